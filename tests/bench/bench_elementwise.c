@@ -1,0 +1,112 @@
+/* Elementwise work, one line a figure. First the inner loops on a tile in the cache, for each instruction set that this
+   machine has, beside memcpy; then whole tensors through the public interface, where memory and fusion decide. */
+#define FLUX_IMPLEMENTATION
+#include "../../flux.h"
+#include <time.h>
+
+enum { TILE = 1024 };
+static float *a, *b, *c, *y;              /* the loops' operands and result, with room for doubles, from a cache line's start */
+static volatile float sink;
+
+static double seconds(void) {
+    struct timespec t;
+    timespec_get(&t, TIME_UTC);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+#if FLUX__VECTORS && FLUX__X86
+static int levels(void) { return flux__simd() + 1; }
+static const flux__section *section(int level) { return flux__sections[level]; }
+#else
+static int levels(void) { return 1; }
+static const flux__section *section(int level) { return level ? NULL : flux__section_now(); }
+#endif
+
+/* the fastest of some runs, in billions of elements a second */
+static double loop_speed(flux__loop f) {
+    double best = 1e9;
+    for (int run = 0; run < 15; run++) {
+        const double start = seconds();
+        for (int i = 0; i < 200; i++) {
+            if (f) f(TILE, y, a, b, c, 1, 1, 1);
+            else memcpy(y, a, TILE * sizeof *a);
+            sink = y[0];                  /* so that no call can be left out */
+        }
+        const double t = (seconds() - start) / 200;
+        if (t < best) best = t;
+    }
+    return TILE / best * 1e-9;
+}
+
+static void bench_loops(void) {
+    static const int ops[] = { FLUX__OP_ADD, FLUX__OP_MUL, FLUX__OP_FMA, FLUX__OP_RELU, FLUX__OP_SQRT, FLUX__OP_EXP, FLUX__OP_LOG, FLUX__OP_TANH,
+                               FLUX__OP_SIGMOID, FLUX__OP_SOFTPLUS, FLUX__OP_ERF, FLUX__OP_SIN, FLUX__OP_POW };
+    static const char *const names[] = { "base", "avx2", "avx512" };
+    for (int i = 0; i < TILE; i++) a[i] = (float)(i % 97) / 97, b[i] = (float)(i % 89) / 50, c[i] = 0.5f;
+    printf("loop %-12s %39.2f Gelem/s\n", "memcpy", loop_speed(NULL));
+    for (size_t k = 0; k < sizeof ops / sizeof *ops; k++)
+        for (int level = 0; level < levels(); level++)
+            printf("loop %-12s %-8s %30.2f Gelem/s\n", flux__op_names[ops[k]], names[level], loop_speed(section(level)->loops[ops[k]]));
+    for (int i = 0; i < TILE; i++) ((double *)a)[i] = (double)(i % 97) / 97;
+    printf("loop %-12s %39.2f Gelem/s\n", "f64 exp", loop_speed(flux__loop_for(FLUX__F64C, FLUX__OP_EXP)));
+}
+
+static void bench_reductions(void) {
+    for (int kind = 0; kind < 3; kind++) {
+        double best = 1e9;
+        for (int run = 0; run < 15; run++) {
+            const double start = seconds();
+            for (int i = 0; i < 200; i++) {
+                if (kind == 0) flux__reduce(FLUX__F32C, FLUX__RED_SUM, y, a, TILE);
+                else flux__philox_run(1, 2, i * TILE, TILE, y, kind - 1);
+                sink = y[0];
+            }
+            const double t = (seconds() - start) / 200;
+            if (t < best) best = t;
+        }
+        printf("loop %-30s %21.2f Gelem/s\n", kind == 0 ? "sum" : kind == 1 ? "random, uniform" : "random, normal", TILE / best * 1e-9);
+    }
+}
+
+/* ---- whole tensors: what a step of each kind costs */
+
+static flux_tensor *of_exp(flux_tensor **x) { return flux_exp(x[0]); }
+static flux_tensor *of_tanh(flux_tensor **x) { return flux_tanh(x[0]); }
+static flux_tensor *of_sigmoid(flux_tensor **x) { return flux_sigmoid(x[0]); }
+static flux_tensor *of_add(flux_tensor **x) { return flux_add(x[0], x[1]); }
+static flux_tensor *of_gelu(flux_tensor **x) { return flux_gelu(x[0]); }
+static flux_tensor *of_sum(flux_tensor **x) { return flux_sum(x[0]); }
+static flux_tensor *of_softmax(flux_tensor **x) { return flux_softmax(flux_reshape(x[0], 100, -1)); }
+static flux_tensor *of_adam(flux_tensor **x) {               /* w - eta m' / (sqrt(v') + eps): one pass over four tensors */
+    flux_tensor *m = flux_add(flux_mul(x[1], 0.9), flux_mul(x[3], 0.1));
+    flux_tensor *v = flux_add(flux_mul(x[2], 0.999), flux_mul(flux_square(x[3]), 0.001));
+    return flux_sub(x[0], flux_div(flux_mul(m, 0.001), flux_add(flux_sqrt(v), 1e-8)));
+}
+
+static void bench_tensor(const char *name, flux_tensor *(*f)(flux_tensor **), int64_t n) {
+    flux_tensor *x[4];
+    double best = 1e9;
+    for (int k = 0; k < 4; k++) x[k] = flux_eval(flux_rand(n));
+    for (double start = seconds(), t = start; t - start < 0.3 && !flux_failed(); ) {
+        FLUX_SCOPE flux_eval(f(x));
+        const double now = seconds();
+        if (now - t < best) best = now - t;
+        t = now;
+    }
+    printf("tensor %-10s of %8lld %10.2f us %12.2f Gelem/s\n", name, (long long)n, best * 1e6, (double)n / best * 1e-9);
+}
+
+int main(void) {
+    static const struct { const char *name; flux_tensor *(*f)(flux_tensor **); } what[] = {
+        { "add", of_add }, { "exp", of_exp }, { "tanh", of_tanh }, { "sigmoid", of_sigmoid }, { "gelu", of_gelu },
+        { "adam", of_adam }, { "sum", of_sum }, { "softmax", of_softmax } };
+    static double room[4 * TILE + 64];
+    a = (float *)room + (64 - (uintptr_t)room % 64) / sizeof *a, b = a + 2 * TILE, c = b + 2 * TILE, y = c + 2 * TILE;
+    bench_loops();
+    bench_reductions();
+    for (size_t k = 0; k < sizeof what / sizeof *what; k++) {
+        FLUX_SCOPE bench_tensor(what[k].name, what[k].f, 1000);
+        FLUX_SCOPE bench_tensor(what[k].name, what[k].f, 4000000);
+    }
+    return flux_failed();
+}

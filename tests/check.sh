@@ -1,0 +1,19 @@
+# check.sh - what the tests/check_*.sh scripts have in common. A script sources it, calls pass, fail and skip, and ends
+# with `finish`, which prints "N passed, N failed, N skipped". It runs in the project's root; $tmp is a folder of its own.
+#     . tests/check.sh
+#     need tcc || finish                          # a tool that is missing is skipped, not failed
+#     check "compiles with tcc" tcc -c x.c        # passes if the command succeeds; its output is shown if not
+#     finish
+CC=${CC:-cc} CXX=${CXX:-c++} passed=0 failed=0 skipped=0
+tmp=${BUILD:-build}/$(basename "$0" .sh).tmp
+rm -rf "$tmp" && mkdir -p "$tmp" || exit 1
+pass() { passed=$((passed + 1)); }
+fail() { failed=$((failed + 1)); echo "FAILED  $*"; }
+skip() { skipped=$((skipped + 1)); echo "skipped $*"; }
+have() { command -v "$1" >/dev/null 2>&1; }
+need() { have "$1" || { skip "$(basename "$0"): no $1 on this machine"; return 1; }; }
+check() {
+    what=$1; shift
+    if "$@" >"$tmp/log" 2>&1; then pass; else fail "$what"; head -n 30 "$tmp/log" | cut -c 1-300; return 1; fi
+}
+finish() { rm -rf "$tmp"; echo "$passed passed, $failed failed, $skipped skipped"; exit $((failed > 0)); }

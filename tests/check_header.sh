@@ -1,0 +1,38 @@
+# The header's own words are true: the contents list names the sections as they stand, lines are no longer than they
+# should be, and the examples in the manual and in README.md compile without a warning and do what they say.
+. tests/check.sh
+tmp=$(cd "$tmp" && pwd)
+
+# Sections: "/* ----...---- 4. The graph" and, in the manual after CONTENTS, "4. The graph".
+grep -E '^/\* -{20,} [0-9]+\. ' flux.h | sed -E 's/^\/\* -+ //; s/ *$//' >"$tmp/sections"
+sed -n '/^ *CONTENTS$/,/^\*\//p' flux.h | grep -oE '[0-9]+\. .*$' | sed 's/ *$//' >"$tmp/contents"
+[ "$(wc -l <"$tmp/sections")" -ge 10 ] && pass || fail "only $(wc -l <"$tmp/sections") numbered sections"
+check "the contents list names the sections in their order" diff "$tmp/contents" "$tmp/sections"
+seq "$(wc -l <"$tmp/sections")" | sed 's/$/./' >"$tmp/expected"
+sed 's/ .*//' "$tmp/sections" >"$tmp/numbers"
+check "sections are numbered from 1 in steps of 1" diff "$tmp/expected" "$tmp/numbers"
+
+# no_more NAME COUNT: a list that should be empty stands in $tmp/list
+no_more() { if [ -s "$tmp/list" ]; then fail "$1"; head -n 5 "$tmp/list"; else pass; fi; }
+awk 'length($0) > 180 { print FILENAME ":" FNR ": " length($0) " columns" }' flux.h >"$tmp/list"
+no_more "lines that are far too long"
+grep -nE "$(printf '\t')| $" flux.h >"$tmp/list"
+no_more "tabs or blanks at line ends"
+
+# Examples: the manual's, and every block of C in README.md that has a main.
+sed -n '/A first program/,/^   HOW IT WORKS/p' flux.h | sed -n '/#define FLUX_IMPLEMENTATION/,/^       }$/p' | sed 's/^       //' >"$tmp/manual.c"
+awk -v dir="$tmp" '/^```c$/ { n++; on = 1; next } /^```/ { on = 0 } on { print > (dir "/readme" n ".c") }' README.md
+for source in "$tmp/manual.c" "$tmp"/readme*.c; do
+    name=$(basename "$source")
+    grep -q 'int main' "$source" 2>/dev/null || { [ "$name" = manual.c ] && fail "the manual's example was not found"; continue; }
+    check "$name: compiles without a warning" $CC -std=c11 -Wall -Wextra -Wpedantic -Werror -O1 -I. "$source" -o "$tmp/program" -lm || continue
+    check "$name: runs" sh -c "cd '$tmp' && ./program >out" || continue
+    [ -s "$tmp/out" ] && pass || fail "$name: prints nothing"
+    [ "$name" != manual.c ] || cp "$tmp/out" "$tmp/manual.out"
+done
+# the manual's program learns XOR: the last line's four numbers round to 0 1 1 0
+if [ -s "$tmp/manual.out" ]; then
+    xor=$(tail -n 1 "$tmp/manual.out" | awk '{ for (i = 1; i <= NF; i++) printf "%d", $i + 0.5 }')
+    [ "$xor" = 0110 ] && pass || { fail "the manual's program did not learn XOR: $xor"; cat "$tmp/manual.out"; }
+fi
+finish

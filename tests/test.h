@@ -1,0 +1,148 @@
+/* test.h - a test runner of one page. A test program is
+
+       #include "test.h"                              // with flux.h; `#define FLUX_IMPLEMENTATION` first if it looks inside
+       TEST(sum_of_two) {
+           CHECK(flux_ndim(x) == 1);                  // goes on after a failure; REQUIRE leaves the test
+           CHECK_NEAR(flux_item(x), 3.0, 1e-6);       // by difference or relative to the second; NaN fails
+           CHECK_STR(flux_dtype_name(FLUX_F32), "f32");
+           CHECK_DATA(x, expected, 1e-6);             // a tensor's elements against a C array of double
+           CHECK_ERROR(flux_add(a, b), "shapes");     // must fail saying so; not printed, and forgotten after
+           if (!have) SKIP("no such thing here");
+       }
+       TEST_MAIN()
+
+   Tests run in the order they stand in, each in a scope of its own; an error still pending at a test's end is a
+   failure, and so is a test that checked nothing. `test_x part` runs those with `part` in their name. The last line is
+   "N passed, N failed, N skipped", the exit status 1 if any failed.
+
+   Registration is by numbered variables: C lets a file declare `static x;` again later with its value, so that 200
+   are declared here and TEST gives the next one its value. C++ has constructors for that. (gcc's attribute of that
+   name would leave out tcc and MSVC; a list in TEST_MAIN is one to forget.) */
+#ifndef FLUX_TEST_H
+#define FLUX_TEST_H
+#include "../flux.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct test_case { const char *name; void (*run)(void); } test_case;
+static int test_bad, test_checks;         /* of the test that runs now */
+static const char *test_why;              /* why it is skipped, or NULL */
+
+static inline void test_fail(const char *file, int line, const char *what) {
+    if (++test_bad <= 10) fprintf(stderr, "%s:%d: %s\n", file, line, what);
+}
+static inline bool test_check(bool good, const char *file, int line, const char *text) {
+    test_checks++;
+    if (!good) test_fail(file, line, text);
+    if (!good && flux_failed()) fprintf(stderr, "    pending: %s\n", flux_error());
+    return good;
+}
+static inline bool test_close(double a, double b, double tol) {
+    return a == b || fabs(a - b) <= tol || fabs(a - b) <= tol * fabs(b);
+}
+static inline void test_near(double a, double b, double tol, const char *file, int line, const char *text) {
+    char what[400];
+    snprintf(what, sizeof what, "%s: %.10g is not %.10g within %g", text, a, b, tol);
+    test_check(test_close(a, b, tol), file, line, what);
+}
+static inline void test_str(const char *a, const char *b, const char *file, int line) {
+    char what[1200];
+    snprintf(what, sizeof what, "\"%.500s\" is not \"%.500s\"", a ? a : "(NULL)", b ? b : "(NULL)");
+    test_check(a && b && !strcmp(a, b), file, line, what);
+}
+static inline void test_data(flux_tensor *x, const double *want, int64_t n, double tol, const char *file, int line, const char *text) {
+    char what[400];
+    const double *got = flux_len(x) == n ? (const double *)flux_data(flux_cpu(flux_to_dtype(x, FLUX_F64))) : NULL;
+    int64_t i = 0;
+    while (got && i < n && test_close(got[i], want[i], tol)) i++;
+    if (got && i < n) snprintf(what, sizeof what, "%s: element %d: %.10g is not %.10g within %g", text, (int)i, got[i], want[i], tol);
+    else snprintf(what, sizeof what, "%s: %d elements, not %d, or no value", text, (int)flux_len(x), (int)n);
+    test_check(got && i == n, file, line, what);
+}
+static inline void test_silent(const char *message, void *user) { (void)message, (void)user; }
+static inline void test_before_error(const char *file, int line) {
+    if (flux_failed()) test_check(false, file, line, "an error is pending before the one expected");
+    flux_clear();
+    flux_on_error(test_silent, NULL);
+}
+static inline void test_error(const char *part, const char *file, int line, const char *text) {
+    char what[1200];
+    bool failed = flux_failed(), good = failed && strstr(flux_error(), part) != NULL;
+    snprintf(what, sizeof what, "%.300s: %s \"%.500s\", not one with \"%.200s\"", text, failed ? "the error is" : "no error", flux_error(), part);
+    flux_clear();
+    flux_on_error(NULL, NULL);
+    test_check(good, file, line, what);
+}
+
+#define CHECK(cond) test_check((cond) ? true : false, __FILE__, __LINE__, #cond)
+#define REQUIRE(cond) do { if (!CHECK(cond)) return; } while (0)
+#define CHECK_NEAR(a, b, tol) test_near((double)(a), (double)(b), (double)(tol), __FILE__, __LINE__, #a)
+#define CHECK_STR(a, b) test_str(a, b, __FILE__, __LINE__)
+#define CHECK_DATA(x, array, tol) test_data(x, array, (int64_t)(sizeof(array) / sizeof *(array)), (double)(tol), __FILE__, __LINE__, #x)
+#define CHECK_ERROR(expr, part) do {                                                                 \
+        test_before_error(__FILE__, __LINE__);                                                       \
+        (void)(expr);                                                                                \
+        test_error(part, __FILE__, __LINE__, #expr);                                                 \
+    } while (0)
+#define SKIP(why) do { test_why = (why); return; } while (0)
+
+static inline int test_run_all(const test_case *const *cases, int n, const char *part) {
+    int passed = 0, failed = 0, skipped = 0;
+    for (int i = 0; i < n; i++) {
+        if (!cases[i]->run || (part && !strstr(cases[i]->name, part))) continue;
+        test_bad = test_checks = 0;
+        test_why = NULL;
+        flux_scope_open();
+        cases[i]->run();
+        if (flux_failed()) test_fail(__FILE__, __LINE__, flux_error());
+        flux_clear();
+        flux_scope_close();
+        if (!test_bad && !test_why && !test_checks) test_fail(__FILE__, __LINE__, "the test checked nothing");
+        if (test_bad) printf("FAILED  %s: %d of %d checks\n", cases[i]->name, test_bad, test_checks);
+        else if (test_why) printf("skipped %s: %s\n", cases[i]->name, test_why);
+        if (test_bad) failed++;
+        else if (test_why) skipped++;
+        else passed++;
+        fflush(stdout);
+    }
+    printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
+    return failed > 0;
+}
+
+#define TEST_CAT_(a, b) a##b
+#define TEST_CAT(a, b) TEST_CAT_(a, b)
+#ifdef __cplusplus
+static const test_case *test_cases[200];
+static int test_count;
+struct test_entry {
+    test_case at;
+    test_entry(const char *name, void (*run)(void)) : at() { at.name = name, at.run = run; if (test_count < 200) test_cases[test_count++] = &at; }
+};
+#define TEST(name)                                                                                   \
+    static void test_of_##name(void);                                                                   \
+    static test_entry test_entry_##name(#name, test_of_##name);                                         \
+    static void test_of_##name(void)
+#define TEST_MAIN() int main(int argc, char **argv) { return test_run_all(test_cases, test_count, argc > 1 ? argv[1] : NULL); }
+#else
+#define TEST(name)                                                                                   \
+    static void test_of_##name(void);                                                                   \
+    static test_case TEST_CAT(test__, __COUNTER__) = { #name, test_of_##name };                         \
+    static void test_of_##name(void)
+#define TEST_TEN(f, d) f(d##0) f(d##1) f(d##2) f(d##3) f(d##4) f(d##5) f(d##6) f(d##7) f(d##8) f(d##9)
+#define TEST_ALL(f)                                                                                            \
+    TEST_TEN(f, ) TEST_TEN(f, 1) TEST_TEN(f, 2) TEST_TEN(f, 3) TEST_TEN(f, 4) TEST_TEN(f, 5) TEST_TEN(f, 6)    \
+    TEST_TEN(f, 7) TEST_TEN(f, 8) TEST_TEN(f, 9) TEST_TEN(f, 10) TEST_TEN(f, 11) TEST_TEN(f, 12) TEST_TEN(f, 13) \
+    TEST_TEN(f, 14) TEST_TEN(f, 15) TEST_TEN(f, 16) TEST_TEN(f, 17) TEST_TEN(f, 18) TEST_TEN(f, 19)
+#define TEST_SLOT(n) static test_case test__##n;
+#define TEST_ADDRESS(n) &test__##n,
+TEST_ALL(TEST_SLOT)
+#define TEST_MAIN()                                                                                  \
+    typedef char test_too_many[__COUNTER__ <= 200 ? 1 : -1];                                         \
+    int main(int argc, char **argv) {                                                                \
+        static const test_case *const cases[] = { TEST_ALL(TEST_ADDRESS) NULL };                     \
+        return test_run_all(cases, (int)(sizeof(test_too_many) * 200), argc > 1 ? argv[1] : NULL);   \
+    }
+#endif
+#endif

@@ -1,0 +1,205 @@
+/* Activations: Flux's golden values, PyTorch's values and derivatives, finite differences, and
+   what lies at the edges. */
+#include "test.h"
+#include "fixtures/layers.h"
+
+typedef struct act { const char *name; flux_fn f; const double *y, *g; } act;
+#define POINTS 14
+#define ACT(name) { #name, flux_##name, fix_act_##name, fix_act_##name##_gx }
+static const act acts[] = { ACT(sigmoid),   ACT(hardsigmoid), ACT(logsigmoid),   ACT(tanh),
+                            ACT(hardtanh),  ACT(relu),        ACT(relu6),        ACT(selu),
+                            ACT(gelu_tanh), ACT(gelu_erf),    ACT(gelu_sigmoid), ACT(swish),
+                            ACT(hardswish), ACT(lisht),       ACT(logcosh),      ACT(mish),
+                            ACT(softplus),  ACT(softsign),    ACT(tanhshrink),   ACT(leakyrelu),
+                            ACT(elu),       ACT(celu),        ACT(softshrink),   ACT(trelu) };
+#define ACTS (int)(sizeof acts / sizeof *acts)
+
+static void compare(const char *name, flux_tensor *got, const double *want, int n, double tol) {
+    flux_tensor *d = flux_to_dtype(got, FLUX_F64);
+    const double *v = flux_len(d) == n ? (const double *)flux_data(d) : NULL;
+    if (!CHECK(v != NULL)) fprintf(stderr, "    in %s\n", name);
+    for (int i = 0; v && i < n; i++)
+        if (!CHECK(test_close(v[i], want[i], tol)))
+            fprintf(stderr, "    in %s, element %d: %.10g, not %.10g\n", name, i, v[i], want[i]);
+}
+
+/* Value and derivative at the fixture's points, in dtype t. */
+static void against_torch(const act *a, flux_dtype t, double tol) {
+    flux_tensor *x = flux_to_dtype(flux_from(fix_act_x, POINTS), t), *y = a->f(x);
+    compare(a->name, y, a->y, POINTS, tol);
+    CHECK(flux_dtype_of(y) == t);
+    flux_grads *g = flux_gradient(flux_sum(y), x);
+    compare(a->name, flux_grad(g, x), a->g, POINTS, tol);
+}
+
+TEST(values_and_derivatives_as_pytorch_in_f64) {
+    for (int i = 0; i < ACTS; i++) FLUX_SCOPE against_torch(&acts[i], FLUX_F64, 2e-8);
+}
+
+TEST(values_and_derivatives_as_pytorch_in_f32) {
+    for (int i = 0; i < ACTS; i++) FLUX_SCOPE against_torch(&acts[i], FLUX_F32, 3e-6);
+}
+
+TEST(values_in_half_formats) {
+    for (int i = 0; i < ACTS; i++) FLUX_SCOPE {
+            compare(acts[i].name, acts[i].f(flux_to_dtype(flux_from(fix_act_x, POINTS), FLUX_F16)),
+                    acts[i].y, POINTS, 0.02);
+            compare(acts[i].name, acts[i].f(flux_to_dtype(flux_from(fix_act_x, POINTS), FLUX_BF16)),
+                    acts[i].y, POINTS, 0.12);
+    }
+}
+
+typedef struct golden { const char *name; flux_fn f; double y[4]; } golden;
+static const golden flux_says[] = {
+    { "sigmoid", flux_sigmoid, { .1824255, .3775407, .6224593, .8175745 } },
+    { "hardsigmoid", flux_hardsigmoid, { .25, .4166667, .5833333, .75 } },
+    { "logsigmoid", flux_logsigmoid, { -1.7014133, -.9740770, -.4740770, -.2014133 } },
+    { "elu", flux_elu, { -.7768698, -.3934693, .5, 1.5 } },
+    { "celu", flux_celu, { -.7768698, -.3934693, .5, 1.5 } },
+    { "selu", flux_selu, { -1.3658144, -.6917582, .5253505, 1.5760515 } },
+    { "gelu", flux_gelu, { -.1004284, -.1542860, .3457140, 1.3995716 } },
+    { "gelu_erf", flux_gelu_erf, { -.1002108, -.1542688, .3457312, 1.3997892 } },
+    { "swish", flux_swish, { -.2736383, -.1887703, .3112297, 1.2263617 } },
+    { "hardswish", flux_hardswish, { -.375, -.2083333, .2916667, 1.125 } },
+    { "lisht", flux_lisht, { 1.3577224, .2310586, .2310586, 1.3577224 } },
+    { "logcosh", flux_logcosh, { .8554402, .1201145, .1201145, .8554402 } },
+    { "mish", flux_mish, { -.2980997, -.2207438, .3752452, 1.4033783 } },
+    { "softsign", flux_softsign, { -.6, -.3333333, .3333333, .6 } },
+    { "softshrink", flux_softshrink, { -1, 0, 0, 1 } },
+    { "tanhshrink", flux_tanhshrink, { -.5948517, -.0378828, .0378828, .5948517 } },
+    { "trelu", flux_trelu, { 0, 0, 0, 1.5 } },
+    { "leakyrelu", flux_leakyrelu, { -.015, -.005, .5, 1.5 } },
+    { "tanh", flux_tanh, { -.9051483, -.4621172, .4621172, .9051483 } },
+    { "relu", flux_relu, { 0, 0, .5, 1.5 } },
+    { "relu6", flux_relu6, { 0, 0, .5, 1.5 } },
+    { "identity", flux_identity, { -1.5, -.5, .5, 1.5 } },
+};
+
+TEST(golden_values_of_flux) {
+    float x[4] = { -1.5f, -0.5f, 0.5f, 1.5f };
+    for (size_t i = 0; i < sizeof flux_says / sizeof *flux_says; i++) FLUX_SCOPE
+        compare(flux_says[i].name, flux_says[i].f(flux_from(x, 4)), flux_says[i].y, 4, 2e-7);
+}
+
+static flux_tensor *sum_of(flux_tensor *x, void *user) {
+    return flux_sum(((const act *)user)->f(x));
+}
+/* A gradient, to be differentiated again. */
+static flux_tensor *slope_of(flux_tensor *x, void *user) {
+    flux_grads *g = flux_gradient(flux_sum(((const act *)user)->f(x)), x);
+    flux_tensor *d = flux_grad(g, x);
+    return flux_sum(flux_mul(d, d));
+}
+
+TEST(gradients_against_finite_differences) {
+    double at[] = { -4.2, -2.1, -1.3, -0.8, -0.37, -0.11, 0.09, 0.28, 0.61, 1.4, 2.3, 4.9 };
+    for (int i = 0; i < ACTS; i++) FLUX_SCOPE {
+        double gap = flux_gradcheck(sum_of, (void *)(intptr_t)&acts[i], flux_from(at, 12), 0);
+        if (!CHECK(gap < 1e-6)) fprintf(stderr, "    %s: %g\n", acts[i].name, gap);
+    }
+}
+
+TEST(second_derivatives_against_finite_differences) {
+    static const int smooth[] = { 0, 2, 3, 8, 9, 10, 11, 13, 14, 15, 16, 18 };
+    double at[] = { -2.1, -1.3, -0.37, 0.28, 0.61, 1.4 };
+    for (size_t i = 0; i < sizeof smooth / sizeof *smooth; i++) FLUX_SCOPE {
+            double gap =
+                flux_gradcheck(slope_of, (void *)(intptr_t)&acts[smooth[i]], flux_from(at, 6), 0);
+            if (!CHECK(gap < 1e-5)) fprintf(stderr, "    %s: %g\n", acts[smooth[i]].name, gap);
+    }
+}
+
+/* Huge inputs give finite values, or the input's own infinity, and finite derivatives. */
+TEST(huge_inputs) {
+    float x[4] = { -1e30f, -1e4f, 1e4f, 1e30f };
+    for (int i = 0; i < ACTS; i++) FLUX_SCOPE {
+        flux_tensor *t = flux_from(x, 4), *y = acts[i].f(t);
+        flux_tensor *g = flux_grad(flux_gradient(flux_sum(y), t), t);
+        const float *v = flux_floats(y), *d = flux_floats(g);
+        for (int k = 0; k < 4; k++) {
+            bool good = v && d && v[k] - v[k] == 0 && d[k] - d[k] == 0;
+            if (!CHECK(good))
+                fprintf(stderr, "    %s at %g: %g, %g\n", acts[i].name, (double)x[k],
+                        v ? (double)v[k] : 0.0, d ? (double)d[k] : 0.0);
+        }
+    }
+}
+
+TEST(nan_stays_nan) {
+    float x[2] = { NAN, 1.0f };
+    for (int i = 0; i < ACTS; i++) FLUX_SCOPE {
+        const float *v = flux_floats(acts[i].f(flux_from(x, 2)));
+        if (!CHECK(v && v[0] != v[0] && v[1] == v[1])) fprintf(stderr, "    %s\n", acts[i].name);
+    }
+}
+
+TEST(integers_become_float) {
+    int32_t x[3] = { -2, 0, 3 };
+    CHECK_DATA(flux_leakyrelu(flux_from(x, 3)), ((double[]){ -0.02, 0, 3 }), 1e-7);
+    CHECK_DATA(flux_hardsigmoid(flux_from(x, 3)), ((double[]){ 1 / 6.0, 0.5, 1 }), 1e-6);
+    CHECK(flux_dtype_of(flux_elu(flux_from(x, 3))) == FLUX_F32);
+}
+
+TEST(parameters) {
+    flux_tensor *x = flux_from(fix_act_x, POINTS);
+    CHECK_DATA(flux_leakyrelu(x, .alpha = 0.3), fix_act_leakyrelu_03, 2e-8);
+    CHECK_DATA(flux_elu(x, .alpha = 2), fix_act_elu_2, 2e-8);
+    CHECK_DATA(flux_celu(x, .alpha = 2), fix_act_celu_2, 2e-8);
+    CHECK_DATA(flux_softshrink(x, .alpha = 1), fix_act_softshrink_1, 2e-8);
+    CHECK_DATA(flux_trelu(x, .alpha = 3), fix_act_trelu_3, 2e-8);
+    CHECK_ERROR(flux_leakyrelu(x, .alpha = NAN), "leakyrelu: .alpha is");
+    CHECK_ERROR(flux_celu(x, .alpha = -1), "celu: .alpha is -1");
+    CHECK_ERROR(flux_softshrink(x, .alpha = -0.5), "softshrink: .alpha is -0.5");
+    CHECK_ERROR(flux_elu(NULL, .alpha = 2), "elu: argument x is NULL");
+}
+
+TEST(rrelu_draws_its_slopes) {
+    flux_seed(5);
+    flux_tensor *y = flux_rrelu(flux_full(-1, 10000)), *mean = flux_mean(y);
+    CHECK(flux_item(flux_min(y)) >= -1.0 / 3 && flux_item(flux_max(y)) <= -1.0 / 8);
+    CHECK_NEAR(flux_item(mean), -11.0 / 48, 4 * 0.0602 / 100);
+    CHECK(flux_item(flux_var(y)) > 0.0030);
+    CHECK_NEAR(flux_item(flux_sum(flux_rrelu(flux_full(2, 10)))), 20, 0);
+    CHECK_NEAR(flux_item(flux_sum(flux_rrelu(flux_full(-1, 10), .lo = 0.5, .hi = 0.5))), -5, 1e-6);
+    CHECK_ERROR(flux_rrelu(y, .lo = 0.5, .hi = 0.25), "rrelu: .lo is 0.5 and .hi is 0.25");
+}
+
+TEST(glu_halves_a_dim) {
+    double at[12];
+    for (int i = 0; i < 12; i++) at[i] = 1.4 * sin(0.3 + i);
+    flux_tensor *x = flux_from(at, 4, 3), *y = flux_glu(x, 0);
+    CHECK_DATA(y, fix_glu, 2e-8);
+    CHECK(flux_dim(y, 0) == 2 && flux_dim(y, 1) == 3);
+    CHECK_DATA(flux_grad(flux_gradient(flux_sum(flux_square(y)), x), x), fix_glu_gx, 2e-8);
+    CHECK_ERROR(flux_glu(x, 1), "glu: dim 1 of 4x3 f64 can't be cut in two halves");
+    CHECK_ERROR(flux_glu(x, 2), "glu: dim 2 of 4x3 f64");
+    CHECK_ERROR(flux_glu(NULL, 0), "NULL");
+}
+
+TEST(softmax_over_columns) {
+    double at[12];
+    for (int i = 0; i < 12; i++) at[i] = 1.4 * sin(0.3 + i);
+    flux_tensor *x = flux_from(at, 3, 4), *y = flux_softmax(x), *l = flux_logsoftmax(x);
+    CHECK_DATA(y, fix_softmax, 2e-8);
+    CHECK_DATA(l, fix_logsoftmax, 2e-8);
+    CHECK_DATA(flux_grad(flux_gradient(flux_sum(flux_square(y)), x), x), fix_softmax_gx, 2e-8);
+    CHECK_DATA(flux_grad(flux_gradient(flux_sum(flux_square(l)), x), x), fix_logsoftmax_gx, 2e-8);
+}
+
+TEST(identity_is_the_same_tensor) {
+    flux_tensor *x = flux_ones(3);
+    CHECK(flux_identity(x) == x);
+    CHECK_ERROR(flux_identity(NULL), "identity: argument x is NULL");
+}
+
+TEST(null_in_null_out) {
+    for (int i = 0; i < ACTS; i++) CHECK_ERROR(acts[i].f(NULL), "is NULL");
+    flux_on_error(test_silent, NULL);
+    flux_tensor *bad = flux_add(flux_ones(2), flux_ones(3));
+    CHECK(!bad && strstr(flux_error(), "add"));
+    for (int i = 0; i < ACTS; i++) CHECK(acts[i].f(bad) == NULL);
+    CHECK(strstr(flux_error(), "add") != NULL);
+    flux_clear();
+    flux_on_error(NULL, NULL);
+}
+TEST_MAIN()

@@ -1,0 +1,456 @@
+/* flux_expr: values against the same written as calls and against plain C, precedence against Julia's, every error with
+   its column, gradients, and a few thousand formulas that make no sense. */
+#include <locale.h>
+#include "test.h"
+
+static double number(const char *formula) { return flux_item(flux_expr_with(formula, 0, "", NULL)); }
+
+/* Whether two tensors have the same shape and numbers. */
+static bool same(flux_tensor *a, flux_tensor *b) {
+    flux_shape sa = flux_shape_of(a), sb = flux_shape_of(b);
+    if (!a || !b || sa.ndim != sb.ndim || memcmp(sa.dim, sb.dim, (size_t)sa.ndim * sizeof *sa.dim) != 0) return false;
+    const double *x = (const double *)flux_data(flux_to_dtype(a, FLUX_F64)), *y = (const double *)flux_data(flux_to_dtype(b, FLUX_F64));
+    for (int64_t i = 0; x && y && i < flux_len(a); i++)
+        if (!(x[i] == y[i] || fabs(x[i] - y[i]) <= 1e-6 * (1 + fabs(y[i])) || (x[i] != x[i] && y[i] != y[i]))) return false;
+    return x && y;
+}
+
+/* ------------------------------------------------------------------ numbers */
+
+TEST(precedence_of_numbers) {
+    static const struct { const char *formula; double value; } cases[] = {     /* right sides: Julia's answers */
+        { "1", 1 }, { "2.5", 2.5 }, { ".5", 0.5 }, { "2.", 2 }, { "1e3", 1000 }, { "1.5e-3", 0.0015 }, { "1E+2", 100 }, { "1f0", 1 },
+        { "25f-1", 2.5 }, { "1_000", 1000 }, { "1_0.2_5", 10.25 }, { "2.e2", 200 },
+        { "1 + 2*3", 7 }, { "(1 + 2)*3", 9 }, { "10 - 4 - 3", 3 }, { "100/10/2", 5 }, { "2*3/4", 1.5 }, { "7 - 2 + 1", 6 },
+        { "-2^2", -4 }, { "(-2)^2", 4 }, { "2^-1", 0.5 }, { "2^3^2", 512 }, { "-2^-2", -0.25 }, { "2^3*2", 16 }, { "2*2^3", 16 },
+        { "2^-2*3", 0.75 }, { "-2*3", -6 }, { "1 - -1", 2 }, { "- - 1", 1 }, { "+1", 1 }, { "--2^2", 4 }, { "-3 + 5", 2 },
+        { "2(3 + 4)", 14 }, { "1/2(4)", 0.125 }, { "2^2(3)", 64 }, { "3(2)^2", 12 }, { "-3(2)", -6 }, { "2pi", 6.283185307179586 },
+        { "2\xCF\x80^2", 19.739208802178716 }, { "1/2pi", 0.15915494309189535 }, { "2sqrt(9)", 6 }, { "2exp(0)", 2 }, { "2e0", 2 },
+        { "!0 == 1", 1 }, { "1 + 1 == 2", 1 }, { "1 < 2 && 2 < 3", 1 }, { "1 || 0 && 0", 1 }, { "(1 || 0) && 0", 0 }, { "1 != 1", 0 },
+        { "2 <= 2", 1 }, { "2 >= 3", 0 }, { "3 > 2", 1 }, { "1 \xE2\x89\xA4 2", 1 }, { "1 \xE2\x89\xA5 2", 0 }, { "1 \xE2\x89\xA0 2", 1 },
+        { "1 < 2 ? 10 : 20", 10 }, { "0 ? 1 : 0 ? 2 : 3", 3 }, { "1 ? 2 : 3 + 4", 2 }, { "(0 ? 2 : 3) + 4", 7 }, { "2 > 1 ? -1 : 1", -1 },
+        { "2 .+ 3 .* 4", 14 }, { "2.+3", 5 }, { "2.*3", 6 }, { "1./4", 0.25 }, { "2 .^ 3", 8 }, { "2.^3.^2", 512 }, { "1.5.+.5", 2 }, { ".-2", -2 },
+        { "3 \xE2\x8B\x85 4", 12 }, { "true && !false", 1 }, { "1 & 1 | 0", 1 },
+        { "exp(1)", 2.718281828459045 }, { "exp.(1)", 2.718281828459045 }, { "sqrt(2)", 1.4142135623730951 }, { "\xE2\x88\x9A""2", 1.4142135623730951 },
+        { "abs(-3)", 3 }, { "max(1, 2)", 2 }, { "min(1, 2)", 1 }, { "clamp(5, 0, 1)", 1 }, { "pow(2, 3)", 8 }, { "round(2.5)", 2 }, { "round(3.5)", 4 },
+        { "tanh(0.5) + sin(1) + cos(1) + log(2) + log1p(1) + expm1(1)", 4.9484666 }, { "floor(-1.5) + ceil(-1.5)", -3 },
+        { "relu(-1) + relu(2)", 2 }, { "sigmoid(0)", 0.5 }, { "\xCF\x83(0)", 0.5 }, { "sum(3)", 3 }, { "erf(0.5)", 0.5204998778130465 },
+        { "2'", 2 }, { "length(3)", 1 }, { "abs2(-3)", 9 }, { "ifelse(1 < 2, 3, 4)", 3 }, { "Inf > 1", 1 }, { "NaN == NaN", 0 },
+        { " ( ( 1 ) ) ", 1 }, { "\n1\t+\r1", 2 }, { "\xE2\x84\xAF", 2.718281828459045 }, { "123456789012345678901234567890e-29", 1.2345678901234567 },
+        { "0.000000000000000000000000000000000000000000000001e48", 1 }, { "1e-400", 0 }, { "1e99999999999999999999 > 1e300", 1 }
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double got = number(cases[i].formula);
+        if (!test_close(got, cases[i].value, 3e-7)) fprintf(stderr, "%s is %.9g, not %.9g\n", cases[i].formula, got, cases[i].value);
+        CHECK(test_close(got, cases[i].value, 3e-7));
+        flux_clear();
+    }
+    CHECK(number("Inf") > 1e300 && number("-Inf") < -1e300);
+    CHECK(number("NaN") != number("NaN"));
+}
+
+/* Numbers are computed in double before they take a tensor's dtype. */
+TEST(folding_in_double) {
+    double one = 1, third = 1.0 / 3, two = 1.0 + 1e-12;
+    flux_tensor *x = flux_from(&one, 1);
+    CHECK_NEAR(flux_item(flux_expr("x .* (1/3)", x)), third, 0);
+    CHECK_NEAR(flux_item(flux_expr("x .* (1 + 1e-12)", x)), two, 0);
+    CHECK_NEAR(flux_item(flux_expr("x .+ exp(1)", x)), 1 + exp(1.0), 0);
+    CHECK(flux_dtype_of(flux_expr("2x .+ 1", x)) == FLUX_F64);
+    CHECK(flux_dtype_of(flux_expr_with("1/3", 0, NULL, NULL)) == FLUX_F32);
+    CHECK_NEAR(flux_item(flux_expr("x .* 0.1f0", x)), (double)0.1f, 0);
+    int32_t whole[] = { 1, 2 };
+    flux_tensor *k = flux_from(whole, 2);
+    CHECK(flux_dtype_of(flux_expr("2k .+ 1", k)) == FLUX_I32);
+}
+
+TEST(a_comma_in_the_locale_changes_nothing) {
+    static const char *const names[] = { "de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "de_DE", "fr_FR", "German" };
+    const char *have = NULL;
+    for (int i = 0; i < 6 && !have; i++) have = setlocale(LC_NUMERIC, names[i]);
+    if (!have) SKIP("no locale with a decimal comma");
+    CHECK_NEAR(number("1.5 + 2.5e-1 + max(1, 0.5)"), 2.75, 1e-7);
+    setlocale(LC_NUMERIC, "C");
+}
+
+/* ------------------------------------------------------------------ arrays */
+
+TEST(the_seed) {
+    flux_seed(3);
+    flux_tensor *W = flux_rand(2, 5), *b = flux_rand(2), *x = flux_rand(5), *y = flux_rand(2);
+    flux_tensor *want = flux_sum(flux_square(flux_sub(flux_add(flux_matmul(W, x), b), y)));
+    flux_tensor *got = flux_expr("sum((W*x .+ b .- y).^2)", W, x, b, y);
+    CHECK(same(got, want));
+    CHECK(flux_ndim(got) == 0);
+    flux_grads *g = flux_gradient(got, W, b), *h = flux_gradient(want, W, b);
+    CHECK(same(flux_grad(g, W), flux_grad(h, W)));
+    CHECK(same(flux_grad(g, b), flux_grad(h, b)));
+    flux_tensor *residual = flux_sub(flux_add(flux_matmul(W, x), b), y);
+    CHECK(same(flux_grad(g, W), flux_mul(2, flux_outer(residual, x))));
+}
+
+TEST(against_calls) {
+    flux_seed(4);
+    flux_tensor *A = flux_randn(3, 4), *B = flux_randn(4, 2), *C = flux_randn(3, 4), *S = flux_randn(3, 3), *x = flux_randn(4), *y = flux_randn(3);
+    flux_tensor *T = flux_randn(3, 4, 2), *s = flux_scalar(1.5), *p = flux_abs(A);
+#define SAME(want, ...) CHECK(same(flux_expr(__VA_ARGS__), want))
+    SAME(flux_matmul(A, B), "A*B", A, B);
+    SAME(flux_matmul(A, x), "A*x", A, x);
+    SAME(flux_mul(A, 2), "2A", A);
+    SAME(flux_mul(A, 2), "A*2", A);
+    SAME(flux_mul(A, s), "A*s", A, s);
+    SAME(flux_div(A, 2), "A/2", A);
+    SAME(flux_div(A, s), "A/s", A, s);
+    SAME(flux_div(1, p), "1 ./ p", p);
+    SAME(flux_add(A, C), "A + C", A, C);
+    SAME(flux_sub(A, C), "A - C", A, C);
+    SAME(flux_add(A, 1), "A .+ 1", A);
+    SAME(flux_add(A, y), "A .+ y", A, y);
+    SAME(flux_mul(A, C), "A .* C", A, C);
+    SAME(flux_neg(A), "-A", A);
+    SAME(flux_neg(A), ".-A", A);
+    SAME(A, "+A", A);
+    SAME(A, "A", A);
+    SAME(flux_transpose(A), "A'", A);
+    SAME(A, "A''", A);
+    SAME(flux_transpose(x), "x'", x);
+    SAME(x, "x''", x);
+    SAME(flux_matmul(flux_transpose(A), y), "A'*y", A, y);
+    SAME(flux_dot(x, x), "x'*x", x);
+    SAME(flux_dot(x, x), "x \xE2\x8B\x85 x", x);
+    SAME(flux_outer(y, x), "y*x'", y, x);
+    SAME(flux_outer(y, x), "y .* x'", y, x);
+    SAME(flux_dot(y, flux_matmul(A, x)), "y'*A*x", y, A, x);
+    SAME(flux_dot(y, flux_matmul(A, x)), "(2y')*A*x/2", y, A, x);
+    SAME(flux_matmul(flux_transpose(y), A), "y'*A", y, A);
+    SAME(flux_matmul(flux_transpose(A), y), "(y'*A)'", y, A);
+    SAME(flux_transpose(flux_add(x, x)), "x' + x'", x);
+    SAME(flux_dot(flux_neg(x), x), "-x'*x", x);
+    SAME(flux_dot(flux_tanh(flux_mul(x, 2)), x), "tanh.(2 .* x')*x", x);
+    SAME(flux_dot(flux_max2(x, 0), x), "(max.(x', 0).^2 ./ max.(x', 1e-30))*x", x);
+    SAME(flux_matmul(flux_add(flux_transpose(x), A), x), "(x' .+ A)*x", A, x);
+    SAME(flux_matmul(S, S), "S^2", S);
+    SAME(S, "S^1", S);
+    SAME(flux_matmul(S, flux_matmul(S, flux_matmul(S, flux_matmul(S, S)))), "S^5", S);
+    SAME(flux_square(A), "A.^2", A);
+    SAME(flux_mul(A, flux_square(A)), "A.^3", A);
+    SAME(flux_pow(p, 1.5), "p.^1.5", p);
+    SAME(flux_pow(p, A), "p.^A", p, A);
+    SAME(flux_pow(2, A), "2 .^ A", A);
+    SAME(flux_neg(flux_square(A)), "-A.^2", A);
+    SAME(flux_mul(2, flux_square(A)), "2A.^2", A);
+    SAME(flux_exp(A), "exp.(A)", A);
+    SAME(flux_mul(2, flux_exp(flux_neg(A))), "2exp.(-A)", A);
+    SAME(flux_sigmoid(A), "\xCF\x83.(A)", A);
+    SAME(flux_sigmoid(A), "sigmoid.(A)", A);
+    SAME(flux_square(A), "abs2.(A)", A);
+    SAME(flux_sqrt(p), "\xE2\x88\x9A.(p)", p);
+    SAME(flux_sqrt(p), ".\xE2\x88\x9Ap", p);
+    SAME(p, "\xE2\x88\x9A.(p).^2", p);
+    SAME(flux_le(A, 0), "!.(A .> 0)", A);
+    SAME(flux_max2(A, 0), "max.(A, 0)", A);
+    SAME(flux_min2(A, C), "min.(A, C)", A, C);
+    SAME(flux_clamp(A, -0.5, 0.5), "clamp.(A, -0.5, 0.5)", A);
+    SAME(flux_where(flux_gt(A, 0), A, C), "ifelse.(A .> 0, A, C)", A, C);
+    SAME(flux_where(flux_gt(s, 0), A, C), "s > 0 ? A : C", s, A, C);
+    SAME(flux_and(flux_gt(A, 0), flux_lt(C, 0)), "(A .> 0) .&& (C .< 0)", A, C);
+    SAME(flux_and(flux_gt(A, 0), flux_lt(C, 0)), "A .> 0 .&& C .< 0", A, C);
+    SAME(flux_and(flux_gt(A, 0), flux_lt(C, 0)), "(A .> 0) .& (C .< 0)", A, C);
+    SAME(flux_or(flux_gt(A, 0), flux_not(flux_ge(C, 0))), "A .> 0 .|| .!(C .>= 0)", A, C);
+    SAME(flux_gt(A, 0), "A .> 0 .&& true", A);
+    SAME(flux_eq(A, A), "A .== A", A);
+    SAME(flux_ne(A, C), "A .!= C", A, C);
+    SAME(flux_le(A, C), "A .<= C", A, C);
+    SAME(flux_le(A, C), "A .\xE2\x89\xA4 C", A, C);
+    SAME(flux_sum(A), "sum(A)", A);
+    SAME(flux_sum(A, 0), "sum(A, dims=0)", A);
+    SAME(flux_sum(A, 1), "sum(A; dims = 1)", A);
+    SAME(flux_sum(T, 0, 2), "sum(T, dims=(0, 2))", T);
+    SAME(flux_sum(T, 1), "sum(T, dims=(1,))", T);
+    SAME(flux_sum(flux_square(A)), "sum(abs2, A)", A);
+    SAME(flux_mean(flux_abs(A), 0), "mean(abs, A, dims=0)", A);
+    SAME(flux_mean(A), "mean(A)", A);
+    SAME(flux_mean(A), "sum(A)/length(A)", A);
+    SAME(flux_div(flux_sum(A), 3), "sum(A)/size(A, 0)", A);
+    SAME(flux_var(A, 1), "var(A, dims=1)", A);
+    SAME(flux_prod(A), "prod(A)", A);
+    SAME(flux_max(A), "maximum(A)", A);
+    SAME(flux_max(A), "max(A)", A);
+    SAME(flux_min(A, 0), "minimum(A, dims=0)", A);
+    SAME(flux_norm(A), "norm(A)", A);
+    SAME(flux_argmax(A, 0), "argmax(A, dims=0)", A);
+    SAME(flux_any(flux_gt(A, 5)), "any(A .> 5)", A);
+    SAME(flux_all(flux_gt(A, -50)), "all(A .> -50)", A);
+    SAME(flux_softmax(A), "softmax(A)", A);
+    SAME(flux_softmax(A, 1), "softmax(A, dims=1)", A);
+    SAME(flux_logsoftmax(A), "logsoftmax(A)", A);
+    SAME(flux_logsumexp(A, 0), "logsumexp(A, dims=0)", A);
+    SAME(flux_transpose(A), "transpose(A)", A);
+    SAME(flux_flatten(T), "flatten(T)", T);
+    SAME(flux_dot(x, x), "dot(x, x)", x);
+    SAME(flux_dot(x, x), "dot(x', x)", x);
+    SAME(flux_outer(y, x), "outer(y, x)", y, x);
+    SAME(flux_matmul(A, B), "matmul(A, B)", A, B);
+    SAME(flux_cat(0, A, C), "vcat(A, C)", A, C);
+    SAME(flux_cat(1, A, C), "hcat(A, C)", A, C);
+    SAME(flux_mse(A, C), "mse(A, C)", A, C);
+    SAME(flux_logitcrossentropy(A, C), "logitcrossentropy(A, C)", A, C);
+    SAME(flux_sum(flux_mul(S, flux_eye(3))), "tr(S)", S);
+    SAME(flux_add(flux_matmul(A, flux_matmul(B, flux_transpose(B))), C), "A*B*B' + C", A, B, C);
+    SAME(flux_softmax(flux_tanh(flux_add(flux_matmul(A, B), y))), "softmax(tanh.(A*B .+ y))", A, B, y);
+#undef SAME
+}
+
+/* Every activation and every elementwise function of one operand, by name, against its own call. */
+TEST(every_function_of_one) {
+    flux_seed(5);
+    flux_tensor *x = flux_rand(7);
+#define FUNCTIONS(X) X(abs) X(sqrt) X(exp) X(log) X(log1p) X(expm1) X(sin) X(cos) X(tanh) X(erf) X(floor) X(ceil) X(round) X(neg) X(sign) \
+    X(rsqrt) X(square) X(identity) X(sigmoid) X(hardsigmoid) X(logsigmoid) X(hardtanh) X(relu) X(relu6) X(selu) X(gelu) X(gelu_tanh)      \
+    X(gelu_sigmoid) X(gelu_erf) X(swish) X(hardswish) X(lisht) X(logcosh) X(mish) X(softplus) X(softsign) X(tanhshrink) X(leakyrelu) X(elu) \
+    X(celu) X(softshrink) X(trelu)
+#define CHECK_ONE(f) CHECK(same(flux_expr(#f ".(x)", x), flux_##f(x)));
+    FUNCTIONS(CHECK_ONE)
+#undef CHECK_ONE
+#define CHECK_LOSS(f) CHECK(same(flux_expr(#f "(x, x)", x), flux_##f(x, x)));
+    FLUX__LOSSES(CHECK_LOSS)
+#undef CHECK_LOSS
+}
+
+/* Names are the C variables' own; a bound one goes before a constant, and beside a function of its name. */
+TEST(names) {
+    float one = 1, two = 2;
+    flux_tensor *pi = flux_from(&one, 1), *sum = flux_from(&two, 1), *w_1 = flux_from(&two, 1), *_a = pi;
+    CHECK_NEAR(flux_item(flux_expr("pi", pi)), 1, 0);
+    CHECK_NEAR(flux_item(flux_expr("sum(sum)", sum)), 2, 0);
+    CHECK_NEAR(flux_item(flux_expr("w_1 .* _a", w_1, _a)), 2, 0);
+    flux_tensor *both[2] = { pi, sum };
+    CHECK_NEAR(flux_item(flux_expr_with("y\xCC\x82 .+ \xCE\x94x", 2, " y\xCC\x82 ,\xCE\x94x ", both)), 3, 0);
+    flux_tensor *same_tensor = flux_expr("pi", pi);
+    CHECK(same_tensor == pi);
+}
+
+TEST(keeps_nothing) {
+    flux_device cpu = { 0, 0 };
+    FLUX_SCOPE {
+        flux_tensor *x = flux_rand(64, 64);
+        flux_eval(x);
+        int64_t live = flux_mem_stats(cpu).live;
+        FLUX_SCOPE flux_eval(flux_expr("sum(exp.(x*x' .- x).^2, dims=0)", x));
+        CHECK(flux_mem_stats(cpu).live == live);
+    }
+}
+
+static flux_tensor *formula(flux_tensor *x, void *user) {
+    flux_tensor *W = (flux_tensor *)user;
+    return flux_expr("sum(tanh.(W*x).^2 .* exp.(-x)) + 0.5norm(x) + mean(abs2, softmax(x))/3 + x'*W*x", W, x);
+}
+TEST(gradients) {
+    flux_seed(6);
+    flux_tensor *W = flux_to_dtype(flux_randn(4, 4), FLUX_F64), *x = flux_to_dtype(flux_randn(4), FLUX_F64);
+    CHECK(flux_gradcheck(formula, W, x, 0) < 1e-6);
+}
+
+/* ------------------------------------------------------------------ errors */
+
+TEST(errors_name_the_column) {
+    static const struct { const char *formula, *message; } cases[] = {
+        { "W*x .+ z", "expr: column 8: unknown name 'z' (bound: W, x, b, T)" },
+        { "W*x .+ zeta + 1", "expr: column 8: unknown name 'zeta'" },
+        { "\xCF\x83.(W) .+ \xCF\x83x", "expr: column 10: unknown name '\xCF\x83x'" },
+        { "W*", "expr: column 3: expected a number, a name or (, found the end" },
+        { "", "expr: column 1: expected a number, a name or (, found the end" },
+        { "  ", "expr: column 3: expected a number, a name or (, found the end" },
+        { "(W*x", "expr: column 5: expected ) or an operator, found the end" },
+        { "((x)", "expr: column 5: expected ) or an operator, found the end" },
+        { "W*x)", "expr: column 4: ) without a (" },
+        { "W x", "expr: column 3: expected an operator or the end, found 'x'" },
+        { "2 x", "expr: column 3: expected an operator or the end, found 'x'" },
+        { "x[1]", "expr: column 2: no indexing in formulas" },
+        { "x .+ $", "expr: column 6: expected a number, a name or (, found '$'" },
+        { "x @ x", "expr: column 3: expected an operator or the end, found '@'" },
+        { "x .+ \x80", "expr: column 6: expected a number, a name or (, found byte 0x80" },
+        { "x .+ \x01", "expr: column 6: expected a number, a name or (, found byte 0x01" },
+        { "x ~ 1", "expr: column 3: expected an operator or the end, found '~'" },
+        { "* x", "expr: column 1: expected a number, a name or (, found '*'" },
+        { "x .", "expr: column 3: expected an operator or the end, found '.'" },
+        { "1 .5", "expr: column 3: expected an operator or the end, found '.'" },
+        { "2(3)(4)", "expr: column 5: expected an operator or the end, found '('" },
+        { "foo(x)", "expr: column 1: unknown function 'foo'" },
+        { "foo.(x)", "expr: column 1: unknown function 'foo'" },
+        { "x(1)", "expr: column 1: 'x' is a variable, not a function" },
+        { "x + exp", "expr: column 5: 'exp' is a function: write exp(...)" },
+        { "exp()", "expr: column 1: exp takes 1 operand, not 0" },
+        { "exp.(x, x)", "expr: column 1: exp takes 1 operand, not 2" },
+        { "dot(x)", "expr: column 1: dot takes 2 operands, not 1" },
+        { "dot(x, x, x, x)", "expr: column 14: dot takes no more than 3 operands" },
+        { "exp(x", "expr: column 6: expected , or ) or an operator, found the end" },
+        { "exp(x x)", "expr: column 7: expected , or ) or an operator, found 'x'" },
+        { "1 + exp(x)", "expr: column 5: exp of a 5-element f32 vector: write exp.(...) for each element" },
+        { "exp(W)", "expr: column 1: exp of a 2x5 f32 matrix: write exp.(...) for each element" },
+        { "max(W, 1)", "expr: column 1: max of a 2x5 f32 matrix: write max.(...) for each element" },
+        { "exp(T)", "expr: column 1: exp of a 2x2x2 f32 array: write exp.(...) for each element" },
+        { "sum.(x)", "expr: column 1: sum.(...) would take single elements: write sum(...)" },
+        { "dot.(x, x)", "expr: column 1: dot.(...) would take single elements: write dot(...)" },
+        { "W + 1", "expr: column 3: + of a 2x5 f32 matrix and a number: write .+ for each element" },
+        { "1 - W", "expr: column 3: - of a number and a 2x5 f32 matrix: write .- for each element" },
+        { "W + b", "expr: column 3: + of a 2x5 f32 matrix and a 2-element f32 vector: the shapes differ; write .+ for each element" },
+        { "1 / W", "expr: column 3: / of a number and a 2x5 f32 matrix: write ./ for each element" },
+        { "W / W", "expr: column 3: / of a 2x5 f32 matrix and a 2x5 f32 matrix: write ./ for each element" },
+        { "W ^ 2", "expr: column 3: ^ of a 2x5 f32 matrix and a number: only a square matrix has powers" },
+        { "(W*W')^-1", "expr: column 7: ^ of a 2x2 f32 matrix and a number: only a square matrix has powers" },
+        { "(W*W')^0.5", "expr: column 7: ^ of a 2x2 f32 matrix and a number: only a square matrix has powers" },
+        { "2 ^ W", "expr: column 3: ^ of a number and a 2x5 f32 matrix: write .^ for each element" },
+        { "x == x", "expr: column 3: == of a 5-element f32 vector and a 5-element f32 vector: write .== for each element" },
+        { "W > 0", "expr: column 3: > of a 2x5 f32 matrix and a number: write .> for each element" },
+        { "W .> 0 && W .< 1", "expr: column 8: && of a 2x5 bool matrix and a 2x5 bool matrix: write .&& for each element" },
+        { "!(W .> 0)", "expr: column 1: ! of a 2x5 bool matrix: write .! for each element" },
+        { "\xE2\x88\x9Ax", "expr: column 1: \xE2\x88\x9A of a 5-element f32 vector: write .\xE2\x88\x9A for each element" },
+        { "0 .< x .< 1", "expr: column 8: comparisons do not chain here: write (a .< b) .&& (b .< c)" },
+        { "T'", "expr: column 2: ' of a 2x2x2 f32 array: it takes a vector or a matrix" },
+        { "x .> 0 ? 1 : 2", "expr: column 8: ? after a 5-element bool vector: write ifelse.(c, a, b) for each element" },
+        { "1 ? 2", "expr: column 6: expected :, found the end" },
+        { "sum(x, dims=9)", "expr: column 13: expected a dim from 0 to 7, found '9'" },
+        { "sum(x, dims=-1)", "expr: column 13: expected a dim from 0 to 7, found '-'" },
+        { "sum(x, dims=x)", "expr: column 13: expected a dim from 0 to 7, found 'x'" },
+        { "sum(x, dims=10)", "expr: column 13: expected a dim from 0 to 7" },
+        { "sum(x, dims=0, dims=0)", "expr: column 16: dims is given twice" },
+        { "sum(x, dims=(0 1))", "expr: column 16: expected , or ), found '1'" },
+        { "exp.(x, dims=0)", "expr: column 1: exp takes no dims" },
+        { "dot(abs, x)", "expr: column 1: dot takes no function as an operand" },
+        { "sum(abs, x, x)", "expr: column 1: sum takes 1 operand, not 2" },
+        { "size(x, 0.5)", "expr: column 1: size takes a tensor and one of its dims" },
+        { "size(x, x)", "expr: column 1: size takes a tensor and one of its dims" },
+        { "dims", "expr: column 1: unknown name 'dims'" },
+        /* what an operation itself refuses */
+        { "x .+ W*W", "expr: column 7: matmul: " },
+        { "W .+ x", "expr: column 3: add: shapes do not broadcast: 2x5 f32 with 5-element f32" },
+        { "1 .+ sum(x, dims=0) .+ mse(W, x)", "expr: column 24: mse: " },
+        { "tr(W)", "expr: column 1: tr: takes a square matrix, not 2x5 f32" },
+        { "W .&& W", "expr: column 3: and: operands must be bool" }
+    };
+    flux_tensor *W = flux_ones(2, 5), *x = flux_ones(5), *b = flux_ones(2), *T = flux_ones(2, 2, 2);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        flux_tensor *values[] = { W, x, b, T };
+        flux_on_error(test_silent, NULL);
+        flux_tensor *y = flux_expr_with(cases[i].formula, 4, "W, x, b, T", values);
+        bool good = !y && strncmp(flux_error(), cases[i].message, strlen(cases[i].message)) == 0;
+        if (!good) fprintf(stderr, "%s: \"%s\", not \"%s\"\n", cases[i].formula, flux_error(), cases[i].message);
+        flux_clear();
+        flux_on_error(NULL, NULL);
+        CHECK(good);
+    }
+}
+
+TEST(errors_of_the_call) {
+    flux_tensor *x = flux_ones(2), *values[] = { x, x };
+    CHECK_ERROR(flux_expr_with(NULL, 0, "", NULL), "expr: argument formula is NULL");
+    CHECK_ERROR(flux_expr_with("x", 1, "m->x", values), "expr: variable 1 of 1 in \"m->x\" is not a plain name");
+    CHECK_ERROR(flux_expr_with("x", 2, "x, y[0]", values), "expr: variable 2 of 2 in \"x, y[0]\" is not a plain name");
+    CHECK_ERROR(flux_expr_with("x", 2, "x", values), "expr: variable 1 of 2");
+    CHECK_ERROR(flux_expr_with("x", 1, "x, y", values), "expr: variable 1 of 1");
+    CHECK_ERROR(flux_expr_with("x", 1, NULL, values), "expr: variable 1 of 1");
+    CHECK_ERROR(flux_expr_with("x", 1, "x", NULL), "expr: argument x is NULL");
+    values[1] = NULL;
+    CHECK_ERROR(flux_expr_with("x", 2, "x, y", values), "expr: argument y is NULL");
+    /* after an error NULL in is NULL out, and the first sentence stays */
+    flux_on_error(test_silent, NULL);
+    flux_tensor *bad = flux_expr("x .+ nothing", x);
+    CHECK(bad == NULL && flux_expr("bad .+ 1", bad) == NULL && flux_expr("x .+ other", x) == NULL);
+    CHECK(strstr(flux_error(), "unknown name 'nothing' (bound: x)") != NULL);
+    flux_clear();
+    flux_on_error(NULL, NULL);
+}
+
+TEST(nesting_is_limited) {
+    static char text[20001];
+    flux_on_error(test_silent, NULL);
+    static const char *const opening[] = { "(", "-", "!", "2^", "exp(", "1?", "sum(abs,", "2(", "x^", ".-", "'" };
+    flux_tensor *x = flux_ones(1);
+    for (size_t k = 0; k < sizeof opening / sizeof *opening; k++) {
+        size_t n = strlen(opening[k]);
+        for (size_t i = 0; i + n <= 20000; i += n) memcpy(text + i, opening[k], n), text[i + n] = 0;
+        CHECK(flux_expr_with(text, 1, "x", &x) == NULL);
+        if (k < 10) CHECK(strstr(flux_error(), "nested more than 200 deep") != NULL);
+        flux_clear();
+    }
+    flux_on_error(NULL, NULL);
+    strcpy(text, "");
+    for (int i = 0; i < 190; i++) strcat(text, "(");
+    strcat(text, "1");
+    for (int i = 0; i < 190; i++) strcat(text, ")");
+    CHECK_NEAR(number(text), 1, 0);
+    strcpy(text, "x");
+    for (int i = 0; i < 3000; i++) strcat(text, " .+ x");
+    CHECK_NEAR(flux_item(flux_expr_with(text, 1, "x", &x)), 3001, 0);
+}
+
+/* ------------------------------------------------------------------ formulas that make no sense
+   They must give a tensor or an error, never both, and nothing worse (run this with a sanitizer). */
+
+static uint32_t draw_state = 12345;
+static uint32_t draw(uint32_t n) {
+    draw_state ^= draw_state << 13, draw_state ^= draw_state >> 17, draw_state ^= draw_state << 5;
+    return draw_state % n;
+}
+static bool sane(const char *text) {
+    flux_tensor *values[4];
+    bool good = true;
+    FLUX_SCOPE {
+        values[0] = flux_ones(2, 5), values[1] = flux_ones(5), values[2] = flux_ones(2), values[3] = flux_scalar(2);
+        flux_tensor *y = flux_expr_with(text, 4, "W, x, b, s", values);
+        good = (y == NULL) == flux_failed() && (y || strncmp(flux_error(), "expr: ", 6) == 0);
+        if (y && flux_len(y) < 1000) good = flux_data(y) != NULL || flux_failed();
+        for (const char *e = flux_error(); *e; e++)
+            if ((unsigned char)*e < 0x20 || *e == 0x7F) good = false;
+    }
+    if (!good) fprintf(stderr, "\"%s\": \"%s\"\n", text, flux_error());
+    flux_clear();
+    return good;
+}
+
+TEST(random_bytes) {
+    char text[64];
+    int bad = 0;
+    flux_on_error(test_silent, NULL);
+    for (int i = 0; i < 4000; i++) {
+        uint32_t n = draw(sizeof text - 1);
+        for (uint32_t k = 0; k < n; k++) text[k] = (char)(1 + draw(255));
+        text[n] = 0;
+        if (!sane(text)) bad++;
+    }
+    flux_on_error(NULL, NULL);
+    CHECK(bad == 0);
+}
+
+TEST(mutated_formulas) {
+    static const char *const good[] = { "sum((W*x .+ b .- s).^2)", "x'*x/2 + mean(abs2, W) * s", "softmax(tanh.(W*x .+ 1e-3))",
+        "s > 1 ? clamp.(x, -1, 1) : ifelse.(x .>= 0 .&& x .< 2, 2x.^2, -x)", "\xCF\x83.(x) .* \xCF\x80 .\xE2\x89\xA4 length(x)", "size(W, 1) * dot(x, x) - norm(b)" };
+    static const char *const tokens[] = { "(", ")", ".", "'", "^", "*", "+", "-", ".*", ".^", "x", "W", "s", "sum(", "exp.(", ",", "dims=", "2", "0.5", "1e", "?", ":",
+        "&&", "==", " ", "\xE2\x88\x9A", "=", ";", "!", "abs,", "max(", "tr(", "^2", "[", "_", "\xCF" };
+    char text[200];
+    int bad = 0, fine = 0;
+    flux_on_error(test_silent, NULL);
+    for (int i = 0; i < 4000; i++) {
+        strcpy(text, good[draw(6)]);
+        for (uint32_t k = 1 + draw(3); k > 0; k--) {
+            size_t n = strlen(text), at = draw((uint32_t)n + 1), cut = draw(4);
+            char rest[200];
+            if (cut > n - at) cut = n - at;
+            strcpy(rest, text + at + cut);
+            snprintf(text + at, sizeof text - at, "%s%s", draw(3) ? tokens[draw(sizeof tokens / sizeof *tokens)] : "", rest);
+        }
+        if (!sane(text)) bad++;
+    }
+    for (int i = 0; i < 6; i++) {
+        CHECK(sane(good[i]));
+        flux_tensor *values[] = { flux_ones(2, 5), flux_ones(5), flux_ones(2), flux_scalar(2) };
+        fine += flux_expr_with(good[i], 4, "W, x, b, s", values) != NULL;
+        flux_clear();
+    }
+    flux_on_error(NULL, NULL);
+    CHECK(bad == 0);
+    CHECK(fine == 6);
+}
+
+TEST_MAIN()

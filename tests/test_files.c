@@ -1,0 +1,1076 @@
+/* Files: what is written reads back bit for bit; what NumPy and Python's safetensors wrote (tests/fixtures/files, made
+   by make_files.py) reads as its values; what is broken is refused with its reason; and whatever fails changes nothing,
+   in memory or on the disk. Values come from formulas or from the bytes of the formats' own descriptions. */
+#ifndef _WIN32
+#  define _POSIX_C_SOURCE 200809L
+#  define _XOPEN_SOURCE 700
+#  include <signal.h>
+#  include <sys/resource.h>
+#  include <sys/stat.h>
+#  include <unistd.h>
+#else
+#  include <direct.h>
+#endif
+#include <locale.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+/* Memory that runs out after so many allocations; negative: never. */
+static long memory_left = -1;
+static bool take_memory(void) { return memory_left < 0 || (memory_left > 0 && memory_left--); }
+static void *test_malloc(size_t n) { return take_memory() ? malloc(n) : NULL; }
+static void *test_realloc(void *p, size_t n) { return take_memory() ? realloc(p, n) : NULL; }
+#define FLUX_MALLOC(n) test_malloc(n)
+#define FLUX_REALLOC(p, n) test_realloc(p, n)
+#define FLUX_FREE(p) free(p)
+#define FLUX_IMPLEMENTATION               /* also for a device that is not there, and readers of bytes in memory */
+#include "test.h"
+
+/* ------------------------------------------------------------------ files by hand */
+
+#define FIXTURE(name) "tests/fixtures/files/" name
+#define TMP(name) "build/test_files." name
+
+static void make_folder(void) {
+#ifdef _WIN32
+    _mkdir("build");
+#else
+    mkdir("build", 0777);
+#endif
+}
+
+static const char *put(const char *path, const void *data, size_t n) {
+    make_folder();
+    FILE *f = fopen(path, "wb");
+    if (!f || fwrite(data, 1, n, f) != n) test_fail(__FILE__, __LINE__, "cannot write a temporary file");
+    if (f) fclose(f);
+    return path;
+}
+static const char *put_text(const char *path, const char *text) { return put(path, text, strlen(text)); }
+
+/* A file's bytes, in one of two rooms by turns; *n is 0 if there is none. */
+static const unsigned char *get(const char *path, size_t *n) {
+    static unsigned char room[2][1 << 17];
+    static int turn;
+    FILE *f = fopen(path, "rb");
+    turn = !turn;
+    *n = f ? fread(room[turn], 1, sizeof room[turn], f) : 0;
+    if (f) fclose(f);
+    return room[turn];
+}
+static bool same_file(const char *a, const char *b) {
+    size_t n, m;
+    const unsigned char *p = get(a, &n), *q = get(b, &m);
+    return n && n == m && memcmp(p, q, n) == 0;
+}
+static bool exists(const char *path) {
+    FILE *f = fopen(path, "rb");
+    if (f) fclose(f);
+    return f != NULL;
+}
+
+/* A safetensors file: length, heading, `data` zero bytes. */
+static const char *put_heading(const char *heading, size_t data) {
+    static unsigned char room[1 << 16];
+    size_t n = strlen(heading);
+    memset(room, 0, sizeof room);
+    for (int i = 0; i < 8; i++) room[i] = (unsigned char)((uint64_t)n >> (8 * i));
+    memcpy(room + 8, heading, n);
+    return put(TMP("heading"), room, 8 + n + data);
+}
+/* A .npy file of version 1 around that dictionary. */
+static const char *put_npy(const char *dictionary, size_t data) {
+    static unsigned char room[1 << 14];
+    size_t n = strlen(dictionary);
+    memset(room, 0, sizeof room);
+    memcpy(room, "\x93NUMPY\1\0", 8);
+    room[8] = (unsigned char)(n & 255);
+    room[9] = (unsigned char)(n >> 8);
+    memcpy(room + 10, dictionary, n);
+    return put(TMP("npy"), room, 10 + n + data);
+}
+
+/* ------------------------------------------------------------------ values */
+
+/* Element k of a fixture, counted row by row: see make_files.py. */
+static double formula(int64_t k, flux_dtype t, bool signs) {
+    double v = (double)(k * 7 % 13) - (signs ? 6 : 0);
+    if (t == FLUX_BOOL) return k % 3 == 0;
+    return t == FLUX_F32 || t == FLUX_F64 || t == FLUX_F16 || t == FLUX_BF16 ? v / 4 : v;
+}
+
+/* Whether x has the formula's values, its elements counted with the first (as NumPy does) or the last dim slowest. */
+static bool has_formula(flux_tensor *x, bool numpy, bool signs) {
+    flux_tensor *wide = flux_to_dtype(x, FLUX_F64);
+    int64_t n = flux_len(x);
+    const double *v = (const double *)flux_data(wide);
+    flux_shape s = flux_shape_of(x);
+    for (int64_t i = 0; v && i < n; i++) {
+        int64_t rest = i, k = 0, at[FLUX_MAX_DIMS] = { 0 };
+        for (int d = 0; d < s.ndim; d++) at[d] = rest % s.dim[d], rest /= s.dim[d];
+        for (int d = 0; d < s.ndim; d++) k = k * s.dim[d] + at[d];
+        double want = formula(numpy ? k : i, flux_dtype_of(x), signs);
+        if (v[i] != want) {
+            fprintf(stderr, "    element %d is %g, not %g\n", (int)i, v[i], want);
+            return false;
+        }
+    }
+    return v || n == 0;
+}
+static bool has_shape(flux_tensor *x, flux_shape s) {
+    flux_shape have = flux_shape_of(x);
+    if (!x || have.ndim != s.ndim) return false;
+    for (int i = 0; i < s.ndim; i++)
+        if (have.dim[i] != s.dim[i]) return false;
+    return true;
+}
+static flux_shape scalar_shape(void) {
+    flux_shape s;
+    memset(&s, 0, sizeof s);
+    return s;
+}
+
+static uint32_t noise_state = 1;
+static unsigned char noise(void) { return (unsigned char)((noise_state = noise_state * 1664525u + 1013904223u) >> 24); }
+
+/* Any bits whatever, NaNs and denormals too. */
+static flux_tensor *any_bits(flux_shape s, flux_dtype t) {
+    static unsigned char room[1 << 14];
+    size_t n = flux_dtype_size(t);
+    for (int i = 0; i < s.ndim; i++) n *= (size_t)s.dim[i];
+    for (size_t i = 0; i < n; i++) room[i] = t == FLUX_BOOL ? noise() & 1 : noise();
+    return flux_from_data(room, t, s);
+}
+static bool same_bits(flux_tensor *a, flux_tensor *b) {
+    size_t n = (size_t)flux_len(a) * flux_dtype_size(flux_dtype_of(a));
+    return a && b && flux_dtype_of(a) == flux_dtype_of(b) && has_shape(a, flux_shape_of(b)) &&
+           (n == 0 || memcmp(flux_data(a), flux_data(b), n) == 0);
+}
+
+/* Shapes of every rank; then some with nothing in them. */
+static flux_shape shape_number(int i) {
+    static const int64_t sizes[FLUX_MAX_DIMS] = { 2, 3, 1, 2, 3, 2, 1, 2 };
+    flux_shape s = scalar_shape();
+    s.ndim = i <= FLUX_MAX_DIMS ? i : i - FLUX_MAX_DIMS;
+    for (int d = 0; d < s.ndim; d++) s.dim[d] = sizes[d];
+    if (i > FLUX_MAX_DIMS) s.dim[(i * 3) % s.ndim] = 0;
+    return s;
+}
+enum { SHAPES = 17 };
+
+/* ------------------------------------------------------------------ what we write reads back */
+
+TEST(safetensors_round_trip) {
+    const void *all[SHAPES];
+    make_folder();
+    for (int t = 0; t < FLUX_NUM_DTYPES; t++) {
+        for (int i = 0; i < SHAPES; i++) all[i] = any_bits(shape_number(i), (flux_dtype)t);
+        CHECK(flux_save_items(TMP("st"), SHAPES, "a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q", all) == 0);
+        for (int i = 0; i < SHAPES; i++) {
+            char name[2] = { (char)('a' + i), 0 };
+            CHECK(same_bits((flux_tensor *)(intptr_t)all[i], flux_load_tensor(TMP("st"), name)));
+        }
+    }
+    CHECK(flux_save(any_bits(shape_number(3), FLUX_F32), TMP("st")) == 0);
+    CHECK(has_shape(flux_load_tensor(TMP("st"), NULL), shape_number(3)) && flux_load_tensor(TMP("st"), "tensor") != NULL);
+}
+
+TEST(npy_round_trip) {
+    make_folder();
+    for (int t = 0; t < FLUX_NUM_DTYPES; t++)
+        for (int i = 0; i < SHAPES && t != FLUX_BF16; i++) {
+            if (t > 0 && i % 6 != t % 6) continue;      /* each save waits for the disk */
+            flux_tensor *x = any_bits(shape_number(i), (flux_dtype)t);
+            CHECK(flux_save_npy(x, TMP("rt.npy")) == 0);
+            CHECK(same_bits(x, flux_load_npy(TMP("rt.npy"))));
+        }
+    put_text(TMP("kept.npy"), "as it was");
+    CHECK_ERROR(flux_save_npy(any_bits(shape_number(2), FLUX_BF16), TMP("kept.npy")), "NumPy has no bf16; convert first: flux_to_dtype");
+    size_t n;
+    CHECK(memcmp(get(TMP("kept.npy"), &n), "as it was", 9) == 0 && n == 9);
+}
+
+TEST(views_are_written_in_order) {
+    make_folder();
+    float a[6] = { 1, 2, 3, 4, 5, 6 };
+    flux_tensor *x = flux_transpose(flux_from(a, 2, 3));
+    const double want[6] = { 1, 3, 5, 2, 4, 6 };
+    CHECK(flux_save(x, TMP("st")) == 0 && flux_save_npy(x, TMP("rt.npy")) == 0);
+    flux_tensor *y = flux_load_tensor(TMP("st"), NULL), *z = flux_load_npy(TMP("rt.npy"));
+    CHECK(has_shape(y, FLUX_SHAPE(3, 2)) && has_shape(z, FLUX_SHAPE(3, 2)));
+    CHECK_DATA(y, want, 0);
+    CHECK_DATA(z, want, 0);
+}
+
+TEST(safetensors_bytes) {
+    float a[6] = { 0, 1, 2, 3, 4, 5 };
+    CHECK(flux_save(flux_add(flux_from(a, 3, 2), 1), TMP("st")) == 0);     /* not computed yet when it is saved */
+    size_t n;
+    const unsigned char *p = get(TMP("st"), &n);
+    const char *want = "{\"__metadata__\":{\"flux.h\":\"1\"},\"tensor\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}}";
+    REQUIRE(n == 128 + 24);
+    CHECK(p[0] == 120 && p[1] == 0 && p[7] == 0);
+    CHECK(memcmp(p + 8, want, strlen(want)) == 0);
+    for (size_t i = 8 + strlen(want); i < 128; i++) CHECK(p[i] == ' ');
+    for (int i = 0; i < 6; i++) {
+        float f;
+        memcpy(&f, p + 128 + 4 * i, 4);
+        CHECK(f == (float)(i + 1));
+    }
+}
+
+TEST(npy_bytes) {
+    int32_t a[6] = { 1, 2, 3, 4, 5, 6 };
+    const char *want = "{'descr': '<i4', 'fortran_order': True, 'shape': (3, 2), }";
+    size_t n;
+    CHECK(flux_save_npy(flux_from(a, 3, 2), TMP("rt.npy")) == 0);
+    const unsigned char *p = get(TMP("rt.npy"), &n);
+    REQUIRE(n == 128 + 24);
+    CHECK(memcmp(p, "\x93NUMPY\1\0\x76\0", 10) == 0 && memcmp(p + 10, want, strlen(want)) == 0 && p[127] == '\n');
+    CHECK(memcmp(p + 128, a, 24) == 0);
+    flux_save_npy(flux_from(a, 6), TMP("rt.npy"));
+    CHECK(strstr((const char *)get(TMP("rt.npy"), &n) + 10, "'fortran_order': False, 'shape': (6,), }") != NULL);
+    flux_save_npy(flux_scalar(1), TMP("rt.npy"));
+    CHECK(strstr((const char *)get(TMP("rt.npy"), &n) + 10, "'fortran_order': False, 'shape': (), }") != NULL);
+}
+
+/* ------------------------------------------------------------------ what Python wrote */
+
+TEST(python_safetensors) {
+    const char *f = FIXTURE("all.safetensors");
+    static const struct { const char *name; flux_dtype t; } all[] = {
+        { "f32", FLUX_F32 }, { "f64", FLUX_F64 }, { "f16", FLUX_F16 }, { "bf16", FLUX_BF16 }, { "i32", FLUX_I32 },
+        { "i64", FLUX_I64 }, { "u8", FLUX_U8 }, { "bool", FLUX_BOOL }, { "scalar", FLUX_F32 }, { "empty", FLUX_F32 },
+        { "empty.i64", FLUX_I64 }, { "rank8", FLUX_I32 }, { "na\"me\\ \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\n", FLUX_F32 }
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        flux_tensor *x = flux_load_tensor(f, all[i].name);
+        CHECK(x != NULL);
+        CHECK(flux_dtype_of(x) == all[i].t);
+        CHECK(has_formula(x, false, all[i].t != FLUX_U8));
+    }
+    CHECK(has_shape(flux_load_tensor(f, "f32"), FLUX_SHAPE(3, 2)));        /* (2, 3) there: dimensions in reverse */
+    CHECK(has_shape(flux_load_tensor(f, "bf16"), FLUX_SHAPE(3, 2, 2)));
+    CHECK(has_shape(flux_load_tensor(f, "empty"), FLUX_SHAPE(3, 0)));
+    CHECK(has_shape(flux_load_tensor(f, "rank8"), FLUX_SHAPE(3, 1, 2, 1, 2, 1, 2, 1)));
+    CHECK(flux_ndim(flux_load_tensor(f, "scalar")) == 0);
+    CHECK_NEAR(flux_item(flux_load_tensor(f, "scalar")), -1.5, 0);
+    CHECK_ERROR(flux_load_tensor(f, "f33"), "load_tensor: tests/fixtures/files/all.safetensors: it holds no tensor f33; it has 13: bf16, bool, empty");
+    CHECK_ERROR(flux_load_tensor(f, NULL), "it holds 13 tensors, so one must be named: bf16,");
+}
+
+TEST(python_safetensors_dtypes) {
+    flux_tensor *x = flux_load_tensor(FIXTURE("widen.safetensors"), "i8");
+    CHECK(flux_dtype_of(x) == FLUX_I32 && has_shape(x, FLUX_SHAPE(3, 3)) && has_formula(x, false, true));
+    x = flux_load_tensor(FIXTURE("widen.safetensors"), "i16");
+    CHECK(flux_dtype_of(x) == FLUX_I32 && has_formula(x, false, true));
+    x = flux_load_tensor(FIXTURE("widen.safetensors"), "u16");
+    CHECK(flux_dtype_of(x) == FLUX_I32 && has_formula(x, false, false));
+    x = flux_load_tensor(FIXTURE("widen.safetensors"), "u32");
+    CHECK(flux_dtype_of(x) == FLUX_I64 && has_formula(x, false, false));
+    CHECK(has_formula(flux_load_tensor(FIXTURE("foreign.safetensors"), "good"), false, true));
+    CHECK_ERROR(flux_load_tensor(FIXTURE("foreign.safetensors"), "f8"), "f8 has dtype F8_E4M3, which flux does not have");
+    CHECK_ERROR(flux_load_tensor(FIXTURE("foreign.safetensors"), "rank9"), "rank9 has 9 dimensions, but a tensor has at most 8");
+    CHECK(has_formula(flux_load_tensor(FIXTURE("one.safetensors"), NULL), false, true));
+    CHECK_ERROR(flux_load_tensor(FIXTURE("none.safetensors"), NULL), "it holds no tensor");
+    CHECK_ERROR(flux_load_tensor(FIXTURE("none.safetensors"), "x"), "it holds no tensor");
+    flux_tensor *a = flux_load_tensor(FIXTURE("tied.safetensors"), "a.weight");
+    CHECK(same_bits(a, flux_load_tensor(FIXTURE("tied.safetensors"), "b.weight")));    /* save_model's own remark on ties */
+}
+
+TEST(python_npy) {
+    static const struct { const char *code; flux_dtype t; bool signs, big; } all[] = {
+        { "f2", FLUX_F16, 1, 1 }, { "f4", FLUX_F32, 1, 1 }, { "f8", FLUX_F64, 1, 1 }, { "i1", FLUX_I32, 1, 0 }, { "i2", FLUX_I32, 1, 1 },
+        { "i4", FLUX_I32, 1, 1 }, { "i8", FLUX_I64, 1, 1 }, { "u1", FLUX_U8, 0, 0 }, { "u2", FLUX_I32, 0, 1 }, { "u4", FLUX_I64, 0, 1 },
+        { "b1", FLUX_BOOL, 0, 0 }
+    };
+    char path[200];
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (int big = 0; big <= all[i].big; big++) {
+            snprintf(path, sizeof path, "tests/fixtures/files/%s%s.npy", big ? "big_" : "", all[i].code);
+            flux_tensor *x = flux_load_npy(path);
+            CHECK(flux_dtype_of(x) == all[i].t);
+            CHECK(has_shape(x, FLUX_SHAPE(2, 3)));     /* NumPy's own shape */
+            CHECK(has_formula(x, true, all[i].signs));
+        }
+    flux_tensor *x = flux_load_npy(FIXTURE("c_order.npy")), *y = flux_load_npy(FIXTURE("fortran.npy"));
+    CHECK(has_shape(x, FLUX_SHAPE(2, 3, 4)) && has_shape(y, FLUX_SHAPE(2, 3, 4)));
+    CHECK(has_formula(x, true, true) && has_formula(y, true, true));
+    CHECK_NEAR(flux_at(x, 1, 2, 3), formula(23, FLUX_F32, true), 0);
+    CHECK_NEAR(flux_at(y, 1, 0, 2), formula(14, FLUX_F32, true), 0);
+    CHECK(has_formula(flux_load_npy(FIXTURE("vector.npy")), true, true));
+    CHECK(has_shape(flux_load_npy(FIXTURE("empty.npy")), FLUX_SHAPE(0, 3)));
+    x = flux_load_npy(FIXTURE("rank8.npy"));
+    CHECK(has_shape(x, FLUX_SHAPE(1, 2, 1, 2, 1, 2, 1, 3)) && has_formula(x, true, true));
+    CHECK(flux_ndim(flux_load_npy(FIXTURE("scalar.npy"))) == 0);
+    CHECK_NEAR(flux_item(flux_load_npy(FIXTURE("scalar.npy"))), -1.5, 0);
+    CHECK(has_formula(flux_load_npy(FIXTURE("version2.npy")), true, true));
+    CHECK(has_formula(flux_load_npy(FIXTURE("version3.npy")), true, true));
+    CHECK_ERROR(flux_load_npy(FIXTURE("bad_u8.npy")), "bad_u8.npy: its dtype is '<u8'; f2 f4 f8 i1");
+    CHECK_ERROR(flux_load_npy(FIXTURE("bad_complex.npy")), "its dtype is '<c8'");
+    CHECK_ERROR(flux_load_npy(FIXTURE("bad_text.npy")), "its dtype is '<U2'");
+    CHECK_ERROR(flux_load_npy(FIXTURE("bad_record.npy")), "its dtype is a record of several fields");
+    CHECK_ERROR(flux_load_npy(FIXTURE("bad_rank9.npy")), "it has 9 dimensions, but a tensor has at most 8");
+    CHECK_ERROR(flux_load_npy(FIXTURE("archive.npz")), "it is a zip archive (as .npz files are): unpack it first");
+}
+
+TEST(idx) {
+    flux_tensor *x = flux_load_idx(FIXTURE("u8.idx"));
+    CHECK(has_shape(x, FLUX_SHAPE(3, 4, 5)) && flux_dtype_of(x) == FLUX_U8 && has_formula(x, false, false));
+    CHECK_NEAR(flux_at(x, 2, 1, 3), formula(3 * 12 + 1 * 3 + 2, FLUX_U8, false), 0);
+    x = flux_load_idx(FIXTURE("i8.idx"));
+    CHECK(has_shape(x, FLUX_SHAPE(7)) && flux_dtype_of(x) == FLUX_I32 && has_formula(x, false, true));
+    x = flux_load_idx(FIXTURE("i16.idx"));
+    CHECK(has_shape(x, FLUX_SHAPE(2, 3)) && flux_dtype_of(x) == FLUX_I32 && has_formula(x, false, true));
+    x = flux_load_idx(FIXTURE("i32.idx"));
+    CHECK(flux_dtype_of(x) == FLUX_I32 && has_formula(x, false, true));
+    x = flux_load_idx(FIXTURE("f32.idx"));
+    CHECK(flux_dtype_of(x) == FLUX_F32 && has_formula(x, false, true));
+    x = flux_load_idx(FIXTURE("f64.idx"));
+    CHECK(flux_dtype_of(x) == FLUX_F64 && has_formula(x, false, true));
+    CHECK(flux_ndim(flux_load_idx(FIXTURE("scalar.idx"))) == 0);
+    CHECK(has_shape(flux_load_idx(FIXTURE("empty.idx")), FLUX_SHAPE(3, 0)));
+    CHECK_ERROR(flux_load_idx(FIXTURE("u8.idx.gz")), "u8.idx.gz: it is compressed by gzip: unpack it first (gunzip)");
+}
+
+#define BYTES(text) put(TMP("bytes"), text, sizeof(text) - 1)
+TEST(idx_malformed) {
+    CHECK_ERROR(flux_load_idx(TMP("nothing here")), "load_idx: cannot open build/test_files.nothing here: ");
+    CHECK_ERROR(flux_load_idx("build"), "load_idx: ");
+    CHECK_ERROR(flux_load_idx(NULL), "load_idx: argument path is NULL");
+    CHECK_ERROR(flux_load_idx(BYTES("")), "it is empty");
+    CHECK_ERROR(flux_load_idx(BYTES("\0\0\10")), "it is too short for an IDX file");
+    CHECK_ERROR(flux_load_idx(BYTES("\1\2\10\1")), "it is no IDX file: it begins with bytes 1 2, not 0 0");
+    CHECK_ERROR(flux_load_idx(BYTES("\0\0\12\1\0\0\0\1x")), "element type 0x0a is not one that IDX has");
+    CHECK_ERROR(flux_load_idx(BYTES("\0\0\0\1\0\0\0\1x")), "element type 0x00");
+    CHECK_ERROR(flux_load_idx(BYTES("\0\0\10\11\0\0\0\1x")), "it has 9 dimensions, but a tensor has at most 8");
+    CHECK_ERROR(flux_load_idx(BYTES("\0\0\10\2\0\0\0\1\0\0")), "it ends within its 2 sizes");
+    CHECK_ERROR(flux_load_idx(BYTES("\0\0\10\2\0\0\0\2\0\0\0\3abcde")), "it ends before its data do: 3x2 needs 18 bytes");
+    CHECK_ERROR(flux_load_idx(BYTES("\0\0\10\2\0\0\0\2\0\0\0\3abcdefg")), "it goes on after its data: 3x2 needs 18 bytes");
+    CHECK_ERROR(flux_load_idx(BYTES("\0\0\10\3\377\377\377\377\377\377\377\377\377\377\377\377x")), "a tensor of that shape is too large");
+    CHECK_ERROR(flux_load_idx(BYTES("\0\0\10\1\377\377\377\377x")), "it ends before its data do: 4294967295-element needs 4294967303 bytes");
+    CHECK_ERROR(flux_load_idx(BYTES("\0\0\10\3\377\377\377\377\377\377\377\377\0\0\0\0")), "too large");    /* even with nothing in it */
+}
+
+TEST(npy_malformed) {
+    static const struct { const char *dictionary; const char *error; } bad[] = {
+        { "", "'{' should stand there" },
+        { "[]", "'{' should stand there" },
+        { "{", "a string should stand there" },
+        { "{'descr': '<f4'", "',' or '}' should stand there" },
+        { "{'descr' '<f4', 'fortran_order': False, 'shape': (2,), }", "':' should stand there" },
+        { "{'descr': '<f4' 'fortran_order': False, 'shape': (2,), }", "',' or '}' should stand there" },
+        { "{'descr': '<f4', 'fortran_order': False, }", "descr, fortran_order or shape is missing" },
+        { "{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2,), }", "that key stands there twice" },
+        { "{'descr': '<f4', 'order': False, 'shape': (2,), }", "that key is not one of descr, fortran_order, shape" },
+        { "{'descr': '<f4, 'fortran_order': False, 'shape': (2,), }", "its dtype is '<f4, '" },
+        { "{'descr': '<f4\\n', 'fortran_order': False, 'shape': (2,), }", "a string does not end" },
+        { "{'descr': '<f4', 'fortran_order': Maybe, 'shape': (2,), }", "True or False should stand there" },
+        { "{'descr': '<f4', 'fortran_order': False, 'shape': 2, }", "'(' should stand there" },
+        { "{'descr': '<f4', 'fortran_order': False, 'shape': (2), }", "a shape of one dimension is written (n,)" },
+        { "{'descr': '<f4', 'fortran_order': False, 'shape': (2 3), }", "',' or ')' should stand there" },
+        { "{'descr': '<f4', 'fortran_order': False, 'shape': (-2,), }", "a whole number that is not negative should stand there" },
+        { "{'descr': '<f4', 'fortran_order': False, 'shape': (02,), }", "a number begins with 0" },
+        { "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,), }", "that number is too large" },
+        { "{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 4), }", "a tensor of that shape is too large" },
+        { "{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 4, 0), }", "a tensor of that shape is too large" },
+        { "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }", "it ends before its data do: 3-element needs" },
+        { "{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }", "it goes on after its data: 1-element needs" },
+        { "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), } x", "something follows the dictionary" },
+        { "{'descr': '|f4', 'fortran_order': False, 'shape': (2,), }", "its dtype is '|f4'" },
+        { "{'descr': '<f4x', 'fortran_order': False, 'shape': (2,), }", "its dtype is '<f4x'" },
+        { "{'descr': '', 'fortran_order': False, 'shape': (2,), }", "its dtype is ''" },
+        { "{'descr': '|O', 'fortran_order': False, 'shape': (2,), }", "its dtype is '|O'" },
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) CHECK_ERROR(flux_load_npy(put_npy(bad[i].dictionary, 8)), bad[i].error);
+    CHECK(flux_load_npy(put_npy("{ \"shape\" :( 2L ,),'fortran_order':False,'descr':'<f4'}", 8)) != NULL);    /* Python 2 wrote so */
+    CHECK_ERROR(flux_load_npy(BYTES("\x93NUMPX\1\0\0\0")), "it is no .npy file");
+    CHECK_ERROR(flux_load_npy(BYTES("\x93NUMPY\1\0\0")), "it is no .npy file");
+    CHECK_ERROR(flux_load_npy(BYTES("\x93NUMPY\1\5\0\0\0\0\0\0")), "it has version 1.5 of the format");
+    CHECK_ERROR(flux_load_npy(BYTES("\x93NUMPY\4\0\0\0\0\0\0\0")), "it has version 4.0 of the format; 1 to 3 can be read");
+    CHECK_ERROR(flux_load_npy(BYTES("\x93NUMPY\1\0\xff\0{")), "it ends within its heading of 255 bytes");
+    CHECK_ERROR(flux_load_npy(BYTES("\x93NUMPY\2\0\xff\0\0")), "it ends within its heading");
+    CHECK_ERROR(flux_load_npy(BYTES("\x93NUMPY\2\0\xff\xff\xff\xff{")), "its heading has 4294967295 bytes: too many");
+}
+
+/* ------------------------------------------------------------------ CSV */
+
+static flux_tensor *csv(const char *text) { return flux_load_csv(put_text(TMP("csv"), text)); }
+
+TEST(csv_forms) {
+    const double want[6] = { 1, 2.5, -3, 4, 5e-3, 600 };
+    static const char *const same[] = {
+        "1,2.5,-3\n4,5e-3,6E+2\n", "1,2.5,-3\r\n4,.005,600.\r\n", "1;2.5;-3\n4;5e-3;600", "1\t2.5\t-3\n4\t5e-3\t600\n",
+        "1 2.5 -3\n4 5e-3 600\n", "  1   2.5  -3 \n\t4  5e-3  600  \n", " 1 , 2.5 ,\t-3\n\n4,5e-3,+600 # the end\n# really\n",
+        "a,b,c\n1,2.5,-3\n4,5e-3,600\n", "\"first, of all\";\"b\";c d\n1;2.5;-3\n4;5e-3;600\n", "# made by hand\n\nx y z\n1 2.5 -3\n4 5e-3 600\n",
+        "\xef\xbb\xbf" "1,2.5,-3\n4,5e-3,600\n", "1,2.5,-3\r4,5e-3,600\r", "1,2.5,-3\n4,0.0005e1,0.6e3"
+    };
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        flux_tensor *x = csv(same[i]);
+        if (!CHECK(has_shape(x, FLUX_SHAPE(3, 2)))) fprintf(stderr, "    form %d\n", (int)i);   /* columns x lines */
+        CHECK_DATA(x, want, 1e-7);
+    }
+    CHECK(has_shape(csv("7\n8\n9"), FLUX_SHAPE(1, 3)));
+    CHECK(has_shape(csv("1,2\n"), FLUX_SHAPE(2, 1)));
+    flux_tensor *x = csv("nan,inf,-Infinity,NaN\n");
+    REQUIRE(has_shape(x, FLUX_SHAPE(4, 1)));
+    CHECK(flux_at(x, 0, 0) != flux_at(x, 0, 0) && flux_at(x, 1, 0) > 1e300 && flux_at(x, 2, 0) < -1e300);
+}
+
+TEST(csv_errors) {
+    CHECK_ERROR(flux_load_csv(TMP("nothing here")), "load_csv: cannot open build/test_files.nothing here: ");
+    CHECK_ERROR(flux_load_csv(NULL), "load_csv: argument path is NULL");
+    CHECK_ERROR(csv(""), "build/test_files.csv: it has no line of numbers");
+    CHECK_ERROR(csv("a,b\n"), "it has no line of numbers");
+    CHECK_ERROR(csv("# 1\n\n   \n"), "it has no line of numbers");
+    CHECK_ERROR(csv("1,2\n3,4,5\n"), "line 2 has 3 numbers, but line 1 has 2");
+    CHECK_ERROR(csv("a,b\n\n1,2\n# x\n3\n"), "line 5 has 1 numbers, but line 3 has 2");
+    CHECK_ERROR(csv("1,2\n3,x y\n"), "line 2, column 2: \"x y\" is not a number");
+    CHECK_ERROR(csv("1,2\n3,0x10\n"), "line 2, column 2: \"0x10\" is not a number");
+    CHECK_ERROR(csv("1,2\n1e,3\n"), "line 2, column 1: \"1e\" is not a number");
+    CHECK_ERROR(csv("1,2\n-,3\n"), "line 2, column 1: \"-\" is not a number");
+    CHECK_ERROR(csv("1,2\n1.2.3,3\n"), "line 2, column 1: \"1.2.3\" is not a number");
+    CHECK_ERROR(csv("1,2\n3,\n"), "line 2, column 2: \"\" should be a number");
+    CHECK_ERROR(csv("1\t2\t\n3\t4\t5\n"), "line 1, column 3: \"\" should be a number");
+    CHECK_ERROR(csv("1,2\n,3\n"), "line 2, column 1: \"\" should be a number");
+    CHECK_ERROR(csv("1;2\n1,5;2\n"), "line 2, column 1: \"1,5\" is not a number: a point is needed");
+    CHECK_ERROR(csv("1,2\n3,4e38\n"), "line 2, column 2: \"4e38\" is too large for float32");
+    CHECK_ERROR(csv("1,2\n3,-1e999\n"), "line 2, column 2: \"-1e999\" is too large for float32");
+    CHECK_ERROR(csv("1\n2\n333333333333333333333333333333x\n"), "line 3, column 1: \"333333333333333333333333...\" is not a number");
+    CHECK_ERROR(flux_load_csv(BYTES("1\n2\0003\n")), "line 2, column 1: \"2?3\" is not a number");
+    CHECK_ERROR(flux_load_csv(BYTES("\xff\xfe" "1\0,\0")), "it is UTF-16 text: save it as UTF-8");
+    CHECK_ERROR(flux_load_csv(FIXTURE("u8.idx.gz")), "it is compressed by gzip");
+    static char wide[40000];               /* many columns, then many lines of one: never the room for all of both */
+    memset(wide, ',', 20000);
+    for (int i = 20000; i < 40000; i += 2) memcpy(wide + i, "\n1", 2);
+    wide[0] = '1';
+    CHECK_ERROR(flux_load_csv(put(TMP("csv"), wide, sizeof wide)), "line 2 has 1 numbers, but line 1 has 20000");
+}
+
+/* Numbers of every length and size, against the C library's own reading of them (in the C locale). */
+TEST(csv_numbers) {
+    char text[1000], line[2200];
+    int bad = 0;
+    for (int i = 0; i < 3000; i++) {
+        int digits = 1 + noise() % (i % 50 == 0 ? 250 : 30), point = noise() % (digits + 1), n = 0;
+        if (noise() & 1) text[n++] = '-';
+        for (int k = 0; k < digits; k++) {
+            if (k == point) text[n++] = '.';
+            text[n++] = (char)('0' + (noise() % 4 ? noise() % 10 : 0));
+        }
+        if (noise() & 1) n += sprintf(text + n, "e%d", noise() % 60 - 40);
+        text[n] = 0;
+        if (fabs(strtod(text, NULL)) > 3e38) continue;
+        snprintf(line, sizeof line, "1,%s", text);
+        float want = strtof(text, NULL), got = flux_floats(csv(line))[1];
+        if (memcmp(&want, &got, 4) != 0 && bad++ < 5) fprintf(stderr, "    %s is %.9g, read as %.9g\n", text, (double)want, (double)got);
+        flux_scope_close();
+        flux_scope_open();
+    }
+    CHECK(bad == 0);
+    static char longest[3000];             /* more digits than are kept, and the one that matters is past them */
+    memset(longest, '0', sizeof longest - 1);
+    memcpy(longest, "16777217.", 9);       /* half way between two float32: just above rounds up */
+    longest[2500] = '1';
+    longest[sizeof longest - 1] = 0;
+    CHECK_NEAR(flux_item(csv(longest)), 16777218, 0);
+    CHECK_NEAR(flux_item(csv("16777217.00000000000000000")), 16777216, 0);
+    CHECK_NEAR(flux_item(csv("16777217.0000001")), 16777218, 0);
+    CHECK_NEAR(flux_item(csv("1.4e-45")), 1.401298464324817e-45, 0);
+    CHECK_NEAR(flux_item(csv("1e-400")), 0, 0);
+    CHECK_NEAR(flux_item(csv("0e999")), 0, 0);
+    CHECK_NEAR(flux_item(csv("0.000000000000000000000000000000000000000000000001e48")), 1, 1e-7);
+    CHECK_NEAR(flux_item(csv("1000000000000000000000000000000000000000000000000e-48")), 1, 1e-7);
+    CHECK_NEAR(flux_item(csv("3.4028235e38")), 3.4028234663852886e38, 0);
+}
+
+TEST(csv_in_a_comma_locale) {
+    static const char *const names[] = { "de_DE.UTF-8", "de_DE.utf8", "de_DE", "fr_FR.UTF-8", "fr_FR.utf8", "German" };
+    size_t i = 0;
+    while (i < 6 && !setlocale(LC_NUMERIC, names[i])) i++;
+#ifndef _WIN32
+    if (i == 6) {                          /* glibc can make one here */
+        make_folder();
+        mkdir(TMP("locale"), 0777);
+        int rc = system("localedef -i de_DE -f UTF-8 " TMP("locale") "/de_DE.UTF-8 >/dev/null 2>&1");
+        setenv("LOCPATH", TMP("locale"), 1);
+        if (setlocale(LC_NUMERIC, "de_DE.UTF-8")) i = rc == -1 ? 6 : 0;
+        unsetenv("LOCPATH");
+    }
+#endif
+    if (i == 6) SKIP("no locale with a decimal comma is installed");
+    const double want[3] = { 1.5, 2.00000000000000000001, 0.25 };
+    CHECK(strtod("1,5", NULL) == 1.5);
+    flux_tensor *x = csv("1.5,2.00000000000000000001,25e-2\n");
+    flux_tensor *y = flux_from(want, 3);
+    flux_save(y, TMP("st"));
+    setlocale(LC_NUMERIC, "C");
+    CHECK_DATA(x, want, 1e-7);
+    CHECK(same_bits(y, flux_load_tensor(TMP("st"), NULL)));
+}
+
+/* ------------------------------------------------------------------ safetensors that are not */
+
+TEST(safetensors_malformed) {
+#define T4 "{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}"
+    static const struct { const char *heading; size_t data; const char *error; } bad[] = {
+        { "", 0, "it does not begin with {" },
+        { " {}", 0, "it does not begin with {" },
+        { "[]", 0, "it does not begin with {" },
+        { "{", 0, "'\"' should stand there" },
+        { "{\"a\"", 0, "':' should stand there" },
+        { "{\"a\":", 0, "'{' should stand there" },
+        { "{\"a\":1}", 0, "'{' should stand there" },
+        { "{\"a\":" T4, 4, "',' should stand there" },
+        { "{\"a\":" T4 ",}", 4, "'\"' should stand there" },
+        { "{\"a\":" T4 "}x", 4, "something follows the last }" },
+        { "{\"a\":" T4 "}{}", 4, "something follows the last }" },
+        { "{a:" T4 "}", 4, "'\"' should stand there" },
+        { "{'a':" T4 "}", 4, "'\"' should stand there" },
+        { "{\"a:" T4 "}", 4, "should stand there" },
+        { "{\"a\nb\":" T4 "}", 4, "a string does not end, or holds a control character" },
+        { "{\"a\\q\":" T4 "}", 4, "that escape is not one that JSON has" },
+        { "{\"a\\u00g0\":" T4 "}", 4, "that escape is not one that JSON has" },
+        { "{\"a\\u12", 0, "that escape is not one that JSON has" },
+        { "{\"a\\", 0, "that escape is not one that JSON has" },
+        { "{\"a\\u0000\":" T4 "}", 4, "or U+0000" },
+        { "{\"a\\ud800\":" T4 "}", 4, "half a character" },
+        { "{\"a\\ud800\\u0041\":" T4 "}", 4, "half a character" },
+        { "{\"a\\udc00\":" T4 "}", 4, "that escape is not one" },
+        { "{\"a\xff\":" T4 "}", 4, "that string is not UTF-8" },
+        { "{\"a\xc0\x80\":" T4 "}", 4, "that string is not UTF-8" },
+        { "{\"a\xe0\x80\x80\":" T4 "}", 4, "that string is not UTF-8" },
+        { "{\"a\xed\xa0\x80\":" T4 "}", 4, "that string is not UTF-8" },
+        { "{\"a\xf4\x90\x80\x80\":" T4 "}", 4, "that string is not UTF-8" },
+        { "{\"a\xc3\":" T4 "}", 4, "that string is not UTF-8" },
+        { "{\"a\":{}}", 0, "dtype, shape or data_offsets is missing" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "dtype, shape or data_offsets is missing" },
+        { "{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "that key stands there twice" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shapes\":[1],\"data_offsets\":[0,4]}}", 4, "a tensor has no such key" },
+        { "{\"a\":{\"dtype\":32,\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "'\"' should stand there" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":1,\"data_offsets\":[0,4]}}", 4, "'[' should stand there" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[[1]],\"data_offsets\":[0,4]}}", 4, "a whole number" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1.0],\"data_offsets\":[0,4]}}", 4, "',' should stand there" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, "a whole number that is not negative" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[01],\"data_offsets\":[0,4]}}", 4, "a number begins with 0" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[9223372036854775808],\"data_offsets\":[0,4]}}", 4, "that number is too large" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387905],\"data_offsets\":[0,4]}}", 4, "a tensor of that shape is too large" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, "a tensor of that shape is too large" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,0,4294967296],\"data_offsets\":[0,0]}}", 0, "a tensor of that shape is too large" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0]}}", 4, "data_offsets are not a beginning and an end" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", 4, "data_offsets are not a beginning and an end" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,0]}}", 4, "data_offsets are not a beginning and an end" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "a, 2-element of F32, takes 8 bytes, not the 4 that" },
+        { "{\"a\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, "a, scalar of F64, takes 8 bytes, not the 4" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "its data have a hole before a: at byte 4, not 0" },
+        { "{\"a\":" T4 ",\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,12]}}", 12, "a hole before b: at byte 8, not 4" },
+        { "{\"a\":" T4 ",\"b\":" T4 "}", 4, "its data have an overlap before " },
+        { "{\"a\":" T4 ",\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[2,10]}}", 10, "an overlap before b: at byte 2, not 4" },
+        { "{\"a\":" T4 "}", 3, "it ends before its data do" },
+        { "{\"a\":" T4 "}", 5, "it goes on after its data" },
+        { "{}", 1, "it goes on after its data" },
+        { "{\"a\":" T4 ",\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "the name a stands there twice" },
+        { "{\"__metadata__\":{},\"__metadata__\":{},\"a\":" T4 "}", 4, "__metadata__ stands there twice" },
+        { "{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"},\"a\":" T4 "}", 4, "the name k stands there twice" },
+        { "{\"__metadata__\":{\"k\":1},\"a\":" T4 "}", 4, "'\"' should stand there" },
+        { "{\"__metadata__\":[],\"a\":" T4 "}", 4, "'{' should stand there" },
+        { "{\"__metadata__\":{\"k\":{\"deep\":\"er\"}}}", 0, "'\"' should stand there" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,9223372036854775807]}}", 4, "takes 4 bytes, not the" },
+        { "{\"a\":{\"dtype\":\"F8_E5M2\",\"shape\":[1],\"data_offsets\":[0,9223372036854775807]}}", 4, "it ends before its data do" },
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        CHECK_ERROR(flux_load_tensor(put_heading(bad[i].heading, bad[i].data), "a"), bad[i].error);
+    CHECK_ERROR(flux_load_tensor(put_heading("{\"a\" 1}", 0), NULL), "build/test_files.heading: its heading is broken at byte 13: ':' should");
+    CHECK(flux_load_tensor(put_heading("{ \"a\" : { \"data_offsets\" : [ 0 , 4 ] ,\n\t\"shape\" : [ 1 ] , \"dtype\" : \"F32\" } }\r\n  ", 4), "a") != NULL);
+    CHECK(flux_load_tensor(put_heading("{\"\\u0061\\/\\ud83d\\ude00\\t\":" T4 "}", 4), "a/\xf0\x9f\x98\x80\t") != NULL);
+    CHECK(flux_load_tensor(put_heading("{\"\":" T4 "}", 4), "") != NULL);
+    CHECK_ERROR(flux_load_tensor(BYTES("\2\0\0\0\0\0\0"), NULL), "it is too short for a safetensors file");
+    CHECK_ERROR(flux_load_tensor(BYTES("\2\0\0\0\0\0\0\0{"), NULL), "it ends within its heading of 2 bytes");
+    CHECK_ERROR(flux_load_tensor(BYTES("\1\xe1\xf5\5\0\0\0\0{}"), NULL), "a heading of 100000001 bytes is too long");
+    CHECK_ERROR(flux_load_tensor(BYTES("\0\xe1\xf5\5\0\0\0\0{}"), NULL), "it ends within its heading of 100000000 bytes");
+    CHECK_ERROR(flux_load_tensor(BYTES("\377\377\377\377\377\377\377\377{}"), NULL), "a heading of 18446744073709551615 bytes is too long");
+    CHECK_ERROR(flux_load_tensor(BYTES("PK\3\4 and so on"), NULL), "it is a zip archive");
+    CHECK_ERROR(flux_load_tensor(BYTES("\x80\2}q\0"), NULL), "a Python pickle");
+    CHECK_ERROR(flux_load_tensor(TMP("nothing here"), NULL), "load_tensor: cannot open build/test_files.nothing here: ");
+    CHECK_ERROR(flux_load_tensor("build", NULL), "load_tensor: build");
+    CHECK_ERROR(flux_load_tensor(NULL, NULL), "load_tensor: argument path is NULL");
+}
+
+/* Nothing that was cut off, and nothing with a byte too many, is taken for whole. */
+TEST(truncated) {
+    static const char *const files[] = {
+        FIXTURE("all.safetensors"), FIXTURE("widen.safetensors"), FIXTURE("tied.safetensors"), FIXTURE("none.safetensors"),
+        FIXTURE("f4.npy"), FIXTURE("version2.npy"), FIXTURE("scalar.npy"), FIXTURE("empty.npy"), FIXTURE("u8.idx"), FIXTURE("f64.idx"),
+        FIXTURE("empty.idx")
+    };
+    for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
+        static unsigned char room[1 << 14];
+        size_t n, let_through = 0;
+        const unsigned char *p = get(files[f], &n);
+        REQUIRE(n > 0 && n + 1 < sizeof room);
+        memcpy(room, p, n);
+        room[n] = ' ';
+        for (size_t cut = 0; cut <= n + 1; cut++) {
+            flux_on_error(test_silent, NULL);
+            put(TMP("cut"), room, cut);
+            flux_tensor *x = strstr(files[f], ".idx") ? flux_load_idx(TMP("cut")) : strstr(files[f], ".npy") ? flux_load_npy(TMP("cut"))
+                             : flux_load_tensor(TMP("cut"), cut % 2 ? "f32" : "i8");
+            if (cut != n) let_through += x != NULL || !flux_failed();
+            flux_clear();
+        }
+        flux_on_error(NULL, NULL);
+        CHECK(let_through == 0);
+    }
+}
+
+/* ------------------------------------------------------------------ models */
+
+static flux_layer *model(void) { return flux_chain(flux_dense(3, 4, flux_tanh), flux_named("head", flux_dense(4, 2, .bias = FLUX_OFF))); }
+
+static void compare_visit(flux_tensor *x, const char *path, bool trained, void *user) {
+    flux_tensor *y = flux_param((flux_layer *)user, path);
+    (void)trained;
+    if (!CHECK(same_bits(x, y))) fprintf(stderr, "    %s\n", path);
+}
+static bool compare_models(flux_layer *a, flux_layer *b) {
+    int bad = test_bad;
+    flux_visit(a, compare_visit, b);
+    return bad == test_bad;
+}
+
+TEST(model_round_trip) {
+    flux_layer *m = model(), *same = model();
+    flux_tensor *x = flux_rand(3, 5), *old = flux_param(same, "layers.0.weight");
+    double before = flux_item(flux_sum(old));
+    CHECK(!same_bits(flux_param(m, "layers.0.weight"), old));
+    CHECK(flux_save(m, TMP("m.safetensors")) == 0);
+    CHECK(flux_load(same, TMP("m.safetensors")) == 0);
+    CHECK(compare_models(m, same));
+    CHECK(same_bits(flux_call(m, x), flux_call(same, x)));
+    CHECK(flux_item(flux_sum(old)) == before);         /* tensors are values: the one that was replaced is as it was */
+    CHECK(flux_save(same, TMP("again.safetensors")) == 0);
+    CHECK(same_file(TMP("m.safetensors"), TMP("again.safetensors")));
+    flux_tensor *w = flux_load_tensor(TMP("m.safetensors"), "layers.head.weight");
+    CHECK(same_bits(w, flux_param(m, "layers.head.weight")) || w == NULL);
+    CHECK(flux_load_tensor(TMP("m.safetensors"), "layers.0.bias") != NULL);
+}
+
+typedef struct { flux_layer base; flux_tensor *seen, *scale; } counter;
+static flux_tensor *counter_call(flux_layer *self, flux_tensor *x) {
+    counter *m = (counter *)self;
+    flux_assign(&m->seen, flux_add(m->seen, flux_sum(x)));
+    return flux_mul(x, m->scale);
+}
+FLUX_LAYER(counter, "Counter", counter_call, FLUX_STATE(seen), FLUX_PARAM(scale))
+static flux_layer *new_counter(double scale) {
+    counter c;
+    memset(&c, 0, sizeof c);
+    c.seen = flux_scalar(0);
+    c.scale = flux_full(scale, 2);
+    return flux_new_layer(counter_type(), &c);
+}
+
+TEST(state_of_layers_is_saved) {
+    flux_layer *m = flux_chain(new_counter(2)), *same = flux_chain(new_counter(3));
+    flux_call(m, flux_ones(2, 3));
+    flux_call(m, flux_ones(2));                         /* its state is a graph that nobody has computed yet */
+    CHECK(flux_save(m, TMP("m.safetensors")) == 0 && flux_load(same, TMP("m.safetensors")) == 0);
+    CHECK(compare_models(m, same));
+    CHECK_NEAR(flux_item(flux_param(same, "layers.0.seen")), 8, 0);
+    CHECK_NEAR(flux_item(flux_sum(flux_param(same, "layers.0.scale"))), 4, 0);
+}
+
+TEST(half_precision_models) {
+    flux_layer *m = flux_bf16(model()), *same = flux_bf16(model());
+    CHECK(flux_save(m, TMP("m.safetensors")) == 0 && flux_load(same, TMP("m.safetensors")) == 0);
+    CHECK(compare_models(m, same));
+    CHECK(flux_dtype_of(flux_param(same, "layers.0.weight")) == FLUX_BF16);
+}
+
+static flux_layer *tied_model(flux_tensor *w) { return flux_chain(flux_dense(.weight = w), flux_dense(.weight = w)); }
+
+TEST(ties) {
+    flux_layer *m = tied_model(flux_rand(3, 3)), *same = tied_model(flux_rand(3, 3));
+    CHECK(flux_save(m, TMP("tied.safetensors")) == 0);
+    size_t n;
+    const char *text = (const char *)get(TMP("tied.safetensors"), &n) + 8;
+    CHECK(strstr(text, "\"tie:layers.1.weight\":\"layers.0.weight\"") != NULL);
+    CHECK(strstr(text, "\"layers.1.weight\":{") == NULL);
+    CHECK(flux_load(same, TMP("tied.safetensors")) == 0);
+    CHECK(compare_models(m, same));
+    CHECK(flux_param(same, "layers.0.weight") == flux_param(same, "layers.1.weight"));
+    CHECK(same_bits(flux_load_tensor(TMP("tied.safetensors"), "layers.1.weight"), flux_param(m, "layers.0.weight")));
+    flux_layer *loose = flux_chain(flux_dense(3, 3), flux_dense(3, 3));
+    CHECK(flux_load(loose, TMP("tied.safetensors")) == 0);                 /* one tensor there, two here: each its own */
+    CHECK(compare_models(m, loose));
+    CHECK(flux_param(loose, "layers.0.weight") != flux_param(loose, "layers.1.weight"));
+    CHECK(flux_save(loose, TMP("loose.safetensors")) == 0);
+    CHECK(flux_load(same, TMP("loose.safetensors")) == 0);                 /* two there that are equal, one here */
+    flux_set_param(loose, "layers.1.weight", flux_rand(3, 3));
+    CHECK(flux_save(loose, TMP("loose.safetensors")) == 0);
+    CHECK_ERROR(flux_load(same, TMP("loose.safetensors")), "load: build/test_files.loose.safetensors: layers.0.weight and layers.1.weight are one tensor here, but differ there");
+    CHECK(compare_models(m, same));
+}
+
+TEST(a_layer_twice) {
+    flux_layer *d = flux_dense(3, 3), *m = flux_chain(d, flux_relu, d), *e = flux_dense(3, 3), *same = flux_chain(e, flux_relu, e);
+    CHECK(flux_save(m, TMP("m.safetensors")) == 0 && flux_load(same, TMP("m.safetensors")) == 0);
+    CHECK(compare_models(m, same));
+}
+
+/* A file for another model changes nothing, and the sentence names what differs. */
+TEST(misfits) {
+    flux_layer *m = model(), *copy = flux_copy_layer(m);
+    struct { flux_layer *other; const char *error; } bad[] = {
+        { flux_chain(flux_dense(3, 5, flux_tanh), flux_named("head", flux_dense(5, 2, .bias = FLUX_OFF))),
+          "it does not fit: layers.0.weight is 4x3 F32 here and 5x3 F32 there (and 2 more differ)" },
+        { flux_f64(model()), "layers.0.weight is 4x3 F32 here and 4x3 F64 there (and 2 more differ)" },
+        { flux_chain(flux_dense(3, 4), flux_dense(4, 2, .bias = FLUX_OFF)), "1 missing there (layers.head.weight); 1 unknown here (layers.1.weight)" },
+        { flux_chain(flux_dense(3, 4), flux_named("head", flux_dense(4, 2))), "it does not fit: 1 unknown here (layers.head.bias)" },
+        { flux_chain(flux_dense(3, 4)), "it does not fit: 1 missing there (layers.head.weight)" },
+        { flux_chain(flux_relu), "it does not fit: 3 missing there (layers.0.weight, ...)" },
+        { flux_chain(flux_dense(4, 4), flux_dense(4, 2)), "layers.0.weight is 4x3 F32 here and 4x4 F32 there; 1 missing there (layers.head.weight); 2 unknown here (layers.1." },
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        CHECK(flux_save(bad[i].other, TMP("other.safetensors")) == 0);
+        CHECK_ERROR(flux_load(m, TMP("other.safetensors")), bad[i].error);
+        CHECK(compare_models(copy, m));
+    }
+    CHECK_ERROR(flux_load(m, FIXTURE("all.safetensors")), "it does not fit: 3 missing there (layers.0.weight, ...); 13 unknown here (bf16, ...)");
+    CHECK_ERROR(flux_load(m, FIXTURE("foreign.safetensors")), "it does not fit");
+    CHECK_ERROR(flux_load(m, TMP("nothing here")), "load: cannot open");
+    CHECK_ERROR(flux_load_layer(m, NULL), "load: argument path is NULL");
+    CHECK_ERROR(flux_load_layer(NULL, TMP("m.safetensors")), "load: argument m is NULL");
+    CHECK_ERROR(flux_save_layer(NULL, TMP("m.safetensors")), "save: argument m is NULL");
+    CHECK_ERROR(flux_save_tensor(NULL, TMP("m.safetensors")), "save: argument x is NULL");
+    CHECK_ERROR(flux_save_state(NULL, TMP("m.safetensors")), "save: argument s is NULL");
+    CHECK_ERROR(flux_load_state(NULL, TMP("m.safetensors")), "load: argument s is NULL");
+    CHECK_ERROR(flux_save_layer(m, NULL), "save: argument path is NULL");
+    CHECK_ERROR(flux_save_npy(NULL, TMP("x.npy")), "save_npy: argument x is NULL");
+    CHECK_ERROR(flux_save_npy(flux_scalar(1), NULL), "save_npy: argument path is NULL");
+    CHECK_ERROR(flux_save_tensor(flux_tuple(flux_scalar(1), flux_scalar(2)), TMP("x")), "is a tuple of 2 tensors; take one with flux_nth");
+    CHECK_ERROR(flux_save_npy(flux_tuple(flux_scalar(1), flux_scalar(2)), TMP("x")), "is a tuple of 2 tensors; take one with flux_nth");
+    CHECK(compare_models(copy, m));
+}
+
+TEST(several_things) {
+    flux_layer *encoder = flux_dense(3, 2), *other = model(), *encoder2 = flux_dense(3, 2), *other2 = model();
+    flux_tensor *step = flux_scalar(41), *mask = any_bits(FLUX_SHAPE(3), FLUX_BOOL);
+    CHECK(flux_save_all(TMP("run.safetensors"), encoder, other, step, mask) == 0);
+    CHECK(same_bits(flux_load_tensor(TMP("run.safetensors"), "mask"), mask));
+    CHECK_NEAR(flux_item(flux_load_tensor(TMP("run.safetensors"), "step")), 41, 0);
+    CHECK(same_bits(flux_load_tensor(TMP("run.safetensors"), "encoder.weight"), flux_weight(encoder)));
+    struct { flux_layer *encoder, *other; } two = { encoder2, other2 };
+    const void *items[] = { two.encoder, two.other };
+    CHECK(flux_load_items(TMP("run.safetensors"), 2, " encoder,other ", items) == 0);
+    CHECK(compare_models(encoder, encoder2) && compare_models(other, other2));
+    flux_layer *keep = encoder;
+    encoder = flux_dense(3, 2);
+    CHECK(flux_load_all(TMP("run.safetensors"), encoder) == 0);            /* one of several */
+    CHECK(compare_models(keep, encoder));
+    CHECK_ERROR(flux_load_all(TMP("run.safetensors"), keep), "2 missing there (keep.weight, ...)");
+    CHECK_ERROR(flux_load_all(TMP("run.safetensors"), encoder, step), "load_all: step is a tensor, which never changes: flux_load_tensor(path, \"step\")");
+    CHECK_ERROR(flux_load(encoder, TMP("run.safetensors")), "2 missing there (weight, ...)");
+    CHECK_ERROR(flux_save_items(TMP("x"), 2, "a", items), "save_all: \"a\" does not name 2 things");
+    CHECK_ERROR(flux_save_items(TMP("x"), 2, "a, b, c", items), "does not name 2 things");
+    CHECK_ERROR(flux_save_items(TMP("x"), 2, "a, ", items), "does not name 2 things");
+    CHECK_ERROR(flux_save_items(TMP("x"), 2, "", items), "does not name 2 things");
+    const void *twice[] = { encoder, encoder2 };
+    CHECK_ERROR(flux_save_items(TMP("x"), 2, "a, a", twice), "save_all: two tensors have the name a.bias");
+    CHECK_ERROR(flux_save_items(TMP("x"), 2, NULL, items), "save_all: argument names is NULL");
+    CHECK_ERROR(flux_save_items(TMP("x"), 0, "", items), "save_all: 0 things were given");
+    CHECK_ERROR(flux_save_items(NULL, 2, "a, b", items), "save_all: argument path is NULL");
+    CHECK_ERROR(flux_save_items(TMP("x"), 2, "a\xff, b", items), "a tensor can't have the name a\xff.");
+    CHECK(!exists(TMP("x")));
+    const void *with_null[] = { encoder, NULL };
+    CHECK_ERROR(flux_save_items(TMP("x"), 2, "a, b", with_null), "save_all: argument b is NULL");
+    const void *three[] = { step, step, mask };
+    CHECK(flux_save_items(TMP("x"), 3, "f(a, \"b,\", ','), g[1, 2], h{1, 2}", three) == 0);     /* names are expressions of C */
+    CHECK_NEAR(flux_item(flux_load_tensor(TMP("x"), "f(a, \"b,\", ',')")), 41, 0);
+    CHECK_NEAR(flux_item(flux_load_tensor(TMP("x"), "g[1, 2]")), 41, 0);
+    CHECK(same_bits(flux_load_tensor(TMP("x"), "h{1, 2}"), mask));
+    flux_loader *l = flux_dataloader(flux_rand(2, 4));
+    const void *loader[] = { l };
+    CHECK_ERROR(flux_save_items(TMP("y"), 1, "l", loader), "save_all: l is no tensor, layer or optimiser state");
+    flux_tensor *meta = flux_scalar(1);
+    const void *metas[] = { meta };
+    CHECK_ERROR(flux_save_items(TMP("y"), 1, "__metadata__", metas), "can't have the name __metadata__");
+    remove(TMP("x"));
+}
+
+/* ------------------------------------------------------------------ devices */
+
+static bool fake_yes(char *why, size_t n) { (void)why, (void)n; return true; }
+static int fake_count(void) { return 1; }
+static void *fake_alloc(int id, size_t bytes) { (void)id; return malloc(bytes); }
+static void fake_free(int id, void *p, size_t bytes) { (void)id, (void)bytes; free(p); }
+static int fake_move(int id, void *to, const void *from, size_t bytes) { (void)id; memcpy(to, from, bytes); return 0; }
+static int fake_broken(int id, void *to, const void *from, size_t bytes) { (void)id, (void)to, (void)from, (void)bytes; return -1; }
+static int fake_wait(int id) { (void)id; return 0; }
+
+static flux_tensor *to_card(flux_tensor *x, const char *path, void *user) {
+    (void)path;
+    return flux__move(x, *(flux_device *)user);            /* flux_to would make a float64 float32 */
+}
+
+/* A model on a device is saved from there, its file says nothing of it, and what is loaded goes where the old was. */
+TEST(devices) {
+    flux__backend card = *flux__backend_of(FLUX__CUDA_BACKEND);
+    flux_device gpu = { FLUX__CUDA_BACKEND, 0 };
+    card.available = card.functional = fake_yes;
+    card.count = fake_count;
+    card.alloc = fake_alloc;
+    card.free = fake_free;
+    card.upload = card.download = fake_move;
+    card.wait = fake_wait;
+    flux__backend_set(FLUX__CUDA_BACKEND, &card);
+    FLUX_SCOPE {
+        flux_layer *m = flux_f64(model()), *old = flux_f64(model());
+        flux_layer *there = flux_fmap_with(to_card, &gpu, m, NULL), *back = flux_fmap_with(to_card, &gpu, old, NULL);
+        CHECK(flux_device_of(there).backend == FLUX__CUDA_BACKEND);
+        CHECK(flux_save(m, TMP("host.safetensors")) == 0 && flux_save(there, TMP("card.safetensors")) == 0);
+        CHECK(same_file(TMP("host.safetensors"), TMP("card.safetensors")));
+        CHECK(flux_load(back, TMP("host.safetensors")) == 0);
+        CHECK(flux_device_of(back).backend == FLUX__CUDA_BACKEND);
+        CHECK(flux_dtype_of(flux_param(back, "layers.0.weight")) == FLUX_F64);
+        CHECK(compare_models(m, back));
+        CHECK(flux_save_npy(flux_param(there, "layers.0.weight"), TMP("card.npy")) == 0);
+        CHECK(same_bits(flux_load_npy(TMP("card.npy")), flux_param(m, "layers.0.weight")));
+        CHECK(flux_device_of(flux_load_tensor(TMP("card.safetensors"), "layers.0.weight")).backend == FLUX__CPU_BACKEND);
+        card.upload = fake_broken;                         /* the card fails while a file is loaded: nothing changes */
+        flux_tensor *was = flux_param(there, "layers.0.bias");
+        flux_save(old, TMP("other.safetensors"));
+        CHECK_ERROR(flux_load(there, TMP("other.safetensors")), "");    /* whoever notices words it */
+        card.upload = fake_move;
+        CHECK(flux_param(there, "layers.0.bias") == was && compare_models(m, there));
+    }
+    flux_mem_trim(gpu);
+    flux__backend_set(FLUX__CUDA_BACKEND, NULL);
+}
+
+/* Memory may run out at any allocation of any of these calls: an error then, and nothing has changed. */
+static int scarce_call(int which, flux_layer *m, flux_state *opt) {
+    const void *both[] = { m, opt };
+    switch (which) {
+    case 0: return flux_load(m, TMP("scarce.safetensors"));
+    case 1: return flux_save(m, TMP("scarce.out"));
+    case 2: return flux_load_items(TMP("scarce.all"), 2, "m, opt", both);
+    case 3: return flux_save_items(TMP("scarce.out"), 2, "m, opt", both);
+    case 4: return flux_load_tensor(FIXTURE("widen.safetensors"), "i8") == NULL;
+    case 5: return flux_load_npy(FIXTURE("c_order.npy")) == NULL;
+    case 6: return flux_load_idx(FIXTURE("u8.idx")) == NULL;
+    case 7: return csv("a,b\n1,2\n3,4\n") == NULL;
+    default: return flux_save_npy(flux_param(m, "layers.0.weight"), TMP("scarce.out"));
+    }
+}
+
+TEST(out_of_memory) {
+    flux_layer *m = model(), *other = model(), *copy = flux_copy_layer(m);
+    flux_state *opt = flux_setup(flux_adam(0.01), m), *opt2 = flux_setup(flux_adam(0.01), other);
+    CHECK(flux_save(m, TMP("scarce.safetensors")) == 0);
+    {
+        const void *both[] = { other, opt2 };
+        CHECK(flux_save_items(TMP("scarce.all"), 2, "m, opt", both) == 0);
+    }
+    for (int which = 0; which < 9; which++) {
+        int failures = 0, rc = 1;
+        put_text(TMP("scarce.out"), "as it was");
+        flux_on_error(test_silent, NULL);
+        for (long n = 0; n < 1000 && rc != 0; n++) {
+            flux_scope_open();
+            for (int b = 0; b < 2; b++) {               /* no spare memory of earlier calls */
+                flux_device d = { b, 0 };
+                flux_mem_trim(d);
+            }
+            memory_left = n;
+            rc = scarce_call(which, m, opt);
+            memory_left = -1;
+            if (rc != 0) {
+                size_t size;
+                failures++;
+                CHECK(flux_failed());
+                CHECK(memcmp(get(TMP("scarce.out"), &size), "as it was", 9) == 0 && size == 9);
+                flux_clear();
+                if (which == 0 || which == 2) CHECK(compare_models(copy, m));
+            }
+            flux_scope_close();
+        }
+        flux_on_error(NULL, NULL);
+        CHECK(rc == 0 && failures > 0 && !flux_failed());
+        if (rc != 0 || failures == 0) fprintf(stderr, "    call %d: %d failures\n", which, failures);
+    }
+    CHECK(compare_models(m, other));                    /* the last load went through */
+}
+
+/* Bytes in memory: what the fuzzer hands in, and parts of files that lie further in than a long may count. */
+TEST(sources) {
+    static const unsigned char bytes[] = "0123456789";
+    flux__source s = { "call", "memory", NULL, bytes, 10 };
+    char out[4] = "";
+    CHECK(flux__peek(&s, 7, out, 3) && memcmp(out, "789", 3) == 0);
+    CHECK(!flux__peek(&s, 8, out, 3) && !flux__peek(&s, 11, out, 0) && !flux__peek(&s, UINT64_MAX, out, 1) && flux__peek(&s, 10, out, 0));
+    CHECK(flux__reaches(&s, 10) && !flux__reaches(&s, 11));
+    s.file = fopen(put(TMP("bytes"), bytes, 10), "rb");
+    REQUIRE(s.file != NULL);
+    CHECK(flux__peek(&s, 7, out, 3) && memcmp(out, "789", 3) == 0);
+    CHECK(!flux__peek(&s, 8, out, 3) && !flux__peek(&s, 1000000, out, 1) && !flux__peek(&s, UINT64_MAX, out, 1));
+    CHECK(flux__reaches(&s, 10) && !flux__reaches(&s, 11) && !flux__reaches(&s, (uint64_t)1 << 40));
+    flux__source_close(&s);
+}
+
+/* The other byte order, which this machine most likely does not have. */
+TEST(byte_orders) {
+    unsigned char four[16] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFE, 0x01, 0x02 };
+    int32_t v[4];
+    flux__decode(four + 8, 2, &flux__elements[9], true);   /* two I16 at the end of room for two int32 */
+    memcpy(v, four + 8, 8);
+    CHECK(v[0] == -2 && v[1] == 0x0102);
+    unsigned char eight[8] = { 1, 2, 3, 4, 5, 6, 7, 8 };
+    int64_t w;
+    flux__decode(eight, 1, &flux__elements[FLUX_I64], true);
+    memcpy(&w, eight, 8);
+    CHECK(w == 0x0102030405060708);
+    unsigned char truth[3] = { 0, 1, 7 };
+    flux__decode(truth, 3, &flux__elements[FLUX_BOOL], false);
+    CHECK(truth[0] == 0 && truth[1] == 1 && truth[2] == 1);
+}
+
+/* ------------------------------------------------------------------ optimiser states */
+
+static void train_step(flux_layer *m, flux_state *opt, int k) {
+    FLUX_SCOPE {
+        flux_tensor *x = flux_add(flux_mul(flux_eye(3), 0.5), 0.1 * k), *y = flux_full(0.25, 2, 3);
+        flux_update(opt, m, flux_gradient(flux_mse(flux_call(m, x), y), m));
+    }
+}
+
+/* A run that is saved, loaded into new objects and goes on is the run that was not interrupted, bit for bit. */
+TEST(training_goes_on) {
+    flux_rule rules[] = {
+        flux_descent(0.1), flux_momentum(0.05), flux_adam(0.01), flux_adamw(0.01, .lambda = 0.01), flux_radam(0.01), flux_nadam(0.01),
+        flux_adagrad(0.1), flux_adadelta(), flux_rprop(), flux_accumgrad(2, flux_adam(0.01)),
+        flux_optimiser_chain(flux_clipgrad(.delta = 1.0), flux_adam(0.01))
+    };
+    for (size_t r = 0; r < sizeof rules / sizeof *rules; r++) {
+        flux_layer *model_a = model(), *model_b = model(), *keep;
+        flux_state *opt_a = flux_setup(rules[r], model_a), *opt_b = flux_setup(rules[r], model_b);
+        for (int k = 0; k < 3; k++) train_step(model_a, opt_a, k);
+        {
+            flux_layer *net = model_a;
+            flux_state *opt = opt_a;
+            CHECK(flux_save_all(TMP("run.safetensors"), net, opt) == 0);
+        }
+        {
+            flux_layer *net = model_b;
+            flux_state *opt = opt_b;
+            CHECK(flux_load_all(TMP("run.safetensors"), net, opt) == 0);
+        }
+        CHECK(compare_models(model_a, model_b));
+        for (int k = 3; k < 6; k++) train_step(model_a, opt_a, k);
+        for (int k = 3; k < 6; k++) train_step(model_b, opt_b, k);
+        if (!compare_models(model_a, model_b)) fprintf(stderr, "    rule %d\n", (int)r);
+        CHECK(flux_save(opt_a, TMP("a.safetensors")) == 0 && flux_save(opt_b, TMP("b.safetensors")) == 0);
+        CHECK(same_file(TMP("a.safetensors"), TMP("b.safetensors")));
+        keep = model();
+        flux_state *opt_c = flux_setup(rules[r], keep);
+        CHECK(flux_load(opt_c, TMP("a.safetensors")) == 0);
+        CHECK(flux_save(opt_c, TMP("c.safetensors")) == 0);
+        CHECK(same_file(TMP("a.safetensors"), TMP("c.safetensors")));
+    }
+}
+
+TEST(state_misfits) {
+    flux_layer *m = model();
+    flux_state *adam = flux_setup(flux_adam(0.01), m), *momentum = flux_setup(flux_momentum(0.01), m);
+    train_step(m, adam, 0);
+    CHECK(flux_save(adam, TMP("a.safetensors")) == 0);
+    CHECK(flux_save(momentum, TMP("b.safetensors")) == 0);
+    CHECK_ERROR(flux_load(adam, TMP("b.safetensors")), "it does not fit: ");
+    CHECK(flux_save(adam, TMP("c.safetensors")) == 0);
+    CHECK(same_file(TMP("a.safetensors"), TMP("c.safetensors")));
+    CHECK_ERROR(flux_load(m, TMP("a.safetensors")), "it does not fit: ");
+}
+
+/* ------------------------------------------------------------------ the disk */
+
+TEST(saving_replaces_a_file) {
+    flux_layer *m = model();
+    put_text(TMP("old.safetensors"), "something else, of another length and with no meaning at all");
+    CHECK(flux_save(m, TMP("old.safetensors")) == 0);
+    CHECK(flux_load(m, TMP("old.safetensors")) == 0);
+    CHECK(flux_save(m, TMP("new.safetensors")) == 0 && same_file(TMP("old.safetensors"), TMP("new.safetensors")));
+    CHECK_ERROR(flux_save(m, "build"), "save: cannot write ");
+    CHECK_ERROR(flux_save(m, "build/no such folder/x"), "save: cannot write ");
+    CHECK_ERROR(flux_save(m, ""), "save: the path is empty");
+    CHECK_ERROR(flux_save_npy(flux_scalar(1), "build/no such folder/x"), "save_npy: cannot write ");
+}
+
+#ifdef _WIN32
+TEST(full_disk) { SKIP("no RLIMIT_FSIZE on this system"); }
+TEST(unwritable_folder) { SKIP("no permissions of that kind on this system"); }
+#else
+static int files_left(const char *folder) {    /* whatever lies there, by the shell's own counting */
+    char command[200];
+    snprintf(command, sizeof command, "ls -A %s | wc -l", folder);
+    FILE *p = popen(command, "r");
+    int n = -1;
+    if (p && fscanf(p, "%d", &n) != 1) n = -1;
+    if (p) pclose(p);
+    return n;
+}
+
+TEST(full_disk) {
+    make_folder();
+    if (system("rm -rf " TMP("folder")) != 0 || mkdir(TMP("folder"), 0777) != 0) SKIP("no folder could be made");
+    const char *st = TMP("folder") "/x.safetensors", *npy = TMP("folder") "/x.npy";
+    flux_tensor *small = flux_rand(10), *large = flux_rand(100, 1000);
+    CHECK(flux_save(small, st) == 0 && flux_save_npy(small, npy) == 0);
+    CHECK(flux_save(small, TMP("keep.st")) == 0 && flux_save_npy(small, TMP("keep.npy")) == 0);
+    flux_eval(large);
+    struct rlimit old, limit;
+    getrlimit(RLIMIT_FSIZE, &old);
+    limit = old;
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);   /* so that writing fails in place of the program */
+    static const int sizes[] = { 0, 1, 100, 64 * 1024, 399999 };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        limit.rlim_cur = (rlim_t)sizes[i];
+        setrlimit(RLIMIT_FSIZE, &limit);
+        flux_on_error(test_silent, NULL);
+        int a = flux_save(large, st);
+        bool told = strstr(flux_error(), "save: cannot write ") != NULL;
+        flux_clear();
+        int b = flux_save_npy(large, npy);
+        bool told_too = strstr(flux_error(), "save_npy: cannot write ") != NULL;
+        flux_clear();
+        flux_on_error(NULL, NULL);
+        setrlimit(RLIMIT_FSIZE, &old);
+        CHECK(a != 0 && b != 0 && told && told_too);
+        CHECK(same_file(st, TMP("keep.st")) && same_file(npy, TMP("keep.npy")));
+        CHECK(files_left(TMP("folder")) == 2);
+    }
+    signal(SIGXFSZ, handler);
+    CHECK(flux_save(large, st) == 0 && flux_save_npy(large, npy) == 0);
+    CHECK(same_bits(large, flux_load_tensor(st, NULL)) && same_bits(large, flux_load_npy(npy)));
+    remove(st);
+    remove(npy);
+    rmdir(TMP("folder"));
+}
+
+TEST(unwritable_folder) {
+    make_folder();
+    if (system("rm -rf " TMP("locked")) != 0 || mkdir(TMP("locked"), 0777) != 0) SKIP("no folder could be made");
+    chmod(TMP("locked"), 0555);
+    FILE *f = fopen(TMP("locked") "/probe", "wb");
+    if (f) {
+        fclose(f);
+        remove(TMP("locked") "/probe");
+    } else CHECK_ERROR(flux_save(flux_scalar(1), TMP("locked") "/x"), "save: cannot write ");
+    bool all_powerful = f != NULL;
+    chmod(TMP("locked"), 0777);
+    CHECK(files_left(TMP("locked")) == 0);
+    rmdir(TMP("locked"));
+    if (all_powerful) SKIP("this user may write anywhere");
+}
+#endif
+
+TEST_MAIN()

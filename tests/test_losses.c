@@ -1,0 +1,323 @@
+/* Losses: Flux's golden values, PyTorch's values and gradients, finite differences, options, and
+   what must be refused. */
+#include "test.h"
+#include "fixtures/layers.h"
+
+static flux_tensor *filled(int rows, int cols, double a, double s) {
+    double v[64];
+    for (int i = 0; i < rows * cols; i++) v[i] = s * sin(a + i);
+    return flux_from(v, rows, cols);
+}
+static const double hard[12] = { 0, 0, 1, 1, 0, 0, 0, 1, 0, 0, 1, 0 };   /* classes 2, 0, 1, 1 */
+static flux_tensor *L(void) { return filled(3, 4, 0.6, 1.7); }
+static flux_tensor *R(void) { return filled(3, 4, 0.2, 1.5); }
+static flux_tensor *T(void) { return filled(3, 4, 2.2, 1.1); }
+static flux_tensor *P(void) { return flux_from(fix_loss_P, 3, 4); }
+static flux_tensor *Q(void) { return flux_from(fix_loss_Q, 3, 4); }
+static flux_tensor *D(void) { return flux_from(fix_loss_D, 3, 4); }
+static flux_tensor *H(void) { return flux_from(hard, 3, 4); }
+static flux_tensor *S(void) { return flux_sign(T()); }
+
+typedef struct loss_case {
+    const char *name;
+    flux_tensor *(*with)(flux_loss_opts);
+    flux_tensor *(*p)(void), *(*y)(void);
+    flux_loss_opts o;
+    const double *value, *gradient;
+} loss_case;
+#define CASE(name, fn, p, y, ...)                                                             \
+    { #name, flux_##fn##_with, p, y, { .yhat = NULL, __VA_ARGS__ }, fix_loss_##name,      \
+      fix_loss_##name##_gp }
+#define PLAIN(name, fn, p, y) CASE(name, fn, p, y, .agg = FLUX_MEAN)
+static const loss_case cases[] = {
+    PLAIN(mae, mae, R, T),
+    PLAIN(mse, mse, R, T),
+    CASE(msle, msle, Q, D, .epsilon = 1e-300),
+    PLAIN(huber, huber_loss, R, T),
+    CASE(huber_05, huber_loss, R, T, .delta = 0.5),
+    CASE(crossentropy, crossentropy, P, H, .epsilon = 1e-300),
+    CASE(crossentropy_soft, crossentropy, P, D, .epsilon = 1e-300),
+    PLAIN(logitcrossentropy, logitcrossentropy, L, H),
+    PLAIN(logitcrossentropy_soft, logitcrossentropy, L, D),
+    CASE(logitcrossentropy_sum, logitcrossentropy, L, D, .agg = FLUX_SUM),
+    PLAIN(binarycrossentropy, binarycrossentropy, Q, H),
+    PLAIN(logitbinarycrossentropy, logitbinarycrossentropy, L, H),
+    PLAIN(kldivergence, kldivergence, P, D),
+    PLAIN(poisson, poisson_loss, Q, D),
+    PLAIN(hinge, hinge_loss, R, S),
+    PLAIN(squared_hinge, squared_hinge_loss, R, S),
+    PLAIN(dice, dice_coeff_loss, Q, H),
+    PLAIN(tversky, tversky_loss, Q, H),
+    PLAIN(focal, focal_loss, P, H),
+    CASE(focal_05, focal_loss, P, H, .gamma = 0.5),
+    PLAIN(binary_focal, binary_focal_loss, Q, H),
+    PLAIN(siamese, siamese_contrastive_loss, Q, H),
+};
+#define CASES (int)(sizeof cases / sizeof *cases)
+
+static flux_tensor *run(const loss_case *c, flux_tensor *p, flux_tensor *y) {
+    flux_loss_opts o = c->o;
+    o.yhat = p;
+    o.y = y;
+    return c->with(o);
+}
+
+static void against_torch(const loss_case *c, flux_dtype t, double tol) {
+    flux_tensor *p = flux_to_dtype(c->p(), t), *loss = run(c, p, flux_to_dtype(c->y(), t));
+    double value = flux_item(loss);
+    if (!CHECK(test_close(value, *c->value, tol)))
+        fprintf(stderr, "    %s: %.10g, not %.10g\n", c->name, value, *c->value);
+    CHECK(flux_ndim(loss) == 0 && flux_dtype_of(loss) == t);
+    flux_tensor *g = flux_grad(flux_gradient(loss, p), p);
+    const double *v = g ? (const double *)flux_data(flux_to_dtype(g, FLUX_F64)) : NULL;
+    for (int i = 0; i < 12; i++)
+        if (!CHECK(v && test_close(v[i], c->gradient[i], tol)))
+            fprintf(stderr, "    %s by yhat, element %d: %.10g, not %.10g\n", c->name, i,
+                    v ? v[i] : 0, c->gradient[i]);
+}
+
+TEST(values_and_gradients_as_pytorch_in_f64) {
+    for (int i = 0; i < CASES; i++) FLUX_SCOPE against_torch(&cases[i], FLUX_F64, 1e-7);
+}
+
+TEST(values_and_gradients_as_pytorch_in_f32) {
+    for (int i = 0; i < CASES; i++)
+        if (!(cases[i].o.epsilon > 0)) FLUX_SCOPE against_torch(&cases[i], FLUX_F32, 2e-5);
+}
+
+static flux_tensor *of_yhat(flux_tensor *x, void *user) {
+    const loss_case *c = (const loss_case *)user;
+    return run(c, x, c->y());
+}
+static flux_tensor *of_y(flux_tensor *x, void *user) {
+    const loss_case *c = (const loss_case *)user;
+    return run(c, c->p(), x);
+}
+
+TEST(gradients_against_finite_differences) {
+    for (int i = 0; i < CASES; i++) FLUX_SCOPE {
+        double gap = flux_gradcheck(of_yhat, (void *)(intptr_t)&cases[i], cases[i].p(), 0);
+        if (!CHECK(gap < 1e-5)) fprintf(stderr, "    %s by yhat: %g\n", cases[i].name, gap);
+    }
+}
+
+TEST(gradients_by_y_against_finite_differences) {
+    for (int i = 0; i < CASES; i++) {
+        bool soft = cases[i].y == D || cases[i].y == T;
+        if (soft) FLUX_SCOPE {
+            double gap = flux_gradcheck(of_y, (void *)(intptr_t)&cases[i], cases[i].y(), 0);
+            if (!CHECK(gap < 1e-5)) fprintf(stderr, "    %s by y: %g\n", cases[i].name, gap);
+        }
+    }
+}
+
+/* ---- Flux's documented values */
+
+static flux_tensor *rising(double from, int rows, int cols) {
+    double v[64];
+    for (int i = 0; i < rows * cols; i++) v[i] = from + i;
+    return flux_from(v, rows, cols);
+}
+static flux_tensor *onehot(const int *label, int classes, int n) {
+    bool v[64] = { false };
+    for (int i = 0; i < n; i++) v[i * classes + label[i]] = true;
+    return flux_from(v, classes, n);
+}
+
+TEST(golden_crossentropy) {
+    const int label[5] = { 0, 1, 2, 1, 0 };
+    flux_tensor *y = onehot(label, 3, 5), *p = flux_softmax(rising(-7, 3, 5)),
+                *f = flux_to_dtype(p, FLUX_F32);
+    double eps = 1.1920928955078125e-7;   /* float32's: the documents' values are float32's */
+    CHECK_NEAR(flux_item(flux_crossentropy(p, y, .epsilon = eps)), 1.6076053, 1e-7);
+    CHECK_NEAR(flux_item(flux_crossentropy(p, flux_label_smoothing(y, 0.15, 0), .epsilon = eps)),
+               1.5776052, 1e-7);
+    CHECK_NEAR(flux_item(flux_crossentropy(f, y)), 1.6076053, 3e-7);
+    CHECK_NEAR(flux_item(flux_crossentropy(f, flux_label_smoothing(y, 0.15, 0))), 1.5776052, 3e-7);
+}
+
+TEST(golden_logitcrossentropy) {
+    const int label[7] = { 0, 1, 2, 0, 1, 0, 0 };
+    double v[21];
+    for (int i = 0; i < 10; i++) v[i] = i - 9, v[10 + i] = i;
+    v[20] = 7.5;
+    flux_tensor *x = flux_from(v, 3, 7), *y = onehot(label, 3, 7), *f = flux_to_dtype(x, FLUX_F32);
+    CHECK_NEAR(flux_item(flux_logitcrossentropy(x, y)), 1.5791205, 1e-7);
+    CHECK_NEAR(flux_item(flux_logitcrossentropy(f, y)), 1.5791205, 3e-7);
+    CHECK_NEAR(flux_item(flux_crossentropy(flux_softmax(f), y)), 1.5791197, 4e-7);
+}
+
+TEST(golden_focal) {
+    double y[] = { 1, 0, 0, 0, 1, 0, 0, 0, 1, 1, 0, 0, 0, 1, 0 };
+    double z[] = { 0, 1, 1, 0, 0, 1 }, q[] = { 0.268941, 0.731059, 0.5, 0.5, 0.268941, 0.731059 };
+    CHECK_NEAR(flux_item(flux_focal_loss(flux_softmax(rising(-7, 3, 5)), flux_from(y, 3, 5))),
+               1.127756, 5e-6);
+    CHECK_NEAR(flux_item(flux_binary_focal_loss(flux_from(q, 2, 3), flux_from(z, 2, 3))),
+               0.0728675615927385, 1e-10);
+}
+
+TEST(golden_binary) {
+    double x[3] = { 2, -1, 3.14159265358979 }, y[3] = { 1, 0, 1 };
+    CHECK_NEAR(flux_item(flux_logitbinarycrossentropy(flux_from(x, 3), flux_from(y, 3))), 0.160832,
+               1e-6);
+    CHECK_NEAR(flux_item(flux_binarycrossentropy(flux_sigmoid(flux_from(x, 3)), flux_from(y, 3))),
+               0.160832, 1e-6);
+}
+
+TEST(golden_elementwise) {
+    double y[3] = { 1, 2, 3 }, a[3] = { 1.1, 1.9, 3.1 }, b[3] = { 1.1, 2.1, 3.1 },
+           c[3] = { 1.1, 2.2, 3.3 }, d[3] = { 0.9, 1.8, 2.7 }, e[3] = { 1, 3, 3 };
+    flux_tensor *t = flux_from(y, 3);
+    CHECK_NEAR(flux_item(flux_mae(flux_from(a, 3), t)), 0.1, 1e-12);
+    CHECK_NEAR(flux_item(flux_mse(flux_from(a, 3), t)), 0.01, 1e-12);
+    /* These two are float32's in the documents. */
+    CHECK_NEAR(flux_item(flux_msle(flux_from(c, 3), t)), 0.009084041, 2e-8);
+    CHECK_NEAR(flux_item(flux_msle(flux_from(d, 3), t)), 0.011100831, 2e-8);
+    CHECK_NEAR(flux_item(flux_huber_loss(flux_from(b, 3), t)), 0.005, 1e-12);
+    CHECK_NEAR(flux_item(flux_huber_loss(flux_from(b, 3), t, .delta = 0.05)), 0.00375, 1e-12);
+    CHECK_NEAR(flux_item(flux_dice_coeff_loss(flux_from(b, 3), t)), 0.000992391663909964, 1e-12);
+    CHECK_NEAR(flux_item(flux_poisson_loss(flux_from(e, 3), t)), 0.5023128522198171, 1e-12);
+}
+
+TEST(golden_others) {
+    double p[4] = { 0.1, 0.3, 1, 1.5 }, y[4] = { 1, -1, 1, 1 }, q[3] = { 0.9, 0.2, 0.6 },
+           z[3] = { 1, 0, 1 };
+    CHECK_NEAR(flux_item(flux_hinge_loss(flux_from(p, 4), flux_from(y, 4))), 0.55, 1e-12);
+    CHECK_NEAR(flux_item(flux_squared_hinge_loss(flux_from(p, 4), flux_from(y, 4))), 0.625, 1e-12);
+    CHECK_NEAR(flux_item(flux_tversky_loss(flux_from(q, 3), flux_from(z, 3))), 0.10394265232974909,
+               1e-12);
+    CHECK_NEAR(flux_item(flux_kldivergence(flux_full(0.5, 2, 2), flux_eye(2))), log(2.0), 1e-6);
+}
+
+TEST(golden_siamese) {
+    double y[5] = { 1, 2, 3, 4, 5 }, p[5] = { 1, 2, 3, 4, 5 };
+    /* by hand, margin 2: mean of (1-y) yhat^2 + y max(0, 2 - yhat)^2 */
+    CHECK_NEAR(
+        flux_item(flux_siamese_contrastive_loss(flux_from(p, 5), flux_from(y, 5), .margin = 2)),
+        -33.8, 1e-9);
+}
+
+/* ---- options */
+
+TEST(aggregates) {
+    flux_tensor *p = L(), *y = H(), *each = flux_logitcrossentropy(p, y, .agg = FLUX_NONE);
+    CHECK(flux_ndim(each) == 2 && flux_dim(each, 0) == 1 && flux_dim(each, 1) == 4);
+    double sum = flux_item(flux_sum(each));
+    CHECK_NEAR(flux_item(flux_logitcrossentropy(p, y, .agg = FLUX_SUM)), sum, 1e-12);
+    CHECK_NEAR(flux_item(flux_logitcrossentropy(p, y)), sum / 4, 1e-12);
+    CHECK_NEAR(flux_item(flux_mse(p, y, .agg = FLUX_SUM)), 12 * flux_item(flux_mse(p, y)), 1e-12);
+    flux_tensor *none = flux_mse(p, y, .agg = FLUX_NONE);
+    CHECK(flux_dim(none, 0) == 3 && flux_dim(none, 1) == 4);
+    CHECK_NEAR(flux_item(flux_dice_coeff_loss(Q(), y, .agg = FLUX_NONE)), *fix_loss_dice, 1e-7);
+}
+
+TEST(class_dimension) {
+    flux_tensor *p = flux_transpose(L()), *y = flux_transpose(D());
+    CHECK_NEAR(flux_item(flux_logitcrossentropy(p, y, .dim = 1)), *fix_loss_logitcrossentropy_soft,
+               1e-8);
+    CHECK_NEAR(flux_item(flux_crossentropy(flux_transpose(P()), y, .dim = 1)),
+               *fix_loss_crossentropy_soft, 1e-8);
+    CHECK_NEAR(flux_item(flux_kldivergence(flux_transpose(P()), y, .dim = 1)),
+               *fix_loss_kldivergence, 1e-8);
+    CHECK_ERROR(flux_crossentropy(p, y, .dim = 2),
+                "crossentropy: yhat is 4x3 f64 and has no dim 2 for the classes");
+    CHECK_ERROR(flux_crossentropy(p, y, .dim = -1), "crossentropy: .dim is -1");
+}
+
+TEST(labels_are_converted) {
+    bool b[4] = { true, false, false, true };
+    float p[4] = { 0.9f, 0.2f, 0.1f, 0.8f };
+    int32_t n[4] = { 1, 0, 0, 1 };
+    double want = (0.01 + 0.04 + 0.01 + 0.04) / 4;
+    flux_tensor *x = flux_from(p, 2, 2);
+    CHECK_NEAR(flux_item(flux_mse(x, flux_from(b, 2, 2))), want, 1e-7);
+    CHECK_NEAR(flux_item(flux_mse(x, flux_from(n, 2, 2))), want, 1e-7);
+    CHECK(flux_dtype_of(flux_mse(x, flux_to_dtype(flux_from(n, 2, 2), FLUX_F64))) == FLUX_F32);
+    CHECK_NEAR(flux_item(flux_mse(flux_from(n, 2, 2), x)), want, 1e-7);
+}
+
+TEST(zero_times_log_zero) {
+    float p[4] = { 0, 1, 1, 0 }, y[4] = { 0, 1, 1, 0 };
+    flux_tensor *a = flux_from(p, 2, 2), *b = flux_from(y, 2, 2);
+    CHECK_NEAR(flux_item(flux_crossentropy(a, b)), 0, 2e-7);
+    CHECK_NEAR(flux_item(flux_binarycrossentropy(a, b)), 0, 3e-7);
+    CHECK_NEAR(flux_item(flux_kldivergence(a, b)), 0, 2e-7);
+    CHECK_NEAR(flux_item(flux_poisson_loss(a, b)), 0.5, 1e-7);
+    CHECK_NEAR(flux_item(flux_focal_loss(a, b)), 0, 1e-7);
+    CHECK_NEAR(flux_item(flux_binary_focal_loss(a, b)), 0, 1e-7);
+    flux_tensor *losses[6] = { flux_crossentropy(a, b), flux_binarycrossentropy(a, b),
+                               flux_kldivergence(a, b), flux_poisson_loss(a, b),
+                               flux_focal_loss(a, b),   flux_binary_focal_loss(a, b) };
+    for (int i = 0; i < 6; i++) {
+        flux_grads *g = flux_gradient(losses[i], a, b);
+        const float *ga = flux_floats(flux_grad(g, a)), *gb = flux_floats(flux_grad(g, b));
+        for (int k = 0; k < 4; k++) CHECK(ga && gb && ga[k] - ga[k] == 0 && gb[k] - gb[k] == 0);
+    }
+}
+
+/* A class that can't be, and isn't, costs nothing; one that is, everything. */
+TEST(masked_logits) {
+    float x[3] = { -INFINITY, 1, 2 }, y[3] = { 0, 1, 0 }, z[3] = { 1, 0, 0 };
+    flux_tensor *t = flux_from(x, 3, 1), *loss = flux_logitcrossentropy(t, flux_from(y, 3, 1));
+    CHECK_NEAR(flux_item(loss), log(1 + exp(1.0)), 1e-6);
+    CHECK_DATA(flux_grad(flux_gradient(loss, t), t), ((double[]){ 0, -0.731058579, 0.731058579 }),
+               1e-6);
+    CHECK(flux_item(flux_logitcrossentropy(t, flux_from(z, 3, 1))) == INFINITY);
+}
+
+TEST(large_logits_stay_finite) {
+    float x[4] = { -1e4f, 1e4f, 80, -80 }, y[4] = { 1, 0, 1, 0 };
+    flux_tensor *t = flux_from(x, 4), *loss = flux_logitbinarycrossentropy(t, flux_from(y, 4));
+    CHECK_NEAR(flux_item(loss), 5000, 1e-3);
+    CHECK_DATA(flux_grad(flux_gradient(loss, t), t), ((double[]){ -0.25, 0.25, 0, 0 }), 1e-7);
+}
+
+TEST(smoothing) {
+    bool b[4] = { true, false, false, true };
+    flux_tensor *y = flux_from(b, 2, 2);
+    CHECK_DATA(flux_label_smoothing(y, 0.2, 0), ((double[]){ 0.9, 0.1, 0.1, 0.9 }), 1e-6);
+    CHECK_DATA(flux_label_smoothing(flux_zeros(4, 2), 0.2, 0),
+               ((double[]){ .05, .05, .05, .05, .05, .05, .05, .05 }), 1e-6);
+    CHECK_DATA(flux_label_smoothing(flux_zeros(3), 0.2, -1), ((double[]){ .1, .1, .1 }), 1e-6);
+    CHECK_ERROR(flux_label_smoothing(y, 0, 0), "label_smoothing: alpha is 0");
+    CHECK_ERROR(flux_label_smoothing(y, 1, 0), "label_smoothing: alpha is 1");
+    CHECK_ERROR(flux_label_smoothing(y, NAN, 0), "label_smoothing: alpha is");
+    CHECK_ERROR(flux_label_smoothing(y, 0.1, 2), "label_smoothing: 2x2 bool has no dim 2");
+    CHECK_ERROR(flux_label_smoothing(NULL, 0.1, 0), "NULL");
+}
+
+/* ---- what is refused */
+
+TEST(shapes_must_agree) {
+    for (int i = 0; i < CASES; i++)
+        FLUX_SCOPE CHECK_ERROR(run(&cases[i], flux_ones(3, 4), flux_ones(4, 3)),
+                               "yhat is 3x4 f32, y is 4x3 f32");
+    CHECK_ERROR(flux_mse(flux_ones(3, 4), flux_ones(3)),
+                "mse: yhat is 3x4 f32, y is 3-element f32: their shapes must be the same");
+    CHECK_NEAR(flux_item(flux_mse(flux_ones(3, 1), flux_zeros(3))), 1, 0);   /* trailing 1s */
+}
+
+TEST(options_must_make_sense) {
+    flux_tensor *p = flux_full(0.5, 2, 2), *y = flux_eye(2);
+    CHECK_ERROR(flux_crossentropy(p, y, .epsilon = -1e-3), "crossentropy: .epsilon is -0.001");
+    CHECK_ERROR(flux_crossentropy(p, y, .epsilon = NAN), "crossentropy: .epsilon is");
+    CHECK_ERROR(flux_crossentropy(p, y, .epsilon = 1e-50),
+                "crossentropy: .epsilon is 1e-50, which is 0 in f32");
+    CHECK_ERROR(flux_huber_loss(p, y, .delta = -1), "huber_loss: .delta is -1");
+    CHECK_ERROR(flux_focal_loss(p, y, .gamma = INFINITY), "focal_loss: .gamma is inf");
+    CHECK_ERROR(flux_siamese_contrastive_loss(p, y, .margin = -2),
+                "siamese_contrastive_loss: .margin is -2");
+    CHECK_ERROR(flux_dice_coeff_loss(p, y, .smooth = -1), "dice_coeff_loss: .smooth is -1");
+    CHECK_ERROR(flux_tversky_loss(p, y, .beta = 1.5), "tversky_loss: .beta is 1.5");
+    CHECK_ERROR(flux_mse(p, y, .agg = (flux_agg)7), "mse: .agg is 7");
+}
+
+TEST(null_and_tuples) {
+    flux_tensor *p = flux_ones(2, 2);
+    CHECK_ERROR(flux_mse(NULL, p), "mse: argument yhat is NULL");
+    CHECK_ERROR(flux_mse(p, NULL), "mse: argument y is NULL");
+    CHECK_ERROR(flux_mse(flux_tuple(p, p), p), "tuple");
+    flux_fn2 plain = flux_mse;            /* the function, without options */
+    CHECK_NEAR(flux_item(plain(p, flux_zeros(2, 2))), 1, 0);
+}
+TEST_MAIN()

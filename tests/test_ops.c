@@ -1,0 +1,365 @@
+/* Every row of the table of operations: its values against libm, its gradient and second derivative against float64
+   finite differences; and the same for the operations that move, choose, sum and multiply. The rows are walked, so that
+   none can be added without a reference here. */
+#define FLUX_IMPLEMENTATION
+#include "test.h"
+#define CHECK_VALUES(x, want, n, tol) test_data(x, want, n, tol, __FILE__, __LINE__, #x)
+
+/* ---------------- references that are not ours */
+
+static double ref_sign(double x) { return x > 0 ? 1 : x < 0 ? -1 : x; }
+static double ref_max(double a, double b) { return isnan(a) || isnan(b) ? NAN : a > b ? a : b; }
+static double ref_min(double a, double b) { return isnan(a) || isnan(b) ? NAN : a < b ? a : b; }
+
+typedef struct reference { const char *name; double lo, hi; bool smooth; double (*f)(double a, double b, double c); } reference;
+#define REF(name, expression) static double ref_##name(double a, double b, double c) { (void)a, (void)b, (void)c; return expression; }
+REF(add, a + b) REF(sub, a - b) REF(mul, a * b) REF(div, a / b) REF(pow, pow(a, b)) REF(max2, ref_max(a, b)) REF(min2, ref_min(a, b))
+REF(submax, a == b ? 0 : a - b) REF(eq, a == b) REF(ne, a != b) REF(lt, a < b) REF(le, a <= b) REF(gt, a > b) REF(ge, a >= b)
+REF(and, a != 0 && b != 0) REF(or, a != 0 || b != 0) REF(not, a == 0) REF(where, a != 0 ? b : c) REF(neg, -a) REF(abs, fabs(a))
+REF(sgn, ref_sign(a)) REF(square, a * a) REF(sqrt, sqrt(a)) REF(rsqrt, 1 / sqrt(a)) REF(exp, exp(a)) REF(log, log(a))
+REF(log1p, log1p(a)) REF(expm1, expm1(a)) REF(sin, sin(a)) REF(cos, cos(a)) REF(tanh, tanh(a)) REF(erf, erf(a))
+REF(floor, floor(a)) REF(ceil, ceil(a)) REF(round, nearbyint(a)) REF(sigmoid, 1 / (1 + exp(-a))) REF(softplus, log1p(exp(a)))
+REF(relu, a > 0 ? a : 0) REF(lerp, a + c * (b - a)) REF(fma, a * b + c)
+
+static const reference refs[] = {
+    { "add", -2, 2, true, ref_add }, { "sub", -2, 2, true, ref_sub }, { "mul", -2, 2, true, ref_mul }, { "div", 0.5, 2, true, ref_div },
+    { "pow", 0.5, 2, true, ref_pow }, { "max2", -2, 2, true, ref_max2 }, { "min2", -2, 2, true, ref_min2 },
+    { "submax", -2, 2, true, ref_submax }, { "eq", -2, 2, false, ref_eq }, { "ne", -2, 2, false, ref_ne }, { "lt", -2, 2, false, ref_lt },
+    { "le", -2, 2, false, ref_le }, { "gt", -2, 2, false, ref_gt }, { "ge", -2, 2, false, ref_ge }, { "and", -2, 2, false, ref_and },
+    { "or", -2, 2, false, ref_or }, { "not", -2, 2, false, ref_not }, { "where", -2, 2, true, ref_where }, { "neg", -2, 2, true, ref_neg },
+    { "abs", -2, 2, true, ref_abs }, { "sign", -2, 2, true, ref_sgn }, { "square", -2, 2, true, ref_square },
+    { "sqrt", 0.2, 2, true, ref_sqrt }, { "rsqrt", 0.2, 2, true, ref_rsqrt }, { "exp", -3, 3, true, ref_exp }, { "log", 0.2, 3, true, ref_log },
+    { "log1p", -0.5, 2, true, ref_log1p }, { "expm1", -2, 2, true, ref_expm1 }, { "sin", -4, 4, true, ref_sin }, { "cos", -4, 4, true, ref_cos },
+    { "tanh", -3, 3, true, ref_tanh }, { "erf", -3, 3, true, ref_erf }, { "floor", -4, 4, true, ref_floor }, { "ceil", -4, 4, true, ref_ceil },
+    { "round", -4, 4, true, ref_round }, { "sigmoid", -5, 5, true, ref_sigmoid }, { "softplus", -5, 5, true, ref_softplus },
+    { "relu", -2, 2, true, ref_relu }, { "lerp", -2, 2, true, ref_lerp }, { "fma", -2, 2, true, ref_fma }
+};
+enum { NREFS = sizeof refs / sizeof refs[0], N = 37 };
+
+static const reference *ref_of(int op) {
+    for (int i = 0; i < NREFS; i++)
+        if (strcmp(refs[i].name, flux__op_names[op]) == 0) return &refs[i];
+    return NULL;
+}
+
+static flux_tensor *range_of(flux_dtype t, double lo, double hi, int64_t n) {
+    return flux_to_dtype(flux_add(flux_mul(flux_rand_shape(FLUX_SHAPE(n), FLUX_F64), hi - lo), lo), t);
+}
+
+static flux_tensor *apply(int op, flux_tensor **xs) { return flux__elementwise(op, xs[0], xs[1], xs[2]); }
+
+TEST(rows_have_references) {
+    for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++)
+        if (!CHECK(ref_of(op) != NULL)) fprintf(stderr, "    no reference for %s\n", flux__op_names[op]);
+    CHECK((int)FLUX__ELEMENTWISE_COUNT == (int)NREFS);
+}
+
+static void check_values(int op, flux_dtype t, double tol) {
+    const reference *r = ref_of(op);
+    char rule = flux__rules[op];
+    flux_tensor *xs[3], *wide[3];
+    double out[N];
+    for (int k = 0; k < 3; k++) {
+        xs[k] = rule == 'B' || (rule == 'S' && k == 0) ? flux_gt(range_of(FLUX_F64, -1, 1, N), 0) : range_of(t, r->lo, r->hi, N);
+        wide[k] = flux_to_dtype(xs[k], FLUX_F64);
+    }
+    flux_tensor *y = apply(op, xs);
+    const double *a = (const double *)flux_data(wide[0]), *b = (const double *)flux_data(wide[1]), *c = (const double *)flux_data(wide[2]);
+    for (int i = 0; i < N; i++) out[i] = r->f(a[i], b[i], c[i]);
+    CHECK_VALUES(y, out, N, tol);
+}
+
+TEST(values_f32) { for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++) FLUX_SCOPE check_values(op, FLUX_F32, 2e-6); }
+TEST(values_f64) { for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++) FLUX_SCOPE check_values(op, FLUX_F64, 1e-13); }
+TEST(values_bf16) { for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++) FLUX_SCOPE check_values(op, FLUX_BF16, 8e-3); }
+TEST(values_f16) { for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++) FLUX_SCOPE check_values(op, FLUX_F16, 1e-3); }
+
+/* Integers: the rows that take them, over small numbers, exactly. */
+static void check_integers(int op, flux_dtype t) {
+    const reference *r = ref_of(op);
+    char rule = flux__rules[op];
+    if (rule == 'B' || rule == 'F') return;
+    flux_tensor *xs[3];
+    double in[3][N], out[N];
+    int lo = t == FLUX_U8 || strcmp(r->name, "pow") == 0 ? 0 : -5;
+    for (int k = 0; k < 3; k++) {
+        for (int i = 0; i < N; i++) in[k][i] = lo + (i * (k + 3) + k) % 8;
+        xs[k] = flux_to_dtype(flux_from(in[k], N), t);
+    }
+    for (int i = 0; i < N; i++) {
+        out[i] = r->f(in[0][i], in[1][i], in[2][i]);
+        if (t == FLUX_U8) out[i] = (double)(uint8_t)(int64_t)out[i];
+    }
+    CHECK_VALUES(apply(op, xs), out, N, 0);
+}
+
+TEST(values_integers) {
+    static const flux_dtype ts[] = { FLUX_I32, FLUX_I64, FLUX_U8 };
+    for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++)
+        for (int k = 0; k < 3; k++) FLUX_SCOPE check_integers(op, ts[k]);
+}
+
+/* ---------------- gradients of rows */
+
+typedef struct row_case { int op, by; flux_tensor *xs[3]; flux_tensor *weights; } row_case;
+
+static flux_tensor *row_loss(flux_tensor *x, void *user) {
+    row_case *r = (row_case *)user;
+    flux_tensor *xs[3];
+    for (int k = 0; k < 3; k++) xs[k] = k == r->by ? x : r->xs[k];
+    return flux_sum(flux_mul(apply(r->op, xs), r->weights));
+}
+
+static flux_tensor *row_slope(flux_tensor *x, void *user) {          /* for second derivatives: the sum of squared gradients */
+    flux_grads *g = flux_gradient(row_loss(x, user), x);
+    flux_tensor *d = g ? flux_grad(g, x) : NULL;
+    return d ? flux_sum(flux_square(d)) : flux_sum(flux_mul(x, 0.0));
+}
+
+static void check_row(int op, int by, flux_shape other) {
+    const reference *r = ref_of(op);
+    row_case c = { op, by, { NULL, NULL, NULL }, NULL };
+    if (!r->smooth || (flux__rules[op] == 'S' && by == 0)) return;
+    for (int k = 0; k < 3; k++) {
+        flux_shape s = k == by ? FLUX_SHAPE(3, 4) : other;
+        c.xs[k] = flux_add(flux_mul(flux_rand_shape(s, FLUX_F64), (r->hi - r->lo) * 0.9), r->lo + 0.05);
+        if (flux__rules[op] == 'S' && k == 0) c.xs[k] = flux_gt(c.xs[k], 0);
+    }
+    c.weights = flux_rand_shape(FLUX_SHAPE(3, 4), FLUX_F64);
+    double first = flux_gradcheck(row_loss, &c, c.xs[by], 0), second = flux_gradcheck(row_slope, &c, c.xs[by], 0);
+    if (!CHECK(first < 1e-6) || !CHECK(second < 1e-5))
+        fprintf(stderr, "    %s by operand %d: first %g, second %g\n", r->name, by, first, second);
+}
+
+TEST(gradients_of_rows) {
+    flux_seed(3);
+    for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++)
+        for (int by = 0; by < flux__arity[op]; by++) FLUX_SCOPE {
+            check_row(op, by, FLUX_SHAPE(3, 4));
+            check_row(op, by, FLUX_SHAPE(1, 4));
+            check_row(op, by, FLUX_SHAPE(3));
+        }
+}
+
+/* The operand that is stretched gets its gradient summed. */
+static flux_tensor *stretch_loss(flux_tensor *x, void *user) { return flux_sum(flux_square(flux_mul((flux_tensor *)user, x))); }
+
+TEST(gradient_of_stretched_operand) {
+    flux_tensor *big = flux_rand_shape(FLUX_SHAPE(3, 4, 2), FLUX_F64);
+    CHECK(flux_gradcheck(stretch_loss, big, flux_rand_shape(FLUX_SHAPE(3), FLUX_F64), 0) < 1e-6);
+    CHECK(flux_gradcheck(stretch_loss, big, flux_rand_shape(FLUX_SHAPE(1, 4), FLUX_F64), 0) < 1e-6);
+    CHECK(flux_gradcheck(stretch_loss, big, flux_rand_shape(FLUX_SHAPE(1, 1, 2), FLUX_F64), 0) < 1e-6);
+    CHECK(flux_gradcheck(stretch_loss, big, flux_rand_shape(flux__shape(NULL, 0), FLUX_F64), 0) < 1e-6);
+}
+
+/* ---------------- gradients of all else: f(x) weighed and summed, x being 3 x 4 x 2 */
+
+typedef flux_tensor *(*structural)(flux_tensor *x);
+#define S(name, expression) static flux_tensor *s_##name(flux_tensor *x) { return expression; }
+S(reshape, flux_square(flux_reshape(x, 6, 4)))
+S(reshape_of_view, flux_square(flux_reshape(flux_permute(x, 2, 0, 1), 6, -1)))
+S(permute, flux_square(flux_permute(x, 2, 0, 1)))
+S(transpose, flux_square(flux_transpose(x)))
+S(slice, flux_square(flux_slice(x, 1, 1, 3)))
+S(step, flux_square(flux_slice_step(x, 1, 0, 4, 3)))
+S(take, flux_mul(flux_take(x, 1), flux_drop(x, 1)))
+S(select, flux_square(flux_select(x, 1, 2)))
+S(squeeze, flux_square(flux_squeeze(flux_unsqueeze(x, 1))))
+S(flip, flux_mul(flux_flip(x, 0, 2), x))
+S(repeat, flux_square(flux_repeat(x, 2, 1, 3)))
+S(pad, flux_square(flux_pad(x, 1.5, 1, 2, 0, 1)))
+S(broadcast, flux_square(flux_broadcast_to(flux_sum(x, 1), 3, 5, 2)))
+S(cat, flux_square(flux_cat(1, x, flux_mul(x, 2), x)))
+S(stack, flux_square(flux_stack(1, x, flux_exp(x))))
+S(gather, flux_square(flux_gather(x, 1, flux_from(((int32_t[]){ 3, 0, 3 }), 3))))
+S(gather2, flux_square(flux_gather(x, 0, flux_from(((int64_t[]){ 2, 0, 2, 1 }), 2, 2))))
+S(scatter, flux_square(flux_scatter_add(x, 1, flux_from(((int32_t[]){ 1, 1 }), 2), flux_mul(flux_slice(x, 1, 0, 2), 3))))
+S(cast, flux_square(flux_to_dtype(x, FLUX_F64)))
+S(copy, flux_square(flux_copy(flux_transpose(x))))
+S(tuple, flux_mul(flux_nth(flux_tuple(x, flux_exp(x)), 1), x))
+S(sum, flux_square(flux_sum(x)))
+S(sum0, flux_square(flux_sum(x, 0)))
+S(sum02, flux_square(flux_sum(x, 0, 2)))
+S(mean1, flux_square(flux_mean(x, 1)))
+S(var, flux_square(flux_var(x)))
+S(var1, flux_var(x, 1))
+S(prod, flux_prod(flux_add(x, 0.5), 1))
+S(prod_zero, flux_prod(flux_mul(x, flux_from(((double[]){ 0, 1, 2 }), 3)), 0))
+S(max, flux_square(flux_max(x, 1)))
+S(min, flux_square(flux_min(x)))
+S(norm, flux_exp(flux_norm(x, 0)))
+S(logsumexp, flux_logsumexp(x, 1))
+S(logsumexp_all, flux_logsumexp(x))
+S(softmax, flux_square(flux_softmax(x)))
+S(softmax1, flux_square(flux_softmax(x, 1)))
+S(logsoftmax, flux_square(flux_logsoftmax(x)))
+S(logsoftmax12, flux_square(flux_logsoftmax(x, 1, 2)))
+S(clamp, flux_square(flux_clamp(x, 0.3, 0.7)))
+S(matmul, flux_square(flux_matmul(flux_reshape(x, 4, 6), flux_reshape(x, 6, 4))))
+S(matmul_t, flux_square(flux_matmul(flux_transpose(flux_reshape(x, 6, 4)), flux_reshape(x, 6, 4))))
+S(matmul_batch, flux_square(flux_matmul(x, flux_reshape(x, 4, 3, 2))))
+S(matmul_batch_shared, flux_square(flux_matmul(flux_reshape(flux_take(flux_reshape(x, 12, 2), 1), 3, 4), flux_reshape(x, 4, 3, 2))))
+S(matmul_vector, flux_square(flux_matmul(flux_reshape(x, 4, 6), flux_reshape(flux_slice(x, 1, 0, 1), 6))))
+S(vector_matmul, flux_square(flux_matmul(flux_reshape(flux_slice(x, 1, 0, 1), 6), flux_reshape(x, 6, 4))))
+S(outer, flux_outer(flux_reshape(x, 24), flux_reshape(flux_slice(x, 0, 0, 1), 8)))
+S(dot, flux_dot(flux_reshape(x, 24), flux_reshape(flux_exp(x), 24)))
+S(dense_relu, flux_relu(flux_sub(flux_matmul(flux_reshape(x, 4, 6), flux_reshape(x, 6, 4)), 1)))
+S(layernorm, flux_div(flux_sub(x, flux_mean(x, 0)), flux_sqrt(flux_add(flux_var(x, 0), 0.1))))
+S(detach, flux_mul(x, flux_exp(flux_add(flux_detach(flux_mul(x, 0.0)), x))))
+
+static const struct { const char *name; structural f; } structurals[] = {
+#define ROW(name) { #name, s_##name }
+    ROW(reshape), ROW(reshape_of_view), ROW(permute), ROW(transpose), ROW(slice), ROW(step), ROW(take), ROW(select), ROW(squeeze), ROW(flip),
+    ROW(repeat), ROW(pad), ROW(broadcast), ROW(cat), ROW(stack), ROW(gather), ROW(gather2), ROW(scatter), ROW(cast), ROW(copy), ROW(tuple),
+    ROW(sum), ROW(sum0), ROW(sum02), ROW(mean1), ROW(var), ROW(var1), ROW(prod), ROW(prod_zero), ROW(max), ROW(min), ROW(norm), ROW(logsumexp),
+    ROW(logsumexp_all), ROW(softmax), ROW(softmax1), ROW(logsoftmax), ROW(logsoftmax12), ROW(clamp), ROW(matmul), ROW(matmul_t), ROW(matmul_batch),
+    ROW(matmul_batch_shared), ROW(outer), ROW(dot), ROW(dense_relu), ROW(layernorm), ROW(detach), ROW(vector_matmul), ROW(matmul_vector)
+};
+
+static flux_tensor *weigh(flux_tensor *y) {        /* a different weight for every element */
+    if (!y) return NULL;
+    flux_tensor *w = flux_sin(flux_add(flux_to_dtype(flux_arange(0, (double)flux_len(y), 1), FLUX_F64), 1));
+    return flux_sum(flux_mul(flux_reshape(y, -1), w));
+}
+static flux_tensor *structural_loss(flux_tensor *x, void *user) { return weigh(structurals[*(int *)user].f(x)); }
+static flux_tensor *structural_slope(flux_tensor *x, void *user) {
+    flux_grads *g = flux_gradient(structural_loss(x, user), x);
+    flux_tensor *d = g ? flux_grad(g, x) : NULL;
+    return d ? flux_sum(flux_mul(flux_square(d), 0.5)) : NULL;
+}
+
+TEST(gradients_of_structure) {
+    flux_seed(11);
+    for (int i = 0; i < (int)(sizeof structurals / sizeof structurals[0]); i++) FLUX_SCOPE {
+        flux_tensor *x = flux_add(flux_rand_shape(FLUX_SHAPE(3, 4, 2), FLUX_F64), 0.1);
+        double first = flux_gradcheck(structural_loss, &i, x, 0), second = flux_gradcheck(structural_slope, &i, x, 0);
+        if (!CHECK(first < 1e-6) || !CHECK(second < 2e-5)) fprintf(stderr, "    %s: first %g, second %g\n", structurals[i].name, first, second);
+    }
+}
+
+/* ---------------- convolution and pooling: values by a plain loop, gradients by differences */
+
+typedef struct conv_case { int kind; flux_conv_opts o; flux_pool_opts p; flux_tensor *fixed; bool by_weight; } conv_case;
+
+static flux_tensor *conv_loss(flux_tensor *x, void *user) {
+    conv_case *c = (conv_case *)user;
+    flux_conv_opts o = c->o;
+    flux_pool_opts p = c->p;
+    o.x = c->by_weight ? c->fixed : x;
+    o.weight = c->by_weight ? x : c->fixed;
+    p.x = x;
+    switch (c->kind) {
+    case 0: return weigh(flux_square(flux_conv_with(o)));
+    case 1: return weigh(flux_square(flux_crosscor_with(o)));
+    case 2: return weigh(flux_square(flux_conv_transpose_with(o)));
+    case 3: return weigh(flux_square(flux_maxpool_with(p)));
+    case 4: return weigh(flux_square(flux_meanpool_with(p)));
+    default: return weigh(flux_lpnormpool_with(p));
+    }
+}
+
+TEST(conv_by_hand) {
+    flux_tensor *x = flux_from(((float[]){ 1, 2, 3, 4, 5 }), 5, 1, 1), *w = flux_from(((float[]){ 1, 0, -1 }), 3, 1, 1);
+    CHECK_VALUES(flux_conv(x, w), ((double[]){ 2, 2, 2 }), 3, 0);
+    CHECK_VALUES(flux_crosscor(x, w), ((double[]){ -2, -2, -2 }), 3, 0);
+    CHECK_VALUES(flux_conv_transpose(flux_from(((float[]){ 1, 2 }), 2, 1, 1), w, .stride = FLUX_SHAPE(2)), ((double[]){ -1, 0, -1, 0, 2 }), 5, 0);
+    CHECK_VALUES(flux_maxpool(x, FLUX_SHAPE(2), .pad = FLUX_SHAPE(1)), ((double[]){ 1, 3, 5 }), 3, 0);
+    CHECK_VALUES(flux_meanpool(x, FLUX_SHAPE(2), .pad = FLUX_SHAPE(1)), ((double[]){ 0.5, 2.5, 4.5 }), 3, 0);
+    CHECK_VALUES(flux_lpnormpool(x, FLUX_SHAPE(2)), ((double[]){ sqrt(5), 5 }), 2, 1e-6);
+}
+
+static int64_t pick(const flux_shape *s, int i, int64_t otherwise) { return s->ndim == 0 ? otherwise : s->dim[s->ndim == 1 ? 0 : i]; }
+
+/* Two-dimensional convolution, straight from its definition. */
+static void conv2_reference(const flux_conv_opts *o, bool flip, double *out, const int64_t *dims) {
+    const double *x = (const double *)flux_data(o->x), *w = (const double *)flux_data(o->weight);
+    int64_t W = flux_dim(o->x, 0), H = flux_dim(o->x, 1), C = flux_dim(o->x, 2), kw = flux_dim(o->weight, 0), kh = flux_dim(o->weight, 1);
+    int64_t cg = flux_dim(o->weight, 2), O = flux_dim(o->weight, 3), g = o->groups ? o->groups : 1, at = 0;
+    for (int64_t n = 0; n < dims[3]; n++)
+        for (int64_t c = 0; c < O; c++)
+            for (int64_t j = 0; j < dims[1]; j++)
+                for (int64_t i = 0; i < dims[0]; i++, at++) {
+                    double sum = 0;
+                    for (int64_t d = 0; d < cg; d++)
+                        for (int64_t q = 0; q < kh; q++)
+                            for (int64_t p = 0; p < kw; p++) {
+                                int64_t u = i * pick(&o->stride, 0, 1) - pick(&o->pad, 0, 0) + p * pick(&o->dilation, 0, 1);
+                                int64_t v = j * pick(&o->stride, 1, 1) - pick(&o->pad, 1, 0) + q * pick(&o->dilation, 1, 1);
+                                if (u < 0 || v < 0 || u >= W || v >= H) continue;
+                                int64_t ch = c / (O / g) * cg + d, pp = flip ? kw - 1 - p : p, qq = flip ? kh - 1 - q : q;
+                                sum += x[u + W * (v + H * (ch + C * n))] * w[pp + kw * (qq + kh * (d + cg * c))];
+                            }
+                    out[at] = sum;
+                }
+}
+
+static void check_conv2(flux_conv_opts o) {
+    for (int flip = 0; flip < 2; flip++) {
+        flux_tensor *y = flip ? flux_conv_with(o) : flux_crosscor_with(o);
+        if (!CHECK(y != NULL)) return;
+        flux_shape s = flux_shape_of(y);
+        double *want = (double *)malloc((size_t)flux_len(y) * sizeof *want);
+        conv2_reference(&o, flip != 0, want, s.dim);
+        CHECK_VALUES(y, want, flux_len(y), 1e-12);
+        free(want);
+    }
+}
+
+TEST(conv_against_loops) {
+    flux_conv_opts o = { 0 };
+    o.x = flux_rand_shape(FLUX_SHAPE(7, 6, 4, 3), FLUX_F64);
+    o.weight = flux_rand_shape(FLUX_SHAPE(3, 2, 4, 6), FLUX_F64);
+    check_conv2(o);
+    o.stride = FLUX_SHAPE(2, 1), o.pad = FLUX_SHAPE(1), o.dilation = FLUX_SHAPE(1, 2);
+    check_conv2(o);
+    o.weight = flux_rand_shape(FLUX_SHAPE(3, 2, 2, 6), FLUX_F64), o.groups = 2;
+    check_conv2(o);
+}
+
+static void check_conv_gradient(conv_case c, flux_shape x, flux_shape w) {
+    flux_tensor *a = flux_rand_shape(x, FLUX_F64), *b = w.ndim ? flux_rand_shape(w, FLUX_F64) : NULL;
+    for (int by = 0; by < (w.ndim ? 2 : 1); by++) {
+        c.by_weight = by == 1;
+        c.fixed = by ? a : b;
+        double e = flux_gradcheck(conv_loss, &c, by ? b : a, 0);
+        if (!CHECK(e < 1e-6)) fprintf(stderr, "    kind %d by %s: %g\n", c.kind, by ? "weight" : "input", e);
+    }
+}
+
+TEST(conv_gradients) {
+    for (int kind = 0; kind < 3; kind++) FLUX_SCOPE {
+        conv_case c;
+        memset(&c, 0, sizeof c);
+        c.kind = kind;
+        check_conv_gradient(c, FLUX_SHAPE(5, 2, 2), FLUX_SHAPE(3, 2, 2));
+        c.o.stride = FLUX_SHAPE(2), c.o.pad = FLUX_SHAPE(1);
+        check_conv_gradient(c, FLUX_SHAPE(5, 4, 2, 2), FLUX_SHAPE(3, 3, 2, 2));
+        c.o.groups = 2, c.o.stride = FLUX_SHAPE(1);
+        if (kind == 2) check_conv_gradient(c, FLUX_SHAPE(3, 3, 4, 1), FLUX_SHAPE(2, 2, 1, 4));
+        else check_conv_gradient(c, FLUX_SHAPE(3, 3, 4, 1), FLUX_SHAPE(2, 2, 2, 4));
+        c.o.groups = 0, c.o.pad = FLUX_SHAPE(0);
+        check_conv_gradient(c, FLUX_SHAPE(3, 3, 3, 1, 1), FLUX_SHAPE(2, 2, 2, 1, 1));
+    }
+}
+
+TEST(pool_gradients) {
+    for (int kind = 3; kind < 6; kind++) FLUX_SCOPE {
+        conv_case c;
+        memset(&c, 0, sizeof c);
+        c.kind = kind, c.p.window = FLUX_SHAPE(3, 3), c.p.stride = FLUX_SHAPE(2), c.p.pad = kind == 5 ? FLUX_SHAPE(0) : FLUX_SHAPE(1);
+        check_conv_gradient(c, FLUX_SHAPE(6, 5, 2, 1), flux__shape(NULL, 0));
+        c.p.window = FLUX_SHAPE(2), c.p.stride = flux__shape(NULL, 0), c.p.pad = flux__shape(NULL, 0);
+        check_conv_gradient(c, FLUX_SHAPE(6, 2, 2), flux__shape(NULL, 0));
+    }
+}
+
+TEST(conv_transpose_is_the_gradient_of_conv) {
+    flux_tensor *x = flux_rand_shape(FLUX_SHAPE(7, 6, 2, 2), FLUX_F64), *w = flux_rand_shape(FLUX_SHAPE(3, 2, 2, 3), FLUX_F64);
+    flux_tensor *y = flux_conv(x, w, .stride = FLUX_SHAPE(2, 1), .pad = FLUX_SHAPE(1, 0)), *up = flux_rand_shape(flux_shape_of(y), FLUX_F64);
+    flux_tensor *dx = flux_grad(flux_gradient(flux_sum(flux_mul(y, up)), x), x);
+    flux_tensor *t = flux_conv_transpose(up, w, .stride = FLUX_SHAPE(2, 1), .pad = FLUX_SHAPE(1, 0));
+    CHECK(flux_dim(t, 0) == 7 && flux_dim(t, 1) == 6 && flux_dim(t, 2) == 2);
+    CHECK(flux_item(flux_max(flux_abs(flux_sub(t, dx)))) < 1e-12);
+}
+
+TEST_MAIN()

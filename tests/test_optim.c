@@ -1,0 +1,731 @@
+/* Optimisers: every rule against the golden values of Optimisers.jl and against five steps of PyTorch or of the formula
+   written out in Python (fixtures/make_optim.py); what flux_update does to a model, and what it leaves alone. */
+#include "test.h"
+#include "fixtures/optim.h"
+
+/* ------------------------------------------------------------------ models of bare parameters, with gradients of our choice */
+
+typedef struct { flux_layer base; flux_tensor *p; } bare;
+typedef struct { flux_layer base; flux_tensor *p, *q; } pair;
+static flux_tensor *bare_call(flux_layer *self, flux_tensor *x) { return flux_sum(flux_mul(((bare *)self)->p, x)); }
+static flux_tensor *pair_call(flux_layer *self, flux_tensor *x) {
+    pair *m = (pair *)self;
+    return flux_add(flux_sum(flux_mul(m->p, x)), flux_mul(flux_sum(flux_mul(m->q, x)), 2));
+}
+FLUX_LAYER(bare, "Bare", bare_call, FLUX_PARAM(p))
+FLUX_LAYER(pair, "Pair", pair_call, FLUX_PARAM(p), FLUX_PARAM(q))
+
+static flux_tensor *number(double v, flux_dtype t) { return flux_full_shape(FLUX_SHAPE(1), v, t); }
+static flux_layer *bare_of(flux_tensor *p) { return flux_new(bare, .p = p); }
+static flux_layer *pair_of(flux_tensor *p, flux_tensor *q) { return flux_new(pair, .p = p, .q = q); }
+static double at(flux_layer *m, const char *path) { return flux_item(flux_param(m, path)); }
+
+/* One step in which the gradient of m's p is g (and of its q twice that). */
+static int step_by(flux_state *opt, flux_layer *m, flux_tensor *g) {
+    int rc = -1;
+    FLUX_SCOPE rc = flux_update(opt, m, flux_gradient(flux_call(m, g), m));
+    return rc;
+}
+static int step(flux_state *opt, flux_layer *m, double g) {
+    int rc = -1;
+    FLUX_SCOPE rc = step_by(opt, m, number(g, flux_dtype_of(flux_param(m, "p"))));
+    return rc;
+}
+
+static char seen[2000];
+static void remember(flux_level level, const char *id, const char *message, void *user) {
+    (void)level, (void)user;
+    snprintf(seen, sizeof seen, "%s: %s", id, message);
+}
+
+/* ------------------------------------------------------------------ rules */
+
+static flux_rule rule_named(const char *name) {
+    flux_rule_opts defaults;
+    memset(&defaults, 0, sizeof defaults);
+    if (!strcmp(name, "RMSProp centred")) return flux_rmsprop(.centred = true);
+    if (!strcmp(name, "AdamW")) return flux_adamw(.lambda = 0.1);
+    if (!strcmp(name, "AdamW uncoupled")) return flux_adamw(.lambda = 0.1, .couple = FLUX_OFF);
+    if (!strcmp(name, "chain"))
+        return flux_optimiser_chain(flux_clipgrad(.delta = 2), flux_weightdecay(.lambda = 0.01), flux_clipnorm(.omega = 3), flux_adam(0.1));
+    return flux_rule_with(name, defaults);
+}
+
+/* Behaviour, section 6.2: from 1 with the gradients 0.5, -0.3, 0.8. */
+TEST(golden_values) {
+    static const struct { const char *rule; double p[3]; } golden[] = {
+        { "Descent", { 0.95, 0.98, 0.90 } },
+        { "Momentum", { 0.995, 0.9935, 0.98415 } },
+        { "Nesterov", { 0.99905, 0.999215, 0.9975735 } },
+        { "RMSProp", { 0.9968377225, 0.9985280310, 0.9958955119 } },
+        { "RMSProp centred", { 0.9966666669, 0.9983630447, 0.9955963151 } },
+        { "Rprop", { 0.999, 0.999, 0.9985 } },
+        { "Adam", { 0.999, 0.9988085020, 0.9982049656 } },
+        { "Lion", { 0.999, 1.0, 0.999 } },
+        { "RAdam", { 0.9995, 0.9994210526, 0.9990760342 } },
+        { "AdaMax", { 0.999, 0.9988419472, 0.9984106742 } },
+        { "OAdam", { 0.998, 0.9991637308, 0.9975646060 } },
+        { "AdaGrad", { 0.9000000040, 0.9514495779, 0.8706373756 } },
+        { "AdaDelta", { 0.9996837723, 0.9999228180, 0.9995089655 } },
+        { "AMSGrad", { 0.9968377870, 0.9960240104, 0.9930363793 } },
+        { "NAdam", { 0.9985255784, 0.9987878711, 0.9978429651 } },
+        { "AdamW", { 0.9989, 0.9986086120, 0.9979052148 } },
+        { "AdamW uncoupled", { 0.8990, 0.8089085020, 0.7274141154 } },
+        { "AdaBelief", { 0.9988888889, 0.9986856138, 0.9980179740 } },
+    };
+    static const double g[3] = { 0.5, -0.3, 0.8 };
+    for (size_t k = 0; k < sizeof golden / sizeof *golden; k++) FLUX_SCOPE {
+        flux_layer *wide = bare_of(number(1, FLUX_F64)), *m = bare_of(number(1, FLUX_F32));
+        flux_state *wide_opt = flux_setup(rule_named(golden[k].rule), wide), *opt = flux_setup(rule_named(golden[k].rule), m);
+        for (int t = 0; t < 3; t++) {
+            int before = test_bad;
+            CHECK(step(wide_opt, wide, g[t]) == 0 && step(opt, m, g[t]) == 0);
+            CHECK_NEAR(at(wide, "p"), golden[k].p[t], 6e-11);
+            CHECK_NEAR(at(m, "p"), golden[k].p[t], 3e-7);
+            if (test_bad > before) fprintf(stderr, "    %s, step %d\n", golden[k].rule, t + 1);
+        }
+    }
+}
+
+static void five_steps(size_t k, flux_dtype dtype, double tolerance) {
+    flux_tensor *start = flux_to_dtype(flux_from(optim_start, 3, 4), dtype);
+    flux_layer *m = bare_of(start);
+    flux_state *opt = flux_setup(rule_named(optim_steps[k].rule), m);
+    for (int t = 0; t < 5; t++) FLUX_SCOPE {
+        int before = test_bad;
+        flux_tensor *g = flux_to_dtype(flux_from(optim_gradient[t], 3, 4), dtype);
+        CHECK(step_by(opt, m, g) == 0);
+        CHECK_DATA(flux_param(m, "p"), optim_steps[k].p[t], tolerance);
+        if (test_bad > before) fprintf(stderr, "    %s in %s, step %d\n", optim_steps[k].rule, flux_dtype_name(dtype), t + 1);
+    }
+    CHECK_DATA(start, optim_start, dtype == FLUX_F64 ? 0 : 1e-7);    /* somebody still holds it: it has not changed */
+}
+
+TEST(five_steps_in_double) {
+    for (size_t k = 0; k < sizeof optim_steps / sizeof *optim_steps; k++) FLUX_SCOPE five_steps(k, FLUX_F64, 2e-10);
+}
+
+TEST(five_steps_in_float) {
+    for (size_t k = 0; k < sizeof optim_steps / sizeof *optim_steps; k++) FLUX_SCOPE five_steps(k, FLUX_F32, 3e-6);
+}
+
+/* The example in Flux's documentation of setup: two batches, absolute error times 100. */
+static flux_tensor *hundredfold(flux_layer *m, flux_tensor *x, flux_tensor *y) {
+    return flux_mul(flux_sum(flux_abs(flux_sub(flux_call(m, x), y))), 100);
+}
+TEST(momentum_of_the_documentation) {
+    const double want_w[2] = { 3.038, -2.057 }, want_v[2] = { -2.018, 3.027 };
+    double x[4] = { 0.2, -0.3, 0.2, -0.3 }, y[2] = { 0.4, 0.4 };
+    flux_layer *m = flux_f64(flux_dense(2, 1, flux_leakyrelu, .init = flux_ones32));
+    flux_state *opt = flux_setup(flux_momentum(0.1), m);
+    CHECK(flux_train(hundredfold, m, flux_dataloader(flux_from(x, 2, 2), flux_from(y, 1, 2)), opt) == 0);
+    CHECK_DATA(flux_weight(m), want_w, 1e-12);
+    CHECK_NEAR(flux_item(flux_bias(m)), 10.19, 1e-12);
+    REQUIRE(flux_save(opt, "build/test_optim.safetensors") == 0);
+    CHECK_DATA(flux_load_tensor("build/test_optim.safetensors", "weight.velocity"), want_v, 1e-12);
+    CHECK_NEAR(flux_item(flux_load_tensor("build/test_optim.safetensors", "bias.velocity")), -10.09, 1e-12);
+    remove("build/test_optim.safetensors");
+}
+
+/* The examples of Optimisers.jl. */
+TEST(chain_clips_before_discounting) {
+    const double want[3] = { -0.03, -0.1, -0.1 };
+    double g[3] = { 0.3, 1, 7 };
+    flux_layer *m = bare_of(flux_full_shape(FLUX_SHAPE(3), 0, FLUX_F64));
+    flux_state *opt = flux_setup(flux_optimiser_chain(flux_clipgrad(1.0), flux_descent(0.1)), m);
+    CHECK(step_by(opt, m, flux_from(g, 3)) == 0);
+    CHECK_DATA(flux_param(m, "p"), want, 1e-15);
+}
+
+TEST(accumulation_applies_every_nth_mean) {
+    flux_layer *m = bare_of(number(1, FLUX_F64)), *m2 = bare_of(number(2, FLUX_F64));
+    flux_rule rule = flux_accumgrad(2, flux_optimiser_chain(flux_weightdecay(0.01), flux_descent(0.1)));
+    flux_state *opt = flux_setup(rule, m), *opt2 = flux_setup(rule, m2);
+    CHECK(step(opt, m, 33) == 0 && step(opt2, m2, 0) == 0);
+    CHECK(at(m, "p") == 1 && at(m2, "p") == 2);
+    CHECK(step(opt, m, 0) == 0 && step(opt2, m2, 444) == 0);
+    CHECK_NEAR(at(m, "p"), -0.651, 1e-14);
+    CHECK_NEAR(at(m2, "p"), -20.202002, 1e-7);                 /* printed there in float32 */
+    CHECK(step(opt, m, 1) == 0);                               /* a new round starts from nothing */
+    CHECK_NEAR(at(m, "p"), -0.651, 1e-14);
+    CHECK(step(opt, m, 3) == 0);
+    CHECK_NEAR(at(m, "p"), -0.651 - 0.1 * (2 - 0.00651), 1e-14);
+}
+
+TEST(accumulated_adam_counts_only_its_own_steps) {
+    flux_layer *a = bare_of(number(1, FLUX_F64)), *b = bare_of(number(1, FLUX_F64));
+    flux_state *one = flux_setup(flux_adam(0.01), a), *three = flux_setup(flux_accumgrad(3, flux_adam(0.01)), b);
+    for (int t = 0; t < 4; t++) {
+        CHECK(step(one, a, t - 1.5) == 0);
+        for (int k = 0; k < 3; k++) CHECK(step(three, b, t - 1.5 + (k - 1)) == 0);
+        CHECK_NEAR(at(b, "p"), at(a, "p"), 1e-15);
+    }
+}
+
+TEST(clipnorm_by_each_norm) {
+    double g[4] = { 3, -4, 0, 12 };                            /* norms 19, 13 and 12, and cube root of 1819 */
+    static const struct { double p, norm; } norms[] = { { 1, 19 }, { 2, 13 }, { HUGE_VAL, 12 }, { 3, 12.20714 } };
+    for (int k = 0; k < 4; k++) FLUX_SCOPE {
+        double want[4];
+        flux_layer *m = bare_of(flux_full_shape(FLUX_SHAPE(4), 0, FLUX_F64));
+        flux_state *opt = flux_setup(flux_optimiser_chain(flux_clipnorm(.omega = 2, .p = norms[k].p), flux_descent(1)), m);
+        CHECK(step_by(opt, m, flux_from(g, 4)) == 0);
+        for (int i = 0; i < 4; i++) want[i] = -g[i] * 2 / norms[k].norm;
+        CHECK_DATA(flux_param(m, "p"), want, 1e-5);
+    }
+    flux_layer *m = bare_of(flux_full_shape(FLUX_SHAPE(4), 0, FLUX_F64));
+    flux_state *opt = flux_setup(flux_optimiser_chain(flux_clipnorm(13.5), flux_descent(1)), m);
+    const double whole[4] = { -3, 4, 0, -12 };
+    CHECK(step_by(opt, m, flux_from(g, 4)) == 0);
+    CHECK_DATA(flux_param(m, "p"), whole, 0);                  /* shorter than omega: not touched */
+    g[2] = (double)NAN;
+    CHECK_ERROR(step_by(opt, m, flux_from(g, 4)), "clipnorm: the gradient of p has the 2-norm nan");
+    CHECK_DATA(flux_param(m, "p"), whole, 0);
+}
+
+TEST(empty_chain_subtracts_the_gradient) {
+    flux_layer *m = bare_of(number(1, FLUX_F32));
+    flux_state *opt = flux_setup(flux_optimiser_chain_of(0, NULL), m);
+    CHECK(step(opt, m, 0.25) == 0);
+    CHECK(at(m, "p") == 0.75);
+}
+
+TEST(decays) {
+    flux_layer *m = bare_of(number(-2, FLUX_F64));
+    flux_state *opt = flux_setup(flux_optimiser_chain(flux_weightdecay(0.5), flux_signdecay(0.25), flux_descent(1)), m);
+    CHECK(step(opt, m, 1) == 0);
+    CHECK_NEAR(at(m, "p"), -2 - (1 - 0.5 * 2 - 0.25), 1e-15);
+}
+
+TEST(centred_rmsprop_of_equal_gradients_is_finite) {
+    flux_layer *m = bare_of(flux_ones(64));
+    flux_state *opt = flux_setup(flux_rmsprop(.centred = true), m);
+    for (int t = 0; t < 400; t++) CHECK(step_by(opt, m, flux_full(0.1 + 0.37, 64)) == 0);
+    CHECK(fabs(flux_item(flux_sum(flux_param(m, "p")))) < 1e30);
+}
+
+/* ------------------------------------------------------------------ sixteen bits */
+
+TEST(mixed_precision_keeps_masters) {
+    flux_layer *plain = bare_of(number(1, FLUX_F16)), *mixed = bare_of(number(1, FLUX_F16)), *brain = bare_of(number(1, FLUX_BF16));
+    flux_state *a = flux_setup(flux_descent(1e-4), plain), *b = flux_setup(flux_mixed_precision(flux_descent(1e-4)), mixed);
+    flux_state *c = flux_setup(flux_mixed_precision(flux_descent(1e-4)), brain);
+    for (int t = 0; t < 200; t++) CHECK(step(a, plain, 1) == 0 && step(b, mixed, 1) == 0 && step(c, brain, 1) == 0);
+    CHECK(at(plain, "p") == 1);                                /* each step is less than half of what f16 can tell from 1 */
+    CHECK_NEAR(at(mixed, "p"), 0.98, 3e-4);
+    CHECK_NEAR(at(brain, "p"), 0.98, 2e-3);
+    CHECK(flux_dtype_of(flux_param(mixed, "p")) == FLUX_F16 && flux_dtype_of(flux_param(brain, "p")) == FLUX_BF16);
+}
+
+TEST(masters_follow_a_parameter_that_was_replaced) {
+    flux_layer *m = bare_of(number(1, FLUX_F16));
+    flux_state *opt = flux_setup(flux_mixed_precision(flux_descent(0.5)), m);
+    CHECK(step(opt, m, 1) == 0);
+    CHECK(at(m, "p") == 0.5);
+    CHECK(flux_set_param(m, "p", number(8, FLUX_F16)) == 0);
+    CHECK(step(opt, m, 1) == 0);
+    CHECK(at(m, "p") == 7.5);
+}
+
+TEST(half_states_do_not_underflow) {                           /* (1e-4)^2 is 0 in f16; v must not be */
+    flux_layer *m = bare_of(number(0, FLUX_F16));
+    flux_state *opt = flux_setup(flux_adam(0.01), m);
+    for (int t = 0; t < 3; t++) CHECK(step(opt, m, 1e-4) == 0);
+    CHECK_NEAR(at(m, "p"), -0.03, 2e-3);
+}
+
+TEST(half_epsilon_is_raised) {                                 /* a gradient of 2^-24 with epsilon 1e-7 or 1e-8 */
+    double g = ldexp(1, -24);
+    flux_layer *m = bare_of(number(0, FLUX_F16)), *mixed = bare_of(number(0, FLUX_F16));
+    flux_state *opt = flux_setup(flux_adam(0.01), m), *masters = flux_setup(flux_mixed_precision(flux_adam(0.01)), mixed);
+    CHECK(step(opt, m, g) == 0 && step(masters, mixed, g) == 0);
+    CHECK_NEAR(at(m, "p"), -0.01 * g / (g + 1e-7), 2e-5);
+    CHECK_NEAR(at(mixed, "p"), -0.01 * g / (g + 1e-8), 2e-5);
+}
+
+/* ------------------------------------------------------------------ what an update does to a model */
+
+TEST(no_gradient_no_change) {
+    flux_layer *m = pair_of(number(1, FLUX_F64), number(1, FLUX_F64));
+    flux_state *opt = flux_setup(flux_adamw(0.1, .lambda = 0.5), m);
+    for (int t = 0; t < 3; t++) FLUX_SCOPE {                   /* the loss knows nothing of q */
+        flux_tensor *loss = flux_sum(flux_mul(flux_param(m, "p"), 2));
+        CHECK(flux_update(opt, m, flux_gradient(loss, m)) == 0);
+    }
+    CHECK(at(m, "q") == 1 && at(m, "p") < 1);                  /* no decay, no momentum */
+    CHECK(step(opt, m, 1) == 0);
+    CHECK_NEAR(at(m, "q"), 1 - 0.1 * (1 + 0.5), 1e-8);         /* its first step, with the first step's correction */
+}
+
+TEST(no_gradient_at_all_is_a_warning) {
+    flux_layer *m = bare_of(number(1, FLUX_F32));
+    flux_state *opt = flux_setup(flux_descent(), m);
+    flux_tensor *other = number(2, FLUX_F32);
+    seen[0] = 0;
+    flux_silence(NULL);
+    flux_on_log(remember, NULL);
+    CHECK(flux_update(opt, m, flux_gradient(flux_sum(other), m)) == 0);
+    CHECK_STR(seen, "update.nothing: update: the loss depends on no parameter of this Bare");
+    seen[0] = 0;
+    flux_freeze(m);                                            /* meant to be left alone: nothing to warn of */
+    flux_silence(NULL);
+    CHECK(step(opt, m, 1) == 0);
+    CHECK_STR(seen, "");
+    flux_on_log(NULL, NULL);
+    CHECK(at(m, "p") == 1);
+}
+
+TEST(zero_gradient_is_a_gradient) {
+    flux_layer *m = bare_of(number(1, FLUX_F64));
+    flux_state *opt = flux_setup(flux_adamw(0.1, .lambda = 0.5), m);
+    CHECK(step(opt, m, 0) == 0);
+    CHECK_NEAR(at(m, "p"), 0.95, 1e-15);
+}
+
+TEST(freeze_and_thaw) {
+    flux_layer *first = flux_dense(2, 2, .init = flux_ones32), *m = flux_chain(first, flux_dense(2, 1, .init = flux_ones32));
+    flux_state *opt = flux_setup(flux_optimiser_chain(flux_weightdecay(0.1), flux_descent(0.1)), m);
+    flux_freeze(first);
+    for (int t = 0; t < 2; t++) FLUX_SCOPE CHECK(flux_update(opt, m, flux_gradient(flux_sum(flux_call(m, flux_ones(2, 3))), m)) == 0);
+    CHECK_NEAR(flux_at(flux_weight(first), 0, 0), 1, 0);
+    CHECK(flux_at(flux_param(m, "layers.1.weight"), 0, 0) < 0);
+    flux_thaw(first);
+    FLUX_SCOPE CHECK(flux_update(opt, m, flux_gradient(flux_sum(flux_call(m, flux_ones(2, 3))), m)) == 0);
+    CHECK(flux_at(flux_weight(first), 0, 0) != 1);
+}
+
+TEST(tied_tensors_are_one) {
+    flux_tensor *w = number(1, FLUX_F64);
+    flux_layer *m = pair_of(w, w);
+    flux_state *opt = flux_setup(flux_momentum(0.1, .rho = 0.5), m);
+    CHECK(step(opt, m, 1) == 0);                               /* 1 from p, 2 from q: 3 */
+    CHECK_NEAR(at(m, "p"), 0.7, 1e-15);
+    CHECK(flux_param(m, "p") == flux_param(m, "q"));
+    CHECK(step(opt, m, 0) == 0);
+    CHECK_NEAR(at(m, "q"), 0.55, 1e-15);
+    CHECK(flux_param(m, "p") == flux_param(m, "q"));
+    CHECK(flux_item(w) == 1);
+    char text[200];
+    flux_state_text(opt, text, sizeof text);
+    CHECK(strstr(text, "1 array, 1 parameter") != NULL);
+}
+
+TEST(a_layer_that_stands_twice) {
+    flux_layer *d = flux_dense(2, 2, .init = flux_ones32, .bias = FLUX_OFF), *m = flux_chain(d, d);
+    flux_tensor *held = flux_copy(flux_weight(d));
+    flux_state *opt = flux_setup(flux_descent(0.1), m);
+    flux_set_param(d, "weight", held);                         /* held here as well: an update must not write into it */
+    for (int t = 0; t < 3; t++) FLUX_SCOPE CHECK(flux_update(opt, m, flux_gradient(flux_sum(flux_call(m, flux_ones(2, 1))), m)) == 0);
+    const double ones[4] = { 1, 1, 1, 1 };
+    CHECK_DATA(held, ones, 0);
+    double w = 1;                                              /* loss 8 w^2, so its gradient by each of four weights is 4 w */
+    for (int t = 0; t < 3; t++) w -= 0.1 * 4 * w;
+    const double want[4] = { w, w, w, w };
+    CHECK_DATA(flux_weight(d), want, 1e-5);
+}
+
+TEST(transposed_ties_stay_views) {
+    double start[6] = { 1, 2, 3, 4, 5, 6 };
+    flux_tensor *w = flux_from(start, 2, 3);
+    flux_layer *m = pair_of(flux_transpose(w), w);             /* the view stands first */
+    flux_state *opt = flux_setup(flux_descent(0.1), m);
+    for (int t = 0; t < 2; t++) FLUX_SCOPE {
+        flux_tensor *p = flux_param(m, "p"), *q = flux_param(m, "q");
+        flux_tensor *loss = flux_add(flux_sum(flux_mul(p, flux_transpose(flux_from(start, 2, 3)))), flux_sum(q));
+        CHECK(flux_update(opt, m, flux_gradient(loss, m)) == 0);
+    }
+    double want[6], turned[6];
+    for (int i = 0; i < 6; i++) want[i] = start[i] - 0.2 * (start[i] + 1);
+    for (int i = 0; i < 6; i++) turned[i] = want[i / 3 + i % 3 * 2];
+    CHECK_DATA(flux_param(m, "q"), want, 1e-14);
+    CHECK_DATA(flux_param(m, "p"), turned, 1e-14);
+}
+
+TEST(values_that_are_held_do_not_change) {
+    flux_layer *m = bare_of(flux_ones(100));
+    flux_state *opt = flux_setup(flux_adam(0.1), m);
+    CHECK(step_by(opt, m, flux_ones(100)) == 0);
+    flux_tensor *held = (flux_tensor *)flux_retain(flux_param(m, "p"));
+    double before = flux_at(held, 7);
+    for (int t = 0; t < 3; t++) CHECK(step_by(opt, m, flux_ones(100)) == 0);
+    CHECK(flux_at(held, 7) == before && flux_at(flux_param(m, "p"), 7) < before - 0.1);
+    flux_release(held);
+}
+
+TEST(memory_does_not_grow) {
+    flux_layer *m = flux_chain(flux_dense(20, 30, flux_tanh), flux_dense(30, 5));
+    flux_tensor *x = flux_eval(flux_randn(20, 16)), *y = flux_eval(flux_randn(5, 16));
+    flux_state *opt = flux_setup(flux_adam(), m);
+    flux_device cpu = { 0, 0 };
+    int64_t live = 0;
+    for (int t = 0; t < 1000; t++) {
+        FLUX_SCOPE CHECK(flux_update(opt, m, flux_gradient(flux_mse(flux_call(m, x), y), m)) == 0);
+        if (t == 1) live = flux_mem_stats(cpu).live;
+    }
+    CHECK_NEAR(flux_mem_stats(cpu).live, live, 0);
+}
+
+TEST(weights_are_updated_where_they_lie) {
+    const char *eager = getenv("FLUX_EAGER");
+    if (eager && strcmp(eager, "1") == 0) SKIP("FLUX_EAGER=1 computes new weights before it is known that the old ones go");
+    flux_layer *m = flux_dense(300, 200, .bias = FLUX_OFF);
+    flux_state *opt = flux_setup(flux_adam(), m);
+    const void *where = NULL;
+    for (int t = 0; t < 4; t++) FLUX_SCOPE {
+        CHECK(flux_update(opt, m, flux_gradient(flux_sum(flux_call(m, flux_ones(300, 2))), m)) == 0);
+        if (t == 1) where = flux_data(flux_weight(m));
+    }
+    CHECK(flux_data(flux_weight(m)) == where);
+}
+
+TEST(a_failed_update_changes_nothing) {
+    flux_device cpu = { 0, 0 };
+    flux_layer *m = flux_dense(300, 200), *twin = flux_copy_layer(m);
+    flux_state *opt = flux_setup(flux_adam(0.1), m), *good = flux_setup(flux_adam(0.1), twin);
+    flux_tensor *x = flux_eval(flux_randn(300, 64));
+    for (int t = 0; t < 4; t++) FLUX_SCOPE {
+        flux_tensor *held = (flux_tensor *)flux_retain(flux_weight(m));     /* so that the step needs memory */
+        flux_mem_trim(cpu);
+        flux_mem_limit(cpu, flux_mem_stats(cpu).live + 1000);
+        if (t == 2) CHECK_ERROR(flux_update(opt, m, flux_gradient(flux_sum(flux_square(flux_call(m, x))), m)), "out of memory");
+        flux_mem_limit(cpu, 0);
+        CHECK(flux_weight(m) == held);
+        flux_release(held);
+        CHECK(flux_update(opt, m, flux_gradient(flux_sum(flux_square(flux_call(m, x))), m)) == 0);
+        CHECK(flux_update(good, twin, flux_gradient(flux_sum(flux_square(flux_call(twin, x))), twin)) == 0);
+    }
+    CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_weight(m), flux_weight(twin))))) == 0);
+    CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_bias(m), flux_bias(twin))))) == 0);
+}
+
+/* ------------------------------------------------------------------ adjust */
+
+TEST(adjust_changes_what_is_named) {
+    flux_layer *m = bare_of(number(1, FLUX_F64));
+    flux_state *opt = flux_setup(flux_momentum(0.1, .rho = 0.5), m);
+    CHECK(step(opt, m, 1) == 0);
+    CHECK_NEAR(at(m, "p"), 0.9, 1e-15);
+    CHECK(flux_adjust(opt, .eta = 0.2) == 0);
+    CHECK(step(opt, m, 1) == 0);
+    CHECK_NEAR(at(m, "p"), 0.9 - (0.05 + 0.2), 1e-15);
+    CHECK(flux_adjust(opt, .rho = 1e-9) == 0);
+    CHECK(step(opt, m, 1) == 0);
+    CHECK_NEAR(at(m, "p"), 0.65 - 0.2, 1e-8);
+}
+
+TEST(adjust_one_of_two_betas) {
+    char text[200];
+    flux_state *opt = flux_setup(flux_adam(), bare_of(number(1, FLUX_F32)));
+    flux_rule_opts o;
+    memset(&o, 0, sizeof o);
+    o.beta[1] = 0.99;
+    CHECK(flux_adjust_with(opt, o) == 0);
+    flux_state_text(opt, text, sizeof text);
+    CHECK(strstr(text, "Adam(0.001, beta=(0.9, 0.99), epsilon=1e-08)") == text);
+}
+
+TEST(adjust_a_part) {
+    flux_layer *a = bare_of(number(1, FLUX_F64)), *b = bare_of(number(1, FLUX_F64)), *m = flux_chain(a, b);
+    flux_state *opt = flux_setup(flux_descent(0.1), m);
+    flux_rule_opts o;
+    memset(&o, 0, sizeof o);
+    o.eta = 0.5;
+    CHECK(flux_adjust_layer(opt, b, o) == 0);
+    FLUX_SCOPE {
+        flux_tensor *loss = flux_sum(flux_add(flux_param(m, "layers.0.p"), flux_param(m, "layers.1.p")));
+        CHECK(flux_update(opt, m, flux_gradient(loss, m)) == 0);
+    }
+    CHECK_NEAR(at(m, "layers.0.p"), 0.9, 1e-15);
+    CHECK_NEAR(at(m, "layers.1.p"), 0.5, 1e-15);
+    char text[400];
+    flux_state_text(opt, text, sizeof text);
+    CHECK_STR(text, "Descent(0.1)  # of 2 arrays, 2 parameters\n  layers.1.p: Descent(0.5)");
+    CHECK(flux_adjust(opt, .eta = 0.25) == 0);                 /* the whole again */
+    flux_state_text(opt, text, sizeof text);
+    CHECK_STR(text, "Descent(0.25)  # of 2 arrays, 2 parameters");
+    CHECK_ERROR(flux_adjust_layer(opt, bare_of(number(1, FLUX_F64)), o), "no parameter of this Bare belongs");
+}
+
+TEST(adjust_errors) {
+    flux_layer *m = bare_of(number(1, FLUX_F64));
+    flux_state *opt = flux_setup(flux_optimiser_chain(flux_clipgrad(1), flux_adam()), m);
+    CHECK_ERROR(flux_adjust(opt, .rho = 0.5),
+                "adjust: there is no rho in OptimiserChain(ClipGrad(1), Adam(0.001, beta=(0.9, 0.999), epsilon=1e-08))");
+    CHECK_ERROR(flux_adjust(opt, .eta = -1), "adjust: eta is -1, but must be 0 or more");
+    CHECK_ERROR(flux_adjust(opt, .eta = (double)NAN), "adjust: eta is");
+    CHECK_ERROR(flux_adjust(opt, .eta = 5, .beta = { 1.5 }), "adjust: beta is 1.5");
+    CHECK_ERROR(flux_adjust(opt, .couple = FLUX_OFF), "no couple");
+    CHECK_ERROR(flux_adjust(opt, .centred = true), "centred can't be changed");
+    CHECK_ERROR(flux_adjust((flux_state *)NULL, .eta = 1), "adjust: argument state is NULL");
+    char text[300];
+    flux_state_text(opt, text, sizeof text);                   /* none of them has changed anything */
+    CHECK(strstr(text, "OptimiserChain(ClipGrad(1), Adam(0.001, beta=(0.9, 0.999), epsilon=1e-08))") == text);
+}
+
+/* ------------------------------------------------------------------ text */
+
+static const char *text_of(flux_rule rule) {
+    static char text[400];
+    flux_layer *m = bare_of(number(1, FLUX_F16));
+    flux_state *opt = flux_setup(rule, m);
+    size_t need = flux_state_text(opt, NULL, 0);
+    text[0] = 0;
+    if (need < sizeof text) CHECK(flux_state_text(opt, text, need + 1) == need && strlen(text) == need);
+    char *end = strstr(text, "  # of 1 array, 1 parameter");
+    if (CHECK(end != NULL)) *end = 0;
+    return text;
+}
+TEST(states_as_text) {
+    CHECK_STR(text_of(flux_adam()), "Adam(0.001, beta=(0.9, 0.999), epsilon=1e-08)");
+    CHECK_STR(text_of(flux_adam(3e-4, .beta = { 0.5, 0.99 })), "Adam(0.0003, beta=(0.5, 0.99), epsilon=1e-08)");
+    CHECK_STR(text_of(flux_adamw(.lambda = 0.01)), "AdamW(0.001, beta=(0.9, 0.999), lambda=0.01, epsilon=1e-08)");
+    CHECK_STR(text_of(flux_adamw(.couple = FLUX_OFF)), "AdamW(0.001, beta=(0.9, 0.999), lambda=0, epsilon=1e-08, couple=false)");
+    CHECK_STR(text_of(flux_rmsprop(.centred = true)), "RMSProp(0.001, rho=0.9, epsilon=1e-08, centred=true)");
+    CHECK_STR(text_of(flux_rprop()), "Rprop(0.001, ell=(0.5, 1.2), gamma=(1e-06, 50))");
+    CHECK_STR(text_of(flux_clipnorm()), "ClipNorm(10, p=2)");
+    CHECK_STR(text_of(flux_accumgrad(4, flux_descent())), "OptimiserChain(AccumGrad(4), Descent(0.1))");
+    CHECK_STR(text_of(flux_mixed_precision(flux_optimiser_chain(flux_clipgrad(), flux_adadelta()))),
+              "MixedPrecision(OptimiserChain(ClipGrad(10), AdaDelta(0.9, epsilon=1e-08)))");
+    CHECK_STR(text_of(flux_optimiser_chain(flux_clipgrad(), flux_mixed_precision(flux_descent()))),
+              "MixedPrecision(OptimiserChain(ClipGrad(10), Descent(0.1)))");
+    CHECK_STR(text_of(flux_optimiser_chain(flux_signdecay(), flux_optimiser_chain(flux_weightdecay(), flux_lion()))),
+              "OptimiserChain(SignDecay(0.001), WeightDecay(0.0005), Lion(0.001, beta=(0.9, 0.999)))");
+}
+
+/* ------------------------------------------------------------------ mistakes */
+
+TEST(rules_that_can_not_be) {
+    CHECK_ERROR(flux_adam(-0.1), "adam: eta is -0.1, but must be 0 or more");
+    CHECK_ERROR(flux_adam((double)NAN), "adam: eta is");
+    CHECK_ERROR(flux_adam(HUGE_VAL), "adam: eta is inf");
+    CHECK_ERROR(flux_adam(.beta = { 0.9, 1 }), "adam: beta is 1, but must be at least 0 and less than 1");
+    CHECK_ERROR(flux_descent(.rho = 0.9), "descent: Descent has no rho");
+    CHECK_ERROR(flux_momentum(0.01, .beta = { 0.9 }), "momentum: Momentum has no beta");
+    CHECK_ERROR(flux_adam(.lambda = 0.1), "adam: Adam has no lambda");
+    CHECK_ERROR(flux_adam(.couple = FLUX_OFF), "adam: Adam has no couple");
+    CHECK_ERROR(flux_adam(.centred = true), "adam: Adam has no centred");
+    CHECK_ERROR(flux_adam(.n = 3), "adam: Adam has no n");
+    CHECK_ERROR(flux_clipgrad(-1), "clipgrad: delta is -1, but must be more than 0");
+    CHECK_ERROR(flux_rprop(.gamma = { 2, 1 }), "rprop: gamma is (2, 1), not in order");
+    CHECK_ERROR(flux_accumgrad(0, flux_adam()), "accumgrad: n is 0, but must be 1 or more");
+    CHECK_ERROR(flux_rule_with("Adma", flux_adam().o), "rule: there is no rule named \"Adma\"");
+    CHECK_ERROR(flux_rule_with(NULL, flux_adam().o), "rule: argument name is NULL");
+    CHECK_ERROR(flux_optimiser_chain(flux_adam(-1), flux_adam()), "adam: eta is -1");
+    flux_rule never;
+    memset(&never, 0, sizeof never);
+    CHECK_ERROR(flux_optimiser_chain(never), "optimiser_chain: this is not a rule");
+    CHECK_ERROR(flux_setup(never, bare_of(number(1, FLUX_F32))), "setup: this is not a rule");
+    flux_on_error(test_silent, NULL);
+    flux_rule bad = flux_adam(-1);
+    CHECK(bad.kind == -1 && flux_setup(bad, flux_dense(2, 2)) == NULL && flux_mixed_precision(bad).kind == -1);
+    CHECK_STR(flux_error(), "adam: eta is -1, but must be 0 or more");
+    flux_clear();
+    flux_on_error(NULL, NULL);
+}
+
+TEST(updates_that_can_not_be) {
+    flux_layer *m = flux_chain(flux_dense(2, 3), flux_dense(3, 1)), *other = flux_dense(2, 3), *longer = flux_chain(flux_dense(2, 3), flux_dense(3, 1), flux_dense(1, 1));
+    flux_layer *wider = flux_chain(flux_dense(2, 4), flux_dense(4, 1)), *half = flux_f16(m);
+    flux_state *opt = flux_setup(flux_adam(), m);
+    flux_grads *g = flux_gradient(flux_sum(flux_call(m, flux_ones(2, 1))), m);
+    REQUIRE(g != NULL);
+    CHECK_ERROR(flux_update(NULL, m, g), "update: argument state is NULL");
+    CHECK_ERROR(flux_update(opt, NULL, g), "update: argument model is NULL");
+    CHECK_ERROR(flux_update(opt, m, NULL), "update: argument gradients is NULL");
+    CHECK_ERROR(flux_setup(flux_adam(), NULL), "setup: argument model is NULL");
+    CHECK_ERROR(flux_update(opt, other, g), "update: this model has the parameter weight where the one of flux_setup had layers.0.weight");
+    CHECK_ERROR(flux_update(opt, longer, g), "layers.2.weight where the one of flux_setup had no more");
+    CHECK_ERROR(flux_update(opt, wider, g), "update: layers.0.weight is 4x2 f32, but was 3x2 f32 at flux_setup");
+    CHECK_ERROR(flux_update(opt, half, g), "update: layers.0.weight is 3x2 f16, but was 3x2 f32 at flux_setup");
+    CHECK_ERROR(flux_update(flux_setup(flux_adam(), longer), m, g), "no parameter layers.2.weight, which the one of flux_setup had");
+    CHECK(flux_update(opt, m, g) == 0);
+    CHECK_ERROR(flux_gradient(flux_nth(flux_tuple(flux_sum(flux_call(m, flux_ones(2, 1)))), 3), m), "nth");
+}
+
+TEST(ties_that_change) {
+    flux_tensor *w = number(1, FLUX_F32), *v = number(2, FLUX_F32);
+    flux_layer *tied = pair_of(w, w), *free_pair = pair_of(w, v);
+    flux_state *a = flux_setup(flux_descent(), tied), *b = flux_setup(flux_descent(), free_pair);
+    CHECK_ERROR(step(a, pair_of(w, v), 1), "update: q was tied to p at flux_setup and is not any more");
+    CHECK_ERROR(step(b, pair_of(v, v), 1), "tied to");
+    CHECK(flux_item(w) == 1 && flux_item(v) == 2);
+}
+
+TEST(used_up_graph) {
+    flux_layer *m = bare_of(number(1, FLUX_F32));
+    flux_state *opt = flux_setup(flux_descent(), m);
+    flux_tensor *loss = flux_call(m, number(3, FLUX_F32));
+    CHECK(flux_update(opt, m, flux_gradient(loss, m)) == 0);
+    CHECK(flux_item(loss) == 3);
+    CHECK_ERROR(flux_gradient(loss, m), "used up");
+    flux_grads *g = flux_gradient(flux_call(m, number(3, FLUX_F32)), m);
+    CHECK(flux_update(opt, m, g) == 0);
+    CHECK_ERROR(flux_update(opt, m, g), "update: these gradients were used up");
+}
+
+TEST(no_parameters_is_a_warning) {
+    seen[0] = 0;
+    flux_on_log(remember, NULL);
+    flux_state *opt = flux_setup(flux_adam(), flux_chain(flux_tanh));
+    flux_on_log(NULL, NULL);
+    CHECK(opt != NULL);
+    CHECK_STR(seen, "setup.empty: setup: this Chain has no trainable parameters");
+}
+
+/* ------------------------------------------------------------------ training */
+
+static flux_tensor *squares(flux_layer *m, flux_tensor *x, flux_tensor *y) { return flux_mse(flux_call(m, x), y); }
+static flux_tensor *blows_up(flux_layer *m, flux_tensor *x, flux_tensor *y) {
+    return flux_div(squares(m, x, y), flux_sub(flux_mean(x), 3));   /* a batch of threes divides by 0 */
+}
+static flux_tensor *no_loss(flux_layer *m, flux_tensor *x, flux_tensor *y) { return (void)m, (void)x, (void)y, (flux_tensor *)NULL; }
+
+static bool trained_in_train_mode;
+static flux_tensor *notes_mode(flux_layer *m, flux_tensor *x, flux_tensor *y) {
+    trained_in_train_mode = flux_training(m);
+    return squares(m, x, y);
+}
+
+TEST(train_learns) {
+    flux_seed(3);
+    flux_tensor *x = flux_eval(flux_rand(1, 64)), *y = flux_eval(flux_add(flux_mul(x, 3), 1));
+    flux_layer *m = flux_dense(1, 1);
+    flux_state *opt = flux_setup(flux_descent(0.2), m);
+    flux_loader *data = flux_dataloader(x, y, .batchsize = 8);
+    double before = flux_item(squares(m, x, y));
+    flux_testmode(m, true);
+    for (int epoch = 0; epoch < 40; epoch++) CHECK(flux_train(notes_mode, m, data, opt) == 0);
+    CHECK(trained_in_train_mode);
+    FLUX_NOGRAD CHECK(!flux_training(m));                      /* and back to auto after it */
+    CHECK(flux_item(squares(m, x, y)) < before / 1000);
+    CHECK_NEAR(flux_item(flux_weight(m)), 3, 0.05);
+}
+
+TEST(train_is_the_loop_written_out) {
+    flux_seed(5);
+    flux_layer *a = flux_chain(flux_dense(3, 4, flux_tanh), flux_dense(4, 2)), *b = flux_copy_layer(a);
+    flux_tensor *x = flux_eval(flux_randn(3, 20)), *y = flux_eval(flux_randn(2, 20));
+    flux_state *oa = flux_setup(flux_adam(0.01), a), *ob = flux_setup(flux_adam(0.01), b);
+    CHECK(flux_train(squares, a, flux_dataloader(x, y, .batchsize = 6), oa) == 0);
+    flux_each (batch, flux_dataloader(x, y, .batchsize = 6))
+        CHECK(flux_update(ob, b, flux_gradient(squares(b, batch.x, batch.y), b)) == 0);
+    CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_destructure(a), flux_destructure(b))))) < 1e-6);
+}
+
+TEST(train_stops_before_a_bad_update) {
+    float xs[6] = { 1, 2, 3, 3, 4, 5 };
+    flux_tensor *x = flux_from(xs, 1, 6), *y = flux_ones(1, 6);
+    flux_layer *m = flux_dense(1, 1), *twin = flux_copy_layer(m);
+    flux_state *opt = flux_setup(flux_descent(0.01), m), *good = flux_setup(flux_descent(0.01), twin);
+    CHECK_ERROR(flux_train(blows_up, m, flux_dataloader(x, y, .batchsize = 2), opt), "train: the loss is inf at batch 1");
+    CHECK(flux_train(blows_up, twin, flux_dataloader(flux_take(x, 2), flux_take(y, 2), .batchsize = 2), good) == 0);
+    CHECK_NEAR(flux_item(flux_weight(m)), flux_item(flux_weight(twin)), 0);     /* only batch 0 counted */
+}
+
+TEST(train_errors) {
+    flux_layer *m = flux_dense(1, 1);
+    flux_loader *data = flux_dataloader(flux_ones(1, 4), flux_ones(1, 4));
+    flux_state *opt = flux_setup(flux_adam(), m);
+    CHECK_ERROR(flux_train(NULL, m, data, opt), "train: argument loss is NULL");
+    CHECK_ERROR(flux_train(squares, NULL, data, opt), "train: argument model is NULL");
+    CHECK_ERROR(flux_train(squares, m, NULL, opt), "train: argument data is NULL");
+    CHECK_ERROR(flux_train(squares, m, data, NULL), "train: argument state is NULL");
+    CHECK_ERROR(flux_train(no_loss, m, data, opt), "train: the loss function gave NULL at batch 0");
+}
+
+TEST(patience_counts_in_a_row) {
+    flux_stopper s = { 0 };
+    static const bool in[] = { true, true, false, true, true, true, true, false }, out[] = { 0, 0, 0, 0, 0, 1, 1, 0 };
+    for (int i = 0; i < 8; i++) CHECK(flux_patience(&s, in[i], 3) == out[i]);
+    CHECK_ERROR(flux_patience(NULL, true, 3), "patience");
+}
+
+TEST(early_stopping_as_in_flux) {
+    flux_stopper s = { 0 };
+    static const double in[] = { 5, 4, 4.5, 4.2, 3.9, 4, 4.1, 3.95 };
+    static const bool out[] = { 0, 0, 0, 0, 0, 0, 0, 1 };      /* three in a row above the best */
+    for (int i = 0; i < 8; i++) CHECK(flux_early_stopping(&s, in[i], 3, 0) == out[i]);
+    flux_stopper far = { 0 };
+    static const double slow[] = { 1, 0.95, 0.9, 0.5, 0.49 };
+    static const bool stops[] = { 0, 0, 1, 0, 0 };             /* a gain of less than 0.1 is none */
+    for (int i = 0; i < 5; i++) CHECK(flux_early_stopping(&far, slow[i], 2, 0.1) == stops[i]);
+    flux_stopper bad = { 0 };
+    CHECK(!flux_early_stopping(&bad, 1, 2, 0));
+    CHECK(!flux_early_stopping(&bad, (double)NAN, 2, 0));
+    CHECK(flux_early_stopping(&bad, (double)NAN, 2, 0));               /* NaN is never an improvement */
+    CHECK(!flux_early_stopping(&bad, 0.5, 2, 0));
+}
+
+TEST(plateau_as_in_flux) {
+    flux_stopper s = { 0 };
+    static const double in[] = { 10, 9, 9.0005, 8.9996, 8.9995, 7, 7, 7 };
+    static const bool out[] = { 0, 0, 0, 0, 1, 0, 0, 0 };
+    for (int i = 0; i < 8; i++) CHECK(flux_plateau(&s, in[i], 3, 1e-2) == out[i]);
+    flux_stopper fine = { 0 };                                 /* min_dist 0: the default, 1e-6 */
+    CHECK(!flux_plateau(&fine, 1, 1, 0) && !flux_plateau(&fine, 1.001, 1, 0) && flux_plateau(&fine, 1.001, 1, 0));
+}
+
+/* ------------------------------------------------------------------ gradients against differences */
+
+static flux_tensor *smooth(flux_tensor *x, void *user) { return (void)user, flux_sum(flux_mul(flux_sin(x), flux_exp(flux_mul(x, 0.3)))); }
+static flux_tensor *half_blind(flux_tensor *x, void *user) {   /* its gradient misses one of two factors */
+    (void)user;
+    return flux_sum(flux_mul(x, flux_detach(x)));
+}
+static flux_tensor *constant(flux_tensor *x, void *user) { return (void)x, (void)user, flux_scalar(3); }
+static flux_tensor *noisy(flux_tensor *x, void *user) { return (void)user, flux_sum(flux_mul(flux_square(x), flux_rand(4, 3))); }
+static flux_tensor *not_one(flux_tensor *x, void *user) { return (void)user, flux_mul(x, 2); }
+
+TEST(gradcheck_tells_right_from_wrong) {
+    flux_tensor *x = flux_to_dtype(flux_randn(4, 3), FLUX_F64), *narrow = flux_randn(4, 3);
+    CHECK(flux_gradcheck(smooth, NULL, x, 0) < 1e-8);
+    CHECK(flux_gradcheck(smooth, NULL, x, 5) < 1e-8);
+    CHECK(flux_gradcheck(smooth, NULL, narrow, 0) < 1e-2);
+    CHECK_NEAR(flux_gradcheck(half_blind, NULL, x, 0), 0.5, 1e-6);
+    CHECK(flux_gradcheck(constant, NULL, x, 0) == 0);
+    CHECK(flux_gradcheck(noisy, NULL, x, 0) < 1e-8);           /* the same numbers are drawn at every call */
+    CHECK_ERROR(flux_gradcheck(not_one, NULL, x, 0), "one real number");
+    CHECK_ERROR(flux_gradcheck(NULL, NULL, x, 0), "gradcheck: argument fn is NULL");
+    CHECK_ERROR(flux_gradcheck(smooth, NULL, NULL, 0), "gradcheck: argument x is NULL");
+    CHECK_ERROR(flux_gradcheck(smooth, NULL, flux_to_dtype(x, FLUX_I32), 0), "must be a tensor of floating numbers, not i32");
+}
+
+/* ------------------------------------------------------------------ states in files, and on their way */
+
+static flux_rule long_chain(void) { return flux_accumgrad(2, flux_optimiser_chain(flux_momentum(), flux_adam(), flux_adam(0.5))); }
+
+TEST(a_saved_run_goes_on_as_if_it_had_not_stopped) {
+    static flux_rule (*const rules[])(void) = { long_chain };
+    for (int k = 0; k < 3; k++) FLUX_SCOPE {
+        flux_rule rule = k == 0 ? rules[0]() : k == 1 ? flux_adam(0.01) : flux_mixed_precision(flux_adam(0.01));
+        flux_seed(9);
+        flux_layer *start = flux_chain(flux_dense(3, 4, flux_tanh), flux_dense(4, 2)), *m = k == 2 ? flux_f16(start) : start;
+        flux_layer *again = flux_copy_layer(m);
+        flux_tensor *x = flux_to_dtype(flux_randn(3, 5), flux_dtype_of(flux_param(m, "layers.0.weight")));
+        flux_state *opt = flux_setup(rule, m), *second = flux_setup(rule, again);
+        for (int t = 0; t < 6; t++) {
+            FLUX_SCOPE CHECK(flux_update(opt, m, flux_gradient(flux_sum(flux_square(flux_call(m, x))), m)) == 0);
+            if (t == 2) REQUIRE(flux_save_all("build/test_optim.safetensors", m, opt) == 0);
+        }
+        const char *path = "build/test_optim.safetensors";
+        const void *into[2] = { again, second };
+        REQUIRE(flux_load_items(path, 2, "m, opt", into) == 0);
+        for (int t = 3; t < 6; t++) FLUX_SCOPE CHECK(flux_update(second, again, flux_gradient(flux_sum(flux_square(flux_call(again, x))), again)) == 0);
+        CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_destructure(m), flux_destructure(again))))) == 0);
+        if (k == 0) {
+            const double steps[4] = { 1, 1, 1, 1 };            /* three gradients: one applied, one waiting */
+            CHECK_DATA(flux_load_tensor(path, "opt.layers.0.bias.steps"), steps, 0);
+            CHECK(flux_load_tensor(path, "opt.layers.0.bias.m2") != NULL);      /* the second Adam's */
+        }
+        if (k == 2) CHECK(flux_dtype_of(flux_load_tensor(path, "opt.layers.1.weight.master")) == FLUX_F32);
+        remove(path);
+    }
+}
+
+TEST(moving_a_state_to_where_it_is) {
+    flux_state *opt = flux_setup(flux_adam(), flux_dense(2, 2));
+    CHECK(flux_cpu(opt) == opt);
+    CHECK(flux_device_of(opt).backend == 0);
+}
+
+TEST_MAIN()

@@ -1,0 +1,89 @@
+/* Optimisers when memory runs out: every allocation that flux_setup, flux_update, flux_adjust, printing and copying a state
+   make fails once. Each time there must be an error, and after a failed update model and state must be as they were.
+   (With config=sanitize: nor may anything leak.) */
+#include <stdlib.h>
+static long allocations, failing = -1;    /* counted while armed; the one that fails */
+static int armed;
+static int fails(void) { return armed && allocations++ == failing; }
+static void *try_malloc(size_t n) { return fails() ? NULL : malloc(n); }
+static void *try_realloc(void *p, size_t n) { return fails() ? NULL : realloc(p, n); }
+#define FLUX_MALLOC(n) try_malloc(n)
+#define FLUX_REALLOC(p, n) try_realloc(p, n)
+#define FLUX_FREE(p) free(p)
+#define FLUX_IMPLEMENTATION
+#include "test.h"
+
+static double fingerprint(flux_layer *m, flux_state *s) {
+    double v = 0;
+    FLUX_SCOPE {
+        v = flux_item(flux_norm(flux_to_dtype(flux_destructure(m), FLUX_F64)));
+        for (int i = 0; i < s->nleaves * s->nstates; i++) v += flux_item(flux_norm(s->s[i])) * (i + 1);
+        for (int i = 0; i < s->nleaves * s->nrules; i++) v += 1000 * (double)s->t[i];
+        for (int i = 0; i < s->nleaves; i++)
+            if (s->leaf[i].master) v += flux_item(flux_norm(s->leaf[i].master)) * 0.7;
+    }
+    return v;
+}
+
+static void steps(flux_state *s, flux_layer *m, flux_tensor *x) {
+    for (int i = 0; i < 3; i++) FLUX_SCOPE {
+        double before = fingerprint(m, s);
+        flux_grads *g = flux_gradient(flux_sum(flux_square(flux_call(m, x))), m);
+        armed = 1;
+        int rc = flux_update(s, m, g);
+        armed = 0;
+        CHECK((rc != 0) == flux_failed());
+        flux_clear();
+        if (rc != 0 && !CHECK(fingerprint(m, s) == before)) fprintf(stderr, "    step %d, allocation %ld\n", i, failing);
+    }
+}
+
+static void whole_life(flux_rule (*make)(void), flux_dtype dtype) {
+    FLUX_SCOPE {
+        flux_layer *m = flux_chain(flux_dense(3, 4, flux_tanh), flux_dense(4, 2));
+        flux_tensor *x = flux_eval(flux_to_dtype(flux_ones(3, 5), dtype));
+        char text[100];
+        if (dtype == FLUX_F16) m = flux_f16(m);
+        armed = 1;
+        flux_state *s = flux_setup(make(), m);
+        armed = 0;
+        CHECK((s == NULL) == flux_failed());
+        flux_clear();
+        if (s) steps(s, m, x);
+        armed = 1;
+        if (s) {
+            flux_state_text(s, text, sizeof text);
+            flux_adjust(s, .eta = 0.1);
+            flux_state *copy = flux__state_copy(s);
+            armed = 0;
+            CHECK((copy == NULL) == flux_failed());
+        }
+        armed = 0;
+        flux_clear();
+    }
+}
+
+static void each_allocation(flux_rule (*make)(void), flux_dtype dtype) {
+    flux_on_error(test_silent, NULL);
+    failing = -1;
+    whole_life(make, dtype);
+    allocations = 0;
+    whole_life(make, dtype);              /* once more: the schedules are known now */
+    long n = allocations;
+    CHECK(n > 50);
+    for (failing = 0; failing < n && test_bad < 20; failing++) {
+        allocations = 0;
+        whole_life(make, dtype);
+    }
+    failing = -1;
+    flux_on_error(NULL, NULL);
+}
+
+static flux_rule adam(void) { return flux_adam(); }
+static flux_rule chain(void) { return flux_accumgrad(2, flux_optimiser_chain(flux_clipnorm(1), flux_momentum(), flux_adam())); }
+static flux_rule mixed(void) { return flux_mixed_precision(flux_oadam()); }
+
+TEST(adam) { each_allocation(adam, FLUX_F32); }
+TEST(accumulated_chain) { each_allocation(chain, FLUX_F32); }
+TEST(mixed_precision) { each_allocation(mixed, FLUX_F16); }
+TEST_MAIN()

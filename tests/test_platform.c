@@ -1,0 +1,490 @@
+/* What lies beneath: files that come to be whole or not at all, threads' own pointers, the pool, instruction sets, and
+   the matrix product against a plain loop, at every instruction set that this machine has. */
+#define _XOPEN_SOURCE 700
+#include <stdlib.h>
+static int no_memory;                     /* set: allocations of 64 kB and more fail */
+static void *try_malloc(size_t n) { return no_memory && n >= 65536 ? NULL : malloc(n); }
+#define FLUX_MALLOC(n) try_malloc(n)
+#define FLUX_REALLOC(p, n) realloc(p, n)
+#define FLUX_FREE(p) free(p)
+#define FLUX_IMPLEMENTATION
+#include "test.h"
+#ifndef _WIN32
+#include <dirent.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- files */
+
+static char folder[64];
+static char *in_folder(const char *name) {
+    static char path[4][256];
+    static int n;
+    n = (n + 1) % 4;
+    snprintf(path[n], sizeof path[n], "%s/%s", folder, name);
+    return path[n];
+}
+static int entries(void) {                /* files in the folder: nothing may be left behind */
+    int n = 0;
+    DIR *d = opendir(folder);
+    struct dirent *e;
+    while (d && (e = readdir(d)) != NULL) n += strcmp(e->d_name, ".") && strcmp(e->d_name, "..");
+    if (d) closedir(d);
+    return n;
+}
+static void start(void) {
+    strcpy(folder, "/tmp/flux-test-XXXXXX");
+    if (!mkdtemp(folder)) exit(2);
+}
+static void finish(void) {
+    DIR *d = opendir(folder);
+    struct dirent *e;
+    while (d && (e = readdir(d)) != NULL) remove(in_folder(e->d_name));
+    if (d) closedir(d);
+    rmdir(folder);
+}
+static bool holds(const char *path, const char *text) {
+    size_t n = 0;
+    char *data = (char *)flux__read_file(path, &n, "test");
+    bool same = data && n == strlen(text) && !memcmp(data, text, n + 1);
+    FLUX_FREE(data);
+    return same;
+}
+static bool put(const char *path, const char *text) {
+    flux__out *o = flux__out_open(path, "save");
+    flux__out_write(o, text, strlen(text));
+    return flux__out_commit(o);
+}
+
+static int put_times(flux__out *o, const char *data, size_t bytes, int times) {
+    int good = 0;
+    while (times-- > 0) good += flux__out_write(o, data, bytes);
+    return good;
+}
+
+TEST(written_file_reads_back) {
+    start();
+    CHECK(put(in_folder("a"), "hello"));
+    CHECK(holds(in_folder("a"), "hello"));
+    CHECK(put(in_folder("a"), ""));
+    CHECK(holds(in_folder("a"), ""));
+    CHECK(entries() == 1);
+    finish();
+}
+
+TEST(many_writes_of_all_sizes) {
+    start();
+    size_t sizes[] = { 1, 16383, 0, 16384, 2, 16385, 70000, 3, 200000 }, total = 0, n, at = 0;
+    unsigned char *want = (unsigned char *)malloc(400000), *got;
+    REQUIRE(want);
+    flux__out *o = flux__out_open(in_folder("b"), "save");
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        for (size_t j = 0; j < sizes[i]; j++) want[total + j] = (unsigned char)((total + j) * 2654435761u >> 24);
+        CHECK(flux__out_write(o, want + total, sizes[i]));
+        total += sizes[i];
+    }
+    CHECK(flux__out_commit(o));
+    got = (unsigned char *)flux__read_file(in_folder("b"), &n, "load");
+    CHECK(got && n == total);
+    while (got && at < n && got[at] == want[at]) at++;
+    CHECK(at == total);
+    FLUX_FREE(got);
+    free(want);
+    finish();
+}
+
+TEST(old_file_keeps_its_mode) {
+    struct stat s;
+    start();
+    CHECK(put(in_folder("m"), "old"));
+    CHECK(chmod(in_folder("m"), 0640) == 0);
+    CHECK(put(in_folder("m"), "new"));
+    CHECK(stat(in_folder("m"), &s) == 0 && (s.st_mode & 07777) == 0640);
+    CHECK(holds(in_folder("m"), "new"));
+    finish();
+}
+
+TEST(link_stays_a_link) {
+    struct stat s;
+    start();
+    CHECK(put(in_folder("real"), "old"));
+    CHECK(symlink("real", in_folder("link")) == 0);
+    CHECK(put(in_folder("link"), "new"));
+    CHECK(lstat(in_folder("link"), &s) == 0 && S_ISLNK(s.st_mode));
+    CHECK(holds(in_folder("real"), "new"));
+    finish();
+}
+
+TEST(abort_leaves_the_old_file) {
+    start();
+    CHECK(put(in_folder("a"), "old"));
+    flux__out *o = flux__out_open(in_folder("a"), "save");
+    CHECK(flux__out_write(o, "new", 3));
+    CHECK(entries() == 2);
+    flux__out_abort(o);
+    CHECK(entries() == 1 && holds(in_folder("a"), "old"));
+    finish();
+}
+
+TEST(full_disk_leaves_the_old_file) {
+    struct rlimit was, small;
+    char big[5000];
+    start();
+    memset(big, 'x', sizeof big);
+    CHECK(put(in_folder("w.npy"), "old"));
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &was) == 0);
+    small = was;
+    small.rlim_cur = 50000;
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+    flux__out *o = flux__out_open(in_folder("w.npy"), "save");
+    int good = 0;
+    CHECK_ERROR(good = put_times(o, big, sizeof big, 20), "w.npy: File too large");
+    CHECK(good >= 9 && good < 20);
+    CHECK(!flux__out_commit(o) && !flux_failed());         /* one error, one message */
+    /* small enough to wait in the buffer until the end: the error comes then */
+    small.rlim_cur = 1000;
+    CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
+    o = flux__out_open(in_folder("w.npy"), "save");
+    CHECK(flux__out_write(o, big, sizeof big));
+    CHECK_ERROR(CHECK(!flux__out_commit(o)), "save: cannot write");
+    CHECK(setrlimit(RLIMIT_FSIZE, &was) == 0);
+    signal(SIGXFSZ, handler);
+    CHECK(entries() == 1 && holds(in_folder("w.npy"), "old"));
+    finish();
+}
+
+TEST(device_is_written_as_it_is) {
+    struct stat s;
+    if (stat("/dev/full", &s) != 0) SKIP("no /dev/full");
+    flux__out *o = flux__out_open("/dev/full", "save");
+    CHECK(flux__out_write(o, "text", 4));
+    CHECK_ERROR(flux__out_commit(o), "save: cannot write /dev/full: No space left on device");
+    CHECK(stat("/dev/full", &s) == 0 && S_ISCHR(s.st_mode));
+    CHECK(put("/dev/null", "gone"));
+}
+
+TEST(paths_that_cannot_be_written) {
+    start();
+    CHECK_ERROR(flux__out_open(folder, "save"), "Is a directory");
+    CHECK_ERROR(flux__out_open(in_folder("none/a"), "save"), "none/a: No such file or directory");
+    CHECK_ERROR(flux__out_open(NULL, "save"), "save: the path is NULL");
+    CHECK_ERROR(flux__out_open("", "save"), "save: the path is empty");
+    CHECK(!flux__out_write(NULL, "x", 1) && !flux__out_commit(NULL));
+    flux__out_abort(NULL);
+    CHECK(!flux_failed());
+    CHECK(put(in_folder("a"), "old") && chmod(in_folder("a"), 0444) == 0);
+    if (geteuid() != 0) CHECK_ERROR(flux__out_open(in_folder("a"), "save"), "Permission denied");
+    CHECK(entries() == 1);
+    finish();
+}
+
+TEST(files_that_cannot_be_read) {
+    size_t n = 1;
+    start();
+    CHECK_ERROR(CHECK(!flux__read_file(in_folder("none"), &n, "load")), "none: No such file or directory");
+    CHECK(n == 0);
+    CHECK_ERROR(flux__read_file(folder, &n, "load"), "Is a directory");
+    CHECK_ERROR(flux__read_file(NULL, &n, "load"), "load: the path is NULL");
+    finish();
+}
+
+TEST(environment_caps_the_instruction_set) {
+    int best = flux__simd_detect(), was = flux__simd_known;
+    const char *names[] = { "base", "avx2", "avx512", "nonsense", "" };
+    int want[] = { 0, best < 1 ? best : 1, best, best, best };
+    CHECK(best >= 0 && best <= 2);
+    for (int i = 0; i < 5; i++) {
+        setenv("FLUX_SIMD", names[i], 1);
+        flux__simd_known = 0;
+        CHECK(flux__simd() == want[i]);
+    }
+    unsetenv("FLUX_SIMD");
+    flux__simd_known = was;
+}
+
+#ifndef FLUX_NO_THREADS
+TEST(environment_sets_the_threads) {
+    const char *text[] = { "3", "1", "100000" };
+    int want[] = { 3, 1, FLUX__MAX_THREADS };
+    for (int i = 0; i < 3; i++) {
+        setenv("FLUX_NUM_THREADS", text[i], 1);
+        flux__pool.wanted = 0;
+        CHECK(flux__num_threads() == want[i]);
+    }
+    flux_silence("threads");
+    setenv("FLUX_NUM_THREADS", "many", 1);
+    flux__pool.wanted = 0;
+    CHECK(flux__num_threads() == flux__processors());
+    unsetenv("FLUX_NUM_THREADS");
+    flux_threads(0);
+    CHECK(flux__num_threads() == flux__processors());
+}
+#endif
+#endif
+
+/* ---- threads */
+
+TEST(clock_and_machine) {
+    double t = flux__now();
+    CHECK(flux__now() >= t);
+    CHECK(flux__processors() >= 1);
+    CHECK(flux__terminal_width(stdout) > 0);
+    FILE *f = tmpfile();
+    if (f) CHECK(!flux__is_terminal(f));
+    if (f) fclose(f);
+}
+
+TEST(libraries) {
+    size_t (*length)(const char *);
+    int other;
+    CHECK(flux__library_open("libflux-there-is-none.so.1") == NULL);
+    void *self = flux__library_open(NULL);
+    REQUIRE(self);
+    CHECK(!flux__library_symbol(self, "flux_no_such_symbol", &length, sizeof length));
+#ifndef _WIN32
+    REQUIRE(flux__library_symbol(self, "strlen", &length, sizeof length));
+    CHECK(length("four") == 4);
+    CHECK(!flux__library_symbol(self, "strlen", &other, sizeof(char)));
+#endif
+    (void)other;
+}
+
+#ifndef FLUX_NO_THREADS
+static int ended, mine_seen, once_runs;
+static int64_t total;
+static flux__once_flag once = FLUX__ONCE_INIT;
+static void count_once(void) { once_runs++; }
+static void at_end(void *p) {             /* flux's own pointer is set in these threads, and still there when they end */
+    flux__thread *t = (flux__thread *)p;
+    flux__atomic_add32(&mine_seen, flux__tls_get() == (void *)t);
+    flux__atomic_add32(&ended, 1);
+}
+static void (*flux_end)(void *);
+static void end_both(void *p) {
+    at_end(p);
+    flux_end(p);
+}
+static void work(void *arg) {
+    flux__once(&once, count_once);
+    for (int i = 0; i < 10000; i++) flux__atomic_add(&total, (int64_t)1 << 33);
+    if (arg) flux_seed(1);                /* makes the thread's state */
+}
+
+TEST(threads_atomics_once) {
+    flux__os_thread t[4];
+    int x = 5;
+    flux__self();
+    flux_end = flux__tls_end;
+    flux__tls_end = end_both;
+    for (int i = 0; i < 4; i++) REQUIRE(flux__thread_start(&t[i], work, i < 3 ? &x : NULL));
+    for (int i = 0; i < 4; i++) flux__thread_join(&t[i]);
+    flux__tls_end = flux_end;
+    CHECK(total == 40000 * ((int64_t)1 << 33));
+    CHECK(once_runs == 1);
+    CHECK(ended == 3 && mine_seen == 3);  /* the fourth had nothing to free */
+    CHECK(!flux__atomic_cas32(&x, 4, 6) && x == 5);
+    CHECK(flux__atomic_cas32(&x, 5, 6) && x == 6);
+}
+#endif
+
+static int hits[3000], crooked;           /* crooked: scratch memory off its line, or missing; CHECK is for one thread */
+static int64_t outer_sum;
+static void hit(void *ctx, int64_t i) {
+    void *p = flux__scratch(1000 + (size_t)i);
+    if (!p || (uintptr_t)p % 64) flux__atomic_add32(&crooked, 1);
+    if (p) memset(p, 1, 1000 + (size_t)i);
+    flux__scratch_done(p);
+    flux__atomic_add32((int *)ctx + i, 1);
+}
+static void nest(void *ctx, int64_t i) {
+    flux__parallel(10, hit, (int *)ctx + 10 * i);
+    flux__atomic_add(&outer_sum, i);
+}
+static bool all_once(int n) {
+    for (int i = 0; i < n; i++)
+        if (hits[i] != 1) return false;
+    return true;
+}
+
+TEST(parallel_runs_each_once) {
+    for (int threads = 1; threads <= 5; threads++) {
+        flux_threads(threads);
+        for (int n = 0; n < 300; n = n * 3 / 2 + 1) {
+            memset(hits, 0, sizeof hits);
+            flux__parallel(n, hit, hits);
+            CHECK(all_once(n) && hits[n] == 0);
+        }
+        memset(hits, 0, sizeof hits);
+        flux__parallel(100, nest, hits);
+        CHECK(all_once(1000));
+        flux__threads_stop();
+        flux__threads_stop();
+    }
+    CHECK(outer_sum == 5 * 99 * 50 && crooked == 0);
+    CHECK_ERROR(flux_threads(-1), "threads: -1");
+    flux_threads(0);
+}
+
+#ifndef FLUX_NO_THREADS
+static void user(void *arg) {
+    for (int r = 0; r < 50; r++) flux__parallel(60, hit, (int *)arg);
+}
+TEST(parallel_from_several_threads) {
+    flux__os_thread t[3];
+    memset(hits, 0, sizeof hits);
+    flux_threads(3);
+    for (int i = 0; i < 3; i++) REQUIRE(flux__thread_start(&t[i], user, hits + 60 * i));
+    flux_threads(2);                      /* while they are at it */
+    for (int i = 0; i < 3; i++) flux__thread_join(&t[i]);
+    for (int i = 0; i < 180; i++) CHECK(hits[i] == 50);
+    flux_threads(0);
+}
+#endif
+
+/* ---- matrix product */
+
+static uint64_t state = 88172645463325252u;
+static int64_t below(int64_t n) {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    return (int64_t)(state % (uint64_t)n);
+}
+typedef struct product {                  /* a random one; elements as double, the job's own in f32 or f64 */
+    bool f64;
+    flux__gemm_job job;
+    char *a, *b, *c;
+    double *want, *seen;
+    int64_t na, nb, nc, calls;
+} product;
+static double element(const product *p, const char *x, int64_t i) {
+    return p->f64 ? ((const double *)(const void *)x)[i] : (double)((const float *)(const void *)x)[i];
+}
+static char *numbers(const product *p, int64_t n) {    /* exactly n of them, so that a sanitizer sees a step too far */
+    size_t size = p->f64 ? 8 : 4;
+    char *x = (char *)malloc((size_t)n * size + 1);
+    for (int64_t i = 0; x && i < n; i++) {
+        double v = (double)(below(201) - 100) / 100;
+        if (p->f64) ((double *)(void *)x)[i] = v;
+        else ((float *)(void *)x)[i] = (float)v;
+    }
+    return x;
+}
+static void see(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb, int64_t nb, void *block, int64_t ld) {
+    product *p = (product *)ctx;
+    (void)worker;
+    for (int64_t j = 0; j < nb; j++)
+        for (int64_t i = 0; i < mb; i++) p->seen[i0 + i + (j0 + j) * p->job.m] += element(p, (char *)block, i + j * ld);
+    flux__atomic_add(&p->calls, mb * nb);
+}
+static int64_t extent(int64_t n, int64_t step, int64_t m, int64_t other) {
+    return n > 0 && m > 0 ? (n - 1) * step + (m - 1) * other + 1 : 0;
+}
+static void make(product *p, int64_t m, int64_t n, int64_t k, int how_a, int how_b) {
+    flux__gemm_job *g = &p->job;
+    int64_t gap = below(2) * below(9), ra[] = { 1, k + gap, 2 }, ca[] = { m + gap, 1, 2 * m + 3 };
+    int64_t rb[] = { 1, n + gap, 3, 0 }, cb[] = { k + gap, 1, 3 * k + 1, 1 };
+    memset(g, 0, sizeof *g);
+    g->m = m, g->n = n, g->k = k, g->ldc = m + gap;
+    g->a_row = ra[how_a], g->a_col = ca[how_a], g->b_row = rb[how_b], g->b_col = cb[how_b];
+    p->na = extent(m, g->a_row, k, g->a_col), p->nb = extent(k, g->b_row, n, g->b_col);
+    p->nc = extent(m, 1, n, g->ldc), p->calls = 0;
+    g->a = p->a = numbers(p, p->na), g->b = p->b = numbers(p, p->nb), p->c = numbers(p, p->nc);
+    g->c = p->c, g->ctx = p;
+    p->want = (double *)calloc((size_t)(m * n) + 1, 8), p->seen = (double *)calloc((size_t)(m * n) + 1, 8);
+    for (int64_t j = 0; j < n; j++)
+        for (int64_t q = 0; q < k; q++)
+            for (int64_t i = 0; i < m; i++)
+                p->want[i + j * m] += element(p, p->a, i * g->a_row + q * g->a_col) * element(p, p->b, q * g->b_row + j * g->b_col);
+}
+static void drop(product *p) {
+    free(p->a), free(p->b), free(p->c), free(p->want), free(p->seen);
+}
+static bool near_enough(const product *p, const double *want, double got, int64_t i) {
+    return fabs(got - want[i]) <= (p->f64 ? 1e-14 : 1e-6) * (double)(p->job.k + 10);
+}
+static void check_product(int64_t m, int64_t n, int64_t k) {
+    product p;
+    int how_a = (int)below(3), how_b = (int)below(4), show = (int)below(3);
+    p.f64 = below(2) != 0;
+    make(&p, m, n, k, how_a, how_b);
+    int64_t wrong = 0, gap_wrong = 0, gap = p.job.ldc - m;
+    char *before = (char *)malloc((size_t)p.nc * 8 + 1);
+    memcpy(before, p.c, (size_t)p.nc * (p.f64 ? 8 : 4));
+    if (show > 0) p.job.epilogue = see;
+    if (show == 2) p.job.c = NULL;
+    CHECK(flux__gemm(p.f64, &p.job) == 0);
+    for (int64_t j = 0; j < n; j++)
+        for (int64_t i = 0; i < m; i++) {
+            if (show != 2) wrong += !near_enough(&p, p.want, element(&p, p.c, i + j * p.job.ldc), i + j * m);
+            if (show > 0) wrong += !near_enough(&p, p.want, p.seen[i + j * m], i + j * m);
+        }
+    for (int64_t j = 0; j + 1 < n && m > 0; j++)           /* what lies between the columns of C is not ours */
+        for (int64_t i = 0; i < gap; i++)
+            gap_wrong += element(&p, p.c, m + i + j * p.job.ldc) != element(&p, before, m + i + j * p.job.ldc);
+    if (!CHECK(wrong == 0 && gap_wrong == 0 && p.calls == (show > 0 ? m * n : 0)))
+        fprintf(stderr, "    f64 %d, %dx%dx%d, how %d %d, epilogue %d\n", p.f64, (int)m, (int)n, (int)k, how_a, how_b, show);
+    free(before);
+    drop(&p);
+}
+static int64_t some(void) {
+    int64_t kind = below(6);
+    return kind == 0 ? below(4) : kind == 1 ? 1 + below(20) : kind == 2 ? 16 * (1 + below(8)) : 1 + below(kind == 3 ? 200 : 70);
+}
+
+TEST(products_of_all_shapes) {
+    int best = flux__simd_detect();
+    for (int level = 0; level <= best; level++) {
+        flux__simd_known = level + 1;
+        flux_threads(level + 1);
+        for (int i = 0; i < 250; i++) check_product(some(), some(), some());
+        check_product(600, 40, 5);        /* more than a block, more than a chunk, strides that crowd the cache */
+        check_product(40, 600, 5);
+        check_product(33, 17, 2100);
+        check_product(64, 40, 1024);
+        check_product(1024, 70, 40);
+        check_product(1, 500, 300);
+        check_product(500, 1, 300);
+    }
+    flux__simd_known = 0;
+    flux_threads(0);
+}
+
+TEST(products_do_not_depend_on_the_threads) {
+    int64_t shape[][3] = { { 150, 130, 700 }, { 10, 400, 600 }, { 700, 12, 90 }, { 1, 900, 900 }, { 513, 514, 515 } };
+    for (int s = 0; s < 5; s++)
+        for (int how = 0; how < 2; how++) {
+            product p;
+            p.f64 = how == 1;
+            make(&p, shape[s][0], shape[s][1], shape[s][2], how, 1 - how);
+            size_t bytes = (size_t)p.nc * (p.f64 ? 8 : 4);
+            char *first = (char *)malloc(bytes);
+            for (int threads = 1; threads <= 4; threads++) {
+                flux_threads(threads);
+                CHECK(flux__gemm(p.f64, &p.job) == 0);
+                if (threads == 1) memcpy(first, p.c, bytes);
+                else CHECK(memcmp(first, p.c, bytes) == 0);
+            }
+            free(first);
+            drop(&p);
+        }
+    flux_threads(0);
+}
+
+TEST(product_without_memory) {
+    product p;
+    p.f64 = false;
+    make(&p, 100, 90, 500, 1, 2);         /* must be copied */
+    for (int threads = 1; threads <= 2; threads++) {
+        flux_threads(threads);
+        flux__threads_stop();             /* nor is there any memory kept from before */
+        no_memory = 1;
+        CHECK_ERROR(CHECK(flux__gemm(false, &p.job) == -1), "matmul: out of memory for a product of 100x500 by 500x90");
+        no_memory = 0;
+        CHECK(flux__gemm(false, &p.job) == 0);
+    }
+    drop(&p);
+    flux_threads(0);
+}
+TEST_MAIN()

@@ -1,0 +1,620 @@
+/* Printing: tensors, models, sizes. Most texts here were taken from a Julia session or from Flux.jl's own documents;
+   the model summaries follow the layout that its show code computes. */
+#include <locale.h>
+#include <stdlib.h>
+static int memory_left = -1;              /* allocations until one fails; -1: none does */
+static void *some(void *p, size_t n) { return memory_left == 0 || (memory_left > 0 && memory_left-- == 0) ? NULL : realloc(p, n); }
+#define FLUX_MALLOC(n) some(NULL, n)
+#define FLUX_REALLOC(p, n) some(p, n)
+#define FLUX_FREE(p) free(p)
+#define FLUX_IMPLEMENTATION
+#include "test.h"
+
+static char shown[1 << 18];
+static const char *text_of(flux_tensor *x) {
+    size_t n = flux_tensor_text(x, shown, sizeof shown);
+    return n == strlen(shown) ? shown : "the length is wrong";
+}
+static const char *model_text(flux_layer *m) {
+    size_t n = flux_layer_text(m, shown, sizeof shown);
+    return n == strlen(shown) ? shown : "the length is wrong";
+}
+/* One float64 or float32 as a scalar prints it, without place and dtype. */
+static const char *number_text(double v, flux_dtype t) {
+    flux_shape s = { 0, { 0 } };
+    char *end;
+    text_of(flux_full_shape(s, v, t));
+    if ((end = strchr(shown, ' ')) != NULL) *end = 0;
+    return shown;
+}
+static int lines_in(const char *s) {
+    int n = 1;
+    for (; *s; s++) n += *s == '\n';
+    return n;
+}
+static int widest(const char *s) {         /* in characters */
+    int most = 0, n = 0;
+    for (; *s; s++) {
+        if (((unsigned char)*s & 0xC0) != 0x80) n++;
+        if (*s == '\n') n = 0;
+        if (n > most) most = n;
+    }
+    return most;
+}
+static void defaults(void) {
+    flux_print_limits(0, 0);
+    flux_print_ascii(false);
+}
+
+/* ------------------------------------------------------------------ sizes in bytes, groups of digits */
+
+TEST(bytes) {
+    static const struct { int64_t n; const char *text; } cases[] = {
+        { 0, "0 bytes" }, { 1, "1 byte" }, { 2, "2 bytes" }, { 1023, "1023 bytes" }, { 1024, "1.000 KiB" },
+        { 3076, "3.004 KiB" }, { 3284, "3.207 KiB" }, { 6512680, "6.211 MiB" }, { 1048576, "1.000 MiB" },
+        { 1048575, "1023.999 KiB" }, { 1073741824, "1.000 GiB" }, { (int64_t)1 << 40, "1.000 TiB" },
+        { INT64_MAX, "8.000 EiB" }, { -5, "-5 bytes" }, { 1536, "1.500 KiB" }
+    };
+    char out[32];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        CHECK(flux_format_bytes(cases[i].n, out, sizeof out) == strlen(cases[i].text));
+        CHECK_STR(out, cases[i].text);
+    }
+    memset(out, '#', sizeof out);
+    CHECK(flux_format_bytes(3076, out, 4) == 9);
+    CHECK_STR(out, "3.0");
+    CHECK(out[4] == '#');
+    CHECK(flux_format_bytes(3076, NULL, 0) == 9);
+    CHECK(flux_format_bytes(3076, NULL, 7) == 9);
+    CHECK(flux_format_bytes(3076, out, 0) == 9 && out[0] == '3');
+}
+
+TEST(digit_groups) {
+    static const struct { int64_t n; const char *text; } cases[] = {
+        { 0, "0" }, { 999, "999" }, { 1000, "1_000" }, { 1607680, "1_607_680" }, { 123456, "123_456" }, { -1000, "-1_000" },
+        { INT64_MIN, "-9_223_372_036_854_775_808" }
+    };
+    char out[32];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        CHECK(flux__integer_text(cases[i].n, true, out) == (int)strlen(cases[i].text));
+        CHECK_STR(out, cases[i].text);
+    }
+}
+
+/* ------------------------------------------------------------------ numbers */
+
+TEST(numbers_are_shortest) {
+    CHECK_STR(number_text(0.5, FLUX_F64), "0.5");
+    CHECK_STR(number_text(1, FLUX_F64), "1.0");
+    CHECK_STR(number_text(-0.0, FLUX_F64), "-0.0");
+    CHECK_STR(number_text(0.1, FLUX_F64), "0.1");
+    CHECK_STR(number_text(0.1 + 0.2, FLUX_F64), "0.30000000000000004");
+    CHECK_STR(number_text(1.0 / 3, FLUX_F64), "0.3333333333333333");
+    CHECK_STR(number_text(100000, FLUX_F64), "100000.0");
+    CHECK_STR(number_text(1e6, FLUX_F64), "1.0e6");
+    CHECK_STR(number_text(123456.7, FLUX_F64), "123456.7");
+    CHECK_STR(number_text(1234567.8, FLUX_F64), "1.2345678e6");
+    CHECK_STR(number_text(0.0001, FLUX_F64), "0.0001");
+    CHECK_STR(number_text(0.00001, FLUX_F64), "1.0e-5");
+    CHECK_STR(number_text(1.5e-5, FLUX_F64), "1.5e-5");
+    CHECK_STR(number_text(1e300, FLUX_F64), "1.0e300");
+    CHECK_STR(number_text(5e-324, FLUX_F64), "5.0e-324");
+    CHECK_STR(number_text(DBL_MAX, FLUX_F64), "1.7976931348623157e308");
+    CHECK_STR(number_text(0.1, FLUX_F32), "0.1");
+    CHECK_STR(number_text(1.0 / 3, FLUX_F32), "0.33333334");
+    CHECK_STR(number_text(16777216, FLUX_F32), "1.6777216e7");
+    CHECK_STR(number_text((double)FLT_MAX, FLUX_F32), "3.4028235e38");
+    CHECK_STR(number_text(1e-45, FLUX_F32), "1.0e-45");
+    CHECK_STR(number_text(0.1, FLUX_F16), "0.1");
+    CHECK_STR(number_text(65504, FLUX_F16), "6.55e4");
+    CHECK_STR(number_text(1.0 / 3, FLUX_F16), "0.3333");
+    CHECK_STR(number_text(0.1, FLUX_BF16), "0.1");
+    CHECK_STR(number_text(3.140625, FLUX_BF16), "3.14");
+    CHECK_STR(number_text((double)NAN, FLUX_F32), "NaN");
+    CHECK_STR(number_text((double)INFINITY, FLUX_F32), "Inf");
+    CHECK_STR(number_text(-(double)INFINITY, FLUX_F64), "-Inf");
+    CHECK_STR(number_text(-7, FLUX_I32), "-7");
+    CHECK_STR(number_text(255, FLUX_U8), "255");
+    CHECK_STR(number_text(1, FLUX_BOOL), "1");
+}
+
+/* Whatever is printed of a vector reads back as the very same number. */
+TEST(numbers_read_back) {
+    uint64_t state = 88172645463325252u;
+    int bad32 = 0, bad64 = 0;
+    for (int i = 0; i < 20000; i++) {
+        char text[40];
+        state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+        uint32_t half = (uint32_t)state;
+        float f;
+        double d;
+        memcpy(&f, &half, sizeof f);
+        memcpy(&d, &state, sizeof d);
+        flux__real_text((double)f, FLUX_F32, 17, text);
+        if (f == f && f - f == 0 && strtof(text, NULL) != f) bad32++;
+        flux__real_text(d, FLUX_F64, 17, text);
+        if (d == d && d - d == 0 && strtod(text, NULL) != d) bad64++;
+        flux__real_text(d, FLUX_F64, 6, text);
+        if (strlen(text) > 13) bad64++;    /* -1.23456e-300 */
+    }
+    CHECK(bad32 == 0);
+    CHECK(bad64 == 0);
+}
+
+TEST(a_comma_in_the_locale_does_not_show) {
+    static const char *const names[] = { "de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "de_DE", "fr_FR", "German" };
+    const char *have = NULL;
+    for (int i = 0; i < 6 && !have; i++) have = setlocale(LC_NUMERIC, names[i]);
+    if (!have) SKIP("no locale with a decimal comma");
+    CHECK_STR(number_text(0.5, FLUX_F32), "0.5");
+    CHECK_STR(number_text(1.25e-7, FLUX_F64), "1.25e-7");
+    char out[32];
+    flux_format_bytes(3076, out, sizeof out);
+    CHECK_STR(out, "3.004 KiB");
+    setlocale(LC_NUMERIC, "C");
+}
+
+/* ------------------------------------------------------------------ tensors */
+
+TEST(matrix_as_in_the_documents) {
+    float w[] = { -0.984794f, 0.720379f, 0.851011f, -0.904345f, -0.486398f, -0.586942f };
+    CHECK_STR(text_of(flux_from(w, 3, 2)), "3\xC3\x97" "2 CPU f32:\n -0.984794  -0.904345\n  0.720379  -0.486398\n  0.851011  -0.586942");
+    float v[] = { 0.695662f, -0.204763f, -0.955829f, 0.816299f, -0.10232f, 0.538412f };
+    CHECK_STR(text_of(flux_from(v, 3, 2)), "3\xC3\x97" "2 CPU f32:\n  0.695662   0.816299\n -0.204763  -0.10232\n -0.955829   0.538412");
+    float y[] = { 0.0137076f, 0.0362744f, 0.791443f, 0.171815f, 0.620854f, 0.668804f, 0.53197f, 0.819654f, 0.108651f, 0.179971f, 0.312918f,
+                  0.388508f, 0.907292f, 0.00155418f, 0.29f, 0.435899f };
+    flux_print_limits(20, 200);
+    CHECK_STR(text_of(flux_from(y, 1, 16)), "1\xC3\x97" "16 CPU f32:\n 0.0137076  0.0362744  0.791443  0.171815  0.620854  0.668804  0.53197"
+              "  0.819654  0.108651  0.179971  0.312918  0.388508  0.907292  0.00155418  0.29  0.435899");
+    defaults();
+}
+
+TEST(vector) {
+    float x[] = { 0.066846445f, 0.5f, 0.25f, 1, 2, 3, 4, 5, 6, 0.76706964f };
+    flux_print_limits(3, 80);
+    CHECK_STR(text_of(flux_from(x, 10)), "10-element CPU f32:\n 0.066846445\n \xE2\x8B\xAE\n 0.76706964");
+    x[0] = -0.99992573f, x[4] = -0.547261f;
+    CHECK_STR(text_of(flux_from(x, 5)), "5-element CPU f32:\n -0.99992573\n  \xE2\x8B\xAE\n -0.547261");
+    flux_print_limits(2, 80);
+    CHECK_STR(text_of(flux_from(x, 5)), "5-element CPU f32:\n -0.99992573\n  \xE2\x8B\xAE");
+    flux_print_limits(1, 80);
+    CHECK_STR(text_of(flux_from(x, 5)), "5-element CPU f32:\n -0.99992573\n  \xE2\x8B\xAE");
+    flux_print_limits(5, 80);
+    CHECK(lines_in(text_of(flux_from(x, 5))) == 6);
+    CHECK(lines_in(text_of(flux_from(x, 6))) == 6);
+    defaults();
+    CHECK(lines_in(text_of(flux_zeros(20))) == 21);
+    CHECK(lines_in(text_of(flux_zeros(21))) == 21);
+    CHECK(strstr(shown, "\xE2\x8B\xAE") != NULL);
+    CHECK_STR(text_of(flux_from(x, 1)), "1-element CPU f32:\n -0.99992573");
+}
+
+TEST(columns_align_on_the_point) {
+    double x[] = { 1, -22.25, 1000, 100.5, 3, 1e-7 };
+    CHECK_STR(text_of(flux_from(x, 3, 2)), "3\xC3\x97" "2 CPU f64:\n    1.0   100.5\n  -22.25    3.0\n 1000.0     1.0e-7");
+    double y[] = { (double)NAN, 1.5, -(double)INFINITY, 2 };
+    CHECK_STR(text_of(flux_from(y, 2, 2)), "2\xC3\x97" "2 CPU f64:\n NaN    -Inf\n   1.5     2.0");
+    int32_t i[] = { 1, -20, 300, 4 };
+    CHECK_STR(text_of(flux_from(i, 2, 2)), "2\xC3\x97" "2 CPU i32:\n   1  300\n -20    4");
+    double z[] = { 1234567.8, 0.123456789, 123456.7, 100000 };
+    CHECK_STR(text_of(flux_from(z, 2, 2)), "2\xC3\x97" "2 CPU f64:\n 1.23457e6       1.23457e5\n 0.123457   100000.0");
+}
+
+TEST(scalars_empty_bools) {
+    bool hot[] = { true, false, false, false, true, false };
+    CHECK_STR(text_of(flux_scalar(0.25)), "0.25 CPU f32");
+    CHECK_STR(text_of(flux_from(hot, 3, 2)), "3\xC3\x97" "2 CPU bool:\n 1  \xE2\x8B\x85\n \xE2\x8B\x85  1\n \xE2\x8B\x85  \xE2\x8B\x85");
+    CHECK_STR(text_of(flux_from(hot, 3)), "3-element CPU bool:\n 1\n 0\n 0");
+    CHECK_STR(text_of(flux_zeros(0)), "0-element CPU f32");
+    CHECK_STR(text_of(flux_zeros(0, 3)), "0\xC3\x97" "3 CPU f32");
+    CHECK_STR(text_of(flux_zeros(3, 0, 2)), "3\xC3\x97" "0\xC3\x97" "2 CPU f32");
+}
+
+TEST(slices_of_three_dims) {
+    float x[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 };
+    CHECK_STR(text_of(flux_from(x, 2, 2, 3)), "2\xC3\x97" "2\xC3\x97" "3 CPU f32:\n[:, :, 0] =\n 1.0  3.0\n 2.0  4.0\n\n[:, :, 1] =\n 5.0  7.0\n"
+              " 6.0  8.0\n\n[:, :, 2] =\n  9.0  11.0\n 10.0  12.0");
+    CHECK_STR(text_of(flux_from(x, 1, 2, 1, 2)), "1\xC3\x97" "2\xC3\x97" "1\xC3\x97" "2 CPU f32:\n[:, :, 0, 0] =\n 1.0  2.0\n\n[:, :, 0, 1] =\n 3.0  4.0");
+    text_of(flux_arange(0, 2 * 3 * 4, 1));
+    text_of(flux_reshape(flux_arange(0, 24, 1), 1, 1, 4, 6));
+    CHECK(strstr(shown, "[:, :, 2, 0] =") != NULL && strstr(shown, "[:, :, 3, 0] =") == NULL);
+    CHECK(strstr(shown, "\n 2.0\n\n\xE2\x8B\xAE\n\n[:, :, 1, 5] =\n 21.0\n\n") != NULL);
+    CHECK(strstr(shown, "[:, :, 3, 5] =\n 23.0") != NULL);
+}
+
+TEST(elided_columns) {
+    float x[400];
+    for (int i = 0; i < 400; i++) x[i] = (float)i;
+    flux_print_limits(20, 30);
+    CHECK_STR(text_of(flux_from(x, 2, 30)), "2\xC3\x97" "30 CPU f32:\n 0.0  2.0  4.0  \xE2\x80\xA6  56.0  58.0\n 1.0  3.0  5.0     57.0  59.0");
+    CHECK(widest(shown) <= 30);
+    flux_print_ascii(true);
+    CHECK_STR(text_of(flux_from(x, 2, 30)), "2x30 CPU f32:\n 0.0  2.0  ...  56.0  58.0\n 1.0  3.0       57.0  59.0");
+    flux_print_ascii(false);
+    flux_print_limits(20, 1);             /* one column is always shown */
+    CHECK_STR(text_of(flux_from(x, 1, 3)), "1\xC3\x97" "3 CPU f32:\n 0.0  \xE2\x80\xA6");
+    flux_print_limits(5, 24);
+    CHECK_STR(text_of(flux_from(x, 20, 20)), "20\xC3\x97" "20 CPU f32:\n  0.0  20.0  \xE2\x80\xA6  380.0\n  1.0  21.0     381.0\n  \xE2\x8B\xAE\n"
+              " 18.0  38.0     398.0\n 19.0  39.0     399.0");
+    for (int width = 1; width < 60; width++) {
+        flux_print_limits(20, width);
+        text_of(flux_from(x, 1, 20));
+        if (strchr(shown, '\n')) CHECK(widest(strchr(shown, '\n') + 1) <= (width < 8 ? 8 : width));
+    }
+    defaults();
+    CHECK(widest(text_of(flux_from(x, 1, 400))) <= 80 && widest(shown) > 66);
+    CHECK(lines_in(text_of(flux_from(x, 200, 2))) == 21);
+}
+
+/* A tensor of 400 million elements, none of which is computed before somebody looks: only what is shown is fetched. */
+TEST(large) {
+    flux_device cpu = { 0, 0 };
+    flux_tensor *line = flux_arange(0, 20000, 1), *big = flux_broadcast_to(line, 20000, 20000);
+    flux_eval(line);
+    int64_t before = flux_mem_stats(cpu).peak;
+    text_of(big);
+    CHECK(flux_mem_stats(cpu).peak - before < 1 << 20);
+    CHECK(strncmp(shown, "20000\xC3\x97" "20000 CPU f32:\n     0.0      0.0 ", 36) == 0);
+    CHECK(strstr(shown, "\n 19999.0  19999.0") != NULL);
+    CHECK(lines_in(shown) == 21 && widest(shown) <= 80);
+    /* what is cut down before it is fetched reads as what is not */
+    static char whole[1 << 14];
+    flux_tensor *x = flux_eval(flux_randn(70, 90, 13));
+    text_of(x);
+    strcpy(whole, shown);
+    flux_print_limits(20, 80);
+    const float *data = flux_floats(x);
+    char first[40], last[40];
+    flux__real_text((double)data[0], FLUX_F32, 6, first);
+    flux__real_text((double)data[70 * 90 * 13 - 1], FLUX_F32, 6, last);
+    CHECK(strstr(whole, first) != NULL && strcmp(whole + strlen(whole) - strlen(last), last) == 0);
+    CHECK(strstr(whole, "[:, :, 2] =") && !strstr(whole, "[:, :, 3] =") && !strstr(whole, "[:, :, 9] =") && strstr(whole, "[:, :, 10] ="));
+    defaults();
+}
+
+/* Views and computed tensors print as what they are, and stay what they are. */
+TEST(views_and_expressions) {
+    float x[] = { 1, 2, 3, 4, 5, 6 };
+    flux_tensor *t = flux_from(x, 2, 3);
+    CHECK_STR(text_of(flux_transpose(t)), "3\xC3\x97" "2 CPU f32:\n 1.0  2.0\n 3.0  4.0\n 5.0  6.0");
+    CHECK_STR(text_of(flux_slice(t, 1, 1, 2)), "2\xC3\x97" "1 CPU f32:\n 3.0\n 4.0");
+    CHECK_STR(text_of(flux_mul(t, 0.5)), "2\xC3\x97" "3 CPU f32:\n 0.5  1.5  2.5\n 1.0  2.0  3.0");
+    CHECK_STR(text_of(flux_from_rows(x, 2, 3)), "2\xC3\x97" "3 CPU f32:\n 1.0  2.0  3.0\n 4.0  5.0  6.0");
+    CHECK_STR(text_of(flux_tuple(t, flux_scalar(2))), "2-element tuple:\n[0] 2\xC3\x97" "3 CPU f32:\n 1.0  3.0  5.0\n 2.0  4.0  6.0\n[1] 2.0 CPU f32");
+    double one[] = { 1, 2, 3, 4, 5, 6 };
+    CHECK_DATA(t, one, 0);
+}
+
+TEST(dtypes) {
+    float x[] = { 0.1f, 2, -3.5f, 100 };
+    flux_tensor *t = flux_from(x, 2, 2);
+    CHECK_STR(text_of(flux_to_dtype(t, FLUX_F16)), "2\xC3\x97" "2 CPU f16:\n 0.1   -3.5\n 2.0  100.0");
+    CHECK_STR(text_of(flux_to_dtype(t, FLUX_BF16)), "2\xC3\x97" "2 CPU bf16:\n 0.1   -3.5\n 2.0  100.0");
+    CHECK_STR(text_of(flux_to_dtype(t, FLUX_I64)), "2\xC3\x97" "2 CPU i64:\n 0   -3\n 2  100");
+    CHECK_STR(text_of(flux_to_dtype(flux_abs(t), FLUX_U8)), "2\xC3\x97" "2 CPU u8:\n 0    3\n 2  100");
+}
+
+/* On a device: played by one whose memory is the host's. It is told apart, and printing moves nothing. */
+static bool fake_yes(char *why, size_t n) { return (void)why, (void)n, true; }
+static int fake_count(void) { return 2; }
+static void fake_name(int id, char *out, size_t n) { snprintf(out, n, "Card %d", id); }
+static void *fake_alloc(int id, size_t bytes) { return (void)id, malloc(bytes); }
+static void fake_free(int id, void *p, size_t bytes) { (void)id, (void)bytes, free(p); }
+static int fake_move(int id, void *to, const void *from, size_t bytes) { return (void)id, memcpy(to, from, bytes), 0; }
+TEST(on_a_device) {
+    flux_device d = { FLUX__CUDA_BACKEND, 1 };
+    flux__backend fake = *flux__backend_of(FLUX__CUDA_BACKEND);
+    fake.available = fake.functional = fake_yes, fake.count = fake_count, fake.device_name = fake_name;
+    fake.alloc = fake_alloc, fake.free = fake_free, fake.upload = fake.download = fake_move;
+    flux__backend_set(FLUX__CUDA_BACKEND, &fake);
+    float x[] = { 1, 2, 3, 4 };
+    flux_scope_open();
+    flux_tensor *t = flux_to(d, flux_from(x, 2, 2)), *s = flux_to(d, flux_scalar(0.5));
+    CHECK_STR(text_of(t), "2\xC3\x97" "2 CUDA(1) f32:\n 1.0  3.0\n 2.0  4.0");
+    CHECK_STR(text_of(s), "0.5 CUDA(1) f32");
+    CHECK(flux_device_equal(flux_device_of(t), d));
+    flux_scope_close();
+    flux_mem_trim(d);
+    flux__backend_set(FLUX__CUDA_BACKEND, NULL);
+}
+
+/* As snprintf: of every room, the longest beginning that fits, and nothing beyond. */
+static void check_rooms(size_t (*text)(void *object, char *out, size_t n), void *object) {
+    static char whole[4096], part[4096];
+    size_t need = text(object, whole, sizeof whole);
+    CHECK(need > 0 && need == strlen(whole) && need < sizeof whole);
+    CHECK(text(object, NULL, 0) == need);
+    CHECK(text(object, NULL, 99) == need);
+    for (size_t n = 0; n < need + 3; n++) {
+        memset(part, '#', sizeof part);
+        size_t fits = n == 0 ? 0 : n - 1 < need ? n - 1 : need;
+        bool good = text(object, part, n) == need && memcmp(part, whole, fits) == 0 && (n == 0 || part[fits] == 0) && part[n] == '#';
+        if (!good) fprintf(stderr, "with room for %d bytes\n", (int)n);
+        if (!good) CHECK(good);
+    }
+}
+static size_t tensor_text(void *x, char *out, size_t n) { return flux_tensor_text((flux_tensor *)x, out, n); }
+static size_t layer_text(void *m, char *out, size_t n) { return flux_layer_text((flux_layer *)m, out, n); }
+
+TEST(every_room) {
+    flux_print_limits(3, 30);
+    check_rooms(tensor_text, flux_randn(7, 9, 2));
+    defaults();
+    check_rooms(layer_text, flux_chain(flux_dense(2, 3, flux_sigmoid), flux_dense(3, 2), flux_softmax));
+}
+
+TEST(nothing_to_print) {
+    char out[8] = "########";
+    CHECK_ERROR(flux_tensor_text(NULL, out, 8), "tensor_text: argument x is NULL");
+    CHECK(out[0] == 0);
+    CHECK_ERROR(flux_layer_text(NULL, out, 8), "layer_text: argument m is NULL");
+    CHECK_ERROR(flux_print_tensor(NULL), "print: argument x is NULL");
+    CHECK_ERROR(flux_print_layer(NULL), "print: argument m is NULL");
+}
+
+/* ------------------------------------------------------------------ models */
+
+/* A stand-in for a normalisation layer: two parameters, two states, a text of its own. */
+typedef struct { flux_layer base; flux_tensor *beta, *gamma, *mean, *var; const char *said; } norm;
+static flux_tensor *norm_call(flux_layer *m, flux_tensor *x) { return (void)m, x; }
+static size_t norm_text(flux_layer *m, char *out, size_t n) { return (size_t)snprintf(out, n, "%s", ((norm *)m)->said); }
+FLUX_LAYER_TEXT(norm, "Norm", norm_call, norm_text, FLUX_PARAM(beta), FLUX_PARAM(gamma), FLUX_STATE(mean), FLUX_STATE(var))
+static flux_layer *norm_of(int64_t n, const char *said) {
+    return flux_new(norm, .beta = flux_zeros(n), .gamma = flux_ones(n), .mean = flux_zeros(n), .var = flux_ones(n), .said = said);
+}
+
+TEST(one_line) {
+    CHECK_STR(model_text(flux_dense(2, 3)), "Dense(2 => 3)       # 9 parameters");
+    CHECK_STR(model_text(flux_dense(10, 5)), "Dense(10 => 5)      # 55 parameters");
+    CHECK_STR(model_text(norm_of(2, "BatchNorm(2, relu)")), "BatchNorm(2, relu)  # 4 parameters, plus 4 non-trainable");
+    CHECK_STR(model_text(flux_dense(784, 2048)), "Dense(784 => 2048)  # 1_607_680 parameters");
+    CHECK_STR(model_text(flux_dense(10, 5, flux_sigmoid)), "Dense(10 => 5, \xCF\x83)   # 55 parameters");
+    CHECK_STR(model_text(flux_dense(5, 2, flux_tanh, .bias = FLUX_OFF)), "Dense(5 => 2, tanh; bias=false)  # 10 parameters");
+    CHECK_STR(model_text(flux_named("last", flux_dense(2, 3))), "Dense(2 => 3)       # 9 parameters");
+    CHECK_STR(model_text(norm_of(0, "Nothing()")), "Nothing()           # 0 parameters");
+}
+
+TEST(chain_as_in_the_documents) {
+    CHECK_STR(model_text(flux_chain(flux_dense(1, 256, flux_tanh), flux_dense(256, 1))),
+              "Chain(\n"
+              "  Dense(1 => 256, tanh),                # 512 parameters\n"
+              "  Dense(256 => 1),                      # 257 parameters\n"
+              ")                   # Total: 4 arrays, 769 parameters, 3.004 KiB.");
+    CHECK_STR(model_text(flux_chain(flux_dense(2, 3, flux_tanh), norm_of(3, "BatchNorm(3)"), flux_dense(3, 2))),
+              "Chain(\n"
+              "  Dense(2 => 3, tanh),                  # 9 parameters\n"
+              "  BatchNorm(3),                         # 6 parameters, plus 6\n"
+              "  Dense(3 => 2),                        # 8 parameters\n"
+              ")         # Total: 6 trainable arrays, 23 parameters,\n"
+              "          # plus 2 non-trainable, 6 parameters, summarysize 116 bytes.");
+    CHECK_STR(model_text(flux_chain(flux_dense(10, 5, flux_sigmoid), flux_softmax)),
+              "Chain(\n"
+              "  Dense(10 => 5, \xCF\x83),                    # 55 parameters\n"
+              "  softmax,\n"
+              ") ");
+}
+
+TEST(nested_and_named) {
+    flux_layer *inner = flux_chain(flux_dense(3, 3, flux_relu), flux_named("mid", flux_dense(3, 2)));
+    CHECK_STR(model_text(flux_chain(flux_named("enc", flux_dense(2, 3)), inner, flux_named("dec", flux_chain(flux_dense(2, 2), flux_relu)))),
+              "Chain(\n"
+              "  enc = Dense(2 => 3),                  # 9 parameters\n"
+              "  Chain(\n"
+              "    Dense(3 => 3, relu),                # 12 parameters\n"
+              "    mid = Dense(3 => 2),                # 8 parameters\n"
+              "  ),\n"
+              "  dec = Chain(\n"
+              "    Dense(2 => 2),                      # 6 parameters\n"
+              "    relu,\n"
+              "  ),\n"
+              ")                   # Total: 8 arrays, 35 parameters, 140 bytes.");
+    CHECK_STR(model_text(flux_skipconnection(flux_dense(2, 2), flux_add)),
+              "SkipConnection(\n"
+              "  Dense(2 => 2),                        # 6 parameters\n"
+              "  +,\n"
+              ") ");
+    CHECK_STR(model_text(flux_parallel(flux_vcat, flux_dense(2, 2), flux_dense(2, 3))),
+              "Parallel(\n"
+              "  vcat,\n"
+              "  Dense(2 => 2),                        # 6 parameters\n"
+              "  Dense(2 => 3),                        # 9 parameters\n"
+              ")                   # Total: 4 arrays, 15 parameters, 60 bytes.");
+    CHECK_STR(model_text(flux_chain(flux_relu, flux_softmax)), "Chain(relu, softmax)");
+    CHECK_STR(model_text(flux_chain(flux_dense(2, 2), flux_chain(flux_relu, flux_softmax))),
+              "Chain(\n"
+              "  Dense(2 => 2),                        # 6 parameters\n"
+              "  Chain(relu, softmax),\n"
+              ") ");
+    CHECK_STR(model_text(flux_chain(flux_dense(2, 3, .weight = flux_ones(3, 2)), norm_of(11, "a name that is longer than the column of the comments"))),
+              "Chain(\n"
+              "  Dense(2 => 3),                        # 9 parameters\n"
+              "  a name that is longer than the column of the comments,  # 22 parameters, plus 22\n"
+              ")         # Total: 4 trainable arrays, 31 parameters,\n"
+              "          # plus 2 non-trainable, 22 parameters, summarysize 212 bytes.");
+}
+
+typedef struct { flux_layer base; flux_layer *actor; flux_tensor *critic; int visits; } actor_critic;
+FLUX_LAYER(actor_critic, "ActorCritic", norm_call, FLUX_CHILD(actor), FLUX_PARAM(critic))
+typedef struct { flux_layer base; flux_tensor *weight, *bias; } affine;
+FLUX_LAYER(affine, "Affine", norm_call, FLUX_PARAM(weight), FLUX_PARAM(bias))
+typedef struct { flux_layer base; flux_layer *body; flux_tensor *seen; flux_layer **more; int count; } tracker;
+FLUX_LAYER(tracker, "Tracker", norm_call, FLUX_CHILD(body), FLUX_STATE(seen), FLUX_CHILDREN(more, count))
+typedef struct { flux_layer base; int nothing; } empty;
+static const flux_field no_fields[] = { { NULL, FLUX__END, 0, 0 } };
+static const flux_layer_type empty_type = { "Empty", norm_call, sizeof(empty), no_fields, NULL };
+
+TEST(layers_of_the_users_own) {
+    flux_layer *dense = flux_dense(2, 2);
+    CHECK_STR(model_text(flux_new(actor_critic, .actor = dense, .critic = flux_ones(2))),
+              "ActorCritic(\n"
+              "  Dense(2 => 2),                        # 6 parameters\n"
+              "  2-element f32,                        # 2 parameters\n"
+              ")                   # Total: 3 arrays, 8 parameters, 32 bytes.");
+    CHECK_STR(model_text(flux_new(affine, .weight = flux_ones(5, 2), .bias = flux_ones(5))), "Affine(5\xC3\x97" "2 f32, 5-element f32)  # 15 parameters");
+    CHECK_STR(model_text(flux_chain(flux_new(affine, .weight = flux_ones(5, 2)), flux_relu)),
+              "Chain(\n"
+              "  Affine(5\xC3\x97" "2 f32),                      # 10 parameters\n"
+              "  relu,\n"
+              ") ");
+    flux_layer *more[] = { flux_dense(1, 1), flux_dense(1, 2) };
+    CHECK_STR(model_text(flux_new(tracker, .body = dense, .seen = flux_zeros(3, 4), .more = more, .count = 2)),
+              "Tracker(\n"
+              "  Dense(2 => 2),                        # 6 parameters\n"
+              "  3\xC3\x97" "4 f32,                              # 12 non-trainable\n"
+              "  Dense(1 => 1),                        # 2 parameters\n"
+              "  Dense(1 => 2),                        # 4 parameters\n"
+              ")         # Total: 6 trainable arrays, 12 parameters,\n"
+              "          # plus 1 non-trainable, 12 parameters, summarysize 96 bytes.");
+    CHECK_STR(model_text(flux_new(tracker, .seen = NULL)), "Tracker()");
+    empty e = { { { 0, 0, 0 }, NULL, FLUX_MODE_AUTO, false, NULL }, 0 };
+    CHECK_STR(model_text(flux_new_layer(&empty_type, &e)), "Empty()");
+    static char said[3000];
+    memset(said, 'a', sizeof said - 1);
+    model_text(norm_of(1, said));
+    CHECK(strlen(shown) == 2999 + 2 + strlen("# 2 parameters, plus 2 non-trainable"));
+}
+
+TEST(flags) {
+    flux_tensor *zero = flux_zeros(2), *bad = flux_div(flux_zeros(2), 0), *big = flux_div(flux_ones(2), 0);
+    flux_layer *affines[4];
+    affines[0] = flux_new(affine, .weight = flux_zeros(2, 2), .bias = zero);
+    affines[1] = flux_new(affine, .weight = flux_ones(2, 2), .bias = bad);
+    affines[2] = flux_new(affine, .weight = big, .bias = flux_zeros(2));
+    affines[3] = flux_new(affine, .weight = flux_neg(big), .bias = bad);
+    CHECK_STR(model_text(affines[0]), "Affine(2\xC3\x97" "2 f32, 2-element f32)  # 6 parameters  (all zero)");
+    CHECK_STR(model_text(flux_chain_of(4, affines, NULL)),
+              "Chain(\n"
+              "  Affine(2\xC3\x97" "2 f32, 2-element f32),       # 6 parameters  (all zero)\n"
+              "  Affine(2\xC3\x97" "2 f32, 2-element f32),       # 6 parameters  (some NaN)\n"
+              "  Affine(2-element f32, 2-element f32),  # 4 parameters  (some Inf)\n"
+              "  Affine(2-element f32, 2-element f32),  # 4 parameters, 2 tied  (some NaN)\n"
+              ")                   # Total: 7 arrays, 18 parameters, 72 bytes.");
+    CHECK_STR(model_text(flux_new(affine, .weight = flux_to_dtype(flux_zeros(2), FLUX_F16), .bias = flux_to_dtype(flux_zeros(1), FLUX_BOOL))),
+              "Affine(2-element f16, 1-element bool)  # 2 parameters, plus 1 non-trainable  (all zero)");
+}
+
+TEST(tied) {
+    flux_layer *dense = flux_dense(3, 3);
+    CHECK_STR(model_text(flux_chain(dense, dense)),
+              "Chain(\n"
+              "  Dense(3 => 3),                        # 12 parameters\n"
+              "  Dense(3 => 3),                        # 12 parameters, tied\n"
+              ") ");
+    flux_tensor *w = flux_weight(dense);
+    CHECK_STR(model_text(flux_chain(dense, flux_dense(3, 3, .weight = w), flux_dense(3, 3, .weight = flux_transpose(w), .bias = FLUX_OFF))),
+              "Chain(\n"
+              "  Dense(3 => 3),                        # 12 parameters\n"
+              "  Dense(3 => 3),                        # 12 parameters, 9 tied\n"
+              "  Dense(3 => 3; bias=false),            # 9 parameters\n"
+              ")                   # Total: 4 arrays, 24 parameters, 60 bytes.");
+}
+
+TEST(same_text_for_other_dtypes) {
+    flux_layer *m = flux_f16(flux_chain(flux_dense(1, 256, flux_tanh), flux_dense(256, 1)));
+    CHECK(strstr(model_text(m), "# Total: 4 arrays, 769 parameters, 1.502 KiB.") != NULL);
+}
+
+TEST(deep) {
+    flux_layer *m = flux_dense(1, 1);
+    for (int i = 0; i < 300; i++) m = flux_chain(m, flux_relu);
+    model_text(m);
+    CHECK(lines_in(shown) > 500);
+    CHECK(strncmp(shown, "Chain(\n  Chain(\n    Chain(\n", 27) == 0);
+    CHECK_STR(shown + strlen(shown) - 10, "  relu,\n) ");
+}
+
+TEST(ascii) {
+    flux_print_ascii(true);
+    CHECK_STR(model_text(flux_dense(10, 5, flux_sigmoid)), "Dense(10 => 5, sigmoid)  # 55 parameters");
+    CHECK_STR(text_of(flux_zeros(1, 2)), "1x2 CPU f32:\n 0.0  0.0");
+    flux_print_limits(2, 80);
+    CHECK_STR(text_of(flux_zeros(3)), "3-element CPU f32:\n 0.0\n :");
+    bool hot[] = { true, false };
+    CHECK_STR(text_of(flux_from(hot, 1, 2)), "1x2 CPU bool:\n 1  .");
+    flux_layer *m = flux_chain(flux_new(affine, .weight = flux_ones(5, 2)), flux_dense(10, 5, flux_sigmoid));
+    for (const char *s = model_text(m); *s; s++)
+        if ((unsigned char)*s >= 0x80) CHECK((unsigned char)*s < 0x80);
+    defaults();
+    CHECK_STR(text_of(flux_zeros(1, 1)), "1\xC3\x97" "1 CPU f32:\n 0.0");
+}
+
+/* Colour adds escapes and changes nothing else. */
+TEST(colour) {
+    flux_layer *m = flux_chain(flux_dense(2, 2), flux_new(affine, .weight = flux_zeros(5, 2)), flux_new(affine, .weight = flux_div(flux_zeros(1), 0)));
+    static char plain[4096], coloured[4096], stripped[4096];
+    flux_layer_text(m, plain, sizeof plain);
+    flux__sink s = flux__sink_to(coloured, sizeof coloured);
+    s.colour = true;
+    flux__put_whole_model(&s, m);
+    flux__sink_end(&s);
+    size_t n = 0;
+    for (const char *p = coloured; *p; p++)
+        if (*p == '\033') p = strchr(p, 'm');
+        else stripped[n++] = *p;
+    CHECK_STR(stripped, plain);
+    CHECK(strstr(coloured, "\033[90m# 6 parameters\033[0m\n") != NULL);
+    CHECK(strstr(coloured, "# 10 parameters\033[36m  (all zero)\033[0m") != NULL);
+    CHECK(strstr(coloured, "# 1 parameters\033[31m  (some NaN)\033[0m") != NULL);
+    CHECK(strstr(coloured, "\033[90m# Total: 4 arrays") != NULL);
+}
+
+/* flux_print writes the text and a newline, without colour where stdout is no terminal. */
+TEST(printed) {
+    static char got[4096];
+    fflush(stdout);
+    FILE *f = tmpfile();
+    REQUIRE(f != NULL);
+    flux__sink s = { NULL, 0, 0, 0, f, false };
+    flux_tensor *x = flux_randn(4, 4);
+    CHECK(flux__put_tensor(&s, x));
+    flux__put_whole_model(&s, flux_dense(2, 3));
+    rewind(f);
+    got[fread(got, 1, sizeof got - 1, f)] = 0;
+    fclose(f);
+    text_of(x);
+    strcat(shown, "Dense(2 => 3)       # 9 parameters");
+    CHECK_STR(got, shown);
+    flux_print(flux_scalar(1));
+    flux_print(flux_dense(2, 3));
+    flux_print(flux_dataloader(x, .batchsize = 2));
+    flux_print(flux_setup(flux_adam(), flux_dense(2, 3)));
+    fflush(stdout);
+}
+
+/* With room for 0, 1, 2, ... allocations: an error or the text, and nothing lost or overrun. */
+static size_t formula_text(void *x, char *out, size_t n) {
+    flux_tensor *t = (flux_tensor *)x;
+    return flux_tensor_text(flux_expr("sum(exp.(t*t').^2 ./ sqrt(2), dims=0)", t), out, n);
+}
+static void check_memory(size_t (*text)(void *object, char *out, size_t n), void *object) {
+    static char whole[8192], part[8192];
+    size_t need = text(object, whole, sizeof whole);
+    int i = 0, failures = 0;
+    for (; i < 500; i++) {
+        flux_on_error(test_silent, NULL);
+        flux_scope_open();
+        memory_left = i;
+        size_t got = text(object, part, sizeof part);
+        bool ran_out = memory_left == 0;
+        memory_left = -1;
+        flux_scope_close();
+        failures += flux_failed();
+        if (!flux_failed()) CHECK(got == need && strcmp(part, whole) == 0);
+        else CHECK(strstr(flux_error(), "memory") != NULL);
+        flux_clear();
+        flux_on_error(NULL, NULL);
+        if (!ran_out) break;
+    }
+    CHECK(i < 500);
+    if (!failures) fprintf(stderr, "(no allocation was made)\n");
+}
+
+TEST(out_of_memory) {
+    check_memory(tensor_text, flux_eval(flux_randn(4, 3)));
+    check_memory(tensor_text, flux_eval(flux_randn(100, 100, 20)));
+    check_memory(layer_text, flux_chain(flux_dense(2, 3, flux_sigmoid), flux_dense(3, 2), flux_softmax));
+    check_memory(layer_text, flux_chain(flux_new(affine, .weight = flux_ones(2)), flux_new(affine, .weight = flux_zeros(2)), flux_dense(1, 1)));
+    check_memory(formula_text, flux_eval(flux_randn(3, 3)));
+}
+
+TEST_MAIN()

@@ -1,0 +1,329 @@
+/* The schedule: what is fused means the same as what is computed one by one; a training step is few kernels, updated in
+   place; a repeated step is found again; memory does not grow; plans and views keep what they need alive. */
+#define FLUX_IMPLEMENTATION
+#include "test.h"
+
+/* ---------------- random graphs, fused and not */
+
+static uint32_t dice_state;
+static int dice(int n) {
+    dice_state = dice_state * 1664525u + 1013904223u;
+    return (int)((dice_state >> 8) % (uint32_t)n);
+}
+
+/* One more tensor from those there are; shapes 3 x 4 x 2 and what reductions and stretches make of it. */
+static flux_tensor *grow(flux_tensor **pool, int n) {
+    flux_tensor *a = pool[dice(n)], *b = pool[dice(n)], *c = pool[dice(n)];
+    int d = dice(3);
+    switch (dice(22)) {
+    case 0: return flux_add(a, b);
+    case 1: return flux_sub(a, b);
+    case 2: return flux_mul(flux_tanh(a), b);
+    case 3: return flux_sigmoid(a);
+    case 4: return flux_tanh(flux_mul(a, 0.5));
+    case 5: return flux_where(flux_gt(a, b), a, c);
+    case 6: return flux_mul(flux_sum(a, d), 0.25);
+    case 7: return flux_max(a, d);
+    case 8: return flux_mean(a, 0, 2);
+    case 9: return flux_softmax(a, d);
+    case 10: return flux_broadcast_to(flux_mean(a), 3, 4, 2);
+    case 11: return flux_mul(flux_sub(a, flux_mean(a, d)), flux_rsqrt(flux_add(flux_var(a, d), 0.5)));
+    case 12: return flux_flip(a, 1);
+    case 13: return flux_add(flux_slice(flux_cat(1, flux_broadcast_to(a, 3, 4, 2), flux_broadcast_to(b, 3, 4, 2)), 1, 2, 6), 0.1);
+    case 14: return flux_add(a, flux_mul(flux_rand_shape(FLUX_SHAPE(3, 4, 2), FLUX_F64), 0.1));
+    case 15: return flux_dim(a, 0) == 3 && flux_dim(a, 1) == 4
+        ? flux_mul(flux_matmul(flux_matmul(a, flux_broadcast_to(flux_transpose(pool[0]), 4, 3, flux_dim(a, 2))), a), 0.1) : flux_neg(a);
+    case 16: return flux_relu(a);
+    case 17: return flux_to_dtype(flux_argmax(a, 1), FLUX_F64);
+    case 18: return flux__lerp(a, b, flux_scalar(0.25));
+    case 19: return flux_permute(flux_permute(flux_mul(a, 1.5), 1, 2, 0), 2, 0, 1);
+    case 20: return flux_add(flux_pad(flux_slice(flux_broadcast_to(flux_mul(a, b), 3, 4, 2), 1, 1, 3), 0.5, 0, 0, 1, 1), 0.25);
+    default: return flux_logsumexp(a, d);
+    }
+}
+
+enum { NODES = 24 };
+
+static void run_graph(uint32_t seed, bool one_by_one, double *sums) {
+    flux_tensor *pool[NODES + 3];
+    dice_state = seed;
+    flux_seed(seed);
+    pool[0] = flux_randn_shape(FLUX_SHAPE(3, 4, 1), FLUX_F64);
+    pool[1] = flux_randn_shape(FLUX_SHAPE(3, 4, 2), FLUX_F64);
+    pool[2] = flux_randn_shape(FLUX_SHAPE(1, 4, 1), FLUX_F64);
+    int n = 3;
+    for (int i = 0; i < NODES; i++, n++) {
+        int h = flux__hide();
+        pool[n] = flux__reveal(h, grow(pool, n));
+        if (!CHECK(pool[n] != NULL)) return;
+        while (flux_ndim(pool[n]) < 3) pool[n] = flux_unsqueeze(pool[n], flux_ndim(pool[n]));
+        if (one_by_one) flux_eval(pool[n]);
+    }
+    flux_tensor *last = flux_sum(flux_square(pool[n - 1]));
+    for (int i = n - 4; i < n - 1; i++) last = flux_add(last, flux_mean(pool[i]));
+    flux_grads *g = flux_gradient(last, pool[0], pool[1]);
+    for (int i = 0; i < NODES; i++) sums[i] = 0;
+    flux_tensor *d0 = flux_grad(g, pool[0]), *d1 = flux_grad(g, pool[1]);
+    if (d0 && d1) flux_eval_all(3, ((flux_tensor *[]){ last, d0, d1 }));
+    sums[0] = flux_item(last);
+    sums[1] = d0 ? flux_item(flux_sum(flux_abs(d0))) : 0;
+    sums[2] = d1 ? flux_item(flux_sum(flux_abs(d1))) : 0;
+    for (int i = 3; i < NODES; i++) sums[i] = flux_item(flux_sum(flux_abs(pool[i + 3])));
+}
+
+TEST(fused_is_one_by_one) {
+    for (uint32_t seed = 1; seed <= 400; seed++) FLUX_SCOPE {
+        double a[NODES], b[NODES];
+        run_graph(seed, false, a);
+        run_graph(seed, true, b);
+        for (int i = 0; i < NODES; i++) {
+            bool same = fabs(a[i] - b[i]) <= 1e-9 * (1 + fabs(b[i])) || (isnan(a[i]) && isnan(b[i]));
+            if (!CHECK(same)) fprintf(stderr, "    seed %u, number %d: fused %.17g, one by one %.17g\n", seed, i, a[i], b[i]);
+            if (!same) return;
+        }
+    }
+}
+
+/* ---------------- a training step */
+
+typedef struct step { flux_layer *m; flux_state *opt; flux_tensor *x, *y; } step;
+
+static step make_step(flux_rule rule) {
+    step s;
+    flux_seed(5);
+    s.m = flux_chain(flux_dense(20, 16, flux_relu), flux_dense(16, 10));
+    s.opt = flux_setup(rule, s.m);
+    s.x = flux_eval(flux_rand(20, 8));
+    s.y = flux_eval(flux_onehot(flux_from(((int32_t[]){ 0, 1, 2, 3, 4, 5, 6, 7 }), 8), 10));
+    return s;
+}
+
+static double do_step(step *s) {
+    double value = 0;
+    FLUX_SCOPE {
+        flux_tensor *loss = flux_logitcrossentropy(flux_call(s->m, s->x), s->y);
+        flux_update(s->opt, s->m, flux_gradient(loss, s->m));
+        value = flux_item(loss);
+    }
+    return value;
+}
+
+static flux__plan *newest_plan(void) {
+    flux__plans *plans = flux__self()->plans;
+    flux__plan *best = NULL;
+    for (int i = 0; i < FLUX__BUCKETS; i++)
+        for (flux__plan *p = plans->bucket[i]; p; p = p->next)
+            if (!best || p->used > best->used) best = p;
+    return best;
+}
+
+TEST(a_step_is_few_kernels) {
+    step s = make_step(flux_adam(1e-3));
+    for (int i = 0; i < 4; i++) do_step(&s);
+    flux__plan *p = newest_plan();
+    int products = 0, donors = 0;
+    for (int i = 0; i < p->nkernel; i++) products += p->kernel[i].kind == FLUX__K_MATMUL;
+    for (int i = 0; i < p->nnode; i++) donors += p->slot[i].stored && p->slot[i].donor >= 0;
+    CHECK(p->nkernel <= 14);
+    CHECK(products == 5);
+    CHECK(donors == 12);                  /* four parameters, two moments each: all where they lay */
+    for (int i = 0; i < p->nkernel; i++)  /* bias and activation stand in the first product's epilogue */
+        if (p->kernel[i].kind == FLUX__K_MATMUL && p->kernel[i].mnk[2] == 20) CHECK(p->kernel[i].nvalue > 3);
+}
+
+TEST(a_repeated_step_is_found_again) {
+    step s = make_step(flux_adam(1e-3));
+    for (int i = 0; i < 4; i++) do_step(&s);
+    int plans = flux__self()->plans->count;
+    for (int i = 0; i < 20; i++) do_step(&s);
+    CHECK(flux__self()->plans->count == plans);
+}
+
+TEST(no_growth_over_1000_steps) {
+    step s = make_step(flux_adam(1e-3));
+    flux_device cpu = { 0, 0 };
+    do_step(&s), do_step(&s), do_step(&s);
+    flux_mem before = flux_mem_stats(cpu);
+    int owned = flux__self()->nowned;
+    double first = do_step(&s), last = 0;
+    for (int i = 0; i < 1000; i++) last = do_step(&s);
+    flux_mem after = flux_mem_stats(cpu);
+    CHECK(after.live == before.live);
+    CHECK(after.reserved == before.reserved);
+    CHECK(after.peak == before.peak);
+    CHECK(flux__self()->nowned == owned);
+    CHECK(last < 0.1 * first);
+}
+
+/* What the user holds keeps its value when weights are updated. */
+TEST(held_weights_do_not_change) {
+    step s = make_step(flux_descent(0.5));
+    do_step(&s), do_step(&s);
+    flux_tensor *held = flux_weight(s.m), *copy = flux_eval(flux_copy(held));
+    do_step(&s), do_step(&s);
+    CHECK(flux_item(flux_max(flux_abs(flux_sub(held, copy)))) == 0);
+    CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_weight(s.m), copy)))) > 0);
+}
+
+TEST(held_view_of_a_weight_does_not_change) {
+    step s = make_step(flux_descent(0.5));
+    do_step(&s), do_step(&s);
+    flux_tensor *view = NULL, *copy = NULL;
+    FLUX_SCOPE {
+        view = flux_keep(flux_transpose(flux_weight(s.m)));
+        copy = flux_keep(flux_eval(flux_copy(view)));
+    }
+    do_step(&s), do_step(&s);
+    CHECK(flux_item(flux_max(flux_abs(flux_sub(view, copy)))) == 0);
+}
+
+TEST(values_on_the_way_stay_what_they_were) {
+    step s = make_step(flux_descent(0.5));
+    do_step(&s), do_step(&s);
+    flux_tensor *w = flux_copy(flux_weight(s.m));
+    flux_eval(w);
+    flux_tensor *out = flux_call(s.m, s.x), *sum = flux_sum(out), *lazy = flux_exp(flux_matmul(flux_weight(s.m), s.x));
+    flux_tensor *loss = flux_mse(out, flux_zeros(10, 8));
+    flux_tensor *before = flux_eval(flux_exp(flux_matmul(w, s.x)));
+    flux_tensor *again = flux_eval(flux_mse(flux_copy(flux_call(s.m, s.x)), flux_zeros(10, 8)));
+    flux_update(s.opt, s.m, flux_gradient(loss, s.m));
+    CHECK_NEAR(flux_item(loss), flux_item(again), 1e-6);
+    CHECK_NEAR(flux_item(sum), flux_item(flux_sum(out)), 1e-4);
+    CHECK(flux_item(flux_max(flux_abs(flux_sub(lazy, before)))) < 1e-5);
+}
+
+TEST(a_used_up_graph_says_so) {
+    step s = make_step(flux_descent(0.5));
+    flux_tensor *loss = flux_mse(flux_call(s.m, s.x), flux_zeros(10, 8));
+    flux_grads *g = flux_gradient(loss, s.m);
+    flux_update(s.opt, s.m, g);
+    CHECK_ERROR(flux_gradient(loss, s.m), "used up");
+    CHECK_ERROR(flux_grad(g, s.x), "used up");
+    CHECK(isfinite(flux_item(loss)));
+}
+
+/* Looking at the loss before the update must not change where anything ends. */
+TEST(looking_early_changes_nothing) {
+    step a = make_step(flux_adam(1e-2)), b = make_step(flux_adam(1e-2));
+    for (int i = 0; i < 5; i++) {
+        do_step(&a);
+        FLUX_SCOPE {
+            flux_tensor *loss = flux_logitcrossentropy(flux_call(b.m, b.x), b.y);
+            flux_item(loss);
+            flux_grads *g = flux_gradient(loss, b.m);
+            flux_data(flux_grad_param(g, b.m, "layers.1.weight"));
+            flux_update(b.opt, b.m, g);
+        }
+    }
+    CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_weight(a.m), flux_weight(b.m))))) < 1e-6);
+}
+
+TEST(nograd_keeps_no_graph) {
+    flux_device cpu = { 0, 0 };
+    step s = make_step(flux_adam(1e-2));
+    do_step(&s);
+    int64_t live = flux_mem_stats(cpu).live;
+    FLUX_SCOPE FLUX_NOGRAD {
+        flux_tensor *out = flux_call(s.m, s.x);
+        flux_eval(out);
+        CHECK(out->nin == 0);
+        CHECK(flux_mem_stats(cpu).live <= live + 1024);
+    }
+}
+
+/* ---------------- long and odd shapes: every way a block can lie */
+
+TEST(reductions_of_every_shape) {
+    static const int64_t sizes[] = { 1, 2, 7, 63, 64, 65, 300, 1023, 1025, 5000 };
+    for (int i = 0; i < 10; i++)
+        for (int j = 0; j < 10; j++) FLUX_SCOPE {
+            int64_t m = sizes[i], n = sizes[j];
+            if (m * n > 400000) continue;
+            flux_tensor *x = flux_eval(flux_sub(flux_rand_shape(FLUX_SHAPE(m, n), FLUX_F64), 0.5));
+            const double *p = (const double *)flux_data(x);
+            flux_tensor *rows = flux_sum(flux_mul(x, 2), 1), *cols = flux_sum(flux_mul(x, 2), 0), *all = flux_sum(x), *top = flux_max(x, 0);
+            flux_tensor *tcols = flux_sum(flux_transpose(x), 1), *soft = flux_softmax(x), *best = flux_argmax(x, 0), *best1 = flux_argmax(x, 1);
+            const double *r = (const double *)flux_data(rows), *c = (const double *)flux_data(cols), *t = (const double *)flux_data(top);
+            const double *tc = (const double *)flux_data(tcols), *sm = (const double *)flux_data(soft);
+            const int64_t *bi = (const int64_t *)flux_data(best), *bj = (const int64_t *)flux_data(best1);
+            double sum = 0, worst = 0;
+            for (int64_t b = 0; b < n; b++) {
+                double s = 0, big = -9, e = 0;
+                int64_t at = 0;
+                for (int64_t a = 0; a < m; a++) {
+                    s += p[a + b * m];
+                    if (p[a + b * m] > big) big = p[a + b * m], at = a;
+                }
+                for (int64_t a = 0; a < m; a++) e += exp(p[a + b * m] - big);
+                for (int64_t a = 0; a < m; a++) worst = fmax(worst, fabs(sm[a + b * m] - exp(p[a + b * m] - big) / e));
+                worst = fmax(worst, fabs(c[b] - 2 * s)), worst = fmax(worst, fabs(t[b] - big)), worst = fmax(worst, fabs(tc[b] - s));
+                worst = fmax(worst, at == bi[b] ? 0 : 1);
+                sum += s;
+            }
+            for (int64_t a = 0; a < m; a++) {
+                double s = 0;
+                int64_t at = 0;
+                for (int64_t b = 0; b < n; b++) {
+                    s += p[a + b * m];
+                    if (p[a + b * m] > p[a + at * m]) at = b;
+                }
+                worst = fmax(worst, fabs(r[a] - 2 * s)), worst = fmax(worst, at == bj[a] ? 0 : 1);
+            }
+            worst = fmax(worst, fabs(flux_item(all) - sum));
+            if (!CHECK(worst < 1e-9)) fprintf(stderr, "    %d x %d: off by %g\n", (int)m, (int)n, worst);
+        }
+}
+
+TEST(a_long_reduction_in_parts) {
+    int64_t n = 1000003;
+    flux_tensor *x = flux_eval(flux_rand_shape(FLUX_SHAPE(n), FLUX_F64));
+    const double *p = (const double *)flux_data(x);
+    double sum = 0;
+    int64_t at = 0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += p[i];
+        if (p[i] > p[at]) at = i;
+    }
+    CHECK_NEAR(flux_item(flux_sum(x)), sum, 1e-11);
+    CHECK(flux_item(flux_argmax(x)) == (double)at);
+    CHECK(flux_item(flux_max(x)) == p[at]);
+    CHECK_NEAR(flux_item(flux_var(x)), 1.0 / 12, 1e-2);
+    CHECK_NEAR(flux_item(flux_logsumexp(x)), log((double)n) + log(exp(1) - 1), 1e-3);
+    flux_tensor *wide = flux_sum(flux_reshape(flux_slice(x, 0, 0, 1000000), 10, 100000), 1);
+    double want[10] = { 0 };
+    for (int64_t i = 0; i < 1000000; i++) want[i % 10] += p[i];
+    CHECK_DATA(wide, want, 1e-9);
+}
+
+TEST(empty_tensors) {
+    flux_tensor *e = flux_zeros(0, 3);
+    CHECK(flux_len(e) == 0);
+    CHECK(flux_data(flux_eval(flux_add(e, 1))) != NULL || !flux_failed());
+    CHECK(flux_item(flux_sum(e)) == 0);
+    CHECK(flux_item(flux_prod(e)) == 1);
+    CHECK_DATA(flux_sum(e, 0), ((double[]){ 0, 0, 0 }), 0);
+    CHECK_DATA(flux_matmul(flux_zeros(2, 0), flux_zeros(0, 2)), ((double[]){ 0, 0, 0, 0 }), 0);
+    CHECK_ERROR(flux_max(e), "nothing to choose");
+}
+
+TEST(half_formats_round_after_every_operation) {
+    flux_tensor *a = flux_to_dtype(flux_full(1.0, 4), FLUX_BF16), *tiny = flux_to_dtype(flux_full(0.001953125, 4), FLUX_BF16);
+    flux_tensor *fused = flux_add(flux_add(a, tiny), tiny), *step1 = flux_eval(flux_add(a, tiny)), *step2 = flux_eval(flux_add(step1, tiny));
+    CHECK(flux_dtype_of(fused) == FLUX_BF16);
+    CHECK_DATA(fused, ((double[]){ 1, 1, 1, 1 }), 0);
+    CHECK_DATA(step2, ((double[]){ 1, 1, 1, 1 }), 0);
+}
+
+TEST(graphs_may_be_deep) {
+    flux_tensor *x = flux_full(0.0, 3);
+    FLUX_SCOPE {
+        flux_tensor *y = x;
+        for (int i = 0; i < 20000; i++) {
+            y = flux_add(y, 1);
+            if (i % 100 == 99) flux_eval(y);
+        }
+        CHECK(flux_item(flux_max(y)) == 20000);
+    }
+}
+
+TEST_MAIN()

@@ -1,0 +1,153 @@
+/* Threads: the same numbers for any number of them, several users' threads at once, errors that stay with their thread. */
+#define FLUX_IMPLEMENTATION
+#include "test.h"
+
+/* A bit of everything that the CPU shares out between threads: products in all orders, sums along each side and over
+   all, softmax, a convolution, gradients and an update. out: the bytes of what comes out. */
+enum { BYTES = 1 << 20 };
+typedef struct outcome { unsigned char bytes[BYTES]; size_t n; bool failed; } outcome;
+
+static void keep(outcome *o, flux_tensor *x) {
+    const void *data = flux_data(x);
+    size_t n = (size_t)flux_len(x) * 4;
+    if (!data || o->n + n > BYTES) {
+        o->failed = true;
+        return;
+    }
+    memcpy(o->bytes + o->n, data, n);
+    o->n += n;
+}
+
+static void products(outcome *o) {
+    FLUX_SCOPE {
+        flux_tensor *a = flux_randn(150, 330), *b = flux_randn(330, 120), *c = flux_randn(150, 330), *d = flux_randn(1200, 8);
+        keep(o, flux_matmul(a, b));
+        keep(o, flux_matmul(flux_transpose(b), flux_transpose(c)));
+        keep(o, flux_tanh(flux_add(flux_matmul(flux_transpose(a), c), 0.5)));
+        keep(o, flux_matmul(flux_transpose(d), d));
+    }
+}
+
+static void sums(outcome *o) {
+    FLUX_SCOPE {
+        flux_tensor *x = flux_randn(700, 301), *y = flux_exp(flux_mul(x, 0.1));
+        keep(o, flux_sum(y));
+        keep(o, flux_sum(y, 0));
+        keep(o, flux_sum(y, 1));
+        keep(o, flux_max(x, 1));
+        keep(o, flux_sum(flux_softmax(x), 1));
+    }
+}
+
+static void convolution(outcome *o) {
+    FLUX_SCOPE {
+        flux_tensor *x = flux_randn(20, 20, 3, 16), *w = flux_randn(3, 3, 3, 8);
+        flux_tensor *loss = flux_mean(flux_square(flux_relu(flux_conv(x, w))));
+        flux_grads *g = flux_gradient(loss, x, w);
+        keep(o, loss);
+        keep(o, flux_grad(g, x));
+        keep(o, flux_grad(g, w));
+    }
+}
+
+static void training(outcome *o) {
+    FLUX_SCOPE {
+        flux_layer *m = flux_chain(flux_dense(100, 130, flux_tanh), flux_dense(130, 60, flux_relu), flux_dense(60, 5));
+        flux_state *s = flux_setup(flux_adam(0.01), m);
+        flux_tensor *x = flux_randn(100, 64), *y = flux_rand(5, 64);
+        for (int i = 0; i < 5; i++) FLUX_SCOPE {
+            flux_tensor *loss = flux_mse(flux_call(m, x), y);
+            flux_update(s, m, flux_gradient(loss, m));
+            keep(o, loss);
+        }
+        keep(o, flux_destructure(m));
+    }
+}
+
+static void everything(outcome *o, uint64_t seed) {
+    o->n = 0;
+    o->failed = false;
+    flux_seed(seed);
+    products(o);
+    sums(o);
+    convolution(o);
+    training(o);
+    if (flux_failed()) o->failed = true;
+}
+
+TEST(same_numbers_for_any_number_of_threads) {
+    static outcome one, more;
+    flux_threads(1);
+    everything(&one, 7);
+    REQUIRE(!one.failed && one.n > 100000);
+    for (int threads = 2; threads <= 4; threads++) {
+        flux_threads(threads);
+        everything(&more, 7);
+        CHECK(!more.failed && more.n == one.n && !memcmp(one.bytes, more.bytes, one.n));
+    }
+    everything(&more, 8);                 /* the comparison can fail */
+    CHECK(more.n == one.n && memcmp(one.bytes, more.bytes, one.n));
+    flux_threads(0);
+}
+
+TEST(threads_is_not_negative) {
+    CHECK_ERROR(flux_threads(-2), "threads: -2 threads are not possible");
+}
+
+#ifndef FLUX_NO_THREADS
+typedef struct user { flux__os_thread thread; uint64_t seed; outcome got; char error[200]; } user;
+static user users[4];
+static void run_user(void *arg) {
+    user *u = (user *)arg;
+    for (int i = 0; i < 2; i++) everything(&u->got, u->seed);
+}
+
+TEST(several_users_at_once) {
+    static outcome want;
+    for (int i = 0; i < 4; i++) {
+        users[i].seed = (uint64_t)i + 1;
+        REQUIRE(flux__thread_start(&users[i].thread, run_user, &users[i]));
+    }
+    for (int i = 0; i < 4; i++) flux__thread_join(&users[i].thread);
+    for (int i = 0; i < 4; i++) {
+        everything(&want, users[i].seed);
+        CHECK(!users[i].got.failed && users[i].got.n == want.n && !memcmp(want.bytes, users[i].got.bytes, want.n));
+    }
+}
+
+static void make_error(void *arg) {
+    user *u = (user *)arg;
+    if (u->seed % 2) flux_matmul(flux_ones(2, 3), flux_ones(4, 5));
+    flux_item(flux_sum(flux_ones(1000)));
+    snprintf(u->error, sizeof u->error, "%s", flux_error());
+}
+
+TEST(errors_stay_with_their_thread) {
+    flux_on_error(test_silent, NULL);
+    for (int i = 0; i < 4; i++) {
+        users[i].seed = (uint64_t)i;
+        REQUIRE(flux__thread_start(&users[i].thread, make_error, &users[i]));
+    }
+    for (int i = 0; i < 4; i++) flux__thread_join(&users[i].thread);
+    flux_on_error(NULL, NULL);
+    CHECK(!flux_failed());
+    for (int i = 0; i < 4; i++) CHECK(i % 2 ? strstr(users[i].error, "inner sizes") != NULL : users[i].error[0] == 0);
+}
+
+static void leave_open(void *arg) {       /* nothing freed by hand: the thread's end does it */
+    (void)arg;
+    flux_scope_open();
+    flux_item(flux_sum(flux_add(flux_ones(100, 100), 1.0)));
+    flux_scope_open();
+    flux_randn(10, 10);
+}
+
+TEST(a_thread_that_ends_leaves_nothing) {
+    flux_device cpu = { 0, 0 };
+    flux_mem before = flux_mem_stats(cpu);
+    for (int i = 0; i < 4; i++) REQUIRE(flux__thread_start(&users[i].thread, leave_open, &users[i]));
+    for (int i = 0; i < 4; i++) flux__thread_join(&users[i].thread);
+    CHECK(flux_mem_stats(cpu).live == before.live);
+}
+#endif
+TEST_MAIN()
