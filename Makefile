@@ -1,0 +1,73 @@
+# flux.h needs no build: this file runs its examples, tests and benchmarks.
+#   make run        the digits example, at full speed
+#   make test       every test and check that this machine can run; ends with "N passed, N failed, N skipped"
+#   make examples   each example in its short form: SHORT=1 is in its environment
+#   make bench      the benchmarks in tests/bench/, one line a figure
+#   make clean
+# config=release (the default), debug or sanitize; CC, CXX, CFLAGS, LDLIBS and DEFS (-DFLUX_CUDA ...) as you like.
+# What is built lies in build/<config>. Any number of jobs may run (make -j), though timings in tests prefer few.
+#
+# The implementation is compiled once, tests/impl.c, and linked to every test, example and benchmark that uses the public
+# interface. A file that has the line `#define FLUX_IMPLEMENTATION` brings its own: it looks inside, or shows how it is done.
+
+config ?= release
+BUILD := build/$(config)
+CFLAGS_release := -O2
+CFLAGS_debug := -O0 -g
+CFLAGS_sanitize := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+WARNINGS := -Wall -Wextra -Wpedantic
+CFLAGS ?= $(CFLAGS_$(config))
+LDLIBS ?= -lm
+COMPILE = $(CC) -std=c11 $(WARNINGS) $(CFLAGS) $(DEFS)
+ifndef CFLAGS_$(config)
+$(error config=$(config) is none of release, debug, sanitize)
+endif
+
+HEADERS := $(wildcard flux*.h tests/*.h tests/fixtures/*.h)
+TESTS := $(sort $(wildcard tests/test_*.c))
+CHECKS := $(sort $(wildcard tests/check_*.sh))
+EXAMPLES := $(sort $(wildcard examples/*.c))
+BENCHES := $(sort $(wildcard tests/bench/*.c))
+PROGRAMS := $(TESTS) $(EXAMPLES) $(BENCHES)
+OWN := $(if $(PROGRAMS),$(shell grep -l '^ *\# *define FLUX_IMPLEMENTATION' $(PROGRAMS)))
+RESULTS := $(TESTS:%.c=$(BUILD)/%.result) $(CHECKS:%.sh=$(BUILD)/%.result)
+TIMEOUT := $(if $(shell command -v timeout),timeout 600)
+
+.PHONY: run test examples bench clean FORCE
+.DELETE_ON_ERROR:
+.SECONDARY:
+run: $(BUILD)/examples/digits
+	$(BUILD)/examples/digits
+
+# A result is a program's output and, if it crashed or hung or did not build, a line that counts as one failure.
+test: $(RESULTS)
+	@awk '/^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$$/ { p += $$1; f += $$3; s += $$5 } \
+	      END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 }' /dev/null $(RESULTS)
+verdict = { s=$$?; tail -n 1 $@ | grep -q '^[0-9]* passed, [0-9]* failed, [0-9]* skipped$$' && test $$s -le 1 || \
+            { echo "FAILED  $<: ended with status $$s"; echo "0 passed, 1 failed, 0 skipped"; } >>$@; \
+            { echo "== $<"; cat $@; }; }
+$(BUILD)/tests/test_%.result: tests/test_%.c $(BUILD)/impl.o $(HEADERS) FORCE
+	@mkdir -p $(@D)
+	@{ $(MAKE) --no-print-directory -s $(BUILD)/tests/test_$* && $(TIMEOUT) $(BUILD)/tests/test_$*; } >$@ 2>&1; $(verdict)
+$(BUILD)/tests/check_%.result: tests/check_%.sh FORCE
+	@mkdir -p $(@D)
+	@CC='$(CC)' CXX='$(CXX)' BUILD='$(BUILD)' $(TIMEOUT) sh $< >$@ 2>&1; $(verdict)
+FORCE:
+
+examples: $(EXAMPLES:%.c=$(BUILD)/%)
+	@for e in $^; do echo "== $$e"; SHORT=1 $$e || exit 1; done
+bench: $(BENCHES:%.c=$(BUILD)/%)
+	@for b in $^; do echo "== $$b"; $$b || exit 1; done
+
+$(BUILD)/impl.o: tests/impl.c $(HEADERS)
+	@mkdir -p $(@D)
+	$(COMPILE) -c $< -o $@
+$(OWN:%.c=$(BUILD)/%): $(BUILD)/%: %.c $(HEADERS)
+	@mkdir -p $(@D)
+	$(COMPILE) -I. $< -o $@ $(LDLIBS)
+$(BUILD)/%: %.c $(BUILD)/impl.o $(HEADERS)
+	@mkdir -p $(@D)
+	$(COMPILE) -I. $< $(BUILD)/impl.o -o $@ $(LDLIBS)
+
+clean:
+	rm -rf build
