@@ -4618,6 +4618,7 @@ typedef struct flux__walk {
     int top, stack_room;
     flux__map shared;
     uint32_t id;
+    bool whole;                           /* also what no gradient passes: behind nodes of FLUX_NOGRAD */
 } flux__walk;
 
 static int *flux__map_slot(const flux__map *m, const flux_tensor *t) {
@@ -4709,7 +4710,8 @@ static bool flux__walk_push(flux__walk *w, flux_tensor *t) {
 /* How many operands a gradient passes on to: none from what FLUX_NOGRAD recorded, computed or not. */
 static int flux__behind(const flux_tensor *t) { return t->flags & FLUX__FIXED ? 0 : t->nin; }
 
-/* All that the loss depends on, operands first (depth first, without recursion). */
+/* All that the loss depends on, operands first (depth first, without recursion); what a gradient passes only, unless the
+   walk is of the whole. */
 static bool flux__walk_collect(flux__walk *w, flux_tensor *loss) {
     if (!flux__walk_push(w, loss)) return false;
     while (w->top) {
@@ -4719,7 +4721,7 @@ static bool flux__walk_collect(flux__walk *w, flux_tensor *loss) {
             continue;
         }
         int before = w->top;
-        for (int i = flux__behind(t) - 1; i >= 0; i--)
+        for (int i = (w->whole ? t->nin : flux__behind(t)) - 1; i >= 0; i--)
             if (flux__walk_get(w, t->in[i]) < 0 && !flux__walk_push(w, t->in[i])) return false;
         if (w->top > before) continue;    /* its operands come first */
         w->top--;
@@ -6159,7 +6161,9 @@ static void flux__history_count(flux__history *h, const flux_tensor *x, int by) 
 
 static bool flux__history_find(flux__history *h, flux_grads *g, int n, flux_tensor *const *olds, flux_tensor *const *news, const int *owners) {
     memset(h, 0, sizeof *h);
-    if (!flux__walk_start(&h->walk) || (g && !flux__walk_collect(&h->walk, g->loss))) return false;
+    if (!flux__walk_start(&h->walk)) return false;
+    h->walk.whole = true;
+    if (g && !flux__walk_collect(&h->walk, g->loss)) return false;
     for (int i = 0; i < n; i++)
         if (!flux__walk_collect(&h->walk, news[i])) return false;
     size_t count = (size_t)h->walk.n + 1;

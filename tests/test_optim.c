@@ -722,6 +722,28 @@ TEST(a_saved_run_goes_on_as_if_it_had_not_stopped) {
     }
 }
 
+/* Part of the loss is held fixed: what lies behind it belongs to the step, though no gradient goes there. */
+static flux_tensor *fixed_call(flux_layer *self, flux_tensor *x) {
+    flux_tensor *p = ((bare *)self)->p, *scale = NULL;
+    FLUX_NOGRAD scale = flux_exp(flux_neg(flux_mul(p, 2)));
+    return flux_sum(flux_mul(flux_mul(p, scale), x));
+}
+typedef struct { flux_layer base; flux_tensor *p; } fixed;
+FLUX_LAYER(fixed, "Fixed", fixed_call, FLUX_PARAM(p))
+
+TEST(a_step_through_a_part_that_is_held_fixed) {
+    FLUX_SCOPE {
+        flux_layer *m = flux_new(fixed, .p = number(0.5, FLUX_F64));
+        flux_state *opt = flux_setup(flux_descent(0.25), m);
+        double p = 0.5;
+        for (int i = 0; i < 5; i++) {
+            FLUX_SCOPE CHECK(flux_update(opt, m, flux_gradient(flux_call(m, number(2, FLUX_F64)), m)) == 0);
+            p -= 0.25 * 2 * exp(-2 * p);
+            CHECK_NEAR(at(m, "p"), p, 1e-12);
+        }
+    }
+}
+
 TEST(moving_a_state_to_where_it_is) {
     flux_state *opt = flux_setup(flux_adam(), flux_dense(2, 2));
     CHECK(flux_cpu(opt) == opt);
