@@ -1270,10 +1270,29 @@ extern char *realpath(const char *path, char *out);
 #  define FLUX__PRINTF(a, b)
 #endif
 
+/* How hard gcc tries, part by part; every build of a program waits for it. The loops over numbers say what they need
+   themselves, in a user's -O0 build too (FLUX__O2, and sections 9 and 10). What records and plans is LEAN: -O1 less the
+   passes that cost a third of its time and change no figure. What runs once or waits for a file or a person is COLD. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
-#  define FLUX__O2 __attribute__((optimize("O2")))  /* loops that must run at full speed in a user's -O0 build */
+#  define FLUX__O2 __attribute__((optimize("O2")))
 #else
 #  define FLUX__O2
+#endif
+#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__TINYC__)
+#  define FLUX__LEAN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\", \
+      \"no-tree-pta\", \"no-tree-dominator-opts\", \"no-ivopts\", \"no-tree-loop-optimize\", \"no-tree-sra\", \
+      \"no-tree-slsr\", \"no-tree-sink\", \"no-tree-bit-ccp\", \"no-if-conversion\", \"no-if-conversion2\", \
+      \"no-forward-propagate\", \"no-dse\", \"no-dce\", \"no-cprop-registers\", \"no-compare-elim\", \
+      \"no-combine-stack-adjustments\", \"no-shrink-wrap\", \"no-ipa-profile\", \"no-ipa-reference\", \
+      \"no-ipa-pure-const\", \"no-move-loop-invariants\", \"no-guess-branch-probability\", \
+      \"no-reorder-blocks\", \"no-auto-inc-dec\", \"no-branch-count-reg\", \"no-ssa-phiopt\", \"no-tree-ter\", \
+      \"no-tree-coalesce-vars\", \"no-tree-builtin-call-dce\")")
+#  define FLUX__COLD _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
+#  define FLUX__ASBEFORE _Pragma("GCC pop_options")
+#else
+#  define FLUX__LEAN
+#  define FLUX__COLD
+#  define FLUX__ASBEFORE
 #endif
 
 /* Vector code for x86-64 chosen at run time: FLUX__X86 says that the compiler can make it, FLUX__AVX2 and FLUX__AVX512
@@ -1968,6 +1987,8 @@ FLUX__UNUSED static bool flux__out_commit(flux__out *o) {
     flux__out_abort(o);
     return good;
 }
+
+FLUX__LEAN
 
 /* ------------------------------------------------------------------ 2. Objects, threads' state, errors
    Every handle starts with a flux__head: what it is, who owns it. A reference is held by a scope, by the user
@@ -9184,12 +9205,8 @@ static int flux__kernel_run(flux__run *r, flux__kernel *k) {
     }
 }
 
-/* What follows waits for the parts above: it compiles twice as fast at -O1, and runs as well. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__TINYC__)
-#  define FLUX__QUICK
-#  pragma GCC push_options
-#  pragma GCC optimize("O1")
-#endif
+FLUX__ASBEFORE
+FLUX__COLD
 
 /* ------------------------------------------------------------------ 12. Devices
    Which back ends there are, which of them work here, which one is meant, and the file that keeps the preference. A back
@@ -10443,6 +10460,9 @@ FLUX_DEF void flux_print_tensor(flux_tensor *x) {
     else if (flux__put_tensor(&s, x)) flux__put(&s, "\n");
 }
 
+FLUX__ASBEFORE
+FLUX__LEAN
+
 /* ------------------------------------------------------------------ 14. Models
    A layer is a struct that starts with a flux_layer and a list that names its
    fields. Everything that a model can do beyond being called is one of two things: a
@@ -10459,7 +10479,6 @@ FLUX_DEF void flux_print_tensor(flux_tensor *x) {
    user's layer would have to write them), and building a new model by calling
    constructors (fields that nobody named would be lost). */
 
-static bool flux__ascii(void);
 typedef void (*flux__field_fn)(flux_tensor **slot, const char *path, bool trained,
                                const flux_layer *owner, void *user);
 
@@ -11413,6 +11432,9 @@ FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
     return none;
 }
 
+FLUX__ASBEFORE
+FLUX__COLD
+
 /* ------------------------------------------------------------------ 15. Names of functions
    Activations and connections are C functions. They print by a table of those that
    there are, by what flux_name_function said, or by the text of the call that a
@@ -12068,6 +12090,9 @@ FLUX__INIT(zeros32, "zeros")
 FLUX__INIT(ones32, "ones")
 FLUX__INIT(rand32, "rand")
 FLUX__INIT(randn32, "randn")
+
+FLUX__ASBEFORE
+FLUX__LEAN
 
 /* ------------------------------------------------------------------ 17. Layers
    Each is a struct, its text, its call and its constructor. A constructor makes
@@ -14301,6 +14326,9 @@ FLUX_DEF double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), v
     return flux_failed() ? (double)NAN : result;
 }
 
+FLUX__ASBEFORE
+FLUX__COLD
+
 /* ------------------------------------------------------------------ 21. Printing models
    A model prints as in Flux.jl: a layer on one line, a container as its
    children between brackets, and behind each line how many numbers it holds.
@@ -16489,7 +16517,7 @@ static void flux__trim(const char **p, const char **end) {
 }
 
 /* The next line that has something on it, without its comment. */
-static bool flux__csv_line(flux__csv *c, const char **start, const char **stop) {
+static FLUX__O2 bool flux__csv_line(flux__csv *c, const char **start, const char **stop) {
     while (c->at < c->end) {
         const char *p = c->at, *q = p, *comment;
         while (q < c->end && *q != '\n' && *q != '\r') q++;
@@ -16507,7 +16535,7 @@ static bool flux__csv_line(flux__csv *c, const char **start, const char **stop) 
 }
 
 /* Takes the next field, a to b, off the line that goes on at *p (NULL: it does not). */
-static bool flux__csv_field(const flux__csv *c, const char **p, const char *end, const char **a,
+static FLUX__O2 bool flux__csv_field(const flux__csv *c, const char **p, const char *end, const char **a,
                             const char **b) {
     const char *q;
     if (!*p) return false;
@@ -16534,7 +16562,7 @@ static int64_t flux__csv_bad(const flux__csv *c, int64_t column, const char *a, 
 
 /* The numbers of a line, of which `most` fit into out (NULL: they are only counted); how many,
    or -1 with an error. */
-static int64_t flux__csv_numbers(const flux__csv *c, const char *p, const char *end, float *out,
+static FLUX__O2 int64_t flux__csv_numbers(const flux__csv *c, const char *p, const char *end, float *out,
                                  int64_t most) {
     const char *a, *b;
     int64_t n = 0;
@@ -17479,6 +17507,9 @@ FLUX_DEF flux_tensor *flux_load_tensor(const char *path, const char *name) {
     flux__archive_close(&z);
     return flux__reveal(h, t);
 }
+
+FLUX__ASBEFORE
+FLUX__LEAN
 
 /* ------------------------------------------------------------------ 24. Formulas
    flux_expr reads a formula in Julia's spelling and calls the operations that
@@ -18546,7 +18577,5 @@ FLUX_DEF flux_device flux_device_of_state(const flux_state *s) {
     return flux__whereabouts_of(&p);
 }
 
-#ifdef FLUX__QUICK
-#  pragma GCC pop_options
-#endif
+FLUX__ASBEFORE
 #endif /* FLUX_IMPLEMENTATION */
