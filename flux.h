@@ -71,7 +71,8 @@
      9. CPU: loops
      10. Matrix product
      11. The CPU back end
-     12. Devices
+     12. The GPU layer
+    12. Devices
      13. Printing tensors
      14. Models
      15. Names of functions
@@ -1795,6 +1796,11 @@ static int flux__file_kind(const char *path, int *mode) {
     return a & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_READONLY) ? -1 : a & FILE_ATTRIBUTE_DEVICE ? 2 : 1;
 }
 static char *flux__file_target(const char *path) { (void)path; return NULL; }
+FLUX__UNUSED static void flux__folder_make(const char *path) { CreateDirectoryA(path, NULL); }
+FLUX__UNUSED static bool flux__folder_private(const char *path) {   /* a user's own folders are closed to others */
+    DWORD found = GetFileAttributesA(path);
+    return found != INVALID_FILE_ATTRIBUTES && (found & FILE_ATTRIBUTE_DIRECTORY);
+}
 
 #else
 #  ifdef O_CLOEXEC
@@ -1835,6 +1841,11 @@ static int flux__file_kind(const char *path, int *mode) {
     return S_ISREG(s.st_mode) ? 1 : 2;
 }
 static char *flux__file_target(const char *path) { return realpath(path, NULL); }   /* behind links; NULL: as it is; free() it */
+FLUX__UNUSED static void flux__folder_make(const char *path) { mkdir(path, 0700); }
+FLUX__UNUSED static bool flux__folder_private(const char *path) {   /* ours, and nobody else may write there */
+    struct stat found;
+    return stat(path, &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == geteuid() && (found.st_mode & 077) == 0;
+}
 #endif
 
 /* The whole file, with a 0 after its end, to be given to FLUX_FREE; NULL is an error named after `call`. */
@@ -2061,10 +2072,16 @@ static void *flux__own(void *object);     /* gives a new object (refs 1) to the 
    the registry and needs no driver; every other entry is found out about once per process (section "Devices").
 
    Invariant: a call that takes a device id gets one from 0 to count() - 1, and only after functional() said true. Calls
-   that return int give 0 when they are done; the caller words the error, since it knows what was being moved.
+   that return int give 0 when they are done; the caller words the error, since it knows what was being moved. A back end
+   without ready, run and drop has memory that the host can reach, and the CPU back end runs its kernels.
 
    Rejected: a table per device (they differ by a number only), and calls that open the driver on their own (a program
    that never asks for a GPU would pay for it). */
+
+struct flux__plan;
+struct flux__graph;
+struct flux__run;
+struct flux__kernel;
 
 typedef struct flux__backend {
     const char *name;                                        /* "CUDA" */
@@ -2079,12 +2096,24 @@ typedef struct flux__backend {
     int (*download)(int id, void *dst, const void *src, size_t bytes);    /* to host memory */
     int (*copy)(int to, void *dst, int from, const void *src, size_t bytes);   /* between its own devices */
     int (*wait)(int id);                                     /* until all work there is done */
+    bool (*ready)(int id, struct flux__plan *plan, struct flux__graph *g);    /* makes the plan's kernels there ready */
+    int (*run)(struct flux__run *run, struct flux__kernel *k);
+    void (*drop)(void *ready);                               /* what ready() made of a kernel */
 } flux__backend;
 
 enum { FLUX__CPU_BACKEND, FLUX__CUDA_BACKEND, FLUX__AMDGPU_BACKEND, FLUX__METAL_BACKEND, FLUX__BACKENDS };   /* flux_device.backend */
 
 static const flux__backend *flux__backend_of(int index);     /* never NULL for 0 <= index < FLUX__BACKENDS */
 FLUX__UNUSED static void flux__backend_set(int index, const flux__backend *b);   /* a test's own; NULL: the built-in one again */
+
+/* What may be asked for by name in flux_functional_with. */
+static const char *const flux__cuda_parts[] = { "all", "driver", "compiler", "NVRTC", "NCCL", "cuBLAS", "cuDNN", NULL };
+static const char *const flux__amd_parts[] = { "all", "driver", "compiler", "hip", "hiprtc", "lld", "device_libs", "RCCL", "NCCL",
+    "rocblas", "rocsolver", "rocsparse", "rocrand", "rocfft", "hiptensor", "MIOpen", NULL };
+static bool flux__in_list(const char *name, const char *const *list) {
+    while (*list && strcmp(*list, name) != 0) list++;
+    return *list != NULL;
+}
 
 /* Host memory in 64-byte lines, so that vector loops need no head and no two tensors share a line. The block's true
    start stands just before what is handed out. */
@@ -2598,6 +2627,9 @@ static void flux__thread_free(void *state) {
     FLUX_FREE(t);
 }
 
+#if defined(FLUX_CUDA) || defined(FLUX_HIP)
+static void flux__gpu_close(void);
+#endif
 FLUX_DEF void flux_shutdown(void) {
     flux__thread *t = (flux__thread *)flux__tls_get();
     if (t) flux__thread_free(t);
@@ -2609,6 +2641,9 @@ FLUX_DEF void flux_shutdown(void) {
             flux__arena_trim(d, &flux__arenas[b][i]);
         }
     flux__mutex_unlock(&flux__arena_lock);
+#if defined(FLUX_CUDA) || defined(FLUX_HIP)
+    flux__gpu_close();
+#endif
 }
 
 /* ------------------------------------------------------------------ 4. Worker threads
@@ -4943,7 +4978,11 @@ typedef struct flux__kernel {
     int *outs, nouts;                     /* nodes that it stores */
     int *frees, nfrees;                   /* nodes that nobody reads after it */
     int64_t mnk[3];
+    flux_device device;                   /* where it runs */
+    size_t scratch;                       /* bytes of the device's memory that it needs for itself */
+    void *scratch_at;                     /* and where they are in this run */
     void *ready;                          /* what the back end made of it */
+    void (*drop)(void *ready);
 } flux__kernel;
 
 typedef struct flux__slot_info { flux_device device; int64_t bytes; int out_kernel, last_kernel; int donor; bool keep, stored; } flux__slot_info;
@@ -5750,6 +5789,7 @@ static bool flux__find_frees(flux__plan *plan) {
             if (plan->slot[i].out_kernel == k) kernel->outs[kernel->nouts++] = i;
             if (!plan->slot[i].keep && plan->slot[i].last_kernel == k) kernel->frees[kernel->nfrees++] = i;
         }
+        if (kernel->nouts) kernel->device = plan->slot[kernel->outs[0]].device;
     }
     return true;
 }
@@ -5771,7 +5811,7 @@ static void flux__plan_free(flux__plan *plan) {
     FLUX_FREE(plan);
 }
 
-static bool flux__kernel_ready(flux__plan *plan, flux__kernel *k);
+static bool flux__kernels_ready(flux__plan *plan, flux__graph *g);
 static void flux__log_plan(const flux__plan *plan, flux__graph *g);
 
 static bool flux__plan_kernels(flux__planner *p, flux__plan *plan, int *order) {
@@ -5784,9 +5824,7 @@ static bool flux__plan_kernels(flux__planner *p, flux__plan *plan, int *order) {
     }
     flux__find_lives(plan, p->g);
     if (!flux__find_frees(plan)) return false;
-    for (int i = 0; i < plan->nkernel; i++)
-        if (!flux__kernel_ready(plan, &plan->kernel[i])) return false;
-    return true;
+    return flux__kernels_ready(plan, p->g);
 }
 
 static flux__plan *flux__make_plan(flux__graph *g) {
@@ -5915,9 +5953,26 @@ static int flux__kernel_run(flux__run *r, flux__kernel *k);
 static void flux__kernel_extra(const flux__run *r, const flux__kernel *k, size_t *bytes);
 static bool flux__kernels_prepare(const flux__plan *plan);
 
+/* Scratch memory of a device: kernels there run one after the other and share the piece, if it is large enough. */
+static bool flux__allocate_scratch(flux__run *r, int at) {
+    flux__kernel *k = &r->plan->kernel[at];
+    flux__buffer **scratch = r->buffer + r->plan->nnode * 2;      /* by kernel */
+    if (!k->scratch) return true;
+    for (int i = 0; i < at && !scratch[at]; i++)
+        if (scratch[i] && flux_device_equal(scratch[i]->device, k->device) && scratch[i]->room >= k->scratch) {
+            scratch[at] = scratch[i];
+            flux__atomic_add(&scratch[i]->refs, 1);
+        }
+    if (!scratch[at]) scratch[at] = flux__buffer_new(k->device, k->scratch);
+    k->scratch_at = scratch[at] ? scratch[at]->ptr : NULL;
+    return scratch[at] != NULL;
+}
+
 /* The memory that kernels need beside their results: one piece of each kind serves them all, one after the other. */
 static bool flux__allocate_extra(flux__run *r) {
     size_t most[3] = { 0, 0, 0 };
+    for (int k = 0; k < r->plan->nkernel; k++)
+        if (!flux__allocate_scratch(r, k)) return false;
     for (int k = 0; k < r->plan->nkernel; k++) flux__kernel_extra(r, &r->plan->kernel[k], most);
     for (int i = 0; i < 3; i++)
         if (most[i] && !(r->extra[i] = flux__malloc(most[i]))) return false;
@@ -5979,7 +6034,7 @@ static void flux__settle_nodes(flux__run *r) {
 
 static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     flux__run r;
-    size_t n = (size_t)plan->nnode * 2 + 1;
+    size_t n = (size_t)(plan->nnode * 2 + plan->nkernel) + 1;
     memset(&r, 0, sizeof r);
     r.plan = plan, r.g = g;
     r.buffer = (flux__buffer **)flux__zalloc(n * sizeof *r.buffer);
@@ -5988,6 +6043,7 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     for (int k = 0; k < plan->nkernel && ok; k++) ok = flux__kernel_run(&r, &plan->kernel[k]) == 0;
     if (ok) flux__settle_nodes(&r);
     for (int i = 0; r.buffer && i < plan->nnode; i++) flux__buffer_release(r.buffer[i]);
+    for (int i = 0; r.buffer && i < plan->nkernel; i++) flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
     for (int i = 0; i < 3; i++)
         if (r.extra[i]) FLUX_FREE(r.extra[i]);
     if (r.buffer) FLUX_FREE(r.buffer);
@@ -8377,12 +8433,12 @@ static void flux__cpu_drop(flux__cpu *c) {
 }
 
 static void flux__kernel_unready(flux__kernel *k) {
-    if (k->ready) flux__cpu_drop((flux__cpu *)k->ready);
+    if (k->ready && k->drop) k->drop(k->ready);
+    else if (k->ready) flux__cpu_drop((flux__cpu *)k->ready);
     k->ready = NULL;
 }
 
-static bool flux__kernel_ready(flux__plan *plan, flux__kernel *k) {
-    (void)plan;
+static bool flux__cpu_ready(flux__kernel *k) {
     if (k->kind > FLUX__K_MATMUL) return true;
     flux__cpu *c = (flux__cpu *)flux__zalloc(sizeof *c);
     size_t n = (size_t)k->nvalue + 1;
@@ -8409,6 +8465,23 @@ static bool flux__kernel_ready(flux__plan *plan, flux__kernel *k) {
     if (last) FLUX_FREE(last);
     if (taken) FLUX_FREE(taken);
     return ok;
+}
+
+/* Each device makes its kernels ready at once, so that a compiler is called once. Moves are the host's business. */
+static bool flux__kernels_ready(flux__plan *plan, flux__graph *g) {
+    for (int i = 0; i < plan->nkernel; i++) {
+        flux__kernel *k = &plan->kernel[i];
+        const flux__backend *b = flux__backend_of(k->device.backend);
+        if (k->kind == FLUX__K_MOVE || k->drop) continue;
+        if (!b->ready) {
+            if (!flux__cpu_ready(k)) return false;
+            continue;
+        }
+        for (int j = i; j < plan->nkernel; j++)
+            if (plan->kernel[j].kind != FLUX__K_MOVE && flux_device_equal(plan->kernel[j].device, k->device)) plan->kernel[j].drop = b->drop;
+        if (!b->ready(k->device.id, plan, g)) return false;
+    }
+    return true;
 }
 
 /* ---------------- a block's run */
@@ -8534,9 +8607,9 @@ static void flux__do_store(flux__block_run *b, int i) {
     flux__each_run_of(b, i, flux__store_run, &t);
 }
 
-static double flux__number_value(const flux__block_run *b, const flux__value *v) {
+static double flux__number_value(const flux__graph *g, const flux__value *v) {
     if (v->op == 1) return v->node;       /* a literal */
-    flux_tensor *user = b->run->g->node[v->node >> 8];
+    flux_tensor *user = g->node[v->node >> 8];
     if ((v->node & 255) == 255) return user->arg.num;
     return flux__base(user->in[v->node & 255])->arg.num;
 }
@@ -8686,7 +8759,7 @@ static void flux__start_numbers(flux__block_run *b) {
         if (v->kind != FLUX__V_NUMBER) continue;
         b->at[i] = numbers + (size_t)i * 8;
         b->walk[i] = 0;
-        flux__set_number(v->cls, b->at[i], flux__number_value(b, v));
+        flux__set_number(v->cls, b->at[i], flux__number_value(b->run->g, v));
     }
 }
 
@@ -9176,6 +9249,7 @@ static void flux__at_least(size_t *bytes, int64_t n) {
 /* Half formats as f32 (0: the first operand, 1: the second, or a sum), and the parts of split reductions (2). */
 static void flux__kernel_extra(const flux__run *r, const flux__kernel *k, size_t *bytes) {
     const flux__cpu *c = (const flux__cpu *)k->ready;
+    if (k->drop) return;                  /* another back end's */
     if (k->kind == FLUX__K_FUSED && c->splits > 1) flux__at_least(&bytes[2], (int64_t)c->splits * c->nreduce * 2 * c->outer * 8);
     for (int i = 0; i < 2 && k->kind == FLUX__K_MATMUL; i++)
         if (flux__is_half(k->operand[i].dtype)) flux__at_least(&bytes[i], flux__count(&k->operand[i].shape) * 4);
@@ -9189,12 +9263,13 @@ static void flux__kernel_extra(const flux__run *r, const flux__kernel *k, size_t
 static bool flux__kernels_prepare(const flux__plan *plan) {
     size_t most = 0;
     for (int k = 0; k < plan->nkernel; k++)
-        if (plan->kernel[k].kind <= FLUX__K_MATMUL)
+        if (plan->kernel[k].kind <= FLUX__K_MATMUL && !plan->kernel[k].drop)
             flux__at_least(&most, (int64_t)flux__memory_bytes(&plan->kernel[k], (const flux__cpu *)plan->kernel[k].ready) + 64);
     return most == 0 || flux__kernel_memory(most) != NULL;
 }
 
 static int flux__kernel_run(flux__run *r, flux__kernel *k) {
+    if (k->drop) return flux__backend_of(k->device.backend)->run(r, k);
     switch (k->kind) {
     case FLUX__K_FUSED: return flux__run_fused(r, k);
     case FLUX__K_MATMUL: return flux__run_product(r, k);
@@ -9204,6 +9279,1626 @@ static int flux__kernel_run(flux__run *r, flux__kernel *k) {
     default: return flux__run_index(r, k);
     }
 }
+
+#if defined(FLUX_CUDA) || defined(FLUX_HIP)
+/* ------------------------------------------------------------------ 12. The GPU layer
+   What CUDA and HIP have in common, which is nearly all: kernels are turned into source text, compiled at run time,
+   kept in memory and on disk, and launched on one stream for each device. flux_cuda.h and flux_hip.h each fill a table of
+   driver calls (flux__driver) and say how their dialect spells what C lacks.
+
+   A kernel's text is C99 but for the dialect's words, and holds its shapes as numbers, so that the compiler knows every
+   stride; its parameters are addresses, numbers and keys of random numbers. One thread computes one point, or, where dims
+   are reduced, some threads share an outer point, as many as there is work for, and put their parts together in a fixed
+   order. So a result depends on shapes and on nothing else.
+
+   Invariants: whatever is queued for a device runs on its one stream in the order of the calls, so memory that comes
+   back to the pool may be handed out at once; nothing waits but a download. The context that the application has made
+   current is current again when a call returns. Positions are 32-bit where all of a kernel's tensors allow it.
+
+   Rejected: a library of compiled kernels (one for each architecture, dtype and shape of broadcasting), and a stream for
+   each thread (memory would need an event for each reuse). */
+
+typedef struct flux__gpu_info {           /* what a driver says of a device */
+    char model[72], arch[40];             /* "NVIDIA H200"; as its compiler calls it: "sm_90", "gfx90a" */
+    int units;                            /* multiprocessors */
+} flux__gpu_info;
+
+/* Calls of a driver; those that return int give 0 or the driver's own code, for which error() has a sentence. All but
+   open, count and device are made between enter and leave. */
+typedef struct flux__driver {
+    const char *name;
+    const char *dialect;                  /* source text that stands before ours */
+    bool (*open)(char *why, size_t n);    /* finds the library and its calls, starts it */
+    int (*count)(void);
+    int (*device)(int id, flux__gpu_info *info);
+    int (*enter)(int id, void **before);  /* makes the device current for this thread; before: what was */
+    void (*leave)(void *before);
+    int (*stream)(void **stream);
+    int (*stream_wait)(void *stream);
+    void (*stream_free)(void *stream);
+    int (*event)(void **event);
+    int (*event_record)(void *event, void *stream);
+    int (*event_wait)(void *event);       /* this thread waits */
+    int (*event_before)(void *event, void *stream);   /* what is queued there from now on waits */
+    void (*event_free)(void *event);
+    int (*alloc)(void **p, size_t bytes);
+    void (*release)(void *p);
+    int (*pinned)(void **p, size_t bytes);
+    void (*unpin)(void *p);
+    int (*up)(void *dst, const void *src, size_t bytes, void *stream);
+    int (*down)(void *dst, const void *src, size_t bytes, void *stream);
+    int (*across)(void *dst, const void *src, size_t bytes, void *stream);
+    int (*peer)(void *dst, int to, const void *src, int from, size_t bytes, void *stream);
+    int (*room)(size_t *available, size_t *total);
+    int (*load)(void **module, const void *image);
+    void (*unload)(void *module);
+    int (*find)(void **function, void *module, const char *name);
+    int (*launch)(void *function, const unsigned *grid, unsigned threads, void *stream, void **args);
+    const char *(*error)(int code);
+    bool (*lost)(int code);               /* after such an error the device does nothing any more */
+    bool (*compiler)(char *why, size_t n);/* opens the run-time compiler */
+    const char *(*version)(void);         /* of the opened compiler */
+    int (*compile)(const char *source, const char *arch, char **log, void **image, size_t *bytes);   /* both by flux__malloc */
+    const char *const *components;        /* by name, NULL at the end */
+    bool (*component)(const char *name);
+} flux__driver;
+
+#define FLUX__TEXT(...) #__VA_ARGS__ "\n"     /* source text that reads as what it is */
+
+/* Half floats by integer arithmetic, as in section 9, for a compiler that has nothing better. */
+#define FLUX__SOFT_HALF                                                                                                         \
+    "DEVICE float f16_float(unsigned short h) {\n"                                                                              \
+    "    float x = FLOAT_OF((unsigned int)(h & 0x7fff) << 13) * 5.192296858534828e33f;\n"                                       \
+    "    unsigned int u = BITS_OF(x) | (x >= 65536.0f ? 0x7f800000u : 0u);\n"                                                   \
+    "    if ((h & 0x7c00) == 0x7c00 && (h & 0x3ff)) u |= 0x400000u;\n"                                                          \
+    "    return FLOAT_OF(u | (unsigned int)(h & 0x8000) << 16);\n}\n"                                                           \
+    "DEVICE unsigned short float_f16(float x) {\n"                                                                              \
+    "    unsigned int u = BITS_OF(x) & 0x7fffffffu, sign = (BITS_OF(x) >> 16) & 0x8000u, h;\n"                                   \
+    "    if (u > 0x7f800000u) h = 0x7e00u | ((u >> 13) & 0x3ffu);\n"                                                            \
+    "    else if (u < 0x38800000u) h = BITS_OF(FLOAT_OF(u) + 0.5f) - 0x3f000000u;\n"                                            \
+    "    else h = (u - 0x38000000u + 0xfffu + ((u >> 13) & 1u)) >> 13;\n"                                                       \
+    "    return (unsigned short)((u <= 0x7f800000u && h > 0x7c00u ? 0x7c00u : h) | sign);\n}\n"
+
+#if defined(FLUX_CUDA)
+#  include "flux_cuda.h"
+#endif
+#if defined(FLUX_HIP)
+#  include "flux_hip.h"
+#endif
+
+/* ---- the text that stands before every program: the functions that formulas use, in each class; casts; random numbers.
+   After the dialect's own, which says what DEVICE is and how half floats are read. A suffix _w is for integers, which
+   are computed as 64 bits and cut. */
+static const char *const flux__gpu_prelude[] = {
+    "#define IF(c, x, y) ((c) ? (x) : (y))\n"
+    "#define K_f32(v) ((float)(v))\n#define K_f64(v) ((double)(v))\n#define K_w(v) ((long long)(v))\n"
+    "typedef unsigned int u32;\ntypedef unsigned long long u64;\n"
+    "#define REAL(T, X, s) \\\n"
+    "DEVICE T abs_##X(T x) { return fabs##s(x); }\\\nDEVICE T sqrt_##X(T x) { return sqrt##s(x); }\\\n"
+    "DEVICE T exp_##X(T x) { return exp##s(x); }\\\nDEVICE T log_##X(T x) { return log##s(x); }\\\n"
+    "DEVICE T log1p_##X(T x) { return log1p##s(x); }\\\nDEVICE T expm1_##X(T x) { return expm1##s(x); }\\\n"
+    "DEVICE T sin_##X(T x) { return sin##s(x); }\\\nDEVICE T cos_##X(T x) { return cos##s(x); }\\\n"
+    "DEVICE T tanh_##X(T x) { return tanh##s(x); }\\\nDEVICE T erf_##X(T x) { return erf##s(x); }\\\n"
+    "DEVICE T floor_##X(T x) { return floor##s(x); }\\\nDEVICE T ceil_##X(T x) { return ceil##s(x); }\\\n"
+    "DEVICE T round_##X(T x) { return rint##s(x); }\\\nDEVICE T pow_##X(T x, T y) { return pow##s(x, y); }\\\n"
+    "DEVICE T fmax_##X(T a, T b) { return a != a ? a : a > b ? a : b; }\\\n"
+    "DEVICE T fmin_##X(T a, T b) { return a != a ? a : a < b ? a : b; }\\\n"
+    "DEVICE T sign_##X(T x) { return x > 0 ? (T)1 : x < 0 ? (T)-1 : x; }\\\n"
+    "DEVICE T sigmoid_##X(T x) { T e = exp##s(-fabs##s(x)); return (x < 0 ? e : (T)1) / ((T)1 + e); }\\\n"
+    "DEVICE T softplus_##X(T x) { return (x > 0 ? x : (T)0) + log1p##s(exp##s(-fabs##s(x))); }\\\n"
+    "DEVICE T sum_##X(T a, T b) { return a + b; }\\\nDEVICE T prod_##X(T a, T b) { return a * b; }\n"
+    "REAL(float, f32, f)\nREAL(double, f64, )\n",
+    "#define WHOLE(T, U, X) \\\n"
+    "DEVICE T sum_##X(T a, T b) { return (T)((U)a + (U)b); }\\\nDEVICE T prod_##X(T a, T b) { return (T)((U)a * (U)b); }\\\n"
+    "DEVICE T fmax_##X(T a, T b) { return a > b ? a : b; }\\\nDEVICE T fmin_##X(T a, T b) { return a < b ? a : b; }\n"
+    "WHOLE(int, u32, i32)\nWHOLE(long long, u64, i64)\n"
+    "DEVICE long long abs_w(long long x) { return x < 0 ? -x : x; }\n"
+    "DEVICE long long sign_w(long long x) { return (x > 0) - (x < 0); }\n"
+    "DEVICE long long floor_w(long long x) { return x; }\nDEVICE long long ceil_w(long long x) { return x; }\n"
+    "DEVICE long long round_w(long long x) { return x; }\n"
+    "DEVICE long long fmax_w(long long a, long long b) { return a > b ? a : b; }\n"
+    "DEVICE long long fmin_w(long long a, long long b) { return a < b ? a : b; }\n"
+    "DEVICE long long pow_w(long long a, long long b) {\n"
+    "    u64 x = (u64)a, y = 1;\n"
+    "    if (b < 0) return a == 1 ? 1 : a == -1 ? (b & 1 ? -1 : 1) : 0;\n"
+    "    for (; b; b >>= 1, x *= x)\n        if (b & 1) y *= x;\n"
+    "    return (long long)y;\n}\n"
+    /* a float as an integer: towards zero, the nearest there is if out of range, 0 for NaN */
+    "#define CUT(name, F, T, least, beyond, most) \\\n"
+    "DEVICE T name(F v) { return v >= (beyond) ? (T)(most) : v > (least) ? (T)v : v <= (least) ? (T)(least) : (T)0; }\n"
+    "CUT(f32_i32, float, int, -2147483648.0f, 2147483648.0f, 2147483647)\n"
+    "CUT(f64_i32, double, int, -2147483648.0, 2147483647.0, 2147483647)\n"
+    "CUT(f32_i64, float, long long, -9223372036854775808.0f, 9223372036854775808.0f, 9223372036854775807LL)\n"
+    "CUT(f64_i64, double, long long, -9223372036854775808.0, 9223372036854775808.0, 9223372036854775807LL)\n"
+    "CUT(f32_u8, float, unsigned char, 0.0f, 255.0f, 255)\nCUT(f64_u8, double, unsigned char, 0.0, 255.0, 255)\n"
+    "#define f32_f64(v) ((double)(v))\n#define f64_f32(v) ((float)(v))\n#define i32_f32(v) ((float)(v))\n"
+    "#define i32_f64(v) ((double)(v))\n#define i32_i64(v) ((long long)(v))\n#define i64_f32(v) ((float)(v))\n"
+    "#define i64_f64(v) ((double)(v))\n#define i64_i32(v) ((int)(v))\n",
+    "DEVICE float bf16_float(unsigned short h) { return FLOAT_OF((u32)h << 16); }\n"
+    "DEVICE unsigned short float_bf16(float x) {\n    u32 u = BITS_OF(x);\n"
+    "    return (unsigned short)(x != x ? 0x7fc0 : (u + 0x7fff + ((u >> 16) & 1)) >> 16);\n}\n"
+    "#define f32_bf16_round(x) bf16_float(float_bf16(x))\n#define f32_f16_round(x) f16_float(float_f16(x))\n"
+    /* where the largest (max) or smallest stands: the first of equals, but the first NaN before all others */
+    "#define ARG(T, X) \\\n"
+    "DEVICE int beats_##X(T x, T best, int max) { return best == best && (x != x || (max ? x > best : x < best)); }\\\n"
+    "DEVICE int later_##X(T x, long long at, T best, long long index, int max) {\\\n"
+    "    return at >= 0 && (index < 0 || beats_##X(x, best, max) || (!beats_##X(best, x, max) && at < index));\\\n}\n"
+    "ARG(float, f32)\nARG(double, f64)\nARG(int, i32)\nARG(long long, i64)\n",
+    /* random numbers, bit for bit as in section 9 */
+    "DEVICE void words(u64 key, u64 stream, u64 counter, u32 *w) {\n"
+    "    u32 c0 = (u32)counter, c1 = (u32)(counter >> 32), c2 = (u32)stream, c3 = (u32)(stream >> 32);\n"
+    "    u32 k0 = (u32)key, k1 = (u32)(key >> 32);\n"
+    "    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {\n"
+    "        u64 p = (u64)c0 * 0xD2511F53u, q = (u64)c2 * 0xCD9E8D57u;\n"
+    "        c0 = (u32)(q >> 32) ^ c1 ^ k0, c2 = (u32)(p >> 32) ^ c3 ^ k1, c1 = (u32)q, c3 = (u32)p;\n    }\n"
+    "    w[0] = c0, w[1] = c1, w[2] = c2, w[3] = c3;\n}\n"
+    "DEVICE float uniform(u64 key, u64 stream, long long i) {\n    u32 w[4];\n"
+    "    words(key, stream, (u64)i >> 2, w);\n    return (float)(int)(w[i & 3] >> 8) * 5.9604644775390625e-8f;\n}\n"
+    "DEVICE float radius(u32 w) {\n"
+    "    u32 b = BITS_OF(((float)(int)(w >> 1) + 1.0f) * 4.65661287e-10f) - 0x3f3504f3u;\n"
+    "    float e = (float)((int)b >> 23), f = FLOAT_OF((b & 0x7fffffu) + 0x3f3504f3u) - 1.0f, z = f * f;\n"
+    "    float p = -0.0759919658f;\n"
+    "    p = p * f + 0.127297074f; p = p * f + -0.131613865f; p = p * f + 0.142079964f; p = p * f + -0.166237861f;\n"
+    "    p = p * f + 0.200008228f; p = p * f + -0.250007987f; p = p * f + 0.333333403f;\n"
+    "    float y = z * -0.5f + z * f * p;\n"
+    "    return sqrtf((e * 0.693147182f + (f + y)) * -2.0f);\n}\n"
+    "DEVICE float circle(u32 w, u32 quarters) {\n"
+    "    u32 j = (w + 0x20000000u) >> 30, k = j + quarters;\n"
+    "    float r = (float)(int)(w - (j << 30)) * 1.46291807e-9f, z = r * r;\n"
+    "    float p = ((2.75806656e-06f * z + -0.000198463487f) * z + 0.00833336543f) * z + -0.166666672f;\n"
+    "    float q = (2.45242463e-05f * z + -0.00138882315f) * z + 0.0416666679f;\n"
+    "    float s = r + z * r * p, c = 1.0f + (z * -0.5f + z * z * q);\n"
+    "    return FLOAT_OF(BITS_OF(k & 1u ? c : s) ^ ((k & 2u) << 30));\n}\n"
+    "DEVICE float normal(u64 key, u64 stream, long long i) {\n    u32 w[4], at = (u32)i & 2u;\n"
+    "    words(key, stream, (u64)i >> 2, w);\n    return radius(w[at]) * circle(w[at + 1], i & 1 ? 0u : 1u);\n}\n"
+};
+
+static const char *const flux__formulas[] = {
+#define FLUX__OP_TEXT(NAME, name, n, dt, formula, ...) #formula,
+    FLUX__ELEMENTWISE(FLUX__OP_TEXT)
+};
+static const char *const flux__class_names[] = { "f32", "f64", "i32", "i64" };
+static const char *const flux__class_types[] = { "float", "double", "int", "long long" };
+static const char *const flux__dtype_types[] = { "float", "double", "unsigned short", "unsigned short", "int", "long long",
+                                                 "unsigned char", "unsigned char" };
+
+/* ---- text that grows */
+
+typedef struct flux__listing { char *text; int n, room; bool failed; } flux__listing;
+
+static FLUX__PRINTF(2, 3) void flux__spell(flux__listing *s, const char *format, ...) {
+    for (int tries = 0; tries < 2 && !s->failed; tries++) {
+        va_list args;
+        va_start(args, format);
+        int room = s->room - s->n, n = vsnprintf(s->text ? s->text + s->n : NULL, (size_t)room, format, args);
+        va_end(args);
+        if (n >= 0 && n < room) {
+            s->n += n;
+            return;
+        }
+        char *text = n < 0 ? NULL : (char *)flux__grow(s->text, &s->room, s->n + n + 1, 1);
+        if (text) s->text = text;
+        else s->failed = true;
+    }
+}
+
+/* ---- what a kernel is made into */
+
+typedef struct flux__gpu_fn {             /* a compiled kernel, in the device's table for good */
+    uint64_t hash[2];
+    void *function;
+    struct flux__gpu_fn *next;
+} flux__gpu_fn;
+
+typedef struct flux__gpu_param { char kind; int what; } flux__gpu_param;   /* p: slot; n: value; k: value's key; t: its stream; s: scratch; e: errors */
+
+typedef struct flux__gpu_kernel {
+    char *text[2];                        /* source of one launch or two; NULL once compiled */
+    char name[2][40];
+    flux__gpu_fn *fn[2];
+    unsigned grid[2][3], threads;
+    int launches, nparam, param_room;
+    flux__gpu_param *param;
+    void **args;                          /* room for a launch's arguments: addresses, then what they point at */
+} flux__gpu_kernel;
+
+typedef struct flux__coder {              /* writing one kernel */
+    const flux__kernel *k;
+    const flux__plan *plan;
+    flux__gpu_kernel *gk;
+    flux__listing s, params;
+    const char *index;                    /* int or long long: what positions are */
+    flux__axes *outer_axes, *inner_axes;  /* by value */
+    bool *need;
+    uint8_t ops[FLUX__ELEMENTWISE_COUNT]; /* bit cls: the op's function is wanted */
+    bool failed;
+} flux__coder;
+
+static int flux__coder_param(flux__coder *c, char kind, int what, const char *type) {
+    flux__gpu_kernel *gk = c->gk;
+    for (int i = 0; i < gk->nparam; i++)
+        if (gk->param[i].kind == kind && gk->param[i].what == what) return i;
+    flux__gpu_param *p = (flux__gpu_param *)flux__grow(gk->param, &gk->param_room, gk->nparam + 1, sizeof *p);
+    if (!p) {
+        c->failed = true;
+        return 0;
+    }
+    gk->param = p;
+    p[gk->nparam].kind = kind, p[gk->nparam].what = what;
+    flux__spell(&c->params, "%s%s p%d", gk->nparam ? ", " : "", type, gk->nparam);
+    return gk->nparam++;
+}
+
+static int flux__coder_slot(flux__coder *c, int slot, int dtype) {
+    char type[32];
+    snprintf(type, sizeof type, "%s *", flux__dtype_types[dtype]);
+    return flux__coder_param(c, 'p', slot, type);
+}
+
+/* Adds where the flat place `var` among these dims lies. */
+static void flux__spell_axes(flux__listing *s, const flux__axes *x, const char *var) {
+    int64_t before = 1;
+    for (int d = 0; d < x->nd; d++) {
+        if (x->step[d] && x->dim[d] > 1) {
+            flux__spell(s, " + (%s", var);
+            if (before > 1) flux__spell(s, " / %lld", (long long)before);
+            if (d + 1 < x->nd) flux__spell(s, " %% %lld", (long long)x->dim[d]);
+            flux__spell(s, x->step[d] == 1 ? ")" : ") * %lld", (long long)x->step[d]);
+        }
+        before *= x->dim[d];
+    }
+}
+
+/* Where value i lies, as a position. */
+static void flux__spell_place(const flux__coder *c, flux__listing *s, int i) {
+    const flux__value *v = &c->k->value[i];
+    flux__spell(s, "%lld", (long long)(flux__is_source(v) ? c->k->operand[v->operand].offset : 0));
+    flux__spell_axes(s, &c->outer_axes[i], "o");
+    if (!v->outer && c->k->reduced) flux__spell_axes(s, &c->inner_axes[i], "r");
+}
+
+/* An element as memory has it, as its class, and the other way. */
+static void flux__spell_loaded(flux__listing *s, int dtype, const char *x) {
+    static const char *const how[] = { "%s", "%s", "f16_float(%s)", "bf16_float(%s)", "%s", "%s", "(int)%s", "(int)(%s != 0)" };
+    const char *at = strchr(how[dtype], '%');
+    flux__spell(s, "%.*s%s%s", (int)(at - how[dtype]), how[dtype], x, at + 2);
+}
+static void flux__spell_stored(flux__listing *s, int dtype, int cls, const char *x) {
+    int own = flux__class_of(dtype);
+    char y[80];
+    if (dtype == FLUX_BOOL) {
+        flux__spell(s, "(unsigned char)(%s != 0)", x);
+        return;
+    }
+    if (dtype == FLUX_U8 && cls <= FLUX__F64C) {
+        flux__spell(s, "%s_u8(%s)", flux__class_names[cls], x);
+        return;
+    }
+    if (own == cls) snprintf(y, sizeof y, "%s", x);
+    else snprintf(y, sizeof y, "%s_%s(%s)", flux__class_names[cls], flux__class_names[own], x);
+    flux__spell(s, dtype == FLUX_F16 ? "float_f16(%s)" : dtype == FLUX_BF16 ? "float_bf16(%s)" : dtype == FLUX_U8 ? "(unsigned char)%s" : "%s", y);
+}
+
+static void flux__spell_store(flux__coder *c, int i, const char *indent) {
+    const flux__value *v = &c->k->value[i];
+    char x[24];
+    snprintf(x, sizeof x, "v%d", i);
+    int p = flux__coder_slot(c, v->out, v->dtype);
+    flux__spell(&c->s, "%sp%d[", indent, p);
+    flux__spell_place(c, &c->s, i);
+    flux__spell(&c->s, "] = ");
+    flux__spell_stored(&c->s, v->dtype, v->cls, x);
+    flux__spell(&c->s, ";\n");
+}
+
+static void flux__spell_random(flux__coder *c, int i) {
+    const flux__value *v = &c->k->value[i];
+    int key = flux__coder_param(c, 'k', i, "unsigned long long"), stream = flux__coder_param(c, 't', i, "unsigned long long");
+    flux__spell(&c->s, "%s(p%d, p%d, ", v->op == FLUX__NORMAL ? "normal" : "uniform", key, stream);
+    flux__spell_place(c, &c->s, i);
+    flux__spell(&c->s, ");\n");
+}
+
+/* A line of the kernel's program: const float v7 = ... */
+static void flux__spell_line(flux__coder *c, int i) {
+    const flux__value *v = &c->k->value[i];
+    flux__listing *s = &c->s;
+    char x[64];
+    flux__spell(s, "    const %s v%d = ", flux__class_types[v->cls], i);
+    switch (v->kind) {
+    case FLUX__V_LOAD: {
+        const flux__operand *o = &c->k->operand[v->operand];
+        flux__listing at = { NULL, 0, 0, false };
+        flux__spell(&at, "p%d[", flux__coder_slot(c, o->src, o->dtype));
+        flux__spell_place(c, &at, i);
+        flux__spell(&at, "]");
+        if (at.failed) s->failed = true;
+        else flux__spell_loaded(s, o->dtype, at.text);
+        if (at.text) FLUX_FREE(at.text);
+        flux__spell(s, ";\n");
+        break;
+    }
+    case FLUX__V_NUMBER:
+        if (v->op == 1) flux__spell(s, "(%s)%d;\n", flux__class_types[v->cls], v->node);
+        else flux__spell(s, "p%d;\n", flux__coder_param(c, 'n', i, flux__class_types[v->cls]));
+        break;
+    case FLUX__V_IOTA:
+        flux__spell_place(c, s, i);
+        flux__spell(s, ";\n");
+        break;
+    case FLUX__V_RANDOM: flux__spell_random(c, i); break;
+    case FLUX__V_OP:
+        c->ops[v->op] = (uint8_t)(c->ops[v->op] | 1u << v->cls);
+        flux__spell(s, "%s_%s_op(v%d, v%d, v%d);\n", flux__op_names[v->op], flux__class_names[v->cls], v->a, v->b < 0 ? v->a : v->b, v->c < 0 ? v->a : v->c);
+        break;
+    case FLUX__V_ROUND: flux__spell(s, "f32_%s_round(v%d);\n", flux__dtypes[v->op].name, v->a); break;
+    case FLUX__V_WRAP: {
+        flux__listing cut = { NULL, 0, 0, false };
+        snprintf(x, sizeof x, "v%d", v->a);
+        flux__spell_stored(&cut, v->op, c->k->value[v->a].cls, x);
+        flux__spell(s, "(%s)%s;\n", flux__class_types[v->cls], cut.failed ? "0" : cut.text);
+        if (cut.text) FLUX_FREE(cut.text);
+        break;
+    }
+    default: {                            /* CONVERT */
+        int from = c->k->value[v->a].cls;
+        if (from == v->cls) flux__spell(s, "v%d;\n", v->a);
+        else flux__spell(s, "%s_%s(v%d);\n", flux__class_names[from], flux__class_names[v->cls], v->a);
+        break;
+    }
+    }
+}
+
+/* ---- fused kernels */
+
+static bool flux__gpu_late(const flux__value *v, int phase) { return v->outer && !flux__reducing(v) && v->phase == phase; }
+
+static bool flux__coder_start(flux__coder *c, const flux__plan *plan, const flux__kernel *k, flux__gpu_kernel *gk) {
+    size_t n = (size_t)k->nvalue + 1;
+    memset(c, 0, sizeof *c);
+    c->k = k, c->plan = plan, c->gk = gk;
+    c->outer_axes = (flux__axes *)flux__zalloc(n * sizeof *c->outer_axes);
+    c->inner_axes = (flux__axes *)flux__zalloc(n * sizeof *c->inner_axes);
+    c->need = (bool *)flux__zalloc(n);
+    if (!c->outer_axes || !c->inner_axes || !c->need) return false;
+    int64_t most = flux__count8(k->full);
+    for (int i = 0; i < k->nvalue; i++) {
+        int64_t step[FLUX_MAX_DIMS];
+        const flux__value *v = &k->value[i];
+        if (v->kind == FLUX__V_OP && !flux__loop_for(v->cls, v->op))
+            return flux__fail("%s: no kernel for %s", flux__op_names[v->op], flux__dtypes[v->dtype].name) != NULL;
+        flux__value_strides(k, v, step);
+        flux__merge_axes(&c->outer_axes[i], k->full, step, k->reduced, false);
+        flux__merge_axes(&c->inner_axes[i], k->full, step, k->reduced, true);
+    }
+    for (int o = 0; o < k->noperand; o++) {
+        int64_t far = k->operand[o].offset;
+        for (int d = 0; d < FLUX_MAX_DIMS; d++) far += (k->operand[o].stride[d] < 0 ? -1 : 1) * k->operand[o].stride[d] * (k->full[d] > k->operand[o].shape.dim[d] ? k->full[d] : k->operand[o].shape.dim[d]);
+        if (far > most) most = far;
+    }
+    c->index = most < (int64_t)1 << 30 ? "int" : "long long";
+    return true;
+}
+
+static void flux__coder_end(flux__coder *c) {
+    if (c->outer_axes) FLUX_FREE(c->outer_axes);
+    if (c->inner_axes) FLUX_FREE(c->inner_axes);
+    if (c->need) FLUX_FREE(c->need);
+    if (c->s.text) FLUX_FREE(c->s.text);
+    if (c->params.text) FLUX_FREE(c->params.text);
+}
+
+static void flux__spell_numbers(flux__coder *c) {
+    for (int i = 0; i < c->k->nvalue; i++)
+        if (c->k->value[i].kind == FLUX__V_NUMBER) flux__spell_line(c, i);
+}
+
+/* One point after the other: no dims are reduced. Also what a product does with an element. */
+static void flux__spell_point(flux__coder *c, int product) {
+    for (int p = 0, more = 1; more; p++) {
+        more = 0;
+        for (int i = 0; i < c->k->nvalue; i++) {
+            const flux__value *v = &c->k->value[i];
+            if (v->phase > p) more = 1;
+            if (v->phase != p) continue;
+            if (v->kind != FLUX__V_NUMBER && i != product) flux__spell_line(c, i);
+            if (v->out >= 0) flux__spell_store(c, i, "    ");
+        }
+    }
+}
+
+static void flux__code_map(flux__coder *c, int64_t points) {
+    flux__gpu_kernel *gk = c->gk;
+    int64_t blocks = (points + 255) / 256;
+    flux__spell_numbers(c);
+    flux__spell(&c->s, "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; o += (%s)gridDim.x * 256) {\n", c->index, c->index, (long long)points, c->index);
+    flux__spell_point(c, -1);
+    flux__spell(&c->s, "    }\n");
+    gk->threads = 256, gk->grid[0][0] = (unsigned)(blocks < 1 << 20 ? blocks : 1 << 20);
+}
+
+/* How threads share a reduction: lanes beside each other on an outer point, rows of those in a block. */
+typedef struct flux__lanes { int64_t outer, inner; int lanes, rows, parts; bool inner_first; } flux__lanes;
+
+static bool flux__one_phase(const flux__kernel *k) {
+    for (int i = 0; i < k->nvalue; i++)
+        if (k->value[i].phase > 0 && (flux__reducing(&k->value[i]) || !k->value[i].outer)) return false;
+    return true;
+}
+
+static flux__lanes flux__choose_lanes(const flux__kernel *k, int units) {
+    flux__lanes h;
+    h.outer = h.inner = 1, h.lanes = 1, h.parts = 1;
+    for (int d = 0; d < FLUX_MAX_DIMS; d++)
+        if (k->reduced >> d & 1) h.inner *= k->full[d];
+        else h.outer *= k->full[d];
+    h.inner_first = flux__prefer_inner(k);
+    int64_t enough = (int64_t)units * 1024;
+    int most = h.inner_first ? 256 : 32;
+    while (h.lanes < most && h.lanes * 2 <= h.inner && (h.outer * h.lanes < enough || (h.inner_first && h.lanes < 32))) h.lanes *= 2;
+    h.rows = 256 / h.lanes;
+    int64_t blocks = (h.outer + h.rows - 1) / h.rows, each = h.inner / h.lanes;
+    if (flux__one_phase(k) && blocks < units && each >= 32) {
+        int64_t parts = (2 * units + blocks - 1) / blocks;
+        if (parts > each / 8) parts = each / 8;
+        if (parts > 256) parts = 256;
+        h.parts = (int)parts;
+    }
+    return h;
+}
+
+static int flux__reductions(const flux__kernel *k, int upto) {    /* how many stand before value `upto` */
+    int n = 0;
+    for (int i = 0; i < upto; i++) n += flux__reducing(&k->value[i]);
+    return n;
+}
+
+static const char *flux__red_name(const flux__value *v) {
+    static const char *const names[] = { "sum", "prod", "fmax", "fmin" };
+    return names[v->op];
+}
+static const char *flux__red_start(const flux__value *v) {
+    static const char *const real[] = { "0", "1", "-INFINITY", "INFINITY" };
+    static const char *const i32[] = { "0", "1", "(-2147483647 - 1)", "2147483647" };
+    static const char *const i64[] = { "0", "1", "(-9223372036854775807LL - 1)", "9223372036854775807LL" };
+    return (v->cls <= FLUX__F64C ? real : v->cls == FLUX__I32C ? i32 : i64)[v->op];
+}
+
+static void flux__spell_accumulators(flux__coder *c, int p) {
+    for (int i = 0; i < c->k->nvalue; i++) {
+        const flux__value *v = &c->k->value[i];
+        if (!flux__reducing(v) || v->phase != p) continue;
+        if (v->kind == FLUX__V_REDUCE) flux__spell(&c->s, "    %s a%d = %s;\n", flux__class_types[v->cls], i, flux__red_start(v));
+        else flux__spell(&c->s, "    %s a%d = 0;\n    long long x%d = -1;\n", flux__class_types[c->k->value[v->a].cls], i, i);
+    }
+}
+
+/* Joins b (and for an argument its place y) to the accumulator of value i. */
+static void flux__spell_join(flux__coder *c, int i, const char *b, const char *y) {
+    const flux__value *v = &c->k->value[i];
+    const char *cls = flux__class_names[v->kind == FLUX__V_REDUCE ? v->cls : c->k->value[v->a].cls];
+    if (v->kind == FLUX__V_REDUCE) flux__spell(&c->s, "    a%d = %s_%s(a%d, %s);\n", i, flux__red_name(v), cls, i, b);
+    else flux__spell(&c->s, "    if (later_%s(%s, %s, a%d, x%d, %d)) a%d = %s, x%d = %s;\n", cls, b, y, i, i, v->op != 0, i, b, i, y);
+}
+
+/* Phase p's pass over the reduced points: what they need, what they store, what they add. */
+static void flux__spell_pass(flux__coder *c, int p, const flux__lanes *h) {
+    const flux__kernel *k = c->k;
+    bool any = false;
+    memset(c->need, 0, (size_t)k->nvalue);
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *v = &k->value[i];
+        if (v->phase != p || (v->outer && !flux__reducing(v))) continue;
+        if (flux__reducing(v)) flux__need(k, c->need, v->a), any = true;
+        else if (v->out >= 0) flux__need(k, c->need, i), any = true;
+    }
+    if (!any) return;
+    flux__spell_accumulators(c, p);
+    if (h->parts > 1)
+        flux__spell(&c->s, "    const %s from = (%s)(%lldLL * part / %d), to = (%s)(%lldLL * (part + 1) / %d);\n", c->index, c->index,
+                  (long long)h->inner, h->parts, c->index, (long long)h->inner, h->parts);
+    else flux__spell(&c->s, "    const %s from = 0, to = %lld;\n", c->index, (long long)h->inner);
+    flux__spell(&c->s, "    for (%s r = from + lane; r < to; r += %d) {\n", c->index, h->lanes);
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *v = &k->value[i];
+        char b[24];
+        if (c->need[i] && v->kind != FLUX__V_NUMBER) flux__spell_line(c, i);
+        if (c->need[i] && v->out >= 0 && v->phase == p) {
+            flux__spell(&c->s, "    if (live) {\n");
+            flux__spell_store(c, i, "        ");
+            flux__spell(&c->s, "    }\n");
+        }
+        if (!flux__reducing(v) || v->phase != p) continue;
+        snprintf(b, sizeof b, "v%d", v->a);
+        flux__spell_join(c, i, b, "(long long)r");
+    }
+    flux__spell(&c->s, "    }\n");
+}
+
+/* The lanes' accumulators of phase p become one, which all lanes then have. */
+static void flux__spell_tree(flux__coder *c, int p, const flux__lanes *h) {
+    const char *lane = h->inner_first ? "1" : NULL;
+    char step[16];
+    snprintf(step, sizeof step, "%d", lane ? 1 : h->rows);
+    for (int i = 0; i < c->k->nvalue; i++) {
+        const flux__value *v = &c->k->value[i];
+        if (!flux__reducing(v) || v->phase != p) continue;
+        bool arg = v->kind == FLUX__V_ARGREDUCE;
+        const char *type = flux__class_types[arg ? c->k->value[v->a].cls : v->cls];
+        if (h->lanes > 1) {
+            flux__spell(&c->s, "    ((%s *)shared)[tid] = a%d;\n", type, i);
+            if (arg) flux__spell(&c->s, "    places[tid] = x%d;\n", i);
+            flux__spell(&c->s, "    __syncthreads();\n    for (int w = %d; w > 0; w /= 2) {\n    if (lane < w) {\n", h->lanes / 2);
+            flux__spell(&c->s, "    const %s b = ((%s *)shared)[tid + w * %s];\n", type, type, step);
+            if (arg) flux__spell(&c->s, "    const long long y = places[tid + w * %s];\n", step);
+            flux__spell_join(c, i, "b", "y");
+            flux__spell(&c->s, "    ((%s *)shared)[tid] = a%d;\n", type, i);
+            if (arg) flux__spell(&c->s, "    places[tid] = x%d;\n", i);
+            flux__spell(&c->s, "    }\n    __syncthreads();\n    }\n");
+            flux__spell(&c->s, "    a%d = ((%s *)shared)[tid - lane * %s];\n", i, type, step);
+            if (arg) flux__spell(&c->s, "    x%d = places[tid - lane * %s];\n", i, step);
+            flux__spell(&c->s, "    __syncthreads();\n");
+        }
+        if (h->parts == 1) flux__spell(&c->s, "    const %s v%d = %s%d;\n", flux__class_types[v->cls], i, arg ? "x" : "a", i);
+    }
+}
+
+static bool flux__has_arg(const flux__kernel *k) {
+    for (int i = 0; i < k->nvalue; i++)
+        if (k->value[i].kind == FLUX__V_ARGREDUCE) return true;
+    return false;
+}
+
+/* Where a thread stands. Threads beyond the last outer point do as that one does, but store nothing: they are needed at
+   the barriers. */
+static void flux__spell_lanes(flux__coder *c, const flux__lanes *h) {
+    if (h->lanes > 1) flux__spell(&c->s, "    __shared__ double shared[256];\n");
+    if (h->lanes > 1 && flux__has_arg(c->k)) flux__spell(&c->s, "    __shared__ long long places[256];\n");
+    flux__spell(&c->s, "    const int tid = (int)threadIdx.x, lane = tid %s %d, row = tid %s %d;\n", h->inner_first ? "%" : "/",
+              h->inner_first ? h->lanes : h->rows, h->inner_first ? "/" : "%", h->inner_first ? h->lanes : h->rows);
+    flux__spell(&c->s, "    const %s at = (%s)blockIdx.x * %d + row, o = at < %lld ? at : %lld;\n", c->index, c->index, h->rows, (long long)h->outer, (long long)h->outer - 1);
+    flux__spell(&c->s, "    const int live = at < %lld;\n", (long long)h->outer);
+    if (h->parts > 1) flux__spell(&c->s, "    const int part = (int)blockIdx.y;\n");
+}
+
+static void flux__spell_late(flux__coder *c, int p) {
+    for (int i = 0; i < c->k->nvalue; i++)
+        if (flux__gpu_late(&c->k->value[i], p) && c->k->value[i].kind != FLUX__V_NUMBER) flux__spell_line(c, i);
+}
+
+static void flux__spell_outer_stores(flux__coder *c) {
+    for (int i = 0; i < c->k->nvalue; i++)
+        if (c->k->value[i].out >= 0 && c->k->value[i].outer) flux__spell_store(c, i, "    ");
+}
+
+/* A part's results go to scratch memory, 16 bytes for each: value, place. */
+static void flux__spell_parts(flux__coder *c, const flux__lanes *h, int scratch) {
+    int n = flux__reductions(c->k, c->k->nvalue);
+    flux__spell(&c->s, "    if (live && lane == 0) {\n");
+    for (int i = 0; i < c->k->nvalue; i++) {
+        const flux__value *v = &c->k->value[i];
+        if (!flux__reducing(v)) continue;
+        bool arg = v->kind == FLUX__V_ARGREDUCE;
+        const char *type = flux__class_types[arg ? c->k->value[v->a].cls : v->cls];
+        flux__spell(&c->s, "    { long long q = (((long long)part * %d + %d) * %lld + o) * 2;\n", n, flux__reductions(c->k, i), (long long)h->outer);
+        flux__spell(&c->s, "    *(%s *)(p%d + q) = a%d;", type, scratch, i);
+        if (arg) flux__spell(&c->s, " p%d[q + 1] = x%d;", scratch, i);
+        flux__spell(&c->s, " }\n");
+    }
+    flux__spell(&c->s, "    }\n");
+}
+
+/* The second launch of a split reduction: one thread an outer point puts the parts together, in order. */
+static void flux__code_combine(flux__coder *c, const flux__lanes *h, int scratch) {
+    int n = flux__reductions(c->k, c->k->nvalue), phases = 1;
+    flux__spell_numbers(c);
+    flux__spell(&c->s, "    const %s o = (%s)blockIdx.x * 256 + threadIdx.x;\n    if (o >= %lld) return;\n", c->index, c->index, (long long)h->outer);
+    for (int i = 0; i < c->k->nvalue; i++)
+        if (c->k->value[i].phase >= phases) phases = c->k->value[i].phase + 1;
+    flux__spell_late(c, 0);
+    flux__spell_accumulators(c, 0);
+    flux__spell(&c->s, "    for (int part = 0; part < %d; part++) {\n", h->parts);
+    for (int i = 0; i < c->k->nvalue; i++) {
+        const flux__value *v = &c->k->value[i];
+        if (!flux__reducing(v)) continue;
+        const char *type = flux__class_types[v->kind == FLUX__V_ARGREDUCE ? c->k->value[v->a].cls : v->cls];
+        flux__spell(&c->s, "    { const long long *q = p%d + (((long long)part * %d + %d) * %lld + o) * 2;\n", scratch, n, flux__reductions(c->k, i), (long long)h->outer);
+        flux__spell(&c->s, "    const %s b = *(const %s *)q;\n", type, type);
+        flux__spell_join(c, i, "b", "q[1]");
+        flux__spell(&c->s, "    }\n");
+    }
+    flux__spell(&c->s, "    }\n");
+    for (int i = 0; i < c->k->nvalue; i++)
+        if (flux__reducing(&c->k->value[i]))
+            flux__spell(&c->s, "    const %s v%d = %s%d;\n", flux__class_types[c->k->value[i].cls], i, c->k->value[i].kind == FLUX__V_ARGREDUCE ? "x" : "a", i);
+    for (int p = 1; p < phases; p++) flux__spell_late(c, p);
+    flux__spell_outer_stores(c);
+}
+
+static void flux__code_reduce(flux__coder *c, const flux__lanes *h, int scratch) {
+    int phases = 1;
+    for (int i = 0; i < c->k->nvalue; i++)
+        if (c->k->value[i].phase >= phases) phases = c->k->value[i].phase + 1;
+    flux__spell_numbers(c);
+    flux__spell_lanes(c, h);
+    for (int p = 0; p < (h->parts > 1 ? 1 : phases); p++) {
+        flux__spell_late(c, p);
+        flux__spell_pass(c, p, h);
+        flux__spell_tree(c, p, h);
+    }
+    if (h->parts > 1) flux__spell_parts(c, h, scratch);
+    else {                                /* lanes may still read what these overwrite */
+        flux__spell(&c->s, "    __syncthreads();\n    if (live && lane == 0) {\n");
+        flux__spell_outer_stores(c);
+        flux__spell(&c->s, "    }\n");
+    }
+    int64_t blocks = (h->outer + h->rows - 1) / h->rows;
+    c->gk->threads = 256;
+    c->gk->grid[0][0] = (unsigned)blocks, c->gk->grid[0][1] = (unsigned)h->parts;
+}
+
+/* ---- matrix products: tiles in shared memory, a piece of the result in each thread's registers */
+
+typedef struct flux__tile_shape { int m, n, k, tm, tn, groups; } flux__tile_shape;   /* groups of threads share the inner dim */
+
+static flux__tile_shape flux__choose_tile(const flux__kernel *k, int units) {
+    static const flux__tile_shape shapes[] = { { 128, 128, 8, 8, 8, 1 }, { 64, 64, 16, 4, 4, 1 }, { 32, 32, 16, 4, 4, 4 } };
+    bool f64 = k->operand[0].dtype == FLUX_F64;
+    int64_t batches = 1;
+    for (int d = 2; d < FLUX_MAX_DIMS; d++) batches *= k->full[d];
+    for (int i = f64 ? 1 : 0; i < 2; i++) {
+        int64_t tiles = (k->mnk[0] + shapes[i].m - 1) / shapes[i].m * ((k->mnk[1] + shapes[i].n - 1) / shapes[i].n) * batches;
+        if (tiles >= units) return shapes[i];
+    }
+    flux__tile_shape last = shapes[2];
+    if (f64) last.groups = 2;             /* twice the bytes, and shared memory has 48 KiB */
+    return last;
+}
+
+/* A tile of an operand into shared memory, neighbours in memory by neighbouring threads. `across` counts along the
+   result's side (rows of the first operand, columns of the second), `in` along the inner dim. */
+static void flux__spell_tile(flux__coder *c, const char *name, int p, const flux__operand *o, int64_t across, int64_t in, int width, int depth,
+                           int64_t limit, int64_t inner, int threads) {
+    bool along = in == 1 && across != 1;
+    char at[160];
+    flux__spell(&c->s, "    for (int e = t; e < %d; e += %d) {\n", width * depth, threads);
+    if (along) flux__spell(&c->s, "    const int y = e %% %d, x = e / %d;\n", depth, depth);
+    else flux__spell(&c->s, "    const int x = e %% %d, y = e / %d;\n", width, width);
+    flux__spell(&c->s, "    const %s i = %s0 + x, l = l0 + y;\n    ", c->index, name);
+    flux__spell(&c->s, "%s_tile[g][y][x] = i < %lld && l < %lld ? ", name, (long long)limit, (long long)inner);
+    snprintf(at, sizeof at, "p%d[%s_at + i * %lld + l * %lld]", p, name, (long long)across, (long long)in);
+    flux__spell_loaded(&c->s, o->dtype, at);
+    flux__spell(&c->s, " : 0;\n    }\n");
+}
+
+/* Where batch number `batch` of an operand starts. */
+static void flux__spell_batch(flux__coder *c, const char *name, const flux__operand *o) {
+    flux__spell(&c->s, "    const %s %s_at = %lld", c->index, name, (long long)o->offset);
+    int64_t before = 1;
+    for (int d = 2; d < FLUX_MAX_DIMS; d++) {
+        if (d < o->shape.ndim && o->shape.dim[d] > 1 && c->k->full[d] > 1)
+            flux__spell(&c->s, " + (batch / %lld %% %lld) * %lld", (long long)before, (long long)c->k->full[d], (long long)o->stride[d]);
+        before *= c->k->full[d];
+    }
+    flux__spell(&c->s, ";\n");
+}
+
+static void flux__code_product(flux__coder *c, const flux__tile_shape *t) {
+    const flux__kernel *k = c->k;
+    const flux__operand *a = &k->operand[0], *b = &k->operand[1];
+    const char *T = a->dtype == FLUX_F64 ? "double" : "float", *fma = a->dtype == FLUX_F64 ? "fma" : "fmaf";
+    bool va = a->shape.ndim == 1, vb = b->shape.ndim == 1;
+    int pa = flux__coder_slot(c, a->src, a->dtype), pb = flux__coder_slot(c, b->src, b->dtype), product = -1;
+    int wide = t->m / t->tm, each = wide * (t->n / t->tn);
+    int64_t M = k->mnk[0], N = k->mnk[1], K = k->mnk[2], tiles = (M + t->m - 1) / t->m, batches = 1;
+    for (int d = 2; d < FLUX_MAX_DIMS; d++) batches *= k->full[d];
+    flux__listing *s = &c->s;
+    flux__spell(s, "    __shared__ %s a_tile[%d][%d][%d], b_tile[%d][%d][%d];\n", T, t->groups, t->k, t->m + 1, t->groups, t->k, t->n + 1);
+    if (t->groups > 1) flux__spell(s, "    __shared__ %s sums[%d][%d][%d];\n", T, t->groups, t->n, t->m + 1);
+    flux__spell_numbers(c);
+    flux__spell(s, "    const int g = (int)threadIdx.x / %d, t = (int)threadIdx.x %% %d, tx = t %% %d, ty = t / %d;\n", each, each, wide, wide);
+    flux__spell(s, "    const %s a0 = (%s)(blockIdx.x %% %lldu) * %d, b0 = (%s)(blockIdx.x / %lldu) * %d;\n", c->index, c->index, (long long)tiles, t->m, c->index, (long long)tiles, t->n);
+    flux__spell(s, "    for (%s batch = blockIdx.y; batch < %lld; batch += gridDim.y) {\n", c->index, (long long)batches);
+    flux__spell_batch(c, "a", a);
+    flux__spell_batch(c, "b", b);
+    flux__spell(s, "    %s sum[%d][%d];\n    for (int y = 0; y < %d; y++) for (int x = 0; x < %d; x++) sum[y][x] = 0;\n", T, t->tn, t->tm, t->tn, t->tm);
+    flux__spell(s, "    for (%s first = 0; first < %lld; first += %d) {\n    const %s l0 = first + g * %d;\n", c->index, (long long)K, t->k * t->groups, c->index, t->k);
+    flux__spell_tile(c, "a", pa, a, va ? 0 : a->stride[0], va ? a->stride[0] : a->stride[1], t->m, t->k, M, K, each);
+    flux__spell_tile(c, "b", pb, b, vb ? 0 : b->stride[1], b->stride[0], t->n, t->k, N, K, each);
+    flux__spell(s, "    __syncthreads();\n    for (int l = 0; l < %d; l++) {\n    %s x[%d], y[%d];\n", t->k, T, t->tm, t->tn);
+    flux__spell(s, "    for (int i = 0; i < %d; i++) x[i] = a_tile[g][l][tx + i * %d];\n", t->tm, wide);
+    flux__spell(s, "    for (int j = 0; j < %d; j++) y[j] = b_tile[g][l][ty + j * %d];\n", t->tn, t->n / t->tn);
+    flux__spell(s, "    for (int j = 0; j < %d; j++) for (int i = 0; i < %d; i++) sum[j][i] = %s(x[i], y[j], sum[j][i]);\n", t->tn, t->tm, fma);
+    flux__spell(s, "    }\n    __syncthreads();\n    }\n");
+    for (int i = 0; i < k->nvalue; i++)
+        if (k->value[i].kind == FLUX__V_PRODUCT) product = i;
+    if (t->groups > 1) {
+        flux__spell(s, "    for (int j = 0; j < %d; j++) for (int i = 0; i < %d; i++) sums[g][ty + j * %d][tx + i * %d] = sum[j][i];\n", t->tn, t->tm, t->n / t->tn, wide);
+        flux__spell(s, "    __syncthreads();\n    for (int e = (int)threadIdx.x; e < %d; e += %d) {\n    const %s i = a0 + e %% %d, j = b0 + e / %d;\n", t->m * t->n, each * t->groups, c->index, t->m, t->m);
+        flux__spell(s, "    if (i < %lld && j < %lld) {\n    %s v = sums[0][e / %d][e %% %d];\n", (long long)M, (long long)N, T, t->m, t->m);
+        flux__spell(s, "    for (int q = 1; q < %d; q++) v += sums[q][e / %d][e %% %d];\n", t->groups, t->m, t->m);
+    } else {
+        flux__spell(s, "    for (int jj = 0; jj < %d; jj++) for (int ii = 0; ii < %d; ii++) {\n", t->tn, t->tm);
+        flux__spell(s, "    const %s i = a0 + tx + ii * %d, j = b0 + ty + jj * %d;\n", c->index, wide, t->n / t->tn);
+        flux__spell(s, "    if (i < %lld && j < %lld) {\n    const %s v = sum[jj][ii];\n", (long long)M, (long long)N, T);
+    }
+    flux__spell(s, "    const %s o = (batch * %lld + j) * %lld + i;\n", c->index, (long long)N, (long long)M);
+    if (product >= 0) flux__spell(s, "    const %s v%d = v;\n", T, product);
+    flux__spell_point(c, product);
+    flux__spell(s, "    }\n    }\n%s    }\n", t->groups > 1 ? "    __syncthreads();\n" : "");
+    c->gk->threads = (unsigned)(each * t->groups);
+    c->gk->grid[0][0] = (unsigned)(tiles * ((N + t->n - 1) / t->n));
+    c->gk->grid[0][1] = (unsigned)(batches < 65535 ? batches : 65535);
+}
+
+/* ---- whole-tensor kernels: one thread an element of the result */
+
+/* Declares the coordinates of element o of the result: d0, d1, ... */
+static void flux__spell_coordinates(flux__coder *c, const flux_shape *shape) {
+    int64_t before = 1;
+    for (int d = 0; d < shape->ndim; d++) {
+        flux__spell(&c->s, "    const %s d%d = o", c->index, d);
+        if (before > 1) flux__spell(&c->s, " / %lld", (long long)before);
+        if (d + 1 < shape->ndim) flux__spell(&c->s, " %% %lld", (long long)shape->dim[d]);
+        flux__spell(&c->s, ";\n");
+        before *= shape->dim[d];
+    }
+}
+
+static void flux__spell_each(flux__coder *c, int64_t n) {
+    int64_t blocks = (n + 255) / 256;
+    flux__spell(&c->s, "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; o += (%s)gridDim.x * 256) {\n", c->index, c->index, (long long)n, c->index);
+    c->gk->threads = 256, c->gk->grid[0][0] = (unsigned)(blocks < 1 << 20 ? blocks : 1 << 20);
+}
+
+/* Adds x to sum, in the class of the dtype; half formats are summed in f32. */
+static void flux__spell_add(flux__coder *c, int dtype, const char *x) {
+    int cls = flux__class_of(dtype);
+    flux__spell(&c->s, "sum = sum_%s(sum, ", flux__class_names[cls]);
+    flux__spell_loaded(&c->s, dtype, x);
+    flux__spell(&c->s, ");");
+}
+
+static void flux__spell_result(flux__coder *c, int p, int dtype) {
+    flux__spell(&c->s, "    p%d[o] = ", p);
+    flux__spell_stored(&c->s, dtype, flux__class_of(dtype), "sum");
+    flux__spell(&c->s, ";\n    }\n");
+}
+
+static void flux__spell_zero(flux__coder *c, int dtype) { flux__spell(&c->s, "    %s sum = 0;\n", flux__class_types[flux__class_of(dtype)]); }
+
+/* Gather: the place of the result tells the index's, and that the operand's. Scatter: each element of the result goes
+   over all indices and adds those that mean it, in order. */
+static void flux__code_index(flux__coder *c, const flux_tensor *t, int out) {
+    const flux__operand *x = &c->k->operand[0], *index = &c->k->operand[1];
+    int dim = (int)t->arg.i[0], nd = x->shape.ndim, ni = index->shape.ndim, dtype = t->dtype;
+    bool scatter = t->op == FLUX__SCATTER;
+    flux_shape whole = flux__dims(t);
+    int px = flux__coder_slot(c, x->src, dtype), pi = flux__coder_slot(c, index->src, FLUX_I64);
+    int ps = scatter ? flux__coder_slot(c, c->k->operand[2].src, dtype) : -1, po = flux__coder_slot(c, out, dtype);
+    int pe = flux__coder_param(c, 'e', 0, "long long *");
+    int64_t n = flux__count(&index->shape), rows = x->shape.dim[dim], count = flux__count(&whole);
+    flux__listing *s = &c->s;
+    if (scatter) {                        /* an index that is out of range is found by whoever comes first to it */
+        flux__spell_each(c, count > n ? count : n);
+        flux__spell(s, "    if (o < %lld) {\n    const long long id = p%d[%lld", (long long)n, pi, (long long)index->offset);
+        int64_t before = 1;
+        for (int d = 0; d < ni; d++) {
+            flux__spell(s, " + (o / %lld %% %lld) * %lld", (long long)before, (long long)index->shape.dim[d], (long long)index->stride[d]);
+            before *= index->shape.dim[d];
+        }
+        flux__spell(s, "];\n    if (id < 0 || id >= %lld) p%d[1] = id, p%d[2] = o, p%d[3] = %d, p%d[4] = %lld, p%d[5] = 1, p%d[0] = 1;\n    }\n", (long long)rows, pe, pe, pe, dim, pe,
+                  (long long)rows, pe, pe);
+        flux__spell(s, "    if (o >= %lld) continue;\n", (long long)count);
+        flux__spell_coordinates(c, &whole);
+        flux__spell_zero(c, dtype);
+        char at[64];
+        snprintf(at, sizeof at, "p%d[from]", px);
+        flux__spell(s, "    { const %s from = %lld", c->index, (long long)x->offset);
+        for (int d = 0; d < nd; d++) flux__spell(s, " + d%d * %lld", d, (long long)x->stride[d]);
+        flux__spell(s, ";\n    sum = ");
+        flux__spell_loaded(s, dtype, at);
+        flux__spell(s, "; }\n    for (%s q = 0; q < %lld; q++) {\n    if (p%d[%lld", c->index, (long long)n, pi, (long long)index->offset);
+        before = 1;
+        for (int d = 0; d < ni; d++) {
+            flux__spell(s, " + (q / %lld %% %lld) * %lld", (long long)before, (long long)index->shape.dim[d], (long long)index->stride[d]);
+            before *= index->shape.dim[d];
+        }
+        const flux__operand *src = &c->k->operand[2];
+        flux__spell(s, "] != d%d) continue;\n    const %s from = %lld", dim, c->index, (long long)src->offset);
+        for (int d = 0; d < nd; d++)
+            if (d != dim) flux__spell(s, " + d%d * %lld", d, (long long)src->stride[d < dim ? d : d - 1 + ni]);
+        before = 1;
+        for (int d = 0; d < ni; d++) {
+            flux__spell(s, " + (q / %lld %% %lld) * %lld", (long long)before, (long long)index->shape.dim[d], (long long)src->stride[dim + d]);
+            before *= index->shape.dim[d];
+        }
+        snprintf(at, sizeof at, "p%d[from]", ps);
+        flux__spell(s, ";\n    ");
+        flux__spell_add(c, dtype, at);
+        flux__spell(s, "\n    }\n");
+        flux__spell_result(c, po, dtype);
+        return;
+    }
+    flux__spell_each(c, count);
+    flux__spell_coordinates(c, &whole);
+    flux__spell(s, "    long long id = p%d[%lld", pi, (long long)index->offset);
+    for (int d = 0; d < ni; d++) flux__spell(s, " + d%d * %lld", dim + d, (long long)index->stride[d]);
+    flux__spell(s, "];\n    if (id < 0 || id >= %lld) {\n    p%d[1] = id, p%d[2] = 0", (long long)rows, pe, pe);
+    int64_t before = 1;
+    for (int d = 0; d < ni; d++) {
+        flux__spell(s, " + d%d * %lld", dim + d, (long long)before);
+        before *= index->shape.dim[d];
+    }
+    flux__spell(s, ", p%d[3] = %d, p%d[4] = %lld, p%d[5] = 0, p%d[0] = 1;\n    id = 0;\n    }\n", pe, dim, pe, (long long)rows, pe, pe);
+    flux__spell(s, "    p%d[o] = p%d[%lld + (%s)id * %lld", po, px, (long long)x->offset, c->index, (long long)x->stride[dim]);
+    for (int d = 0; d < nd; d++)
+        if (d != dim) flux__spell(s, " + d%d * %lld", d < dim ? d : d - 1 + ni, (long long)x->stride[d]);
+    flux__spell(s, "];\n    }\n");
+}
+
+/* Concatenation: the first operand whose end along dim lies beyond the place. */
+static void flux__code_cat(flux__coder *c, const flux_tensor *t, int out) {
+    int dim = (int)t->arg.i[0];
+    flux_shape whole = flux__dims(t);
+    int64_t at = 0;
+    int po = flux__coder_slot(c, out, t->dtype);
+    flux__spell_each(c, flux__count(&whole));
+    flux__spell_coordinates(c, &whole);
+    for (int i = 0; i < c->k->noperand; i++) {
+        const flux__operand *o = &c->k->operand[i];
+        int64_t n = dim < o->shape.ndim ? o->shape.dim[dim] : 1;
+        int p = flux__coder_slot(c, o->src, t->dtype);
+        flux__spell(&c->s, "    %sif (d%d < %lld) p%d[o] = p%d[%lld + (d%d - %lld) * %lld", i ? "else " : "", dim, (long long)(at + n), po, p, (long long)o->offset, dim,
+                  (long long)at, (long long)(dim < o->shape.ndim ? o->stride[dim] : 0));
+        for (int d = 0; d < o->shape.ndim; d++)
+            if (d != dim) flux__spell(&c->s, " + d%d * %lld", d, (long long)o->stride[d]);
+        flux__spell(&c->s, "];\n");
+        at += n;
+    }
+    flux__spell(&c->s, "    }\n");
+}
+
+/* The reverse of a strided view: element o of the result gets all elements of the operand whose place in the view was o.
+   Dims are taken by falling stride, and of each only the indices that leave a rest which those behind can reach. */
+static void flux__code_spread(flux__coder *c, const flux_tensor *t, int out) {
+    const flux__operand *x = &c->k->operand[0];
+    int order[FLUX_MAX_DIMS], nd = 0, dtype = t->dtype;
+    int64_t step[FLUX_MAX_DIMS], start = t->rel, reach = 0;
+    bool add = t->arg.i[1] != 0, empty = false;
+    for (int d = 0; d < x->shape.ndim; d++) {
+        int64_t n = x->shape.dim[d];
+        if (n == 0) empty = true;
+        if (n <= 1) continue;
+        step[d] = t->stride[d];
+        if (step[d] < 0) start += step[d] * (n - 1), step[d] = -step[d];   /* counted from its other end */
+        int at = nd++;
+        while (at > 0 && step[order[at - 1]] < step[d]) order[at] = order[at - 1], at--;
+        order[at] = d;
+    }
+    for (int i = 0; i < nd; i++) reach += step[order[i]] * (x->shape.dim[order[i]] - 1);
+    int px = flux__coder_slot(c, x->src, dtype), po = flux__coder_slot(c, out, dtype);
+    flux__listing *s = &c->s;
+    flux__spell_each(c, flux__size(t));
+    flux__spell_zero(c, dtype);
+    if (!add) flux__spell(s, "    sum = (%s)(%.17g);\n", flux__class_types[flux__class_of(dtype)], t->arg.num);
+    if (!empty) flux__spell(s, "    const %s rest0 = o - (%lld);\n    if (rest0 >= 0 && rest0 <= %lld) {\n", c->index, (long long)start, (long long)reach);
+    for (int i = 0; i < nd && !empty; i++) {
+        int d = order[i];
+        int64_t n = x->shape.dim[d];
+        reach -= step[d] * (n - 1);
+        if (step[d] == 0) flux__spell(s, "    const %s rest%d = rest%d;\n    for (%s i%d = 0; i%d < %lld; i%d++) {\n", c->index, i + 1, i, c->index, d, d, (long long)n, d);
+        else {
+            flux__spell(s, "    for (%s i%d = rest%d > %lld ? (rest%d - %lld + %lld) / %lld : 0; i%d < %lld && i%d * %lld <= rest%d; i%d++) {\n", c->index, d, i, (long long)reach, i, (long long)reach,
+                      (long long)step[d] - 1, (long long)step[d], d, (long long)n, d, (long long)step[d], i, d);
+            flux__spell(s, "    const %s rest%d = rest%d - i%d * %lld;\n", c->index, i + 1, i, d, (long long)step[d]);
+        }
+    }
+    if (!empty) {
+        flux__listing at = { NULL, 0, 0, false };
+        flux__spell(s, "    if (rest%d == 0) ", nd);
+        flux__spell(&at, "p%d[%lld", px, (long long)x->offset);
+        for (int i = 0; i < nd; i++) {
+            int d = order[i];
+            if (t->stride[d] < 0) flux__spell(&at, " + (%lld - i%d) * %lld", (long long)x->shape.dim[d] - 1, d, (long long)x->stride[d]);
+            else flux__spell(&at, " + i%d * %lld", d, (long long)x->stride[d]);
+        }
+        flux__spell(&at, "]");
+        if (at.failed) s->failed = true;
+        else if (add) flux__spell_add(c, dtype, at.text);
+        else {
+            flux__spell(s, "sum = ");
+            flux__spell_loaded(s, dtype, at.text);
+            flux__spell(s, ";");
+        }
+        if (at.text) FLUX_FREE(at.text);
+        flux__spell(s, "\n");
+        for (int i = 0; i < nd; i++) flux__spell(s, "    }\n");
+        flux__spell(s, "    }\n");
+    }
+    flux__spell_result(c, po, dtype);
+}
+
+/* ---- from kernels to a program's text */
+
+static void flux__hash_bytes(uint64_t *h, const void *data, size_t n) {
+    const unsigned char *p = (const unsigned char *)data;
+    for (size_t i = 0; i < n; i++) {
+        h[0] = (h[0] ^ p[i]) * 0x100000001b3u;
+        h[1] = (h[1] ^ (h[1] >> 29) ^ p[i]) * 0x9e3779b97f4a7c15u;
+    }
+}
+
+/* The formula of an operation in a class: FLUX__F(exp)(a) becomes exp_f32(a), FLUX__K and FLUX__IF likewise. */
+static void flux__spell_formula(flux__listing *s, int op, int cls) {
+    bool whole = cls >= FLUX__I32C;
+    const char *T = flux__class_types[cls], *suffix = whole ? "w" : flux__class_names[cls], *p = flux__formulas[op];
+    flux__spell(s, "DEVICE %s %s_%s_op(%s a%s, %s b%s, %s c%s) {\n", T, flux__op_names[op], flux__class_names[cls], T, whole ? "_" : "", T, whole ? "_" : "", T, whole ? "_" : "");
+    if (whole) flux__spell(s, "    long long a = a_, b = b_, c = c_;\n");
+    flux__spell(s, "    return (%s)(", T);
+    while (*p) {
+        if (strncmp(p, "FLUX__F(", 8) == 0) {
+            const char *end = strchr(p, ')');
+            flux__spell(s, "%.*s_%s", (int)(end - p - 8), p + 8, suffix);
+            p = end + 1;
+        } else if (strncmp(p, "FLUX__K", 7) == 0) {
+            flux__spell(s, "K_%s", suffix);
+            p += 7;
+        } else if (strncmp(p, "FLUX__IF", 8) == 0) {
+            flux__spell(s, "IF");
+            p += 8;
+        } else {
+            const char *end = strstr(p, "FLUX__");
+            int n = end ? (int)(end - p) : (int)strlen(p);
+            flux__spell(s, "%.*s", n, p);
+            p += n;
+        }
+    }
+    flux__spell(s, ");\n}\n");
+}
+
+/* Ends a launch's text: what stands around the body, and the name by its content. */
+static bool flux__coder_finish(flux__coder *c, int launch) {
+    flux__listing all = { NULL, 0, 0, false };
+    uint64_t h[2] = { 0xcbf29ce484222325u, 0x84222325cbf29ce4u };
+    flux__gpu_kernel *gk = c->gk;
+    if (!c->s.failed && !c->params.failed && !c->failed) {
+        flux__spell(&all, "(%s) {\n%s}\n", c->params.text ? c->params.text : "", c->s.text ? c->s.text : "");
+        if (!all.failed) flux__hash_bytes(h, all.text, (size_t)all.n);
+    }
+    c->s.n = 0;
+    snprintf(gk->name[launch], sizeof gk->name[launch], "k%016llx%016llx", (unsigned long long)h[0], (unsigned long long)h[1]);
+    gk->text[launch] = all.text;
+    gk->launches = launch + 1;
+    return !all.failed && all.text;
+}
+
+static void flux__gpu_kernel_drop(void *ready) {
+    flux__gpu_kernel *gk = (flux__gpu_kernel *)ready;
+    for (int i = 0; i < 2; i++)
+        if (gk->text[i]) FLUX_FREE(gk->text[i]);
+    if (gk->param) FLUX_FREE(gk->param);
+    if (gk->args) FLUX_FREE(gk->args);
+    FLUX_FREE(gk);
+}
+
+static bool flux__code_fused(flux__coder *c, flux__kernel *k, int units) {
+    int64_t points = flux__count8(k->full), outer = 1;
+    if (!k->reduced) {
+        flux__code_map(c, points);
+        return flux__coder_finish(c, 0);
+    }
+    for (int d = 0; d < FLUX_MAX_DIMS; d++)
+        if (!(k->reduced >> d & 1)) outer *= k->full[d];
+    flux__lanes h = flux__choose_lanes(k, units);
+    if (outer == 0) return true;
+    int scratch = h.parts > 1 ? flux__coder_param(c, 's', 0, "long long *") : -1;
+    /* both launches take the same parameters: those that only the second one names are found by a dry run */
+    if (h.parts > 1) {
+        flux__code_reduce(c, &h, scratch);
+        flux__code_combine(c, &h, scratch);
+        c->s.n = 0;
+    }
+    flux__code_reduce(c, &h, scratch);
+    bool ok = flux__coder_finish(c, 0);
+    if (!ok || h.parts == 1) return ok;
+    k->scratch = (size_t)(h.parts * flux__reductions(k, k->nvalue)) * (size_t)h.outer * 16;
+    flux__code_combine(c, &h, scratch);
+    c->gk->grid[1][0] = (unsigned)((h.outer + 255) / 256), c->gk->grid[1][1] = 1;
+    return flux__coder_finish(c, 1);
+}
+
+static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *g, flux__kernel *k, int units) {
+    const flux_tensor *t = k->node >= 0 ? g->node[k->node] : NULL;
+    int out = plan->nleaf + k->node;
+    if (k->kind == FLUX__K_FUSED) return flux__code_fused(c, k, units);
+    if (flux__count8(k->full) == 0) return true;
+    if (k->kind == FLUX__K_MATMUL) {
+        flux__tile_shape tile = flux__choose_tile(k, units);
+        flux__code_product(c, &tile);
+    } else if (k->kind == FLUX__K_CAT) flux__code_cat(c, t, out);
+    else if (k->kind == FLUX__K_SPREAD) flux__code_spread(c, t, out);
+    else flux__code_index(c, t, out);
+    return flux__coder_finish(c, 0);
+}
+
+/* ---- devices: what is open, what is compiled */
+
+enum { FLUX__SLOTS = 8, FLUX__SLOT_BYTES = 1 << 20, FLUX__STATUS_WORDS = 8 };
+
+typedef struct flux__gpu_counters { int64_t launches, allocations, uploads, downloads, bytes_up, bytes_down, programs_compiled, programs_read; } flux__gpu_counters;
+
+typedef struct flux__gpu {
+    const flux__driver *driver;
+    int id, lost;                         /* lost: the code of the error after which the device does nothing more */
+    bool open, pending;                   /* pending: a kernel that tells of bad indices was queued since the last look */
+    flux__gpu_info info;
+    void *stream, *status;
+    struct { void *memory, *event; } slot[FLUX__SLOTS];    /* pinned memory between the host's and the device's, in turn */
+    int turn;
+    flux__gpu_fn *known[256];             /* compiled kernels */
+    void **module;
+    int nmodule, module_room;
+    flux__gpu_counters counters;
+} flux__gpu;
+static flux__gpu flux__gpus[2][FLUX__MAX_IDS];       /* CUDA, AMDGPU */
+static flux__mutex flux__gpu_lock = FLUX__MUTEX_INIT;      /* for all that follows; taken by the calls of the back end's table */
+
+static const flux__driver *flux__driver_of(int backend) {
+#if defined(FLUX_CUDA)
+    if (backend == FLUX__CUDA_BACKEND) return &flux__cuda_driver;
+#endif
+#if defined(FLUX_HIP)
+    if (backend == FLUX__AMDGPU_BACKEND) return &flux__hip_driver;
+#endif
+    return NULL;
+}
+
+/* Whether a driver's answer is good; if not, the error says what was done, on which device, and what the driver says. */
+static bool flux__gpu_ok(flux__gpu *g, int code, const char *what) {
+    if (code == 0) return true;
+    if (!g->lost && g->driver->lost(code)) g->lost = code;
+    flux__fail("%s on %s device %d: %s%s", what, g->driver->name, g->id, g->driver->error(code), g->lost ? "; the device is lost to this process" : "");
+    return false;
+}
+
+static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
+    void *before;
+    if (g->open) return true;
+    g->driver = flux__driver_of(backend);
+    g->id = id;
+    if (!flux__gpu_ok(g, g->driver->device(id, &g->info), "opening") || !flux__gpu_ok(g, g->driver->enter(id, &before), "opening")) return false;
+    bool ok = flux__gpu_ok(g, g->driver->stream(&g->stream), "making a stream") &&
+              flux__gpu_ok(g, g->driver->alloc(&g->status, FLUX__STATUS_WORDS * 8), "allocating");
+    for (int i = 0; i < FLUX__SLOTS && ok; i++)
+        ok = flux__gpu_ok(g, g->driver->pinned(&g->slot[i].memory, FLUX__SLOT_BYTES), "pinning memory") &&
+             flux__gpu_ok(g, g->driver->event(&g->slot[i].event), "making an event");
+    if (ok) {                             /* no error is pending yet */
+        memset(g->slot[0].memory, 0, FLUX__STATUS_WORDS * 8);
+        ok = flux__gpu_ok(g, g->driver->up(g->status, g->slot[0].memory, FLUX__STATUS_WORDS * 8, g->stream), "copying") &&
+             flux__gpu_ok(g, g->driver->event_record(g->slot[0].event, g->stream), "recording an event");
+        g->turn = 1;
+    }
+    g->driver->leave(before);
+    return g->open = ok;
+}
+
+/* The device for a call, made current; NULL is an error. Ends with flux__gpu_leave. */
+static flux__gpu *flux__gpu_enter(int backend, int id, void **before) {
+    flux__mutex_lock(&flux__gpu_lock);
+    flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
+    bool ok = flux__gpu_open(g, backend, id);
+    if (ok && g->lost) {
+        flux__fail("%s device %d was lost: %s", g->driver->name, id, g->driver->error(g->lost));
+        ok = false;
+    }
+    if (ok && flux__gpu_ok(g, g->driver->enter(id, before), "making it current")) return g;
+    flux__mutex_unlock(&flux__gpu_lock);
+    return NULL;
+}
+static void flux__gpu_leave(flux__gpu *g, void *before) {
+    g->driver->leave(before);
+    flux__mutex_unlock(&flux__gpu_lock);
+}
+
+/* ---- the cache of compiled programs on disk
+   An entry is named after all that it depends on, and holds a checksum; it is written aside and renamed. The folder must
+   be the user's own and closed to others, for its content is run. */
+
+typedef struct flux__cache_head { char magic[8]; uint64_t key[2], sum[2], bytes; char compiler[40]; } flux__cache_head;
+
+static bool flux__cache_folder(char *out, size_t n) {
+    const char *set = flux__env("FLUX_CACHE_DIR"), *xdg = flux__env("XDG_CACHE_HOME"), *home = flux__env("HOME"), *local = flux__env("LOCALAPPDATA");
+    int used;
+    if (set) used = snprintf(out, n, "%s", set);
+    else if (xdg) used = snprintf(out, n, "%s/flux", xdg);
+    else if (home) used = snprintf(out, n, "%s/.cache/flux", home);
+    else if (local) used = snprintf(out, n, "%s/flux", local);
+    else return false;
+    if (used < 0 || (size_t)used >= n) return false;
+    for (char *p = out + 1; *p; p++)
+        if (flux__is_separator(*p)) {
+            char c = *p;
+            *p = '\0';
+            flux__folder_make(out);
+            *p = c;
+        }
+    flux__folder_make(out);
+    if (flux__folder_private(out)) return true;
+    flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %.200s is not a folder of this user that is closed to others", out);
+    return false;
+}
+
+static bool flux__cache_path(char *out, size_t n, const flux__gpu *g, const uint64_t *key) {
+    char folder[500];
+    if (!flux__cache_folder(folder, sizeof folder)) return false;
+    int used = snprintf(out, n, "%s/%s-%s-%016llx%016llx", folder, g->driver->name, g->info.arch, (unsigned long long)key[0], (unsigned long long)key[1]);
+    return used > 0 && (size_t)used < n;
+}
+
+static void *flux__cache_read(const flux__gpu *g, const uint64_t *key) {
+    char path[700];
+    flux__cache_head head;
+    if (!flux__cache_path(path, sizeof path, g, key)) return NULL;
+    FILE *f = flux__fopen(path, "rb");
+    if (!f) return NULL;
+    void *image = NULL;
+    if (fread(&head, sizeof head, 1, f) == 1 && memcmp(head.magic, "fluxgpu1", 8) == 0 && memcmp(head.key, key, sizeof head.key) == 0 && head.bytes < (1u << 30))
+        image = FLUX_MALLOC((size_t)head.bytes + 1);
+    if (image) {
+        uint64_t sum[2] = { 1, 2 };
+        bool whole = fread(image, 1, (size_t)head.bytes, f) == head.bytes && fgetc(f) == EOF;
+        if (whole) flux__hash_bytes(sum, image, (size_t)head.bytes);
+        if (!whole || memcmp(sum, head.sum, sizeof sum) != 0) {
+            FLUX_FREE(image);
+            image = NULL;
+        }
+    }
+    fclose(f);
+    return image;
+}
+
+static void flux__cache_write(const flux__gpu *g, const uint64_t *key, const void *image, size_t bytes) {
+    char path[700], aside[760];
+    static int count;
+    flux__cache_head head;
+    if (!flux__cache_path(path, sizeof path, g, key)) return;
+    memset(&head, 0, sizeof head);
+    memcpy(head.magic, "fluxgpu1", 8);
+    memcpy(head.key, key, sizeof head.key);
+    head.bytes = bytes, head.sum[0] = 1, head.sum[1] = 2;
+    flux__hash_bytes(head.sum, image, bytes);
+    snprintf(head.compiler, sizeof head.compiler, "%s", g->driver->version());
+    snprintf(aside, sizeof aside, "%s.%d.%d", path, flux__process_id(), ++count);
+    int fd = flux__file_create(aside, true, 0600);
+    if (fd < 0) return;
+    bool ok = flux__file_put(fd, &head, sizeof head) == (int64_t)sizeof head;
+    for (size_t at = 0; ok && at < bytes;) {
+        int64_t n = flux__file_put(fd, (const char *)image + at, bytes - at);
+        if (n <= 0) ok = false;
+        else at += (size_t)n;
+    }
+    ok = flux__file_sync(fd) && ok;
+    ok = flux__file_close(fd) && ok;
+    if (!ok || !flux__file_replace(aside, path)) flux__file_remove(aside);
+}
+
+/* ---- compiling */
+
+/* What the compiler complains of, with the line that it means. */
+static void flux__compile_failed(const flux__gpu *g, const char *source, const char *log) {
+    const char *at = strchr(log, '(');
+    int line = at && at[1] >= '0' && at[1] <= '9' ? atoi(at + 1) : 0;
+    if (!line) {                          /* name:12:3: error */
+        at = strstr(log, ": error");
+        while (at && at > log && at[-1] != '\n') at--;
+        at = at ? strchr(at, ':') : NULL;
+        line = at ? atoi(at + 1) : 0;
+    }
+    const char *text = source, *kernel = source, *name = source;
+    for (int i = 1; i < line && text; i++) {
+        text = strchr(text, '\n');
+        if (text) text++;
+    }
+    if (!line || !text) text = "";
+    while ((name = strstr(name, "\nextern \"C\" __global__")) != NULL && name < text) kernel = ++name;
+    flux__fail("a kernel did not compile for %s: %.300s\n  in %.*s\n  at %.*s", g->info.arch, log, kernel == source ? 0 : (int)strcspn(kernel, "("), kernel, (int)strcspn(text, "\n"), text);
+}
+
+static flux__gpu_fn *flux__gpu_known(flux__gpu *g, const char *name) {
+    for (flux__gpu_fn *f = g->known[(unsigned char)(name[1] * 31 + name[2] * 7 + name[3])]; f; f = f->next) {
+        char same[40];
+        snprintf(same, sizeof same, "k%016llx%016llx", (unsigned long long)f->hash[0], (unsigned long long)f->hash[1]);
+        if (strcmp(same, name) == 0) return f;
+    }
+    return NULL;
+}
+
+static flux__gpu_fn *flux__gpu_learn(flux__gpu *g, const char *name, void *module) {
+    flux__gpu_fn *f = (flux__gpu_fn *)flux__zalloc(sizeof *f);
+    if (!f) return NULL;
+    if (!flux__gpu_ok(g, g->driver->find(&f->function, module, name), "finding a kernel in its module")) {
+        FLUX_FREE(f);
+        return NULL;
+    }
+    char half[17];
+    for (int i = 0; i < 2; i++) {
+        memcpy(half, name + 1 + i * 16, 16);
+        half[16] = '\0';
+        f->hash[i] = strtoull(half, NULL, 16);
+    }
+    flux__gpu_fn **at = &g->known[(unsigned char)(name[1] * 31 + name[2] * 7 + name[3])];
+    f->next = *at;
+    return *at = f;
+}
+
+/* The image of a program: from disk, else from the compiler. */
+static void *flux__gpu_image(flux__gpu *g, const char *source) {
+    uint64_t key[2] = { 0xcbf29ce484222325u, 0x84222325cbf29ce4u };
+    char why[200] = "", *log = NULL;
+    void *image;
+    size_t bytes = 0;
+    flux__hash_bytes(key, g->driver->name, strlen(g->driver->name));
+    flux__hash_bytes(key, g->info.arch, strlen(g->info.arch));
+    flux__hash_bytes(key, source, strlen(source));
+    if ((image = flux__cache_read(g, key)) != NULL) {
+        g->counters.programs_read++;
+        return image;
+    }
+    if (!g->driver->compiler(why, sizeof why)) {
+        flux__fail("kernels can't be compiled: %s", why);
+        return NULL;
+    }
+    int code = g->driver->compile(source, g->info.arch, &log, &image, &bytes);
+    if (code != 0 || !image) {
+        flux__compile_failed(g, source, log ? log : "no reason given");
+        if (image) FLUX_FREE(image);
+        image = NULL;
+    } else {
+        g->counters.programs_compiled++;
+        flux__cache_write(g, key, image, bytes);
+    }
+    if (log) FLUX_FREE(log);
+    return image;
+}
+
+static void *flux__gpu_module(flux__gpu *g, const char *source) {
+    void *module = NULL, **more = (void **)flux__grow(g->module, &g->module_room, g->nmodule + 1, sizeof *more);
+    if (!more) return NULL;
+    g->module = more;
+    void *image = flux__gpu_image(g, source);
+    if (!image) return NULL;
+    bool ok = flux__gpu_ok(g, g->driver->load(&module, image), "loading a program");
+    FLUX_FREE(image);
+    if (ok) g->module[g->nmodule++] = module;
+    return ok ? module : NULL;
+}
+
+/* A program of all the plan's kernels that are not known yet. */
+static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, const uint8_t *ops) {
+    flux__listing s = { NULL, 0, 0, false };
+    bool any = false;
+    flux__spell(&s, "%s", g->driver->dialect);
+    for (size_t i = 0; i < sizeof flux__gpu_prelude / sizeof *flux__gpu_prelude; i++) flux__spell(&s, "%s", flux__gpu_prelude[i]);
+    for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++)
+        for (int cls = 0; cls < FLUX__CLASSES; cls++)
+            if (ops[op] >> cls & 1) flux__spell_formula(&s, op, cls);
+    for (int i = 0; i < n; i++)
+        for (int l = 0; l < list[i]->launches; l++) {
+            char start[80];
+            snprintf(start, sizeof start, " %s(", list[i]->name[l]);
+            if (flux__gpu_known(g, list[i]->name[l]) || (s.text && strstr(s.text, start))) continue;
+            any = true;
+            flux__spell(&s, "\nextern \"C\" __global__ void __launch_bounds__(%u) %s%s", l ? 256u : list[i]->threads, list[i]->name[l], list[i]->text[l]);
+        }
+    void *module = any && !s.failed ? flux__gpu_module(g, s.text) : NULL;
+    bool ok = !s.failed && (!any || module);
+    if (s.text) FLUX_FREE(s.text);
+    for (int i = 0; i < n && ok; i++)
+        for (int l = 0; l < list[i]->launches && ok; l++) {
+            if (!(list[i]->fn[l] = flux__gpu_known(g, list[i]->name[l]))) list[i]->fn[l] = flux__gpu_learn(g, list[i]->name[l], module);
+            ok = list[i]->fn[l] != NULL;
+            FLUX_FREE(list[i]->text[l]);
+            list[i]->text[l] = NULL;
+        }
+    return ok;
+}
+
+static bool flux__gpu_room_for_args(flux__gpu_kernel *gk) {
+    gk->args = (void **)flux__zalloc((size_t)(gk->nparam + 1) * (sizeof(void *) + 8));
+    return gk->args != NULL;
+}
+
+/* Makes a plan's kernels on one device ready: their text, then one program of what is new. */
+static bool flux__gpu_ready(int backend, int id, flux__plan *plan, flux__graph *graph) {
+    void *before;
+    flux__gpu *g = flux__gpu_enter(backend, id, &before);
+    if (!g) return false;
+    flux__gpu_kernel **list = (flux__gpu_kernel **)flux__zalloc((size_t)(plan->nkernel + 1) * sizeof *list);
+    uint8_t ops[FLUX__ELEMENTWISE_COUNT] = { 0 };
+    bool ok = list != NULL;
+    int n = 0;
+    for (int i = 0; i < plan->nkernel && ok; i++) {
+        flux__kernel *k = &plan->kernel[i];
+        flux__coder c;
+        if (k->kind == FLUX__K_MOVE || k->device.backend != backend || k->device.id != id) continue;
+        k->ready = flux__zalloc(sizeof(flux__gpu_kernel));
+        if (!k->ready) ok = false;
+        else {
+            flux__gpu_kernel *gk = (flux__gpu_kernel *)k->ready;
+            gk->grid[0][1] = gk->grid[0][2] = gk->grid[1][2] = 1;
+            ok = flux__coder_start(&c, plan, k, gk) && flux__code_kernel(&c, plan, graph, k, g->info.units) && flux__gpu_room_for_args(gk);
+            for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++) ops[op] |= c.ops[op];
+            flux__coder_end(&c);
+            list[n++] = gk;
+        }
+    }
+    ok = ok && flux__gpu_compile(g, list, n, ops);
+    if (list) FLUX_FREE(list);
+    flux__gpu_leave(g, before);
+    return ok;
+}
+
+/* ---- launching */
+
+static void flux__gpu_arg(const flux__run *r, const flux__kernel *k, const flux__gpu *g, const flux__gpu_param *p, void *out) {
+    const flux__value *v = p->kind == 'n' || p->kind == 'k' || p->kind == 't' ? &k->value[p->what] : NULL;
+    switch (p->kind) {
+    case 'p': memcpy(out, &r->ptr[p->what], sizeof(void *)); break;
+    case 's': memcpy(out, &k->scratch_at, sizeof(void *)); break;
+    case 'e': memcpy(out, &g->status, sizeof(void *)); break;
+    case 'n': flux__set_number(v->cls, out, flux__number_value(r->g, v)); break;
+    default: memcpy(out, &r->g->node[v->node]->arg.u[p->kind == 't'], 8);
+    }
+}
+
+static int flux__gpu_run(flux__run *r, flux__kernel *k) {
+    flux__gpu_kernel *gk = (flux__gpu_kernel *)k->ready;
+    void *before;
+    if (gk->launches == 0) return 0;      /* no points */
+    flux__gpu *g = flux__gpu_enter(k->device.backend, k->device.id, &before);
+    if (!g) return -1;
+    char *values = (char *)(gk->args + gk->nparam);
+    for (int i = 0; i < gk->nparam; i++) {
+        gk->args[i] = values + i * 8;
+        flux__gpu_arg(r, k, g, &gk->param[i], gk->args[i]);
+        if (gk->param[i].kind == 'e') g->pending = true;
+    }
+    bool ok = true;
+    for (int l = 0; l < gk->launches && ok; l++) {
+        ok = flux__gpu_ok(g, g->driver->launch(gk->fn[l]->function, gk->grid[l], l ? 256 : gk->threads, g->stream, gk->args), "launching a kernel");
+        g->counters.launches++;
+    }
+    flux__gpu_leave(g, before);
+    return ok ? 0 : -1;
+}
+
+/* ---- memory and copies */
+
+static void *flux__gpu_alloc(int backend, int id, size_t bytes) {
+    void *before, *p = NULL;
+    flux__gpu *g = flux__gpu_enter(backend, id, &before);
+    if (!g) return NULL;
+    int code = g->driver->alloc(&p, bytes);
+    if (code == 0) g->counters.allocations++;
+    else p = NULL;
+    flux__gpu_leave(g, before);
+    return p;
+}
+
+static void flux__gpu_free(int backend, int id, void *p) {
+    void *before;
+    flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
+    flux__mutex_lock(&flux__gpu_lock);
+    if (g->open && g->driver->enter(id, &before) == 0) {
+        g->driver->stream_wait(g->stream);/* the driver may not wait for what still uses it */
+        g->driver->release(p);
+        g->driver->leave(before);
+    }
+    flux__mutex_unlock(&flux__gpu_lock);
+}
+
+static int flux__gpu_upload(int backend, int id, void *dst, const void *src, size_t bytes) {
+    void *before;
+    flux__gpu *g = flux__gpu_enter(backend, id, &before);
+    if (!g) return -1;
+    bool ok = true;
+    for (size_t at = 0; at < bytes && ok; at += FLUX__SLOT_BYTES) {
+        size_t n = bytes - at < FLUX__SLOT_BYTES ? bytes - at : FLUX__SLOT_BYTES;
+        int s = g->turn++ % FLUX__SLOTS;
+        ok = flux__gpu_ok(g, g->driver->event_wait(g->slot[s].event), "waiting for a copy");
+        if (!ok) break;
+        memcpy(g->slot[s].memory, (const char *)src + at, n);
+        ok = flux__gpu_ok(g, g->driver->up((char *)dst + at, g->slot[s].memory, n, g->stream), "copying to it") &&
+             flux__gpu_ok(g, g->driver->event_record(g->slot[s].event, g->stream), "recording an event");
+    }
+    g->counters.uploads++, g->counters.bytes_up += (int64_t)bytes;
+    flux__gpu_leave(g, before);
+    return ok ? 0 : -1;
+}
+
+/* An index out of range that a kernel met since the last look is an error now. */
+static bool flux__gpu_check(flux__gpu *g) {
+    if (!g->pending) return true;
+    int s = g->turn++ % FLUX__SLOTS;
+    int64_t status[FLUX__STATUS_WORDS];
+    void *memory = g->slot[s].memory;
+    if (!flux__gpu_ok(g, g->driver->event_wait(g->slot[s].event), "waiting for a copy") ||
+        !flux__gpu_ok(g, g->driver->down(memory, g->status, sizeof status, g->stream), "copying from it") ||
+        !flux__gpu_ok(g, g->driver->event_record(g->slot[s].event, g->stream), "recording an event") ||
+        !flux__gpu_ok(g, g->driver->event_wait(g->slot[s].event), "waiting for a copy")) return false;
+    memcpy(status, memory, sizeof status);
+    g->pending = false;
+    if (!status[0]) return true;
+    flux__fail("%s: index %lld (number %lld) is not within dim %lld of size %lld", status[5] ? "scatter_add" : "gather", (long long)status[1],
+               (long long)status[2], (long long)status[3], (long long)status[4]);
+    memset(memory, 0, sizeof status);
+    flux__gpu_ok(g, g->driver->up(g->status, memory, sizeof status, g->stream), "copying to it");
+    flux__gpu_ok(g, g->driver->event_record(g->slot[s].event, g->stream), "recording an event");
+    return false;
+}
+
+static int flux__gpu_download(int backend, int id, void *dst, const void *src, size_t bytes) {
+    void *before;
+    flux__gpu *g = flux__gpu_enter(backend, id, &before);
+    if (!g) return -1;
+    bool ok = true;
+    int first = g->turn;
+    size_t chunks = (bytes + FLUX__SLOT_BYTES - 1) / FLUX__SLOT_BYTES;
+    for (size_t i = 0; i < chunks + 1 && ok; i++) {       /* one chunk is on its way while the last is taken out */
+        if (i < chunks) {
+            size_t at = i * FLUX__SLOT_BYTES, n = bytes - at < FLUX__SLOT_BYTES ? bytes - at : FLUX__SLOT_BYTES;
+            int s = g->turn++ % FLUX__SLOTS;
+            ok = flux__gpu_ok(g, g->driver->event_wait(g->slot[s].event), "waiting for a copy") &&
+                 flux__gpu_ok(g, g->driver->down(g->slot[s].memory, (const char *)src + at, n, g->stream), "copying from it") &&
+                 flux__gpu_ok(g, g->driver->event_record(g->slot[s].event, g->stream), "recording an event");
+        }
+        if (i > 0 && ok) {
+            size_t at = (i - 1) * FLUX__SLOT_BYTES, n = bytes - at < FLUX__SLOT_BYTES ? bytes - at : FLUX__SLOT_BYTES;
+            int s = (first + (int)(i - 1)) % FLUX__SLOTS;
+            ok = flux__gpu_ok(g, g->driver->event_wait(g->slot[s].event), "waiting for its results");
+            if (ok) memcpy((char *)dst + at, g->slot[s].memory, n);
+        }
+    }
+    g->counters.downloads++, g->counters.bytes_down += (int64_t)bytes;
+    ok = ok && flux__gpu_check(g);
+    flux__gpu_leave(g, before);
+    return ok ? 0 : -1;
+}
+
+/* Within a device, or to another of the same driver: the other stream waits for this one, and this one for the copy. */
+static int flux__gpu_copy(int backend, int to, void *dst, int from, const void *src, size_t bytes) {
+    void *before, *event = NULL;
+    flux__gpu *a = flux__gpu_enter(backend, from, &before), *b;
+    if (!a) return -1;
+    if (to == from) {
+        bool ok = flux__gpu_ok(a, a->driver->across(dst, src, bytes, a->stream), "copying");
+        flux__gpu_leave(a, before);
+        return ok ? 0 : -1;
+    }
+    bool ok = flux__gpu_ok(a, a->driver->event(&event), "making an event") &&
+              flux__gpu_ok(a, a->driver->event_record(event, a->stream), "recording an event");
+    flux__gpu_leave(a, before);
+    b = ok ? flux__gpu_enter(backend, to, &before) : NULL;
+    if (b) {
+        void *done = NULL;
+        ok = flux__gpu_ok(b, b->driver->event_before(event, b->stream), "waiting for the other device") &&
+             flux__gpu_ok(b, b->driver->peer(dst, to, src, from, bytes, b->stream), "copying from the other device") &&
+             flux__gpu_ok(b, b->driver->event(&done), "making an event") &&
+             flux__gpu_ok(b, b->driver->event_record(done, b->stream), "recording an event") &&
+             flux__gpu_ok(b, b->driver->event_before(done, a->stream), "making the other device wait");
+        if (done) b->driver->event_free(done);
+        flux__gpu_leave(b, before);
+    } else ok = false;
+    if (event && (a = flux__gpu_enter(backend, from, &before)) != NULL) {
+        a->driver->event_free(event);
+        flux__gpu_leave(a, before);
+    }
+    return ok ? 0 : -1;
+}
+
+static int flux__gpu_wait(int backend, int id) {
+    void *before;
+    flux__gpu *g = flux__gpu_enter(backend, id, &before);
+    if (!g) return -1;
+    bool ok = flux__gpu_ok(g, g->driver->stream_wait(g->stream), "waiting") && flux__gpu_check(g);
+    flux__gpu_leave(g, before);
+    return ok ? 0 : -1;
+}
+
+/* ---- what the registry asks */
+
+static bool flux__gpu_available(int backend, char *why, size_t n) { return flux__driver_of(backend)->open(why, n); }
+
+/* A driver, a device, and something to compile with; that the cache holds programs for the device is enough of the last,
+   since opening a compiler takes time. */
+static bool flux__gpu_functional(int backend, char *why, size_t n) {
+    const flux__driver *d = flux__driver_of(backend);
+    flux__gpu_info info;
+    char folder[500], mark[620];
+    int mode;
+    if (d->count() < 1) return snprintf(why, n, "no device"), false;
+    int code = d->device(0, &info);
+    if (code != 0) return snprintf(why, n, "device 0 can't be opened: %s", d->error(code)), false;
+    bool kept = flux__cache_folder(folder, sizeof folder);
+    snprintf(mark, sizeof mark, "%s/%s-%s", folder, d->name, info.arch);
+    if (kept && flux__file_kind(mark, &mode) == 1) return true;
+    if (!d->compiler(why, n)) return false;
+    int fd = kept ? flux__file_create(mark, false, 0600) : -1;
+    if (fd >= 0) flux__file_close(fd);
+    return true;
+}
+
+static void flux__gpu_name(int backend, int id, char *out, size_t n) {
+    flux__gpu_info info;
+    if (flux__driver_of(backend)->device(id, &info) == 0) snprintf(out, n, "%s", info.model);
+    else snprintf(out, n, "device %d", id);
+}
+
+static bool flux__gpu_component(int backend, const char *name, bool *known) {
+    const flux__driver *d = flux__driver_of(backend);
+    char why[320];
+    *known = flux__in_list(name, d->components);
+    if (!*known || !d->open(why, sizeof why)) return false;
+    if (strcmp(name, "driver") == 0) return true;
+    if (strcmp(name, "all") == 0) return flux__gpu_functional(backend, why, sizeof why);
+    return strcmp(name, "compiler") == 0 ? d->compiler(why, sizeof why) : d->component(name);
+}
+
+/* Everything that was opened goes; memory has gone before. */
+static void flux__gpu_close(void) {
+    flux__mutex_lock(&flux__gpu_lock);
+    for (int b = 0; b < 2; b++)
+        for (int id = 0; id < FLUX__MAX_IDS; id++) {
+            flux__gpu *g = &flux__gpus[b][id];
+            void *before;
+            if (!g->driver) continue;
+            bool there = g->driver->enter(id, &before) == 0;
+            if (there && g->stream) g->driver->stream_wait(g->stream);
+            for (int i = 0; i < FLUX__SLOTS && there; i++) {
+                if (g->slot[i].memory) g->driver->unpin(g->slot[i].memory);
+                if (g->slot[i].event) g->driver->event_free(g->slot[i].event);
+            }
+            if (there && g->status) g->driver->release(g->status);
+            for (int i = 0; i < g->nmodule && there; i++) g->driver->unload(g->module[i]);
+            if (there && g->stream) g->driver->stream_free(g->stream);
+            if (there) g->driver->leave(before);
+            for (int i = 0; i < 256; i++)
+                while (g->known[i]) {
+                    flux__gpu_fn *f = g->known[i];
+                    g->known[i] = f->next;
+                    FLUX_FREE(f);
+                }
+            if (g->module) FLUX_FREE(g->module);
+            memset(g, 0, sizeof *g);
+        }
+    flux__mutex_unlock(&flux__gpu_lock);
+}
+
+/* The back end's table, for each driver. */
+#define FLUX__GPU_CALLS(x, B)                                                                                                   \
+static bool flux__##x##_available(char *why, size_t n) { return flux__gpu_available(B, why, n); }                               \
+static bool flux__##x##_functional(char *why, size_t n) { return flux__gpu_functional(B, why, n); }                             \
+static int flux__##x##_count(void) { return flux__driver_of(B)->count(); }                                                      \
+static void flux__##x##_name(int id, char *out, size_t n) { flux__gpu_name(B, id, out, n); }                                    \
+static bool flux__##x##_component(const char *name, bool *known) { return flux__gpu_component(B, name, known); }                \
+static void *flux__##x##_alloc(int id, size_t bytes) { return flux__gpu_alloc(B, id, bytes); }                                  \
+static void flux__##x##_free(int id, void *p, size_t bytes) { (void)bytes, flux__gpu_free(B, id, p); }                          \
+static int flux__##x##_upload(int id, void *dst, const void *src, size_t n) { return flux__gpu_upload(B, id, dst, src, n); }    \
+static int flux__##x##_download(int id, void *dst, const void *src, size_t n) { return flux__gpu_download(B, id, dst, src, n); }\
+static int flux__##x##_copy(int to, void *dst, int from, const void *src, size_t n) { return flux__gpu_copy(B, to, dst, from, src, n); } \
+static int flux__##x##_wait(int id) { return flux__gpu_wait(B, id); }                                                           \
+static bool flux__##x##_ready(int id, flux__plan *plan, flux__graph *g) { return flux__gpu_ready(B, id, plan, g); }
+#define FLUX__GPU_ROW(x, name) { name, flux__##x##_available, flux__##x##_functional, flux__##x##_count, flux__##x##_name,       \
+    flux__##x##_component, flux__##x##_alloc, flux__##x##_free, flux__##x##_upload, flux__##x##_download, flux__##x##_copy,      \
+    flux__##x##_wait, flux__##x##_ready, flux__gpu_run, flux__gpu_kernel_drop }
+#if defined(FLUX_CUDA)
+FLUX__GPU_CALLS(cuda, FLUX__CUDA_BACKEND)
+#endif
+#if defined(FLUX_HIP)
+FLUX__GPU_CALLS(hip, FLUX__AMDGPU_BACKEND)
+#endif
+#endif /* FLUX_CUDA or FLUX_HIP */
 
 FLUX__ASBEFORE
 FLUX__COLD
@@ -9240,19 +10935,16 @@ static void flux__cpu_name(int id, char *out, size_t n) {
 }
 
 /* Components by name, so that a misspelt one is an error on every machine. The CPU needs neither driver nor compiler. */
-static bool flux__in_list(const char *name, const char *const *list) {
-    while (*list && strcmp(*list, name) != 0) list++;
-    return *list != NULL;
-}
 static const char *const flux__parts_cpu[] = { "all", "driver", "compiler", NULL };
-static const char *const flux__parts_cuda[] = { "all", "driver", "compiler", "NVRTC", "NCCL", "cuBLAS", "cuDNN", NULL };
-static const char *const flux__parts_amd[] = { "all", "driver", "compiler", "hip", "hiprtc", "lld", "device_libs", "RCCL", "NCCL",
-    "rocblas", "rocsolver", "rocsparse", "rocrand", "rocfft", "hiptensor", "MIOpen", NULL };
 static const char *const flux__parts_metal[] = { "all", "driver", "compiler", NULL };
 static bool flux__cpu_component(const char *name, bool *known) { return *known = flux__in_list(name, flux__parts_cpu); }
-static bool flux__cuda_component(const char *name, bool *known) { return *known = flux__in_list(name, flux__parts_cuda), false; }
-static bool flux__amd_component(const char *name, bool *known) { return *known = flux__in_list(name, flux__parts_amd), false; }
 static bool flux__metal_component(const char *name, bool *known) { return *known = flux__in_list(name, flux__parts_metal), false; }
+#if !defined(FLUX_CUDA)
+static bool flux__cuda_component(const char *name, bool *known) { return *known = flux__in_list(name, flux__cuda_parts), false; }
+#endif
+#if !defined(FLUX_HIP)
+static bool flux__amd_component(const char *name, bool *known) { return *known = flux__in_list(name, flux__amd_parts), false; }
+#endif
 
 static int flux__cpu_move(int id, void *dst, const void *src, size_t bytes) {
     (void)id;
@@ -9273,12 +10965,20 @@ static int flux__no_copy(int to, void *dst, int from, const void *src, size_t by
 static int flux__no_wait(int id) { return (void)id, -1; }
 
 #define FLUX__ABSENT(name, component) { name, flux__not_built, flux__not_built, flux__count_none, flux__no_name, component, \
-    flux__no_alloc, flux__no_free, flux__no_move, flux__no_move, flux__no_copy, flux__no_wait }
+    flux__no_alloc, flux__no_free, flux__no_move, flux__no_move, flux__no_copy, flux__no_wait, NULL, NULL, NULL }
 static const flux__backend flux__backends[FLUX__BACKENDS] = {     /* in the order of FLUX__CPU_BACKEND ... */
     { "CPU", flux__yes, flux__yes, flux__count_one, flux__cpu_name, flux__cpu_component,
-      flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy, flux__cpu_wait },
+      flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy, flux__cpu_wait, NULL, NULL, NULL },
+#if defined(FLUX_CUDA)
+    FLUX__GPU_ROW(cuda, "CUDA"),
+#else
     FLUX__ABSENT("CUDA", flux__cuda_component),
+#endif
+#if defined(FLUX_HIP)
+    FLUX__GPU_ROW(hip, "AMDGPU"),
+#else
     FLUX__ABSENT("AMDGPU", flux__amd_component),
+#endif
     FLUX__ABSENT("Metal", flux__metal_component)
 };
 static const int flux__order[FLUX__BACKENDS] = { FLUX__CUDA_BACKEND, FLUX__AMDGPU_BACKEND, FLUX__METAL_BACKEND, FLUX__CPU_BACKEND };

@@ -1,0 +1,266 @@
+/* flux_cuda.h - what CUDA adds to flux.h: its driver's calls, its compiler's, and how its dialect says what C can't.
+   flux.h includes this file when FLUX_CUDA is defined; keep the two side by side. Public domain or MIT, as flux.h.
+
+   Nothing of CUDA's is needed to build. At run time the driver is opened (libcuda.so.1, nvcuda.dll) and, when a kernel
+   is to be compiled, NVRTC: by the path in FLUX_NVRTC, by its name (libnvrtc.so.13, .12, ... nvrtc64_130_0.dll ...), or in
+   the lib folders of CUDA_PATH, CUDA_HOME and /usr/local/cuda. All declarations are our own; their types have the size
+   and meaning of the driver's. Devices are used through their primary contexts, which a program's other CUDA code shares. */
+
+typedef struct flux__cu_calls {
+    int (*Init)(unsigned flags);
+    int (*DeviceGetCount)(int *n);
+    int (*DeviceGet)(int *device, int ordinal);
+    int (*DeviceGetName)(char *name, int length, int device);
+    int (*DeviceGetAttribute)(int *value, int attribute, int device);
+    int (*DevicePrimaryCtxRetain)(void **context, int device);
+    int (*CtxPushCurrent)(void *context);
+    int (*CtxPopCurrent)(void **context);
+    int (*StreamCreate)(void **stream, unsigned flags);
+    int (*StreamSynchronize)(void *stream);
+    int (*StreamDestroy)(void *stream);
+    int (*StreamWaitEvent)(void *stream, void *event, unsigned flags);
+    int (*EventCreate)(void **event, unsigned flags);
+    int (*EventRecord)(void *event, void *stream);
+    int (*EventSynchronize)(void *event);
+    int (*EventDestroy)(void *event);
+    int (*MemAlloc)(unsigned long long *p, size_t bytes);
+    int (*MemFree)(unsigned long long p);
+    int (*MemHostAlloc)(void **p, size_t bytes, unsigned flags);
+    int (*MemFreeHost)(void *p);
+    int (*MemcpyHtoDAsync)(unsigned long long dst, const void *src, size_t bytes, void *stream);
+    int (*MemcpyDtoHAsync)(void *dst, unsigned long long src, size_t bytes, void *stream);
+    int (*MemcpyDtoDAsync)(unsigned long long dst, unsigned long long src, size_t bytes, void *stream);
+    int (*MemcpyPeerAsync)(unsigned long long dst, void *to, unsigned long long src, void *from, size_t bytes, void *stream);
+    int (*MemGetInfo)(size_t *available, size_t *total);
+    int (*ModuleLoadData)(void **module, const void *image);
+    int (*ModuleUnload)(void *module);
+    int (*ModuleGetFunction)(void **function, void *module, const char *name);
+    int (*LaunchKernel)(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **args, void **extra);
+    int (*GetErrorString)(int code, const char **text);
+} flux__cu_calls;
+static flux__cu_calls flux__cu;
+static void *flux__cu_context[FLUX__MAX_IDS];      /* primary contexts of the devices that were opened */
+
+static const struct { const char *name; size_t at; } flux__cu_names[] = {
+#define FLUX__CU(call, symbol) { #symbol, offsetof(flux__cu_calls, call) },
+    FLUX__CU(Init, cuInit) FLUX__CU(DeviceGetCount, cuDeviceGetCount) FLUX__CU(DeviceGet, cuDeviceGet)
+    FLUX__CU(DeviceGetName, cuDeviceGetName) FLUX__CU(DeviceGetAttribute, cuDeviceGetAttribute)
+    FLUX__CU(DevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain) FLUX__CU(CtxPushCurrent, cuCtxPushCurrent_v2)
+    FLUX__CU(CtxPopCurrent, cuCtxPopCurrent_v2) FLUX__CU(StreamCreate, cuStreamCreate)
+    FLUX__CU(StreamSynchronize, cuStreamSynchronize) FLUX__CU(StreamDestroy, cuStreamDestroy_v2)
+    FLUX__CU(StreamWaitEvent, cuStreamWaitEvent) FLUX__CU(EventCreate, cuEventCreate) FLUX__CU(EventRecord, cuEventRecord)
+    FLUX__CU(EventSynchronize, cuEventSynchronize) FLUX__CU(EventDestroy, cuEventDestroy_v2) FLUX__CU(MemAlloc, cuMemAlloc_v2)
+    FLUX__CU(MemFree, cuMemFree_v2) FLUX__CU(MemHostAlloc, cuMemHostAlloc) FLUX__CU(MemFreeHost, cuMemFreeHost)
+    FLUX__CU(MemcpyHtoDAsync, cuMemcpyHtoDAsync_v2) FLUX__CU(MemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)
+    FLUX__CU(MemcpyDtoDAsync, cuMemcpyDtoDAsync_v2) FLUX__CU(MemcpyPeerAsync, cuMemcpyPeerAsync)
+    FLUX__CU(MemGetInfo, cuMemGetInfo_v2) FLUX__CU(ModuleLoadData, cuModuleLoadData) FLUX__CU(ModuleUnload, cuModuleUnload)
+    FLUX__CU(ModuleGetFunction, cuModuleGetFunction) FLUX__CU(LaunchKernel, cuLaunchKernel)
+    FLUX__CU(GetErrorString, cuGetErrorString)
+#undef FLUX__CU
+};
+
+static const char *flux__cu_error(int code) {
+    const char *text = NULL;
+    static char number[40];
+    if (flux__cu.GetErrorString && flux__cu.GetErrorString(code, &text) == 0 && text) return text;
+    snprintf(number, sizeof number, "CUDA error %d", code);
+    return number;
+}
+
+static bool flux__cu_open(char *why, size_t n) {
+    static int state;                     /* 1: open; the registry asks once, but a component may be asked for any time */
+    if (state == 1) return true;
+#if defined(_WIN32)
+    const char *file = "nvcuda.dll";
+#else
+    const char *file = "libcuda.so.1";
+#endif
+    void *library = flux__library_open(file);
+    if (!library) return snprintf(why, n, "no NVIDIA driver: %s is not there", file), false;
+    for (size_t i = 0; i < sizeof flux__cu_names / sizeof *flux__cu_names; i++)
+        if (!flux__library_symbol(library, flux__cu_names[i].name, (char *)&flux__cu + flux__cu_names[i].at, sizeof(void *)))
+            return snprintf(why, n, "the NVIDIA driver is too old: it has no %s", flux__cu_names[i].name), false;
+    int code = flux__cu.Init(0);
+    if (code != 0) return snprintf(why, n, "the NVIDIA driver did not start: %s", flux__cu_error(code)), false;
+    state = 1;
+    return true;
+}
+
+static int flux__cu_count(void) {
+    int n = 0;
+    return flux__cu.DeviceGetCount && flux__cu.DeviceGetCount(&n) == 0 ? n : 0;
+}
+
+static int flux__cu_device(int id, flux__gpu_info *info) {
+    int device = 0, major = 0, minor = 0, code = flux__cu.DeviceGet(&device, id);
+    memset(info, 0, sizeof *info);
+    if (code == 0) code = flux__cu.DeviceGetName(info->model, (int)sizeof info->model, device);
+    if (code == 0) code = flux__cu.DeviceGetAttribute(&major, 75, device);    /* COMPUTE_CAPABILITY_MAJOR, _MINOR */
+    if (code == 0) code = flux__cu.DeviceGetAttribute(&minor, 76, device);
+    if (code == 0) code = flux__cu.DeviceGetAttribute(&info->units, 16, device);   /* MULTIPROCESSOR_COUNT */
+    if (code == 0 && !flux__cu_context[id]) code = flux__cu.DevicePrimaryCtxRetain(&flux__cu_context[id], device);
+    snprintf(info->arch, sizeof info->arch, "sm_%d%d", major, minor);
+    return code;
+}
+
+static int flux__cu_enter(int id, void **before) { return *before = NULL, flux__cu.CtxPushCurrent(flux__cu_context[id]); }
+static void flux__cu_leave(void *before) { flux__cu.CtxPopCurrent(&before); }
+static int flux__cu_stream(void **s) { return flux__cu.StreamCreate(s, 1); }         /* NON_BLOCKING: apart from the default stream */
+static int flux__cu_stream_wait(void *s) { return flux__cu.StreamSynchronize(s); }
+static void flux__cu_stream_free(void *s) { flux__cu.StreamDestroy(s); }
+static int flux__cu_event(void **e) { return flux__cu.EventCreate(e, 2); }           /* DISABLE_TIMING */
+static int flux__cu_event_record(void *e, void *s) { return flux__cu.EventRecord(e, s); }
+static int flux__cu_event_wait(void *e) { return flux__cu.EventSynchronize(e); }
+static int flux__cu_event_before(void *e, void *s) { return flux__cu.StreamWaitEvent(s, e, 0); }
+static void flux__cu_event_free(void *e) { flux__cu.EventDestroy(e); }
+static unsigned long long flux__cu_address(const void *p) { return (unsigned long long)(uintptr_t)p; }
+static int flux__cu_alloc(void **p, size_t bytes) {
+    unsigned long long at = 0;
+    int code = flux__cu.MemAlloc(&at, bytes);
+    *p = (void *)(uintptr_t)at;
+    return code;
+}
+static void flux__cu_release(void *p) { flux__cu.MemFree(flux__cu_address(p)); }
+static int flux__cu_pinned(void **p, size_t bytes) { return flux__cu.MemHostAlloc(p, bytes, 1); }    /* PORTABLE: for all contexts */
+static void flux__cu_unpin(void *p) { flux__cu.MemFreeHost(p); }
+static int flux__cu_up(void *dst, const void *src, size_t n, void *s) { return flux__cu.MemcpyHtoDAsync(flux__cu_address(dst), src, n, s); }
+static int flux__cu_down(void *dst, const void *src, size_t n, void *s) { return flux__cu.MemcpyDtoHAsync(dst, flux__cu_address(src), n, s); }
+static int flux__cu_across(void *dst, const void *src, size_t n, void *s) {
+    return flux__cu.MemcpyDtoDAsync(flux__cu_address(dst), flux__cu_address(src), n, s);
+}
+static int flux__cu_peer(void *dst, int to, const void *src, int from, size_t n, void *s) {
+    return flux__cu.MemcpyPeerAsync(flux__cu_address(dst), flux__cu_context[to], flux__cu_address(src), flux__cu_context[from], n, s);
+}
+static int flux__cu_room(size_t *available, size_t *total) { return flux__cu.MemGetInfo(available, total); }
+static int flux__cu_load(void **module, const void *image) { return flux__cu.ModuleLoadData(module, image); }
+static void flux__cu_unload(void *module) { flux__cu.ModuleUnload(module); }
+static int flux__cu_find(void **function, void *module, const char *name) { return flux__cu.ModuleGetFunction(function, module, name); }
+static int flux__cu_launch(void *function, const unsigned *grid, unsigned threads, void *stream, void **args) {
+    return flux__cu.LaunchKernel(function, grid[0], grid[1], grid[2], threads, 1, 1, 0, stream, args, NULL);
+}
+/* errors of a running kernel, after which a context takes no calls: illegal address, launch timeout, assert, ... */
+static bool flux__cu_lost(int code) { return code == 214 || code == 220 || code == 700 || code == 702 || code == 710 || (code >= 714 && code <= 719); }
+
+/* ---- NVRTC */
+
+typedef struct flux__nvrtc_calls {
+    int (*Version)(int *major, int *minor);
+    int (*GetNumSupportedArchs)(int *n);
+    int (*GetSupportedArchs)(int *archs);
+    int (*CreateProgram)(void **program, const char *source, const char *name, int nheaders, const char *const *headers, const char *const *names);
+    int (*CompileProgram)(void *program, int noptions, const char *const *options);
+    int (*GetProgramLogSize)(void *program, size_t *bytes);
+    int (*GetProgramLog)(void *program, char *log);
+    int (*GetCUBINSize)(void *program, size_t *bytes);
+    int (*GetCUBIN)(void *program, char *image);
+    int (*GetPTXSize)(void *program, size_t *bytes);
+    int (*GetPTX)(void *program, char *image);
+    int (*DestroyProgram)(void **program);
+} flux__nvrtc_calls;
+static flux__nvrtc_calls flux__nvrtc;
+static char flux__nvrtc_version[40];
+
+static const struct { const char *name; size_t at; } flux__nvrtc_names[] = {
+#define FLUX__RTC(call) { "nvrtc" #call, offsetof(flux__nvrtc_calls, call) },
+    FLUX__RTC(Version) FLUX__RTC(GetNumSupportedArchs) FLUX__RTC(GetSupportedArchs) FLUX__RTC(CreateProgram) FLUX__RTC(CompileProgram)
+    FLUX__RTC(GetProgramLogSize) FLUX__RTC(GetProgramLog) FLUX__RTC(GetCUBINSize) FLUX__RTC(GetCUBIN) FLUX__RTC(GetPTXSize)
+    FLUX__RTC(GetPTX) FLUX__RTC(DestroyProgram)
+#undef FLUX__RTC
+};
+
+/* NVRTC by its usual names, newest first, as such and in CUDA's own folders. */
+static void *flux__nvrtc_library(void) {
+#if defined(_WIN32)
+    static const char *const files[] = { "nvrtc64_130_0.dll", "nvrtc64_120_0.dll", "nvrtc64_112_0.dll" };
+    static const char *const folders[] = { "bin/x64", "bin" };
+#else
+    static const char *const files[] = { "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so" };
+    static const char *const folders[] = { "lib64", "lib" };
+#endif
+    const char *set = flux__env("FLUX_NVRTC"), *homes[] = { flux__env("CUDA_PATH"), flux__env("CUDA_HOME"), "/usr/local/cuda" };
+    void *library = set ? flux__library_open(set) : NULL;
+    if (set) return library;              /* the user's word, good or bad */
+    for (size_t f = 0; f < sizeof files / sizeof *files && !library; f++) library = flux__library_open(files[f]);
+    for (size_t h = 0; h < 3 && !library; h++)
+        for (size_t d = 0; homes[h] && d < 2 && !library; d++)
+            for (size_t f = 0; f < sizeof files / sizeof *files && !library; f++) {
+                char path[600];
+                snprintf(path, sizeof path, "%s/%s/%s", homes[h], folders[d], files[f]);
+                library = flux__library_open(path);
+            }
+    return library;
+}
+
+static bool flux__nvrtc_open(char *why, size_t n) {
+    int major = 0, minor = 0;
+    if (*flux__nvrtc_version) return true;
+    void *library = flux__nvrtc_library();
+    if (!library) return snprintf(why, n, "no NVRTC: libnvrtc is not among the system's libraries, nor under CUDA_PATH, CUDA_HOME or /usr/local/cuda"), false;
+    for (size_t i = 0; i < sizeof flux__nvrtc_names / sizeof *flux__nvrtc_names; i++)
+        if (!flux__library_symbol(library, flux__nvrtc_names[i].name, (char *)&flux__nvrtc + flux__nvrtc_names[i].at, sizeof(void *)))
+            return snprintf(why, n, "NVRTC is too old: it has no %s", flux__nvrtc_names[i].name), false;
+    if (flux__nvrtc.Version(&major, &minor) != 0) return snprintf(why, n, "NVRTC does not answer"), false;
+    snprintf(flux__nvrtc_version, sizeof flux__nvrtc_version, "NVRTC %d.%d", major, minor);
+    return true;
+}
+static const char *flux__nvrtc_named(void) { return flux__nvrtc_version; }
+
+/* The architecture to compile for: the card's own, as machine code; if this NVRTC is older than the card, the newest one
+   that it knows, as PTX, which the driver translates. */
+static bool flux__nvrtc_arch(const char *arch, char *option, size_t n) {
+    int count = 0, archs[128], want = atoi(arch + 3), best = 0;
+    bool known = flux__nvrtc.GetNumSupportedArchs(&count) == 0 && count > 0 && count <= 128 && flux__nvrtc.GetSupportedArchs(archs) == 0;
+    for (int i = 0; known && i < count; i++)
+        if (archs[i] <= want && archs[i] > best) best = archs[i];
+    bool exact = !known || best == want;
+    if (best == 0) best = want;
+    snprintf(option, n, "--gpu-architecture=%s_%d", exact ? "sm" : "compute", best);
+    return exact;
+}
+
+static int flux__nvrtc_compile(const char *source, const char *arch, char **log, void **image, size_t *bytes) {
+    char option[64];
+    bool exact = flux__nvrtc_arch(arch, option, sizeof option);
+    const char *options[] = { option, "--fmad=false", "--std=c++17" };
+    void *program = NULL;
+    size_t n = 0;
+    int code = flux__nvrtc.CreateProgram(&program, source, "flux.cu", 0, NULL, NULL);
+    *log = NULL, *image = NULL, *bytes = 0;
+    if (code != 0) return code;
+    code = flux__nvrtc.CompileProgram(program, 3, options);
+    if (code != 0 && flux__nvrtc.GetProgramLogSize(program, &n) == 0 && (*log = (char *)flux__zalloc(n + 1)) != NULL) flux__nvrtc.GetProgramLog(program, *log);
+    if (code == 0) code = (exact ? flux__nvrtc.GetCUBINSize : flux__nvrtc.GetPTXSize)(program, bytes);
+    if (code == 0 && (*image = flux__zalloc(*bytes + 1)) != NULL) code = (exact ? flux__nvrtc.GetCUBIN : flux__nvrtc.GetPTX)(program, (char *)*image);
+    flux__nvrtc.DestroyProgram(&program);
+    return code;
+}
+
+static const char *const flux__cuda_components[] = { "all", "driver", "compiler", "NVRTC", "NCCL", "cuBLAS", "cuDNN", NULL };
+/* Libraries that flux.h does not use itself; a program may ask whether they are there. */
+static bool flux__cuda_has(const char *name) {
+    char why[320];
+    if (strcmp(name, "NVRTC") == 0) return flux__nvrtc_open(why, sizeof why);
+#if defined(_WIN32)
+    return false;
+#else
+    return flux__library_open(strcmp(name, "NCCL") == 0 ? "libnccl.so.2" : strcmp(name, "cuBLAS") == 0 ? "libcublas.so" : "libcudnn.so") != NULL;
+#endif
+}
+
+static const char flux__cuda_dialect[] =
+    "#define DEVICE static __device__ __forceinline__\n"
+    "#if !defined(INFINITY)\n#define INFINITY __int_as_float(0x7f800000)\n#endif\n"
+    "#define FLOAT_OF(u) __uint_as_float(u)\n#define BITS_OF(x) __float_as_uint(x)\n"
+    "#if defined(__CUDA_ARCH__)\n"
+    "DEVICE float f16_float(unsigned short h) { float x; asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(x) : \"h\"(h)); return x; }\n"
+    "DEVICE unsigned short float_f16(float x) { unsigned short h; asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(h) : \"f\"(x)); return h; }\n"
+    "#else\n" FLUX__SOFT_HALF "#endif\n";
+
+static const flux__driver flux__cuda_driver = {
+    "CUDA", flux__cuda_dialect, flux__cu_open, flux__cu_count, flux__cu_device, flux__cu_enter, flux__cu_leave,
+    flux__cu_stream, flux__cu_stream_wait, flux__cu_stream_free,
+    flux__cu_event, flux__cu_event_record, flux__cu_event_wait, flux__cu_event_before, flux__cu_event_free,
+    flux__cu_alloc, flux__cu_release, flux__cu_pinned, flux__cu_unpin, flux__cu_up, flux__cu_down, flux__cu_across, flux__cu_peer,
+    flux__cu_room, flux__cu_load, flux__cu_unload, flux__cu_find, flux__cu_launch, flux__cu_error, flux__cu_lost,
+    flux__nvrtc_open, flux__nvrtc_named, flux__nvrtc_compile, flux__cuda_components, flux__cuda_has
+};

@@ -1,0 +1,247 @@
+/* flux_hip.h - what HIP adds to flux.h: AMD's driver calls, its compiler's, and how its dialect says what C can't.
+   flux.h includes this file when FLUX_HIP is defined; keep the two side by side. Public domain or MIT, as flux.h.
+
+   Nothing of ROCm's is needed to build. At run time the driver (libamdhip64) and, when a kernel is to be compiled, hiprtc
+   are opened: by the paths in FLUX_HIP_LIBRARY and FLUX_HIPRTC, by their names, or in the lib folders of ROCM_PATH, HIP_PATH
+   and /opt/rocm; hiprtc also lies within libamdhip64 itself. All declarations are our own; their types have the size and
+   meaning of the driver's. The calls take the device that is current on the thread, which is put back after each. */
+
+typedef struct flux__roc_calls {
+    int (*Init)(unsigned flags);
+    int (*GetDeviceCount)(int *n);
+    int (*GetDevice)(int *id);
+    int (*SetDevice)(int id);
+    int (*DeviceGetName)(char *name, int length, int device);
+    int (*DeviceGetAttribute)(int *value, int attribute, int device);
+    int (*GetDeviceProperties)(void *properties, int id);
+    int (*StreamCreateWithFlags)(void **stream, unsigned flags);
+    int (*StreamSynchronize)(void *stream);
+    int (*StreamDestroy)(void *stream);
+    int (*StreamWaitEvent)(void *stream, void *event, unsigned flags);
+    int (*EventCreateWithFlags)(void **event, unsigned flags);
+    int (*EventRecord)(void *event, void *stream);
+    int (*EventSynchronize)(void *event);
+    int (*EventDestroy)(void *event);
+    int (*Malloc)(void **p, size_t bytes);
+    int (*Free)(void *p);
+    int (*HostMalloc)(void **p, size_t bytes, unsigned flags);
+    int (*HostFree)(void *p);
+    int (*MemcpyHtoDAsync)(void *dst, void *src, size_t bytes, void *stream);
+    int (*MemcpyDtoHAsync)(void *dst, void *src, size_t bytes, void *stream);
+    int (*MemcpyDtoDAsync)(void *dst, void *src, size_t bytes, void *stream);
+    int (*MemcpyPeerAsync)(void *dst, int to, const void *src, int from, size_t bytes, void *stream);
+    int (*MemGetInfo)(size_t *available, size_t *total);
+    int (*ModuleLoadData)(void **module, const void *image);
+    int (*ModuleUnload)(void *module);
+    int (*ModuleGetFunction)(void **function, void *module, const char *name);
+    int (*ModuleLaunchKernel)(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **args, void **extra);
+    const char *(*GetErrorString)(int code);
+} flux__roc_calls;
+static flux__roc_calls flux__roc;
+static void *flux__roc_library;
+
+static const struct { const char *name; size_t at; } flux__roc_names[] = {
+#define FLUX__ROC(call) { "hip" #call, offsetof(flux__roc_calls, call) },
+    FLUX__ROC(Init) FLUX__ROC(GetDeviceCount) FLUX__ROC(GetDevice) FLUX__ROC(SetDevice) FLUX__ROC(DeviceGetName)
+    FLUX__ROC(DeviceGetAttribute) FLUX__ROC(GetDeviceProperties) FLUX__ROC(StreamCreateWithFlags) FLUX__ROC(StreamSynchronize)
+    FLUX__ROC(StreamDestroy) FLUX__ROC(StreamWaitEvent) FLUX__ROC(EventCreateWithFlags) FLUX__ROC(EventRecord)
+    FLUX__ROC(EventSynchronize) FLUX__ROC(EventDestroy) FLUX__ROC(Malloc) FLUX__ROC(Free) FLUX__ROC(HostMalloc) FLUX__ROC(HostFree)
+    FLUX__ROC(MemcpyHtoDAsync) FLUX__ROC(MemcpyDtoHAsync) FLUX__ROC(MemcpyDtoDAsync) FLUX__ROC(MemcpyPeerAsync) FLUX__ROC(MemGetInfo)
+    FLUX__ROC(ModuleLoadData) FLUX__ROC(ModuleUnload) FLUX__ROC(ModuleGetFunction) FLUX__ROC(ModuleLaunchKernel) FLUX__ROC(GetErrorString)
+#undef FLUX__ROC
+};
+
+static const char *flux__roc_error(int code) {
+    const char *text = flux__roc.GetErrorString ? flux__roc.GetErrorString(code) : NULL;
+    return text ? text : "unknown HIP error";
+}
+
+/* A library by the path in `set`, by its names, newest first, and in ROCm's folders. */
+static void *flux__roc_find(const char *set, const char *const *files) {
+    const char *path = set ? flux__env(set) : NULL, *homes[] = { flux__env("ROCM_PATH"), flux__env("HIP_PATH"), "/opt/rocm" };
+    void *library = path ? flux__library_open(path) : NULL;
+    if (path) return library;             /* the user's word, good or bad */
+    for (int f = 0; files[f] && !library; f++) library = flux__library_open(files[f]);
+    for (int h = 0; h < 3 && !library; h++)
+        for (int f = 0; homes[h] && files[f] && !library; f++) {
+            char at[600];
+            snprintf(at, sizeof at, "%s/lib/%s", homes[h], files[f]);
+            library = flux__library_open(at);
+        }
+    return library;
+}
+
+static bool flux__roc_open(char *why, size_t n) {
+    static int state;                     /* 1: open */
+#if defined(_WIN32)
+    static const char *const files[] = { "amdhip64_7.dll", "amdhip64_6.dll", "amdhip64.dll", NULL };
+#else
+    static const char *const files[] = { "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so", NULL };
+#endif
+    if (state == 1) return true;
+    void *library = flux__roc_find("FLUX_HIP_LIBRARY", files);
+    if (!library) return snprintf(why, n, "no HIP runtime: libamdhip64 is not among the system's libraries, nor under ROCM_PATH, HIP_PATH or /opt/rocm"), false;
+    for (size_t i = 0; i < sizeof flux__roc_names / sizeof *flux__roc_names; i++)
+        if (!flux__library_symbol(library, flux__roc_names[i].name, (char *)&flux__roc + flux__roc_names[i].at, sizeof(void *)))
+            return snprintf(why, n, "the HIP runtime is too old: it has no %s", flux__roc_names[i].name), false;
+    int code = flux__roc.Init(0);
+    if (code != 0) return snprintf(why, n, "the HIP runtime did not start: %s", flux__roc_error(code)), false;
+    flux__roc_library = library;
+    state = 1;
+    return true;
+}
+
+static int flux__roc_count(void) {
+    int n = 0;
+    return flux__roc.GetDeviceCount && flux__roc.GetDeviceCount(&n) == 0 ? n : 0;
+}
+
+static int flux__roc_enter(int id, void **before) {
+    int was = 0, code = flux__roc.GetDevice(&was);
+    *before = (void *)(intptr_t)was;
+    return code != 0 || was == id ? code : flux__roc.SetDevice(id);
+}
+static void flux__roc_leave(void *before) {
+    int now = 0, was = (int)(intptr_t)before;
+    if (flux__roc.GetDevice(&now) == 0 && now != was) flux__roc.SetDevice(was);
+}
+
+/* The architecture's name stands in a struct that has grown over the years. It is the only text in there that starts
+   with gfx, behind the name, so it is looked for; what follows a colon are features, and the compiler knows those. */
+static int flux__roc_device(int id, flux__gpu_info *info) {
+    char *properties = (char *)flux__zalloc(16384);
+    memset(info, 0, sizeof *info);
+    if (!properties) return 2;            /* hipErrorOutOfMemory */
+    int code = flux__roc.GetDeviceProperties(properties, id);
+    if (code == 0) snprintf(info->model, sizeof info->model, "%.70s", properties);
+    for (int i = 256; i < 16000 && code == 0; i++)
+        if (memcmp(properties + i, "gfx", 3) == 0) {
+            snprintf(info->arch, sizeof info->arch, "%.*s", (int)strcspn(properties + i, ":"), properties + i);
+            break;
+        }
+    if (code == 0) code = flux__roc.DeviceGetAttribute(&info->units, 63, id);    /* MultiprocessorCount */
+    FLUX_FREE(properties);
+    return code;
+}
+
+static int flux__roc_stream(void **s) { return flux__roc.StreamCreateWithFlags(s, 1); }    /* NonBlocking */
+static int flux__roc_stream_wait(void *s) { return flux__roc.StreamSynchronize(s); }
+static void flux__roc_stream_free(void *s) { flux__roc.StreamDestroy(s); }
+static int flux__roc_event(void **e) { return flux__roc.EventCreateWithFlags(e, 2); }      /* DisableTiming */
+static int flux__roc_event_record(void *e, void *s) { return flux__roc.EventRecord(e, s); }
+static int flux__roc_event_wait(void *e) { return flux__roc.EventSynchronize(e); }
+static int flux__roc_event_before(void *e, void *s) { return flux__roc.StreamWaitEvent(s, e, 0); }
+static void flux__roc_event_free(void *e) { flux__roc.EventDestroy(e); }
+static int flux__roc_alloc(void **p, size_t bytes) { return flux__roc.Malloc(p, bytes); }
+static void flux__roc_release(void *p) { flux__roc.Free(p); }
+static int flux__roc_pinned(void **p, size_t bytes) { return flux__roc.HostMalloc(p, bytes, 1); }   /* Portable: for all devices */
+static void flux__roc_unpin(void *p) { flux__roc.HostFree(p); }
+static int flux__roc_up(void *dst, const void *src, size_t n, void *s) { return flux__roc.MemcpyHtoDAsync(dst, (void *)(intptr_t)src, n, s); }
+static int flux__roc_down(void *dst, const void *src, size_t n, void *s) { return flux__roc.MemcpyDtoHAsync(dst, (void *)(intptr_t)src, n, s); }
+static int flux__roc_across(void *dst, const void *src, size_t n, void *s) { return flux__roc.MemcpyDtoDAsync(dst, (void *)(intptr_t)src, n, s); }
+static int flux__roc_peer(void *dst, int to, const void *src, int from, size_t n, void *s) { return flux__roc.MemcpyPeerAsync(dst, to, src, from, n, s); }
+static int flux__roc_room(size_t *available, size_t *total) { return flux__roc.MemGetInfo(available, total); }
+static int flux__roc_load(void **module, const void *image) { return flux__roc.ModuleLoadData(module, image); }
+static void flux__roc_unload(void *module) { flux__roc.ModuleUnload(module); }
+static int flux__roc_function(void **function, void *module, const char *name) { return flux__roc.ModuleGetFunction(function, module, name); }
+static int flux__roc_launch(void *function, const unsigned *grid, unsigned threads, void *stream, void **args) {
+    return flux__roc.ModuleLaunchKernel(function, grid[0], grid[1], grid[2], threads, 1, 1, 0, stream, args, NULL);
+}
+/* illegal address, launch timeout, assert, illegal state, launch failure, ... */
+static bool flux__roc_lost(int code) { return code == 214 || code == 700 || code == 702 || code == 710 || code == 719; }
+
+/* ---- hiprtc */
+
+typedef struct flux__hiprtc_calls {
+    int (*Version)(int *major, int *minor);
+    int (*CreateProgram)(void **program, const char *source, const char *name, int nheaders, const char **headers, const char **names);
+    int (*CompileProgram)(void *program, int noptions, const char **options);
+    int (*GetProgramLogSize)(void *program, size_t *bytes);
+    int (*GetProgramLog)(void *program, char *log);
+    int (*GetCodeSize)(void *program, size_t *bytes);
+    int (*GetCode)(void *program, char *image);
+    int (*DestroyProgram)(void **program);
+} flux__hiprtc_calls;
+static flux__hiprtc_calls flux__hiprtc;
+static char flux__hiprtc_version[40];
+
+static const struct { const char *name; size_t at; } flux__hiprtc_names[] = {
+#define FLUX__RTC(call) { "hiprtc" #call, offsetof(flux__hiprtc_calls, call) },
+    FLUX__RTC(Version) FLUX__RTC(CreateProgram) FLUX__RTC(CompileProgram) FLUX__RTC(GetProgramLogSize) FLUX__RTC(GetProgramLog)
+    FLUX__RTC(GetCodeSize) FLUX__RTC(GetCode) FLUX__RTC(DestroyProgram)
+#undef FLUX__RTC
+};
+
+static bool flux__hiprtc_all(void *library) {
+    for (size_t i = 0; i < sizeof flux__hiprtc_names / sizeof *flux__hiprtc_names; i++)
+        if (!flux__library_symbol(library, flux__hiprtc_names[i].name, (char *)&flux__hiprtc + flux__hiprtc_names[i].at, sizeof(void *))) return false;
+    return true;
+}
+
+static bool flux__hiprtc_open(char *why, size_t n) {
+#if defined(_WIN32)
+    static const char *const files[] = { "hiprtc0700.dll", "hiprtc0602.dll", "hiprtc0601.dll", "hiprtc0507.dll", "hiprtc.dll", NULL };
+#else
+    static const char *const files[] = { "libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5", "libhiprtc.so", NULL };
+#endif
+    int major = 0, minor = 0;
+    if (*flux__hiprtc_version) return true;
+    void *library = flux__roc_find("FLUX_HIPRTC", files);
+    if (!library) library = flux__roc_library;    /* until ROCm 6 the runtime had it within */
+    if (!library || !flux__hiprtc_all(library)) return snprintf(why, n, "no hiprtc: it is not among the system's libraries, nor under ROCM_PATH, HIP_PATH or /opt/rocm"), false;
+    if (flux__hiprtc.Version(&major, &minor) != 0) return snprintf(why, n, "hiprtc does not answer"), false;
+    snprintf(flux__hiprtc_version, sizeof flux__hiprtc_version, "hiprtc %d.%d", major, minor);
+    return true;
+}
+static const char *flux__hiprtc_named(void) { return flux__hiprtc_version; }
+
+static int flux__hiprtc_compile(const char *source, const char *arch, char **log, void **image, size_t *bytes) {
+    char option[80];
+    const char *options[] = { option, "-O3", "-ffp-contract=off", "-std=c++17" };
+    void *program = NULL;
+    size_t n = 0;
+    snprintf(option, sizeof option, "--offload-arch=%s", arch);
+    *log = NULL, *image = NULL, *bytes = 0;
+    int code = flux__hiprtc.CreateProgram(&program, source, "flux.hip", 0, NULL, NULL);
+    if (code != 0) return code;
+    code = flux__hiprtc.CompileProgram(program, 4, options);
+    if (code != 0 && flux__hiprtc.GetProgramLogSize(program, &n) == 0 && (*log = (char *)flux__zalloc(n + 1)) != NULL) flux__hiprtc.GetProgramLog(program, *log);
+    if (code == 0) code = flux__hiprtc.GetCodeSize(program, bytes);
+    if (code == 0 && (*image = flux__zalloc(*bytes + 1)) != NULL) code = flux__hiprtc.GetCode(program, (char *)*image);
+    flux__hiprtc.DestroyProgram(&program);
+    return code;
+}
+
+static const char *const flux__hip_components[] = { "all", "driver", "compiler", "hip", "hiprtc", "lld", "device_libs", "RCCL", "NCCL",
+    "rocblas", "rocsolver", "rocsparse", "rocrand", "rocfft", "hiptensor", "MIOpen", NULL };
+/* lld and the device libraries are within hiprtc; the others flux.h does not use itself, but a program may ask for them. */
+static bool flux__hip_has(const char *name) {
+    static const char *const files[][2] = { { "RCCL", "librccl.so" }, { "NCCL", "librccl.so" }, { "rocblas", "librocblas.so" }, { "rocsolver", "librocsolver.so" },
+        { "rocsparse", "librocsparse.so" }, { "rocrand", "librocrand.so" }, { "rocfft", "librocfft.so" }, { "hiptensor", "libhiptensor.so" }, { "MIOpen", "libMIOpen.so" } };
+    char why[320];
+    if (strcmp(name, "hip") == 0) return true;
+    if (strcmp(name, "hiprtc") == 0 || strcmp(name, "lld") == 0 || strcmp(name, "device_libs") == 0) return flux__hiprtc_open(why, sizeof why);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        const char *const names[] = { files[i][1], NULL };
+        if (strcmp(name, files[i][0]) == 0) return flux__roc_find(NULL, names) != NULL;
+    }
+    return false;
+}
+
+static const char flux__hip_dialect[] =
+    "#define DEVICE static __device__ __forceinline__\n"
+    "#if !defined(INFINITY)\n#define INFINITY __builtin_huge_valf()\n#endif\n"
+    "#define FLOAT_OF(u) __uint_as_float(u)\n#define BITS_OF(x) __float_as_uint(x)\n"
+    "#if defined(__HIP_DEVICE_COMPILE__)\n"
+    "DEVICE float f16_float(unsigned short h) { _Float16 x; __builtin_memcpy(&x, &h, 2); return (float)x; }\n"
+    "DEVICE unsigned short float_f16(float f) { _Float16 x = (_Float16)f; unsigned short h; __builtin_memcpy(&h, &x, 2); return h; }\n"
+    "#else\n" FLUX__SOFT_HALF "#endif\n";
+
+static const flux__driver flux__hip_driver = {
+    "AMDGPU", flux__hip_dialect, flux__roc_open, flux__roc_count, flux__roc_device, flux__roc_enter, flux__roc_leave,
+    flux__roc_stream, flux__roc_stream_wait, flux__roc_stream_free,
+    flux__roc_event, flux__roc_event_record, flux__roc_event_wait, flux__roc_event_before, flux__roc_event_free,
+    flux__roc_alloc, flux__roc_release, flux__roc_pinned, flux__roc_unpin, flux__roc_up, flux__roc_down, flux__roc_across, flux__roc_peer,
+    flux__roc_room, flux__roc_load, flux__roc_unload, flux__roc_function, flux__roc_launch, flux__roc_error, flux__roc_lost,
+    flux__hiprtc_open, flux__hiprtc_named, flux__hiprtc_compile, flux__hip_components, flux__hip_has
+};
