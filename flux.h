@@ -53,7 +53,8 @@
        FLUX_NUM_THREADS=n    threads for CPU work, 1 for none but yours (default: the processors there are)
        FLUX_EAGER=1          compute each operation when it is called: same numbers, for a debugger
        FLUX_ERROR=abort      stop in the debugger at the first error
-       FLUX_LOG=level        error, warn, info (default), debug; or "schedule" to list kernels as they are planned
+       FLUX_LOG=level        error, warn, info (default), debug; or "schedule" to list kernels as they are planned,
+                             "source" to see their text for the GPU's compiler
        FLUX_GPU_BACKEND      CUDA, AMDGPU, Metal or CPU: overrides LocalPreferences.toml
        FLUX_PREFERENCES      path of the preferences file, in place of LocalPreferences.toml
        FLUX_ASCII=1          print x and s in place of the Unicode signs
@@ -203,6 +204,8 @@ FLUX_API const char *flux_device_name(flux_device d);             /* "CPU", "CUD
 FLUX_API int flux_device_id(flux_device d);
 FLUX_API const char *flux_device_backend(flux_device d);          /* "CPU", "CUDA", ... */
 FLUX_API bool flux_device_equal(flux_device a, flux_device b);
+FLUX_API void flux_default_device(flux_device d);                 /* where flux_from, flux_rand, flux_zeros ... and initialisers make
+                                                                     tensors from now on; the CPU until then. For all threads */
 FLUX_API void flux_synchronise_device(flux_device d);             /* waits until all work there is done */
 
 FLUX_API const char *flux_gpu_backend(void);             /* the preferred back end, "CUDA" when none is set */
@@ -3155,10 +3158,11 @@ static flux_tensor *flux__node_raw(int op, flux_dtype dtype, const flux_shape *s
     return t;
 }
 
+static flux_device flux__home = { 0, 0 }; /* see flux_default_device */
+
 /* A new node of up to three operands, owned by nobody yet. */
 static flux_tensor *flux__node(int op, flux_dtype dtype, const flux_shape *s, flux_tensor *a, flux_tensor *b, flux_tensor *c) {
-    static const flux_device cpu = { 0, 0 };
-    flux_tensor *t = flux__node_raw(op, dtype, s, a ? a->device : cpu, a ? b ? c ? 3 : 2 : 1 : 0);
+    flux_tensor *t = flux__node_raw(op, dtype, s, a ? a->device : flux__home, a ? b ? c ? 3 : 2 : 1 : 0);
     if (!t) return NULL;
     if (a) flux__edge(&t->in[0], a);
     if (b) flux__edge(&t->in[1], b);
@@ -3167,6 +3171,7 @@ static flux_tensor *flux__node(int op, flux_dtype dtype, const flux_shape *s, fl
 }
 
 static bool flux__eager(void);
+static flux_tensor *flux__move(flux_tensor *x, flux_device d);
 
 /* Hands a finished node to the innermost scope (and computes it at once under FLUX_EAGER). */
 static flux_tensor *flux__done(flux_tensor *t) {
@@ -3244,7 +3249,7 @@ FLUX_DEF flux_tensor *flux_from_data(const void *data, flux_dtype t, flux_shape 
     if (!data && flux__count(&s) > 0) return (flux_tensor *)flux__null("from", "ptr", data);
     flux_tensor *x = flux__leaf(s, t, cpu);
     if (x && flux__count(&s)) memcpy(x->buf->ptr, data, x->buf->bytes);
-    return x;
+    return x ? flux__move(x, flux__home) : NULL;
 }
 
 FLUX_DEF flux_tensor *flux_borrow_data(const void *data, flux_dtype t, flux_shape s) {
@@ -3262,7 +3267,8 @@ FLUX_DEF flux_tensor *flux_borrow_data(const void *data, flux_dtype t, flux_shap
     b->ptr = (void *)(intptr_t)data;
     b->borrowed = true;
     x->buf = b;
-    return (flux_tensor *)flux__own(x);
+    x = (flux_tensor *)flux__own(x);
+    return x ? flux__move(x, flux__home) : NULL;
 }
 
 FLUX_DEF flux_tensor *flux_full_shape(flux_shape s, double value, flux_dtype t) {
@@ -3957,10 +3963,12 @@ static flux_tensor *flux__move(flux_tensor *x, flux_device d) {
     if (!flux__check_operands("to", 1, &x)) return NULL;
     if (flux_device_equal(x->device, d)) return x;
     flux_shape s = flux__dims(x);
-    if (flux__is_number(x)) {
-        flux_tensor *y = flux_full_shape(s, x->arg.num, (flux_dtype)x->dtype);
-        if (y) y->device = d;
-        return y;
+    if (flux__is_number(x) && !x->buf) {  /* made there, not copied */
+        flux_tensor *y = flux__node_raw(FLUX__NUMBER, (flux_dtype)x->dtype, &s, d, 0);
+        if (!y) return NULL;
+        y->arg.num = x->arg.num;
+        y->flags = (uint8_t)(y->flags | (x->flags & FLUX__WEAK));
+        return flux__done(y);
     }
     int h = flux__hide();
     int64_t offset, stride[FLUX_MAX_DIMS];
@@ -9490,7 +9498,7 @@ typedef struct flux__gpu_fn {             /* a compiled kernel, in the device's 
     struct flux__gpu_fn *next;
 } flux__gpu_fn;
 
-typedef struct flux__gpu_param { char kind; int what; } flux__gpu_param;   /* p: slot; n: value; k: value's key; t: its stream; s: scratch; e: errors */
+typedef struct flux__gpu_param { char kind; int what; } flux__gpu_param;   /* p: slot; n: value; k: value's key; t: its stream; f: the node's number; s: scratch; e: errors */
 
 typedef struct flux__gpu_kernel {
     char *text[2];                        /* source of one launch or two; NULL once compiled */
@@ -9795,10 +9803,10 @@ static void flux__spell_pass(flux__coder *c, int p, const flux__lanes *h) {
     if (!any) return;
     flux__spell_accumulators(c, p);
     if (h->parts > 1)
-        flux__spell(&c->s, "    const %s from = (%s)(%lldLL * part / %d), to = (%s)(%lldLL * (part + 1) / %d);\n", c->index, c->index,
-                  (long long)h->inner, h->parts, c->index, (long long)h->inner, h->parts);
-    else flux__spell(&c->s, "    const %s from = 0, to = %lld;\n", c->index, (long long)h->inner);
-    flux__spell(&c->s, "    for (%s r = from + lane; r < to; r += %d) {\n", c->index, h->lanes);
+        flux__spell(&c->s, "    const %s from%d = (%s)(%lldLL * part / %d), to%d = (%s)(%lldLL * (part + 1) / %d);\n", c->index, p, c->index,
+                  (long long)h->inner, h->parts, p, c->index, (long long)h->inner, h->parts);
+    else flux__spell(&c->s, "    const %s from%d = 0, to%d = %lld;\n", c->index, p, p, (long long)h->inner);
+    flux__spell(&c->s, "    for (%s r = from%d + lane; r < to%d; r += %d) {\n", c->index, p, p, h->lanes);
     for (int i = 0; i < k->nvalue; i++) {
         const flux__value *v = &k->value[i];
         char b[24];
@@ -10181,7 +10189,7 @@ static void flux__code_spread(flux__coder *c, const flux_tensor *t, int out) {
     flux__listing *s = &c->s;
     flux__spell_each(c, flux__size(t));
     flux__spell_zero(c, dtype);
-    if (!add) flux__spell(s, "    sum = (%s)(%.17g);\n", flux__class_types[flux__class_of(dtype)], t->arg.num);
+    if (!add) flux__spell(s, "    sum = (%s)p%d;\n", flux__class_types[flux__class_of(dtype)], flux__coder_param(c, 'f', 0, "double"));
     if (!empty) flux__spell(s, "    const %s rest0 = o - (%lld);\n    if (rest0 >= 0 && rest0 <= %lld) {\n", c->index, (long long)start, (long long)reach);
     for (int i = 0; i < nd && !empty; i++) {
         int d = order[i];
@@ -10541,6 +10549,7 @@ static void *flux__gpu_image(flux__gpu *g, const char *source) {
     flux__hash_bytes(key, g->driver->name, strlen(g->driver->name));
     flux__hash_bytes(key, g->info.arch, strlen(g->info.arch));
     flux__hash_bytes(key, source, strlen(source));
+    if (flux__env("FLUX_LOG") && strstr(flux__env("FLUX_LOG"), "source")) fprintf(stderr, "%s", source);
     if ((image = flux__cache_read(g, key)) != NULL) {
         g->counters.programs_read++;
         return image;
@@ -10647,6 +10656,7 @@ static void flux__gpu_arg(const flux__run *r, const flux__kernel *k, const flux_
     case 'p': memcpy(out, &r->ptr[p->what], sizeof(void *)); break;
     case 's': memcpy(out, &k->scratch_at, sizeof(void *)); break;
     case 'e': memcpy(out, &g->status, sizeof(void *)); break;
+    case 'f': memcpy(out, &r->g->node[k->node]->arg.num, sizeof(double)); break;
     case 'n': flux__set_number(v->cls, out, flux__number_value(r->g, v)); break;
     default: memcpy(out, &r->g->node[v->node]->arg.u[p->kind == 't'], 8);
     }
@@ -10824,7 +10834,7 @@ static bool flux__gpu_functional(int backend, char *why, size_t n) {
     snprintf(mark, sizeof mark, "%s/%s-%s", folder, d->name, info.arch);
     if (kept && flux__file_kind(mark, &mode) == 1) return true;
     if (!d->compiler(why, n)) return false;
-    int fd = kept ? flux__file_create(mark, false, 0600) : -1;
+    int fd = kept ? flux__file_create(mark, true, 0600) : -1;
     if (fd >= 0) flux__file_close(fd);
     return true;
 }
@@ -11129,6 +11139,11 @@ FLUX_DEF const char *flux_device_backend(flux_device d) {
 
 FLUX_DEF bool flux_device_equal(flux_device a, flux_device b) {
     return a.backend == b.backend && (a.id == b.id || a.backend == FLUX__CPU_BACKEND);
+}
+
+FLUX_DEF void flux_default_device(flux_device d) {
+    if (flux__device_is(d)) flux__home = d;
+    else flux__fail("default_device: device {%d, %d} can't be used here", d.backend, d.id);
 }
 
 FLUX_DEF void flux_synchronise_device(flux_device d) {

@@ -1,8 +1,8 @@
 /* flux_cuda.h - what CUDA adds to flux.h: its driver's calls, its compiler's, and how its dialect says what C can't.
    flux.h includes this file when FLUX_CUDA is defined; keep the two side by side. Public domain or MIT, as flux.h.
 
-   Nothing of CUDA's is needed to build. At run time the driver is opened (libcuda.so.1, nvcuda.dll) and, when a kernel
-   is to be compiled, NVRTC: by the path in FLUX_NVRTC, by its name (libnvrtc.so.13, .12, ... nvrtc64_130_0.dll ...), or in
+   Nothing of CUDA's is needed to build. At run time the driver is opened (by the path in FLUX_CUDA_LIBRARY, else
+   libcuda.so.1 or nvcuda.dll) and, when a kernel is to be compiled, NVRTC: by the path in FLUX_NVRTC, by its name (libnvrtc.so.13, .12, ... nvrtc64_130_0.dll ...), or in
    the lib folders of CUDA_PATH, CUDA_HOME and /usr/local/cuda. All declarations are our own; their types have the size
    and meaning of the driver's. Devices are used through their primary contexts, which a program's other CUDA code shares. */
 
@@ -71,9 +71,9 @@ static bool flux__cu_open(char *why, size_t n) {
     static int state;                     /* 1: open; the registry asks once, but a component may be asked for any time */
     if (state == 1) return true;
 #if defined(_WIN32)
-    const char *file = "nvcuda.dll";
+    const char *set = flux__env("FLUX_CUDA_LIBRARY"), *file = set ? set : "nvcuda.dll";
 #else
-    const char *file = "libcuda.so.1";
+    const char *set = flux__env("FLUX_CUDA_LIBRARY"), *file = set ? set : "libcuda.so.1";
 #endif
     void *library = flux__library_open(file);
     if (!library) return snprintf(why, n, "no NVIDIA driver: %s is not there", file), false;

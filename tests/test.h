@@ -88,8 +88,19 @@ static inline void test_error(const char *part, const char *file, int line, cons
     } while (0)
 #define SKIP(why) do { test_why = (why); return; } while (0)
 
+/* FLUX_TEST_DEVICE=CUDA or =AMDGPU: tensors are made there, so the same tests are of that back end. */
+static inline bool test_go_to_device(void) {
+    const char *backend = getenv("FLUX_TEST_DEVICE");
+    flux_device device;
+    if (!backend || !*backend) return true;
+    if (flux_get_devices(backend, &device, 1) < 1) return printf("skipped all: %s: %s\n", backend, flux_functional_reason(backend)), false;
+    flux_default_device(device);
+    return true;
+}
+
 static inline int test_run_all(const test_case *const *cases, int n, const char *part) {
     int passed = 0, failed = 0, skipped = 0;
+    if (!test_go_to_device()) n = 0, skipped = 1;
     for (int i = 0; i < n; i++) {
         if (!cases[i]->run || (part && !strstr(cases[i]->name, part))) continue;
         test_bad = test_checks = 0;
