@@ -10293,6 +10293,7 @@ static void flux__gpu_kernel_drop(void *ready) {
 static bool flux__code_fused(flux__coder *c, flux__kernel *k, int units) {
     int64_t points = flux__count8(k->full), outer = 1;
     if (!k->reduced) {
+        if (points == 0) return true;
         flux__code_map(c, points);
         return flux__coder_finish(c, 0);
     }

@@ -29,6 +29,7 @@
 typedef struct test_case { const char *name; void (*run)(void); } test_case;
 static int test_bad, test_checks;         /* of the test that runs now */
 static const char *test_why;              /* why it is skipped, or NULL */
+static flux_device test_device;           /* where tensors are made: the CPU, or what FLUX_TEST_DEVICE says */
 
 static inline void test_fail(const char *file, int line, const char *what) {
     if (++test_bad <= 10) fprintf(stderr, "%s:%d: %s\n", file, line, what);
@@ -87,14 +88,14 @@ static inline void test_error(const char *part, const char *file, int line, cons
         test_error(part, __FILE__, __LINE__, #expr);                                                 \
     } while (0)
 #define SKIP(why) do { test_why = (why); return; } while (0)
+#define ONLY_ON_CPU() do { if (test_device.backend) SKIP("about memory that the host can reach"); } while (0)
 
 /* FLUX_TEST_DEVICE=CUDA or =AMDGPU: tensors are made there, so the same tests are of that back end. */
 static inline bool test_go_to_device(void) {
     const char *backend = getenv("FLUX_TEST_DEVICE");
-    flux_device device;
     if (!backend || !*backend) return true;
-    if (flux_get_devices(backend, &device, 1) < 1) return printf("skipped all: %s: %s\n", backend, flux_functional_reason(backend)), false;
-    flux_default_device(device);
+    if (flux_get_devices(backend, &test_device, 1) < 1) return printf("skipped all: %s: %s\n", backend, flux_functional_reason(backend)), false;
+    flux_default_device(test_device);
     return true;
 }
 

@@ -432,7 +432,7 @@ TEST(mapobs) {
     flux_loader *cpu = flux_cpu(l);
     CHECK_DATA(flux_first(cpu).x, x, 0);
     CHECK_DATA(flux_first(flux_mapobs(flux_cpu, l)).x, x, 0);
-    CHECK(flux_device_of(l).backend == 0);
+    CHECK(flux_device_of(l).backend == test_device.backend);
 }
 
 /* ---- data sets of the user's */
@@ -641,6 +641,7 @@ TEST(shuffleobs) {
 }
 
 TEST(text) {
+    ONLY_ON_CPU();
     char text[300];
     uint8_t y[10] = { 0 };
     flux_print_ascii(false);

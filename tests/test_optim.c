@@ -379,16 +379,15 @@ TEST(weights_are_updated_where_they_lie) {
 }
 
 TEST(a_failed_update_changes_nothing) {
-    flux_device cpu = { 0, 0 };
     flux_layer *m = flux_dense(300, 200), *twin = flux_copy_layer(m);
     flux_state *opt = flux_setup(flux_adam(0.1), m), *good = flux_setup(flux_adam(0.1), twin);
     flux_tensor *x = flux_eval(flux_randn(300, 64));
     for (int t = 0; t < 4; t++) FLUX_SCOPE {
         flux_tensor *held = (flux_tensor *)flux_retain(flux_weight(m));     /* so that the step needs memory */
-        flux_mem_trim(cpu);
-        flux_mem_limit(cpu, flux_mem_stats(cpu).live + 1000);
+        flux_mem_trim(test_device);
+        flux_mem_limit(test_device, flux_mem_stats(test_device).live + 1000);
         if (t == 2) CHECK_ERROR(flux_update(opt, m, flux_gradient(flux_sum(flux_square(flux_call(m, x))), m)), "out of memory");
-        flux_mem_limit(cpu, 0);
+        flux_mem_limit(test_device, 0);
         CHECK(flux_weight(m) == held);
         flux_release(held);
         CHECK(flux_update(opt, m, flux_gradient(flux_sum(flux_square(flux_call(m, x))), m)) == 0);
@@ -745,6 +744,7 @@ TEST(a_step_through_a_part_that_is_held_fixed) {
 }
 
 TEST(moving_a_state_to_where_it_is) {
+    ONLY_ON_CPU();
     flux_state *opt = flux_setup(flux_adam(), flux_dense(2, 2));
     CHECK(flux_cpu(opt) == opt);
     CHECK(flux_device_of(opt).backend == 0);

@@ -108,12 +108,13 @@ static double do_step(step *s) {
     return value;
 }
 
+/* Of a step: looking at the loss is a plan too where it has to be moved. */
 static flux__plan *newest_plan(void) {
     flux__plans *plans = flux__self()->plans;
     flux__plan *best = NULL;
     for (int i = 0; i < FLUX__BUCKETS; i++)
         for (flux__plan *p = plans->bucket[i]; p; p = p->next)
-            if (!best || p->used > best->used) best = p;
+            if (p->nkernel > 1 && (!best || p->used > best->used)) best = p;
     return best;
 }
 

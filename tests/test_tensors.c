@@ -33,7 +33,7 @@ TEST(from_c_memory) {
     a[0][0] = 9;
     CHECK(flux_at(columns, 0, 0) == 1);
     flux_tensor *borrowed = flux_borrow(&a[0][0], 3, 2);
-    CHECK(flux_data(borrowed) == (const void *)a);
+    CHECK(test_device.backend || flux_data(borrowed) == (const void *)a);
     CHECK(flux_dtype_of(flux_from(((double[]){ 1 }), 1)) == FLUX_F64);
     CHECK(flux_dtype_of(flux_from(((int32_t[]){ 1 }), 1)) == FLUX_I32);
     CHECK(flux_dtype_of(flux_from(((int64_t[]){ 1 }), 1)) == FLUX_I64);
@@ -133,6 +133,7 @@ TEST(broadcasting_errors) {
 }
 
 TEST(views_copy_nothing) {
+    ONLY_ON_CPU();
     flux_tensor *x = flux_eval(flux_rand(4, 6, 5));
     const char *p = (const char *)flux_data(x);
     int64_t live = flux_mem_stats(cpu).live;
@@ -184,8 +185,8 @@ TEST(shape_errors) {
     CHECK_ERROR(flux_stack(4, x, x), "no new dim");
     CHECK_ERROR(flux_gather(x, 0, flux_zeros(2)), "must be integers");
     CHECK_ERROR(flux_gather(x, 5, flux_from(((int[]){ 0 }), 1)), "no dim 5");
-    CHECK_ERROR(flux_eval(flux_gather(x, 1, flux_from(((int[]){ 0, 3 }), 2))), "index 3 (number 1) is not within dim 1 of size 3");
-    CHECK_ERROR(flux_eval(flux_gather(x, 1, flux_from(((int[]){ -1 }), 1))), "index -1");
+    CHECK_ERROR(flux_data(flux_gather(x, 1, flux_from(((int[]){ 0, 3 }), 2))), "index 3 (number 1) is not within dim 1 of size 3");
+    CHECK_ERROR(flux_data(flux_gather(x, 1, flux_from(((int[]){ -1 }), 1))), "index -1");
     CHECK_ERROR(flux_scatter_add(x, 1, flux_from(((int[]){ 0 }), 1), flux_zeros(2)), "src must be 2x1");
     CHECK_ERROR(flux_nth(x, 1), "no tensor 1 among 1");
     CHECK_ERROR(flux_add(flux_tuple(x, x), 1), "a tuple of 2 tensors");
@@ -248,15 +249,15 @@ TEST(random_numbers) {
 /* ---------------- memory and scopes */
 
 TEST(scopes) {
-    int64_t live = flux_mem_stats(cpu).live;
+    int64_t live = flux_mem_stats(test_device).live;
     flux_tensor *kept = NULL, *held = NULL;
     FLUX_SCOPE {
         flux_tensor *x = flux_eval(flux_rand(100000));
-        CHECK(flux_mem_stats(cpu).live >= live + 400000);
+        CHECK(flux_mem_stats(test_device).live >= live + 400000);
         kept = flux_keep(flux_detach(flux_eval(flux_mul(x, 2))));
         FLUX_SCOPE { held = (flux_tensor *)flux_retain(flux_detach(flux_eval(flux_add(x, 1)))); }
     }
-    CHECK(flux_mem_stats(cpu).live < live + 2 * 500000 && flux_len(kept) == 100000);
+    CHECK(flux_mem_stats(test_device).live < live + 2 * 500000 && flux_len(kept) == 100000);
     CHECK(flux_item(flux_sum(held)) > 0);
     flux_release(held);
     for (int i = 0; i < 3; i++) FLUX_SCOPE {
@@ -268,7 +269,7 @@ TEST(scopes) {
     flux_eval(flux_rand(1000000));
     flux_scope_close();
     flux_scope_close();
-    CHECK(flux_mem_stats(cpu).live < live + 2 * 500000);
+    CHECK(flux_mem_stats(test_device).live < live + 2 * 500000);
     flux_release(NULL);
     CHECK(flux_retain(NULL) == NULL);
 }
@@ -282,25 +283,25 @@ static int leave_by_return(void) {
 }
 
 TEST(a_scope_may_be_left_by_return) {
-    int64_t live = flux_mem_stats(cpu).live;
+    int64_t live = flux_mem_stats(test_device).live;
     CHECK(leave_by_return() == 1);
 #if defined(__GNUC__) && !defined(__TINYC__)
-    CHECK(flux_mem_stats(cpu).live == live);
+    CHECK(flux_mem_stats(test_device).live == live);
 #else
     (void)live;
 #endif
 }
 
 TEST(memory_limit) {
-    flux_mem before = flux_mem_stats(cpu);
-    flux_mem_trim(cpu);
-    flux_mem_limit(cpu, before.live + 1000000);
-    CHECK(flux_mem_stats(cpu).limit == before.live + 1000000);
+    flux_mem before = flux_mem_stats(test_device);
+    flux_mem_trim(test_device);
+    flux_mem_limit(test_device, before.live + 1000000);
+    CHECK(flux_mem_stats(test_device).limit == before.live + 1000000);
     CHECK_ERROR(flux_eval(flux_rand(1000000)), "4000000 bytes asked for");
     CHECK(flux_eval(flux_rand(1000)) != NULL);
-    flux_mem_limit(cpu, 0);
+    flux_mem_limit(test_device, 0);
     CHECK(flux_eval(flux_rand(1000000)) != NULL);
-    CHECK_ERROR(flux_mem_limit(cpu, -1), "-1 bytes");
+    CHECK_ERROR(flux_mem_limit(test_device, -1), "-1 bytes");
     CHECK_ERROR(flux_mem_stats((flux_device){ 99, 0 }), "{99, 0} does not exist");
     CHECK_ERROR(flux_mem_trim((flux_device){ 0, -1 }), "does not exist");
 }
