@@ -10,6 +10,7 @@
 const uint64_t soft_base = SOFT_CUDA_BASE;
 const char *const soft_visible = "CUDA_VISIBLE_DEVICES";
 const char *const soft_default_arch = "90";
+const unsigned soft_plain_shared = 49152;
 
 bool soft_arch_is_ours(const char *arch) { return *arch >= '0' && *arch <= '9'; }
 
@@ -145,7 +146,7 @@ int cuDeviceGetName(char *name, int n, int device) {
 
 static const struct { int which, value; } attributes[] = {
     { 1, 1024 }, { 2, 1024 }, { 3, 1024 }, { 4, 64 }, { 5, 0x7fffffff }, { 6, 65535 }, { 7, 65535 },   /* shapes */
-    { 8, SOFT_PLAIN_SHARED }, { 9, 65536 }, { 10, 32 }, { 11, 0x7fffffff }, { 12, 65536 }, { 13, 1000000 }, { 14, 512 },
+    { 8, 49152 }, { 9, 65536 }, { 10, 32 }, { 11, 0x7fffffff }, { 12, 65536 }, { 13, 1000000 }, { 14, 512 },
     { 15, 1 }, { 16, 4 }, { 17, 0 }, { 18, 0 }, { 19, 1 }, { 20, 0 }, { 31, 1 }, { 32, 0 }, { 34, 0 }, { 35, 0 },
     { 36, 1000000 }, { 37, 256 }, { 38, 4 << 20 }, { 39, 2048 }, { 40, 2 }, { 41, 1 }, { 50, 0 }, { 51, 32 }, { 78, 0 },
     { 79, 1 }, { 80, 1 }, { 81, 102400 }, { 82, 65536 }, { 83, 0 }, { 84, 0 }, { 85, 0 }, { 86, 0 }, { 87, 2 }, { 88, 0 },

@@ -214,7 +214,8 @@ static void add_device(int physical) {
 }
 
 int soft_init(void) {
-    const char *visible = getenv(soft_visible);
+    const char *visible = getenv(soft_visible);   /* HIP's own; CUDA's is heard by both */
+    if (!visible) visible = getenv("CUDA_VISIBLE_DEVICES");
     bool seen[SOFT_MAX_DEVICES] = { false };
     if (ready) return SOFT_OK;
     uint64_t n = number_from("SOFTGPU_DEVICES", 1);
@@ -1231,7 +1232,7 @@ int soft_load(soft_device *d, soft_loaded **out, const void *data) {
         m->functions[i].magic = FUNCTION_MAGIC;
         m->functions[i].module = m;
         m->functions[i].kernel = i;
-        m->functions[i].most_dynamic = SOFT_PLAIN_SHARED;
+        m->functions[i].most_dynamic = (int)soft_plain_shared;
     }
     m->next = modules;
     modules = m;
@@ -1309,8 +1310,8 @@ static bool good_shape(const unsigned grid[3], const unsigned block[3]) {
 /* The limit is for all that a block has; more than the plain limit only if the function was told so. */
 static bool good_shared(const soft_function *f, unsigned dynamic) {
     unsigned fixed = f->module->content->nkernels == 1 ? f->module->content->shared : 0;
-    if (f->most_dynamic > SOFT_PLAIN_SHARED) return dynamic <= (unsigned)f->most_dynamic && dynamic + fixed <= SOFT_MOST_SHARED;
-    return dynamic <= (unsigned)f->most_dynamic && dynamic + fixed <= SOFT_PLAIN_SHARED;
+    if (f->most_dynamic > (int)soft_plain_shared) return dynamic <= (unsigned)f->most_dynamic && dynamic + fixed <= SOFT_MOST_SHARED;
+    return dynamic <= (unsigned)f->most_dynamic && dynamic + fixed <= soft_plain_shared;
 }
 
 int soft_launch(soft_device *d, soft_function *f, const unsigned grid[3], const unsigned block[3], unsigned shared,

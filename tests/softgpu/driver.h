@@ -16,6 +16,7 @@ typedef struct soft_graph soft_graph;
 extern const uint64_t soft_base;               /* cuda.c, hip.c: where this family's addresses begin */
 extern const char *const soft_visible;         /* the environment's variable that picks devices */
 extern const char *const soft_default_arch;
+extern const unsigned soft_plain_shared;       /* bytes of shared memory that a kernel may have without asking */
 bool soft_arch_is_ours(const char *arch);
 bool soft_runs_on(const char *image_arch, const char *device_arch, bool text);    /* text: PTX, not machine code */
 

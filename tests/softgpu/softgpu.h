@@ -18,8 +18,7 @@
 #define SOFT_CUDA_BASE   ((uint64_t)0x566000000000)
 #define SOFT_HIP_BASE    ((uint64_t)0x567000000000)
 #define SOFT_ADDRESS(base, device) ((base) + (uint64_t)(device) * SOFT_SPAN)  /* device SOFT_MAX_DEVICES: pinned memory */
-#define SOFT_MOST_SHARED 101376                /* bytes of shared memory that a kernel may ask for */
-#define SOFT_PLAIN_SHARED 49152                /* ... without having said so before */
+#define SOFT_MOST_SHARED 101376                /* bytes of shared memory that a block may have */
 
 /* The files that a device process is started with */
 enum { SOFT_FD_SOCKET = 3, SOFT_FD_PINNED, SOFT_FD_MEMORY };  /* then one for each device */
