@@ -1,0 +1,712 @@
+/* compiler.c - NVRTC and, with SOFT_HIP, hiprtc: kernel source becomes a shared library by the host's compiler.
+
+   The source is C99 but for a few words, which the prelude defines; `extern "C"` is made `extern`, and an array of
+   dynamic shared memory an ordinary one that is defined after the source. For each kernel found in the text a function
+   follows that takes its arguments from an array of pointers, as a launch gives them. What was compiled once is kept in
+   a folder, by the hash of all that went in. */
+#define _GNU_SOURCE
+#include "softgpu.h"
+#include "control.h"
+#include "compiler.h"
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#if defined SOFT_HIP
+#define RTC(name) hiprtc##name
+#define RTC_NAME(name) "HIPRTC_" name
+#define DEFAULT_ARCH "gfx90a:sramecc+:xnack-"
+#else
+#define RTC(name) nvrtc##name
+#define RTC_NAME(name) "NVRTC_" name
+#define DEFAULT_ARCH "75"
+#endif
+
+enum { OK, OUT_OF_MEMORY, CREATION, INVALID_INPUT, INVALID_PROGRAM, INVALID_OPTION, COMPILATION, BUILTIN };
+
+typedef struct program {
+    char *source, *name, *log;
+    int nheaders;
+    char **headers, **names;                  /* that the source may include */
+    soft_image *image;
+    char *ptx;
+    bool is_virtual, compiled;
+} program;
+
+extern char **environ;
+static long live_programs;
+long soft_live(const char *what) { return strcmp(what, "programs") ? 0 : __atomic_load_n(&live_programs, __ATOMIC_RELAXED); }
+
+/* ---------------- text */
+
+typedef struct text { char *at; size_t n; FILE *f; } text;
+static void open_text(text *t) {
+    t->f = open_memstream(&t->at, &t->n);
+    if (!t->f) abort();
+}
+static char *copy_of(const char *s) {
+    char *p = strdup(s ? s : "");
+    if (!p) abort();
+    return p;
+}
+static bool in_word(char c) { return isalnum((unsigned char)c) || c == '_'; }
+
+/* The source without comments and strings, each character in its place, to look for words in. */
+static char *blanked(const char *source) {
+    char *out = copy_of(source);
+    for (char *p = out; *p;) {
+        char *end = p + 1;
+        if (*p == '/' && p[1] == '/') end = p + strcspn(p, "\n");
+        else if (*p == '/' && p[1] == '*') end = strstr(p + 2, "*/"), end = end ? end + 2 : p + strlen(p);
+        else if (*p == '"' || *p == '\'') {
+            while (*end && *end != *p && *end != '\n') end += *end == '\\' && end[1] ? 2 : 1;
+            end += *end && *end != '\n';
+        } else {
+            p++;
+            continue;
+        }
+        for (; p < end; p++)
+            if (*p != '\n') *p = ' ';
+    }
+    return out;
+}
+
+static char *find_word(char *in, const char *word) {
+    size_t n = strlen(word);
+    for (char *p = in; (p = strstr(p, word)) != NULL; p += n)
+        if ((p == in || !in_word(p[-1])) && !in_word(p[n])) return p;
+    return NULL;
+}
+static bool has_start(const char *in, const char *start) {     /* a word that begins so */
+    for (const char *p = in; (p = strstr(p, start)) != NULL; p++)
+        if (p == in || !in_word(p[-1])) return true;
+    return false;
+}
+
+/* The words that C does not know become what it knows; no line and no column moves. */
+static void to_c(char *source) {
+    for (char *p = source; (p = strstr(p, "extern")) != NULL; p += 6) {
+        char *q = p + 6;
+        q += strspn(q, " \t");
+        if ((p == source || !in_word(p[-1])) && !strncmp(q, "\"C\"", 3)) memset(q, ' ', 3);
+    }
+}
+
+/* `extern __shared__ T name[];` is an extern array here; the definition for the end of the text is printed. */
+static void take_dynamic(char *source, char *words, FILE *defined, FILE *listed) {
+    for (char *p = words; (p = find_word(p, "extern")) != NULL; p += 6) {
+        char *type = p + 6 + strspn(p + 6, " \t\n"), *end;
+        if (strncmp(type, "__shared__", 10)) continue;
+        memset(source + (type - words), ' ', 10);
+        memset(type, ' ', 10);
+        end = type + strcspn(type, "[;");
+        if (*end != '[') continue;
+        while (end > type && isspace((unsigned char)end[-1])) end--;
+        char *name = end;
+        while (name > type && in_word(name[-1])) name--;
+        fprintf(defined, "#ifndef SOFT_HAS_%.*s\n#define SOFT_HAS_%.*s\n__attribute__((aligned(16))) %.*s[%d];\n#endif\n",
+                (int)(end - name), name, (int)(end - name), name, (int)(end - type), type, SOFT_MOST_SHARED + 4096);
+        fprintf(listed, "(char *)%.*s, ", (int)(end - name), name);
+    }
+}
+
+/* ---------------- kernels */
+
+static char *skip_parens(char *p) {            /* from '(' to after its ')' */
+    int depth = 0;
+    for (; *p; p++) {
+        depth += (*p == '(') - (*p == ')');
+        if (!depth) return p + 1;
+    }
+    return p;
+}
+
+/* From after `__global__`: the name that the parameters follow, or NULL. */
+static char *kernel_name(char *p, char **params) {
+    while (*p && *p != ';' && *p != '{') {
+        char *word = p;
+        if (!in_word(*p)) {
+            if (*p == '(') p = skip_parens(p);
+            else p++;
+            continue;
+        }
+        while (in_word(*p)) p++;
+        char *next = p + strspn(p, " \t\n");
+        bool attribute = !strncmp(word, "__launch_bounds__", 17) || !strncmp(word, "__attribute__", 13);
+        if (*next == '(' && !attribute) {
+            *params = next;
+            return word;
+        }
+    }
+    return NULL;
+}
+
+typedef struct range { char *start, *end; } range;
+
+/* The types of the parameters between the parentheses. */
+static int parameters(char *p, range *type, int most) {
+    char *close = skip_parens(p) - 1;
+    int n = 0;
+    for (p++; p < close && n < most;) {
+        char *start = p + strspn(p, " \t\n"), *end;
+        int depth = 0;
+        for (; p < close && (depth || *p != ','); p++) depth += (*p == '(' || *p == '[') - (*p == ')' || *p == ']');
+        for (end = p; end > start && isspace((unsigned char)end[-1]);) end--;
+        p++;
+        if (end == start || (end - start == 4 && !strncmp(start, "void", 4))) continue;
+        while (end > start && in_word(end[-1])) end--;
+        type[n].start = start, type[n].end = end;
+        n++;
+    }
+    return n;
+}
+
+static void write_call(FILE *f, char *name, int length, const range *type, int n) {
+    fprintf(f, "%.*s(", length, name);
+    for (int i = 0; i < n; i++)
+        fprintf(f, "%s*(%.*s*)a[%d]", i ? ", " : "", (int)(type[i].end - type[i].start), type[i].start, i);
+    fprintf(f, ")");
+}
+
+static void write_kernel(FILE *f, FILE *table, char *name, char *params) {
+    range type[256];
+    int n = parameters(params, type, 256), length = (int)strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789");
+    fprintf(f, "static const unsigned softgpu_size_%.*s[] = { ", length, name);
+    for (int i = 0; i < n; i++) fprintf(f, "sizeof(%.*s), ", (int)(type[i].end - type[i].start), type[i].start);
+    fprintf(f, "0 };\nstatic void softgpu_one_%.*s(void **a) { ", length, name);
+    write_call(f, name, length, type, n);
+    fprintf(f, "; }\nstatic void softgpu_all_%.*s(void **a, int backwards) { SOFT_EACH(", length, name);
+    write_call(f, name, length, type, n);
+    fprintf(f, ") }\n");
+    fprintf(table, "{ \"%.*s\", softgpu_size_%.*s, %d, softgpu_one_%.*s, softgpu_all_%.*s },\n", length, name, length, name, n,
+            length, name, length, name);
+}
+
+static void write_kernels(FILE *f, char *words) {
+    static const char each[] =
+        "#define SOFT_EACH(call) unsigned n = blockDim.x * blockDim.y * blockDim.z, i; for (i = 0; i < n; i++) { \\\n"
+        "    unsigned t = backwards ? n - 1 - i : i; threadIdx.x = t % blockDim.x; \\\n"
+        "    threadIdx.y = t / blockDim.x % blockDim.y; threadIdx.z = t / blockDim.x / blockDim.y; call; }\n";
+    text table;
+    open_text(&table);
+    fputs(each, f);
+    for (char *p = words; (p = find_word(p, "__global__")) != NULL; p += 10) {
+        char *params = NULL, *name = kernel_name(p + 10, &params);
+        if (!name) continue;
+        char *after = skip_parens(params);
+        after += strspn(after, " \t\n");
+        if (*after == '{') write_kernel(f, table.f, name, params);
+    }
+    fclose(table.f);
+    fprintf(f, "static const struct softgpu_kernel { const char *name; const unsigned *size; unsigned count;\n"
+               "    void (*one)(void **); void (*all)(void **, int); } softgpu_kernels[] = {\n%s{ 0 } };\n", table.at);
+    free(table.at);
+}
+
+/* ---------------- the whole text */
+
+static const char *const meetings[] = { "__syncthreads", "__syncwarp", "__shfl", "__ballot", "__any", "__all" };
+
+static void write_quoted(FILE *f, const char *s) {
+    for (; *s; s++) {
+        if (*s == '"' || *s == '\\') fputc('\\', f);
+        fputc(*s, f);
+    }
+}
+
+static char *whole_text(const program *p, int warp) {
+    text t, defined, listed;
+    open_text(&t), open_text(&defined), open_text(&listed);
+    char *source = copy_of(p->source);
+    to_c(source);
+    char *words = blanked(source);
+    bool meets = false;
+    for (size_t i = 0; i < sizeof meetings / sizeof *meetings; i++) meets = meets || has_start(words, meetings[i]);
+    take_dynamic(source, words, defined.f, listed.f);
+    fclose(defined.f);
+    fclose(listed.f);
+#if defined SOFT_HIP
+    fprintf(t.f, "#define __AMDGCN_WAVEFRONT_SIZE__ %d\n%s", warp, soft_prelude_hip);
+#else
+    (void)warp;
+    fputs(soft_prelude_cuda, t.f);
+#endif
+    fprintf(t.f, "%s%s%s%s%s", soft_prelude, soft_prelude_bits, soft_prelude_mathematics, soft_prelude_atomics, soft_prelude_shuffles);
+    fprintf(t.f, "#line 1 \"");
+    write_quoted(t.f, p->name);
+    fprintf(t.f, "\"\n%s\n#line 1 \"(after the source)\"\n", source);
+    fputs(defined.at, t.f);
+    write_kernels(t.f, words);
+    fprintf(t.f, "#define SOFT_DYNAMIC %s\n#define SOFT_MEETS %d\n", listed.at, meets);
+#if defined SOFT_HIP
+    fprintf(t.f, "#define SOFT_MASKS 0\n");
+#else
+    fprintf(t.f, "#define SOFT_MASKS 1\n");
+#endif
+    fputs(soft_epilogue, t.f);
+    fclose(t.f);
+    free(source), free(words), free(defined.at), free(listed.at);
+    return t.at;
+}
+
+/* ---------------- options */
+
+typedef struct options {
+    char arch[56];
+    bool is_virtual, includes;                 /* compute_XX: no machine code; -I: the result may not be kept */
+    char *passed[256];                         /* to the host's compiler */
+    int n;
+} options;
+
+#if defined SOFT_HIP
+static const char *const known_options[] = {
+    "-O", "-std=", "--std=", "-f", "-m", "-W", "-w", "-g", "-x", "--hip-", "-nogpu", "--gpu-max", "-v", "-U", "-include", NULL
+};
+static const char *const known_archs[] = {
+    "gfx803", "gfx900", "gfx906", "gfx908", "gfx90a", "gfx90c", "gfx940", "gfx941", "gfx942", "gfx950", "gfx1010", "gfx1012",
+    "gfx1030", "gfx1031", "gfx1032", "gfx1034", "gfx1035", "gfx1036", "gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150",
+    "gfx1151", "gfx1200", "gfx1201", NULL
+};
+#else
+static const char *const known_options[] = {
+    "-std=", "--std=", "-default-device", "--device-as-default-execution-space", "-fmad=", "--fmad=", "-lineinfo",
+    "--generate-line-info", "-G", "--device-debug", "-use_fast_math", "--use_fast_math", "-ftz=", "--ftz=", "-prec-",
+    "--prec-", "-maxrregcount", "--maxrregcount", "-extra-device-vectorization", "--extra-device-vectorization", "-O",
+    "-dopt", "--dopt", "-w", "--disable-warnings", "-diag-", "--diag-", "-opt-info", "--optimization-info", "-restrict",
+    "--restrict", "-Xptxas", "--ptxas-options", "-split-compile", "--split-compile", "-minimal", "--minimal",
+    "-no-source-include", "--no-source-include", "-time=", "--time=", "-dc", "-rdc=", "--relocatable-device-code=",
+    "-include=", "--pre-include=", "-U", "--undefine-macro=", "-modify-stack-limit", "--modify-stack-limit",
+    "-fdevice-", "--fdevice-", "-brief-diagnostics", "--brief-diagnostics", "-builtin-", "--builtin-", "-ewp", NULL
+};
+static const char *const known_archs[] = { "75", "80", "86", "87", "88", "89", "90", "100", "103", "110", "120", "121", NULL };
+#endif
+
+static bool starts(const char *s, const char *with) { return !strncmp(s, with, strlen(with)); }
+
+static int take_arch(options *o, const char *value, text *log) {
+    char bare[56];
+    const char *digits = value;
+#if defined SOFT_HIP
+    snprintf(bare, sizeof bare, "%.*s", (int)strcspn(value, ":"), value);
+#else
+    if (starts(value, "sm_")) digits += 3;
+    else if (starts(value, "compute_")) digits += 8, o->is_virtual = true;
+    else return fprintf(log->f, "nvrtc: error: invalid value for --gpu-architecture (-arch)\n"), INVALID_OPTION;
+    size_t n = strspn(digits, "0123456789");
+    snprintf(bare, sizeof bare, "%.*s", (int)n, digits);
+    if (digits[n] && strcmp(digits + n, "a") && strcmp(digits + n, "f")) bare[0] = 0;
+#endif
+    for (int i = 0; known_archs[i]; i++) {
+        if (strcmp(known_archs[i], bare)) continue;
+        snprintf(o->arch, sizeof o->arch, "%s", digits);
+        return OK;
+    }
+#if defined SOFT_HIP
+    fprintf(log->f, "error: invalid target ID '%s'\n", value);
+    return COMPILATION;
+#else
+    fprintf(log->f, "nvrtc: error: invalid value for --gpu-architecture (-arch)\n");
+    return INVALID_OPTION;
+#endif
+}
+
+/* A value behind `name`: after `=`, in the next string or, behind a single letter, at once. */
+static const char *value_of(const char *name, const char *const *list, int n, int *i) {
+    size_t k = strlen(name);
+    if (strncmp(list[*i], name, k)) return NULL;
+    if (list[*i][k] == '=') return list[*i] + k + 1;
+    if (!list[*i][k]) return *i + 1 < n ? list[++*i] : NULL;
+    return k == 2 ? list[*i] + k : NULL;
+}
+
+static void pass(options *o, const char *flag, const char *value) {
+    if (o->n == 256 || asprintf(&o->passed[o->n], "%s%s", flag, value) < 0) abort();
+    o->n++;
+}
+
+static int take_option(options *o, const char *const *list, int n, int *i, text *log) {
+    static const char *const archs[] = { "--gpu-architecture", "-arch", "--offload-arch", NULL };
+    static const char *const defines[] = { "--define-macro", "-D", NULL }, *const includes[] = { "--include-path", "-I", NULL };
+    const char *v;
+    for (int k = 0; archs[k]; k++)
+        if ((v = value_of(archs[k], list, n, i)) != NULL) return take_arch(o, v, log);
+    for (int k = 0; defines[k]; k++)
+        if ((v = value_of(defines[k], list, n, i)) != NULL) return pass(o, "-D", v), OK;
+    for (int k = 0; includes[k]; k++)
+        if ((v = value_of(includes[k], list, n, i)) != NULL) return pass(o, "-I", v), o->includes = true, OK;
+    for (int k = 0; known_options[k]; k++)
+        if (starts(list[*i], known_options[k])) return OK;
+    fprintf(log->f, "error: unrecognized option %s found\n", list[*i]);
+    return INVALID_OPTION;
+}
+
+/* ---------------- files */
+
+static char *read_file(const char *path, size_t *n) {
+    FILE *f = fopen(path, "rb");
+    struct stat s;
+    char *data = NULL;
+    if (f && !fstat(fileno(f), &s) && (data = (char *)malloc((size_t)s.st_size + 1)) != NULL) {
+        *n = fread(data, 1, (size_t)s.st_size, f);
+        data[*n] = 0;
+    }
+    if (f) fclose(f);
+    return data;
+}
+static bool write_file(const char *path, const char *s) {
+    FILE *f = fopen(path, "wb");
+    bool good = f && fputs(s, f) >= 0;
+    return f && !fclose(f) && good;
+}
+
+static const char *cache_folder(char *path, size_t n) {
+    const char *named = getenv("SOFTGPU_CACHE"), *tmp = getenv("TMPDIR");
+    if (named && *named) snprintf(path, n, "%s", named);
+    else snprintf(path, n, "%s/softgpu-%ld", tmp && *tmp ? tmp : "/tmp", (long)getuid());
+    mkdir(path, 0700);
+    return path;
+}
+
+static bool on_path(const char *program) {
+    char path[4096];
+    for (const char *p = getenv("PATH"); p && *p; p += strcspn(p, ":"), p += *p == ':') {
+        snprintf(path, sizeof path, "%.*s/%s", (int)strcspn(p, ":"), p, program);
+        if (!access(path, X_OK)) return true;
+    }
+    return false;
+}
+
+/* ---------------- the host's compiler */
+
+typedef struct command { char *words, *arg[300]; int n; } command;
+
+static void add(command *c, const char *arg) { c->arg[c->n++] = (char *)(uintptr_t)arg; }
+
+static void begin_command(command *c) {
+    static const char *const plain[] = { "-shared", "-w", NULL };
+    static const char *const more[] = { "-std=gnu11", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-strict-aliasing",
+                                        "-fno-math-errno", NULL };
+    const char *asked = getenv("SOFTGPU_CC");
+    c->n = 0;
+    c->words = copy_of(asked && *asked ? asked : on_path("tcc") ? "tcc" : "cc -O1");
+    for (char *p = strtok(c->words, " "); p && c->n < 20; p = strtok(NULL, " ")) add(c, p);
+    for (int i = 0; plain[i]; i++) add(c, plain[i]);
+    if (c->n && strstr(c->arg[0], "tcc")) return;
+    for (int i = 0; more[i]; i++) add(c, more[i]);
+}
+
+/* Runs it; what it says goes to the file `log`. */
+static bool run(command *c, const char *log) {
+    posix_spawn_file_actions_t a;
+    pid_t pid;
+    int status = -1;
+    c->arg[c->n] = NULL;
+    posix_spawn_file_actions_init(&a);
+    posix_spawn_file_actions_addopen(&a, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&a, 1, log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_adddup2(&a, 1, 2);
+    int failed = posix_spawnp(&pid, c->arg[0], &a, NULL, c->arg, environ);
+    posix_spawn_file_actions_destroy(&a);
+    if (failed) return false;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+    return WIFEXITED(status) && !WEXITSTATUS(status);
+}
+
+static void write_headers(const program *p, const char *folder) {
+    char path[8400];
+    mkdir(folder, 0700);
+    for (int i = 0; i < p->nheaders; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, p->names[i]);
+        for (char *s = path + strlen(folder) + 1; (s = strchr(s, '/')) != NULL; *s++ = '/') *s = 0, mkdir(path, 0700);
+        write_file(path, p->headers[i]);
+    }
+}
+static void remove_headers(const program *p, const char *folder) {
+    char path[8400];
+    for (int i = 0; i < p->nheaders; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, p->names[i]);
+        for (remove(path); strlen(path) > strlen(folder);) *strrchr(path, '/') = 0, rmdir(path);
+    }
+}
+
+/* Compiles `source` to the file at `to`, which appears whole or not at all; otherwise the log is filled. */
+static bool compile_to(const program *p, const options *o, command *c, const char *source, const char *to, text *log) {
+    static unsigned count;
+    char stem[4200], text_path[4210], out[4210], said[4210], headers[4210], flag[4220];
+    snprintf(stem, sizeof stem, "%s.%ld.%u", to, (long)getpid(), __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED));
+    snprintf(text_path, sizeof text_path, "%s.c", stem);
+    snprintf(out, sizeof out, "%s.new", stem);
+    snprintf(said, sizeof said, "%s.log", stem);
+    snprintf(headers, sizeof headers, "%s.h", stem);
+    snprintf(flag, sizeof flag, "-I%s", headers);
+    if (p->nheaders) write_headers(p, headers), add(c, flag);
+    for (int i = 0; i < o->n; i++) add(c, o->passed[i]);
+    add(c, text_path), add(c, "-o"), add(c, out);
+    if (!strstr(c->arg[0], "tcc")) add(c, "-lm");
+    bool good = write_file(text_path, source) && run(c, said) && !rename(out, to);
+    if (!good) {
+        size_t n = 0;
+        char *words = read_file(said, &n);
+        fprintf(log->f, "%s", n ? words : "error: the host's compiler could not be run (SOFTGPU_CC)\n");
+        free(words);
+    }
+    remove_headers(p, headers);
+    remove(text_path), remove(out), remove(said);
+    return good;
+}
+
+static soft_image *make_image(const char *arch, const char *library, size_t n) {
+    soft_image *image = (soft_image *)calloc(1, sizeof *image + n);
+    if (!image) abort();
+    memcpy(image->magic, SOFT_MAGIC, 8);
+    snprintf(image->arch, sizeof image->arch, "%s", arch);
+    image->bytes = n;
+    image->hash = soft_hash(14695981039346656037u, library, n);
+    memcpy(image + 1, library, n);
+    return image;
+}
+
+static char *hex_of(const soft_image *image) {
+    size_t n = sizeof *image + image->bytes, start = strlen(SOFT_PTX) + strlen(image->arch) + 1;
+    char *s = (char *)malloc(start + 2 * n + 1);
+    if (!s) abort();
+    sprintf(s, "%s%s\n", SOFT_PTX, image->arch);
+    for (size_t i = 0; i < n; i++) {
+        unsigned char b = ((const unsigned char *)image)[i];
+        s[start + 2 * i] = "0123456789abcdef"[b >> 4];
+        s[start + 2 * i + 1] = "0123456789abcdef"[b & 15];
+    }
+    s[start + 2 * n] = 0;
+    return s;
+}
+
+static int warp_of(const char *arch) { return starts(arch, "gfx1") ? 32 : starts(arch, "gfx") ? 64 : 32; }
+
+static void cached_path(char *path, size_t n, const program *p, const options *o, const command *c, const char *source) {
+    char folder[4000];
+    uint64_t h[2] = { 14695981039346656037u, 0x9e3779b97f4a7c15u };
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < c->n; i++) h[k] = soft_hash(h[k], c->arg[i], strlen(c->arg[i]) + 1);
+        for (int i = 0; i < o->n; i++) h[k] = soft_hash(h[k], o->passed[i], strlen(o->passed[i]) + 1);
+        for (int i = 0; i < p->nheaders; i++) {
+            h[k] = soft_hash(h[k], p->names[i], strlen(p->names[i]) + 1);
+            h[k] = soft_hash(h[k], p->headers[i], strlen(p->headers[i]) + 1);
+        }
+        h[k] = soft_hash(h[k], source, strlen(source));
+    }
+    snprintf(path, n, "%s/%016llx%016llx.so", cache_folder(folder, sizeof folder), (unsigned long long)h[0], (unsigned long long)h[1]);
+}
+
+static int compile(program *p, options *o, text *log) {
+    command c;
+    char path[4096];
+    size_t n = 0;
+    char *source = whole_text(p, warp_of(o->arch));
+    begin_command(&c);
+    cached_path(path, sizeof path, p, o, &c, source);
+    if (o->includes) remove(path);             /* what the folders hold may have changed */
+    char *library = read_file(path, &n);
+    if (!library && compile_to(p, o, &c, source, path, log)) library = read_file(path, &n);
+    free(c.words);
+    free(source);
+    if (!library) return COMPILATION;
+    p->image = make_image(o->arch, library, n);
+    free(library);
+    p->ptx = hex_of(p->image);
+    p->is_virtual = o->is_virtual;
+    p->compiled = true;
+    return OK;
+}
+
+static const char *default_arch(void) {
+    const char *asked = getenv("SOFTGPU_ARCH");
+    (void)asked;
+#if defined SOFT_HIP
+    if (asked && starts(asked, "gfx")) return asked;
+#endif
+    return DEFAULT_ARCH;
+}
+
+/* ---------------- what is exported */
+
+typedef struct program *rtc_program;
+SOFT_EXPORT int RTC(Version)(int *major, int *minor);
+SOFT_EXPORT int RTC(CreateProgram)(rtc_program *out, const char *source, const char *name, int n, const char *const *headers, const char *const *names);
+SOFT_EXPORT int RTC(DestroyProgram)(rtc_program *p);
+SOFT_EXPORT int RTC(CompileProgram)(rtc_program p, int n, const char *const *list);
+SOFT_EXPORT int RTC(GetProgramLogSize)(rtc_program p, size_t *n);
+SOFT_EXPORT int RTC(GetProgramLog)(rtc_program p, char *log);
+SOFT_EXPORT const char *RTC(GetErrorString)(int code);
+
+/* SOFT_ENTER wants the name as the library exports it */
+#define RTC_ENTER(function) do {                                                               \
+        static soft_point soft_here = { RTC_TEXT(RTC(function)), 0, NULL };                    \
+        int soft_code = soft_enter(&soft_here);                                                \
+        if (soft_code) return soft_code;                                                       \
+    } while (0)
+#define RTC_TEXT(x) RTC_TEXT_(x)
+#define RTC_TEXT_(x) #x
+
+int RTC(Version)(int *major, int *minor) {
+    RTC_ENTER(Version);
+    if (!major || !minor) return INVALID_INPUT;
+#if defined SOFT_HIP
+    *major = 6, *minor = 0;
+#else
+    *major = 13, *minor = 0;
+#endif
+    return OK;
+}
+
+static char **copy_of_list(const char *const *list, int n) {
+    char **out = (char **)calloc((size_t)n + 1, sizeof *out);
+    if (!out) abort();
+    for (int i = 0; i < n; i++) out[i] = copy_of(list[i]);
+    return out;
+}
+static void free_list(char **list, int n) {
+    for (int i = 0; i < n; i++) free(list[i]);
+    free(list);
+}
+
+int RTC(CreateProgram)(rtc_program *out, const char *source, const char *name, int n, const char *const *headers, const char *const *names) {
+    RTC_ENTER(CreateProgram);
+    if (!out || !source || n < 0 || (n && (!headers || !names))) return INVALID_INPUT;
+    program *p = (program *)calloc(1, sizeof *p);
+    if (!p) return OUT_OF_MEMORY;
+    p->source = copy_of(source);
+    p->name = copy_of(name && *name ? name : "default_program");
+    p->nheaders = n;
+    p->headers = copy_of_list(headers, n);
+    p->names = copy_of_list(names, n);
+    p->log = copy_of("");
+    __atomic_add_fetch(&live_programs, 1, __ATOMIC_RELAXED);
+    *out = p;
+    return OK;
+}
+
+static void forget_result(program *p) {
+    free(p->log), free(p->image), free(p->ptx);
+    p->image = NULL, p->ptx = p->log = NULL, p->compiled = false;
+}
+
+int RTC(DestroyProgram)(rtc_program *at) {
+    RTC_ENTER(DestroyProgram);
+    if (!at || !*at) return INVALID_PROGRAM;
+    program *p = *at;
+    forget_result(p);
+    free_list(p->headers, p->nheaders);
+    free_list(p->names, p->nheaders);
+    free(p->source), free(p->name), free(p);
+    *at = NULL;
+    __atomic_sub_fetch(&live_programs, 1, __ATOMIC_RELAXED);
+    return OK;
+}
+
+int RTC(CompileProgram)(rtc_program p, int n, const char *const *list) {
+    RTC_ENTER(CompileProgram);
+    if (!p) return INVALID_PROGRAM;
+    if (n < 0 || (n && !list)) return INVALID_INPUT;
+    forget_result(p);
+    text log;
+    open_text(&log);
+    options o = { .is_virtual = false };
+    snprintf(o.arch, sizeof o.arch, "%s", default_arch());
+#if !defined SOFT_HIP
+    o.is_virtual = true;                       /* what NVRTC makes without being told an architecture */
+    for (int i = 0; i < n; i++)
+        if (strstr(list[i], "sm_")) o.is_virtual = false;
+#endif
+    int code = OK;
+    for (int i = 0; i < n && !code; i++) code = take_option(&o, list, n, &i, &log);
+    if (!code) code = compile(p, &o, &log);
+    for (int i = 0; i < o.n; i++) free(o.passed[i]);
+    fclose(log.f);
+    p->log = log.at;
+    return code;
+}
+
+int RTC(GetProgramLogSize)(rtc_program p, size_t *n) {
+    RTC_ENTER(GetProgramLogSize);
+    if (!p) return INVALID_PROGRAM;
+    if (!n) return INVALID_INPUT;
+    *n = strlen(p->log) + 1;
+    return OK;
+}
+
+int RTC(GetProgramLog)(rtc_program p, char *log) {
+    RTC_ENTER(GetProgramLog);
+    if (!p) return INVALID_PROGRAM;
+    if (!log) return INVALID_INPUT;
+    strcpy(log, p->log);
+    return OK;
+}
+
+static int give_image(program *p, char *to, size_t *n) {
+    if (!p || !p->compiled) return INVALID_PROGRAM;
+    if (!to && !n) return INVALID_INPUT;
+    size_t size = p->is_virtual ? 0 : sizeof *p->image + p->image->bytes;
+    if (n) *n = size;
+    if (to) memcpy(to, p->image, size);
+    return OK;
+}
+
+#if defined SOFT_HIP
+SOFT_EXPORT int hiprtcGetCodeSize(rtc_program p, size_t *n);
+SOFT_EXPORT int hiprtcGetCode(rtc_program p, char *code);
+int hiprtcGetCodeSize(rtc_program p, size_t *n) { SOFT_ENTER(hiprtcGetCodeSize); return give_image(p, NULL, n); }
+int hiprtcGetCode(rtc_program p, char *code) { SOFT_ENTER(hiprtcGetCode); return give_image(p, code, NULL); }
+#else
+SOFT_EXPORT int nvrtcGetNumSupportedArchs(int *n);
+SOFT_EXPORT int nvrtcGetSupportedArchs(int *archs);
+SOFT_EXPORT int nvrtcGetCUBINSize(rtc_program p, size_t *n);
+SOFT_EXPORT int nvrtcGetCUBIN(rtc_program p, char *cubin);
+SOFT_EXPORT int nvrtcGetPTXSize(rtc_program p, size_t *n);
+SOFT_EXPORT int nvrtcGetPTX(rtc_program p, char *ptx);
+
+int nvrtcGetNumSupportedArchs(int *n) {
+    SOFT_ENTER(nvrtcGetNumSupportedArchs);
+    if (!n) return INVALID_INPUT;
+    for (*n = 0; known_archs[*n];) ++*n;
+    return OK;
+}
+int nvrtcGetSupportedArchs(int *archs) {
+    SOFT_ENTER(nvrtcGetSupportedArchs);
+    if (!archs) return INVALID_INPUT;
+    for (int i = 0; known_archs[i]; i++) archs[i] = atoi(known_archs[i]);
+    return OK;
+}
+int nvrtcGetCUBINSize(rtc_program p, size_t *n) { SOFT_ENTER(nvrtcGetCUBINSize); return give_image(p, NULL, n); }
+int nvrtcGetCUBIN(rtc_program p, char *cubin) { SOFT_ENTER(nvrtcGetCUBIN); return give_image(p, cubin, NULL); }
+int nvrtcGetPTXSize(rtc_program p, size_t *n) {
+    SOFT_ENTER(nvrtcGetPTXSize);
+    if (!p || !p->compiled) return INVALID_PROGRAM;
+    if (!n) return INVALID_INPUT;
+    *n = strlen(p->ptx) + 1;
+    return OK;
+}
+int nvrtcGetPTX(rtc_program p, char *ptx) {
+    SOFT_ENTER(nvrtcGetPTX);
+    if (!p || !p->compiled) return INVALID_PROGRAM;
+    if (!ptx) return INVALID_INPUT;
+    strcpy(ptx, p->ptx);
+    return OK;
+}
+#endif
+
+const char *RTC(GetErrorString)(int code) {
+    static const char *const names[] = {
+        RTC_NAME("SUCCESS"), RTC_NAME("ERROR_OUT_OF_MEMORY"), RTC_NAME("ERROR_PROGRAM_CREATION_FAILURE"),
+        RTC_NAME("ERROR_INVALID_INPUT"), RTC_NAME("ERROR_INVALID_PROGRAM"), RTC_NAME("ERROR_INVALID_OPTION"),
+        RTC_NAME("ERROR_COMPILATION"), RTC_NAME("ERROR_BUILTIN_OPERATION_FAILURE")
+    };
+    return code >= OK && code <= BUILTIN ? names[code] : RTC_NAME("ERROR_INTERNAL_ERROR");
+}

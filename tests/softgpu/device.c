@@ -1,0 +1,508 @@
+/* device.c - the device process: reads batches of commands from its socket, runs them, answers.
+
+   It is a process, so that a kernel that strays can be let die: the handler of the signal answers in the kernel's name,
+   and the process ends. Blocks of a kernel run one after the other. Its threads do too, in an order that changes from
+   phase to phase, each until it ends or comes to a barrier or shuffle; those that have such meetings get a stack each.
+   So a kernel that lacks a barrier reads what its neighbours have not written yet. */
+#define _GNU_SOURCE
+#include "softgpu.h"
+#include <dlfcn.h>
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+#if !defined __x86_64__
+#include <ucontext.h>
+#endif
+
+#define STACK ((size_t)256 << 10)              /* touched pages count alone; below each lies one that faults */
+#define PAGE ((size_t)4096)
+#define NOTHING 0xA5A5A5A5A5A5A5A5u            /* the value of a lane that is not there */
+
+static uint64_t base;
+static int device, devices;
+static const char *running = "";               /* the kernel, for messages */
+static unsigned timeout_seconds, seconds;
+static soft_answer answer;
+
+/* ---------------- answers */
+
+static void write_all(const void *data, size_t n) {
+    const char *p = (const char *)data;
+    while (n) {
+        ssize_t k = send(SOFT_FD_SOCKET, p, n, MSG_NOSIGNAL);
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) _exit(1);                  /* nobody is left to hear it */
+        p += k, n -= (size_t)k;
+    }
+}
+
+static void read_all(void *data, size_t n) {
+    char *p = (char *)data;
+    while (n) {
+        ssize_t k = recv(SOFT_FD_SOCKET, p, n, 0);
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) _exit(0);                  /* the program is gone */
+        p += k, n -= (size_t)k;
+    }
+}
+
+/* The last words: nothing of this process's state is worth keeping after a fault. */
+static _Noreturn void give_up(int status) {
+    answer.status = status;
+    answer.stamps = 0;
+    answer.bytes = 0;
+    write_all(&answer, sizeof answer);
+    _exit(2);
+}
+
+static _Noreturn void fail_launch(const char *why) {
+    snprintf(answer.fault, sizeof answer.fault, "kernel %.80s: %s", running, why);
+    give_up(SOFT_LAUNCH_FAILED);
+}
+
+static void on_fault(int sig, siginfo_t *info, void *context) {
+    const char *what = sig == SIGSEGV || sig == SIGBUS ? "illegal address" : sig == SIGILL ? "illegal instruction"
+                     : sig == SIGFPE ? "integer division by zero" : "abort";
+    (void)context;
+    snprintf(answer.fault, sizeof answer.fault, "kernel %.80s: %s %p", running, what, info->si_addr);
+    give_up(sig == SIGSEGV || sig == SIGBUS ? SOFT_ILLEGAL_ADDRESS : sig == SIGILL ? SOFT_ILLEGAL_INSTRUCTION : SOFT_LAUNCH_FAILED);
+}
+
+/* Once a second: a kernel that does not end, or whose program has died, is ended here. */
+static void on_tick(int sig) {
+    struct pollfd p = { SOFT_FD_SOCKET, 0, 0 };
+    (void)sig;
+    if (poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLERR)) _exit(0);
+    if (!timeout_seconds || ++seconds < timeout_seconds) return;
+    snprintf(answer.fault, sizeof answer.fault, "kernel %.80s: still running after %u s", running, seconds);
+    give_up(SOFT_LAUNCH_TIMEOUT);
+}
+
+static void set_tick(unsigned period) {
+    struct itimerval t = { { (time_t)period, 0 }, { (time_t)period, 0 } };
+    seconds = 0;
+    setitimer(ITIMER_REAL, &t, NULL);
+}
+
+static void catch_faults(void) {
+    static char stack[64 << 10];
+    static const int fatal[] = { SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT };
+    stack_t alternate = { .ss_sp = stack, .ss_size = sizeof stack };
+    struct sigaction a;
+    memset(&a, 0, sizeof a);
+    sigaltstack(&alternate, NULL);
+    a.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    a.sa_sigaction = on_fault;
+    for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++) sigaction(fatal[i], &a, NULL);
+    memset(&a, 0, sizeof a);
+    a.sa_flags = SA_ONSTACK | SA_RESTART;
+    a.sa_handler = on_tick;
+    sigaction(SIGALRM, &a, NULL);
+}
+
+static uint64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+static long long clock_of_kernels(void) { return (long long)now(); }
+
+/* ---------------- modules: loaded once for each content, and kept */
+
+typedef struct loaded { soft_module *module; uint64_t hash; char *names; size_t bytes; } loaded;
+static loaded *modules;
+static unsigned nmodules;
+
+static void barrier(void);
+static unsigned long long shuffle(int kind, unsigned long long mask, unsigned long long value, int lane, int width);
+
+static void *open_library(const void *data, size_t n) {
+    static unsigned count;
+    const char *folder = getenv("TMPDIR");
+    char path[4096];
+    void *library = NULL;
+    snprintf(path, sizeof path, "%s/softgpu-%ld-%d-%u.so", folder && *folder ? folder : "/tmp", (long)getpid(), device, count++);
+    FILE *f = fopen(path, "wb");
+    if (f && fwrite(data, 1, n, f) == n && !fflush(f)) library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) snprintf(answer.fault, sizeof answer.fault, "module: %.200s", f ? dlerror() : path);
+    if (f) fclose(f);
+    unlink(path);
+    return library;
+}
+
+/* The kernels' names and the sizes of their parameters, a line each; first the module's number and shared memory. */
+static void describe(loaded *l) {
+    FILE *f = open_memstream(&l->names, &l->bytes);
+    if (!f) exit(3);
+    fprintf(f, "%u %u %u\n", (unsigned)(l - modules), l->module->shared_bytes - 16, l->module->kernels);  /* less what the prelude takes */
+    for (unsigned k = 0; k < l->module->kernels; k++) {
+        const soft_kernel *kernel = &l->module->kernel[k];
+        fprintf(f, "%s %u", kernel->name, kernel->count);
+        for (unsigned i = 0; i < kernel->count; i++) fprintf(f, " %u", kernel->size[i]);
+        fputc('\n', f);
+    }
+    fclose(f);
+}
+
+static void unseal(const soft_module *m) {
+    uintptr_t start = (uintptr_t)m->shared / PAGE * PAGE, end = soft_round((uintptr_t)m->shared + m->shared_bytes, PAGE);
+    if (m->sealed && mprotect((void *)start, end - start, PROT_READ | PROT_WRITE | PROT_EXEC)) perror("softgpu: mprotect");
+}
+
+static loaded *load(const soft_command *c) {
+    for (unsigned i = 0; i < nmodules; i++)
+        if (modules[i].hash == c->to) return &modules[i];
+    void *library = open_library(c + 1, c->bytes);
+    soft_module *m = library ? (soft_module *)dlsym(library, "softgpu_module") : NULL;
+    if (!m) return NULL;
+    loaded *grown = (loaded *)realloc(modules, (nmodules + 1) * sizeof *modules);
+    if (!grown) exit(3);
+    modules = grown;
+    loaded *l = &modules[nmodules++];
+    memset(l, 0, sizeof *l);
+    l->module = m, l->hash = c->to;
+    m->barrier = barrier, m->shuffle = shuffle, m->clock = clock_of_kernels;
+    unseal(m);
+    describe(l);
+    return l;
+}
+
+/* ---------------- threads of a block that meet */
+
+enum { FRESH, READY, AT_BARRIER, AT_WARP, ENDED };
+typedef struct thread {
+    int state, kind, lane, width;
+    unsigned index;
+    unsigned long long mask, value, result;
+    void *stack, *sp;
+} thread;
+
+static thread threads[1024];
+static thread *current;
+static unsigned nthreads;
+static void *stacks[1024];
+static unsigned nstacks;
+static soft_module *module_now;
+static const soft_kernel *kernel_now;
+static void **args_now;
+
+#if defined __x86_64__
+/* What a function may not change goes on the stack, and the stack is changed. */
+void soft_switch(void **save, void *load);
+__asm__(".text\n.globl soft_switch\n.type soft_switch,@function\nsoft_switch:\n"
+        "  push %rbp\n  push %rbx\n  push %r12\n  push %r13\n  push %r14\n  push %r15\n"
+        "  mov %rsp, (%rdi)\n  mov %rsi, %rsp\n"
+        "  pop %r15\n  pop %r14\n  pop %r13\n  pop %r12\n  pop %rbx\n  pop %rbp\n  ret\n"
+        ".size soft_switch,.-soft_switch\n");
+static void *scheduler;
+static void to_scheduler(thread *t) { soft_switch(&t->sp, scheduler); }
+static void to_thread(thread *t) { soft_switch(&scheduler, t->sp); }
+static void prepare(thread *t, void (*entry)(void)) {
+    void **top = (void **)((char *)t->stack + STACK);
+    *--top = NULL;                             /* where entry would return to; keeps the alignment that calls leave */
+    memcpy(--top, &entry, sizeof entry);
+    for (int i = 0; i < 6; i++) *--top = NULL;
+    t->sp = top;
+}
+#else
+static ucontext_t scheduler, contexts[1024];
+static void to_scheduler(thread *t) { swapcontext(&contexts[t - threads], &scheduler); }
+static void to_thread(thread *t) { swapcontext(&scheduler, &contexts[t - threads]); }
+static void prepare(thread *t, void (*entry)(void)) {
+    ucontext_t *c = &contexts[t - threads];
+    getcontext(c);
+    c->uc_stack.ss_sp = t->stack;
+    c->uc_stack.ss_size = STACK;
+    c->uc_link = NULL;
+    makecontext(c, entry, 0);
+}
+#endif
+
+static void thread_entry(void) {
+    for (;;) {                                 /* a stack is used again without a new start */
+        kernel_now->one(args_now);
+        current->state = ENDED;
+        to_scheduler(current);
+    }
+}
+
+static void *take_stack(void) {
+    if (nstacks) return stacks[--nstacks];
+    char *p = (char *)mmap(NULL, STACK + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED || mprotect(p, PAGE, PROT_NONE)) fail_launch("no memory for stacks");
+    return p + PAGE;
+}
+
+static void show_thread(thread *t) {
+    const unsigned *n = module_now->block_size;
+    module_now->thread[0] = t->index % n[0];
+    module_now->thread[1] = t->index / n[0] % n[1];
+    module_now->thread[2] = t->index / n[0] / n[1];
+}
+
+static void run_thread(thread *t) {
+    if (t->state == FRESH) {
+        t->stack = take_stack();
+        prepare(t, thread_entry);
+    }
+    t->state = READY;
+    current = t;
+    show_thread(t);
+    to_thread(t);
+    if (t->state != ENDED) return;
+    stacks[nstacks++] = t->stack;
+    t->stack = NULL;
+}
+
+static void barrier(void) {
+    if (!current) fail_launch("a barrier in a kernel whose source seems to have none");
+    current->state = AT_BARRIER;
+    to_scheduler(current);
+}
+
+static unsigned long long shuffle(int kind, unsigned long long mask, unsigned long long value, int lane, int width) {
+    thread *t = current;
+    if (!t) fail_launch("a shuffle in a kernel whose source seems to have none");
+    t->state = AT_WARP, t->kind = kind, t->mask = mask, t->value = value, t->lane = lane, t->width = width;
+    to_scheduler(t);
+    return t->result;
+}
+
+/* The lane that `lane` takes its value from. Beyond its segment's ends that is itself. */
+static int source_lane(const thread *t, int lane) {
+    int width = t->width, in = lane & (width - 1), start = lane - in, from;
+    switch (t->kind) {
+    case SOFT_SHFL_INDEX: return start + (t->lane & (width - 1));
+    case SOFT_SHFL_UP:    return in - t->lane < 0 ? lane : lane - t->lane;
+    case SOFT_SHFL_DOWN:  return in + t->lane >= width ? lane : lane + t->lane;
+    case SOFT_SHFL_XOR:   return from = lane ^ t->lane, from >= start + width ? lane : from;
+    default:              return lane;
+    }
+}
+
+static unsigned long long result_of(thread *warp, int n, int lane, unsigned long long here) {
+    thread *t = &warp[lane];
+    unsigned long long votes = 0;
+    int from = source_lane(t, lane);
+    if (t->kind == SOFT_SHFL_BALLOT) {
+        for (int i = 0; i < n; i++)
+            if (here >> i & 1 && warp[i].value) votes |= 1ull << i;
+        return votes;
+    }
+    return from < n && here >> from & 1 ? warp[from].value : NOTHING;
+}
+
+/* Who must be at the same shuffle before lane i may go on. Where masks say it, all of those that have not ended; where
+   nothing does, those that came are the ones that are active. */
+static unsigned long long needed(const thread *warp, int i, unsigned long long alive) {
+    unsigned long long need = module_now->masks ? warp[i].mask & alive : 1ull << i;
+    if (!(need >> i & 1)) fail_launch("a shuffle whose mask leaves out the thread that calls it");
+    return need;
+}
+
+static int is_same_meeting(const thread *a, const thread *b) {
+    return b->state == AT_WARP && a->kind == b->kind && (!module_now->masks || a->mask == b->mask);
+}
+
+/* One exchange of the lanes of a warp that wait for one; false if none may go on. */
+static int exchange(thread *warp, int n) {
+    unsigned long long alive = 0, go = 0;
+    for (int i = 0; i < n; i++)
+        if (warp[i].state != ENDED) alive |= 1ull << i;
+    for (int i = 0; i < n; i++) {
+        unsigned long long here = 0;
+        if (warp[i].state != AT_WARP) continue;
+        for (int k = 0; k < n; k++)
+            if (is_same_meeting(&warp[i], &warp[k])) here |= 1ull << k;
+        if (needed(warp, i, alive) & ~here) continue;
+        if (module_now->masks) here &= warp[i].mask;
+        warp[i].result = result_of(warp, n, i, here);
+        go |= 1ull << i;
+    }
+    for (int i = 0; i < n; i++)
+        if (go >> i & 1) warp[i].state = READY;
+    return go != 0;
+}
+
+/* Runs the threads of a warp until each has ended or waits for more than the warp, so that no other warp has moved when
+   it does: only a barrier makes one wait for another. */
+static void run_warp(thread *warp, unsigned n, unsigned backwards) {
+    do {
+        for (unsigned k = 0; k < n; k++) {
+            thread *t = &warp[backwards & 1 ? n - 1 - k : k];
+            if (t->state == FRESH || t->state == READY) run_thread(t);
+        }
+        backwards++;
+    } while (exchange(warp, (int)n));
+}
+
+/* Every thread has ended or waits. Lets those at the barrier go on; false once all have ended. */
+static int meet(void) {
+    unsigned at_barrier = 0, ended = 0;
+    for (unsigned i = 0; i < nthreads; i++) at_barrier += threads[i].state == AT_BARRIER, ended += threads[i].state == ENDED;
+    if (ended == nthreads) return 0;
+    if (at_barrier + ended < nthreads) fail_launch("a shuffle that not all threads of its mask reach");
+    if (ended) fail_launch("a barrier that not all threads of the block reach");
+    for (unsigned i = 0; i < nthreads; i++) threads[i].state = READY;
+    return 1;
+}
+
+static void run_meeting_block(unsigned backwards) {
+    unsigned size = (unsigned)module_now->warp, warps = (nthreads + size - 1) / size;
+    for (unsigned i = 0; i < nthreads; i++) threads[i].state = FRESH, threads[i].index = i;
+    do {
+        for (unsigned k = 0; k < warps; k++) {
+            unsigned first = (backwards & 1 ? warps - 1 - k : k) * size;
+            run_warp(threads + first, nthreads - first < size ? nthreads - first : size, backwards);
+        }
+        backwards++;
+    } while (meet());
+    current = NULL;
+}
+
+/* ---------------- kernels */
+
+static void spoil_shared(const soft_module *m, unsigned dynamic) {
+    memset(m->shared, 0xA5, m->shared_bytes);
+    for (unsigned i = 0; i < m->dynamics; i++) memset(m->dynamic[i], 0xA5, dynamic + PAGE);
+}
+
+static void check_shared(const soft_module *m, unsigned dynamic) {
+    for (unsigned i = 0; i < m->dynamics; i++)
+        for (size_t k = 0; k < PAGE; k++)
+            if ((unsigned char)m->dynamic[i][dynamic + k] != 0xA5) fail_launch("writes past the end of its dynamic shared memory");
+}
+
+static void run_block(uint64_t block, const soft_command *c, unsigned backwards) {
+    soft_module *m = module_now;
+    m->block[0] = (unsigned)(block % c->grid[0]);
+    m->block[1] = (unsigned)(block / c->grid[0] % c->grid[1]);
+    m->block[2] = (unsigned)(block / c->grid[0] / c->grid[1]);
+    spoil_shared(m, c->shared);
+    if (m->meets) run_meeting_block(backwards);
+    else kernel_now->all(args_now, (int)(backwards & 1));
+    check_shared(m, c->shared);
+}
+
+static void launch(soft_command *c) {
+    static unsigned count;                     /* so that no order can be relied on */
+    void *args[1024];
+    char *p = (char *)(c + 1);
+    module_now = modules[c->module].module;
+    kernel_now = &module_now->kernel[c->kernel];
+    running = kernel_now->name;
+    for (unsigned i = 0; i < kernel_now->count && i < 1024; i++) args[i] = p, p += soft_round(kernel_now->size[i], 16);
+    args_now = args;
+    nthreads = c->block[0] * c->block[1] * c->block[2];
+    memcpy(module_now->block_size, c->block, sizeof c->block);
+    memcpy(module_now->grid_size, c->grid, sizeof c->grid);
+    uint64_t blocks = (uint64_t)c->grid[0] * c->grid[1] * c->grid[2];
+    unsigned order = count++;
+    for (uint64_t b = 0; b < blocks; b++) run_block(order & 1 ? blocks - 1 - b : b, c, order / 2 + (unsigned)b);
+    running = "";
+}
+
+/* ---------------- memory and commands */
+
+static void *at(uint64_t address) { return (void *)(uintptr_t)address; }
+
+static void map(int fd, int which, int access) {
+    uint64_t start = SOFT_ADDRESS(base, which);
+    if (mmap(at(start), SOFT_SPAN, access, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED) {
+        perror("softgpu: device process: mmap");
+        exit(3);
+    }
+}
+
+static void allow_peer(const soft_command *c) {
+    int peer = (int)c->to;
+    if (c->from) map(SOFT_FD_MEMORY + peer, peer, PROT_READ | PROT_WRITE);
+    else mmap(at(SOFT_ADDRESS(base, peer)), SOFT_SPAN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+}
+
+static uint64_t *stamps;
+static size_t stamps_room;
+static void stamp(void) {
+    if (answer.stamps == stamps_room) {
+        stamps_room = stamps_room ? 2 * stamps_room : 64;
+        stamps = (uint64_t *)realloc(stamps, stamps_room * sizeof *stamps);
+        if (!stamps) exit(3);
+    }
+    stamps[answer.stamps++] = now();
+}
+
+static void run_command(soft_command *c, loaded **module) {
+    running = c->kind == SOFT_LAUNCH ? "" : "(copy)";
+    switch (c->kind) {
+    case SOFT_ACCESS:
+        if (mprotect(at(c->to), c->bytes, c->from ? PROT_READ | PROT_WRITE : PROT_NONE)) fail_launch("mprotect");
+        break;
+    case SOFT_LAUNCH: launch(c); break;
+    case SOFT_COPY:   memmove(at(c->to), at(c->from), c->bytes); break;
+    case SOFT_WRITE:  memcpy(at(c->to), c + 1, c->bytes); break;
+    case SOFT_SET:    memset(at(c->to), (int)c->value, c->bytes); break;
+    case SOFT_STAMP:  stamp(); break;
+    case SOFT_PEER:   allow_peer(c); break;
+    case SOFT_LOAD:
+        *module = load(c);
+        if (!*module) answer.status = SOFT_INVALID_IMAGE;
+        break;
+    default: fail_launch("an unknown command");
+    }
+}
+
+static void serve(void) {
+    static char *buffer;
+    static size_t room;
+    soft_batch b;
+    loaded *module = NULL;
+    read_all(&b, sizeof b);
+    if (b.bytes > room) {
+        free(buffer);
+        room = b.bytes;
+        buffer = (char *)aligned_alloc(64, soft_round(room, 64));
+        if (!buffer) exit(3);
+    }
+    read_all(buffer, b.bytes);
+    memset(&answer, 0, sizeof answer);
+    timeout_seconds = b.timeout;
+    set_tick(1);
+    char *p = buffer;
+    for (uint32_t i = 0; i < b.count; i++) {
+        soft_command *c = (soft_command *)(void *)p;
+        run_command(c, &module);
+        p += c->head;
+    }
+    set_tick(0);
+    answer.bytes = module ? module->bytes : 0;
+    write_all(&answer, sizeof answer);
+    if (answer.stamps) write_all(stamps, answer.stamps * sizeof *stamps);
+    if (module) write_all(module->names, module->bytes);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 4) {
+        fprintf(stderr, "%s: started by the software GPU's driver, not by hand\n", argv[0]);
+        return 1;
+    }
+    base = strtoull(argv[1], NULL, 16);
+    device = atoi(argv[2]);
+    devices = atoi(argv[3]);
+    /* nobody else may take the addresses of devices that are not mapped yet */
+    mmap(at(base), (SOFT_MAX_DEVICES + 1) * SOFT_SPAN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+    map(SOFT_FD_MEMORY + device, device, PROT_NONE);
+    map(SOFT_FD_PINNED, SOFT_MAX_DEVICES, PROT_READ | PROT_WRITE);
+    answer.status = devices ? (int32_t)lgamma(1.0) : 0;   /* kernels find the mathematics here */
+    catch_faults();
+    for (;;) serve();
+}

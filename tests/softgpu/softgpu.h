@@ -1,0 +1,112 @@
+/* softgpu.h - a GPU made of software, for tests: what its parts agree on.
+
+   libcuda.so.1 and libamdhip64.so.6 (driver.c with cuda.c or hip.c) are what a program loads. They queue its work and
+   hand it to one device process a device (device.c), which maps the device's memory at the addresses that the program
+   holds but cannot touch. libnvrtc.so.13 and libhiprtc.so.6 (compiler.c) make images: a header and a shared library
+   compiled by the host's compiler from the kernel source behind a prelude (prelude.c).
+
+   Memory: each device has a span of addresses of its own, the same in every process, and pinned host memory another.
+   The file behind a span is a memfd. A program's process reserves the spans with no access, and gives access to the
+   pinned blocks alone. The bases lie where neither an executable, nor a stack, nor a sanitiser's shadow does. */
+#ifndef SOFTGPU_H
+#define SOFTGPU_H
+#include <stddef.h>
+#include <stdint.h>
+
+#define SOFT_MAX_DEVICES 8
+#define SOFT_SPAN        ((uint64_t)4 << 30)
+#define SOFT_CUDA_BASE   ((uint64_t)0x566000000000)
+#define SOFT_HIP_BASE    ((uint64_t)0x567000000000)
+#define SOFT_ADDRESS(base, device) ((base) + (uint64_t)(device) * SOFT_SPAN)  /* device SOFT_MAX_DEVICES: pinned memory */
+#define SOFT_MOST_SHARED 101376                /* bytes of shared memory that a block may have */
+
+/* The files that a device process is started with */
+enum { SOFT_FD_SOCKET = 3, SOFT_FD_PINNED, SOFT_FD_MEMORY };  /* then one for each device */
+
+/* ---------------- images: what a program takes for a cubin */
+
+#define SOFT_MAGIC "SoftGPU"
+typedef struct soft_image {
+    char magic[8];
+    char arch[56];                             /* "90", "90a" or "gfx90a" */
+    uint64_t bytes, hash;                      /* of the shared library that follows */
+} soft_image;
+
+#define SOFT_PTX "//\n// Generated for a software GPU\n//\n.target sm_"      /* then the arch, newline, the image in hex */
+
+/* ---------------- what such a shared library exports, by the name softgpu_module */
+
+typedef struct soft_kernel {
+    const char *name;
+    const unsigned *size;                      /* of each parameter */
+    unsigned count;
+    void (*one)(void **args);                  /* the thread that threadIdx says */
+    void (*all)(void **args, int backwards);   /* every thread of a block, one after the other */
+} soft_kernel;
+
+enum { SOFT_SHFL_INDEX, SOFT_SHFL_UP, SOFT_SHFL_DOWN, SOFT_SHFL_XOR, SOFT_SHFL_BALLOT, SOFT_SYNC_WARP };
+
+typedef struct soft_module {
+    const soft_kernel *kernel;
+    unsigned kernels;
+    int meets;                                 /* its threads have barriers or shuffles */
+    int warp;                                  /* threads in one */
+    int masks;                                 /* shuffles say who takes part (CUDA) */
+    int sealed;                                /* tcc puts a section with a name where nothing may be written */
+    unsigned *thread, *block, *block_size, *grid_size;                        /* three numbers each */
+    char *shared;                              /* static shared memory */
+    unsigned shared_bytes;
+    char *const *dynamic;                      /* arrays for dynamic shared memory, each of SOFT_MOST_SHARED and a page */
+    unsigned dynamics;
+    void (*barrier)(void);                     /* these are filled in by the device process */
+    unsigned long long (*shuffle)(int kind, unsigned long long mask, unsigned long long value, int lane, int width);
+    long long (*clock)(void);
+} soft_module;
+
+/* ---------------- what is sent to a device process: a batch of commands, answered once */
+
+enum { SOFT_ACCESS, SOFT_LAUNCH, SOFT_COPY, SOFT_WRITE, SOFT_SET, SOFT_STAMP, SOFT_PEER, SOFT_LOAD };
+
+typedef struct soft_batch { uint64_t bytes; uint32_t count, timeout; } soft_batch;    /* seconds */
+
+typedef struct soft_command {
+    uint32_t kind;
+    uint32_t head;                             /* with what follows `data` here, a multiple of 16 */
+    uint64_t bytes;                            /* that follow, or that are copied or set */
+    uint64_t to, from;                         /* addresses; ACCESS, PEER: from is 0 or 1; LOAD: to is the hash */
+    uint32_t module, kernel;
+    uint32_t grid[3], block[3], shared, value;
+} soft_command;                                /* LAUNCH: then each argument at a multiple of 16; WRITE, LOAD: then the bytes */
+
+typedef struct soft_answer {
+    int32_t status;                            /* a code of CUDA's or HIP's, which are the same here */
+    uint32_t stamps;                           /* 64-bit nanoseconds that follow */
+    uint64_t bytes;                            /* of text that follows those: a loaded module's kernels */
+    char fault[240];
+} soft_answer;
+
+enum {
+    SOFT_OK = 0, SOFT_INVALID_VALUE = 1, SOFT_OUT_OF_MEMORY = 2, SOFT_NOT_INITIALIZED = 3, SOFT_NO_DEVICE = 100,
+    SOFT_INVALID_DEVICE = 101, SOFT_INVALID_IMAGE = 200, SOFT_INVALID_CONTEXT = 201, SOFT_NO_BINARY = 209,
+    SOFT_PEER_UNSUPPORTED = 217, SOFT_OPERATING_SYSTEM = 304, SOFT_INVALID_HANDLE = 400, SOFT_NOT_FOUND = 500,
+    SOFT_NOT_READY = 600, SOFT_ILLEGAL_ADDRESS = 700, SOFT_LAUNCH_TIMEOUT = 702, SOFT_PEER_ENABLED = 704,
+    SOFT_ILLEGAL_INSTRUCTION = 715, SOFT_LAUNCH_FAILED = 719, SOFT_CAPTURE_UNSUPPORTED = 900,
+    SOFT_CAPTURE_INVALIDATED = 901, SOFT_CAPTURE_MERGE = 902, SOFT_CAPTURE_UNMATCHED = 903,
+    SOFT_CAPTURE_UNJOINED = 904, SOFT_CAPTURE_ISOLATION = 905, SOFT_CAPTURE_IMPLICIT = 906, SOFT_CAPTURED_EVENT = 907,
+    SOFT_WRONG_THREAD = 908
+};
+
+static inline uint64_t soft_hash(uint64_t h, const void *data, size_t n) {    /* FNV-1a, eight bytes at a time */
+    const unsigned char *p = (const unsigned char *)data;
+    uint64_t w;
+    for (; n >= 8; n -= 8, p += 8) {
+        w = 0;
+        for (int i = 7; i >= 0; i--) w = w << 8 | p[i];
+        h = (h ^ w) * 0x100000001b3u;
+        h ^= h >> 29;
+    }
+    for (; n; n--) h = (h ^ *p++) * 0x100000001b3u;
+    return h ^ h >> 32;
+}
+static inline size_t soft_round(size_t n, size_t to) { return (n + to - 1) / to * to; }
+#endif

@@ -1,0 +1,1201 @@
+/* The software GPU on its own: the libraries that stand in for CUDA's and HIP's must be as strict as a GPU, or the tests
+   that run on them prove little. They are looked for in the folder $SOFTGPU, or build/softgpu; without them all is
+   skipped. Each test runs in a process of its own, as what is shown depends on the environment a process starts with. */
+#define _XOPEN_SOURCE 700
+#include "test.h"
+#include <stdint.h>
+#if defined __linux__
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef struct context *ctx;
+typedef struct stream *stream;
+typedef struct event *event;
+typedef struct module *module;
+typedef struct function *function;
+typedef struct graph *graph;
+typedef struct program *program;
+typedef uint64_t ptr;
+
+#define CUDA(X)                                                                                                       \
+    X(cuInit, (unsigned)) X(cuDriverGetVersion, (int *)) X(cuDeviceGetCount, (int *)) X(cuDeviceGet, (int *, int))    \
+    X(cuDeviceGetName, (char *, int, int)) X(cuDeviceGetAttribute, (int *, int, int))                                 \
+    X(cuDeviceTotalMem_v2, (size_t *, int)) X(cuDeviceGetPCIBusId, (char *, int, int))                                \
+    X(cuDevicePrimaryCtxRetain, (ctx *, int)) X(cuDevicePrimaryCtxRelease_v2, (int)) X(cuCtxPushCurrent_v2, (ctx))    \
+    X(cuCtxPopCurrent_v2, (ctx *)) X(cuCtxGetCurrent, (ctx *)) X(cuCtxSetCurrent, (ctx)) X(cuCtxSynchronize, (void))  \
+    X(cuStreamCreate, (stream *, unsigned)) X(cuStreamDestroy_v2, (stream)) X(cuStreamSynchronize, (stream))          \
+    X(cuStreamQuery, (stream)) X(cuStreamWaitEvent, (stream, event, unsigned)) X(cuEventCreate, (event *, unsigned))  \
+    X(cuEventDestroy_v2, (event)) X(cuEventRecord, (event, stream)) X(cuEventSynchronize, (event))                    \
+    X(cuEventQuery, (event)) X(cuEventElapsedTime, (float *, event, event)) X(cuMemAlloc_v2, (ptr *, size_t))         \
+    X(cuMemFree_v2, (ptr)) X(cuMemGetInfo_v2, (size_t *, size_t *)) X(cuMemHostAlloc, (void **, size_t, unsigned))    \
+    X(cuMemFreeHost, (void *)) X(cuMemcpyHtoD_v2, (ptr, const void *, size_t))                                        \
+    X(cuMemcpyDtoH_v2, (void *, ptr, size_t)) X(cuMemcpyHtoDAsync_v2, (ptr, const void *, size_t, stream))            \
+    X(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, stream)) X(cuMemcpyDtoDAsync_v2, (ptr, ptr, size_t, stream))        \
+    X(cuMemcpyPeerAsync, (ptr, ctx, ptr, ctx, size_t, stream)) X(cuDeviceCanAccessPeer, (int *, int, int))            \
+    X(cuCtxEnablePeerAccess, (ctx, unsigned)) X(cuMemsetD8Async, (ptr, unsigned char, size_t, stream))                \
+    X(cuModuleLoadData, (module *, const void *)) X(cuModuleUnload, (module))                                         \
+    X(cuModuleLoadDataEx, (module *, const void *, unsigned, int *, void **)) X(cuEventElapsedTime_v2, (float *, event, event)) \
+    X(cuModuleGetFunction, (function *, module, const char *)) X(cuFuncGetAttribute, (int *, int, function))          \
+    X(cuFuncSetAttribute, (function, int, int)) X(cuGetErrorName, (int, const char **))                               \
+    X(cuGetErrorString, (int, const char **)) X(cuStreamBeginCapture_v2, (stream, int))                               \
+    X(cuStreamEndCapture, (stream, graph *)) X(cuGraphInstantiateWithFlags, (graph *, graph, unsigned long long))     \
+    X(cuGraphLaunch, (graph, stream)) X(cuGraphExecDestroy, (graph)) X(cuGraphDestroy, (graph))                       \
+    X(cuLaunchKernel, (function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, stream, void **, void **))
+#define NVRTC(X)                                                                                                      \
+    X(nvrtcVersion, (int *, int *)) X(nvrtcGetNumSupportedArchs, (int *)) X(nvrtcGetSupportedArchs, (int *))          \
+    X(nvrtcCreateProgram, (program *, const char *, const char *, int, const char *const *, const char *const *))     \
+    X(nvrtcCompileProgram, (program, int, const char *const *)) X(nvrtcGetProgramLogSize, (program, size_t *))        \
+    X(nvrtcGetProgramLog, (program, char *)) X(nvrtcGetCUBINSize, (program, size_t *)) X(nvrtcGetCUBIN, (program, char *)) \
+    X(nvrtcGetPTXSize, (program, size_t *)) X(nvrtcGetPTX, (program, char *)) X(nvrtcDestroyProgram, (program *))
+#define POINTER(name, args) static int (*name) args;
+CUDA(POINTER)
+NVRTC(POINTER)
+static const char *(*nvrtcGetErrorString)(int);
+static void (*softgpu_fail)(const char *, int, int), (*softgpu_fail_rtc)(const char *, int, int), (*softgpu_reset_counts)(void);
+static long (*softgpu_calls)(const char *), (*softgpu_live)(const char *);
+
+/* ---------------- a process for each test */
+
+static const char *folder(void) { return getenv("SOFTGPU") ? getenv("SOFTGPU") : "build/softgpu"; }
+static void *open_library(const char *name) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", folder(), name);
+    void *l = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!l) fprintf(stderr, "%s\n", dlerror()), exit(3);
+    return l;
+}
+static void find(void *library, const char *name, void *to) {
+    void *p = dlsym(library, name);
+    if (!p) fprintf(stderr, "%s is missing\n", name), exit(3);
+    memcpy(to, &p, sizeof p);
+}
+static void load_cuda(void) {
+    void *cuda = open_library("libcuda.so.1"), *rtc = open_library("libnvrtc.so.13");
+#define FIND_CUDA(name, args) find(cuda, #name, &name);
+#define FIND_NVRTC(name, args) find(rtc, #name, &name);
+    CUDA(FIND_CUDA)
+    NVRTC(FIND_NVRTC)
+    find(rtc, "nvrtcGetErrorString", &nvrtcGetErrorString);
+    find(rtc, "softgpu_fail", &softgpu_fail_rtc);
+    find(cuda, "softgpu_fail", &softgpu_fail);
+    find(cuda, "softgpu_reset_counts", &softgpu_reset_counts);
+    find(cuda, "softgpu_calls", &softgpu_calls);
+    find(cuda, "softgpu_live", &softgpu_live);
+}
+
+/* Runs it with these settings, "NAME=value NAME=value"; gives how the process ended. */
+static int in_process(void (*body)(void), const char *settings) {
+    int status = -1;
+    fflush(stdout), fflush(stderr);
+    pid_t pid = fork();
+    if (!pid) {
+        char copy[400];
+        snprintf(copy, sizeof copy, "%s", settings);
+        for (char *p = strtok(copy, " "); p; p = strtok(NULL, " ")) {
+            char *value = strchr(p, '=');
+            *value++ = 0;
+            setenv(p, value, 1);
+        }
+        test_bad = 0;
+        body();
+        exit(test_bad != 0);
+    }
+    if (pid < 0 || waitpid(pid, &status, 0) != pid) return -1;
+    return status;
+}
+static bool absent(void) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/libcuda.so.1", folder());
+    return access(path, R_OK) != 0;
+}
+#define RUN(body, settings) do {                                                                  \
+        if (absent()) SKIP("the software GPU is not built (build/softgpu, or $SOFTGPU)");        \
+        CHECK(in_process(body, settings) == 0);                                                   \
+    } while (0)
+#define IS(call, code) do {                                                                       \
+        int is_ = (call);                                                                         \
+        if (!CHECK(is_ == (code))) fprintf(stderr, "    %s gives %d\n", #call, is_);             \
+    } while (0)
+
+/* ---------------- shorter words */
+
+static ctx here;
+static stream s0;
+
+static void begin(void) {                      /* a context, a stream */
+    load_cuda();
+    IS(cuInit(0), 0);
+    IS(cuDevicePrimaryCtxRetain(&here, 0), 0);
+    IS(cuCtxPushCurrent_v2(here), 0);
+    IS(cuStreamCreate(&s0, 1), 0);
+}
+
+static char *compile_as(const char *source, const char *name, const char *const *options, int n, int want, bool ptx) {
+    program p = NULL;
+    size_t size = 0;
+    char *out = NULL;
+    IS(nvrtcCreateProgram(&p, source, name, 0, NULL, NULL), 0);
+    int code = nvrtcCompileProgram(p, n, options);
+    IS(nvrtcGetProgramLogSize(p, &size), 0);
+    char *log = (char *)calloc(1, size + 1);
+    IS(nvrtcGetProgramLog(p, log), 0);
+    if (!CHECK(code == want)) fprintf(stderr, "    %d: %s\n", code, log);
+    if (code) return nvrtcDestroyProgram(&p), log;
+    free(log);
+    IS(ptx ? nvrtcGetPTXSize(p, &size) : nvrtcGetCUBINSize(p, &size), 0);
+    out = (char *)calloc(1, size + 1);
+    IS(ptx ? nvrtcGetPTX(p, out) : nvrtcGetCUBIN(p, out), 0);
+    IS(nvrtcDestroyProgram(&p), 0);
+    CHECK(p == NULL);
+    return out;
+}
+static module load(const char *source) {
+    static const char *const options[] = { "--gpu-architecture=sm_90", "-std=c++17", "-DTHREE=3" };
+    module m = NULL;
+    char *image = compile_as(source, "test.cu", options, 3, 0, false);
+    IS(cuModuleLoadData(&m, image), 0);
+    free(image);
+    return m;
+}
+static function get(module m, const char *name) {
+    function f = NULL;
+    IS(cuModuleGetFunction(&f, m, name), 0);
+    return f;
+}
+static function kernel(const char *source) { return get(load(source), "f"); }
+static ptr device_memory(size_t n) {
+    ptr p = 0;
+    IS(cuMemAlloc_v2(&p, n), 0);
+    return p;
+}
+static void *pinned_memory(size_t n) {
+    void *p = NULL;
+    IS(cuMemHostAlloc(&p, n, 0), 0);
+    return p;
+}
+static int launch(function f, unsigned grid, unsigned block, unsigned shared, stream s, ptr p, int n) {
+    void *args[] = { &p, &n };
+    return cuLaunchKernel(f, grid, 1, 1, block, 1, 1, shared, s, args, NULL);
+}
+static int at(ptr p, int i) {
+    int v = -1;
+    IS(cuMemcpyDtoH_v2(&v, p + 4 * (ptr)i, 4), 0);
+    return v;
+}
+
+static const char add_n[] =
+    "extern \"C\" __global__ void __launch_bounds__(256) f(int *p, int n) {\n"
+    "    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);\n"
+    "    p[i] += n;\n"
+    "}\n";
+
+/* ---------------- what there is */
+
+static void devices(void) {
+    int n = -1, v = 0, major = 0, minor = 0;
+    size_t bytes = 0;
+    char name[64], id[32];
+    const char *text = NULL;
+    load_cuda();
+    IS(cuDeviceGetCount(&n), 3);
+    IS(cuInit(0), 0);
+    IS(cuDeviceGetCount(&n), 0);
+    CHECK(n == 2);
+    IS(cuDeviceGet(&v, 1), 0);
+    IS(cuDeviceGet(&v, 2), 101);
+    IS(cuDeviceGetName(name, sizeof name, 0), 0);
+    CHECK_STR(name, "Software GPU 2");         /* CUDA_VISIBLE_DEVICES=2,0 */
+    IS(cuDeviceGetPCIBusId(id, sizeof id, 1), 0);
+    CHECK_STR(id, "0000:01:00.0");
+    IS(cuDeviceGetAttribute(&major, 75, 0), 0);
+    IS(cuDeviceGetAttribute(&minor, 76, 0), 0);
+    CHECK(major == 8 && minor == 6);
+    IS(cuDeviceGetAttribute(&v, 10, 0), 0);
+    CHECK(v == 32);
+    IS(cuDeviceGetAttribute(&v, 999, 0), 1);
+    IS(cuDeviceTotalMem_v2(&bytes, 0), 0);
+    CHECK(bytes == 1 << 20);
+    IS(cuDriverGetVersion(&v), 0);
+    CHECK(v == 12080);
+    IS(nvrtcVersion(&major, &minor), 0);
+    CHECK(major == 13);
+    IS(nvrtcGetNumSupportedArchs(&n), 0);
+    REQUIRE(n > 3 && n < 40);
+    int archs[40];
+    IS(nvrtcGetSupportedArchs(archs), 0);
+    CHECK(archs[0] == 75 && archs[n - 1] >= 120);
+    IS(cuGetErrorName(700, &text), 0);
+    CHECK_STR(text, "CUDA_ERROR_ILLEGAL_ADDRESS");
+    IS(cuGetErrorString(2, &text), 0);
+    CHECK_STR(text, "out of memory");
+    IS(cuGetErrorName(12345, &text), 1);
+    CHECK_STR(nvrtcGetErrorString(6), "NVRTC_ERROR_COMPILATION");
+}
+TEST(devices_and_attributes) {
+    RUN(devices, "SOFTGPU_DEVICES=3 CUDA_VISIBLE_DEVICES=2,0,7,1 SOFTGPU_ARCH=86 SOFTGPU_MEMORY=1048576 SOFTGPU_DRIVER_VERSION=12080");
+}
+
+static void no_device(void) {
+    load_cuda();
+    IS(cuInit(0), 100);
+}
+TEST(no_device) {
+    RUN(no_device, "CUDA_VISIBLE_DEVICES=-1");
+    RUN(no_device, "CUDA_VISIBLE_DEVICES=");
+    RUN(no_device, "SOFTGPU_DEVICES=0");
+}
+
+static void *other_thread(void *arg) {
+    ptr p = 0;
+    (void)arg;
+    IS(cuMemAlloc_v2(&p, 16), 201);            /* nothing is current in a new thread */
+    IS(cuCtxPushCurrent_v2(here), 0);
+    IS(cuMemAlloc_v2(&p, 16), 0);
+    IS(cuMemFree_v2(p), 0);
+    return NULL;
+}
+static void contexts(void) {
+    ctx other = NULL, c = NULL;
+    stream s = NULL;
+    pthread_t t;
+    begin();
+    IS(cuDevicePrimaryCtxRetain(&other, 1), 0);
+    IS(cuCtxPushCurrent_v2(other), 0);
+    IS(cuCtxGetCurrent(&c), 0);
+    CHECK(c == other);
+    IS(cuStreamCreate(&s, 1), 0);
+    IS(cuStreamSynchronize(s0), 201);          /* another device's */
+    ptr p = device_memory(256);
+    IS(cuCtxPopCurrent_v2(&c), 0);
+    CHECK(c == other);
+    IS(cuStreamSynchronize(s), 201);
+    IS(cuMemFree_v2(p), 201);
+    IS(cuMemsetD8Async(p, 1, 4, s0), 201);
+    pthread_create(&t, NULL, other_thread, NULL);
+    pthread_join(t, NULL);
+    IS(cuCtxSetCurrent(other), 0);
+    IS(cuMemFree_v2(p), 0);
+    IS(cuStreamDestroy_v2(s), 0);
+    IS(cuStreamDestroy_v2(s), 400);
+    IS(cuDevicePrimaryCtxRelease_v2(1), 0);
+    IS(cuCtxSynchronize(), 201);               /* released by all */
+    IS(cuCtxPopCurrent_v2(&c), 0);
+    IS(cuCtxPopCurrent_v2(&c), 201);
+    IS(cuCtxSynchronize(), 201);
+}
+TEST(contexts) { RUN(contexts, "SOFTGPU_DEVICES=2"); }
+
+/* ---------------- memory */
+
+static void memory(void) {
+    size_t free_bytes = 0, total = 0;
+    unsigned char bytes[16];
+    ptr p = 0, q = 0;
+    begin();
+    IS(cuMemAlloc_v2(&p, 0), 1);
+    IS(cuMemAlloc_v2(&p, (size_t)3 << 20), 2);
+    IS(cuMemAlloc_v2(&p, 1 << 20), 0);
+    IS(cuMemAlloc_v2(&q, (1 << 20) + 1), 2);
+    IS(cuMemAlloc_v2(&q, 100), 0);
+    IS(cuMemGetInfo_v2(&free_bytes, &total), 0);
+    CHECK(total == 2 << 20 && free_bytes == (1 << 20) - 256);
+    CHECK(softgpu_live("memory") == 2 && softgpu_live("bytes") == (1 << 20) + 256);
+    CHECK(p % 256 == 0 && q % 256 == 0 && (p > q ? p - q : q - p) > (1 << 20));
+    IS(cuMemcpyDtoH_v2(bytes, q + 84, 16), 0);
+    CHECK(bytes[0] == 0xA5 && bytes[15] == 0xA5);
+    IS(cuMemcpyDtoH_v2(bytes, q + 85, 16), 1);  /* past its end */
+    IS(cuMemcpyHtoD_v2(q, (const void *)(uintptr_t)p, 16), 1);
+    IS(cuMemFree_v2(q + 4), 1);
+    IS(cuMemFree_v2(p), 0);
+    IS(cuMemFree_v2(p), 1);
+    IS(cuMemFree_v2(q), 0);
+    CHECK(softgpu_live("memory") == 0 && softgpu_live("bytes") == 0 && softgpu_live("overruns") == 0);
+    for (int i = 0; i < 70000; i++)            /* the whole span of addresses, guards and all, and again */
+        if (cuMemAlloc_v2(&p, 100) || cuMemFree_v2(p)) CHECK(!"in a loop");
+    void *h = pinned_memory(1000);
+    memset(h, 1, 1000);
+    CHECK(softgpu_live("pinned") == 1);
+    IS(cuMemFreeHost(h), 0);
+    IS(cuMemFreeHost(h), 1);
+    CHECK(softgpu_live("pinned") == 0);
+}
+TEST(memory) { RUN(memory, "SOFTGPU_MEMORY=2097152"); }
+
+static void touch(void) {
+    begin();
+    *(volatile int *)(uintptr_t)device_memory(64) = 1;
+}
+static void touch_freed_pinned(void) {
+    begin();
+    int *p = (int *)pinned_memory(64);
+    IS(cuMemFreeHost(p), 0);
+    *(volatile int *)p = 1;
+}
+static bool crashed(int status) {              /* a sanitiser reports it instead */
+    return (WIFSIGNALED(status) && (WTERMSIG(status) == SIGSEGV || WTERMSIG(status) == SIGABRT)) || (WIFEXITED(status) && WEXITSTATUS(status) > 1 && WEXITSTATUS(status) != 3);
+}
+static void quiet_touch(void) { if (!freopen("/dev/null", "w", stderr)) exit(3); touch(); }
+static void quiet_touch_freed(void) { if (!freopen("/dev/null", "w", stderr)) exit(3); touch_freed_pinned(); }
+TEST(the_host_cannot_touch_device_memory) {
+    if (absent()) SKIP("the software GPU is not built");
+    CHECK(crashed(in_process(quiet_touch, "A=1")));
+    CHECK(crashed(in_process(quiet_touch_freed, "A=1")));
+}
+
+/* ---------------- kernels */
+
+typedef struct three { float a; double b; short c; } three;
+static void kernels(void) {
+    static const char source[] =
+        "typedef struct { float a; double b; short c; } three;\n"
+        "__device__ __forceinline__ float twice(float x) { return x * 2; }\n"
+        "static __device__ int index(int i) { return i; } /* a name that C has too; \" */\n"
+        "extern \"C\" __global__ void f(float *__restrict__ out, const float *in, three t, unsigned char c, long long l, double d) {\n"
+        "    unsigned i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "    out[index((int)i)] = twice(in[i]) + t.a + (float)t.b + t.c + c + (float)l + (float)d + THREE;\n"
+        "}\n"
+        "extern \"C\" __global__ void shape(unsigned *out) {\n"
+        "    unsigned t = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);\n"
+        "    unsigned b = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);\n"
+        "    out[b * blockDim.x * blockDim.y * blockDim.z + t] = b << 16 | t;\n"
+        "}\n"
+        "__global__ void late(int);\n";
+    float in[64], out[64];
+    unsigned shape[2 * 3 * 4 * 4 * 3 * 2];
+    function f = NULL;
+    begin();
+    module m = load(source);
+    for (int i = 0; i < 64; i++) in[i] = (float)i;
+    ptr a = device_memory(sizeof in), b = device_memory(sizeof out), c = device_memory(sizeof shape);
+    three t = { 1, 2, 3 };
+    unsigned char ch = 200;
+    long long l = 1000;
+    double d = 0.5;
+    void *args[] = { &b, &a, &t, &ch, &l, &d };
+    IS(cuMemcpyHtoD_v2(a, in, sizeof in), 0);
+    IS(cuLaunchKernel(get(m, "f"), 4, 1, 1, 16, 1, 1, 0, s0, args, NULL), 0);
+    t.a = 1000, ch = 0, l = 0;                 /* the launch has the arguments already */
+    IS(cuStreamSynchronize(s0), 0);
+    IS(cuMemcpyDtoH_v2(out, b, sizeof out), 0);
+    for (int i = 0; i < 64; i++) CHECK(out[i] == 2 * in[i] + 1209.5f);
+    void *more[] = { &c };
+    IS(cuLaunchKernel(get(m, "shape"), 2, 3, 4, 4, 3, 2, 0, s0, more, NULL), 0);
+    IS(cuStreamSynchronize(s0), 0);
+    IS(cuMemcpyDtoH_v2(shape, c, sizeof shape), 0);
+    for (unsigned i = 0; i < sizeof shape / 4; i++) CHECK(shape[i] == ((i / 24) << 16 | i % 24));
+    IS(cuModuleGetFunction(&f, m, "twice"), 500);
+    f = get(m, "f");
+    IS(cuLaunchKernel(f, 0, 1, 1, 1, 1, 1, 0, s0, args, NULL), 1);
+    IS(cuLaunchKernel(f, 1, 1, 1, 1025, 1, 1, 0, s0, args, NULL), 1);
+    IS(cuLaunchKernel(f, 1, 1, 1, 64, 32, 1, 0, s0, args, NULL), 1);
+    IS(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 49153, s0, args, NULL), 1);
+    IS(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s0, NULL, NULL), 1);
+    IS(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s0, args, args), 1);
+    CHECK(softgpu_live("modules") == 1);
+    IS(cuModuleUnload(m), 0);
+    IS(cuModuleUnload(m), 400);
+    IS(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s0, args, NULL), 400);
+    CHECK(softgpu_live("modules") == 0);
+}
+TEST(kernels) {
+    RUN(kernels, "A=1");
+    RUN(kernels, "SOFTGPU_CC=gcc");
+}
+
+/* What a kernel may use of the device language; each line gives 1. */
+static void language(void) {
+    static const char source[] =
+        "extern \"C\" __global__ void f(int *p, int n) {\n"
+        "    int k = 0; float x = 0.75f; double d = 0.75; unsigned u = 7; unsigned long long w = 5; float af = 1; double ad = 1;\n"
+        "    int ai = 3; bool yes = true;\n"
+        "    p[k++] = __float_as_int(1.0f) == 0x3f800000 && __int_as_float(0x40000000) == 2.0f;\n"
+        "    p[k++] = __uint_as_float(__float_as_uint(x)) == x && __longlong_as_double(__double_as_longlong(d)) == d;\n"
+        "    p[k++] = __umulhi(0x80000000u, 6u) == 3 && __mul64hi(-1, 1) == -1 && __umul64hi(~0ull, ~0ull) == ~0ull - 1;\n"
+        "    p[k++] = __fmaf_rn(2, 3, 4) == 10 && __fmul_rn(2, 3) == 6 && __fadd_rn(2, 3) == 5;\n"
+        "    p[k++] = fabsf(rsqrtf(4.0f) - 0.5f) < 1e-6f && fminf(1, 2) == 1 && fmaxf(1, 2) == 2 && fmin(1.0, 2.0) == 1;\n"
+        "    p[k++] = isnan(NAN) && !isnan(x) && isinf(INFINITY) && isinf(-INFINITY) && !isinf(NAN) && signbit(-x) && !signbit(d);\n"
+        "    p[k++] = copysignf(1, -0.0f) == -1 && copysign(1, -2.0) == -1 && nearbyintf(2.5f) == 2 && rint(3.5) == 4;\n"
+        "    p[k++] = fabsf(erff(1) - 0.8427008f) < 1e-6f && fabsf(lgammaf(5) - 3.1780539f) < 1e-6f && tgammaf(5) == 24;\n"
+        "    p[k++] = fabs(exp(log(d)) - d) < 1e-12 && fabsf(expf(logf(x)) - x) < 1e-6f && powf(2, 3) == 8 && tanhf(0) == 0;\n"
+        "    p[k++] = atomicAdd(&ai, 2) == 3 && ai == 5 && atomicMax(&ai, 9) == 5 && atomicMin(&ai, 4) == 9 && ai == 4;\n"
+        "    p[k++] = atomicExch(&u, 8u) == 7 && atomicCAS(&u, 8u, 9u) == 8 && u == 9 && atomicCAS(&u, 1u, 2u) == 9 && u == 9;\n"
+        "    p[k++] = atomicAdd(&w, 1ull) == 5 && w == 6 && atomicAdd(&af, 0.5f) == 1 && af == 1.5f && atomicAdd(&ad, 0.5) == 1 && ad == 1.5;\n"
+        "    p[k++] = yes && !false && NULL == 0 && warpSize == 32 && sizeof(size_t) == 8 && clock64() <= clock64();\n"
+        "#ifdef __CUDA_ARCH__\n"
+        "    k = 100;\n"
+        "#endif\n"
+        "#ifdef __CUDACC_RTC__\n"
+        "    p[k++] = n;\n"
+        "#endif\n"
+        "    p[k++] = -1;\n"
+        "}\n";
+    begin();
+    ptr p = device_memory(256);
+    IS(launch(kernel(source), 1, 1, 0, s0, p, 1), 0);
+    IS(cuStreamSynchronize(s0), 0);
+    for (int i = 0; i < 14; i++)
+        if (!CHECK(at(p, i) == 1)) fprintf(stderr, "    line %d\n", i);
+    CHECK(at(p, 14) == -1);
+}
+TEST(device_language) {
+    RUN(language, "A=1");
+    RUN(language, "SOFTGPU_CC=gcc");
+}
+
+static const char reverse[] =                  /* out[i] = in[n - 1 - i] by way of shared memory */
+    "extern \"C\" __global__ void f(int *p, int n) {\n"
+    "    __shared__ int s[256];\n"
+    "    int i = (int)threadIdx.x;\n"
+    "    s[i] = p[i];\n"
+    "    BARRIER;\n"
+    "    p[i] = s[n - 1 - i];\n"
+    "    if (n < 0) __syncthreads();\n"
+    "}\n";
+static int reversed_right(const char *define) {
+    const char *options[] = { "-arch=sm_90", define };
+    int data[256], right = 0;
+    module m = NULL;
+    char *image = compile_as(reverse, NULL, options, 2, 0, false);
+    IS(cuModuleLoadData(&m, image), 0);
+    free(image);
+    ptr p = device_memory(sizeof data);
+    for (int i = 0; i < 256; i++) data[i] = i;
+    IS(cuMemcpyHtoD_v2(p, data, sizeof data), 0);
+    IS(launch(get(m, "f"), 1, 256, 0, s0, p, 256), 0);
+    IS(cuStreamSynchronize(s0), 0);
+    IS(cuMemcpyDtoH_v2(data, p, sizeof data), 0);
+    for (int i = 0; i < 256; i++) right += data[i] == 255 - i;
+    return right;
+}
+static void barriers(void) {
+    begin();
+    CHECK(reversed_right("-DBARRIER=__syncthreads()") == 256);
+    CHECK(reversed_right("-DBARRIER=(void)0") < 200);      /* shows */
+    CHECK(reversed_right("-DBARRIER=__syncwarp()") < 200);
+    function f = kernel(                                   /* a tree of sums; the barriers are in a loop */
+        "extern \"C\" __global__ void f(int *p, int n) {\n"
+        "    extern __shared__ int s[];\n"
+        "    unsigned t = threadIdx.x;\n"
+        "    s[t] = (int)(t + blockIdx.x);\n"
+        "    __syncthreads();\n"
+        "    for (unsigned k = blockDim.x / 2; k; k /= 2) {\n"
+        "        if (t < k) s[t] += s[t + k];\n"
+        "        __syncthreads();\n"
+        "    }\n"
+        "    if (!t) p[blockIdx.x] = s[0] + n;\n"
+        "}\n");
+    ptr p = device_memory(40);
+    IS(launch(f, 10, 512, 2048, s0, p, 5), 0);
+    IS(cuStreamSynchronize(s0), 0);
+    for (int i = 0; i < 10; i++) CHECK(at(p, i) == 512 * 511 / 2 + 512 * i + 5);
+}
+TEST(barriers) {
+    RUN(barriers, "A=1");
+    RUN(barriers, "SOFTGPU_CC=gcc");
+}
+
+static void bad_barrier(void) {
+    begin();
+    ptr p = device_memory(256);
+    IS(launch(kernel("extern \"C\" __global__ void f(int *p, int n) { if ((int)threadIdx.x < n) __syncthreads(); p[0] = n; }"),
+              1, 64, 0, s0, p, 32), 0);
+    IS(cuStreamSynchronize(s0), 719);
+    IS(cuStreamSynchronize(s0), 719);          /* for good */
+    IS(cuMemAlloc_v2(&p, 4), 719);
+    CHECK(softgpu_live("lost") == 1);
+}
+static void bad_shuffle(void) {
+    begin();
+    ptr p = device_memory(256);
+    IS(launch(kernel("extern \"C\" __global__ void f(int *p, int n) {\n"
+                     "    if ((int)threadIdx.x < n) p[0] = __shfl_sync(0xffffffffu, p[0], 0); else __syncthreads(); }"),
+              1, 32, 0, s0, p, 16), 0);
+    IS(cuStreamSynchronize(s0), 719);
+}
+static void shared_overrun(void) {
+    begin();
+    ptr p = device_memory(256);
+    IS(launch(kernel("extern \"C\" __global__ void f(int *p, int n) { extern __shared__ char s[]; s[threadIdx.x] = 0; p[0] = n; }"),
+              1, 65, 64, s0, p, 16), 0);
+    IS(cuStreamSynchronize(s0), 719);
+}
+TEST(threads_that_do_not_meet) {
+    RUN(bad_barrier, "SOFTGPU_QUIET=1");
+    RUN(bad_shuffle, "SOFTGPU_QUIET=1");
+    RUN(shared_overrun, "SOFTGPU_QUIET=1");
+}
+
+static void shuffles(void) {
+    int data[64];
+    begin();
+    ptr p = device_memory(64 * 4 * 8);
+    function f = kernel(
+        "extern \"C\" __global__ void f(int *p, int n) {\n"
+        "    int t = (int)threadIdx.x, sum = t;\n"
+        "    float x = (float)t;\n"
+        "    double d = t + 0.25;\n"
+        "    for (int k = 16; k; k /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, k);\n"
+        "    p[t] = sum;\n"
+        "    p[n + t] = __shfl_down_sync(0xffffffffu, t, 3);\n"
+        "    p[2 * n + t] = (int)__shfl_sync(0xffffffffu, x, 5, 8);\n"
+        "    p[3 * n + t] = __shfl_xor_sync(0xffffffffu, d, 1) == (t ^ 1) + 0.25;\n"
+        "    p[4 * n + t] = __shfl_up_sync(0xffffffffu, t, 2);\n"
+        "    if (t < 8) p[5 * n + t] = __shfl_xor_sync(0xffu, t, 4);\n"
+        "    p[6 * n + t] = (int)__ballot_sync(0xffffffffu, t % 32 < 3);\n"
+        "    __syncthreads();\n"
+        "    p[7 * n + t] = __any_sync(0xffffffffu, t == 40) + 2 * __all_sync(0xffffffffu, t >= 32);\n"
+        "}\n");
+    IS(launch(f, 1, 64, 0, s0, p, 64), 0);
+    IS(cuStreamSynchronize(s0), 0);
+    for (int part = 0; part < 8; part++) {
+        IS(cuMemcpyDtoH_v2(data, p + (ptr)(part * 256), 256), 0);
+        for (int t = 0; t < (part == 5 ? 8 : 64); t++) {
+            int first = t & ~31, want[] = { first ? 1520 : 496, t % 32 < 29 ? t + 3 : t, (t & ~7) + 5, 1, t % 32 < 2 ? t : t - 2, t ^ 4, 7, first ? 3 : 0 };
+            if (!CHECK(data[t] == want[part])) fprintf(stderr, "    part %d, thread %d: %d\n", part, t, data[t]);
+        }
+    }
+}
+TEST(shuffles) { RUN(shuffles, "A=1"); }
+
+static void atomics(void) {
+    begin();
+    ptr p = device_memory(16);
+    IS(cuMemsetD8Async(p, 0, 16, s0), 0);
+    IS(launch(kernel("extern \"C\" __global__ void f(int *p, int n) {\n"
+                     "    atomicAdd(p, 1); atomicAdd((float *)p + 1, 0.5f); atomicMax(p + 2, (int)threadIdx.x); atomicExch(p + 3, n); }"),
+              10, 100, 0, s0, p, 7), 0);
+    IS(cuStreamSynchronize(s0), 0);
+    CHECK(at(p, 0) == 1000 && at(p, 1) == 0x43fa0000 && at(p, 2) == 99 && at(p, 3) == 7);
+}
+TEST(atomics) { RUN(atomics, "A=1"); }
+
+/* ---------------- what goes wrong */
+
+static void host_pointer(void) {
+    static int mine = 5;
+    begin();
+    ptr p = device_memory(64);
+    IS(launch(kernel(add_n), 1, 1, 0, s0, (ptr)(uintptr_t)&mine, 1), 0);
+    IS(cuStreamSynchronize(s0), 700);
+    IS(cuMemFree_v2(p), 700);
+    IS(cuStreamDestroy_v2(s0), 700);
+    IS(cuMemAlloc_v2(&p, 4), 700);
+    CHECK(mine == 5);
+    CHECK(softgpu_live("memory") == 0 && softgpu_live("streams") == 0);    /* given back all the same */
+}
+static void wrong_device(void) {
+    ctx other;
+    begin();
+    ptr p = device_memory(64);
+    IS(cuDevicePrimaryCtxRetain(&other, 1), 0);
+    IS(cuCtxSetCurrent(other), 0);
+    stream s = NULL;
+    IS(cuStreamCreate(&s, 1), 0);
+    ptr q = device_memory(64);
+    IS(launch(kernel(add_n), 1, 1, 0, s, p, 1), 0);
+    IS(cuStreamSynchronize(s), 700);
+    IS(cuMemFree_v2(q), 700);
+    IS(cuCtxSetCurrent(here), 0);              /* the other goes on */
+    IS(cuCtxSynchronize(), 0);
+    IS(launch(kernel(add_n), 1, 1, 0, s0, p, 1), 0);
+    IS(cuStreamSynchronize(s0), 0);
+}
+static void past_the_end(void) {
+    begin();
+    ptr p = device_memory(100);
+    IS(launch(kernel(add_n), 1, 64, 0, s0, p, 1), 0);      /* 256 bytes: within what aligns it */
+    IS(cuMemFree_v2(p), 0);
+    CHECK(softgpu_live("overruns") == 1);
+    p = device_memory(100);
+    IS(launch(kernel(add_n), 1, 65, 0, s0, p, 1), 0);      /* beyond */
+    IS(cuCtxSynchronize(), 700);
+}
+static void freed_memory(void) {
+    begin();
+    ptr p = device_memory(1000);
+    IS(cuMemFree_v2(p), 0);
+    IS(launch(kernel(add_n), 1, 1, 0, s0, p, 1), 0);
+    IS(cuCtxSynchronize(), 700);
+}
+static void endless(void) {
+    begin();
+    IS(launch(kernel("extern \"C\" __global__ void f(volatile int *p, int n) { while (p[0] != n) {} }"), 1, 1, 0, s0, device_memory(64), 1), 0);
+    IS(cuStreamSynchronize(s0), 702);
+}
+TEST(illegal_addresses) {
+    RUN(host_pointer, "SOFTGPU_QUIET=1");
+    RUN(wrong_device, "SOFTGPU_QUIET=1 SOFTGPU_DEVICES=2");
+    RUN(past_the_end, "SOFTGPU_QUIET=1");
+    RUN(freed_memory, "SOFTGPU_QUIET=1");
+}
+TEST(a_kernel_without_end) { RUN(endless, "SOFTGPU_QUIET=1 SOFTGPU_TIMEOUT=1"); }
+
+static void compile_errors(void) {
+    static const char *const sm90[] = { "--gpu-architecture=sm_90" }, *const sm12[] = { "-arch=sm_12" }, *const junk[] = { "--no-such" },
+        *const ptx[] = { "--gpu-architecture=compute_80" }, *const sm80[] = { "-arch", "sm_80" }, *const newer[] = { "-arch=compute_100" },
+        *const sm86[] = { "-arch=sm_86" }, *const exact[] = { "-arch=sm_90a" };
+    module m = NULL;
+    begin();
+    char *log = compile_as("\n\nextern \"C\" __global__ void f(int *p) {\n    p[0] = nothing;\n}\n", "mine.cu", sm90, 1, 6, false);
+    if (!CHECK(strstr(log, "mine.cu:4:") != NULL)) fprintf(stderr, "    %s\n", log);
+    free(log);
+    free(compile_as(add_n, NULL, sm12, 1, 5, false));
+    log = compile_as(add_n, NULL, junk, 1, 5, false);
+    CHECK(strstr(log, "--no-such") != NULL);
+    free(log);
+    char *image = compile_as(add_n, NULL, ptx, 1, 0, true);
+    CHECK(strstr(image, ".target sm_80") != NULL);
+    IS(cuModuleLoadData(&m, image), 0);        /* PTX runs on what is newer */
+    IS(cuModuleUnload(m), 0);
+    free(image);
+    image = compile_as(add_n, NULL, newer, 1, 0, true);
+    IS(cuModuleLoadData(&m, image), 209);
+    free(image);
+    image = compile_as(add_n, NULL, sm80, 2, 0, false);
+    IS(cuModuleLoadDataEx(&m, image, 0, NULL, NULL), 209);
+    free(image);
+    image = compile_as(add_n, NULL, sm86, 1, 0, false);
+    IS(cuModuleLoadData(&m, image), 209);
+    free(image);
+    image = compile_as(add_n, NULL, exact, 1, 0, false);
+    IS(cuModuleLoadData(&m, image), 0);
+    image[200] = (char)~image[200];            /* damaged */
+    IS(cuModuleLoadData(&m, image), 200);
+    free(image);
+    IS(cuModuleLoadData(&m, "junk"), 200);
+    program p = NULL;
+    size_t n = 99;
+    static const char *const names[] = { "deep/inc.h" }, *const texts[] = { "#define FOUR 4\n" };
+    IS(nvrtcCreateProgram(&p, "#include \"deep/inc.h\"\nextern \"C\" __global__ void f(int *p, int n) { p[0] = FOUR; }", NULL, 1, texts, names), 0);
+    IS(nvrtcGetCUBINSize(p, &n), 4);           /* not compiled yet */
+    IS(nvrtcCompileProgram(p, 1, ptx), 0);
+    IS(nvrtcGetCUBINSize(p, &n), 0);
+    CHECK(n == 0);                             /* no machine code was asked for */
+    IS(nvrtcDestroyProgram(&p), 0);
+    IS(nvrtcDestroyProgram(&p), 4);
+}
+TEST(compile_errors) {
+    RUN(compile_errors, "A=1");
+    RUN(compile_errors, "SOFTGPU_CC=gcc");
+}
+
+/* ---------------- when things are done */
+
+static void late(void) {
+    event e = NULL;
+    begin();
+    int *h = (int *)pinned_memory(256), pageable = 3;
+    ptr p = device_memory(256);
+    function f = kernel(add_n);
+    h[0] = 1;
+    IS(cuMemcpyHtoDAsync_v2(p, h, 4, s0), 0);
+    IS(launch(f, 1, 1, 0, s0, p, 10), 0);
+    h[0] = 2;                                  /* too early: the copy has not been done */
+    IS(cuMemcpyDtoHAsync_v2(h + 1, p, 4, s0), 0);
+    h[1] = -1;
+    CHECK(h[1] == -1);
+    IS(cuStreamQuery(s0), 600);
+    IS(cuStreamSynchronize(s0), 0);
+    CHECK(h[1] == 12);
+    IS(cuStreamQuery(s0), 0);
+    IS(cuMemcpyHtoDAsync_v2(p, &pageable, 4, s0), 0);      /* pageable memory is read at once */
+    pageable = 4;
+    IS(cuStreamSynchronize(s0), 0);
+    CHECK(at(p, 0) == 3);
+    IS(launch(f, 1, 1, 0, s0, p, 10), 0);
+    CHECK(at(p, 0) == 3);                      /* a plain copy does not wait for a stream of its own kind */
+    IS(cuMemcpyDtoHAsync_v2(&pageable, p, 4, s0), 0);      /* to pageable memory it waits */
+    CHECK(pageable == 13);
+    IS(launch(f, 1, 1, 0, s0, p, 10), 0);
+    int tries = 0;
+    while (cuStreamQuery(s0) == 600 && tries < 100) tries++;
+    CHECK(tries > 0 && tries < 100);           /* asking is enough in the end */
+    CHECK(at(p, 0) == 23);
+    IS(cuEventCreate(&e, 2), 0);
+    IS(cuEventQuery(e), 0);                    /* never recorded */
+    IS(cuEventRecord(e, s0), 0);
+    IS(cuEventQuery(e), 600);
+    for (tries = 0; cuEventQuery(e) == 600 && tries < 100;) tries++;
+    CHECK(tries < 100);
+    stream blocking = NULL;
+    IS(cuStreamCreate(&blocking, 0), 0);
+    IS(launch(f, 1, 1, 0, blocking, p, 10), 0);
+    CHECK(at(p, 0) == 33);                     /* ordered with the null stream, as plain copies are */
+    IS(launch(f, 1, 1, 0, NULL, p, 10), 0);
+    IS(launch(f, 1, 1, 0, blocking, p, 10), 0);
+    IS(cuStreamSynchronize(blocking), 0);
+    CHECK(at(p, 0) == 53);
+}
+TEST(done_late) { RUN(late, "A=1"); }
+
+static void between_streams(void) {
+    stream a = NULL, b = NULL;
+    event e = NULL, later = NULL, t0 = NULL, t1 = NULL;
+    float ms = -1;
+    begin();
+    IS(cuStreamCreate(&a, 1), 0);
+    IS(cuStreamCreate(&b, 1), 0);
+    IS(cuEventCreate(&e, 2), 0);
+    IS(cuEventCreate(&later, 2), 0);
+    IS(cuEventCreate(&t0, 0), 0);
+    IS(cuEventCreate(&t1, 0), 0);
+    ptr p = device_memory(256), q = device_memory(256);
+    function twice = kernel("extern \"C\" __global__ void f(int *p, int n) { p[0] = p[0] * 2 + n; }");
+    IS(cuMemsetD8Async(p, 0, 256, a), 0);
+    IS(cuEventRecord(t0, a), 0);
+    IS(launch(twice, 1, 1, 0, a, p, 1), 0);
+    IS(cuEventRecord(t1, a), 0);
+    IS(cuEventRecord(e, a), 0);
+    IS(cuStreamWaitEvent(b, e, 0), 0);
+    IS(launch(twice, 1, 1, 0, a, p, 5), 0);    /* after the event: b must not wait for it */
+    IS(cuEventRecord(e, a), 0);                /* nor is a wait moved by a later record */
+    IS(cuMemcpyDtoDAsync_v2(q, p, 4, b), 0);
+    IS(cuEventElapsedTime(&ms, t0, t1), 600);
+    IS(cuStreamSynchronize(b), 0);
+    CHECK(at(q, 0) == 1 && at(p, 0) == 1);
+    IS(cuEventElapsedTime_v2(&ms, t0, t1), 0);
+    CHECK(ms >= 0 && ms < 1000);
+    IS(cuEventElapsedTime(&ms, e, t1), 400);
+    IS(cuEventSynchronize(e), 0);
+    CHECK(at(p, 0) == 7);
+    /* without an event the two orders both come up */
+    int first = 0;
+    for (int i = 0; i < 4; i++) {
+        IS(cuMemsetD8Async(p, 0, 4, a), 0);
+        IS(cuStreamSynchronize(a), 0);
+        IS(launch(twice, 1, 1, 0, a, p, 1), 0);
+        IS(launch(twice, 1, 1, 0, b, p, 2), 0);
+        IS(cuCtxSynchronize(), 0);
+        first += at(p, 0) == 4;
+    }
+    CHECK(first > 0 && first < 4);
+    IS(cuEventRecord(later, a), 0);
+    IS(launch(twice, 1, 1, 0, a, p, 1), 0);
+    IS(cuStreamDestroy_v2(a), 0);              /* its work is done all the same */
+    IS(cuEventQuery(later), 0);
+    IS(cuEventDestroy_v2(e), 0);
+    IS(cuEventDestroy_v2(e), 400);
+    CHECK(softgpu_live("events") == 3 && softgpu_live("streams") == 2);
+}
+TEST(events_between_streams) { RUN(between_streams, "A=1"); }
+
+/* ---------------- graphs */
+
+static void graphs(void) {
+    graph g = NULL, exec = NULL;
+    event e = NULL, back = NULL;
+    stream side = NULL;
+    begin();
+    IS(cuStreamCreate(&side, 1), 0);
+    IS(cuEventCreate(&e, 2), 0);
+    IS(cuEventCreate(&back, 2), 0);
+    ptr p = device_memory(256), q = device_memory(256);
+    int *h = (int *)pinned_memory(64), pageable = 0;
+    function f = kernel(add_n);
+    h[0] = 5;
+    IS(cuStreamBeginCapture_v2(s0, 0), 0);
+    IS(cuMemcpyHtoDAsync_v2(p, h, 4, s0), 0);
+    IS(launch(f, 1, 1, 0, s0, p, 10), 0);
+    IS(cuEventRecord(e, s0), 0);
+    IS(cuStreamWaitEvent(side, e, 0), 0);      /* the other stream takes part */
+    IS(cuMemcpyDtoDAsync_v2(q, p, 4, side), 0);
+    IS(launch(f, 1, 1, 0, side, q, 100), 0);
+    IS(cuEventRecord(back, side), 0);
+    IS(cuStreamWaitEvent(s0, back, 0), 0);
+    IS(cuMemcpyDtoHAsync_v2(h + 1, q, 4, s0), 0);
+    IS(cuStreamEndCapture(s0, &g), 0);
+    h[1] = -1;
+    IS(cuCtxSynchronize(), 0);
+    CHECK(h[1] == -1);                         /* recorded, not run */
+    IS(cuGraphInstantiateWithFlags(&exec, g, 0), 0);
+    IS(cuGraphDestroy(g), 0);
+    for (int i = 0; i < 3; i++) {
+        h[0] = i;
+        IS(cuGraphLaunch(exec, s0), 0);
+        IS(cuStreamSynchronize(s0), 0);
+        CHECK(h[1] == i + 110);
+    }
+    CHECK(softgpu_live("graphs") == 1);
+    IS(cuGraphExecDestroy(exec), 0);
+    CHECK(softgpu_live("graphs") == 0);
+    /* what must not be done meanwhile */
+    IS(cuStreamBeginCapture_v2(s0, 0), 0);
+    IS(cuStreamSynchronize(s0), 900);
+    IS(launch(f, 1, 1, 0, s0, p, 10), 901);
+    IS(cuStreamEndCapture(s0, &g), 901);
+    CHECK(g == NULL);
+    IS(cuStreamSynchronize(s0), 0);
+    IS(cuStreamBeginCapture_v2(s0, 0), 0);
+    IS(cuMemAlloc_v2(&q, 4), 900);
+    IS(cuStreamEndCapture(s0, &g), 901);
+    IS(cuStreamBeginCapture_v2(s0, 2), 0);     /* relaxed: allowed */
+    IS(cuMemAlloc_v2(&q, 4), 0);
+    IS(cuStreamEndCapture(s0, &g), 0);
+    IS(cuGraphDestroy(g), 0);
+    IS(cuStreamBeginCapture_v2(s0, 1), 0);
+    IS(cuMemcpyHtoDAsync_v2(p, &pageable, 4, s0), 900);
+    IS(cuStreamEndCapture(s0, &g), 901);
+    IS(cuStreamBeginCapture_v2(s0, 0), 0);
+    IS(cuEventRecord(e, s0), 0);
+    IS(cuStreamWaitEvent(side, e, 0), 0);
+    IS(launch(f, 1, 1, 0, side, p, 10), 0);
+    IS(cuStreamEndCapture(s0, &g), 904);       /* the side stream's work never came back */
+    IS(cuStreamBeginCapture_v2(s0, 0), 0);
+    IS(cuEventRecord(e, s0), 0);
+    IS(cuEventQuery(e), 907);
+    IS(cuStreamEndCapture(s0, &g), 901);
+    IS(cuStreamEndCapture(s0, &g), 1);
+    IS(cuStreamBeginCapture_v2(NULL, 0), 900);
+}
+TEST(graphs) { RUN(graphs, "A=1"); }
+
+/* ---------------- several devices */
+
+static void peers(void) {
+    ctx other = NULL;
+    stream s1 = NULL;
+    event e = NULL;
+    int can = -1, enabled = getenv("SOFTGPU_PEER") ? 0 : 1;
+    begin();
+    ptr p = device_memory(1 << 20), r = 0;
+    function f = kernel(add_n);
+    IS(cuEventCreate(&e, 2), 0);
+    IS(cuMemsetD8Async(p, 1, 1 << 20, s0), 0);
+    IS(launch(f, 1, 1, 0, s0, p, 1), 0);
+    IS(cuEventRecord(e, s0), 0);
+    IS(cuDevicePrimaryCtxRetain(&other, 1), 0);
+    IS(cuCtxSetCurrent(other), 0);
+    IS(cuStreamCreate(&s1, 1), 0);
+    ptr q = device_memory(1 << 20);
+    IS(cuStreamWaitEvent(s1, e, 0), 0);        /* across devices */
+    IS(cuMemcpyPeerAsync(q, other, p, here, 1 << 20, s1), 0);
+    IS(launch(kernel(add_n), 1, 1, 0, s1, q, 1), 0);
+    IS(cuStreamSynchronize(s1), 0);
+    CHECK(at(q, 0) == 0x01010103 && at(q, 1) == 0x01010101 && at(q, (1 << 18) - 1) == 0x01010101);
+    IS(cuDeviceCanAccessPeer(&can, 1, 0), 0);
+    CHECK(can == enabled);
+    IS(cuMemcpyDtoDAsync_v2(q, p, 4, s1), 201);
+    if (enabled) {
+        IS(cuCtxEnablePeerAccess(here, 0), 0);
+        IS(cuCtxEnablePeerAccess(here, 0), 704);
+        IS(launch(kernel(add_n), 1, 1, 0, s1, p, 5), 0);   /* the other's memory, in a kernel */
+        IS(cuMemcpyDtoDAsync_v2(q, p, 4, s1), 0);
+        IS(cuStreamSynchronize(s1), 0);
+        CHECK(at(q, 0) == 0x01010107);
+    } else IS(cuCtxEnablePeerAccess(here, 0), 217);
+    IS(cuCtxSetCurrent(here), 0);
+    IS(cuMemAlloc_v2(&r, 4), 0);
+}
+TEST(peers) {
+    RUN(peers, "SOFTGPU_DEVICES=2");
+    RUN(peers, "SOFTGPU_DEVICES=2 SOFTGPU_PEER=0");
+}
+
+/* ---------------- HIP */
+
+#define HIP(X)                                                                                                        \
+    X(hipInit, (unsigned)) X(hipDriverGetVersion, (int *)) X(hipRuntimeGetVersion, (int *)) X(hipGetDeviceCount, (int *)) \
+    X(hipDeviceGetName, (char *, int, int)) X(hipDeviceGetAttribute, (int *, int, int)) X(hipDeviceTotalMem, (size_t *, int)) \
+    X(hipGetDeviceProperties, (void *, int)) X(hipGetDevicePropertiesR0600, (void *, int)) X(hipSetDevice, (int))     \
+    X(hipGetDevice, (int *)) X(hipStreamCreateWithFlags, (stream *, unsigned)) X(hipStreamDestroy, (stream))          \
+    X(hipStreamSynchronize, (stream)) X(hipStreamQuery, (stream)) X(hipStreamWaitEvent, (stream, event, unsigned))    \
+    X(hipEventCreateWithFlags, (event *, unsigned)) X(hipEventDestroy, (event)) X(hipEventRecord, (event, stream))    \
+    X(hipEventSynchronize, (event)) X(hipEventQuery, (event)) X(hipEventElapsedTime, (float *, event, event))         \
+    X(hipMalloc, (void **, size_t)) X(hipFree, (void *)) X(hipMemGetInfo, (size_t *, size_t *))                       \
+    X(hipHostMalloc, (void **, size_t, unsigned)) X(hipHostFree, (void *)) X(hipMemcpyHtoD, (void *, void *, size_t)) \
+    X(hipMemcpyDtoH, (void *, void *, size_t)) X(hipMemcpyHtoDAsync, (void *, void *, size_t, stream))                \
+    X(hipMemcpyDtoHAsync, (void *, void *, size_t, stream)) X(hipMemcpyDtoDAsync, (void *, void *, size_t, stream))   \
+    X(hipMemcpyPeerAsync, (void *, int, const void *, int, size_t, stream)) X(hipDeviceCanAccessPeer, (int *, int, int)) \
+    X(hipDeviceEnablePeerAccess, (int, unsigned)) X(hipMemsetD8Async, (void *, unsigned char, size_t, stream))        \
+    X(hipModuleLoadData, (module *, const void *)) X(hipModuleLoadDataEx, (module *, const void *, unsigned, int *, void **)) \
+    X(hipModuleUnload, (module)) X(hipModuleGetFunction, (function *, module, const char *))                          \
+    X(hipFuncGetAttribute, (int *, int, function)) X(hipDeviceSynchronize, (void)) X(hipStreamBeginCapture, (stream, int)) \
+    X(hipStreamEndCapture, (stream, graph *)) X(hipGraphInstantiateWithFlags, (graph *, graph, unsigned long long))   \
+    X(hipGraphLaunch, (graph, stream)) X(hipGraphExecDestroy, (graph)) X(hipGraphDestroy, (graph))                    \
+    X(hipModuleLaunchKernel, (function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, stream, void **, void **))
+#define HIPRTC(X)                                                                                                     \
+    X(hiprtcVersion, (int *, int *)) X(hiprtcGetCodeSize, (program, size_t *)) X(hiprtcGetCode, (program, char *))    \
+    X(hiprtcCreateProgram, (program *, const char *, const char *, int, const char *const *, const char *const *))    \
+    X(hiprtcCompileProgram, (program, int, const char *const *)) X(hiprtcGetProgramLogSize, (program, size_t *))      \
+    X(hiprtcGetProgramLog, (program, char *)) X(hiprtcDestroyProgram, (program *))
+HIP(POINTER)
+HIPRTC(POINTER)
+static const char *(*hipGetErrorName)(int), *(*hipGetErrorString)(int), *(*hiprtcGetErrorString)(int);
+
+static void load_hip(void) {
+    void *hip = open_library("libamdhip64.so.6"), *rtc = open_library("libhiprtc.so.6");
+#define FIND_HIP(name, args) find(hip, #name, &name);
+#define FIND_HIPRTC(name, args) find(rtc, #name, &name);
+    HIP(FIND_HIP)
+    HIPRTC(FIND_HIPRTC)
+    find(hip, "hipGetErrorName", &hipGetErrorName);
+    find(hip, "hipGetErrorString", &hipGetErrorString);
+    find(rtc, "hiprtcGetErrorString", &hiprtcGetErrorString);
+    find(hip, "softgpu_live", &softgpu_live);
+}
+static int load_for(const char *source, const char *arch, module *m) {
+    char option[64];
+    const char *options[] = { option, "-O3", "-ffast-math" };
+    program p = NULL;
+    size_t n = 0;
+    snprintf(option, sizeof option, "--offload-arch=%s", arch);
+    IS(hiprtcCreateProgram(&p, source, "mine.hip", 0, NULL, NULL), 0);
+    int code = hiprtcCompileProgram(p, 3, options);
+    if (!code) {
+        IS(hiprtcGetCodeSize(p, &n), 0);
+        char *image = (char *)malloc(n);
+        IS(hiprtcGetCode(p, image), 0);
+        code = hipModuleLoadData(m, image);
+        free(image);
+    }
+    IS(hiprtcDestroyProgram(&p), 0);
+    return code;
+}
+static function hip_kernel(const char *source) {
+    module m = NULL;
+    function f = NULL;
+    IS(load_for(source, "gfx90a", &m), 0);
+    IS(hipModuleGetFunction(&f, m, "f"), 0);
+    return f;
+}
+static int hip_launch(function f, unsigned block, stream s, void *p, int n) {
+    void *args[] = { &p, &n };
+    return hipModuleLaunchKernel(f, 1, 1, 1, block, 1, 1, 0, s, args, NULL);
+}
+
+static void hip_devices(void) {
+    static union { char bytes[1472]; int i; size_t z; } p;
+    int n = -1, v = 0;
+    char name[64];
+    module m = NULL;
+    load_hip();
+    IS(hipInit(0), 0);
+    IS(hipGetDeviceCount(&n), 0);
+    CHECK(n == 2);
+    IS(hipDeviceGetName(name, sizeof name, 1), 0);
+    CHECK_STR(name, "Software GPU 1");
+    IS(hipGetDevicePropertiesR0600(&p, 1), 0);             /* by the offsets that a program compiled against ROCm 6 has */
+    CHECK_STR(p.bytes + 1160, "gfx1030");
+    memcpy(&v, p.bytes + 308, sizeof v);
+    CHECK(v == 32);
+    IS(hipGetDeviceProperties(&p, 1), 0);                  /* ... and ROCm 5 */
+    CHECK_STR(p.bytes + 396, "gfx1030");
+    memcpy(&v, p.bytes + 276, sizeof v);
+    CHECK(v == 32);
+    IS(hipGetDeviceProperties(&p, 2), 101);
+    IS(hipDeviceGetAttribute(&v, 87, 0), 0);
+    CHECK(v == 32);
+    IS(hipDeviceGetAttribute(&v, 23, 0), 0);
+    CHECK(v == 10);
+    IS(hipGetDevice(&v), 0);
+    CHECK(v == 0);
+    IS(hipSetDevice(2), 101);
+    IS(load_for("extern \"C\" __global__ void f(int *p, int n) { p[0] = n; }", "gfx1030", &m), 0);
+    IS(load_for("extern \"C\" __global__ void f(int *p, int n) { p[0] = n; }", "gfx90a", &m), 209);
+    IS(load_for("extern \"C\" __global__ void f(int *p, int n) { p[0] = n; }", "gfx77", &m), 6);
+    CHECK_STR(hipGetErrorName(700), "hipErrorIllegalAddress");
+    CHECK_STR(hiprtcGetErrorString(6), "HIPRTC_ERROR_COMPILATION");
+}
+static void hip_none(void) {
+    int n = 7;
+    load_hip();
+    IS(hipGetDeviceCount(&n), 100);
+    CHECK(n == 0);
+    IS(hipInit(0), 100);
+}
+TEST(hip_devices) {
+    RUN(hip_devices, "SOFTGPU_DEVICES=2 SOFTGPU_ARCH=gfx1030");
+    RUN(hip_none, "HIP_VISIBLE_DEVICES=-1");
+}
+
+static void hip_work(void) {
+    stream s = NULL, other = NULL;
+    event e = NULL;
+    graph g = NULL, exec = NULL;
+    void *p = NULL, *q = NULL;
+    int *h = NULL, data[64];
+    float ms = -1;
+    load_hip();
+    IS(hipStreamCreateWithFlags(&s, 1), 0);
+    IS(hipEventCreateWithFlags(&e, 0), 0);
+    IS(hipMalloc(&p, 1024), 0);
+    IS(hipMalloc(&q, 0), 0);
+    CHECK(q == NULL);
+    IS(hipFree(NULL), 0);
+    IS(hipHostMalloc((void **)&h, 64, 0), 0);
+    function f = hip_kernel(                               /* 64 threads in step; those that are away are not waited for */
+        "extern \"C\" __global__ void f(int *p, int n) {\n"
+        "    int t = (int)threadIdx.x, sum = t;\n"
+        "    for (int k = warpSize / 2; k; k /= 2) sum += __shfl_xor(sum, k);\n"
+        "    p[t] = sum;\n"
+        "    if (t < 32) p[t] += __shfl_down(t, 1, 32); else p[t] = n + __popcll(__ballot(1));\n"
+        "    __syncthreads();\n"
+        "}\n");
+    IS(hip_launch(f, 64, s, p, 1000), 0);
+    IS(hipEventRecord(e, s), 0);
+    IS(hipEventQuery(e), 600);
+    IS(hipEventSynchronize(e), 0);
+    IS(hipEventElapsedTime(&ms, e, e), 0);
+    CHECK(ms == 0);
+    IS(hipMemcpyDtoH(data, p, sizeof data), 0);
+    for (int t = 0; t < 64; t++) CHECK(data[t] == (t < 32 ? 2016 + (t < 31 ? t + 1 : t) : 1032));
+    function add = hip_kernel("extern \"C\" __global__ void f(int *p, int n) { atomicAdd(p, n); }");
+    IS(hipStreamBeginCapture(s, 0), 0);
+    IS(hipMemsetD8Async(p, 0, 4, s), 0);
+    IS(hip_launch(add, 10, s, p, 5), 0);
+    IS(hipMemcpyDtoHAsync(h, p, 4, s), 0);
+    IS(hipStreamEndCapture(s, &g), 0);
+    IS(hipGraphInstantiateWithFlags(&exec, g, 0), 0);
+    h[0] = -1;
+    IS(hipGraphLaunch(exec, s), 0);
+    CHECK(h[0] == -1);
+    IS(hipStreamSynchronize(s), 0);
+    CHECK(h[0] == 50);
+    IS(hipGraphExecDestroy(exec), 0);
+    IS(hipGraphDestroy(g), 0);
+    IS(hipSetDevice(1), 0);
+    IS(hipMalloc(&q, 1024), 0);
+    IS(hipStreamCreateWithFlags(&other, 1), 0);
+    IS(hipStreamSynchronize(s), 201);
+    IS(hipMemcpyPeerAsync(q, 1, p, 0, 4, other), 0);
+    IS(hip_launch(hip_kernel("extern \"C\" __global__ void f(int *p, int n) { p[0] += n; }"), 1, other, q, 7), 0);
+    IS(hipDeviceSynchronize(), 0);
+    IS(hipMemcpyDtoH(data, q, 4), 0);
+    CHECK(data[0] == 57);
+    IS(hipFree(q), 0);
+    IS(hipStreamDestroy(other), 0);
+    IS(hipSetDevice(0), 0);
+    IS(hip_launch(add, 1, s, NULL, 1), 0);
+    IS(hipStreamSynchronize(s), 700);
+    IS(hipHostFree(h), 700);
+    IS(hipFree(p), 700);
+    IS(hipStreamDestroy(s), 700);
+    IS(hipEventDestroy(e), 700);
+    CHECK(softgpu_live("memory") + softgpu_live("pinned") + softgpu_live("streams") + softgpu_live("events") + softgpu_live("graphs") == 0);
+}
+TEST(hip_work) { RUN(hip_work, "SOFTGPU_DEVICES=2 SOFTGPU_QUIET=1"); }
+
+static void both(void) {
+    void *p = NULL;
+    int v = 0;
+    begin();
+    load_hip();
+    ptr q = device_memory(64);
+    IS(hipMalloc(&p, 64), 0);
+    CHECK((ptr)(uintptr_t)p != q);
+    IS(launch(kernel(add_n), 1, 1, 0, s0, q, 1), 0);
+    IS(hip_launch(hip_kernel("extern \"C\" __global__ void f(int *p, int n) { p[0] = n; }"), 1, NULL, p, 9), 0);
+    IS(cuStreamSynchronize(s0), 0);
+    IS(hipMemcpyDtoH(&v, p, 4), 0);
+    CHECK(v == 9 && at(q, 0) == (int)0xA5A5A5A6);
+}
+TEST(cuda_and_hip_in_one_process) { RUN(both, "A=1"); }
+
+/* ---------------- faults on request */
+
+static void faults(void) {
+    program p = NULL;
+    begin();
+    ptr q = 0;
+    softgpu_fail("cuMemAlloc_v2", 2, 2);
+    IS(cuMemAlloc_v2(&q, 64), 0);
+    IS(cuMemAlloc_v2(&q, 64), 2);
+    IS(cuMemAlloc_v2(&q, 64), 0);
+    CHECK(softgpu_calls("cuMemAlloc_v2") == 3 && softgpu_live("memory") == 2);
+    softgpu_reset_counts();
+    CHECK(softgpu_calls("cuMemAlloc_v2") == 0);
+    softgpu_fail_rtc("nvrtcCreateProgram", 1, 1);
+    IS(nvrtcCreateProgram(&p, add_n, NULL, 0, NULL, NULL), 1);
+    function f = kernel(add_n);
+    softgpu_fail("execute", 2, 700);
+    IS(launch(f, 1, 1, 0, s0, q, 1), 0);
+    IS(cuStreamSynchronize(s0), 0);
+    IS(launch(f, 1, 1, 0, s0, q, 1), 0);
+    IS(cuStreamSynchronize(s0), 700);
+    IS(cuStreamSynchronize(s0), 700);
+}
+static void faults_from_outside(void) {
+    ptr p = 0;
+    begin();
+    IS(cuMemAlloc_v2(&p, 4), 0);
+    IS(cuMemAlloc_v2(&p, 4), 0);
+    IS(cuMemAlloc_v2(&p, 4), 2);
+    IS(cuMemAlloc_v2(&p, 4), 0);
+    program q = NULL;
+    IS(nvrtcCreateProgram(&q, add_n, NULL, 0, NULL, NULL), 0);
+    IS(nvrtcCompileProgram(q, 0, NULL), 6);
+    IS(nvrtcCompileProgram(q, 0, NULL), 0);
+    IS(nvrtcDestroyProgram(&q), 0);
+}
+TEST(faults) {
+    RUN(faults, "SOFTGPU_QUIET=1");
+    RUN(faults_from_outside, "SOFTGPU_FAIL=cuMemAlloc_v2:3=2,nvrtcCompileProgram:1=6");
+}
+
+/* ---------------- the cache, and time */
+
+static char cache[64];
+static void compile_many(void) {
+    char source[400];
+    begin();
+    ptr p = device_memory(64);
+    for (int i = 0; i < 20; i++) {
+        snprintf(source, sizeof source, "extern \"C\" __global__ void f(int *p, int n) { p[0] = n + %d; }", i);
+        IS(launch(kernel(source), 1, 1, 0, s0, p, 1), 0);
+        IS(cuStreamSynchronize(s0), 0);
+        CHECK(at(p, 0) == i + 1);
+    }
+}
+static void two_at_once(void) {
+    int status[2] = { -1, -1 };
+    pid_t pid[2];
+    for (int i = 0; i < 2; i++)
+        if (!(pid[i] = fork())) compile_many(), exit(test_bad != 0);
+    for (int i = 0; i < 2; i++) CHECK(waitpid(pid[i], &status[i], 0) == pid[i] && status[i] == 0);
+}
+TEST(cache_shared_by_processes) {
+    char settings[200], command[200];
+    strcpy(cache, "/tmp/softgpu-test-XXXXXX");
+    REQUIRE(mkdtemp(cache) != NULL);
+    snprintf(settings, sizeof settings, "SOFTGPU_CACHE=%s", cache);
+    RUN(two_at_once, settings);
+    snprintf(command, sizeof command, "test $(ls %s | wc -l) = 20", cache);    /* and nothing else is left there */
+    CHECK(system(command) == 0);
+    snprintf(command, sizeof command, "rm -r %s", cache);
+    CHECK(system(command) == 0);
+}
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+static void quick(void) {
+    begin();
+    function f = kernel(add_n);
+    ptr p = device_memory(1024);
+    double best[2] = { 1, 1 };
+    for (int k = 0; k < 10; k++) {
+        double t = seconds();
+        for (int i = 0; i < 100; i++) launch(f, 1, 32, 0, s0, p, 1), cuStreamSynchronize(s0);
+        t = (seconds() - t) / 100;
+        if (t < best[0]) best[0] = t;
+        t = seconds();
+        for (int i = 0; i < 1000; i++) launch(f, 1, 32, 0, s0, p, 1);
+        cuStreamSynchronize(s0);
+        t = (seconds() - t) / 1000;
+        if (t < best[1]) best[1] = t;
+    }
+    if (getenv("SOFTGPU_TIMES")) fprintf(stderr, "launch and wait %.1f us, launch alone %.2f us\n", 1e6 * best[0], 1e6 * best[1]);
+    CHECK(best[0] < 2e-3 && best[1] < 2e-4);   /* far above what it takes, for machines that are busy */
+}
+TEST(time_of_a_launch) { RUN(quick, "A=1"); }
+#else
+TEST(software_gpu) { SKIP("the software GPU is for Linux"); }
+#endif
+TEST_MAIN()
