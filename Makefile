@@ -27,13 +27,18 @@ HEADERS := $(wildcard flux*.h tests/*.h tests/fixtures/*.h)
 TESTS := $(sort $(wildcard tests/test_*.c))
 CHECKS := $(sort $(wildcard tests/check_*.sh))
 EXAMPLES := $(sort $(wildcard examples/*.c))
+SOFTGPU := build/softgpu
 BENCHES := $(sort $(wildcard tests/bench/*.c))
 PROGRAMS := $(TESTS) $(EXAMPLES) $(BENCHES)
 OWN := $(if $(PROGRAMS),$(shell grep -l '^ *\# *define FLUX_IMPLEMENTATION' $(PROGRAMS)))
 RESULTS := $(TESTS:%.c=$(BUILD)/%.result) $(CHECKS:%.sh=$(BUILD)/%.result)
+# These run again on GPUs: on one and three software CUDA devices, on two of HIP, and on a real one where there is one.
+ON_DEVICES := $(filter $(patsubst %,tests/test_%.c,activations data expr gpu layers layers_conv layers_seq losses mixed models ops optim schedule tensors threads),$(TESTS))
+DEVICES ?= soft-cuda1 soft-cuda3 soft-hip2 $(if $(wildcard /dev/nvidia0),cuda) $(if $(wildcard /dev/kfd),hip)
+RESULTS += $(ON_DEVICES:tests/%.c=$(BUILD)/gpu/%.result)
 TIMEOUT := $(if $(shell command -v timeout),timeout 600)
 
-.PHONY: run test examples bench clean FORCE
+.PHONY: run test examples bench softgpu clean FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 run: $(BUILD)/examples/digits
@@ -52,6 +57,32 @@ $(BUILD)/tests/test_%.result: tests/test_%.c $(BUILD)/impl.o $(HEADERS) FORCE
 $(BUILD)/tests/check_%.result: tests/check_%.sh FORCE
 	@mkdir -p $(@D)
 	@CC='$(CC)' CXX='$(CXX)' BUILD='$(BUILD)' $(TIMEOUT) sh $< >$@ 2>&1; $(verdict)
+
+# The software GPU: what stands in for the drivers and run-time compilers of CUDA and HIP.
+SOFT_PARTS := $(wildcard tests/softgpu/*)
+SOFT_LIBS := $(SOFTGPU)/libcuda.so.1 $(SOFTGPU)/libnvrtc.so.13 $(SOFTGPU)/libamdhip64.so.6 $(SOFTGPU)/libhiprtc.so.6 $(SOFTGPU)/softgpu-device
+softgpu: $(SOFT_LIBS)
+SOFT_CC = @mkdir -p $(SOFTGPU); $(CC) -std=c11 -O2 $(WARNINGS)
+$(SOFTGPU)/libcuda.so.1: $(SOFT_PARTS); $(SOFT_CC) -fPIC -shared -fvisibility=hidden -DSOFT_CUDA tests/softgpu/driver.c tests/softgpu/cuda.c tests/softgpu/control.c -o $@ -lpthread -ldl
+$(SOFTGPU)/libamdhip64.so.6: $(SOFT_PARTS); $(SOFT_CC) -fPIC -shared -fvisibility=hidden -DSOFT_HIP tests/softgpu/driver.c tests/softgpu/hip.c tests/softgpu/control.c -o $@ -lpthread -ldl
+$(SOFTGPU)/libnvrtc.so.13: $(SOFT_PARTS); $(SOFT_CC) -fPIC -shared -fvisibility=hidden -DSOFT_CUDA tests/softgpu/compiler.c tests/softgpu/prelude.c tests/softgpu/control.c -o $@ -lpthread -ldl
+$(SOFTGPU)/libhiprtc.so.6: $(SOFT_PARTS); $(SOFT_CC) -fPIC -shared -fvisibility=hidden -DSOFT_HIP tests/softgpu/compiler.c tests/softgpu/prelude.c tests/softgpu/control.c -o $@ -lpthread -ldl
+$(SOFTGPU)/softgpu-device: $(SOFT_PARTS); $(SOFT_CC) tests/softgpu/device.c -o $@ -lpthread -ldl -lm -rdynamic
+
+# A program's results on all devices, one after the other, since it is built once for all of them.
+$(BUILD)/gpu/test_%.result: tests/test_%.c $(BUILD)/gpu/impl.o $(HEADERS) $(SOFT_LIBS) FORCE
+	@mkdir -p $(@D)
+	@$(MAKE) --no-print-directory -s $(BUILD)/gpu/test_$* >$@.build 2>&1; built=$$?; : >$@; for d in $(DEVICES); do \
+	  { cat $@.build; test $$built = 0 && $(TIMEOUT) sh tests/on_device.sh $$d $(BUILD)/gpu/test_$*; } >$@.$$d 2>&1; s=$$?; \
+	  tail -n 1 $@.$$d | grep -q '^[0-9]* passed, [0-9]* failed, [0-9]* skipped$$' && test $$s -le 1 || \
+	    { echo "FAILED  $< on $$d: ended with status $$s"; echo "0 passed, 1 failed, 0 skipped"; } >>$@.$$d; \
+	  { echo "== $< on $$d"; cat $@.$$d; } | tee -a $@; done
+$(BUILD)/gpu/impl.o: tests/impl.c $(HEADERS)
+	@mkdir -p $(@D)
+	$(COMPILE) -DFLUX_CUDA -DFLUX_HIP -c $< -o $@
+$(BUILD)/gpu/%: tests/%.c $(BUILD)/gpu/impl.o $(HEADERS)
+	@mkdir -p $(@D)
+	$(COMPILE) -DFLUX_CUDA -DFLUX_HIP -I. $< $(if $(filter tests/$*.c,$(OWN)),,$(BUILD)/gpu/impl.o) -o $@ $(LDLIBS)
 FORCE:
 
 examples: $(EXAMPLES:%.c=$(BUILD)/%)
