@@ -106,6 +106,8 @@ static void flux__roc_leave(void *before) {
     if (flux__roc.GetDevice(&now) == 0 && now != was) flux__roc.SetDevice(was);
 }
 
+static void flux__roc_close(int id) { (void)id; }
+
 /* The architecture's name stands in a struct that has grown over the years. It is the only text in there that starts
    with gfx, behind the name, so it is looked for; what follows a colon are features, and the compiler knows those. */
 static int flux__roc_device(int id, flux__gpu_info *info) {
@@ -161,6 +163,7 @@ typedef struct flux__hiprtc_calls {
     int (*GetCodeSize)(void *program, size_t *bytes);
     int (*GetCode)(void *program, char *image);
     int (*DestroyProgram)(void **program);
+    const char *(*GetErrorString)(int code);
 } flux__hiprtc_calls;
 static flux__hiprtc_calls flux__hiprtc;
 static char flux__hiprtc_version[40];
@@ -168,7 +171,7 @@ static char flux__hiprtc_version[40];
 static const struct { const char *name; size_t at; } flux__hiprtc_names[] = {
 #define FLUX__RTC(call) { "hiprtc" #call, offsetof(flux__hiprtc_calls, call) },
     FLUX__RTC(Version) FLUX__RTC(CreateProgram) FLUX__RTC(CompileProgram) FLUX__RTC(GetProgramLogSize) FLUX__RTC(GetProgramLog)
-    FLUX__RTC(GetCodeSize) FLUX__RTC(GetCode) FLUX__RTC(DestroyProgram)
+    FLUX__RTC(GetCodeSize) FLUX__RTC(GetCode) FLUX__RTC(DestroyProgram) FLUX__RTC(GetErrorString)
 #undef FLUX__RTC
 };
 
@@ -203,13 +206,13 @@ static int flux__hiprtc_compile(const char *source, const char *arch, char **log
     snprintf(option, sizeof option, "--offload-arch=%s", arch);
     *log = NULL, *image = NULL, *bytes = 0;
     int code = flux__hiprtc.CreateProgram(&program, source, "flux.hip", 0, NULL, NULL);
-    if (code != 0) return code;
+    if (code != 0) return flux__log_code(log, code, flux__hiprtc.GetErrorString(code));
     code = flux__hiprtc.CompileProgram(program, 4, options);
     if (code != 0 && flux__hiprtc.GetProgramLogSize(program, &n) == 0 && (*log = (char *)flux__zalloc(n + 1)) != NULL) flux__hiprtc.GetProgramLog(program, *log);
     if (code == 0) code = flux__hiprtc.GetCodeSize(program, bytes);
     if (code == 0 && (*image = flux__zalloc(*bytes + 1)) != NULL) code = flux__hiprtc.GetCode(program, (char *)*image);
     flux__hiprtc.DestroyProgram(&program);
-    return code;
+    return flux__log_code(log, code, flux__hiprtc.GetErrorString(code));
 }
 
 static const char *const flux__hip_components[] = { "all", "driver", "compiler", "hip", "hiprtc", "lld", "device_libs", "RCCL", "NCCL",
@@ -238,7 +241,7 @@ static const char flux__hip_dialect[] =
     "#else\n" FLUX__SOFT_HALF "#endif\n";
 
 static const flux__driver flux__hip_driver = {
-    "AMDGPU", flux__hip_dialect, flux__roc_open, flux__roc_count, flux__roc_device, flux__roc_enter, flux__roc_leave,
+    "AMDGPU", flux__hip_dialect, flux__roc_open, flux__roc_count, flux__roc_device, flux__roc_enter, flux__roc_leave, flux__roc_close,
     flux__roc_stream, flux__roc_stream_wait, flux__roc_stream_free,
     flux__roc_event, flux__roc_event_record, flux__roc_event_wait, flux__roc_event_before, flux__roc_event_free,
     flux__roc_alloc, flux__roc_release, flux__roc_pinned, flux__roc_unpin, flux__roc_up, flux__roc_down, flux__roc_across, flux__roc_peer,
