@@ -3334,6 +3334,8 @@ static bool flux__check_operands(const char *call, int n, flux_tensor *const *xs
 static flux_device flux__place(int n, flux_tensor *const *xs) {
     for (int i = 0; i < n; i++)
         if (!flux__is_number(xs[i])) return xs[i]->device;
+    for (int i = 0; i < n; i++)           /* a bare number lies anywhere; one that a gradient starts from, at its loss */
+        if (!(xs[i]->flags & FLUX__WEAK)) return xs[i]->device;
     return xs[0]->device;
 }
 
@@ -4967,7 +4969,8 @@ static bool flux__backward(flux_grads *g) {
     }
     if (ok) {
         flux__mark_wanted(&w, g);
-        w.grad[w.n - 1] = flux_full_shape(flux__dims(g->loss), 1, (flux_dtype)g->loss->dtype);
+        flux_tensor *one = flux_full_shape(flux__dims(g->loss), 1, (flux_dtype)g->loss->dtype);
+        w.grad[w.n - 1] = one ? flux__move(one, g->loss->device) : NULL;
         for (int k = w.n - 1; k >= 0 && ok; k--)
             if (w.grad[k] && w.wanted[k]) ok = flux__walk_back(&w, k);
     }
@@ -11113,24 +11116,30 @@ static int flux__gpu_copy(int backend, int to, void *dst, int from, const void *
         flux__gpu_leave(a, before);
         return ok ? 0 : -1;
     }
+    void *done = NULL;
     bool ok = flux__gpu_ok(a, a->driver->event(&event), "making an event") &&
               flux__gpu_ok(a, a->driver->event_record(event, a->stream), "recording an event");
     flux__gpu_leave(a, before);
     b = ok ? flux__gpu_enter(backend, to, &before) : NULL;
     if (b) {
-        void *done = NULL;
         bool queued = flux__gpu_ok(b, b->driver->event_before(event, b->stream), "waiting for the other device") &&
                       flux__gpu_ok(b, b->driver->peer(dst, to, src, from, bytes, b->stream), "copying from the other device");
         ok = queued && flux__gpu_ok(b, b->driver->event(&done), "making an event") &&
-             flux__gpu_ok(b, b->driver->event_record(done, b->stream), "recording an event") &&
-             flux__gpu_ok(b, b->driver->event_before(done, a->stream), "making the other device wait");
-        if (queued && !ok) b->driver->stream_wait(b->stream);    /* the other device doesn't wait for what is read from it */
-        if (done) b->driver->event_free(done);
+             flux__gpu_ok(b, b->driver->event_record(done, b->stream), "recording an event");
+        if (queued && !ok) b->driver->stream_wait(b->stream);    /* then nothing else holds the other device back */
         flux__gpu_leave(b, before);
-    } else ok = false;
+    }
+    ok = ok && b != NULL;
     if (event && (a = flux__gpu_enter(backend, from, &before)) != NULL) {
+        bool waits = !ok || flux__gpu_ok(a, a->driver->event_before(done, a->stream), "waiting for the copy");
+        if (!waits) a->driver->event_wait(done);
+        ok = ok && waits;
         a->driver->event_free(event);
         flux__gpu_leave(a, before);
+    } else ok = false;
+    if (done && (b = flux__gpu_enter(backend, to, &before)) != NULL) {
+        b->driver->event_free(done);
+        flux__gpu_leave(b, before);
     }
     return ok ? 0 : -1;
 }
