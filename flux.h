@@ -9681,7 +9681,10 @@ static bool flux__coder_start(flux__coder *c, const flux__plan *plan, const flux
     }
     for (int o = 0; o < k->noperand; o++) {
         int64_t far = k->operand[o].offset;
-        for (int d = 0; d < FLUX_MAX_DIMS; d++) far += (k->operand[o].stride[d] < 0 ? -1 : 1) * k->operand[o].stride[d] * (k->full[d] > k->operand[o].shape.dim[d] ? k->full[d] : k->operand[o].shape.dim[d]);
+        for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+            int64_t n = d < k->operand[o].shape.ndim ? k->operand[o].shape.dim[d] : 1, step = k->operand[o].stride[d];
+            far += (step < 0 ? -step : step) * ((k->full[d] > n ? k->full[d] : n) - 1);
+        }
         if (far > most) most = far;
     }
     c->index = most < (int64_t)1 << 30 ? "int" : "long long";

@@ -84,9 +84,9 @@ static bool flux__roc_open(char *why, size_t n) {
     for (size_t i = 0; i < sizeof flux__roc_names / sizeof *flux__roc_names; i++)
         if (!flux__library_symbol(library, flux__roc_names[i].name, (char *)&flux__roc + flux__roc_names[i].at, sizeof(void *)))
             return snprintf(why, n, "the HIP runtime is too old: it has no %s", flux__roc_names[i].name), false;
+    flux__roc_library = library;          /* hiprtc may lie within, device or not */
     int code = flux__roc.Init(0);
     if (code != 0) return snprintf(why, n, "the HIP runtime did not start: %s", flux__roc_error(code)), false;
-    flux__roc_library = library;
     state = 1;
     return true;
 }

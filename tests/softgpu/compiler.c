@@ -505,6 +505,15 @@ static void cached_path(char *path, size_t n, const program *p, const options *o
     snprintf(path, n, "%s/%016llx%016llx.so", cache_folder(folder, sizeof folder), (unsigned long long)h[0], (unsigned long long)h[1]);
 }
 
+/* For whoever wants to give the programs to a real compiler: SOFTGPU_SOURCES names a folder that gets them all. */
+static void keep_source(const program *p, const char *path) {
+    char to[4500];
+    const char *folder = getenv("SOFTGPU_SOURCES"), *name = strrchr(path, '/');
+    if (!folder || !*folder || !name) return;
+    snprintf(to, sizeof to, "%s%.33s.txt", folder, name);
+    write_file(to, p->source);
+}
+
 static int compile(program *p, options *o, text *log) {
     command c;
     char path[4096];
@@ -512,6 +521,7 @@ static int compile(program *p, options *o, text *log) {
     char *source = whole_text(p, warp_of(o->arch));
     begin_command(&c);
     cached_path(path, sizeof path, p, o, &c, source);
+    keep_source(p, path);
     if (o->includes) remove(path);             /* what the folders hold may have changed */
     char *library = read_file(path, &n);
     if (!library && compile_to(p, o, &c, source, path, log)) library = read_file(path, &n);
