@@ -7031,14 +7031,22 @@ static FLUX__INLINE type FLUX__F(name) args {                                   
     __asm__(text : "=" in(y) : __VA_ARGS__);                                                         \
     return y;                                                                                        \
 }
+#if defined(__clang__)                    /* it can be told to fuse these, and then has its choice of operands */
+#  define FLUX__FUSED_STEP(type, name, text, in)                                                     \
+static FLUX__INLINE type FLUX__F(name)(type a, type b, type c) {                                     \
+    _Pragma("STDC FP_CONTRACT ON")                                                                   \
+    return a * b + c;                                                                                \
+}
+#else
+#  define FLUX__FUSED_STEP(type, name, text, in)                                                     \
+FLUX__INSTRUCTION(type, name, (type a, type b, type c), text, in, "0"(a), in(b), in(c))
+#endif
 #define FLUX__VECTOR_INSTRUCTIONS(in, half, extract, insert)                                         \
 FLUX__INSTRUCTION(FLUX__V, vsqrt, (FLUX__V x), "vsqrtps {%1, %0|%0, %1}", in, in(x))                 \
 FLUX__INSTRUCTION(FLUX__V, vmin, (FLUX__V a, FLUX__V b), "vminps {%2, %1, %0|%0, %1, %2}", in, in(a), in(b)) \
 FLUX__INSTRUCTION(FLUX__V, vmax, (FLUX__V a, FLUX__V b), "vmaxps {%2, %1, %0|%0, %1, %2}", in, in(a), in(b)) \
-FLUX__INSTRUCTION(FLUX__V, vfma, (FLUX__V a, FLUX__V b, FLUX__V c),                                  \
-                  "vfmadd213ps {%3, %2, %0|%0, %2, %3}", in, "0"(a), in(b), in(c))                   \
-FLUX__INSTRUCTION(FLUX__VD, vfmad, (FLUX__VD a, FLUX__VD b, FLUX__VD c),                             \
-                  "vfmadd213pd {%3, %2, %0|%0, %2, %3}", in, "0"(a), in(b), in(c))                   \
+FLUX__FUSED_STEP(FLUX__V, vfma, "vfmadd213ps {%3, %2, %0|%0, %2, %3}", in)                           \
+FLUX__FUSED_STEP(FLUX__VD, vfmad, "vfmadd213pd {%3, %2, %0|%0, %2, %3}", in)                         \
 FLUX__INSTRUCTION(FLUX__VUL, vmul32, (FLUX__VUL a, FLUX__VUL b),                                     \
                   "vpmuludq {%2, %1, %0|%0, %1, %2}", in, in(a), in(b))                              \
 FLUX__INSTRUCTION(FLUX__VUL, held, (FLUX__VUL x), "", in, "0"(x))                                    \
