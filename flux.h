@@ -6386,7 +6386,7 @@ typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter,
 #  endif
 #endif
 #if FLUX__VECTORS && FLUX__X86
-#  include <immintrin.h>
+#  include <emmintrin.h>
 #endif
 #if FLUX__VECTORS && defined(__clang__)   /* also in a user's -ffast-math build */
 #  pragma float_control(push)
@@ -6899,13 +6899,12 @@ FLUX__FN(circle)(FLUX__VU w, uint32_t quarters) {                               
     return FLUX__FLOAT(FLUX__BITS(FLUX__IF((k & 1u) != 0u, c, s)) ^ ((k & 2u) << 30));               \
 }                                                                                                    \
 /* Words 0 and 2 of the counters in *e, 1 and 3 in *o; a counter has a lane of 64 bits */            \
-static FLUX__INLINE void FLUX__F(words)(uint64_t key, FLUX__VUL c0, FLUX__VUL c2, FLUX__VUL *e, FLUX__VUL *o) { \
-    FLUX__VUL c1 = c0 >> 32, c3 = c2 >> 32;                                                          \
+static FLUX__INLINE void FLUX__F(words)(const FLUX__VUL *key, FLUX__VUL c0, FLUX__VUL c2, FLUX__VUL *e, FLUX__VUL *o) { \
+    FLUX__VUL c1 = c0 >> 32, c3 = c2 >> 32, k0 = key[0], k1 = key[1];                                \
     const uint64_t low = 0xffffffff;                                                                 \
-    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);                                         \
-    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {                 \
-        FLUX__VUL p = FLUX__MUL32(c0, 0xD2511F53u), q = FLUX__MUL32(c2, 0xCD9E8D57u);                \
-        c0 = (q >> 32) ^ c1 ^ (uint64_t)k0, c2 = (p >> 32) ^ c3 ^ (uint64_t)k1, c1 = q, c3 = p;      \
+    for (int round = 0; round < 10; round++, k0 += key[2], k1 += key[3]) {                           \
+        FLUX__VUL p = FLUX__MUL32(c0, key[4]), q = FLUX__MUL32(c2, key[5]);                          \
+        c0 = (q >> 32) ^ c1 ^ k0, c2 = (p >> 32) ^ c3 ^ k1, c1 = q, c3 = p;                          \
     }                                                                                                \
     *e = (c0 & low) | (c2 << 32), *o = (c1 & low) | (c3 << 32);                                      \
 }                                                                                                    \
@@ -6914,11 +6913,14 @@ static void FLUX__F(random)(uint64_t key, uint64_t stream, uint64_t counter, int
     enum { many = sizeof(FLUX__VUL) / sizeof(uint64_t) };          /* counters at once */            \
     static const uint64_t iota[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };                                      \
     const uint64_t low = 0xffffffff;                                                                 \
-    FLUX__VUL first, zero = { 0 }, u[2], v[2];                                                       \
+    FLUX__VUL first, zero = { 0 }, u[2], v[2], keys[6];                                              \
     uint64_t pair[2][many];                                                                          \
     memcpy(&first, iota, sizeof first);                                                              \
+    keys[0] = zero + key, keys[1] = zero + (key >> 32);                                              \
+    keys[2] = FLUX__HELD(zero + 0x9E3779B9u), keys[3] = FLUX__HELD(zero + 0xBB67AE85u);              \
+    keys[4] = FLUX__HELD(zero + 0xD2511F53u), keys[5] = FLUX__HELD(zero + 0xCD9E8D57u);              \
     for (blocks *= FLUX__RANDOM_BLOCK / 4 / many; blocks > 0; blocks--, counter += many) {           \
-        FLUX__F(words)(key, first + counter, zero + stream, &u[0], &u[1]);                           \
+        FLUX__F(words)(keys, first + counter, zero + stream, &u[0], &u[1]);                           \
         for (size_t at = 0; at < sizeof first; at += sizeof(FLUX__V)) {                              \
             FLUX__VU a, b;                                                                           \
             FLUX__V x, y;                                                                            \
@@ -6960,7 +6962,8 @@ static const flux__section FLUX__F(section) = { FLUX__F(loops), FLUX__F(folds), 
 #define FLUX__MAX(a, b) FLUX__P(MAX)(a, b)
 #define FLUX__SCALE(x, t) FLUX__P(SCALE)(x, t)
 #define FLUX__ALL(mask) FLUX__P(ALL)(mask)
-#define FLUX__MUL32(x, m) FLUX__P(MUL32)(x, m)  /* products of the low halves of 64-bit lanes */
+#define FLUX__HELD(x) FLUX__P(HELD)(x)          /* x, in a register: gcc makes constants anew at each use */
+#define FLUX__MUL32(x, m) FLUX__P(MUL32)(x, m)  /* products of 64-bit lanes whose m is below 2^32, and of x the low halves */
 
 #if !FLUX__VECTORS
 typedef float flux__t_x1, flux__v_x1;
@@ -7001,6 +7004,7 @@ static FLUX__INLINE float flux__narrow_x1(const double *x) { return (float)*x; }
 #  define FLUX__MAX_x1(a, b) ((a) > (b) ? (a) : (b))
 #  define FLUX__SCALE_x1(x, t) flux__scale_x1(x, t)
 #  define FLUX__ALL_x1(mask) (mask)
+#  define FLUX__HELD_x1(x) (x)
 #  define FLUX__MUL32_x1(x, m) (((x) & 0xffffffff) * (m))
 #  define FLUX__KIND x1
 FLUX__VECTOR_SECTION
@@ -7034,7 +7038,8 @@ static FLUX__INLINE FLUX__VI FLUX__F(pick)(FLUX__VI m, FLUX__VI x, FLUX__VI y) {
 }                                                                                                    \
 static FLUX__INLINE FLUX__VL FLUX__F(pickd)(FLUX__VL m, FLUX__VL x, FLUX__VL y) {                    \
     return (x & m) | (y & ~m);                                                                       \
-}                                                                                                    \
+}
+#define FLUX__VECTOR_WIDTHS                                                                          \
 static FLUX__INLINE FLUX__VD FLUX__F(widen)(FLUX__V x, int h) {                                      \
     return h ? FLUX__P(HIGH)(x) : FLUX__P(LOW)(x);                                                   \
 }                                                                                                    \
@@ -7047,6 +7052,7 @@ FLUX__FN(narrow)(const FLUX__VD *x) { return FLUX__P(JOIN)(x[0], x[1]); }
 #  define FLUX__FMAD_x4(a, b, c) ((a) * (b) + (c))
 #  define FLUX__MIN_x4(a, b) FLUX__IF((a) < (b), a, b)
 #  define FLUX__MAX_x4(a, b) FLUX__IF((a) > (b), a, b)
+#  define FLUX__HELD_x4(x) (x)
 #  define FLUX__SCALE_x4(x, t) flux__scale_x4(x, t)
 #  if FLUX__X86
 #    define FLUX__SQRT_x4(x) ((FLUX__V)_mm_sqrt_ps((__m128)(x)))
@@ -7055,7 +7061,7 @@ FLUX__FN(narrow)(const FLUX__VD *x) { return FLUX__P(JOIN)(x[0], x[1]); }
 #    define FLUX__JOIN_x4(x, y) \
         ((FLUX__V)_mm_movelh_ps(_mm_cvtpd_ps((__m128d)(x)), _mm_cvtpd_ps((__m128d)(y))))
 #    define FLUX__ALL_x4(mask) (_mm_movemask_ps((__m128)(mask)) == 15)
-#    define FLUX__MUL32_x4(x, m) ((FLUX__VUL)_mm_mul_epu32((__m128i)(x), _mm_set1_epi64x(m)))
+#    define FLUX__MUL32_x4(x, m) ((FLUX__VUL)_mm_mul_epu32((__m128i)(x), (__m128i)(m)))
 #  else
 #define FLUX__OF_LANES(type, name, args, ...)                                                        \
 static FLUX__INLINE type name args {                                                                 \
@@ -7072,29 +7078,64 @@ FLUX__OF_LANES(flux__four, flux__joined, (flux__two x, flux__two y), (float)x[0]
 #    define FLUX__HIGH_x4(x) flux__wide_lanes(x, 2)
 #    define FLUX__JOIN_x4(x, y) flux__joined(x, y)
 #    define FLUX__ALL_x4(mask) ((mask)[0] & (mask)[1] & (mask)[2] & (mask)[3])
-#    define FLUX__MUL32_x4(x, m) (((x) & (uint64_t)0xffffffff) * (uint64_t)(m))
+#    define FLUX__MUL32_x4(x, m) (((x) & (uint64_t)0xffffffff) * (m))
 #  endif
 #  define FLUX__KIND x4
 FLUX__VECTOR_TYPES
+FLUX__VECTOR_WIDTHS
 FLUX__VECTOR_SECTION
 
 #  if FLUX__X86
-#    undef FLUX__KIND
+/* The instructions that the vector types have no operator for, as text: immintrin.h takes a compiler longer to read than
+   a whole section. Operands stand in both orders, for -masm=intel. `in` says which registers it may be (AVX2's own
+   instructions can't name those that AVX-512 adds), `half` is the letter of half a register. */
+#define FLUX__INSTRUCTION(type, name, args, text, in, ...)                                           \
+static FLUX__INLINE type FLUX__F(name) args {                                                        \
+    type y;                                                                                          \
+    __asm__(text : "=" in(y) : __VA_ARGS__);                                                         \
+    return y;                                                                                        \
+}
+#if defined(__clang__)                    /* it can be told to fuse these, and then has its choice of operands */
+#  define FLUX__FUSED_STEP(type, name, text, in)                                                     \
+static FLUX__INLINE type FLUX__F(name)(type a, type b, type c) {                                     \
+    _Pragma("STDC FP_CONTRACT ON")                                                                   \
+    return a * b + c;                                                                                \
+}
+#else
+#  define FLUX__FUSED_STEP(type, name, text, in)                                                     \
+FLUX__INSTRUCTION(type, name, (type a, type b, type c), text, in, "0"(a), in(b), in(c))
+#endif
+#define FLUX__VECTOR_INSTRUCTIONS(in, half, extract, insert)                                         \
+FLUX__INSTRUCTION(FLUX__V, vsqrt, (FLUX__V x), "vsqrtps {%1, %0|%0, %1}", in, in(x))                 \
+FLUX__INSTRUCTION(FLUX__V, vmin, (FLUX__V a, FLUX__V b), "vminps {%2, %1, %0|%0, %1, %2}", in, in(a), in(b)) \
+FLUX__INSTRUCTION(FLUX__V, vmax, (FLUX__V a, FLUX__V b), "vmaxps {%2, %1, %0|%0, %1, %2}", in, in(a), in(b)) \
+FLUX__FUSED_STEP(FLUX__V, vfma, "vfmadd213ps {%3, %2, %0|%0, %2, %3}", in)                           \
+FLUX__FUSED_STEP(FLUX__VD, vfmad, "vfmadd213pd {%3, %2, %0|%0, %2, %3}", in)                         \
+FLUX__INSTRUCTION(FLUX__VUL, vmul32, (FLUX__VUL a, FLUX__VUL b),                                     \
+                  "vpmuludq {%2, %1, %0|%0, %1, %2}", in, in(a), in(b))                              \
+FLUX__INSTRUCTION(FLUX__VUL, held, (FLUX__VUL x), "", in, "0"(x))                                    \
+FLUX__INSTRUCTION(FLUX__VD, low, (FLUX__V x), "vcvtps2pd {%" half "1, %0|%0, %" half "1}", in, in(x)) \
+FLUX__INSTRUCTION(FLUX__VD, high, (FLUX__V x), extract " {$1, %1, %" half "0|%" half "0, %1, 1}\n\t" \
+                  "vcvtps2pd {%" half "0, %0|%0, %" half "0}", in, in(x))                            \
+FLUX__INSTRUCTION(FLUX__V, thin, (FLUX__VD x), "vcvtpd2ps {%1, %" half "0|%" half "0, %1}", in, in(x)) \
+FLUX__INSTRUCTION(FLUX__V, vjoin, (FLUX__V a, FLUX__V b),                                            \
+                  insert " {$1, %" half "2, %1, %0|%0, %1, %" half "2, 1}", in, in(a), in(b))
+
 #    define FLUX__FLOATING_x8(yes, no) yes
 #    define FLUX__LANES_x8 8
-#    define FLUX__SQRT_x8(x) ((FLUX__V)_mm256_sqrt_ps((__m256)(x)))
-#    define FLUX__FMA_x8(a, b, c) ((FLUX__V)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
-#    define FLUX__FMAD_x8(a, b, c) ((FLUX__VD)_mm256_fmadd_pd((__m256d)(a), (__m256d)(b), (__m256d)(c)))
-#    define FLUX__MIN_x8(a, b) ((FLUX__V)_mm256_min_ps((__m256)(a), (__m256)(b)))
-#    define FLUX__MAX_x8(a, b) ((FLUX__V)_mm256_max_ps((__m256)(a), (__m256)(b)))
+#    define FLUX__SQRT_x8(x) flux__vsqrt_x8(x)
+#    define FLUX__FMA_x8(a, b, c) flux__vfma_x8(a, b, c)
+#    define FLUX__FMAD_x8(a, b, c) flux__vfmad_x8(a, b, c)
+#    define FLUX__MIN_x8(a, b) flux__vmin_x8(a, b)
+#    define FLUX__MAX_x8(a, b) flux__vmax_x8(a, b)
+#    define FLUX__HELD_x8(x) flux__held_x8(x)
 #    define FLUX__SCALE_x8(x, t) flux__scale_x8(x, t)
-#    define FLUX__LOW_x8(x) ((FLUX__VD)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)(x))))
-#    define FLUX__HIGH_x8(x) ((FLUX__VD)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)(x), 1)))
-#    define FLUX__JOIN_x8(x, y) \
-        ((FLUX__V)_mm256_insertf128_ps(_mm256_castps128_ps256(_mm256_cvtpd_ps((__m256d)(x))), \
-                                       _mm256_cvtpd_ps((__m256d)(y)), 1))
-#    define FLUX__ALL_x8(mask) (_mm256_movemask_ps((__m256)(mask)) == 255)
-#    define FLUX__MUL32_x8(x, m) ((FLUX__VUL)_mm256_mul_epu32((__m256i)(x), _mm256_set1_epi64x(m)))
+#    define FLUX__LOW_x8(x) flux__low_x8(x)
+#    define FLUX__HIGH_x8(x) flux__high_x8(x)
+#    define FLUX__JOIN_x8(x, y) flux__vjoin_x8(flux__thin_x8(x), flux__thin_x8(y))
+#    define FLUX__ALL_x8(mask) (flux__signs_x8(mask) == 255)
+#    define FLUX__MUL32_x8(x, m) flux__vmul32_x8(x, m)
+#    undef FLUX__KIND
 #    define FLUX__KIND x8
 #    if defined(__clang__)
 #      pragma clang attribute push(FLUX__AVX2, apply_to = function)
@@ -7103,14 +7144,23 @@ FLUX__VECTOR_SECTION
 #      pragma GCC target("avx2,fma,f16c")
 #    endif
 FLUX__VECTOR_TYPES
+FLUX__VECTOR_INSTRUCTIONS("x", "x", "vextractf128", "vinsertf128")
+FLUX__VECTOR_WIDTHS
+static FLUX__INLINE int flux__signs_x8(FLUX__VI mask) {
+    int y;
+    __asm__("vmovmskps {%1, %0|%0, %1}" : "=r"(y) : "x"(mask));
+    return y;
+}
 FLUX__VECTOR_SECTION
+typedef uint16_t flux__halves __attribute__((vector_size(16)));
 static void flux__half_load_x8(int64_t n, void *y, const void *x) {
     float *out = (float *)y, tail[8];
     const uint16_t *in = (const uint16_t *)x;
-    __m128i h;
+    flux__halves h;
+    FLUX__V v;
     for (; n > 0; n -= 8, in += 8, out += 8) {
         memcpy(&h, n < 8 ? flux__fill(tail, in, 2, (size_t)n, 8) : in, sizeof h);
-        __m256 v = _mm256_cvtph_ps(h);
+        __asm__("vcvtph2ps {%1, %0|%0, %1}" : "=x"(v) : "x"(h));
         if (n < 8) memcpy(tail, &v, sizeof v), memcpy(out, tail, (size_t)n * 4);
         else memcpy(out, &v, sizeof v);
     }
@@ -7119,10 +7169,11 @@ static void flux__half_store_x8(int64_t n, void *y, const void *x) {
     uint16_t *out = (uint16_t *)y;
     const float *in = (const float *)x;
     float tail[8];
-    __m256 v;
+    flux__halves h;
+    FLUX__V v;
     for (; n > 0; n -= 8, in += 8, out += 8) {
         memcpy(&v, n < 8 ? flux__fill(tail, in, 4, (size_t)n, 8) : in, sizeof v);
-        __m128i h = _mm256_cvtps_ph(v, 0);
+        __asm__("vcvtps2ph {$0, %1, %0|%0, %1, 0}" : "=x"(h) : "x"(v));
         if (n < 8) memcpy(tail, &h, sizeof h), memcpy(out, tail, (size_t)n * 2);
         else memcpy(out, &h, sizeof h);
     }
@@ -7133,27 +7184,21 @@ static void flux__half_store_x8(int64_t n, void *y, const void *x) {
 #      pragma GCC pop_options
 #    endif
 
-/* The forms with a mask, all set: the plain ones make g++ warn of uninitialised variables. */
 #    undef FLUX__KIND
 #    define FLUX__FLOATING_x16(yes, no) yes
 #    define FLUX__LANES_x16 16
-#    define FLUX__SQRT_x16(x) ((FLUX__V)_mm512_maskz_sqrt_ps(65535, (__m512)(x)))
-#    define FLUX__FMA_x16(a, b, c) ((FLUX__V)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
-#    define FLUX__FMAD_x16(a, b, c) ((FLUX__VD)_mm512_fmadd_pd((__m512d)(a), (__m512d)(b), (__m512d)(c)))
-#    define FLUX__MIN_x16(a, b) ((FLUX__V)_mm512_maskz_min_ps(65535, (__m512)(a), (__m512)(b)))
-#    define FLUX__MAX_x16(a, b) ((FLUX__V)_mm512_maskz_max_ps(65535, (__m512)(a), (__m512)(b)))
-#    define FLUX__SCALE_x16(x, t) \
-        ((FLUX__V)_mm512_maskz_scalef_ps(65535, (__m512)(x), (__m512)((t) - FLUX__MAGIC)))
-#    define FLUX__HALF_x16(x, h) \
-        ((FLUX__VD)_mm512_maskz_cvtps_pd(255, _mm512_maskz_extractf32x8_ps(255, (__m512)(x), h)))
-#    define FLUX__LOW_x16(x) FLUX__HALF_x16(x, 0)
-#    define FLUX__HIGH_x16(x) FLUX__HALF_x16(x, 1)
-#    define FLUX__THIN_x16(x) _mm512_maskz_cvtpd_ps(255, (__m512d)(x))
-#    define FLUX__JOIN_x16(x, y) \
-        ((FLUX__V)_mm512_maskz_insertf32x8(65535, _mm512_castps256_ps512(FLUX__THIN_x16(x)), FLUX__THIN_x16(y), 1))
-#    define FLUX__ALL_x16(mask) (_mm512_movepi32_mask((__m512i)(mask)) == 65535)
-#    define FLUX__MUL32_x16(x, m) \
-        ((FLUX__VUL)_mm512_maskz_mul_epu32(255, (__m512i)(x), _mm512_set1_epi64(m)))
+#    define FLUX__SQRT_x16(x) flux__vsqrt_x16(x)
+#    define FLUX__FMA_x16(a, b, c) flux__vfma_x16(a, b, c)
+#    define FLUX__FMAD_x16(a, b, c) flux__vfmad_x16(a, b, c)
+#    define FLUX__MIN_x16(a, b) flux__vmin_x16(a, b)
+#    define FLUX__MAX_x16(a, b) flux__vmax_x16(a, b)
+#    define FLUX__HELD_x16(x) flux__held_x16(x)
+#    define FLUX__SCALE_x16(x, t) flux__vscale_x16(x, (t) - FLUX__MAGIC)
+#    define FLUX__LOW_x16(x) flux__low_x16(x)
+#    define FLUX__HIGH_x16(x) flux__high_x16(x)
+#    define FLUX__JOIN_x16(x, y) flux__vjoin_x16(flux__thin_x16(x), flux__thin_x16(y))
+#    define FLUX__ALL_x16(mask) (flux__signs_x16(mask) == 65535)
+#    define FLUX__MUL32_x16(x, m) flux__vmul32_x16(x, m)
 #    define FLUX__KIND x16
 #    if defined(__clang__)
 #      pragma clang attribute push(FLUX__AVX512, apply_to = function)
@@ -7162,6 +7207,14 @@ static void flux__half_store_x8(int64_t n, void *y, const void *x) {
 #      pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
 #    endif
 FLUX__VECTOR_TYPES
+FLUX__VECTOR_INSTRUCTIONS("v", "t", "vextractf32x8", "vinsertf32x8")
+FLUX__VECTOR_WIDTHS
+FLUX__INSTRUCTION(FLUX__V, vscale, (FLUX__V x, FLUX__V n), "vscalefps {%2, %1, %0|%0, %1, %2}", "v", "v"(x), "v"(n))
+static FLUX__INLINE uint16_t flux__signs_x16(FLUX__VI mask) {
+    uint16_t y;
+    __asm__("vpmovd2m {%1, %0|%0, %1}" : "=Yk"(y) : "v"(mask));
+    return y;
+}
 FLUX__VECTOR_SECTION
 #    if defined(__clang__)
 #      pragma clang attribute pop
