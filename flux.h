@@ -468,10 +468,12 @@ FLUX_API flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b); /* m x k (x b
                                                                       or on the left a row of its own length */
 FLUX_API flux_tensor *flux_outer(flux_tensor *a, flux_tensor *b);  /* vectors of m and n: m x n */
 FLUX_API flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b);    /* sum of products: 0-dimensional */
+#define FLUX__SAME (-1)
+#define FLUX_SAMEPAD FLUX_SHAPE(FLUX__SAME)   /* as much padding as makes ceil(size/stride) of size */
 typedef struct flux_conv_opts {            /* x: w (x h (x d)) x channels x batch; weight: k... x in/groups x out */
     flux_tensor *x FLUX__ZERO, *weight FLUX__ZERO;
     flux_shape stride FLUX__ZERO;          /* FLUX_SHAPE(2) or FLUX_SHAPE(2, 1); default 1 */
-    flux_shape pad FLUX__ZERO;             /* one number, one a dimension, or lo and hi of each; default 0 */
+    flux_shape pad FLUX__ZERO;             /* one number, one a dimension, lo and hi of each, or FLUX_SAMEPAD; default 0 */
     flux_shape dilation FLUX__ZERO;        /* default 1 */
     flux_shape outpad FLUX__ZERO;          /* conv_transpose only */
     int groups FLUX__ZERO;
@@ -711,6 +713,95 @@ typedef struct flux_dropout_opts {
 FLUX_API flux_layer *flux_dropout_with(flux_dropout_opts o);
 FLUX_API flux_layer *flux_alphadropout(double p);                 /* keeps mean and variance under selu */
 #define flux_dropout(...) flux_dropout_with(FLUX__OPTS_LAST(flux_dropout_opts, __VA_ARGS__))   /* kept values are scaled by 1/(1-p) */
+
+/* Convolution layers. Images are w (x h (x d)) x channels x batch; one number of .stride, .pad or .dilation counts for every
+   dimension. Where the function without it is taken by an operation, a layer's name ends in _layer:
+   flux_conv_layer(FLUX_SHAPE(3, 3), 1, 8, flux_relu, .pad = FLUX_SAMEPAD). */
+typedef struct flux_conv_layer_opts {
+    flux_shape window FLUX__ZERO;         /* FLUX_SHAPE(3, 3): its numbers say how many spatial dimensions there are */
+    int64_t in FLUX__ZERO, out FLUX__ZERO;
+    flux_fn activation FLUX__ZERO;
+    flux_shape stride FLUX__ZERO, pad FLUX__ZERO, dilation FLUX__ZERO, outpad FLUX__ZERO;   /* as in flux_conv */
+    int groups FLUX__ZERO;
+    flux_switch bias FLUX__ZERO;
+    flux_init_fn init FLUX__ZERO;         /* NULL: glorot_uniform */
+    FLUX__DUMMY
+} flux_conv_layer_opts;
+FLUX_API flux_layer *flux_conv_layer_with(flux_conv_layer_opts o);
+FLUX_API flux_layer *flux_crosscor_layer_with(flux_conv_layer_opts o);
+FLUX_API flux_layer *flux_conv_transpose_layer_with(flux_conv_layer_opts o);
+FLUX_API flux_layer *flux_depthwiseconv_with(flux_conv_layer_opts o);
+#define flux_conv_layer(...) flux_conv_layer_with(FLUX__OPTS_LAST(flux_conv_layer_opts, __VA_ARGS__))   /* weight k... x in/groups x out */
+#define flux_crosscor_layer(...) flux_crosscor_layer_with(FLUX__OPTS_LAST(flux_conv_layer_opts, __VA_ARGS__))
+#define flux_conv_transpose_layer(...) flux_conv_transpose_layer_with(FLUX__OPTS_LAST(flux_conv_layer_opts, __VA_ARGS__))  /* weight k... x out/groups x in */
+#define flux_depthwiseconv(...) flux_depthwiseconv_with(FLUX__OPTS_LAST(flux_conv_layer_opts, __VA_ARGS__))   /* Conv with groups = in */
+
+typedef struct flux_pool_layer_opts {
+    flux_shape window FLUX__ZERO;
+    flux_shape stride FLUX__ZERO;         /* default: the window */
+    flux_shape pad FLUX__ZERO;
+    double p FLUX__ZERO;                  /* LPNormPool: default 2 */
+    FLUX__DUMMY
+} flux_pool_layer_opts;
+FLUX_API flux_layer *flux_maxpool_layer_with(flux_pool_layer_opts o);
+FLUX_API flux_layer *flux_meanpool_layer_with(flux_pool_layer_opts o);
+FLUX_API flux_layer *flux_lpnormpool_layer_with(flux_pool_layer_opts o);
+#define flux_maxpool_layer(...) flux_maxpool_layer_with(FLUX__OPTS_LAST(flux_pool_layer_opts, __VA_ARGS__))    /* flux_maxpool_layer(FLUX_SHAPE(2, 2)) */
+#define flux_meanpool_layer(...) flux_meanpool_layer_with(FLUX__OPTS_LAST(flux_pool_layer_opts, __VA_ARGS__))
+#define flux_lpnormpool_layer(...) flux_lpnormpool_layer_with(FLUX__OPTS_LAST(flux_pool_layer_opts, __VA_ARGS__))
+FLUX_API flux_layer *flux_adaptivemaxpool(flux_shape out);        /* stride and window such that out comes out */
+FLUX_API flux_layer *flux_adaptivemeanpool(flux_shape out);
+FLUX_API flux_layer *flux_globalmaxpool(void);                    /* the whole image: 1 x 1 x channels x batch */
+FLUX_API flux_layer *flux_globalmeanpool(void);
+FLUX_API flux_layer *flux_globallpnormpool(double p);
+
+typedef enum flux_upsampling { FLUX_NEAREST, FLUX_LINEAR, FLUX_BILINEAR, FLUX_TRILINEAR } flux_upsampling;   /* of any, 1, 2, 3 dims */
+typedef struct flux_upsample_opts {
+    flux_upsampling mode FLUX__ZERO;
+    double scale[3] FLUX__ZERO;           /* {2}: every spatial dimension; {2, 3}: one each, whole numbers for FLUX_NEAREST */
+    flux_shape size FLUX__ZERO;           /* or the size to reach; with FLUX_NEAREST a multiple of what comes in */
+    FLUX__DUMMY
+} flux_upsample_opts;
+FLUX_API flux_layer *flux_upsample_with(flux_upsample_opts o);
+/* The linear ones keep the corners: sample i of n comes from i (in-1)/(n-1). flux_upsample(FLUX_BILINEAR, .scale = {2}) */
+#define flux_upsample(...) flux_upsample_with(FLUX__OPTS_LAST(flux_upsample_opts, __VA_ARGS__))
+FLUX_API flux_layer *flux_pixelshuffle(int64_t r);                /* w x h x c r^2 x n to w r x h r x c x n */
+
+/* (x - mean) / sqrt(var + eps), then .* gamma .+ beta and the activation. In train mode mean and var are those of the batch,
+   and the running ones come nearer to them; in test mode they are the running ones. */
+typedef struct flux_norm_opts {
+    int64_t channels FLUX__ZERO;          /* the last dimension but one */
+    flux_fn activation FLUX__ZERO;
+    flux_switch affine FLUX__ZERO;        /* has gamma and beta; InstanceNorm has not unless said */
+    flux_switch track_stats FLUX__ZERO;   /* has a running mean and var; InstanceNorm has not unless said */
+    double eps FLUX__ZERO, momentum FLUX__ZERO;      /* default 1e-5, 0.1 */
+    flux_init_fn init_beta FLUX__ZERO, init_gamma FLUX__ZERO;   /* NULL: zeros, ones */
+    FLUX__DUMMY
+} flux_norm_opts;
+typedef struct flux_groupnorm_opts {
+    int64_t channels FLUX__ZERO, groups FLUX__ZERO;
+    flux_fn activation FLUX__ZERO;
+    flux_switch affine FLUX__ZERO;
+    double eps FLUX__ZERO;
+    FLUX__DUMMY
+} flux_groupnorm_opts;
+FLUX_API flux_layer *flux_batchnorm_with(flux_norm_opts o);
+FLUX_API flux_layer *flux_instancenorm_with(flux_norm_opts o);
+FLUX_API flux_layer *flux_groupnorm_with(flux_groupnorm_opts o);
+#define flux_batchnorm(...) flux_batchnorm_with(FLUX__OPTS_LAST(flux_norm_opts, __VA_ARGS__))          /* a channel's values in all samples */
+#define flux_instancenorm(...) flux_instancenorm_with(FLUX__OPTS_LAST(flux_norm_opts, __VA_ARGS__))    /* a channel's values in one sample */
+#define flux_groupnorm(...) flux_groupnorm_with(FLUX__OPTS_LAST(flux_groupnorm_opts, __VA_ARGS__))     /* flux_groupnorm(8, 2): 2 groups of 4 channels */
+
+typedef struct flux_weightnorm_opts {
+    flux_layer *layer FLUX__ZERO;
+    const char *which FLUX__ZERO;         /* which of its tensors; NULL: "weight" */
+    flux_shape dims FLUX__ZERO;           /* summed over by the norm; default the last */
+    FLUX__DUMMY
+} flux_weightnorm_opts;
+FLUX_API flux_layer *flux_weightnorm_with(flux_weightnorm_opts o);
+/* The layer with g v/sqrt(sum(v^2) + eps) for its weight: length and direction are trained apart. Its own weight becomes v. */
+#define flux_weightnorm(...) flux_weightnorm_with(FLUX__OPTS_LAST(flux_weightnorm_opts, __VA_ARGS__))
+FLUX_API flux_layer *flux_remove_weightnorms(flux_layer *m);      /* a new model that has the products in their place */
 
 /* Layers and plain functions mix: flux_chain(flux_dense(2, 3), flux_relu, flux_named("head", flux_dense(3, 1))). */
 FLUX_API flux_layer *flux_chain_of(int n, flux_layer *const *ls, const char *names);   /* names: "a, b", of plain functions; or NULL */
@@ -4203,11 +4294,15 @@ static bool flux__per_dim(const char *call, const char *what, const flux_shape *
     return true;
 }
 
-static bool flux__paddings(const char *call, const flux_shape *pad, flux__window *w) {
-    if (pad->ndim == 2 * w->nd && w->nd > 0 && pad->ndim != 1) {
+/* FLUX_SAMEPAD: as much as makes the positions ceil(size/stride), the odd one in front; transposed, as undoes that. */
+static bool flux__paddings(const char *call, const flux_shape *pad, flux__window *w, bool transposed) {
+    bool same = pad->ndim == 1 && pad->dim[0] == FLUX__SAME;
+    if (same || (pad->ndim == 2 * w->nd && w->nd > 0)) {
         for (int i = 0; i < w->nd; i++) {
-            w->lo[i] = pad->dim[2 * i];
-            w->hi[i] = pad->dim[2 * i + 1];
+            int64_t all = (w->size[i] - 1) * w->dilation[i] - (transposed ? w->stride[i] - 1 : 0);
+            if (same && all < 0) all = 0;
+            w->lo[i] = same ? all - all / 2 : pad->dim[2 * i];
+            w->hi[i] = same ? all / 2 : pad->dim[2 * i + 1];
             if (w->lo[i] < 0 || w->hi[i] < 0) {
                 flux__fail("%s: negative padding (%lld, %lld)", call, (long long)w->lo[i], (long long)w->hi[i]);
                 return false;
@@ -4271,7 +4366,7 @@ static flux_tensor *flux__windows(flux_tensor *x, const flux__window *w) {
     return flux__strided(x, &s, 0, step, offset, want, base);
 }
 
-static bool flux__conv_window(const char *call, flux_conv_opts *o, flux__window *w) {
+static bool flux__conv_window(const char *call, flux_conv_opts *o, flux__window *w, bool transposed) {
     flux_tensor *xs[2] = { o->x, o->weight };
     if (!flux__check_operands(call, 2, xs)) return false;
     memset(w, 0, sizeof *w);
@@ -4284,7 +4379,7 @@ static bool flux__conv_window(const char *call, flux_conv_opts *o, flux__window 
     }
     for (int i = 0; i < w->nd; i++) w->size[i] = o->weight->dim[i];
     return flux__per_dim(call, "stride", &o->stride, w->nd, 1, 1, w->stride) &&
-           flux__per_dim(call, "dilation", &o->dilation, w->nd, 1, 1, w->dilation) && flux__paddings(call, &o->pad, w);
+           flux__per_dim(call, "dilation", &o->dilation, w->nd, 1, 1, w->dilation) && flux__paddings(call, &o->pad, w, transposed);
 }
 
 static int64_t flux__product(const int64_t *v, int n) {
@@ -4309,7 +4404,7 @@ static flux_tensor *flux__flip_kernel(flux_tensor *w, int nd) {
 /* [positions, window x channels / groups, groups, batch] times [window x channels / groups, out / groups, groups]. */
 static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip) {
     flux__window w;
-    if (!flux__conv_window(call, &o, &w) || !flux__check_channels(call, &o, w.nd, false) || !flux__window_out(call, o.x, &w)) return NULL;
+    if (!flux__conv_window(call, &o, &w, false) || !flux__check_channels(call, &o, w.nd, false) || !flux__window_out(call, o.x, &w)) return NULL;
     int h = flux__hide(), nd = w.nd;
     int64_t g = o.groups, in = o.x->dim[nd], out = o.weight->dim[nd + 1], n = o.x->dim[nd + 1], k = flux__product(w.size, nd);
     int64_t order[FLUX_MAX_DIMS], shape[5];
@@ -4333,7 +4428,7 @@ FLUX_DEF flux_tensor *flux_crosscor_with(flux_conv_opts o) { return flux__convol
 FLUX_DEF flux_tensor *flux_conv_transpose_with(flux_conv_opts o) {
     flux__window w;
     int64_t extra[3], shape[5], order[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS], split[FLUX_MAX_DIMS];
-    if (!flux__conv_window("conv_transpose", &o, &w) || !flux__check_channels("conv_transpose", &o, w.nd, true) ||
+    if (!flux__conv_window("conv_transpose", &o, &w, true) || !flux__check_channels("conv_transpose", &o, w.nd, true) ||
         !flux__per_dim("conv_transpose", "outpad", &o.outpad, w.nd, 0, 0, extra)) return NULL;
     int h = flux__hide(), nd = w.nd;
     int64_t g = o.groups, in = o.x->dim[nd], each = o.weight->dim[nd], n = o.x->dim[nd + 1], k = flux__product(w.size, nd), p = 1;
@@ -4373,9 +4468,10 @@ static flux_tensor *flux__pool_windows(const char *call, flux_pool_opts *o, doub
         return (flux_tensor *)flux__fail("%s: x is %s, window has %d dims; needs 1 to 3 spatial dims and two more", call, t.s, o->window.ndim);
     }
     flux_shape none = flux__shape(NULL, 0);
-    if (!flux__per_dim(call, "window", &o->window, w->nd, 1, 1, w->size) || !flux__paddings(call, &o->pad, w) ||
+    if (!flux__per_dim(call, "window", &o->window, w->nd, 1, 1, w->size) ||
         !flux__per_dim(call, "stride", o->stride.ndim ? &o->stride : &o->window, w->nd, 1, 1, w->stride) ||
-        !flux__per_dim(call, "dilation", &none, w->nd, 1, 1, w->dilation) || !flux__window_out(call, x, w)) return NULL;
+        !flux__per_dim(call, "dilation", &none, w->nd, 1, 1, w->dilation) || !flux__paddings(call, &o->pad, w, false) ||
+        !flux__window_out(call, x, w)) return NULL;
     *mask = (1u << w->nd) - 1;
     return flux__windows(flux__pad_window(x, w, value), w);
 }
@@ -12644,6 +12740,715 @@ FLUX_DEF flux_layer *flux_dropout_with(flux_dropout_opts o) {
 }
 FLUX_DEF flux_layer *flux_alphadropout(double p) {
     return flux__dropout_new("alphadropout", true, p, flux__shape(NULL, 0));
+}
+
+/* ---- convolution: Conv, CrossCor, ConvTranspose, DepthwiseConv */
+
+typedef struct flux__conv_layer {
+    flux_layer base;
+    flux_tensor *weight, *bias;
+    flux_fn activation;
+    flux__window w;                       /* all but out, which depends on the image */
+    int64_t outpad[3];
+    int groups;
+} flux__conv_layer;
+
+typedef flux_tensor *(*flux__convolve_fn)(flux_conv_opts o);
+
+/* ", what=2", or ", what=(2, 1)" where a layer's numbers differ, or nothing where all are the
+   default. */
+static void flux__say_option(flux__words *l, const char *what, const int64_t *v, int n, int64_t usual) {
+    bool plain = true, one = true;
+    for (int i = 0; i < n; i++) plain = plain && v[i] == usual, one = one && v[i] == v[0];
+    if (plain) return;
+    flux__say(l, one ? ", %s=" : ", %s=(", what);
+    flux__say_dims(l, v, one ? 1 : n);
+    if (!one) flux__say(l, ")");
+}
+
+/* The paddings as an option: one number a dim where both sides are alike. */
+static void flux__say_padding(flux__words *l, const flux__window *w) {
+    flux_shape both = flux__shape(NULL, 2 * w->nd);
+    bool alike = true;
+    for (int i = 0; i < w->nd; i++) {
+        both.dim[2 * i] = w->lo[i];
+        both.dim[2 * i + 1] = w->hi[i];
+        alike = alike && w->lo[i] == w->hi[i];
+    }
+    flux__say_option(l, "pad", alike ? w->lo : both.dim, alike ? w->nd : 2 * w->nd, 0);
+}
+
+static void flux__say_tuple(flux__words *l, const int64_t *v, int n) {
+    flux__say(l, "(");
+    flux__say_dims(l, v, n);
+    flux__say(l, n == 1 ? ",)" : ")");
+}
+
+static flux_shape flux__paddings_of(const flux__window *w) {
+    flux_shape s = flux__shape(NULL, 2 * w->nd);
+    for (int i = 0; i < w->nd; i++) s.dim[2 * i] = w->lo[i], s.dim[2 * i + 1] = w->hi[i];
+    return s;
+}
+
+/* An image of nd spatial dims, as a layer of dtype `want` takes it; nd 0: of any 1 to 3. */
+static flux_tensor *flux__image(flux_layer *m, flux_tensor *x, int nd, flux_dtype want) {
+    flux_tensor *in = flux__input(m, x, want);
+    if (!in || (nd ? in->ndim == nd + 2 : in->ndim >= 3 && in->ndim <= 5)) return in;
+    flux__words line = flux__line_of(m);
+    flux__text got = flux__describe(x);
+    return (flux_tensor *)flux__fail("%s expects %s spatial dims, channels and batch, got %s", line.s,
+                                     nd == 1 ? "1" : nd == 2 ? "2" : nd == 3 ? "3" : "1 to 3", got.s);
+}
+
+/* A vector of numbers by channel, to go with an image of that many dims. */
+static flux_tensor *flux__by_channel(flux_tensor *v, int ndim) {
+    flux_shape s = flux__shape(NULL, ndim);
+    for (int i = 0; i < ndim; i++) s.dim[i] = i == ndim - 2 ? flux__size(v) : 1;
+    return flux_reshape_to(v, s);
+}
+
+static flux_dtype flux__real_dtype(const flux_tensor *x) {
+    return x->op != FLUX__TUPLE && flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32;
+}
+
+static flux_tensor *flux__conv_run(flux_layer *self, flux_tensor *x, flux__convolve_fn f, bool transposed) {
+    flux__conv_layer *m = (flux__conv_layer *)self;
+    int nd = m->w.nd;
+    flux_conv_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.x = flux__image(self, x, nd, (flux_dtype)m->weight->dtype);
+    if (!o.x || !flux__expect_dim(self, x, nd, transposed ? m->weight->dim[nd + 1] : m->weight->dim[nd] * m->groups)) return NULL;
+    o.weight = m->weight;
+    o.stride = flux__shape(m->w.stride, nd);
+    o.dilation = flux__shape(m->w.dilation, nd);
+    o.pad = flux__paddings_of(&m->w);
+    if (transposed) o.outpad = flux__shape(m->outpad, nd);
+    o.groups = m->groups;
+    flux_tensor *y = f(o);
+    if (y && m->bias) y = flux_add(y, flux__by_channel(m->bias, nd + 2));
+    return flux__activate(m->activation, y);
+}
+
+static flux_tensor *flux__conv_call(flux_layer *self, flux_tensor *x) { return flux__conv_run(self, x, flux_conv_with, false); }
+static flux_tensor *flux__crosscor_call(flux_layer *self, flux_tensor *x) { return flux__conv_run(self, x, flux_crosscor_with, false); }
+static flux_tensor *flux__convtranspose_call(flux_layer *self, flux_tensor *x) {
+    return flux__conv_run(self, x, flux_conv_transpose_with, true);
+}
+
+static size_t flux__conv_text(flux_layer *self, char *out, size_t n) {
+    const flux__conv_layer *m = (const flux__conv_layer *)self;
+    int nd = m->w.nd;
+    int64_t a = m->weight->dim[nd] * m->groups, b = m->weight->dim[nd + 1];
+    bool transposed = self->type->call == flux__convtranspose_call;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "%s(", self->type->name);
+    flux__say_tuple(&l, m->w.size, nd);
+    flux__say(&l, ", %lld => %lld", (long long)(transposed ? b : a), (long long)(transposed ? a : b));
+    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
+    flux__say_padding(&l, &m->w);
+    flux__say_option(&l, "stride", m->w.stride, nd, 1);
+    flux__say_option(&l, "dilation", m->w.dilation, nd, 1);
+    flux__say_option(&l, "outpad", m->outpad, nd, 0);
+    if (m->groups != 1) flux__say(&l, ", groups=%d", m->groups);
+    flux__say(&l, m->bias ? ")" : ", bias=false)");
+    return flux__line_out(&l, out, n);
+}
+FLUX_LAYER_TEXT(flux__conv_layer, "Conv", flux__conv_call, flux__conv_text, FLUX_PARAM(weight), FLUX_PARAM(bias))
+typedef flux__conv_layer flux__crosscor_layer;
+FLUX_LAYER_TEXT(flux__crosscor_layer, "CrossCor", flux__crosscor_call, flux__conv_text, FLUX_PARAM(weight), FLUX_PARAM(bias))
+typedef flux__conv_layer flux__convtranspose_layer;
+FLUX_LAYER_TEXT(flux__convtranspose_layer, "ConvTranspose", flux__convtranspose_call, flux__conv_text, FLUX_PARAM(weight), FLUX_PARAM(bias))
+
+/* Checks a window's numbers: one a dim, of 1 to 3 dims. */
+static bool flux__check_window(const char *call, const flux_shape *window, flux__window *w) {
+    memset(w, 0, sizeof *w);
+    w->nd = window->ndim;
+    if (w->nd >= 1 && w->nd <= 3) return flux__per_dim(call, "the window", window, w->nd, 1, 1, w->size);
+    flux__fail("%s: the window has %d numbers; 1 to 3 are wanted, as in FLUX_SHAPE(3, 3)", call, w->nd);
+    return false;
+}
+
+static flux_layer *flux__conv_new(const char *call, const flux_layer_type *type, flux_conv_layer_opts *o, bool transposed) {
+    flux__conv_layer m;
+    flux_shape size, none = flux__shape(NULL, 0);
+    memset(&m, 0, sizeof m);
+    flux__window *w = &m.w;
+    int64_t ends[2] = { o->in, o->out };
+    m.activation = o->activation;
+    m.groups = o->groups ? o->groups : 1;
+    if (!flux__check_window(call, &o->window, w) || !flux__check_sizes(call, 2, ends) || !flux__check_activation(call, &m.activation) ||
+        !flux__per_dim(call, "stride", &o->stride, w->nd, 1, 1, w->stride) ||
+        !flux__per_dim(call, "dilation", &o->dilation, w->nd, 1, 1, w->dilation) || !flux__paddings(call, &o->pad, w, transposed) ||
+        !flux__per_dim(call, "outpad", transposed ? &o->outpad : &none, w->nd, 0, 0, m.outpad)) return NULL;
+    if (!transposed && o->outpad.ndim) return (flux_layer *)flux__fail("%s: .outpad is for ConvTranspose only", call);
+    if (m.groups < 1 || o->in % m.groups || o->out % m.groups)
+        return (flux_layer *)flux__fail("%s: .groups is %d, which does not divide %lld channels in and %lld out", call, m.groups,
+                                        (long long)o->in, (long long)o->out);
+    size = flux__shape(w->size, w->nd + 2);
+    size.dim[w->nd] = (transposed ? o->out : o->in) / m.groups;
+    size.dim[w->nd + 1] = transposed ? o->in : o->out;
+    int h = flux__hide();
+    m.weight = flux__make_weight(call, o->init ? o->init : flux_glorot_uniform, size);
+    m.bias = flux__make_bias(o->bias, flux__shape(&o->out, 1), m.weight ? (flux_dtype)m.weight->dtype : FLUX_F32);
+    bool good = m.weight && (m.bias || o->bias == FLUX_OFF);
+    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, &m) : NULL);
+}
+
+FLUX_DEF flux_layer *flux_conv_layer_with(flux_conv_layer_opts o) {
+    return flux__conv_new("conv_layer", flux__conv_layer_type(), &o, false);
+}
+FLUX_DEF flux_layer *flux_crosscor_layer_with(flux_conv_layer_opts o) {
+    return flux__conv_new("crosscor_layer", flux__crosscor_layer_type(), &o, false);
+}
+FLUX_DEF flux_layer *flux_conv_transpose_layer_with(flux_conv_layer_opts o) {
+    return flux__conv_new("conv_transpose_layer", flux__convtranspose_layer_type(), &o, true);
+}
+FLUX_DEF flux_layer *flux_depthwiseconv_with(flux_conv_layer_opts o) {
+    if (o.groups)
+        return (flux_layer *)flux__fail("depthwiseconv: .groups is the number of channels in, %lld; it is not to be given", (long long)o.in);
+    o.groups = o.in > 0 && o.in < 1 << 30 ? (int)o.in : 1;
+    return flux__conv_new("depthwiseconv", flux__conv_layer_type(), &o, false);
+}
+
+/* ---- pooling: a window, an output size (adaptive) or the whole image (global) */
+
+enum { FLUX__POOL_MAX, FLUX__POOL_MEAN, FLUX__POOL_LPNORM };
+typedef struct flux__pool_layer {
+    flux_layer base;
+    flux__window w;                       /* adaptive: size is that of the result; global: nd is 0 */
+    double p;
+    int kind;
+    bool adaptive;
+} flux__pool_layer;
+
+/* The window and stride that make m->w.size numbers of each dim. */
+static bool flux__pool_adapt(flux__pool_layer *m, const flux_tensor *x, flux_pool_opts *o) {
+    o->window = o->stride = flux__shape(NULL, m->w.nd);
+    for (int i = 0; i < m->w.nd; i++) {
+        int64_t in = x->dim[i], out = m->w.size[i];
+        if (in < out) {
+            flux__words line = flux__line_of(&m->base);
+            flux__text t = flux__describe(x);
+            flux__fail("%s can't make more than there is of dim %d of %s", line.s, i, t.s);
+            return false;
+        }
+        o->stride.dim[i] = in / out;
+        o->window.dim[i] = in - (out - 1) * (in / out);
+    }
+    return true;
+}
+
+static flux_tensor *flux__pool_call(flux_layer *self, flux_tensor *x) {
+    flux__pool_layer *m = (flux__pool_layer *)self;
+    int nd = m->w.nd;
+    flux_pool_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.x = flux__image(self, x, nd, m->kind == FLUX__POOL_MAX && x->op != FLUX__TUPLE ? (flux_dtype)x->dtype : flux__real_dtype(x));
+    if (!o.x) return NULL;
+    o.p = m->p;
+    o.pad = flux__paddings_of(&m->w);
+    o.window = flux__shape(m->w.size, nd);
+    o.stride = flux__shape(m->w.stride, nd);
+    if (!nd) {
+        nd = o.x->ndim - 2;
+        o.window = o.stride = flux__shape(o.x->dim, nd);
+    } else if (m->adaptive && !flux__pool_adapt(m, o.x, &o)) return NULL;
+    return m->kind == FLUX__POOL_MAX ? flux_maxpool_with(o) : m->kind == FLUX__POOL_MEAN ? flux_meanpool_with(o) : flux_lpnormpool_with(o);
+}
+
+static size_t flux__pool_text(flux_layer *self, char *out, size_t n) {
+    static const char *const names[] = { "Max", "Mean", "LPNorm" };
+    const flux__pool_layer *m = (const flux__pool_layer *)self;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "%s%sPool(", !m->w.nd ? "Global" : m->adaptive ? "Adaptive" : "", names[m->kind]);
+    if (m->w.nd) flux__say_tuple(&l, m->w.size, m->w.nd);
+    if (m->kind == FLUX__POOL_LPNORM) flux__say(&l, m->w.nd ? ", p=%.10g" : "p=%.10g", m->p);
+    flux__say_padding(&l, &m->w);
+    if (!m->adaptive && memcmp(m->w.stride, m->w.size, sizeof m->w.size) != 0)
+        flux__say_option(&l, "stride", m->w.stride, m->w.nd, 0);
+    flux__say(&l, ")");
+    return flux__line_out(&l, out, n);
+}
+static const flux_layer_type *flux__pool_type(void) {
+    static const flux_layer_type type = { "Pool", flux__pool_call, sizeof(flux__pool_layer), flux__no_fields, flux__pool_text };
+    return &type;
+}
+
+static flux_layer *flux__pool_new(const char *call, int kind, flux_pool_layer_opts *o, bool adaptive) {
+    flux__pool_layer m;
+    flux_shape none = flux__shape(NULL, 0);
+    memset(&m, 0, sizeof m);
+    m.kind = kind;
+    m.adaptive = adaptive;
+    m.p = o->p > 0 || o->p < 0 || o->p != o->p ? o->p : 2;
+    if (!flux__check_window(call, &o->window, &m.w) ||
+        !flux__per_dim(call, "stride", o->stride.ndim ? &o->stride : &o->window, m.w.nd, 1, 1, m.w.stride) ||
+        !flux__per_dim(call, "dilation", &none, m.w.nd, 1, 1, m.w.dilation) || !flux__paddings(call, &o->pad, &m.w, false)) return NULL;
+    if (!(m.p > 0) || !flux__finite(m.p)) return (flux_layer *)flux__fail("%s: .p is %g", call, m.p);
+    for (int i = 0; i < m.w.nd; i++)
+        if (m.w.lo[i] >= m.w.size[i] || m.w.hi[i] >= m.w.size[i])
+            return (flux_layer *)flux__fail("%s: a padding as wide as the window, %lld, leaves windows of nothing else", call,
+                                            (long long)m.w.size[i]);
+    return flux__layer_new(flux__pool_type(), &m);
+}
+
+FLUX_DEF flux_layer *flux_maxpool_layer_with(flux_pool_layer_opts o) { return flux__pool_new("maxpool_layer", FLUX__POOL_MAX, &o, false); }
+FLUX_DEF flux_layer *flux_meanpool_layer_with(flux_pool_layer_opts o) {
+    return flux__pool_new("meanpool_layer", FLUX__POOL_MEAN, &o, false);
+}
+FLUX_DEF flux_layer *flux_lpnormpool_layer_with(flux_pool_layer_opts o) {
+    return flux__pool_new("lpnormpool_layer", FLUX__POOL_LPNORM, &o, false);
+}
+
+static flux_layer *flux__adaptive_new(const char *call, int kind, flux_shape out) {
+    flux_pool_layer_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.window = out;
+    return flux__pool_new(call, kind, &o, true);
+}
+FLUX_DEF flux_layer *flux_adaptivemaxpool(flux_shape out) { return flux__adaptive_new("adaptivemaxpool", FLUX__POOL_MAX, out); }
+FLUX_DEF flux_layer *flux_adaptivemeanpool(flux_shape out) { return flux__adaptive_new("adaptivemeanpool", FLUX__POOL_MEAN, out); }
+
+static flux_layer *flux__global_new(int kind, double p) {
+    flux__pool_layer m;
+    memset(&m, 0, sizeof m);
+    m.kind = kind;
+    m.p = p;
+    if (!(p > 0) || !flux__finite(p)) return (flux_layer *)flux__fail("globallpnormpool: p is %g", p);
+    return flux__layer_new(flux__pool_type(), &m);
+}
+FLUX_DEF flux_layer *flux_globalmaxpool(void) { return flux__global_new(FLUX__POOL_MAX, 2); }
+FLUX_DEF flux_layer *flux_globalmeanpool(void) { return flux__global_new(FLUX__POOL_MEAN, 2); }
+FLUX_DEF flux_layer *flux_globallpnormpool(double p) { return flux__global_new(FLUX__POOL_LPNORM, p); }
+
+/* ---- upsampling */
+
+typedef struct flux__upsample_layer { flux_layer base; flux_upsample_opts o; } flux__upsample_layer;
+
+static const char *const flux__upsampling_names[] = { "nearest", "linear", "bilinear", "trilinear" };
+
+/* The size that dim i becomes; -1, with an error, if there is none. */
+static int64_t flux__upsampled(flux__upsample_layer *m, const flux_tensor *x, int i) {
+    const flux_upsample_opts *o = &m->o;
+    int64_t in = x->dim[i];
+    double scale = o->scale[1] > 0 ? o->scale[i] : o->scale[0];
+    int64_t out = o->size.ndim ? o->size.dim[o->size.ndim == 1 ? 0 : i] : (int64_t)floor(scale * (double)in * (1 + 1e-12));
+    if (o->mode == FLUX_NEAREST ? in > 0 && out >= in && out % in == 0 : out >= 1 && in >= 1) return out;
+    flux__words line = flux__line_of(&m->base);
+    flux__text t = flux__describe(x);
+    flux__fail("%s can't make %lld of dim %d of %s%s", line.s, (long long)out, i, t.s,
+               o->mode == FLUX_NEAREST ? ": nearest makes whole multiples" : "");
+    return -1;
+}
+
+/* Each element `times` times along dim i: a stretched dim before it, merged with it. */
+static flux_tensor *flux__repeat_each(flux_tensor *x, int i, int64_t times) {
+    flux_shape s = flux__dims(x);
+    flux_tensor *y = times == 1 ? x : flux_unsqueeze(x, i);
+    if (times == 1 || !y) return y;
+    flux_shape wide = flux__dims(y);
+    wide.dim[i] = times;
+    s.dim[i] *= times;
+    return flux_reshape_to(flux_broadcast_to_shape(y, wide), s);
+}
+
+/* Along dim i: sample k lies between neighbours, at k (in-1)/(out-1). */
+static flux_tensor *flux__interpolate(flux_tensor *x, int i, int64_t out) {
+    int64_t in = x->dim[i];
+    int64_t *at = (int64_t *)flux__malloc((size_t)out * (2 * sizeof *at + sizeof(double)));
+    double *part = at ? (double *)(void *)(at + 2 * out) : NULL;
+    for (int64_t k = 0; at && k < out; k++) {
+        double place = out > 1 ? (double)k * (double)(in - 1) / (double)(out - 1) : 0;
+        at[k] = (int64_t)place < in - 1 ? (int64_t)place : in - 1;
+        at[out + k] = at[k] < in - 1 ? at[k] + 1 : at[k];
+        part[k] = place - (double)at[k];
+    }
+    if (!at) return NULL;
+    flux_shape by = flux__shape(NULL, i + 1);
+    for (int d = 0; d < i; d++) by.dim[d] = 1;
+    by.dim[i] = out;
+    flux_tensor *low = flux_from_data(at, FLUX_I64, flux__shape(&out, 1)), *high = flux_from_data(at + out, FLUX_I64, flux__shape(&out, 1));
+    flux_tensor *w = flux_to_dtype(flux_from_data(part, FLUX_F64, by), (flux_dtype)x->dtype);
+    FLUX_FREE(at);
+    low = flux_gather(x, i, flux_to_tensor(x->device, low));
+    high = flux_gather(x, i, flux_to_tensor(x->device, high));
+    return low && high ? flux_add(low, flux_mul(flux_sub(high, low), flux_to_tensor(x->device, w))) : NULL;
+}
+
+static flux_tensor *flux__upsample_call(flux_layer *self, flux_tensor *x) {
+    flux__upsample_layer *m = (flux__upsample_layer *)self;
+    bool nearest = m->o.mode == FLUX_NEAREST;
+    int nd = nearest ? m->o.size.ndim > 1 ? m->o.size.ndim : m->o.scale[2] > 0 ? 3 : m->o.scale[1] > 0 ? 2 : 0 : (int)m->o.mode;
+    flux_tensor *y = flux__image(self, x, nd, nearest && x->op != FLUX__TUPLE ? (flux_dtype)x->dtype : flux__real_dtype(x));
+    nd = y ? y->ndim - 2 : 0;
+    for (int i = 0; i < nd && y; i++) {
+        int64_t out = flux__upsampled(m, x, i);
+        if (out < 0) return NULL;
+        y = nearest ? flux__repeat_each(y, i, out / x->dim[i]) : out == x->dim[i] ? y : flux__interpolate(y, i, out);
+    }
+    return y;
+}
+
+static size_t flux__upsample_text(flux_layer *self, char *out, size_t n) {
+    const flux_upsample_opts *o = &((const flux__upsample_layer *)self)->o;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "Upsample(:%s, ", flux__upsampling_names[o->mode]);
+    if (o->size.ndim) {
+        flux__say(&l, "size = ");
+        if (o->size.ndim > 1) flux__say_tuple(&l, o->size.dim, o->size.ndim);
+        else flux__say_dims(&l, o->size.dim, 1);
+    } else if (o->scale[1] > 0) {
+        flux__say(&l, "scale = (%.10g, %.10g", o->scale[0], o->scale[1]);
+        if (o->scale[2] > 0) flux__say(&l, ", %.10g", o->scale[2]);
+        flux__say(&l, ")");
+    } else flux__say(&l, "scale = %.10g", o->scale[0]);
+    flux__say(&l, ")");
+    return flux__line_out(&l, out, n);
+}
+static const flux_layer_type *flux__upsample_type(void) {
+    static const flux_layer_type type = { "Upsample", flux__upsample_call, sizeof(flux__upsample_layer), flux__no_fields,
+                                          flux__upsample_text };
+    return &type;
+}
+
+FLUX_DEF flux_layer *flux_upsample_with(flux_upsample_opts o) {
+    flux__upsample_layer m;
+    int n = 0;
+    if ((unsigned)o.mode > FLUX_TRILINEAR) return (flux_layer *)flux__fail("upsample: there is no mode %d", (int)o.mode);
+    for (int i = 0; i < 3; i++) {
+        if (!(o.scale[i] >= 0) || !flux__finite(o.scale[i]) || (o.scale[i] > 0 && n < i) ||
+            (o.mode == FLUX_NEAREST && o.scale[i] != floor(o.scale[i])))
+            return (flux_layer *)flux__fail("upsample: .scale[%d] is %g%s", i, o.scale[i],
+                                            o.mode == FLUX_NEAREST && o.scale[i] > 0 ? "; nearest takes whole numbers" : "");
+        n += o.scale[i] > 0;
+    }
+    if ((n > 0) == (o.size.ndim > 0)) return (flux_layer *)flux__fail("upsample: one of .scale and .size is to be given");
+    int have = n ? n : o.size.ndim;
+    if (have > 3 || (have > 1 && o.mode != FLUX_NEAREST && have != (int)o.mode))
+        return (flux_layer *)flux__fail("upsample: %s has %d numbers for %s", n ? ".scale" : ".size", have, flux__upsampling_names[o.mode]);
+    if (o.size.ndim && !flux__check_sizes("upsample", o.size.ndim, o.size.dim)) return NULL;
+    memset(&m, 0, sizeof m);
+    m.o = o;
+    return flux__layer_new(flux__upsample_type(), &m);
+}
+
+typedef struct flux__pixelshuffle_layer { flux_layer base; int64_t r; } flux__pixelshuffle_layer;
+
+/* w x h x (r x r x c) x n, the small dims brought before the large ones. */
+static flux_tensor *flux__pixelshuffle_call(flux_layer *self, flux_tensor *x) {
+    int64_t r = ((flux__pixelshuffle_layer *)self)->r, rest, order[FLUX_MAX_DIMS];
+    flux_tensor *y = flux__image(self, x, 0, x->op == FLUX__TUPLE ? FLUX_F32 : (flux_dtype)x->dtype);
+    int nd = y ? y->ndim - 2 : 0;
+    if (!y) return NULL;
+    flux_shape s = flux__shape(y->dim, 2 * nd + 2), end = flux__shape(y->dim, nd + 2);
+    rest = y->dim[nd];
+    bool fits = true;
+    for (int i = 0; i < nd; i++) {
+        fits = fits && rest % r == 0;
+        rest /= r;
+        s.dim[nd + i] = r;
+        end.dim[i] *= r;
+        order[2 * i] = nd + i, order[2 * i + 1] = i;
+    }
+    if (!fits) {
+        flux__words line = flux__line_of(self);
+        flux__text t = flux__describe(x);
+        return (flux_tensor *)flux__fail("%s takes a multiple of %lld channels for each of %d dims, got %s", line.s, (long long)r, nd, t.s);
+    }
+    s.dim[2 * nd] = end.dim[nd] = rest;
+    s.dim[2 * nd + 1] = y->dim[nd + 1];
+    order[2 * nd] = 2 * nd, order[2 * nd + 1] = 2 * nd + 1;
+    return flux_reshape_to(flux_permute_to(flux_reshape_to(y, s), flux__shape(order, 2 * nd + 2)), end);
+}
+
+static size_t flux__pixelshuffle_text(flux_layer *self, char *out, size_t n) {
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "PixelShuffle(%lld)", (long long)((const flux__pixelshuffle_layer *)self)->r);
+    return flux__line_out(&l, out, n);
+}
+
+FLUX_DEF flux_layer *flux_pixelshuffle(int64_t r) {
+    static const flux_layer_type type = { "PixelShuffle", flux__pixelshuffle_call, sizeof(flux__pixelshuffle_layer), flux__no_fields,
+                                          flux__pixelshuffle_text };
+    flux__pixelshuffle_layer m;
+    memset(&m, 0, sizeof m);
+    m.r = r;
+    if (r < 1 || r > 1 << 20) return (flux_layer *)flux__fail("pixelshuffle: r is %lld", (long long)r);
+    return flux__layer_new(&type, &m);
+}
+
+/* ---- BatchNorm, InstanceNorm, GroupNorm
+   Which dims a mean is taken over makes the difference: all but the channels; one image; one image's
+   group of channels. A running statistic is made of plain values, outside the gradient's graph, and
+   is computed with the next flux_update, or else when it is looked at. */
+
+typedef struct flux__norm_layer {
+    flux_layer base;
+    flux_tensor *beta, *gamma, *mean, *var;
+    flux_fn activation;
+    double eps, momentum;
+    int64_t channels, groups;
+    bool track;
+} flux__norm_layer;
+
+/* The statistics that a batch leaves behind: one number a channel, of the batch's own (averaged over
+   the samples where each has its own), var as of a sample (divided by n-1). */
+static bool flux__norm_track(flux__norm_layer *m, flux_tensor *mean, flux_tensor *var, double n) {
+    flux_tensor *now[2] = { mean, var }, *old[2] = { m->mean, m->var };
+    double scale[2] = { m->momentum, m->momentum * n / (n - 1) };
+    if (!flux__finished(flux__base(old[0])) || !flux__finished(flux__base(old[1])))
+        if (flux_eval_all(2, old) != 0) return false;     /* or what nobody looks at would pile up */
+    flux__block b = flux__nograd_enter();
+    for (int i = 0; i < 2; i++) {
+        flux_tensor *v = now[i];
+        int64_t batch = v->dim[v->ndim - 1], size[2] = { m->channels, batch };
+        v = flux_reshape_to(flux_mul(v, scale[i] / (double)batch), flux__shape(size, 2));
+        v = v ? flux_reshape_to(batch > 1 ? flux_sum(v, 1) : v, flux__shape(size, 1)) : NULL;
+        now[i] = v ? flux_to_dtype(flux_add(flux_mul(old[i], 1 - m->momentum), v), (flux_dtype)old[i]->dtype) : NULL;
+    }
+    flux__nograd_leave(&b);
+    if (!now[0] || !now[1]) return false;
+    flux_assign(&m->mean, now[0]);
+    flux_assign(&m->var, now[1]);
+    return true;
+}
+
+/* Mean and variance of the batch, and how many numbers each is of. */
+static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, flux_tensor **mean, flux_tensor **var, flux_tensor **centred) {
+    double n = 1;
+    for (int i = 0; i < dims->ndim; i++) n *= (double)x->dim[dims->dim[i]];
+    *mean = flux_mean_over(dims->ndim, flux__over(x, dims));
+    *centred = flux_sub(x, *mean);
+    *var = *centred ? flux_mean_over(dims->ndim, flux__over(flux_square(*centred), dims)) : NULL;
+    return n;
+}
+
+static bool flux__norm_enough(flux_layer *self, const flux_tensor *x, double n) {
+    if (n > 1) return true;
+    flux__words line = flux__line_of(self);
+    flux__text t = flux__describe(x);
+    flux__fail("%s has no variance to take of %s in train mode: one value a channel", line.s, t.s);
+    return false;
+}
+
+static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
+    flux__norm_layer *m = (flux__norm_layer *)self;
+    bool batch = m->groups == 0, training = flux_training(self);
+    flux_dtype t = flux__real_dtype(x), wide = t == FLUX_F64 ? FLUX_F64 : FLUX_F32;
+    flux_tensor *in = flux__input(self, x, m->gamma || m->mean ? (flux_dtype)(m->gamma ? m->gamma : m->mean)->dtype : wide);
+    int nd = in ? in->ndim - 2 : 0;
+    flux_tensor *mean, *var, *y;
+    if (!in || (batch && in->ndim == 2 ? false : !flux__image(self, x, 0, t)) || !flux__expect_dim(self, x, nd, m->channels)) return NULL;
+    if (m->mean && !(m->track && training)) {
+        mean = flux__by_channel(m->mean, in->ndim);
+        var = flux__by_channel(m->var, in->ndim);
+        y = flux_sub(in, mean);
+    } else {
+        flux_shape dims = flux__shape(NULL, 0), split = flux__dims(in), whole = split;
+        int64_t each = m->groups ? m->channels / m->groups : 1;
+        for (int i = 0; i < nd; i++) dims.dim[dims.ndim++] = i;
+        if (each > 1) {
+            dims.dim[dims.ndim++] = nd;
+            split.dim[nd] = each, split.dim[nd + 1] = m->groups, split.dim[nd + 2] = in->dim[nd + 1];
+            split.ndim++;
+        }
+        if (batch) dims.dim[dims.ndim++] = nd + 1;
+        double n = flux__norm_stats(flux_reshape_to(in, split), &dims, &mean, &var, &y);
+        if (training && !flux__norm_enough(self, x, n)) return NULL;
+        if (!var || (training && m->track && !flux__norm_track(m, mean, var, n))) return NULL;
+        y = flux_reshape_to(flux_mul(y, flux_rsqrt(flux_add(var, m->eps))), whole);
+        var = NULL;
+    }
+    if (var && y) y = flux_mul(y, flux_rsqrt(flux_add(var, m->eps)));
+    if (m->gamma && y) y = flux_add(flux_mul(y, flux__by_channel(m->gamma, in->ndim)), flux__by_channel(m->beta, in->ndim));
+    return flux_to_dtype(flux__activate(m->activation, y), t);
+}
+
+static size_t flux__norm_text(flux_layer *self, char *out, size_t n) {
+    const flux__norm_layer *m = (const flux__norm_layer *)self;
+    bool group = strcmp(self->type->name, "GroupNorm") == 0;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "%s(%lld", self->type->name, (long long)m->channels);
+    if (group) flux__say(&l, ", %lld", (long long)m->groups);
+    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
+    if (!m->gamma) flux__say(&l, ", affine=false");
+    if (self->mode != FLUX_MODE_AUTO) flux__say(&l, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
+    flux__say(&l, ")");
+    return flux__line_out(&l, out, n);
+}
+#define FLUX__NORM_FIELDS FLUX_PARAM(beta), FLUX_PARAM(gamma), FLUX_STATE(mean), FLUX_STATE(var)
+FLUX_LAYER_TEXT(flux__norm_layer, "BatchNorm", flux__norm_call, flux__norm_text, FLUX__NORM_FIELDS)
+typedef flux__norm_layer flux__instancenorm_layer;
+FLUX_LAYER_TEXT(flux__instancenorm_layer, "InstanceNorm", flux__norm_call, flux__norm_text, FLUX__NORM_FIELDS)
+typedef flux__norm_layer flux__groupnorm_layer;
+FLUX_LAYER_TEXT(flux__groupnorm_layer, "GroupNorm", flux__norm_call, flux__norm_text, FLUX__NORM_FIELDS)
+
+static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type, flux_norm_opts *o, int64_t groups) {
+    flux__norm_layer m;
+    memset(&m, 0, sizeof m);
+    m.channels = o->channels;
+    m.groups = groups;
+    m.activation = o->activation;
+    m.eps = o->eps > 0 ? o->eps : 1e-5;
+    m.momentum = o->momentum > 0 ? o->momentum : 0.1;
+    m.track = o->track_stats == FLUX_ON;
+    bool affine = o->affine == FLUX_ON;
+    if (!flux__check_sizes(call, 1, &m.channels) || !flux__check_activation(call, &m.activation)) return NULL;
+    if (!(o->eps >= 0) || !flux__finite(o->eps)) return (flux_layer *)flux__fail("%s: .eps is %g", call, o->eps);
+    if (!(o->momentum >= 0 && o->momentum <= 1)) return (flux_layer *)flux__fail("%s: .momentum is %g", call, o->momentum);
+    flux_shape s = flux__shape(&m.channels, 1);
+    int h = flux__hide();
+    if (affine) {
+        m.beta = flux__make_weight(call, o->init_beta ? o->init_beta : flux_zeros32, s);
+        m.gamma = m.beta ? flux__make_weight(call, o->init_gamma ? o->init_gamma : flux_ones32, s) : NULL;
+    }
+    if (m.track) m.mean = flux_full_shape(s, 0.0, FLUX_F32), m.var = flux_full_shape(s, 1.0, FLUX_F32);
+    bool good = (m.gamma || !affine) && (m.var || !m.track);
+    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, &m) : NULL);
+}
+
+FLUX_DEF flux_layer *flux_batchnorm_with(flux_norm_opts o) {
+    if (o.affine == FLUX_DEFAULT) o.affine = FLUX_ON;
+    if (o.track_stats == FLUX_DEFAULT) o.track_stats = FLUX_ON;
+    return flux__norm_new("batchnorm", flux__norm_layer_type(), &o, 0);
+}
+FLUX_DEF flux_layer *flux_instancenorm_with(flux_norm_opts o) {
+    return flux__norm_new("instancenorm", flux__instancenorm_layer_type(), &o, o.channels);
+}
+FLUX_DEF flux_layer *flux_groupnorm_with(flux_groupnorm_opts g) {
+    flux_norm_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.channels = g.channels;
+    o.activation = g.activation;
+    o.affine = g.affine == FLUX_OFF ? FLUX_OFF : FLUX_ON;
+    o.eps = g.eps;
+    if (g.groups < 1 || g.channels % g.groups)
+        return (flux_layer *)flux__fail("groupnorm: %lld groups do not divide %lld channels", (long long)g.groups, (long long)g.channels);
+    return flux__norm_new("groupnorm", flux__groupnorm_layer_type(), &o, g.groups);
+}
+
+/* ---- WeightNorm */
+
+typedef struct flux__weightnorm_layer {
+    flux_layer base;
+    flux_layer *layer;                    /* holds v in its weight's place */
+    flux_tensor *g;
+    flux_shape dims;
+    const char *which;                    /* the field's name, which its type owns */
+} flux__weightnorm_layer;
+
+static flux_tensor **flux__tensor_named(flux_layer *m, const char *which, const char **name) {
+    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
+        if (!flux__is_tensor_field(f) || strcmp(f->name, which) != 0) continue;
+        if (name) *name = f->name;
+        return flux__tensor_slot(m, f);
+    }
+    return NULL;
+}
+
+static flux_tensor *flux__weight_length(flux_tensor *v, const flux_shape *dims) {
+    double tiny = flux__dtypes[v->dtype].epsilon;
+    flux_tensor *sum = flux_sum_over(dims->ndim, flux__over(flux_square(v), dims));
+    return sum ? flux_sqrt(flux_add(sum, tiny * tiny)) : NULL;
+}
+
+/* The layer with the product in v's place; the reference is the caller's. */
+static flux_layer *flux__weightnorm_fold(flux__weightnorm_layer *m) {
+    flux_layer *y = flux__layer_clone(m->layer->type, m->layer);
+    if (!y || !flux__copy_base(y, m->layer)) {
+        flux_release(y);
+        return NULL;
+    }
+    flux_tensor **slot = flux__tensor_named(y, m->which, NULL);
+    flux_tensor *w = flux_div(flux_mul(*slot, m->g), flux__weight_length(*slot, &m->dims));
+    if (w) flux_assign(slot, w);
+    return y;
+}
+
+static flux_tensor *flux__weightnorm_call(flux_layer *self, flux_tensor *x) {
+    flux_layer *folded = flux__weightnorm_fold((flux__weightnorm_layer *)self);
+    flux_tensor *y = folded ? flux_call_layer(folded, x) : NULL;
+    flux_release(folded);
+    return y;
+}
+
+static size_t flux__weightnorm_text(flux_layer *self, char *out, size_t n) {
+    const flux__weightnorm_layer *m = (const flux__weightnorm_layer *)self;
+    flux__words inner = flux__line_of(m->layer), l;
+    l.s[0] = 0;
+    flux__say(&l, "WeightNorm(%s, :%s", inner.s, m->which);
+    if (m->dims.ndim != 1 || m->dims.dim[0] != (*flux__tensor_named(m->layer, m->which, NULL))->ndim - 1)
+        flux__say_option(&l, "dims", m->dims.dim, m->dims.ndim, -1);
+    flux__say(&l, ")");
+    return flux__line_out(&l, out, n);
+}
+FLUX_LAYER_TEXT(flux__weightnorm_layer, "WeightNorm", flux__weightnorm_call, flux__weightnorm_text, FLUX_CHILD(layer), FLUX_PARAM(g))
+
+FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
+    flux__weightnorm_layer m;
+    memset(&m, 0, sizeof m);
+    if (!o.layer) return (flux_layer *)flux__null("weightnorm", "layer", o.layer);
+    const char *which = o.which ? o.which : "weight";
+    flux_tensor **slot = flux__tensor_named(o.layer, which, &m.which);
+    flux__words line = flux__line_of(o.layer);
+    if (!slot || !*slot || !flux__dtypes[(*slot)->dtype].real || (*slot)->ndim < 1)
+        return (flux_layer *)flux__fail("weightnorm: %s has no \"%.60s\" to normalise", line.s, which);
+    m.layer = o.layer;
+    m.dims = o.dims;
+    if (!m.dims.ndim) m.dims.dim[m.dims.ndim++] = (*slot)->ndim - 1;
+    for (int i = 0; i < m.dims.ndim; i++)
+        if (m.dims.dim[i] < 0 || m.dims.dim[i] >= (*slot)->ndim) {
+            flux__text t = flux__describe(*slot);
+            return (flux_layer *)flux__fail("weightnorm: %s, %s, has no dim %lld", which, t.s, (long long)m.dims.dim[i]);
+        }
+    int h = flux__hide();
+    flux__block b = flux__nograd_enter();
+    m.g = flux__weight_length(*slot, &m.dims);
+    flux__nograd_leave(&b);
+    double least = m.g ? flux_item(flux_min(m.g)) : 0;
+    if (m.g && !(least > 2 * flux__dtypes[(*slot)->dtype].epsilon))
+        m.g = (flux_tensor *)flux__fail("weightnorm: %s of %s has no direction: all of it, or a part that is normalised, is zero", which,
+                                        line.s);
+    return (flux_layer *)flux__reveal_object(h, m.g ? flux__layer_new(flux__weightnorm_layer_type(), &m) : NULL);
+}
+
+/* Puts the folded layer into each place below m that holds a WeightNorm; a layer held twice is folded twice, from one v. */
+static bool flux__unnorm(flux_layer **place, int depth) {
+    flux_layer *m = *place;
+    if (m->type == flux__weightnorm_layer_type()) {
+        flux_layer *y = flux__weightnorm_fold((flux__weightnorm_layer *)m);
+        if (!y) return false;
+        if (m->name && !y->name) {        /* the fold stands where it stood */
+            y->name = m->name;
+            m->name = NULL;
+        }
+        flux_release(m);
+        *place = m = y;
+    }
+    for (const flux_field *f = m->type->fields; depth < FLUX__DEEPEST && f->kind != FLUX__END; f++) {
+        int n;
+        flux_layer **kids = flux__kids(m, f, &n);
+        for (int i = 0; i < n; i++)
+            if (kids[i] && !flux__unnorm(&kids[i], depth + 1)) return false;
+    }
+    return true;
+}
+
+FLUX_DEF flux_layer *flux_remove_weightnorms(flux_layer *m) {
+    if (!m) return (flux_layer *)flux__null("remove_weightnorms", "m", m);
+    int h = flux__hide();
+    flux__block b = flux__nograd_enter();
+    flux_layer *y = (flux_layer *)flux_retain(flux__map_layer(flux__keep_leaf, NULL, m, false));
+    bool good = y && flux__unnorm(&y, 0);
+    flux__nograd_leave(&b);
+    flux_layer *out = (flux_layer *)flux__reveal_object(h, good ? y : NULL);
+    flux_release(y);
+    return out;
 }
 
 /* ------------------------------------------------------------------ 18. Activations
