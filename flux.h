@@ -3016,6 +3016,7 @@ enum flux__op {
     FLUX__STRIDED,                        /* rel and arg.i: offset and strides in the operand as if it lay in order */
     FLUX__BROADCAST,
     FLUX__DETACH,
+    FLUX__CONV,                           /* a convolution's result: shows in[0], has its own gradient by x and weight, in[1] and in[2] */
     FLUX__VIEWS_END,
     FLUX__MATMUL = FLUX__VIEWS_END,
     FLUX__GATHER, FLUX__SCATTER,          /* arg.i: dim */
@@ -3028,7 +3029,7 @@ static const char *const flux__op_names[] = {
 #define FLUX__OP_NAME(NAME, name, ...) #name,
     FLUX__ELEMENTWISE(FLUX__OP_NAME)
     "leaf", "number", "cast", "copy", "iota", "random", "reduce", "argreduce", "reshape", "permute", "slice", "broadcast",
-    "detach", "matmul", "gather", "scatter_add", "spread", "cat", "move", "tuple"
+    "detach", "conv", "matmul", "gather", "scatter_add", "spread", "cat", "move", "tuple"
 };
 static const unsigned char flux__arity[] = {
 #define FLUX__OP_ARITY(NAME, name, n, ...) n,
@@ -4401,59 +4402,109 @@ static flux_tensor *flux__flip_kernel(flux_tensor *w, int nd) {
     return flux_flip_dims(w, flux__shape(dims, nd));
 }
 
-/* [positions, window x channels / groups, groups, batch] times [window x channels / groups, out / groups, groups]. */
+/* What a product takes of a padded image: [positions, window x channels / groups, groups, batch]. */
+static flux_tensor *flux__conv_columns(flux_tensor *x, const flux__window *w, int64_t groups) {
+    int nd = w->nd;
+    int64_t order[FLUX_MAX_DIMS];
+    for (int i = 0; i < nd; i++) order[i] = nd + i, order[nd + i] = i;
+    order[2 * nd] = 2 * nd, order[2 * nd + 1] = 2 * nd + 1;
+    flux_tensor *win = flux__windows(flux__pad_window(x, w, 0), w);
+    win = win ? flux_permute_to(win, flux__shape(order, 2 * nd + 2)) : NULL;
+    int64_t each = flux__product(w->size, nd) * (x->dim[nd] / groups);
+    return win ? flux_reshape(win, flux__product(w->out, nd), each, groups, x->dim[nd + 1]) : NULL;
+}
+
+/* The gradient by x that the graph would find adds overlapping windows up, from one large product. Shown through this
+   node instead, it is a convolution again (flux__conv_back), and so is the gradient's gradient. Where a window lies in the
+   padding altogether, the graph's own has to do. */
+static flux_tensor *flux__conv_node(flux_tensor *y, const flux_conv_opts *o, const flux__window *w, bool flip) {
+    const flux__thread *self = flux__self();
+    int64_t offset, have[FLUX_MAX_DIMS];
+    bool fits = y && self && !self->nograd;
+    for (int i = 0; i < w->nd && fits; i++)
+        fits = w->lo[i] <= (w->size[i] - 1) * w->dilation[i] && (w->out[i] - 1) * w->stride[i] - w->lo[i] < o->x->dim[i] &&
+               (w->lo[i] | w->stride[i] | w->dilation[i]) >> 20 == 0;
+    if (!fits) return y;
+    flux_shape s = flux__dims(y);
+    flux_tensor *base = flux__layout(y, &offset, have), *node = flux__node(FLUX__CONV, (flux_dtype)y->dtype, &s, y, o->x, o->weight);
+    if (!node) return NULL;
+    flux__edge(&node->base, base);
+    node->offset = offset;
+    memcpy(node->stride, have, sizeof have);
+    for (int i = 0; i < w->nd; i++) node->arg.i[i] = w->stride[i] | w->dilation[i] << 20 | w->lo[i] << 40;
+    node->arg.i[3] = o->groups, node->arg.i[4] = flip;
+    return flux__done(node);
+}
+
+/* Columns times [window x channels / groups, out / groups, groups]. */
 static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip) {
     flux__window w;
     if (!flux__conv_window(call, &o, &w, false) || !flux__check_channels(call, &o, w.nd, false) || !flux__window_out(call, o.x, &w)) return NULL;
     int h = flux__hide(), nd = w.nd;
-    int64_t g = o.groups, in = o.x->dim[nd], out = o.weight->dim[nd + 1], n = o.x->dim[nd + 1], k = flux__product(w.size, nd);
-    int64_t order[FLUX_MAX_DIMS], shape[5];
-    for (int i = 0; i < nd; i++) order[i] = nd + i, order[nd + i] = i;
-    order[2 * nd] = 2 * nd, order[2 * nd + 1] = 2 * nd + 1;
-    flux_tensor *win = flux__windows(flux__pad_window(o.x, &w, 0), &w);
-    win = win ? flux_permute_to(win, flux__shape(order, 2 * nd + 2)) : NULL;
-    flux_tensor *cols = win ? flux_reshape(win, flux__product(w.out, nd), k * (in / g), g, n) : NULL;
-    flux_tensor *weight = flip ? flux__flip_kernel(o.weight, nd) : o.weight;
-    weight = weight ? flux_reshape(weight, k * (in / g), out / g, g) : NULL;
-    flux_tensor *y = cols && weight ? flux_matmul(cols, weight) : NULL;
+    int64_t g = o.groups, out = o.weight->dim[nd + 1], shape[5];
+    flux_tensor *cols = flux__conv_columns(o.x, &w, g), *weight = flip ? flux__flip_kernel(o.weight, nd) : o.weight;
+    weight = cols && weight ? flux_reshape(weight, cols->dim[1], out / g, g) : NULL;
+    flux_tensor *y = weight ? flux_matmul(cols, weight) : NULL;
     memcpy(shape, w.out, sizeof w.out);
-    shape[nd] = out, shape[nd + 1] = n;
-    return flux__reveal(h, y ? flux_reshape_to(y, flux__shape(shape, nd + 2)) : NULL);
+    shape[nd] = out, shape[nd + 1] = o.x->dim[nd + 1];
+    y = y ? flux_reshape_to(y, flux__shape(shape, nd + 2)) : NULL;
+    return flux__reveal(h, flux__conv_node(y, &o, &w, flip));
 }
 
 FLUX_DEF flux_tensor *flux_conv_with(flux_conv_opts o) { return flux__convolve("conv", o, true); }
 FLUX_DEF flux_tensor *flux_crosscor_with(flux_conv_opts o) { return flux__convolve("crosscor", o, false); }
 
-/* The product of the convolution's gradient, laid out as windows, then added back into the image. */
+/* A convolution's gradient by its input, which had `size` pixels: g, its elements a stride apart, convolved with the kernel
+   turned round and its channels' roles swapped. NULL, without an error, where that would need a negative padding. */
+static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const int64_t *size, const flux__window *w, int groups, bool flip) {
+    int nd = w->nd;
+    int64_t natural[FLUX_MAX_DIMS], rel = 0, each = weight->dim[nd], out = weight->dim[nd + 1] / groups;
+    flux_shape s = flux__dims(g), parts = flux__shape(weight->dim, nd + 3), order = flux__shape(NULL, nd + 3), whole;
+    bool spread = false;
+    flux_conv_opts o;
+    memset((void *)&o, 0, sizeof o);
+    for (int i = 0; i < nd; i++) {
+        int64_t reach = (w->size[i] - 1) * w->dilation[i], wide = (w->out[i] - 1) * w->stride[i] + 1;
+        s.dim[i] = size[i] + reach;
+        if (reach < w->lo[i] || size[i] + w->lo[i] < wide) return NULL;
+        spread = spread || s.dim[i] != g->dim[i];
+    }
+    flux__natural(&s, natural);
+    for (int i = 0; i < nd; i++) {
+        rel += ((w->size[i] - 1) * w->dilation[i] - w->lo[i]) * natural[i];
+        natural[i] *= w->stride[i];
+    }
+    o.x = spread ? flux__spread(g, &s, rel, natural, 0, false) : g;
+    parts.dim[nd] = each, parts.dim[nd + 1] = out, parts.dim[nd + 2] = groups;
+    for (int i = 0; i < nd + 3; i++) order.dim[i] = i == nd ? nd + 1 : i == nd + 1 ? nd : i;
+    whole = flux__dims(weight);
+    whole.dim[nd] = out, whole.dim[nd + 1] = each * groups;
+    o.weight = flux_reshape_to(flux_permute_to(flux_reshape_to(weight, parts), order), whole);
+    o.dilation = flux__shape(w->dilation, nd);
+    o.groups = groups;
+    return o.x && o.weight ? flux__convolve("conv", o, !flip) : NULL;
+}
+
 FLUX_DEF flux_tensor *flux_conv_transpose_with(flux_conv_opts o) {
     flux__window w;
-    int64_t extra[3], shape[5], order[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS], split[FLUX_MAX_DIMS];
+    int64_t extra[3], size[3], lo[3];
     if (!flux__conv_window("conv_transpose", &o, &w, true) || !flux__check_channels("conv_transpose", &o, w.nd, true) ||
         !flux__per_dim("conv_transpose", "outpad", &o.outpad, w.nd, 0, 0, extra)) return NULL;
-    int h = flux__hide(), nd = w.nd;
-    int64_t g = o.groups, in = o.x->dim[nd], each = o.weight->dim[nd], n = o.x->dim[nd + 1], k = flux__product(w.size, nd), p = 1;
-    for (int i = 0; i < nd; i++) {
+    bool inside = true;                   /* else all of it is computed, and the padding cut off */
+    for (int i = 0; i < w.nd; i++) {
+        int64_t reach = (w.size[i] - 1) * w.dilation[i];
         w.out[i] = o.x->dim[i];
-        shape[i] = (w.out[i] - 1) * w.stride[i] + (w.size[i] - 1) * w.dilation[i] + 1 + extra[i];
-        if (shape[i] - w.lo[i] - w.hi[i] < 1)
-            return flux__reveal(h, (flux_tensor *)flux__fail("conv_transpose: padding leaves nothing of dim %d", i));
-        p *= w.out[i];
+        size[i] = (w.out[i] - 1) * w.stride[i] + reach + 1 + extra[i] - w.lo[i] - w.hi[i];
+        if (size[i] < 1) return (flux_tensor *)flux__fail("conv_transpose: padding leaves nothing of dim %d", i);
+        inside = inside && w.lo[i] <= reach && w.hi[i] <= reach + extra[i];
     }
-    shape[nd] = each * g, shape[nd + 1] = n;
-    flux_tensor *weight = flux__flip_kernel(o.weight, nd), *x = flux_reshape(o.x, p, in / g, g, n);
-    weight = weight ? flux_permute(flux_reshape(weight, k * each, in / g, g), 1, 0, 2) : NULL;
-    flux_tensor *cols = x && weight ? flux_matmul(x, weight) : NULL;      /* [positions, window x each, groups, batch] */
-    for (int i = 0; i < nd; i++) {
-        split[i] = w.out[i], split[nd + i] = w.size[i];
-        order[i] = nd + i, order[nd + i] = i;
+    for (int i = 0; i < w.nd; i++) {
+        lo[i] = inside ? 0 : w.lo[i];
+        if (!inside) size[i] += w.lo[i] + w.hi[i], w.lo[i] = 0;
     }
-    split[2 * nd] = each * g, split[2 * nd + 1] = n;
-    order[2 * nd] = 2 * nd, order[2 * nd + 1] = 2 * nd + 1;
-    flux_shape image = flux__shape(shape, nd + 2);
-    flux__window_dims(&w, &image, step);
-    flux_tensor *win = cols ? flux_permute_to(flux_reshape_to(cols, flux__shape(split, 2 * nd + 2)), flux__shape(order, 2 * nd + 2)) : NULL;
-    flux_tensor *y = win ? flux__spread(win, &image, 0, step, 0, true) : NULL;
-    for (int i = 0; i < nd && y; i++) y = flux_slice(y, i, w.lo[i], shape[i] - w.hi[i]);
+    int h = flux__hide();
+    flux_tensor *y = flux__conv_back(o.x, o.weight, size, &w, o.groups, true);
+    for (int i = 0; i < w.nd && y && !inside; i++) y = flux_slice(y, i, lo[i], size[i] - w.hi[i]);
     return flux__reveal(h, y);
 }
 
@@ -4669,6 +4720,29 @@ static flux_tensor *flux__spread_gradient(flux_tensor *y, flux_tensor *g) {
     return g ? flux__strided(g, &s, y->rel, y->stride, y->rel, y->stride, base) : NULL;
 }
 
+static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
+    flux_tensor *x = y->in[1], *weight = y->in[2], *product = y->base, *cols;
+    int groups = (int)y->arg.i[3];
+    bool flip = y->arg.i[4] != 0;
+    flux__window w;
+    memset(&w, 0, sizeof w);
+    w.nd = weight->ndim - 2;
+    for (int i = 0; i < w.nd; i++) {
+        w.stride[i] = y->arg.i[i] & 0xfffff, w.dilation[i] = y->arg.i[i] >> 20 & 0xfffff, w.lo[i] = y->arg.i[i] >> 40;
+        w.size[i] = weight->dim[i], w.out[i] = y->dim[i];
+        w.hi[i] = (w.out[i] - 1) * w.stride[i] + (w.size[i] - 1) * w.dilation[i] + 1 - x->dim[i] - w.lo[i];
+        if (w.hi[i] < 0) w.hi[i] = 0;
+    }
+    if (need[1] && (out[1] = flux__conv_back(g, weight, x->dim, &w, groups, flip)) != NULL)
+        out[1] = flux_to_dtype(out[1], (flux_dtype)x->dtype);
+    if (!need[2]) return;
+    cols = product->op == FLUX__MATMUL && product->nin == 2 ? product->in[0] : flux__conv_columns(x, &w, groups);
+    flux_tensor *d = cols ? flux_matmul(flux__swap01(cols), flux_reshape(g, cols->dim[0], -1, groups, x->dim[w.nd + 1])) : NULL;
+    d = d ? flux_reshape_to(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d, flux__dims(weight)) : NULL;
+    if (d && flip) d = flux__flip_kernel(d, w.nd);
+    out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
+}
+
 static void flux__cat_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
     int dim = (int)y->arg.i[0];
     int64_t at = 0;
@@ -4717,6 +4791,7 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
     case FLUX__SCATTER: flux__index_gradient(y, g, need, out); break;
     case FLUX__SPREAD: out[0] = flux__spread_gradient(y, g); break;
     case FLUX__CAT: flux__cat_gradient(y, g, need, out); break;
+    case FLUX__CONV: flux__conv_gradient(y, g, need, out); break;
     case FLUX__MOVE: out[0] = flux__move(g, y->in[0]->device); break;
     default: break;                       /* detach, argmax, random, ...: no gradient */
     }
@@ -5016,6 +5091,8 @@ typedef struct flux__operand {            /* a tensor that a kernel reads */
     uint8_t dtype;
     int64_t offset, stride[FLUX_MAX_DIMS];/* over the kernel's dims; of a whole-tensor kernel, over its own */
     flux_shape shape;                     /* its own */
+    bool gather;                          /* a product's, and a copy of windows that is never made: shape and stride are those */
+    uint8_t owner[FLUX_MAX_DIMS];         /* of the windows, and these the product's dims that they belong to */
 } flux__operand;
 
 typedef struct flux__value {              /* a line of a kernel's program */
@@ -5234,6 +5311,7 @@ typedef struct flux__planner {
     flux__group *group;
     int ngroup;
     uint8_t *needs;                       /* ngroup x ngroup: group a uses what group b makes */
+    bool *gather;                         /* by node: a copy that products read through, see flux__find_gathers */
     int *use, *use_start;                 /* uses of node i: use[use_start[i] ... use_start[i+1]-1] = node * 256 + operand */
 } flux__planner;
 
@@ -5411,6 +5489,8 @@ static int flux__choose_group(flux__planner *p, int node) {
 static void flux__assign_groups(flux__planner *p) {
     for (int i = p->n - 1; i >= 0; i--) {
         flux_tensor *t = p->g->node[i];
+        p->group_of[i] = -1;
+        if (p->gather[i]) continue;
         int G = flux__choose_group(p, i);
         if (G < 0) G = flux__new_group(p, i);
         flux__group *group = &p->group[G];
@@ -5426,13 +5506,60 @@ static void flux__assign_groups(flux__planner *p) {
     }
 }
 
+/* Which dim of x, a view of all of a copy's elements, each dim of the copy is a part of; false: not so simple. */
+static bool flux__owners(const flux_tensor *x, const flux_tensor *copy, uint8_t *owner) {
+    int64_t natural[FLUX_MAX_DIMS], offset = FLUX__IS_VIEW(x) ? x->offset : 0, count = 1;
+    flux_shape s = flux__dims(copy);
+    if (x->ndim < 2 || offset) return false;
+    flux__natural(&s, natural);
+    memset(owner, 0, FLUX_MAX_DIMS);
+    for (int d = 0; d < x->ndim; d++) {
+        int64_t n = 1, step = FLUX__IS_VIEW(x) ? x->stride[d] : natural[d];
+        int j = 0;
+        if (x->dim[d] == 1) continue;
+        while (j < s.ndim && (natural[j] != step || s.dim[j] == 1)) j++;
+        for (; j < s.ndim && n < x->dim[d]; j++) {
+            n *= s.dim[j];
+            owner[j] = (uint8_t)d;
+        }
+        if (n != x->dim[d]) return false;
+        count *= n;
+    }
+    return count == flux__count(&s);
+}
+
+/* A convolution's product takes a copy of overlapping windows, many times the image. On the CPU that copy is made for one
+   matrix of the batch at a time, while it is multiplied: it stays in the cache. */
+static void flux__find_gathers(flux__planner *p) {
+    uint8_t owner[FLUX_MAX_DIMS];
+    for (int i = 0; i < p->n; i++) {
+        const flux_tensor *t = p->g->node[i], *x = t->nin ? t->in[0] : NULL;
+        if (t->op != FLUX__COPY || t->device.backend != FLUX__CPU_BACKEND || !FLUX__IS_VIEW(x) || (p->g->flag[i] & FLUX__ROOT)) continue;
+        bool plain = x->dtype == t->dtype && (t->dtype == FLUX_F32 || t->dtype == FLUX_F64) && x->base->op != FLUX__NUMBER;
+        bool chained = !flux__finished(x->base) && p->gather[x->base->index];
+        p->gather[i] = plain && !chained && flux__size(t) > flux__size(x->base);
+    }
+    for (int i = 0; i < p->n; i++)
+        for (int k = 0; k < p->g->node[i]->nin; k++) {
+            flux_tensor *x = p->g->node[i]->in[k], *b = flux__base(x);
+            if (flux__finished(b) || b->mark != p->g->walk || !p->gather[b->index]) continue;
+            if (p->g->node[i]->op != FLUX__MATMUL || !flux__owners(x, b, owner)) p->gather[b->index] = false;
+        }
+}
+
+static bool flux__is_gather(const flux__planner *p, const flux_tensor *b) {
+    return !flux__finished(b) && b->mark == p->g->walk && p->gather[b->index];
+}
+
 static bool flux__find_uses(flux__planner *p) {
     int *count = p->use_start, total = 0;
+    flux__find_gathers(p);
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < p->n; i++) {
             flux_tensor *t = p->g->node[i];
-            for (int k = 0; k < t->nin; k++) {
+            for (int k = 0; k < t->nin && !p->gather[i]; k++) {
                 flux_tensor *b = flux__base(t->in[k]);
+                if (flux__is_gather(p, b)) b = b->in[0]->base;
                 if (flux__finished(b) || (b->op == FLUX__NUMBER && b->mark != p->g->walk)) continue;
                 if (pass == 0) count[b->index + 1]++, total++;
                 else p->use[count[b->index]++] = i << 8 | k;
@@ -5648,6 +5775,10 @@ static void flux__plain_operand(flux__builder *b, flux_tensor *x) {
     flux__operand o, *operand;
     flux__kernel *k = b->k;
     memset(&o, 0, sizeof o);
+    if (flux__is_gather(b->p, flux__base(x))) {
+        o.gather = flux__owners(x, flux__base(x), o.owner);
+        x = flux__base(x)->in[0];
+    }
     o.src = flux__slot_of(b, flux__base(x));
     o.dtype = x->dtype;
     o.shape = flux__dims(x);
@@ -5895,8 +6026,9 @@ static flux__plan *flux__make_plan(flux__graph *g) {
     p.group = (flux__group *)flux__zalloc(n * sizeof *p.group);
     p.needs = (uint8_t *)flux__zalloc(n * n + n);
     p.use_start = (int *)flux__zalloc((n + 1) * sizeof(int));
+    p.gather = (bool *)flux__zalloc(n);
     int *order = (int *)flux__zalloc(n * sizeof(int));
-    bool ok = plan && p.group_of && p.group && p.needs && p.use_start && order && flux__find_uses(&p);
+    bool ok = plan && p.group_of && p.group && p.needs && p.use_start && p.gather && order && flux__find_uses(&p);
     if (ok) {
         plan->nleaf = g->nleaf, plan->nnode = g->nnode;
         flux__assign_groups(&p);
@@ -5907,6 +6039,7 @@ static flux__plan *flux__make_plan(flux__graph *g) {
     if (p.group) FLUX_FREE(p.group);
     if (p.needs) FLUX_FREE(p.needs);
     if (p.use_start) FLUX_FREE(p.use_start);
+    if (p.gather) FLUX_FREE(p.gather);
     if (p.use) FLUX_FREE(p.use);
     if (order) FLUX_FREE(order);
     if (!ok && plan) {
@@ -8537,11 +8670,22 @@ typedef void (*flux__run_fn)(void *ctx, int64_t offset, int64_t step, int64_t at
 
 /* Calls fn for each run of points that lie evenly: the flat range [f0, f0 + n) of axes, to block positions from at on. */
 static void flux__each_run(const flux__axes *x, int64_t base, int64_t f0, int64_t n, int64_t at, flux__run_fn fn, void *ctx) {
+    int64_t pos[FLUX_MAX_DIMS];
+    for (int d = 0; d < x->nd; d++) {
+        pos[d] = d + 1 < x->nd ? f0 % x->dim[d] : f0;
+        if (d + 1 < x->nd) f0 /= x->dim[d];
+        base += pos[d] * x->step[d];
+    }
     while (n > 0) {
-        int64_t pos = x->nd == 1 ? f0 : f0 % x->dim[0], len = x->nd == 1 ? n : x->dim[0] - pos;
+        int64_t len = x->nd == 1 ? n : x->dim[0] - pos[0];
         if (len > n) len = n;
-        fn(ctx, base + flux__axes_at(x, f0), x->step[0], at, len);
-        f0 += len, at += len, n -= len;
+        fn(ctx, base, x->step[0], at, len);
+        at += len, n -= len;
+        base += len * x->step[0], pos[0] += len;
+        for (int d = 0; d + 1 < x->nd && pos[d] == x->dim[d]; d++) {
+            base += x->step[d + 1] - x->dim[d] * x->step[d];
+            pos[d] = 0, pos[d + 1]++;
+        }
     }
 }
 
@@ -9049,13 +9193,43 @@ static float *flux__widen(const flux__operand *o, const void *src, void *memory)
     return out;
 }
 
-typedef struct flux__matrix { const char *at; int64_t row, col; flux__operand o; } flux__matrix;
+typedef struct flux__matrix {
+    const char *at;
+    int64_t row, col;
+    flux__operand o;
+    flux_shape part;                      /* of an operand that is gathered: one matrix of the batch, with */
+    int64_t from[FLUX_MAX_DIMS], to[FLUX_MAX_DIMS];      /* its strides there and in the copy */
+} flux__matrix;
 
 static bool flux__is_half(int dtype) { return dtype == FLUX_F16 || dtype == FLUX_BF16; }
+
+/* The dims of windows that make up one matrix lie in order in its copy. */
+static void flux__matrix_gathered(flux__matrix *m) {
+    int64_t at = 1;
+    m->part = flux__shape(NULL, 0);
+    m->row = m->col = 1;
+    for (int d = m->o.shape.ndim - 1; d >= 0; d--) at *= m->o.owner[d] < 2 ? m->o.shape.dim[d] : 1;
+    for (int d = m->o.shape.ndim - 1; d >= 0; d--) {     /* from the last: the first of each has the last word */
+        if (m->o.owner[d] > 1 || m->o.shape.dim[d] == 1) continue;
+        at /= m->o.shape.dim[d];
+        *(m->o.owner[d] ? &m->col : &m->row) = at;
+    }
+    for (int d = 0; d < m->o.shape.ndim; d++) {
+        if (m->o.owner[d] > 1 || m->o.shape.dim[d] == 1) continue;
+        m->to[m->part.ndim] = at;
+        m->from[m->part.ndim] = m->o.stride[d];
+        m->part.dim[m->part.ndim++] = m->o.shape.dim[d];
+        at *= m->o.shape.dim[d];
+    }
+}
 
 static void flux__matrix_operand(flux__run *run, flux__kernel *k, int i, flux__matrix *m) {
     m->o = k->operand[i];
     m->at = (const char *)run->ptr[m->o.src];
+    if (m->o.gather) {
+        flux__matrix_gathered(m);
+        return;
+    }
     if (flux__is_half(m->o.dtype)) {
         m->at = (const char *)flux__widen(&m->o, m->at, run->extra[i]);
         m->o.offset = 0;
@@ -9066,32 +9240,62 @@ static void flux__matrix_operand(flux__run *run, flux__kernel *k, int i, flux__m
     m->col = vector ? (i == 0 ? m->o.stride[0] : 0) : m->o.stride[1];
 }
 
+typedef struct flux__products { flux__job job; flux__gemm_job g; flux__matrix a, b; bool f64, bare; int failed; } flux__products;
+
+static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step, const char *src, const int64_t *src_step, bool add);
+
+/* Where a batch's matrix is; *memory: what it was copied to, for the caller to give back. NULL: no memory. */
+static const void *flux__matrix_at(const flux__kernel *k, const flux__matrix *m, int64_t batch, void **memory) {
+    int64_t size = m->o.dtype == FLUX_F64 ? 8 : 4, at = m->o.offset;
+    if (!m->o.gather) return m->at + flux__batch_offset(k, &m->o, batch) * size;
+    for (int p = 2; p < FLUX_MAX_DIMS; p++) {
+        int64_t i = batch % k->full[p];
+        batch /= k->full[p];
+        for (int d = 0; d < m->o.shape.ndim; d++) {
+            if (m->o.owner[d] != p) continue;
+            at += i % m->o.shape.dim[d] * m->o.stride[d];
+            i /= m->o.shape.dim[d];
+        }
+    }
+    *memory = flux__scratch((size_t)(flux__count(&m->part) * size) + 64);
+    if (*memory) flux__copy_elements(m->o.dtype, &m->part, (char *)*memory, m->to, m->at + at * size, m->from, false);
+    return *memory;
+}
+
+static void flux__product_task(void *ctx, int64_t batch) {
+    flux__products *p = (flux__products *)ctx;
+    flux__job job = p->job;
+    flux__gemm_job g = p->g;
+    void *a = NULL, *b = NULL;
+    job.batch = batch;
+    g.ctx = &job;
+    g.a = flux__matrix_at(job.k, &p->a, batch, &a);
+    g.b = flux__matrix_at(job.k, &p->b, batch, &b);
+    if (p->bare) g.c = (char *)job.run->ptr[job.k->value[0].out] + (size_t)(batch * g.m * g.n) * (p->f64 ? 8 : 4);
+    if (!g.a || !g.b || flux__gemm(p->f64, &g) != 0 || flux__atomic_load32(&job.failed)) flux__atomic_store32(&p->failed, 1);
+    flux__scratch_done(a);
+    flux__scratch_done(b);
+}
+
+/* Many products are shared out whole, few ones in blocks. */
 static int flux__run_product(flux__run *run, flux__kernel *k) {
-    bool f64 = k->operand[0].dtype == FLUX_F64, bare = flux__bare_product(k);
-    size_t size = f64 ? 8 : 4;
-    flux__matrix a, b;
-    flux__job job;
-    flux__gemm_job g;
+    flux__products p;
     int64_t batches = 1;
     for (int d = 2; d < FLUX_MAX_DIMS; d++) batches *= k->full[d];
     if (k->mnk[0] * k->mnk[1] * batches == 0) return 0;
-    memset(&job, 0, sizeof job);
-    memset(&g, 0, sizeof g);
-    job.run = run, job.k = k;
-    bool ok = true;
-    flux__matrix_operand(run, k, 0, &a);
-    flux__matrix_operand(run, k, 1, &b);
-    g.m = k->mnk[0], g.n = k->mnk[1], g.k = k->mnk[2];
-    g.a_row = a.row, g.a_col = a.col, g.b_row = b.row, g.b_col = b.col, g.ldc = g.m;
-    g.ctx = &job;
-    if (!bare) g.epilogue = flux__epilogue;
-    for (job.batch = 0; job.batch < batches && ok; job.batch++) {
-        g.a = a.at + flux__batch_offset(k, &a.o, job.batch) * (int64_t)size;
-        g.b = b.at + flux__batch_offset(k, &b.o, job.batch) * (int64_t)size;
-        if (bare) g.c = (char *)run->ptr[k->value[0].out] + (size_t)(job.batch * g.m * g.n) * size;
-        ok = flux__gemm(f64, &g) == 0 && flux__job_ok(&job);
-    }
-    return ok ? 0 : -1;
+    memset(&p, 0, sizeof p);
+    p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
+    p.job.run = run, p.job.k = k;
+    flux__matrix_operand(run, k, 0, &p.a);
+    flux__matrix_operand(run, k, 1, &p.b);
+    p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = k->mnk[2];
+    p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col, p.g.ldc = p.g.m;
+    if (!p.bare) p.g.epilogue = flux__epilogue;
+    if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, &p);
+    else
+        for (int64_t i = 0; i < batches; i++) flux__product_task(&p, i);
+    p.job.failed = p.failed;
+    return flux__job_ok(&p.job) ? 0 : -1;
 }
 
 /* ---------------- whole-tensor kernels */
@@ -9105,7 +9309,11 @@ static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *
         memcpy(dst, src, (size_t)n * size);
         return;
     }
-    if (!add) {                           /* bytes as they are */
+    if (!add && size == 4) {              /* bytes as they are */
+        for (int64_t i = 0; i < n; i++) memcpy(dst + i * ds * 4, src + i * ss * 4, 4);
+        return;
+    }
+    if (!add) {
         for (int64_t i = 0; i < n; i++, dst += ds * (int64_t)size, src += ss * (int64_t)size) memcpy(dst, src, size);
         return;
     }
@@ -10677,7 +10885,7 @@ static flux_layer **flux__kids(const flux_layer *m, const flux_field *f, int *n)
 
 /* A tensor that shows another's elements, as W' does W's: where both stand in a model, they
    are tied. */
-static bool flux__is_tie(const flux_tensor *x) { return FLUX__IS_VIEW(x) && x->op != FLUX__DETACH; }
+static bool flux__is_tie(const flux_tensor *x) { return FLUX__IS_VIEW(x) && x->op != FLUX__DETACH && x->op != FLUX__CONV; }
 
 /* x's view of its base, made of another tensor of the base's shape; NULL if that does not lie in
    order. */
@@ -12824,9 +13032,11 @@ static flux_tensor *flux__conv_run(flux_layer *self, flux_tensor *x, flux__convo
     o.pad = flux__paddings_of(&m->w);
     if (transposed) o.outpad = flux__shape(m->outpad, nd);
     o.groups = m->groups;
-    flux_tensor *y = f(o);
-    if (y && m->bias) y = flux_add(y, flux__by_channel(m->bias, nd + 2));
-    return flux__activate(m->activation, y);
+    /* bias and activation in the shape of the product, so that they are done while it is in the cache */
+    flux_tensor *y = f(o), *z = y ? flux_reshape(y, -1, y->dim[nd] / m->groups, m->groups, y->dim[nd + 1]) : NULL;
+    if (z && m->bias) z = flux_add(z, flux_reshape(m->bias, 1, -1, m->groups));
+    z = flux__activate(m->activation, z);
+    return z ? flux_reshape_to(z, flux__dims(y)) : NULL;
 }
 
 static flux_tensor *flux__conv_call(flux_layer *self, flux_tensor *x) { return flux__conv_run(self, x, flux_conv_with, false); }
