@@ -4508,9 +4508,11 @@ FLUX_DEF flux_tensor *flux_conv_transpose_with(flux_conv_opts o) {
     return flux__reveal(h, y);
 }
 
-/* The window view of a pooling's input, padded with value; *mask names the window's dims. */
-static flux_tensor *flux__pool_windows(const char *call, flux_pool_opts *o, double value, flux__window *w, unsigned *mask) {
+/* The window view of a pooling's input, padded with value; *mask names the window's dims, *at the dims of the result. Where
+   windows tile the image they are the image itself, each dim cut in two: its gradient then needs no spreading. */
+static flux_tensor *flux__pool_windows(const char *call, flux_pool_opts *o, double value, flux__window *w, unsigned *mask, flux_shape *at) {
     flux_tensor *x = o->x;
+    bool tiles = true;
     if (!flux__check_operands(call, 1, &x)) return NULL;
     memset(w, 0, sizeof *w);
     w->nd = x->ndim - 2;
@@ -4518,32 +4520,41 @@ static flux_tensor *flux__pool_windows(const char *call, flux_pool_opts *o, doub
         flux__text t = flux__describe(x);
         return (flux_tensor *)flux__fail("%s: x is %s, window has %d dims; needs 1 to 3 spatial dims and two more", call, t.s, o->window.ndim);
     }
-    flux_shape none = flux__shape(NULL, 0);
+    flux_shape none = flux__shape(NULL, 0), cut = none;
     if (!flux__per_dim(call, "window", &o->window, w->nd, 1, 1, w->size) ||
         !flux__per_dim(call, "stride", o->stride.ndim ? &o->stride : &o->window, w->nd, 1, 1, w->stride) ||
         !flux__per_dim(call, "dilation", &none, w->nd, 1, 1, w->dilation) || !flux__paddings(call, &o->pad, w, false) ||
         !flux__window_out(call, x, w)) return NULL;
-    *mask = (1u << w->nd) - 1;
-    return flux__windows(flux__pad_window(x, w, value), w);
-}
-
-static flux_tensor *flux__unwindow(flux_tensor *y, const flux__window *w) {
-    flux_shape s = flux__shape(NULL, 0);
-    for (int i = w->nd; y && i < y->ndim; i++) s.dim[s.ndim++] = y->dim[i];
-    return y ? flux_reshape_to(y, s) : NULL;
+    *at = none;
+    *mask = 0;
+    for (int i = 0; i < w->nd; i++) {
+        tiles = tiles && w->size[i] == w->stride[i];
+        *mask |= 1u << 2 * i;
+        cut.dim[cut.ndim++] = w->size[i];
+        cut.dim[cut.ndim++] = at->dim[at->ndim++] = w->out[i];
+    }
+    for (int i = w->nd; i < x->ndim; i++) cut.dim[cut.ndim++] = at->dim[at->ndim++] = x->dim[i];
+    x = flux__pad_window(x, w, value);
+    if (!tiles) {
+        *mask = (1u << w->nd) - 1;
+        return flux__windows(x, w);
+    }
+    for (int i = 0; i < w->nd && x; i++) x = flux_slice(x, i, 0, w->size[i] * w->out[i]);
+    return x ? flux_reshape_to(x, cut) : NULL;
 }
 
 static flux_tensor *flux__pool_reduce(const char *call, flux_pool_opts *o, double pad, int red, double power) {
     flux__window w;
+    flux_shape at;
     unsigned mask = 0;
     int h = flux__hide();
-    flux_tensor *win = flux__pool_windows(call, o, pad, &w, &mask);
-    if (win && !flux__dtypes[win->dtype].real) win = flux__cast(win, FLUX_F32);
+    if (o->x && o->x->op != FLUX__TUPLE) o->x = flux__floating(o->x);     /* integers have no number below all for the padding */
+    flux_tensor *win = flux__pool_windows(call, o, pad, &w, &mask, &at);
     if (win && power > 0) win = flux_pow(win, power);
     flux_tensor *y = win ? flux__reduce_node(win, red, mask, win->ndim) : NULL;
     if (y && power > 0) y = flux_pow(y, 1 / power);
     else if (y && red == FLUX__RED_SUM) y = flux_mul(y, 1.0 / (double)flux__product(w.size, w.nd));
-    return flux__reveal(h, flux__unwindow(y, &w));
+    return flux__reveal(h, y ? flux_reshape_to(y, at) : NULL);
 }
 
 FLUX_DEF flux_tensor *flux_maxpool_with(flux_pool_opts o) { return flux__pool_reduce("maxpool", &o, -HUGE_VAL, FLUX__RED_MAX, 0); }
@@ -4737,7 +4748,7 @@ static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need
         out[1] = flux_to_dtype(out[1], (flux_dtype)x->dtype);
     if (!need[2]) return;
     cols = product->op == FLUX__MATMUL && product->nin == 2 ? product->in[0] : flux__conv_columns(x, &w, groups);
-    flux_tensor *d = cols ? flux_matmul(flux__swap01(cols), flux_reshape(g, cols->dim[0], -1, groups, x->dim[w.nd + 1])) : NULL;
+    flux_tensor *d = cols ? flux_matmul(flux__swap01(cols), flux_reshape(g, cols->dim[0], y->dim[w.nd] / groups, groups, x->dim[w.nd + 1])) : NULL;
     d = d ? flux_reshape_to(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d, flux__dims(weight)) : NULL;
     if (d && flip) d = flux__flip_kernel(d, w.nd);
     out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
@@ -8445,12 +8456,22 @@ static bool flux__prefer_inner(const flux__kernel *k) {
     return (k->reduced & 1) != 0 && k->full[0] > 1;
 }
 
+/* Few numbers a window and many windows side by side, as in pooling: rows of windows are worth more than rows within one. */
+static bool flux__small_windows(const flux__kernel *k, const flux__cpu *c) {
+    int64_t run = 1;
+    int d = 0;
+    if (c->inner > 32) return false;
+    while (d < FLUX_MAX_DIMS && (k->reduced >> d & 1)) d++;
+    for (; d < FLUX_MAX_DIMS && !(k->reduced >> d & 1); d++) run *= k->full[d];
+    return run >= 4 && run > (k->reduced & 1 ? k->full[0] : 1);
+}
+
 static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
     c->outer = c->inner = 1;
     for (int d = 0; d < FLUX_MAX_DIMS; d++)
         if (k->reduced >> d & 1) c->inner *= k->full[d];
         else c->outer *= k->full[d];
-    c->inner_first = k->reduced && flux__prefer_inner(k);
+    c->inner_first = k->reduced && flux__prefer_inner(k) && !flux__small_windows(k, c);
     if (c->inner == 0) c->rt = 0, c->w = c->outer < FLUX__TILE ? c->outer : FLUX__TILE;
     else if (c->inner <= FLUX__TILE / (c->inner_first ? 1 : 16) || c->inner == 1) {
         c->rt = c->inner;
@@ -9116,12 +9137,171 @@ static int flux__run_split(flux__job *job) {
     return ok ? 0 : -1;
 }
 
+/* ---- the largest of small windows, and its gradient
+   Kernels of so few lines, whose rows are a few numbers of an image, are run window by window: max alone, and
+   where(number == argmax, g, 0), which the gradient of max is. */
+
+#define FLUX__WINDOW 64
+
+typedef struct flux__windows_job {
+    flux__run *run;
+    const flux__kernel *k;
+    const float *x, *g;
+    float *y;
+    int64_t n;                            /* numbers in a window; where they are in x, and of a gradient in y: */
+    int64_t from[FLUX__WINDOW], to[FLUX__WINDOW];
+    int64_t dim[3][FLUX_MAX_DIMS];        /* the windows' dims, the steps of x and g; those of y: */
+    int64_t step[FLUX_MAX_DIMS];
+    int64_t rows, run_length;             /* windows side by side, and how many such runs */
+} flux__windows_job;
+
+static bool flux__is_words(const flux__kernel *k, int v, bool outer) {
+    const flux__value *w = &k->value[v];
+    return v >= 0 && w->kind == FLUX__V_LOAD && w->outer == outer && w->dtype == FLUX_F32 && w->cls == FLUX__F32C &&
+           k->operand[w->operand].dtype == FLUX_F32 && w->out < 0;
+}
+
+/* The value that is stored if the kernel is one of the two, *x and *g being what it loads (g -1: max alone); else -1. */
+static int flux__windows_kernel(flux__run *run, const flux__kernel *k, int *x, int *g, int *number) {
+    int top = k->nvalue - 1;
+    const flux__value *v = &k->value[top];
+    flux__block_run b;
+    b.run = run;
+    *g = -1;
+    if (v->kind == FLUX__V_REDUCE && k->nvalue == 2) {
+        *x = v->a;
+        return v->op == FLUX__RED_MAX && v->out >= 0 && v->dtype == FLUX_F32 && flux__is_words(k, *x, false) ? top : -1;
+    }
+    if (v->kind != FLUX__V_OP || v->op != FLUX__OP_WHERE || v->out < 0 || v->dtype != FLUX_F32 || v->outer) return -1;
+    const flux__value *eq = &k->value[v->a], *zero = &k->value[v->c], *arg, *i;
+    if (eq->kind == FLUX__V_CONVERT && eq->out < 0) eq = &k->value[eq->a];      /* where takes its condition as a float */
+    if (eq->kind != FLUX__V_OP || eq->op != FLUX__OP_EQ || eq->out >= 0 || zero->kind != FLUX__V_NUMBER || !flux__is_words(k, v->b, true)) return -1;
+    arg = &k->value[eq->b], i = &k->value[eq->a];
+    if (arg->kind != FLUX__V_ARGREDUCE || arg->op != 1 || arg->out >= 0 || !flux__is_words(k, arg->a, false)) return -1;
+    if (i->kind != FLUX__V_LOAD || i->outer || i->cls != FLUX__I64C || i->dtype != FLUX_I64 || i->out >= 0) return -1;
+    if (flux__number_value(&b, zero) < 0 || flux__number_value(&b, zero) > 0) return -1;
+    *x = arg->a, *g = v->b, *number = i->operand;
+    return top;
+}
+
+/* Whether what the argmax is compared with is each number's own place in its window, whichever the window. */
+static bool flux__windows_counted(const flux__run *run, const flux__kernel *k, const flux__operand *o, int64_t n) {
+    const int64_t *value = (const int64_t *)run->ptr[o->src] + o->offset;
+    int64_t at[FLUX_MAX_DIMS] = { 0 };
+    for (int d = 0; d < FLUX_MAX_DIMS; d++)
+        if (!(k->reduced >> d & 1) && k->full[d] > 1 && o->stride[d]) return false;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t place = 0;
+        for (int d = 0; d < FLUX_MAX_DIMS; d++) place += at[d] * o->stride[d];
+        if (value[place] != i) return false;
+        for (int d = 0; d < FLUX_MAX_DIMS; d++)
+            if ((k->reduced >> d & 1) && ++at[d] < k->full[d]) break;
+            else at[d] = 0;
+    }
+    return true;
+}
+
+#if FLUX__GEMM_VECTORS
+typedef int32_t flux__mask4 __attribute__((vector_size(16), aligned(4), may_alias));
+#endif
+
+/* Number w of each window takes the place of the largest so far where it is larger, or the first NaN. */
+static FLUX__O2 void flux__windows_more(const float *number, float *best, int32_t *at, int32_t w) {
+#if FLUX__GEMM_VECTORS
+    for (int i = 0; i < 16; i += 4) {
+        flux__gemm_f16 *b = (flux__gemm_f16 *)(void *)(best + i), v = *(const flux__gemm_f16 *)(const void *)(number + i);
+        flux__mask4 *a = (flux__mask4 *)(void *)(at + i), more = (v > *b) | ((v != v) & (*b == *b)), here = { w, w, w, w };
+        *b = (flux__gemm_f16)(((flux__mask4)v & more) | ((flux__mask4)*b & ~more));
+        *a = (here & more) | (*a & ~more);
+    }
+#else
+    for (int i = 0; i < 16; i++)
+        if (number[i] > best[i] || (number[i] != number[i] && best[i] == best[i])) best[i] = number[i], at[i] = w;
+#endif
+}
+
+/* 16 windows at a time, without a branch on their numbers: those are as good as random. */
+static FLUX__O2 void flux__windows_run(const flux__windows_job *j, const float *x, const float *g, float *y, int64_t sx, int64_t sg, int64_t sy) {
+    for (int64_t o = 0; o < j->run_length; o += 16, x += 16 * sx, y += 16 * sy) {
+        float best[16] = { 0 }, v[16] = { 0 };
+        int32_t at[16] = { 0 };
+        int n = j->run_length - o < 16 ? (int)(j->run_length - o) : 16;
+        for (int i = 0; i < n; i++) best[i] = x[i * sx + j->from[0]];
+        for (int32_t w = 1; w < (int32_t)j->n; w++) {
+            const float *from = x + j->from[w];
+            for (int i = 0; i < n; i++) v[i] = from[i * sx];
+            flux__windows_more(v, best, at, w);
+        }
+        for (int i = 0; i < n && !g; i++) y[i * sy] = best[i];
+        for (int32_t w = 0; w < (int32_t)j->n && g; w++)
+            for (int i = 0; i < n; i++) y[i * sy + j->to[w]] = 0;
+        for (int i = 0; i < n && g; i++) y[i * sy + j->to[at[i]]] = g[(o + i) * sg];
+    }
+}
+
+static void flux__windows_task(void *ctx, int64_t row) {
+    const flux__windows_job *j = (const flux__windows_job *)ctx;
+    int64_t x = 0, g = 0, y = 0, first = -1;
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+        if (j->dim[0][d] == 1) continue;
+        if (first < 0) {
+            first = d;
+            continue;
+        }
+        int64_t i = row % j->dim[0][d];
+        row /= j->dim[0][d];
+        x += i * j->dim[1][d], g += i * j->dim[2][d], y += i * j->step[d];
+    }
+    if (first < 0) first = 0;
+    flux__windows_run(j, j->x + x, j->g ? j->g + g : NULL, j->y + y, j->dim[1][first], j->dim[2][first], j->step[first]);
+}
+
+static void flux__windows_tasks(void *ctx, int64_t part) {
+    const flux__windows_job *j = (const flux__windows_job *)ctx;
+    int64_t each = (j->rows + 63) / 64, end = (part + 1) * each < j->rows ? (part + 1) * each : j->rows;
+    for (int64_t row = part * each; row < end; row++) flux__windows_task(ctx, row);
+}
+
+/* False: the kernel is of another kind. */
+static bool flux__run_windows(flux__run *run, flux__kernel *k) {
+    const flux__cpu *c = (const flux__cpu *)k->ready;
+    flux__windows_job j;
+    int x = -1, g = -1, count = -1;
+    int top = c->inner > 1 && c->inner <= FLUX__WINDOW && c->outer > 1 ? flux__windows_kernel(run, k, &x, &g, &count) : -1;
+    int64_t natural[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
+    if (top < 0 || (count >= 0 && !flux__windows_counted(run, k, &k->operand[count], c->inner))) return false;
+    const flux__operand *ox = &k->operand[k->value[x].operand], *og = g >= 0 ? &k->operand[k->value[g].operand] : NULL;
+    memset(&j, 0, sizeof j);
+    j.n = c->inner;
+    j.x = (const float *)run->ptr[ox->src] + ox->offset;
+    j.g = og ? (const float *)run->ptr[og->src] + og->offset : NULL;
+    j.y = (float *)run->ptr[k->value[top].out];
+    flux__value_strides(k, &k->value[top], natural);
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+        bool in = k->reduced >> d & 1;
+        j.dim[0][d] = in ? 1 : k->full[d];
+        j.dim[1][d] = ox->stride[d], j.dim[2][d] = og ? og->stride[d] : 0, j.step[d] = natural[d];
+        if (!in && k->full[d] > 1 && !j.run_length) j.run_length = k->full[d];
+    }
+    for (int64_t i = 0; i < j.n; i++) {
+        for (int d = 0; d < FLUX_MAX_DIMS; d++)
+            if (k->reduced >> d & 1) j.from[i] += at[d] * ox->stride[d], j.to[i] += at[d] * natural[d];
+        for (int d = 0; d < FLUX_MAX_DIMS; d++)
+            if ((k->reduced >> d & 1) && ++at[d] < k->full[d]) break;
+            else at[d] = 0;
+    }
+    j.rows = c->outer / j.run_length;
+    if (c->outer * j.n < 32768) for (int64_t i = 0; i < j.rows; i++) flux__windows_task(&j, i);
+    else flux__parallel(64, flux__windows_tasks, &j);
+    return true;
+}
+
 static int flux__run_fused(flux__run *run, flux__kernel *k) {
     flux__cpu *c = (flux__cpu *)k->ready;
     flux__job job;
     memset(&job, 0, sizeof job);
     job.run = run, job.k = k;
-    if (c->outer == 0) return 0;
+    if (c->outer == 0 || flux__run_windows(run, k)) return 0;
     if (c->splits > 1) return flux__run_split(&job);
     int64_t blocks = (c->outer + c->w - 1) / c->w, work = c->outer * (c->inner > 0 ? c->inner : 1) * k->nvalue;
     int64_t tasks = work / 131072 + 1;    /* too little work for a second thread is done here */
@@ -9303,17 +9483,26 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
 /* Moves elements between two strided layouts of the same shape, adding if asked. */
 static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step, const char *src, const int64_t *src_step, bool add);
 
+static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, int64_t ss, int64_t n) {
+    if (ds == 1 && ss == 1) {             /* rows of an image are too short for a call of memcpy each */
+        for (; n >= 8; n -= 8, dst += 8, src += 8) memcpy(dst, src, 32);
+        if (n >= 4) memcpy(dst, src, 16), n -= 4, dst += 4, src += 4;
+        for (; n > 0; n--) memcpy(dst++, src++, 4);
+    } else
+        for (; n > 0; n--, dst += ds, src += ss) memcpy(dst, src, 4);
+}
+
 static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss, bool add) {
     size_t size = flux__dtypes[t].size;
+    if (!add && size == 4 && (n < 256 || ds != 1 || ss != 1)) {
+        flux__copy_words((float *)(void *)dst, ds, (const float *)(const void *)src, ss, n);
+        return;
+    }
     if (!add && ds == 1 && ss == 1) {
         memcpy(dst, src, (size_t)n * size);
         return;
     }
-    if (!add && size == 4) {              /* bytes as they are */
-        for (int64_t i = 0; i < n; i++) memcpy(dst + i * ds * 4, src + i * ss * 4, 4);
-        return;
-    }
-    if (!add) {
+    if (!add) {                           /* bytes as they are */
         for (int64_t i = 0; i < n; i++, dst += ds * (int64_t)size, src += ss * (int64_t)size) memcpy(dst, src, size);
         return;
     }
@@ -9329,10 +9518,31 @@ static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *
     }
 }
 
+/* The same for words, two dims at a time. */
+static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, const char *src, const int64_t *ss) {
+    int64_t at[FLUX_MAX_DIMS] = { 0 }, to = 0, from = 0;
+    for (;;) {
+        for (int64_t i = 0; i < s->dim[1]; i++)
+            flux__copy_words((float *)(void *)dst + to + i * ds[1], ds[0], (const float *)(const void *)src + from + i * ss[1], ss[0], s->dim[0]);
+        int d = 2;
+        for (; d < s->ndim; d++) {
+            to += ds[d], from += ss[d];
+            if (++at[d] < s->dim[d]) break;
+            to -= ds[d] * s->dim[d], from -= ss[d] * s->dim[d];
+            at[d] = 0;
+        }
+        if (d >= s->ndim) return;
+    }
+}
+
 static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step, const char *src, const int64_t *src_step, bool add) {
     int64_t at[FLUX_MAX_DIMS] = { 0 }, n = s->ndim ? s->dim[0] : 1;
     ptrdiff_t size = (ptrdiff_t)flux__dtypes[t].size;
     if (flux__count(s) == 0) return;
+    if (!add && size == 4 && s->ndim > 1) {
+        flux__copy_image(s, dst, dst_step, src, src_step);
+        return;
+    }
     for (;;) {
         flux__copy_row(t, n, dst, s->ndim ? dst_step[0] : 1, src, s->ndim ? src_step[0] : 1, add);
         int d = 1;
@@ -13033,7 +13243,7 @@ static flux_tensor *flux__conv_run(flux_layer *self, flux_tensor *x, flux__convo
     if (transposed) o.outpad = flux__shape(m->outpad, nd);
     o.groups = m->groups;
     /* bias and activation in the shape of the product, so that they are done while it is in the cache */
-    flux_tensor *y = f(o), *z = y ? flux_reshape(y, -1, y->dim[nd] / m->groups, m->groups, y->dim[nd + 1]) : NULL;
+    flux_tensor *y = f(o), *z = y ? flux_reshape(y, flux__product(y->dim, nd), y->dim[nd] / m->groups, m->groups, y->dim[nd + 1]) : NULL;
     if (z && m->bias) z = flux_add(z, flux_reshape(m->bias, 1, -1, m->groups));
     z = flux__activate(m->activation, z);
     return z ? flux_reshape_to(z, flux__dims(y)) : NULL;
