@@ -6420,13 +6420,16 @@ static void flux__history_count(flux__history *h, const flux_tensor *x, int by) 
     if (k >= 0) h->refs[k] += by;
 }
 
-static bool flux__history_find(flux__history *h, flux_grads *g, int n, flux_tensor *const *olds, flux_tensor *const *news, const int *owners) {
+static bool flux__history_find(flux__history *h, flux_grads *g, int n, flux_tensor *const *olds, flux_tensor *const *news, const int *owners,
+                               int beside, flux_tensor *const *also) {
     memset(h, 0, sizeof *h);
     if (!flux__walk_start(&h->walk)) return false;
     h->walk.whole = true;
     if (g && !flux__walk_collect(&h->walk, g->loss)) return false;
     for (int i = 0; i < n; i++)
         if (!flux__walk_collect(&h->walk, news[i])) return false;
+    for (int i = 0; i < beside; i++)
+        if (!flux__walk_collect(&h->walk, also[i])) return false;
     size_t count = (size_t)h->walk.n + 1;
     h->refs = (int *)flux__zalloc(count * sizeof(int));
     h->old = (bool *)flux__zalloc(count);
@@ -6506,24 +6509,30 @@ static void flux__cut_history(flux__history *h, flux_grads *g) {
 }
 
 /* Computes the news of an update, in the memory of the olds where nobody else can see those, and uses the loss's graph up.
-   owners[i]: references to olds[i] that the caller is about to drop. Nothing has changed if it fails. */
-static int flux__update_eval(flux_grads *grads, int n, flux_tensor *const *olds, flux_tensor *const *news, const int *owners) {
+   owners[i]: references to olds[i] that the caller is about to drop. `also`: what else is to be computed, in place of
+   nothing. Nothing has changed if it fails. */
+static int flux__update_eval(flux_grads *grads, int n, flux_tensor *const *olds, flux_tensor *const *news, const int *owners, int beside,
+                             flux_tensor *const *also) {
     flux__graph g;
     flux__history h;
     flux__graph_start(&g);
     g.cut = true;
     if (grads && g.ok) flux__graph_visit(&g, grads->loss);
-    for (int i = 0; i < n && g.ok; i++) {
-        flux_tensor *x = flux__base(news[i]);
+    for (int i = 0; i < n + beside && g.ok; i++) {
+        flux_tensor *x = flux__base(i < n ? news[i] : also[i - n]);
         flux__graph_visit(&g, x);
         if (g.ok && !flux__finished(x)) g.flag[x->index] |= FLUX__ROOT;
     }
-    bool walked = g.ok, ok = walked && flux__history_find(&h, grads, n, olds, news, owners);
+    bool walked = g.ok, ok = walked && flux__history_find(&h, grads, n, olds, news, owners, beside, also);
     flux_tensor *loss = grads ? flux__base(grads->loss) : NULL;
     if (ok && loss && loss->mark == g.walk && !flux__finished(loss)) g.flag[loss->index] |= FLUX__ROOT;
     if (ok && flux__keep_seen(&g, &h, n, olds)) flux__set_donors(&g, &h, n, olds, news);
     int rc = ok ? flux__evaluate(&g) : -1;
     if (rc == 0) flux__cut_history(&h, grads);
+    for (int i = 0; i < beside && rc == 0; i++) {        /* a running statistic comes from the one before it, ... */
+        flux_tensor *x = flux__base(also[i]);
+        if ((x->flags & FLUX__FIXED) && x->buf) flux__cut(x);
+    }
     if (walked) flux__history_free(&h);
     flux__graph_free(&g);
     return rc;
@@ -8466,6 +8475,14 @@ static bool flux__small_windows(const flux__kernel *k, const flux__cpu *c) {
     return run >= 4 && run > (k->reduced & 1 ? k->full[0] : 1);
 }
 
+/* Reduced points at a time: as many as make whole runs of memory, if they come in runs, so that they are used where they lie. */
+static int64_t flux__even_tile(const flux__kernel *k) {
+    int64_t run = 1, parts;
+    for (int d = 0; d < FLUX_MAX_DIMS && (k->reduced >> d & 1); d++) run *= k->full[d];
+    parts = (run + FLUX__TILE - 1) / FLUX__TILE;
+    return run > FLUX__TILE / 4 && run % parts == 0 ? run / parts : FLUX__TILE;
+}
+
 static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
     c->outer = c->inner = 1;
     for (int d = 0; d < FLUX_MAX_DIMS; d++)
@@ -8477,7 +8494,7 @@ static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
         c->rt = c->inner;
         c->w = FLUX__TILE / c->inner;
         if (c->w > c->outer) c->w = c->outer;
-    } else if (c->inner_first) c->w = 1, c->rt = FLUX__TILE;
+    } else if (c->inner_first) c->w = 1, c->rt = flux__even_tile(k);
     else {
         c->w = c->outer < 256 ? c->outer : 256;
         if (c->w < 1) c->w = 1;
@@ -8731,7 +8748,9 @@ static void flux__each_run_of(flux__block_run *b, int i, flux__run_fn fn, void *
 static char *flux__in_place(flux__block_run *b, int i, char *memory, int dtype) {
     const flux__value *v = &b->k->value[i];
     const flux__axes *out = &b->c->outer_axes[i], *in = &b->c->inner_axes[i];
-    if (flux__own_dtype[v->cls] != dtype || out->nd > 1 || in->nd > 1) return NULL;
+    bool o_run = out->nd == 1 || b->o0 % out->dim[0] + b->w * b->segments <= out->dim[0];
+    bool r_run = in->nd == 1 || v->outer || b->r0 % in->dim[0] + b->rt <= in->dim[0];
+    if (flux__own_dtype[v->cls] != dtype || !o_run || !r_run) return NULL;
     int64_t outer = b->w * b->segments, base = flux__is_source(v) ? b->k->operand[v->operand].offset : 0;
     if (b->segments > 1 && b->segment_step != b->w) return NULL;
     bool o_ok = outer == 1, r_ok = v->outer || b->rt == 1;
@@ -14694,6 +14713,8 @@ struct flux_state {
     flux__constants constants;
     flux_tensor **olds, **news;           /* what flux__update_eval is given; room for all parameters and states */
     int *owners;
+    flux_tensor **pending;                /* what layers have recorded for their own state: computed along with the step */
+    int npending, pending_room;
     char *path;                           /* room for the longest name of a state */
     size_t path_room;
 };
@@ -14709,7 +14730,7 @@ static void flux__state_free(flux_state *s) {
     for (int i = 0; s->spot && i < s->nspots; i++)
         if (s->spot[i].path) FLUX_FREE(s->spot[i].path);
     void *arrays[] = { s->rule, s->spot, s->leaf, s->o, s->t, s->t_next, s->s, s->next, s->step,
-                       s->olds, s->news, s->owners, s->path };
+                       s->olds, s->news, s->owners, s->path, s->pending };
     for (int i = 0; i < (int)(sizeof arrays / sizeof *arrays); i++)
         if (arrays[i]) FLUX_FREE(arrays[i]);
     FLUX_FREE(s);
@@ -14890,6 +14911,10 @@ static void flux__spot_meet(flux_tensor **slot, const char *path, bool trained, 
     flux__meeting *w = (flux__meeting *)user;
     flux_state *s = w->s;
     int i = w->at;
+    if (!trained && !flux__finished(flux__base(*slot))) {
+        flux_tensor **all = (flux_tensor **)flux__grow(s->pending, &s->pending_room, s->npending + 1, sizeof *all);
+        if (all) s->pending = all, all[s->npending++] = *slot;
+    }
     if (!trained || flux_failed()) return;
     if (i >= s->nspots || strcmp(s->spot[i].path, path) != 0) {
         flux__fail("update: this model has the parameter %.100s where the one of flux_setup had %.100s", path,
@@ -14955,6 +14980,7 @@ static bool flux__check_device(const flux_state *s, int leaf) {
 /* What the model holds, leaf by leaf, and that it is the model of flux_setup. */
 static bool flux__meet_model(flux_state *s, flux_layer *model) {
     flux__meeting w = { s, 0 };
+    s->npending = 0;
     for (int i = 0; i < s->nleaves; i++) s->leaf[i].frozen = false, s->leaf[i].owners = 0;
     if (!flux__walk_all(model, flux__spot_meet, NULL, &w) || flux_failed()) return false;
     if (w.at < s->nspots) {
@@ -15145,7 +15171,7 @@ FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
                    model->type->name);
     for (int i = 0; i < s->nspots && ok; i++) flux_retain(s->spot[i].next);
     flux__reveal_object(h, NULL);         /* only now is what lies between hidden, and can be fused away */
-    if (ok && n) ok = flux__update_eval(g, n, s->olds, s->news, s->owners) == 0;
+    if (ok && n) ok = flux__update_eval(g, n, s->olds, s->news, s->owners, s->npending, s->pending) == 0;
     if (ok) flux__commit(s);
     for (int i = 0; i < n; i++) flux_release(s->news[i]);
     for (int i = 0; i < s->nspots && n; i++) flux_release(s->spot[i].next);
