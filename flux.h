@@ -1008,6 +1008,11 @@ FLUX_API int flux_save_layer(flux_layer *m, const char *path);
 FLUX_API int flux_save_state(flux_state *s, const char *path);
 FLUX_API int flux_load_layer(flux_layer *m, const char *path);
 FLUX_API int flux_load_state(flux_state *s, const char *path);
+/* A state_dict that PyTorch saved as safetensors, into a model of the same architecture: names, orders of dimensions and turned
+   kernels are translated. "layers.3.weight" is looked for as "3.weight", which suits nn.Sequential and names given by
+   flux_named; map says otherwise: "layers.0 = conv1, layers.1 = bn1". With "layers.9 =" that part stays as it is, with
+   "= head" theirs is left out. NULL: no map. 0: done. */
+FLUX_API int flux_load_torch(flux_layer *m, const char *path, const char *map);
 FLUX_API flux_tensor *flux_load_tensor(const char *path, const char *name);  /* one tensor; name NULL: the only one */
 /* Several things in one file, by their C names: flux_save_all("run.safetensors", model, opt), and back. */
 FLUX_API int flux_save_items(const char *path, int n, const char *names, const void *const *items);   /* names: "model, opt" */
@@ -18723,6 +18728,150 @@ static int flux__files_all(const char *call, const char *path, int n, const char
     int result = flux__files_items(call, path, things, n, load);
     FLUX_FREE(things);
     return result;
+}
+
+/* ---------------- safetensors: PyTorch's models
+   Dimensions are read in reverse anyway, as memory is row-major there. What is left: matrices, which we have the other way
+   round; kernels, which Conv flips; and names. Where a layer is not in the table, names are equal and memory is as well. */
+
+typedef struct flux__torch_row { flux_tensor *(*call)(flux_layer *, flux_tensor *); const char *ours, *theirs; bool turned, flipped; } flux__torch_row;
+static const flux__torch_row flux__torch_rows[] = {
+    { flux__dense_call, "weight", "weight", true, false },
+    { flux__bilinear_call, "weight", "weight", true, false },
+    { flux__conv_call, "weight", "weight", false, true },
+    { flux__convtranspose_call, "weight", "weight", false, true },
+    { flux__scale_call, "scale", "weight", false, false },
+    { flux__norm_call, "gamma", "weight", false, false },
+    { flux__norm_call, "beta", "bias", false, false },
+    { flux__norm_call, "mean", "running_mean", false, false },
+    { flux__norm_call, "var", "running_var", false, false }
+};
+
+typedef struct flux__torch_item { char *path; flux_tensor *value; } flux__torch_item;
+typedef struct flux__torch {
+    const char *map;
+    flux__archive z;
+    flux__torch_item *item;               /* what has been read, for which of our places */
+    int items, room;
+    bool failed;
+} flux__torch;
+
+typedef struct flux__torch_pair { const char *ours, *theirs; int nours, ntheirs; } flux__torch_pair;
+
+/* The next pair of a map; false at its end, or with an error. */
+static bool flux__torch_next(const char **map, flux__torch_pair *pair) {
+    const char *p = *map ? *map : "", *end = strchr(p, ','), *equals = strchr(p, '='), *stop;
+    if (!*p) return false;
+    if (!end) end = p + strlen(p);
+    if (!equals || equals > end) {
+        flux__fail("load_torch: \"%.60s\" in the map is not of the form ours = theirs", p);
+        return false;
+    }
+    *map = *end ? end + 1 : end;
+    stop = equals++;
+    flux__trim(&p, &stop);
+    flux__trim(&equals, &end);
+    pair->ours = p, pair->nours = (int)(stop - p);
+    pair->theirs = equals, pair->ntheirs = (int)(end - equals);
+    return true;
+}
+
+static bool flux__torch_within(const char *name, const char *prefix, int n) {
+    return strncmp(name, prefix, (size_t)n) == 0 && (name[n] == '.' || name[n] == 0);
+}
+
+/* What the tensor at our path is called there: the longest part that the map names by what it says; of the rest the
+   containers' own names fall away, and the last is the table's. False: it is not to be loaded. */
+static bool flux__torch_name(const flux__torch *t, const char *path, const flux__torch_row *row, flux__words *name) {
+    const char *map = t->map, *rest = path, *dot;
+    flux__torch_pair pair, best = { NULL, NULL, -1, 0 };
+    while (flux__torch_next(&map, &pair))
+        if (pair.nours > best.nours && pair.nours > 0 && flux__torch_within(path, pair.ours, pair.nours)) best = pair;
+    name->s[0] = 0;
+    if (best.ours) {
+        if (!best.ntheirs) return false;
+        flux__say(name, "%.*s", best.ntheirs, best.theirs);
+        rest += best.nours;
+        if (*rest) rest++;
+    }
+    for (; (dot = strchr(rest, '.')) != NULL; rest = dot + 1) {
+        int n = (int)(dot - rest);
+        if (flux__torch_within(rest, "layers", 6) || flux__torch_within(rest, "diag", 4)) continue;
+        flux__say(name, "%s%.*s", name->s[0] ? "." : "", n, rest);
+    }
+    if (*rest) flux__say(name, "%s%s", name->s[0] ? "." : "", row ? row->theirs : rest);
+    return true;
+}
+
+static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, const flux__torch_row *row, const flux_tensor *old, const char *path) {
+    flux_tensor *x = flux__entry_read(&t->z, e), *y = x;
+    flux_shape order = flux__shape(NULL, x ? x->ndim : 0);
+    for (int i = 0; i < order.ndim; i++) order.dim[i] = order.ndim - 1 - i;
+    if (x && row && row->turned) y = flux_permute_to(x, order);
+    if (x && row && row->flipped && x->ndim > 2) y = flux__flip_kernel(x, x->ndim - 2);
+    if (y && !flux__same_dims(y, old)) {
+        flux__text a = flux__describe(old), b = flux__describe(y);
+        return flux__refuse(&t->z.source, "%.100s is %s there, in our order, but %.100s is %s here", e->name, b.s, path, a.s);
+    }
+    y = y ? flux_to_dtype(y, (flux_dtype)old->dtype) : NULL;
+    return y ? flux_eval(flux_copy(y)) : NULL;
+}
+
+static void flux__torch_field(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+    flux__torch *t = (flux__torch *)user;
+    const char *field = strrchr(path, '.') ? strrchr(path, '.') + 1 : path;
+    const flux__torch_row *row = NULL;
+    flux__words name;
+    (void)trained;
+    for (size_t i = 0; i < sizeof flux__torch_rows / sizeof *flux__torch_rows; i++)
+        if (flux__torch_rows[i].call == owner->type->call && strcmp(flux__torch_rows[i].ours, field) == 0) row = &flux__torch_rows[i];
+    if (t->failed || !flux__torch_name(t, path, row, &name)) return;
+    flux__entry *e = flux__find(&t->z, name.s);
+    if (!e) flux__bad(&t->z.source, "it has no \"%.120s\", which would be %.120s here", name.s, path);
+    flux__torch_item *it = e ? (flux__torch_item *)flux__grow(t->item, &t->room, t->items + 1, sizeof *it) : NULL;
+    if (it) t->item = it;
+    flux_tensor *value = it ? flux__torch_read(t, e, row, *slot, path) : NULL;
+    char *copy = value ? (char *)flux__malloc(strlen(path) + 1) : NULL;
+    t->failed = !copy;
+    if (!copy) return;
+    e->used = true;
+    it[t->items].path = strcpy(copy, path);
+    it[t->items++].value = value;
+}
+
+/* Everything there is taken by something here, counts of batches aside, or the map leaves it out. */
+static bool flux__torch_all_used(const flux__torch *t) {
+    static const char counts[] = "num_batches_tracked";
+    for (int i = 0; i < t->z.entries; i++) {
+        const char *name = t->z.entry[i].name, *map = t->map, *last = strrchr(name, '.');
+        flux__torch_pair pair;
+        bool used = t->z.entry[i].used || strcmp(last ? last + 1 : name, counts) == 0;
+        while (!used && flux__torch_next(&map, &pair)) used = !pair.nours && flux__torch_within(name, pair.theirs, pair.ntheirs);
+        if (used) continue;
+        flux__bad(&t->z.source, "it has \"%.120s\", which nothing here takes; \"= %.120s\" in the map would leave it out", name, name);
+        return false;
+    }
+    return true;
+}
+
+FLUX_DEF int flux_load_torch(flux_layer *m, const char *path, const char *map) {
+    flux__torch t;
+    flux__torch_pair pair;
+    if (!m || !path) return flux__null("load_torch", m ? "path" : "m", NULL), -1;
+    memset(&t, 0, sizeof t);
+    t.map = map;
+    while (flux__torch_next(&map, &pair)) continue;      /* a wrong map is told before the file is opened */
+    if (flux_failed() || !flux__archive_open(&t.z, "load_torch", path, NULL)) return -1;
+    int h = flux__hide();
+    flux__block b = flux__nograd_enter();
+    bool good = flux__walk_all(m, flux__torch_field, NULL, &t) && !t.failed && flux__torch_all_used(&t);
+    flux__nograd_leave(&b);
+    for (int i = 0; good && i < t.items; i++) good = flux_set_param(m, t.item[i].path, t.item[i].value) == 0;
+    flux__reveal(h, NULL);
+    for (int i = 0; i < t.items; i++) FLUX_FREE(t.item[i].path);
+    if (t.item) FLUX_FREE(t.item);
+    flux__archive_close(&t.z);
+    return good ? 0 : -1;
 }
 
 FLUX_DEF int flux_save_items(const char *path, int n, const char *names, const void *const *items) {

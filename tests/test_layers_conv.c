@@ -593,4 +593,53 @@ TEST(wrong_norms) {
     CHECK_ERROR(flux_remove_weightnorms(NULL), "remove_weightnorms: argument m is NULL");
 }
 
+/* ---- PyTorch's own files */
+
+static flux_layer *torch_net(void) {
+    return flux_chain(flux_conv_layer(S(3, 3), 1, 4, .pad = S(1)), flux_batchnorm(4, flux_relu), flux_maxpool_layer(S(2, 2)),
+                      flux_conv_layer(S(5, 3), 4, 6, .stride = S(2), .pad = S(1), .groups = 2, .bias = FLUX_OFF),
+                      flux_groupnorm(6, 3, flux_relu), flux_conv_transpose_layer(S(2, 2), 6, 3, .stride = S(2)),
+                      flux_layernorm(S(4, 6)), flux_flatten, flux_dense(72, 5));
+}
+static const char torch_file[] = "tests/fixtures/torch.safetensors";
+static const char torch_map[] = "layers.0 = conv1, layers.1 = bn1, layers.3 = conv2, layers.4=norm, layers.5 = up, layers.6 = ln, layers.8 = fc";
+
+static flux_tensor *torch_input(flux_shape s, double a, double k) {
+    static float v[288];
+    for (int i = 0; i < 288; i++) v[i] = (float)sin(a + k * i);
+    return flux_from_data(v, FLUX_F32, s);
+}
+
+TEST(torch_models_give_pytorchs_predictions) {
+    flux_layer *m = torch_net(), *s = flux_chain(flux_dense(3, 4), flux_tanh, flux_chain(flux_dense(4, 4), flux_relu), flux_dense(4, 2));
+    REQUIRE(flux_load_torch(m, torch_file, torch_map) == 0);
+    flux_testmode(m, true);
+    CHECK_DATA(flux_call(m, torch_input(S(12, 12, 1, 2), 0.5, 0.71)), fix_torch_net, 1e-5);
+    REQUIRE(flux_load_torch(s, "tests/fixtures/torch_sequential.safetensors", NULL) == 0);
+    CHECK_DATA(flux_call(s, torch_input(S(3, 2), 0.5, 1)), fix_torch_sequential, 1e-6);
+    flux_layer *named = flux_chain(flux_named("conv1", flux_conv_layer(S(3, 3), 1, 4, .pad = S(1))), flux_named("bn1", flux_batchnorm(4)));
+    REQUIRE(flux_load_torch(named, torch_file, "= conv2, = norm, = up, = ln, = fc") == 0);
+    CHECK_NEAR(flux_at(flux_param(named, "layers.bn1.var"), 2), flux_at(flux_param(m, "layers.1.var"), 2), 0);
+    flux_layer *half = flux_f16(flux_chain(flux_dense(3, 4), flux_tanh, flux_chain(flux_dense(4, 4), flux_relu), flux_dense(4, 7)));
+    REQUIRE(flux_load_torch(half, "tests/fixtures/torch_sequential.safetensors", "layers.3 =, = 3") == 0);
+    CHECK_NEAR(flux_at(flux_param(half, "layers.0.weight"), 1, 2), flux_at(flux_param(s, "layers.0.weight"), 1, 2), 1e-3);
+}
+
+TEST(wrong_torch_files) {
+    flux_layer *m = torch_net();
+    flux_tensor *before = flux_copy(flux_param(m, "layers.0.weight"));
+    flux_eval(before);
+    CHECK_ERROR(flux_load_torch(NULL, torch_file, NULL), "load_torch: argument m is NULL");
+    CHECK_ERROR(flux_load_torch(m, NULL, NULL), "load_torch: argument path is NULL");
+    CHECK_ERROR(flux_load_torch(m, "/nowhere/at.all", NULL), "load_torch: ");
+    CHECK_ERROR(flux_load_torch(m, torch_file, "layers.0 conv1"), "is not of the form ours = theirs");
+    CHECK_ERROR(flux_load_torch(m, torch_file, NULL), "it has no \"0.weight\", which would be layers.0.weight here");
+    CHECK_ERROR(flux_load_torch(m, torch_file, "layers.0 = conv1, layers.1 = bn1, layers.3 = conv2, layers.4 = norm, layers.5 = up, layers.6 = ln, layers.8 ="),
+                "it has \"fc.bias\", which nothing here takes");
+    CHECK_ERROR(flux_load_torch(flux_chain(flux_conv_layer(S(3, 3), 1, 5)), torch_file, "layers.0 = conv1"),
+                "conv1.weight is 3x3x1x4 f32 there, in our order, but layers.0.weight is 3x3x1x5 f32 here");
+    CHECK_ERROR(flux_load_torch(flux_chain(flux_dense(3, 4)), "tests/fixtures/conv.h", NULL), "conv.h");
+    CHECK_NEAR(flux_item(flux_sum(flux_abs(flux_sub(before, flux_param(m, "layers.0.weight"))))), 0, 0);
+}
+
 TEST_MAIN()
