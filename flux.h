@@ -472,10 +472,12 @@ FLUX_API flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b); /* m x k (x b
                                                                       or on the left a row of its own length */
 FLUX_API flux_tensor *flux_outer(flux_tensor *a, flux_tensor *b);  /* vectors of m and n: m x n */
 FLUX_API flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b);    /* sum of products: 0-dimensional */
+#define FLUX__SAME (-1)
+#define FLUX_SAMEPAD FLUX_SHAPE(FLUX__SAME)   /* as much padding as makes ceil(size/stride) of size */
 typedef struct flux_conv_opts {            /* x: w (x h (x d)) x channels x batch; weight: k... x in/groups x out */
     flux_tensor *x FLUX__ZERO, *weight FLUX__ZERO;
     flux_shape stride FLUX__ZERO;          /* FLUX_SHAPE(2) or FLUX_SHAPE(2, 1); default 1 */
-    flux_shape pad FLUX__ZERO;             /* one number, one a dimension, or lo and hi of each; default 0 */
+    flux_shape pad FLUX__ZERO;             /* one number, one a dimension, lo and hi of each, or FLUX_SAMEPAD; default 0 */
     flux_shape dilation FLUX__ZERO;        /* default 1 */
     flux_shape outpad FLUX__ZERO;          /* conv_transpose only */
     int groups FLUX__ZERO;
@@ -716,6 +718,95 @@ FLUX_API flux_layer *flux_dropout_with(flux_dropout_opts o);
 FLUX_API flux_layer *flux_alphadropout(double p);                 /* keeps mean and variance under selu */
 #define flux_dropout(...) flux_dropout_with(FLUX__OPTS_LAST(flux_dropout_opts, __VA_ARGS__))   /* kept values are scaled by 1/(1-p) */
 
+/* Convolution layers. Images are w (x h (x d)) x channels x batch; one number of .stride, .pad or .dilation counts for every
+   dimension. Where the function without it is taken by an operation, a layer's name ends in _layer:
+   flux_conv_layer(FLUX_SHAPE(3, 3), 1, 8, flux_relu, .pad = FLUX_SAMEPAD). */
+typedef struct flux_conv_layer_opts {
+    flux_shape window FLUX__ZERO;         /* FLUX_SHAPE(3, 3): its numbers say how many spatial dimensions there are */
+    int64_t in FLUX__ZERO, out FLUX__ZERO;
+    flux_fn activation FLUX__ZERO;
+    flux_shape stride FLUX__ZERO, pad FLUX__ZERO, dilation FLUX__ZERO, outpad FLUX__ZERO;   /* as in flux_conv */
+    int groups FLUX__ZERO;
+    flux_switch bias FLUX__ZERO;
+    flux_init_fn init FLUX__ZERO;         /* NULL: glorot_uniform */
+    FLUX__DUMMY
+} flux_conv_layer_opts;
+FLUX_API flux_layer *flux_conv_layer_with(flux_conv_layer_opts o);
+FLUX_API flux_layer *flux_crosscor_layer_with(flux_conv_layer_opts o);
+FLUX_API flux_layer *flux_conv_transpose_layer_with(flux_conv_layer_opts o);
+FLUX_API flux_layer *flux_depthwiseconv_with(flux_conv_layer_opts o);
+#define flux_conv_layer(...) flux_conv_layer_with(FLUX__OPTS_LAST(flux_conv_layer_opts, __VA_ARGS__))   /* weight k... x in/groups x out */
+#define flux_crosscor_layer(...) flux_crosscor_layer_with(FLUX__OPTS_LAST(flux_conv_layer_opts, __VA_ARGS__))
+#define flux_conv_transpose_layer(...) flux_conv_transpose_layer_with(FLUX__OPTS_LAST(flux_conv_layer_opts, __VA_ARGS__))  /* weight k... x out/groups x in */
+#define flux_depthwiseconv(...) flux_depthwiseconv_with(FLUX__OPTS_LAST(flux_conv_layer_opts, __VA_ARGS__))   /* Conv with groups = in */
+
+typedef struct flux_pool_layer_opts {
+    flux_shape window FLUX__ZERO;
+    flux_shape stride FLUX__ZERO;         /* default: the window */
+    flux_shape pad FLUX__ZERO;
+    double p FLUX__ZERO;                  /* LPNormPool: default 2 */
+    FLUX__DUMMY
+} flux_pool_layer_opts;
+FLUX_API flux_layer *flux_maxpool_layer_with(flux_pool_layer_opts o);
+FLUX_API flux_layer *flux_meanpool_layer_with(flux_pool_layer_opts o);
+FLUX_API flux_layer *flux_lpnormpool_layer_with(flux_pool_layer_opts o);
+#define flux_maxpool_layer(...) flux_maxpool_layer_with(FLUX__OPTS_LAST(flux_pool_layer_opts, __VA_ARGS__))    /* flux_maxpool_layer(FLUX_SHAPE(2, 2)) */
+#define flux_meanpool_layer(...) flux_meanpool_layer_with(FLUX__OPTS_LAST(flux_pool_layer_opts, __VA_ARGS__))
+#define flux_lpnormpool_layer(...) flux_lpnormpool_layer_with(FLUX__OPTS_LAST(flux_pool_layer_opts, __VA_ARGS__))
+FLUX_API flux_layer *flux_adaptivemaxpool(flux_shape out);        /* stride and window such that out comes out */
+FLUX_API flux_layer *flux_adaptivemeanpool(flux_shape out);
+FLUX_API flux_layer *flux_globalmaxpool(void);                    /* the whole image: 1 x 1 x channels x batch */
+FLUX_API flux_layer *flux_globalmeanpool(void);
+FLUX_API flux_layer *flux_globallpnormpool(double p);
+
+typedef enum flux_upsampling { FLUX_NEAREST, FLUX_LINEAR, FLUX_BILINEAR, FLUX_TRILINEAR } flux_upsampling;   /* of any, 1, 2, 3 dims */
+typedef struct flux_upsample_opts {
+    flux_upsampling mode FLUX__ZERO;
+    double scale[3] FLUX__ZERO;           /* {2}: every spatial dimension; {2, 3}: one each, whole numbers for FLUX_NEAREST */
+    flux_shape size FLUX__ZERO;           /* or the size to reach; with FLUX_NEAREST a multiple of what comes in */
+    FLUX__DUMMY
+} flux_upsample_opts;
+FLUX_API flux_layer *flux_upsample_with(flux_upsample_opts o);
+/* The linear ones keep the corners: sample i of n comes from i (in-1)/(n-1). flux_upsample(FLUX_BILINEAR, .scale = {2}) */
+#define flux_upsample(...) flux_upsample_with(FLUX__OPTS_LAST(flux_upsample_opts, __VA_ARGS__))
+FLUX_API flux_layer *flux_pixelshuffle(int64_t r);                /* w x h x c r^2 x n to w r x h r x c x n */
+
+/* (x - mean) / sqrt(var + eps), then .* gamma .+ beta and the activation. In train mode mean and var are those of the batch,
+   and the running ones come nearer to them; in test mode they are the running ones. */
+typedef struct flux_norm_opts {
+    int64_t channels FLUX__ZERO;          /* the last dimension but one */
+    flux_fn activation FLUX__ZERO;
+    flux_switch affine FLUX__ZERO;        /* has gamma and beta; InstanceNorm has not unless said */
+    flux_switch track_stats FLUX__ZERO;   /* has a running mean and var; InstanceNorm has not unless said */
+    double eps FLUX__ZERO, momentum FLUX__ZERO;      /* default 1e-5, 0.1 */
+    flux_init_fn init_beta FLUX__ZERO, init_gamma FLUX__ZERO;   /* NULL: zeros, ones */
+    FLUX__DUMMY
+} flux_norm_opts;
+typedef struct flux_groupnorm_opts {
+    int64_t channels FLUX__ZERO, groups FLUX__ZERO;
+    flux_fn activation FLUX__ZERO;
+    flux_switch affine FLUX__ZERO;
+    double eps FLUX__ZERO;
+    FLUX__DUMMY
+} flux_groupnorm_opts;
+FLUX_API flux_layer *flux_batchnorm_with(flux_norm_opts o);
+FLUX_API flux_layer *flux_instancenorm_with(flux_norm_opts o);
+FLUX_API flux_layer *flux_groupnorm_with(flux_groupnorm_opts o);
+#define flux_batchnorm(...) flux_batchnorm_with(FLUX__OPTS_LAST(flux_norm_opts, __VA_ARGS__))          /* a channel's values in all samples */
+#define flux_instancenorm(...) flux_instancenorm_with(FLUX__OPTS_LAST(flux_norm_opts, __VA_ARGS__))    /* a channel's values in one sample */
+#define flux_groupnorm(...) flux_groupnorm_with(FLUX__OPTS_LAST(flux_groupnorm_opts, __VA_ARGS__))     /* flux_groupnorm(8, 2): 2 groups of 4 channels */
+
+typedef struct flux_weightnorm_opts {
+    flux_layer *layer FLUX__ZERO;
+    const char *which FLUX__ZERO;         /* which of its tensors; NULL: "weight" */
+    flux_shape dims FLUX__ZERO;           /* summed over by the norm; default the last */
+    FLUX__DUMMY
+} flux_weightnorm_opts;
+FLUX_API flux_layer *flux_weightnorm_with(flux_weightnorm_opts o);
+/* The layer with g v/sqrt(sum(v^2) + eps) for its weight: length and direction are trained apart. Its own weight becomes v. */
+#define flux_weightnorm(...) flux_weightnorm_with(FLUX__OPTS_LAST(flux_weightnorm_opts, __VA_ARGS__))
+FLUX_API flux_layer *flux_remove_weightnorms(flux_layer *m);      /* a new model that has the products in their place */
+
 /* Layers and plain functions mix: flux_chain(flux_dense(2, 3), flux_relu, flux_named("head", flux_dense(3, 1))). */
 FLUX_API flux_layer *flux_chain_of(int n, flux_layer *const *ls, const char *names);   /* names: "a, b", of plain functions; or NULL */
 FLUX_API flux_layer *flux_parallel_of(flux_layer *connection, int n, flux_layer *const *ls, const char *names);  /* connection first */
@@ -921,6 +1012,11 @@ FLUX_API int flux_save_layer(flux_layer *m, const char *path);
 FLUX_API int flux_save_state(flux_state *s, const char *path);
 FLUX_API int flux_load_layer(flux_layer *m, const char *path);
 FLUX_API int flux_load_state(flux_state *s, const char *path);
+/* A state_dict that PyTorch saved as safetensors, into a model of the same architecture: names, orders of dimensions and turned
+   kernels are translated. "layers.3.weight" is looked for as "3.weight", which suits nn.Sequential and names given by
+   flux_named; map says otherwise: "layers.0 = conv1, layers.1 = bn1". With "layers.9 =" that part stays as it is, with
+   "= head" theirs is left out. NULL: no map. 0: done. */
+FLUX_API int flux_load_torch(flux_layer *m, const char *path, const char *map);
 FLUX_API flux_tensor *flux_load_tensor(const char *path, const char *name);  /* one tensor; name NULL: the only one */
 /* Several things in one file, by their C names: flux_save_all("run.safetensors", model, opt), and back. */
 FLUX_API int flux_save_items(const char *path, int n, const char *names, const void *const *items);   /* names: "model, opt" */
@@ -2963,6 +3059,7 @@ enum flux__op {
     FLUX__STRIDED,                        /* rel and arg.i: offset and strides in the operand as if it lay in order */
     FLUX__BROADCAST,
     FLUX__DETACH,
+    FLUX__CONV,                           /* a convolution's result: shows in[0], has its own gradient by x and weight, in[1] and in[2] */
     FLUX__VIEWS_END,
     FLUX__MATMUL = FLUX__VIEWS_END,
     FLUX__GATHER, FLUX__SCATTER,          /* arg.i: dim */
@@ -2975,7 +3072,7 @@ static const char *const flux__op_names[] = {
 #define FLUX__OP_NAME(NAME, name, ...) #name,
     FLUX__ELEMENTWISE(FLUX__OP_NAME)
     "leaf", "number", "cast", "copy", "iota", "random", "reduce", "argreduce", "reshape", "permute", "slice", "broadcast",
-    "detach", "matmul", "gather", "scatter_add", "spread", "cat", "move", "tuple"
+    "detach", "conv", "matmul", "gather", "scatter_add", "spread", "cat", "move", "tuple"
 };
 static const unsigned char flux__arity[] = {
 #define FLUX__OP_ARITY(NAME, name, n, ...) n,
@@ -4246,11 +4343,15 @@ static bool flux__per_dim(const char *call, const char *what, const flux_shape *
     return true;
 }
 
-static bool flux__paddings(const char *call, const flux_shape *pad, flux__window *w) {
-    if (pad->ndim == 2 * w->nd && w->nd > 0 && pad->ndim != 1) {
+/* FLUX_SAMEPAD: as much as makes the positions ceil(size/stride), the odd one in front; transposed, as undoes that. */
+static bool flux__paddings(const char *call, const flux_shape *pad, flux__window *w, bool transposed) {
+    bool same = pad->ndim == 1 && pad->dim[0] == FLUX__SAME;
+    if (same || (pad->ndim == 2 * w->nd && w->nd > 0)) {
         for (int i = 0; i < w->nd; i++) {
-            w->lo[i] = pad->dim[2 * i];
-            w->hi[i] = pad->dim[2 * i + 1];
+            int64_t all = (w->size[i] - 1) * w->dilation[i] - (transposed ? w->stride[i] - 1 : 0);
+            if (same && all < 0) all = 0;
+            w->lo[i] = same ? all - all / 2 : pad->dim[2 * i];
+            w->hi[i] = same ? all / 2 : pad->dim[2 * i + 1];
             if (w->lo[i] < 0 || w->hi[i] < 0) {
                 flux__fail("%s: negative padding (%lld, %lld)", call, (long long)w->lo[i], (long long)w->hi[i]);
                 return false;
@@ -4314,7 +4415,7 @@ static flux_tensor *flux__windows(flux_tensor *x, const flux__window *w) {
     return flux__strided(x, &s, 0, step, offset, want, base);
 }
 
-static bool flux__conv_window(const char *call, flux_conv_opts *o, flux__window *w) {
+static bool flux__conv_window(const char *call, flux_conv_opts *o, flux__window *w, bool transposed) {
     flux_tensor *xs[2] = { o->x, o->weight };
     if (!flux__check_operands(call, 2, xs)) return false;
     memset(w, 0, sizeof *w);
@@ -4327,7 +4428,7 @@ static bool flux__conv_window(const char *call, flux_conv_opts *o, flux__window 
     }
     for (int i = 0; i < w->nd; i++) w->size[i] = o->weight->dim[i];
     return flux__per_dim(call, "stride", &o->stride, w->nd, 1, 1, w->stride) &&
-           flux__per_dim(call, "dilation", &o->dilation, w->nd, 1, 1, w->dilation) && flux__paddings(call, &o->pad, w);
+           flux__per_dim(call, "dilation", &o->dilation, w->nd, 1, 1, w->dilation) && flux__paddings(call, &o->pad, w, transposed);
 }
 
 static int64_t flux__product(const int64_t *v, int n) {
@@ -4349,65 +4450,117 @@ static flux_tensor *flux__flip_kernel(flux_tensor *w, int nd) {
     return flux_flip_dims(w, flux__shape(dims, nd));
 }
 
-/* [positions, window x channels / groups, groups, batch] times [window x channels / groups, out / groups, groups]. */
-static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip) {
-    flux__window w;
-    if (!flux__conv_window(call, &o, &w) || !flux__check_channels(call, &o, w.nd, false) || !flux__window_out(call, o.x, &w)) return NULL;
-    int h = flux__hide(), nd = w.nd;
-    int64_t g = o.groups, in = o.x->dim[nd], out = o.weight->dim[nd + 1], n = o.x->dim[nd + 1], k = flux__product(w.size, nd);
-    int64_t order[FLUX_MAX_DIMS], shape[5];
+/* What a product takes of a padded image: [positions, window x channels / groups, groups, batch]. */
+static flux_tensor *flux__conv_columns(flux_tensor *x, const flux__window *w, int64_t groups) {
+    int nd = w->nd;
+    int64_t order[FLUX_MAX_DIMS];
     for (int i = 0; i < nd; i++) order[i] = nd + i, order[nd + i] = i;
     order[2 * nd] = 2 * nd, order[2 * nd + 1] = 2 * nd + 1;
-    flux_tensor *win = flux__windows(flux__pad_window(o.x, &w, 0), &w);
+    flux_tensor *win = flux__windows(flux__pad_window(x, w, 0), w);
     win = win ? flux_permute_to(win, flux__shape(order, 2 * nd + 2)) : NULL;
-    flux_tensor *cols = win ? flux_reshape(win, flux__product(w.out, nd), k * (in / g), g, n) : NULL;
-    flux_tensor *weight = flip ? flux__flip_kernel(o.weight, nd) : o.weight;
-    weight = weight ? flux_reshape(weight, k * (in / g), out / g, g) : NULL;
-    flux_tensor *y = cols && weight ? flux_matmul(cols, weight) : NULL;
+    int64_t each = flux__product(w->size, nd) * (x->dim[nd] / groups);
+    return win ? flux_reshape(win, flux__product(w->out, nd), each, groups, x->dim[nd + 1]) : NULL;
+}
+
+/* The gradient by x that the graph would find adds overlapping windows up, from one large product. Shown through this
+   node instead, it is a convolution again (flux__conv_back), and so is the gradient's gradient. Where a window lies in the
+   padding altogether, the graph's own has to do. */
+static flux_tensor *flux__conv_node(flux_tensor *y, const flux_conv_opts *o, const flux__window *w, bool flip) {
+    const flux__thread *self = flux__self();
+    int64_t offset, have[FLUX_MAX_DIMS];
+    bool fits = y && self && !self->nograd;
+    for (int i = 0; i < w->nd && fits; i++)
+        fits = w->lo[i] <= (w->size[i] - 1) * w->dilation[i] && (w->out[i] - 1) * w->stride[i] - w->lo[i] < o->x->dim[i] &&
+               (w->lo[i] | w->stride[i] | w->dilation[i]) >> 20 == 0;
+    if (!fits) return y;
+    flux_shape s = flux__dims(y);
+    flux_tensor *base = flux__layout(y, &offset, have), *node = flux__node(FLUX__CONV, (flux_dtype)y->dtype, &s, y, o->x, o->weight);
+    if (!node) return NULL;
+    flux__edge(&node->base, base);
+    node->offset = offset;
+    memcpy(node->stride, have, sizeof have);
+    for (int i = 0; i < w->nd; i++) node->arg.i[i] = w->stride[i] | w->dilation[i] << 20 | w->lo[i] << 40;
+    node->arg.i[3] = o->groups, node->arg.i[4] = flip;
+    return flux__done(node);
+}
+
+/* Columns times [window x channels / groups, out / groups, groups]. */
+static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip) {
+    flux__window w;
+    if (!flux__conv_window(call, &o, &w, false) || !flux__check_channels(call, &o, w.nd, false) || !flux__window_out(call, o.x, &w)) return NULL;
+    int h = flux__hide(), nd = w.nd;
+    int64_t g = o.groups, out = o.weight->dim[nd + 1], shape[5];
+    flux_tensor *cols = flux__conv_columns(o.x, &w, g), *weight = flip ? flux__flip_kernel(o.weight, nd) : o.weight;
+    weight = cols && weight ? flux_reshape(weight, cols->dim[1], out / g, g) : NULL;
+    flux_tensor *y = weight ? flux_matmul(cols, weight) : NULL;
     memcpy(shape, w.out, sizeof w.out);
-    shape[nd] = out, shape[nd + 1] = n;
-    return flux__reveal(h, y ? flux_reshape_to(y, flux__shape(shape, nd + 2)) : NULL);
+    shape[nd] = out, shape[nd + 1] = o.x->dim[nd + 1];
+    y = y ? flux_reshape_to(y, flux__shape(shape, nd + 2)) : NULL;
+    return flux__reveal(h, flux__conv_node(y, &o, &w, flip));
 }
 
 FLUX_DEF flux_tensor *flux_conv_with(flux_conv_opts o) { return flux__convolve("conv", o, true); }
 FLUX_DEF flux_tensor *flux_crosscor_with(flux_conv_opts o) { return flux__convolve("crosscor", o, false); }
 
-/* The product of the convolution's gradient, laid out as windows, then added back into the image. */
+/* A convolution's gradient by its input, which had `size` pixels: g, its elements a stride apart, convolved with the kernel
+   turned round and its channels' roles swapped. NULL, without an error, where that would need a negative padding. */
+static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const int64_t *size, const flux__window *w, int groups, bool flip) {
+    int nd = w->nd;
+    int64_t natural[FLUX_MAX_DIMS], rel = 0, each = weight->dim[nd], out = weight->dim[nd + 1] / groups;
+    flux_shape s = flux__dims(g), parts = flux__shape(weight->dim, nd + 3), order = flux__shape(NULL, nd + 3), whole;
+    bool spread = false;
+    flux_conv_opts o;
+    memset((void *)&o, 0, sizeof o);
+    for (int i = 0; i < nd; i++) {
+        int64_t reach = (w->size[i] - 1) * w->dilation[i], wide = (w->out[i] - 1) * w->stride[i] + 1;
+        s.dim[i] = size[i] + reach;
+        if (reach < w->lo[i] || size[i] + w->lo[i] < wide) return NULL;
+        spread = spread || s.dim[i] != g->dim[i];
+    }
+    flux__natural(&s, natural);
+    for (int i = 0; i < nd; i++) {
+        rel += ((w->size[i] - 1) * w->dilation[i] - w->lo[i]) * natural[i];
+        natural[i] *= w->stride[i];
+    }
+    o.x = spread ? flux__spread(g, &s, rel, natural, 0, false) : g;
+    parts.dim[nd] = each, parts.dim[nd + 1] = out, parts.dim[nd + 2] = groups;
+    for (int i = 0; i < nd + 3; i++) order.dim[i] = i == nd ? nd + 1 : i == nd + 1 ? nd : i;
+    whole = flux__dims(weight);
+    whole.dim[nd] = out, whole.dim[nd + 1] = each * groups;
+    o.weight = flux_reshape_to(flux_permute_to(flux_reshape_to(weight, parts), order), whole);
+    o.dilation = flux__shape(w->dilation, nd);
+    o.groups = groups;
+    return o.x && o.weight ? flux__convolve("conv", o, !flip) : NULL;
+}
+
 FLUX_DEF flux_tensor *flux_conv_transpose_with(flux_conv_opts o) {
     flux__window w;
-    int64_t extra[3], shape[5], order[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS], split[FLUX_MAX_DIMS];
-    if (!flux__conv_window("conv_transpose", &o, &w) || !flux__check_channels("conv_transpose", &o, w.nd, true) ||
+    int64_t extra[3], size[3], lo[3];
+    if (!flux__conv_window("conv_transpose", &o, &w, true) || !flux__check_channels("conv_transpose", &o, w.nd, true) ||
         !flux__per_dim("conv_transpose", "outpad", &o.outpad, w.nd, 0, 0, extra)) return NULL;
-    int h = flux__hide(), nd = w.nd;
-    int64_t g = o.groups, in = o.x->dim[nd], each = o.weight->dim[nd], n = o.x->dim[nd + 1], k = flux__product(w.size, nd), p = 1;
-    for (int i = 0; i < nd; i++) {
+    bool inside = true;                   /* else all of it is computed, and the padding cut off */
+    for (int i = 0; i < w.nd; i++) {
+        int64_t reach = (w.size[i] - 1) * w.dilation[i];
         w.out[i] = o.x->dim[i];
-        shape[i] = (w.out[i] - 1) * w.stride[i] + (w.size[i] - 1) * w.dilation[i] + 1 + extra[i];
-        if (shape[i] - w.lo[i] - w.hi[i] < 1)
-            return flux__reveal(h, (flux_tensor *)flux__fail("conv_transpose: padding leaves nothing of dim %d", i));
-        p *= w.out[i];
+        size[i] = (w.out[i] - 1) * w.stride[i] + reach + 1 + extra[i] - w.lo[i] - w.hi[i];
+        if (size[i] < 1) return (flux_tensor *)flux__fail("conv_transpose: padding leaves nothing of dim %d", i);
+        inside = inside && w.lo[i] <= reach && w.hi[i] <= reach + extra[i];
     }
-    shape[nd] = each * g, shape[nd + 1] = n;
-    flux_tensor *weight = flux__flip_kernel(o.weight, nd), *x = flux_reshape(o.x, p, in / g, g, n);
-    weight = weight ? flux_permute(flux_reshape(weight, k * each, in / g, g), 1, 0, 2) : NULL;
-    flux_tensor *cols = x && weight ? flux_matmul(x, weight) : NULL;      /* [positions, window x each, groups, batch] */
-    for (int i = 0; i < nd; i++) {
-        split[i] = w.out[i], split[nd + i] = w.size[i];
-        order[i] = nd + i, order[nd + i] = i;
+    for (int i = 0; i < w.nd; i++) {
+        lo[i] = inside ? 0 : w.lo[i];
+        if (!inside) size[i] += w.lo[i] + w.hi[i], w.lo[i] = 0;
     }
-    split[2 * nd] = each * g, split[2 * nd + 1] = n;
-    order[2 * nd] = 2 * nd, order[2 * nd + 1] = 2 * nd + 1;
-    flux_shape image = flux__shape(shape, nd + 2);
-    flux__window_dims(&w, &image, step);
-    flux_tensor *win = cols ? flux_permute_to(flux_reshape_to(cols, flux__shape(split, 2 * nd + 2)), flux__shape(order, 2 * nd + 2)) : NULL;
-    flux_tensor *y = win ? flux__spread(win, &image, 0, step, 0, true) : NULL;
-    for (int i = 0; i < nd && y; i++) y = flux_slice(y, i, w.lo[i], shape[i] - w.hi[i]);
+    int h = flux__hide();
+    flux_tensor *y = flux__conv_back(o.x, o.weight, size, &w, o.groups, true);
+    for (int i = 0; i < w.nd && y && !inside; i++) y = flux_slice(y, i, lo[i], size[i] - w.hi[i]);
     return flux__reveal(h, y);
 }
 
-/* The window view of a pooling's input, padded with value; *mask names the window's dims. */
-static flux_tensor *flux__pool_windows(const char *call, flux_pool_opts *o, double value, flux__window *w, unsigned *mask) {
+/* The window view of a pooling's input, padded with value; *mask names the window's dims, *at the dims of the result. Where
+   windows tile the image they are the image itself, each dim cut in two: its gradient then needs no spreading. */
+static flux_tensor *flux__pool_windows(const char *call, flux_pool_opts *o, double value, flux__window *w, unsigned *mask, flux_shape *at) {
     flux_tensor *x = o->x;
+    bool tiles = true;
     if (!flux__check_operands(call, 1, &x)) return NULL;
     memset(w, 0, sizeof *w);
     w->nd = x->ndim - 2;
@@ -4415,31 +4568,41 @@ static flux_tensor *flux__pool_windows(const char *call, flux_pool_opts *o, doub
         flux__text t = flux__describe(x);
         return (flux_tensor *)flux__fail("%s: x is %s, window has %d dims; needs 1 to 3 spatial dims and two more", call, t.s, o->window.ndim);
     }
-    flux_shape none = flux__shape(NULL, 0);
-    if (!flux__per_dim(call, "window", &o->window, w->nd, 1, 1, w->size) || !flux__paddings(call, &o->pad, w) ||
+    flux_shape none = flux__shape(NULL, 0), cut = none;
+    if (!flux__per_dim(call, "window", &o->window, w->nd, 1, 1, w->size) ||
         !flux__per_dim(call, "stride", o->stride.ndim ? &o->stride : &o->window, w->nd, 1, 1, w->stride) ||
-        !flux__per_dim(call, "dilation", &none, w->nd, 1, 1, w->dilation) || !flux__window_out(call, x, w)) return NULL;
-    *mask = (1u << w->nd) - 1;
-    return flux__windows(flux__pad_window(x, w, value), w);
-}
-
-static flux_tensor *flux__unwindow(flux_tensor *y, const flux__window *w) {
-    flux_shape s = flux__shape(NULL, 0);
-    for (int i = w->nd; y && i < y->ndim; i++) s.dim[s.ndim++] = y->dim[i];
-    return y ? flux_reshape_to(y, s) : NULL;
+        !flux__per_dim(call, "dilation", &none, w->nd, 1, 1, w->dilation) || !flux__paddings(call, &o->pad, w, false) ||
+        !flux__window_out(call, x, w)) return NULL;
+    *at = none;
+    *mask = 0;
+    for (int i = 0; i < w->nd; i++) {
+        tiles = tiles && w->size[i] == w->stride[i];
+        *mask |= 1u << 2 * i;
+        cut.dim[cut.ndim++] = w->size[i];
+        cut.dim[cut.ndim++] = at->dim[at->ndim++] = w->out[i];
+    }
+    for (int i = w->nd; i < x->ndim; i++) cut.dim[cut.ndim++] = at->dim[at->ndim++] = x->dim[i];
+    x = flux__pad_window(x, w, value);
+    if (!tiles) {
+        *mask = (1u << w->nd) - 1;
+        return flux__windows(x, w);
+    }
+    for (int i = 0; i < w->nd && x; i++) x = flux_slice(x, i, 0, w->size[i] * w->out[i]);
+    return x ? flux_reshape_to(x, cut) : NULL;
 }
 
 static flux_tensor *flux__pool_reduce(const char *call, flux_pool_opts *o, double pad, int red, double power) {
     flux__window w;
+    flux_shape at;
     unsigned mask = 0;
     int h = flux__hide();
-    flux_tensor *win = flux__pool_windows(call, o, pad, &w, &mask);
-    if (win && !flux__dtypes[win->dtype].real) win = flux__cast(win, FLUX_F32);
+    if (o->x && o->x->op != FLUX__TUPLE) o->x = flux__floating(o->x);     /* integers have no number below all for the padding */
+    flux_tensor *win = flux__pool_windows(call, o, pad, &w, &mask, &at);
     if (win && power > 0) win = flux_pow(win, power);
     flux_tensor *y = win ? flux__reduce_node(win, red, mask, win->ndim) : NULL;
     if (y && power > 0) y = flux_pow(y, 1 / power);
     else if (y && red == FLUX__RED_SUM) y = flux_mul(y, 1.0 / (double)flux__product(w.size, w.nd));
-    return flux__reveal(h, flux__unwindow(y, &w));
+    return flux__reveal(h, y ? flux_reshape_to(y, at) : NULL);
 }
 
 FLUX_DEF flux_tensor *flux_maxpool_with(flux_pool_opts o) { return flux__pool_reduce("maxpool", &o, -HUGE_VAL, FLUX__RED_MAX, 0); }
@@ -4616,6 +4779,29 @@ static flux_tensor *flux__spread_gradient(flux_tensor *y, flux_tensor *g) {
     return g ? flux__strided(g, &s, y->rel, y->stride, y->rel, y->stride, base) : NULL;
 }
 
+static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
+    flux_tensor *x = y->in[1], *weight = y->in[2], *product = y->base, *cols;
+    int groups = (int)y->arg.i[3];
+    bool flip = y->arg.i[4] != 0;
+    flux__window w;
+    memset(&w, 0, sizeof w);
+    w.nd = weight->ndim - 2;
+    for (int i = 0; i < w.nd; i++) {
+        w.stride[i] = y->arg.i[i] & 0xfffff, w.dilation[i] = y->arg.i[i] >> 20 & 0xfffff, w.lo[i] = y->arg.i[i] >> 40;
+        w.size[i] = weight->dim[i], w.out[i] = y->dim[i];
+        w.hi[i] = (w.out[i] - 1) * w.stride[i] + (w.size[i] - 1) * w.dilation[i] + 1 - x->dim[i] - w.lo[i];
+        if (w.hi[i] < 0) w.hi[i] = 0;
+    }
+    if (need[1] && (out[1] = flux__conv_back(g, weight, x->dim, &w, groups, flip)) != NULL)
+        out[1] = flux_to_dtype(out[1], (flux_dtype)x->dtype);
+    if (!need[2]) return;
+    cols = product->op == FLUX__MATMUL && product->nin == 2 ? product->in[0] : flux__conv_columns(x, &w, groups);
+    flux_tensor *d = cols ? flux_matmul(flux__swap01(cols), flux_reshape(g, cols->dim[0], y->dim[w.nd] / groups, groups, x->dim[w.nd + 1])) : NULL;
+    d = d ? flux_reshape_to(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d, flux__dims(weight)) : NULL;
+    if (d && flip) d = flux__flip_kernel(d, w.nd);
+    out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
+}
+
 static void flux__cat_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
     int dim = (int)y->arg.i[0];
     int64_t at = 0;
@@ -4664,6 +4850,7 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
     case FLUX__SCATTER: flux__index_gradient(y, g, need, out); break;
     case FLUX__SPREAD: out[0] = flux__spread_gradient(y, g); break;
     case FLUX__CAT: flux__cat_gradient(y, g, need, out); break;
+    case FLUX__CONV: flux__conv_gradient(y, g, need, out); break;
     case FLUX__MOVE: out[0] = flux__move(g, y->in[0]->device); break;
     default: break;                       /* detach, argmax, random, ...: no gradient */
     }
@@ -4963,6 +5150,8 @@ typedef struct flux__operand {            /* a tensor that a kernel reads */
     uint8_t dtype;
     int64_t offset, stride[FLUX_MAX_DIMS];/* over the kernel's dims; of a whole-tensor kernel, over its own */
     flux_shape shape;                     /* its own */
+    bool gather;                          /* a product's, and a copy of windows that is never made: shape and stride are those */
+    uint8_t owner[FLUX_MAX_DIMS];         /* of the windows, and these the product's dims that they belong to */
 } flux__operand;
 
 typedef struct flux__value {              /* a line of a kernel's program */
@@ -5185,6 +5374,7 @@ typedef struct flux__planner {
     flux__group *group;
     int ngroup;
     uint8_t *needs;                       /* ngroup x ngroup: group a uses what group b makes */
+    bool *gather;                         /* by node: a copy that products read through, see flux__find_gathers */
     int *use, *use_start;                 /* uses of node i: use[use_start[i] ... use_start[i+1]-1] = node * 256 + operand */
 } flux__planner;
 
@@ -5362,6 +5552,8 @@ static int flux__choose_group(flux__planner *p, int node) {
 static void flux__assign_groups(flux__planner *p) {
     for (int i = p->n - 1; i >= 0; i--) {
         flux_tensor *t = p->g->node[i];
+        p->group_of[i] = -1;
+        if (p->gather[i]) continue;
         int G = flux__choose_group(p, i);
         if (G < 0) G = flux__new_group(p, i);
         flux__group *group = &p->group[G];
@@ -5377,13 +5569,60 @@ static void flux__assign_groups(flux__planner *p) {
     }
 }
 
+/* Which dim of x, a view of all of a copy's elements, each dim of the copy is a part of; false: not so simple. */
+static bool flux__owners(const flux_tensor *x, const flux_tensor *copy, uint8_t *owner) {
+    int64_t natural[FLUX_MAX_DIMS], offset = FLUX__IS_VIEW(x) ? x->offset : 0, count = 1;
+    flux_shape s = flux__dims(copy);
+    if (x->ndim < 2 || offset) return false;
+    flux__natural(&s, natural);
+    memset(owner, 0, FLUX_MAX_DIMS);
+    for (int d = 0; d < x->ndim; d++) {
+        int64_t n = 1, step = FLUX__IS_VIEW(x) ? x->stride[d] : natural[d];
+        int j = 0;
+        if (x->dim[d] == 1) continue;
+        while (j < s.ndim && (natural[j] != step || s.dim[j] == 1)) j++;
+        for (; j < s.ndim && n < x->dim[d]; j++) {
+            n *= s.dim[j];
+            owner[j] = (uint8_t)d;
+        }
+        if (n != x->dim[d]) return false;
+        count *= n;
+    }
+    return count == flux__count(&s);
+}
+
+/* A convolution's product takes a copy of overlapping windows, many times the image. On the CPU that copy is made for one
+   matrix of the batch at a time, while it is multiplied: it stays in the cache. */
+static void flux__find_gathers(flux__planner *p) {
+    uint8_t owner[FLUX_MAX_DIMS];
+    for (int i = 0; i < p->n; i++) {
+        const flux_tensor *t = p->g->node[i], *x = t->nin ? t->in[0] : NULL;
+        if (t->op != FLUX__COPY || t->device.backend != FLUX__CPU_BACKEND || !FLUX__IS_VIEW(x) || (p->g->flag[i] & FLUX__ROOT)) continue;
+        bool plain = x->dtype == t->dtype && (t->dtype == FLUX_F32 || t->dtype == FLUX_F64) && x->base->op != FLUX__NUMBER;
+        bool chained = !flux__finished(x->base) && p->gather[x->base->index];
+        p->gather[i] = plain && !chained && flux__size(t) > flux__size(x->base);
+    }
+    for (int i = 0; i < p->n; i++)
+        for (int k = 0; k < p->g->node[i]->nin; k++) {
+            flux_tensor *x = p->g->node[i]->in[k], *b = flux__base(x);
+            if (flux__finished(b) || b->mark != p->g->walk || !p->gather[b->index]) continue;
+            if (p->g->node[i]->op != FLUX__MATMUL || !flux__owners(x, b, owner)) p->gather[b->index] = false;
+        }
+}
+
+static bool flux__is_gather(const flux__planner *p, const flux_tensor *b) {
+    return !flux__finished(b) && b->mark == p->g->walk && p->gather[b->index];
+}
+
 static bool flux__find_uses(flux__planner *p) {
     int *count = p->use_start, total = 0;
+    flux__find_gathers(p);
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < p->n; i++) {
             flux_tensor *t = p->g->node[i];
-            for (int k = 0; k < t->nin; k++) {
+            for (int k = 0; k < t->nin && !p->gather[i]; k++) {
                 flux_tensor *b = flux__base(t->in[k]);
+                if (flux__is_gather(p, b)) b = b->in[0]->base;
                 if (flux__finished(b) || (b->op == FLUX__NUMBER && b->mark != p->g->walk)) continue;
                 if (pass == 0) count[b->index + 1]++, total++;
                 else p->use[count[b->index]++] = i << 8 | k;
@@ -5599,6 +5838,10 @@ static void flux__plain_operand(flux__builder *b, flux_tensor *x) {
     flux__operand o, *operand;
     flux__kernel *k = b->k;
     memset(&o, 0, sizeof o);
+    if (flux__is_gather(b->p, flux__base(x))) {
+        o.gather = flux__owners(x, flux__base(x), o.owner);
+        x = flux__base(x)->in[0];
+    }
     o.src = flux__slot_of(b, flux__base(x));
     o.dtype = x->dtype;
     o.shape = flux__dims(x);
@@ -5845,8 +6088,9 @@ static flux__plan *flux__make_plan(flux__graph *g) {
     p.group = (flux__group *)flux__zalloc(n * sizeof *p.group);
     p.needs = (uint8_t *)flux__zalloc(n * n + n);
     p.use_start = (int *)flux__zalloc((n + 1) * sizeof(int));
+    p.gather = (bool *)flux__zalloc(n);
     int *order = (int *)flux__zalloc(n * sizeof(int));
-    bool ok = plan && p.group_of && p.group && p.needs && p.use_start && order && flux__find_uses(&p);
+    bool ok = plan && p.group_of && p.group && p.needs && p.use_start && p.gather && order && flux__find_uses(&p);
     if (ok) {
         plan->nleaf = g->nleaf, plan->nnode = g->nnode;
         flux__assign_groups(&p);
@@ -5857,6 +6101,7 @@ static flux__plan *flux__make_plan(flux__graph *g) {
     if (p.group) FLUX_FREE(p.group);
     if (p.needs) FLUX_FREE(p.needs);
     if (p.use_start) FLUX_FREE(p.use_start);
+    if (p.gather) FLUX_FREE(p.gather);
     if (p.use) FLUX_FREE(p.use);
     if (order) FLUX_FREE(order);
     if (!ok && plan) {
@@ -6244,13 +6489,16 @@ static void flux__history_count(flux__history *h, const flux_tensor *x, int by) 
     if (k >= 0) h->refs[k] += by;
 }
 
-static bool flux__history_find(flux__history *h, flux_grads *g, int n, flux_tensor *const *olds, flux_tensor *const *news, const int *owners) {
+static bool flux__history_find(flux__history *h, flux_grads *g, int n, flux_tensor *const *olds, flux_tensor *const *news, const int *owners,
+                               int beside, flux_tensor *const *also) {
     memset(h, 0, sizeof *h);
     if (!flux__walk_start(&h->walk)) return false;
     h->walk.whole = true;
     if (g && !flux__walk_collect(&h->walk, g->loss)) return false;
     for (int i = 0; i < n; i++)
         if (!flux__walk_collect(&h->walk, news[i])) return false;
+    for (int i = 0; i < beside; i++)
+        if (!flux__walk_collect(&h->walk, also[i])) return false;
     size_t count = (size_t)h->walk.n + 1;
     h->refs = (int *)flux__zalloc(count * sizeof(int));
     h->old = (bool *)flux__zalloc(count);
@@ -6330,24 +6578,30 @@ static void flux__cut_history(flux__history *h, flux_grads *g) {
 }
 
 /* Computes the news of an update, in the memory of the olds where nobody else can see those, and uses the loss's graph up.
-   owners[i]: references to olds[i] that the caller is about to drop. Nothing has changed if it fails. */
-static int flux__update_eval(flux_grads *grads, int n, flux_tensor *const *olds, flux_tensor *const *news, const int *owners) {
+   owners[i]: references to olds[i] that the caller is about to drop. `also`: what else is to be computed, in place of
+   nothing. Nothing has changed if it fails. */
+static int flux__update_eval(flux_grads *grads, int n, flux_tensor *const *olds, flux_tensor *const *news, const int *owners, int beside,
+                             flux_tensor *const *also) {
     flux__graph g;
     flux__history h;
     flux__graph_start(&g);
     g.cut = true;
     if (grads && g.ok) flux__graph_visit(&g, grads->loss);
-    for (int i = 0; i < n && g.ok; i++) {
-        flux_tensor *x = flux__base(news[i]);
+    for (int i = 0; i < n + beside && g.ok; i++) {
+        flux_tensor *x = flux__base(i < n ? news[i] : also[i - n]);
         flux__graph_visit(&g, x);
         if (g.ok && !flux__finished(x)) g.flag[x->index] |= FLUX__ROOT;
     }
-    bool walked = g.ok, ok = walked && flux__history_find(&h, grads, n, olds, news, owners);
+    bool walked = g.ok, ok = walked && flux__history_find(&h, grads, n, olds, news, owners, beside, also);
     flux_tensor *loss = grads ? flux__base(grads->loss) : NULL;
     if (ok && loss && loss->mark == g.walk && !flux__finished(loss)) g.flag[loss->index] |= FLUX__ROOT;
     if (ok && flux__keep_seen(&g, &h, n, olds)) flux__set_donors(&g, &h, n, olds, news);
     int rc = ok ? flux__evaluate(&g) : -1;
     if (rc == 0) flux__cut_history(&h, grads);
+    for (int i = 0; i < beside && rc == 0; i++) {        /* a running statistic comes from the one before it, ... */
+        flux_tensor *x = flux__base(also[i]);
+        if ((x->flags & FLUX__FIXED) && x->buf) flux__cut(x);
+    }
     if (walked) flux__history_free(&h);
     flux__graph_free(&g);
     return rc;
@@ -8333,18 +8587,36 @@ static bool flux__prefer_inner(const flux__kernel *k) {
     return (k->reduced & 1) != 0 && k->full[0] > 1;
 }
 
+/* Few numbers a window and many windows side by side, as in pooling: rows of windows are worth more than rows within one. */
+static bool flux__small_windows(const flux__kernel *k, const flux__cpu *c) {
+    int64_t run = 1;
+    int d = 0;
+    if (c->inner > 32) return false;
+    while (d < FLUX_MAX_DIMS && (k->reduced >> d & 1)) d++;
+    for (; d < FLUX_MAX_DIMS && !(k->reduced >> d & 1); d++) run *= k->full[d];
+    return run >= 4 && run > (k->reduced & 1 ? k->full[0] : 1);
+}
+
+/* Reduced points at a time: as many as make whole runs of memory, if they come in runs, so that they are used where they lie. */
+static int64_t flux__even_tile(const flux__kernel *k) {
+    int64_t run = 1, parts;
+    for (int d = 0; d < FLUX_MAX_DIMS && (k->reduced >> d & 1); d++) run *= k->full[d];
+    parts = (run + FLUX__TILE - 1) / FLUX__TILE;
+    return run > FLUX__TILE / 4 && run % parts == 0 ? run / parts : FLUX__TILE;
+}
+
 static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
     c->outer = c->inner = 1;
     for (int d = 0; d < FLUX_MAX_DIMS; d++)
         if (k->reduced >> d & 1) c->inner *= k->full[d];
         else c->outer *= k->full[d];
-    c->inner_first = k->reduced && flux__prefer_inner(k);
+    c->inner_first = k->reduced && flux__prefer_inner(k) && !flux__small_windows(k, c);
     if (c->inner == 0) c->rt = 0, c->w = c->outer < FLUX__TILE ? c->outer : FLUX__TILE;
     else if (c->inner <= FLUX__TILE / (c->inner_first ? 1 : 16) || c->inner == 1) {
         c->rt = c->inner;
         c->w = FLUX__TILE / c->inner;
         if (c->w > c->outer) c->w = c->outer;
-    } else if (c->inner_first) c->w = 1, c->rt = FLUX__TILE;
+    } else if (c->inner_first) c->w = 1, c->rt = flux__even_tile(k);
     else {
         c->w = c->outer < 256 ? c->outer : 256;
         if (c->w < 1) c->w = 1;
@@ -8575,11 +8847,22 @@ typedef void (*flux__run_fn)(void *ctx, int64_t offset, int64_t step, int64_t at
 
 /* Calls fn for each run of points that lie evenly: the flat range [f0, f0 + n) of axes, to block positions from at on. */
 static void flux__each_run(const flux__axes *x, int64_t base, int64_t f0, int64_t n, int64_t at, flux__run_fn fn, void *ctx) {
+    int64_t pos[FLUX_MAX_DIMS];
+    for (int d = 0; d < x->nd; d++) {
+        pos[d] = d + 1 < x->nd ? f0 % x->dim[d] : f0;
+        if (d + 1 < x->nd) f0 /= x->dim[d];
+        base += pos[d] * x->step[d];
+    }
     while (n > 0) {
-        int64_t pos = x->nd == 1 ? f0 : f0 % x->dim[0], len = x->nd == 1 ? n : x->dim[0] - pos;
+        int64_t len = x->nd == 1 ? n : x->dim[0] - pos[0];
         if (len > n) len = n;
-        fn(ctx, base + flux__axes_at(x, f0), x->step[0], at, len);
-        f0 += len, at += len, n -= len;
+        fn(ctx, base, x->step[0], at, len);
+        at += len, n -= len;
+        base += len * x->step[0], pos[0] += len;
+        for (int d = 0; d + 1 < x->nd && pos[d] == x->dim[d]; d++) {
+            base += x->step[d + 1] - x->dim[d] * x->step[d];
+            pos[d] = 0, pos[d + 1]++;
+        }
     }
 }
 
@@ -8604,7 +8887,9 @@ static void flux__each_run_of(flux__block_run *b, int i, flux__run_fn fn, void *
 static char *flux__in_place(flux__block_run *b, int i, char *memory, int dtype) {
     const flux__value *v = &b->k->value[i];
     const flux__axes *out = &b->c->outer_axes[i], *in = &b->c->inner_axes[i];
-    if (flux__own_dtype[v->cls] != dtype || out->nd > 1 || in->nd > 1) return NULL;
+    bool o_run = out->nd == 1 || b->o0 % out->dim[0] + b->w * b->segments <= out->dim[0];
+    bool r_run = in->nd == 1 || v->outer || b->r0 % in->dim[0] + b->rt <= in->dim[0];
+    if (flux__own_dtype[v->cls] != dtype || !o_run || !r_run) return NULL;
     int64_t outer = b->w * b->segments, base = flux__is_source(v) ? b->k->operand[v->operand].offset : 0;
     if (b->segments > 1 && b->segment_step != b->w) return NULL;
     bool o_ok = outer == 1, r_ok = v->outer || b->rt == 1;
@@ -9010,12 +9295,171 @@ static int flux__run_split(flux__job *job) {
     return ok ? 0 : -1;
 }
 
+/* ---- the largest of small windows, and its gradient
+   Kernels of so few lines, whose rows are a few numbers of an image, are run window by window: max alone, and
+   where(number == argmax, g, 0), which the gradient of max is. */
+
+#define FLUX__WINDOW 64
+
+typedef struct flux__windows_job {
+    flux__run *run;
+    const flux__kernel *k;
+    const float *x, *g;
+    float *y;
+    int64_t n;                            /* numbers in a window; where they are in x, and of a gradient in y: */
+    int64_t from[FLUX__WINDOW], to[FLUX__WINDOW];
+    int64_t dim[3][FLUX_MAX_DIMS];        /* the windows' dims, the steps of x and g; those of y: */
+    int64_t step[FLUX_MAX_DIMS];
+    int64_t rows, run_length;             /* windows side by side, and how many such runs */
+} flux__windows_job;
+
+static bool flux__is_words(const flux__kernel *k, int v, bool outer) {
+    const flux__value *w = &k->value[v];
+    return v >= 0 && w->kind == FLUX__V_LOAD && w->outer == outer && w->dtype == FLUX_F32 && w->cls == FLUX__F32C &&
+           k->operand[w->operand].dtype == FLUX_F32 && w->out < 0;
+}
+
+/* The value that is stored if the kernel is one of the two, *x and *g being what it loads (g -1: max alone); else -1. */
+static int flux__windows_kernel(flux__run *run, const flux__kernel *k, int *x, int *g, int *number) {
+    int top = k->nvalue - 1;
+    const flux__value *v = &k->value[top];
+    flux__block_run b;
+    b.run = run;
+    *g = -1;
+    if (v->kind == FLUX__V_REDUCE && k->nvalue == 2) {
+        *x = v->a;
+        return v->op == FLUX__RED_MAX && v->out >= 0 && v->dtype == FLUX_F32 && flux__is_words(k, *x, false) ? top : -1;
+    }
+    if (v->kind != FLUX__V_OP || v->op != FLUX__OP_WHERE || v->out < 0 || v->dtype != FLUX_F32 || v->outer) return -1;
+    const flux__value *eq = &k->value[v->a], *zero = &k->value[v->c], *arg, *i;
+    if (eq->kind == FLUX__V_CONVERT && eq->out < 0) eq = &k->value[eq->a];      /* where takes its condition as a float */
+    if (eq->kind != FLUX__V_OP || eq->op != FLUX__OP_EQ || eq->out >= 0 || zero->kind != FLUX__V_NUMBER || !flux__is_words(k, v->b, true)) return -1;
+    arg = &k->value[eq->b], i = &k->value[eq->a];
+    if (arg->kind != FLUX__V_ARGREDUCE || arg->op != 1 || arg->out >= 0 || !flux__is_words(k, arg->a, false)) return -1;
+    if (i->kind != FLUX__V_LOAD || i->outer || i->cls != FLUX__I64C || i->dtype != FLUX_I64 || i->out >= 0) return -1;
+    if (flux__number_value(&b, zero) < 0 || flux__number_value(&b, zero) > 0) return -1;
+    *x = arg->a, *g = v->b, *number = i->operand;
+    return top;
+}
+
+/* Whether what the argmax is compared with is each number's own place in its window, whichever the window. */
+static bool flux__windows_counted(const flux__run *run, const flux__kernel *k, const flux__operand *o, int64_t n) {
+    const int64_t *value = (const int64_t *)run->ptr[o->src] + o->offset;
+    int64_t at[FLUX_MAX_DIMS] = { 0 };
+    for (int d = 0; d < FLUX_MAX_DIMS; d++)
+        if (!(k->reduced >> d & 1) && k->full[d] > 1 && o->stride[d]) return false;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t place = 0;
+        for (int d = 0; d < FLUX_MAX_DIMS; d++) place += at[d] * o->stride[d];
+        if (value[place] != i) return false;
+        for (int d = 0; d < FLUX_MAX_DIMS; d++)
+            if ((k->reduced >> d & 1) && ++at[d] < k->full[d]) break;
+            else at[d] = 0;
+    }
+    return true;
+}
+
+#if FLUX__GEMM_VECTORS
+typedef int32_t flux__mask4 __attribute__((vector_size(16), aligned(4), may_alias));
+#endif
+
+/* Number w of each window takes the place of the largest so far where it is larger, or the first NaN. */
+static FLUX__O2 void flux__windows_more(const float *number, float *best, int32_t *at, int32_t w) {
+#if FLUX__GEMM_VECTORS
+    for (int i = 0; i < 16; i += 4) {
+        flux__gemm_f16 *b = (flux__gemm_f16 *)(void *)(best + i), v = *(const flux__gemm_f16 *)(const void *)(number + i);
+        flux__mask4 *a = (flux__mask4 *)(void *)(at + i), more = (v > *b) | ((v != v) & (*b == *b)), here = { w, w, w, w };
+        *b = (flux__gemm_f16)(((flux__mask4)v & more) | ((flux__mask4)*b & ~more));
+        *a = (here & more) | (*a & ~more);
+    }
+#else
+    for (int i = 0; i < 16; i++)
+        if (number[i] > best[i] || (number[i] != number[i] && best[i] == best[i])) best[i] = number[i], at[i] = w;
+#endif
+}
+
+/* 16 windows at a time, without a branch on their numbers: those are as good as random. */
+static FLUX__O2 void flux__windows_run(const flux__windows_job *j, const float *x, const float *g, float *y, int64_t sx, int64_t sg, int64_t sy) {
+    for (int64_t o = 0; o < j->run_length; o += 16, x += 16 * sx, y += 16 * sy) {
+        float best[16] = { 0 }, v[16] = { 0 };
+        int32_t at[16] = { 0 };
+        int n = j->run_length - o < 16 ? (int)(j->run_length - o) : 16;
+        for (int i = 0; i < n; i++) best[i] = x[i * sx + j->from[0]];
+        for (int32_t w = 1; w < (int32_t)j->n; w++) {
+            const float *from = x + j->from[w];
+            for (int i = 0; i < n; i++) v[i] = from[i * sx];
+            flux__windows_more(v, best, at, w);
+        }
+        for (int i = 0; i < n && !g; i++) y[i * sy] = best[i];
+        for (int32_t w = 0; w < (int32_t)j->n && g; w++)
+            for (int i = 0; i < n; i++) y[i * sy + j->to[w]] = 0;
+        for (int i = 0; i < n && g; i++) y[i * sy + j->to[at[i]]] = g[(o + i) * sg];
+    }
+}
+
+static void flux__windows_task(void *ctx, int64_t row) {
+    const flux__windows_job *j = (const flux__windows_job *)ctx;
+    int64_t x = 0, g = 0, y = 0, first = -1;
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+        if (j->dim[0][d] == 1) continue;
+        if (first < 0) {
+            first = d;
+            continue;
+        }
+        int64_t i = row % j->dim[0][d];
+        row /= j->dim[0][d];
+        x += i * j->dim[1][d], g += i * j->dim[2][d], y += i * j->step[d];
+    }
+    if (first < 0) first = 0;
+    flux__windows_run(j, j->x + x, j->g ? j->g + g : NULL, j->y + y, j->dim[1][first], j->dim[2][first], j->step[first]);
+}
+
+static void flux__windows_tasks(void *ctx, int64_t part) {
+    const flux__windows_job *j = (const flux__windows_job *)ctx;
+    int64_t each = (j->rows + 63) / 64, end = (part + 1) * each < j->rows ? (part + 1) * each : j->rows;
+    for (int64_t row = part * each; row < end; row++) flux__windows_task(ctx, row);
+}
+
+/* False: the kernel is of another kind. */
+static bool flux__run_windows(flux__run *run, flux__kernel *k) {
+    const flux__cpu *c = (const flux__cpu *)k->ready;
+    flux__windows_job j;
+    int x = -1, g = -1, count = -1;
+    int top = c->inner > 1 && c->inner <= FLUX__WINDOW && c->outer > 1 ? flux__windows_kernel(run, k, &x, &g, &count) : -1;
+    int64_t natural[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
+    if (top < 0 || (count >= 0 && !flux__windows_counted(run, k, &k->operand[count], c->inner))) return false;
+    const flux__operand *ox = &k->operand[k->value[x].operand], *og = g >= 0 ? &k->operand[k->value[g].operand] : NULL;
+    memset(&j, 0, sizeof j);
+    j.n = c->inner;
+    j.x = (const float *)run->ptr[ox->src] + ox->offset;
+    j.g = og ? (const float *)run->ptr[og->src] + og->offset : NULL;
+    j.y = (float *)run->ptr[k->value[top].out];
+    flux__value_strides(k, &k->value[top], natural);
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+        bool in = k->reduced >> d & 1;
+        j.dim[0][d] = in ? 1 : k->full[d];
+        j.dim[1][d] = ox->stride[d], j.dim[2][d] = og ? og->stride[d] : 0, j.step[d] = natural[d];
+        if (!in && k->full[d] > 1 && !j.run_length) j.run_length = k->full[d];
+    }
+    for (int64_t i = 0; i < j.n; i++) {
+        for (int d = 0; d < FLUX_MAX_DIMS; d++)
+            if (k->reduced >> d & 1) j.from[i] += at[d] * ox->stride[d], j.to[i] += at[d] * natural[d];
+        for (int d = 0; d < FLUX_MAX_DIMS; d++)
+            if ((k->reduced >> d & 1) && ++at[d] < k->full[d]) break;
+            else at[d] = 0;
+    }
+    j.rows = c->outer / j.run_length;
+    if (c->outer * j.n < 32768) for (int64_t i = 0; i < j.rows; i++) flux__windows_task(&j, i);
+    else flux__parallel(64, flux__windows_tasks, &j);
+    return true;
+}
+
 static int flux__run_fused(flux__run *run, flux__kernel *k) {
     flux__cpu *c = (flux__cpu *)k->ready;
     flux__job job;
     memset(&job, 0, sizeof job);
     job.run = run, job.k = k;
-    if (c->outer == 0) return 0;
+    if (c->outer == 0 || flux__run_windows(run, k)) return 0;
     if (c->splits > 1) return flux__run_split(&job);
     int64_t blocks = (c->outer + c->w - 1) / c->w, work = c->outer * (c->inner > 0 ? c->inner : 1) * k->nvalue;
     int64_t tasks = work / 131072 + 1;    /* too little work for a second thread is done here */
@@ -9087,13 +9531,43 @@ static float *flux__widen(const flux__operand *o, const void *src, void *memory)
     return out;
 }
 
-typedef struct flux__matrix { const char *at; int64_t row, col; flux__operand o; } flux__matrix;
+typedef struct flux__matrix {
+    const char *at;
+    int64_t row, col;
+    flux__operand o;
+    flux_shape part;                      /* of an operand that is gathered: one matrix of the batch, with */
+    int64_t from[FLUX_MAX_DIMS], to[FLUX_MAX_DIMS];      /* its strides there and in the copy */
+} flux__matrix;
 
 static bool flux__is_half(int dtype) { return dtype == FLUX_F16 || dtype == FLUX_BF16; }
+
+/* The dims of windows that make up one matrix lie in order in its copy. */
+static void flux__matrix_gathered(flux__matrix *m) {
+    int64_t at = 1;
+    m->part = flux__shape(NULL, 0);
+    m->row = m->col = 1;
+    for (int d = m->o.shape.ndim - 1; d >= 0; d--) at *= m->o.owner[d] < 2 ? m->o.shape.dim[d] : 1;
+    for (int d = m->o.shape.ndim - 1; d >= 0; d--) {     /* from the last: the first of each has the last word */
+        if (m->o.owner[d] > 1 || m->o.shape.dim[d] == 1) continue;
+        at /= m->o.shape.dim[d];
+        *(m->o.owner[d] ? &m->col : &m->row) = at;
+    }
+    for (int d = 0; d < m->o.shape.ndim; d++) {
+        if (m->o.owner[d] > 1 || m->o.shape.dim[d] == 1) continue;
+        m->to[m->part.ndim] = at;
+        m->from[m->part.ndim] = m->o.stride[d];
+        m->part.dim[m->part.ndim++] = m->o.shape.dim[d];
+        at *= m->o.shape.dim[d];
+    }
+}
 
 static void flux__matrix_operand(flux__run *run, flux__kernel *k, int i, flux__matrix *m) {
     m->o = k->operand[i];
     m->at = (const char *)run->ptr[m->o.src];
+    if (m->o.gather) {
+        flux__matrix_gathered(m);
+        return;
+    }
     if (flux__is_half(m->o.dtype)) {
         m->at = (const char *)flux__widen(&m->o, m->at, run->extra[i]);
         m->o.offset = 0;
@@ -9104,32 +9578,62 @@ static void flux__matrix_operand(flux__run *run, flux__kernel *k, int i, flux__m
     m->col = vector ? (i == 0 ? m->o.stride[0] : 0) : m->o.stride[1];
 }
 
+typedef struct flux__products { flux__job job; flux__gemm_job g; flux__matrix a, b; bool f64, bare; int failed; } flux__products;
+
+static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step, const char *src, const int64_t *src_step, bool add);
+
+/* Where a batch's matrix is; *memory: what it was copied to, for the caller to give back. NULL: no memory. */
+static const void *flux__matrix_at(const flux__kernel *k, const flux__matrix *m, int64_t batch, void **memory) {
+    int64_t size = m->o.dtype == FLUX_F64 ? 8 : 4, at = m->o.offset;
+    if (!m->o.gather) return m->at + flux__batch_offset(k, &m->o, batch) * size;
+    for (int p = 2; p < FLUX_MAX_DIMS; p++) {
+        int64_t i = batch % k->full[p];
+        batch /= k->full[p];
+        for (int d = 0; d < m->o.shape.ndim; d++) {
+            if (m->o.owner[d] != p) continue;
+            at += i % m->o.shape.dim[d] * m->o.stride[d];
+            i /= m->o.shape.dim[d];
+        }
+    }
+    *memory = flux__scratch((size_t)(flux__count(&m->part) * size) + 64);
+    if (*memory) flux__copy_elements(m->o.dtype, &m->part, (char *)*memory, m->to, m->at + at * size, m->from, false);
+    return *memory;
+}
+
+static void flux__product_task(void *ctx, int64_t batch) {
+    flux__products *p = (flux__products *)ctx;
+    flux__job job = p->job;
+    flux__gemm_job g = p->g;
+    void *a = NULL, *b = NULL;
+    job.batch = batch;
+    g.ctx = &job;
+    g.a = flux__matrix_at(job.k, &p->a, batch, &a);
+    g.b = flux__matrix_at(job.k, &p->b, batch, &b);
+    if (p->bare) g.c = (char *)job.run->ptr[job.k->value[0].out] + (size_t)(batch * g.m * g.n) * (p->f64 ? 8 : 4);
+    if (!g.a || !g.b || flux__gemm(p->f64, &g) != 0 || flux__atomic_load32(&job.failed)) flux__atomic_store32(&p->failed, 1);
+    flux__scratch_done(a);
+    flux__scratch_done(b);
+}
+
+/* Many products are shared out whole, few ones in blocks. */
 static int flux__run_product(flux__run *run, flux__kernel *k) {
-    bool f64 = k->operand[0].dtype == FLUX_F64, bare = flux__bare_product(k);
-    size_t size = f64 ? 8 : 4;
-    flux__matrix a, b;
-    flux__job job;
-    flux__gemm_job g;
+    flux__products p;
     int64_t batches = 1;
     for (int d = 2; d < FLUX_MAX_DIMS; d++) batches *= k->full[d];
     if (k->mnk[0] * k->mnk[1] * batches == 0) return 0;
-    memset(&job, 0, sizeof job);
-    memset(&g, 0, sizeof g);
-    job.run = run, job.k = k;
-    bool ok = true;
-    flux__matrix_operand(run, k, 0, &a);
-    flux__matrix_operand(run, k, 1, &b);
-    g.m = k->mnk[0], g.n = k->mnk[1], g.k = k->mnk[2];
-    g.a_row = a.row, g.a_col = a.col, g.b_row = b.row, g.b_col = b.col, g.ldc = g.m;
-    g.ctx = &job;
-    if (!bare) g.epilogue = flux__epilogue;
-    for (job.batch = 0; job.batch < batches && ok; job.batch++) {
-        g.a = a.at + flux__batch_offset(k, &a.o, job.batch) * (int64_t)size;
-        g.b = b.at + flux__batch_offset(k, &b.o, job.batch) * (int64_t)size;
-        if (bare) g.c = (char *)run->ptr[k->value[0].out] + (size_t)(job.batch * g.m * g.n) * size;
-        ok = flux__gemm(f64, &g) == 0 && flux__job_ok(&job);
-    }
-    return ok ? 0 : -1;
+    memset(&p, 0, sizeof p);
+    p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
+    p.job.run = run, p.job.k = k;
+    flux__matrix_operand(run, k, 0, &p.a);
+    flux__matrix_operand(run, k, 1, &p.b);
+    p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = k->mnk[2];
+    p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col, p.g.ldc = p.g.m;
+    if (!p.bare) p.g.epilogue = flux__epilogue;
+    if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, &p);
+    else
+        for (int64_t i = 0; i < batches; i++) flux__product_task(&p, i);
+    p.job.failed = p.failed;
+    return flux__job_ok(&p.job) ? 0 : -1;
 }
 
 /* ---------------- whole-tensor kernels */
@@ -9137,8 +9641,21 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
 /* Moves elements between two strided layouts of the same shape, adding if asked. */
 static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step, const char *src, const int64_t *src_step, bool add);
 
+static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, int64_t ss, int64_t n) {
+    if (ds == 1 && ss == 1) {             /* rows of an image are too short for a call of memcpy each */
+        for (; n >= 8; n -= 8, dst += 8, src += 8) memcpy(dst, src, 32);
+        if (n >= 4) memcpy(dst, src, 16), n -= 4, dst += 4, src += 4;
+        for (; n > 0; n--) memcpy(dst++, src++, 4);
+    } else
+        for (; n > 0; n--, dst += ds, src += ss) memcpy(dst, src, 4);
+}
+
 static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss, bool add) {
     size_t size = flux__dtypes[t].size;
+    if (!add && size == 4 && (n < 256 || ds != 1 || ss != 1)) {
+        flux__copy_words((float *)(void *)dst, ds, (const float *)(const void *)src, ss, n);
+        return;
+    }
     if (!add && ds == 1 && ss == 1) {
         memcpy(dst, src, (size_t)n * size);
         return;
@@ -9159,10 +9676,31 @@ static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *
     }
 }
 
+/* The same for words, two dims at a time. */
+static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, const char *src, const int64_t *ss) {
+    int64_t at[FLUX_MAX_DIMS] = { 0 }, to = 0, from = 0;
+    for (;;) {
+        for (int64_t i = 0; i < s->dim[1]; i++)
+            flux__copy_words((float *)(void *)dst + to + i * ds[1], ds[0], (const float *)(const void *)src + from + i * ss[1], ss[0], s->dim[0]);
+        int d = 2;
+        for (; d < s->ndim; d++) {
+            to += ds[d], from += ss[d];
+            if (++at[d] < s->dim[d]) break;
+            to -= ds[d] * s->dim[d], from -= ss[d] * s->dim[d];
+            at[d] = 0;
+        }
+        if (d >= s->ndim) return;
+    }
+}
+
 static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step, const char *src, const int64_t *src_step, bool add) {
     int64_t at[FLUX_MAX_DIMS] = { 0 }, n = s->ndim ? s->dim[0] : 1;
     ptrdiff_t size = (ptrdiff_t)flux__dtypes[t].size;
     if (flux__count(s) == 0) return;
+    if (!add && size == 4 && s->ndim > 1) {
+        flux__copy_image(s, dst, dst_step, src, src_step);
+        return;
+    }
     for (;;) {
         flux__copy_row(t, n, dst, s->ndim ? dst_step[0] : 1, src, s->ndim ? src_step[0] : 1, add);
         int d = 1;
@@ -12353,7 +12891,7 @@ static flux_layer **flux__kids(const flux_layer *m, const flux_field *f, int *n)
 
 /* A tensor that shows another's elements, as W' does W's: where both stand in a model, they
    are tied. */
-static bool flux__is_tie(const flux_tensor *x) { return FLUX__IS_VIEW(x) && x->op != FLUX__DETACH; }
+static bool flux__is_tie(const flux_tensor *x) { return FLUX__IS_VIEW(x) && x->op != FLUX__DETACH && x->op != FLUX__CONV; }
 
 /* x's view of its base, made of another tensor of the base's shape; NULL if that does not lie in
    order. */
@@ -14418,6 +14956,717 @@ FLUX_DEF flux_layer *flux_alphadropout(double p) {
     return flux__dropout_new("alphadropout", true, p, flux__shape(NULL, 0));
 }
 
+/* ---- convolution: Conv, CrossCor, ConvTranspose, DepthwiseConv */
+
+typedef struct flux__conv_layer {
+    flux_layer base;
+    flux_tensor *weight, *bias;
+    flux_fn activation;
+    flux__window w;                       /* all but out, which depends on the image */
+    int64_t outpad[3];
+    int groups;
+} flux__conv_layer;
+
+typedef flux_tensor *(*flux__convolve_fn)(flux_conv_opts o);
+
+/* ", what=2", or ", what=(2, 1)" where a layer's numbers differ, or nothing where all are the
+   default. */
+static void flux__say_option(flux__words *l, const char *what, const int64_t *v, int n, int64_t usual) {
+    bool plain = true, one = true;
+    for (int i = 0; i < n; i++) plain = plain && v[i] == usual, one = one && v[i] == v[0];
+    if (plain) return;
+    flux__say(l, one ? ", %s=" : ", %s=(", what);
+    flux__say_dims(l, v, one ? 1 : n);
+    if (!one) flux__say(l, ")");
+}
+
+/* The paddings as an option: one number a dim where both sides are alike. */
+static void flux__say_padding(flux__words *l, const flux__window *w) {
+    flux_shape both = flux__shape(NULL, 2 * w->nd);
+    bool alike = true;
+    for (int i = 0; i < w->nd; i++) {
+        both.dim[2 * i] = w->lo[i];
+        both.dim[2 * i + 1] = w->hi[i];
+        alike = alike && w->lo[i] == w->hi[i];
+    }
+    flux__say_option(l, "pad", alike ? w->lo : both.dim, alike ? w->nd : 2 * w->nd, 0);
+}
+
+static void flux__say_tuple(flux__words *l, const int64_t *v, int n) {
+    flux__say(l, "(");
+    flux__say_dims(l, v, n);
+    flux__say(l, n == 1 ? ",)" : ")");
+}
+
+static flux_shape flux__paddings_of(const flux__window *w) {
+    flux_shape s = flux__shape(NULL, 2 * w->nd);
+    for (int i = 0; i < w->nd; i++) s.dim[2 * i] = w->lo[i], s.dim[2 * i + 1] = w->hi[i];
+    return s;
+}
+
+/* An image of nd spatial dims, as a layer of dtype `want` takes it; nd 0: of any 1 to 3. */
+static flux_tensor *flux__image(flux_layer *m, flux_tensor *x, int nd, flux_dtype want) {
+    flux_tensor *in = flux__input(m, x, want);
+    if (!in || (nd ? in->ndim == nd + 2 : in->ndim >= 3 && in->ndim <= 5)) return in;
+    flux__words line = flux__line_of(m);
+    flux__text got = flux__describe(x);
+    return (flux_tensor *)flux__fail("%s expects %s spatial dims, channels and batch, got %s", line.s,
+                                     nd == 1 ? "1" : nd == 2 ? "2" : nd == 3 ? "3" : "1 to 3", got.s);
+}
+
+/* A vector of numbers by channel, to go with an image of that many dims. */
+static flux_tensor *flux__by_channel(flux_tensor *v, int ndim) {
+    flux_shape s = flux__shape(NULL, ndim);
+    for (int i = 0; i < ndim; i++) s.dim[i] = i == ndim - 2 ? flux__size(v) : 1;
+    return flux_reshape_to(v, s);
+}
+
+static flux_dtype flux__real_dtype(const flux_tensor *x) {
+    return x->op != FLUX__TUPLE && flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32;
+}
+
+static flux_tensor *flux__conv_run(flux_layer *self, flux_tensor *x, flux__convolve_fn f, bool transposed) {
+    flux__conv_layer *m = (flux__conv_layer *)self;
+    int nd = m->w.nd;
+    flux_conv_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.x = flux__image(self, x, nd, (flux_dtype)m->weight->dtype);
+    if (!o.x || !flux__expect_dim(self, x, nd, transposed ? m->weight->dim[nd + 1] : m->weight->dim[nd] * m->groups)) return NULL;
+    o.weight = m->weight;
+    o.stride = flux__shape(m->w.stride, nd);
+    o.dilation = flux__shape(m->w.dilation, nd);
+    o.pad = flux__paddings_of(&m->w);
+    if (transposed) o.outpad = flux__shape(m->outpad, nd);
+    o.groups = m->groups;
+    /* bias and activation in the shape of the product, so that they are done while it is in the cache */
+    flux_tensor *y = f(o), *z = y ? flux_reshape(y, flux__product(y->dim, nd), y->dim[nd] / m->groups, m->groups, y->dim[nd + 1]) : NULL;
+    if (z && m->bias) z = flux_add(z, flux_reshape(m->bias, 1, -1, m->groups));
+    z = flux__activate(m->activation, z);
+    return z ? flux_reshape_to(z, flux__dims(y)) : NULL;
+}
+
+static flux_tensor *flux__conv_call(flux_layer *self, flux_tensor *x) { return flux__conv_run(self, x, flux_conv_with, false); }
+static flux_tensor *flux__crosscor_call(flux_layer *self, flux_tensor *x) { return flux__conv_run(self, x, flux_crosscor_with, false); }
+static flux_tensor *flux__convtranspose_call(flux_layer *self, flux_tensor *x) {
+    return flux__conv_run(self, x, flux_conv_transpose_with, true);
+}
+
+static size_t flux__conv_text(flux_layer *self, char *out, size_t n) {
+    const flux__conv_layer *m = (const flux__conv_layer *)self;
+    int nd = m->w.nd;
+    int64_t a = m->weight->dim[nd] * m->groups, b = m->weight->dim[nd + 1];
+    bool transposed = self->type->call == flux__convtranspose_call;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "%s(", self->type->name);
+    flux__say_tuple(&l, m->w.size, nd);
+    flux__say(&l, ", %lld => %lld", (long long)(transposed ? b : a), (long long)(transposed ? a : b));
+    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
+    flux__say_padding(&l, &m->w);
+    flux__say_option(&l, "stride", m->w.stride, nd, 1);
+    flux__say_option(&l, "dilation", m->w.dilation, nd, 1);
+    flux__say_option(&l, "outpad", m->outpad, nd, 0);
+    if (m->groups != 1) flux__say(&l, ", groups=%d", m->groups);
+    flux__say(&l, m->bias ? ")" : ", bias=false)");
+    return flux__line_out(&l, out, n);
+}
+FLUX_LAYER_TEXT(flux__conv_layer, "Conv", flux__conv_call, flux__conv_text, FLUX_PARAM(weight), FLUX_PARAM(bias))
+typedef flux__conv_layer flux__crosscor_layer;
+FLUX_LAYER_TEXT(flux__crosscor_layer, "CrossCor", flux__crosscor_call, flux__conv_text, FLUX_PARAM(weight), FLUX_PARAM(bias))
+typedef flux__conv_layer flux__convtranspose_layer;
+FLUX_LAYER_TEXT(flux__convtranspose_layer, "ConvTranspose", flux__convtranspose_call, flux__conv_text, FLUX_PARAM(weight), FLUX_PARAM(bias))
+
+/* Checks a window's numbers: one a dim, of 1 to 3 dims. */
+static bool flux__check_window(const char *call, const flux_shape *window, flux__window *w) {
+    memset(w, 0, sizeof *w);
+    w->nd = window->ndim;
+    if (w->nd >= 1 && w->nd <= 3) return flux__per_dim(call, "the window", window, w->nd, 1, 1, w->size);
+    flux__fail("%s: the window has %d numbers; 1 to 3 are wanted, as in FLUX_SHAPE(3, 3)", call, w->nd);
+    return false;
+}
+
+static flux_layer *flux__conv_new(const char *call, const flux_layer_type *type, flux_conv_layer_opts *o, bool transposed) {
+    flux__conv_layer m;
+    flux_shape size, none = flux__shape(NULL, 0);
+    memset(&m, 0, sizeof m);
+    flux__window *w = &m.w;
+    int64_t ends[2] = { o->in, o->out };
+    m.activation = o->activation;
+    m.groups = o->groups ? o->groups : 1;
+    if (!flux__check_window(call, &o->window, w) || !flux__check_sizes(call, 2, ends) || !flux__check_activation(call, &m.activation) ||
+        !flux__per_dim(call, "stride", &o->stride, w->nd, 1, 1, w->stride) ||
+        !flux__per_dim(call, "dilation", &o->dilation, w->nd, 1, 1, w->dilation) || !flux__paddings(call, &o->pad, w, transposed) ||
+        !flux__per_dim(call, "outpad", transposed ? &o->outpad : &none, w->nd, 0, 0, m.outpad)) return NULL;
+    if (!transposed && o->outpad.ndim) return (flux_layer *)flux__fail("%s: .outpad is for ConvTranspose only", call);
+    if (m.groups < 1 || o->in % m.groups || o->out % m.groups)
+        return (flux_layer *)flux__fail("%s: .groups is %d, which does not divide %lld channels in and %lld out", call, m.groups,
+                                        (long long)o->in, (long long)o->out);
+    size = flux__shape(w->size, w->nd + 2);
+    size.dim[w->nd] = (transposed ? o->out : o->in) / m.groups;
+    size.dim[w->nd + 1] = transposed ? o->in : o->out;
+    int h = flux__hide();
+    m.weight = flux__make_weight(call, o->init ? o->init : flux_glorot_uniform, size);
+    m.bias = flux__make_bias(o->bias, flux__shape(&o->out, 1), m.weight ? (flux_dtype)m.weight->dtype : FLUX_F32);
+    bool good = m.weight && (m.bias || o->bias == FLUX_OFF);
+    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, &m) : NULL);
+}
+
+FLUX_DEF flux_layer *flux_conv_layer_with(flux_conv_layer_opts o) {
+    return flux__conv_new("conv_layer", flux__conv_layer_type(), &o, false);
+}
+FLUX_DEF flux_layer *flux_crosscor_layer_with(flux_conv_layer_opts o) {
+    return flux__conv_new("crosscor_layer", flux__crosscor_layer_type(), &o, false);
+}
+FLUX_DEF flux_layer *flux_conv_transpose_layer_with(flux_conv_layer_opts o) {
+    return flux__conv_new("conv_transpose_layer", flux__convtranspose_layer_type(), &o, true);
+}
+FLUX_DEF flux_layer *flux_depthwiseconv_with(flux_conv_layer_opts o) {
+    if (o.groups)
+        return (flux_layer *)flux__fail("depthwiseconv: .groups is the number of channels in, %lld; it is not to be given", (long long)o.in);
+    o.groups = o.in > 0 && o.in < 1 << 30 ? (int)o.in : 1;
+    return flux__conv_new("depthwiseconv", flux__conv_layer_type(), &o, false);
+}
+
+/* ---- pooling: a window, an output size (adaptive) or the whole image (global) */
+
+enum { FLUX__POOL_MAX, FLUX__POOL_MEAN, FLUX__POOL_LPNORM };
+typedef struct flux__pool_layer {
+    flux_layer base;
+    flux__window w;                       /* adaptive: size is that of the result; global: nd is 0 */
+    double p;
+    int kind;
+    bool adaptive;
+} flux__pool_layer;
+
+/* The window and stride that make m->w.size numbers of each dim. */
+static bool flux__pool_adapt(flux__pool_layer *m, const flux_tensor *x, flux_pool_opts *o) {
+    o->window = o->stride = flux__shape(NULL, m->w.nd);
+    for (int i = 0; i < m->w.nd; i++) {
+        int64_t in = x->dim[i], out = m->w.size[i];
+        if (in < out) {
+            flux__words line = flux__line_of(&m->base);
+            flux__text t = flux__describe(x);
+            flux__fail("%s can't make more than there is of dim %d of %s", line.s, i, t.s);
+            return false;
+        }
+        o->stride.dim[i] = in / out;
+        o->window.dim[i] = in - (out - 1) * (in / out);
+    }
+    return true;
+}
+
+static flux_tensor *flux__pool_call(flux_layer *self, flux_tensor *x) {
+    flux__pool_layer *m = (flux__pool_layer *)self;
+    int nd = m->w.nd;
+    flux_pool_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.x = flux__image(self, x, nd, m->kind == FLUX__POOL_MAX && x->op != FLUX__TUPLE ? (flux_dtype)x->dtype : flux__real_dtype(x));
+    if (!o.x) return NULL;
+    o.p = m->p;
+    o.pad = flux__paddings_of(&m->w);
+    o.window = flux__shape(m->w.size, nd);
+    o.stride = flux__shape(m->w.stride, nd);
+    if (!nd) {
+        nd = o.x->ndim - 2;
+        o.window = o.stride = flux__shape(o.x->dim, nd);
+    } else if (m->adaptive && !flux__pool_adapt(m, o.x, &o)) return NULL;
+    return m->kind == FLUX__POOL_MAX ? flux_maxpool_with(o) : m->kind == FLUX__POOL_MEAN ? flux_meanpool_with(o) : flux_lpnormpool_with(o);
+}
+
+static size_t flux__pool_text(flux_layer *self, char *out, size_t n) {
+    static const char *const names[] = { "Max", "Mean", "LPNorm" };
+    const flux__pool_layer *m = (const flux__pool_layer *)self;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "%s%sPool(", !m->w.nd ? "Global" : m->adaptive ? "Adaptive" : "", names[m->kind]);
+    if (m->w.nd) flux__say_tuple(&l, m->w.size, m->w.nd);
+    if (m->kind == FLUX__POOL_LPNORM) flux__say(&l, m->w.nd ? ", p=%.10g" : "p=%.10g", m->p);
+    flux__say_padding(&l, &m->w);
+    if (!m->adaptive && memcmp(m->w.stride, m->w.size, sizeof m->w.size) != 0)
+        flux__say_option(&l, "stride", m->w.stride, m->w.nd, 0);
+    flux__say(&l, ")");
+    return flux__line_out(&l, out, n);
+}
+static const flux_layer_type *flux__pool_type(void) {
+    static const flux_layer_type type = { "Pool", flux__pool_call, sizeof(flux__pool_layer), flux__no_fields, flux__pool_text };
+    return &type;
+}
+
+static flux_layer *flux__pool_new(const char *call, int kind, flux_pool_layer_opts *o, bool adaptive) {
+    flux__pool_layer m;
+    flux_shape none = flux__shape(NULL, 0);
+    memset(&m, 0, sizeof m);
+    m.kind = kind;
+    m.adaptive = adaptive;
+    m.p = o->p > 0 || o->p < 0 || o->p != o->p ? o->p : 2;
+    if (!flux__check_window(call, &o->window, &m.w) ||
+        !flux__per_dim(call, "stride", o->stride.ndim ? &o->stride : &o->window, m.w.nd, 1, 1, m.w.stride) ||
+        !flux__per_dim(call, "dilation", &none, m.w.nd, 1, 1, m.w.dilation) || !flux__paddings(call, &o->pad, &m.w, false)) return NULL;
+    if (!(m.p > 0) || !flux__finite(m.p)) return (flux_layer *)flux__fail("%s: .p is %g", call, m.p);
+    for (int i = 0; i < m.w.nd; i++)
+        if (m.w.lo[i] >= m.w.size[i] || m.w.hi[i] >= m.w.size[i])
+            return (flux_layer *)flux__fail("%s: a padding as wide as the window, %lld, leaves windows of nothing else", call,
+                                            (long long)m.w.size[i]);
+    return flux__layer_new(flux__pool_type(), &m);
+}
+
+FLUX_DEF flux_layer *flux_maxpool_layer_with(flux_pool_layer_opts o) { return flux__pool_new("maxpool_layer", FLUX__POOL_MAX, &o, false); }
+FLUX_DEF flux_layer *flux_meanpool_layer_with(flux_pool_layer_opts o) {
+    return flux__pool_new("meanpool_layer", FLUX__POOL_MEAN, &o, false);
+}
+FLUX_DEF flux_layer *flux_lpnormpool_layer_with(flux_pool_layer_opts o) {
+    return flux__pool_new("lpnormpool_layer", FLUX__POOL_LPNORM, &o, false);
+}
+
+static flux_layer *flux__adaptive_new(const char *call, int kind, flux_shape out) {
+    flux_pool_layer_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.window = out;
+    return flux__pool_new(call, kind, &o, true);
+}
+FLUX_DEF flux_layer *flux_adaptivemaxpool(flux_shape out) { return flux__adaptive_new("adaptivemaxpool", FLUX__POOL_MAX, out); }
+FLUX_DEF flux_layer *flux_adaptivemeanpool(flux_shape out) { return flux__adaptive_new("adaptivemeanpool", FLUX__POOL_MEAN, out); }
+
+static flux_layer *flux__global_new(int kind, double p) {
+    flux__pool_layer m;
+    memset(&m, 0, sizeof m);
+    m.kind = kind;
+    m.p = p;
+    if (!(p > 0) || !flux__finite(p)) return (flux_layer *)flux__fail("globallpnormpool: p is %g", p);
+    return flux__layer_new(flux__pool_type(), &m);
+}
+FLUX_DEF flux_layer *flux_globalmaxpool(void) { return flux__global_new(FLUX__POOL_MAX, 2); }
+FLUX_DEF flux_layer *flux_globalmeanpool(void) { return flux__global_new(FLUX__POOL_MEAN, 2); }
+FLUX_DEF flux_layer *flux_globallpnormpool(double p) { return flux__global_new(FLUX__POOL_LPNORM, p); }
+
+/* ---- upsampling */
+
+typedef struct flux__upsample_layer { flux_layer base; flux_upsample_opts o; } flux__upsample_layer;
+
+static const char *const flux__upsampling_names[] = { "nearest", "linear", "bilinear", "trilinear" };
+
+/* The size that dim i becomes; -1, with an error, if there is none. */
+static int64_t flux__upsampled(flux__upsample_layer *m, const flux_tensor *x, int i) {
+    const flux_upsample_opts *o = &m->o;
+    int64_t in = x->dim[i];
+    double scale = o->scale[1] > 0 ? o->scale[i] : o->scale[0];
+    int64_t out = o->size.ndim ? o->size.dim[o->size.ndim == 1 ? 0 : i] : (int64_t)floor(scale * (double)in * (1 + 1e-12));
+    if (o->mode == FLUX_NEAREST ? in > 0 && out >= in && out % in == 0 : out >= 1 && in >= 1) return out;
+    flux__words line = flux__line_of(&m->base);
+    flux__text t = flux__describe(x);
+    flux__fail("%s can't make %lld of dim %d of %s%s", line.s, (long long)out, i, t.s,
+               o->mode == FLUX_NEAREST ? ": nearest makes whole multiples" : "");
+    return -1;
+}
+
+/* Each element `times` times along dim i: a stretched dim before it, merged with it. */
+static flux_tensor *flux__repeat_each(flux_tensor *x, int i, int64_t times) {
+    flux_shape s = flux__dims(x);
+    flux_tensor *y = times == 1 ? x : flux_unsqueeze(x, i);
+    if (times == 1 || !y) return y;
+    flux_shape wide = flux__dims(y);
+    wide.dim[i] = times;
+    s.dim[i] *= times;
+    return flux_reshape_to(flux_broadcast_to_shape(y, wide), s);
+}
+
+/* Along dim i: sample k lies between neighbours, at k (in-1)/(out-1). */
+static flux_tensor *flux__interpolate(flux_tensor *x, int i, int64_t out) {
+    int64_t in = x->dim[i];
+    int64_t *at = (int64_t *)flux__malloc((size_t)out * (2 * sizeof *at + sizeof(double)));
+    double *part = at ? (double *)(void *)(at + 2 * out) : NULL;
+    for (int64_t k = 0; at && k < out; k++) {
+        double place = out > 1 ? (double)k * (double)(in - 1) / (double)(out - 1) : 0;
+        at[k] = (int64_t)place < in - 1 ? (int64_t)place : in - 1;
+        at[out + k] = at[k] < in - 1 ? at[k] + 1 : at[k];
+        part[k] = place - (double)at[k];
+    }
+    if (!at) return NULL;
+    flux_shape by = flux__shape(NULL, i + 1);
+    for (int d = 0; d < i; d++) by.dim[d] = 1;
+    by.dim[i] = out;
+    flux_tensor *low = flux_from_data(at, FLUX_I64, flux__shape(&out, 1)), *high = flux_from_data(at + out, FLUX_I64, flux__shape(&out, 1));
+    flux_tensor *w = flux_to_dtype(flux_from_data(part, FLUX_F64, by), (flux_dtype)x->dtype);
+    FLUX_FREE(at);
+    low = flux_gather(x, i, flux_to_tensor(x->device, low));
+    high = flux_gather(x, i, flux_to_tensor(x->device, high));
+    return low && high ? flux_add(low, flux_mul(flux_sub(high, low), flux_to_tensor(x->device, w))) : NULL;
+}
+
+static flux_tensor *flux__upsample_call(flux_layer *self, flux_tensor *x) {
+    flux__upsample_layer *m = (flux__upsample_layer *)self;
+    bool nearest = m->o.mode == FLUX_NEAREST;
+    int nd = nearest ? m->o.size.ndim > 1 ? m->o.size.ndim : m->o.scale[2] > 0 ? 3 : m->o.scale[1] > 0 ? 2 : 0 : (int)m->o.mode;
+    flux_tensor *y = flux__image(self, x, nd, nearest && x->op != FLUX__TUPLE ? (flux_dtype)x->dtype : flux__real_dtype(x));
+    nd = y ? y->ndim - 2 : 0;
+    for (int i = 0; i < nd && y; i++) {
+        int64_t out = flux__upsampled(m, x, i);
+        if (out < 0) return NULL;
+        y = nearest ? flux__repeat_each(y, i, out / x->dim[i]) : out == x->dim[i] ? y : flux__interpolate(y, i, out);
+    }
+    return y;
+}
+
+static size_t flux__upsample_text(flux_layer *self, char *out, size_t n) {
+    const flux_upsample_opts *o = &((const flux__upsample_layer *)self)->o;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "Upsample(:%s, ", flux__upsampling_names[o->mode]);
+    if (o->size.ndim) {
+        flux__say(&l, "size = ");
+        if (o->size.ndim > 1) flux__say_tuple(&l, o->size.dim, o->size.ndim);
+        else flux__say_dims(&l, o->size.dim, 1);
+    } else if (o->scale[1] > 0) {
+        flux__say(&l, "scale = (%.10g, %.10g", o->scale[0], o->scale[1]);
+        if (o->scale[2] > 0) flux__say(&l, ", %.10g", o->scale[2]);
+        flux__say(&l, ")");
+    } else flux__say(&l, "scale = %.10g", o->scale[0]);
+    flux__say(&l, ")");
+    return flux__line_out(&l, out, n);
+}
+static const flux_layer_type *flux__upsample_type(void) {
+    static const flux_layer_type type = { "Upsample", flux__upsample_call, sizeof(flux__upsample_layer), flux__no_fields,
+                                          flux__upsample_text };
+    return &type;
+}
+
+FLUX_DEF flux_layer *flux_upsample_with(flux_upsample_opts o) {
+    flux__upsample_layer m;
+    int n = 0;
+    if ((unsigned)o.mode > FLUX_TRILINEAR) return (flux_layer *)flux__fail("upsample: there is no mode %d", (int)o.mode);
+    for (int i = 0; i < 3; i++) {
+        if (!(o.scale[i] >= 0) || !flux__finite(o.scale[i]) || (o.scale[i] > 0 && n < i) ||
+            (o.mode == FLUX_NEAREST && o.scale[i] != floor(o.scale[i])))
+            return (flux_layer *)flux__fail("upsample: .scale[%d] is %g%s", i, o.scale[i],
+                                            o.mode == FLUX_NEAREST && o.scale[i] > 0 ? "; nearest takes whole numbers" : "");
+        n += o.scale[i] > 0;
+    }
+    if ((n > 0) == (o.size.ndim > 0)) return (flux_layer *)flux__fail("upsample: one of .scale and .size is to be given");
+    int have = n ? n : o.size.ndim;
+    if (have > 3 || (have > 1 && o.mode != FLUX_NEAREST && have != (int)o.mode))
+        return (flux_layer *)flux__fail("upsample: %s has %d numbers for %s", n ? ".scale" : ".size", have, flux__upsampling_names[o.mode]);
+    if (o.size.ndim && !flux__check_sizes("upsample", o.size.ndim, o.size.dim)) return NULL;
+    memset(&m, 0, sizeof m);
+    m.o = o;
+    return flux__layer_new(flux__upsample_type(), &m);
+}
+
+typedef struct flux__pixelshuffle_layer { flux_layer base; int64_t r; } flux__pixelshuffle_layer;
+
+/* w x h x (r x r x c) x n, the small dims brought before the large ones. */
+static flux_tensor *flux__pixelshuffle_call(flux_layer *self, flux_tensor *x) {
+    int64_t r = ((flux__pixelshuffle_layer *)self)->r, rest, order[FLUX_MAX_DIMS];
+    flux_tensor *y = flux__image(self, x, 0, x->op == FLUX__TUPLE ? FLUX_F32 : (flux_dtype)x->dtype);
+    int nd = y ? y->ndim - 2 : 0;
+    if (!y) return NULL;
+    flux_shape s = flux__shape(y->dim, 2 * nd + 2), end = flux__shape(y->dim, nd + 2);
+    rest = y->dim[nd];
+    bool fits = true;
+    for (int i = 0; i < nd; i++) {
+        fits = fits && rest % r == 0;
+        rest /= r;
+        s.dim[nd + i] = r;
+        end.dim[i] *= r;
+        order[2 * i] = nd + i, order[2 * i + 1] = i;
+    }
+    if (!fits) {
+        flux__words line = flux__line_of(self);
+        flux__text t = flux__describe(x);
+        return (flux_tensor *)flux__fail("%s takes a multiple of %lld channels for each of %d dims, got %s", line.s, (long long)r, nd, t.s);
+    }
+    s.dim[2 * nd] = end.dim[nd] = rest;
+    s.dim[2 * nd + 1] = y->dim[nd + 1];
+    order[2 * nd] = 2 * nd, order[2 * nd + 1] = 2 * nd + 1;
+    return flux_reshape_to(flux_permute_to(flux_reshape_to(y, s), flux__shape(order, 2 * nd + 2)), end);
+}
+
+static size_t flux__pixelshuffle_text(flux_layer *self, char *out, size_t n) {
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "PixelShuffle(%lld)", (long long)((const flux__pixelshuffle_layer *)self)->r);
+    return flux__line_out(&l, out, n);
+}
+
+FLUX_DEF flux_layer *flux_pixelshuffle(int64_t r) {
+    static const flux_layer_type type = { "PixelShuffle", flux__pixelshuffle_call, sizeof(flux__pixelshuffle_layer), flux__no_fields,
+                                          flux__pixelshuffle_text };
+    flux__pixelshuffle_layer m;
+    memset(&m, 0, sizeof m);
+    m.r = r;
+    if (r < 1 || r > 1 << 20) return (flux_layer *)flux__fail("pixelshuffle: r is %lld", (long long)r);
+    return flux__layer_new(&type, &m);
+}
+
+/* ---- BatchNorm, InstanceNorm, GroupNorm
+   Which dims a mean is taken over makes the difference: all but the channels; one image; one image's
+   group of channels. A running statistic is made of plain values, outside the gradient's graph, and
+   is computed with the next flux_update, or else when it is looked at. */
+
+typedef struct flux__norm_layer {
+    flux_layer base;
+    flux_tensor *beta, *gamma, *mean, *var;
+    flux_fn activation;
+    double eps, momentum;
+    int64_t channels, groups;
+    bool track;
+} flux__norm_layer;
+
+/* The statistics that a batch leaves behind: one number a channel, of the batch's own (averaged over
+   the samples where each has its own), var as of a sample (divided by n-1). */
+static bool flux__norm_track(flux__norm_layer *m, flux_tensor *mean, flux_tensor *var, double n) {
+    flux_tensor *now[2] = { mean, var }, *old[2] = { m->mean, m->var };
+    double scale[2] = { m->momentum, m->momentum * n / (n - 1) };
+    if (!flux__finished(flux__base(old[0])) || !flux__finished(flux__base(old[1])))
+        if (flux_eval_all(2, old) != 0) return false;     /* or what nobody looks at would pile up */
+    flux__block b = flux__nograd_enter();
+    for (int i = 0; i < 2; i++) {
+        flux_tensor *v = now[i];
+        int64_t batch = v->dim[v->ndim - 1], size[2] = { m->channels, batch };
+        v = flux_reshape_to(flux_mul(v, scale[i] / (double)batch), flux__shape(size, 2));
+        v = v ? flux_reshape_to(batch > 1 ? flux_sum(v, 1) : v, flux__shape(size, 1)) : NULL;
+        now[i] = v ? flux_to_dtype(flux_add(flux_mul(old[i], 1 - m->momentum), v), (flux_dtype)old[i]->dtype) : NULL;
+    }
+    flux__nograd_leave(&b);
+    if (!now[0] || !now[1]) return false;
+    flux_assign(&m->mean, now[0]);
+    flux_assign(&m->var, now[1]);
+    return true;
+}
+
+/* Mean and variance of the batch, and how many numbers each is of. */
+static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, flux_tensor **mean, flux_tensor **var, flux_tensor **centred) {
+    double n = 1;
+    for (int i = 0; i < dims->ndim; i++) n *= (double)x->dim[dims->dim[i]];
+    *mean = flux_mean_over(dims->ndim, flux__over(x, dims));
+    *centred = flux_sub(x, *mean);
+    *var = *centred ? flux_mean_over(dims->ndim, flux__over(flux_square(*centred), dims)) : NULL;
+    return n;
+}
+
+static bool flux__norm_enough(flux_layer *self, const flux_tensor *x, double n) {
+    if (n > 1) return true;
+    flux__words line = flux__line_of(self);
+    flux__text t = flux__describe(x);
+    flux__fail("%s has no variance to take of %s in train mode: one value a channel", line.s, t.s);
+    return false;
+}
+
+static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
+    flux__norm_layer *m = (flux__norm_layer *)self;
+    bool batch = m->groups == 0, training = flux_training(self);
+    flux_dtype t = flux__real_dtype(x), wide = t == FLUX_F64 ? FLUX_F64 : FLUX_F32;
+    flux_tensor *in = flux__input(self, x, m->gamma || m->mean ? (flux_dtype)(m->gamma ? m->gamma : m->mean)->dtype : wide);
+    int nd = in ? in->ndim - 2 : 0;
+    flux_tensor *mean, *var, *y;
+    if (!in || (batch && in->ndim == 2 ? false : !flux__image(self, x, 0, t)) || !flux__expect_dim(self, x, nd, m->channels)) return NULL;
+    if (m->mean && !(m->track && training)) {
+        mean = flux__by_channel(m->mean, in->ndim);
+        var = flux__by_channel(m->var, in->ndim);
+        y = flux_sub(in, mean);
+    } else {
+        flux_shape dims = flux__shape(NULL, 0), split = flux__dims(in), whole = split;
+        int64_t each = m->groups ? m->channels / m->groups : 1;
+        for (int i = 0; i < nd; i++) dims.dim[dims.ndim++] = i;
+        if (each > 1) {
+            dims.dim[dims.ndim++] = nd;
+            split.dim[nd] = each, split.dim[nd + 1] = m->groups, split.dim[nd + 2] = in->dim[nd + 1];
+            split.ndim++;
+        }
+        if (batch) dims.dim[dims.ndim++] = nd + 1;
+        double n = flux__norm_stats(flux_reshape_to(in, split), &dims, &mean, &var, &y);
+        if (training && !flux__norm_enough(self, x, n)) return NULL;
+        if (!var || (training && m->track && !flux__norm_track(m, mean, var, n))) return NULL;
+        y = flux_reshape_to(flux_mul(y, flux_rsqrt(flux_add(var, m->eps))), whole);
+        var = NULL;
+    }
+    if (var && y) y = flux_mul(y, flux_rsqrt(flux_add(var, m->eps)));
+    if (m->gamma && y) y = flux_add(flux_mul(y, flux__by_channel(m->gamma, in->ndim)), flux__by_channel(m->beta, in->ndim));
+    return flux_to_dtype(flux__activate(m->activation, y), t);
+}
+
+static size_t flux__norm_text(flux_layer *self, char *out, size_t n) {
+    const flux__norm_layer *m = (const flux__norm_layer *)self;
+    bool group = strcmp(self->type->name, "GroupNorm") == 0;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "%s(%lld", self->type->name, (long long)m->channels);
+    if (group) flux__say(&l, ", %lld", (long long)m->groups);
+    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
+    if (!m->gamma) flux__say(&l, ", affine=false");
+    if (self->mode != FLUX_MODE_AUTO) flux__say(&l, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
+    flux__say(&l, ")");
+    return flux__line_out(&l, out, n);
+}
+#define FLUX__NORM_FIELDS FLUX_PARAM(beta), FLUX_PARAM(gamma), FLUX_STATE(mean), FLUX_STATE(var)
+FLUX_LAYER_TEXT(flux__norm_layer, "BatchNorm", flux__norm_call, flux__norm_text, FLUX__NORM_FIELDS)
+typedef flux__norm_layer flux__instancenorm_layer;
+FLUX_LAYER_TEXT(flux__instancenorm_layer, "InstanceNorm", flux__norm_call, flux__norm_text, FLUX__NORM_FIELDS)
+typedef flux__norm_layer flux__groupnorm_layer;
+FLUX_LAYER_TEXT(flux__groupnorm_layer, "GroupNorm", flux__norm_call, flux__norm_text, FLUX__NORM_FIELDS)
+
+static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type, flux_norm_opts *o, int64_t groups) {
+    flux__norm_layer m;
+    memset(&m, 0, sizeof m);
+    m.channels = o->channels;
+    m.groups = groups;
+    m.activation = o->activation;
+    m.eps = o->eps > 0 ? o->eps : 1e-5;
+    m.momentum = o->momentum > 0 ? o->momentum : 0.1;
+    m.track = o->track_stats == FLUX_ON;
+    bool affine = o->affine == FLUX_ON;
+    if (!flux__check_sizes(call, 1, &m.channels) || !flux__check_activation(call, &m.activation)) return NULL;
+    if (!(o->eps >= 0) || !flux__finite(o->eps)) return (flux_layer *)flux__fail("%s: .eps is %g", call, o->eps);
+    if (!(o->momentum >= 0 && o->momentum <= 1)) return (flux_layer *)flux__fail("%s: .momentum is %g", call, o->momentum);
+    flux_shape s = flux__shape(&m.channels, 1);
+    int h = flux__hide();
+    if (affine) {
+        m.beta = flux__make_weight(call, o->init_beta ? o->init_beta : flux_zeros32, s);
+        m.gamma = m.beta ? flux__make_weight(call, o->init_gamma ? o->init_gamma : flux_ones32, s) : NULL;
+    }
+    if (m.track) m.mean = flux_full_shape(s, 0.0, FLUX_F32), m.var = flux_full_shape(s, 1.0, FLUX_F32);
+    bool good = (m.gamma || !affine) && (m.var || !m.track);
+    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, &m) : NULL);
+}
+
+FLUX_DEF flux_layer *flux_batchnorm_with(flux_norm_opts o) {
+    if (o.affine == FLUX_DEFAULT) o.affine = FLUX_ON;
+    if (o.track_stats == FLUX_DEFAULT) o.track_stats = FLUX_ON;
+    return flux__norm_new("batchnorm", flux__norm_layer_type(), &o, 0);
+}
+FLUX_DEF flux_layer *flux_instancenorm_with(flux_norm_opts o) {
+    return flux__norm_new("instancenorm", flux__instancenorm_layer_type(), &o, o.channels);
+}
+FLUX_DEF flux_layer *flux_groupnorm_with(flux_groupnorm_opts g) {
+    flux_norm_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.channels = g.channels;
+    o.activation = g.activation;
+    o.affine = g.affine == FLUX_OFF ? FLUX_OFF : FLUX_ON;
+    o.eps = g.eps;
+    if (g.groups < 1 || g.channels % g.groups)
+        return (flux_layer *)flux__fail("groupnorm: %lld groups do not divide %lld channels", (long long)g.groups, (long long)g.channels);
+    return flux__norm_new("groupnorm", flux__groupnorm_layer_type(), &o, g.groups);
+}
+
+/* ---- WeightNorm */
+
+typedef struct flux__weightnorm_layer {
+    flux_layer base;
+    flux_layer *layer;                    /* holds v in its weight's place */
+    flux_tensor *g;
+    flux_shape dims;
+    const char *which;                    /* the field's name, which its type owns */
+} flux__weightnorm_layer;
+
+static flux_tensor **flux__tensor_named(flux_layer *m, const char *which, const char **name) {
+    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
+        if (!flux__is_tensor_field(f) || strcmp(f->name, which) != 0) continue;
+        if (name) *name = f->name;
+        return flux__tensor_slot(m, f);
+    }
+    return NULL;
+}
+
+static flux_tensor *flux__weight_length(flux_tensor *v, const flux_shape *dims) {
+    double tiny = flux__dtypes[v->dtype].epsilon;
+    flux_tensor *sum = flux_sum_over(dims->ndim, flux__over(flux_square(v), dims));
+    return sum ? flux_sqrt(flux_add(sum, tiny * tiny)) : NULL;
+}
+
+/* The layer with the product in v's place; the reference is the caller's. */
+static flux_layer *flux__weightnorm_fold(flux__weightnorm_layer *m) {
+    flux_layer *y = flux__layer_clone(m->layer->type, m->layer);
+    if (!y || !flux__copy_base(y, m->layer)) {
+        flux_release(y);
+        return NULL;
+    }
+    flux_tensor **slot = flux__tensor_named(y, m->which, NULL);
+    flux_tensor *w = flux_div(flux_mul(*slot, m->g), flux__weight_length(*slot, &m->dims));
+    if (w) flux_assign(slot, w);
+    return y;
+}
+
+static flux_tensor *flux__weightnorm_call(flux_layer *self, flux_tensor *x) {
+    flux_layer *folded = flux__weightnorm_fold((flux__weightnorm_layer *)self);
+    flux_tensor *y = folded ? flux_call_layer(folded, x) : NULL;
+    flux_release(folded);
+    return y;
+}
+
+static size_t flux__weightnorm_text(flux_layer *self, char *out, size_t n) {
+    const flux__weightnorm_layer *m = (const flux__weightnorm_layer *)self;
+    flux__words inner = flux__line_of(m->layer), l;
+    l.s[0] = 0;
+    flux__say(&l, "WeightNorm(%s, :%s", inner.s, m->which);
+    if (m->dims.ndim != 1 || m->dims.dim[0] != (*flux__tensor_named(m->layer, m->which, NULL))->ndim - 1)
+        flux__say_option(&l, "dims", m->dims.dim, m->dims.ndim, -1);
+    flux__say(&l, ")");
+    return flux__line_out(&l, out, n);
+}
+FLUX_LAYER_TEXT(flux__weightnorm_layer, "WeightNorm", flux__weightnorm_call, flux__weightnorm_text, FLUX_CHILD(layer), FLUX_PARAM(g))
+
+FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
+    flux__weightnorm_layer m;
+    memset(&m, 0, sizeof m);
+    if (!o.layer) return (flux_layer *)flux__null("weightnorm", "layer", o.layer);
+    const char *which = o.which ? o.which : "weight";
+    flux_tensor **slot = flux__tensor_named(o.layer, which, &m.which);
+    flux__words line = flux__line_of(o.layer);
+    if (!slot || !*slot || !flux__dtypes[(*slot)->dtype].real || (*slot)->ndim < 1)
+        return (flux_layer *)flux__fail("weightnorm: %s has no \"%.60s\" to normalise", line.s, which);
+    m.layer = o.layer;
+    m.dims = o.dims;
+    if (!m.dims.ndim) m.dims.dim[m.dims.ndim++] = (*slot)->ndim - 1;
+    for (int i = 0; i < m.dims.ndim; i++)
+        if (m.dims.dim[i] < 0 || m.dims.dim[i] >= (*slot)->ndim) {
+            flux__text t = flux__describe(*slot);
+            return (flux_layer *)flux__fail("weightnorm: %s, %s, has no dim %lld", which, t.s, (long long)m.dims.dim[i]);
+        }
+    int h = flux__hide();
+    flux__block b = flux__nograd_enter();
+    m.g = flux__weight_length(*slot, &m.dims);
+    flux__nograd_leave(&b);
+    double least = m.g ? flux_item(flux_min(m.g)) : 0;
+    if (m.g && !(least > 2 * flux__dtypes[(*slot)->dtype].epsilon))
+        m.g = (flux_tensor *)flux__fail("weightnorm: %s of %s has no direction: all of it, or a part that is normalised, is zero", which,
+                                        line.s);
+    return (flux_layer *)flux__reveal_object(h, m.g ? flux__layer_new(flux__weightnorm_layer_type(), &m) : NULL);
+}
+
+/* Puts the folded layer into each place below m that holds a WeightNorm; a layer held twice is folded twice, from one v. */
+static bool flux__unnorm(flux_layer **place, int depth) {
+    flux_layer *m = *place;
+    if (m->type == flux__weightnorm_layer_type()) {
+        flux_layer *y = flux__weightnorm_fold((flux__weightnorm_layer *)m);
+        if (!y) return false;
+        if (m->name && !y->name) {        /* the fold stands where it stood */
+            y->name = m->name;
+            m->name = NULL;
+        }
+        flux_release(m);
+        *place = m = y;
+    }
+    for (const flux_field *f = m->type->fields; depth < FLUX__DEEPEST && f->kind != FLUX__END; f++) {
+        int n;
+        flux_layer **kids = flux__kids(m, f, &n);
+        for (int i = 0; i < n; i++)
+            if (kids[i] && !flux__unnorm(&kids[i], depth + 1)) return false;
+    }
+    return true;
+}
+
+FLUX_DEF flux_layer *flux_remove_weightnorms(flux_layer *m) {
+    if (!m) return (flux_layer *)flux__null("remove_weightnorms", "m", m);
+    int h = flux__hide();
+    flux__block b = flux__nograd_enter();
+    flux_layer *y = (flux_layer *)flux_retain(flux__map_layer(flux__keep_leaf, NULL, m, false));
+    bool good = y && flux__unnorm(&y, 0);
+    flux__nograd_leave(&b);
+    flux_layer *out = (flux_layer *)flux__reveal_object(h, good ? y : NULL);
+    flux_release(y);
+    return out;
+}
+
 /* ------------------------------------------------------------------ 18. Activations
    Those that are not an operation of the table: compositions of operations, which
    the schedule fuses into one pass. Each keeps NaN, and none lets a branch that was
@@ -15241,6 +16490,8 @@ struct flux_state {
     flux__constants constants;
     flux_tensor **olds, **news;           /* what flux__update_eval is given; room for all parameters and states */
     int *owners;
+    flux_tensor **pending;                /* what layers have recorded for their own state: computed along with the step */
+    int npending, pending_room;
     char *path;                           /* room for the longest name of a state */
     size_t path_room;
 };
@@ -15256,7 +16507,7 @@ static void flux__state_free(flux_state *s) {
     for (int i = 0; s->spot && i < s->nspots; i++)
         if (s->spot[i].path) FLUX_FREE(s->spot[i].path);
     void *arrays[] = { s->rule, s->spot, s->leaf, s->o, s->t, s->t_next, s->s, s->next, s->step,
-                       s->olds, s->news, s->owners, s->path };
+                       s->olds, s->news, s->owners, s->path, s->pending };
     for (int i = 0; i < (int)(sizeof arrays / sizeof *arrays); i++)
         if (arrays[i]) FLUX_FREE(arrays[i]);
     FLUX_FREE(s);
@@ -15437,6 +16688,10 @@ static void flux__spot_meet(flux_tensor **slot, const char *path, bool trained, 
     flux__meeting *w = (flux__meeting *)user;
     flux_state *s = w->s;
     int i = w->at;
+    if (!trained && !flux__finished(flux__base(*slot))) {
+        flux_tensor **all = (flux_tensor **)flux__grow(s->pending, &s->pending_room, s->npending + 1, sizeof *all);
+        if (all) s->pending = all, all[s->npending++] = *slot;
+    }
     if (!trained || flux_failed()) return;
     if (i >= s->nspots || strcmp(s->spot[i].path, path) != 0) {
         flux__fail("update: this model has the parameter %.100s where the one of flux_setup had %.100s", path,
@@ -15502,6 +16757,7 @@ static bool flux__check_device(const flux_state *s, int leaf) {
 /* What the model holds, leaf by leaf, and that it is the model of flux_setup. */
 static bool flux__meet_model(flux_state *s, flux_layer *model) {
     flux__meeting w = { s, 0 };
+    s->npending = 0;
     for (int i = 0; i < s->nleaves; i++) s->leaf[i].frozen = false, s->leaf[i].owners = 0;
     if (!flux__walk_all(model, flux__spot_meet, NULL, &w) || flux_failed()) return false;
     if (w.at < s->nspots) {
@@ -15692,7 +16948,7 @@ FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
                    model->type->name);
     for (int i = 0; i < s->nspots && ok; i++) flux_retain(s->spot[i].next);
     flux__reveal_object(h, NULL);         /* only now is what lies between hidden, and can be fused away */
-    if (ok && n) ok = flux__update_eval(g, n, s->olds, s->news, s->owners) == 0;
+    if (ok && n) ok = flux__update_eval(g, n, s->olds, s->news, s->owners, s->npending, s->pending) == 0;
     if (ok) flux__commit(s);
     for (int i = 0; i < n; i++) flux_release(s->news[i]);
     for (int i = 0; i < s->nspots && n; i++) flux_release(s->spot[i].next);
@@ -19244,6 +20500,150 @@ static int flux__files_all(const char *call, const char *path, int n, const char
     int result = flux__files_items(call, path, things, n, load);
     FLUX_FREE(things);
     return result;
+}
+
+/* ---------------- safetensors: PyTorch's models
+   Dimensions are read in reverse anyway, as memory is row-major there. What is left: matrices, which we have the other way
+   round; kernels, which Conv flips; and names. Where a layer is not in the table, names are equal and memory is as well. */
+
+typedef struct flux__torch_row { flux_tensor *(*call)(flux_layer *, flux_tensor *); const char *ours, *theirs; bool turned, flipped; } flux__torch_row;
+static const flux__torch_row flux__torch_rows[] = {
+    { flux__dense_call, "weight", "weight", true, false },
+    { flux__bilinear_call, "weight", "weight", true, false },
+    { flux__conv_call, "weight", "weight", false, true },
+    { flux__convtranspose_call, "weight", "weight", false, true },
+    { flux__scale_call, "scale", "weight", false, false },
+    { flux__norm_call, "gamma", "weight", false, false },
+    { flux__norm_call, "beta", "bias", false, false },
+    { flux__norm_call, "mean", "running_mean", false, false },
+    { flux__norm_call, "var", "running_var", false, false }
+};
+
+typedef struct flux__torch_item { char *path; flux_tensor *value; } flux__torch_item;
+typedef struct flux__torch {
+    const char *map;
+    flux__archive z;
+    flux__torch_item *item;               /* what has been read, for which of our places */
+    int items, room;
+    bool failed;
+} flux__torch;
+
+typedef struct flux__torch_pair { const char *ours, *theirs; int nours, ntheirs; } flux__torch_pair;
+
+/* The next pair of a map; false at its end, or with an error. */
+static bool flux__torch_next(const char **map, flux__torch_pair *pair) {
+    const char *p = *map ? *map : "", *end = strchr(p, ','), *equals = strchr(p, '='), *stop;
+    if (!*p) return false;
+    if (!end) end = p + strlen(p);
+    if (!equals || equals > end) {
+        flux__fail("load_torch: \"%.60s\" in the map is not of the form ours = theirs", p);
+        return false;
+    }
+    *map = *end ? end + 1 : end;
+    stop = equals++;
+    flux__trim(&p, &stop);
+    flux__trim(&equals, &end);
+    pair->ours = p, pair->nours = (int)(stop - p);
+    pair->theirs = equals, pair->ntheirs = (int)(end - equals);
+    return true;
+}
+
+static bool flux__torch_within(const char *name, const char *prefix, int n) {
+    return strncmp(name, prefix, (size_t)n) == 0 && (name[n] == '.' || name[n] == 0);
+}
+
+/* What the tensor at our path is called there: the longest part that the map names by what it says; of the rest the
+   containers' own names fall away, and the last is the table's. False: it is not to be loaded. */
+static bool flux__torch_name(const flux__torch *t, const char *path, const flux__torch_row *row, flux__words *name) {
+    const char *map = t->map, *rest = path, *dot;
+    flux__torch_pair pair, best = { NULL, NULL, -1, 0 };
+    while (flux__torch_next(&map, &pair))
+        if (pair.nours > best.nours && pair.nours > 0 && flux__torch_within(path, pair.ours, pair.nours)) best = pair;
+    name->s[0] = 0;
+    if (best.ours) {
+        if (!best.ntheirs) return false;
+        flux__say(name, "%.*s", best.ntheirs, best.theirs);
+        rest += best.nours;
+        if (*rest) rest++;
+    }
+    for (; (dot = strchr(rest, '.')) != NULL; rest = dot + 1) {
+        int n = (int)(dot - rest);
+        if (flux__torch_within(rest, "layers", 6) || flux__torch_within(rest, "diag", 4)) continue;
+        flux__say(name, "%s%.*s", name->s[0] ? "." : "", n, rest);
+    }
+    if (*rest) flux__say(name, "%s%s", name->s[0] ? "." : "", row ? row->theirs : rest);
+    return true;
+}
+
+static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, const flux__torch_row *row, const flux_tensor *old, const char *path) {
+    flux_tensor *x = flux__entry_read(&t->z, e), *y = x;
+    flux_shape order = flux__shape(NULL, x ? x->ndim : 0);
+    for (int i = 0; i < order.ndim; i++) order.dim[i] = order.ndim - 1 - i;
+    if (x && row && row->turned) y = flux_permute_to(x, order);
+    if (x && row && row->flipped && x->ndim > 2) y = flux__flip_kernel(x, x->ndim - 2);
+    if (y && !flux__same_dims(y, old)) {
+        flux__text a = flux__describe(old), b = flux__describe(y);
+        return flux__refuse(&t->z.source, "%.100s is %s there, in our order, but %.100s is %s here", e->name, b.s, path, a.s);
+    }
+    y = y ? flux_to_dtype(y, (flux_dtype)old->dtype) : NULL;
+    return y ? flux_eval(flux_copy(y)) : NULL;
+}
+
+static void flux__torch_field(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+    flux__torch *t = (flux__torch *)user;
+    const char *field = strrchr(path, '.') ? strrchr(path, '.') + 1 : path;
+    const flux__torch_row *row = NULL;
+    flux__words name;
+    (void)trained;
+    for (size_t i = 0; i < sizeof flux__torch_rows / sizeof *flux__torch_rows; i++)
+        if (flux__torch_rows[i].call == owner->type->call && strcmp(flux__torch_rows[i].ours, field) == 0) row = &flux__torch_rows[i];
+    if (t->failed || !flux__torch_name(t, path, row, &name)) return;
+    flux__entry *e = flux__find(&t->z, name.s);
+    if (!e) flux__bad(&t->z.source, "it has no \"%.120s\", which would be %.120s here", name.s, path);
+    flux__torch_item *it = e ? (flux__torch_item *)flux__grow(t->item, &t->room, t->items + 1, sizeof *it) : NULL;
+    if (it) t->item = it;
+    flux_tensor *value = it ? flux__torch_read(t, e, row, *slot, path) : NULL;
+    char *copy = value ? (char *)flux__malloc(strlen(path) + 1) : NULL;
+    t->failed = !copy;
+    if (!copy) return;
+    e->used = true;
+    it[t->items].path = strcpy(copy, path);
+    it[t->items++].value = value;
+}
+
+/* Everything there is taken by something here, counts of batches aside, or the map leaves it out. */
+static bool flux__torch_all_used(const flux__torch *t) {
+    static const char counts[] = "num_batches_tracked";
+    for (int i = 0; i < t->z.entries; i++) {
+        const char *name = t->z.entry[i].name, *map = t->map, *last = strrchr(name, '.');
+        flux__torch_pair pair;
+        bool used = t->z.entry[i].used || strcmp(last ? last + 1 : name, counts) == 0;
+        while (!used && flux__torch_next(&map, &pair)) used = !pair.nours && flux__torch_within(name, pair.theirs, pair.ntheirs);
+        if (used) continue;
+        flux__bad(&t->z.source, "it has \"%.120s\", which nothing here takes; \"= %.120s\" in the map would leave it out", name, name);
+        return false;
+    }
+    return true;
+}
+
+FLUX_DEF int flux_load_torch(flux_layer *m, const char *path, const char *map) {
+    flux__torch t;
+    flux__torch_pair pair;
+    if (!m || !path) return flux__null("load_torch", m ? "path" : "m", NULL), -1;
+    memset(&t, 0, sizeof t);
+    t.map = map;
+    while (flux__torch_next(&map, &pair)) continue;      /* a wrong map is told before the file is opened */
+    if (flux_failed() || !flux__archive_open(&t.z, "load_torch", path, NULL)) return -1;
+    int h = flux__hide();
+    flux__block b = flux__nograd_enter();
+    bool good = flux__walk_all(m, flux__torch_field, NULL, &t) && !t.failed && flux__torch_all_used(&t);
+    flux__nograd_leave(&b);
+    for (int i = 0; good && i < t.items; i++) good = flux_set_param(m, t.item[i].path, t.item[i].value) == 0;
+    flux__reveal(h, NULL);
+    for (int i = 0; i < t.items; i++) FLUX_FREE(t.item[i].path);
+    if (t.item) FLUX_FREE(t.item);
+    flux__archive_close(&t.z);
+    return good ? 0 : -1;
 }
 
 FLUX_DEF int flux_save_items(const char *path, int n, const char *names, const void *const *items) {
