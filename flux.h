@@ -693,6 +693,81 @@ FLUX_API flux_layer *flux_embedding_with(flux_embedding_opts o);
 /* Integer indices 0 ... in-1 of any shape: out x that shape. Or one-hot columns (bool, in x ...). */
 #define flux_embedding(...) flux_embedding_with(FLUX__OPTS_LAST(flux_embedding_opts, __VA_ARGS__))
 
+typedef struct flux_embeddingbag_opts {
+    int64_t in FLUX__ZERO, out FLUX__ZERO;
+    flux_fn reduction FLUX__ZERO;         /* flux_mean (NULL), flux_sum or flux_max */
+    flux_init_fn init FLUX__ZERO;         /* NULL: randn32 */
+    FLUX__DUMMY
+} flux_embeddingbag_opts;
+FLUX_API flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o);
+/* Integer indices, a bag a column: out x bags. Or flux_call(m, indices, offsets): where in a vector each bag starts. */
+#define flux_embeddingbag(...) flux_embeddingbag_with(FLUX__OPTS_LAST(flux_embeddingbag_opts, __VA_ARGS__))
+
+/* Recurrent layers: features x steps (x batch) to out x steps (x batch). flux_call(m, x) starts from zero, flux_call(m, x,
+   h) (of LSTM: x, h, c) from a state of yours, out (x batch). With .return_state the result is a flux_tuple of the output
+   and the last state. A cell makes one step: (y, h) or (y, h, c) from x (features (x batch)) and, if given, the state. */
+typedef struct flux_recurrent_opts {
+    int64_t in FLUX__ZERO, out FLUX__ZERO;
+    flux_fn activation FLUX__ZERO;        /* rnn: NULL: tanh */
+    flux_switch bias FLUX__ZERO;
+    flux_init_fn init FLUX__ZERO, init_recurrent FLUX__ZERO;   /* of Wi and of Wh; NULL: glorot_uniform */
+    bool return_state FLUX__ZERO;
+    FLUX__DUMMY
+} flux_recurrent_opts;
+FLUX_API flux_layer *flux_rnn_with(flux_recurrent_opts o);
+FLUX_API flux_layer *flux_lstm_with(flux_recurrent_opts o);
+FLUX_API flux_layer *flux_gru_with(flux_recurrent_opts o);
+FLUX_API flux_layer *flux_gruv3_with(flux_recurrent_opts o);
+FLUX_API flux_layer *flux_rnncell_with(flux_recurrent_opts o);
+FLUX_API flux_layer *flux_lstmcell_with(flux_recurrent_opts o);
+FLUX_API flux_layer *flux_grucell_with(flux_recurrent_opts o);
+FLUX_API flux_layer *flux_gruv3cell_with(flux_recurrent_opts o);
+#define FLUX__RECURRENT(f, ...) f(FLUX__OPTS_LAST(flux_recurrent_opts, __VA_ARGS__))
+#define flux_rnn(...) FLUX__RECURRENT(flux_rnn_with, __VA_ARGS__)           /* h = act(Wi x + Wh h + b) */
+#define flux_lstm(...) FLUX__RECURRENT(flux_lstm_with, __VA_ARGS__)         /* rows of Wi, Wh, b: input, forget, cell, output */
+#define flux_gru(...) FLUX__RECURRENT(flux_gru_with, __VA_ARGS__)           /* reset, update, candidate tanh(Wx + r .* (Wh h) + b) */
+#define flux_gruv3(...) FLUX__RECURRENT(flux_gruv3_with, __VA_ARGS__)       /* its candidate: tanh(Wx + Wh_h (r .* h) + b) */
+#define flux_rnncell(...) FLUX__RECURRENT(flux_rnncell_with, __VA_ARGS__)
+#define flux_lstmcell(...) FLUX__RECURRENT(flux_lstmcell_with, __VA_ARGS__)
+#define flux_grucell(...) FLUX__RECURRENT(flux_grucell_with, __VA_ARGS__)
+#define flux_gruv3cell(...) FLUX__RECURRENT(flux_gruv3cell_with, __VA_ARGS__)
+typedef struct flux_recurrence_opts { flux_layer *cell FLUX__ZERO; bool return_state FLUX__ZERO; FLUX__DUMMY } flux_recurrence_opts;
+FLUX_API flux_layer *flux_recurrence_with(flux_recurrence_opts o);
+/* Any cell over a sequence, one of your own too: called with x, then with x and the state, it gives (y, state...). */
+#define flux_recurrence(...) flux_recurrence_with(FLUX__OPTS_LAST(flux_recurrence_opts, __VA_ARGS__))
+
+/* Attention: flux_call(m, x) of x to itself, flux_call(m, q, kv) or (m, q, k, v), each features x steps (x batch), with a
+   fourth input as mask (bool, true: may be seen) or bias (added), which stretch to keys x queries x heads x batch. The
+   result is a flux_tuple: y (out x queries x batch) and the scores (keys x queries x heads x batch). */
+typedef struct flux_multiheadattention_opts {
+    int64_t in FLUX__ZERO;                /* features of the queries */
+    int nheads FLUX__ZERO;                /* default 8; divides .qk and .v */
+    int64_t qk FLUX__ZERO, v FLUX__ZERO, out FLUX__ZERO;       /* projected features; default .in, .qk, .in */
+    int64_t k_in FLUX__ZERO, v_in FLUX__ZERO;                  /* features of keys and values; default .in */
+    bool bias FLUX__ZERO;
+    bool causal FLUX__ZERO;               /* no query sees a later key */
+    flux_switch scores FLUX__ZERO;        /* FLUX_OFF: only y comes out, so that it can stand in a chain */
+    double dropout FLUX__ZERO;            /* of the scores */
+    flux_init_fn init FLUX__ZERO;
+    FLUX__DUMMY
+} flux_multiheadattention_opts;
+FLUX_API flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o);
+#define flux_multiheadattention(...) flux_multiheadattention_with(FLUX__OPTS_LAST(flux_multiheadattention_opts, __VA_ARGS__))
+typedef struct flux_attention_opts {
+    flux_tensor *q FLUX__ZERO, *k FLUX__ZERO, *v FLUX__ZERO;   /* features x steps (x batch) */
+    int nheads FLUX__ZERO;                /* default 1 */
+    flux_tensor *bias FLUX__ZERO, *mask FLUX__ZERO;
+    flux_layer *drop FLUX__ZERO;          /* applied to the scores: a flux_dropout, say */
+    FLUX__DUMMY
+} flux_attention_opts;
+FLUX_API flux_tensor *flux_dot_product_attention_with(flux_attention_opts o);
+FLUX_API flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts o);
+/* The same without projections: flux_dot_product_attention(q, k, v, .nheads = 4) gives (y, scores), */
+#define flux_dot_product_attention(...) flux_dot_product_attention_with(FLUX__OPTS_LAST(flux_attention_opts, __VA_ARGS__))
+/* and flux_dot_product_attention_scores(q, k) the scores, softmax over the keys of k'q / sqrt(features). */
+#define flux_dot_product_attention_scores(...) flux_dot_product_attention_scores_with(FLUX__OPTS_LAST(flux_attention_opts, __VA_ARGS__))
+FLUX_API flux_tensor *flux_make_causal_mask(flux_tensor *x);      /* x: features x steps ...; true where key <= query */
+
 typedef struct flux_layernorm_opts {
     flux_shape size FLUX__ZERO;           /* the first dimensions, which are normalised together */
     flux_fn activation FLUX__ZERO;
@@ -3834,6 +3909,16 @@ FLUX_DEF flux_tensor *flux_cat_all(int dim, int n, flux_tensor *const *xs) {
     return flux__reveal(h, y ? flux__done(y) : NULL);
 }
 
+/* Any number of tensors along dim: flux_cat takes 255 at a time. The list is used up. */
+static flux_tensor *flux__cat_many(int dim, int n, flux_tensor **xs) {
+    while (n > 1) {
+        int groups = 0;
+        for (int i = 0; i < n; i += 255) xs[groups++] = flux_cat_all(dim, n - i < 255 ? n - i : 255, xs + i);
+        n = groups;
+    }
+    return n ? xs[0] : NULL;
+}
+
 FLUX_DEF flux_tensor *flux_stack_all(int dim, int n, flux_tensor *const *xs) {
     if (n < 1 || n > 255) return (flux_tensor *)flux__fail("stack: %d tensors (1 to 255)", n);
     if (!flux__check_operands("stack", n, xs)) return NULL;
@@ -4631,8 +4716,14 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
 /* A map from tensors to numbers that does not write to them: finished ones may be shared between threads. */
 typedef struct flux__map { flux_tensor **key; int *value; int n, room; } flux__map;
 
+typedef struct flux__more { flux_tensor *x; int next; } flux__more;   /* next: from 1; 0: no more */
+
 typedef struct flux__walk {
     flux_tensor **node, **grad;           /* in the order of recording: operands before results */
+    int *more_of;                         /* contributions to the gradient beside grad, the last one first */
+    flux__more *more;
+    int nmore, more_room;
+    flux_tensor *cat;                     /* the last one made of slices' gradients */
     bool *wanted;                         /* depends on something asked for */
     int n, room;
     flux_tensor **stack;
@@ -4765,6 +4856,154 @@ static void flux__mark_wanted(flux__walk *w, const flux_grads *g) {
             w->wanted[k] = w->wanted[flux__walk_get(w, w->node[k]->in[i])];
 }
 
+/* ---------------- many contributions to one gradient
+   A loop over the steps of a sequence takes a slice of one tensor at each and multiplies by one weight at each. Added up
+   one by one, each slice's gradient would be as large as the whole tensor and each weight's a small product: instead
+   slices that don't overlap are joined, and the sum of products becomes one product of what they are made of, joined. */
+
+/* The dim along which y is a slice, from *start on, among zeros; -1 if it is not. */
+static int flux__slab_dim(const flux_tensor *y, int64_t *start) {
+    flux_shape s = flux__dims(y);
+    int64_t natural[FLUX_MAX_DIMS];
+    int dim = -1;
+    if (y->op != FLUX__SPREAD || !y->nin || y->arg.i[0] || y->arg.i[1] || y->in[0]->ndim != s.ndim || !flux__size(y)) return -1;
+    flux__natural(&s, natural);
+    for (int d = 0; d < s.ndim; d++) {
+        int64_t n = y->in[0]->dim[d], first = y->rel / natural[d] % s.dim[d];
+        if ((n > 1 && y->stride[d] != natural[d]) || first + n > s.dim[d]) return -1;
+        if (n == s.dim[d]) continue;
+        if (dim >= 0) return -1;
+        dim = d;
+        *start = first;
+    }
+    return dim;
+}
+
+typedef struct flux__slab { int64_t start; flux_tensor *x; } flux__slab;
+
+static int flux__slab_order(const void *a, const void *b) {
+    int64_t x = ((const flux__slab *)a)->start, y = ((const flux__slab *)b)->start;
+    return x < y ? -1 : x > y;
+}
+
+/* The sum of slices among zeros that don't overlap, with zeros for what none covers; NULL if they are not such. */
+static flux_tensor *flux__join_slices(flux__walk *w, int n, flux_tensor **xs) {
+    int64_t start = 0, at = 0;
+    int dim = flux__slab_dim(xs[0], &start), count = 0;
+    for (int i = 1; i < n; i++)
+        if (dim < 0 || xs[i]->dtype != xs[0]->dtype || flux__slab_dim(xs[i], &start) != dim) return NULL;
+    flux__slab *slab = (flux__slab *)flux__malloc((size_t)n * sizeof *slab);
+    flux_tensor **part = (flux_tensor **)flux__malloc((size_t)(2 * n + 1) * sizeof *part), *y = NULL;
+    flux_shape gap = flux__dims(xs[0]);
+    int64_t end = gap.dim[dim];
+    for (int i = 0; i < n && slab && part; i++) {
+        slab[i].x = xs[i]->in[0];
+        flux__slab_dim(xs[i], &slab[i].start);
+    }
+    if (slab && part) qsort(slab, (size_t)n, sizeof *slab, flux__slab_order);
+    for (int i = 0; i <= n && slab && part && at >= 0; i++) {
+        gap.dim[dim] = (i < n ? slab[i].start : end) - at;
+        if (gap.dim[dim] > 0) part[count++] = flux__move(flux_full_shape(gap, 0, (flux_dtype)xs[0]->dtype), xs[0]->device);
+        if (i == n) break;
+        part[count++] = slab[i].x;
+        at = gap.dim[dim] < 0 ? -1 : slab[i].start + slab[i].x->dim[dim];
+    }
+    if (slab && part && at >= 0) w->cat = y = flux__cat_many(dim, count, part);
+    if (slab) FLUX_FREE(slab);
+    if (part) FLUX_FREE(part);
+    return y;
+}
+
+/* A matrix's transpose: what it is the transpose of, if it is one. */
+static flux_tensor *flux__turn(flux_tensor *x) {
+    return x->op == FLUX__PERMUTE && x->nin && x->arg.i[0] == 1 ? x->in[0] : flux_transpose(x);
+}
+
+static const flux_tensor *flux__unshaped(const flux_tensor *x) {
+    while (x->op == FLUX__RESHAPE && x->nin) x = x->in[0];
+    return x;
+}
+
+/* Where in the cat c, along its last dim, stand these one after the other, each as a whole; -1: nowhere. */
+static int flux__cat_run(const flux_tensor *c, int n, flux_tensor **xs) {
+    if (!c || c->op != FLUX__CAT || c->arg.i[0] != c->ndim - 1 || c->nin < n || c->dtype != xs[0]->dtype) return -1;
+    for (int i = 0, k; i + n <= c->nin; i++) {
+        for (k = 0; k < n && flux__unshaped(c->in[i + k]) == flux__unshaped(xs[k]); k++) {}
+        if (k == n) return i;
+    }
+    return -1;
+}
+
+/* Matrices side by side: part of a cat that the graph has already, or a new one. */
+static flux_tensor *flux__cat_columns(flux__walk *w, int n, flux_tensor **xs) {
+    flux_shape s = flux__dims(xs[0]);
+    int64_t offset, stride[FLUX_MAX_DIMS];
+    for (int k = w->n; k >= 0; k--) {
+        flux_tensor *c = k == w->n ? w->cat : w->node[k];
+        int at = flux__cat_run(c, n, xs), last = c ? c->ndim - 1 : 0;
+        if (at < 0) continue;
+        int64_t each = flux_dim(c->in[0], last), dims[2] = { s.dim[0], s.dim[1] * n };
+        for (int i = 1; i < c->nin; i++)
+            if (flux_dim(c->in[i], last) != each) return NULL;
+        return flux_reshape_to(flux_slice(c, last, at * each, (at + n) * each), flux__shape(dims, 2));
+    }
+    flux__layout(xs[0], &offset, stride);
+    if (flux__in_order(&s, stride)) return flux__cat_many(1, n, xs);
+    for (int i = 0; i < n; i++) xs[i] = flux__turn(xs[i]);
+    return flux_transpose(flux__cat_many(0, n, xs));
+}
+
+/* The sum of products of matrices as one product; NULL if they are not such, or so few that joining does not pay. */
+static flux_tensor *flux__join_products(flux__walk *w, int n, flux_tensor **xs) {
+    bool fit = n >= 4;
+    for (int i = 0; i < n && fit; i++) {
+        const flux_tensor *y = xs[i];
+        fit = y->op == FLUX__MATMUL && y->nin == 2 && y->ndim == 2 && y->in[0]->ndim == 2 && y->in[1]->ndim == 2 &&
+              y->dtype == xs[0]->dtype;
+    }
+    flux_tensor **part = fit ? (flux_tensor **)flux__malloc((size_t)n * sizeof *part) : NULL;
+    if (!part) return NULL;
+    for (int i = 0; i < n; i++) part[i] = xs[n - 1 - i]->in[0];       /* the last came first: now in the graph's order */
+    flux_tensor *a = flux__cat_columns(w, n, part);
+    for (int i = 0; i < n; i++) part[i] = flux__turn(xs[n - 1 - i]->in[1]);
+    flux_tensor *b = a ? flux__cat_columns(w, n, part) : NULL;
+    FLUX_FREE(part);
+    return b ? flux_matmul(a, flux_transpose(b)) : NULL;
+}
+
+static bool flux__contribute(flux__walk *w, int at, flux_tensor *x) {
+    if (!w->grad[at]) {
+        w->grad[at] = x;
+        return true;
+    }
+    flux__more *more = (flux__more *)flux__grow(w->more, &w->more_room, w->nmore + 1, sizeof *more);
+    if (!more) return false;
+    w->more = more;
+    more += w->nmore++;
+    more->x = x;
+    more->next = w->more_of[at];
+    w->more_of[at] = w->nmore;
+    return true;
+}
+
+/* The whole gradient of node k, once all that contributes has. */
+static bool flux__sum_up(flux__walk *w, int k) {
+    int n = 1;
+    if (!w->grad[k] || !w->more_of[k]) return true;
+    for (int i = w->more_of[k]; i; i = w->more[i - 1].next) n++;
+    flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs), *sum;
+    if (!xs) return false;
+    xs[0] = w->grad[k];
+    for (int i = w->more_of[k], at = n; i; i = w->more[i - 1].next) xs[--at] = w->more[i - 1].x;
+    w->more_of[k] = 0;
+    sum = flux__join_slices(w, n, xs);
+    if (!sum) sum = flux__join_products(w, n, xs);
+    for (int i = sum ? n : 0; i < n; i++) sum = i ? flux_add(sum, xs[i]) : xs[i];
+    FLUX_FREE(xs);
+    w->grad[k] = sum;
+    return sum != NULL;
+}
+
 static bool flux__walk_back(flux__walk *w, int k) {
     flux_tensor *y = w->node[k], *out[255];
     bool need[255];
@@ -4778,8 +5017,7 @@ static bool flux__walk_back(flux__walk *w, int k) {
     flux__gradient_of(y, w->grad[k], need, out);
     for (int i = 0; i < y->nin; i++) {
         if (!need[i] || !out[i]) continue;
-        int at = flux__walk_get(w, y->in[i]);
-        w->grad[at] = w->grad[at] ? flux_add(w->grad[at], out[i]) : out[i];
+        if (!flux__contribute(w, flux__walk_get(w, y->in[i]), out[i])) return false;
     }
     return !flux_failed();
 }
@@ -4787,6 +5025,8 @@ static bool flux__walk_back(flux__walk *w, int k) {
 static void flux__walk_free(flux__walk *w) {
     if (w->node) FLUX_FREE(w->node);
     if (w->grad) FLUX_FREE(w->grad);
+    if (w->more_of) FLUX_FREE(w->more_of);
+    if (w->more) FLUX_FREE(w->more);
     if (w->wanted) FLUX_FREE(w->wanted);
     if (w->stack) FLUX_FREE(w->stack);
     flux__map_free(&w->shared);
@@ -4797,14 +5037,15 @@ static bool flux__backward(flux_grads *g) {
     bool ok = flux__walk_start(&w) && flux__walk_collect(&w, g->loss);
     if (ok) {
         w.grad = (flux_tensor **)flux__zalloc((size_t)w.n * sizeof *w.grad);
+        w.more_of = (int *)flux__zalloc((size_t)w.n * sizeof *w.more_of);
         w.wanted = (bool *)flux__zalloc((size_t)w.n);
-        ok = w.grad && w.wanted;
+        ok = w.grad && w.more_of && w.wanted;
     }
     if (ok) {
         flux__mark_wanted(&w, g);
         w.grad[w.n - 1] = flux_full_shape(flux__dims(g->loss), 1, (flux_dtype)g->loss->dtype);
         for (int k = w.n - 1; k >= 0 && ok; k--)
-            if (w.grad[k] && w.wanted[k]) ok = flux__walk_back(&w, k);
+            if (w.grad[k] && w.wanted[k]) ok = flux__sum_up(&w, k) && flux__walk_back(&w, k);
     }
     for (int i = 0; i < g->n && ok; i++) {
         int k = flux__walk_get(&w, g->of[i]);
@@ -11233,17 +11474,6 @@ static bool flux__flat_make(flux__flat *f, flux_layer *m) {
     return true;
 }
 
-/* Joins any number of vectors: flux_cat takes 255 at a time. */
-static flux_tensor *flux__join_all(flux_tensor **x, int n) {
-    while (n > 1) {
-        int groups = 0;
-        for (int i = 0; i < n; i += 255)
-            x[groups++] = flux_cat_all(0, n - i < 255 ? n - i : 255, x + i);
-        n = groups;
-    }
-    return n ? x[0] : NULL;
-}
-
 FLUX_DEF flux_tensor *flux_destructure(flux_layer *m) {
     flux__flat f;
     if (!m) return (flux_tensor *)flux__null("destructure", "model", m);
@@ -11254,7 +11484,7 @@ FLUX_DEF flux_tensor *flux_destructure(flux_layer *m) {
             int64_t n = flux__size(f.part[i]);
             f.part[i] = flux_reshape_to(flux_to_dtype(f.part[i], f.dtype), flux__shape(&n, 1));
         }
-        y = f.count ? flux__join_all(f.part, f.count)
+        y = f.count ? flux__cat_many(0, f.count, f.part)
                     : flux_full_shape(flux__shape(&f.total, 1), 0.0, FLUX_F32);
     }
     flux__flat_free(&f);
@@ -11375,6 +11605,7 @@ FLUX_DEF flux_tensor *flux_call_all(flux_layer *m, int n, flux_tensor *const *xs
 }
 
 static const flux_layer_type *flux__embedding_type(void);
+static const flux_layer_type *flux__embeddingbag_type(void);
 
 static void flux__first_tensor(flux_tensor **slot, const char *path, bool trained,
                                const flux_layer *owner, void *user) {
@@ -11391,9 +11622,10 @@ static flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
     flux__fields(m, flux__first_tensor, &first);
     for (int depth = 0; depth < FLUX__DEEPEST && (below = flux_child(leaf, 0)) != NULL; depth++)
         leaf = below;
-    flux_dtype t = leaf->type == flux__embedding_type() ? FLUX_I64
-                   : first                              ? (flux_dtype)first->dtype
-                                                        : FLUX_F32;
+    bool indices = leaf->type == flux__embedding_type() || leaf->type == flux__embeddingbag_type();
+    flux_dtype t = indices ? FLUX_I64
+                   : first ? (flux_dtype)first->dtype
+                           : FLUX_F32;
     /* FLUX_EAGER computes all the same, so on zeros. */
     flux_tensor *x = flux__eager() ? flux_full_shape(s, 0.0, t) : flux__placeholder(s, t);
     if (x && first && !x->buf) x->device = first->device;
@@ -12451,6 +12683,522 @@ FLUX_DEF flux_layer *flux_embedding_with(flux_embedding_opts o) {
         h, m.weight ? flux__layer_new(flux__embedding_type(), &m) : NULL);
 }
 
+/* ---------------- EmbeddingBag */
+
+typedef struct flux__embeddingbag { flux_layer base; flux_tensor *weight; flux_fn reduction; } flux__embeddingbag;
+
+/* Bags that start at these places in n numbers, as a matrix: a bag a column, short ones filled up with 0s that *real
+   tells from the others. NULL, with an error, for offsets that make no bags. */
+static flux_tensor *flux__bag_columns(const char *line, flux_tensor *data, flux_tensor *offsets, flux_tensor **real) {
+    int64_t bags = offsets->dim[0], n = data->dim[0], longest = 0, size[2];
+    flux_tensor *starts = flux_to_dtype(offsets, FLUX_I64), *index = NULL;
+    const int64_t *at = starts ? (const int64_t *)flux_data(starts) : NULL;
+    for (int64_t i = 0; at && i < bags; i++) {
+        int64_t end = i + 1 < bags ? at[i + 1] : n;
+        if (i == 0 && at[0] != 0)
+            return (flux_tensor *)flux__fail("%s: the first offset is %lld, not 0", line, (long long)at[0]);
+        if (end <= at[i])
+            return (flux_tensor *)flux__fail("%s: offset %lld is %lld, and %s %lld: each bag needs one index at least", line,
+                                             (long long)i, (long long)at[i], i + 1 < bags ? "the next one" : "there are",
+                                             (long long)end);
+        if (end - at[i] > longest) longest = end - at[i];
+    }
+    size[0] = longest, size[1] = bags;
+    int64_t *place = at && longest <= INT64_MAX / 16 / bags ? (int64_t *)flux__malloc((size_t)(longest * bags) * sizeof *place) : NULL;
+    if (!place) return NULL;
+    for (int64_t i = 0; i < longest * bags; i++) {
+        int64_t bag = i / longest, first = at[bag], k = first + i % longest;
+        place[i] = k < (bag + 1 < bags ? at[bag + 1] : n) ? k : -1;
+    }
+    index = flux_to_tensor(data->device, flux_from_data(place, FLUX_I64, flux__shape(size, 2)));
+    FLUX_FREE(place);
+    *real = index ? flux_unsqueeze(flux_ge(index, 0.0), 0) : NULL;
+    return *real ? flux_gather(data, 0, flux_max2(index, 0.0)) : NULL;
+}
+
+static flux_tensor *flux__embeddingbag_call(flux_layer *self, flux_tensor *x) {
+    flux__embeddingbag *m = (flux__embeddingbag *)self;
+    flux_tensor *data = flux_nth(x, 0), *offsets = flux_count(x) > 1 ? flux_nth(x, 1) : NULL, *real = NULL, *y;
+    flux__words line = flux__line_of(self);
+    flux__text got = flux__describe(data);
+    bool hot = data->dtype == FLUX_BOOL;
+    if (flux_count(x) > 2)
+        return (flux_tensor *)flux__fail("%s takes bags, or indices and offsets, got %d inputs", line.s, flux_count(x));
+    if (flux__dtypes[data->dtype].real || data->ndim < (hot ? 2 : 1))
+        return (flux_tensor *)flux__fail("%s takes bags of integer indices or bool columns, got %s", line.s, got.s);
+    if (offsets && (data->ndim != 1 || offsets->ndim != 1 || hot || flux__dtypes[offsets->dtype].real || offsets->dtype == FLUX_BOOL || !flux__size(offsets))) {
+        flux__text t = flux__describe(offsets);
+        return (flux_tensor *)flux__fail("%s takes a vector of indices and one of offsets, got %s and %s", line.s, got.s, t.s);
+    }
+    if (hot && !flux__expect_dim(self, data, 0, m->weight->dim[1])) return NULL;
+    if (hot) y = flux__as_before(flux_matmul(m->weight, flux_to_dtype(flux__as_columns(data), (flux_dtype)m->weight->dtype)), data);
+    else if (!offsets || !(x = flux__bag_columns(line.s, data, offsets, &real))) y = offsets ? NULL : flux_gather(m->weight, 1, data);
+    else y = flux_gather(m->weight, 1, x);
+    if (!y || (offsets && !real)) return NULL;
+    if (real) y = flux_where(real, y, m->reduction == flux_max ? -HUGE_VAL : 0.0);
+    bool mean = m->reduction == flux_mean;
+    flux_shape s = flux__dims(y);
+    flux_tensor *sum = m->reduction == flux_max ? flux_max(y, 1) : mean && !real ? flux_mean(y, 1) : flux_sum(y, 1);
+    if (mean && real) sum = flux_div(sum, flux_sum(flux_to_dtype(real, (flux_dtype)y->dtype), 1));
+    for (int i = 1; i + 1 < s.ndim; i++) s.dim[i] = s.dim[i + 1];
+    s.ndim--;
+    return flux_reshape_to(sum, s);
+}
+
+static size_t flux__embeddingbag_text(flux_layer *self, char *out, size_t n) {
+    const flux__embeddingbag *m = (const flux__embeddingbag *)self;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "EmbeddingBag(%lld => %lld%s)", (long long)m->weight->dim[1], (long long)m->weight->dim[0],
+              m->reduction == flux_sum ? ", sum" : m->reduction == flux_max ? ", max" : "");
+    return flux__line_out(&l, out, n);
+}
+FLUX_LAYER_TEXT(flux__embeddingbag, "EmbeddingBag", flux__embeddingbag_call, flux__embeddingbag_text, FLUX_PARAM(weight))
+
+FLUX_DEF flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o) {
+    flux__embeddingbag m;
+    memset(&m, 0, sizeof m);
+    int64_t size[2] = { o.out, o.in };
+    m.reduction = o.reduction ? o.reduction : flux_mean;
+    if (!flux__check_sizes("embeddingbag", 2, size)) return NULL;
+    if (m.reduction != flux_mean && m.reduction != flux_sum && m.reduction != flux_max)
+        return (flux_layer *)flux__fail("embeddingbag: .reduction must be flux_mean, flux_sum or flux_max");
+    int h = flux__hide();
+    m.weight = flux__make_weight("embeddingbag", o.init ? o.init : flux_randn32, flux__shape(size, 2));
+    return (flux_layer *)flux__reveal_object(h, m.weight ? flux__layer_new(flux__embeddingbag_type(), &m) : NULL);
+}
+
+/* ---- recurrence
+   A cell makes one step, a layer all steps of a sequence. What does not depend on the step before, Wi x + bias, is one
+   product over the whole sequence, laid out step by step so that each takes a piece without holes; only Wh h is left for
+   the steps. A state that starts as zero is no tensor at all, and costs the first step nothing. */
+
+enum { FLUX__RNN, FLUX__LSTM, FLUX__GRU, FLUX__GRUV3, FLUX__CELLS };
+
+typedef struct flux__rnn_cell {
+    flux_layer base;
+    flux_tensor *Wi, *Wh, *bias, *Wh_h;   /* Wh_h: of GRUv3 */
+    flux_fn activation;                   /* of RNN */
+    int kind;
+} flux__rnn_cell;
+
+typedef struct flux__recurrent { flux_layer base, *cell; bool return_state; } flux__recurrent;
+
+static const struct { const char *call; int gates, own_gates, states; } flux__cell_rows[FLUX__CELLS] = {
+    { "rnn", 1, 1, 1 }, { "lstm", 4, 4, 2 }, { "gru", 3, 3, 1 }, { "gruv3", 3, 2, 1 }
+};
+
+static flux_tensor *flux__gate(flux_tensor *g, int which, int64_t out) {
+    return flux_slice(g, 0, which * out, (which + 1) * out);
+}
+
+/* One step: s (of out x N; NULL for zero) after the input's part x of the gates. */
+static void flux__cell_step(const flux__rnn_cell *m, flux_tensor *x, flux_tensor **s) {
+    int64_t out = m->Wh->dim[1];
+    flux_tensor *h = s[0], *own = h ? flux_matmul(m->Wh, h) : NULL;
+    if (m->kind == FLUX__RNN) s[0] = flux__activate(m->activation, own ? flux_add(own, x) : x);
+    else if (m->kind == FLUX__LSTM) {     /* gates: input, forget, cell, output */
+        flux_tensor *g = own ? flux_add(own, x) : x;
+        flux_tensor *c = flux_mul(flux_sigmoid(flux__gate(g, 0, out)), flux_tanh(flux__gate(g, 2, out)));
+        if (s[1]) c = flux__fma(flux_sigmoid(flux__gate(g, 1, out)), s[1], c);
+        s[1] = c;
+        s[0] = flux_mul(flux_sigmoid(flux__gate(g, 3, out)), flux_tanh(c));
+    } else {                              /* reset, update, candidate */
+        flux_tensor *r = flux__gate(x, 0, out), *z = flux__gate(x, 1, out), *n = flux__gate(x, 2, out);
+        if (own) {
+            r = flux_sigmoid(flux_add(r, flux__gate(own, 0, out)));
+            z = flux_add(z, flux__gate(own, 1, out));
+            n = m->kind == FLUX__GRU ? flux__fma(r, flux__gate(own, 2, out), n) : flux_add(flux_matmul(m->Wh_h, flux_mul(r, h)), n);
+        }
+        z = flux_sigmoid(z);
+        n = flux_tanh(n);
+        s[0] = h ? flux__lerp(n, h, z) : flux_mul(flux_sub(1.0, z), n);
+    }
+}
+
+/* The input and the states of a call: x of in x (steps x) N, states of out (x N). *n: how many states were given. */
+static flux_tensor *flux__cell_input(flux_layer *self, const flux__rnn_cell *m, flux_tensor *x, bool sequence, flux_tensor **s) {
+    int given = flux_count(x) - 1, want = flux__cell_rows[m->kind].states, batch = sequence ? 2 : 1;
+    flux_tensor *in = flux_nth(x, 0);
+    flux__words line = flux__line_of(self);
+    if (given != 0 && given != want)
+        return (flux_tensor *)flux__fail("%s takes x, or x and %s, got %d inputs", line.s, want == 2 ? "h and c" : "a state", given + 1);
+    flux_dtype t = (flux_dtype)m->Wi->dtype;
+    in = in ? flux__input(self, in, t) : NULL;
+    if (!in || !flux__expect_dim(self, in, 0, m->Wi->dim[1])) return NULL;
+    if (in->ndim < batch || in->ndim > batch + 1 || flux__size(in) == 0) {
+        flux__text got = flux__describe(in);
+        return (flux_tensor *)flux__fail("%s takes %s, got %s", line.s, sequence ? "features x steps (x batch)" : "features (x batch)", got.s);
+    }
+    int64_t out = m->Wh->dim[1], full[2] = { out, flux_dim(in, batch) };
+    for (int i = 0; i < given; i++) {
+        s[i] = flux__input(self, flux_nth(x, i + 1), t);
+        if (!s[i]) return NULL;
+        if (s[i]->ndim < 1 || s[i]->ndim > 2 || s[i]->dim[0] != out || (flux_dim(s[i], 1) != full[1] && flux_dim(s[i], 1) != 1)) {
+            flux__text got = flux__describe(s[i]);
+            return (flux_tensor *)flux__fail("%s: its state is %lld x %lld for this input, got %s", line.s, (long long)full[0],
+                                             (long long)full[1], got.s);
+        }
+        s[i] = flux_broadcast_to_shape(s[i], flux__shape(full, 2));
+    }
+    return in;
+}
+
+/* Wi x + bias for all columns of x. */
+static flux_tensor *flux__cell_project(const flux__rnn_cell *m, flux_tensor *x) {
+    flux_tensor *y = flux_matmul(m->Wi, x);
+    return m->bias && y ? flux_add(y, m->bias) : y;
+}
+
+/* The result y with the states behind it. */
+static flux_tensor *flux__with_states(flux_tensor *y, int n, flux_tensor **s, bool vectors) {
+    flux_tensor *all[9] = { y };
+    for (int i = 0; i < n; i++) all[i + 1] = vectors && s[i] && s[i]->ndim == 2 ? flux_reshape(s[i], s[i]->dim[0]) : s[i];
+    for (int i = 0; i <= n; i++)
+        if (!all[i]) return NULL;
+    return flux_tuple_of(n + 1, all);
+}
+
+static flux_tensor *flux__cell_call(flux_layer *self, flux_tensor *x) {
+    flux__rnn_cell *m = (flux__rnn_cell *)self;
+    flux_tensor *s[2] = { NULL, NULL }, *in = flux__cell_input(self, m, x, false, s);
+    if (!in) return NULL;
+    bool vector = in->ndim == 1;
+    flux__cell_step(m, flux__cell_project(m, vector ? flux_unsqueeze(in, 1) : in), s);
+    return flux__with_states(vector && s[0] ? flux_reshape(s[0], s[0]->dim[0]) : s[0], flux__cell_rows[m->kind].states, s, vector);
+}
+
+static const flux_layer_type *flux__cell_type(int kind);
+
+/* Steps 0 to T-1 of x (in x T x N): the outputs as out x T x N. */
+static flux_tensor *flux__cell_sequence(const flux__rnn_cell *m, flux_tensor *x, flux_tensor **s) {
+    int64_t in = x->dim[0], steps = x->dim[1], n = flux_dim(x, 2), flat[2] = { in, n * steps };
+    int64_t gates = m->Wi->dim[0], out = m->Wh->dim[1], three[3] = { gates, n, steps }, one[2] = { gates, n };
+    flux_tensor **y = (flux_tensor **)flux__malloc((size_t)steps * sizeof *y), *all = NULL;
+    if (!y) return NULL;
+    if (x->ndim == 2) x = flux_unsqueeze(x, 2);
+    x = flux_reshape_to(flux_permute(x, 0, 2, 1), flux__shape(flat, 2));
+    flux_tensor *g = flux_reshape_to(flux__cell_project(m, x), flux__shape(three, 3));
+    bool ok = g != NULL;
+    for (int64_t t = 0; t < steps && ok; t++) {
+        flux__cell_step(m, flux_reshape_to(flux_slice(g, 2, t, t + 1), flux__shape(one, 2)), s);
+        y[t] = flux_reshape(s[0], out, n, 1);
+        ok = y[t] != NULL;
+    }
+    if (ok && steps <= INT_MAX) all = flux_permute(flux__cat_many(2, (int)steps, y), 0, 2, 1);
+    FLUX_FREE(y);
+    return all;
+}
+
+/* Any cell: y, state... = cell(x), then cell(x, state...). */
+static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor *x, flux_tensor **s, int *nstates) {
+    int given = flux_count(x) - 1;
+    flux_tensor *in = flux_nth(x, 0), *all = NULL;
+    flux__words line = flux__line_of(self);
+    flux__text got = flux__describe(in);
+    if (given > 7) return (flux_tensor *)flux__fail("%s takes at most 7 states, got %d", line.s, given);
+    if (in->ndim < 2 || in->dim[1] < 1) return (flux_tensor *)flux__fail("%s takes features x steps (x batch), got %s", line.s, got.s);
+    for (int i = 0; i < given; i++) s[i + 1] = flux_nth(x, i + 1);
+    flux_tensor **y = (flux_tensor **)flux__malloc((size_t)in->dim[1] * sizeof *y);
+    bool ok = y != NULL;
+    for (int64_t t = 0; t < in->dim[1] && ok; t++) {
+        s[0] = flux_select(in, 1, t);
+        flux_tensor *r = s[0] ? flux_call_all(cell, given + 1, s) : NULL;
+        int n = flux_count(r);
+        if (r && (n < 2 || n > 8 || (given && n != given + 1)))
+            r = (flux_tensor *)flux__fail("%s: its cell gave %d tensors; it is to give its output and its state%s", line.s, n,
+                                          given ? ", as many as it takes" : "");
+        given = n - 1;
+        for (int i = 0; i < n && r; i++) s[i] = flux_nth(r, i);
+        y[t] = r ? flux_unsqueeze(s[0], 1) : NULL;
+        ok = y[t] != NULL;
+    }
+    if (ok) all = flux__cat_many(1, (int)in->dim[1], y);
+    if (y) FLUX_FREE(y);
+    *nstates = given;
+    return all;
+}
+
+static flux_tensor *flux__recurrent_call(flux_layer *self, flux_tensor *x) {
+    flux__recurrent *m = (flux__recurrent *)self;
+    const flux__rnn_cell *cell = (const flux__rnn_cell *)m->cell;
+    flux_tensor *s[9] = { NULL }, *y, *in;
+    int n = 0, kind = 0;
+    while (kind < FLUX__CELLS && m->cell->type != flux__cell_type(kind)) kind++;
+    if (kind == FLUX__CELLS) {
+        y = flux__recur(self, m->cell, x, s, &n);
+        return y && m->return_state ? flux__with_states(y, n, s + 1, false) : y;
+    }
+    in = flux__cell_input(self, cell, x, true, s);
+    y = in ? flux__cell_sequence(cell, in, s) : NULL;
+    if (y && in->ndim == 2) y = flux_reshape(y, y->dim[0], y->dim[1]);
+    return y && m->return_state ? flux__with_states(y, flux__cell_rows[kind].states, s, in->ndim == 2) : y;
+}
+
+static size_t flux__cell_text(flux_layer *self, char *out, size_t n) {
+    bool whole = self->type->call == flux__recurrent_call;
+    flux__rnn_cell *m = whole ? (flux__rnn_cell *)((flux__recurrent *)self)->cell : (flux__rnn_cell *)self;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "%s(%lld => %lld", self->type->name, (long long)m->Wi->dim[1], (long long)m->Wh->dim[1]);
+    if (m->kind == FLUX__RNN) flux__say(&l, ", %s", m->activation ? flux__fn_name(m->activation) : "identity");
+    flux__say(&l, m->bias ? ")" : "; bias=false)");
+    return flux__line_out(&l, out, n);
+}
+
+static const flux_layer_type *flux__cell_type(int kind) {
+    typedef flux__rnn_cell flux__t;
+    static const flux_field fields[] = { FLUX_PARAM(Wi), FLUX_PARAM(Wh), FLUX_PARAM(bias), FLUX_PARAM(Wh_h), { NULL, FLUX__END, 0, 0 } };
+#define FLUX__CELL_TYPE(name) { name, flux__cell_call, sizeof(flux__rnn_cell), fields, flux__cell_text }
+    static const flux_layer_type types[FLUX__CELLS] = { FLUX__CELL_TYPE("RNNCell"), FLUX__CELL_TYPE("LSTMCell"),
+                                                        FLUX__CELL_TYPE("GRUCell"), FLUX__CELL_TYPE("GRUv3Cell") };
+    return &types[kind];
+}
+
+static const flux_layer_type *flux__recurrent_type(int kind) {    /* FLUX__CELLS: of any cell */
+    typedef flux__recurrent flux__t;
+    static const flux_field fields[] = { FLUX_CHILD(cell), { NULL, FLUX__END, 0, 0 } };
+#define FLUX__RECURRENT_TYPE(name, text) { name, flux__recurrent_call, sizeof(flux__recurrent), fields, text }
+    static const flux_layer_type types[FLUX__CELLS + 1] = {
+        FLUX__RECURRENT_TYPE("RNN", flux__cell_text), FLUX__RECURRENT_TYPE("LSTM", flux__cell_text),
+        FLUX__RECURRENT_TYPE("GRU", flux__cell_text), FLUX__RECURRENT_TYPE("GRUv3", flux__cell_text),
+        FLUX__RECURRENT_TYPE("Recurrence", NULL) };
+    return &types[kind];
+}
+
+static flux_layer *flux__cell_new(int kind, bool whole, flux_recurrent_opts o) {
+    flux__rnn_cell m;
+    flux__recurrent all;
+    char call[16];
+    memset(&m, 0, sizeof m);
+    memset(&all, 0, sizeof all);
+    snprintf(call, sizeof call, "%s%s", flux__cell_rows[kind].call, whole ? "" : "cell");
+    int64_t size[2] = { o.in, o.out }, wi[2] = { flux__cell_rows[kind].gates * o.out, o.in },
+            wh[2] = { flux__cell_rows[kind].own_gates * o.out, o.out };
+    m.kind = kind;
+    m.activation = o.activation || kind != FLUX__RNN ? o.activation : flux_tanh;
+    if (!flux__check_sizes(call, 2, size) || !flux__check_activation(call, &m.activation)) return NULL;
+    if (o.out > INT64_MAX / 4) return (flux_layer *)flux__fail("%s: size 1 is %lld", call, (long long)o.out);
+    if (o.activation && kind != FLUX__RNN)
+        return (flux_layer *)flux__fail("%s: .activation is for rnn; here they are sigmoid and tanh", call);
+    if (o.return_state && !whole) return (flux_layer *)flux__fail("%s: .return_state is for %s; a cell always gives it", call, flux__cell_rows[kind].call);
+    int h = flux__hide();
+    flux_init_fn init = o.init ? o.init : flux_glorot_uniform, own = o.init_recurrent ? o.init_recurrent : flux_glorot_uniform;
+    m.Wi = flux__make_weight(call, init, flux__shape(wi, 2));
+    m.Wh = m.Wi ? flux__make_weight(call, own, flux__shape(wh, 2)) : NULL;
+    if (kind == FLUX__GRUV3 && m.Wh) wh[0] = o.out, m.Wh_h = flux__make_weight(call, own, flux__shape(wh, 2));
+    m.bias = m.Wh ? flux__make_bias(o.bias, flux__shape(wi, 1), (flux_dtype)m.Wi->dtype) : NULL;
+    bool good = m.Wh && (m.Wh_h || kind != FLUX__GRUV3) && (m.bias || o.bias == FLUX_OFF);
+    flux_layer *y = good ? flux__layer_new(flux__cell_type(kind), &m) : NULL;
+    all.cell = y;
+    all.return_state = o.return_state;
+    if (y && whole) y = flux__layer_new(flux__recurrent_type(kind), &all);
+    return (flux_layer *)flux__reveal_object(h, y);
+}
+
+#define FLUX__DEFINE_RECURRENT(name, kind)                                                                     \
+    FLUX_DEF flux_layer *flux_##name##_with(flux_recurrent_opts o) { return flux__cell_new(kind, true, o); }   \
+    FLUX_DEF flux_layer *flux_##name##cell_with(flux_recurrent_opts o) { return flux__cell_new(kind, false, o); }
+FLUX__DEFINE_RECURRENT(rnn, FLUX__RNN)
+FLUX__DEFINE_RECURRENT(lstm, FLUX__LSTM)
+FLUX__DEFINE_RECURRENT(gru, FLUX__GRU)
+FLUX__DEFINE_RECURRENT(gruv3, FLUX__GRUV3)
+
+FLUX_DEF flux_layer *flux_recurrence_with(flux_recurrence_opts o) {
+    flux__recurrent m;
+    memset(&m, 0, sizeof m);
+    if (!o.cell) return (flux_layer *)flux__null("recurrence", "cell", NULL);
+    m.cell = o.cell;
+    m.return_state = o.return_state;
+    return flux__layer_new(flux__recurrent_type(FLUX__CELLS), &m);
+}
+
+/* ---- attention */
+
+FLUX_DEF flux_tensor *flux_make_causal_mask(flux_tensor *x) {
+    if (!flux__check_operands("make_causal_mask", 1, &x)) return NULL;
+    if (x->ndim < 2) {
+        flux__text t = flux__describe(x);
+        return (flux_tensor *)flux__fail("make_causal_mask: x is features x steps (x batch), got %s", t.s);
+    }
+    int h = flux__hide();
+    flux_tensor *key = flux__iota(x->dim[1], 0), *query = flux__iota(x->dim[1], 1);
+    return flux__reveal(h, flux__move(flux_le(key, query), x->device));
+}
+
+/* x (features x steps x N) as (a head's features) x steps x heads x N. */
+static flux_tensor *flux__heads(flux_tensor *x, int n) {
+    return flux_permute(flux_reshape(x, x->dim[0] / n, n, x->dim[1], flux_dim(x, 2)), 0, 2, 1, 3);
+}
+
+static flux_tensor *flux__three_dims(flux_tensor *x) { return x->ndim == 2 ? flux_unsqueeze(x, 2) : x; }
+
+static bool flux__check_attention(const char *call, flux_attention_opts *o, bool scores) {
+    flux_tensor *xs[3] = { o->q, o->k, o->v };
+    int n = scores ? 2 : 3, heads = o->nheads;
+    static const char *const names[] = { "q", "k", "v" };
+    for (int i = 0; i < n; i++) {
+        if (!xs[i]) return flux__null(call, names[i], NULL), false;
+        if (xs[i]->op == FLUX__TUPLE || xs[i]->ndim < 2 || xs[i]->ndim > 3 || !flux__dtypes[xs[i]->dtype].real) {
+            flux__text t = flux__describe(xs[i]);
+            flux__fail("%s: %s is floating features x steps (x batch), got %s", call, names[i], xs[i]->op == FLUX__TUPLE ? "a tuple" : t.s);
+            return false;
+        }
+    }
+    if (!flux__check_operands(call, n, xs)) return false;
+    flux__text a = flux__describe(xs[0]), b = flux__describe(xs[1]), c = flux__describe(xs[n - 1]);
+    if (heads < 1 || xs[0]->dim[0] % heads || xs[n - 1]->dim[0] % heads)
+        flux__fail("%s: %d heads can't share the features of %s and %s evenly", call, heads, a.s, c.s);
+    else if (xs[0]->dim[0] != xs[1]->dim[0] || flux_dim(xs[0], 2) != flux_dim(xs[1], 2))
+        flux__fail("%s: q is %s, k is %s: their features and batch must be the same", call, a.s, b.s);
+    else if (xs[1]->dim[1] != xs[n - 1]->dim[1] || flux_dim(xs[1], 2) != flux_dim(xs[n - 1], 2))
+        flux__fail("%s: k is %s, v is %s: their steps and batch must be the same", call, b.s, c.s);
+    else if (o->mask && (o->mask->op == FLUX__TUPLE || o->mask->dtype != FLUX_BOOL))
+        flux__fail("%s: .mask must be bool, true where a key may be seen; .bias is added to the logits", call);
+    else return true;
+    return false;
+}
+
+/* A mask or bias stretches to keys x queries x heads x batch. */
+static bool flux__check_fits(const char *call, const char *name, const flux_tensor *x, const flux_tensor *logits) {
+    bool fits = !x || (x->op != FLUX__TUPLE && x->ndim <= 4);
+    for (int i = 0; fits && x && i < x->ndim; i++) fits = x->dim[i] == 1 || x->dim[i] == logits->dim[i];
+    if (fits) return true;
+    flux__text t = flux__describe(x), want = flux__describe(logits);
+    flux__fail("%s: %s is %s, the scores (keys x queries x heads x batch) are %s", call, name, t.s, want.s);
+    return false;
+}
+
+/* softmax over the keys of k'q / sqrt(a head's features). A product in half precision is kept small by q. */
+static flux_tensor *flux__attention_scores(const char *call, const flux_attention_opts *o) {
+    flux_tensor *q = flux__heads(flux__three_dims(o->q), o->nheads), *k = flux__heads(flux__three_dims(o->k), o->nheads);
+    if (!q || !k) return NULL;
+    double scale = 1 / sqrt((double)q->dim[0]);
+    bool half = q->dtype == FLUX_F16;
+    flux_tensor *l = flux_matmul(flux_transpose(k), half ? flux_mul(q, scale) : q);
+    if (l && !half) l = flux_mul(l, scale);
+    if (!l || !flux__check_fits(call, ".bias", o->bias, l) || !flux__check_fits(call, ".mask", o->mask, l)) return NULL;
+    if (o->bias) l = flux_add(l, flux_to_dtype(o->bias, (flux_dtype)l->dtype));
+    if (o->mask && l) l = flux_where(o->mask, l, -HUGE_VAL);
+    l = l ? (flux_softmax)(l) : NULL;
+    return o->drop && l ? flux_call_layer(o->drop, l) : l;
+}
+
+FLUX_DEF flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts o) {
+    const char *call = "dot_product_attention_scores";
+    if (!o.nheads) o.nheads = 1;
+    if (!flux__check_attention(call, &o, true)) return NULL;
+    int h = flux__hide();
+    return flux__reveal(h, flux__attention_scores(call, &o));
+}
+
+FLUX_DEF flux_tensor *flux_dot_product_attention_with(flux_attention_opts o) {
+    const char *call = "dot_product_attention";
+    if (!o.nheads) o.nheads = 1;
+    if (!flux__check_attention(call, &o, false)) return NULL;
+    int h = flux__hide();
+    flux_tensor *a = flux__attention_scores(call, &o), *y = NULL, *both[2];
+    if (a) y = flux_permute(flux_matmul(flux__heads(flux__three_dims(o.v), o.nheads), a), 0, 2, 1, 3);
+    flux_shape s = flux__dims(o.q);
+    s.dim[0] = o.v->dim[0];
+    both[0] = y ? flux_reshape_to(y, s) : NULL;
+    both[1] = a;
+    return flux__reveal(h, both[0] ? flux_tuple_of(2, both) : NULL);
+}
+
+typedef struct flux__dropout { flux_layer base; double p; flux_shape dims; } flux__dropout;
+
+typedef struct flux__mha {
+    flux_layer base, *q_proj, *k_proj, *v_proj, *attn_drop, *out_proj;
+    int nheads;
+    bool causal, alone;
+} flux__mha;
+
+static flux_tensor *flux__mha_call(flux_layer *self, flux_tensor *x) {
+    flux__mha *m = (flux__mha *)self;
+    int n = flux_count(x);
+    flux_attention_opts o;
+    memset((void *)&o, 0, sizeof o);
+    flux__words line = flux__line_of(self);
+    if (n > 4) return (flux_tensor *)flux__fail("%s takes x, or q and kv, or q, k, v and perhaps a mask, got %d inputs", line.s, n);
+    flux_tensor *in[3] = { flux_nth(x, 0), flux_nth(x, n > 1 ? 1 : 0), flux_nth(x, n > 2 ? 2 : n - 1) };
+    for (int i = 0; i < 3; i++)
+        if (in[i]->ndim < 2 || in[i]->ndim > 3) {
+            flux__text got = flux__describe(in[i]);
+            return (flux_tensor *)flux__fail("%s takes features x steps (x batch), got %s", line.s, got.s);
+        }
+    o.q = flux_call_layer(m->q_proj, in[0]);
+    o.k = flux_call_layer(m->k_proj, in[1]);
+    o.v = flux_call_layer(m->v_proj, in[2]);
+    if (n > 3 && flux_nth(x, 3)->dtype != FLUX_BOOL) o.bias = flux_nth(x, 3);
+    else if (n > 3) o.mask = flux_nth(x, 3);
+    if (!o.q || !o.k || !o.v) return NULL;
+    if (m->causal && o.q->dim[1] != o.k->dim[1]) {
+        flux__text a = flux__describe(o.q), b = flux__describe(o.k);
+        return (flux_tensor *)flux__fail("%s: a causal mask needs as many keys as queries, got %s and %s", line.s, b.s, a.s);
+    }
+    if (m->causal) o.mask = o.mask ? flux_and(o.mask, flux_make_causal_mask(o.q)) : flux_make_causal_mask(o.q);
+    o.nheads = m->nheads;
+    o.drop = m->attn_drop;
+    flux_tensor *both = flux_dot_product_attention_with(o), *y = both ? flux_call_layer(m->out_proj, flux_nth(both, 0)) : NULL;
+    if (!y || m->alone) return y;
+    flux_tensor *out[2] = { y, flux_nth(both, 1) };
+    return flux_tuple_of(2, out);
+}
+
+static size_t flux__mha_text(flux_layer *self, char *out, size_t n) {
+    const flux__mha *m = (const flux__mha *)self;
+    const flux__dense_layer *q = (const flux__dense_layer *)m->q_proj, *k = (const flux__dense_layer *)m->k_proj,
+                            *v = (const flux__dense_layer *)m->v_proj, *y = (const flux__dense_layer *)m->out_proj;
+    long long in[3] = { q->weight->dim[1], k->weight->dim[1], v->weight->dim[1] };
+    long long qk = q->weight->dim[0], vd = v->weight->dim[0], o = y->weight->dim[0];
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, in[0] == in[1] && in[0] == in[2] ? "MultiHeadAttention(%lld" : "MultiHeadAttention((%lld, %lld, %lld)", in[0], in[1], in[2]);
+    if (in[0] != in[1] || in[0] != in[2] || qk != in[0] || vd != qk || o != qk) {
+        flux__say(&l, qk == vd ? " => %lld" : " => (%lld, %lld)", qk, vd);
+        flux__say(&l, " => %lld", o);
+    }
+    flux__say(&l, "; nheads=%d", m->nheads);
+    if (q->bias) flux__say(&l, ", bias=true");
+    if (m->attn_drop && ((const flux__dropout *)m->attn_drop)->p > 0)
+        flux__say(&l, ", dropout_prob=%.10g", ((const flux__dropout *)m->attn_drop)->p);
+    flux__say(&l, m->causal ? ", causal=true)" : ")");
+    return flux__line_out(&l, out, n);
+}
+FLUX_LAYER_TEXT(flux__mha, "MultiHeadAttention", flux__mha_call, flux__mha_text, FLUX_CHILD(q_proj), FLUX_CHILD(k_proj),
+                FLUX_CHILD(v_proj), FLUX_CHILD(attn_drop), FLUX_CHILD(out_proj))
+
+FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o) {
+    flux__mha m;
+    flux_dense_opts d;
+    flux_dropout_opts drop;
+    const char *call = "multiheadattention";
+    memset(&m, 0, sizeof m);
+    memset((void *)&d, 0, sizeof d);
+    memset((void *)&drop, 0, sizeof drop);
+    int64_t in = o.in, qk = o.qk ? o.qk : in, v = o.v ? o.v : qk, out = o.out ? o.out : in;
+    int64_t size[6] = { in, qk, v, out, o.k_in ? o.k_in : in, o.v_in ? o.v_in : in };
+    m.nheads = o.nheads ? o.nheads : 8;
+    m.causal = o.causal;
+    m.alone = o.scores == FLUX_OFF;
+    if (!flux__check_sizes(call, 6, size)) return NULL;
+    if (m.nheads < 1 || qk % m.nheads || v % m.nheads)
+        return (flux_layer *)flux__fail("%s: %d heads can't share %lld query and %lld value features evenly", call, m.nheads,
+                                        (long long)qk, (long long)v);
+    int h = flux__hide();
+    d.bias = o.bias ? FLUX_ON : FLUX_OFF;
+    d.init = o.init;
+    d.in = in, d.out = qk, m.q_proj = flux_dense_with(d);
+    d.in = size[4], m.k_proj = flux_dense_with(d);
+    d.in = size[5], d.out = v, m.v_proj = flux_dense_with(d);
+    d.in = v, d.out = out, m.out_proj = flux_dense_with(d);
+    drop.p = o.dropout;
+    m.attn_drop = flux_dropout_with(drop);
+    bool good = m.q_proj && m.k_proj && m.v_proj && m.out_proj && m.attn_drop;
+    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__mha_type(), &m) : NULL);
+}
+
 /* ---------------- LayerNorm */
 
 static flux_reduce_opts flux__over(flux_tensor *x, const flux_shape *dims) {
@@ -12548,8 +13296,6 @@ FLUX_DEF flux_layer *flux_layernorm_with(flux_layernorm_opts o) {
 }
 
 /* ---------------- Dropout and AlphaDropout */
-
-typedef struct flux__dropout { flux_layer base; double p; flux_shape dims; } flux__dropout;
 
 /* Which numbers of x are kept, each with probability 1-p; equal along the dims that
    are not named. */
