@@ -54,6 +54,7 @@
        FLUX_EAGER=1          compute each operation when it is called: same numbers, for a debugger
        FLUX_ERROR=abort      stop in the debugger at the first error
        FLUX_LOG=level        error, warn, info (default), debug; or "schedule" to list kernels as they are planned
+       FLUX_TRACE=file.json  what ran when, a kernel an event, for ui.perfetto.dev
        FLUX_GPU_BACKEND      CUDA, AMDGPU, Metal or CPU: overrides LocalPreferences.toml
        FLUX_PREFERENCES      path of the preferences file, in place of LocalPreferences.toml
        FLUX_ASCII=1          print x and s in place of the Unicode signs
@@ -288,6 +289,8 @@ FLUX_API const char *flux_dtype_name(flux_dtype t);               /* "f32", ... 
 FLUX_API size_t flux_dtype_size(flux_dtype t);                    /* bytes an element */
 FLUX_API flux_tensor *flux_eval(flux_tensor *x);                  /* computes it now; returns it, NULL on error */
 FLUX_API int flux_eval_all(int n, flux_tensor *const *xs);        /* several at once; 0: done */
+/* The kernels that computing x takes, as Graphviz text for `dot -Tsvg`, to a file (NULL: stdout). Computes nothing; 0: done. */
+FLUX_API int flux_graph_dot(flux_tensor *x, const char *path);
 FLUX_API void flux_print_tensor(flux_tensor *x);                  /* to stdout */
 FLUX_API void flux_print_layer(flux_layer *m);
 FLUX_API void flux_print_loader(flux_loader *l);
@@ -814,7 +817,8 @@ FLUX_API flux_tensor *flux_normalise(flux_tensor *x, flux_shape dims, double eps
 
 /* ------------------------------------------------------------------ losses
    loss(y_predicted, y, options): the mean over all elements, or over the batch where a formula sums over classes.
-   .agg = FLUX_SUM sums, FLUX_NONE leaves them. Shapes must agree. Formulas: Flux.Losses. */
+   .agg = FLUX_SUM sums, FLUX_NONE leaves them. Shapes must agree; where a formula sums over classes, y may also be
+   integer labels, yhat's shape without the class dimension. Formulas: Flux.Losses. */
 
 typedef enum flux_agg { FLUX_MEAN, FLUX_SUM, FLUX_NONE } flux_agg;
 typedef struct flux_loss_opts {
@@ -827,6 +831,10 @@ typedef struct flux_loss_opts {
     double margin FLUX__ZERO;             /* siamese_contrastive_loss: 1 */
     double smooth FLUX__ZERO;             /* dice_coeff_loss: 1 */
     double beta FLUX__ZERO;               /* tversky_loss: 0.7 */
+    flux_tensor *weights FLUX__ZERO;      /* of the classes; the mean is then the weighted one */
+    flux_switch ignore FLUX__ZERO;        /* FLUX_ON, or an .ignore_index that is not 0: samples with this label don't count */
+    int64_t ignore_index FLUX__ZERO;
+    flux_tensor *lengths FLUX__ZERO;      /* ctc_loss: each sample's steps, integers; default all */
     FLUX__DUMMY
 } flux_loss_opts;
 #define FLUX__LOSSES(X)                                                                              \
@@ -851,6 +859,10 @@ typedef struct flux_loss_opts {
     FLUX_API flux_tensor *flux_##name(flux_tensor *yhat, flux_tensor *y);       \
     FLUX_API flux_tensor *flux_##name##_with(flux_loss_opts o);
 FLUX__LOSSES(FLUX__DECLARE_LOSS)
+/* -log of the probability of the labels, steps being free to repeat one or to give none, which is the last class: yhat is
+   classes x steps (x batch) before softmax, y labels (x batch), a target's unused end being -1. */
+FLUX_API flux_tensor *flux_ctc_loss(flux_tensor *yhat, flux_tensor *y);
+FLUX_API flux_tensor *flux_ctc_loss_with(flux_loss_opts o);
 FLUX_API flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim);  /* y (1-a) + a/size(y, dim); dim -1: binary, a/2 */
 
 /* ------------------------------------------------------------------ gradients */
@@ -1157,6 +1169,7 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define flux_focal_loss(...) FLUX__LOSS(flux_focal_loss_with, __VA_ARGS__)
 #define flux_binary_focal_loss(...) FLUX__LOSS(flux_binary_focal_loss_with, __VA_ARGS__)
 #define flux_siamese_contrastive_loss(...) FLUX__LOSS(flux_siamese_contrastive_loss_with, __VA_ARGS__)
+#define flux_ctc_loss(...) FLUX__LOSS(flux_ctc_loss_with, __VA_ARGS__)
 #endif
 
 #define flux_sum(...) FLUX__REDUCE(flux_sum_over, __VA_ARGS__)
@@ -1246,6 +1259,7 @@ FLUX__NUMBERS(flux_pow) FLUX__NUMBERS(flux_max2) FLUX__NUMBERS(flux_min2) FLUX__
 FLUX__NUMBERS(flux_ne) FLUX__NUMBERS(flux_lt) FLUX__NUMBERS(flux_le) FLUX__NUMBERS(flux_gt) FLUX__NUMBERS(flux_ge)
 #define FLUX__LOSS_CPP(name) inline flux_tensor *flux_##name(flux_loss_opts o) { return flux_##name##_with(o); }
 FLUX__LOSSES(FLUX__LOSS_CPP)
+FLUX__LOSS_CPP(ctc_loss)
 #if defined(__clang__)
 #  pragma clang diagnostic pop
 #endif
@@ -2673,10 +2687,13 @@ static void flux__thread_free(void *state) {
     FLUX_FREE(t);
 }
 
+static void flux__trace_close(void);
+
 FLUX_DEF void flux_shutdown(void) {
     flux__thread *t = (flux__thread *)flux__tls_get();
     if (t) flux__thread_free(t);
     flux__threads_stop();
+    flux__trace_close();
     flux__mutex_lock(&flux__arena_lock);
     for (int b = 0; b < FLUX__BACKENDS; b++)
         for (int i = 0; i < FLUX__MAX_IDS; i++) {
@@ -2972,6 +2989,8 @@ X(SIGMOID,      sigmoid,    1, F, FLUX__F(sigmoid)(a),                          
 X(SOFTPLUS,     softplus,   1, F, FLUX__F(softplus)(a),                          flux_mul(g, flux_sigmoid(a)), 0, 0)  \
 X(RELU,         relu,       1, N, FLUX__IF(a <= FLUX__K(0), FLUX__K(0), a),      flux_where(flux_gt(y, 0.0), g, 0.0), 0, 0) \
 X(LERP,         lerp,       3, F, a + c * (b - a),                               flux_mul(g, flux_sub(1, c)), flux_mul(g, c), flux_mul(g, flux_sub(b, a))) \
+X(GELU,         gelu,       1, F, FLUX__K(0.5) * a * (FLUX__K(1) + FLUX__F(tanh)(a * (FLUX__K(0.7978845608028654) + FLUX__K(0.0356774081363001) * a * a))), \
+                                                                                 flux__grad_gelu(g, a), 0, 0)         \
 X(FMA,          fma,        3, N, a * b + c,                                     flux_mul(g, b), flux_mul(g, a), g)
 
 /* Activations that are one formula but have a longer gradient: value by formula, gradient by composing the above. */
@@ -4527,6 +4546,14 @@ static flux_tensor *flux__grad_pow_b(flux_tensor *g, flux_tensor *a, flux_tensor
     return flux_mul(g, flux_where(flux_gt(a, 0.0), flux_mul(y, flux_log(a)), 0.0));
 }
 
+/* gelu is one row because what lies between would be stored for the gradient, which from x alone is as quick. */
+static flux_tensor *flux__grad_gelu(flux_tensor *g, flux_tensor *x) {
+    flux_tensor *c = flux_clamp(x, -10, 10), *cc = flux_square(c);
+    flux_tensor *t = flux_tanh(flux_mul(c, flux_add(flux_mul(cc, 0.0356774081363001), 0.7978845608028654)));
+    flux_tensor *slope = flux_mul(flux_sub(1, flux_square(t)), flux_add(flux_mul(cc, 3 * 0.0356774081363001), 0.7978845608028654));
+    return flux_mul(flux_mul(g, 0.5), flux_add(flux_add(t, 1), flux_mul(x, slope)));
+}
+
 /* One row of the table: the gradients by a, b, c that are needed (bits of need), at the result's shape. */
 static void flux__row_gradient(flux_tensor *y, flux_tensor *g, unsigned need, flux_tensor **out) {
     flux_tensor *a = y->in[0], *b = y->nin > 1 ? y->in[1] : NULL, *c = y->nin > 2 ? y->in[2] : NULL;
@@ -4723,7 +4750,8 @@ typedef struct flux__walk {
     int *more_of;                         /* contributions to the gradient beside grad, the last one first */
     flux__more *more;
     int nmore, more_room;
-    flux_tensor *cat;                     /* the last one made of slices' gradients */
+    flux_tensor *cat[8];                  /* made of slices' gradients: the last ones */
+    int ncat;
     bool *wanted;                         /* depends on something asked for */
     int n, room;
     flux_tensor **stack;
@@ -4908,7 +4936,8 @@ static flux_tensor *flux__join_slices(flux__walk *w, int n, flux_tensor **xs) {
         part[count++] = slab[i].x;
         at = gap.dim[dim] < 0 ? -1 : slab[i].start + slab[i].x->dim[dim];
     }
-    if (slab && part && at >= 0) w->cat = y = flux__cat_many(dim, count, part);
+    if (slab && part && at >= 0) y = flux__cat_many(dim, count, part);
+    if (y && dim > 0 && dim == y->ndim - 1) w->cat[w->ncat++ & 7] = y;
     if (slab) FLUX_FREE(slab);
     if (part) FLUX_FREE(part);
     return y;
@@ -4938,8 +4967,8 @@ static int flux__cat_run(const flux_tensor *c, int n, flux_tensor **xs) {
 static flux_tensor *flux__cat_columns(flux__walk *w, int n, flux_tensor **xs) {
     flux_shape s = flux__dims(xs[0]);
     int64_t offset, stride[FLUX_MAX_DIMS];
-    for (int k = w->n; k >= 0; k--) {
-        flux_tensor *c = k == w->n ? w->cat : w->node[k];
+    for (int k = w->n + 7; k >= 0; k--) {
+        flux_tensor *c = k >= w->n ? w->cat[k - w->n] : w->node[k];
         int at = flux__cat_run(c, n, xs), last = c ? c->ndim - 1 : 0;
         if (at < 0) continue;
         int64_t each = flux_dim(c->in[0], last), dims[2] = { s.dim[0], s.dim[1] * n };
@@ -5045,7 +5074,8 @@ static bool flux__backward(flux_grads *g) {
         flux__mark_wanted(&w, g);
         w.grad[w.n - 1] = flux_full_shape(flux__dims(g->loss), 1, (flux_dtype)g->loss->dtype);
         for (int k = w.n - 1; k >= 0 && ok; k--)
-            if (w.grad[k] && w.wanted[k]) ok = flux__sum_up(&w, k) && flux__walk_back(&w, k);
+            if (w.grad[k] && w.wanted[k] && w.node[k]->nin) ok = flux__sum_up(&w, k) && flux__walk_back(&w, k);
+        for (int k = w.n - 1; k >= 0 && ok; k--) ok = flux__sum_up(&w, k);   /* leaves: by now all joins are there to be used */
     }
     for (int i = 0; i < g->n && ok; i++) {
         int k = flux__walk_get(&w, g->of[i]);
@@ -5537,20 +5567,41 @@ static int flux__new_group(flux__planner *p, int node) {
     return p->ngroup++;
 }
 
-/* The group for a node: one of its users', if all is well, else a new one. Users have theirs already. */
-static int flux__choose_group(flux__planner *p, int node) {
+/* Whether all in group G that use the node do so point by point, and no circle comes of it. */
+static bool flux__may_join(flux__planner *p, int node, int G) {
+    if (!flux__fits(p, node, G, false)) return false;
+    for (int v = p->use_start[node]; v < p->use_start[node + 1]; v++) {
+        int user = p->use[v] >> 8;
+        if (user == p->group[G].product) return false;
+        if (p->group_of[user] == G && !flux__pointwise(p->g->node[user], p->use[v] & 255, p->g->node[node])) return false;
+    }
+    return flux__no_circle(p, node, G);
+}
+
+/* The group of a tensor of the same shape that is to be joined to this one by a cat: what gates share is read once. */
+static int flux__choose_sibling(flux__planner *p, int node) {
     flux_tensor *t = p->g->node[node];
-    for (int u = p->use_start[node]; u < p->use_start[node + 1]; u++) {
-        int user = p->use[u] >> 8, G = p->group_of[user];
-        bool all = true;
-        if (!flux__fits(p, node, G, false)) continue;
-        for (int v = p->use_start[node]; v < p->use_start[node + 1] && all; v++)
-            if (p->group_of[p->use[v] >> 8] == G) all = flux__pointwise(p->g->node[p->use[v] >> 8], p->use[v] & 255, t);
-        for (int v = p->use_start[node]; v < p->use_start[node + 1] && all; v++)
-            if (p->use[v] >> 8 == p->group[G].product) all = false;
-        if (all && flux__no_circle(p, node, G)) return flux__fits(p, node, G, true) ? G : -1;
+    int64_t s[FLUX_MAX_DIMS];
+    flux__dims8(t, s);
+    for (int u = p->use_start[node]; u < p->use_start[node + 1] && t->op < FLUX__ELEMENTWISE_COUNT; u++) {
+        flux_tensor *user = p->g->node[p->use[u] >> 8];
+        for (int k = 0; user->op == FLUX__CAT && k < user->nin; k++) {
+            flux_tensor *b = flux__base(user->in[k]);
+            if (flux__finished(b) || b->op >= FLUX__ELEMENTWISE_COUNT || b->index <= node) continue;
+            int G = p->group_of[b->index];
+            if (!p->group[G].reduced && flux__same8(p->group[G].full, s) && flux__may_join(p, node, G)) return G;
+        }
     }
     return -1;
+}
+
+/* The group for a node: one of its users', if all is well, else a new one. Users have theirs already. */
+static int flux__choose_group(flux__planner *p, int node) {
+    for (int u = p->use_start[node]; u < p->use_start[node + 1]; u++) {
+        int user = p->use[u] >> 8, G = p->group_of[user];
+        if (flux__may_join(p, node, G)) return flux__fits(p, node, G, true) ? G : -1;
+    }
+    return flux__choose_sibling(p, node);
 }
 
 static void flux__assign_groups(flux__planner *p) {
@@ -6061,31 +6112,88 @@ static flux__plan *flux__make_plan(flux__graph *g) {
     return plan;
 }
 
-/* FLUX_LOG=schedule: one line a kernel, as in "3. product 256x64x784 + add relu -> 256x64". */
-static void flux__log_plan(const flux__plan *plan, flux__graph *g) {
-    static const char *const kinds[] = { "fused", "product", "gather", "scatter_add", "spread", "cat", "move" };
+static const char *const flux__kernel_kinds[] = { "fused", "product", "gather", "scatter_add", "spread", "cat", "move" };
+
+static int64_t flux__out_bytes(const flux_tensor *t) { return flux__size(t) * flux__dtypes[t->dtype].size; }
+
+/* What a kernel reads and writes, each tensor counted once. */
+static int64_t flux__kernel_bytes(const flux__kernel *k, const flux__graph *g) {
+    int64_t bytes = 0;
+    for (int i = 0; i < k->noperand; i++) bytes += flux__count(&k->operand[i].shape) * flux__dtypes[k->operand[i].dtype].size;
+    for (int i = 0; i < k->nouts; i++) bytes += flux__out_bytes(g->node[k->outs[i]]);
+    return bytes;
+}
+
+/* "product 256x64 inner 784: add relu->[256x64 f32]"; short: without what is stored. */
+static void flux__kernel_words(const flux__plan *plan, const flux__graph *g, const flux__kernel *k, bool full, char *out, size_t room) {
     static const char *const reds[] = { "sum", "prod", "max", "min" };
+    flux_shape s = flux__shape(k->full, FLUX_MAX_DIMS);
+    size_t n = 0;
+#define FLUX__ADD(...) do if (n < room) n += (size_t)snprintf(out + n, room - n, __VA_ARGS__); while (0)
+    while (s.ndim > 1 && s.dim[s.ndim - 1] == 1) s.ndim--;
+    flux__text t = flux__shape_text(&s);
+    FLUX__ADD("%s %s", flux__kernel_kinds[k->kind], t.s);
+    if (k->kind == FLUX__K_MATMUL) FLUX__ADD(" inner %lld", (long long)k->mnk[2]);
+    if (k->reduced && full) FLUX__ADD(", reduced dims %#x", k->reduced);
+    FLUX__ADD(":");
+    for (int v = 0; v < k->nvalue; v++) {
+        const flux__value *line = &k->value[v];
+        if (line->kind == FLUX__V_OP) FLUX__ADD(" %s", flux__op_names[line->op]);
+        if (line->kind == FLUX__V_REDUCE) FLUX__ADD(" %s", reds[line->op]);
+        if (line->kind == FLUX__V_ARGREDUCE) FLUX__ADD(" arg");
+        if (line->out < 0 || !full) continue;
+        flux__text o = flux__describe(g->node[line->out - plan->nleaf]);
+        FLUX__ADD("->[%s%s]", o.s, plan->slot[line->out - plan->nleaf].donor >= 0 ? ", in place" : "");
+    }
+}
+
+/* FLUX_LOG=schedule: one line a kernel. */
+static void flux__log_plan(const flux__plan *plan, flux__graph *g) {
+    char words[2000];
     fprintf(stderr, "flux: schedule of %d operations in %d kernels\n", plan->nnode, plan->nkernel);
     for (int i = 0; i < plan->nkernel; i++) {
-        const flux__kernel *k = &plan->kernel[i];
-        flux_shape s = flux__shape(k->full, FLUX_MAX_DIMS);
-        while (s.ndim > 1 && s.dim[s.ndim - 1] == 1) s.ndim--;
-        flux__text t = flux__shape_text(&s);
-        fprintf(stderr, "  %2d. %s %s", i + 1, kinds[k->kind], t.s);
-        if (k->kind == FLUX__K_MATMUL) fprintf(stderr, " inner %lld", (long long)k->mnk[2]);
-        if (k->reduced) fprintf(stderr, ", reduced dims %#x", k->reduced);
-        fprintf(stderr, ":");
-        for (int v = 0; v < k->nvalue; v++) {
-            if (k->value[v].kind == FLUX__V_OP) fprintf(stderr, " %s", flux__op_names[k->value[v].op]);
-            if (k->value[v].kind == FLUX__V_REDUCE) fprintf(stderr, " %s", reds[k->value[v].op]);
-            if (k->value[v].kind == FLUX__V_ARGREDUCE) fprintf(stderr, " arg");
-            if (k->value[v].out >= 0) {
-                flux__text o = flux__describe(g->node[k->value[v].out - plan->nleaf]);
-                fprintf(stderr, "->[%s%s]", o.s, plan->slot[k->value[v].out - plan->nleaf].donor >= 0 ? ", in place" : "");
-            }
-        }
-        fprintf(stderr, "\n");
+        flux__kernel_words(plan, g, &plan->kernel[i], true, words, sizeof words);
+        fprintf(stderr, "  %2d. %s\n", i + 1, words);
     }
+}
+
+/* ---------------- FLUX_TRACE=file.json: what ran when
+   One event a kernel, in the format that chrome://tracing started and ui.perfetto.dev reads. It asks for a closing bracket
+   only in theory, so that the file of a program that crashed shows how far it came. */
+
+static flux__mutex flux__trace_lock = FLUX__MUTEX_INIT;
+static struct { FILE *file; bool known, started; } flux__trace;
+
+static bool flux__tracing(void) {
+    flux__mutex_lock(&flux__trace_lock);
+    const char *path = flux__trace.known ? NULL : flux__env("FLUX_TRACE");
+    flux__trace.known = true;
+    if (path && *path && (flux__trace.file = flux__fopen(path, "wb")) != NULL) fputs("[", flux__trace.file);
+    bool on = flux__trace.file != NULL, failed = path && *path && !on;
+    flux__mutex_unlock(&flux__trace_lock);
+    if (failed) flux__note(FLUX_LOG_WARN, "trace", true, "FLUX_TRACE=%s cannot be written: nothing is traced", path);
+    return on;
+}
+
+static void flux__trace_close(void) {
+    flux__mutex_lock(&flux__trace_lock);
+    if (flux__trace.file) fputs("\n]\n", flux__trace.file), fclose(flux__trace.file);
+    flux__trace.file = NULL;
+    flux__mutex_unlock(&flux__trace_lock);
+}
+
+/* An event from `start` until now, in seconds; its numbers are written without the locale's point. */
+static void flux__trace_event(const char *kind, const char *name, double start, int64_t bytes, const char *device) {
+    int64_t at = (int64_t)(start * 1e9), ns = (int64_t)((flux__now() - start) * 1e9);
+    unsigned thread = (unsigned)((uintptr_t)flux__self() >> 6 & 0xffff);
+    flux__mutex_lock(&flux__trace_lock);
+    if (flux__trace.file) {
+        fprintf(flux__trace.file, "%s\n{\"ph\":\"X\",\"pid\":1,\"tid\":%u,\"cat\":\"%s\",\"name\":\"%s\",\"ts\":%lld.%03d,\"dur\":%lld.%03d,"
+                "\"args\":{\"bytes\":%lld,\"device\":\"%s\"}}", flux__trace.started ? "," : "", thread, kind, name, (long long)(at / 1000),
+                (int)(at % 1000), (long long)(ns / 1000), (int)(ns % 1000), (long long)bytes, device);
+        flux__trace.started = true;
+    }
+    flux__mutex_unlock(&flux__trace_lock);
 }
 
 /* ---------------- the cache of plans */
@@ -6153,6 +6261,19 @@ typedef struct flux__run {
 } flux__run;
 
 static int flux__kernel_run(flux__run *r, flux__kernel *k);
+
+/* Runs a kernel with an eye on the clock; a device is waited for, or its time would be the next kernel's. */
+static int flux__kernel_trace(flux__run *r, flux__kernel *k) {
+    char words[300], device[64];
+    double start = flux__now();
+    int rc = flux__kernel_run(r, k);
+    flux_device d = r->plan->slot[k->outs[0]].device;
+    if (d.backend != 0) flux_synchronise_device(d);
+    flux__kernel_words(r->plan, r->g, k, false, words, sizeof words);
+    snprintf(device, sizeof device, "%s:%d", flux_device_backend(d), d.id);
+    flux__trace_event("kernel", words, start, flux__kernel_bytes(k, r->g), device);
+    return rc;
+}
 static void flux__kernel_extra(const flux__run *r, const flux__kernel *k, size_t *bytes);
 static bool flux__kernels_prepare(const flux__plan *plan);
 
@@ -6226,7 +6347,11 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     r.buffer = (flux__buffer **)flux__zalloc(n * sizeof *r.buffer);
     r.ptr = (void **)flux__zalloc((size_t)(plan->nleaf + plan->nnode + 1) * sizeof *r.ptr);
     bool ok = r.buffer && r.ptr && flux__allocate(&r) && flux__allocate_extra(&r);
-    for (int k = 0; k < plan->nkernel && ok; k++) ok = flux__kernel_run(&r, &plan->kernel[k]) == 0;
+    bool trace = flux__tracing();
+    double start = trace ? flux__now() : 0;
+    for (int k = 0; k < plan->nkernel && ok; k++)
+        ok = (trace ? flux__kernel_trace(&r, &plan->kernel[k]) : flux__kernel_run(&r, &plan->kernel[k])) == 0;
+    if (trace) flux__trace_event("plan", "evaluate", start, 0, "");
     if (ok) flux__settle_nodes(&r);
     for (int i = 0; r.buffer && i < plan->nnode; i++) flux__buffer_release(r.buffer[i]);
     for (int i = 0; i < 3; i++)
@@ -6307,6 +6432,55 @@ FLUX_DEF int flux_eval_all(int n, flux_tensor *const *xs) {
 FLUX_DEF flux_tensor *flux_eval(flux_tensor *x) {
     if (!x) return (flux_tensor *)flux__null("eval", "x", x);
     return flux_eval_all(1, &x) == 0 ? x : NULL;
+}
+
+/* ---------------- a schedule as a picture */
+
+static void flux__dot_kernels(FILE *f, const flux__plan *plan, flux__graph *g, const int *maker) {
+    char words[240];
+    for (int i = 0; i < plan->nkernel; i++) {
+        const flux__kernel *k = &plan->kernel[i];
+        flux__kernel_words(plan, g, k, false, words, sizeof words);
+        fprintf(f, "  k%d [label=\"%d. %s\"];\n", i, i + 1, words);
+        for (int j = 0; j < k->noperand; j++) {
+            int src = k->operand[j].src;
+            flux__text t = flux__describe(src < plan->nleaf ? g->leaf[src] : g->node[src - plan->nleaf]);
+            bool again = false;
+            for (int e = 0; e < j; e++) again = again || k->operand[e].src == src;
+            if (again) continue;
+            if (src < plan->nleaf) fprintf(f, "  l%d [label=\"%s\" shape=ellipse];\n  l%d -> k%d;\n", src, t.s, src, i);
+            else fprintf(f, "  k%d -> k%d [label=\"%s\"];\n", maker[src - plan->nleaf], i, t.s);
+        }
+    }
+}
+
+/* The plan that computing x would run, as Graphviz text. Nothing is computed. */
+static bool flux__dot_write(FILE *f, flux_tensor *x) {
+    flux__graph g;
+    flux__graph_start(&g);
+    flux__graph_visit(&g, flux__base(x));
+    if (g.ok && g.nnode) g.flag[flux__base(x)->index] |= FLUX__ROOT;
+    if (g.ok && g.nnode) flux__set_flags(&g), flux__graph_key(&g);
+    flux__plan *plan = g.ok && g.nnode ? flux__find_plan(&g) : NULL;
+    int *maker = plan ? (int *)flux__zalloc((size_t)plan->nnode * sizeof *maker) : NULL;
+    bool ok = g.ok && (!g.nnode || maker);
+    fputs("digraph schedule {\n  node [shape=box fontname=monospace fontsize=10];\n  edge [fontname=monospace fontsize=9];\n", f);
+    for (int i = 0; maker && i < plan->nkernel; i++)
+        for (int j = 0; j < plan->kernel[i].nouts; j++) maker[plan->kernel[i].outs[j]] = i;
+    if (maker) flux__dot_kernels(f, plan, &g, maker);
+    fputs("}\n", f);
+    if (maker) FLUX_FREE(maker);
+    flux__graph_free(&g);
+    return ok;
+}
+
+FLUX_DEF int flux_graph_dot(flux_tensor *x, const char *path) {
+    if (!flux__check_operands("graph_dot", 1, &x)) return -1;
+    FILE *f = path ? flux__fopen(path, "wb") : stdout;
+    if (!f) return flux__fail("graph_dot: cannot open %s: %s", path, strerror(errno)), -1;
+    bool ok = flux__dot_write(f, x);
+    if ((path ? fclose(f) : fflush(f)) != 0 && ok) return flux__fail("graph_dot: cannot write %s: %s", path ? path : "to stdout", strerror(errno)), -1;
+    return ok && !flux_failed() ? 0 : -1;
 }
 
 /* x computed and its elements in order in one buffer: itself, or the copy it then keeps. */
@@ -13435,9 +13609,7 @@ FLUX__COMPOSED(hardtanh, flux_clamp(x, -1, 1))
 FLUX__COMPOSED(relu6, flux_clamp(x, 0, 6))
 FLUX__COMPOSED(selu,
                flux__exp_linear(x, 1.0507009873554805 * 1.6732632423543772, 1, 1.0507009873554805))
-FLUX__COMPOSED(gelu_tanh,
-               flux_mul(flux_mul(x, 0.5),
-                        flux_add(flux_tanh(flux__gelu_inner(x, 0.7978845608028654)), 1.0)))
+FLUX__COMPOSED(gelu_tanh, flux__elementwise(FLUX__OP_GELU, x, NULL, NULL))
 FLUX__COMPOSED(gelu_sigmoid, flux_mul(x, flux_sigmoid(flux__gelu_inner(x, 1.5957691216057308))))
 FLUX__COMPOSED(gelu_erf,
                flux_mul(flux_mul(x, 0.5), flux_add(flux_erf(flux_mul(x, 0.7071067811865476)), 1.0)))
@@ -13675,12 +13847,92 @@ static bool flux__check_pair(const flux__loss_row *row, const flux_loss_opts *o)
     return false;
 }
 
+static bool flux__labels_good(const char *call, flux_tensor *labels, int64_t least, int64_t classes, const int64_t *ignored);
+
+static bool flux__is_integer(const flux_tensor *x) { return x->op != FLUX__TUPLE && !flux__dtypes[x->dtype].real && x->dtype != FLUX_BOOL; }
+
+/* Labels that lie in host memory are looked at, so that a wrong one is named. */
+static bool flux__check_labels(const char *call, flux_tensor *y, int64_t least, int64_t classes, const int64_t *ignored) {
+    return y->device.backend != 0 || !y->buf || flux__labels_good(call, y, least, classes, ignored);
+}
+
+/* Whether y is labels: integers of p's shape without the class dimension. */
+static bool flux__are_labels(const flux_tensor *p, const flux_tensor *y, int dim) {
+    if (!flux__is_integer(y) || dim < 0 || dim >= p->ndim || y->ndim >= p->ndim) return false;
+    for (int i = 0; i + 1 < p->ndim; i++)
+        if (flux_dim(y, i) != p->dim[i < dim ? i : i + 1]) return false;
+    return true;
+}
+
+typedef struct flux__labels { flux_tensor *y, *wide, *keep; } flux__labels;   /* as p's columns; keep: those not ignored, or NULL */
+
+/* The labels as they stand over p, and whether each is one of the classes. */
+static bool flux__take_labels(const char *call, flux_tensor *p, const flux_loss_opts *o, bool ignore, flux__labels *l) {
+    flux_shape s = flux__dims(p);
+    int64_t classes = s.dim[o->dim];
+    if (!flux__check_labels(call, o->y, 0, classes, ignore ? &o->ignore_index : NULL)) return false;
+    s.dim[o->dim] = 1;
+    l->y = flux_reshape_to(o->y->dtype == FLUX_U8 ? flux_to_dtype(o->y, FLUX_I32) : o->y, s);
+    flux_tensor *all = l->y ? flux__move(flux__iota(classes, o->dim), l->y->device) : NULL;
+    l->wide = all ? flux_eq(flux_to_dtype(all, (flux_dtype)l->y->dtype), l->y) : NULL;
+    l->keep = ignore && l->wide ? flux_ne(l->y, (double)o->ignore_index) : NULL;
+    return l->wide && (l->keep || !ignore);
+}
+
+/* A vector of a number a class, as it stands along p's class dimension. */
+static flux_tensor *flux__class_weights(const char *call, flux_tensor *p, const flux_loss_opts *o, flux_dtype t) {
+    flux_tensor *w = o->weights;
+    if (w->op == FLUX__TUPLE || w->ndim != 1 || o->dim >= p->ndim || w->dim[0] != p->dim[o->dim] || w->dtype == FLUX_BOOL) {
+        flux__text have = flux__describe(w), of = flux__describe(p);
+        return (flux_tensor *)flux__fail("%s: .weights is a vector of one number a class; it is %s, yhat is %s", call,
+                                         w->op == FLUX__TUPLE ? "a tuple" : have.s, of.s);
+    }
+    flux_shape s = flux__dims(p);
+    for (int i = 0; i < s.ndim; i++)
+        if (i != o->dim) s.dim[i] = 1;
+    return flux_reshape_to(flux_to_dtype(w, t), s);
+}
+
+static flux_tensor *flux__sum_dim(flux_tensor *x, int dim) {
+    flux_shape dims = flux__shape(NULL, 0);
+    dims.dim[dims.ndim++] = dim;
+    return x ? flux_sum_over(1, flux__over(x, &dims)) : NULL;
+}
+
+/* The loss by sample for labels: the formula with y = 1, where the label is. A label that is no class gives NaN: none goes
+   by silently where looking at them would mean to wait for a device. *total: what a mean divides by. */
+static flux_tensor *flux__label_loss(const flux__loss_row *row, flux_tensor *p, const flux_loss_opts *o, bool ignore, flux_tensor **total) {
+    flux__labels l;
+    flux_dtype t = (flux_dtype)p->dtype;
+    if (!flux__take_labels(row->name, p, o, ignore, &l)) return NULL;
+    flux_tensor *w = o->weights ? flux__class_weights(row->name, p, o, t) : NULL, *e;
+    if (o->weights && !w) return NULL;
+    if (row->formula == flux__loss_logitcrossentropy) {
+        flux_shape dims = flux__shape(NULL, 0);
+        dims.dim[dims.ndim++] = o->dim;
+        e = flux_neg(flux_logsoftmax_over(1, flux__over(p, &dims)));
+    } else e = row->formula(p, flux__move(flux_full_shape(flux__shape(NULL, 0), 1, t), p->device), o);
+    if (w) e = flux_mul(e, w);
+    e = flux__sum_dim(flux_where(l.wide, e, 0.0), o->dim);
+    e = flux_where(flux_or(flux_lt(l.y, 0.0), flux_ge(l.y, (double)p->dim[o->dim])), (double)NAN, e);
+    if (l.keep) e = flux_where(l.keep, e, 0.0);
+    if (w) w = flux__sum_dim(flux_where(l.wide, w, 0.0), o->dim);
+    if (l.keep) w = w ? flux_where(l.keep, w, 0.0) : flux_to_dtype(l.keep, t);
+    *total = w ? (flux_sum)(w) : NULL;
+    return e;
+}
+
 static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     flux_tensor *both[2] = { o.yhat, o.y };
     if (!o.yhat || !o.y) return (flux_tensor *)flux__null(row->name, o.yhat ? "y" : "yhat", NULL);
     if (!flux__check_operands(row->name, 2, both)) return NULL;
     flux_dtype t = flux__dtypes[o.yhat->dtype].real ? (flux_dtype)o.yhat->dtype : FLUX_F32;
-    if (!flux__check_pair(row, &o) || !flux__check_loss_opts(row->name, &o, t)) return NULL;
+    bool labels = row->kind == FLUX__EACH_SAMPLE && flux__are_labels(o.yhat, o.y, o.dim);
+    bool ignore = o.ignore == FLUX_ON || (o.ignore == FLUX_DEFAULT && o.ignore_index != 0);
+    if ((!labels && !flux__check_pair(row, &o)) || !flux__check_loss_opts(row->name, &o, t)) return NULL;
+    if (ignore && !labels) return (flux_tensor *)flux__fail("%s: .ignore_index goes with integer labels, which y is not", row->name);
+    if (o.weights && row->kind != FLUX__EACH_SAMPLE) return (flux_tensor *)flux__fail("%s: .weights are of classes, which it has not", row->name);
+    if (o.lengths) return (flux_tensor *)flux__fail("%s: .lengths are for ctc_loss", row->name);
     o.epsilon = flux__or(o.epsilon, flux__dtypes[t].epsilon);
     o.delta = flux__or(o.delta, 1);
     o.gamma = flux__or(o.gamma, 2);
@@ -13688,14 +13940,14 @@ static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     o.smooth = flux__or(o.smooth, 1);
     o.beta = flux__or(o.beta, 0.7);
     int h = flux__hide();
-    flux_tensor *p = flux_to_dtype(o.yhat, t), *y = flux_to_dtype(o.y, t);
-    flux_tensor *e = p && y ? row->formula(p, y, &o) : NULL;
-    flux_shape dims = flux__shape(NULL, 0);
-    dims.dim[dims.ndim++] = o.dim;
-    if (e && row->kind == FLUX__EACH_SAMPLE && e->ndim > 0)
-        e = flux_sum_over(1, flux__over(e, &dims));
+    flux_tensor *p = flux_to_dtype(o.yhat, t);
+    flux_tensor *y = labels ? NULL : flux_to_dtype(o.y, t), *total = NULL, *e;
+    if (o.weights && y) y = flux_mul(y, flux__class_weights(row->name, p, &o, t));
+    if (o.weights && y) total = (flux_sum)(y);
+    e = labels && p ? flux__label_loss(row, p, &o, ignore, &total) : p && y ? row->formula(p, y, &o) : NULL;
+    if (e && !labels && row->kind == FLUX__EACH_SAMPLE && e->ndim > 0) e = flux__sum_dim(e, o.dim);
     if (e && row->kind != FLUX__ONE_NUMBER && o.agg != FLUX_NONE)
-        e = o.agg == FLUX_SUM ? (flux_sum)(e) : (flux_mean)(e);
+        e = o.agg == FLUX_MEAN && total ? flux_div((flux_sum)(e), total) : o.agg == FLUX_SUM ? (flux_sum)(e) : (flux_mean)(e);
     return flux__reveal(h, e);
 }
 
@@ -13725,6 +13977,100 @@ FLUX_DEF flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim
     double share = alpha / (dim < 0 ? 2.0 : (double)(y->dim[dim] > 0 ? y->dim[dim] : 1));
     flux_tensor *x = flux__act_input("label_smoothing", y);
     return flux__reveal(h, x ? flux_add(flux_mul(x, 1 - alpha), share) : NULL);
+}
+
+/* ---- CTC
+   The labels with blanks between and around them are S = 2 labels + 1 places; a(s), for each step, is the log of what all
+   ways to place s by then have in probability. From step to step a way stays, moves on by one, or by two over a blank
+   between labels that differ. -1e30 stands for log 0: its differences and its gradient are numbers. */
+
+#define FLUX__LOG0 (-1e30)
+
+/* n places later along dim 0, log 0 coming in. */
+static flux_tensor *flux__later(flux_tensor *a, int64_t n) {
+    return flux_pad(flux_slice(a, 0, 0, a->dim[0] - n), FLUX__LOG0, n, 0);
+}
+
+static flux_tensor *flux__log_sum3(flux_tensor *a, flux_tensor *b, flux_tensor *c) {
+    flux_tensor *top = flux_detach(flux_max2(a, flux_max2(b, c)));
+    flux_tensor *sum = flux_add(flux_exp(flux_sub(a, top)), flux_add(flux_exp(flux_sub(b, top)), flux_exp(flux_sub(c, top))));
+    return flux_add(top, flux_log(sum));
+}
+
+/* The places as classes, S x N; what follows a target's end is blank as well. */
+static flux_tensor *flux__ctc_places(flux_tensor *y, int64_t blank) {
+    int64_t labels = y->dim[0], n = y->dim[1], one[3] = { 1, labels, n }, all[2] = { 2 * labels, n }, last[2] = { 1, n };
+    flux_tensor *real = flux_reshape_to(flux_where(flux_lt(y, 0.0), (double)blank, y), flux__shape(one, 3));
+    flux_tensor *none = flux__move(flux_full_shape(flux__shape(one, 3), (double)blank, FLUX_I64), y->device);
+    flux_tensor *end = flux__move(flux_full_shape(flux__shape(last, 2), (double)blank, FLUX_I64), y->device);
+    if (!labels) return end;
+    return flux_cat(0, flux_reshape_to(flux_cat(0, none, real), flux__shape(all, 2)), end);
+}
+
+/* p: log probabilities, classes x T x N; y: labels x N, int64; lengths: 1 x N or NULL. 1 x N. */
+static flux_tensor *flux__ctc(flux_tensor *p, flux_tensor *y, flux_tensor *lengths) {
+    int64_t classes = p->dim[0], steps = p->dim[1], n = p->dim[2], flat = classes * steps * n, places = 2 * y->dim[0] + 1;
+    flux_device d = p->device;
+    flux_tensor *place = flux__ctc_places(y, classes - 1), *s = flux__move(flux__iota(places, 0), d);
+    flux_tensor *ends = flux_mul(flux_sum(flux_to_dtype(flux_ge(y, 0.0), FLUX_I64), 0), 2.0);
+    flux_tensor *at = flux_add(flux__move(flux__iota(steps, 2), d), flux_mul(flux__move(flux__iota(n, 1), d), (double)steps));
+    flux_tensor *index = flux_add(flux_mul(at, (double)classes), flux_unsqueeze(place, 2));
+    flux_tensor *e = flux_gather(flux_reshape_to(p, flux__shape(&flat, 1)), 0, index), *a = NULL, *over = NULL;
+    if (places > 2 && place) over = flux_pad(flux_slice(place, 0, 0, places - 2), (double)(classes - 1), 2, 0);
+    if (over) over = flux_and(flux_ne(place, over), flux_ne(place, (double)(classes - 1)));
+    for (int64_t t = 0; t < steps && e; t++) {
+        flux_tensor *now = flux_select(e, 2, t), *next;
+        if (t == 0) a = flux_where(flux_lt(s, 2.0), now, FLUX__LOG0);
+        else {
+            flux_tensor *one = places > 1 ? flux__later(a, 1) : a, *two = places > 2 ? flux_where(over, flux__later(a, 2), FLUX__LOG0) : NULL;
+            next = places > 1 ? flux_add(flux__log_sum3(a, one, two ? two : flux_mul(one, 1.0)), now) : flux_add(a, now);
+            a = lengths ? flux_where(flux_gt(lengths, (double)t), next, a) : next;
+        }
+        if (!a) return NULL;
+    }
+    a = flux_where(flux_or(flux_eq(s, ends), flux_eq(s, flux_sub(ends, 1.0))), a, FLUX__LOG0);
+    a = flux_neg(flux_logsumexp(a, 0));
+    return flux_where(flux_gt(a, -0.1 * FLUX__LOG0), HUGE_VAL, a);    /* no way at all */
+}
+
+static bool flux__check_ctc(const flux_loss_opts *o) {
+    const flux_tensor *p = o->yhat, *y = o->y, *l = o->lengths;
+    flux__text a = flux__describe(p), b = flux__describe(y);
+    if (p->ndim < 2 || p->ndim > 3 || p->dim[0] < 2 || p->dim[1] < 1 || !flux__dtypes[p->dtype].real)
+        flux__fail("ctc_loss: yhat is floating classes x steps (x batch), 2 classes at least, got %s", a.s);
+    else if (!flux__is_integer(y) || y->ndim < 1 || y->ndim > p->ndim - 1 || flux_dim(y, 1) != flux_dim(p, 2))
+        flux__fail("ctc_loss: y is integer labels (x batch) to yhat's %s, got %s", a.s, b.s);
+    else if (l && (!flux__is_integer(l) || flux__size(l) != flux_dim(p, 2))) {
+        flux__text c = flux__describe(l);
+        flux__fail("ctc_loss: .lengths is one integer a sample, got %s for %s", l->op == FLUX__TUPLE ? "a tuple" : c.s, a.s);
+    } else if ((unsigned)o->agg > FLUX_NONE) flux__fail("ctc_loss: .agg is %d", (int)o->agg);
+    return !flux_failed();
+}
+
+FLUX_DEF flux_tensor *flux_ctc_loss_with(flux_loss_opts o) {
+    flux_tensor *all[3] = { o.yhat, o.y, o.lengths };
+    if (!o.yhat || !o.y) return (flux_tensor *)flux__null("ctc_loss", o.yhat ? "y" : "yhat", NULL);
+    if (!flux__check_operands("ctc_loss", o.lengths ? 3 : 2, all) || !flux__check_ctc(&o)) return NULL;
+    int64_t classes = o.yhat->dim[0], n = flux_dim(o.yhat, 2), two[2] = { o.y->dim[0], n }, row[2] = { 1, n };
+    int64_t three[3] = { classes, o.yhat->dim[1], n };
+    if (!flux__check_labels("ctc_loss", o.y, INT64_MIN, classes - 1, NULL)) return NULL;
+    int h = flux__hide();
+    flux_tensor *p = flux_to_dtype(o.yhat, o.yhat->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32), *e = NULL;
+    flux_tensor *y = flux_reshape_to(flux_to_dtype(o.y, FLUX_I64), flux__shape(two, 2));
+    flux_tensor *l = o.lengths ? flux_reshape_to(flux_to_dtype(o.lengths, FLUX_I64), flux__shape(row, 2)) : NULL;
+    p = flux_reshape_to((flux_logsoftmax)(p), flux__shape(three, 3));
+    if (p && y && (l || !o.lengths)) e = flux__ctc(p, y, l);
+    if (e && two[0]) e = flux_where(flux_any(flux_ge(y, (double)(classes - 1)), 0), (double)NAN, e);
+    if (e) e = o.agg == FLUX_MEAN ? (flux_mean)(e) : o.agg == FLUX_SUM ? (flux_sum)(e) : flux_reshape_to(e, flux__shape(&n, 1));
+    return flux__reveal(h, e);
+}
+
+FLUX_DEF flux_tensor *(flux_ctc_loss)(flux_tensor *yhat, flux_tensor *y) {
+    flux_loss_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.yhat = yhat;
+    o.y = y;
+    return flux_ctc_loss_with(o);
 }
 
 /* ------------------------------------------------------------------ 20. Optimisers
@@ -15524,17 +15870,16 @@ static void flux__place_text(const flux_tensor *x, int64_t i, char *out, size_t 
 
 /* Labels are data, so they are looked at right here: a wrong one is an error with its place,
    not a column of zeros. */
-static bool flux__labels_good(flux_tensor *labels, int64_t classes) {
+static bool flux__labels_good(const char *call, flux_tensor *labels, int64_t least, int64_t classes, const int64_t *ignored) {
     char place[200];
     const void *p = flux_data(labels);
     int64_t n = flux_len(labels);
     if (!p && n > 0) return false;
     for (int64_t i = 0; i < n; i++) {
         int64_t v = flux__integer_at(p, (flux_dtype)labels->dtype, i);
-        if (v >= 0 && v < classes) continue;
+        if ((v >= least && v < classes) || (ignored && v == *ignored)) continue;
         flux__place_text(labels, i, place, sizeof place);
-        flux__fail("onehot: label %lld at %s is not one of 0 to %lld", (long long)v, place,
-                   (long long)(classes - 1));
+        flux__fail("%s: label %lld at %s is not one of 0 to %lld", call, (long long)v, place, (long long)(classes - 1));
         return false;
     }
     return true;
@@ -15552,7 +15897,7 @@ FLUX_DEF flux_tensor *flux_onehot(flux_tensor *labels, int64_t classes) {
     if (labels->ndim == FLUX_MAX_DIMS)
         return (flux_tensor *)flux__fail("onehot: labels have %d dimensions already",
                                          FLUX_MAX_DIMS);
-    if (!flux__labels_good(labels, classes)) return NULL;
+    if (!flux__labels_good("onehot", labels, 0, classes, NULL)) return NULL;
     flux_shape row = flux_shape_of(labels);
     memmove(row.dim + 1, row.dim, sizeof row.dim - sizeof row.dim[0]);
     row.dim[0] = 1;
