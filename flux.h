@@ -2989,7 +2989,7 @@ X(SIGMOID,      sigmoid,    1, F, FLUX__F(sigmoid)(a),                          
 X(SOFTPLUS,     softplus,   1, F, FLUX__F(softplus)(a),                          flux_mul(g, flux_sigmoid(a)), 0, 0)  \
 X(RELU,         relu,       1, N, FLUX__IF(a <= FLUX__K(0), FLUX__K(0), a),      flux_where(flux_gt(y, 0.0), g, 0.0), 0, 0) \
 X(LERP,         lerp,       3, F, a + c * (b - a),                               flux_mul(g, flux_sub(1, c)), flux_mul(g, c), flux_mul(g, flux_sub(b, a))) \
-X(GELU,         gelu,       1, F, FLUX__K(0.5) * a * (FLUX__K(1) + FLUX__F(tanh)(a * (FLUX__K(0.7978845608028654) + FLUX__K(0.0356774081363001) * a * a))), \
+X(GELU,         gelu,       1, F, a * FLUX__F(sigmoid)(a * (FLUX__K(1.5957691216057308) + FLUX__K(0.07135481627260025) * a * a)), \
                                                                                  flux__grad_gelu(g, a), 0, 0)         \
 X(FMA,          fma,        3, N, a * b + c,                                     flux_mul(g, b), flux_mul(g, a), g)
 
@@ -4549,9 +4549,9 @@ static flux_tensor *flux__grad_pow_b(flux_tensor *g, flux_tensor *a, flux_tensor
 /* gelu is one row because what lies between would be stored for the gradient, which from x alone is as quick. */
 static flux_tensor *flux__grad_gelu(flux_tensor *g, flux_tensor *x) {
     flux_tensor *c = flux_clamp(x, -10, 10), *cc = flux_square(c);
-    flux_tensor *t = flux_tanh(flux_mul(c, flux_add(flux_mul(cc, 0.0356774081363001), 0.7978845608028654)));
-    flux_tensor *slope = flux_mul(flux_sub(1, flux_square(t)), flux_add(flux_mul(cc, 3 * 0.0356774081363001), 0.7978845608028654));
-    return flux_mul(flux_mul(g, 0.5), flux_add(flux_add(t, 1), flux_mul(x, slope)));
+    flux_tensor *y = flux_sigmoid(flux_mul(c, flux_add(flux_mul(cc, 0.07135481627260025), 1.5957691216057308)));
+    flux_tensor *slope = flux_mul(flux_mul(y, flux_sub(1, y)), flux_add(flux_mul(cc, 3 * 0.07135481627260025), 1.5957691216057308));
+    return flux_mul(g, flux_add(y, flux_mul(x, slope)));
 }
 
 /* One row of the table: the gradients by a, b, c that are needed (bits of need), at the result's shape. */
