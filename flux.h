@@ -298,6 +298,11 @@ FLUX_API void flux_print_state(flux_state *s);
 /* The text that flux_print would print, as snprintf does: writes at most n bytes, returns the length needed. */
 FLUX_API size_t flux_tensor_text(flux_tensor *x, char *out, size_t n);
 FLUX_API size_t flux_layer_text(flux_layer *m, char *out, size_t n);
+/* What each layer gives for an input of this shape, its parameters, multiply-adds of products, bytes of its output:
+   flux_summary(model, 784, 64). Nothing is computed. */
+FLUX_API void flux_summary_of(flux_layer *m, flux_shape in);
+#define flux_summary(m, ...) flux_summary_of(m, FLUX_SHAPE(__VA_ARGS__))
+FLUX_API size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_t n);
 FLUX_API size_t flux_loader_text(flux_loader *l, char *out, size_t n);
 FLUX_API size_t flux_state_text(flux_state *s, char *out, size_t n);
 FLUX_API void flux_print_limits(int rows, int columns);           /* elide what is more; 0, 0: the defaults, 20 and 80 characters */
@@ -923,7 +928,14 @@ FLUX_API flux_rule flux_rule_with(const char *name, flux_rule_opts o);
 FLUX_API flux_rule flux_optimiser_chain_of(int n, const flux_rule *rules);
 #define flux_optimiser_chain(...) flux_optimiser_chain_of(FLUX__NARG(__VA_ARGS__), FLUX__ARRAY(const flux_rule, __VA_ARGS__))
 FLUX_API flux_rule flux_accumgrad(int n, flux_rule rule);         /* applies the mean of n gradients at every n-th call */
-FLUX_API flux_rule flux_mixed_precision(flux_rule rule);          /* keeps float32 masters of f16 and bf16 parameters */
+/* Keeps float32 masters of f16 and bf16 parameters. Small gradients are 0 in f16: so take those of the loss times a scale,
+   flux_gradient(flux_scaled_loss(opt, loss), model). flux_update divides by it again; if gradients are not finite, it makes
+   no step and halves the scale, and after 2000 steps it doubles it. Without f16 parameters the loss stays as it is.
+   flux_train does that by itself. */
+FLUX_API flux_rule flux_mixed_precision(flux_rule rule);
+FLUX_API flux_tensor *flux_scaled_loss(flux_state *s, flux_tensor *loss);
+FLUX_API double flux_loss_scale(const flux_state *s);             /* the scale now; 1 where there is none */
+FLUX_API int64_t flux_skipped(const flux_state *s);               /* steps not made because of gradients that were not finite */
 
 /* State for every trained tensor of a model (tied ones share it). Move the model to its device first. */
 FLUX_API flux_state *flux_setup(flux_rule rule, flux_layer *model);
@@ -2116,7 +2128,11 @@ enum { FLUX__WEAK = 1, FLUX__CONSUMED = 2, FLUX__FIXED = 4 };  /* a bare number;
 
 typedef struct flux__pending { char text[512]; bool set; int repeated; } flux__pending;
 
+typedef struct flux__watch flux__watch;
+
 typedef struct flux__thread {             /* a thread's own state */
+    int64_t products;                     /* multiply-adds of all matrix products recorded so far */
+    flux__watch *watch;                   /* of a flux_summary under way, or NULL */
     flux__pending error;
     int (*where)(const void *place, char *out, size_t n);   /* writes what errors are to name first; or NULL */
     const void *place;
@@ -4256,6 +4272,7 @@ FLUX_DEF flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b) {
     flux_tensor *y = a && b ? flux__node(FLUX__MATMUL, (flux_dtype)t, &s, a, b, NULL) : NULL;
     if (!y) return flux__reveal(h, NULL);
     y->device = flux__place(2, xs);
+    flux__self()->products += flux__size(y) * mnk[2];
     for (int i = 0; i < 3; i++) y->arg.i[i] = mnk[i];
     return flux__reveal(h, flux__done(y));
 }
@@ -6119,7 +6136,8 @@ static int64_t flux__out_bytes(const flux_tensor *t) { return flux__size(t) * fl
 /* What a kernel reads and writes, each tensor counted once. */
 static int64_t flux__kernel_bytes(const flux__kernel *k, const flux__graph *g) {
     int64_t bytes = 0;
-    for (int i = 0; i < k->noperand; i++) bytes += flux__count(&k->operand[i].shape) * flux__dtypes[k->operand[i].dtype].size;
+    for (int i = 0; i < k->noperand; i++)
+        if (k->operand[i].src >= 0) bytes += flux__count(&k->operand[i].shape) * flux__dtypes[k->operand[i].dtype].size;
     for (int i = 0; i < k->nouts; i++) bytes += flux__out_bytes(g->node[k->outs[i]]);
     return bytes;
 }
@@ -6444,10 +6462,10 @@ static void flux__dot_kernels(FILE *f, const flux__plan *plan, flux__graph *g, c
         fprintf(f, "  k%d [label=\"%d. %s\"];\n", i, i + 1, words);
         for (int j = 0; j < k->noperand; j++) {
             int src = k->operand[j].src;
-            flux__text t = flux__describe(src < plan->nleaf ? g->leaf[src] : g->node[src - plan->nleaf]);
-            bool again = false;
+            bool again = src < 0;         /* only strides, of what the kernel makes itself */
             for (int e = 0; e < j; e++) again = again || k->operand[e].src == src;
             if (again) continue;
+            flux__text t = flux__describe(src < plan->nleaf ? g->leaf[src] : g->node[src - plan->nleaf]);
             if (src < plan->nleaf) fprintf(f, "  l%d [label=\"%s\" shape=ellipse];\n  l%d -> k%d;\n", src, t.s, src, i);
             else fprintf(f, "  k%d -> k%d [label=\"%s\"];\n", maker[src - plan->nleaf], i, t.s);
         }
@@ -11579,11 +11597,13 @@ FLUX_DEF flux_layer *flux_copy_layer(flux_layer *m) {
 
 /* Norm layers keep their parameters and statistics in float32: half formats lose too
    much of a variance. */
+static bool flux__scale_of_norm(const flux_layer *m);
+
 static bool flux__keeps_f32(const flux_layer *m) {
     static const char *const names[] = { "BatchNorm", "InstanceNorm", "GroupNorm" };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(m->type->name, names[i]) == 0) return true;
-    return false;
+    return flux__scale_of_norm(m);
 }
 
 static flux_tensor *flux__convert_leaf(flux_tensor *x, const char *path, bool trained,
@@ -11761,11 +11781,48 @@ FLUX_DEF flux_layer *flux_named(const char *name, flux_layer *m) {
 
 /* ---------------- calls */
 
+/* What flux_summary sees while a model is called: a row a layer, in the order of calls, down to those of one line. */
+typedef struct flux__watch_row { flux_layer *layer; int depth; char out[80]; int64_t products, bytes; } flux__watch_row;
+struct flux__watch { flux__watch_row *row; int n, room, depth, closed; };   /* closed: within a layer of one line */
+
+static bool flux__one_line(const flux_layer *m);
+
+static int flux__watch_start(flux__watch *w, flux_layer *m, int64_t products) {
+    if (w->closed) return -1;
+    flux__watch_row *row = (flux__watch_row *)flux__grow(w->row, &w->room, w->n + 1, sizeof *row);
+    if (!row) return -1;
+    w->row = row;
+    memset(&row[w->n], 0, sizeof *row);
+    row[w->n].layer = m;
+    row[w->n].depth = w->depth++;
+    row[w->n].products = products;
+    w->closed = flux__one_line(m);
+    return w->n++;
+}
+
+static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t products) {
+    flux__watch_row *row = &w->row[i];
+    size_t used = 0;
+    w->closed = 0;
+    w->depth = row->depth;
+    row->products = products - row->products;
+    for (int k = 0; k < flux_count(y); k++) {
+        flux_tensor *x = y->op == FLUX__TUPLE ? y->in[k] : y;
+        flux_shape s = flux__dims(x);
+        flux__text t = flux__shape_text(&s);
+        if (used < sizeof row->out) used += (size_t)snprintf(row->out + used, sizeof row->out - used, k ? ", %s" : "%s", t.s);
+        row->bytes += flux__size(x) * flux__dtypes[x->dtype].size;
+    }
+}
+
 FLUX_DEF flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x) {
     if (!m || !x) return (flux_tensor *)flux__null("call", m ? "x" : "model", NULL);
     int h = flux__hide();
+    flux__thread *t = flux__self();
+    int row = t && t->watch ? flux__watch_start(t->watch, m, t->products) : -1;
     flux_tensor *y = m->type->call(m, x);
     if (!y && !flux_failed()) flux__fail("%s: its call gave NULL", m->type->name);
+    if (row >= 0 && y) flux__watch_end(t->watch, row, y, t->products);
     return flux__reveal(h, y);
 }
 
@@ -11811,30 +11868,33 @@ static flux_tensor *flux__keep_leaf(flux_tensor *x, const char *path, void *user
     return x;
 }
 
-/* Calls a copy, so that modes and whatever a layer's call changes stay as they are;
-   no random number is used up. */
-FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
-    flux_shape none;
+/* Calls a copy with an input of this shape, so that modes and whatever a layer's call changes stay as they are; no random
+   number is used up and nothing computed. The caller has opened a scope for what is made. */
+static flux_tensor *flux__dry_run(const char *call, flux_layer *m, flux_shape in, flux__watch *watch) {
     flux__thread *t = flux__self();
-    memset(&none, 0, sizeof none);
-    none.ndim = -1;
-    if (!m || !t) {
-        flux__null("outputsize", "model", m);
-        return none;
-    }
+    if (!m || !t) return (flux_tensor *)flux__null(call, "model", m);
     uint64_t draws = t->draws;
-    int h = flux__hide();
     flux_layer *copy = flux__map_layer(flux__keep_leaf, NULL, m, false);
     if (copy) flux_testmode(copy, true);
     flux__block b = flux__nograd_enter();
-    flux_tensor *y = copy ? flux_call_layer(copy, flux__sample(copy, in)) : NULL;
+    flux_tensor *x = copy ? flux__sample(copy, in) : NULL;
+    t->watch = watch;
+    flux_tensor *y = x ? flux_call_layer(copy, x) : NULL;
+    t->watch = NULL;
     flux__nograd_leave(&b);
+    t->draws = draws;
+    return y;
+}
+
+FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
+    flux_shape none = flux__shape(NULL, -1);
+    int h = flux__hide();
+    flux_tensor *y = flux__dry_run("outputsize", m, in, NULL);
     if (y && y->op == FLUX__TUPLE)
         y = (flux_tensor *)flux__fail("outputsize: %s gives a tuple of %d tensors", m->type->name,
                                       y->nin);
     if (y) none = flux__dims(y);
     flux__reveal_object(h, NULL);
-    t->draws = draws;
     return none;
 }
 
@@ -12662,6 +12722,7 @@ typedef struct flux__scale {
     flux_layer base;
     flux_tensor *scale, *bias;
     flux_fn activation;
+    bool of_norm;                         /* a LayerNorm's: see flux__keeps_f32 */
 } flux__scale;
 
 static flux_tensor *flux__scale_call(flux_layer *self, flux_tensor *x) {
@@ -12688,6 +12749,8 @@ static size_t flux__scale_text(flux_layer *self, char *out, size_t n) {
 }
 FLUX_LAYER_TEXT(flux__scale, "Scale", flux__scale_call, flux__scale_text, FLUX_PARAM(scale),
                 FLUX_PARAM(bias))
+
+static bool flux__scale_of_norm(const flux_layer *m) { return m->type == flux__scale_type() && ((const flux__scale *)m)->of_norm; }
 
 FLUX_DEF flux_layer *flux_scale_with(flux_scale_opts o) {
     flux__scale m;
@@ -13429,7 +13492,9 @@ static flux_tensor *flux__layernorm_call(flux_layer *self, flux_tensor *x) {
         dims.dim[dims.ndim++] = i;
     }
     flux_tensor *y = in ? flux_normalise(in, dims, m->eps) : NULL;
-    return m->diag && y ? flux_call_layer(m->diag, y) : flux__activate(m->activation, y);
+    y = m->diag && y ? flux_call_layer(m->diag, y) : flux__activate(m->activation, y);
+    bool half = x->dtype == FLUX_F16 || x->dtype == FLUX_BF16;       /* float32 is only for within */
+    return half && y && own == FLUX_F32 ? flux_to_dtype(y, (flux_dtype)x->dtype) : y;
 }
 
 static size_t flux__layernorm_text(flux_layer *self, char *out, size_t n) {
@@ -13464,6 +13529,7 @@ FLUX_DEF flux_layer *flux_layernorm_with(flux_layernorm_opts o) {
     if (!flux__check_activation("layernorm", &m.activation)) return NULL;
     int h = flux__hide();
     m.diag = o.affine == FLUX_OFF ? NULL : flux_scale_with(affine);
+    if (m.diag) ((flux__scale *)m.diag)->of_norm = true;
     bool good = m.diag || o.affine == FLUX_OFF;
     return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__layernorm_type(), &m)
                                                      : NULL);
@@ -14551,6 +14617,9 @@ struct flux_state {
     flux__head head;
     int nrules, nspots, nleaves, nstates; /* nstates: of each leaf, over all rules */
     bool mixed, counts;
+    double scale;                         /* of the loss; 0: none */
+    int64_t good, skipped;                /* steps since the scale changed; and those not made */
+    flux_tensor *scaled;                  /* the loss whose gradients flux_update is to be given */
     flux_rule *rule;                      /* nrules of them, as flux_setup was given them */
     flux__spot *spot;
     flux__trainee *leaf;
@@ -14572,6 +14641,7 @@ static void flux__state_free(flux_state *s) {
         flux_release(s->leaf[i].master_seen);
         flux_release(s->leaf[i].steps);
     }
+    flux_release(s->scaled);
     for (int i = 0; s->s && i < s->nleaves * s->nstates; i++) flux_release(s->s[i]);
     for (int i = 0; s->spot && i < s->nspots; i++)
         if (s->spot[i].path) FLUX_FREE(s->spot[i].path);
@@ -14642,6 +14712,8 @@ static bool flux__find_leaves(flux_state *s) {
     return ok;
 }
 
+enum { FLUX__FIRST_SCALE = 1 << 15, FLUX__LAST_SCALE = 1 << 24, FLUX__SCALE_STEPS = 2000 };   /* 2^15: f16 holds it */
+
 static bool flux__half(const flux_tensor *x) { return x->dtype == FLUX_F16 || x->dtype == FLUX_BF16; }
 static flux_dtype flux__state_dtype(const flux_tensor *p) { return p->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32; }
 
@@ -14681,6 +14753,7 @@ static bool flux__start_leaf(flux_state *s, int leaf) {
         }
     }
     if (!s->mixed || !flux__half(l->p)) return true;
+    if (l->p->dtype == FLUX_F16) s->scale = FLUX__FIRST_SCALE;
     l->master = (flux_tensor *)flux_retain(flux_copy(flux_to_dtype(flux_detach(l->p), FLUX_F32)));
     return l->master != NULL;
 }
@@ -14875,7 +14948,8 @@ static bool flux__start_step(flux_state *s, int leaf, const flux_grads *g) {
     flux_dtype t = flux__state_dtype(l->now);
     k->d = flux_to_dtype(d, t);
     k->p = l->master && !flux__master_stale(l) ? l->master : flux_to_dtype(l->now, t);
-    k->scale = 1;
+    k->scale = s->scaled ? 1 / s->scale : 1;
+    k->measured = s->scaled != NULL;
     return k->d && k->p;
 }
 
@@ -15000,10 +15074,71 @@ static bool flux__any_awake(const flux_state *s) {
     return false;
 }
 
+/* ---------------- update: gradients of a scaled loss */
+
+FLUX_DEF flux_tensor *flux_scaled_loss(flux_state *s, flux_tensor *loss) {
+    if (!s || !loss) return (flux_tensor *)flux__null("scaled_loss", s ? "loss" : "state", NULL);
+    if (!flux__check_operands("scaled_loss", 1, &loss)) return NULL;
+    if (s->scale == 0) return loss;
+    int h = flux__hide();
+    flux_tensor *y = flux_to_dtype(loss, loss->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32);
+    y = y ? flux__elementwise(FLUX__OP_MUL, y, flux__number(s->scale), NULL) : NULL;
+    if (y) flux_assign(&s->scaled, y);
+    return flux__reveal(h, y);
+}
+
+FLUX_DEF double flux_loss_scale(const flux_state *s) {
+    if (!s) return flux__null("loss_scale", "state", s), (double)NAN;
+    return s->scale > 0 ? s->scale : 1;
+}
+
+FLUX_DEF int64_t flux_skipped(const flux_state *s) { return s ? s->skipped : (flux__null("skipped", "state", s), -1); }
+
+/* Whether all gradients are finite: they are computed for it, and one number is looked at. 0: yes, 1: no, -1: an error. */
+static int flux__overflown(flux_state *s, const flux_grads *g) {
+    int n = 0, h = flux__hide();
+    flux_tensor *sum = NULL;
+    for (int i = 0; i < s->nleaves && !flux_failed(); i++) {
+        flux_tensor *d = s->leaf[i].frozen ? NULL : flux__gradient_by(g, s->leaf[i].now, i);
+        if (!d || !flux__size(d)) continue;
+        flux_tensor *most = flux_to_dtype((flux_max)(flux_abs(d)), FLUX_F32), *none = flux_sub(most, most);   /* 0, or NaN */
+        sum = sum ? flux_add(sum, none) : none;
+        s->news[n++] = d;
+    }
+    if (sum) s->news[n++] = sum;
+    bool ok = !flux_failed() && flux_eval_all(n, s->news) == 0;
+    double v = ok && sum ? flux_item(sum) : 0;
+    flux__reveal_object(h, NULL);
+    return !ok || flux_failed() ? -1 : v != v;
+}
+
+/* After a look at the gradients: whether to make the step, with the scale that the next loss gets. */
+static void flux__next_scale(flux_state *s, bool overflown) {
+    if (overflown) s->skipped++, s->good = 0;
+    else s->good++;
+    if (overflown && s->scale > 1) s->scale /= 2;
+    if (s->good < FLUX__SCALE_STEPS) return;
+    s->good = 0;
+    if (s->scale < FLUX__LAST_SCALE) s->scale *= 2;
+}
+
+/* Sees to the scale of gradients g; true if flux_update is to go on. */
+static bool flux__check_scale(flux_state *s, const flux_grads *g, int *rc) {
+    if (s->scaled && g->loss != s->scaled)
+        flux__fail("update: these gradients are not of the loss that flux_scaled_loss gave: scale last, then take the gradient");
+    int bad = flux_failed() ? -1 : flux__overflown(s, g);
+    *rc = bad < 0 ? -1 : 0;
+    if (bad > 0) flux__note(FLUX_LOG_DEBUG, "update.skipped", false, "update: a gradient is not finite at the loss scale %g: no step", s->scale);
+    if (bad > 0) flux__next_scale(s, true), flux_assign(&s->scaled, NULL);
+    return bad == 0;
+}
+
 FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
+    int rc = 0;
     if (!s || !model || !g) return flux__null("update", !s ? "state" : !model ? "model" : "gradients", NULL), -1;
     if (g->used) flux__fail("update: these gradients were used up by an earlier flux_update; record the loss again");
     if (flux_failed() || !flux__take_counts(s) || !flux__meet_model(s, model)) return -1;
+    if (s->scaled && !flux__check_scale(s, g, &rc)) return rc;
     int h = flux__hide();
     bool ok = flux__build_update(s, g);
     int n = ok ? flux__list_news(s) : 0;
@@ -15014,6 +15149,8 @@ FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
     flux__reveal_object(h, NULL);         /* only now is what lies between hidden, and can be fused away */
     if (ok && n) ok = flux__update_eval(g, n, s->olds, s->news, s->owners) == 0;
     if (ok) flux__commit(s);
+    if (ok && s->scaled) flux__next_scale(s, false);
+    flux_assign(&s->scaled, NULL);
     for (int i = 0; i < n; i++) flux_release(s->news[i]);
     for (int i = 0; i < s->nspots && n; i++) flux_release(s->spot[i].next);
     return ok ? 0 : -1;
@@ -15256,6 +15393,7 @@ static flux_state *flux__state_copy(const flux_state *from) {
     s->nstates = from->nstates;
     s->mixed = from->mixed;
     s->counts = from->counts;
+    s->scale = from->scale, s->good = from->good, s->skipped = from->skipped;
     s->path_room = from->path_room;
     s->rule = (flux_rule *)flux__malloc((size_t)(s->nrules + 1) * sizeof *s->rule);
     if (!s->rule || !flux__copy_leaves(s, from) || !flux__state_arrays(s)) {
@@ -15287,7 +15425,8 @@ static double flux__loss_now(flux_tensor *loss, const flux_grads *g) {
 static int flux__train_batch(flux_tensor *loss, flux_layer *model, flux_state *s, int64_t index) {
     const void *what[1] = { model };
     if (!loss && !flux_failed()) flux__fail("train: the loss function gave NULL at batch %lld", (long long)index);
-    flux_grads *g = loss ? flux_gradient_of(loss, 1, what) : NULL;
+    flux_tensor *scaled = loss ? flux_scaled_loss(s, loss) : NULL;
+    flux_grads *g = scaled ? flux_gradient_of(scaled, 1, what) : NULL;
     double value = g ? flux__loss_now(loss, g) : 0;
     if (!g || flux_failed()) return -1;
     if (value - value == 0) return flux_update(s, model, g);
@@ -15489,6 +15628,13 @@ static void flux__summary_tensor(flux_tensor *x, const char *path, bool trained,
         if (!flux__first_sight(t->shown, x)) t->tied += n;
         flux__summary_flags(t, x);
     }
+}
+
+/* Trained numbers, those of a tensor that came before left out. */
+static void flux__summary_new(flux_tensor *x, const char *path, bool trained, void *user) {
+    flux__summary *t = (flux__summary *)user;
+    (void)path;
+    if (trained && flux__first_sight(t->shown, x->base ? x->base : x)) t->numbers += flux__size(x);
 }
 
 static flux__summary flux__summary_start(flux__shown_model *shown) {
@@ -15697,6 +15843,101 @@ FLUX_DEF size_t flux_layer_text(flux_layer *m, char *out, size_t n) {
     if (!m) flux__null("layer_text", "m", m);
     else flux__put_whole_model(&s, m);
     return flux__sink_end(&s);
+}
+
+/* ---- a model at work: what each layer gives, and what that costs */
+
+static void flux__put_right(flux__sink *s, int64_t v, int64_t width) {
+    char text[40];
+    flux__sink number = flux__sink_to(text, sizeof text);
+    flux__put_integer(&number, v, true);
+    flux__sink_end(&number);
+    flux__put_pad(s, width - (int64_t)number.chars);
+    flux__put(s, text);
+}
+
+static void flux__put_cells(flux__sink *s, const char *out, int64_t numbers, int64_t products, int64_t bytes) {
+    char text[32];
+    flux__put(s, out);
+    flux__put_pad(s, 20 - (int64_t)strlen(out));
+    flux__put_right(s, numbers, 12);
+    flux__put_right(s, products, 16);
+    flux_format_bytes(bytes, text, sizeof text);
+    flux__put_pad(s, 13 - (int64_t)strlen(text));
+    flux__put(s, text);
+    flux__put(s, "\n");
+}
+
+static void flux__put_name(flux__sink *s, const flux__watch_row *row, bool leaf, int64_t width) {
+    size_t start = s->chars;
+    flux__put_pad(s, 2 * row->depth);
+    if (row->layer->name) flux__put(s, row->layer->name), flux__put(s, " = ");
+    if (leaf) flux__put_line(s, row->layer);
+    else flux__put(s, row->layer->type->name);
+    int64_t used = (int64_t)(s->chars - start);
+    flux__put_pad(s, used < width ? width - used : 2);
+}
+
+/* Rows; parameters of what came before count 0, a container's and the bytes of what it hands on are its children's. */
+static void flux__put_watch(flux__sink *s, const flux__watch *w) {
+    flux__shown_model shown = { s, { NULL, 0, 0 } };
+    int64_t numbers = 0, bytes = 0, width = 24;
+    char own[32];
+    for (int i = 0; i < w->n; i++) {
+        flux__sink line = flux__sink_to(NULL, 0);
+        flux__put_name(&line, &w->row[i], flux__one_line(w->row[i].layer), 0);
+        if ((int64_t)line.chars > width && line.chars < 60) width = (int64_t)line.chars;
+    }
+    flux__put(s, "layer");
+    flux__put_pad(s, width - 5);
+    flux__put(s, "output                parameters   multiply-adds        bytes\n");
+    for (int i = 0; i < w->n; i++) {
+        const flux__watch_row *row = &w->row[i];
+        bool leaf = flux__one_line(row->layer);
+        flux__summary t = flux__summary_start(&shown);
+        t.total = true;                   /* what is tied, by its memory */
+        flux__put_name(s, row, leaf, width);
+        if (leaf) {
+            flux_visit(row->layer, flux__summary_new, &t);
+            flux__put_cells(s, row->out, t.numbers, row->products, row->bytes);
+            numbers += t.numbers;
+            bytes += row->bytes;
+        } else flux__put(s, row->out), flux__put(s, "\n");
+    }
+    flux__put(s, "total");
+    flux__put_pad(s, width - 5);
+    flux__put_cells(s, "", numbers, w->n ? w->row[0].products : 0, bytes);
+    flux__summary all = flux__summary_start(&shown);
+    flux__pairs_free(&shown.seen);
+    all.total = true;
+    if (w->n) flux_visit(w->row[0].layer, flux__summary_tensor, &all);
+    flux_format_bytes(all.bytes, own, sizeof own);
+    flux__put(s, "its parameters take ");
+    flux__put(s, own);
+    flux__put(s, "\n");
+    flux__pairs_free(&shown.seen);
+}
+
+static bool flux__summary_put(flux__sink *s, const char *call, flux_layer *m, flux_shape in) {
+    flux__watch w;
+    memset(&w, 0, sizeof w);
+    int h = flux__hide();
+    flux_tensor *y = flux__dry_run(call, m, in, &w);
+    if (y) flux__put_watch(s, &w);
+    flux__reveal_object(h, NULL);
+    if (w.row) FLUX_FREE(w.row);
+    return y != NULL;
+}
+
+FLUX_DEF size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_t n) {
+    flux__sink s = flux__sink_to(out, n);
+    flux__summary_put(&s, "summary", m, in);
+    return flux__sink_end(&s);
+}
+
+FLUX_DEF void flux_summary_of(flux_layer *m, flux_shape in) {
+    flux__sink s = flux__sink_stdout();
+    flux__summary_put(&s, "summary", m, in);
 }
 
 FLUX_DEF void flux_print_layer(flux_layer *m) {
