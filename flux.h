@@ -6159,6 +6159,7 @@ static void flux__kernel_words(const flux__plan *plan, const flux__graph *g, con
         if (line->kind == FLUX__V_OP) FLUX__ADD(" %s", flux__op_names[line->op]);
         if (line->kind == FLUX__V_REDUCE) FLUX__ADD(" %s", reds[line->op]);
         if (line->kind == FLUX__V_ARGREDUCE) FLUX__ADD(" arg");
+        if (line->kind == FLUX__V_RANDOM || line->kind == FLUX__V_IOTA) FLUX__ADD(line->kind == FLUX__V_IOTA ? " iota" : " random");
         if (line->out < 0 || !full) continue;
         flux__text o = flux__describe(g->node[line->out - plan->nleaf]);
         FLUX__ADD("->[%s%s]", o.s, plan->slot[line->out - plan->nleaf].donor >= 0 ? ", in place" : "");
