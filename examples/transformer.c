@@ -58,7 +58,7 @@ static void write_on(flux_layer *m, const text *t, int length, flux_device devic
 
 int main(void) {
     bool brief = getenv("SHORT") != NULL;
-    int steps = brief ? 12 : 600;
+    int steps = brief ? 12 : 900;
     text t;
     if (text_load(&t, "examples/data/coriolanus.txt")) return 1;
     flux_seed(1);
