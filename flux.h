@@ -55,6 +55,7 @@
        FLUX_ERROR=abort      stop in the debugger at the first error
        FLUX_LOG=level        error, warn, info (default), debug; or "schedule" to list kernels as they are planned,
                              "source" to see their text for the GPU's compiler
+       FLUX_TRACE=file.json  what ran when, a kernel an event, for ui.perfetto.dev
        FLUX_GPU_BACKEND      CUDA, AMDGPU, Metal or CPU: overrides LocalPreferences.toml
        FLUX_PREFERENCES      path of the preferences file, in place of LocalPreferences.toml
        FLUX_ASCII=1          print x and s in place of the Unicode signs
@@ -292,6 +293,8 @@ FLUX_API const char *flux_dtype_name(flux_dtype t);               /* "f32", ... 
 FLUX_API size_t flux_dtype_size(flux_dtype t);                    /* bytes an element */
 FLUX_API flux_tensor *flux_eval(flux_tensor *x);                  /* computes it now; returns it, NULL on error */
 FLUX_API int flux_eval_all(int n, flux_tensor *const *xs);        /* several at once; 0: done */
+/* The kernels that computing x takes, as Graphviz text for `dot -Tsvg`, to a file (NULL: stdout). Computes nothing; 0: done. */
+FLUX_API int flux_graph_dot(flux_tensor *x, const char *path);
 FLUX_API void flux_print_tensor(flux_tensor *x);                  /* to stdout */
 FLUX_API void flux_print_layer(flux_layer *m);
 FLUX_API void flux_print_loader(flux_loader *l);
@@ -299,6 +302,11 @@ FLUX_API void flux_print_state(flux_state *s);
 /* The text that flux_print would print, as snprintf does: writes at most n bytes, returns the length needed. */
 FLUX_API size_t flux_tensor_text(flux_tensor *x, char *out, size_t n);
 FLUX_API size_t flux_layer_text(flux_layer *m, char *out, size_t n);
+/* What each layer gives for an input of this shape, its parameters, multiply-adds of products, bytes of its output:
+   flux_summary(model, 784, 64). Nothing is computed. */
+FLUX_API void flux_summary_of(flux_layer *m, flux_shape in);
+#define flux_summary(m, ...) flux_summary_of(m, FLUX_SHAPE(__VA_ARGS__))
+FLUX_API size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_t n);
 FLUX_API size_t flux_loader_text(flux_loader *l, char *out, size_t n);
 FLUX_API size_t flux_state_text(flux_state *s, char *out, size_t n);
 FLUX_API void flux_print_limits(int rows, int columns);           /* elide what is more; 0, 0: the defaults, 20 and 80 characters */
@@ -699,6 +707,81 @@ FLUX_API flux_layer *flux_embedding_with(flux_embedding_opts o);
 /* Integer indices 0 ... in-1 of any shape: out x that shape. Or one-hot columns (bool, in x ...). */
 #define flux_embedding(...) flux_embedding_with(FLUX__OPTS_LAST(flux_embedding_opts, __VA_ARGS__))
 
+typedef struct flux_embeddingbag_opts {
+    int64_t in FLUX__ZERO, out FLUX__ZERO;
+    flux_fn reduction FLUX__ZERO;         /* flux_mean (NULL), flux_sum or flux_max */
+    flux_init_fn init FLUX__ZERO;         /* NULL: randn32 */
+    FLUX__DUMMY
+} flux_embeddingbag_opts;
+FLUX_API flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o);
+/* Integer indices, a bag a column: out x bags. Or flux_call(m, indices, offsets): where in a vector each bag starts. */
+#define flux_embeddingbag(...) flux_embeddingbag_with(FLUX__OPTS_LAST(flux_embeddingbag_opts, __VA_ARGS__))
+
+/* Recurrent layers: features x steps (x batch) to out x steps (x batch). flux_call(m, x) starts from zero, flux_call(m, x,
+   h) (of LSTM: x, h, c) from a state of yours, out (x batch). With .return_state the result is a flux_tuple of the output
+   and the last state. A cell makes one step: (y, h) or (y, h, c) from x (features (x batch)) and, if given, the state. */
+typedef struct flux_recurrent_opts {
+    int64_t in FLUX__ZERO, out FLUX__ZERO;
+    flux_fn activation FLUX__ZERO;        /* rnn: NULL: tanh */
+    flux_switch bias FLUX__ZERO;
+    flux_init_fn init FLUX__ZERO, init_recurrent FLUX__ZERO;   /* of Wi and of Wh; NULL: glorot_uniform */
+    bool return_state FLUX__ZERO;
+    FLUX__DUMMY
+} flux_recurrent_opts;
+FLUX_API flux_layer *flux_rnn_with(flux_recurrent_opts o);
+FLUX_API flux_layer *flux_lstm_with(flux_recurrent_opts o);
+FLUX_API flux_layer *flux_gru_with(flux_recurrent_opts o);
+FLUX_API flux_layer *flux_gruv3_with(flux_recurrent_opts o);
+FLUX_API flux_layer *flux_rnncell_with(flux_recurrent_opts o);
+FLUX_API flux_layer *flux_lstmcell_with(flux_recurrent_opts o);
+FLUX_API flux_layer *flux_grucell_with(flux_recurrent_opts o);
+FLUX_API flux_layer *flux_gruv3cell_with(flux_recurrent_opts o);
+#define FLUX__RECURRENT(f, ...) f(FLUX__OPTS_LAST(flux_recurrent_opts, __VA_ARGS__))
+#define flux_rnn(...) FLUX__RECURRENT(flux_rnn_with, __VA_ARGS__)           /* h = act(Wi x + Wh h + b) */
+#define flux_lstm(...) FLUX__RECURRENT(flux_lstm_with, __VA_ARGS__)         /* rows of Wi, Wh, b: input, forget, cell, output */
+#define flux_gru(...) FLUX__RECURRENT(flux_gru_with, __VA_ARGS__)           /* reset, update, candidate tanh(Wx + r .* (Wh h) + b) */
+#define flux_gruv3(...) FLUX__RECURRENT(flux_gruv3_with, __VA_ARGS__)       /* its candidate: tanh(Wx + Wh_h (r .* h) + b) */
+#define flux_rnncell(...) FLUX__RECURRENT(flux_rnncell_with, __VA_ARGS__)
+#define flux_lstmcell(...) FLUX__RECURRENT(flux_lstmcell_with, __VA_ARGS__)
+#define flux_grucell(...) FLUX__RECURRENT(flux_grucell_with, __VA_ARGS__)
+#define flux_gruv3cell(...) FLUX__RECURRENT(flux_gruv3cell_with, __VA_ARGS__)
+typedef struct flux_recurrence_opts { flux_layer *cell FLUX__ZERO; bool return_state FLUX__ZERO; FLUX__DUMMY } flux_recurrence_opts;
+FLUX_API flux_layer *flux_recurrence_with(flux_recurrence_opts o);
+/* Any cell over a sequence, one of your own too: called with x, then with x and the state, it gives (y, state...). */
+#define flux_recurrence(...) flux_recurrence_with(FLUX__OPTS_LAST(flux_recurrence_opts, __VA_ARGS__))
+
+/* Attention: flux_call(m, x) of x to itself, flux_call(m, q, kv) or (m, q, k, v), each features x steps (x batch), with a
+   fourth input as mask (bool, true: may be seen) or bias (added), which stretch to keys x queries x heads x batch. The
+   result is a flux_tuple: y (out x queries x batch) and the scores (keys x queries x heads x batch). */
+typedef struct flux_multiheadattention_opts {
+    int64_t in FLUX__ZERO;                /* features of the queries */
+    int nheads FLUX__ZERO;                /* default 8; divides .qk and .v */
+    int64_t qk FLUX__ZERO, v FLUX__ZERO, out FLUX__ZERO;       /* projected features; default .in, .qk, .in */
+    int64_t k_in FLUX__ZERO, v_in FLUX__ZERO;                  /* features of keys and values; default .in */
+    bool bias FLUX__ZERO;
+    bool causal FLUX__ZERO;               /* no query sees a later key */
+    flux_switch scores FLUX__ZERO;        /* FLUX_OFF: only y comes out, so that it can stand in a chain */
+    double dropout FLUX__ZERO;            /* of the scores */
+    flux_init_fn init FLUX__ZERO;
+    FLUX__DUMMY
+} flux_multiheadattention_opts;
+FLUX_API flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o);
+#define flux_multiheadattention(...) flux_multiheadattention_with(FLUX__OPTS_LAST(flux_multiheadattention_opts, __VA_ARGS__))
+typedef struct flux_attention_opts {
+    flux_tensor *q FLUX__ZERO, *k FLUX__ZERO, *v FLUX__ZERO;   /* features x steps (x batch) */
+    int nheads FLUX__ZERO;                /* default 1 */
+    flux_tensor *bias FLUX__ZERO, *mask FLUX__ZERO;
+    flux_layer *drop FLUX__ZERO;          /* applied to the scores: a flux_dropout, say */
+    FLUX__DUMMY
+} flux_attention_opts;
+FLUX_API flux_tensor *flux_dot_product_attention_with(flux_attention_opts o);
+FLUX_API flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts o);
+/* The same without projections: flux_dot_product_attention(q, k, v, .nheads = 4) gives (y, scores), */
+#define flux_dot_product_attention(...) flux_dot_product_attention_with(FLUX__OPTS_LAST(flux_attention_opts, __VA_ARGS__))
+/* and flux_dot_product_attention_scores(q, k) the scores, softmax over the keys of k'q / sqrt(features). */
+#define flux_dot_product_attention_scores(...) flux_dot_product_attention_scores_with(FLUX__OPTS_LAST(flux_attention_opts, __VA_ARGS__))
+FLUX_API flux_tensor *flux_make_causal_mask(flux_tensor *x);      /* x: features x steps ...; true where key <= query */
+
 typedef struct flux_layernorm_opts {
     flux_shape size FLUX__ZERO;           /* the first dimensions, which are normalised together */
     flux_fn activation FLUX__ZERO;
@@ -834,7 +917,8 @@ FLUX_API flux_tensor *flux_normalise(flux_tensor *x, flux_shape dims, double eps
 
 /* ------------------------------------------------------------------ losses
    loss(y_predicted, y, options): the mean over all elements, or over the batch where a formula sums over classes.
-   .agg = FLUX_SUM sums, FLUX_NONE leaves them. Shapes must agree. Formulas: Flux.Losses. */
+   .agg = FLUX_SUM sums, FLUX_NONE leaves them. Shapes must agree; where a formula sums over classes, y may also be
+   integer labels, yhat's shape without the class dimension. Formulas: Flux.Losses. */
 
 typedef enum flux_agg { FLUX_MEAN, FLUX_SUM, FLUX_NONE } flux_agg;
 typedef struct flux_loss_opts {
@@ -847,6 +931,10 @@ typedef struct flux_loss_opts {
     double margin FLUX__ZERO;             /* siamese_contrastive_loss: 1 */
     double smooth FLUX__ZERO;             /* dice_coeff_loss: 1 */
     double beta FLUX__ZERO;               /* tversky_loss: 0.7 */
+    flux_tensor *weights FLUX__ZERO;      /* of the classes; the mean is then the weighted one */
+    flux_switch ignore FLUX__ZERO;        /* FLUX_ON, or an .ignore_index that is not 0: samples with this label don't count */
+    int64_t ignore_index FLUX__ZERO;
+    flux_tensor *lengths FLUX__ZERO;      /* ctc_loss: each sample's steps, integers; default all */
     FLUX__DUMMY
 } flux_loss_opts;
 #define FLUX__LOSSES(X)                                                                              \
@@ -871,6 +959,10 @@ typedef struct flux_loss_opts {
     FLUX_API flux_tensor *flux_##name(flux_tensor *yhat, flux_tensor *y);       \
     FLUX_API flux_tensor *flux_##name##_with(flux_loss_opts o);
 FLUX__LOSSES(FLUX__DECLARE_LOSS)
+/* -log of the probability of the labels, steps being free to repeat one or to give none, which is the last class: yhat is
+   classes x steps (x batch) before softmax, y labels (x batch), a target's unused end being -1. */
+FLUX_API flux_tensor *flux_ctc_loss(flux_tensor *yhat, flux_tensor *y);
+FLUX_API flux_tensor *flux_ctc_loss_with(flux_loss_opts o);
 FLUX_API flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim);  /* y (1-a) + a/size(y, dim); dim -1: binary, a/2 */
 
 /* ------------------------------------------------------------------ gradients */
@@ -931,7 +1023,14 @@ FLUX_API flux_rule flux_rule_with(const char *name, flux_rule_opts o);
 FLUX_API flux_rule flux_optimiser_chain_of(int n, const flux_rule *rules);
 #define flux_optimiser_chain(...) flux_optimiser_chain_of(FLUX__NARG(__VA_ARGS__), FLUX__ARRAY(const flux_rule, __VA_ARGS__))
 FLUX_API flux_rule flux_accumgrad(int n, flux_rule rule);         /* applies the mean of n gradients at every n-th call */
-FLUX_API flux_rule flux_mixed_precision(flux_rule rule);          /* keeps float32 masters of f16 and bf16 parameters */
+/* Keeps float32 masters of f16 and bf16 parameters. Small gradients are 0 in f16: so take those of the loss times a scale,
+   flux_gradient(flux_scaled_loss(opt, loss), model). flux_update divides by it again; if gradients are not finite, it makes
+   no step and halves the scale, and after 2000 steps it doubles it. Without f16 parameters the loss stays as it is.
+   flux_train does that by itself. */
+FLUX_API flux_rule flux_mixed_precision(flux_rule rule);
+FLUX_API flux_tensor *flux_scaled_loss(flux_state *s, flux_tensor *loss);
+FLUX_API double flux_loss_scale(const flux_state *s);             /* the scale now; 1 where there is none */
+FLUX_API int64_t flux_skipped(const flux_state *s);               /* steps not made because of gradients that were not finite */
 
 /* State for every trained tensor of a model (tied ones share it). Move the model to its device first. */
 FLUX_API flux_state *flux_setup(flux_rule rule, flux_layer *model);
@@ -1182,6 +1281,7 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define flux_focal_loss(...) FLUX__LOSS(flux_focal_loss_with, __VA_ARGS__)
 #define flux_binary_focal_loss(...) FLUX__LOSS(flux_binary_focal_loss_with, __VA_ARGS__)
 #define flux_siamese_contrastive_loss(...) FLUX__LOSS(flux_siamese_contrastive_loss_with, __VA_ARGS__)
+#define flux_ctc_loss(...) FLUX__LOSS(flux_ctc_loss_with, __VA_ARGS__)
 #endif
 
 #define flux_sum(...) FLUX__REDUCE(flux_sum_over, __VA_ARGS__)
@@ -1271,6 +1371,7 @@ FLUX__NUMBERS(flux_pow) FLUX__NUMBERS(flux_max2) FLUX__NUMBERS(flux_min2) FLUX__
 FLUX__NUMBERS(flux_ne) FLUX__NUMBERS(flux_lt) FLUX__NUMBERS(flux_le) FLUX__NUMBERS(flux_gt) FLUX__NUMBERS(flux_ge)
 #define FLUX__LOSS_CPP(name) inline flux_tensor *flux_##name(flux_loss_opts o) { return flux_##name##_with(o); }
 FLUX__LOSSES(FLUX__LOSS_CPP)
+FLUX__LOSS_CPP(ctc_loss)
 #if defined(__clang__)
 #  pragma clang diagnostic pop
 #endif
@@ -2137,7 +2238,11 @@ enum { FLUX__WEAK = 1, FLUX__CONSUMED = 2, FLUX__FIXED = 4 };  /* a bare number;
 
 typedef struct flux__pending { char text[512]; bool set; int repeated; } flux__pending;
 
+typedef struct flux__watch flux__watch;
+
 typedef struct flux__thread {             /* a thread's own state */
+    int64_t products;                     /* multiply-adds of all matrix products recorded so far */
+    flux__watch *watch;                   /* of a flux_summary under way, or NULL */
     flux__pending error;
     int (*where)(const void *place, char *out, size_t n);   /* writes what errors are to name first; or NULL */
     const void *place;
@@ -2729,10 +2834,13 @@ static void flux__thread_free(void *state) {
 #if defined(FLUX_CUDA) || defined(FLUX_HIP)
 static void flux__gpu_close(void);
 #endif
+static void flux__trace_close(void);
+
 FLUX_DEF void flux_shutdown(void) {
     flux__thread *t = (flux__thread *)flux__tls_get();
     if (t) flux__thread_free(t);
     flux__threads_stop();
+    flux__trace_close();
     flux__mutex_lock(&flux__arena_lock);
     for (int b = 0; b < FLUX__BACKENDS; b++)
         for (int i = 0; i < FLUX__MAX_IDS; i++) {
@@ -3031,6 +3139,8 @@ X(SIGMOID,      sigmoid,    1, F, FLUX__F(sigmoid)(a),                          
 X(SOFTPLUS,     softplus,   1, F, FLUX__F(softplus)(a),                          flux_mul(g, flux_sigmoid(a)), 0, 0)  \
 X(RELU,         relu,       1, N, FLUX__IF(a <= FLUX__K(0), FLUX__K(0), a),      flux_where(flux_gt(y, 0.0), g, 0.0), 0, 0) \
 X(LERP,         lerp,       3, F, a + c * (b - a),                               flux_mul(g, flux_sub(1, c)), flux_mul(g, c), flux_mul(g, flux_sub(b, a))) \
+X(GELU,         gelu,       1, F, a * FLUX__F(sigmoid)(a * (FLUX__K(1.5957691216057308) + FLUX__K(0.07135481627260025) * a * a)), \
+                                                                                 flux__grad_gelu(g, a), 0, 0)         \
 X(FMA,          fma,        3, N, a * b + c,                                     flux_mul(g, b), flux_mul(g, a), g)
 
 /* Activations that are one formula but have a longer gradient: value by formula, gradient by composing the above. */
@@ -3972,6 +4082,16 @@ FLUX_DEF flux_tensor *flux_cat_all(int dim, int n, flux_tensor *const *xs) {
     return flux__reveal(h, y ? flux__done(y) : NULL);
 }
 
+/* Any number of tensors along dim: flux_cat takes 255 at a time. The list is used up. */
+static flux_tensor *flux__cat_many(int dim, int n, flux_tensor **xs) {
+    while (n > 1) {
+        int groups = 0;
+        for (int i = 0; i < n; i += 255) xs[groups++] = flux_cat_all(dim, n - i < 255 ? n - i : 255, xs + i);
+        n = groups;
+    }
+    return n ? xs[0] : NULL;
+}
+
 FLUX_DEF flux_tensor *flux_stack_all(int dim, int n, flux_tensor *const *xs) {
     if (n < 1 || n > 255) return (flux_tensor *)flux__fail("stack: %d tensors (1 to 255)", n);
     if (!flux__check_operands("stack", n, xs)) return NULL;
@@ -4292,6 +4412,7 @@ FLUX_DEF flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b) {
     flux_tensor *y = a && b ? flux__node(FLUX__MATMUL, (flux_dtype)t, &s, a, b, NULL) : NULL;
     if (!y) return flux__reveal(h, NULL);
     y->device = flux__place(2, xs);
+    flux__self()->products += flux__size(y) * mnk[2];
     for (int i = 0; i < 3; i++) y->arg.i[i] = mnk[i];
     return flux__reveal(h, flux__done(y));
 }
@@ -4648,6 +4769,14 @@ static flux_tensor *flux__grad_pow_b(flux_tensor *g, flux_tensor *a, flux_tensor
     return flux_mul(g, flux_where(flux_gt(a, 0.0), flux_mul(y, flux_log(a)), 0.0));
 }
 
+/* gelu is one row because what lies between would be stored for the gradient, which from x alone is as quick. */
+static flux_tensor *flux__grad_gelu(flux_tensor *g, flux_tensor *x) {
+    flux_tensor *c = flux_clamp(x, -10, 10), *cc = flux_square(c);
+    flux_tensor *y = flux_sigmoid(flux_mul(c, flux_add(flux_mul(cc, 0.07135481627260025), 1.5957691216057308)));
+    flux_tensor *slope = flux_mul(flux_mul(y, flux_sub(1, y)), flux_add(flux_mul(cc, 3 * 0.07135481627260025), 1.5957691216057308));
+    return flux_mul(g, flux_add(y, flux_mul(x, slope)));
+}
+
 /* One row of the table: the gradients by a, b, c that are needed (bits of need), at the result's shape. */
 static void flux__row_gradient(flux_tensor *y, flux_tensor *g, unsigned need, flux_tensor **out) {
     flux_tensor *a = y->in[0], *b = y->nin > 1 ? y->in[1] : NULL, *c = y->nin > 2 ? y->in[2] : NULL;
@@ -4861,8 +4990,15 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
 /* A map from tensors to numbers that does not write to them: finished ones may be shared between threads. */
 typedef struct flux__map { flux_tensor **key; int *value; int n, room; } flux__map;
 
+typedef struct flux__more { flux_tensor *x; int next; } flux__more;   /* next: from 1; 0: no more */
+
 typedef struct flux__walk {
     flux_tensor **node, **grad;           /* in the order of recording: operands before results */
+    int *more_of;                         /* contributions to the gradient beside grad, the last one first */
+    flux__more *more;
+    int nmore, more_room;
+    flux_tensor *cat[8];                  /* made of slices' gradients: the last ones */
+    int ncat;
     bool *wanted;                         /* depends on something asked for */
     int n, room;
     flux_tensor **stack;
@@ -4995,6 +5131,155 @@ static void flux__mark_wanted(flux__walk *w, const flux_grads *g) {
             w->wanted[k] = w->wanted[flux__walk_get(w, w->node[k]->in[i])];
 }
 
+/* ---------------- many contributions to one gradient
+   A loop over the steps of a sequence takes a slice of one tensor at each and multiplies by one weight at each. Added up
+   one by one, each slice's gradient would be as large as the whole tensor and each weight's a small product: instead
+   slices that don't overlap are joined, and the sum of products becomes one product of what they are made of, joined. */
+
+/* The dim along which y is a slice, from *start on, among zeros; -1 if it is not. */
+static int flux__slab_dim(const flux_tensor *y, int64_t *start) {
+    flux_shape s = flux__dims(y);
+    int64_t natural[FLUX_MAX_DIMS];
+    int dim = -1;
+    if (y->op != FLUX__SPREAD || !y->nin || y->arg.i[0] || y->arg.i[1] || y->in[0]->ndim != s.ndim || !flux__size(y)) return -1;
+    flux__natural(&s, natural);
+    for (int d = 0; d < s.ndim; d++) {
+        int64_t n = y->in[0]->dim[d], first = y->rel / natural[d] % s.dim[d];
+        if ((n > 1 && y->stride[d] != natural[d]) || first + n > s.dim[d]) return -1;
+        if (n == s.dim[d]) continue;
+        if (dim >= 0) return -1;
+        dim = d;
+        *start = first;
+    }
+    return dim;
+}
+
+typedef struct flux__slab { int64_t start; flux_tensor *x; } flux__slab;
+
+static int flux__slab_order(const void *a, const void *b) {
+    int64_t x = ((const flux__slab *)a)->start, y = ((const flux__slab *)b)->start;
+    return x < y ? -1 : x > y;
+}
+
+/* The sum of slices among zeros that don't overlap, with zeros for what none covers; NULL if they are not such. */
+static flux_tensor *flux__join_slices(flux__walk *w, int n, flux_tensor **xs) {
+    int64_t start = 0, at = 0;
+    int dim = flux__slab_dim(xs[0], &start), count = 0;
+    for (int i = 1; i < n; i++)
+        if (dim < 0 || xs[i]->dtype != xs[0]->dtype || flux__slab_dim(xs[i], &start) != dim) return NULL;
+    flux__slab *slab = (flux__slab *)flux__malloc((size_t)n * sizeof *slab);
+    flux_tensor **part = (flux_tensor **)flux__malloc((size_t)(2 * n + 1) * sizeof *part), *y = NULL;
+    flux_shape gap = flux__dims(xs[0]);
+    int64_t end = gap.dim[dim];
+    for (int i = 0; i < n && slab && part; i++) {
+        slab[i].x = xs[i]->in[0];
+        flux__slab_dim(xs[i], &slab[i].start);
+    }
+    if (slab && part) qsort(slab, (size_t)n, sizeof *slab, flux__slab_order);
+    for (int i = 0; i <= n && slab && part && at >= 0; i++) {
+        gap.dim[dim] = (i < n ? slab[i].start : end) - at;
+        if (gap.dim[dim] > 0) part[count++] = flux__move(flux_full_shape(gap, 0, (flux_dtype)xs[0]->dtype), xs[0]->device);
+        if (i == n) break;
+        part[count++] = slab[i].x;
+        at = gap.dim[dim] < 0 ? -1 : slab[i].start + slab[i].x->dim[dim];
+    }
+    if (slab && part && at >= 0) y = flux__cat_many(dim, count, part);
+    if (y && dim > 0 && dim == y->ndim - 1) w->cat[w->ncat++ & 7] = y;
+    if (slab) FLUX_FREE(slab);
+    if (part) FLUX_FREE(part);
+    return y;
+}
+
+/* A matrix's transpose: what it is the transpose of, if it is one. */
+static flux_tensor *flux__turn(flux_tensor *x) {
+    return x->op == FLUX__PERMUTE && x->nin && x->arg.i[0] == 1 ? x->in[0] : flux_transpose(x);
+}
+
+static const flux_tensor *flux__unshaped(const flux_tensor *x) {
+    while (x->op == FLUX__RESHAPE && x->nin) x = x->in[0];
+    return x;
+}
+
+/* Where in the cat c, along its last dim, stand these one after the other, each as a whole; -1: nowhere. */
+static int flux__cat_run(const flux_tensor *c, int n, flux_tensor **xs) {
+    if (!c || c->op != FLUX__CAT || c->arg.i[0] != c->ndim - 1 || c->nin < n || c->dtype != xs[0]->dtype) return -1;
+    for (int i = 0, k; i + n <= c->nin; i++) {
+        for (k = 0; k < n && flux__unshaped(c->in[i + k]) == flux__unshaped(xs[k]); k++) {}
+        if (k == n) return i;
+    }
+    return -1;
+}
+
+/* Matrices side by side: part of a cat that the graph has already, or a new one. */
+static flux_tensor *flux__cat_columns(flux__walk *w, int n, flux_tensor **xs) {
+    flux_shape s = flux__dims(xs[0]);
+    int64_t offset, stride[FLUX_MAX_DIMS];
+    for (int k = w->n + 7; k >= 0; k--) {
+        flux_tensor *c = k >= w->n ? w->cat[k - w->n] : w->node[k];
+        int at = flux__cat_run(c, n, xs), last = c ? c->ndim - 1 : 0;
+        if (at < 0) continue;
+        int64_t each = flux_dim(c->in[0], last), dims[2] = { s.dim[0], s.dim[1] * n };
+        for (int i = 1; i < c->nin; i++)
+            if (flux_dim(c->in[i], last) != each) return NULL;
+        return flux_reshape_to(flux_slice(c, last, at * each, (at + n) * each), flux__shape(dims, 2));
+    }
+    flux__layout(xs[0], &offset, stride);
+    if (flux__in_order(&s, stride)) return flux__cat_many(1, n, xs);
+    for (int i = 0; i < n; i++) xs[i] = flux__turn(xs[i]);
+    return flux_transpose(flux__cat_many(0, n, xs));
+}
+
+/* The sum of products of matrices as one product; NULL if they are not such, or so few that joining does not pay. */
+static flux_tensor *flux__join_products(flux__walk *w, int n, flux_tensor **xs) {
+    bool fit = n >= 4;
+    for (int i = 0; i < n && fit; i++) {
+        const flux_tensor *y = xs[i];
+        fit = y->op == FLUX__MATMUL && y->nin == 2 && y->ndim == 2 && y->in[0]->ndim == 2 && y->in[1]->ndim == 2 &&
+              y->dtype == xs[0]->dtype;
+    }
+    flux_tensor **part = fit ? (flux_tensor **)flux__malloc((size_t)n * sizeof *part) : NULL;
+    if (!part) return NULL;
+    for (int i = 0; i < n; i++) part[i] = xs[n - 1 - i]->in[0];       /* the last came first: now in the graph's order */
+    flux_tensor *a = flux__cat_columns(w, n, part);
+    for (int i = 0; i < n; i++) part[i] = flux__turn(xs[n - 1 - i]->in[1]);
+    flux_tensor *b = a ? flux__cat_columns(w, n, part) : NULL;
+    FLUX_FREE(part);
+    return b ? flux_matmul(a, flux_transpose(b)) : NULL;
+}
+
+static bool flux__contribute(flux__walk *w, int at, flux_tensor *x) {
+    if (!w->grad[at]) {
+        w->grad[at] = x;
+        return true;
+    }
+    flux__more *more = (flux__more *)flux__grow(w->more, &w->more_room, w->nmore + 1, sizeof *more);
+    if (!more) return false;
+    w->more = more;
+    more += w->nmore++;
+    more->x = x;
+    more->next = w->more_of[at];
+    w->more_of[at] = w->nmore;
+    return true;
+}
+
+/* The whole gradient of node k, once all that contributes has. */
+static bool flux__sum_up(flux__walk *w, int k) {
+    int n = 1;
+    if (!w->grad[k] || !w->more_of[k]) return true;
+    for (int i = w->more_of[k]; i; i = w->more[i - 1].next) n++;
+    flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs), *sum;
+    if (!xs) return false;
+    xs[0] = w->grad[k];
+    for (int i = w->more_of[k], at = n; i; i = w->more[i - 1].next) xs[--at] = w->more[i - 1].x;
+    w->more_of[k] = 0;
+    sum = flux__join_slices(w, n, xs);
+    if (!sum) sum = flux__join_products(w, n, xs);
+    for (int i = sum ? n : 0; i < n; i++) sum = i ? flux_add(sum, xs[i]) : xs[i];
+    FLUX_FREE(xs);
+    w->grad[k] = sum;
+    return sum != NULL;
+}
+
 static bool flux__walk_back(flux__walk *w, int k) {
     flux_tensor *y = w->node[k], *out[255];
     bool need[255];
@@ -5008,8 +5293,7 @@ static bool flux__walk_back(flux__walk *w, int k) {
     flux__gradient_of(y, w->grad[k], need, out);
     for (int i = 0; i < y->nin; i++) {
         if (!need[i] || !out[i]) continue;
-        int at = flux__walk_get(w, y->in[i]);
-        w->grad[at] = w->grad[at] ? flux_add(w->grad[at], out[i]) : out[i];
+        if (!flux__contribute(w, flux__walk_get(w, y->in[i]), out[i])) return false;
     }
     return !flux_failed();
 }
@@ -5017,6 +5301,8 @@ static bool flux__walk_back(flux__walk *w, int k) {
 static void flux__walk_free(flux__walk *w) {
     if (w->node) FLUX_FREE(w->node);
     if (w->grad) FLUX_FREE(w->grad);
+    if (w->more_of) FLUX_FREE(w->more_of);
+    if (w->more) FLUX_FREE(w->more);
     if (w->wanted) FLUX_FREE(w->wanted);
     if (w->stack) FLUX_FREE(w->stack);
     flux__map_free(&w->shared);
@@ -5027,14 +5313,16 @@ static bool flux__backward(flux_grads *g) {
     bool ok = flux__walk_start(&w) && flux__walk_collect(&w, g->loss);
     if (ok) {
         w.grad = (flux_tensor **)flux__zalloc((size_t)w.n * sizeof *w.grad);
+        w.more_of = (int *)flux__zalloc((size_t)w.n * sizeof *w.more_of);
         w.wanted = (bool *)flux__zalloc((size_t)w.n);
-        ok = w.grad && w.wanted;
+        ok = w.grad && w.more_of && w.wanted;
     }
     if (ok) {
         flux__mark_wanted(&w, g);
         w.grad[w.n - 1] = flux_full_shape(flux__dims(g->loss), 1, (flux_dtype)g->loss->dtype);
         for (int k = w.n - 1; k >= 0 && ok; k--)
-            if (w.grad[k] && w.wanted[k]) ok = flux__walk_back(&w, k);
+            if (w.grad[k] && w.wanted[k] && w.node[k]->nin) ok = flux__sum_up(&w, k) && flux__walk_back(&w, k);
+        for (int k = w.n - 1; k >= 0 && ok; k--) ok = flux__sum_up(&w, k);   /* leaves: by now all joins are there to be used */
     }
     for (int i = 0; i < g->n && ok; i++) {
         int k = flux__walk_get(&w, g->of[i]);
@@ -5533,20 +5821,41 @@ static int flux__new_group(flux__planner *p, int node) {
     return p->ngroup++;
 }
 
-/* The group for a node: one of its users', if all is well, else a new one. Users have theirs already. */
-static int flux__choose_group(flux__planner *p, int node) {
+/* Whether all in group G that use the node do so point by point, and no circle comes of it. */
+static bool flux__may_join(flux__planner *p, int node, int G) {
+    if (!flux__fits(p, node, G, false)) return false;
+    for (int v = p->use_start[node]; v < p->use_start[node + 1]; v++) {
+        int user = p->use[v] >> 8;
+        if (user == p->group[G].product) return false;
+        if (p->group_of[user] == G && !flux__pointwise(p->g->node[user], p->use[v] & 255, p->g->node[node])) return false;
+    }
+    return flux__no_circle(p, node, G);
+}
+
+/* The group of a tensor of the same shape that is to be joined to this one by a cat: what gates share is read once. */
+static int flux__choose_sibling(flux__planner *p, int node) {
     flux_tensor *t = p->g->node[node];
-    for (int u = p->use_start[node]; u < p->use_start[node + 1]; u++) {
-        int user = p->use[u] >> 8, G = p->group_of[user];
-        bool all = true;
-        if (!flux__fits(p, node, G, false)) continue;
-        for (int v = p->use_start[node]; v < p->use_start[node + 1] && all; v++)
-            if (p->group_of[p->use[v] >> 8] == G) all = flux__pointwise(p->g->node[p->use[v] >> 8], p->use[v] & 255, t);
-        for (int v = p->use_start[node]; v < p->use_start[node + 1] && all; v++)
-            if (p->use[v] >> 8 == p->group[G].product) all = false;
-        if (all && flux__no_circle(p, node, G)) return flux__fits(p, node, G, true) ? G : -1;
+    int64_t s[FLUX_MAX_DIMS];
+    flux__dims8(t, s);
+    for (int u = p->use_start[node]; u < p->use_start[node + 1] && t->op < FLUX__ELEMENTWISE_COUNT; u++) {
+        flux_tensor *user = p->g->node[p->use[u] >> 8];
+        for (int k = 0; user->op == FLUX__CAT && k < user->nin; k++) {
+            flux_tensor *b = flux__base(user->in[k]);
+            if (flux__finished(b) || b->op >= FLUX__ELEMENTWISE_COUNT || b->index <= node) continue;
+            int G = p->group_of[b->index];
+            if (!p->group[G].reduced && flux__same8(p->group[G].full, s) && flux__may_join(p, node, G)) return G;
+        }
     }
     return -1;
+}
+
+/* The group for a node: one of its users', if all is well, else a new one. Users have theirs already. */
+static int flux__choose_group(flux__planner *p, int node) {
+    for (int u = p->use_start[node]; u < p->use_start[node + 1]; u++) {
+        int user = p->use[u] >> 8, G = p->group_of[user];
+        if (flux__may_join(p, node, G)) return flux__fits(p, node, G, true) ? G : -1;
+    }
+    return flux__choose_sibling(p, node);
 }
 
 static void flux__assign_groups(flux__planner *p) {
@@ -6111,31 +6420,90 @@ static flux__plan *flux__make_plan(flux__graph *g) {
     return plan;
 }
 
-/* FLUX_LOG=schedule: one line a kernel, as in "3. product 256x64x784 + add relu -> 256x64". */
-static void flux__log_plan(const flux__plan *plan, flux__graph *g) {
-    static const char *const kinds[] = { "fused", "product", "gather", "scatter_add", "spread", "cat", "move" };
+static const char *const flux__kernel_kinds[] = { "fused", "product", "gather", "scatter_add", "spread", "cat", "move" };
+
+static int64_t flux__out_bytes(const flux_tensor *t) { return flux__size(t) * flux__dtypes[t->dtype].size; }
+
+/* What a kernel reads and writes, each tensor counted once. */
+static int64_t flux__kernel_bytes(const flux__kernel *k, const flux__graph *g) {
+    int64_t bytes = 0;
+    for (int i = 0; i < k->noperand; i++)
+        if (k->operand[i].src >= 0) bytes += flux__count(&k->operand[i].shape) * flux__dtypes[k->operand[i].dtype].size;
+    for (int i = 0; i < k->nouts; i++) bytes += flux__out_bytes(g->node[k->outs[i]]);
+    return bytes;
+}
+
+/* "product 256x64 inner 784: add relu->[256x64 f32]"; short: without what is stored. */
+static void flux__kernel_words(const flux__plan *plan, const flux__graph *g, const flux__kernel *k, bool full, char *out, size_t room) {
     static const char *const reds[] = { "sum", "prod", "max", "min" };
+    flux_shape s = flux__shape(k->full, FLUX_MAX_DIMS);
+    size_t n = 0;
+#define FLUX__ADD(...) do if (n < room) n += (size_t)snprintf(out + n, room - n, __VA_ARGS__); while (0)
+    while (s.ndim > 1 && s.dim[s.ndim - 1] == 1) s.ndim--;
+    flux__text t = flux__shape_text(&s);
+    FLUX__ADD("%s %s", flux__kernel_kinds[k->kind], t.s);
+    if (k->kind == FLUX__K_MATMUL) FLUX__ADD(" inner %lld", (long long)k->mnk[2]);
+    if (k->reduced && full) FLUX__ADD(", reduced dims %#x", k->reduced);
+    FLUX__ADD(":");
+    for (int v = 0; v < k->nvalue; v++) {
+        const flux__value *line = &k->value[v];
+        if (line->kind == FLUX__V_OP) FLUX__ADD(" %s", flux__op_names[line->op]);
+        if (line->kind == FLUX__V_REDUCE) FLUX__ADD(" %s", reds[line->op]);
+        if (line->kind == FLUX__V_ARGREDUCE) FLUX__ADD(" arg");
+        if (line->kind == FLUX__V_RANDOM || line->kind == FLUX__V_IOTA) FLUX__ADD(line->kind == FLUX__V_IOTA ? " iota" : " random");
+        if (line->out < 0 || !full) continue;
+        flux__text o = flux__describe(g->node[line->out - plan->nleaf]);
+        FLUX__ADD("->[%s%s]", o.s, plan->slot[line->out - plan->nleaf].donor >= 0 ? ", in place" : "");
+    }
+}
+
+/* FLUX_LOG=schedule: one line a kernel. */
+static void flux__log_plan(const flux__plan *plan, flux__graph *g) {
+    char words[2000];
     fprintf(stderr, "flux: schedule of %d operations in %d kernels\n", plan->nnode, plan->nkernel);
     for (int i = 0; i < plan->nkernel; i++) {
-        const flux__kernel *k = &plan->kernel[i];
-        flux_shape s = flux__shape(k->full, FLUX_MAX_DIMS);
-        while (s.ndim > 1 && s.dim[s.ndim - 1] == 1) s.ndim--;
-        flux__text t = flux__shape_text(&s);
-        fprintf(stderr, "  %2d. %s %s", i + 1, kinds[k->kind], t.s);
-        if (k->kind == FLUX__K_MATMUL) fprintf(stderr, " inner %lld", (long long)k->mnk[2]);
-        if (k->reduced) fprintf(stderr, ", reduced dims %#x", k->reduced);
-        fprintf(stderr, ":");
-        for (int v = 0; v < k->nvalue; v++) {
-            if (k->value[v].kind == FLUX__V_OP) fprintf(stderr, " %s", flux__op_names[k->value[v].op]);
-            if (k->value[v].kind == FLUX__V_REDUCE) fprintf(stderr, " %s", reds[k->value[v].op]);
-            if (k->value[v].kind == FLUX__V_ARGREDUCE) fprintf(stderr, " arg");
-            if (k->value[v].out >= 0) {
-                flux__text o = flux__describe(g->node[k->value[v].out - plan->nleaf]);
-                fprintf(stderr, "->[%s%s]", o.s, plan->slot[k->value[v].out - plan->nleaf].donor >= 0 ? ", in place" : "");
-            }
-        }
-        fprintf(stderr, "\n");
+        flux__kernel_words(plan, g, &plan->kernel[i], true, words, sizeof words);
+        fprintf(stderr, "  %2d. %s\n", i + 1, words);
     }
+}
+
+/* ---------------- FLUX_TRACE=file.json: what ran when
+   One event a kernel, in the format that chrome://tracing started and ui.perfetto.dev reads. It asks for a closing bracket
+   only in theory, so that the file of a program that crashed shows how far it came. */
+
+static flux__mutex flux__trace_lock = FLUX__MUTEX_INIT;
+static struct { FILE *file; bool known, started; } flux__trace;
+
+static bool flux__tracing(void) {
+    flux__mutex_lock(&flux__trace_lock);
+    const char *path = flux__trace.known ? NULL : flux__env("FLUX_TRACE");
+    flux__trace.known = true;
+    if (path && *path && (flux__trace.file = flux__fopen(path, "wb")) != NULL) fputs("[", flux__trace.file);
+    bool on = flux__trace.file != NULL, failed = path && *path && !on;
+    flux__mutex_unlock(&flux__trace_lock);
+    if (failed) flux__note(FLUX_LOG_WARN, "trace", true, "FLUX_TRACE=%s cannot be written: nothing is traced", path);
+    return on;
+}
+
+static void flux__trace_close(void) {
+    flux__mutex_lock(&flux__trace_lock);
+    if (flux__trace.file) fputs("\n]\n", flux__trace.file), fclose(flux__trace.file);
+    flux__trace.file = NULL;
+    flux__mutex_unlock(&flux__trace_lock);
+}
+
+/* An event from `start` until now, in seconds; its numbers are written without the locale's point. */
+static void flux__trace_event(const char *kind, const char *name, double start, int64_t bytes, const char *device) {
+    int64_t at = (int64_t)(start * 1e9), ns = (int64_t)((flux__now() - start) * 1e9);
+    unsigned thread = (unsigned)((uintptr_t)flux__self() >> 6 & 0xffff);
+    flux__mutex_lock(&flux__trace_lock);
+    if (flux__trace.file) {
+        fprintf(flux__trace.file, "%s\n{\"ph\":\"X\",\"pid\":1,\"tid\":%u,\"cat\":\"%s\",\"name\":\"%s\",\"ts\":%lld.%03d,\"dur\":%lld.%03d,"
+                "\"args\":{\"bytes\":%lld,\"device\":\"%s\"}}", flux__trace.started ? "," : "", thread, kind, name, (long long)(at / 1000),
+                (int)(at % 1000), (long long)(ns / 1000), (int)(ns % 1000), (long long)bytes, device);
+        flux__trace.started = true;
+    }
+    flux__mutex_unlock(&flux__trace_lock);
 }
 
 /* ---------------- the cache of plans */
@@ -6203,6 +6571,19 @@ typedef struct flux__run {
 } flux__run;
 
 static int flux__kernel_run(flux__run *r, flux__kernel *k);
+
+/* Runs a kernel with an eye on the clock; a device is waited for, or its time would be the next kernel's. */
+static int flux__kernel_trace(flux__run *r, flux__kernel *k) {
+    char words[300], device[64];
+    double start = flux__now();
+    int rc = flux__kernel_run(r, k);
+    flux_device d = r->plan->slot[k->outs[0]].device;
+    if (d.backend != 0) flux_synchronise_device(d);
+    flux__kernel_words(r->plan, r->g, k, false, words, sizeof words);
+    snprintf(device, sizeof device, "%s:%d", flux_device_backend(d), d.id);
+    flux__trace_event("kernel", words, start, flux__kernel_bytes(k, r->g), device);
+    return rc;
+}
 static void flux__kernel_extra(const flux__run *r, const flux__kernel *k, size_t *bytes);
 static bool flux__kernels_prepare(const flux__plan *plan);
 
@@ -6293,7 +6674,11 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     r.buffer = (flux__buffer **)flux__zalloc(n * sizeof *r.buffer);
     r.ptr = (void **)flux__zalloc((size_t)(plan->nleaf + plan->nnode + 1) * sizeof *r.ptr);
     bool ok = r.buffer && r.ptr && flux__allocate(&r) && flux__allocate_extra(&r);
-    for (int k = 0; k < plan->nkernel && ok; k++) ok = flux__kernel_run(&r, &plan->kernel[k]) == 0;
+    bool trace = flux__tracing();
+    double start = trace ? flux__now() : 0;
+    for (int k = 0; k < plan->nkernel && ok; k++)
+        ok = (trace ? flux__kernel_trace(&r, &plan->kernel[k]) : flux__kernel_run(&r, &plan->kernel[k])) == 0;
+    if (trace) flux__trace_event("plan", "evaluate", start, 0, "");
     if (ok) flux__settle_nodes(&r);
     for (int i = 0; r.buffer && i < plan->nnode; i++) flux__buffer_release(r.buffer[i]);
     for (int i = 0; r.buffer && i < plan->nkernel; i++) flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
@@ -6375,6 +6760,55 @@ FLUX_DEF int flux_eval_all(int n, flux_tensor *const *xs) {
 FLUX_DEF flux_tensor *flux_eval(flux_tensor *x) {
     if (!x) return (flux_tensor *)flux__null("eval", "x", x);
     return flux_eval_all(1, &x) == 0 ? x : NULL;
+}
+
+/* ---------------- a schedule as a picture */
+
+static void flux__dot_kernels(FILE *f, const flux__plan *plan, flux__graph *g, const int *maker) {
+    char words[240];
+    for (int i = 0; i < plan->nkernel; i++) {
+        const flux__kernel *k = &plan->kernel[i];
+        flux__kernel_words(plan, g, k, false, words, sizeof words);
+        fprintf(f, "  k%d [label=\"%d. %s\"];\n", i, i + 1, words);
+        for (int j = 0; j < k->noperand; j++) {
+            int src = k->operand[j].src;
+            bool again = src < 0;         /* only strides, of what the kernel makes itself */
+            for (int e = 0; e < j; e++) again = again || k->operand[e].src == src;
+            if (again) continue;
+            flux__text t = flux__describe(src < plan->nleaf ? g->leaf[src] : g->node[src - plan->nleaf]);
+            if (src < plan->nleaf) fprintf(f, "  l%d [label=\"%s\" shape=ellipse];\n  l%d -> k%d;\n", src, t.s, src, i);
+            else fprintf(f, "  k%d -> k%d [label=\"%s\"];\n", maker[src - plan->nleaf], i, t.s);
+        }
+    }
+}
+
+/* The plan that computing x would run, as Graphviz text. Nothing is computed. */
+static bool flux__dot_write(FILE *f, flux_tensor *x) {
+    flux__graph g;
+    flux__graph_start(&g);
+    flux__graph_visit(&g, flux__base(x));
+    if (g.ok && g.nnode) g.flag[flux__base(x)->index] |= FLUX__ROOT;
+    if (g.ok && g.nnode) flux__set_flags(&g), flux__graph_key(&g);
+    flux__plan *plan = g.ok && g.nnode ? flux__find_plan(&g) : NULL;
+    int *maker = plan ? (int *)flux__zalloc((size_t)plan->nnode * sizeof *maker) : NULL;
+    bool ok = g.ok && (!g.nnode || maker);
+    fputs("digraph schedule {\n  node [shape=box fontname=monospace fontsize=10];\n  edge [fontname=monospace fontsize=9];\n", f);
+    for (int i = 0; maker && i < plan->nkernel; i++)
+        for (int j = 0; j < plan->kernel[i].nouts; j++) maker[plan->kernel[i].outs[j]] = i;
+    if (maker) flux__dot_kernels(f, plan, &g, maker);
+    fputs("}\n", f);
+    if (maker) FLUX_FREE(maker);
+    flux__graph_free(&g);
+    return ok;
+}
+
+FLUX_DEF int flux_graph_dot(flux_tensor *x, const char *path) {
+    if (!flux__check_operands("graph_dot", 1, &x)) return -1;
+    FILE *f = path ? flux__fopen(path, "wb") : stdout;
+    if (!f) return flux__fail("graph_dot: cannot open %s: %s", path, strerror(errno)), -1;
+    bool ok = flux__dot_write(f, x);
+    if ((path ? fclose(f) : fflush(f)) != 0 && ok) return flux__fail("graph_dot: cannot write %s: %s", path ? path : "to stdout", strerror(errno)), -1;
+    return ok && !flux_failed() ? 0 : -1;
 }
 
 /* x computed and its elements in order in one buffer: itself, or the copy it then keeps. */
@@ -13474,11 +13908,13 @@ FLUX_DEF flux_layer *flux_copy_layer(flux_layer *m) {
 
 /* Norm layers keep their parameters and statistics in float32: half formats lose too
    much of a variance. */
+static bool flux__scale_of_norm(const flux_layer *m);
+
 static bool flux__keeps_f32(const flux_layer *m) {
     static const char *const names[] = { "BatchNorm", "InstanceNorm", "GroupNorm" };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(m->type->name, names[i]) == 0) return true;
-    return false;
+    return flux__scale_of_norm(m);
 }
 
 static flux_tensor *flux__convert_leaf(flux_tensor *x, const char *path, bool trained,
@@ -13543,17 +13979,6 @@ static bool flux__flat_make(flux__flat *f, flux_layer *m) {
     return true;
 }
 
-/* Joins any number of vectors: flux_cat takes 255 at a time. */
-static flux_tensor *flux__join_all(flux_tensor **x, int n) {
-    while (n > 1) {
-        int groups = 0;
-        for (int i = 0; i < n; i += 255)
-            x[groups++] = flux_cat_all(0, n - i < 255 ? n - i : 255, x + i);
-        n = groups;
-    }
-    return n ? x[0] : NULL;
-}
-
 FLUX_DEF flux_tensor *flux_destructure(flux_layer *m) {
     flux__flat f;
     if (!m) return (flux_tensor *)flux__null("destructure", "model", m);
@@ -13564,7 +13989,7 @@ FLUX_DEF flux_tensor *flux_destructure(flux_layer *m) {
             int64_t n = flux__size(f.part[i]);
             f.part[i] = flux_reshape_to(flux_to_dtype(f.part[i], f.dtype), flux__shape(&n, 1));
         }
-        y = f.count ? flux__join_all(f.part, f.count)
+        y = f.count ? flux__cat_many(0, f.count, f.part)
                     : flux_full_shape(flux__shape(&f.total, 1), 0.0, FLUX_F32);
     }
     flux__flat_free(&f);
@@ -13667,11 +14092,48 @@ FLUX_DEF flux_layer *flux_named(const char *name, flux_layer *m) {
 
 /* ---------------- calls */
 
+/* What flux_summary sees while a model is called: a row a layer, in the order of calls, down to those of one line. */
+typedef struct flux__watch_row { flux_layer *layer; int depth; char out[80]; int64_t products, bytes; } flux__watch_row;
+struct flux__watch { flux__watch_row *row; int n, room, depth, closed; };   /* closed: within a layer of one line */
+
+static bool flux__one_line(const flux_layer *m);
+
+static int flux__watch_start(flux__watch *w, flux_layer *m, int64_t products) {
+    if (w->closed) return -1;
+    flux__watch_row *row = (flux__watch_row *)flux__grow(w->row, &w->room, w->n + 1, sizeof *row);
+    if (!row) return -1;
+    w->row = row;
+    memset(&row[w->n], 0, sizeof *row);
+    row[w->n].layer = m;
+    row[w->n].depth = w->depth++;
+    row[w->n].products = products;
+    w->closed = flux__one_line(m);
+    return w->n++;
+}
+
+static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t products) {
+    flux__watch_row *row = &w->row[i];
+    size_t used = 0;
+    w->closed = 0;
+    w->depth = row->depth;
+    row->products = products - row->products;
+    for (int k = 0; k < flux_count(y); k++) {
+        flux_tensor *x = y->op == FLUX__TUPLE ? y->in[k] : y;
+        flux_shape s = flux__dims(x);
+        flux__text t = flux__shape_text(&s);
+        if (used < sizeof row->out) used += (size_t)snprintf(row->out + used, sizeof row->out - used, k ? ", %s" : "%s", t.s);
+        row->bytes += flux__size(x) * flux__dtypes[x->dtype].size;
+    }
+}
+
 FLUX_DEF flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x) {
     if (!m || !x) return (flux_tensor *)flux__null("call", m ? "x" : "model", NULL);
     int h = flux__hide();
+    flux__thread *t = flux__self();
+    int row = t && t->watch ? flux__watch_start(t->watch, m, t->products) : -1;
     flux_tensor *y = m->type->call(m, x);
     if (!y && !flux_failed()) flux__fail("%s: its call gave NULL", m->type->name);
+    if (row >= 0 && y) flux__watch_end(t->watch, row, y, t->products);
     return flux__reveal(h, y);
 }
 
@@ -13685,6 +14147,7 @@ FLUX_DEF flux_tensor *flux_call_all(flux_layer *m, int n, flux_tensor *const *xs
 }
 
 static const flux_layer_type *flux__embedding_type(void);
+static const flux_layer_type *flux__embeddingbag_type(void);
 
 static void flux__first_tensor(flux_tensor **slot, const char *path, bool trained,
                                const flux_layer *owner, void *user) {
@@ -13701,9 +14164,10 @@ static flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
     flux__fields(m, flux__first_tensor, &first);
     for (int depth = 0; depth < FLUX__DEEPEST && (below = flux_child(leaf, 0)) != NULL; depth++)
         leaf = below;
-    flux_dtype t = leaf->type == flux__embedding_type() ? FLUX_I64
-                   : first                              ? (flux_dtype)first->dtype
-                                                        : FLUX_F32;
+    bool indices = leaf->type == flux__embedding_type() || leaf->type == flux__embeddingbag_type();
+    flux_dtype t = indices ? FLUX_I64
+                   : first ? (flux_dtype)first->dtype
+                           : FLUX_F32;
     /* FLUX_EAGER computes all the same, so on zeros. */
     flux_tensor *x = flux__eager() ? flux_full_shape(s, 0.0, t) : flux__placeholder(s, t);
     if (x && first && !x->buf) x->device = first->device;
@@ -13715,30 +14179,33 @@ static flux_tensor *flux__keep_leaf(flux_tensor *x, const char *path, void *user
     return x;
 }
 
-/* Calls a copy, so that modes and whatever a layer's call changes stay as they are;
-   no random number is used up. */
-FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
-    flux_shape none;
+/* Calls a copy with an input of this shape, so that modes and whatever a layer's call changes stay as they are; no random
+   number is used up and nothing computed. The caller has opened a scope for what is made. */
+static flux_tensor *flux__dry_run(const char *call, flux_layer *m, flux_shape in, flux__watch *watch) {
     flux__thread *t = flux__self();
-    memset(&none, 0, sizeof none);
-    none.ndim = -1;
-    if (!m || !t) {
-        flux__null("outputsize", "model", m);
-        return none;
-    }
+    if (!m || !t) return (flux_tensor *)flux__null(call, "model", m);
     uint64_t draws = t->draws;
-    int h = flux__hide();
     flux_layer *copy = flux__map_layer(flux__keep_leaf, NULL, m, false);
     if (copy) flux_testmode(copy, true);
     flux__block b = flux__nograd_enter();
-    flux_tensor *y = copy ? flux_call_layer(copy, flux__sample(copy, in)) : NULL;
+    flux_tensor *x = copy ? flux__sample(copy, in) : NULL;
+    t->watch = watch;
+    flux_tensor *y = x ? flux_call_layer(copy, x) : NULL;
+    t->watch = NULL;
     flux__nograd_leave(&b);
+    t->draws = draws;
+    return y;
+}
+
+FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
+    flux_shape none = flux__shape(NULL, -1);
+    int h = flux__hide();
+    flux_tensor *y = flux__dry_run("outputsize", m, in, NULL);
     if (y && y->op == FLUX__TUPLE)
         y = (flux_tensor *)flux__fail("outputsize: %s gives a tuple of %d tensors", m->type->name,
                                       y->nin);
     if (y) none = flux__dims(y);
     flux__reveal_object(h, NULL);
-    t->draws = draws;
     return none;
 }
 
@@ -14566,6 +15033,7 @@ typedef struct flux__scale {
     flux_layer base;
     flux_tensor *scale, *bias;
     flux_fn activation;
+    bool of_norm;                         /* a LayerNorm's: see flux__keeps_f32 */
 } flux__scale;
 
 static flux_tensor *flux__scale_call(flux_layer *self, flux_tensor *x) {
@@ -14592,6 +15060,8 @@ static size_t flux__scale_text(flux_layer *self, char *out, size_t n) {
 }
 FLUX_LAYER_TEXT(flux__scale, "Scale", flux__scale_call, flux__scale_text, FLUX_PARAM(scale),
                 FLUX_PARAM(bias))
+
+static bool flux__scale_of_norm(const flux_layer *m) { return m->type == flux__scale_type() && ((const flux__scale *)m)->of_norm; }
 
 FLUX_DEF flux_layer *flux_scale_with(flux_scale_opts o) {
     flux__scale m;
@@ -14761,6 +15231,522 @@ FLUX_DEF flux_layer *flux_embedding_with(flux_embedding_opts o) {
         h, m.weight ? flux__layer_new(flux__embedding_type(), &m) : NULL);
 }
 
+/* ---------------- EmbeddingBag */
+
+typedef struct flux__embeddingbag { flux_layer base; flux_tensor *weight; flux_fn reduction; } flux__embeddingbag;
+
+/* Bags that start at these places in n numbers, as a matrix: a bag a column, short ones filled up with 0s that *real
+   tells from the others. NULL, with an error, for offsets that make no bags. */
+static flux_tensor *flux__bag_columns(const char *line, flux_tensor *data, flux_tensor *offsets, flux_tensor **real) {
+    int64_t bags = offsets->dim[0], n = data->dim[0], longest = 0, size[2];
+    flux_tensor *starts = flux_to_dtype(offsets, FLUX_I64), *index = NULL;
+    const int64_t *at = starts ? (const int64_t *)flux_data(starts) : NULL;
+    for (int64_t i = 0; at && i < bags; i++) {
+        int64_t end = i + 1 < bags ? at[i + 1] : n;
+        if (i == 0 && at[0] != 0)
+            return (flux_tensor *)flux__fail("%s: the first offset is %lld, not 0", line, (long long)at[0]);
+        if (end <= at[i])
+            return (flux_tensor *)flux__fail("%s: offset %lld is %lld, and %s %lld: each bag needs one index at least", line,
+                                             (long long)i, (long long)at[i], i + 1 < bags ? "the next one" : "there are",
+                                             (long long)end);
+        if (end - at[i] > longest) longest = end - at[i];
+    }
+    size[0] = longest, size[1] = bags;
+    int64_t *place = at && longest <= INT64_MAX / 16 / bags ? (int64_t *)flux__malloc((size_t)(longest * bags) * sizeof *place) : NULL;
+    if (!place) return NULL;
+    for (int64_t i = 0; i < longest * bags; i++) {
+        int64_t bag = i / longest, first = at[bag], k = first + i % longest;
+        place[i] = k < (bag + 1 < bags ? at[bag + 1] : n) ? k : -1;
+    }
+    index = flux_to_tensor(data->device, flux_from_data(place, FLUX_I64, flux__shape(size, 2)));
+    FLUX_FREE(place);
+    *real = index ? flux_unsqueeze(flux_ge(index, 0.0), 0) : NULL;
+    return *real ? flux_gather(data, 0, flux_max2(index, 0.0)) : NULL;
+}
+
+static flux_tensor *flux__embeddingbag_call(flux_layer *self, flux_tensor *x) {
+    flux__embeddingbag *m = (flux__embeddingbag *)self;
+    flux_tensor *data = flux_nth(x, 0), *offsets = flux_count(x) > 1 ? flux_nth(x, 1) : NULL, *real = NULL, *y;
+    flux__words line = flux__line_of(self);
+    flux__text got = flux__describe(data);
+    bool hot = data->dtype == FLUX_BOOL;
+    if (flux_count(x) > 2)
+        return (flux_tensor *)flux__fail("%s takes bags, or indices and offsets, got %d inputs", line.s, flux_count(x));
+    if (flux__dtypes[data->dtype].real || data->ndim < (hot ? 2 : 1))
+        return (flux_tensor *)flux__fail("%s takes bags of integer indices or bool columns, got %s", line.s, got.s);
+    if (offsets && (data->ndim != 1 || offsets->ndim != 1 || hot || flux__dtypes[offsets->dtype].real || offsets->dtype == FLUX_BOOL || !flux__size(offsets))) {
+        flux__text t = flux__describe(offsets);
+        return (flux_tensor *)flux__fail("%s takes a vector of indices and one of offsets, got %s and %s", line.s, got.s, t.s);
+    }
+    if (hot && !flux__expect_dim(self, data, 0, m->weight->dim[1])) return NULL;
+    if (hot) y = flux__as_before(flux_matmul(m->weight, flux_to_dtype(flux__as_columns(data), (flux_dtype)m->weight->dtype)), data);
+    else if (!offsets || !(x = flux__bag_columns(line.s, data, offsets, &real))) y = offsets ? NULL : flux_gather(m->weight, 1, data);
+    else y = flux_gather(m->weight, 1, x);
+    if (!y || (offsets && !real)) return NULL;
+    if (real) y = flux_where(real, y, m->reduction == flux_max ? -HUGE_VAL : 0.0);
+    bool mean = m->reduction == flux_mean;
+    flux_shape s = flux__dims(y);
+    flux_tensor *sum = m->reduction == flux_max ? flux_max(y, 1) : mean && !real ? flux_mean(y, 1) : flux_sum(y, 1);
+    if (mean && real) sum = flux_div(sum, flux_sum(flux_to_dtype(real, (flux_dtype)y->dtype), 1));
+    for (int i = 1; i + 1 < s.ndim; i++) s.dim[i] = s.dim[i + 1];
+    s.ndim--;
+    return flux_reshape_to(sum, s);
+}
+
+static size_t flux__embeddingbag_text(flux_layer *self, char *out, size_t n) {
+    const flux__embeddingbag *m = (const flux__embeddingbag *)self;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "EmbeddingBag(%lld => %lld%s)", (long long)m->weight->dim[1], (long long)m->weight->dim[0],
+              m->reduction == flux_sum ? ", sum" : m->reduction == flux_max ? ", max" : "");
+    return flux__line_out(&l, out, n);
+}
+FLUX_LAYER_TEXT(flux__embeddingbag, "EmbeddingBag", flux__embeddingbag_call, flux__embeddingbag_text, FLUX_PARAM(weight))
+
+FLUX_DEF flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o) {
+    flux__embeddingbag m;
+    memset(&m, 0, sizeof m);
+    int64_t size[2] = { o.out, o.in };
+    m.reduction = o.reduction ? o.reduction : flux_mean;
+    if (!flux__check_sizes("embeddingbag", 2, size)) return NULL;
+    if (m.reduction != flux_mean && m.reduction != flux_sum && m.reduction != flux_max)
+        return (flux_layer *)flux__fail("embeddingbag: .reduction must be flux_mean, flux_sum or flux_max");
+    int h = flux__hide();
+    m.weight = flux__make_weight("embeddingbag", o.init ? o.init : flux_randn32, flux__shape(size, 2));
+    return (flux_layer *)flux__reveal_object(h, m.weight ? flux__layer_new(flux__embeddingbag_type(), &m) : NULL);
+}
+
+/* ---- recurrence
+   A cell makes one step, a layer all steps of a sequence. What does not depend on the step before, Wi x + bias, is one
+   product over the whole sequence, laid out step by step so that each takes a piece without holes; only Wh h is left for
+   the steps. A state that starts as zero is no tensor at all, and costs the first step nothing. */
+
+enum { FLUX__RNN, FLUX__LSTM, FLUX__GRU, FLUX__GRUV3, FLUX__CELLS };
+
+typedef struct flux__rnn_cell {
+    flux_layer base;
+    flux_tensor *Wi, *Wh, *bias, *Wh_h;   /* Wh_h: of GRUv3 */
+    flux_fn activation;                   /* of RNN */
+    int kind;
+} flux__rnn_cell;
+
+typedef struct flux__recurrent { flux_layer base, *cell; bool return_state; } flux__recurrent;
+
+static const struct { const char *call; int gates, own_gates, states; } flux__cell_rows[FLUX__CELLS] = {
+    { "rnn", 1, 1, 1 }, { "lstm", 4, 4, 2 }, { "gru", 3, 3, 1 }, { "gruv3", 3, 2, 1 }
+};
+
+static flux_tensor *flux__gate(flux_tensor *g, int which, int64_t out) {
+    return flux_slice(g, 0, which * out, (which + 1) * out);
+}
+
+/* One step: s (of out x N; NULL for zero) after the input's part x of the gates. */
+static void flux__cell_step(const flux__rnn_cell *m, flux_tensor *x, flux_tensor **s) {
+    int64_t out = m->Wh->dim[1];
+    flux_tensor *h = s[0], *own = h ? flux_matmul(m->Wh, h) : NULL;
+    if (m->kind == FLUX__RNN) s[0] = flux__activate(m->activation, own ? flux_add(own, x) : x);
+    else if (m->kind == FLUX__LSTM) {     /* gates: input, forget, cell, output */
+        flux_tensor *g = own ? flux_add(own, x) : x;
+        flux_tensor *c = flux_mul(flux_sigmoid(flux__gate(g, 0, out)), flux_tanh(flux__gate(g, 2, out)));
+        if (s[1]) c = flux__fma(flux_sigmoid(flux__gate(g, 1, out)), s[1], c);
+        s[1] = c;
+        s[0] = flux_mul(flux_sigmoid(flux__gate(g, 3, out)), flux_tanh(c));
+    } else {                              /* reset, update, candidate */
+        flux_tensor *r = flux__gate(x, 0, out), *z = flux__gate(x, 1, out), *n = flux__gate(x, 2, out);
+        if (own) {
+            r = flux_sigmoid(flux_add(r, flux__gate(own, 0, out)));
+            z = flux_add(z, flux__gate(own, 1, out));
+            n = m->kind == FLUX__GRU ? flux__fma(r, flux__gate(own, 2, out), n) : flux_add(flux_matmul(m->Wh_h, flux_mul(r, h)), n);
+        }
+        z = flux_sigmoid(z);
+        n = flux_tanh(n);
+        s[0] = h ? flux__lerp(n, h, z) : flux_mul(flux_sub(1.0, z), n);
+    }
+}
+
+/* The input and the states of a call: x of in x (steps x) N, states of out (x N). *n: how many states were given. */
+static flux_tensor *flux__cell_input(flux_layer *self, const flux__rnn_cell *m, flux_tensor *x, bool sequence, flux_tensor **s) {
+    int given = flux_count(x) - 1, want = flux__cell_rows[m->kind].states, batch = sequence ? 2 : 1;
+    flux_tensor *in = flux_nth(x, 0);
+    flux__words line = flux__line_of(self);
+    if (given != 0 && given != want)
+        return (flux_tensor *)flux__fail("%s takes x, or x and %s, got %d inputs", line.s, want == 2 ? "h and c" : "a state", given + 1);
+    flux_dtype t = (flux_dtype)m->Wi->dtype;
+    in = in ? flux__input(self, in, t) : NULL;
+    if (!in || !flux__expect_dim(self, in, 0, m->Wi->dim[1])) return NULL;
+    if (in->ndim < batch || in->ndim > batch + 1 || flux__size(in) == 0) {
+        flux__text got = flux__describe(in);
+        return (flux_tensor *)flux__fail("%s takes %s, got %s", line.s, sequence ? "features x steps (x batch)" : "features (x batch)", got.s);
+    }
+    int64_t out = m->Wh->dim[1], full[2] = { out, flux_dim(in, batch) };
+    for (int i = 0; i < given; i++) {
+        s[i] = flux__input(self, flux_nth(x, i + 1), t);
+        if (!s[i]) return NULL;
+        if (s[i]->ndim < 1 || s[i]->ndim > 2 || s[i]->dim[0] != out || (flux_dim(s[i], 1) != full[1] && flux_dim(s[i], 1) != 1)) {
+            flux__text got = flux__describe(s[i]);
+            return (flux_tensor *)flux__fail("%s: its state is %lld x %lld for this input, got %s", line.s, (long long)full[0],
+                                             (long long)full[1], got.s);
+        }
+        s[i] = flux_broadcast_to_shape(s[i], flux__shape(full, 2));
+    }
+    return in;
+}
+
+/* Wi x + bias for all columns of x. */
+static flux_tensor *flux__cell_project(const flux__rnn_cell *m, flux_tensor *x) {
+    flux_tensor *y = flux_matmul(m->Wi, x);
+    return m->bias && y ? flux_add(y, m->bias) : y;
+}
+
+/* The result y with the states behind it. */
+static flux_tensor *flux__with_states(flux_tensor *y, int n, flux_tensor **s, bool vectors) {
+    flux_tensor *all[9] = { y };
+    for (int i = 0; i < n; i++) all[i + 1] = vectors && s[i] && s[i]->ndim == 2 ? flux_reshape(s[i], s[i]->dim[0]) : s[i];
+    for (int i = 0; i <= n; i++)
+        if (!all[i]) return NULL;
+    return flux_tuple_of(n + 1, all);
+}
+
+static flux_tensor *flux__cell_call(flux_layer *self, flux_tensor *x) {
+    flux__rnn_cell *m = (flux__rnn_cell *)self;
+    flux_tensor *s[2] = { NULL, NULL }, *in = flux__cell_input(self, m, x, false, s);
+    if (!in) return NULL;
+    bool vector = in->ndim == 1;
+    flux__cell_step(m, flux__cell_project(m, vector ? flux_unsqueeze(in, 1) : in), s);
+    return flux__with_states(vector && s[0] ? flux_reshape(s[0], s[0]->dim[0]) : s[0], flux__cell_rows[m->kind].states, s, vector);
+}
+
+static const flux_layer_type *flux__cell_type(int kind);
+
+/* Steps 0 to T-1 of x (in x T x N): the outputs as out x T x N. */
+static flux_tensor *flux__cell_sequence(const flux__rnn_cell *m, flux_tensor *x, flux_tensor **s) {
+    int64_t in = x->dim[0], steps = x->dim[1], n = flux_dim(x, 2), flat[2] = { in, n * steps };
+    int64_t gates = m->Wi->dim[0], out = m->Wh->dim[1], three[3] = { gates, n, steps }, one[2] = { gates, n };
+    flux_tensor **y = (flux_tensor **)flux__malloc((size_t)steps * sizeof *y), *all = NULL;
+    if (!y) return NULL;
+    if (x->ndim == 2) x = flux_unsqueeze(x, 2);
+    x = flux_reshape_to(flux_permute(x, 0, 2, 1), flux__shape(flat, 2));
+    flux_tensor *g = flux_reshape_to(flux__cell_project(m, x), flux__shape(three, 3));
+    bool ok = g != NULL;
+    for (int64_t t = 0; t < steps && ok; t++) {
+        flux__cell_step(m, flux_reshape_to(flux_slice(g, 2, t, t + 1), flux__shape(one, 2)), s);
+        y[t] = flux_reshape(s[0], out, n, 1);
+        ok = y[t] != NULL;
+    }
+    if (ok && steps <= INT_MAX) all = flux_permute(flux__cat_many(2, (int)steps, y), 0, 2, 1);
+    FLUX_FREE(y);
+    return all;
+}
+
+/* Any cell: y, state... = cell(x), then cell(x, state...). */
+static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor *x, flux_tensor **s, int *nstates) {
+    int given = flux_count(x) - 1;
+    flux_tensor *in = flux_nth(x, 0), *all = NULL;
+    flux__words line = flux__line_of(self);
+    flux__text got = flux__describe(in);
+    if (given > 7) return (flux_tensor *)flux__fail("%s takes at most 7 states, got %d", line.s, given);
+    if (in->ndim < 2 || in->dim[1] < 1) return (flux_tensor *)flux__fail("%s takes features x steps (x batch), got %s", line.s, got.s);
+    for (int i = 0; i < given; i++) s[i + 1] = flux_nth(x, i + 1);
+    flux_tensor **y = (flux_tensor **)flux__malloc((size_t)in->dim[1] * sizeof *y);
+    bool ok = y != NULL;
+    for (int64_t t = 0; t < in->dim[1] && ok; t++) {
+        s[0] = flux_select(in, 1, t);
+        flux_tensor *r = s[0] ? flux_call_all(cell, given + 1, s) : NULL;
+        int n = flux_count(r);
+        if (r && (n < 2 || n > 8 || (given && n != given + 1)))
+            r = (flux_tensor *)flux__fail("%s: its cell gave %d tensors; it is to give its output and its state%s", line.s, n,
+                                          given ? ", as many as it takes" : "");
+        given = n - 1;
+        for (int i = 0; i < n && r; i++) s[i] = flux_nth(r, i);
+        y[t] = r ? flux_unsqueeze(s[0], 1) : NULL;
+        ok = y[t] != NULL;
+    }
+    if (ok) all = flux__cat_many(1, (int)in->dim[1], y);
+    if (y) FLUX_FREE(y);
+    *nstates = given;
+    return all;
+}
+
+static flux_tensor *flux__recurrent_call(flux_layer *self, flux_tensor *x) {
+    flux__recurrent *m = (flux__recurrent *)self;
+    const flux__rnn_cell *cell = (const flux__rnn_cell *)m->cell;
+    flux_tensor *s[9] = { NULL }, *y, *in;
+    int n = 0, kind = 0;
+    while (kind < FLUX__CELLS && m->cell->type != flux__cell_type(kind)) kind++;
+    if (kind == FLUX__CELLS) {
+        y = flux__recur(self, m->cell, x, s, &n);
+        return y && m->return_state ? flux__with_states(y, n, s + 1, false) : y;
+    }
+    in = flux__cell_input(self, cell, x, true, s);
+    y = in ? flux__cell_sequence(cell, in, s) : NULL;
+    if (y && in->ndim == 2) y = flux_reshape(y, y->dim[0], y->dim[1]);
+    return y && m->return_state ? flux__with_states(y, flux__cell_rows[kind].states, s, in->ndim == 2) : y;
+}
+
+static size_t flux__cell_text(flux_layer *self, char *out, size_t n) {
+    bool whole = self->type->call == flux__recurrent_call;
+    flux__rnn_cell *m = whole ? (flux__rnn_cell *)((flux__recurrent *)self)->cell : (flux__rnn_cell *)self;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "%s(%lld => %lld", self->type->name, (long long)m->Wi->dim[1], (long long)m->Wh->dim[1]);
+    if (m->kind == FLUX__RNN) flux__say(&l, ", %s", m->activation ? flux__fn_name(m->activation) : "identity");
+    flux__say(&l, m->bias ? ")" : "; bias=false)");
+    return flux__line_out(&l, out, n);
+}
+
+static const flux_layer_type *flux__cell_type(int kind) {
+    typedef flux__rnn_cell flux__t;
+    static const flux_field fields[] = { FLUX_PARAM(Wi), FLUX_PARAM(Wh), FLUX_PARAM(bias), FLUX_PARAM(Wh_h), { NULL, FLUX__END, 0, 0 } };
+#define FLUX__CELL_TYPE(name) { name, flux__cell_call, sizeof(flux__rnn_cell), fields, flux__cell_text }
+    static const flux_layer_type types[FLUX__CELLS] = { FLUX__CELL_TYPE("RNNCell"), FLUX__CELL_TYPE("LSTMCell"),
+                                                        FLUX__CELL_TYPE("GRUCell"), FLUX__CELL_TYPE("GRUv3Cell") };
+    return &types[kind];
+}
+
+static const flux_layer_type *flux__recurrent_type(int kind) {    /* FLUX__CELLS: of any cell */
+    typedef flux__recurrent flux__t;
+    static const flux_field fields[] = { FLUX_CHILD(cell), { NULL, FLUX__END, 0, 0 } };
+#define FLUX__RECURRENT_TYPE(name, text) { name, flux__recurrent_call, sizeof(flux__recurrent), fields, text }
+    static const flux_layer_type types[FLUX__CELLS + 1] = {
+        FLUX__RECURRENT_TYPE("RNN", flux__cell_text), FLUX__RECURRENT_TYPE("LSTM", flux__cell_text),
+        FLUX__RECURRENT_TYPE("GRU", flux__cell_text), FLUX__RECURRENT_TYPE("GRUv3", flux__cell_text),
+        FLUX__RECURRENT_TYPE("Recurrence", NULL) };
+    return &types[kind];
+}
+
+static flux_layer *flux__cell_new(int kind, bool whole, flux_recurrent_opts o) {
+    flux__rnn_cell m;
+    flux__recurrent all;
+    char call[16];
+    memset(&m, 0, sizeof m);
+    memset(&all, 0, sizeof all);
+    snprintf(call, sizeof call, "%s%s", flux__cell_rows[kind].call, whole ? "" : "cell");
+    int64_t size[2] = { o.in, o.out }, wi[2] = { flux__cell_rows[kind].gates * o.out, o.in },
+            wh[2] = { flux__cell_rows[kind].own_gates * o.out, o.out };
+    m.kind = kind;
+    m.activation = o.activation || kind != FLUX__RNN ? o.activation : flux_tanh;
+    if (!flux__check_sizes(call, 2, size) || !flux__check_activation(call, &m.activation)) return NULL;
+    if (o.out > INT64_MAX / 4) return (flux_layer *)flux__fail("%s: size 1 is %lld", call, (long long)o.out);
+    if (o.activation && kind != FLUX__RNN)
+        return (flux_layer *)flux__fail("%s: .activation is for rnn; here they are sigmoid and tanh", call);
+    if (o.return_state && !whole) return (flux_layer *)flux__fail("%s: .return_state is for %s; a cell always gives it", call, flux__cell_rows[kind].call);
+    int h = flux__hide();
+    flux_init_fn init = o.init ? o.init : flux_glorot_uniform, own = o.init_recurrent ? o.init_recurrent : flux_glorot_uniform;
+    m.Wi = flux__make_weight(call, init, flux__shape(wi, 2));
+    m.Wh = m.Wi ? flux__make_weight(call, own, flux__shape(wh, 2)) : NULL;
+    if (kind == FLUX__GRUV3 && m.Wh) wh[0] = o.out, m.Wh_h = flux__make_weight(call, own, flux__shape(wh, 2));
+    m.bias = m.Wh ? flux__make_bias(o.bias, flux__shape(wi, 1), (flux_dtype)m.Wi->dtype) : NULL;
+    bool good = m.Wh && (m.Wh_h || kind != FLUX__GRUV3) && (m.bias || o.bias == FLUX_OFF);
+    flux_layer *y = good ? flux__layer_new(flux__cell_type(kind), &m) : NULL;
+    all.cell = y;
+    all.return_state = o.return_state;
+    if (y && whole) y = flux__layer_new(flux__recurrent_type(kind), &all);
+    return (flux_layer *)flux__reveal_object(h, y);
+}
+
+#define FLUX__DEFINE_RECURRENT(name, kind)                                                                     \
+    FLUX_DEF flux_layer *flux_##name##_with(flux_recurrent_opts o) { return flux__cell_new(kind, true, o); }   \
+    FLUX_DEF flux_layer *flux_##name##cell_with(flux_recurrent_opts o) { return flux__cell_new(kind, false, o); }
+FLUX__DEFINE_RECURRENT(rnn, FLUX__RNN)
+FLUX__DEFINE_RECURRENT(lstm, FLUX__LSTM)
+FLUX__DEFINE_RECURRENT(gru, FLUX__GRU)
+FLUX__DEFINE_RECURRENT(gruv3, FLUX__GRUV3)
+
+FLUX_DEF flux_layer *flux_recurrence_with(flux_recurrence_opts o) {
+    flux__recurrent m;
+    memset(&m, 0, sizeof m);
+    if (!o.cell) return (flux_layer *)flux__null("recurrence", "cell", NULL);
+    m.cell = o.cell;
+    m.return_state = o.return_state;
+    return flux__layer_new(flux__recurrent_type(FLUX__CELLS), &m);
+}
+
+/* ---- attention */
+
+FLUX_DEF flux_tensor *flux_make_causal_mask(flux_tensor *x) {
+    if (!flux__check_operands("make_causal_mask", 1, &x)) return NULL;
+    if (x->ndim < 2) {
+        flux__text t = flux__describe(x);
+        return (flux_tensor *)flux__fail("make_causal_mask: x is features x steps (x batch), got %s", t.s);
+    }
+    int h = flux__hide();
+    flux_tensor *key = flux__iota(x->dim[1], 0), *query = flux__iota(x->dim[1], 1);
+    return flux__reveal(h, flux__move(flux_le(key, query), x->device));
+}
+
+/* x (features x steps x N) as (a head's features) x steps x heads x N. */
+static flux_tensor *flux__heads(flux_tensor *x, int n) {
+    return flux_permute(flux_reshape(x, x->dim[0] / n, n, x->dim[1], flux_dim(x, 2)), 0, 2, 1, 3);
+}
+
+static flux_tensor *flux__three_dims(flux_tensor *x) { return x->ndim == 2 ? flux_unsqueeze(x, 2) : x; }
+
+static bool flux__check_attention(const char *call, flux_attention_opts *o, bool scores) {
+    flux_tensor *xs[3] = { o->q, o->k, o->v };
+    int n = scores ? 2 : 3, heads = o->nheads;
+    static const char *const names[] = { "q", "k", "v" };
+    for (int i = 0; i < n; i++) {
+        if (!xs[i]) return flux__null(call, names[i], NULL), false;
+        if (xs[i]->op == FLUX__TUPLE || xs[i]->ndim < 2 || xs[i]->ndim > 3 || !flux__dtypes[xs[i]->dtype].real) {
+            flux__text t = flux__describe(xs[i]);
+            flux__fail("%s: %s is floating features x steps (x batch), got %s", call, names[i], xs[i]->op == FLUX__TUPLE ? "a tuple" : t.s);
+            return false;
+        }
+    }
+    if (!flux__check_operands(call, n, xs)) return false;
+    flux__text a = flux__describe(xs[0]), b = flux__describe(xs[1]), c = flux__describe(xs[n - 1]);
+    if (heads < 1 || xs[0]->dim[0] % heads || xs[n - 1]->dim[0] % heads)
+        flux__fail("%s: %d heads can't share the features of %s and %s evenly", call, heads, a.s, c.s);
+    else if (xs[0]->dim[0] != xs[1]->dim[0] || flux_dim(xs[0], 2) != flux_dim(xs[1], 2))
+        flux__fail("%s: q is %s, k is %s: their features and batch must be the same", call, a.s, b.s);
+    else if (xs[1]->dim[1] != xs[n - 1]->dim[1] || flux_dim(xs[1], 2) != flux_dim(xs[n - 1], 2))
+        flux__fail("%s: k is %s, v is %s: their steps and batch must be the same", call, b.s, c.s);
+    else if (o->mask && (o->mask->op == FLUX__TUPLE || o->mask->dtype != FLUX_BOOL))
+        flux__fail("%s: .mask must be bool, true where a key may be seen; .bias is added to the logits", call);
+    else return true;
+    return false;
+}
+
+/* A mask or bias stretches to keys x queries x heads x batch. */
+static bool flux__check_fits(const char *call, const char *name, const flux_tensor *x, const flux_tensor *logits) {
+    bool fits = !x || (x->op != FLUX__TUPLE && x->ndim <= 4);
+    for (int i = 0; fits && x && i < x->ndim; i++) fits = x->dim[i] == 1 || x->dim[i] == logits->dim[i];
+    if (fits) return true;
+    flux__text t = flux__describe(x), want = flux__describe(logits);
+    flux__fail("%s: %s is %s, the scores (keys x queries x heads x batch) are %s", call, name, t.s, want.s);
+    return false;
+}
+
+/* softmax over the keys of k'q / sqrt(a head's features). A product in half precision is kept small by q. */
+static flux_tensor *flux__attention_scores(const char *call, const flux_attention_opts *o) {
+    flux_tensor *q = flux__heads(flux__three_dims(o->q), o->nheads), *k = flux__heads(flux__three_dims(o->k), o->nheads);
+    if (!q || !k) return NULL;
+    double scale = 1 / sqrt((double)q->dim[0]);
+    bool half = q->dtype == FLUX_F16;
+    flux_tensor *l = flux_matmul(flux_transpose(k), half ? flux_mul(q, scale) : q);
+    if (l && !half) l = flux_mul(l, scale);
+    if (!l || !flux__check_fits(call, ".bias", o->bias, l) || !flux__check_fits(call, ".mask", o->mask, l)) return NULL;
+    if (o->bias) l = flux_add(l, flux_to_dtype(o->bias, (flux_dtype)l->dtype));
+    if (o->mask && l) l = flux_where(o->mask, l, -HUGE_VAL);
+    l = l ? (flux_softmax)(l) : NULL;
+    return o->drop && l ? flux_call_layer(o->drop, l) : l;
+}
+
+FLUX_DEF flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts o) {
+    const char *call = "dot_product_attention_scores";
+    if (!o.nheads) o.nheads = 1;
+    if (!flux__check_attention(call, &o, true)) return NULL;
+    int h = flux__hide();
+    return flux__reveal(h, flux__attention_scores(call, &o));
+}
+
+FLUX_DEF flux_tensor *flux_dot_product_attention_with(flux_attention_opts o) {
+    const char *call = "dot_product_attention";
+    if (!o.nheads) o.nheads = 1;
+    if (!flux__check_attention(call, &o, false)) return NULL;
+    int h = flux__hide();
+    flux_tensor *a = flux__attention_scores(call, &o), *y = NULL, *both[2];
+    if (a) y = flux_permute(flux_matmul(flux__heads(flux__three_dims(o.v), o.nheads), a), 0, 2, 1, 3);
+    flux_shape s = flux__dims(o.q);
+    s.dim[0] = o.v->dim[0];
+    both[0] = y ? flux_reshape_to(y, s) : NULL;
+    both[1] = a;
+    return flux__reveal(h, both[0] ? flux_tuple_of(2, both) : NULL);
+}
+
+typedef struct flux__dropout { flux_layer base; double p; flux_shape dims; } flux__dropout;
+
+typedef struct flux__mha {
+    flux_layer base, *q_proj, *k_proj, *v_proj, *attn_drop, *out_proj;
+    int nheads;
+    bool causal, alone;
+} flux__mha;
+
+static flux_tensor *flux__mha_call(flux_layer *self, flux_tensor *x) {
+    flux__mha *m = (flux__mha *)self;
+    int n = flux_count(x);
+    flux_attention_opts o;
+    memset((void *)&o, 0, sizeof o);
+    flux__words line = flux__line_of(self);
+    if (n > 4) return (flux_tensor *)flux__fail("%s takes x, or q and kv, or q, k, v and perhaps a mask, got %d inputs", line.s, n);
+    flux_tensor *in[3] = { flux_nth(x, 0), flux_nth(x, n > 1 ? 1 : 0), flux_nth(x, n > 2 ? 2 : n - 1) };
+    for (int i = 0; i < 3; i++)
+        if (in[i]->ndim < 2 || in[i]->ndim > 3) {
+            flux__text got = flux__describe(in[i]);
+            return (flux_tensor *)flux__fail("%s takes features x steps (x batch), got %s", line.s, got.s);
+        }
+    o.q = flux_call_layer(m->q_proj, in[0]);
+    o.k = flux_call_layer(m->k_proj, in[1]);
+    o.v = flux_call_layer(m->v_proj, in[2]);
+    if (n > 3 && flux_nth(x, 3)->dtype != FLUX_BOOL) o.bias = flux_nth(x, 3);
+    else if (n > 3) o.mask = flux_nth(x, 3);
+    if (!o.q || !o.k || !o.v) return NULL;
+    if (m->causal && o.q->dim[1] != o.k->dim[1]) {
+        flux__text a = flux__describe(o.q), b = flux__describe(o.k);
+        return (flux_tensor *)flux__fail("%s: a causal mask needs as many keys as queries, got %s and %s", line.s, b.s, a.s);
+    }
+    if (m->causal) o.mask = o.mask ? flux_and(o.mask, flux_make_causal_mask(o.q)) : flux_make_causal_mask(o.q);
+    o.nheads = m->nheads;
+    o.drop = m->attn_drop;
+    flux_tensor *both = flux_dot_product_attention_with(o), *y = both ? flux_call_layer(m->out_proj, flux_nth(both, 0)) : NULL;
+    if (!y || m->alone) return y;
+    flux_tensor *out[2] = { y, flux_nth(both, 1) };
+    return flux_tuple_of(2, out);
+}
+
+static size_t flux__mha_text(flux_layer *self, char *out, size_t n) {
+    const flux__mha *m = (const flux__mha *)self;
+    const flux__dense_layer *q = (const flux__dense_layer *)m->q_proj, *k = (const flux__dense_layer *)m->k_proj,
+                            *v = (const flux__dense_layer *)m->v_proj, *y = (const flux__dense_layer *)m->out_proj;
+    long long in[3] = { q->weight->dim[1], k->weight->dim[1], v->weight->dim[1] };
+    long long qk = q->weight->dim[0], vd = v->weight->dim[0], o = y->weight->dim[0];
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, in[0] == in[1] && in[0] == in[2] ? "MultiHeadAttention(%lld" : "MultiHeadAttention((%lld, %lld, %lld)", in[0], in[1], in[2]);
+    if (in[0] != in[1] || in[0] != in[2] || qk != in[0] || vd != qk || o != qk) {
+        flux__say(&l, qk == vd ? " => %lld" : " => (%lld, %lld)", qk, vd);
+        flux__say(&l, " => %lld", o);
+    }
+    flux__say(&l, "; nheads=%d", m->nheads);
+    if (q->bias) flux__say(&l, ", bias=true");
+    if (m->attn_drop && ((const flux__dropout *)m->attn_drop)->p > 0)
+        flux__say(&l, ", dropout_prob=%.10g", ((const flux__dropout *)m->attn_drop)->p);
+    flux__say(&l, m->causal ? ", causal=true)" : ")");
+    return flux__line_out(&l, out, n);
+}
+FLUX_LAYER_TEXT(flux__mha, "MultiHeadAttention", flux__mha_call, flux__mha_text, FLUX_CHILD(q_proj), FLUX_CHILD(k_proj),
+                FLUX_CHILD(v_proj), FLUX_CHILD(attn_drop), FLUX_CHILD(out_proj))
+
+FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o) {
+    flux__mha m;
+    flux_dense_opts d;
+    flux_dropout_opts drop;
+    const char *call = "multiheadattention";
+    memset(&m, 0, sizeof m);
+    memset((void *)&d, 0, sizeof d);
+    memset((void *)&drop, 0, sizeof drop);
+    int64_t in = o.in, qk = o.qk ? o.qk : in, v = o.v ? o.v : qk, out = o.out ? o.out : in;
+    int64_t size[6] = { in, qk, v, out, o.k_in ? o.k_in : in, o.v_in ? o.v_in : in };
+    m.nheads = o.nheads ? o.nheads : 8;
+    m.causal = o.causal;
+    m.alone = o.scores == FLUX_OFF;
+    if (!flux__check_sizes(call, 6, size)) return NULL;
+    if (m.nheads < 1 || qk % m.nheads || v % m.nheads)
+        return (flux_layer *)flux__fail("%s: %d heads can't share %lld query and %lld value features evenly", call, m.nheads,
+                                        (long long)qk, (long long)v);
+    int h = flux__hide();
+    d.bias = o.bias ? FLUX_ON : FLUX_OFF;
+    d.init = o.init;
+    d.in = in, d.out = qk, m.q_proj = flux_dense_with(d);
+    d.in = size[4], m.k_proj = flux_dense_with(d);
+    d.in = size[5], d.out = v, m.v_proj = flux_dense_with(d);
+    d.in = v, d.out = out, m.out_proj = flux_dense_with(d);
+    drop.p = o.dropout;
+    m.attn_drop = flux_dropout_with(drop);
+    bool good = m.q_proj && m.k_proj && m.v_proj && m.out_proj && m.attn_drop;
+    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__mha_type(), &m) : NULL);
+}
+
 /* ---------------- LayerNorm */
 
 static flux_reduce_opts flux__over(flux_tensor *x, const flux_shape *dims) {
@@ -14817,7 +15803,9 @@ static flux_tensor *flux__layernorm_call(flux_layer *self, flux_tensor *x) {
         dims.dim[dims.ndim++] = i;
     }
     flux_tensor *y = in ? flux_normalise(in, dims, m->eps) : NULL;
-    return m->diag && y ? flux_call_layer(m->diag, y) : flux__activate(m->activation, y);
+    y = m->diag && y ? flux_call_layer(m->diag, y) : flux__activate(m->activation, y);
+    bool half = x->dtype == FLUX_F16 || x->dtype == FLUX_BF16;       /* float32 is only for within */
+    return half && y && own == FLUX_F32 ? flux_to_dtype(y, (flux_dtype)x->dtype) : y;
 }
 
 static size_t flux__layernorm_text(flux_layer *self, char *out, size_t n) {
@@ -14852,14 +15840,13 @@ FLUX_DEF flux_layer *flux_layernorm_with(flux_layernorm_opts o) {
     if (!flux__check_activation("layernorm", &m.activation)) return NULL;
     int h = flux__hide();
     m.diag = o.affine == FLUX_OFF ? NULL : flux_scale_with(affine);
+    if (m.diag) ((flux__scale *)m.diag)->of_norm = true;
     bool good = m.diag || o.affine == FLUX_OFF;
     return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__layernorm_type(), &m)
                                                      : NULL);
 }
 
 /* ---------------- Dropout and AlphaDropout */
-
-typedef struct flux__dropout { flux_layer base; double p; flux_shape dims; } flux__dropout;
 
 /* Which numbers of x are kept, each with probability 1-p; equal along the dims that
    are not named. */
@@ -15710,9 +16697,7 @@ FLUX__COMPOSED(hardtanh, flux_clamp(x, -1, 1))
 FLUX__COMPOSED(relu6, flux_clamp(x, 0, 6))
 FLUX__COMPOSED(selu,
                flux__exp_linear(x, 1.0507009873554805 * 1.6732632423543772, 1, 1.0507009873554805))
-FLUX__COMPOSED(gelu_tanh,
-               flux_mul(flux_mul(x, 0.5),
-                        flux_add(flux_tanh(flux__gelu_inner(x, 0.7978845608028654)), 1.0)))
+FLUX__COMPOSED(gelu_tanh, flux__elementwise(FLUX__OP_GELU, x, NULL, NULL))
 FLUX__COMPOSED(gelu_sigmoid, flux_mul(x, flux_sigmoid(flux__gelu_inner(x, 1.5957691216057308))))
 FLUX__COMPOSED(gelu_erf,
                flux_mul(flux_mul(x, 0.5), flux_add(flux_erf(flux_mul(x, 0.7071067811865476)), 1.0)))
@@ -15950,12 +16935,92 @@ static bool flux__check_pair(const flux__loss_row *row, const flux_loss_opts *o)
     return false;
 }
 
+static bool flux__labels_good(const char *call, flux_tensor *labels, int64_t least, int64_t classes, const int64_t *ignored);
+
+static bool flux__is_integer(const flux_tensor *x) { return x->op != FLUX__TUPLE && !flux__dtypes[x->dtype].real && x->dtype != FLUX_BOOL; }
+
+/* Labels that lie in host memory are looked at, so that a wrong one is named. */
+static bool flux__check_labels(const char *call, flux_tensor *y, int64_t least, int64_t classes, const int64_t *ignored) {
+    return y->device.backend != 0 || !y->buf || flux__labels_good(call, y, least, classes, ignored);
+}
+
+/* Whether y is labels: integers of p's shape without the class dimension. */
+static bool flux__are_labels(const flux_tensor *p, const flux_tensor *y, int dim) {
+    if (!flux__is_integer(y) || dim < 0 || dim >= p->ndim || y->ndim >= p->ndim) return false;
+    for (int i = 0; i + 1 < p->ndim; i++)
+        if (flux_dim(y, i) != p->dim[i < dim ? i : i + 1]) return false;
+    return true;
+}
+
+typedef struct flux__labels { flux_tensor *y, *wide, *keep; } flux__labels;   /* as p's columns; keep: those not ignored, or NULL */
+
+/* The labels as they stand over p, and whether each is one of the classes. */
+static bool flux__take_labels(const char *call, flux_tensor *p, const flux_loss_opts *o, bool ignore, flux__labels *l) {
+    flux_shape s = flux__dims(p);
+    int64_t classes = s.dim[o->dim];
+    if (!flux__check_labels(call, o->y, 0, classes, ignore ? &o->ignore_index : NULL)) return false;
+    s.dim[o->dim] = 1;
+    l->y = flux_reshape_to(o->y->dtype == FLUX_U8 ? flux_to_dtype(o->y, FLUX_I32) : o->y, s);
+    flux_tensor *all = l->y ? flux__move(flux__iota(classes, o->dim), l->y->device) : NULL;
+    l->wide = all ? flux_eq(flux_to_dtype(all, (flux_dtype)l->y->dtype), l->y) : NULL;
+    l->keep = ignore && l->wide ? flux_ne(l->y, (double)o->ignore_index) : NULL;
+    return l->wide && (l->keep || !ignore);
+}
+
+/* A vector of a number a class, as it stands along p's class dimension. */
+static flux_tensor *flux__class_weights(const char *call, flux_tensor *p, const flux_loss_opts *o, flux_dtype t) {
+    flux_tensor *w = o->weights;
+    if (w->op == FLUX__TUPLE || w->ndim != 1 || o->dim >= p->ndim || w->dim[0] != p->dim[o->dim] || w->dtype == FLUX_BOOL) {
+        flux__text have = flux__describe(w), of = flux__describe(p);
+        return (flux_tensor *)flux__fail("%s: .weights is a vector of one number a class; it is %s, yhat is %s", call,
+                                         w->op == FLUX__TUPLE ? "a tuple" : have.s, of.s);
+    }
+    flux_shape s = flux__dims(p);
+    for (int i = 0; i < s.ndim; i++)
+        if (i != o->dim) s.dim[i] = 1;
+    return flux_reshape_to(flux_to_dtype(w, t), s);
+}
+
+static flux_tensor *flux__sum_dim(flux_tensor *x, int dim) {
+    flux_shape dims = flux__shape(NULL, 0);
+    dims.dim[dims.ndim++] = dim;
+    return x ? flux_sum_over(1, flux__over(x, &dims)) : NULL;
+}
+
+/* The loss by sample for labels: the formula with y = 1, where the label is. A label that is no class gives NaN: none goes
+   by silently where looking at them would mean to wait for a device. *total: what a mean divides by. */
+static flux_tensor *flux__label_loss(const flux__loss_row *row, flux_tensor *p, const flux_loss_opts *o, bool ignore, flux_tensor **total) {
+    flux__labels l;
+    flux_dtype t = (flux_dtype)p->dtype;
+    if (!flux__take_labels(row->name, p, o, ignore, &l)) return NULL;
+    flux_tensor *w = o->weights ? flux__class_weights(row->name, p, o, t) : NULL, *e;
+    if (o->weights && !w) return NULL;
+    if (row->formula == flux__loss_logitcrossentropy) {
+        flux_shape dims = flux__shape(NULL, 0);
+        dims.dim[dims.ndim++] = o->dim;
+        e = flux_neg(flux_logsoftmax_over(1, flux__over(p, &dims)));
+    } else e = row->formula(p, flux__move(flux_full_shape(flux__shape(NULL, 0), 1, t), p->device), o);
+    if (w) e = flux_mul(e, w);
+    e = flux__sum_dim(flux_where(l.wide, e, 0.0), o->dim);
+    e = flux_where(flux_or(flux_lt(l.y, 0.0), flux_ge(l.y, (double)p->dim[o->dim])), (double)NAN, e);
+    if (l.keep) e = flux_where(l.keep, e, 0.0);
+    if (w) w = flux__sum_dim(flux_where(l.wide, w, 0.0), o->dim);
+    if (l.keep) w = w ? flux_where(l.keep, w, 0.0) : flux_to_dtype(l.keep, t);
+    *total = w ? (flux_sum)(w) : NULL;
+    return e;
+}
+
 static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     flux_tensor *both[2] = { o.yhat, o.y };
     if (!o.yhat || !o.y) return (flux_tensor *)flux__null(row->name, o.yhat ? "y" : "yhat", NULL);
     if (!flux__check_operands(row->name, 2, both)) return NULL;
     flux_dtype t = flux__dtypes[o.yhat->dtype].real ? (flux_dtype)o.yhat->dtype : FLUX_F32;
-    if (!flux__check_pair(row, &o) || !flux__check_loss_opts(row->name, &o, t)) return NULL;
+    bool labels = row->kind == FLUX__EACH_SAMPLE && flux__are_labels(o.yhat, o.y, o.dim);
+    bool ignore = o.ignore == FLUX_ON || (o.ignore == FLUX_DEFAULT && o.ignore_index != 0);
+    if ((!labels && !flux__check_pair(row, &o)) || !flux__check_loss_opts(row->name, &o, t)) return NULL;
+    if (ignore && !labels) return (flux_tensor *)flux__fail("%s: .ignore_index goes with integer labels, which y is not", row->name);
+    if (o.weights && row->kind != FLUX__EACH_SAMPLE) return (flux_tensor *)flux__fail("%s: .weights are of classes, which it has not", row->name);
+    if (o.lengths) return (flux_tensor *)flux__fail("%s: .lengths are for ctc_loss", row->name);
     o.epsilon = flux__or(o.epsilon, flux__dtypes[t].epsilon);
     o.delta = flux__or(o.delta, 1);
     o.gamma = flux__or(o.gamma, 2);
@@ -15963,14 +17028,14 @@ static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     o.smooth = flux__or(o.smooth, 1);
     o.beta = flux__or(o.beta, 0.7);
     int h = flux__hide();
-    flux_tensor *p = flux_to_dtype(o.yhat, t), *y = flux_to_dtype(o.y, t);
-    flux_tensor *e = p && y ? row->formula(p, y, &o) : NULL;
-    flux_shape dims = flux__shape(NULL, 0);
-    dims.dim[dims.ndim++] = o.dim;
-    if (e && row->kind == FLUX__EACH_SAMPLE && e->ndim > 0)
-        e = flux_sum_over(1, flux__over(e, &dims));
+    flux_tensor *p = flux_to_dtype(o.yhat, t);
+    flux_tensor *y = labels ? NULL : flux_to_dtype(o.y, t), *total = NULL, *e;
+    if (o.weights && y) y = flux_mul(y, flux__class_weights(row->name, p, &o, t));
+    if (o.weights && y) total = (flux_sum)(y);
+    e = labels && p ? flux__label_loss(row, p, &o, ignore, &total) : p && y ? row->formula(p, y, &o) : NULL;
+    if (e && !labels && row->kind == FLUX__EACH_SAMPLE && e->ndim > 0) e = flux__sum_dim(e, o.dim);
     if (e && row->kind != FLUX__ONE_NUMBER && o.agg != FLUX_NONE)
-        e = o.agg == FLUX_SUM ? (flux_sum)(e) : (flux_mean)(e);
+        e = o.agg == FLUX_MEAN && total ? flux_div((flux_sum)(e), total) : o.agg == FLUX_SUM ? (flux_sum)(e) : (flux_mean)(e);
     return flux__reveal(h, e);
 }
 
@@ -16000,6 +17065,100 @@ FLUX_DEF flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim
     double share = alpha / (dim < 0 ? 2.0 : (double)(y->dim[dim] > 0 ? y->dim[dim] : 1));
     flux_tensor *x = flux__act_input("label_smoothing", y);
     return flux__reveal(h, x ? flux_add(flux_mul(x, 1 - alpha), share) : NULL);
+}
+
+/* ---- CTC
+   The labels with blanks between and around them are S = 2 labels + 1 places; a(s), for each step, is the log of what all
+   ways to place s by then have in probability. From step to step a way stays, moves on by one, or by two over a blank
+   between labels that differ. -1e30 stands for log 0: its differences and its gradient are numbers. */
+
+#define FLUX__LOG0 (-1e30)
+
+/* n places later along dim 0, log 0 coming in. */
+static flux_tensor *flux__later(flux_tensor *a, int64_t n) {
+    return flux_pad(flux_slice(a, 0, 0, a->dim[0] - n), FLUX__LOG0, n, 0);
+}
+
+static flux_tensor *flux__log_sum3(flux_tensor *a, flux_tensor *b, flux_tensor *c) {
+    flux_tensor *top = flux_detach(flux_max2(a, flux_max2(b, c)));
+    flux_tensor *sum = flux_add(flux_exp(flux_sub(a, top)), flux_add(flux_exp(flux_sub(b, top)), flux_exp(flux_sub(c, top))));
+    return flux_add(top, flux_log(sum));
+}
+
+/* The places as classes, S x N; what follows a target's end is blank as well. */
+static flux_tensor *flux__ctc_places(flux_tensor *y, int64_t blank) {
+    int64_t labels = y->dim[0], n = y->dim[1], one[3] = { 1, labels, n }, all[2] = { 2 * labels, n }, last[2] = { 1, n };
+    flux_tensor *real = flux_reshape_to(flux_where(flux_lt(y, 0.0), (double)blank, y), flux__shape(one, 3));
+    flux_tensor *none = flux__move(flux_full_shape(flux__shape(one, 3), (double)blank, FLUX_I64), y->device);
+    flux_tensor *end = flux__move(flux_full_shape(flux__shape(last, 2), (double)blank, FLUX_I64), y->device);
+    if (!labels) return end;
+    return flux_cat(0, flux_reshape_to(flux_cat(0, none, real), flux__shape(all, 2)), end);
+}
+
+/* p: log probabilities, classes x T x N; y: labels x N, int64; lengths: 1 x N or NULL. 1 x N. */
+static flux_tensor *flux__ctc(flux_tensor *p, flux_tensor *y, flux_tensor *lengths) {
+    int64_t classes = p->dim[0], steps = p->dim[1], n = p->dim[2], flat = classes * steps * n, places = 2 * y->dim[0] + 1;
+    flux_device d = p->device;
+    flux_tensor *place = flux__ctc_places(y, classes - 1), *s = flux__move(flux__iota(places, 0), d);
+    flux_tensor *ends = flux_mul(flux_sum(flux_to_dtype(flux_ge(y, 0.0), FLUX_I64), 0), 2.0);
+    flux_tensor *at = flux_add(flux__move(flux__iota(steps, 2), d), flux_mul(flux__move(flux__iota(n, 1), d), (double)steps));
+    flux_tensor *index = flux_add(flux_mul(at, (double)classes), flux_unsqueeze(place, 2));
+    flux_tensor *e = flux_gather(flux_reshape_to(p, flux__shape(&flat, 1)), 0, index), *a = NULL, *over = NULL;
+    if (places > 2 && place) over = flux_pad(flux_slice(place, 0, 0, places - 2), (double)(classes - 1), 2, 0);
+    if (over) over = flux_and(flux_ne(place, over), flux_ne(place, (double)(classes - 1)));
+    for (int64_t t = 0; t < steps && e; t++) {
+        flux_tensor *now = flux_select(e, 2, t), *next;
+        if (t == 0) a = flux_where(flux_lt(s, 2.0), now, FLUX__LOG0);
+        else {
+            flux_tensor *one = places > 1 ? flux__later(a, 1) : a, *two = places > 2 ? flux_where(over, flux__later(a, 2), FLUX__LOG0) : NULL;
+            next = places > 1 ? flux_add(flux__log_sum3(a, one, two ? two : flux_mul(one, 1.0)), now) : flux_add(a, now);
+            a = lengths ? flux_where(flux_gt(lengths, (double)t), next, a) : next;
+        }
+        if (!a) return NULL;
+    }
+    a = flux_where(flux_or(flux_eq(s, ends), flux_eq(s, flux_sub(ends, 1.0))), a, FLUX__LOG0);
+    a = flux_neg(flux_logsumexp(a, 0));
+    return flux_where(flux_gt(a, -0.1 * FLUX__LOG0), HUGE_VAL, a);    /* no way at all */
+}
+
+static bool flux__check_ctc(const flux_loss_opts *o) {
+    const flux_tensor *p = o->yhat, *y = o->y, *l = o->lengths;
+    flux__text a = flux__describe(p), b = flux__describe(y);
+    if (p->ndim < 2 || p->ndim > 3 || p->dim[0] < 2 || p->dim[1] < 1 || !flux__dtypes[p->dtype].real)
+        flux__fail("ctc_loss: yhat is floating classes x steps (x batch), 2 classes at least, got %s", a.s);
+    else if (!flux__is_integer(y) || y->ndim < 1 || y->ndim > p->ndim - 1 || flux_dim(y, 1) != flux_dim(p, 2))
+        flux__fail("ctc_loss: y is integer labels (x batch) to yhat's %s, got %s", a.s, b.s);
+    else if (l && (!flux__is_integer(l) || flux__size(l) != flux_dim(p, 2))) {
+        flux__text c = flux__describe(l);
+        flux__fail("ctc_loss: .lengths is one integer a sample, got %s for %s", l->op == FLUX__TUPLE ? "a tuple" : c.s, a.s);
+    } else if ((unsigned)o->agg > FLUX_NONE) flux__fail("ctc_loss: .agg is %d", (int)o->agg);
+    return !flux_failed();
+}
+
+FLUX_DEF flux_tensor *flux_ctc_loss_with(flux_loss_opts o) {
+    flux_tensor *all[3] = { o.yhat, o.y, o.lengths };
+    if (!o.yhat || !o.y) return (flux_tensor *)flux__null("ctc_loss", o.yhat ? "y" : "yhat", NULL);
+    if (!flux__check_operands("ctc_loss", o.lengths ? 3 : 2, all) || !flux__check_ctc(&o)) return NULL;
+    int64_t classes = o.yhat->dim[0], n = flux_dim(o.yhat, 2), two[2] = { o.y->dim[0], n }, row[2] = { 1, n };
+    int64_t three[3] = { classes, o.yhat->dim[1], n };
+    if (!flux__check_labels("ctc_loss", o.y, INT64_MIN, classes - 1, NULL)) return NULL;
+    int h = flux__hide();
+    flux_tensor *p = flux_to_dtype(o.yhat, o.yhat->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32), *e = NULL;
+    flux_tensor *y = flux_reshape_to(flux_to_dtype(o.y, FLUX_I64), flux__shape(two, 2));
+    flux_tensor *l = o.lengths ? flux_reshape_to(flux_to_dtype(o.lengths, FLUX_I64), flux__shape(row, 2)) : NULL;
+    p = flux_reshape_to((flux_logsoftmax)(p), flux__shape(three, 3));
+    if (p && y && (l || !o.lengths)) e = flux__ctc(p, y, l);
+    if (e && two[0]) e = flux_where(flux_any(flux_ge(y, (double)(classes - 1)), 0), (double)NAN, e);
+    if (e) e = o.agg == FLUX_MEAN ? (flux_mean)(e) : o.agg == FLUX_SUM ? (flux_sum)(e) : flux_reshape_to(e, flux__shape(&n, 1));
+    return flux__reveal(h, e);
+}
+
+FLUX_DEF flux_tensor *(flux_ctc_loss)(flux_tensor *yhat, flux_tensor *y) {
+    flux_loss_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.yhat = yhat;
+    o.y = y;
+    return flux_ctc_loss_with(o);
 }
 
 /* ------------------------------------------------------------------ 20. Optimisers
@@ -16480,6 +17639,9 @@ struct flux_state {
     flux__head head;
     int nrules, nspots, nleaves, nstates; /* nstates: of each leaf, over all rules */
     bool mixed, counts;
+    double scale;                         /* of the loss; 0: none */
+    int64_t good, skipped;                /* steps since the scale changed; and those not made */
+    flux_tensor *scaled;                  /* the loss whose gradients flux_update is to be given */
     flux_rule *rule;                      /* nrules of them, as flux_setup was given them */
     flux__spot *spot;
     flux__trainee *leaf;
@@ -16503,6 +17665,7 @@ static void flux__state_free(flux_state *s) {
         flux_release(s->leaf[i].master_seen);
         flux_release(s->leaf[i].steps);
     }
+    flux_release(s->scaled);
     for (int i = 0; s->s && i < s->nleaves * s->nstates; i++) flux_release(s->s[i]);
     for (int i = 0; s->spot && i < s->nspots; i++)
         if (s->spot[i].path) FLUX_FREE(s->spot[i].path);
@@ -16573,6 +17736,8 @@ static bool flux__find_leaves(flux_state *s) {
     return ok;
 }
 
+enum { FLUX__FIRST_SCALE = 1 << 15, FLUX__LAST_SCALE = 1 << 24, FLUX__SCALE_STEPS = 2000 };   /* 2^15: f16 holds it */
+
 static bool flux__half(const flux_tensor *x) { return x->dtype == FLUX_F16 || x->dtype == FLUX_BF16; }
 static flux_dtype flux__state_dtype(const flux_tensor *p) { return p->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32; }
 
@@ -16612,6 +17777,7 @@ static bool flux__start_leaf(flux_state *s, int leaf) {
         }
     }
     if (!s->mixed || !flux__half(l->p)) return true;
+    if (l->p->dtype == FLUX_F16) s->scale = FLUX__FIRST_SCALE;
     l->master = (flux_tensor *)flux_retain(flux_copy(flux_to_dtype(flux_detach(l->p), FLUX_F32)));
     return l->master != NULL;
 }
@@ -16811,7 +17977,8 @@ static bool flux__start_step(flux_state *s, int leaf, const flux_grads *g) {
     flux_dtype t = flux__state_dtype(l->now);
     k->d = flux_to_dtype(d, t);
     k->p = l->master && !flux__master_stale(l) ? l->master : flux_to_dtype(l->now, t);
-    k->scale = 1;
+    k->scale = s->scaled ? 1 / s->scale : 1;
+    k->measured = s->scaled != NULL;
     return k->d && k->p;
 }
 
@@ -16936,10 +18103,71 @@ static bool flux__any_awake(const flux_state *s) {
     return false;
 }
 
+/* ---------------- update: gradients of a scaled loss */
+
+FLUX_DEF flux_tensor *flux_scaled_loss(flux_state *s, flux_tensor *loss) {
+    if (!s || !loss) return (flux_tensor *)flux__null("scaled_loss", s ? "loss" : "state", NULL);
+    if (!flux__check_operands("scaled_loss", 1, &loss)) return NULL;
+    if (s->scale == 0) return loss;
+    int h = flux__hide();
+    flux_tensor *y = flux_to_dtype(loss, loss->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32);
+    y = y ? flux__elementwise(FLUX__OP_MUL, y, flux__number(s->scale), NULL) : NULL;
+    if (y) flux_assign(&s->scaled, y);
+    return flux__reveal(h, y);
+}
+
+FLUX_DEF double flux_loss_scale(const flux_state *s) {
+    if (!s) return flux__null("loss_scale", "state", s), (double)NAN;
+    return s->scale > 0 ? s->scale : 1;
+}
+
+FLUX_DEF int64_t flux_skipped(const flux_state *s) { return s ? s->skipped : (flux__null("skipped", "state", s), -1); }
+
+/* Whether all gradients are finite: they are computed for it, and one number is looked at. 0: yes, 1: no, -1: an error. */
+static int flux__overflown(flux_state *s, const flux_grads *g) {
+    int n = 0, h = flux__hide();
+    flux_tensor *sum = NULL;
+    for (int i = 0; i < s->nleaves && !flux_failed(); i++) {
+        flux_tensor *d = s->leaf[i].frozen ? NULL : flux__gradient_by(g, s->leaf[i].now, i);
+        if (!d || !flux__size(d)) continue;
+        flux_tensor *most = flux_to_dtype((flux_max)(flux_abs(d)), FLUX_F32), *none = flux_sub(most, most);   /* 0, or NaN */
+        sum = sum ? flux_add(sum, none) : none;
+        s->news[n++] = d;
+    }
+    if (sum) s->news[n++] = sum;
+    bool ok = !flux_failed() && flux_eval_all(n, s->news) == 0;
+    double v = ok && sum ? flux_item(sum) : 0;
+    flux__reveal_object(h, NULL);
+    return !ok || flux_failed() ? -1 : v != v;
+}
+
+/* After a look at the gradients: whether to make the step, with the scale that the next loss gets. */
+static void flux__next_scale(flux_state *s, bool overflown) {
+    if (overflown) s->skipped++, s->good = 0;
+    else s->good++;
+    if (overflown && s->scale > 1) s->scale /= 2;
+    if (s->good < FLUX__SCALE_STEPS) return;
+    s->good = 0;
+    if (s->scale < FLUX__LAST_SCALE) s->scale *= 2;
+}
+
+/* Sees to the scale of gradients g; true if flux_update is to go on. */
+static bool flux__check_scale(flux_state *s, const flux_grads *g, int *rc) {
+    if (s->scaled && g->loss != s->scaled)
+        flux__fail("update: these gradients are not of the loss that flux_scaled_loss gave: scale last, then take the gradient");
+    int bad = flux_failed() ? -1 : flux__overflown(s, g);
+    *rc = bad < 0 ? -1 : 0;
+    if (bad > 0) flux__note(FLUX_LOG_DEBUG, "update.skipped", false, "update: a gradient is not finite at the loss scale %g: no step", s->scale);
+    if (bad > 0) flux__next_scale(s, true), flux_assign(&s->scaled, NULL);
+    return bad == 0;
+}
+
 FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
+    int rc = 0;
     if (!s || !model || !g) return flux__null("update", !s ? "state" : !model ? "model" : "gradients", NULL), -1;
     if (g->used) flux__fail("update: these gradients were used up by an earlier flux_update; record the loss again");
     if (flux_failed() || !flux__take_counts(s) || !flux__meet_model(s, model)) return -1;
+    if (s->scaled && !flux__check_scale(s, g, &rc)) return rc;
     int h = flux__hide();
     bool ok = flux__build_update(s, g);
     int n = ok ? flux__list_news(s) : 0;
@@ -16950,6 +18178,8 @@ FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
     flux__reveal_object(h, NULL);         /* only now is what lies between hidden, and can be fused away */
     if (ok && n) ok = flux__update_eval(g, n, s->olds, s->news, s->owners, s->npending, s->pending) == 0;
     if (ok) flux__commit(s);
+    if (ok && s->scaled) flux__next_scale(s, false);
+    flux_assign(&s->scaled, NULL);
     for (int i = 0; i < n; i++) flux_release(s->news[i]);
     for (int i = 0; i < s->nspots && n; i++) flux_release(s->spot[i].next);
     return ok ? 0 : -1;
@@ -17192,6 +18422,7 @@ static flux_state *flux__state_copy(const flux_state *from) {
     s->nstates = from->nstates;
     s->mixed = from->mixed;
     s->counts = from->counts;
+    s->scale = from->scale, s->good = from->good, s->skipped = from->skipped;
     s->path_room = from->path_room;
     s->rule = (flux_rule *)flux__malloc((size_t)(s->nrules + 1) * sizeof *s->rule);
     if (!s->rule || !flux__copy_leaves(s, from) || !flux__state_arrays(s)) {
@@ -17223,7 +18454,8 @@ static double flux__loss_now(flux_tensor *loss, const flux_grads *g) {
 static int flux__train_batch(flux_tensor *loss, flux_layer *model, flux_state *s, int64_t index) {
     const void *what[1] = { model };
     if (!loss && !flux_failed()) flux__fail("train: the loss function gave NULL at batch %lld", (long long)index);
-    flux_grads *g = loss ? flux_gradient_of(loss, 1, what) : NULL;
+    flux_tensor *scaled = loss ? flux_scaled_loss(s, loss) : NULL;
+    flux_grads *g = scaled ? flux_gradient_of(scaled, 1, what) : NULL;
     double value = g ? flux__loss_now(loss, g) : 0;
     if (!g || flux_failed()) return -1;
     if (value - value == 0) return flux_update(s, model, g);
@@ -17425,6 +18657,13 @@ static void flux__summary_tensor(flux_tensor *x, const char *path, bool trained,
         if (!flux__first_sight(t->shown, x)) t->tied += n;
         flux__summary_flags(t, x);
     }
+}
+
+/* Trained numbers, those of a tensor that came before left out. */
+static void flux__summary_new(flux_tensor *x, const char *path, bool trained, void *user) {
+    flux__summary *t = (flux__summary *)user;
+    (void)path;
+    if (trained && flux__first_sight(t->shown, x->base ? x->base : x)) t->numbers += flux__size(x);
 }
 
 static flux__summary flux__summary_start(flux__shown_model *shown) {
@@ -17635,6 +18874,101 @@ FLUX_DEF size_t flux_layer_text(flux_layer *m, char *out, size_t n) {
     return flux__sink_end(&s);
 }
 
+/* ---- a model at work: what each layer gives, and what that costs */
+
+static void flux__put_right(flux__sink *s, int64_t v, int64_t width) {
+    char text[40];
+    flux__sink number = flux__sink_to(text, sizeof text);
+    flux__put_integer(&number, v, true);
+    flux__sink_end(&number);
+    flux__put_pad(s, width - (int64_t)number.chars);
+    flux__put(s, text);
+}
+
+static void flux__put_cells(flux__sink *s, const char *out, int64_t numbers, int64_t products, int64_t bytes) {
+    char text[32];
+    flux__put(s, out);
+    flux__put_pad(s, 20 - (int64_t)strlen(out));
+    flux__put_right(s, numbers, 12);
+    flux__put_right(s, products, 16);
+    flux_format_bytes(bytes, text, sizeof text);
+    flux__put_pad(s, 13 - (int64_t)strlen(text));
+    flux__put(s, text);
+    flux__put(s, "\n");
+}
+
+static void flux__put_name(flux__sink *s, const flux__watch_row *row, bool leaf, int64_t width) {
+    size_t start = s->chars;
+    flux__put_pad(s, 2 * row->depth);
+    if (row->layer->name) flux__put(s, row->layer->name), flux__put(s, " = ");
+    if (leaf) flux__put_line(s, row->layer);
+    else flux__put(s, row->layer->type->name);
+    int64_t used = (int64_t)(s->chars - start);
+    flux__put_pad(s, used < width ? width - used : 2);
+}
+
+/* Rows; parameters of what came before count 0, a container's and the bytes of what it hands on are its children's. */
+static void flux__put_watch(flux__sink *s, const flux__watch *w) {
+    flux__shown_model shown = { s, { NULL, 0, 0 } };
+    int64_t numbers = 0, bytes = 0, width = 24;
+    char own[32];
+    for (int i = 0; i < w->n; i++) {
+        flux__sink line = flux__sink_to(NULL, 0);
+        flux__put_name(&line, &w->row[i], flux__one_line(w->row[i].layer), 0);
+        if ((int64_t)line.chars > width && line.chars < 60) width = (int64_t)line.chars;
+    }
+    flux__put(s, "layer");
+    flux__put_pad(s, width - 5);
+    flux__put(s, "output                parameters   multiply-adds        bytes\n");
+    for (int i = 0; i < w->n; i++) {
+        const flux__watch_row *row = &w->row[i];
+        bool leaf = flux__one_line(row->layer);
+        flux__summary t = flux__summary_start(&shown);
+        t.total = true;                   /* what is tied, by its memory */
+        flux__put_name(s, row, leaf, width);
+        if (leaf) {
+            flux_visit(row->layer, flux__summary_new, &t);
+            flux__put_cells(s, row->out, t.numbers, row->products, row->bytes);
+            numbers += t.numbers;
+            bytes += row->bytes;
+        } else flux__put(s, row->out), flux__put(s, "\n");
+    }
+    flux__put(s, "total");
+    flux__put_pad(s, width - 5);
+    flux__put_cells(s, "", numbers, w->n ? w->row[0].products : 0, bytes);
+    flux__summary all = flux__summary_start(&shown);
+    flux__pairs_free(&shown.seen);
+    all.total = true;
+    if (w->n) flux_visit(w->row[0].layer, flux__summary_tensor, &all);
+    flux_format_bytes(all.bytes, own, sizeof own);
+    flux__put(s, "its parameters take ");
+    flux__put(s, own);
+    flux__put(s, "\n");
+    flux__pairs_free(&shown.seen);
+}
+
+static bool flux__summary_put(flux__sink *s, const char *call, flux_layer *m, flux_shape in) {
+    flux__watch w;
+    memset(&w, 0, sizeof w);
+    int h = flux__hide();
+    flux_tensor *y = flux__dry_run(call, m, in, &w);
+    if (y) flux__put_watch(s, &w);
+    flux__reveal_object(h, NULL);
+    if (w.row) FLUX_FREE(w.row);
+    return y != NULL;
+}
+
+FLUX_DEF size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_t n) {
+    flux__sink s = flux__sink_to(out, n);
+    flux__summary_put(&s, "summary", m, in);
+    return flux__sink_end(&s);
+}
+
+FLUX_DEF void flux_summary_of(flux_layer *m, flux_shape in) {
+    flux__sink s = flux__sink_stdout();
+    flux__summary_put(&s, "summary", m, in);
+}
+
 FLUX_DEF void flux_print_layer(flux_layer *m) {
     flux__sink s = flux__sink_stdout();
     if (!m) {
@@ -17806,17 +19140,16 @@ static void flux__place_text(const flux_tensor *x, int64_t i, char *out, size_t 
 
 /* Labels are data, so they are looked at right here: a wrong one is an error with its place,
    not a column of zeros. */
-static bool flux__labels_good(flux_tensor *labels, int64_t classes) {
+static bool flux__labels_good(const char *call, flux_tensor *labels, int64_t least, int64_t classes, const int64_t *ignored) {
     char place[200];
     const void *p = flux_data(labels);
     int64_t n = flux_len(labels);
     if (!p && n > 0) return false;
     for (int64_t i = 0; i < n; i++) {
         int64_t v = flux__integer_at(p, (flux_dtype)labels->dtype, i);
-        if (v >= 0 && v < classes) continue;
+        if ((v >= least && v < classes) || (ignored && v == *ignored)) continue;
         flux__place_text(labels, i, place, sizeof place);
-        flux__fail("onehot: label %lld at %s is not one of 0 to %lld", (long long)v, place,
-                   (long long)(classes - 1));
+        flux__fail("%s: label %lld at %s is not one of 0 to %lld", call, (long long)v, place, (long long)(classes - 1));
         return false;
     }
     return true;
@@ -17834,7 +19167,7 @@ FLUX_DEF flux_tensor *flux_onehot(flux_tensor *labels, int64_t classes) {
     if (labels->ndim == FLUX_MAX_DIMS)
         return (flux_tensor *)flux__fail("onehot: labels have %d dimensions already",
                                          FLUX_MAX_DIMS);
-    if (!flux__labels_good(labels, classes)) return NULL;
+    if (!flux__labels_good("onehot", labels, 0, classes, NULL)) return NULL;
     flux_shape row = flux_shape_of(labels);
     memmove(row.dim + 1, row.dim, sizeof row.dim - sizeof row.dim[0]);
     row.dim[0] = 1;
