@@ -9757,8 +9757,6 @@ static bool flux__is_words(const flux__kernel *k, int v, bool outer) {
 static int flux__windows_kernel(flux__run *run, const flux__kernel *k, int *x, int *g, int *number) {
     int top = k->nvalue - 1;
     const flux__value *v = &k->value[top];
-    flux__block_run b;
-    b.run = run;
     *g = -1;
     if (v->kind == FLUX__V_REDUCE && k->nvalue == 2) {
         *x = v->a;
@@ -9771,7 +9769,7 @@ static int flux__windows_kernel(flux__run *run, const flux__kernel *k, int *x, i
     arg = &k->value[eq->b], i = &k->value[eq->a];
     if (arg->kind != FLUX__V_ARGREDUCE || arg->op != 1 || arg->out >= 0 || !flux__is_words(k, arg->a, false)) return -1;
     if (i->kind != FLUX__V_LOAD || i->outer || i->cls != FLUX__I64C || i->dtype != FLUX_I64 || i->out >= 0) return -1;
-    if (flux__number_value(&b, zero) < 0 || flux__number_value(&b, zero) > 0) return -1;
+    if (flux__number_value(run->g, zero) < 0 || flux__number_value(run->g, zero) > 0) return -1;
     *x = arg->a, *g = v->b, *number = i->operand;
     return top;
 }
@@ -10707,8 +10705,8 @@ static bool flux__coder_start(flux__coder *c, const flux__plan *plan, const flux
     for (int o = 0; o < k->noperand; o++) {
         int64_t far = k->operand[o].offset;
         for (int d = 0; d < FLUX_MAX_DIMS; d++) {
-            int64_t n = d < k->operand[o].shape.ndim ? k->operand[o].shape.dim[d] : 1, step = k->operand[o].stride[d];
-            far += (step < 0 ? -step : step) * ((k->full[d] > n ? k->full[d] : n) - 1);
+            int64_t many = d < k->operand[o].shape.ndim ? k->operand[o].shape.dim[d] : 1, step = k->operand[o].stride[d];
+            far += (step < 0 ? -step : step) * ((k->full[d] > many ? k->full[d] : many) - 1);
         }
         if (far > most) most = far;
     }
