@@ -28,8 +28,11 @@
 #define PAGE ((size_t)4096)
 #define NOTHING 0xA5A5A5A5A5A5A5A5u            /* the value of a lane that is not there */
 
+/* Kernels find the mathematics in this program, so that it must not be left out of it. */
+double (*volatile soft_mathematics)(double) = lgamma;
+
 static uint64_t base;
-static int device, devices;
+static int device;
 static const char *running = "";               /* the kernel, for messages */
 static unsigned timeout_seconds, seconds;
 static soft_answer answer;
@@ -144,7 +147,7 @@ static void *open_library(const void *data, size_t n) {
 static void describe(loaded *l) {
     FILE *f = open_memstream(&l->names, &l->bytes);
     if (!f) exit(3);
-    fprintf(f, "%u %u %u\n", (unsigned)(l - modules), l->module->shared_bytes - 16, l->module->kernels);  /* less what the prelude takes */
+    fprintf(f, "%u %u %u\n", (unsigned)(l - modules), (unsigned)(l->module->shared_end - l->module->shared) - 16, l->module->kernels);
     for (unsigned k = 0; k < l->module->kernels; k++) {
         const soft_kernel *kernel = &l->module->kernel[k];
         fprintf(f, "%s %u", kernel->name, kernel->count);
@@ -155,7 +158,7 @@ static void describe(loaded *l) {
 }
 
 static void unseal(const soft_module *m) {
-    uintptr_t start = (uintptr_t)m->shared / PAGE * PAGE, end = soft_round((uintptr_t)m->shared + m->shared_bytes, PAGE);
+    uintptr_t start = (uintptr_t)m->shared / PAGE * PAGE, end = soft_round((uintptr_t)m->shared_end, PAGE);
     if (m->sealed && mprotect((void *)start, end - start, PROT_READ | PROT_WRITE | PROT_EXEC)) perror("softgpu: mprotect");
 }
 
@@ -373,7 +376,7 @@ static void run_meeting_block(unsigned backwards) {
 /* ---------------- kernels */
 
 static void spoil_shared(const soft_module *m, unsigned dynamic) {
-    memset(m->shared, 0xA5, m->shared_bytes);
+    memset(m->shared, 0xA5, (size_t)(m->shared_end - m->shared));
     for (unsigned i = 0; i < m->dynamics; i++) memset(m->dynamic[i], 0xA5, dynamic + PAGE);
 }
 
@@ -491,18 +494,17 @@ static void serve(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 4) {
+    if (argc != 3) {
         fprintf(stderr, "%s: started by the software GPU's driver, not by hand\n", argv[0]);
         return 1;
     }
     base = strtoull(argv[1], NULL, 16);
     device = atoi(argv[2]);
-    devices = atoi(argv[3]);
     /* nobody else may take the addresses of devices that are not mapped yet */
     mmap(at(base), (SOFT_MAX_DEVICES + 1) * SOFT_SPAN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
     map(SOFT_FD_MEMORY + device, device, PROT_NONE);
     map(SOFT_FD_PINNED, SOFT_MAX_DEVICES, PROT_READ | PROT_WRITE);
-    answer.status = devices ? (int32_t)lgamma(1.0) : 0;   /* kernels find the mathematics here */
+    setvbuf(stdout, NULL, _IOLBF, 0);          /* what kernels print */
     catch_faults();
     for (;;) serve();
 }

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,6 +120,7 @@ struct soft_graph { uint64_t magic; soft_graph *next; soft_device *device; bool 
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool ready;
+static pid_t owner;                            /* the process whose devices these are */
 static soft_device devices[SOFT_MAX_DEVICES];
 static int ndevices, physical_devices;
 static arena pinned;
@@ -231,6 +233,7 @@ int soft_init(void) {
     }
     if (!ndevices) return SOFT_NO_DEVICE;
     open_arena(&pinned, SOFT_MAX_DEVICES, SOFT_SPAN / 2, "softgpu-pinned");
+    owner = getpid();
     return ready = true, SOFT_OK;
 }
 
@@ -247,8 +250,8 @@ static void find_process(char *path, size_t n) {
 
 static bool start_process(soft_device *d) {
     extern char **environ;
-    char path[4096], where[32], index[16], count[16];
-    char *argv[] = { path, where, index, count, NULL };
+    char path[4096], where[32], index[16];
+    char *argv[] = { path, where, index, NULL };
     int pair[2];
     posix_spawn_file_actions_t a;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) return false;
@@ -256,7 +259,6 @@ static bool start_process(soft_device *d) {
     find_process(path, sizeof path);
     snprintf(where, sizeof where, "%llx", (unsigned long long)soft_base);
     snprintf(index, sizeof index, "%d", d->index);
-    snprintf(count, sizeof count, "%d", ndevices);
     posix_spawn_file_actions_init(&a);
     posix_spawn_file_actions_adddup2(&a, pair[1], SOFT_FD_SOCKET);
     posix_spawn_file_actions_adddup2(&a, pinned.fd, SOFT_FD_PINNED);
@@ -271,6 +273,20 @@ static bool start_process(soft_device *d) {
     }
     d->socket = pair[0];
     return true;
+}
+
+/* Device processes go when the program does; here they are also waited for. */
+#if defined __GNUC__
+__attribute__((destructor))
+#endif
+static void end_processes(void) {
+    for (int i = 0; i < ndevices; i++) {
+        int status;
+        if (devices[i].pid <= 0 || owner != getpid()) continue;    /* a forked program has none of its own */
+        kill(devices[i].pid, SIGKILL);
+        while (waitpid(devices[i].pid, &status, 0) < 0 && errno == EINTR) {}
+        devices[i].pid = 0;
+    }
 }
 
 /* ---------------- batches */
@@ -510,11 +526,15 @@ static int file_write(const arena *a, uint64_t to, const void *from, uint64_t n)
 
 /* ---------------- running what is queued */
 
-static void peer_copy(const op *o) {
+static void peer_copy(soft_device *d, const op *o) {
     static char bytes[1 << 16];
     uint64_t to = o->command.to, from = o->command.from, n = o->command.bytes;
     finish(NULL);
     if (o->to->lost || o->from->lost) return;
+    if (!block_of(&o->to->memory, to, n) || !block_of(&o->from->memory, from, n)) {
+        lose(d, SOFT_ILLEGAL_ADDRESS, "a copy between devices comes after its memory was freed");
+        return;
+    }
     for (uint64_t k; n; n -= k, to += k, from += k) {
         k = n < sizeof bytes ? n : sizeof bytes;
         if (file_read(&o->from->memory, from, bytes, k) || file_write(&o->to->memory, to, bytes, k)) stop("peer copy");
@@ -552,7 +572,7 @@ static void run_until(soft_stream *s, uint64_t seq) {
         if (s->device->lost) {}
         else if (o->what == COMMAND) execute(s->device, o);
         else if (o->what == RECORD) record(s, o);
-        else if (o->what == PEER) peer_copy(o);
+        else if (o->what == PEER) peer_copy(s->device, o);
         s->done = o->seq;
         free(o);
     }
@@ -656,7 +676,6 @@ static int put(soft_stream *s, op *o) {
     return SOFT_OK;
 }
 
-int soft_capture_begin(soft_device *d, soft_stream *s, int mode);
 static int check_stream(soft_device *d, soft_stream **s) {
     int code = soft_check(d);
     if (code) return code;
@@ -1300,10 +1319,10 @@ int soft_function_set(soft_device *d, soft_function *f, int which, int value) {
     return SOFT_OK;
 }
 
-static bool good_shape(const unsigned grid[3], const unsigned block[3]) {
+static bool good_shape(const unsigned grid[3], const unsigned threads[3]) {
     for (int i = 0; i < 3; i++)
-        if (!grid[i] || !block[i]) return false;
-    return block[0] <= 1024 && block[1] <= 1024 && block[2] <= 64 && block[0] * block[1] * block[2] <= 1024
+        if (!grid[i] || !threads[i]) return false;
+    return threads[0] <= 1024 && threads[1] <= 1024 && threads[2] <= 64 && threads[0] * threads[1] * threads[2] <= 1024
         && grid[0] <= 0x7fffffff && grid[1] <= 65535 && grid[2] <= 65535;
 }
 
@@ -1314,13 +1333,13 @@ static bool good_shared(const soft_function *f, unsigned dynamic) {
     return dynamic <= (unsigned)f->most_dynamic && dynamic + fixed <= soft_plain_shared;
 }
 
-int soft_launch(soft_device *d, soft_function *f, const unsigned grid[3], const unsigned block[3], unsigned shared,
+int soft_launch(soft_device *d, soft_function *f, const unsigned grid[3], const unsigned threads[3], unsigned shared,
                 soft_stream *s, void **args, void **extra) {
     int code = check_stream(d, &s);
     if (!code) code = check_function(d, f);
     if (code) return code;
     const kernel_info *k = &f->module->content->kernel[f->kernel];
-    if (extra || (k->count && !args) || !good_shape(grid, block) || !good_shared(f, shared)) return SOFT_INVALID_VALUE;
+    if (extra || (k->count && !args) || !good_shape(grid, threads) || !good_shared(f, shared)) return SOFT_INVALID_VALUE;
     size_t payload = 0;
     for (unsigned i = 0; i < k->count; i++) payload += soft_round(k->size[i], 16);
     op *o = new_op(COMMAND, payload);
@@ -1329,7 +1348,7 @@ int soft_launch(soft_device *d, soft_function *f, const unsigned grid[3], const 
     o->command.kernel = f->kernel;
     o->command.shared = shared;
     memcpy(o->command.grid, grid, sizeof o->command.grid);
-    memcpy(o->command.block, block, sizeof o->command.block);
+    memcpy(o->command.block, threads, sizeof o->command.block);
     char *p = (char *)(o + 1);
     memset(p, 0, payload);
     for (unsigned i = 0; i < k->count; i++) memcpy(p, args[i], k->size[i]), p += soft_round(k->size[i], 16);

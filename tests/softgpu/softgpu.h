@@ -54,8 +54,7 @@ typedef struct soft_module {
     int masks;                                 /* shuffles say who takes part (CUDA) */
     int sealed;                                /* tcc puts a section with a name where nothing may be written */
     unsigned *thread, *block, *block_size, *grid_size;                        /* three numbers each */
-    char *shared;                              /* static shared memory */
-    unsigned shared_bytes;
+    char *shared, *shared_end;                 /* static shared memory, and 16 bytes of the prelude's */
     char *const *dynamic;                      /* arrays for dynamic shared memory, each of SOFT_MOST_SHARED and a page */
     unsigned dynamics;
     void (*barrier)(void);                     /* these are filled in by the device process */
