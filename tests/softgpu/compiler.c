@@ -536,10 +536,10 @@ static int compile(program *p, options *o, text *log) {
     return OK;
 }
 
+/* hiprtc compiles for the device that there is, NVRTC for the oldest that it knows. */
 static const char *default_arch(void) {
-    const char *asked = getenv("SOFTGPU_ARCH");
-    (void)asked;
 #if defined SOFT_HIP
+    const char *asked = getenv("SOFTGPU_ARCH");
     if (asked && starts(asked, "gfx")) return asked;
 #endif
     return DEFAULT_ARCH;

@@ -20,7 +20,7 @@
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
-#if !defined __x86_64__
+#if !defined __x86_64__ || defined SOFT_UCONTEXT
 #include <ucontext.h>
 #endif
 
@@ -199,7 +199,7 @@ static soft_module *module_now;
 static const soft_kernel *kernel_now;
 static void **args_now;
 
-#if defined __x86_64__
+#if defined __x86_64__ && !defined SOFT_UCONTEXT
 /* What a function may not change goes on the stack, and the stack is changed. */
 void soft_switch(void **save, void *load);
 __asm__(".text\n.globl soft_switch\n.type soft_switch,@function\nsoft_switch:\n"

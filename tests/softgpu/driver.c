@@ -1127,6 +1127,7 @@ int soft_event_synchronize(soft_device *d, soft_event *e) {
     int code = check_event(d, e);
     if (code) return code;
     if (e->capture) return break_capture(e->capture), SOFT_CAPTURED_EVENT;
+    if ((code = unsafe()) != 0) return code;
     return finish_event(e);
 }
 
@@ -1134,6 +1135,7 @@ int soft_event_query(soft_device *d, soft_event *e) {
     int code = check_event(d, e);
     if (code) return code;
     if (e->capture) return break_capture(e->capture), SOFT_CAPTURED_EVENT;
+    if ((code = unsafe()) != 0) return code;
     if (!is_done(e) && e->polls++ < TRIES) return SOFT_NOT_READY;
     return finish_event(e);
 }
