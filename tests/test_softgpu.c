@@ -653,6 +653,9 @@ static void compile_errors(void) {
     char *log = compile_as("\n\nextern \"C\" __global__ void f(int *p) {\n    p[0] = nothing;\n}\n", "mine.cu", sm90, 1, 6, false);
     if (!CHECK(strstr(log, "mine.cu:4:") != NULL)) fprintf(stderr, "    %s\n", log);
     free(log);
+    log = compile_as("extern \"C\" __global__ void f(float *p) { p[0] = no_such_function(p[0]); }", NULL, sm90, 1, 6, false);
+    CHECK(strstr(log, "no_such_function") != NULL);
+    free(log);
     free(compile_as(add_n, NULL, sm12, 1, 5, false));
     log = compile_as(add_n, NULL, junk, 1, 5, false);
     CHECK(strstr(log, "--no-such") != NULL);
@@ -1189,6 +1192,24 @@ static void die_in_the_middle(void) {
     alarm(1);
     cuStreamSynchronize(s0);
 }
+static void child_of_user(void) {
+    int n = -1, status = -1;
+    ptr p = 0;
+    begin();
+    p = device_memory(64);
+    pid_t pid = fork();
+    if (!pid) {
+        IS(cuDeviceGetCount(&n), 3);
+        IS(cuMemFree_v2(p), 3);
+        IS(cuInit(0), 3);
+        exit(test_bad != 0);
+    }
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    IS(launch(kernel(add_n), 1, 1, 0, s0, p, 1), 0);       /* the parent's is as it was */
+    IS(cuStreamSynchronize(s0), 0);
+}
+TEST(nothing_is_left_after_a_fork) { RUN(child_of_user, "A=1"); }
+
 TEST(device_process_ends_with_the_program) {
     char c;
     if (absent()) SKIP("the software GPU is not built");

@@ -238,6 +238,16 @@ static bool has_meeting(const char *words) {
     return false;
 }
 
+/* The real compilers lack some macros, so that a source may bring them. */
+static bool defines(char *words, const char *name) {
+    for (char *p = words; (p = find_word(p, name)) != NULL; p += strlen(name)) {
+        char *q = p;
+        while (q > words && (q[-1] == ' ' || q[-1] == '\t')) q--;
+        if (q - words >= 6 && !strncmp(q - 6, "define", 6)) return true;
+    }
+    return false;
+}
+
 static char *whole_text(const program *p, const options *o, int warp) {
     text t, defined, listed;
     open_text(&t), open_text(&defined), open_text(&listed);
@@ -256,6 +266,8 @@ static char *whole_text(const program *p, const options *o, int warp) {
     (void)warp;
     fputs(soft_prelude_cuda, t.f);
 #endif
+    if (!defines(words, "INFINITY")) fprintf(t.f, "#define INFINITY (1.0f / 0.0f)\n");
+    if (!defines(words, "NAN")) fprintf(t.f, "#define NAN (-(0.0f / 0.0f))\n");
     fprintf(t.f, "%s%s%s%s%s", soft_prelude, soft_prelude_bits, soft_prelude_mathematics, soft_prelude_atomics, soft_prelude_shuffles);
     fprintf(t.f, "#line 1 \"");
     write_quoted(t.f, p->name);
@@ -401,7 +413,7 @@ typedef struct command { char *words, *arg[300]; int n; } command;
 static void add(command *c, const char *arg) { c->arg[c->n++] = (char *)(uintptr_t)arg; }
 
 static void begin_command(command *c) {
-    static const char *const plain[] = { "-shared", "-w", NULL };
+    static const char *const plain[] = { "-shared", "-Wimplicit-function-declaration", NULL };
     static const char *const more[] = { "-std=gnu11", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-strict-aliasing",
                                         "-fno-math-errno", NULL };
     const char *asked = getenv("SOFTGPU_CC");
@@ -461,13 +473,13 @@ static bool compile_to(const program *p, const options *o, command *c, const cha
     for (int i = 0; i < o->n; i++) add(c, o->passed[i]);
     add(c, text_path), add(c, "-o"), add(c, out);
     if (!strstr(c->arg[0], "tcc")) add(c, "-lm");
-    bool good = write_file(text_path, source) && run(c, said) && !rename(out, to);
-    if (!good) {
-        size_t n = 0;
-        char *words = read_file(said, &n);
-        fprintf(log->f, "%s", n ? words : "error: the host's compiler could not be run (SOFTGPU_CC)\n");
-        free(words);
-    }
+    bool good = write_file(text_path, source) && run(c, said);
+    size_t n = 0;
+    char *words = read_file(said, &n);
+    if (good && words && strstr(words, "implicit declaration of function")) good = false;   /* C++ has no such thing */
+    if (good) good = !rename(out, to);
+    if (!good) fprintf(log->f, "%s", n ? words : "error: the host's compiler could not be run (SOFTGPU_CC)\n");
+    free(words);
     remove_headers(p, headers);
     remove(text_path), remove(out), remove(said);
     return good;

@@ -120,7 +120,7 @@ struct soft_graph { uint64_t magic; soft_graph *next; soft_device *device; bool 
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool ready;
-static pid_t owner;                            /* the process whose devices these are */
+static bool forked;                            /* the devices are the parent's */
 static soft_device devices[SOFT_MAX_DEVICES];
 static int ndevices, physical_devices;
 static arena pinned;
@@ -215,11 +215,19 @@ static void add_device(int physical) {
     ndevices++;
 }
 
+/* As with the real ones, what a program had is lost to its children. */
+static void after_fork(void) {
+    pthread_mutex_init(&lock, NULL);
+    forked = ready || forked;
+    ready = false;
+}
+
 int soft_init(void) {
     const char *visible = getenv(soft_visible);   /* HIP's own; CUDA's is heard by both */
     if (!visible) visible = getenv("CUDA_VISIBLE_DEVICES");
     bool seen[SOFT_MAX_DEVICES] = { false };
     if (ready) return SOFT_OK;
+    if (forked) return SOFT_NOT_INITIALIZED;
     uint64_t n = number_from("SOFTGPU_DEVICES", 1);
     physical_devices = (int)(n < SOFT_MAX_DEVICES ? n : SOFT_MAX_DEVICES);
     for (int i = 0; !visible && i < physical_devices; i++) add_device(i);
@@ -233,7 +241,7 @@ int soft_init(void) {
     }
     if (!ndevices) return SOFT_NO_DEVICE;
     open_arena(&pinned, SOFT_MAX_DEVICES, SOFT_SPAN / 2, "softgpu-pinned");
-    owner = getpid();
+    pthread_atfork(NULL, NULL, after_fork);
     return ready = true, SOFT_OK;
 }
 
@@ -282,7 +290,7 @@ __attribute__((destructor))
 static void end_processes(void) {
     for (int i = 0; i < ndevices; i++) {
         int status;
-        if (devices[i].pid <= 0 || owner != getpid()) continue;    /* a forked program has none of its own */
+        if (devices[i].pid <= 0 || forked) continue;
         kill(devices[i].pid, SIGKILL);
         while (waitpid(devices[i].pid, &status, 0) < 0 && errno == EINTR) {}
         devices[i].pid = 0;
