@@ -26,13 +26,13 @@
 
 #define STACK ((size_t)256 << 10)              /* touched pages count alone; below each lies one that faults. `stack` is the top */
 #define PAGE ((size_t)4096)
-#define NOTHING 0xA5A5A5A5A5A5A5A5u            /* the value of a lane that is not there */
 
 /* Kernels find the mathematics in this program, so that it must not be left out of it. */
 double (*volatile soft_mathematics)(double) = lgamma;
 
 static uint64_t base;
 static int device;
+static unsigned char spoilt;                   /* what is in memory that nobody has written */
 static const char *running = "";               /* the kernel, for messages */
 static unsigned timeout_seconds, seconds;
 static soft_answer answer;
@@ -297,7 +297,7 @@ static unsigned long long result_of(thread *warp, int n, int lane, unsigned long
             if (here >> i & 1 && warp[i].value) votes |= 1ull << i;
         return votes;
     }
-    return from < n && here >> from & 1 ? warp[from].value : NOTHING;
+    return from < n && here >> from & 1 ? warp[from].value : 0x0101010101010101u * spoilt;
 }
 
 /* Who must be at the same shuffle before lane i may go on. Where masks say it, all of those that have not ended; where
@@ -383,14 +383,14 @@ static void run_meeting_block(unsigned backwards) {
 /* ---------------- kernels */
 
 static void spoil_shared(const soft_module *m, unsigned dynamic) {
-    memset(m->shared, 0xA5, (size_t)(m->shared_end - m->shared));
-    for (unsigned i = 0; i < m->dynamics; i++) memset(m->dynamic[i], 0xA5, dynamic + PAGE);
+    memset(m->shared, spoilt, (size_t)(m->shared_end - m->shared));
+    for (unsigned i = 0; i < m->dynamics; i++) memset(m->dynamic[i], spoilt, dynamic + PAGE);
 }
 
 static void check_shared(const soft_module *m, unsigned dynamic) {
     for (unsigned i = 0; i < m->dynamics; i++)
         for (size_t k = 0; k < PAGE; k++)
-            if ((unsigned char)m->dynamic[i][dynamic + k] != 0xA5) fail_launch("writes past the end of its dynamic shared memory");
+            if ((unsigned char)m->dynamic[i][dynamic + k] != spoilt) fail_launch("writes past the end of its dynamic shared memory");
 }
 
 static void run_block(uint64_t block, const soft_command *c, unsigned backwards) {
@@ -512,7 +512,11 @@ int main(int argc, char **argv) {
     mmap(at(base), (SOFT_MAX_DEVICES + 1) * SOFT_SPAN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
     map(SOFT_FD_MEMORY + device, device, PROT_NONE);
     map(SOFT_FD_PINNED, SOFT_MAX_DEVICES, PROT_READ | PROT_WRITE);
+    spoilt = soft_spoilt();
     setvbuf(stdout, NULL, _IOLBF, 0);          /* what kernels print */
     catch_faults();
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);     /* the program's thread may have blocked some */
     for (;;) serve();
 }

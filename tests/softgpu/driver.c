@@ -475,18 +475,18 @@ static block *take(arena *a, uint64_t n) {
     a->count++;
     a->used += whole;
     a->cursor = at + pages + GUARD;
-    fill(a, b->start, b->end, 0xA5);
+    fill(a, b->start, b->end, soft_spoilt());
     return b;
 }
 
 /* The bytes around a block, to the ends of its pages, are as they were filled. */
 static bool untouched(const arena *a, uint64_t start, uint64_t end) {
-    unsigned char bytes[PAGE];
+    unsigned char bytes[PAGE], spoilt = soft_spoilt();
     for (; start < end; start += PAGE) {
         size_t n = end - start < PAGE ? (size_t)(end - start) : PAGE;
         if (pread(a->fd, bytes, n, (off_t)(start - a->base)) != (ssize_t)n) return true;
         for (size_t i = 0; i < n; i++)
-            if (bytes[i] != 0xA5) return false;
+            if (bytes[i] != spoilt) return false;
     }
     return true;
 }
@@ -663,6 +663,7 @@ static int capture_op(soft_stream *s, op *o) {
         free(o);
         return SOFT_CAPTURE_INVALIDATED;
     }
+    o->next = NULL;
     *c->last = o;
     c->last = &o->next;
     c->count++;
@@ -719,6 +720,15 @@ static void end_capture(capture *c) {          /* nothing knows of it any more *
     for (capture **p = &captures; *p; p = &(*p)->next)
         if (*p == c) { *p = c->next; break; }
     free(c);
+}
+
+static void drop_capture(soft_stream *s) {     /* one of its streams is destroyed */
+    capture *c = s->capture;
+    break_capture(c);
+    s->capture = NULL;
+    if (c->origin != s) return;
+    for (op *o = c->first, *next; o; o = next) next = o->next, free(o);
+    end_capture(c);
 }
 
 static bool is_joined(const capture *c) {
@@ -999,7 +1009,7 @@ int soft_stream_destroy(soft_device *d, soft_stream *s) {
     if (!d) return SOFT_INVALID_CONTEXT;
     if (!s || s->magic != STREAM_MAGIC || s == s->device->null_stream) return SOFT_INVALID_HANDLE;
     if (s->device != d) return SOFT_INVALID_CONTEXT;
-    if (s->capture) break_capture(s->capture), s->capture->origin == s ? end_capture(s->capture) : (void)0;
+    if (s->capture) drop_capture(s);
     flush_stream(s);
     for (soft_stream **p = &d->streams; *p; p = &(*p)->next)
         if (*p == s) { *p = s->next; break; }
@@ -1104,6 +1114,7 @@ static int capture_wait(soft_stream *s, const soft_event *e) {
         break_capture(s->capture), break_capture(e->capture);
         return SOFT_CAPTURE_MERGE;
     }
+    if (s == s->device->null_stream) return break_capture(e->capture), SOFT_CAPTURE_IMPLICIT;
     if (!s->capture) {
         s->capture = e->capture;
         s->captured = s->joined = 0;

@@ -13,6 +13,7 @@
    Environment, read when a library is first used:
      SOFTGPU_DEVICES=1           how many, 8 at most; CUDA_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES pick among them
      SOFTGPU_MEMORY=268435456    bytes that each has, 3 GiB at most
+     SOFTGPU_FILL=0xFF           the byte that new device, pinned and shared memory is full of: all ones are NaN in any float
      SOFTGPU_ARCH=90             what they are: digits for CUDA (with a or f at will), gfx... for HIP (gfx90a)
      SOFTGPU_PEER=1              0: no device reaches another's memory
      SOFTGPU_DRIVER_VERSION=13000
@@ -42,6 +43,7 @@
 #define SOFTGPU_H
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #define SOFT_MAX_DEVICES 8
 #define SOFT_SPAN        ((uint64_t)4 << 30)
@@ -136,6 +138,11 @@ static inline uint64_t soft_hash(uint64_t h, const void *data, size_t n) {    /*
     }
     for (; n; n--) h = (h ^ *p++) * 0x100000001b3u;
     return h ^ h >> 32;
+}
+/* New memory holds this: a NaN to whatever reads it as a float of any size. */
+static inline unsigned char soft_spoilt(void) {
+    const char *s = getenv("SOFTGPU_FILL");
+    return (unsigned char)(s && *s ? strtol(s, NULL, 0) : 0xFF);
 }
 static inline size_t soft_round(size_t n, size_t to) { return (n + to - 1) / to * to; }
 #endif
