@@ -10792,7 +10792,7 @@ static const char *flux__red_name(const flux__value *v) {
     return names[v->op];
 }
 static const char *flux__red_start(const flux__value *v) {
-    static const char *const real[] = { "0", "1", "-INFINITY", "INFINITY" };
+    static const char *const real[] = { "0", "1", "-INF", "INF" };
     static const char *const i32[] = { "0", "1", "(-2147483647 - 1)", "2147483647" };
     static const char *const i64[] = { "0", "1", "(-9223372036854775807LL - 1)", "9223372036854775807LL" };
     return (v->cls <= FLUX__F64C ? real : v->cls == FLUX__I32C ? i32 : i64)[v->op];

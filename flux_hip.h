@@ -230,7 +230,7 @@ static bool flux__hip_has(const char *name) {
 
 static const char flux__hip_dialect[] =
     "#define DEVICE static __device__ __forceinline__\n"
-    "#if !defined(INFINITY)\n#define INFINITY __builtin_huge_valf()\n#endif\n"
+    "#define INF FLOAT_OF(0x7f800000u)\n"
     "#define FLOAT_OF(u) __uint_as_float(u)\n#define BITS_OF(x) __float_as_uint(x)\n"
     "#if defined(__HIP_DEVICE_COMPILE__)\n"
     "DEVICE float f16_float(unsigned short h) { _Float16 x; __builtin_memcpy(&x, &h, 2); return (float)x; }\n"

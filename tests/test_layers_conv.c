@@ -432,7 +432,7 @@ TEST(norm_layers_move_save_and_load) {
     const char *path = "/tmp/flux_test_layers_conv.safetensors";
     CHECK(flux_save(m, path) == 0 && flux_load(other, path) == 0);
     remove(path);
-    flux_layer *copy = flux_cpu(flux_copy_layer(m));
+    flux_layer *copy = flux_to(test_device, flux_cpu(flux_copy_layer(m)));
     flux_testmode(m, true), flux_testmode(other, true), flux_testmode(copy, true);
     flux_tensor *y = flux_eval(flux_call(m, x));
     CHECK(flux_item(flux_sum(flux_abs(flux_param(m, "layers.1.mean")))) > 0);

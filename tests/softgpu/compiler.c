@@ -408,17 +408,17 @@ static bool on_path(const char *name) {
 
 /* ---------------- the host's compiler */
 
-typedef struct command { char *words, *arg[300]; int n; } command;
+typedef struct command { char *words, *arg[300]; int n; bool full; } command;   /* full: too much for tcc, which has tables of a fixed size */
 
 static void add(command *c, const char *arg) { c->arg[c->n++] = (char *)(uintptr_t)arg; }
 
-static void begin_command(command *c) {
+static void begin_command(command *c, const char *fallback) {
     static const char *const plain[] = { "-shared", "-Wimplicit-function-declaration", NULL };
     static const char *const more[] = { "-std=gnu11", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-strict-aliasing",
                                         "-fno-math-errno", NULL };
     const char *asked = getenv("SOFTGPU_CC");
     c->n = 0;
-    c->words = copy_of(asked && *asked ? asked : on_path("tcc") ? "tcc" : "cc -O1");
+    c->words = copy_of(fallback ? fallback : asked && *asked ? asked : on_path("tcc") ? "tcc" : "cc -O1");
     for (char *p = strtok(c->words, " "); p && c->n < 20; p = strtok(NULL, " ")) add(c, p);
     for (int i = 0; plain[i]; i++) add(c, plain[i]);
     if (c->n && strstr(c->arg[0], "tcc")) return;
@@ -478,7 +478,8 @@ static bool compile_to(const program *p, const options *o, command *c, const cha
     char *words = read_file(said, &n);
     if (good && words && strstr(words, "implicit declaration of function")) good = false;   /* C++ has no such thing */
     if (good) good = !rename(out, to);
-    if (!good) fprintf(log->f, "%s", n ? words : "error: the host's compiler could not be run (SOFTGPU_CC)\n");
+    c->full = !good && words && strstr(words, "memory full") != NULL;
+    if (!good && !c->full) fprintf(log->f, "%s", n ? words : "error: the host's compiler could not be run (SOFTGPU_CC)\n");
     free(words);
     remove_headers(p, headers);
     remove(text_path), remove(out), remove(said);
@@ -541,12 +542,18 @@ static int compile(program *p, options *o, text *log) {
     char path[4096];
     size_t n = 0;
     char *source = whole_text(p, o, warp_of(o->arch));
-    begin_command(&c);
+    begin_command(&c, NULL);
     cached_path(path, sizeof path, p, o, &c, source);
     keep_source(p, path);
     if (o->includes) remove(path);             /* what the folders hold may have changed */
     char *library = read_file(path, &n);
+    c.full = false;
     if (!library && compile_to(p, o, &c, source, path, log)) library = read_file(path, &n);
+    if (!library && c.full) {
+        free(c.words);
+        begin_command(&c, "cc -O0");
+        if (compile_to(p, o, &c, source, path, log)) library = read_file(path, &n);
+    }
     free(c.words);
     free(source);
     if (!library) return COMPILATION;
