@@ -55,6 +55,7 @@
        FLUX_ERROR=abort      stop in the debugger at the first error
        FLUX_LOG=level        error, warn, info (default), debug; or "schedule" to list kernels as they are planned,
                              "source" to see their text for the GPU's compiler
+       FLUX_TRACE=file.json  what ran when, a kernel an event, for ui.perfetto.dev
        FLUX_GPU_BACKEND      CUDA, AMDGPU, Metal or CPU: overrides LocalPreferences.toml
        FLUX_PREFERENCES      path of the preferences file, in place of LocalPreferences.toml
        FLUX_ASCII=1          print x and s in place of the Unicode signs
@@ -292,6 +293,8 @@ FLUX_API const char *flux_dtype_name(flux_dtype t);               /* "f32", ... 
 FLUX_API size_t flux_dtype_size(flux_dtype t);                    /* bytes an element */
 FLUX_API flux_tensor *flux_eval(flux_tensor *x);                  /* computes it now; returns it, NULL on error */
 FLUX_API int flux_eval_all(int n, flux_tensor *const *xs);        /* several at once; 0: done */
+/* The kernels that computing x takes, as Graphviz text for `dot -Tsvg`, to a file (NULL: stdout). Computes nothing; 0: done. */
+FLUX_API int flux_graph_dot(flux_tensor *x, const char *path);
 FLUX_API void flux_print_tensor(flux_tensor *x);                  /* to stdout */
 FLUX_API void flux_print_layer(flux_layer *m);
 FLUX_API void flux_print_loader(flux_loader *l);
@@ -299,6 +302,11 @@ FLUX_API void flux_print_state(flux_state *s);
 /* The text that flux_print would print, as snprintf does: writes at most n bytes, returns the length needed. */
 FLUX_API size_t flux_tensor_text(flux_tensor *x, char *out, size_t n);
 FLUX_API size_t flux_layer_text(flux_layer *m, char *out, size_t n);
+/* What each layer gives for an input of this shape, its parameters, multiply-adds of products, bytes of its output:
+   flux_summary(model, 784, 64). Nothing is computed. */
+FLUX_API void flux_summary_of(flux_layer *m, flux_shape in);
+#define flux_summary(m, ...) flux_summary_of(m, FLUX_SHAPE(__VA_ARGS__))
+FLUX_API size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_t n);
 FLUX_API size_t flux_loader_text(flux_loader *l, char *out, size_t n);
 FLUX_API size_t flux_state_text(flux_state *s, char *out, size_t n);
 FLUX_API void flux_print_limits(int rows, int columns);           /* elide what is more; 0, 0: the defaults, 20 and 80 characters */
@@ -472,10 +480,12 @@ FLUX_API flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b); /* m x k (x b
                                                                       or on the left a row of its own length */
 FLUX_API flux_tensor *flux_outer(flux_tensor *a, flux_tensor *b);  /* vectors of m and n: m x n */
 FLUX_API flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b);    /* sum of products: 0-dimensional */
+#define FLUX__SAME (-1)
+#define FLUX_SAMEPAD FLUX_SHAPE(FLUX__SAME)   /* as much padding as makes ceil(size/stride) of size */
 typedef struct flux_conv_opts {            /* x: w (x h (x d)) x channels x batch; weight: k... x in/groups x out */
     flux_tensor *x FLUX__ZERO, *weight FLUX__ZERO;
     flux_shape stride FLUX__ZERO;          /* FLUX_SHAPE(2) or FLUX_SHAPE(2, 1); default 1 */
-    flux_shape pad FLUX__ZERO;             /* one number, one a dimension, or lo and hi of each; default 0 */
+    flux_shape pad FLUX__ZERO;             /* one number, one a dimension, lo and hi of each, or FLUX_SAMEPAD; default 0 */
     flux_shape dilation FLUX__ZERO;        /* default 1 */
     flux_shape outpad FLUX__ZERO;          /* conv_transpose only */
     int groups FLUX__ZERO;
@@ -697,6 +707,81 @@ FLUX_API flux_layer *flux_embedding_with(flux_embedding_opts o);
 /* Integer indices 0 ... in-1 of any shape: out x that shape. Or one-hot columns (bool, in x ...). */
 #define flux_embedding(...) flux_embedding_with(FLUX__OPTS_LAST(flux_embedding_opts, __VA_ARGS__))
 
+typedef struct flux_embeddingbag_opts {
+    int64_t in FLUX__ZERO, out FLUX__ZERO;
+    flux_fn reduction FLUX__ZERO;         /* flux_mean (NULL), flux_sum or flux_max */
+    flux_init_fn init FLUX__ZERO;         /* NULL: randn32 */
+    FLUX__DUMMY
+} flux_embeddingbag_opts;
+FLUX_API flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o);
+/* Integer indices, a bag a column: out x bags. Or flux_call(m, indices, offsets): where in a vector each bag starts. */
+#define flux_embeddingbag(...) flux_embeddingbag_with(FLUX__OPTS_LAST(flux_embeddingbag_opts, __VA_ARGS__))
+
+/* Recurrent layers: features x steps (x batch) to out x steps (x batch). flux_call(m, x) starts from zero, flux_call(m, x,
+   h) (of LSTM: x, h, c) from a state of yours, out (x batch). With .return_state the result is a flux_tuple of the output
+   and the last state. A cell makes one step: (y, h) or (y, h, c) from x (features (x batch)) and, if given, the state. */
+typedef struct flux_recurrent_opts {
+    int64_t in FLUX__ZERO, out FLUX__ZERO;
+    flux_fn activation FLUX__ZERO;        /* rnn: NULL: tanh */
+    flux_switch bias FLUX__ZERO;
+    flux_init_fn init FLUX__ZERO, init_recurrent FLUX__ZERO;   /* of Wi and of Wh; NULL: glorot_uniform */
+    bool return_state FLUX__ZERO;
+    FLUX__DUMMY
+} flux_recurrent_opts;
+FLUX_API flux_layer *flux_rnn_with(flux_recurrent_opts o);
+FLUX_API flux_layer *flux_lstm_with(flux_recurrent_opts o);
+FLUX_API flux_layer *flux_gru_with(flux_recurrent_opts o);
+FLUX_API flux_layer *flux_gruv3_with(flux_recurrent_opts o);
+FLUX_API flux_layer *flux_rnncell_with(flux_recurrent_opts o);
+FLUX_API flux_layer *flux_lstmcell_with(flux_recurrent_opts o);
+FLUX_API flux_layer *flux_grucell_with(flux_recurrent_opts o);
+FLUX_API flux_layer *flux_gruv3cell_with(flux_recurrent_opts o);
+#define FLUX__RECURRENT(f, ...) f(FLUX__OPTS_LAST(flux_recurrent_opts, __VA_ARGS__))
+#define flux_rnn(...) FLUX__RECURRENT(flux_rnn_with, __VA_ARGS__)           /* h = act(Wi x + Wh h + b) */
+#define flux_lstm(...) FLUX__RECURRENT(flux_lstm_with, __VA_ARGS__)         /* rows of Wi, Wh, b: input, forget, cell, output */
+#define flux_gru(...) FLUX__RECURRENT(flux_gru_with, __VA_ARGS__)           /* reset, update, candidate tanh(Wx + r .* (Wh h) + b) */
+#define flux_gruv3(...) FLUX__RECURRENT(flux_gruv3_with, __VA_ARGS__)       /* its candidate: tanh(Wx + Wh_h (r .* h) + b) */
+#define flux_rnncell(...) FLUX__RECURRENT(flux_rnncell_with, __VA_ARGS__)
+#define flux_lstmcell(...) FLUX__RECURRENT(flux_lstmcell_with, __VA_ARGS__)
+#define flux_grucell(...) FLUX__RECURRENT(flux_grucell_with, __VA_ARGS__)
+#define flux_gruv3cell(...) FLUX__RECURRENT(flux_gruv3cell_with, __VA_ARGS__)
+typedef struct flux_recurrence_opts { flux_layer *cell FLUX__ZERO; bool return_state FLUX__ZERO; FLUX__DUMMY } flux_recurrence_opts;
+FLUX_API flux_layer *flux_recurrence_with(flux_recurrence_opts o);
+/* Any cell over a sequence, one of your own too: called with x, then with x and the state, it gives (y, state...). */
+#define flux_recurrence(...) flux_recurrence_with(FLUX__OPTS_LAST(flux_recurrence_opts, __VA_ARGS__))
+
+/* Attention: flux_call(m, x) of x to itself, flux_call(m, q, kv) or (m, q, k, v), each features x steps (x batch), with a
+   fourth input as mask (bool, true: may be seen) or bias (added), which stretch to keys x queries x heads x batch. The
+   result is a flux_tuple: y (out x queries x batch) and the scores (keys x queries x heads x batch). */
+typedef struct flux_multiheadattention_opts {
+    int64_t in FLUX__ZERO;                /* features of the queries */
+    int nheads FLUX__ZERO;                /* default 8; divides .qk and .v */
+    int64_t qk FLUX__ZERO, v FLUX__ZERO, out FLUX__ZERO;       /* projected features; default .in, .qk, .in */
+    int64_t k_in FLUX__ZERO, v_in FLUX__ZERO;                  /* features of keys and values; default .in */
+    bool bias FLUX__ZERO;
+    bool causal FLUX__ZERO;               /* no query sees a later key */
+    flux_switch scores FLUX__ZERO;        /* FLUX_OFF: only y comes out, so that it can stand in a chain */
+    double dropout FLUX__ZERO;            /* of the scores */
+    flux_init_fn init FLUX__ZERO;
+    FLUX__DUMMY
+} flux_multiheadattention_opts;
+FLUX_API flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o);
+#define flux_multiheadattention(...) flux_multiheadattention_with(FLUX__OPTS_LAST(flux_multiheadattention_opts, __VA_ARGS__))
+typedef struct flux_attention_opts {
+    flux_tensor *q FLUX__ZERO, *k FLUX__ZERO, *v FLUX__ZERO;   /* features x steps (x batch) */
+    int nheads FLUX__ZERO;                /* default 1 */
+    flux_tensor *bias FLUX__ZERO, *mask FLUX__ZERO;
+    flux_layer *drop FLUX__ZERO;          /* applied to the scores: a flux_dropout, say */
+    FLUX__DUMMY
+} flux_attention_opts;
+FLUX_API flux_tensor *flux_dot_product_attention_with(flux_attention_opts o);
+FLUX_API flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts o);
+/* The same without projections: flux_dot_product_attention(q, k, v, .nheads = 4) gives (y, scores), */
+#define flux_dot_product_attention(...) flux_dot_product_attention_with(FLUX__OPTS_LAST(flux_attention_opts, __VA_ARGS__))
+/* and flux_dot_product_attention_scores(q, k) the scores, softmax over the keys of k'q / sqrt(features). */
+#define flux_dot_product_attention_scores(...) flux_dot_product_attention_scores_with(FLUX__OPTS_LAST(flux_attention_opts, __VA_ARGS__))
+FLUX_API flux_tensor *flux_make_causal_mask(flux_tensor *x);      /* x: features x steps ...; true where key <= query */
+
 typedef struct flux_layernorm_opts {
     flux_shape size FLUX__ZERO;           /* the first dimensions, which are normalised together */
     flux_fn activation FLUX__ZERO;
@@ -715,6 +800,95 @@ typedef struct flux_dropout_opts {
 FLUX_API flux_layer *flux_dropout_with(flux_dropout_opts o);
 FLUX_API flux_layer *flux_alphadropout(double p);                 /* keeps mean and variance under selu */
 #define flux_dropout(...) flux_dropout_with(FLUX__OPTS_LAST(flux_dropout_opts, __VA_ARGS__))   /* kept values are scaled by 1/(1-p) */
+
+/* Convolution layers. Images are w (x h (x d)) x channels x batch; one number of .stride, .pad or .dilation counts for every
+   dimension. Where the function without it is taken by an operation, a layer's name ends in _layer:
+   flux_conv_layer(FLUX_SHAPE(3, 3), 1, 8, flux_relu, .pad = FLUX_SAMEPAD). */
+typedef struct flux_conv_layer_opts {
+    flux_shape window FLUX__ZERO;         /* FLUX_SHAPE(3, 3): its numbers say how many spatial dimensions there are */
+    int64_t in FLUX__ZERO, out FLUX__ZERO;
+    flux_fn activation FLUX__ZERO;
+    flux_shape stride FLUX__ZERO, pad FLUX__ZERO, dilation FLUX__ZERO, outpad FLUX__ZERO;   /* as in flux_conv */
+    int groups FLUX__ZERO;
+    flux_switch bias FLUX__ZERO;
+    flux_init_fn init FLUX__ZERO;         /* NULL: glorot_uniform */
+    FLUX__DUMMY
+} flux_conv_layer_opts;
+FLUX_API flux_layer *flux_conv_layer_with(flux_conv_layer_opts o);
+FLUX_API flux_layer *flux_crosscor_layer_with(flux_conv_layer_opts o);
+FLUX_API flux_layer *flux_conv_transpose_layer_with(flux_conv_layer_opts o);
+FLUX_API flux_layer *flux_depthwiseconv_with(flux_conv_layer_opts o);
+#define flux_conv_layer(...) flux_conv_layer_with(FLUX__OPTS_LAST(flux_conv_layer_opts, __VA_ARGS__))   /* weight k... x in/groups x out */
+#define flux_crosscor_layer(...) flux_crosscor_layer_with(FLUX__OPTS_LAST(flux_conv_layer_opts, __VA_ARGS__))
+#define flux_conv_transpose_layer(...) flux_conv_transpose_layer_with(FLUX__OPTS_LAST(flux_conv_layer_opts, __VA_ARGS__))  /* weight k... x out/groups x in */
+#define flux_depthwiseconv(...) flux_depthwiseconv_with(FLUX__OPTS_LAST(flux_conv_layer_opts, __VA_ARGS__))   /* Conv with groups = in */
+
+typedef struct flux_pool_layer_opts {
+    flux_shape window FLUX__ZERO;
+    flux_shape stride FLUX__ZERO;         /* default: the window */
+    flux_shape pad FLUX__ZERO;
+    double p FLUX__ZERO;                  /* LPNormPool: default 2 */
+    FLUX__DUMMY
+} flux_pool_layer_opts;
+FLUX_API flux_layer *flux_maxpool_layer_with(flux_pool_layer_opts o);
+FLUX_API flux_layer *flux_meanpool_layer_with(flux_pool_layer_opts o);
+FLUX_API flux_layer *flux_lpnormpool_layer_with(flux_pool_layer_opts o);
+#define flux_maxpool_layer(...) flux_maxpool_layer_with(FLUX__OPTS_LAST(flux_pool_layer_opts, __VA_ARGS__))    /* flux_maxpool_layer(FLUX_SHAPE(2, 2)) */
+#define flux_meanpool_layer(...) flux_meanpool_layer_with(FLUX__OPTS_LAST(flux_pool_layer_opts, __VA_ARGS__))
+#define flux_lpnormpool_layer(...) flux_lpnormpool_layer_with(FLUX__OPTS_LAST(flux_pool_layer_opts, __VA_ARGS__))
+FLUX_API flux_layer *flux_adaptivemaxpool(flux_shape out);        /* stride and window such that out comes out */
+FLUX_API flux_layer *flux_adaptivemeanpool(flux_shape out);
+FLUX_API flux_layer *flux_globalmaxpool(void);                    /* the whole image: 1 x 1 x channels x batch */
+FLUX_API flux_layer *flux_globalmeanpool(void);
+FLUX_API flux_layer *flux_globallpnormpool(double p);
+
+typedef enum flux_upsampling { FLUX_NEAREST, FLUX_LINEAR, FLUX_BILINEAR, FLUX_TRILINEAR } flux_upsampling;   /* of any, 1, 2, 3 dims */
+typedef struct flux_upsample_opts {
+    flux_upsampling mode FLUX__ZERO;
+    double scale[3] FLUX__ZERO;           /* {2}: every spatial dimension; {2, 3}: one each, whole numbers for FLUX_NEAREST */
+    flux_shape size FLUX__ZERO;           /* or the size to reach; with FLUX_NEAREST a multiple of what comes in */
+    FLUX__DUMMY
+} flux_upsample_opts;
+FLUX_API flux_layer *flux_upsample_with(flux_upsample_opts o);
+/* The linear ones keep the corners: sample i of n comes from i (in-1)/(n-1). flux_upsample(FLUX_BILINEAR, .scale = {2}) */
+#define flux_upsample(...) flux_upsample_with(FLUX__OPTS_LAST(flux_upsample_opts, __VA_ARGS__))
+FLUX_API flux_layer *flux_pixelshuffle(int64_t r);                /* w x h x c r^2 x n to w r x h r x c x n */
+
+/* (x - mean) / sqrt(var + eps), then .* gamma .+ beta and the activation. In train mode mean and var are those of the batch,
+   and the running ones come nearer to them; in test mode they are the running ones. */
+typedef struct flux_norm_opts {
+    int64_t channels FLUX__ZERO;          /* the last dimension but one */
+    flux_fn activation FLUX__ZERO;
+    flux_switch affine FLUX__ZERO;        /* has gamma and beta; InstanceNorm has not unless said */
+    flux_switch track_stats FLUX__ZERO;   /* has a running mean and var; InstanceNorm has not unless said */
+    double eps FLUX__ZERO, momentum FLUX__ZERO;      /* default 1e-5, 0.1 */
+    flux_init_fn init_beta FLUX__ZERO, init_gamma FLUX__ZERO;   /* NULL: zeros, ones */
+    FLUX__DUMMY
+} flux_norm_opts;
+typedef struct flux_groupnorm_opts {
+    int64_t channels FLUX__ZERO, groups FLUX__ZERO;
+    flux_fn activation FLUX__ZERO;
+    flux_switch affine FLUX__ZERO;
+    double eps FLUX__ZERO;
+    FLUX__DUMMY
+} flux_groupnorm_opts;
+FLUX_API flux_layer *flux_batchnorm_with(flux_norm_opts o);
+FLUX_API flux_layer *flux_instancenorm_with(flux_norm_opts o);
+FLUX_API flux_layer *flux_groupnorm_with(flux_groupnorm_opts o);
+#define flux_batchnorm(...) flux_batchnorm_with(FLUX__OPTS_LAST(flux_norm_opts, __VA_ARGS__))          /* a channel's values in all samples */
+#define flux_instancenorm(...) flux_instancenorm_with(FLUX__OPTS_LAST(flux_norm_opts, __VA_ARGS__))    /* a channel's values in one sample */
+#define flux_groupnorm(...) flux_groupnorm_with(FLUX__OPTS_LAST(flux_groupnorm_opts, __VA_ARGS__))     /* flux_groupnorm(8, 2): 2 groups of 4 channels */
+
+typedef struct flux_weightnorm_opts {
+    flux_layer *layer FLUX__ZERO;
+    const char *which FLUX__ZERO;         /* which of its tensors; NULL: "weight" */
+    flux_shape dims FLUX__ZERO;           /* summed over by the norm; default the last */
+    FLUX__DUMMY
+} flux_weightnorm_opts;
+FLUX_API flux_layer *flux_weightnorm_with(flux_weightnorm_opts o);
+/* The layer with g v/sqrt(sum(v^2) + eps) for its weight: length and direction are trained apart. Its own weight becomes v. */
+#define flux_weightnorm(...) flux_weightnorm_with(FLUX__OPTS_LAST(flux_weightnorm_opts, __VA_ARGS__))
+FLUX_API flux_layer *flux_remove_weightnorms(flux_layer *m);      /* a new model that has the products in their place */
 
 /* Layers and plain functions mix: flux_chain(flux_dense(2, 3), flux_relu, flux_named("head", flux_dense(3, 1))). */
 FLUX_API flux_layer *flux_chain_of(int n, flux_layer *const *ls, const char *names);   /* names: "a, b", of plain functions; or NULL */
@@ -743,7 +917,8 @@ FLUX_API flux_tensor *flux_normalise(flux_tensor *x, flux_shape dims, double eps
 
 /* ------------------------------------------------------------------ losses
    loss(y_predicted, y, options): the mean over all elements, or over the batch where a formula sums over classes.
-   .agg = FLUX_SUM sums, FLUX_NONE leaves them. Shapes must agree. Formulas: Flux.Losses. */
+   .agg = FLUX_SUM sums, FLUX_NONE leaves them. Shapes must agree; where a formula sums over classes, y may also be
+   integer labels, yhat's shape without the class dimension. Formulas: Flux.Losses. */
 
 typedef enum flux_agg { FLUX_MEAN, FLUX_SUM, FLUX_NONE } flux_agg;
 typedef struct flux_loss_opts {
@@ -756,6 +931,10 @@ typedef struct flux_loss_opts {
     double margin FLUX__ZERO;             /* siamese_contrastive_loss: 1 */
     double smooth FLUX__ZERO;             /* dice_coeff_loss: 1 */
     double beta FLUX__ZERO;               /* tversky_loss: 0.7 */
+    flux_tensor *weights FLUX__ZERO;      /* of the classes; the mean is then the weighted one */
+    flux_switch ignore FLUX__ZERO;        /* FLUX_ON, or an .ignore_index that is not 0: samples with this label don't count */
+    int64_t ignore_index FLUX__ZERO;
+    flux_tensor *lengths FLUX__ZERO;      /* ctc_loss: each sample's steps, integers; default all */
     FLUX__DUMMY
 } flux_loss_opts;
 #define FLUX__LOSSES(X)                                                                              \
@@ -780,6 +959,10 @@ typedef struct flux_loss_opts {
     FLUX_API flux_tensor *flux_##name(flux_tensor *yhat, flux_tensor *y);       \
     FLUX_API flux_tensor *flux_##name##_with(flux_loss_opts o);
 FLUX__LOSSES(FLUX__DECLARE_LOSS)
+/* -log of the probability of the labels, steps being free to repeat one or to give none, which is the last class: yhat is
+   classes x steps (x batch) before softmax, y labels (x batch), a target's unused end being -1. */
+FLUX_API flux_tensor *flux_ctc_loss(flux_tensor *yhat, flux_tensor *y);
+FLUX_API flux_tensor *flux_ctc_loss_with(flux_loss_opts o);
 FLUX_API flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim);  /* y (1-a) + a/size(y, dim); dim -1: binary, a/2 */
 
 /* ------------------------------------------------------------------ gradients */
@@ -840,7 +1023,14 @@ FLUX_API flux_rule flux_rule_with(const char *name, flux_rule_opts o);
 FLUX_API flux_rule flux_optimiser_chain_of(int n, const flux_rule *rules);
 #define flux_optimiser_chain(...) flux_optimiser_chain_of(FLUX__NARG(__VA_ARGS__), FLUX__ARRAY(const flux_rule, __VA_ARGS__))
 FLUX_API flux_rule flux_accumgrad(int n, flux_rule rule);         /* applies the mean of n gradients at every n-th call */
-FLUX_API flux_rule flux_mixed_precision(flux_rule rule);          /* keeps float32 masters of f16 and bf16 parameters */
+/* Keeps float32 masters of f16 and bf16 parameters. Small gradients are 0 in f16: so take those of the loss times a scale,
+   flux_gradient(flux_scaled_loss(opt, loss), model). flux_update divides by it again; if gradients are not finite, it makes
+   no step and halves the scale, and after 2000 steps it doubles it. Without f16 parameters the loss stays as it is.
+   flux_train does that by itself. */
+FLUX_API flux_rule flux_mixed_precision(flux_rule rule);
+FLUX_API flux_tensor *flux_scaled_loss(flux_state *s, flux_tensor *loss);
+FLUX_API double flux_loss_scale(const flux_state *s);             /* the scale now; 1 where there is none */
+FLUX_API int64_t flux_skipped(const flux_state *s);               /* steps not made because of gradients that were not finite */
 
 /* State for every trained tensor of a model (tied ones share it). Move the model to its device first. */
 FLUX_API flux_state *flux_setup(flux_rule rule, flux_layer *model);
@@ -921,6 +1111,11 @@ FLUX_API int flux_save_layer(flux_layer *m, const char *path);
 FLUX_API int flux_save_state(flux_state *s, const char *path);
 FLUX_API int flux_load_layer(flux_layer *m, const char *path);
 FLUX_API int flux_load_state(flux_state *s, const char *path);
+/* A state_dict that PyTorch saved as safetensors, into a model of the same architecture: names, orders of dimensions and turned
+   kernels are translated. "layers.3.weight" is looked for as "3.weight", which suits nn.Sequential and names given by
+   flux_named; map says otherwise: "layers.0 = conv1, layers.1 = bn1". With "layers.9 =" that part stays as it is, with
+   "= head" theirs is left out. NULL: no map. 0: done. */
+FLUX_API int flux_load_torch(flux_layer *m, const char *path, const char *map);
 FLUX_API flux_tensor *flux_load_tensor(const char *path, const char *name);  /* one tensor; name NULL: the only one */
 /* Several things in one file, by their C names: flux_save_all("run.safetensors", model, opt), and back. */
 FLUX_API int flux_save_items(const char *path, int n, const char *names, const void *const *items);   /* names: "model, opt" */
@@ -1086,6 +1281,7 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define flux_focal_loss(...) FLUX__LOSS(flux_focal_loss_with, __VA_ARGS__)
 #define flux_binary_focal_loss(...) FLUX__LOSS(flux_binary_focal_loss_with, __VA_ARGS__)
 #define flux_siamese_contrastive_loss(...) FLUX__LOSS(flux_siamese_contrastive_loss_with, __VA_ARGS__)
+#define flux_ctc_loss(...) FLUX__LOSS(flux_ctc_loss_with, __VA_ARGS__)
 #endif
 
 #define flux_sum(...) FLUX__REDUCE(flux_sum_over, __VA_ARGS__)
@@ -1175,6 +1371,7 @@ FLUX__NUMBERS(flux_pow) FLUX__NUMBERS(flux_max2) FLUX__NUMBERS(flux_min2) FLUX__
 FLUX__NUMBERS(flux_ne) FLUX__NUMBERS(flux_lt) FLUX__NUMBERS(flux_le) FLUX__NUMBERS(flux_gt) FLUX__NUMBERS(flux_ge)
 #define FLUX__LOSS_CPP(name) inline flux_tensor *flux_##name(flux_loss_opts o) { return flux_##name##_with(o); }
 FLUX__LOSSES(FLUX__LOSS_CPP)
+FLUX__LOSS_CPP(ctc_loss)
 #if defined(__clang__)
 #  pragma clang diagnostic pop
 #endif
@@ -2045,7 +2242,11 @@ enum { FLUX__WEAK = 1, FLUX__CONSUMED = 2, FLUX__FIXED = 4 };  /* a bare number;
 typedef struct flux__pending { char text[1024]; bool set, unsaid; int repeated; } flux__pending;
 typedef struct flux__later { int level; bool waits, once; char id[40], text[600]; } flux__later;    /* a message that waits */
 
+typedef struct flux__watch flux__watch;
+
 typedef struct flux__thread {             /* a thread's own state */
+    int64_t products;                     /* multiply-adds of all matrix products recorded so far */
+    flux__watch *watch;                   /* of a flux_summary under way, or NULL */
     flux__pending error;
     int (*where)(const void *place, char *out, size_t n);   /* writes what errors are to name first; or NULL */
     const void *place;
@@ -2755,10 +2956,13 @@ static void flux__thread_free(void *state) {
 #if defined(FLUX_CUDA) || defined(FLUX_HIP)
 static void flux__gpu_close(void);
 #endif
+static void flux__trace_close(void);
+
 FLUX_DEF void flux_shutdown(void) {
     flux__thread *t = (flux__thread *)flux__tls_get();
     if (t) flux__thread_free(t);
     flux__threads_stop();
+    flux__trace_close();
     flux__mutex_lock(&flux__arena_lock);
     for (int b = 0; b < FLUX__BACKENDS; b++)
         for (int i = 0; i < FLUX__MAX_IDS; i++) {
@@ -3057,6 +3261,8 @@ X(SIGMOID,      sigmoid,    1, F, FLUX__F(sigmoid)(a),                          
 X(SOFTPLUS,     softplus,   1, F, FLUX__F(softplus)(a),                          flux_mul(g, flux_sigmoid(a)), 0, 0)  \
 X(RELU,         relu,       1, N, FLUX__IF(a <= FLUX__K(0), FLUX__K(0), a),      flux_where(flux_gt(y, 0.0), g, 0.0), 0, 0) \
 X(LERP,         lerp,       3, F, a + c * (b - a),                               flux_mul(g, flux_sub(1, c)), flux_mul(g, c), flux_mul(g, flux_sub(b, a))) \
+X(GELU,         gelu,       1, F, a * FLUX__F(sigmoid)(a * (FLUX__K(1.5957691216057308) + FLUX__K(0.07135481627260025) * a * a)), \
+                                                                                 flux__grad_gelu(g, a), 0, 0)         \
 X(FMA,          fma,        3, N, a * b + c,                                     flux_mul(g, b), flux_mul(g, a), g)
 
 /* Activations that are one formula but have a longer gradient: value by formula, gradient by composing the above. */
@@ -3085,6 +3291,7 @@ enum flux__op {
     FLUX__STRIDED,                        /* rel and arg.i: offset and strides in the operand as if it lay in order */
     FLUX__BROADCAST,
     FLUX__DETACH,
+    FLUX__CONV,                           /* a convolution's result: shows in[0], has its own gradient by x and weight, in[1] and in[2] */
     FLUX__VIEWS_END,
     FLUX__MATMUL = FLUX__VIEWS_END,
     FLUX__GATHER, FLUX__SCATTER,          /* arg.i: dim */
@@ -3097,7 +3304,7 @@ static const char *const flux__op_names[] = {
 #define FLUX__OP_NAME(NAME, name, ...) #name,
     FLUX__ELEMENTWISE(FLUX__OP_NAME)
     "leaf", "number", "cast", "copy", "iota", "random", "reduce", "argreduce", "reshape", "permute", "slice", "broadcast",
-    "detach", "matmul", "gather", "scatter_add", "spread", "cat", "move", "tuple"
+    "detach", "conv", "matmul", "gather", "scatter_add", "spread", "cat", "move", "tuple"
 };
 static const unsigned char flux__arity[] = {
 #define FLUX__OP_ARITY(NAME, name, n, ...) n,
@@ -3999,6 +4206,16 @@ FLUX_DEF flux_tensor *flux_cat_all(int dim, int n, flux_tensor *const *xs) {
     return flux__reveal(h, y ? flux__done(y) : NULL);
 }
 
+/* Any number of tensors along dim: flux_cat takes 255 at a time. The list is used up. */
+static flux_tensor *flux__cat_many(int dim, int n, flux_tensor **xs) {
+    while (n > 1) {
+        int groups = 0;
+        for (int i = 0; i < n; i += 255) xs[groups++] = flux_cat_all(dim, n - i < 255 ? n - i : 255, xs + i);
+        n = groups;
+    }
+    return n ? xs[0] : NULL;
+}
+
 FLUX_DEF flux_tensor *flux_stack_all(int dim, int n, flux_tensor *const *xs) {
     if (n < 1 || n > 255) return (flux_tensor *)flux__fail("stack: %d tensors (1 to 255)", n);
     if (!flux__check_operands("stack", n, xs)) return NULL;
@@ -4319,6 +4536,7 @@ FLUX_DEF flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b) {
     flux_tensor *y = a && b ? flux__node(FLUX__MATMUL, (flux_dtype)t, &s, a, b, NULL) : NULL;
     if (!y) return flux__reveal(h, NULL);
     y->device = flux__place(2, xs);
+    flux__self()->products += flux__size(y) * mnk[2];
     for (int i = 0; i < 3; i++) y->arg.i[i] = mnk[i];
     return flux__reveal(h, flux__done(y));
 }
@@ -4370,11 +4588,15 @@ static bool flux__per_dim(const char *call, const char *what, const flux_shape *
     return true;
 }
 
-static bool flux__paddings(const char *call, const flux_shape *pad, flux__window *w) {
-    if (pad->ndim == 2 * w->nd && w->nd > 0 && pad->ndim != 1) {
+/* FLUX_SAMEPAD: as much as makes the positions ceil(size/stride), the odd one in front; transposed, as undoes that. */
+static bool flux__paddings(const char *call, const flux_shape *pad, flux__window *w, bool transposed) {
+    bool same = pad->ndim == 1 && pad->dim[0] == FLUX__SAME;
+    if (same || (pad->ndim == 2 * w->nd && w->nd > 0)) {
         for (int i = 0; i < w->nd; i++) {
-            w->lo[i] = pad->dim[2 * i];
-            w->hi[i] = pad->dim[2 * i + 1];
+            int64_t all = (w->size[i] - 1) * w->dilation[i] - (transposed ? w->stride[i] - 1 : 0);
+            if (same && all < 0) all = 0;
+            w->lo[i] = same ? all - all / 2 : pad->dim[2 * i];
+            w->hi[i] = same ? all / 2 : pad->dim[2 * i + 1];
             if (w->lo[i] < 0 || w->hi[i] < 0) {
                 flux__fail("%s: negative padding (%lld, %lld)", call, (long long)w->lo[i], (long long)w->hi[i]);
                 return false;
@@ -4438,7 +4660,7 @@ static flux_tensor *flux__windows(flux_tensor *x, const flux__window *w) {
     return flux__strided(x, &s, 0, step, offset, want, base);
 }
 
-static bool flux__conv_window(const char *call, flux_conv_opts *o, flux__window *w) {
+static bool flux__conv_window(const char *call, flux_conv_opts *o, flux__window *w, bool transposed) {
     flux_tensor *xs[2] = { o->x, o->weight };
     if (!flux__check_operands(call, 2, xs)) return false;
     memset(w, 0, sizeof *w);
@@ -4451,7 +4673,7 @@ static bool flux__conv_window(const char *call, flux_conv_opts *o, flux__window 
     }
     for (int i = 0; i < w->nd; i++) w->size[i] = o->weight->dim[i];
     return flux__per_dim(call, "stride", &o->stride, w->nd, 1, 1, w->stride) &&
-           flux__per_dim(call, "dilation", &o->dilation, w->nd, 1, 1, w->dilation) && flux__paddings(call, &o->pad, w);
+           flux__per_dim(call, "dilation", &o->dilation, w->nd, 1, 1, w->dilation) && flux__paddings(call, &o->pad, w, transposed);
 }
 
 static int64_t flux__product(const int64_t *v, int n) {
@@ -4473,65 +4695,117 @@ static flux_tensor *flux__flip_kernel(flux_tensor *w, int nd) {
     return flux_flip_dims(w, flux__shape(dims, nd));
 }
 
-/* [positions, window x channels / groups, groups, batch] times [window x channels / groups, out / groups, groups]. */
-static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip) {
-    flux__window w;
-    if (!flux__conv_window(call, &o, &w) || !flux__check_channels(call, &o, w.nd, false) || !flux__window_out(call, o.x, &w)) return NULL;
-    int h = flux__hide(), nd = w.nd;
-    int64_t g = o.groups, in = o.x->dim[nd], out = o.weight->dim[nd + 1], n = o.x->dim[nd + 1], k = flux__product(w.size, nd);
-    int64_t order[FLUX_MAX_DIMS], shape[5];
+/* What a product takes of a padded image: [positions, window x channels / groups, groups, batch]. */
+static flux_tensor *flux__conv_columns(flux_tensor *x, const flux__window *w, int64_t groups) {
+    int nd = w->nd;
+    int64_t order[FLUX_MAX_DIMS];
     for (int i = 0; i < nd; i++) order[i] = nd + i, order[nd + i] = i;
     order[2 * nd] = 2 * nd, order[2 * nd + 1] = 2 * nd + 1;
-    flux_tensor *win = flux__windows(flux__pad_window(o.x, &w, 0), &w);
+    flux_tensor *win = flux__windows(flux__pad_window(x, w, 0), w);
     win = win ? flux_permute_to(win, flux__shape(order, 2 * nd + 2)) : NULL;
-    flux_tensor *cols = win ? flux_reshape(win, flux__product(w.out, nd), k * (in / g), g, n) : NULL;
-    flux_tensor *weight = flip ? flux__flip_kernel(o.weight, nd) : o.weight;
-    weight = weight ? flux_reshape(weight, k * (in / g), out / g, g) : NULL;
-    flux_tensor *y = cols && weight ? flux_matmul(cols, weight) : NULL;
+    int64_t each = flux__product(w->size, nd) * (x->dim[nd] / groups);
+    return win ? flux_reshape(win, flux__product(w->out, nd), each, groups, x->dim[nd + 1]) : NULL;
+}
+
+/* The gradient by x that the graph would find adds overlapping windows up, from one large product. Shown through this
+   node instead, it is a convolution again (flux__conv_back), and so is the gradient's gradient. Where a window lies in the
+   padding altogether, the graph's own has to do. */
+static flux_tensor *flux__conv_node(flux_tensor *y, const flux_conv_opts *o, const flux__window *w, bool flip) {
+    const flux__thread *self = flux__self();
+    int64_t offset, have[FLUX_MAX_DIMS];
+    bool fits = y && self && !self->nograd;
+    for (int i = 0; i < w->nd && fits; i++)
+        fits = w->lo[i] <= (w->size[i] - 1) * w->dilation[i] && (w->out[i] - 1) * w->stride[i] - w->lo[i] < o->x->dim[i] &&
+               (w->lo[i] | w->stride[i] | w->dilation[i]) >> 20 == 0;
+    if (!fits) return y;
+    flux_shape s = flux__dims(y);
+    flux_tensor *base = flux__layout(y, &offset, have), *node = flux__node(FLUX__CONV, (flux_dtype)y->dtype, &s, y, o->x, o->weight);
+    if (!node) return NULL;
+    flux__edge(&node->base, base);
+    node->offset = offset;
+    memcpy(node->stride, have, sizeof have);
+    for (int i = 0; i < w->nd; i++) node->arg.i[i] = w->stride[i] | w->dilation[i] << 20 | w->lo[i] << 40;
+    node->arg.i[3] = o->groups, node->arg.i[4] = flip;
+    return flux__done(node);
+}
+
+/* Columns times [window x channels / groups, out / groups, groups]. */
+static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip) {
+    flux__window w;
+    if (!flux__conv_window(call, &o, &w, false) || !flux__check_channels(call, &o, w.nd, false) || !flux__window_out(call, o.x, &w)) return NULL;
+    int h = flux__hide(), nd = w.nd;
+    int64_t g = o.groups, out = o.weight->dim[nd + 1], shape[5];
+    flux_tensor *cols = flux__conv_columns(o.x, &w, g), *weight = flip ? flux__flip_kernel(o.weight, nd) : o.weight;
+    weight = cols && weight ? flux_reshape(weight, cols->dim[1], out / g, g) : NULL;
+    flux_tensor *y = weight ? flux_matmul(cols, weight) : NULL;
     memcpy(shape, w.out, sizeof w.out);
-    shape[nd] = out, shape[nd + 1] = n;
-    return flux__reveal(h, y ? flux_reshape_to(y, flux__shape(shape, nd + 2)) : NULL);
+    shape[nd] = out, shape[nd + 1] = o.x->dim[nd + 1];
+    y = y ? flux_reshape_to(y, flux__shape(shape, nd + 2)) : NULL;
+    return flux__reveal(h, flux__conv_node(y, &o, &w, flip));
 }
 
 FLUX_DEF flux_tensor *flux_conv_with(flux_conv_opts o) { return flux__convolve("conv", o, true); }
 FLUX_DEF flux_tensor *flux_crosscor_with(flux_conv_opts o) { return flux__convolve("crosscor", o, false); }
 
-/* The product of the convolution's gradient, laid out as windows, then added back into the image. */
+/* A convolution's gradient by its input, which had `size` pixels: g, its elements a stride apart, convolved with the kernel
+   turned round and its channels' roles swapped. NULL, without an error, where that would need a negative padding. */
+static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const int64_t *size, const flux__window *w, int groups, bool flip) {
+    int nd = w->nd;
+    int64_t natural[FLUX_MAX_DIMS], rel = 0, each = weight->dim[nd], out = weight->dim[nd + 1] / groups;
+    flux_shape s = flux__dims(g), parts = flux__shape(weight->dim, nd + 3), order = flux__shape(NULL, nd + 3), whole;
+    bool spread = false;
+    flux_conv_opts o;
+    memset((void *)&o, 0, sizeof o);
+    for (int i = 0; i < nd; i++) {
+        int64_t reach = (w->size[i] - 1) * w->dilation[i], wide = (w->out[i] - 1) * w->stride[i] + 1;
+        s.dim[i] = size[i] + reach;
+        if (reach < w->lo[i] || size[i] + w->lo[i] < wide) return NULL;
+        spread = spread || s.dim[i] != g->dim[i];
+    }
+    flux__natural(&s, natural);
+    for (int i = 0; i < nd; i++) {
+        rel += ((w->size[i] - 1) * w->dilation[i] - w->lo[i]) * natural[i];
+        natural[i] *= w->stride[i];
+    }
+    o.x = spread ? flux__spread(g, &s, rel, natural, 0, false) : g;
+    parts.dim[nd] = each, parts.dim[nd + 1] = out, parts.dim[nd + 2] = groups;
+    for (int i = 0; i < nd + 3; i++) order.dim[i] = i == nd ? nd + 1 : i == nd + 1 ? nd : i;
+    whole = flux__dims(weight);
+    whole.dim[nd] = out, whole.dim[nd + 1] = each * groups;
+    o.weight = flux_reshape_to(flux_permute_to(flux_reshape_to(weight, parts), order), whole);
+    o.dilation = flux__shape(w->dilation, nd);
+    o.groups = groups;
+    return o.x && o.weight ? flux__convolve("conv", o, !flip) : NULL;
+}
+
 FLUX_DEF flux_tensor *flux_conv_transpose_with(flux_conv_opts o) {
     flux__window w;
-    int64_t extra[3], shape[5], order[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS], split[FLUX_MAX_DIMS];
-    if (!flux__conv_window("conv_transpose", &o, &w) || !flux__check_channels("conv_transpose", &o, w.nd, true) ||
+    int64_t extra[3], size[3], lo[3];
+    if (!flux__conv_window("conv_transpose", &o, &w, true) || !flux__check_channels("conv_transpose", &o, w.nd, true) ||
         !flux__per_dim("conv_transpose", "outpad", &o.outpad, w.nd, 0, 0, extra)) return NULL;
-    int h = flux__hide(), nd = w.nd;
-    int64_t g = o.groups, in = o.x->dim[nd], each = o.weight->dim[nd], n = o.x->dim[nd + 1], k = flux__product(w.size, nd), p = 1;
-    for (int i = 0; i < nd; i++) {
+    bool inside = true;                   /* else all of it is computed, and the padding cut off */
+    for (int i = 0; i < w.nd; i++) {
+        int64_t reach = (w.size[i] - 1) * w.dilation[i];
         w.out[i] = o.x->dim[i];
-        shape[i] = (w.out[i] - 1) * w.stride[i] + (w.size[i] - 1) * w.dilation[i] + 1 + extra[i];
-        if (shape[i] - w.lo[i] - w.hi[i] < 1)
-            return flux__reveal(h, (flux_tensor *)flux__fail("conv_transpose: padding leaves nothing of dim %d", i));
-        p *= w.out[i];
+        size[i] = (w.out[i] - 1) * w.stride[i] + reach + 1 + extra[i] - w.lo[i] - w.hi[i];
+        if (size[i] < 1) return (flux_tensor *)flux__fail("conv_transpose: padding leaves nothing of dim %d", i);
+        inside = inside && w.lo[i] <= reach && w.hi[i] <= reach + extra[i];
     }
-    shape[nd] = each * g, shape[nd + 1] = n;
-    flux_tensor *weight = flux__flip_kernel(o.weight, nd), *x = flux_reshape(o.x, p, in / g, g, n);
-    weight = weight ? flux_permute(flux_reshape(weight, k * each, in / g, g), 1, 0, 2) : NULL;
-    flux_tensor *cols = x && weight ? flux_matmul(x, weight) : NULL;      /* [positions, window x each, groups, batch] */
-    for (int i = 0; i < nd; i++) {
-        split[i] = w.out[i], split[nd + i] = w.size[i];
-        order[i] = nd + i, order[nd + i] = i;
+    for (int i = 0; i < w.nd; i++) {
+        lo[i] = inside ? 0 : w.lo[i];
+        if (!inside) size[i] += w.lo[i] + w.hi[i], w.lo[i] = 0;
     }
-    split[2 * nd] = each * g, split[2 * nd + 1] = n;
-    order[2 * nd] = 2 * nd, order[2 * nd + 1] = 2 * nd + 1;
-    flux_shape image = flux__shape(shape, nd + 2);
-    flux__window_dims(&w, &image, step);
-    flux_tensor *win = cols ? flux_permute_to(flux_reshape_to(cols, flux__shape(split, 2 * nd + 2)), flux__shape(order, 2 * nd + 2)) : NULL;
-    flux_tensor *y = win ? flux__spread(win, &image, 0, step, 0, true) : NULL;
-    for (int i = 0; i < nd && y; i++) y = flux_slice(y, i, w.lo[i], shape[i] - w.hi[i]);
+    int h = flux__hide();
+    flux_tensor *y = flux__conv_back(o.x, o.weight, size, &w, o.groups, true);
+    for (int i = 0; i < w.nd && y && !inside; i++) y = flux_slice(y, i, lo[i], size[i] - w.hi[i]);
     return flux__reveal(h, y);
 }
 
-/* The window view of a pooling's input, padded with value; *mask names the window's dims. */
-static flux_tensor *flux__pool_windows(const char *call, flux_pool_opts *o, double value, flux__window *w, unsigned *mask) {
+/* The window view of a pooling's input, padded with value; *mask names the window's dims, *at the dims of the result. Where
+   windows tile the image they are the image itself, each dim cut in two: its gradient then needs no spreading. */
+static flux_tensor *flux__pool_windows(const char *call, flux_pool_opts *o, double value, flux__window *w, unsigned *mask, flux_shape *at) {
     flux_tensor *x = o->x;
+    bool tiles = true;
     if (!flux__check_operands(call, 1, &x)) return NULL;
     memset(w, 0, sizeof *w);
     w->nd = x->ndim - 2;
@@ -4539,31 +4813,41 @@ static flux_tensor *flux__pool_windows(const char *call, flux_pool_opts *o, doub
         flux__text t = flux__describe(x);
         return (flux_tensor *)flux__fail("%s: x is %s, window has %d dims; needs 1 to 3 spatial dims and two more", call, t.s, o->window.ndim);
     }
-    flux_shape none = flux__shape(NULL, 0);
-    if (!flux__per_dim(call, "window", &o->window, w->nd, 1, 1, w->size) || !flux__paddings(call, &o->pad, w) ||
+    flux_shape none = flux__shape(NULL, 0), cut = none;
+    if (!flux__per_dim(call, "window", &o->window, w->nd, 1, 1, w->size) ||
         !flux__per_dim(call, "stride", o->stride.ndim ? &o->stride : &o->window, w->nd, 1, 1, w->stride) ||
-        !flux__per_dim(call, "dilation", &none, w->nd, 1, 1, w->dilation) || !flux__window_out(call, x, w)) return NULL;
-    *mask = (1u << w->nd) - 1;
-    return flux__windows(flux__pad_window(x, w, value), w);
-}
-
-static flux_tensor *flux__unwindow(flux_tensor *y, const flux__window *w) {
-    flux_shape s = flux__shape(NULL, 0);
-    for (int i = w->nd; y && i < y->ndim; i++) s.dim[s.ndim++] = y->dim[i];
-    return y ? flux_reshape_to(y, s) : NULL;
+        !flux__per_dim(call, "dilation", &none, w->nd, 1, 1, w->dilation) || !flux__paddings(call, &o->pad, w, false) ||
+        !flux__window_out(call, x, w)) return NULL;
+    *at = none;
+    *mask = 0;
+    for (int i = 0; i < w->nd; i++) {
+        tiles = tiles && w->size[i] == w->stride[i];
+        *mask |= 1u << 2 * i;
+        cut.dim[cut.ndim++] = w->size[i];
+        cut.dim[cut.ndim++] = at->dim[at->ndim++] = w->out[i];
+    }
+    for (int i = w->nd; i < x->ndim; i++) cut.dim[cut.ndim++] = at->dim[at->ndim++] = x->dim[i];
+    x = flux__pad_window(x, w, value);
+    if (!tiles) {
+        *mask = (1u << w->nd) - 1;
+        return flux__windows(x, w);
+    }
+    for (int i = 0; i < w->nd && x; i++) x = flux_slice(x, i, 0, w->size[i] * w->out[i]);
+    return x ? flux_reshape_to(x, cut) : NULL;
 }
 
 static flux_tensor *flux__pool_reduce(const char *call, flux_pool_opts *o, double pad, int red, double power) {
     flux__window w;
+    flux_shape at;
     unsigned mask = 0;
     int h = flux__hide();
-    flux_tensor *win = flux__pool_windows(call, o, pad, &w, &mask);
-    if (win && !flux__dtypes[win->dtype].real) win = flux__cast(win, FLUX_F32);
+    if (o->x && o->x->op != FLUX__TUPLE) o->x = flux__floating(o->x);     /* integers have no number below all for the padding */
+    flux_tensor *win = flux__pool_windows(call, o, pad, &w, &mask, &at);
     if (win && power > 0) win = flux_pow(win, power);
     flux_tensor *y = win ? flux__reduce_node(win, red, mask, win->ndim) : NULL;
     if (y && power > 0) y = flux_pow(y, 1 / power);
     else if (y && red == FLUX__RED_SUM) y = flux_mul(y, 1.0 / (double)flux__product(w.size, w.nd));
-    return flux__reveal(h, flux__unwindow(y, &w));
+    return flux__reveal(h, y ? flux_reshape_to(y, at) : NULL);
 }
 
 FLUX_DEF flux_tensor *flux_maxpool_with(flux_pool_opts o) { return flux__pool_reduce("maxpool", &o, -HUGE_VAL, FLUX__RED_MAX, 0); }
@@ -4607,6 +4891,14 @@ static flux_tensor *flux__grad_pow_a(flux_tensor *g, flux_tensor *a, flux_tensor
 static flux_tensor *flux__grad_pow_b(flux_tensor *g, flux_tensor *a, flux_tensor *b, flux_tensor *y) {
     (void)b;
     return flux_mul(g, flux_where(flux_gt(a, 0.0), flux_mul(y, flux_log(a)), 0.0));
+}
+
+/* gelu is one row because what lies between would be stored for the gradient, which from x alone is as quick. */
+static flux_tensor *flux__grad_gelu(flux_tensor *g, flux_tensor *x) {
+    flux_tensor *c = flux_clamp(x, -10, 10), *cc = flux_square(c);
+    flux_tensor *y = flux_sigmoid(flux_mul(c, flux_add(flux_mul(cc, 0.07135481627260025), 1.5957691216057308)));
+    flux_tensor *slope = flux_mul(flux_mul(y, flux_sub(1, y)), flux_add(flux_mul(cc, 3 * 0.07135481627260025), 1.5957691216057308));
+    return flux_mul(g, flux_add(y, flux_mul(x, slope)));
 }
 
 /* One row of the table: the gradients by a, b, c that are needed (bits of need), at the result's shape. */
@@ -4740,6 +5032,29 @@ static flux_tensor *flux__spread_gradient(flux_tensor *y, flux_tensor *g) {
     return g ? flux__strided(g, &s, y->rel, y->stride, y->rel, y->stride, base) : NULL;
 }
 
+static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
+    flux_tensor *x = y->in[1], *weight = y->in[2], *product = y->base, *cols;
+    int groups = (int)y->arg.i[3];
+    bool flip = y->arg.i[4] != 0;
+    flux__window w;
+    memset(&w, 0, sizeof w);
+    w.nd = weight->ndim - 2;
+    for (int i = 0; i < w.nd; i++) {
+        w.stride[i] = y->arg.i[i] & 0xfffff, w.dilation[i] = y->arg.i[i] >> 20 & 0xfffff, w.lo[i] = y->arg.i[i] >> 40;
+        w.size[i] = weight->dim[i], w.out[i] = y->dim[i];
+        w.hi[i] = (w.out[i] - 1) * w.stride[i] + (w.size[i] - 1) * w.dilation[i] + 1 - x->dim[i] - w.lo[i];
+        if (w.hi[i] < 0) w.hi[i] = 0;
+    }
+    if (need[1] && (out[1] = flux__conv_back(g, weight, x->dim, &w, groups, flip)) != NULL)
+        out[1] = flux_to_dtype(out[1], (flux_dtype)x->dtype);
+    if (!need[2]) return;
+    cols = product->op == FLUX__MATMUL && product->nin == 2 ? product->in[0] : flux__conv_columns(x, &w, groups);
+    flux_tensor *d = cols ? flux_matmul(flux__swap01(cols), flux_reshape(g, cols->dim[0], y->dim[w.nd] / groups, groups, x->dim[w.nd + 1])) : NULL;
+    d = d ? flux_reshape_to(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d, flux__dims(weight)) : NULL;
+    if (d && flip) d = flux__flip_kernel(d, w.nd);
+    out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
+}
+
 static void flux__cat_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
     int dim = (int)y->arg.i[0];
     int64_t at = 0;
@@ -4788,6 +5103,7 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
     case FLUX__SCATTER: flux__index_gradient(y, g, need, out); break;
     case FLUX__SPREAD: out[0] = flux__spread_gradient(y, g); break;
     case FLUX__CAT: flux__cat_gradient(y, g, need, out); break;
+    case FLUX__CONV: flux__conv_gradient(y, g, need, out); break;
     case FLUX__MOVE: out[0] = flux__move(g, y->in[0]->device); break;
     default: break;                       /* detach, argmax, random, ...: no gradient */
     }
@@ -4798,8 +5114,15 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
 /* A map from tensors to numbers that does not write to them: finished ones may be shared between threads. */
 typedef struct flux__map { flux_tensor **key; int *value; int n, room; } flux__map;
 
+typedef struct flux__more { flux_tensor *x; int next; } flux__more;   /* next: from 1; 0: no more */
+
 typedef struct flux__walk {
     flux_tensor **node, **grad;           /* in the order of recording: operands before results */
+    int *more_of;                         /* contributions to the gradient beside grad, the last one first */
+    flux__more *more;
+    int nmore, more_room;
+    flux_tensor *cat[8];                  /* made of slices' gradients: the last ones */
+    int ncat;
     bool *wanted;                         /* depends on something asked for */
     int n, room;
     flux_tensor **stack;
@@ -4932,6 +5255,155 @@ static void flux__mark_wanted(flux__walk *w, const flux_grads *g) {
             w->wanted[k] = w->wanted[flux__walk_get(w, w->node[k]->in[i])];
 }
 
+/* ---------------- many contributions to one gradient
+   A loop over the steps of a sequence takes a slice of one tensor at each and multiplies by one weight at each. Added up
+   one by one, each slice's gradient would be as large as the whole tensor and each weight's a small product: instead
+   slices that don't overlap are joined, and the sum of products becomes one product of what they are made of, joined. */
+
+/* The dim along which y is a slice, from *start on, among zeros; -1 if it is not. */
+static int flux__slab_dim(const flux_tensor *y, int64_t *start) {
+    flux_shape s = flux__dims(y);
+    int64_t natural[FLUX_MAX_DIMS];
+    int dim = -1;
+    if (y->op != FLUX__SPREAD || !y->nin || y->arg.i[0] || y->arg.i[1] || y->in[0]->ndim != s.ndim || !flux__size(y)) return -1;
+    flux__natural(&s, natural);
+    for (int d = 0; d < s.ndim; d++) {
+        int64_t n = y->in[0]->dim[d], first = y->rel / natural[d] % s.dim[d];
+        if ((n > 1 && y->stride[d] != natural[d]) || first + n > s.dim[d]) return -1;
+        if (n == s.dim[d]) continue;
+        if (dim >= 0) return -1;
+        dim = d;
+        *start = first;
+    }
+    return dim;
+}
+
+typedef struct flux__slab { int64_t start; flux_tensor *x; } flux__slab;
+
+static int flux__slab_order(const void *a, const void *b) {
+    int64_t x = ((const flux__slab *)a)->start, y = ((const flux__slab *)b)->start;
+    return x < y ? -1 : x > y;
+}
+
+/* The sum of slices among zeros that don't overlap, with zeros for what none covers; NULL if they are not such. */
+static flux_tensor *flux__join_slices(flux__walk *w, int n, flux_tensor **xs) {
+    int64_t start = 0, at = 0;
+    int dim = flux__slab_dim(xs[0], &start), count = 0;
+    for (int i = 1; i < n; i++)
+        if (dim < 0 || xs[i]->dtype != xs[0]->dtype || flux__slab_dim(xs[i], &start) != dim) return NULL;
+    flux__slab *slab = (flux__slab *)flux__malloc((size_t)n * sizeof *slab);
+    flux_tensor **part = (flux_tensor **)flux__malloc((size_t)(2 * n + 1) * sizeof *part), *y = NULL;
+    flux_shape gap = flux__dims(xs[0]);
+    int64_t end = gap.dim[dim];
+    for (int i = 0; i < n && slab && part; i++) {
+        slab[i].x = xs[i]->in[0];
+        flux__slab_dim(xs[i], &slab[i].start);
+    }
+    if (slab && part) qsort(slab, (size_t)n, sizeof *slab, flux__slab_order);
+    for (int i = 0; i <= n && slab && part && at >= 0; i++) {
+        gap.dim[dim] = (i < n ? slab[i].start : end) - at;
+        if (gap.dim[dim] > 0) part[count++] = flux__move(flux_full_shape(gap, 0, (flux_dtype)xs[0]->dtype), xs[0]->device);
+        if (i == n) break;
+        part[count++] = slab[i].x;
+        at = gap.dim[dim] < 0 ? -1 : slab[i].start + slab[i].x->dim[dim];
+    }
+    if (slab && part && at >= 0) y = flux__cat_many(dim, count, part);
+    if (y && dim > 0 && dim == y->ndim - 1) w->cat[w->ncat++ & 7] = y;
+    if (slab) FLUX_FREE(slab);
+    if (part) FLUX_FREE(part);
+    return y;
+}
+
+/* A matrix's transpose: what it is the transpose of, if it is one. */
+static flux_tensor *flux__turn(flux_tensor *x) {
+    return x->op == FLUX__PERMUTE && x->nin && x->arg.i[0] == 1 ? x->in[0] : flux_transpose(x);
+}
+
+static const flux_tensor *flux__unshaped(const flux_tensor *x) {
+    while (x->op == FLUX__RESHAPE && x->nin) x = x->in[0];
+    return x;
+}
+
+/* Where in the cat c, along its last dim, stand these one after the other, each as a whole; -1: nowhere. */
+static int flux__cat_run(const flux_tensor *c, int n, flux_tensor **xs) {
+    if (!c || c->op != FLUX__CAT || c->arg.i[0] != c->ndim - 1 || c->nin < n || c->dtype != xs[0]->dtype) return -1;
+    for (int i = 0, k; i + n <= c->nin; i++) {
+        for (k = 0; k < n && flux__unshaped(c->in[i + k]) == flux__unshaped(xs[k]); k++) {}
+        if (k == n) return i;
+    }
+    return -1;
+}
+
+/* Matrices side by side: part of a cat that the graph has already, or a new one. */
+static flux_tensor *flux__cat_columns(flux__walk *w, int n, flux_tensor **xs) {
+    flux_shape s = flux__dims(xs[0]);
+    int64_t offset, stride[FLUX_MAX_DIMS];
+    for (int k = w->n + 7; k >= 0; k--) {
+        flux_tensor *c = k >= w->n ? w->cat[k - w->n] : w->node[k];
+        int at = flux__cat_run(c, n, xs), last = c ? c->ndim - 1 : 0;
+        if (at < 0) continue;
+        int64_t each = flux_dim(c->in[0], last), dims[2] = { s.dim[0], s.dim[1] * n };
+        for (int i = 1; i < c->nin; i++)
+            if (flux_dim(c->in[i], last) != each) return NULL;
+        return flux_reshape_to(flux_slice(c, last, at * each, (at + n) * each), flux__shape(dims, 2));
+    }
+    flux__layout(xs[0], &offset, stride);
+    if (flux__in_order(&s, stride)) return flux__cat_many(1, n, xs);
+    for (int i = 0; i < n; i++) xs[i] = flux__turn(xs[i]);
+    return flux_transpose(flux__cat_many(0, n, xs));
+}
+
+/* The sum of products of matrices as one product; NULL if they are not such, or so few that joining does not pay. */
+static flux_tensor *flux__join_products(flux__walk *w, int n, flux_tensor **xs) {
+    bool fit = n >= 4;
+    for (int i = 0; i < n && fit; i++) {
+        const flux_tensor *y = xs[i];
+        fit = y->op == FLUX__MATMUL && y->nin == 2 && y->ndim == 2 && y->in[0]->ndim == 2 && y->in[1]->ndim == 2 &&
+              y->dtype == xs[0]->dtype;
+    }
+    flux_tensor **part = fit ? (flux_tensor **)flux__malloc((size_t)n * sizeof *part) : NULL;
+    if (!part) return NULL;
+    for (int i = 0; i < n; i++) part[i] = xs[n - 1 - i]->in[0];       /* the last came first: now in the graph's order */
+    flux_tensor *a = flux__cat_columns(w, n, part);
+    for (int i = 0; i < n; i++) part[i] = flux__turn(xs[n - 1 - i]->in[1]);
+    flux_tensor *b = a ? flux__cat_columns(w, n, part) : NULL;
+    FLUX_FREE(part);
+    return b ? flux_matmul(a, flux_transpose(b)) : NULL;
+}
+
+static bool flux__contribute(flux__walk *w, int at, flux_tensor *x) {
+    if (!w->grad[at]) {
+        w->grad[at] = x;
+        return true;
+    }
+    flux__more *more = (flux__more *)flux__grow(w->more, &w->more_room, w->nmore + 1, sizeof *more);
+    if (!more) return false;
+    w->more = more;
+    more += w->nmore++;
+    more->x = x;
+    more->next = w->more_of[at];
+    w->more_of[at] = w->nmore;
+    return true;
+}
+
+/* The whole gradient of node k, once all that contributes has. */
+static bool flux__sum_up(flux__walk *w, int k) {
+    int n = 1;
+    if (!w->grad[k] || !w->more_of[k]) return true;
+    for (int i = w->more_of[k]; i; i = w->more[i - 1].next) n++;
+    flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs), *sum;
+    if (!xs) return false;
+    xs[0] = w->grad[k];
+    for (int i = w->more_of[k], at = n; i; i = w->more[i - 1].next) xs[--at] = w->more[i - 1].x;
+    w->more_of[k] = 0;
+    sum = flux__join_slices(w, n, xs);
+    if (!sum) sum = flux__join_products(w, n, xs);
+    for (int i = sum ? n : 0; i < n; i++) sum = i ? flux_add(sum, xs[i]) : xs[i];
+    FLUX_FREE(xs);
+    w->grad[k] = sum;
+    return sum != NULL;
+}
+
 static bool flux__walk_back(flux__walk *w, int k) {
     flux_tensor *y = w->node[k], *out[255];
     bool need[255];
@@ -4945,8 +5417,7 @@ static bool flux__walk_back(flux__walk *w, int k) {
     flux__gradient_of(y, w->grad[k], need, out);
     for (int i = 0; i < y->nin; i++) {
         if (!need[i] || !out[i]) continue;
-        int at = flux__walk_get(w, y->in[i]);
-        w->grad[at] = w->grad[at] ? flux_add(w->grad[at], out[i]) : out[i];
+        if (!flux__contribute(w, flux__walk_get(w, y->in[i]), out[i])) return false;
     }
     return !flux_failed();
 }
@@ -4954,6 +5425,8 @@ static bool flux__walk_back(flux__walk *w, int k) {
 static void flux__walk_free(flux__walk *w) {
     if (w->node) FLUX_FREE(w->node);
     if (w->grad) FLUX_FREE(w->grad);
+    if (w->more_of) FLUX_FREE(w->more_of);
+    if (w->more) FLUX_FREE(w->more);
     if (w->wanted) FLUX_FREE(w->wanted);
     if (w->stack) FLUX_FREE(w->stack);
     flux__map_free(&w->shared);
@@ -4964,15 +5437,17 @@ static bool flux__backward(flux_grads *g) {
     bool ok = flux__walk_start(&w) && flux__walk_collect(&w, g->loss);
     if (ok) {
         w.grad = (flux_tensor **)flux__zalloc((size_t)w.n * sizeof *w.grad);
+        w.more_of = (int *)flux__zalloc((size_t)w.n * sizeof *w.more_of);
         w.wanted = (bool *)flux__zalloc((size_t)w.n);
-        ok = w.grad && w.wanted;
+        ok = w.grad && w.more_of && w.wanted;
     }
     if (ok) {
         flux__mark_wanted(&w, g);
         flux_tensor *one = flux_full_shape(flux__dims(g->loss), 1, (flux_dtype)g->loss->dtype);
         w.grad[w.n - 1] = one ? flux__move(one, g->loss->device) : NULL;
         for (int k = w.n - 1; k >= 0 && ok; k--)
-            if (w.grad[k] && w.wanted[k]) ok = flux__walk_back(&w, k);
+            if (w.grad[k] && w.wanted[k] && w.node[k]->nin) ok = flux__sum_up(&w, k) && flux__walk_back(&w, k);
+        for (int k = w.n - 1; k >= 0 && ok; k--) ok = flux__sum_up(&w, k);   /* leaves: by now all joins are there to be used */
     }
     for (int i = 0; i < g->n && ok; i++) {
         int k = flux__walk_get(&w, g->of[i]);
@@ -5088,6 +5563,8 @@ typedef struct flux__operand {            /* a tensor that a kernel reads */
     uint8_t dtype;
     int64_t offset, stride[FLUX_MAX_DIMS];/* over the kernel's dims; of a whole-tensor kernel, over its own */
     flux_shape shape;                     /* its own */
+    bool gather;                          /* a product's, and a copy of windows that is never made: shape and stride are those */
+    uint8_t owner[FLUX_MAX_DIMS];         /* of the windows, and these the product's dims that they belong to */
 } flux__operand;
 
 typedef struct flux__value {              /* a line of a kernel's program */
@@ -5310,6 +5787,7 @@ typedef struct flux__planner {
     flux__group *group;
     int ngroup;
     uint8_t *needs;                       /* ngroup x ngroup: group a uses what group b makes */
+    bool *gather;                         /* by node: a copy that products read through, see flux__find_gathers */
     int *use, *use_start;                 /* uses of node i: use[use_start[i] ... use_start[i+1]-1] = node * 256 + operand */
 } flux__planner;
 
@@ -5468,25 +5946,48 @@ static int flux__new_group(flux__planner *p, int node) {
     return p->ngroup++;
 }
 
-/* The group for a node: one of its users', if all is well, else a new one. Users have theirs already. */
-static int flux__choose_group(flux__planner *p, int node) {
+/* Whether all in group G that use the node do so point by point, and no circle comes of it. */
+static bool flux__may_join(flux__planner *p, int node, int G) {
+    if (!flux__fits(p, node, G, false)) return false;
+    for (int v = p->use_start[node]; v < p->use_start[node + 1]; v++) {
+        int user = p->use[v] >> 8;
+        if (user == p->group[G].product) return false;
+        if (p->group_of[user] == G && !flux__pointwise(p->g->node[user], p->use[v] & 255, p->g->node[node])) return false;
+    }
+    return flux__no_circle(p, node, G);
+}
+
+/* The group of a tensor of the same shape that is to be joined to this one by a cat: what gates share is read once. */
+static int flux__choose_sibling(flux__planner *p, int node) {
     flux_tensor *t = p->g->node[node];
-    for (int u = p->use_start[node]; u < p->use_start[node + 1]; u++) {
-        int user = p->use[u] >> 8, G = p->group_of[user];
-        bool all = true;
-        if (!flux__fits(p, node, G, false)) continue;
-        for (int v = p->use_start[node]; v < p->use_start[node + 1] && all; v++)
-            if (p->group_of[p->use[v] >> 8] == G) all = flux__pointwise(p->g->node[p->use[v] >> 8], p->use[v] & 255, t);
-        for (int v = p->use_start[node]; v < p->use_start[node + 1] && all; v++)
-            if (p->use[v] >> 8 == p->group[G].product) all = false;
-        if (all && flux__no_circle(p, node, G)) return flux__fits(p, node, G, true) ? G : -1;
+    int64_t s[FLUX_MAX_DIMS];
+    flux__dims8(t, s);
+    for (int u = p->use_start[node]; u < p->use_start[node + 1] && t->op < FLUX__ELEMENTWISE_COUNT; u++) {
+        flux_tensor *user = p->g->node[p->use[u] >> 8];
+        for (int k = 0; user->op == FLUX__CAT && k < user->nin; k++) {
+            flux_tensor *b = flux__base(user->in[k]);
+            if (flux__finished(b) || b->op >= FLUX__ELEMENTWISE_COUNT || b->index <= node) continue;
+            int G = p->group_of[b->index];
+            if (!p->group[G].reduced && flux__same8(p->group[G].full, s) && flux__may_join(p, node, G)) return G;
+        }
     }
     return -1;
+}
+
+/* The group for a node: one of its users', if all is well, else a new one. Users have theirs already. */
+static int flux__choose_group(flux__planner *p, int node) {
+    for (int u = p->use_start[node]; u < p->use_start[node + 1]; u++) {
+        int user = p->use[u] >> 8, G = p->group_of[user];
+        if (flux__may_join(p, node, G)) return flux__fits(p, node, G, true) ? G : -1;
+    }
+    return flux__choose_sibling(p, node);
 }
 
 static void flux__assign_groups(flux__planner *p) {
     for (int i = p->n - 1; i >= 0; i--) {
         flux_tensor *t = p->g->node[i];
+        p->group_of[i] = -1;
+        if (p->gather[i]) continue;
         int G = flux__choose_group(p, i);
         if (G < 0) G = flux__new_group(p, i);
         flux__group *group = &p->group[G];
@@ -5502,13 +6003,60 @@ static void flux__assign_groups(flux__planner *p) {
     }
 }
 
+/* Which dim of x, a view of all of a copy's elements, each dim of the copy is a part of; false: not so simple. */
+static bool flux__owners(const flux_tensor *x, const flux_tensor *copy, uint8_t *owner) {
+    int64_t natural[FLUX_MAX_DIMS], offset = FLUX__IS_VIEW(x) ? x->offset : 0, count = 1;
+    flux_shape s = flux__dims(copy);
+    if (x->ndim < 2 || offset) return false;
+    flux__natural(&s, natural);
+    memset(owner, 0, FLUX_MAX_DIMS);
+    for (int d = 0; d < x->ndim; d++) {
+        int64_t n = 1, step = FLUX__IS_VIEW(x) ? x->stride[d] : natural[d];
+        int j = 0;
+        if (x->dim[d] == 1) continue;
+        while (j < s.ndim && (natural[j] != step || s.dim[j] == 1)) j++;
+        for (; j < s.ndim && n < x->dim[d]; j++) {
+            n *= s.dim[j];
+            owner[j] = (uint8_t)d;
+        }
+        if (n != x->dim[d]) return false;
+        count *= n;
+    }
+    return count == flux__count(&s);
+}
+
+/* A convolution's product takes a copy of overlapping windows, many times the image. On the CPU that copy is made for one
+   matrix of the batch at a time, while it is multiplied: it stays in the cache. */
+static void flux__find_gathers(flux__planner *p) {
+    uint8_t owner[FLUX_MAX_DIMS];
+    for (int i = 0; i < p->n; i++) {
+        const flux_tensor *t = p->g->node[i], *x = t->nin ? t->in[0] : NULL;
+        if (t->op != FLUX__COPY || t->device.backend != FLUX__CPU_BACKEND || !FLUX__IS_VIEW(x) || (p->g->flag[i] & FLUX__ROOT)) continue;
+        bool plain = x->dtype == t->dtype && (t->dtype == FLUX_F32 || t->dtype == FLUX_F64) && x->base->op != FLUX__NUMBER;
+        bool chained = !flux__finished(x->base) && p->gather[x->base->index];
+        p->gather[i] = plain && !chained && flux__size(t) > flux__size(x->base);
+    }
+    for (int i = 0; i < p->n; i++)
+        for (int k = 0; k < p->g->node[i]->nin; k++) {
+            flux_tensor *x = p->g->node[i]->in[k], *b = flux__base(x);
+            if (flux__finished(b) || b->mark != p->g->walk || !p->gather[b->index]) continue;
+            if (p->g->node[i]->op != FLUX__MATMUL || !flux__owners(x, b, owner)) p->gather[b->index] = false;
+        }
+}
+
+static bool flux__is_gather(const flux__planner *p, const flux_tensor *b) {
+    return !flux__finished(b) && b->mark == p->g->walk && p->gather[b->index];
+}
+
 static bool flux__find_uses(flux__planner *p) {
     int *count = p->use_start, total = 0;
+    flux__find_gathers(p);
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < p->n; i++) {
             flux_tensor *t = p->g->node[i];
-            for (int k = 0; k < t->nin; k++) {
+            for (int k = 0; k < t->nin && !p->gather[i]; k++) {
                 flux_tensor *b = flux__base(t->in[k]);
+                if (flux__is_gather(p, b)) b = b->in[0]->base;
                 if (flux__finished(b) || (b->op == FLUX__NUMBER && b->mark != p->g->walk)) continue;
                 if (pass == 0) count[b->index + 1]++, total++;
                 else p->use[count[b->index]++] = i << 8 | k;
@@ -5724,6 +6272,10 @@ static void flux__plain_operand(flux__builder *b, flux_tensor *x) {
     flux__operand o, *operand;
     flux__kernel *k = b->k;
     memset(&o, 0, sizeof o);
+    if (flux__is_gather(b->p, flux__base(x))) {
+        o.gather = flux__owners(x, flux__base(x), o.owner);
+        x = flux__base(x)->in[0];
+    }
     o.src = flux__slot_of(b, flux__base(x));
     o.dtype = x->dtype;
     o.shape = flux__dims(x);
@@ -5970,8 +6522,9 @@ static flux__plan *flux__make_plan(flux__graph *g) {
     p.group = (flux__group *)flux__zalloc(n * sizeof *p.group);
     p.needs = (uint8_t *)flux__zalloc(n * n + n);
     p.use_start = (int *)flux__zalloc((n + 1) * sizeof(int));
+    p.gather = (bool *)flux__zalloc(n);
     int *order = (int *)flux__zalloc(n * sizeof(int));
-    bool ok = plan && p.group_of && p.group && p.needs && p.use_start && order && flux__find_uses(&p);
+    bool ok = plan && p.group_of && p.group && p.needs && p.use_start && p.gather && order && flux__find_uses(&p);
     if (ok) {
         plan->nleaf = g->nleaf, plan->nnode = g->nnode;
         flux__assign_groups(&p);
@@ -5982,6 +6535,7 @@ static flux__plan *flux__make_plan(flux__graph *g) {
     if (p.group) FLUX_FREE(p.group);
     if (p.needs) FLUX_FREE(p.needs);
     if (p.use_start) FLUX_FREE(p.use_start);
+    if (p.gather) FLUX_FREE(p.gather);
     if (p.use) FLUX_FREE(p.use);
     if (order) FLUX_FREE(order);
     if (!ok && plan) {
@@ -5991,31 +6545,90 @@ static flux__plan *flux__make_plan(flux__graph *g) {
     return plan;
 }
 
-/* FLUX_LOG=schedule: one line a kernel, as in "3. product 256x64x784 + add relu -> 256x64". */
-static void flux__log_plan(const flux__plan *plan, flux__graph *g) {
-    static const char *const kinds[] = { "fused", "product", "gather", "scatter_add", "spread", "cat", "move" };
+static const char *const flux__kernel_kinds[] = { "fused", "product", "gather", "scatter_add", "spread", "cat", "move" };
+
+static int64_t flux__out_bytes(const flux_tensor *t) { return flux__size(t) * flux__dtypes[t->dtype].size; }
+
+/* What a kernel reads and writes, each tensor counted once. */
+static int64_t flux__kernel_bytes(const flux__kernel *k, const flux__graph *g) {
+    int64_t bytes = 0;
+    for (int i = 0; i < k->noperand; i++)
+        if (k->operand[i].src >= 0) bytes += flux__count(&k->operand[i].shape) * flux__dtypes[k->operand[i].dtype].size;
+    for (int i = 0; i < k->nouts; i++) bytes += flux__out_bytes(g->node[k->outs[i]]);
+    return bytes;
+}
+
+/* "product 256x64 inner 784: add relu->[256x64 f32]"; short: without what is stored. */
+static void flux__kernel_words(const flux__plan *plan, const flux__graph *g, const flux__kernel *k, bool full, char *out, size_t room) {
     static const char *const reds[] = { "sum", "prod", "max", "min" };
+    flux_shape s = flux__shape(k->full, FLUX_MAX_DIMS);
+    size_t n = 0;
+#define FLUX__ADD(...) do if (n < room) n += (size_t)snprintf(out + n, room - n, __VA_ARGS__); while (0)
+    while (s.ndim > 1 && s.dim[s.ndim - 1] == 1) s.ndim--;
+    flux__text t = flux__shape_text(&s);
+    FLUX__ADD("%s %s", flux__kernel_kinds[k->kind], t.s);
+    if (k->kind == FLUX__K_MATMUL) FLUX__ADD(" inner %lld", (long long)k->mnk[2]);
+    if (k->reduced && full) FLUX__ADD(", reduced dims %#x", k->reduced);
+    FLUX__ADD(":");
+    for (int v = 0; v < k->nvalue; v++) {
+        const flux__value *line = &k->value[v];
+        if (line->kind == FLUX__V_OP) FLUX__ADD(" %s", flux__op_names[line->op]);
+        if (line->kind == FLUX__V_REDUCE) FLUX__ADD(" %s", reds[line->op]);
+        if (line->kind == FLUX__V_ARGREDUCE) FLUX__ADD(" arg");
+        if (line->kind == FLUX__V_RANDOM || line->kind == FLUX__V_IOTA) FLUX__ADD(line->kind == FLUX__V_IOTA ? " iota" : " random");
+        if (line->out < 0 || !full) continue;
+        flux__text o = flux__describe(g->node[line->out - plan->nleaf]);
+        FLUX__ADD("->[%s%s]", o.s, plan->slot[line->out - plan->nleaf].donor >= 0 ? ", in place" : "");
+    }
+}
+
+/* FLUX_LOG=schedule: one line a kernel. */
+static void flux__log_plan(const flux__plan *plan, flux__graph *g) {
+    char words[2000];
     fprintf(stderr, "flux: schedule of %d operations in %d kernels\n", plan->nnode, plan->nkernel);
     for (int i = 0; i < plan->nkernel; i++) {
-        const flux__kernel *k = &plan->kernel[i];
-        flux_shape s = flux__shape(k->full, FLUX_MAX_DIMS);
-        while (s.ndim > 1 && s.dim[s.ndim - 1] == 1) s.ndim--;
-        flux__text t = flux__shape_text(&s);
-        fprintf(stderr, "  %2d. %s %s", i + 1, kinds[k->kind], t.s);
-        if (k->kind == FLUX__K_MATMUL) fprintf(stderr, " inner %lld", (long long)k->mnk[2]);
-        if (k->reduced) fprintf(stderr, ", reduced dims %#x", k->reduced);
-        fprintf(stderr, ":");
-        for (int v = 0; v < k->nvalue; v++) {
-            if (k->value[v].kind == FLUX__V_OP) fprintf(stderr, " %s", flux__op_names[k->value[v].op]);
-            if (k->value[v].kind == FLUX__V_REDUCE) fprintf(stderr, " %s", reds[k->value[v].op]);
-            if (k->value[v].kind == FLUX__V_ARGREDUCE) fprintf(stderr, " arg");
-            if (k->value[v].out >= 0) {
-                flux__text o = flux__describe(g->node[k->value[v].out - plan->nleaf]);
-                fprintf(stderr, "->[%s%s]", o.s, plan->slot[k->value[v].out - plan->nleaf].donor >= 0 ? ", in place" : "");
-            }
-        }
-        fprintf(stderr, "\n");
+        flux__kernel_words(plan, g, &plan->kernel[i], true, words, sizeof words);
+        fprintf(stderr, "  %2d. %s\n", i + 1, words);
     }
+}
+
+/* ---------------- FLUX_TRACE=file.json: what ran when
+   One event a kernel, in the format that chrome://tracing started and ui.perfetto.dev reads. It asks for a closing bracket
+   only in theory, so that the file of a program that crashed shows how far it came. */
+
+static flux__mutex flux__trace_lock = FLUX__MUTEX_INIT;
+static struct { FILE *file; bool known, started; } flux__trace;
+
+static bool flux__tracing(void) {
+    flux__mutex_lock(&flux__trace_lock);
+    const char *path = flux__trace.known ? NULL : flux__env("FLUX_TRACE");
+    flux__trace.known = true;
+    if (path && *path && (flux__trace.file = flux__fopen(path, "wb")) != NULL) fputs("[", flux__trace.file);
+    bool on = flux__trace.file != NULL, failed = path && *path && !on;
+    flux__mutex_unlock(&flux__trace_lock);
+    if (failed) flux__note(FLUX_LOG_WARN, "trace", true, "FLUX_TRACE=%s cannot be written: nothing is traced", path);
+    return on;
+}
+
+static void flux__trace_close(void) {
+    flux__mutex_lock(&flux__trace_lock);
+    if (flux__trace.file) fputs("\n]\n", flux__trace.file), fclose(flux__trace.file);
+    flux__trace.file = NULL;
+    flux__mutex_unlock(&flux__trace_lock);
+}
+
+/* An event from `start` until now, in seconds; its numbers are written without the locale's point. */
+static void flux__trace_event(const char *kind, const char *name, double start, int64_t bytes, const char *device) {
+    int64_t at = (int64_t)(start * 1e9), ns = (int64_t)((flux__now() - start) * 1e9);
+    unsigned thread = (unsigned)((uintptr_t)flux__self() >> 6 & 0xffff);
+    flux__mutex_lock(&flux__trace_lock);
+    if (flux__trace.file) {
+        fprintf(flux__trace.file, "%s\n{\"ph\":\"X\",\"pid\":1,\"tid\":%u,\"cat\":\"%s\",\"name\":\"%s\",\"ts\":%lld.%03d,\"dur\":%lld.%03d,"
+                "\"args\":{\"bytes\":%lld,\"device\":\"%s\"}}", flux__trace.started ? "," : "", thread, kind, name, (long long)(at / 1000),
+                (int)(at % 1000), (long long)(ns / 1000), (int)(ns % 1000), (long long)bytes, device);
+        flux__trace.started = true;
+    }
+    flux__mutex_unlock(&flux__trace_lock);
 }
 
 /* ---------------- the cache of plans */
@@ -6083,6 +6696,19 @@ typedef struct flux__run {
 } flux__run;
 
 static int flux__kernel_run(flux__run *r, flux__kernel *k);
+
+/* Runs a kernel with an eye on the clock; a device is waited for, or its time would be the next kernel's. */
+static int flux__kernel_trace(flux__run *r, flux__kernel *k) {
+    char words[300], device[64];
+    double start = flux__now();
+    int rc = flux__kernel_run(r, k);
+    flux_device d = r->plan->slot[k->outs[0]].device;
+    if (d.backend != 0) flux_synchronise_device(d);
+    flux__kernel_words(r->plan, r->g, k, false, words, sizeof words);
+    snprintf(device, sizeof device, "%s:%d", flux_device_backend(d), d.id);
+    flux__trace_event("kernel", words, start, flux__kernel_bytes(k, r->g), device);
+    return rc;
+}
 static void flux__kernel_extra(const flux__run *r, const flux__kernel *k, size_t *bytes);
 static bool flux__kernels_prepare(const flux__plan *plan);
 
@@ -6170,12 +6796,12 @@ static void flux__settle_nodes(flux__run *r) {
 
 /* A device may fail in the midst of an update. What is in the old weights' memory by then can't be taken back: copies
    for that case would cost every step. */
-static bool flux__run_kernels(flux__run *r) {
+static bool flux__run_kernels(flux__run *r, bool trace) {
     flux__plan *plan = r->plan;
     bool changed = false, ok = true;
     flux__hold();
     for (int k = 0; k < plan->nkernel && ok; k++) {
-        ok = flux__kernel_run(r, &plan->kernel[k]) == 0;
+        ok = (trace ? flux__kernel_trace(r, &plan->kernel[k]) : flux__kernel_run(r, &plan->kernel[k])) == 0;
         for (int n = 0; n < plan->kernel[k].nouts && ok; n++) changed = changed || plan->slot[plan->kernel[k].outs[n]].donor >= 0;
     }
     flux__thread *t = flux__self();
@@ -6195,7 +6821,10 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     r.buffer = (flux__buffer **)flux__zalloc(n * sizeof *r.buffer);
     r.ptr = (void **)flux__zalloc((size_t)(plan->nleaf + plan->nnode + 1) * sizeof *r.ptr);
     bool ok = r.buffer && r.ptr && flux__allocate(&r) && flux__allocate_extra(&r);
-    ok = ok && flux__run_kernels(&r);
+    bool trace = flux__tracing();
+    double start = trace ? flux__now() : 0;
+    ok = ok && flux__run_kernels(&r, trace);
+    if (trace) flux__trace_event("plan", "evaluate", start, 0, "");
     if (ok) flux__settle_nodes(&r);
     for (int i = 0; r.buffer && i < plan->nnode; i++) flux__buffer_release(r.buffer[i]);
     for (int i = 0; r.buffer && i < plan->nkernel; i++) flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
@@ -6277,6 +6906,55 @@ FLUX_DEF int flux_eval_all(int n, flux_tensor *const *xs) {
 FLUX_DEF flux_tensor *flux_eval(flux_tensor *x) {
     if (!x) return (flux_tensor *)flux__null("eval", "x", x);
     return flux_eval_all(1, &x) == 0 ? x : NULL;
+}
+
+/* ---------------- a schedule as a picture */
+
+static void flux__dot_kernels(FILE *f, const flux__plan *plan, flux__graph *g, const int *maker) {
+    char words[240];
+    for (int i = 0; i < plan->nkernel; i++) {
+        const flux__kernel *k = &plan->kernel[i];
+        flux__kernel_words(plan, g, k, false, words, sizeof words);
+        fprintf(f, "  k%d [label=\"%d. %s\"];\n", i, i + 1, words);
+        for (int j = 0; j < k->noperand; j++) {
+            int src = k->operand[j].src;
+            bool again = src < 0;         /* only strides, of what the kernel makes itself */
+            for (int e = 0; e < j; e++) again = again || k->operand[e].src == src;
+            if (again) continue;
+            flux__text t = flux__describe(src < plan->nleaf ? g->leaf[src] : g->node[src - plan->nleaf]);
+            if (src < plan->nleaf) fprintf(f, "  l%d [label=\"%s\" shape=ellipse];\n  l%d -> k%d;\n", src, t.s, src, i);
+            else fprintf(f, "  k%d -> k%d [label=\"%s\"];\n", maker[src - plan->nleaf], i, t.s);
+        }
+    }
+}
+
+/* The plan that computing x would run, as Graphviz text. Nothing is computed. */
+static bool flux__dot_write(FILE *f, flux_tensor *x) {
+    flux__graph g;
+    flux__graph_start(&g);
+    flux__graph_visit(&g, flux__base(x));
+    if (g.ok && g.nnode) g.flag[flux__base(x)->index] |= FLUX__ROOT;
+    if (g.ok && g.nnode) flux__set_flags(&g), flux__graph_key(&g);
+    flux__plan *plan = g.ok && g.nnode ? flux__find_plan(&g) : NULL;
+    int *maker = plan ? (int *)flux__zalloc((size_t)plan->nnode * sizeof *maker) : NULL;
+    bool ok = g.ok && (!g.nnode || maker);
+    fputs("digraph schedule {\n  node [shape=box fontname=monospace fontsize=10];\n  edge [fontname=monospace fontsize=9];\n", f);
+    for (int i = 0; maker && i < plan->nkernel; i++)
+        for (int j = 0; j < plan->kernel[i].nouts; j++) maker[plan->kernel[i].outs[j]] = i;
+    if (maker) flux__dot_kernels(f, plan, &g, maker);
+    fputs("}\n", f);
+    if (maker) FLUX_FREE(maker);
+    flux__graph_free(&g);
+    return ok;
+}
+
+FLUX_DEF int flux_graph_dot(flux_tensor *x, const char *path) {
+    if (!flux__check_operands("graph_dot", 1, &x)) return -1;
+    FILE *f = path ? flux__fopen(path, "wb") : stdout;
+    if (!f) return flux__fail("graph_dot: cannot open %s: %s", path, strerror(errno)), -1;
+    bool ok = flux__dot_write(f, x);
+    if ((path ? fclose(f) : fflush(f)) != 0 && ok) return flux__fail("graph_dot: cannot write %s: %s", path ? path : "to stdout", strerror(errno)), -1;
+    return ok && !flux_failed() ? 0 : -1;
 }
 
 /* x computed and its elements in order in one buffer: itself, or the copy it then keeps. */
@@ -6391,13 +7069,16 @@ static void flux__history_count(flux__history *h, const flux_tensor *x, int by) 
     if (k >= 0) h->refs[k] += by;
 }
 
-static bool flux__history_find(flux__history *h, flux_grads *g, int n, flux_tensor *const *olds, flux_tensor *const *news, const int *owners) {
+static bool flux__history_find(flux__history *h, flux_grads *g, int n, flux_tensor *const *olds, flux_tensor *const *news, const int *owners,
+                               int beside, flux_tensor *const *also) {
     memset(h, 0, sizeof *h);
     if (!flux__walk_start(&h->walk)) return false;
     h->walk.whole = true;
     if (g && !flux__walk_collect(&h->walk, g->loss)) return false;
     for (int i = 0; i < n; i++)
         if (!flux__walk_collect(&h->walk, news[i])) return false;
+    for (int i = 0; i < beside; i++)
+        if (!flux__walk_collect(&h->walk, also[i])) return false;
     size_t count = (size_t)h->walk.n + 1;
     h->refs = (int *)flux__zalloc(count * sizeof(int));
     h->old = (bool *)flux__zalloc(count);
@@ -6477,24 +7158,30 @@ static void flux__cut_history(flux__history *h, flux_grads *g) {
 }
 
 /* Computes the news of an update, in the memory of the olds where nobody else can see those, and uses the loss's graph up.
-   owners[i]: references to olds[i] that the caller is about to drop. Nothing has changed if it fails. */
-static int flux__update_eval(flux_grads *grads, int n, flux_tensor *const *olds, flux_tensor *const *news, const int *owners) {
+   owners[i]: references to olds[i] that the caller is about to drop. `also`: what else is to be computed, in place of
+   nothing. Nothing has changed if it fails. */
+static int flux__update_eval(flux_grads *grads, int n, flux_tensor *const *olds, flux_tensor *const *news, const int *owners, int beside,
+                             flux_tensor *const *also) {
     flux__graph g;
     flux__history h;
     flux__graph_start(&g);
     g.cut = true;
     if (grads && g.ok) flux__graph_visit(&g, grads->loss);
-    for (int i = 0; i < n && g.ok; i++) {
-        flux_tensor *x = flux__base(news[i]);
+    for (int i = 0; i < n + beside && g.ok; i++) {
+        flux_tensor *x = flux__base(i < n ? news[i] : also[i - n]);
         flux__graph_visit(&g, x);
         if (g.ok && !flux__finished(x)) g.flag[x->index] |= FLUX__ROOT;
     }
-    bool walked = g.ok, ok = walked && flux__history_find(&h, grads, n, olds, news, owners);
+    bool walked = g.ok, ok = walked && flux__history_find(&h, grads, n, olds, news, owners, beside, also);
     flux_tensor *loss = grads ? flux__base(grads->loss) : NULL;
     if (ok && loss && loss->mark == g.walk && !flux__finished(loss)) g.flag[loss->index] |= FLUX__ROOT;
     if (ok && flux__keep_seen(&g, &h, n, olds)) flux__set_donors(&g, &h, n, olds, news);
     int rc = ok ? flux__evaluate(&g) : -1;
     if (rc == 0) flux__cut_history(&h, grads);
+    for (int i = 0; i < beside && rc == 0; i++) {        /* a running statistic comes from the one before it, ... */
+        flux_tensor *x = flux__base(also[i]);
+        if ((x->flags & FLUX__FIXED) && x->buf) flux__cut(x);
+    }
     if (walked) flux__history_free(&h);
     flux__graph_free(&g);
     return rc;
@@ -6533,7 +7220,7 @@ typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter,
 #  endif
 #endif
 #if FLUX__VECTORS && FLUX__X86
-#  include <immintrin.h>
+#  include <emmintrin.h>
 #endif
 #if FLUX__VECTORS && defined(__clang__)   /* also in a user's -ffast-math build */
 #  pragma float_control(push)
@@ -7046,13 +7733,12 @@ FLUX__FN(circle)(FLUX__VU w, uint32_t quarters) {                               
     return FLUX__FLOAT(FLUX__BITS(FLUX__IF((k & 1u) != 0u, c, s)) ^ ((k & 2u) << 30));               \
 }                                                                                                    \
 /* Words 0 and 2 of the counters in *e, 1 and 3 in *o; a counter has a lane of 64 bits */            \
-static FLUX__INLINE void FLUX__F(words)(uint64_t key, FLUX__VUL c0, FLUX__VUL c2, FLUX__VUL *e, FLUX__VUL *o) { \
-    FLUX__VUL c1 = c0 >> 32, c3 = c2 >> 32;                                                          \
+static FLUX__INLINE void FLUX__F(words)(const FLUX__VUL *key, FLUX__VUL c0, FLUX__VUL c2, FLUX__VUL *e, FLUX__VUL *o) { \
+    FLUX__VUL c1 = c0 >> 32, c3 = c2 >> 32, k0 = key[0], k1 = key[1];                                \
     const uint64_t low = 0xffffffff;                                                                 \
-    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);                                         \
-    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {                 \
-        FLUX__VUL p = FLUX__MUL32(c0, 0xD2511F53u), q = FLUX__MUL32(c2, 0xCD9E8D57u);                \
-        c0 = (q >> 32) ^ c1 ^ (uint64_t)k0, c2 = (p >> 32) ^ c3 ^ (uint64_t)k1, c1 = q, c3 = p;      \
+    for (int round = 0; round < 10; round++, k0 += key[2], k1 += key[3]) {                           \
+        FLUX__VUL p = FLUX__MUL32(c0, key[4]), q = FLUX__MUL32(c2, key[5]);                          \
+        c0 = (q >> 32) ^ c1 ^ k0, c2 = (p >> 32) ^ c3 ^ k1, c1 = q, c3 = p;                          \
     }                                                                                                \
     *e = (c0 & low) | (c2 << 32), *o = (c1 & low) | (c3 << 32);                                      \
 }                                                                                                    \
@@ -7061,11 +7747,14 @@ static void FLUX__F(random)(uint64_t key, uint64_t stream, uint64_t counter, int
     enum { many = sizeof(FLUX__VUL) / sizeof(uint64_t) };          /* counters at once */            \
     static const uint64_t iota[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };                                      \
     const uint64_t low = 0xffffffff;                                                                 \
-    FLUX__VUL first, zero = { 0 }, u[2], v[2];                                                       \
+    FLUX__VUL first, zero = { 0 }, u[2], v[2], keys[6];                                              \
     uint64_t pair[2][many];                                                                          \
     memcpy(&first, iota, sizeof first);                                                              \
+    keys[0] = zero + key, keys[1] = zero + (key >> 32);                                              \
+    keys[2] = FLUX__HELD(zero + 0x9E3779B9u), keys[3] = FLUX__HELD(zero + 0xBB67AE85u);              \
+    keys[4] = FLUX__HELD(zero + 0xD2511F53u), keys[5] = FLUX__HELD(zero + 0xCD9E8D57u);              \
     for (blocks *= FLUX__RANDOM_BLOCK / 4 / many; blocks > 0; blocks--, counter += many) {           \
-        FLUX__F(words)(key, first + counter, zero + stream, &u[0], &u[1]);                           \
+        FLUX__F(words)(keys, first + counter, zero + stream, &u[0], &u[1]);                           \
         for (size_t at = 0; at < sizeof first; at += sizeof(FLUX__V)) {                              \
             FLUX__VU a, b;                                                                           \
             FLUX__V x, y;                                                                            \
@@ -7107,7 +7796,8 @@ static const flux__section FLUX__F(section) = { FLUX__F(loops), FLUX__F(folds), 
 #define FLUX__MAX(a, b) FLUX__P(MAX)(a, b)
 #define FLUX__SCALE(x, t) FLUX__P(SCALE)(x, t)
 #define FLUX__ALL(mask) FLUX__P(ALL)(mask)
-#define FLUX__MUL32(x, m) FLUX__P(MUL32)(x, m)  /* products of the low halves of 64-bit lanes */
+#define FLUX__HELD(x) FLUX__P(HELD)(x)          /* x, in a register: gcc makes constants anew at each use */
+#define FLUX__MUL32(x, m) FLUX__P(MUL32)(x, m)  /* products of 64-bit lanes whose m is below 2^32, and of x the low halves */
 
 #if !FLUX__VECTORS
 typedef float flux__t_x1, flux__v_x1;
@@ -7148,6 +7838,7 @@ static FLUX__INLINE float flux__narrow_x1(const double *x) { return (float)*x; }
 #  define FLUX__MAX_x1(a, b) ((a) > (b) ? (a) : (b))
 #  define FLUX__SCALE_x1(x, t) flux__scale_x1(x, t)
 #  define FLUX__ALL_x1(mask) (mask)
+#  define FLUX__HELD_x1(x) (x)
 #  define FLUX__MUL32_x1(x, m) (((x) & 0xffffffff) * (m))
 #  define FLUX__KIND x1
 FLUX__VECTOR_SECTION
@@ -7181,7 +7872,8 @@ static FLUX__INLINE FLUX__VI FLUX__F(pick)(FLUX__VI m, FLUX__VI x, FLUX__VI y) {
 }                                                                                                    \
 static FLUX__INLINE FLUX__VL FLUX__F(pickd)(FLUX__VL m, FLUX__VL x, FLUX__VL y) {                    \
     return (x & m) | (y & ~m);                                                                       \
-}                                                                                                    \
+}
+#define FLUX__VECTOR_WIDTHS                                                                          \
 static FLUX__INLINE FLUX__VD FLUX__F(widen)(FLUX__V x, int h) {                                      \
     return h ? FLUX__P(HIGH)(x) : FLUX__P(LOW)(x);                                                   \
 }                                                                                                    \
@@ -7194,6 +7886,7 @@ FLUX__FN(narrow)(const FLUX__VD *x) { return FLUX__P(JOIN)(x[0], x[1]); }
 #  define FLUX__FMAD_x4(a, b, c) ((a) * (b) + (c))
 #  define FLUX__MIN_x4(a, b) FLUX__IF((a) < (b), a, b)
 #  define FLUX__MAX_x4(a, b) FLUX__IF((a) > (b), a, b)
+#  define FLUX__HELD_x4(x) (x)
 #  define FLUX__SCALE_x4(x, t) flux__scale_x4(x, t)
 #  if FLUX__X86
 #    define FLUX__SQRT_x4(x) ((FLUX__V)_mm_sqrt_ps((__m128)(x)))
@@ -7202,7 +7895,7 @@ FLUX__FN(narrow)(const FLUX__VD *x) { return FLUX__P(JOIN)(x[0], x[1]); }
 #    define FLUX__JOIN_x4(x, y) \
         ((FLUX__V)_mm_movelh_ps(_mm_cvtpd_ps((__m128d)(x)), _mm_cvtpd_ps((__m128d)(y))))
 #    define FLUX__ALL_x4(mask) (_mm_movemask_ps((__m128)(mask)) == 15)
-#    define FLUX__MUL32_x4(x, m) ((FLUX__VUL)_mm_mul_epu32((__m128i)(x), _mm_set1_epi64x(m)))
+#    define FLUX__MUL32_x4(x, m) ((FLUX__VUL)_mm_mul_epu32((__m128i)(x), (__m128i)(m)))
 #  else
 #define FLUX__OF_LANES(type, name, args, ...)                                                        \
 static FLUX__INLINE type name args {                                                                 \
@@ -7219,29 +7912,64 @@ FLUX__OF_LANES(flux__four, flux__joined, (flux__two x, flux__two y), (float)x[0]
 #    define FLUX__HIGH_x4(x) flux__wide_lanes(x, 2)
 #    define FLUX__JOIN_x4(x, y) flux__joined(x, y)
 #    define FLUX__ALL_x4(mask) ((mask)[0] & (mask)[1] & (mask)[2] & (mask)[3])
-#    define FLUX__MUL32_x4(x, m) (((x) & (uint64_t)0xffffffff) * (uint64_t)(m))
+#    define FLUX__MUL32_x4(x, m) (((x) & (uint64_t)0xffffffff) * (m))
 #  endif
 #  define FLUX__KIND x4
 FLUX__VECTOR_TYPES
+FLUX__VECTOR_WIDTHS
 FLUX__VECTOR_SECTION
 
 #  if FLUX__X86
-#    undef FLUX__KIND
+/* The instructions that the vector types have no operator for, as text: immintrin.h takes a compiler longer to read than
+   a whole section. Operands stand in both orders, for -masm=intel. `in` says which registers it may be (AVX2's own
+   instructions can't name those that AVX-512 adds), `half` is the letter of half a register. */
+#define FLUX__INSTRUCTION(type, name, args, text, in, ...)                                           \
+static FLUX__INLINE type FLUX__F(name) args {                                                        \
+    type y;                                                                                          \
+    __asm__(text : "=" in(y) : __VA_ARGS__);                                                         \
+    return y;                                                                                        \
+}
+#if defined(__clang__)                    /* it can be told to fuse these, and then has its choice of operands */
+#  define FLUX__FUSED_STEP(type, name, text, in)                                                     \
+static FLUX__INLINE type FLUX__F(name)(type a, type b, type c) {                                     \
+    _Pragma("STDC FP_CONTRACT ON")                                                                   \
+    return a * b + c;                                                                                \
+}
+#else
+#  define FLUX__FUSED_STEP(type, name, text, in)                                                     \
+FLUX__INSTRUCTION(type, name, (type a, type b, type c), text, in, "0"(a), in(b), in(c))
+#endif
+#define FLUX__VECTOR_INSTRUCTIONS(in, half, extract, insert)                                         \
+FLUX__INSTRUCTION(FLUX__V, vsqrt, (FLUX__V x), "vsqrtps {%1, %0|%0, %1}", in, in(x))                 \
+FLUX__INSTRUCTION(FLUX__V, vmin, (FLUX__V a, FLUX__V b), "vminps {%2, %1, %0|%0, %1, %2}", in, in(a), in(b)) \
+FLUX__INSTRUCTION(FLUX__V, vmax, (FLUX__V a, FLUX__V b), "vmaxps {%2, %1, %0|%0, %1, %2}", in, in(a), in(b)) \
+FLUX__FUSED_STEP(FLUX__V, vfma, "vfmadd213ps {%3, %2, %0|%0, %2, %3}", in)                           \
+FLUX__FUSED_STEP(FLUX__VD, vfmad, "vfmadd213pd {%3, %2, %0|%0, %2, %3}", in)                         \
+FLUX__INSTRUCTION(FLUX__VUL, vmul32, (FLUX__VUL a, FLUX__VUL b),                                     \
+                  "vpmuludq {%2, %1, %0|%0, %1, %2}", in, in(a), in(b))                              \
+FLUX__INSTRUCTION(FLUX__VUL, held, (FLUX__VUL x), "", in, "0"(x))                                    \
+FLUX__INSTRUCTION(FLUX__VD, low, (FLUX__V x), "vcvtps2pd {%" half "1, %0|%0, %" half "1}", in, in(x)) \
+FLUX__INSTRUCTION(FLUX__VD, high, (FLUX__V x), extract " {$1, %1, %" half "0|%" half "0, %1, 1}\n\t" \
+                  "vcvtps2pd {%" half "0, %0|%0, %" half "0}", in, in(x))                            \
+FLUX__INSTRUCTION(FLUX__V, thin, (FLUX__VD x), "vcvtpd2ps {%1, %" half "0|%" half "0, %1}", in, in(x)) \
+FLUX__INSTRUCTION(FLUX__V, vjoin, (FLUX__V a, FLUX__V b),                                            \
+                  insert " {$1, %" half "2, %1, %0|%0, %1, %" half "2, 1}", in, in(a), in(b))
+
 #    define FLUX__FLOATING_x8(yes, no) yes
 #    define FLUX__LANES_x8 8
-#    define FLUX__SQRT_x8(x) ((FLUX__V)_mm256_sqrt_ps((__m256)(x)))
-#    define FLUX__FMA_x8(a, b, c) ((FLUX__V)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
-#    define FLUX__FMAD_x8(a, b, c) ((FLUX__VD)_mm256_fmadd_pd((__m256d)(a), (__m256d)(b), (__m256d)(c)))
-#    define FLUX__MIN_x8(a, b) ((FLUX__V)_mm256_min_ps((__m256)(a), (__m256)(b)))
-#    define FLUX__MAX_x8(a, b) ((FLUX__V)_mm256_max_ps((__m256)(a), (__m256)(b)))
+#    define FLUX__SQRT_x8(x) flux__vsqrt_x8(x)
+#    define FLUX__FMA_x8(a, b, c) flux__vfma_x8(a, b, c)
+#    define FLUX__FMAD_x8(a, b, c) flux__vfmad_x8(a, b, c)
+#    define FLUX__MIN_x8(a, b) flux__vmin_x8(a, b)
+#    define FLUX__MAX_x8(a, b) flux__vmax_x8(a, b)
+#    define FLUX__HELD_x8(x) flux__held_x8(x)
 #    define FLUX__SCALE_x8(x, t) flux__scale_x8(x, t)
-#    define FLUX__LOW_x8(x) ((FLUX__VD)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)(x))))
-#    define FLUX__HIGH_x8(x) ((FLUX__VD)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)(x), 1)))
-#    define FLUX__JOIN_x8(x, y) \
-        ((FLUX__V)_mm256_insertf128_ps(_mm256_castps128_ps256(_mm256_cvtpd_ps((__m256d)(x))), \
-                                       _mm256_cvtpd_ps((__m256d)(y)), 1))
-#    define FLUX__ALL_x8(mask) (_mm256_movemask_ps((__m256)(mask)) == 255)
-#    define FLUX__MUL32_x8(x, m) ((FLUX__VUL)_mm256_mul_epu32((__m256i)(x), _mm256_set1_epi64x(m)))
+#    define FLUX__LOW_x8(x) flux__low_x8(x)
+#    define FLUX__HIGH_x8(x) flux__high_x8(x)
+#    define FLUX__JOIN_x8(x, y) flux__vjoin_x8(flux__thin_x8(x), flux__thin_x8(y))
+#    define FLUX__ALL_x8(mask) (flux__signs_x8(mask) == 255)
+#    define FLUX__MUL32_x8(x, m) flux__vmul32_x8(x, m)
+#    undef FLUX__KIND
 #    define FLUX__KIND x8
 #    if defined(__clang__)
 #      pragma clang attribute push(FLUX__AVX2, apply_to = function)
@@ -7250,14 +7978,23 @@ FLUX__VECTOR_SECTION
 #      pragma GCC target("avx2,fma,f16c")
 #    endif
 FLUX__VECTOR_TYPES
+FLUX__VECTOR_INSTRUCTIONS("x", "x", "vextractf128", "vinsertf128")
+FLUX__VECTOR_WIDTHS
+static FLUX__INLINE int flux__signs_x8(FLUX__VI mask) {
+    int y;
+    __asm__("vmovmskps {%1, %0|%0, %1}" : "=r"(y) : "x"(mask));
+    return y;
+}
 FLUX__VECTOR_SECTION
+typedef uint16_t flux__halves __attribute__((vector_size(16)));
 static void flux__half_load_x8(int64_t n, void *y, const void *x) {
     float *out = (float *)y, tail[8];
     const uint16_t *in = (const uint16_t *)x;
-    __m128i h;
+    flux__halves h;
+    FLUX__V v;
     for (; n > 0; n -= 8, in += 8, out += 8) {
         memcpy(&h, n < 8 ? flux__fill(tail, in, 2, (size_t)n, 8) : in, sizeof h);
-        __m256 v = _mm256_cvtph_ps(h);
+        __asm__("vcvtph2ps {%1, %0|%0, %1}" : "=x"(v) : "x"(h));
         if (n < 8) memcpy(tail, &v, sizeof v), memcpy(out, tail, (size_t)n * 4);
         else memcpy(out, &v, sizeof v);
     }
@@ -7266,10 +8003,11 @@ static void flux__half_store_x8(int64_t n, void *y, const void *x) {
     uint16_t *out = (uint16_t *)y;
     const float *in = (const float *)x;
     float tail[8];
-    __m256 v;
+    flux__halves h;
+    FLUX__V v;
     for (; n > 0; n -= 8, in += 8, out += 8) {
         memcpy(&v, n < 8 ? flux__fill(tail, in, 4, (size_t)n, 8) : in, sizeof v);
-        __m128i h = _mm256_cvtps_ph(v, 0);
+        __asm__("vcvtps2ph {$0, %1, %0|%0, %1, 0}" : "=x"(h) : "x"(v));
         if (n < 8) memcpy(tail, &h, sizeof h), memcpy(out, tail, (size_t)n * 2);
         else memcpy(out, &h, sizeof h);
     }
@@ -7280,27 +8018,21 @@ static void flux__half_store_x8(int64_t n, void *y, const void *x) {
 #      pragma GCC pop_options
 #    endif
 
-/* The forms with a mask, all set: the plain ones make g++ warn of uninitialised variables. */
 #    undef FLUX__KIND
 #    define FLUX__FLOATING_x16(yes, no) yes
 #    define FLUX__LANES_x16 16
-#    define FLUX__SQRT_x16(x) ((FLUX__V)_mm512_maskz_sqrt_ps(65535, (__m512)(x)))
-#    define FLUX__FMA_x16(a, b, c) ((FLUX__V)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
-#    define FLUX__FMAD_x16(a, b, c) ((FLUX__VD)_mm512_fmadd_pd((__m512d)(a), (__m512d)(b), (__m512d)(c)))
-#    define FLUX__MIN_x16(a, b) ((FLUX__V)_mm512_maskz_min_ps(65535, (__m512)(a), (__m512)(b)))
-#    define FLUX__MAX_x16(a, b) ((FLUX__V)_mm512_maskz_max_ps(65535, (__m512)(a), (__m512)(b)))
-#    define FLUX__SCALE_x16(x, t) \
-        ((FLUX__V)_mm512_maskz_scalef_ps(65535, (__m512)(x), (__m512)((t) - FLUX__MAGIC)))
-#    define FLUX__HALF_x16(x, h) \
-        ((FLUX__VD)_mm512_maskz_cvtps_pd(255, _mm512_maskz_extractf32x8_ps(255, (__m512)(x), h)))
-#    define FLUX__LOW_x16(x) FLUX__HALF_x16(x, 0)
-#    define FLUX__HIGH_x16(x) FLUX__HALF_x16(x, 1)
-#    define FLUX__THIN_x16(x) _mm512_maskz_cvtpd_ps(255, (__m512d)(x))
-#    define FLUX__JOIN_x16(x, y) \
-        ((FLUX__V)_mm512_maskz_insertf32x8(65535, _mm512_castps256_ps512(FLUX__THIN_x16(x)), FLUX__THIN_x16(y), 1))
-#    define FLUX__ALL_x16(mask) (_mm512_movepi32_mask((__m512i)(mask)) == 65535)
-#    define FLUX__MUL32_x16(x, m) \
-        ((FLUX__VUL)_mm512_maskz_mul_epu32(255, (__m512i)(x), _mm512_set1_epi64(m)))
+#    define FLUX__SQRT_x16(x) flux__vsqrt_x16(x)
+#    define FLUX__FMA_x16(a, b, c) flux__vfma_x16(a, b, c)
+#    define FLUX__FMAD_x16(a, b, c) flux__vfmad_x16(a, b, c)
+#    define FLUX__MIN_x16(a, b) flux__vmin_x16(a, b)
+#    define FLUX__MAX_x16(a, b) flux__vmax_x16(a, b)
+#    define FLUX__HELD_x16(x) flux__held_x16(x)
+#    define FLUX__SCALE_x16(x, t) flux__vscale_x16(x, (t) - FLUX__MAGIC)
+#    define FLUX__LOW_x16(x) flux__low_x16(x)
+#    define FLUX__HIGH_x16(x) flux__high_x16(x)
+#    define FLUX__JOIN_x16(x, y) flux__vjoin_x16(flux__thin_x16(x), flux__thin_x16(y))
+#    define FLUX__ALL_x16(mask) (flux__signs_x16(mask) == 65535)
+#    define FLUX__MUL32_x16(x, m) flux__vmul32_x16(x, m)
 #    define FLUX__KIND x16
 #    if defined(__clang__)
 #      pragma clang attribute push(FLUX__AVX512, apply_to = function)
@@ -7309,6 +8041,14 @@ static void flux__half_store_x8(int64_t n, void *y, const void *x) {
 #      pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
 #    endif
 FLUX__VECTOR_TYPES
+FLUX__VECTOR_INSTRUCTIONS("v", "t", "vextractf32x8", "vinsertf32x8")
+FLUX__VECTOR_WIDTHS
+FLUX__INSTRUCTION(FLUX__V, vscale, (FLUX__V x, FLUX__V n), "vscalefps {%2, %1, %0|%0, %1, %2}", "v", "v"(x), "v"(n))
+static FLUX__INLINE uint16_t flux__signs_x16(FLUX__VI mask) {
+    uint16_t y;
+    __asm__("vpmovd2m {%1, %0|%0, %1}" : "=Yk"(y) : "v"(mask));
+    return y;
+}
 FLUX__VECTOR_SECTION
 #    if defined(__clang__)
 #      pragma clang attribute pop
@@ -8427,18 +9167,36 @@ static bool flux__prefer_inner(const flux__kernel *k) {
     return (k->reduced & 1) != 0 && k->full[0] > 1;
 }
 
+/* Few numbers a window and many windows side by side, as in pooling: rows of windows are worth more than rows within one. */
+static bool flux__small_windows(const flux__kernel *k, const flux__cpu *c) {
+    int64_t run = 1;
+    int d = 0;
+    if (c->inner > 32) return false;
+    while (d < FLUX_MAX_DIMS && (k->reduced >> d & 1)) d++;
+    for (; d < FLUX_MAX_DIMS && !(k->reduced >> d & 1); d++) run *= k->full[d];
+    return run >= 4 && run > (k->reduced & 1 ? k->full[0] : 1);
+}
+
+/* Reduced points at a time: as many as make whole runs of memory, if they come in runs, so that they are used where they lie. */
+static int64_t flux__even_tile(const flux__kernel *k) {
+    int64_t run = 1, parts;
+    for (int d = 0; d < FLUX_MAX_DIMS && (k->reduced >> d & 1); d++) run *= k->full[d];
+    parts = (run + FLUX__TILE - 1) / FLUX__TILE;
+    return run > FLUX__TILE / 4 && run % parts == 0 ? run / parts : FLUX__TILE;
+}
+
 static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
     c->outer = c->inner = 1;
     for (int d = 0; d < FLUX_MAX_DIMS; d++)
         if (k->reduced >> d & 1) c->inner *= k->full[d];
         else c->outer *= k->full[d];
-    c->inner_first = k->reduced && flux__prefer_inner(k);
+    c->inner_first = k->reduced && flux__prefer_inner(k) && !flux__small_windows(k, c);
     if (c->inner == 0) c->rt = 0, c->w = c->outer < FLUX__TILE ? c->outer : FLUX__TILE;
     else if (c->inner <= FLUX__TILE / (c->inner_first ? 1 : 16) || c->inner == 1) {
         c->rt = c->inner;
         c->w = FLUX__TILE / c->inner;
         if (c->w > c->outer) c->w = c->outer;
-    } else if (c->inner_first) c->w = 1, c->rt = FLUX__TILE;
+    } else if (c->inner_first) c->w = 1, c->rt = flux__even_tile(k);
     else {
         c->w = c->outer < 256 ? c->outer : 256;
         if (c->w < 1) c->w = 1;
@@ -8669,11 +9427,22 @@ typedef void (*flux__run_fn)(void *ctx, int64_t offset, int64_t step, int64_t at
 
 /* Calls fn for each run of points that lie evenly: the flat range [f0, f0 + n) of axes, to block positions from at on. */
 static void flux__each_run(const flux__axes *x, int64_t base, int64_t f0, int64_t n, int64_t at, flux__run_fn fn, void *ctx) {
+    int64_t pos[FLUX_MAX_DIMS];
+    for (int d = 0; d < x->nd; d++) {
+        pos[d] = d + 1 < x->nd ? f0 % x->dim[d] : f0;
+        if (d + 1 < x->nd) f0 /= x->dim[d];
+        base += pos[d] * x->step[d];
+    }
     while (n > 0) {
-        int64_t pos = x->nd == 1 ? f0 : f0 % x->dim[0], len = x->nd == 1 ? n : x->dim[0] - pos;
+        int64_t len = x->nd == 1 ? n : x->dim[0] - pos[0];
         if (len > n) len = n;
-        fn(ctx, base + flux__axes_at(x, f0), x->step[0], at, len);
-        f0 += len, at += len, n -= len;
+        fn(ctx, base, x->step[0], at, len);
+        at += len, n -= len;
+        base += len * x->step[0], pos[0] += len;
+        for (int d = 0; d + 1 < x->nd && pos[d] == x->dim[d]; d++) {
+            base += x->step[d + 1] - x->dim[d] * x->step[d];
+            pos[d] = 0, pos[d + 1]++;
+        }
     }
 }
 
@@ -8698,7 +9467,9 @@ static void flux__each_run_of(flux__block_run *b, int i, flux__run_fn fn, void *
 static char *flux__in_place(flux__block_run *b, int i, char *memory, int dtype) {
     const flux__value *v = &b->k->value[i];
     const flux__axes *out = &b->c->outer_axes[i], *in = &b->c->inner_axes[i];
-    if (flux__own_dtype[v->cls] != dtype || out->nd > 1 || in->nd > 1) return NULL;
+    bool o_run = out->nd == 1 || b->o0 % out->dim[0] + b->w * b->segments <= out->dim[0];
+    bool r_run = in->nd == 1 || v->outer || b->r0 % in->dim[0] + b->rt <= in->dim[0];
+    if (flux__own_dtype[v->cls] != dtype || !o_run || !r_run) return NULL;
     int64_t outer = b->w * b->segments, base = flux__is_source(v) ? b->k->operand[v->operand].offset : 0;
     if (b->segments > 1 && b->segment_step != b->w) return NULL;
     bool o_ok = outer == 1, r_ok = v->outer || b->rt == 1;
@@ -9104,12 +9875,169 @@ static int flux__run_split(flux__job *job) {
     return ok ? 0 : -1;
 }
 
+/* ---- the largest of small windows, and its gradient
+   Kernels of so few lines, whose rows are a few numbers of an image, are run window by window: max alone, and
+   where(number == argmax, g, 0), which the gradient of max is. */
+
+#define FLUX__WINDOW 64
+
+typedef struct flux__windows_job {
+    flux__run *run;
+    const flux__kernel *k;
+    const float *x, *g;
+    float *y;
+    int64_t n;                            /* numbers in a window; where they are in x, and of a gradient in y: */
+    int64_t from[FLUX__WINDOW], to[FLUX__WINDOW];
+    int64_t dim[3][FLUX_MAX_DIMS];        /* the windows' dims, the steps of x and g; those of y: */
+    int64_t step[FLUX_MAX_DIMS];
+    int64_t rows, run_length;             /* windows side by side, and how many such runs */
+} flux__windows_job;
+
+static bool flux__is_words(const flux__kernel *k, int v, bool outer) {
+    const flux__value *w = &k->value[v];
+    return v >= 0 && w->kind == FLUX__V_LOAD && w->outer == outer && w->dtype == FLUX_F32 && w->cls == FLUX__F32C &&
+           k->operand[w->operand].dtype == FLUX_F32 && w->out < 0;
+}
+
+/* The value that is stored if the kernel is one of the two, *x and *g being what it loads (g -1: max alone); else -1. */
+static int flux__windows_kernel(flux__run *run, const flux__kernel *k, int *x, int *g, int *number) {
+    int top = k->nvalue - 1;
+    const flux__value *v = &k->value[top];
+    *g = -1;
+    if (v->kind == FLUX__V_REDUCE && k->nvalue == 2) {
+        *x = v->a;
+        return v->op == FLUX__RED_MAX && v->out >= 0 && v->dtype == FLUX_F32 && flux__is_words(k, *x, false) ? top : -1;
+    }
+    if (v->kind != FLUX__V_OP || v->op != FLUX__OP_WHERE || v->out < 0 || v->dtype != FLUX_F32 || v->outer) return -1;
+    const flux__value *eq = &k->value[v->a], *zero = &k->value[v->c], *arg, *i;
+    if (eq->kind == FLUX__V_CONVERT && eq->out < 0) eq = &k->value[eq->a];      /* where takes its condition as a float */
+    if (eq->kind != FLUX__V_OP || eq->op != FLUX__OP_EQ || eq->out >= 0 || zero->kind != FLUX__V_NUMBER || !flux__is_words(k, v->b, true)) return -1;
+    arg = &k->value[eq->b], i = &k->value[eq->a];
+    if (arg->kind != FLUX__V_ARGREDUCE || arg->op != 1 || arg->out >= 0 || !flux__is_words(k, arg->a, false)) return -1;
+    if (i->kind != FLUX__V_LOAD || i->outer || i->cls != FLUX__I64C || i->dtype != FLUX_I64 || i->out >= 0) return -1;
+    if (flux__number_value(run->g, zero) < 0 || flux__number_value(run->g, zero) > 0) return -1;
+    *x = arg->a, *g = v->b, *number = i->operand;
+    return top;
+}
+
+/* Whether what the argmax is compared with is each number's own place in its window, whichever the window. */
+static bool flux__windows_counted(const flux__run *run, const flux__kernel *k, const flux__operand *o, int64_t n) {
+    const int64_t *value = (const int64_t *)run->ptr[o->src] + o->offset;
+    int64_t at[FLUX_MAX_DIMS] = { 0 };
+    for (int d = 0; d < FLUX_MAX_DIMS; d++)
+        if (!(k->reduced >> d & 1) && k->full[d] > 1 && o->stride[d]) return false;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t place = 0;
+        for (int d = 0; d < FLUX_MAX_DIMS; d++) place += at[d] * o->stride[d];
+        if (value[place] != i) return false;
+        for (int d = 0; d < FLUX_MAX_DIMS; d++)
+            if ((k->reduced >> d & 1) && ++at[d] < k->full[d]) break;
+            else at[d] = 0;
+    }
+    return true;
+}
+
+#if FLUX__GEMM_VECTORS
+typedef int32_t flux__mask4 __attribute__((vector_size(16), aligned(4), may_alias));
+#endif
+
+/* Number w of each window takes the place of the largest so far where it is larger, or the first NaN. */
+static FLUX__O2 void flux__windows_more(const float *number, float *best, int32_t *at, int32_t w) {
+#if FLUX__GEMM_VECTORS
+    for (int i = 0; i < 16; i += 4) {
+        flux__gemm_f16 *b = (flux__gemm_f16 *)(void *)(best + i), v = *(const flux__gemm_f16 *)(const void *)(number + i);
+        flux__mask4 *a = (flux__mask4 *)(void *)(at + i), more = (v > *b) | ((v != v) & (*b == *b)), here = { w, w, w, w };
+        *b = (flux__gemm_f16)(((flux__mask4)v & more) | ((flux__mask4)*b & ~more));
+        *a = (here & more) | (*a & ~more);
+    }
+#else
+    for (int i = 0; i < 16; i++)
+        if (number[i] > best[i] || (number[i] != number[i] && best[i] == best[i])) best[i] = number[i], at[i] = w;
+#endif
+}
+
+/* 16 windows at a time, without a branch on their numbers: those are as good as random. */
+static FLUX__O2 void flux__windows_run(const flux__windows_job *j, const float *x, const float *g, float *y, int64_t sx, int64_t sg, int64_t sy) {
+    for (int64_t o = 0; o < j->run_length; o += 16, x += 16 * sx, y += 16 * sy) {
+        float best[16] = { 0 }, v[16] = { 0 };
+        int32_t at[16] = { 0 };
+        int n = j->run_length - o < 16 ? (int)(j->run_length - o) : 16;
+        for (int i = 0; i < n; i++) best[i] = x[i * sx + j->from[0]];
+        for (int32_t w = 1; w < (int32_t)j->n; w++) {
+            const float *from = x + j->from[w];
+            for (int i = 0; i < n; i++) v[i] = from[i * sx];
+            flux__windows_more(v, best, at, w);
+        }
+        for (int i = 0; i < n && !g; i++) y[i * sy] = best[i];
+        for (int32_t w = 0; w < (int32_t)j->n && g; w++)
+            for (int i = 0; i < n; i++) y[i * sy + j->to[w]] = 0;
+        for (int i = 0; i < n && g; i++) y[i * sy + j->to[at[i]]] = g[(o + i) * sg];
+    }
+}
+
+static void flux__windows_task(void *ctx, int64_t row) {
+    const flux__windows_job *j = (const flux__windows_job *)ctx;
+    int64_t x = 0, g = 0, y = 0, first = -1;
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+        if (j->dim[0][d] == 1) continue;
+        if (first < 0) {
+            first = d;
+            continue;
+        }
+        int64_t i = row % j->dim[0][d];
+        row /= j->dim[0][d];
+        x += i * j->dim[1][d], g += i * j->dim[2][d], y += i * j->step[d];
+    }
+    if (first < 0) first = 0;
+    flux__windows_run(j, j->x + x, j->g ? j->g + g : NULL, j->y + y, j->dim[1][first], j->dim[2][first], j->step[first]);
+}
+
+static void flux__windows_tasks(void *ctx, int64_t part) {
+    const flux__windows_job *j = (const flux__windows_job *)ctx;
+    int64_t each = (j->rows + 63) / 64, end = (part + 1) * each < j->rows ? (part + 1) * each : j->rows;
+    for (int64_t row = part * each; row < end; row++) flux__windows_task(ctx, row);
+}
+
+/* False: the kernel is of another kind. */
+static bool flux__run_windows(flux__run *run, flux__kernel *k) {
+    const flux__cpu *c = (const flux__cpu *)k->ready;
+    flux__windows_job j;
+    int x = -1, g = -1, count = -1;
+    int top = c->inner > 1 && c->inner <= FLUX__WINDOW && c->outer > 1 ? flux__windows_kernel(run, k, &x, &g, &count) : -1;
+    int64_t natural[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
+    if (top < 0 || (count >= 0 && !flux__windows_counted(run, k, &k->operand[count], c->inner))) return false;
+    const flux__operand *ox = &k->operand[k->value[x].operand], *og = g >= 0 ? &k->operand[k->value[g].operand] : NULL;
+    memset(&j, 0, sizeof j);
+    j.n = c->inner;
+    j.x = (const float *)run->ptr[ox->src] + ox->offset;
+    j.g = og ? (const float *)run->ptr[og->src] + og->offset : NULL;
+    j.y = (float *)run->ptr[k->value[top].out];
+    flux__value_strides(k, &k->value[top], natural);
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+        bool in = k->reduced >> d & 1;
+        j.dim[0][d] = in ? 1 : k->full[d];
+        j.dim[1][d] = ox->stride[d], j.dim[2][d] = og ? og->stride[d] : 0, j.step[d] = natural[d];
+        if (!in && k->full[d] > 1 && !j.run_length) j.run_length = k->full[d];
+    }
+    for (int64_t i = 0; i < j.n; i++) {
+        for (int d = 0; d < FLUX_MAX_DIMS; d++)
+            if (k->reduced >> d & 1) j.from[i] += at[d] * ox->stride[d], j.to[i] += at[d] * natural[d];
+        for (int d = 0; d < FLUX_MAX_DIMS; d++)
+            if ((k->reduced >> d & 1) && ++at[d] < k->full[d]) break;
+            else at[d] = 0;
+    }
+    j.rows = c->outer / j.run_length;
+    if (c->outer * j.n < 32768) for (int64_t i = 0; i < j.rows; i++) flux__windows_task(&j, i);
+    else flux__parallel(64, flux__windows_tasks, &j);
+    return true;
+}
+
 static int flux__run_fused(flux__run *run, flux__kernel *k) {
     flux__cpu *c = (flux__cpu *)k->ready;
     flux__job job;
     memset(&job, 0, sizeof job);
     job.run = run, job.k = k;
-    if (c->outer == 0) return 0;
+    if (c->outer == 0 || flux__run_windows(run, k)) return 0;
     if (c->splits > 1) return flux__run_split(&job);
     int64_t blocks = (c->outer + c->w - 1) / c->w, work = c->outer * (c->inner > 0 ? c->inner : 1) * k->nvalue;
     int64_t tasks = work / 131072 + 1;    /* too little work for a second thread is done here */
@@ -9181,13 +10109,43 @@ static float *flux__widen(const flux__operand *o, const void *src, void *memory)
     return out;
 }
 
-typedef struct flux__matrix { const char *at; int64_t row, col; flux__operand o; } flux__matrix;
+typedef struct flux__matrix {
+    const char *at;
+    int64_t row, col;
+    flux__operand o;
+    flux_shape part;                      /* of an operand that is gathered: one matrix of the batch, with */
+    int64_t from[FLUX_MAX_DIMS], to[FLUX_MAX_DIMS];      /* its strides there and in the copy */
+} flux__matrix;
 
 static bool flux__is_half(int dtype) { return dtype == FLUX_F16 || dtype == FLUX_BF16; }
+
+/* The dims of windows that make up one matrix lie in order in its copy. */
+static void flux__matrix_gathered(flux__matrix *m) {
+    int64_t at = 1;
+    m->part = flux__shape(NULL, 0);
+    m->row = m->col = 1;
+    for (int d = m->o.shape.ndim - 1; d >= 0; d--) at *= m->o.owner[d] < 2 ? m->o.shape.dim[d] : 1;
+    for (int d = m->o.shape.ndim - 1; d >= 0; d--) {     /* from the last: the first of each has the last word */
+        if (m->o.owner[d] > 1 || m->o.shape.dim[d] == 1) continue;
+        at /= m->o.shape.dim[d];
+        *(m->o.owner[d] ? &m->col : &m->row) = at;
+    }
+    for (int d = 0; d < m->o.shape.ndim; d++) {
+        if (m->o.owner[d] > 1 || m->o.shape.dim[d] == 1) continue;
+        m->to[m->part.ndim] = at;
+        m->from[m->part.ndim] = m->o.stride[d];
+        m->part.dim[m->part.ndim++] = m->o.shape.dim[d];
+        at *= m->o.shape.dim[d];
+    }
+}
 
 static void flux__matrix_operand(flux__run *run, flux__kernel *k, int i, flux__matrix *m) {
     m->o = k->operand[i];
     m->at = (const char *)run->ptr[m->o.src];
+    if (m->o.gather) {
+        flux__matrix_gathered(m);
+        return;
+    }
     if (flux__is_half(m->o.dtype)) {
         m->at = (const char *)flux__widen(&m->o, m->at, run->extra[i]);
         m->o.offset = 0;
@@ -9198,32 +10156,62 @@ static void flux__matrix_operand(flux__run *run, flux__kernel *k, int i, flux__m
     m->col = vector ? (i == 0 ? m->o.stride[0] : 0) : m->o.stride[1];
 }
 
+typedef struct flux__products { flux__job job; flux__gemm_job g; flux__matrix a, b; bool f64, bare; int failed; } flux__products;
+
+static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step, const char *src, const int64_t *src_step, bool add);
+
+/* Where a batch's matrix is; *memory: what it was copied to, for the caller to give back. NULL: no memory. */
+static const void *flux__matrix_at(const flux__kernel *k, const flux__matrix *m, int64_t batch, void **memory) {
+    int64_t size = m->o.dtype == FLUX_F64 ? 8 : 4, at = m->o.offset;
+    if (!m->o.gather) return m->at + flux__batch_offset(k, &m->o, batch) * size;
+    for (int p = 2; p < FLUX_MAX_DIMS; p++) {
+        int64_t i = batch % k->full[p];
+        batch /= k->full[p];
+        for (int d = 0; d < m->o.shape.ndim; d++) {
+            if (m->o.owner[d] != p) continue;
+            at += i % m->o.shape.dim[d] * m->o.stride[d];
+            i /= m->o.shape.dim[d];
+        }
+    }
+    *memory = flux__scratch((size_t)(flux__count(&m->part) * size) + 64);
+    if (*memory) flux__copy_elements(m->o.dtype, &m->part, (char *)*memory, m->to, m->at + at * size, m->from, false);
+    return *memory;
+}
+
+static void flux__product_task(void *ctx, int64_t batch) {
+    flux__products *p = (flux__products *)ctx;
+    flux__job job = p->job;
+    flux__gemm_job g = p->g;
+    void *a = NULL, *b = NULL;
+    job.batch = batch;
+    g.ctx = &job;
+    g.a = flux__matrix_at(job.k, &p->a, batch, &a);
+    g.b = flux__matrix_at(job.k, &p->b, batch, &b);
+    if (p->bare) g.c = (char *)job.run->ptr[job.k->value[0].out] + (size_t)(batch * g.m * g.n) * (p->f64 ? 8 : 4);
+    if (!g.a || !g.b || flux__gemm(p->f64, &g) != 0 || flux__atomic_load32(&job.failed)) flux__atomic_store32(&p->failed, 1);
+    flux__scratch_done(a);
+    flux__scratch_done(b);
+}
+
+/* Many products are shared out whole, few ones in blocks. */
 static int flux__run_product(flux__run *run, flux__kernel *k) {
-    bool f64 = k->operand[0].dtype == FLUX_F64, bare = flux__bare_product(k);
-    size_t size = f64 ? 8 : 4;
-    flux__matrix a, b;
-    flux__job job;
-    flux__gemm_job g;
+    flux__products p;
     int64_t batches = 1;
     for (int d = 2; d < FLUX_MAX_DIMS; d++) batches *= k->full[d];
     if (k->mnk[0] * k->mnk[1] * batches == 0) return 0;
-    memset(&job, 0, sizeof job);
-    memset(&g, 0, sizeof g);
-    job.run = run, job.k = k;
-    bool ok = true;
-    flux__matrix_operand(run, k, 0, &a);
-    flux__matrix_operand(run, k, 1, &b);
-    g.m = k->mnk[0], g.n = k->mnk[1], g.k = k->mnk[2];
-    g.a_row = a.row, g.a_col = a.col, g.b_row = b.row, g.b_col = b.col, g.ldc = g.m;
-    g.ctx = &job;
-    if (!bare) g.epilogue = flux__epilogue;
-    for (job.batch = 0; job.batch < batches && ok; job.batch++) {
-        g.a = a.at + flux__batch_offset(k, &a.o, job.batch) * (int64_t)size;
-        g.b = b.at + flux__batch_offset(k, &b.o, job.batch) * (int64_t)size;
-        if (bare) g.c = (char *)run->ptr[k->value[0].out] + (size_t)(job.batch * g.m * g.n) * size;
-        ok = flux__gemm(f64, &g) == 0 && flux__job_ok(&job);
-    }
-    return ok ? 0 : -1;
+    memset(&p, 0, sizeof p);
+    p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
+    p.job.run = run, p.job.k = k;
+    flux__matrix_operand(run, k, 0, &p.a);
+    flux__matrix_operand(run, k, 1, &p.b);
+    p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = k->mnk[2];
+    p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col, p.g.ldc = p.g.m;
+    if (!p.bare) p.g.epilogue = flux__epilogue;
+    if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, &p);
+    else
+        for (int64_t i = 0; i < batches; i++) flux__product_task(&p, i);
+    p.job.failed = p.failed;
+    return flux__job_ok(&p.job) ? 0 : -1;
 }
 
 /* ---------------- whole-tensor kernels */
@@ -9231,8 +10219,21 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
 /* Moves elements between two strided layouts of the same shape, adding if asked. */
 static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step, const char *src, const int64_t *src_step, bool add);
 
+static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, int64_t ss, int64_t n) {
+    if (ds == 1 && ss == 1) {             /* rows of an image are too short for a call of memcpy each */
+        for (; n >= 8; n -= 8, dst += 8, src += 8) memcpy(dst, src, 32);
+        if (n >= 4) memcpy(dst, src, 16), n -= 4, dst += 4, src += 4;
+        for (; n > 0; n--) memcpy(dst++, src++, 4);
+    } else
+        for (; n > 0; n--, dst += ds, src += ss) memcpy(dst, src, 4);
+}
+
 static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss, bool add) {
     size_t size = flux__dtypes[t].size;
+    if (!add && size == 4 && (n < 256 || ds != 1 || ss != 1)) {
+        flux__copy_words((float *)(void *)dst, ds, (const float *)(const void *)src, ss, n);
+        return;
+    }
     if (!add && ds == 1 && ss == 1) {
         memcpy(dst, src, (size_t)n * size);
         return;
@@ -9253,10 +10254,31 @@ static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *
     }
 }
 
+/* The same for words, two dims at a time. */
+static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, const char *src, const int64_t *ss) {
+    int64_t at[FLUX_MAX_DIMS] = { 0 }, to = 0, from = 0;
+    for (;;) {
+        for (int64_t i = 0; i < s->dim[1]; i++)
+            flux__copy_words((float *)(void *)dst + to + i * ds[1], ds[0], (const float *)(const void *)src + from + i * ss[1], ss[0], s->dim[0]);
+        int d = 2;
+        for (; d < s->ndim; d++) {
+            to += ds[d], from += ss[d];
+            if (++at[d] < s->dim[d]) break;
+            to -= ds[d] * s->dim[d], from -= ss[d] * s->dim[d];
+            at[d] = 0;
+        }
+        if (d >= s->ndim) return;
+    }
+}
+
 static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step, const char *src, const int64_t *src_step, bool add) {
     int64_t at[FLUX_MAX_DIMS] = { 0 }, n = s->ndim ? s->dim[0] : 1;
     ptrdiff_t size = (ptrdiff_t)flux__dtypes[t].size;
     if (flux__count(s) == 0) return;
+    if (!add && size == 4 && s->ndim > 1) {
+        flux__copy_image(s, dst, dst_step, src, src_step);
+        return;
+    }
     for (;;) {
         flux__copy_row(t, n, dst, s->ndim ? dst_step[0] : 1, src, s->ndim ? src_step[0] : 1, add);
         int d = 1;
@@ -9839,7 +10861,10 @@ static bool flux__coder_start(flux__coder *c, const flux__plan *plan, const flux
     }
     for (int o = 0; o < k->noperand; o++) {
         int64_t far = k->operand[o].offset;
-        for (int d = 0; d < FLUX_MAX_DIMS; d++) far += (k->operand[o].stride[d] < 0 ? -1 : 1) * k->operand[o].stride[d] * (k->full[d] > k->operand[o].shape.dim[d] ? k->full[d] : k->operand[o].shape.dim[d]);
+        for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+            int64_t many = d < k->operand[o].shape.ndim ? k->operand[o].shape.dim[d] : 1, step = k->operand[o].stride[d];
+            far += (step < 0 ? -step : step) * ((k->full[d] > many ? k->full[d] : many) - 1);
+        }
         if (far > most) most = far;
     }
     c->index = most < (int64_t)1 << 30 ? "int" : "long long";
@@ -9924,7 +10949,7 @@ static const char *flux__red_name(const flux__value *v) {
     return names[v->op];
 }
 static const char *flux__red_start(const flux__value *v) {
-    static const char *const real[] = { "0", "1", "-INFINITY", "INFINITY" };
+    static const char *const real[] = { "0", "1", "-INF", "INF" };
     static const char *const i32[] = { "0", "1", "(-2147483647 - 1)", "2147483647" };
     static const char *const i64[] = { "0", "1", "(-9223372036854775807LL - 1)", "9223372036854775807LL" };
     return (v->cls <= FLUX__F64C ? real : v->cls == FLUX__I32C ? i32 : i64)[v->op];
@@ -12650,7 +13675,7 @@ static flux_layer **flux__kids(const flux_layer *m, const flux_field *f, int *n)
 
 /* A tensor that shows another's elements, as W' does W's: where both stand in a model, they
    are tied. */
-static bool flux__is_tie(const flux_tensor *x) { return FLUX__IS_VIEW(x) && x->op != FLUX__DETACH; }
+static bool flux__is_tie(const flux_tensor *x) { return FLUX__IS_VIEW(x) && x->op != FLUX__DETACH && x->op != FLUX__CONV; }
 
 /* x's view of its base, made of another tensor of the base's shape; NULL if that does not lie in
    order. */
@@ -13233,11 +14258,13 @@ FLUX_DEF flux_layer *flux_copy_layer(flux_layer *m) {
 
 /* Norm layers keep their parameters and statistics in float32: half formats lose too
    much of a variance. */
+static bool flux__scale_of_norm(const flux_layer *m);
+
 static bool flux__keeps_f32(const flux_layer *m) {
     static const char *const names[] = { "BatchNorm", "InstanceNorm", "GroupNorm" };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(m->type->name, names[i]) == 0) return true;
-    return false;
+    return flux__scale_of_norm(m);
 }
 
 static flux_tensor *flux__convert_leaf(flux_tensor *x, const char *path, bool trained,
@@ -13302,17 +14329,6 @@ static bool flux__flat_make(flux__flat *f, flux_layer *m) {
     return true;
 }
 
-/* Joins any number of vectors: flux_cat takes 255 at a time. */
-static flux_tensor *flux__join_all(flux_tensor **x, int n) {
-    while (n > 1) {
-        int groups = 0;
-        for (int i = 0; i < n; i += 255)
-            x[groups++] = flux_cat_all(0, n - i < 255 ? n - i : 255, x + i);
-        n = groups;
-    }
-    return n ? x[0] : NULL;
-}
-
 FLUX_DEF flux_tensor *flux_destructure(flux_layer *m) {
     flux__flat f;
     if (!m) return (flux_tensor *)flux__null("destructure", "model", m);
@@ -13323,7 +14339,7 @@ FLUX_DEF flux_tensor *flux_destructure(flux_layer *m) {
             int64_t n = flux__size(f.part[i]);
             f.part[i] = flux_reshape_to(flux_to_dtype(f.part[i], f.dtype), flux__shape(&n, 1));
         }
-        y = f.count ? flux__join_all(f.part, f.count)
+        y = f.count ? flux__cat_many(0, f.count, f.part)
                     : flux_full_shape(flux__shape(&f.total, 1), 0.0, FLUX_F32);
     }
     flux__flat_free(&f);
@@ -13426,11 +14442,48 @@ FLUX_DEF flux_layer *flux_named(const char *name, flux_layer *m) {
 
 /* ---------------- calls */
 
+/* What flux_summary sees while a model is called: a row a layer, in the order of calls, down to those of one line. */
+typedef struct flux__watch_row { flux_layer *layer; int depth; char out[80]; int64_t products, bytes; } flux__watch_row;
+struct flux__watch { flux__watch_row *row; int n, room, depth, closed; };   /* closed: within a layer of one line */
+
+static bool flux__one_line(const flux_layer *m);
+
+static int flux__watch_start(flux__watch *w, flux_layer *m, int64_t products) {
+    if (w->closed) return -1;
+    flux__watch_row *row = (flux__watch_row *)flux__grow(w->row, &w->room, w->n + 1, sizeof *row);
+    if (!row) return -1;
+    w->row = row;
+    memset(&row[w->n], 0, sizeof *row);
+    row[w->n].layer = m;
+    row[w->n].depth = w->depth++;
+    row[w->n].products = products;
+    w->closed = flux__one_line(m);
+    return w->n++;
+}
+
+static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t products) {
+    flux__watch_row *row = &w->row[i];
+    size_t used = 0;
+    w->closed = 0;
+    w->depth = row->depth;
+    row->products = products - row->products;
+    for (int k = 0; k < flux_count(y); k++) {
+        flux_tensor *x = y->op == FLUX__TUPLE ? y->in[k] : y;
+        flux_shape s = flux__dims(x);
+        flux__text t = flux__shape_text(&s);
+        if (used < sizeof row->out) used += (size_t)snprintf(row->out + used, sizeof row->out - used, k ? ", %s" : "%s", t.s);
+        row->bytes += flux__size(x) * flux__dtypes[x->dtype].size;
+    }
+}
+
 FLUX_DEF flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x) {
     if (!m || !x) return (flux_tensor *)flux__null("call", m ? "x" : "model", NULL);
     int h = flux__hide();
+    flux__thread *t = flux__self();
+    int row = t && t->watch ? flux__watch_start(t->watch, m, t->products) : -1;
     flux_tensor *y = m->type->call(m, x);
     if (!y && !flux_failed()) flux__fail("%s: its call gave NULL", m->type->name);
+    if (row >= 0 && y) flux__watch_end(t->watch, row, y, t->products);
     return flux__reveal(h, y);
 }
 
@@ -13444,6 +14497,7 @@ FLUX_DEF flux_tensor *flux_call_all(flux_layer *m, int n, flux_tensor *const *xs
 }
 
 static const flux_layer_type *flux__embedding_type(void);
+static const flux_layer_type *flux__embeddingbag_type(void);
 
 static void flux__first_tensor(flux_tensor **slot, const char *path, bool trained,
                                const flux_layer *owner, void *user) {
@@ -13460,9 +14514,10 @@ static flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
     flux__fields(m, flux__first_tensor, &first);
     for (int depth = 0; depth < FLUX__DEEPEST && (below = flux_child(leaf, 0)) != NULL; depth++)
         leaf = below;
-    flux_dtype t = leaf->type == flux__embedding_type() ? FLUX_I64
-                   : first                              ? (flux_dtype)first->dtype
-                                                        : FLUX_F32;
+    bool indices = leaf->type == flux__embedding_type() || leaf->type == flux__embeddingbag_type();
+    flux_dtype t = indices ? FLUX_I64
+                   : first ? (flux_dtype)first->dtype
+                           : FLUX_F32;
     /* FLUX_EAGER computes all the same, so on zeros. */
     flux_tensor *x = flux__eager() ? flux_full_shape(s, 0.0, t) : flux__placeholder(s, t);
     if (x && first && !x->buf) x->device = first->device;
@@ -13474,30 +14529,33 @@ static flux_tensor *flux__keep_leaf(flux_tensor *x, const char *path, void *user
     return x;
 }
 
-/* Calls a copy, so that modes and whatever a layer's call changes stay as they are;
-   no random number is used up. */
-FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
-    flux_shape none;
+/* Calls a copy with an input of this shape, so that modes and whatever a layer's call changes stay as they are; no random
+   number is used up and nothing computed. The caller has opened a scope for what is made. */
+static flux_tensor *flux__dry_run(const char *call, flux_layer *m, flux_shape in, flux__watch *watch) {
     flux__thread *t = flux__self();
-    memset(&none, 0, sizeof none);
-    none.ndim = -1;
-    if (!m || !t) {
-        flux__null("outputsize", "model", m);
-        return none;
-    }
+    if (!m || !t) return (flux_tensor *)flux__null(call, "model", m);
     uint64_t draws = t->draws;
-    int h = flux__hide();
     flux_layer *copy = flux__map_layer(flux__keep_leaf, NULL, m, false);
     if (copy) flux_testmode(copy, true);
     flux__block b = flux__nograd_enter();
-    flux_tensor *y = copy ? flux_call_layer(copy, flux__sample(copy, in)) : NULL;
+    flux_tensor *x = copy ? flux__sample(copy, in) : NULL;
+    t->watch = watch;
+    flux_tensor *y = x ? flux_call_layer(copy, x) : NULL;
+    t->watch = NULL;
     flux__nograd_leave(&b);
+    t->draws = draws;
+    return y;
+}
+
+FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
+    flux_shape none = flux__shape(NULL, -1);
+    int h = flux__hide();
+    flux_tensor *y = flux__dry_run("outputsize", m, in, NULL);
     if (y && y->op == FLUX__TUPLE)
         y = (flux_tensor *)flux__fail("outputsize: %s gives a tuple of %d tensors", m->type->name,
                                       y->nin);
     if (y) none = flux__dims(y);
     flux__reveal_object(h, NULL);
-    t->draws = draws;
     return none;
 }
 
@@ -14325,6 +15383,7 @@ typedef struct flux__scale {
     flux_layer base;
     flux_tensor *scale, *bias;
     flux_fn activation;
+    bool of_norm;                         /* a LayerNorm's: see flux__keeps_f32 */
 } flux__scale;
 
 static flux_tensor *flux__scale_call(flux_layer *self, flux_tensor *x) {
@@ -14351,6 +15410,8 @@ static size_t flux__scale_text(flux_layer *self, char *out, size_t n) {
 }
 FLUX_LAYER_TEXT(flux__scale, "Scale", flux__scale_call, flux__scale_text, FLUX_PARAM(scale),
                 FLUX_PARAM(bias))
+
+static bool flux__scale_of_norm(const flux_layer *m) { return m->type == flux__scale_type() && ((const flux__scale *)m)->of_norm; }
 
 FLUX_DEF flux_layer *flux_scale_with(flux_scale_opts o) {
     flux__scale m;
@@ -14520,6 +15581,522 @@ FLUX_DEF flux_layer *flux_embedding_with(flux_embedding_opts o) {
         h, m.weight ? flux__layer_new(flux__embedding_type(), &m) : NULL);
 }
 
+/* ---------------- EmbeddingBag */
+
+typedef struct flux__embeddingbag { flux_layer base; flux_tensor *weight; flux_fn reduction; } flux__embeddingbag;
+
+/* Bags that start at these places in n numbers, as a matrix: a bag a column, short ones filled up with 0s that *real
+   tells from the others. NULL, with an error, for offsets that make no bags. */
+static flux_tensor *flux__bag_columns(const char *line, flux_tensor *data, flux_tensor *offsets, flux_tensor **real) {
+    int64_t bags = offsets->dim[0], n = data->dim[0], longest = 0, size[2];
+    flux_tensor *starts = flux_to_dtype(offsets, FLUX_I64), *index = NULL;
+    const int64_t *at = starts ? (const int64_t *)flux_data(starts) : NULL;
+    for (int64_t i = 0; at && i < bags; i++) {
+        int64_t end = i + 1 < bags ? at[i + 1] : n;
+        if (i == 0 && at[0] != 0)
+            return (flux_tensor *)flux__fail("%s: the first offset is %lld, not 0", line, (long long)at[0]);
+        if (end <= at[i])
+            return (flux_tensor *)flux__fail("%s: offset %lld is %lld, and %s %lld: each bag needs one index at least", line,
+                                             (long long)i, (long long)at[i], i + 1 < bags ? "the next one" : "there are",
+                                             (long long)end);
+        if (end - at[i] > longest) longest = end - at[i];
+    }
+    size[0] = longest, size[1] = bags;
+    int64_t *place = at && longest <= INT64_MAX / 16 / bags ? (int64_t *)flux__malloc((size_t)(longest * bags) * sizeof *place) : NULL;
+    if (!place) return NULL;
+    for (int64_t i = 0; i < longest * bags; i++) {
+        int64_t bag = i / longest, first = at[bag], k = first + i % longest;
+        place[i] = k < (bag + 1 < bags ? at[bag + 1] : n) ? k : -1;
+    }
+    index = flux_to_tensor(data->device, flux_from_data(place, FLUX_I64, flux__shape(size, 2)));
+    FLUX_FREE(place);
+    *real = index ? flux_unsqueeze(flux_ge(index, 0.0), 0) : NULL;
+    return *real ? flux_gather(data, 0, flux_max2(index, 0.0)) : NULL;
+}
+
+static flux_tensor *flux__embeddingbag_call(flux_layer *self, flux_tensor *x) {
+    flux__embeddingbag *m = (flux__embeddingbag *)self;
+    flux_tensor *data = flux_nth(x, 0), *offsets = flux_count(x) > 1 ? flux_nth(x, 1) : NULL, *real = NULL, *y;
+    flux__words line = flux__line_of(self);
+    flux__text got = flux__describe(data);
+    bool hot = data->dtype == FLUX_BOOL;
+    if (flux_count(x) > 2)
+        return (flux_tensor *)flux__fail("%s takes bags, or indices and offsets, got %d inputs", line.s, flux_count(x));
+    if (flux__dtypes[data->dtype].real || data->ndim < (hot ? 2 : 1))
+        return (flux_tensor *)flux__fail("%s takes bags of integer indices or bool columns, got %s", line.s, got.s);
+    if (offsets && (data->ndim != 1 || offsets->ndim != 1 || hot || flux__dtypes[offsets->dtype].real || offsets->dtype == FLUX_BOOL || !flux__size(offsets))) {
+        flux__text t = flux__describe(offsets);
+        return (flux_tensor *)flux__fail("%s takes a vector of indices and one of offsets, got %s and %s", line.s, got.s, t.s);
+    }
+    if (hot && !flux__expect_dim(self, data, 0, m->weight->dim[1])) return NULL;
+    if (hot) y = flux__as_before(flux_matmul(m->weight, flux_to_dtype(flux__as_columns(data), (flux_dtype)m->weight->dtype)), data);
+    else if (!offsets || !(x = flux__bag_columns(line.s, data, offsets, &real))) y = offsets ? NULL : flux_gather(m->weight, 1, data);
+    else y = flux_gather(m->weight, 1, x);
+    if (!y || (offsets && !real)) return NULL;
+    if (real) y = flux_where(real, y, m->reduction == flux_max ? -HUGE_VAL : 0.0);
+    bool mean = m->reduction == flux_mean;
+    flux_shape s = flux__dims(y);
+    flux_tensor *sum = m->reduction == flux_max ? flux_max(y, 1) : mean && !real ? flux_mean(y, 1) : flux_sum(y, 1);
+    if (mean && real) sum = flux_div(sum, flux_sum(flux_to_dtype(real, (flux_dtype)y->dtype), 1));
+    for (int i = 1; i + 1 < s.ndim; i++) s.dim[i] = s.dim[i + 1];
+    s.ndim--;
+    return flux_reshape_to(sum, s);
+}
+
+static size_t flux__embeddingbag_text(flux_layer *self, char *out, size_t n) {
+    const flux__embeddingbag *m = (const flux__embeddingbag *)self;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "EmbeddingBag(%lld => %lld%s)", (long long)m->weight->dim[1], (long long)m->weight->dim[0],
+              m->reduction == flux_sum ? ", sum" : m->reduction == flux_max ? ", max" : "");
+    return flux__line_out(&l, out, n);
+}
+FLUX_LAYER_TEXT(flux__embeddingbag, "EmbeddingBag", flux__embeddingbag_call, flux__embeddingbag_text, FLUX_PARAM(weight))
+
+FLUX_DEF flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o) {
+    flux__embeddingbag m;
+    memset(&m, 0, sizeof m);
+    int64_t size[2] = { o.out, o.in };
+    m.reduction = o.reduction ? o.reduction : flux_mean;
+    if (!flux__check_sizes("embeddingbag", 2, size)) return NULL;
+    if (m.reduction != flux_mean && m.reduction != flux_sum && m.reduction != flux_max)
+        return (flux_layer *)flux__fail("embeddingbag: .reduction must be flux_mean, flux_sum or flux_max");
+    int h = flux__hide();
+    m.weight = flux__make_weight("embeddingbag", o.init ? o.init : flux_randn32, flux__shape(size, 2));
+    return (flux_layer *)flux__reveal_object(h, m.weight ? flux__layer_new(flux__embeddingbag_type(), &m) : NULL);
+}
+
+/* ---- recurrence
+   A cell makes one step, a layer all steps of a sequence. What does not depend on the step before, Wi x + bias, is one
+   product over the whole sequence, laid out step by step so that each takes a piece without holes; only Wh h is left for
+   the steps. A state that starts as zero is no tensor at all, and costs the first step nothing. */
+
+enum { FLUX__RNN, FLUX__LSTM, FLUX__GRU, FLUX__GRUV3, FLUX__CELLS };
+
+typedef struct flux__rnn_cell {
+    flux_layer base;
+    flux_tensor *Wi, *Wh, *bias, *Wh_h;   /* Wh_h: of GRUv3 */
+    flux_fn activation;                   /* of RNN */
+    int kind;
+} flux__rnn_cell;
+
+typedef struct flux__recurrent { flux_layer base, *cell; bool return_state; } flux__recurrent;
+
+static const struct { const char *call; int gates, own_gates, states; } flux__cell_rows[FLUX__CELLS] = {
+    { "rnn", 1, 1, 1 }, { "lstm", 4, 4, 2 }, { "gru", 3, 3, 1 }, { "gruv3", 3, 2, 1 }
+};
+
+static flux_tensor *flux__gate(flux_tensor *g, int which, int64_t out) {
+    return flux_slice(g, 0, which * out, (which + 1) * out);
+}
+
+/* One step: s (of out x N; NULL for zero) after the input's part x of the gates. */
+static void flux__cell_step(const flux__rnn_cell *m, flux_tensor *x, flux_tensor **s) {
+    int64_t out = m->Wh->dim[1];
+    flux_tensor *h = s[0], *own = h ? flux_matmul(m->Wh, h) : NULL;
+    if (m->kind == FLUX__RNN) s[0] = flux__activate(m->activation, own ? flux_add(own, x) : x);
+    else if (m->kind == FLUX__LSTM) {     /* gates: input, forget, cell, output */
+        flux_tensor *g = own ? flux_add(own, x) : x;
+        flux_tensor *c = flux_mul(flux_sigmoid(flux__gate(g, 0, out)), flux_tanh(flux__gate(g, 2, out)));
+        if (s[1]) c = flux__fma(flux_sigmoid(flux__gate(g, 1, out)), s[1], c);
+        s[1] = c;
+        s[0] = flux_mul(flux_sigmoid(flux__gate(g, 3, out)), flux_tanh(c));
+    } else {                              /* reset, update, candidate */
+        flux_tensor *r = flux__gate(x, 0, out), *z = flux__gate(x, 1, out), *n = flux__gate(x, 2, out);
+        if (own) {
+            r = flux_sigmoid(flux_add(r, flux__gate(own, 0, out)));
+            z = flux_add(z, flux__gate(own, 1, out));
+            n = m->kind == FLUX__GRU ? flux__fma(r, flux__gate(own, 2, out), n) : flux_add(flux_matmul(m->Wh_h, flux_mul(r, h)), n);
+        }
+        z = flux_sigmoid(z);
+        n = flux_tanh(n);
+        s[0] = h ? flux__lerp(n, h, z) : flux_mul(flux_sub(1.0, z), n);
+    }
+}
+
+/* The input and the states of a call: x of in x (steps x) N, states of out (x N). *n: how many states were given. */
+static flux_tensor *flux__cell_input(flux_layer *self, const flux__rnn_cell *m, flux_tensor *x, bool sequence, flux_tensor **s) {
+    int given = flux_count(x) - 1, want = flux__cell_rows[m->kind].states, batch = sequence ? 2 : 1;
+    flux_tensor *in = flux_nth(x, 0);
+    flux__words line = flux__line_of(self);
+    if (given != 0 && given != want)
+        return (flux_tensor *)flux__fail("%s takes x, or x and %s, got %d inputs", line.s, want == 2 ? "h and c" : "a state", given + 1);
+    flux_dtype t = (flux_dtype)m->Wi->dtype;
+    in = in ? flux__input(self, in, t) : NULL;
+    if (!in || !flux__expect_dim(self, in, 0, m->Wi->dim[1])) return NULL;
+    if (in->ndim < batch || in->ndim > batch + 1 || flux__size(in) == 0) {
+        flux__text got = flux__describe(in);
+        return (flux_tensor *)flux__fail("%s takes %s, got %s", line.s, sequence ? "features x steps (x batch)" : "features (x batch)", got.s);
+    }
+    int64_t out = m->Wh->dim[1], full[2] = { out, flux_dim(in, batch) };
+    for (int i = 0; i < given; i++) {
+        s[i] = flux__input(self, flux_nth(x, i + 1), t);
+        if (!s[i]) return NULL;
+        if (s[i]->ndim < 1 || s[i]->ndim > 2 || s[i]->dim[0] != out || (flux_dim(s[i], 1) != full[1] && flux_dim(s[i], 1) != 1)) {
+            flux__text got = flux__describe(s[i]);
+            return (flux_tensor *)flux__fail("%s: its state is %lld x %lld for this input, got %s", line.s, (long long)full[0],
+                                             (long long)full[1], got.s);
+        }
+        s[i] = flux_broadcast_to_shape(s[i], flux__shape(full, 2));
+    }
+    return in;
+}
+
+/* Wi x + bias for all columns of x. */
+static flux_tensor *flux__cell_project(const flux__rnn_cell *m, flux_tensor *x) {
+    flux_tensor *y = flux_matmul(m->Wi, x);
+    return m->bias && y ? flux_add(y, m->bias) : y;
+}
+
+/* The result y with the states behind it. */
+static flux_tensor *flux__with_states(flux_tensor *y, int n, flux_tensor **s, bool vectors) {
+    flux_tensor *all[9] = { y };
+    for (int i = 0; i < n; i++) all[i + 1] = vectors && s[i] && s[i]->ndim == 2 ? flux_reshape(s[i], s[i]->dim[0]) : s[i];
+    for (int i = 0; i <= n; i++)
+        if (!all[i]) return NULL;
+    return flux_tuple_of(n + 1, all);
+}
+
+static flux_tensor *flux__cell_call(flux_layer *self, flux_tensor *x) {
+    flux__rnn_cell *m = (flux__rnn_cell *)self;
+    flux_tensor *s[2] = { NULL, NULL }, *in = flux__cell_input(self, m, x, false, s);
+    if (!in) return NULL;
+    bool vector = in->ndim == 1;
+    flux__cell_step(m, flux__cell_project(m, vector ? flux_unsqueeze(in, 1) : in), s);
+    return flux__with_states(vector && s[0] ? flux_reshape(s[0], s[0]->dim[0]) : s[0], flux__cell_rows[m->kind].states, s, vector);
+}
+
+static const flux_layer_type *flux__cell_type(int kind);
+
+/* Steps 0 to T-1 of x (in x T x N): the outputs as out x T x N. */
+static flux_tensor *flux__cell_sequence(const flux__rnn_cell *m, flux_tensor *x, flux_tensor **s) {
+    int64_t in = x->dim[0], steps = x->dim[1], n = flux_dim(x, 2), flat[2] = { in, n * steps };
+    int64_t gates = m->Wi->dim[0], out = m->Wh->dim[1], three[3] = { gates, n, steps }, one[2] = { gates, n };
+    flux_tensor **y = (flux_tensor **)flux__malloc((size_t)steps * sizeof *y), *all = NULL;
+    if (!y) return NULL;
+    if (x->ndim == 2) x = flux_unsqueeze(x, 2);
+    x = flux_reshape_to(flux_permute(x, 0, 2, 1), flux__shape(flat, 2));
+    flux_tensor *g = flux_reshape_to(flux__cell_project(m, x), flux__shape(three, 3));
+    bool ok = g != NULL;
+    for (int64_t t = 0; t < steps && ok; t++) {
+        flux__cell_step(m, flux_reshape_to(flux_slice(g, 2, t, t + 1), flux__shape(one, 2)), s);
+        y[t] = flux_reshape(s[0], out, n, 1);
+        ok = y[t] != NULL;
+    }
+    if (ok && steps <= INT_MAX) all = flux_permute(flux__cat_many(2, (int)steps, y), 0, 2, 1);
+    FLUX_FREE(y);
+    return all;
+}
+
+/* Any cell: y, state... = cell(x), then cell(x, state...). */
+static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor *x, flux_tensor **s, int *nstates) {
+    int given = flux_count(x) - 1;
+    flux_tensor *in = flux_nth(x, 0), *all = NULL;
+    flux__words line = flux__line_of(self);
+    flux__text got = flux__describe(in);
+    if (given > 7) return (flux_tensor *)flux__fail("%s takes at most 7 states, got %d", line.s, given);
+    if (in->ndim < 2 || in->dim[1] < 1) return (flux_tensor *)flux__fail("%s takes features x steps (x batch), got %s", line.s, got.s);
+    for (int i = 0; i < given; i++) s[i + 1] = flux_nth(x, i + 1);
+    flux_tensor **y = (flux_tensor **)flux__malloc((size_t)in->dim[1] * sizeof *y);
+    bool ok = y != NULL;
+    for (int64_t t = 0; t < in->dim[1] && ok; t++) {
+        s[0] = flux_select(in, 1, t);
+        flux_tensor *r = s[0] ? flux_call_all(cell, given + 1, s) : NULL;
+        int n = flux_count(r);
+        if (r && (n < 2 || n > 8 || (given && n != given + 1)))
+            r = (flux_tensor *)flux__fail("%s: its cell gave %d tensors; it is to give its output and its state%s", line.s, n,
+                                          given ? ", as many as it takes" : "");
+        given = n - 1;
+        for (int i = 0; i < n && r; i++) s[i] = flux_nth(r, i);
+        y[t] = r ? flux_unsqueeze(s[0], 1) : NULL;
+        ok = y[t] != NULL;
+    }
+    if (ok) all = flux__cat_many(1, (int)in->dim[1], y);
+    if (y) FLUX_FREE(y);
+    *nstates = given;
+    return all;
+}
+
+static flux_tensor *flux__recurrent_call(flux_layer *self, flux_tensor *x) {
+    flux__recurrent *m = (flux__recurrent *)self;
+    const flux__rnn_cell *cell = (const flux__rnn_cell *)m->cell;
+    flux_tensor *s[9] = { NULL }, *y, *in;
+    int n = 0, kind = 0;
+    while (kind < FLUX__CELLS && m->cell->type != flux__cell_type(kind)) kind++;
+    if (kind == FLUX__CELLS) {
+        y = flux__recur(self, m->cell, x, s, &n);
+        return y && m->return_state ? flux__with_states(y, n, s + 1, false) : y;
+    }
+    in = flux__cell_input(self, cell, x, true, s);
+    y = in ? flux__cell_sequence(cell, in, s) : NULL;
+    if (y && in->ndim == 2) y = flux_reshape(y, y->dim[0], y->dim[1]);
+    return y && m->return_state ? flux__with_states(y, flux__cell_rows[kind].states, s, in->ndim == 2) : y;
+}
+
+static size_t flux__cell_text(flux_layer *self, char *out, size_t n) {
+    bool whole = self->type->call == flux__recurrent_call;
+    flux__rnn_cell *m = whole ? (flux__rnn_cell *)((flux__recurrent *)self)->cell : (flux__rnn_cell *)self;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "%s(%lld => %lld", self->type->name, (long long)m->Wi->dim[1], (long long)m->Wh->dim[1]);
+    if (m->kind == FLUX__RNN) flux__say(&l, ", %s", m->activation ? flux__fn_name(m->activation) : "identity");
+    flux__say(&l, m->bias ? ")" : "; bias=false)");
+    return flux__line_out(&l, out, n);
+}
+
+static const flux_layer_type *flux__cell_type(int kind) {
+    typedef flux__rnn_cell flux__t;
+    static const flux_field fields[] = { FLUX_PARAM(Wi), FLUX_PARAM(Wh), FLUX_PARAM(bias), FLUX_PARAM(Wh_h), { NULL, FLUX__END, 0, 0 } };
+#define FLUX__CELL_TYPE(name) { name, flux__cell_call, sizeof(flux__rnn_cell), fields, flux__cell_text }
+    static const flux_layer_type types[FLUX__CELLS] = { FLUX__CELL_TYPE("RNNCell"), FLUX__CELL_TYPE("LSTMCell"),
+                                                        FLUX__CELL_TYPE("GRUCell"), FLUX__CELL_TYPE("GRUv3Cell") };
+    return &types[kind];
+}
+
+static const flux_layer_type *flux__recurrent_type(int kind) {    /* FLUX__CELLS: of any cell */
+    typedef flux__recurrent flux__t;
+    static const flux_field fields[] = { FLUX_CHILD(cell), { NULL, FLUX__END, 0, 0 } };
+#define FLUX__RECURRENT_TYPE(name, text) { name, flux__recurrent_call, sizeof(flux__recurrent), fields, text }
+    static const flux_layer_type types[FLUX__CELLS + 1] = {
+        FLUX__RECURRENT_TYPE("RNN", flux__cell_text), FLUX__RECURRENT_TYPE("LSTM", flux__cell_text),
+        FLUX__RECURRENT_TYPE("GRU", flux__cell_text), FLUX__RECURRENT_TYPE("GRUv3", flux__cell_text),
+        FLUX__RECURRENT_TYPE("Recurrence", NULL) };
+    return &types[kind];
+}
+
+static flux_layer *flux__cell_new(int kind, bool whole, flux_recurrent_opts o) {
+    flux__rnn_cell m;
+    flux__recurrent all;
+    char call[16];
+    memset(&m, 0, sizeof m);
+    memset(&all, 0, sizeof all);
+    snprintf(call, sizeof call, "%s%s", flux__cell_rows[kind].call, whole ? "" : "cell");
+    int64_t size[2] = { o.in, o.out }, wi[2] = { flux__cell_rows[kind].gates * o.out, o.in },
+            wh[2] = { flux__cell_rows[kind].own_gates * o.out, o.out };
+    m.kind = kind;
+    m.activation = o.activation || kind != FLUX__RNN ? o.activation : flux_tanh;
+    if (!flux__check_sizes(call, 2, size) || !flux__check_activation(call, &m.activation)) return NULL;
+    if (o.out > INT64_MAX / 4) return (flux_layer *)flux__fail("%s: size 1 is %lld", call, (long long)o.out);
+    if (o.activation && kind != FLUX__RNN)
+        return (flux_layer *)flux__fail("%s: .activation is for rnn; here they are sigmoid and tanh", call);
+    if (o.return_state && !whole) return (flux_layer *)flux__fail("%s: .return_state is for %s; a cell always gives it", call, flux__cell_rows[kind].call);
+    int h = flux__hide();
+    flux_init_fn init = o.init ? o.init : flux_glorot_uniform, own = o.init_recurrent ? o.init_recurrent : flux_glorot_uniform;
+    m.Wi = flux__make_weight(call, init, flux__shape(wi, 2));
+    m.Wh = m.Wi ? flux__make_weight(call, own, flux__shape(wh, 2)) : NULL;
+    if (kind == FLUX__GRUV3 && m.Wh) wh[0] = o.out, m.Wh_h = flux__make_weight(call, own, flux__shape(wh, 2));
+    m.bias = m.Wh ? flux__make_bias(o.bias, flux__shape(wi, 1), (flux_dtype)m.Wi->dtype) : NULL;
+    bool good = m.Wh && (m.Wh_h || kind != FLUX__GRUV3) && (m.bias || o.bias == FLUX_OFF);
+    flux_layer *y = good ? flux__layer_new(flux__cell_type(kind), &m) : NULL;
+    all.cell = y;
+    all.return_state = o.return_state;
+    if (y && whole) y = flux__layer_new(flux__recurrent_type(kind), &all);
+    return (flux_layer *)flux__reveal_object(h, y);
+}
+
+#define FLUX__DEFINE_RECURRENT(name, kind)                                                                     \
+    FLUX_DEF flux_layer *flux_##name##_with(flux_recurrent_opts o) { return flux__cell_new(kind, true, o); }   \
+    FLUX_DEF flux_layer *flux_##name##cell_with(flux_recurrent_opts o) { return flux__cell_new(kind, false, o); }
+FLUX__DEFINE_RECURRENT(rnn, FLUX__RNN)
+FLUX__DEFINE_RECURRENT(lstm, FLUX__LSTM)
+FLUX__DEFINE_RECURRENT(gru, FLUX__GRU)
+FLUX__DEFINE_RECURRENT(gruv3, FLUX__GRUV3)
+
+FLUX_DEF flux_layer *flux_recurrence_with(flux_recurrence_opts o) {
+    flux__recurrent m;
+    memset(&m, 0, sizeof m);
+    if (!o.cell) return (flux_layer *)flux__null("recurrence", "cell", NULL);
+    m.cell = o.cell;
+    m.return_state = o.return_state;
+    return flux__layer_new(flux__recurrent_type(FLUX__CELLS), &m);
+}
+
+/* ---- attention */
+
+FLUX_DEF flux_tensor *flux_make_causal_mask(flux_tensor *x) {
+    if (!flux__check_operands("make_causal_mask", 1, &x)) return NULL;
+    if (x->ndim < 2) {
+        flux__text t = flux__describe(x);
+        return (flux_tensor *)flux__fail("make_causal_mask: x is features x steps (x batch), got %s", t.s);
+    }
+    int h = flux__hide();
+    flux_tensor *key = flux__iota(x->dim[1], 0), *query = flux__iota(x->dim[1], 1);
+    return flux__reveal(h, flux__move(flux_le(key, query), x->device));
+}
+
+/* x (features x steps x N) as (a head's features) x steps x heads x N. */
+static flux_tensor *flux__heads(flux_tensor *x, int n) {
+    return flux_permute(flux_reshape(x, x->dim[0] / n, n, x->dim[1], flux_dim(x, 2)), 0, 2, 1, 3);
+}
+
+static flux_tensor *flux__three_dims(flux_tensor *x) { return x->ndim == 2 ? flux_unsqueeze(x, 2) : x; }
+
+static bool flux__check_attention(const char *call, flux_attention_opts *o, bool scores) {
+    flux_tensor *xs[3] = { o->q, o->k, o->v };
+    int n = scores ? 2 : 3, heads = o->nheads;
+    static const char *const names[] = { "q", "k", "v" };
+    for (int i = 0; i < n; i++) {
+        if (!xs[i]) return flux__null(call, names[i], NULL), false;
+        if (xs[i]->op == FLUX__TUPLE || xs[i]->ndim < 2 || xs[i]->ndim > 3 || !flux__dtypes[xs[i]->dtype].real) {
+            flux__text t = flux__describe(xs[i]);
+            flux__fail("%s: %s is floating features x steps (x batch), got %s", call, names[i], xs[i]->op == FLUX__TUPLE ? "a tuple" : t.s);
+            return false;
+        }
+    }
+    if (!flux__check_operands(call, n, xs)) return false;
+    flux__text a = flux__describe(xs[0]), b = flux__describe(xs[1]), c = flux__describe(xs[n - 1]);
+    if (heads < 1 || xs[0]->dim[0] % heads || xs[n - 1]->dim[0] % heads)
+        flux__fail("%s: %d heads can't share the features of %s and %s evenly", call, heads, a.s, c.s);
+    else if (xs[0]->dim[0] != xs[1]->dim[0] || flux_dim(xs[0], 2) != flux_dim(xs[1], 2))
+        flux__fail("%s: q is %s, k is %s: their features and batch must be the same", call, a.s, b.s);
+    else if (xs[1]->dim[1] != xs[n - 1]->dim[1] || flux_dim(xs[1], 2) != flux_dim(xs[n - 1], 2))
+        flux__fail("%s: k is %s, v is %s: their steps and batch must be the same", call, b.s, c.s);
+    else if (o->mask && (o->mask->op == FLUX__TUPLE || o->mask->dtype != FLUX_BOOL))
+        flux__fail("%s: .mask must be bool, true where a key may be seen; .bias is added to the logits", call);
+    else return true;
+    return false;
+}
+
+/* A mask or bias stretches to keys x queries x heads x batch. */
+static bool flux__check_fits(const char *call, const char *name, const flux_tensor *x, const flux_tensor *logits) {
+    bool fits = !x || (x->op != FLUX__TUPLE && x->ndim <= 4);
+    for (int i = 0; fits && x && i < x->ndim; i++) fits = x->dim[i] == 1 || x->dim[i] == logits->dim[i];
+    if (fits) return true;
+    flux__text t = flux__describe(x), want = flux__describe(logits);
+    flux__fail("%s: %s is %s, the scores (keys x queries x heads x batch) are %s", call, name, t.s, want.s);
+    return false;
+}
+
+/* softmax over the keys of k'q / sqrt(a head's features). A product in half precision is kept small by q. */
+static flux_tensor *flux__attention_scores(const char *call, const flux_attention_opts *o) {
+    flux_tensor *q = flux__heads(flux__three_dims(o->q), o->nheads), *k = flux__heads(flux__three_dims(o->k), o->nheads);
+    if (!q || !k) return NULL;
+    double scale = 1 / sqrt((double)q->dim[0]);
+    bool half = q->dtype == FLUX_F16;
+    flux_tensor *l = flux_matmul(flux_transpose(k), half ? flux_mul(q, scale) : q);
+    if (l && !half) l = flux_mul(l, scale);
+    if (!l || !flux__check_fits(call, ".bias", o->bias, l) || !flux__check_fits(call, ".mask", o->mask, l)) return NULL;
+    if (o->bias) l = flux_add(l, flux_to_dtype(o->bias, (flux_dtype)l->dtype));
+    if (o->mask && l) l = flux_where(o->mask, l, -HUGE_VAL);
+    l = l ? (flux_softmax)(l) : NULL;
+    return o->drop && l ? flux_call_layer(o->drop, l) : l;
+}
+
+FLUX_DEF flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts o) {
+    const char *call = "dot_product_attention_scores";
+    if (!o.nheads) o.nheads = 1;
+    if (!flux__check_attention(call, &o, true)) return NULL;
+    int h = flux__hide();
+    return flux__reveal(h, flux__attention_scores(call, &o));
+}
+
+FLUX_DEF flux_tensor *flux_dot_product_attention_with(flux_attention_opts o) {
+    const char *call = "dot_product_attention";
+    if (!o.nheads) o.nheads = 1;
+    if (!flux__check_attention(call, &o, false)) return NULL;
+    int h = flux__hide();
+    flux_tensor *a = flux__attention_scores(call, &o), *y = NULL, *both[2];
+    if (a) y = flux_permute(flux_matmul(flux__heads(flux__three_dims(o.v), o.nheads), a), 0, 2, 1, 3);
+    flux_shape s = flux__dims(o.q);
+    s.dim[0] = o.v->dim[0];
+    both[0] = y ? flux_reshape_to(y, s) : NULL;
+    both[1] = a;
+    return flux__reveal(h, both[0] ? flux_tuple_of(2, both) : NULL);
+}
+
+typedef struct flux__dropout { flux_layer base; double p; flux_shape dims; } flux__dropout;
+
+typedef struct flux__mha {
+    flux_layer base, *q_proj, *k_proj, *v_proj, *attn_drop, *out_proj;
+    int nheads;
+    bool causal, alone;
+} flux__mha;
+
+static flux_tensor *flux__mha_call(flux_layer *self, flux_tensor *x) {
+    flux__mha *m = (flux__mha *)self;
+    int n = flux_count(x);
+    flux_attention_opts o;
+    memset((void *)&o, 0, sizeof o);
+    flux__words line = flux__line_of(self);
+    if (n > 4) return (flux_tensor *)flux__fail("%s takes x, or q and kv, or q, k, v and perhaps a mask, got %d inputs", line.s, n);
+    flux_tensor *in[3] = { flux_nth(x, 0), flux_nth(x, n > 1 ? 1 : 0), flux_nth(x, n > 2 ? 2 : n - 1) };
+    for (int i = 0; i < 3; i++)
+        if (in[i]->ndim < 2 || in[i]->ndim > 3) {
+            flux__text got = flux__describe(in[i]);
+            return (flux_tensor *)flux__fail("%s takes features x steps (x batch), got %s", line.s, got.s);
+        }
+    o.q = flux_call_layer(m->q_proj, in[0]);
+    o.k = flux_call_layer(m->k_proj, in[1]);
+    o.v = flux_call_layer(m->v_proj, in[2]);
+    if (n > 3 && flux_nth(x, 3)->dtype != FLUX_BOOL) o.bias = flux_nth(x, 3);
+    else if (n > 3) o.mask = flux_nth(x, 3);
+    if (!o.q || !o.k || !o.v) return NULL;
+    if (m->causal && o.q->dim[1] != o.k->dim[1]) {
+        flux__text a = flux__describe(o.q), b = flux__describe(o.k);
+        return (flux_tensor *)flux__fail("%s: a causal mask needs as many keys as queries, got %s and %s", line.s, b.s, a.s);
+    }
+    if (m->causal) o.mask = o.mask ? flux_and(o.mask, flux_make_causal_mask(o.q)) : flux_make_causal_mask(o.q);
+    o.nheads = m->nheads;
+    o.drop = m->attn_drop;
+    flux_tensor *both = flux_dot_product_attention_with(o), *y = both ? flux_call_layer(m->out_proj, flux_nth(both, 0)) : NULL;
+    if (!y || m->alone) return y;
+    flux_tensor *out[2] = { y, flux_nth(both, 1) };
+    return flux_tuple_of(2, out);
+}
+
+static size_t flux__mha_text(flux_layer *self, char *out, size_t n) {
+    const flux__mha *m = (const flux__mha *)self;
+    const flux__dense_layer *q = (const flux__dense_layer *)m->q_proj, *k = (const flux__dense_layer *)m->k_proj,
+                            *v = (const flux__dense_layer *)m->v_proj, *y = (const flux__dense_layer *)m->out_proj;
+    long long in[3] = { q->weight->dim[1], k->weight->dim[1], v->weight->dim[1] };
+    long long qk = q->weight->dim[0], vd = v->weight->dim[0], o = y->weight->dim[0];
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, in[0] == in[1] && in[0] == in[2] ? "MultiHeadAttention(%lld" : "MultiHeadAttention((%lld, %lld, %lld)", in[0], in[1], in[2]);
+    if (in[0] != in[1] || in[0] != in[2] || qk != in[0] || vd != qk || o != qk) {
+        flux__say(&l, qk == vd ? " => %lld" : " => (%lld, %lld)", qk, vd);
+        flux__say(&l, " => %lld", o);
+    }
+    flux__say(&l, "; nheads=%d", m->nheads);
+    if (q->bias) flux__say(&l, ", bias=true");
+    if (m->attn_drop && ((const flux__dropout *)m->attn_drop)->p > 0)
+        flux__say(&l, ", dropout_prob=%.10g", ((const flux__dropout *)m->attn_drop)->p);
+    flux__say(&l, m->causal ? ", causal=true)" : ")");
+    return flux__line_out(&l, out, n);
+}
+FLUX_LAYER_TEXT(flux__mha, "MultiHeadAttention", flux__mha_call, flux__mha_text, FLUX_CHILD(q_proj), FLUX_CHILD(k_proj),
+                FLUX_CHILD(v_proj), FLUX_CHILD(attn_drop), FLUX_CHILD(out_proj))
+
+FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o) {
+    flux__mha m;
+    flux_dense_opts d;
+    flux_dropout_opts drop;
+    const char *call = "multiheadattention";
+    memset(&m, 0, sizeof m);
+    memset((void *)&d, 0, sizeof d);
+    memset((void *)&drop, 0, sizeof drop);
+    int64_t in = o.in, qk = o.qk ? o.qk : in, v = o.v ? o.v : qk, out = o.out ? o.out : in;
+    int64_t size[6] = { in, qk, v, out, o.k_in ? o.k_in : in, o.v_in ? o.v_in : in };
+    m.nheads = o.nheads ? o.nheads : 8;
+    m.causal = o.causal;
+    m.alone = o.scores == FLUX_OFF;
+    if (!flux__check_sizes(call, 6, size)) return NULL;
+    if (m.nheads < 1 || qk % m.nheads || v % m.nheads)
+        return (flux_layer *)flux__fail("%s: %d heads can't share %lld query and %lld value features evenly", call, m.nheads,
+                                        (long long)qk, (long long)v);
+    int h = flux__hide();
+    d.bias = o.bias ? FLUX_ON : FLUX_OFF;
+    d.init = o.init;
+    d.in = in, d.out = qk, m.q_proj = flux_dense_with(d);
+    d.in = size[4], m.k_proj = flux_dense_with(d);
+    d.in = size[5], d.out = v, m.v_proj = flux_dense_with(d);
+    d.in = v, d.out = out, m.out_proj = flux_dense_with(d);
+    drop.p = o.dropout;
+    m.attn_drop = flux_dropout_with(drop);
+    bool good = m.q_proj && m.k_proj && m.v_proj && m.out_proj && m.attn_drop;
+    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__mha_type(), &m) : NULL);
+}
+
 /* ---------------- LayerNorm */
 
 static flux_reduce_opts flux__over(flux_tensor *x, const flux_shape *dims) {
@@ -14576,7 +16153,9 @@ static flux_tensor *flux__layernorm_call(flux_layer *self, flux_tensor *x) {
         dims.dim[dims.ndim++] = i;
     }
     flux_tensor *y = in ? flux_normalise(in, dims, m->eps) : NULL;
-    return m->diag && y ? flux_call_layer(m->diag, y) : flux__activate(m->activation, y);
+    y = m->diag && y ? flux_call_layer(m->diag, y) : flux__activate(m->activation, y);
+    bool half = x->dtype == FLUX_F16 || x->dtype == FLUX_BF16;       /* float32 is only for within */
+    return half && y && own == FLUX_F32 ? flux_to_dtype(y, (flux_dtype)x->dtype) : y;
 }
 
 static size_t flux__layernorm_text(flux_layer *self, char *out, size_t n) {
@@ -14611,14 +16190,13 @@ FLUX_DEF flux_layer *flux_layernorm_with(flux_layernorm_opts o) {
     if (!flux__check_activation("layernorm", &m.activation)) return NULL;
     int h = flux__hide();
     m.diag = o.affine == FLUX_OFF ? NULL : flux_scale_with(affine);
+    if (m.diag) ((flux__scale *)m.diag)->of_norm = true;
     bool good = m.diag || o.affine == FLUX_OFF;
     return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__layernorm_type(), &m)
                                                      : NULL);
 }
 
 /* ---------------- Dropout and AlphaDropout */
-
-typedef struct flux__dropout { flux_layer base; double p; flux_shape dims; } flux__dropout;
 
 /* Which numbers of x are kept, each with probability 1-p; equal along the dims that
    are not named. */
@@ -14715,6 +16293,717 @@ FLUX_DEF flux_layer *flux_alphadropout(double p) {
     return flux__dropout_new("alphadropout", true, p, flux__shape(NULL, 0));
 }
 
+/* ---- convolution: Conv, CrossCor, ConvTranspose, DepthwiseConv */
+
+typedef struct flux__conv_layer {
+    flux_layer base;
+    flux_tensor *weight, *bias;
+    flux_fn activation;
+    flux__window w;                       /* all but out, which depends on the image */
+    int64_t outpad[3];
+    int groups;
+} flux__conv_layer;
+
+typedef flux_tensor *(*flux__convolve_fn)(flux_conv_opts o);
+
+/* ", what=2", or ", what=(2, 1)" where a layer's numbers differ, or nothing where all are the
+   default. */
+static void flux__say_option(flux__words *l, const char *what, const int64_t *v, int n, int64_t usual) {
+    bool plain = true, one = true;
+    for (int i = 0; i < n; i++) plain = plain && v[i] == usual, one = one && v[i] == v[0];
+    if (plain) return;
+    flux__say(l, one ? ", %s=" : ", %s=(", what);
+    flux__say_dims(l, v, one ? 1 : n);
+    if (!one) flux__say(l, ")");
+}
+
+/* The paddings as an option: one number a dim where both sides are alike. */
+static void flux__say_padding(flux__words *l, const flux__window *w) {
+    flux_shape both = flux__shape(NULL, 2 * w->nd);
+    bool alike = true;
+    for (int i = 0; i < w->nd; i++) {
+        both.dim[2 * i] = w->lo[i];
+        both.dim[2 * i + 1] = w->hi[i];
+        alike = alike && w->lo[i] == w->hi[i];
+    }
+    flux__say_option(l, "pad", alike ? w->lo : both.dim, alike ? w->nd : 2 * w->nd, 0);
+}
+
+static void flux__say_tuple(flux__words *l, const int64_t *v, int n) {
+    flux__say(l, "(");
+    flux__say_dims(l, v, n);
+    flux__say(l, n == 1 ? ",)" : ")");
+}
+
+static flux_shape flux__paddings_of(const flux__window *w) {
+    flux_shape s = flux__shape(NULL, 2 * w->nd);
+    for (int i = 0; i < w->nd; i++) s.dim[2 * i] = w->lo[i], s.dim[2 * i + 1] = w->hi[i];
+    return s;
+}
+
+/* An image of nd spatial dims, as a layer of dtype `want` takes it; nd 0: of any 1 to 3. */
+static flux_tensor *flux__image(flux_layer *m, flux_tensor *x, int nd, flux_dtype want) {
+    flux_tensor *in = flux__input(m, x, want);
+    if (!in || (nd ? in->ndim == nd + 2 : in->ndim >= 3 && in->ndim <= 5)) return in;
+    flux__words line = flux__line_of(m);
+    flux__text got = flux__describe(x);
+    return (flux_tensor *)flux__fail("%s expects %s spatial dims, channels and batch, got %s", line.s,
+                                     nd == 1 ? "1" : nd == 2 ? "2" : nd == 3 ? "3" : "1 to 3", got.s);
+}
+
+/* A vector of numbers by channel, to go with an image of that many dims. */
+static flux_tensor *flux__by_channel(flux_tensor *v, int ndim) {
+    flux_shape s = flux__shape(NULL, ndim);
+    for (int i = 0; i < ndim; i++) s.dim[i] = i == ndim - 2 ? flux__size(v) : 1;
+    return flux_reshape_to(v, s);
+}
+
+static flux_dtype flux__real_dtype(const flux_tensor *x) {
+    return x->op != FLUX__TUPLE && flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32;
+}
+
+static flux_tensor *flux__conv_run(flux_layer *self, flux_tensor *x, flux__convolve_fn f, bool transposed) {
+    flux__conv_layer *m = (flux__conv_layer *)self;
+    int nd = m->w.nd;
+    flux_conv_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.x = flux__image(self, x, nd, (flux_dtype)m->weight->dtype);
+    if (!o.x || !flux__expect_dim(self, x, nd, transposed ? m->weight->dim[nd + 1] : m->weight->dim[nd] * m->groups)) return NULL;
+    o.weight = m->weight;
+    o.stride = flux__shape(m->w.stride, nd);
+    o.dilation = flux__shape(m->w.dilation, nd);
+    o.pad = flux__paddings_of(&m->w);
+    if (transposed) o.outpad = flux__shape(m->outpad, nd);
+    o.groups = m->groups;
+    /* bias and activation in the shape of the product, so that they are done while it is in the cache */
+    flux_tensor *y = f(o), *z = y ? flux_reshape(y, flux__product(y->dim, nd), y->dim[nd] / m->groups, m->groups, y->dim[nd + 1]) : NULL;
+    if (z && m->bias) z = flux_add(z, flux_reshape(m->bias, 1, -1, m->groups));
+    z = flux__activate(m->activation, z);
+    return z ? flux_reshape_to(z, flux__dims(y)) : NULL;
+}
+
+static flux_tensor *flux__conv_call(flux_layer *self, flux_tensor *x) { return flux__conv_run(self, x, flux_conv_with, false); }
+static flux_tensor *flux__crosscor_call(flux_layer *self, flux_tensor *x) { return flux__conv_run(self, x, flux_crosscor_with, false); }
+static flux_tensor *flux__convtranspose_call(flux_layer *self, flux_tensor *x) {
+    return flux__conv_run(self, x, flux_conv_transpose_with, true);
+}
+
+static size_t flux__conv_text(flux_layer *self, char *out, size_t n) {
+    const flux__conv_layer *m = (const flux__conv_layer *)self;
+    int nd = m->w.nd;
+    int64_t a = m->weight->dim[nd] * m->groups, b = m->weight->dim[nd + 1];
+    bool transposed = self->type->call == flux__convtranspose_call;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "%s(", self->type->name);
+    flux__say_tuple(&l, m->w.size, nd);
+    flux__say(&l, ", %lld => %lld", (long long)(transposed ? b : a), (long long)(transposed ? a : b));
+    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
+    flux__say_padding(&l, &m->w);
+    flux__say_option(&l, "stride", m->w.stride, nd, 1);
+    flux__say_option(&l, "dilation", m->w.dilation, nd, 1);
+    flux__say_option(&l, "outpad", m->outpad, nd, 0);
+    if (m->groups != 1) flux__say(&l, ", groups=%d", m->groups);
+    flux__say(&l, m->bias ? ")" : ", bias=false)");
+    return flux__line_out(&l, out, n);
+}
+FLUX_LAYER_TEXT(flux__conv_layer, "Conv", flux__conv_call, flux__conv_text, FLUX_PARAM(weight), FLUX_PARAM(bias))
+typedef flux__conv_layer flux__crosscor_layer;
+FLUX_LAYER_TEXT(flux__crosscor_layer, "CrossCor", flux__crosscor_call, flux__conv_text, FLUX_PARAM(weight), FLUX_PARAM(bias))
+typedef flux__conv_layer flux__convtranspose_layer;
+FLUX_LAYER_TEXT(flux__convtranspose_layer, "ConvTranspose", flux__convtranspose_call, flux__conv_text, FLUX_PARAM(weight), FLUX_PARAM(bias))
+
+/* Checks a window's numbers: one a dim, of 1 to 3 dims. */
+static bool flux__check_window(const char *call, const flux_shape *window, flux__window *w) {
+    memset(w, 0, sizeof *w);
+    w->nd = window->ndim;
+    if (w->nd >= 1 && w->nd <= 3) return flux__per_dim(call, "the window", window, w->nd, 1, 1, w->size);
+    flux__fail("%s: the window has %d numbers; 1 to 3 are wanted, as in FLUX_SHAPE(3, 3)", call, w->nd);
+    return false;
+}
+
+static flux_layer *flux__conv_new(const char *call, const flux_layer_type *type, flux_conv_layer_opts *o, bool transposed) {
+    flux__conv_layer m;
+    flux_shape size, none = flux__shape(NULL, 0);
+    memset(&m, 0, sizeof m);
+    flux__window *w = &m.w;
+    int64_t ends[2] = { o->in, o->out };
+    m.activation = o->activation;
+    m.groups = o->groups ? o->groups : 1;
+    if (!flux__check_window(call, &o->window, w) || !flux__check_sizes(call, 2, ends) || !flux__check_activation(call, &m.activation) ||
+        !flux__per_dim(call, "stride", &o->stride, w->nd, 1, 1, w->stride) ||
+        !flux__per_dim(call, "dilation", &o->dilation, w->nd, 1, 1, w->dilation) || !flux__paddings(call, &o->pad, w, transposed) ||
+        !flux__per_dim(call, "outpad", transposed ? &o->outpad : &none, w->nd, 0, 0, m.outpad)) return NULL;
+    if (!transposed && o->outpad.ndim) return (flux_layer *)flux__fail("%s: .outpad is for ConvTranspose only", call);
+    if (m.groups < 1 || o->in % m.groups || o->out % m.groups)
+        return (flux_layer *)flux__fail("%s: .groups is %d, which does not divide %lld channels in and %lld out", call, m.groups,
+                                        (long long)o->in, (long long)o->out);
+    size = flux__shape(w->size, w->nd + 2);
+    size.dim[w->nd] = (transposed ? o->out : o->in) / m.groups;
+    size.dim[w->nd + 1] = transposed ? o->in : o->out;
+    int h = flux__hide();
+    m.weight = flux__make_weight(call, o->init ? o->init : flux_glorot_uniform, size);
+    m.bias = flux__make_bias(o->bias, flux__shape(&o->out, 1), m.weight ? (flux_dtype)m.weight->dtype : FLUX_F32);
+    bool good = m.weight && (m.bias || o->bias == FLUX_OFF);
+    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, &m) : NULL);
+}
+
+FLUX_DEF flux_layer *flux_conv_layer_with(flux_conv_layer_opts o) {
+    return flux__conv_new("conv_layer", flux__conv_layer_type(), &o, false);
+}
+FLUX_DEF flux_layer *flux_crosscor_layer_with(flux_conv_layer_opts o) {
+    return flux__conv_new("crosscor_layer", flux__crosscor_layer_type(), &o, false);
+}
+FLUX_DEF flux_layer *flux_conv_transpose_layer_with(flux_conv_layer_opts o) {
+    return flux__conv_new("conv_transpose_layer", flux__convtranspose_layer_type(), &o, true);
+}
+FLUX_DEF flux_layer *flux_depthwiseconv_with(flux_conv_layer_opts o) {
+    if (o.groups)
+        return (flux_layer *)flux__fail("depthwiseconv: .groups is the number of channels in, %lld; it is not to be given", (long long)o.in);
+    o.groups = o.in > 0 && o.in < 1 << 30 ? (int)o.in : 1;
+    return flux__conv_new("depthwiseconv", flux__conv_layer_type(), &o, false);
+}
+
+/* ---- pooling: a window, an output size (adaptive) or the whole image (global) */
+
+enum { FLUX__POOL_MAX, FLUX__POOL_MEAN, FLUX__POOL_LPNORM };
+typedef struct flux__pool_layer {
+    flux_layer base;
+    flux__window w;                       /* adaptive: size is that of the result; global: nd is 0 */
+    double p;
+    int kind;
+    bool adaptive;
+} flux__pool_layer;
+
+/* The window and stride that make m->w.size numbers of each dim. */
+static bool flux__pool_adapt(flux__pool_layer *m, const flux_tensor *x, flux_pool_opts *o) {
+    o->window = o->stride = flux__shape(NULL, m->w.nd);
+    for (int i = 0; i < m->w.nd; i++) {
+        int64_t in = x->dim[i], out = m->w.size[i];
+        if (in < out) {
+            flux__words line = flux__line_of(&m->base);
+            flux__text t = flux__describe(x);
+            flux__fail("%s can't make more than there is of dim %d of %s", line.s, i, t.s);
+            return false;
+        }
+        o->stride.dim[i] = in / out;
+        o->window.dim[i] = in - (out - 1) * (in / out);
+    }
+    return true;
+}
+
+static flux_tensor *flux__pool_call(flux_layer *self, flux_tensor *x) {
+    flux__pool_layer *m = (flux__pool_layer *)self;
+    int nd = m->w.nd;
+    flux_pool_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.x = flux__image(self, x, nd, m->kind == FLUX__POOL_MAX && x->op != FLUX__TUPLE ? (flux_dtype)x->dtype : flux__real_dtype(x));
+    if (!o.x) return NULL;
+    o.p = m->p;
+    o.pad = flux__paddings_of(&m->w);
+    o.window = flux__shape(m->w.size, nd);
+    o.stride = flux__shape(m->w.stride, nd);
+    if (!nd) {
+        nd = o.x->ndim - 2;
+        o.window = o.stride = flux__shape(o.x->dim, nd);
+    } else if (m->adaptive && !flux__pool_adapt(m, o.x, &o)) return NULL;
+    return m->kind == FLUX__POOL_MAX ? flux_maxpool_with(o) : m->kind == FLUX__POOL_MEAN ? flux_meanpool_with(o) : flux_lpnormpool_with(o);
+}
+
+static size_t flux__pool_text(flux_layer *self, char *out, size_t n) {
+    static const char *const names[] = { "Max", "Mean", "LPNorm" };
+    const flux__pool_layer *m = (const flux__pool_layer *)self;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "%s%sPool(", !m->w.nd ? "Global" : m->adaptive ? "Adaptive" : "", names[m->kind]);
+    if (m->w.nd) flux__say_tuple(&l, m->w.size, m->w.nd);
+    if (m->kind == FLUX__POOL_LPNORM) flux__say(&l, m->w.nd ? ", p=%.10g" : "p=%.10g", m->p);
+    flux__say_padding(&l, &m->w);
+    if (!m->adaptive && memcmp(m->w.stride, m->w.size, sizeof m->w.size) != 0)
+        flux__say_option(&l, "stride", m->w.stride, m->w.nd, 0);
+    flux__say(&l, ")");
+    return flux__line_out(&l, out, n);
+}
+static const flux_layer_type *flux__pool_type(void) {
+    static const flux_layer_type type = { "Pool", flux__pool_call, sizeof(flux__pool_layer), flux__no_fields, flux__pool_text };
+    return &type;
+}
+
+static flux_layer *flux__pool_new(const char *call, int kind, flux_pool_layer_opts *o, bool adaptive) {
+    flux__pool_layer m;
+    flux_shape none = flux__shape(NULL, 0);
+    memset(&m, 0, sizeof m);
+    m.kind = kind;
+    m.adaptive = adaptive;
+    m.p = o->p > 0 || o->p < 0 || o->p != o->p ? o->p : 2;
+    if (!flux__check_window(call, &o->window, &m.w) ||
+        !flux__per_dim(call, "stride", o->stride.ndim ? &o->stride : &o->window, m.w.nd, 1, 1, m.w.stride) ||
+        !flux__per_dim(call, "dilation", &none, m.w.nd, 1, 1, m.w.dilation) || !flux__paddings(call, &o->pad, &m.w, false)) return NULL;
+    if (!(m.p > 0) || !flux__finite(m.p)) return (flux_layer *)flux__fail("%s: .p is %g", call, m.p);
+    for (int i = 0; i < m.w.nd; i++)
+        if (m.w.lo[i] >= m.w.size[i] || m.w.hi[i] >= m.w.size[i])
+            return (flux_layer *)flux__fail("%s: a padding as wide as the window, %lld, leaves windows of nothing else", call,
+                                            (long long)m.w.size[i]);
+    return flux__layer_new(flux__pool_type(), &m);
+}
+
+FLUX_DEF flux_layer *flux_maxpool_layer_with(flux_pool_layer_opts o) { return flux__pool_new("maxpool_layer", FLUX__POOL_MAX, &o, false); }
+FLUX_DEF flux_layer *flux_meanpool_layer_with(flux_pool_layer_opts o) {
+    return flux__pool_new("meanpool_layer", FLUX__POOL_MEAN, &o, false);
+}
+FLUX_DEF flux_layer *flux_lpnormpool_layer_with(flux_pool_layer_opts o) {
+    return flux__pool_new("lpnormpool_layer", FLUX__POOL_LPNORM, &o, false);
+}
+
+static flux_layer *flux__adaptive_new(const char *call, int kind, flux_shape out) {
+    flux_pool_layer_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.window = out;
+    return flux__pool_new(call, kind, &o, true);
+}
+FLUX_DEF flux_layer *flux_adaptivemaxpool(flux_shape out) { return flux__adaptive_new("adaptivemaxpool", FLUX__POOL_MAX, out); }
+FLUX_DEF flux_layer *flux_adaptivemeanpool(flux_shape out) { return flux__adaptive_new("adaptivemeanpool", FLUX__POOL_MEAN, out); }
+
+static flux_layer *flux__global_new(int kind, double p) {
+    flux__pool_layer m;
+    memset(&m, 0, sizeof m);
+    m.kind = kind;
+    m.p = p;
+    if (!(p > 0) || !flux__finite(p)) return (flux_layer *)flux__fail("globallpnormpool: p is %g", p);
+    return flux__layer_new(flux__pool_type(), &m);
+}
+FLUX_DEF flux_layer *flux_globalmaxpool(void) { return flux__global_new(FLUX__POOL_MAX, 2); }
+FLUX_DEF flux_layer *flux_globalmeanpool(void) { return flux__global_new(FLUX__POOL_MEAN, 2); }
+FLUX_DEF flux_layer *flux_globallpnormpool(double p) { return flux__global_new(FLUX__POOL_LPNORM, p); }
+
+/* ---- upsampling */
+
+typedef struct flux__upsample_layer { flux_layer base; flux_upsample_opts o; } flux__upsample_layer;
+
+static const char *const flux__upsampling_names[] = { "nearest", "linear", "bilinear", "trilinear" };
+
+/* The size that dim i becomes; -1, with an error, if there is none. */
+static int64_t flux__upsampled(flux__upsample_layer *m, const flux_tensor *x, int i) {
+    const flux_upsample_opts *o = &m->o;
+    int64_t in = x->dim[i];
+    double scale = o->scale[1] > 0 ? o->scale[i] : o->scale[0];
+    int64_t out = o->size.ndim ? o->size.dim[o->size.ndim == 1 ? 0 : i] : (int64_t)floor(scale * (double)in * (1 + 1e-12));
+    if (o->mode == FLUX_NEAREST ? in > 0 && out >= in && out % in == 0 : out >= 1 && in >= 1) return out;
+    flux__words line = flux__line_of(&m->base);
+    flux__text t = flux__describe(x);
+    flux__fail("%s can't make %lld of dim %d of %s%s", line.s, (long long)out, i, t.s,
+               o->mode == FLUX_NEAREST ? ": nearest makes whole multiples" : "");
+    return -1;
+}
+
+/* Each element `times` times along dim i: a stretched dim before it, merged with it. */
+static flux_tensor *flux__repeat_each(flux_tensor *x, int i, int64_t times) {
+    flux_shape s = flux__dims(x);
+    flux_tensor *y = times == 1 ? x : flux_unsqueeze(x, i);
+    if (times == 1 || !y) return y;
+    flux_shape wide = flux__dims(y);
+    wide.dim[i] = times;
+    s.dim[i] *= times;
+    return flux_reshape_to(flux_broadcast_to_shape(y, wide), s);
+}
+
+/* Along dim i: sample k lies between neighbours, at k (in-1)/(out-1). */
+static flux_tensor *flux__interpolate(flux_tensor *x, int i, int64_t out) {
+    int64_t in = x->dim[i];
+    int64_t *at = (int64_t *)flux__malloc((size_t)out * (2 * sizeof *at + sizeof(double)));
+    double *part = at ? (double *)(void *)(at + 2 * out) : NULL;
+    for (int64_t k = 0; at && k < out; k++) {
+        double place = out > 1 ? (double)k * (double)(in - 1) / (double)(out - 1) : 0;
+        at[k] = (int64_t)place < in - 1 ? (int64_t)place : in - 1;
+        at[out + k] = at[k] < in - 1 ? at[k] + 1 : at[k];
+        part[k] = place - (double)at[k];
+    }
+    if (!at) return NULL;
+    flux_shape by = flux__shape(NULL, i + 1);
+    for (int d = 0; d < i; d++) by.dim[d] = 1;
+    by.dim[i] = out;
+    flux_tensor *low = flux_from_data(at, FLUX_I64, flux__shape(&out, 1)), *high = flux_from_data(at + out, FLUX_I64, flux__shape(&out, 1));
+    flux_tensor *w = flux_to_dtype(flux_from_data(part, FLUX_F64, by), (flux_dtype)x->dtype);
+    FLUX_FREE(at);
+    low = flux_gather(x, i, flux_to_tensor(x->device, low));
+    high = flux_gather(x, i, flux_to_tensor(x->device, high));
+    return low && high ? flux_add(low, flux_mul(flux_sub(high, low), flux_to_tensor(x->device, w))) : NULL;
+}
+
+static flux_tensor *flux__upsample_call(flux_layer *self, flux_tensor *x) {
+    flux__upsample_layer *m = (flux__upsample_layer *)self;
+    bool nearest = m->o.mode == FLUX_NEAREST;
+    int nd = nearest ? m->o.size.ndim > 1 ? m->o.size.ndim : m->o.scale[2] > 0 ? 3 : m->o.scale[1] > 0 ? 2 : 0 : (int)m->o.mode;
+    flux_tensor *y = flux__image(self, x, nd, nearest && x->op != FLUX__TUPLE ? (flux_dtype)x->dtype : flux__real_dtype(x));
+    nd = y ? y->ndim - 2 : 0;
+    for (int i = 0; i < nd && y; i++) {
+        int64_t out = flux__upsampled(m, x, i);
+        if (out < 0) return NULL;
+        y = nearest ? flux__repeat_each(y, i, out / x->dim[i]) : out == x->dim[i] ? y : flux__interpolate(y, i, out);
+    }
+    return y;
+}
+
+static size_t flux__upsample_text(flux_layer *self, char *out, size_t n) {
+    const flux_upsample_opts *o = &((const flux__upsample_layer *)self)->o;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "Upsample(:%s, ", flux__upsampling_names[o->mode]);
+    if (o->size.ndim) {
+        flux__say(&l, "size = ");
+        if (o->size.ndim > 1) flux__say_tuple(&l, o->size.dim, o->size.ndim);
+        else flux__say_dims(&l, o->size.dim, 1);
+    } else if (o->scale[1] > 0) {
+        flux__say(&l, "scale = (%.10g, %.10g", o->scale[0], o->scale[1]);
+        if (o->scale[2] > 0) flux__say(&l, ", %.10g", o->scale[2]);
+        flux__say(&l, ")");
+    } else flux__say(&l, "scale = %.10g", o->scale[0]);
+    flux__say(&l, ")");
+    return flux__line_out(&l, out, n);
+}
+static const flux_layer_type *flux__upsample_type(void) {
+    static const flux_layer_type type = { "Upsample", flux__upsample_call, sizeof(flux__upsample_layer), flux__no_fields,
+                                          flux__upsample_text };
+    return &type;
+}
+
+FLUX_DEF flux_layer *flux_upsample_with(flux_upsample_opts o) {
+    flux__upsample_layer m;
+    int n = 0;
+    if ((unsigned)o.mode > FLUX_TRILINEAR) return (flux_layer *)flux__fail("upsample: there is no mode %d", (int)o.mode);
+    for (int i = 0; i < 3; i++) {
+        if (!(o.scale[i] >= 0) || !flux__finite(o.scale[i]) || (o.scale[i] > 0 && n < i) ||
+            (o.mode == FLUX_NEAREST && o.scale[i] != floor(o.scale[i])))
+            return (flux_layer *)flux__fail("upsample: .scale[%d] is %g%s", i, o.scale[i],
+                                            o.mode == FLUX_NEAREST && o.scale[i] > 0 ? "; nearest takes whole numbers" : "");
+        n += o.scale[i] > 0;
+    }
+    if ((n > 0) == (o.size.ndim > 0)) return (flux_layer *)flux__fail("upsample: one of .scale and .size is to be given");
+    int have = n ? n : o.size.ndim;
+    if (have > 3 || (have > 1 && o.mode != FLUX_NEAREST && have != (int)o.mode))
+        return (flux_layer *)flux__fail("upsample: %s has %d numbers for %s", n ? ".scale" : ".size", have, flux__upsampling_names[o.mode]);
+    if (o.size.ndim && !flux__check_sizes("upsample", o.size.ndim, o.size.dim)) return NULL;
+    memset(&m, 0, sizeof m);
+    m.o = o;
+    return flux__layer_new(flux__upsample_type(), &m);
+}
+
+typedef struct flux__pixelshuffle_layer { flux_layer base; int64_t r; } flux__pixelshuffle_layer;
+
+/* w x h x (r x r x c) x n, the small dims brought before the large ones. */
+static flux_tensor *flux__pixelshuffle_call(flux_layer *self, flux_tensor *x) {
+    int64_t r = ((flux__pixelshuffle_layer *)self)->r, rest, order[FLUX_MAX_DIMS];
+    flux_tensor *y = flux__image(self, x, 0, x->op == FLUX__TUPLE ? FLUX_F32 : (flux_dtype)x->dtype);
+    int nd = y ? y->ndim - 2 : 0;
+    if (!y) return NULL;
+    flux_shape s = flux__shape(y->dim, 2 * nd + 2), end = flux__shape(y->dim, nd + 2);
+    rest = y->dim[nd];
+    bool fits = true;
+    for (int i = 0; i < nd; i++) {
+        fits = fits && rest % r == 0;
+        rest /= r;
+        s.dim[nd + i] = r;
+        end.dim[i] *= r;
+        order[2 * i] = nd + i, order[2 * i + 1] = i;
+    }
+    if (!fits) {
+        flux__words line = flux__line_of(self);
+        flux__text t = flux__describe(x);
+        return (flux_tensor *)flux__fail("%s takes a multiple of %lld channels for each of %d dims, got %s", line.s, (long long)r, nd, t.s);
+    }
+    s.dim[2 * nd] = end.dim[nd] = rest;
+    s.dim[2 * nd + 1] = y->dim[nd + 1];
+    order[2 * nd] = 2 * nd, order[2 * nd + 1] = 2 * nd + 1;
+    return flux_reshape_to(flux_permute_to(flux_reshape_to(y, s), flux__shape(order, 2 * nd + 2)), end);
+}
+
+static size_t flux__pixelshuffle_text(flux_layer *self, char *out, size_t n) {
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "PixelShuffle(%lld)", (long long)((const flux__pixelshuffle_layer *)self)->r);
+    return flux__line_out(&l, out, n);
+}
+
+FLUX_DEF flux_layer *flux_pixelshuffle(int64_t r) {
+    static const flux_layer_type type = { "PixelShuffle", flux__pixelshuffle_call, sizeof(flux__pixelshuffle_layer), flux__no_fields,
+                                          flux__pixelshuffle_text };
+    flux__pixelshuffle_layer m;
+    memset(&m, 0, sizeof m);
+    m.r = r;
+    if (r < 1 || r > 1 << 20) return (flux_layer *)flux__fail("pixelshuffle: r is %lld", (long long)r);
+    return flux__layer_new(&type, &m);
+}
+
+/* ---- BatchNorm, InstanceNorm, GroupNorm
+   Which dims a mean is taken over makes the difference: all but the channels; one image; one image's
+   group of channels. A running statistic is made of plain values, outside the gradient's graph, and
+   is computed with the next flux_update, or else when it is looked at. */
+
+typedef struct flux__norm_layer {
+    flux_layer base;
+    flux_tensor *beta, *gamma, *mean, *var;
+    flux_fn activation;
+    double eps, momentum;
+    int64_t channels, groups;
+    bool track;
+} flux__norm_layer;
+
+/* The statistics that a batch leaves behind: one number a channel, of the batch's own (averaged over
+   the samples where each has its own), var as of a sample (divided by n-1). */
+static bool flux__norm_track(flux__norm_layer *m, flux_tensor *mean, flux_tensor *var, double n) {
+    flux_tensor *now[2] = { mean, var }, *old[2] = { m->mean, m->var };
+    double scale[2] = { m->momentum, m->momentum * n / (n - 1) };
+    if (!flux__finished(flux__base(old[0])) || !flux__finished(flux__base(old[1])))
+        if (flux_eval_all(2, old) != 0) return false;     /* or what nobody looks at would pile up */
+    flux__block b = flux__nograd_enter();
+    for (int i = 0; i < 2; i++) {
+        flux_tensor *v = now[i];
+        int64_t batch = v->dim[v->ndim - 1], size[2] = { m->channels, batch };
+        v = flux_reshape_to(flux_mul(v, scale[i] / (double)batch), flux__shape(size, 2));
+        v = v ? flux_reshape_to(batch > 1 ? flux_sum(v, 1) : v, flux__shape(size, 1)) : NULL;
+        now[i] = v ? flux_to_dtype(flux_add(flux_mul(old[i], 1 - m->momentum), v), (flux_dtype)old[i]->dtype) : NULL;
+    }
+    flux__nograd_leave(&b);
+    if (!now[0] || !now[1]) return false;
+    flux_assign(&m->mean, now[0]);
+    flux_assign(&m->var, now[1]);
+    return true;
+}
+
+/* Mean and variance of the batch, and how many numbers each is of. */
+static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, flux_tensor **mean, flux_tensor **var, flux_tensor **centred) {
+    double n = 1;
+    for (int i = 0; i < dims->ndim; i++) n *= (double)x->dim[dims->dim[i]];
+    *mean = flux_mean_over(dims->ndim, flux__over(x, dims));
+    *centred = flux_sub(x, *mean);
+    *var = *centred ? flux_mean_over(dims->ndim, flux__over(flux_square(*centred), dims)) : NULL;
+    return n;
+}
+
+static bool flux__norm_enough(flux_layer *self, const flux_tensor *x, double n) {
+    if (n > 1) return true;
+    flux__words line = flux__line_of(self);
+    flux__text t = flux__describe(x);
+    flux__fail("%s has no variance to take of %s in train mode: one value a channel", line.s, t.s);
+    return false;
+}
+
+static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
+    flux__norm_layer *m = (flux__norm_layer *)self;
+    bool batch = m->groups == 0, training = flux_training(self);
+    flux_dtype t = flux__real_dtype(x), wide = t == FLUX_F64 ? FLUX_F64 : FLUX_F32;
+    flux_tensor *in = flux__input(self, x, m->gamma || m->mean ? (flux_dtype)(m->gamma ? m->gamma : m->mean)->dtype : wide);
+    int nd = in ? in->ndim - 2 : 0;
+    flux_tensor *mean, *var, *y;
+    if (!in || (batch && in->ndim == 2 ? false : !flux__image(self, x, 0, t)) || !flux__expect_dim(self, x, nd, m->channels)) return NULL;
+    if (m->mean && !(m->track && training)) {
+        mean = flux__by_channel(m->mean, in->ndim);
+        var = flux__by_channel(m->var, in->ndim);
+        y = flux_sub(in, mean);
+    } else {
+        flux_shape dims = flux__shape(NULL, 0), split = flux__dims(in), whole = split;
+        int64_t each = m->groups ? m->channels / m->groups : 1;
+        for (int i = 0; i < nd; i++) dims.dim[dims.ndim++] = i;
+        if (each > 1) {
+            dims.dim[dims.ndim++] = nd;
+            split.dim[nd] = each, split.dim[nd + 1] = m->groups, split.dim[nd + 2] = in->dim[nd + 1];
+            split.ndim++;
+        }
+        if (batch) dims.dim[dims.ndim++] = nd + 1;
+        double n = flux__norm_stats(flux_reshape_to(in, split), &dims, &mean, &var, &y);
+        if (training && !flux__norm_enough(self, x, n)) return NULL;
+        if (!var || (training && m->track && !flux__norm_track(m, mean, var, n))) return NULL;
+        y = flux_reshape_to(flux_mul(y, flux_rsqrt(flux_add(var, m->eps))), whole);
+        var = NULL;
+    }
+    if (var && y) y = flux_mul(y, flux_rsqrt(flux_add(var, m->eps)));
+    if (m->gamma && y) y = flux_add(flux_mul(y, flux__by_channel(m->gamma, in->ndim)), flux__by_channel(m->beta, in->ndim));
+    return flux_to_dtype(flux__activate(m->activation, y), t);
+}
+
+static size_t flux__norm_text(flux_layer *self, char *out, size_t n) {
+    const flux__norm_layer *m = (const flux__norm_layer *)self;
+    bool group = strcmp(self->type->name, "GroupNorm") == 0;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "%s(%lld", self->type->name, (long long)m->channels);
+    if (group) flux__say(&l, ", %lld", (long long)m->groups);
+    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
+    if (!m->gamma) flux__say(&l, ", affine=false");
+    if (self->mode != FLUX_MODE_AUTO) flux__say(&l, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
+    flux__say(&l, ")");
+    return flux__line_out(&l, out, n);
+}
+#define FLUX__NORM_FIELDS FLUX_PARAM(beta), FLUX_PARAM(gamma), FLUX_STATE(mean), FLUX_STATE(var)
+FLUX_LAYER_TEXT(flux__norm_layer, "BatchNorm", flux__norm_call, flux__norm_text, FLUX__NORM_FIELDS)
+typedef flux__norm_layer flux__instancenorm_layer;
+FLUX_LAYER_TEXT(flux__instancenorm_layer, "InstanceNorm", flux__norm_call, flux__norm_text, FLUX__NORM_FIELDS)
+typedef flux__norm_layer flux__groupnorm_layer;
+FLUX_LAYER_TEXT(flux__groupnorm_layer, "GroupNorm", flux__norm_call, flux__norm_text, FLUX__NORM_FIELDS)
+
+static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type, flux_norm_opts *o, int64_t groups) {
+    flux__norm_layer m;
+    memset(&m, 0, sizeof m);
+    m.channels = o->channels;
+    m.groups = groups;
+    m.activation = o->activation;
+    m.eps = o->eps > 0 ? o->eps : 1e-5;
+    m.momentum = o->momentum > 0 ? o->momentum : 0.1;
+    m.track = o->track_stats == FLUX_ON;
+    bool affine = o->affine == FLUX_ON;
+    if (!flux__check_sizes(call, 1, &m.channels) || !flux__check_activation(call, &m.activation)) return NULL;
+    if (!(o->eps >= 0) || !flux__finite(o->eps)) return (flux_layer *)flux__fail("%s: .eps is %g", call, o->eps);
+    if (!(o->momentum >= 0 && o->momentum <= 1)) return (flux_layer *)flux__fail("%s: .momentum is %g", call, o->momentum);
+    flux_shape s = flux__shape(&m.channels, 1);
+    int h = flux__hide();
+    if (affine) {
+        m.beta = flux__make_weight(call, o->init_beta ? o->init_beta : flux_zeros32, s);
+        m.gamma = m.beta ? flux__make_weight(call, o->init_gamma ? o->init_gamma : flux_ones32, s) : NULL;
+    }
+    if (m.track) m.mean = flux_full_shape(s, 0.0, FLUX_F32), m.var = flux_full_shape(s, 1.0, FLUX_F32);
+    bool good = (m.gamma || !affine) && (m.var || !m.track);
+    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, &m) : NULL);
+}
+
+FLUX_DEF flux_layer *flux_batchnorm_with(flux_norm_opts o) {
+    if (o.affine == FLUX_DEFAULT) o.affine = FLUX_ON;
+    if (o.track_stats == FLUX_DEFAULT) o.track_stats = FLUX_ON;
+    return flux__norm_new("batchnorm", flux__norm_layer_type(), &o, 0);
+}
+FLUX_DEF flux_layer *flux_instancenorm_with(flux_norm_opts o) {
+    return flux__norm_new("instancenorm", flux__instancenorm_layer_type(), &o, o.channels);
+}
+FLUX_DEF flux_layer *flux_groupnorm_with(flux_groupnorm_opts g) {
+    flux_norm_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.channels = g.channels;
+    o.activation = g.activation;
+    o.affine = g.affine == FLUX_OFF ? FLUX_OFF : FLUX_ON;
+    o.eps = g.eps;
+    if (g.groups < 1 || g.channels % g.groups)
+        return (flux_layer *)flux__fail("groupnorm: %lld groups do not divide %lld channels", (long long)g.groups, (long long)g.channels);
+    return flux__norm_new("groupnorm", flux__groupnorm_layer_type(), &o, g.groups);
+}
+
+/* ---- WeightNorm */
+
+typedef struct flux__weightnorm_layer {
+    flux_layer base;
+    flux_layer *layer;                    /* holds v in its weight's place */
+    flux_tensor *g;
+    flux_shape dims;
+    const char *which;                    /* the field's name, which its type owns */
+} flux__weightnorm_layer;
+
+static flux_tensor **flux__tensor_named(flux_layer *m, const char *which, const char **name) {
+    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
+        if (!flux__is_tensor_field(f) || strcmp(f->name, which) != 0) continue;
+        if (name) *name = f->name;
+        return flux__tensor_slot(m, f);
+    }
+    return NULL;
+}
+
+static flux_tensor *flux__weight_length(flux_tensor *v, const flux_shape *dims) {
+    double tiny = flux__dtypes[v->dtype].epsilon;
+    flux_tensor *sum = flux_sum_over(dims->ndim, flux__over(flux_square(v), dims));
+    return sum ? flux_sqrt(flux_add(sum, tiny * tiny)) : NULL;
+}
+
+/* The layer with the product in v's place; the reference is the caller's. */
+static flux_layer *flux__weightnorm_fold(flux__weightnorm_layer *m) {
+    flux_layer *y = flux__layer_clone(m->layer->type, m->layer);
+    if (!y || !flux__copy_base(y, m->layer)) {
+        flux_release(y);
+        return NULL;
+    }
+    flux_tensor **slot = flux__tensor_named(y, m->which, NULL);
+    flux_tensor *w = flux_div(flux_mul(*slot, m->g), flux__weight_length(*slot, &m->dims));
+    if (w) flux_assign(slot, w);
+    return y;
+}
+
+static flux_tensor *flux__weightnorm_call(flux_layer *self, flux_tensor *x) {
+    flux_layer *folded = flux__weightnorm_fold((flux__weightnorm_layer *)self);
+    flux_tensor *y = folded ? flux_call_layer(folded, x) : NULL;
+    flux_release(folded);
+    return y;
+}
+
+static size_t flux__weightnorm_text(flux_layer *self, char *out, size_t n) {
+    const flux__weightnorm_layer *m = (const flux__weightnorm_layer *)self;
+    flux__words inner = flux__line_of(m->layer), l;
+    l.s[0] = 0;
+    flux__say(&l, "WeightNorm(%s, :%s", inner.s, m->which);
+    if (m->dims.ndim != 1 || m->dims.dim[0] != (*flux__tensor_named(m->layer, m->which, NULL))->ndim - 1)
+        flux__say_option(&l, "dims", m->dims.dim, m->dims.ndim, -1);
+    flux__say(&l, ")");
+    return flux__line_out(&l, out, n);
+}
+FLUX_LAYER_TEXT(flux__weightnorm_layer, "WeightNorm", flux__weightnorm_call, flux__weightnorm_text, FLUX_CHILD(layer), FLUX_PARAM(g))
+
+FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
+    flux__weightnorm_layer m;
+    memset(&m, 0, sizeof m);
+    if (!o.layer) return (flux_layer *)flux__null("weightnorm", "layer", o.layer);
+    const char *which = o.which ? o.which : "weight";
+    flux_tensor **slot = flux__tensor_named(o.layer, which, &m.which);
+    flux__words line = flux__line_of(o.layer);
+    if (!slot || !*slot || !flux__dtypes[(*slot)->dtype].real || (*slot)->ndim < 1)
+        return (flux_layer *)flux__fail("weightnorm: %s has no \"%.60s\" to normalise", line.s, which);
+    m.layer = o.layer;
+    m.dims = o.dims;
+    if (!m.dims.ndim) m.dims.dim[m.dims.ndim++] = (*slot)->ndim - 1;
+    for (int i = 0; i < m.dims.ndim; i++)
+        if (m.dims.dim[i] < 0 || m.dims.dim[i] >= (*slot)->ndim) {
+            flux__text t = flux__describe(*slot);
+            return (flux_layer *)flux__fail("weightnorm: %s, %s, has no dim %lld", which, t.s, (long long)m.dims.dim[i]);
+        }
+    int h = flux__hide();
+    flux__block b = flux__nograd_enter();
+    m.g = flux__weight_length(*slot, &m.dims);
+    flux__nograd_leave(&b);
+    double least = m.g ? flux_item(flux_min(m.g)) : 0;
+    if (m.g && !(least > 2 * flux__dtypes[(*slot)->dtype].epsilon))
+        m.g = (flux_tensor *)flux__fail("weightnorm: %s of %s has no direction: all of it, or a part that is normalised, is zero", which,
+                                        line.s);
+    return (flux_layer *)flux__reveal_object(h, m.g ? flux__layer_new(flux__weightnorm_layer_type(), &m) : NULL);
+}
+
+/* Puts the folded layer into each place below m that holds a WeightNorm; a layer held twice is folded twice, from one v. */
+static bool flux__unnorm(flux_layer **place, int depth) {
+    flux_layer *m = *place;
+    if (m->type == flux__weightnorm_layer_type()) {
+        flux_layer *y = flux__weightnorm_fold((flux__weightnorm_layer *)m);
+        if (!y) return false;
+        if (m->name && !y->name) {        /* the fold stands where it stood */
+            y->name = m->name;
+            m->name = NULL;
+        }
+        flux_release(m);
+        *place = m = y;
+    }
+    for (const flux_field *f = m->type->fields; depth < FLUX__DEEPEST && f->kind != FLUX__END; f++) {
+        int n;
+        flux_layer **kids = flux__kids(m, f, &n);
+        for (int i = 0; i < n; i++)
+            if (kids[i] && !flux__unnorm(&kids[i], depth + 1)) return false;
+    }
+    return true;
+}
+
+FLUX_DEF flux_layer *flux_remove_weightnorms(flux_layer *m) {
+    if (!m) return (flux_layer *)flux__null("remove_weightnorms", "m", m);
+    int h = flux__hide();
+    flux__block b = flux__nograd_enter();
+    flux_layer *y = (flux_layer *)flux_retain(flux__map_layer(flux__keep_leaf, NULL, m, false));
+    bool good = y && flux__unnorm(&y, 0);
+    flux__nograd_leave(&b);
+    flux_layer *out = (flux_layer *)flux__reveal_object(h, good ? y : NULL);
+    flux_release(y);
+    return out;
+}
+
 /* ------------------------------------------------------------------ 18. Activations
    Those that are not an operation of the table: compositions of operations, which
    the schedule fuses into one pass. Each keeps NaN, and none lets a branch that was
@@ -14758,9 +17047,7 @@ FLUX__COMPOSED(hardtanh, flux_clamp(x, -1, 1))
 FLUX__COMPOSED(relu6, flux_clamp(x, 0, 6))
 FLUX__COMPOSED(selu,
                flux__exp_linear(x, 1.0507009873554805 * 1.6732632423543772, 1, 1.0507009873554805))
-FLUX__COMPOSED(gelu_tanh,
-               flux_mul(flux_mul(x, 0.5),
-                        flux_add(flux_tanh(flux__gelu_inner(x, 0.7978845608028654)), 1.0)))
+FLUX__COMPOSED(gelu_tanh, flux__elementwise(FLUX__OP_GELU, x, NULL, NULL))
 FLUX__COMPOSED(gelu_sigmoid, flux_mul(x, flux_sigmoid(flux__gelu_inner(x, 1.5957691216057308))))
 FLUX__COMPOSED(gelu_erf,
                flux_mul(flux_mul(x, 0.5), flux_add(flux_erf(flux_mul(x, 0.7071067811865476)), 1.0)))
@@ -14998,12 +17285,92 @@ static bool flux__check_pair(const flux__loss_row *row, const flux_loss_opts *o)
     return false;
 }
 
+static bool flux__labels_good(const char *call, flux_tensor *labels, int64_t least, int64_t classes, const int64_t *ignored);
+
+static bool flux__is_integer(const flux_tensor *x) { return x->op != FLUX__TUPLE && !flux__dtypes[x->dtype].real && x->dtype != FLUX_BOOL; }
+
+/* Labels that lie in host memory are looked at, so that a wrong one is named. */
+static bool flux__check_labels(const char *call, flux_tensor *y, int64_t least, int64_t classes, const int64_t *ignored) {
+    return y->device.backend != 0 || !y->buf || flux__labels_good(call, y, least, classes, ignored);
+}
+
+/* Whether y is labels: integers of p's shape without the class dimension. */
+static bool flux__are_labels(const flux_tensor *p, const flux_tensor *y, int dim) {
+    if (!flux__is_integer(y) || dim < 0 || dim >= p->ndim || y->ndim >= p->ndim) return false;
+    for (int i = 0; i + 1 < p->ndim; i++)
+        if (flux_dim(y, i) != p->dim[i < dim ? i : i + 1]) return false;
+    return true;
+}
+
+typedef struct flux__labels { flux_tensor *y, *wide, *keep; } flux__labels;   /* as p's columns; keep: those not ignored, or NULL */
+
+/* The labels as they stand over p, and whether each is one of the classes. */
+static bool flux__take_labels(const char *call, flux_tensor *p, const flux_loss_opts *o, bool ignore, flux__labels *l) {
+    flux_shape s = flux__dims(p);
+    int64_t classes = s.dim[o->dim];
+    if (!flux__check_labels(call, o->y, 0, classes, ignore ? &o->ignore_index : NULL)) return false;
+    s.dim[o->dim] = 1;
+    l->y = flux_reshape_to(o->y->dtype == FLUX_U8 ? flux_to_dtype(o->y, FLUX_I32) : o->y, s);
+    flux_tensor *all = l->y ? flux__move(flux__iota(classes, o->dim), l->y->device) : NULL;
+    l->wide = all ? flux_eq(flux_to_dtype(all, (flux_dtype)l->y->dtype), l->y) : NULL;
+    l->keep = ignore && l->wide ? flux_ne(l->y, (double)o->ignore_index) : NULL;
+    return l->wide && (l->keep || !ignore);
+}
+
+/* A vector of a number a class, as it stands along p's class dimension. */
+static flux_tensor *flux__class_weights(const char *call, flux_tensor *p, const flux_loss_opts *o, flux_dtype t) {
+    flux_tensor *w = o->weights;
+    if (w->op == FLUX__TUPLE || w->ndim != 1 || o->dim >= p->ndim || w->dim[0] != p->dim[o->dim] || w->dtype == FLUX_BOOL) {
+        flux__text have = flux__describe(w), of = flux__describe(p);
+        return (flux_tensor *)flux__fail("%s: .weights is a vector of one number a class; it is %s, yhat is %s", call,
+                                         w->op == FLUX__TUPLE ? "a tuple" : have.s, of.s);
+    }
+    flux_shape s = flux__dims(p);
+    for (int i = 0; i < s.ndim; i++)
+        if (i != o->dim) s.dim[i] = 1;
+    return flux_reshape_to(flux_to_dtype(w, t), s);
+}
+
+static flux_tensor *flux__sum_dim(flux_tensor *x, int dim) {
+    flux_shape dims = flux__shape(NULL, 0);
+    dims.dim[dims.ndim++] = dim;
+    return x ? flux_sum_over(1, flux__over(x, &dims)) : NULL;
+}
+
+/* The loss by sample for labels: the formula with y = 1, where the label is. A label that is no class gives NaN: none goes
+   by silently where looking at them would mean to wait for a device. *total: what a mean divides by. */
+static flux_tensor *flux__label_loss(const flux__loss_row *row, flux_tensor *p, const flux_loss_opts *o, bool ignore, flux_tensor **total) {
+    flux__labels l;
+    flux_dtype t = (flux_dtype)p->dtype;
+    if (!flux__take_labels(row->name, p, o, ignore, &l)) return NULL;
+    flux_tensor *w = o->weights ? flux__class_weights(row->name, p, o, t) : NULL, *e;
+    if (o->weights && !w) return NULL;
+    if (row->formula == flux__loss_logitcrossentropy) {
+        flux_shape dims = flux__shape(NULL, 0);
+        dims.dim[dims.ndim++] = o->dim;
+        e = flux_neg(flux_logsoftmax_over(1, flux__over(p, &dims)));
+    } else e = row->formula(p, flux__move(flux_full_shape(flux__shape(NULL, 0), 1, t), p->device), o);
+    if (w) e = flux_mul(e, w);
+    e = flux__sum_dim(flux_where(l.wide, e, 0.0), o->dim);
+    e = flux_where(flux_or(flux_lt(l.y, 0.0), flux_ge(l.y, (double)p->dim[o->dim])), (double)NAN, e);
+    if (l.keep) e = flux_where(l.keep, e, 0.0);
+    if (w) w = flux__sum_dim(flux_where(l.wide, w, 0.0), o->dim);
+    if (l.keep) w = w ? flux_where(l.keep, w, 0.0) : flux_to_dtype(l.keep, t);
+    *total = w ? (flux_sum)(w) : NULL;
+    return e;
+}
+
 static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     flux_tensor *both[2] = { o.yhat, o.y };
     if (!o.yhat || !o.y) return (flux_tensor *)flux__null(row->name, o.yhat ? "y" : "yhat", NULL);
     if (!flux__check_operands(row->name, 2, both)) return NULL;
     flux_dtype t = flux__dtypes[o.yhat->dtype].real ? (flux_dtype)o.yhat->dtype : FLUX_F32;
-    if (!flux__check_pair(row, &o) || !flux__check_loss_opts(row->name, &o, t)) return NULL;
+    bool labels = row->kind == FLUX__EACH_SAMPLE && flux__are_labels(o.yhat, o.y, o.dim);
+    bool ignore = o.ignore == FLUX_ON || (o.ignore == FLUX_DEFAULT && o.ignore_index != 0);
+    if ((!labels && !flux__check_pair(row, &o)) || !flux__check_loss_opts(row->name, &o, t)) return NULL;
+    if (ignore && !labels) return (flux_tensor *)flux__fail("%s: .ignore_index goes with integer labels, which y is not", row->name);
+    if (o.weights && row->kind != FLUX__EACH_SAMPLE) return (flux_tensor *)flux__fail("%s: .weights are of classes, which it has not", row->name);
+    if (o.lengths) return (flux_tensor *)flux__fail("%s: .lengths are for ctc_loss", row->name);
     o.epsilon = flux__or(o.epsilon, flux__dtypes[t].epsilon);
     o.delta = flux__or(o.delta, 1);
     o.gamma = flux__or(o.gamma, 2);
@@ -15011,14 +17378,14 @@ static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     o.smooth = flux__or(o.smooth, 1);
     o.beta = flux__or(o.beta, 0.7);
     int h = flux__hide();
-    flux_tensor *p = flux_to_dtype(o.yhat, t), *y = flux_to_dtype(o.y, t);
-    flux_tensor *e = p && y ? row->formula(p, y, &o) : NULL;
-    flux_shape dims = flux__shape(NULL, 0);
-    dims.dim[dims.ndim++] = o.dim;
-    if (e && row->kind == FLUX__EACH_SAMPLE && e->ndim > 0)
-        e = flux_sum_over(1, flux__over(e, &dims));
+    flux_tensor *p = flux_to_dtype(o.yhat, t);
+    flux_tensor *y = labels ? NULL : flux_to_dtype(o.y, t), *total = NULL, *e;
+    if (o.weights && y) y = flux_mul(y, flux__class_weights(row->name, p, &o, t));
+    if (o.weights && y) total = (flux_sum)(y);
+    e = labels && p ? flux__label_loss(row, p, &o, ignore, &total) : p && y ? row->formula(p, y, &o) : NULL;
+    if (e && !labels && row->kind == FLUX__EACH_SAMPLE && e->ndim > 0) e = flux__sum_dim(e, o.dim);
     if (e && row->kind != FLUX__ONE_NUMBER && o.agg != FLUX_NONE)
-        e = o.agg == FLUX_SUM ? (flux_sum)(e) : (flux_mean)(e);
+        e = o.agg == FLUX_MEAN && total ? flux_div((flux_sum)(e), total) : o.agg == FLUX_SUM ? (flux_sum)(e) : (flux_mean)(e);
     return flux__reveal(h, e);
 }
 
@@ -15048,6 +17415,100 @@ FLUX_DEF flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim
     double share = alpha / (dim < 0 ? 2.0 : (double)(y->dim[dim] > 0 ? y->dim[dim] : 1));
     flux_tensor *x = flux__act_input("label_smoothing", y);
     return flux__reveal(h, x ? flux_add(flux_mul(x, 1 - alpha), share) : NULL);
+}
+
+/* ---- CTC
+   The labels with blanks between and around them are S = 2 labels + 1 places; a(s), for each step, is the log of what all
+   ways to place s by then have in probability. From step to step a way stays, moves on by one, or by two over a blank
+   between labels that differ. -1e30 stands for log 0: its differences and its gradient are numbers. */
+
+#define FLUX__LOG0 (-1e30)
+
+/* n places later along dim 0, log 0 coming in. */
+static flux_tensor *flux__later(flux_tensor *a, int64_t n) {
+    return flux_pad(flux_slice(a, 0, 0, a->dim[0] - n), FLUX__LOG0, n, 0);
+}
+
+static flux_tensor *flux__log_sum3(flux_tensor *a, flux_tensor *b, flux_tensor *c) {
+    flux_tensor *top = flux_detach(flux_max2(a, flux_max2(b, c)));
+    flux_tensor *sum = flux_add(flux_exp(flux_sub(a, top)), flux_add(flux_exp(flux_sub(b, top)), flux_exp(flux_sub(c, top))));
+    return flux_add(top, flux_log(sum));
+}
+
+/* The places as classes, S x N; what follows a target's end is blank as well. */
+static flux_tensor *flux__ctc_places(flux_tensor *y, int64_t blank) {
+    int64_t labels = y->dim[0], n = y->dim[1], one[3] = { 1, labels, n }, all[2] = { 2 * labels, n }, last[2] = { 1, n };
+    flux_tensor *real = flux_reshape_to(flux_where(flux_lt(y, 0.0), (double)blank, y), flux__shape(one, 3));
+    flux_tensor *none = flux__move(flux_full_shape(flux__shape(one, 3), (double)blank, FLUX_I64), y->device);
+    flux_tensor *end = flux__move(flux_full_shape(flux__shape(last, 2), (double)blank, FLUX_I64), y->device);
+    if (!labels) return end;
+    return flux_cat(0, flux_reshape_to(flux_cat(0, none, real), flux__shape(all, 2)), end);
+}
+
+/* p: log probabilities, classes x T x N; y: labels x N, int64; lengths: 1 x N or NULL. 1 x N. */
+static flux_tensor *flux__ctc(flux_tensor *p, flux_tensor *y, flux_tensor *lengths) {
+    int64_t classes = p->dim[0], steps = p->dim[1], n = p->dim[2], flat = classes * steps * n, places = 2 * y->dim[0] + 1;
+    flux_device d = p->device;
+    flux_tensor *place = flux__ctc_places(y, classes - 1), *s = flux__move(flux__iota(places, 0), d);
+    flux_tensor *ends = flux_mul(flux_sum(flux_to_dtype(flux_ge(y, 0.0), FLUX_I64), 0), 2.0);
+    flux_tensor *at = flux_add(flux__move(flux__iota(steps, 2), d), flux_mul(flux__move(flux__iota(n, 1), d), (double)steps));
+    flux_tensor *index = flux_add(flux_mul(at, (double)classes), flux_unsqueeze(place, 2));
+    flux_tensor *e = flux_gather(flux_reshape_to(p, flux__shape(&flat, 1)), 0, index), *a = NULL, *over = NULL;
+    if (places > 2 && place) over = flux_pad(flux_slice(place, 0, 0, places - 2), (double)(classes - 1), 2, 0);
+    if (over) over = flux_and(flux_ne(place, over), flux_ne(place, (double)(classes - 1)));
+    for (int64_t t = 0; t < steps && e; t++) {
+        flux_tensor *now = flux_select(e, 2, t), *next;
+        if (t == 0) a = flux_where(flux_lt(s, 2.0), now, FLUX__LOG0);
+        else {
+            flux_tensor *one = places > 1 ? flux__later(a, 1) : a, *two = places > 2 ? flux_where(over, flux__later(a, 2), FLUX__LOG0) : NULL;
+            next = places > 1 ? flux_add(flux__log_sum3(a, one, two ? two : flux_mul(one, 1.0)), now) : flux_add(a, now);
+            a = lengths ? flux_where(flux_gt(lengths, (double)t), next, a) : next;
+        }
+        if (!a) return NULL;
+    }
+    a = flux_where(flux_or(flux_eq(s, ends), flux_eq(s, flux_sub(ends, 1.0))), a, FLUX__LOG0);
+    a = flux_neg(flux_logsumexp(a, 0));
+    return flux_where(flux_gt(a, -0.1 * FLUX__LOG0), HUGE_VAL, a);    /* no way at all */
+}
+
+static bool flux__check_ctc(const flux_loss_opts *o) {
+    const flux_tensor *p = o->yhat, *y = o->y, *l = o->lengths;
+    flux__text a = flux__describe(p), b = flux__describe(y);
+    if (p->ndim < 2 || p->ndim > 3 || p->dim[0] < 2 || p->dim[1] < 1 || !flux__dtypes[p->dtype].real)
+        flux__fail("ctc_loss: yhat is floating classes x steps (x batch), 2 classes at least, got %s", a.s);
+    else if (!flux__is_integer(y) || y->ndim < 1 || y->ndim > p->ndim - 1 || flux_dim(y, 1) != flux_dim(p, 2))
+        flux__fail("ctc_loss: y is integer labels (x batch) to yhat's %s, got %s", a.s, b.s);
+    else if (l && (!flux__is_integer(l) || flux__size(l) != flux_dim(p, 2))) {
+        flux__text c = flux__describe(l);
+        flux__fail("ctc_loss: .lengths is one integer a sample, got %s for %s", l->op == FLUX__TUPLE ? "a tuple" : c.s, a.s);
+    } else if ((unsigned)o->agg > FLUX_NONE) flux__fail("ctc_loss: .agg is %d", (int)o->agg);
+    return !flux_failed();
+}
+
+FLUX_DEF flux_tensor *flux_ctc_loss_with(flux_loss_opts o) {
+    flux_tensor *all[3] = { o.yhat, o.y, o.lengths };
+    if (!o.yhat || !o.y) return (flux_tensor *)flux__null("ctc_loss", o.yhat ? "y" : "yhat", NULL);
+    if (!flux__check_operands("ctc_loss", o.lengths ? 3 : 2, all) || !flux__check_ctc(&o)) return NULL;
+    int64_t classes = o.yhat->dim[0], n = flux_dim(o.yhat, 2), two[2] = { o.y->dim[0], n }, row[2] = { 1, n };
+    int64_t three[3] = { classes, o.yhat->dim[1], n };
+    if (!flux__check_labels("ctc_loss", o.y, INT64_MIN, classes - 1, NULL)) return NULL;
+    int h = flux__hide();
+    flux_tensor *p = flux_to_dtype(o.yhat, o.yhat->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32), *e = NULL;
+    flux_tensor *y = flux_reshape_to(flux_to_dtype(o.y, FLUX_I64), flux__shape(two, 2));
+    flux_tensor *l = o.lengths ? flux_reshape_to(flux_to_dtype(o.lengths, FLUX_I64), flux__shape(row, 2)) : NULL;
+    p = flux_reshape_to((flux_logsoftmax)(p), flux__shape(three, 3));
+    if (p && y && (l || !o.lengths)) e = flux__ctc(p, y, l);
+    if (e && two[0]) e = flux_where(flux_any(flux_ge(y, (double)(classes - 1)), 0), (double)NAN, e);
+    if (e) e = o.agg == FLUX_MEAN ? (flux_mean)(e) : o.agg == FLUX_SUM ? (flux_sum)(e) : flux_reshape_to(e, flux__shape(&n, 1));
+    return flux__reveal(h, e);
+}
+
+FLUX_DEF flux_tensor *(flux_ctc_loss)(flux_tensor *yhat, flux_tensor *y) {
+    flux_loss_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.yhat = yhat;
+    o.y = y;
+    return flux_ctc_loss_with(o);
 }
 
 /* ------------------------------------------------------------------ 20. Optimisers
@@ -15528,6 +17989,9 @@ struct flux_state {
     flux__head head;
     int nrules, nspots, nleaves, nstates; /* nstates: of each leaf, over all rules */
     bool mixed, counts;
+    double scale;                         /* of the loss; 0: none */
+    int64_t good, skipped;                /* steps since the scale changed; and those not made */
+    flux_tensor *scaled;                  /* the loss whose gradients flux_update is to be given */
     flux_rule *rule;                      /* nrules of them, as flux_setup was given them */
     flux__spot *spot;
     flux__trainee *leaf;
@@ -15538,6 +18002,8 @@ struct flux_state {
     flux__constants constants;
     flux_tensor **olds, **news;           /* what flux__update_eval is given; room for all parameters and states */
     int *owners;
+    flux_tensor **pending;                /* what layers have recorded for their own state: computed along with the step */
+    int npending, pending_room;
     char *path;                           /* room for the longest name of a state */
     size_t path_room;
 };
@@ -15549,11 +18015,12 @@ static void flux__state_free(flux_state *s) {
         flux_release(s->leaf[i].master_seen);
         flux_release(s->leaf[i].steps);
     }
+    flux_release(s->scaled);
     for (int i = 0; s->s && i < s->nleaves * s->nstates; i++) flux_release(s->s[i]);
     for (int i = 0; s->spot && i < s->nspots; i++)
         if (s->spot[i].path) FLUX_FREE(s->spot[i].path);
     void *arrays[] = { s->rule, s->spot, s->leaf, s->o, s->t, s->t_next, s->s, s->next, s->step,
-                       s->olds, s->news, s->owners, s->path };
+                       s->olds, s->news, s->owners, s->path, s->pending };
     for (int i = 0; i < (int)(sizeof arrays / sizeof *arrays); i++)
         if (arrays[i]) FLUX_FREE(arrays[i]);
     FLUX_FREE(s);
@@ -15619,6 +18086,8 @@ static bool flux__find_leaves(flux_state *s) {
     return ok;
 }
 
+enum { FLUX__FIRST_SCALE = 1 << 15, FLUX__LAST_SCALE = 1 << 24, FLUX__SCALE_STEPS = 2000 };   /* 2^15: f16 holds it */
+
 static bool flux__half(const flux_tensor *x) { return x->dtype == FLUX_F16 || x->dtype == FLUX_BF16; }
 static flux_dtype flux__state_dtype(const flux_tensor *p) { return p->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32; }
 
@@ -15658,6 +18127,7 @@ static bool flux__start_leaf(flux_state *s, int leaf) {
         }
     }
     if (!s->mixed || !flux__half(l->p)) return true;
+    if (l->p->dtype == FLUX_F16) s->scale = FLUX__FIRST_SCALE;
     l->master = (flux_tensor *)flux_retain(flux_copy(flux_to_dtype(flux_detach(l->p), FLUX_F32)));
     return l->master != NULL;
 }
@@ -15734,6 +18204,10 @@ static void flux__spot_meet(flux_tensor **slot, const char *path, bool trained, 
     flux__meeting *w = (flux__meeting *)user;
     flux_state *s = w->s;
     int i = w->at;
+    if (!trained && !flux__finished(flux__base(*slot))) {
+        flux_tensor **all = (flux_tensor **)flux__grow(s->pending, &s->pending_room, s->npending + 1, sizeof *all);
+        if (all) s->pending = all, all[s->npending++] = *slot;
+    }
     if (!trained || flux_failed()) return;
     if (i >= s->nspots || strcmp(s->spot[i].path, path) != 0) {
         flux__fail("update: this model has the parameter %.100s where the one of flux_setup had %.100s", path,
@@ -15799,6 +18273,7 @@ static bool flux__check_device(const flux_state *s, int leaf) {
 /* What the model holds, leaf by leaf, and that it is the model of flux_setup. */
 static bool flux__meet_model(flux_state *s, flux_layer *model) {
     flux__meeting w = { s, 0 };
+    s->npending = 0;
     for (int i = 0; i < s->nleaves; i++) s->leaf[i].frozen = false, s->leaf[i].owners = 0;
     if (!flux__walk_all(model, flux__spot_meet, NULL, &w) || flux_failed()) return false;
     if (w.at < s->nspots) {
@@ -15852,7 +18327,8 @@ static bool flux__start_step(flux_state *s, int leaf, const flux_grads *g) {
     flux_dtype t = flux__state_dtype(l->now);
     k->d = flux_to_dtype(d, t);
     k->p = l->master && !flux__master_stale(l) ? l->master : flux_to_dtype(l->now, t);
-    k->scale = 1;
+    k->scale = s->scaled ? 1 / s->scale : 1;
+    k->measured = s->scaled != NULL;
     return k->d && k->p;
 }
 
@@ -15977,10 +18453,71 @@ static bool flux__any_awake(const flux_state *s) {
     return false;
 }
 
+/* ---------------- update: gradients of a scaled loss */
+
+FLUX_DEF flux_tensor *flux_scaled_loss(flux_state *s, flux_tensor *loss) {
+    if (!s || !loss) return (flux_tensor *)flux__null("scaled_loss", s ? "loss" : "state", NULL);
+    if (!flux__check_operands("scaled_loss", 1, &loss)) return NULL;
+    if (s->scale == 0) return loss;
+    int h = flux__hide();
+    flux_tensor *y = flux_to_dtype(loss, loss->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32);
+    y = y ? flux__elementwise(FLUX__OP_MUL, y, flux__number(s->scale), NULL) : NULL;
+    if (y) flux_assign(&s->scaled, y);
+    return flux__reveal(h, y);
+}
+
+FLUX_DEF double flux_loss_scale(const flux_state *s) {
+    if (!s) return flux__null("loss_scale", "state", s), (double)NAN;
+    return s->scale > 0 ? s->scale : 1;
+}
+
+FLUX_DEF int64_t flux_skipped(const flux_state *s) { return s ? s->skipped : (flux__null("skipped", "state", s), -1); }
+
+/* Whether all gradients are finite: they are computed for it, and one number is looked at. 0: yes, 1: no, -1: an error. */
+static int flux__overflown(flux_state *s, const flux_grads *g) {
+    int n = 0, h = flux__hide();
+    flux_tensor *sum = NULL;
+    for (int i = 0; i < s->nleaves && !flux_failed(); i++) {
+        flux_tensor *d = s->leaf[i].frozen ? NULL : flux__gradient_by(g, s->leaf[i].now, i);
+        if (!d || !flux__size(d)) continue;
+        flux_tensor *most = flux_to_dtype((flux_max)(flux_abs(d)), FLUX_F32), *none = flux_sub(most, most);   /* 0, or NaN */
+        sum = sum ? flux_add(sum, none) : none;
+        s->news[n++] = d;
+    }
+    if (sum) s->news[n++] = sum;
+    bool ok = !flux_failed() && flux_eval_all(n, s->news) == 0;
+    double v = ok && sum ? flux_item(sum) : 0;
+    flux__reveal_object(h, NULL);
+    return !ok || flux_failed() ? -1 : v != v;
+}
+
+/* After a look at the gradients: whether to make the step, with the scale that the next loss gets. */
+static void flux__next_scale(flux_state *s, bool overflown) {
+    if (overflown) s->skipped++, s->good = 0;
+    else s->good++;
+    if (overflown && s->scale > 1) s->scale /= 2;
+    if (s->good < FLUX__SCALE_STEPS) return;
+    s->good = 0;
+    if (s->scale < FLUX__LAST_SCALE) s->scale *= 2;
+}
+
+/* Sees to the scale of gradients g; true if flux_update is to go on. */
+static bool flux__check_scale(flux_state *s, const flux_grads *g, int *rc) {
+    if (s->scaled && g->loss != s->scaled)
+        flux__fail("update: these gradients are not of the loss that flux_scaled_loss gave: scale last, then take the gradient");
+    int bad = flux_failed() ? -1 : flux__overflown(s, g);
+    *rc = bad < 0 ? -1 : 0;
+    if (bad > 0) flux__note(FLUX_LOG_DEBUG, "update.skipped", false, "update: a gradient is not finite at the loss scale %g: no step", s->scale);
+    if (bad > 0) flux__next_scale(s, true), flux_assign(&s->scaled, NULL);
+    return bad == 0;
+}
+
 FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
+    int rc = 0;
     if (!s || !model || !g) return flux__null("update", !s ? "state" : !model ? "model" : "gradients", NULL), -1;
     if (g->used) flux__fail("update: these gradients were used up by an earlier flux_update; record the loss again");
     if (flux_failed() || !flux__take_counts(s) || !flux__meet_model(s, model)) return -1;
+    if (s->scaled && !flux__check_scale(s, g, &rc)) return rc;
     int h = flux__hide();
     bool ok = flux__build_update(s, g);
     int n = ok ? flux__list_news(s) : 0;
@@ -15989,8 +18526,10 @@ FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
                    model->type->name);
     for (int i = 0; i < s->nspots && ok; i++) flux_retain(s->spot[i].next);
     flux__reveal_object(h, NULL);         /* only now is what lies between hidden, and can be fused away */
-    if (ok && n) ok = flux__update_eval(g, n, s->olds, s->news, s->owners) == 0;
+    if (ok && n) ok = flux__update_eval(g, n, s->olds, s->news, s->owners, s->npending, s->pending) == 0;
     if (ok) flux__commit(s);
+    if (ok && s->scaled) flux__next_scale(s, false);
+    flux_assign(&s->scaled, NULL);
     for (int i = 0; i < n; i++) flux_release(s->news[i]);
     for (int i = 0; i < s->nspots && n; i++) flux_release(s->spot[i].next);
     return ok ? 0 : -1;
@@ -16233,6 +18772,7 @@ static flux_state *flux__state_copy(const flux_state *from) {
     s->nstates = from->nstates;
     s->mixed = from->mixed;
     s->counts = from->counts;
+    s->scale = from->scale, s->good = from->good, s->skipped = from->skipped;
     s->path_room = from->path_room;
     s->rule = (flux_rule *)flux__malloc((size_t)(s->nrules + 1) * sizeof *s->rule);
     if (!s->rule || !flux__copy_leaves(s, from) || !flux__state_arrays(s)) {
@@ -16264,7 +18804,8 @@ static double flux__loss_now(flux_tensor *loss, const flux_grads *g) {
 static int flux__train_batch(flux_tensor *loss, flux_layer *model, flux_state *s, int64_t index) {
     const void *what[1] = { model };
     if (!loss && !flux_failed()) flux__fail("train: the loss function gave NULL at batch %lld", (long long)index);
-    flux_grads *g = loss ? flux_gradient_of(loss, 1, what) : NULL;
+    flux_tensor *scaled = loss ? flux_scaled_loss(s, loss) : NULL;
+    flux_grads *g = scaled ? flux_gradient_of(scaled, 1, what) : NULL;
     double value = g ? flux__loss_now(loss, g) : 0;
     if (!g || flux_failed()) return -1;
     if (value - value == 0) return flux_update(s, model, g);
@@ -16466,6 +19007,13 @@ static void flux__summary_tensor(flux_tensor *x, const char *path, bool trained,
         if (!flux__first_sight(t->shown, x)) t->tied += n;
         flux__summary_flags(t, x);
     }
+}
+
+/* Trained numbers, those of a tensor that came before left out. */
+static void flux__summary_new(flux_tensor *x, const char *path, bool trained, void *user) {
+    flux__summary *t = (flux__summary *)user;
+    (void)path;
+    if (trained && flux__first_sight(t->shown, x->base ? x->base : x)) t->numbers += flux__size(x);
 }
 
 static flux__summary flux__summary_start(flux__shown_model *shown) {
@@ -16676,6 +19224,101 @@ FLUX_DEF size_t flux_layer_text(flux_layer *m, char *out, size_t n) {
     return flux__sink_end(&s);
 }
 
+/* ---- a model at work: what each layer gives, and what that costs */
+
+static void flux__put_right(flux__sink *s, int64_t v, int64_t width) {
+    char text[40];
+    flux__sink number = flux__sink_to(text, sizeof text);
+    flux__put_integer(&number, v, true);
+    flux__sink_end(&number);
+    flux__put_pad(s, width - (int64_t)number.chars);
+    flux__put(s, text);
+}
+
+static void flux__put_cells(flux__sink *s, const char *out, int64_t numbers, int64_t products, int64_t bytes) {
+    char text[32];
+    flux__put(s, out);
+    flux__put_pad(s, 20 - (int64_t)strlen(out));
+    flux__put_right(s, numbers, 12);
+    flux__put_right(s, products, 16);
+    flux_format_bytes(bytes, text, sizeof text);
+    flux__put_pad(s, 13 - (int64_t)strlen(text));
+    flux__put(s, text);
+    flux__put(s, "\n");
+}
+
+static void flux__put_name(flux__sink *s, const flux__watch_row *row, bool leaf, int64_t width) {
+    size_t start = s->chars;
+    flux__put_pad(s, 2 * row->depth);
+    if (row->layer->name) flux__put(s, row->layer->name), flux__put(s, " = ");
+    if (leaf) flux__put_line(s, row->layer);
+    else flux__put(s, row->layer->type->name);
+    int64_t used = (int64_t)(s->chars - start);
+    flux__put_pad(s, used < width ? width - used : 2);
+}
+
+/* Rows; parameters of what came before count 0, a container's and the bytes of what it hands on are its children's. */
+static void flux__put_watch(flux__sink *s, const flux__watch *w) {
+    flux__shown_model shown = { s, { NULL, 0, 0 } };
+    int64_t numbers = 0, bytes = 0, width = 24;
+    char own[32];
+    for (int i = 0; i < w->n; i++) {
+        flux__sink line = flux__sink_to(NULL, 0);
+        flux__put_name(&line, &w->row[i], flux__one_line(w->row[i].layer), 0);
+        if ((int64_t)line.chars > width && line.chars < 60) width = (int64_t)line.chars;
+    }
+    flux__put(s, "layer");
+    flux__put_pad(s, width - 5);
+    flux__put(s, "output                parameters   multiply-adds        bytes\n");
+    for (int i = 0; i < w->n; i++) {
+        const flux__watch_row *row = &w->row[i];
+        bool leaf = flux__one_line(row->layer);
+        flux__summary t = flux__summary_start(&shown);
+        t.total = true;                   /* what is tied, by its memory */
+        flux__put_name(s, row, leaf, width);
+        if (leaf) {
+            flux_visit(row->layer, flux__summary_new, &t);
+            flux__put_cells(s, row->out, t.numbers, row->products, row->bytes);
+            numbers += t.numbers;
+            bytes += row->bytes;
+        } else flux__put(s, row->out), flux__put(s, "\n");
+    }
+    flux__put(s, "total");
+    flux__put_pad(s, width - 5);
+    flux__put_cells(s, "", numbers, w->n ? w->row[0].products : 0, bytes);
+    flux__summary all = flux__summary_start(&shown);
+    flux__pairs_free(&shown.seen);
+    all.total = true;
+    if (w->n) flux_visit(w->row[0].layer, flux__summary_tensor, &all);
+    flux_format_bytes(all.bytes, own, sizeof own);
+    flux__put(s, "its parameters take ");
+    flux__put(s, own);
+    flux__put(s, "\n");
+    flux__pairs_free(&shown.seen);
+}
+
+static bool flux__summary_put(flux__sink *s, const char *call, flux_layer *m, flux_shape in) {
+    flux__watch w;
+    memset(&w, 0, sizeof w);
+    int h = flux__hide();
+    flux_tensor *y = flux__dry_run(call, m, in, &w);
+    if (y) flux__put_watch(s, &w);
+    flux__reveal_object(h, NULL);
+    if (w.row) FLUX_FREE(w.row);
+    return y != NULL;
+}
+
+FLUX_DEF size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_t n) {
+    flux__sink s = flux__sink_to(out, n);
+    flux__summary_put(&s, "summary", m, in);
+    return flux__sink_end(&s);
+}
+
+FLUX_DEF void flux_summary_of(flux_layer *m, flux_shape in) {
+    flux__sink s = flux__sink_stdout();
+    flux__summary_put(&s, "summary", m, in);
+}
+
 FLUX_DEF void flux_print_layer(flux_layer *m) {
     flux__sink s = flux__sink_stdout();
     if (!m) {
@@ -16847,17 +19490,16 @@ static void flux__place_text(const flux_tensor *x, int64_t i, char *out, size_t 
 
 /* Labels are data, so they are looked at right here: a wrong one is an error with its place,
    not a column of zeros. */
-static bool flux__labels_good(flux_tensor *labels, int64_t classes) {
+static bool flux__labels_good(const char *call, flux_tensor *labels, int64_t least, int64_t classes, const int64_t *ignored) {
     char place[200];
     const void *p = flux_data(labels);
     int64_t n = flux_len(labels);
     if (!p && n > 0) return false;
     for (int64_t i = 0; i < n; i++) {
         int64_t v = flux__integer_at(p, (flux_dtype)labels->dtype, i);
-        if (v >= 0 && v < classes) continue;
+        if ((v >= least && v < classes) || (ignored && v == *ignored)) continue;
         flux__place_text(labels, i, place, sizeof place);
-        flux__fail("onehot: label %lld at %s is not one of 0 to %lld", (long long)v, place,
-                   (long long)(classes - 1));
+        flux__fail("%s: label %lld at %s is not one of 0 to %lld", call, (long long)v, place, (long long)(classes - 1));
         return false;
     }
     return true;
@@ -16875,7 +19517,7 @@ FLUX_DEF flux_tensor *flux_onehot(flux_tensor *labels, int64_t classes) {
     if (labels->ndim == FLUX_MAX_DIMS)
         return (flux_tensor *)flux__fail("onehot: labels have %d dimensions already",
                                          FLUX_MAX_DIMS);
-    if (!flux__labels_good(labels, classes)) return NULL;
+    if (!flux__labels_good("onehot", labels, 0, classes, NULL)) return NULL;
     flux_shape row = flux_shape_of(labels);
     memmove(row.dim + 1, row.dim, sizeof row.dim - sizeof row.dim[0]);
     row.dim[0] = 1;
@@ -19542,6 +22184,150 @@ static int flux__files_all(const char *call, const char *path, int n, const char
     int result = flux__files_items(call, path, things, n, load);
     FLUX_FREE(things);
     return result;
+}
+
+/* ---------------- safetensors: PyTorch's models
+   Dimensions are read in reverse anyway, as memory is row-major there. What is left: matrices, which we have the other way
+   round; kernels, which Conv flips; and names. Where a layer is not in the table, names are equal and memory is as well. */
+
+typedef struct flux__torch_row { flux_tensor *(*call)(flux_layer *, flux_tensor *); const char *ours, *theirs; bool turned, flipped; } flux__torch_row;
+static const flux__torch_row flux__torch_rows[] = {
+    { flux__dense_call, "weight", "weight", true, false },
+    { flux__bilinear_call, "weight", "weight", true, false },
+    { flux__conv_call, "weight", "weight", false, true },
+    { flux__convtranspose_call, "weight", "weight", false, true },
+    { flux__scale_call, "scale", "weight", false, false },
+    { flux__norm_call, "gamma", "weight", false, false },
+    { flux__norm_call, "beta", "bias", false, false },
+    { flux__norm_call, "mean", "running_mean", false, false },
+    { flux__norm_call, "var", "running_var", false, false }
+};
+
+typedef struct flux__torch_item { char *path; flux_tensor *value; } flux__torch_item;
+typedef struct flux__torch {
+    const char *map;
+    flux__archive z;
+    flux__torch_item *item;               /* what has been read, for which of our places */
+    int items, room;
+    bool failed;
+} flux__torch;
+
+typedef struct flux__torch_pair { const char *ours, *theirs; int nours, ntheirs; } flux__torch_pair;
+
+/* The next pair of a map; false at its end, or with an error. */
+static bool flux__torch_next(const char **map, flux__torch_pair *pair) {
+    const char *p = *map ? *map : "", *end = strchr(p, ','), *equals = strchr(p, '='), *stop;
+    if (!*p) return false;
+    if (!end) end = p + strlen(p);
+    if (!equals || equals > end) {
+        flux__fail("load_torch: \"%.60s\" in the map is not of the form ours = theirs", p);
+        return false;
+    }
+    *map = *end ? end + 1 : end;
+    stop = equals++;
+    flux__trim(&p, &stop);
+    flux__trim(&equals, &end);
+    pair->ours = p, pair->nours = (int)(stop - p);
+    pair->theirs = equals, pair->ntheirs = (int)(end - equals);
+    return true;
+}
+
+static bool flux__torch_within(const char *name, const char *prefix, int n) {
+    return strncmp(name, prefix, (size_t)n) == 0 && (name[n] == '.' || name[n] == 0);
+}
+
+/* What the tensor at our path is called there: the longest part that the map names by what it says; of the rest the
+   containers' own names fall away, and the last is the table's. False: it is not to be loaded. */
+static bool flux__torch_name(const flux__torch *t, const char *path, const flux__torch_row *row, flux__words *name) {
+    const char *map = t->map, *rest = path, *dot;
+    flux__torch_pair pair, best = { NULL, NULL, -1, 0 };
+    while (flux__torch_next(&map, &pair))
+        if (pair.nours > best.nours && pair.nours > 0 && flux__torch_within(path, pair.ours, pair.nours)) best = pair;
+    name->s[0] = 0;
+    if (best.ours) {
+        if (!best.ntheirs) return false;
+        flux__say(name, "%.*s", best.ntheirs, best.theirs);
+        rest += best.nours;
+        if (*rest) rest++;
+    }
+    for (; (dot = strchr(rest, '.')) != NULL; rest = dot + 1) {
+        int n = (int)(dot - rest);
+        if (flux__torch_within(rest, "layers", 6) || flux__torch_within(rest, "diag", 4)) continue;
+        flux__say(name, "%s%.*s", name->s[0] ? "." : "", n, rest);
+    }
+    if (*rest) flux__say(name, "%s%s", name->s[0] ? "." : "", row ? row->theirs : rest);
+    return true;
+}
+
+static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, const flux__torch_row *row, const flux_tensor *old, const char *path) {
+    flux_tensor *x = flux__entry_read(&t->z, e), *y = x;
+    flux_shape order = flux__shape(NULL, x ? x->ndim : 0);
+    for (int i = 0; i < order.ndim; i++) order.dim[i] = order.ndim - 1 - i;
+    if (x && row && row->turned) y = flux_permute_to(x, order);
+    if (x && row && row->flipped && x->ndim > 2) y = flux__flip_kernel(x, x->ndim - 2);
+    if (y && !flux__same_dims(y, old)) {
+        flux__text a = flux__describe(old), b = flux__describe(y);
+        return flux__refuse(&t->z.source, "%.100s is %s there, in our order, but %.100s is %s here", e->name, b.s, path, a.s);
+    }
+    y = y ? flux_to_dtype(y, (flux_dtype)old->dtype) : NULL;
+    return y ? flux_eval(flux_copy(y)) : NULL;
+}
+
+static void flux__torch_field(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+    flux__torch *t = (flux__torch *)user;
+    const char *field = strrchr(path, '.') ? strrchr(path, '.') + 1 : path;
+    const flux__torch_row *row = NULL;
+    flux__words name;
+    (void)trained;
+    for (size_t i = 0; i < sizeof flux__torch_rows / sizeof *flux__torch_rows; i++)
+        if (flux__torch_rows[i].call == owner->type->call && strcmp(flux__torch_rows[i].ours, field) == 0) row = &flux__torch_rows[i];
+    if (t->failed || !flux__torch_name(t, path, row, &name)) return;
+    flux__entry *e = flux__find(&t->z, name.s);
+    if (!e) flux__bad(&t->z.source, "it has no \"%.120s\", which would be %.120s here", name.s, path);
+    flux__torch_item *it = e ? (flux__torch_item *)flux__grow(t->item, &t->room, t->items + 1, sizeof *it) : NULL;
+    if (it) t->item = it;
+    flux_tensor *value = it ? flux__torch_read(t, e, row, *slot, path) : NULL;
+    char *copy = value ? (char *)flux__malloc(strlen(path) + 1) : NULL;
+    t->failed = !copy;
+    if (!copy) return;
+    e->used = true;
+    it[t->items].path = strcpy(copy, path);
+    it[t->items++].value = value;
+}
+
+/* Everything there is taken by something here, counts of batches aside, or the map leaves it out. */
+static bool flux__torch_all_used(const flux__torch *t) {
+    static const char counts[] = "num_batches_tracked";
+    for (int i = 0; i < t->z.entries; i++) {
+        const char *name = t->z.entry[i].name, *map = t->map, *last = strrchr(name, '.');
+        flux__torch_pair pair;
+        bool used = t->z.entry[i].used || strcmp(last ? last + 1 : name, counts) == 0;
+        while (!used && flux__torch_next(&map, &pair)) used = !pair.nours && flux__torch_within(name, pair.theirs, pair.ntheirs);
+        if (used) continue;
+        flux__bad(&t->z.source, "it has \"%.120s\", which nothing here takes; \"= %.120s\" in the map would leave it out", name, name);
+        return false;
+    }
+    return true;
+}
+
+FLUX_DEF int flux_load_torch(flux_layer *m, const char *path, const char *map) {
+    flux__torch t;
+    flux__torch_pair pair;
+    if (!m || !path) return flux__null("load_torch", m ? "path" : "m", NULL), -1;
+    memset(&t, 0, sizeof t);
+    t.map = map;
+    while (flux__torch_next(&map, &pair)) continue;      /* a wrong map is told before the file is opened */
+    if (flux_failed() || !flux__archive_open(&t.z, "load_torch", path, NULL)) return -1;
+    int h = flux__hide();
+    flux__block b = flux__nograd_enter();
+    bool good = flux__walk_all(m, flux__torch_field, NULL, &t) && !t.failed && flux__torch_all_used(&t);
+    flux__nograd_leave(&b);
+    for (int i = 0; good && i < t.items; i++) good = flux_set_param(m, t.item[i].path, t.item[i].value) == 0;
+    flux__reveal(h, NULL);
+    for (int i = 0; i < t.items; i++) FLUX_FREE(t.item[i].path);
+    if (t.item) FLUX_FREE(t.item);
+    flux__archive_close(&t.z);
+    return good ? 0 : -1;
 }
 
 FLUX_DEF int flux_save_items(const char *path, int n, const char *names, const void *const *items) {

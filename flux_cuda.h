@@ -265,7 +265,7 @@ static bool flux__cuda_has(const char *name) {
 
 static const char flux__cuda_dialect[] =
     "#define DEVICE static __device__ __forceinline__\n"
-    "#if !defined(INFINITY)\n#define INFINITY __int_as_float(0x7f800000)\n#endif\n"
+    "#define INF FLOAT_OF(0x7f800000u)\n"
     "#define FLOAT_OF(u) __uint_as_float(u)\n#define BITS_OF(x) __float_as_uint(x)\n"
     "#if defined(__CUDA_ARCH__)\n"
     "DEVICE float f16_float(unsigned short h) { float x; asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(x) : \"h\"(h)); return x; }\n"

@@ -84,9 +84,9 @@ static bool flux__roc_open(char *why, size_t n) {
     for (size_t i = 0; i < sizeof flux__roc_names / sizeof *flux__roc_names; i++)
         if (!flux__library_symbol(library, flux__roc_names[i].name, (char *)&flux__roc + flux__roc_names[i].at, sizeof(void *)))
             return snprintf(why, n, "the HIP runtime is too old: it has no %s", flux__roc_names[i].name), false;
+    flux__roc_library = library;          /* hiprtc may lie within, device or not */
     int code = flux__roc.Init(0);
     if (code != 0) return snprintf(why, n, "the HIP runtime did not start: %s", flux__roc_error(code)), false;
-    flux__roc_library = library;
     state = 1;
     return true;
 }
@@ -233,7 +233,7 @@ static bool flux__hip_has(const char *name) {
 
 static const char flux__hip_dialect[] =
     "#define DEVICE static __device__ __forceinline__\n"
-    "#if !defined(INFINITY)\n#define INFINITY __builtin_huge_valf()\n#endif\n"
+    "#define INF FLOAT_OF(0x7f800000u)\n"
     "#define FLOAT_OF(u) __uint_as_float(u)\n#define BITS_OF(x) __float_as_uint(x)\n"
     "#if defined(__HIP_DEVICE_COMPILE__)\n"
     "DEVICE float f16_float(unsigned short h) { _Float16 x; __builtin_memcpy(&x, &h, 2); return (float)x; }\n"

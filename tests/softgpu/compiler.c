@@ -172,7 +172,7 @@ static int parameters(char *p, range *type, int most) {
 static void write_call(FILE *f, char *name, int length, const range *type, int n) {
     fprintf(f, "%.*s(", length, name);
     for (int i = 0; i < n; i++)
-        fprintf(f, "%s*(%.*s*)a[%d]", i ? ", " : "", (int)(type[i].end - type[i].start), type[i].start, i);
+        fprintf(f, "%s*(%.*s*)softgpu_a[%d]", i ? ", " : "", (int)(type[i].end - type[i].start), type[i].start, i);
     fprintf(f, ")");
 }
 
@@ -181,37 +181,47 @@ static void write_kernel(FILE *f, FILE *table, char *name, char *params) {
     int n = parameters(params, type, 256), length = (int)strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789");
     fprintf(f, "static const unsigned softgpu_size_%.*s[] = { ", length, name);
     for (int i = 0; i < n; i++) fprintf(f, "sizeof(%.*s), ", (int)(type[i].end - type[i].start), type[i].start);
-    fprintf(f, "0 };\nstatic void softgpu_one_%.*s(void **a) { ", length, name);
+    fprintf(f, "0 };\nstatic void softgpu_one_%.*s(void **softgpu_a) { ", length, name);
     write_call(f, name, length, type, n);
-    fprintf(f, "; }\nstatic void softgpu_all_%.*s(void **a, int backwards) { SOFT_EACH(", length, name);
+    fprintf(f, "; }\nstatic void softgpu_all_%.*s(void **softgpu_a, int softgpu_b) SOFT_EACH(", length, name);
     write_call(f, name, length, type, n);
-    fprintf(f, ") }\n");
+    fprintf(f, ")\n");
     fprintf(table, "{ \"%.*s\", softgpu_size_%.*s, %d, softgpu_one_%.*s, softgpu_all_%.*s },\n", length, name, length, name, n,
             length, name, length, name);
 }
 
+/* Only what is `extern "C"` can be found by its plain name: the word stands before, in the same declaration. */
+static bool has_c_name(const char *words, const char *at) {
+    const char *start = at;
+    while (start > words && start[-1] != ';' && start[-1] != '}') start--;
+    for (const char *p = start; (p = strstr(p, "extern")) != NULL && p < at; p += 6)
+        if ((p == words || !in_word(p[-1])) && !in_word(p[6])) return true;
+    return false;
+}
+
 static void write_kernels(FILE *f, char *words) {
-    static const char each[] =
-        "#define SOFT_EACH(call) unsigned n = blockDim.x * blockDim.y * blockDim.z, i; for (i = 0; i < n; i++) { \\\n"
-        "    unsigned t = backwards ? n - 1 - i : i; threadIdx.x = t % blockDim.x; \\\n"
-        "    threadIdx.y = t / blockDim.x % blockDim.y; threadIdx.z = t / blockDim.x / blockDim.y; call; }\n";
     text table;
     open_text(&table);
-    fputs(each, f);
     for (char *p = words; (p = find_word(p, "__global__")) != NULL; p += 10) {
         char *params = NULL, *name = kernel_name(p + 10, &params);
         if (!name) continue;
         char *after = skip_parens(params);
         after += strspn(after, " \t\n");
-        if (*after == '{') write_kernel(f, table.f, name, params);
+        if (*after == '{' && has_c_name(words, p)) write_kernel(f, table.f, name, params);
     }
     fclose(table.f);
-    fprintf(f, "static const struct softgpu_kernel { const char *name; const unsigned *size; unsigned count;\n"
-               "    void (*one)(void **); void (*all)(void **, int); } softgpu_kernels[] = {\n%s{ 0 } };\n", table.at);
+    fprintf(f, "static const struct softgpu_kernel softgpu_kernels[] = {\n%s{ 0 } };\n", table.at);
     free(table.at);
 }
 
 /* ---------------- the whole text */
+
+typedef struct options {
+    char arch[56];
+    bool is_virtual, includes;                 /* compute_XX: no machine code; -I: the result may not be kept */
+    char *passed[256];                         /* to the host's compiler */
+    int n;
+} options;
 
 static const char *const meetings[] = { "__syncthreads", "__syncwarp", "__shfl", "__ballot", "__any", "__all" };
 
@@ -222,14 +232,31 @@ static void write_quoted(FILE *f, const char *s) {
     }
 }
 
-static char *whole_text(const program *p, int warp) {
+static bool has_meeting(const char *words) {
+    for (size_t i = 0; i < sizeof meetings / sizeof *meetings; i++)
+        if (has_start(words, meetings[i])) return true;
+    return false;
+}
+
+/* The real compilers lack some macros, so that a source may bring them. */
+static bool defines(char *words, const char *name) {
+    for (char *p = words; (p = find_word(p, name)) != NULL; p += strlen(name)) {
+        char *q = p;
+        while (q > words && (q[-1] == ' ' || q[-1] == '\t')) q--;
+        if (q - words >= 6 && !strncmp(q - 6, "define", 6)) return true;
+    }
+    return false;
+}
+
+static char *whole_text(const program *p, const options *o, int warp) {
     text t, defined, listed;
     open_text(&t), open_text(&defined), open_text(&listed);
     char *source = copy_of(p->source);
     to_c(source);
     char *words = blanked(source);
-    bool meets = false;
-    for (size_t i = 0; i < sizeof meetings / sizeof *meetings; i++) meets = meets || has_start(words, meetings[i]);
+    bool meets = has_meeting(words) || o->includes;
+    for (int i = 0; i < o->n; i++) meets = meets || has_meeting(o->passed[i]);
+    for (int i = 0; i < p->nheaders; i++) meets = meets || has_meeting(p->headers[i]);
     take_dynamic(source, words, defined.f, listed.f);
     fclose(defined.f);
     fclose(listed.f);
@@ -239,6 +266,8 @@ static char *whole_text(const program *p, int warp) {
     (void)warp;
     fputs(soft_prelude_cuda, t.f);
 #endif
+    if (!defines(words, "INFINITY")) fprintf(t.f, "#define INFINITY (1.0f / 0.0f)\n");
+    if (!defines(words, "NAN")) fprintf(t.f, "#define NAN (-(0.0f / 0.0f))\n");
     fprintf(t.f, "%s%s%s%s%s", soft_prelude, soft_prelude_bits, soft_prelude_mathematics, soft_prelude_atomics, soft_prelude_shuffles);
     fprintf(t.f, "#line 1 \"");
     write_quoted(t.f, p->name);
@@ -258,13 +287,6 @@ static char *whole_text(const program *p, int warp) {
 }
 
 /* ---------------- options */
-
-typedef struct options {
-    char arch[56];
-    bool is_virtual, includes;                 /* compute_XX: no machine code; -I: the result may not be kept */
-    char *passed[256];                         /* to the host's compiler */
-    int n;
-} options;
 
 #if defined SOFT_HIP
 static const char *const known_options[] = {
@@ -375,10 +397,10 @@ static const char *cache_folder(char *path, size_t n) {
     return path;
 }
 
-static bool on_path(const char *program) {
+static bool on_path(const char *name) {
     char path[4096];
     for (const char *p = getenv("PATH"); p && *p; p += strcspn(p, ":"), p += *p == ':') {
-        snprintf(path, sizeof path, "%.*s/%s", (int)strcspn(p, ":"), p, program);
+        snprintf(path, sizeof path, "%.*s/%s", (int)strcspn(p, ":"), p, name);
         if (!access(path, X_OK)) return true;
     }
     return false;
@@ -386,17 +408,17 @@ static bool on_path(const char *program) {
 
 /* ---------------- the host's compiler */
 
-typedef struct command { char *words, *arg[300]; int n; } command;
+typedef struct command { char *words, *arg[300]; int n; bool full; } command;   /* full: too much for tcc, which has tables of a fixed size */
 
 static void add(command *c, const char *arg) { c->arg[c->n++] = (char *)(uintptr_t)arg; }
 
-static void begin_command(command *c) {
-    static const char *const plain[] = { "-shared", "-w", NULL };
+static void begin_command(command *c, const char *fallback) {
+    static const char *const plain[] = { "-shared", "-Wimplicit-function-declaration", NULL };
     static const char *const more[] = { "-std=gnu11", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-strict-aliasing",
                                         "-fno-math-errno", NULL };
     const char *asked = getenv("SOFTGPU_CC");
     c->n = 0;
-    c->words = copy_of(asked && *asked ? asked : on_path("tcc") ? "tcc" : "cc -O1");
+    c->words = copy_of(fallback ? fallback : asked && *asked ? asked : on_path("tcc") ? "tcc" : "cc -O1");
     for (char *p = strtok(c->words, " "); p && c->n < 20; p = strtok(NULL, " ")) add(c, p);
     for (int i = 0; plain[i]; i++) add(c, plain[i]);
     if (c->n && strstr(c->arg[0], "tcc")) return;
@@ -451,13 +473,14 @@ static bool compile_to(const program *p, const options *o, command *c, const cha
     for (int i = 0; i < o->n; i++) add(c, o->passed[i]);
     add(c, text_path), add(c, "-o"), add(c, out);
     if (!strstr(c->arg[0], "tcc")) add(c, "-lm");
-    bool good = write_file(text_path, source) && run(c, said) && !rename(out, to);
-    if (!good) {
-        size_t n = 0;
-        char *words = read_file(said, &n);
-        fprintf(log->f, "%s", n ? words : "error: the host's compiler could not be run (SOFTGPU_CC)\n");
-        free(words);
-    }
+    bool good = write_file(text_path, source) && run(c, said);
+    size_t n = 0;
+    char *words = read_file(said, &n);
+    if (good && words && strstr(words, "implicit declaration of function")) good = false;   /* C++ has no such thing */
+    if (good) good = !rename(out, to);
+    c->full = !good && words && strstr(words, "memory full") != NULL;
+    if (!good && !c->full) fprintf(log->f, "%s", n ? words : "error: the host's compiler could not be run (SOFTGPU_CC)\n");
+    free(words);
     remove_headers(p, headers);
     remove(text_path), remove(out), remove(said);
     return good;
@@ -505,16 +528,32 @@ static void cached_path(char *path, size_t n, const program *p, const options *o
     snprintf(path, n, "%s/%016llx%016llx.so", cache_folder(folder, sizeof folder), (unsigned long long)h[0], (unsigned long long)h[1]);
 }
 
+/* For whoever wants to give the programs to a real compiler: SOFTGPU_SOURCES names a folder that gets them all. */
+static void keep_source(const program *p, const char *path) {
+    char to[4500];
+    const char *folder = getenv("SOFTGPU_SOURCES"), *name = strrchr(path, '/');
+    if (!folder || !*folder || !name) return;
+    snprintf(to, sizeof to, "%s%.33s.txt", folder, name);
+    write_file(to, p->source);
+}
+
 static int compile(program *p, options *o, text *log) {
     command c;
     char path[4096];
     size_t n = 0;
-    char *source = whole_text(p, warp_of(o->arch));
-    begin_command(&c);
+    char *source = whole_text(p, o, warp_of(o->arch));
+    begin_command(&c, NULL);
     cached_path(path, sizeof path, p, o, &c, source);
+    keep_source(p, path);
     if (o->includes) remove(path);             /* what the folders hold may have changed */
     char *library = read_file(path, &n);
+    c.full = false;
     if (!library && compile_to(p, o, &c, source, path, log)) library = read_file(path, &n);
+    if (!library && c.full) {
+        free(c.words);
+        begin_command(&c, "cc -O0");
+        if (compile_to(p, o, &c, source, path, log)) library = read_file(path, &n);
+    }
     free(c.words);
     free(source);
     if (!library) return COMPILATION;
@@ -526,10 +565,10 @@ static int compile(program *p, options *o, text *log) {
     return OK;
 }
 
+/* hiprtc compiles for the device that there is, NVRTC for the oldest that it knows. */
 static const char *default_arch(void) {
-    const char *asked = getenv("SOFTGPU_ARCH");
-    (void)asked;
 #if defined SOFT_HIP
+    const char *asked = getenv("SOFTGPU_ARCH");
     if (asked && starts(asked, "gfx")) return asked;
 #endif
     return DEFAULT_ARCH;

@@ -20,16 +20,19 @@
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
-#if !defined __x86_64__
+#if !defined __x86_64__ || defined SOFT_UCONTEXT
 #include <ucontext.h>
 #endif
 
-#define STACK ((size_t)256 << 10)              /* touched pages count alone; below each lies one that faults */
+#define STACK ((size_t)256 << 10)              /* touched pages count alone; below each lies one that faults. `stack` is the top */
 #define PAGE ((size_t)4096)
-#define NOTHING 0xA5A5A5A5A5A5A5A5u            /* the value of a lane that is not there */
+
+/* Kernels find the mathematics in this program, so that it must not be left out of it. */
+double (*volatile soft_mathematics)(double) = lgamma;
 
 static uint64_t base;
-static int device, devices;
+static int device;
+static unsigned char spoilt;                   /* what is in memory that nobody has written */
 static const char *running = "";               /* the kernel, for messages */
 static unsigned timeout_seconds, seconds;
 static soft_answer answer;
@@ -144,7 +147,7 @@ static void *open_library(const void *data, size_t n) {
 static void describe(loaded *l) {
     FILE *f = open_memstream(&l->names, &l->bytes);
     if (!f) exit(3);
-    fprintf(f, "%u %u %u\n", (unsigned)(l - modules), l->module->shared_bytes - 16, l->module->kernels);  /* less what the prelude takes */
+    fprintf(f, "%u %u %u\n", (unsigned)(l - modules), (unsigned)(l->module->shared_end - l->module->shared) - 16, l->module->kernels);
     for (unsigned k = 0; k < l->module->kernels; k++) {
         const soft_kernel *kernel = &l->module->kernel[k];
         fprintf(f, "%s %u", kernel->name, kernel->count);
@@ -155,7 +158,7 @@ static void describe(loaded *l) {
 }
 
 static void unseal(const soft_module *m) {
-    uintptr_t start = (uintptr_t)m->shared / PAGE * PAGE, end = soft_round((uintptr_t)m->shared + m->shared_bytes, PAGE);
+    uintptr_t start = (uintptr_t)m->shared / PAGE * PAGE, end = soft_round((uintptr_t)m->shared_end, PAGE);
     if (m->sealed && mprotect((void *)start, end - start, PROT_READ | PROT_WRITE | PROT_EXEC)) perror("softgpu: mprotect");
 }
 
@@ -182,7 +185,7 @@ static loaded *load(const soft_command *c) {
 enum { FRESH, READY, AT_BARRIER, AT_WARP, ENDED };
 typedef struct thread {
     int state, kind, lane, width;
-    unsigned index;
+    unsigned at[3];                            /* threadIdx */
     unsigned long long mask, value, result;
     void *stack, *sp;
 } thread;
@@ -196,7 +199,7 @@ static soft_module *module_now;
 static const soft_kernel *kernel_now;
 static void **args_now;
 
-#if defined __x86_64__
+#if defined __x86_64__ && !defined SOFT_UCONTEXT
 /* What a function may not change goes on the stack, and the stack is changed. */
 void soft_switch(void **save, void *load);
 __asm__(".text\n.globl soft_switch\n.type soft_switch,@function\nsoft_switch:\n"
@@ -208,7 +211,7 @@ static void *scheduler;
 static void to_scheduler(thread *t) { soft_switch(&t->sp, scheduler); }
 static void to_thread(thread *t) { soft_switch(&scheduler, t->sp); }
 static void prepare(thread *t, void (*entry)(void)) {
-    void **top = (void **)((char *)t->stack + STACK);
+    void **top = (void **)t->stack;
     *--top = NULL;                             /* where entry would return to; keeps the alignment that calls leave */
     memcpy(--top, &entry, sizeof entry);
     for (int i = 0; i < 6; i++) *--top = NULL;
@@ -221,8 +224,8 @@ static void to_thread(thread *t) { swapcontext(&scheduler, &contexts[t - threads
 static void prepare(thread *t, void (*entry)(void)) {
     ucontext_t *c = &contexts[t - threads];
     getcontext(c);
-    c->uc_stack.ss_sp = t->stack;
-    c->uc_stack.ss_size = STACK;
+    c->uc_stack.ss_sp = (char *)t->stack - STACK + PAGE;
+    c->uc_stack.ss_size = STACK - PAGE;
     c->uc_link = NULL;
     makecontext(c, entry, 0);
 }
@@ -236,18 +239,13 @@ static void thread_entry(void) {
     }
 }
 
+/* Stacks begin at different places of their pages, as equal ones would share a few lines of the cache. */
 static void *take_stack(void) {
+    static unsigned count;
     if (nstacks) return stacks[--nstacks];
     char *p = (char *)mmap(NULL, STACK + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED || mprotect(p, PAGE, PROT_NONE)) fail_launch("no memory for stacks");
-    return p + PAGE;
-}
-
-static void show_thread(thread *t) {
-    const unsigned *n = module_now->block_size;
-    module_now->thread[0] = t->index % n[0];
-    module_now->thread[1] = t->index / n[0] % n[1];
-    module_now->thread[2] = t->index / n[0] / n[1];
+    return p + PAGE + STACK - count++ % 31 * 128;
 }
 
 static void run_thread(thread *t) {
@@ -257,7 +255,7 @@ static void run_thread(thread *t) {
     }
     t->state = READY;
     current = t;
-    show_thread(t);
+    memcpy(module_now->thread, t->at, sizeof t->at);
     to_thread(t);
     if (t->state != ENDED) return;
     stacks[nstacks++] = t->stack;
@@ -299,7 +297,7 @@ static unsigned long long result_of(thread *warp, int n, int lane, unsigned long
             if (here >> i & 1 && warp[i].value) votes |= 1ull << i;
         return votes;
     }
-    return from < n && here >> from & 1 ? warp[from].value : NOTHING;
+    return from < n && here >> from & 1 ? warp[from].value : 0x0101010101010101u * spoilt;
 }
 
 /* Who must be at the same shuffle before lane i may go on. Where masks say it, all of those that have not ended; where
@@ -316,20 +314,25 @@ static int is_same_meeting(const thread *a, const thread *b) {
 
 /* One exchange of the lanes of a warp that wait for one; false if none may go on. */
 static int exchange(thread *warp, int n) {
-    unsigned long long alive = 0, go = 0;
-    for (int i = 0; i < n; i++)
-        if (warp[i].state != ENDED) alive |= 1ull << i;
+    unsigned long long alive = 0, waiting = 0, go = 0, here = 0;
+    const thread *last = NULL;                 /* whose companions `here` are; mostly all are in one meeting */
     for (int i = 0; i < n; i++) {
-        unsigned long long here = 0;
-        if (warp[i].state != AT_WARP) continue;
-        for (int k = 0; k < n; k++)
-            if (is_same_meeting(&warp[i], &warp[k])) here |= 1ull << k;
+        if (warp[i].state != ENDED) alive |= 1ull << i;
+        if (warp[i].state == AT_WARP) waiting |= 1ull << i;
+    }
+    for (int i = 0; i < n && waiting; i++) {
+        if (!(waiting >> i & 1)) continue;
+        if (!last || !is_same_meeting(last, &warp[i])) {
+            here = 0;
+            for (int k = 0; k < n; k++)
+                if (waiting >> k & 1 && is_same_meeting(&warp[i], &warp[k])) here |= 1ull << k;
+            last = &warp[i];
+        }
         if (needed(warp, i, alive) & ~here) continue;
-        if (module_now->masks) here &= warp[i].mask;
-        warp[i].result = result_of(warp, n, i, here);
+        warp[i].result = result_of(warp, n, i, module_now->masks ? here & warp[i].mask : here);
         go |= 1ull << i;
     }
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n && go; i++)
         if (go >> i & 1) warp[i].state = READY;
     return go != 0;
 }
@@ -357,9 +360,16 @@ static int meet(void) {
     return 1;
 }
 
+static void number_threads(const unsigned n[3]) {
+    unsigned i = 0;
+    for (unsigned z = 0; z < n[2]; z++)
+        for (unsigned y = 0; y < n[1]; y++)
+            for (unsigned x = 0; x < n[0]; x++, i++) threads[i].at[0] = x, threads[i].at[1] = y, threads[i].at[2] = z;
+}
+
 static void run_meeting_block(unsigned backwards) {
     unsigned size = (unsigned)module_now->warp, warps = (nthreads + size - 1) / size;
-    for (unsigned i = 0; i < nthreads; i++) threads[i].state = FRESH, threads[i].index = i;
+    for (unsigned i = 0; i < nthreads; i++) threads[i].state = FRESH;
     do {
         for (unsigned k = 0; k < warps; k++) {
             unsigned first = (backwards & 1 ? warps - 1 - k : k) * size;
@@ -373,14 +383,14 @@ static void run_meeting_block(unsigned backwards) {
 /* ---------------- kernels */
 
 static void spoil_shared(const soft_module *m, unsigned dynamic) {
-    memset(m->shared, 0xA5, m->shared_bytes);
-    for (unsigned i = 0; i < m->dynamics; i++) memset(m->dynamic[i], 0xA5, dynamic + PAGE);
+    memset(m->shared, spoilt, (size_t)(m->shared_end - m->shared));
+    for (unsigned i = 0; i < m->dynamics; i++) memset(m->dynamic[i], spoilt, dynamic + PAGE);
 }
 
 static void check_shared(const soft_module *m, unsigned dynamic) {
     for (unsigned i = 0; i < m->dynamics; i++)
         for (size_t k = 0; k < PAGE; k++)
-            if ((unsigned char)m->dynamic[i][dynamic + k] != 0xA5) fail_launch("writes past the end of its dynamic shared memory");
+            if ((unsigned char)m->dynamic[i][dynamic + k] != spoilt) fail_launch("writes past the end of its dynamic shared memory");
 }
 
 static void run_block(uint64_t block, const soft_command *c, unsigned backwards) {
@@ -406,6 +416,7 @@ static void launch(soft_command *c) {
     nthreads = c->block[0] * c->block[1] * c->block[2];
     memcpy(module_now->block_size, c->block, sizeof c->block);
     memcpy(module_now->grid_size, c->grid, sizeof c->grid);
+    number_threads(c->block);
     uint64_t blocks = (uint64_t)c->grid[0] * c->grid[1] * c->grid[2];
     unsigned order = count++;
     for (uint64_t b = 0; b < blocks; b++) run_block(order & 1 ? blocks - 1 - b : b, c, order / 2 + (unsigned)b);
@@ -491,18 +502,21 @@ static void serve(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 4) {
+    if (argc != 3) {
         fprintf(stderr, "%s: started by the software GPU's driver, not by hand\n", argv[0]);
         return 1;
     }
     base = strtoull(argv[1], NULL, 16);
     device = atoi(argv[2]);
-    devices = atoi(argv[3]);
     /* nobody else may take the addresses of devices that are not mapped yet */
     mmap(at(base), (SOFT_MAX_DEVICES + 1) * SOFT_SPAN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
     map(SOFT_FD_MEMORY + device, device, PROT_NONE);
     map(SOFT_FD_PINNED, SOFT_MAX_DEVICES, PROT_READ | PROT_WRITE);
-    answer.status = devices ? (int32_t)lgamma(1.0) : 0;   /* kernels find the mathematics here */
+    spoilt = soft_spoilt();
+    setvbuf(stdout, NULL, _IOLBF, 0);          /* what kernels print */
     catch_faults();
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);     /* the program's thread may have blocked some */
     for (;;) serve();
 }

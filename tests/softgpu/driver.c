@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,6 +120,7 @@ struct soft_graph { uint64_t magic; soft_graph *next; soft_device *device; bool 
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool ready;
+static bool forked;                            /* the devices are the parent's */
 static soft_device devices[SOFT_MAX_DEVICES];
 static int ndevices, physical_devices;
 static arena pinned;
@@ -213,11 +215,19 @@ static void add_device(int physical) {
     ndevices++;
 }
 
+/* As with the real ones, what a program had is lost to its children. */
+static void after_fork(void) {
+    pthread_mutex_init(&lock, NULL);
+    forked = ready || forked;
+    ready = false;
+}
+
 int soft_init(void) {
     const char *visible = getenv(soft_visible);   /* HIP's own; CUDA's is heard by both */
     if (!visible) visible = getenv("CUDA_VISIBLE_DEVICES");
     bool seen[SOFT_MAX_DEVICES] = { false };
     if (ready) return SOFT_OK;
+    if (forked) return SOFT_NOT_INITIALIZED;
     uint64_t n = number_from("SOFTGPU_DEVICES", 1);
     physical_devices = (int)(n < SOFT_MAX_DEVICES ? n : SOFT_MAX_DEVICES);
     for (int i = 0; !visible && i < physical_devices; i++) add_device(i);
@@ -231,6 +241,7 @@ int soft_init(void) {
     }
     if (!ndevices) return SOFT_NO_DEVICE;
     open_arena(&pinned, SOFT_MAX_DEVICES, SOFT_SPAN / 2, "softgpu-pinned");
+    pthread_atfork(NULL, NULL, after_fork);
     return ready = true, SOFT_OK;
 }
 
@@ -247,8 +258,8 @@ static void find_process(char *path, size_t n) {
 
 static bool start_process(soft_device *d) {
     extern char **environ;
-    char path[4096], where[32], index[16], count[16];
-    char *argv[] = { path, where, index, count, NULL };
+    char path[4096], where[32], index[16];
+    char *argv[] = { path, where, index, NULL };
     int pair[2];
     posix_spawn_file_actions_t a;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) return false;
@@ -256,7 +267,6 @@ static bool start_process(soft_device *d) {
     find_process(path, sizeof path);
     snprintf(where, sizeof where, "%llx", (unsigned long long)soft_base);
     snprintf(index, sizeof index, "%d", d->index);
-    snprintf(count, sizeof count, "%d", ndevices);
     posix_spawn_file_actions_init(&a);
     posix_spawn_file_actions_adddup2(&a, pair[1], SOFT_FD_SOCKET);
     posix_spawn_file_actions_adddup2(&a, pinned.fd, SOFT_FD_PINNED);
@@ -271,6 +281,20 @@ static bool start_process(soft_device *d) {
     }
     d->socket = pair[0];
     return true;
+}
+
+/* Device processes go when the program does; here they are also waited for. */
+#if defined __GNUC__
+__attribute__((destructor))
+#endif
+static void end_processes(void) {
+    for (int i = 0; i < ndevices; i++) {
+        int status;
+        if (devices[i].pid <= 0 || forked) continue;
+        kill(devices[i].pid, SIGKILL);
+        while (waitpid(devices[i].pid, &status, 0) < 0 && errno == EINTR) {}
+        devices[i].pid = 0;
+    }
 }
 
 /* ---------------- batches */
@@ -451,18 +475,18 @@ static block *take(arena *a, uint64_t n) {
     a->count++;
     a->used += whole;
     a->cursor = at + pages + GUARD;
-    fill(a, b->start, b->end, 0xA5);
+    fill(a, b->start, b->end, soft_spoilt());
     return b;
 }
 
 /* The bytes around a block, to the ends of its pages, are as they were filled. */
 static bool untouched(const arena *a, uint64_t start, uint64_t end) {
-    unsigned char bytes[PAGE];
+    unsigned char bytes[PAGE], spoilt = soft_spoilt();
     for (; start < end; start += PAGE) {
         size_t n = end - start < PAGE ? (size_t)(end - start) : PAGE;
         if (pread(a->fd, bytes, n, (off_t)(start - a->base)) != (ssize_t)n) return true;
         for (size_t i = 0; i < n; i++)
-            if (bytes[i] != 0xA5) return false;
+            if (bytes[i] != spoilt) return false;
     }
     return true;
 }
@@ -510,11 +534,15 @@ static int file_write(const arena *a, uint64_t to, const void *from, uint64_t n)
 
 /* ---------------- running what is queued */
 
-static void peer_copy(const op *o) {
+static void peer_copy(soft_device *d, const op *o) {
     static char bytes[1 << 16];
     uint64_t to = o->command.to, from = o->command.from, n = o->command.bytes;
     finish(NULL);
     if (o->to->lost || o->from->lost) return;
+    if (!block_of(&o->to->memory, to, n) || !block_of(&o->from->memory, from, n)) {
+        lose(d, SOFT_ILLEGAL_ADDRESS, "a copy between devices comes after its memory was freed");
+        return;
+    }
     for (uint64_t k; n; n -= k, to += k, from += k) {
         k = n < sizeof bytes ? n : sizeof bytes;
         if (file_read(&o->from->memory, from, bytes, k) || file_write(&o->to->memory, to, bytes, k)) stop("peer copy");
@@ -552,7 +580,7 @@ static void run_until(soft_stream *s, uint64_t seq) {
         if (s->device->lost) {}
         else if (o->what == COMMAND) execute(s->device, o);
         else if (o->what == RECORD) record(s, o);
-        else if (o->what == PEER) peer_copy(o);
+        else if (o->what == PEER) peer_copy(s->device, o);
         s->done = o->seq;
         free(o);
     }
@@ -635,6 +663,7 @@ static int capture_op(soft_stream *s, op *o) {
         free(o);
         return SOFT_CAPTURE_INVALIDATED;
     }
+    o->next = NULL;
     *c->last = o;
     c->last = &o->next;
     c->count++;
@@ -656,7 +685,6 @@ static int put(soft_stream *s, op *o) {
     return SOFT_OK;
 }
 
-int soft_capture_begin(soft_device *d, soft_stream *s, int mode);
 static int check_stream(soft_device *d, soft_stream **s) {
     int code = soft_check(d);
     if (code) return code;
@@ -692,6 +720,15 @@ static void end_capture(capture *c) {          /* nothing knows of it any more *
     for (capture **p = &captures; *p; p = &(*p)->next)
         if (*p == c) { *p = c->next; break; }
     free(c);
+}
+
+static void drop_capture(soft_stream *s) {     /* one of its streams is destroyed */
+    capture *c = s->capture;
+    break_capture(c);
+    s->capture = NULL;
+    if (c->origin != s) return;
+    for (op *o = c->first, *next; o; o = next) next = o->next, free(o);
+    end_capture(c);
 }
 
 static bool is_joined(const capture *c) {
@@ -972,7 +1009,7 @@ int soft_stream_destroy(soft_device *d, soft_stream *s) {
     if (!d) return SOFT_INVALID_CONTEXT;
     if (!s || s->magic != STREAM_MAGIC || s == s->device->null_stream) return SOFT_INVALID_HANDLE;
     if (s->device != d) return SOFT_INVALID_CONTEXT;
-    if (s->capture) break_capture(s->capture), s->capture->origin == s ? end_capture(s->capture) : (void)0;
+    if (s->capture) drop_capture(s);
     flush_stream(s);
     for (soft_stream **p = &d->streams; *p; p = &(*p)->next)
         if (*p == s) { *p = s->next; break; }
@@ -1077,6 +1114,7 @@ static int capture_wait(soft_stream *s, const soft_event *e) {
         break_capture(s->capture), break_capture(e->capture);
         return SOFT_CAPTURE_MERGE;
     }
+    if (s == s->device->null_stream) return break_capture(e->capture), SOFT_CAPTURE_IMPLICIT;
     if (!s->capture) {
         s->capture = e->capture;
         s->captured = s->joined = 0;
@@ -1108,6 +1146,7 @@ int soft_event_synchronize(soft_device *d, soft_event *e) {
     int code = check_event(d, e);
     if (code) return code;
     if (e->capture) return break_capture(e->capture), SOFT_CAPTURED_EVENT;
+    if ((code = unsafe()) != 0) return code;
     return finish_event(e);
 }
 
@@ -1115,6 +1154,7 @@ int soft_event_query(soft_device *d, soft_event *e) {
     int code = check_event(d, e);
     if (code) return code;
     if (e->capture) return break_capture(e->capture), SOFT_CAPTURED_EVENT;
+    if ((code = unsafe()) != 0) return code;
     if (!is_done(e) && e->polls++ < TRIES) return SOFT_NOT_READY;
     return finish_event(e);
 }
@@ -1300,10 +1340,10 @@ int soft_function_set(soft_device *d, soft_function *f, int which, int value) {
     return SOFT_OK;
 }
 
-static bool good_shape(const unsigned grid[3], const unsigned block[3]) {
+static bool good_shape(const unsigned grid[3], const unsigned threads[3]) {
     for (int i = 0; i < 3; i++)
-        if (!grid[i] || !block[i]) return false;
-    return block[0] <= 1024 && block[1] <= 1024 && block[2] <= 64 && block[0] * block[1] * block[2] <= 1024
+        if (!grid[i] || !threads[i]) return false;
+    return threads[0] <= 1024 && threads[1] <= 1024 && threads[2] <= 64 && threads[0] * threads[1] * threads[2] <= 1024
         && grid[0] <= 0x7fffffff && grid[1] <= 65535 && grid[2] <= 65535;
 }
 
@@ -1314,13 +1354,13 @@ static bool good_shared(const soft_function *f, unsigned dynamic) {
     return dynamic <= (unsigned)f->most_dynamic && dynamic + fixed <= soft_plain_shared;
 }
 
-int soft_launch(soft_device *d, soft_function *f, const unsigned grid[3], const unsigned block[3], unsigned shared,
+int soft_launch(soft_device *d, soft_function *f, const unsigned grid[3], const unsigned threads[3], unsigned shared,
                 soft_stream *s, void **args, void **extra) {
     int code = check_stream(d, &s);
     if (!code) code = check_function(d, f);
     if (code) return code;
     const kernel_info *k = &f->module->content->kernel[f->kernel];
-    if (extra || (k->count && !args) || !good_shape(grid, block) || !good_shared(f, shared)) return SOFT_INVALID_VALUE;
+    if (extra || (k->count && !args) || !good_shape(grid, threads) || !good_shared(f, shared)) return SOFT_INVALID_VALUE;
     size_t payload = 0;
     for (unsigned i = 0; i < k->count; i++) payload += soft_round(k->size[i], 16);
     op *o = new_op(COMMAND, payload);
@@ -1329,7 +1369,7 @@ int soft_launch(soft_device *d, soft_function *f, const unsigned grid[3], const 
     o->command.kernel = f->kernel;
     o->command.shared = shared;
     memcpy(o->command.grid, grid, sizeof o->command.grid);
-    memcpy(o->command.block, block, sizeof o->command.block);
+    memcpy(o->command.block, threads, sizeof o->command.block);
     char *p = (char *)(o + 1);
     memset(p, 0, payload);
     for (unsigned i = 0; i < k->count; i++) memcpy(p, args[i], k->size[i]), p += soft_round(k->size[i], 16);

@@ -68,7 +68,7 @@ int soft_unload(soft_device *d, soft_loaded *m);
 int soft_get_function(soft_device *d, soft_function **f, soft_loaded *m, const char *name);
 int soft_function_attribute(soft_device *d, int *value, int which, soft_function *f);
 int soft_function_set(soft_device *d, soft_function *f, int which, int value);
-int soft_launch(soft_device *d, soft_function *f, const unsigned grid[3], const unsigned block[3], unsigned shared,
+int soft_launch(soft_device *d, soft_function *f, const unsigned grid[3], const unsigned threads[3], unsigned shared,
                 soft_stream *s, void **args, void **extra);
 
 int soft_capture_begin(soft_device *d, soft_stream *s, int mode);

@@ -5,6 +5,37 @@
    holds but cannot touch. libnvrtc.so.13 and libhiprtc.so.6 (compiler.c) make images: a header and a shared library
    compiled by the host's compiler from the kernel source behind a prelude (prelude.c).
 
+   A program finds them as it finds the real ones, by LD_LIBRARY_PATH, and cannot tell the difference but by their
+   strictness: nothing is done before something waits for it, streams take turns in changing order, device memory has
+   nothing behind its addresses in the program, what is freed or never was faults, and so does host memory in a kernel.
+   The device process, softgpu-device, must lie beside them. Linux, and x86-64 for speed.
+
+   Environment, read when a library is first used:
+     SOFTGPU_DEVICES=1           how many, 8 at most; CUDA_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES pick among them
+     SOFTGPU_MEMORY=268435456    bytes that each has, 3 GiB at most
+     SOFTGPU_FILL=0xFF           the byte that new device, pinned and shared memory is full of: all ones are NaN in any float
+     SOFTGPU_ARCH=90             what they are: digits for CUDA (with a or f at will), gfx... for HIP (gfx90a)
+     SOFTGPU_PEER=1              0: no device reaches another's memory
+     SOFTGPU_DRIVER_VERSION=13000
+     SOFTGPU_FAIL=               function:nth=code,... as softgpu_fail() below
+     SOFTGPU_TIMEOUT=120         seconds after which a batch of work is given up, error 702; 0: never
+     SOFTGPU_QUIET=              if set, nothing is said on stderr when a device is lost
+     SOFTGPU_CC=                 compiles kernels: tcc if there is one, or cc -O1
+     SOFTGPU_CACHE=              folder of compiled kernels: $TMPDIR/softgpu-<user>, or in /tmp; may be removed at any time
+     SOFTGPU_PROCESS=            the device process, if not beside the libraries
+   Each library exports, for tests to find by dlsym:
+     void softgpu_fail(const char *function, int nth, int code)   its nth next call gives the code, once; "execute" is a
+                                                                  kernel's run, whose failure loses the device
+     long softgpu_calls(const char *function)                     since the start, or softgpu_reset_counts(), which also
+                                                                  forgets faults that have not come up
+     long softgpu_live(const char *what)   "memory" (allocations), "bytes" (in multiples of 256), "pinned", "streams",
+                                           "events", "modules", "graphs"; "lost" (devices), "overruns" (writes just
+                                           outside an allocation, seen when it was freed); of the compilers "programs"
+   Limits: a kernel source is C99 with the words of prelude.c, each kernel written `extern "C" __global__ void name(type
+   name, ...) {`, no `extern "C" {`. Globals of a module keep their values as long as the device process lives. Static
+   shared memory is summed over a module's kernels. An integer division by zero faults. In a program started without
+   address randomisation a stray host pointer may be an address of the device process.
+
    Memory: each device has a span of addresses of its own, the same in every process, and pinned host memory another.
    The file behind a span is a memfd. A program's process reserves the spans with no access, and gives access to the
    pinned blocks alone. The bases lie where neither an executable, nor a stack, nor a sanitiser's shadow does. */
@@ -12,6 +43,7 @@
 #define SOFTGPU_H
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #define SOFT_MAX_DEVICES 8
 #define SOFT_SPAN        ((uint64_t)4 << 30)
@@ -54,8 +86,7 @@ typedef struct soft_module {
     int masks;                                 /* shuffles say who takes part (CUDA) */
     int sealed;                                /* tcc puts a section with a name where nothing may be written */
     unsigned *thread, *block, *block_size, *grid_size;                        /* three numbers each */
-    char *shared;                              /* static shared memory */
-    unsigned shared_bytes;
+    char *shared, *shared_end;                 /* static shared memory, and 16 bytes of the prelude's */
     char *const *dynamic;                      /* arrays for dynamic shared memory, each of SOFT_MOST_SHARED and a page */
     unsigned dynamics;
     void (*barrier)(void);                     /* these are filled in by the device process */
@@ -107,6 +138,11 @@ static inline uint64_t soft_hash(uint64_t h, const void *data, size_t n) {    /*
     }
     for (; n; n--) h = (h ^ *p++) * 0x100000001b3u;
     return h ^ h >> 32;
+}
+/* New memory holds this: a NaN to whatever reads it as a float of any size. */
+static inline unsigned char soft_spoilt(void) {
+    const char *s = getenv("SOFTGPU_FILL");
+    return (unsigned char)(s && *s ? strtol(s, NULL, 0) : 0xFF);
 }
 static inline size_t soft_round(size_t n, size_t to) { return (n + to - 1) / to * to; }
 #endif

@@ -1,0 +1,645 @@
+/* Layers of images: PyTorch's values and gradients, finite differences, golden values, running statistics, text, sizes,
+   files, PyTorch's own files, and what must be refused. */
+#include "test.h"
+#include "fixtures/conv.h"
+
+#define S FLUX_SHAPE
+static flux_tensor *fill(flux_shape s, double a, double k) {
+    static double v[4096];
+    int64_t n = 1;
+    for (int i = 0; i < s.ndim; i++) n *= s.dim[i];
+    for (int64_t i = 0; i < n; i++) v[i] = k * sin(a + (double)i);
+    return flux_from_data(v, FLUX_F64, s);
+}
+#define FILL(a, k, ...) fill(S(__VA_ARGS__), a, k)
+
+static const char *text_of(flux_layer *m) {
+    static char text[300];
+    size_t n = m && m->type->text ? m->type->text(m, text, sizeof text) : 0;
+    return n && n < sizeof text ? text : "?";
+}
+static flux_tensor *loss_of(flux_tensor *y) { return flux_sum(flux_square(y)); }
+static void set(flux_layer *m, const char *path, double a, double k) {
+    CHECK(flux_set_param(m, path, fill(flux_shape_of(flux_param(m, path)), a, k)) == 0);
+}
+static bool shape_is(flux_shape s, int n, const int64_t *dim) {
+    bool same = s.ndim == n;
+    for (int i = 0; same && i < n; i++) same = s.dim[i] == dim[i];
+    return same;
+}
+#define SHAPE_IS(s, ...) shape_is(s, (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), (int64_t[]){ __VA_ARGS__ })
+
+/* ---- convolution as PyTorch has it, in float64 and float32 */
+
+#define CONV(name, layer, ...)                                                                       \
+    TEST(name##_as_pytorch) {                                                                        \
+        flux_layer *m = flux_f64(layer);                                                             \
+        flux_tensor *x = FILL(0.3, 1.1, __VA_ARGS__);                                                \
+        set(m, "weight", 0.7, 0.6);                                                                  \
+        set(m, "bias", 0.2, 0.4);                                                                    \
+        flux_tensor *y = flux_call(m, x);                                                            \
+        CHECK_DATA(y, fix_##name, 2e-8);                                                             \
+        flux_grads *g = flux_gradient(loss_of(y), m, x);                                             \
+        CHECK_DATA(flux_grad(g, x), fix_##name##_gX, 2e-8);                                          \
+        CHECK_DATA(flux_grad(g, flux_weight(m)), fix_##name##_gW, 2e-8);                             \
+        CHECK_DATA(flux_grad(g, flux_bias(m)), fix_##name##_gb, 2e-8);                               \
+        flux_shape in = flux_shape_of(x), out = flux_shape_of(y);                                    \
+        CHECK(shape_is(flux_outputsize_of(m, in), out.ndim, out.dim));                               \
+        m = flux_f32(m), x = flux_to_dtype(x, FLUX_F32), y = flux_call(m, x);                        \
+        CHECK(flux_dtype_of(y) == FLUX_F32);                                                         \
+        CHECK_DATA(y, fix_##name, 2e-6);                                                             \
+        g = flux_gradient(loss_of(y), m, x);                                                         \
+        CHECK_DATA(flux_grad(g, x), fix_##name##_gX, 1e-5);                                          \
+        CHECK_DATA(flux_grad(g, flux_weight(m)), fix_##name##_gW, 2e-5);                             \
+        CHECK_DATA(flux_grad(g, flux_bias(m)), fix_##name##_gb, 2e-5);                               \
+    }
+CONV(conv1, flux_conv_layer(S(3), 2, 3, .stride = S(2), .pad = S(1)), 7, 2, 2)
+CONV(conv2, flux_conv_layer(S(3, 2), 2, 3), 5, 4, 2, 2)
+CONV(crosscor, flux_crosscor_layer(S(3, 2), 2, 3), 5, 4, 2, 2)
+CONV(strided, flux_conv_layer(S(3, 2), 2, 3, .stride = S(2), .pad = S(1, 1, 1, 0), .dilation = S(1, 2)), 7, 6, 2, 1)
+CONV(grouped, flux_conv_layer(S(3, 3), 2, 4, .pad = S(1), .groups = 2), 3, 4, 2, 2)
+CONV(same, flux_conv_layer(S(4, 2), 1, 2, .pad = FLUX_SAMEPAD), 5, 4, 1, 1)
+CONV(conv3, flux_conv_layer(S(2, 2, 2), 2, 2, .pad = S(1, 0, 0, 0, 0, 1)), 3, 4, 3, 2, 1)
+CONV(pointwise, flux_conv_layer(S(1, 1), 3, 2), 3, 2, 3, 2)
+CONV(transpose, flux_conv_transpose_layer(S(3, 2), 2, 3), 4, 3, 2, 2)
+CONV(transpose1, flux_conv_transpose_layer(S(3), 2, 4, .stride = S(3), .pad = S(1), .outpad = S(1), .dilation = S(2), .groups = 2), 4, 2, 1)
+CONV(transpose2, flux_conv_transpose_layer(S(3, 2), 2, 3, .stride = S(2), .pad = S(1, 0, 0, 1), .outpad = S(1, 0)), 4, 3, 2, 2)
+
+TEST(depthwise_is_grouped) {
+    flux_layer *m = flux_f64(flux_depthwiseconv(S(3, 3), 2, 4, .pad = S(1)));
+    set(m, "weight", 0.7, 0.6);
+    set(m, "bias", 0.2, 0.4);
+    CHECK_DATA(flux_call(m, FILL(0.3, 1.1, 3, 4, 2, 2)), fix_grouped, 2e-8);
+    CHECK_STR(text_of(m), "Conv((3, 3), 2 => 4, pad=1, groups=2)");
+}
+
+TEST(conv_flips_crosscor_does_not) {
+    float x[] = { 1, 2, 3, 4, 5 }, w[] = { 1, 0, -1 };
+    flux_layer *a = flux_conv_layer(S(3), 1, 1, .bias = FLUX_OFF), *b = flux_crosscor_layer(S(3), 1, 1);
+    CHECK(flux_set_param(a, "weight", flux_from(w, 3, 1, 1)) == 0 && flux_set_param(b, "weight", flux_from(w, 3, 1, 1)) == 0);
+    CHECK_DATA(flux_call(a, flux_from(x, 5, 1, 1)), ((double[]){ 2, 2, 2 }), 0);
+    CHECK_DATA(flux_call(b, flux_from(x, 5, 1, 1)), ((double[]){ -2, -2, -2 }), 0);
+    CHECK_DATA(flux_weight(a), ((double[]){ 1, 0, -1 }), 0);
+}
+
+TEST(conv_samepad_keeps_sizes) {
+    CHECK(SHAPE_IS(flux_outputsize(flux_conv_layer(S(5, 4), 1, 2, .pad = FLUX_SAMEPAD), 28, 27, 1, 3), 28, 27, 2, 3));
+    CHECK(SHAPE_IS(flux_outputsize(flux_conv_layer(S(3, 3), 1, 2, .pad = FLUX_SAMEPAD, .stride = S(2)), 28, 27, 1, 3), 14, 14, 2, 3));
+    CHECK(SHAPE_IS(flux_outputsize(flux_conv_layer(S(3), 1, 2, .pad = FLUX_SAMEPAD, .dilation = S(3)), 20, 1, 3), 20, 2, 3));
+    CHECK(SHAPE_IS(flux_outputsize(flux_conv_transpose_layer(S(4, 5), 1, 2, .pad = FLUX_SAMEPAD, .stride = S(2, 3)), 7, 5, 1, 3), 14, 15, 2, 3));
+    CHECK(SHAPE_IS(flux_outputsize(flux_maxpool_layer(S(3, 3), .pad = FLUX_SAMEPAD, .stride = S(1)), 8, 9, 2, 1), 8, 9, 2, 1));
+    CHECK(SHAPE_IS(flux_outputsize(flux_meanpool_layer(S(2, 2)), 9, 8, 2, 1), 4, 4, 2, 1));
+    CHECK(SHAPE_IS(flux_shape_of(flux_conv(flux_ones(9, 9, 1, 1), flux_ones(3, 3, 1, 1), .pad = FLUX_SAMEPAD)), 9, 9, 1, 1));
+}
+
+TEST(conv_text) {
+    CHECK_STR(text_of(flux_conv_layer(S(3, 3), 3, 16, flux_relu)), "Conv((3, 3), 3 => 16, relu)");
+    CHECK_STR(text_of(flux_conv_layer(S(3, 3), 4, 16, flux_relu, .pad = S(1), .stride = S(2), .dilation = S(2), .groups = 4, .bias = FLUX_OFF)),
+              "Conv((3, 3), 4 => 16, relu, pad=1, stride=2, dilation=2, groups=4, bias=false)");
+    CHECK_STR(text_of(flux_conv_layer(S(5), 1, 2, .pad = S(2, 1))), "Conv((5,), 1 => 2, pad=(2, 1))");
+    CHECK_STR(text_of(flux_conv_layer(S(5, 3), 1, 2, .pad = FLUX_SAMEPAD)), "Conv((5, 3), 1 => 2, pad=(2, 1))");
+    CHECK_STR(text_of(flux_crosscor_layer(S(2, 2), 1, 2, .pad = FLUX_SAMEPAD, .stride = S(1, 2))),
+              "CrossCor((2, 2), 1 => 2, pad=(1, 0, 1, 0), stride=(1, 2))");
+    CHECK_STR(text_of(flux_conv_transpose_layer(S(2, 2), 3, 4, .outpad = S(1, 0), .stride = S(2))),
+              "ConvTranspose((2, 2), 3 => 4, stride=2, outpad=(1, 0))");
+}
+
+TEST(conv_weights_and_names) {
+    flux_layer *m = flux_chain(flux_conv_layer(S(3, 3), 4, 8, .groups = 2), flux_batchnorm(8), flux_conv_transpose_layer(S(3, 3), 8, 4, .groups = 2));
+    CHECK(SHAPE_IS(flux_shape_of(flux_param(m, "layers.0.weight")), 3, 3, 2, 8));
+    CHECK(SHAPE_IS(flux_shape_of(flux_param(m, "layers.2.weight")), 3, 3, 2, 8));
+    CHECK(flux_dim(flux_param(m, "layers.2.bias"), 0) == 4 && flux_dim(flux_param(m, "layers.1.beta"), 0) == 8);
+    CHECK(flux_param(m, "layers.1.mean") && flux_param(m, "layers.1.var") && flux_params(m, NULL, 0) == 6);
+    double most = flux_item(flux_max(flux_abs(flux_param(m, "layers.0.weight")))), bound = sqrt(6.0 / (9 * 2 + 9 * 8));
+    CHECK(most <= bound && most > 0.9 * bound);
+    CHECK(flux_weight(flux_conv_layer(S(2, 2), 1, 1, .init = flux_ones32)) && flux_item(flux_sum(flux_weight(flux_conv_layer(S(2, 2), 1, 1, .init = flux_ones32)))) == 4);
+}
+
+static flux_tensor *fn_of_layer(flux_tensor *x, void *m) { return flux_sum(flux_sin(flux_call((flux_layer *)m, x))); }
+/* The gradient's own gradient: of a sum that weighs each element otherwise. */
+static flux_tensor *fn_of_gradient(flux_tensor *x, void *m) {
+    flux_tensor *g = flux_grad(flux_gradient(fn_of_layer(x, m), x), x);
+    return flux_sum(flux_mul(g, fill(flux_shape_of(x), 2.0, 1.0)));
+}
+typedef struct by_param { flux_layer *m; const char *path; flux_tensor *x; } by_param;
+static flux_tensor *fn_of_param(flux_tensor *p, void *user) {
+    by_param *b = (by_param *)user;
+    if (flux_set_param(b->m, b->path, p) != 0) return NULL;
+    return fn_of_layer(b->x, b->m);
+}
+/* By the weight, of what the gradient by x adds up to. */
+static flux_tensor *fn_mixed(flux_tensor *p, void *user) {
+    by_param *b = (by_param *)user;
+    if (flux_set_param(b->m, b->path, p) != 0) return NULL;
+    return flux_sum(flux_mul(flux_grad(flux_gradient(fn_of_layer(b->x, b->m), b->x), b->x), fill(flux_shape_of(b->x), 2.0, 1.0)));
+}
+static flux_tensor *fn_mixed_back(flux_tensor *x, void *user) {
+    by_param *b = (by_param *)user;
+    flux_tensor *w = flux_param(b->m, b->path);
+    flux_tensor *g = flux_grad(flux_gradient(fn_of_layer(x, b->m), w), w);
+    return flux_sum(flux_mul(g, fill(flux_shape_of(w), 2.5, 1.0)));
+}
+
+static void check_gradients(flux_layer *m, flux_tensor *x, bool second) {
+    flux_tensor *p[8];
+    const char *paths[] = { "weight", "bias", "beta", "gamma", "g", "layer.weight" };
+    m = flux_f64(m);
+    CHECK_NEAR(flux_gradcheck(fn_of_layer, m, x, 0), 0, 2e-7);
+    if (second) CHECK_NEAR(flux_gradcheck(fn_of_gradient, m, x, 0), 0, 2e-6);
+    CHECK(flux_params(m, p, 8) <= 8);
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        flux_on_error(test_silent, NULL);
+        flux_tensor *w = flux_param(m, paths[i]);
+        flux_clear();
+        flux_on_error(NULL, NULL);
+        by_param b = { m, paths[i], x };
+        if (!w) continue;
+        flux_tensor *start = fill(flux_shape_of(w), 0.7, 0.8);
+        CHECK_NEAR(flux_gradcheck(fn_of_param, &b, start, 0), 0, 2e-7);
+        if (!second || i > 0) continue;
+        CHECK_NEAR(flux_gradcheck(fn_mixed, &b, start, 0), 0, 2e-6);
+        CHECK(flux_set_param(m, paths[i], start) == 0);
+        CHECK_NEAR(flux_gradcheck(fn_mixed_back, &b, x, 0), 0, 2e-6);
+    }
+}
+
+TEST(conv_gradients) {
+    check_gradients(flux_conv_layer(S(3, 2), 2, 3, flux_tanh, .pad = S(1, 0)), FILL(0.3, 1, 4, 3, 2, 2), true);
+    check_gradients(flux_conv_layer(S(2), 2, 2, .stride = S(2), .dilation = S(2)), FILL(0.3, 1, 7, 2, 2), true);
+    check_gradients(flux_conv_layer(S(2, 2), 4, 4, .groups = 2, .stride = S(1, 2), .pad = S(0, 1, 1, 0)), FILL(0.3, 1, 3, 4, 4, 1), true);
+    check_gradients(flux_conv_transpose_layer(S(3, 2), 2, 3, .stride = S(2), .pad = S(1, 0)), FILL(0.3, 1, 3, 2, 2, 2), true);
+    check_gradients(flux_conv_transpose_layer(S(2), 4, 2, .groups = 2, .stride = S(3), .outpad = S(2)), FILL(0.3, 1, 3, 4, 2), true);
+    check_gradients(flux_crosscor_layer(S(2, 1, 2), 1, 2, .dilation = S(1, 1, 2)), FILL(0.3, 1, 3, 2, 4, 1, 1), true);
+    check_gradients(flux_conv_layer(S(4), 1, 2, .stride = S(3)), FILL(0.3, 1, 9, 1, 1), true);    /* stride leaves a rest, and gaps */
+    check_gradients(flux_conv_layer(S(1), 2, 2, .stride = S(3), .pad = S(2)), FILL(0.3, 1, 5, 2, 1), true);
+}
+
+/* The three forms, over many shapes, against sums written out. */
+typedef struct shape_case { int w, h, c, n, kw, kh, out, sw, sh, pw, ph, dw, dh, g; } shape_case;
+static double direct(const shape_case *k, const float *x, const float *w, int ox, int oy, int o, int b) {
+    double sum = 0;
+    int cg = k->c / k->g, og = k->out / k->g;
+    for (int c = 0; c < cg; c++)
+        for (int j = 0; j < k->kh; j++)
+            for (int i = 0; i < k->kw; i++) {
+                int ix = ox * k->sw - k->pw + i * k->dw, iy = oy * k->sh - k->ph + j * k->dh;
+                if (ix < 0 || iy < 0 || ix >= k->w || iy >= k->h) continue;
+                int flat = ((b * k->c + o / og * cg + c) * k->h + iy) * k->w + ix;
+                sum += (double)x[flat] * (double)w[((o * cg + c) * k->kh + k->kh - 1 - j) * k->kw + k->kw - 1 - i];
+            }
+    return sum;
+}
+TEST(conv_of_many_shapes) {
+    static const shape_case cases[] = {
+        { 28, 28, 1, 2, 3, 3, 8, 1, 1, 1, 1, 1, 1, 1 },   { 14, 14, 8, 3, 3, 3, 16, 1, 1, 1, 1, 1, 1, 1 },
+        { 9, 7, 5, 2, 3, 2, 7, 1, 1, 0, 1, 1, 1, 1 },     { 33, 5, 3, 2, 5, 3, 13, 1, 1, 2, 1, 1, 1, 1 },
+        { 16, 16, 4, 2, 3, 3, 6, 2, 2, 1, 1, 1, 1, 1 },   { 17, 9, 6, 2, 3, 3, 9, 1, 1, 2, 2, 2, 2, 3 },
+        { 6, 6, 40, 2, 3, 3, 30, 1, 1, 1, 1, 1, 1, 1 },   { 20, 20, 3, 1, 7, 7, 33, 2, 2, 3, 3, 1, 1, 1 },
+        { 40, 1, 2, 2, 9, 1, 3, 1, 1, 4, 0, 1, 1, 1 },    { 5, 5, 64, 2, 1, 1, 48, 1, 1, 0, 0, 1, 1, 1 },
+        { 4, 4, 2, 70, 4, 4, 5, 1, 1, 0, 0, 1, 1, 1 },    { 12, 11, 24, 2, 3, 3, 24, 1, 1, 1, 1, 1, 1, 24 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) FLUX_SCOPE {
+        const shape_case *k = &cases[i];
+        flux_tensor *x = flux_eval(flux_randn(k->w, k->h, k->c, k->n)), *w = flux_eval(flux_randn(k->kw, k->kh, k->c / k->g, k->out));
+        flux_tensor *y = flux_conv(x, w, .stride = S(k->sw, k->sh), .pad = S(k->pw, k->ph), .dilation = S(k->dw, k->dh), .groups = k->g);
+        const float *fx = flux_floats(x), *fw = flux_floats(w), *fy = flux_floats(y);
+        double worst = 0, scale = sqrt((double)(k->kw * k->kh * k->c / k->g));
+        int ow = (int)flux_dim(y, 0), oh = (int)flux_dim(y, 1), at = 0;
+        for (int b = 0; fy && b < k->n; b++)
+            for (int o = 0; o < k->out; o++)
+                for (int oy = 0; oy < oh; oy++)
+                    for (int ox = 0; ox < ow; ox++)
+                        worst = fmax(worst, fabs((double)fy[at++] - direct(k, fx, fw, ox, oy, o, b)));
+        CHECK_NEAR(worst / scale, 0, 2e-6);
+        /* <g, conv(x, w)> is linear in x and in w: its gradients' products with x and w are itself. */
+        flux_tensor *g = flux_eval(flux_randn_shape(flux_shape_of(y), FLUX_F32)), *dot = flux_sum(flux_mul(g, y));
+        flux_grads *d = flux_gradient(dot, x, w);
+        double whole = flux_item(dot), size = flux_item(flux_norm(y)) * 10 + 1;
+        CHECK_NEAR((flux_item(flux_sum(flux_mul(flux_grad(d, x), x))) - whole) / size, 0, 2e-5);
+        CHECK_NEAR((flux_item(flux_sum(flux_mul(flux_grad(d, w), w))) - whole) / size, 0, 2e-5);
+        flux_tensor *x2 = flux_eval(flux_randn_shape(flux_shape_of(x), FLUX_F32)), *w2 = flux_eval(flux_randn_shape(flux_shape_of(w), FLUX_F32));
+        flux_tensor *yx = flux_conv(x2, w, .stride = S(k->sw, k->sh), .pad = S(k->pw, k->ph), .dilation = S(k->dw, k->dh), .groups = k->g);
+        flux_tensor *yw = flux_conv(x, w2, .stride = S(k->sw, k->sh), .pad = S(k->pw, k->ph), .dilation = S(k->dw, k->dh), .groups = k->g);
+        CHECK_NEAR((flux_item(flux_sum(flux_mul(flux_grad(d, x), x2))) - flux_item(flux_sum(flux_mul(g, yx)))) / size, 0, 2e-5);
+        CHECK_NEAR((flux_item(flux_sum(flux_mul(flux_grad(d, w), w2))) - flux_item(flux_sum(flux_mul(g, yw)))) / size, 0, 2e-5);
+    }
+}
+
+TEST(conv_of_half_formats_and_empty_batches) {
+    flux_layer *m = flux_conv_layer(S(3, 3), 2, 3, flux_relu, .pad = S(1));
+    flux_tensor *x = flux_randn(5, 4, 2, 2), *y = flux_call(m, x), *z = flux_call(flux_f16(m), flux_to_dtype(x, FLUX_F16));
+    CHECK(flux_dtype_of(z) == FLUX_F16);
+    CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(y, flux_to_dtype(z, FLUX_F32))))), 0, 1e-2);
+    CHECK(SHAPE_IS(flux_shape_of(flux_eval(flux_call(m, flux_zeros(5, 4, 2, 0)))), 5, 4, 3, 0));
+}
+
+/* ---- pooling and upsampling */
+
+#define PLAIN(name, layer, input)                                                                    \
+    TEST(name##_as_pytorch) {                                                                        \
+        flux_layer *m = layer;                                                                       \
+        flux_tensor *x = input, *y = flux_call(m, x);                                                \
+        CHECK_DATA(y, fix_##name, 2e-8);                                                             \
+        CHECK_DATA(flux_grad(flux_gradient(loss_of(y), x), x), fix_##name##_gX, 2e-8);               \
+        flux_shape in = flux_shape_of(x), out = flux_shape_of(y);                                    \
+        CHECK(shape_is(flux_outputsize_of(m, in), out.ndim, out.dim));                               \
+    }
+PLAIN(maxpool, flux_maxpool_layer(S(2, 2)), FILL(0.4, 1.3, 6, 5, 2, 2))
+PLAIN(maxpool3, flux_maxpool_layer(S(3, 3), .stride = S(2), .pad = S(1)), FILL(0.4, 1.3, 6, 5, 2, 2))
+PLAIN(meanpool3, flux_meanpool_layer(S(3, 3), .stride = S(2), .pad = S(1)), FILL(0.4, 1.3, 6, 5, 2, 2))
+PLAIN(adaptivemax, flux_adaptivemaxpool(S(3, 2)), FILL(0.9, 1.2, 6, 4, 2, 1))
+PLAIN(adaptivemean, flux_adaptivemeanpool(S(3, 2)), FILL(0.9, 1.2, 6, 4, 2, 1))
+PLAIN(nearest, flux_upsample(.scale = { 2, 3 }), FILL(0.9, 1.2, 6, 4, 2, 1))
+PLAIN(linear, flux_upsample(FLUX_LINEAR, .size = S(7)), FILL(0.1, 1, 4, 2, 1))
+PLAIN(bilinear, flux_upsample(FLUX_BILINEAR, .size = S(9, 5)), FILL(0.9, 1.2, 6, 4, 2, 1))
+PLAIN(trilinear, flux_upsample(FLUX_TRILINEAR, .scale = { 2 }), FILL(0.5, 1, 2, 3, 2, 1, 1))
+PLAIN(pixelshuffle, flux_pixelshuffle(2), FILL(0.8, 1, 3, 2, 8, 1))
+
+TEST(lppool_as_pytorch) {
+    flux_tensor *x = FILL(0.4, 1.3, 6, 5, 2, 2);
+    flux_tensor *y = flux_call(flux_lpnormpool_layer(S(2, 2), .p = 3), flux_add(flux_abs(x), 0.1));
+    CHECK_DATA(y, fix_lppool, 2e-8);
+    CHECK_DATA(flux_grad(flux_gradient(loss_of(y), x), x), fix_lppool_gX, 1e-7);
+    flux_tensor *a = flux_call(flux_globallpnormpool(2), x);
+    CHECK(SHAPE_IS(flux_shape_of(a), 1, 1, 2, 2));
+    CHECK_NEAR(flux_at(a, 0, 0, 1, 0), sqrt(flux_item(flux_sum(flux_square(flux_slice(flux_slice(x, 2, 1, 2), 3, 0, 1))))), 1e-12);
+}
+
+TEST(global_and_adaptive_pools) {
+    flux_tensor *x = FILL(0.4, 1.3, 6, 5, 2, 2), *top = flux_call(flux_globalmaxpool(), x), *mean = flux_call(flux_globalmeanpool(), x);
+    CHECK(SHAPE_IS(flux_shape_of(top), 1, 1, 2, 2) && SHAPE_IS(flux_shape_of(mean), 1, 1, 2, 2));
+    CHECK_NEAR(flux_item(flux_sum(flux_abs(flux_sub(top, flux_max(x, 0, 1))))), 0, 1e-12);
+    CHECK_NEAR(flux_item(flux_sum(flux_abs(flux_sub(mean, flux_mean(x, 0, 1))))), 0, 1e-12);
+    flux_tensor *y = flux_call(flux_adaptivemaxpool(S(4, 2)), x);      /* 6 to 4: stride 1, window 3; 5 to 2: stride 2, window 3 */
+    CHECK(SHAPE_IS(flux_shape_of(y), 4, 2, 2, 2));
+    CHECK_NEAR(flux_at(y, 1, 1, 0, 0), flux_item(flux_max(flux_slice(flux_slice(flux_take(flux_slice(x, 2, 0, 1), 1), 0, 1, 4), 1, 2, 5))), 0);
+    CHECK(SHAPE_IS(flux_shape_of(flux_call(flux_adaptivemeanpool(S(2)), flux_ones(7, 3, 1))), 2, 3, 1));
+    CHECK(SHAPE_IS(flux_outputsize(flux_globalmeanpool(), 4, 4, 4, 3, 2), 1, 1, 1, 3, 2));
+}
+
+TEST(maxpool_ignores_padding_and_takes_the_first) {
+    float x[] = { -3, -1, -1, -2 };
+    flux_tensor *t = flux_from(x, 4, 1, 1), *y = flux_call(flux_maxpool_layer(S(3), .pad = S(1), .stride = S(1)), t);
+    CHECK_DATA(y, ((double[]){ -1, -1, -1, -1 }), 0);
+    CHECK_DATA(flux_grad(flux_gradient(flux_sum(y), t), t), ((double[]){ 0, 3, 1, 0 }), 0);
+    flux_tensor *i = flux_to_dtype(t, FLUX_I32), *z = flux_call(flux_maxpool_layer(S(2)), i);
+    CHECK_DATA(z, ((double[]){ -1, -1 }), 0);
+}
+
+TEST(pool_gradients) {
+    check_gradients(flux_maxpool_layer(S(2, 2), .stride = S(1)), FILL(0.3, 1, 4, 3, 1, 2), true);
+    check_gradients(flux_maxpool_layer(S(2, 2)), FILL(0.3, 1, 5, 4, 1, 2), true);
+    check_gradients(flux_meanpool_layer(S(3), .pad = S(1), .stride = S(2)), FILL(0.3, 1, 5, 2, 2), true);
+    check_gradients(flux_lpnormpool_layer(S(2, 2)), flux_add(FILL(0.3, 1, 4, 4, 1, 1), 3.0), true);
+    check_gradients(flux_upsample(FLUX_BILINEAR, .scale = { 1.5, 2 }), FILL(0.3, 1, 4, 3, 1, 2), true);
+    check_gradients(flux_upsample(.scale = { 2 }), FILL(0.3, 1, 3, 2, 1, 2), true);
+    check_gradients(flux_pixelshuffle(2), FILL(0.3, 1, 3, 8, 1), true);
+    check_gradients(flux_globalmeanpool(), FILL(0.3, 1, 3, 2, 2, 1), true);
+}
+
+TEST(upsample_golden) {
+    float x[] = { 1, 2, 3 };
+    CHECK_DATA(flux_call(flux_upsample(FLUX_LINEAR, .scale = { 2 }), flux_from(x, 3, 1, 1)), ((double[]){ 1, 1.4, 1.8, 2.2, 2.6, 3 }), 1e-6);
+    CHECK_DATA(flux_call(flux_upsample(.scale = { 2 }), flux_from(x, 3, 1, 1)), ((double[]){ 1, 1, 2, 2, 3, 3 }), 0);
+    CHECK_DATA(flux_call(flux_upsample(.size = S(6)), flux_from(x, 3, 1, 1)), ((double[]){ 1, 1, 2, 2, 3, 3 }), 0);
+    CHECK_DATA(flux_call(flux_upsample(FLUX_LINEAR, .size = S(1)), flux_from(x, 3, 1, 1)), ((double[]){ 1 }), 0);
+    CHECK(SHAPE_IS(flux_outputsize(flux_upsample(FLUX_BILINEAR, .scale = { 1.5 }), 5, 4, 2, 1), 7, 6, 2, 1));
+}
+
+TEST(pool_and_upsample_text) {
+    CHECK_STR(text_of(flux_maxpool_layer(S(2, 2))), "MaxPool((2, 2))");
+    CHECK_STR(text_of(flux_maxpool_layer(S(3, 3), .pad = S(1), .stride = S(2))), "MaxPool((3, 3), pad=1, stride=2)");
+    CHECK_STR(text_of(flux_meanpool_layer(S(5), .pad = S(2, 1), .stride = S(1))), "MeanPool((5,), pad=(2, 1), stride=1)");
+    CHECK_STR(text_of(flux_lpnormpool_layer(S(2, 2), .p = 3)), "LPNormPool((2, 2), p=3)");
+    CHECK_STR(text_of(flux_adaptivemaxpool(S(25, 25))), "AdaptiveMaxPool((25, 25))");
+    CHECK_STR(text_of(flux_globalmeanpool()), "GlobalMeanPool()");
+    CHECK_STR(text_of(flux_globallpnormpool(1.5)), "GlobalLPNormPool(p=1.5)");
+    CHECK_STR(text_of(flux_upsample(.scale = { 2, 3 })), "Upsample(:nearest, scale = (2, 3))");
+    CHECK_STR(text_of(flux_upsample(FLUX_TRILINEAR, .scale = { 1.5 })), "Upsample(:trilinear, scale = 1.5)");
+    CHECK_STR(text_of(flux_upsample(FLUX_BILINEAR, .size = S(4, 6))), "Upsample(:bilinear, size = (4, 6))");
+    CHECK_STR(text_of(flux_pixelshuffle(3)), "PixelShuffle(3)");
+}
+
+/* ---- normalisation */
+
+#define NORM(name, layer, ...)                                                                       \
+    TEST(name##_as_pytorch) {                                                                        \
+        flux_layer *m = flux_f64(layer);                                                             \
+        flux_tensor *x = FILL(0.4, 1.3, 3, 2, 4, 3);                                                 \
+        set(m, "gamma", 0.9, 1.2);                                                                   \
+        set(m, "beta", 0.1, 0.5);                                                                    \
+        flux_tensor *y = flux_call(m, x);                                                            \
+        CHECK_DATA(y, fix_##name, 2e-8);                                                             \
+        flux_grads *g = flux_gradient(loss_of(y), m, x);                                             \
+        CHECK_DATA(flux_grad(g, x), fix_##name##_gX, 1e-7);                                          \
+        CHECK_DATA(flux_grad_param(g, m, "gamma"), fix_##name##_gg, 2e-8);                           \
+        CHECK_DATA(flux_grad_param(g, m, "beta"), fix_##name##_gb, 2e-8);                            \
+        __VA_ARGS__                                                                                  \
+    }
+NORM(batchnorm, flux_batchnorm(4),
+     CHECK_DATA(flux_param(m, "mean"), fix_batchnorm_mean, 2e-8);
+     CHECK_DATA(flux_param(m, "var"), fix_batchnorm_var, 2e-8);
+     flux_testmode(m, true);
+     y = flux_call(m, x);
+     CHECK_DATA(y, fix_batchnorm_test, 2e-8);
+     g = flux_gradient(loss_of(y), m, x);
+     CHECK_DATA(flux_grad(g, x), fix_batchnorm_test_gX, 2e-8);
+     CHECK_DATA(flux_grad_param(g, m, "gamma"), fix_batchnorm_test_gg, 2e-8);
+     CHECK_DATA(flux_param(m, "mean"), fix_batchnorm_mean, 2e-8);)
+NORM(instancenorm, flux_instancenorm(4, .affine = FLUX_ON, .track_stats = FLUX_ON),
+     CHECK_DATA(flux_param(m, "mean"), fix_instancenorm_mean, 2e-8);
+     CHECK_DATA(flux_param(m, "var"), fix_instancenorm_var, 2e-8);)
+NORM(groupnorm, flux_groupnorm(4, 2), CHECK(flux_params(m, NULL, 0) == 2);)
+
+TEST(batchnorm_golden) {
+    float x[] = { 1, 2, 3, 6 };
+    flux_layer *m = flux_batchnorm(1);
+    CHECK_DATA(flux_call(m, flux_from(x, 1, 4)), ((double[]){ -1.06904344, -0.53452172, 0, 1.60356517 }), 2e-6);
+    CHECK_DATA(flux_param(m, "mean"), ((double[]){ 0.3 }), 1e-6);
+    CHECK_DATA(flux_param(m, "var"), ((double[]){ 1.3666667 }), 1e-6);
+}
+
+TEST(norm_gradients) {
+    flux_tensor *x = FILL(0.4, 1.3, 3, 2, 4, 2);
+    check_gradients(flux_batchnorm(4, flux_tanh), x, true);
+    check_gradients(flux_instancenorm(4, .affine = FLUX_ON), x, true);
+    check_gradients(flux_groupnorm(4, 2), x, true);
+    check_gradients(flux_groupnorm(4, 4, flux_tanh, .affine = FLUX_OFF), x, false);
+    check_gradients(flux_batchnorm(3, .track_stats = FLUX_OFF), FILL(0.3, 1, 3, 5), true);
+    flux_layer *m = flux_batchnorm(4);
+    flux_call(m, flux_to_dtype(x, FLUX_F32));
+    flux_testmode(m, true);
+    check_gradients(m, x, true);
+}
+
+/* However it is trained, the statistics are those of plain arithmetic, and nothing piles up behind them. */
+TEST(batchnorm_statistics_follow_training) {
+    flux_layer *m = flux_chain(flux_dense(3, 4), flux_batchnorm(4, flux_relu), flux_dense(4, 2));
+    flux_state *opt = flux_setup(flux_descent(0.1), m);
+    flux_tensor *x = flux_eval(flux_randn(3, 6));
+    double mean[4] = { 0 }, var[4] = { 1, 1, 1, 1 };
+    int64_t live = 0;
+    flux_device cpu = { 0, 0 };
+    for (int step = 0; step < 12; step++) FLUX_SCOPE {
+        float h[4][6];
+        flux_tensor *pre = NULL;
+        FLUX_NOGRAD { pre = flux_add(flux_matmul(flux_param(m, "layers.0.weight"), x), flux_param(m, "layers.0.bias")); }
+        CHECK(flux_read(flux_copy(flux_transpose(pre)), h, sizeof h) == 0);
+        for (int c = 0; c < 4; c++) {
+            double a = 0, b = 0;
+            for (int i = 0; i < 6; i++) a += (double)h[c][i] / 6;
+            for (int i = 0; i < 6; i++) b += ((double)h[c][i] - a) * ((double)h[c][i] - a) / 5;
+            mean[c] = 0.9 * mean[c] + 0.1 * a, var[c] = 0.9 * var[c] + 0.1 * b;
+        }
+        flux_tensor *loss = loss_of(flux_call(m, x));
+        if (step % 3 == 1) flux_item(loss);
+        if (step % 4 == 3) flux_eval(flux_param(m, "layers.1.mean"));
+        CHECK(flux_update(opt, m, flux_gradient(loss, m)) == 0);
+        if (step == 5) live = flux_mem_stats(cpu).live;
+    }
+    CHECK_DATA(flux_param(m, "layers.1.mean"), mean, 1e-5);
+    CHECK_DATA(flux_param(m, "layers.1.var"), var, 1e-5);
+    CHECK(flux_mem_stats(cpu).live <= live + 512);
+    for (int i = 0; i < 40; i++) FLUX_SCOPE flux_call(m, x);      /* nobody looks, nothing is trained */
+    CHECK(flux_mem_stats(cpu).live <= live + 4096);
+    flux_tensor *a = NULL, *b = NULL;
+    FLUX_NOGRAD { a = flux_eval(flux_call(m, x)); b = flux_eval(flux_call(m, flux_take(x, 3))); }
+    CHECK_NEAR(flux_item(flux_sum(flux_abs(flux_sub(flux_take(a, 3), b)))), 0, 1e-6);     /* NOGRAD: test mode */
+}
+
+TEST(batchnorm_frozen_and_first_in_the_model) {
+    flux_layer *m = flux_chain(flux_batchnorm(2), flux_dense(2, 1));
+    flux_state *opt = flux_setup(flux_adam(), m);
+    flux_tensor *x = flux_eval(flux_randn(2, 8));
+    flux_device cpu = { 0, 0 };
+    int64_t live = 0;
+    flux_freeze(flux_child(m, 0));
+    for (int i = 0; i < 30; i++) FLUX_SCOPE {
+        CHECK(flux_update(opt, m, flux_gradient(loss_of(flux_call(m, flux_add(x, 1.0))), m)) == 0);
+        if (i == 10) live = flux_mem_stats(cpu).live;
+    }
+    CHECK(flux_mem_stats(cpu).live <= live);
+    CHECK_DATA(flux_param(m, "layers.0.gamma"), ((double[]){ 1, 1 }), 0);
+    double want = flux_at(flux_mean(x, 1), 0, 0) + 1;
+    CHECK_NEAR(flux_at(flux_param(m, "layers.0.mean"), 0), want * (1 - pow(0.9, 30)), 1e-4);
+}
+
+TEST(norm_layers_move_save_and_load) {
+    flux_layer *m = flux_chain(flux_conv_layer(S(3, 3), 1, 2, .pad = S(1)), flux_batchnorm(2, flux_relu), flux_maxpool_layer(S(2, 2)));
+    flux_layer *other = flux_chain(flux_conv_layer(S(3, 3), 1, 2, .pad = S(1)), flux_batchnorm(2, flux_relu), flux_maxpool_layer(S(2, 2)));
+    flux_tensor *x = flux_eval(flux_randn(4, 4, 1, 3));
+    for (int i = 0; i < 3; i++) flux_eval(flux_call(m, x));
+    const char *path = "/tmp/flux_test_layers_conv.safetensors";
+    CHECK(flux_save(m, path) == 0 && flux_load(other, path) == 0);
+    remove(path);
+    flux_layer *copy = flux_to(test_device, flux_cpu(flux_copy_layer(m)));
+    flux_testmode(m, true), flux_testmode(other, true), flux_testmode(copy, true);
+    flux_tensor *y = flux_eval(flux_call(m, x));
+    CHECK(flux_item(flux_sum(flux_abs(flux_param(m, "layers.1.mean")))) > 0);
+    CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(y, flux_call(other, x))))), 0, 0);
+    CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(y, flux_call(copy, x))))), 0, 0);
+}
+
+TEST(norm_of_half_formats_keeps_f32_statistics) {
+    flux_layer *m = flux_f16(flux_chain(flux_conv_layer(S(1, 1), 2, 2), flux_batchnorm(2)));
+    CHECK(flux_dtype_of(flux_param(m, "layers.1.gamma")) == FLUX_F32 && flux_dtype_of(flux_param(m, "layers.0.weight")) == FLUX_F16);
+    flux_tensor *x = flux_to_dtype(flux_randn(4, 4, 2, 3), FLUX_F16), *y = flux_call(m, x);
+    CHECK(flux_dtype_of(y) == FLUX_F16 && flux_dtype_of(flux_param(m, "layers.1.mean")) == FLUX_F32);
+    CHECK_NEAR(flux_item(flux_mean(flux_square(flux_to_dtype(y, FLUX_F32)))), 1, 1e-2);
+}
+
+TEST(norm_text) {
+    char text[600];
+    CHECK_STR(text_of(flux_batchnorm(3)), "BatchNorm(3)");
+    CHECK_STR(text_of(flux_batchnorm(2, flux_relu, .affine = FLUX_OFF)), "BatchNorm(2, relu, affine=false)");
+    CHECK_STR(text_of(flux_instancenorm(2)), "InstanceNorm(2, affine=false)");
+    CHECK_STR(text_of(flux_groupnorm(4, 2, flux_tanh)), "GroupNorm(4, 2, tanh)");
+    flux_layer *m = flux_batchnorm(2, flux_relu);
+    flux_layer_text(m, text, sizeof text);
+    CHECK_STR(text, "BatchNorm(2, relu)  # 4 parameters, plus 4 non-trainable");
+    flux_testmode(m, true);
+    CHECK_STR(text_of(m), "BatchNorm(2, relu, active=false)");
+    m = flux_chain(flux_dense(2, 3, flux_tanh), flux_batchnorm(3), flux_dense(3, 2));
+    flux_layer_text(m, text, sizeof text);
+    CHECK(strstr(text, "  BatchNorm(3),                         # 6 parameters, plus 6\n"));
+    CHECK(strstr(text, ")         # Total: 6 trainable arrays, 23 parameters,\n"
+                       "          # plus 2 non-trainable, 6 parameters, summarysize 116 bytes."));
+}
+
+TEST(weightnorm_as_pytorch) {
+    flux_layer *inner = flux_f64(flux_conv_layer(S(2, 2), 2, 3));
+    set(inner, "weight", 0.7, 0.6);
+    set(inner, "bias", 0.2, 0.4);
+    flux_layer *m = flux_weightnorm(inner, .dims = S(0, 1, 2));
+    CHECK_STR(text_of(m), "WeightNorm(Conv((2, 2), 2 => 3), :weight, dims=(0, 1, 2))");
+    flux_tensor *x = FILL(0.3, 1.1, 3, 3, 2, 1);
+    CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(flux_call(m, x), flux_call(inner, x))))), 0, 1e-14);
+    set(m, "g", 1.2, 1);
+    flux_tensor *y = flux_call(m, x);
+    CHECK_DATA(y, fix_weightnorm, 2e-8);
+    flux_grads *g = flux_gradient(loss_of(y), m, x);
+    CHECK_DATA(flux_grad(g, x), fix_weightnorm_gX, 2e-8);
+    CHECK_DATA(flux_grad_param(g, m, "layer.weight"), fix_weightnorm_gV, 2e-8);
+    CHECK_DATA(flux_grad_param(g, m, "g"), fix_weightnorm_gg, 2e-8);
+    CHECK_DATA(flux_grad_param(g, m, "layer.bias"), fix_weightnorm_gb, 2e-8);
+    flux_layer *plain = flux_remove_weightnorms(flux_chain(m, flux_flatten));
+    CHECK_STR(text_of(flux_child(plain, 0)), "Conv((2, 2), 2 => 3)");
+    CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(flux_reshape(flux_call(plain, x), 2, 2, 3, 1), y)))), 0, 1e-14);
+    CHECK_STR(text_of(flux_remove_weightnorms(flux_weightnorm(flux_dense(2, 3)))), "Dense(2 => 3)");
+    check_gradients(flux_weightnorm(flux_dense(2, 3)), FILL(0.3, 1, 2, 2), false);
+    flux_layer *d = flux_weightnorm(flux_dense(2, 3));
+    CHECK(flux_num_params(d) == 12 && flux_dim(flux_param(d, "g"), 0) == 3 && flux_dim(flux_param(d, "g"), 1) == 1);
+}
+
+/* ---- a model of them trains, moves along, and gives the same on any number of threads */
+
+TEST(a_small_cnn_learns) {
+    flux_seed(3);
+    flux_tensor *x = flux_eval(flux_randn(8, 8, 1, 64));
+    flux_tensor *top = flux_sum(flux_slice(x, 1, 0, 4), 0, 1), *low = flux_sum(flux_slice(x, 1, 4, 8), 0, 1);
+    flux_tensor *y = flux_eval(flux_to_dtype(flux_reshape(flux_gt(top, low), 1, 64), FLUX_F32));
+    flux_layer *m = flux_chain(flux_conv_layer(S(3, 3), 1, 6, .pad = FLUX_SAMEPAD), flux_batchnorm(6, flux_relu), flux_maxpool_layer(S(2, 2)),
+                               flux_conv_layer(S(3, 3), 6, 8, flux_relu), flux_meanpool_layer(S(2, 2)), flux_flatten, flux_dense(8, 1));
+    flux_state *opt = flux_setup(flux_adam(0.01), m);
+    double first = 0, last = 0;
+    for (int i = 0; i < 60; i++) FLUX_SCOPE {
+        flux_tensor *loss = flux_logitbinarycrossentropy(flux_call(m, x), y);
+        CHECK(flux_update(opt, m, flux_gradient(loss, m)) == 0);
+        last = flux_item(loss);
+        if (i == 0) first = last;
+    }
+    CHECK(first > 0.4 && last < 0.5 * first);
+}
+
+TEST(same_numbers_on_any_number_of_threads) {
+    flux_tensor *x = flux_eval(flux_randn(20, 18, 12, 9)), *w = flux_eval(flux_randn(3, 3, 12, 20)), *r[2][3];
+    for (int k = 0; k < 2; k++) {
+        flux_threads(k ? 2 : 1);
+        flux_tensor *y = flux_conv(x, w, .pad = S(1)), *loss = flux_sum(flux_sin(y));
+        flux_grads *g = flux_gradient(loss, x, w);
+        r[k][0] = flux_eval(flux_copy(y)), r[k][1] = flux_eval(flux_grad(g, x)), r[k][2] = flux_eval(flux_grad(g, w));
+    }
+    flux_threads(0);
+    for (int i = 0; i < 3; i++) CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(r[0][i], r[1][i])))), 0, 0);
+}
+
+/* ---- wrong calls */
+
+TEST(wrong_convolutions) {
+    flux_layer *m = flux_conv_layer(S(3, 3), 2, 4);
+    CHECK_ERROR(flux_conv_layer(.in = 2, .out = 3), "the window has 0 numbers");
+    CHECK_ERROR(flux_conv_layer(S(1, 1, 1, 1), 2, 3), "the window has 4 numbers");
+    CHECK_ERROR(flux_conv_layer(S(3, 0), 2, 3), "the window is 0");
+    CHECK_ERROR(flux_conv_layer(S(3, 3), 0, 3), "conv_layer: size 0 is 0");
+    CHECK_ERROR(flux_crosscor_layer(S(3, 3), 2, -1), "crosscor_layer: size 1 is -1");
+    CHECK_ERROR(flux_conv_layer(S(3, 3), 2, 4, .groups = 3), "does not divide 2 channels in and 4 out");
+    CHECK_ERROR(flux_conv_layer(S(3, 3), 2, 4, .stride = S(0)), "stride is 0");
+    CHECK_ERROR(flux_conv_layer(S(3, 3), 2, 4, .stride = S(1, 1, 1)), "stride has 3 numbers for 2 dims");
+    CHECK_ERROR(flux_conv_layer(S(3, 3), 2, 4, .pad = S(1, 1, 1)), "pad has 3 numbers for 2 dims");
+    CHECK_ERROR(flux_conv_layer(S(3, 3), 2, 4, .pad = S(-2, 0, 0, 0)), "negative padding");
+    CHECK_ERROR(flux_conv_layer(S(3, 3), 2, 4, .dilation = S(-1)), "dilation is -1");
+    CHECK_ERROR(flux_conv_layer(S(3, 3), 2, 4, .outpad = S(1)), ".outpad is for ConvTranspose");
+    CHECK_ERROR(flux_conv_layer(S(3, 3), 2, 4, flux_softmax), "softmax is no activation");
+    CHECK_ERROR(flux_depthwiseconv(S(3, 3), 2, 4, .groups = 2), ".groups is the number of channels in");
+    CHECK_ERROR(flux_depthwiseconv(S(3, 3), 2, 3), "does not divide");
+    CHECK_ERROR(flux_conv_transpose_layer(S(3, 3), 2, 4, .outpad = S(-1)), "outpad is -1");
+    CHECK_ERROR(flux_call(m, flux_ones(5, 5, 3, 1)), "Conv((3, 3), 2 => 4) expects dim 2 of size 2, got 5x5x3x1");
+    CHECK_ERROR(flux_call(m, flux_ones(5, 5, 2)), "expects 2 spatial dims, channels and batch, got 5x5x2");
+    CHECK_ERROR(flux_call(m, flux_ones(2, 5, 2, 1)), "does not fit into dim 0");
+    CHECK_ERROR(flux_call(m, flux_ones(5, 5, 2, 1), flux_ones(1)), "takes one input, got 2");
+    CHECK_ERROR(flux_call(flux_conv_transpose_layer(S(1), 1, 1, .pad = S(3)), flux_ones(2, 1, 1)), "padding leaves nothing");
+    CHECK(flux_outputsize(m, 5, 5, 2, 7).ndim == 4);
+}
+
+TEST(wrong_pools_and_upsamplings) {
+    CHECK_ERROR(flux_maxpool_layer(.stride = S(2)), "maxpool_layer: the window has 0 numbers");
+    CHECK_ERROR(flux_meanpool_layer(S(2, 2), .stride = S(1, 2, 3)), "stride has 3 numbers");
+    CHECK_ERROR(flux_maxpool_layer(S(2, 2), .pad = S(2)), "a padding as wide as the window");
+    CHECK_ERROR(flux_lpnormpool_layer(S(2), .p = -1), ".p is -1");
+    CHECK_ERROR(flux_adaptivemaxpool(S(0)), "the window is 0");
+    CHECK_ERROR(flux_adaptivemeanpool(S(1, 1, 1, 1)), "4 numbers");
+    CHECK_ERROR(flux_globallpnormpool(0), "globallpnormpool: p is 0");
+    CHECK_ERROR(flux_call(flux_adaptivemaxpool(S(5)), flux_ones(4, 1, 1)), "can't make more than there is of dim 0");
+    CHECK_ERROR(flux_call(flux_maxpool_layer(S(2, 2)), flux_ones(4, 4, 1)), "expects 2 spatial dims");
+    CHECK_ERROR(flux_call(flux_globalmaxpool(), flux_ones(4, 4)), "GlobalMaxPool() expects 1 to 3 spatial dims");
+    CHECK_ERROR(flux_upsample(FLUX_NEAREST), "one of .scale and .size");
+    CHECK_ERROR(flux_upsample(.scale = { 2 }, .size = S(4)), "one of .scale and .size");
+    CHECK_ERROR(flux_upsample(.scale = { 1.5 }), "nearest takes whole numbers");
+    CHECK_ERROR(flux_upsample(FLUX_BILINEAR, .scale = { -1 }), ".scale[0] is -1");
+    CHECK_ERROR(flux_upsample(FLUX_BILINEAR, .scale = { 2, 2, 2 }), ".scale has 3 numbers for bilinear");
+    CHECK_ERROR(flux_upsample((flux_upsampling)9, .scale = { 2 }), "there is no mode 9");
+    CHECK_ERROR(flux_call(flux_upsample(.size = S(5)), flux_ones(2, 1, 1)), "nearest makes whole multiples");
+    CHECK_ERROR(flux_call(flux_upsample(FLUX_BILINEAR, .scale = { 2 }), flux_ones(2, 1, 1)), "expects 2 spatial dims");
+    CHECK_ERROR(flux_pixelshuffle(0), "pixelshuffle: r is 0");
+    CHECK_ERROR(flux_call(flux_pixelshuffle(2), flux_ones(2, 2, 6, 1)), "takes a multiple of 2 channels for each of 2 dims");
+}
+
+TEST(wrong_norms) {
+    CHECK_ERROR(flux_batchnorm(0), "batchnorm: size 0 is 0");
+    CHECK_ERROR(flux_batchnorm(2, .eps = -1), "batchnorm: .eps is -1");
+    CHECK_ERROR(flux_instancenorm(2, .momentum = 2), "instancenorm: .momentum is 2");
+    CHECK_ERROR(flux_groupnorm(5, 2), "2 groups do not divide 5 channels");
+    CHECK_ERROR(flux_groupnorm(4, 0), "0 groups");
+    CHECK_ERROR(flux_batchnorm(2, flux_softmax), "no activation");
+    CHECK_ERROR(flux_call(flux_batchnorm(2), flux_ones(3, 4)), "BatchNorm(2) expects dim 0 of size 2");
+    CHECK_ERROR(flux_call(flux_batchnorm(2), flux_ones(2)), "BatchNorm(2) expects");
+    CHECK_ERROR(flux_call(flux_batchnorm(2), flux_ones(2, 1)), "one value a channel");
+    CHECK_ERROR(flux_call(flux_instancenorm(2), flux_ones(2, 3)), "InstanceNorm(2, affine=false) expects");
+    CHECK_ERROR(flux_call(flux_batchnorm(2), flux_ones(2, 3), flux_ones(2)), "takes one input");
+    CHECK_ERROR(flux_weightnorm(NULL), "weightnorm: argument layer is NULL");
+    CHECK_ERROR(flux_weightnorm(flux_dense(2, 2), "nothing"), "has no \"nothing\"");
+    CHECK_ERROR(flux_weightnorm(flux_dense(2, 2), "bias"), "has no direction");
+    CHECK_ERROR(flux_weightnorm(flux_dense(2, 2), .dims = S(2)), "has no dim 2");
+    CHECK_ERROR(flux_remove_weightnorms(NULL), "remove_weightnorms: argument m is NULL");
+}
+
+/* ---- PyTorch's own files */
+
+static flux_layer *torch_net(void) {
+    return flux_chain(flux_conv_layer(S(3, 3), 1, 4, .pad = S(1)), flux_batchnorm(4, flux_relu), flux_maxpool_layer(S(2, 2)),
+                      flux_conv_layer(S(5, 3), 4, 6, .stride = S(2), .pad = S(1), .groups = 2, .bias = FLUX_OFF),
+                      flux_groupnorm(6, 3, flux_relu), flux_conv_transpose_layer(S(2, 2), 6, 3, .stride = S(2)),
+                      flux_layernorm(S(4, 6)), flux_flatten, flux_dense(72, 5));
+}
+static const char torch_file[] = "tests/fixtures/torch.safetensors";
+static const char torch_map[] = "layers.0 = conv1, layers.1 = bn1, layers.3 = conv2, layers.4=norm, layers.5 = up, layers.6 = ln, layers.8 = fc";
+
+static flux_tensor *torch_input(flux_shape s, double a, double k) {
+    static float v[288];
+    for (int i = 0; i < 288; i++) v[i] = (float)sin(a + k * i);
+    return flux_from_data(v, FLUX_F32, s);
+}
+
+TEST(torch_models_give_pytorchs_predictions) {
+    flux_layer *m = torch_net(), *s = flux_chain(flux_dense(3, 4), flux_tanh, flux_chain(flux_dense(4, 4), flux_relu), flux_dense(4, 2));
+    REQUIRE(flux_load_torch(m, torch_file, torch_map) == 0);
+    flux_testmode(m, true);
+    CHECK_DATA(flux_call(m, torch_input(S(12, 12, 1, 2), 0.5, 0.71)), fix_torch_net, 1e-5);
+    REQUIRE(flux_load_torch(s, "tests/fixtures/torch_sequential.safetensors", NULL) == 0);
+    CHECK_DATA(flux_call(s, torch_input(S(3, 2), 0.5, 1)), fix_torch_sequential, 1e-6);
+    flux_layer *named = flux_chain(flux_named("conv1", flux_conv_layer(S(3, 3), 1, 4, .pad = S(1))), flux_named("bn1", flux_batchnorm(4)));
+    REQUIRE(flux_load_torch(named, torch_file, "= conv2, = norm, = up, = ln, = fc") == 0);
+    CHECK_NEAR(flux_at(flux_param(named, "layers.bn1.var"), 2), flux_at(flux_param(m, "layers.1.var"), 2), 0);
+    flux_layer *half = flux_f16(flux_chain(flux_dense(3, 4), flux_tanh, flux_chain(flux_dense(4, 4), flux_relu), flux_dense(4, 7)));
+    REQUIRE(flux_load_torch(half, "tests/fixtures/torch_sequential.safetensors", "layers.3 =, = 3") == 0);
+    CHECK_NEAR(flux_at(flux_param(half, "layers.0.weight"), 1, 2), flux_at(flux_param(s, "layers.0.weight"), 1, 2), 1e-3);
+}
+
+TEST(wrong_torch_files) {
+    flux_layer *m = torch_net();
+    flux_tensor *before = flux_copy(flux_param(m, "layers.0.weight"));
+    flux_eval(before);
+    CHECK_ERROR(flux_load_torch(NULL, torch_file, NULL), "load_torch: argument m is NULL");
+    CHECK_ERROR(flux_load_torch(m, NULL, NULL), "load_torch: argument path is NULL");
+    CHECK_ERROR(flux_load_torch(m, "/nowhere/at.all", NULL), "load_torch: ");
+    CHECK_ERROR(flux_load_torch(m, torch_file, "layers.0 conv1"), "is not of the form ours = theirs");
+    CHECK_ERROR(flux_load_torch(m, torch_file, NULL), "it has no \"0.weight\", which would be layers.0.weight here");
+    CHECK_ERROR(flux_load_torch(m, torch_file, "layers.0 = conv1, layers.1 = bn1, layers.3 = conv2, layers.4 = norm, layers.5 = up, layers.6 = ln, layers.8 ="),
+                "it has \"fc.bias\", which nothing here takes");
+    CHECK_ERROR(flux_load_torch(flux_chain(flux_conv_layer(S(3, 3), 1, 5)), torch_file, "layers.0 = conv1"),
+                "conv1.weight is 3x3x1x4 f32 there, in our order, but layers.0.weight is 3x3x1x5 f32 here");
+    CHECK_ERROR(flux_load_torch(flux_chain(flux_dense(3, 4)), "tests/fixtures/conv.h", NULL), "conv.h");
+    CHECK_NEAR(flux_item(flux_sum(flux_abs(flux_sub(before, flux_param(m, "layers.0.weight"))))), 0, 0);
+}
+
+TEST_MAIN()

@@ -1,0 +1,494 @@
+/* Layers and losses of sequences: PyTorch's values and gradients, finite differences in both modes, gradients of
+   gradients, what must be refused; and what a model's summary, picture and trace say. */
+#include "test.h"
+#include "fixtures/seq.h"
+
+static flux_tensor *fill(flux_shape s, double a, double k) {
+    double v[400];
+    int64_t n = 1;
+    for (int i = 0; i < s.ndim; i++) n *= s.dim[i];
+    for (int64_t i = 0; i < n; i++) v[i] = k * sin(a + (double)i);
+    return flux_from_data(v, FLUX_F64, s);
+}
+#define FILL(a, k, ...) fill(FLUX_SHAPE(__VA_ARGS__), a, k)
+#define CHECK_GRAD(g, x, want) CHECK_DATA(flux_grad(g, x), want, 1e-8)
+
+static flux_tensor *squares(flux_tensor *x) {
+    flux_tensor *sum = NULL;
+    for (int i = 0; i < flux_count(x); i++) {
+        flux_tensor *s = flux_sum(flux_square(flux_nth(x, i)));
+        sum = sum ? flux_add(sum, s) : s;
+    }
+    return sum;
+}
+
+static bool same_shape(flux_tensor *x, flux_shape s) {
+    bool same = flux_ndim(x) == s.ndim;
+    for (int i = 0; i < s.ndim && same; i++) same = flux_dim(x, i) == s.dim[i];
+    return same;
+}
+#define CHECK_SHAPE(x, ...) CHECK(same_shape(x, FLUX_SHAPE(__VA_ARGS__)))
+
+/* ---- recurrence */
+
+enum { RNN, LSTM, GRU, GRUV3, KINDS };
+
+static flux_layer *layer_of(int kind, bool cell, int64_t in, int64_t out, bool state) {
+    if (kind == RNN) return cell ? flux_rnncell(in, out) : flux_rnn(in, out, .return_state = state);
+    if (kind == LSTM) return cell ? flux_lstmcell(in, out) : flux_lstm(in, out, .return_state = state);
+    if (kind == GRU) return cell ? flux_grucell(in, out) : flux_gru(in, out, .return_state = state);
+    return cell ? flux_gruv3cell(in, out) : flux_gruv3(in, out, .return_state = state);
+}
+
+static int gates_of(int kind) { return kind == RNN ? 1 : kind == LSTM ? 4 : 3; }
+
+/* The layer of the fixtures, in float64. */
+static flux_layer *fixture(int kind) {
+    flux_layer *m = flux_f64(layer_of(kind, false, 3, 4, true));
+    int g = gates_of(kind);
+    flux_set_param(m, "cell.Wi", FILL(0.2, 0.7, 4 * g, 3));
+    flux_set_param(m, "cell.Wh", FILL(0.9, 0.6, kind == GRUV3 ? 8 : 4 * g, 4));
+    flux_set_param(m, "cell.bias", FILL(0.4, 0.5, 4 * g));
+    if (kind == GRUV3) flux_set_param(m, "cell.Wh_h", FILL(0.6, 0.5, 4, 4));
+    return m;
+}
+
+TEST(recurrent_layers_as_pytorch) {
+    const double *want[KINDS][7] = { { seq_rnn, seq_rnn_gx, seq_rnn_gWi, seq_rnn_gWh, seq_rnn_gb, seq_rnn_gh, NULL },
+                                     { seq_lstm, seq_lstm_gx, seq_lstm_gWi, seq_lstm_gWh, seq_lstm_gb, seq_lstm_gh, seq_lstm_gc },
+                                     { seq_gru, seq_gru_gx, seq_gru_gWi, seq_gru_gWh, seq_gru_gb, seq_gru_gh, NULL },
+                                     { seq_gruv3, seq_gruv3_gx, seq_gruv3_gWi, seq_gruv3_gWh, seq_gruv3_gb, seq_gruv3_gh, NULL } };
+    for (int k = 0; k < KINDS; k++) {
+        flux_layer *m = fixture(k);
+        flux_tensor *x = FILL(0.3, 1.1, 3, 5, 2), *h = FILL(1.3, 0.8, 4, 2), *c = FILL(2.1, 0.9, 4, 2);
+        flux_tensor *y = k == LSTM ? flux_call(m, x, h, c) : flux_call(m, x, h);
+        CHECK(flux_count(y) == (k == LSTM ? 3 : 2));
+        test_data(flux_nth(y, 0), want[k][0], 40, 1e-8, __FILE__, __LINE__, "output");
+        CHECK_SHAPE(flux_nth(y, 1), 4, 2);
+        flux_grads *g = flux_gradient(squares(y), m, x, h, c);
+        int rows = 4 * gates_of(k);
+        test_data(flux_grad(g, x), want[k][1], 30, 1e-8, __FILE__, __LINE__, "by x");
+        test_data(flux_grad_param(g, m, "cell.Wi"), want[k][2], rows * 3, 1e-8, __FILE__, __LINE__, "by Wi");
+        test_data(flux_grad_param(g, m, "cell.Wh"), want[k][3], (k == GRUV3 ? 8 : rows) * 4, 1e-8, __FILE__, __LINE__, "by Wh");
+        test_data(flux_grad_param(g, m, "cell.bias"), want[k][4], rows, 1e-8, __FILE__, __LINE__, "by bias");
+        test_data(flux_grad(g, h), want[k][5], 8, 1e-8, __FILE__, __LINE__, "by h");
+        if (k == LSTM) CHECK_GRAD(g, c, seq_lstm_gc);
+        if (k == LSTM) CHECK_DATA(flux_nth(y, 2), seq_lstm_c, 1e-8);
+        if (k == GRUV3) CHECK_DATA(flux_grad_param(g, m, "cell.Wh_h"), seq_gruv3_gWn, 1e-8);
+    }
+}
+
+TEST(a_layer_does_what_its_cell_does_step_by_step) {
+    for (int k = 0; k < KINDS; k++) {
+        flux_layer *m = layer_of(k, false, 3, 4, true), *cell = flux_child(m, 0);
+        flux_tensor *x = flux_randn(3, 6, 2), *all = flux_call(m, x), *y = NULL, *s = NULL;
+        for (int t = 0; t < 6; t++) {
+            flux_tensor *now = flux_select(x, 1, t);
+            s = t == 0 ? flux_call(cell, now) : k == LSTM ? flux_call(cell, now, flux_nth(s, 1), flux_nth(s, 2)) : flux_call(cell, now, flux_nth(s, 1));
+            y = flux_select(flux_nth(all, 0), 1, t);
+            CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(y, flux_nth(s, 0))))), 0, 1e-6);
+        }
+        for (int i = 1; i < flux_count(s); i++) CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(flux_nth(all, i), flux_nth(s, i))))), 0, 1e-6);
+        flux_tensor *r = flux_call(flux_recurrence(cell), x);             /* the same through the layer of any cell */
+        CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(r, flux_nth(all, 0))))), 0, 1e-6);
+    }
+}
+
+TEST(without_a_batch_states_are_vectors) {
+    for (int k = 0; k < KINDS; k++) {
+        flux_layer *m = layer_of(k, false, 3, 4, true);
+        flux_tensor *x = flux_randn(3, 5), *y = flux_call(m, x), *wide = flux_call(m, flux_unsqueeze(x, 2));
+        CHECK_SHAPE(flux_nth(y, 0), 4, 5);
+        CHECK_SHAPE(flux_nth(y, 1), 4);
+        CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(flux_nth(y, 0), flux_select(flux_nth(wide, 0), 2, 0))))), 0, 1e-6);
+        flux_layer *cell = flux_child(m, 0);
+        CHECK_SHAPE(flux_nth(flux_call(cell, flux_randn(3)), 0), 4);
+        CHECK_SHAPE(flux_nth(flux_call(cell, flux_randn(3, 7)), 1), 4, 7);
+    }
+    flux_layer *m = flux_rnn(3, 4);                                       /* one state for the whole batch */
+    CHECK_SHAPE(flux_call(m, flux_randn(3, 5, 2), flux_ones(4)), 4, 5, 2);
+}
+
+typedef struct run { flux_layer *m; const char *path; flux_tensor *x; } run;
+
+/* The loss as a function of one parameter, or of the input. */
+static flux_tensor *loss_of(flux_tensor *p, void *user) {
+    run *r = (run *)user;
+    if (!r->path) return squares(flux_call(r->m, p));
+    flux_set_param(r->m, r->path, p);
+    return squares(flux_call(r->m, r->x));
+}
+
+static void check_layer(flux_layer *m, flux_tensor *x, bool x_too, const char *const *paths, int n) {
+    for (int mode = 0; mode < 2; mode++) {
+        if (mode) flux_testmode(m, true);
+        else flux_trainmode(m, true);
+        run r = { m, NULL, x };
+        if (x_too) CHECK_NEAR(flux_gradcheck(loss_of, &r, x, 0), 0, 1e-7);
+        for (int i = 0; i < n; i++) {
+            flux_tensor *p = (flux_tensor *)flux_retain(flux_param(m, paths[i]));   /* the layer lets go of it */
+            r.path = paths[i];
+            CHECK_NEAR(flux_gradcheck(loss_of, &r, p, 12), 0, 1e-7);
+            flux_set_param(m, paths[i], p);
+            flux_release(p);
+        }
+    }
+}
+
+TEST(recurrent_gradients_against_differences) {
+    static const char *const paths[] = { "cell.Wi", "cell.Wh", "cell.bias", "cell.Wh_h" };
+    for (int k = 0; k < KINDS; k++) check_layer(fixture(k), FILL(0.3, 1.1, 3, 5, 2), true, paths, k == GRUV3 ? 4 : 3);
+}
+
+static flux_tensor *slope(flux_tensor *x, void *user) {   /* a function of a gradient: its gradient is a second one */
+    return squares(flux_grad(flux_gradient(squares(flux_call((flux_layer *)user, x)), x), x));
+}
+
+TEST(second_derivatives) {
+    for (int k = 0; k < KINDS; k++) CHECK_NEAR(flux_gradcheck(slope, fixture(k), FILL(0.3, 1.1, 3, 5, 2), 6), 0, 1e-6);
+    flux_layer *m = flux_f64(flux_multiheadattention(6, .nheads = 2, .causal = true, .scores = FLUX_OFF));
+    CHECK_NEAR(flux_gradcheck(slope, m, FILL(0.3, 1.0, 6, 4, 2), 6), 0, 1e-6);
+}
+
+/* A cell of one's own: keeps a running mean of what it sees, and how many it has seen. */
+typedef struct averager { flux_layer base; flux_tensor *gain; } averager;
+static flux_tensor *averager_call(flux_layer *self, flux_tensor *x) {
+    flux_tensor *now = flux_nth(x, 0), *sum = flux_count(x) > 1 ? flux_add(flux_nth(x, 1), now) : now;
+    flux_tensor *n = flux_count(x) > 1 ? flux_add(flux_nth(x, 2), 1.0) : flux_ones(1);
+    return flux_tuple(flux_mul(flux_div(sum, n), ((averager *)self)->gain), sum, n);
+}
+FLUX_LAYER(averager, "Averager", averager_call, FLUX_PARAM(gain))
+
+
+
+TEST(recurrence_of_a_cell_of_ones_own) {
+    const float v[] = { 1, 3, 5, 7 };
+    const double want[] = { 2, 4, 6, 8 };
+    flux_layer *m = flux_recurrence(flux_new(averager, .gain = flux_full(2.0, 1)), .return_state = true);
+    flux_tensor *y = flux_call(m, flux_from(v, 1, 4));
+    CHECK_DATA(flux_nth(y, 0), want, 1e-6);
+    CHECK(flux_count(y) == 3 && flux_item(flux_nth(y, 1)) == 16 && flux_item(flux_nth(y, 2)) == 4);
+    CHECK_NEAR(flux_item(flux_grad_param(flux_gradient(flux_sum(flux_nth(y, 0)), m), m, "cell.gain")), 10, 1e-6);
+}
+
+TEST(recurrent_text_and_sizes) {
+    char text[400];
+    static const char *const want[] = { "RNN(3 => 4, tanh)   # 32 parameters", "LSTM(3 => 4)        # 128 parameters", "GRU(3 => 4)         # 96 parameters",
+                                        "GRUv3(3 => 4)       # 96 parameters" };
+    for (int k = 0; k < KINDS; k++) {
+        flux_layer *m = layer_of(k, false, 3, 4, false);
+        flux_layer_text(m, text, sizeof text);
+        text[strcspn(text, "(") + 60] = 0;
+        CHECK_STR(text, want[k]);
+        flux_shape s = flux_outputsize(m, 3, 7, 2);
+        CHECK(s.ndim == 3 && s.dim[0] == 4 && s.dim[1] == 7 && s.dim[2] == 2);
+        CHECK(flux_item(flux_max(flux_abs(flux_param(m, "cell.bias")))) == 0);
+    }
+    CHECK(flux_num_params(flux_lstm(3, 4, .bias = FLUX_OFF)) == 16 * 7);
+    flux_layer *deep = flux_chain(flux_lstm(3, 4), flux_gru(4, 5), flux_dense(5, 2));
+    CHECK_SHAPE(flux_call(deep, flux_randn(3, 6, 2)), 2, 6, 2);
+    CHECK(flux_dtype_of(flux_call(flux_bf16(deep), flux_to_dtype(flux_randn(3, 6, 2), FLUX_BF16))) == FLUX_BF16);
+}
+
+TEST(a_long_sequence) {                                    /* more steps than flux_cat takes tensors */
+    flux_layer *m = flux_rnn(2, 3);
+    flux_tensor *x = flux_randn(2, 600, 2), *y = flux_call(m, x);
+    CHECK_SHAPE(y, 3, 600, 2);
+    flux_grads *g = flux_gradient(squares(y), m, x);
+    CHECK(flux_item(flux_norm(flux_grad(g, x))) > 0 && flux_item(flux_norm(flux_grad_param(g, m, "cell.Wh"))) > 0);
+}
+
+TEST(wrong_recurrent_calls) {
+    flux_layer *m = flux_lstm(3, 4), *c = flux_lstmcell(3, 4), *g = flux_gru(3, 4);
+    flux_tensor *x = flux_ones(3, 5, 2);
+    CHECK_ERROR(flux_lstm(0, 4), "lstm: size 0 is 0; sizes are at least 1");
+    CHECK_ERROR(flux_grucell(3, -1), "grucell: size 1 is -1");
+    CHECK_ERROR(flux_gru(3, 4, flux_relu), "gru: .activation is for rnn; here they are sigmoid and tanh");
+    CHECK_ERROR(flux_rnn(3, 4, flux_softmax), "rnn: softmax is no activation");
+    CHECK_ERROR(flux_rnncell(3, 4, .return_state = true), "rnncell: .return_state is for rnn; a cell always gives it");
+    CHECK_ERROR(flux_call(m, flux_ones(2, 5, 2)), "LSTM(3 => 4) expects dim 0 of size 3, got 2x5x2 f32");
+    CHECK_ERROR(flux_call(m, flux_ones(3)), "LSTM(3 => 4) takes features x steps (x batch), got 3-element f32");
+    CHECK_ERROR(flux_call(c, x), "LSTMCell(3 => 4) takes features (x batch), got 3x5x2 f32");
+    CHECK_ERROR(flux_call(m, x, flux_ones(4, 2)), "LSTM(3 => 4) takes x, or x and h and c, got 2 inputs");
+    CHECK_ERROR(flux_call(g, x, flux_ones(4, 3)), "GRU(3 => 4): its state is 4 x 2 for this input, got 4x3 f32");
+    CHECK_ERROR(flux_call(m, x, flux_ones(5), flux_ones(5)), "its state is 4 x 2 for this input, got 5-element f32");
+    CHECK_ERROR(flux_recurrence(NULL), "recurrence: argument cell is NULL");
+    CHECK_ERROR(flux_call(flux_recurrence(flux_dense(3, 2)), x), "Recurrence: its cell gave 1 tensors; it is to give its output and its state");
+    CHECK_ERROR(flux_call(flux_recurrence(c), flux_ones(3)), "Recurrence takes features x steps (x batch), got 3-element f32");
+}
+
+/* ---- attention */
+
+static flux_layer *mha_fixture(void) {
+    static const char *const parts[] = { "q_proj", "k_proj", "v_proj", "out_proj" };
+    flux_layer *m = flux_f64(flux_multiheadattention(6, .nheads = 2, .bias = true));
+    char path[40];
+    for (int i = 0; i < 4; i++) {
+        snprintf(path, sizeof path, "%s.weight", parts[i]);
+        flux_set_param(m, path, FILL(0.2 + i, 0.6, 6, 6));
+        snprintf(path, sizeof path, "%s.bias", parts[i]);
+        flux_set_param(m, path, FILL(0.5 + i, 0.2, 6));
+    }
+    return m;
+}
+
+TEST(attention_as_pytorch) {
+    flux_layer *m = mha_fixture();
+    flux_tensor *q = FILL(0.3, 1.0, 6, 4, 2), *k = FILL(0.8, 0.9, 6, 3, 2), *y = flux_call(m, q, k);
+    CHECK_SHAPE(flux_nth(y, 1), 3, 4, 2, 2);
+    CHECK_DATA(flux_nth(y, 0), seq_mha, 1e-8);
+    CHECK_DATA(flux_nth(y, 1), seq_mha_scores, 1e-8);
+    flux_grads *g = flux_gradient(squares(flux_nth(y, 0)), m, q, k);
+    CHECK_GRAD(g, q, seq_mha_gq);
+    CHECK_GRAD(g, k, seq_mha_gk);
+    CHECK_DATA(flux_grad_param(g, m, "q_proj.weight"), seq_mha_gWq, 1e-8);
+    CHECK_DATA(flux_grad_param(g, m, "k_proj.weight"), seq_mha_gWk, 1e-8);
+    CHECK_DATA(flux_grad_param(g, m, "v_proj.weight"), seq_mha_gWv, 1e-8);
+    CHECK_DATA(flux_grad_param(g, m, "out_proj.weight"), seq_mha_gWo, 1e-8);
+    CHECK_DATA(flux_grad_param(g, m, "q_proj.bias"), seq_mha_gbq, 1e-8);
+}
+
+TEST(causal_attention_as_pytorch) {
+    flux_layer *m = mha_fixture();
+    flux_tensor *x = FILL(0.3, 1.0, 6, 4, 2), *y = flux_call(m, x, x, x, flux_make_causal_mask(x));
+    CHECK_DATA(flux_nth(y, 0), seq_causal, 1e-8);
+    CHECK_DATA(flux_nth(y, 1), seq_causal_scores, 1e-8);
+    flux_grads *g = flux_gradient(squares(flux_nth(y, 0)), m, x);
+    CHECK_GRAD(g, x, seq_causal_gx);
+    CHECK_DATA(flux_grad_param(g, m, "k_proj.weight"), seq_causal_gWk, 1e-8);
+}
+
+TEST(causal_mask) {
+    const double want[] = { 1, 0, 0, 1, 1, 0, 1, 1, 1 };   /* key i <= query j */
+    CHECK_DATA(flux_to_dtype(flux_make_causal_mask(flux_ones(2, 3)), FLUX_F32), want, 0);
+    flux_layer *m = flux_multiheadattention(4, .nheads = 2, .causal = true, .scores = FLUX_OFF);
+    flux_tensor *a = flux_randn(4, 5, 1), *b = flux_cat(1, flux_slice(a, 1, 0, 3), flux_randn(4, 2, 1));
+    flux_tensor *ya = flux_call(m, a), *yb = flux_call(m, b);              /* what comes later changes nothing before */
+    CHECK_NEAR(flux_item(flux_max(flux_abs(flux_slice(flux_sub(ya, yb), 1, 0, 3)))), 0, 1e-6);
+    CHECK(flux_item(flux_max(flux_abs(flux_slice(flux_sub(ya, yb), 1, 3, 5)))) > 1e-3);
+}
+
+TEST(attention_gradients_against_differences) {
+    static const char *const paths[] = { "q_proj.weight", "k_proj.weight", "v_proj.bias", "out_proj.weight" };
+    check_layer(mha_fixture(), FILL(0.3, 1.0, 6, 4, 2), true, paths, 4);
+    flux_layer *m = flux_f64(flux_multiheadattention(6, .nheads = 3, .dropout = 0.4, .causal = true));
+    check_layer(m, FILL(0.3, 1.0, 6, 4, 2), true, paths, 2);
+}
+
+TEST(attention_shapes_modes_and_masks) {
+    flux_layer *m = flux_multiheadattention(8, .nheads = 2, .qk = 4, .v = 6, .out = 5, .k_in = 7, .v_in = 3);
+    flux_tensor *y = flux_call(m, flux_randn(8, 4, 2), flux_randn(7, 9, 2), flux_randn(3, 9, 2));
+    CHECK_SHAPE(flux_nth(y, 0), 5, 4, 2);
+    CHECK_SHAPE(flux_nth(y, 1), 9, 4, 2, 2);
+    char text[200];
+    flux_layer_text(m, text, sizeof text);
+    CHECK(strstr(text, "MultiHeadAttention((8, 7, 3) => (4, 6) => 5; nheads=2)") == text);
+    m = flux_multiheadattention(8, .dropout = 0.5);
+    flux_tensor *x = flux_randn(8, 4);                                     /* no batch */
+    flux_testmode(m, true);
+    y = flux_call(m, x);
+    CHECK_SHAPE(flux_nth(y, 0), 8, 4);
+    CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(flux_sum(flux_nth(y, 1), 0), 1.0)))), 0, 1e-6);
+    flux_trainmode(m, true);
+    CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_sum(flux_nth(flux_call(m, x), 1), 0), 1.0)))) > 1e-3);
+    flux_tensor *q = flux_randn(4, 3, 2), *none = flux_full_shape(FLUX_SHAPE(3, 3), 0, FLUX_BOOL);
+    y = flux_dot_product_attention(q, q, q, .nheads = 2, .mask = none);    /* a query that sees nothing sees all alike */
+    CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(flux_nth(y, 1), 1.0 / 3)))), 0, 1e-6);
+    flux_tensor *far = flux_mul(flux_to_dtype(flux_not(flux_make_causal_mask(q)), FLUX_F32), -1e9);
+    flux_tensor *a = flux_dot_product_attention_scores(q, q, .bias = far), *b = flux_dot_product_attention_scores(q, q, .mask = flux_make_causal_mask(q));
+    CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(a, b)))), 0, 1e-6);
+}
+
+TEST(wrong_attention_calls) {
+    flux_layer *m = flux_multiheadattention(8, .nheads = 2);
+    flux_tensor *x = flux_ones(8, 4, 2), *mask = flux_make_causal_mask(x);
+    CHECK_ERROR(flux_multiheadattention(8, .nheads = 3), "multiheadattention: 3 heads can't share 8 query and 8 value features evenly");
+    CHECK_ERROR(flux_multiheadattention(0), "multiheadattention: size 0 is 0");
+    CHECK_ERROR(flux_multiheadattention(8, .dropout = 2), "dropout: p is 2");
+    CHECK_ERROR(flux_call(m, flux_ones(7, 4, 2)), "Dense(8 => 8; bias=false) expects dim 0 of size 8, got 7x4x2 f32");
+    CHECK_ERROR(flux_call(m, flux_ones(8)), "takes features x steps (x batch), got 8-element f32");
+    CHECK_ERROR(flux_call(m, x, x, x, x, x), "got 5 inputs");
+    CHECK_ERROR(flux_call(m, x, flux_ones(8, 4, 3)), "q is 8x4x2 f32, k is 8x4x3 f32: their features and batch must be the same");
+    CHECK_ERROR(flux_call(m, x, flux_ones(8, 4, 2), flux_ones(8, 5, 2)), "k is 8x4x2 f32, v is 8x5x2 f32: their steps and batch must be the same");
+    CHECK_ERROR(flux_call(m, x, flux_ones(8, 5, 2), flux_ones(8, 5, 2), mask), ".mask is 4x4 bool, the scores (keys x queries x heads x batch) are 5x4x2x2 f32");
+    CHECK_ERROR(flux_call(flux_multiheadattention(8, .nheads = 2, .causal = true), x, flux_ones(8, 5, 2)), "a causal mask needs as many keys as queries");
+    CHECK_ERROR(flux_dot_product_attention(x, x, NULL), "dot_product_attention: argument v is NULL");
+    CHECK_ERROR(flux_dot_product_attention(x, x, x, .mask = x), "dot_product_attention: .mask must be bool");
+    CHECK_ERROR(flux_dot_product_attention_scores(x, x, .nheads = 5), "dot_product_attention_scores: 5 heads can't share the features");
+    CHECK_ERROR(flux_make_causal_mask(flux_ones(3)), "make_causal_mask: x is features x steps (x batch), got 3-element f32");
+    CHECK_ERROR(flux_make_causal_mask(NULL), "make_causal_mask: argument x is NULL");
+}
+
+/* ---- bags */
+
+static const int32_t bag_words[] = { 0, 2, 2, 4, 1, 3 }, bag_starts[] = { 0, 3, 4 };
+
+static flux_layer *bag_fixture(flux_fn f) {
+    flux_layer *m = flux_f64(flux_embeddingbag(5, 3, f));
+    flux_set_param(m, "weight", FILL(0.4, 1.3, 3, 5));
+    return m;
+}
+
+TEST(bags_as_pytorch) {
+    const flux_fn f[] = { flux_mean, flux_sum, flux_max };
+    const double *want[][2] = { { seq_bag_mean, seq_bag_mean_gW }, { seq_bag_sum, seq_bag_sum_gW }, { seq_bag_max, seq_bag_max_gW } };
+    for (int i = 0; i < 3; i++) {
+        flux_layer *m = bag_fixture(f[i]);
+        flux_tensor *y = flux_call(m, flux_from(bag_words, 6), flux_from(bag_starts, 3));
+        test_data(y, want[i][0], 9, 1e-8, __FILE__, __LINE__, "bags");
+        test_data(flux_grad(flux_gradient(squares(y), m), flux_weight(m)), want[i][1], 15, 1e-8, __FILE__, __LINE__, "by weight");
+        flux_tensor *grid = flux_call(m, flux_from(bag_words, 3, 2)), *one = flux_call(m, flux_from(bag_words, 3));
+        CHECK_SHAPE(grid, 3, 2);
+        CHECK_SHAPE(one, 3);
+        CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(one, flux_select(y, 1, 0))))), 0, 1e-12);
+        flux_tensor *hot = flux_call(m, flux_onehot(flux_from(bag_words, 3, 2), 5));
+        CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(hot, grid)))), 0, 1e-12);
+    }
+    flux_shape s = flux_outputsize(flux_embeddingbag(5, 3), 4, 2);
+    CHECK(s.ndim == 2 && s.dim[0] == 3 && s.dim[1] == 2);
+}
+
+TEST(wrong_bags) {
+    flux_layer *m = flux_embeddingbag(5, 3);
+    const int32_t bad[] = { 1, 3 }, twice[] = { 0, 2, 2 }, past[] = { 0, 6 };
+    flux_tensor *words = flux_from(bag_words, 6);
+    CHECK_ERROR(flux_embeddingbag(5, 0), "embeddingbag: size 0 is 0");
+    CHECK_ERROR(flux_embeddingbag(5, 3, flux_relu), "embeddingbag: .reduction must be flux_mean, flux_sum or flux_max");
+    CHECK_ERROR(flux_call(m, flux_ones(3)), "EmbeddingBag(5 => 3) takes bags of integer indices or bool columns, got 3-element f32");
+    CHECK_ERROR(flux_call(m, words, flux_from(bad, 2)), "EmbeddingBag(5 => 3): the first offset is 1, not 0");
+    CHECK_ERROR(flux_call(m, words, flux_from(twice, 3)), "offset 1 is 2, and the next one 2: each bag needs one index at least");
+    CHECK_ERROR(flux_call(m, words, flux_from(past, 2)), "offset 1 is 6, and there are 6: each bag needs one index at least");
+    CHECK_ERROR(flux_call(m, words, words, words), "takes bags, or indices and offsets, got 3 inputs");
+    CHECK_ERROR(flux_call(m, words, flux_ones(2)), "takes a vector of indices and one of offsets");
+}
+
+/* ---- losses */
+
+static const int32_t ce_labels[] = { 1, 3, 0, 2, 2, 3 };
+static const double ce_weights[] = { 0.5, 1, 2, 0.25 };
+
+TEST(labels_as_pytorch) {
+    flux_tensor *x = FILL(0.7, 2.0, 4, 3, 2), *y = flux_from(ce_labels, 3, 2), *w = flux_from(ce_weights, 4);
+    flux_tensor *loss[] = { flux_logitcrossentropy(x, y), flux_logitcrossentropy(x, y, .weights = w), flux_logitcrossentropy(x, y, .ignore_index = 2),
+                            flux_logitcrossentropy(x, y, .weights = w, .ignore_index = 3) };
+    const double *want[][2] = { { seq_ce, seq_ce_gx }, { seq_ce_w, seq_ce_w_gx }, { seq_ce_i, seq_ce_i_gx }, { seq_ce_wi, seq_ce_wi_gx } };
+    for (int i = 0; i < 4; i++) {
+        CHECK_NEAR(flux_item(loss[i]), want[i][0][0], 1e-9);
+        test_data(flux_grad(flux_gradient(loss[i], x), x), want[i][1], 24, 1e-8, __FILE__, __LINE__, "by x");
+    }
+}
+
+TEST(labels_are_one_hot_columns) {
+    flux_tensor *x = FILL(0.7, 2.0, 4, 3, 2), *y = flux_from(ce_labels, 3, 2), *hot = flux_onehot(y, 4), *p = flux_softmax(x);
+    CHECK_NEAR(flux_item(flux_logitcrossentropy(x, y)), flux_item(flux_logitcrossentropy(x, hot)), 1e-12);
+    CHECK_NEAR(flux_item(flux_crossentropy(p, y)), flux_item(flux_crossentropy(p, hot)), 1e-12);
+    CHECK_NEAR(flux_item(flux_focal_loss(p, y)), flux_item(flux_focal_loss(p, hot)), 1e-12);
+    CHECK_NEAR(flux_item(flux_logitcrossentropy(x, y, .agg = FLUX_SUM)), flux_item(flux_logitcrossentropy(x, hot, .agg = FLUX_SUM)), 1e-12);
+    CHECK_SHAPE(flux_logitcrossentropy(x, y, .agg = FLUX_NONE), 1, 3, 2);
+    flux_tensor *turned = flux_permute(x, 1, 0, 2);                       /* classes along dim 1 */
+    CHECK_NEAR(flux_item(flux_logitcrossentropy(turned, y, .dim = 1)), seq_ce[0], 1e-9);
+    flux_tensor *w = flux_from(ce_weights, 4);
+    CHECK_NEAR(flux_item(flux_logitcrossentropy(x, hot, .weights = w)), seq_ce_w[0], 1e-9);
+    CHECK_NEAR(flux_item(flux_logitcrossentropy(x, flux_to_dtype(y, FLUX_U8))), seq_ce[0], 1e-9);
+    CHECK_NEAR(flux_item(flux_logitcrossentropy(x, flux_to_dtype(y, FLUX_I64), .ignore = FLUX_ON)),
+               flux_item(flux_div(flux_sum(flux_mul(flux_logitcrossentropy(x, y, .agg = FLUX_NONE), flux_unsqueeze(flux_to_dtype(flux_ne(y, 0), FLUX_F64), 0))), 5.0)), 1e-9);
+}
+
+static const int32_t ctc_labels[] = { 1, 1, 2, 0, 3, -1, 2, -1, -1 }, ctc_lengths[] = { 7, 7, 5 };
+
+TEST(ctc_as_pytorch) {
+    flux_tensor *x = FILL(0.9, 1.5, 5, 7, 3), *y = flux_from(ctc_labels, 3, 3), *n = flux_from(ctc_lengths, 3);
+    CHECK_DATA(flux_ctc_loss(x, y, .lengths = n, .agg = FLUX_NONE), seq_ctc, 1e-8);
+    flux_tensor *loss = flux_ctc_loss(x, y, .lengths = n);
+    CHECK_NEAR(flux_item(loss), (seq_ctc[0] + seq_ctc[1] + seq_ctc[2]) / 3, 1e-9);
+    CHECK_GRAD(flux_gradient(loss, x), x, seq_ctc_gx);
+    CHECK_NEAR(flux_item(flux_ctc_loss(flux_select(x, 2, 0), flux_select(y, 1, 0))), seq_ctc[0], 1e-8);
+    CHECK_NEAR(flux_item(flux_ctc_loss(flux_to_dtype(x, FLUX_F32), y, .lengths = n, .agg = FLUX_SUM)), seq_ctc[0] + seq_ctc[1] + seq_ctc[2], 1e-5);
+}
+
+static flux_tensor *ctc_of(flux_tensor *x, void *user) { return flux_ctc_loss(x, (flux_tensor *)user); }
+static flux_tensor *ctc_slope(flux_tensor *x, void *user) { return squares(flux_grad(flux_gradient(ctc_of(x, user), x), x)); }
+
+TEST(ctc_against_differences) {
+    flux_tensor *x = FILL(0.9, 1.5, 5, 7, 3), *y = flux_from(ctc_labels, 3, 3);
+    CHECK_NEAR(flux_gradcheck(ctc_of, y, x, 0), 0, 1e-7);
+    CHECK_NEAR(flux_gradcheck(ctc_slope, y, x, 8), 0, 1e-6);
+}
+
+TEST(ctc_by_hand) {
+    flux_tensor *even = flux_zeros(3, 2);                  /* each class 1/3 at each of 2 steps */
+    const int32_t one[] = { 0 }, two[] = { 0, 0 }, none[] = { -1 };
+    CHECK_NEAR(flux_item(flux_ctc_loss(even, flux_from(one, 1))), -log(3.0 / 9), 1e-6);     /* a a, a -, - a */
+    CHECK_NEAR(flux_item(flux_ctc_loss(even, flux_from(none, 1))), -log(1.0 / 9), 1e-6);    /* - - */
+    CHECK(flux_item(flux_ctc_loss(even, flux_from(two, 2))) == HUGE_VAL);                   /* a - a needs 3 steps */
+}
+
+TEST(wrong_losses) {
+    flux_tensor *x = flux_ones(4, 3), *y = flux_from(ce_labels, 3);
+    const int32_t bad[] = { 1, 4, 0 }, blank[] = { 1, 3, 0 };
+    if (!test_device.backend) CHECK_ERROR(flux_logitcrossentropy(x, flux_from(bad, 3)), "logitcrossentropy: label 4 at (1) is not one of 0 to 3");
+    CHECK_ERROR(flux_logitcrossentropy(x, flux_from(ce_labels, 4)), "logitcrossentropy: yhat is 4x3 f32, y is 4-element i32: their shapes must be the same");
+    CHECK_ERROR(flux_logitcrossentropy(x, flux_ones(4, 3), .ignore_index = 1), "logitcrossentropy: .ignore_index goes with integer labels, which y is not");
+    CHECK_ERROR(flux_logitcrossentropy(x, y, .weights = flux_ones(3)), ".weights is a vector of one number a class; it is 3-element f32, yhat is 4x3 f32");
+    CHECK_ERROR(flux_mse(x, x, .weights = flux_ones(4)), "mse: .weights are of classes, which it has not");
+    CHECK_ERROR(flux_logitcrossentropy(x, y, .lengths = y), "logitcrossentropy: .lengths are for ctc_loss");
+    flux_tensor *far = flux_mul(y, 3);                     /* not looked at before it is computed: no number comes of it */
+    double nan = flux_item(flux_logitcrossentropy(x, far));
+    CHECK(nan != nan);
+    flux_tensor *p = flux_ones(4, 6, 2);
+    CHECK_ERROR(flux_ctc_loss(flux_ones(4), y), "ctc_loss: yhat is floating classes x steps (x batch), 2 classes at least, got 4-element f32");
+    CHECK_ERROR(flux_ctc_loss(p, flux_ones(3, 2)), "ctc_loss: y is integer labels (x batch) to yhat's 4x6x2 f32, got 3x2 f32");
+    CHECK_ERROR(flux_ctc_loss(p, y), "ctc_loss: y is integer labels (x batch) to yhat's 4x6x2 f32, got 3-element i32");
+    if (!test_device.backend) CHECK_ERROR(flux_ctc_loss(flux_ones(4, 6), flux_from(blank, 3)), "ctc_loss: label 3 at (1) is not one of 0 to 2");
+    CHECK_ERROR(flux_ctc_loss(p, flux_from(ce_labels, 1, 2), .lengths = y), "ctc_loss: .lengths is one integer a sample, got 3-element i32");
+    CHECK_ERROR(flux_ctc_loss(NULL, y), "ctc_loss: argument yhat is NULL");
+}
+
+/* ---- summary, picture, trace */
+
+static flux_layer *small_model(void) {
+    return flux_chain(flux_embedding(10, 8), flux_skipconnection(flux_chain(flux_layernorm(FLUX_SHAPE(8)),
+                      flux_multiheadattention(8, .nheads = 2, .scores = FLUX_OFF)), flux_add), flux_lstm(8, 4), flux_named("head", flux_dense(4, 3)));
+}
+
+TEST(summary_of_a_model) {
+    char text[3000];
+    flux_layer *m = small_model();
+    CHECK(flux_summary_text(m, FLUX_SHAPE(5, 2), text, sizeof text) < sizeof text);
+    CHECK(strstr(text, "Embedding(10 => 8)") && strstr(text, "8x5x2") && strstr(text, "4x5x2") && strstr(text, "head = Dense(4 => 3)"));
+    CHECK(strstr(text, "      MultiHeadAttention(8; nheads=2)") != NULL);
+    char total[40];
+    long long sum = 0;
+    snprintf(total, sizeof total, "%lld", (long long)flux_num_params(m));
+    CHECK(strstr(text, total) != NULL);                    /* 607 */
+    for (const char *at = strstr(text, "head = "); at && sum == 0; at = NULL) sum = strstr(at, "120") ? 120 : 0;   /* 3 x 4 x 10 */
+    CHECK(sum == 120);
+    flux_layer *tied = flux_dense(4, 4);
+    flux_summary_text(flux_chain(tied, tied), FLUX_SHAPE(4, 1), text, sizeof text);
+    CHECK(strstr(text, "total") && strstr(strstr(text, "total"), "20") != NULL);
+    CHECK_ERROR(flux_summary_text(m, FLUX_SHAPE(0), text, sizeof text) , "");
+    CHECK_ERROR(flux_summary_text(flux_dense(4, 3), FLUX_SHAPE(5, 2), text, sizeof text), "Dense(4 => 3) expects dim 0 of size 4");
+    CHECK_ERROR(flux_summary(NULL, 3), "summary: argument model is NULL");
+}
+
+TEST(picture_of_a_schedule) {
+    char text[4000] = "";
+    const char *path = "build/test_layers_seq.dot";
+    flux_tensor *x = flux_randn(4, 3), *y = flux_sum(flux_call(flux_dense(4, 2, flux_tanh), x));
+    CHECK(flux_graph_dot(y, path) == 0);
+    FILE *f = fopen(path, "r");
+    REQUIRE(f != NULL);
+    CHECK(fread(text, 1, sizeof text - 1, f) > 0);
+    fclose(f);
+    remove(path);
+    CHECK(strstr(text, "digraph schedule {") == text && strstr(text, "product 2x3 inner 4:") && strstr(text, "fused 2x3: add tanh sum") && strstr(text, "->"));
+    CHECK_ERROR(flux_graph_dot(NULL, path), "graph_dot: argument x is NULL");
+    CHECK_ERROR(flux_graph_dot(y, "build/no/such/folder.dot"), "graph_dot: cannot open build/no/such/folder.dot");
+}
+
+TEST(scaled_loss_needs_its_arguments) {
+    CHECK_ERROR(flux_scaled_loss(NULL, flux_ones(1)), "scaled_loss: argument state is NULL");
+    CHECK_ERROR(flux_loss_scale(NULL), "loss_scale: argument state is NULL");
+    CHECK_ERROR(flux_skipped(NULL), "skipped: argument state is NULL");
+}
+TEST_MAIN()
