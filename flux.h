@@ -2240,7 +2240,7 @@ struct flux_tensor {                      /* a node of the graph; with buf set, 
 enum { FLUX__WEAK = 1, FLUX__CONSUMED = 2, FLUX__FIXED = 4 };  /* a bare number; graph used up by flux_update; no graph kept */
 
 typedef struct flux__pending { char text[1024]; bool set, unsaid; int repeated; } flux__pending;
-typedef struct flux__later { int level; bool waits, once; char id[40], text[600]; } flux__later;    /* a message that waits */
+typedef struct flux__unsaid { int level; bool waits, once; char id[40], text[600]; } flux__unsaid;    /* a message that waits */
 
 typedef struct flux__watch flux__watch;
 
@@ -2264,7 +2264,7 @@ typedef struct flux__thread {             /* a thread's own state */
     size_t scratch_bytes;
     struct flux__progress *bar;           /* the innermost progress bar */
     int held;                             /* depth of flux__hold: messages wait */
-    flux__later later;
+    flux__unsaid later;
 } flux__thread;
 static void flux__threads_stop(void);
 static flux__thread *flux__self(void);    /* this thread's; NULL only when memory has run out */
