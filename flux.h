@@ -12068,13 +12068,19 @@ static void flux__gpu_free(int backend, int id, void *p) {
     flux__mutex_unlock(&flux__gpu_lock);
 }
 
+/* How much of a copy goes through a slot at a time. */
+static size_t flux__gpu_chunk(size_t bytes, size_t at) {
+    size_t most = FLUX__SLOT_BYTES;
+    return bytes - at < most ? bytes - at : most;
+}
+
 static int flux__gpu_upload(int backend, int id, void *dst, const void *src, size_t bytes) {
     void *before;
     flux__gpu *g = flux__gpu_enter(backend, id, &before);
     if (!g) return -1;
     bool ok = true;
     for (size_t at = 0; at < bytes && ok; at += FLUX__SLOT_BYTES) {
-        size_t n = bytes - at < FLUX__SLOT_BYTES ? bytes - at : FLUX__SLOT_BYTES;
+        size_t n = flux__gpu_chunk(bytes, at);
         unsigned s = g->turn++ % FLUX__SLOTS;
         ok = flux__gpu_ok(g, g->driver->event_wait(g->slot[s].event), "waiting for a copy");
         if (!ok) break;
@@ -12117,14 +12123,14 @@ static int flux__gpu_download(int backend, int id, void *dst, const void *src, s
     size_t chunks = (bytes + FLUX__SLOT_BYTES - 1) / FLUX__SLOT_BYTES;
     for (size_t i = 0; i < chunks + 1 && ok; i++) {       /* one chunk is on its way while the last is taken out */
         if (i < chunks) {
-            size_t at = i * FLUX__SLOT_BYTES, n = bytes - at < FLUX__SLOT_BYTES ? bytes - at : FLUX__SLOT_BYTES;
+            size_t at = i * FLUX__SLOT_BYTES, n = flux__gpu_chunk(bytes, at);
             unsigned s = g->turn++ % FLUX__SLOTS;
             ok = flux__gpu_ok(g, g->driver->event_wait(g->slot[s].event), "waiting for a copy") &&
                  flux__gpu_ok(g, g->driver->down(g->slot[s].memory, (const char *)src + at, n, g->stream), "copying from it") &&
                  flux__gpu_ok(g, g->driver->event_record(g->slot[s].event, g->stream), "recording an event");
         }
         if (i > 0 && ok) {
-            size_t at = (i - 1) * FLUX__SLOT_BYTES, n = bytes - at < FLUX__SLOT_BYTES ? bytes - at : FLUX__SLOT_BYTES;
+            size_t at = (i - 1) * FLUX__SLOT_BYTES, n = flux__gpu_chunk(bytes, at);
             unsigned s = (first + (unsigned)(i - 1)) % FLUX__SLOTS;
             ok = flux__gpu_ok(g, g->driver->event_wait(g->slot[s].event), "waiting for its results");
             if (ok) memcpy((char *)dst + at, g->slot[s].memory, n);

@@ -42,22 +42,23 @@ typedef struct flux__cu_calls {
 static flux__cu_calls flux__cu;
 static void *flux__cu_context[FLUX__MAX_IDS];      /* primary contexts of the devices that were opened */
 
+/* Each call and the driver's name for it */
+#define FLUX__CU_CALLS(X) \
+    X(Init, cuInit) X(DeviceGetCount, cuDeviceGetCount) X(DeviceGet, cuDeviceGet) \
+    X(DeviceGetName, cuDeviceGetName) X(DeviceGetAttribute, cuDeviceGetAttribute) \
+    X(DevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain) X(DevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2) \
+    X(CtxPushCurrent, cuCtxPushCurrent_v2) X(CtxPopCurrent, cuCtxPopCurrent_v2) X(StreamCreate, cuStreamCreate) \
+    X(StreamSynchronize, cuStreamSynchronize) X(StreamDestroy, cuStreamDestroy_v2) \
+    X(StreamWaitEvent, cuStreamWaitEvent) X(EventCreate, cuEventCreate) X(EventRecord, cuEventRecord) \
+    X(EventSynchronize, cuEventSynchronize) X(EventDestroy, cuEventDestroy_v2) X(MemAlloc, cuMemAlloc_v2) \
+    X(MemFree, cuMemFree_v2) X(MemHostAlloc, cuMemHostAlloc) X(MemFreeHost, cuMemFreeHost) \
+    X(MemcpyHtoDAsync, cuMemcpyHtoDAsync_v2) X(MemcpyDtoHAsync, cuMemcpyDtoHAsync_v2) \
+    X(MemcpyDtoDAsync, cuMemcpyDtoDAsync_v2) X(MemcpyPeerAsync, cuMemcpyPeerAsync) X(MemGetInfo, cuMemGetInfo_v2) \
+    X(ModuleLoadData, cuModuleLoadData) X(ModuleUnload, cuModuleUnload) X(ModuleGetFunction, cuModuleGetFunction) \
+    X(LaunchKernel, cuLaunchKernel) X(GetErrorString, cuGetErrorString)
 static const struct { const char *name; size_t at; } flux__cu_names[] = {
 #define FLUX__CU(call, symbol) { #symbol, offsetof(flux__cu_calls, call) },
-    FLUX__CU(Init, cuInit) FLUX__CU(DeviceGetCount, cuDeviceGetCount) FLUX__CU(DeviceGet, cuDeviceGet)
-    FLUX__CU(DeviceGetName, cuDeviceGetName) FLUX__CU(DeviceGetAttribute, cuDeviceGetAttribute)
-    FLUX__CU(DevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain)
-    FLUX__CU(DevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2) FLUX__CU(CtxPushCurrent, cuCtxPushCurrent_v2)
-    FLUX__CU(CtxPopCurrent, cuCtxPopCurrent_v2) FLUX__CU(StreamCreate, cuStreamCreate)
-    FLUX__CU(StreamSynchronize, cuStreamSynchronize) FLUX__CU(StreamDestroy, cuStreamDestroy_v2)
-    FLUX__CU(StreamWaitEvent, cuStreamWaitEvent) FLUX__CU(EventCreate, cuEventCreate) FLUX__CU(EventRecord, cuEventRecord)
-    FLUX__CU(EventSynchronize, cuEventSynchronize) FLUX__CU(EventDestroy, cuEventDestroy_v2) FLUX__CU(MemAlloc, cuMemAlloc_v2)
-    FLUX__CU(MemFree, cuMemFree_v2) FLUX__CU(MemHostAlloc, cuMemHostAlloc) FLUX__CU(MemFreeHost, cuMemFreeHost)
-    FLUX__CU(MemcpyHtoDAsync, cuMemcpyHtoDAsync_v2) FLUX__CU(MemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)
-    FLUX__CU(MemcpyDtoDAsync, cuMemcpyDtoDAsync_v2) FLUX__CU(MemcpyPeerAsync, cuMemcpyPeerAsync)
-    FLUX__CU(MemGetInfo, cuMemGetInfo_v2) FLUX__CU(ModuleLoadData, cuModuleLoadData) FLUX__CU(ModuleUnload, cuModuleUnload)
-    FLUX__CU(ModuleGetFunction, cuModuleGetFunction) FLUX__CU(LaunchKernel, cuLaunchKernel)
-    FLUX__CU(GetErrorString, cuGetErrorString)
+    FLUX__CU_CALLS(FLUX__CU)
 #undef FLUX__CU
 };
 
@@ -176,11 +177,12 @@ typedef struct flux__nvrtc_calls {
 static flux__nvrtc_calls flux__nvrtc;
 static char flux__nvrtc_version[40];
 
+#define FLUX__NVRTC_CALLS(X) \
+    X(Version) X(GetNumSupportedArchs) X(GetSupportedArchs) X(CreateProgram) X(CompileProgram) X(GetProgramLogSize) \
+    X(GetProgramLog) X(GetCUBINSize) X(GetCUBIN) X(GetPTXSize) X(GetPTX) X(DestroyProgram) X(GetErrorString)
 static const struct { const char *name; size_t at; } flux__nvrtc_names[] = {
 #define FLUX__RTC(call) { "nvrtc" #call, offsetof(flux__nvrtc_calls, call) },
-    FLUX__RTC(Version) FLUX__RTC(GetNumSupportedArchs) FLUX__RTC(GetSupportedArchs) FLUX__RTC(CreateProgram) FLUX__RTC(CompileProgram)
-    FLUX__RTC(GetProgramLogSize) FLUX__RTC(GetProgramLog) FLUX__RTC(GetCUBINSize) FLUX__RTC(GetCUBIN) FLUX__RTC(GetPTXSize)
-    FLUX__RTC(GetPTX) FLUX__RTC(DestroyProgram) FLUX__RTC(GetErrorString)
+    FLUX__NVRTC_CALLS(FLUX__RTC)
 #undef FLUX__RTC
 };
 

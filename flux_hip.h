@@ -40,14 +40,15 @@ typedef struct flux__roc_calls {
 static flux__roc_calls flux__roc;
 static void *flux__roc_library;
 
+#define FLUX__ROC_CALLS(X) \
+    X(Init) X(GetDeviceCount) X(GetDevice) X(SetDevice) X(DeviceGetName) X(DeviceGetAttribute) X(GetDeviceProperties) \
+    X(StreamCreateWithFlags) X(StreamSynchronize) X(StreamDestroy) X(StreamWaitEvent) X(EventCreateWithFlags) \
+    X(EventRecord) X(EventSynchronize) X(EventDestroy) X(Malloc) X(Free) X(HostMalloc) X(HostFree) X(MemcpyHtoDAsync) \
+    X(MemcpyDtoHAsync) X(MemcpyDtoDAsync) X(MemcpyPeerAsync) X(MemGetInfo) X(ModuleLoadData) X(ModuleUnload) \
+    X(ModuleGetFunction) X(ModuleLaunchKernel) X(GetErrorString)
 static const struct { const char *name; size_t at; } flux__roc_names[] = {
 #define FLUX__ROC(call) { "hip" #call, offsetof(flux__roc_calls, call) },
-    FLUX__ROC(Init) FLUX__ROC(GetDeviceCount) FLUX__ROC(GetDevice) FLUX__ROC(SetDevice) FLUX__ROC(DeviceGetName)
-    FLUX__ROC(DeviceGetAttribute) FLUX__ROC(GetDeviceProperties) FLUX__ROC(StreamCreateWithFlags) FLUX__ROC(StreamSynchronize)
-    FLUX__ROC(StreamDestroy) FLUX__ROC(StreamWaitEvent) FLUX__ROC(EventCreateWithFlags) FLUX__ROC(EventRecord)
-    FLUX__ROC(EventSynchronize) FLUX__ROC(EventDestroy) FLUX__ROC(Malloc) FLUX__ROC(Free) FLUX__ROC(HostMalloc) FLUX__ROC(HostFree)
-    FLUX__ROC(MemcpyHtoDAsync) FLUX__ROC(MemcpyDtoHAsync) FLUX__ROC(MemcpyDtoDAsync) FLUX__ROC(MemcpyPeerAsync) FLUX__ROC(MemGetInfo)
-    FLUX__ROC(ModuleLoadData) FLUX__ROC(ModuleUnload) FLUX__ROC(ModuleGetFunction) FLUX__ROC(ModuleLaunchKernel) FLUX__ROC(GetErrorString)
+    FLUX__ROC_CALLS(FLUX__ROC)
 #undef FLUX__ROC
 };
 
@@ -81,9 +82,13 @@ static bool flux__roc_open(char *why, size_t n) {
     if (state == 1) return true;
     void *library = flux__roc_find("FLUX_HIP_LIBRARY", files);
     if (!library) return snprintf(why, n, "no HIP runtime: libamdhip64 is not among the system's libraries, nor under ROCM_PATH, HIP_PATH or /opt/rocm"), false;
-    for (size_t i = 0; i < sizeof flux__roc_names / sizeof *flux__roc_names; i++)
-        if (!flux__library_symbol(library, flux__roc_names[i].name, (char *)&flux__roc + flux__roc_names[i].at, sizeof(void *)))
-            return snprintf(why, n, "the HIP runtime is too old: it has no %s", flux__roc_names[i].name), false;
+    for (size_t i = 0; i < sizeof flux__roc_names / sizeof *flux__roc_names; i++) {
+        const char *name = flux__roc_names[i].name;
+        void *at = (char *)&flux__roc + flux__roc_names[i].at;
+        bool renamed = strcmp(name, "hipGetDeviceProperties") == 0 && flux__library_symbol(library, "hipGetDevicePropertiesR0600", at, sizeof(void *));    /* since ROCm 6 */
+        if (!renamed && !flux__library_symbol(library, name, at, sizeof(void *)))
+            return snprintf(why, n, "the HIP runtime is too old: it has no %s", name), false;
+    }
     flux__roc_library = library;          /* hiprtc may lie within, device or not */
     int code = flux__roc.Init(0);
     if (code != 0) return snprintf(why, n, "the HIP runtime did not start: %s", flux__roc_error(code)), false;
@@ -168,10 +173,12 @@ typedef struct flux__hiprtc_calls {
 static flux__hiprtc_calls flux__hiprtc;
 static char flux__hiprtc_version[40];
 
+#define FLUX__HIPRTC_CALLS(X) \
+    X(Version) X(CreateProgram) X(CompileProgram) X(GetProgramLogSize) X(GetProgramLog) X(GetCodeSize) X(GetCode) \
+    X(DestroyProgram) X(GetErrorString)
 static const struct { const char *name; size_t at; } flux__hiprtc_names[] = {
 #define FLUX__RTC(call) { "hiprtc" #call, offsetof(flux__hiprtc_calls, call) },
-    FLUX__RTC(Version) FLUX__RTC(CreateProgram) FLUX__RTC(CompileProgram) FLUX__RTC(GetProgramLogSize) FLUX__RTC(GetProgramLog)
-    FLUX__RTC(GetCodeSize) FLUX__RTC(GetCode) FLUX__RTC(DestroyProgram) FLUX__RTC(GetErrorString)
+    FLUX__HIPRTC_CALLS(FLUX__RTC)
 #undef FLUX__RTC
 };
 
