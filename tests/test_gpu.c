@@ -1171,6 +1171,25 @@ TEST(an_entry_that_the_driver_refuses_is_made_anew) {
     drop_cache();
 }
 
+/* The cache knows the device, so that it counts as functional, but not this kernel; and there is no compiler. */
+static void uncompiled(void) {
+    CHECK(flux_functional(flux_device_backend(test_device)));
+    flux_tensor *x = there(flux_from(((float[]){ 1, 2 }), 2));
+    CHECK(x != NULL);
+    CHECK_ERROR(flux_eval(flux_add(x, 1.0)), on_cuda ? "device 0: kernels can't be compiled: no NVRTC" : "device 0: kernels can't be compiled: no hiprtc");
+    CHECK_NEAR(flux_item(flux_sum(flux_cpu(x))), 3, 0);
+}
+TEST(a_kernel_without_a_compiler) {
+    static char names[64][200];
+    SOFT_ONLY();
+    REQUIRE(new_cache());
+    CACHED("compiled", "A=1");
+    int n = entries(names, 64, NULL);
+    for (int i = 0; i < n; i++) remove(names[i]);
+    CHECK(n > 0 && child("uncompiled", cache_is, "FLUX_NVRTC=/nonexistent", "FLUX_HIPRTC=/nonexistent", NULL) == 0);
+    drop_cache();
+}
+
 TEST(two_processes_fill_the_cache_at_once) {
     static char names[64][200];
     SOFT_ONLY();
@@ -1229,7 +1248,7 @@ TEST(a_full_disk_leaves_no_half_entry) {
 static const struct { const char *name; void (*run)(void); } children[] = {
     { "faults", faults }, { "trip_faults", trip_faults }, { "compiler_faults", compiler_faults }, { "none", none }, { "some", some }, { "another", another },
     { "cpu_preferred", cpu_preferred }, { "lost", lost }, { "lost_by_code", lost_by_code }, { "both", both }, { "context", context },
-    { "asking", asking }, { "little", little }, { "cached", cached }, { "prewarmed", prewarmed },
+    { "asking", asking }, { "little", little }, { "cached", cached }, { "uncompiled", uncompiled }, { "prewarmed", prewarmed },
 };
 static int run_child(const char *name) {
     bool cache = strcmp(name, "cached") == 0;      /* hears all, and opens no compiler to ask for counts */
