@@ -13574,7 +13574,7 @@ FLUX_DEF flux_layer *flux_upsample_with(flux_upsample_opts o) {
     if (have > 3 || (have > 1 && o.mode != FLUX_NEAREST && have != (int)o.mode))
         return (flux_layer *)flux__fail("upsample: %s has %d numbers for %s", n ? ".scale" : ".size", have, flux__upsampling_names[o.mode]);
     if (o.size.ndim && !flux__check_sizes("upsample", o.size.ndim, o.size.dim)) return NULL;
-    memset(&m, 0, sizeof m);
+    memset((void *)&m, 0, sizeof m);
     m.o = o;
     return flux__layer_new(flux__upsample_type(), &m);
 }
