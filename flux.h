@@ -9225,41 +9225,51 @@ static bool flux__windows_counted(const flux__run *run, const flux__kernel *k, c
     return true;
 }
 
+/* Four windows side by side (fewer at the end of a run: their last one again), without a branch on their numbers, which
+   are as good as random, and without writing them down: to read four at once what was written one by one takes long. */
 #if FLUX__GEMM_VECTORS
 typedef int32_t flux__mask4 __attribute__((vector_size(16), aligned(4), may_alias));
-#endif
-
-/* Number w of each window takes the place of the largest so far where it is larger, or the first NaN. */
-static FLUX__O2 void flux__windows_more(const float *number, float *best, int32_t *at, int32_t w) {
-#if FLUX__GEMM_VECTORS
-    for (int i = 0; i < 16; i += 4) {
-        flux__gemm_f16 *b = (flux__gemm_f16 *)(void *)(best + i), v = *(const flux__gemm_f16 *)(const void *)(number + i);
-        flux__mask4 *a = (flux__mask4 *)(void *)(at + i), more = (v > *b) | ((v != v) & (*b == *b)), here = { w, w, w, w };
-        *b = (flux__gemm_f16)(((flux__mask4)v & more) | ((flux__mask4)*b & ~more));
-        *a = (here & more) | (*a & ~more);
-    }
+typedef flux__gemm_f16 flux__float4;
+#  define FLUX__FOUR(x, a, b, c) { (x)[0], (x)[a], (x)[b], (x)[c] }
+#  define FLUX__LARGER(v, best, at, w) do {                                                            \
+        flux__mask4 more = ((v) > (best)) | (((v) != (v)) & ((best) == (best))), here = { w, w, w, w };  \
+        best = (flux__float4)(((flux__mask4)(v) & more) | ((flux__mask4)(best) & ~more));               \
+        at = (here & more) | (at & ~more);                                                            \
+    } while (0)
 #else
-    for (int i = 0; i < 16; i++)
-        if (number[i] > best[i] || (number[i] != number[i] && best[i] == best[i])) best[i] = number[i], at[i] = w;
+typedef struct flux__mask4 { int32_t at[4]; } flux__mask4;
+typedef struct flux__float4 { float at[4]; } flux__float4;
+#  define FLUX__FOUR(x, a, b, c) { { (x)[0], (x)[a], (x)[b], (x)[c] } }
+#  define FLUX__LARGER(v, best, at_, w) do {                                                           \
+        for (int l = 0; l < 4; l++)                                                                   \
+            if ((v).at[l] > (best).at[l] || ((v).at[l] != (v).at[l] && (best).at[l] == (best).at[l]))   \
+                (best).at[l] = (v).at[l], (at_).at[l] = w;                                             \
+    } while (0)
 #endif
-}
 
-/* 16 windows at a time, without a branch on their numbers: those are as good as random. */
 static FLUX__O2 void flux__windows_run(const flux__windows_job *j, const float *x, const float *g, float *y, int64_t sx, int64_t sg, int64_t sy) {
-    for (int64_t o = 0; o < j->run_length; o += 16, x += 16 * sx, y += 16 * sy) {
-        float best[16] = { 0 }, v[16] = { 0 };
-        int32_t at[16] = { 0 };
-        int n = j->run_length - o < 16 ? (int)(j->run_length - o) : 16;
-        for (int i = 0; i < n; i++) best[i] = x[i * sx + j->from[0]];
+    for (int64_t o = 0; o < j->run_length; o += 4, x += 4 * sx, y += 4 * sy) {
+        int64_t left = j->run_length - o, n = left < 4 ? left : 4;
+        int64_t b = left > 1 ? sx : 0, c = left > 2 ? 2 * sx : b, d = left > 3 ? 3 * sx : c;
+        const float *from = x + j->from[0];
+        flux__float4 best = FLUX__FOUR(from, b, c, d);
+        flux__mask4 at;
+        float most[4];
+        int32_t place[4];
+        memset(&at, 0, sizeof at);
         for (int32_t w = 1; w < (int32_t)j->n; w++) {
-            const float *from = x + j->from[w];
-            for (int i = 0; i < n; i++) v[i] = from[i * sx];
-            flux__windows_more(v, best, at, w);
+            from = x + j->from[w];
+            flux__float4 v = FLUX__FOUR(from, b, c, d);
+            FLUX__LARGER(v, best, at, w);
         }
-        for (int i = 0; i < n && !g; i++) y[i * sy] = best[i];
-        for (int32_t w = 0; w < (int32_t)j->n && g; w++)
-            for (int i = 0; i < n; i++) y[i * sy + j->to[w]] = 0;
-        for (int i = 0; i < n && g; i++) y[i * sy + j->to[at[i]]] = g[(o + i) * sg];
+        memcpy(most, &best, sizeof most);
+        memcpy(place, &at, sizeof place);
+        for (int64_t i = 0; i < n; i++) {
+            float *to = y + i * sy;
+            for (int64_t w = 0; w < j->n && g; w++) to[j->to[w]] = 0;
+            if (g) to[j->to[place[i]]] = g[(o + i) * sg];
+            else *to = most[i];
+        }
     }
 }
 
