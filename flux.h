@@ -480,7 +480,7 @@ FLUX_API flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b); /* m x k (x b
                                                                       or on the left a row of its own length */
 FLUX_API flux_tensor *flux_outer(flux_tensor *a, flux_tensor *b);  /* vectors of m and n: m x n */
 FLUX_API flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b);    /* sum of products: 0-dimensional */
-#define FLUX__SAME (-1)
+#define FLUX__SAME INT64_MIN
 #define FLUX_SAMEPAD FLUX_SHAPE(FLUX__SAME)   /* as much padding as makes ceil(size/stride) of size */
 typedef struct flux_conv_opts {            /* x: w (x h (x d)) x channels x batch; weight: k... x in/groups x out */
     flux_tensor *x FLUX__ZERO, *weight FLUX__ZERO;
@@ -9791,41 +9791,51 @@ static bool flux__windows_counted(const flux__run *run, const flux__kernel *k, c
     return true;
 }
 
+/* Four windows side by side (fewer at the end of a run: their last one again), without a branch on their numbers, which
+   are as good as random, and without writing them down: to read four at once what was written one by one takes long. */
 #if FLUX__GEMM_VECTORS
 typedef int32_t flux__mask4 __attribute__((vector_size(16), aligned(4), may_alias));
-#endif
-
-/* Number w of each window takes the place of the largest so far where it is larger, or the first NaN. */
-static FLUX__O2 void flux__windows_more(const float *number, float *best, int32_t *at, int32_t w) {
-#if FLUX__GEMM_VECTORS
-    for (int i = 0; i < 16; i += 4) {
-        flux__gemm_f16 *b = (flux__gemm_f16 *)(void *)(best + i), v = *(const flux__gemm_f16 *)(const void *)(number + i);
-        flux__mask4 *a = (flux__mask4 *)(void *)(at + i), more = (v > *b) | ((v != v) & (*b == *b)), here = { w, w, w, w };
-        *b = (flux__gemm_f16)(((flux__mask4)v & more) | ((flux__mask4)*b & ~more));
-        *a = (here & more) | (*a & ~more);
-    }
+typedef flux__gemm_f16 flux__float4;
+#  define FLUX__FOUR(x, a, b, c) { (x)[0], (x)[a], (x)[b], (x)[c] }
+#  define FLUX__LARGER(v, best, at, w) do {                                                            \
+        flux__mask4 more = ((v) > (best)) | (((v) != (v)) & ((best) == (best))), here = { w, w, w, w };  \
+        best = (flux__float4)(((flux__mask4)(v) & more) | ((flux__mask4)(best) & ~more));               \
+        at = (here & more) | (at & ~more);                                                            \
+    } while (0)
 #else
-    for (int i = 0; i < 16; i++)
-        if (number[i] > best[i] || (number[i] != number[i] && best[i] == best[i])) best[i] = number[i], at[i] = w;
+typedef struct flux__mask4 { int32_t at[4]; } flux__mask4;
+typedef struct flux__float4 { float at[4]; } flux__float4;
+#  define FLUX__FOUR(x, a, b, c) { { (x)[0], (x)[a], (x)[b], (x)[c] } }
+#  define FLUX__LARGER(v, best, at_, w) do {                                                           \
+        for (int l = 0; l < 4; l++)                                                                   \
+            if ((v).at[l] > (best).at[l] || ((v).at[l] != (v).at[l] && (best).at[l] == (best).at[l]))   \
+                (best).at[l] = (v).at[l], (at_).at[l] = w;                                             \
+    } while (0)
 #endif
-}
 
-/* 16 windows at a time, without a branch on their numbers: those are as good as random. */
 static FLUX__O2 void flux__windows_run(const flux__windows_job *j, const float *x, const float *g, float *y, int64_t sx, int64_t sg, int64_t sy) {
-    for (int64_t o = 0; o < j->run_length; o += 16, x += 16 * sx, y += 16 * sy) {
-        float best[16] = { 0 }, v[16] = { 0 };
-        int32_t at[16] = { 0 };
-        int n = j->run_length - o < 16 ? (int)(j->run_length - o) : 16;
-        for (int i = 0; i < n; i++) best[i] = x[i * sx + j->from[0]];
+    for (int64_t o = 0; o < j->run_length; o += 4, x += 4 * sx, y += 4 * sy) {
+        int64_t left = j->run_length - o, n = left < 4 ? left : 4;
+        int64_t b = left > 1 ? sx : 0, c = left > 2 ? 2 * sx : b, d = left > 3 ? 3 * sx : c;
+        const float *from = x + j->from[0];
+        flux__float4 best = FLUX__FOUR(from, b, c, d);
+        flux__mask4 at;
+        float most[4];
+        int32_t place[4];
+        memset(&at, 0, sizeof at);
         for (int32_t w = 1; w < (int32_t)j->n; w++) {
-            const float *from = x + j->from[w];
-            for (int i = 0; i < n; i++) v[i] = from[i * sx];
-            flux__windows_more(v, best, at, w);
+            from = x + j->from[w];
+            flux__float4 v = FLUX__FOUR(from, b, c, d);
+            FLUX__LARGER(v, best, at, w);
         }
-        for (int i = 0; i < n && !g; i++) y[i * sy] = best[i];
-        for (int32_t w = 0; w < (int32_t)j->n && g; w++)
-            for (int i = 0; i < n; i++) y[i * sy + j->to[w]] = 0;
-        for (int i = 0; i < n && g; i++) y[i * sy + j->to[at[i]]] = g[(o + i) * sg];
+        memcpy(most, &best, sizeof most);
+        memcpy(place, &at, sizeof place);
+        for (int64_t i = 0; i < n; i++) {
+            float *to = y + i * sy;
+            for (int64_t w = 0; w < j->n && g; w++) to[j->to[w]] = 0;
+            if (g) to[j->to[place[i]]] = g[(o + i) * sg];
+            else *to = most[i];
+        }
     }
 }
 
@@ -15956,7 +15966,8 @@ typedef flux_tensor *(*flux__convolve_fn)(flux_conv_opts o);
 
 /* ", what=2", or ", what=(2, 1)" where a layer's numbers differ, or nothing where all are the
    default. */
-static void flux__say_option(flux__words *l, const char *what, const int64_t *v, int n, int64_t usual) {
+static void flux__say_option(flux__words *l, const char *what, const int64_t *v, int n,
+                             int64_t usual) {
     bool plain = true, one = true;
     for (int i = 0; i < n; i++) plain = plain && v[i] == usual, one = one && v[i] == v[0];
     if (plain) return;
@@ -15995,8 +16006,13 @@ static flux_tensor *flux__image(flux_layer *m, flux_tensor *x, int nd, flux_dtyp
     if (!in || (nd ? in->ndim == nd + 2 : in->ndim >= 3 && in->ndim <= 5)) return in;
     flux__words line = flux__line_of(m);
     flux__text got = flux__describe(x);
-    return (flux_tensor *)flux__fail("%s expects %s spatial dims, channels and batch, got %s", line.s,
-                                     nd == 1 ? "1" : nd == 2 ? "2" : nd == 3 ? "3" : "1 to 3", got.s);
+    return (flux_tensor *)flux__fail("%s expects %s spatial dims, channels and batch, got %s",
+                                     line.s,
+                                     nd == 1   ? "1"
+                                     : nd == 2 ? "2"
+                                     : nd == 3 ? "3"
+                                               : "1 to 3",
+                                     got.s);
 }
 
 /* A vector of numbers by channel, to go with an image of that many dims. */
@@ -16010,28 +16026,38 @@ static flux_dtype flux__real_dtype(const flux_tensor *x) {
     return x->op != FLUX__TUPLE && flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32;
 }
 
-static flux_tensor *flux__conv_run(flux_layer *self, flux_tensor *x, flux__convolve_fn f, bool transposed) {
+static flux_tensor *flux__conv_run(flux_layer *self, flux_tensor *x, flux__convolve_fn f,
+                                   bool transposed) {
     flux__conv_layer *m = (flux__conv_layer *)self;
     int nd = m->w.nd;
     flux_conv_opts o;
     memset((void *)&o, 0, sizeof o);
     o.x = flux__image(self, x, nd, (flux_dtype)m->weight->dtype);
-    if (!o.x || !flux__expect_dim(self, x, nd, transposed ? m->weight->dim[nd + 1] : m->weight->dim[nd] * m->groups)) return NULL;
+    if (!o.x ||
+        !flux__expect_dim(self, x, nd,
+                          transposed ? m->weight->dim[nd + 1] : m->weight->dim[nd] * m->groups))
+        return NULL;
     o.weight = m->weight;
     o.stride = flux__shape(m->w.stride, nd);
     o.dilation = flux__shape(m->w.dilation, nd);
     o.pad = flux__paddings_of(&m->w);
     if (transposed) o.outpad = flux__shape(m->outpad, nd);
     o.groups = m->groups;
-    /* bias and activation in the shape of the product, so that they are done while it is in the cache */
-    flux_tensor *y = f(o), *z = y ? flux_reshape(y, flux__product(y->dim, nd), y->dim[nd] / m->groups, m->groups, y->dim[nd + 1]) : NULL;
+    /* bias and activation in the shape of the product: done while it is in the cache */
+    flux_tensor *y = f(o), *z = y ? flux_reshape(y, flux__product(y->dim, nd),
+                                                 y->dim[nd] / m->groups, m->groups, y->dim[nd + 1])
+                                  : NULL;
     if (z && m->bias) z = flux_add(z, flux_reshape(m->bias, 1, -1, m->groups));
     z = flux__activate(m->activation, z);
     return z ? flux_reshape_to(z, flux__dims(y)) : NULL;
 }
 
-static flux_tensor *flux__conv_call(flux_layer *self, flux_tensor *x) { return flux__conv_run(self, x, flux_conv_with, false); }
-static flux_tensor *flux__crosscor_call(flux_layer *self, flux_tensor *x) { return flux__conv_run(self, x, flux_crosscor_with, false); }
+static flux_tensor *flux__conv_call(flux_layer *self, flux_tensor *x) {
+    return flux__conv_run(self, x, flux_conv_with, false);
+}
+static flux_tensor *flux__crosscor_call(flux_layer *self, flux_tensor *x) {
+    return flux__conv_run(self, x, flux_crosscor_with, false);
+}
 static flux_tensor *flux__convtranspose_call(flux_layer *self, flux_tensor *x) {
     return flux__conv_run(self, x, flux_conv_transpose_with, true);
 }
@@ -16045,7 +16071,8 @@ static size_t flux__conv_text(flux_layer *self, char *out, size_t n) {
     l.s[0] = 0;
     flux__say(&l, "%s(", self->type->name);
     flux__say_tuple(&l, m->w.size, nd);
-    flux__say(&l, ", %lld => %lld", (long long)(transposed ? b : a), (long long)(transposed ? a : b));
+    flux__say(&l, ", %lld => %lld", (long long)(transposed ? b : a),
+              (long long)(transposed ? a : b));
     if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
     flux__say_padding(&l, &m->w);
     flux__say_option(&l, "stride", m->w.stride, nd, 1);
@@ -16055,22 +16082,28 @@ static size_t flux__conv_text(flux_layer *self, char *out, size_t n) {
     flux__say(&l, m->bias ? ")" : ", bias=false)");
     return flux__line_out(&l, out, n);
 }
-FLUX_LAYER_TEXT(flux__conv_layer, "Conv", flux__conv_call, flux__conv_text, FLUX_PARAM(weight), FLUX_PARAM(bias))
+FLUX_LAYER_TEXT(flux__conv_layer, "Conv", flux__conv_call, flux__conv_text, FLUX_PARAM(weight),
+                FLUX_PARAM(bias))
 typedef flux__conv_layer flux__crosscor_layer;
-FLUX_LAYER_TEXT(flux__crosscor_layer, "CrossCor", flux__crosscor_call, flux__conv_text, FLUX_PARAM(weight), FLUX_PARAM(bias))
+FLUX_LAYER_TEXT(flux__crosscor_layer, "CrossCor", flux__crosscor_call, flux__conv_text,
+                FLUX_PARAM(weight), FLUX_PARAM(bias))
 typedef flux__conv_layer flux__convtranspose_layer;
-FLUX_LAYER_TEXT(flux__convtranspose_layer, "ConvTranspose", flux__convtranspose_call, flux__conv_text, FLUX_PARAM(weight), FLUX_PARAM(bias))
+FLUX_LAYER_TEXT(flux__convtranspose_layer, "ConvTranspose", flux__convtranspose_call,
+                flux__conv_text, FLUX_PARAM(weight), FLUX_PARAM(bias))
 
 /* Checks a window's numbers: one a dim, of 1 to 3 dims. */
 static bool flux__check_window(const char *call, const flux_shape *window, flux__window *w) {
     memset(w, 0, sizeof *w);
     w->nd = window->ndim;
-    if (w->nd >= 1 && w->nd <= 3) return flux__per_dim(call, "the window", window, w->nd, 1, 1, w->size);
-    flux__fail("%s: the window has %d numbers; 1 to 3 are wanted, as in FLUX_SHAPE(3, 3)", call, w->nd);
+    if (w->nd >= 1 && w->nd <= 3)
+        return flux__per_dim(call, "the window", window, w->nd, 1, 1, w->size);
+    flux__fail("%s: the window has %d numbers; 1 to 3 are wanted, as in FLUX_SHAPE(3, 3)", call,
+               w->nd);
     return false;
 }
 
-static flux_layer *flux__conv_new(const char *call, const flux_layer_type *type, flux_conv_layer_opts *o, bool transposed) {
+static flux_layer *flux__conv_new(const char *call, const flux_layer_type *type,
+                                  flux_conv_layer_opts *o, bool transposed) {
     flux__conv_layer m;
     flux_shape size, none = flux__shape(NULL, 0);
     memset(&m, 0, sizeof m);
@@ -16078,20 +16111,26 @@ static flux_layer *flux__conv_new(const char *call, const flux_layer_type *type,
     int64_t ends[2] = { o->in, o->out };
     m.activation = o->activation;
     m.groups = o->groups ? o->groups : 1;
-    if (!flux__check_window(call, &o->window, w) || !flux__check_sizes(call, 2, ends) || !flux__check_activation(call, &m.activation) ||
+    if (!flux__check_window(call, &o->window, w) || !flux__check_sizes(call, 2, ends) ||
+        !flux__check_activation(call, &m.activation) ||
         !flux__per_dim(call, "stride", &o->stride, w->nd, 1, 1, w->stride) ||
-        !flux__per_dim(call, "dilation", &o->dilation, w->nd, 1, 1, w->dilation) || !flux__paddings(call, &o->pad, w, transposed) ||
-        !flux__per_dim(call, "outpad", transposed ? &o->outpad : &none, w->nd, 0, 0, m.outpad)) return NULL;
-    if (!transposed && o->outpad.ndim) return (flux_layer *)flux__fail("%s: .outpad is for ConvTranspose only", call);
+        !flux__per_dim(call, "dilation", &o->dilation, w->nd, 1, 1, w->dilation) ||
+        !flux__paddings(call, &o->pad, w, transposed) ||
+        !flux__per_dim(call, "outpad", transposed ? &o->outpad : &none, w->nd, 0, 0, m.outpad))
+        return NULL;
+    if (!transposed && o->outpad.ndim)
+        return (flux_layer *)flux__fail("%s: .outpad is for ConvTranspose only", call);
     if (m.groups < 1 || o->in % m.groups || o->out % m.groups)
-        return (flux_layer *)flux__fail("%s: .groups is %d, which does not divide %lld channels in and %lld out", call, m.groups,
-                                        (long long)o->in, (long long)o->out);
+        return (flux_layer *)flux__fail(
+            "%s: .groups is %d, which does not divide %lld channels in and %lld out", call,
+            m.groups, (long long)o->in, (long long)o->out);
     size = flux__shape(w->size, w->nd + 2);
     size.dim[w->nd] = (transposed ? o->out : o->in) / m.groups;
     size.dim[w->nd + 1] = transposed ? o->in : o->out;
     int h = flux__hide();
     m.weight = flux__make_weight(call, o->init ? o->init : flux_glorot_uniform, size);
-    m.bias = flux__make_bias(o->bias, flux__shape(&o->out, 1), m.weight ? (flux_dtype)m.weight->dtype : FLUX_F32);
+    m.bias = flux__make_bias(o->bias, flux__shape(&o->out, 1),
+                             m.weight ? (flux_dtype)m.weight->dtype : FLUX_F32);
     bool good = m.weight && (m.bias || o->bias == FLUX_OFF);
     return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, &m) : NULL);
 }
@@ -16107,7 +16146,9 @@ FLUX_DEF flux_layer *flux_conv_transpose_layer_with(flux_conv_layer_opts o) {
 }
 FLUX_DEF flux_layer *flux_depthwiseconv_with(flux_conv_layer_opts o) {
     if (o.groups)
-        return (flux_layer *)flux__fail("depthwiseconv: .groups is the number of channels in, %lld; it is not to be given", (long long)o.in);
+        return (flux_layer *)flux__fail(
+            "depthwiseconv: .groups is the number of channels in, %lld; it is not to be given",
+            (long long)o.in);
     o.groups = o.in > 0 && o.in < 1 << 30 ? (int)o.in : 1;
     return flux__conv_new("depthwiseconv", flux__conv_layer_type(), &o, false);
 }
@@ -16117,7 +16158,7 @@ FLUX_DEF flux_layer *flux_depthwiseconv_with(flux_conv_layer_opts o) {
 enum { FLUX__POOL_MAX, FLUX__POOL_MEAN, FLUX__POOL_LPNORM };
 typedef struct flux__pool_layer {
     flux_layer base;
-    flux__window w;                       /* adaptive: size is that of the result; global: nd is 0 */
+    flux__window w; /* adaptive: size is that of the result; global: nd is 0 */
     double p;
     int kind;
     bool adaptive;
@@ -16145,7 +16186,9 @@ static flux_tensor *flux__pool_call(flux_layer *self, flux_tensor *x) {
     int nd = m->w.nd;
     flux_pool_opts o;
     memset((void *)&o, 0, sizeof o);
-    o.x = flux__image(self, x, nd, m->kind == FLUX__POOL_MAX && x->op != FLUX__TUPLE ? (flux_dtype)x->dtype : flux__real_dtype(x));
+    o.x = flux__image(self, x, nd,
+                      m->kind == FLUX__POOL_MAX && x->op != FLUX__TUPLE ? (flux_dtype)x->dtype
+                                                                        : flux__real_dtype(x));
     if (!o.x) return NULL;
     o.p = m->p;
     o.pad = flux__paddings_of(&m->w);
@@ -16155,7 +16198,9 @@ static flux_tensor *flux__pool_call(flux_layer *self, flux_tensor *x) {
         nd = o.x->ndim - 2;
         o.window = o.stride = flux__shape(o.x->dim, nd);
     } else if (m->adaptive && !flux__pool_adapt(m, o.x, &o)) return NULL;
-    return m->kind == FLUX__POOL_MAX ? flux_maxpool_with(o) : m->kind == FLUX__POOL_MEAN ? flux_meanpool_with(o) : flux_lpnormpool_with(o);
+    return m->kind == FLUX__POOL_MAX    ? flux_maxpool_with(o)
+           : m->kind == FLUX__POOL_MEAN ? flux_meanpool_with(o)
+                                        : flux_lpnormpool_with(o);
 }
 
 static size_t flux__pool_text(flux_layer *self, char *out, size_t n) {
@@ -16173,11 +16218,13 @@ static size_t flux__pool_text(flux_layer *self, char *out, size_t n) {
     return flux__line_out(&l, out, n);
 }
 static const flux_layer_type *flux__pool_type(void) {
-    static const flux_layer_type type = { "Pool", flux__pool_call, sizeof(flux__pool_layer), flux__no_fields, flux__pool_text };
+    static const flux_layer_type type = { "Pool", flux__pool_call, sizeof(flux__pool_layer),
+                                          flux__no_fields, flux__pool_text };
     return &type;
 }
 
-static flux_layer *flux__pool_new(const char *call, int kind, flux_pool_layer_opts *o, bool adaptive) {
+static flux_layer *flux__pool_new(const char *call, int kind, flux_pool_layer_opts *o,
+                                  bool adaptive) {
     flux__pool_layer m;
     flux_shape none = flux__shape(NULL, 0);
     memset(&m, 0, sizeof m);
@@ -16185,17 +16232,24 @@ static flux_layer *flux__pool_new(const char *call, int kind, flux_pool_layer_op
     m.adaptive = adaptive;
     m.p = o->p > 0 || o->p < 0 || o->p != o->p ? o->p : 2;
     if (!flux__check_window(call, &o->window, &m.w) ||
-        !flux__per_dim(call, "stride", o->stride.ndim ? &o->stride : &o->window, m.w.nd, 1, 1, m.w.stride) ||
-        !flux__per_dim(call, "dilation", &none, m.w.nd, 1, 1, m.w.dilation) || !flux__paddings(call, &o->pad, &m.w, false)) return NULL;
-    if (!(m.p > 0) || !flux__finite(m.p)) return (flux_layer *)flux__fail("%s: .p is %g", call, m.p);
+        !flux__per_dim(call, "stride", o->stride.ndim ? &o->stride : &o->window, m.w.nd, 1, 1,
+                       m.w.stride) ||
+        !flux__per_dim(call, "dilation", &none, m.w.nd, 1, 1, m.w.dilation) ||
+        !flux__paddings(call, &o->pad, &m.w, false))
+        return NULL;
+    if (!(m.p > 0) || !flux__finite(m.p))
+        return (flux_layer *)flux__fail("%s: .p is %g", call, m.p);
     for (int i = 0; i < m.w.nd; i++)
         if (m.w.lo[i] >= m.w.size[i] || m.w.hi[i] >= m.w.size[i])
-            return (flux_layer *)flux__fail("%s: a padding as wide as the window, %lld, leaves windows of nothing else", call,
-                                            (long long)m.w.size[i]);
+            return (flux_layer *)flux__fail(
+                "%s: a padding as wide as the window, %lld, leaves windows of nothing else", call,
+                (long long)m.w.size[i]);
     return flux__layer_new(flux__pool_type(), &m);
 }
 
-FLUX_DEF flux_layer *flux_maxpool_layer_with(flux_pool_layer_opts o) { return flux__pool_new("maxpool_layer", FLUX__POOL_MAX, &o, false); }
+FLUX_DEF flux_layer *flux_maxpool_layer_with(flux_pool_layer_opts o) {
+    return flux__pool_new("maxpool_layer", FLUX__POOL_MAX, &o, false);
+}
 FLUX_DEF flux_layer *flux_meanpool_layer_with(flux_pool_layer_opts o) {
     return flux__pool_new("meanpool_layer", FLUX__POOL_MEAN, &o, false);
 }
@@ -16209,34 +16263,44 @@ static flux_layer *flux__adaptive_new(const char *call, int kind, flux_shape out
     o.window = out;
     return flux__pool_new(call, kind, &o, true);
 }
-FLUX_DEF flux_layer *flux_adaptivemaxpool(flux_shape out) { return flux__adaptive_new("adaptivemaxpool", FLUX__POOL_MAX, out); }
-FLUX_DEF flux_layer *flux_adaptivemeanpool(flux_shape out) { return flux__adaptive_new("adaptivemeanpool", FLUX__POOL_MEAN, out); }
+FLUX_DEF flux_layer *flux_adaptivemaxpool(flux_shape out) {
+    return flux__adaptive_new("adaptivemaxpool", FLUX__POOL_MAX, out);
+}
+FLUX_DEF flux_layer *flux_adaptivemeanpool(flux_shape out) {
+    return flux__adaptive_new("adaptivemeanpool", FLUX__POOL_MEAN, out);
+}
 
 static flux_layer *flux__global_new(int kind, double p) {
     flux__pool_layer m;
     memset(&m, 0, sizeof m);
     m.kind = kind;
     m.p = p;
-    if (!(p > 0) || !flux__finite(p)) return (flux_layer *)flux__fail("globallpnormpool: p is %g", p);
+    if (!(p > 0) || !flux__finite(p))
+        return (flux_layer *)flux__fail("globallpnormpool: p is %g", p);
     return flux__layer_new(flux__pool_type(), &m);
 }
 FLUX_DEF flux_layer *flux_globalmaxpool(void) { return flux__global_new(FLUX__POOL_MAX, 2); }
 FLUX_DEF flux_layer *flux_globalmeanpool(void) { return flux__global_new(FLUX__POOL_MEAN, 2); }
-FLUX_DEF flux_layer *flux_globallpnormpool(double p) { return flux__global_new(FLUX__POOL_LPNORM, p); }
+FLUX_DEF flux_layer *flux_globallpnormpool(double p) {
+    return flux__global_new(FLUX__POOL_LPNORM, p);
+}
 
 /* ---- upsampling */
 
 typedef struct flux__upsample_layer { flux_layer base; flux_upsample_opts o; } flux__upsample_layer;
 
-static const char *const flux__upsampling_names[] = { "nearest", "linear", "bilinear", "trilinear" };
+static const char *const flux__upsampling_names[] = { "nearest", "linear", "bilinear",
+                                                      "trilinear" };
 
 /* The size that dim i becomes; -1, with an error, if there is none. */
 static int64_t flux__upsampled(flux__upsample_layer *m, const flux_tensor *x, int i) {
     const flux_upsample_opts *o = &m->o;
     int64_t in = x->dim[i];
     double scale = o->scale[1] > 0 ? o->scale[i] : o->scale[0];
-    int64_t out = o->size.ndim ? o->size.dim[o->size.ndim == 1 ? 0 : i] : (int64_t)floor(scale * (double)in * (1 + 1e-12));
-    if (o->mode == FLUX_NEAREST ? in > 0 && out >= in && out % in == 0 : out >= 1 && in >= 1) return out;
+    int64_t out = o->size.ndim ? o->size.dim[o->size.ndim == 1 ? 0 : i]
+                               : (int64_t)floor(scale * (double)in * (1 + 1e-12));
+    if (o->mode == FLUX_NEAREST ? in > 0 && out >= in && out % in == 0 : out >= 1 && in >= 1)
+        return out;
     flux__words line = flux__line_of(&m->base);
     flux__text t = flux__describe(x);
     flux__fail("%s can't make %lld of dim %d of %s%s", line.s, (long long)out, i, t.s,
@@ -16270,24 +16334,33 @@ static flux_tensor *flux__interpolate(flux_tensor *x, int i, int64_t out) {
     flux_shape by = flux__shape(NULL, i + 1);
     for (int d = 0; d < i; d++) by.dim[d] = 1;
     by.dim[i] = out;
-    flux_tensor *low = flux_from_data(at, FLUX_I64, flux__shape(&out, 1)), *high = flux_from_data(at + out, FLUX_I64, flux__shape(&out, 1));
+    flux_tensor *low = flux_from_data(at, FLUX_I64, flux__shape(&out, 1)),
+                *high = flux_from_data(at + out, FLUX_I64, flux__shape(&out, 1));
     flux_tensor *w = flux_to_dtype(flux_from_data(part, FLUX_F64, by), (flux_dtype)x->dtype);
     FLUX_FREE(at);
     low = flux_gather(x, i, flux_to_tensor(x->device, low));
     high = flux_gather(x, i, flux_to_tensor(x->device, high));
-    return low && high ? flux_add(low, flux_mul(flux_sub(high, low), flux_to_tensor(x->device, w))) : NULL;
+    return low && high ? flux_add(low, flux_mul(flux_sub(high, low), flux_to_tensor(x->device, w)))
+                       : NULL;
 }
 
 static flux_tensor *flux__upsample_call(flux_layer *self, flux_tensor *x) {
     flux__upsample_layer *m = (flux__upsample_layer *)self;
     bool nearest = m->o.mode == FLUX_NEAREST;
-    int nd = nearest ? m->o.size.ndim > 1 ? m->o.size.ndim : m->o.scale[2] > 0 ? 3 : m->o.scale[1] > 0 ? 2 : 0 : (int)m->o.mode;
-    flux_tensor *y = flux__image(self, x, nd, nearest && x->op != FLUX__TUPLE ? (flux_dtype)x->dtype : flux__real_dtype(x));
+    int nd = nearest ? m->o.size.ndim > 1  ? m->o.size.ndim
+                       : m->o.scale[2] > 0 ? 3
+                       : m->o.scale[1] > 0 ? 2
+                                           : 0
+                     : (int)m->o.mode;
+    flux_tensor *y = flux__image(
+        self, x, nd, nearest && x->op != FLUX__TUPLE ? (flux_dtype)x->dtype : flux__real_dtype(x));
     nd = y ? y->ndim - 2 : 0;
     for (int i = 0; i < nd && y; i++) {
         int64_t out = flux__upsampled(m, x, i);
         if (out < 0) return NULL;
-        y = nearest ? flux__repeat_each(y, i, out / x->dim[i]) : out == x->dim[i] ? y : flux__interpolate(y, i, out);
+        y = nearest            ? flux__repeat_each(y, i, out / x->dim[i])
+            : out == x->dim[i] ? y
+                               : flux__interpolate(y, i, out);
     }
     return y;
 }
@@ -16310,7 +16383,8 @@ static size_t flux__upsample_text(flux_layer *self, char *out, size_t n) {
     return flux__line_out(&l, out, n);
 }
 static const flux_layer_type *flux__upsample_type(void) {
-    static const flux_layer_type type = { "Upsample", flux__upsample_call, sizeof(flux__upsample_layer), flux__no_fields,
+    static const flux_layer_type type = { "Upsample", flux__upsample_call,
+                                          sizeof(flux__upsample_layer), flux__no_fields,
                                           flux__upsample_text };
     return &type;
 }
@@ -16318,20 +16392,25 @@ static const flux_layer_type *flux__upsample_type(void) {
 FLUX_DEF flux_layer *flux_upsample_with(flux_upsample_opts o) {
     flux__upsample_layer m;
     int n = 0;
-    if ((unsigned)o.mode > FLUX_TRILINEAR) return (flux_layer *)flux__fail("upsample: there is no mode %d", (int)o.mode);
+    if ((unsigned)o.mode > FLUX_TRILINEAR)
+        return (flux_layer *)flux__fail("upsample: there is no mode %d", (int)o.mode);
     for (int i = 0; i < 3; i++) {
         if (!(o.scale[i] >= 0) || !flux__finite(o.scale[i]) || (o.scale[i] > 0 && n < i) ||
             (o.mode == FLUX_NEAREST && o.scale[i] != floor(o.scale[i])))
-            return (flux_layer *)flux__fail("upsample: .scale[%d] is %g%s", i, o.scale[i],
-                                            o.mode == FLUX_NEAREST && o.scale[i] > 0 ? "; nearest takes whole numbers" : "");
+            return (flux_layer *)flux__fail(
+                "upsample: .scale[%d] is %g%s", i, o.scale[i],
+                o.mode == FLUX_NEAREST && o.scale[i] > 0 ? "; nearest takes whole numbers" : "");
         n += o.scale[i] > 0;
     }
-    if ((n > 0) == (o.size.ndim > 0)) return (flux_layer *)flux__fail("upsample: one of .scale and .size is to be given");
+    if ((n > 0) == (o.size.ndim > 0))
+        return (flux_layer *)flux__fail("upsample: one of .scale and .size is to be given");
     int have = n ? n : o.size.ndim;
     if (have > 3 || (have > 1 && o.mode != FLUX_NEAREST && have != (int)o.mode))
-        return (flux_layer *)flux__fail("upsample: %s has %d numbers for %s", n ? ".scale" : ".size", have, flux__upsampling_names[o.mode]);
+        return (flux_layer *)flux__fail("upsample: %s has %d numbers for %s",
+                                        n ? ".scale" : ".size", have,
+                                        flux__upsampling_names[o.mode]);
     if (o.size.ndim && !flux__check_sizes("upsample", o.size.ndim, o.size.dim)) return NULL;
-    memset(&m, 0, sizeof m);
+    memset((void *)&m, 0, sizeof m);
     m.o = o;
     return flux__layer_new(flux__upsample_type(), &m);
 }
@@ -16341,7 +16420,8 @@ typedef struct flux__pixelshuffle_layer { flux_layer base; int64_t r; } flux__pi
 /* w x h x (r x r x c) x n, the small dims brought before the large ones. */
 static flux_tensor *flux__pixelshuffle_call(flux_layer *self, flux_tensor *x) {
     int64_t r = ((flux__pixelshuffle_layer *)self)->r, rest, order[FLUX_MAX_DIMS];
-    flux_tensor *y = flux__image(self, x, 0, x->op == FLUX__TUPLE ? FLUX_F32 : (flux_dtype)x->dtype);
+    flux_tensor *y =
+        flux__image(self, x, 0, x->op == FLUX__TUPLE ? FLUX_F32 : (flux_dtype)x->dtype);
     int nd = y ? y->ndim - 2 : 0;
     if (!y) return NULL;
     flux_shape s = flux__shape(y->dim, 2 * nd + 2), end = flux__shape(y->dim, nd + 2);
@@ -16357,12 +16437,15 @@ static flux_tensor *flux__pixelshuffle_call(flux_layer *self, flux_tensor *x) {
     if (!fits) {
         flux__words line = flux__line_of(self);
         flux__text t = flux__describe(x);
-        return (flux_tensor *)flux__fail("%s takes a multiple of %lld channels for each of %d dims, got %s", line.s, (long long)r, nd, t.s);
+        return (flux_tensor *)flux__fail(
+            "%s takes a multiple of %lld channels for each of %d dims, got %s", line.s,
+            (long long)r, nd, t.s);
     }
     s.dim[2 * nd] = end.dim[nd] = rest;
     s.dim[2 * nd + 1] = y->dim[nd + 1];
     order[2 * nd] = 2 * nd, order[2 * nd + 1] = 2 * nd + 1;
-    return flux_reshape_to(flux_permute_to(flux_reshape_to(y, s), flux__shape(order, 2 * nd + 2)), end);
+    return flux_reshape_to(flux_permute_to(flux_reshape_to(y, s), flux__shape(order, 2 * nd + 2)),
+                           end);
 }
 
 static size_t flux__pixelshuffle_text(flux_layer *self, char *out, size_t n) {
@@ -16373,12 +16456,14 @@ static size_t flux__pixelshuffle_text(flux_layer *self, char *out, size_t n) {
 }
 
 FLUX_DEF flux_layer *flux_pixelshuffle(int64_t r) {
-    static const flux_layer_type type = { "PixelShuffle", flux__pixelshuffle_call, sizeof(flux__pixelshuffle_layer), flux__no_fields,
+    static const flux_layer_type type = { "PixelShuffle", flux__pixelshuffle_call,
+                                          sizeof(flux__pixelshuffle_layer), flux__no_fields,
                                           flux__pixelshuffle_text };
     flux__pixelshuffle_layer m;
     memset(&m, 0, sizeof m);
     m.r = r;
-    if (r < 1 || r > 1 << 20) return (flux_layer *)flux__fail("pixelshuffle: r is %lld", (long long)r);
+    if (r < 1 || r > 1 << 20)
+        return (flux_layer *)flux__fail("pixelshuffle: r is %lld", (long long)r);
     return flux__layer_new(&type, &m);
 }
 
@@ -16402,14 +16487,16 @@ static bool flux__norm_track(flux__norm_layer *m, flux_tensor *mean, flux_tensor
     flux_tensor *now[2] = { mean, var }, *old[2] = { m->mean, m->var };
     double scale[2] = { m->momentum, m->momentum * n / (n - 1) };
     if (!flux__finished(flux__base(old[0])) || !flux__finished(flux__base(old[1])))
-        if (flux_eval_all(2, old) != 0) return false;     /* or what nobody looks at would pile up */
+        if (flux_eval_all(2, old) != 0) return false; /* or what nobody looks at would pile up */
     flux__block b = flux__nograd_enter();
     for (int i = 0; i < 2; i++) {
         flux_tensor *v = now[i];
         int64_t batch = v->dim[v->ndim - 1], size[2] = { m->channels, batch };
         v = flux_reshape_to(flux_mul(v, scale[i] / (double)batch), flux__shape(size, 2));
         v = v ? flux_reshape_to(batch > 1 ? flux_sum(v, 1) : v, flux__shape(size, 1)) : NULL;
-        now[i] = v ? flux_to_dtype(flux_add(flux_mul(old[i], 1 - m->momentum), v), (flux_dtype)old[i]->dtype) : NULL;
+        now[i] = v ? flux_to_dtype(flux_add(flux_mul(old[i], 1 - m->momentum), v),
+                                   (flux_dtype)old[i]->dtype)
+                   : NULL;
     }
     flux__nograd_leave(&b);
     if (!now[0] || !now[1]) return false;
@@ -16419,7 +16506,8 @@ static bool flux__norm_track(flux__norm_layer *m, flux_tensor *mean, flux_tensor
 }
 
 /* Mean and variance of the batch, and how many numbers each is of. */
-static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, flux_tensor **mean, flux_tensor **var, flux_tensor **centred) {
+static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, flux_tensor **mean,
+                               flux_tensor **var, flux_tensor **centred) {
     double n = 1;
     for (int i = 0; i < dims->ndim; i++) n *= (double)x->dim[dims->dim[i]];
     *mean = flux_mean_over(dims->ndim, flux__over(x, dims));
@@ -16440,10 +16528,13 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
     flux__norm_layer *m = (flux__norm_layer *)self;
     bool batch = m->groups == 0, training = flux_training(self);
     flux_dtype t = flux__real_dtype(x), wide = t == FLUX_F64 ? FLUX_F64 : FLUX_F32;
-    flux_tensor *in = flux__input(self, x, m->gamma || m->mean ? (flux_dtype)(m->gamma ? m->gamma : m->mean)->dtype : wide);
+    flux_tensor *in = flux__input(
+        self, x, m->gamma || m->mean ? (flux_dtype)(m->gamma ? m->gamma : m->mean)->dtype : wide);
     int nd = in ? in->ndim - 2 : 0;
     flux_tensor *mean, *var, *y;
-    if (!in || (batch && in->ndim == 2 ? false : !flux__image(self, x, 0, t)) || !flux__expect_dim(self, x, nd, m->channels)) return NULL;
+    if (!in || (batch && in->ndim == 2 ? false : !flux__image(self, x, 0, t)) ||
+        !flux__expect_dim(self, x, nd, m->channels))
+        return NULL;
     if (m->mean && !(m->track && training)) {
         mean = flux__by_channel(m->mean, in->ndim);
         var = flux__by_channel(m->var, in->ndim);
@@ -16454,7 +16545,8 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
         for (int i = 0; i < nd; i++) dims.dim[dims.ndim++] = i;
         if (each > 1) {
             dims.dim[dims.ndim++] = nd;
-            split.dim[nd] = each, split.dim[nd + 1] = m->groups, split.dim[nd + 2] = in->dim[nd + 1];
+            split.dim[nd] = each, split.dim[nd + 1] = m->groups,
+            split.dim[nd + 2] = in->dim[nd + 1];
             split.ndim++;
         }
         if (batch) dims.dim[dims.ndim++] = nd + 1;
@@ -16465,7 +16557,9 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
         var = NULL;
     }
     if (var && y) y = flux_mul(y, flux_rsqrt(flux_add(var, m->eps)));
-    if (m->gamma && y) y = flux_add(flux_mul(y, flux__by_channel(m->gamma, in->ndim)), flux__by_channel(m->beta, in->ndim));
+    if (m->gamma && y)
+        y = flux_add(flux_mul(y, flux__by_channel(m->gamma, in->ndim)),
+                     flux__by_channel(m->beta, in->ndim));
     return flux_to_dtype(flux__activate(m->activation, y), t);
 }
 
@@ -16478,18 +16572,22 @@ static size_t flux__norm_text(flux_layer *self, char *out, size_t n) {
     if (group) flux__say(&l, ", %lld", (long long)m->groups);
     if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
     if (!m->gamma) flux__say(&l, ", affine=false");
-    if (self->mode != FLUX_MODE_AUTO) flux__say(&l, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
+    if (self->mode != FLUX_MODE_AUTO)
+        flux__say(&l, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
     flux__say(&l, ")");
     return flux__line_out(&l, out, n);
 }
 #define FLUX__NORM_FIELDS FLUX_PARAM(beta), FLUX_PARAM(gamma), FLUX_STATE(mean), FLUX_STATE(var)
 FLUX_LAYER_TEXT(flux__norm_layer, "BatchNorm", flux__norm_call, flux__norm_text, FLUX__NORM_FIELDS)
 typedef flux__norm_layer flux__instancenorm_layer;
-FLUX_LAYER_TEXT(flux__instancenorm_layer, "InstanceNorm", flux__norm_call, flux__norm_text, FLUX__NORM_FIELDS)
+FLUX_LAYER_TEXT(flux__instancenorm_layer, "InstanceNorm", flux__norm_call, flux__norm_text,
+                FLUX__NORM_FIELDS)
 typedef flux__norm_layer flux__groupnorm_layer;
-FLUX_LAYER_TEXT(flux__groupnorm_layer, "GroupNorm", flux__norm_call, flux__norm_text, FLUX__NORM_FIELDS)
+FLUX_LAYER_TEXT(flux__groupnorm_layer, "GroupNorm", flux__norm_call, flux__norm_text,
+                FLUX__NORM_FIELDS)
 
-static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type, flux_norm_opts *o, int64_t groups) {
+static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type, flux_norm_opts *o,
+                                  int64_t groups) {
     flux__norm_layer m;
     memset(&m, 0, sizeof m);
     m.channels = o->channels;
@@ -16499,16 +16597,21 @@ static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type,
     m.momentum = o->momentum > 0 ? o->momentum : 0.1;
     m.track = o->track_stats == FLUX_ON;
     bool affine = o->affine == FLUX_ON;
-    if (!flux__check_sizes(call, 1, &m.channels) || !flux__check_activation(call, &m.activation)) return NULL;
-    if (!(o->eps >= 0) || !flux__finite(o->eps)) return (flux_layer *)flux__fail("%s: .eps is %g", call, o->eps);
-    if (!(o->momentum >= 0 && o->momentum <= 1)) return (flux_layer *)flux__fail("%s: .momentum is %g", call, o->momentum);
+    if (!flux__check_sizes(call, 1, &m.channels) || !flux__check_activation(call, &m.activation))
+        return NULL;
+    if (!(o->eps >= 0) || !flux__finite(o->eps))
+        return (flux_layer *)flux__fail("%s: .eps is %g", call, o->eps);
+    if (!(o->momentum >= 0 && o->momentum <= 1))
+        return (flux_layer *)flux__fail("%s: .momentum is %g", call, o->momentum);
     flux_shape s = flux__shape(&m.channels, 1);
     int h = flux__hide();
     if (affine) {
         m.beta = flux__make_weight(call, o->init_beta ? o->init_beta : flux_zeros32, s);
-        m.gamma = m.beta ? flux__make_weight(call, o->init_gamma ? o->init_gamma : flux_ones32, s) : NULL;
+        m.gamma =
+            m.beta ? flux__make_weight(call, o->init_gamma ? o->init_gamma : flux_ones32, s) : NULL;
     }
-    if (m.track) m.mean = flux_full_shape(s, 0.0, FLUX_F32), m.var = flux_full_shape(s, 1.0, FLUX_F32);
+    if (m.track)
+        m.mean = flux_full_shape(s, 0.0, FLUX_F32), m.var = flux_full_shape(s, 1.0, FLUX_F32);
     bool good = (m.gamma || !affine) && (m.var || !m.track);
     return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, &m) : NULL);
 }
@@ -16529,7 +16632,8 @@ FLUX_DEF flux_layer *flux_groupnorm_with(flux_groupnorm_opts g) {
     o.affine = g.affine == FLUX_OFF ? FLUX_OFF : FLUX_ON;
     o.eps = g.eps;
     if (g.groups < 1 || g.channels % g.groups)
-        return (flux_layer *)flux__fail("groupnorm: %lld groups do not divide %lld channels", (long long)g.groups, (long long)g.channels);
+        return (flux_layer *)flux__fail("groupnorm: %lld groups do not divide %lld channels",
+                                        (long long)g.groups, (long long)g.channels);
     return flux__norm_new("groupnorm", flux__groupnorm_layer_type(), &o, g.groups);
 }
 
@@ -16583,12 +16687,14 @@ static size_t flux__weightnorm_text(flux_layer *self, char *out, size_t n) {
     flux__words inner = flux__line_of(m->layer), l;
     l.s[0] = 0;
     flux__say(&l, "WeightNorm(%s, :%s", inner.s, m->which);
-    if (m->dims.ndim != 1 || m->dims.dim[0] != (*flux__tensor_named(m->layer, m->which, NULL))->ndim - 1)
+    if (m->dims.ndim != 1 ||
+        m->dims.dim[0] != (*flux__tensor_named(m->layer, m->which, NULL))->ndim - 1)
         flux__say_option(&l, "dims", m->dims.dim, m->dims.ndim, -1);
     flux__say(&l, ")");
     return flux__line_out(&l, out, n);
 }
-FLUX_LAYER_TEXT(flux__weightnorm_layer, "WeightNorm", flux__weightnorm_call, flux__weightnorm_text, FLUX_CHILD(layer), FLUX_PARAM(g))
+FLUX_LAYER_TEXT(flux__weightnorm_layer, "WeightNorm", flux__weightnorm_call, flux__weightnorm_text,
+                FLUX_CHILD(layer), FLUX_PARAM(g))
 
 FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
     flux__weightnorm_layer m;
@@ -16598,14 +16704,16 @@ FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
     flux_tensor **slot = flux__tensor_named(o.layer, which, &m.which);
     flux__words line = flux__line_of(o.layer);
     if (!slot || !*slot || !flux__dtypes[(*slot)->dtype].real || (*slot)->ndim < 1)
-        return (flux_layer *)flux__fail("weightnorm: %s has no \"%.60s\" to normalise", line.s, which);
+        return (flux_layer *)flux__fail("weightnorm: %s has no \"%.60s\" to normalise", line.s,
+                                        which);
     m.layer = o.layer;
     m.dims = o.dims;
     if (!m.dims.ndim) m.dims.dim[m.dims.ndim++] = (*slot)->ndim - 1;
     for (int i = 0; i < m.dims.ndim; i++)
         if (m.dims.dim[i] < 0 || m.dims.dim[i] >= (*slot)->ndim) {
             flux__text t = flux__describe(*slot);
-            return (flux_layer *)flux__fail("weightnorm: %s, %s, has no dim %lld", which, t.s, (long long)m.dims.dim[i]);
+            return (flux_layer *)flux__fail("weightnorm: %s, %s, has no dim %lld", which, t.s,
+                                            (long long)m.dims.dim[i]);
         }
     int h = flux__hide();
     flux__block b = flux__nograd_enter();
@@ -16613,12 +16721,15 @@ FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
     flux__nograd_leave(&b);
     double least = m.g ? flux_item(flux_min(m.g)) : 0;
     if (m.g && !(least > 2 * flux__dtypes[(*slot)->dtype].epsilon))
-        m.g = (flux_tensor *)flux__fail("weightnorm: %s of %s has no direction: all of it, or a part that is normalised, is zero", which,
-                                        line.s);
-    return (flux_layer *)flux__reveal_object(h, m.g ? flux__layer_new(flux__weightnorm_layer_type(), &m) : NULL);
+        m.g = (flux_tensor *)flux__fail("weightnorm: %s of %s has no direction: all of it, or a "
+                                        "part that is normalised, is zero",
+                                        which, line.s);
+    return (flux_layer *)flux__reveal_object(
+        h, m.g ? flux__layer_new(flux__weightnorm_layer_type(), &m) : NULL);
 }
 
-/* Puts the folded layer into each place below m that holds a WeightNorm; a layer held twice is folded twice, from one v. */
+/* Puts the folded layer into each place below m that holds a WeightNorm; a layer held twice is
+   folded twice, from one v. */
 static bool flux__unnorm(flux_layer **place, int depth) {
     flux_layer *m = *place;
     if (m->type == flux__weightnorm_layer_type()) {
@@ -16631,7 +16742,8 @@ static bool flux__unnorm(flux_layer **place, int depth) {
         flux_release(m);
         *place = m = y;
     }
-    for (const flux_field *f = m->type->fields; depth < FLUX__DEEPEST && f->kind != FLUX__END; f++) {
+    for (const flux_field *f = m->type->fields; depth < FLUX__DEEPEST && f->kind != FLUX__END;
+         f++) {
         int n;
         flux_layer **kids = flux__kids(m, f, &n);
         for (int i = 0; i < n; i++)
@@ -21837,7 +21949,11 @@ static int flux__files_all(const char *call, const char *path, int n, const char
    Dimensions are read in reverse anyway, as memory is row-major there. What is left: matrices, which we have the other way
    round; kernels, which Conv flips; and names. Where a layer is not in the table, names are equal and memory is as well. */
 
-typedef struct flux__torch_row { flux_tensor *(*call)(flux_layer *, flux_tensor *); const char *ours, *theirs; bool turned, flipped; } flux__torch_row;
+typedef struct flux__torch_row {
+    flux_tensor *(*call)(flux_layer *, flux_tensor *);
+    const char *ours, *theirs;
+    bool turned, flipped;
+} flux__torch_row;
 static const flux__torch_row flux__torch_rows[] = {
     { flux__dense_call, "weight", "weight", true, false },
     { flux__bilinear_call, "weight", "weight", true, false },
@@ -21885,11 +22001,14 @@ static bool flux__torch_within(const char *name, const char *prefix, int n) {
 
 /* What the tensor at our path is called there: the longest part that the map names by what it says; of the rest the
    containers' own names fall away, and the last is the table's. False: it is not to be loaded. */
-static bool flux__torch_name(const flux__torch *t, const char *path, const flux__torch_row *row, flux__words *name) {
+static bool flux__torch_name(const flux__torch *t, const char *path, const flux__torch_row *row,
+                             flux__words *name) {
     const char *map = t->map, *rest = path, *dot;
     flux__torch_pair pair, best = { NULL, NULL, -1, 0 };
     while (flux__torch_next(&map, &pair))
-        if (pair.nours > best.nours && pair.nours > 0 && flux__torch_within(path, pair.ours, pair.nours)) best = pair;
+        if (pair.nours > best.nours && pair.nours > 0 &&
+            flux__torch_within(path, pair.ours, pair.nours))
+            best = pair;
     name->s[0] = 0;
     if (best.ours) {
         if (!best.ntheirs) return false;
@@ -21906,7 +22025,8 @@ static bool flux__torch_name(const flux__torch *t, const char *path, const flux_
     return true;
 }
 
-static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, const flux__torch_row *row, const flux_tensor *old, const char *path) {
+static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, const flux__torch_row *row,
+                                     const flux_tensor *old, const char *path) {
     flux_tensor *x = flux__entry_read(&t->z, e), *y = x;
     flux_shape order = flux__shape(NULL, x ? x->ndim : 0);
     for (int i = 0; i < order.ndim; i++) order.dim[i] = order.ndim - 1 - i;
@@ -21914,24 +22034,30 @@ static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, const flux_
     if (x && row && row->flipped && x->ndim > 2) y = flux__flip_kernel(x, x->ndim - 2);
     if (y && !flux__same_dims(y, old)) {
         flux__text a = flux__describe(old), b = flux__describe(y);
-        return flux__refuse(&t->z.source, "%.100s is %s there, in our order, but %.100s is %s here", e->name, b.s, path, a.s);
+        return flux__refuse(&t->z.source, "%.100s is %s there, in our order, but %.100s is %s here",
+                            e->name, b.s, path, a.s);
     }
     y = y ? flux_to_dtype(y, (flux_dtype)old->dtype) : NULL;
     return y ? flux_eval(flux_copy(y)) : NULL;
 }
 
-static void flux__torch_field(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+static void flux__torch_field(flux_tensor **slot, const char *path, bool trained,
+                              const flux_layer *owner, void *user) {
     flux__torch *t = (flux__torch *)user;
     const char *field = strrchr(path, '.') ? strrchr(path, '.') + 1 : path;
     const flux__torch_row *row = NULL;
     flux__words name;
     (void)trained;
     for (size_t i = 0; i < sizeof flux__torch_rows / sizeof *flux__torch_rows; i++)
-        if (flux__torch_rows[i].call == owner->type->call && strcmp(flux__torch_rows[i].ours, field) == 0) row = &flux__torch_rows[i];
+        if (flux__torch_rows[i].call == owner->type->call &&
+            strcmp(flux__torch_rows[i].ours, field) == 0)
+            row = &flux__torch_rows[i];
     if (t->failed || !flux__torch_name(t, path, row, &name)) return;
     flux__entry *e = flux__find(&t->z, name.s);
-    if (!e) flux__bad(&t->z.source, "it has no \"%.120s\", which would be %.120s here", name.s, path);
-    flux__torch_item *it = e ? (flux__torch_item *)flux__grow(t->item, &t->room, t->items + 1, sizeof *it) : NULL;
+    if (!e)
+        flux__bad(&t->z.source, "it has no \"%.120s\", which would be %.120s here", name.s, path);
+    flux__torch_item *it =
+        e ? (flux__torch_item *)flux__grow(t->item, &t->room, t->items + 1, sizeof *it) : NULL;
     if (it) t->item = it;
     flux_tensor *value = it ? flux__torch_read(t, e, row, *slot, path) : NULL;
     char *copy = value ? (char *)flux__malloc(strlen(path) + 1) : NULL;
@@ -21949,9 +22075,13 @@ static bool flux__torch_all_used(const flux__torch *t) {
         const char *name = t->z.entry[i].name, *map = t->map, *last = strrchr(name, '.');
         flux__torch_pair pair;
         bool used = t->z.entry[i].used || strcmp(last ? last + 1 : name, counts) == 0;
-        while (!used && flux__torch_next(&map, &pair)) used = !pair.nours && flux__torch_within(name, pair.theirs, pair.ntheirs);
+        while (!used && flux__torch_next(&map, &pair))
+            used = !pair.nours && flux__torch_within(name, pair.theirs, pair.ntheirs);
         if (used) continue;
-        flux__bad(&t->z.source, "it has \"%.120s\", which nothing here takes; \"= %.120s\" in the map would leave it out", name, name);
+        flux__bad(&t->z.source,
+                  "it has \"%.120s\", which nothing here takes; \"= %.120s\" in the map would "
+                  "leave it out",
+                  name, name);
         return false;
     }
     return true;
@@ -21963,13 +22093,16 @@ FLUX_DEF int flux_load_torch(flux_layer *m, const char *path, const char *map) {
     if (!m || !path) return flux__null("load_torch", m ? "path" : "m", NULL), -1;
     memset(&t, 0, sizeof t);
     t.map = map;
-    while (flux__torch_next(&map, &pair)) continue;      /* a wrong map is told before the file is opened */
+    while (flux__torch_next(&map, &pair))
+        continue; /* a wrong map is told before the file is opened */
     if (flux_failed() || !flux__archive_open(&t.z, "load_torch", path, NULL)) return -1;
     int h = flux__hide();
     flux__block b = flux__nograd_enter();
-    bool good = flux__walk_all(m, flux__torch_field, NULL, &t) && !t.failed && flux__torch_all_used(&t);
+    bool good =
+        flux__walk_all(m, flux__torch_field, NULL, &t) && !t.failed && flux__torch_all_used(&t);
     flux__nograd_leave(&b);
-    for (int i = 0; good && i < t.items; i++) good = flux_set_param(m, t.item[i].path, t.item[i].value) == 0;
+    for (int i = 0; good && i < t.items; i++)
+        good = flux_set_param(m, t.item[i].path, t.item[i].value) == 0;
     flux__reveal(h, NULL);
     for (int i = 0; i < t.items; i++) FLUX_FREE(t.item[i].path);
     if (t.item) FLUX_FREE(t.item);
