@@ -4999,14 +4999,18 @@ static flux_tensor *flux__cat_columns(flux__walk *w, int n, flux_tensor **xs) {
     return flux_transpose(flux__cat_many(0, n, xs));
 }
 
-/* The sum of products of matrices as one product; NULL if they are not such, or so few that joining does not pay. */
+/* The sum of products of matrices as one product; NULL if they are not such, or so few, or so slim beside what would be
+   copied, that joining does not pay. */
 static flux_tensor *flux__join_products(flux__walk *w, int n, flux_tensor **xs) {
+    int64_t inner = 0, rows = flux_dim(xs[0], 0), cols = flux_dim(xs[0], 1);
     bool fit = n >= 4;
     for (int i = 0; i < n && fit; i++) {
         const flux_tensor *y = xs[i];
         fit = y->op == FLUX__MATMUL && y->nin == 2 && y->ndim == 2 && y->in[0]->ndim == 2 && y->in[1]->ndim == 2 &&
               y->dtype == xs[0]->dtype;
+        inner += fit ? y->in[0]->dim[1] : 0;
     }
+    fit = fit && (4 * (rows + cols) <= rows * cols || inner * (rows + cols) <= 1 << 18);
     flux_tensor **part = fit ? (flux_tensor **)flux__malloc((size_t)n * sizeof *part) : NULL;
     if (!part) return NULL;
     for (int i = 0; i < n; i++) part[i] = xs[n - 1 - i]->in[0];       /* the last came first: now in the graph's order */
@@ -5595,12 +5599,24 @@ static bool flux__may_join(flux__planner *p, int node, int G) {
     return flux__no_circle(p, node, G);
 }
 
+/* Whether a product or reduction that nobody else uses ends in this node: it is better left to be its epilogue. */
+static bool flux__ends_work(const flux__planner *p, int node, int depth) {
+    flux_tensor *t = p->g->node[node];
+    for (int k = 0; k < t->nin && depth; k++) {
+        flux_tensor *b = flux__base(t->in[k]);
+        if (flux__finished(b) || b->op == FLUX__NUMBER || p->use_start[b->index + 1] - p->use_start[b->index] != 1) continue;
+        if (b->op == FLUX__MATMUL || flux__is_reduce(b) || (flux__is_map(b) && flux__ends_work(p, b->index, depth - 1))) return true;
+    }
+    return false;
+}
+
 /* The group of a tensor of the same shape that is to be joined to this one by a cat: what gates share is read once. */
 static int flux__choose_sibling(flux__planner *p, int node) {
     flux_tensor *t = p->g->node[node];
     int64_t s[FLUX_MAX_DIMS];
     flux__dims8(t, s);
-    for (int u = p->use_start[node]; u < p->use_start[node + 1] && t->op < FLUX__ELEMENTWISE_COUNT; u++) {
+    if (t->op >= FLUX__ELEMENTWISE_COUNT || flux__ends_work(p, node, 6)) return -1;
+    for (int u = p->use_start[node]; u < p->use_start[node + 1]; u++) {
         flux_tensor *user = p->g->node[p->use[u] >> 8];
         for (int k = 0; user->op == FLUX__CAT && k < user->nin; k++) {
             flux_tensor *b = flux__base(user->in[k]);
@@ -15120,7 +15136,7 @@ static void flux__next_scale(flux_state *s, bool overflown) {
     if (overflown && s->scale > 1) s->scale /= 2;
     if (s->good < FLUX__SCALE_STEPS) return;
     s->good = 0;
-    if (s->scale < FLUX__LAST_SCALE) s->scale *= 2;
+    if (s->scale < (double)FLUX__LAST_SCALE) s->scale *= 2;
 }
 
 /* Sees to the scale of gradients g; true if flux_update is to go on. */

@@ -434,7 +434,8 @@ TEST(wrong_losses) {
     CHECK_ERROR(flux_logitcrossentropy(x, y, .lengths = y), "logitcrossentropy: .lengths are for ctc_loss");
     flux_tensor *far = flux_mul(y, 3);                     /* not looked at before it is computed: no number comes of it */
     double nan = flux_item(flux_logitcrossentropy(x, far));
-    CHECK(nan != nan);
+    if (getenv("FLUX_EAGER")) flux_clear();               /* there it has been looked at */
+    else CHECK(nan != nan);
     flux_tensor *p = flux_ones(4, 6, 2);
     CHECK_ERROR(flux_ctc_loss(flux_ones(4), y), "ctc_loss: yhat is floating classes x steps (x batch), 2 classes at least, got 4-element f32");
     CHECK_ERROR(flux_ctc_loss(p, flux_ones(3, 2)), "ctc_loss: y is integer labels (x batch) to yhat's 4x6x2 f32, got 3x2 f32");
@@ -473,6 +474,7 @@ TEST(summary_of_a_model) {
 
 TEST(picture_of_a_schedule) {
     char text[4000] = "";
+    if (getenv("FLUX_EAGER")) SKIP("with FLUX_EAGER all is computed already");
     const char *path = "build/test_layers_seq.dot";
     flux_tensor *x = flux_randn(4, 3), *y = flux_sum(flux_call(flux_dense(4, 2, flux_tanh), x));
     CHECK(flux_graph_dot(y, path) == 0);
