@@ -3393,11 +3393,16 @@ FLUX_DEF flux_tensor *flux_rand_shape(flux_shape s, flux_dtype t) { return flux_
 FLUX_DEF flux_tensor *flux_randn_shape(flux_shape s, flux_dtype t) { return flux__random(s, t, FLUX__NORMAL, "randn"); }
 
 /* 0, 1, 2, ... along one dimension of an int64 tensor that is 1 in the others. */
-static flux_tensor *flux__iota(int64_t n, int dim) {
+static flux_tensor *flux__iota_on(flux_device d, int64_t n, int dim) {
     flux_shape s = flux__shape(NULL, 0);
     for (s.ndim = 0; s.ndim <= dim; s.ndim++) s.dim[s.ndim] = s.ndim == dim ? n : 1;
-    flux_tensor *x = flux__node(FLUX__IOTA, FLUX_I64, &s, NULL, NULL, NULL);
+    flux_tensor *x = flux__node_raw(FLUX__IOTA, FLUX_I64, &s, d, 0);
     return x ? flux__done(x) : NULL;
+}
+
+static flux_tensor *flux__iota(int64_t n, int dim) {
+    flux_device cpu = { 0, 0 };
+    return flux__iota_on(cpu, n, dim);
 }
 
 FLUX_DEF flux_tensor *flux_arange(double start, double stop, double step) {
@@ -13276,8 +13281,8 @@ FLUX_DEF flux_tensor *flux_make_causal_mask(flux_tensor *x) {
         return (flux_tensor *)flux__fail("make_causal_mask: x is features x steps (x batch), got %s", t.s);
     }
     int h = flux__hide();
-    flux_tensor *key = flux__iota(x->dim[1], 0), *query = flux__iota(x->dim[1], 1);
-    return flux__reveal(h, flux__move(flux_le(key, query), x->device));
+    flux_tensor *key = flux__iota_on(x->device, x->dim[1], 0), *query = flux__iota_on(x->device, x->dim[1], 1);
+    return flux__reveal(h, flux_le(key, query));
 }
 
 /* x (features x steps x N) as (a head's features) x steps x heads x N. */
@@ -13956,7 +13961,7 @@ static bool flux__take_labels(const char *call, flux_tensor *p, const flux_loss_
     if (!flux__check_labels(call, o->y, 0, classes, ignore ? &o->ignore_index : NULL)) return false;
     s.dim[o->dim] = 1;
     l->y = flux_reshape_to(o->y->dtype == FLUX_U8 ? flux_to_dtype(o->y, FLUX_I32) : o->y, s);
-    flux_tensor *all = l->y ? flux__move(flux__iota(classes, o->dim), l->y->device) : NULL;
+    flux_tensor *all = l->y ? flux__iota_on(l->y->device, classes, o->dim) : NULL;
     l->wide = all ? flux_eq(flux_to_dtype(all, (flux_dtype)l->y->dtype), l->y) : NULL;
     l->keep = ignore && l->wide ? flux_ne(l->y, (double)o->ignore_index) : NULL;
     return l->wide && (l->keep || !ignore);
@@ -14094,9 +14099,9 @@ static flux_tensor *flux__ctc_places(flux_tensor *y, int64_t blank) {
 static flux_tensor *flux__ctc(flux_tensor *p, flux_tensor *y, flux_tensor *lengths) {
     int64_t classes = p->dim[0], steps = p->dim[1], n = p->dim[2], flat = classes * steps * n, places = 2 * y->dim[0] + 1;
     flux_device d = p->device;
-    flux_tensor *place = flux__ctc_places(y, classes - 1), *s = flux__move(flux__iota(places, 0), d);
+    flux_tensor *place = flux__ctc_places(y, classes - 1), *s = flux__iota_on(d, places, 0);
     flux_tensor *ends = flux_mul(flux_sum(flux_to_dtype(flux_ge(y, 0.0), FLUX_I64), 0), 2.0);
-    flux_tensor *at = flux_add(flux__move(flux__iota(steps, 2), d), flux_mul(flux__move(flux__iota(n, 1), d), (double)steps));
+    flux_tensor *at = flux_add(flux__iota_on(d, steps, 2), flux_mul(flux__iota_on(d, n, 1), (double)steps));
     flux_tensor *index = flux_add(flux_mul(at, (double)classes), flux_unsqueeze(place, 2));
     flux_tensor *e = flux_gather(flux_reshape_to(p, flux__shape(&flat, 1)), 0, index), *a = NULL, *over = NULL;
     if (places > 2 && place) over = flux_pad(flux_slice(place, 0, 0, places - 2), (double)(classes - 1), 2, 0);
