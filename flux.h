@@ -3949,11 +3949,11 @@ FLUX_DEF flux_tensor *flux_cat_all(int dim, int n, flux_tensor *const *xs) {
     return flux__reveal(h, y ? flux__done(y) : NULL);
 }
 
-/* Any number of tensors along dim: flux_cat takes 255 at a time. The list is used up. */
+/* Any number of tensors along dim, 128 at a time: compilers of kernels have limits too. The list is used up. */
 static flux_tensor *flux__cat_many(int dim, int n, flux_tensor **xs) {
     while (n > 1) {
         int groups = 0;
-        for (int i = 0; i < n; i += 255) xs[groups++] = flux_cat_all(dim, n - i < 255 ? n - i : 255, xs + i);
+        for (int i = 0; i < n; i += 128) xs[groups++] = flux_cat_all(dim, n - i < 128 ? n - i : 128, xs + i);
         n = groups;
     }
     return n ? xs[0] : NULL;
@@ -4636,7 +4636,7 @@ static flux_tensor *flux__iota_over(const flux_tensor *x, unsigned mask) {
     int64_t step = 1;
     for (int d = 0; d < x->ndim; d++) {
         if (!(mask >> d & 1)) continue;
-        flux_tensor *i = flux__iota(x->dim[d], d);
+        flux_tensor *i = flux__iota_on(x->device, x->dim[d], d);
         if (step != 1) i = flux_mul(i, (double)step);
         sum = sum ? flux_add(sum, i) : i;
         step *= x->dim[d];
@@ -14075,7 +14075,7 @@ FLUX_DEF flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim
 #define FLUX__LOG0 (-1e30)
 
 /* n places later along dim 0, log 0 coming in. */
-static flux_tensor *flux__later(flux_tensor *a, int64_t n) {
+static flux_tensor *flux__ctc_later(flux_tensor *a, int64_t n) {
     return flux_pad(flux_slice(a, 0, 0, a->dim[0] - n), FLUX__LOG0, n, 0);
 }
 
@@ -14110,7 +14110,7 @@ static flux_tensor *flux__ctc(flux_tensor *p, flux_tensor *y, flux_tensor *lengt
         flux_tensor *now = flux_select(e, 2, t), *next;
         if (t == 0) a = flux_where(flux_lt(s, 2.0), now, FLUX__LOG0);
         else {
-            flux_tensor *one = places > 1 ? flux__later(a, 1) : a, *two = places > 2 ? flux_where(over, flux__later(a, 2), FLUX__LOG0) : NULL;
+            flux_tensor *one = places > 1 ? flux__ctc_later(a, 1) : a, *two = places > 2 ? flux_where(over, flux__ctc_later(a, 2), FLUX__LOG0) : NULL;
             next = places > 1 ? flux_add(flux__log_sum3(a, one, two ? two : flux_mul(one, 1.0)), now) : flux_add(a, now);
             a = lengths ? flux_where(flux_gt(lengths, (double)t), next, a) : next;
         }
