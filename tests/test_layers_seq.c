@@ -473,6 +473,20 @@ TEST(summary_of_a_model) {
     CHECK_ERROR(flux_summary(NULL, 3), "summary: argument model is NULL");
 }
 
+TEST(sequence_models_save_load_and_copy) {
+    const char *path = "build/test_layers_seq.safetensors";
+    flux_layer *m = small_model(), *n = small_model(), *c = flux_copy_layer(m);
+    const int32_t words[] = { 1, 5, 9, 0, 7, 3 };
+    flux_tensor *x = flux_from(words, 3, 2), *y = flux_call(m, x);
+    CHECK(flux_item(flux_max(flux_abs(flux_sub(y, flux_call(n, x))))) > 0);
+    CHECK(flux_save(m, path) == 0 && flux_load(n, path) == 0);
+    remove(path);
+    CHECK(flux_item(flux_max(flux_abs(flux_sub(y, flux_call(n, x))))) == 0);
+    CHECK(flux_item(flux_max(flux_abs(flux_sub(y, flux_call(c, x))))) == 0);
+    flux_layer *back = flux_restructure(m, flux_destructure(m));
+    CHECK(flux_item(flux_max(flux_abs(flux_sub(y, flux_call(back, x))))) == 0);
+}
+
 TEST(picture_of_a_schedule) {
     char text[4000] = "";
     if (getenv("FLUX_EAGER")) SKIP("with FLUX_EAGER all is computed already");
