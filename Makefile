@@ -83,6 +83,8 @@ $(BUILD)/gpu/impl.o: tests/impl.c $(HEADERS)
 $(BUILD)/gpu/%: tests/%.c $(BUILD)/gpu/impl.o $(HEADERS)
 	@mkdir -p $(@D)
 	$(COMPILE) -DFLUX_CUDA -DFLUX_HIP -I. $< $(if $(filter tests/$*.c,$(OWN)),,$(BUILD)/gpu/impl.o) -o $@ $(LDLIBS)
+# the programs whose kernels it takes, so that nobody builds them twice at once
+$(BUILD)/tests/check_rtc.result: | $(filter %layers.result %mixed.result,$(RESULTS))
 FORCE:
 
 examples: $(EXAMPLES:%.c=$(BUILD)/%)

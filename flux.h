@@ -3531,11 +3531,16 @@ FLUX_DEF flux_tensor *flux_rand_shape(flux_shape s, flux_dtype t) { return flux_
 FLUX_DEF flux_tensor *flux_randn_shape(flux_shape s, flux_dtype t) { return flux__random(s, t, FLUX__NORMAL, "randn"); }
 
 /* 0, 1, 2, ... along one dimension of an int64 tensor that is 1 in the others. */
-static flux_tensor *flux__iota(int64_t n, int dim) {
+static flux_tensor *flux__iota_on(flux_device d, int64_t n, int dim) {
     flux_shape s = flux__shape(NULL, 0);
     for (s.ndim = 0; s.ndim <= dim; s.ndim++) s.dim[s.ndim] = s.ndim == dim ? n : 1;
-    flux_tensor *x = flux__node(FLUX__IOTA, FLUX_I64, &s, NULL, NULL, NULL);
+    flux_tensor *x = flux__node_raw(FLUX__IOTA, FLUX_I64, &s, d, 0);
     return x ? flux__done(x) : NULL;
+}
+
+static flux_tensor *flux__iota(int64_t n, int dim) {
+    flux_device cpu = { 0, 0 };
+    return flux__iota_on(cpu, n, dim);
 }
 
 FLUX_DEF flux_tensor *flux_arange(double start, double stop, double step) {
@@ -4082,11 +4087,11 @@ FLUX_DEF flux_tensor *flux_cat_all(int dim, int n, flux_tensor *const *xs) {
     return flux__reveal(h, y ? flux__done(y) : NULL);
 }
 
-/* Any number of tensors along dim: flux_cat takes 255 at a time. The list is used up. */
+/* Any number of tensors along dim, 128 at a time: compilers of kernels have limits too. The list is used up. */
 static flux_tensor *flux__cat_many(int dim, int n, flux_tensor **xs) {
     while (n > 1) {
         int groups = 0;
-        for (int i = 0; i < n; i += 255) xs[groups++] = flux_cat_all(dim, n - i < 255 ? n - i : 255, xs + i);
+        for (int i = 0; i < n; i += 128) xs[groups++] = flux_cat_all(dim, n - i < 128 ? n - i : 128, xs + i);
         n = groups;
     }
     return n ? xs[0] : NULL;
@@ -4837,7 +4842,7 @@ static flux_tensor *flux__iota_over(const flux_tensor *x, unsigned mask) {
     int64_t step = 1;
     for (int d = 0; d < x->ndim; d++) {
         if (!(mask >> d & 1)) continue;
-        flux_tensor *i = flux__iota(x->dim[d], d);
+        flux_tensor *i = flux__iota_on(x->device, x->dim[d], d);
         if (step != 1) i = flux_mul(i, (double)step);
         sum = sum ? flux_add(sum, i) : i;
         step *= x->dim[d];
@@ -5229,14 +5234,18 @@ static flux_tensor *flux__cat_columns(flux__walk *w, int n, flux_tensor **xs) {
     return flux_transpose(flux__cat_many(0, n, xs));
 }
 
-/* The sum of products of matrices as one product; NULL if they are not such, or so few that joining does not pay. */
+/* The sum of products of matrices as one product; NULL if they are not such, or so few, or so slim beside what would be
+   copied, that joining does not pay. */
 static flux_tensor *flux__join_products(flux__walk *w, int n, flux_tensor **xs) {
+    int64_t inner = 0, rows = flux_dim(xs[0], 0), cols = flux_dim(xs[0], 1);
     bool fit = n >= 4;
     for (int i = 0; i < n && fit; i++) {
         const flux_tensor *y = xs[i];
         fit = y->op == FLUX__MATMUL && y->nin == 2 && y->ndim == 2 && y->in[0]->ndim == 2 && y->in[1]->ndim == 2 &&
               y->dtype == xs[0]->dtype;
+        inner += fit ? y->in[0]->dim[1] : 0;
     }
+    fit = fit && (4 * (rows + cols) <= rows * cols || inner * (rows + cols) <= 1 << 18);
     flux_tensor **part = fit ? (flux_tensor **)flux__malloc((size_t)n * sizeof *part) : NULL;
     if (!part) return NULL;
     for (int i = 0; i < n; i++) part[i] = xs[n - 1 - i]->in[0];       /* the last came first: now in the graph's order */
@@ -5832,12 +5841,24 @@ static bool flux__may_join(flux__planner *p, int node, int G) {
     return flux__no_circle(p, node, G);
 }
 
+/* Whether a product or reduction that nobody else uses ends in this node: it is better left to be its epilogue. */
+static bool flux__ends_work(const flux__planner *p, int node, int depth) {
+    flux_tensor *t = p->g->node[node];
+    for (int k = 0; k < t->nin && depth; k++) {
+        flux_tensor *b = flux__base(t->in[k]);
+        if (flux__finished(b) || b->op == FLUX__NUMBER || p->use_start[b->index + 1] - p->use_start[b->index] != 1) continue;
+        if (b->op == FLUX__MATMUL || flux__is_reduce(b) || (flux__is_map(b) && flux__ends_work(p, b->index, depth - 1))) return true;
+    }
+    return false;
+}
+
 /* The group of a tensor of the same shape that is to be joined to this one by a cat: what gates share is read once. */
 static int flux__choose_sibling(flux__planner *p, int node) {
     flux_tensor *t = p->g->node[node];
     int64_t s[FLUX_MAX_DIMS];
     flux__dims8(t, s);
-    for (int u = p->use_start[node]; u < p->use_start[node + 1] && t->op < FLUX__ELEMENTWISE_COUNT; u++) {
+    if (t->op >= FLUX__ELEMENTWISE_COUNT || flux__ends_work(p, node, 6)) return -1;
+    for (int u = p->use_start[node]; u < p->use_start[node + 1]; u++) {
         flux_tensor *user = p->g->node[p->use[u] >> 8];
         for (int k = 0; user->op == FLUX__CAT && k < user->nin; k++) {
             flux_tensor *b = flux__base(user->in[k]);
@@ -15578,8 +15599,8 @@ FLUX_DEF flux_tensor *flux_make_causal_mask(flux_tensor *x) {
         return (flux_tensor *)flux__fail("make_causal_mask: x is features x steps (x batch), got %s", t.s);
     }
     int h = flux__hide();
-    flux_tensor *key = flux__iota(x->dim[1], 0), *query = flux__iota(x->dim[1], 1);
-    return flux__reveal(h, flux__move(flux_le(key, query), x->device));
+    flux_tensor *key = flux__iota_on(x->device, x->dim[1], 0), *query = flux__iota_on(x->device, x->dim[1], 1);
+    return flux__reveal(h, flux_le(key, query));
 }
 
 /* x (features x steps x N) as (a head's features) x steps x heads x N. */
@@ -17071,7 +17092,7 @@ static bool flux__take_labels(const char *call, flux_tensor *p, const flux_loss_
     if (!flux__check_labels(call, o->y, 0, classes, ignore ? &o->ignore_index : NULL)) return false;
     s.dim[o->dim] = 1;
     l->y = flux_reshape_to(o->y->dtype == FLUX_U8 ? flux_to_dtype(o->y, FLUX_I32) : o->y, s);
-    flux_tensor *all = l->y ? flux__move(flux__iota(classes, o->dim), l->y->device) : NULL;
+    flux_tensor *all = l->y ? flux__iota_on(l->y->device, classes, o->dim) : NULL;
     l->wide = all ? flux_eq(flux_to_dtype(all, (flux_dtype)l->y->dtype), l->y) : NULL;
     l->keep = ignore && l->wide ? flux_ne(l->y, (double)o->ignore_index) : NULL;
     return l->wide && (l->keep || !ignore);
@@ -17185,7 +17206,7 @@ FLUX_DEF flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim
 #define FLUX__LOG0 (-1e30)
 
 /* n places later along dim 0, log 0 coming in. */
-static flux_tensor *flux__later(flux_tensor *a, int64_t n) {
+static flux_tensor *flux__ctc_later(flux_tensor *a, int64_t n) {
     return flux_pad(flux_slice(a, 0, 0, a->dim[0] - n), FLUX__LOG0, n, 0);
 }
 
@@ -17209,9 +17230,9 @@ static flux_tensor *flux__ctc_places(flux_tensor *y, int64_t blank) {
 static flux_tensor *flux__ctc(flux_tensor *p, flux_tensor *y, flux_tensor *lengths) {
     int64_t classes = p->dim[0], steps = p->dim[1], n = p->dim[2], flat = classes * steps * n, places = 2 * y->dim[0] + 1;
     flux_device d = p->device;
-    flux_tensor *place = flux__ctc_places(y, classes - 1), *s = flux__move(flux__iota(places, 0), d);
+    flux_tensor *place = flux__ctc_places(y, classes - 1), *s = flux__iota_on(d, places, 0);
     flux_tensor *ends = flux_mul(flux_sum(flux_to_dtype(flux_ge(y, 0.0), FLUX_I64), 0), 2.0);
-    flux_tensor *at = flux_add(flux__move(flux__iota(steps, 2), d), flux_mul(flux__move(flux__iota(n, 1), d), (double)steps));
+    flux_tensor *at = flux_add(flux__iota_on(d, steps, 2), flux_mul(flux__iota_on(d, n, 1), (double)steps));
     flux_tensor *index = flux_add(flux_mul(at, (double)classes), flux_unsqueeze(place, 2));
     flux_tensor *e = flux_gather(flux_reshape_to(p, flux__shape(&flat, 1)), 0, index), *a = NULL, *over = NULL;
     if (places > 2 && place) over = flux_pad(flux_slice(place, 0, 0, places - 2), (double)(classes - 1), 2, 0);
@@ -17220,7 +17241,7 @@ static flux_tensor *flux__ctc(flux_tensor *p, flux_tensor *y, flux_tensor *lengt
         flux_tensor *now = flux_select(e, 2, t), *next;
         if (t == 0) a = flux_where(flux_lt(s, 2.0), now, FLUX__LOG0);
         else {
-            flux_tensor *one = places > 1 ? flux__later(a, 1) : a, *two = places > 2 ? flux_where(over, flux__later(a, 2), FLUX__LOG0) : NULL;
+            flux_tensor *one = places > 1 ? flux__ctc_later(a, 1) : a, *two = places > 2 ? flux_where(over, flux__ctc_later(a, 2), FLUX__LOG0) : NULL;
             next = places > 1 ? flux_add(flux__log_sum3(a, one, two ? two : flux_mul(one, 1.0)), now) : flux_add(a, now);
             a = lengths ? flux_where(flux_gt(lengths, (double)t), next, a) : next;
         }
@@ -18258,7 +18279,7 @@ static void flux__next_scale(flux_state *s, bool overflown) {
     if (overflown && s->scale > 1) s->scale /= 2;
     if (s->good < FLUX__SCALE_STEPS) return;
     s->good = 0;
-    if (s->scale < FLUX__LAST_SCALE) s->scale *= 2;
+    if (s->scale < (double)FLUX__LAST_SCALE) s->scale *= 2;
 }
 
 /* Sees to the scale of gradients g; true if flux_update is to go on. */
