@@ -208,6 +208,11 @@ FLUX_API bool flux_device_equal(flux_device a, flux_device b);
 FLUX_API void flux_default_device(flux_device d);                 /* where flux_from, flux_rand, flux_zeros ... and initialisers make
                                                                      tensors from now on; the CPU until then. For all threads */
 FLUX_API void flux_synchronise_device(flux_device d);             /* waits until all work there is done */
+/* Compiles ahead, on several threads, what a model on a GPU needs for inputs of this size: its forward pass in test mode, and
+   in training forward and backward. Nothing is run and the model stays as it is. What a loss and an optimiser add is compiled
+   when they first run. On the CPU there is nothing to do. Non-zero: an error. */
+FLUX_API int flux_prewarm_of(flux_layer *m, flux_shape in);
+#define flux_prewarm(m, ...) flux_prewarm_of(m, FLUX_SHAPE(__VA_ARGS__))
 
 FLUX_API const char *flux_gpu_backend(void);             /* the preferred back end, "CUDA" when none is set */
 FLUX_API bool flux_gpu_backend_is_set(void);
@@ -2044,7 +2049,7 @@ static char *flux__file_target(const char *path) { return realpath(path, NULL); 
 FLUX__UNUSED static void flux__folder_make(const char *path) { mkdir(path, 0700); }
 FLUX__UNUSED static bool flux__folder_private(const char *path) {   /* ours, and nobody else may write there */
     struct stat found;
-    return stat(path, &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == geteuid() && (found.st_mode & 077) == 0;
+    return stat(path, &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == geteuid() && (found.st_mode & 022) == 0;
 }
 #endif
 
@@ -2216,6 +2221,9 @@ typedef struct flux__buffer {             /* memory on a device, shared by the t
     size_t room;
     void *ptr;
     bool borrowed;                        /* the user's own: never written, never freed */
+    struct flux__buffer *before, *after;  /* among the device's live ones: an error of memory names the largest */
+    int64_t dim[FLUX_MAX_DIMS];           /* of the tensor that it was made for, */
+    int16_t ndim, dtype;                  /* ndim -1: no tensor's */
 } flux__buffer;
 
 struct flux_tensor {                      /* a node of the graph; with buf set, also its value */
@@ -2236,7 +2244,8 @@ struct flux_tensor {                      /* a node of the graph; with buf set, 
 };
 enum { FLUX__WEAK = 1, FLUX__CONSUMED = 2, FLUX__FIXED = 4 };  /* a bare number; graph used up by flux_update; no graph kept */
 
-typedef struct flux__pending { char text[512]; bool set; int repeated; } flux__pending;
+typedef struct flux__pending { char text[1024]; bool set, unsaid; int repeated; } flux__pending;
+typedef struct flux__unsaid { int level; bool waits, once; char id[40], text[600]; } flux__unsaid;    /* a message that waits */
 
 typedef struct flux__watch flux__watch;
 
@@ -2259,11 +2268,15 @@ typedef struct flux__thread {             /* a thread's own state */
     void *scratch;                        /* memory of the kernels it runs */
     size_t scratch_bytes;
     struct flux__progress *bar;           /* the innermost progress bar */
+    int held;                             /* depth of flux__hold: messages wait */
+    flux__unsaid later;
 } flux__thread;
 static void flux__threads_stop(void);
 static flux__thread *flux__self(void);    /* this thread's; NULL only when memory has run out */
 
 static void *flux__fail(const char *format, ...) FLUX__PRINTF(1, 2);   /* an error: keeps the sentence, returns NULL */
+static void flux__hold(void);             /* while a lock is held, nobody's handler may be called: what is to be said waits */
+static void flux__tell(void);             /* the lock is free again */
 static void flux__note(flux_level level, const char *id, bool once, const char *format, ...) FLUX__PRINTF(4, 5);
 static void *flux__malloc(size_t bytes);  /* NULL is already an error: "out of memory: N bytes for ..." */
 static void *flux__zalloc(size_t bytes);
@@ -2300,6 +2313,7 @@ typedef struct flux__backend {
     int (*download)(int id, void *dst, const void *src, size_t bytes);    /* to host memory */
     int (*copy)(int to, void *dst, int from, const void *src, size_t bytes);   /* between its own devices */
     int (*wait)(int id);                                     /* until all work there is done */
+    int (*room)(int id, size_t *available, size_t *total);   /* bytes; NULL: nobody knows */
     bool (*ready)(int id, struct flux__plan *plan, struct flux__graph *g);    /* makes the plan's kernels there ready */
     int (*run)(struct flux__run *run, struct flux__kernel *k);
     void (*drop)(void *ready);                               /* what ready() made of a kernel */
@@ -2411,8 +2425,33 @@ static void *flux__fail(const char *format, ...) {
     va_end(args);
     t->error.set = true;
     t->error.repeated = 0;
-    flux__say_error(t->error.text);
+    t->error.unsaid = t->held > 0;
+    if (!t->held) flux__say_error(t->error.text);
     return NULL;
+}
+
+/* How many errors this thread has had since flux_clear: whether a call failed, though one was pending before. */
+static int flux__failures(void) {
+    flux__thread *t = flux__self();
+    return t && t->error.set ? 1 + t->error.repeated : 0;
+}
+
+static void flux__hold(void) {
+    flux__thread *t = flux__self();
+    if (t) t->held++;
+}
+
+static void flux__tell(void) {
+    flux__thread *t = flux__self();
+    if (!t || --t->held > 0) return;
+    if (t->later.waits) {
+        t->later.waits = false;
+        flux__note((flux_level)t->later.level, t->later.id, t->later.once, "%s", t->later.text);
+    }
+    if (t->error.set && t->error.unsaid) {
+        t->error.unsaid = false;
+        flux__say_error(t->error.text);
+    }
 }
 
 FLUX_DEF const char *flux_error(void) {
@@ -2472,9 +2511,17 @@ static bool flux__may_show(const char *id, bool once) {
 static void flux__note(flux_level level, const char *id, bool once, const char *format, ...) {
     char text[1024];
     va_list args;
+    flux__thread *t = (flux__thread *)flux__tls_get();
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    if (t && t->held) {
+        if (t->later.waits) return;       /* one is enough for what is said under a lock */
+        t->later.waits = true, t->later.once = once, t->later.level = (int)level;
+        snprintf(t->later.id, sizeof t->later.id, "%s", id);
+        snprintf(t->later.text, sizeof t->later.text, "%.590s", text);
+        return;
+    }
     flux__mutex_lock(&flux__lock);
     if (flux__set.level < 0) flux__read_level();
     bool show = (int)level <= flux__set.level && flux__may_show(id, once);
@@ -2552,7 +2599,8 @@ static void *flux__grow(void *array, int *room, int want, size_t size) {
 #define FLUX__SIZES 256
 
 typedef struct flux__arena {
-    flux__buffer *spare[FLUX__SIZES];     /* chained by their first pointer-sized word: ptr's owner struct */
+    flux__buffer *spare[FLUX__SIZES];     /* a spare buffer has no owners: refs chains it */
+    flux__buffer *live;
     flux_mem stats;
 } flux__arena;
 static flux__arena flux__arenas[FLUX__BACKENDS][FLUX__MAX_IDS];
@@ -2574,7 +2622,7 @@ static void flux__arena_trim(flux_device d, flux__arena *pool) {
     for (int i = 0; i < FLUX__SIZES; i++)
         while (pool->spare[i]) {
             flux__buffer *b = pool->spare[i];
-            pool->spare[i] = (flux__buffer *)(intptr_t)b->refs;   /* a spare buffer has no owners: refs chains it */
+            pool->spare[i] = (flux__buffer *)(intptr_t)b->refs;
             pool->stats.reserved -= (int64_t)b->room;
             flux__backend_of(d.backend)->free(d.id, b->ptr, b->room);
             FLUX_FREE(b);
@@ -2592,8 +2640,9 @@ static flux__buffer *flux__arena_take(flux_device d, flux__arena *pool, int cls,
     if (limit && pool->stats.reserved + (int64_t)room > limit) return NULL;
     b = (flux__buffer *)FLUX_MALLOC(sizeof *b);
     if (!b) return NULL;
+    int failures = flux__failures();
     b->ptr = flux__backend_of(d.backend)->alloc(d.id, room);
-    if (!b->ptr) {
+    if (!b->ptr && flux__failures() == failures) {       /* no room; an error is about something else */
         flux__arena_trim(d, pool);
         b->ptr = flux__backend_of(d.backend)->alloc(d.id, room);
     }
@@ -2606,11 +2655,84 @@ static flux__buffer *flux__arena_take(flux_device d, flux__arena *pool, int cls,
     return b;
 }
 
-static flux__buffer *flux__buffer_new(flux_device d, size_t bytes) {
+static void flux__buffer_join(flux__arena *pool, flux__buffer *b) {
+    b->before = NULL;
+    b->after = pool->live;
+    if (pool->live) pool->live->before = b;
+    pool->live = b;
+}
+
+static void flux__buffer_part(flux__arena *pool, flux__buffer *b) {
+    if (b->before) b->before->after = b->after;
+    else pool->live = b->after;
+    if (b->after) b->after->before = b->before;
+}
+
+/* Remembers whose value it holds: called with the lock held. */
+static void flux__buffer_label(flux__buffer *b, const flux_tensor *x, size_t bytes) {
+    b->bytes = bytes;
+    b->ndim = x->ndim;
+    b->dtype = x->dtype;
+    memcpy(b->dim, x->dim, sizeof b->dim);
+}
+
+static int flux__say_bytes(char *out, size_t n, double bytes) {
+    static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
+    int u = 0;
+    while (u < 4 && bytes >= 1024) bytes /= 1024, u++;
+    return snprintf(out, n, u ? "%.2f %s" : "%.0f %s", bytes, units[u]);
+}
+
+/* The largest live buffers, as in "f32 1024x1024 (4.00 MiB), 2 x f32 512x512 (1.00 MiB)"; those alike are counted. */
+static void flux__arena_largest(const flux__arena *pool, char *out, size_t n) {
+    const flux__buffer *last = NULL;
+    size_t used = 0;
+    for (int i = 0; i < 3 && used + 120 < n; i++) {
+        const flux__buffer *most = NULL;
+        int count = 0;
+        for (const flux__buffer *b = pool->live; b; b = b->after)
+            if ((!last || b->bytes < last->bytes) && (!most || b->bytes > most->bytes)) most = b;
+        for (const flux__buffer *b = pool->live; b && most; b = b->after) count += b->bytes == most->bytes;
+        if (!most) break;
+        used += (size_t)snprintf(out + used, n - used, i ? ", " : "");
+        if (count > 1) used += (size_t)snprintf(out + used, n - used, "%d x ", count);
+        if (most->ndim >= 0) used += (size_t)snprintf(out + used, n - used, "%s ", flux_dtype_name((flux_dtype)most->dtype));
+        for (int d = 0; d < most->ndim && used + 40 < n; d++) used += (size_t)snprintf(out + used, n - used, d ? "x%lld" : "%lld", (long long)most->dim[d]);
+        used += (size_t)snprintf(out + used, n - used, most->ndim > 0 ? " (" : "(");
+        used += (size_t)flux__say_bytes(out + used, n - used, (double)most->bytes);
+        used += (size_t)snprintf(out + used, n - used, ")");
+        last = most;
+    }
+}
+
+/* No room: how much was asked for, what there is, and who has it. */
+static flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_mem now, const char *largest) {
+    char asked[40], live[40], held[40], most[40], room[120] = "";
+    size_t available = 0, total = 0;
+    const flux__backend *b = flux__backend_of(d.backend);
+    flux__say_bytes(asked, sizeof asked, (double)bytes);
+    flux__say_bytes(live, sizeof live, (double)now.live);
+    flux__say_bytes(held, sizeof held, (double)now.reserved);
+    flux__say_bytes(most, sizeof most, (double)now.limit);
+    if (now.limit) snprintf(room, sizeof room, " under the limit of flux_mem_limit, %s", most);
+    else if (b->room && b->room(d.id, &available, &total) == 0) {
+        char have[40], whole[40];
+        flux__say_bytes(have, sizeof have, (double)available);
+        flux__say_bytes(whole, sizeof whole, (double)total);
+        snprintf(room, sizeof room, "; %s of %s are free there", have, whole);
+    }
+    return (flux__buffer *)flux__fail("out of memory on %s: %s asked for, %s in use, %s held%s%s%s", flux_device_name(d), asked, live, held, room,
+                                      *largest ? "; the largest: " : "", largest);
+}
+
+/* for_whom: the tensor whose value it will hold, or NULL */
+static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_tensor *for_whom) {
     size_t room;
+    char largest[400] = "";
     int cls = flux__size_class(bytes, &room);
     if (bytes > (size_t)1 << 46 || cls >= FLUX__SIZES || d.id < 0 || d.id >= FLUX__MAX_IDS)
         return (flux__buffer *)flux__fail("out of memory: a tensor of %.3g bytes was asked for", (double)bytes);
+    flux__hold();
     flux__mutex_lock(&flux__arena_lock);
     flux__arena *pool = &flux__arenas[d.backend][d.id];
     flux__buffer *b = flux__arena_take(d, pool, cls, room);
@@ -2618,14 +2740,16 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes) {
     if (b) {
         pool->stats.live += (int64_t)room;
         if (pool->stats.live > pool->stats.peak) pool->stats.peak = pool->stats.live;
-    }
+        b->bytes = bytes;
+        b->ndim = -1;
+        if (for_whom) flux__buffer_label(b, for_whom, bytes);
+        flux__buffer_join(pool, b);
+    } else flux__arena_largest(pool, largest, sizeof largest);
     flux__mutex_unlock(&flux__arena_lock);
-    if (!b)
-        return (flux__buffer *)flux__fail("out of memory on %s: %zu bytes asked for, %lld in use%s", flux_device_name(d), bytes,
-                                          (long long)now.live, now.limit ? " under the limit of flux_mem_limit" : "");
+    flux__tell();
+    if (!b) return flux__no_room(d, bytes, now, largest);
     b->refs = 1;
     b->device = d;
-    b->bytes = bytes;
     b->borrowed = false;
     return b;
 }
@@ -2640,6 +2764,7 @@ static void flux__buffer_release(flux__buffer *b) {
     int cls = flux__size_class(b->room, &room);
     flux__mutex_lock(&flux__arena_lock);
     flux__arena *pool = &flux__arenas[b->device.backend][b->device.id];
+    flux__buffer_part(pool, b);
     pool->stats.live -= (int64_t)b->room;
     b->refs = (int64_t)(intptr_t)pool->spare[cls];
     pool->spare[cls] = b;
@@ -2676,9 +2801,11 @@ FLUX_DEF void flux_mem_limit(flux_device d, int64_t bytes) {
 FLUX_DEF void flux_mem_trim(flux_device d) {
     flux__arena *pool = flux__arena_of(d, "mem_trim");
     if (!pool) return;
+    flux__hold();
     flux__mutex_lock(&flux__arena_lock);
     flux__arena_trim(d, pool);
     flux__mutex_unlock(&flux__arena_lock);
+    flux__tell();
 }
 
 /* ---------------- ownership and scopes */
@@ -3419,6 +3546,8 @@ static bool flux__check_operands(const char *call, int n, flux_tensor *const *xs
 static flux_device flux__place(int n, flux_tensor *const *xs) {
     for (int i = 0; i < n; i++)
         if (!flux__is_number(xs[i])) return xs[i]->device;
+    for (int i = 0; i < n; i++)           /* a bare number lies anywhere; one that a gradient starts from, at its loss */
+        if (!(xs[i]->flags & FLUX__WEAK)) return xs[i]->device;
     return xs[0]->device;
 }
 
@@ -3427,7 +3556,7 @@ static flux_device flux__place(int n, flux_tensor *const *xs) {
 static flux_tensor *flux__leaf(flux_shape s, flux_dtype t, flux_device d) {
     flux_tensor *x = flux__node_raw(FLUX__LEAF, t, &s, d, 0);
     if (!x) return NULL;
-    x->buf = flux__buffer_new(d, (size_t)flux__count(&s) * flux__dtypes[t].size);
+    x->buf = flux__buffer_new(d, (size_t)flux__count(&s) * flux__dtypes[t].size, x);
     if (!x->buf) {
         flux_release(x);
         return NULL;
@@ -5328,7 +5457,8 @@ static bool flux__backward(flux_grads *g) {
     }
     if (ok) {
         flux__mark_wanted(&w, g);
-        w.grad[w.n - 1] = flux_full_shape(flux__dims(g->loss), 1, (flux_dtype)g->loss->dtype);
+        flux_tensor *one = flux_full_shape(flux__dims(g->loss), 1, (flux_dtype)g->loss->dtype);
+        w.grad[w.n - 1] = one ? flux__move(one, g->loss->device) : NULL;
         for (int k = w.n - 1; k >= 0 && ok; k--)
             if (w.grad[k] && w.wanted[k] && w.node[k]->nin) ok = flux__sum_up(&w, k) && flux__walk_back(&w, k);
         for (int k = w.n - 1; k >= 0 && ok; k--) ok = flux__sum_up(&w, k);   /* leaves: by now all joins are there to be used */
@@ -6618,7 +6748,7 @@ static bool flux__allocate_scratch(flux__run *r, int at) {
             scratch[at] = scratch[i];
             flux__atomic_add(&scratch[i]->refs, 1);
         }
-    if (!scratch[at]) scratch[at] = flux__buffer_new(k->device, k->scratch);
+    if (!scratch[at]) scratch[at] = flux__buffer_new(k->device, k->scratch, NULL);
     k->scratch_at = scratch[at] ? scratch[at]->ptr : NULL;
     return scratch[at] != NULL;
 }
@@ -6653,11 +6783,10 @@ static bool flux__allocate(flux__run *r) {
                 for (int j = 0; j < nspare && !r->buffer[i]; j++)
                     if (flux_device_equal(spare[j]->device, s->device) && spare[j]->room >= (size_t)s->bytes && spare[j]->room / 2 <= (size_t)s->bytes) {
                         r->buffer[i] = spare[j];
-                        r->buffer[i]->bytes = (size_t)s->bytes;
                         flux__atomic_add(&r->buffer[i]->refs, 1);
                         spare[j] = spare[--nspare];
                     }
-                if (!r->buffer[i]) r->buffer[i] = flux__buffer_new(s->device, (size_t)s->bytes);
+                if (!r->buffer[i]) r->buffer[i] = flux__buffer_new(s->device, (size_t)s->bytes, r->g->node[i]);
             }
             ok = r->buffer[i] != NULL;
             if (ok) r->ptr[plan->nleaf + i] = r->buffer[i]->ptr;
@@ -6674,6 +6803,10 @@ static bool flux__allocate(flux__run *r) {
 static void flux__settle_nodes(flux__run *r) {
     flux__plan *plan = r->plan;
     flux__graph *g = r->g;
+    flux__mutex_lock(&flux__arena_lock);  /* a buffer may have been made for a node whose life has ended */
+    for (int i = 0; i < plan->nnode; i++)
+        if (plan->slot[i].keep && r->buffer[i]) flux__buffer_label(r->buffer[i], g->node[i], (size_t)plan->slot[i].bytes);
+    flux__mutex_unlock(&flux__arena_lock);
     for (int i = 0; i < plan->nnode; i++) {
         if (!plan->slot[i].keep || !r->buffer[i]) continue;
         g->node[i]->buf = r->buffer[i];
@@ -6687,6 +6820,25 @@ static void flux__settle_nodes(flux__run *r) {
     }
 }
 
+/* A device may fail in the midst of an update. What is in the old weights' memory by then can't be taken back: copies
+   for that case would cost every step. */
+static bool flux__run_kernels(flux__run *r, bool trace) {
+    flux__plan *plan = r->plan;
+    bool changed = false, ok = true;
+    flux__hold();
+    for (int k = 0; k < plan->nkernel && ok; k++) {
+        ok = (trace ? flux__kernel_trace(r, &plan->kernel[k]) : flux__kernel_run(r, &plan->kernel[k])) == 0;
+        for (int n = 0; n < plan->kernel[k].nouts && ok; n++) changed = changed || plan->slot[plan->kernel[k].outs[n]].donor >= 0;
+    }
+    flux__thread *t = flux__self();
+    if (!ok && changed && t && t->error.unsaid) {
+        size_t used = strlen(t->error.text);
+        snprintf(t->error.text + used, sizeof t->error.text - used, "; the update was half done: load the model from a file");
+    }
+    flux__tell();
+    return ok;
+}
+
 static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     flux__run r;
     size_t n = (size_t)(plan->nnode * 2 + plan->nkernel) + 1;
@@ -6697,8 +6849,7 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     bool ok = r.buffer && r.ptr && flux__allocate(&r) && flux__allocate_extra(&r);
     bool trace = flux__tracing();
     double start = trace ? flux__now() : 0;
-    for (int k = 0; k < plan->nkernel && ok; k++)
-        ok = (trace ? flux__kernel_trace(&r, &plan->kernel[k]) : flux__kernel_run(&r, &plan->kernel[k])) == 0;
+    ok = ok && flux__run_kernels(&r, trace);
     if (trace) flux__trace_event("plan", "evaluate", start, 0, "");
     if (ok) flux__settle_nodes(&r);
     for (int i = 0; r.buffer && i < plan->nnode; i++) flux__buffer_release(r.buffer[i]);
@@ -10366,7 +10517,8 @@ typedef struct flux__gpu_info {           /* what a driver says of a device */
 } flux__gpu_info;
 
 /* Calls of a driver; those that return int give 0 or the driver's own code, for which error() has a sentence. All but
-   open, count and device are made between enter and leave. */
+   open, count, device and close are made between enter and leave. Asking what a device is does not open it: a context
+   takes time and memory, and a process of several often uses but one device. */
 typedef struct flux__driver {
     const char *name;
     const char *dialect;                  /* source text that stands before ours */
@@ -10375,6 +10527,7 @@ typedef struct flux__driver {
     int (*device)(int id, flux__gpu_info *info);
     int (*enter)(int id, void **before);  /* makes the device current for this thread; before: what was */
     void (*leave)(void *before);
+    void (*close)(int id);                /* what enter opened */
     int (*stream)(void **stream);
     int (*stream_wait)(void *stream);
     void (*stream_free)(void *stream);
@@ -10404,6 +10557,15 @@ typedef struct flux__driver {
     const char *const *components;        /* by name, NULL at the end */
     bool (*component)(const char *name);
 } flux__driver;
+
+/* A compiler's failure without a word of its log gets its code's text. */
+static int flux__log_code(char **log, int code, const char *text) {
+    if (code == 0 || (*log && **log)) return code;
+    if (*log) FLUX_FREE(*log);
+    *log = (char *)FLUX_MALLOC(strlen(text) + 40);
+    if (*log) snprintf(*log, strlen(text) + 40, "%s (code %d)", text, code);
+    return code;
+}
 
 #define FLUX__TEXT(...) #__VA_ARGS__ "\n"     /* source text that reads as what it is */
 
@@ -10548,7 +10710,7 @@ static FLUX__PRINTF(2, 3) void flux__spell(flux__listing *s, const char *format,
 
 typedef struct flux__gpu_fn {             /* a compiled kernel, in the device's table for good */
     uint64_t hash[2];
-    void *function;
+    void *function, *module;
     struct flux__gpu_fn *next;
 } flux__gpu_fn;
 
@@ -11401,7 +11563,7 @@ typedef struct flux__gpu {
     flux__gpu_info info;
     void *stream, *status;
     struct { void *memory, *event; } slot[FLUX__SLOTS];    /* pinned memory between the host's and the device's, in turn */
-    int turn;
+    unsigned turn;
     flux__gpu_fn *known[256];             /* compiled kernels */
     void **module;
     int nmodule, module_room;
@@ -11424,8 +11586,32 @@ static const flux__driver *flux__driver_of(int backend) {
 static bool flux__gpu_ok(flux__gpu *g, int code, const char *what) {
     if (code == 0) return true;
     if (!g->lost && g->driver->lost(code)) g->lost = code;
-    flux__fail("%s on %s device %d: %s%s", what, g->driver->name, g->id, g->driver->error(code), g->lost ? "; the device is lost to this process" : "");
+    flux__fail("%s device %d: %s: %s%s", g->driver->name, g->id, what, g->driver->error(code), g->lost ? "; the device is lost to this process" : "");
     return false;
+}
+
+/* Gives back all that was opened; what a lost device refuses to take back goes with the process. */
+static void flux__gpu_undo(flux__gpu *g) {
+    void *before;
+    bool there = g->driver->enter(g->id, &before) == 0;
+    if (there && g->stream) g->driver->stream_wait(g->stream);
+    for (int i = 0; i < FLUX__SLOTS && there; i++) {
+        if (g->slot[i].memory) g->driver->unpin(g->slot[i].memory);
+        if (g->slot[i].event) g->driver->event_free(g->slot[i].event);
+    }
+    if (there && g->status) g->driver->release(g->status);
+    for (int i = 0; i < g->nmodule && there; i++) g->driver->unload(g->module[i]);
+    if (there && g->stream) g->driver->stream_free(g->stream);
+    if (there) g->driver->leave(before);
+    g->driver->close(g->id);
+    for (int i = 0; i < 256; i++)
+        while (g->known[i]) {
+            flux__gpu_fn *f = g->known[i];
+            g->known[i] = f->next;
+            FLUX_FREE(f);
+        }
+    if (g->module) FLUX_FREE(g->module);
+    memset(g, 0, sizeof *g);
 }
 
 static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
@@ -11433,24 +11619,27 @@ static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
     if (g->open) return true;
     g->driver = flux__driver_of(backend);
     g->id = id;
-    if (!flux__gpu_ok(g, g->driver->device(id, &g->info), "opening") || !flux__gpu_ok(g, g->driver->enter(id, &before), "opening")) return false;
-    bool ok = flux__gpu_ok(g, g->driver->stream(&g->stream), "making a stream") &&
-              flux__gpu_ok(g, g->driver->alloc(&g->status, FLUX__STATUS_WORDS * 8), "allocating");
+    bool ok = flux__gpu_ok(g, g->driver->device(id, &g->info), "asking what it is");
+    bool entered = ok && flux__gpu_ok(g, g->driver->enter(id, &before), "opening");
+    ok = entered && flux__gpu_ok(g, g->driver->stream(&g->stream), "making a stream") &&
+         flux__gpu_ok(g, g->driver->alloc(&g->status, FLUX__STATUS_WORDS * 8), "allocating");
     for (int i = 0; i < FLUX__SLOTS && ok; i++)
         ok = flux__gpu_ok(g, g->driver->pinned(&g->slot[i].memory, FLUX__SLOT_BYTES), "pinning memory") &&
              flux__gpu_ok(g, g->driver->event(&g->slot[i].event), "making an event");
     if (ok) {                             /* no error is pending yet */
         memset(g->slot[0].memory, 0, FLUX__STATUS_WORDS * 8);
-        ok = flux__gpu_ok(g, g->driver->up(g->status, g->slot[0].memory, FLUX__STATUS_WORDS * 8, g->stream), "copying") &&
+        ok = flux__gpu_ok(g, g->driver->up(g->status, g->slot[0].memory, FLUX__STATUS_WORDS * 8, g->stream), "copying to it") &&
              flux__gpu_ok(g, g->driver->event_record(g->slot[0].event, g->stream), "recording an event");
         g->turn = 1;
     }
-    g->driver->leave(before);
+    if (entered) g->driver->leave(before);
+    if (!ok) flux__gpu_undo(g);           /* the next call tries again */
     return g->open = ok;
 }
 
 /* The device for a call, made current; NULL is an error. Ends with flux__gpu_leave. */
 static flux__gpu *flux__gpu_enter(int backend, int id, void **before) {
+    flux__hold();
     flux__mutex_lock(&flux__gpu_lock);
     flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
     bool ok = flux__gpu_open(g, backend, id);
@@ -11460,16 +11649,18 @@ static flux__gpu *flux__gpu_enter(int backend, int id, void **before) {
     }
     if (ok && flux__gpu_ok(g, g->driver->enter(id, before), "making it current")) return g;
     flux__mutex_unlock(&flux__gpu_lock);
+    flux__tell();
     return NULL;
 }
 static void flux__gpu_leave(flux__gpu *g, void *before) {
     g->driver->leave(before);
     flux__mutex_unlock(&flux__gpu_lock);
+    flux__tell();
 }
 
 /* ---- the cache of compiled programs on disk
    An entry is named after all that it depends on, and holds a checksum; it is written aside and renamed. The folder must
-   be the user's own and closed to others, for its content is run. */
+   be the user's own and writable by nobody else, for its content is run. */
 
 typedef struct flux__cache_head { char magic[8]; uint64_t key[2], sum[2], bytes; char compiler[40]; } flux__cache_head;
 
@@ -11480,8 +11671,11 @@ static bool flux__cache_folder(char *out, size_t n) {
     else if (xdg) used = snprintf(out, n, "%s/flux", xdg);
     else if (home) used = snprintf(out, n, "%s/.cache/flux", home);
     else if (local) used = snprintf(out, n, "%s/flux", local);
-    else return false;
-    if (used < 0 || (size_t)used >= n) return false;
+    else used = -1;
+    if (used < 0 || (size_t)used >= n) {
+        flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %s", used < 0 ? "neither FLUX_CACHE_DIR nor HOME says where" : "the folder's name is too long");
+        return false;
+    }
     for (char *p = out + 1; *p; p++)
         if (flux__is_separator(*p)) {
             char c = *p;
@@ -11491,7 +11685,7 @@ static bool flux__cache_folder(char *out, size_t n) {
         }
     flux__folder_make(out);
     if (flux__folder_private(out)) return true;
-    flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %.200s is not a folder of this user that is closed to others", out);
+    flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %.200s is not a folder of this user that nobody else may write to", out);
     return false;
 }
 
@@ -11536,39 +11730,54 @@ static void flux__cache_write(const flux__gpu *g, const uint64_t *key, const voi
     flux__hash_bytes(head.sum, image, bytes);
     snprintf(head.compiler, sizeof head.compiler, "%s", g->driver->version());
     snprintf(aside, sizeof aside, "%s.%d.%d", path, flux__process_id(), ++count);
-    int fd = flux__file_create(aside, true, 0600);
-    if (fd < 0) return;
-    bool ok = flux__file_put(fd, &head, sizeof head) == (int64_t)sizeof head;
+    int fd = flux__file_create(aside, true, 0600), why = errno;
+    bool ok = fd >= 0 && flux__file_put(fd, &head, sizeof head) == (int64_t)sizeof head;
     for (size_t at = 0; ok && at < bytes;) {
         int64_t n = flux__file_put(fd, (const char *)image + at, bytes - at);
         if (n <= 0) ok = false;
         else at += (size_t)n;
     }
-    ok = flux__file_sync(fd) && ok;
-    ok = flux__file_close(fd) && ok;
-    if (!ok || !flux__file_replace(aside, path)) flux__file_remove(aside);
+    if (fd >= 0) {
+        ok = ok && flux__file_sync(fd);
+        if (!ok) why = errno;
+        ok = flux__file_close(fd) && ok && flux__file_replace(aside, path);
+        if (!ok && !why) why = errno;
+        if (!ok) flux__file_remove(aside);
+    }
+    if (!ok) flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %.200s can't be written: %s", path, strerror(why));
 }
 
 /* ---- compiling */
 
-/* What the compiler complains of, with the line that it means. */
+/* The first line of the log that is an error, and the line of the source that it means: "flux.cu(12): error: ..." or
+   "flux.hip:12:3: error: ...". */
+static const char *flux__compile_complaint(const char *log, int *line) {
+    const char *error = strstr(log, "error"), *start = error;
+    *line = 0;
+    if (!error) return log;
+    while (start > log && start[-1] != '\n') start--;
+    for (const char *p = start; p < error && !*line; p++)
+        if ((*p == '(' || *p == ':') && p[1] >= '0' && p[1] <= '9') *line = atoi(p + 1);
+    return start;
+}
+
+/* What the compiler complains of, with the kernel and the line that it means. */
 static void flux__compile_failed(const flux__gpu *g, const char *source, const char *log) {
-    const char *at = strchr(log, '(');
-    int line = at && at[1] >= '0' && at[1] <= '9' ? atoi(at + 1) : 0;
-    if (!line) {                          /* name:12:3: error */
-        at = strstr(log, ": error");
-        while (at && at > log && at[-1] != '\n') at--;
-        at = at ? strchr(at, ':') : NULL;
-        line = at ? atoi(at + 1) : 0;
-    }
-    const char *text = source, *kernel = source, *name = source;
+    int line;
+    const char *said = flux__compile_complaint(log, &line), *text = source, *kernel = NULL, *next = source;
     for (int i = 1; i < line && text; i++) {
         text = strchr(text, '\n');
         if (text) text++;
     }
-    if (!line || !text) text = "";
-    while ((name = strstr(name, "\nextern \"C\" __global__")) != NULL && name < text) kernel = ++name;
-    flux__fail("a kernel did not compile for %s: %.300s\n  in %.*s\n  at %.*s", g->info.arch, log, kernel == source ? 0 : (int)strcspn(kernel, "("), kernel, (int)strcspn(text, "\n"), text);
+    if (!line || !text) {
+        flux__fail("%s device %d: a kernel did not compile for %s: %.500s", g->driver->name, g->id, g->info.arch, said);
+        return;
+    }
+    while ((next = strstr(next, "\nextern \"C\" __global__")) != NULL && next < text) kernel = next++;
+    const char *name = kernel ? strstr(kernel, ") ") : NULL;      /* behind the launch bounds */
+    int width = name ? (int)strcspn(name + 2, "(") : 0;
+    flux__fail("%s device %d: a kernel did not compile for %s: %.400s\n  in %.*s, line %d: %.*s", g->driver->name, g->id, g->info.arch, said,
+               name ? width : 11, name ? name + 2 : "the prelude", line, (int)strcspn(text, "\n"), text);
 }
 
 static flux__gpu_fn *flux__gpu_known(flux__gpu *g, const char *name) {
@@ -11578,6 +11787,22 @@ static flux__gpu_fn *flux__gpu_known(flux__gpu *g, const char *name) {
         if (strcmp(same, name) == 0) return f;
     }
     return NULL;
+}
+
+/* Forgets a program that is of no use: not all of its kernels could be found. */
+static void flux__gpu_unlearn(flux__gpu *g, void *module) {
+    for (int i = 0; i < 256; i++)
+        for (flux__gpu_fn **at = &g->known[i]; *at;) {
+            flux__gpu_fn *f = *at;
+            if (f->module != module) at = &f->next;
+            else {
+                *at = f->next;
+                FLUX_FREE(f);
+            }
+        }
+    for (int i = 0; i < g->nmodule; i++)
+        if (g->module[i] == module) g->module[i--] = g->module[--g->nmodule];
+    g->driver->unload(module);
 }
 
 static flux__gpu_fn *flux__gpu_learn(flux__gpu *g, const char *name, void *module) {
@@ -11594,77 +11819,170 @@ static flux__gpu_fn *flux__gpu_learn(flux__gpu *g, const char *name, void *modul
         f->hash[i] = strtoull(half, NULL, 16);
     }
     flux__gpu_fn **at = &g->known[(unsigned char)(name[1] * 31 + name[2] * 7 + name[3])];
+    f->module = module;
     f->next = *at;
     return *at = f;
 }
 
-/* The image of a program: from disk, else from the compiler. */
-static void *flux__gpu_image(flux__gpu *g, const char *source) {
-    uint64_t key[2] = { 0xcbf29ce484222325u, 0x84222325cbf29ce4u };
-    char why[200] = "", *log = NULL;
-    void *image;
-    size_t bytes = 0;
-    flux__hash_bytes(key, g->driver->name, strlen(g->driver->name));
-    flux__hash_bytes(key, g->info.arch, strlen(g->info.arch));
-    flux__hash_bytes(key, source, strlen(source));
-    if (flux__env("FLUX_LOG") && strstr(flux__env("FLUX_LOG"), "source")) fprintf(stderr, "%s", source);
-    if ((image = flux__cache_read(g, key)) != NULL) {
-        g->counters.programs_read++;
-        return image;
-    }
-    if (!g->driver->compiler(why, sizeof why)) {
-        flux__fail("kernels can't be compiled: %s", why);
-        return NULL;
-    }
-    int code = g->driver->compile(source, g->info.arch, &log, &image, &bytes);
-    if (code != 0 || !image) {
-        flux__compile_failed(g, source, log ? log : "no reason given");
-        if (image) FLUX_FREE(image);
-        image = NULL;
-    } else {
-        g->counters.programs_compiled++;
-        flux__cache_write(g, key, image, bytes);
-    }
-    if (log) FLUX_FREE(log);
-    return image;
+/* New kernels are compiled in programs of a few, which threads share out. How many there are does not depend on the
+   number of threads, and so neither does what the programs are called on disk. */
+enum { FLUX__PROGRAM_KERNELS = 4 };
+typedef struct flux__fresh { flux__gpu_kernel *gk; int launch; } flux__fresh;
+typedef struct flux__program {
+    flux__gpu *g;
+    const flux__fresh *first;
+    int n;
+    char *source, *log;
+    uint64_t key[2];
+    void *image, *module;
+    size_t bytes;
+    bool read;                            /* from disk */
+    int code;
+} flux__program;
+
+/* Takes no lock and says nothing: it runs in any thread. */
+static void flux__program_compile(void *list, int64_t i) {
+    flux__program *p = (flux__program *)list + i;
+    if (p->image) return;
+    p->code = p->g->driver->compile(p->source, p->g->info.arch, &p->log, &p->image, &p->bytes);
+    if (p->code == 0 || !p->image) return;
+    FLUX_FREE(p->image);
+    p->image = NULL;
 }
 
-static void *flux__gpu_module(flux__gpu *g, const char *source) {
-    void *module = NULL, **more = (void **)flux__grow(g->module, &g->module_room, g->nmodule + 1, sizeof *more);
-    if (!more) return NULL;
-    g->module = more;
-    void *image = flux__gpu_image(g, source);
-    if (!image) return NULL;
-    bool ok = flux__gpu_ok(g, g->driver->load(&module, image), "loading a program");
-    FLUX_FREE(image);
-    if (ok) g->module[g->nmodule++] = module;
-    return ok ? module : NULL;
-}
-
-/* A program of all the plan's kernels that are not known yet. */
-static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, const uint8_t *ops) {
+static bool flux__program_source(flux__program *p, const char *preface) {
     flux__listing s = { NULL, 0, 0, false };
-    bool any = false;
+    flux__spell(&s, "%s", preface);
+    for (int i = 0; i < p->n; i++) {
+        const flux__gpu_kernel *gk = p->first[i].gk;
+        int l = p->first[i].launch;
+        flux__spell(&s, "\nextern \"C\" __global__ void __launch_bounds__(%u) %s%s", l ? 256u : gk->threads, gk->name[l], gk->text[l]);
+    }
+    p->source = s.text;
+    if (s.failed) return false;
+    p->key[0] = 0xcbf29ce484222325u, p->key[1] = 0x84222325cbf29ce4u;
+    flux__hash_bytes(p->key, p->g->driver->name, strlen(p->g->driver->name));
+    flux__hash_bytes(p->key, p->g->info.arch, strlen(p->g->info.arch));
+    flux__hash_bytes(p->key, p->source, strlen(p->source));
+    const char *log = flux__env("FLUX_LOG");
+    if (log && strstr(log, "source")) fprintf(stderr, "%s", p->source);
+    return true;
+}
+
+/* What was compiled goes to disk; what was not is an error. */
+static bool flux__program_compiled(flux__gpu *g, flux__program *p) {
+    if (p->read) return true;
+    if (!p->image) flux__compile_failed(g, p->source, p->log && *p->log ? p->log : "the compiler gives no reason");
+    else {
+        g->counters.programs_compiled++;
+        flux__cache_write(g, p->key, p->image, p->bytes);
+    }
+    return p->image != NULL;
+}
+
+/* The programs' images: from disk, else from the compiler. */
+static bool flux__programs_images(flux__gpu *g, flux__program *p, int n) {
+    char why[320] = "";
+    bool all = true;
+    for (int i = 0; i < n; i++) {
+        p[i].image = flux__cache_read(g, p[i].key);
+        p[i].read = p[i].image != NULL;
+        g->counters.programs_read += p[i].read;
+        all = all && p[i].read;
+    }
+    if (all) return true;
+    if (!g->driver->compiler(why, sizeof why)) {
+        flux__fail("%s device %d: kernels can't be compiled: %s", g->driver->name, g->id, why);
+        return false;
+    }
+    flux__parallel(n, flux__program_compile, p);
+    for (int i = 0; i < n; i++) all = flux__program_compiled(g, &p[i]) && (i == 0 || all);
+    return all;
+}
+
+/* An image that was kept may be of no use to another version of the driver: then it is made anew. */
+static bool flux__program_load(flux__gpu *g, flux__program *p) {
+    char why[320] = "";
+    void **more = (void **)flux__grow(g->module, &g->module_room, g->nmodule + 1, sizeof *more);
+    if (!more) return false;
+    g->module = more;
+    int code = g->driver->load(&p->module, p->image);
+    if (code != 0 && p->read && !g->driver->lost(code) && g->driver->compiler(why, sizeof why)) {
+        FLUX_FREE(p->image);
+        p->image = NULL, p->read = false;
+        flux__program_compile(p, 0);
+        if (!flux__program_compiled(g, p)) return false;
+        code = g->driver->load(&p->module, p->image);
+    }
+    if (code != 0) p->module = NULL;
+    if (!flux__gpu_ok(g, code, "loading a program")) return false;
+    g->module[g->nmodule++] = p->module;
+    return true;
+}
+
+static bool flux__programs_load(flux__gpu *g, flux__program *p, int n) {
+    bool ok = true;
+    for (int i = 0; i < n && ok; i++) {
+        ok = flux__program_load(g, &p[i]);
+        for (int j = 0; j < p[i].n && ok; j++) ok = flux__gpu_learn(g, p[i].first[j].gk->name[p[i].first[j].launch], p[i].module) != NULL;
+    }
+    for (int i = 0; i < n && !ok; i++)
+        if (p[i].module) flux__gpu_unlearn(g, p[i].module);
+    return ok;
+}
+
+/* Makes kernels known that are not known yet. */
+static bool flux__gpu_learn_all(flux__gpu *g, const flux__fresh *fresh, int n, const char *preface) {
+    int count = n < 2 * FLUX__PROGRAM_KERNELS ? n > 0 : (n + FLUX__PROGRAM_KERNELS - 1) / FLUX__PROGRAM_KERNELS;
+    flux__program *p = (flux__program *)flux__zalloc((size_t)(count + 1) * sizeof *p);
+    bool ok = p != NULL;
+    for (int i = 0; i < count && ok; i++) {
+        int from = (int)((int64_t)n * i / count), to = (int)((int64_t)n * (i + 1) / count);
+        p[i].g = g;
+        p[i].first = fresh + from, p[i].n = to - from;
+        ok = flux__program_source(&p[i], preface);
+    }
+    ok = ok && (count == 0 || flux__programs_images(g, p, count)) && flux__programs_load(g, p, count);
+    for (int i = 0; p && i < count; i++) {
+        if (p[i].source) FLUX_FREE(p[i].source);
+        if (p[i].image) FLUX_FREE(p[i].image);
+        if (p[i].log) FLUX_FREE(p[i].log);
+    }
+    if (p) FLUX_FREE(p);
+    return ok;
+}
+
+/* What stands before the kernels of every program: the dialect, the prelude, and the formulas that are used. */
+static char *flux__gpu_preface(const flux__gpu *g, const uint8_t *ops) {
+    flux__listing s = { NULL, 0, 0, false };
     flux__spell(&s, "%s", g->driver->dialect);
     for (size_t i = 0; i < sizeof flux__gpu_prelude / sizeof *flux__gpu_prelude; i++) flux__spell(&s, "%s", flux__gpu_prelude[i]);
     for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++)
         for (int cls = 0; cls < FLUX__CLASSES; cls++)
             if (ops[op] >> cls & 1) flux__spell_formula(&s, op, cls);
-    for (int i = 0; i < n; i++)
-        for (int l = 0; l < list[i]->launches; l++) {
-            char start[80];
-            snprintf(start, sizeof start, " %s(", list[i]->name[l]);
-            if (flux__gpu_known(g, list[i]->name[l]) || (s.text && strstr(s.text, start))) continue;
-            any = true;
-            flux__spell(&s, "\nextern \"C\" __global__ void __launch_bounds__(%u) %s%s", l ? 256u : list[i]->threads, list[i]->name[l], list[i]->text[l]);
-        }
-    void *module = any && !s.failed ? flux__gpu_module(g, s.text) : NULL;
-    bool ok = !s.failed && (!any || module);
+    if (!s.failed) return s.text;
     if (s.text) FLUX_FREE(s.text);
+    return NULL;
+}
+
+/* Finds all the plan's kernels, compiling those that are not known yet. */
+static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, const uint8_t *ops) {
+    flux__fresh *fresh = (flux__fresh *)flux__zalloc(((size_t)n * 2 + 1) * sizeof *fresh);
+    int count = 0;
+    for (int i = 0; i < n && fresh; i++)
+        for (int l = 0; l < list[i]->launches; l++) {
+            bool known = flux__gpu_known(g, list[i]->name[l]) != NULL;
+            for (int j = 0; j < count && !known; j++) known = strcmp(fresh[j].gk->name[fresh[j].launch], list[i]->name[l]) == 0;
+            fresh[count].gk = list[i], fresh[count].launch = l;
+            count += !known;
+        }
+    char *preface = fresh && count ? flux__gpu_preface(g, ops) : NULL;
+    bool ok = fresh && (count == 0 || (preface && flux__gpu_learn_all(g, fresh, count, preface)));
+    if (preface) FLUX_FREE(preface);
+    if (fresh) FLUX_FREE(fresh);
     for (int i = 0; i < n && ok; i++)
-        for (int l = 0; l < list[i]->launches && ok; l++) {
-            if (!(list[i]->fn[l] = flux__gpu_known(g, list[i]->name[l]))) list[i]->fn[l] = flux__gpu_learn(g, list[i]->name[l], module);
-            ok = list[i]->fn[l] != NULL;
+        for (int l = 0; l < list[i]->launches; l++) {
+            list[i]->fn[l] = flux__gpu_known(g, list[i]->name[l]);
             FLUX_FREE(list[i]->text[l]);
             list[i]->text[l] = NULL;
         }
@@ -11720,6 +12038,12 @@ static void flux__gpu_arg(const flux__run *r, const flux__kernel *k, const flux_
     }
 }
 
+static int flux__gpu_launch(flux__gpu *g, const flux__gpu_kernel *gk, int l) {
+    return g->driver->launch(gk->fn[l]->function, gk->grid[l], l ? 256 : gk->threads, g->stream, gk->args);
+}
+
+/* A launch may need memory of the driver's own (what a kernel's threads spill): if it fails, the pool gives back what it
+   doesn't use, and it is tried once more. */
 static int flux__gpu_run(flux__run *r, flux__kernel *k) {
     flux__gpu_kernel *gk = (flux__gpu_kernel *)k->ready;
     void *before;
@@ -11732,13 +12056,21 @@ static int flux__gpu_run(flux__run *r, flux__kernel *k) {
         flux__gpu_arg(r, k, g, &gk->param[i], gk->args[i]);
         if (gk->param[i].kind == 'e') g->pending = true;
     }
-    bool ok = true;
-    for (int l = 0; l < gk->launches && ok; l++) {
-        ok = flux__gpu_ok(g, g->driver->launch(gk->fn[l]->function, gk->grid[l], l ? 256 : gk->threads, g->stream, gk->args), "launching a kernel");
+    for (int l = 0; l < gk->launches && g; l++) {
+        int code = flux__gpu_launch(g, gk, l);
+        if (code != 0 && !g->driver->lost(code)) {
+            flux__gpu_leave(g, before);   /* the pool's lock comes before the device's */
+            flux_mem_trim(k->device);
+            if (!(g = flux__gpu_enter(k->device.backend, k->device.id, &before))) return -1;
+            code = flux__gpu_launch(g, gk, l);
+        }
         g->counters.launches++;
+        if (flux__gpu_ok(g, code, "launching a kernel")) continue;
+        flux__gpu_leave(g, before);
+        return -1;
     }
     flux__gpu_leave(g, before);
-    return ok ? 0 : -1;
+    return 0;
 }
 
 /* ---- memory and copies */
@@ -11750,6 +12082,7 @@ static void *flux__gpu_alloc(int backend, int id, size_t bytes) {
     int code = g->driver->alloc(&p, bytes);
     if (code == 0) g->counters.allocations++;
     else p = NULL;
+    if (code != 0 && code != 2) flux__gpu_ok(g, code, "allocating");    /* 2: out of memory, in both; the caller says that */
     flux__gpu_leave(g, before);
     return p;
 }
@@ -11766,14 +12099,20 @@ static void flux__gpu_free(int backend, int id, void *p) {
     flux__mutex_unlock(&flux__gpu_lock);
 }
 
+/* How much of a copy goes through a slot at a time. */
+static size_t flux__gpu_chunk(size_t bytes, size_t at) {
+    size_t most = FLUX__SLOT_BYTES;
+    return bytes - at < most ? bytes - at : most;
+}
+
 static int flux__gpu_upload(int backend, int id, void *dst, const void *src, size_t bytes) {
     void *before;
     flux__gpu *g = flux__gpu_enter(backend, id, &before);
     if (!g) return -1;
     bool ok = true;
     for (size_t at = 0; at < bytes && ok; at += FLUX__SLOT_BYTES) {
-        size_t n = bytes - at < FLUX__SLOT_BYTES ? bytes - at : FLUX__SLOT_BYTES;
-        int s = g->turn++ % FLUX__SLOTS;
+        size_t n = flux__gpu_chunk(bytes, at);
+        unsigned s = g->turn++ % FLUX__SLOTS;
         ok = flux__gpu_ok(g, g->driver->event_wait(g->slot[s].event), "waiting for a copy");
         if (!ok) break;
         memcpy(g->slot[s].memory, (const char *)src + at, n);
@@ -11788,7 +12127,7 @@ static int flux__gpu_upload(int backend, int id, void *dst, const void *src, siz
 /* An index out of range that a kernel met since the last look is an error now. */
 static bool flux__gpu_check(flux__gpu *g) {
     if (!g->pending) return true;
-    int s = g->turn++ % FLUX__SLOTS;
+    unsigned s = g->turn++ % FLUX__SLOTS;
     int64_t status[FLUX__STATUS_WORDS];
     void *memory = g->slot[s].memory;
     if (!flux__gpu_ok(g, g->driver->event_wait(g->slot[s].event), "waiting for a copy") ||
@@ -11811,19 +12150,19 @@ static int flux__gpu_download(int backend, int id, void *dst, const void *src, s
     flux__gpu *g = flux__gpu_enter(backend, id, &before);
     if (!g) return -1;
     bool ok = true;
-    int first = g->turn;
+    unsigned first = g->turn;
     size_t chunks = (bytes + FLUX__SLOT_BYTES - 1) / FLUX__SLOT_BYTES;
     for (size_t i = 0; i < chunks + 1 && ok; i++) {       /* one chunk is on its way while the last is taken out */
         if (i < chunks) {
-            size_t at = i * FLUX__SLOT_BYTES, n = bytes - at < FLUX__SLOT_BYTES ? bytes - at : FLUX__SLOT_BYTES;
-            int s = g->turn++ % FLUX__SLOTS;
+            size_t at = i * FLUX__SLOT_BYTES, n = flux__gpu_chunk(bytes, at);
+            unsigned s = g->turn++ % FLUX__SLOTS;
             ok = flux__gpu_ok(g, g->driver->event_wait(g->slot[s].event), "waiting for a copy") &&
                  flux__gpu_ok(g, g->driver->down(g->slot[s].memory, (const char *)src + at, n, g->stream), "copying from it") &&
                  flux__gpu_ok(g, g->driver->event_record(g->slot[s].event, g->stream), "recording an event");
         }
         if (i > 0 && ok) {
-            size_t at = (i - 1) * FLUX__SLOT_BYTES, n = bytes - at < FLUX__SLOT_BYTES ? bytes - at : FLUX__SLOT_BYTES;
-            int s = (first + (int)(i - 1)) % FLUX__SLOTS;
+            size_t at = (i - 1) * FLUX__SLOT_BYTES, n = flux__gpu_chunk(bytes, at);
+            unsigned s = (first + (unsigned)(i - 1)) % FLUX__SLOTS;
             ok = flux__gpu_ok(g, g->driver->event_wait(g->slot[s].event), "waiting for its results");
             if (ok) memcpy((char *)dst + at, g->slot[s].memory, n);
         }
@@ -11844,25 +12183,45 @@ static int flux__gpu_copy(int backend, int to, void *dst, int from, const void *
         flux__gpu_leave(a, before);
         return ok ? 0 : -1;
     }
+    void *done = NULL;
     bool ok = flux__gpu_ok(a, a->driver->event(&event), "making an event") &&
               flux__gpu_ok(a, a->driver->event_record(event, a->stream), "recording an event");
     flux__gpu_leave(a, before);
     b = ok ? flux__gpu_enter(backend, to, &before) : NULL;
     if (b) {
-        void *done = NULL;
-        ok = flux__gpu_ok(b, b->driver->event_before(event, b->stream), "waiting for the other device") &&
-             flux__gpu_ok(b, b->driver->peer(dst, to, src, from, bytes, b->stream), "copying from the other device") &&
-             flux__gpu_ok(b, b->driver->event(&done), "making an event") &&
-             flux__gpu_ok(b, b->driver->event_record(done, b->stream), "recording an event") &&
-             flux__gpu_ok(b, b->driver->event_before(done, a->stream), "making the other device wait");
-        if (done) b->driver->event_free(done);
+        bool queued = flux__gpu_ok(b, b->driver->event_before(event, b->stream), "waiting for the other device") &&
+                      flux__gpu_ok(b, b->driver->peer(dst, to, src, from, bytes, b->stream), "copying from the other device");
+        ok = queued && flux__gpu_ok(b, b->driver->event(&done), "making an event") &&
+             flux__gpu_ok(b, b->driver->event_record(done, b->stream), "recording an event");
+        if (queued && !ok) b->driver->stream_wait(b->stream);    /* then nothing else holds the other device back */
         flux__gpu_leave(b, before);
-    } else ok = false;
+    }
+    ok = ok && b != NULL;
     if (event && (a = flux__gpu_enter(backend, from, &before)) != NULL) {
+        bool waits = !ok || flux__gpu_ok(a, a->driver->event_before(done, a->stream), "waiting for the copy");
+        if (!waits) a->driver->event_wait(done);
+        ok = ok && waits;
         a->driver->event_free(event);
         flux__gpu_leave(a, before);
+    } else ok = false;
+    if (done && (b = flux__gpu_enter(backend, to, &before)) != NULL) {
+        b->driver->event_free(done);
+        flux__gpu_leave(b, before);
     }
     return ok ? 0 : -1;
+}
+
+static int flux__gpu_room(int backend, int id, size_t *available, size_t *total) {
+    void *before;
+    flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
+    int code = -1;
+    flux__mutex_lock(&flux__gpu_lock);
+    if (g->open && !g->lost && g->driver->enter(id, &before) == 0) {
+        code = g->driver->room(available, total);
+        g->driver->leave(before);
+    }
+    flux__mutex_unlock(&flux__gpu_lock);
+    return code;
 }
 
 static int flux__gpu_wait(int backend, int id) {
@@ -11876,18 +12235,22 @@ static int flux__gpu_wait(int backend, int id) {
 
 /* ---- what the registry asks */
 
-static bool flux__gpu_available(int backend, char *why, size_t n) { return flux__driver_of(backend)->open(why, n); }
+static bool flux__gpu_available(int backend, char *why, size_t n) {
+    flux__mutex_lock(&flux__gpu_lock);
+    bool there = flux__driver_of(backend)->open(why, n);
+    flux__mutex_unlock(&flux__gpu_lock);
+    return there;
+}
 
 /* A driver, a device, and something to compile with; that the cache holds programs for the device is enough of the last,
    since opening a compiler takes time. */
-static bool flux__gpu_functional(int backend, char *why, size_t n) {
-    const flux__driver *d = flux__driver_of(backend);
+static bool flux__gpu_works(const flux__driver *d, char *why, size_t n) {
     flux__gpu_info info;
     char folder[500], mark[620];
     int mode;
     if (d->count() < 1) return snprintf(why, n, "no device"), false;
     int code = d->device(0, &info);
-    if (code != 0) return snprintf(why, n, "device 0 can't be opened: %s", d->error(code)), false;
+    if (code != 0) return snprintf(why, n, "device 0 can't be asked what it is: %s", d->error(code)), false;
     bool kept = flux__cache_folder(folder, sizeof folder);
     snprintf(mark, sizeof mark, "%s/%s-%s", folder, d->name, info.arch);
     if (kept && flux__file_kind(mark, &mode) == 1) return true;
@@ -11895,6 +12258,15 @@ static bool flux__gpu_functional(int backend, char *why, size_t n) {
     int fd = kept ? flux__file_create(mark, true, 0600) : -1;
     if (fd >= 0) flux__file_close(fd);
     return true;
+}
+
+static bool flux__gpu_functional(int backend, char *why, size_t n) {
+    flux__hold();
+    flux__mutex_lock(&flux__gpu_lock);
+    bool works = flux__gpu_works(flux__driver_of(backend), why, n);
+    flux__mutex_unlock(&flux__gpu_lock);
+    flux__tell();
+    return works;
 }
 
 static void flux__gpu_name(int backend, int id, char *out, size_t n) {
@@ -11906,40 +12278,26 @@ static void flux__gpu_name(int backend, int id, char *out, size_t n) {
 static bool flux__gpu_component(int backend, const char *name, bool *known) {
     const flux__driver *d = flux__driver_of(backend);
     char why[320];
+    bool there = false;
     *known = flux__in_list(name, d->components);
-    if (!*known || !d->open(why, sizeof why)) return false;
-    if (strcmp(name, "driver") == 0) return true;
-    if (strcmp(name, "all") == 0) return flux__gpu_functional(backend, why, sizeof why);
-    return strcmp(name, "compiler") == 0 ? d->compiler(why, sizeof why) : d->component(name);
+    if (!*known) return false;
+    flux__hold();
+    flux__mutex_lock(&flux__gpu_lock);
+    if (!d->open(why, sizeof why)) there = false;
+    else if (strcmp(name, "driver") == 0) there = true;
+    else if (strcmp(name, "all") == 0) there = flux__gpu_works(d, why, sizeof why);
+    else there = strcmp(name, "compiler") == 0 ? d->compiler(why, sizeof why) : d->component(name);
+    flux__mutex_unlock(&flux__gpu_lock);
+    flux__tell();
+    return there;
 }
 
 /* Everything that was opened goes; memory has gone before. */
 static void flux__gpu_close(void) {
     flux__mutex_lock(&flux__gpu_lock);
     for (int b = 0; b < 2; b++)
-        for (int id = 0; id < FLUX__MAX_IDS; id++) {
-            flux__gpu *g = &flux__gpus[b][id];
-            void *before;
-            if (!g->driver) continue;
-            bool there = g->driver->enter(id, &before) == 0;
-            if (there && g->stream) g->driver->stream_wait(g->stream);
-            for (int i = 0; i < FLUX__SLOTS && there; i++) {
-                if (g->slot[i].memory) g->driver->unpin(g->slot[i].memory);
-                if (g->slot[i].event) g->driver->event_free(g->slot[i].event);
-            }
-            if (there && g->status) g->driver->release(g->status);
-            for (int i = 0; i < g->nmodule && there; i++) g->driver->unload(g->module[i]);
-            if (there && g->stream) g->driver->stream_free(g->stream);
-            if (there) g->driver->leave(before);
-            for (int i = 0; i < 256; i++)
-                while (g->known[i]) {
-                    flux__gpu_fn *f = g->known[i];
-                    g->known[i] = f->next;
-                    FLUX_FREE(f);
-                }
-            if (g->module) FLUX_FREE(g->module);
-            memset(g, 0, sizeof *g);
-        }
+        for (int id = 0; id < FLUX__MAX_IDS; id++)
+            if (flux__gpus[b][id].open) flux__gpu_undo(&flux__gpus[b][id]);
     flux__mutex_unlock(&flux__gpu_lock);
 }
 
@@ -11956,10 +12314,11 @@ static int flux__##x##_upload(int id, void *dst, const void *src, size_t n) { re
 static int flux__##x##_download(int id, void *dst, const void *src, size_t n) { return flux__gpu_download(B, id, dst, src, n); }\
 static int flux__##x##_copy(int to, void *dst, int from, const void *src, size_t n) { return flux__gpu_copy(B, to, dst, from, src, n); } \
 static int flux__##x##_wait(int id) { return flux__gpu_wait(B, id); }                                                           \
+static int flux__##x##_room(int id, size_t *available, size_t *total) { return flux__gpu_room(B, id, available, total); }         \
 static bool flux__##x##_ready(int id, flux__plan *plan, flux__graph *g) { return flux__gpu_ready(B, id, plan, g); }
 #define FLUX__GPU_ROW(x, name) { name, flux__##x##_available, flux__##x##_functional, flux__##x##_count, flux__##x##_name,       \
     flux__##x##_component, flux__##x##_alloc, flux__##x##_free, flux__##x##_upload, flux__##x##_download, flux__##x##_copy,      \
-    flux__##x##_wait, flux__##x##_ready, flux__gpu_run, flux__gpu_kernel_drop }
+    flux__##x##_wait, flux__##x##_room, flux__##x##_ready, flux__gpu_run, flux__gpu_kernel_drop }
 #if defined(FLUX_CUDA)
 FLUX__GPU_CALLS(cuda, FLUX__CUDA_BACKEND)
 #endif
@@ -12033,10 +12392,10 @@ static int flux__no_copy(int to, void *dst, int from, const void *src, size_t by
 static int flux__no_wait(int id) { return (void)id, -1; }
 
 #define FLUX__ABSENT(name, component) { name, flux__not_built, flux__not_built, flux__count_none, flux__no_name, component, \
-    flux__no_alloc, flux__no_free, flux__no_move, flux__no_move, flux__no_copy, flux__no_wait, NULL, NULL, NULL }
+    flux__no_alloc, flux__no_free, flux__no_move, flux__no_move, flux__no_copy, flux__no_wait, NULL, NULL, NULL, NULL }
 static const flux__backend flux__backends[FLUX__BACKENDS] = {     /* in the order of FLUX__CPU_BACKEND ... */
     { "CPU", flux__yes, flux__yes, flux__count_one, flux__cpu_name, flux__cpu_component,
-      flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy, flux__cpu_wait, NULL, NULL, NULL },
+      flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy, flux__cpu_wait, NULL, NULL, NULL, NULL },
 #if defined(FLUX_CUDA)
     FLUX__GPU_ROW(cuda, "CUDA"),
 #else
@@ -12105,9 +12464,11 @@ static void flux__find_out(int index, flux__probe *p) {
 }
 
 static const flux__probe *flux__probe_of(int index) {
+    flux__hold();
     flux__mutex_lock(&flux__device_lock);
     if (!flux__probes[index].known) flux__find_out(index, &flux__probes[index]);
     flux__mutex_unlock(&flux__device_lock);
+    flux__tell();
     return &flux__probes[index];
 }
 
@@ -12179,6 +12540,7 @@ FLUX_DEF const char *flux_device_name(flux_device d) {
     if (d.backend == FLUX__CPU_BACKEND) return "CPU";
     if (!flux__device_is(d)) return flux__backends[d.backend].name;
     char *name = flux__probes[d.backend].device[d.id];
+    flux__hold();
     flux__mutex_lock(&flux__device_lock);
     if (!*name) {
         char model[72] = "";
@@ -12186,6 +12548,7 @@ FLUX_DEF const char *flux_device_name(flux_device d) {
         snprintf(name, sizeof flux__probes[0].device[0], "%s device %d: %s", flux__backends[d.backend].name, d.id, model);
     }
     flux__mutex_unlock(&flux__device_lock);
+    flux__tell();
     return name;
 }
 
@@ -14236,6 +14599,90 @@ FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
     if (y) none = flux__dims(y);
     flux__reveal_object(h, NULL);
     return none;
+}
+
+/* ---------------- compiling ahead */
+
+/* Zeros where the model lies: a real input, since a layer of somebody's own may look at it. */
+static flux_tensor *flux__prewarm_input(flux_layer *m, flux_shape in, flux_device d) {
+    flux_device cpu = { 0, 0 };
+    flux_tensor *like = flux__sample(m, in), *x = like ? flux__leaf(flux__dims(like), (flux_dtype)like->dtype, cpu) : NULL;
+    if (!x) return NULL;
+    memset(x->buf->ptr, 0, x->buf->bytes);
+    x = flux__move(x, d);
+    return x ? flux_eval(x) : NULL;
+}
+
+/* A weight that is still to be made, or to be moved, would be planned as part of the model's work. */
+static void flux__prewarm_weight(flux_tensor *x, const char *path, bool trained, void *ok) {
+    (void)path, (void)trained;
+    if (*(bool *)ok) *(bool *)ok = flux_eval(x) != NULL;
+}
+
+/* Plans what an evaluation of these would run, which compiles it. cut: as flux_update plans, storing no more than these. */
+static bool flux__prewarm_plan(int n, flux_tensor *const *roots, bool cut) {
+    flux__graph g;
+    flux__graph_start(&g);
+    g.cut = cut;
+    for (int i = 0; i < n && g.ok; i++) {
+        flux_tensor *x = roots[i] ? flux__base(roots[i]) : NULL;
+        if (!x || flux__finished(x)) continue;
+        flux__graph_visit(&g, x);
+        if (g.ok) g.flag[x->index] |= FLUX__ROOT;
+    }
+    bool ok = g.ok;
+    if (ok && g.nnode) {
+        flux__set_flags(&g);
+        flux__graph_key(&g);
+        ok = g.ok && flux__find_plan(&g) != NULL;
+    }
+    flux__graph_free(&g);
+    return ok;
+}
+
+static bool flux__prewarm_forward(flux_layer *m, flux_tensor *x) {
+    flux__block b = flux__nograd_enter();
+    flux_tensor *y = flux_call_layer(m, x);
+    flux__nograd_leave(&b);
+    return y && (y->op == FLUX__TUPLE ? flux__prewarm_plan(y->nin, y->in, false) : flux__prewarm_plan(1, &y, false));
+}
+
+/* The sum of squares stands for the loss: its gradient depends on the output, as most do. */
+static bool flux__prewarm_backward(flux_layer *m, flux_tensor *x) {
+    flux_tensor *y = flux_call_layer(m, x), *loss = NULL;
+    for (int i = 0; y && i < flux_count(y); i++) {
+        flux_tensor *part = y->op == FLUX__TUPLE ? y->in[i] : y;
+        if (!flux__dtypes[part->dtype].real) continue;
+        part = flux_sum(flux_square(part));
+        loss = loss ? flux_add(loss, part) : part;
+    }
+    if (!loss || flux_params(m, NULL, 0) == 0) return y != NULL && !flux_failed();
+    flux_grads *g = flux_gradient(loss, m);
+    return g && flux__prewarm_plan(1, &loss, true) && flux__prewarm_plan(g->n, g->grad, true);
+}
+
+/* Copies are called, so that modes and what a call changes stay as they are, and no random number is used up. */
+FLUX_DEF int flux_prewarm_of(flux_layer *m, flux_shape in) {
+    flux__thread *t = flux__self();
+    if (!m || !t) return flux__null("prewarm", "model", m), -1;
+    if (!flux__check_shape("prewarm", &in)) return -1;
+    flux_device d = flux_device_of_layer(m);
+    if (d.backend < 0) return -1;
+    if (!flux__backend_of(d.backend)->ready) return 0;
+    bool ready = true;
+    flux_visit(m, flux__prewarm_weight, &ready);
+    if (!ready) return -1;
+    uint64_t draws = t->draws;
+    int h = flux__hide(), nograd = t->nograd, failures = flux__failures();
+    t->nograd = 0;
+    flux_layer *quiet = flux__map_layer(flux__keep_leaf, NULL, m, false), *copy = flux__map_layer(flux__keep_leaf, NULL, m, false);
+    if (quiet) flux_testmode(quiet, true);
+    flux_tensor *x = quiet && copy ? flux__prewarm_input(m, in, d) : NULL;
+    bool ok = x && flux__prewarm_forward(quiet, x) && flux__prewarm_backward(copy, x) && flux__failures() == failures;
+    t->nograd = nograd;
+    t->draws = draws;
+    flux__reveal_object(h, NULL);
+    return ok ? 0 : -1;
 }
 
 FLUX__ASBEFORE
@@ -19189,7 +19636,7 @@ typedef struct flux__made {               /* a batch, its items retained */
     int64_t index, size;
     int stage;                            /* the next one to be applied */
     bool ready;                           /* in the ring: only under the lock */
-    char error[512];                      /* why there is none */
+    char error[1024];                     /* why there is none */
 } flux__made;
 
 typedef struct flux__epoch {
@@ -20007,8 +20454,9 @@ static void flux__made_fail(flux__made *m) {
 static void flux__made_error(flux__made *m) {      /* said already, by the thread that met it */
     flux__thread *t = flux__self();
     if (!t || t->error.set) return;
-    memcpy(t->error.text, m->error, sizeof t->error.text);
+    snprintf(t->error.text, sizeof t->error.text, "%s", m->error);
     t->error.set = true;
+    t->error.unsaid = false;
     t->error.repeated = 0;
 }
 

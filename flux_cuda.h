@@ -13,6 +13,7 @@ typedef struct flux__cu_calls {
     int (*DeviceGetName)(char *name, int length, int device);
     int (*DeviceGetAttribute)(int *value, int attribute, int device);
     int (*DevicePrimaryCtxRetain)(void **context, int device);
+    int (*DevicePrimaryCtxRelease)(int device);
     int (*CtxPushCurrent)(void *context);
     int (*CtxPopCurrent)(void **context);
     int (*StreamCreate)(void **stream, unsigned flags);
@@ -41,21 +42,23 @@ typedef struct flux__cu_calls {
 static flux__cu_calls flux__cu;
 static void *flux__cu_context[FLUX__MAX_IDS];      /* primary contexts of the devices that were opened */
 
+/* Each call and the driver's name for it */
+#define FLUX__CU_CALLS(X) \
+    X(Init, cuInit) X(DeviceGetCount, cuDeviceGetCount) X(DeviceGet, cuDeviceGet) \
+    X(DeviceGetName, cuDeviceGetName) X(DeviceGetAttribute, cuDeviceGetAttribute) \
+    X(DevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain) X(DevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2) \
+    X(CtxPushCurrent, cuCtxPushCurrent_v2) X(CtxPopCurrent, cuCtxPopCurrent_v2) X(StreamCreate, cuStreamCreate) \
+    X(StreamSynchronize, cuStreamSynchronize) X(StreamDestroy, cuStreamDestroy_v2) \
+    X(StreamWaitEvent, cuStreamWaitEvent) X(EventCreate, cuEventCreate) X(EventRecord, cuEventRecord) \
+    X(EventSynchronize, cuEventSynchronize) X(EventDestroy, cuEventDestroy_v2) X(MemAlloc, cuMemAlloc_v2) \
+    X(MemFree, cuMemFree_v2) X(MemHostAlloc, cuMemHostAlloc) X(MemFreeHost, cuMemFreeHost) \
+    X(MemcpyHtoDAsync, cuMemcpyHtoDAsync_v2) X(MemcpyDtoHAsync, cuMemcpyDtoHAsync_v2) \
+    X(MemcpyDtoDAsync, cuMemcpyDtoDAsync_v2) X(MemcpyPeerAsync, cuMemcpyPeerAsync) X(MemGetInfo, cuMemGetInfo_v2) \
+    X(ModuleLoadData, cuModuleLoadData) X(ModuleUnload, cuModuleUnload) X(ModuleGetFunction, cuModuleGetFunction) \
+    X(LaunchKernel, cuLaunchKernel) X(GetErrorString, cuGetErrorString)
 static const struct { const char *name; size_t at; } flux__cu_names[] = {
 #define FLUX__CU(call, symbol) { #symbol, offsetof(flux__cu_calls, call) },
-    FLUX__CU(Init, cuInit) FLUX__CU(DeviceGetCount, cuDeviceGetCount) FLUX__CU(DeviceGet, cuDeviceGet)
-    FLUX__CU(DeviceGetName, cuDeviceGetName) FLUX__CU(DeviceGetAttribute, cuDeviceGetAttribute)
-    FLUX__CU(DevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain) FLUX__CU(CtxPushCurrent, cuCtxPushCurrent_v2)
-    FLUX__CU(CtxPopCurrent, cuCtxPopCurrent_v2) FLUX__CU(StreamCreate, cuStreamCreate)
-    FLUX__CU(StreamSynchronize, cuStreamSynchronize) FLUX__CU(StreamDestroy, cuStreamDestroy_v2)
-    FLUX__CU(StreamWaitEvent, cuStreamWaitEvent) FLUX__CU(EventCreate, cuEventCreate) FLUX__CU(EventRecord, cuEventRecord)
-    FLUX__CU(EventSynchronize, cuEventSynchronize) FLUX__CU(EventDestroy, cuEventDestroy_v2) FLUX__CU(MemAlloc, cuMemAlloc_v2)
-    FLUX__CU(MemFree, cuMemFree_v2) FLUX__CU(MemHostAlloc, cuMemHostAlloc) FLUX__CU(MemFreeHost, cuMemFreeHost)
-    FLUX__CU(MemcpyHtoDAsync, cuMemcpyHtoDAsync_v2) FLUX__CU(MemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)
-    FLUX__CU(MemcpyDtoDAsync, cuMemcpyDtoDAsync_v2) FLUX__CU(MemcpyPeerAsync, cuMemcpyPeerAsync)
-    FLUX__CU(MemGetInfo, cuMemGetInfo_v2) FLUX__CU(ModuleLoadData, cuModuleLoadData) FLUX__CU(ModuleUnload, cuModuleUnload)
-    FLUX__CU(ModuleGetFunction, cuModuleGetFunction) FLUX__CU(LaunchKernel, cuLaunchKernel)
-    FLUX__CU(GetErrorString, cuGetErrorString)
+    FLUX__CU_CALLS(FLUX__CU)
 #undef FLUX__CU
 };
 
@@ -98,13 +101,26 @@ static int flux__cu_device(int id, flux__gpu_info *info) {
     if (code == 0) code = flux__cu.DeviceGetAttribute(&major, 75, device);    /* COMPUTE_CAPABILITY_MAJOR, _MINOR */
     if (code == 0) code = flux__cu.DeviceGetAttribute(&minor, 76, device);
     if (code == 0) code = flux__cu.DeviceGetAttribute(&info->units, 16, device);   /* MULTIPROCESSOR_COUNT */
-    if (code == 0 && !flux__cu_context[id]) code = flux__cu.DevicePrimaryCtxRetain(&flux__cu_context[id], device);
     snprintf(info->arch, sizeof info->arch, "sm_%d%d", major, minor);
     return code;
 }
 
-static int flux__cu_enter(int id, void **before) { return *before = NULL, flux__cu.CtxPushCurrent(flux__cu_context[id]); }
+static int flux__cu_enter(int id, void **before) {
+    int device = 0, code = 0;
+    *before = NULL;
+    if (!flux__cu_context[id]) {
+        code = flux__cu.DeviceGet(&device, id);
+        if (code == 0) code = flux__cu.DevicePrimaryCtxRetain(&flux__cu_context[id], device);
+        if (code != 0) flux__cu_context[id] = NULL;
+    }
+    return code != 0 ? code : flux__cu.CtxPushCurrent(flux__cu_context[id]);
+}
 static void flux__cu_leave(void *before) { flux__cu.CtxPopCurrent(&before); }
+static void flux__cu_close(int id) {
+    int device = 0;
+    if (flux__cu_context[id] && flux__cu.DeviceGet(&device, id) == 0) flux__cu.DevicePrimaryCtxRelease(device);
+    flux__cu_context[id] = NULL;
+}
 static int flux__cu_stream(void **s) { return flux__cu.StreamCreate(s, 1); }         /* NON_BLOCKING: apart from the default stream */
 static int flux__cu_stream_wait(void *s) { return flux__cu.StreamSynchronize(s); }
 static void flux__cu_stream_free(void *s) { flux__cu.StreamDestroy(s); }
@@ -156,15 +172,17 @@ typedef struct flux__nvrtc_calls {
     int (*GetPTXSize)(void *program, size_t *bytes);
     int (*GetPTX)(void *program, char *image);
     int (*DestroyProgram)(void **program);
+    const char *(*GetErrorString)(int code);
 } flux__nvrtc_calls;
 static flux__nvrtc_calls flux__nvrtc;
 static char flux__nvrtc_version[40];
 
+#define FLUX__NVRTC_CALLS(X) \
+    X(Version) X(GetNumSupportedArchs) X(GetSupportedArchs) X(CreateProgram) X(CompileProgram) X(GetProgramLogSize) \
+    X(GetProgramLog) X(GetCUBINSize) X(GetCUBIN) X(GetPTXSize) X(GetPTX) X(DestroyProgram) X(GetErrorString)
 static const struct { const char *name; size_t at; } flux__nvrtc_names[] = {
 #define FLUX__RTC(call) { "nvrtc" #call, offsetof(flux__nvrtc_calls, call) },
-    FLUX__RTC(Version) FLUX__RTC(GetNumSupportedArchs) FLUX__RTC(GetSupportedArchs) FLUX__RTC(CreateProgram) FLUX__RTC(CompileProgram)
-    FLUX__RTC(GetProgramLogSize) FLUX__RTC(GetProgramLog) FLUX__RTC(GetCUBINSize) FLUX__RTC(GetCUBIN) FLUX__RTC(GetPTXSize)
-    FLUX__RTC(GetPTX) FLUX__RTC(DestroyProgram)
+    FLUX__NVRTC_CALLS(FLUX__RTC)
 #undef FLUX__RTC
 };
 
@@ -224,15 +242,15 @@ static int flux__nvrtc_compile(const char *source, const char *arch, char **log,
     const char *options[] = { option, "--fmad=false", "--std=c++17" };
     void *program = NULL;
     size_t n = 0;
-    int code = flux__nvrtc.CreateProgram(&program, source, "flux.cu", 0, NULL, NULL);
     *log = NULL, *image = NULL, *bytes = 0;
-    if (code != 0) return code;
+    int code = flux__nvrtc.CreateProgram(&program, source, "flux.cu", 0, NULL, NULL);
+    if (code != 0) return flux__log_code(log, code, flux__nvrtc.GetErrorString(code));
     code = flux__nvrtc.CompileProgram(program, 3, options);
     if (code != 0 && flux__nvrtc.GetProgramLogSize(program, &n) == 0 && (*log = (char *)flux__zalloc(n + 1)) != NULL) flux__nvrtc.GetProgramLog(program, *log);
     if (code == 0) code = (exact ? flux__nvrtc.GetCUBINSize : flux__nvrtc.GetPTXSize)(program, bytes);
     if (code == 0 && (*image = flux__zalloc(*bytes + 1)) != NULL) code = (exact ? flux__nvrtc.GetCUBIN : flux__nvrtc.GetPTX)(program, (char *)*image);
     flux__nvrtc.DestroyProgram(&program);
-    return code;
+    return flux__log_code(log, code, flux__nvrtc.GetErrorString(code));
 }
 
 static const char *const flux__cuda_components[] = { "all", "driver", "compiler", "NVRTC", "NCCL", "cuBLAS", "cuDNN", NULL };
@@ -257,7 +275,7 @@ static const char flux__cuda_dialect[] =
     "#else\n" FLUX__SOFT_HALF "#endif\n";
 
 static const flux__driver flux__cuda_driver = {
-    "CUDA", flux__cuda_dialect, flux__cu_open, flux__cu_count, flux__cu_device, flux__cu_enter, flux__cu_leave,
+    "CUDA", flux__cuda_dialect, flux__cu_open, flux__cu_count, flux__cu_device, flux__cu_enter, flux__cu_leave, flux__cu_close,
     flux__cu_stream, flux__cu_stream_wait, flux__cu_stream_free,
     flux__cu_event, flux__cu_event_record, flux__cu_event_wait, flux__cu_event_before, flux__cu_event_free,
     flux__cu_alloc, flux__cu_release, flux__cu_pinned, flux__cu_unpin, flux__cu_up, flux__cu_down, flux__cu_across, flux__cu_peer,

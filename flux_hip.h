@@ -40,14 +40,15 @@ typedef struct flux__roc_calls {
 static flux__roc_calls flux__roc;
 static void *flux__roc_library;
 
+#define FLUX__ROC_CALLS(X) \
+    X(Init) X(GetDeviceCount) X(GetDevice) X(SetDevice) X(DeviceGetName) X(DeviceGetAttribute) X(GetDeviceProperties) \
+    X(StreamCreateWithFlags) X(StreamSynchronize) X(StreamDestroy) X(StreamWaitEvent) X(EventCreateWithFlags) \
+    X(EventRecord) X(EventSynchronize) X(EventDestroy) X(Malloc) X(Free) X(HostMalloc) X(HostFree) X(MemcpyHtoDAsync) \
+    X(MemcpyDtoHAsync) X(MemcpyDtoDAsync) X(MemcpyPeerAsync) X(MemGetInfo) X(ModuleLoadData) X(ModuleUnload) \
+    X(ModuleGetFunction) X(ModuleLaunchKernel) X(GetErrorString)
 static const struct { const char *name; size_t at; } flux__roc_names[] = {
 #define FLUX__ROC(call) { "hip" #call, offsetof(flux__roc_calls, call) },
-    FLUX__ROC(Init) FLUX__ROC(GetDeviceCount) FLUX__ROC(GetDevice) FLUX__ROC(SetDevice) FLUX__ROC(DeviceGetName)
-    FLUX__ROC(DeviceGetAttribute) FLUX__ROC(GetDeviceProperties) FLUX__ROC(StreamCreateWithFlags) FLUX__ROC(StreamSynchronize)
-    FLUX__ROC(StreamDestroy) FLUX__ROC(StreamWaitEvent) FLUX__ROC(EventCreateWithFlags) FLUX__ROC(EventRecord)
-    FLUX__ROC(EventSynchronize) FLUX__ROC(EventDestroy) FLUX__ROC(Malloc) FLUX__ROC(Free) FLUX__ROC(HostMalloc) FLUX__ROC(HostFree)
-    FLUX__ROC(MemcpyHtoDAsync) FLUX__ROC(MemcpyDtoHAsync) FLUX__ROC(MemcpyDtoDAsync) FLUX__ROC(MemcpyPeerAsync) FLUX__ROC(MemGetInfo)
-    FLUX__ROC(ModuleLoadData) FLUX__ROC(ModuleUnload) FLUX__ROC(ModuleGetFunction) FLUX__ROC(ModuleLaunchKernel) FLUX__ROC(GetErrorString)
+    FLUX__ROC_CALLS(FLUX__ROC)
 #undef FLUX__ROC
 };
 
@@ -81,9 +82,13 @@ static bool flux__roc_open(char *why, size_t n) {
     if (state == 1) return true;
     void *library = flux__roc_find("FLUX_HIP_LIBRARY", files);
     if (!library) return snprintf(why, n, "no HIP runtime: libamdhip64 is not among the system's libraries, nor under ROCM_PATH, HIP_PATH or /opt/rocm"), false;
-    for (size_t i = 0; i < sizeof flux__roc_names / sizeof *flux__roc_names; i++)
-        if (!flux__library_symbol(library, flux__roc_names[i].name, (char *)&flux__roc + flux__roc_names[i].at, sizeof(void *)))
-            return snprintf(why, n, "the HIP runtime is too old: it has no %s", flux__roc_names[i].name), false;
+    for (size_t i = 0; i < sizeof flux__roc_names / sizeof *flux__roc_names; i++) {
+        const char *name = flux__roc_names[i].name;
+        void *at = (char *)&flux__roc + flux__roc_names[i].at;
+        bool renamed = strcmp(name, "hipGetDeviceProperties") == 0 && flux__library_symbol(library, "hipGetDevicePropertiesR0600", at, sizeof(void *));    /* since ROCm 6 */
+        if (!renamed && !flux__library_symbol(library, name, at, sizeof(void *)))
+            return snprintf(why, n, "the HIP runtime is too old: it has no %s", name), false;
+    }
     flux__roc_library = library;          /* hiprtc may lie within, device or not */
     int code = flux__roc.Init(0);
     if (code != 0) return snprintf(why, n, "the HIP runtime did not start: %s", flux__roc_error(code)), false;
@@ -105,6 +110,8 @@ static void flux__roc_leave(void *before) {
     int now = 0, was = (int)(intptr_t)before;
     if (flux__roc.GetDevice(&now) == 0 && now != was) flux__roc.SetDevice(was);
 }
+
+static void flux__roc_close(int id) { (void)id; }
 
 /* The architecture's name stands in a struct that has grown over the years. It is the only text in there that starts
    with gfx, behind the name, so it is looked for; what follows a colon are features, and the compiler knows those. */
@@ -161,14 +168,17 @@ typedef struct flux__hiprtc_calls {
     int (*GetCodeSize)(void *program, size_t *bytes);
     int (*GetCode)(void *program, char *image);
     int (*DestroyProgram)(void **program);
+    const char *(*GetErrorString)(int code);
 } flux__hiprtc_calls;
 static flux__hiprtc_calls flux__hiprtc;
 static char flux__hiprtc_version[40];
 
+#define FLUX__HIPRTC_CALLS(X) \
+    X(Version) X(CreateProgram) X(CompileProgram) X(GetProgramLogSize) X(GetProgramLog) X(GetCodeSize) X(GetCode) \
+    X(DestroyProgram) X(GetErrorString)
 static const struct { const char *name; size_t at; } flux__hiprtc_names[] = {
 #define FLUX__RTC(call) { "hiprtc" #call, offsetof(flux__hiprtc_calls, call) },
-    FLUX__RTC(Version) FLUX__RTC(CreateProgram) FLUX__RTC(CompileProgram) FLUX__RTC(GetProgramLogSize) FLUX__RTC(GetProgramLog)
-    FLUX__RTC(GetCodeSize) FLUX__RTC(GetCode) FLUX__RTC(DestroyProgram)
+    FLUX__HIPRTC_CALLS(FLUX__RTC)
 #undef FLUX__RTC
 };
 
@@ -203,13 +213,13 @@ static int flux__hiprtc_compile(const char *source, const char *arch, char **log
     snprintf(option, sizeof option, "--offload-arch=%s", arch);
     *log = NULL, *image = NULL, *bytes = 0;
     int code = flux__hiprtc.CreateProgram(&program, source, "flux.hip", 0, NULL, NULL);
-    if (code != 0) return code;
+    if (code != 0) return flux__log_code(log, code, flux__hiprtc.GetErrorString(code));
     code = flux__hiprtc.CompileProgram(program, 4, options);
     if (code != 0 && flux__hiprtc.GetProgramLogSize(program, &n) == 0 && (*log = (char *)flux__zalloc(n + 1)) != NULL) flux__hiprtc.GetProgramLog(program, *log);
     if (code == 0) code = flux__hiprtc.GetCodeSize(program, bytes);
     if (code == 0 && (*image = flux__zalloc(*bytes + 1)) != NULL) code = flux__hiprtc.GetCode(program, (char *)*image);
     flux__hiprtc.DestroyProgram(&program);
-    return code;
+    return flux__log_code(log, code, flux__hiprtc.GetErrorString(code));
 }
 
 static const char *const flux__hip_components[] = { "all", "driver", "compiler", "hip", "hiprtc", "lld", "device_libs", "RCCL", "NCCL",
@@ -238,7 +248,7 @@ static const char flux__hip_dialect[] =
     "#else\n" FLUX__SOFT_HALF "#endif\n";
 
 static const flux__driver flux__hip_driver = {
-    "AMDGPU", flux__hip_dialect, flux__roc_open, flux__roc_count, flux__roc_device, flux__roc_enter, flux__roc_leave,
+    "AMDGPU", flux__hip_dialect, flux__roc_open, flux__roc_count, flux__roc_device, flux__roc_enter, flux__roc_leave, flux__roc_close,
     flux__roc_stream, flux__roc_stream_wait, flux__roc_stream_free,
     flux__roc_event, flux__roc_event_record, flux__roc_event_wait, flux__roc_event_before, flux__roc_event_free,
     flux__roc_alloc, flux__roc_release, flux__roc_pinned, flux__roc_unpin, flux__roc_up, flux__roc_down, flux__roc_across, flux__roc_peer,

@@ -1,0 +1,1262 @@
+/* The GPU layer: what a step costs, what happens when a driver says no, the cache on disk, several devices. Runs where
+   FLUX_TEST_DEVICE says, as tests/on_device.sh sets it; faults and counts need the software GPU.
+
+   What depends on the environment that a process starts with, or that breaks a device, runs in a process of its own:
+   this program once more, with the arguments `child NAME`. */
+#if defined __linux__
+#define _GNU_SOURCE
+#endif
+#define FLUX_IMPLEMENTATION
+#if defined __linux__
+#include <errno.h>
+#include <unistd.h>
+static long disk_room = -1;               /* bytes until the disk is full; -1: it has room */
+static ssize_t write_or_full(int fd, const void *p, size_t n) {
+    if (disk_room < 0) return write(fd, p, n);
+    if (disk_room == 0) return errno = ENOSPC, -1;
+    if ((long)n > disk_room) n = (size_t)disk_room;
+    disk_room -= (long)n;
+    return write(fd, p, n);
+}
+#define write write_or_full
+#include "test.h"
+#undef write
+#else
+#include "test.h"
+#endif
+#if defined __linux__ && defined FLUX_CUDA && defined FLUX_HIP
+#include <dirent.h>
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+/* ---------------- the software GPU's counts and faults */
+
+typedef struct soft { void (*fail)(const char *, int, int); long (*calls)(const char *); void (*reset)(void); long (*live)(const char *); } soft;
+static soft driver, compiler;
+static void *driver_library;
+static bool is_soft, on_cuda;
+
+static void *open_named(const char *variable) {
+    const char *path = getenv(variable);
+    return path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+}
+static bool find(void *library, const char *name, void *to) {
+    void *p = library ? dlsym(library, name) : NULL;
+    if (p) memcpy(to, &p, sizeof p);
+    return p != NULL;
+}
+static bool find_all(void *library, soft *s) {
+    return find(library, "softgpu_fail", &s->fail) && find(library, "softgpu_calls", &s->calls) &&
+           find(library, "softgpu_reset_counts", &s->reset) && find(library, "softgpu_live", &s->live);
+}
+static void find_soft(void) {
+    on_cuda = test_device.backend == FLUX__CUDA_BACKEND;
+    driver_library = open_named(on_cuda ? "FLUX_CUDA_LIBRARY" : "FLUX_HIP_LIBRARY");
+    is_soft = getenv("SOFTGPU") && find_all(driver_library, &driver) && find_all(open_named(on_cuda ? "FLUX_NVRTC" : "FLUX_HIPRTC"), &compiler);
+}
+static long calls(const char *cu, const char *hip) { return driver.calls(on_cuda ? cu : hip); }
+static long live_objects(void) {
+    return driver.live("memory") + driver.live("pinned") + driver.live("streams") + driver.live("events") + driver.live("modules") + compiler.live("programs");
+}
+static long synchronisations(void) {
+    static const char *const names[] = { "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize", "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2", "cuStreamQuery",
+        "hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize", "hipMemcpyHtoD", "hipMemcpyDtoH", "hipMemcpy" };
+    long n = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) n += driver.calls(names[i]);
+    return n;
+}
+static flux__gpu *the_gpu(void) { return &flux__gpus[test_device.backend - FLUX__CUDA_BACKEND][test_device.id]; }
+
+#define ON_A_GPU() do { find_soft(); if (!test_device.backend) SKIP("needs a GPU, or tests/on_device.sh"); } while (0)
+#define SOFT_ONLY() do { ON_A_GPU(); if (!is_soft) SKIP("faults and counts need the software GPU"); } while (0)
+
+/* ---------------- a process of its own */
+
+/* Runs `child NAME` with settings "NAME=value" ("NAME" alone: unset), up to NULL; gives how it ended. */
+static int start_child(pid_t *pid, const char *name, va_list settings) {
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (n < 0) return -1;
+    path[n] = 0;
+    fflush(stdout), fflush(stderr);
+    *pid = fork();
+    if (*pid == 0) {
+        for (const char *s = va_arg(settings, const char *); s; s = va_arg(settings, const char *)) {
+            char copy[5000];
+            snprintf(copy, sizeof copy, "%s", s);
+            char *value = strchr(copy, '=');
+            if (value) *value++ = 0, setenv(copy, value, 1);
+            else unsetenv(copy);
+        }
+        execl(path, path, "child", name, (char *)NULL);
+        _exit(127);
+    }
+    return *pid < 0 ? -1 : 0;
+}
+static int end_child(pid_t pid) {
+    int status = -1;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+    return status;
+}
+static int child(const char *name, ...) {
+    va_list settings;
+    pid_t pid;
+    va_start(settings, name);
+    int status = start_child(&pid, name, settings);
+    va_end(settings);
+    return status == 0 ? end_child(pid) : status;
+}
+static pid_t child_beside(const char *name, ...) {
+    va_list settings;
+    pid_t pid = -1;
+    va_start(settings, name);
+    start_child(&pid, name, settings);
+    va_end(settings);
+    return pid;
+}
+
+/* ---------------- something to train */
+
+static flux_tensor *there(flux_tensor *x) { return flux_eval(flux_to(test_device, x)); }
+static flux_layer *small_model(void) { return flux_chain(flux_dense(6, 8, flux_relu), flux_dense(8, 3)); }
+
+typedef struct training { flux_layer *model; flux_state *opt; flux_tensor *x, *y; } training;
+
+static bool training_start(training *t, flux_device d) {
+    flux_device cpu = { 0, 0 }, was = test_device;
+    flux_seed(7);
+    test_device = d;
+    flux_default_device(cpu);             /* the same numbers wherever it goes */
+    t->model = flux_to(d, small_model());
+    t->x = there(flux_randn(6, 5));
+    t->y = there(flux_softmax(flux_randn(3, 5)));
+    t->opt = t->model ? flux_setup(flux_adam(0.05), t->model) : NULL;
+    test_device = was;
+    flux_default_device(was);
+    return t->model && t->opt && t->x && t->y;
+}
+static int training_step(training *t) {
+    int rc = -1;
+    FLUX_SCOPE {
+        flux_tensor *loss = flux_logitcrossentropy(flux_call(t->model, t->x), t->y);
+        flux_grads *g = flux_gradient(loss, t->model);
+        rc = g ? flux_update(t->opt, t->model, g) : -1;
+    }
+    return rc;
+}
+
+enum { WEIGHTS = 6 * 8 + 8 + 8 * 3 + 3 };
+static bool weights(flux_layer *m, float *out) {
+    flux_tensor *p[8];
+    int n = flux_params(m, p, 8);
+    size_t at = 0;
+    bool ok = n == 4;
+    for (int i = 0; i < n && ok; i++) {
+        size_t bytes = (size_t)flux_len(p[i]) * 4;
+        flux_tensor *copy = flux_copy(p[i]);
+        ok = flux_read(copy, out + at, bytes) == 0;
+        at += bytes / 4;
+    }
+    return ok && at == WEIGHTS;
+}
+static bool near(const float *a, const float *b, int n, double tol) {
+    for (int i = 0; i < n; i++)
+        if (!(fabs((double)a[i] - (double)b[i]) <= tol)) return false;
+    return true;
+}
+static const float *expected_weights(void) {   /* after three steps on the CPU */
+    static float w[WEIGHTS];
+    static bool known;
+    flux_device cpu = { 0, 0 };
+    training t;
+    if (known) return w;
+    FLUX_SCOPE {
+        known = training_start(&t, cpu) && training_step(&t) == 0 && training_step(&t) == 0 && training_step(&t) == 0 && weights(t.model, w);
+    }
+    CHECK(known);
+    return w;
+}
+static bool trains(void) {                /* three steps here give the CPU's numbers */
+    training t;
+    float w[WEIGHTS] = { 0 };
+    bool ok = false;
+    FLUX_SCOPE {
+        ok = training_start(&t, test_device) && training_step(&t) == 0 && training_step(&t) == 0 && training_step(&t) == 0 && weights(t.model, w);
+    }
+    return ok && near(w, expected_weights(), WEIGHTS, 1e-4);
+}
+
+/* ---------------- what a step costs */
+
+/* Whatever the default device is, a model trains where it lies. */
+TEST(training_is_where_the_model_is) {
+    flux_device cpu = { 0, 0 }, d[2];
+    ON_A_GPU();
+    d[0] = cpu, d[1] = test_device;
+    for (int i = 0; i < 4; i++) {
+        training t;
+        float w[WEIGHTS];
+        FLUX_SCOPE {
+            REQUIRE(training_start(&t, d[i % 2]));
+            flux_default_device(d[i / 2]);
+            for (int step = 0; step < 3; step++) CHECK(training_step(&t) == 0);
+            CHECK(weights(t.model, w) && near(w, expected_weights(), WEIGHTS, 1e-4));
+        }
+    }
+    flux_default_device(test_device);
+}
+
+TEST(a_step_allocates_nothing_and_waits_for_nothing) {
+    training t;
+    ON_A_GPU();
+    REQUIRE(training_start(&t, test_device));
+    flux__gpu_counters before, after;
+    int64_t launches = 0;
+    void *at[4] = { NULL, NULL, NULL, NULL };
+    flux_tensor *p[4];
+    for (int step = 0; step < 6; step++) {
+        if (is_soft) driver.reset();
+        before = the_gpu()->counters;
+        REQUIRE(training_step(&t) == 0);
+        after = the_gpu()->counters;
+        if (step < 2) {
+            launches = after.launches - before.launches;
+            REQUIRE(flux_params(t.model, p, 4) == 4);
+            for (int i = 0; i < 4; i++) at[i] = flux__base(p[i])->buf->ptr;
+            continue;
+        }
+        CHECK(after.launches - before.launches == launches && launches > 0);
+        CHECK(after.allocations == before.allocations && after.uploads == before.uploads && after.downloads == before.downloads);
+        CHECK(after.programs_compiled == before.programs_compiled && after.programs_read == before.programs_read);
+        REQUIRE(flux_params(t.model, p, 4) == 4);
+        for (int i = 0; i < 4; i++) CHECK(flux__base(p[i])->buf->ptr == at[i]);   /* in place */
+        if (!is_soft) continue;
+        CHECK(calls("cuMemAlloc_v2", "hipMalloc") == 0 && calls("cuMemHostAlloc", "hipHostMalloc") == 0 && calls("cuMemFree_v2", "hipFree") == 0);
+        CHECK(calls("cuMemcpyHtoDAsync_v2", "hipMemcpyHtoDAsync") == 0 && calls("cuMemcpyDtoHAsync_v2", "hipMemcpyDtoHAsync") == 0);
+        CHECK(calls("cuMemcpyDtoDAsync_v2", "hipMemcpyDtoDAsync") == 0 && calls("cuMemcpyPeerAsync", "hipMemcpyPeerAsync") == 0);
+        CHECK(calls("cuLaunchKernel", "hipModuleLaunchKernel") == launches && synchronisations() == 0);
+    }
+    CHECK(trains());
+}
+
+/* ---------------- faults */
+
+static bool half_done;                    /* an update was stopped midway, and has said so: its numbers are lost */
+
+/* A fault that came up is an error which names what was done and the device; a second try then succeeds. */
+static bool told(void) {
+    half_done = strstr(flux_error(), "the update was half done") != NULL;
+    char name[40];
+    snprintf(name, sizeof name, "%s device %d", flux_device_backend(test_device), test_device.id);
+    bool good = flux_failed() && strstr(flux_error(), name) != NULL;
+    if (!good) fprintf(stderr, "    the error: \"%s\"\n", flux_error());
+    flux_clear();
+    return good;
+}
+
+/* Opening, three steps, moves, a file. Each part may fail once, which must leave all as it was. Gives the failures. */
+static int life(void) {
+    const char *file = getenv("FLUX_TEST_FILE");
+    training t = { NULL, NULL, NULL, NULL };
+    float now[WEIGHTS], then[WEIGHTS];
+    int failed = 0;
+    flux_scope_open();
+    if (!training_start(&t, test_device)) {
+        failed++;
+        CHECK(told());
+        if (!CHECK(training_start(&t, test_device))) goto out;
+    }
+    for (int step = 0; step < 3; step++) {
+        if (!weights(t.model, then)) {
+            failed++;
+            CHECK(told() && weights(t.model, then));
+        }
+        if (training_step(&t) == 0) continue;
+        failed++;
+        CHECK(told());
+        if (half_done) goto out;
+        CHECK(weights(t.model, now) && !memcmp(now, then, sizeof now));
+        if (!CHECK(training_step(&t) == 0)) goto out;
+    }
+    flux_layer *host = flux_cpu(t.model);
+    if (!host || !weights(host, now)) {
+        failed++;
+        CHECK(told());
+        host = flux_cpu(t.model);
+        if (!CHECK(host && weights(host, now))) goto out;
+    }
+    CHECK(near(now, expected_weights(), WEIGHTS, 1e-4));
+    if (flux_save(t.model, file) != 0) {
+        failed++;
+        CHECK(told());
+        CHECK(access(file, F_OK) != 0);   /* whole or not at all */
+        CHECK(flux_save(t.model, file) == 0);
+    }
+    flux_layer *again = flux_to(test_device, small_model());
+    if (!again || flux_load(again, file) != 0 || !weights(again, then)) {
+        failed++;
+        CHECK(told());
+        again = flux_to(test_device, small_model());
+        CHECK(again && flux_load(again, file) == 0 && weights(again, then));
+    }
+    CHECK(!memcmp(now, then, sizeof now));
+out:
+    remove(file);
+    flux_scope_close();
+    if (flux_failed()) fprintf(stderr, "    %s\n", flux_error());
+    CHECK(!flux_failed());
+    flux_clear();
+    return failed;
+}
+
+/* From one device to another and back. */
+static int trips(void) {
+    flux_device d[2];
+    int failed = 0;
+    flux_get_devices(flux_device_backend(test_device), d, 2);
+    flux_scope_open();
+    float want[600], got[600];
+    for (int i = 0; i < 600; i++) want[i] = (float)i;
+    for (int tries = 0; tries < 3; tries++)
+        FLUX_SCOPE {
+            flux_tensor *x = there(flux_from(want, 600)), *y = flux_eval(flux_to(d[1], flux_add(x, 1.0))), *z = flux_eval(flux_to(d[0], flux_sub(y, 1.0)));
+            if (z && flux_read(z, got, sizeof got) == 0) {
+                CHECK(!memcmp(want, got, sizeof got));
+                flux_synchronise_device(d[0]);
+            }
+            if (!flux_failed()) tries = 3;
+            else {
+                failed++;
+                CHECK(strstr(flux_error(), "device 0") || strstr(flux_error(), "device 1"));
+                flux_clear();
+                CHECK(tries < 2);
+            }
+        }
+    flux_mem_trim(d[1]);
+    flux_scope_close();
+    return failed;
+}
+
+/* Each use of one function of the driver or compiler fails, so many times in a row. */
+static void fault_each(int (*what)(void), const soft *library, const char *name, int code, int times, bool frees) {
+    library->reset();
+    what();
+    flux_shutdown();
+    long n = library->calls(name);
+    int seen = 0;
+    for (long i = 1; i <= n && test_bad < 5; i += 1 + i / 6) {
+        int bad = test_bad;
+        long memory = driver.live("memory"), objects = live_objects();     /* of faults in giving back */
+        library->reset();
+        for (int j = 0; j < times; j++) library->fail(name, (int)i + j, code);
+        int failures = what();
+        seen += failures;
+        flux_mem_trim(test_device);
+        if (!frees) CHECK(driver.live("memory") <= memory + (what == trips ? 2 : 1));      /* the devices' own */
+        flux_shutdown();
+        if (!frees) CHECK(live_objects() == objects);
+        library->reset();
+        if (test_bad > bad) fprintf(stderr, "    with %s failing at its use number %ld of %ld (%d failures)\n", name, i, n, failures);
+    }
+    CHECK(times < 2 || seen > 0 || n == 0);
+    if (getenv("GPU_FAULTS")) fprintf(stderr, "%s: %ld uses, %d told\n", name, n, seen);
+}
+
+static void driver_faults(int (*what)(void)) {
+    /* without these a driver can't be given back anything */
+    static const char *const quiet[] = { "Free", "Destroy", "Unload", "Push", "Pop", "Release", "hipGetDevice", "hipSetDevice" };
+    size_t n = on_cuda ? sizeof flux__cu_names / sizeof *flux__cu_names : sizeof flux__roc_names / sizeof *flux__roc_names;
+    flux_on_error(test_silent, NULL);
+    for (size_t i = 0; i < n && test_bad < 5; i++) {
+        const char *name = on_cuda ? flux__cu_names[i].name : flux__roc_names[i].name;
+        bool frees = false, room = strstr(name, "MemAlloc") || strcmp(name, "hipMalloc") == 0, launch = strstr(name, "Launch") != NULL;
+        for (size_t j = 0; j < sizeof quiet / sizeof *quiet; j++) frees = frees || strstr(name, quiet[j]) != NULL;
+        if (strstr(name, "GetErrorString")) continue;
+        fault_each(what, &driver, name, room ? 2 : 1, 1, frees);
+        if (room || launch) fault_each(what, &driver, name, room ? 2 : 1, 2, frees);
+    }
+}
+static void faults(void) { driver_faults(life); }
+static void trip_faults(void) { driver_faults(trips); }
+static void compiler_faults(void) {
+    size_t n = on_cuda ? sizeof flux__nvrtc_names / sizeof *flux__nvrtc_names : sizeof flux__hiprtc_names / sizeof *flux__hiprtc_names;
+    flux_on_error(test_silent, NULL);
+    for (size_t i = 0; i < n && test_bad < 5; i++) {
+        const char *name = on_cuda ? flux__nvrtc_names[i].name : flux__hiprtc_names[i].name;
+        if (strstr(name, "GetErrorString")) continue;
+        fault_each(life, &compiler, name, 1, 1, strstr(name, "Destroy") != NULL);
+    }
+    fault_each(life, &driver, on_cuda ? "cuModuleLoadData" : "hipModuleLoadData", 200, 1, false);
+}
+static bool run_with_file(const char *name, const char *cache) {
+    char file[100], set[120];
+    snprintf(file, sizeof file, "/tmp/flux-gpu-%d.safetensors", (int)getpid());
+    snprintf(set, sizeof set, "FLUX_TEST_FILE=%s", file);
+    int status = child(name, set, cache, "SOFTGPU_QUIET=1", NULL);
+    remove(file);
+    return status == 0;
+}
+TEST(each_driver_call_may_fail) {
+    SOFT_ONLY();
+    CHECK(run_with_file("faults", "A=1"));
+}
+TEST(each_driver_call_between_devices_may_fail) {
+    flux_device d[2];
+    SOFT_ONLY();
+    if (flux_get_devices(flux_device_backend(test_device), d, 2) < 2) SKIP("needs two devices");
+    CHECK(run_with_file("trip_faults", "A=1"));
+}
+TEST(each_compiler_call_may_fail) {       /* no cache: every program is compiled */
+    SOFT_ONLY();
+    CHECK(run_with_file("compiler_faults", "FLUX_CACHE_DIR=/dev/null/none"));
+}
+
+/* A launch that fails twice in the midst of an update cannot be undone, and says so. */
+TEST(an_update_that_fails_half_way) {
+    SOFT_ONLY();
+    training t;
+    const char *launch = on_cuda ? "cuLaunchKernel" : "hipModuleLaunchKernel";
+    float before[WEIGHTS], after[WEIGHTS];
+    REQUIRE(training_start(&t, test_device) && training_step(&t) == 0 && training_step(&t) == 0);
+    driver.reset();
+    REQUIRE(training_step(&t) == 0);
+    long n = driver.calls(launch);
+    int half = 0;
+    for (int i = 1; i <= n; i++) {
+        REQUIRE(weights(t.model, before));
+        driver.reset();
+        driver.fail(launch, i, 1);
+        driver.fail(launch, i + 1, 1);
+        flux_on_error(test_silent, NULL);
+        CHECK(training_step(&t) != 0);
+        bool says = strstr(flux_error(), "half done") != NULL;
+        CHECK(strstr(flux_error(), "launching a kernel") != NULL);
+        flux_clear();
+        flux_on_error(NULL, NULL);
+        driver.reset();
+        REQUIRE(weights(t.model, after));
+        if (!says) CHECK(!memcmp(before, after, sizeof before));
+        half += says;
+        CHECK(training_step(&t) == 0);
+    }
+    CHECK(n > 2 && half < n);
+}
+
+/* ---------------- messages that a program hears */
+
+static int notes;
+static char note[1100];
+static void hear(flux_level level, const char *id, const char *text, void *user) {
+    (void)level, (void)id, (void)user;
+    notes++;
+    snprintf(note, sizeof note, "%s", text);
+}
+static flux_tensor *kept_by_handler;
+static char handled[400];
+static void curious(const char *text, void *user) {        /* a handler that uses the library */
+    (void)user;
+    snprintf(handled, sizeof handled, "%s", text);
+    flux_mem_stats(test_device);
+    flux_device_name(test_device);
+    flux_functional(flux_device_backend(test_device));
+    FLUX_SCOPE { flux_read(flux_copy(kept_by_handler), (float[4]){ 0 }, 16); }
+}
+TEST(an_error_handler_may_use_the_device) {
+    SOFT_ONLY();
+    kept_by_handler = there(flux_ones(4));
+    flux_on_error(curious, NULL);
+    for (int i = 0; i < 2; i++) {
+        handled[0] = 0;
+        flux_mem_trim(test_device);
+        driver.reset();
+        driver.fail(on_cuda ? "cuMemAlloc_v2" : "hipMalloc", 1, i ? 2 : 1);
+        driver.fail(on_cuda ? "cuMemAlloc_v2" : "hipMalloc", 2, i ? 2 : 1);
+        CHECK(there(flux_ones(99, 1 + i)) == NULL && *handled);
+        driver.reset();
+        flux_clear();
+    }
+    flux_on_error(NULL, NULL);
+}
+
+/* ---------------- no GPU, in all ways */
+
+/* With $WANT in the reason: nothing works but the CPU, which does. */
+static void none(void) {
+    const char *backend = getenv("BACKEND"), *want = getenv("WANT");
+    flux_on_log(hear, NULL);
+    CHECK(!flux_functional(backend) && flux_device_count(backend) == 0);
+    const char *why = flux_functional_reason(backend);
+    if (!CHECK(strstr(why, want) != NULL)) fprintf(stderr, "    the reason: \"%s\"\n", why);
+    CHECK(!flux_functional_with(backend, "all") && !flux_failed());
+    flux_tensor *x = flux_ones(3);
+    flux_layer *m = small_model();
+    CHECK(flux_gpu(x) == x && flux_gpu(m) == m && flux_gpu(x) == x);
+    CHECK(notes == 1 && strstr(note, want) != NULL);
+    flux_device d = flux_get_device();
+    CHECK(d.backend == FLUX__CPU_BACKEND && flux_get_devices(backend, &d, 1) == 0);
+    CHECK_ERROR(flux_get_device(.backend = backend), want);
+    CHECK(trains());
+    flux_on_log(NULL, NULL);
+}
+/* As many devices as $WANT says. */
+static void some(void) {
+    const char *backend = getenv("BACKEND");
+    CHECK(flux_functional(backend) && flux_device_count(backend) == atoi(getenv("WANT")));
+    CHECK(flux_device_of(flux_gpu(flux_ones(3))).backend == (strcmp(backend, "CUDA") ? FLUX__AMDGPU_BACKEND : FLUX__CUDA_BACKEND));
+    CHECK(!flux_failed());
+}
+static char backend_is[40], other_is[60];
+static void name_backends(void) {
+    snprintf(backend_is, sizeof backend_is, "BACKEND=%s", flux_device_backend(test_device));
+    snprintf(other_is, sizeof other_is, "%s=/nonexistent/lib.so", on_cuda ? "FLUX_HIP_LIBRARY" : "FLUX_CUDA_LIBRARY");
+}
+#define NONE(want, ...) CHECK(child("none", backend_is, other_is, "FLUX_TEST_DEVICE", "SOFTGPU_QUIET=1", "WANT=" want, __VA_ARGS__, NULL) == 0)
+#define SOME(want, ...) CHECK(child("some", backend_is, other_is, "FLUX_TEST_DEVICE", "WANT=" want, __VA_ARGS__, NULL) == 0)
+
+TEST(without_a_gpu_the_reason_is_told) {
+    char set[5000];
+    SOFT_ONLY();
+    name_backends();
+    const char *soft = getenv("SOFTGPU");
+    if (on_cuda) {
+        NONE("no NVIDIA driver", "FLUX_CUDA_LIBRARY=/nonexistent/libcuda.so.1");
+        snprintf(set, sizeof set, "FLUX_CUDA_LIBRARY=%s/libnvrtc.so.13", soft);
+        NONE("the NVIDIA driver is too old: it has no cuInit", set);
+        NONE("did not start", "SOFTGPU_FAIL=cuInit:1=999,cuInit:2=999");
+        NONE("no device", "SOFTGPU_FAIL=cuDeviceGetCount:1=1,cuDeviceGetCount:2=1");
+        NONE("device 0", "SOFTGPU_FAIL=cuDeviceGetName:1=1,cuDeviceGetName:2=1");
+        NONE("no NVRTC", "FLUX_NVRTC=/nonexistent/libnvrtc.so", "FLUX_CACHE_DIR=/tmp/flux-gpu-empty");
+        snprintf(set, sizeof set, "FLUX_NVRTC=%s/libcuda.so.1", soft);
+        NONE("NVRTC is too old: it has no nvrtcVersion", set, "FLUX_CACHE_DIR=/tmp/flux-gpu-empty");
+        NONE("CUDA_VISIBLE_DEVICES is \"-1\"", "CUDA_VISIBLE_DEVICES=-1");
+        NONE("CUDA_VISIBLE_DEVICES is \"\"", "CUDA_VISIBLE_DEVICES=");
+        NONE("CUDA_VISIBLE_DEVICES is \"junk\"", "CUDA_VISIBLE_DEVICES=junk");
+    } else {
+        NONE("no HIP runtime", "FLUX_HIP_LIBRARY=/nonexistent/libamdhip64.so");
+        snprintf(set, sizeof set, "FLUX_HIP_LIBRARY=%s/libhiprtc.so.6", soft);
+        NONE("the HIP runtime is too old: it has no hipInit", set);
+        NONE("did not start", "SOFTGPU_FAIL=hipInit:1=999,hipInit:2=999");
+        NONE("no device", "SOFTGPU_FAIL=hipGetDeviceCount:1=1,hipGetDeviceCount:2=1");
+        NONE("no hiprtc", "FLUX_HIPRTC=/nonexistent/libhiprtc.so", "FLUX_CACHE_DIR=/tmp/flux-gpu-empty");
+        NONE("HIP_VISIBLE_DEVICES is \"-1\"", "HIP_VISIBLE_DEVICES=-1");
+        NONE("HIP_VISIBLE_DEVICES is \"\"", "HIP_VISIBLE_DEVICES=");
+        NONE("HIP_VISIBLE_DEVICES is \"junk\"", "HIP_VISIBLE_DEVICES=junk");
+    }
+    NONE("SOFTGPU_DEVICES", "SOFTGPU_DEVICES=0", "WANT=did not start");
+    rmdir("/tmp/flux-gpu-empty");
+}
+
+TEST(visible_devices) {
+    SOFT_ONLY();
+    name_backends();
+    const char *all = on_cuda ? "CUDA_VISIBLE_DEVICES=0,1" : "HIP_VISIBLE_DEVICES=0,1", *last = on_cuda ? "CUDA_VISIBLE_DEVICES=2,0" : "HIP_VISIBLE_DEVICES=2,0",
+               *bad = on_cuda ? "CUDA_VISIBLE_DEVICES=1,9,0" : "HIP_VISIBLE_DEVICES=1,9,0";
+    SOME("2", all, "SOFTGPU_DEVICES=3");
+    SOME("2", last, "SOFTGPU_DEVICES=3");
+    SOME("1", bad, "SOFTGPU_DEVICES=3");
+    SOME("1", all, "SOFTGPU_DEVICES=1");
+}
+
+static void another(void) {               /* a preference for what is not here: a warning, and the GPU that is */
+    const char *backend = getenv("BACKEND");
+    flux_on_log(hear, NULL);
+    flux_device d = flux_device_of(flux_gpu(flux_ones(3)));
+    CHECK(notes == 1 && strstr(note, getenv("FLUX_GPU_BACKEND")) && strcmp(flux_device_backend(d), backend) == 0);
+    flux_on_log(NULL, NULL);
+}
+static void cpu_preferred(void) {
+    flux_on_log(hear, NULL);
+    flux_tensor *x = flux_ones(3);
+    CHECK(flux_gpu(x) == x && notes == 0);
+    flux_on_log(NULL, NULL);
+}
+TEST(preferences) {
+    SOFT_ONLY();
+    name_backends();
+    CHECK(child("another", backend_is, other_is, "FLUX_TEST_DEVICE", on_cuda ? "FLUX_GPU_BACKEND=AMDGPU" : "FLUX_GPU_BACKEND=CUDA", NULL) == 0);
+    CHECK(child("another", backend_is, other_is, "FLUX_TEST_DEVICE", "FLUX_GPU_BACKEND=Metal", NULL) == 0);
+    CHECK(child("cpu_preferred", "FLUX_TEST_DEVICE", "FLUX_GPU_BACKEND=CPU", NULL) == 0);
+}
+
+/* ---------------- a device that is lost */
+
+static void lost(void) {
+    flux_layer *m = flux_to(test_device, small_model());
+    flux_device cpu = { 0, 0 };
+    flux_tensor *here, *x = there(flux_ones(64)), *y;
+    flux_default_device(cpu);
+    here = flux_eval(flux_ones(3));
+    flux_default_device(test_device);
+    FLUX_SCOPE {                          /* its memory given back behind its back: the kernel meets an illegal address */
+        void *bad = flux__base(x)->buf->ptr, *before;
+        flux_synchronise_device(test_device);
+        flux__gpu *g = flux__gpu_enter(test_device.backend, test_device.id, &before);
+        g->driver->release(bad);
+        flux__gpu_leave(g, before);
+        y = flux_add(x, 1.0);
+        CHECK_ERROR((flux_eval(y), flux_synchronise_device(test_device)), "the device is lost to this process");
+        CHECK_ERROR(y = flux_data(y) ? y : NULL, "was lost");
+        CHECK(y == NULL);
+        CHECK_ERROR(flux_eval(flux_mul(x, 2.0)), "was lost");
+        CHECK_ERROR(flux_eval(flux_to(test_device, here)), "was lost");
+        CHECK_ERROR(flux_item(flux_sum(flux_call(m, flux_to(test_device, flux_ones(6, 2))))), "was lost");
+        CHECK_ERROR(flux_synchronise_device(test_device), "was lost");
+        CHECK_ERROR(flux_save(m, getenv("FLUX_TEST_FILE")), "was lost");
+        CHECK(access(getenv("FLUX_TEST_FILE"), F_OK) != 0);
+    }
+    flux_default_device(cpu);
+    CHECK_NEAR(flux_item(flux_sum(flux_add(here, 1.0))), 6, 0);
+    flux_mem_trim(test_device);
+    CHECK(!flux_failed());
+    test_device = cpu;
+    CHECK(trains());
+}
+TEST(a_lost_device_is_told_and_left_alone) {
+    SOFT_ONLY();
+    CHECK(run_with_file("lost", "A=1"));
+}
+static void lost_by_code(void) {          /* codes of a sticky error, as a later call meets it */
+    training t;
+    REQUIRE(training_start(&t, test_device) && training_step(&t) == 0);
+    flux_on_error(test_silent, NULL);
+    driver.fail(on_cuda ? "cuLaunchKernel" : "hipModuleLaunchKernel", 1, 700);
+    CHECK(training_step(&t) != 0 && strstr(flux_error(), "the device is lost") != NULL);
+    flux_clear();
+    CHECK(training_step(&t) != 0 && strstr(flux_error(), "was lost") != NULL);
+    flux_clear();
+    flux_on_error(NULL, NULL);
+}
+TEST(a_launch_that_loses_the_device) {
+    SOFT_ONLY();
+    CHECK(child("lost_by_code", "SOFTGPU_QUIET=1", NULL) == 0);
+}
+
+/* ---------------- several devices */
+
+static int device_list(flux_device *out) { return flux_get_devices(flux_device_backend(test_device), out, 8); }
+static bool same_model(flux_layer *a, flux_layer *b) {
+    float wa[WEIGHTS], wb[WEIGHTS];
+    return weights(a, wa) && weights(b, wb) && !memcmp(wa, wb, sizeof wa);
+}
+
+TEST(a_model_goes_from_device_to_device) {
+    flux_device d[8], cpu = { 0, 0 };
+    ON_A_GPU();
+    if (device_list(d) < 2) SKIP("needs two devices");
+    flux_layer *m = flux_to(cpu, small_model()), *on0 = flux_to(d[0], m), *on1 = flux_to(d[1], on0), *back = flux_cpu(on1);
+    REQUIRE(on0 && on1 && back);
+    CHECK(flux_device_equal(flux_device_of(on0), d[0]) && flux_device_equal(flux_device_of(on1), d[1]) && flux_device_of(back).backend == 0);
+    CHECK(same_model(m, on0) && same_model(m, on1) && same_model(m, back) && same_model(m, flux_to(d[0], on1)));
+    flux_tensor *x = flux_randn(6, 4), *y0 = flux_call(on0, flux_to(d[0], x)), *y1 = flux_call(on1, flux_to(d[1], x));
+    REQUIRE(flux_eval(y0) && flux_eval(y1));
+    CHECK(flux_device_equal(flux_device_of(y0), d[0]) && flux_device_equal(flux_device_of(y1), d[1]));
+    float a[12], b[12];
+    CHECK(flux_read(y0, a, sizeof a) == 0 && flux_read(y1, b, sizeof b) == 0 && !memcmp(a, b, sizeof a));
+    char name0[112], name1[112];
+    snprintf(name0, sizeof name0, "%s", flux_device_name(d[0]));
+    snprintf(name1, sizeof name1, "%s", flux_device_name(d[1]));
+    CHECK_ERROR(flux_add(y0, y1), name0);
+    CHECK_ERROR(flux_add(y0, y1), name1);
+    CHECK_ERROR(flux_call(on0, flux_to(d[1], x)), name1);
+    flux_tensor *big = flux_to(d[0], flux_randn(300, 1000)), *there1 = flux_to(d[1], big);
+    REQUIRE(flux_eval(there1));
+    CHECK(!memcmp(flux_data(big), flux_data(there1), 1200000));
+}
+
+/* Many copies there and back, with work in between: order is kept by events alone. */
+TEST(work_waits_for_the_other_device) {
+    flux_device d[8];
+    ON_A_GPU();
+    if (device_list(d) < 2) SKIP("needs two devices");
+    flux_tensor *x = flux_to(d[0], flux_zeros(5000));
+    for (int i = 0; i < 10; i++) {
+        x = flux_eval(flux_to(d[(i + 1) % 2], flux_add(x, 1.0)));
+        REQUIRE(x);
+    }
+    CHECK_NEAR(flux_item(flux_mean(x)), 10, 0);
+}
+
+TEST(tensors_print_wherever_they_lie) {
+    flux_device d[8];
+    ON_A_GPU();
+    int n = device_list(d);
+    flux_tensor *x = flux_randn(3, 2);
+    flux_layer *m = small_model();
+    char want[2000], got[2000], model_want[2000], model_got[2000];
+    flux_device cpu = { 0, 0 };
+    flux_tensor_text(flux_to(cpu, x), want, sizeof want);
+    flux_layer_text(flux_to(cpu, m), model_want, sizeof model_want);
+    for (int i = 0; i < n; i++) {
+        CHECK(flux_tensor_text(flux_to(d[i], x), got, sizeof got) > 0);
+        const char *numbers = strchr(got, '\n'), *same = strchr(want, '\n');
+        REQUIRE(numbers && same);
+        CHECK_STR(numbers, same);
+        flux_layer_text(flux_to(d[i], m), model_got, sizeof model_got);
+        CHECK_STR(model_got, model_want);
+    }
+}
+
+static void both(void) {                  /* CUDA and HIP in one process */
+    flux_device cuda = { FLUX__CUDA_BACKEND, 0 }, hip = { FLUX__AMDGPU_BACKEND, 0 };
+    REQUIRE(flux_functional("CUDA") && flux_functional("AMDGPU"));
+    flux_layer *m = small_model(), *a = flux_to(cuda, m), *b = flux_to(hip, a), *c = flux_to(cuda, b);
+    CHECK(a && b && c && same_model(m, a) && same_model(m, b) && same_model(m, c) && same_model(m, flux_cpu(b)));
+    CHECK(flux_device_equal(flux_device_of(b), hip));
+    CHECK_ERROR(flux_add(flux_to(cuda, flux_rand(2)), flux_to(hip, flux_rand(2))), "AMDGPU device 0");
+    test_device = cuda;
+    CHECK(trains());
+    test_device = hip;
+    CHECK(trains());
+}
+TEST(cuda_and_hip_together) {
+    SOFT_ONLY();
+    CHECK(child("both", "FLUX_TEST_DEVICE", NULL) == 0);
+}
+
+/* ---------------- the application's own context */
+
+static int (*get_context)(void **), (*push_context)(void *), (*pop_context)(void **), (*retain_context)(void **, int), (*get_hip)(int *), (*set_hip)(int);
+static void *current_context(void) {
+    void *c = NULL;
+    int id = -1;
+    if (on_cuda) return get_context(&c) == 0 ? c : (void *)&id;
+    return get_hip(&id) == 0 ? (void *)(intptr_t)(id + 1) : NULL;
+}
+static void check_context(const void *want, const char *what) {
+    if (current_context() == want) return;
+    test_fail(__FILE__, __LINE__, what);
+}
+static void nothing_changes_it(const void *want, flux_device d, flux_device other) {
+    flux_device cpu = { 0, 0 };
+#define KEEPS(call) do { call; check_context(want, #call); } while (0)
+    FLUX_SCOPE {
+        flux_tensor *x = NULL, *y = NULL;
+        training t;
+        KEEPS(flux_functional("CUDA"); flux_functional("AMDGPU"));
+        KEEPS(flux_device_name(d));
+        KEEPS(x = flux_eval(flux_to(d, flux_to(cpu, flux_rand(4, 4)))));
+        KEEPS(y = flux_eval(flux_matmul(x, x)));
+        KEEPS(flux_item(flux_sum(y)));
+        KEEPS(flux_eval(flux_to(other, y)));
+        KEEPS(flux_cpu(y); flux_data(flux_cpu(y)));
+        KEEPS(training_start(&t, d));
+        KEEPS(training_step(&t));
+        KEEPS(training_step(&t));
+        KEEPS(flux_synchronise_device(d));
+        KEEPS(flux_mem_stats(d); flux_mem_trim(d));
+        KEEPS(flux_tensor_text(y, (char[2000]){ 0 }, 2000));
+        CHECK(!flux_failed());
+        KEEPS(flux_add(x, flux_to(other, x)); flux_clear());
+    }
+    KEEPS(flux_mem_trim(d));
+    KEEPS(flux_shutdown());
+}
+static void context(void) {
+    flux_device d[8];
+    int n = device_list(d);
+    bool found = on_cuda ? find(driver_library, "cuCtxGetCurrent", &get_context) && find(driver_library, "cuCtxPushCurrent_v2", &push_context) &&
+                           find(driver_library, "cuCtxPopCurrent_v2", &pop_context) && find(driver_library, "cuDevicePrimaryCtxRetain", &retain_context)
+                         : find(driver_library, "hipGetDevice", &get_hip) && find(driver_library, "hipSetDevice", &set_hip);
+    REQUIRE(found);
+    flux_on_error(test_silent, NULL);
+    nothing_changes_it(current_context(), d[0], d[n - 1]);
+    for (int i = 0; i < n; i++) {
+        void *c = NULL;
+        if (on_cuda) REQUIRE(retain_context(&c, i) == 0 && push_context(c) == 0);
+        else REQUIRE(set_hip(i) == 0);
+        if (on_cuda) CHECK(current_context() == c);
+        nothing_changes_it(current_context(), d[0], d[n - 1]);
+        if (on_cuda) pop_context(&c);
+    }
+}
+TEST(the_applications_context_stays) {
+    SOFT_ONLY();
+    CHECK(child("context", NULL) == 0);
+}
+
+/* Asking what there is makes no context: it would take memory on every device. */
+static void asking(void) {
+    flux_device d[8];
+    flux_functional(getenv("BACKEND"));
+    int n = flux_get_devices(getenv("BACKEND"), d, 8);
+    for (int i = 0; i < n; i++) flux_device_name(d[i]);
+    test_device = d[0];
+    find_soft();
+    CHECK(n > 0 && driver.calls("cuDevicePrimaryCtxRetain") == 0 && driver.calls("hipMalloc") == 0 && driver.live("streams") == 0);
+    CHECK(flux_eval(flux_gpu(flux_ones(3))) && driver.live("streams") == 1);
+}
+TEST(asking_opens_no_device) {
+    SOFT_ONLY();
+    name_backends();
+    CHECK(child("asking", backend_is, other_is, "FLUX_TEST_DEVICE", NULL) == 0);
+}
+
+/* ---------------- memory */
+
+TEST(memory_statistics_and_limit) {
+    ON_A_GPU();
+    flux_mem_trim(test_device);
+    flux_mem before = flux_mem_stats(test_device), now;
+    FLUX_SCOPE {
+        REQUIRE(there(flux_zeros(1024, 256)));
+        now = flux_mem_stats(test_device);
+        CHECK(now.live >= before.live + (1 << 20) && now.reserved >= now.live && now.peak >= now.live);
+    }
+    now = flux_mem_stats(test_device);
+    CHECK(now.live == before.live && now.reserved > before.reserved);
+    long held = is_soft ? driver.live("bytes") : 0;
+    flux_mem_trim(test_device);
+    CHECK(flux_mem_stats(test_device).reserved == before.reserved);
+    if (is_soft) CHECK(driver.live("bytes") <= held - (1 << 20));
+    flux_mem_limit(test_device, before.reserved + (3 << 20));
+    flux_tensor *two = there(flux_zeros(1024, 512));
+    CHECK(two != NULL);
+    char want[60];
+    snprintf(want, sizeof want, "%s device %d", flux_device_backend(test_device), test_device.id);
+    CHECK_ERROR(there(flux_add(there(flux_ones(1024, 512)), 1.0)), "under the limit of flux_mem_limit");
+    CHECK_ERROR(there(flux_zeros(1024, 1024)), want);
+    CHECK_ERROR(there(flux_zeros(1024, 1024)), "4.00 MiB asked for");
+    CHECK_ERROR(there(flux_zeros(1024, 1024)), "f32 1024x512 (2.00 MiB)");
+    CHECK(there(flux_zeros(100)) != NULL);
+    flux_mem_limit(test_device, 0);
+    CHECK(there(flux_zeros(1024, 1024)) != NULL);
+}
+
+static void little(void) {                /* 12 MiB in all */
+    flux_device d[8];
+    CHECK(device_list(d) > 0);
+    FLUX_SCOPE {
+        flux_tensor *a = there(flux_ones(1024, 1024)), *b = there(flux_ones(1024, 1024));
+        REQUIRE(a && b);
+        CHECK_ERROR(there(flux_zeros(1024, 2048)), "8.00 MiB asked for");
+        CHECK_ERROR(there(flux_zeros(1024, 2048)), "of 12.00 MiB are free there");
+        CHECK_ERROR(there(flux_zeros(1024, 2048)), "2 x f32 1024x1024 (4.00 MiB)");
+        CHECK_ERROR(there(flux_zeros(1024, 2048)), flux_device_name(test_device));
+        flux_on_error(test_silent, NULL);
+        CHECK(there(flux_zeros(1024, 2048)) == NULL);
+        flux_clear();
+        flux_on_error(NULL, NULL);
+        CHECK_NEAR(flux_item(flux_mean(a)), 1, 0);
+    }
+    CHECK(there(flux_zeros(1024, 2048)) != NULL);      /* what the pool holds makes room */
+    CHECK(trains());
+}
+TEST(the_driver_is_out_of_memory) {
+    SOFT_ONLY();
+    CHECK(child("little", "SOFTGPU_MEMORY=12582912", NULL) == 0);
+}
+TEST(host_memory_has_the_same_error) {
+    flux_device cpu = { 0, 0 };
+    ON_A_GPU();
+    flux_mem_trim(cpu);
+    flux_mem_limit(cpu, flux_mem_stats(cpu).reserved + 100000);
+    CHECK_ERROR(flux_eval(flux_to(cpu, flux_zeros(1024, 1024))), "4.00 MiB asked for");
+    flux_mem_limit(cpu, 0);
+}
+
+/* ---------------- compile errors */
+
+TEST(compile_errors_are_readable) {
+    ON_A_GPU();
+    REQUIRE(there(flux_ones(2)));
+    static const char source[] = "#define PRELUDE\n"
+        "\nextern \"C\" __global__ void __launch_bounds__(256) kfirst(float *p) {\n    p[0] = 1;\n}\n"
+        "\nextern \"C\" __global__ void __launch_bounds__(256) ksecond(float *p) {\n    p[0] = nothing;\n}\n";
+    static const char *const logs[] = { "flux.cu(3): warning #177-D: unused\nflux.cu(8): error: identifier \"nothing\" is undefined\n",
+        "/tmp/comgr/input/flux.hip:3:5: warning: (unused)\n/tmp/comgr/input/flux.hip:8:12: error: use of undeclared identifier 'nothing'\n" };
+    for (int i = 0; i < 2; i++) {
+        CHECK_ERROR(flux__compile_failed(the_gpu(), source, logs[i]), "in ksecond, line 8:     p[0] = nothing;");
+        CHECK_ERROR(flux__compile_failed(the_gpu(), source, logs[i]), "nothing");
+    }
+    CHECK_ERROR(flux__compile_failed(the_gpu(), source, "out of memory (code 1)"), "out of memory (code 1)");
+    CHECK_ERROR(flux__compile_failed(the_gpu(), source, "flux.cu(999): error: what"), "what");
+    CHECK_ERROR(flux__compile_failed(the_gpu(), source, ""), "did not compile for");
+    char *log = NULL;
+    void *image = NULL, *before;
+    size_t bytes = 0;
+    char why[200];
+    flux__gpu *g = flux__gpu_enter(test_device.backend, test_device.id, &before);
+    REQUIRE(g);
+    CHECK(g->driver->compiler(why, sizeof why) && g->driver->compile(source, g->info.arch, &log, &image, &bytes) != 0);
+    flux__gpu_leave(g, before);
+    REQUIRE(log);
+    CHECK_ERROR(flux__compile_failed(g, source, log), "in ksecond, line 8:     p[0] = nothing;");
+    FLUX_FREE(log);
+    if (image) FLUX_FREE(image);
+}
+
+/* ---------------- the same numbers, and bad indices */
+
+TEST(random_numbers_are_the_cpus) {
+    flux_device cpu = { 0, 0 };
+    static const flux_dtype dtypes[] = { FLUX_F32, FLUX_F64 };
+    ON_A_GPU();
+    flux_shape s = { 2, { 37, 29 } };
+    for (int i = 0; i < 4; i++) {
+        flux_tensor *x[2];
+        for (int k = 0; k < 2; k++) {
+            flux_default_device(k ? test_device : cpu);
+            flux_seed(99);
+            x[k] = i < 2 ? flux_rand_shape(s, dtypes[i % 2]) : flux_randn_shape(s, dtypes[i % 2]);
+        }
+        flux_default_device(test_device);
+        const void *a = flux_data(x[0]), *b = flux_data(x[1]);
+        REQUIRE(a && b && flux_device_of(x[1]).backend);
+        CHECK(!memcmp(a, b, 37 * 29 * (i % 2 ? 8 : 4)));
+    }
+}
+
+TEST(bad_indices_are_told_at_the_next_look) {
+    ON_A_GPU();
+    flux_tensor *x = there(flux_rand(5, 3)), *good = there(flux_from(((int64_t[]){ 0, 4 }), 2)), *bad = there(flux_from(((int64_t[]){ 1, 7 }), 2));
+    flux_tensor *y = flux_eval(flux_gather(x, 0, bad));
+    CHECK(y && !flux_failed());           /* nobody has looked */
+    CHECK_ERROR(flux_data(y), "gather: index 7 (number 1) is not within dim 0 of size 5");
+    CHECK(flux_data(flux_gather(x, 0, good)) != NULL);
+    CHECK(flux_eval(flux_gather(x, 0, bad)) != NULL);
+    CHECK_ERROR(flux_synchronise_device(test_device), "gather: index 7");
+    flux_synchronise_device(test_device);
+    CHECK(!flux_failed());
+    flux_tensor *z = flux_scatter_add(x, 0, bad, there(flux_rand(2, 3)));
+    CHECK_ERROR(flux_data(z), "scatter_add: index 7");
+    CHECK(flux_data(flux_add(x, 1.0)) != NULL);
+}
+
+/* ---------------- compiling ahead */
+
+static int64_t programs(void) { return the_gpu()->counters.programs_compiled + the_gpu()->counters.programs_read; }
+static flux_layer *deep_model(void) {
+    return flux_chain(flux_dense(5, 11, flux_relu), flux_batchnorm(11), flux_dropout(0.5), flux_dense(11, 9, flux_tanh), flux_dense(9, 7, flux_sigmoid),
+                      flux_dense(7, 4));
+}
+/* How many kernels a step with so many observations needs that were not known. */
+static int kernels(void) {
+    int n = 0;
+    for (int i = 0; i < 256; i++)
+        for (const flux__gpu_fn *f = the_gpu()->known[i]; f; f = f->next) n++;
+    return n;
+}
+static int kernels_of_a_step(flux_layer *m, int64_t observations) {
+    int before = 0, rc = -1;
+    FLUX_SCOPE {
+        flux_tensor *x = there(flux_randn(5, observations)), *y = there(flux_softmax(flux_randn(4, observations)));
+        flux_state *opt = flux_setup(flux_descent(0.1), m);
+        before = kernels();
+        rc = flux_update(opt, m, flux_gradient(flux_logitcrossentropy(flux_call(m, x), y), m));
+    }
+    return rc == 0 ? kernels() - before : -1;
+}
+TEST(prewarm_compiles_and_runs_nothing) {
+    ON_A_GPU();
+    flux_device cpu = { 0, 0 };
+    float before[8], after[8], state[2][11];
+    flux_layer *m = flux_to(test_device, deep_model());
+    REQUIRE(m && flux_read(flux_copy(flux_param(m, "layers.4.bias")), before, 28) == 0);
+    CHECK(flux_read(flux_copy(flux_param(m, "layers.1.mean")), state[0], sizeof state[0]) == 0);
+    flux_seed(5);
+    CHECK(flux_prewarm(m, 5, 3) == 0);    /* the weights are there now */
+    int64_t launches = the_gpu()->counters.launches, known = programs();
+    REQUIRE(flux_prewarm(m, 5, 6) == 0);
+    CHECK(the_gpu()->counters.launches == launches && programs() > known);
+    CHECK(flux_training(m) && flux_read(flux_copy(flux_param(m, "layers.1.mean")), state[1], sizeof state[1]) == 0 && !memcmp(state[0], state[1], sizeof state[0]));
+    CHECK(flux_read(flux_copy(flux_param(m, "layers.4.bias")), after, 28) == 0 && !memcmp(before, after, 28));
+    float drawn = (float)flux_item(flux_to(cpu, flux_rand(1)));
+    flux_seed(5);
+    CHECK((float)flux_item(flux_to(cpu, flux_rand(1))) == drawn);
+    flux_tensor *x = there(flux_randn(5, 6));
+    known = programs();
+    FLUX_NOGRAD { CHECK(flux_eval(flux_call(m, x)) != NULL); }
+    CHECK(programs() == known);
+    int without = kernels_of_a_step(m, 7), with = kernels_of_a_step(m, 6);
+    CHECK(with >= 0 && with < without);
+    known = programs();
+    CHECK(flux_prewarm(m, 5, 6) == 0 && programs() == known);
+    FLUX_NOGRAD { CHECK(flux_prewarm(m, 5, 9) == 0); }
+    CHECK(flux_prewarm(flux_to(cpu, m), 5, 6) == 0);
+    CHECK_ERROR(flux_prewarm(m, 4, 6), "expects dim 0 of size 5");
+    CHECK_ERROR(flux_prewarm((flux_layer *)NULL, 5, 6), "prewarm: argument model is NULL");
+}
+
+static void prewarmed(void) {             /* many programs: named alike for any number of threads */
+    flux_seed(1);
+    flux_layer *m = flux_to(test_device, deep_model());
+    CHECK(m && flux_prewarm(m, 5, 6) == 0);
+    flux__gpu_counters *c = &the_gpu()->counters;
+    if (!strcmp(getenv("WANT"), "compiled")) CHECK(c->programs_compiled >= 3 && c->programs_read == 0);
+    else CHECK(c->programs_compiled == 0 && c->programs_read >= 3);
+}
+static bool new_cache(void);
+static void drop_cache(void);
+static char cache_is[90];
+TEST(threads_compile_the_same_programs) {
+    SOFT_ONLY();
+    REQUIRE(new_cache());
+    CHECK(child("prewarmed", cache_is, "WANT=compiled", "FLUX_NUM_THREADS=4", NULL) == 0);
+    CHECK(child("prewarmed", cache_is, "WANT=read", "FLUX_NUM_THREADS=1", NULL) == 0);
+    drop_cache();
+}
+
+/* ---------------- loaders, threads */
+
+TEST(a_loader_copies_ahead) {
+    ON_A_GPU();
+    flux_device cpu = { 0, 0 };
+    enum { N = 103, F = 700 };
+    float *numbers = (float *)malloc(sizeof(float) * N * F);
+    REQUIRE(numbers);
+    for (int i = 0; i < N * F; i++) numbers[i] = (float)i;
+    flux_default_device(cpu);
+    flux_tensor *x = flux_from(numbers, F, N), *y = flux_arange(0, N, 1);
+    flux_loader *l = flux_to(test_device, flux_dataloader(x, y, .batchsize = 10));
+    flux_default_device(test_device);
+    REQUIRE(l);
+    for (int epoch = 0; epoch < 3; epoch++) {
+        int64_t at = 0;
+        flux_each(b, l) {
+            CHECK(flux_device_equal(flux_device_of(b.x), test_device));
+            int64_t n = flux_dim(b.x, 1);
+            const float *px = (const float *)flux_data(b.x), *py = (const float *)flux_data(b.y);
+            REQUIRE(px && py);
+            for (int64_t i = 0; i < n; i++) CHECK((int64_t)py[i] == at + i);
+            CHECK(!memcmp(px, numbers + at * F, (size_t)(n * F) * 4));
+            at += n;
+        }
+        CHECK(at == N);
+    }
+    free(numbers);
+}
+
+typedef struct user { flux__os_thread thread; flux_device device; bool good; char error[400]; } user;
+static void use(void *arg) {
+    user *u = (user *)arg;
+    training t;
+    float w[WEIGHTS], first[WEIGHTS];
+    u->good = true;
+    for (int i = 0; i < 4 && u->good; i++)
+        FLUX_SCOPE {
+            flux_seed(3);
+            t.model = flux_to(u->device, small_model());
+            t.x = flux_eval(flux_to(u->device, flux_randn(6, 5)));
+            t.y = flux_eval(flux_to(u->device, flux_softmax(flux_randn(3, 5))));
+            t.opt = flux_setup(flux_adam(0.05), t.model);
+            for (int step = 0; step < 10 && u->good; step++) u->good = training_step(&t) == 0;
+            u->good = u->good && weights(t.model, w);
+            if (i == 0) memcpy(first, w, sizeof w);
+            u->good = u->good && !memcmp(first, w, sizeof w);
+        }
+    snprintf(u->error, sizeof u->error, "%s", flux_error());
+}
+TEST(threads_train_on_one_device) {
+    static user u[5];
+    flux_device d[8];
+    ON_A_GPU();
+    int n = device_list(d);
+    for (int i = 0; i < 5; i++) {
+        u[i].device = i < 3 ? test_device : d[i % n];
+        REQUIRE(flux__thread_start(&u[i].thread, use, &u[i]));
+    }
+    for (int i = 0; i < 5; i++) flux__thread_join(&u[i].thread);
+    for (int i = 0; i < 5; i++)
+        if (!CHECK(u[i].good)) fprintf(stderr, "    %s\n", u[i].error);
+}
+
+/* ---------------- the cache on disk */
+
+static bool maps(const char *part) {      /* is such a library in this process? */
+    char line[4096];
+    bool found = false;
+    FILE *f = fopen("/proc/self/maps", "r");
+    while (f && fgets(line, sizeof line, f)) found = found || strstr(line, part) != NULL;
+    if (f) fclose(f);
+    return found;
+}
+/* $WANT: compiled, read (the compiler is not even opened), or any; $NOTES: how many messages */
+static void cached(void) {
+    const char *want = getenv("WANT"), *count = getenv("NOTES");
+    if (getenv("FULL")) disk_room = atol(getenv("FULL"));
+    CHECK(trains());
+    flux_on_log(NULL, NULL);
+    flux__gpu_counters *c = &the_gpu()->counters;
+    if (!strcmp(want, "compiled")) CHECK(c->programs_compiled > 0 && c->programs_read == 0);
+    if (!strcmp(want, "some")) CHECK(c->programs_compiled > 0 && c->programs_read > 0);
+    if (!strcmp(want, "read")) CHECK(c->programs_compiled == 0 && c->programs_read > 0 && !maps(on_cuda ? "libnvrtc" : "libhiprtc"));
+    if (!CHECK(notes == (count ? atoi(count) : 0))) fprintf(stderr, "    %d messages: %s\n", notes, note);
+    CHECK(!flux_failed());
+}
+static char cache[64];
+static int entries(char (*names)[200], int max, const char *part) {
+    int n = 0;
+    DIR *dir = opendir(cache);
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;)
+        if (e->d_name[0] != '.' && strlen(e->d_name) > 40 && (!part || strstr(e->d_name, part)) && n < max) snprintf(names[n++], 200, "%s/%.120s", cache, e->d_name);
+    if (dir) closedir(dir);
+    return n;
+}
+static bool new_cache(void) {
+    snprintf(cache, sizeof cache, "/tmp/flux-gpu-cache-XXXXXX");
+    bool made = mkdtemp(cache) != NULL;
+    snprintf(cache_is, sizeof cache_is, "FLUX_CACHE_DIR=%s", cache);
+    return made;
+}
+static void drop_cache(void) {
+    char path[400];
+    DIR *dir = opendir(cache);
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;)
+        if (e->d_name[0] != '.') snprintf(path, sizeof path, "%s/%.200s", cache, e->d_name), remove(path);
+    if (dir) closedir(dir);
+    rmdir(cache);
+}
+#define CACHED(want, ...) CHECK(child("cached", cache_is, "WANT=" want, __VA_ARGS__, NULL) == 0)
+
+TEST(a_second_process_compiles_nothing) {
+    SOFT_ONLY();
+    REQUIRE(new_cache());
+    CACHED("compiled", "A=1");
+    CACHED("read", "A=1");
+    CACHED("read", on_cuda ? "FLUX_NVRTC=/nonexistent" : "FLUX_HIPRTC=/nonexistent");
+    drop_cache();
+}
+
+static void flip(FILE *f, long at) {
+    fseek(f, at, SEEK_SET);
+    int c = fgetc(f);
+    fseek(f, at, SEEK_SET);
+    fputc(~c & 0xff, f);
+}
+static void damage(const char *path, int how) {
+    struct stat s;
+    if (stat(path, &s) != 0) return;
+    FILE *f = fopen(path, "r+b");
+    if (!f) return;
+    switch (how) {
+    case 0: CHECK(ftruncate(fileno(f), 0) == 0); break;
+    case 1: CHECK(ftruncate(fileno(f), 20) == 0); break;
+    case 2: CHECK(ftruncate(fileno(f), s.st_size - 1) == 0); break;
+    case 3: flip(f, 0); break;            /* the magic */
+    case 4: flip(f, 12); break;           /* the key */
+    case 5: flip(f, 46); break;           /* the size */
+    case 6: flip(f, (long)s.st_size - 5); break;
+    default: fseek(f, 0, SEEK_END), fputc(1, f);
+    }
+    fclose(f);
+}
+TEST(damaged_entries_are_made_anew) {
+    static char names[64][200];
+    SOFT_ONLY();
+    REQUIRE(new_cache());
+    CACHED("compiled", "A=1");
+    int n = entries(names, 64, NULL);
+    CHECK(n > 0);
+    for (int how = 0; how < 8; how++) {
+        for (int i = 0; i < n; i++) damage(names[i], how);
+        CACHED("compiled", "A=1");
+        CACHED("read", "A=1");
+    }
+    if (n > 1) {
+        damage(names[0], 2);
+        CACHED("some", "A=1");
+    }
+    drop_cache();
+}
+
+/* What the driver will not load although the checksum is right, as after a change of drivers. */
+TEST(an_entry_that_the_driver_refuses_is_made_anew) {
+    SOFT_ONLY();
+    REQUIRE(new_cache());
+    CACHED("compiled", "A=1");
+    CACHED("some", on_cuda ? "SOFTGPU_FAIL=cuModuleLoadData:1=200" : "SOFTGPU_FAIL=hipModuleLoadData:1=200");
+    CACHED("read", "A=1");
+    drop_cache();
+}
+
+TEST(two_processes_fill_the_cache_at_once) {
+    static char names[64][200];
+    SOFT_ONLY();
+    REQUIRE(new_cache());
+    pid_t p[3];
+    for (int i = 0; i < 3; i++) p[i] = child_beside("cached", cache_is, "WANT=any", NULL);
+    for (int i = 0; i < 3; i++) CHECK(p[i] > 0 && end_child(p[i]) == 0);
+    CACHED("read", "A=1");
+    int n = entries(names, 64, NULL);
+    for (int i = 0; i < n; i++) CHECK(strrchr(names[i], '.') == NULL);     /* nothing aside is left */
+    drop_cache();
+}
+
+TEST(no_cache_is_no_obstacle) {
+    char set[400];
+    SOFT_ONLY();
+    REQUIRE(new_cache());
+    CHECK(chmod(cache, 0777) == 0);
+    CACHED("compiled", "NOTES=1");
+    CHECK(chmod(cache, 0755) == 0);
+    CACHED("compiled", "NOTES=0");
+    snprintf(set, sizeof set, "%s/file", cache);
+    FILE *f = fopen(set, "w");
+    REQUIRE(f);
+    fclose(f);
+    snprintf(set, sizeof set, "FLUX_CACHE_DIR=%s/file", cache);
+    CACHED("compiled", "NOTES=1", set);
+    snprintf(set, sizeof set, "FLUX_CACHE_DIR=%s/file/deeper", cache);
+    CACHED("compiled", "NOTES=1", set);
+    CACHED("compiled", "NOTES=1", "FLUX_CACHE_DIR=/proc/self/fdinfo");      /* where nobody can write, not even root */
+    CACHED("compiled", "NOTES=1", "FLUX_CACHE_DIR", "XDG_CACHE_HOME", "HOME");
+    drop_cache();
+}
+
+TEST(a_full_disk_leaves_no_half_entry) {
+    static char names[64][200];
+    SOFT_ONLY();
+    REQUIRE(new_cache());
+    static const char *const full[] = { "FULL=0", "FULL=30", "FULL=500", "FULL=20000" };
+    for (int i = 0; i < 4; i++) {
+        CACHED("any", full[i], "NOTES=1");
+        int n = entries(names, 64, NULL);
+        for (int k = 0; k < n; k++) {
+            struct stat s;
+            CHECK(stat(names[k], &s) == 0 && s.st_size > (off_t)sizeof(flux__cache_head) && strrchr(names[k], '.') == NULL);
+        }
+        CHECK(i == 3 || n == 0);
+    }
+    CACHED("any", "A=1");
+    CACHED("read", "A=1");
+    drop_cache();
+}
+
+/* ---------------- the program */
+
+static const struct { const char *name; void (*run)(void); } children[] = {
+    { "faults", faults }, { "trip_faults", trip_faults }, { "compiler_faults", compiler_faults }, { "none", none }, { "some", some }, { "another", another },
+    { "cpu_preferred", cpu_preferred }, { "lost", lost }, { "lost_by_code", lost_by_code }, { "both", both }, { "context", context },
+    { "asking", asking }, { "little", little }, { "cached", cached }, { "prewarmed", prewarmed },
+};
+static int run_child(const char *name) {
+    bool cache = strcmp(name, "cached") == 0;      /* hears all, and opens no compiler to ask for counts */
+    if (cache || !strcmp(name, "compiler_faults")) flux_on_log(hear, NULL);
+    test_go_to_device();
+    on_cuda = test_device.backend == FLUX__CUDA_BACKEND;
+    if (test_device.backend && !cache) find_soft();
+    for (size_t i = 0; i < sizeof children / sizeof *children; i++) {
+        if (strcmp(children[i].name, name)) continue;
+        flux_scope_open();
+        children[i].run();
+        if (flux_failed()) test_fail(__FILE__, __LINE__, flux_error());
+        flux_clear();
+        if (strcmp(name, "context") && !strstr(name, "faults")) flux_scope_close();     /* flux_shutdown closed it */
+        if (!test_checks) test_fail(__FILE__, __LINE__, "nothing was checked");
+        return test_bad != 0;
+    }
+    return 3;
+}
+#define main run_tests
+static int run_tests(int argc, char **argv);
+TEST_MAIN()
+#undef main
+int main(int argc, char **argv) {
+    return argc == 3 && !strcmp(argv[1], "child") ? run_child(argv[2]) : run_tests(argc, argv);
+}
+#else
+TEST(gpu) { SKIP("not built with the GPU layer (or not on Linux)"); }
+TEST_MAIN()
+#endif
