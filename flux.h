@@ -74,19 +74,19 @@
      10. Matrix product
      11. The CPU back end
      12. The GPU layer
-    12. Devices
-     13. Printing tensors
-     14. Models
-     15. Names of functions
-     16. Initialisers
-     17. Layers
-     18. Activations
-     19. Losses
-     20. Optimisers
-     21. Printing models
-     22. Data
-     23. Files
-     24. Formulas
+     13. Devices
+     14. Printing tensors
+     15. Models
+     16. Names of functions
+     17. Initialisers
+     18. Layers
+     19. Activations
+     20. Losses
+     21. Optimisers
+     22. Printing models
+     23. Data
+     24. Files
+     25. Formulas
 */
 #ifndef FLUX_H
 #define FLUX_H
@@ -10853,7 +10853,8 @@ static void flux__spell_line(flux__coder *c, int i) {
     case FLUX__V_RANDOM: flux__spell_random(c, i); break;
     case FLUX__V_OP:
         c->ops[v->op] = (uint8_t)(c->ops[v->op] | 1u << v->cls);
-        flux__spell(s, "%s_%s_op(v%d, v%d, v%d);\n", flux__op_names[v->op], flux__class_names[v->cls], v->a, v->b < 0 ? v->a : v->b, v->c < 0 ? v->a : v->c);
+        flux__spell(s, "%s_%s_op(v%d, v%d, v%d);\n",
+                    flux__op_names[v->op], flux__class_names[v->cls], v->a, v->b < 0 ? v->a : v->b, v->c < 0 ? v->a : v->c);
         break;
     case FLUX__V_ROUND: flux__spell(s, "f32_%s_round(v%d);\n", flux__dtypes[v->op].name, v->a); break;
     case FLUX__V_WRAP: {
@@ -10938,7 +10939,8 @@ static void flux__code_map(flux__coder *c, int64_t points) {
     flux__gpu_kernel *gk = c->gk;
     int64_t blocks = (points + 255) / 256;
     flux__spell_numbers(c);
-    flux__spell(&c->s, "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; o += (%s)gridDim.x * 256) {\n", c->index, c->index, (long long)points, c->index);
+    flux__spell(&c->s, "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; o += (%s)gridDim.x * 256) {\n",
+                c->index, c->index, (long long)points, c->index);
     flux__spell_point(c, -1);
     flux__spell(&c->s, "    }\n");
     gk->threads = 256, gk->grid[0][0] = (unsigned)(blocks < 1 << 20 ? blocks : 1 << 20);
@@ -11083,7 +11085,8 @@ static void flux__spell_lanes(flux__coder *c, const flux__lanes *h) {
     if (h->lanes > 1 && flux__has_arg(c->k)) flux__spell(&c->s, "    __shared__ long long places[256];\n");
     flux__spell(&c->s, "    const int tid = (int)threadIdx.x, lane = tid %s %d, row = tid %s %d;\n", h->inner_first ? "%" : "/",
               h->inner_first ? h->lanes : h->rows, h->inner_first ? "/" : "%", h->inner_first ? h->lanes : h->rows);
-    flux__spell(&c->s, "    const %s at = (%s)blockIdx.x * %d + row, o = at < %lld ? at : %lld;\n", c->index, c->index, h->rows, (long long)h->outer, (long long)h->outer - 1);
+    flux__spell(&c->s, "    const %s at = (%s)blockIdx.x * %d + row, o = at < %lld ? at : %lld;\n",
+                c->index, c->index, h->rows, (long long)h->outer, (long long)h->outer - 1);
     flux__spell(&c->s, "    const int live = at < %lld;\n", (long long)h->outer);
     if (h->parts > 1) flux__spell(&c->s, "    const int part = (int)blockIdx.y;\n");
 }
@@ -11129,7 +11132,8 @@ static void flux__code_combine(flux__coder *c, const flux__lanes *h, int scratch
         const flux__value *v = &c->k->value[i];
         if (!flux__reducing(v)) continue;
         const char *type = flux__class_types[v->kind == FLUX__V_ARGREDUCE ? c->k->value[v->a].cls : v->cls];
-        flux__spell(&c->s, "    { const long long *q = p%d + (((long long)part * %d + %d) * %lld + o) * 2;\n", scratch, n, flux__reductions(c->k, i), (long long)h->outer);
+        flux__spell(&c->s, "    { const long long *q = p%d + (((long long)part * %d + %d) * %lld + o) * 2;\n",
+                    scratch, n, flux__reductions(c->k, i), (long long)h->outer);
         flux__spell(&c->s, "    const %s b = *(const %s *)q;\n", type, type);
         flux__spell_join(c, i, "b", "q[1]");
         flux__spell(&c->s, "    }\n");
@@ -11137,7 +11141,8 @@ static void flux__code_combine(flux__coder *c, const flux__lanes *h, int scratch
     flux__spell(&c->s, "    }\n");
     for (int i = 0; i < c->k->nvalue; i++)
         if (flux__reducing(&c->k->value[i]))
-            flux__spell(&c->s, "    const %s v%d = %s%d;\n", flux__class_types[c->k->value[i].cls], i, c->k->value[i].kind == FLUX__V_ARGREDUCE ? "x" : "a", i);
+            flux__spell(&c->s, "    const %s v%d = %s%d;\n", flux__class_types[c->k->value[i].cls], i, c->k->value[i].kind == FLUX__V_ARGREDUCE ? "x" : "a",
+                        i);
     for (int p = 1; p < phases; p++) flux__spell_late(c, p);
     flux__spell_outer_stores(c);
 }
@@ -11224,12 +11229,15 @@ static void flux__code_product(flux__coder *c, const flux__tile_shape *t) {
     if (t->groups > 1) flux__spell(s, "    __shared__ %s sums[%d][%d][%d];\n", T, t->groups, t->n, t->m + 1);
     flux__spell_numbers(c);
     flux__spell(s, "    const int g = (int)threadIdx.x / %d, t = (int)threadIdx.x %% %d, tx = t %% %d, ty = t / %d;\n", each, each, wide, wide);
-    flux__spell(s, "    const %s a0 = (%s)(blockIdx.x %% %lldu) * %d, b0 = (%s)(blockIdx.x / %lldu) * %d;\n", c->index, c->index, (long long)tiles, t->m, c->index, (long long)tiles, t->n);
+    flux__spell(s, "    const %s a0 = (%s)(blockIdx.x %% %lldu) * %d, b0 = (%s)(blockIdx.x / %lldu) * %d;\n",
+                c->index, c->index, (long long)tiles, t->m, c->index, (long long)tiles, t->n);
     flux__spell(s, "    for (%s batch = blockIdx.y; batch < %lld; batch += gridDim.y) {\n", c->index, (long long)batches);
     flux__spell_batch(c, "a", a);
     flux__spell_batch(c, "b", b);
-    flux__spell(s, "    %s sum[%d][%d];\n    for (int y = 0; y < %d; y++) for (int x = 0; x < %d; x++) sum[y][x] = 0;\n", T, t->tn, t->tm, t->tn, t->tm);
-    flux__spell(s, "    for (%s first = 0; first < %lld; first += %d) {\n    const %s l0 = first + g * %d;\n", c->index, (long long)K, t->k * t->groups, c->index, t->k);
+    flux__spell(s, "    %s sum[%d][%d];\n    for (int y = 0; y < %d; y++) for (int x = 0; x < %d; x++) sum[y][x] = 0;\n",
+                T, t->tn, t->tm, t->tn, t->tm);
+    flux__spell(s, "    for (%s first = 0; first < %lld; first += %d) {\n    const %s l0 = first + g * %d;\n",
+                c->index, (long long)K, t->k * t->groups, c->index, t->k);
     flux__spell_tile(c, "a", pa, a, va ? 0 : a->stride[0], va ? a->stride[0] : a->stride[1], t->m, t->k, M, K, each);
     flux__spell_tile(c, "b", pb, b, vb ? 0 : b->stride[1], b->stride[0], t->n, t->k, N, K, each);
     flux__spell(s, "    __syncthreads();\n    for (int l = 0; l < %d; l++) {\n    %s x[%d], y[%d];\n", t->k, T, t->tm, t->tn);
@@ -11240,8 +11248,10 @@ static void flux__code_product(flux__coder *c, const flux__tile_shape *t) {
     for (int i = 0; i < k->nvalue; i++)
         if (k->value[i].kind == FLUX__V_PRODUCT) product = i;
     if (t->groups > 1) {
-        flux__spell(s, "    for (int j = 0; j < %d; j++) for (int i = 0; i < %d; i++) sums[g][ty + j * %d][tx + i * %d] = sum[j][i];\n", t->tn, t->tm, t->n / t->tn, wide);
-        flux__spell(s, "    __syncthreads();\n    for (int e = (int)threadIdx.x; e < %d; e += %d) {\n    const %s i = a0 + e %% %d, j = b0 + e / %d;\n", t->m * t->n, each * t->groups, c->index, t->m, t->m);
+        flux__spell(s, "    for (int j = 0; j < %d; j++) for (int i = 0; i < %d; i++) sums[g][ty + j * %d][tx + i * %d] = sum[j][i];\n",
+                    t->tn, t->tm, t->n / t->tn, wide);
+        flux__spell(s, "    __syncthreads();\n    for (int e = (int)threadIdx.x; e < %d; e += %d) {\n    const %s i = a0 + e %% %d, j = b0 + e / %d;\n",
+                    t->m * t->n, each * t->groups, c->index, t->m, t->m);
         flux__spell(s, "    if (i < %lld && j < %lld) {\n    %s v = sums[0][e / %d][e %% %d];\n", (long long)M, (long long)N, T, t->m, t->m);
         flux__spell(s, "    for (int q = 1; q < %d; q++) v += sums[q][e / %d][e %% %d];\n", t->groups, t->m, t->m);
     } else {
@@ -11274,7 +11284,8 @@ static void flux__spell_coordinates(flux__coder *c, const flux_shape *shape) {
 
 static void flux__spell_each(flux__coder *c, int64_t n) {
     int64_t blocks = (n + 255) / 256;
-    flux__spell(&c->s, "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; o += (%s)gridDim.x * 256) {\n", c->index, c->index, (long long)n, c->index);
+    flux__spell(&c->s, "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; o += (%s)gridDim.x * 256) {\n",
+                c->index, c->index, (long long)n, c->index);
     c->gk->threads = 256, c->gk->grid[0][0] = (unsigned)(blocks < 1 << 20 ? blocks : 1 << 20);
 }
 
@@ -11314,7 +11325,8 @@ static void flux__code_index(flux__coder *c, const flux_tensor *t, int out) {
             flux__spell(s, " + (o / %lld %% %lld) * %lld", (long long)before, (long long)index->shape.dim[d], (long long)index->stride[d]);
             before *= index->shape.dim[d];
         }
-        flux__spell(s, "];\n    if (id < 0 || id >= %lld) p%d[1] = id, p%d[2] = o, p%d[3] = %d, p%d[4] = %lld, p%d[5] = 1, p%d[0] = 1;\n    }\n", (long long)rows, pe, pe, pe, dim, pe,
+        flux__spell(s, "];\n    if (id < 0 || id >= %lld) p%d[1] = id, p%d[2] = o, p%d[3] = %d, p%d[4] = %lld, p%d[5] = 1, p%d[0] = 1;\n    }\n",
+                    (long long)rows, pe, pe, pe, dim, pe,
                   (long long)rows, pe, pe);
         flux__spell(s, "    if (o >= %lld) continue;\n", (long long)count);
         flux__spell_coordinates(c, &whole);
@@ -11376,7 +11388,8 @@ static void flux__code_cat(flux__coder *c, const flux_tensor *t, int out) {
         const flux__operand *o = &c->k->operand[i];
         int64_t n = dim < o->shape.ndim ? o->shape.dim[dim] : 1;
         int p = flux__coder_slot(c, o->src, t->dtype);
-        flux__spell(&c->s, "    %sif (d%d < %lld) p%d[o] = p%d[%lld + (d%d - %lld) * %lld", i ? "else " : "", dim, (long long)(at + n), po, p, (long long)o->offset, dim,
+        flux__spell(&c->s, "    %sif (d%d < %lld) p%d[o] = p%d[%lld + (d%d - %lld) * %lld", i ? "else " : "",
+                    dim, (long long)(at + n), po, p, (long long)o->offset, dim,
                   (long long)at, (long long)(dim < o->shape.ndim ? o->stride[dim] : 0));
         for (int d = 0; d < o->shape.ndim; d++)
             if (d != dim) flux__spell(&c->s, " + d%d * %lld", d, (long long)o->stride[d]);
@@ -11416,7 +11429,8 @@ static void flux__code_spread(flux__coder *c, const flux_tensor *t, int out) {
         reach -= step[d] * (n - 1);
         if (step[d] == 0) flux__spell(s, "    const %s rest%d = rest%d;\n    for (%s i%d = 0; i%d < %lld; i%d++) {\n", c->index, i + 1, i, c->index, d, d, (long long)n, d);
         else {
-            flux__spell(s, "    for (%s i%d = rest%d > %lld ? (rest%d - %lld + %lld) / %lld : 0; i%d < %lld && i%d * %lld <= rest%d; i%d++) {\n", c->index, d, i, (long long)reach, i, (long long)reach,
+            flux__spell(s, "    for (%s i%d = rest%d > %lld ? (rest%d - %lld + %lld) / %lld : 0; i%d < %lld && i%d * %lld <= rest%d; i%d++) {\n",
+                        c->index, d, i, (long long)reach, i, (long long)reach,
                       (long long)step[d] - 1, (long long)step[d], d, (long long)n, d, (long long)step[d], i, d);
             flux__spell(s, "    const %s rest%d = rest%d - i%d * %lld;\n", c->index, i + 1, i, d, (long long)step[d]);
         }
@@ -11460,7 +11474,8 @@ static void flux__hash_bytes(uint64_t *h, const void *data, size_t n) {
 static void flux__spell_formula(flux__listing *s, int op, int cls) {
     bool whole = cls >= FLUX__I32C;
     const char *T = flux__class_types[cls], *suffix = whole ? "w" : flux__class_names[cls], *p = flux__formulas[op];
-    flux__spell(s, "DEVICE %s %s_%s_op(%s a%s, %s b%s, %s c%s) {\n", T, flux__op_names[op], flux__class_names[cls], T, whole ? "_" : "", T, whole ? "_" : "", T, whole ? "_" : "");
+    flux__spell(s, "DEVICE %s %s_%s_op(%s a%s, %s b%s, %s c%s) {\n", T, flux__op_names[op], flux__class_names[cls], T, whole ? "_" : "", T, whole ? "_" : "",
+                T, whole ? "_" : "");
     if (whole) flux__spell(s, "    long long a = a_, b = b_, c = c_;\n");
     flux__spell(s, "    return (%s)(", T);
     while (*p) {
@@ -11673,7 +11688,8 @@ static bool flux__cache_folder(char *out, size_t n) {
     else if (local) used = snprintf(out, n, "%s/flux", local);
     else used = -1;
     if (used < 0 || (size_t)used >= n) {
-        flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %s", used < 0 ? "neither FLUX_CACHE_DIR nor HOME says where" : "the folder's name is too long");
+        flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %s",
+                   used < 0 ? "neither FLUX_CACHE_DIR nor HOME says where" : "the folder's name is too long");
         return false;
     }
     for (char *p = out + 1; *p; p++)
@@ -11685,7 +11701,8 @@ static bool flux__cache_folder(char *out, size_t n) {
         }
     flux__folder_make(out);
     if (flux__folder_private(out)) return true;
-    flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %.200s is not a folder of this user that nobody else may write to", out);
+    flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %.200s is not a folder of this user that nobody else may write to",
+               out);
     return false;
 }
 
@@ -12330,7 +12347,7 @@ FLUX__GPU_CALLS(hip, FLUX__AMDGPU_BACKEND)
 FLUX__ASBEFORE
 FLUX__COLD
 
-/* ------------------------------------------------------------------ 12. Devices
+/* ------------------------------------------------------------------ 13. Devices
    Which back ends there are, which of them work here, which one is meant, and the file that keeps the preference. A back
    end is asked once per process whether it works; the answer stays, with its reason, because every fallback must be able
    to say why. Choosing follows the preference if there is one and else the order CUDA, AMDGPU, Metal, CPU; the CPU
@@ -13134,7 +13151,7 @@ FLUX_DEF flux_device flux_get_device_with(flux_get_device_opts opts) {
     return d;
 }
 
-/* ------------------------------------------------------------------ 13. Printing tensors
+/* ------------------------------------------------------------------ 14. Printing tensors
    How values look as text. All text goes through one sink, which works as
    snprintf does (writes what fits, counts all) or writes to a file: flux_print
    and the *_text functions are the same code, and need no memory for the text.
@@ -13599,7 +13616,7 @@ FLUX_DEF void flux_print_tensor(flux_tensor *x) {
 FLUX__ASBEFORE
 FLUX__LEAN
 
-/* ------------------------------------------------------------------ 14. Models
+/* ------------------------------------------------------------------ 15. Models
    A layer is a struct that starts with a flux_layer and a list that names its
    fields. Everything that a model can do beyond being called is one of two things: a
    walk over those fields (visit, params, freeze, modes, save, count), or a map,
@@ -14688,7 +14705,7 @@ FLUX_DEF int flux_prewarm_of(flux_layer *m, flux_shape in) {
 FLUX__ASBEFORE
 FLUX__COLD
 
-/* ------------------------------------------------------------------ 15. Names of functions
+/* ------------------------------------------------------------------ 16. Names of functions
    Activations and connections are C functions. They print by a table of those that
    there are, by what flux_name_function said, or by the text of the call that a
    container's macro kept. */
@@ -15051,7 +15068,7 @@ FLUX_DEF flux_tensor *flux_vcat(flux_tensor *a, flux_tensor *b) {
     return flux_cat_all(0, 2, both);
 }
 
-/* ------------------------------------------------------------------ 16. Initialisers
+/* ------------------------------------------------------------------ 17. Initialisers
    Uniform and normal ones are expressions of flux_rand and flux_randn, computed when
    somebody looks. Those that need all their numbers at once (orthogonal, truncated,
    sparse, identity) are made on the host, in double precision, from the same random
@@ -15347,7 +15364,7 @@ FLUX__INIT(randn32, "randn")
 FLUX__ASBEFORE
 FLUX__LEAN
 
-/* ------------------------------------------------------------------ 17. Layers
+/* ------------------------------------------------------------------ 18. Layers
    Each is a struct, its text, its call and its constructor. A constructor makes
    weights inside flux__hide, so that the layer alone owns them and flux_update may
    write the new values where the old ones lie. A call checks its input once, against
@@ -17232,7 +17249,7 @@ FLUX_DEF flux_layer *flux_remove_weightnorms(flux_layer *m) {
     return out;
 }
 
-/* ------------------------------------------------------------------ 18. Activations
+/* ------------------------------------------------------------------ 19. Activations
    Those that are not an operation of the table: compositions of operations, which
    the schedule fuses into one pass. Each keeps NaN, and none lets a branch that was
    not taken into the gradient (where(x > 0, x, exp(x) - 1) would: its other branch
@@ -17345,7 +17362,7 @@ FLUX_DEF flux_tensor *flux_glu(flux_tensor *x, int dim) {
         h, flux_mul(flux_slice(x, dim, 0, n / 2), flux_sigmoid(flux_slice(x, dim, n / 2, n))));
 }
 
-/* ------------------------------------------------------------------ 19. Losses
+/* ------------------------------------------------------------------ 20. Losses
    A loss is a row: its name, its formula, and over what the formula has summed
    already. Defaults, checks, conversion of y and the aggregate stand in one function
    for all of them. Formulas see p = yhat and y, both of yhat's dtype, and never give
@@ -17739,7 +17756,7 @@ FLUX_DEF flux_tensor *(flux_ctc_loss)(flux_tensor *yhat, flux_tensor *y) {
     return flux_ctc_loss_with(o);
 }
 
-/* ------------------------------------------------------------------ 20. Optimisers
+/* ------------------------------------------------------------------ 21. Optimisers
    A rule is a row of a table: its hyper-parameters with their defaults, the tensors it keeps for each parameter, and a
    function that turns a gradient into what is to be subtracted, written with operations. The definitions are those of
    Optimisers.jl. A chain is a flat list of rows through which the gradient passes from left to right.
@@ -19167,7 +19184,7 @@ FLUX_DEF double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), v
 FLUX__ASBEFORE
 FLUX__COLD
 
-/* ------------------------------------------------------------------ 21. Printing models
+/* ------------------------------------------------------------------ 22. Printing models
    A model prints as in Flux.jl: a layer on one line, a container as its
    children between brackets, and behind each line how many numbers it holds.
    This stands on nothing but a type's description of its fields, so a layer of
@@ -19582,7 +19599,7 @@ FLUX_DEF void flux_print_state(flux_state *s) {
     flux__print_text(flux_state_text(s, NULL, 0), s, flux__text_of_state);
 }
 
-/* ------------------------------------------------------------------ 22. Data
+/* ------------------------------------------------------------------ 23. Data
    One-hot labels, loaders, flux_each and its progress bar.
    A loader is a description: arrays or a data set, how they are cut into batches, and stages
    (transform, function, move to a device) that each batch passes. It changes nothing but its
@@ -20814,7 +20831,7 @@ FLUX_DEF void flux_progress_number(const char *label, double value) {
     if (i >= 0) bar->value[i].number = value;
 }
 
-/* ------------------------------------------------------------------ 23. Files
+/* ------------------------------------------------------------------ 24. Files
    Readers of IDX (MNIST's format), NumPy's .npy, CSV and safetensors, writers of the second and
    the last.
    Readers work on a flux__source: a file, or bytes in memory in its place, so that a test can
@@ -22616,7 +22633,7 @@ FLUX_DEF flux_tensor *flux_load_tensor(const char *path, const char *name) {
 FLUX__ASBEFORE
 FLUX__LEAN
 
-/* ------------------------------------------------------------------ 24. Formulas
+/* ------------------------------------------------------------------ 25. Formulas
    flux_expr reads a formula in Julia's spelling and calls the operations that
    it names while it reads: there is no tree. Precedence and strictness are
    Julia's: * between arrays is the matrix product, + and - want equal shapes,
