@@ -6308,6 +6308,8 @@ static int flux__update_eval(flux_grads *grads, int n, flux_tensor *const *olds,
 /* y[i] = f(a[i], b[i], c[i]). A stride of 1 walks along the operand, 0 repeats its first element. */
 typedef void (*flux__loop)(int64_t n, void *y, const void *a, const void *b, const void *c,
                            int sa, int sb, int sc);
+typedef void (*flux__run_loop)(flux__loop f, int64_t n, void *y, const void *a, const void *b, const void *c,
+                               int sa, int sb, int sc);
 typedef void (*flux__fold_fn)(void *acc, const void *x, int64_t n);
 typedef void (*flux__cast_fn)(int64_t n, void *y, const void *x);
 typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter, int64_t blocks,
@@ -6353,44 +6355,52 @@ static void *flux__fill(void *out, const void *p, size_t size, size_t n, size_t 
     return out;
 }
 
+/* A formula's loop, in vectors and element by element; a, b and c are the formula's operands. The
+   vectors' takes whole steps, and of an operand with stride 0 a vector full of it: FLUX__F(run) sees
+   to that, once for all formulas, of which there are many. */
+#define FLUX__VECTOR_LOOP(NAME, count, formula)                                                      \
+static void FLUX__F(loop_##NAME)(int64_t n, void *y, const void *pa, const void *pb,                 \
+                                 const void *pc, int sa, int sb, int sc) {                           \
+    const float *p = (const float *)pa, *q = (const float *)pb, *r = (const float *)pc;              \
+    for (float *to = (float *)y; n > 0; n -= FLUX__LANES, to += FLUX__LANES) {                       \
+        FLUX__V a = FLUX__F(at)(p), b, c, out;                                                       \
+        if (count > 1) b = FLUX__F(at)(q);                                                           \
+        if (count > 2) c = FLUX__F(at)(r);                                                           \
+        out = formula;                                                                               \
+        memcpy(to, &out, sizeof out), (void)b, (void)c;                                              \
+        p += FLUX__LANES * sa, q += FLUX__LANES * sb, r += FLUX__LANES * sc;                         \
+    }                                                                                                \
+}
+#define FLUX__VECTOR_RUN                                                                             \
+static void FLUX__F(run)(flux__loop f, int64_t n, void *y, const void *a, const void *b,             \
+                         const void *c, int sa, int sb, int sc) {                                    \
+    FLUX__V full[3];                                                                                 \
+    if (n <= 0) return;                                                                              \
+    if (!sa) full[0] = FLUX__K(*(const float *)a), a = &full[0];                                     \
+    if (!sb && b) full[1] = FLUX__K(*(const float *)b), b = &full[1];                                \
+    if (!sc && c) full[2] = FLUX__K(*(const float *)c), c = &full[2];                                \
+    if (n >= FLUX__LANES) f(n - n % FLUX__LANES, y, a, b, c, sa, sb, sc);                            \
+    if (n % FLUX__LANES) flux__run_rest(f, FLUX__LANES, n, (float *)y, a, b, c, sa, sb, sc);         \
+}
 #if FLUX__VECTORS
-/* A vector loop takes whole steps. Here the elements left over are filled up to one. */
-static void flux__loop_ends(flux__loop f, int lanes, int count, int64_t n, void *y, const void *a,
-                            const void *b, const void *c, int sa, int sb, int sc) {
+/* The elements left over at the end are filled up to a whole step. */
+static void flux__run_rest(flux__loop f, int lanes, int64_t n, float *y, const void *a, const void *b,
+                           const void *c, int sa, int sb, int sc) {
     float pad[4][16];
     const float *in[3] = { (const float *)a, (const float *)b, (const float *)c };
     const int stride[3] = { sa, sb, sc };
     const size_t left = (size_t)(n % lanes), whole = (size_t)n - left;
-    if (whole) f((int64_t)whole, y, a, b, c, sa, sb, sc);
-    if (!left) return;
-    for (int k = 0; k < count; k++)
+    for (int k = 0; k < 3; k++)
         if (stride[k]) in[k] = (float *)flux__fill(pad[k], in[k] + whole, 4, left, (size_t)lanes);
     f(lanes, pad[3], in[0], in[1], in[2], sa, sb, sc);
-    memcpy((float *)y + whole, pad[3], left * sizeof(float));
+    memcpy(y + whole, pad[3], left * sizeof(float));
+}
+#else
+static void flux__run_x1(flux__loop f, int64_t n, void *y, const void *a, const void *b, const void *c,
+                         int sa, int sb, int sc) {
+    f(n, y, a, b, c, sa, sb, sc);
 }
 #endif
-
-/* A formula's loop, in vectors and element by element; a, b and c are the formula's operands. In
-   vectors an operand of stride 0 is read again and again from a vector full of it. */
-#define FLUX__VECTOR_LOOP(NAME, count, formula)                                                      \
-static void FLUX__F(loop_##NAME)(int64_t n, void *y, const void *pa, const void *pb,                 \
-                                 const void *pc, int sa, int sb, int sc) {                           \
-    const float *p = (const float *)pa, *q = count > 1 ? (const float *)pb : p;                      \
-    const float *r = count > 2 ? (const float *)pc : p;                                              \
-    FLUX__V same[3];                                                                                 \
-    if (n % FLUX__LANES || n <= 0) {                                                                 \
-        flux__loop_ends(FLUX__F(loop_##NAME), FLUX__LANES, count, n, y, pa, pb, pc, sa, sb, sc);     \
-        return;                                                                                      \
-    }                                                                                                \
-    if (!sa) same[0] = FLUX__K(*p), p = (const float *)&same[0];                                     \
-    if (count > 1 && !sb) same[1] = FLUX__K(*q), q = (const float *)&same[1];                        \
-    if (count > 2 && !sc) same[2] = FLUX__K(*r), r = (const float *)&same[2];                        \
-    for (float *to = (float *)y; n > 0; n -= FLUX__LANES, to += FLUX__LANES) {                       \
-        FLUX__V a = FLUX__F(at)(p), b = FLUX__F(at)(q), c = FLUX__F(at)(r), out = formula;           \
-        memcpy(to, &out, sizeof out), (void)a, (void)b, (void)c;                                     \
-        p += sa ? FLUX__LANES : 0, q += sb ? FLUX__LANES : 0, r += sc ? FLUX__LANES : 0;             \
-    }                                                                                                \
-}
 #define FLUX__SCALAR_LOOP(NAME, count, formula)                                                      \
 static void FLUX__F(loop_##NAME)(int64_t n, void *y, const void *pa, const void *pb,                 \
                                  const void *pc, int sa, int sb, int sc) {                           \
@@ -6874,6 +6884,7 @@ static void FLUX__F(random)(uint64_t key, uint64_t stream, uint64_t counter, int
 
 typedef struct flux__section {
     const flux__loop *loops;
+    flux__run_loop run;                   /* runs one of them */
     const flux__fold_fn *folds;
     flux__random_fn random;
 } flux__section;
@@ -6886,7 +6897,8 @@ FLUX__VECTOR_POW                                                                
 FLUX__VECTOR_RANDOM                                                                                  \
 FLUX__LOOPS                                                                                          \
 FLUX__VECTOR_FOLDS                                                                                   \
-static const flux__section FLUX__F(section) = { FLUX__F(loops), FLUX__F(folds), FLUX__F(random) };
+static const flux__section FLUX__F(section) = {                                                \
+    FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random) };
 
 /* ---- f32: instruction sets */
 
@@ -6979,7 +6991,8 @@ static FLUX__INLINE FLUX__VL FLUX__F(pickd)(FLUX__VL m, FLUX__VL x, FLUX__VL y) 
 static FLUX__INLINE FLUX__VD FLUX__F(widen)(FLUX__V x, int h) {                                      \
     return h ? FLUX__P(HIGH)(x) : FLUX__P(LOW)(x);                                                   \
 }                                                                                                    \
-FLUX__FN(narrow)(const FLUX__VD *x) { return FLUX__P(JOIN)(x[0], x[1]); }
+FLUX__FN(narrow)(const FLUX__VD *x) { return FLUX__P(JOIN)(x[0], x[1]); }                            \
+FLUX__VECTOR_RUN
 
 /* What every machine has that the compiler was told of; on x86-64 SSE2. */
 #  define FLUX__FLOATING_x4(yes, no) yes
@@ -7175,6 +7188,13 @@ static flux__loop flux__loop_for(int cls, int op) {
     static const flux__loop *const tables[] = { NULL, flux__loops_f64, flux__loops_i32, flux__loops_i64 };
     if (cls < 0 || cls >= FLUX__CLASSES || op < 0 || op >= FLUX__ELEMENTWISE_COUNT) return NULL;
     return cls == FLUX__F32C ? flux__section_now()->loops[op] : tables[cls][op];
+}
+
+/* Runs one of them. A loop for vectors is called as it is only where there is nothing to fill up. */
+static FLUX__INLINE void flux__loop_run(int cls, flux__loop f, int64_t n, void *y, const void *a, const void *b, const void *c,
+                           int sa, int sb, int sc) {
+    if (cls == FLUX__F32C && (n % 16 || !(sa & sb & sc))) flux__section_now()->run(f, n, y, a, b, c, sa, sb, sc);
+    else f(n, y, a, b, c, sa, sb, sc);
 }
 
 /* ---- casts: between a tensor's elements, of any dtype and stride, and a tile of one class
@@ -7395,7 +7415,7 @@ static void flux__identity(int cls, int red, void *out) {
 /* acc[i] = acc[i] op x[i] */
 static void flux__accumulate(int cls, int red, void *acc, const void *x, int64_t n) {
     static const int op[] = { FLUX__OP_ADD, FLUX__OP_MUL, FLUX__OP_MAX2, FLUX__OP_MIN2 };
-    flux__loop_for(cls, op[red])(n, acc, acc, x, NULL, 1, 1, 0);
+    flux__loop_run(cls, flux__loop_for(cls, op[red]), n, acc, acc, x, acc, 1, 1, 1);
 }
 
 /* acc = acc op x[0] op ... op x[n-1]. Long rows are halved, so that a sum's error hardly grows. */
@@ -8688,7 +8708,7 @@ static void *flux__result_at(flux__block_run *b, int i) {
 static void flux__do_line(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     int64_t n = flux__block_count(b, v);
-    int sa = 0, sb = 0, sc = 0;
+    int sa = 1, sb = 1, sc = 1;
     switch (v->kind) {
     case FLUX__V_LOAD: flux__do_load(b, i); break;
     case FLUX__V_NUMBER: break;           /* set before the first block */
@@ -8713,12 +8733,12 @@ static void flux__do_line(flux__block_run *b, int i) {
     }
     default: {
         const void *a = flux__operand_at(b, v, v->a, &sa);
-        const void *x = v->b >= 0 ? flux__operand_at(b, v, v->b, &sb) : a;
+        const void *x = v->b >= 0 ? flux__operand_at(b, v, v->b, &sb) : a;    /* what there is not, is not read */
         const void *y = v->c >= 0 ? flux__operand_at(b, v, v->c, &sc) : a;
         void *out = flux__result_at(b, i);
         b->at[i] = out;
         b->walk[i] = 1;
-        if (v->kind == FLUX__V_OP) b->c->loop[i](n, out, a, x, y, sa, sb, sc);
+        if (v->kind == FLUX__V_OP) flux__loop_run(v->cls, b->c->loop[i], n, out, a, x, y, sa, sb, sc);
         else {
             int from = b->k->value[v->a].cls;
             if (!sa) n = 1, b->walk[i] = 0, b->at[i] = out = flux__reg(b, b->c->reg[i]);
