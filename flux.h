@@ -8289,6 +8289,15 @@ static bool flux__prefer_inner(const flux__kernel *k) {
     return (k->reduced & 1) != 0 && k->full[0] > 1;
 }
 
+static bool flux__reducing(const flux__value *v) { return v->kind == FLUX__V_REDUCE || v->kind == FLUX__V_ARGREDUCE; }
+
+/* Nothing is done at the reduced points once a reduction is complete? */
+static bool flux__one_pass(const flux__kernel *k) {
+    for (int i = 0; i < k->nvalue; i++)
+        if (k->value[i].phase > 0 && (flux__reducing(&k->value[i]) || !k->value[i].outer)) return false;
+    return true;
+}
+
 static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
     c->outer = c->inner = 1;
     for (int d = 0; d < FLUX_MAX_DIMS; d++)
@@ -8296,7 +8305,7 @@ static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
         else c->outer *= k->full[d];
     c->inner_first = k->reduced && flux__prefer_inner(k);
     if (c->inner == 0) c->rt = 0, c->w = c->outer < FLUX__TILE ? c->outer : FLUX__TILE;
-    else if (c->inner <= FLUX__TILE / (c->inner_first ? 1 : 16) || c->inner == 1) {
+    else if (c->inner == 1 || c->inner <= (c->inner_first ? FLUX__TILE : flux__one_pass(k) ? 4 : FLUX__TILE / 16)) {
         c->rt = c->inner;
         c->w = FLUX__TILE / c->inner;
         if (c->w > c->outer) c->w = c->outer;
@@ -8317,8 +8326,6 @@ static void flux__need(const flux__kernel *k, bool *need, int v) {
     flux__need(k, need, k->value[v].b);
     flux__need(k, need, k->value[v].c);
 }
-
-static bool flux__reducing(const flux__value *v) { return v->kind == FLUX__V_REDUCE || v->kind == FLUX__V_ARGREDUCE; }
 
 /* The lines of each phase: inner values that its reductions and stores need, outer ones that its inner ones may use. */
 static bool flux__split_phases(flux__kernel *k, flux__cpu *c) {
@@ -8423,8 +8430,7 @@ static bool flux__bind_loops(flux__kernel *k, flux__cpu *c) {
 /* Long reductions to few results are cut into parts, so that threads can share them. */
 static void flux__choose_splits(const flux__kernel *k, flux__cpu *c) {
     c->splits = 1;
-    for (int i = 0; i < k->nvalue; i++)
-        if ((flux__reducing(&k->value[i]) && k->value[i].phase > 0) || (!k->value[i].outer && k->value[i].phase > 0)) return;
+    if (!flux__one_pass(k)) return;
     int64_t blocks = (c->outer + c->w - 1) / c->w, work = c->outer * c->inner;
     if (c->nreduce == 0 || blocks >= 8 || work < 65536 || c->resident || c->outer > 4096) return;
     int64_t parts = work / 32768;
