@@ -23,12 +23,12 @@ static const flux__section *section(int level) { return level ? NULL : flux__sec
 #endif
 
 /* the fastest of some runs, in billions of elements a second */
-static double loop_speed(flux__run_loop run, flux__loop f) {
+static double loop_speed(flux__run_loop drive, flux__loop f) {
     double best = 1e9;
     for (int run = 0; run < 15; run++) {
         const double start = seconds();
         for (int i = 0; i < 200; i++) {
-            if (run) run(f, TILE, y, a, b, c, 1, 1, 1);
+            if (drive) drive(f, TILE, y, a, b, c, 1, 1, 1);
             else if (f) f(TILE, y, a, b, c, 1, 1, 1);
             else memcpy(y, a, TILE * sizeof *a);
             sink = y[0];                  /* so that no call can be left out */
