@@ -7924,6 +7924,7 @@ typedef struct flux__gemm_task {          /* one block of C */
     int64_t i, ib;                        /* its rows that are being multiplied, i0 not counted */
     char *a, *b;                          /* scratch: copied operands, */
     char *edge, *out;                     /* a tile that is not all ours, C where it may not go yet */
+    int64_t out_from;                     /* the column that is out's first */
     int64_t b_step;                       /* distance of the copied b's columns, in elements */
     char *block;                          /* C's element (i0, j0), or out's first */
     int64_t ld;
@@ -7981,7 +7982,7 @@ static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t j, int64_t wi
     flux__gemm_kernel kernel =
         (high > lanes ? p->set->two : p->set->one)[wide <= 4 ? wide - 1 : wide / 2 + 1];
     const char *a = t->a, *b = p->b + (t->k0 * p->b_row + (t->j0 + j) * p->b_col) * size;
-    char *c = t->block + (t->i + i + j * t->ld) * size;
+    char *c = t->block + (t->i + i + (j - t->out_from) * t->ld) * size;
     if (p->copy_a) a += i * t->kb * size;
     else if (rows == high) {
         a = p->a + (t->i0 + t->i + i + t->k0 * p->a_col) * size;
@@ -7997,7 +7998,7 @@ static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t j, int64_t wi
 static void flux__gemm_finish(flux__gemm_task *t, int64_t j, int64_t n) {
     const flux__gemm_plan *p = t->plan;
     const flux__gemm_job *job = p->job;
-    char *block = t->block + (t->i + j * t->ld) * p->size, *to;
+    char *block = t->block + (t->i + (j - t->out_from) * t->ld) * p->size, *to;
     int64_t i0 = t->i0 + t->i, j0 = t->j0 + j, mb = t->ib, nb = n, ld = t->ld;
     if (p->flip) {
         i0 = t->j0 + j, j0 = t->i0 + t->i, mb = n, nb = t->ib;
@@ -8028,7 +8029,9 @@ static void flux__gemm_rows(flux__gemm_task *t) {
         if (j + wide < t->nb && (j + wide - done) * t->ib < FLUX__GEMM_PIECE) continue;
         flux__gemm_finish(t, done, j + wide - done);
         done = j + wide;
+        if (t->out && !p->flip && p->chunk >= p->k) t->out_from = done;
     }
+    t->out_from = 0;
 }
 
 static void flux__gemm_chunk(flux__gemm_task *t) {
@@ -8049,12 +8052,16 @@ static bool flux__gemm_room(flux__gemm_task *t) {
     int64_t a = p->copy_a ? flux__gemm_up(p->sub, lanes) : part ? tall : 0;
     int64_t b = p->copy_b ? t->nb * t->b_step : 0;
     int64_t edge = p->flip ? p->sub * t->nb : part ? tall * p->set->columns : 0;
-    int64_t out = p->flip || !p->job->c ? high * t->nb : 0;
+    bool passing = !p->flip && p->chunk >= p->k;   /* C's columns leave out for good as they are shown */
+    int64_t last = t->mb % p->sub ? t->mb % p->sub : p->sub;   /* the fewest rows that are shown at once */
+    int64_t kept = passing ? flux__gemm_min(t->nb, FLUX__GEMM_PIECE / last + p->set->columns) : t->nb;
+    int64_t out = p->flip || !p->job->c ? high * kept : 0;
     a = flux__gemm_up(a * p->chunk * p->size, 64);
     b = flux__gemm_up(b * p->size, 64);
     edge = flux__gemm_up(edge * p->size, 64);
     total = a + b + edge + out * p->size;
     t->a = t->b = t->edge = t->out = NULL;
+    t->out_from = 0;
     t->block = (char *)p->job->c;
     t->ld = p->job->ldc;
     if (total > 0 && (t->a = (char *)flux__scratch((size_t)total)) == NULL) return false;
@@ -8139,7 +8146,9 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
 /* Cuts C into blocks: as large as they may be, but enough of them for the threads. How many never
    shows in the result. */
 static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
-    int64_t tall = 2 * p->set->lanes, high = FLUX__GEMM_TILES * tall, tasks;
+    int64_t tall = 2 * p->set->lanes, bytes = p->chunk * p->size, tasks;
+    int64_t flat = bytes * 4 <= FLUX__GEMM_CHUNK ? 4 : bytes * 2 <= FLUX__GEMM_CHUNK ? 2 : 1;
+    int64_t high = flat * FLUX__GEMM_TILES * tall;         /* whole columns of C, if k is so short, lie together */
     int64_t limit = p->flip || !p->job->c ? 1 : 4;         /* where C takes scratch memory: not much */
     int64_t rows = limit * high, columns = limit * FLUX__GEMM_COLUMNS;
     p->rows = flux__gemm_split(p->m, (p->m + rows - 1) / rows, tall);
