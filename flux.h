@@ -7753,8 +7753,10 @@ static int64_t flux__gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 #if FLUX__GEMM_VECTORS
 #  define FLUX__PREFETCH(p) __builtin_prefetch(p);
+#  define FLUX__PREFETCH_LATER(p) __builtin_prefetch(p, 0, 2);
 #else
 #  define FLUX__PREFETCH(p) (void)(p);
+#  define FLUX__PREFETCH_LATER(p) (void)(p);
 #endif
 #define FLUX__GEMM_MOVE(vec, to, from) *(vec *)(void *)(to) = *(const vec *)(const void *)(from);
 
@@ -8211,6 +8213,7 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
    Blocks depend on the shape alone, never on the number of threads, and so do the sums. */
 
 #define FLUX__TILE 1024
+#define FLUX__LARGE (1 << 19)             /* elements: more than a second cache holds */
 
 typedef struct flux__axes { int nd; int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS]; } flux__axes;   /* merged dims */
 
@@ -8591,13 +8594,24 @@ static void flux__index_run(void *ctx, int64_t offset, int64_t step, int64_t at,
     for (int64_t i = 0; i < n; i++) out[i] = offset + i * step;
 }
 
+/* Of a large tensor the next block, most likely behind this one, comes to the second cache meanwhile: a block is a page or
+   less, and the processor's own look-ahead begins anew with each page of each operand. */
+static void flux__fetch_ahead(const flux__block_run *b, const flux__value *v, const char *there) {
+    const int64_t bytes = flux__block_count(b, v) * (int64_t)flux__class_size[v->cls];
+    if (b->c->outer * b->c->inner < FLUX__LARGE) return;
+    for (int64_t at = 0; at < bytes; at += 64) FLUX__PREFETCH_LATER(there + bytes + at)
+}
+
 static void flux__do_load(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     const flux__operand *o = &b->k->operand[v->operand];
     char *src = (char *)b->run->ptr[o->src], *there = flux__in_place(b, i, src, o->dtype);
     b->walk[i] = 1;
     b->at[i] = there ? there : (void *)flux__reg(b, b->c->reg[i]);
-    if (there) return;
+    if (there) {
+        flux__fetch_ahead(b, v, there);
+        return;
+    }
     flux__transfer t = { src, (char *)b->at[i], v->cls, o->dtype, flux__class_size[v->cls], flux__dtypes[o->dtype].size };
     flux__each_run_of(b, i, flux__load_run, &t);
 }
