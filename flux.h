@@ -7232,6 +7232,8 @@ static int flux__update_eval(flux_grads *grads, int n, flux_tensor *const *olds,
 /* y[i] = f(a[i], b[i], c[i]). A stride of 1 walks along the operand, 0 repeats its first element. */
 typedef void (*flux__loop)(int64_t n, void *y, const void *a, const void *b, const void *c,
                            int sa, int sb, int sc);
+typedef void (*flux__run_loop)(flux__loop f, int64_t n, void *y, const void *a, const void *b, const void *c,
+                               int sa, int sb, int sc);
 typedef void (*flux__fold_fn)(void *acc, const void *x, int64_t n);
 typedef void (*flux__cast_fn)(int64_t n, void *y, const void *x);
 typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter, int64_t blocks,
@@ -7277,44 +7279,52 @@ static void *flux__fill(void *out, const void *p, size_t size, size_t n, size_t 
     return out;
 }
 
+/* A formula's loop, in vectors and element by element; a, b and c are the formula's operands. The
+   vectors' takes whole steps, and of an operand with stride 0 a vector full of it: FLUX__F(run) sees
+   to that, once for all formulas, of which there are many. */
+#define FLUX__VECTOR_LOOP(NAME, count, formula)                                                      \
+static void FLUX__F(loop_##NAME)(int64_t n, void *y, const void *pa, const void *pb,                 \
+                                 const void *pc, int sa, int sb, int sc) {                           \
+    const float *p = (const float *)pa, *q = (const float *)pb, *r = (const float *)pc;              \
+    for (float *to = (float *)y; n > 0; n -= FLUX__LANES, to += FLUX__LANES) {                       \
+        FLUX__V a = FLUX__F(at)(p), b, c, out;                                                       \
+        if (count > 1) b = FLUX__F(at)(q);                                                           \
+        if (count > 2) c = FLUX__F(at)(r);                                                           \
+        out = formula;                                                                               \
+        memcpy(to, &out, sizeof out), (void)b, (void)c;                                              \
+        p += FLUX__LANES * sa, q += FLUX__LANES * sb, r += FLUX__LANES * sc;                         \
+    }                                                                                                \
+}
+#define FLUX__VECTOR_RUN                                                                             \
+static void FLUX__F(run)(flux__loop f, int64_t n, void *y, const void *a, const void *b,             \
+                         const void *c, int sa, int sb, int sc) {                                    \
+    FLUX__V full[3];                                                                                 \
+    if (n <= 0) return;                                                                              \
+    if (!sa) full[0] = FLUX__K(*(const float *)a), a = &full[0];                                     \
+    if (!sb && b) full[1] = FLUX__K(*(const float *)b), b = &full[1];                                \
+    if (!sc && c) full[2] = FLUX__K(*(const float *)c), c = &full[2];                                \
+    if (n >= FLUX__LANES) f(n - n % FLUX__LANES, y, a, b, c, sa, sb, sc);                            \
+    if (n % FLUX__LANES) flux__run_rest(f, FLUX__LANES, n, (float *)y, a, b, c, sa, sb, sc);         \
+}
 #if FLUX__VECTORS
-/* A vector loop takes whole steps. Here the elements left over are filled up to one. */
-static void flux__loop_ends(flux__loop f, int lanes, int count, int64_t n, void *y, const void *a,
-                            const void *b, const void *c, int sa, int sb, int sc) {
+/* The elements left over at the end are filled up to a whole step. */
+static void flux__run_rest(flux__loop f, int lanes, int64_t n, float *y, const void *a, const void *b,
+                           const void *c, int sa, int sb, int sc) {
     float pad[4][16];
     const float *in[3] = { (const float *)a, (const float *)b, (const float *)c };
     const int stride[3] = { sa, sb, sc };
     const size_t left = (size_t)(n % lanes), whole = (size_t)n - left;
-    if (whole) f((int64_t)whole, y, a, b, c, sa, sb, sc);
-    if (!left) return;
-    for (int k = 0; k < count; k++)
+    for (int k = 0; k < 3; k++)
         if (stride[k]) in[k] = (float *)flux__fill(pad[k], in[k] + whole, 4, left, (size_t)lanes);
     f(lanes, pad[3], in[0], in[1], in[2], sa, sb, sc);
-    memcpy((float *)y + whole, pad[3], left * sizeof(float));
+    memcpy(y + whole, pad[3], left * sizeof(float));
+}
+#else
+static void flux__run_x1(flux__loop f, int64_t n, void *y, const void *a, const void *b, const void *c,
+                         int sa, int sb, int sc) {
+    f(n, y, a, b, c, sa, sb, sc);
 }
 #endif
-
-/* A formula's loop, in vectors and element by element; a, b and c are the formula's operands. In
-   vectors an operand of stride 0 is read again and again from a vector full of it. */
-#define FLUX__VECTOR_LOOP(NAME, count, formula)                                                      \
-static void FLUX__F(loop_##NAME)(int64_t n, void *y, const void *pa, const void *pb,                 \
-                                 const void *pc, int sa, int sb, int sc) {                           \
-    const float *p = (const float *)pa, *q = count > 1 ? (const float *)pb : p;                      \
-    const float *r = count > 2 ? (const float *)pc : p;                                              \
-    FLUX__V same[3];                                                                                 \
-    if (n % FLUX__LANES || n <= 0) {                                                                 \
-        flux__loop_ends(FLUX__F(loop_##NAME), FLUX__LANES, count, n, y, pa, pb, pc, sa, sb, sc);     \
-        return;                                                                                      \
-    }                                                                                                \
-    if (!sa) same[0] = FLUX__K(*p), p = (const float *)&same[0];                                     \
-    if (count > 1 && !sb) same[1] = FLUX__K(*q), q = (const float *)&same[1];                        \
-    if (count > 2 && !sc) same[2] = FLUX__K(*r), r = (const float *)&same[2];                        \
-    for (float *to = (float *)y; n > 0; n -= FLUX__LANES, to += FLUX__LANES) {                       \
-        FLUX__V a = FLUX__F(at)(p), b = FLUX__F(at)(q), c = FLUX__F(at)(r), out = formula;           \
-        memcpy(to, &out, sizeof out), (void)a, (void)b, (void)c;                                     \
-        p += sa ? FLUX__LANES : 0, q += sb ? FLUX__LANES : 0, r += sc ? FLUX__LANES : 0;             \
-    }                                                                                                \
-}
 #define FLUX__SCALAR_LOOP(NAME, count, formula)                                                      \
 static void FLUX__F(loop_##NAME)(int64_t n, void *y, const void *pa, const void *pb,                 \
                                  const void *pc, int sa, int sb, int sc) {                           \
@@ -7798,6 +7808,7 @@ static void FLUX__F(random)(uint64_t key, uint64_t stream, uint64_t counter, int
 
 typedef struct flux__section {
     const flux__loop *loops;
+    flux__run_loop run;                   /* runs one of them */
     const flux__fold_fn *folds;
     flux__random_fn random;
 } flux__section;
@@ -7810,7 +7821,8 @@ FLUX__VECTOR_POW                                                                
 FLUX__VECTOR_RANDOM                                                                                  \
 FLUX__LOOPS                                                                                          \
 FLUX__VECTOR_FOLDS                                                                                   \
-static const flux__section FLUX__F(section) = { FLUX__F(loops), FLUX__F(folds), FLUX__F(random) };
+static const flux__section FLUX__F(section) = {                                                \
+    FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random) };
 
 /* ---- f32: instruction sets */
 
@@ -7903,7 +7915,8 @@ static FLUX__INLINE FLUX__VL FLUX__F(pickd)(FLUX__VL m, FLUX__VL x, FLUX__VL y) 
 static FLUX__INLINE FLUX__VD FLUX__F(widen)(FLUX__V x, int h) {                                      \
     return h ? FLUX__P(HIGH)(x) : FLUX__P(LOW)(x);                                                   \
 }                                                                                                    \
-FLUX__FN(narrow)(const FLUX__VD *x) { return FLUX__P(JOIN)(x[0], x[1]); }
+FLUX__FN(narrow)(const FLUX__VD *x) { return FLUX__P(JOIN)(x[0], x[1]); }                            \
+FLUX__VECTOR_RUN
 
 /* What every machine has that the compiler was told of; on x86-64 SSE2. */
 #  define FLUX__FLOATING_x4(yes, no) yes
@@ -8099,6 +8112,13 @@ static flux__loop flux__loop_for(int cls, int op) {
     static const flux__loop *const tables[] = { NULL, flux__loops_f64, flux__loops_i32, flux__loops_i64 };
     if (cls < 0 || cls >= FLUX__CLASSES || op < 0 || op >= FLUX__ELEMENTWISE_COUNT) return NULL;
     return cls == FLUX__F32C ? flux__section_now()->loops[op] : tables[cls][op];
+}
+
+/* Runs one of them. A loop for vectors is called as it is only where there is nothing to fill up. */
+static FLUX__INLINE void flux__loop_run(int cls, flux__loop f, int64_t n, void *y, const void *a, const void *b, const void *c,
+                           int sa, int sb, int sc) {
+    if (cls == FLUX__F32C && (n % 16 || !(sa & sb & sc))) flux__section_now()->run(f, n, y, a, b, c, sa, sb, sc);
+    else f(n, y, a, b, c, sa, sb, sc);
 }
 
 /* ---- casts: between a tensor's elements, of any dtype and stride, and a tile of one class
@@ -8319,7 +8339,7 @@ static void flux__identity(int cls, int red, void *out) {
 /* acc[i] = acc[i] op x[i] */
 static void flux__accumulate(int cls, int red, void *acc, const void *x, int64_t n) {
     static const int op[] = { FLUX__OP_ADD, FLUX__OP_MUL, FLUX__OP_MAX2, FLUX__OP_MIN2 };
-    flux__loop_for(cls, op[red])(n, acc, acc, x, NULL, 1, 1, 0);
+    flux__loop_run(cls, flux__loop_for(cls, op[red]), n, acc, acc, x, acc, 1, 1, 1);
 }
 
 /* acc = acc op x[0] op ... op x[n-1]. Long rows are halved, so that a sum's error hardly grows. */
@@ -8657,8 +8677,10 @@ static int64_t flux__gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 #if FLUX__GEMM_VECTORS
 #  define FLUX__PREFETCH(p) __builtin_prefetch(p);
+#  define FLUX__PREFETCH_LATER(p) __builtin_prefetch(p, 0, 2);
 #else
 #  define FLUX__PREFETCH(p) (void)(p);
+#  define FLUX__PREFETCH_LATER(p) (void)(p);
 #endif
 #define FLUX__GEMM_MOVE(vec, to, from) *(vec *)(void *)(to) = *(const vec *)(const void *)(from);
 
@@ -8828,6 +8850,7 @@ typedef struct flux__gemm_task {          /* one block of C */
     int64_t i, ib;                        /* its rows that are being multiplied, i0 not counted */
     char *a, *b;                          /* scratch: copied operands, */
     char *edge, *out;                     /* a tile that is not all ours, C where it may not go yet */
+    int64_t out_from;                     /* the column that is out's first */
     int64_t b_step;                       /* distance of the copied b's columns, in elements */
     char *block;                          /* C's element (i0, j0), or out's first */
     int64_t ld;
@@ -8885,7 +8908,7 @@ static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t j, int64_t wi
     flux__gemm_kernel kernel =
         (high > lanes ? p->set->two : p->set->one)[wide <= 4 ? wide - 1 : wide / 2 + 1];
     const char *a = t->a, *b = p->b + (t->k0 * p->b_row + (t->j0 + j) * p->b_col) * size;
-    char *c = t->block + (t->i + i + j * t->ld) * size;
+    char *c = t->block + (t->i + i + (j - t->out_from) * t->ld) * size;
     if (p->copy_a) a += i * t->kb * size;
     else if (rows == high) {
         a = p->a + (t->i0 + t->i + i + t->k0 * p->a_col) * size;
@@ -8901,7 +8924,7 @@ static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t j, int64_t wi
 static void flux__gemm_finish(flux__gemm_task *t, int64_t j, int64_t n) {
     const flux__gemm_plan *p = t->plan;
     const flux__gemm_job *job = p->job;
-    char *block = t->block + (t->i + j * t->ld) * p->size, *to;
+    char *block = t->block + (t->i + (j - t->out_from) * t->ld) * p->size, *to;
     int64_t i0 = t->i0 + t->i, j0 = t->j0 + j, mb = t->ib, nb = n, ld = t->ld;
     if (p->flip) {
         i0 = t->j0 + j, j0 = t->i0 + t->i, mb = n, nb = t->ib;
@@ -8932,7 +8955,9 @@ static void flux__gemm_rows(flux__gemm_task *t) {
         if (j + wide < t->nb && (j + wide - done) * t->ib < FLUX__GEMM_PIECE) continue;
         flux__gemm_finish(t, done, j + wide - done);
         done = j + wide;
+        if (t->out && !p->flip && p->chunk >= p->k) t->out_from = done;
     }
+    t->out_from = 0;
 }
 
 static void flux__gemm_chunk(flux__gemm_task *t) {
@@ -8953,12 +8978,16 @@ static bool flux__gemm_room(flux__gemm_task *t) {
     int64_t a = p->copy_a ? flux__gemm_up(p->sub, lanes) : part ? tall : 0;
     int64_t b = p->copy_b ? t->nb * t->b_step : 0;
     int64_t edge = p->flip ? p->sub * t->nb : part ? tall * p->set->columns : 0;
-    int64_t out = p->flip || !p->job->c ? high * t->nb : 0;
+    bool passing = !p->flip && p->chunk >= p->k;   /* C's columns leave out for good as they are shown */
+    int64_t last = t->mb % p->sub ? t->mb % p->sub : p->sub;   /* the fewest rows that are shown at once */
+    int64_t kept = passing ? flux__gemm_min(t->nb, FLUX__GEMM_PIECE / last + p->set->columns) : t->nb;
+    int64_t out = p->flip || !p->job->c ? high * kept : 0;
     a = flux__gemm_up(a * p->chunk * p->size, 64);
     b = flux__gemm_up(b * p->size, 64);
     edge = flux__gemm_up(edge * p->size, 64);
     total = a + b + edge + out * p->size;
     t->a = t->b = t->edge = t->out = NULL;
+    t->out_from = 0;
     t->block = (char *)p->job->c;
     t->ld = p->job->ldc;
     if (total > 0 && (t->a = (char *)flux__scratch((size_t)total)) == NULL) return false;
@@ -9043,7 +9072,9 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
 /* Cuts C into blocks: as large as they may be, but enough of them for the threads. How many never
    shows in the result. */
 static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
-    int64_t tall = 2 * p->set->lanes, high = FLUX__GEMM_TILES * tall, tasks;
+    int64_t tall = 2 * p->set->lanes, bytes = p->chunk * p->size, tasks;
+    int64_t flat = bytes * 4 <= FLUX__GEMM_CHUNK ? 4 : bytes * 2 <= FLUX__GEMM_CHUNK ? 2 : 1;
+    int64_t high = flat * FLUX__GEMM_TILES * tall;         /* whole columns of C, if k is so short, lie together */
     int64_t limit = p->flip || !p->job->c ? 1 : 4;         /* where C takes scratch memory: not much */
     int64_t rows = limit * high, columns = limit * FLUX__GEMM_COLUMNS;
     p->rows = flux__gemm_split(p->m, (p->m + rows - 1) / rows, tall);
@@ -9106,6 +9137,7 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
    Blocks depend on the shape alone, never on the number of threads, and so do the sums. */
 
 #define FLUX__TILE 1024
+#define FLUX__LARGE (1 << 19)             /* elements: more than a second cache holds */
 
 typedef struct flux__axes { int nd; int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS]; } flux__axes;   /* merged dims */
 
@@ -9211,6 +9243,15 @@ static int64_t flux__even_tile(const flux__kernel *k) {
     return run > FLUX__TILE / 4 && run % parts == 0 ? run / parts : FLUX__TILE;
 }
 
+static bool flux__reducing(const flux__value *v) { return v->kind == FLUX__V_REDUCE || v->kind == FLUX__V_ARGREDUCE; }
+
+/* Nothing is done at the reduced points once a reduction is complete? */
+static bool flux__one_pass(const flux__kernel *k) {
+    for (int i = 0; i < k->nvalue; i++)
+        if (k->value[i].phase > 0 && (flux__reducing(&k->value[i]) || !k->value[i].outer)) return false;
+    return true;
+}
+
 static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
     c->outer = c->inner = 1;
     for (int d = 0; d < FLUX_MAX_DIMS; d++)
@@ -9218,7 +9259,7 @@ static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
         else c->outer *= k->full[d];
     c->inner_first = k->reduced && flux__prefer_inner(k) && !flux__small_windows(k, c);
     if (c->inner == 0) c->rt = 0, c->w = c->outer < FLUX__TILE ? c->outer : FLUX__TILE;
-    else if (c->inner <= FLUX__TILE / (c->inner_first ? 1 : 16) || c->inner == 1) {
+    else if (c->inner == 1 || c->inner <= (c->inner_first ? FLUX__TILE : flux__one_pass(k) ? 4 : FLUX__TILE / 16)) {
         c->rt = c->inner;
         c->w = FLUX__TILE / c->inner;
         if (c->w > c->outer) c->w = c->outer;
@@ -9239,8 +9280,6 @@ static void flux__need(const flux__kernel *k, bool *need, int v) {
     flux__need(k, need, k->value[v].b);
     flux__need(k, need, k->value[v].c);
 }
-
-static bool flux__reducing(const flux__value *v) { return v->kind == FLUX__V_REDUCE || v->kind == FLUX__V_ARGREDUCE; }
 
 /* The lines of each phase: inner values that its reductions and stores need, outer ones that its inner ones may use. */
 static bool flux__split_phases(flux__kernel *k, flux__cpu *c) {
@@ -9345,8 +9384,7 @@ static bool flux__bind_loops(flux__kernel *k, flux__cpu *c) {
 /* Long reductions to few results are cut into parts, so that threads can share them. */
 static void flux__choose_splits(const flux__kernel *k, flux__cpu *c) {
     c->splits = 1;
-    for (int i = 0; i < k->nvalue; i++)
-        if ((flux__reducing(&k->value[i]) && k->value[i].phase > 0) || (!k->value[i].outer && k->value[i].phase > 0)) return;
+    if (!flux__one_pass(k)) return;
     int64_t blocks = (c->outer + c->w - 1) / c->w, work = c->outer * c->inner;
     if (c->nreduce == 0 || blocks >= 8 || work < 65536 || c->resident || c->outer > 4096) return;
     int64_t parts = work / 32768;
@@ -9528,13 +9566,24 @@ static void flux__index_run(void *ctx, int64_t offset, int64_t step, int64_t at,
     for (int64_t i = 0; i < n; i++) out[i] = offset + i * step;
 }
 
+/* Of a large tensor the next block, most likely behind this one, comes to the second cache meanwhile: a block is a page or
+   less, and the processor's own look-ahead begins anew with each page of each operand. */
+static void flux__fetch_ahead(const flux__block_run *b, const flux__value *v, const char *there) {
+    const int64_t bytes = flux__block_count(b, v) * (int64_t)flux__class_size[v->cls];
+    if (b->c->outer * b->c->inner < FLUX__LARGE) return;
+    for (int64_t at = 0; at < bytes; at += 64) FLUX__PREFETCH_LATER(there + bytes + at)
+}
+
 static void flux__do_load(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     const flux__operand *o = &b->k->operand[v->operand];
     char *src = (char *)b->run->ptr[o->src], *there = flux__in_place(b, i, src, o->dtype);
     b->walk[i] = 1;
     b->at[i] = there ? there : (void *)flux__reg(b, b->c->reg[i]);
-    if (there) return;
+    if (there) {
+        flux__fetch_ahead(b, v, there);
+        return;
+    }
     flux__transfer t = { src, (char *)b->at[i], v->cls, o->dtype, flux__class_size[v->cls], flux__dtypes[o->dtype].size };
     flux__each_run_of(b, i, flux__load_run, &t);
 }
@@ -9660,7 +9709,7 @@ static void *flux__result_at(flux__block_run *b, int i) {
 static void flux__do_line(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     int64_t n = flux__block_count(b, v);
-    int sa = 0, sb = 0, sc = 0;
+    int sa = 1, sb = 1, sc = 1;
     switch (v->kind) {
     case FLUX__V_LOAD: flux__do_load(b, i); break;
     case FLUX__V_NUMBER: break;           /* set before the first block */
@@ -9685,12 +9734,12 @@ static void flux__do_line(flux__block_run *b, int i) {
     }
     default: {
         const void *a = flux__operand_at(b, v, v->a, &sa);
-        const void *x = v->b >= 0 ? flux__operand_at(b, v, v->b, &sb) : a;
+        const void *x = v->b >= 0 ? flux__operand_at(b, v, v->b, &sb) : a;    /* what there is not, is not read */
         const void *y = v->c >= 0 ? flux__operand_at(b, v, v->c, &sc) : a;
         void *out = flux__result_at(b, i);
         b->at[i] = out;
         b->walk[i] = 1;
-        if (v->kind == FLUX__V_OP) b->c->loop[i](n, out, a, x, y, sa, sb, sc);
+        if (v->kind == FLUX__V_OP) flux__loop_run(v->cls, b->c->loop[i], n, out, a, x, y, sa, sb, sc);
         else {
             int from = b->k->value[v->a].cls;
             if (!sa) n = 1, b->walk[i] = 0, b->at[i] = out = flux__reg(b, b->c->reg[i]);
@@ -10949,12 +10998,6 @@ static void flux__code_map(flux__coder *c, int64_t points) {
 /* How threads share a reduction: lanes beside each other on an outer point, rows of those in a block. */
 typedef struct flux__lanes { int64_t outer, inner; int lanes, rows, parts; bool inner_first; } flux__lanes;
 
-static bool flux__one_phase(const flux__kernel *k) {
-    for (int i = 0; i < k->nvalue; i++)
-        if (k->value[i].phase > 0 && (flux__reducing(&k->value[i]) || !k->value[i].outer)) return false;
-    return true;
-}
-
 static flux__lanes flux__choose_lanes(const flux__kernel *k, int units) {
     flux__lanes h;
     h.outer = h.inner = 1, h.lanes = 1, h.parts = 1;
@@ -10967,7 +11010,7 @@ static flux__lanes flux__choose_lanes(const flux__kernel *k, int units) {
     while (h.lanes < most && h.lanes * 2 <= h.inner && (h.outer * h.lanes < enough || (h.inner_first && h.lanes < 32))) h.lanes *= 2;
     h.rows = 256 / h.lanes;
     int64_t blocks = (h.outer + h.rows - 1) / h.rows, each = h.inner / h.lanes;
-    if (flux__one_phase(k) && blocks < units && each >= 32) {
+    if (flux__one_pass(k) && blocks < units && each >= 32) {
         int64_t parts = (2 * units + blocks - 1) / blocks;
         if (parts > each / 8) parts = each / 8;
         if (parts > 256) parts = 256;
