@@ -2714,14 +2714,14 @@ static flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_mem now, co
     flux__say_bytes(live, sizeof live, (double)now.live);
     flux__say_bytes(held, sizeof held, (double)now.reserved);
     flux__say_bytes(most, sizeof most, (double)now.limit);
-    if (now.limit) snprintf(room, sizeof room, " under the limit of flux_mem_limit, %s", most);
+    if (now.limit) snprintf(room, sizeof room, ", under the limit of flux_mem_limit, %s", most);
     else if (b->room && b->room(d.id, &available, &total) == 0) {
         char have[40], whole[40];
         flux__say_bytes(have, sizeof have, (double)available);
         flux__say_bytes(whole, sizeof whole, (double)total);
         snprintf(room, sizeof room, "; %s of %s are free there", have, whole);
     }
-    return (flux__buffer *)flux__fail("out of memory on %s: %s asked for, %s in use, %s held%s%s%s", flux_device_name(d), asked, live, held, room,
+    return (flux__buffer *)flux__fail("out of memory on %s: %zu bytes asked for (%s), %s in use, %s held%s%s%s", flux_device_name(d), bytes, asked, live, held, room,
                                       *largest ? "; the largest: " : "", largest);
 }
 
