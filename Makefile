@@ -3,6 +3,7 @@
 #   make test       every test and check that this machine can run; ends with "N passed, N failed, N skipped"
 #   make examples   each example in its short form: SHORT=1 is in its environment
 #   make bench      the benchmarks in tests/bench/, one line a figure
+#   make bench-peers    our training steps beside those of other libraries, whichever are installed
 #   make clean
 # config=release (the default), debug or sanitize; CC, CXX, CFLAGS, LDLIBS and DEFS (-DFLUX_CUDA ...) as you like.
 # What is built lies in build/<config>. Any number of jobs may run (make -j), though timings in tests prefer few.
@@ -28,7 +29,7 @@ TESTS := $(sort $(wildcard tests/test_*.c))
 CHECKS := $(sort $(wildcard tests/check_*.sh))
 EXAMPLES := $(sort $(wildcard examples/*.c))
 SOFTGPU := build/softgpu
-BENCHES := $(sort $(wildcard tests/bench/*.c))
+BENCHES := $(sort $(wildcard tests/bench/bench_*.c))
 PROGRAMS := $(TESTS) $(EXAMPLES) $(BENCHES)
 OWN := $(if $(PROGRAMS),$(shell grep -l '^ *\# *define FLUX_IMPLEMENTATION' $(PROGRAMS)))
 RESULTS := $(TESTS:%.c=$(BUILD)/%.result) $(CHECKS:%.sh=$(BUILD)/%.result)
@@ -38,7 +39,7 @@ DEVICES ?= soft-cuda1 soft-cuda3 soft-hip2 $(if $(wildcard /dev/nvidia0),cuda) $
 RESULTS += $(ON_DEVICES:tests/%.c=$(BUILD)/gpu/%.result)
 TIMEOUT := $(if $(shell command -v timeout),timeout 600)
 
-.PHONY: run test examples bench softgpu clean FORCE
+.PHONY: run test examples bench bench-peers softgpu clean FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 run: $(BUILD)/examples/digits
@@ -83,12 +84,16 @@ $(BUILD)/gpu/impl.o: tests/impl.c $(HEADERS)
 $(BUILD)/gpu/%: tests/%.c $(BUILD)/gpu/impl.o $(HEADERS)
 	@mkdir -p $(@D)
 	$(COMPILE) -DFLUX_CUDA -DFLUX_HIP -I. $< $(if $(filter tests/$*.c,$(OWN)),,$(BUILD)/gpu/impl.o) -o $@ $(LDLIBS)
+# the programs whose kernels it takes, so that nobody builds them twice at once
+$(BUILD)/tests/check_rtc.result: | $(filter %layers.result %mixed.result,$(RESULTS))
 FORCE:
 
 examples: $(EXAMPLES:%.c=$(BUILD)/%)
 	@for e in $^; do echo "== $$e"; SHORT=1 $$e || exit 1; done
 bench: $(BENCHES:%.c=$(BUILD)/%)
 	@for b in $^; do echo "== $$b"; $$b || exit 1; done
+bench-peers: $(BUILD)/tests/bench/bench_steps
+	@sh tests/bench/peers.sh $< '$(CC)'
 
 $(BUILD)/impl.o: tests/impl.c $(HEADERS)
 	@mkdir -p $(@D)

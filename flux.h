@@ -74,19 +74,19 @@
      10. Matrix product
      11. The CPU back end
      12. The GPU layer
-    12. Devices
-     13. Printing tensors
-     14. Models
-     15. Names of functions
-     16. Initialisers
-     17. Layers
-     18. Activations
-     19. Losses
-     20. Optimisers
-     21. Printing models
-     22. Data
-     23. Files
-     24. Formulas
+     13. Devices
+     14. Printing tensors
+     15. Models
+     16. Names of functions
+     17. Initialisers
+     18. Layers
+     19. Activations
+     20. Losses
+     21. Optimisers
+     22. Printing models
+     23. Data
+     24. Files
+     25. Formulas
 */
 #ifndef FLUX_H
 #define FLUX_H
@@ -485,7 +485,7 @@ FLUX_API flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b); /* m x k (x b
                                                                       or on the left a row of its own length */
 FLUX_API flux_tensor *flux_outer(flux_tensor *a, flux_tensor *b);  /* vectors of m and n: m x n */
 FLUX_API flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b);    /* sum of products: 0-dimensional */
-#define FLUX__SAME (-1)
+#define FLUX__SAME INT64_MIN
 #define FLUX_SAMEPAD FLUX_SHAPE(FLUX__SAME)   /* as much padding as makes ceil(size/stride) of size */
 typedef struct flux_conv_opts {            /* x: w (x h (x d)) x channels x batch; weight: k... x in/groups x out */
     flux_tensor *x FLUX__ZERO, *weight FLUX__ZERO;
@@ -3660,11 +3660,16 @@ FLUX_DEF flux_tensor *flux_rand_shape(flux_shape s, flux_dtype t) { return flux_
 FLUX_DEF flux_tensor *flux_randn_shape(flux_shape s, flux_dtype t) { return flux__random(s, t, FLUX__NORMAL, "randn"); }
 
 /* 0, 1, 2, ... along one dimension of an int64 tensor that is 1 in the others. */
-static flux_tensor *flux__iota(int64_t n, int dim) {
+static flux_tensor *flux__iota_on(flux_device d, int64_t n, int dim) {
     flux_shape s = flux__shape(NULL, 0);
     for (s.ndim = 0; s.ndim <= dim; s.ndim++) s.dim[s.ndim] = s.ndim == dim ? n : 1;
-    flux_tensor *x = flux__node(FLUX__IOTA, FLUX_I64, &s, NULL, NULL, NULL);
+    flux_tensor *x = flux__node_raw(FLUX__IOTA, FLUX_I64, &s, d, 0);
     return x ? flux__done(x) : NULL;
+}
+
+static flux_tensor *flux__iota(int64_t n, int dim) {
+    flux_device cpu = { 0, 0 };
+    return flux__iota_on(cpu, n, dim);
 }
 
 FLUX_DEF flux_tensor *flux_arange(double start, double stop, double step) {
@@ -4211,11 +4216,11 @@ FLUX_DEF flux_tensor *flux_cat_all(int dim, int n, flux_tensor *const *xs) {
     return flux__reveal(h, y ? flux__done(y) : NULL);
 }
 
-/* Any number of tensors along dim: flux_cat takes 255 at a time. The list is used up. */
+/* Any number of tensors along dim, 128 at a time: compilers of kernels have limits too. The list is used up. */
 static flux_tensor *flux__cat_many(int dim, int n, flux_tensor **xs) {
     while (n > 1) {
         int groups = 0;
-        for (int i = 0; i < n; i += 255) xs[groups++] = flux_cat_all(dim, n - i < 255 ? n - i : 255, xs + i);
+        for (int i = 0; i < n; i += 128) xs[groups++] = flux_cat_all(dim, n - i < 128 ? n - i : 128, xs + i);
         n = groups;
     }
     return n ? xs[0] : NULL;
@@ -4966,7 +4971,7 @@ static flux_tensor *flux__iota_over(const flux_tensor *x, unsigned mask) {
     int64_t step = 1;
     for (int d = 0; d < x->ndim; d++) {
         if (!(mask >> d & 1)) continue;
-        flux_tensor *i = flux__iota(x->dim[d], d);
+        flux_tensor *i = flux__iota_on(x->device, x->dim[d], d);
         if (step != 1) i = flux_mul(i, (double)step);
         sum = sum ? flux_add(sum, i) : i;
         step *= x->dim[d];
@@ -5358,14 +5363,18 @@ static flux_tensor *flux__cat_columns(flux__walk *w, int n, flux_tensor **xs) {
     return flux_transpose(flux__cat_many(0, n, xs));
 }
 
-/* The sum of products of matrices as one product; NULL if they are not such, or so few that joining does not pay. */
+/* The sum of products of matrices as one product; NULL if they are not such, or so few, or so slim beside what would be
+   copied, that joining does not pay. */
 static flux_tensor *flux__join_products(flux__walk *w, int n, flux_tensor **xs) {
+    int64_t inner = 0, rows = flux_dim(xs[0], 0), cols = flux_dim(xs[0], 1);
     bool fit = n >= 4;
     for (int i = 0; i < n && fit; i++) {
         const flux_tensor *y = xs[i];
         fit = y->op == FLUX__MATMUL && y->nin == 2 && y->ndim == 2 && y->in[0]->ndim == 2 && y->in[1]->ndim == 2 &&
               y->dtype == xs[0]->dtype;
+        inner += fit ? y->in[0]->dim[1] : 0;
     }
+    fit = fit && (4 * (rows + cols) <= rows * cols || inner * (rows + cols) <= 1 << 18);
     flux_tensor **part = fit ? (flux_tensor **)flux__malloc((size_t)n * sizeof *part) : NULL;
     if (!part) return NULL;
     for (int i = 0; i < n; i++) part[i] = xs[n - 1 - i]->in[0];       /* the last came first: now in the graph's order */
@@ -5962,12 +5971,24 @@ static bool flux__may_join(flux__planner *p, int node, int G) {
     return flux__no_circle(p, node, G);
 }
 
+/* Whether a product or reduction that nobody else uses ends in this node: it is better left to be its epilogue. */
+static bool flux__ends_work(const flux__planner *p, int node, int depth) {
+    flux_tensor *t = p->g->node[node];
+    for (int k = 0; k < t->nin && depth; k++) {
+        flux_tensor *b = flux__base(t->in[k]);
+        if (flux__finished(b) || b->op == FLUX__NUMBER || p->use_start[b->index + 1] - p->use_start[b->index] != 1) continue;
+        if (b->op == FLUX__MATMUL || flux__is_reduce(b) || (flux__is_map(b) && flux__ends_work(p, b->index, depth - 1))) return true;
+    }
+    return false;
+}
+
 /* The group of a tensor of the same shape that is to be joined to this one by a cat: what gates share is read once. */
 static int flux__choose_sibling(flux__planner *p, int node) {
     flux_tensor *t = p->g->node[node];
     int64_t s[FLUX_MAX_DIMS];
     flux__dims8(t, s);
-    for (int u = p->use_start[node]; u < p->use_start[node + 1] && t->op < FLUX__ELEMENTWISE_COUNT; u++) {
+    if (t->op >= FLUX__ELEMENTWISE_COUNT || flux__ends_work(p, node, 6)) return -1;
+    for (int u = p->use_start[node]; u < p->use_start[node + 1]; u++) {
         flux_tensor *user = p->g->node[p->use[u] >> 8];
         for (int k = 0; user->op == FLUX__CAT && k < user->nin; k++) {
             flux_tensor *b = flux__base(user->in[k]);
@@ -7211,6 +7232,8 @@ static int flux__update_eval(flux_grads *grads, int n, flux_tensor *const *olds,
 /* y[i] = f(a[i], b[i], c[i]). A stride of 1 walks along the operand, 0 repeats its first element. */
 typedef void (*flux__loop)(int64_t n, void *y, const void *a, const void *b, const void *c,
                            int sa, int sb, int sc);
+typedef void (*flux__run_loop)(flux__loop f, int64_t n, void *y, const void *a, const void *b, const void *c,
+                               int sa, int sb, int sc);
 typedef void (*flux__fold_fn)(void *acc, const void *x, int64_t n);
 typedef void (*flux__cast_fn)(int64_t n, void *y, const void *x);
 typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter, int64_t blocks,
@@ -7256,44 +7279,52 @@ static void *flux__fill(void *out, const void *p, size_t size, size_t n, size_t 
     return out;
 }
 
+/* A formula's loop, in vectors and element by element; a, b and c are the formula's operands. The
+   vectors' takes whole steps, and of an operand with stride 0 a vector full of it: FLUX__F(run) sees
+   to that, once for all formulas, of which there are many. */
+#define FLUX__VECTOR_LOOP(NAME, count, formula)                                                      \
+static void FLUX__F(loop_##NAME)(int64_t n, void *y, const void *pa, const void *pb,                 \
+                                 const void *pc, int sa, int sb, int sc) {                           \
+    const float *p = (const float *)pa, *q = (const float *)pb, *r = (const float *)pc;              \
+    for (float *to = (float *)y; n > 0; n -= FLUX__LANES, to += FLUX__LANES) {                       \
+        FLUX__V a = FLUX__F(at)(p), b, c, out;                                                       \
+        if (count > 1) b = FLUX__F(at)(q);                                                           \
+        if (count > 2) c = FLUX__F(at)(r);                                                           \
+        out = formula;                                                                               \
+        memcpy(to, &out, sizeof out), (void)b, (void)c;                                              \
+        p += FLUX__LANES * sa, q += FLUX__LANES * sb, r += FLUX__LANES * sc;                         \
+    }                                                                                                \
+}
+#define FLUX__VECTOR_RUN                                                                             \
+static void FLUX__F(run)(flux__loop f, int64_t n, void *y, const void *a, const void *b,             \
+                         const void *c, int sa, int sb, int sc) {                                    \
+    FLUX__V full[3];                                                                                 \
+    if (n <= 0) return;                                                                              \
+    if (!sa) full[0] = FLUX__K(*(const float *)a), a = &full[0];                                     \
+    if (!sb && b) full[1] = FLUX__K(*(const float *)b), b = &full[1];                                \
+    if (!sc && c) full[2] = FLUX__K(*(const float *)c), c = &full[2];                                \
+    if (n >= FLUX__LANES) f(n - n % FLUX__LANES, y, a, b, c, sa, sb, sc);                            \
+    if (n % FLUX__LANES) flux__run_rest(f, FLUX__LANES, n, (float *)y, a, b, c, sa, sb, sc);         \
+}
 #if FLUX__VECTORS
-/* A vector loop takes whole steps. Here the elements left over are filled up to one. */
-static void flux__loop_ends(flux__loop f, int lanes, int count, int64_t n, void *y, const void *a,
-                            const void *b, const void *c, int sa, int sb, int sc) {
+/* The elements left over at the end are filled up to a whole step. */
+static void flux__run_rest(flux__loop f, int lanes, int64_t n, float *y, const void *a, const void *b,
+                           const void *c, int sa, int sb, int sc) {
     float pad[4][16];
     const float *in[3] = { (const float *)a, (const float *)b, (const float *)c };
     const int stride[3] = { sa, sb, sc };
     const size_t left = (size_t)(n % lanes), whole = (size_t)n - left;
-    if (whole) f((int64_t)whole, y, a, b, c, sa, sb, sc);
-    if (!left) return;
-    for (int k = 0; k < count; k++)
+    for (int k = 0; k < 3; k++)
         if (stride[k]) in[k] = (float *)flux__fill(pad[k], in[k] + whole, 4, left, (size_t)lanes);
     f(lanes, pad[3], in[0], in[1], in[2], sa, sb, sc);
-    memcpy((float *)y + whole, pad[3], left * sizeof(float));
+    memcpy(y + whole, pad[3], left * sizeof(float));
+}
+#else
+static void flux__run_x1(flux__loop f, int64_t n, void *y, const void *a, const void *b, const void *c,
+                         int sa, int sb, int sc) {
+    f(n, y, a, b, c, sa, sb, sc);
 }
 #endif
-
-/* A formula's loop, in vectors and element by element; a, b and c are the formula's operands. In
-   vectors an operand of stride 0 is read again and again from a vector full of it. */
-#define FLUX__VECTOR_LOOP(NAME, count, formula)                                                      \
-static void FLUX__F(loop_##NAME)(int64_t n, void *y, const void *pa, const void *pb,                 \
-                                 const void *pc, int sa, int sb, int sc) {                           \
-    const float *p = (const float *)pa, *q = count > 1 ? (const float *)pb : p;                      \
-    const float *r = count > 2 ? (const float *)pc : p;                                              \
-    FLUX__V same[3];                                                                                 \
-    if (n % FLUX__LANES || n <= 0) {                                                                 \
-        flux__loop_ends(FLUX__F(loop_##NAME), FLUX__LANES, count, n, y, pa, pb, pc, sa, sb, sc);     \
-        return;                                                                                      \
-    }                                                                                                \
-    if (!sa) same[0] = FLUX__K(*p), p = (const float *)&same[0];                                     \
-    if (count > 1 && !sb) same[1] = FLUX__K(*q), q = (const float *)&same[1];                        \
-    if (count > 2 && !sc) same[2] = FLUX__K(*r), r = (const float *)&same[2];                        \
-    for (float *to = (float *)y; n > 0; n -= FLUX__LANES, to += FLUX__LANES) {                       \
-        FLUX__V a = FLUX__F(at)(p), b = FLUX__F(at)(q), c = FLUX__F(at)(r), out = formula;           \
-        memcpy(to, &out, sizeof out), (void)a, (void)b, (void)c;                                     \
-        p += sa ? FLUX__LANES : 0, q += sb ? FLUX__LANES : 0, r += sc ? FLUX__LANES : 0;             \
-    }                                                                                                \
-}
 #define FLUX__SCALAR_LOOP(NAME, count, formula)                                                      \
 static void FLUX__F(loop_##NAME)(int64_t n, void *y, const void *pa, const void *pb,                 \
                                  const void *pc, int sa, int sb, int sc) {                           \
@@ -7777,6 +7808,7 @@ static void FLUX__F(random)(uint64_t key, uint64_t stream, uint64_t counter, int
 
 typedef struct flux__section {
     const flux__loop *loops;
+    flux__run_loop run;                   /* runs one of them */
     const flux__fold_fn *folds;
     flux__random_fn random;
 } flux__section;
@@ -7789,7 +7821,8 @@ FLUX__VECTOR_POW                                                                
 FLUX__VECTOR_RANDOM                                                                                  \
 FLUX__LOOPS                                                                                          \
 FLUX__VECTOR_FOLDS                                                                                   \
-static const flux__section FLUX__F(section) = { FLUX__F(loops), FLUX__F(folds), FLUX__F(random) };
+static const flux__section FLUX__F(section) = {                                                \
+    FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random) };
 
 /* ---- f32: instruction sets */
 
@@ -7882,7 +7915,8 @@ static FLUX__INLINE FLUX__VL FLUX__F(pickd)(FLUX__VL m, FLUX__VL x, FLUX__VL y) 
 static FLUX__INLINE FLUX__VD FLUX__F(widen)(FLUX__V x, int h) {                                      \
     return h ? FLUX__P(HIGH)(x) : FLUX__P(LOW)(x);                                                   \
 }                                                                                                    \
-FLUX__FN(narrow)(const FLUX__VD *x) { return FLUX__P(JOIN)(x[0], x[1]); }
+FLUX__FN(narrow)(const FLUX__VD *x) { return FLUX__P(JOIN)(x[0], x[1]); }                            \
+FLUX__VECTOR_RUN
 
 /* What every machine has that the compiler was told of; on x86-64 SSE2. */
 #  define FLUX__FLOATING_x4(yes, no) yes
@@ -8078,6 +8112,13 @@ static flux__loop flux__loop_for(int cls, int op) {
     static const flux__loop *const tables[] = { NULL, flux__loops_f64, flux__loops_i32, flux__loops_i64 };
     if (cls < 0 || cls >= FLUX__CLASSES || op < 0 || op >= FLUX__ELEMENTWISE_COUNT) return NULL;
     return cls == FLUX__F32C ? flux__section_now()->loops[op] : tables[cls][op];
+}
+
+/* Runs one of them. A loop for vectors is called as it is only where there is nothing to fill up. */
+static FLUX__INLINE void flux__loop_run(int cls, flux__loop f, int64_t n, void *y, const void *a, const void *b, const void *c,
+                           int sa, int sb, int sc) {
+    if (cls == FLUX__F32C && (n % 16 || !(sa & sb & sc))) flux__section_now()->run(f, n, y, a, b, c, sa, sb, sc);
+    else f(n, y, a, b, c, sa, sb, sc);
 }
 
 /* ---- casts: between a tensor's elements, of any dtype and stride, and a tile of one class
@@ -8298,7 +8339,7 @@ static void flux__identity(int cls, int red, void *out) {
 /* acc[i] = acc[i] op x[i] */
 static void flux__accumulate(int cls, int red, void *acc, const void *x, int64_t n) {
     static const int op[] = { FLUX__OP_ADD, FLUX__OP_MUL, FLUX__OP_MAX2, FLUX__OP_MIN2 };
-    flux__loop_for(cls, op[red])(n, acc, acc, x, NULL, 1, 1, 0);
+    flux__loop_run(cls, flux__loop_for(cls, op[red]), n, acc, acc, x, acc, 1, 1, 1);
 }
 
 /* acc = acc op x[0] op ... op x[n-1]. Long rows are halved, so that a sum's error hardly grows. */
@@ -8636,8 +8677,10 @@ static int64_t flux__gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 #if FLUX__GEMM_VECTORS
 #  define FLUX__PREFETCH(p) __builtin_prefetch(p);
+#  define FLUX__PREFETCH_LATER(p) __builtin_prefetch(p, 0, 2);
 #else
 #  define FLUX__PREFETCH(p) (void)(p);
+#  define FLUX__PREFETCH_LATER(p) (void)(p);
 #endif
 #define FLUX__GEMM_MOVE(vec, to, from) *(vec *)(void *)(to) = *(const vec *)(const void *)(from);
 
@@ -8807,6 +8850,7 @@ typedef struct flux__gemm_task {          /* one block of C */
     int64_t i, ib;                        /* its rows that are being multiplied, i0 not counted */
     char *a, *b;                          /* scratch: copied operands, */
     char *edge, *out;                     /* a tile that is not all ours, C where it may not go yet */
+    int64_t out_from;                     /* the column that is out's first */
     int64_t b_step;                       /* distance of the copied b's columns, in elements */
     char *block;                          /* C's element (i0, j0), or out's first */
     int64_t ld;
@@ -8864,7 +8908,7 @@ static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t j, int64_t wi
     flux__gemm_kernel kernel =
         (high > lanes ? p->set->two : p->set->one)[wide <= 4 ? wide - 1 : wide / 2 + 1];
     const char *a = t->a, *b = p->b + (t->k0 * p->b_row + (t->j0 + j) * p->b_col) * size;
-    char *c = t->block + (t->i + i + j * t->ld) * size;
+    char *c = t->block + (t->i + i + (j - t->out_from) * t->ld) * size;
     if (p->copy_a) a += i * t->kb * size;
     else if (rows == high) {
         a = p->a + (t->i0 + t->i + i + t->k0 * p->a_col) * size;
@@ -8880,7 +8924,7 @@ static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t j, int64_t wi
 static void flux__gemm_finish(flux__gemm_task *t, int64_t j, int64_t n) {
     const flux__gemm_plan *p = t->plan;
     const flux__gemm_job *job = p->job;
-    char *block = t->block + (t->i + j * t->ld) * p->size, *to;
+    char *block = t->block + (t->i + (j - t->out_from) * t->ld) * p->size, *to;
     int64_t i0 = t->i0 + t->i, j0 = t->j0 + j, mb = t->ib, nb = n, ld = t->ld;
     if (p->flip) {
         i0 = t->j0 + j, j0 = t->i0 + t->i, mb = n, nb = t->ib;
@@ -8911,7 +8955,9 @@ static void flux__gemm_rows(flux__gemm_task *t) {
         if (j + wide < t->nb && (j + wide - done) * t->ib < FLUX__GEMM_PIECE) continue;
         flux__gemm_finish(t, done, j + wide - done);
         done = j + wide;
+        if (t->out && !p->flip && p->chunk >= p->k) t->out_from = done;
     }
+    t->out_from = 0;
 }
 
 static void flux__gemm_chunk(flux__gemm_task *t) {
@@ -8932,12 +8978,16 @@ static bool flux__gemm_room(flux__gemm_task *t) {
     int64_t a = p->copy_a ? flux__gemm_up(p->sub, lanes) : part ? tall : 0;
     int64_t b = p->copy_b ? t->nb * t->b_step : 0;
     int64_t edge = p->flip ? p->sub * t->nb : part ? tall * p->set->columns : 0;
-    int64_t out = p->flip || !p->job->c ? high * t->nb : 0;
+    bool passing = !p->flip && p->chunk >= p->k;   /* C's columns leave out for good as they are shown */
+    int64_t last = t->mb % p->sub ? t->mb % p->sub : p->sub;   /* the fewest rows that are shown at once */
+    int64_t kept = passing ? flux__gemm_min(t->nb, FLUX__GEMM_PIECE / last + p->set->columns) : t->nb;
+    int64_t out = p->flip || !p->job->c ? high * kept : 0;
     a = flux__gemm_up(a * p->chunk * p->size, 64);
     b = flux__gemm_up(b * p->size, 64);
     edge = flux__gemm_up(edge * p->size, 64);
     total = a + b + edge + out * p->size;
     t->a = t->b = t->edge = t->out = NULL;
+    t->out_from = 0;
     t->block = (char *)p->job->c;
     t->ld = p->job->ldc;
     if (total > 0 && (t->a = (char *)flux__scratch((size_t)total)) == NULL) return false;
@@ -9022,7 +9072,9 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
 /* Cuts C into blocks: as large as they may be, but enough of them for the threads. How many never
    shows in the result. */
 static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
-    int64_t tall = 2 * p->set->lanes, high = FLUX__GEMM_TILES * tall, tasks;
+    int64_t tall = 2 * p->set->lanes, bytes = p->chunk * p->size, tasks;
+    int64_t flat = bytes * 4 <= FLUX__GEMM_CHUNK ? 4 : bytes * 2 <= FLUX__GEMM_CHUNK ? 2 : 1;
+    int64_t high = flat * FLUX__GEMM_TILES * tall;         /* whole columns of C, if k is so short, lie together */
     int64_t limit = p->flip || !p->job->c ? 1 : 4;         /* where C takes scratch memory: not much */
     int64_t rows = limit * high, columns = limit * FLUX__GEMM_COLUMNS;
     p->rows = flux__gemm_split(p->m, (p->m + rows - 1) / rows, tall);
@@ -9085,6 +9137,7 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
    Blocks depend on the shape alone, never on the number of threads, and so do the sums. */
 
 #define FLUX__TILE 1024
+#define FLUX__LARGE (1 << 19)             /* elements: more than a second cache holds */
 
 typedef struct flux__axes { int nd; int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS]; } flux__axes;   /* merged dims */
 
@@ -9190,6 +9243,15 @@ static int64_t flux__even_tile(const flux__kernel *k) {
     return run > FLUX__TILE / 4 && run % parts == 0 ? run / parts : FLUX__TILE;
 }
 
+static bool flux__reducing(const flux__value *v) { return v->kind == FLUX__V_REDUCE || v->kind == FLUX__V_ARGREDUCE; }
+
+/* Nothing is done at the reduced points once a reduction is complete? */
+static bool flux__one_pass(const flux__kernel *k) {
+    for (int i = 0; i < k->nvalue; i++)
+        if (k->value[i].phase > 0 && (flux__reducing(&k->value[i]) || !k->value[i].outer)) return false;
+    return true;
+}
+
 static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
     c->outer = c->inner = 1;
     for (int d = 0; d < FLUX_MAX_DIMS; d++)
@@ -9197,7 +9259,7 @@ static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
         else c->outer *= k->full[d];
     c->inner_first = k->reduced && flux__prefer_inner(k) && !flux__small_windows(k, c);
     if (c->inner == 0) c->rt = 0, c->w = c->outer < FLUX__TILE ? c->outer : FLUX__TILE;
-    else if (c->inner <= FLUX__TILE / (c->inner_first ? 1 : 16) || c->inner == 1) {
+    else if (c->inner == 1 || c->inner <= (c->inner_first ? FLUX__TILE : flux__one_pass(k) ? 4 : FLUX__TILE / 16)) {
         c->rt = c->inner;
         c->w = FLUX__TILE / c->inner;
         if (c->w > c->outer) c->w = c->outer;
@@ -9218,8 +9280,6 @@ static void flux__need(const flux__kernel *k, bool *need, int v) {
     flux__need(k, need, k->value[v].b);
     flux__need(k, need, k->value[v].c);
 }
-
-static bool flux__reducing(const flux__value *v) { return v->kind == FLUX__V_REDUCE || v->kind == FLUX__V_ARGREDUCE; }
 
 /* The lines of each phase: inner values that its reductions and stores need, outer ones that its inner ones may use. */
 static bool flux__split_phases(flux__kernel *k, flux__cpu *c) {
@@ -9324,8 +9384,7 @@ static bool flux__bind_loops(flux__kernel *k, flux__cpu *c) {
 /* Long reductions to few results are cut into parts, so that threads can share them. */
 static void flux__choose_splits(const flux__kernel *k, flux__cpu *c) {
     c->splits = 1;
-    for (int i = 0; i < k->nvalue; i++)
-        if ((flux__reducing(&k->value[i]) && k->value[i].phase > 0) || (!k->value[i].outer && k->value[i].phase > 0)) return;
+    if (!flux__one_pass(k)) return;
     int64_t blocks = (c->outer + c->w - 1) / c->w, work = c->outer * c->inner;
     if (c->nreduce == 0 || blocks >= 8 || work < 65536 || c->resident || c->outer > 4096) return;
     int64_t parts = work / 32768;
@@ -9507,13 +9566,24 @@ static void flux__index_run(void *ctx, int64_t offset, int64_t step, int64_t at,
     for (int64_t i = 0; i < n; i++) out[i] = offset + i * step;
 }
 
+/* Of a large tensor the next block, most likely behind this one, comes to the second cache meanwhile: a block is a page or
+   less, and the processor's own look-ahead begins anew with each page of each operand. */
+static void flux__fetch_ahead(const flux__block_run *b, const flux__value *v, const char *there) {
+    const int64_t bytes = flux__block_count(b, v) * (int64_t)flux__class_size[v->cls];
+    if (b->c->outer * b->c->inner < FLUX__LARGE) return;
+    for (int64_t at = 0; at < bytes; at += 64) FLUX__PREFETCH_LATER(there + bytes + at)
+}
+
 static void flux__do_load(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     const flux__operand *o = &b->k->operand[v->operand];
     char *src = (char *)b->run->ptr[o->src], *there = flux__in_place(b, i, src, o->dtype);
     b->walk[i] = 1;
     b->at[i] = there ? there : (void *)flux__reg(b, b->c->reg[i]);
-    if (there) return;
+    if (there) {
+        flux__fetch_ahead(b, v, there);
+        return;
+    }
     flux__transfer t = { src, (char *)b->at[i], v->cls, o->dtype, flux__class_size[v->cls], flux__dtypes[o->dtype].size };
     flux__each_run_of(b, i, flux__load_run, &t);
 }
@@ -9639,7 +9709,7 @@ static void *flux__result_at(flux__block_run *b, int i) {
 static void flux__do_line(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     int64_t n = flux__block_count(b, v);
-    int sa = 0, sb = 0, sc = 0;
+    int sa = 1, sb = 1, sc = 1;
     switch (v->kind) {
     case FLUX__V_LOAD: flux__do_load(b, i); break;
     case FLUX__V_NUMBER: break;           /* set before the first block */
@@ -9664,12 +9734,12 @@ static void flux__do_line(flux__block_run *b, int i) {
     }
     default: {
         const void *a = flux__operand_at(b, v, v->a, &sa);
-        const void *x = v->b >= 0 ? flux__operand_at(b, v, v->b, &sb) : a;
+        const void *x = v->b >= 0 ? flux__operand_at(b, v, v->b, &sb) : a;    /* what there is not, is not read */
         const void *y = v->c >= 0 ? flux__operand_at(b, v, v->c, &sc) : a;
         void *out = flux__result_at(b, i);
         b->at[i] = out;
         b->walk[i] = 1;
-        if (v->kind == FLUX__V_OP) b->c->loop[i](n, out, a, x, y, sa, sb, sc);
+        if (v->kind == FLUX__V_OP) flux__loop_run(v->cls, b->c->loop[i], n, out, a, x, y, sa, sb, sc);
         else {
             int from = b->k->value[v->a].cls;
             if (!sa) n = 1, b->walk[i] = 0, b->at[i] = out = flux__reg(b, b->c->reg[i]);
@@ -9942,41 +10012,51 @@ static bool flux__windows_counted(const flux__run *run, const flux__kernel *k, c
     return true;
 }
 
+/* Four windows side by side (fewer at the end of a run: their last one again), without a branch on their numbers, which
+   are as good as random, and without writing them down: to read four at once what was written one by one takes long. */
 #if FLUX__GEMM_VECTORS
 typedef int32_t flux__mask4 __attribute__((vector_size(16), aligned(4), may_alias));
-#endif
-
-/* Number w of each window takes the place of the largest so far where it is larger, or the first NaN. */
-static FLUX__O2 void flux__windows_more(const float *number, float *best, int32_t *at, int32_t w) {
-#if FLUX__GEMM_VECTORS
-    for (int i = 0; i < 16; i += 4) {
-        flux__gemm_f16 *b = (flux__gemm_f16 *)(void *)(best + i), v = *(const flux__gemm_f16 *)(const void *)(number + i);
-        flux__mask4 *a = (flux__mask4 *)(void *)(at + i), more = (v > *b) | ((v != v) & (*b == *b)), here = { w, w, w, w };
-        *b = (flux__gemm_f16)(((flux__mask4)v & more) | ((flux__mask4)*b & ~more));
-        *a = (here & more) | (*a & ~more);
-    }
+typedef flux__gemm_f16 flux__float4;
+#  define FLUX__FOUR(x, a, b, c) { (x)[0], (x)[a], (x)[b], (x)[c] }
+#  define FLUX__LARGER(v, best, at, w) do {                                                            \
+        flux__mask4 more = ((v) > (best)) | (((v) != (v)) & ((best) == (best))), here = { w, w, w, w };  \
+        best = (flux__float4)(((flux__mask4)(v) & more) | ((flux__mask4)(best) & ~more));               \
+        at = (here & more) | (at & ~more);                                                            \
+    } while (0)
 #else
-    for (int i = 0; i < 16; i++)
-        if (number[i] > best[i] || (number[i] != number[i] && best[i] == best[i])) best[i] = number[i], at[i] = w;
+typedef struct flux__mask4 { int32_t at[4]; } flux__mask4;
+typedef struct flux__float4 { float at[4]; } flux__float4;
+#  define FLUX__FOUR(x, a, b, c) { { (x)[0], (x)[a], (x)[b], (x)[c] } }
+#  define FLUX__LARGER(v, best, at_, w) do {                                                           \
+        for (int l = 0; l < 4; l++)                                                                   \
+            if ((v).at[l] > (best).at[l] || ((v).at[l] != (v).at[l] && (best).at[l] == (best).at[l]))   \
+                (best).at[l] = (v).at[l], (at_).at[l] = w;                                             \
+    } while (0)
 #endif
-}
 
-/* 16 windows at a time, without a branch on their numbers: those are as good as random. */
 static FLUX__O2 void flux__windows_run(const flux__windows_job *j, const float *x, const float *g, float *y, int64_t sx, int64_t sg, int64_t sy) {
-    for (int64_t o = 0; o < j->run_length; o += 16, x += 16 * sx, y += 16 * sy) {
-        float best[16] = { 0 }, v[16] = { 0 };
-        int32_t at[16] = { 0 };
-        int n = j->run_length - o < 16 ? (int)(j->run_length - o) : 16;
-        for (int i = 0; i < n; i++) best[i] = x[i * sx + j->from[0]];
+    for (int64_t o = 0; o < j->run_length; o += 4, x += 4 * sx, y += 4 * sy) {
+        int64_t left = j->run_length - o, n = left < 4 ? left : 4;
+        int64_t b = left > 1 ? sx : 0, c = left > 2 ? 2 * sx : b, d = left > 3 ? 3 * sx : c;
+        const float *from = x + j->from[0];
+        flux__float4 best = FLUX__FOUR(from, b, c, d);
+        flux__mask4 at;
+        float most[4];
+        int32_t place[4];
+        memset(&at, 0, sizeof at);
         for (int32_t w = 1; w < (int32_t)j->n; w++) {
-            const float *from = x + j->from[w];
-            for (int i = 0; i < n; i++) v[i] = from[i * sx];
-            flux__windows_more(v, best, at, w);
+            from = x + j->from[w];
+            flux__float4 v = FLUX__FOUR(from, b, c, d);
+            FLUX__LARGER(v, best, at, w);
         }
-        for (int i = 0; i < n && !g; i++) y[i * sy] = best[i];
-        for (int32_t w = 0; w < (int32_t)j->n && g; w++)
-            for (int i = 0; i < n; i++) y[i * sy + j->to[w]] = 0;
-        for (int i = 0; i < n && g; i++) y[i * sy + j->to[at[i]]] = g[(o + i) * sg];
+        memcpy(most, &best, sizeof most);
+        memcpy(place, &at, sizeof place);
+        for (int64_t i = 0; i < n; i++) {
+            float *to = y + i * sy;
+            for (int64_t w = 0; w < j->n && g; w++) to[j->to[w]] = 0;
+            if (g) to[j->to[place[i]]] = g[(o + i) * sg];
+            else *to = most[i];
+        }
     }
 }
 
@@ -10822,7 +10902,8 @@ static void flux__spell_line(flux__coder *c, int i) {
     case FLUX__V_RANDOM: flux__spell_random(c, i); break;
     case FLUX__V_OP:
         c->ops[v->op] = (uint8_t)(c->ops[v->op] | 1u << v->cls);
-        flux__spell(s, "%s_%s_op(v%d, v%d, v%d);\n", flux__op_names[v->op], flux__class_names[v->cls], v->a, v->b < 0 ? v->a : v->b, v->c < 0 ? v->a : v->c);
+        flux__spell(s, "%s_%s_op(v%d, v%d, v%d);\n",
+                    flux__op_names[v->op], flux__class_names[v->cls], v->a, v->b < 0 ? v->a : v->b, v->c < 0 ? v->a : v->c);
         break;
     case FLUX__V_ROUND: flux__spell(s, "f32_%s_round(v%d);\n", flux__dtypes[v->op].name, v->a); break;
     case FLUX__V_WRAP: {
@@ -10907,7 +10988,8 @@ static void flux__code_map(flux__coder *c, int64_t points) {
     flux__gpu_kernel *gk = c->gk;
     int64_t blocks = (points + 255) / 256;
     flux__spell_numbers(c);
-    flux__spell(&c->s, "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; o += (%s)gridDim.x * 256) {\n", c->index, c->index, (long long)points, c->index);
+    flux__spell(&c->s, "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; o += (%s)gridDim.x * 256) {\n",
+                c->index, c->index, (long long)points, c->index);
     flux__spell_point(c, -1);
     flux__spell(&c->s, "    }\n");
     gk->threads = 256, gk->grid[0][0] = (unsigned)(blocks < 1 << 20 ? blocks : 1 << 20);
@@ -10915,12 +10997,6 @@ static void flux__code_map(flux__coder *c, int64_t points) {
 
 /* How threads share a reduction: lanes beside each other on an outer point, rows of those in a block. */
 typedef struct flux__lanes { int64_t outer, inner; int lanes, rows, parts; bool inner_first; } flux__lanes;
-
-static bool flux__one_phase(const flux__kernel *k) {
-    for (int i = 0; i < k->nvalue; i++)
-        if (k->value[i].phase > 0 && (flux__reducing(&k->value[i]) || !k->value[i].outer)) return false;
-    return true;
-}
 
 static flux__lanes flux__choose_lanes(const flux__kernel *k, int units) {
     flux__lanes h;
@@ -10934,7 +11010,7 @@ static flux__lanes flux__choose_lanes(const flux__kernel *k, int units) {
     while (h.lanes < most && h.lanes * 2 <= h.inner && (h.outer * h.lanes < enough || (h.inner_first && h.lanes < 32))) h.lanes *= 2;
     h.rows = 256 / h.lanes;
     int64_t blocks = (h.outer + h.rows - 1) / h.rows, each = h.inner / h.lanes;
-    if (flux__one_phase(k) && blocks < units && each >= 32) {
+    if (flux__one_pass(k) && blocks < units && each >= 32) {
         int64_t parts = (2 * units + blocks - 1) / blocks;
         if (parts > each / 8) parts = each / 8;
         if (parts > 256) parts = 256;
@@ -11052,7 +11128,8 @@ static void flux__spell_lanes(flux__coder *c, const flux__lanes *h) {
     if (h->lanes > 1 && flux__has_arg(c->k)) flux__spell(&c->s, "    __shared__ long long places[256];\n");
     flux__spell(&c->s, "    const int tid = (int)threadIdx.x, lane = tid %s %d, row = tid %s %d;\n", h->inner_first ? "%" : "/",
               h->inner_first ? h->lanes : h->rows, h->inner_first ? "/" : "%", h->inner_first ? h->lanes : h->rows);
-    flux__spell(&c->s, "    const %s at = (%s)blockIdx.x * %d + row, o = at < %lld ? at : %lld;\n", c->index, c->index, h->rows, (long long)h->outer, (long long)h->outer - 1);
+    flux__spell(&c->s, "    const %s at = (%s)blockIdx.x * %d + row, o = at < %lld ? at : %lld;\n",
+                c->index, c->index, h->rows, (long long)h->outer, (long long)h->outer - 1);
     flux__spell(&c->s, "    const int live = at < %lld;\n", (long long)h->outer);
     if (h->parts > 1) flux__spell(&c->s, "    const int part = (int)blockIdx.y;\n");
 }
@@ -11098,7 +11175,8 @@ static void flux__code_combine(flux__coder *c, const flux__lanes *h, int scratch
         const flux__value *v = &c->k->value[i];
         if (!flux__reducing(v)) continue;
         const char *type = flux__class_types[v->kind == FLUX__V_ARGREDUCE ? c->k->value[v->a].cls : v->cls];
-        flux__spell(&c->s, "    { const long long *q = p%d + (((long long)part * %d + %d) * %lld + o) * 2;\n", scratch, n, flux__reductions(c->k, i), (long long)h->outer);
+        flux__spell(&c->s, "    { const long long *q = p%d + (((long long)part * %d + %d) * %lld + o) * 2;\n",
+                    scratch, n, flux__reductions(c->k, i), (long long)h->outer);
         flux__spell(&c->s, "    const %s b = *(const %s *)q;\n", type, type);
         flux__spell_join(c, i, "b", "q[1]");
         flux__spell(&c->s, "    }\n");
@@ -11106,7 +11184,8 @@ static void flux__code_combine(flux__coder *c, const flux__lanes *h, int scratch
     flux__spell(&c->s, "    }\n");
     for (int i = 0; i < c->k->nvalue; i++)
         if (flux__reducing(&c->k->value[i]))
-            flux__spell(&c->s, "    const %s v%d = %s%d;\n", flux__class_types[c->k->value[i].cls], i, c->k->value[i].kind == FLUX__V_ARGREDUCE ? "x" : "a", i);
+            flux__spell(&c->s, "    const %s v%d = %s%d;\n", flux__class_types[c->k->value[i].cls], i, c->k->value[i].kind == FLUX__V_ARGREDUCE ? "x" : "a",
+                        i);
     for (int p = 1; p < phases; p++) flux__spell_late(c, p);
     flux__spell_outer_stores(c);
 }
@@ -11193,12 +11272,15 @@ static void flux__code_product(flux__coder *c, const flux__tile_shape *t) {
     if (t->groups > 1) flux__spell(s, "    __shared__ %s sums[%d][%d][%d];\n", T, t->groups, t->n, t->m + 1);
     flux__spell_numbers(c);
     flux__spell(s, "    const int g = (int)threadIdx.x / %d, t = (int)threadIdx.x %% %d, tx = t %% %d, ty = t / %d;\n", each, each, wide, wide);
-    flux__spell(s, "    const %s a0 = (%s)(blockIdx.x %% %lldu) * %d, b0 = (%s)(blockIdx.x / %lldu) * %d;\n", c->index, c->index, (long long)tiles, t->m, c->index, (long long)tiles, t->n);
+    flux__spell(s, "    const %s a0 = (%s)(blockIdx.x %% %lldu) * %d, b0 = (%s)(blockIdx.x / %lldu) * %d;\n",
+                c->index, c->index, (long long)tiles, t->m, c->index, (long long)tiles, t->n);
     flux__spell(s, "    for (%s batch = blockIdx.y; batch < %lld; batch += gridDim.y) {\n", c->index, (long long)batches);
     flux__spell_batch(c, "a", a);
     flux__spell_batch(c, "b", b);
-    flux__spell(s, "    %s sum[%d][%d];\n    for (int y = 0; y < %d; y++) for (int x = 0; x < %d; x++) sum[y][x] = 0;\n", T, t->tn, t->tm, t->tn, t->tm);
-    flux__spell(s, "    for (%s first = 0; first < %lld; first += %d) {\n    const %s l0 = first + g * %d;\n", c->index, (long long)K, t->k * t->groups, c->index, t->k);
+    flux__spell(s, "    %s sum[%d][%d];\n    for (int y = 0; y < %d; y++) for (int x = 0; x < %d; x++) sum[y][x] = 0;\n",
+                T, t->tn, t->tm, t->tn, t->tm);
+    flux__spell(s, "    for (%s first = 0; first < %lld; first += %d) {\n    const %s l0 = first + g * %d;\n",
+                c->index, (long long)K, t->k * t->groups, c->index, t->k);
     flux__spell_tile(c, "a", pa, a, va ? 0 : a->stride[0], va ? a->stride[0] : a->stride[1], t->m, t->k, M, K, each);
     flux__spell_tile(c, "b", pb, b, vb ? 0 : b->stride[1], b->stride[0], t->n, t->k, N, K, each);
     flux__spell(s, "    __syncthreads();\n    for (int l = 0; l < %d; l++) {\n    %s x[%d], y[%d];\n", t->k, T, t->tm, t->tn);
@@ -11209,8 +11291,10 @@ static void flux__code_product(flux__coder *c, const flux__tile_shape *t) {
     for (int i = 0; i < k->nvalue; i++)
         if (k->value[i].kind == FLUX__V_PRODUCT) product = i;
     if (t->groups > 1) {
-        flux__spell(s, "    for (int j = 0; j < %d; j++) for (int i = 0; i < %d; i++) sums[g][ty + j * %d][tx + i * %d] = sum[j][i];\n", t->tn, t->tm, t->n / t->tn, wide);
-        flux__spell(s, "    __syncthreads();\n    for (int e = (int)threadIdx.x; e < %d; e += %d) {\n    const %s i = a0 + e %% %d, j = b0 + e / %d;\n", t->m * t->n, each * t->groups, c->index, t->m, t->m);
+        flux__spell(s, "    for (int j = 0; j < %d; j++) for (int i = 0; i < %d; i++) sums[g][ty + j * %d][tx + i * %d] = sum[j][i];\n",
+                    t->tn, t->tm, t->n / t->tn, wide);
+        flux__spell(s, "    __syncthreads();\n    for (int e = (int)threadIdx.x; e < %d; e += %d) {\n    const %s i = a0 + e %% %d, j = b0 + e / %d;\n",
+                    t->m * t->n, each * t->groups, c->index, t->m, t->m);
         flux__spell(s, "    if (i < %lld && j < %lld) {\n    %s v = sums[0][e / %d][e %% %d];\n", (long long)M, (long long)N, T, t->m, t->m);
         flux__spell(s, "    for (int q = 1; q < %d; q++) v += sums[q][e / %d][e %% %d];\n", t->groups, t->m, t->m);
     } else {
@@ -11243,7 +11327,8 @@ static void flux__spell_coordinates(flux__coder *c, const flux_shape *shape) {
 
 static void flux__spell_each(flux__coder *c, int64_t n) {
     int64_t blocks = (n + 255) / 256;
-    flux__spell(&c->s, "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; o += (%s)gridDim.x * 256) {\n", c->index, c->index, (long long)n, c->index);
+    flux__spell(&c->s, "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; o += (%s)gridDim.x * 256) {\n",
+                c->index, c->index, (long long)n, c->index);
     c->gk->threads = 256, c->gk->grid[0][0] = (unsigned)(blocks < 1 << 20 ? blocks : 1 << 20);
 }
 
@@ -11283,7 +11368,8 @@ static void flux__code_index(flux__coder *c, const flux_tensor *t, int out) {
             flux__spell(s, " + (o / %lld %% %lld) * %lld", (long long)before, (long long)index->shape.dim[d], (long long)index->stride[d]);
             before *= index->shape.dim[d];
         }
-        flux__spell(s, "];\n    if (id < 0 || id >= %lld) p%d[1] = id, p%d[2] = o, p%d[3] = %d, p%d[4] = %lld, p%d[5] = 1, p%d[0] = 1;\n    }\n", (long long)rows, pe, pe, pe, dim, pe,
+        flux__spell(s, "];\n    if (id < 0 || id >= %lld) p%d[1] = id, p%d[2] = o, p%d[3] = %d, p%d[4] = %lld, p%d[5] = 1, p%d[0] = 1;\n    }\n",
+                    (long long)rows, pe, pe, pe, dim, pe,
                   (long long)rows, pe, pe);
         flux__spell(s, "    if (o >= %lld) continue;\n", (long long)count);
         flux__spell_coordinates(c, &whole);
@@ -11345,7 +11431,8 @@ static void flux__code_cat(flux__coder *c, const flux_tensor *t, int out) {
         const flux__operand *o = &c->k->operand[i];
         int64_t n = dim < o->shape.ndim ? o->shape.dim[dim] : 1;
         int p = flux__coder_slot(c, o->src, t->dtype);
-        flux__spell(&c->s, "    %sif (d%d < %lld) p%d[o] = p%d[%lld + (d%d - %lld) * %lld", i ? "else " : "", dim, (long long)(at + n), po, p, (long long)o->offset, dim,
+        flux__spell(&c->s, "    %sif (d%d < %lld) p%d[o] = p%d[%lld + (d%d - %lld) * %lld", i ? "else " : "",
+                    dim, (long long)(at + n), po, p, (long long)o->offset, dim,
                   (long long)at, (long long)(dim < o->shape.ndim ? o->stride[dim] : 0));
         for (int d = 0; d < o->shape.ndim; d++)
             if (d != dim) flux__spell(&c->s, " + d%d * %lld", d, (long long)o->stride[d]);
@@ -11385,7 +11472,8 @@ static void flux__code_spread(flux__coder *c, const flux_tensor *t, int out) {
         reach -= step[d] * (n - 1);
         if (step[d] == 0) flux__spell(s, "    const %s rest%d = rest%d;\n    for (%s i%d = 0; i%d < %lld; i%d++) {\n", c->index, i + 1, i, c->index, d, d, (long long)n, d);
         else {
-            flux__spell(s, "    for (%s i%d = rest%d > %lld ? (rest%d - %lld + %lld) / %lld : 0; i%d < %lld && i%d * %lld <= rest%d; i%d++) {\n", c->index, d, i, (long long)reach, i, (long long)reach,
+            flux__spell(s, "    for (%s i%d = rest%d > %lld ? (rest%d - %lld + %lld) / %lld : 0; i%d < %lld && i%d * %lld <= rest%d; i%d++) {\n",
+                        c->index, d, i, (long long)reach, i, (long long)reach,
                       (long long)step[d] - 1, (long long)step[d], d, (long long)n, d, (long long)step[d], i, d);
             flux__spell(s, "    const %s rest%d = rest%d - i%d * %lld;\n", c->index, i + 1, i, d, (long long)step[d]);
         }
@@ -11429,7 +11517,8 @@ static void flux__hash_bytes(uint64_t *h, const void *data, size_t n) {
 static void flux__spell_formula(flux__listing *s, int op, int cls) {
     bool whole = cls >= FLUX__I32C;
     const char *T = flux__class_types[cls], *suffix = whole ? "w" : flux__class_names[cls], *p = flux__formulas[op];
-    flux__spell(s, "DEVICE %s %s_%s_op(%s a%s, %s b%s, %s c%s) {\n", T, flux__op_names[op], flux__class_names[cls], T, whole ? "_" : "", T, whole ? "_" : "", T, whole ? "_" : "");
+    flux__spell(s, "DEVICE %s %s_%s_op(%s a%s, %s b%s, %s c%s) {\n", T, flux__op_names[op], flux__class_names[cls], T, whole ? "_" : "", T, whole ? "_" : "",
+                T, whole ? "_" : "");
     if (whole) flux__spell(s, "    long long a = a_, b = b_, c = c_;\n");
     flux__spell(s, "    return (%s)(", T);
     while (*p) {
@@ -11642,7 +11731,8 @@ static bool flux__cache_folder(char *out, size_t n) {
     else if (local) used = snprintf(out, n, "%s/flux", local);
     else used = -1;
     if (used < 0 || (size_t)used >= n) {
-        flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %s", used < 0 ? "neither FLUX_CACHE_DIR nor HOME says where" : "the folder's name is too long");
+        flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %s",
+                   used < 0 ? "neither FLUX_CACHE_DIR nor HOME says where" : "the folder's name is too long");
         return false;
     }
     for (char *p = out + 1; *p; p++)
@@ -11654,7 +11744,8 @@ static bool flux__cache_folder(char *out, size_t n) {
         }
     flux__folder_make(out);
     if (flux__folder_private(out)) return true;
-    flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %.200s is not a folder of this user that nobody else may write to", out);
+    flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %.200s is not a folder of this user that nobody else may write to",
+               out);
     return false;
 }
 
@@ -12299,7 +12390,7 @@ FLUX__GPU_CALLS(hip, FLUX__AMDGPU_BACKEND)
 FLUX__ASBEFORE
 FLUX__COLD
 
-/* ------------------------------------------------------------------ 12. Devices
+/* ------------------------------------------------------------------ 13. Devices
    Which back ends there are, which of them work here, which one is meant, and the file that keeps the preference. A back
    end is asked once per process whether it works; the answer stays, with its reason, because every fallback must be able
    to say why. Choosing follows the preference if there is one and else the order CUDA, AMDGPU, Metal, CPU; the CPU
@@ -13103,7 +13194,7 @@ FLUX_DEF flux_device flux_get_device_with(flux_get_device_opts opts) {
     return d;
 }
 
-/* ------------------------------------------------------------------ 13. Printing tensors
+/* ------------------------------------------------------------------ 14. Printing tensors
    How values look as text. All text goes through one sink, which works as
    snprintf does (writes what fits, counts all) or writes to a file: flux_print
    and the *_text functions are the same code, and need no memory for the text.
@@ -13568,7 +13659,7 @@ FLUX_DEF void flux_print_tensor(flux_tensor *x) {
 FLUX__ASBEFORE
 FLUX__LEAN
 
-/* ------------------------------------------------------------------ 14. Models
+/* ------------------------------------------------------------------ 15. Models
    A layer is a struct that starts with a flux_layer and a list that names its
    fields. Everything that a model can do beyond being called is one of two things: a
    walk over those fields (visit, params, freeze, modes, save, count), or a map,
@@ -14657,7 +14748,7 @@ FLUX_DEF int flux_prewarm_of(flux_layer *m, flux_shape in) {
 FLUX__ASBEFORE
 FLUX__COLD
 
-/* ------------------------------------------------------------------ 15. Names of functions
+/* ------------------------------------------------------------------ 16. Names of functions
    Activations and connections are C functions. They print by a table of those that
    there are, by what flux_name_function said, or by the text of the call that a
    container's macro kept. */
@@ -15020,7 +15111,7 @@ FLUX_DEF flux_tensor *flux_vcat(flux_tensor *a, flux_tensor *b) {
     return flux_cat_all(0, 2, both);
 }
 
-/* ------------------------------------------------------------------ 16. Initialisers
+/* ------------------------------------------------------------------ 17. Initialisers
    Uniform and normal ones are expressions of flux_rand and flux_randn, computed when
    somebody looks. Those that need all their numbers at once (orthogonal, truncated,
    sparse, identity) are made on the host, in double precision, from the same random
@@ -15316,7 +15407,7 @@ FLUX__INIT(randn32, "randn")
 FLUX__ASBEFORE
 FLUX__LEAN
 
-/* ------------------------------------------------------------------ 17. Layers
+/* ------------------------------------------------------------------ 18. Layers
    Each is a struct, its text, its call and its constructor. A constructor makes
    weights inside flux__hide, so that the layer alone owns them and flux_update may
    write the new values where the old ones lie. A call checks its input once, against
@@ -16015,8 +16106,8 @@ FLUX_DEF flux_tensor *flux_make_causal_mask(flux_tensor *x) {
         return (flux_tensor *)flux__fail("make_causal_mask: x is features x steps (x batch), got %s", t.s);
     }
     int h = flux__hide();
-    flux_tensor *key = flux__iota(x->dim[1], 0), *query = flux__iota(x->dim[1], 1);
-    return flux__reveal(h, flux__move(flux_le(key, query), x->device));
+    flux_tensor *key = flux__iota_on(x->device, x->dim[1], 0), *query = flux__iota_on(x->device, x->dim[1], 1);
+    return flux__reveal(h, flux_le(key, query));
 }
 
 /* x (features x steps x N) as (a head's features) x steps x heads x N. */
@@ -16403,7 +16494,8 @@ typedef flux_tensor *(*flux__convolve_fn)(flux_conv_opts o);
 
 /* ", what=2", or ", what=(2, 1)" where a layer's numbers differ, or nothing where all are the
    default. */
-static void flux__say_option(flux__words *l, const char *what, const int64_t *v, int n, int64_t usual) {
+static void flux__say_option(flux__words *l, const char *what, const int64_t *v, int n,
+                             int64_t usual) {
     bool plain = true, one = true;
     for (int i = 0; i < n; i++) plain = plain && v[i] == usual, one = one && v[i] == v[0];
     if (plain) return;
@@ -16442,8 +16534,13 @@ static flux_tensor *flux__image(flux_layer *m, flux_tensor *x, int nd, flux_dtyp
     if (!in || (nd ? in->ndim == nd + 2 : in->ndim >= 3 && in->ndim <= 5)) return in;
     flux__words line = flux__line_of(m);
     flux__text got = flux__describe(x);
-    return (flux_tensor *)flux__fail("%s expects %s spatial dims, channels and batch, got %s", line.s,
-                                     nd == 1 ? "1" : nd == 2 ? "2" : nd == 3 ? "3" : "1 to 3", got.s);
+    return (flux_tensor *)flux__fail("%s expects %s spatial dims, channels and batch, got %s",
+                                     line.s,
+                                     nd == 1   ? "1"
+                                     : nd == 2 ? "2"
+                                     : nd == 3 ? "3"
+                                               : "1 to 3",
+                                     got.s);
 }
 
 /* A vector of numbers by channel, to go with an image of that many dims. */
@@ -16457,28 +16554,38 @@ static flux_dtype flux__real_dtype(const flux_tensor *x) {
     return x->op != FLUX__TUPLE && flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32;
 }
 
-static flux_tensor *flux__conv_run(flux_layer *self, flux_tensor *x, flux__convolve_fn f, bool transposed) {
+static flux_tensor *flux__conv_run(flux_layer *self, flux_tensor *x, flux__convolve_fn f,
+                                   bool transposed) {
     flux__conv_layer *m = (flux__conv_layer *)self;
     int nd = m->w.nd;
     flux_conv_opts o;
     memset((void *)&o, 0, sizeof o);
     o.x = flux__image(self, x, nd, (flux_dtype)m->weight->dtype);
-    if (!o.x || !flux__expect_dim(self, x, nd, transposed ? m->weight->dim[nd + 1] : m->weight->dim[nd] * m->groups)) return NULL;
+    if (!o.x ||
+        !flux__expect_dim(self, x, nd,
+                          transposed ? m->weight->dim[nd + 1] : m->weight->dim[nd] * m->groups))
+        return NULL;
     o.weight = m->weight;
     o.stride = flux__shape(m->w.stride, nd);
     o.dilation = flux__shape(m->w.dilation, nd);
     o.pad = flux__paddings_of(&m->w);
     if (transposed) o.outpad = flux__shape(m->outpad, nd);
     o.groups = m->groups;
-    /* bias and activation in the shape of the product, so that they are done while it is in the cache */
-    flux_tensor *y = f(o), *z = y ? flux_reshape(y, flux__product(y->dim, nd), y->dim[nd] / m->groups, m->groups, y->dim[nd + 1]) : NULL;
+    /* bias and activation in the shape of the product: done while it is in the cache */
+    flux_tensor *y = f(o), *z = y ? flux_reshape(y, flux__product(y->dim, nd),
+                                                 y->dim[nd] / m->groups, m->groups, y->dim[nd + 1])
+                                  : NULL;
     if (z && m->bias) z = flux_add(z, flux_reshape(m->bias, 1, -1, m->groups));
     z = flux__activate(m->activation, z);
     return z ? flux_reshape_to(z, flux__dims(y)) : NULL;
 }
 
-static flux_tensor *flux__conv_call(flux_layer *self, flux_tensor *x) { return flux__conv_run(self, x, flux_conv_with, false); }
-static flux_tensor *flux__crosscor_call(flux_layer *self, flux_tensor *x) { return flux__conv_run(self, x, flux_crosscor_with, false); }
+static flux_tensor *flux__conv_call(flux_layer *self, flux_tensor *x) {
+    return flux__conv_run(self, x, flux_conv_with, false);
+}
+static flux_tensor *flux__crosscor_call(flux_layer *self, flux_tensor *x) {
+    return flux__conv_run(self, x, flux_crosscor_with, false);
+}
 static flux_tensor *flux__convtranspose_call(flux_layer *self, flux_tensor *x) {
     return flux__conv_run(self, x, flux_conv_transpose_with, true);
 }
@@ -16492,7 +16599,8 @@ static size_t flux__conv_text(flux_layer *self, char *out, size_t n) {
     l.s[0] = 0;
     flux__say(&l, "%s(", self->type->name);
     flux__say_tuple(&l, m->w.size, nd);
-    flux__say(&l, ", %lld => %lld", (long long)(transposed ? b : a), (long long)(transposed ? a : b));
+    flux__say(&l, ", %lld => %lld", (long long)(transposed ? b : a),
+              (long long)(transposed ? a : b));
     if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
     flux__say_padding(&l, &m->w);
     flux__say_option(&l, "stride", m->w.stride, nd, 1);
@@ -16502,22 +16610,28 @@ static size_t flux__conv_text(flux_layer *self, char *out, size_t n) {
     flux__say(&l, m->bias ? ")" : ", bias=false)");
     return flux__line_out(&l, out, n);
 }
-FLUX_LAYER_TEXT(flux__conv_layer, "Conv", flux__conv_call, flux__conv_text, FLUX_PARAM(weight), FLUX_PARAM(bias))
+FLUX_LAYER_TEXT(flux__conv_layer, "Conv", flux__conv_call, flux__conv_text, FLUX_PARAM(weight),
+                FLUX_PARAM(bias))
 typedef flux__conv_layer flux__crosscor_layer;
-FLUX_LAYER_TEXT(flux__crosscor_layer, "CrossCor", flux__crosscor_call, flux__conv_text, FLUX_PARAM(weight), FLUX_PARAM(bias))
+FLUX_LAYER_TEXT(flux__crosscor_layer, "CrossCor", flux__crosscor_call, flux__conv_text,
+                FLUX_PARAM(weight), FLUX_PARAM(bias))
 typedef flux__conv_layer flux__convtranspose_layer;
-FLUX_LAYER_TEXT(flux__convtranspose_layer, "ConvTranspose", flux__convtranspose_call, flux__conv_text, FLUX_PARAM(weight), FLUX_PARAM(bias))
+FLUX_LAYER_TEXT(flux__convtranspose_layer, "ConvTranspose", flux__convtranspose_call,
+                flux__conv_text, FLUX_PARAM(weight), FLUX_PARAM(bias))
 
 /* Checks a window's numbers: one a dim, of 1 to 3 dims. */
 static bool flux__check_window(const char *call, const flux_shape *window, flux__window *w) {
     memset(w, 0, sizeof *w);
     w->nd = window->ndim;
-    if (w->nd >= 1 && w->nd <= 3) return flux__per_dim(call, "the window", window, w->nd, 1, 1, w->size);
-    flux__fail("%s: the window has %d numbers; 1 to 3 are wanted, as in FLUX_SHAPE(3, 3)", call, w->nd);
+    if (w->nd >= 1 && w->nd <= 3)
+        return flux__per_dim(call, "the window", window, w->nd, 1, 1, w->size);
+    flux__fail("%s: the window has %d numbers; 1 to 3 are wanted, as in FLUX_SHAPE(3, 3)", call,
+               w->nd);
     return false;
 }
 
-static flux_layer *flux__conv_new(const char *call, const flux_layer_type *type, flux_conv_layer_opts *o, bool transposed) {
+static flux_layer *flux__conv_new(const char *call, const flux_layer_type *type,
+                                  flux_conv_layer_opts *o, bool transposed) {
     flux__conv_layer m;
     flux_shape size, none = flux__shape(NULL, 0);
     memset(&m, 0, sizeof m);
@@ -16525,20 +16639,26 @@ static flux_layer *flux__conv_new(const char *call, const flux_layer_type *type,
     int64_t ends[2] = { o->in, o->out };
     m.activation = o->activation;
     m.groups = o->groups ? o->groups : 1;
-    if (!flux__check_window(call, &o->window, w) || !flux__check_sizes(call, 2, ends) || !flux__check_activation(call, &m.activation) ||
+    if (!flux__check_window(call, &o->window, w) || !flux__check_sizes(call, 2, ends) ||
+        !flux__check_activation(call, &m.activation) ||
         !flux__per_dim(call, "stride", &o->stride, w->nd, 1, 1, w->stride) ||
-        !flux__per_dim(call, "dilation", &o->dilation, w->nd, 1, 1, w->dilation) || !flux__paddings(call, &o->pad, w, transposed) ||
-        !flux__per_dim(call, "outpad", transposed ? &o->outpad : &none, w->nd, 0, 0, m.outpad)) return NULL;
-    if (!transposed && o->outpad.ndim) return (flux_layer *)flux__fail("%s: .outpad is for ConvTranspose only", call);
+        !flux__per_dim(call, "dilation", &o->dilation, w->nd, 1, 1, w->dilation) ||
+        !flux__paddings(call, &o->pad, w, transposed) ||
+        !flux__per_dim(call, "outpad", transposed ? &o->outpad : &none, w->nd, 0, 0, m.outpad))
+        return NULL;
+    if (!transposed && o->outpad.ndim)
+        return (flux_layer *)flux__fail("%s: .outpad is for ConvTranspose only", call);
     if (m.groups < 1 || o->in % m.groups || o->out % m.groups)
-        return (flux_layer *)flux__fail("%s: .groups is %d, which does not divide %lld channels in and %lld out", call, m.groups,
-                                        (long long)o->in, (long long)o->out);
+        return (flux_layer *)flux__fail(
+            "%s: .groups is %d, which does not divide %lld channels in and %lld out", call,
+            m.groups, (long long)o->in, (long long)o->out);
     size = flux__shape(w->size, w->nd + 2);
     size.dim[w->nd] = (transposed ? o->out : o->in) / m.groups;
     size.dim[w->nd + 1] = transposed ? o->in : o->out;
     int h = flux__hide();
     m.weight = flux__make_weight(call, o->init ? o->init : flux_glorot_uniform, size);
-    m.bias = flux__make_bias(o->bias, flux__shape(&o->out, 1), m.weight ? (flux_dtype)m.weight->dtype : FLUX_F32);
+    m.bias = flux__make_bias(o->bias, flux__shape(&o->out, 1),
+                             m.weight ? (flux_dtype)m.weight->dtype : FLUX_F32);
     bool good = m.weight && (m.bias || o->bias == FLUX_OFF);
     return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, &m) : NULL);
 }
@@ -16554,7 +16674,9 @@ FLUX_DEF flux_layer *flux_conv_transpose_layer_with(flux_conv_layer_opts o) {
 }
 FLUX_DEF flux_layer *flux_depthwiseconv_with(flux_conv_layer_opts o) {
     if (o.groups)
-        return (flux_layer *)flux__fail("depthwiseconv: .groups is the number of channels in, %lld; it is not to be given", (long long)o.in);
+        return (flux_layer *)flux__fail(
+            "depthwiseconv: .groups is the number of channels in, %lld; it is not to be given",
+            (long long)o.in);
     o.groups = o.in > 0 && o.in < 1 << 30 ? (int)o.in : 1;
     return flux__conv_new("depthwiseconv", flux__conv_layer_type(), &o, false);
 }
@@ -16564,7 +16686,7 @@ FLUX_DEF flux_layer *flux_depthwiseconv_with(flux_conv_layer_opts o) {
 enum { FLUX__POOL_MAX, FLUX__POOL_MEAN, FLUX__POOL_LPNORM };
 typedef struct flux__pool_layer {
     flux_layer base;
-    flux__window w;                       /* adaptive: size is that of the result; global: nd is 0 */
+    flux__window w; /* adaptive: size is that of the result; global: nd is 0 */
     double p;
     int kind;
     bool adaptive;
@@ -16592,7 +16714,9 @@ static flux_tensor *flux__pool_call(flux_layer *self, flux_tensor *x) {
     int nd = m->w.nd;
     flux_pool_opts o;
     memset((void *)&o, 0, sizeof o);
-    o.x = flux__image(self, x, nd, m->kind == FLUX__POOL_MAX && x->op != FLUX__TUPLE ? (flux_dtype)x->dtype : flux__real_dtype(x));
+    o.x = flux__image(self, x, nd,
+                      m->kind == FLUX__POOL_MAX && x->op != FLUX__TUPLE ? (flux_dtype)x->dtype
+                                                                        : flux__real_dtype(x));
     if (!o.x) return NULL;
     o.p = m->p;
     o.pad = flux__paddings_of(&m->w);
@@ -16602,7 +16726,9 @@ static flux_tensor *flux__pool_call(flux_layer *self, flux_tensor *x) {
         nd = o.x->ndim - 2;
         o.window = o.stride = flux__shape(o.x->dim, nd);
     } else if (m->adaptive && !flux__pool_adapt(m, o.x, &o)) return NULL;
-    return m->kind == FLUX__POOL_MAX ? flux_maxpool_with(o) : m->kind == FLUX__POOL_MEAN ? flux_meanpool_with(o) : flux_lpnormpool_with(o);
+    return m->kind == FLUX__POOL_MAX    ? flux_maxpool_with(o)
+           : m->kind == FLUX__POOL_MEAN ? flux_meanpool_with(o)
+                                        : flux_lpnormpool_with(o);
 }
 
 static size_t flux__pool_text(flux_layer *self, char *out, size_t n) {
@@ -16620,11 +16746,13 @@ static size_t flux__pool_text(flux_layer *self, char *out, size_t n) {
     return flux__line_out(&l, out, n);
 }
 static const flux_layer_type *flux__pool_type(void) {
-    static const flux_layer_type type = { "Pool", flux__pool_call, sizeof(flux__pool_layer), flux__no_fields, flux__pool_text };
+    static const flux_layer_type type = { "Pool", flux__pool_call, sizeof(flux__pool_layer),
+                                          flux__no_fields, flux__pool_text };
     return &type;
 }
 
-static flux_layer *flux__pool_new(const char *call, int kind, flux_pool_layer_opts *o, bool adaptive) {
+static flux_layer *flux__pool_new(const char *call, int kind, flux_pool_layer_opts *o,
+                                  bool adaptive) {
     flux__pool_layer m;
     flux_shape none = flux__shape(NULL, 0);
     memset(&m, 0, sizeof m);
@@ -16632,17 +16760,24 @@ static flux_layer *flux__pool_new(const char *call, int kind, flux_pool_layer_op
     m.adaptive = adaptive;
     m.p = o->p > 0 || o->p < 0 || o->p != o->p ? o->p : 2;
     if (!flux__check_window(call, &o->window, &m.w) ||
-        !flux__per_dim(call, "stride", o->stride.ndim ? &o->stride : &o->window, m.w.nd, 1, 1, m.w.stride) ||
-        !flux__per_dim(call, "dilation", &none, m.w.nd, 1, 1, m.w.dilation) || !flux__paddings(call, &o->pad, &m.w, false)) return NULL;
-    if (!(m.p > 0) || !flux__finite(m.p)) return (flux_layer *)flux__fail("%s: .p is %g", call, m.p);
+        !flux__per_dim(call, "stride", o->stride.ndim ? &o->stride : &o->window, m.w.nd, 1, 1,
+                       m.w.stride) ||
+        !flux__per_dim(call, "dilation", &none, m.w.nd, 1, 1, m.w.dilation) ||
+        !flux__paddings(call, &o->pad, &m.w, false))
+        return NULL;
+    if (!(m.p > 0) || !flux__finite(m.p))
+        return (flux_layer *)flux__fail("%s: .p is %g", call, m.p);
     for (int i = 0; i < m.w.nd; i++)
         if (m.w.lo[i] >= m.w.size[i] || m.w.hi[i] >= m.w.size[i])
-            return (flux_layer *)flux__fail("%s: a padding as wide as the window, %lld, leaves windows of nothing else", call,
-                                            (long long)m.w.size[i]);
+            return (flux_layer *)flux__fail(
+                "%s: a padding as wide as the window, %lld, leaves windows of nothing else", call,
+                (long long)m.w.size[i]);
     return flux__layer_new(flux__pool_type(), &m);
 }
 
-FLUX_DEF flux_layer *flux_maxpool_layer_with(flux_pool_layer_opts o) { return flux__pool_new("maxpool_layer", FLUX__POOL_MAX, &o, false); }
+FLUX_DEF flux_layer *flux_maxpool_layer_with(flux_pool_layer_opts o) {
+    return flux__pool_new("maxpool_layer", FLUX__POOL_MAX, &o, false);
+}
 FLUX_DEF flux_layer *flux_meanpool_layer_with(flux_pool_layer_opts o) {
     return flux__pool_new("meanpool_layer", FLUX__POOL_MEAN, &o, false);
 }
@@ -16656,34 +16791,44 @@ static flux_layer *flux__adaptive_new(const char *call, int kind, flux_shape out
     o.window = out;
     return flux__pool_new(call, kind, &o, true);
 }
-FLUX_DEF flux_layer *flux_adaptivemaxpool(flux_shape out) { return flux__adaptive_new("adaptivemaxpool", FLUX__POOL_MAX, out); }
-FLUX_DEF flux_layer *flux_adaptivemeanpool(flux_shape out) { return flux__adaptive_new("adaptivemeanpool", FLUX__POOL_MEAN, out); }
+FLUX_DEF flux_layer *flux_adaptivemaxpool(flux_shape out) {
+    return flux__adaptive_new("adaptivemaxpool", FLUX__POOL_MAX, out);
+}
+FLUX_DEF flux_layer *flux_adaptivemeanpool(flux_shape out) {
+    return flux__adaptive_new("adaptivemeanpool", FLUX__POOL_MEAN, out);
+}
 
 static flux_layer *flux__global_new(int kind, double p) {
     flux__pool_layer m;
     memset(&m, 0, sizeof m);
     m.kind = kind;
     m.p = p;
-    if (!(p > 0) || !flux__finite(p)) return (flux_layer *)flux__fail("globallpnormpool: p is %g", p);
+    if (!(p > 0) || !flux__finite(p))
+        return (flux_layer *)flux__fail("globallpnormpool: p is %g", p);
     return flux__layer_new(flux__pool_type(), &m);
 }
 FLUX_DEF flux_layer *flux_globalmaxpool(void) { return flux__global_new(FLUX__POOL_MAX, 2); }
 FLUX_DEF flux_layer *flux_globalmeanpool(void) { return flux__global_new(FLUX__POOL_MEAN, 2); }
-FLUX_DEF flux_layer *flux_globallpnormpool(double p) { return flux__global_new(FLUX__POOL_LPNORM, p); }
+FLUX_DEF flux_layer *flux_globallpnormpool(double p) {
+    return flux__global_new(FLUX__POOL_LPNORM, p);
+}
 
 /* ---- upsampling */
 
 typedef struct flux__upsample_layer { flux_layer base; flux_upsample_opts o; } flux__upsample_layer;
 
-static const char *const flux__upsampling_names[] = { "nearest", "linear", "bilinear", "trilinear" };
+static const char *const flux__upsampling_names[] = { "nearest", "linear", "bilinear",
+                                                      "trilinear" };
 
 /* The size that dim i becomes; -1, with an error, if there is none. */
 static int64_t flux__upsampled(flux__upsample_layer *m, const flux_tensor *x, int i) {
     const flux_upsample_opts *o = &m->o;
     int64_t in = x->dim[i];
     double scale = o->scale[1] > 0 ? o->scale[i] : o->scale[0];
-    int64_t out = o->size.ndim ? o->size.dim[o->size.ndim == 1 ? 0 : i] : (int64_t)floor(scale * (double)in * (1 + 1e-12));
-    if (o->mode == FLUX_NEAREST ? in > 0 && out >= in && out % in == 0 : out >= 1 && in >= 1) return out;
+    int64_t out = o->size.ndim ? o->size.dim[o->size.ndim == 1 ? 0 : i]
+                               : (int64_t)floor(scale * (double)in * (1 + 1e-12));
+    if (o->mode == FLUX_NEAREST ? in > 0 && out >= in && out % in == 0 : out >= 1 && in >= 1)
+        return out;
     flux__words line = flux__line_of(&m->base);
     flux__text t = flux__describe(x);
     flux__fail("%s can't make %lld of dim %d of %s%s", line.s, (long long)out, i, t.s,
@@ -16717,24 +16862,33 @@ static flux_tensor *flux__interpolate(flux_tensor *x, int i, int64_t out) {
     flux_shape by = flux__shape(NULL, i + 1);
     for (int d = 0; d < i; d++) by.dim[d] = 1;
     by.dim[i] = out;
-    flux_tensor *low = flux_from_data(at, FLUX_I64, flux__shape(&out, 1)), *high = flux_from_data(at + out, FLUX_I64, flux__shape(&out, 1));
+    flux_tensor *low = flux_from_data(at, FLUX_I64, flux__shape(&out, 1)),
+                *high = flux_from_data(at + out, FLUX_I64, flux__shape(&out, 1));
     flux_tensor *w = flux_to_dtype(flux_from_data(part, FLUX_F64, by), (flux_dtype)x->dtype);
     FLUX_FREE(at);
     low = flux_gather(x, i, flux_to_tensor(x->device, low));
     high = flux_gather(x, i, flux_to_tensor(x->device, high));
-    return low && high ? flux_add(low, flux_mul(flux_sub(high, low), flux_to_tensor(x->device, w))) : NULL;
+    return low && high ? flux_add(low, flux_mul(flux_sub(high, low), flux_to_tensor(x->device, w)))
+                       : NULL;
 }
 
 static flux_tensor *flux__upsample_call(flux_layer *self, flux_tensor *x) {
     flux__upsample_layer *m = (flux__upsample_layer *)self;
     bool nearest = m->o.mode == FLUX_NEAREST;
-    int nd = nearest ? m->o.size.ndim > 1 ? m->o.size.ndim : m->o.scale[2] > 0 ? 3 : m->o.scale[1] > 0 ? 2 : 0 : (int)m->o.mode;
-    flux_tensor *y = flux__image(self, x, nd, nearest && x->op != FLUX__TUPLE ? (flux_dtype)x->dtype : flux__real_dtype(x));
+    int nd = nearest ? m->o.size.ndim > 1  ? m->o.size.ndim
+                       : m->o.scale[2] > 0 ? 3
+                       : m->o.scale[1] > 0 ? 2
+                                           : 0
+                     : (int)m->o.mode;
+    flux_tensor *y = flux__image(
+        self, x, nd, nearest && x->op != FLUX__TUPLE ? (flux_dtype)x->dtype : flux__real_dtype(x));
     nd = y ? y->ndim - 2 : 0;
     for (int i = 0; i < nd && y; i++) {
         int64_t out = flux__upsampled(m, x, i);
         if (out < 0) return NULL;
-        y = nearest ? flux__repeat_each(y, i, out / x->dim[i]) : out == x->dim[i] ? y : flux__interpolate(y, i, out);
+        y = nearest            ? flux__repeat_each(y, i, out / x->dim[i])
+            : out == x->dim[i] ? y
+                               : flux__interpolate(y, i, out);
     }
     return y;
 }
@@ -16757,7 +16911,8 @@ static size_t flux__upsample_text(flux_layer *self, char *out, size_t n) {
     return flux__line_out(&l, out, n);
 }
 static const flux_layer_type *flux__upsample_type(void) {
-    static const flux_layer_type type = { "Upsample", flux__upsample_call, sizeof(flux__upsample_layer), flux__no_fields,
+    static const flux_layer_type type = { "Upsample", flux__upsample_call,
+                                          sizeof(flux__upsample_layer), flux__no_fields,
                                           flux__upsample_text };
     return &type;
 }
@@ -16765,20 +16920,25 @@ static const flux_layer_type *flux__upsample_type(void) {
 FLUX_DEF flux_layer *flux_upsample_with(flux_upsample_opts o) {
     flux__upsample_layer m;
     int n = 0;
-    if ((unsigned)o.mode > FLUX_TRILINEAR) return (flux_layer *)flux__fail("upsample: there is no mode %d", (int)o.mode);
+    if ((unsigned)o.mode > FLUX_TRILINEAR)
+        return (flux_layer *)flux__fail("upsample: there is no mode %d", (int)o.mode);
     for (int i = 0; i < 3; i++) {
         if (!(o.scale[i] >= 0) || !flux__finite(o.scale[i]) || (o.scale[i] > 0 && n < i) ||
             (o.mode == FLUX_NEAREST && o.scale[i] != floor(o.scale[i])))
-            return (flux_layer *)flux__fail("upsample: .scale[%d] is %g%s", i, o.scale[i],
-                                            o.mode == FLUX_NEAREST && o.scale[i] > 0 ? "; nearest takes whole numbers" : "");
+            return (flux_layer *)flux__fail(
+                "upsample: .scale[%d] is %g%s", i, o.scale[i],
+                o.mode == FLUX_NEAREST && o.scale[i] > 0 ? "; nearest takes whole numbers" : "");
         n += o.scale[i] > 0;
     }
-    if ((n > 0) == (o.size.ndim > 0)) return (flux_layer *)flux__fail("upsample: one of .scale and .size is to be given");
+    if ((n > 0) == (o.size.ndim > 0))
+        return (flux_layer *)flux__fail("upsample: one of .scale and .size is to be given");
     int have = n ? n : o.size.ndim;
     if (have > 3 || (have > 1 && o.mode != FLUX_NEAREST && have != (int)o.mode))
-        return (flux_layer *)flux__fail("upsample: %s has %d numbers for %s", n ? ".scale" : ".size", have, flux__upsampling_names[o.mode]);
+        return (flux_layer *)flux__fail("upsample: %s has %d numbers for %s",
+                                        n ? ".scale" : ".size", have,
+                                        flux__upsampling_names[o.mode]);
     if (o.size.ndim && !flux__check_sizes("upsample", o.size.ndim, o.size.dim)) return NULL;
-    memset(&m, 0, sizeof m);
+    memset((void *)&m, 0, sizeof m);
     m.o = o;
     return flux__layer_new(flux__upsample_type(), &m);
 }
@@ -16788,7 +16948,8 @@ typedef struct flux__pixelshuffle_layer { flux_layer base; int64_t r; } flux__pi
 /* w x h x (r x r x c) x n, the small dims brought before the large ones. */
 static flux_tensor *flux__pixelshuffle_call(flux_layer *self, flux_tensor *x) {
     int64_t r = ((flux__pixelshuffle_layer *)self)->r, rest, order[FLUX_MAX_DIMS];
-    flux_tensor *y = flux__image(self, x, 0, x->op == FLUX__TUPLE ? FLUX_F32 : (flux_dtype)x->dtype);
+    flux_tensor *y =
+        flux__image(self, x, 0, x->op == FLUX__TUPLE ? FLUX_F32 : (flux_dtype)x->dtype);
     int nd = y ? y->ndim - 2 : 0;
     if (!y) return NULL;
     flux_shape s = flux__shape(y->dim, 2 * nd + 2), end = flux__shape(y->dim, nd + 2);
@@ -16804,12 +16965,15 @@ static flux_tensor *flux__pixelshuffle_call(flux_layer *self, flux_tensor *x) {
     if (!fits) {
         flux__words line = flux__line_of(self);
         flux__text t = flux__describe(x);
-        return (flux_tensor *)flux__fail("%s takes a multiple of %lld channels for each of %d dims, got %s", line.s, (long long)r, nd, t.s);
+        return (flux_tensor *)flux__fail(
+            "%s takes a multiple of %lld channels for each of %d dims, got %s", line.s,
+            (long long)r, nd, t.s);
     }
     s.dim[2 * nd] = end.dim[nd] = rest;
     s.dim[2 * nd + 1] = y->dim[nd + 1];
     order[2 * nd] = 2 * nd, order[2 * nd + 1] = 2 * nd + 1;
-    return flux_reshape_to(flux_permute_to(flux_reshape_to(y, s), flux__shape(order, 2 * nd + 2)), end);
+    return flux_reshape_to(flux_permute_to(flux_reshape_to(y, s), flux__shape(order, 2 * nd + 2)),
+                           end);
 }
 
 static size_t flux__pixelshuffle_text(flux_layer *self, char *out, size_t n) {
@@ -16820,12 +16984,14 @@ static size_t flux__pixelshuffle_text(flux_layer *self, char *out, size_t n) {
 }
 
 FLUX_DEF flux_layer *flux_pixelshuffle(int64_t r) {
-    static const flux_layer_type type = { "PixelShuffle", flux__pixelshuffle_call, sizeof(flux__pixelshuffle_layer), flux__no_fields,
+    static const flux_layer_type type = { "PixelShuffle", flux__pixelshuffle_call,
+                                          sizeof(flux__pixelshuffle_layer), flux__no_fields,
                                           flux__pixelshuffle_text };
     flux__pixelshuffle_layer m;
     memset(&m, 0, sizeof m);
     m.r = r;
-    if (r < 1 || r > 1 << 20) return (flux_layer *)flux__fail("pixelshuffle: r is %lld", (long long)r);
+    if (r < 1 || r > 1 << 20)
+        return (flux_layer *)flux__fail("pixelshuffle: r is %lld", (long long)r);
     return flux__layer_new(&type, &m);
 }
 
@@ -16849,14 +17015,16 @@ static bool flux__norm_track(flux__norm_layer *m, flux_tensor *mean, flux_tensor
     flux_tensor *now[2] = { mean, var }, *old[2] = { m->mean, m->var };
     double scale[2] = { m->momentum, m->momentum * n / (n - 1) };
     if (!flux__finished(flux__base(old[0])) || !flux__finished(flux__base(old[1])))
-        if (flux_eval_all(2, old) != 0) return false;     /* or what nobody looks at would pile up */
+        if (flux_eval_all(2, old) != 0) return false; /* or what nobody looks at would pile up */
     flux__block b = flux__nograd_enter();
     for (int i = 0; i < 2; i++) {
         flux_tensor *v = now[i];
         int64_t batch = v->dim[v->ndim - 1], size[2] = { m->channels, batch };
         v = flux_reshape_to(flux_mul(v, scale[i] / (double)batch), flux__shape(size, 2));
         v = v ? flux_reshape_to(batch > 1 ? flux_sum(v, 1) : v, flux__shape(size, 1)) : NULL;
-        now[i] = v ? flux_to_dtype(flux_add(flux_mul(old[i], 1 - m->momentum), v), (flux_dtype)old[i]->dtype) : NULL;
+        now[i] = v ? flux_to_dtype(flux_add(flux_mul(old[i], 1 - m->momentum), v),
+                                   (flux_dtype)old[i]->dtype)
+                   : NULL;
     }
     flux__nograd_leave(&b);
     if (!now[0] || !now[1]) return false;
@@ -16866,7 +17034,8 @@ static bool flux__norm_track(flux__norm_layer *m, flux_tensor *mean, flux_tensor
 }
 
 /* Mean and variance of the batch, and how many numbers each is of. */
-static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, flux_tensor **mean, flux_tensor **var, flux_tensor **centred) {
+static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, flux_tensor **mean,
+                               flux_tensor **var, flux_tensor **centred) {
     double n = 1;
     for (int i = 0; i < dims->ndim; i++) n *= (double)x->dim[dims->dim[i]];
     *mean = flux_mean_over(dims->ndim, flux__over(x, dims));
@@ -16887,10 +17056,13 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
     flux__norm_layer *m = (flux__norm_layer *)self;
     bool batch = m->groups == 0, training = flux_training(self);
     flux_dtype t = flux__real_dtype(x), wide = t == FLUX_F64 ? FLUX_F64 : FLUX_F32;
-    flux_tensor *in = flux__input(self, x, m->gamma || m->mean ? (flux_dtype)(m->gamma ? m->gamma : m->mean)->dtype : wide);
+    flux_tensor *in = flux__input(
+        self, x, m->gamma || m->mean ? (flux_dtype)(m->gamma ? m->gamma : m->mean)->dtype : wide);
     int nd = in ? in->ndim - 2 : 0;
     flux_tensor *mean, *var, *y;
-    if (!in || (batch && in->ndim == 2 ? false : !flux__image(self, x, 0, t)) || !flux__expect_dim(self, x, nd, m->channels)) return NULL;
+    if (!in || (batch && in->ndim == 2 ? false : !flux__image(self, x, 0, t)) ||
+        !flux__expect_dim(self, x, nd, m->channels))
+        return NULL;
     if (m->mean && !(m->track && training)) {
         mean = flux__by_channel(m->mean, in->ndim);
         var = flux__by_channel(m->var, in->ndim);
@@ -16901,7 +17073,8 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
         for (int i = 0; i < nd; i++) dims.dim[dims.ndim++] = i;
         if (each > 1) {
             dims.dim[dims.ndim++] = nd;
-            split.dim[nd] = each, split.dim[nd + 1] = m->groups, split.dim[nd + 2] = in->dim[nd + 1];
+            split.dim[nd] = each, split.dim[nd + 1] = m->groups,
+            split.dim[nd + 2] = in->dim[nd + 1];
             split.ndim++;
         }
         if (batch) dims.dim[dims.ndim++] = nd + 1;
@@ -16912,7 +17085,9 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
         var = NULL;
     }
     if (var && y) y = flux_mul(y, flux_rsqrt(flux_add(var, m->eps)));
-    if (m->gamma && y) y = flux_add(flux_mul(y, flux__by_channel(m->gamma, in->ndim)), flux__by_channel(m->beta, in->ndim));
+    if (m->gamma && y)
+        y = flux_add(flux_mul(y, flux__by_channel(m->gamma, in->ndim)),
+                     flux__by_channel(m->beta, in->ndim));
     return flux_to_dtype(flux__activate(m->activation, y), t);
 }
 
@@ -16925,18 +17100,22 @@ static size_t flux__norm_text(flux_layer *self, char *out, size_t n) {
     if (group) flux__say(&l, ", %lld", (long long)m->groups);
     if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
     if (!m->gamma) flux__say(&l, ", affine=false");
-    if (self->mode != FLUX_MODE_AUTO) flux__say(&l, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
+    if (self->mode != FLUX_MODE_AUTO)
+        flux__say(&l, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
     flux__say(&l, ")");
     return flux__line_out(&l, out, n);
 }
 #define FLUX__NORM_FIELDS FLUX_PARAM(beta), FLUX_PARAM(gamma), FLUX_STATE(mean), FLUX_STATE(var)
 FLUX_LAYER_TEXT(flux__norm_layer, "BatchNorm", flux__norm_call, flux__norm_text, FLUX__NORM_FIELDS)
 typedef flux__norm_layer flux__instancenorm_layer;
-FLUX_LAYER_TEXT(flux__instancenorm_layer, "InstanceNorm", flux__norm_call, flux__norm_text, FLUX__NORM_FIELDS)
+FLUX_LAYER_TEXT(flux__instancenorm_layer, "InstanceNorm", flux__norm_call, flux__norm_text,
+                FLUX__NORM_FIELDS)
 typedef flux__norm_layer flux__groupnorm_layer;
-FLUX_LAYER_TEXT(flux__groupnorm_layer, "GroupNorm", flux__norm_call, flux__norm_text, FLUX__NORM_FIELDS)
+FLUX_LAYER_TEXT(flux__groupnorm_layer, "GroupNorm", flux__norm_call, flux__norm_text,
+                FLUX__NORM_FIELDS)
 
-static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type, flux_norm_opts *o, int64_t groups) {
+static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type, flux_norm_opts *o,
+                                  int64_t groups) {
     flux__norm_layer m;
     memset(&m, 0, sizeof m);
     m.channels = o->channels;
@@ -16946,16 +17125,21 @@ static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type,
     m.momentum = o->momentum > 0 ? o->momentum : 0.1;
     m.track = o->track_stats == FLUX_ON;
     bool affine = o->affine == FLUX_ON;
-    if (!flux__check_sizes(call, 1, &m.channels) || !flux__check_activation(call, &m.activation)) return NULL;
-    if (!(o->eps >= 0) || !flux__finite(o->eps)) return (flux_layer *)flux__fail("%s: .eps is %g", call, o->eps);
-    if (!(o->momentum >= 0 && o->momentum <= 1)) return (flux_layer *)flux__fail("%s: .momentum is %g", call, o->momentum);
+    if (!flux__check_sizes(call, 1, &m.channels) || !flux__check_activation(call, &m.activation))
+        return NULL;
+    if (!(o->eps >= 0) || !flux__finite(o->eps))
+        return (flux_layer *)flux__fail("%s: .eps is %g", call, o->eps);
+    if (!(o->momentum >= 0 && o->momentum <= 1))
+        return (flux_layer *)flux__fail("%s: .momentum is %g", call, o->momentum);
     flux_shape s = flux__shape(&m.channels, 1);
     int h = flux__hide();
     if (affine) {
         m.beta = flux__make_weight(call, o->init_beta ? o->init_beta : flux_zeros32, s);
-        m.gamma = m.beta ? flux__make_weight(call, o->init_gamma ? o->init_gamma : flux_ones32, s) : NULL;
+        m.gamma =
+            m.beta ? flux__make_weight(call, o->init_gamma ? o->init_gamma : flux_ones32, s) : NULL;
     }
-    if (m.track) m.mean = flux_full_shape(s, 0.0, FLUX_F32), m.var = flux_full_shape(s, 1.0, FLUX_F32);
+    if (m.track)
+        m.mean = flux_full_shape(s, 0.0, FLUX_F32), m.var = flux_full_shape(s, 1.0, FLUX_F32);
     bool good = (m.gamma || !affine) && (m.var || !m.track);
     return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, &m) : NULL);
 }
@@ -16976,7 +17160,8 @@ FLUX_DEF flux_layer *flux_groupnorm_with(flux_groupnorm_opts g) {
     o.affine = g.affine == FLUX_OFF ? FLUX_OFF : FLUX_ON;
     o.eps = g.eps;
     if (g.groups < 1 || g.channels % g.groups)
-        return (flux_layer *)flux__fail("groupnorm: %lld groups do not divide %lld channels", (long long)g.groups, (long long)g.channels);
+        return (flux_layer *)flux__fail("groupnorm: %lld groups do not divide %lld channels",
+                                        (long long)g.groups, (long long)g.channels);
     return flux__norm_new("groupnorm", flux__groupnorm_layer_type(), &o, g.groups);
 }
 
@@ -17030,12 +17215,14 @@ static size_t flux__weightnorm_text(flux_layer *self, char *out, size_t n) {
     flux__words inner = flux__line_of(m->layer), l;
     l.s[0] = 0;
     flux__say(&l, "WeightNorm(%s, :%s", inner.s, m->which);
-    if (m->dims.ndim != 1 || m->dims.dim[0] != (*flux__tensor_named(m->layer, m->which, NULL))->ndim - 1)
+    if (m->dims.ndim != 1 ||
+        m->dims.dim[0] != (*flux__tensor_named(m->layer, m->which, NULL))->ndim - 1)
         flux__say_option(&l, "dims", m->dims.dim, m->dims.ndim, -1);
     flux__say(&l, ")");
     return flux__line_out(&l, out, n);
 }
-FLUX_LAYER_TEXT(flux__weightnorm_layer, "WeightNorm", flux__weightnorm_call, flux__weightnorm_text, FLUX_CHILD(layer), FLUX_PARAM(g))
+FLUX_LAYER_TEXT(flux__weightnorm_layer, "WeightNorm", flux__weightnorm_call, flux__weightnorm_text,
+                FLUX_CHILD(layer), FLUX_PARAM(g))
 
 FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
     flux__weightnorm_layer m;
@@ -17045,14 +17232,16 @@ FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
     flux_tensor **slot = flux__tensor_named(o.layer, which, &m.which);
     flux__words line = flux__line_of(o.layer);
     if (!slot || !*slot || !flux__dtypes[(*slot)->dtype].real || (*slot)->ndim < 1)
-        return (flux_layer *)flux__fail("weightnorm: %s has no \"%.60s\" to normalise", line.s, which);
+        return (flux_layer *)flux__fail("weightnorm: %s has no \"%.60s\" to normalise", line.s,
+                                        which);
     m.layer = o.layer;
     m.dims = o.dims;
     if (!m.dims.ndim) m.dims.dim[m.dims.ndim++] = (*slot)->ndim - 1;
     for (int i = 0; i < m.dims.ndim; i++)
         if (m.dims.dim[i] < 0 || m.dims.dim[i] >= (*slot)->ndim) {
             flux__text t = flux__describe(*slot);
-            return (flux_layer *)flux__fail("weightnorm: %s, %s, has no dim %lld", which, t.s, (long long)m.dims.dim[i]);
+            return (flux_layer *)flux__fail("weightnorm: %s, %s, has no dim %lld", which, t.s,
+                                            (long long)m.dims.dim[i]);
         }
     int h = flux__hide();
     flux__block b = flux__nograd_enter();
@@ -17060,12 +17249,15 @@ FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
     flux__nograd_leave(&b);
     double least = m.g ? flux_item(flux_min(m.g)) : 0;
     if (m.g && !(least > 2 * flux__dtypes[(*slot)->dtype].epsilon))
-        m.g = (flux_tensor *)flux__fail("weightnorm: %s of %s has no direction: all of it, or a part that is normalised, is zero", which,
-                                        line.s);
-    return (flux_layer *)flux__reveal_object(h, m.g ? flux__layer_new(flux__weightnorm_layer_type(), &m) : NULL);
+        m.g = (flux_tensor *)flux__fail("weightnorm: %s of %s has no direction: all of it, or a "
+                                        "part that is normalised, is zero",
+                                        which, line.s);
+    return (flux_layer *)flux__reveal_object(
+        h, m.g ? flux__layer_new(flux__weightnorm_layer_type(), &m) : NULL);
 }
 
-/* Puts the folded layer into each place below m that holds a WeightNorm; a layer held twice is folded twice, from one v. */
+/* Puts the folded layer into each place below m that holds a WeightNorm; a layer held twice is
+   folded twice, from one v. */
 static bool flux__unnorm(flux_layer **place, int depth) {
     flux_layer *m = *place;
     if (m->type == flux__weightnorm_layer_type()) {
@@ -17078,7 +17270,8 @@ static bool flux__unnorm(flux_layer **place, int depth) {
         flux_release(m);
         *place = m = y;
     }
-    for (const flux_field *f = m->type->fields; depth < FLUX__DEEPEST && f->kind != FLUX__END; f++) {
+    for (const flux_field *f = m->type->fields; depth < FLUX__DEEPEST && f->kind != FLUX__END;
+         f++) {
         int n;
         flux_layer **kids = flux__kids(m, f, &n);
         for (int i = 0; i < n; i++)
@@ -17099,7 +17292,7 @@ FLUX_DEF flux_layer *flux_remove_weightnorms(flux_layer *m) {
     return out;
 }
 
-/* ------------------------------------------------------------------ 18. Activations
+/* ------------------------------------------------------------------ 19. Activations
    Those that are not an operation of the table: compositions of operations, which
    the schedule fuses into one pass. Each keeps NaN, and none lets a branch that was
    not taken into the gradient (where(x > 0, x, exp(x) - 1) would: its other branch
@@ -17212,7 +17405,7 @@ FLUX_DEF flux_tensor *flux_glu(flux_tensor *x, int dim) {
         h, flux_mul(flux_slice(x, dim, 0, n / 2), flux_sigmoid(flux_slice(x, dim, n / 2, n))));
 }
 
-/* ------------------------------------------------------------------ 19. Losses
+/* ------------------------------------------------------------------ 20. Losses
    A loss is a row: its name, its formula, and over what the formula has summed
    already. Defaults, checks, conversion of y and the aggregate stand in one function
    for all of them. Formulas see p = yhat and y, both of yhat's dtype, and never give
@@ -17406,7 +17599,7 @@ static bool flux__take_labels(const char *call, flux_tensor *p, const flux_loss_
     if (!flux__check_labels(call, o->y, 0, classes, ignore ? &o->ignore_index : NULL)) return false;
     s.dim[o->dim] = 1;
     l->y = flux_reshape_to(o->y->dtype == FLUX_U8 ? flux_to_dtype(o->y, FLUX_I32) : o->y, s);
-    flux_tensor *all = l->y ? flux__move(flux__iota(classes, o->dim), l->y->device) : NULL;
+    flux_tensor *all = l->y ? flux__iota_on(l->y->device, classes, o->dim) : NULL;
     l->wide = all ? flux_eq(flux_to_dtype(all, (flux_dtype)l->y->dtype), l->y) : NULL;
     l->keep = ignore && l->wide ? flux_ne(l->y, (double)o->ignore_index) : NULL;
     return l->wide && (l->keep || !ignore);
@@ -17520,7 +17713,7 @@ FLUX_DEF flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim
 #define FLUX__LOG0 (-1e30)
 
 /* n places later along dim 0, log 0 coming in. */
-static flux_tensor *flux__later(flux_tensor *a, int64_t n) {
+static flux_tensor *flux__ctc_later(flux_tensor *a, int64_t n) {
     return flux_pad(flux_slice(a, 0, 0, a->dim[0] - n), FLUX__LOG0, n, 0);
 }
 
@@ -17544,9 +17737,9 @@ static flux_tensor *flux__ctc_places(flux_tensor *y, int64_t blank) {
 static flux_tensor *flux__ctc(flux_tensor *p, flux_tensor *y, flux_tensor *lengths) {
     int64_t classes = p->dim[0], steps = p->dim[1], n = p->dim[2], flat = classes * steps * n, places = 2 * y->dim[0] + 1;
     flux_device d = p->device;
-    flux_tensor *place = flux__ctc_places(y, classes - 1), *s = flux__move(flux__iota(places, 0), d);
+    flux_tensor *place = flux__ctc_places(y, classes - 1), *s = flux__iota_on(d, places, 0);
     flux_tensor *ends = flux_mul(flux_sum(flux_to_dtype(flux_ge(y, 0.0), FLUX_I64), 0), 2.0);
-    flux_tensor *at = flux_add(flux__move(flux__iota(steps, 2), d), flux_mul(flux__move(flux__iota(n, 1), d), (double)steps));
+    flux_tensor *at = flux_add(flux__iota_on(d, steps, 2), flux_mul(flux__iota_on(d, n, 1), (double)steps));
     flux_tensor *index = flux_add(flux_mul(at, (double)classes), flux_unsqueeze(place, 2));
     flux_tensor *e = flux_gather(flux_reshape_to(p, flux__shape(&flat, 1)), 0, index), *a = NULL, *over = NULL;
     if (places > 2 && place) over = flux_pad(flux_slice(place, 0, 0, places - 2), (double)(classes - 1), 2, 0);
@@ -17555,7 +17748,7 @@ static flux_tensor *flux__ctc(flux_tensor *p, flux_tensor *y, flux_tensor *lengt
         flux_tensor *now = flux_select(e, 2, t), *next;
         if (t == 0) a = flux_where(flux_lt(s, 2.0), now, FLUX__LOG0);
         else {
-            flux_tensor *one = places > 1 ? flux__later(a, 1) : a, *two = places > 2 ? flux_where(over, flux__later(a, 2), FLUX__LOG0) : NULL;
+            flux_tensor *one = places > 1 ? flux__ctc_later(a, 1) : a, *two = places > 2 ? flux_where(over, flux__ctc_later(a, 2), FLUX__LOG0) : NULL;
             next = places > 1 ? flux_add(flux__log_sum3(a, one, two ? two : flux_mul(one, 1.0)), now) : flux_add(a, now);
             a = lengths ? flux_where(flux_gt(lengths, (double)t), next, a) : next;
         }
@@ -17606,7 +17799,7 @@ FLUX_DEF flux_tensor *(flux_ctc_loss)(flux_tensor *yhat, flux_tensor *y) {
     return flux_ctc_loss_with(o);
 }
 
-/* ------------------------------------------------------------------ 20. Optimisers
+/* ------------------------------------------------------------------ 21. Optimisers
    A rule is a row of a table: its hyper-parameters with their defaults, the tensors it keeps for each parameter, and a
    function that turns a gradient into what is to be subtracted, written with operations. The definitions are those of
    Optimisers.jl. A chain is a flat list of rows through which the gradient passes from left to right.
@@ -18593,7 +18786,7 @@ static void flux__next_scale(flux_state *s, bool overflown) {
     if (overflown && s->scale > 1) s->scale /= 2;
     if (s->good < FLUX__SCALE_STEPS) return;
     s->good = 0;
-    if (s->scale < FLUX__LAST_SCALE) s->scale *= 2;
+    if (s->scale < (double)FLUX__LAST_SCALE) s->scale *= 2;
 }
 
 /* Sees to the scale of gradients g; true if flux_update is to go on. */
@@ -19034,7 +19227,7 @@ FLUX_DEF double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), v
 FLUX__ASBEFORE
 FLUX__COLD
 
-/* ------------------------------------------------------------------ 21. Printing models
+/* ------------------------------------------------------------------ 22. Printing models
    A model prints as in Flux.jl: a layer on one line, a container as its
    children between brackets, and behind each line how many numbers it holds.
    This stands on nothing but a type's description of its fields, so a layer of
@@ -19449,7 +19642,7 @@ FLUX_DEF void flux_print_state(flux_state *s) {
     flux__print_text(flux_state_text(s, NULL, 0), s, flux__text_of_state);
 }
 
-/* ------------------------------------------------------------------ 22. Data
+/* ------------------------------------------------------------------ 23. Data
    One-hot labels, loaders, flux_each and its progress bar.
    A loader is a description: arrays or a data set, how they are cut into batches, and stages
    (transform, function, move to a device) that each batch passes. It changes nothing but its
@@ -20681,7 +20874,7 @@ FLUX_DEF void flux_progress_number(const char *label, double value) {
     if (i >= 0) bar->value[i].number = value;
 }
 
-/* ------------------------------------------------------------------ 23. Files
+/* ------------------------------------------------------------------ 24. Files
    Readers of IDX (MNIST's format), NumPy's .npy, CSV and safetensors, writers of the second and
    the last.
    Readers work on a flux__source: a file, or bytes in memory in its place, so that a test can
@@ -22285,7 +22478,11 @@ static int flux__files_all(const char *call, const char *path, int n, const char
    Dimensions are read in reverse anyway, as memory is row-major there. What is left: matrices, which we have the other way
    round; kernels, which Conv flips; and names. Where a layer is not in the table, names are equal and memory is as well. */
 
-typedef struct flux__torch_row { flux_tensor *(*call)(flux_layer *, flux_tensor *); const char *ours, *theirs; bool turned, flipped; } flux__torch_row;
+typedef struct flux__torch_row {
+    flux_tensor *(*call)(flux_layer *, flux_tensor *);
+    const char *ours, *theirs;
+    bool turned, flipped;
+} flux__torch_row;
 static const flux__torch_row flux__torch_rows[] = {
     { flux__dense_call, "weight", "weight", true, false },
     { flux__bilinear_call, "weight", "weight", true, false },
@@ -22333,11 +22530,14 @@ static bool flux__torch_within(const char *name, const char *prefix, int n) {
 
 /* What the tensor at our path is called there: the longest part that the map names by what it says; of the rest the
    containers' own names fall away, and the last is the table's. False: it is not to be loaded. */
-static bool flux__torch_name(const flux__torch *t, const char *path, const flux__torch_row *row, flux__words *name) {
+static bool flux__torch_name(const flux__torch *t, const char *path, const flux__torch_row *row,
+                             flux__words *name) {
     const char *map = t->map, *rest = path, *dot;
     flux__torch_pair pair, best = { NULL, NULL, -1, 0 };
     while (flux__torch_next(&map, &pair))
-        if (pair.nours > best.nours && pair.nours > 0 && flux__torch_within(path, pair.ours, pair.nours)) best = pair;
+        if (pair.nours > best.nours && pair.nours > 0 &&
+            flux__torch_within(path, pair.ours, pair.nours))
+            best = pair;
     name->s[0] = 0;
     if (best.ours) {
         if (!best.ntheirs) return false;
@@ -22354,7 +22554,8 @@ static bool flux__torch_name(const flux__torch *t, const char *path, const flux_
     return true;
 }
 
-static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, const flux__torch_row *row, const flux_tensor *old, const char *path) {
+static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, const flux__torch_row *row,
+                                     const flux_tensor *old, const char *path) {
     flux_tensor *x = flux__entry_read(&t->z, e), *y = x;
     flux_shape order = flux__shape(NULL, x ? x->ndim : 0);
     for (int i = 0; i < order.ndim; i++) order.dim[i] = order.ndim - 1 - i;
@@ -22362,24 +22563,30 @@ static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, const flux_
     if (x && row && row->flipped && x->ndim > 2) y = flux__flip_kernel(x, x->ndim - 2);
     if (y && !flux__same_dims(y, old)) {
         flux__text a = flux__describe(old), b = flux__describe(y);
-        return flux__refuse(&t->z.source, "%.100s is %s there, in our order, but %.100s is %s here", e->name, b.s, path, a.s);
+        return flux__refuse(&t->z.source, "%.100s is %s there, in our order, but %.100s is %s here",
+                            e->name, b.s, path, a.s);
     }
     y = y ? flux_to_dtype(y, (flux_dtype)old->dtype) : NULL;
     return y ? flux_eval(flux_copy(y)) : NULL;
 }
 
-static void flux__torch_field(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+static void flux__torch_field(flux_tensor **slot, const char *path, bool trained,
+                              const flux_layer *owner, void *user) {
     flux__torch *t = (flux__torch *)user;
     const char *field = strrchr(path, '.') ? strrchr(path, '.') + 1 : path;
     const flux__torch_row *row = NULL;
     flux__words name;
     (void)trained;
     for (size_t i = 0; i < sizeof flux__torch_rows / sizeof *flux__torch_rows; i++)
-        if (flux__torch_rows[i].call == owner->type->call && strcmp(flux__torch_rows[i].ours, field) == 0) row = &flux__torch_rows[i];
+        if (flux__torch_rows[i].call == owner->type->call &&
+            strcmp(flux__torch_rows[i].ours, field) == 0)
+            row = &flux__torch_rows[i];
     if (t->failed || !flux__torch_name(t, path, row, &name)) return;
     flux__entry *e = flux__find(&t->z, name.s);
-    if (!e) flux__bad(&t->z.source, "it has no \"%.120s\", which would be %.120s here", name.s, path);
-    flux__torch_item *it = e ? (flux__torch_item *)flux__grow(t->item, &t->room, t->items + 1, sizeof *it) : NULL;
+    if (!e)
+        flux__bad(&t->z.source, "it has no \"%.120s\", which would be %.120s here", name.s, path);
+    flux__torch_item *it =
+        e ? (flux__torch_item *)flux__grow(t->item, &t->room, t->items + 1, sizeof *it) : NULL;
     if (it) t->item = it;
     flux_tensor *value = it ? flux__torch_read(t, e, row, *slot, path) : NULL;
     char *copy = value ? (char *)flux__malloc(strlen(path) + 1) : NULL;
@@ -22397,9 +22604,13 @@ static bool flux__torch_all_used(const flux__torch *t) {
         const char *name = t->z.entry[i].name, *map = t->map, *last = strrchr(name, '.');
         flux__torch_pair pair;
         bool used = t->z.entry[i].used || strcmp(last ? last + 1 : name, counts) == 0;
-        while (!used && flux__torch_next(&map, &pair)) used = !pair.nours && flux__torch_within(name, pair.theirs, pair.ntheirs);
+        while (!used && flux__torch_next(&map, &pair))
+            used = !pair.nours && flux__torch_within(name, pair.theirs, pair.ntheirs);
         if (used) continue;
-        flux__bad(&t->z.source, "it has \"%.120s\", which nothing here takes; \"= %.120s\" in the map would leave it out", name, name);
+        flux__bad(&t->z.source,
+                  "it has \"%.120s\", which nothing here takes; \"= %.120s\" in the map would "
+                  "leave it out",
+                  name, name);
         return false;
     }
     return true;
@@ -22411,13 +22622,16 @@ FLUX_DEF int flux_load_torch(flux_layer *m, const char *path, const char *map) {
     if (!m || !path) return flux__null("load_torch", m ? "path" : "m", NULL), -1;
     memset(&t, 0, sizeof t);
     t.map = map;
-    while (flux__torch_next(&map, &pair)) continue;      /* a wrong map is told before the file is opened */
+    while (flux__torch_next(&map, &pair))
+        continue; /* a wrong map is told before the file is opened */
     if (flux_failed() || !flux__archive_open(&t.z, "load_torch", path, NULL)) return -1;
     int h = flux__hide();
     flux__block b = flux__nograd_enter();
-    bool good = flux__walk_all(m, flux__torch_field, NULL, &t) && !t.failed && flux__torch_all_used(&t);
+    bool good =
+        flux__walk_all(m, flux__torch_field, NULL, &t) && !t.failed && flux__torch_all_used(&t);
     flux__nograd_leave(&b);
-    for (int i = 0; good && i < t.items; i++) good = flux_set_param(m, t.item[i].path, t.item[i].value) == 0;
+    for (int i = 0; good && i < t.items; i++)
+        good = flux_set_param(m, t.item[i].path, t.item[i].value) == 0;
     flux__reveal(h, NULL);
     for (int i = 0; i < t.items; i++) FLUX_FREE(t.item[i].path);
     if (t.item) FLUX_FREE(t.item);
@@ -22462,7 +22676,7 @@ FLUX_DEF flux_tensor *flux_load_tensor(const char *path, const char *name) {
 FLUX__ASBEFORE
 FLUX__LEAN
 
-/* ------------------------------------------------------------------ 24. Formulas
+/* ------------------------------------------------------------------ 25. Formulas
    flux_expr reads a formula in Julia's spelling and calls the operations that
    it names while it reads: there is no tree. Precedence and strictness are
    Julia's: * between arrays is the matrix product, + and - want equal shapes,

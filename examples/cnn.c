@@ -64,8 +64,9 @@ static void show(digits d, flux_tensor *p, const int64_t *which, int n) {
     for (int y = 0; y < h; y += step, printf("\n"))
         for (int k = 0; k < n; k++, printf("   "))
             for (int x = 0; x < w; x += step) {
-                float v = pixel[(which[k] * h + y) * w + x];
-                printf("%s", shade[(int)(v * 5.999f)]);
+                float v = 0;                                              /* of a large image, the mean of 2 x 2 */
+                for (int i = 0; i < step * step; i++) v += pixel[(which[k] * h + y + i / step) * w + x + i % step];
+                printf("%s", shade[(int)(v / (float)(step * step) * 5.999f)]);
             }
     for (int k = 0; k < n; k++) {
         int best = 0;

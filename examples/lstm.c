@@ -26,7 +26,8 @@ static void write_on(flux_layer *m, const text *t, const char *start, int length
     flux_tensor *h = NULL, *c = NULL;
     unsigned seed = 3;
     printf("%s", start);
-    for (int k = 0; k < length && !flux_failed(); k++) FLUX_NOGRAD FLUX_SCOPE {
+    for (int k = 0; k < length && !flux_failed(); k++) FLUX_NOGRAD
+    FLUX_SCOPE {
         static int32_t next;
         if (*start) next = t->code[(unsigned char)*start++], k = 0;
         flux_tensor *x = flux_to(device, flux_from(&next, 1, 1)), *y = h ? flux_call(m, x, h, c) : flux_call(m, x);

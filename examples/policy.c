@@ -50,7 +50,8 @@ enum { INPUT = CELLS + 3 + WIDE };
 
 /* A move for each game, by the actor's probabilities. */
 static void choose(flux_layer *m, const float *x, int n, int32_t *move, flux_device device) {
-    FLUX_NOGRAD FLUX_SCOPE {
+    FLUX_NOGRAD
+    FLUX_SCOPE {
         flux_tensor *p = flux_cpu(flux_softmax(flux_nth(flux_call(m, flux_to(device, flux_from(x, INPUT, n))), 0)));
         const float *v = flux_floats(p);
         for (int i = 0; v && i < n; i++) {

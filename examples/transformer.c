@@ -45,7 +45,8 @@ static void write_on(flux_layer *m, const text *t, int length, flux_device devic
     unsigned seed = 7;
     for (int i = 0; i < STEPS; i++) last[i] = t->code[(unsigned char)t->s[i]];
     printf("%.*s|", STEPS, t->s);
-    for (int k = 0; k < length && !flux_failed(); k++) FLUX_NOGRAD FLUX_SCOPE {
+    for (int k = 0; k < length && !flux_failed(); k++) FLUX_NOGRAD
+    FLUX_SCOPE {
         flux_tensor *y = flux_call(m, flux_to(device, flux_from(last, STEPS, 1)));
         int next = text_pick(flux_select(flux_select(y, 2, 0), 1, STEPS - 1), 0.7, &seed);
         memmove(last, last + 1, sizeof last - sizeof last[0]);

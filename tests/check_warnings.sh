@@ -25,16 +25,22 @@ for cc in gcc clang; do
         done
     done
     quiet "$cc FLUX_STATIC" $cc -std=c11 -O0 $ladder $c_only -DFLUX_STATIC -DFLUX_IMPLEMENTATION -I. -c "$tmp/static.c" -o "$tmp/o"
+    quiet "$cc FLUX_CUDA and FLUX_HIP" $cc -std=c11 -O1 $ladder $c_only -DFLUX_CUDA -DFLUX_HIP -I. -c "$tmp/impl.c" -o "$tmp/o"
+    for one in FLUX_CUDA FLUX_HIP; do quiet "$cc $one" $cc -std=c11 -O0 $ladder $c_only -D$one -I. -c "$tmp/impl.c" -o "$tmp/o"; done
     quiet "$cc FLUX_NO_THREADS" $cc -std=c11 -O0 $ladder $c_only -DFLUX_NO_THREADS -I. -c "$tmp/impl.c" -o "$tmp/o"
 done
 for cc in g++ clang++; do
     have $cc || { skip "warnings of $cc: it is not on this machine"; continue; }
     for std in c++11 gnu++17 c++20; do
         quiet "$cc $std: implementation" $cc -std=$std -O0 $ladder -I. -c "$tmp/impl.cpp" -o "$tmp/o"
+        [ $std = c++20 ] || quiet "$cc $std: implementation with GPUs" $cc -std=$std -O0 $ladder -DFLUX_CUDA -DFLUX_HIP -I. -c "$tmp/impl.cpp" -o "$tmp/o"
         # C++11 cannot say "the rest of the fields is zero": its options structs have no member initialisers
         [ $std = c++11 ] && less=-Wno-missing-field-initializers || less=
         quiet "$cc $std: user's file" $cc -std=$std -O1 $ladder $less -I. -c "$tmp/user_plusplus.cpp" -o "$tmp/o"
     done
 done
-if have tcc; then quiet "tcc: implementation" tcc -Wall -I. -c "$tmp/impl.c" -o "$tmp/o"; else skip "warnings of tcc"; fi
+if have tcc; then
+    quiet "tcc: implementation" tcc -Wall -I. -c "$tmp/impl.c" -o "$tmp/o"
+    quiet "tcc: implementation with GPUs" tcc -Wall -DFLUX_CUDA -DFLUX_HIP -I. -c "$tmp/impl.c" -o "$tmp/o"
+else skip "warnings of tcc"; fi
 finish

@@ -12,6 +12,10 @@ static int levels(void) { return 1; }
 static const flux__section *section(int level) { return level ? NULL : flux__section_now(); }
 #endif
 
+static void run(int level, int op, int64_t n, void *y, const void *a, const void *b, const void *c, int sa, int sb, int sc) {
+    section(level)->run(section(level)->loops[op], n, y, a, b, c, sa, sb, sc);
+}
+
 static float of_bits(uint32_t u) {
     float x;
     memcpy(&x, &u, sizeof x);
@@ -175,7 +179,7 @@ TEST(f32_functions_of_one_number_are_accurate_everywhere) {
             while (u >> 32 == 0) {
                 int n = 0;
                 for (; n < tile && u >> 32 == 0; n++, u += 50021) x[n] = of_bits((uint32_t)u);
-                section(level)->loops[op](n, y, x, NULL, NULL, 1, 0, 0);
+                run(level, op, n, y, x, NULL, NULL, 1, 0, 0);
                 for (int i = 0; i < n; i++) {
                     const double e = ulps(y[i], r->f((double)x[i], 0, 0));
                     if (e > worst) worst = e, at = (double)x[i];
@@ -196,7 +200,7 @@ TEST(f32_special_values) {
         const reference *r = reference_of(op);
         if (flux__arity[op] != 1 || is_bool(op) || !r) continue;
         for (int level = 0; level < levels(); level++) {
-            section(level)->loops[op](n, y, x, NULL, NULL, 1, 0, 0);
+            run(level, op, n, y, x, NULL, NULL, 1, 0, 0);
             for (int i = 0; i < n; i++) {
                 const double want = r->f((double)x[i], 0, 0);
                 check_says(ulps(y[i], want) <= r->ulps, "%s(%.9g) is %.9g at instruction set %g", r->name, (double)x[i], (double)y[i], level);
@@ -221,7 +225,7 @@ TEST(f32_operations_on_two_and_three_numbers) {
         const reference *r = reference_of(op);
         if (flux__arity[op] < 2 || !r || is_bool(op)) continue;
         for (int level = 0; level < levels(); level++) {
-            section(level)->loops[op](n, y, a, b, c, 1, 1, 1);
+            run(level, op, n, y, a, b, c, 1, 1, 1);
             for (int i = 0; i < n; i++) {
                 double want = r->f((double)a[i], (double)b[i], (double)c[i]), e = ulps(y[i], want);
                 if (!strcmp(r->name, "fma")) e = ulps(y[i], (double)(float)((double)a[i] * (double)b[i]) + (double)c[i]) - .5;
@@ -240,7 +244,7 @@ TEST(bools_in_every_class) {
         for (int cls = 0; cls < FLUX__CLASSES; cls++) {
             double x[5], z[5], y[5], got[5];
             flux__convert(cls, x, FLUX__F32C, a, 5), flux__convert(cls, z, FLUX__F32C, b, 5);
-            flux__loop_for(cls, of[k])(5, y, x, z, NULL, 1, 1, 0);
+            flux__loop_run(cls, flux__loop_for(cls, of[k]), 5, y, x, z, NULL, 1, 1, 0);
             flux__convert(FLUX__F64C, got, cls, y, 5);
             for (int i = 0; i < 5; i++) CHECK(got[i] == reference_of(of[k])->f((double)a[i], (double)b[i], 0));
         }
@@ -256,7 +260,7 @@ TEST(powers_as_in_c) {
     for (int level = 0; level < levels(); level++)
         for (size_t k = 0; k < sizeof want / sizeof *want; k++) {
             float y = 7;
-            section(level)->loops[FLUX__OP_POW](1, &y, &want[k][0], &want[k][1], NULL, 1, 1, 0);
+            run(level, FLUX__OP_POW, 1, &y, &want[k][0], &want[k][1], NULL, 1, 1, 0);
             check_says(ulps(y, (double)want[k][2]) <= .5 && (y != 0 || !signbit(y) == !signbit(want[k][2])), "%spow(%.9g, %.9g) is %.9g", "", (double)want[k][0], (double)want[k][1], (double)y);
         }
 }
@@ -266,12 +270,11 @@ TEST(an_element_does_not_depend_on_its_place) {
     float a[n], b[n], c[n], one[n], y[room];
     for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++)
         for (int level = 0; level < levels(); level++) {
-            const flux__loop f = section(level)->loops[op];
             for (int i = 0; i < n; i++) a[i] = mild(), b[i] = mild(), c[i] = mild();
-            for (int i = 0; i < n; i++) f(1, one + i, a + i, b + i, c + i, 1, 1, 1);
+            for (int i = 0; i < n; i++) run(level, op, 1, one + i, a + i, b + i, c + i, 1, 1, 1);
             for (int m = 0; m <= n; m++) {
                 for (int i = 0; i < room; i++) y[i] = 777;
-                f(m, y + 1, a + n - m, b + n - m, c + n - m, 1, 1, 1);
+                run(level, op, m, y + 1, a + n - m, b + n - m, c + n - m, 1, 1, 1);
                 bool same = y[0] == 777 && y[m + 1] == 777;
                 for (int i = 0; i < m; i++) same = same && bits_of(y[i + 1]) == bits_of(one[n - m + i]);
                 check_says(same, "%s of %g elements at instruction set %g", flux__op_names[op], m, level, 0);
@@ -293,19 +296,19 @@ TEST(strides_of_nothing_and_results_in_place) {
                 flux__convert(cls, a, FLUX__F64C, fill, n), flux__convert(cls, c, FLUX__F64C, fill, n);
                 for (int i = 0; i < n; i++) fill[i] = 3;
                 flux__convert(cls, b, FLUX__F64C, fill, n);
-                f(n, y, a, b, c, 1, 1, 1);
-                f(n, z, a, b, c, 1, 0, 1);                    /* b is 3 everywhere, or once */
+                flux__loop_run(cls, f, n, y, a, b, c, 1, 1, 1);
+                flux__loop_run(cls, f, n, z, a, b, c, 1, 0, 1);                    /* b is 3 everywhere, or once */
                 check_says(!memcmp(y, z, size * (size_t)n), "%s, class %g, %g elements: second operand repeated", flux__op_names[op], cls, n, 0);
                 memcpy(z, a, sizeof z);
-                f(n, z, z, b, c, 1, 0, 1);
+                flux__loop_run(cls, f, n, z, z, b, c, 1, 0, 1);
                 check_says(!memcmp(y, z, size * (size_t)n), "%s, class %g, %g elements: in place of the first", flux__op_names[op], cls, n, 0);
                 memcpy(z, c, sizeof z);
-                if (flux__arity[op] == 3) f(n, z, a, b, z, 1, 1, 1);
+                if (flux__arity[op] == 3) flux__loop_run(cls, f, n, z, a, b, z, 1, 1, 1);
                 if (flux__arity[op] == 3) check_says(!memcmp(y, z, size * (size_t)n), "%s, class %g, %g elements: in place of the third", flux__op_names[op], cls, n, 0);
                 if (flux__arity[op] != 2) continue;
-                f(n, y, b, a, NULL, 1, 1, 0);
+                flux__loop_run(cls, f, n, y, b, a, NULL, 1, 1, 0);
                 memcpy(z, a, sizeof z);
-                f(n, z, b, z, NULL, 0, 1, 0);
+                flux__loop_run(cls, f, n, z, b, z, NULL, 0, 1, 0);
                 check_says(!memcmp(y, z, size * (size_t)n), "%s, class %g, %g elements: first repeated, in place of the second", flux__op_names[op], cls, n, 0);
             }
 }
@@ -316,7 +319,7 @@ TEST(instruction_sets_agree) {
     for (int i = 0; i < n; i++) a[i] = i % 2 ? mild() : some_float(), b[i] = mild(), c[i] = mild();
     for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++) {
         const double exact = reference_of(op)->ulps;
-        for (int level = 0; level < levels(); level++) section(level)->loops[op](n, y[level], a, b, c, 1, 1, 1);
+        for (int level = 0; level < levels(); level++) run(level, op, n, y[level], a, b, c, 1, 1, 1);
         for (int level = 1; level < levels(); level++)        /* without a function: all; else those with fused multiply-adds */
             for (int i = 0; i < n && (exact <= .5 || level > 1); i++)
                 if (bits_of(y[level][i]) != bits_of(y[level - 1][i]) && !(isnan(y[level][i]) && isnan(y[level - 1][i])))
@@ -344,7 +347,7 @@ TEST(vector_code_leaves_the_upper_halves_clean) {
     for (int i = 0; i < 40; i++) x[i] = mild();
     for (int level = 1; level < levels(); level++)
         for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++) {
-            section(level)->loops[op](40, y, x, x, x, 1, 1, 1);
+            run(level, op, 40, y, x, x, x, 1, 1, 1);
             check_says(!upper_halves_in_use(), "%s at instruction set %g", flux__op_names[op], level, 0, 0);
         }
     flux__reduce(FLUX__F32C, FLUX__RED_MAX, y, x, 40);

@@ -132,6 +132,62 @@ TEST(a_step_is_few_kernels) {
         if (p->kernel[i].kind == FLUX__K_MATMUL && p->kernel[i].mnk[2] == 20) CHECK(p->kernel[i].nvalue > 3);
 }
 
+/* Of the plan used last: how many kernels, and of which kind (-1: all). */
+static int kernels_of(int kind) {
+    const flux__plan *last = newest_plan();
+    int n = 0;
+    for (int i = 0; i < last->nkernel; i++) n += kind < 0 || last->kernel[i].kind == kind;
+    return n;
+}
+
+TEST(steps_of_a_sequence_join_in_the_gradient) {
+    if (flux__eager()) SKIP("no plans of more than one operation with FLUX_EAGER");
+    flux_layer *m = flux_lstm(4, 8);
+    flux_state *opt = flux_setup(flux_adam(1e-3), m);
+    flux_tensor *x = flux_eval(flux_randn(4, 10, 3));
+    flux_update(opt, m, flux_gradient(flux_sum(flux_square(flux_call(m, x))), m));
+    CHECK(kernels_of(FLUX__K_MATMUL) == 1 + 9 + 9 + 2);    /* Wi x; Wh h; back through Wh; by Wi and by Wh */
+    CHECK(kernels_of(FLUX__K_SPREAD) == 0);
+    CHECK(kernels_of(FLUX__K_CAT) == 1 + 10 + 1);          /* outputs, the gates' gradients, and those of all steps */
+    CHECK(kernels_of(FLUX__K_FUSED) <= 20);                /* a step forward, little else */
+}
+
+TEST(what_ends_a_product_is_not_taken_from_it) {
+    if (flux__eager()) SKIP("no plans of more than one operation with FLUX_EAGER");
+    flux_tensor *x = flux_eval(flux_randn(4, 3)), *a = flux_eval(flux_randn(5, 4)), *b = flux_eval(flux_randn(5, 4));
+    flux_eval(flux_cat(0, flux_relu(flux_matmul(a, x)), flux_relu(flux_matmul(b, x))));
+    CHECK(kernels_of(-1) == 3);
+    flux_eval(flux_cat(0, flux_tanh(a), flux_mul(b, a)));  /* what is joined anyway is one pass */
+    CHECK(kernels_of(-1) == 2);
+}
+
+static flux_tensor *overlapping(flux_tensor *x, void *user) {
+    (void)user;
+    flux_tensor *sum = flux_square(flux_slice(x, 1, 0, 3));
+    for (int i = 1; i < 4; i++) sum = flux_add(sum, flux_mul(flux_square(flux_slice(x, 1, i, i + 3)), (double)i));
+    return flux_sum(flux_mul(sum, flux_slice(x, 1, 2, 5)));
+}
+static flux_tensor *apart(flux_tensor *x, void *user) {    /* some of x, with gaps, last first */
+    (void)user;
+    flux_tensor *a = flux_slice(x, 1, 5, 6), *b = flux_slice(x, 1, 1, 3), *c = flux_slice(x, 1, 3, 4);
+    return flux_sum(flux_mul(flux_square(flux_mul(a, c)), flux_sum(flux_square(b), 1)));
+}
+static flux_tensor *many_products(flux_tensor *w, void *user) {
+    flux_tensor *h = (flux_tensor *)user, *sum = NULL;
+    for (int i = 0; i < 6; i++) {
+        h = flux_tanh(flux_matmul(i % 2 ? w : flux_transpose(w), h));
+        sum = sum ? flux_add(sum, flux_sum(flux_square(h))) : flux_sum(flux_square(h));
+    }
+    return sum;
+}
+
+TEST(joined_gradients_are_right) {
+    flux_tensor *x = flux_randn_shape(FLUX_SHAPE(2, 6), FLUX_F64), *w = flux_randn_shape(FLUX_SHAPE(4, 4), FLUX_F64);
+    CHECK_NEAR(flux_gradcheck(overlapping, NULL, x, 0), 0, 1e-7);
+    CHECK_NEAR(flux_gradcheck(apart, NULL, x, 0), 0, 1e-7);
+    CHECK_NEAR(flux_gradcheck(many_products, flux_randn_shape(FLUX_SHAPE(4, 3), FLUX_F64), w, 0), 0, 1e-7);
+}
+
 TEST(a_repeated_step_is_found_again) {
     step s = make_step(flux_adam(1e-3));
     for (int i = 0; i < 4; i++) do_step(&s);
