@@ -3669,8 +3669,7 @@ static flux_tensor *flux__iota_on(flux_device d, int64_t n, int dim) {
 }
 
 static flux_tensor *flux__iota(int64_t n, int dim) {
-    flux_device cpu = { 0, 0 };
-    return flux__iota_on(cpu, n, dim);
+    return flux__iota_on(flux__home, n, dim);
 }
 
 FLUX_DEF flux_tensor *flux_arange(double start, double stop, double step) {
