@@ -1479,7 +1479,8 @@ extern char *realpath(const char *path, char *out);
 
 /* How hard gcc tries, part by part; every build of a program waits for it. The loops over numbers say what they need
    themselves, in a user's -O0 build too (FLUX__O2, and sections 9 and 10). What records and plans is LEAN: -O1 less the
-   passes that cost a third of its time and change no figure. What runs once or waits for a file or a person is COLD. */
+   passes that cost a third of its time and change no figure. What runs once or waits for a file or a person is COLD, and so
+   are layers and losses, which only say what is to be recorded. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
 #  define FLUX__O2 __attribute__((optimize("O2")))
 #else
@@ -15404,9 +15405,6 @@ FLUX__INIT(ones32, "ones")
 FLUX__INIT(rand32, "rand")
 FLUX__INIT(randn32, "randn")
 
-FLUX__ASBEFORE
-FLUX__LEAN
-
 /* ------------------------------------------------------------------ 18. Layers
    Each is a struct, its text, its call and its constructor. A constructor makes
    weights inside flux__hide, so that the layer alone owns them and flux_update may
@@ -17798,6 +17796,9 @@ FLUX_DEF flux_tensor *(flux_ctc_loss)(flux_tensor *yhat, flux_tensor *y) {
     o.y = y;
     return flux_ctc_loss_with(o);
 }
+
+FLUX__ASBEFORE
+FLUX__LEAN
 
 /* ------------------------------------------------------------------ 21. Optimisers
    A rule is a row of a table: its hyper-parameters with their defaults, the tensors it keeps for each parameter, and a
