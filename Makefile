@@ -37,7 +37,7 @@ RESULTS := $(TESTS:%.c=$(BUILD)/%.result) $(CHECKS:%.sh=$(BUILD)/%.result)
 ON_DEVICES := $(filter $(patsubst %,tests/test_%.c,activations data expr gpu layers layers_conv layers_seq losses mixed models ops optim schedule tensors threads),$(TESTS))
 DEVICES ?= soft-cuda1 soft-cuda3 soft-hip2 $(if $(wildcard /dev/nvidia0),cuda) $(if $(wildcard /dev/kfd),hip)
 RESULTS += $(ON_DEVICES:tests/%.c=$(BUILD)/gpu/%.result)
-TIMEOUT := $(if $(shell command -v timeout),timeout 600)
+TIMEOUT := $(if $(shell command -v timeout),timeout 1200)
 
 .PHONY: run test examples bench bench-peers softgpu clean FORCE
 .DELETE_ON_ERROR:
