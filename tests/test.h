@@ -62,6 +62,11 @@ static inline void test_data(flux_tensor *x, const double *want, int64_t n, doub
     else snprintf(what, sizeof what, "%s: %d elements, not %d, or no value", text, (int)flux_len(x), (int)n);
     test_check(got && i == n, file, line, what);
 }
+/* Where a test may leave files for a moment. */
+static inline const char *test_temp(void) {
+    const char *folder = getenv("TMPDIR");
+    return folder && *folder ? folder : "/tmp";
+}
 static inline void test_silent(const char *message, void *user) { (void)message, (void)user; }
 static inline void test_before_error(const char *file, int line) {
     if (flux_failed()) test_check(false, file, line, "an error is pending before the one expected");

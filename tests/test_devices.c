@@ -100,7 +100,7 @@ static void real(void) {
 
 /* ------------------------------------------------------------------ a folder to be in */
 
-static char home[1024], folder[64];
+static char home[1024], folder[100];
 
 static void put(const char *path, const char *text) {
     FILE *f = fopen(path, "wb");
@@ -123,7 +123,7 @@ static void fresh(void) {                   /* an empty folder, nothing preferre
     unsetenv("FLUX_GPU_BACKEND");
     unsetenv("FLUX_PREFERENCES");
     unsetenv("CUDA_VISIBLE_DEVICES");
-    strcpy(folder, "/tmp/flux-devices-XXXXXX");
+    snprintf(folder, sizeof folder, "%s/flux-devices-XXXXXX", test_temp());
     if (!mkdtemp(folder) || chdir(folder) != 0) abort();
     real();
     forget();

@@ -391,8 +391,8 @@ static void compiler_faults(void) {
     fault_each(life, &driver, on_cuda ? "cuModuleLoadData" : "hipModuleLoadData", 200, 1, false);
 }
 static bool run_with_file(const char *name, const char *cache) {
-    char file[100], set[120];
-    snprintf(file, sizeof file, "/tmp/flux-gpu-%d.safetensors", (int)getpid());
+    char file[600], set[640];
+    snprintf(file, sizeof file, "%s/flux-gpu-%d.safetensors", test_temp(), (int)getpid());
     snprintf(set, sizeof set, "FLUX_TEST_FILE=%s", file);
     int status = child(name, set, cache, "SOFTGPU_QUIET=1", NULL);
     remove(file);
@@ -520,6 +520,8 @@ TEST(without_a_gpu_the_reason_is_told) {
     SOFT_ONLY();
     name_backends();
     const char *soft = getenv("SOFTGPU");
+    char nothing_kept[600];
+    snprintf(nothing_kept, sizeof nothing_kept, "FLUX_CACHE_DIR=%s/flux-gpu-empty", test_temp());
     if (on_cuda) {
         NONE("no NVIDIA driver", "FLUX_CUDA_LIBRARY=/nonexistent/libcuda.so.1");
         snprintf(set, sizeof set, "FLUX_CUDA_LIBRARY=%s/libnvrtc.so.13", soft);
@@ -527,9 +529,9 @@ TEST(without_a_gpu_the_reason_is_told) {
         NONE("did not start", "SOFTGPU_FAIL=cuInit:1=999,cuInit:2=999");
         NONE("no device", "SOFTGPU_FAIL=cuDeviceGetCount:1=1,cuDeviceGetCount:2=1");
         NONE("device 0", "SOFTGPU_FAIL=cuDeviceGetName:1=1,cuDeviceGetName:2=1");
-        NONE("no NVRTC", "FLUX_NVRTC=/nonexistent/libnvrtc.so", "FLUX_CACHE_DIR=/tmp/flux-gpu-empty");
+        NONE("no NVRTC", "FLUX_NVRTC=/nonexistent/libnvrtc.so", nothing_kept);
         snprintf(set, sizeof set, "FLUX_NVRTC=%s/libcuda.so.1", soft);
-        NONE("NVRTC is too old: it has no nvrtcVersion", set, "FLUX_CACHE_DIR=/tmp/flux-gpu-empty");
+        NONE("NVRTC is too old: it has no nvrtcVersion", set, nothing_kept);
         NONE("CUDA_VISIBLE_DEVICES is \"-1\"", "CUDA_VISIBLE_DEVICES=-1");
         NONE("CUDA_VISIBLE_DEVICES is \"\"", "CUDA_VISIBLE_DEVICES=");
         NONE("CUDA_VISIBLE_DEVICES is \"junk\"", "CUDA_VISIBLE_DEVICES=junk");
@@ -539,13 +541,13 @@ TEST(without_a_gpu_the_reason_is_told) {
         NONE("the HIP runtime is too old: it has no hipInit", set);
         NONE("did not start", "SOFTGPU_FAIL=hipInit:1=999,hipInit:2=999");
         NONE("no device", "SOFTGPU_FAIL=hipGetDeviceCount:1=1,hipGetDeviceCount:2=1");
-        NONE("no hiprtc", "FLUX_HIPRTC=/nonexistent/libhiprtc.so", "FLUX_CACHE_DIR=/tmp/flux-gpu-empty");
+        NONE("no hiprtc", "FLUX_HIPRTC=/nonexistent/libhiprtc.so", nothing_kept);
         NONE("HIP_VISIBLE_DEVICES is \"-1\"", "HIP_VISIBLE_DEVICES=-1");
         NONE("HIP_VISIBLE_DEVICES is \"\"", "HIP_VISIBLE_DEVICES=");
         NONE("HIP_VISIBLE_DEVICES is \"junk\"", "HIP_VISIBLE_DEVICES=junk");
     }
     NONE("SOFTGPU_DEVICES", "SOFTGPU_DEVICES=0", "WANT=did not start");
-    rmdir("/tmp/flux-gpu-empty");
+    rmdir(strchr(nothing_kept, '=') + 1);
 }
 
 TEST(visible_devices) {
@@ -865,7 +867,7 @@ TEST(compile_errors_are_readable) {
         "\nextern \"C\" __global__ void __launch_bounds__(256) kfirst(float *p) {\n    p[0] = 1;\n}\n"
         "\nextern \"C\" __global__ void __launch_bounds__(256) ksecond(float *p) {\n    p[0] = nothing;\n}\n";
     static const char *const logs[] = { "flux.cu(3): warning #177-D: unused\nflux.cu(8): error: identifier \"nothing\" is undefined\n",
-        "/tmp/comgr/input/flux.hip:3:5: warning: (unused)\n/tmp/comgr/input/flux.hip:8:12: error: use of undeclared identifier 'nothing'\n" };
+        "/input/flux.hip:3:5: warning: (unused)\n/input/flux.hip:8:12: error: use of undeclared identifier 'nothing'\n" };
     for (int i = 0; i < 2; i++) {
         CHECK_ERROR(flux__compile_failed(the_gpu(), source, logs[i]), "in ksecond, line 8:     p[0] = nothing;");
         CHECK_ERROR(flux__compile_failed(the_gpu(), source, logs[i]), "nothing");
@@ -989,7 +991,7 @@ static void prewarmed(void) {             /* many programs: named alike for any 
 }
 static bool new_cache(void);
 static void drop_cache(void);
-static char cache_is[90];
+static char cache_is[120];
 TEST(threads_compile_the_same_programs) {
     SOFT_ONLY();
     REQUIRE(new_cache());
@@ -1085,7 +1087,7 @@ static void cached(void) {
     if (!CHECK(notes == (count ? atoi(count) : 0))) fprintf(stderr, "    %d messages: %s\n", notes, note);
     CHECK(!flux_failed());
 }
-static char cache[64];
+static char cache[78];
 static int entries(char (*names)[200], int max, const char *part) {
     int n = 0;
     DIR *dir = opendir(cache);
@@ -1095,7 +1097,7 @@ static int entries(char (*names)[200], int max, const char *part) {
     return n;
 }
 static bool new_cache(void) {
-    snprintf(cache, sizeof cache, "/tmp/flux-gpu-cache-XXXXXX");
+    snprintf(cache, sizeof cache, "%s/flux-gpu-cache-XXXXXX", test_temp());
     bool made = mkdtemp(cache) != NULL;
     snprintf(cache_is, sizeof cache_is, "FLUX_CACHE_DIR=%s", cache);
     return made;

@@ -429,7 +429,8 @@ TEST(norm_layers_move_save_and_load) {
     flux_layer *other = flux_chain(flux_conv_layer(S(3, 3), 1, 2, .pad = S(1)), flux_batchnorm(2, flux_relu), flux_maxpool_layer(S(2, 2)));
     flux_tensor *x = flux_eval(flux_randn(4, 4, 1, 3));
     for (int i = 0; i < 3; i++) flux_eval(flux_call(m, x));
-    const char *path = "/tmp/flux_test_layers_conv.safetensors";
+    char path[600];
+    snprintf(path, sizeof path, "%s/flux_test_layers_conv.safetensors", test_temp());
     CHECK(flux_save(m, path) == 0 && flux_load(other, path) == 0);
     remove(path);
     flux_layer *copy = flux_to(test_device, flux_cpu(flux_copy_layer(m)));

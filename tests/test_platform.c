@@ -18,7 +18,7 @@ static void *try_malloc(size_t n) { return no_memory && n >= 65536 ? NULL : mall
 
 /* ---- files */
 
-static char folder[64];
+static char folder[100];
 static char *in_folder(const char *name) {
     static char path[4][256];
     static int n;
@@ -35,7 +35,7 @@ static int entries(void) {                /* files in the folder: nothing may be
     return n;
 }
 static void start(void) {
-    strcpy(folder, "/tmp/flux-test-XXXXXX");
+    snprintf(folder, sizeof folder, "%s/flux-test-XXXXXX", test_temp());
     if (!mkdtemp(folder)) exit(2);
 }
 static void finish(void) {

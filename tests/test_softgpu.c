@@ -1223,7 +1223,7 @@ TEST(device_process_ends_with_the_program) {
 
 /* ---------------- the cache, and time */
 
-static char cache[64];
+static char cache[100];
 static void compile_many(void) {
     char source[400];
     begin();
@@ -1245,7 +1245,7 @@ static void two_at_once(void) {
 TEST(cache_shared_by_processes) {
     char settings[200], command[200];
     if (absent()) SKIP("the software GPU is not built");
-    strcpy(cache, "/tmp/softgpu-test-XXXXXX");
+    snprintf(cache, sizeof cache, "%s/softgpu-test-XXXXXX", test_temp());
     REQUIRE(mkdtemp(cache) != NULL);
     snprintf(settings, sizeof settings, "SOFTGPU_CACHE=%s", cache);
     RUN(two_at_once, settings);
