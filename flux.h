@@ -10617,8 +10617,6 @@ static int flux__log_code(char **log, int code, const char *text) {
     return code;
 }
 
-#define FLUX__TEXT(...) #__VA_ARGS__ "\n"     /* source text that reads as what it is */
-
 /* Half floats by integer arithmetic, as in section 9, for a compiler that has nothing better. */
 #define FLUX__SOFT_HALF                                                                                                         \
     "DEVICE float f16_float(unsigned short h) {\n"                                                                              \

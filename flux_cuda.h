@@ -253,7 +253,6 @@ static int flux__nvrtc_compile(const char *source, const char *arch, char **log,
     return flux__log_code(log, code, flux__nvrtc.GetErrorString(code));
 }
 
-static const char *const flux__cuda_components[] = { "all", "driver", "compiler", "NVRTC", "NCCL", "cuBLAS", "cuDNN", NULL };
 /* Libraries that flux.h does not use itself; a program may ask whether they are there. */
 static bool flux__cuda_has(const char *name) {
     char why[320];
@@ -280,5 +279,5 @@ static const flux__driver flux__cuda_driver = {
     flux__cu_event, flux__cu_event_record, flux__cu_event_wait, flux__cu_event_before, flux__cu_event_free,
     flux__cu_alloc, flux__cu_release, flux__cu_pinned, flux__cu_unpin, flux__cu_up, flux__cu_down, flux__cu_across, flux__cu_peer,
     flux__cu_room, flux__cu_load, flux__cu_unload, flux__cu_find, flux__cu_launch, flux__cu_error, flux__cu_lost,
-    flux__nvrtc_open, flux__nvrtc_named, flux__nvrtc_compile, flux__cuda_components, flux__cuda_has
+    flux__nvrtc_open, flux__nvrtc_named, flux__nvrtc_compile, flux__cuda_parts, flux__cuda_has
 };

@@ -222,8 +222,6 @@ static int flux__hiprtc_compile(const char *source, const char *arch, char **log
     return flux__log_code(log, code, flux__hiprtc.GetErrorString(code));
 }
 
-static const char *const flux__hip_components[] = { "all", "driver", "compiler", "hip", "hiprtc", "lld", "device_libs", "RCCL", "NCCL",
-    "rocblas", "rocsolver", "rocsparse", "rocrand", "rocfft", "hiptensor", "MIOpen", NULL };
 /* lld and the device libraries are within hiprtc; the others flux.h does not use itself, but a program may ask for them. */
 static bool flux__hip_has(const char *name) {
     static const char *const files[][2] = { { "RCCL", "librccl.so" }, { "NCCL", "librccl.so" }, { "rocblas", "librocblas.so" }, { "rocsolver", "librocsolver.so" },
@@ -253,5 +251,5 @@ static const flux__driver flux__hip_driver = {
     flux__roc_event, flux__roc_event_record, flux__roc_event_wait, flux__roc_event_before, flux__roc_event_free,
     flux__roc_alloc, flux__roc_release, flux__roc_pinned, flux__roc_unpin, flux__roc_up, flux__roc_down, flux__roc_across, flux__roc_peer,
     flux__roc_room, flux__roc_load, flux__roc_unload, flux__roc_function, flux__roc_launch, flux__roc_error, flux__roc_lost,
-    flux__hiprtc_open, flux__hiprtc_named, flux__hiprtc_compile, flux__hip_components, flux__hip_has
+    flux__hiprtc_open, flux__hiprtc_named, flux__hiprtc_compile, flux__amd_parts, flux__hip_has
 };
