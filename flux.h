@@ -1035,8 +1035,8 @@ FLUX_API flux_rule flux_accumgrad(int n, flux_rule rule);         /* applies the
    flux_train does that by itself. */
 FLUX_API flux_rule flux_mixed_precision(flux_rule rule);
 FLUX_API flux_tensor *flux_scaled_loss(flux_state *s, flux_tensor *loss);
-FLUX_API double flux_loss_scale(const flux_state *s);             /* the scale now; 1 where there is none */
-FLUX_API int64_t flux_skipped(const flux_state *s);               /* steps not made because of gradients that were not finite */
+FLUX_API double flux_loss_scale(flux_state *s);                   /* the scale now; 1 where there is none */
+FLUX_API int64_t flux_skipped(flux_state *s);                     /* steps not made because of gradients that were not finite */
 
 /* State for every trained tensor of a model (tied ones share it). Move the model to its device first. */
 FLUX_API flux_state *flux_setup(flux_rule rule, flux_layer *model);
@@ -18278,6 +18278,7 @@ struct flux_state {
     bool mixed, counts;
     double scale;                         /* of the loss; 0: none */
     int64_t good, skipped;                /* steps since the scale changed; and those not made */
+    flux_tensor *scaling;                 /* these three as flux__state_fields showed them; where set, it holds them */
     flux_tensor *scaled;                  /* the loss whose gradients flux_update is to be given */
     flux_rule *rule;                      /* nrules of them, as flux_setup was given them */
     flux__spot *spot;
@@ -18302,6 +18303,7 @@ static void flux__state_free(flux_state *s) {
         flux_release(s->leaf[i].master_seen);
         flux_release(s->leaf[i].steps);
     }
+    flux_release(s->scaling);
     flux_release(s->scaled);
     for (int i = 0; s->s && i < s->nleaves * s->nstates; i++) flux_release(s->s[i]);
     for (int i = 0; s->spot && i < s->nspots; i++)
@@ -18573,8 +18575,22 @@ static bool flux__meet_model(flux_state *s, flux_layer *model) {
     return true;
 }
 
-/* Counts that flux__state_fields has shown may have been loaded since: they are taken back. */
+/* Numbers that flux__state_fields has shown may have been loaded since: they are taken back. */
+static bool flux__take_scale(flux_state *s) {
+    int64_t v[3];
+    if (!s->scaling) return true;
+    if (flux_read(s->scaling, v, sizeof v) != 0) return false;
+    flux_assign(&s->scaling, NULL);
+    for (int i = 0; i < 3; i++) v[i] = v[i] < (i == 0) ? i == 0 : v[i];
+    double scale = (double)(v[0] < FLUX__LAST_SCALE ? v[0] : FLUX__LAST_SCALE);
+    if (s->scaled && scale != s->scale)
+        flux__fail("update: another loss scale was loaded after flux_scaled_loss; record the loss again");
+    s->scale = scale, s->good = v[1], s->skipped = v[2];
+    return !flux_failed();
+}
+
 static bool flux__take_counts(flux_state *s) {
+    if (!flux__take_scale(s)) return false;
     for (int i = 0; i < s->nleaves; i++) {
         flux__trainee *l = &s->leaf[i];
         int64_t *t = &s->t[i * s->nrules];
@@ -18746,6 +18762,7 @@ FLUX_DEF flux_tensor *flux_scaled_loss(flux_state *s, flux_tensor *loss) {
     if (!s || !loss) return (flux_tensor *)flux__null("scaled_loss", s ? "loss" : "state", NULL);
     if (!flux__check_operands("scaled_loss", 1, &loss)) return NULL;
     if (s->scale == 0) return loss;
+    if (!flux__take_scale(s)) return NULL;
     int h = flux__hide();
     flux_tensor *y = flux_to_dtype(loss, loss->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32);
     y = y ? flux__elementwise(FLUX__OP_MUL, y, flux__number(s->scale), NULL) : NULL;
@@ -18753,12 +18770,15 @@ FLUX_DEF flux_tensor *flux_scaled_loss(flux_state *s, flux_tensor *loss) {
     return flux__reveal(h, y);
 }
 
-FLUX_DEF double flux_loss_scale(const flux_state *s) {
+FLUX_DEF double flux_loss_scale(flux_state *s) {
     if (!s) return flux__null("loss_scale", "state", s), (double)NAN;
-    return s->scale > 0 ? s->scale : 1;
+    return !flux__take_scale(s) ? (double)NAN : s->scale > 0 ? s->scale : 1;
 }
 
-FLUX_DEF int64_t flux_skipped(const flux_state *s) { return s ? s->skipped : (flux__null("skipped", "state", s), -1); }
+FLUX_DEF int64_t flux_skipped(flux_state *s) {
+    if (!s) return flux__null("skipped", "state", s), -1;
+    return flux__take_scale(s) ? s->skipped : -1;
+}
 
 /* Whether all gradients are finite: they are computed for it, and one number is looked at. 0: yes, 1: no, -1: an error. */
 static int flux__overflown(flux_state *s, const flux_grads *g) {
@@ -19006,9 +19026,17 @@ static void flux__show_state(flux_state *s, int leaf, flux__field_fn f, void *us
 }
 
 /* Every tensor of a state, with a path like "layers.0.weight.m". The steps made are "layers.0.weight.steps", an int64
-   vector with one count for each rule; for f16 and bf16 with masters there is "layers.0.weight.master". Like a layer's
-   fields, the slots stay where they are, and may be given other tensors with flux_assign, then or later. */
+   vector with one count for each rule; for f16 and bf16 with masters there is "layers.0.weight.master". A scale of the loss
+   is "loss_scale", int64 too: the scale, the steps since it changed, those skipped. Like a layer's fields, the slots stay
+   where they are, and may be given other tensors with flux_assign, then or later. */
 static void flux__state_fields(flux_state *s, flux__field_fn f, void *user) {
+    if (s->scale > 0) {
+        int64_t v[3] = { (int64_t)s->scale, s->good, s->skipped }, n = 3;
+        int h = flux__hide();
+        if (!s->scaling) flux_assign(&s->scaling, flux_from_data(v, FLUX_I64, flux__shape(&n, 1)));
+        flux__reveal_object(h, NULL);
+        if (s->scaling) f(&s->scaling, "loss_scale", false, NULL, user);
+    }
     for (int i = 0; i < s->nleaves; i++) {
         flux__trainee *l = &s->leaf[i];
         flux__show_state(s, i, f, user);
@@ -19060,6 +19088,7 @@ static flux_state *flux__state_copy(const flux_state *from) {
     s->mixed = from->mixed;
     s->counts = from->counts;
     s->scale = from->scale, s->good = from->good, s->skipped = from->skipped;
+    s->scaling = (flux_tensor *)flux_retain(from->scaling);
     s->path_room = from->path_room;
     s->rule = (flux_rule *)flux__malloc((size_t)(s->nrules + 1) * sizeof *s->rule);
     if (!s->rule || !flux__copy_leaves(s, from) || !flux__state_arrays(s)) {

@@ -159,4 +159,58 @@ TEST(a_scale_moves_with_its_state) {
     flux_state *there = flux_cpu(opt);
     CHECK(flux_loss_scale(there) == 16384 && flux_skipped(there) == 1);
 }
+
+/* Steps 3 and 23 overflow; 2000 after that the scale grows. */
+static void some_steps(flux_layer *m, flux_state *opt, flux_tensor *x, int from, int to) {
+    for (int i = from; i < to; i++) FLUX_SCOPE {
+        flux_tensor *in = flux_mul(x, i == 3 || i == 23 ? 1e9 : 1.0 + 0.0001 * i);
+        CHECK(flux_update(opt, m, flux_gradient(flux_scaled_loss(opt, flux_mean(flux_square(flux_call(m, in)))), m)) == 0);
+    }
+}
+
+TEST(a_run_goes_on_from_its_files_as_if_never_interrupted) {
+    flux_seed(5);
+    flux_layer *m = flux_f16(flux_chain(flux_dense(3, 8, flux_tanh), flux_dense(8, 2))), *fresh = flux_copy_layer(m);
+    flux_rule rule = flux_mixed_precision(flux_adam(0.01));
+    flux_state *opt = flux_setup(rule, m), *again = flux_setup(rule, fresh);
+    flux_tensor *x = flux_to_dtype(flux_randn(3, 6), FLUX_F16);
+    char path[256];
+    snprintf(path, sizeof path, "%s/test_mixed.safetensors", test_temp());
+    some_steps(m, opt, x, 0, 30);
+    double scale = flux_loss_scale(opt);
+    int64_t skipped = flux_skipped(opt);
+    CHECK(skipped >= 2 && scale < 32768);
+    REQUIRE(flux_save_all(path, m, opt) == 0);
+    CHECK(flux_at(flux_load_tensor(path, "opt.loss_scale"), 0) == scale);
+    some_steps(m, opt, x, 30, 2050);
+    const void *others[] = { fresh, again };
+    REQUIRE(flux_load_items(path, 2, "m, opt", others) == 0);
+    CHECK(flux_loss_scale(again) == scale && flux_skipped(again) == skipped);
+    some_steps(fresh, again, x, 30, 2050);
+    CHECK(flux_loss_scale(opt) > scale && flux_loss_scale(opt) == flux_loss_scale(again) && flux_skipped(opt) == flux_skipped(again));
+    CHECK(apart(flux_param(m, "layers.0.weight"), flux_param(fresh, "layers.0.weight")) == 0);
+    CHECK(apart(flux_param(m, "layers.1.bias"), flux_param(fresh, "layers.1.bias")) == 0);
+    REQUIRE(flux_save_all(path, opt) == 0);
+    flux_tensor *master = flux_load_tensor(path, "opt.layers.0.weight.master"), *counts = flux_load_tensor(path, "opt.loss_scale");
+    const void *other[] = { again };
+    REQUIRE(flux_save_items(path, 1, "opt", other) == 0);
+    CHECK(apart(master, flux_load_tensor(path, "opt.layers.0.weight.master")) == 0);
+    CHECK(apart(counts, flux_load_tensor(path, "opt.loss_scale")) == 0);
+    remove(path);
+}
+
+TEST(a_scale_loaded_under_a_recorded_loss) {
+    flux_layer *m = flux_f16(flux_dense(2, 1));
+    flux_state *opt = flux_setup(flux_mixed_precision(flux_adam(0.01)), m);
+    flux_tensor *x = flux_full_shape(FLUX_SHAPE(2, 1), 100, FLUX_F16);
+    char path[256];
+    snprintf(path, sizeof path, "%s/test_scale.safetensors", test_temp());
+    REQUIRE(flux_save(opt, path) == 0);
+    flux_update(opt, m, flux_gradient(flux_scaled_loss(opt, flux_sum(flux_call(m, x))), m));
+    flux_grads *g = flux_gradient(flux_scaled_loss(opt, flux_sum(flux_call(m, x))), m);
+    REQUIRE(flux_load(opt, path) == 0);
+    CHECK_ERROR(flux_update(opt, m, g), "update: another loss scale was loaded after flux_scaled_loss; record the loss again");
+    CHECK(flux_loss_scale(opt) == 32768 && flux_skipped(opt) == 0);
+    remove(path);
+}
 TEST_MAIN()
