@@ -732,6 +732,7 @@ typedef struct flux_recurrent_opts {
     flux_switch bias FLUX__ZERO;
     flux_init_fn init FLUX__ZERO, init_recurrent FLUX__ZERO;   /* of Wi and of Wh; NULL: glorot_uniform */
     bool return_state FLUX__ZERO;
+    bool hidden_bias FLUX__ZERO;          /* gru: the candidate is tanh(Wx + r .* (Wh h + bias_h) + b), as PyTorch has it */
     FLUX__DUMMY
 } flux_recurrent_opts;
 FLUX_API flux_layer *flux_rnn_with(flux_recurrent_opts o);
@@ -1120,7 +1121,8 @@ FLUX_API int flux_load_state(flux_state *s, const char *path);
 /* A state_dict that PyTorch saved as safetensors, into a model of the same architecture: names, orders of dimensions and turned
    kernels are translated. "layers.3.weight" is looked for as "3.weight", which suits nn.Sequential and names given by
    flux_named; map says otherwise: "layers.0 = conv1, layers.1 = bn1". With "layers.9 =" that part stays as it is, with
-   "= head" theirs is left out. NULL: no map. 0: done. */
+   "= head" theirs is left out. Of an nn.LSTM of two layers the second is "layers.1 = lstm.*_l1"; two biases are added, where
+   our gru has .hidden_bias if theirs is not 0 there; in_proj is shared out. NULL: no map. 0: done. */
 FLUX_API int flux_load_torch(flux_layer *m, const char *path, const char *map);
 FLUX_API flux_tensor *flux_load_tensor(const char *path, const char *name);  /* one tensor; name NULL: the only one */
 /* Several things in one file, by their C names: flux_save_all("run.safetensors", model, opt), and back. */
@@ -15858,6 +15860,7 @@ enum { FLUX__RNN, FLUX__LSTM, FLUX__GRU, FLUX__GRUV3, FLUX__CELLS };
 typedef struct flux__rnn_cell {
     flux_layer base;
     flux_tensor *Wi, *Wh, *bias, *Wh_h;   /* Wh_h: of GRUv3 */
+    flux_tensor *bias_h;                  /* of GRU, if asked for */
     flux_fn activation;                   /* of RNN */
     int kind;
 } flux__rnn_cell;
@@ -15885,11 +15888,15 @@ static void flux__cell_step(const flux__rnn_cell *m, flux_tensor *x, flux_tensor
         s[0] = flux_mul(flux_sigmoid(flux__gate(g, 3, out)), flux_tanh(c));
     } else {                              /* reset, update, candidate */
         flux_tensor *r = flux__gate(x, 0, out), *z = flux__gate(x, 1, out), *n = flux__gate(x, 2, out);
+        flux_tensor *back = m->bias_h;    /* what r lets through */
         if (own) {
-            r = flux_sigmoid(flux_add(r, flux__gate(own, 0, out)));
+            r = flux_add(r, flux__gate(own, 0, out));
             z = flux_add(z, flux__gate(own, 1, out));
-            n = m->kind == FLUX__GRU ? flux__fma(r, flux__gate(own, 2, out), n) : flux_add(flux_matmul(m->Wh_h, flux_mul(r, h)), n);
+            if (m->kind == FLUX__GRU) back = back ? flux_add(flux__gate(own, 2, out), back) : flux__gate(own, 2, out);
         }
+        if (own || back) r = flux_sigmoid(r);
+        if (back) n = flux__fma(r, back, n);
+        else if (own) n = flux_add(flux_matmul(m->Wh_h, flux_mul(r, h)), n);
         z = flux_sigmoid(z);
         n = flux_tanh(n);
         s[0] = h ? flux__lerp(n, h, z) : flux_mul(flux_sub(1.0, z), n);
@@ -16022,13 +16029,14 @@ static size_t flux__cell_text(flux_layer *self, char *out, size_t n) {
     l.s[0] = 0;
     flux__say(&l, "%s(%lld => %lld", self->type->name, (long long)m->Wi->dim[1], (long long)m->Wh->dim[1]);
     if (m->kind == FLUX__RNN) flux__say(&l, ", %s", m->activation ? flux__fn_name(m->activation) : "identity");
-    flux__say(&l, m->bias ? ")" : "; bias=false)");
+    flux__say(&l, m->bias ? "%s)" : "; bias=false)", m->bias_h ? "; hidden_bias=true" : "");
     return flux__line_out(&l, out, n);
 }
 
 static const flux_layer_type *flux__cell_type(int kind) {
     typedef flux__rnn_cell flux__t;
-    static const flux_field fields[] = { FLUX_PARAM(Wi), FLUX_PARAM(Wh), FLUX_PARAM(bias), FLUX_PARAM(Wh_h), { NULL, FLUX__END, 0, 0 } };
+    static const flux_field fields[] = { FLUX_PARAM(Wi), FLUX_PARAM(Wh), FLUX_PARAM(bias), FLUX_PARAM(Wh_h),
+                                         FLUX_PARAM(bias_h), { NULL, FLUX__END, 0, 0 } };
 #define FLUX__CELL_TYPE(name) { name, flux__cell_call, sizeof(flux__rnn_cell), fields, flux__cell_text }
     static const flux_layer_type types[FLUX__CELLS] = { FLUX__CELL_TYPE("RNNCell"), FLUX__CELL_TYPE("LSTMCell"),
                                                         FLUX__CELL_TYPE("GRUCell"), FLUX__CELL_TYPE("GRUv3Cell") };
@@ -16061,6 +16069,8 @@ static flux_layer *flux__cell_new(int kind, bool whole, flux_recurrent_opts o) {
     if (o.out > INT64_MAX / 4) return (flux_layer *)flux__fail("%s: size 1 is %lld", call, (long long)o.out);
     if (o.activation && kind != FLUX__RNN)
         return (flux_layer *)flux__fail("%s: .activation is for rnn; here they are sigmoid and tanh", call);
+    if (o.hidden_bias && (kind != FLUX__GRU || o.bias == FLUX_OFF))
+        return (flux_layer *)flux__fail("%s: .hidden_bias is for gru, and for one whose .bias is not off", call);
     if (o.return_state && !whole) return (flux_layer *)flux__fail("%s: .return_state is for %s; a cell always gives it", call, flux__cell_rows[kind].call);
     int h = flux__hide();
     flux_init_fn init = o.init ? o.init : flux_glorot_uniform, own = o.init_recurrent ? o.init_recurrent : flux_glorot_uniform;
@@ -16068,7 +16078,8 @@ static flux_layer *flux__cell_new(int kind, bool whole, flux_recurrent_opts o) {
     m.Wh = m.Wi ? flux__make_weight(call, own, flux__shape(wh, 2)) : NULL;
     if (kind == FLUX__GRUV3 && m.Wh) wh[0] = o.out, m.Wh_h = flux__make_weight(call, own, flux__shape(wh, 2));
     m.bias = m.Wh ? flux__make_bias(o.bias, flux__shape(wi, 1), (flux_dtype)m.Wi->dtype) : NULL;
-    bool good = m.Wh && (m.Wh_h || kind != FLUX__GRUV3) && (m.bias || o.bias == FLUX_OFF);
+    if (o.hidden_bias && m.bias) m.bias_h = flux__make_bias(o.bias, flux__shape(&o.out, 1), (flux_dtype)m.Wi->dtype);
+    bool good = m.Wh && (m.Wh_h || kind != FLUX__GRUV3) && (m.bias || o.bias == FLUX_OFF) && (m.bias_h || !o.hidden_bias);
     flux_layer *y = good ? flux__layer_new(flux__cell_type(kind), &m) : NULL;
     all.cell = y;
     all.return_state = o.return_state;
@@ -22506,21 +22517,35 @@ static int flux__files_all(const char *call, const char *path, int n, const char
    Dimensions are read in reverse anyway, as memory is row-major there. What is left: matrices, which we have the other way
    round; kernels, which Conv flips; and names. Where a layer is not in the table, names are equal and memory is as well. */
 
+enum { FLUX__TORCH_TURNED = 1, FLUX__TORCH_FLIPPED = 2 };
+
 typedef struct flux__torch_row {
     flux_tensor *(*call)(flux_layer *, flux_tensor *);
-    const char *ours, *theirs;
-    bool turned, flipped;
+    const char *within, *ours, *theirs;   /* within: how the layer must be called here; that name falls away */
+    int layout, part, parts;              /* parts: theirs is so many of ours, one below the other */
+    const char *added;                    /* they have two biases, and ours is the sum */
 } flux__torch_row;
 static const flux__torch_row flux__torch_rows[] = {
-    { flux__dense_call, "weight", "weight", true, false },
-    { flux__bilinear_call, "weight", "weight", true, false },
-    { flux__conv_call, "weight", "weight", false, true },
-    { flux__convtranspose_call, "weight", "weight", false, true },
-    { flux__scale_call, "scale", "weight", false, false },
-    { flux__norm_call, "gamma", "weight", false, false },
-    { flux__norm_call, "beta", "bias", false, false },
-    { flux__norm_call, "mean", "running_mean", false, false },
-    { flux__norm_call, "var", "running_var", false, false }
+#define FLUX__TORCH_HEADS(name, part)                                                                 \
+    { flux__dense_call, name, "weight", "in_proj_weight", FLUX__TORCH_TURNED, part, 3, NULL },        \
+    { flux__dense_call, name, "weight", name "_weight", FLUX__TORCH_TURNED, 0, 0, NULL },             \
+    { flux__dense_call, name, "bias", "in_proj_bias", 0, part, 3, NULL }
+#define FLUX__TORCH_CELL(within)                                                                      \
+    { flux__cell_call, within, "Wi", "weight_ih", FLUX__TORCH_TURNED, 0, 0, NULL },                   \
+    { flux__cell_call, within, "Wh", "weight_hh", FLUX__TORCH_TURNED, 0, 0, NULL },                   \
+    { flux__cell_call, within, "bias", "bias_ih", 0, 0, 0, "bias_hh" },                               \
+    { flux__cell_call, within, "bias_h", "bias_hh", 0, 2, 3, NULL }
+    FLUX__TORCH_HEADS("q_proj", 0), FLUX__TORCH_HEADS("k_proj", 1), FLUX__TORCH_HEADS("v_proj", 2),
+    FLUX__TORCH_CELL("cell"), FLUX__TORCH_CELL(NULL),
+    { flux__dense_call, NULL, "weight", "weight", FLUX__TORCH_TURNED, 0, 0, NULL },
+    { flux__bilinear_call, NULL, "weight", "weight", FLUX__TORCH_TURNED, 0, 0, NULL },
+    { flux__conv_call, NULL, "weight", "weight", FLUX__TORCH_FLIPPED, 0, 0, NULL },
+    { flux__convtranspose_call, NULL, "weight", "weight", FLUX__TORCH_FLIPPED, 0, 0, NULL },
+    { flux__scale_call, NULL, "scale", "weight", 0, 0, 0, NULL },
+    { flux__norm_call, NULL, "gamma", "weight", 0, 0, 0, NULL },
+    { flux__norm_call, NULL, "beta", "bias", 0, 0, 0, NULL },
+    { flux__norm_call, NULL, "mean", "running_mean", 0, 0, 0, NULL },
+    { flux__norm_call, NULL, "var", "running_var", 0, 0, 0, NULL }
 };
 
 typedef struct flux__torch_item { char *path; flux_tensor *value; } flux__torch_item;
@@ -22557,70 +22582,110 @@ static bool flux__torch_within(const char *name, const char *prefix, int n) {
 }
 
 /* What the tensor at our path is called there: the longest part that the map names by what it says; of the rest the
-   containers' own names fall away, and the last is the table's. False: it is not to be loaded. */
-static bool flux__torch_name(const flux__torch *t, const char *path, const flux__torch_row *row,
+   containers' own names fall away, and the last is the table's, in place of a * in what the map says. False: it is not to
+   be loaded. */
+static bool flux__torch_name(const flux__torch *t, const char *path, const flux__torch_row *row, const char *theirs,
                              flux__words *name) {
-    const char *map = t->map, *rest = path, *dot;
+    const char *map = t->map, *rest = path, *dot, *star = NULL;
     flux__torch_pair pair, best = { NULL, NULL, -1, 0 };
     while (flux__torch_next(&map, &pair))
-        if (pair.nours > best.nours && pair.nours > 0 &&
-            flux__torch_within(path, pair.ours, pair.nours))
-            best = pair;
+        if (pair.nours > best.nours && pair.nours > 0 && flux__torch_within(path, pair.ours, pair.nours)) best = pair;
     name->s[0] = 0;
     if (best.ours) {
         if (!best.ntheirs) return false;
-        flux__say(name, "%.*s", best.ntheirs, best.theirs);
+        star = (const char *)memchr(best.theirs, '*', (size_t)best.ntheirs);
+        int n = star ? (int)(star - best.theirs) : best.ntheirs;
+        flux__say(name, "%.*s", n - (star && n && star[-1] == '.'), best.theirs);
         rest += best.nours;
         if (*rest) rest++;
     }
     for (; (dot = strchr(rest, '.')) != NULL; rest = dot + 1) {
         int n = (int)(dot - rest);
         if (flux__torch_within(rest, "layers", 6) || flux__torch_within(rest, "diag", 4)) continue;
-        flux__say(name, "%s%.*s", name->s[0] ? "." : "", n, rest);
+        if (!row || !row->within || strchr(dot + 1, '.')) flux__say(name, "%s%.*s", name->s[0] ? "." : "", n, rest);
     }
-    if (*rest) flux__say(name, "%s%s", name->s[0] ? "." : "", row ? row->theirs : rest);
+    if (*rest) flux__say(name, "%s%s", name->s[0] ? "." : "", row ? theirs : rest);
+    if (star) flux__say(name, "%.*s", (int)(best.theirs + best.ntheirs - star) - 1, star + 1);
+    else if (*rest && row && row->within && row->call == flux__cell_call) flux__say(name, "_l0");
     return true;
 }
 
-static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, const flux__torch_row *row,
-                                     const flux_tensor *old, const char *path) {
-    flux_tensor *x = flux__entry_read(&t->z, e), *y = x;
+static bool flux__torch_suits(const flux__torch_row *row, const char *path, const flux_layer *owner) {
+    size_t n = strlen(path), last = strlen(row->ours), within = row->within ? strlen(row->within) : 0;
+    if (row->call != owner->type->call || n < last || strcmp(path + n - last, row->ours) != 0) return false;
+    if (n > last && path[n - last - 1] != '.') return false;
+    if (!row->within) return true;
+    const char *at = path + n - last - 1 - within;
+    return n > last + within && strncmp(at, row->within, within) == 0 && (at == path || at[-1] == '.');
+}
+
+/* PyTorch's GRU has a bias within what the reset gate lets through; ours has it where it was asked for. */
+static flux_tensor *flux__torch_gru_bias(flux__torch *t, const flux__entry *e, flux_tensor *b, const flux__rnn_cell *m) {
+    int64_t out = m->Wh->dim[1];
+    if (b->ndim != 1 || b->dim[0] != 3 * out) return b;
+    flux_tensor *n = flux_slice(b, 0, 2 * out, 3 * out);
+    if (!m->bias_h && flux_item(flux_sum(flux_abs(n))) != 0)
+        return flux__refuse(&t->z.source, "%.100s adds to the candidate before the reset gate: gru needs .hidden_bias = true for that", e->name);
+    return flux_cat(0, flux_slice(b, 0, 0, 2 * out), flux_mul(n, 0.0));
+}
+
+static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, flux__entry *added, const flux__torch_row *row,
+                                     const flux_layer *owner, const flux_tensor *old, const char *path) {
+    flux_tensor *x = flux__entry_read(&t->z, e), *y = x, *b = x && added ? flux__entry_read(&t->z, added) : NULL;
     flux_shape order = flux__shape(NULL, x ? x->ndim : 0);
     for (int i = 0; i < order.ndim; i++) order.dim[i] = order.ndim - 1 - i;
-    if (x && row && row->turned) y = flux_permute_to(x, order);
-    if (x && row && row->flipped && x->ndim > 2) y = flux__flip_kernel(x, x->ndim - 2);
+    if (x && row && row->layout == FLUX__TORCH_TURNED) y = flux_permute_to(x, order);
+    if (x && row && row->layout == FLUX__TORCH_FLIPPED && x->ndim > 2) y = flux__flip_kernel(x, x->ndim - 2);
+    if (y && row && row->parts && y->ndim && y->dim[0] == row->parts * old->dim[0])
+        y = flux_slice(y, 0, row->part * old->dim[0], (row->part + 1) * old->dim[0]);
+    if (b && ((const flux__rnn_cell *)owner)->kind == FLUX__GRU) b = flux__torch_gru_bias(t, added, b, (const flux__rnn_cell *)owner);
+    if (added) y = y && b ? flux_add(y, b) : NULL;
     if (y && !flux__same_dims(y, old)) {
-        flux__text a = flux__describe(old), b = flux__describe(y);
+        flux__text a = flux__describe(old), there = flux__describe(y);
         return flux__refuse(&t->z.source, "%.100s is %s there, in our order, but %.100s is %s here",
-                            e->name, b.s, path, a.s);
+                            e->name, there.s, path, a.s);
     }
     y = y ? flux_to_dtype(y, (flux_dtype)old->dtype) : NULL;
     return y ? flux_eval(flux_copy(y)) : NULL;
 }
 
+/* What goes to our path: the first row that names something there. False: nothing does, with an error, or it stays. */
+static bool flux__torch_find(flux__torch *t, const char *path, const flux_layer *owner, const flux__torch_row **row,
+                             flux__entry **e, flux__entry **added) {
+    int n = (int)(sizeof flux__torch_rows / sizeof *flux__torch_rows), tried = 0;
+    flux__words first, name;
+    *e = *added = NULL;
+    for (int i = 0; i <= n && !*e; i++) {
+        *row = i < n ? &flux__torch_rows[i] : NULL;
+        if (i < n ? !flux__torch_suits(*row, path, owner) : tried > 0) continue;
+        if (!flux__torch_name(t, path, *row, *row ? (*row)->theirs : NULL, &name)) return false;
+        if (!tried++) first = name;
+        *e = flux__find(&t->z, name.s);
+        if (*e && *row && (*row)->added && flux__torch_name(t, path, *row, (*row)->added, &name) && !(*added = flux__find(&t->z, name.s)))
+            *e = NULL, first = name;
+    }
+    bool v3 = owner->type->call == flux__cell_call && ((const flux__rnn_cell *)owner)->kind == FLUX__GRUV3;
+    if (v3) flux__bad(&t->z.source, "PyTorch has no GRUv3, which %.120s is of", path);
+    else if (!*e) flux__bad(&t->z.source, "it has no \"%.120s\", which would be %.120s here", first.s, path);
+    t->failed = v3 || !*e;
+    return !t->failed;
+}
+
 static void flux__torch_field(flux_tensor **slot, const char *path, bool trained,
                               const flux_layer *owner, void *user) {
     flux__torch *t = (flux__torch *)user;
-    const char *field = strrchr(path, '.') ? strrchr(path, '.') + 1 : path;
     const flux__torch_row *row = NULL;
-    flux__words name;
+    flux__entry *e, *added;
     (void)trained;
-    for (size_t i = 0; i < sizeof flux__torch_rows / sizeof *flux__torch_rows; i++)
-        if (flux__torch_rows[i].call == owner->type->call &&
-            strcmp(flux__torch_rows[i].ours, field) == 0)
-            row = &flux__torch_rows[i];
-    if (t->failed || !flux__torch_name(t, path, row, &name)) return;
-    flux__entry *e = flux__find(&t->z, name.s);
-    if (!e)
-        flux__bad(&t->z.source, "it has no \"%.120s\", which would be %.120s here", name.s, path);
-    flux__torch_item *it =
-        e ? (flux__torch_item *)flux__grow(t->item, &t->room, t->items + 1, sizeof *it) : NULL;
+    if (t->failed || !flux__torch_find(t, path, owner, &row, &e, &added)) return;
+    flux__torch_item *it = (flux__torch_item *)flux__grow(t->item, &t->room, t->items + 1, sizeof *it);
     if (it) t->item = it;
-    flux_tensor *value = it ? flux__torch_read(t, e, row, *slot, path) : NULL;
+    flux_tensor *value = it ? flux__torch_read(t, e, added, row, owner, *slot, path) : NULL;
     char *copy = value ? (char *)flux__malloc(strlen(path) + 1) : NULL;
     t->failed = !copy;
     if (!copy) return;
     e->used = true;
+    if (added) added->used = true;
     it[t->items].path = strcpy(copy, path);
     it[t->items++].value = value;
 }

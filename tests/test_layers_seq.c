@@ -2,6 +2,7 @@
    gradients, what must be refused; and what a model's summary, picture and trace say. */
 #include "test.h"
 #include "fixtures/seq.h"
+#include "fixtures/torch_seq.h"
 
 static flux_tensor *fill(flux_shape s, double a, double k) {
     double v[400];
@@ -360,6 +361,64 @@ TEST(wrong_bags) {
     CHECK_ERROR(flux_call(m, words, flux_from(past, 2)), "offset 1 is 6, and there are 6: each bag needs one index at least");
     CHECK_ERROR(flux_call(m, words, words, words), "takes bags, or indices and offsets, got 3 inputs");
     CHECK_ERROR(flux_call(m, words, flux_ones(2)), "takes a vector of indices and one of offsets");
+}
+
+/* ---- PyTorch's own files */
+
+static const char torch_file[] = "tests/fixtures/torch_seq.safetensors";
+static const char torch_map[] = "layers.1 = lstm.*_l0, layers.2 = lstm.*_l1, layers.0 = rnn, layers.3 = gru, layers.4 = cell, layers.5 = attn";
+
+static flux_tensor *wave(flux_shape s, double a) {
+    float v[100];
+    for (int i = 0; i < 100; i++) v[i] = (float)sin(a + 0.71 * i);
+    return flux_from_data(v, FLUX_F32, s);
+}
+static flux_layer *torch_net(bool hidden_bias, flux_layer **part) {
+    part[0] = flux_rnn(4, 5), part[1] = flux_lstm(5, 6), part[2] = flux_lstm(6, 6);
+    part[3] = flux_gru(6, 4, .hidden_bias = hidden_bias);
+    part[4] = flux_grucell(4, 4, .hidden_bias = hidden_bias);
+    part[5] = flux_multiheadattention(4, .nheads = 2, .bias = true, .scores = FLUX_OFF);
+    part[6] = flux_named("cross", flux_multiheadattention(4, .nheads = 2, .k_in = 6, .v_in = 3, .scores = FLUX_OFF));
+    part[7] = flux_named("bag", flux_embeddingbag(7, 4));
+    return flux_chain(part[0], part[1], part[2], part[3], part[4], part[5], part[6], part[7]);
+}
+
+TEST(sequence_models_of_pytorch_give_its_predictions) {
+    flux_layer *part[8], *m = torch_net(true, part);
+    const int32_t words[] = { 0, 3, 6, 1, 1, 5 };
+    REQUIRE(flux_load_torch(m, torch_file, torch_map) == 0);
+    flux_tensor *a = flux_call(part[0], wave(FLUX_SHAPE(4, 5, 2), 0.5)), *b = flux_call(part[2], flux_call(part[1], a)), *c = flux_call(part[3], b);
+    flux_tensor *last = flux_select(c, 1, 4), *first = flux_select(c, 1, 0), *d = flux_nth(flux_call(part[4], last, first), 0), *e = flux_call(part[5], c);
+    CHECK_DATA(a, torch_rnn, 1e-5);
+    CHECK_DATA(b, torch_lstm, 1e-5);
+    CHECK_DATA(c, torch_gru, 1e-5);
+    CHECK_DATA(d, torch_cell, 1e-5);
+    CHECK_DATA(e, torch_attn, 1e-5);
+    CHECK_DATA(flux_call(part[6], e, wave(FLUX_SHAPE(6, 3, 2), 0.2), wave(FLUX_SHAPE(3, 3, 2), 0.9)), torch_cross, 1e-5);
+    CHECK_DATA(flux_call(part[7], flux_from(words, 3, 2)), torch_bag, 1e-5);
+}
+
+TEST(sequence_models_of_pytorch_that_do_not_fit) {
+    flux_layer *part[8], *m = torch_net(false, part);
+    CHECK_ERROR(flux_load_torch(m, torch_file, torch_map), "gru.bias_hh_l0 adds to the candidate before the reset gate: gru needs .hidden_bias = true");
+    flux_layer *one = flux_chain(flux_named("rnn", flux_rnn(4, 5, .bias = FLUX_OFF)));
+    CHECK_ERROR(flux_load_torch(one, torch_file, "= lstm, = gru, = cell, = attn, = cross, = bag"), "it has \"rnn.bias_hh_l0\", which nothing here takes");
+    one = flux_chain(flux_named("lstm", flux_lstm(5, 6)));
+    CHECK_ERROR(flux_load_torch(one, torch_file, "= rnn, = gru, = cell, = attn, = cross, = bag"), "it has \"lstm.bias_hh_l1\", which nothing here takes");
+    one = flux_chain(flux_named("gru", flux_gruv3(6, 4)));
+    CHECK_ERROR(flux_load_torch(one, torch_file, "= rnn, = lstm, = cell, = attn, = cross, = bag"), "PyTorch has no GRUv3, which layers.gru.cell.Wi is of");
+    one = flux_chain(flux_named("cross", flux_multiheadattention(4, .nheads = 2, .bias = true, .k_in = 6, .v_in = 3)));
+    CHECK_ERROR(flux_load_torch(one, torch_file, NULL), "it has no \"cross.in_proj_bias\", which would be layers.cross.q_proj.bias here");
+    one = flux_chain(flux_named("attn", flux_multiheadattention(6, .nheads = 2, .bias = true)));
+    CHECK_ERROR(flux_load_torch(one, torch_file, NULL), "attn.in_proj_weight is 12x4 f32 there, in our order, but layers.attn.q_proj.weight is 6x6 f32 here");
+    CHECK_ERROR(flux_lstm(3, 4, .hidden_bias = true), "lstm: .hidden_bias is for gru");
+}
+
+TEST(a_hidden_bias_against_differences) {
+    static const char *const paths[] = { "cell.Wi", "cell.Wh", "cell.bias", "cell.bias_h" };
+    flux_layer *m = flux_f64(flux_gru(3, 4, .hidden_bias = true));
+    flux_set_param(m, "cell.bias_h", FILL(0.7, 0.5, 4));
+    check_layer(m, FILL(0.3, 1.1, 3, 4, 2), true, paths, 4);
 }
 
 /* ---- losses */
