@@ -779,6 +779,7 @@ typedef struct flux_attention_opts {
     int nheads FLUX__ZERO;                /* default 1 */
     flux_tensor *bias FLUX__ZERO, *mask FLUX__ZERO;
     flux_layer *drop FLUX__ZERO;          /* applied to the scores: a flux_dropout, say */
+    bool causal FLUX__ZERO;               /* no query sees a later key */
     FLUX__DUMMY
 } flux_attention_opts;
 FLUX_API flux_tensor *flux_dot_product_attention_with(flux_attention_opts o);
@@ -3301,19 +3302,21 @@ enum flux__op {
     FLUX__BROADCAST,
     FLUX__DETACH,
     FLUX__CONV,                           /* a convolution's result: shows in[0], has its own gradient by x and weight, in[1] and in[2] */
+    FLUX__ATTENTION,                      /* shows part of in[0], with a gradient of its own by the others: see flux__attention */
     FLUX__VIEWS_END,
     FLUX__MATMUL = FLUX__VIEWS_END,
     FLUX__GATHER, FLUX__SCATTER,          /* arg.i: dim */
     FLUX__SPREAD,                         /* the reverse of STRIDED: operand added into zeros, or put into stride[0]... see flux__spread */
     FLUX__CAT,                            /* arg.i: dim */
     FLUX__MOVE,                           /* to another device */
+    FLUX__ATTEND,                         /* arg.i: heads, causal, 1 for the gradients */
     FLUX__TUPLE
 };
 static const char *const flux__op_names[] = {
 #define FLUX__OP_NAME(NAME, name, ...) #name,
     FLUX__ELEMENTWISE(FLUX__OP_NAME)
     "leaf", "number", "cast", "copy", "iota", "random", "reduce", "argreduce", "reshape", "permute", "slice", "broadcast",
-    "detach", "conv", "matmul", "gather", "scatter_add", "spread", "cat", "move", "tuple"
+    "detach", "conv", "attention", "matmul", "gather", "scatter_add", "spread", "cat", "move", "attend", "tuple"
 };
 static const unsigned char flux__arity[] = {
 #define FLUX__OP_ARITY(NAME, name, n, ...) n,
@@ -4872,6 +4875,93 @@ FLUX_DEF flux_tensor *flux_lpnormpool_with(flux_pool_opts o) {
     return flux__pool_reduce("lpnormpool", &o, 0, FLUX__RED_SUM, p);
 }
 
+/* ---------------- attention
+   V softmax(K'Q) as one operation, so that the scores (keys x queries x heads x batch) need not be stored: its kernel has
+   a tile of them at a time, and its gradient's computes that again from what each query's softmax has as maximum and sum.
+   FLUX__ATTEND puts all results of a kernel into one vector; FLUX__ATTENTION shows one of them, and carries the gradient.
+   The gradient's gradient is that of the same formula in plain operations, which are recorded beside and computed only
+   if somebody asks for it. */
+
+typedef struct flux__attend {
+    flux_tensor *q, *k, *v;               /* features x steps x batch */
+    flux_tensor *extra;                   /* NULL, or stretching to the scores: bool, which may be seen, or to be added */
+    int heads;
+    bool causal;
+} flux__attend;
+
+/* x (features x steps x N) as (a head's features) x steps x heads x N, and back. */
+static flux_tensor *flux__heads(flux_tensor *x, int n) {
+    return flux_permute(flux_reshape(x, x->dim[0] / n, n, x->dim[1], flux_dim(x, 2)), 0, 2, 1, 3);
+}
+
+static flux_tensor *flux__unheads(flux_tensor *x) {
+    return x ? flux_reshape(flux_permute(x, 0, 2, 1, 3), x->dim[0] * x->dim[2], x->dim[1], x->dim[3]) : NULL;
+}
+
+static double flux__attend_scale(const flux__attend *a) { return sqrt((double)a->heads / (double)a->q->dim[0]); }
+
+/* softmax over the keys of k'q / sqrt(a head's features). A product in half precision is kept small by q. */
+static flux_tensor *flux__attend_scores(const flux__attend *a) {
+    flux_tensor *q = flux__heads(a->q, a->heads), *k = flux__heads(a->k, a->heads);
+    bool half = a->q->dtype == FLUX_F16;
+    if (!q || !k) return NULL;
+    flux_tensor *l = flux_matmul(flux_transpose(k), half ? flux_mul(q, flux__attend_scale(a)) : q);
+    if (l && !half) l = flux_mul(l, flux__attend_scale(a));
+    if (l && a->extra) l = a->extra->dtype == FLUX_BOOL ? flux_where(a->extra, l, -HUGE_VAL) : flux_add(l, a->extra);
+    if (l && a->causal) l = flux_where(flux_le(flux__iota_on(l->device, l->dim[0], 0), flux__iota_on(l->device, l->dim[1], 1)), l, -HUGE_VAL);
+    return l ? (flux_softmax)(l) : NULL;
+}
+
+/* Its features lie together. */
+static flux_tensor *flux__packed(flux_tensor *x) {
+    int64_t offset, stride[FLUX_MAX_DIMS];
+    flux__layout(x, &offset, stride);
+    return x->dim[0] > 1 && stride[0] != 1 ? flux_copy(x) : x;
+}
+
+static flux_tensor *flux__attend_node(const flux__attend *a, int n, flux_tensor **in, int64_t size, bool back) {
+    flux_shape s = flux__shape(&size, 1);
+    flux_tensor *y = flux__node_raw(FLUX__ATTEND, (flux_dtype)a->q->dtype, &s, a->q->device, n);
+    for (int i = 0; y && i < n; i++) flux__edge(&y->in[i], in[i]);
+    if (y) y->arg.i[0] = a->heads, y->arg.i[1] = a->causal, y->arg.i[2] = back;
+    return y ? flux__done(y) : NULL;
+}
+
+/* What lies from `offset` on in the vector all, which is in[0], in the shape of `like` but for the first dim. */
+static flux_tensor *flux__attend_view(int n, flux_tensor **in, int64_t offset, const flux_tensor *like, int64_t first, const flux_tensor *from) {
+    int64_t natural[FLUX_MAX_DIMS];
+    flux_shape s = flux__dims(like);
+    s.dim[0] = first;
+    flux__natural(&s, natural);
+    flux_tensor *y = flux__node_raw(FLUX__ATTENTION, (flux_dtype)in[0]->dtype, &s, in[0]->device, n);
+    if (!y) return NULL;
+    for (int i = 0; i < n; i++) flux__edge(&y->in[i], in[i]);
+    flux__edge(&y->base, in[0]);
+    y->offset = offset;
+    for (int i = 0; i < s.ndim; i++) y->stride[i] = natural[i];
+    if (from) memcpy(y->arg.i, from->arg.i, 2 * sizeof y->arg.i[0]);
+    return flux__done(y);
+}
+
+/* dim0 x queries x batch, where dim0 are v's features; then each query's maximum, and its sum's reciprocal. */
+static flux_tensor *flux__attention(const flux__attend *what) {
+    flux__attend a = *what;
+    flux_dtype t = (flux_dtype)a.q->dtype, wide = t == FLUX_F64 ? FLUX_F64 : FLUX_F32;
+    int64_t full[4] = { a.k->dim[1], a.q->dim[1], a.heads, a.q->dim[2] };
+    flux_tensor *in[5] = { NULL };
+    flux_tensor **own[] = { &a.q, &a.k, &a.v };
+    for (int i = 0; i < 3; i++)
+        if (!(in[i + 1] = *own[i] = flux__packed(flux_to_dtype(*own[i], wide)))) return NULL;
+    if (a.extra && a.extra->dtype != FLUX_BOOL) a.extra = flux_to_dtype(a.extra, wide);
+    if (a.extra && !(in[4] = flux_broadcast_to_shape(a.extra, flux__shape(full, 4)))) return NULL;
+    int64_t columns = full[1] * full[3];
+    flux_tensor *all = flux__attend_node(&a, in[4] ? 4 : 3, in + 1, columns * (a.v->dim[0] + 2 * a.heads), false);
+    if (!(in[0] = all)) return NULL;
+    flux__self()->products += columns * full[0] * (a.q->dim[0] + a.v->dim[0]);
+    flux_tensor *y = flux__attend_view(in[4] ? 5 : 4, in, 0, a.q, a.v->dim[0], all);
+    return y ? flux_to_dtype(y, t) : NULL;
+}
+
 /* ------------------------------------------------------------------ 7. Gradients
    The reverse walk: from the loss back along the edges, each operation's gradient written with operations, so that the
    result is a graph like any other (and has a gradient itself). Contributions to one tensor are summed in the order in
@@ -5068,6 +5158,38 @@ static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need
     out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
 }
 
+/* The gradients by q, k and v, and before the softmax, in plain operations. */
+static bool flux__attend_formula(const flux__attend *a, flux_tensor *g, flux_tensor **d) {
+    flux_tensor *p = flux__attend_scores(a), *q = flux__heads(a->q, a->heads), *k = flux__heads(a->k, a->heads), *v = flux__heads(a->v, a->heads);
+    flux_tensor *gh = flux__heads(g, a->heads), *dp = gh && v ? flux_matmul(flux_transpose(v), gh) : NULL;
+    if (!p || !q || !k || !dp) return false;
+    d[3] = flux_mul(p, flux_sub(dp, flux_sum(flux_mul(p, dp), 0)));
+    flux_tensor *scaled = flux_mul(d[3], flux__attend_scale(a));
+    d[0] = flux__unheads(flux_matmul(k, scaled));
+    d[1] = flux__unheads(flux_matmul(q, flux__swap01(scaled)));
+    d[2] = flux__unheads(flux_matmul(gh, flux__swap01(p)));
+    return d[0] && d[1] && d[2];
+}
+
+static void flux__attention_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
+    flux_tensor *d[4], *in[6], *pair[2];
+    if (y->nin == 2) {                    /* itself a gradient: in[1] is its formula */
+        out[1] = g;
+        return;
+    }
+    flux__attend a = { y->in[1], y->in[2], y->in[3], y->nin > 4 ? y->in[4] : NULL, (int)y->arg.i[0], y->arg.i[1] != 0 };
+    if (!(g = flux__packed(g)) || !flux__attend_formula(&a, g, d)) return;
+    int64_t size[3], at = 0;
+    in[0] = a.q, in[1] = a.k, in[2] = a.v, in[3] = y->in[0], in[4] = g, in[5] = a.extra;
+    for (int i = 0; i < 3; i++) size[i] = flux__size(in[i]);
+    pair[0] = flux__attend_node(&a, a.extra ? 6 : 5, in, size[0] + size[1] + size[2], true);
+    for (int i = 0; i < 3 && pair[0]; at += size[i++]) {
+        pair[1] = d[i];
+        if (need[i + 1]) out[i + 1] = flux__attend_view(2, pair, at, in[i], in[i]->dim[0], NULL);
+    }
+    if (y->nin > 4 && need[4]) out[4] = d[3];
+}
+
 static void flux__cat_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
     int dim = (int)y->arg.i[0];
     int64_t at = 0;
@@ -5117,6 +5239,7 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
     case FLUX__SPREAD: out[0] = flux__spread_gradient(y, g); break;
     case FLUX__CAT: flux__cat_gradient(y, g, need, out); break;
     case FLUX__CONV: flux__conv_gradient(y, g, need, out); break;
+    case FLUX__ATTENTION: flux__attention_gradient(y, g, need, out); break;
     case FLUX__MOVE: out[0] = flux__move(g, y->in[0]->device); break;
     default: break;                       /* detach, argmax, random, ...: no gradient */
     }
@@ -5571,7 +5694,7 @@ FLUX_DEF flux_tensor *flux_withgradient(flux_tensor *(*fn)(flux_layer *m, void *
    The plan depends on shapes, dtypes and connections, not on addresses, numbers or seeds, so it is kept under the graph's
    description (the key) and found again at the next step. */
 
-enum { FLUX__K_FUSED, FLUX__K_MATMUL, FLUX__K_GATHER, FLUX__K_SCATTER, FLUX__K_SPREAD, FLUX__K_CAT, FLUX__K_MOVE };
+enum { FLUX__K_FUSED, FLUX__K_MATMUL, FLUX__K_GATHER, FLUX__K_SCATTER, FLUX__K_SPREAD, FLUX__K_CAT, FLUX__K_MOVE, FLUX__K_ATTEND };
 enum flux__value_kind { FLUX__V_LOAD, FLUX__V_NUMBER, FLUX__V_IOTA, FLUX__V_RANDOM, FLUX__V_OP, FLUX__V_CONVERT, FLUX__V_ROUND,
                         FLUX__V_WRAP, FLUX__V_REDUCE, FLUX__V_ARGREDUCE, FLUX__V_PRODUCT };
 
@@ -5763,6 +5886,7 @@ static void flux__key_node(flux__graph *g, int i) {
     if (t->op == FLUX__REDUCE || t->op == FLUX__ARGREDUCE) flux__key_dims(g, t->arg.i, 2);
     if (t->op == FLUX__GATHER || t->op == FLUX__SCATTER || t->op == FLUX__CAT) flux__key_word(g, t->arg.i[0]);
     if (t->op == FLUX__RANDOM) flux__key_word(g, t->arg.i[2]);
+    if (t->op == FLUX__ATTEND) flux__key_dims(g, t->arg.i, 3);
     if (t->op == FLUX__SPREAD) {
         flux__key_dims(g, t->arg.i, 2);
         flux__key_word(g, t->rel);
@@ -5948,6 +6072,7 @@ static int flux__own_kind(const flux_tensor *t) {
     case FLUX__SPREAD: return FLUX__K_SPREAD;
     case FLUX__CAT: return FLUX__K_CAT;
     case FLUX__MOVE: return FLUX__K_MOVE;
+    case FLUX__ATTEND: return FLUX__K_ATTEND;
     default: return FLUX__K_FUSED;
     }
 }
@@ -6574,7 +6699,7 @@ static flux__plan *flux__make_plan(flux__graph *g) {
     return plan;
 }
 
-static const char *const flux__kernel_kinds[] = { "fused", "product", "gather", "scatter_add", "spread", "cat", "move" };
+static const char *const flux__kernel_kinds[] = { "fused", "product", "gather", "scatter_add", "spread", "cat", "move", "attention" };
 
 static int64_t flux__out_bytes(const flux_tensor *t) { return flux__size(t) * flux__dtypes[t->dtype].size; }
 
@@ -9140,6 +9265,7 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
    Blocks depend on the shape alone, never on the number of threads, and so do the sums. */
 
 #define FLUX__TILE 1024
+#define FLUX__ATTEND_TILE 32768           /* scores at a time, or some more: they stay in the second cache */
 #define FLUX__LARGE (1 << 19)             /* elements: more than a second cache holds */
 
 typedef struct flux__axes { int nd; int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS]; } flux__axes;   /* merged dims */
@@ -10507,6 +10633,202 @@ static int flux__run_move(flux__run *run, flux__kernel *k) {
     return rc;
 }
 
+/* ---------------- attention
+   Some queries at a time, with all their scores: short columns, which the loops of section 9 pass over in the cache. */
+
+typedef struct flux__attend_job {
+    const flux__kernel *k;
+    const char *x[6];                     /* q, k, v; in the gradients what the forward kernel made, and theirs by y; extra */
+    const flux__operand *o[6];
+    char *out;
+    int cls, failed;
+    int64_t size, heads, d, dv, keys, queries, batch, tile;    /* size: bytes of an element; d, dv: features of a head */
+    bool causal;
+    double scale;
+} flux__attend_job;
+
+typedef struct flux__attend_part {        /* of one head and sample */
+    const flux__attend_job *j;
+    int64_t head, sample, q0, n, keys;    /* queries q0 ... q0+n-1, which see no more than so many keys */
+    char *q, *s, *ds, *column;            /* scratch: queries, scaled; their scores; the scores' gradient; a column */
+} flux__attend_part;
+
+static void flux__attend_op(const flux__attend_job *j, int op, int64_t n, void *y, const void *a, const void *b, int sb) {
+    flux__loop_run(j->cls, flux__loop_for(j->cls, op), n, y, a, b, b, 1, sb, 1);
+}
+
+/* The features of this head at that step of operand i, and how far apart steps are. */
+static const char *flux__attend_at(const flux__attend_part *p, int i, int64_t step, int64_t *ld) {
+    const flux__operand *o = p->j->o[i];
+    int64_t features = o->shape.dim[0] / p->j->heads;
+    *ld = o->stride[1];
+    return p->j->x[i] + (p->head * features + step * o->stride[1] + p->sample * o->stride[2]) * p->j->size;
+}
+
+/* The same of a result that starts at element `from` of what is made. */
+static char *flux__attend_to(const flux__attend_part *p, int64_t from, int64_t features, int64_t steps, int64_t step) {
+    return p->j->out + (from + p->head * features + (p->sample * steps + step) * features * p->j->heads) * p->j->size;
+}
+
+static char *flux__attend_stats(const flux__attend_part *p, const char *made, int64_t query) {
+    const flux__attend_job *j = p->j;
+    int64_t y = j->dv * j->heads * j->queries * j->batch;
+    return (char *)(intptr_t)made + (y + ((p->sample * j->heads + p->head) * j->queries + query) * 2) * j->size;
+}
+
+typedef struct flux__attend_sum { const flux__attend_job *j; char *to; int64_t ld; } flux__attend_sum;
+
+static void flux__attend_add(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb, int64_t nb, void *block, int64_t ld) {
+    const flux__attend_sum *s = (const flux__attend_sum *)ctx;
+    (void)worker;
+    for (int64_t c = 0; c < nb; c++) {
+        char *to = s->to + (i0 + (j0 + c) * s->ld) * s->j->size;
+        flux__attend_op(s->j, FLUX__OP_ADD, mb, to, to, (char *)block + c * ld * s->j->size, 1);
+    }
+}
+
+/* c = a b, or with `sum` c += a b; strides from row to row, column to column. */
+static bool flux__attend_product(const flux__attend_job *j, int64_t m, int64_t n, int64_t k, const char *a, int64_t a_row, int64_t a_col,
+                                 const char *b, int64_t b_row, int64_t b_col, char *c, int64_t ldc, bool sum) {
+    flux__attend_sum s = { j, c, ldc };
+    flux__gemm_job g;
+    memset(&g, 0, sizeof g);
+    g.m = m, g.n = n, g.k = k;
+    g.a = a, g.a_row = a_row, g.a_col = a_col;
+    g.b = b, g.b_row = b_row, g.b_col = b_col;
+    if (sum) g.epilogue = flux__attend_add, g.ctx = &s;
+    else g.c = c, g.ldc = ldc;
+    return flux__gemm(j->cls == FLUX__F64C, &g) == 0;
+}
+
+/* The scores of the queries before the softmax. */
+static bool flux__attend_logits(flux__attend_part *p) {
+    const flux__attend_job *j = p->j;
+    const flux__operand *o = j->o[5];
+    int64_t ld, size = j->size;
+    char scale[8], none[8];
+    const char *q = flux__attend_at(p, 0, p->q0, &ld);
+    flux__set_number(j->cls, scale, j->scale);
+    flux__identity(j->cls, FLUX__RED_MAX, none);
+    for (int64_t i = 0; i < p->n; i++) flux__attend_op(j, FLUX__OP_MUL, j->d, p->q + i * j->d * size, q + i * ld * size, scale, 0);
+    q = flux__attend_at(p, 1, 0, &ld);
+    if (!flux__attend_product(j, p->keys, p->n, j->d, q, ld, 1, p->q, 1, j->d, p->s, p->keys, false)) return false;
+    for (int64_t i = 0; i < p->n; i++) {
+        char *s = p->s + i * p->keys * size;
+        int64_t seen = p->q0 + i + 1;
+        if (o) {
+            int64_t at = (p->q0 + i) * o->stride[1] + p->head * o->stride[2] + p->sample * o->stride[3];
+            flux__load(j->cls, p->column, o->dtype, j->x[5] + at * (int64_t)flux__dtypes[o->dtype].size, o->stride[0], p->keys);
+            if (o->dtype != FLUX_BOOL) flux__attend_op(j, FLUX__OP_ADD, p->keys, s, s, p->column, 1);
+            else flux__loop_run(j->cls, flux__loop_for(j->cls, FLUX__OP_WHERE), p->keys, s, p->column, s, none, 1, 1, 0);
+        }
+        if (j->causal && seen < p->keys) flux__copies((size_t)size, p->keys - seen, s + seen * size, 1, none, 0);
+    }
+    return true;
+}
+
+static bool flux__attend_forward(flux__attend_part *p) {
+    const flux__attend_job *j = p->j;
+    int64_t size = j->size, ld, wide = j->dv * j->heads;
+    char one[8];
+    if (!flux__attend_logits(p)) return false;
+    for (int64_t i = 0; i < p->n; i++) {
+        char *s = p->s + i * p->keys * size, *most = flux__attend_stats(p, j->out, p->q0 + i);
+        flux__identity(j->cls, FLUX__RED_MAX, most);
+        flux__reduce(j->cls, FLUX__RED_MAX, most, s, p->keys);
+        flux__attend_op(j, FLUX__OP_SUBMAX, p->keys, s, s, most, 0);
+    }
+    flux__attend_op(j, FLUX__OP_EXP, p->keys * p->n, p->s, p->s, p->s, 1);
+    const char *v = flux__attend_at(p, 2, 0, &ld);
+    char *y = flux__attend_to(p, 0, j->dv, j->queries, p->q0);
+    if (!flux__attend_product(j, j->dv, p->n, p->keys, v, 1, ld, p->s, 1, p->keys, y, wide, false)) return false;
+    flux__set_number(j->cls, one, 1);
+    for (int64_t i = 0; i < p->n; i++, y += wide * size) {
+        char sum[8], *back = flux__attend_stats(p, j->out, p->q0 + i) + size;
+        flux__identity(j->cls, FLUX__RED_SUM, sum);
+        flux__reduce(j->cls, FLUX__RED_SUM, sum, p->s + i * p->keys * size, p->keys);
+        flux__attend_op(j, FLUX__OP_DIV, 1, back, one, sum, 1);
+        flux__attend_op(j, FLUX__OP_MUL, j->dv, y, y, back, 0);
+    }
+    return true;
+}
+
+/* dq of these queries, and their part of dk and dv. */
+static bool flux__attend_backward(flux__attend_part *p) {
+    const flux__attend_job *j = p->j;
+    int64_t size = j->size, ldv, ldk, ldg, dk = j->d * j->heads * j->queries * j->batch, dv = dk + j->d * j->heads * j->keys * j->batch;
+    const char *k = flux__attend_at(p, 1, 0, &ldk), *v = flux__attend_at(p, 2, 0, &ldv), *g = flux__attend_at(p, 4, p->q0, &ldg);
+    char scale[8], *dq = flux__attend_to(p, 0, j->d, j->queries, p->q0);
+    flux__set_number(j->cls, scale, j->scale);
+    if (!flux__attend_logits(p)) return false;
+    for (int64_t i = 0; i < p->n; i++) {
+        char *s = p->s + i * p->keys * size;
+        flux__attend_op(j, FLUX__OP_SUBMAX, p->keys, s, s, flux__attend_stats(p, j->x[3], p->q0 + i), 0);
+    }
+    flux__attend_op(j, FLUX__OP_EXP, p->keys * p->n, p->s, p->s, p->s, 1);
+    bool ok = flux__attend_product(j, p->keys, p->n, j->dv, v, ldv, 1, g, 1, ldg, p->ds, p->keys, false);
+    for (int64_t i = 0; i < p->n && ok; i++) {
+        char *s = p->s + i * p->keys * size, *ds = p->ds + i * p->keys * size, sum[8];
+        const char *y = j->x[3] + (p->head * j->dv + (p->sample * j->queries + p->q0 + i) * j->dv * j->heads) * size;
+        flux__attend_op(j, FLUX__OP_MUL, p->keys, s, s, flux__attend_stats(p, j->x[3], p->q0 + i) + size, 0);
+        flux__attend_op(j, FLUX__OP_MUL, j->dv, p->column, g + i * ldg * size, y, 1);
+        flux__identity(j->cls, FLUX__RED_SUM, sum);
+        flux__reduce(j->cls, FLUX__RED_SUM, sum, p->column, j->dv);
+        flux__attend_op(j, FLUX__OP_SUB, p->keys, ds, ds, sum, 0);
+    }
+    flux__attend_op(j, FLUX__OP_MUL, p->keys * p->n, p->ds, p->ds, p->s, 1);
+    ok = ok && flux__attend_product(j, j->dv, p->keys, p->n, g, 1, ldg, p->s, p->keys, 1, flux__attend_to(p, dv, j->dv, j->keys, 0), j->dv * j->heads, true) &&
+         flux__attend_product(j, j->d, p->keys, p->n, p->q, 1, j->d, p->ds, p->keys, 1, flux__attend_to(p, dk, j->d, j->keys, 0), j->d * j->heads, true) &&
+         flux__attend_product(j, j->d, p->n, p->keys, k, 1, ldk, p->ds, 1, p->keys, dq, j->d * j->heads, false);
+    for (int64_t i = 0; i < p->n && ok; i++, dq += j->d * j->heads * size) flux__attend_op(j, FLUX__OP_MUL, j->d, dq, dq, scale, 0);
+    return ok;
+}
+
+/* One tile of queries of one head and sample; in the gradients all of them, one after the other, so that sums have an order. */
+static void flux__attend_task(void *ctx, int64_t task) {
+    flux__attend_job *j = (flux__attend_job *)ctx;
+    bool back = j->o[4] != NULL, ok = true;
+    int64_t tiles = (j->queries + j->tile - 1) / j->tile, from = back ? 0 : task % tiles, to = back ? tiles : from + 1, unit = back ? task : task / tiles;
+    int64_t column = j->keys > j->dv ? j->keys : j->dv, room = j->tile * (j->d + j->keys * (back ? 2 : 1)) + column;
+    flux__attend_part p = { j, unit % j->heads, unit / j->heads, 0, 0, 0, NULL, NULL, NULL, NULL };
+    p.s = (char *)flux__scratch((size_t)(room * j->size));
+    p.ds = p.s ? p.s + (back ? j->tile * j->keys * j->size : 0) : NULL;
+    p.q = p.s ? p.ds + j->tile * j->keys * j->size : NULL;
+    p.column = p.s ? p.q + j->tile * j->d * j->size : NULL;
+    for (int64_t t = from; t < to && p.s && ok; t++) {
+        p.q0 = t * j->tile;
+        p.n = j->queries - p.q0 < j->tile ? j->queries - p.q0 : j->tile;
+        p.keys = j->causal && !j->o[5] && p.q0 + p.n < j->keys ? p.q0 + p.n : j->keys;
+        ok = back ? flux__attend_backward(&p) : flux__attend_forward(&p);
+    }
+    if (!p.s || !ok) flux__atomic_store32(&j->failed, 1);
+    flux__scratch_done(p.s);
+}
+
+static int flux__run_attend(flux__run *run, flux__kernel *k) {
+    flux_tensor *t = run->g->node[k->node];
+    bool back = t->arg.i[2] != 0, extra = k->noperand > (back ? 5 : 3);
+    flux__attend_job j;
+    memset(&j, 0, sizeof j);
+    for (int i = 0; i < k->noperand; i++) {
+        int at = extra && i == k->noperand - 1 ? 5 : i;
+        j.o[at] = &k->operand[i];
+        j.x[at] = flux__operand_ptr(run, j.o[at]);
+    }
+    j.k = k, j.out = (char *)run->ptr[run->plan->nleaf + k->node];
+    j.cls = flux__class_of(t->dtype), j.size = (int64_t)flux__class_size[j.cls];
+    j.heads = t->arg.i[0], j.causal = t->arg.i[1] != 0;
+    j.d = j.o[0]->shape.dim[0] / j.heads, j.dv = j.o[2]->shape.dim[0] / j.heads;
+    j.queries = j.o[0]->shape.dim[1], j.keys = j.o[1]->shape.dim[1], j.batch = j.o[0]->shape.dim[2];
+    j.scale = 1 / sqrt((double)j.d);
+    j.tile = FLUX__ATTEND_TILE / j.keys < 16 ? 16 : FLUX__ATTEND_TILE / j.keys > 64 ? 64 : FLUX__ATTEND_TILE / j.keys;
+    if (back) memset(j.out + t->in[0]->dim[0] * j.queries * j.batch * j.size, 0, (size_t)((j.d + j.dv) * j.heads * j.keys * j.batch * j.size));
+    flux__parallel(j.heads * j.batch * (back ? 1 : (j.queries + j.tile - 1) / j.tile), flux__attend_task, &j);
+    if (!j.failed) return 0;
+    if (!flux_failed()) flux__fail("out of memory: a worker's scratch for attention");
+    return -1;
+}
+
 static void flux__at_least(size_t *bytes, int64_t n) {
     if (*bytes < (size_t)n) *bytes = (size_t)n;
 }
@@ -10541,6 +10863,7 @@ static int flux__kernel_run(flux__run *r, flux__kernel *k) {
     case FLUX__K_SPREAD: return flux__run_spread(r, k);
     case FLUX__K_CAT: return flux__run_cat(r, k);
     case FLUX__K_MOVE: return flux__run_move(r, k);
+    case FLUX__K_ATTEND: return flux__run_attend(r, k);
     default: return flux__run_index(r, k);
     }
 }
@@ -13778,7 +14101,7 @@ static flux_layer **flux__kids(const flux_layer *m, const flux_field *f, int *n)
 
 /* A tensor that shows another's elements, as W' does W's: where both stand in a model, they
    are tied. */
-static bool flux__is_tie(const flux_tensor *x) { return FLUX__IS_VIEW(x) && x->op != FLUX__DETACH && x->op != FLUX__CONV; }
+static bool flux__is_tie(const flux_tensor *x) { return FLUX__IS_VIEW(x) && x->op != FLUX__DETACH && x->op != FLUX__CONV && x->op != FLUX__ATTENTION; }
 
 /* x's view of its base, made of another tensor of the base's shape; NULL if that does not lie in
    order. */
@@ -16117,11 +16440,6 @@ FLUX_DEF flux_tensor *flux_make_causal_mask(flux_tensor *x) {
     return flux__reveal(h, flux_le(key, query));
 }
 
-/* x (features x steps x N) as (a head's features) x steps x heads x N. */
-static flux_tensor *flux__heads(flux_tensor *x, int n) {
-    return flux_permute(flux_reshape(x, x->dim[0] / n, n, x->dim[1], flux_dim(x, 2)), 0, 2, 1, 3);
-}
-
 static flux_tensor *flux__three_dims(flux_tensor *x) { return x->ndim == 2 ? flux_unsqueeze(x, 2) : x; }
 
 static bool flux__check_attention(const char *call, flux_attention_opts *o, bool scores) {
@@ -16151,53 +16469,71 @@ static bool flux__check_attention(const char *call, flux_attention_opts *o, bool
 }
 
 /* A mask or bias stretches to keys x queries x heads x batch. */
-static bool flux__check_fits(const char *call, const char *name, const flux_tensor *x, const flux_tensor *logits) {
+static bool flux__check_fits(const char *call, const char *name, const flux_tensor *x, const flux__attend *a) {
+    int64_t full[4] = { a->k->dim[1], a->q->dim[1], a->heads, a->q->dim[2] };
     bool fits = !x || (x->op != FLUX__TUPLE && x->ndim <= 4);
-    for (int i = 0; fits && x && i < x->ndim; i++) fits = x->dim[i] == 1 || x->dim[i] == logits->dim[i];
+    for (int i = 0; fits && x && i < x->ndim; i++) fits = x->dim[i] == 1 || x->dim[i] == full[i];
     if (fits) return true;
-    flux__text t = flux__describe(x), want = flux__describe(logits);
+    flux__text t = flux__describe(x), want = flux__describe(flux__placeholder(flux__shape(full, 4), (flux_dtype)a->q->dtype));
     flux__fail("%s: %s is %s, the scores (keys x queries x heads x batch) are %s", call, name, t.s, want.s);
     return false;
 }
 
-/* softmax over the keys of k'q / sqrt(a head's features). A product in half precision is kept small by q. */
-static flux_tensor *flux__attention_scores(const char *call, const flux_attention_opts *o) {
-    flux_tensor *q = flux__heads(flux__three_dims(o->q), o->nheads), *k = flux__heads(flux__three_dims(o->k), o->nheads);
-    if (!q || !k) return NULL;
-    double scale = 1 / sqrt((double)q->dim[0]);
-    bool half = q->dtype == FLUX_F16;
-    flux_tensor *l = flux_matmul(flux_transpose(k), half ? flux_mul(q, scale) : q);
-    if (l && !half) l = flux_mul(l, scale);
-    if (!l || !flux__check_fits(call, ".bias", o->bias, l) || !flux__check_fits(call, ".mask", o->mask, l)) return NULL;
-    if (o->bias) l = flux_add(l, flux_to_dtype(o->bias, (flux_dtype)l->dtype));
-    if (o->mask && l) l = flux_where(o->mask, l, -HUGE_VAL);
-    l = l ? (flux_softmax)(l) : NULL;
-    return o->drop && l ? flux_call_layer(o->drop, l) : l;
+/* What is asked for, with .bias and .mask as one; false: an error. */
+static bool flux__attend_for(const char *call, const flux_attention_opts *o, flux__attend *a) {
+    memset(a, 0, sizeof *a);
+    a->q = flux__three_dims(o->q), a->k = flux__three_dims(o->k), a->v = o->v ? flux__three_dims(o->v) : NULL;
+    a->heads = o->nheads, a->causal = o->causal;
+    if (!a->q || !a->k || !flux__check_fits(call, ".bias", o->bias, a) || !flux__check_fits(call, ".mask", o->mask, a)) return false;
+    a->extra = o->bias ? flux_to_dtype(o->bias, (flux_dtype)a->q->dtype) : o->mask;
+    if (o->bias && o->mask) a->extra = flux_where(o->mask, a->extra, -HUGE_VAL);
+    return !flux_failed();
+}
+
+static flux_tensor *flux__attention_scores(const flux_attention_opts *o, const flux__attend *a) {
+    flux_tensor *p = flux__attend_scores(a);
+    return o->drop && p ? flux_call_layer(o->drop, p) : p;
 }
 
 FLUX_DEF flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts o) {
     const char *call = "dot_product_attention_scores";
+    flux__attend a;
     if (!o.nheads) o.nheads = 1;
     if (!flux__check_attention(call, &o, true)) return NULL;
     int h = flux__hide();
-    return flux__reveal(h, flux__attention_scores(call, &o));
-}
-
-FLUX_DEF flux_tensor *flux_dot_product_attention_with(flux_attention_opts o) {
-    const char *call = "dot_product_attention";
-    if (!o.nheads) o.nheads = 1;
-    if (!flux__check_attention(call, &o, false)) return NULL;
-    int h = flux__hide();
-    flux_tensor *a = flux__attention_scores(call, &o), *y = NULL, *both[2];
-    if (a) y = flux_permute(flux_matmul(flux__heads(flux__three_dims(o.v), o.nheads), a), 0, 2, 1, 3);
-    flux_shape s = flux__dims(o.q);
-    s.dim[0] = o.v->dim[0];
-    both[0] = y ? flux_reshape_to(y, s) : NULL;
-    both[1] = a;
-    return flux__reveal(h, both[0] ? flux_tuple_of(2, both) : NULL);
+    return flux__reveal(h, flux__attend_for(call, &o, &a) ? flux__attention_scores(&o, &a) : NULL);
 }
 
 typedef struct flux__dropout { flux_layer base; double p; flux_shape dims; } flux__dropout;
+static const flux_layer_type *flux__dropout_type(bool alpha);
+
+/* y, and the scores if they are asked for. A dropout of the scores, where it does anything, needs them as they are. */
+static flux_tensor *flux__attention_pair(const char *call, const flux_attention_opts *o, flux_tensor **scores) {
+    flux__attend a;
+    bool drops = o->drop && (o->drop->type != flux__dropout_type(false) || (((flux__dropout *)o->drop)->p > 0 && flux_training(o->drop)));
+    if (!flux__attend_for(call, o, &a)) return NULL;
+    bool plain = drops || !flux__size(a.q) || !flux__size(a.k) || !flux__size(a.v) || a.q->device.backend != FLUX__CPU_BACKEND;
+    int64_t products = flux__self()->products;
+    flux_tensor *p = plain || scores ? flux__attention_scores(o, &a) : NULL;
+    if (scores) *scores = p;
+    if (plain) return p ? flux__unheads(flux_matmul(flux__heads(a.v, a.heads), p)) : NULL;
+    flux__self()->products = products;    /* these are counted once */
+    return flux__attention(&a);
+}
+
+static flux_tensor *flux__attention_of(const char *call, flux_attention_opts o, flux_tensor **scores) {
+    if (!o.nheads) o.nheads = 1;
+    if (!flux__check_attention(call, &o, false)) return NULL;
+    flux_tensor *y = flux__attention_pair(call, &o, scores);
+    return y && o.q->ndim == 2 ? flux_reshape(y, y->dim[0], y->dim[1]) : y;
+}
+
+FLUX_DEF flux_tensor *flux_dot_product_attention_with(flux_attention_opts o) {
+    flux_tensor *both[2] = { NULL, NULL };
+    int h = flux__hide();
+    both[0] = flux__attention_of("dot_product_attention", o, &both[1]);
+    return flux__reveal(h, both[0] ? flux_tuple_of(2, both) : NULL);
+}
 
 typedef struct flux__mha {
     flux_layer base, *q_proj, *k_proj, *v_proj, *attn_drop, *out_proj;
@@ -16228,13 +16564,14 @@ static flux_tensor *flux__mha_call(flux_layer *self, flux_tensor *x) {
         flux__text a = flux__describe(o.q), b = flux__describe(o.k);
         return (flux_tensor *)flux__fail("%s: a causal mask needs as many keys as queries, got %s and %s", line.s, b.s, a.s);
     }
-    if (m->causal) o.mask = o.mask ? flux_and(o.mask, flux_make_causal_mask(o.q)) : flux_make_causal_mask(o.q);
+    o.causal = m->causal;
     o.nheads = m->nheads;
     o.drop = m->attn_drop;
-    flux_tensor *both = flux_dot_product_attention_with(o), *y = both ? flux_call_layer(m->out_proj, flux_nth(both, 0)) : NULL;
-    if (!y || m->alone) return y;
-    flux_tensor *out[2] = { y, flux_nth(both, 1) };
-    return flux_tuple_of(2, out);
+    flux_tensor *out[2] = { NULL, NULL };
+    int h = flux__hide();
+    out[0] = flux__attention_of("dot_product_attention", o, m->alone ? NULL : &out[1]);
+    out[0] = out[0] ? flux_call_layer(m->out_proj, out[0]) : NULL;
+    return flux__reveal(h, !out[0] || m->alone ? out[0] : flux_tuple_of(2, out));
 }
 
 static size_t flux__mha_text(flux_layer *self, char *out, size_t n) {
