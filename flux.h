@@ -7399,12 +7399,20 @@ typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter,
 #define FLUX__T FLUX__F(t)
 #define FLUX__V FLUX__F(v)
 
-/* The first n elements repeated until there are `all`. */
-static void *flux__fill(void *out, const void *p, size_t size, size_t n, size_t all) {
-    memcpy(out, p, size * n);
-    for (size_t have = n; have < all; have *= 2)
-        memcpy((char *)out + size * have, out, size * (have < all - have ? have : all - have));
-    return out;
+/* One element, all the way. Copies of a size that is known here are not calls. */
+static void flux__fill(void *out, const void *p, size_t size, size_t all) {
+    char *to = (char *)out;
+    size_t bytes = size * all, i;
+    uint64_t line[8];
+    uint32_t word;
+    uint16_t half;
+    if (size == 8) memcpy(line, p, 8);
+    else if (size == 4) memcpy(&word, p, 4), line[0] = word * UINT64_C(0x100000001);
+    else if (size == 2) memcpy(&half, p, 2), line[0] = half * UINT64_C(0x1000100010001);
+    else line[0] = *(const unsigned char *)p * UINT64_C(0x101010101010101);
+    for (i = 1; i < 8; i++) line[i] = line[0];
+    for (i = 0; i + 64 <= bytes; i += 64) memcpy(to + i, line, 64);
+    if (i < bytes) memcpy(to + i, line, bytes - i);
 }
 
 /* A formula's loop, in vectors and element by element; a, b and c are the formula's operands. The
@@ -7441,11 +7449,15 @@ static void flux__run_rest(flux__loop f, int lanes, int64_t n, float *y, const v
     float pad[4][16];
     const float *in[3] = { (const float *)a, (const float *)b, (const float *)c };
     const int stride[3] = { sa, sb, sc };
-    const size_t left = (size_t)(n % lanes), whole = (size_t)n - left;
-    for (int k = 0; k < 3; k++)
-        if (stride[k]) in[k] = (float *)flux__fill(pad[k], in[k] + whole, 4, left, (size_t)lanes);
+    const int left = (int)(n % lanes);
+    const int64_t whole = n - left;
+    for (int k = 0; k < 3; k++) {
+        if (!stride[k]) continue;
+        for (int i = 0; i < lanes; i++) pad[k][i] = in[k][whole + (i < left ? i : 0)];
+        in[k] = pad[k];
+    }
     f(lanes, pad[3], in[0], in[1], in[2], sa, sb, sc);
-    memcpy(y + whole, pad[3], left * sizeof(float));
+    for (int i = 0; i < left; i++) y[whole + i] = pad[3][i];
 }
 #else
 static void flux__run_x1(flux__loop f, int64_t n, void *y, const void *a, const void *b, const void *c,
@@ -7480,9 +7492,30 @@ static void FLUX__F(loop_##NAME)(int64_t n, void *y, const void *pa, const void 
 FLUX__ELEMENTWISE(FLUX__LOOP_ROW)                                                                    \
 static const flux__loop FLUX__F(loops)[] = { FLUX__ELEMENTWISE(FLUX__POINTER_ROW) };
 
+#if FLUX__VECTORS                         /* 16 lanes joined as a tree, into the first: halves with halves */
+typedef float flux__quad __attribute__((vector_size(16)));
+typedef int32_t flux__quad_bits __attribute__((vector_size(16)));
+static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad a, flux__quad b) {
+    return (flux__quad)((first & (flux__quad_bits)a) | (~first & (flux__quad_bits)b));
+}
+#  define FLUX__MAX_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a != a) | (flux__quad_bits)(a > b), a, b)
+#  define FLUX__MIN_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a != a) | (flux__quad_bits)(a < b), a, b)
+#  define FLUX__JOIN_QUADS(lane, op, qop)                                                            \
+    flux__quad q[4];                                                                                 \
+    memcpy(q, lane, sizeof q);                                                                       \
+    q[0] = qop(q[0], q[2]), q[1] = qop(q[1], q[3]), q[0] = qop(q[0], q[1]);                          \
+    memcpy(lane, q, sizeof q[0]);                                                                    \
+    lane[0] = op(lane[0], lane[2]), lane[1] = op(lane[1], lane[3]), lane[0] = op(lane[0], lane[1]);
+#else
+#  define FLUX__JOIN_QUADS FLUX__JOIN_LANES
+#endif
+#define FLUX__JOIN_LANES(lane, op, qop)                                                              \
+    for (h = 8; h > 0; h /= 2)                                                                       \
+        for (i = 0; i < h; i++) lane[i] = op(lane[i], lane[i + h]);
+
 /* acc = acc op x[0] op x[1] ...: from 16 elements on in lanes, element i going to lane i mod `all`,
-   that are joined as a tree at the end; vop joins two V of one or more lanes, op two elements. */
-#define FLUX__FOLD(name, T, V, all, vop, op, identity)                                               \
+   that are joined at the end; vop joins two V of one or more lanes, op two elements. */
+#define FLUX__FOLD(name, T, V, all, vop, op, identity, join, qop)                                    \
 static void FLUX__F(name)(void *acc, const void *in, int64_t n) {                                    \
     enum { one = sizeof(V) / sizeof(T), few = 16 / one, every = all / one };                         \
     const T *x = (const T *)in;                                                                      \
@@ -7502,8 +7535,7 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n) {               
             for (i = 0; i < h; i++) s[i] = vop(s[i], s[i + h]);                                      \
         memcpy(lane, s, sizeof lane);                                                                \
         for (i = 0; i < n; i++) lane[i] = op(lane[i], x[i]);                                         \
-        for (h = 8; h > 0; h /= 2)                                                                   \
-            for (i = 0; i < h; i++) lane[i] = op(lane[i], lane[i + h]);                              \
+        join(lane, op, qop)                                                                          \
         sum = op(sum, lane[0]);                                                                      \
     }                                                                                                \
     memcpy(acc, &sum, sizeof sum);                                                                   \
@@ -7518,16 +7550,16 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n) {               
 static const flux__fold_fn FLUX__F(folds)[] = {                                                      \
     FLUX__F(fold_sum), FLUX__F(fold_prod), FLUX__F(fold_max), FLUX__F(fold_min) };
 #define FLUX__SCALAR_FOLDS(T, U, lowest, highest)                                                    \
-FLUX__FOLD(fold_sum, U, U, 16, FLUX__SUM_OF, FLUX__SUM_OF, 0)                                        \
-FLUX__FOLD(fold_prod, U, U, 16, FLUX__PROD_OF, FLUX__PROD_OF, 1)                                     \
-FLUX__FOLD(fold_max, T, T, 16, FLUX__MAX_OF, FLUX__MAX_OF, lowest)                                   \
-FLUX__FOLD(fold_min, T, T, 16, FLUX__MIN_OF, FLUX__MIN_OF, highest)                                  \
+FLUX__FOLD(fold_sum, U, U, 16, FLUX__SUM_OF, FLUX__SUM_OF, 0, FLUX__JOIN_LANES, 0)                   \
+FLUX__FOLD(fold_prod, U, U, 16, FLUX__PROD_OF, FLUX__PROD_OF, 1, FLUX__JOIN_LANES, 0)                \
+FLUX__FOLD(fold_max, T, T, 16, FLUX__MAX_OF, FLUX__MAX_OF, lowest, FLUX__JOIN_LANES, 0)              \
+FLUX__FOLD(fold_min, T, T, 16, FLUX__MIN_OF, FLUX__MIN_OF, highest, FLUX__JOIN_LANES, 0)             \
 FLUX__FOLD_TABLE
 #define FLUX__VECTOR_FOLDS                                                                           \
-FLUX__FOLD(fold_sum, float, FLUX__V, 64, FLUX__SUM_OF, FLUX__SUM_OF, FLUX__K(0))                     \
-FLUX__FOLD(fold_prod, float, FLUX__V, 64, FLUX__PROD_OF, FLUX__PROD_OF, FLUX__K(1))                  \
-FLUX__FOLD(fold_max, float, FLUX__V, 64, FLUX__MAX_VOF, FLUX__MAX_OF, FLUX__K(-INFINITY))            \
-FLUX__FOLD(fold_min, float, FLUX__V, 64, FLUX__MIN_VOF, FLUX__MIN_OF, FLUX__K(INFINITY))             \
+FLUX__FOLD(fold_sum, float, FLUX__V, 64, FLUX__SUM_OF, FLUX__SUM_OF, FLUX__K(0), FLUX__JOIN_QUADS, FLUX__SUM_OF)\
+FLUX__FOLD(fold_prod, float, FLUX__V, 64, FLUX__PROD_OF, FLUX__PROD_OF, FLUX__K(1), FLUX__JOIN_QUADS, FLUX__PROD_OF)\
+FLUX__FOLD(fold_max, float, FLUX__V, 64, FLUX__MAX_VOF, FLUX__MAX_OF, FLUX__K(-INFINITY), FLUX__JOIN_QUADS, FLUX__MAX_QUAD)\
+FLUX__FOLD(fold_min, float, FLUX__V, 64, FLUX__MIN_VOF, FLUX__MIN_OF, FLUX__K(INFINITY), FLUX__JOIN_QUADS, FLUX__MIN_QUAD)\
 FLUX__FOLD_TABLE
 
 /* ---- f64, by libm, and the integers
@@ -8155,12 +8187,12 @@ static FLUX__INLINE int flux__signs_x8(FLUX__VI mask) {
 FLUX__VECTOR_SECTION
 typedef uint16_t flux__halves __attribute__((vector_size(16)));
 static void flux__half_load_x8(int64_t n, void *y, const void *x) {
-    float *out = (float *)y, tail[8];
+    float *out = (float *)y, tail[8] = { 0 };
     const uint16_t *in = (const uint16_t *)x;
     flux__halves h;
     FLUX__V v;
     for (; n > 0; n -= 8, in += 8, out += 8) {
-        memcpy(&h, n < 8 ? flux__fill(tail, in, 2, (size_t)n, 8) : in, sizeof h);
+        memcpy(&h, n < 8 ? memcpy(tail, in, (size_t)n * 2) : in, sizeof h);
         __asm__("vcvtph2ps {%1, %0|%0, %1}" : "=x"(v) : "x"(h));
         if (n < 8) memcpy(tail, &v, sizeof v), memcpy(out, tail, (size_t)n * 4);
         else memcpy(out, &v, sizeof v);
@@ -8169,11 +8201,11 @@ static void flux__half_load_x8(int64_t n, void *y, const void *x) {
 static void flux__half_store_x8(int64_t n, void *y, const void *x) {
     uint16_t *out = (uint16_t *)y;
     const float *in = (const float *)x;
-    float tail[8];
+    float tail[8] = { 0 };
     flux__halves h;
     FLUX__V v;
     for (; n > 0; n -= 8, in += 8, out += 8) {
-        memcpy(&v, n < 8 ? flux__fill(tail, in, 4, (size_t)n, 8) : in, sizeof v);
+        memcpy(&v, n < 8 ? memcpy(tail, in, (size_t)n * 4) : in, sizeof v);
         __asm__("vcvtps2ph {$0, %1, %0|%0, %1, 0}" : "=x"(h) : "x"(v));
         if (n < 8) memcpy(tail, &h, sizeof h), memcpy(out, tail, (size_t)n * 2);
         else memcpy(out, &h, sizeof h);
@@ -8347,7 +8379,7 @@ FLUX__COPIES(flux__copies8, 8)
 static void flux__copies(size_t size, int64_t n, void *dst, int64_t to, const void *src, int64_t from) {
     if (n <= 0) return;
     if (to == 1 && from == 1) memcpy(dst, src, size * (size_t)n);
-    else if (to == 1 && from == 0) flux__fill(dst, src, size, 1, (size_t)n);
+    else if (to == 1 && from == 0) flux__fill(dst, src, size, (size_t)n);
     else if (size == 1) flux__copies1(n, dst, to, src, from);
     else if (size == 2) flux__copies2(n, dst, to, src, from);
     else if (size == 4) flux__copies4(n, dst, to, src, from);
@@ -10650,6 +10682,7 @@ typedef struct flux__attend_job {
 typedef struct flux__attend_part {        /* of one head and sample */
     const flux__attend_job *j;
     int64_t head, sample, q0, n, keys;    /* queries q0 ... q0+n-1, which see no more than so many keys */
+    int64_t ld;                           /* scores of a query, filled up to whole vectors */
     char *q, *s, *ds, *column;            /* scratch: queries, scaled; their scores; the scores' gradient; a column */
 } flux__attend_part;
 
@@ -10712,45 +10745,67 @@ static bool flux__attend_logits(flux__attend_part *p) {
     flux__identity(j->cls, FLUX__RED_MAX, none);
     for (int64_t i = 0; i < p->n; i++) flux__attend_op(j, FLUX__OP_MUL, j->d, p->q + i * j->d * size, q + i * ld * size, scale, 0);
     q = flux__attend_at(p, 1, 0, &ld);
-    if (!flux__attend_product(j, p->keys, p->n, j->d, q, ld, 1, p->q, 1, j->d, p->s, p->keys, false)) return false;
-    for (int64_t i = 0; i < p->n; i++) {
-        char *s = p->s + i * p->keys * size;
-        int64_t seen = p->q0 + i + 1;
-        if (o) {
-            int64_t at = (p->q0 + i) * o->stride[1] + p->head * o->stride[2] + p->sample * o->stride[3];
-            flux__load(j->cls, p->column, o->dtype, j->x[5] + at * (int64_t)flux__dtypes[o->dtype].size, o->stride[0], p->keys);
-            if (o->dtype != FLUX_BOOL) flux__attend_op(j, FLUX__OP_ADD, p->keys, s, s, p->column, 1);
-            else flux__loop_run(j->cls, flux__loop_for(j->cls, FLUX__OP_WHERE), p->keys, s, p->column, s, none, 1, 1, 0);
-        }
+    if (!flux__attend_product(j, p->keys, p->n, j->d, q, ld, 1, p->q, 1, j->d, p->s, p->ld, false)) return false;
+    for (int64_t i = 0; i < p->n && o; i++) {
+        char *s = p->s + i * p->ld * size;
+        int64_t at = (p->q0 + i) * o->stride[1] + p->head * o->stride[2] + p->sample * o->stride[3], seen = p->q0 + i + 1;
+        flux__load(j->cls, p->column, o->dtype, j->x[5] + at * (int64_t)flux__dtypes[o->dtype].size, o->stride[0], p->keys);
+        if (o->dtype != FLUX_BOOL) flux__attend_op(j, FLUX__OP_ADD, p->keys, s, s, p->column, 1);
+        else flux__loop_run(j->cls, flux__loop_for(j->cls, FLUX__OP_WHERE), p->keys, s, p->column, s, none, 1, 1, 0);
         if (j->causal && seen < p->keys) flux__copies((size_t)size, p->keys - seen, s + seen * size, 1, none, 0);
     }
     return true;
+}
+
+/* exp of what the query's maximum leaves of its scores, 0 for what it does not see; and how many numbers that takes. */
+static int64_t flux__attend_exp(const flux__attend_part *p, int64_t i, char *most, bool find) {
+    const flux__attend_job *j = p->j;
+    int64_t size = j->size, seen = j->causal && !j->o[5] && p->q0 + i < p->keys ? p->q0 + i + 1 : p->keys, wide = flux__gemm_up(seen, 16);
+    char *s = p->s + i * p->ld * size, none[8];
+    flux__identity(j->cls, FLUX__RED_MAX, none);
+    for (int64_t at = seen * size; at < wide * size; at += size) memcpy(s + at, none, (size_t)size);
+    if (find) memcpy(most, none, (size_t)size), flux__reduce(j->cls, FLUX__RED_MAX, most, s, wide);
+    flux__attend_op(j, FLUX__OP_SUBMAX, wide, s, s, most, 0);
+    flux__attend_op(j, FLUX__OP_EXP, wide, s, s, s, 1);
+    memset(s + seen * size, 0, (size_t)((p->ld - seen) * size));
+    return wide;
 }
 
 static bool flux__attend_forward(flux__attend_part *p) {
     const flux__attend_job *j = p->j;
     int64_t size = j->size, ld, wide = j->dv * j->heads;
     char one[8];
+    flux__set_number(j->cls, one, 1);
     if (!flux__attend_logits(p)) return false;
     for (int64_t i = 0; i < p->n; i++) {
-        char *s = p->s + i * p->keys * size, *most = flux__attend_stats(p, j->out, p->q0 + i);
-        flux__identity(j->cls, FLUX__RED_MAX, most);
-        flux__reduce(j->cls, FLUX__RED_MAX, most, s, p->keys);
-        flux__attend_op(j, FLUX__OP_SUBMAX, p->keys, s, s, most, 0);
+        char sum[8], *most = flux__attend_stats(p, j->out, p->q0 + i);
+        int64_t n = flux__attend_exp(p, i, most, true);
+        flux__identity(j->cls, FLUX__RED_SUM, sum);
+        flux__reduce(j->cls, FLUX__RED_SUM, sum, p->s + i * p->ld * size, n);
+        flux__attend_op(j, FLUX__OP_DIV, 1, most + size, one, sum, 1);
     }
-    flux__attend_op(j, FLUX__OP_EXP, p->keys * p->n, p->s, p->s, p->s, 1);
     const char *v = flux__attend_at(p, 2, 0, &ld);
     char *y = flux__attend_to(p, 0, j->dv, j->queries, p->q0);
-    if (!flux__attend_product(j, j->dv, p->n, p->keys, v, 1, ld, p->s, 1, p->keys, y, wide, false)) return false;
-    flux__set_number(j->cls, one, 1);
-    for (int64_t i = 0; i < p->n; i++, y += wide * size) {
-        char sum[8], *back = flux__attend_stats(p, j->out, p->q0 + i) + size;
-        flux__identity(j->cls, FLUX__RED_SUM, sum);
-        flux__reduce(j->cls, FLUX__RED_SUM, sum, p->s + i * p->keys * size, p->keys);
-        flux__attend_op(j, FLUX__OP_DIV, 1, back, one, sum, 1);
-        flux__attend_op(j, FLUX__OP_MUL, j->dv, y, y, back, 0);
-    }
+    if (!flux__attend_product(j, j->dv, p->n, p->keys, v, 1, ld, p->s, 1, p->ld, y, wide, false)) return false;
+    for (int64_t i = 0; i < p->n; i++, y += wide * size)
+        flux__attend_op(j, FLUX__OP_MUL, j->dv, y, y, flux__attend_stats(p, j->out, p->q0 + i) + size, 0);
     return true;
+}
+
+/* A query's column of the scores' gradient: p (dp - y'g). */
+static void flux__attend_column(const flux__attend_part *p, int64_t i, const char *g) {
+    const flux__attend_job *j = p->j;
+    int64_t size = j->size;
+    char *s = p->s + i * p->ld * size, *ds = p->ds + i * p->ld * size, *most = flux__attend_stats(p, j->x[3], p->q0 + i), sum[8];
+    const char *y = j->x[3] + (p->head * j->dv + (p->sample * j->queries + p->q0 + i) * j->dv * j->heads) * size;
+    int64_t n = flux__attend_exp(p, i, most, false);
+    flux__attend_op(j, FLUX__OP_MUL, n, s, s, most + size, 0);
+    flux__attend_op(j, FLUX__OP_MUL, j->dv, p->column, g, y, 1);
+    flux__identity(j->cls, FLUX__RED_SUM, sum);
+    flux__reduce(j->cls, FLUX__RED_SUM, sum, p->column, j->dv);
+    flux__attend_op(j, FLUX__OP_SUB, n, ds, ds, sum, 0);
+    flux__attend_op(j, FLUX__OP_MUL, n, ds, ds, s, 1);
+    memset(ds + n * size, 0, (size_t)((p->ld - n) * size));
 }
 
 /* dq of these queries, and their part of dk and dv. */
@@ -10760,26 +10815,11 @@ static bool flux__attend_backward(flux__attend_part *p) {
     const char *k = flux__attend_at(p, 1, 0, &ldk), *v = flux__attend_at(p, 2, 0, &ldv), *g = flux__attend_at(p, 4, p->q0, &ldg);
     char scale[8], *dq = flux__attend_to(p, 0, j->d, j->queries, p->q0);
     flux__set_number(j->cls, scale, j->scale);
-    if (!flux__attend_logits(p)) return false;
-    for (int64_t i = 0; i < p->n; i++) {
-        char *s = p->s + i * p->keys * size;
-        flux__attend_op(j, FLUX__OP_SUBMAX, p->keys, s, s, flux__attend_stats(p, j->x[3], p->q0 + i), 0);
-    }
-    flux__attend_op(j, FLUX__OP_EXP, p->keys * p->n, p->s, p->s, p->s, 1);
-    bool ok = flux__attend_product(j, p->keys, p->n, j->dv, v, ldv, 1, g, 1, ldg, p->ds, p->keys, false);
-    for (int64_t i = 0; i < p->n && ok; i++) {
-        char *s = p->s + i * p->keys * size, *ds = p->ds + i * p->keys * size, sum[8];
-        const char *y = j->x[3] + (p->head * j->dv + (p->sample * j->queries + p->q0 + i) * j->dv * j->heads) * size;
-        flux__attend_op(j, FLUX__OP_MUL, p->keys, s, s, flux__attend_stats(p, j->x[3], p->q0 + i) + size, 0);
-        flux__attend_op(j, FLUX__OP_MUL, j->dv, p->column, g + i * ldg * size, y, 1);
-        flux__identity(j->cls, FLUX__RED_SUM, sum);
-        flux__reduce(j->cls, FLUX__RED_SUM, sum, p->column, j->dv);
-        flux__attend_op(j, FLUX__OP_SUB, p->keys, ds, ds, sum, 0);
-    }
-    flux__attend_op(j, FLUX__OP_MUL, p->keys * p->n, p->ds, p->ds, p->s, 1);
-    ok = ok && flux__attend_product(j, j->dv, p->keys, p->n, g, 1, ldg, p->s, p->keys, 1, flux__attend_to(p, dv, j->dv, j->keys, 0), j->dv * j->heads, true) &&
-         flux__attend_product(j, j->d, p->keys, p->n, p->q, 1, j->d, p->ds, p->keys, 1, flux__attend_to(p, dk, j->d, j->keys, 0), j->d * j->heads, true) &&
-         flux__attend_product(j, j->d, p->n, p->keys, k, 1, ldk, p->ds, 1, p->keys, dq, j->d * j->heads, false);
+    if (!flux__attend_logits(p) || !flux__attend_product(j, p->keys, p->n, j->dv, v, ldv, 1, g, 1, ldg, p->ds, p->ld, false)) return false;
+    for (int64_t i = 0; i < p->n; i++) flux__attend_column(p, i, g + i * ldg * size);
+    bool ok = flux__attend_product(j, j->dv, p->keys, p->n, g, 1, ldg, p->s, p->ld, 1, flux__attend_to(p, dv, j->dv, j->keys, 0), j->dv * j->heads, true) &&
+              flux__attend_product(j, j->d, p->keys, p->n, p->q, 1, j->d, p->ds, p->ld, 1, flux__attend_to(p, dk, j->d, j->keys, 0), j->d * j->heads, true) &&
+              flux__attend_product(j, j->d, p->n, p->keys, k, 1, ldk, p->ds, 1, p->ld, dq, j->d * j->heads, false);
     for (int64_t i = 0; i < p->n && ok; i++, dq += j->d * j->heads * size) flux__attend_op(j, FLUX__OP_MUL, j->d, dq, dq, scale, 0);
     return ok;
 }
@@ -10789,16 +10829,18 @@ static void flux__attend_task(void *ctx, int64_t task) {
     flux__attend_job *j = (flux__attend_job *)ctx;
     bool back = j->o[4] != NULL, ok = true;
     int64_t tiles = (j->queries + j->tile - 1) / j->tile, from = back ? 0 : task % tiles, to = back ? tiles : from + 1, unit = back ? task : task / tiles;
-    int64_t column = j->keys > j->dv ? j->keys : j->dv, room = j->tile * (j->d + j->keys * (back ? 2 : 1)) + column;
-    flux__attend_part p = { j, unit % j->heads, unit / j->heads, 0, 0, 0, NULL, NULL, NULL, NULL };
+    int64_t ld = flux__gemm_up(j->keys, 16), column = ld > j->dv ? ld : j->dv, scores = j->tile * ld;
+    int64_t queries = flux__gemm_up(j->tile * j->d, 16), room = queries + scores * (back ? 2 : 1) + column;
+    flux__attend_part p = { j, unit % j->heads, unit / j->heads, 0, 0, 0, 0, NULL, NULL, NULL, NULL };
     p.s = (char *)flux__scratch((size_t)(room * j->size));
-    p.ds = p.s ? p.s + (back ? j->tile * j->keys * j->size : 0) : NULL;
-    p.q = p.s ? p.ds + j->tile * j->keys * j->size : NULL;
-    p.column = p.s ? p.q + j->tile * j->d * j->size : NULL;
+    p.ds = p.s ? p.s + (back ? scores * j->size : 0) : NULL;
+    p.q = p.s ? p.ds + scores * j->size : NULL;
+    p.column = p.s ? p.q + queries * j->size : NULL;
     for (int64_t t = from; t < to && p.s && ok; t++) {
         p.q0 = t * j->tile;
         p.n = j->queries - p.q0 < j->tile ? j->queries - p.q0 : j->tile;
         p.keys = j->causal && !j->o[5] && p.q0 + p.n < j->keys ? p.q0 + p.n : j->keys;
+        p.ld = flux__gemm_up(p.keys, 16);
         ok = back ? flux__attend_backward(&p) : flux__attend_forward(&p);
     }
     if (!p.s || !ok) flux__atomic_store32(&j->failed, 1);
