@@ -7562,6 +7562,42 @@ FLUX__FOLD(fold_max, float, FLUX__V, 64, FLUX__MAX_VOF, FLUX__MAX_OF, FLUX__K(-I
 FLUX__FOLD(fold_min, float, FLUX__V, 64, FLUX__MIN_VOF, FLUX__MIN_OF, FLUX__K(INFINITY), FLUX__JOIN_QUADS, FLUX__MIN_QUAD)\
 FLUX__FOLD_TABLE
 
+/* For attention, n a multiple of 16: s = exp(s - *most), where *most is first found if asked for; gives the sum. And from p
+   before its division by its sum, whose reciprocal is by: p, and the gradient dp before the softmax. */
+#define FLUX__ATTEND_ROWS(T, join)                                                                   \
+static double FLUX__F(attend_exp)(int64_t n, void *row, void *most, bool find) {                     \
+    enum { one = sizeof(FLUX__V) / sizeof(T), few = 16 / one };                                      \
+    T *s = (T *)row, lane[16];                                                                       \
+    FLUX__V m[few], sum[few], x;                                                                     \
+    int i, h;                                                                                        \
+    for (i = 0; i < few; i++) m[i] = FLUX__K(-HUGE_VAL), sum[i] = FLUX__K(0);                        \
+    for (int64_t at = 0; find && at < n; at += 16)                                                   \
+        for (i = 0; i < few; i++) memcpy(&x, s + at + i * one, sizeof x), m[i] = FLUX__F(fmax)(m[i], x);\
+    memcpy(lane, m, sizeof lane);                                                                    \
+    if (find) { join(lane, FLUX__MAX_OF, FLUX__MAX_QUAD) memcpy(most, lane, sizeof lane[0]); }       \
+    memcpy(lane, most, sizeof lane[0]);                                                              \
+    m[0] = FLUX__K(lane[0]);                                                                         \
+    for (int64_t at = 0; at < n; at += 16)                                                           \
+        for (i = 0; i < few; i++) {                                                                  \
+            memcpy(&x, s + at + i * one, sizeof x);                                                  \
+            x = FLUX__F(exp)(FLUX__IF(x == m[0], FLUX__K(0), x - m[0]));                             \
+            memcpy(s + at + i * one, &x, sizeof x), sum[i] = sum[i] + x;                             \
+        }                                                                                            \
+    memcpy(lane, sum, sizeof lane);                                                                  \
+    join(lane, FLUX__SUM_OF, FLUX__SUM_OF)                                                           \
+    return (double)lane[0] + 0 * h;                                                                  \
+}                                                                                                    \
+static void FLUX__F(attend_back)(int64_t n, void *row, void *grad, double by, double less) {         \
+    enum { one = sizeof(FLUX__V) / sizeof(T) };                                                      \
+    T *p = (T *)row, *dp = (T *)grad;                                                                \
+    FLUX__V x, d, b = FLUX__K((T)by), l = FLUX__K((T)less);                                          \
+    for (; n > 0; n -= one, p += one, dp += one) {                                                   \
+        memcpy(&x, p, sizeof x), memcpy(&d, dp, sizeof d);                                           \
+        x = x * b, d = x * (d - l);                                                                  \
+        memcpy(p, &x, sizeof x), memcpy(dp, &d, sizeof d);                                           \
+    }                                                                                                \
+}
+
 /* ---- f64, by libm, and the integers
    Integers are computed twice as wide where there is such a type, and cut back: so they wrap, and
    nothing overflows. */
@@ -7630,6 +7666,7 @@ FLUX__FN(pow)(FLUX__V a, FLUX__V b) { return flux__whole_power((int64_t)a, (int6
 #define FLUX__KIND f64
 FLUX__LOOPS
 FLUX__SCALAR_FOLDS(double, double, -HUGE_VAL, HUGE_VAL)
+FLUX__ATTEND_ROWS(double, FLUX__JOIN_LANES)
 #undef FLUX__KIND
 #define FLUX__KIND i32
 FLUX__INTEGER_MATH
@@ -7971,6 +8008,8 @@ typedef struct flux__section {
     flux__run_loop run;                   /* runs one of them */
     const flux__fold_fn *folds;
     flux__random_fn random;
+    double (*attend_exp)(int64_t n, void *row, void *most, bool find);
+    void (*attend_back)(int64_t n, void *row, void *grad, double by, double less);
 } flux__section;
 #define FLUX__VECTOR_SECTION                                                                         \
 FLUX__VECTOR_BASICS                                                                                  \
@@ -7981,8 +8020,9 @@ FLUX__VECTOR_POW                                                                
 FLUX__VECTOR_RANDOM                                                                                  \
 FLUX__LOOPS                                                                                          \
 FLUX__VECTOR_FOLDS                                                                                   \
-static const flux__section FLUX__F(section) = {                                                \
-    FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random) };
+FLUX__ATTEND_ROWS(float, FLUX__JOIN_QUADS)                                                           \
+static const flux__section FLUX__F(section) = {                                                      \
+    FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random), FLUX__F(attend_exp), FLUX__F(attend_back) };
 
 /* ---- f32: instruction sets */
 
@@ -10757,32 +10797,35 @@ static bool flux__attend_logits(flux__attend_part *p) {
     return true;
 }
 
-/* exp of what the query's maximum leaves of its scores, 0 for what it does not see; and how many numbers that takes. */
-static int64_t flux__attend_exp(const flux__attend_part *p, int64_t i, char *most, bool find) {
+static double flux__attend_number(const flux__attend_job *j, const char *at) {
+    float x;
+    double y;
+    if (j->cls == FLUX__F64C) return memcpy(&y, at, sizeof y), y;
+    return memcpy(&x, at, sizeof x), (double)x;
+}
+
+/* exp of what the query's maximum leaves of its scores, 0 for what it does not see. *n: how many numbers that takes. */
+static double flux__attend_exp(const flux__attend_part *p, int64_t i, char *most, bool find, int64_t *n) {
     const flux__attend_job *j = p->j;
-    int64_t size = j->size, seen = j->causal && !j->o[5] && p->q0 + i < p->keys ? p->q0 + i + 1 : p->keys, wide = flux__gemm_up(seen, 16);
+    int64_t size = j->size, seen = j->causal && !j->o[5] && p->q0 + i < p->keys ? p->q0 + i + 1 : p->keys;
     char *s = p->s + i * p->ld * size, none[8];
+    *n = flux__gemm_up(seen, 16);
     flux__identity(j->cls, FLUX__RED_MAX, none);
-    for (int64_t at = seen * size; at < wide * size; at += size) memcpy(s + at, none, (size_t)size);
-    if (find) memcpy(most, none, (size_t)size), flux__reduce(j->cls, FLUX__RED_MAX, most, s, wide);
-    flux__attend_op(j, FLUX__OP_SUBMAX, wide, s, s, most, 0);
-    flux__attend_op(j, FLUX__OP_EXP, wide, s, s, s, 1);
+    for (int64_t at = seen; at < *n; at++) memcpy(s + at * size, none, (size_t)size);
+    double sum = (j->cls == FLUX__F64C ? flux__attend_exp_f64 : flux__section_now()->attend_exp)(*n, s, most, find);
+    if (memcmp(most, none, (size_t)size) == 0) sum = (double)seen;     /* nothing may be seen: all is seen alike */
     memset(s + seen * size, 0, (size_t)((p->ld - seen) * size));
-    return wide;
+    return sum;
 }
 
 static bool flux__attend_forward(flux__attend_part *p) {
     const flux__attend_job *j = p->j;
-    int64_t size = j->size, ld, wide = j->dv * j->heads;
-    char one[8];
-    flux__set_number(j->cls, one, 1);
+    int64_t size = j->size, ld, wide = j->dv * j->heads, n;
     if (!flux__attend_logits(p)) return false;
     for (int64_t i = 0; i < p->n; i++) {
-        char sum[8], *most = flux__attend_stats(p, j->out, p->q0 + i);
-        int64_t n = flux__attend_exp(p, i, most, true);
-        flux__identity(j->cls, FLUX__RED_SUM, sum);
-        flux__reduce(j->cls, FLUX__RED_SUM, sum, p->s + i * p->ld * size, n);
-        flux__attend_op(j, FLUX__OP_DIV, 1, most + size, one, sum, 1);
+        char *most = flux__attend_stats(p, j->out, p->q0 + i);
+        double sum = flux__attend_exp(p, i, most, true, &n);
+        flux__set_number(j->cls, most + size, 1 / sum);
     }
     const char *v = flux__attend_at(p, 2, 0, &ld);
     char *y = flux__attend_to(p, 0, j->dv, j->queries, p->q0);
@@ -10795,16 +10838,15 @@ static bool flux__attend_forward(flux__attend_part *p) {
 /* A query's column of the scores' gradient: p (dp - y'g). */
 static void flux__attend_column(const flux__attend_part *p, int64_t i, const char *g) {
     const flux__attend_job *j = p->j;
-    int64_t size = j->size;
-    char *s = p->s + i * p->ld * size, *ds = p->ds + i * p->ld * size, *most = flux__attend_stats(p, j->x[3], p->q0 + i), sum[8];
+    int64_t size = j->size, n;
+    char *ds = p->ds + i * p->ld * size, *most = flux__attend_stats(p, j->x[3], p->q0 + i), sum[8];
     const char *y = j->x[3] + (p->head * j->dv + (p->sample * j->queries + p->q0 + i) * j->dv * j->heads) * size;
-    int64_t n = flux__attend_exp(p, i, most, false);
-    flux__attend_op(j, FLUX__OP_MUL, n, s, s, most + size, 0);
+    flux__attend_exp(p, i, most, false, &n);
     flux__attend_op(j, FLUX__OP_MUL, j->dv, p->column, g, y, 1);
     flux__identity(j->cls, FLUX__RED_SUM, sum);
     flux__reduce(j->cls, FLUX__RED_SUM, sum, p->column, j->dv);
-    flux__attend_op(j, FLUX__OP_SUB, n, ds, ds, sum, 0);
-    flux__attend_op(j, FLUX__OP_MUL, n, ds, ds, s, 1);
+    (j->cls == FLUX__F64C ? flux__attend_back_f64 : flux__section_now()->attend_back)(n, p->s + i * p->ld * size, ds, flux__attend_number(j, most + size),
+                                                                                       flux__attend_number(j, sum));
     memset(ds + n * size, 0, (size_t)((p->ld - n) * size));
 }
 
