@@ -4900,6 +4900,14 @@ static flux_tensor *flux__unheads(flux_tensor *x) {
 
 static double flux__attend_scale(const flux__attend *a) { return sqrt((double)a->heads / (double)a->q->dim[0]); }
 
+/* Which scores may be seen, keys x queries at least; NULL: all. */
+static flux_tensor *flux__attend_seen(const flux__attend *a) {
+    flux_tensor *seen = a->extra && a->extra->dtype != FLUX_BOOL ? flux_gt(a->extra, -HUGE_VAL) : a->extra;
+    if (!a->causal) return seen;
+    flux_tensor *past = flux_le(flux__iota_on(a->q->device, a->k->dim[1], 0), flux__iota_on(a->q->device, a->q->dim[1], 1));
+    return seen ? flux_and(seen, past) : past;
+}
+
 /* softmax over the keys of k'q / sqrt(a head's features). A product in half precision is kept small by q. */
 static flux_tensor *flux__attend_scores(const flux__attend *a) {
     flux_tensor *q = flux__heads(a->q, a->heads), *k = flux__heads(a->k, a->heads);
@@ -4907,8 +4915,8 @@ static flux_tensor *flux__attend_scores(const flux__attend *a) {
     if (!q || !k) return NULL;
     flux_tensor *l = flux_matmul(flux_transpose(k), half ? flux_mul(q, flux__attend_scale(a)) : q);
     if (l && !half) l = flux_mul(l, flux__attend_scale(a));
-    if (l && a->extra) l = a->extra->dtype == FLUX_BOOL ? flux_where(a->extra, l, -HUGE_VAL) : flux_add(l, a->extra);
-    if (l && a->causal) l = flux_where(flux_le(flux__iota_on(l->device, l->dim[0], 0), flux__iota_on(l->device, l->dim[1], 1)), l, -HUGE_VAL);
+    if (l && a->extra && a->extra->dtype != FLUX_BOOL) l = flux_add(l, a->extra);
+    if (l && (a->extra || a->causal)) l = flux_where(flux__attend_seen(a), l, -HUGE_VAL);
     return l ? (flux_softmax)(l) : NULL;
 }
 
@@ -5164,6 +5172,7 @@ static bool flux__attend_formula(const flux__attend *a, flux_tensor *g, flux_ten
     flux_tensor *gh = flux__heads(g, a->heads), *dp = gh && v ? flux_matmul(flux_transpose(v), gh) : NULL;
     if (!p || !q || !k || !dp) return false;
     d[3] = flux_mul(p, flux_sub(dp, flux_sum(flux_mul(p, dp), 0)));
+    if (a->extra) d[3] = flux_where(flux__attend_seen(a), d[3], 0.0);     /* of a query that sees nothing */
     flux_tensor *scaled = flux_mul(d[3], flux__attend_scale(a));
     d[0] = flux__unheads(flux_matmul(k, scaled));
     d[1] = flux__unheads(flux_matmul(q, flux__swap01(scaled)));
@@ -10842,12 +10851,14 @@ static void flux__attend_column(const flux__attend_part *p, int64_t i, const cha
     char *ds = p->ds + i * p->ld * size, *most = flux__attend_stats(p, j->x[3], p->q0 + i), sum[8];
     const char *y = j->x[3] + (p->head * j->dv + (p->sample * j->queries + p->q0 + i) * j->dv * j->heads) * size;
     flux__attend_exp(p, i, most, false, &n);
+    flux__identity(j->cls, FLUX__RED_MAX, sum);
+    bool blind = memcmp(most, sum, (size_t)size) == 0;    /* sees nothing: its scores do not matter */
     flux__attend_op(j, FLUX__OP_MUL, j->dv, p->column, g, y, 1);
     flux__identity(j->cls, FLUX__RED_SUM, sum);
     flux__reduce(j->cls, FLUX__RED_SUM, sum, p->column, j->dv);
     (j->cls == FLUX__F64C ? flux__attend_back_f64 : flux__section_now()->attend_back)(n, p->s + i * p->ld * size, ds, flux__attend_number(j, most + size),
                                                                                        flux__attend_number(j, sum));
-    memset(ds + n * size, 0, (size_t)((p->ld - n) * size));
+    memset(ds + (blind ? 0 : n * size), 0, (size_t)((p->ld - (blind ? 0 : n)) * size));
 }
 
 /* dq of these queries, and their part of dk and dv. */
@@ -11986,7 +11997,7 @@ static void flux__spell_attend_weights(const flux__attend_text *a, int what) {
         return;
     }
     flux__spell(s, "    const int q = %s;\n    %s p = live ? exp_%s(v == most[q] ? 0 : v - most[q]) * sum[q] : 0;\n", turned ? "c + j * 8" : "r", a->T, a->X);
-    flux__spell(s, "    w[r][c + j * 8] = %s;\n    }\n", what == FLUX__ATTEND_DV ? "p" : "p * (g[j] - fade[q])");
+    flux__spell(s, "    w[r][c + j * 8] = %s;\n    }\n", what == FLUX__ATTEND_DV ? "p" : "most[q] == -INF ? 0 : p * (g[j] - fade[q])");
 }
 
 static int64_t flux__attend_blocks(int64_t rows, int64_t features) {

@@ -320,6 +320,147 @@ TEST(wrong_attention_calls) {
     CHECK_ERROR(flux_make_causal_mask(NULL), "make_causal_mask: argument x is NULL");
 }
 
+/* ---- attention as one operation, beside the same in plain ones */
+
+/* The same by products and a softmax in float64, of what lies anywhere in any precision. */
+static flux_tensor *plain_attention(flux_tensor *q, flux_tensor *k, flux_tensor *v, int heads, flux_tensor *mask, flux_tensor *bias, bool causal) {
+    flux_tensor *x[3] = { q, k, v };
+    for (int i = 0; i < 3; i++) {
+        x[i] = flux_to_dtype(x[i], FLUX_F64);
+        x[i] = flux_permute(flux_reshape(x[i], flux_dim(x[i], 0) / heads, heads, flux_dim(x[i], 1), flux_dim(x[i], 2)), 0, 2, 1, 3);
+    }
+    flux_tensor *l = flux_div(flux_matmul(flux_transpose(x[1]), x[0]), sqrt((double)flux_dim(x[0], 0)));
+    flux_tensor *key = flux_reshape(flux_arange(0, (double)flux_dim(k, 1), 1), flux_dim(k, 1), 1), *query = flux_reshape(flux_arange(0, (double)flux_dim(q, 1), 1), 1, flux_dim(q, 1));
+    if (bias) l = flux_add(l, bias);
+    if (mask) l = flux_where(mask, l, -HUGE_VAL);
+    if (causal) l = flux_where(flux_le(key, query), l, -HUGE_VAL);
+    flux_tensor *y = flux_permute(flux_matmul(x[2], flux_softmax(l)), 0, 2, 1, 3);
+    return flux_reshape(y, flux_dim(v, 0), flux_dim(q, 1), flux_dim(q, 2));
+}
+
+static double furthest(flux_tensor *a, flux_tensor *b) { return flux_item(flux_max(flux_abs(flux_sub(flux_to_dtype(a, FLUX_F64), flux_to_dtype(b, FLUX_F64))))); }
+
+typedef struct attend_case { int64_t d, dv, heads, queries, keys, batch; int mask; bool bias, causal; } attend_case;
+static const attend_case attend_cases[] = {
+    { 2, 3, 1, 1, 1, 1, 0, false, false },  { 8, 8, 2, 5, 7, 2, 0, false, false },   { 6, 4, 2, 33, 40, 1, 0, false, true },
+    { 16, 16, 1, 65, 65, 2, 0, false, true }, { 70, 66, 1, 20, 50, 1, 1, false, false }, { 4, 6, 2, 34, 35, 3, 2, false, false },
+    { 8, 4, 4, 9, 70, 1, 3, false, false }, { 4, 4, 2, 40, 33, 2, 0, true, false },  { 4, 8, 2, 12, 12, 2, 1, true, true },
+    { 3, 3, 3, 100, 90, 1, 0, true, true } };
+
+static flux_tensor *mask_of(const attend_case *c) {        /* 1: keys x queries, of which one sees nothing; 2: of every score; 3: of keys and samples */
+    flux_shape s = c->mask == 1 ? FLUX_SHAPE(c->keys, c->queries) : c->mask == 2 ? FLUX_SHAPE(c->keys, c->queries, c->heads, c->batch) : FLUX_SHAPE(c->keys, 1, 1, c->batch);
+    flux_tensor *m = flux_gt(flux_rand_shape(s, FLUX_F32), 0.4);
+    if (c->mask == 1) m = flux_and(m, flux_ne(flux_reshape(flux_arange(0, (double)c->queries, 1), 1, c->queries), 3.0));
+    return c->mask ? flux_eval(m) : NULL;
+}
+
+static void attend_as_plain(const attend_case *c, flux_dtype t, double tol) {
+    flux_tensor *q = flux_to_dtype(flux_randn(c->d * c->heads, c->queries, c->batch), t), *k = flux_to_dtype(flux_randn(c->d * c->heads, c->keys, c->batch), t);
+    flux_tensor *v = flux_to_dtype(flux_randn(c->dv * c->heads, c->keys, c->batch), t), *w = flux_randn(c->dv * c->heads, c->queries, c->batch);
+    flux_tensor *mask = mask_of(c), *bias = c->bias ? flux_randn(c->keys, c->queries, c->heads) : NULL, *all[4] = { q, k, v, w };
+    REQUIRE(flux_eval_all(4, all) == 0);
+    flux_tensor *y = flux_nth(flux_dot_product_attention(q, k, v, .nheads = (int)c->heads, .mask = mask, .bias = bias, .causal = c->causal), 0);
+    flux_tensor *want = plain_attention(q, k, v, (int)c->heads, mask, bias, c->causal);
+    CHECK(flux_dtype_of(y) == t);
+    CHECK_NEAR(furthest(y, want), 0, tol);
+    flux_grads *g = bias ? flux_gradient(flux_sum(flux_mul(flux_to_dtype(y, FLUX_F64), w)), q, k, v, bias) : flux_gradient(flux_sum(flux_mul(flux_to_dtype(y, FLUX_F64), w)), q, k, v);
+    flux_grads *f = bias ? flux_gradient(flux_sum(flux_mul(want, w)), q, k, v, bias) : flux_gradient(flux_sum(flux_mul(want, w)), q, k, v);
+    CHECK_NEAR(furthest(flux_grad(g, q), flux_grad(f, q)), 0, 5 * tol);
+    CHECK_NEAR(furthest(flux_grad(g, k), flux_grad(f, k)), 0, 5 * tol);
+    CHECK_NEAR(furthest(flux_grad(g, v), flux_grad(f, v)), 0, 5 * tol);
+    if (bias) CHECK_NEAR(furthest(flux_grad(g, bias), flux_grad(f, bias)), 0, 5 * tol);
+}
+
+TEST(attention_as_in_plain_operations) {
+    for (size_t i = 0; i < sizeof attend_cases / sizeof *attend_cases; i++) {
+        FLUX_SCOPE attend_as_plain(&attend_cases[i], FLUX_F64, 1e-12);
+        FLUX_SCOPE attend_as_plain(&attend_cases[i], FLUX_F32, 5e-6);
+    }
+    FLUX_SCOPE attend_as_plain(&attend_cases[2], FLUX_F16, 4e-3);
+    FLUX_SCOPE attend_as_plain(&attend_cases[2], FLUX_BF16, 3e-2);
+}
+
+TEST(attention_of_views) {                                 /* one projection for all, steps in the wrong order, a sum's gradient */
+    flux_tensor *x = flux_eval(flux_randn(5, 24, 2)), *all = flux_permute(x, 1, 0, 2);
+    flux_tensor *q = flux_slice(all, 0, 0, 8), *k = flux_slice(all, 0, 8, 16), *v = flux_slice(all, 0, 16, 24);
+    flux_tensor *y = flux_nth(flux_dot_product_attention(q, k, v, .nheads = 2), 0), *want = plain_attention(q, k, v, 2, NULL, NULL, false);
+    CHECK_NEAR(furthest(y, want), 0, 2e-6);
+    CHECK_NEAR(furthest(flux_grad(flux_gradient(flux_sum(y), x), x), flux_grad(flux_gradient(flux_sum(want), x), x)), 0, 2e-5);
+    flux_tensor *flat = flux_nth(flux_dot_product_attention(flux_ones(4, 3), flux_ones(4, 5), flux_full_shape(FLUX_SHAPE(4, 5), 2, FLUX_F32)), 0);
+    CHECK(flux_ndim(flat) == 2 && fabs(flux_item(flux_min(flat)) - 2) < 1e-6);
+}
+
+/* The sum of a gradient's squares: its own gradient goes through the second derivatives of attention. */
+static flux_tensor *steepness(flux_tensor **x, int heads, bool causal) {
+    flux_tensor *y = flux_nth(flux_dot_product_attention(x[0], x[1], x[2], .nheads = heads, .causal = causal), 0);
+    flux_grads *g = flux_gradient(flux_sum(flux_square(y)), x[0], x[1], x[2]);
+    flux_tensor *sum = NULL;
+    for (int i = 0; i < 3; i++) {
+        flux_tensor *s = flux_sum(flux_square(flux_grad(g, x[i])));
+        sum = sum ? flux_add(sum, s) : s;
+    }
+    return sum;
+}
+
+TEST(second_derivatives_of_attention_against_differences) {
+    for (int causal = 0; causal < 2; causal++) FLUX_SCOPE {
+        flux_tensor *x[3] = { FILL(0.3, 1.0, 4, 3, 2), FILL(0.8, 0.9, 4, 3, 2), FILL(1.7, 0.8, 4, 3, 2) };
+        flux_grads *g = flux_gradient(steepness(x, 2, causal), x[0], x[1], x[2]);
+        for (int i = 0; i < 3; i++) {
+            const double *d = (const double *)flux_data(flux_cpu(flux_grad(g, x[i])));
+            REQUIRE(d != NULL);
+            for (int e = 0; e < 24; e += 5) FLUX_SCOPE {
+                double at[24], v[2];
+                flux_tensor *keep = x[i];
+                memcpy(at, flux_data(flux_cpu(keep)), sizeof at);
+                for (int side = 0; side < 2; side++) {
+                    at[e] += side ? -2e-5 : 1e-5;
+                    x[i] = flux_from_data(at, FLUX_F64, FLUX_SHAPE(4, 3, 2));
+                    v[side] = flux_item(steepness(x, 2, causal));
+                }
+                x[i] = keep;
+                CHECK_NEAR((v[0] - v[1]) / 2e-5, d[e], 1e-6 + 1e-6 * fabs(d[e]));
+            }
+        }
+    }
+}
+
+TEST(attention_takes_no_memory_for_its_scores) {           /* which would be 2 x 700 x 700 here, 3.9 MB; all else is 0.2 */
+    flux_tensor *q = flux_randn(16, 700, 1), *k = flux_randn(16, 700, 1), *v = flux_randn(16, 700, 1), *all[3] = { q, k, v };
+    if (getenv("FLUX_EAGER")) SKIP("FLUX_EAGER computes the scores that nobody looks at");
+    REQUIRE(flux_eval_all(3, all) == 0);
+    flux_device d = flux_device_of(q);
+    flux_mem_trim(d);
+    int64_t before = flux_mem_stats(d).reserved;
+    FLUX_SCOPE {
+        flux_tensor *both = flux_dot_product_attention(q, k, v, .nheads = 2, .causal = true);
+        flux_grads *g = flux_gradient(flux_sum(flux_square(flux_nth(both, 0))), q, k, v);
+        flux_tensor *out[3] = { flux_grad(g, q), flux_grad(g, k), flux_grad(g, v) };
+        REQUIRE(flux_eval_all(3, out) == 0);
+        CHECK(flux_mem_stats(d).reserved - before < 1000000);
+        CHECK(flux_item(flux_sum(flux_nth(both, 1))) > 1399 && flux_mem_stats(d).reserved - before > 3900000);   /* looked at: now they are there */
+    }
+}
+
+TEST(attention_is_the_same_for_any_number_of_threads) {
+    float first[3][8 * 70 * 3];
+    flux_tensor *x[3] = { flux_randn(8, 70, 3), flux_randn(8, 70, 3), flux_randn(8, 70, 3) };
+    REQUIRE(flux_eval_all(3, x) == 0);
+    for (int threads = 1; threads < 5; threads++) FLUX_SCOPE {
+        flux_threads(threads);
+        flux_tensor *y = flux_nth(flux_dot_product_attention(x[0], x[1], x[2], .nheads = 2, .causal = true), 0);
+        flux_grads *g = flux_gradient(flux_sum(flux_square(y)), x[0], x[1]);
+        flux_tensor *out[3] = { y, flux_grad(g, x[0]), flux_grad(g, x[1]) };
+        for (int i = 0; i < 3; i++) {
+            const void *now = flux_data(out[i]);
+            REQUIRE(now != NULL);
+            if (threads == 1) memcpy(first[i], now, sizeof first[i]);
+            else CHECK(memcmp(first[i], now, sizeof first[i]) == 0);
+        }
+    }
+    flux_threads(0);
+}
+
 /* ---- bags */
 
 static const int32_t bag_words[] = { 0, 2, 2, 4, 1, 3 }, bag_starts[] = { 0, 3, 4 };
