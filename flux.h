@@ -3224,7 +3224,7 @@ FLUX_DEF void flux_threads(int n) {
    its gradient. The formula is C over a, b, c that the CPU compiles for every instruction set (where a may be a vector
    of numbers) and the GPU gets as a string. It may use + - * / unary-, FLUX__K(number) for a constant, comparisons
    only inside FLUX__IF(comparison, x, y), and the functions FLUX__F(exp) ... that each target defines:
-       abs sqrt exp log log1p expm1 sin cos tanh erf floor ceil round pow fmax fmin sign sigmoid softplus
+       abs sqrt exp log log1p expm1 sin cos tanh erf floor ceil round pow fmax fmin sign sigmoid softplus gelu_slope
    The gradient is written with public operations: g is the gradient of the result y; by operand a, b and c in turn.
 
    dtypes:  N  numbers: result as the operands;  F  floating: integers become f32;  C  compares: result bool;
@@ -3272,7 +3272,8 @@ X(SOFTPLUS,     softplus,   1, F, FLUX__F(softplus)(a),                         
 X(RELU,         relu,       1, N, FLUX__IF(a <= FLUX__K(0), FLUX__K(0), a),      flux_where(flux_gt(y, 0.0), g, 0.0), 0, 0) \
 X(LERP,         lerp,       3, F, a + c * (b - a),                               flux_mul(g, flux_sub(1, c)), flux_mul(g, c), flux_mul(g, flux_sub(b, a))) \
 X(GELU,         gelu,       1, F, a * FLUX__F(sigmoid)(a * (FLUX__K(1.5957691216057308) + FLUX__K(0.07135481627260025) * a * a)), \
-                                                                                 flux__grad_gelu(g, a), 0, 0)         \
+                                                                                 flux_mul(g, flux__elementwise(FLUX__OP_GELU_SLOPE, a, NULL, NULL)), 0, 0) \
+X(GELU_SLOPE,   gelu_slope, 1, F, FLUX__F(gelu_slope)(a),                        flux__grad_gelu_slope(g, a), 0, 0)   \
 X(FMA,          fma,        3, N, a * b + c,                                     flux_mul(g, b), flux_mul(g, a), g)
 
 /* Activations that are one formula but have a longer gradient: value by formula, gradient by composing the above. */
@@ -5004,12 +5005,14 @@ static flux_tensor *flux__grad_pow_b(flux_tensor *g, flux_tensor *a, flux_tensor
     return flux_mul(g, flux_where(flux_gt(a, 0.0), flux_mul(y, flux_log(a)), 0.0));
 }
 
-/* gelu is one row because what lies between would be stored for the gradient, which from x alone is as quick. */
-static flux_tensor *flux__grad_gelu(flux_tensor *g, flux_tensor *x) {
+/* gelu and its slope are one row each because what lies between would be stored, and takes longer to pass over than to
+   compute. Here c p(c) is what gelu takes the sigmoid of, and q the derivative of that. */
+static flux_tensor *flux__grad_gelu_slope(flux_tensor *g, flux_tensor *x) {
     flux_tensor *c = flux_clamp(x, -10, 10), *cc = flux_square(c);
     flux_tensor *y = flux_sigmoid(flux_mul(c, flux_add(flux_mul(cc, 0.07135481627260025), 1.5957691216057308)));
-    flux_tensor *slope = flux_mul(flux_mul(y, flux_sub(1, y)), flux_add(flux_mul(cc, 3 * 0.07135481627260025), 1.5957691216057308));
-    return flux_mul(g, flux_add(y, flux_mul(x, slope)));
+    flux_tensor *q = flux_add(flux_mul(cc, 3 * 0.07135481627260025), 1.5957691216057308), *rest = flux_sub(1, y);
+    flux_tensor *bend = flux_add(flux_mul(flux_sub(rest, y), flux_square(q)), flux_mul(c, 6 * 0.07135481627260025));
+    return flux_mul(g, flux_mul(flux_mul(y, rest), flux_add(flux_mul(q, 2), flux_mul(c, bend))));
 }
 
 /* One row of the table: the gradients by a, b, c that are needed (bits of need), at the result's shape. */
@@ -7649,6 +7652,10 @@ static FLUX__INLINE double flux__sigmoid_f64(double x) {
     double e = exp(-fabs(x));
     return (x < 0 ? e : 1) / (1 + e);
 }
+static FLUX__INLINE double flux__gelu_slope_f64(double x) {
+    double c = x > 10 ? 10 : x < -10 ? -10 : x, y = flux__sigmoid_f64(c * (1.5957691216057308 + 0.07135481627260025 * c * c));
+    return y + c * y * (1 - y) * (1.5957691216057308 + 3 * 0.07135481627260025 * c * c);
+}
 static FLUX__INLINE double flux__softplus_f64(double x) {
     return (x > 0 ? x : 0) + log1p(exp(-fabs(x)));
 }
@@ -7824,6 +7831,12 @@ FLUX__FN(sigmoid)(FLUX__V x) {                                                  
     FLUX__V t = FLUX__FMA(FLUX__IF(n > none, one, w), s, w), d = t + one, q = one / d;               \
     q = FLUX__FMA(-q * (t - (d - one)), q, q);                                                       \
     return FLUX__SCALE(q, FLUX__IF(n > none, down, none));                                           \
+}                                                                                                    \
+FLUX__FN(gelu_slope)(FLUX__V x) {                                                                    \
+    FLUX__V c = FLUX__F(clamp)(x, -10, 10), z = c * c;                                               \
+    FLUX__V y = FLUX__F(sigmoid)(c * FLUX__FMA(z, FLUX__K(0.0713548163f), FLUX__K(1.59576912f)));    \
+    FLUX__V q = FLUX__FMA(z, FLUX__K(0.214064449f), FLUX__K(1.59576912f));                           \
+    return FLUX__FMA(c * q, y * (1.0f - y), y);                                                      \
 }                                                                                                    \
 FLUX__FN(tanh)(FLUX__V x) {                                                                          \
     FLUX__V a = FLUX__F(abs)(x), z = a * a;                                                          \
@@ -10870,8 +10883,9 @@ static bool flux__attend_backward(flux__attend_part *p) {
     flux__set_number(j->cls, scale, j->scale);
     if (!flux__attend_logits(p) || !flux__attend_product(j, p->keys, p->n, j->dv, v, ldv, 1, g, 1, ldg, p->ds, p->ld, false)) return false;
     for (int64_t i = 0; i < p->n; i++) flux__attend_column(p, i, g + i * ldg * size);
-    bool ok = flux__attend_product(j, j->dv, p->keys, p->n, g, 1, ldg, p->s, p->ld, 1, flux__attend_to(p, dv, j->dv, j->keys, 0), j->dv * j->heads, true) &&
-              flux__attend_product(j, j->d, p->keys, p->n, p->q, 1, j->d, p->ds, p->ld, 1, flux__attend_to(p, dk, j->d, j->keys, 0), j->d * j->heads, true) &&
+    bool sum = p->q0 > 0 || p->keys < j->keys;            /* the first queries may find zeros */
+    bool ok = flux__attend_product(j, j->dv, p->keys, p->n, g, 1, ldg, p->s, p->ld, 1, flux__attend_to(p, dv, j->dv, j->keys, 0), j->dv * j->heads, sum) &&
+              flux__attend_product(j, j->d, p->keys, p->n, p->q, 1, j->d, p->ds, p->ld, 1, flux__attend_to(p, dk, j->d, j->keys, 0), j->d * j->heads, sum) &&
               flux__attend_product(j, j->d, p->n, p->keys, k, 1, ldk, p->ds, 1, p->ld, dq, j->d * j->heads, false);
     for (int64_t i = 0; i < p->n && ok; i++, dq += j->d * j->heads * size) flux__attend_op(j, FLUX__OP_MUL, j->d, dq, dq, scale, 0);
     return ok;
@@ -11078,6 +11092,9 @@ static const char *const flux__gpu_prelude[] = {
     "DEVICE T sign_##X(T x) { return x > 0 ? (T)1 : x < 0 ? (T)-1 : x; }\\\n"
     "DEVICE T sigmoid_##X(T x) { T e = exp##s(-fabs##s(x)); return (x < 0 ? e : (T)1) / ((T)1 + e); }\\\n"
     "DEVICE T softplus_##X(T x) { return (x > 0 ? x : (T)0) + log1p##s(exp##s(-fabs##s(x))); }\\\n"
+    "DEVICE T gelu_slope_##X(T x) {\\\n    const T u = (T)1.5957691216057308, v = (T)0.07135481627260025;\\\n"
+    "    const T c = x > 10 ? (T)10 : x < -10 ? (T)-10 : x, y = sigmoid_##X(c * (u + v * c * c));\\\n"
+    "    return y + c * y * ((T)1 - y) * (u + 3 * v * c * c);\\\n}\\\n"
     "DEVICE T sum_##X(T a, T b) { return a + b; }\\\nDEVICE T prod_##X(T a, T b) { return a * b; }\n"
     "REAL(float, f32, f)\nREAL(double, f64, )\n",
     "#define WHOLE(T, U, X) \\\n"
