@@ -9448,11 +9448,12 @@ static bool flux__prefer_inner(const flux__kernel *k) {
     return (k->reduced & 1) != 0 && k->full[0] > 1;
 }
 
-/* Few numbers a window and many windows side by side, as in pooling: rows of windows are worth more than rows within one. */
+/* Few numbers a window and many windows side by side, as in pooling: rows of windows are worth more than rows within one,
+   unless those fill a vector. */
 static bool flux__small_windows(const flux__kernel *k, const flux__cpu *c) {
     int64_t run = 1;
     int d = 0;
-    if (c->inner > 32) return false;
+    if (c->inner > 32 || ((k->reduced & 1) && k->full[0] >= 16)) return false;
     while (d < FLUX_MAX_DIMS && (k->reduced >> d & 1)) d++;
     for (; d < FLUX_MAX_DIMS && !(k->reduced >> d & 1); d++) run *= k->full[d];
     return run >= 4 && run > (k->reduced & 1 ? k->full[0] : 1);
@@ -18250,13 +18251,15 @@ static flux_tensor *flux__label_loss(const flux__loss_row *row, flux_tensor *p, 
     if (!flux__take_labels(row->name, p, o, ignore, &l)) return NULL;
     flux_tensor *w = o->weights ? flux__class_weights(row->name, p, o, t) : NULL, *e;
     if (o->weights && !w) return NULL;
-    if (row->formula == flux__loss_logitcrossentropy) {
-        flux_shape dims = flux__shape(NULL, 0);
-        dims.dim[dims.ndim++] = o->dim;
-        e = flux_neg(flux_logsoftmax_over(1, flux__over(p, &dims)));
-    } else e = row->formula(p, flux__move(flux_full_shape(flux__shape(NULL, 0), 1, t), p->device), o);
-    if (w) e = flux_mul(e, w);
-    e = flux__sum_dim(flux_where(l.wide, e, 0.0), o->dim);
+    if (row->formula == flux__loss_logitcrossentropy) {   /* what is needed of the logarithms is one a sample */
+        flux_tensor *top, *less = flux__shifted(p, 1u << o->dim, &top);
+        e = less ? flux_sub(flux_log(flux__sum_dim(flux_exp(less), o->dim)), flux__sum_dim(flux_where(l.wide, less, 0.0), o->dim)) : NULL;
+        if (w) e = flux_mul(e, flux__sum_dim(flux_where(l.wide, w, 0.0), o->dim));
+    } else {
+        e = row->formula(p, flux__move(flux_full_shape(flux__shape(NULL, 0), 1, t), p->device), o);
+        if (w) e = flux_mul(e, w);
+        e = flux__sum_dim(flux_where(l.wide, e, 0.0), o->dim);
+    }
     e = flux_where(flux_or(flux_lt(l.y, 0.0), flux_ge(l.y, (double)p->dim[o->dim])), (double)NAN, e);
     if (l.keep) e = flux_where(l.keep, e, 0.0);
     if (w) w = flux__sum_dim(flux_where(l.wide, w, 0.0), o->dim);
