@@ -7522,8 +7522,8 @@ static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad
 #  define FLUX__JOIN_QUADS FLUX__JOIN_LANES
 #endif
 #define FLUX__JOIN_LANES(lane, op, qop)                                                              \
-    for (h = 8; h > 0; h /= 2)                                                                       \
-        for (i = 0; i < h; i++) lane[i] = op(lane[i], lane[i + h]);
+    for (int half = 8; half > 0; half /= 2)                                                          \
+        for (int one_of = 0; one_of < half; one_of++) lane[one_of] = op(lane[one_of], lane[one_of + half]);
 
 /* acc = acc op x[0] op x[1] ...: from 16 elements on in lanes, element i going to lane i mod `all`,
    that are joined at the end; vop joins two V of one or more lanes, op two elements. */
@@ -7581,7 +7581,7 @@ static double FLUX__F(attend_exp)(int64_t n, void *row, void *most, bool find) {
     enum { one = sizeof(FLUX__V) / sizeof(T), few = 16 / one };                                      \
     T *s = (T *)row, lane[16];                                                                       \
     FLUX__V m[few], sum[few], x;                                                                     \
-    int i, h;                                                                                        \
+    int i;                                                                                           \
     for (i = 0; i < few; i++) m[i] = FLUX__K(-HUGE_VAL), sum[i] = FLUX__K(0);                        \
     for (int64_t at = 0; find && at < n; at += 16)                                                   \
         for (i = 0; i < few; i++) memcpy(&x, s + at + i * one, sizeof x), m[i] = FLUX__F(fmax)(m[i], x);\
@@ -7597,7 +7597,7 @@ static double FLUX__F(attend_exp)(int64_t n, void *row, void *most, bool find) {
         }                                                                                            \
     memcpy(lane, sum, sizeof lane);                                                                  \
     join(lane, FLUX__SUM_OF, FLUX__SUM_OF)                                                           \
-    return (double)lane[0] + 0 * h;                                                                  \
+    return (double)lane[0];                                                                          \
 }                                                                                                    \
 static void FLUX__F(attend_back)(int64_t n, void *row, void *grad, double by, double less) {         \
     enum { one = sizeof(FLUX__V) / sizeof(T) };                                                      \
@@ -19206,7 +19206,8 @@ static bool flux__take_scale(flux_state *s) {
     if (flux_read(s->scaling, v, sizeof v) != 0) return false;
     flux_assign(&s->scaling, NULL);
     for (int i = 0; i < 3; i++) v[i] = v[i] < (i == 0) ? i == 0 : v[i];
-    double scale = (double)(v[0] < FLUX__LAST_SCALE ? v[0] : FLUX__LAST_SCALE);
+    if (v[0] > FLUX__LAST_SCALE) v[0] = FLUX__LAST_SCALE;
+    double scale = (double)v[0];
     if (s->scaled && scale != s->scale)
         flux__fail("update: another loss scale was loaded after flux_scaled_loss; record the loss again");
     s->scale = scale, s->good = v[1], s->skipped = v[2];
