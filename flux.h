@@ -10750,7 +10750,7 @@ typedef struct flux__attend_part {        /* of one head and sample */
 } flux__attend_part;
 
 static void flux__attend_op(const flux__attend_job *j, int op, int64_t n, void *y, const void *a, const void *b, int sb) {
-    flux__loop_run(j->cls, flux__loop_for(j->cls, op), n, y, a, b, b, 1, sb, 1);
+    flux__loop_run(j->cls, flux__loop_for(j->cls, op), n, y, a, b, a, 1, sb, 1);
 }
 
 /* The features of this head at that step of operand i, and how far apart steps are. */
