@@ -92,8 +92,8 @@ examples: $(EXAMPLES:%.c=$(BUILD)/%)
 	@for e in $^; do echo "== $$e"; SHORT=1 $$e || exit 1; done
 bench: $(BENCHES:%.c=$(BUILD)/%)
 	@for b in $^; do echo "== $$b"; $$b || exit 1; done
-bench-peers: $(BUILD)/tests/bench/bench_steps
-	@sh tests/bench/peers.sh $< '$(CC)'
+bench-peers: $(BUILD)/tests/bench/bench_steps $(BUILD)/tests/bench/bench_sequence
+	@sh tests/bench/peers.sh '$(CC)' $^
 
 $(BUILD)/impl.o: tests/impl.c $(HEADERS)
 	@mkdir -p $(@D)

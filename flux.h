@@ -759,7 +759,8 @@ FLUX_API flux_layer *flux_recurrence_with(flux_recurrence_opts o);
 
 /* Attention: flux_call(m, x) of x to itself, flux_call(m, q, kv) or (m, q, k, v), each features x steps (x batch), with a
    fourth input as mask (bool, true: may be seen) or bias (added), which stretch to keys x queries x heads x batch. The
-   result is a flux_tuple: y (out x queries x batch) and the scores (keys x queries x heads x batch). */
+   result is a flux_tuple: y (out x queries x batch) and the scores (keys x queries x heads x batch), which y does without:
+   they take time and memory only if they are looked at, or drop out. */
 typedef struct flux_multiheadattention_opts {
     int64_t in FLUX__ZERO;                /* features of the queries */
     int nheads FLUX__ZERO;                /* default 8; divides .qk and .v */
@@ -4952,10 +4953,12 @@ static flux_tensor *flux__attend_view(int n, flux_tensor **in, int64_t offset, c
     return flux__done(y);
 }
 
-/* dim0 x queries x batch, where dim0 are v's features; then each query's maximum, and its sum's reciprocal. */
+/* v's features x queries x batch. The kernel works in float32 or float64; behind y it puts each query's maximum and the
+   reciprocal of its sum. */
 static flux_tensor *flux__attention(const flux__attend *what) {
     flux__attend a = *what;
-    flux_dtype t = (flux_dtype)a.q->dtype, wide = t == FLUX_F64 ? FLUX_F64 : FLUX_F32;
+    flux_dtype t = flux__promote(flux__promote((flux_dtype)a.q->dtype, (flux_dtype)a.k->dtype), (flux_dtype)a.v->dtype);
+    flux_dtype wide = t == FLUX_F64 ? FLUX_F64 : FLUX_F32;
     int64_t full[4] = { a.k->dim[1], a.q->dim[1], a.heads, a.q->dim[2] };
     flux_tensor *in[5] = { NULL };
     flux_tensor **own[] = { &a.q, &a.k, &a.v };

@@ -388,6 +388,7 @@ TEST(attention_of_views) {                                 /* one projection for
     CHECK_NEAR(furthest(flux_grad(flux_gradient(flux_sum(y), x), x), flux_grad(flux_gradient(flux_sum(want), x), x)), 0, 2e-5);
     flux_tensor *flat = flux_nth(flux_dot_product_attention(flux_ones(4, 3), flux_ones(4, 5), flux_full_shape(FLUX_SHAPE(4, 5), 2, FLUX_F32)), 0);
     CHECK(flux_ndim(flat) == 2 && fabs(flux_item(flux_min(flat)) - 2) < 1e-6);
+    CHECK(flux_dtype_of(flux_nth(flux_dot_product_attention(flux_ones(4, 3), flux_to_dtype(flux_ones(4, 5), FLUX_F64), flux_ones(4, 5)), 0)) == FLUX_F64);
 }
 
 /* The sum of a gradient's squares: its own gradient goes through the second derivatives of attention. */

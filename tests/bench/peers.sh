@@ -1,6 +1,7 @@
 # Our training steps beside those of whichever peers are installed: each library is a process of its own, they take turns,
 # and a ratio above 1 says that ours is faster. FLUX_NUM_THREADS (1 unless set) goes for all of them; ROUNDS is the turns.
-#     sh tests/bench/peers.sh OURS CC      OURS: bench_steps, compiled
+#     sh tests/bench/peers.sh CC OURS...   OURS: bench_steps and others, compiled
+cc=$1; shift
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 export FLUX_NUM_THREADS="${FLUX_NUM_THREADS:-1}"
@@ -10,7 +11,7 @@ export OPENBLAS_NUM_THREADS="$FLUX_NUM_THREADS" OMP_NUM_THREADS="$FLUX_NUM_THREA
 
 peers=
 blas=$(pkg-config --cflags --libs openblas 2>/dev/null) || blas=-lopenblas
-if ${2:-cc} -O3 -march=native -fno-math-errno tests/bench/peer_steps_openblas.c $blas -lm -o "$tmp/openblas" 2>/dev/null; then
+if $cc -O3 -march=native -fno-math-errno tests/bench/peer_steps_openblas.c $blas -lm -o "$tmp/openblas" 2>/dev/null; then
     printf '%s\n' "$tmp/openblas" >"$tmp/OpenBLAS.run"
     peers="$peers OpenBLAS"
 else
@@ -25,7 +26,7 @@ fi
 [ -n "$peers" ] || exit 0
 
 for round in $(seq "${ROUNDS:-5}"); do
-    "$1" >>"$tmp/ours.out" || exit 1
+    for ours; do "$ours" >>"$tmp/ours.out" || exit 1; done
     for peer in $peers; do sh "$tmp/$peer.run" >>"$tmp/$peer.out" || exit 1; done
 done
 # of each library the middle of its medians, and the fastest step of all
@@ -48,7 +49,7 @@ for peer in $peers; do
         END {
             for (i = 1; i <= n; i++) {
                 name = order[i]; a = middle(median[1 SUBSEP name]); b = middle(median[0 SUBSEP name])
-                printf "%-34s %-9s %9.1f us, ours %9.1f: %.2f   (fastest %.1f, %.1f: %.2f)\n", name, peer, b, a, b / a,
+                printf "%-48s %-9s %9.1f us, ours %9.1f: %.2f   (fastest %.1f, %.1f: %.2f)\n", name, peer, b, a, b / a,
                        fast[0 SUBSEP name], fast[1 SUBSEP name], fast[0 SUBSEP name] / fast[1 SUBSEP name]
             }
         }' "$tmp/ours.out" "$tmp/$peer.out"
