@@ -1494,7 +1494,9 @@ extern char *realpath(const char *path, char *out);
       \"no-combine-stack-adjustments\", \"no-shrink-wrap\", \"no-ipa-profile\", \"no-ipa-reference\", \
       \"no-ipa-pure-const\", \"no-move-loop-invariants\", \"no-guess-branch-probability\", \
       \"no-reorder-blocks\", \"no-auto-inc-dec\", \"no-branch-count-reg\", \"no-ssa-phiopt\", \"no-tree-ter\", \
-      \"no-tree-coalesce-vars\", \"no-tree-builtin-call-dce\")")
+      \"no-tree-coalesce-vars\", \"no-tree-builtin-call-dce\", \"no-ipa-modref\", \"no-ipa-icf\", \
+      \"no-split-wide-types\", \"no-ssa-backprop\", \"no-tree-ch\", \"ira-region=one\", \
+      \"ira-algorithm=priority\")")
 #  define FLUX__COLD _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
 #  define FLUX__ASBEFORE _Pragma("GCC pop_options")
 #else
@@ -7266,7 +7268,7 @@ typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter,
 #  pragma clang fp contract(off)
 #elif FLUX__VECTORS
 #  pragma GCC push_options
-#  pragma GCC optimize("O1", "expensive-optimizations", "no-fast-math", "fp-contract=off")
+#  pragma GCC optimize("O1", "no-fast-math", "fp-contract=off")
 #endif
 
 /* Names: FLUX__F(exp) is flux__exp_f64, flux__exp_x16, ... and FLUX__P(FMA) FLUX__FMA_x16, ... as
