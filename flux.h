@@ -2317,7 +2317,7 @@ typedef struct flux__backend {
     int (*wait)(int id);                                     /* until all work there is done */
     int (*room)(int id, size_t *available, size_t *total);   /* bytes; NULL: nobody knows */
     bool (*ready)(int id, struct flux__plan *plan, struct flux__graph *g);    /* makes the plan's kernels there ready */
-    int (*run)(struct flux__run *run, struct flux__kernel *k);
+    int (*run)(struct flux__run *run, struct flux__kernel *k, int n);         /* n kernels in a row; gives how many it started */
     void (*drop)(void *ready);                               /* what ready() made of a kernel */
 } flux__backend;
 
@@ -2657,6 +2657,17 @@ static flux__buffer *flux__arena_take(flux_device d, flux__arena *pool, int cls,
     return b;
 }
 
+/* On a device the lowest address goes first, whatever the order in which they come back, so that a step which repeats gets
+   the same memory and its launches can be replayed as they are. Among very many they lie only roughly so. */
+static void flux__arena_give(flux__arena *pool, int cls, flux__buffer *b) {
+    flux__buffer *before = NULL, *next = pool->spare[cls];
+    for (int i = 0; i < 32 && next && b->device.backend && (uintptr_t)next->ptr < (uintptr_t)b->ptr; i++)
+        before = next, next = (flux__buffer *)(intptr_t)next->refs;
+    b->refs = (int64_t)(intptr_t)next;
+    if (before) before->refs = (int64_t)(intptr_t)b;
+    else pool->spare[cls] = b;
+}
+
 static void flux__buffer_join(flux__arena *pool, flux__buffer *b) {
     b->before = NULL;
     b->after = pool->live;
@@ -2768,8 +2779,7 @@ static void flux__buffer_release(flux__buffer *b) {
     flux__arena *pool = &flux__arenas[b->device.backend][b->device.id];
     flux__buffer_part(pool, b);
     pool->stats.live -= (int64_t)b->room;
-    b->refs = (int64_t)(intptr_t)pool->spare[cls];
-    pool->spare[cls] = b;
+    flux__arena_give(pool, cls, b);
     flux__mutex_unlock(&flux__arena_lock);
 }
 
@@ -6722,19 +6732,19 @@ typedef struct flux__run {
     void *extra[3];                       /* what kernels need for a moment: see flux__kernel_extra */
 } flux__run;
 
-static int flux__kernel_run(flux__run *r, flux__kernel *k);
+static int flux__kernels_run(flux__run *r, flux__kernel *k, int n);
 
 /* Runs a kernel with an eye on the clock; a device is waited for, or its time would be the next kernel's. */
 static int flux__kernel_trace(flux__run *r, flux__kernel *k) {
     char words[300], device[64];
     double start = flux__now();
-    int rc = flux__kernel_run(r, k);
+    int done = flux__kernels_run(r, k, 1);
     flux_device d = r->plan->slot[k->outs[0]].device;
     if (d.backend != 0) flux_synchronise_device(d);
     flux__kernel_words(r->plan, r->g, k, false, words, sizeof words);
     snprintf(device, sizeof device, "%s:%d", flux_device_backend(d), d.id);
     flux__trace_event("kernel", words, start, flux__kernel_bytes(k, r->g), device);
-    return rc;
+    return done;
 }
 static void flux__kernel_extra(const flux__run *r, const flux__kernel *k, size_t *bytes);
 static bool flux__kernels_prepare(const flux__plan *plan);
@@ -6821,15 +6831,26 @@ static void flux__settle_nodes(flux__run *r) {
     }
 }
 
+/* How many kernels from number k on follow each other on one device: these may be launched as one. */
+static int flux__kernel_row(const flux__plan *plan, int k) {
+    const flux__kernel *first = &plan->kernel[k];
+    int n = 1;
+    while (first->drop && k + n < plan->nkernel && first[n].drop && flux_device_equal(first[n].device, first->device)) n++;
+    return n;
+}
+
 /* A device may fail in the midst of an update. What is in the old weights' memory by then can't be taken back: copies
    for that case would cost every step. */
 static bool flux__run_kernels(flux__run *r, bool trace) {
     flux__plan *plan = r->plan;
     bool changed = false, ok = true;
     flux__hold();
-    for (int k = 0; k < plan->nkernel && ok; k++) {
-        ok = (trace ? flux__kernel_trace(r, &plan->kernel[k]) : flux__kernel_run(r, &plan->kernel[k])) == 0;
-        for (int n = 0; n < plan->kernel[k].nouts && ok; n++) changed = changed || plan->slot[plan->kernel[k].outs[n]].donor >= 0;
+    for (int k = 0, n; k < plan->nkernel && ok; k += n) {
+        n = trace ? 1 : flux__kernel_row(plan, k);
+        int done = trace ? flux__kernel_trace(r, &plan->kernel[k]) : flux__kernels_run(r, &plan->kernel[k], n);
+        ok = done == n;
+        for (int i = k; i < k + done; i++)
+            for (int o = 0; o < plan->kernel[i].nouts; o++) changed = changed || plan->slot[plan->kernel[i].outs[o]].donor >= 0;
     }
     flux__thread *t = flux__self();
     if (!ok && changed && t && t->error.unsaid) {
@@ -6853,8 +6874,8 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     ok = ok && flux__run_kernels(&r, trace);
     if (trace) flux__trace_event("plan", "evaluate", start, 0, "");
     if (ok) flux__settle_nodes(&r);
-    for (int i = 0; r.buffer && i < plan->nnode; i++) flux__buffer_release(r.buffer[i]);
-    for (int i = 0; r.buffer && i < plan->nkernel; i++) flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
+    for (int i = plan->nkernel - 1; r.buffer && i >= 0; i--) flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
+    for (int i = plan->nnode - 1; r.buffer && i >= 0; i--) flux__buffer_release(r.buffer[i]);
     for (int i = 0; i < 3; i++)
         if (r.extra[i]) FLUX_FREE(r.extra[i]);
     if (r.buffer) FLUX_FREE(r.buffer);
@@ -10532,7 +10553,6 @@ static bool flux__kernels_prepare(const flux__plan *plan) {
 }
 
 static int flux__kernel_run(flux__run *r, flux__kernel *k) {
-    if (k->drop) return flux__backend_of(k->device.backend)->run(r, k);
     switch (k->kind) {
     case FLUX__K_FUSED: return flux__run_fused(r, k);
     case FLUX__K_MATMUL: return flux__run_product(r, k);
@@ -10541,6 +10561,12 @@ static int flux__kernel_run(flux__run *r, flux__kernel *k) {
     case FLUX__K_MOVE: return flux__run_move(r, k);
     default: return flux__run_index(r, k);
     }
+}
+
+/* A row of n kernels; gives how many of them were done or, on a device, started. */
+static int flux__kernels_run(flux__run *r, flux__kernel *k, int n) {
+    if (k->drop) return flux__backend_of(k->device.backend)->run(r, k, n);
+    return flux__kernel_run(r, k) == 0;
 }
 
 #if defined(FLUX_CUDA) || defined(FLUX_HIP)
@@ -10565,6 +10591,8 @@ typedef struct flux__gpu_info {           /* what a driver says of a device */
     char model[72], arch[40];             /* "NVIDIA H200"; as its compiler calls it: "sm_90", "gfx90a" */
     int units;                            /* multiprocessors */
 } flux__gpu_info;
+
+typedef struct flux__symbol { const char *name; size_t at; bool spare; } flux__symbol;    /* a library's call; spare: done without */
 
 /* Calls of a driver; those that return int give 0 or the driver's own code, for which error() has a sentence. All but
    open, count, device and close are made between enter and leave. Asking what a device is does not open it: a context
@@ -10599,6 +10627,13 @@ typedef struct flux__driver {
     void (*unload)(void *module);
     int (*find)(void **function, void *module, const char *name);
     int (*launch)(void *function, const unsigned *grid, unsigned threads, void *stream, void **args);
+    bool (*has_graphs)(void);             /* the driver has what follows: launches kept, to be launched again as one */
+    int (*graph)(void **graph);
+    int (*graph_add)(void **node, void *graph, void *after, void *function, const unsigned *grid, unsigned threads, void **args);
+    int (*graph_ready)(void **exec, void *graph);
+    int (*graph_set)(void *exec, void *node, void *function, const unsigned *grid, unsigned threads, void **args);   /* for launches to come */
+    int (*graph_launch)(void *exec, void *stream);
+    void (*graph_free)(void *graph, void *exec);     /* each may be NULL; the stream has been waited for */
     const char *(*error)(int code);
     bool (*lost)(int code);               /* after such an error the device does nothing any more */
     bool (*compiler)(char *why, size_t n);/* opens the run-time compiler */
@@ -10771,8 +10806,12 @@ typedef struct flux__gpu_kernel {
     unsigned grid[2][3], threads;
     int launches, nparam, param_room;
     flux__gpu_param *param;
-    void **args;                          /* room for a launch's arguments: addresses, then what they point at */
+    void **args;                          /* a launch's arguments, as they were last: addresses, then what they point at */
+    bool stale;                           /* they have changed since the replay was told */
+    struct flux__replay *replay;          /* of the row that starts with it, or NULL */
+    int runs;                             /* of that row; < 0: it is not to be replayed */
 } flux__gpu_kernel;
+static void flux__replay_drop(flux__gpu_kernel *gk);
 
 typedef struct flux__coder {              /* writing one kernel */
     const flux__kernel *k;
@@ -11561,6 +11600,7 @@ static void flux__gpu_kernel_drop(void *ready) {
     flux__gpu_kernel *gk = (flux__gpu_kernel *)ready;
     for (int i = 0; i < 2; i++)
         if (gk->text[i]) FLUX_FREE(gk->text[i]);
+    flux__replay_drop(gk);
     if (gk->param) FLUX_FREE(gk->param);
     if (gk->args) FLUX_FREE(gk->args);
     FLUX_FREE(gk);
@@ -11611,7 +11651,12 @@ static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *g, 
 
 enum { FLUX__SLOTS = 8, FLUX__SLOT_BYTES = 1 << 20, FLUX__STATUS_WORDS = 8 };
 
-typedef struct flux__gpu_counters { int64_t launches, allocations, uploads, downloads, bytes_up, bytes_down, programs_compiled, programs_read; } flux__gpu_counters;
+typedef struct flux__gpu_counters {
+    int64_t launches;                     /* kernels that were started, in graphs and out of them */
+    int64_t graphs, graph_launches, graph_updates;       /* graphs made; their launches; kernels in them that got other arguments */
+    int64_t waits;                        /* the host waited for a device, or looked whether it had to */
+    int64_t allocations, uploads, downloads, bytes_up, bytes_down, programs_compiled, programs_read;
+} flux__gpu_counters;
 
 typedef struct flux__gpu {
     const flux__driver *driver;
@@ -11624,6 +11669,8 @@ typedef struct flux__gpu {
     flux__gpu_fn *known[256];             /* compiled kernels */
     void **module;
     int nmodule, module_room;
+    struct flux__replay *replays;         /* all plans' */
+    bool replaying;                       /* the driver can, and FLUX_REPLAY does not forbid it */
     flux__gpu_counters counters;
 } flux__gpu;
 static flux__gpu flux__gpus[2][FLUX__MAX_IDS];       /* CUDA, AMDGPU */
@@ -11647,11 +11694,30 @@ static bool flux__gpu_ok(flux__gpu *g, int code, const char *what) {
     return false;
 }
 
+/* A row of launches as one of the driver's graphs: its nodes, each after the one before. A plan owns it and its device
+   knows it, so that what is left when the device is closed is dead but still there. */
+typedef struct flux__replay {
+    flux__gpu *gpu;                       /* NULL: dead */
+    void *graph, *exec, **node;
+    struct flux__replay *next;            /* of its device's */
+} flux__replay;
+
+/* there: the device is the current one; else its graph goes with the process */
+static void flux__replay_kill(flux__replay *p, bool there) {
+    flux__replay **at = &p->gpu->replays;
+    while (*at && *at != p) at = &(*at)->next;
+    if (*at) *at = p->next;
+    if (there && p->exec) p->gpu->driver->stream_wait(p->gpu->stream);    /* a launch of it may be under way */
+    if (there) p->gpu->driver->graph_free(p->graph, p->exec);
+    p->gpu = NULL;
+}
+
 /* Gives back all that was opened; what a lost device refuses to take back goes with the process. */
 static void flux__gpu_undo(flux__gpu *g) {
     void *before;
     bool there = g->driver->enter(g->id, &before) == 0;
     if (there && g->stream) g->driver->stream_wait(g->stream);
+    while (g->replays) flux__replay_kill(g->replays, there);
     for (int i = 0; i < FLUX__SLOTS && there; i++) {
         if (g->slot[i].memory) g->driver->unpin(g->slot[i].memory);
         if (g->slot[i].event) g->driver->event_free(g->slot[i].event);
@@ -11690,6 +11756,8 @@ static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
         g->turn = 1;
     }
     if (entered) g->driver->leave(before);
+    const char *replay = flux__env("FLUX_REPLAY");
+    g->replaying = ok && g->driver->has_graphs() && !(replay && strcmp(replay, "0") == 0);
     if (!ok) flux__gpu_undo(g);           /* the next call tries again */
     return g->open = ok;
 }
@@ -12083,7 +12151,16 @@ static bool flux__gpu_ready(int backend, int id, flux__plan *plan, flux__graph *
     return ok;
 }
 
-/* ---- launching */
+/* ---- launching
+   A row of kernels is launched one by one until it has been met twice, then as a graph. The graph's kernels, their order
+   and their grids never change; an argument that does (a learning rate, a count of steps, the random numbers' place, an
+   address) is compared with the last one, and a node whose arguments differ is told them before the launch. The pool gives
+   a step that repeats the same memory, so these are few. What a driver refuses is done one by one, now and from then on.
+
+   Rejected: capturing the stream, which makes the same graph but hands no nodes out and forbids other threads' calls
+   meanwhile; arguments in the device's memory, which cost every step a copy and every kernel a dependent load. */
+
+enum { FLUX__REPLAY_AFTER = 2, FLUX__REPLAY_LEAST = 3 };     /* runs one by one; launches that are worth a graph */
 
 static void flux__gpu_arg(const flux__run *r, const flux__kernel *k, const flux__gpu *g, const flux__gpu_param *p, void *out) {
     const flux__value *v = p->kind == 'n' || p->kind == 'k' || p->kind == 't' ? &k->value[p->what] : NULL;
@@ -12097,39 +12174,140 @@ static void flux__gpu_arg(const flux__run *r, const flux__kernel *k, const flux_
     }
 }
 
-static int flux__gpu_launch(flux__gpu *g, const flux__gpu_kernel *gk, int l) {
-    return g->driver->launch(gk->fn[l]->function, gk->grid[l], l ? 256 : gk->threads, g->stream, gk->args);
+static void flux__gpu_args(const flux__run *r, const flux__kernel *k, flux__gpu *g) {
+    flux__gpu_kernel *gk = (flux__gpu_kernel *)k->ready;
+    char *values = (char *)(gk->args + gk->nparam);
+    for (int i = 0; i < gk->nparam; i++) {
+        uint64_t now = 0;
+        gk->args[i] = values + i * 8;
+        flux__gpu_arg(r, k, g, &gk->param[i], &now);
+        if (memcmp(gk->args[i], &now, 8) != 0) gk->stale = true;
+        memcpy(gk->args[i], &now, 8);
+        if (gk->param[i].kind == 'e') g->pending = true;
+    }
+}
+
+static unsigned flux__gpu_threads(const flux__gpu_kernel *gk, int l) { return l ? 256 : gk->threads; }
+
+static int flux__row_launches(const flux__kernel *k, int n) {
+    int count = 0;
+    for (int i = 0; i < n; i++) count += ((const flux__gpu_kernel *)k[i].ready)->launches;
+    return count;
+}
+
+static void flux__replay_free(flux__gpu_kernel *first, bool there) {
+    flux__replay *p = first->replay;
+    if (p->gpu) flux__replay_kill(p, there);
+    if (p->node) FLUX_FREE(p->node);
+    FLUX_FREE(p);
+    first->replay = NULL;
+}
+
+/* With its plan. */
+static void flux__replay_drop(flux__gpu_kernel *first) {
+    void *before;
+    if (!first->replay) return;
+    flux__mutex_lock(&flux__gpu_lock);
+    flux__gpu *g = first->replay->gpu;
+    bool there = g && g->driver->enter(g->id, &before) == 0;
+    flux__replay_free(first, there);
+    if (there) g->driver->leave(before);
+    flux__mutex_unlock(&flux__gpu_lock);
+}
+
+static bool flux__replay_make(flux__gpu *g, flux__kernel *k, int n) {
+    flux__gpu_kernel *first = (flux__gpu_kernel *)k->ready;
+    int launches = flux__row_launches(k, n), at = 0;
+    flux__replay *p = first->replay = (flux__replay *)FLUX_MALLOC(sizeof *p);
+    if (!p) return false;
+    memset(p, 0, sizeof *p);
+    p->gpu = g;
+    p->next = g->replays;
+    g->replays = p;
+    p->node = (void **)FLUX_MALLOC((size_t)launches * sizeof *p->node);
+    bool ok = p->node && g->driver->graph(&p->graph) == 0;
+    for (int i = 0; i < n && ok; i++) {
+        flux__gpu_kernel *gk = (flux__gpu_kernel *)k[i].ready;
+        for (int l = 0; l < gk->launches && ok; l++, at++)
+            ok = g->driver->graph_add(&p->node[at], p->graph, at ? p->node[at - 1] : NULL, gk->fn[l]->function, gk->grid[l],
+                                      flux__gpu_threads(gk, l), gk->args) == 0;
+        gk->stale = false;
+    }
+    ok = ok && g->driver->graph_ready(&p->exec, p->graph) == 0;
+    if (ok) g->counters.graphs++;
+    return ok;
+}
+
+/* Tells the graph what has changed. */
+static bool flux__replay_update(flux__gpu *g, const flux__replay *p, flux__kernel *k, int n) {
+    void **node = p->node;
+    for (int i = 0; i < n; i++) {
+        flux__gpu_kernel *gk = (flux__gpu_kernel *)k[i].ready;
+        for (int l = 0; l < gk->launches && gk->stale; l++) {
+            if (g->driver->graph_set(p->exec, node[l], gk->fn[l]->function, gk->grid[l], flux__gpu_threads(gk, l), gk->args) != 0) return false;
+            g->counters.graph_updates++;
+        }
+        gk->stale = false;
+        node += gk->launches;
+    }
+    return true;
+}
+
+/* The row as one launch. False: nothing was launched; unless the device is lost now, it is to be done one by one. */
+static bool flux__replay_launch(flux__gpu *g, flux__kernel *k, int n) {
+    flux__gpu_kernel *first = (flux__gpu_kernel *)k->ready;
+    if (!g->replaying || first->runs < 0) return false;
+    if (first->replay && !first->replay->gpu) flux__replay_free(first, false);
+    if (!first->replay && (first->runs++ < FLUX__REPLAY_AFTER || flux__row_launches(k, n) < FLUX__REPLAY_LEAST)) return false;
+    bool ready = (first->replay || flux__replay_make(g, k, n)) && flux__replay_update(g, first->replay, k, n);
+    int code = ready ? g->driver->graph_launch(first->replay->exec, g->stream) : -1;
+    if (code == 0) {
+        g->counters.graph_launches++;
+        g->counters.launches += flux__row_launches(k, n);
+        return true;
+    }
+    if (ready && g->driver->lost(code)) return flux__gpu_ok(g, code, "launching a plan's kernels");
+    if (first->replay) flux__replay_free(first, true);
+    first->runs = -1;
+    flux__note(FLUX_LOG_DEBUG, "gpu.replay", false, "%s device %d: a plan's %d kernels can't be replayed as a graph: they are launched one by one",
+               g->driver->name, g->id, n);
+    return false;
+}
+
+static int flux__gpu_start(flux__gpu *g, const flux__gpu_kernel *gk, int l) {
+    return g->driver->launch(gk->fn[l]->function, gk->grid[l], flux__gpu_threads(gk, l), g->stream, gk->args);
 }
 
 /* A launch may need memory of the driver's own (what a kernel's threads spill): if it fails, the pool gives back what it
-   doesn't use, and it is tried once more. */
-static int flux__gpu_run(flux__run *r, flux__kernel *k) {
-    flux__gpu_kernel *gk = (flux__gpu_kernel *)k->ready;
-    void *before;
-    if (gk->launches == 0) return 0;      /* no points */
-    flux__gpu *g = flux__gpu_enter(k->device.backend, k->device.id, &before);
-    if (!g) return -1;
-    char *values = (char *)(gk->args + gk->nparam);
-    for (int i = 0; i < gk->nparam; i++) {
-        gk->args[i] = values + i * 8;
-        flux__gpu_arg(r, k, g, &gk->param[i], gk->args[i]);
-        if (gk->param[i].kind == 'e') g->pending = true;
-    }
-    for (int l = 0; l < gk->launches && g; l++) {
-        int code = flux__gpu_launch(g, gk, l);
+   doesn't use, and it is tried once more. NULL: it failed, and the device has been left. */
+static flux__gpu *flux__gpu_launch(flux__gpu *g, const flux__kernel *k, void **before) {
+    const flux__gpu_kernel *gk = (const flux__gpu_kernel *)k->ready;
+    for (int l = 0; l < gk->launches; l++) {
+        int code = flux__gpu_start(g, gk, l);
         if (code != 0 && !g->driver->lost(code)) {
-            flux__gpu_leave(g, before);   /* the pool's lock comes before the device's */
+            flux__gpu_leave(g, *before);  /* the pool's lock comes before the device's */
             flux_mem_trim(k->device);
-            if (!(g = flux__gpu_enter(k->device.backend, k->device.id, &before))) return -1;
-            code = flux__gpu_launch(g, gk, l);
+            if (!(g = flux__gpu_enter(k->device.backend, k->device.id, before))) return NULL;
+            code = flux__gpu_start(g, gk, l);
         }
         g->counters.launches++;
         if (flux__gpu_ok(g, code, "launching a kernel")) continue;
-        flux__gpu_leave(g, before);
-        return -1;
+        flux__gpu_leave(g, *before);
+        return NULL;
     }
-    flux__gpu_leave(g, before);
-    return 0;
+    return g;
+}
+
+static int flux__gpu_run(flux__run *r, flux__kernel *k, int n) {
+    void *before;
+    int done = 0;
+    flux__gpu *g = flux__gpu_enter(k->device.backend, k->device.id, &before);
+    if (!g) return 0;
+    for (int i = 0; i < n; i++) flux__gpu_args(r, &k[i], g);
+    if (flux__replay_launch(g, k, n)) done = n;
+    while (done < n && !g->lost && (g = flux__gpu_launch(g, &k[done], &before)) != NULL) done++;
+    if (g) flux__gpu_leave(g, before);
+    return done;
 }
 
 /* ---- memory and copies */

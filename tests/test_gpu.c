@@ -58,7 +58,8 @@ static void find_soft(void) {
 }
 static long calls(const char *cu, const char *hip) { return driver.calls(on_cuda ? cu : hip); }
 static long live_objects(void) {
-    return driver.live("memory") + driver.live("pinned") + driver.live("streams") + driver.live("events") + driver.live("modules") + compiler.live("programs");
+    return driver.live("memory") + driver.live("pinned") + driver.live("streams") + driver.live("events") + driver.live("modules") + driver.live("graphs") +
+           compiler.live("programs");
 }
 static long synchronisations(void) {
     static const char *const names[] = { "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize", "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2", "cuStreamQuery",
@@ -166,24 +167,30 @@ static bool near(const float *a, const float *b, int n, double tol) {
         if (!(fabs((double)a[i] - (double)b[i]) <= tol)) return false;
     return true;
 }
-static const float *expected_weights(void) {   /* after three steps on the CPU */
+enum { STEPS = 5 };                       /* launched one by one, then as a graph that is made, then as it is */
+static bool steps(training *t) {
+    bool ok = true;
+    for (int i = 0; i < STEPS && ok; i++) ok = training_step(t) == 0;
+    return ok;
+}
+static const float *expected_weights(void) {   /* after so many steps on the CPU */
     static float w[WEIGHTS];
     static bool known;
     flux_device cpu = { 0, 0 };
     training t;
     if (known) return w;
     FLUX_SCOPE {
-        known = training_start(&t, cpu) && training_step(&t) == 0 && training_step(&t) == 0 && training_step(&t) == 0 && weights(t.model, w);
+        known = training_start(&t, cpu) && steps(&t) && weights(t.model, w);
     }
     CHECK(known);
     return w;
 }
-static bool trains(void) {                /* three steps here give the CPU's numbers */
+static bool trains(void) {                /* as many steps here give the CPU's numbers */
     training t;
     float w[WEIGHTS] = { 0 };
     bool ok = false;
     FLUX_SCOPE {
-        ok = training_start(&t, test_device) && training_step(&t) == 0 && training_step(&t) == 0 && training_step(&t) == 0 && weights(t.model, w);
+        ok = training_start(&t, test_device) && steps(&t) && weights(t.model, w);
     }
     return ok && near(w, expected_weights(), WEIGHTS, 1e-4);
 }
@@ -201,8 +208,7 @@ TEST(training_is_where_the_model_is) {
         FLUX_SCOPE {
             REQUIRE(training_start(&t, d[i % 2]));
             flux_default_device(d[i / 2]);
-            for (int step = 0; step < 3; step++) CHECK(training_step(&t) == 0);
-            CHECK(weights(t.model, w) && near(w, expected_weights(), WEIGHTS, 1e-4));
+            CHECK(steps(&t) && weights(t.model, w) && near(w, expected_weights(), WEIGHTS, 1e-4));
         }
     }
     flux_default_device(test_device);
@@ -227,7 +233,10 @@ TEST(a_step_allocates_nothing_and_waits_for_nothing) {
             for (int i = 0; i < 4; i++) at[i] = flux__base(p[i])->buf->ptr;
             continue;
         }
-        CHECK(after.launches - before.launches == launches && launches > 0);
+        CHECK(after.launches - before.launches == launches && launches > 4);
+        CHECK(after.graph_launches - before.graph_launches == 1 && after.graphs - before.graphs <= (step == 2));
+        if (step > 2) CHECK(after.graph_updates - before.graph_updates == 4);          /* the step count, for each parameter; no address */
+        CHECK(after.waits == before.waits);
         CHECK(after.allocations == before.allocations && after.uploads == before.uploads && after.downloads == before.downloads);
         CHECK(after.programs_compiled == before.programs_compiled && after.programs_read == before.programs_read);
         REQUIRE(flux_params(t.model, p, 4) == 4);
@@ -236,7 +245,7 @@ TEST(a_step_allocates_nothing_and_waits_for_nothing) {
         CHECK(calls("cuMemAlloc_v2", "hipMalloc") == 0 && calls("cuMemHostAlloc", "hipHostMalloc") == 0 && calls("cuMemFree_v2", "hipFree") == 0);
         CHECK(calls("cuMemcpyHtoDAsync_v2", "hipMemcpyHtoDAsync") == 0 && calls("cuMemcpyDtoHAsync_v2", "hipMemcpyDtoHAsync") == 0);
         CHECK(calls("cuMemcpyDtoDAsync_v2", "hipMemcpyDtoDAsync") == 0 && calls("cuMemcpyPeerAsync", "hipMemcpyPeerAsync") == 0);
-        CHECK(calls("cuLaunchKernel", "hipModuleLaunchKernel") == launches && synchronisations() == 0);
+        CHECK(calls("cuGraphLaunch", "hipGraphLaunch") == 1 && calls("cuLaunchKernel", "hipModuleLaunchKernel") == 0 && synchronisations() == 0);
     }
     CHECK(trains());
 }
@@ -256,7 +265,7 @@ static bool told(void) {
     return good;
 }
 
-/* Opening, three steps, moves, a file. Each part may fail once, which must leave all as it was. Gives the failures. */
+/* Opening, some steps, moves, a file. Each part may fail once, which must leave all as it was. Gives the failures. */
 static int life(void) {
     const char *file = getenv("FLUX_TEST_FILE");
     training t = { NULL, NULL, NULL, NULL };
@@ -268,7 +277,7 @@ static int life(void) {
         CHECK(told());
         if (!CHECK(training_start(&t, test_device))) goto out;
     }
-    for (int step = 0; step < 3; step++) {
+    for (int step = 0; step < STEPS; step++) {
         if (!weights(t.model, then)) {
             failed++;
             CHECK(told() && weights(t.model, then));
@@ -371,7 +380,7 @@ static void driver_faults(int (*what)(void)) {
     flux_on_error(test_silent, NULL);
     for (size_t i = 0; i < n && test_bad < 5; i++) {
         const char *name = on_cuda ? flux__cu_names[i].name : flux__roc_names[i].name;
-        bool frees = false, room = strstr(name, "MemAlloc") || strcmp(name, "hipMalloc") == 0, launch = strstr(name, "Launch") != NULL;
+        bool frees = false, room = strstr(name, "MemAlloc") || strcmp(name, "hipMalloc") == 0, launch = strstr(name, "Launch") && !strstr(name, "Graph");
         for (size_t j = 0; j < sizeof quiet / sizeof *quiet; j++) frees = frees || strstr(name, quiet[j]) != NULL;
         if (strstr(name, "GetErrorString")) continue;
         fault_each(what, &driver, name, room ? 2 : 1, 1, frees);
@@ -414,8 +423,7 @@ TEST(each_compiler_call_may_fail) {       /* no cache: every program is compiled
 }
 
 /* A launch that fails twice in the midst of an update cannot be undone, and says so. */
-TEST(an_update_that_fails_half_way) {
-    SOFT_ONLY();
+static void half_way(void) {
     training t;
     const char *launch = on_cuda ? "cuLaunchKernel" : "hipModuleLaunchKernel";
     float before[WEIGHTS], after[WEIGHTS];
@@ -442,6 +450,145 @@ TEST(an_update_that_fails_half_way) {
         CHECK(training_step(&t) == 0);
     }
     CHECK(n > 2 && half < n);
+}
+TEST(an_update_that_fails_half_way) {
+    SOFT_ONLY();
+    CHECK(child("half_way", "FLUX_REPLAY=0", NULL) == 0);
+}
+
+/* ---------------- launches of a plan found again are one graph */
+
+static flux_layer *varied_model(void) {
+    return flux_chain(flux_dense(5, 11, flux_relu), flux_dropout(0.4), flux_batchnorm(11), flux_dense(11, 9, flux_tanh), flux_dense(9, 4));
+}
+enum { VARIED = 2000, VARIED_STEPS = 24 };
+typedef struct varied { float w[VARIED]; int64_t count, graphs, launches; } varied;
+
+/* Trains with all that may differ from step to step: the learning rate, random numbers, the batch's size, what is kept. */
+static bool vary(varied *v, flux_device d, bool replay) {
+    flux__gpu *g = &flux__gpus[d.backend - FLUX__CUDA_BACKEND][d.id];
+    flux_tensor *p[16], *kept[VARIED_STEPS];
+    bool ok = true;
+    memset(v, 0, sizeof *v);
+    g->replaying = replay;
+    flux__gpu_counters before = g->counters;
+    flux_scope_open();
+    flux_seed(11);
+    flux_layer *m = flux_to(d, varied_model());
+    flux_state *opt = m ? flux_setup(flux_adam(0.05), m) : NULL;
+    flux_tensor *x = flux_eval(flux_to(d, flux_randn(5, 12))), *y = flux_eval(flux_to(d, flux_softmax(flux_randn(4, 12))));
+    int nkept = 0;
+    for (int step = 0; step < VARIED_STEPS && ok && opt; step++) {
+        int64_t n = step % 7 == 5 ? 7 : 12;
+        flux_scope_open();
+        flux_tensor *loss = flux_logitcrossentropy(flux_call(m, flux_slice(x, 1, 0, n)), flux_slice(y, 1, 0, n));
+        if (step % 6 == 4) flux_adjust(opt, 0.05 / (step + 1));
+        flux_grads *grads = flux_gradient(loss, m);
+        ok = grads && flux_update(opt, m, grads) == 0;
+        if (step > 10) kept[nkept++] = (flux_tensor *)flux_retain(loss);       /* what is kept grows, and with it addresses move */
+        if (step % 5 == 3) ok = ok && isfinite(flux_item(loss));
+        flux_scope_close();
+    }
+    int n = opt ? flux_params(m, p, 16) : 0;
+    for (int i = 0; i < n && ok; i++) {
+        size_t bytes = (size_t)flux_len(p[i]) * 4;
+        ok = flux_read(flux_copy(p[i]), v->w + v->count, bytes) == 0;
+        v->count += (int64_t)bytes / 4;
+    }
+    for (int i = 0; i < nkept && ok; i++) v->w[v->count++] = (float)flux_item(kept[i]);
+    for (int i = 0; i < nkept; i++) flux_release(kept[i]);
+    flux_scope_close();
+    v->graphs = g->counters.graph_launches - before.graph_launches;
+    v->launches = g->counters.launches - before.launches;
+    g->replaying = true;
+    return ok && n == 8 && nkept == VARIED_STEPS - 11;
+}
+static bool same_numbers(const varied *a, const varied *b) { return a->count == b->count && !memcmp(a->w, b->w, (size_t)a->count * sizeof(float)); }
+
+TEST(a_replay_gives_the_same_bits) {
+    static varied one_by_one, replayed;
+    ON_A_GPU();
+    flux_device d[8];
+    int n = flux_get_devices(flux_device_backend(test_device), d, 8);
+    for (int i = 0; i < n; i++) {
+        flux_default_device(d[i]);
+        CHECK(flux_eval(flux_ones(1)) != NULL);    /* open */
+        REQUIRE(vary(&one_by_one, d[i], false) && vary(&replayed, d[i], true));
+        CHECK(one_by_one.graphs == 0 && replayed.graphs > VARIED_STEPS / 2 && one_by_one.launches == replayed.launches);
+        CHECK(same_numbers(&one_by_one, &replayed));
+    }
+    flux_default_device(test_device);
+}
+
+/* Each use of each call about graphs fails once: nobody notices but the counters. */
+static void graph_faults(void) {
+    static const char *const names[][2] = {
+        { "cuGraphCreate", "hipGraphCreate" }, { "cuGraphAddKernelNode_v2", "hipGraphAddKernelNode" },
+        { "cuGraphInstantiateWithFlags", "hipGraphInstantiateWithFlags" }, { "cuGraphExecKernelNodeSetParams_v2", "hipGraphExecKernelNodeSetParams" },
+        { "cuGraphLaunch", "hipGraphLaunch" }, { "cuGraphExecDestroy", "hipGraphExecDestroy" }, { "cuGraphDestroy", "hipGraphDestroy" } };
+    static varied want, got;
+    CHECK(flux_eval(flux_ones(1)) != NULL);
+    REQUIRE(vary(&want, test_device, false));
+    for (int i = 0; i < 7; i++) {
+        const char *name = names[i][!on_cuda];
+        flux__plans_free(flux__self()->plans);     /* what a fault has ruled out is tried again */
+        flux__self()->plans = NULL;
+        driver.reset();
+        REQUIRE(vary(&got, test_device, true));
+        long uses = driver.calls(name);
+        CHECK(uses > 0 || strstr(name, "Destroy"));
+        for (long use = 1; use <= uses || use == 1; use += 1 + use / 3) {
+            flux__plans_free(flux__self()->plans);
+            flux__self()->plans = NULL;
+            driver.reset();
+            driver.fail(name, (int)use, i == 4 ? 2 : 1);
+            if (!CHECK(vary(&got, test_device, true) && same_numbers(&want, &got))) fprintf(stderr, "    with %s failing at its use number %ld\n", name, use);
+            if (i < 2) CHECK(driver.live("graphs") <= 2 * 2);        /* nothing is left of a graph that was given up */
+        }
+        driver.reset();
+    }
+    driver.fail(on_cuda ? "cuGraphLaunch" : "hipGraphLaunch", 1, 700);
+    flux_on_error(test_silent, NULL);
+    CHECK(!vary(&got, test_device, true) && strstr(flux_error(), "the device is lost") != NULL);
+    flux_on_error(NULL, NULL);
+    flux_clear();
+}
+TEST(each_call_about_graphs_may_fail) {
+    SOFT_ONLY();
+    CHECK(child("graph_faults", "SOFTGPU_QUIET=1", NULL) == 0);
+}
+
+/* A driver without these calls, a trace, and the user's word: kernels are launched one by one. */
+static void no_replay(void) {
+    static varied v;
+    char why[320];
+    REQUIRE(flux__driver_of(test_device.backend)->open(why, sizeof why));
+    if (getenv("OLD")) flux__cu_graphs = flux__roc_graphs = false;
+    CHECK(flux_eval(flux_ones(1)) != NULL);
+    training t;
+    REQUIRE(training_start(&t, test_device) && steps(&t));
+    CHECK(the_gpu()->counters.graph_launches == 0 && the_gpu()->counters.launches > 10);
+    if (getenv("FLUX_TRACE")) {
+        CHECK(vary(&v, test_device, true) && v.graphs == 0);
+        flux_shutdown();
+        FILE *f = fopen(getenv("FLUX_TRACE"), "r");
+        char line[1000];
+        int products = 0;
+        while (f && fgets(line, sizeof line, f)) products += strstr(line, "\"kernel\"") && strstr(line, "product ");
+        if (f) fclose(f);
+        CHECK(products >= STEPS * 4 + VARIED_STEPS * 6);
+        flux_scope_open();
+    }
+}
+TEST(without_replay) {
+    SOFT_ONLY();
+    char set[700], file[640];
+    snprintf(file, sizeof file, "%s/flux-gpu-trace-%d.json", test_temp(), (int)getpid());
+    snprintf(set, sizeof set, "FLUX_TRACE=%s", file);
+    CHECK(child("no_replay", "OLD=1", NULL) == 0);
+    CHECK(child("no_replay", "FLUX_REPLAY=0", NULL) == 0);
+    CHECK(child("no_replay", set, NULL) == 0);
+    remove(file);
 }
 
 /* ---------------- messages that a program hears */
@@ -1055,6 +1202,7 @@ TEST(threads_train_on_one_device) {
     flux_device d[8];
     ON_A_GPU();
     int n = device_list(d);
+    int64_t replayed = the_gpu()->counters.graph_launches;
     for (int i = 0; i < 5; i++) {
         u[i].device = i < 3 ? test_device : d[i % n];
         REQUIRE(flux__thread_start(&u[i].thread, use, &u[i]));
@@ -1062,6 +1210,7 @@ TEST(threads_train_on_one_device) {
     for (int i = 0; i < 5; i++) flux__thread_join(&u[i].thread);
     for (int i = 0; i < 5; i++)
         if (!CHECK(u[i].good)) fprintf(stderr, "    %s\n", u[i].error);
+    CHECK(the_gpu()->counters.graph_launches >= replayed + 3 * (4 * 10 - 2));
 }
 
 /* ---------------- the cache on disk */
@@ -1248,7 +1397,7 @@ TEST(a_full_disk_leaves_no_half_entry) {
 /* ---------------- the program */
 
 static const struct { const char *name; void (*run)(void); } children[] = {
-    { "faults", faults }, { "trip_faults", trip_faults }, { "compiler_faults", compiler_faults }, { "none", none }, { "some", some }, { "another", another },
+    { "half_way", half_way }, { "graph_faults", graph_faults }, { "no_replay", no_replay }, { "faults", faults }, { "trip_faults", trip_faults }, { "compiler_faults", compiler_faults }, { "none", none }, { "some", some }, { "another", another },
     { "cpu_preferred", cpu_preferred }, { "lost", lost }, { "lost_by_code", lost_by_code }, { "both", both }, { "context", context },
     { "asking", asking }, { "little", little }, { "cached", cached }, { "uncompiled", uncompiled }, { "prewarmed", prewarmed },
 };
