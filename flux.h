@@ -2264,6 +2264,7 @@ typedef struct flux__thread {             /* a thread's own state */
     uint64_t seed, draws;                 /* random numbers: key, and how many tensors were drawn */
     uint32_t walk;                        /* the last mark given */
     bool main;                            /* its scopes close at exit, not when the thread ends */
+    bool ahead;                           /* what it copies to a device is for later: it goes beside the device's work */
     flux_tensor *spare;                   /* freed nodes, chained by in */
     int nspare;
     struct flux__plans *plans;            /* schedules found before */
@@ -10581,7 +10582,8 @@ static int flux__kernels_run(flux__run *r, flux__kernel *k, int n) {
    order. So a result depends on shapes and on nothing else.
 
    Invariants: whatever is queued for a device runs on its one stream in the order of the calls, so memory that comes
-   back to the pool may be handed out at once; nothing waits but a download. The context that the application has made
+   back to the pool may be handed out at once; but a loader's next batch travels on a second stream, and each of the two waits
+   for the other where they share memory. Nothing waits but a download, and it holds nobody up. The context that the application has made
    current is current again when a call returns. Positions are 32-bit where all of a kernel's tensors allow it.
 
    Rejected: a library of compiled kernels (one for each architecture, dtype and shape of broadcasting), and a stream for
@@ -11649,14 +11651,20 @@ static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *g, 
 
 /* ---- devices: what is open, what is compiled */
 
-enum { FLUX__SLOTS = 8, FLUX__SLOT_BYTES = 1 << 20, FLUX__STATUS_WORDS = 8 };
+enum { FLUX__SLOTS = 8, FLUX__SLOT_BYTES = 1 << 20, FLUX__STATUS_WORDS = 8, FLUX__COMING = 16 };
 
 typedef struct flux__gpu_counters {
     int64_t launches;                     /* kernels that were started, in graphs and out of them */
     int64_t graphs, graph_launches, graph_updates;       /* graphs made; their launches; kernels in them that got other arguments */
     int64_t waits;                        /* the host waited for a device, or looked whether it had to */
+    int64_t ahead;                        /* uploads beside the device's work */
     int64_t allocations, uploads, downloads, bytes_up, bytes_down, programs_compiled, programs_read;
 } flux__gpu_counters;
+
+typedef struct flux__slot {               /* pinned memory between the host's and the device's */
+    void *memory, *event;
+    bool busy, used;                      /* a thread fills or empties it; its event stands for a copy */
+} flux__slot;
 
 typedef struct flux__gpu {
     const flux__driver *driver;
@@ -11664,8 +11672,12 @@ typedef struct flux__gpu {
     bool open, pending;                   /* pending: a kernel that tells of bad indices was queued since the last look */
     flux__gpu_info info;
     void *stream, *status;
-    struct { void *memory, *event; } slot[FLUX__SLOTS];    /* pinned memory between the host's and the device's, in turn */
+    flux__slot slot[FLUX__SLOTS];         /* taken in turn */
     unsigned turn;
+    void *copies, *reached;               /* the stream of copies ahead, or NULL; where the other one was when a copy began */
+    bool alone;                           /* it could not be made: all goes on one stream */
+    struct { const void *at; size_t bytes; void *event; } coming[FLUX__COMING];    /* copies ahead that the stream has not waited for: */
+    unsigned came, comes;                 /* numbers came ... comes - 1 */
     flux__gpu_fn *known[256];             /* compiled kernels */
     void **module;
     int nmodule, module_room;
@@ -11674,7 +11686,17 @@ typedef struct flux__gpu {
     flux__gpu_counters counters;
 } flux__gpu;
 static flux__gpu flux__gpus[2][FLUX__MAX_IDS];       /* CUDA, AMDGPU */
-static flux__mutex flux__gpu_lock = FLUX__MUTEX_INIT;      /* for all that follows; taken by the calls of the back end's table */
+
+/* A lock for each device, and one for opening drivers and compilers, which comes after it. The calls of the back end's table
+   take them; nobody holds one while the host waits for a copy or for a kernel. */
+#define FLUX__FOUR_LOCKS FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT
+#define FLUX__MAX_LOCKS { FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS }
+static flux__mutex flux__gpu_locks[2][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
+static flux__mutex flux__driver_lock = FLUX__MUTEX_INIT;
+
+static flux__mutex *flux__gpu_lock_of(const flux__gpu *g) { return &flux__gpu_locks[0][0] + (g - &flux__gpus[0][0]); }
+static void flux__gpu_lock(const flux__gpu *g) { flux__mutex_lock(flux__gpu_lock_of(g)); }
+static void flux__gpu_unlock(const flux__gpu *g) { flux__mutex_unlock(flux__gpu_lock_of(g)); }
 
 static const flux__driver *flux__driver_of(int backend) {
 #if defined(FLUX_CUDA)
@@ -11697,7 +11719,8 @@ static bool flux__gpu_ok(flux__gpu *g, int code, const char *what) {
 /* A row of launches as one of the driver's graphs: its nodes, each after the one before. A plan owns it and its device
    knows it, so that what is left when the device is closed is dead but still there. */
 typedef struct flux__replay {
-    flux__gpu *gpu;                       /* NULL: dead */
+    flux__gpu *gpu;
+    bool dead;                            /* the device has been closed */
     void *graph, *exec, **node;
     struct flux__replay *next;            /* of its device's */
 } flux__replay;
@@ -11709,7 +11732,17 @@ static void flux__replay_kill(flux__replay *p, bool there) {
     if (*at) *at = p->next;
     if (there && p->exec) p->gpu->driver->stream_wait(p->gpu->stream);    /* a launch of it may be under way */
     if (there) p->gpu->driver->graph_free(p->graph, p->exec);
-    p->gpu = NULL;
+    p->dead = true;
+}
+
+static void flux__copies_close(flux__gpu *g) {
+    for (int i = 0; i < FLUX__COMING; i++) {
+        if (g->coming[i].event) g->driver->event_free(g->coming[i].event);
+        g->coming[i].event = NULL;
+    }
+    if (g->reached) g->driver->event_free(g->reached);
+    if (g->copies) g->driver->stream_free(g->copies);
+    g->reached = g->copies = NULL;
 }
 
 /* Gives back all that was opened; what a lost device refuses to take back goes with the process. */
@@ -11717,11 +11750,13 @@ static void flux__gpu_undo(flux__gpu *g) {
     void *before;
     bool there = g->driver->enter(g->id, &before) == 0;
     if (there && g->stream) g->driver->stream_wait(g->stream);
+    if (there && g->copies) g->driver->stream_wait(g->copies);
     while (g->replays) flux__replay_kill(g->replays, there);
     for (int i = 0; i < FLUX__SLOTS && there; i++) {
         if (g->slot[i].memory) g->driver->unpin(g->slot[i].memory);
         if (g->slot[i].event) g->driver->event_free(g->slot[i].event);
     }
+    if (there) flux__copies_close(g);
     if (there && g->status) g->driver->release(g->status);
     for (int i = 0; i < g->nmodule && there; i++) g->driver->unload(g->module[i]);
     if (there && g->stream) g->driver->stream_free(g->stream);
@@ -11753,6 +11788,7 @@ static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
         memset(g->slot[0].memory, 0, FLUX__STATUS_WORDS * 8);
         ok = flux__gpu_ok(g, g->driver->up(g->status, g->slot[0].memory, FLUX__STATUS_WORDS * 8, g->stream), "copying to it") &&
              flux__gpu_ok(g, g->driver->event_record(g->slot[0].event, g->stream), "recording an event");
+        g->slot[0].used = true;
         g->turn = 1;
     }
     if (entered) g->driver->leave(before);
@@ -11764,23 +11800,32 @@ static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
 
 /* The device for a call, made current; NULL is an error. Ends with flux__gpu_leave. */
 static flux__gpu *flux__gpu_enter(int backend, int id, void **before) {
-    flux__hold();
-    flux__mutex_lock(&flux__gpu_lock);
     flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
+    flux__hold();
+    flux__gpu_lock(g);
     bool ok = flux__gpu_open(g, backend, id);
     if (ok && g->lost) {
         flux__fail("%s device %d was lost: %s", g->driver->name, id, g->driver->error(g->lost));
         ok = false;
     }
     if (ok && flux__gpu_ok(g, g->driver->enter(id, before), "making it current")) return g;
-    flux__mutex_unlock(&flux__gpu_lock);
+    flux__gpu_unlock(g);
     flux__tell();
     return NULL;
 }
 static void flux__gpu_leave(flux__gpu *g, void *before) {
     g->driver->leave(before);
-    flux__mutex_unlock(&flux__gpu_lock);
+    flux__gpu_unlock(g);
     flux__tell();
+}
+
+/* What the stream has to have done, waited for without the lock; so that what was found before it may have changed. */
+static bool flux__gpu_sleep(flux__gpu *g, void *event, const char *what) {
+    g->counters.waits++;
+    flux__gpu_unlock(g);
+    int code = g->driver->event_wait(event);
+    flux__gpu_lock(g);
+    return flux__gpu_ok(g, code, what);
 }
 
 /* ---- the cache of compiled programs on disk
@@ -11849,6 +11894,7 @@ static void flux__cache_write(const flux__gpu *g, const uint64_t *key, const voi
     char path[700], aside[760];
     static int count;
     flux__cache_head head;
+    int number = flux__atomic_add32(&count, 1);
     if (!flux__cache_path(path, sizeof path, g, key)) return;
     memset(&head, 0, sizeof head);
     memcpy(head.magic, "fluxgpu1", 8);
@@ -11856,7 +11902,7 @@ static void flux__cache_write(const flux__gpu *g, const uint64_t *key, const voi
     head.bytes = bytes, head.sum[0] = 1, head.sum[1] = 2;
     flux__hash_bytes(head.sum, image, bytes);
     snprintf(head.compiler, sizeof head.compiler, "%s", g->driver->version());
-    snprintf(aside, sizeof aside, "%s.%d.%d", path, flux__process_id(), ++count);
+    snprintf(aside, sizeof aside, "%s.%d.%d", path, flux__process_id(), number);
     int fd = flux__file_create(aside, true, 0600), why = errno;
     bool ok = fd >= 0 && flux__file_put(fd, &head, sizeof head) == (int64_t)sizeof head;
     for (size_t at = 0; ok && at < bytes;) {
@@ -12007,6 +12053,13 @@ static bool flux__program_compiled(flux__gpu *g, flux__program *p) {
     return p->image != NULL;
 }
 
+static bool flux__gpu_compiler(const flux__gpu *g, char *why, size_t n) {
+    flux__mutex_lock(&flux__driver_lock);
+    bool there = g->driver->compiler(why, n);
+    flux__mutex_unlock(&flux__driver_lock);
+    return there;
+}
+
 /* The programs' images: from disk, else from the compiler. */
 static bool flux__programs_images(flux__gpu *g, flux__program *p, int n) {
     char why[320] = "";
@@ -12018,7 +12071,7 @@ static bool flux__programs_images(flux__gpu *g, flux__program *p, int n) {
         all = all && p[i].read;
     }
     if (all) return true;
-    if (!g->driver->compiler(why, sizeof why)) {
+    if (!flux__gpu_compiler(g, why, sizeof why)) {
         flux__fail("%s device %d: kernels can't be compiled: %s", g->driver->name, g->id, why);
         return false;
     }
@@ -12034,7 +12087,7 @@ static bool flux__program_load(flux__gpu *g, flux__program *p) {
     if (!more) return false;
     g->module = more;
     int code = g->driver->load(&p->module, p->image);
-    if (code != 0 && p->read && !g->driver->lost(code) && g->driver->compiler(why, sizeof why)) {
+    if (code != 0 && p->read && !g->driver->lost(code) && flux__gpu_compiler(g, why, sizeof why)) {
         FLUX_FREE(p->image);
         p->image = NULL, p->read = false;
         flux__program_compile(p, 0);
@@ -12174,7 +12227,9 @@ static void flux__gpu_arg(const flux__run *r, const flux__kernel *k, const flux_
     }
 }
 
-static void flux__gpu_args(const flux__run *r, const flux__kernel *k, flux__gpu *g) {
+static bool flux__gpu_await(flux__gpu *g, const void *p, size_t bytes);
+
+static bool flux__gpu_args(const flux__run *r, const flux__kernel *k, flux__gpu *g) {
     flux__gpu_kernel *gk = (flux__gpu_kernel *)k->ready;
     char *values = (char *)(gk->args + gk->nparam);
     for (int i = 0; i < gk->nparam; i++) {
@@ -12184,7 +12239,9 @@ static void flux__gpu_args(const flux__run *r, const flux__kernel *k, flux__gpu 
         if (memcmp(gk->args[i], &now, 8) != 0) gk->stale = true;
         memcpy(gk->args[i], &now, 8);
         if (gk->param[i].kind == 'e') g->pending = true;
+        if ((gk->param[i].kind == 'p' || gk->param[i].kind == 's') && !flux__gpu_await(g, (const void *)(uintptr_t)now, 1)) return false;
     }
+    return true;
 }
 
 static unsigned flux__gpu_threads(const flux__gpu_kernel *gk, int l) { return l ? 256 : gk->threads; }
@@ -12197,7 +12254,7 @@ static int flux__row_launches(const flux__kernel *k, int n) {
 
 static void flux__replay_free(flux__gpu_kernel *first, bool there) {
     flux__replay *p = first->replay;
-    if (p->gpu) flux__replay_kill(p, there);
+    if (!p->dead) flux__replay_kill(p, there);
     if (p->node) FLUX_FREE(p->node);
     FLUX_FREE(p);
     first->replay = NULL;
@@ -12207,12 +12264,12 @@ static void flux__replay_free(flux__gpu_kernel *first, bool there) {
 static void flux__replay_drop(flux__gpu_kernel *first) {
     void *before;
     if (!first->replay) return;
-    flux__mutex_lock(&flux__gpu_lock);
     flux__gpu *g = first->replay->gpu;
-    bool there = g && g->driver->enter(g->id, &before) == 0;
+    flux__gpu_lock(g);
+    bool there = !first->replay->dead && g->driver->enter(g->id, &before) == 0;
     flux__replay_free(first, there);
     if (there) g->driver->leave(before);
-    flux__mutex_unlock(&flux__gpu_lock);
+    flux__gpu_unlock(g);
 }
 
 static bool flux__replay_make(flux__gpu *g, flux__kernel *k, int n) {
@@ -12257,7 +12314,7 @@ static bool flux__replay_update(flux__gpu *g, const flux__replay *p, flux__kerne
 static bool flux__replay_launch(flux__gpu *g, flux__kernel *k, int n) {
     flux__gpu_kernel *first = (flux__gpu_kernel *)k->ready;
     if (!g->replaying || first->runs < 0) return false;
-    if (first->replay && !first->replay->gpu) flux__replay_free(first, false);
+    if (first->replay && first->replay->dead) flux__replay_free(first, false);
     if (!first->replay && (first->runs++ < FLUX__REPLAY_AFTER || flux__row_launches(k, n) < FLUX__REPLAY_LEAST)) return false;
     bool ready = (first->replay || flux__replay_make(g, k, n)) && flux__replay_update(g, first->replay, k, n);
     int code = ready ? g->driver->graph_launch(first->replay->exec, g->stream) : -1;
@@ -12301,11 +12358,12 @@ static flux__gpu *flux__gpu_launch(flux__gpu *g, const flux__kernel *k, void **b
 static int flux__gpu_run(flux__run *r, flux__kernel *k, int n) {
     void *before;
     int done = 0;
+    bool ok = true;
     flux__gpu *g = flux__gpu_enter(k->device.backend, k->device.id, &before);
     if (!g) return 0;
-    for (int i = 0; i < n; i++) flux__gpu_args(r, &k[i], g);
-    if (flux__replay_launch(g, k, n)) done = n;
-    while (done < n && !g->lost && (g = flux__gpu_launch(g, &k[done], &before)) != NULL) done++;
+    for (int i = 0; i < n && ok; i++) ok = flux__gpu_args(r, &k[i], g);
+    if (ok && flux__replay_launch(g, k, n)) done = n;
+    while (ok && done < n && !g->lost && (g = flux__gpu_launch(g, &k[done], &before)) != NULL) done++;
     if (g) flux__gpu_leave(g, before);
     return done;
 }
@@ -12324,16 +12382,107 @@ static void *flux__gpu_alloc(int backend, int id, size_t bytes) {
     return p;
 }
 
+/* Until all that was queued is done. */
+static int flux__gpu_drain(flux__gpu *g) {
+    g->counters.waits++;
+    int code = g->driver->stream_wait(g->stream);
+    if (g->copies && code == 0) code = g->driver->stream_wait(g->copies);
+    if (code == 0) g->came = g->comes;
+    return code;
+}
+
 static void flux__gpu_free(int backend, int id, void *p) {
     void *before;
     flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
-    flux__mutex_lock(&flux__gpu_lock);
+    flux__gpu_lock(g);
     if (g->open && g->driver->enter(id, &before) == 0) {
-        g->driver->stream_wait(g->stream);/* the driver may not wait for what still uses it */
+        flux__gpu_drain(g);               /* the driver may not wait for what still uses it */
         g->driver->release(p);
         g->driver->leave(before);
     }
-    flux__mutex_unlock(&flux__gpu_lock);
+    flux__gpu_unlock(g);
+}
+
+/* ---- copies ahead: a loader's next batch travels on a stream of its own while the device works on this one
+   Such a copy starts when what was queued before it is done, since its memory may have been in use there; and whoever uses
+   that memory next, be it for what was copied or for something else, waits for it first. Places are told by address. */
+
+static bool flux__copies_open(flux__gpu *g) {
+    if (g->copies || g->alone) return g->copies != NULL;
+    bool ok = g->driver->stream(&g->copies) == 0;
+    if (!ok) g->copies = NULL;
+    ok = ok && g->driver->event(&g->reached) == 0;
+    for (int i = 0; i < FLUX__COMING && ok; i++) ok = g->driver->event(&g->coming[i].event) == 0;
+    if (!ok) flux__copies_close(g);
+    g->alone = !ok;
+    return ok;
+}
+
+/* The stream for an upload. */
+static void *flux__copies_begin(flux__gpu *g) {
+    flux__thread *t = flux__self();
+    bool apart = t && t->ahead && flux__copies_open(g) && g->driver->event_record(g->reached, g->stream) == 0 &&
+                 g->driver->event_before(g->reached, g->copies) == 0;
+    return apart ? g->copies : g->stream;
+}
+
+/* The stream waits for copies up to number `last`, of those that it has not waited for. */
+static bool flux__copies_wait(flux__gpu *g, unsigned last) {
+    if (!flux__gpu_ok(g, g->driver->event_before(g->coming[last % FLUX__COMING].event, g->stream), "waiting for a copy")) return false;
+    g->came = last + 1;
+    return true;
+}
+
+/* Something is under way to this place; whether or not all of it is. */
+static bool flux__copies_end(flux__gpu *g, const void *at, size_t bytes) {
+    if (g->comes - g->came == FLUX__COMING && !flux__copies_wait(g, g->came)) return false;
+    unsigned i = g->comes % FLUX__COMING;
+    int code = g->driver->event_record(g->coming[i].event, g->copies);
+    if (code != 0) g->driver->stream_wait(g->copies);    /* then nothing is */
+    else g->coming[i].at = at, g->coming[i].bytes = bytes, g->comes++;
+    g->counters.ahead++;
+    return flux__gpu_ok(g, code, "recording an event");
+}
+
+/* What is queued from here on may use this place. */
+static bool flux__gpu_await(flux__gpu *g, const void *p, size_t bytes) {
+    uintptr_t from = (uintptr_t)p;
+    for (unsigned i = g->comes; i != g->came; i--) {
+        uintptr_t at = (uintptr_t)g->coming[(i - 1) % FLUX__COMING].at;
+        if (from < at + g->coming[(i - 1) % FLUX__COMING].bytes && at < from + bytes) return flux__copies_wait(g, i - 1);
+    }
+    return true;
+}
+
+/* ---- copies */
+
+/* A slot to be filled, its own copy waited for. -1: there is none, or an error. wait: there is to be one. */
+static int flux__slot_take(flux__gpu *g, bool wait) {
+    for (;;) {
+        for (unsigned i = 0; i < FLUX__SLOTS; i++) {
+            unsigned n = (g->turn + i) % FLUX__SLOTS;
+            flux__slot *s = &g->slot[n];
+            if (s->busy) continue;
+            g->turn = n + 1;
+            s->busy = true;
+            if (!s->used || flux__gpu_sleep(g, s->event, "waiting for a copy")) return s->used = false, (int)n;
+            s->busy = false;
+            return -1;
+        }
+        if (!wait) return -1;
+        flux__gpu_unlock(g);              /* all are in other threads' hands, for as long as a copy takes */
+        flux__thread_yield();
+        flux__gpu_lock(g);
+    }
+}
+
+/* The slot's copy has been queued, if it was. */
+static bool flux__slot_sent(flux__gpu *g, int n, int code, const char *what, void *stream) {
+    flux__slot *s = &g->slot[n];
+    bool ok = flux__gpu_ok(g, code, what);
+    if (ok) s->used = ok = flux__gpu_ok(g, g->driver->event_record(s->event, stream), "recording an event");
+    if (!ok) g->driver->stream_wait(stream);
+    return ok;
 }
 
 /* How much of a copy goes through a slot at a time. */
@@ -12342,43 +12491,86 @@ static size_t flux__gpu_chunk(size_t bytes, size_t at) {
     return bytes - at < most ? bytes - at : most;
 }
 
+static bool flux__slot_upload(flux__gpu *g, void *dst, const void *src, size_t n, void *stream) {
+    int i = flux__slot_take(g, true);
+    if (i < 0) return false;
+    flux__gpu_unlock(g);
+    memcpy(g->slot[i].memory, src, n);
+    flux__gpu_lock(g);
+    bool ok = flux__slot_sent(g, i, g->driver->up(dst, g->slot[i].memory, n, stream), "copying to it", stream);
+    g->slot[i].busy = false;
+    return ok;
+}
+
 static int flux__gpu_upload(int backend, int id, void *dst, const void *src, size_t bytes) {
     void *before;
     flux__gpu *g = flux__gpu_enter(backend, id, &before);
     if (!g) return -1;
-    bool ok = true;
-    for (size_t at = 0; at < bytes && ok; at += FLUX__SLOT_BYTES) {
-        size_t n = flux__gpu_chunk(bytes, at);
-        unsigned s = g->turn++ % FLUX__SLOTS;
-        ok = flux__gpu_ok(g, g->driver->event_wait(g->slot[s].event), "waiting for a copy");
-        if (!ok) break;
-        memcpy(g->slot[s].memory, (const char *)src + at, n);
-        ok = flux__gpu_ok(g, g->driver->up((char *)dst + at, g->slot[s].memory, n, g->stream), "copying to it") &&
-             flux__gpu_ok(g, g->driver->event_record(g->slot[s].event, g->stream), "recording an event");
-    }
+    void *stream = flux__copies_begin(g);
+    bool apart = stream == g->copies, ok = apart || flux__gpu_await(g, dst, bytes);
+    for (size_t at = 0; at < bytes && ok; at += FLUX__SLOT_BYTES)
+        ok = flux__slot_upload(g, (char *)dst + at, (const char *)src + at, flux__gpu_chunk(bytes, at), stream);
+    if (apart) ok = flux__copies_end(g, dst, bytes) && ok;
     g->counters.uploads++, g->counters.bytes_up += (int64_t)bytes;
     flux__gpu_leave(g, before);
     return ok ? 0 : -1;
 }
 
+/* Queues a copy to a slot, which the caller then has; -1 as flux__slot_take. */
+static int flux__slot_download(flux__gpu *g, const void *src, size_t n, bool wait, bool *ok) {
+    int failures = flux__failures(), i = flux__slot_take(g, wait);
+    *ok = flux__failures() == failures;
+    if (i < 0) return -1;
+    *ok = flux__slot_sent(g, i, g->driver->down(g->slot[i].memory, src, n, g->stream), "copying from it", g->stream);
+    if (*ok) return i;
+    g->slot[i].busy = false;
+    return -1;
+}
+
+/* Waits for the slot's copy, takes it out if all is well, and gives the slot back. */
+static bool flux__slot_read(flux__gpu *g, int i, void *dst, size_t n) {
+    bool ok = flux__gpu_sleep(g, g->slot[i].event, "waiting for its results");
+    if (ok) {
+        flux__gpu_unlock(g);
+        memcpy(dst, g->slot[i].memory, n);
+        flux__gpu_lock(g);
+    }
+    g->slot[i].used = !ok, g->slot[i].busy = false;
+    return ok;
+}
+
+/* One chunk is on its way while the last is taken out; but nobody waits for a slot while having one. */
+static bool flux__gpu_read(flux__gpu *g, char *dst, const char *src, size_t bytes) {
+    int last = -1;
+    size_t at = 0, taken = 0;
+    bool ok = flux__gpu_await(g, src, bytes);
+    while (ok && (at < bytes || last >= 0)) {
+        int i = at < bytes ? flux__slot_download(g, src + at, flux__gpu_chunk(bytes, at), last < 0, &ok) : -1;
+        if (i >= 0) at += FLUX__SLOT_BYTES;
+        if (last >= 0) {
+            ok = flux__slot_read(g, last, dst + taken, flux__gpu_chunk(bytes, taken)) && ok;
+            taken += FLUX__SLOT_BYTES;
+        }
+        last = i;
+    }
+    if (last >= 0) flux__slot_read(g, last, dst + taken, flux__gpu_chunk(bytes, taken));
+    return ok;
+}
+
 /* An index out of range that a kernel met since the last look is an error now. */
 static bool flux__gpu_check(flux__gpu *g) {
-    if (!g->pending) return true;
-    unsigned s = g->turn++ % FLUX__SLOTS;
     int64_t status[FLUX__STATUS_WORDS];
-    void *memory = g->slot[s].memory;
-    if (!flux__gpu_ok(g, g->driver->event_wait(g->slot[s].event), "waiting for a copy") ||
-        !flux__gpu_ok(g, g->driver->down(memory, g->status, sizeof status, g->stream), "copying from it") ||
-        !flux__gpu_ok(g, g->driver->event_record(g->slot[s].event, g->stream), "recording an event") ||
-        !flux__gpu_ok(g, g->driver->event_wait(g->slot[s].event), "waiting for a copy")) return false;
-    memcpy(status, memory, sizeof status);
+    if (!g->pending) return true;
     g->pending = false;
+    if (!flux__gpu_read(g, (char *)status, (const char *)g->status, sizeof status)) {
+        g->pending = true;
+        return false;
+    }
     if (!status[0]) return true;
     flux__fail("%s: index %lld (number %lld) is not within dim %lld of size %lld", status[5] ? "scatter_add" : "gather", (long long)status[1],
                (long long)status[2], (long long)status[3], (long long)status[4]);
-    memset(memory, 0, sizeof status);
-    flux__gpu_ok(g, g->driver->up(g->status, memory, sizeof status, g->stream), "copying to it");
-    flux__gpu_ok(g, g->driver->event_record(g->slot[s].event, g->stream), "recording an event");
+    memset(status, 0, sizeof status);
+    flux__slot_upload(g, g->status, status, sizeof status, g->stream);
     return false;
 }
 
@@ -12386,24 +12578,7 @@ static int flux__gpu_download(int backend, int id, void *dst, const void *src, s
     void *before;
     flux__gpu *g = flux__gpu_enter(backend, id, &before);
     if (!g) return -1;
-    bool ok = true;
-    unsigned first = g->turn;
-    size_t chunks = (bytes + FLUX__SLOT_BYTES - 1) / FLUX__SLOT_BYTES;
-    for (size_t i = 0; i < chunks + 1 && ok; i++) {       /* one chunk is on its way while the last is taken out */
-        if (i < chunks) {
-            size_t at = i * FLUX__SLOT_BYTES, n = flux__gpu_chunk(bytes, at);
-            unsigned s = g->turn++ % FLUX__SLOTS;
-            ok = flux__gpu_ok(g, g->driver->event_wait(g->slot[s].event), "waiting for a copy") &&
-                 flux__gpu_ok(g, g->driver->down(g->slot[s].memory, (const char *)src + at, n, g->stream), "copying from it") &&
-                 flux__gpu_ok(g, g->driver->event_record(g->slot[s].event, g->stream), "recording an event");
-        }
-        if (i > 0 && ok) {
-            size_t at = (i - 1) * FLUX__SLOT_BYTES, n = flux__gpu_chunk(bytes, at);
-            unsigned s = (first + (unsigned)(i - 1)) % FLUX__SLOTS;
-            ok = flux__gpu_ok(g, g->driver->event_wait(g->slot[s].event), "waiting for its results");
-            if (ok) memcpy((char *)dst + at, g->slot[s].memory, n);
-        }
-    }
+    bool ok = flux__gpu_read(g, (char *)dst, (const char *)src, bytes);
     g->counters.downloads++, g->counters.bytes_down += (int64_t)bytes;
     ok = ok && flux__gpu_check(g);
     flux__gpu_leave(g, before);
@@ -12416,17 +12591,18 @@ static int flux__gpu_copy(int backend, int to, void *dst, int from, const void *
     flux__gpu *a = flux__gpu_enter(backend, from, &before), *b;
     if (!a) return -1;
     if (to == from) {
-        bool ok = flux__gpu_ok(a, a->driver->across(dst, src, bytes, a->stream), "copying");
+        bool ok = flux__gpu_await(a, dst, bytes) && flux__gpu_await(a, src, bytes) &&
+                  flux__gpu_ok(a, a->driver->across(dst, src, bytes, a->stream), "copying");
         flux__gpu_leave(a, before);
         return ok ? 0 : -1;
     }
     void *done = NULL;
-    bool ok = flux__gpu_ok(a, a->driver->event(&event), "making an event") &&
+    bool ok = flux__gpu_await(a, src, bytes) && flux__gpu_ok(a, a->driver->event(&event), "making an event") &&
               flux__gpu_ok(a, a->driver->event_record(event, a->stream), "recording an event");
     flux__gpu_leave(a, before);
     b = ok ? flux__gpu_enter(backend, to, &before) : NULL;
     if (b) {
-        bool queued = flux__gpu_ok(b, b->driver->event_before(event, b->stream), "waiting for the other device") &&
+        bool queued = flux__gpu_await(b, dst, bytes) && flux__gpu_ok(b, b->driver->event_before(event, b->stream), "waiting for the other device") &&
                       flux__gpu_ok(b, b->driver->peer(dst, to, src, from, bytes, b->stream), "copying from the other device");
         ok = queued && flux__gpu_ok(b, b->driver->event(&done), "making an event") &&
              flux__gpu_ok(b, b->driver->event_record(done, b->stream), "recording an event");
@@ -12452,12 +12628,12 @@ static int flux__gpu_room(int backend, int id, size_t *available, size_t *total)
     void *before;
     flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
     int code = -1;
-    flux__mutex_lock(&flux__gpu_lock);
+    flux__gpu_lock(g);
     if (g->open && !g->lost && g->driver->enter(id, &before) == 0) {
         code = g->driver->room(available, total);
         g->driver->leave(before);
     }
-    flux__mutex_unlock(&flux__gpu_lock);
+    flux__gpu_unlock(g);
     return code;
 }
 
@@ -12465,7 +12641,14 @@ static int flux__gpu_wait(int backend, int id) {
     void *before;
     flux__gpu *g = flux__gpu_enter(backend, id, &before);
     if (!g) return -1;
-    bool ok = flux__gpu_ok(g, g->driver->stream_wait(g->stream), "waiting") && flux__gpu_check(g);
+    void *stream[2] = { g->stream, g->copies };
+    int code = 0;
+    g->counters.waits++;
+    flux__gpu_unlock(g);
+    for (int i = 0; i < 2 && code == 0; i++)
+        if (stream[i]) code = g->driver->stream_wait(stream[i]);
+    flux__gpu_lock(g);
+    bool ok = flux__gpu_ok(g, code, "waiting") && flux__gpu_check(g);
     flux__gpu_leave(g, before);
     return ok ? 0 : -1;
 }
@@ -12473,9 +12656,9 @@ static int flux__gpu_wait(int backend, int id) {
 /* ---- what the registry asks */
 
 static bool flux__gpu_available(int backend, char *why, size_t n) {
-    flux__mutex_lock(&flux__gpu_lock);
+    flux__mutex_lock(&flux__driver_lock);
     bool there = flux__driver_of(backend)->open(why, n);
-    flux__mutex_unlock(&flux__gpu_lock);
+    flux__mutex_unlock(&flux__driver_lock);
     return there;
 }
 
@@ -12499,9 +12682,9 @@ static bool flux__gpu_works(const flux__driver *d, char *why, size_t n) {
 
 static bool flux__gpu_functional(int backend, char *why, size_t n) {
     flux__hold();
-    flux__mutex_lock(&flux__gpu_lock);
+    flux__mutex_lock(&flux__driver_lock);
     bool works = flux__gpu_works(flux__driver_of(backend), why, n);
-    flux__mutex_unlock(&flux__gpu_lock);
+    flux__mutex_unlock(&flux__driver_lock);
     flux__tell();
     return works;
 }
@@ -12519,23 +12702,25 @@ static bool flux__gpu_component(int backend, const char *name, bool *known) {
     *known = flux__in_list(name, d->components);
     if (!*known) return false;
     flux__hold();
-    flux__mutex_lock(&flux__gpu_lock);
+    flux__mutex_lock(&flux__driver_lock);
     if (!d->open(why, sizeof why)) there = false;
     else if (strcmp(name, "driver") == 0) there = true;
     else if (strcmp(name, "all") == 0) there = flux__gpu_works(d, why, sizeof why);
     else there = strcmp(name, "compiler") == 0 ? d->compiler(why, sizeof why) : d->component(name);
-    flux__mutex_unlock(&flux__gpu_lock);
+    flux__mutex_unlock(&flux__driver_lock);
     flux__tell();
     return there;
 }
 
 /* Everything that was opened goes; memory has gone before. */
 static void flux__gpu_close(void) {
-    flux__mutex_lock(&flux__gpu_lock);
     for (int b = 0; b < 2; b++)
-        for (int id = 0; id < FLUX__MAX_IDS; id++)
-            if (flux__gpus[b][id].open) flux__gpu_undo(&flux__gpus[b][id]);
-    flux__mutex_unlock(&flux__gpu_lock);
+        for (int id = 0; id < FLUX__MAX_IDS; id++) {
+            flux__gpu *g = &flux__gpus[b][id];
+            flux__gpu_lock(g);
+            if (g->open) flux__gpu_undo(g);
+            flux__gpu_unlock(g);
+        }
 }
 
 /* The back end's table, for each driver. */
@@ -20828,7 +21013,11 @@ static bool flux__epoch_next(flux__epoch *r) {
 static void flux__epoch_ahead(flux__epoch *r) {
     flux_loader *l = r->loader;
     bool moves = l->stages && flux__loader_device(l).backend != FLUX__CPU_BACKEND;
-    if (moves && r->next < l->batches) flux__epoch_make(r, r->next, false, &r->ahead);
+    flux__thread *t = flux__self();
+    if (!moves || !t || r->next >= l->batches) return;
+    t->ahead = true;
+    flux__epoch_make(r, r->next, false, &r->ahead);
+    t->ahead = false;
 }
 
 static struct flux__progress *flux__bar_new(const char *label, int64_t batches);

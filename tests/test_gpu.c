@@ -1177,7 +1177,178 @@ TEST(a_loader_copies_ahead) {
     free(numbers);
 }
 
+/* While the device works on a batch the next one travels: the stream of kernels does not wait for it until it is used. */
+TEST(copies_run_beside_the_work) {
+    ON_A_GPU();
+    flux_device cpu = { 0, 0 };
+    enum { N = 96, F = 300 };
+    flux_default_device(cpu);
+    flux_seed(4);
+    flux_tensor *x = flux_eval(flux_randn(F, N)), *y = flux_eval(flux_randn(2, N)), *w[2];
+    flux_loader *near_by = flux_dataloader(x, y, .batchsize = 8, .shuffle = true, .seed = 5), *l = flux_to(test_device, near_by);
+    flux_default_device(test_device);
+    REQUIRE(l);
+    flux__gpu *g = the_gpu();
+    for (int far = 0; far < 2; far++) {
+        flux_layer *m = flux_chain(flux_dense(F, 2));
+        flux_seed(9);
+        m = flux_to(test_device, flux_chain(flux_dense(F, 16, flux_tanh), flux_dense(16, 2)));
+        flux_state *opt = flux_setup(flux_descent(0.01), m);
+        for (int epoch = 0; epoch < 2; epoch++) {
+            int64_t ahead = g->counters.ahead, replays = g->counters.graph_launches, n = 0;
+            flux_each(b, far ? l : near_by) {
+                int64_t waits = g->counters.waits;
+                flux_tensor *bx = far ? b.x : flux_to(test_device, b.x), *by = far ? b.y : flux_to(test_device, b.y);
+                CHECK(flux_update(opt, m, flux_gradient(flux_mse(flux_call(m, bx), by), m)) == 0);
+                n++;
+                if (!far) continue;
+                CHECK(g->comes - g->came == (n < 12 ? 2 : 0) && g->counters.waits == waits);
+                if (n == 7) flux_synchronise_device(test_device);
+            }
+            CHECK(n == 12 && (!far || g->counters.ahead - ahead == 2 * 11));
+            CHECK(!far || epoch == 0 || g->counters.graph_launches - replays == 12);
+        }
+        w[far] = flux_copy(flux_param(m, "layers.0.weight"));
+        REQUIRE(flux_eval(w[far]));
+    }
+    CHECK(flux_data(w[0]) && flux_data(w[1]) && !memcmp(flux_data(w[0]), flux_data(w[1]), 16 * F * 4));
+}
+
+/* What nobody came to use leaves memory that others get, and so does what is still travelling: kernels, copies from the host
+   and copies within the device all wait for it. */
+TEST(memory_of_a_copy_under_way_is_not_mixed_up) {
+    ON_A_GPU();
+    flux_device cpu = { 0, 0 };
+    enum { F = 500, B = 10 };
+    flux_default_device(cpu);
+    flux_tensor *x = flux_eval(flux_full(7, F, B * 4)), *ones = flux_eval(flux_ones(F, B)), *parts[FLUX__COMING + 3];
+    flux_loader *l = flux_to(test_device, flux_dataloader(x, .batchsize = B));
+    for (int i = 0; i < FLUX__COMING + 3; i++) parts[i] = flux_eval(flux_full(i, 4, 12));
+    flux_loader *many = flux_to(test_device, flux_dataloader(flux_tuple_of(FLUX__COMING + 3, parts), .batchsize = 4));
+    flux_default_device(test_device);
+    flux_mem_trim(test_device);
+    REQUIRE(l && many);
+    for (int how = 0; how < 6; how++)
+        FLUX_SCOPE {
+            flux_each(b, l) break;        /* the second batch is on its way, and its memory is the pool's */
+            flux_tensor *z = NULL, *sum = NULL;
+            if (how == 0) z = flux_eval(flux_full(3, F, B));
+            if (how == 1) z = flux_eval(flux_to(test_device, ones));
+            if (how == 2) z = flux_eval(flux_to(test_device, flux_eval(flux_to(test_device, ones))));
+            if (how == 3) flux_mem_trim(test_device);
+            if (how == 4) sum = flux_eval(flux_sum(flux_add(flux_matmul(flux_full(1, B, F), flux_full(1, F, B)), 0.5)));
+            if (how == 5)                 /* more than it keeps count of */
+                flux_each(b, many)
+                    for (int k = 0; k < b.count; k++) CHECK_NEAR(flux_item(flux_mean(b.item[k])), k, 0);
+            flux_synchronise_device(test_device);
+            if (z) CHECK_NEAR(flux_item(flux_mean(z)), how ? 1 : 3, 0);
+            if (sum) CHECK_NEAR(flux_item(sum), B * B * (F + 0.5), 1);
+        }
+    flux_each(b, l) CHECK_NEAR(flux_item(flux_mean(b.x)), 7, 0);
+    CHECK(flux_error()[0] == 0);
+}
+
+/* Two epochs of a loader, each of which may fail once. */
+static int batches(void) {
+    flux_device cpu = { 0, 0 };
+    enum { N = 20, F = 70000 };           /* several slots a batch */
+    int failed = 0;
+    flux_scope_open();
+    flux_default_device(cpu);
+    flux_tensor *x = flux_eval(flux_mul(flux_ones(F, N), flux_reshape(flux_arange(0, N, 1), 1, N)));      /* by column */
+    flux_default_device(test_device);
+    for (int tries = 0, done = 0; tries < 4 && done < 2; tries++) {
+        flux_loader *l = x ? flux_to(test_device, flux_dataloader(x, .batchsize = 5)) : NULL;
+        int64_t n = 0;
+        bool good = l != NULL;
+        if (good)
+            flux_each(b, l) {
+                flux_tensor *mean = flux_mean(b.x, 0);
+                for (int i = 0; i < 5 && !flux_failed(); i++) {
+                    double v = flux_at(mean, 0, i);
+                    CHECK(flux_failed() || fabs(v - (double)(n + i)) < 1e-3);
+                }
+                n += 5;
+            }
+        if (!flux_failed()) {
+            CHECK(n == N);
+            done++;
+            continue;
+        }
+        failed++;
+        CHECK(told());
+        CHECK(failed < 3);                /* a second in a row, when opening the device fails twice */
+    }
+    flux_scope_close();
+    return failed;
+}
+static void batch_faults(void) { driver_faults(batches); }
+TEST(each_driver_call_of_a_loader_may_fail) {
+    SOFT_ONLY();
+    CHECK(run_with_file("batch_faults", "A=1"));
+}
+
+/* ---------------- a download waits without holding anybody up */
+
 typedef struct user { flux__os_thread thread; flux_device device; bool good; char error[400]; } user;
+
+static int others_left;                   /* threads that have to get something done meanwhile */
+static flux__thread *who_waits;
+static int (*real_wait)(void *);
+static int slow_wait(void *event) {       /* the driver's, in which the first thread stays until the others are done */
+    if (flux__self() == who_waits) {
+        double start = flux__now();
+        flux__atomic_store32(&others_left, -flux__atomic_load32(&others_left));      /* they may begin */
+        while (flux__atomic_load32(&others_left) < 0 && flux__now() - start < 20) flux__thread_yield();
+        who_waits = NULL;
+    }
+    return real_wait(event);
+}
+static void in_the_meantime(void *arg) {
+    user *u = (user *)arg;
+    training t;
+    float w[WEIGHTS];
+    while (flux__atomic_load32(&others_left) > 0) flux__thread_yield();
+    FLUX_SCOPE {
+        flux_seed(7);                     /* as training_start, but for the default device, which is everybody's */
+        t.model = flux_to(u->device, small_model());
+        t.x = flux_eval(flux_to(u->device, flux_randn(6, 5)));
+        t.y = flux_eval(flux_to(u->device, flux_softmax(flux_randn(3, 5))));
+        t.opt = flux_setup(flux_adam(0.05), t.model);
+        u->good = t.opt && steps(&t) && weights(t.model, w) && near(w, expected_weights(), WEIGHTS, 1e-4);
+        u->good = u->good && flux_eval(flux_full(2, 333, 777)) != NULL;      /* new memory, and a kernel to compile */
+        flux_synchronise_device(u->device);
+    }
+    snprintf(u->error, sizeof u->error, "%s", flux_error());
+    flux__atomic_add32(&others_left, 1);
+}
+static void meantime(void) {
+    static user u[2];
+    flux_device d[8];
+    int n = device_list(d);
+    flux_tensor *x = flux_eval(flux_ones(1000));
+    REQUIRE(x && expected_weights());
+    flux_default_device(test_device);
+    real_wait = on_cuda ? flux__cu.EventSynchronize : flux__roc.EventSynchronize;
+    *(on_cuda ? &flux__cu.EventSynchronize : &flux__roc.EventSynchronize) = slow_wait;
+    who_waits = flux__self();
+    flux__atomic_store32(&others_left, 2);
+    for (int i = 0; i < 2; i++) {
+        u[i].device = d[i % n];           /* the same one, and another if there is one */
+        REQUIRE(flux__thread_start(&u[i].thread, in_the_meantime, &u[i]));
+    }
+    CHECK_NEAR(flux_item(flux_sum(x)), 1000, 0);
+    CHECK(flux__atomic_load32(&others_left) == 0);     /* before it got its number */
+    for (int i = 0; i < 2; i++) flux__thread_join(&u[i].thread);
+    for (int i = 0; i < 2; i++)
+        if (!CHECK(u[i].good)) fprintf(stderr, "    %s\n", u[i].error);
+    *(on_cuda ? &flux__cu.EventSynchronize : &flux__roc.EventSynchronize) = real_wait;
+}
+TEST(a_download_that_waits_holds_nobody_up) {
+    SOFT_ONLY();
+    CHECK(child("meantime", "A=1", NULL) == 0);
+}
+
 static void use(void *arg) {
     user *u = (user *)arg;
     training t;
@@ -1397,7 +1568,7 @@ TEST(a_full_disk_leaves_no_half_entry) {
 /* ---------------- the program */
 
 static const struct { const char *name; void (*run)(void); } children[] = {
-    { "half_way", half_way }, { "graph_faults", graph_faults }, { "no_replay", no_replay }, { "faults", faults }, { "trip_faults", trip_faults }, { "compiler_faults", compiler_faults }, { "none", none }, { "some", some }, { "another", another },
+    { "half_way", half_way }, { "batch_faults", batch_faults }, { "meantime", meantime }, { "graph_faults", graph_faults }, { "no_replay", no_replay }, { "faults", faults }, { "trip_faults", trip_faults }, { "compiler_faults", compiler_faults }, { "none", none }, { "some", some }, { "another", another },
     { "cpu_preferred", cpu_preferred }, { "lost", lost }, { "lost_by_code", lost_by_code }, { "both", both }, { "context", context },
     { "asking", asking }, { "little", little }, { "cached", cached }, { "uncompiled", uncompiled }, { "prewarmed", prewarmed },
 };
