@@ -11389,66 +11389,29 @@ static void flux__spell_result(flux__coder *c, int p, int dtype) {
 
 static void flux__spell_zero(flux__coder *c, int dtype) { flux__spell(&c->s, "    %s sum = 0;\n", flux__class_types[flux__class_of(dtype)]); }
 
-/* Gather: the place of the result tells the index's, and that the operand's. Scatter: each element of the result goes
-   over all indices and adds those that mean it, in order. */
-static void flux__code_index(flux__coder *c, const flux_tensor *t, int out) {
+/* Adds where number `var` of some elements lies, by strides of their dims. */
+static void flux__spell_number_at(flux__listing *s, const flux_shape *shape, const int64_t *stride, const char *var) {
+    int64_t before = 1;
+    for (int d = 0; d < shape->ndim; d++) {
+        flux__spell(s, " + (%s / %lld %% %lld) * %lld", var, (long long)before, (long long)shape->dim[d], (long long)stride[d]);
+        before *= shape->dim[d];
+    }
+}
+
+/* Gather: the place of the result tells the index's, and that the operand's. */
+static void flux__code_gather(flux__coder *c, const flux_tensor *t, int out) {
     const flux__operand *x = &c->k->operand[0], *index = &c->k->operand[1];
     int dim = (int)t->arg.i[0], nd = x->shape.ndim, ni = index->shape.ndim, dtype = t->dtype;
-    bool scatter = t->op == FLUX__SCATTER;
     flux_shape whole = flux__dims(t);
-    int px = flux__coder_slot(c, x->src, dtype), pi = flux__coder_slot(c, index->src, FLUX_I64);
-    int ps = scatter ? flux__coder_slot(c, c->k->operand[2].src, dtype) : -1, po = flux__coder_slot(c, out, dtype);
+    int px = flux__coder_slot(c, x->src, dtype), pi = flux__coder_slot(c, index->src, FLUX_I64), po = flux__coder_slot(c, out, dtype);
     int pe = flux__coder_param(c, 'e', 0, "long long *");
-    int64_t n = flux__count(&index->shape), rows = x->shape.dim[dim], count = flux__count(&whole);
+    int64_t rows = x->shape.dim[dim], before = 1;
     flux__listing *s = &c->s;
-    if (scatter) {                        /* an index that is out of range is found by whoever comes first to it */
-        flux__spell_each(c, count > n ? count : n);
-        flux__spell(s, "    if (o < %lld) {\n    const long long id = p%d[%lld", (long long)n, pi, (long long)index->offset);
-        int64_t before = 1;
-        for (int d = 0; d < ni; d++) {
-            flux__spell(s, " + (o / %lld %% %lld) * %lld", (long long)before, (long long)index->shape.dim[d], (long long)index->stride[d]);
-            before *= index->shape.dim[d];
-        }
-        flux__spell(s, "];\n    if (id < 0 || id >= %lld) p%d[1] = id, p%d[2] = o, p%d[3] = %d, p%d[4] = %lld, p%d[5] = 1, p%d[0] = 1;\n    }\n",
-                    (long long)rows, pe, pe, pe, dim, pe,
-                  (long long)rows, pe, pe);
-        flux__spell(s, "    if (o >= %lld) continue;\n", (long long)count);
-        flux__spell_coordinates(c, &whole);
-        flux__spell_zero(c, dtype);
-        char at[64];
-        snprintf(at, sizeof at, "p%d[from]", px);
-        flux__spell(s, "    { const %s from = %lld", c->index, (long long)x->offset);
-        for (int d = 0; d < nd; d++) flux__spell(s, " + d%d * %lld", d, (long long)x->stride[d]);
-        flux__spell(s, ";\n    sum = ");
-        flux__spell_loaded(s, dtype, at);
-        flux__spell(s, "; }\n    for (%s q = 0; q < %lld; q++) {\n    if (p%d[%lld", c->index, (long long)n, pi, (long long)index->offset);
-        before = 1;
-        for (int d = 0; d < ni; d++) {
-            flux__spell(s, " + (q / %lld %% %lld) * %lld", (long long)before, (long long)index->shape.dim[d], (long long)index->stride[d]);
-            before *= index->shape.dim[d];
-        }
-        const flux__operand *src = &c->k->operand[2];
-        flux__spell(s, "] != d%d) continue;\n    const %s from = %lld", dim, c->index, (long long)src->offset);
-        for (int d = 0; d < nd; d++)
-            if (d != dim) flux__spell(s, " + d%d * %lld", d, (long long)src->stride[d < dim ? d : d - 1 + ni]);
-        before = 1;
-        for (int d = 0; d < ni; d++) {
-            flux__spell(s, " + (q / %lld %% %lld) * %lld", (long long)before, (long long)index->shape.dim[d], (long long)src->stride[dim + d]);
-            before *= index->shape.dim[d];
-        }
-        snprintf(at, sizeof at, "p%d[from]", ps);
-        flux__spell(s, ";\n    ");
-        flux__spell_add(c, dtype, at);
-        flux__spell(s, "\n    }\n");
-        flux__spell_result(c, po, dtype);
-        return;
-    }
-    flux__spell_each(c, count);
+    flux__spell_each(c, flux__count(&whole));
     flux__spell_coordinates(c, &whole);
     flux__spell(s, "    long long id = p%d[%lld", pi, (long long)index->offset);
     for (int d = 0; d < ni; d++) flux__spell(s, " + d%d * %lld", dim + d, (long long)index->stride[d]);
     flux__spell(s, "];\n    if (id < 0 || id >= %lld) {\n    p%d[1] = id, p%d[2] = 0", (long long)rows, pe, pe);
-    int64_t before = 1;
     for (int d = 0; d < ni; d++) {
         flux__spell(s, " + d%d * %lld", dim + d, (long long)before);
         before *= index->shape.dim[d];
@@ -11458,6 +11421,120 @@ static void flux__code_index(flux__coder *c, const flux_tensor *t, int out) {
     for (int d = 0; d < nd; d++)
         if (d != dim) flux__spell(s, " + d%d * %lld", d < dim ? d : d - 1 + ni, (long long)x->stride[d]);
     flux__spell(s, "];\n    }\n");
+}
+
+/* Scatter: each element of the result adds what the indices that mean it bring, in their order. It finds them by a look at
+   all indices or, where that is too much, by a search among keys, which a block has sorted before: an index and behind it,
+   in the key's lower bits, its number. */
+typedef struct flux__scatter { int dim, px, pi, ps, po, pe, keys, bits; int64_t n, rows, room; } flux__scatter;
+
+/* Declares id, index number `var`; one that is out of range is told. */
+static void flux__spell_index(flux__coder *c, const flux__scatter *h, const char *var) {
+    const flux__operand *index = &c->k->operand[1];
+    flux__spell(&c->s, "    const long long id = p%d[%lld", h->pi, (long long)index->offset);
+    flux__spell_number_at(&c->s, &index->shape, index->stride, var);
+    flux__spell(&c->s, "];\n    if (id < 0 || id >= %lld) p%d[1] = id, p%d[2] = %s, p%d[3] = %d, p%d[4] = %lld, p%d[5] = 1, p%d[0] = 1;\n", (long long)h->rows,
+                h->pe, h->pe, var, h->pe, h->dim, h->pe, (long long)h->rows, h->pe, h->pe);
+}
+
+/* A bitonic sort (Batcher 1968) by one block: steps over far distances in memory, the others piece by piece in shared memory. */
+static void flux__code_sort(flux__coder *c, const flux__scatter *h) {
+    int64_t piece = h->room < 2048 ? h->room : 2048, threads = h->room / 2 < 32 ? 32 : h->room / 2 < 1024 ? h->room / 2 : 1024;
+    flux__listing *s = &c->s;
+    flux__spell(s, "    u64 *keys = (u64 *)p%d;\n    __shared__ u64 part[%lld];\n", h->keys, (long long)piece);
+    flux__spell(s, "    for (long long i = threadIdx.x; i < %lld; i += %lld) {\n    u64 key = ~(u64)0;\n    if (i < %lld) {\n", (long long)h->room, (long long)threads,
+                (long long)h->n);
+    flux__spell_index(c, h, "i");
+    flux__spell(s, "    key = (u64)(id < 0 || id >= %lld ? %lld : id) << %d | (u64)i;\n    }\n    keys[i] = key;\n    }\n    __syncthreads();\n", (long long)h->rows,
+                (long long)h->rows, h->bits);
+    flux__spell(s, "    for (long long run = 2; run <= %lld; run *= 2) {\n    long long far = run / 2;\n    for (; far >= %lld; far /= 2) {\n", (long long)h->room,
+                (long long)piece);
+    flux__spell(s, "    for (long long i = threadIdx.x; i < %lld; i += %lld) {\n    const long long a = i / far * 2 * far + i %% far, b = a + far;\n", (long long)h->room / 2,
+                (long long)threads);
+    flux__spell(s, "    const u64 x = keys[a], y = keys[b];\n    if ((x > y) == ((a & run) == 0)) keys[a] = y, keys[b] = x;\n    }\n    __syncthreads();\n    }\n");
+    flux__spell(s, "    for (long long first = 0; first < %lld; first += %lld) {\n", (long long)h->room, (long long)piece);
+    flux__spell(s, "    for (int i = (int)threadIdx.x; i < %lld; i += %lld) part[i] = keys[first + i];\n    __syncthreads();\n", (long long)piece, (long long)threads);
+    flux__spell(s, "    for (int near = (int)far; near > 0; near /= 2) {\n    for (int i = (int)threadIdx.x; i < %lld; i += %lld) {\n", (long long)piece / 2, (long long)threads);
+    flux__spell(s, "    const int a = i / near * 2 * near + i %% near, b = a + near;\n    const u64 x = part[a], y = part[b];\n");
+    flux__spell(s, "    if ((x > y) == (((first + a) & run) == 0)) part[a] = y, part[b] = x;\n    }\n    __syncthreads();\n    }\n");
+    flux__spell(s, "    for (int i = (int)threadIdx.x; i < %lld; i += %lld) keys[first + i] = part[i];\n    __syncthreads();\n    }\n    }\n", (long long)piece, (long long)threads);
+    c->gk->threads = (unsigned)threads, c->gk->grid[0][0] = 1;
+}
+
+/* The numbers q of the indices that mean this element's row, in order: the head of a loop. */
+static void flux__spell_meant(flux__coder *c, const flux__scatter *h) {
+    const flux__operand *index = &c->k->operand[1];
+    flux__listing *s = &c->s;
+    if (!h->room) {
+        flux__spell(s, "    for (%s q = 0; q < %lld; q++) {\n    if (p%d[%lld", c->index, (long long)h->n, h->pi, (long long)index->offset);
+        flux__spell_number_at(s, &index->shape, index->stride, "q");
+        flux__spell(s, "] != d%d) continue;\n", h->dim);
+        return;
+    }
+    flux__spell(s, "    const u64 *keys = (const u64 *)p%d;\n    int at = 0, end = %lld;\n    while (at < end) {\n    const int middle = (at + end) / 2;\n", h->keys,
+                (long long)h->n);
+    flux__spell(s, "    if (keys[middle] < (u64)d%d << %d) at = middle + 1;\n    else end = middle;\n    }\n", h->dim, h->bits);
+    flux__spell(s, "    for (; at < %lld && keys[at] >> %d == (u64)d%d; at++) {\n    const %s q = (%s)(keys[at] & %lluu);\n", (long long)h->n, h->bits, h->dim, c->index, c->index,
+                (unsigned long long)(((uint64_t)1 << h->bits) - 1));
+}
+
+static void flux__code_add(flux__coder *c, const flux_tensor *t, const flux__scatter *h) {
+    const flux__operand *x = &c->k->operand[0], *src = &c->k->operand[2], *index = &c->k->operand[1];
+    int nd = x->shape.ndim, ni = index->shape.ndim, dtype = t->dtype;
+    flux_shape whole = flux__dims(t);
+    int64_t count = flux__count(&whole);
+    flux__listing *s = &c->s;
+    char at[64];
+    flux__spell_each(c, !h->room && h->n > count ? h->n : count);
+    if (!h->room) {                       /* an index that is out of range is found by whoever comes first to it */
+        flux__spell(s, "    if (o < %lld) {\n", (long long)h->n);
+        flux__spell_index(c, h, "o");
+        flux__spell(s, "    }\n    if (o >= %lld) continue;\n", (long long)count);
+    }
+    flux__spell_coordinates(c, &whole);
+    flux__spell_zero(c, dtype);
+    snprintf(at, sizeof at, "p%d[from]", h->px);
+    flux__spell(s, "    { const %s from = %lld", c->index, (long long)x->offset);
+    for (int d = 0; d < nd; d++) flux__spell(s, " + d%d * %lld", d, (long long)x->stride[d]);
+    flux__spell(s, ";\n    sum = ");
+    flux__spell_loaded(s, dtype, at);
+    flux__spell(s, "; }\n");
+    flux__spell_meant(c, h);
+    flux__spell(s, "    const %s from = %lld", c->index, (long long)src->offset);
+    for (int d = 0; d < nd; d++)
+        if (d != h->dim) flux__spell(s, " + d%d * %lld", d, (long long)src->stride[d < h->dim ? d : d - 1 + ni]);
+    flux__spell_number_at(s, &index->shape, src->stride + h->dim, "q");
+    snprintf(at, sizeof at, "p%d[from]", h->ps);
+    flux__spell(s, ";\n    ");
+    flux__spell_add(c, dtype, at);
+    flux__spell(s, "\n    }\n");
+    flux__spell_result(c, h->po, dtype);
+}
+
+static bool flux__coder_finish(flux__coder *c, int launch);
+enum { FLUX__SCATTER_LOOKS = 1 << 20 };   /* looks at an index, by all threads together, that are not worth a sort */
+
+static bool flux__code_scatter(flux__coder *c, flux__kernel *k, const flux_tensor *t, int out) {
+    flux__scatter h;
+    flux_shape whole = flux__dims(t);
+    memset(&h, 0, sizeof h);
+    h.dim = (int)t->arg.i[0], h.n = flux__count(&k->operand[1].shape), h.rows = k->operand[0].shape.dim[h.dim];
+    h.px = flux__coder_slot(c, k->operand[0].src, t->dtype), h.pi = flux__coder_slot(c, k->operand[1].src, FLUX_I64);
+    h.ps = flux__coder_slot(c, k->operand[2].src, t->dtype), h.po = flux__coder_slot(c, out, t->dtype);
+    h.pe = flux__coder_param(c, 'e', 0, "long long *");
+    if (h.n < (int64_t)1 << 30 && h.n * flux__count(&whole) > FLUX__SCATTER_LOOKS) {
+        for (h.room = 1; h.room < h.n; h.room *= 2) h.bits++;
+        h.keys = flux__coder_param(c, 's', 0, "long long *");
+        k->scratch = (size_t)h.room * 8;
+        flux__code_sort(c, &h);
+        if (!flux__coder_finish(c, 0)) return false;
+    }
+    unsigned sorters = c->gk->threads;
+    flux__code_add(c, t, &h);
+    if (!h.room) return flux__coder_finish(c, 0);
+    c->gk->grid[1][0] = c->gk->grid[0][0], c->gk->grid[1][1] = 1;
+    c->gk->grid[0][0] = 1, c->gk->threads = sorters;
+    return flux__coder_finish(c, 1);
 }
 
 /* Concatenation: the first operand whose end along dim lies beyond the place. */
@@ -11646,7 +11723,8 @@ static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *g, 
         flux__code_product(c, &tile);
     } else if (k->kind == FLUX__K_CAT) flux__code_cat(c, t, out);
     else if (k->kind == FLUX__K_SPREAD) flux__code_spread(c, t, out);
-    else flux__code_index(c, t, out);
+    else if (k->kind == FLUX__K_SCATTER) return flux__code_scatter(c, k, t, out);
+    else flux__code_gather(c, t, out);
     return flux__coder_finish(c, 0);
 }
 

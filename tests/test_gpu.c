@@ -1073,6 +1073,35 @@ TEST(bad_indices_are_told_at_the_next_look) {
     CHECK(flux_data(flux_add(x, 1.0)) != NULL);
 }
 
+/* Where a look at all indices for each element would be too much, they are sorted first: the same sums, in the same order. */
+TEST(a_scatter_over_many_rows) {
+    ON_A_GPU();
+    flux_device cpu = { 0, 0 };
+    static const int64_t rows[] = { 4000, 37, 1, 2500 }, many[] = { 700, 2048, 3001, 5 };
+    for (int i = 0; i < 4; i++)
+        for (int two = 0; two < 2; two++)
+            FLUX_SCOPE {
+                int64_t n = many[i], wide = i == 3 ? 300 : i == 0 ? 3 : 11;
+                int64_t *ids = (int64_t *)malloc((size_t)n * sizeof *ids);
+                for (int64_t q = 0; q < n; q++) ids[q] = q % 3 == 0 ? rows[i] / 2 : (q * 7919 + 13) % rows[i];     /* one row gets a third */
+                flux_default_device(cpu);
+                flux_seed((uint64_t)(i + 1));
+                flux_tensor *x = two ? flux_randn(rows[i], wide) : flux_randn(wide, rows[i]), *index = flux_eval(flux_from(ids, n));
+                flux_tensor *src = two ? flux_randn(n, wide) : flux_randn(wide, n);
+                const float *want = (const float *)flux_data(flux_scatter_add(x, !two, index, src));
+                flux_default_device(test_device);
+                const float *got = (const float *)flux_data(flux_scatter_add(flux_to(test_device, x), !two, flux_to(test_device, index), flux_to(test_device, src)));
+                REQUIRE(want && got);
+                CHECK(!memcmp(want, got, (size_t)(rows[i] * wide) * 4));
+                ids[n / 2] = rows[i] + 4;
+                char says[80];
+                snprintf(says, sizeof says, "scatter_add: index %lld (number %lld) is not within", (long long)rows[i] + 4, (long long)n / 2);
+                index = flux_eval(flux_from(ids, n));
+                CHECK_ERROR(flux_data(flux_scatter_add(flux_to(test_device, x), !two, flux_to(test_device, index), flux_to(test_device, src))), says);
+                free(ids);
+            }
+}
+
 /* ---------------- compiling ahead */
 
 static int64_t programs(void) { return the_gpu()->counters.programs_compiled + the_gpu()->counters.programs_read; }
