@@ -2304,6 +2304,9 @@ struct flux__graph;
 struct flux__run;
 struct flux__kernel;
 
+enum { FLUX__PIECE = 1 << 20 };           /* bytes that go to a device at a time */
+typedef void (*flux__filler)(const void *ctx, char *to, size_t at, size_t n);    /* bytes at ... at + n - 1, both of whole units */
+
 typedef struct flux__backend {
     const char *name;                                        /* "CUDA" */
     bool (*available)(char *why, size_t n);                  /* driver library opened, symbols found; else why not */
@@ -2321,6 +2324,7 @@ typedef struct flux__backend {
     bool (*ready)(int id, struct flux__plan *plan, struct flux__graph *g);    /* makes the plan's kernels there ready */
     int (*run)(struct flux__run *run, struct flux__kernel *k, int n);         /* n kernels in a row; gives how many it started */
     void (*drop)(void *ready);                               /* what ready() made of a kernel */
+    int (*fill)(int id, void *dst, size_t bytes, size_t unit, flux__filler put, const void *ctx);   /* upload() of what put makes; may be NULL */
 } flux__backend;
 
 enum { FLUX__CPU_BACKEND, FLUX__CUDA_BACKEND, FLUX__AMDGPU_BACKEND, FLUX__METAL_BACKEND, FLUX__BACKENDS };   /* flux_device.backend */
@@ -11457,7 +11461,8 @@ static void flux__code_sort(flux__coder *c, const flux__scatter *h) {
     flux__spell(s, "    for (int near = (int)far; near > 0; near /= 2) {\n    for (int i = (int)threadIdx.x; i < %lld; i += %lld) {\n", (long long)piece / 2, (long long)threads);
     flux__spell(s, "    const int a = i / near * 2 * near + i %% near, b = a + near;\n    const u64 x = part[a], y = part[b];\n");
     flux__spell(s, "    if ((x > y) == (((first + a) & run) == 0)) part[a] = y, part[b] = x;\n    }\n    __syncthreads();\n    }\n");
-    flux__spell(s, "    for (int i = (int)threadIdx.x; i < %lld; i += %lld) keys[first + i] = part[i];\n    __syncthreads();\n    }\n    }\n", (long long)piece, (long long)threads);
+    flux__spell(s, "    for (int i = (int)threadIdx.x; i < %lld; i += %lld) keys[first + i] = part[i];\n    __syncthreads();\n    }\n    }\n",
+                (long long)piece, (long long)threads);
     c->gk->threads = (unsigned)threads, c->gk->grid[0][0] = 1;
 }
 
@@ -11474,8 +11479,8 @@ static void flux__spell_meant(flux__coder *c, const flux__scatter *h) {
     flux__spell(s, "    const u64 *keys = (const u64 *)p%d;\n    int at = 0, end = %lld;\n    while (at < end) {\n    const int middle = (at + end) / 2;\n", h->keys,
                 (long long)h->n);
     flux__spell(s, "    if (keys[middle] < (u64)d%d << %d) at = middle + 1;\n    else end = middle;\n    }\n", h->dim, h->bits);
-    flux__spell(s, "    for (; at < %lld && keys[at] >> %d == (u64)d%d; at++) {\n    const %s q = (%s)(keys[at] & %lluu);\n", (long long)h->n, h->bits, h->dim, c->index, c->index,
-                (unsigned long long)(((uint64_t)1 << h->bits) - 1));
+    flux__spell(s, "    for (; at < %lld && keys[at] >> %d == (u64)d%d; at++) {\n", (long long)h->n, h->bits, h->dim);
+    flux__spell(s, "    const %s q = (%s)(keys[at] & %lluu);\n", c->index, c->index, (unsigned long long)(((uint64_t)1 << h->bits) - 1));
 }
 
 static void flux__code_add(flux__coder *c, const flux_tensor *t, const flux__scatter *h) {
@@ -11730,7 +11735,7 @@ static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *g, 
 
 /* ---- devices: what is open, what is compiled */
 
-enum { FLUX__SLOTS = 8, FLUX__SLOT_BYTES = 1 << 20, FLUX__STATUS_WORDS = 8, FLUX__COMING = 16 };
+enum { FLUX__SLOTS = 8, FLUX__SLOT_BYTES = FLUX__PIECE, FLUX__STATUS_WORDS = 8, FLUX__COMING = 16 };
 
 typedef struct flux__gpu_counters {
     int64_t launches;                     /* kernels that were started, in graphs and out of them */
@@ -12570,29 +12575,36 @@ static size_t flux__gpu_chunk(size_t bytes, size_t at) {
     return bytes - at < most ? bytes - at : most;
 }
 
-static bool flux__slot_upload(flux__gpu *g, void *dst, const void *src, size_t n, void *stream) {
+static void flux__copy_piece(const void *src, char *to, size_t at, size_t n) { memcpy(to, (const char *)src + at, n); }
+
+static bool flux__slot_upload(flux__gpu *g, void *dst, flux__filler put, const void *ctx, size_t at, size_t n, void *stream) {
     int i = flux__slot_take(g, true);
     if (i < 0) return false;
     flux__gpu_unlock(g);
-    memcpy(g->slot[i].memory, src, n);
+    put(ctx, (char *)g->slot[i].memory, at, n);
     flux__gpu_lock(g);
     bool ok = flux__slot_sent(g, i, g->driver->up(dst, g->slot[i].memory, n, stream), "copying to it", stream);
     g->slot[i].busy = false;
     return ok;
 }
 
-static int flux__gpu_upload(int backend, int id, void *dst, const void *src, size_t bytes) {
+static int flux__gpu_fill(int backend, int id, void *dst, size_t bytes, size_t unit, flux__filler put, const void *ctx) {
     void *before;
+    size_t most = FLUX__SLOT_BYTES / unit * unit;
     flux__gpu *g = flux__gpu_enter(backend, id, &before);
     if (!g) return -1;
     void *stream = flux__copies_begin(g);
     bool apart = stream == g->copies, ok = apart || flux__gpu_await(g, dst, bytes);
-    for (size_t at = 0; at < bytes && ok; at += FLUX__SLOT_BYTES)
-        ok = flux__slot_upload(g, (char *)dst + at, (const char *)src + at, flux__gpu_chunk(bytes, at), stream);
+    for (size_t at = 0; at < bytes && ok; at += most)
+        ok = flux__slot_upload(g, (char *)dst + at, put, ctx, at, bytes - at < most ? bytes - at : most, stream);
     if (apart) ok = flux__copies_end(g, dst, bytes) && ok;
     g->counters.uploads++, g->counters.bytes_up += (int64_t)bytes;
     flux__gpu_leave(g, before);
     return ok ? 0 : -1;
+}
+
+static int flux__gpu_upload(int backend, int id, void *dst, const void *src, size_t bytes) {
+    return flux__gpu_fill(backend, id, dst, bytes, 1, flux__copy_piece, src);
 }
 
 /* Queues a copy to a slot, which the caller then has; -1 as flux__slot_take. */
@@ -12649,7 +12661,7 @@ static bool flux__gpu_check(flux__gpu *g) {
     flux__fail("%s: index %lld (number %lld) is not within dim %lld of size %lld", status[5] ? "scatter_add" : "gather", (long long)status[1],
                (long long)status[2], (long long)status[3], (long long)status[4]);
     memset(status, 0, sizeof status);
-    flux__slot_upload(g, g->status, status, sizeof status, g->stream);
+    flux__slot_upload(g, g->status, flux__copy_piece, status, 0, sizeof status, g->stream);
     return false;
 }
 
@@ -12816,10 +12828,13 @@ static int flux__##x##_download(int id, void *dst, const void *src, size_t n) { 
 static int flux__##x##_copy(int to, void *dst, int from, const void *src, size_t n) { return flux__gpu_copy(B, to, dst, from, src, n); } \
 static int flux__##x##_wait(int id) { return flux__gpu_wait(B, id); }                                                           \
 static int flux__##x##_room(int id, size_t *available, size_t *total) { return flux__gpu_room(B, id, available, total); }         \
-static bool flux__##x##_ready(int id, flux__plan *plan, flux__graph *g) { return flux__gpu_ready(B, id, plan, g); }
+static bool flux__##x##_ready(int id, flux__plan *plan, flux__graph *g) { return flux__gpu_ready(B, id, plan, g); }             \
+static int flux__##x##_fill(int id, void *dst, size_t n, size_t unit, flux__filler put, const void *ctx) {                           \
+    return flux__gpu_fill(B, id, dst, n, unit, put, ctx);                                                                        \
+}
 #define FLUX__GPU_ROW(x, name) { name, flux__##x##_available, flux__##x##_functional, flux__##x##_count, flux__##x##_name,       \
     flux__##x##_component, flux__##x##_alloc, flux__##x##_free, flux__##x##_upload, flux__##x##_download, flux__##x##_copy,      \
-    flux__##x##_wait, flux__##x##_room, flux__##x##_ready, flux__gpu_run, flux__gpu_kernel_drop }
+    flux__##x##_wait, flux__##x##_room, flux__##x##_ready, flux__gpu_run, flux__gpu_kernel_drop, flux__##x##_fill }
 #if defined(FLUX_CUDA)
 FLUX__GPU_CALLS(cuda, FLUX__CUDA_BACKEND)
 #endif
@@ -12893,10 +12908,10 @@ static int flux__no_copy(int to, void *dst, int from, const void *src, size_t by
 static int flux__no_wait(int id) { return (void)id, -1; }
 
 #define FLUX__ABSENT(name, component) { name, flux__not_built, flux__not_built, flux__count_none, flux__no_name, component, \
-    flux__no_alloc, flux__no_free, flux__no_move, flux__no_move, flux__no_copy, flux__no_wait, NULL, NULL, NULL, NULL }
+    flux__no_alloc, flux__no_free, flux__no_move, flux__no_move, flux__no_copy, flux__no_wait, NULL, NULL, NULL, NULL, NULL }
 static const flux__backend flux__backends[FLUX__BACKENDS] = {     /* in the order of FLUX__CPU_BACKEND ... */
     { "CPU", flux__yes, flux__yes, flux__count_one, flux__cpu_name, flux__cpu_component,
-      flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy, flux__cpu_wait, NULL, NULL, NULL, NULL },
+      flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy, flux__cpu_wait, NULL, NULL, NULL, NULL, NULL },
 #if defined(FLUX_CUDA)
     FLUX__GPU_ROW(cuda, "CUDA"),
 #else
@@ -20589,14 +20604,44 @@ static void flux__copy_observations(char *to, const char *from, size_t row, cons
             memcpy(to + (size_t)i * row, from + (size_t)order[i] * row, row);
 }
 
+/* Bytes of an observation. */
+static size_t flux__row_bytes(const flux_tensor *x) {
+    size_t row = flux_dtype_size((flux_dtype)x->dtype);
+    for (int i = 0; i < x->ndim - 1; i++) row *= (size_t)x->dim[i];
+    return row;
+}
+
+/* Where there is but a move to a device, observations are picked right into the memory that it copies from. */
+typedef struct flux__picking { const char *from; size_t row; const int64_t *order; int64_t begin; } flux__picking;
+static void flux__pick_part(const void *ctx, char *to, size_t at, size_t n) {
+    const flux__picking *p = (const flux__picking *)ctx;
+    int64_t first = (int64_t)(at / p->row);
+    flux__copy_observations(to, p->from, p->row, p->order ? p->order + first : NULL, p->begin + first, (int64_t)(n / p->row));
+}
+static bool flux__picks_away(const flux_loader *l, int k) {
+    const flux__stage *s = l->stages == 1 ? &l->stage[0] : NULL;
+    const flux_tensor *x = l->array[k];
+    if (!s || s->kind != FLUX__STAGE_MOVE || !flux__backend_of(s->device.backend)->fill || (x->dtype == FLUX_F64 && !s->keep_f64)) return false;
+    size_t row = flux__row_bytes(x);
+    return flux__in_host_memory(x) && row > 0 && row <= FLUX__PIECE && !flux__tracing();
+}
+static flux_tensor *flux__pick_away(const flux_loader *l, int k, const int64_t *order, int64_t begin, int64_t n) {
+    flux_shape s = flux_shape_of(l->array[k]);
+    flux__picking p = { l->host[k], flux__row_bytes(l->array[k]), order, begin };
+    flux_device d = l->stage[0].device;
+    s.dim[s.ndim - 1] = n;
+    flux_tensor *part = flux__leaf(s, (flux_dtype)l->array[k]->dtype, d);
+    bool good = part && flux__backend_of(d.backend)->fill(d.id, part->buf->ptr, (size_t)n * p.row, p.row, flux__pick_part, &p) == 0;
+    return good ? part : NULL;
+}
+
 /* n observations of array k as one tensor, or without the last dimension where n is -1. */
 static flux_tensor *flux__pick_host(const flux_loader *l, int k, const int64_t *order,
                                     int64_t begin, int64_t n) {
     flux_tensor *x = l->array[k];
     if (!order && begin == 0 && n == l->total) return x;         /* all of it */
     flux_shape s = flux_shape_of(x);
-    size_t row = flux_dtype_size((flux_dtype)x->dtype);
-    for (int i = 0; i < s.ndim - 1; i++) row *= (size_t)s.dim[i];
+    size_t row = flux__row_bytes(x);
     if (n < 0) s.ndim--;
     else s.dim[s.ndim - 1] = n;
     flux_tensor *part = flux__leaf(s, (flux_dtype)x->dtype, x->device);
@@ -20710,9 +20755,11 @@ static bool flux__batch_own(const flux_loader *l, const int64_t *order, int64_t 
 }
 
 static bool flux__batch_arrays(const flux_loader *l, const int64_t *order, int64_t begin, int64_t n,
-                               flux__made *m) {
+                               bool worker, flux__made *m) {
+    bool whole = !l->single && l->collate != FLUX_COLLATE_NONE;
     for (int k = 0; k < l->arrays; k++) {
-        if (l->single) m->item[k] = flux__pick(l, k, order, begin, -1);
+        if (!worker && whole && flux__picks_away(l, k)) m->item[k] = flux__pick_away(l, k, order, begin, n);
+        else if (l->single) m->item[k] = flux__pick(l, k, order, begin, -1);
         else if (l->collate == FLUX_COLLATE_NONE)
             m->item[k] = flux__pick_tuple(l, k, order, begin, n);
         else m->item[k] = flux__pick(l, k, order, begin, n);
@@ -20800,7 +20847,7 @@ static bool flux__batch_stages(const flux_loader *l, flux__made *m, bool worker)
 }
 
 static bool flux__batch_items(const flux_loader *l, const int64_t *order, int64_t index,
-                              flux__made *m) {
+                              bool worker, flux__made *m) {
     int width = l->set.get ? l->set.arrays : l->arrays;
     flux_tensor **item = (flux_tensor **)flux__grow(m->item, &m->room, width, sizeof *item);
     if (!item) return false;
@@ -20811,7 +20858,7 @@ static bool flux__batch_items(const flux_loader *l, const int64_t *order, int64_
     m->size = n;
     m->stage = 0;
     m->count = width;
-    return (l->set.get ? flux__batch_own : flux__batch_arrays)(l, own, l->begin + from, n, m);
+    return l->set.get ? flux__batch_own(l, own, l->begin + from, n, m) : flux__batch_arrays(l, own, l->begin + from, n, worker, m);
 }
 
 /* A value that goes to another thread must be there: a node that is still to be computed
@@ -20837,7 +20884,7 @@ static bool flux__batch_make(const flux_loader *l, const int64_t *order, uint64_
     t->draws = go_on ? (uint64_t)1 << 32 : 0;  /* another part of the batch's own stream */
     for (int i = 0; go_on && i < m->count; i++)  /* the scope has the old ones from here on */
         if (!flux__own(m->item[i])) good = false;
-    good = good && (go_on || flux__batch_items(l, order, index, m)) &&
+    good = good && (go_on || flux__batch_items(l, order, index, worker, m)) &&
            flux__batch_stages(l, m, worker);
     for (int i = 0; good && (worker || moves) && i < m->count; i++)
         good = flux__batch_computed(m->item[i]);

@@ -1243,6 +1243,42 @@ TEST(copies_run_beside_the_work) {
     CHECK(flux_data(w[0]) && flux_data(w[1]) && !memcmp(flux_data(w[0]), flux_data(w[1]), 16 * F * 4));
 }
 
+/* Batches are picked into pinned memory, whatever an observation's size; one that is too large for a slot goes by way of the host. */
+TEST(observations_of_any_size_travel) {
+    ON_A_GPU();
+    flux_device cpu = { 0, 0 };
+    static const int64_t sizes[] = { 1, 3, 262144, 262145, 500000 };
+    for (int i = 0; i < 5; i++)
+        FLUX_SCOPE {
+            int64_t f = sizes[i], n = i < 2 ? 1000003 : 7, at = 0, batch = i < 2 ? 700001 : 4;
+            flux_default_device(cpu);
+            flux_tensor *x = flux_eval(flux_reshape(flux_to_dtype(flux_arange(0, (double)(f * n), 1), FLUX_F32), f, n));
+            flux_loader *l = flux_dataloader(x, .batchsize = (int)batch, .shuffle = i % 2, .seed = 2), *far = flux_to(test_device, l);
+            const float *all = (const float *)flux_data(x);
+            flux_default_device(test_device);
+            REQUIRE(far && all);
+            float *got = (float *)malloc((size_t)(f * n) * 4);
+            flux_each(b, far) {
+                const float *p = (const float *)flux_data(b.x);
+                REQUIRE(p);
+                memcpy(got + at * f, p, (size_t)(b.size * f) * 4);
+                at += b.size;
+            }
+            CHECK(at == n);
+            bool same = true;
+            at = 0;
+            flux_default_device(cpu);
+            flux_each(b, l) {
+                const float *p = (const float *)flux_data(b.x);
+                same = same && p && !memcmp(got + at * f, p, (size_t)(b.size * f) * 4);
+                at += b.size;
+            }
+            CHECK(same && (i % 2 || !memcmp(got, all, (size_t)(f * n) * 4)));
+            flux_default_device(test_device);
+            free(got);
+        }
+}
+
 /* What nobody came to use leaves memory that others get, and so does what is still travelling: kernels, copies from the host
    and copies within the device all wait for it. */
 TEST(memory_of_a_copy_under_way_is_not_mixed_up) {
@@ -1597,7 +1633,8 @@ TEST(a_full_disk_leaves_no_half_entry) {
 /* ---------------- the program */
 
 static const struct { const char *name; void (*run)(void); } children[] = {
-    { "half_way", half_way }, { "batch_faults", batch_faults }, { "meantime", meantime }, { "graph_faults", graph_faults }, { "no_replay", no_replay }, { "faults", faults }, { "trip_faults", trip_faults }, { "compiler_faults", compiler_faults }, { "none", none }, { "some", some }, { "another", another },
+    { "half_way", half_way }, { "batch_faults", batch_faults }, { "meantime", meantime }, { "graph_faults", graph_faults }, { "no_replay", no_replay },
+    { "faults", faults }, { "trip_faults", trip_faults }, { "compiler_faults", compiler_faults }, { "none", none }, { "some", some }, { "another", another },
     { "cpu_preferred", cpu_preferred }, { "lost", lost }, { "lost_by_code", lost_by_code }, { "both", both }, { "context", context },
     { "asking", asking }, { "little", little }, { "cached", cached }, { "uncompiled", uncompiled }, { "prewarmed", prewarmed },
 };
