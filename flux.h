@@ -11806,6 +11806,7 @@ typedef struct flux__replay {
     flux__gpu *gpu;
     bool dead;                            /* the device has been closed */
     void *graph, *exec, **node;
+    int told;                             /* changes so far */
     struct flux__replay *next;            /* of its device's */
 } flux__replay;
 
@@ -12297,7 +12298,11 @@ static bool flux__gpu_ready(int backend, int id, flux__plan *plan, flux__graph *
    Rejected: capturing the stream, which makes the same graph but hands no nodes out and forbids other threads' calls
    meanwhile; arguments in the device's memory, which cost every step a copy and every kernel a dependent load. */
 
-enum { FLUX__REPLAY_AFTER = 2, FLUX__REPLAY_LEAST = 3 };     /* runs one by one; launches that are worth a graph */
+enum {
+    FLUX__REPLAY_AFTER = 2,               /* runs one by one */
+    FLUX__REPLAY_LEAST = 3,               /* launches that are worth a graph */
+    FLUX__REPLAY_MOST = 1 << 16           /* changes, then it is made anew: ROCm takes new memory for each */
+};
 
 static void flux__gpu_arg(const flux__run *r, const flux__kernel *k, const flux__gpu *g, const flux__gpu_param *p, void *out) {
     const flux__value *v = p->kind == 'n' || p->kind == 'k' || p->kind == 't' ? &k->value[p->what] : NULL;
@@ -12380,13 +12385,13 @@ static bool flux__replay_make(flux__gpu *g, flux__kernel *k, int n) {
 }
 
 /* Tells the graph what has changed. */
-static bool flux__replay_update(flux__gpu *g, const flux__replay *p, flux__kernel *k, int n) {
+static bool flux__replay_update(flux__gpu *g, flux__replay *p, flux__kernel *k, int n) {
     void **node = p->node;
     for (int i = 0; i < n; i++) {
         flux__gpu_kernel *gk = (flux__gpu_kernel *)k[i].ready;
         for (int l = 0; l < gk->launches && gk->stale; l++) {
             if (g->driver->graph_set(p->exec, node[l], gk->fn[l]->function, gk->grid[l], flux__gpu_threads(gk, l), gk->args) != 0) return false;
-            g->counters.graph_updates++;
+            g->counters.graph_updates++, p->told++;
         }
         gk->stale = false;
         node += gk->launches;
@@ -12398,7 +12403,7 @@ static bool flux__replay_update(flux__gpu *g, const flux__replay *p, flux__kerne
 static bool flux__replay_launch(flux__gpu *g, flux__kernel *k, int n) {
     flux__gpu_kernel *first = (flux__gpu_kernel *)k->ready;
     if (!g->replaying || first->runs < 0) return false;
-    if (first->replay && first->replay->dead) flux__replay_free(first, false);
+    if (first->replay && (first->replay->dead || first->replay->told >= FLUX__REPLAY_MOST)) flux__replay_free(first, !first->replay->dead);
     if (!first->replay && (first->runs++ < FLUX__REPLAY_AFTER || flux__row_launches(k, n) < FLUX__REPLAY_LEAST)) return false;
     bool ready = (first->replay || flux__replay_make(g, k, n)) && flux__replay_update(g, first->replay, k, n);
     int code = ready ? g->driver->graph_launch(first->replay->exec, g->stream) : -1;

@@ -520,6 +520,17 @@ TEST(a_replay_gives_the_same_bits) {
     flux_default_device(test_device);
 }
 
+/* After very many changes a graph is made anew. */
+TEST(a_replay_is_renewed) {
+    static varied a, b;
+    ON_A_GPU();
+    REQUIRE(vary(&a, test_device, true));
+    for (flux__replay *p = the_gpu()->replays; p; p = p->next) p->told = FLUX__REPLAY_MOST - 5;
+    int64_t made = the_gpu()->counters.graphs;
+    REQUIRE(vary(&b, test_device, true));
+    CHECK(the_gpu()->counters.graphs > made && same_numbers(&a, &b));
+}
+
 /* Each use of each call about graphs fails once: nobody notices but the counters. */
 static void graph_faults(void) {
     static const char *const names[][2] = {
