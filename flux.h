@@ -2667,7 +2667,7 @@ static flux__buffer *flux__arena_take(flux_device d, flux__arena *pool, int cls,
    the same memory and its launches can be replayed as they are. Among very many they lie only roughly so. */
 static void flux__arena_give(flux__arena *pool, int cls, flux__buffer *b) {
     flux__buffer *before = NULL, *next = pool->spare[cls];
-    for (int i = 0; i < 32 && next && b->device.backend && (uintptr_t)next->ptr < (uintptr_t)b->ptr; i++)
+    for (int i = 0; i < 256 && next && b->device.backend && (uintptr_t)next->ptr < (uintptr_t)b->ptr; i++)
         before = next, next = (flux__buffer *)(intptr_t)next->refs;
     b->refs = (int64_t)(intptr_t)next;
     if (before) before->refs = (int64_t)(intptr_t)b;
