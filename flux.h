@@ -12524,13 +12524,13 @@ static bool flux__copies_wait(flux__gpu *g, unsigned last) {
 
 /* Something is under way to this place; whether or not all of it is. */
 static bool flux__copies_end(flux__gpu *g, const void *at, size_t bytes) {
-    if (g->comes - g->came == FLUX__COMING && !flux__copies_wait(g, g->came)) return false;
+    bool ok = g->comes - g->came < FLUX__COMING || flux__copies_wait(g, g->came);
     unsigned i = g->comes % FLUX__COMING;
-    int code = g->driver->event_record(g->coming[i].event, g->copies);
-    if (code != 0) g->driver->stream_wait(g->copies);    /* then nothing is */
-    else g->coming[i].at = at, g->coming[i].bytes = bytes, g->comes++;
+    ok = ok && flux__gpu_ok(g, g->driver->event_record(g->coming[i].event, g->copies), "recording an event");
+    if (ok) g->coming[i].at = at, g->coming[i].bytes = bytes, g->comes++;
+    else g->driver->stream_wait(g->copies);              /* then nothing is */
     g->counters.ahead++;
-    return flux__gpu_ok(g, code, "recording an event");
+    return ok;
 }
 
 /* What is queued from here on may use this place. */
