@@ -2612,7 +2612,13 @@ typedef struct flux__arena {
     flux_mem stats;
 } flux__arena;
 static flux__arena flux__arenas[FLUX__BACKENDS][FLUX__MAX_IDS];
-static flux__mutex flux__arena_lock = FLUX__MUTEX_INIT;
+
+/* Each pool has its lock, as giving memory back may mean to wait for the device. */
+#define FLUX__FOUR_LOCKS FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT
+#define FLUX__MAX_LOCKS { FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS }    /* FLUX__MAX_IDS of them */
+static flux__mutex flux__arena_locks[FLUX__BACKENDS][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
+static void flux__arena_lock(const flux__arena *pool) { flux__mutex_lock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0])); }
+static void flux__arena_unlock(const flux__arena *pool) { flux__mutex_unlock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0])); }
 
 /* Sizes grow in eighths of a power of two, from 64 bytes: at most an eighth is wasted. */
 static int flux__size_class(size_t bytes, size_t *room) {
@@ -2751,9 +2757,9 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
     int cls = flux__size_class(bytes, &room);
     if (bytes > (size_t)1 << 46 || cls >= FLUX__SIZES || d.id < 0 || d.id >= FLUX__MAX_IDS)
         return (flux__buffer *)flux__fail("out of memory: a tensor of %.3g bytes was asked for", (double)bytes);
-    flux__hold();
-    flux__mutex_lock(&flux__arena_lock);
     flux__arena *pool = &flux__arenas[d.backend][d.id];
+    flux__hold();
+    flux__arena_lock(pool);
     flux__buffer *b = flux__arena_take(d, pool, cls, room);
     flux_mem now = pool->stats;
     if (b) {
@@ -2764,7 +2770,7 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
         if (for_whom) flux__buffer_label(b, for_whom, bytes);
         flux__buffer_join(pool, b);
     } else flux__arena_largest(pool, largest, sizeof largest);
-    flux__mutex_unlock(&flux__arena_lock);
+    flux__arena_unlock(pool);
     flux__tell();
     if (!b) return flux__no_room(d, bytes, now, largest);
     b->refs = 1;
@@ -2781,12 +2787,12 @@ static void flux__buffer_release(flux__buffer *b) {
     }
     size_t room;
     int cls = flux__size_class(b->room, &room);
-    flux__mutex_lock(&flux__arena_lock);
     flux__arena *pool = &flux__arenas[b->device.backend][b->device.id];
+    flux__arena_lock(pool);
     flux__buffer_part(pool, b);
     pool->stats.live -= (int64_t)b->room;
     flux__arena_give(pool, cls, b);
-    flux__mutex_unlock(&flux__arena_lock);
+    flux__arena_unlock(pool);
 }
 
 static flux__arena *flux__arena_of(flux_device d, const char *call) {
@@ -2798,9 +2804,9 @@ FLUX_DEF flux_mem flux_mem_stats(flux_device d) {
     flux_mem none = { 0, 0, 0, 0 };
     flux__arena *pool = flux__arena_of(d, "mem_stats");
     if (!pool) return none;
-    flux__mutex_lock(&flux__arena_lock);
+    flux__arena_lock(pool);
     none = pool->stats;
-    flux__mutex_unlock(&flux__arena_lock);
+    flux__arena_unlock(pool);
     return none;
 }
 
@@ -2811,18 +2817,18 @@ FLUX_DEF void flux_mem_limit(flux_device d, int64_t bytes) {
         flux__fail("mem_limit: %lld bytes is not a limit (0 means none)", (long long)bytes);
         return;
     }
-    flux__mutex_lock(&flux__arena_lock);
+    flux__arena_lock(pool);
     pool->stats.limit = bytes;
-    flux__mutex_unlock(&flux__arena_lock);
+    flux__arena_unlock(pool);
 }
 
 FLUX_DEF void flux_mem_trim(flux_device d) {
     flux__arena *pool = flux__arena_of(d, "mem_trim");
     if (!pool) return;
     flux__hold();
-    flux__mutex_lock(&flux__arena_lock);
+    flux__arena_lock(pool);
     flux__arena_trim(d, pool);
-    flux__mutex_unlock(&flux__arena_lock);
+    flux__arena_unlock(pool);
     flux__tell();
 }
 
@@ -2986,13 +2992,13 @@ FLUX_DEF void flux_shutdown(void) {
     if (t) flux__thread_free(t);
     flux__threads_stop();
     flux__trace_close();
-    flux__mutex_lock(&flux__arena_lock);
     for (int b = 0; b < FLUX__BACKENDS; b++)
         for (int i = 0; i < FLUX__MAX_IDS; i++) {
             flux_device d = { b, i };
+            flux__arena_lock(&flux__arenas[b][i]);
             flux__arena_trim(d, &flux__arenas[b][i]);
+            flux__arena_unlock(&flux__arenas[b][i]);
         }
-    flux__mutex_unlock(&flux__arena_lock);
 #if defined(FLUX_CUDA) || defined(FLUX_HIP)
     flux__gpu_close();
 #endif
@@ -6820,10 +6826,16 @@ static bool flux__allocate(flux__run *r) {
 static void flux__settle_nodes(flux__run *r) {
     flux__plan *plan = r->plan;
     flux__graph *g = r->g;
-    flux__mutex_lock(&flux__arena_lock);  /* a buffer may have been made for a node whose life has ended */
-    for (int i = 0; i < plan->nnode; i++)
-        if (plan->slot[i].keep && r->buffer[i]) flux__buffer_label(r->buffer[i], g->node[i], (size_t)plan->slot[i].bytes);
-    flux__mutex_unlock(&flux__arena_lock);
+    flux__arena *held = NULL;
+    for (int i = 0; i < plan->nnode; i++) {              /* a buffer may have been made for a node whose life has ended */
+        flux__buffer *b = plan->slot[i].keep ? r->buffer[i] : NULL;
+        flux__arena *pool = b ? &flux__arenas[b->device.backend][b->device.id] : held;
+        if (pool != held && held) flux__arena_unlock(held);
+        if (pool != held) flux__arena_lock(pool);
+        held = pool;
+        if (b) flux__buffer_label(b, g->node[i], (size_t)plan->slot[i].bytes);
+    }
+    if (held) flux__arena_unlock(held);
     for (int i = 0; i < plan->nnode; i++) {
         if (!plan->slot[i].keep || !r->buffer[i]) continue;
         g->node[i]->buf = r->buffer[i];
@@ -11773,8 +11785,6 @@ static flux__gpu flux__gpus[2][FLUX__MAX_IDS];       /* CUDA, AMDGPU */
 
 /* A lock for each device, and one for opening drivers and compilers, which comes after it. The calls of the back end's table
    take them; nobody holds one while the host waits for a copy or for a kernel. */
-#define FLUX__FOUR_LOCKS FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT
-#define FLUX__MAX_LOCKS { FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS }
 static flux__mutex flux__gpu_locks[2][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
 static flux__mutex flux__driver_lock = FLUX__MUTEX_INIT;
 
@@ -12471,12 +12481,17 @@ static void *flux__gpu_alloc(int backend, int id, size_t bytes) {
     return p;
 }
 
-/* Until all that was queued is done. */
+/* Until all that was queued is done; without the lock. */
 static int flux__gpu_drain(flux__gpu *g) {
+    void *stream[2] = { g->stream, g->copies };
+    unsigned comes = g->comes;
+    int code = 0;
     g->counters.waits++;
-    int code = g->driver->stream_wait(g->stream);
-    if (g->copies && code == 0) code = g->driver->stream_wait(g->copies);
-    if (code == 0) g->came = g->comes;
+    flux__gpu_unlock(g);
+    for (int i = 0; i < 2 && code == 0; i++)
+        if (stream[i]) code = g->driver->stream_wait(stream[i]);
+    flux__gpu_lock(g);
+    if (code == 0 && g->comes - comes < g->comes - g->came) g->came = comes;
     return code;
 }
 
@@ -12737,14 +12752,7 @@ static int flux__gpu_wait(int backend, int id) {
     void *before;
     flux__gpu *g = flux__gpu_enter(backend, id, &before);
     if (!g) return -1;
-    void *stream[2] = { g->stream, g->copies };
-    int code = 0;
-    g->counters.waits++;
-    flux__gpu_unlock(g);
-    for (int i = 0; i < 2 && code == 0; i++)
-        if (stream[i]) code = g->driver->stream_wait(stream[i]);
-    flux__gpu_lock(g);
-    bool ok = flux__gpu_ok(g, code, "waiting") && flux__gpu_check(g);
+    bool ok = flux__gpu_ok(g, flux__gpu_drain(g), "waiting") && flux__gpu_check(g);
     flux__gpu_leave(g, before);
     return ok ? 0 : -1;
 }
