@@ -1,6 +1,7 @@
 /* Training steps: forward, backward and Adam. One line a figure; the smallest model's time is the library's own overhead.
-   On a GPU (built with -DFLUX_CUDA or -DFLUX_HIP) also what a step that repeats asks of the driver. tests/on_device.sh runs it
-   on a software GPU, whose counts are a real one's and whose times say nothing. */
+   On a GPU (built with -DFLUX_CUDA or -DFLUX_HIP) also what a step that repeats asks of the driver, as on a software GPU, whose
+   times say nothing:
+       make softgpu build/release/gpu/bench/bench_steps && sh tests/on_device.sh soft-cuda1 build/release/gpu/bench/bench_steps */
 #define FLUX_IMPLEMENTATION
 #include "../../flux.h"
 #include <time.h>
