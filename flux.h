@@ -10805,7 +10805,7 @@ typedef struct flux__gpu_kernel {
     char *text[2];                        /* source of one launch or two; NULL once compiled */
     char name[2][40];
     flux__gpu_fn *fn[2];
-    unsigned grid[2][3], threads;
+    unsigned grid[2][3], threads, blocks; /* blocks: that should fit into a multiprocessor at once; 0: the compiler's choice */
     int launches, nparam, param_room;
     flux__gpu_param *param;
     void **args;                          /* room for a launch's arguments: addresses, then what they point at */
@@ -11554,7 +11554,7 @@ static void flux__code_product_by_warp(flux__coder *c, const flux__factor *fa, c
     if (ahead) flux__spell(s, "    copies_end();\n");
     flux__spell_put(c, &a, threads, "next");
     flux__spell_put(c, &b, threads, "next");
-    flux__spell(s, "    }\n    int stage = 0, next = %d;\n    for (%s first = 0; first < %lld; first += %d) {\n    const %s l0 = first + %d;\n",
+    flux__spell(s, "    }\n    int stage = 0, next = %d;\n#pragma unroll 1\n    for (%s first = 0; first < %lld; first += %d) {\n    const %s l0 = first + %d;\n",
                 stages - 1, c->index, (long long)c->k->mnk[2], depth, c->index, (stages - 1) * depth);
     if (ahead) flux__spell(s, "    copies_left(%d);\n", stages - 2);
     flux__spell(s, "    __syncthreads();\n");
@@ -11569,6 +11569,7 @@ static void flux__code_product_by_warp(flux__coder *c, const flux__factor *fa, c
     flux__spell_warp_sums(c, &w, f);
     flux__spell(s, "    }\n");
     c->gk->threads = (unsigned)threads;
+    if (a.ahead && b.ahead && threads == 256) c->gk->blocks = 2;  /* else more registers: they hold the next tile */
 }
 
 static void flux__code_product(flux__coder *c, const flux__gpu *g) {
@@ -12168,7 +12169,9 @@ static bool flux__program_source(flux__program *p, const char *preface) {
     for (int i = 0; i < p->n; i++) {
         const flux__gpu_kernel *gk = p->first[i].gk;
         int l = p->first[i].launch;
-        flux__spell(&s, "\nextern \"C\" __global__ void __launch_bounds__(%u) %s%s", l ? 256u : gk->threads, gk->name[l], gk->text[l]);
+        flux__spell(&s, "\nextern \"C\" __global__ void __launch_bounds__(%u", l ? 256u : gk->threads);
+        if (gk->blocks) flux__spell(&s, ", %u", gk->blocks);
+        flux__spell(&s, ") %s%s", gk->name[l], gk->text[l]);
     }
     p->source = s.text;
     if (s.failed) return false;
