@@ -85,7 +85,7 @@ $(BUILD)/gpu/%: tests/%.c $(BUILD)/gpu/impl.o $(HEADERS)
 	@mkdir -p $(@D)
 	$(COMPILE) -DFLUX_CUDA -DFLUX_HIP -I. $< $(if $(filter tests/$*.c,$(OWN)),,$(BUILD)/gpu/impl.o) -o $@ $(LDLIBS)
 # the programs whose kernels it takes, so that nobody builds them twice at once
-$(BUILD)/tests/check_rtc.result: | $(filter %layers.result %mixed.result,$(RESULTS))
+$(BUILD)/tests/check_rtc.result: | $(filter %products.result %mixed.result,$(RESULTS))
 FORCE:
 
 examples: $(EXAMPLES:%.c=$(BUILD)/%)
