@@ -5650,6 +5650,7 @@ typedef struct flux__graph {
     flux_tensor **stack;
     int top, stack_room;
     uint32_t walk;
+    bool tf32;                            /* products may be computed so; part of the key */
     bool cut;                             /* nodes are cut off from their operands afterwards, hidden ones not kept */
     bool ok;
 } flux__graph;
@@ -5777,7 +5778,8 @@ static void flux__key_node(flux__graph *g, int i) {
 
 static void flux__graph_key(flux__graph *g) {
     if (!flux__key_room(g, g->nleaf)) return;
-    flux__key_word(g, (int64_t)g->nleaf << 32 | (flux__atomic_load32(&flux__tf32) ? (int64_t)1 << 31 : 0) | g->nnode);
+    g->tf32 = flux__atomic_load32(&flux__tf32) != 0;
+    flux__key_word(g, (int64_t)g->nleaf << 32 | (int64_t)g->tf32 << 31 | g->nnode);
     for (int i = 0; i < g->nleaf; i++) flux__key_word(g, g->leaf[i]->dtype | flux__device_word(g->leaf[i]->device));
     for (int i = 0; i < g->nnode; i++) flux__key_node(g, i);
 }
@@ -11314,8 +11316,7 @@ static void flux__spell_batch(flux__coder *c, const flux__factor *f) {
 }
 
 /* Element i across, l in, of the batch's matrix. */
-static void flux__spell_element(flux__coder *c, flux__listing *s, const flux__factor *f) {
-    (void)c;
+static void flux__spell_element(flux__listing *s, const flux__factor *f) {
     flux__spell(s, "%c_at", f->name);
     flux__spell_axes(s, &f->across, "i");
     flux__spell_axes(s, &f->in, "l");
@@ -11330,7 +11331,7 @@ static void flux__spell_tile(flux__coder *c, const flux__factor *f, int width, i
     flux__spell(s, "    const %s i = %c0 + x, l = l0 + y;\n    ", c->index, f->name);
     flux__spell(s, "%c_tile[g][y][x] = i < %lld && l < %lld ? ", f->name, (long long)f->limit, (long long)c->k->mnk[2]);
     flux__spell(&at, "p%d[", f->p);
-    flux__spell_element(c, &at, f);
+    flux__spell_element(&at, f);
     flux__spell(&at, "]");
     if (at.failed) s->failed = true;
     else flux__spell_loaded(s, f->o->dtype, at.text);
@@ -11470,7 +11471,7 @@ static void flux__spell_fetch(flux__coder *c, const flux__tile *t, int threads, 
     else flux__spell(s, "    const int x = t %% %d * %d;\n", per, t->chunk);
     flux__spell(s, "    const %s i = %c0 + %c, l = l0 + %c;\n    const int there = i < %lld && l < %lld;\n    const %s from = there ? ",
                 c->index, n, f->deep ? 'y' : 'x', f->deep ? 'x' : 'y', (long long)f->limit, (long long)c->k->mnk[2], c->index);
-    flux__spell_element(c, s, f);
+    flux__spell_element(s, f);
     flux__spell(s, " : 0;\n");
     if (t->ahead) flux__spell(s, "    copy_16(%c_tile + %s * %d + y * %d + x, p%d + from, there ? 16 : 0);\n", n, stage, t->slow * t->pitch, t->pitch, f->p);
     else if (t->chunk * t->size == 16) {
@@ -11572,9 +11573,9 @@ static void flux__code_product_by_warp(flux__coder *c, const flux__factor *fa, c
     if (a.ahead && b.ahead && threads == 256) c->gk->blocks = 2;  /* else more registers: they hold the next tile */
 }
 
-static void flux__code_product(flux__coder *c, const flux__gpu *g) {
+static void flux__code_product(flux__coder *c, const flux__gpu *g, bool tf32) {
     flux__factor a = flux__factor_of(c, 0), b = flux__factor_of(c, 1);
-    const flux__fragment *f = a.o->dtype == b.o->dtype ? g->driver->fragment(g->info.arch, a.o->dtype, flux__atomic_load32(&flux__tf32) != 0) : NULL;
+    const flux__fragment *f = a.o->dtype == b.o->dtype ? g->driver->fragment(g->info.arch, a.o->dtype, tf32) : NULL;
     if (f) {
         flux__code_product_by_warp(c, &a, &b, f, g->info.units);
         return;
@@ -11871,7 +11872,7 @@ static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *gra
     int out = plan->nleaf + k->node;
     if (k->kind == FLUX__K_FUSED) return flux__code_fused(c, k, g->info.units);
     if (flux__count8(k->full) == 0) return true;
-    if (k->kind == FLUX__K_MATMUL) flux__code_product(c, g);
+    if (k->kind == FLUX__K_MATMUL) flux__code_product(c, g, graph->tf32);
     else if (k->kind == FLUX__K_CAT) flux__code_cat(c, t, out);
     else if (k->kind == FLUX__K_SPREAD) flux__code_spread(c, t, out);
     else flux__code_index(c, t, out);
