@@ -2286,7 +2286,10 @@ static void flux__tell(void);             /* the lock is free again */
 static void flux__note(flux_level level, const char *id, bool once, const char *format, ...) FLUX__PRINTF(4, 5);
 static void *flux__malloc(size_t bytes);  /* NULL is already an error: "out of memory: N bytes for ..." */
 static void *flux__zalloc(size_t bytes);
-static void *flux__grow(void *array, int *room, int want, size_t size);   /* array with room for `want`; NULL: as it was */
+static void *flux__grow_more(void *array, int *room, int want, size_t size);
+static FLUX__INLINE void *flux__grow(void *array, int *room, int want, size_t size) {   /* array with room for `want`; NULL: as it was */
+    return want <= *room ? array : flux__grow_more(array, room, want, size);
+}
 static void *flux__own(void *object);     /* gives a new object (refs 1) to the innermost scope; returns it */
 #define FLUX__VISIBLE(t) ((t)->head.refs > (t)->head.edges)
 
@@ -2589,8 +2592,7 @@ static void *flux__zalloc(size_t bytes) {
     return p;
 }
 
-static void *flux__grow(void *array, int *room, int want, size_t size) {
-    if (want <= *room) return array;
+static void *flux__grow_more(void *array, int *room, int want, size_t size) {
     int more = *room < 32 ? 64 : *room * 2;
     if (more < want) more = want;
     void *p = FLUX_REALLOC(array, (size_t)more * size);
@@ -3359,7 +3361,12 @@ FLUX_DEF flux_shape flux__shape(const int64_t *dims, int n) {
     return s;
 }
 
-static flux_shape flux__dims(const flux_tensor *t) { return flux__shape(t->dim, t->ndim); }
+static FLUX__INLINE flux_shape flux__dims(const flux_tensor *t) {
+    flux_shape s;
+    memcpy(s.dim, t->dim, sizeof s.dim);
+    s.ndim = t->ndim;
+    return s;
+}
 
 static int64_t flux__count(const flux_shape *s) {
     int64_t n = 1;
@@ -5150,7 +5157,7 @@ typedef struct flux__walk {
     bool whole;                           /* also what no gradient passes: behind nodes of FLUX_NOGRAD */
 } flux__walk;
 
-static int *flux__map_slot(const flux__map *m, const flux_tensor *t) {
+static FLUX__INLINE int *flux__map_slot(const flux__map *m, const flux_tensor *t) {
     uint64_t hash = ((uint64_t)(uintptr_t)t >> 4) * 0x9e3779b97f4a7c15u;
     int i = (int)(hash >> 40) & (m->room - 1);
     while (m->key[i] && m->key[i] != t) i = (i + 1) & (m->room - 1);
@@ -5202,12 +5209,12 @@ static void flux__map_free(flux__map *m) {
 }
 
 /* An unfinished node belongs to its thread, so that its number can stand in it. */
-static bool flux__unshared(const flux_tensor *t) {
+static FLUX__INLINE bool flux__unshared(const flux_tensor *t) {
     const flux_tensor *b = FLUX__IS_VIEW(t) ? t->base : t;
     return !b->buf && b->op != FLUX__LEAF;
 }
 
-static int flux__walk_get(const flux__walk *w, const flux_tensor *t) {
+static FLUX__INLINE int flux__walk_get(const flux__walk *w, const flux_tensor *t) {
     if (flux__unshared(t)) return t->walk_mark == w->id ? t->walk_index : -1;
     return flux__map_get(&w->shared, t);
 }
@@ -5655,8 +5662,8 @@ typedef struct flux__graph {
     bool ok;
 } flux__graph;
 
-static bool flux__finished(const flux_tensor *t) { return t->buf || (t->op == FLUX__LEAF); }
-static flux_tensor *flux__base(flux_tensor *t) { return FLUX__IS_VIEW(t) ? t->base : t; }
+static FLUX__INLINE bool flux__finished(const flux_tensor *t) { return t->buf || (t->op == FLUX__LEAF); }
+static FLUX__INLINE flux_tensor *flux__base(flux_tensor *t) { return FLUX__IS_VIEW(t) ? t->base : t; }
 
 static bool flux__is_map(const flux_tensor *t) {
     return t->op < FLUX__ELEMENTWISE_COUNT || t->op == FLUX__CAST || t->op == FLUX__COPY || t->op == FLUX__IOTA ||
@@ -5737,7 +5744,7 @@ static bool flux__key_room(flux__graph *g, int operands) {
     return key != NULL;
 }
 
-static void flux__key_word(flux__graph *g, int64_t w) { g->key[g->nkey++] = w; }
+static FLUX__INLINE void flux__key_word(flux__graph *g, int64_t w) { g->key[g->nkey++] = w; }
 
 static void flux__key_dims(flux__graph *g, const int64_t *v, int n) {
     for (int i = 0; i < n; i++) flux__key_word(g, v[i]);
@@ -7179,14 +7186,16 @@ static void flux__set_donors(flux__graph *g, const flux__history *h, int n, flux
 
 /* After the update the old graph is no use: what is stored becomes a plain value, the rest goes. */
 static void flux__cut_history(flux__history *h, flux_grads *g) {
-    for (int k = 0; k < h->walk.n; k++) flux_retain(h->walk.node[k]);
+    for (int k = 0; k < h->walk.n; k++)
+        if (h->old[k]) flux_retain(h->walk.node[k]);
     for (int k = 0; k < h->walk.n; k++) {
         flux_tensor *t = h->walk.node[k];
         if (!h->old[k] || !flux__base(t)->buf) continue;
         if (t->nin) t->flags |= FLUX__CONSUMED;
         flux__cut(t);
     }
-    for (int k = 0; k < h->walk.n; k++) flux_release(h->walk.node[k]);
+    for (int k = 0; k < h->walk.n; k++)
+        if (h->old[k]) flux_release(h->walk.node[k]);
     for (int i = 0; g && i < g->n; i++) {
         flux_release(g->of[i]);
         flux_release(g->grad[i]);
