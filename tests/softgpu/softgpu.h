@@ -31,6 +31,8 @@
      long softgpu_live(const char *what)   "memory" (allocations), "bytes" (in multiples of 256), "pinned", "streams",
                                            "events", "modules", "graphs"; "lost" (devices), "overruns" (writes just
                                            outside an allocation, seen when it was freed); of the compilers "programs"
+   Of a graph made node by node only kernels are known, and it runs in an order that its dependencies allow, not in the one
+   in which the nodes were added.
    Limits: a kernel source is C99 with the words of prelude.c, each kernel written `extern "C" __global__ void name(type
    name, ...) {`, no `extern "C" {`. Of PTX within asm() it knows conversions of half floats, mma, ldmatrix and cp.async,
    one instruction a statement, as the architecture has them; of AMD's builtins mfma on 16 x 16 sums. Their layouts are the
