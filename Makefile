@@ -34,7 +34,7 @@ PROGRAMS := $(TESTS) $(EXAMPLES) $(BENCHES)
 OWN := $(if $(PROGRAMS),$(shell grep -l '^ *\# *define FLUX_IMPLEMENTATION' $(PROGRAMS)))
 RESULTS := $(TESTS:%.c=$(BUILD)/%.result) $(CHECKS:%.sh=$(BUILD)/%.result)
 # These run again on GPUs: on one and three software CUDA devices, on two of HIP, and on a real one where there is one.
-ON_DEVICES := $(filter $(patsubst %,tests/test_%.c,activations data expr gpu layers layers_conv layers_seq losses mixed models ops optim schedule tensors threads),$(TESTS))
+ON_DEVICES := $(filter $(patsubst %,tests/test_%.c,activations data expr gpu layers layers_conv layers_seq losses mixed models ops optim products schedule tensors threads),$(TESTS))
 DEVICES ?= soft-cuda1 soft-cuda3 soft-hip2 $(if $(wildcard /dev/nvidia0),cuda) $(if $(wildcard /dev/kfd),hip)
 RESULTS += $(ON_DEVICES:tests/%.c=$(BUILD)/gpu/%.result)
 TIMEOUT := $(if $(shell command -v timeout),timeout 1200)
@@ -85,7 +85,7 @@ $(BUILD)/gpu/%: tests/%.c $(BUILD)/gpu/impl.o $(HEADERS)
 	@mkdir -p $(@D)
 	$(COMPILE) -DFLUX_CUDA -DFLUX_HIP -I. $< $(if $(filter tests/$*.c,$(OWN)),,$(BUILD)/gpu/impl.o) -o $@ $(LDLIBS)
 # the programs whose kernels it takes, so that nobody builds them twice at once
-$(BUILD)/tests/check_rtc.result: | $(filter %layers.result %mixed.result,$(RESULTS))
+$(BUILD)/tests/check_rtc.result: | $(filter %products.result %mixed.result,$(RESULTS))
 FORCE:
 
 examples: $(EXAMPLES:%.c=$(BUILD)/%)

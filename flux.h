@@ -222,6 +222,10 @@ FLUX_API bool flux_gpu_backend_is_set(void);
    NULL or "": forget it. Returns 0, or non-zero for an unknown name or a file that can't be written. */
 FLUX_API int flux_gpu_backend_set(const char *backend);
 
+/* Lets NVIDIA's tensor cores (sm_80 and later) multiply float32 matrices as TF32: ten bits behind the point of each factor, sums
+   in float32. Off at first; for what is computed from now on, on all devices. */
+FLUX_API void flux_allow_tf32(bool on);
+
 typedef struct flux_mem { int64_t live, peak, reserved, limit; } flux_mem;   /* bytes */
 FLUX_API flux_mem flux_mem_stats(flux_device d);         /* in tensors now, the most so far, held by the pool, the limit (0: none) */
 FLUX_API void flux_mem_limit(flux_device d, int64_t bytes);       /* allocations beyond are errors; 0: none */
@@ -2387,6 +2391,7 @@ typedef struct flux__settings {           /* the process's: changed rarely, unde
 static flux__settings flux__set = { NULL, NULL, NULL, NULL, -1, 0, { { 0 } }, { 0 }, 0 };
 static flux__mutex flux__lock = FLUX__MUTEX_INIT;
 static int flux__exit_known;
+static int flux__tf32;                    /* flux_allow_tf32's word */
 
 static void flux__thread_free(void *state);
 
@@ -2829,6 +2834,8 @@ FLUX_DEF void flux_mem_limit(flux_device d, int64_t bytes) {
     pool->stats.limit = bytes;
     flux__arena_unlock(pool);
 }
+
+FLUX_DEF void flux_allow_tf32(bool on) { flux__atomic_store32(&flux__tf32, on); }
 
 FLUX_DEF void flux_mem_trim(flux_device d) {
     flux__arena *pool = flux__arena_of(d, "mem_trim");
@@ -5814,6 +5821,7 @@ typedef struct flux__graph {
     flux_tensor **stack;
     int top, stack_room;
     uint32_t walk;
+    bool tf32;                            /* products may be computed so; part of the key */
     bool cut;                             /* nodes are cut off from their operands afterwards, hidden ones not kept */
     bool ok;
 } flux__graph;
@@ -5942,7 +5950,8 @@ static void flux__key_node(flux__graph *g, int i) {
 
 static void flux__graph_key(flux__graph *g) {
     if (!flux__key_room(g, g->nleaf)) return;
-    flux__key_word(g, (int64_t)g->nleaf << 32 | g->nnode);
+    g->tf32 = flux__atomic_load32(&flux__tf32) != 0;
+    flux__key_word(g, (int64_t)g->nleaf << 32 | (int64_t)g->tf32 << 31 | g->nnode);
     for (int i = 0; i < g->nleaf; i++) flux__key_word(g, g->leaf[i]->dtype | flux__device_word(g->leaf[i]->device));
     for (int i = 0; i < g->nnode; i++) flux__key_node(g, i);
 }
@@ -6225,14 +6234,15 @@ static bool flux__owners(const flux_tensor *x, const flux_tensor *copy, uint8_t 
     return count == flux__count(&s);
 }
 
-/* A convolution's product takes a copy of overlapping windows, many times the image. On the CPU that copy is made for one
-   matrix of the batch at a time, while it is multiplied: it stays in the cache. */
+/* A convolution's product takes a copy of overlapping windows, many times the image. It is never made: the CPU copies one
+   matrix of the batch at a time, while it is multiplied, so that it stays in the cache; a GPU reads the image itself. */
 static void flux__find_gathers(flux__planner *p) {
     uint8_t owner[FLUX_MAX_DIMS];
     for (int i = 0; i < p->n; i++) {
         const flux_tensor *t = p->g->node[i], *x = t->nin ? t->in[0] : NULL;
-        if (t->op != FLUX__COPY || t->device.backend != FLUX__CPU_BACKEND || !FLUX__IS_VIEW(x) || (p->g->flag[i] & FLUX__ROOT)) continue;
-        bool plain = x->dtype == t->dtype && (t->dtype == FLUX_F32 || t->dtype == FLUX_F64) && x->base->op != FLUX__NUMBER;
+        if (t->op != FLUX__COPY || !FLUX__IS_VIEW(x) || (p->g->flag[i] & FLUX__ROOT)) continue;
+        bool reads = t->dtype == FLUX_F32 || t->dtype == FLUX_F64 || flux__backend_of(t->device.backend)->ready, plain;
+        plain = x->dtype == t->dtype && reads && x->base->op != FLUX__NUMBER;
         bool chained = !flux__finished(x->base) && p->gather[x->base->index];
         p->gather[i] = plain && !chained && flux__size(t) > flux__size(x->base);
     }
@@ -11060,6 +11070,15 @@ typedef struct flux__gpu_info {           /* what a driver says of a device */
     int units;                            /* multiprocessors */
 } flux__gpu_info;
 
+/* What the lanes of a warp make of an operation of their chip on small matrices: 16 x 16 sums over k of the inner dim. The
+   dialect has mma_NAME, which adds to a lane's part of the sums, mma_a_NAME and mma_b_NAME, which load its part of the
+   operands from a tile, and mma_row and mma_col, which say where its n-th sum belongs. */
+typedef struct flux__fragment {
+    const char *name;
+    int k, lanes, words;                  /* words: of each operand in a lane */
+    bool ahead;                           /* the chip copies to shared memory while it computes: copy_16, copies_end, copies_left */
+} flux__fragment;
+
 typedef struct flux__symbol { const char *name; size_t at; bool spare; } flux__symbol;    /* a library's call; spare: done without */
 
 /* Calls of a driver; those that return int give 0 or the driver's own code, for which error() has a sentence. All but
@@ -11068,6 +11087,8 @@ typedef struct flux__symbol { const char *name; size_t at; bool spare; } flux__s
 typedef struct flux__driver {
     const char *name;
     const char *dialect;                  /* source text that stands before ours */
+    const char *matrices;                 /* and what it has for fragments */
+    const flux__fragment *(*fragment)(const char *arch, int dtype, bool tf32);    /* for operands of a dtype; NULL: none */
     bool (*open)(char *why, size_t n);    /* finds the library and its calls, starts it */
     int (*count)(void);
     int (*device)(int id, flux__gpu_info *info);
@@ -11147,7 +11168,7 @@ static int flux__log_code(char **log, int code, const char *text) {
 static const char *const flux__gpu_prelude[] = {
     "#define IF(c, x, y) ((c) ? (x) : (y))\n"
     "#define K_f32(v) ((float)(v))\n#define K_f64(v) ((double)(v))\n#define K_w(v) ((long long)(v))\n"
-    "typedef unsigned int u32;\ntypedef unsigned long long u64;\n"
+    "typedef unsigned int u32;\ntypedef unsigned long long u64;\ntypedef struct ALIGN16 { u32 x[4]; } words4;\n"
     "#define REAL(T, X, s) \\\n"
     "DEVICE T abs_##X(T x) { return fabs##s(x); }\\\nDEVICE T sqrt_##X(T x) { return sqrt##s(x); }\\\n"
     "DEVICE T exp_##X(T x) { return exp##s(x); }\\\nDEVICE T log_##X(T x) { return log##s(x); }\\\n"
@@ -11268,13 +11289,48 @@ typedef struct flux__gpu_fn {             /* a compiled kernel, in the device's 
     struct flux__gpu_fn *next;
 } flux__gpu_fn;
 
+enum { FLUX__SLOTS = 8, FLUX__SLOT_BYTES = FLUX__PIECE, FLUX__STATUS_WORDS = 8, FLUX__COMING = 16 };
+
+typedef struct flux__gpu_counters {
+    int64_t launches;                     /* kernels that were started, in graphs and out of them */
+    int64_t graphs, graph_launches, graph_updates;       /* graphs made; their launches; kernels in them that got other arguments */
+    int64_t waits;                        /* the host waited for a device, or looked whether it had to */
+    int64_t ahead;                        /* uploads beside the device's work */
+    int64_t allocations, uploads, downloads, bytes_up, bytes_down, programs_compiled, programs_read;
+} flux__gpu_counters;
+
+typedef struct flux__slot {               /* pinned memory between the host's and the device's */
+    void *memory, *event;
+    bool busy, used;                      /* a thread fills or empties it; its event stands for a copy */
+} flux__slot;
+
+typedef struct flux__gpu {
+    const flux__driver *driver;
+    int id, lost;                         /* lost: the code of the error after which the device does nothing more */
+    bool open, pending;                   /* pending: a kernel that tells of bad indices was queued since the last look */
+    flux__gpu_info info;
+    void *stream, *status;
+    flux__slot slot[FLUX__SLOTS];         /* taken in turn */
+    unsigned turn;
+    void *copies, *reached;               /* the stream of copies ahead, or NULL; where the other one was when a copy began */
+    bool alone;                           /* it could not be made: all goes on one stream */
+    struct { const void *at; size_t bytes; void *event; } coming[FLUX__COMING];    /* copies ahead that the stream has not waited for: */
+    unsigned came, comes;                 /* numbers came ... comes - 1 */
+    flux__gpu_fn *known[256];             /* compiled kernels */
+    void **module;
+    int nmodule, module_room;
+    struct flux__replay *replays;         /* all plans' */
+    bool replaying;                       /* the driver can, and FLUX_REPLAY does not forbid it */
+    flux__gpu_counters counters;
+} flux__gpu;
+
 typedef struct flux__gpu_param { char kind; int what; } flux__gpu_param;   /* p: slot; n: value; k: value's key; t: its stream; f: the node's number; s: scratch; e: errors */
 
 typedef struct flux__gpu_kernel {
     char *text[2];                        /* source of one launch or two; NULL once compiled */
     char name[2][40];
     flux__gpu_fn *fn[2];
-    unsigned grid[2][3], threads;
+    unsigned grid[2][3], threads, blocks; /* blocks: that should fit into a multiprocessor at once; 0: the compiler's choice */
     int launches, nparam, param_room;
     flux__gpu_param *param;
     void **args;                          /* a launch's arguments, as they were last: addresses, then what they point at */
@@ -11458,7 +11514,8 @@ static bool flux__coder_start(flux__coder *c, const flux__plan *plan, const flux
         int64_t far = k->operand[o].offset;
         for (int d = 0; d < FLUX_MAX_DIMS; d++) {
             int64_t many = d < k->operand[o].shape.ndim ? k->operand[o].shape.dim[d] : 1, step = k->operand[o].stride[d];
-            far += (step < 0 ? -step : step) * ((k->full[d] > many ? k->full[d] : many) - 1);
+            if (k->full[d] > many && !k->operand[o].gather) many = k->full[d];
+            far += (step < 0 ? -step : step) * (many - 1);
         }
         if (far > most) most = far;
     }
@@ -11721,17 +11778,121 @@ static void flux__code_reduce(flux__coder *c, const flux__lanes *h, int scratch)
     c->gk->grid[0][0] = (unsigned)blocks, c->gk->grid[0][1] = (unsigned)h->parts;
 }
 
-/* ---- matrix products: tiles in shared memory, a piece of the result in each thread's registers */
+/* ---- matrix products: tiles in shared memory, a piece of the result in each thread's registers, or in each warp's where the
+   chip has an operation on small matrices. Windows that a convolution multiplies are read where they lie in the image. */
+
+typedef struct flux__factor {             /* an operand as the tiles see it */
+    const flux__operand *o;
+    char name;                            /* 'a' or 'b' */
+    int p;                                /* its parameter */
+    int64_t limit;                        /* rows of a, columns of b */
+    flux__axes across, in;                /* along the result's side, along the inner dim */
+    bool deep;                            /* neighbours in memory follow the inner dim */
+} flux__factor;
 
 typedef struct flux__tile_shape { int m, n, k, tm, tn, groups; } flux__tile_shape;   /* groups of threads share the inner dim */
+
+/* The dims of memory that make up dim `dim` of an operand. */
+static void flux__factor_axes(const flux__operand *o, int dim, flux__axes *x) {
+    x->nd = 0;
+    for (int d = 0; d < o->shape.ndim; d++) {
+        if ((o->gather ? o->owner[d] : d) != dim) continue;
+        x->dim[x->nd] = o->shape.dim[d];
+        x->step[x->nd++] = o->stride[d];
+    }
+}
+
+static int64_t flux__first_step(const flux__axes *x) {
+    for (int d = 0; d < x->nd; d++)
+        if (x->dim[d] > 1) return x->step[d];
+    return 0;
+}
+
+static flux__factor flux__factor_of(flux__coder *c, int which) {
+    flux__factor f;
+    bool vector = c->k->operand[which].shape.ndim == 1;
+    f.o = &c->k->operand[which];
+    f.name = which ? 'b' : 'a';
+    f.p = flux__coder_slot(c, f.o->src, f.o->dtype);
+    f.limit = c->k->mnk[which];
+    flux__factor_axes(f.o, vector ? -1 : which, &f.across);
+    flux__factor_axes(f.o, vector ? 0 : !which, &f.in);
+    f.deep = flux__first_step(&f.in) == 1 && flux__first_step(&f.across) != 1;
+    return f;
+}
+
+static int64_t flux__batches(const flux__kernel *k) {
+    int64_t n = 1;
+    for (int d = 2; d < FLUX_MAX_DIMS; d++) n *= k->full[d];
+    return n;
+}
+
+/* Where batch number `batch` of an operand starts. */
+static void flux__spell_batch(flux__coder *c, const flux__factor *f) {
+    int64_t before = 1;
+    flux__spell(&c->s, "    const %s %c_at = %lld", c->index, f->name, (long long)f->o->offset);
+    for (int d = 2; d < FLUX_MAX_DIMS; d++) {
+        flux__axes x;
+        char at[64];
+        flux__factor_axes(f->o, d, &x);
+        snprintf(at, sizeof at, "(batch / %lld %% %lld)", (long long)before, (long long)c->k->full[d]);
+        if (c->k->full[d] > 1) flux__spell_axes(&c->s, &x, at);
+        before *= c->k->full[d];
+    }
+    flux__spell(&c->s, ";\n");
+}
+
+/* Element i across, l in, of the batch's matrix. */
+static void flux__spell_element(flux__listing *s, const flux__factor *f) {
+    flux__spell(s, "%c_at", f->name);
+    flux__spell_axes(s, &f->across, "i");
+    flux__spell_axes(s, &f->in, "l");
+}
+
+/* A tile into shared memory, neighbours in memory by neighbouring threads. */
+static void flux__spell_tile(flux__coder *c, const flux__factor *f, int width, int depth, int threads) {
+    flux__listing at = { NULL, 0, 0, false }, *s = &c->s;
+    flux__spell(s, "    for (int e = t; e < %d; e += %d) {\n", width * depth, threads);
+    if (f->deep) flux__spell(s, "    const int y = e %% %d, x = e / %d;\n", depth, depth);
+    else flux__spell(s, "    const int x = e %% %d, y = e / %d;\n", width, width);
+    flux__spell(s, "    const %s i = %c0 + x, l = l0 + y;\n    ", c->index, f->name);
+    flux__spell(s, "%c_tile[g][y][x] = i < %lld && l < %lld ? ", f->name, (long long)f->limit, (long long)c->k->mnk[2]);
+    flux__spell(&at, "p%d[", f->p);
+    flux__spell_element(&at, f);
+    flux__spell(&at, "]");
+    if (at.failed) s->failed = true;
+    else flux__spell_loaded(s, f->o->dtype, at.text);
+    if (at.text) FLUX_FREE(at.text);
+    flux__spell(s, " : 0;\n    }\n");
+}
+
+/* What both kinds of products begin with: which tile, which batch. */
+static void flux__spell_product_start(flux__coder *c, const flux__factor *a, const flux__factor *b, int m, int n) {
+    int64_t tiles = (c->k->mnk[0] + m - 1) / m, batches = flux__batches(c->k);
+    flux__spell(&c->s, "    const %s a0 = (%s)(blockIdx.x %% %lldu) * %d, b0 = (%s)(blockIdx.x / %lldu) * %d;\n",
+                c->index, c->index, (long long)tiles, m, c->index, (long long)tiles, n);
+    flux__spell(&c->s, "    for (%s batch = blockIdx.y; batch < %lld; batch += gridDim.y) {\n", c->index, (long long)batches);
+    flux__spell_batch(c, a);
+    flux__spell_batch(c, b);
+    c->gk->grid[0][0] = (unsigned)(tiles * ((c->k->mnk[1] + n - 1) / n));
+    c->gk->grid[0][1] = (unsigned)(batches < 65535 ? batches : 65535);
+}
+
+/* What is done with the sum v of row i and column j. */
+static void flux__spell_epilogue(flux__coder *c, const char *type) {
+    int product = -1;
+    for (int i = 0; i < c->k->nvalue; i++)
+        if (c->k->value[i].kind == FLUX__V_PRODUCT) product = i;
+    flux__spell(&c->s, "    const %s o = (batch * %lld + j) * %lld + i;\n", c->index, (long long)c->k->mnk[1], (long long)c->k->mnk[0]);
+    if (product >= 0) flux__spell(&c->s, "    const %s v%d = v;\n", type, product);
+    flux__spell_point(c, product);
+}
 
 static flux__tile_shape flux__choose_tile(const flux__kernel *k, int units) {
     static const flux__tile_shape shapes[] = { { 128, 128, 8, 8, 8, 1 }, { 64, 64, 16, 4, 4, 1 }, { 32, 32, 16, 4, 4, 4 } };
     bool f64 = k->operand[0].dtype == FLUX_F64;
-    int64_t batches = 1;
-    for (int d = 2; d < FLUX_MAX_DIMS; d++) batches *= k->full[d];
     for (int i = f64 ? 1 : 0; i < 2; i++) {
-        int64_t tiles = (k->mnk[0] + shapes[i].m - 1) / shapes[i].m * ((k->mnk[1] + shapes[i].n - 1) / shapes[i].n) * batches;
+        int64_t tiles = (k->mnk[0] + shapes[i].m - 1) / shapes[i].m * ((k->mnk[1] + shapes[i].n - 1) / shapes[i].n) * flux__batches(k);
         if (tiles >= units) return shapes[i];
     }
     flux__tile_shape last = shapes[2];
@@ -11739,66 +11900,27 @@ static flux__tile_shape flux__choose_tile(const flux__kernel *k, int units) {
     return last;
 }
 
-/* A tile of an operand into shared memory, neighbours in memory by neighbouring threads. `across` counts along the
-   result's side (rows of the first operand, columns of the second), `in` along the inner dim. */
-static void flux__spell_tile(flux__coder *c, const char *name, int p, const flux__operand *o, int64_t across, int64_t in, int width, int depth,
-                           int64_t limit, int64_t inner, int threads) {
-    bool along = in == 1 && across != 1;
-    char at[160];
-    flux__spell(&c->s, "    for (int e = t; e < %d; e += %d) {\n", width * depth, threads);
-    if (along) flux__spell(&c->s, "    const int y = e %% %d, x = e / %d;\n", depth, depth);
-    else flux__spell(&c->s, "    const int x = e %% %d, y = e / %d;\n", width, width);
-    flux__spell(&c->s, "    const %s i = %s0 + x, l = l0 + y;\n    ", c->index, name);
-    flux__spell(&c->s, "%s_tile[g][y][x] = i < %lld && l < %lld ? ", name, (long long)limit, (long long)inner);
-    snprintf(at, sizeof at, "p%d[%s_at + i * %lld + l * %lld]", p, name, (long long)across, (long long)in);
-    flux__spell_loaded(&c->s, o->dtype, at);
-    flux__spell(&c->s, " : 0;\n    }\n");
-}
-
-/* Where batch number `batch` of an operand starts. */
-static void flux__spell_batch(flux__coder *c, const char *name, const flux__operand *o) {
-    flux__spell(&c->s, "    const %s %s_at = %lld", c->index, name, (long long)o->offset);
-    int64_t before = 1;
-    for (int d = 2; d < FLUX_MAX_DIMS; d++) {
-        if (d < o->shape.ndim && o->shape.dim[d] > 1 && c->k->full[d] > 1)
-            flux__spell(&c->s, " + (batch / %lld %% %lld) * %lld", (long long)before, (long long)c->k->full[d], (long long)o->stride[d]);
-        before *= c->k->full[d];
-    }
-    flux__spell(&c->s, ";\n");
-}
-
-static void flux__code_product(flux__coder *c, const flux__tile_shape *t) {
-    const flux__kernel *k = c->k;
-    const flux__operand *a = &k->operand[0], *b = &k->operand[1];
-    const char *T = a->dtype == FLUX_F64 ? "double" : "float", *fma = a->dtype == FLUX_F64 ? "fma" : "fmaf";
-    bool va = a->shape.ndim == 1, vb = b->shape.ndim == 1;
-    int pa = flux__coder_slot(c, a->src, a->dtype), pb = flux__coder_slot(c, b->src, b->dtype), product = -1;
+static void flux__code_product_by_thread(flux__coder *c, const flux__factor *a, const flux__factor *b, const flux__tile_shape *t) {
+    const char *T = a->o->dtype == FLUX_F64 ? "double" : "float", *fma = a->o->dtype == FLUX_F64 ? "fma" : "fmaf";
     int wide = t->m / t->tm, each = wide * (t->n / t->tn);
-    int64_t M = k->mnk[0], N = k->mnk[1], K = k->mnk[2], tiles = (M + t->m - 1) / t->m, batches = 1;
-    for (int d = 2; d < FLUX_MAX_DIMS; d++) batches *= k->full[d];
+    int64_t M = c->k->mnk[0], N = c->k->mnk[1], K = c->k->mnk[2];
     flux__listing *s = &c->s;
     flux__spell(s, "    __shared__ %s a_tile[%d][%d][%d], b_tile[%d][%d][%d];\n", T, t->groups, t->k, t->m + 1, t->groups, t->k, t->n + 1);
     if (t->groups > 1) flux__spell(s, "    __shared__ %s sums[%d][%d][%d];\n", T, t->groups, t->n, t->m + 1);
     flux__spell_numbers(c);
     flux__spell(s, "    const int g = (int)threadIdx.x / %d, t = (int)threadIdx.x %% %d, tx = t %% %d, ty = t / %d;\n", each, each, wide, wide);
-    flux__spell(s, "    const %s a0 = (%s)(blockIdx.x %% %lldu) * %d, b0 = (%s)(blockIdx.x / %lldu) * %d;\n",
-                c->index, c->index, (long long)tiles, t->m, c->index, (long long)tiles, t->n);
-    flux__spell(s, "    for (%s batch = blockIdx.y; batch < %lld; batch += gridDim.y) {\n", c->index, (long long)batches);
-    flux__spell_batch(c, "a", a);
-    flux__spell_batch(c, "b", b);
+    flux__spell_product_start(c, a, b, t->m, t->n);
     flux__spell(s, "    %s sum[%d][%d];\n    for (int y = 0; y < %d; y++) for (int x = 0; x < %d; x++) sum[y][x] = 0;\n",
                 T, t->tn, t->tm, t->tn, t->tm);
     flux__spell(s, "    for (%s first = 0; first < %lld; first += %d) {\n    const %s l0 = first + g * %d;\n",
                 c->index, (long long)K, t->k * t->groups, c->index, t->k);
-    flux__spell_tile(c, "a", pa, a, va ? 0 : a->stride[0], va ? a->stride[0] : a->stride[1], t->m, t->k, M, K, each);
-    flux__spell_tile(c, "b", pb, b, vb ? 0 : b->stride[1], b->stride[0], t->n, t->k, N, K, each);
+    flux__spell_tile(c, a, t->m, t->k, each);
+    flux__spell_tile(c, b, t->n, t->k, each);
     flux__spell(s, "    __syncthreads();\n    for (int l = 0; l < %d; l++) {\n    %s x[%d], y[%d];\n", t->k, T, t->tm, t->tn);
     flux__spell(s, "    for (int i = 0; i < %d; i++) x[i] = a_tile[g][l][tx + i * %d];\n", t->tm, wide);
     flux__spell(s, "    for (int j = 0; j < %d; j++) y[j] = b_tile[g][l][ty + j * %d];\n", t->tn, t->n / t->tn);
     flux__spell(s, "    for (int j = 0; j < %d; j++) for (int i = 0; i < %d; i++) sum[j][i] = %s(x[i], y[j], sum[j][i]);\n", t->tn, t->tm, fma);
     flux__spell(s, "    }\n    __syncthreads();\n    }\n");
-    for (int i = 0; i < k->nvalue; i++)
-        if (k->value[i].kind == FLUX__V_PRODUCT) product = i;
     if (t->groups > 1) {
         flux__spell(s, "    for (int j = 0; j < %d; j++) for (int i = 0; i < %d; i++) sums[g][ty + j * %d][tx + i * %d] = sum[j][i];\n",
                     t->tn, t->tm, t->n / t->tn, wide);
@@ -11811,13 +11933,182 @@ static void flux__code_product(flux__coder *c, const flux__tile_shape *t) {
         flux__spell(s, "    const %s i = a0 + tx + ii * %d, j = b0 + ty + jj * %d;\n", c->index, wide, t->n / t->tn);
         flux__spell(s, "    if (i < %lld && j < %lld) {\n    const %s v = sum[jj][ii];\n", (long long)M, (long long)N, T);
     }
-    flux__spell(s, "    const %s o = (batch * %lld + j) * %lld + i;\n", c->index, (long long)N, (long long)M);
-    if (product >= 0) flux__spell(s, "    const %s v%d = v;\n", T, product);
-    flux__spell_point(c, product);
+    flux__spell_epilogue(c, T);
     flux__spell(s, "    }\n    }\n%s    }\n", t->groups > 1 ? "    __syncthreads();\n" : "");
     c->gk->threads = (unsigned)(each * t->groups);
-    c->gk->grid[0][0] = (unsigned)(tiles * ((N + t->n - 1) / t->n));
-    c->gk->grid[0][1] = (unsigned)(batches < 65535 ? batches : 65535);
+}
+
+/* ---- the same by warps. A tile of an operand lies in shared memory as it lies in memory, rows padded so that their starts fall
+   on different banks. It comes in chunks: of 16 bytes where all of these are whole and aligned, else of 4. While one tile is
+   multiplied the next is on its way, in registers or, if the chip copies by itself, straight to its place. */
+
+typedef struct flux__warp_tile { int m, n, k, wm, wn; } flux__warp_tile;   /* the block's tile and a warp's part; k: in bytes */
+
+typedef struct flux__tile {               /* an operand's tile */
+    const flux__factor *f;
+    const char *type;
+    int size, chunk, fast, slow, pitch;   /* bytes of an element; elements of a chunk, of the tile's two sides, of a padded row */
+    int row, in;                          /* steps in the tile across and along the inner dim */
+    int count, threads;                   /* chunks of a thread, and how many threads fetch */
+    bool ahead;
+} flux__tile;
+
+static bool flux__chunks_fit(const flux__factor *f, int64_t inner, int chunk) {
+    const flux__axes *fast = f->deep ? &f->in : &f->across;
+    bool fit = !f->o->gather && flux__first_step(fast) == 1 && (f->deep ? inner : f->limit) % chunk == 0 && f->o->offset % chunk == 0;
+    for (int d = 0; d < f->o->shape.ndim && fit; d++)
+        if (f->o->shape.dim[d] > 1 && f->o->stride[d] != 1 && f->o->stride[d] % chunk != 0) fit = false;
+    return fit;
+}
+
+static flux__tile flux__tile_of(const flux__kernel *k, const flux__factor *f, const flux__fragment *fragment, int width, int depth, int threads) {
+    flux__tile t;
+    t.f = f;
+    t.size = flux__is_half(f->o->dtype) ? 2 : 4;
+    t.type = t.size == 2 ? "unsigned short" : "float";
+    t.chunk = 16 / t.size;
+    bool whole = flux__chunks_fit(f, k->mnk[2], t.chunk);
+    if (!whole) t.chunk = 4 / t.size;
+    t.ahead = whole && fragment->ahead;
+    t.fast = f->deep ? depth : width, t.slow = f->deep ? width : depth;
+    t.pitch = t.fast + (f->deep ? 16 / t.size : 8);
+    t.row = f->deep ? t.pitch : 1, t.in = f->deep ? 1 : t.pitch;
+    int chunks = t.fast / t.chunk * t.slow;
+    t.count = (chunks + threads - 1) / threads;
+    t.threads = chunks < threads ? chunks : threads;
+    return t;
+}
+
+/* A small tile has less than a chunk for each thread. */
+static void flux__spell_guard(flux__listing *s, const flux__tile *t, int threads) {
+    if (t->threads < threads) flux__spell(s, "    if (t < %d)", t->threads);
+    flux__spell(s, "    {\n");
+}
+
+/* The chunks of the tile that begins at l0 are fetched: into registers, or ahead to the tile `stage`. */
+static void flux__spell_fetch(flux__coder *c, const flux__tile *t, int threads, const char *stage) {
+    const flux__factor *f = t->f;
+    flux__listing *s = &c->s;
+    int per = t->fast / t->chunk;
+    char n = f->name;
+    flux__spell_guard(s, t, threads);
+    flux__spell(s, "#pragma unroll\n    for (int u = 0; u < %d; u++) {\n    const int y = t / %d + u * %d;\n", t->count, per, threads / per);
+    if (t->chunk * t->size == 4)
+        flux__spell(s, "    %c_words[u] = 0;\n#pragma unroll\n    for (int q = 0; q < %d; q++) {\n    const int x = t %% %d * %d + q;\n", n, t->chunk, per, t->chunk);
+    else flux__spell(s, "    const int x = t %% %d * %d;\n", per, t->chunk);
+    flux__spell(s, "    const %s i = %c0 + %c, l = l0 + %c;\n    const int there = i < %lld && l < %lld;\n    const %s from = there ? ",
+                c->index, n, f->deep ? 'y' : 'x', f->deep ? 'x' : 'y', (long long)f->limit, (long long)c->k->mnk[2], c->index);
+    flux__spell_element(s, f);
+    flux__spell(s, " : 0;\n");
+    if (t->ahead) flux__spell(s, "    copy_16(%c_tile + %s * %d + y * %d + x, p%d + from, there ? 16 : 0);\n", n, stage, t->slow * t->pitch, t->pitch, f->p);
+    else if (t->chunk * t->size == 16) {
+        flux__spell(s, "    if (there) %c_words[u] = *(const words4 *)(p%d + from);\n", n, f->p);
+        flux__spell(s, "    else %c_words[u].x[0] = %c_words[u].x[1] = %c_words[u].x[2] = %c_words[u].x[3] = 0;\n", n, n, n, n);
+    } else if (t->size == 2) flux__spell(s, "    if (there) %c_words[u] |= (u32)p%d[from] << q * 16;\n    }\n", n, f->p);
+    else flux__spell(s, "    if (there) %c_words[u] = BITS_OF(p%d[from]);\n    }\n", n, f->p);
+    flux__spell(s, "    }\n    }\n");
+}
+
+/* What was fetched into registers goes to its tile. */
+static void flux__spell_put(flux__coder *c, const flux__tile *t, int threads, const char *stage) {
+    int per = t->fast / t->chunk;
+    if (t->ahead) return;
+    flux__spell_guard(&c->s, t, threads);
+    flux__spell(&c->s, "#pragma unroll\n    for (int u = 0; u < %d; u++)\n    *(%s *)(%c_tile + %s * %d + (t / %d + u * %d) * %d + t %% %d * %d) = %c_words[u];\n    }\n", t->count,
+                t->chunk * t->size == 16 ? "words4" : "u32", t->f->name, stage, t->slow * t->pitch, per, threads / per, t->pitch, per, t->chunk, t->f->name);
+}
+
+/* The largest tile of which there are enough for the chip, and that the result fills. */
+static flux__warp_tile flux__choose_warp_tile(const flux__kernel *k, const flux__fragment *f, int units) {
+    static const flux__warp_tile shapes[2][3] = { { { 128, 128, 64, 64, 32 }, { 64, 64, 64, 32, 32 }, { 32, 32, 128, 16, 16 } },
+                                                  { { 128, 128, 64, 64, 64 }, { 64, 64, 64, 32, 32 }, { 32, 32, 128, 16, 16 } } };
+    const flux__warp_tile *t = shapes[f->lanes > 32];
+    for (int i = 0; i < 2; i++, t++) {
+        int64_t tiles = (k->mnk[0] + t->m - 1) / t->m * ((k->mnk[1] + t->n - 1) / t->n) * flux__batches(k);
+        if (tiles >= units && k->mnk[0] > t->m / 2 && k->mnk[1] > t->n / 2) return *t;
+    }
+    return *t;
+}
+
+/* The sums of a warp, sixteen columns at a time, go by way of shared memory, so that neighbours in the result are
+   neighbouring threads' work. */
+static void flux__spell_warp_sums(flux__coder *c, const flux__warp_tile *t, const flux__fragment *f) {
+    flux__listing *s = &c->s;
+    int pitch = t->wm + 4, sums = 256 / f->lanes;
+    flux__spell(s, "    float *const out = (float *)shared + warp * %d;\n#pragma unroll\n    for (int y = 0; y < %d; y++) {\n", 16 * pitch, t->wn / 16);
+    flux__spell(s, "    __syncthreads();\n#pragma unroll\n    for (int x = 0; x < %d; x++)\n#pragma unroll\n    for (int e = 0; e < %d; e++) "
+                "out[mma_col(e) * %d + x * 16 + mma_row(e)] = sum[x][y][e];\n    __syncthreads();\n", t->wm / 16, sums, pitch);
+    flux__spell(s, "    for (int e = t %% %d; e < %d; e += %d) {\n    const %s i = a0 + wi + e %% %d, j = b0 + wj + y * 16 + e / %d;\n",
+                f->lanes, 16 * t->wm, f->lanes, c->index, t->wm, t->wm);
+    flux__spell(s, "    if (i < %lld && j < %lld) {\n    const float v = out[e / %d * %d + e %% %d];\n",
+                (long long)c->k->mnk[0], (long long)c->k->mnk[1], t->wm, pitch, t->wm);
+    flux__spell_epilogue(c, "float");
+    flux__spell(s, "    }\n    }\n    }\n    __syncthreads();\n");
+}
+
+static void flux__spell_warp_steps(flux__coder *c, const flux__warp_tile *w, const flux__fragment *f, const flux__tile *a, const flux__tile *b) {
+    flux__listing *s = &c->s;
+    int depth = w->k / a->size, x = w->wm / 16, y = w->wn / 16;
+    flux__spell(s, "    const %s *const as = a_tile + stage * %d + wi * %d, *const bs = b_tile + stage * %d + wj * %d;\n", a->type,
+                a->slow * a->pitch, a->row, b->slow * b->pitch, b->row);
+    flux__spell(s, "#pragma unroll\n    for (int l = 0; l < %d; l += %d) {\n    u32 x[%d][%d], y[%d][%d];\n", depth, f->k, x, f->words, y, f->words);
+    flux__spell(s, "#pragma unroll\n    for (int i = 0; i < %d; i++) mma_a_%s(x[i], as + i * %d + l * %d, %d, %d);\n", x, f->name, 16 * a->row, a->in, a->row, a->in);
+    flux__spell(s, "#pragma unroll\n    for (int j = 0; j < %d; j++) mma_b_%s(y[j], bs + j * %d + l * %d, %d, %d);\n", y, f->name, 16 * b->row, b->in, b->row, b->in);
+    flux__spell(s, "#pragma unroll\n    for (int i = 0; i < %d; i++)\n#pragma unroll\n    for (int j = 0; j < %d; j++) mma_%s(sum[i][j], x[i], y[j]);\n    }\n", x, y, f->name);
+}
+
+static void flux__code_product_by_warp(flux__coder *c, const flux__factor *fa, const flux__factor *fb, const flux__fragment *f, int units) {
+    flux__warp_tile w = flux__choose_warp_tile(c->k, f, units);
+    int warps = w.m / w.wm * (w.n / w.wn), threads = warps * f->lanes, depth = w.k / (flux__is_half(fa->o->dtype) ? 2 : 4), stages = 2;
+    flux__tile a = flux__tile_of(c->k, fa, f, w.m, depth, threads), b = flux__tile_of(c->k, fb, f, w.n, depth, threads);
+    int bytes_a = a.slow * a.pitch * a.size, bytes = bytes_a + b.slow * b.pitch * b.size, out = warps * 16 * (w.wm + 4) * 4;
+    bool ahead = a.ahead || b.ahead;
+    if (a.ahead && b.ahead) stages = 49152 / bytes < 4 ? 49152 / bytes : 4;
+    flux__listing *s = &c->s;
+    flux__spell(s, "    __shared__ ALIGN16 u32 shared[%d];\n", (stages * bytes > out ? stages * bytes : out) / 4);
+    flux__spell(s, "    %s *const a_tile = (%s *)shared, *const b_tile = (%s *)(shared + %d);\n", a.type, a.type, a.type, stages * bytes_a / 4);
+    flux__spell_numbers(c);
+    flux__spell(s, "    const int t = (int)threadIdx.x, warp = t / %d, wi = warp %% %d * %d, wj = warp / %d * %d;\n",
+                f->lanes, w.m / w.wm, w.wm, w.m / w.wm, w.wn);
+    flux__spell_product_start(c, fa, fb, w.m, w.n);
+    flux__spell(s, "    float sum[%d][%d][%d];\n", w.wm / 16, w.wn / 16, 256 / f->lanes);
+    flux__spell(s, "#pragma unroll\n    for (int x = 0; x < %d; x++)\n#pragma unroll\n    for (int y = 0; y < %d; y++)\n#pragma unroll\n"
+                "    for (int e = 0; e < %d; e++) sum[x][y][e] = 0;\n", w.wm / 16, w.wn / 16, 256 / f->lanes);
+    if (!a.ahead) flux__spell(s, "    %s a_words[%d];\n", a.chunk * a.size == 16 ? "words4" : "u32", a.count);
+    if (!b.ahead) flux__spell(s, "    %s b_words[%d];\n", b.chunk * b.size == 16 ? "words4" : "u32", b.count);
+    flux__spell(s, "    for (int next = 0; next < %d; next++) {\n    const %s l0 = next * %d;\n", stages - 1, c->index, depth);
+    flux__spell_fetch(c, &a, threads, "next");
+    flux__spell_fetch(c, &b, threads, "next");
+    if (ahead) flux__spell(s, "    copies_end();\n");
+    flux__spell_put(c, &a, threads, "next");
+    flux__spell_put(c, &b, threads, "next");
+    flux__spell(s, "    }\n    int stage = 0, next = %d;\n#pragma unroll 1\n    for (%s first = 0; first < %lld; first += %d) {\n    const %s l0 = first + %d;\n",
+                stages - 1, c->index, (long long)c->k->mnk[2], depth, c->index, (stages - 1) * depth);
+    if (ahead) flux__spell(s, "    copies_left(%d);\n", stages - 2);
+    flux__spell(s, "    __syncthreads();\n");
+    flux__spell_fetch(c, &a, threads, "next");
+    flux__spell_fetch(c, &b, threads, "next");
+    if (ahead) flux__spell(s, "    copies_end();\n");
+    flux__spell_warp_steps(c, &w, f, &a, &b);
+    flux__spell_put(c, &a, threads, "next");
+    flux__spell_put(c, &b, threads, "next");
+    flux__spell(s, "    stage = stage == %d ? 0 : stage + 1, next = next == %d ? 0 : next + 1;\n    }\n", stages - 1, stages - 1);
+    if (ahead) flux__spell(s, "    copies_left(0);\n");
+    flux__spell_warp_sums(c, &w, f);
+    flux__spell(s, "    }\n");
+    c->gk->threads = (unsigned)threads;
+    if (a.ahead && b.ahead && threads == 256) c->gk->blocks = 2;  /* else more registers: they hold the next tile */
+}
+
+static void flux__code_product(flux__coder *c, const flux__gpu *g, bool tf32) {
+    flux__factor a = flux__factor_of(c, 0), b = flux__factor_of(c, 1);
+    const flux__fragment *f = a.o->dtype == b.o->dtype ? g->driver->fragment(g->info.arch, a.o->dtype, tf32) : NULL;
+    if (f) {
+        flux__code_product_by_warp(c, &a, &b, f, g->info.units);
+        return;
+    }
+    flux__tile_shape tile = flux__choose_tile(c->k, g->info.units);
+    flux__code_product_by_thread(c, &a, &b, &tile);
 }
 
 /* ---- whole-tensor kernels: one thread an element of the result */
@@ -12342,15 +12633,13 @@ static bool flux__code_fused(flux__coder *c, flux__kernel *k, int units) {
     return flux__coder_finish(c, 1);
 }
 
-static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *g, flux__kernel *k, int units) {
-    const flux_tensor *t = k->node >= 0 ? g->node[k->node] : NULL;
+static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *graph, flux__kernel *k, const flux__gpu *g) {
+    const flux_tensor *t = k->node >= 0 ? graph->node[k->node] : NULL;
     int out = plan->nleaf + k->node;
-    if (k->kind == FLUX__K_FUSED) return flux__code_fused(c, k, units);
+    if (k->kind == FLUX__K_FUSED) return flux__code_fused(c, k, g->info.units);
     if (flux__count8(k->full) == 0) return true;
-    if (k->kind == FLUX__K_MATMUL) {
-        flux__tile_shape tile = flux__choose_tile(k, units);
-        flux__code_product(c, &tile);
-    } else if (k->kind == FLUX__K_ATTEND) flux__code_attend(c, t, out);
+    if (k->kind == FLUX__K_MATMUL) flux__code_product(c, g, graph->tf32);
+    else if (k->kind == FLUX__K_ATTEND) flux__code_attend(c, t, out);
     else if (k->kind == FLUX__K_CAT) flux__code_cat(c, t, out);
     else if (k->kind == FLUX__K_SPREAD) flux__code_spread(c, t, out);
     else if (k->kind == FLUX__K_SCATTER) return flux__code_scatter(c, k, t, out);
@@ -12360,40 +12649,6 @@ static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *g, 
 
 /* ---- devices: what is open, what is compiled */
 
-enum { FLUX__SLOTS = 8, FLUX__SLOT_BYTES = FLUX__PIECE, FLUX__STATUS_WORDS = 8, FLUX__COMING = 16 };
-
-typedef struct flux__gpu_counters {
-    int64_t launches;                     /* kernels that were started, in graphs and out of them */
-    int64_t graphs, graph_launches, graph_updates;       /* graphs made; their launches; kernels in them that got other arguments */
-    int64_t waits;                        /* the host waited for a device, or looked whether it had to */
-    int64_t ahead;                        /* uploads beside the device's work */
-    int64_t allocations, uploads, downloads, bytes_up, bytes_down, programs_compiled, programs_read;
-} flux__gpu_counters;
-
-typedef struct flux__slot {               /* pinned memory between the host's and the device's */
-    void *memory, *event;
-    bool busy, used;                      /* a thread fills or empties it; its event stands for a copy */
-} flux__slot;
-
-typedef struct flux__gpu {
-    const flux__driver *driver;
-    int id, lost;                         /* lost: the code of the error after which the device does nothing more */
-    bool open, pending;                   /* pending: a kernel that tells of bad indices was queued since the last look */
-    flux__gpu_info info;
-    void *stream, *status;
-    flux__slot slot[FLUX__SLOTS];         /* taken in turn */
-    unsigned turn;
-    void *copies, *reached;               /* the stream of copies ahead, or NULL; where the other one was when a copy began */
-    bool alone;                           /* it could not be made: all goes on one stream */
-    struct { const void *at; size_t bytes; void *event; } coming[FLUX__COMING];    /* copies ahead that the stream has not waited for: */
-    unsigned came, comes;                 /* numbers came ... comes - 1 */
-    flux__gpu_fn *known[256];             /* compiled kernels */
-    void **module;
-    int nmodule, module_room;
-    struct flux__replay *replays;         /* all plans' */
-    bool replaying;                       /* the driver can, and FLUX_REPLAY does not forbid it */
-    flux__gpu_counters counters;
-} flux__gpu;
 static flux__gpu flux__gpus[2][FLUX__MAX_IDS];       /* CUDA, AMDGPU */
 
 /* A lock for each device, and one for opening drivers and compilers, which comes after it. The calls of the back end's table
@@ -12737,7 +12992,9 @@ static bool flux__program_source(flux__program *p, const char *preface) {
     for (int i = 0; i < p->n; i++) {
         const flux__gpu_kernel *gk = p->first[i].gk;
         int l = p->first[i].launch;
-        flux__spell(&s, "\nextern \"C\" __global__ void __launch_bounds__(%u) %s%s", l ? 256u : gk->threads, gk->name[l], gk->text[l]);
+        flux__spell(&s, "\nextern \"C\" __global__ void __launch_bounds__(%u", l ? 256u : gk->threads);
+        if (gk->blocks) flux__spell(&s, ", %u", gk->blocks);
+        flux__spell(&s, ") %s%s", gk->name[l], gk->text[l]);
     }
     p->source = s.text;
     if (s.failed) return false;
@@ -12843,7 +13100,7 @@ static bool flux__gpu_learn_all(flux__gpu *g, const flux__fresh *fresh, int n, c
 /* What stands before the kernels of every program: the dialect, the prelude, and the formulas that are used. */
 static char *flux__gpu_preface(const flux__gpu *g, const uint8_t *ops) {
     flux__listing s = { NULL, 0, 0, false };
-    flux__spell(&s, "%s", g->driver->dialect);
+    flux__spell(&s, "%s%s", g->driver->dialect, g->driver->matrices);
     for (size_t i = 0; i < sizeof flux__gpu_prelude / sizeof *flux__gpu_prelude; i++) flux__spell(&s, "%s", flux__gpu_prelude[i]);
     for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++)
         for (int cls = 0; cls < FLUX__CLASSES; cls++)
@@ -12900,7 +13157,7 @@ static bool flux__gpu_ready(int backend, int id, flux__plan *plan, flux__graph *
         else {
             flux__gpu_kernel *gk = (flux__gpu_kernel *)k->ready;
             gk->grid[0][1] = gk->grid[0][2] = gk->grid[1][2] = 1;
-            ok = flux__coder_start(&c, plan, k, gk) && flux__code_kernel(&c, plan, graph, k, g->info.units) && flux__gpu_room_for_args(gk);
+            ok = flux__coder_start(&c, plan, k, gk) && flux__code_kernel(&c, plan, graph, k, g) && flux__gpu_room_for_args(gk);
             for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++) ops[op] |= c.ops[op];
             flux__coder_end(&c);
             list[n++] = gk;

@@ -313,17 +313,81 @@ static bool flux__cuda_has(const char *name) {
 #endif
 }
 
+/* Tensor cores, by the PTX that each architecture has; a compute capability below 7.5 is left to plain arithmetic. */
+static const flux__fragment *flux__cu_fragment(const char *arch, int dtype, bool tf32) {
+    static const flux__fragment f16 = { "f16", 16, 32, 4, true }, bf16 = { "bf16", 16, 32, 4, true }, f32 = { "tf32", 8, 32, 4, true };
+    static const flux__fragment turing = { "f16", 16, 32, 4, false };
+    int sm = atoi(arch + 3);
+    if (dtype == FLUX_F16) return sm >= 80 ? &f16 : sm >= 75 ? &turing : NULL;
+    if (dtype == FLUX_BF16 && sm >= 80) return &bf16;
+    return dtype == FLUX_F32 && tf32 && sm >= 80 ? &f32 : NULL;
+}
+
+/* An operation on fragments: 16 rows, 8 columns, k of the inner dim. */
+#define FLUX__CU_MMA(name, k, type, operands)                                                                                        \
+    "DEVICE void mma_" name "(float *d, const unsigned *a, const unsigned *b) {\n"                                              \
+    "    asm volatile(\"mma.sync.aligned.m16n8k" k ".row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, " operands ";\"\n"
+#define FLUX__CU_SUMS "        : \"+f\"(d[0]), \"+f\"(d[1]), \"+f\"(d[2]), \"+f\"(d[3]) : "
+#define FLUX__CU_MMA_16(name, type)                                                                                              \
+    FLUX__CU_MMA(name, "16", type, "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3}")                                                    \
+    FLUX__CU_SUMS "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"r\"(b[0]), \"r\"(b[1]));\n}\n"
+
 static const char flux__cuda_dialect[] =
     "#define DEVICE static __device__ __forceinline__\n"
+    "#define ALIGN16 __align__(16)\n"
     "#define INF FLOAT_OF(0x7f800000u)\n"
     "#define FLOAT_OF(u) __uint_as_float(u)\n#define BITS_OF(x) __float_as_uint(x)\n"
-    "#if defined(__CUDA_ARCH__)\n"
     "DEVICE float f16_float(unsigned short h) { float x; asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(x) : \"h\"(h)); return x; }\n"
-    "DEVICE unsigned short float_f16(float x) { unsigned short h; asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(h) : \"f\"(x)); return h; }\n"
-    "#else\n" FLUX__SOFT_HALF "#endif\n";
+    "DEVICE unsigned short float_f16(float x) { unsigned short h; asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(h) : \"f\"(x)); return h; }\n";
+
+/* A lane of mma has row (of b: column) lane / 4, and of the inner dim's neighbours number lane % 4. */
+static const char flux__cuda_matrices[] =
+    "DEVICE int mma_row(int e) { return (int)threadIdx.x % 32 / 4 + e / 2 % 2 * 8; }\n"
+    "DEVICE int mma_col(int e) { return (int)threadIdx.x % 4 * 2 + e % 2 + e / 4 * 8; }\n"
+    "#if __CUDA_ARCH__ >= 750\n"
+    "DEVICE void four(unsigned *r, const void *p) {\n"
+    "    asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\"\n"
+    "        : \"=r\"(r[0]), \"=r\"(r[1]), \"=r\"(r[2]), \"=r\"(r[3]) : \"r\"((unsigned)__cvta_generic_to_shared(p)));\n}\n"
+    "DEVICE void four_turned(unsigned *r, const void *p) {\n"
+    "    asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\"\n"
+    "        : \"=r\"(r[0]), \"=r\"(r[1]), \"=r\"(r[2]), \"=r\"(r[3]) : \"r\"((unsigned)__cvta_generic_to_shared(p)));\n}\n"
+    "DEVICE void mma_a_f16(unsigned *r, const unsigned short *t, int row, int in) {\n"
+    "    const int q = (int)threadIdx.x % 32, low = q % 16, high = q / 16 * 8;\n"
+    "    if (in == 1) four(r, t + low * row + high);\n"
+    "    else four_turned(r, t + (q % 8 + high) * in + q / 8 % 2 * 8);\n}\n"
+    "DEVICE void mma_b_f16(unsigned *r, const unsigned short *t, int col, int in) {\n"
+    "    const int q = (int)threadIdx.x % 32, low = q % 16, high = q / 16 * 8;\n"
+    "    if (in == 1) four(r, t + (q % 8 + high) * col + q / 8 % 2 * 8);\n"
+    "    else four_turned(r, t + low * in + high);\n}\n"
+    "#endif\n"
+    "#if __CUDA_ARCH__ >= 800\n"
+    "DEVICE void copy_16(void *to, const void *from, int bytes) {\n"
+    "    asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16, %2;\"\n"
+    "        : : \"r\"((unsigned)__cvta_generic_to_shared(to)), \"l\"(from), \"r\"(bytes) : \"memory\");\n}\n"
+    "#define copies_end() asm volatile(\"cp.async.commit_group;\" : : : \"memory\")\n"
+    "#define copies_left(n) asm volatile(\"cp.async.wait_group %0;\" : : \"n\"(n) : \"memory\")\n"
+    "#define mma_a_bf16 mma_a_f16\n#define mma_b_bf16 mma_b_f16\n"
+    FLUX__CU_MMA_16("f16_8", "f16") FLUX__CU_MMA_16("bf16_8", "bf16")
+    "DEVICE unsigned tf32(float x) { unsigned u; asm(\"cvt.rna.tf32.f32 %0, %1;\" : \"=r\"(u) : \"f\"(x)); return u; }\n"
+    "DEVICE void mma_a_tf32(unsigned *r, const float *t, int row, int in) {\n"
+    "    const float *p = t + (int)threadIdx.x % 32 / 4 * row + (int)threadIdx.x % 4 * in;\n"
+    "    r[0] = tf32(p[0]), r[1] = tf32(p[8 * row]), r[2] = tf32(p[4 * in]), r[3] = tf32(p[8 * row + 4 * in]);\n}\n"
+    "DEVICE void mma_b_tf32(unsigned *r, const float *t, int col, int in) {\n"
+    "    const float *p = t + (int)threadIdx.x % 32 / 4 * col + (int)threadIdx.x % 4 * in;\n"
+    "    r[0] = tf32(p[0]), r[1] = tf32(p[4 * in]), r[2] = tf32(p[8 * col]), r[3] = tf32(p[8 * col + 4 * in]);\n}\n"
+    FLUX__CU_MMA("tf32_8", "8", "tf32", "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3}")
+    FLUX__CU_SUMS "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"r\"(b[0]), \"r\"(b[1]));\n}\n"
+    "#define TWICE(name) DEVICE void mma_##name(float *d, const unsigned *a, const unsigned *b) "
+    "{ mma_##name##_8(d, a, b), mma_##name##_8(d + 4, a, b + 2); }\n"
+    "TWICE(f16)\nTWICE(bf16)\nTWICE(tf32)\n"
+    "#elif __CUDA_ARCH__ >= 750\n"
+    FLUX__CU_MMA("f16_8", "8", "f16", "{%4,%5}, {%6}, {%0,%1,%2,%3}") FLUX__CU_SUMS "\"r\"(a[0]), \"r\"(a[1]), \"r\"(b[0]));\n}\n"
+    "DEVICE void mma_f16(float *d, const unsigned *a, const unsigned *b) {\n"
+    "    mma_f16_8(d, a, b), mma_f16_8(d, a + 2, b + 1), mma_f16_8(d + 4, a, b + 2), mma_f16_8(d + 4, a + 2, b + 3);\n}\n"
+    "#endif\n";
 
 static const flux__driver flux__cuda_driver = {
-    "CUDA", flux__cuda_dialect, flux__cu_open, flux__cu_count, flux__cu_device, flux__cu_enter, flux__cu_leave, flux__cu_close,
+    "CUDA", flux__cuda_dialect, flux__cuda_matrices, flux__cu_fragment, flux__cu_open, flux__cu_count, flux__cu_device, flux__cu_enter, flux__cu_leave, flux__cu_close,
     flux__cu_stream, flux__cu_stream_wait, flux__cu_stream_free,
     flux__cu_event, flux__cu_event_record, flux__cu_event_wait, flux__cu_event_before, flux__cu_event_free,
     flux__cu_alloc, flux__cu_release, flux__cu_pinned, flux__cu_unpin, flux__cu_up, flux__cu_down, flux__cu_across, flux__cu_peer,

@@ -285,8 +285,24 @@ static bool flux__hip_has(const char *name) {
     return false;
 }
 
+/* Matrix cores of the chips for computing; they also multiply f32, to all its bits. */
+static const flux__fragment *flux__roc_fragment(const char *arch, int dtype, bool tf32) {
+    static const char *const archs[] = { "gfx908", "gfx90a", "gfx940", "gfx941", "gfx942", "gfx950", NULL };
+    static const flux__fragment f16 = { "f16", 16, 64, 2, false }, bf16 = { "bf16", 16, 64, 2, false }, f32 = { "f32", 4, 64, 1, false };
+    (void)tf32;
+    if (!flux__in_list(arch, archs)) return NULL;
+    return dtype == FLUX_F16 ? &f16 : dtype == FLUX_BF16 ? &bf16 : dtype == FLUX_F32 ? &f32 : NULL;
+}
+
+#define FLUX__ROC_MFMA(name, T, builtin)                                                                                         \
+    "DEVICE void mma_" name "(float *d, const unsigned *a, const unsigned *b) {\n"                                               \
+    "    " T " x, y; float_x4 z;\n"                                                                                              \
+    "    __builtin_memcpy(&x, a, sizeof x), __builtin_memcpy(&y, b, sizeof y), __builtin_memcpy(&z, d, 16);\n"                   \
+    "    z = __builtin_amdgcn_mfma_f32_" builtin "(x, y, z, 0, 0, 0);\n    __builtin_memcpy(d, &z, 16);\n}\n"
+
 static const char flux__hip_dialect[] =
     "#define DEVICE static __device__ __forceinline__\n"
+    "#define ALIGN16 __attribute__((aligned(16)))\n"
     "#define INF FLOAT_OF(0x7f800000u)\n"
     "#define FLOAT_OF(u) __uint_as_float(u)\n#define BITS_OF(x) __float_as_uint(x)\n"
     "#if defined(__HIP_DEVICE_COMPILE__)\n"
@@ -294,8 +310,34 @@ static const char flux__hip_dialect[] =
     "DEVICE unsigned short float_f16(float f) { _Float16 x = (_Float16)f; unsigned short h; __builtin_memcpy(&h, &x, 2); return h; }\n"
     "#else\n" FLUX__SOFT_HALF "#endif\n";
 
+/* A lane of mfma has row (of b: column) lane % 16, and of the inner dim number lane / 16: four neighbours of half floats. */
+static const char flux__hip_matrices[] =
+    "#if defined(__HIP_DEVICE_COMPILE__)\n"
+    "#define VECTOR(T, n, name) typedef T name __attribute__((ext_vector_type(n)));\n"
+    "VECTOR(_Float16, 4, half_x4)\n"
+    "#else\n"
+    "#define VECTOR(T, n, name) typedef struct { T x[n]; } name;\n"
+    "VECTOR(unsigned short, 4, half_x4)\n"
+    "#endif\n"
+    "VECTOR(float, 4, float_x4)\nVECTOR(short, 4, short_x4)\nVECTOR(short, 2, short_x2)\n"
+    "DEVICE int mma_row(int e) { return (int)threadIdx.x % 64 / 16 * 4 + e; }\n"
+    "DEVICE int mma_col(int e) { return (int)threadIdx.x % 16; }\n"
+    "#if defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__) || defined(__gfx950__)\n"
+    "DEVICE void mma_a_f16(unsigned *r, const unsigned short *t, int row, int in) {\n"
+    "    const unsigned short *p = t + (int)threadIdx.x % 16 * row + (int)threadIdx.x % 64 / 16 * 4 * in;\n"
+    "    r[0] = p[0] | (unsigned)p[in] << 16, r[1] = p[2 * in] | (unsigned)p[3 * in] << 16;\n}\n"
+    "DEVICE void mma_a_f32(unsigned *r, const float *t, int row, int in) {\n"
+    "    r[0] = BITS_OF(t[(int)threadIdx.x % 16 * row + (int)threadIdx.x % 64 / 16 * in]);\n}\n"
+    "#define mma_b_f16 mma_a_f16\n#define mma_a_bf16 mma_a_f16\n#define mma_b_bf16 mma_a_f16\n#define mma_b_f32 mma_a_f32\n"
+    FLUX__ROC_MFMA("f16", "half_x4", "16x16x16f16") FLUX__ROC_MFMA("f32", "float", "16x16x4f32")
+    "#if defined(__gfx908__)\n"           /* half as deep: which of the inner dim's numbers it takes first is all the same */
+    FLUX__ROC_MFMA("bf16_8", "short_x2", "16x16x8bf16")
+    "DEVICE void mma_bf16(float *d, const unsigned *a, const unsigned *b) { mma_bf16_8(d, a, b), mma_bf16_8(d, a + 1, b + 1); }\n"
+    "#else\n" FLUX__ROC_MFMA("bf16", "short_x4", "16x16x16bf16_1k") "#endif\n"
+    "#endif\n";
+
 static const flux__driver flux__hip_driver = {
-    "AMDGPU", flux__hip_dialect, flux__roc_open, flux__roc_count, flux__roc_device, flux__roc_enter, flux__roc_leave, flux__roc_close,
+    "AMDGPU", flux__hip_dialect, flux__hip_matrices, flux__roc_fragment, flux__roc_open, flux__roc_count, flux__roc_device, flux__roc_enter, flux__roc_leave, flux__roc_close,
     flux__roc_stream, flux__roc_stream_wait, flux__roc_stream_free,
     flux__roc_event, flux__roc_event_record, flux__roc_event_wait, flux__roc_event_before, flux__roc_event_free,
     flux__roc_alloc, flux__roc_release, flux__roc_pinned, flux__roc_unpin, flux__roc_up, flux__roc_down, flux__roc_across, flux__roc_peer,

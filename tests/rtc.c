@@ -1,6 +1,7 @@
 /* rtc.c - gives programs made for the software GPU to the real run-time compilers, for every architecture.
 
-       rtc cuda|hip FOLDER [arch...]     FOLDER: what SOFTGPU_SOURCES gathered; no arch: all that NVRTC knows
+       rtc cuda FOLDER FROM TO           FOLDER: what SOFTGPU_SOURCES gathered; of the architectures that NVRTC knows, these: 80 99
+       rtc hip FOLDER ARCH...
 
    A program is a common start, functions of operations and kernels, which are named by their content. Each function and
    each kernel is compiled once, many in one program, because a compiler's start costs more than a kernel. Registers that do
@@ -81,6 +82,18 @@ static char *join(int *at, int many) {
     return text;
 }
 
+/* Whether products that are meant for tensor cores are products of those. */
+static bool has_tensor_cores(void *program, const char *source) {
+    size_t n = 0;
+    if (!strstr(source, "(sum[i][j], x[i], y[j])")) return true;
+    flux__nvrtc.GetPTXSize(program, &n);
+    char *ptx = (char *)flux__zalloc(n + 1);
+    bool good = flux__nvrtc.GetPTX(program, ptx) == 0 && strstr(ptx, "mma.sync.aligned.m16n8k") != NULL;
+    if (!good) printf("no mma in the PTX\n");
+    FLUX_FREE(ptx);
+    return good;
+}
+
 /* NVRTC with what the assembler says of each kernel: nothing may spill. */
 static bool compile_cuda(const char *source, const char *arch) {
     char option[60];
@@ -104,6 +117,7 @@ static bool compile_cuda(const char *source, const char *arch) {
         }
     }
     FLUX_FREE(log);
+    good = good && has_tensor_cores(program, source);
     flux__nvrtc.DestroyProgram(&program);
     return good;
 }
@@ -133,7 +147,7 @@ int main(int argc, char **argv) {
     char why[400] = "", name[40];
     int passed = 0, failed = 0, archs[128], n = 0, kernels = 0;
     bool cuda = argc > 2 && strcmp(argv[1], "cuda") == 0;
-    if (argc < 3) return 2;
+    if (argc < (cuda ? 5 : 4)) return 2;
     flux__roc_open(why, sizeof why);      /* only for the library: there need be no device */
     if (!(cuda ? flux__nvrtc_open(why, sizeof why) : flux__hiprtc_open(why, sizeof why))) {
         printf("skipped the real compiler: %s\n0 passed, 0 failed, 1 skipped\n", why);
@@ -142,10 +156,11 @@ int main(int argc, char **argv) {
     read_folder(argv[2]);
     for (int i = 0; i < nblocks; i++) kernels += blocks[i].kernel;
     printf("%s: %d kernels\n", cuda ? flux__nvrtc_version : flux__hiprtc_version, kernels);
-    if (cuda && argc == 3 && flux__nvrtc.GetNumSupportedArchs(&n) == 0 && n <= 128) flux__nvrtc.GetSupportedArchs(archs);
-    for (int i = 0; i < (argc > 3 ? argc - 3 : n) && kernels; i++) {
-        if (argc > 3) snprintf(name, sizeof name, "%s", argv[3 + i]);
-        else snprintf(name, sizeof name, "sm_%d", archs[i]);
+    if (cuda && flux__nvrtc.GetNumSupportedArchs(&n) == 0 && n <= 128) flux__nvrtc.GetSupportedArchs(archs);
+    for (int i = 0; i < (cuda ? n : argc - 3) && kernels; i++) {
+        if (cuda && (archs[i] < atoi(argv[3]) || archs[i] > atoi(argv[4]))) continue;
+        if (cuda) snprintf(name, sizeof name, "sm_%d", archs[i]);
+        else snprintf(name, sizeof name, "%s", argv[3 + i]);
         double start = flux__now();
         bool good = compile_all(cuda, name);
         printf("%s %s in %.1f s\n", good ? "compiled for" : "FAILED", name, flux__now() - start);

@@ -439,7 +439,7 @@ static void language(void) {
         "    p[k++] = atomicExch(&u, 8u) == 7 && atomicCAS(&u, 8u, 9u) == 8 && u == 9 && atomicCAS(&u, 1u, 2u) == 9 && u == 9;\n"
         "    p[k++] = atomicAdd(&w, 1ull) == 5 && w == 6 && atomicAdd(&af, 0.5f) == 1 && af == 1.5f && atomicAdd(&ad, 0.5) == 1 && ad == 1.5;\n"
         "    p[k++] = yes && !false && NULL == 0 && warpSize == 32 && sizeof(size_t) == 8 && clock64() <= clock64();\n"
-        "#ifdef __CUDA_ARCH__\n"
+        "#if __CUDA_ARCH__ != 900\n"
         "    k = 100;\n"
         "#endif\n"
         "#ifdef __CUDACC_RTC__\n"

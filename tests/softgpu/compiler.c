@@ -100,6 +100,97 @@ static void to_c(char *source) {
     }
 }
 
+static char *skip_parens(char *p) {            /* from '(' to after its ')' */
+    int depth = 0;
+    for (; *p; p++) {
+        depth += (*p == '(') - (*p == ')');
+        if (!depth) return p + 1;
+    }
+    return p;
+}
+
+/* An assembler statement becomes a call of the function that does what its instruction does (prelude.c), arguments in the
+   order of the instruction, results by their addresses: asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h)) is
+   softptx_cvt_f32_f16(&(x), (h)). No line moves. */
+typedef struct range { char *start, *end; } range;
+
+static char *part_end(char *p, char *end, char mark) {         /* where a mark stands outside all parentheses, or end */
+    for (int depth = 0; p < end; p++) {
+        if (!depth && *p == mark) return p;
+        depth += (*p == '(' || *p == '[' || *p == '{') - (*p == ')' || *p == ']' || *p == '}');
+    }
+    return end;
+}
+
+/* The values between `start` and `end` of `words`, which are in parentheses behind a string that says what they are. */
+static int asm_values(char *words, char *start, char *end, const char *source, range *value) {
+    int n = 0;
+    for (char *p = start; p < end && n < 24; p++) {
+        char *stop = part_end(p, end, ','), *open = memchr(p, '(', (size_t)(stop - p));
+        if (open) {
+            value[n].start = (char *)(uintptr_t)source + (open - words);
+            value[n++].end = (char *)(uintptr_t)source + (skip_parens(open) - words);
+        }
+        p = stop;
+    }
+    return n;
+}
+
+static void write_instruction(FILE *f, const char *text, const range *value, int results) {
+    size_t n = strcspn(text, " ;");
+    bool first = true;
+    fprintf(f, "softptx_");
+    for (size_t i = 0; i < n; i++) fputc(isalnum((unsigned char)text[i]) ? text[i] : '_', f);
+    fputc('(', f);
+    for (const char *p = text + n; *p && *p != ';'; p++) {
+        if (*p != '%' && !isdigit((unsigned char)*p)) continue;
+        char *next;
+        bool is_value = *p == '%';
+        long i = strtol(p + is_value, &next, 10);
+        if (!first) fprintf(f, ", ");
+        first = false;
+        if (!is_value) fprintf(f, "%ld", i);
+        else fprintf(f, "%s%.*s", i < results ? "&" : "", (int)(value[i].end - value[i].start), value[i].start);
+        p = next - 1;
+    }
+    fputc(')', f);
+}
+
+static char *interpreted(const char *source, char *words) {
+    text t;
+    open_text(&t);
+    const char *done = source;
+    for (char *p = words; (p = find_word(p, "asm")) != NULL; p += 3) {
+        char *open = p + 3 + strspn(p + 3, " \t\n"), instruction[600];
+        if (!strncmp(open, "volatile", 8)) open += 8 + strspn(open + 8, " \t\n");
+        if (*open != '(') continue;
+        char *end = skip_parens(open), *at = open + 1;
+        range part[4], value[48];
+        size_t n = 0;
+        for (int i = 0; i < 4; i++) {
+            part[i].start = at, part[i].end = part_end(at, end - 1, ':');
+            at = part[i].end < end - 1 ? part[i].end + 1 : end - 1;
+        }
+        bool quoted = false;
+        for (const char *s = source + (part[0].start - words); s < source + (part[0].end - words) && n < sizeof instruction - 1; s++) {
+            if (*s == '"') quoted = !quoted;
+            else if (quoted) instruction[n++] = *s;
+        }
+        instruction[n] = 0;
+        int results = asm_values(words, part[1].start, part[1].end, source, value);
+        asm_values(words, part[2].start, part[2].end, source, value + results);
+        fwrite(done, 1, (size_t)(source + (p - words) - done), t.f);
+        write_instruction(t.f, instruction, value, results);
+        for (char *s = p; s < end; s++)
+            if (*s == '\n') fputc('\n', t.f);
+        done = source + (end - words);
+        p = end - 3;
+    }
+    fputs(done, t.f);
+    fclose(t.f);
+    return t.at;
+}
+
 /* `extern __shared__ T name[];` is an extern array here; the definition for the end of the text is printed. */
 static void take_dynamic(char *source, char *words, FILE *defined, FILE *listed) {
     for (char *p = words; (p = find_word(p, "extern")) != NULL; p += 6) {
@@ -120,15 +211,6 @@ static void take_dynamic(char *source, char *words, FILE *defined, FILE *listed)
 
 /* ---------------- kernels */
 
-static char *skip_parens(char *p) {            /* from '(' to after its ')' */
-    int depth = 0;
-    for (; *p; p++) {
-        depth += (*p == '(') - (*p == ')');
-        if (!depth) return p + 1;
-    }
-    return p;
-}
-
 /* From after `__global__`: the name that the parameters follow, or NULL. */
 static char *kernel_name(char *p, char **params) {
     while (*p && *p != ';' && *p != '{') {
@@ -148,8 +230,6 @@ static char *kernel_name(char *p, char **params) {
     }
     return NULL;
 }
-
-typedef struct range { char *start, *end; } range;
 
 /* The types of the parameters between the parentheses. */
 static int parameters(char *p, range *type, int most) {
@@ -253,7 +333,9 @@ static char *whole_text(const program *p, const options *o, int warp) {
     open_text(&t), open_text(&defined), open_text(&listed);
     char *source = copy_of(p->source);
     to_c(source);
-    char *words = blanked(source);
+    char *words = blanked(source), *plain = interpreted(source, words);
+    free(source), free(words);
+    source = plain, words = blanked(source);
     bool meets = has_meeting(words) || o->includes;
     for (int i = 0; i < o->n; i++) meets = meets || has_meeting(o->passed[i]);
     for (int i = 0; i < p->nheaders; i++) meets = meets || has_meeting(p->headers[i]);
@@ -261,14 +343,19 @@ static char *whole_text(const program *p, const options *o, int warp) {
     fclose(defined.f);
     fclose(listed.f);
 #if defined SOFT_HIP
-    fprintf(t.f, "#define __AMDGCN_WAVEFRONT_SIZE__ %d\n%s", warp, soft_prelude_hip);
+    fprintf(t.f, "#define __AMDGCN_WAVEFRONT_SIZE__ %d\n#define __%.*s__ 1\n%s", warp, (int)strcspn(o->arch, ":"), o->arch, soft_prelude_hip);
 #else
     (void)warp;
-    fputs(soft_prelude_cuda, t.f);
+    fprintf(t.f, "#define __CUDA_ARCH__ %d\n%s", atoi(o->arch) * 10, soft_prelude_cuda);
 #endif
     if (!defines(words, "INFINITY")) fprintf(t.f, "#define INFINITY (1.0f / 0.0f)\n");
     if (!defines(words, "NAN")) fprintf(t.f, "#define NAN (-(0.0f / 0.0f))\n");
     fprintf(t.f, "%s%s%s%s%s", soft_prelude, soft_prelude_bits, soft_prelude_mathematics, soft_prelude_atomics, soft_prelude_shuffles);
+#if defined SOFT_HIP
+    fprintf(t.f, "%s%s", soft_prelude_matrices, soft_prelude_mfma);
+#else
+    fprintf(t.f, "%s%s%s", soft_prelude_matrices, soft_prelude_ptx, soft_prelude_copies);
+#endif
     fprintf(t.f, "#line 1 \"");
     write_quoted(t.f, p->name);
     fprintf(t.f, "\"\n%s\n#line 1 \"(after the source)\"\n", source);

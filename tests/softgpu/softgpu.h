@@ -34,7 +34,9 @@
    Of a graph made node by node only kernels are known, and it runs in an order that its dependencies allow, not in the one
    in which the nodes were added.
    Limits: a kernel source is C99 with the words of prelude.c, each kernel written `extern "C" __global__ void name(type
-   name, ...) {`, no `extern "C" {`. Globals of a module keep their values as long as the device process lives. Static
+   name, ...) {`, no `extern "C" {`. Of PTX within asm() it knows conversions of half floats, mma, ldmatrix and cp.async,
+   one instruction a statement, as the architecture has them; of AMD's builtins mfma on 16 x 16 sums. Their layouts are the
+   manuals', and what cp.async copies is there when a thread has waited for it, not before. Globals of a module keep their values as long as the device process lives. Static
    shared memory is summed over a module's kernels. An integer division by zero faults. In a program started without
    address randomisation a stray host pointer may be an address of the device process.
 

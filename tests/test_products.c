@@ -1,0 +1,278 @@
+/* Matrix products and convolutions beside plain loops in double: sizes that no tile divides, all orders, batches, epilogues, in
+   each format. On the software GPU also as other chips multiply: with tensor cores, matrix cores, or neither; each of these in
+   a process of its own (`child`), since what the devices are is told to a process when it starts. */
+#if defined __linux__
+#define _GNU_SOURCE
+#endif
+#include "test.h"
+#if defined __linux__
+#include <unistd.h>
+#endif
+
+typedef struct format { flux_dtype dtype; bool tf32; double in, out; } format;    /* of an operand's and a result's rounding */
+static const format formats[] = {
+    { FLUX_F32, false, 0, 1.2e-7 }, { FLUX_F16, false, 0, 1e-3 }, { FLUX_BF16, false, 0, 8e-3 }, { FLUX_F32, true, 1e-3, 1.2e-7 }, { FLUX_F64, false, 0, 1e-15 },
+};
+enum { FORMATS = sizeof formats / sizeof *formats };
+
+static flux_device cpu(void) {
+    flux_device d = { 0, 0 };
+    return d;
+}
+
+/* Numbers of a format as a tensor on the device, and as doubles, which the caller frees. */
+static flux_tensor *numbers(flux_shape s, flux_dtype t, double **copy) {
+    flux_device was = test_device;
+    flux_default_device(cpu());
+    flux_tensor *x = flux_eval(flux_randn_shape(s, FLUX_F32)), *wide = flux_to_dtype(flux_to_dtype(x, t), FLUX_F64);
+    flux_default_device(was);
+    const double *from = (const double *)flux_data(wide);
+    *copy = (double *)malloc((size_t)flux_len(x) * 8);
+    memcpy(*copy, from, (size_t)flux_len(x) * 8);
+    return flux_eval(flux_to_dtype(flux_to(was, x), t));   /* a move makes f64 f32 */
+}
+static const double *doubles(flux_tensor *x) { return (const double *)flux_data(flux_to_dtype(flux_cpu(x), FLUX_F64)); }
+
+/* How far the worst element lies beyond its tolerance, at most 1 if all is well: the products' magnitudes times what each
+   is rounded by, and the result's own rounding, `steps` times. */
+static double worst(const double *got, const double *want, const double *size, int64_t n, const format *f, int64_t inner, double steps) {
+    double most = got ? 0 : 1e300, sums = f->dtype == FLUX_F64 ? 1.2e-16 : 6e-8;
+    for (int64_t i = 0; got && i < n; i++) {
+        double allowed = size[i] * (f->in * 1.01 + sums * (double)(inner + 4)) + (fabs(want[i]) + 1e-6) * f->out * steps, off = fabs(got[i] - want[i]) / allowed;
+        if (!(off <= most)) most = off;
+    }
+    return most;
+}
+
+static void check_worst(double off, const char *what, const format *f, const int64_t *m) {
+    char text[200];
+    snprintf(text, sizeof text, "%s of %s%s, %d x %d x %d: %g times its tolerance", what, flux_dtype_name(f->dtype), f->tf32 ? " as tf32" : "", (int)m[0], (int)m[1],
+             (int)m[2], off);
+    test_check(off <= 1, __FILE__, __LINE__, text);
+}
+
+/* ---------------- products */
+
+/* relu(a b + bias) * 2 + residual, of a batch; a and b as they are or from their transposes. */
+static void product(const format *f, const int64_t *m, int64_t batch, int order, bool epilogue) {
+    double *a, *b, *bias, *more;
+    int64_t M = m[0], N = m[1], K = m[2], n = M * N * batch;
+    flux_tensor *x = numbers(order & 1 ? FLUX_SHAPE(K, M, batch) : FLUX_SHAPE(M, K, batch), f->dtype, &a);
+    flux_tensor *y = numbers(order & 2 ? FLUX_SHAPE(N, K, batch) : FLUX_SHAPE(K, N, batch), f->dtype, &b);
+    flux_tensor *c = numbers(FLUX_SHAPE(M), f->dtype, &bias), *d = numbers(FLUX_SHAPE(M, N, batch), f->dtype, &more);
+    double *want = (double *)malloc((size_t)n * 8), *size = (double *)malloc((size_t)n * 8);
+    if (order & 1) x = flux_permute(x, 1, 0, 2);
+    if (order & 2) y = flux_permute(y, 1, 0, 2);
+    flux_tensor *z = flux_matmul(x, y);
+    if (epilogue) z = flux_add(flux_mul(flux_relu(flux_add(z, c)), 2), d);
+    for (int64_t at = 0; at < n; at++) {
+        int64_t i = at % M, j = at / M % N, q = at / M / N;
+        double sum = 0, all = 0;
+        for (int64_t l = 0; l < K; l++) {
+            double p = a[(order & 1 ? l + i * K : i + l * M) + q * M * K] * b[(order & 2 ? j + l * N : l + j * K) + q * N * K];
+            sum += p, all += fabs(p);
+        }
+        size[at] = all, want[at] = sum;
+        if (!epilogue) continue;
+        want[at] = (sum + bias[i] > 0 ? sum + bias[i] : 0) * 2 + more[at];
+        size[at] = all * 2 + (fabs(sum) + fabs(bias[i]) + fabs(more[at])) * 4 * f->out / 6e-8 / (double)(K + 4);
+    }
+    check_worst(worst(doubles(z), want, size, n, f, K, epilogue ? 4 : 1.01), epilogue ? "a product with an epilogue" : "a product", f, m);
+    free(a), free(b), free(bias), free(more), free(want), free(size);
+}
+
+static void all_products(void) {
+    static const int64_t sizes[][3] = { { 1, 1, 1 }, { 33, 17, 5 }, { 70, 130, 66 }, { 40, 24, 72 }, { 136, 264, 40 }, { 19, 200, 131 }, { 128, 128, 64 } };
+    for (int f = 0; f < FORMATS; f++) {
+        flux_allow_tf32(formats[f].tf32);
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+            for (int order = 0; order < 4; order++) FLUX_SCOPE {
+                product(&formats[f], sizes[s], 1 + (order + (int)s) % 3, order, (order + (int)s) % 2);
+            }
+    }
+    flux_allow_tf32(false);
+}
+
+/* Views whose steps are no multiple of anything, and one matrix for the whole batch. */
+static void views(const format *f) {
+    double *a, *b;
+    const int64_t m[3] = { 24, 16, 40 };
+    flux_tensor *x = numbers(FLUX_SHAPE(51, 41), f->dtype, &a), *y = numbers(FLUX_SHAPE(41, 16, 3), f->dtype, &b);
+    flux_tensor *z = flux_matmul(flux_slice(flux_slice(x, 0, 3, 27), 1, 1, 41), flux_slice(y, 0, 1, 41));
+    double want[24 * 16 * 3], size[24 * 16 * 3];
+    for (int at = 0; at < 24 * 16 * 3; at++) {
+        want[at] = size[at] = 0;
+        for (int l = 0; l < 40; l++) {
+            double p = a[at % 24 + 3 + (l + 1) * 51] * b[l + 1 + at / 24 * 41];
+            want[at] += p, size[at] += fabs(p);
+        }
+    }
+    check_worst(worst(doubles(z), want, size, 24 * 16 * 3, f, 40, 1.01), "a product of views", f, m);
+    free(a), free(b);
+}
+
+static void all_views(void) {
+    for (int f = 0; f < FORMATS; f++) {
+        flux_allow_tf32(formats[f].tf32);
+        views(&formats[f]);
+    }
+    flux_allow_tf32(false);
+}
+
+/* ---------------- convolutions */
+
+typedef struct convolution { int64_t size[2], in, out, batch, window[2], stride, pad, dilation; int groups; } convolution;
+
+/* Adds up over all that meet: y += x w, and of y's gradient g: dx += g w, dw += g x. As crosscor, the kernel not flipped. */
+static void convolve(const convolution *c, const int64_t *outs, const double *x, const double *w, const double *g, double **to, double **size) {
+    int64_t each = c->in / c->groups, per = c->out / c->groups;
+    for (int64_t n = 0; n < c->batch; n++)
+        for (int64_t o = 0; o < c->out; o++)
+            for (int64_t p = 0; p < outs[0] * outs[1]; p++)
+                for (int64_t q = 0; q < each * c->window[0] * c->window[1]; q++) {
+                    int64_t kx = q % c->window[0], ky = q / c->window[0] % c->window[1], ch = q / c->window[0] / c->window[1];
+                    int64_t ix = p % outs[0] * c->stride + kx * c->dilation - c->pad, iy = p / outs[0] * c->stride + ky * c->dilation - c->pad;
+                    if (ix < 0 || iy < 0 || ix >= c->size[0] || iy >= c->size[1]) continue;
+                    int64_t ax = ix + c->size[0] * (iy + c->size[1] * (ch + o / per * each + c->in * n));
+                    int64_t aw = q + o * each * c->window[0] * c->window[1], ay = p + outs[0] * outs[1] * (o + c->out * n);
+                    to[0][ay] += x[ax] * w[aw], to[1][ax] += g[ay] * w[aw], to[2][aw] += g[ay] * x[ax];
+                    size[0][ay] += fabs(x[ax] * w[aw]), size[1][ax] += fabs(g[ay] * w[aw]), size[2][aw] += fabs(g[ay] * x[ax]);
+                }
+}
+
+static void convolution_of(const format *f, const convolution *c) {
+    static const char *const what[] = { "a convolution", "its gradient by data", "its gradient by weight" };
+    double *x, *w, *g, *to[3], *size[3];
+    int64_t outs[2], n[3], each = c->in / c->groups, inner = c->batch * c->size[0] * c->size[1] + c->out + each * c->window[0] * c->window[1];
+    const int64_t m[3] = { c->size[0], c->size[1], c->in };
+    for (int i = 0; i < 2; i++) outs[i] = (c->size[i] + 2 * c->pad - (c->window[i] - 1) * c->dilation - 1) / c->stride + 1;
+    flux_tensor *tx = numbers(FLUX_SHAPE(c->size[0], c->size[1], c->in, c->batch), f->dtype, &x);
+    flux_tensor *tw = numbers(FLUX_SHAPE(c->window[0], c->window[1], each, c->out), f->dtype, &w);
+    flux_tensor *tg = numbers(FLUX_SHAPE(outs[0], outs[1], c->out, c->batch), f->dtype, &g);
+    flux_tensor *y = flux_crosscor(tx, tw, .stride = FLUX_SHAPE(c->stride), .pad = FLUX_SHAPE(c->pad), .dilation = FLUX_SHAPE(c->dilation), .groups = c->groups);
+    flux_grads *d = flux_gradient(flux_sum(flux_to_dtype(flux_mul(y, tg), FLUX_F32)), tx, tw);
+    flux_tensor *got[3] = { y, flux_grad(d, tx), flux_grad(d, tw) };
+    for (int i = 0; i < 3; i++) {
+        n[i] = flux_len(got[i]);
+        to[i] = (double *)calloc((size_t)n[i] + 1, 8), size[i] = (double *)calloc((size_t)n[i] + 1, 8);
+    }
+    convolve(c, outs, x, w, g, to, size);
+    for (int i = 0; i < 3; i++) {
+        for (int64_t k = 0; k < n[i] && i > 0; k++) size[i][k] *= 1 + f->out / 6e-8 / (double)inner;    /* parts are rounded before they are added */
+        check_worst(worst(doubles(got[i]), to[i], size[i], n[i], f, inner, 2), what[i], f, m);
+        free(to[i]), free(size[i]);
+    }
+    free(x), free(w), free(g);
+}
+
+static void all_convolutions(void) {
+    static const convolution all[] = {
+        { { 9, 7 }, 3, 5, 2, { 3, 3 }, 1, 1, 1, 1 }, { { 11, 10 }, 4, 6, 3, { 3, 2 }, 2, 1, 1, 2 }, { { 12, 9 }, 2, 33, 1, { 2, 3 }, 1, 2, 2, 1 },
+        { { 5, 5 }, 8, 8, 1, { 1, 1 }, 1, 0, 1, 1 }, { { 40, 20 }, 5, 4, 1, { 5, 5 }, 1, 2, 1, 1 },
+    };
+    for (int f = 0; f < FORMATS; f++) {
+        flux_allow_tf32(formats[f].tf32);
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) FLUX_SCOPE { convolution_of(&formats[f], &all[i]); }
+    }
+    flux_allow_tf32(false);
+}
+
+/* ---------------- one kernel of each kind, for check_rtc.sh */
+
+static void all_kernels(void) {
+    static const int64_t sizes[][3] = { { 320, 264, 64 }, { 323, 261, 35 }, { 72, 72, 40 }, { 9, 5, 11 } };
+    static const convolution conv = { { 20, 17 }, 6, 8, 2, { 3, 3 }, 1, 1, 1, 2 };
+    for (int f = 0; f < FORMATS; f++) {
+        flux_allow_tf32(formats[f].tf32);
+        for (int s = 0; s < 4; s++) FLUX_SCOPE { product(&formats[f], sizes[s], 1, s ? s : 3, s % 2); }
+        FLUX_SCOPE { convolution_of(&formats[f], &conv); }
+    }
+    flux_allow_tf32(false);
+}
+
+/* ---------------- here, and as other chips do it */
+
+#if defined __linux__
+static bool as_chip(const char *name, const char *chip) {
+    char path[4096], command[5000];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (n < 0) return false;
+    path[n] = 0;
+    snprintf(command, sizeof command, "SOFTGPU_ARCH=%s '%s' child %s", chip, path, name);
+    return system(command) == 0;
+}
+#else
+static bool as_chip(const char *name, const char *chip) { return (void)name, (void)chip, true; }
+#endif
+
+static void on_all_chips(const char *name, void (*run)(void)) {
+    static const char *const nvidia[] = { "75", "80", NULL }, *const amd[] = { "gfx908", "gfx90a", "gfx1030", NULL };
+    const char *backend = test_device.backend ? getenv("FLUX_TEST_DEVICE") : NULL, *const *chip = backend && !strcmp(backend, "CUDA") ? nvidia : amd;
+    flux_seed(11);
+    if (!backend || !getenv("SOFTGPU")) {
+        run();
+        return;
+    }
+    for (; *chip; chip++) {
+        char text[100];
+        snprintf(text, sizeof text, "%s as on %s", name, *chip);
+        test_check(as_chip(name, *chip), __FILE__, __LINE__, text);
+    }
+}
+
+TEST(a_convolution_takes_no_memory_for_its_windows) {
+    enum { SIDE = 48, IN = 8, OUT = 4, WINDOW = 5 };
+    for (int half = 0; half < 2; half++) {
+        flux_dtype t = half && test_device.backend ? FLUX_F16 : FLUX_F32;
+        flux_tensor *x = flux_eval(flux_to_dtype(flux_randn(SIDE, SIDE, IN, 2), t)), *w = flux_eval(flux_to_dtype(flux_randn(WINDOW, WINDOW, IN, OUT), t));
+        int64_t image = SIDE * SIDE * IN * 2 * (t == FLUX_F16 ? 2 : 4), before = flux_mem_stats(test_device).live;
+        flux_tensor *y = flux_conv(x, w, .pad = FLUX_SAMEPAD);
+        flux_grads *g = flux_gradient(flux_sum(flux_to_dtype(flux_square(y), FLUX_F32)), x, w);
+        REQUIRE(flux_eval(y) && flux_eval(flux_grad(g, w)) && flux_eval(flux_grad(g, x)));
+        CHECK(flux_mem_stats(test_device).peak - before < 8 * image);       /* the windows would be 25 */
+    }
+}
+
+TEST(products) { on_all_chips("products", all_products); }
+TEST(products_of_views) { on_all_chips("views", all_views); }
+TEST(convolutions) { on_all_chips("convolutions", all_convolutions); }
+
+TEST(tf32_only_if_allowed) {
+    double *a, *b;
+    flux_tensor *x = numbers(FLUX_SHAPE(64, 64), FLUX_F32, &a), *y = numbers(FLUX_SHAPE(64, 64), FLUX_F32, &b);
+    const char *backend = getenv("FLUX_TEST_DEVICE");
+    for (int allowed = 0; allowed < 3; allowed++) {
+        flux_allow_tf32(allowed == 1);                     /* and off again */
+        const double *z = doubles(flux_matmul(x, y));
+        double most = 0;
+        REQUIRE(z != NULL);
+        for (int at = 0; at < 64 * 64; at++) {
+            double sum = 0;
+            for (int l = 0; l < 64; l++) sum += a[at % 64 + l * 64] * b[l + at / 64 * 64];
+            if (fabs(sum - z[at]) > most) most = fabs(sum - z[at]);
+        }
+        if (allowed != 1) CHECK(most < 2e-5);
+        else if (backend && !strcmp(backend, "CUDA") && getenv("SOFTGPU")) CHECK(most > 1e-4 && most < 0.05);
+    }
+    free(a), free(b);
+}
+
+#define main run_tests
+static int run_tests(int argc, char **argv);
+TEST_MAIN()
+#undef main
+int main(int argc, char **argv) {
+    static const struct { const char *name; void (*run)(void); } children[] = {
+        { "products", all_products }, { "views", all_views }, { "convolutions", all_convolutions },
+        { "kernels", all_kernels } };
+    if (argc != 3 || strcmp(argv[1], "child")) return run_tests(argc, argv);
+    if (!test_go_to_device() || !test_device.backend) return 3;
+    flux_seed(11);
+    for (size_t i = 0; i < sizeof children / sizeof *children; i++) {
+        if (strcmp(children[i].name, argv[2])) continue;
+        children[i].run();
+        if (flux_failed()) test_fail(__FILE__, __LINE__, flux_error());
+        return test_bad || !test_checks;
+    }
+    return 3;
+}
