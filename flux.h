@@ -7239,6 +7239,8 @@ typedef void (*flux__fold_fn)(void *acc, const void *x, int64_t n);
 typedef void (*flux__cast_fn)(int64_t n, void *y, const void *x);
 typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter, int64_t blocks,
                                 float *out, int kind);
+/* Adam's lines as one: in: g, m, v, w (NULL: none); by: 1 - beta1, 1 - beta2, epsilon, scale */
+typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const float *const *in, const float *by);
 
 #ifndef FLUX__VECTORS                     /* does the compiler have vector types? */
 #  if !defined(_MSC_VER) && !defined(__TINYC__) && \
@@ -7807,11 +7809,26 @@ static void FLUX__F(random)(uint64_t key, uint64_t stream, uint64_t counter, int
     }                                                                                                \
 }
 
+/* What Adam does to an element has seven lines and moves 28 bytes: passing over them line by line takes three times as long.
+   The same sums and products, so the same bits as those lines give. */
+#define FLUX__VECTOR_ADAM                                                                            \
+static void FLUX__F(adam)(int64_t n, float *to_m, float *to_v, float *to_w, const float *const *in,  \
+                          const float *by) {                                                         \
+    const float *pg = in[0], *pm = in[1], *pv = in[2], *pw = in[3];                                  \
+    for (int64_t i = 0; i < n; i += FLUX__LANES) {                                                   \
+        FLUX__V g = FLUX__F(at)(pg + i), m = FLUX__F(at)(pm + i), v = FLUX__F(at)(pv + i), w;        \
+        m = m + by[0] * (g - m), v = v + by[1] * (g * g - v), w = m / (FLUX__SQRT(v) + by[2]);       \
+        if (pw) w = w * by[3] + FLUX__F(at)(pw + i);                                                 \
+        memcpy(to_m + i, &m, sizeof m), memcpy(to_v + i, &v, sizeof v), memcpy(to_w + i, &w, sizeof w); \
+    }                                                                                                \
+}
+
 typedef struct flux__section {
     const flux__loop *loops;
     flux__run_loop run;                   /* runs one of them */
     const flux__fold_fn *folds;
     flux__random_fn random;
+    flux__adam_fn adam;
 } flux__section;
 #define FLUX__VECTOR_SECTION                                                                         \
 FLUX__VECTOR_BASICS                                                                                  \
@@ -7820,10 +7837,11 @@ FLUX__VECTOR_LOG                                                                
 FLUX__VECTOR_TRIG                                                                                    \
 FLUX__VECTOR_POW                                                                                     \
 FLUX__VECTOR_RANDOM                                                                                  \
+FLUX__VECTOR_ADAM                                                                                    \
 FLUX__LOOPS                                                                                          \
 FLUX__VECTOR_FOLDS                                                                                   \
 static const flux__section FLUX__F(section) = {                                                \
-    FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random) };
+    FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random), FLUX__F(adam) };
 
 /* ---- f32: instruction sets */
 
@@ -8120,6 +8138,20 @@ static FLUX__INLINE void flux__loop_run(int cls, flux__loop f, int64_t n, void *
                            int sa, int sb, int sc) {
     if (cls == FLUX__F32C && (n % 16 || !(sa & sb & sc))) flux__section_now()->run(f, n, y, a, b, c, sa, sb, sc);
     else f(n, y, a, b, c, sa, sb, sc);
+}
+
+static void flux__adam_run(int64_t n, float *m, float *v, float *w, const float *const *in, const float *by) {
+    const flux__adam_fn adam = flux__section_now()->adam;
+    const int64_t whole = n - n % 16;
+    const size_t left = (size_t)(n - whole);
+    float pad[4][16], out[3][16];
+    const float *last[4];
+    adam(whole, m, v, w, in, by);
+    for (int i = 0; i < 4; i++)
+        last[i] = left && in[i] ? (float *)flux__fill(pad[i], in[i] + whole, 4, left, 16) : NULL;
+    if (!left) return;
+    adam(16, out[0], out[1], out[2], last, by);
+    memcpy(m + whole, out[0], 4 * left), memcpy(v + whole, out[1], 4 * left), memcpy(w + whole, out[2], 4 * left);
 }
 
 /* ---- casts: between a tensor's elements, of any dtype and stride, and a tile of one class
@@ -9144,6 +9176,9 @@ typedef struct flux__axes { int nd; int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DI
 
 typedef struct flux__phase { int *line, n, *late, nlate; } flux__phase;   /* values by number: inner ones; outer ones before */
 
+/* Adam's lines, run as one where the last of them stands; values by number, w -1: none. */
+typedef struct flux__adam { int g, m, v, w, by[4], new_m, new_v, last; } flux__adam;
+
 typedef struct flux__cpu {                /* a kernel made ready for the CPU */
     int64_t outer, inner;                 /* points */
     bool inner_first;                     /* reduced points lie together in a block, else the outer ones do */
@@ -9158,6 +9193,7 @@ typedef struct flux__cpu {                /* a kernel made ready for the CPU */
     flux__loop *loop;                     /* by value */
     int nreduce, splits;                  /* splits > 1: the reduced points in so many parts, combined in order */
     int *reduce_at;                       /* by value: its number among the reductions */
+    flux__adam adam;                      /* last -1: not in this kernel */
 } flux__cpu;
 
 /* ---------------- merging dims */
@@ -9312,6 +9348,85 @@ static bool flux__split_phases(flux__kernel *k, flux__cpu *c) {
     return ok;
 }
 
+/* ---- Adam's lines */
+
+static bool flux__is_f32(const flux__kernel *k, int v, int op) {      /* a line of that operation, at the inner points */
+    const flux__value *x = &k->value[v];
+    return x->kind == FLUX__V_OP && x->op == op && x->cls == FLUX__F32C && x->dtype == FLUX_F32 && !x->outer;
+}
+static bool flux__is_const(const flux__kernel *k, int v) { return k->value[v].kind == FLUX__V_NUMBER; }
+static bool flux__is_walk(const flux__kernel *k, int v) {             /* one number a point, in f32 */
+    const flux__value *x = &k->value[v];
+    return (x->kind == FLUX__V_OP || x->kind == FLUX__V_LOAD || x->kind == FLUX__V_PRODUCT) && x->cls == FLUX__F32C && !x->outer;
+}
+/* Whether only one line needs it, and which. */
+static int flux__only_user(const flux__kernel *k, int v) {
+    int user = -1;
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *x = &k->value[i];
+        if (x->a != v && x->b != v && x->c != v) continue;
+        if (user >= 0) return -1;
+        user = i;
+    }
+    return user;
+}
+static bool flux__passes(const flux__kernel *k, int v, int op, int user) {   /* needed by that line, and nowhere else */
+    return flux__is_f32(k, v, op) && k->value[v].out < 0 && flux__only_user(k, v) == user;
+}
+
+/* div: m' / (sqrt(v') + epsilon), with m' = lerp(m, g), v' = lerp(v, square(g)); and perhaps fma(div, scale, w) */
+static bool flux__adam_at(const flux__kernel *k, int div, flux__adam *a) {
+    const flux__value *x = k->value;
+    int sum, root, square, fma;
+    if (!flux__is_f32(k, div, FLUX__OP_DIV)) return false;
+    a->new_m = x[div].a, sum = x[div].b, a->last = div, a->w = -1;
+    if (!flux__is_f32(k, a->new_m, FLUX__OP_LERP) || !flux__passes(k, sum, FLUX__OP_ADD, div)) return false;
+    root = x[sum].a, a->by[2] = a->by[3] = x[sum].b;
+    if (!flux__is_const(k, a->by[2]) || !flux__passes(k, root, FLUX__OP_SQRT, sum)) return false;
+    a->new_v = x[root].a;
+    if (!flux__is_f32(k, a->new_v, FLUX__OP_LERP)) return false;
+    square = x[a->new_v].b, a->g = x[a->new_m].b, a->m = x[a->new_m].a, a->v = x[a->new_v].a;
+    a->by[0] = x[a->new_m].c, a->by[1] = x[a->new_v].c;
+    if (!flux__passes(k, square, FLUX__OP_SQUARE, a->new_v) || x[square].a != a->g) return false;
+    if (flux__only_user(k, a->new_m) != div || flux__only_user(k, a->new_v) != root) return false;
+    fma = flux__only_user(k, div);
+    if (fma >= 0 && x[div].out < 0 && flux__is_f32(k, fma, FLUX__OP_FMA) && x[fma].a == div && flux__is_const(k, x[fma].b) &&
+        flux__is_walk(k, x[fma].c) && x[fma].phase == x[div].phase)
+        a->w = x[fma].c, a->by[3] = x[fma].b, a->last = fma;
+    return flux__is_const(k, a->by[0]) && flux__is_const(k, a->by[1]) && flux__is_walk(k, a->g) && flux__is_walk(k, a->m) &&
+           flux__is_walk(k, a->v) && x[a->m].phase == x[div].phase && x[a->v].phase == x[div].phase && x[square].phase == x[div].phase;
+}
+
+/* Finds them, and takes all but the last out of their phase. */
+static void flux__find_adam(const flux__kernel *k, flux__cpu *c) {
+    const flux__value *x = k->value;
+    int div = 0, n = 0, gone[6];
+    while (div < k->nvalue && !flux__adam_at(k, div, &c->adam)) div++;
+    if (div == k->nvalue || (x[div].phase > 0 && !c->resident)) {
+        c->adam.last = -1;
+        return;
+    }
+    flux__phase *ph = &c->phase[x[div].phase];
+    gone[0] = c->adam.new_m, gone[1] = c->adam.new_v, gone[2] = x[gone[1]].b, gone[3] = x[div].b, gone[4] = x[gone[3]].a;
+    gone[5] = c->adam.w < 0 ? -1 : div;
+    for (int i = 0; i < ph->n; i++) {
+        bool keep = true;
+        for (int j = 0; j < 6; j++) keep = keep && ph->line[i] != gone[j];
+        if (keep) ph->line[n++] = ph->line[i];
+    }
+    ph->n = n;
+}
+
+/* The values that a line has to do with. */
+static int flux__used(const flux__kernel *k, const flux__cpu *c, int line, int *use) {
+    const flux__value *v = &k->value[line];
+    const flux__adam *a = &c->adam;
+    use[0] = line, use[1] = v->a, use[2] = v->b, use[3] = v->c;
+    if (line != a->last) return 4;
+    use[1] = a->g, use[2] = a->m, use[3] = a->v, use[4] = a->w, use[5] = a->new_m, use[6] = a->new_v;
+    return 7;
+}
+
 static bool flux__needs_register(const flux__value *v) { return v->kind != FLUX__V_NUMBER; }
 
 /* Registers by last use. In a block that holds whole rows a value lives from its own line to its last use in any phase;
@@ -9320,13 +9435,9 @@ static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, boo
     int clock = 0;
     memset(last, -1, (size_t)k->nvalue * sizeof(int));
     for (int p = 0; p < c->nphase; p++)
-        for (int j = 0; j < c->phase[p].n; j++, clock++) {
-            const flux__value *v = &k->value[c->phase[p].line[j]];
-            int use[4];
-            use[0] = v->a, use[1] = v->b, use[2] = v->c, use[3] = c->phase[p].line[j];
-            for (int u = 0; u < 4; u++)
+        for (int j = 0; j < c->phase[p].n; j++, clock++)
+            for (int use[7], u = flux__used(k, c, c->phase[p].line[j], use) - 1; u >= 0; u--)
                 if (use[u] >= 0) last[use[u]] = clock;
-        }
     for (int i = 0; i < k->nvalue; i++) c->reg[i] = -1, c->expand_reg[i] = -1;
     for (int i = 0; i < k->nvalue; i++)
         if (k->value[i].outer && flux__needs_register(&k->value[i])) {
@@ -9338,18 +9449,17 @@ static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, boo
     clock = 0;
     for (int p = 0; p < c->nphase; p++)
         for (int j = 0; j < c->phase[p].n; j++, clock++) {
-            int at = c->phase[p].line[j];
-            const flux__value *v = &k->value[at];
-            if (!v->outer && flux__needs_register(v) && c->reg[at] < 0) {
-                int r = fixed;
+            int use[7], n = flux__used(k, c, c->phase[p].line[j], use);
+            for (int u = 0; u < n; u++) {
+                const flux__value *v = &k->value[use[u]];
+                if ((u > 0 && u < 5) || v->outer || !flux__needs_register(v) || c->reg[use[u]] >= 0) continue;
+                int r = fixed;            /* of what the line makes */
                 while (taken[r]) r++;
                 taken[r] = true;
-                c->reg[at] = r;
+                c->reg[use[u]] = r;
                 if (r >= top) top = r + 1;
             }
-            int use[4];
-            use[0] = v->a, use[1] = v->b, use[2] = v->c, use[3] = at;
-            for (int u = 0; u < 4; u++)
+            for (int u = 0; u < n; u++)
                 if (use[u] >= 0 && !k->value[use[u]].outer && last[use[u]] == clock && c->reg[use[u]] >= 0) taken[c->reg[use[u]]] = false;
         }
     c->nreg = top;
@@ -9437,6 +9547,7 @@ static bool flux__cpu_ready(flux__kernel *k) {
     ok = ok && flux__split_phases(k, c) && flux__bind_loops(k, c);
     if (ok) {
         flux__find_expands(k, c);
+        flux__find_adam(k, c);
         flux__assign_registers(k, c, last, taken);
         flux__choose_splits(k, c);
     }
@@ -9571,7 +9682,7 @@ static void flux__index_run(void *ctx, int64_t offset, int64_t step, int64_t at,
    less, and the processor's own look-ahead begins anew with each page of each operand. */
 static void flux__fetch_ahead(const flux__block_run *b, const flux__value *v, const char *there) {
     const int64_t bytes = flux__block_count(b, v) * (int64_t)flux__class_size[v->cls];
-    if (b->c->outer * b->c->inner < FLUX__LARGE) return;
+    if (!b->product && b->c->outer * b->c->inner < FLUX__LARGE) return;
     for (int64_t at = 0; at < bytes; at += 64) FLUX__PREFETCH_LATER(there + bytes + at)
 }
 
@@ -9707,10 +9818,31 @@ static void *flux__result_at(flux__block_run *b, int i) {
     return there ? (void *)there : (void *)flux__reg(b, b->c->reg[i]);
 }
 
+static void flux__do_adam(flux__block_run *b) {
+    const flux__adam *a = &b->c->adam;
+    const int made[3] = { a->new_m, a->new_v, a->last };
+    const float *in[4];
+    float by[4], *out[3];
+    in[0] = (const float *)b->at[a->g], in[1] = (const float *)b->at[a->m], in[2] = (const float *)b->at[a->v];
+    in[3] = a->w < 0 ? NULL : (const float *)b->at[a->w];
+    for (int i = 0; i < 4; i++) by[i] = *(const float *)b->at[a->by[i]];
+    for (int i = 0; i < 3; i++) {
+        b->at[made[i]] = out[i] = (float *)flux__result_at(b, made[i]);
+        b->walk[made[i]] = 1;
+    }
+    flux__adam_run(flux__block_count(b, &b->k->value[a->last]), out[0], out[1], out[2], in, by);
+    for (int i = 0; i < 3; i++)
+        if (b->k->value[made[i]].out >= 0) flux__do_store(b, made[i]);
+}
+
 static void flux__do_line(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     int64_t n = flux__block_count(b, v);
     int sa = 1, sb = 1, sc = 1;
+    if (i == b->c->adam.last) {
+        flux__do_adam(b);
+        return;
+    }
     switch (v->kind) {
     case FLUX__V_LOAD: flux__do_load(b, i); break;
     case FLUX__V_NUMBER: break;           /* set before the first block */
