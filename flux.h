@@ -8564,7 +8564,21 @@ FLUX__GEMM_TYPES(64)
 #  define FLUX__K_SEE2(j, q, r) __builtin_prefetch(at + 1, 1); FLUX__K_SEE1(j, q, r)
 #  define FLUX__K_NEXT(at) (V *)(void *)((T *)(void *)at + ldc)
 
-#  define FLUX__GEMM_KERNEL(name, type, vec, high, wide, target)                                   \
+/* gcc fills a register with each element of B, which takes AVX-512 longer than the product itself if that is its only one;
+   it can multiply by an element where it lies. Operands in both orders, for -masm=intel. */
+#  define FLUX__K_MULS2 FLUX__K_MUL2
+#  define FLUX__K_MULD2 FLUX__K_MUL2
+#  if defined(__clang__)
+#    define FLUX__K_MULS1 FLUX__K_MUL1
+#    define FLUX__K_MULD1 FLUX__K_MUL1
+#  else
+#    define FLUX__K_MULS1(j, q, r)                                                                 \
+        __asm__("vfmadd231ps {%2%{1to16%}, %1, %0|%0, %1, %2%{1to16%}}" : "+v"(x##j) : "v"(u), "m"(b##q[r * b_col]));
+#    define FLUX__K_MULD1(j, q, r)                                                                 \
+        __asm__("vfmadd231pd {%2%{1to8%}, %1, %0|%0, %1, %2%{1to8%}}" : "+v"(x##j) : "v"(u), "m"(b##q[r * b_col]));
+#  endif
+
+#  define FLUX__GEMM_KERNEL(name, type, vec, mul, high, wide, target)                              \
     FLUX__GEMM_FN(target) void name##_##high##x##wide(                                             \
         int64_t k, const void *a, int64_t a_step, const void *b, int64_t b_row, int64_t b_col,     \
         void *c, int64_t ldc, bool add) {                                                          \
@@ -8581,7 +8595,7 @@ FLUX__GEMM_TYPES(64)
         for (; k > 0; k--) {                                                                       \
             u = ((const V *)(const void *)p)[0];                                                   \
             if (high == 2) v = ((const V *)(const void *)p)[high - 1];                             \
-            FLUX__COLUMNS##wide(FLUX__K_MUL##high)                                                 \
+            FLUX__COLUMNS##wide(mul##high)                                                         \
             p += a_step, b0 += b_row, b1 += b_row, b2 += b_row, b3 += b_row;                       \
         }                                                                                          \
         at = (V *)c;                                                                               \
@@ -8590,19 +8604,19 @@ FLUX__GEMM_TYPES(64)
         FLUX__COLUMNS##wide(FLUX__K_PUT##high)                                                     \
         (void)v, (void)w, (void)b3;                                                                \
     }
-#  define FLUX__GEMM_HIGH6(name, type, vec, high, target)                                          \
-    FLUX__GEMM_KERNEL(name, type, vec, high, 1, target)                                            \
-    FLUX__GEMM_KERNEL(name, type, vec, high, 2, target)                                            \
-    FLUX__GEMM_KERNEL(name, type, vec, high, 3, target)                                            \
-    FLUX__GEMM_KERNEL(name, type, vec, high, 4, target)                                            \
-    FLUX__GEMM_KERNEL(name, type, vec, high, 6, target)
-#  define FLUX__GEMM_HIGH8(name, type, vec, high, target)                                          \
-    FLUX__GEMM_HIGH6(name, type, vec, high, target)                                                \
-    FLUX__GEMM_KERNEL(name, type, vec, high, 8, target)
-#  define FLUX__GEMM_HIGH12(name, type, vec, high, target)                                         \
-    FLUX__GEMM_HIGH8(name, type, vec, high, target)                                                \
-    FLUX__GEMM_KERNEL(name, type, vec, high, 10, target)                                           \
-    FLUX__GEMM_KERNEL(name, type, vec, high, 12, target)
+#  define FLUX__GEMM_HIGH6(name, type, vec, mul, high, target)                                     \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 1, target)                                       \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 2, target)                                       \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 3, target)                                       \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 4, target)                                       \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 6, target)
+#  define FLUX__GEMM_HIGH8(name, type, vec, mul, high, target)                                     \
+    FLUX__GEMM_HIGH6(name, type, vec, mul, high, target)                                           \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 8, target)
+#  define FLUX__GEMM_HIGH12(name, type, vec, mul, high, target)                                    \
+    FLUX__GEMM_HIGH8(name, type, vec, mul, high, target)                                           \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 10, target)                                      \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 12, target)
 #  define FLUX__GEMM_LIST6(n) n##1, n##2, n##3, n##4, n##6
 #  define FLUX__GEMM_LIST8(n) FLUX__GEMM_LIST6(n), n##8
 #  define FLUX__GEMM_LIST12(n) FLUX__GEMM_LIST8(n), n##10, n##12
@@ -8631,9 +8645,9 @@ FLUX__GEMM_TYPES(64)
             ((type *)y)[r * y_step] = part[0] + rest;                                              \
         }                                                                                          \
     }
-#  define FLUX__GEMM_SET(name, type, vec, bytes, wide, target)                                     \
-    FLUX__GEMM_HIGH##wide(name, type, vec, 1, target)                                              \
-    FLUX__GEMM_HIGH##wide(name, type, vec, 2, target)                                              \
+#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, wide, target)                                \
+    FLUX__GEMM_HIGH##wide(name, type, vec, mul, 1, target)                                         \
+    FLUX__GEMM_HIGH##wide(name, type, vec, mul, 2, target)                                         \
     FLUX__GEMM_DOTS(name, type, vec, target)                                                       \
     static const flux__gemm_kernel name##_one[] = {FLUX__GEMM_LIST##wide(name##_1x)};              \
     static const flux__gemm_kernel name##_two[] = {FLUX__GEMM_LIST##wide(name##_2x)};              \
@@ -8641,17 +8655,17 @@ FLUX__GEMM_TYPES(64)
                                         name##_dots};
 
 #  if defined(__aarch64__)
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, 8, )
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, 8, )
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 8, )
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 8, )
 #  else
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, 6, )
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, 6, )
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 6, )
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, )
 #  endif
 #  if FLUX__X86
-FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, 6, FLUX__AVX2)
-FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, 6, FLUX__AVX2)
-FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, 12, FLUX__AVX512)
-FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, 8, FLUX__AVX512)
+FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, FLUX__AVX2)
+FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2)
+FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512)
+FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512)
 #  endif
 
 #else
@@ -8730,6 +8744,7 @@ static int64_t flux__gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
                 FLUX__PREFETCH(r + 1 < rows ? s + from_step + i : s)                               \
                 for (q = i; q < i + line; q += n) FLUX__GEMM_MOVE(vec, d + q, s + q)               \
             }                                                                                      \
+            for (; i + n <= columns; i += n) FLUX__GEMM_MOVE(vec, d + i, s + i)                    \
             for (; i < columns; i++) d[i] = s[i];                                                  \
         }                                                                                          \
     }
@@ -8881,6 +8896,7 @@ typedef struct flux__gemm_task {          /* one block of C */
     int worker;
     int64_t i0, j0, mb, nb, k0, kb;       /* where in C and in k */
     int64_t i, ib;                        /* its rows that are being multiplied, i0 not counted */
+    int64_t there;                        /* of A, the columns that are read where they lie; then come copied ones */
     char *a, *b;                          /* scratch: copied operands, */
     char *edge, *out;                     /* a tile that is not all ours, C where it may not go yet */
     int64_t out_from;                     /* the column that is out's first */
@@ -8899,58 +8915,79 @@ static int64_t flux__gemm_split(int64_t n, int64_t parts, int64_t unit) {
     return flux__gemm_up((n + parts - 1) / parts, unit);
 }
 
-/* Copies the panels of A that must be: all of them, or only the last when the rows end within it. */
+/* A tile is one or two vectors high, and the last begins so much higher up that it ends with the rows: what its first rows
+   have got already comes out the same again. Gives where it begins; only where there is less than a vector, below 0. */
+static int64_t flux__gemm_tile_at(const flux__gemm_task *t, int64_t i, int64_t *high) {
+    int64_t lanes = t->plan->set->lanes, left = t->ib - i;
+    *high = left > lanes && (i > 0 || left >= 2 * lanes) ? 2 * lanes : lanes;
+    return flux__gemm_min(i, t->ib - *high);
+}
+
+/* Of rows that are less than a vector, so many columns can be read as they lie, a whole vector each: what follows a column
+   in memory is a column too, or at least A's own. */
+static int64_t flux__gemm_readable(const flux__gemm_task *t) {
+    const flux__gemm_plan *p = t->plan;
+    int64_t beyond = (p->k - 1) * p->a_col + p->m - (t->i0 + t->i) - p->set->lanes;
+    if (p->a_col <= 0 || beyond < t->k0 * p->a_col) return 0;
+    return flux__gemm_min(beyond / p->a_col + 1 - t->k0, t->kb);
+}
+
+/* Copies the panels of A that must be: all of them, or the end of what is less than a vector. */
 static void flux__gemm_pack_a(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
-    int64_t lanes = p->set->lanes, tall = 2 * lanes, i = t->ib / tall, high, rows, size = p->size;
+    int64_t lanes = p->set->lanes, tall = 2 * lanes, i = t->ib / tall, high, start, size = p->size;
     const char *from = p->a + ((t->i0 + t->i) * p->a_row + t->k0 * p->a_col) * size;
-    if (p->copy_a && p->a_row == 1) {     /* column by column over all whole panels */
+    t->there = p->copy_a ? 0 : t->ib < lanes ? flux__gemm_readable(t) : t->kb;
+    if (t->ib < lanes) {
+        memset(t->a, 0, (size_t)(lanes * (t->kb - t->there) * size));
+        flux__gemm_copy(size, from + t->there * p->a_col * size, p->a_row, p->a_col, t->a, lanes, t->ib, t->kb - t->there);
+    }
+    if (!p->copy_a || t->ib < lanes) return;
+    if (p->a_row == 1) {                  /* column by column over all whole panels */
         if (size == 4) flux__gemm_panels4(from, p->a_col, t->a, tall, i, t->kb);
         else flux__gemm_panels8(from, p->a_col, t->a, tall, i, t->kb);
     }
-    for (i = p->copy_a && p->a_row != 1 ? 0 : i * tall; i < t->ib; i += tall) {
-        char *to = t->a;
-        rows = flux__gemm_min(t->ib - i, tall);
-        high = rows > lanes ? tall : lanes;
-        if (!p->copy_a && rows == high) return;
-        if (p->copy_a) to += i * t->kb * size;
-        if (rows < high) memset(to, 0, (size_t)(high * t->kb * size));
-        flux__gemm_copy(size, from + i * p->a_row * size, p->a_row, p->a_col, to, high, rows, t->kb);
+    for (i = p->a_row != 1 ? 0 : i * tall; i < t->ib; i += high) {
+        start = flux__gemm_tile_at(t, i, &high);
+        flux__gemm_copy(size, from + start * p->a_row * size, p->a_row, p->a_col, t->a + i * t->kb * size, high, high, t->kb);
     }
 }
 
 /* c += tile, or c = tile */
-static void flux__gemm_add_tile(int64_t size, char *c, int64_t ldc, const char *tile, int64_t ld,
-                                int64_t rows, int64_t columns, bool add) {
+static FLUX__O2 void flux__gemm_add_tile(int64_t size, char *c, int64_t ldc, const char *tile, int64_t ld,
+                                         int64_t rows, int64_t columns, bool add) {
     int64_t i, j;
+    if (!add) {
+        if (size == 4) flux__gemm_copy4(tile, ld, c, ldc, columns, rows);
+        else flux__gemm_copy8(tile, ld, c, ldc, columns, rows);
+        return;
+    }
     for (j = 0; j < columns; j++, c += ldc * size, tile += ld * size) {
         float *f = (float *)(void *)c;
         double *d = (double *)(void *)c;
-        if (!add) memcpy(c, tile, (size_t)(rows * size));
-        else if (size == 4) for (i = 0; i < rows; i++) f[i] += ((const float *)(const void *)tile)[i];
+        if (size == 4) for (i = 0; i < rows; i++) f[i] += ((const float *)(const void *)tile)[i];
         else for (i = 0; i < rows; i++) d[i] += ((const double *)(const void *)tile)[i];
     }
 }
 
-/* Multiplies one panel of A (rows from i on) with columns j ... j+wide-1. */
-static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t j, int64_t wide) {
+/* Multiplies one panel of A (rows from i on) with columns j ... j+wide-1; gives how many rows. */
+static int64_t flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t j, int64_t wide) {
     const flux__gemm_plan *p = t->plan;
-    int64_t lanes = p->set->lanes, rows = flux__gemm_min(t->ib - i, 2 * lanes), size = p->size;
-    int64_t high = rows > lanes ? 2 * lanes : lanes, a_step = high;
-    bool add = t->k0 > 0, edge = rows < high && !t->out;
+    int64_t lanes = p->set->lanes, size = p->size, high, start = flux__gemm_tile_at(t, i, &high);
+    int64_t rows = flux__gemm_min(t->ib - i, high), skip = start < 0 ? 0 : i - start;
+    bool add = t->k0 > 0, edge = start < 0 ? !t->out : skip > 0 && add;
     flux__gemm_kernel kernel =
         (high > lanes ? p->set->two : p->set->one)[wide <= 4 ? wide - 1 : wide / 2 + 1];
-    const char *a = t->a, *b = p->b + (t->k0 * p->b_row + (t->j0 + j) * p->b_col) * size;
-    char *c = t->block + (t->i + i + (j - t->out_from) * t->ld) * size;
-    if (p->copy_a) a += i * t->kb * size;
-    else if (rows == high) {
-        a = p->a + (t->i0 + t->i + i + t->k0 * p->a_col) * size;
-        a_step = p->a_col;
-    }
-    if (p->copy_b) b = t->b + j * t->b_step * size;
-    kernel(t->kb, a, a_step, b, p->copy_b ? 1 : p->b_row, p->copy_b ? t->b_step : p->b_col,
-           edge ? t->edge : c, edge ? high : t->ld, add && !edge);
-    if (edge) flux__gemm_add_tile(size, c, t->ld, t->edge, high, rows, wide, add);
+    const char *a = p->a + (t->i0 + t->i + i - skip + t->k0 * p->a_col) * size;
+    const char *b = p->copy_b ? t->b + j * t->b_step * size : p->b + (t->k0 * p->b_row + (t->j0 + j) * p->b_col) * size;
+    int64_t b_row = p->copy_b ? 1 : p->b_row, b_col = p->copy_b ? t->b_step : p->b_col;
+    int64_t ld = edge ? high : t->ld, n = t->there;
+    char *c = t->block + (t->i + i + (j - t->out_from) * t->ld) * size, *to = edge ? t->edge : c - skip * size;
+    if (n > 0) kernel(n, a, p->a_col, b, b_row, b_col, to, ld, add && !edge);
+    if (n < t->kb || n == 0)
+        kernel(t->kb - n, t->a + i * t->kb * size, high, b + n * b_row * size, b_row, b_col, to, ld, n > 0 || (add && !edge));
+    if (edge) flux__gemm_add_tile(size, c, t->ld, t->edge + skip * size, high, rows, wide, add);
+    return high;
 }
 
 /* Columns j ... j+n-1 of the rows at hand are done: puts them where they belong, and shows them. */
@@ -8983,7 +9020,7 @@ static void flux__gemm_rows(flux__gemm_task *t) {
     flux__gemm_pack_a(t);
     for (j = 0; j < t->nb; j += wide) {
         wide = flux__gemm_wide(t->nb - j, p->set->columns);
-        for (i = 0; i < t->ib; i += 2 * p->set->lanes) flux__gemm_tile(t, i, j, wide);
+        for (i = 0; i < t->ib;) i += flux__gemm_tile(t, i, j, wide);
         if (t->k0 + t->kb < p->k) continue;
         if (j + wide < t->nb && (j + wide - done) * t->ib < FLUX__GEMM_PIECE) continue;
         flux__gemm_finish(t, done, j + wide - done);
@@ -8998,7 +9035,7 @@ static void flux__gemm_chunk(flux__gemm_task *t) {
     const char *b = p->b + (t->k0 * p->b_row + t->j0 * p->b_col) * p->size;
     if (p->copy_b) flux__gemm_copy(p->size, b, p->b_row, p->b_col, t->b, t->b_step, t->kb, t->nb);
     for (t->i = 0; t->i < t->mb; t->i += t->ib) {
-        t->ib = flux__gemm_min(t->mb - t->i, p->sub);
+        t->ib = t->mb - t->i < p->sub + p->set->lanes ? t->mb - t->i : p->sub;
         flux__gemm_rows(t);
     }
 }
@@ -9008,11 +9045,11 @@ static bool flux__gemm_room(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
     int64_t lanes = p->set->lanes, tall = 2 * lanes, high = flux__gemm_up(t->mb, lanes), total;
     bool part = high != t->mb;            /* the last tile has rows that are not ours */
-    int64_t a = p->copy_a ? flux__gemm_up(p->sub, lanes) : part ? tall : 0;
+    int64_t a = p->copy_a ? flux__gemm_min(p->sub + lanes, high) : t->mb < lanes ? lanes : 0;
     int64_t b = p->copy_b ? t->nb * t->b_step : 0;
-    int64_t edge = p->flip ? p->sub * t->nb : part ? tall * p->set->columns : 0;
+    int64_t edge = p->flip ? flux__gemm_min(p->sub + lanes, t->mb) * t->nb : part ? tall * p->set->columns : 0;
     bool passing = !p->flip && p->chunk >= p->k;   /* C's columns leave out for good as they are shown */
-    int64_t last = t->mb % p->sub ? t->mb % p->sub : p->sub;   /* the fewest rows that are shown at once */
+    int64_t last = t->mb % p->sub >= lanes || t->mb < p->sub ? t->mb % p->sub : p->sub;   /* the fewest rows that are shown at once */
     int64_t kept = passing ? flux__gemm_min(t->nb, FLUX__GEMM_PIECE / last + p->set->columns) : t->nb;
     int64_t out = p->flip || !p->job->c ? high * kept : 0;
     a = flux__gemm_up(a * p->chunk * p->size, 64);
@@ -9037,7 +9074,7 @@ static void flux__gemm_task_run(void *ctx, int worker, int64_t number) {
     t.worker = worker;
     t.i0 = number % p->down * p->rows;
     t.j0 = number / p->down * p->columns;
-    t.mb = flux__gemm_min(p->m - t.i0, p->rows);
+    t.mb = number % p->down == p->down - 1 ? p->m - t.i0 : p->rows;
     t.nb = flux__gemm_min(p->n - t.j0, p->columns);
     t.b_step = (flux__gemm_up(p->chunk * p->size, 64) | 64) / p->size;   /* an odd number of lines */
     if (!flux__gemm_room(&t)) {
@@ -9112,8 +9149,8 @@ static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
     int64_t rows = limit * high, columns = limit * FLUX__GEMM_COLUMNS;
     p->rows = flux__gemm_split(p->m, (p->m + rows - 1) / rows, tall);
     p->columns = flux__gemm_split(p->n, (p->n + columns - 1) / columns, 1);
-    for (;;) {
-        p->down = (p->m + p->rows - 1) / p->rows;
+    for (;;) {                            /* less than a vector at the end goes to the block above it */
+        p->down = (p->m + p->rows - 1 - (p->m > p->rows ? p->set->lanes - 1 : 0)) / p->rows;
         tasks = p->down * ((p->n + p->columns - 1) / p->columns);
         if (tasks >= (threads > 1 ? 2 * threads : 1)) break;
         if (p->rows > tall && p->rows >= 2 * p->columns) p->rows = flux__gemm_split(p->rows, 2, tall);
