@@ -8882,6 +8882,7 @@ typedef struct flux__gemm_plan {
     const flux__gemm_set *set;
     int64_t size;                         /* bytes of an element */
     bool flip, copy_a, copy_b;            /* flip: a is B turned, b A turned, and C comes out turned */
+    bool panels_b;                        /* b's copy: as wide as a tile, row by row; else column by column */
     int64_t m, n, k;
     const char *a, *b;
     int64_t a_row, a_col, b_row, b_col;
@@ -8980,7 +8981,7 @@ static int64_t flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t j, int64_t
         (high > lanes ? p->set->two : p->set->one)[wide <= 4 ? wide - 1 : wide / 2 + 1];
     const char *a = p->a + (t->i0 + t->i + i - skip + t->k0 * p->a_col) * size;
     const char *b = p->copy_b ? t->b + j * t->b_step * size : p->b + (t->k0 * p->b_row + (t->j0 + j) * p->b_col) * size;
-    int64_t b_row = p->copy_b ? 1 : p->b_row, b_col = p->copy_b ? t->b_step : p->b_col;
+    int64_t b_row = p->copy_b ? p->panels_b ? wide : 1 : p->b_row, b_col = p->copy_b ? p->panels_b ? 1 : t->b_step : p->b_col;
     int64_t ld = edge ? high : t->ld, n = t->there;
     char *c = t->block + (t->i + i + (j - t->out_from) * t->ld) * size, *to = edge ? t->edge : c - skip * size;
     if (n > 0) kernel(n, a, p->a_col, b, b_row, b_col, to, ld, add && !edge);
@@ -9032,8 +9033,13 @@ static void flux__gemm_rows(flux__gemm_task *t) {
 
 static void flux__gemm_chunk(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
+    int64_t j, wide;
     const char *b = p->b + (t->k0 * p->b_row + t->j0 * p->b_col) * p->size;
-    if (p->copy_b) flux__gemm_copy(p->size, b, p->b_row, p->b_col, t->b, t->b_step, t->kb, t->nb);
+    if (p->copy_b && !p->panels_b) flux__gemm_copy(p->size, b, p->b_row, p->b_col, t->b, t->b_step, t->kb, t->nb);
+    for (j = 0; p->panels_b && j < t->nb; j += wide) {
+        wide = flux__gemm_wide(t->nb - j, p->set->columns);
+        flux__gemm_copy(p->size, b + j * p->size, 1, p->b_row, t->b + j * t->b_step * p->size, wide, wide, t->kb);
+    }
     for (t->i = 0; t->i < t->mb; t->i += t->ib) {
         t->ib = t->mb - t->i < p->sub + p->set->lanes ? t->mb - t->i : p->sub;
         flux__gemm_rows(t);
@@ -9134,9 +9140,10 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     int64_t a_step = p->a_col * p->size, b_step = (p->b_row == 1 ? p->b_col : p->b_row) * p->size;
     bool large = p->m * p->k * p->size > 2 << 20 && p->columns > p->set->columns;
     bool often = p->columns > 8 * p->set->columns && a_step >= 2000 && p->k > 64;
-    bool crowded = p->rows > 2 * p->set->lanes && b_step % (p->b_row == 1 ? 8192 : 256 * p->set->lanes) == 0;
+    bool crowded = p->rows > 2 * p->set->lanes && b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
     p->copy_a = p->a_row != 1 || large || often;
-    p->copy_b = crowded || (p->b_row != 1 && p->b_col != 1);
+    p->panels_b = p->b_col == 1 && p->b_row > 1 && p->rows >= 8 * 2 * p->set->lanes && p->chunk * p->b_row * p->size > 256 << 10;
+    p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
 }
 
 /* Cuts C into blocks: as large as they may be, but enough of them for the threads. How many never

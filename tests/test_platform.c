@@ -456,7 +456,7 @@ TEST(products_of_all_shapes) {
 
 TEST(products_do_not_depend_on_the_threads) {
     int64_t shape[][3] = { { 150, 130, 700 }, { 10, 400, 600 }, { 700, 12, 90 }, { 1, 900, 900 }, { 513, 514, 515 },
-                          { 1029, 70, 1100 }, { 9, 130, 784 }, { 535, 40, 30 } };
+                          { 1029, 70, 1100 }, { 9, 130, 784 }, { 535, 40, 30 }, { 520, 700, 300 } };
     for (int s = 0; s < (int)(sizeof shape / sizeof *shape); s++)
         for (int how = 0; how < 2; how++) {
             product p;
