@@ -47,6 +47,8 @@
        FLUX_IMPLEMENTATION   the code, in one file
        FLUX_STATIC           everything static: private to the file that includes it
        FLUX_NO_THREADS       no worker threads, no thread-local state
+       FLUX_BLAS             matrix products by the CBLAS that your program links (its integers 32 bits wide;
+                             if not, or if you use it yourself, include its cblas.h before this file)
        FLUX_MALLOC(n), FLUX_REALLOC(p, n), FLUX_FREE(p)      your own allocator; define all three
 
    ENVIRONMENT
@@ -9185,11 +9187,78 @@ static void flux__gemm_plan_for(flux__gemm_plan *p, bool f64, const flux__gemm_j
     p->chunk = chunks > 1 ? flux__gemm_split(p->k, chunks, 8) : p->k > 0 ? p->k : 1;
 }
 
+#ifdef FLUX_BLAS
+/* ---- products by the application's own CBLAS: all that it can read. What the epilogue is to see goes to scratch memory, some
+   columns at a time. Its sums are its own: whether they depend on the number of threads is for it to say. */
+#  if !defined(CBLAS_H) && !defined(__MKL_CBLAS_H__)
+#    ifdef __cplusplus
+extern "C" {
+#    endif
+extern void cblas_sgemm(int order, int turn_a, int turn_b, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
+                        float beta, float *c, int ldc);
+extern void cblas_dgemm(int order, int turn_a, int turn_b, int m, int n, int k, double alpha, const double *a, int lda, const double *b,
+                        int ldb, double beta, double *c, int ldc);
+#    ifdef __cplusplus
+}
+#    endif
+#    define FLUX__CBLAS(type, x) x
+#  else
+#    define FLUX__CBLAS(type, x) (type)(x)
+#  endif
+
+/* How it would read a matrix: 111 as it is, 112 turned, 0 not at all. */
+static int flux__blas_reads(int64_t row, int64_t col, int64_t rows, int64_t columns, int *ld) {
+    bool plain = (row == 1 || rows == 1) && (col >= rows || columns == 1);
+    bool turned = (col == 1 || columns == 1) && (row >= columns || rows == 1);
+    int64_t step = plain ? (columns == 1 ? rows : col) : rows == 1 ? columns : row;
+    if (!plain && !turned) return 0;
+    *ld = (int)step;
+    return step > INT_MAX ? 0 : plain ? 111 : 112;
+}
+
+typedef struct flux__blas_part { const flux__gemm_job *job; char *block; int64_t size, j0, nb, each; } flux__blas_part;
+
+static void flux__blas_show(void *ctx, int worker, int64_t number) {
+    const flux__blas_part *p = (const flux__blas_part *)ctx;
+    int64_t j = number * p->each, n = flux__gemm_min(p->nb - j, p->each), ld = p->job->c ? p->job->ldc : p->job->m;
+    p->job->epilogue(p->job->ctx, worker, 0, p->j0 + j, p->job->m, n, p->block + j * ld * p->size, ld);
+}
+
+/* False: it can't, or there is no memory for it to. */
+static bool flux__blas(bool f64, const flux__gemm_job *job) {
+    int lda, ldb, m = (int)job->m, k = (int)job->k, ldc = (int)(job->c ? job->ldc : job->m);
+    int ta = flux__blas_reads(job->a_row, job->a_col, job->m, job->k, &lda), tb = flux__blas_reads(job->b_row, job->b_col, job->k, job->n, &ldb);
+    int64_t most = job->c ? job->n : flux__gemm_min((1 << 18) / job->m + 1, job->n);
+    flux__blas_part p;
+    void *scratch = NULL;
+    if (!ta || !tb || job->k < 1 || job->m > INT_MAX || job->n > INT_MAX || job->k > INT_MAX || job->ldc > INT_MAX) return false;
+    p.job = job, p.size = f64 ? 8 : 4, p.each = FLUX__GEMM_PIECE / job->m + 1;
+    if (!job->c && !(scratch = flux__scratch((size_t)(job->m * most * p.size)))) return false;
+    p.block = (char *)(job->c ? job->c : scratch);
+    for (p.j0 = 0; p.j0 < job->n; p.j0 += p.nb) {
+        const char *b = (const char *)job->b + p.j0 * job->b_col * p.size;
+        int n = (int)(p.nb = flux__gemm_min(job->n - p.j0, most));
+        if (f64)
+            cblas_dgemm(FLUX__CBLAS(CBLAS_ORDER, 102), FLUX__CBLAS(CBLAS_TRANSPOSE, ta), FLUX__CBLAS(CBLAS_TRANSPOSE, tb), m, n, k, 1,
+                        (const double *)job->a, lda, (const double *)(const void *)b, ldb, 0, (double *)(void *)p.block, ldc);
+        else
+            cblas_sgemm(FLUX__CBLAS(CBLAS_ORDER, 102), FLUX__CBLAS(CBLAS_TRANSPOSE, ta), FLUX__CBLAS(CBLAS_TRANSPOSE, tb), m, n, k, 1,
+                        (const float *)job->a, lda, (const float *)(const void *)b, ldb, 0, (float *)(void *)p.block, ldc);
+        if (job->epilogue) flux__parallel_workers((p.nb + p.each - 1) / p.each, flux__blas_show, &p);
+    }
+    flux__scratch_done(scratch);
+    return true;
+}
+#endif
+
 /* 0, or -1 with an error recorded: out of memory. */
 static int flux__gemm(bool f64, const flux__gemm_job *job) {
     flux__gemm_plan p;
     int64_t threads, tasks;
     if (job->m <= 0 || job->n <= 0) return 0;
+#ifdef FLUX_BLAS
+    if (flux__blas(f64, job)) return 0;
+#endif
     flux__gemm_plan_for(&p, f64, job);
     threads = (double)p.m * (double)p.n * (double)p.k > 4e5 ? flux__num_threads() : 1;
     if (p.n == 1 && p.a_col == 1 && p.b_row == 1) {

@@ -1,5 +1,5 @@
-# Our training steps beside those of whichever peers are installed: each library is a process of its own, they take turns,
-# and a ratio above 1 says that ours is faster. FLUX_NUM_THREADS (1 unless set) goes for all of them; ROUNDS is the turns.
+# Our matrix products and training steps beside those of whichever peers are installed: each library is a process of its own (but
+# for products), they take turns, and a ratio above 1 says that ours is faster. FLUX_NUM_THREADS (1 unless set) goes for all of them; ROUNDS is the turns.
 #     sh tests/bench/peers.sh OURS CC      OURS: bench_steps, compiled
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
@@ -13,6 +13,7 @@ blas=$(pkg-config --cflags --libs openblas 2>/dev/null) || blas=-lopenblas
 if ${2:-cc} -O3 -march=native -fno-math-errno tests/bench/peer_steps_openblas.c $blas -lm -o "$tmp/openblas" 2>/dev/null; then
     printf '%s\n' "$tmp/openblas" >"$tmp/OpenBLAS.run"
     peers="$peers OpenBLAS"
+    ${2:-cc} -std=c11 -O2 -DHAVE_CBLAS tests/bench/bench_matmul.c $blas -lm -o "$tmp/products" && "$tmp/products" || exit 1
 else
     echo "OpenBLAS is not installed: no step by hand"
 fi
