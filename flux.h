@@ -8510,6 +8510,7 @@ typedef void (*flux__gemm_dots)(int64_t k, const void *a, int64_t a_row, const v
                                 int64_t y_step, int64_t rows);
 
 typedef struct flux__gemm_set {           /* the kernels for one element type and instruction set */
+    const struct flux__gemm_set *narrow;  /* those with vectors of half the length and the same bits, or NULL */
     int lanes, columns;                   /* elements of a vector; most columns of a tile */
     const flux__gemm_kernel *one, *two;   /* one and two vectors high; of 1, 2, 3, 4, 6, ... columns */
     flux__gemm_dots dots;
@@ -8647,27 +8648,27 @@ FLUX__GEMM_TYPES(64)
             ((type *)y)[r * y_step] = part[0] + rest;                                              \
         }                                                                                          \
     }
-#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, wide, target)                                \
+#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, wide, target, narrow)                        \
     FLUX__GEMM_HIGH##wide(name, type, vec, mul, 1, target)                                         \
     FLUX__GEMM_HIGH##wide(name, type, vec, mul, 2, target)                                         \
     FLUX__GEMM_DOTS(name, type, vec, target)                                                       \
     static const flux__gemm_kernel name##_one[] = {FLUX__GEMM_LIST##wide(name##_1x)};              \
     static const flux__gemm_kernel name##_two[] = {FLUX__GEMM_LIST##wide(name##_2x)};              \
-    static const flux__gemm_set name = {bytes / (int)sizeof(type), wide, name##_one, name##_two,   \
-                                        name##_dots};
+    static const flux__gemm_set name = {narrow, bytes / (int)sizeof(type), wide, name##_one,       \
+                                        name##_two, name##_dots};
 
 #  if defined(__aarch64__)
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 8, )
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 8, )
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 8, , NULL)
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 8, , NULL)
 #  else
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 6, )
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, )
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 6, , NULL)
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, , NULL)
 #  endif
 #  if FLUX__X86
-FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, FLUX__AVX2)
-FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2)
-FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512)
-FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512)
+FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL)
+FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL)
+FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512, &flux__gemm_f32_avx2)
+FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512, &flux__gemm_f64_avx2)
 #  endif
 
 #else
@@ -8705,7 +8706,7 @@ FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 
     FLUX__GEMM_DOTS(name, type)                                                                    \
     static const flux__gemm_kernel name##_one[] = {name##_1x1, name##_1x2, name##_1x3, name##_1x4}; \
     static const flux__gemm_kernel name##_two[] = {name##_2x1, name##_2x2, name##_2x3, name##_2x4}; \
-    static const flux__gemm_set name = {4, 4, name##_one, name##_two, name##_dots};
+    static const flux__gemm_set name = {NULL, 4, 4, name##_one, name##_two, name##_dots};
 FLUX__GEMM_SET(flux__gemm_f32_base, float)
 FLUX__GEMM_SET(flux__gemm_f64_base, double)
 #endif
@@ -8918,34 +8919,37 @@ static int64_t flux__gemm_split(int64_t n, int64_t parts, int64_t unit) {
     return flux__gemm_up((n + parts - 1) / parts, unit);
 }
 
-/* A tile is one or two vectors high, and the last begins so much higher up that it ends with the rows: what its first rows
-   have got already comes out the same again. Gives where it begins; only where there is less than a vector, below 0. */
+/* A tile is one or two vectors high (half a one at the end, where that will do), and the last begins so much higher up that it
+   ends with the rows: what its first rows have got already comes out the same again. Gives where it begins; only where there
+   is less than a vector, below 0. */
 static int64_t flux__gemm_tile_at(const flux__gemm_task *t, int64_t i, int64_t *high) {
-    int64_t lanes = t->plan->set->lanes, left = t->ib - i;
-    *high = left > lanes && (i > 0 || left >= 2 * lanes) ? 2 * lanes : lanes;
+    const flux__gemm_set *set = t->plan->set;
+    int64_t lanes = set->lanes, left = t->ib - i, narrow = set->narrow && !t->plan->panels_b ? lanes / 2 : 0;
+    if (left <= narrow) *high = narrow;
+    else *high = left >= 2 * lanes || (i > 0 && left > lanes + narrow) ? 2 * lanes : lanes;
     return flux__gemm_min(i, t->ib - *high);
 }
 
 /* Of rows that are less than a vector, so many columns can be read as they lie, a whole vector each: what follows a column
-   in memory is a column too, or at least A's own. */
-static int64_t flux__gemm_readable(const flux__gemm_task *t) {
+   in memory is a column too, or at least A's own. Not worth it where columns of B are many: each tile's sum is in two parts. */
+static int64_t flux__gemm_readable(const flux__gemm_task *t, int64_t high) {
     const flux__gemm_plan *p = t->plan;
-    int64_t beyond = (p->k - 1) * p->a_col + p->m - (t->i0 + t->i) - p->set->lanes;
-    if (p->a_col <= 0 || beyond < t->k0 * p->a_col) return 0;
+    int64_t beyond = (p->k - 1) * p->a_col + p->m - (t->i0 + t->i) - high;
+    if (p->n > p->k / 2 || p->a_col <= 0 || beyond < t->k0 * p->a_col) return 0;
     return flux__gemm_min(beyond / p->a_col + 1 - t->k0, t->kb);
 }
 
 /* Copies the panels of A that must be: all of them, or the end of what is less than a vector. */
 static void flux__gemm_pack_a(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
-    int64_t lanes = p->set->lanes, tall = 2 * lanes, i = t->ib / tall, high, start, size = p->size;
+    int64_t tall = 2 * p->set->lanes, i = t->ib / tall, high, start = flux__gemm_tile_at(t, 0, &high), size = p->size;
     const char *from = p->a + ((t->i0 + t->i) * p->a_row + t->k0 * p->a_col) * size;
-    t->there = p->copy_a ? 0 : t->ib < lanes ? flux__gemm_readable(t) : t->kb;
-    if (t->ib < lanes) {
-        memset(t->a, 0, (size_t)(lanes * (t->kb - t->there) * size));
-        flux__gemm_copy(size, from + t->there * p->a_col * size, p->a_row, p->a_col, t->a, lanes, t->ib, t->kb - t->there);
+    t->there = p->copy_a ? 0 : start < 0 ? flux__gemm_readable(t, high) : t->kb;
+    if (start < 0) {
+        memset(t->a, 0, (size_t)(high * (t->kb - t->there) * size));
+        flux__gemm_copy(size, from + t->there * p->a_col * size, p->a_row, p->a_col, t->a, high, t->ib, t->kb - t->there);
     }
-    if (!p->copy_a || t->ib < lanes) return;
+    if (!p->copy_a || start < 0) return;
     if (p->a_row == 1) {                  /* column by column over all whole panels */
         if (size == 4) flux__gemm_panels4(from, p->a_col, t->a, tall, i, t->kb);
         else flux__gemm_panels8(from, p->a_col, t->a, tall, i, t->kb);
@@ -8973,24 +8977,42 @@ static FLUX__O2 void flux__gemm_add_tile(int64_t size, char *c, int64_t ldc, con
     }
 }
 
-/* Multiplies one panel of A (rows from i on) with columns j ... j+wide-1; gives how many rows. */
-static int64_t flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t j, int64_t wide) {
+/* Where columns j ... j+wide-1 of B begin, and their strides. */
+static const char *flux__gemm_b(const flux__gemm_task *t, int64_t j, int64_t wide, int64_t *row, int64_t *col) {
     const flux__gemm_plan *p = t->plan;
-    int64_t lanes = p->set->lanes, size = p->size, high, start = flux__gemm_tile_at(t, i, &high);
+    *row = p->copy_b ? p->panels_b ? wide : 1 : p->b_row;
+    *col = p->copy_b ? p->panels_b ? 1 : t->b_step : p->b_col;
+    return p->copy_b ? t->b + j * t->b_step * p->size : p->b + (t->k0 * p->b_row + (t->j0 + j) * p->b_col) * p->size;
+}
+
+/* The full panels of A, whose tiles lie in C as they are; gives how many rows. */
+static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t wide) {
+    const flux__gemm_plan *p = t->plan;
+    int64_t tall = 2 * p->set->lanes, end = t->ib - t->ib % tall, i, b_row, b_col, step = p->copy_a ? tall : p->a_col;
+    flux__gemm_kernel kernel = p->set->two[wide <= 4 ? wide - 1 : wide / 2 + 1];
+    const char *a = p->copy_a ? t->a : p->a + (t->i0 + t->i + t->k0 * p->a_col) * p->size, *b = flux__gemm_b(t, j, wide, &b_row, &b_col);
+    char *c = t->block + (t->i + (j - t->out_from) * t->ld) * p->size;
+    for (i = 0; i < end; i += tall, c += tall * p->size, a += (p->copy_a ? tall * t->kb : tall) * p->size)
+        kernel(t->kb, a, step, b, b_row, b_col, c, t->ld, t->k0 > 0);
+    return end;
+}
+
+/* Multiplies one panel of A, given its place and height, with columns j ... j+wide-1. */
+static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t start, int64_t high, int64_t j, int64_t wide) {
+    const flux__gemm_plan *p = t->plan;
+    int64_t lanes = p->set->lanes, size = p->size;
     int64_t rows = flux__gemm_min(t->ib - i, high), skip = start < 0 ? 0 : i - start;
     bool add = t->k0 > 0, edge = start < 0 ? !t->out : skip > 0 && add;
-    flux__gemm_kernel kernel =
-        (high > lanes ? p->set->two : p->set->one)[wide <= 4 ? wide - 1 : wide / 2 + 1];
+    const flux__gemm_set *set = high < lanes ? p->set->narrow : p->set;
+    flux__gemm_kernel kernel = (high > lanes ? set->two : set->one)[wide <= 4 ? wide - 1 : wide / 2 + 1];
     const char *a = p->a + (t->i0 + t->i + i - skip + t->k0 * p->a_col) * size;
-    const char *b = p->copy_b ? t->b + j * t->b_step * size : p->b + (t->k0 * p->b_row + (t->j0 + j) * p->b_col) * size;
-    int64_t b_row = p->copy_b ? p->panels_b ? wide : 1 : p->b_row, b_col = p->copy_b ? p->panels_b ? 1 : t->b_step : p->b_col;
-    int64_t ld = edge ? high : t->ld, n = t->there;
+    int64_t b_row, b_col, ld = edge ? high : t->ld, n = t->there;
+    const char *b = flux__gemm_b(t, j, wide, &b_row, &b_col);
     char *c = t->block + (t->i + i + (j - t->out_from) * t->ld) * size, *to = edge ? t->edge : c - skip * size;
     if (n > 0) kernel(n, a, p->a_col, b, b_row, b_col, to, ld, add && !edge);
     if (n < t->kb || n == 0)
         kernel(t->kb - n, t->a + i * t->kb * size, high, b + n * b_row * size, b_row, b_col, to, ld, n > 0 || (add && !edge));
     if (edge) flux__gemm_add_tile(size, c, t->ld, t->edge + skip * size, high, rows, wide, add);
-    return high;
 }
 
 /* Columns j ... j+n-1 of the rows at hand are done: puts them where they belong, and shows them. */
@@ -9019,11 +9041,17 @@ static int64_t flux__gemm_wide(int64_t n, int64_t most) {
 /* Adds one chunk of k to the rows at hand. A panel of B stays in the first cache while A's pass. */
 static void flux__gemm_rows(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
-    int64_t i, j, done = 0, wide;
+    int64_t i, j, c, n, start, high, done = 0, wide;
     flux__gemm_pack_a(t);
     for (j = 0; j < t->nb; j += wide) {
         wide = flux__gemm_wide(t->nb - j, p->set->columns);
-        for (i = 0; i < t->ib;) i += flux__gemm_tile(t, i, j, wide);
+        for (i = flux__gemm_full(t, j, wide); i < t->ib; i += high) {
+            start = flux__gemm_tile_at(t, i, &high);
+            for (c = 0; c < wide; c += n) {
+                n = high < p->set->lanes ? flux__gemm_wide(wide - c, p->set->narrow->columns) : wide;
+                flux__gemm_tile(t, i, start, high, j + c, n);
+            }
+        }
         if (t->k0 + t->kb < p->k) continue;
         if (j + wide < t->nb && (j + wide - done) * t->ib < FLUX__GEMM_PIECE) continue;
         flux__gemm_finish(t, done, j + wide - done);
@@ -9130,9 +9158,9 @@ static void flux__gemm_orient(flux__gemm_plan *p, const flux__gemm_job *j, bool 
 /* Roughly the cycles a product takes this way round. */
 static double flux__gemm_cost(const flux__gemm_plan *p) {
     double m = (double)p->m, n = (double)p->n, k = (double)p->k, lanes = p->set->lanes;
-    double c = (double)flux__gemm_up(p->m, p->set->lanes) * n * k / (2 * lanes);
-    double copy = p->a_row == 1 ? (m < lanes || n > 128 ? 0.1 : 0) : p->a_col == 1 ? 0.3 : 1.5;
-    return c + copy * m * k + (p->flip ? 0.4 * m * n : 0);
+    double c = (double)flux__gemm_up(p->m, p->set->narrow ? p->set->narrow->lanes : p->set->lanes) * n * k / (2 * lanes);
+    double copy = p->a_row == 1 ? (n > 128 ? 0.1 : 0) : p->a_col == 1 ? 0.1 * (double)p->size : 1.5;
+    return c + copy * m * k + (p->flip ? 0.6 * m * n : 0);
 }
 
 /* Whether to copy the operands. Measured: B as it lies is fine until its columns (rows, if they are
