@@ -8047,31 +8047,42 @@ static FLUX__INLINE int flux__signs_x8(FLUX__VI mask) {
 }
 FLUX__VECTOR_SECTION
 typedef uint16_t flux__halves __attribute__((vector_size(16)));
-static void flux__half_load_x8(int64_t n, void *y, const void *x) {
-    float *out = (float *)y, tail[8];
-    const uint16_t *in = (const uint16_t *)x;
-    flux__halves h;
-    FLUX__V v;
-    for (; n > 0; n -= 8, in += 8, out += 8) {
-        memcpy(&h, n < 8 ? flux__fill(tail, in, 2, (size_t)n, 8) : in, sizeof h);
-        __asm__("vcvtph2ps {%1, %0|%0, %1}" : "=x"(v) : "x"(h));
-        if (n < 8) memcpy(tail, &v, sizeof v), memcpy(out, tail, (size_t)n * 4);
-        else memcpy(out, &v, sizeof v);
-    }
+/* Eight numbers of 16 bits at a time, h, as floats, v; and back. */
+#define FLUX__LOAD16(name, convert)                                                                  \
+static void name(int64_t n, void *y, const void *x) {                                                \
+    float *out = (float *)y, tail[8];                                                                \
+    const uint16_t *in = (const uint16_t *)x;                                                        \
+    flux__halves h;                                                                                  \
+    FLUX__V v;                                                                                       \
+    for (; n > 0; n -= 8, in += 8, out += 8) {                                                       \
+        memcpy(&h, n < 8 ? flux__fill(tail, in, 2, (size_t)n, 8) : in, sizeof h);                    \
+        convert;                                                                                     \
+        if (n < 8) memcpy(tail, &v, sizeof v), memcpy(out, tail, (size_t)n * 4);                     \
+        else memcpy(out, &v, sizeof v);                                                              \
+    }                                                                                                \
 }
-static void flux__half_store_x8(int64_t n, void *y, const void *x) {
-    uint16_t *out = (uint16_t *)y;
-    const float *in = (const float *)x;
-    float tail[8];
-    flux__halves h;
-    FLUX__V v;
-    for (; n > 0; n -= 8, in += 8, out += 8) {
-        memcpy(&v, n < 8 ? flux__fill(tail, in, 4, (size_t)n, 8) : in, sizeof v);
-        __asm__("vcvtps2ph {$0, %1, %0|%0, %1, 0}" : "=x"(h) : "x"(v));
-        if (n < 8) memcpy(tail, &h, sizeof h), memcpy(out, tail, (size_t)n * 2);
-        else memcpy(out, &h, sizeof h);
-    }
+#define FLUX__STORE16(name, convert)                                                                 \
+static void name(int64_t n, void *y, const void *x) {                                                \
+    uint16_t *out = (uint16_t *)y;                                                                   \
+    const float *in = (const float *)x;                                                              \
+    float tail[8];                                                                                   \
+    flux__halves h;                                                                                  \
+    FLUX__V v;                                                                                       \
+    for (; n > 0; n -= 8, in += 8, out += 8) {                                                       \
+        memcpy(&v, n < 8 ? flux__fill(tail, in, 4, (size_t)n, 8) : in, sizeof v);                    \
+        convert;                                                                                     \
+        if (n < 8) memcpy(tail, &h, sizeof h), memcpy(out, tail, (size_t)n * 2);                     \
+        else memcpy(out, &h, sizeof h);                                                              \
+    }                                                                                                \
 }
+static FLUX__INLINE flux__halves flux__bf16_of_x8(FLUX__V v) {        /* as flux__bf16_of */
+    FLUX__VU u = FLUX__BITS(v), r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16, nan = (FLUX__VU)(v != v);
+    return __builtin_convertvector((r & ~nan) | (nan & 0x7fc0u), flux__halves);
+}
+FLUX__LOAD16(flux__half_load_x8, __asm__("vcvtph2ps {%1, %0|%0, %1}" : "=x"(v) : "x"(h)))
+FLUX__STORE16(flux__half_store_x8, __asm__("vcvtps2ph {$0, %1, %0|%0, %1, 0}" : "=x"(h) : "x"(v)))
+FLUX__LOAD16(flux__bf16_load_x8, v = FLUX__FLOAT(__builtin_convertvector(h, FLUX__VU) << 16))
+FLUX__STORE16(flux__bf16_store_x8, h = flux__bf16_of_x8(v))
 #    if defined(__clang__)
 #      pragma clang attribute pop
 #    else
@@ -8275,6 +8286,7 @@ static void flux__convert(int to_cls, void *dst, int from_cls, const void *src, 
 static flux__cast_fn flux__reader(int dtype) {
 #if FLUX__VECTORS && FLUX__X86
     if (dtype == FLUX_F16 && flux__simd() > 0) return flux__half_load_x8;
+    if (dtype == FLUX_BF16 && flux__simd() > 0) return flux__bf16_load_x8;
 #endif
     switch (dtype) {
     case FLUX_F16: return flux__f16_f32;
@@ -8294,6 +8306,7 @@ static flux__cast_fn flux__writer(int dtype, int *cls) {
     *cls = flux__loop_class[dtype];
 #if FLUX__VECTORS && FLUX__X86
     if (dtype == FLUX_F16 && flux__simd() > 0) return flux__half_store_x8;
+    if (dtype == FLUX_BF16 && flux__simd() > 0) return flux__bf16_store_x8;
 #endif
     switch (dtype) {
     case FLUX_F16: return flux__f32_f16;
@@ -10468,6 +10481,29 @@ static float *flux__widen(const flux__operand *o, const void *src, void *memory)
     return out;
 }
 
+/* Whether an operand's elements lie side by side, in whichever order of its dims. */
+static bool flux__side_by_side(const flux__operand *o) {
+    int64_t at = 1, n = flux__count(&o->shape);
+    int d = 0;
+    while (at < n && d < o->shape.ndim)
+        if (o->shape.dim[d] > 1 && o->stride[d] == at) at *= o->shape.dim[d], d = 0;
+        else d++;
+    return at == n;
+}
+
+/* Such an operand as f32, in the order in which it lies. */
+enum { FLUX__WIDEN = 1 << 16 };
+static void flux__widen_part(void *ctx, int64_t part) {
+    const flux__transfer *t = (const flux__transfer *)ctx;
+    int64_t at = part * FLUX__WIDEN, left = (int64_t)t->wide - at;
+    flux__load(FLUX__F32C, t->dst + at * 4, t->dtype, t->src + at * 2, 1, left < FLUX__WIDEN ? left : FLUX__WIDEN);
+}
+static const char *flux__widen_all(const flux__operand *o, const char *src, void *memory) {
+    flux__transfer t = { src + o->offset * 2, (char *)memory, FLUX__F32C, o->dtype, (size_t)flux__count(&o->shape), 2 };
+    flux__parallel(((int64_t)t.wide + FLUX__WIDEN - 1) / FLUX__WIDEN, flux__widen_part, &t);
+    return t.dst;
+}
+
 typedef struct flux__matrix {
     const char *at;
     int64_t row, col;
@@ -10506,9 +10542,12 @@ static void flux__matrix_operand(flux__run *run, flux__kernel *k, int i, flux__m
         return;
     }
     if (flux__is_half(m->o.dtype)) {
-        m->at = (const char *)flux__widen(&m->o, m->at, run->extra[i]);
+        if (flux__side_by_side(&m->o)) m->at = flux__widen_all(&m->o, m->at, run->extra[i]);
+        else {
+            m->at = (const char *)flux__widen(&m->o, m->at, run->extra[i]);
+            flux__natural(&m->o.shape, m->o.stride);
+        }
         m->o.offset = 0;
-        flux__natural(&m->o.shape, m->o.stride);
     }
     bool vector = m->o.shape.ndim == 1;
     m->row = vector && i == 0 ? 0 : m->o.stride[0];
