@@ -9794,7 +9794,7 @@ static void flux__each_run_of(flux__block_run *b, int i, flux__run_fn fn, void *
 }
 
 /* If the whole block lies in order in memory: where, else NULL (dtype must be its class's own). */
-static char *flux__in_place(flux__block_run *b, int i, char *memory, int dtype) {
+static FLUX__O2 char *flux__in_place(flux__block_run *b, int i, char *memory, int dtype) {
     const flux__value *v = &b->k->value[i];
     const flux__axes *out = &b->c->outer_axes[i], *in = &b->c->inner_axes[i];
     bool o_run = out->nd == 1 || b->o0 % out->dim[0] + b->w * b->segments <= out->dim[0];
@@ -9985,11 +9985,11 @@ static void flux__do_adam(flux__block_run *b) {
         b->walk[made[i]] = 1;
     }
     flux__adam_run(flux__block_count(b, &b->k->value[a->last]), out[0], out[1], out[2], in, by);
-    for (int i = 0; i < 3; i++)
-        if (b->k->value[made[i]].out >= 0) flux__do_store(b, made[i]);
+    for (int i = 0; i < 3; i++)           /* what is in a register is not yet where it belongs */
+        if (b->k->value[made[i]].out >= 0 && (char *)out[i] == flux__reg(b, b->c->reg[made[i]])) flux__do_store(b, made[i]);
 }
 
-static void flux__do_line(flux__block_run *b, int i) {
+static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     int64_t n = flux__block_count(b, v);
     int sa = 1, sb = 1, sc = 1;
