@@ -10492,7 +10492,7 @@ static bool flux__side_by_side(const flux__operand *o) {
 }
 
 /* Such an operand as f32, in the order in which it lies. */
-enum { FLUX__WIDEN = 1 << 16 };
+#define FLUX__WIDEN ((int64_t)1 << 16)
 static void flux__widen_part(void *ctx, int64_t part) {
     const flux__transfer *t = (const flux__transfer *)ctx;
     int64_t at = part * FLUX__WIDEN, left = (int64_t)t->wide - at;
