@@ -60,6 +60,7 @@
        FLUX_TRACE=file.json  what ran when, a kernel an event, for ui.perfetto.dev
        FLUX_GPU_BACKEND      CUDA, AMDGPU, Metal or CPU: overrides LocalPreferences.toml
        FLUX_PREFERENCES      path of the preferences file, in place of LocalPreferences.toml
+       FLUX_REPLAY=0         GPUs: a step's kernels one by one, never as one graph of the driver's
        FLUX_CACHE_DIR        where kernels compiled for GPUs are kept, in place of ~/.cache/flux
        FLUX_ASCII=1          print x and s in place of the Unicode signs
        FLUX_SIMD=name        use no better instruction set than: base, avx2, avx512 (to compare or debug)
@@ -1496,7 +1497,9 @@ extern char *realpath(const char *path, char *out);
       \"no-combine-stack-adjustments\", \"no-shrink-wrap\", \"no-ipa-profile\", \"no-ipa-reference\", \
       \"no-ipa-pure-const\", \"no-move-loop-invariants\", \"no-guess-branch-probability\", \
       \"no-reorder-blocks\", \"no-auto-inc-dec\", \"no-branch-count-reg\", \"no-ssa-phiopt\", \"no-tree-ter\", \
-      \"no-tree-coalesce-vars\", \"no-tree-builtin-call-dce\")")
+      \"no-tree-coalesce-vars\", \"no-tree-builtin-call-dce\", \"no-ipa-modref\", \"no-ipa-icf\", \
+      \"no-split-wide-types\", \"no-ssa-backprop\", \"no-tree-ch\", \"ira-region=one\", \
+      \"ira-algorithm=priority\")")
 #  define FLUX__COLD _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
 #  define FLUX__ASBEFORE _Pragma("GCC pop_options")
 #else
@@ -2266,6 +2269,7 @@ typedef struct flux__thread {             /* a thread's own state */
     uint64_t seed, draws;                 /* random numbers: key, and how many tensors were drawn */
     uint32_t walk;                        /* the last mark given */
     bool main;                            /* its scopes close at exit, not when the thread ends */
+    bool ahead;                           /* what it copies to a device is for later: it goes beside the device's work */
     flux_tensor *spare;                   /* freed nodes, chained by in */
     int nspare;
     struct flux__plans *plans;            /* schedules found before */
@@ -2284,7 +2288,10 @@ static void flux__tell(void);             /* the lock is free again */
 static void flux__note(flux_level level, const char *id, bool once, const char *format, ...) FLUX__PRINTF(4, 5);
 static void *flux__malloc(size_t bytes);  /* NULL is already an error: "out of memory: N bytes for ..." */
 static void *flux__zalloc(size_t bytes);
-static void *flux__grow(void *array, int *room, int want, size_t size);   /* array with room for `want`; NULL: as it was */
+static void *flux__grow_more(void *array, int *room, int want, size_t size);
+static FLUX__INLINE void *flux__grow(void *array, int *room, int want, size_t size) {   /* array with room for `want`; NULL: as it was */
+    return want <= *room ? array : flux__grow_more(array, room, want, size);
+}
 static void *flux__own(void *object);     /* gives a new object (refs 1) to the innermost scope; returns it */
 #define FLUX__VISIBLE(t) ((t)->head.refs > (t)->head.edges)
 
@@ -2304,6 +2311,9 @@ struct flux__graph;
 struct flux__run;
 struct flux__kernel;
 
+enum { FLUX__PIECE = 1 << 20 };           /* bytes that go to a device at a time */
+typedef void (*flux__filler)(const void *ctx, char *to, size_t at, size_t n);    /* bytes at ... at + n - 1, both of whole units */
+
 typedef struct flux__backend {
     const char *name;                                        /* "CUDA" */
     bool (*available)(char *why, size_t n);                  /* driver library opened, symbols found; else why not */
@@ -2319,8 +2329,9 @@ typedef struct flux__backend {
     int (*wait)(int id);                                     /* until all work there is done */
     int (*room)(int id, size_t *available, size_t *total);   /* bytes; NULL: nobody knows */
     bool (*ready)(int id, struct flux__plan *plan, struct flux__graph *g);    /* makes the plan's kernels there ready */
-    int (*run)(struct flux__run *run, struct flux__kernel *k);
+    int (*run)(struct flux__run *run, struct flux__kernel *k, int n);         /* n kernels in a row; gives how many it started */
     void (*drop)(void *ready);                               /* what ready() made of a kernel */
+    int (*fill)(int id, void *dst, size_t bytes, size_t unit, flux__filler put, const void *ctx);   /* upload() of what put makes; may be NULL */
 } flux__backend;
 
 enum { FLUX__CPU_BACKEND, FLUX__CUDA_BACKEND, FLUX__AMDGPU_BACKEND, FLUX__METAL_BACKEND, FLUX__BACKENDS };   /* flux_device.backend */
@@ -2586,8 +2597,7 @@ static void *flux__zalloc(size_t bytes) {
     return p;
 }
 
-static void *flux__grow(void *array, int *room, int want, size_t size) {
-    if (want <= *room) return array;
+static void *flux__grow_more(void *array, int *room, int want, size_t size) {
     int more = *room < 32 ? 64 : *room * 2;
     if (more < want) more = want;
     void *p = FLUX_REALLOC(array, (size_t)more * size);
@@ -2608,7 +2618,13 @@ typedef struct flux__arena {
     flux_mem stats;
 } flux__arena;
 static flux__arena flux__arenas[FLUX__BACKENDS][FLUX__MAX_IDS];
-static flux__mutex flux__arena_lock = FLUX__MUTEX_INIT;
+
+/* Each pool has its lock, as giving memory back may mean to wait for the device. */
+#define FLUX__FOUR_LOCKS FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT
+#define FLUX__MAX_LOCKS { FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS }    /* FLUX__MAX_IDS of them */
+static flux__mutex flux__arena_locks[FLUX__BACKENDS][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
+static void flux__arena_lock(const flux__arena *pool) { flux__mutex_lock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0])); }
+static void flux__arena_unlock(const flux__arena *pool) { flux__mutex_unlock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0])); }
 
 /* Sizes grow in eighths of a power of two, from 64 bytes: at most an eighth is wasted. */
 static int flux__size_class(size_t bytes, size_t *room) {
@@ -2657,6 +2673,17 @@ static flux__buffer *flux__arena_take(flux_device d, flux__arena *pool, int cls,
     pool->stats.reserved += (int64_t)room;
     b->room = room;
     return b;
+}
+
+/* On a device the lowest address goes first, whatever the order in which they come back, so that a step which repeats gets
+   the same memory and its launches can be replayed as they are. Among very many they lie only roughly so. */
+static void flux__arena_give(flux__arena *pool, int cls, flux__buffer *b) {
+    flux__buffer *before = NULL, *next = pool->spare[cls];
+    for (int i = 0; i < 256 && next && b->device.backend && (uintptr_t)next->ptr < (uintptr_t)b->ptr; i++)
+        before = next, next = (flux__buffer *)(intptr_t)next->refs;
+    b->refs = (int64_t)(intptr_t)next;
+    if (before) before->refs = (int64_t)(intptr_t)b;
+    else pool->spare[cls] = b;
 }
 
 static void flux__buffer_join(flux__arena *pool, flux__buffer *b) {
@@ -2736,9 +2763,9 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
     int cls = flux__size_class(bytes, &room);
     if (bytes > (size_t)1 << 46 || cls >= FLUX__SIZES || d.id < 0 || d.id >= FLUX__MAX_IDS)
         return (flux__buffer *)flux__fail("out of memory: a tensor of %.3g bytes was asked for", (double)bytes);
-    flux__hold();
-    flux__mutex_lock(&flux__arena_lock);
     flux__arena *pool = &flux__arenas[d.backend][d.id];
+    flux__hold();
+    flux__arena_lock(pool);
     flux__buffer *b = flux__arena_take(d, pool, cls, room);
     flux_mem now = pool->stats;
     if (b) {
@@ -2749,7 +2776,7 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
         if (for_whom) flux__buffer_label(b, for_whom, bytes);
         flux__buffer_join(pool, b);
     } else flux__arena_largest(pool, largest, sizeof largest);
-    flux__mutex_unlock(&flux__arena_lock);
+    flux__arena_unlock(pool);
     flux__tell();
     if (!b) return flux__no_room(d, bytes, now, largest);
     b->refs = 1;
@@ -2766,13 +2793,12 @@ static void flux__buffer_release(flux__buffer *b) {
     }
     size_t room;
     int cls = flux__size_class(b->room, &room);
-    flux__mutex_lock(&flux__arena_lock);
     flux__arena *pool = &flux__arenas[b->device.backend][b->device.id];
+    flux__arena_lock(pool);
     flux__buffer_part(pool, b);
     pool->stats.live -= (int64_t)b->room;
-    b->refs = (int64_t)(intptr_t)pool->spare[cls];
-    pool->spare[cls] = b;
-    flux__mutex_unlock(&flux__arena_lock);
+    flux__arena_give(pool, cls, b);
+    flux__arena_unlock(pool);
 }
 
 static flux__arena *flux__arena_of(flux_device d, const char *call) {
@@ -2784,9 +2810,9 @@ FLUX_DEF flux_mem flux_mem_stats(flux_device d) {
     flux_mem none = { 0, 0, 0, 0 };
     flux__arena *pool = flux__arena_of(d, "mem_stats");
     if (!pool) return none;
-    flux__mutex_lock(&flux__arena_lock);
+    flux__arena_lock(pool);
     none = pool->stats;
-    flux__mutex_unlock(&flux__arena_lock);
+    flux__arena_unlock(pool);
     return none;
 }
 
@@ -2797,18 +2823,18 @@ FLUX_DEF void flux_mem_limit(flux_device d, int64_t bytes) {
         flux__fail("mem_limit: %lld bytes is not a limit (0 means none)", (long long)bytes);
         return;
     }
-    flux__mutex_lock(&flux__arena_lock);
+    flux__arena_lock(pool);
     pool->stats.limit = bytes;
-    flux__mutex_unlock(&flux__arena_lock);
+    flux__arena_unlock(pool);
 }
 
 FLUX_DEF void flux_mem_trim(flux_device d) {
     flux__arena *pool = flux__arena_of(d, "mem_trim");
     if (!pool) return;
     flux__hold();
-    flux__mutex_lock(&flux__arena_lock);
+    flux__arena_lock(pool);
     flux__arena_trim(d, pool);
-    flux__mutex_unlock(&flux__arena_lock);
+    flux__arena_unlock(pool);
     flux__tell();
 }
 
@@ -2972,13 +2998,13 @@ FLUX_DEF void flux_shutdown(void) {
     if (t) flux__thread_free(t);
     flux__threads_stop();
     flux__trace_close();
-    flux__mutex_lock(&flux__arena_lock);
     for (int b = 0; b < FLUX__BACKENDS; b++)
         for (int i = 0; i < FLUX__MAX_IDS; i++) {
             flux_device d = { b, i };
+            flux__arena_lock(&flux__arenas[b][i]);
             flux__arena_trim(d, &flux__arenas[b][i]);
+            flux__arena_unlock(&flux__arenas[b][i]);
         }
-    flux__mutex_unlock(&flux__arena_lock);
 #if defined(FLUX_CUDA) || defined(FLUX_HIP)
     flux__gpu_close();
 #endif
@@ -3354,7 +3380,12 @@ FLUX_DEF flux_shape flux__shape(const int64_t *dims, int n) {
     return s;
 }
 
-static flux_shape flux__dims(const flux_tensor *t) { return flux__shape(t->dim, t->ndim); }
+static FLUX__INLINE flux_shape flux__dims(const flux_tensor *t) {
+    flux_shape s;
+    memcpy(s.dim, t->dim, sizeof s.dim);
+    s.ndim = t->ndim;
+    return s;
+}
 
 static int64_t flux__count(const flux_shape *s) {
     int64_t n = 1;
@@ -5145,7 +5176,7 @@ typedef struct flux__walk {
     bool whole;                           /* also what no gradient passes: behind nodes of FLUX_NOGRAD */
 } flux__walk;
 
-static int *flux__map_slot(const flux__map *m, const flux_tensor *t) {
+static FLUX__INLINE int *flux__map_slot(const flux__map *m, const flux_tensor *t) {
     uint64_t hash = ((uint64_t)(uintptr_t)t >> 4) * 0x9e3779b97f4a7c15u;
     int i = (int)(hash >> 40) & (m->room - 1);
     while (m->key[i] && m->key[i] != t) i = (i + 1) & (m->room - 1);
@@ -5197,12 +5228,12 @@ static void flux__map_free(flux__map *m) {
 }
 
 /* An unfinished node belongs to its thread, so that its number can stand in it. */
-static bool flux__unshared(const flux_tensor *t) {
+static FLUX__INLINE bool flux__unshared(const flux_tensor *t) {
     const flux_tensor *b = FLUX__IS_VIEW(t) ? t->base : t;
     return !b->buf && b->op != FLUX__LEAF;
 }
 
-static int flux__walk_get(const flux__walk *w, const flux_tensor *t) {
+static FLUX__INLINE int flux__walk_get(const flux__walk *w, const flux_tensor *t) {
     if (flux__unshared(t)) return t->walk_mark == w->id ? t->walk_index : -1;
     return flux__map_get(&w->shared, t);
 }
@@ -5649,8 +5680,8 @@ typedef struct flux__graph {
     bool ok;
 } flux__graph;
 
-static bool flux__finished(const flux_tensor *t) { return t->buf || (t->op == FLUX__LEAF); }
-static flux_tensor *flux__base(flux_tensor *t) { return FLUX__IS_VIEW(t) ? t->base : t; }
+static FLUX__INLINE bool flux__finished(const flux_tensor *t) { return t->buf || (t->op == FLUX__LEAF); }
+static FLUX__INLINE flux_tensor *flux__base(flux_tensor *t) { return FLUX__IS_VIEW(t) ? t->base : t; }
 
 static bool flux__is_map(const flux_tensor *t) {
     return t->op < FLUX__ELEMENTWISE_COUNT || t->op == FLUX__CAST || t->op == FLUX__COPY || t->op == FLUX__IOTA ||
@@ -5731,7 +5762,7 @@ static bool flux__key_room(flux__graph *g, int operands) {
     return key != NULL;
 }
 
-static void flux__key_word(flux__graph *g, int64_t w) { g->key[g->nkey++] = w; }
+static FLUX__INLINE void flux__key_word(flux__graph *g, int64_t w) { g->key[g->nkey++] = w; }
 
 static void flux__key_dims(flux__graph *g, const int64_t *v, int n) {
     for (int i = 0; i < n; i++) flux__key_word(g, v[i]);
@@ -6724,19 +6755,19 @@ typedef struct flux__run {
     void *extra[3];                       /* what kernels need for a moment: see flux__kernel_extra */
 } flux__run;
 
-static int flux__kernel_run(flux__run *r, flux__kernel *k);
+static int flux__kernels_run(flux__run *r, flux__kernel *k, int n);
 
 /* Runs a kernel with an eye on the clock; a device is waited for, or its time would be the next kernel's. */
 static int flux__kernel_trace(flux__run *r, flux__kernel *k) {
     char words[300], device[64];
     double start = flux__now();
-    int rc = flux__kernel_run(r, k);
+    int done = flux__kernels_run(r, k, 1);
     flux_device d = r->plan->slot[k->outs[0]].device;
     if (d.backend != 0) flux_synchronise_device(d);
     flux__kernel_words(r->plan, r->g, k, false, words, sizeof words);
     snprintf(device, sizeof device, "%s:%d", flux_device_backend(d), d.id);
     flux__trace_event("kernel", words, start, flux__kernel_bytes(k, r->g), device);
-    return rc;
+    return done;
 }
 static void flux__kernel_extra(const flux__run *r, const flux__kernel *k, size_t *bytes);
 static bool flux__kernels_prepare(const flux__plan *plan);
@@ -6806,10 +6837,16 @@ static bool flux__allocate(flux__run *r) {
 static void flux__settle_nodes(flux__run *r) {
     flux__plan *plan = r->plan;
     flux__graph *g = r->g;
-    flux__mutex_lock(&flux__arena_lock);  /* a buffer may have been made for a node whose life has ended */
-    for (int i = 0; i < plan->nnode; i++)
-        if (plan->slot[i].keep && r->buffer[i]) flux__buffer_label(r->buffer[i], g->node[i], (size_t)plan->slot[i].bytes);
-    flux__mutex_unlock(&flux__arena_lock);
+    flux__arena *held = NULL;
+    for (int i = 0; i < plan->nnode; i++) {              /* a buffer may have been made for a node whose life has ended */
+        flux__buffer *b = plan->slot[i].keep ? r->buffer[i] : NULL;
+        flux__arena *pool = b ? &flux__arenas[b->device.backend][b->device.id] : held;
+        if (pool != held && held) flux__arena_unlock(held);
+        if (pool != held) flux__arena_lock(pool);
+        held = pool;
+        if (b) flux__buffer_label(b, g->node[i], (size_t)plan->slot[i].bytes);
+    }
+    if (held) flux__arena_unlock(held);
     for (int i = 0; i < plan->nnode; i++) {
         if (!plan->slot[i].keep || !r->buffer[i]) continue;
         g->node[i]->buf = r->buffer[i];
@@ -6823,15 +6860,26 @@ static void flux__settle_nodes(flux__run *r) {
     }
 }
 
+/* How many kernels from number k on follow each other on one device: these may be launched as one. */
+static int flux__kernel_row(const flux__plan *plan, int k) {
+    const flux__kernel *first = &plan->kernel[k];
+    int n = 1;
+    while (first->drop && k + n < plan->nkernel && first[n].drop && flux_device_equal(first[n].device, first->device)) n++;
+    return n;
+}
+
 /* A device may fail in the midst of an update. What is in the old weights' memory by then can't be taken back: copies
    for that case would cost every step. */
 static bool flux__run_kernels(flux__run *r, bool trace) {
     flux__plan *plan = r->plan;
     bool changed = false, ok = true;
     flux__hold();
-    for (int k = 0; k < plan->nkernel && ok; k++) {
-        ok = (trace ? flux__kernel_trace(r, &plan->kernel[k]) : flux__kernel_run(r, &plan->kernel[k])) == 0;
-        for (int n = 0; n < plan->kernel[k].nouts && ok; n++) changed = changed || plan->slot[plan->kernel[k].outs[n]].donor >= 0;
+    for (int k = 0, n; k < plan->nkernel && ok; k += n) {
+        n = trace ? 1 : flux__kernel_row(plan, k);
+        int done = trace ? flux__kernel_trace(r, &plan->kernel[k]) : flux__kernels_run(r, &plan->kernel[k], n);
+        ok = done == n;
+        for (int i = k; i < k + done; i++)
+            for (int o = 0; o < plan->kernel[i].nouts; o++) changed = changed || plan->slot[plan->kernel[i].outs[o]].donor >= 0;
     }
     flux__thread *t = flux__self();
     if (!ok && changed && t && t->error.unsaid) {
@@ -6855,8 +6903,8 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     ok = ok && flux__run_kernels(&r, trace);
     if (trace) flux__trace_event("plan", "evaluate", start, 0, "");
     if (ok) flux__settle_nodes(&r);
-    for (int i = 0; r.buffer && i < plan->nnode; i++) flux__buffer_release(r.buffer[i]);
-    for (int i = 0; r.buffer && i < plan->nkernel; i++) flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
+    for (int i = plan->nkernel - 1; r.buffer && i >= 0; i--) flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
+    for (int i = plan->nnode - 1; r.buffer && i >= 0; i--) flux__buffer_release(r.buffer[i]);
     for (int i = 0; i < 3; i++)
         if (r.extra[i]) FLUX_FREE(r.extra[i]);
     if (r.buffer) FLUX_FREE(r.buffer);
@@ -7171,14 +7219,16 @@ static void flux__set_donors(flux__graph *g, const flux__history *h, int n, flux
 
 /* After the update the old graph is no use: what is stored becomes a plain value, the rest goes. */
 static void flux__cut_history(flux__history *h, flux_grads *g) {
-    for (int k = 0; k < h->walk.n; k++) flux_retain(h->walk.node[k]);
+    for (int k = 0; k < h->walk.n; k++)
+        if (h->old[k]) flux_retain(h->walk.node[k]);
     for (int k = 0; k < h->walk.n; k++) {
         flux_tensor *t = h->walk.node[k];
         if (!h->old[k] || !flux__base(t)->buf) continue;
         if (t->nin) t->flags |= FLUX__CONSUMED;
         flux__cut(t);
     }
-    for (int k = 0; k < h->walk.n; k++) flux_release(h->walk.node[k]);
+    for (int k = 0; k < h->walk.n; k++)
+        if (h->old[k]) flux_release(h->walk.node[k]);
     for (int i = 0; g && i < g->n; i++) {
         flux_release(g->of[i]);
         flux_release(g->grad[i]);
@@ -7261,7 +7311,7 @@ typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const flo
 #  pragma clang fp contract(off)
 #elif FLUX__VECTORS
 #  pragma GCC push_options
-#  pragma GCC optimize("O1", "expensive-optimizations", "no-fast-math", "fp-contract=off")
+#  pragma GCC optimize("O1", "no-fast-math", "fp-contract=off")
 #endif
 
 /* Names: FLUX__F(exp) is flux__exp_f64, flux__exp_x16, ... and FLUX__P(FMA) FLUX__FMA_x16, ... as
@@ -10844,7 +10894,6 @@ static bool flux__kernels_prepare(const flux__plan *plan) {
 }
 
 static int flux__kernel_run(flux__run *r, flux__kernel *k) {
-    if (k->drop) return flux__backend_of(k->device.backend)->run(r, k);
     switch (k->kind) {
     case FLUX__K_FUSED: return flux__run_fused(r, k);
     case FLUX__K_MATMUL: return flux__run_product(r, k);
@@ -10853,6 +10902,12 @@ static int flux__kernel_run(flux__run *r, flux__kernel *k) {
     case FLUX__K_MOVE: return flux__run_move(r, k);
     default: return flux__run_index(r, k);
     }
+}
+
+/* A row of n kernels; gives how many of them were done or, on a device, started. */
+static int flux__kernels_run(flux__run *r, flux__kernel *k, int n) {
+    if (k->drop) return flux__backend_of(k->device.backend)->run(r, k, n);
+    return flux__kernel_run(r, k) == 0;
 }
 
 #if defined(FLUX_CUDA) || defined(FLUX_HIP)
@@ -10867,7 +10922,8 @@ static int flux__kernel_run(flux__run *r, flux__kernel *k) {
    order. So a result depends on shapes and on nothing else.
 
    Invariants: whatever is queued for a device runs on its one stream in the order of the calls, so memory that comes
-   back to the pool may be handed out at once; nothing waits but a download. The context that the application has made
+   back to the pool may be handed out at once; but a loader's next batch travels on a second stream, and each of the two waits
+   for the other where they share memory. Nothing waits but a download, and it holds nobody up. The context that the application has made
    current is current again when a call returns. Positions are 32-bit where all of a kernel's tensors allow it.
 
    Rejected: a library of compiled kernels (one for each architecture, dtype and shape of broadcasting), and a stream for
@@ -10877,6 +10933,8 @@ typedef struct flux__gpu_info {           /* what a driver says of a device */
     char model[72], arch[40];             /* "NVIDIA H200"; as its compiler calls it: "sm_90", "gfx90a" */
     int units;                            /* multiprocessors */
 } flux__gpu_info;
+
+typedef struct flux__symbol { const char *name; size_t at; bool spare; } flux__symbol;    /* a library's call; spare: done without */
 
 /* Calls of a driver; those that return int give 0 or the driver's own code, for which error() has a sentence. All but
    open, count, device and close are made between enter and leave. Asking what a device is does not open it: a context
@@ -10911,6 +10969,13 @@ typedef struct flux__driver {
     void (*unload)(void *module);
     int (*find)(void **function, void *module, const char *name);
     int (*launch)(void *function, const unsigned *grid, unsigned threads, void *stream, void **args);
+    bool (*has_graphs)(void);             /* the driver has what follows: launches kept, to be launched again as one */
+    int (*graph)(void **graph);
+    int (*graph_add)(void **node, void *graph, void *after, void *function, const unsigned *grid, unsigned threads, void **args);
+    int (*graph_ready)(void **exec, void *graph);
+    int (*graph_set)(void *exec, void *node, void *function, const unsigned *grid, unsigned threads, void **args);   /* for launches to come */
+    int (*graph_launch)(void *exec, void *stream);
+    void (*graph_free)(void *graph, void *exec);     /* each may be NULL; the stream has been waited for */
     const char *(*error)(int code);
     bool (*lost)(int code);               /* after such an error the device does nothing any more */
     bool (*compiler)(char *why, size_t n);/* opens the run-time compiler */
@@ -11083,8 +11148,12 @@ typedef struct flux__gpu_kernel {
     unsigned grid[2][3], threads;
     int launches, nparam, param_room;
     flux__gpu_param *param;
-    void **args;                          /* room for a launch's arguments: addresses, then what they point at */
+    void **args;                          /* a launch's arguments, as they were last: addresses, then what they point at */
+    bool stale;                           /* they have changed since the replay was told */
+    struct flux__replay *replay;          /* of the row that starts with it, or NULL */
+    int runs;                             /* of that row; < 0: it is not to be replayed */
 } flux__gpu_kernel;
+static void flux__replay_drop(flux__gpu_kernel *gk);
 
 typedef struct flux__coder {              /* writing one kernel */
     const flux__kernel *k;
@@ -11659,66 +11728,29 @@ static void flux__spell_result(flux__coder *c, int p, int dtype) {
 
 static void flux__spell_zero(flux__coder *c, int dtype) { flux__spell(&c->s, "    %s sum = 0;\n", flux__class_types[flux__class_of(dtype)]); }
 
-/* Gather: the place of the result tells the index's, and that the operand's. Scatter: each element of the result goes
-   over all indices and adds those that mean it, in order. */
-static void flux__code_index(flux__coder *c, const flux_tensor *t, int out) {
+/* Adds where number `var` of some elements lies, by strides of their dims. */
+static void flux__spell_number_at(flux__listing *s, const flux_shape *shape, const int64_t *stride, const char *var) {
+    int64_t before = 1;
+    for (int d = 0; d < shape->ndim; d++) {
+        flux__spell(s, " + (%s / %lld %% %lld) * %lld", var, (long long)before, (long long)shape->dim[d], (long long)stride[d]);
+        before *= shape->dim[d];
+    }
+}
+
+/* Gather: the place of the result tells the index's, and that the operand's. */
+static void flux__code_gather(flux__coder *c, const flux_tensor *t, int out) {
     const flux__operand *x = &c->k->operand[0], *index = &c->k->operand[1];
     int dim = (int)t->arg.i[0], nd = x->shape.ndim, ni = index->shape.ndim, dtype = t->dtype;
-    bool scatter = t->op == FLUX__SCATTER;
     flux_shape whole = flux__dims(t);
-    int px = flux__coder_slot(c, x->src, dtype), pi = flux__coder_slot(c, index->src, FLUX_I64);
-    int ps = scatter ? flux__coder_slot(c, c->k->operand[2].src, dtype) : -1, po = flux__coder_slot(c, out, dtype);
+    int px = flux__coder_slot(c, x->src, dtype), pi = flux__coder_slot(c, index->src, FLUX_I64), po = flux__coder_slot(c, out, dtype);
     int pe = flux__coder_param(c, 'e', 0, "long long *");
-    int64_t n = flux__count(&index->shape), rows = x->shape.dim[dim], count = flux__count(&whole);
+    int64_t rows = x->shape.dim[dim], before = 1;
     flux__listing *s = &c->s;
-    if (scatter) {                        /* an index that is out of range is found by whoever comes first to it */
-        flux__spell_each(c, count > n ? count : n);
-        flux__spell(s, "    if (o < %lld) {\n    const long long id = p%d[%lld", (long long)n, pi, (long long)index->offset);
-        int64_t before = 1;
-        for (int d = 0; d < ni; d++) {
-            flux__spell(s, " + (o / %lld %% %lld) * %lld", (long long)before, (long long)index->shape.dim[d], (long long)index->stride[d]);
-            before *= index->shape.dim[d];
-        }
-        flux__spell(s, "];\n    if (id < 0 || id >= %lld) p%d[1] = id, p%d[2] = o, p%d[3] = %d, p%d[4] = %lld, p%d[5] = 1, p%d[0] = 1;\n    }\n",
-                    (long long)rows, pe, pe, pe, dim, pe,
-                  (long long)rows, pe, pe);
-        flux__spell(s, "    if (o >= %lld) continue;\n", (long long)count);
-        flux__spell_coordinates(c, &whole);
-        flux__spell_zero(c, dtype);
-        char at[64];
-        snprintf(at, sizeof at, "p%d[from]", px);
-        flux__spell(s, "    { const %s from = %lld", c->index, (long long)x->offset);
-        for (int d = 0; d < nd; d++) flux__spell(s, " + d%d * %lld", d, (long long)x->stride[d]);
-        flux__spell(s, ";\n    sum = ");
-        flux__spell_loaded(s, dtype, at);
-        flux__spell(s, "; }\n    for (%s q = 0; q < %lld; q++) {\n    if (p%d[%lld", c->index, (long long)n, pi, (long long)index->offset);
-        before = 1;
-        for (int d = 0; d < ni; d++) {
-            flux__spell(s, " + (q / %lld %% %lld) * %lld", (long long)before, (long long)index->shape.dim[d], (long long)index->stride[d]);
-            before *= index->shape.dim[d];
-        }
-        const flux__operand *src = &c->k->operand[2];
-        flux__spell(s, "] != d%d) continue;\n    const %s from = %lld", dim, c->index, (long long)src->offset);
-        for (int d = 0; d < nd; d++)
-            if (d != dim) flux__spell(s, " + d%d * %lld", d, (long long)src->stride[d < dim ? d : d - 1 + ni]);
-        before = 1;
-        for (int d = 0; d < ni; d++) {
-            flux__spell(s, " + (q / %lld %% %lld) * %lld", (long long)before, (long long)index->shape.dim[d], (long long)src->stride[dim + d]);
-            before *= index->shape.dim[d];
-        }
-        snprintf(at, sizeof at, "p%d[from]", ps);
-        flux__spell(s, ";\n    ");
-        flux__spell_add(c, dtype, at);
-        flux__spell(s, "\n    }\n");
-        flux__spell_result(c, po, dtype);
-        return;
-    }
-    flux__spell_each(c, count);
+    flux__spell_each(c, flux__count(&whole));
     flux__spell_coordinates(c, &whole);
     flux__spell(s, "    long long id = p%d[%lld", pi, (long long)index->offset);
     for (int d = 0; d < ni; d++) flux__spell(s, " + d%d * %lld", dim + d, (long long)index->stride[d]);
     flux__spell(s, "];\n    if (id < 0 || id >= %lld) {\n    p%d[1] = id, p%d[2] = 0", (long long)rows, pe, pe);
-    int64_t before = 1;
     for (int d = 0; d < ni; d++) {
         flux__spell(s, " + d%d * %lld", dim + d, (long long)before);
         before *= index->shape.dim[d];
@@ -11728,6 +11760,121 @@ static void flux__code_index(flux__coder *c, const flux_tensor *t, int out) {
     for (int d = 0; d < nd; d++)
         if (d != dim) flux__spell(s, " + d%d * %lld", d < dim ? d : d - 1 + ni, (long long)x->stride[d]);
     flux__spell(s, "];\n    }\n");
+}
+
+/* Scatter: each element of the result adds what the indices that mean it bring, in their order. It finds them by a look at
+   all indices or, where that is too much, by a search among keys, which a block has sorted before: an index and behind it,
+   in the key's lower bits, its number. */
+typedef struct flux__scatter { int dim, px, pi, ps, po, pe, keys, bits; int64_t n, rows, room; } flux__scatter;
+
+/* Declares id, index number `var`; one that is out of range is told. */
+static void flux__spell_index(flux__coder *c, const flux__scatter *h, const char *var) {
+    const flux__operand *index = &c->k->operand[1];
+    flux__spell(&c->s, "    const long long id = p%d[%lld", h->pi, (long long)index->offset);
+    flux__spell_number_at(&c->s, &index->shape, index->stride, var);
+    flux__spell(&c->s, "];\n    if (id < 0 || id >= %lld) p%d[1] = id, p%d[2] = %s, p%d[3] = %d, p%d[4] = %lld, p%d[5] = 1, p%d[0] = 1;\n", (long long)h->rows,
+                h->pe, h->pe, var, h->pe, h->dim, h->pe, (long long)h->rows, h->pe, h->pe);
+}
+
+/* A bitonic sort (Batcher 1968) by one block: steps over far distances in memory, the others piece by piece in shared memory. */
+static void flux__code_sort(flux__coder *c, const flux__scatter *h) {
+    int64_t piece = h->room < 2048 ? h->room : 2048, threads = h->room / 2 < 32 ? 32 : h->room / 2 < 1024 ? h->room / 2 : 1024;
+    flux__listing *s = &c->s;
+    flux__spell(s, "    u64 *keys = (u64 *)p%d;\n    __shared__ u64 part[%lld];\n", h->keys, (long long)piece);
+    flux__spell(s, "    for (long long i = threadIdx.x; i < %lld; i += %lld) {\n    u64 key = ~(u64)0;\n    if (i < %lld) {\n", (long long)h->room, (long long)threads,
+                (long long)h->n);
+    flux__spell_index(c, h, "i");
+    flux__spell(s, "    key = (u64)(id < 0 || id >= %lld ? %lld : id) << %d | (u64)i;\n    }\n    keys[i] = key;\n    }\n    __syncthreads();\n", (long long)h->rows,
+                (long long)h->rows, h->bits);
+    flux__spell(s, "    for (long long run = 2; run <= %lld; run *= 2) {\n    long long far = run / 2;\n    for (; far >= %lld; far /= 2) {\n", (long long)h->room,
+                (long long)piece);
+    flux__spell(s, "    for (long long i = threadIdx.x; i < %lld; i += %lld) {\n    const long long a = i / far * 2 * far + i %% far, b = a + far;\n", (long long)h->room / 2,
+                (long long)threads);
+    flux__spell(s, "    const u64 x = keys[a], y = keys[b];\n    if ((x > y) == ((a & run) == 0)) keys[a] = y, keys[b] = x;\n    }\n    __syncthreads();\n    }\n");
+    flux__spell(s, "    for (long long first = 0; first < %lld; first += %lld) {\n", (long long)h->room, (long long)piece);
+    flux__spell(s, "    for (int i = (int)threadIdx.x; i < %lld; i += %lld) part[i] = keys[first + i];\n    __syncthreads();\n", (long long)piece, (long long)threads);
+    flux__spell(s, "    for (int near = (int)far; near > 0; near /= 2) {\n    for (int i = (int)threadIdx.x; i < %lld; i += %lld) {\n", (long long)piece / 2, (long long)threads);
+    flux__spell(s, "    const int a = i / near * 2 * near + i %% near, b = a + near;\n    const u64 x = part[a], y = part[b];\n");
+    flux__spell(s, "    if ((x > y) == (((first + a) & run) == 0)) part[a] = y, part[b] = x;\n    }\n    __syncthreads();\n    }\n");
+    flux__spell(s, "    for (int i = (int)threadIdx.x; i < %lld; i += %lld) keys[first + i] = part[i];\n    __syncthreads();\n    }\n    }\n",
+                (long long)piece, (long long)threads);
+    c->gk->threads = (unsigned)threads, c->gk->grid[0][0] = 1;
+}
+
+/* The numbers q of the indices that mean this element's row, in order: the head of a loop. */
+static void flux__spell_meant(flux__coder *c, const flux__scatter *h) {
+    const flux__operand *index = &c->k->operand[1];
+    flux__listing *s = &c->s;
+    if (!h->room) {
+        flux__spell(s, "    for (%s q = 0; q < %lld; q++) {\n    if (p%d[%lld", c->index, (long long)h->n, h->pi, (long long)index->offset);
+        flux__spell_number_at(s, &index->shape, index->stride, "q");
+        flux__spell(s, "] != d%d) continue;\n", h->dim);
+        return;
+    }
+    flux__spell(s, "    const u64 *keys = (const u64 *)p%d;\n    int at = 0, end = %lld;\n    while (at < end) {\n    const int middle = (at + end) / 2;\n", h->keys,
+                (long long)h->n);
+    flux__spell(s, "    if (keys[middle] < (u64)d%d << %d) at = middle + 1;\n    else end = middle;\n    }\n", h->dim, h->bits);
+    flux__spell(s, "    for (; at < %lld && keys[at] >> %d == (u64)d%d; at++) {\n", (long long)h->n, h->bits, h->dim);
+    flux__spell(s, "    const %s q = (%s)(keys[at] & %lluu);\n", c->index, c->index, (unsigned long long)(((uint64_t)1 << h->bits) - 1));
+}
+
+static void flux__code_add(flux__coder *c, const flux_tensor *t, const flux__scatter *h) {
+    const flux__operand *x = &c->k->operand[0], *src = &c->k->operand[2], *index = &c->k->operand[1];
+    int nd = x->shape.ndim, ni = index->shape.ndim, dtype = t->dtype;
+    flux_shape whole = flux__dims(t);
+    int64_t count = flux__count(&whole);
+    flux__listing *s = &c->s;
+    char at[64];
+    flux__spell_each(c, !h->room && h->n > count ? h->n : count);
+    if (!h->room) {                       /* an index that is out of range is found by whoever comes first to it */
+        flux__spell(s, "    if (o < %lld) {\n", (long long)h->n);
+        flux__spell_index(c, h, "o");
+        flux__spell(s, "    }\n    if (o >= %lld) continue;\n", (long long)count);
+    }
+    flux__spell_coordinates(c, &whole);
+    flux__spell_zero(c, dtype);
+    snprintf(at, sizeof at, "p%d[from]", h->px);
+    flux__spell(s, "    { const %s from = %lld", c->index, (long long)x->offset);
+    for (int d = 0; d < nd; d++) flux__spell(s, " + d%d * %lld", d, (long long)x->stride[d]);
+    flux__spell(s, ";\n    sum = ");
+    flux__spell_loaded(s, dtype, at);
+    flux__spell(s, "; }\n");
+    flux__spell_meant(c, h);
+    flux__spell(s, "    const %s from = %lld", c->index, (long long)src->offset);
+    for (int d = 0; d < nd; d++)
+        if (d != h->dim) flux__spell(s, " + d%d * %lld", d, (long long)src->stride[d < h->dim ? d : d - 1 + ni]);
+    flux__spell_number_at(s, &index->shape, src->stride + h->dim, "q");
+    snprintf(at, sizeof at, "p%d[from]", h->ps);
+    flux__spell(s, ";\n    ");
+    flux__spell_add(c, dtype, at);
+    flux__spell(s, "\n    }\n");
+    flux__spell_result(c, h->po, dtype);
+}
+
+static bool flux__coder_finish(flux__coder *c, int launch);
+enum { FLUX__SCATTER_LOOKS = 1 << 20 };   /* looks at an index, by all threads together, that are not worth a sort */
+
+static bool flux__code_scatter(flux__coder *c, flux__kernel *k, const flux_tensor *t, int out) {
+    flux__scatter h;
+    flux_shape whole = flux__dims(t);
+    memset(&h, 0, sizeof h);
+    h.dim = (int)t->arg.i[0], h.n = flux__count(&k->operand[1].shape), h.rows = k->operand[0].shape.dim[h.dim];
+    h.px = flux__coder_slot(c, k->operand[0].src, t->dtype), h.pi = flux__coder_slot(c, k->operand[1].src, FLUX_I64);
+    h.ps = flux__coder_slot(c, k->operand[2].src, t->dtype), h.po = flux__coder_slot(c, out, t->dtype);
+    h.pe = flux__coder_param(c, 'e', 0, "long long *");
+    if (h.n < (int64_t)1 << 30 && h.n * flux__count(&whole) > FLUX__SCATTER_LOOKS) {
+        for (h.room = 1; h.room < h.n; h.room *= 2) h.bits++;
+        h.keys = flux__coder_param(c, 's', 0, "long long *");
+        k->scratch = (size_t)h.room * 8;
+        flux__code_sort(c, &h);
+        if (!flux__coder_finish(c, 0)) return false;
+    }
+    unsigned sorters = c->gk->threads;
+    flux__code_add(c, t, &h);
+    if (!h.room) return flux__coder_finish(c, 0);
+    c->gk->grid[1][0] = c->gk->grid[0][0], c->gk->grid[1][1] = 1;
+    c->gk->grid[0][0] = 1, c->gk->threads = sorters;
+    return flux__coder_finish(c, 1);
 }
 
 /* Concatenation: the first operand whose end along dim lies beyond the place. */
@@ -11873,6 +12020,7 @@ static void flux__gpu_kernel_drop(void *ready) {
     flux__gpu_kernel *gk = (flux__gpu_kernel *)ready;
     for (int i = 0; i < 2; i++)
         if (gk->text[i]) FLUX_FREE(gk->text[i]);
+    flux__replay_drop(gk);
     if (gk->param) FLUX_FREE(gk->param);
     if (gk->args) FLUX_FREE(gk->args);
     FLUX_FREE(gk);
@@ -11915,15 +12063,27 @@ static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *g, 
         flux__code_product(c, &tile);
     } else if (k->kind == FLUX__K_CAT) flux__code_cat(c, t, out);
     else if (k->kind == FLUX__K_SPREAD) flux__code_spread(c, t, out);
-    else flux__code_index(c, t, out);
+    else if (k->kind == FLUX__K_SCATTER) return flux__code_scatter(c, k, t, out);
+    else flux__code_gather(c, t, out);
     return flux__coder_finish(c, 0);
 }
 
 /* ---- devices: what is open, what is compiled */
 
-enum { FLUX__SLOTS = 8, FLUX__SLOT_BYTES = 1 << 20, FLUX__STATUS_WORDS = 8 };
+enum { FLUX__SLOTS = 8, FLUX__SLOT_BYTES = FLUX__PIECE, FLUX__STATUS_WORDS = 8, FLUX__COMING = 16 };
 
-typedef struct flux__gpu_counters { int64_t launches, allocations, uploads, downloads, bytes_up, bytes_down, programs_compiled, programs_read; } flux__gpu_counters;
+typedef struct flux__gpu_counters {
+    int64_t launches;                     /* kernels that were started, in graphs and out of them */
+    int64_t graphs, graph_launches, graph_updates;       /* graphs made; their launches; kernels in them that got other arguments */
+    int64_t waits;                        /* the host waited for a device, or looked whether it had to */
+    int64_t ahead;                        /* uploads beside the device's work */
+    int64_t allocations, uploads, downloads, bytes_up, bytes_down, programs_compiled, programs_read;
+} flux__gpu_counters;
+
+typedef struct flux__slot {               /* pinned memory between the host's and the device's */
+    void *memory, *event;
+    bool busy, used;                      /* a thread fills or empties it; its event stands for a copy */
+} flux__slot;
 
 typedef struct flux__gpu {
     const flux__driver *driver;
@@ -11931,15 +12091,29 @@ typedef struct flux__gpu {
     bool open, pending;                   /* pending: a kernel that tells of bad indices was queued since the last look */
     flux__gpu_info info;
     void *stream, *status;
-    struct { void *memory, *event; } slot[FLUX__SLOTS];    /* pinned memory between the host's and the device's, in turn */
+    flux__slot slot[FLUX__SLOTS];         /* taken in turn */
     unsigned turn;
+    void *copies, *reached;               /* the stream of copies ahead, or NULL; where the other one was when a copy began */
+    bool alone;                           /* it could not be made: all goes on one stream */
+    struct { const void *at; size_t bytes; void *event; } coming[FLUX__COMING];    /* copies ahead that the stream has not waited for: */
+    unsigned came, comes;                 /* numbers came ... comes - 1 */
     flux__gpu_fn *known[256];             /* compiled kernels */
     void **module;
     int nmodule, module_room;
+    struct flux__replay *replays;         /* all plans' */
+    bool replaying;                       /* the driver can, and FLUX_REPLAY does not forbid it */
     flux__gpu_counters counters;
 } flux__gpu;
 static flux__gpu flux__gpus[2][FLUX__MAX_IDS];       /* CUDA, AMDGPU */
-static flux__mutex flux__gpu_lock = FLUX__MUTEX_INIT;      /* for all that follows; taken by the calls of the back end's table */
+
+/* A lock for each device, and one for opening drivers and compilers, which comes after it. The calls of the back end's table
+   take them; nobody holds one while the host waits for a copy or for a kernel. */
+static flux__mutex flux__gpu_locks[2][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
+static flux__mutex flux__driver_lock = FLUX__MUTEX_INIT;
+
+static flux__mutex *flux__gpu_lock_of(const flux__gpu *g) { return &flux__gpu_locks[0][0] + (g - &flux__gpus[0][0]); }
+static void flux__gpu_lock(const flux__gpu *g) { flux__mutex_lock(flux__gpu_lock_of(g)); }
+static void flux__gpu_unlock(const flux__gpu *g) { flux__mutex_unlock(flux__gpu_lock_of(g)); }
 
 static const flux__driver *flux__driver_of(int backend) {
 #if defined(FLUX_CUDA)
@@ -11959,15 +12133,48 @@ static bool flux__gpu_ok(flux__gpu *g, int code, const char *what) {
     return false;
 }
 
+/* A row of launches as one of the driver's graphs: its nodes, each after the one before. A plan owns it and its device
+   knows it, so that what is left when the device is closed is dead but still there. */
+typedef struct flux__replay {
+    flux__gpu *gpu;
+    bool dead;                            /* the device has been closed */
+    void *graph, *exec, **node;
+    int told;                             /* changes so far */
+    struct flux__replay *next;            /* of its device's */
+} flux__replay;
+
+/* there: the device is the current one; else its graph goes with the process */
+static void flux__replay_kill(flux__replay *p, bool there) {
+    flux__replay **at = &p->gpu->replays;
+    while (*at && *at != p) at = &(*at)->next;
+    if (*at) *at = p->next;
+    if (there && p->exec) p->gpu->driver->stream_wait(p->gpu->stream);    /* a launch of it may be under way */
+    if (there) p->gpu->driver->graph_free(p->graph, p->exec);
+    p->dead = true;
+}
+
+static void flux__copies_close(flux__gpu *g) {
+    for (int i = 0; i < FLUX__COMING; i++) {
+        if (g->coming[i].event) g->driver->event_free(g->coming[i].event);
+        g->coming[i].event = NULL;
+    }
+    if (g->reached) g->driver->event_free(g->reached);
+    if (g->copies) g->driver->stream_free(g->copies);
+    g->reached = g->copies = NULL;
+}
+
 /* Gives back all that was opened; what a lost device refuses to take back goes with the process. */
 static void flux__gpu_undo(flux__gpu *g) {
     void *before;
     bool there = g->driver->enter(g->id, &before) == 0;
     if (there && g->stream) g->driver->stream_wait(g->stream);
+    if (there && g->copies) g->driver->stream_wait(g->copies);
+    while (g->replays) flux__replay_kill(g->replays, there);
     for (int i = 0; i < FLUX__SLOTS && there; i++) {
         if (g->slot[i].memory) g->driver->unpin(g->slot[i].memory);
         if (g->slot[i].event) g->driver->event_free(g->slot[i].event);
     }
+    if (there) flux__copies_close(g);
     if (there && g->status) g->driver->release(g->status);
     for (int i = 0; i < g->nmodule && there; i++) g->driver->unload(g->module[i]);
     if (there && g->stream) g->driver->stream_free(g->stream);
@@ -11999,32 +12206,44 @@ static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
         memset(g->slot[0].memory, 0, FLUX__STATUS_WORDS * 8);
         ok = flux__gpu_ok(g, g->driver->up(g->status, g->slot[0].memory, FLUX__STATUS_WORDS * 8, g->stream), "copying to it") &&
              flux__gpu_ok(g, g->driver->event_record(g->slot[0].event, g->stream), "recording an event");
+        g->slot[0].used = true;
         g->turn = 1;
     }
     if (entered) g->driver->leave(before);
+    const char *replay = flux__env("FLUX_REPLAY");
+    g->replaying = ok && g->driver->has_graphs() && !(replay && strcmp(replay, "0") == 0);
     if (!ok) flux__gpu_undo(g);           /* the next call tries again */
     return g->open = ok;
 }
 
 /* The device for a call, made current; NULL is an error. Ends with flux__gpu_leave. */
 static flux__gpu *flux__gpu_enter(int backend, int id, void **before) {
-    flux__hold();
-    flux__mutex_lock(&flux__gpu_lock);
     flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
+    flux__hold();
+    flux__gpu_lock(g);
     bool ok = flux__gpu_open(g, backend, id);
     if (ok && g->lost) {
         flux__fail("%s device %d was lost: %s", g->driver->name, id, g->driver->error(g->lost));
         ok = false;
     }
     if (ok && flux__gpu_ok(g, g->driver->enter(id, before), "making it current")) return g;
-    flux__mutex_unlock(&flux__gpu_lock);
+    flux__gpu_unlock(g);
     flux__tell();
     return NULL;
 }
 static void flux__gpu_leave(flux__gpu *g, void *before) {
     g->driver->leave(before);
-    flux__mutex_unlock(&flux__gpu_lock);
+    flux__gpu_unlock(g);
     flux__tell();
+}
+
+/* What the stream has to have done, waited for without the lock; so that what was found before it may have changed. */
+static bool flux__gpu_sleep(flux__gpu *g, void *event, const char *what) {
+    g->counters.waits++;
+    flux__gpu_unlock(g);
+    int code = g->driver->event_wait(event);
+    flux__gpu_lock(g);
+    return flux__gpu_ok(g, code, what);
 }
 
 /* ---- the cache of compiled programs on disk
@@ -12093,6 +12312,7 @@ static void flux__cache_write(const flux__gpu *g, const uint64_t *key, const voi
     char path[700], aside[760];
     static int count;
     flux__cache_head head;
+    int number = flux__atomic_add32(&count, 1);
     if (!flux__cache_path(path, sizeof path, g, key)) return;
     memset(&head, 0, sizeof head);
     memcpy(head.magic, "fluxgpu1", 8);
@@ -12100,7 +12320,7 @@ static void flux__cache_write(const flux__gpu *g, const uint64_t *key, const voi
     head.bytes = bytes, head.sum[0] = 1, head.sum[1] = 2;
     flux__hash_bytes(head.sum, image, bytes);
     snprintf(head.compiler, sizeof head.compiler, "%s", g->driver->version());
-    snprintf(aside, sizeof aside, "%s.%d.%d", path, flux__process_id(), ++count);
+    snprintf(aside, sizeof aside, "%s.%d.%d", path, flux__process_id(), number);
     int fd = flux__file_create(aside, true, 0600), why = errno;
     bool ok = fd >= 0 && flux__file_put(fd, &head, sizeof head) == (int64_t)sizeof head;
     for (size_t at = 0; ok && at < bytes;) {
@@ -12251,6 +12471,13 @@ static bool flux__program_compiled(flux__gpu *g, flux__program *p) {
     return p->image != NULL;
 }
 
+static bool flux__gpu_compiler(const flux__gpu *g, char *why, size_t n) {
+    flux__mutex_lock(&flux__driver_lock);
+    bool there = g->driver->compiler(why, n);
+    flux__mutex_unlock(&flux__driver_lock);
+    return there;
+}
+
 /* The programs' images: from disk, else from the compiler. */
 static bool flux__programs_images(flux__gpu *g, flux__program *p, int n) {
     char why[320] = "";
@@ -12262,7 +12489,7 @@ static bool flux__programs_images(flux__gpu *g, flux__program *p, int n) {
         all = all && p[i].read;
     }
     if (all) return true;
-    if (!g->driver->compiler(why, sizeof why)) {
+    if (!flux__gpu_compiler(g, why, sizeof why)) {
         flux__fail("%s device %d: kernels can't be compiled: %s", g->driver->name, g->id, why);
         return false;
     }
@@ -12278,7 +12505,7 @@ static bool flux__program_load(flux__gpu *g, flux__program *p) {
     if (!more) return false;
     g->module = more;
     int code = g->driver->load(&p->module, p->image);
-    if (code != 0 && p->read && !g->driver->lost(code) && g->driver->compiler(why, sizeof why)) {
+    if (code != 0 && p->read && !g->driver->lost(code) && flux__gpu_compiler(g, why, sizeof why)) {
         FLUX_FREE(p->image);
         p->image = NULL, p->read = false;
         flux__program_compile(p, 0);
@@ -12395,7 +12622,20 @@ static bool flux__gpu_ready(int backend, int id, flux__plan *plan, flux__graph *
     return ok;
 }
 
-/* ---- launching */
+/* ---- launching
+   A row of kernels is launched one by one until it has been met twice, then as a graph. The graph's kernels, their order
+   and their grids never change; an argument that does (a learning rate, a count of steps, the random numbers' place, an
+   address) is compared with the last one, and a node whose arguments differ is told them before the launch. The pool gives
+   a step that repeats the same memory, so these are few. What a driver refuses is done one by one, now and from then on.
+
+   Rejected: capturing the stream, which makes the same graph but hands no nodes out and forbids other threads' calls
+   meanwhile; arguments in the device's memory, which cost every step a copy and every kernel a dependent load. */
+
+enum {
+    FLUX__REPLAY_AFTER = 2,               /* runs one by one */
+    FLUX__REPLAY_LEAST = 3,               /* launches that are worth a graph */
+    FLUX__REPLAY_MOST = 1 << 16           /* changes, then it is made anew: ROCm takes new memory for each */
+};
 
 static void flux__gpu_arg(const flux__run *r, const flux__kernel *k, const flux__gpu *g, const flux__gpu_param *p, void *out) {
     const flux__value *v = p->kind == 'n' || p->kind == 'k' || p->kind == 't' ? &k->value[p->what] : NULL;
@@ -12409,39 +12649,145 @@ static void flux__gpu_arg(const flux__run *r, const flux__kernel *k, const flux_
     }
 }
 
-static int flux__gpu_launch(flux__gpu *g, const flux__gpu_kernel *gk, int l) {
-    return g->driver->launch(gk->fn[l]->function, gk->grid[l], l ? 256 : gk->threads, g->stream, gk->args);
+static bool flux__gpu_await(flux__gpu *g, const void *p, size_t bytes);
+
+static bool flux__gpu_args(const flux__run *r, const flux__kernel *k, flux__gpu *g) {
+    flux__gpu_kernel *gk = (flux__gpu_kernel *)k->ready;
+    char *values = (char *)(gk->args + gk->nparam);
+    for (int i = 0; i < gk->nparam; i++) {
+        uint64_t now = 0;
+        gk->args[i] = values + i * 8;
+        flux__gpu_arg(r, k, g, &gk->param[i], &now);
+        if (memcmp(gk->args[i], &now, 8) != 0) gk->stale = true;
+        memcpy(gk->args[i], &now, 8);
+        if (gk->param[i].kind == 'e') g->pending = true;
+        if ((gk->param[i].kind == 'p' || gk->param[i].kind == 's') && !flux__gpu_await(g, (const void *)(uintptr_t)now, 1)) return false;
+    }
+    return true;
+}
+
+static unsigned flux__gpu_threads(const flux__gpu_kernel *gk, int l) { return l ? 256 : gk->threads; }
+
+static int flux__row_launches(const flux__kernel *k, int n) {
+    int count = 0;
+    for (int i = 0; i < n; i++) count += ((const flux__gpu_kernel *)k[i].ready)->launches;
+    return count;
+}
+
+static void flux__replay_free(flux__gpu_kernel *first, bool there) {
+    flux__replay *p = first->replay;
+    if (!p->dead) flux__replay_kill(p, there);
+    if (p->node) FLUX_FREE(p->node);
+    FLUX_FREE(p);
+    first->replay = NULL;
+}
+
+/* With its plan. */
+static void flux__replay_drop(flux__gpu_kernel *first) {
+    void *before;
+    if (!first->replay) return;
+    flux__gpu *g = first->replay->gpu;
+    flux__gpu_lock(g);
+    bool there = !first->replay->dead && g->driver->enter(g->id, &before) == 0;
+    flux__replay_free(first, there);
+    if (there) g->driver->leave(before);
+    flux__gpu_unlock(g);
+}
+
+static bool flux__replay_make(flux__gpu *g, flux__kernel *k, int n) {
+    flux__gpu_kernel *first = (flux__gpu_kernel *)k->ready;
+    int launches = flux__row_launches(k, n), at = 0;
+    flux__replay *p = first->replay = (flux__replay *)FLUX_MALLOC(sizeof *p);
+    if (!p) return false;
+    memset(p, 0, sizeof *p);
+    p->gpu = g;
+    p->next = g->replays;
+    g->replays = p;
+    p->node = (void **)FLUX_MALLOC((size_t)launches * sizeof *p->node);
+    bool ok = p->node && g->driver->graph(&p->graph) == 0;
+    for (int i = 0; i < n && ok; i++) {
+        flux__gpu_kernel *gk = (flux__gpu_kernel *)k[i].ready;
+        for (int l = 0; l < gk->launches && ok; l++, at++)
+            ok = g->driver->graph_add(&p->node[at], p->graph, at ? p->node[at - 1] : NULL, gk->fn[l]->function, gk->grid[l],
+                                      flux__gpu_threads(gk, l), gk->args) == 0;
+        gk->stale = false;
+    }
+    ok = ok && g->driver->graph_ready(&p->exec, p->graph) == 0;
+    if (ok) g->counters.graphs++;
+    return ok;
+}
+
+/* Tells the graph what has changed. */
+static bool flux__replay_update(flux__gpu *g, flux__replay *p, flux__kernel *k, int n) {
+    void **node = p->node;
+    for (int i = 0; i < n; i++) {
+        flux__gpu_kernel *gk = (flux__gpu_kernel *)k[i].ready;
+        for (int l = 0; l < gk->launches && gk->stale; l++) {
+            if (g->driver->graph_set(p->exec, node[l], gk->fn[l]->function, gk->grid[l], flux__gpu_threads(gk, l), gk->args) != 0) return false;
+            g->counters.graph_updates++, p->told++;
+        }
+        gk->stale = false;
+        node += gk->launches;
+    }
+    return true;
+}
+
+/* The row as one launch. False: nothing was launched; unless the device is lost now, it is to be done one by one. */
+static bool flux__replay_launch(flux__gpu *g, flux__kernel *k, int n) {
+    flux__gpu_kernel *first = (flux__gpu_kernel *)k->ready;
+    if (!g->replaying || first->runs < 0) return false;
+    if (first->replay && (first->replay->dead || first->replay->told >= FLUX__REPLAY_MOST)) flux__replay_free(first, !first->replay->dead);
+    if (!first->replay && (first->runs++ < FLUX__REPLAY_AFTER || flux__row_launches(k, n) < FLUX__REPLAY_LEAST)) return false;
+    bool ready = (first->replay || flux__replay_make(g, k, n)) && flux__replay_update(g, first->replay, k, n);
+    int code = ready ? g->driver->graph_launch(first->replay->exec, g->stream) : -1;
+    if (code == 0) {
+        g->counters.graph_launches++;
+        g->counters.launches += flux__row_launches(k, n);
+        return true;
+    }
+    if (ready && g->driver->lost(code)) return flux__gpu_ok(g, code, "launching a plan's kernels");
+    if (first->replay) flux__replay_free(first, true);
+    first->runs = -1;
+    flux__note(FLUX_LOG_DEBUG, "gpu.replay", false, "%s device %d: a plan's %d kernels can't be replayed as a graph: they are launched one by one",
+               g->driver->name, g->id, n);
+    return false;
+}
+
+static int flux__gpu_start(flux__gpu *g, const flux__gpu_kernel *gk, int l) {
+    return g->driver->launch(gk->fn[l]->function, gk->grid[l], flux__gpu_threads(gk, l), g->stream, gk->args);
 }
 
 /* A launch may need memory of the driver's own (what a kernel's threads spill): if it fails, the pool gives back what it
-   doesn't use, and it is tried once more. */
-static int flux__gpu_run(flux__run *r, flux__kernel *k) {
-    flux__gpu_kernel *gk = (flux__gpu_kernel *)k->ready;
-    void *before;
-    if (gk->launches == 0) return 0;      /* no points */
-    flux__gpu *g = flux__gpu_enter(k->device.backend, k->device.id, &before);
-    if (!g) return -1;
-    char *values = (char *)(gk->args + gk->nparam);
-    for (int i = 0; i < gk->nparam; i++) {
-        gk->args[i] = values + i * 8;
-        flux__gpu_arg(r, k, g, &gk->param[i], gk->args[i]);
-        if (gk->param[i].kind == 'e') g->pending = true;
-    }
-    for (int l = 0; l < gk->launches && g; l++) {
-        int code = flux__gpu_launch(g, gk, l);
+   doesn't use, and it is tried once more. NULL: it failed, and the device has been left. */
+static flux__gpu *flux__gpu_launch(flux__gpu *g, const flux__kernel *k, void **before) {
+    const flux__gpu_kernel *gk = (const flux__gpu_kernel *)k->ready;
+    for (int l = 0; l < gk->launches; l++) {
+        int code = flux__gpu_start(g, gk, l);
         if (code != 0 && !g->driver->lost(code)) {
-            flux__gpu_leave(g, before);   /* the pool's lock comes before the device's */
+            flux__gpu_leave(g, *before);  /* the pool's lock comes before the device's */
             flux_mem_trim(k->device);
-            if (!(g = flux__gpu_enter(k->device.backend, k->device.id, &before))) return -1;
-            code = flux__gpu_launch(g, gk, l);
+            if (!(g = flux__gpu_enter(k->device.backend, k->device.id, before))) return NULL;
+            code = flux__gpu_start(g, gk, l);
         }
         g->counters.launches++;
         if (flux__gpu_ok(g, code, "launching a kernel")) continue;
-        flux__gpu_leave(g, before);
-        return -1;
+        flux__gpu_leave(g, *before);
+        return NULL;
     }
-    flux__gpu_leave(g, before);
-    return 0;
+    return g;
+}
+
+static int flux__gpu_run(flux__run *r, flux__kernel *k, int n) {
+    void *before;
+    int done = 0;
+    bool ok = true;
+    flux__gpu *g = flux__gpu_enter(k->device.backend, k->device.id, &before);
+    if (!g) return 0;
+    for (int i = 0; i < n && ok; i++) ok = flux__gpu_args(r, &k[i], g);
+    if (ok && flux__replay_launch(g, k, n)) done = n;
+    while (ok && done < n && !g->lost && (g = flux__gpu_launch(g, &k[done], &before)) != NULL) done++;
+    if (g) flux__gpu_leave(g, before);
+    return done;
 }
 
 /* ---- memory and copies */
@@ -12458,16 +12804,112 @@ static void *flux__gpu_alloc(int backend, int id, size_t bytes) {
     return p;
 }
 
+/* Until all that was queued is done; without the lock. */
+static int flux__gpu_drain(flux__gpu *g) {
+    void *stream[2] = { g->stream, g->copies };
+    unsigned comes = g->comes;
+    int code = 0;
+    g->counters.waits++;
+    flux__gpu_unlock(g);
+    for (int i = 0; i < 2 && code == 0; i++)
+        if (stream[i]) code = g->driver->stream_wait(stream[i]);
+    flux__gpu_lock(g);
+    if (code == 0 && g->comes - comes < g->comes - g->came) g->came = comes;
+    return code;
+}
+
 static void flux__gpu_free(int backend, int id, void *p) {
     void *before;
     flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
-    flux__mutex_lock(&flux__gpu_lock);
+    flux__gpu_lock(g);
     if (g->open && g->driver->enter(id, &before) == 0) {
-        g->driver->stream_wait(g->stream);/* the driver may not wait for what still uses it */
+        flux__gpu_drain(g);               /* the driver may not wait for what still uses it */
         g->driver->release(p);
         g->driver->leave(before);
     }
-    flux__mutex_unlock(&flux__gpu_lock);
+    flux__gpu_unlock(g);
+}
+
+/* ---- copies ahead: a loader's next batch travels on a stream of its own while the device works on this one
+   Such a copy starts when what was queued before it is done, since its memory may have been in use there; and whoever uses
+   that memory next, be it for what was copied or for something else, waits for it first. Places are told by address. */
+
+static bool flux__copies_open(flux__gpu *g) {
+    if (g->copies || g->alone) return g->copies != NULL;
+    bool ok = g->driver->stream(&g->copies) == 0;
+    if (!ok) g->copies = NULL;
+    ok = ok && g->driver->event(&g->reached) == 0;
+    for (int i = 0; i < FLUX__COMING && ok; i++) ok = g->driver->event(&g->coming[i].event) == 0;
+    if (!ok) flux__copies_close(g);
+    g->alone = !ok;
+    return ok;
+}
+
+/* The stream for an upload. */
+static void *flux__copies_begin(flux__gpu *g) {
+    flux__thread *t = flux__self();
+    bool apart = t && t->ahead && flux__copies_open(g) && g->driver->event_record(g->reached, g->stream) == 0 &&
+                 g->driver->event_before(g->reached, g->copies) == 0;
+    return apart ? g->copies : g->stream;
+}
+
+/* The stream waits for copies up to number `last`, of those that it has not waited for. */
+static bool flux__copies_wait(flux__gpu *g, unsigned last) {
+    if (!flux__gpu_ok(g, g->driver->event_before(g->coming[last % FLUX__COMING].event, g->stream), "waiting for a copy")) return false;
+    g->came = last + 1;
+    return true;
+}
+
+/* Something is under way to this place; whether or not all of it is. */
+static bool flux__copies_end(flux__gpu *g, const void *at, size_t bytes) {
+    bool ok = g->comes - g->came < FLUX__COMING || flux__copies_wait(g, g->came);
+    unsigned i = g->comes % FLUX__COMING;
+    ok = ok && flux__gpu_ok(g, g->driver->event_record(g->coming[i].event, g->copies), "recording an event");
+    if (ok) g->coming[i].at = at, g->coming[i].bytes = bytes, g->comes++;
+    else g->driver->stream_wait(g->copies);              /* then nothing is */
+    g->counters.ahead++;
+    return ok;
+}
+
+/* What is queued from here on may use this place. */
+static bool flux__gpu_await(flux__gpu *g, const void *p, size_t bytes) {
+    uintptr_t from = (uintptr_t)p;
+    for (unsigned i = g->comes; i != g->came; i--) {
+        uintptr_t at = (uintptr_t)g->coming[(i - 1) % FLUX__COMING].at;
+        if (from < at + g->coming[(i - 1) % FLUX__COMING].bytes && at < from + bytes) return flux__copies_wait(g, i - 1);
+    }
+    return true;
+}
+
+/* ---- copies */
+
+/* A slot to be filled, its own copy waited for. -1: there is none, or an error. wait: there is to be one. */
+static int flux__slot_take(flux__gpu *g, bool wait) {
+    for (;;) {
+        for (unsigned i = 0; i < FLUX__SLOTS; i++) {
+            unsigned n = (g->turn + i) % FLUX__SLOTS;
+            flux__slot *s = &g->slot[n];
+            if (s->busy) continue;
+            g->turn = n + 1;
+            s->busy = true;
+            if (!s->used || flux__gpu_sleep(g, s->event, "waiting for a copy")) return s->used = false, (int)n;
+            s->busy = false;
+            return -1;
+        }
+        if (!wait) return -1;
+        flux__gpu_unlock(g);              /* all are in other threads' hands, for as long as a copy takes */
+        flux__thread_yield();
+        flux__gpu_lock(g);
+    }
+}
+
+/* The slot's copy has been queued, if it was. */
+static bool flux__slot_sent(flux__gpu *g, int n, int code, const char *what, void *stream) {
+    flux__slot *s = &g->slot[n];
+    bool ok = flux__gpu_ok(g, code, what);
+    if (ok) s->used = ok = flux__gpu_ok(g, g->driver->event_record(s->event, stream), "recording an event");
+    if (!ok) g->driver->stream_wait(stream);
+    return ok;
 }
 
 /* How much of a copy goes through a slot at a time. */
@@ -12476,43 +12918,93 @@ static size_t flux__gpu_chunk(size_t bytes, size_t at) {
     return bytes - at < most ? bytes - at : most;
 }
 
-static int flux__gpu_upload(int backend, int id, void *dst, const void *src, size_t bytes) {
+static void flux__copy_piece(const void *src, char *to, size_t at, size_t n) { memcpy(to, (const char *)src + at, n); }
+
+static bool flux__slot_upload(flux__gpu *g, void *dst, flux__filler put, const void *ctx, size_t at, size_t n, void *stream) {
+    int i = flux__slot_take(g, true);
+    if (i < 0) return false;
+    flux__gpu_unlock(g);
+    put(ctx, (char *)g->slot[i].memory, at, n);
+    flux__gpu_lock(g);
+    bool ok = flux__slot_sent(g, i, g->driver->up(dst, g->slot[i].memory, n, stream), "copying to it", stream);
+    g->slot[i].busy = false;
+    return ok;
+}
+
+static int flux__gpu_fill(int backend, int id, void *dst, size_t bytes, size_t unit, flux__filler put, const void *ctx) {
     void *before;
+    size_t most = FLUX__SLOT_BYTES / unit * unit;
     flux__gpu *g = flux__gpu_enter(backend, id, &before);
     if (!g) return -1;
-    bool ok = true;
-    for (size_t at = 0; at < bytes && ok; at += FLUX__SLOT_BYTES) {
-        size_t n = flux__gpu_chunk(bytes, at);
-        unsigned s = g->turn++ % FLUX__SLOTS;
-        ok = flux__gpu_ok(g, g->driver->event_wait(g->slot[s].event), "waiting for a copy");
-        if (!ok) break;
-        memcpy(g->slot[s].memory, (const char *)src + at, n);
-        ok = flux__gpu_ok(g, g->driver->up((char *)dst + at, g->slot[s].memory, n, g->stream), "copying to it") &&
-             flux__gpu_ok(g, g->driver->event_record(g->slot[s].event, g->stream), "recording an event");
-    }
+    void *stream = flux__copies_begin(g);
+    bool apart = stream == g->copies, ok = apart || flux__gpu_await(g, dst, bytes);
+    for (size_t at = 0; at < bytes && ok; at += most)
+        ok = flux__slot_upload(g, (char *)dst + at, put, ctx, at, bytes - at < most ? bytes - at : most, stream);
+    if (apart) ok = flux__copies_end(g, dst, bytes) && ok;
     g->counters.uploads++, g->counters.bytes_up += (int64_t)bytes;
     flux__gpu_leave(g, before);
     return ok ? 0 : -1;
 }
 
+static int flux__gpu_upload(int backend, int id, void *dst, const void *src, size_t bytes) {
+    return flux__gpu_fill(backend, id, dst, bytes, 1, flux__copy_piece, src);
+}
+
+/* Queues a copy to a slot, which the caller then has; -1 as flux__slot_take. */
+static int flux__slot_download(flux__gpu *g, const void *src, size_t n, bool wait, bool *ok) {
+    int failures = flux__failures(), i = flux__slot_take(g, wait);
+    *ok = flux__failures() == failures;
+    if (i < 0) return -1;
+    *ok = flux__slot_sent(g, i, g->driver->down(g->slot[i].memory, src, n, g->stream), "copying from it", g->stream);
+    if (*ok) return i;
+    g->slot[i].busy = false;
+    return -1;
+}
+
+/* Waits for the slot's copy, takes it out if all is well, and gives the slot back. */
+static bool flux__slot_read(flux__gpu *g, int i, void *dst, size_t n) {
+    bool ok = flux__gpu_sleep(g, g->slot[i].event, "waiting for its results");
+    if (ok) {
+        flux__gpu_unlock(g);
+        memcpy(dst, g->slot[i].memory, n);
+        flux__gpu_lock(g);
+    }
+    g->slot[i].used = !ok, g->slot[i].busy = false;
+    return ok;
+}
+
+/* One chunk is on its way while the last is taken out; but nobody waits for a slot while having one. */
+static bool flux__gpu_read(flux__gpu *g, char *dst, const char *src, size_t bytes) {
+    int last = -1;
+    size_t at = 0, taken = 0;
+    bool ok = flux__gpu_await(g, src, bytes);
+    while (ok && (at < bytes || last >= 0)) {
+        int i = at < bytes ? flux__slot_download(g, src + at, flux__gpu_chunk(bytes, at), last < 0, &ok) : -1;
+        if (i >= 0) at += FLUX__SLOT_BYTES;
+        if (last >= 0) {
+            ok = flux__slot_read(g, last, dst + taken, flux__gpu_chunk(bytes, taken)) && ok;
+            taken += FLUX__SLOT_BYTES;
+        }
+        last = i;
+    }
+    if (last >= 0) flux__slot_read(g, last, dst + taken, flux__gpu_chunk(bytes, taken));
+    return ok;
+}
+
 /* An index out of range that a kernel met since the last look is an error now. */
 static bool flux__gpu_check(flux__gpu *g) {
-    if (!g->pending) return true;
-    unsigned s = g->turn++ % FLUX__SLOTS;
     int64_t status[FLUX__STATUS_WORDS];
-    void *memory = g->slot[s].memory;
-    if (!flux__gpu_ok(g, g->driver->event_wait(g->slot[s].event), "waiting for a copy") ||
-        !flux__gpu_ok(g, g->driver->down(memory, g->status, sizeof status, g->stream), "copying from it") ||
-        !flux__gpu_ok(g, g->driver->event_record(g->slot[s].event, g->stream), "recording an event") ||
-        !flux__gpu_ok(g, g->driver->event_wait(g->slot[s].event), "waiting for a copy")) return false;
-    memcpy(status, memory, sizeof status);
+    if (!g->pending) return true;
     g->pending = false;
+    if (!flux__gpu_read(g, (char *)status, (const char *)g->status, sizeof status)) {
+        g->pending = true;
+        return false;
+    }
     if (!status[0]) return true;
     flux__fail("%s: index %lld (number %lld) is not within dim %lld of size %lld", status[5] ? "scatter_add" : "gather", (long long)status[1],
                (long long)status[2], (long long)status[3], (long long)status[4]);
-    memset(memory, 0, sizeof status);
-    flux__gpu_ok(g, g->driver->up(g->status, memory, sizeof status, g->stream), "copying to it");
-    flux__gpu_ok(g, g->driver->event_record(g->slot[s].event, g->stream), "recording an event");
+    memset(status, 0, sizeof status);
+    flux__slot_upload(g, g->status, flux__copy_piece, status, 0, sizeof status, g->stream);
     return false;
 }
 
@@ -12520,24 +13012,7 @@ static int flux__gpu_download(int backend, int id, void *dst, const void *src, s
     void *before;
     flux__gpu *g = flux__gpu_enter(backend, id, &before);
     if (!g) return -1;
-    bool ok = true;
-    unsigned first = g->turn;
-    size_t chunks = (bytes + FLUX__SLOT_BYTES - 1) / FLUX__SLOT_BYTES;
-    for (size_t i = 0; i < chunks + 1 && ok; i++) {       /* one chunk is on its way while the last is taken out */
-        if (i < chunks) {
-            size_t at = i * FLUX__SLOT_BYTES, n = flux__gpu_chunk(bytes, at);
-            unsigned s = g->turn++ % FLUX__SLOTS;
-            ok = flux__gpu_ok(g, g->driver->event_wait(g->slot[s].event), "waiting for a copy") &&
-                 flux__gpu_ok(g, g->driver->down(g->slot[s].memory, (const char *)src + at, n, g->stream), "copying from it") &&
-                 flux__gpu_ok(g, g->driver->event_record(g->slot[s].event, g->stream), "recording an event");
-        }
-        if (i > 0 && ok) {
-            size_t at = (i - 1) * FLUX__SLOT_BYTES, n = flux__gpu_chunk(bytes, at);
-            unsigned s = (first + (unsigned)(i - 1)) % FLUX__SLOTS;
-            ok = flux__gpu_ok(g, g->driver->event_wait(g->slot[s].event), "waiting for its results");
-            if (ok) memcpy((char *)dst + at, g->slot[s].memory, n);
-        }
-    }
+    bool ok = flux__gpu_read(g, (char *)dst, (const char *)src, bytes);
     g->counters.downloads++, g->counters.bytes_down += (int64_t)bytes;
     ok = ok && flux__gpu_check(g);
     flux__gpu_leave(g, before);
@@ -12550,17 +13025,18 @@ static int flux__gpu_copy(int backend, int to, void *dst, int from, const void *
     flux__gpu *a = flux__gpu_enter(backend, from, &before), *b;
     if (!a) return -1;
     if (to == from) {
-        bool ok = flux__gpu_ok(a, a->driver->across(dst, src, bytes, a->stream), "copying");
+        bool ok = flux__gpu_await(a, dst, bytes) && flux__gpu_await(a, src, bytes) &&
+                  flux__gpu_ok(a, a->driver->across(dst, src, bytes, a->stream), "copying");
         flux__gpu_leave(a, before);
         return ok ? 0 : -1;
     }
     void *done = NULL;
-    bool ok = flux__gpu_ok(a, a->driver->event(&event), "making an event") &&
+    bool ok = flux__gpu_await(a, src, bytes) && flux__gpu_ok(a, a->driver->event(&event), "making an event") &&
               flux__gpu_ok(a, a->driver->event_record(event, a->stream), "recording an event");
     flux__gpu_leave(a, before);
     b = ok ? flux__gpu_enter(backend, to, &before) : NULL;
     if (b) {
-        bool queued = flux__gpu_ok(b, b->driver->event_before(event, b->stream), "waiting for the other device") &&
+        bool queued = flux__gpu_await(b, dst, bytes) && flux__gpu_ok(b, b->driver->event_before(event, b->stream), "waiting for the other device") &&
                       flux__gpu_ok(b, b->driver->peer(dst, to, src, from, bytes, b->stream), "copying from the other device");
         ok = queued && flux__gpu_ok(b, b->driver->event(&done), "making an event") &&
              flux__gpu_ok(b, b->driver->event_record(done, b->stream), "recording an event");
@@ -12586,12 +13062,12 @@ static int flux__gpu_room(int backend, int id, size_t *available, size_t *total)
     void *before;
     flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
     int code = -1;
-    flux__mutex_lock(&flux__gpu_lock);
+    flux__gpu_lock(g);
     if (g->open && !g->lost && g->driver->enter(id, &before) == 0) {
         code = g->driver->room(available, total);
         g->driver->leave(before);
     }
-    flux__mutex_unlock(&flux__gpu_lock);
+    flux__gpu_unlock(g);
     return code;
 }
 
@@ -12599,7 +13075,7 @@ static int flux__gpu_wait(int backend, int id) {
     void *before;
     flux__gpu *g = flux__gpu_enter(backend, id, &before);
     if (!g) return -1;
-    bool ok = flux__gpu_ok(g, g->driver->stream_wait(g->stream), "waiting") && flux__gpu_check(g);
+    bool ok = flux__gpu_ok(g, flux__gpu_drain(g), "waiting") && flux__gpu_check(g);
     flux__gpu_leave(g, before);
     return ok ? 0 : -1;
 }
@@ -12607,9 +13083,9 @@ static int flux__gpu_wait(int backend, int id) {
 /* ---- what the registry asks */
 
 static bool flux__gpu_available(int backend, char *why, size_t n) {
-    flux__mutex_lock(&flux__gpu_lock);
+    flux__mutex_lock(&flux__driver_lock);
     bool there = flux__driver_of(backend)->open(why, n);
-    flux__mutex_unlock(&flux__gpu_lock);
+    flux__mutex_unlock(&flux__driver_lock);
     return there;
 }
 
@@ -12633,9 +13109,9 @@ static bool flux__gpu_works(const flux__driver *d, char *why, size_t n) {
 
 static bool flux__gpu_functional(int backend, char *why, size_t n) {
     flux__hold();
-    flux__mutex_lock(&flux__gpu_lock);
+    flux__mutex_lock(&flux__driver_lock);
     bool works = flux__gpu_works(flux__driver_of(backend), why, n);
-    flux__mutex_unlock(&flux__gpu_lock);
+    flux__mutex_unlock(&flux__driver_lock);
     flux__tell();
     return works;
 }
@@ -12653,23 +13129,25 @@ static bool flux__gpu_component(int backend, const char *name, bool *known) {
     *known = flux__in_list(name, d->components);
     if (!*known) return false;
     flux__hold();
-    flux__mutex_lock(&flux__gpu_lock);
+    flux__mutex_lock(&flux__driver_lock);
     if (!d->open(why, sizeof why)) there = false;
     else if (strcmp(name, "driver") == 0) there = true;
     else if (strcmp(name, "all") == 0) there = flux__gpu_works(d, why, sizeof why);
     else there = strcmp(name, "compiler") == 0 ? d->compiler(why, sizeof why) : d->component(name);
-    flux__mutex_unlock(&flux__gpu_lock);
+    flux__mutex_unlock(&flux__driver_lock);
     flux__tell();
     return there;
 }
 
 /* Everything that was opened goes; memory has gone before. */
 static void flux__gpu_close(void) {
-    flux__mutex_lock(&flux__gpu_lock);
     for (int b = 0; b < 2; b++)
-        for (int id = 0; id < FLUX__MAX_IDS; id++)
-            if (flux__gpus[b][id].open) flux__gpu_undo(&flux__gpus[b][id]);
-    flux__mutex_unlock(&flux__gpu_lock);
+        for (int id = 0; id < FLUX__MAX_IDS; id++) {
+            flux__gpu *g = &flux__gpus[b][id];
+            flux__gpu_lock(g);
+            if (g->open) flux__gpu_undo(g);
+            flux__gpu_unlock(g);
+        }
 }
 
 /* The back end's table, for each driver. */
@@ -12686,10 +13164,13 @@ static int flux__##x##_download(int id, void *dst, const void *src, size_t n) { 
 static int flux__##x##_copy(int to, void *dst, int from, const void *src, size_t n) { return flux__gpu_copy(B, to, dst, from, src, n); } \
 static int flux__##x##_wait(int id) { return flux__gpu_wait(B, id); }                                                           \
 static int flux__##x##_room(int id, size_t *available, size_t *total) { return flux__gpu_room(B, id, available, total); }         \
-static bool flux__##x##_ready(int id, flux__plan *plan, flux__graph *g) { return flux__gpu_ready(B, id, plan, g); }
+static bool flux__##x##_ready(int id, flux__plan *plan, flux__graph *g) { return flux__gpu_ready(B, id, plan, g); }             \
+static int flux__##x##_fill(int id, void *dst, size_t n, size_t unit, flux__filler put, const void *ctx) {                           \
+    return flux__gpu_fill(B, id, dst, n, unit, put, ctx);                                                                        \
+}
 #define FLUX__GPU_ROW(x, name) { name, flux__##x##_available, flux__##x##_functional, flux__##x##_count, flux__##x##_name,       \
     flux__##x##_component, flux__##x##_alloc, flux__##x##_free, flux__##x##_upload, flux__##x##_download, flux__##x##_copy,      \
-    flux__##x##_wait, flux__##x##_room, flux__##x##_ready, flux__gpu_run, flux__gpu_kernel_drop }
+    flux__##x##_wait, flux__##x##_room, flux__##x##_ready, flux__gpu_run, flux__gpu_kernel_drop, flux__##x##_fill }
 #if defined(FLUX_CUDA)
 FLUX__GPU_CALLS(cuda, FLUX__CUDA_BACKEND)
 #endif
@@ -12763,10 +13244,10 @@ static int flux__no_copy(int to, void *dst, int from, const void *src, size_t by
 static int flux__no_wait(int id) { return (void)id, -1; }
 
 #define FLUX__ABSENT(name, component) { name, flux__not_built, flux__not_built, flux__count_none, flux__no_name, component, \
-    flux__no_alloc, flux__no_free, flux__no_move, flux__no_move, flux__no_copy, flux__no_wait, NULL, NULL, NULL, NULL }
+    flux__no_alloc, flux__no_free, flux__no_move, flux__no_move, flux__no_copy, flux__no_wait, NULL, NULL, NULL, NULL, NULL }
 static const flux__backend flux__backends[FLUX__BACKENDS] = {     /* in the order of FLUX__CPU_BACKEND ... */
     { "CPU", flux__yes, flux__yes, flux__count_one, flux__cpu_name, flux__cpu_component,
-      flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy, flux__cpu_wait, NULL, NULL, NULL, NULL },
+      flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy, flux__cpu_wait, NULL, NULL, NULL, NULL, NULL },
 #if defined(FLUX_CUDA)
     FLUX__GPU_ROW(cuda, "CUDA"),
 #else
@@ -20459,14 +20940,44 @@ static void flux__copy_observations(char *to, const char *from, size_t row, cons
             memcpy(to + (size_t)i * row, from + (size_t)order[i] * row, row);
 }
 
+/* Bytes of an observation. */
+static size_t flux__row_bytes(const flux_tensor *x) {
+    size_t row = flux_dtype_size((flux_dtype)x->dtype);
+    for (int i = 0; i < x->ndim - 1; i++) row *= (size_t)x->dim[i];
+    return row;
+}
+
+/* Where there is but a move to a device, observations are picked right into the memory that it copies from. */
+typedef struct flux__picking { const char *from; size_t row; const int64_t *order; int64_t begin; } flux__picking;
+static void flux__pick_part(const void *ctx, char *to, size_t at, size_t n) {
+    const flux__picking *p = (const flux__picking *)ctx;
+    int64_t first = (int64_t)(at / p->row);
+    flux__copy_observations(to, p->from, p->row, p->order ? p->order + first : NULL, p->begin + first, (int64_t)(n / p->row));
+}
+static bool flux__picks_away(const flux_loader *l, int k) {
+    const flux__stage *s = l->stages == 1 ? &l->stage[0] : NULL;
+    const flux_tensor *x = l->array[k];
+    if (!s || s->kind != FLUX__STAGE_MOVE || !flux__backend_of(s->device.backend)->fill || (x->dtype == FLUX_F64 && !s->keep_f64)) return false;
+    size_t row = flux__row_bytes(x);
+    return flux__in_host_memory(x) && row > 0 && row <= FLUX__PIECE && !flux__tracing();
+}
+static flux_tensor *flux__pick_away(const flux_loader *l, int k, const int64_t *order, int64_t begin, int64_t n) {
+    flux_shape s = flux_shape_of(l->array[k]);
+    flux__picking p = { l->host[k], flux__row_bytes(l->array[k]), order, begin };
+    flux_device d = l->stage[0].device;
+    s.dim[s.ndim - 1] = n;
+    flux_tensor *part = flux__leaf(s, (flux_dtype)l->array[k]->dtype, d);
+    bool good = part && flux__backend_of(d.backend)->fill(d.id, part->buf->ptr, (size_t)n * p.row, p.row, flux__pick_part, &p) == 0;
+    return good ? part : NULL;
+}
+
 /* n observations of array k as one tensor, or without the last dimension where n is -1. */
 static flux_tensor *flux__pick_host(const flux_loader *l, int k, const int64_t *order,
                                     int64_t begin, int64_t n) {
     flux_tensor *x = l->array[k];
     if (!order && begin == 0 && n == l->total) return x;         /* all of it */
     flux_shape s = flux_shape_of(x);
-    size_t row = flux_dtype_size((flux_dtype)x->dtype);
-    for (int i = 0; i < s.ndim - 1; i++) row *= (size_t)s.dim[i];
+    size_t row = flux__row_bytes(x);
     if (n < 0) s.ndim--;
     else s.dim[s.ndim - 1] = n;
     flux_tensor *part = flux__leaf(s, (flux_dtype)x->dtype, x->device);
@@ -20580,9 +21091,11 @@ static bool flux__batch_own(const flux_loader *l, const int64_t *order, int64_t 
 }
 
 static bool flux__batch_arrays(const flux_loader *l, const int64_t *order, int64_t begin, int64_t n,
-                               flux__made *m) {
+                               bool worker, flux__made *m) {
+    bool whole = !l->single && l->collate != FLUX_COLLATE_NONE;
     for (int k = 0; k < l->arrays; k++) {
-        if (l->single) m->item[k] = flux__pick(l, k, order, begin, -1);
+        if (!worker && whole && flux__picks_away(l, k)) m->item[k] = flux__pick_away(l, k, order, begin, n);
+        else if (l->single) m->item[k] = flux__pick(l, k, order, begin, -1);
         else if (l->collate == FLUX_COLLATE_NONE)
             m->item[k] = flux__pick_tuple(l, k, order, begin, n);
         else m->item[k] = flux__pick(l, k, order, begin, n);
@@ -20670,7 +21183,7 @@ static bool flux__batch_stages(const flux_loader *l, flux__made *m, bool worker)
 }
 
 static bool flux__batch_items(const flux_loader *l, const int64_t *order, int64_t index,
-                              flux__made *m) {
+                              bool worker, flux__made *m) {
     int width = l->set.get ? l->set.arrays : l->arrays;
     flux_tensor **item = (flux_tensor **)flux__grow(m->item, &m->room, width, sizeof *item);
     if (!item) return false;
@@ -20681,7 +21194,7 @@ static bool flux__batch_items(const flux_loader *l, const int64_t *order, int64_
     m->size = n;
     m->stage = 0;
     m->count = width;
-    return (l->set.get ? flux__batch_own : flux__batch_arrays)(l, own, l->begin + from, n, m);
+    return l->set.get ? flux__batch_own(l, own, l->begin + from, n, m) : flux__batch_arrays(l, own, l->begin + from, n, worker, m);
 }
 
 /* A value that goes to another thread must be there: a node that is still to be computed
@@ -20707,7 +21220,7 @@ static bool flux__batch_make(const flux_loader *l, const int64_t *order, uint64_
     t->draws = go_on ? (uint64_t)1 << 32 : 0;  /* another part of the batch's own stream */
     for (int i = 0; go_on && i < m->count; i++)  /* the scope has the old ones from here on */
         if (!flux__own(m->item[i])) good = false;
-    good = good && (go_on || flux__batch_items(l, order, index, m)) &&
+    good = good && (go_on || flux__batch_items(l, order, index, worker, m)) &&
            flux__batch_stages(l, m, worker);
     for (int i = 0; good && (worker || moves) && i < m->count; i++)
         good = flux__batch_computed(m->item[i]);
@@ -20962,7 +21475,11 @@ static bool flux__epoch_next(flux__epoch *r) {
 static void flux__epoch_ahead(flux__epoch *r) {
     flux_loader *l = r->loader;
     bool moves = l->stages && flux__loader_device(l).backend != FLUX__CPU_BACKEND;
-    if (moves && r->next < l->batches) flux__epoch_make(r, r->next, false, &r->ahead);
+    flux__thread *t = flux__self();
+    if (!moves || !t || r->next >= l->batches) return;
+    t->ahead = true;
+    flux__epoch_make(r, r->next, false, &r->ahead);
+    t->ahead = false;
 }
 
 static struct flux__progress *flux__bar_new(const char *label, int64_t batches);

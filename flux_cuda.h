@@ -38,8 +38,21 @@ typedef struct flux__cu_calls {
     int (*ModuleGetFunction)(void **function, void *module, const char *name);
     int (*LaunchKernel)(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **args, void **extra);
     int (*GetErrorString)(int code, const char **text);
+    int (*GraphCreate)(void **graph, unsigned flags);
+    int (*GraphAddKernelNode)(void **node, void *graph, void *const *after, size_t n, const void *launch);
+    int (*GraphInstantiate)(void **exec, void *graph, unsigned long long flags);
+    int (*GraphExecKernelNodeSetParams)(void *exec, void *node, const void *launch);
+    int (*GraphLaunch)(void *exec, void *stream);
+    int (*GraphExecDestroy)(void *exec);
+    int (*GraphDestroy)(void *graph);
 } flux__cu_calls;
 static flux__cu_calls flux__cu;
+
+typedef struct flux__cu_node {                     /* CUDA_KERNEL_NODE_PARAMS */
+    void *function;
+    unsigned grid[3], block[3], shared;
+    void **args, **extra, *kernel, *context;
+} flux__cu_node;
 static void *flux__cu_context[FLUX__MAX_IDS];      /* primary contexts of the devices that were opened */
 
 /* Each call and the driver's name for it */
@@ -56,11 +69,20 @@ static void *flux__cu_context[FLUX__MAX_IDS];      /* primary contexts of the de
     X(MemcpyDtoDAsync, cuMemcpyDtoDAsync_v2) X(MemcpyPeerAsync, cuMemcpyPeerAsync) X(MemGetInfo, cuMemGetInfo_v2) \
     X(ModuleLoadData, cuModuleLoadData) X(ModuleUnload, cuModuleUnload) X(ModuleGetFunction, cuModuleGetFunction) \
     X(LaunchKernel, cuLaunchKernel) X(GetErrorString, cuGetErrorString)
-static const struct { const char *name; size_t at; } flux__cu_names[] = {
-#define FLUX__CU(call, symbol) { #symbol, offsetof(flux__cu_calls, call) },
+/* Graphs, from CUDA 12 on: without them kernels are launched one by one */
+#define FLUX__CU_GRAPH_CALLS(X) \
+    X(GraphCreate, cuGraphCreate) X(GraphAddKernelNode, cuGraphAddKernelNode_v2) X(GraphInstantiate, cuGraphInstantiateWithFlags) \
+    X(GraphExecKernelNodeSetParams, cuGraphExecKernelNodeSetParams_v2) X(GraphLaunch, cuGraphLaunch) \
+    X(GraphExecDestroy, cuGraphExecDestroy) X(GraphDestroy, cuGraphDestroy)
+static const flux__symbol flux__cu_names[] = {
+#define FLUX__CU(call, symbol) { #symbol, offsetof(flux__cu_calls, call), false },
     FLUX__CU_CALLS(FLUX__CU)
 #undef FLUX__CU
+#define FLUX__CU(call, symbol) { #symbol, offsetof(flux__cu_calls, call), true },
+    FLUX__CU_GRAPH_CALLS(FLUX__CU)
+#undef FLUX__CU
 };
+static bool flux__cu_graphs;
 
 static const char *flux__cu_error(int code) {
     const char *text = NULL;
@@ -80,9 +102,12 @@ static bool flux__cu_open(char *why, size_t n) {
 #endif
     void *library = flux__library_open(file);
     if (!library) return snprintf(why, n, "no NVIDIA driver: %s is not there", file), false;
-    for (size_t i = 0; i < sizeof flux__cu_names / sizeof *flux__cu_names; i++)
-        if (!flux__library_symbol(library, flux__cu_names[i].name, (char *)&flux__cu + flux__cu_names[i].at, sizeof(void *)))
-            return snprintf(why, n, "the NVIDIA driver is too old: it has no %s", flux__cu_names[i].name), false;
+    flux__cu_graphs = true;
+    for (size_t i = 0; i < sizeof flux__cu_names / sizeof *flux__cu_names; i++) {
+        if (flux__library_symbol(library, flux__cu_names[i].name, (char *)&flux__cu + flux__cu_names[i].at, sizeof(void *))) continue;
+        if (!flux__cu_names[i].spare) return snprintf(why, n, "the NVIDIA driver is too old: it has no %s", flux__cu_names[i].name), false;
+        flux__cu_graphs = false;
+    }
     int code = flux__cu.Init(0);
     if (code != 0) return snprintf(why, n, "the NVIDIA driver did not start: %s", flux__cu_error(code)), false;
     state = 1;
@@ -154,6 +179,30 @@ static int flux__cu_find(void **function, void *module, const char *name) { retu
 static int flux__cu_launch(void *function, const unsigned *grid, unsigned threads, void *stream, void **args) {
     return flux__cu.LaunchKernel(function, grid[0], grid[1], grid[2], threads, 1, 1, 0, stream, args, NULL);
 }
+static bool flux__cu_has_graphs(void) { return flux__cu_graphs; }
+static int flux__cu_graph(void **graph) { return flux__cu.GraphCreate(graph, 0); }
+static flux__cu_node flux__cu_launch_node(void *function, const unsigned *grid, unsigned threads, void **args) {
+    flux__cu_node k;
+    memset(&k, 0, sizeof k);
+    k.function = function, k.args = args;
+    memcpy(k.grid, grid, sizeof k.grid);
+    k.block[0] = threads, k.block[1] = k.block[2] = 1;
+    return k;
+}
+static int flux__cu_graph_add(void **node, void *graph, void *after, void *function, const unsigned *grid, unsigned threads, void **args) {
+    flux__cu_node k = flux__cu_launch_node(function, grid, threads, args);
+    return flux__cu.GraphAddKernelNode(node, graph, &after, after != NULL, &k);
+}
+static int flux__cu_graph_ready(void **exec, void *graph) { return flux__cu.GraphInstantiate(exec, graph, 0); }
+static int flux__cu_graph_set(void *exec, void *node, void *function, const unsigned *grid, unsigned threads, void **args) {
+    flux__cu_node k = flux__cu_launch_node(function, grid, threads, args);
+    return flux__cu.GraphExecKernelNodeSetParams(exec, node, &k);
+}
+static int flux__cu_graph_launch(void *exec, void *stream) { return flux__cu.GraphLaunch(exec, stream); }
+static void flux__cu_graph_free(void *graph, void *exec) {        /* a launch under way goes on all the same */
+    if (exec) flux__cu.GraphExecDestroy(exec);
+    if (graph) flux__cu.GraphDestroy(graph);
+}
 /* errors of a running kernel, after which a context takes no calls: illegal address, launch timeout, assert, ... */
 static bool flux__cu_lost(int code) { return code == 214 || code == 220 || code == 700 || code == 702 || code == 710 || (code >= 714 && code <= 719); }
 
@@ -180,8 +229,8 @@ static char flux__nvrtc_version[40];
 #define FLUX__NVRTC_CALLS(X) \
     X(Version) X(GetNumSupportedArchs) X(GetSupportedArchs) X(CreateProgram) X(CompileProgram) X(GetProgramLogSize) \
     X(GetProgramLog) X(GetCUBINSize) X(GetCUBIN) X(GetPTXSize) X(GetPTX) X(DestroyProgram) X(GetErrorString)
-static const struct { const char *name; size_t at; } flux__nvrtc_names[] = {
-#define FLUX__RTC(call) { "nvrtc" #call, offsetof(flux__nvrtc_calls, call) },
+static const flux__symbol flux__nvrtc_names[] = {
+#define FLUX__RTC(call) { "nvrtc" #call, offsetof(flux__nvrtc_calls, call), false },
     FLUX__NVRTC_CALLS(FLUX__RTC)
 #undef FLUX__RTC
 };
@@ -278,6 +327,8 @@ static const flux__driver flux__cuda_driver = {
     flux__cu_stream, flux__cu_stream_wait, flux__cu_stream_free,
     flux__cu_event, flux__cu_event_record, flux__cu_event_wait, flux__cu_event_before, flux__cu_event_free,
     flux__cu_alloc, flux__cu_release, flux__cu_pinned, flux__cu_unpin, flux__cu_up, flux__cu_down, flux__cu_across, flux__cu_peer,
-    flux__cu_room, flux__cu_load, flux__cu_unload, flux__cu_find, flux__cu_launch, flux__cu_error, flux__cu_lost,
+    flux__cu_room, flux__cu_load, flux__cu_unload, flux__cu_find, flux__cu_launch,
+    flux__cu_has_graphs, flux__cu_graph, flux__cu_graph_add, flux__cu_graph_ready, flux__cu_graph_set, flux__cu_graph_launch, flux__cu_graph_free,
+    flux__cu_error, flux__cu_lost,
     flux__nvrtc_open, flux__nvrtc_named, flux__nvrtc_compile, flux__cuda_parts, flux__cuda_has
 };

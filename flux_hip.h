@@ -36,7 +36,22 @@ typedef struct flux__roc_calls {
     int (*ModuleGetFunction)(void **function, void *module, const char *name);
     int (*ModuleLaunchKernel)(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **args, void **extra);
     const char *(*GetErrorString)(int code);
+    int (*GraphCreate)(void **graph, unsigned flags);
+    int (*GraphAddKernelNode)(void **node, void *graph, void *const *after, size_t n, const void *launch);
+    int (*GraphInstantiateWithFlags)(void **exec, void *graph, unsigned long long flags);
+    int (*GraphExecKernelNodeSetParams)(void *exec, void *node, const void *launch);
+    int (*GraphLaunch)(void *exec, void *stream);
+    int (*GraphExecDestroy)(void *exec);
+    int (*GraphDestroy)(void *graph);
 } flux__roc_calls;
+
+typedef struct flux__roc_node {           /* hipKernelNodeParams; newer runtimes take a module's function there too */
+    unsigned block[3];
+    void **extra, *function;
+    unsigned grid[3];
+    void **args;
+    unsigned shared;
+} flux__roc_node;
 static flux__roc_calls flux__roc;
 static void *flux__roc_library;
 
@@ -46,11 +61,19 @@ static void *flux__roc_library;
     X(EventRecord) X(EventSynchronize) X(EventDestroy) X(Malloc) X(Free) X(HostMalloc) X(HostFree) X(MemcpyHtoDAsync) \
     X(MemcpyDtoHAsync) X(MemcpyDtoDAsync) X(MemcpyPeerAsync) X(MemGetInfo) X(ModuleLoadData) X(ModuleUnload) \
     X(ModuleGetFunction) X(ModuleLaunchKernel) X(GetErrorString)
-static const struct { const char *name; size_t at; } flux__roc_names[] = {
-#define FLUX__ROC(call) { "hip" #call, offsetof(flux__roc_calls, call) },
+/* Graphs: without them kernels are launched one by one */
+#define FLUX__ROC_GRAPH_CALLS(X) \
+    X(GraphCreate) X(GraphAddKernelNode) X(GraphInstantiateWithFlags) X(GraphExecKernelNodeSetParams) X(GraphLaunch) \
+    X(GraphExecDestroy) X(GraphDestroy)
+static const flux__symbol flux__roc_names[] = {
+#define FLUX__ROC(call) { "hip" #call, offsetof(flux__roc_calls, call), false },
     FLUX__ROC_CALLS(FLUX__ROC)
 #undef FLUX__ROC
+#define FLUX__ROC(call) { "hip" #call, offsetof(flux__roc_calls, call), true },
+    FLUX__ROC_GRAPH_CALLS(FLUX__ROC)
+#undef FLUX__ROC
 };
+static bool flux__roc_graphs;
 
 static const char *flux__roc_error(int code) {
     const char *text = flux__roc.GetErrorString ? flux__roc.GetErrorString(code) : NULL;
@@ -82,12 +105,14 @@ static bool flux__roc_open(char *why, size_t n) {
     if (state == 1) return true;
     void *library = flux__roc_find("FLUX_HIP_LIBRARY", files);
     if (!library) return snprintf(why, n, "no HIP runtime: libamdhip64 is not among the system's libraries, nor under ROCM_PATH, HIP_PATH or /opt/rocm"), false;
+    flux__roc_graphs = true;
     for (size_t i = 0; i < sizeof flux__roc_names / sizeof *flux__roc_names; i++) {
         const char *name = flux__roc_names[i].name;
         void *at = (char *)&flux__roc + flux__roc_names[i].at;
         bool renamed = strcmp(name, "hipGetDeviceProperties") == 0 && flux__library_symbol(library, "hipGetDevicePropertiesR0600", at, sizeof(void *));    /* since ROCm 6 */
-        if (!renamed && !flux__library_symbol(library, name, at, sizeof(void *)))
-            return snprintf(why, n, "the HIP runtime is too old: it has no %s", name), false;
+        if (renamed || flux__library_symbol(library, name, at, sizeof(void *))) continue;
+        if (!flux__roc_names[i].spare) return snprintf(why, n, "the HIP runtime is too old: it has no %s", name), false;
+        flux__roc_graphs = false;
     }
     flux__roc_library = library;          /* hiprtc may lie within, device or not */
     int code = flux__roc.Init(0);
@@ -154,6 +179,30 @@ static int flux__roc_function(void **function, void *module, const char *name) {
 static int flux__roc_launch(void *function, const unsigned *grid, unsigned threads, void *stream, void **args) {
     return flux__roc.ModuleLaunchKernel(function, grid[0], grid[1], grid[2], threads, 1, 1, 0, stream, args, NULL);
 }
+static bool flux__roc_has_graphs(void) { return flux__roc_graphs; }
+static int flux__roc_graph(void **graph) { return flux__roc.GraphCreate(graph, 0); }
+static flux__roc_node flux__roc_launch_node(void *function, const unsigned *grid, unsigned threads, void **args) {
+    flux__roc_node k;
+    memset(&k, 0, sizeof k);
+    k.function = function, k.args = args;
+    memcpy(k.grid, grid, sizeof k.grid);
+    k.block[0] = threads, k.block[1] = k.block[2] = 1;
+    return k;
+}
+static int flux__roc_graph_add(void **node, void *graph, void *after, void *function, const unsigned *grid, unsigned threads, void **args) {
+    flux__roc_node k = flux__roc_launch_node(function, grid, threads, args);
+    return flux__roc.GraphAddKernelNode(node, graph, &after, after != NULL, &k);
+}
+static int flux__roc_graph_ready(void **exec, void *graph) { return flux__roc.GraphInstantiateWithFlags(exec, graph, 0); }
+static int flux__roc_graph_set(void *exec, void *node, void *function, const unsigned *grid, unsigned threads, void **args) {
+    flux__roc_node k = flux__roc_launch_node(function, grid, threads, args);
+    return flux__roc.GraphExecKernelNodeSetParams(exec, node, &k);
+}
+static int flux__roc_graph_launch(void *exec, void *stream) { return flux__roc.GraphLaunch(exec, stream); }
+static void flux__roc_graph_free(void *graph, void *exec) {
+    if (exec) flux__roc.GraphExecDestroy(exec);
+    if (graph) flux__roc.GraphDestroy(graph);
+}
 /* illegal address, launch timeout, assert, illegal state, launch failure, ... */
 static bool flux__roc_lost(int code) { return code == 214 || code == 700 || code == 702 || code == 710 || code == 719; }
 
@@ -176,8 +225,8 @@ static char flux__hiprtc_version[40];
 #define FLUX__HIPRTC_CALLS(X) \
     X(Version) X(CreateProgram) X(CompileProgram) X(GetProgramLogSize) X(GetProgramLog) X(GetCodeSize) X(GetCode) \
     X(DestroyProgram) X(GetErrorString)
-static const struct { const char *name; size_t at; } flux__hiprtc_names[] = {
-#define FLUX__RTC(call) { "hiprtc" #call, offsetof(flux__hiprtc_calls, call) },
+static const flux__symbol flux__hiprtc_names[] = {
+#define FLUX__RTC(call) { "hiprtc" #call, offsetof(flux__hiprtc_calls, call), false },
     FLUX__HIPRTC_CALLS(FLUX__RTC)
 #undef FLUX__RTC
 };
@@ -250,6 +299,8 @@ static const flux__driver flux__hip_driver = {
     flux__roc_stream, flux__roc_stream_wait, flux__roc_stream_free,
     flux__roc_event, flux__roc_event_record, flux__roc_event_wait, flux__roc_event_before, flux__roc_event_free,
     flux__roc_alloc, flux__roc_release, flux__roc_pinned, flux__roc_unpin, flux__roc_up, flux__roc_down, flux__roc_across, flux__roc_peer,
-    flux__roc_room, flux__roc_load, flux__roc_unload, flux__roc_function, flux__roc_launch, flux__roc_error, flux__roc_lost,
+    flux__roc_room, flux__roc_load, flux__roc_unload, flux__roc_function, flux__roc_launch,
+    flux__roc_has_graphs, flux__roc_graph, flux__roc_graph_add, flux__roc_graph_ready, flux__roc_graph_set, flux__roc_graph_launch, flux__roc_graph_free,
+    flux__roc_error, flux__roc_lost,
     flux__hiprtc_open, flux__hiprtc_named, flux__hiprtc_compile, flux__amd_parts, flux__hip_has
 };

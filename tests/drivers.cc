@@ -45,6 +45,12 @@ static_assert(!same<int (*)(int *), int (*)(size_t *)>::value && !same<int (*)(v
 #define RTC(call) SAME(flux__nvrtc_calls, call, nvrtc##call)
 FLUX__CU_CALLS(CU)
 FLUX__NVRTC_CALLS(RTC)
+#if CUDA_VERSION >= 12000
+FLUX__CU_GRAPH_CALLS(CU)
+#define THERE(a, b) (offsetof(flux__cu_node, a) == offsetof(CUDA_KERNEL_NODE_PARAMS, b))
+static_assert(sizeof(flux__cu_node) == sizeof(CUDA_KERNEL_NODE_PARAMS) && THERE(function, func) && THERE(grid, gridDimX) && THERE(block, blockDimX), "");
+static_assert(THERE(shared, sharedMemBytes) && THERE(args, kernelParams) && THERE(extra, extra) && THERE(kernel, kern) && THERE(context, ctx), "");
+#endif
 static_assert(sizeof(CUdeviceptr) == sizeof(unsigned long long) && sizeof(CUdevice) == sizeof(int), "");
 IS(75, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) IS(76, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
 IS(16, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) IS(1, CU_STREAM_NON_BLOCKING) IS(2, CU_EVENT_DISABLE_TIMING)
@@ -57,7 +63,11 @@ IS(718, CUDA_ERROR_INVALID_PC) IS(719, CUDA_ERROR_LAUNCH_FAILED)
 #define ROC(call) SAME(flux__roc_calls, call, hip##call)
 #define RTC(call) SAME(flux__hiprtc_calls, call, hiprtc##call)
 FLUX__ROC_CALLS(ROC)
+FLUX__ROC_GRAPH_CALLS(ROC)
 FLUX__HIPRTC_CALLS(RTC)
+#define THERE(a, b) (offsetof(flux__roc_node, a) == offsetof(hipKernelNodeParams, b))
+static_assert(sizeof(flux__roc_node) == sizeof(hipKernelNodeParams) && THERE(block, blockDim) && THERE(extra, extra) && THERE(function, func), "");
+static_assert(THERE(grid, gridDim) && THERE(args, kernelParams) && THERE(shared, sharedMemBytes) && sizeof(dim3) == 12, "");
 static_assert(sizeof(hipDeviceProp_t) <= 16384 && sizeof(hipDevice_t) == sizeof(int), "");
 IS(63, hipDeviceAttributeMultiprocessorCount) IS(1, hipStreamNonBlocking) IS(2, hipEventDisableTiming) IS(1, hipHostMallocPortable)
 IS(0, hipSuccess) IS(2, hipErrorOutOfMemory) IS(0, HIPRTC_SUCCESS) IS(214, hipErrorECCNotCorrectable) IS(700, hipErrorIllegalAddress)

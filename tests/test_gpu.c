@@ -58,7 +58,8 @@ static void find_soft(void) {
 }
 static long calls(const char *cu, const char *hip) { return driver.calls(on_cuda ? cu : hip); }
 static long live_objects(void) {
-    return driver.live("memory") + driver.live("pinned") + driver.live("streams") + driver.live("events") + driver.live("modules") + compiler.live("programs");
+    return driver.live("memory") + driver.live("pinned") + driver.live("streams") + driver.live("events") + driver.live("modules") + driver.live("graphs") +
+           compiler.live("programs");
 }
 static long synchronisations(void) {
     static const char *const names[] = { "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize", "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2", "cuStreamQuery",
@@ -166,24 +167,30 @@ static bool near(const float *a, const float *b, int n, double tol) {
         if (!(fabs((double)a[i] - (double)b[i]) <= tol)) return false;
     return true;
 }
-static const float *expected_weights(void) {   /* after three steps on the CPU */
+enum { STEPS = 5 };                       /* launched one by one, then as a graph that is made, then as it is */
+static bool steps(training *t) {
+    bool ok = true;
+    for (int i = 0; i < STEPS && ok; i++) ok = training_step(t) == 0;
+    return ok;
+}
+static const float *expected_weights(void) {   /* after so many steps on the CPU */
     static float w[WEIGHTS];
     static bool known;
     flux_device cpu = { 0, 0 };
     training t;
     if (known) return w;
     FLUX_SCOPE {
-        known = training_start(&t, cpu) && training_step(&t) == 0 && training_step(&t) == 0 && training_step(&t) == 0 && weights(t.model, w);
+        known = training_start(&t, cpu) && steps(&t) && weights(t.model, w);
     }
     CHECK(known);
     return w;
 }
-static bool trains(void) {                /* three steps here give the CPU's numbers */
+static bool trains(void) {                /* as many steps here give the CPU's numbers */
     training t;
     float w[WEIGHTS] = { 0 };
     bool ok = false;
     FLUX_SCOPE {
-        ok = training_start(&t, test_device) && training_step(&t) == 0 && training_step(&t) == 0 && training_step(&t) == 0 && weights(t.model, w);
+        ok = training_start(&t, test_device) && steps(&t) && weights(t.model, w);
     }
     return ok && near(w, expected_weights(), WEIGHTS, 1e-4);
 }
@@ -201,8 +208,7 @@ TEST(training_is_where_the_model_is) {
         FLUX_SCOPE {
             REQUIRE(training_start(&t, d[i % 2]));
             flux_default_device(d[i / 2]);
-            for (int step = 0; step < 3; step++) CHECK(training_step(&t) == 0);
-            CHECK(weights(t.model, w) && near(w, expected_weights(), WEIGHTS, 1e-4));
+            CHECK(steps(&t) && weights(t.model, w) && near(w, expected_weights(), WEIGHTS, 1e-4));
         }
     }
     flux_default_device(test_device);
@@ -227,7 +233,10 @@ TEST(a_step_allocates_nothing_and_waits_for_nothing) {
             for (int i = 0; i < 4; i++) at[i] = flux__base(p[i])->buf->ptr;
             continue;
         }
-        CHECK(after.launches - before.launches == launches && launches > 0);
+        CHECK(after.launches - before.launches == launches && launches > 4);
+        CHECK(after.graph_launches - before.graph_launches == 1 && after.graphs - before.graphs <= (step == 2));
+        if (step > 2) CHECK(after.graph_updates - before.graph_updates == 4);          /* the step count, for each parameter; no address */
+        CHECK(after.waits == before.waits);
         CHECK(after.allocations == before.allocations && after.uploads == before.uploads && after.downloads == before.downloads);
         CHECK(after.programs_compiled == before.programs_compiled && after.programs_read == before.programs_read);
         REQUIRE(flux_params(t.model, p, 4) == 4);
@@ -236,7 +245,7 @@ TEST(a_step_allocates_nothing_and_waits_for_nothing) {
         CHECK(calls("cuMemAlloc_v2", "hipMalloc") == 0 && calls("cuMemHostAlloc", "hipHostMalloc") == 0 && calls("cuMemFree_v2", "hipFree") == 0);
         CHECK(calls("cuMemcpyHtoDAsync_v2", "hipMemcpyHtoDAsync") == 0 && calls("cuMemcpyDtoHAsync_v2", "hipMemcpyDtoHAsync") == 0);
         CHECK(calls("cuMemcpyDtoDAsync_v2", "hipMemcpyDtoDAsync") == 0 && calls("cuMemcpyPeerAsync", "hipMemcpyPeerAsync") == 0);
-        CHECK(calls("cuLaunchKernel", "hipModuleLaunchKernel") == launches && synchronisations() == 0);
+        CHECK(calls("cuGraphLaunch", "hipGraphLaunch") == 1 && calls("cuLaunchKernel", "hipModuleLaunchKernel") == 0 && synchronisations() == 0);
     }
     CHECK(trains());
 }
@@ -256,7 +265,7 @@ static bool told(void) {
     return good;
 }
 
-/* Opening, three steps, moves, a file. Each part may fail once, which must leave all as it was. Gives the failures. */
+/* Opening, some steps, moves, a file. Each part may fail once, which must leave all as it was. Gives the failures. */
 static int life(void) {
     const char *file = getenv("FLUX_TEST_FILE");
     training t = { NULL, NULL, NULL, NULL };
@@ -268,7 +277,7 @@ static int life(void) {
         CHECK(told());
         if (!CHECK(training_start(&t, test_device))) goto out;
     }
-    for (int step = 0; step < 3; step++) {
+    for (int step = 0; step < STEPS; step++) {
         if (!weights(t.model, then)) {
             failed++;
             CHECK(told() && weights(t.model, then));
@@ -371,7 +380,7 @@ static void driver_faults(int (*what)(void)) {
     flux_on_error(test_silent, NULL);
     for (size_t i = 0; i < n && test_bad < 5; i++) {
         const char *name = on_cuda ? flux__cu_names[i].name : flux__roc_names[i].name;
-        bool frees = false, room = strstr(name, "MemAlloc") || strcmp(name, "hipMalloc") == 0, launch = strstr(name, "Launch") != NULL;
+        bool frees = false, room = strstr(name, "MemAlloc") || strcmp(name, "hipMalloc") == 0, launch = strstr(name, "Launch") && !strstr(name, "Graph");
         for (size_t j = 0; j < sizeof quiet / sizeof *quiet; j++) frees = frees || strstr(name, quiet[j]) != NULL;
         if (strstr(name, "GetErrorString")) continue;
         fault_each(what, &driver, name, room ? 2 : 1, 1, frees);
@@ -414,8 +423,7 @@ TEST(each_compiler_call_may_fail) {       /* no cache: every program is compiled
 }
 
 /* A launch that fails twice in the midst of an update cannot be undone, and says so. */
-TEST(an_update_that_fails_half_way) {
-    SOFT_ONLY();
+static void half_way(void) {
     training t;
     const char *launch = on_cuda ? "cuLaunchKernel" : "hipModuleLaunchKernel";
     float before[WEIGHTS], after[WEIGHTS];
@@ -442,6 +450,156 @@ TEST(an_update_that_fails_half_way) {
         CHECK(training_step(&t) == 0);
     }
     CHECK(n > 2 && half < n);
+}
+TEST(an_update_that_fails_half_way) {
+    SOFT_ONLY();
+    CHECK(child("half_way", "FLUX_REPLAY=0", NULL) == 0);
+}
+
+/* ---------------- launches of a plan found again are one graph */
+
+static flux_layer *varied_model(void) {
+    return flux_chain(flux_dense(5, 11, flux_relu), flux_dropout(0.4), flux_batchnorm(11), flux_dense(11, 9, flux_tanh), flux_dense(9, 4));
+}
+enum { VARIED = 2000, VARIED_STEPS = 24 };
+typedef struct varied { float w[VARIED]; int64_t count, graphs, launches; } varied;
+
+/* Trains with all that may differ from step to step: the learning rate, random numbers, the batch's size, what is kept. */
+static bool vary(varied *v, flux_device d, bool replay) {
+    flux__gpu *g = &flux__gpus[d.backend - FLUX__CUDA_BACKEND][d.id];
+    flux_tensor *p[16], *kept[VARIED_STEPS];
+    bool ok = true;
+    memset(v, 0, sizeof *v);
+    g->replaying = replay;
+    flux__gpu_counters before = g->counters;
+    flux_scope_open();
+    flux_seed(11);
+    flux_layer *m = flux_to(d, varied_model());
+    flux_state *opt = m ? flux_setup(flux_adam(0.05), m) : NULL;
+    flux_tensor *x = flux_eval(flux_to(d, flux_randn(5, 12))), *y = flux_eval(flux_to(d, flux_softmax(flux_randn(4, 12))));
+    int nkept = 0;
+    for (int step = 0; step < VARIED_STEPS && ok && opt; step++) {
+        int64_t n = step % 7 == 5 ? 7 : 12;
+        flux_scope_open();
+        flux_tensor *loss = flux_logitcrossentropy(flux_call(m, flux_slice(x, 1, 0, n)), flux_slice(y, 1, 0, n));
+        if (step % 6 == 4) flux_adjust(opt, 0.05 / (step + 1));
+        flux_grads *grads = flux_gradient(loss, m);
+        ok = grads && flux_update(opt, m, grads) == 0;
+        if (step > 10) kept[nkept++] = (flux_tensor *)flux_retain(loss);       /* what is kept grows, and with it addresses move */
+        if (step % 5 == 3) ok = ok && isfinite(flux_item(loss));
+        flux_scope_close();
+    }
+    int n = opt ? flux_params(m, p, 16) : 0;
+    for (int i = 0; i < n && ok; i++) {
+        size_t bytes = (size_t)flux_len(p[i]) * 4;
+        ok = flux_read(flux_copy(p[i]), v->w + v->count, bytes) == 0;
+        v->count += (int64_t)bytes / 4;
+    }
+    for (int i = 0; i < nkept && ok; i++) v->w[v->count++] = (float)flux_item(kept[i]);
+    for (int i = 0; i < nkept; i++) flux_release(kept[i]);
+    flux_scope_close();
+    v->graphs = g->counters.graph_launches - before.graph_launches;
+    v->launches = g->counters.launches - before.launches;
+    g->replaying = true;
+    return ok && n == 8 && nkept == VARIED_STEPS - 11;
+}
+static bool same_numbers(const varied *a, const varied *b) { return a->count == b->count && !memcmp(a->w, b->w, (size_t)a->count * sizeof(float)); }
+
+TEST(a_replay_gives_the_same_bits) {
+    static varied one_by_one, replayed;
+    ON_A_GPU();
+    flux_device d[8];
+    int n = flux_get_devices(flux_device_backend(test_device), d, 8);
+    for (int i = 0; i < n; i++) {
+        flux_default_device(d[i]);
+        CHECK(flux_eval(flux_ones(1)) != NULL);    /* open */
+        REQUIRE(vary(&one_by_one, d[i], false) && vary(&replayed, d[i], true));
+        CHECK(one_by_one.graphs == 0 && replayed.graphs > VARIED_STEPS / 2 && one_by_one.launches == replayed.launches);
+        CHECK(same_numbers(&one_by_one, &replayed));
+    }
+    flux_default_device(test_device);
+}
+
+/* After very many changes a graph is made anew. */
+TEST(a_replay_is_renewed) {
+    static varied a, b;
+    ON_A_GPU();
+    REQUIRE(vary(&a, test_device, true));
+    for (flux__replay *p = the_gpu()->replays; p; p = p->next) p->told = FLUX__REPLAY_MOST - 5;
+    int64_t made = the_gpu()->counters.graphs;
+    REQUIRE(vary(&b, test_device, true));
+    CHECK(the_gpu()->counters.graphs > made && same_numbers(&a, &b));
+}
+
+/* Each use of each call about graphs fails once: nobody notices but the counters. */
+static void graph_faults(void) {
+    static const char *const names[][2] = {
+        { "cuGraphCreate", "hipGraphCreate" }, { "cuGraphAddKernelNode_v2", "hipGraphAddKernelNode" },
+        { "cuGraphInstantiateWithFlags", "hipGraphInstantiateWithFlags" }, { "cuGraphExecKernelNodeSetParams_v2", "hipGraphExecKernelNodeSetParams" },
+        { "cuGraphLaunch", "hipGraphLaunch" }, { "cuGraphExecDestroy", "hipGraphExecDestroy" }, { "cuGraphDestroy", "hipGraphDestroy" } };
+    static varied want, got;
+    CHECK(flux_eval(flux_ones(1)) != NULL);
+    REQUIRE(vary(&want, test_device, false));
+    for (int i = 0; i < 7; i++) {
+        const char *name = names[i][!on_cuda];
+        flux__plans_free(flux__self()->plans);     /* what a fault has ruled out is tried again */
+        flux__self()->plans = NULL;
+        driver.reset();
+        REQUIRE(vary(&got, test_device, true));
+        long uses = driver.calls(name);
+        CHECK(uses > 0 || strstr(name, "Destroy"));
+        for (long use = 1; use <= uses || use == 1; use += 1 + use / 3) {
+            flux__plans_free(flux__self()->plans);
+            flux__self()->plans = NULL;
+            driver.reset();
+            driver.fail(name, (int)use, i == 4 ? 2 : 1);
+            if (!CHECK(vary(&got, test_device, true) && same_numbers(&want, &got))) fprintf(stderr, "    with %s failing at its use number %ld\n", name, use);
+            if (i < 2) CHECK(driver.live("graphs") <= 2 * 2);        /* nothing is left of a graph that was given up */
+        }
+        driver.reset();
+    }
+    driver.fail(on_cuda ? "cuGraphLaunch" : "hipGraphLaunch", 1, 700);
+    flux_on_error(test_silent, NULL);
+    CHECK(!vary(&got, test_device, true) && strstr(flux_error(), "the device is lost") != NULL);
+    flux_on_error(NULL, NULL);
+    flux_clear();
+}
+TEST(each_call_about_graphs_may_fail) {
+    SOFT_ONLY();
+    CHECK(child("graph_faults", "SOFTGPU_QUIET=1", NULL) == 0);
+}
+
+/* A driver without these calls, a trace, and the user's word: kernels are launched one by one. */
+static void no_replay(void) {
+    static varied v;
+    char why[320];
+    REQUIRE(flux__driver_of(test_device.backend)->open(why, sizeof why));
+    if (getenv("OLD")) flux__cu_graphs = flux__roc_graphs = false;
+    CHECK(flux_eval(flux_ones(1)) != NULL);
+    training t;
+    REQUIRE(training_start(&t, test_device) && steps(&t));
+    CHECK(the_gpu()->counters.graph_launches == 0 && the_gpu()->counters.launches > 10);
+    if (getenv("FLUX_TRACE")) {
+        CHECK(vary(&v, test_device, true) && v.graphs == 0);
+        flux_shutdown();
+        FILE *f = fopen(getenv("FLUX_TRACE"), "r");
+        char line[1000];
+        int products = 0;
+        while (f && fgets(line, sizeof line, f)) products += strstr(line, "\"kernel\"") && strstr(line, "product ");
+        if (f) fclose(f);
+        CHECK(products >= STEPS * 4 + VARIED_STEPS * 6);
+        flux_scope_open();
+    }
+}
+TEST(without_replay) {
+    SOFT_ONLY();
+    char set[700], file[640];
+    snprintf(file, sizeof file, "%s/flux-gpu-trace-%d.json", test_temp(), (int)getpid());
+    snprintf(set, sizeof set, "FLUX_TRACE=%s", file);
+    CHECK(child("no_replay", "OLD=1", NULL) == 0);
+    CHECK(child("no_replay", "FLUX_REPLAY=0", NULL) == 0);
+    CHECK(child("no_replay", set, NULL) == 0);
+    remove(file);
 }
 
 /* ---------------- messages that a program hears */
@@ -926,6 +1084,35 @@ TEST(bad_indices_are_told_at_the_next_look) {
     CHECK(flux_data(flux_add(x, 1.0)) != NULL);
 }
 
+/* Where a look at all indices for each element would be too much, they are sorted first: the same sums, in the same order. */
+TEST(a_scatter_over_many_rows) {
+    ON_A_GPU();
+    flux_device cpu = { 0, 0 };
+    static const int64_t rows[] = { 4000, 37, 1, 2500 }, many[] = { 700, 2048, 3001, 5 };
+    for (int i = 0; i < 4; i++)
+        for (int two = 0; two < 2; two++)
+            FLUX_SCOPE {
+                int64_t n = many[i], wide = i == 3 ? 300 : i == 0 ? 3 : 11;
+                int64_t *ids = (int64_t *)malloc((size_t)n * sizeof *ids);
+                for (int64_t q = 0; q < n; q++) ids[q] = q % 3 == 0 ? rows[i] / 2 : (q * 7919 + 13) % rows[i];     /* one row gets a third */
+                flux_default_device(cpu);
+                flux_seed((uint64_t)(i + 1));
+                flux_tensor *x = two ? flux_randn(rows[i], wide) : flux_randn(wide, rows[i]), *index = flux_eval(flux_from(ids, n));
+                flux_tensor *src = two ? flux_randn(n, wide) : flux_randn(wide, n);
+                const float *want = (const float *)flux_data(flux_scatter_add(x, !two, index, src));
+                flux_default_device(test_device);
+                const float *got = (const float *)flux_data(flux_scatter_add(flux_to(test_device, x), !two, flux_to(test_device, index), flux_to(test_device, src)));
+                REQUIRE(want && got);
+                CHECK(!memcmp(want, got, (size_t)(rows[i] * wide) * 4));
+                ids[n / 2] = rows[i] + 4;
+                char says[80];
+                snprintf(says, sizeof says, "scatter_add: index %lld (number %lld) is not within", (long long)rows[i] + 4, (long long)n / 2);
+                index = flux_eval(flux_from(ids, n));
+                CHECK_ERROR(flux_data(flux_scatter_add(flux_to(test_device, x), !two, flux_to(test_device, index), flux_to(test_device, src))), says);
+                free(ids);
+            }
+}
+
 /* ---------------- compiling ahead */
 
 static int64_t programs(void) { return the_gpu()->counters.programs_compiled + the_gpu()->counters.programs_read; }
@@ -1030,7 +1217,225 @@ TEST(a_loader_copies_ahead) {
     free(numbers);
 }
 
+/* While the device works on a batch the next one travels: the stream of kernels does not wait for it until it is used. */
+TEST(copies_run_beside_the_work) {
+    ON_A_GPU();
+    flux_device cpu = { 0, 0 };
+    enum { N = 96, F = 300 };
+    flux_default_device(cpu);
+    flux_seed(4);
+    flux_tensor *x = flux_eval(flux_randn(F, N)), *y = flux_eval(flux_randn(2, N)), *w[2];
+    flux_loader *near_by = flux_dataloader(x, y, .batchsize = 8, .shuffle = true, .seed = 5), *l = flux_to(test_device, near_by);
+    flux_default_device(test_device);
+    REQUIRE(l);
+    flux__gpu *g = the_gpu();
+    for (int far = 0; far < 2; far++) {
+        flux_layer *m = flux_chain(flux_dense(F, 2));
+        flux_seed(9);
+        m = flux_to(test_device, flux_chain(flux_dense(F, 16, flux_tanh), flux_dense(16, 2)));
+        flux_state *opt = flux_setup(flux_descent(0.01), m);
+        for (int epoch = 0; epoch < 2; epoch++) {
+            int64_t ahead = g->counters.ahead, replays = g->counters.graph_launches, n = 0;
+            flux_each(b, far ? l : near_by) {
+                int64_t waits = g->counters.waits;
+                flux_tensor *bx = far ? b.x : flux_to(test_device, b.x), *by = far ? b.y : flux_to(test_device, b.y);
+                CHECK(flux_update(opt, m, flux_gradient(flux_mse(flux_call(m, bx), by), m)) == 0);
+                n++;
+                if (!far) continue;
+                CHECK(g->comes - g->came == (n < 12 ? 2 : 0) && g->counters.waits == waits);
+                if (n == 7) flux_synchronise_device(test_device);
+            }
+            CHECK(n == 12 && (!far || g->counters.ahead - ahead == 2 * 11));
+            CHECK(!far || epoch == 0 || g->counters.graph_launches - replays == 12);
+        }
+        w[far] = flux_copy(flux_param(m, "layers.0.weight"));
+        REQUIRE(flux_eval(w[far]));
+    }
+    CHECK(flux_data(w[0]) && flux_data(w[1]) && !memcmp(flux_data(w[0]), flux_data(w[1]), 16 * F * 4));
+}
+
+/* Batches are picked into pinned memory, whatever an observation's size; one that is too large for a slot goes by way of the host. */
+TEST(observations_of_any_size_travel) {
+    ON_A_GPU();
+    flux_device cpu = { 0, 0 };
+    static const int64_t sizes[] = { 1, 3, 262144, 262145, 500000 };
+    for (int i = 0; i < 5; i++)
+        FLUX_SCOPE {
+            int64_t f = sizes[i], n = i < 2 ? 1000003 : 7, at = 0, batch = i < 2 ? 700001 : 4;
+            flux_default_device(cpu);
+            flux_tensor *x = flux_eval(flux_reshape(flux_to_dtype(flux_arange(0, (double)(f * n), 1), FLUX_F32), f, n));
+            flux_loader *l = flux_dataloader(x, .batchsize = (int)batch, .shuffle = i % 2, .seed = 2), *far = flux_to(test_device, l);
+            const float *all = (const float *)flux_data(x);
+            flux_default_device(test_device);
+            REQUIRE(far && all);
+            float *got = (float *)malloc((size_t)(f * n) * 4);
+            flux_each(b, far) {
+                const float *p = (const float *)flux_data(b.x);
+                REQUIRE(p);
+                memcpy(got + at * f, p, (size_t)(b.size * f) * 4);
+                at += b.size;
+            }
+            CHECK(at == n);
+            bool same = true;
+            at = 0;
+            flux_default_device(cpu);
+            flux_each(b, l) {
+                const float *p = (const float *)flux_data(b.x);
+                same = same && p && !memcmp(got + at * f, p, (size_t)(b.size * f) * 4);
+                at += b.size;
+            }
+            CHECK(same && (i % 2 || !memcmp(got, all, (size_t)(f * n) * 4)));
+            flux_default_device(test_device);
+            free(got);
+        }
+}
+
+/* What nobody came to use leaves memory that others get, and so does what is still travelling: kernels, copies from the host
+   and copies within the device all wait for it. */
+TEST(memory_of_a_copy_under_way_is_not_mixed_up) {
+    ON_A_GPU();
+    flux_device cpu = { 0, 0 };
+    enum { F = 500, B = 10 };
+    flux_default_device(cpu);
+    flux_tensor *x = flux_eval(flux_full(7, F, B * 4)), *ones = flux_eval(flux_ones(F, B)), *parts[FLUX__COMING + 3];
+    flux_loader *l = flux_to(test_device, flux_dataloader(x, .batchsize = B));
+    for (int i = 0; i < FLUX__COMING + 3; i++) parts[i] = flux_eval(flux_full(i, 4, 12));
+    flux_loader *many = flux_to(test_device, flux_dataloader(flux_tuple_of(FLUX__COMING + 3, parts), .batchsize = 4));
+    flux_default_device(test_device);
+    flux_mem_trim(test_device);
+    REQUIRE(l && many);
+    for (int how = 0; how < 6; how++)
+        FLUX_SCOPE {
+            flux_each(b, l) break;        /* the second batch is on its way, and its memory is the pool's */
+            flux_tensor *z = NULL, *sum = NULL;
+            if (how == 0) z = flux_eval(flux_full(3, F, B));
+            if (how == 1) z = flux_eval(flux_to(test_device, ones));
+            if (how == 2) z = flux_eval(flux_to(test_device, flux_eval(flux_to(test_device, ones))));
+            if (how == 3) flux_mem_trim(test_device);
+            if (how == 4) sum = flux_eval(flux_sum(flux_add(flux_matmul(flux_full(1, B, F), flux_full(1, F, B)), 0.5)));
+            if (how == 5)                 /* more than it keeps count of */
+                flux_each(b, many)
+                    for (int k = 0; k < b.count; k++) CHECK_NEAR(flux_item(flux_mean(b.item[k])), k, 0);
+            flux_synchronise_device(test_device);
+            if (z) CHECK_NEAR(flux_item(flux_mean(z)), how ? 1 : 3, 0);
+            if (sum) CHECK_NEAR(flux_item(sum), B * B * (F + 0.5), 1);
+        }
+    flux_each(b, l) CHECK_NEAR(flux_item(flux_mean(b.x)), 7, 0);
+    CHECK(flux_error()[0] == 0);
+}
+
+/* Two epochs of a loader, each of which may fail once. */
+static int batches(void) {
+    flux_device cpu = { 0, 0 };
+    enum { N = 20, F = 70000 };           /* several slots a batch */
+    int failed = 0;
+    flux_scope_open();
+    flux_default_device(cpu);
+    flux_tensor *x = flux_eval(flux_mul(flux_ones(F, N), flux_reshape(flux_arange(0, N, 1), 1, N)));      /* by column */
+    flux_default_device(test_device);
+    for (int tries = 0, done = 0; tries < 4 && done < 2; tries++) {
+        flux_loader *l = x ? flux_to(test_device, flux_dataloader(x, .batchsize = 5)) : NULL;
+        int64_t n = 0;
+        bool good = l != NULL;
+        if (good)
+            flux_each(b, l) {
+                flux_tensor *mean = flux_mean(b.x, 0);
+                for (int i = 0; i < 5 && !flux_failed(); i++) {
+                    double v = flux_at(mean, 0, i);
+                    CHECK(flux_failed() || fabs(v - (double)(n + i)) < 1e-3);
+                }
+                n += 5;
+            }
+        if (!flux_failed()) {
+            CHECK(n == N);
+            done++;
+            continue;
+        }
+        failed++;
+        CHECK(told());
+        CHECK(failed < 3);                /* a second in a row, when opening the device fails twice */
+    }
+    flux_scope_close();
+    return failed;
+}
+static void batch_faults(void) { driver_faults(batches); }
+TEST(each_driver_call_of_a_loader_may_fail) {
+    SOFT_ONLY();
+    CHECK(run_with_file("batch_faults", "A=1"));
+}
+
+/* ---------------- a download waits without holding anybody up */
+
 typedef struct user { flux__os_thread thread; flux_device device; bool good; char error[400]; } user;
+
+static int others_left;                   /* threads that have to get something done meanwhile */
+static flux__thread *who_waits;
+static bool has_waited;                   /* that thread's */
+static int (*real_wait)(void *);
+static int slow_wait(void *event) {       /* the driver's, in which the first thread stays until the others are done */
+    if (flux__self() == who_waits && !has_waited) {
+        double start = flux__now();
+        flux__atomic_store32(&others_left, -flux__atomic_load32(&others_left));      /* they may begin */
+        while (flux__atomic_load32(&others_left) < 0 && flux__now() - start < 20) flux__thread_yield();
+        has_waited = true;
+    }
+    return real_wait(event);
+}
+static void in_the_meantime(void *arg) {
+    user *u = (user *)arg;
+    training t;
+    float w[WEIGHTS];
+    while (flux__atomic_load32(&others_left) > 0) flux__thread_yield();
+    FLUX_SCOPE {
+        flux_seed(7);                     /* as training_start, but for the default device, which is everybody's */
+        t.model = flux_to(u->device, small_model());
+        t.x = flux_eval(flux_to(u->device, flux_randn(6, 5)));
+        t.y = flux_eval(flux_to(u->device, flux_softmax(flux_randn(3, 5))));
+        t.opt = flux_setup(flux_adam(0.05), t.model);
+        u->good = t.opt && steps(&t) && weights(t.model, w) && near(w, expected_weights(), WEIGHTS, 1e-4);
+        u->good = u->good && flux_eval(flux_full(2, 333, 777)) != NULL;      /* new memory, and a kernel to compile */
+        flux_synchronise_device(u->device);
+    }
+    snprintf(u->error, sizeof u->error, "%s", flux_error());
+    flux__atomic_add32(&others_left, 1);
+}
+static void slow_down(int (**call)(void *), const flux_device *d) {
+    static user u[2];
+    bool trims = call == &flux__cu.StreamSynchronize || call == &flux__roc.StreamSynchronize;
+    flux_tensor *x = flux_eval(flux_ones(1000));
+    REQUIRE(x && expected_weights());
+    real_wait = *call;
+    *call = slow_wait;
+    who_waits = flux__self();
+    has_waited = false;
+    flux__atomic_store32(&others_left, 2);
+    for (int i = 0; i < 2; i++) {
+        u[i].device = d[i];
+        REQUIRE(flux__thread_start(&u[i].thread, in_the_meantime, &u[i]));
+    }
+    if (trims) flux_mem_trim(test_device);
+    else CHECK_NEAR(flux_item(flux_sum(x)), 1000, 0);
+    CHECK(flux__atomic_load32(&others_left) == 0 && has_waited);       /* before it got its number */
+    for (int i = 0; i < 2; i++) flux__thread_join(&u[i].thread);
+    for (int i = 0; i < 2; i++)
+        if (!CHECK(u[i].good)) fprintf(stderr, "    %s\n", u[i].error);
+    *call = real_wait;
+}
+static void meantime(void) {
+    flux_device d[8], cpu = { 0, 0 };
+    int n = device_list(d);
+    d[1] = d[n > 1];                      /* the same one, and another if there is one */
+    flux_default_device(test_device);
+    slow_down(on_cuda ? &flux__cu.EventSynchronize : &flux__roc.EventSynchronize, d);
+    d[0] = n > 1 ? d[1] : cpu, d[1] = cpu;         /* memory that is given back concerns the others no more */
+    flux_default_device(cpu);
+    slow_down(on_cuda ? &flux__cu.StreamSynchronize : &flux__roc.StreamSynchronize, d);
+}
+TEST(a_download_that_waits_holds_nobody_up) {
+    SOFT_ONLY();
+    CHECK(child("meantime", "A=1", NULL) == 0);
+}
+
 static void use(void *arg) {
     user *u = (user *)arg;
     training t;
@@ -1055,6 +1460,7 @@ TEST(threads_train_on_one_device) {
     flux_device d[8];
     ON_A_GPU();
     int n = device_list(d);
+    int64_t replayed = the_gpu()->counters.graph_launches;
     for (int i = 0; i < 5; i++) {
         u[i].device = i < 3 ? test_device : d[i % n];
         REQUIRE(flux__thread_start(&u[i].thread, use, &u[i]));
@@ -1062,6 +1468,7 @@ TEST(threads_train_on_one_device) {
     for (int i = 0; i < 5; i++) flux__thread_join(&u[i].thread);
     for (int i = 0; i < 5; i++)
         if (!CHECK(u[i].good)) fprintf(stderr, "    %s\n", u[i].error);
+    CHECK(the_gpu()->counters.graph_launches >= replayed + 3 * (4 * 10 - 2));
 }
 
 /* ---------------- the cache on disk */
@@ -1248,6 +1655,7 @@ TEST(a_full_disk_leaves_no_half_entry) {
 /* ---------------- the program */
 
 static const struct { const char *name; void (*run)(void); } children[] = {
+    { "half_way", half_way }, { "batch_faults", batch_faults }, { "meantime", meantime }, { "graph_faults", graph_faults }, { "no_replay", no_replay },
     { "faults", faults }, { "trip_faults", trip_faults }, { "compiler_faults", compiler_faults }, { "none", none }, { "some", some }, { "another", another },
     { "cpu_preferred", cpu_preferred }, { "lost", lost }, { "lost_by_code", lost_by_code }, { "both", both }, { "context", context },
     { "asking", asking }, { "little", little }, { "cached", cached }, { "uncompiled", uncompiled }, { "prewarmed", prewarmed },

@@ -19,6 +19,9 @@ typedef struct event *event;
 typedef struct module *module;
 typedef struct function *function;
 typedef struct graph *graph;
+typedef struct node *node;
+typedef struct cuda_node { function f; unsigned grid[3], block[3], shared; void **args, **extra, *kernel, *context; } cuda_node;
+typedef struct hip_node { unsigned block[3]; void **extra; function f; unsigned grid[3]; void **args; unsigned shared; } hip_node;
 typedef struct program *program;
 typedef uint64_t ptr;
 
@@ -44,7 +47,8 @@ typedef uint64_t ptr;
     X(cuFuncSetAttribute, (function, int, int)) X(cuGetErrorName, (int, const char **))                               \
     X(cuGetErrorString, (int, const char **)) X(cuStreamBeginCapture_v2, (stream, int))                               \
     X(cuStreamEndCapture, (stream, graph *)) X(cuGraphInstantiateWithFlags, (graph *, graph, unsigned long long))     \
-    X(cuGraphLaunch, (graph, stream)) X(cuGraphExecDestroy, (graph)) X(cuGraphDestroy, (graph))                       \
+    X(cuGraphCreate, (graph *, unsigned)) X(cuGraphAddKernelNode_v2, (node *, graph, const node *, size_t, const cuda_node *)) \
+    X(cuGraphExecKernelNodeSetParams_v2, (graph, node, const cuda_node *)) X(cuGraphLaunch, (graph, stream)) X(cuGraphExecDestroy, (graph)) X(cuGraphDestroy, (graph))                       \
     X(cuLaunchKernel, (function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, stream, void **, void **))
 #define NVRTC(X)                                                                                                      \
     X(nvrtcVersion, (int *, int *)) X(nvrtcGetNumSupportedArchs, (int *)) X(nvrtcGetSupportedArchs, (int *))          \
@@ -900,6 +904,67 @@ static void graphs(void) {
 }
 TEST(graphs) { RUN(graphs, "A=1"); }
 
+static int add_node(node *out, graph g, const node *after, size_t n, function f, ptr p, int value) {
+    void *args[] = { &p, &value };             /* taken over when the node is made */
+    cuda_node k = { f, { 1, 1, 1 }, { 1, 1, 1 }, 0, args, NULL, NULL, NULL };
+    return cuGraphAddKernelNode_v2(out, g, after, n, &k);
+}
+static int set_node(graph exec, node which, function f, ptr p, int value) {
+    void *args[] = { &p, &value };
+    cuda_node k = { f, { 1, 1, 1 }, { 1, 1, 1 }, 0, args, NULL, NULL, NULL };
+    return cuGraphExecKernelNodeSetParams_v2(exec, which, &k);
+}
+static void graphs_by_hand(void) {
+    graph g = NULL, other = NULL, exec = NULL, loose[2] = { NULL, NULL };
+    node a, b, c, twice[2];
+    begin();
+    ptr p = device_memory(256);
+    module m = load("extern \"C\" __global__ void twice(int *p, int n) { *p = *p * 10 + n; }\n");
+    function f = get(m, "twice");
+    IS(cuGraphCreate(&g, 1), 1);
+    IS(cuGraphCreate(&g, 0), 0);
+    IS(cuGraphCreate(&other, 0), 0);
+    IS(add_node(&a, g, NULL, 0, f, p, 1), 0);
+    IS(add_node(&b, g, &a, 1, f, p, 2), 0);
+    IS(add_node(&c, g, &b, 1, f, p, 3), 0);
+    twice[0] = twice[1] = a;
+    IS(add_node(&a, g, twice, 2, f, p, 1), 1);
+    IS(add_node(&a, other, &b, 1, f, p, 1), 1);  /* another graph's node */
+    IS(add_node(&a, g, NULL, 0, NULL, p, 1), 1);
+    IS(cuGraphInstantiateWithFlags(&exec, g, 0), 0);
+    IS(cuMemsetD8Async(p, 0, 4, s0), 0);
+    IS(cuGraphLaunch(exec, s0), 0);
+    IS(set_node(exec, b, f, p, 5), 0);         /* for the launches that follow */
+    IS(cuGraphLaunch(exec, s0), 0);
+    IS(cuStreamSynchronize(s0), 0);
+    CHECK(at(p, 0) == 123153);
+    IS(set_node(g, b, f, p, 5), 1);
+    /* what comes after nothing comes in any order */
+    int seen[100] = { 0 };
+    IS(add_node(&a, other, NULL, 0, f, p, 1), 0);
+    IS(add_node(&c, other, NULL, 0, f, p, 2), 0);
+    IS(set_node(exec, a, f, p, 5), 1);
+    for (int i = 0; i < 2; i++) {
+        IS(cuGraphInstantiateWithFlags(&loose[i], other, 0), 0);
+        IS(cuMemsetD8Async(p, 0, 4, s0), 0);
+        IS(cuGraphLaunch(loose[i], s0), 0);
+        IS(cuStreamSynchronize(s0), 0);
+        seen[at(p, 0) % 100]++;
+        IS(cuGraphExecDestroy(loose[i]), 0);
+    }
+    CHECK(seen[12] == 1 && seen[21] == 1);
+    IS(cuGraphDestroy(g), 0);
+    IS(set_node(exec, b, f, p, 5), 1);         /* its nodes went with it; it can still be launched */
+    IS(cuGraphLaunch(exec, s0), 0);
+    IS(cuStreamSynchronize(s0), 0);
+    IS(cuModuleUnload(m), 0);
+    IS(cuGraphLaunch(exec, s0), 400);
+    IS(cuGraphExecDestroy(exec), 0);
+    IS(cuGraphDestroy(other), 0);
+    CHECK(softgpu_live("graphs") == 0);
+}
+TEST(graphs_made_node_by_node) { RUN(graphs_by_hand, "A=1"); }
+
 /* ---------------- several devices */
 
 static void peers(void) {
@@ -962,7 +1027,8 @@ TEST(peers) {
     X(hipModuleUnload, (module)) X(hipModuleGetFunction, (function *, module, const char *))                          \
     X(hipFuncGetAttribute, (int *, int, function)) X(hipDeviceSynchronize, (void)) X(hipStreamBeginCapture, (stream, int)) \
     X(hipStreamEndCapture, (stream, graph *)) X(hipGraphInstantiateWithFlags, (graph *, graph, unsigned long long))   \
-    X(hipGraphLaunch, (graph, stream)) X(hipGraphExecDestroy, (graph)) X(hipGraphDestroy, (graph))                    \
+    X(hipGraphCreate, (graph *, unsigned)) X(hipGraphAddKernelNode, (node *, graph, const node *, size_t, const hip_node *)) \
+    X(hipGraphExecKernelNodeSetParams, (graph, node, const hip_node *)) X(hipGraphLaunch, (graph, stream)) X(hipGraphExecDestroy, (graph)) X(hipGraphDestroy, (graph))                    \
     X(hipModuleLaunchKernel, (function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, stream, void **, void **))
 #define HIPRTC(X)                                                                                                     \
     X(hiprtcVersion, (int *, int *)) X(hiprtcGetCodeSize, (program, size_t *)) X(hiprtcGetCode, (program, char *))    \
@@ -1104,6 +1170,21 @@ static void hip_work(void) {
     CHECK(h[0] == 50);
     IS(hipGraphExecDestroy(exec), 0);
     IS(hipGraphDestroy(g), 0);
+    int five = 5;
+    node n;
+    hip_node k = { { 2, 1, 1 }, NULL, add, { 3, 1, 1 }, (void *[]){ &p, &five }, 0 };
+    IS(hipGraphCreate(&g, 0), 0);
+    IS(hipGraphAddKernelNode(&n, g, NULL, 0, &k), 0);
+    IS(hipGraphInstantiateWithFlags(&exec, g, 0), 0);
+    five = 7;
+    IS(hipGraphLaunch(exec, s), 0);
+    IS(hipGraphExecKernelNodeSetParams(exec, n, &k), 0);
+    IS(hipGraphLaunch(exec, s), 0);
+    IS(hipMemcpyDtoHAsync(h, p, 4, s), 0);
+    IS(hipStreamSynchronize(s), 0);
+    CHECK(h[0] == 50 + 30 + 42);
+    IS(hipGraphExecDestroy(exec), 0);
+    IS(hipGraphDestroy(g), 0);
     IS(hipSetDevice(1), 0);
     IS(hipMalloc(&q, 1024), 0);
     IS(hipStreamCreateWithFlags(&other, 1), 0);
@@ -1112,7 +1193,7 @@ static void hip_work(void) {
     IS(hip_launch(hip_kernel("extern \"C\" __global__ void f(int *p, int n) { p[0] += n; }"), 1, other, q, 7), 0);
     IS(hipDeviceSynchronize(), 0);
     IS(hipMemcpyDtoH(data, q, 4), 0);
-    CHECK(data[0] == 57);
+    CHECK(data[0] == 50 + 30 + 42 + 7);
     IS(hipFree(q), 0);
     IS(hipStreamDestroy(other), 0);
     IS(hipSetDevice(0), 0);

@@ -37,6 +37,12 @@ static soft_device *here(void) {
     return c && is_context(c) ? c->device : NULL;
 }
 
+typedef struct kernel_node {                   /* CUDA_KERNEL_NODE_PARAMS_v2 */
+    soft_function *f;
+    unsigned grid[3], block[3], shared;
+    void **args, **extra, *kernel, *context;
+} kernel_node;
+
 #define ENTER(function) SOFT_ENTER(function); if (!soft_ready()) return SOFT_NOT_INITIALIZED
 #define EXPORT SOFT_EXPORT int
 
@@ -92,6 +98,9 @@ EXPORT cuLaunchKernel(soft_function *f, unsigned gx, unsigned gy, unsigned gz, u
                       unsigned shared, soft_stream *s, void **args, void **extra);
 EXPORT cuStreamBeginCapture_v2(soft_stream *s, int mode);
 EXPORT cuStreamEndCapture(soft_stream *s, soft_graph **g);
+EXPORT cuGraphCreate(soft_graph **g, unsigned flags);
+EXPORT cuGraphAddKernelNode_v2(soft_node **node, soft_graph *g, soft_node *const *after, size_t n, const kernel_node *k);
+EXPORT cuGraphExecKernelNodeSetParams_v2(soft_graph *exec, soft_node *node, const kernel_node *k);
 EXPORT cuGraphInstantiateWithFlags(soft_graph **exec, soft_graph *g, unsigned long long flags);
 EXPORT cuGraphLaunch(soft_graph *exec, soft_stream *s);
 EXPORT cuGraphExecDestroy(soft_graph *exec);
@@ -356,6 +365,21 @@ int cuLaunchKernel(soft_function *f, unsigned gx, unsigned gy, unsigned gz, unsi
 }
 int cuStreamBeginCapture_v2(soft_stream *s, int mode) { ENTER(cuStreamBeginCapture_v2); SOFT_LOCKED(soft_capture_begin(here(), s, mode)); }
 int cuStreamEndCapture(soft_stream *s, soft_graph **g) { ENTER(cuStreamEndCapture); SOFT_LOCKED(soft_capture_end(here(), s, g)); }
+int cuGraphCreate(soft_graph **g, unsigned flags) {
+    ENTER(cuGraphCreate);
+    if (flags) return SOFT_INVALID_VALUE;
+    SOFT_LOCKED(soft_graph_create(here(), g));
+}
+int cuGraphAddKernelNode_v2(soft_node **node, soft_graph *g, soft_node *const *after, size_t n, const kernel_node *k) {
+    ENTER(cuGraphAddKernelNode_v2);
+    if (!k || !k->f) return SOFT_INVALID_VALUE;   /* a CUkernel and a context in its place are not known here */
+    SOFT_LOCKED(soft_graph_add(here(), node, g, after, n, k->f, k->grid, k->block, k->shared, k->args, k->extra));
+}
+int cuGraphExecKernelNodeSetParams_v2(soft_graph *exec, soft_node *node, const kernel_node *k) {
+    ENTER(cuGraphExecKernelNodeSetParams_v2);
+    if (!k || !k->f) return SOFT_INVALID_VALUE;
+    SOFT_LOCKED(soft_graph_set(here(), exec, node, k->f, k->grid, k->block, k->shared, k->args, k->extra));
+}
 int cuGraphInstantiateWithFlags(soft_graph **exec, soft_graph *g, unsigned long long flags) {
     ENTER(cuGraphInstantiateWithFlags);
     if (flags & ~15ull) return SOFT_INVALID_VALUE;

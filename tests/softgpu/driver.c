@@ -31,6 +31,7 @@
 #define MODULE_MAGIC   0x736f66746d6f6475u
 #define FUNCTION_MAGIC 0x736f667466756e63u
 #define GRAPH_MAGIC    0x736f667467726170u
+#define NODE_MAGIC     0x736f66746e6f6465u
 #define DEAD           0x646561646465616eu
 
 /* ---------------- what there is */
@@ -54,6 +55,7 @@ typedef struct op {
     uint64_t until;
     soft_event *event;                         /* RECORD */
     soft_device *to, *from;                    /* PEER */
+    soft_function *function;                   /* COMMAND: a launch's */
     soft_command command;                      /* what follows it follows the struct */
 } op;
 
@@ -116,7 +118,18 @@ struct soft_event {
 
 struct soft_loaded { uint64_t magic; soft_loaded *next; soft_device *device; content *content; soft_function *functions; };
 struct soft_function { uint64_t magic; soft_loaded *module; unsigned kernel; int most_dynamic; };
-struct soft_graph { uint64_t magic; soft_graph *next; soft_device *device; bool exec; op **ops; size_t count; };
+/* Of a graph that was captured the operations stay in their order. One that is made node by node has nodes, each with those
+   that it comes after, and no other order. */
+struct soft_node { uint64_t magic; soft_node *next; soft_graph *graph; soft_node **after; size_t nafter, number; };
+struct soft_graph {
+    uint64_t magic;
+    soft_graph *next, *of;                     /* of: an executable one's, whose nodes it has */
+    soft_device *device;
+    bool exec;
+    op **ops;
+    size_t count, *order;                      /* order: an executable one's; NULL: as they stand */
+    soft_node **nodes;
+};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool ready;
@@ -129,6 +142,7 @@ static soft_stream *dead_streams;              /* kept, see above */
 static soft_event *events, *dead_events;
 static soft_loaded *modules, *dead_modules;
 static soft_graph *graphs, *dead_graphs;
+static soft_node *dead_nodes;
 static long live_streams, live_events, live_modules, live_graphs, overruns;
 
 void soft_lock(void) { pthread_mutex_lock(&lock); }
@@ -769,6 +783,9 @@ int soft_capture_end(soft_device *d, soft_stream *s, soft_graph **out) {
     return code;
 }
 
+static int new_launch(soft_device *d, soft_function *f, const unsigned grid[3], const unsigned threads[3], unsigned shared, void **args,
+                      void **extra, op **out);
+
 static op *copy_of(const op *o) {
     size_t payload = o->command.head - sizeof o->command;
     op *copy = new_op(o->what, payload);
@@ -776,34 +793,121 @@ static op *copy_of(const op *o) {
     return copy;
 }
 
+static bool good_graph(const soft_graph *g, bool exec) { return g && g->magic == GRAPH_MAGIC && g->exec == exec; }
+
+int soft_graph_create(soft_device *d, soft_graph **g) {
+    int code = soft_check(d);
+    if (!code && !g) code = SOFT_INVALID_VALUE;
+    if (!code) *g = new_graph(d, NULL, 0, false);
+    return code;
+}
+
+int soft_graph_add(soft_device *d, soft_node **out, soft_graph *g, soft_node *const *after, size_t n, soft_function *f, const unsigned grid[3],
+                   const unsigned threads[3], unsigned shared, void **args, void **extra) {
+    op *o = NULL;
+    if (!out || !good_graph(g, false) || (n && !after) || (g->count && !g->nodes)) return SOFT_INVALID_VALUE;
+    for (size_t i = 0; i < n; i++) {
+        if (!after[i] || after[i]->magic != NODE_MAGIC || after[i]->graph != g) return SOFT_INVALID_VALUE;
+        for (size_t k = 0; k < i; k++)
+            if (after[k] == after[i]) return SOFT_INVALID_VALUE;
+    }
+    int code = new_launch(d, f, grid, threads, shared, args, extra, &o);
+    if (code) return code;
+    soft_node *node = (soft_node *)allocate(sizeof *node);
+    node->magic = NODE_MAGIC;
+    node->graph = g;
+    node->number = g->count;
+    node->after = (soft_node **)allocate((n + 1) * sizeof *after);
+    node->nafter = n;
+    for (size_t i = 0; i < n; i++) node->after[i] = after[i];
+    g->ops = (op **)realloc(g->ops, (g->count + 1) * sizeof *g->ops);
+    g->nodes = (soft_node **)realloc(g->nodes, (g->count + 1) * sizeof *g->nodes);
+    if (!g->ops || !g->nodes) stop("memory");
+    g->ops[g->count] = o;
+    g->nodes[g->count++] = node;
+    *out = node;
+    return SOFT_OK;
+}
+
+/* An order in which every node comes after those it names; which of several is chosen differs from one to the next. */
+static size_t *order_of(const soft_graph *g) {
+    static unsigned turn;
+    size_t *order = (size_t *)allocate((g->count + 1) * sizeof *order), done = 0;
+    bool *placed = (bool *)allocate(g->count + 1);
+    for (turn++; done < g->count;) {
+        size_t pick = g->count;
+        for (size_t k = 0; k < g->count; k++) {
+            size_t i = turn & 1 ? g->count - 1 - k : k;
+            bool free_now = !placed[i];
+            for (size_t a = 0; a < g->nodes[i]->nafter && free_now; a++) free_now = placed[g->nodes[i]->after[a]->number];
+            if (free_now) { pick = i; break; }
+        }
+        placed[pick] = true;                   /* there is one: a node can only name older ones */
+        order[done++] = pick;
+    }
+    free(placed);
+    return order;
+}
+
 int soft_graph_instantiate(soft_device *d, soft_graph **exec, soft_graph *g) {
     int code = soft_check(d);
     if (code) return code;
-    if (!exec || !g) return SOFT_INVALID_VALUE;
-    if (g->magic != GRAPH_MAGIC || g->exec) return SOFT_INVALID_VALUE;
+    if (!exec || !good_graph(g, false)) return SOFT_INVALID_VALUE;
     op **ops = (op **)allocate((g->count + 1) * sizeof *ops);
     for (size_t i = 0; i < g->count; i++) ops[i] = copy_of(g->ops[i]);
     *exec = new_graph(g->device, ops, g->count, true);
+    (*exec)->of = g;
+    if (g->nodes) (*exec)->order = order_of(g);
+    return SOFT_OK;
+}
+
+/* For launches to come; what was launched before runs as it was. The kernel may be another one of the same device. */
+int soft_graph_set(soft_device *d, soft_graph *exec, soft_node *node, soft_function *f, const unsigned grid[3], const unsigned threads[3],
+                   unsigned shared, void **args, void **extra) {
+    op *o = NULL;
+    if (!good_graph(exec, true) || !node || node->magic != NODE_MAGIC || node->graph != exec->of) return SOFT_INVALID_VALUE;
+    int code = new_launch(d, f, grid, threads, shared, args, extra, &o);
+    if (code) return code;
+    free(exec->ops[node->number]);
+    exec->ops[node->number] = o;
     return SOFT_OK;
 }
 
 int soft_graph_launch(soft_device *d, soft_graph *g, soft_stream *s) {
     int code = check_stream(d, &s);
     if (code) return code;
-    if (!g || g->magic != GRAPH_MAGIC || !g->exec) return SOFT_INVALID_VALUE;
+    if (!good_graph(g, true)) return SOFT_INVALID_VALUE;
     if (g->device != d) return SOFT_INVALID_CONTEXT;
-    for (size_t i = 0; i < g->count && !code; i++) code = put(s, copy_of(g->ops[i]));
+    for (size_t i = 0; i < g->count; i++)      /* unloading a module leaves the graph's kernels without code */
+        if (g->ops[i]->function && g->ops[i]->function->magic != FUNCTION_MAGIC) return SOFT_INVALID_HANDLE;
+    for (size_t i = 0; i < g->count && !code; i++) code = put(s, copy_of(g->ops[g->order ? g->order[i] : i]));
     return code;
 }
 
+static void kill_nodes(soft_graph *g) {
+    for (size_t i = 0; g->nodes && i < g->count; i++) {
+        soft_node *n = g->nodes[i];
+        free(n->after);
+        n->after = NULL;
+        n->magic = DEAD;
+        n->next = dead_nodes;
+        dead_nodes = n;
+    }
+    free(g->nodes);
+    g->nodes = NULL;
+}
+
 int soft_graph_destroy(soft_graph *g, bool exec) {
-    if (!g || g->magic != GRAPH_MAGIC || g->exec != exec) return SOFT_INVALID_VALUE;
+    if (!good_graph(g, exec)) return SOFT_INVALID_VALUE;
     for (soft_graph **p = &graphs; *p; p = &(*p)->next)
         if (*p == g) { *p = g->next; break; }
+    kill_nodes(g);
     for (size_t i = 0; i < g->count; i++) free(g->ops[i]);
     free(g->ops);
+    free(g->order);
     g->magic = DEAD;
     g->ops = NULL;
+    g->order = NULL;
     g->next = dead_graphs;
     dead_graphs = g;
     live_graphs--;
@@ -1354,16 +1458,17 @@ static bool good_shared(const soft_function *f, unsigned dynamic) {
     return dynamic <= (unsigned)f->most_dynamic && dynamic + fixed <= soft_plain_shared;
 }
 
-int soft_launch(soft_device *d, soft_function *f, const unsigned grid[3], const unsigned threads[3], unsigned shared,
-                soft_stream *s, void **args, void **extra) {
-    int code = check_stream(d, &s);
-    if (!code) code = check_function(d, f);
+/* A launch that is not in any queue yet. */
+static int new_launch(soft_device *d, soft_function *f, const unsigned grid[3], const unsigned threads[3], unsigned shared, void **args,
+                      void **extra, op **out) {
+    int code = check_function(d, f);
     if (code) return code;
     const kernel_info *k = &f->module->content->kernel[f->kernel];
     if (extra || (k->count && !args) || !good_shape(grid, threads) || !good_shared(f, shared)) return SOFT_INVALID_VALUE;
     size_t payload = 0;
     for (unsigned i = 0; i < k->count; i++) payload += soft_round(k->size[i], 16);
     op *o = new_op(COMMAND, payload);
+    o->function = f;
     o->command.kind = SOFT_LAUNCH;
     o->command.module = f->module->content->number;
     o->command.kernel = f->kernel;
@@ -1373,7 +1478,16 @@ int soft_launch(soft_device *d, soft_function *f, const unsigned grid[3], const 
     char *p = (char *)(o + 1);
     memset(p, 0, payload);
     for (unsigned i = 0; i < k->count; i++) memcpy(p, args[i], k->size[i]), p += soft_round(k->size[i], 16);
-    return put(s, o);
+    *out = o;
+    return SOFT_OK;
+}
+
+int soft_launch(soft_device *d, soft_function *f, const unsigned grid[3], const unsigned threads[3], unsigned shared,
+                soft_stream *s, void **args, void **extra) {
+    op *o = NULL;
+    int code = check_stream(d, &s);
+    if (!code) code = new_launch(d, f, grid, threads, shared, args, extra, &o);
+    return code ? code : put(s, o);
 }
 
 /* ---------------- what the codes are called */

@@ -12,6 +12,7 @@ typedef struct soft_event soft_event;
 typedef struct soft_loaded soft_loaded;        /* a module */
 typedef struct soft_function soft_function;
 typedef struct soft_graph soft_graph;
+typedef struct soft_node soft_node;             /* a kernel of a graph that was made without a capture */
 
 extern const uint64_t soft_base;               /* cuda.c, hip.c: where this family's addresses begin */
 extern const char *const soft_visible;         /* the environment's variable that picks devices */
@@ -73,6 +74,11 @@ int soft_launch(soft_device *d, soft_function *f, const unsigned grid[3], const 
 
 int soft_capture_begin(soft_device *d, soft_stream *s, int mode);
 int soft_capture_end(soft_device *d, soft_stream *s, soft_graph **g);
+int soft_graph_create(soft_device *d, soft_graph **g);
+int soft_graph_add(soft_device *d, soft_node **node, soft_graph *g, soft_node *const *after, size_t n, soft_function *f, const unsigned grid[3],
+                   const unsigned threads[3], unsigned shared, void **args, void **extra);
+int soft_graph_set(soft_device *d, soft_graph *exec, soft_node *node, soft_function *f, const unsigned grid[3], const unsigned threads[3],
+                   unsigned shared, void **args, void **extra);
 int soft_graph_instantiate(soft_device *d, soft_graph **exec, soft_graph *g);
 int soft_graph_launch(soft_device *d, soft_graph *exec, soft_stream *s);
 int soft_graph_destroy(soft_graph *g, bool exec);

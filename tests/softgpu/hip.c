@@ -35,6 +35,15 @@ static int start(void) {
     soft_unlock();
     return code;
 }
+typedef struct kernel_node {                   /* hipKernelNodeParams; a function of a module, as newer versions take */
+    unsigned block[3];
+    void **extra;
+    soft_function *f;
+    unsigned grid[3];
+    void **args;
+    unsigned shared;
+} kernel_node;
+
 /* The runtime starts itself when it is first used */
 #define ENTER(function) SOFT_ENTER(function); if (!soft_ready() && start()) return SOFT_NO_DEVICE
 #define EXPORT SOFT_EXPORT int
@@ -143,6 +152,9 @@ EXPORT hipModuleLaunchKernel(soft_function *f, unsigned gx, unsigned gy, unsigne
                              unsigned shared, soft_stream *s, void **args, void **extra);
 EXPORT hipStreamBeginCapture(soft_stream *s, int mode);
 EXPORT hipStreamEndCapture(soft_stream *s, soft_graph **g);
+EXPORT hipGraphCreate(soft_graph **g, unsigned flags);
+EXPORT hipGraphAddKernelNode(soft_node **node, soft_graph *g, soft_node *const *after, size_t n, const kernel_node *k);
+EXPORT hipGraphExecKernelNodeSetParams(soft_graph *exec, soft_node *node, const kernel_node *k);
 EXPORT hipGraphInstantiateWithFlags(soft_graph **exec, soft_graph *g, unsigned long long flags);
 EXPORT hipGraphLaunch(soft_graph *exec, soft_stream *s);
 EXPORT hipGraphExecDestroy(soft_graph *exec);
@@ -408,6 +420,21 @@ int hipModuleLaunchKernel(soft_function *f, unsigned gx, unsigned gy, unsigned g
 }
 int hipStreamBeginCapture(soft_stream *s, int mode) { ENTER(hipStreamBeginCapture); SOFT_LOCKED(soft_capture_begin(here(), s, mode)); }
 int hipStreamEndCapture(soft_stream *s, soft_graph **g) { ENTER(hipStreamEndCapture); SOFT_LOCKED(soft_capture_end(here(), s, g)); }
+int hipGraphCreate(soft_graph **g, unsigned flags) {
+    ENTER(hipGraphCreate);
+    if (flags) return SOFT_INVALID_VALUE;
+    SOFT_LOCKED(soft_graph_create(here(), g));
+}
+int hipGraphAddKernelNode(soft_node **node, soft_graph *g, soft_node *const *after, size_t n, const kernel_node *k) {
+    ENTER(hipGraphAddKernelNode);
+    if (!k || !k->f) return SOFT_INVALID_VALUE;
+    SOFT_LOCKED(soft_graph_add(here(), node, g, after, n, k->f, k->grid, k->block, k->shared, k->args, k->extra));
+}
+int hipGraphExecKernelNodeSetParams(soft_graph *exec, soft_node *node, const kernel_node *k) {
+    ENTER(hipGraphExecKernelNodeSetParams);
+    if (!k || !k->f) return SOFT_INVALID_VALUE;
+    SOFT_LOCKED(soft_graph_set(here(), exec, node, k->f, k->grid, k->block, k->shared, k->args, k->extra));
+}
 int hipGraphInstantiateWithFlags(soft_graph **exec, soft_graph *g, unsigned long long flags) {
     ENTER(hipGraphInstantiateWithFlags);
     if (flags & ~15ull) return SOFT_INVALID_VALUE;

@@ -31,6 +31,8 @@
      long softgpu_live(const char *what)   "memory" (allocations), "bytes" (in multiples of 256), "pinned", "streams",
                                            "events", "modules", "graphs"; "lost" (devices), "overruns" (writes just
                                            outside an allocation, seen when it was freed); of the compilers "programs"
+   Of a graph made node by node only kernels are known, and it runs in an order that its dependencies allow, not in the one
+   in which the nodes were added.
    Limits: a kernel source is C99 with the words of prelude.c, each kernel written `extern "C" __global__ void name(type
    name, ...) {`, no `extern "C" {`. Globals of a module keep their values as long as the device process lives. Static
    shared memory is summed over a module's kernels. An integer division by zero faults. In a program started without
