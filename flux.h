@@ -47,6 +47,8 @@
        FLUX_IMPLEMENTATION   the code, in one file
        FLUX_STATIC           everything static: private to the file that includes it
        FLUX_NO_THREADS       no worker threads, no thread-local state
+       FLUX_BLAS             matrix products by the CBLAS that your program links (its integers 32 bits wide;
+                             if not, or if you use it yourself, include its cblas.h before this file)
        FLUX_MALLOC(n), FLUX_REALLOC(p, n), FLUX_FREE(p)      your own allocator; define all three
 
    ENVIRONMENT
@@ -7441,6 +7443,8 @@ typedef void (*flux__fold_fn)(void *acc, const void *x, int64_t n);
 typedef void (*flux__cast_fn)(int64_t n, void *y, const void *x);
 typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter, int64_t blocks,
                                 float *out, int kind);
+/* Adam's lines as one: in: g, m, v, w (NULL: none); by: 1 - beta1, 1 - beta2, epsilon, scale */
+typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const float *const *in, const float *by);
 
 #ifndef FLUX__VECTORS                     /* does the compiler have vector types? */
 #  if !defined(_MSC_VER) && !defined(__TINYC__) && \
@@ -7459,7 +7463,7 @@ typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter,
 #  pragma clang fp contract(off)
 #elif FLUX__VECTORS
 #  pragma GCC push_options
-#  pragma GCC optimize("O1", "no-fast-math", "fp-contract=off")
+#  pragma GCC optimize("O1", "no-fast-math", "fp-contract=off", "ira-algorithm=CB", "ira-region=mixed", "tree-ch")
 #endif
 
 /* Names: FLUX__F(exp) is flux__exp_f64, flux__exp_x16, ... and FLUX__P(FMA) FLUX__FMA_x16, ... as
@@ -8088,11 +8092,26 @@ static void FLUX__F(random)(uint64_t key, uint64_t stream, uint64_t counter, int
     }                                                                                                \
 }
 
+/* What Adam does to an element has seven lines and moves 28 bytes: passing over them line by line takes three times as long.
+   The same sums and products, so the same bits as those lines give. */
+#define FLUX__VECTOR_ADAM                                                                            \
+static void FLUX__F(adam)(int64_t n, float *to_m, float *to_v, float *to_w, const float *const *in,  \
+                          const float *by) {                                                         \
+    const float *pg = in[0], *pm = in[1], *pv = in[2], *pw = in[3];                                  \
+    for (int64_t i = 0; i < n; i += FLUX__LANES) {                                                   \
+        FLUX__V g = FLUX__F(at)(pg + i), m = FLUX__F(at)(pm + i), v = FLUX__F(at)(pv + i), w;        \
+        m = m + by[0] * (g - m), v = v + by[1] * (g * g - v), w = m / (FLUX__SQRT(v) + by[2]);       \
+        if (pw) w = w * by[3] + FLUX__F(at)(pw + i);                                                 \
+        memcpy(to_m + i, &m, sizeof m), memcpy(to_v + i, &v, sizeof v), memcpy(to_w + i, &w, sizeof w); \
+    }                                                                                                \
+}
+
 typedef struct flux__section {
     const flux__loop *loops;
     flux__run_loop run;                   /* runs one of them */
     const flux__fold_fn *folds;
     flux__random_fn random;
+    flux__adam_fn adam;
     double (*attend_exp)(int64_t n, void *row, void *most, bool find);
     void (*attend_back)(int64_t n, void *row, void *grad, double by, double less);
 } flux__section;
@@ -8103,11 +8122,12 @@ FLUX__VECTOR_LOG                                                                
 FLUX__VECTOR_TRIG                                                                                    \
 FLUX__VECTOR_POW                                                                                     \
 FLUX__VECTOR_RANDOM                                                                                  \
+FLUX__VECTOR_ADAM                                                                                    \
 FLUX__LOOPS                                                                                          \
 FLUX__VECTOR_FOLDS                                                                                   \
 FLUX__ATTEND_ROWS(float, FLUX__JOIN_QUADS)                                                           \
 static const flux__section FLUX__F(section) = {                                                      \
-    FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random), FLUX__F(attend_exp), FLUX__F(attend_back) };
+    FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random), FLUX__F(adam), FLUX__F(attend_exp), FLUX__F(attend_back) };
 
 /* ---- f32: instruction sets */
 
@@ -8311,31 +8331,42 @@ static FLUX__INLINE int flux__signs_x8(FLUX__VI mask) {
 }
 FLUX__VECTOR_SECTION
 typedef uint16_t flux__halves __attribute__((vector_size(16)));
-static void flux__half_load_x8(int64_t n, void *y, const void *x) {
-    float *out = (float *)y, tail[8] = { 0 };
-    const uint16_t *in = (const uint16_t *)x;
-    flux__halves h;
-    FLUX__V v;
-    for (; n > 0; n -= 8, in += 8, out += 8) {
-        memcpy(&h, n < 8 ? memcpy(tail, in, (size_t)n * 2) : in, sizeof h);
-        __asm__("vcvtph2ps {%1, %0|%0, %1}" : "=x"(v) : "x"(h));
-        if (n < 8) memcpy(tail, &v, sizeof v), memcpy(out, tail, (size_t)n * 4);
-        else memcpy(out, &v, sizeof v);
-    }
+/* Eight numbers of 16 bits at a time, h, as floats, v; and back. */
+#define FLUX__LOAD16(name, convert)                                                                  \
+static void name(int64_t n, void *y, const void *x) {                                                \
+    float *out = (float *)y, tail[8] = { 0 };                                                        \
+    const uint16_t *in = (const uint16_t *)x;                                                        \
+    flux__halves h;                                                                                  \
+    FLUX__V v;                                                                                       \
+    for (; n > 0; n -= 8, in += 8, out += 8) {                                                       \
+        memcpy(&h, n < 8 ? memcpy(tail, in, (size_t)n * 2) : in, sizeof h);                          \
+        convert;                                                                                     \
+        if (n < 8) memcpy(tail, &v, sizeof v), memcpy(out, tail, (size_t)n * 4);                     \
+        else memcpy(out, &v, sizeof v);                                                              \
+    }                                                                                                \
 }
-static void flux__half_store_x8(int64_t n, void *y, const void *x) {
-    uint16_t *out = (uint16_t *)y;
-    const float *in = (const float *)x;
-    float tail[8] = { 0 };
-    flux__halves h;
-    FLUX__V v;
-    for (; n > 0; n -= 8, in += 8, out += 8) {
-        memcpy(&v, n < 8 ? memcpy(tail, in, (size_t)n * 4) : in, sizeof v);
-        __asm__("vcvtps2ph {$0, %1, %0|%0, %1, 0}" : "=x"(h) : "x"(v));
-        if (n < 8) memcpy(tail, &h, sizeof h), memcpy(out, tail, (size_t)n * 2);
-        else memcpy(out, &h, sizeof h);
-    }
+#define FLUX__STORE16(name, convert)                                                                 \
+static void name(int64_t n, void *y, const void *x) {                                                \
+    uint16_t *out = (uint16_t *)y;                                                                   \
+    const float *in = (const float *)x;                                                              \
+    float tail[8] = { 0 };                                                                           \
+    flux__halves h;                                                                                  \
+    FLUX__V v;                                                                                       \
+    for (; n > 0; n -= 8, in += 8, out += 8) {                                                       \
+        memcpy(&v, n < 8 ? memcpy(tail, in, (size_t)n * 4) : in, sizeof v);                          \
+        convert;                                                                                     \
+        if (n < 8) memcpy(tail, &h, sizeof h), memcpy(out, tail, (size_t)n * 2);                     \
+        else memcpy(out, &h, sizeof h);                                                              \
+    }                                                                                                \
 }
+static FLUX__INLINE flux__halves flux__bf16_of_x8(FLUX__V v) {        /* as flux__bf16_of */
+    FLUX__VU u = FLUX__BITS(v), r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16, nan = (FLUX__VU)(v != v);
+    return __builtin_convertvector((r & ~nan) | (nan & 0x7fc0u), flux__halves);
+}
+FLUX__LOAD16(flux__half_load_x8, __asm__("vcvtph2ps {%1, %0|%0, %1}" : "=x"(v) : "x"(h)))
+FLUX__STORE16(flux__half_store_x8, __asm__("vcvtps2ph {$0, %1, %0|%0, %1, 0}" : "=x"(h) : "x"(v)))
+FLUX__LOAD16(flux__bf16_load_x8, v = FLUX__FLOAT(__builtin_convertvector(h, FLUX__VU) << 16))
+FLUX__STORE16(flux__bf16_store_x8, h = flux__bf16_of_x8(v))
 #    if defined(__clang__)
 #      pragma clang attribute pop
 #    else
@@ -8404,6 +8435,19 @@ static FLUX__INLINE void flux__loop_run(int cls, flux__loop f, int64_t n, void *
                            int sa, int sb, int sc) {
     if (cls == FLUX__F32C && (n % 16 || !(sa & sb & sc))) flux__section_now()->run(f, n, y, a, b, c, sa, sb, sc);
     else f(n, y, a, b, c, sa, sb, sc);
+}
+
+static void flux__adam_run(int64_t n, float *m, float *v, float *w, const float *const *in, const float *by) {
+    const flux__adam_fn adam = flux__section_now()->adam;
+    const int64_t whole = n - n % 16;
+    const size_t left = (size_t)(n - whole);
+    float pad[4][16] = { { 0 } }, out[3][16];
+    const float *last[4];
+    adam(whole, m, v, w, in, by);
+    if (!left) return;
+    for (int i = 0; i < 4; i++) last[i] = in[i] ? (const float *)memcpy(pad[i], in[i] + whole, 4 * left) : NULL;
+    adam(16, out[0], out[1], out[2], last, by);
+    memcpy(m + whole, out[0], 4 * left), memcpy(v + whole, out[1], 4 * left), memcpy(w + whole, out[2], 4 * left);
 }
 
 /* ---- casts: between a tensor's elements, of any dtype and stride, and a tile of one class
@@ -8525,6 +8569,7 @@ static void flux__convert(int to_cls, void *dst, int from_cls, const void *src, 
 static flux__cast_fn flux__reader(int dtype) {
 #if FLUX__VECTORS && FLUX__X86
     if (dtype == FLUX_F16 && flux__simd() > 0) return flux__half_load_x8;
+    if (dtype == FLUX_BF16 && flux__simd() > 0) return flux__bf16_load_x8;
 #endif
     switch (dtype) {
     case FLUX_F16: return flux__f16_f32;
@@ -8544,6 +8589,7 @@ static flux__cast_fn flux__writer(int dtype, int *cls) {
     *cls = flux__loop_class[dtype];
 #if FLUX__VECTORS && FLUX__X86
     if (dtype == FLUX_F16 && flux__simd() > 0) return flux__half_store_x8;
+    if (dtype == FLUX_BF16 && flux__simd() > 0) return flux__bf16_store_x8;
 #endif
     switch (dtype) {
     case FLUX_F16: return flux__f32_f16;
@@ -8760,6 +8806,7 @@ typedef void (*flux__gemm_dots)(int64_t k, const void *a, int64_t a_row, const v
                                 int64_t y_step, int64_t rows);
 
 typedef struct flux__gemm_set {           /* the kernels for one element type and instruction set */
+    const struct flux__gemm_set *narrow;  /* those with vectors of half the length and the same bits, or NULL */
     int lanes, columns;                   /* elements of a vector; most columns of a tile */
     const flux__gemm_kernel *one, *two;   /* one and two vectors high; of 1, 2, 3, 4, 6, ... columns */
     flux__gemm_dots dots;
@@ -8792,7 +8839,8 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
 #    define FLUX__GEMM_FUSE _Pragma("STDC FP_CONTRACT ON")
 #  else
 #    define FLUX__GEMM_FN(target) /* as fast as "O2" here, and compiled in less time */            \
-        static __attribute__((optimize("O1", "expensive-optimizations", "fp-contract=fast"))) target
+        static __attribute__((optimize("O1", "expensive-optimizations", \
+                                       "fp-contract=fast", "ira-algorithm=CB", "ira-region=mixed", "tree-ch"))) target
 #    define FLUX__GEMM_FUSE
 #  endif
 #  define FLUX__GEMM_TYPES(bytes)                                                                  \
@@ -8816,7 +8864,21 @@ FLUX__GEMM_TYPES(64)
 #  define FLUX__K_SEE2(j, q, r) __builtin_prefetch(at + 1, 1); FLUX__K_SEE1(j, q, r)
 #  define FLUX__K_NEXT(at) (V *)(void *)((T *)(void *)at + ldc)
 
-#  define FLUX__GEMM_KERNEL(name, type, vec, high, wide, target)                                   \
+/* gcc fills a register with each element of B, which takes AVX-512 longer than the product itself if that is its only one;
+   it can multiply by an element where it lies. Operands in both orders, for -masm=intel. */
+#  define FLUX__K_MULS2 FLUX__K_MUL2
+#  define FLUX__K_MULD2 FLUX__K_MUL2
+#  if defined(__clang__)
+#    define FLUX__K_MULS1 FLUX__K_MUL1
+#    define FLUX__K_MULD1 FLUX__K_MUL1
+#  else
+#    define FLUX__K_MULS1(j, q, r)                                                                 \
+        __asm__("vfmadd231ps {%2%{1to16%}, %1, %0|%0, %1, %2%{1to16%}}" : "+v"(x##j) : "v"(u), "m"(b##q[r * b_col]));
+#    define FLUX__K_MULD1(j, q, r)                                                                 \
+        __asm__("vfmadd231pd {%2%{1to8%}, %1, %0|%0, %1, %2%{1to8%}}" : "+v"(x##j) : "v"(u), "m"(b##q[r * b_col]));
+#  endif
+
+#  define FLUX__GEMM_KERNEL(name, type, vec, mul, high, wide, target)                              \
     FLUX__GEMM_FN(target) void name##_##high##x##wide(                                             \
         int64_t k, const void *a, int64_t a_step, const void *b, int64_t b_row, int64_t b_col,     \
         void *c, int64_t ldc, bool add) {                                                          \
@@ -8833,7 +8895,7 @@ FLUX__GEMM_TYPES(64)
         for (; k > 0; k--) {                                                                       \
             u = ((const V *)(const void *)p)[0];                                                   \
             if (high == 2) v = ((const V *)(const void *)p)[high - 1];                             \
-            FLUX__COLUMNS##wide(FLUX__K_MUL##high)                                                 \
+            FLUX__COLUMNS##wide(mul##high)                                                         \
             p += a_step, b0 += b_row, b1 += b_row, b2 += b_row, b3 += b_row;                       \
         }                                                                                          \
         at = (V *)c;                                                                               \
@@ -8842,19 +8904,19 @@ FLUX__GEMM_TYPES(64)
         FLUX__COLUMNS##wide(FLUX__K_PUT##high)                                                     \
         (void)v, (void)w, (void)b3;                                                                \
     }
-#  define FLUX__GEMM_HIGH6(name, type, vec, high, target)                                          \
-    FLUX__GEMM_KERNEL(name, type, vec, high, 1, target)                                            \
-    FLUX__GEMM_KERNEL(name, type, vec, high, 2, target)                                            \
-    FLUX__GEMM_KERNEL(name, type, vec, high, 3, target)                                            \
-    FLUX__GEMM_KERNEL(name, type, vec, high, 4, target)                                            \
-    FLUX__GEMM_KERNEL(name, type, vec, high, 6, target)
-#  define FLUX__GEMM_HIGH8(name, type, vec, high, target)                                          \
-    FLUX__GEMM_HIGH6(name, type, vec, high, target)                                                \
-    FLUX__GEMM_KERNEL(name, type, vec, high, 8, target)
-#  define FLUX__GEMM_HIGH12(name, type, vec, high, target)                                         \
-    FLUX__GEMM_HIGH8(name, type, vec, high, target)                                                \
-    FLUX__GEMM_KERNEL(name, type, vec, high, 10, target)                                           \
-    FLUX__GEMM_KERNEL(name, type, vec, high, 12, target)
+#  define FLUX__GEMM_HIGH6(name, type, vec, mul, high, target)                                     \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 1, target)                                       \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 2, target)                                       \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 3, target)                                       \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 4, target)                                       \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 6, target)
+#  define FLUX__GEMM_HIGH8(name, type, vec, mul, high, target)                                     \
+    FLUX__GEMM_HIGH6(name, type, vec, mul, high, target)                                           \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 8, target)
+#  define FLUX__GEMM_HIGH12(name, type, vec, mul, high, target)                                    \
+    FLUX__GEMM_HIGH8(name, type, vec, mul, high, target)                                           \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 10, target)                                      \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 12, target)
 #  define FLUX__GEMM_LIST6(n) n##1, n##2, n##3, n##4, n##6
 #  define FLUX__GEMM_LIST8(n) FLUX__GEMM_LIST6(n), n##8
 #  define FLUX__GEMM_LIST12(n) FLUX__GEMM_LIST8(n), n##10, n##12
@@ -8883,27 +8945,27 @@ FLUX__GEMM_TYPES(64)
             ((type *)y)[r * y_step] = part[0] + rest;                                              \
         }                                                                                          \
     }
-#  define FLUX__GEMM_SET(name, type, vec, bytes, wide, target)                                     \
-    FLUX__GEMM_HIGH##wide(name, type, vec, 1, target)                                              \
-    FLUX__GEMM_HIGH##wide(name, type, vec, 2, target)                                              \
+#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, wide, target, narrow)                        \
+    FLUX__GEMM_HIGH##wide(name, type, vec, mul, 1, target)                                         \
+    FLUX__GEMM_HIGH##wide(name, type, vec, mul, 2, target)                                         \
     FLUX__GEMM_DOTS(name, type, vec, target)                                                       \
     static const flux__gemm_kernel name##_one[] = {FLUX__GEMM_LIST##wide(name##_1x)};              \
     static const flux__gemm_kernel name##_two[] = {FLUX__GEMM_LIST##wide(name##_2x)};              \
-    static const flux__gemm_set name = {bytes / (int)sizeof(type), wide, name##_one, name##_two,   \
-                                        name##_dots};
+    static const flux__gemm_set name = {narrow, bytes / (int)sizeof(type), wide, name##_one,       \
+                                        name##_two, name##_dots};
 
 #  if defined(__aarch64__)
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, 8, )
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, 8, )
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 8, , NULL)
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 8, , NULL)
 #  else
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, 6, )
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, 6, )
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 6, , NULL)
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, , NULL)
 #  endif
 #  if FLUX__X86
-FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, 6, FLUX__AVX2)
-FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, 6, FLUX__AVX2)
-FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, 12, FLUX__AVX512)
-FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, 8, FLUX__AVX512)
+FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL)
+FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL)
+FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512, &flux__gemm_f32_avx2)
+FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512, &flux__gemm_f64_avx2)
 #  endif
 
 #else
@@ -8941,7 +9003,7 @@ FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, 8, FLUX__AVX51
     FLUX__GEMM_DOTS(name, type)                                                                    \
     static const flux__gemm_kernel name##_one[] = {name##_1x1, name##_1x2, name##_1x3, name##_1x4}; \
     static const flux__gemm_kernel name##_two[] = {name##_2x1, name##_2x2, name##_2x3, name##_2x4}; \
-    static const flux__gemm_set name = {4, 4, name##_one, name##_two, name##_dots};
+    static const flux__gemm_set name = {NULL, 4, 4, name##_one, name##_two, name##_dots};
 FLUX__GEMM_SET(flux__gemm_f32_base, float)
 FLUX__GEMM_SET(flux__gemm_f64_base, double)
 #endif
@@ -8982,6 +9044,7 @@ static int64_t flux__gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
                 FLUX__PREFETCH(r + 1 < rows ? s + from_step + i : s)                               \
                 for (q = i; q < i + line; q += n) FLUX__GEMM_MOVE(vec, d + q, s + q)               \
             }                                                                                      \
+            for (; i + n <= columns; i += n) FLUX__GEMM_MOVE(vec, d + i, s + i)                    \
             for (; i < columns; i++) d[i] = s[i];                                                  \
         }                                                                                          \
     }
@@ -9119,6 +9182,7 @@ typedef struct flux__gemm_plan {
     const flux__gemm_set *set;
     int64_t size;                         /* bytes of an element */
     bool flip, copy_a, copy_b;            /* flip: a is B turned, b A turned, and C comes out turned */
+    bool panels_b;                        /* b's copy: as wide as a tile, row by row; else column by column */
     int64_t m, n, k;
     const char *a, *b;
     int64_t a_row, a_col, b_row, b_col;
@@ -9133,6 +9197,7 @@ typedef struct flux__gemm_task {          /* one block of C */
     int worker;
     int64_t i0, j0, mb, nb, k0, kb;       /* where in C and in k */
     int64_t i, ib;                        /* its rows that are being multiplied, i0 not counted */
+    int64_t there;                        /* of A, the columns that are read where they lie; then come copied ones */
     char *a, *b;                          /* scratch: copied operands, */
     char *edge, *out;                     /* a tile that is not all ours, C where it may not go yet */
     int64_t out_from;                     /* the column that is out's first */
@@ -9151,58 +9216,100 @@ static int64_t flux__gemm_split(int64_t n, int64_t parts, int64_t unit) {
     return flux__gemm_up((n + parts - 1) / parts, unit);
 }
 
-/* Copies the panels of A that must be: all of them, or only the last when the rows end within it. */
+/* A tile is one or two vectors high (half a one at the end, where that will do), and the last begins so much higher up that it
+   ends with the rows: what its first rows have got already comes out the same again. Gives where it begins; only where there
+   is less than a vector, below 0. */
+static int64_t flux__gemm_tile_at(const flux__gemm_task *t, int64_t i, int64_t *high) {
+    const flux__gemm_set *set = t->plan->set;
+    int64_t lanes = set->lanes, left = t->ib - i, narrow = set->narrow && !t->plan->panels_b ? lanes / 2 : 0;
+    if (left <= narrow) *high = narrow;
+    else *high = left >= 2 * lanes || (i > 0 && left > lanes + narrow) ? 2 * lanes : lanes;
+    return flux__gemm_min(i, t->ib - *high);
+}
+
+/* Of rows that are less than a vector, so many columns can be read as they lie, a whole vector each: what follows a column
+   in memory is a column too, or at least A's own. Not worth it where columns of B are many: each tile's sum is in two parts. */
+static int64_t flux__gemm_readable(const flux__gemm_task *t, int64_t high) {
+    const flux__gemm_plan *p = t->plan;
+    int64_t beyond = (p->k - 1) * p->a_col + p->m - (t->i0 + t->i) - high;
+    if (p->n > p->k / 2 || p->a_col <= 0 || beyond < t->k0 * p->a_col) return 0;
+    return flux__gemm_min(beyond / p->a_col + 1 - t->k0, t->kb);
+}
+
+/* Copies the panels of A that must be: all of them, or the end of what is less than a vector. */
 static void flux__gemm_pack_a(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
-    int64_t lanes = p->set->lanes, tall = 2 * lanes, i = t->ib / tall, high, rows, size = p->size;
+    int64_t tall = 2 * p->set->lanes, i = t->ib / tall, high, start = flux__gemm_tile_at(t, 0, &high), size = p->size;
     const char *from = p->a + ((t->i0 + t->i) * p->a_row + t->k0 * p->a_col) * size;
-    if (p->copy_a && p->a_row == 1) {     /* column by column over all whole panels */
+    t->there = p->copy_a ? 0 : start < 0 ? flux__gemm_readable(t, high) : t->kb;
+    if (start < 0) {
+        memset(t->a, 0, (size_t)(high * (t->kb - t->there) * size));
+        flux__gemm_copy(size, from + t->there * p->a_col * size, p->a_row, p->a_col, t->a, high, t->ib, t->kb - t->there);
+    }
+    if (!p->copy_a || start < 0) return;
+    if (p->a_row == 1) {                  /* column by column over all whole panels */
         if (size == 4) flux__gemm_panels4(from, p->a_col, t->a, tall, i, t->kb);
         else flux__gemm_panels8(from, p->a_col, t->a, tall, i, t->kb);
     }
-    for (i = p->copy_a && p->a_row != 1 ? 0 : i * tall; i < t->ib; i += tall) {
-        char *to = t->a;
-        rows = flux__gemm_min(t->ib - i, tall);
-        high = rows > lanes ? tall : lanes;
-        if (!p->copy_a && rows == high) return;
-        if (p->copy_a) to += i * t->kb * size;
-        if (rows < high) memset(to, 0, (size_t)(high * t->kb * size));
-        flux__gemm_copy(size, from + i * p->a_row * size, p->a_row, p->a_col, to, high, rows, t->kb);
+    for (i = p->a_row != 1 ? 0 : i * tall; i < t->ib; i += high) {
+        start = flux__gemm_tile_at(t, i, &high);
+        flux__gemm_copy(size, from + start * p->a_row * size, p->a_row, p->a_col, t->a + i * t->kb * size, high, high, t->kb);
     }
 }
 
 /* c += tile, or c = tile */
-static void flux__gemm_add_tile(int64_t size, char *c, int64_t ldc, const char *tile, int64_t ld,
-                                int64_t rows, int64_t columns, bool add) {
+static FLUX__O2 void flux__gemm_add_tile(int64_t size, char *c, int64_t ldc, const char *tile, int64_t ld,
+                                         int64_t rows, int64_t columns, bool add) {
     int64_t i, j;
+    if (!add) {
+        if (size == 4) flux__gemm_copy4(tile, ld, c, ldc, columns, rows);
+        else flux__gemm_copy8(tile, ld, c, ldc, columns, rows);
+        return;
+    }
     for (j = 0; j < columns; j++, c += ldc * size, tile += ld * size) {
         float *f = (float *)(void *)c;
         double *d = (double *)(void *)c;
-        if (!add) memcpy(c, tile, (size_t)(rows * size));
-        else if (size == 4) for (i = 0; i < rows; i++) f[i] += ((const float *)(const void *)tile)[i];
+        if (size == 4) for (i = 0; i < rows; i++) f[i] += ((const float *)(const void *)tile)[i];
         else for (i = 0; i < rows; i++) d[i] += ((const double *)(const void *)tile)[i];
     }
 }
 
-/* Multiplies one panel of A (rows from i on) with columns j ... j+wide-1. */
-static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t j, int64_t wide) {
+/* Where columns j ... j+wide-1 of B begin, and their strides. */
+static const char *flux__gemm_b(const flux__gemm_task *t, int64_t j, int64_t wide, int64_t *row, int64_t *col) {
     const flux__gemm_plan *p = t->plan;
-    int64_t lanes = p->set->lanes, rows = flux__gemm_min(t->ib - i, 2 * lanes), size = p->size;
-    int64_t high = rows > lanes ? 2 * lanes : lanes, a_step = high;
-    bool add = t->k0 > 0, edge = rows < high && !t->out;
-    flux__gemm_kernel kernel =
-        (high > lanes ? p->set->two : p->set->one)[wide <= 4 ? wide - 1 : wide / 2 + 1];
-    const char *a = t->a, *b = p->b + (t->k0 * p->b_row + (t->j0 + j) * p->b_col) * size;
-    char *c = t->block + (t->i + i + (j - t->out_from) * t->ld) * size;
-    if (p->copy_a) a += i * t->kb * size;
-    else if (rows == high) {
-        a = p->a + (t->i0 + t->i + i + t->k0 * p->a_col) * size;
-        a_step = p->a_col;
-    }
-    if (p->copy_b) b = t->b + j * t->b_step * size;
-    kernel(t->kb, a, a_step, b, p->copy_b ? 1 : p->b_row, p->copy_b ? t->b_step : p->b_col,
-           edge ? t->edge : c, edge ? high : t->ld, add && !edge);
-    if (edge) flux__gemm_add_tile(size, c, t->ld, t->edge, high, rows, wide, add);
+    *row = p->copy_b ? p->panels_b ? wide : 1 : p->b_row;
+    *col = p->copy_b ? p->panels_b ? 1 : t->b_step : p->b_col;
+    return p->copy_b ? t->b + j * t->b_step * p->size : p->b + (t->k0 * p->b_row + (t->j0 + j) * p->b_col) * p->size;
+}
+
+/* The full panels of A, whose tiles lie in C as they are; gives how many rows. */
+static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t wide) {
+    const flux__gemm_plan *p = t->plan;
+    int64_t tall = 2 * p->set->lanes, end = t->ib - t->ib % tall, i, b_row, b_col, step = p->copy_a ? tall : p->a_col;
+    flux__gemm_kernel kernel = p->set->two[wide <= 4 ? wide - 1 : wide / 2 + 1];
+    const char *a = p->copy_a ? t->a : p->a + (t->i0 + t->i + t->k0 * p->a_col) * p->size, *b = flux__gemm_b(t, j, wide, &b_row, &b_col);
+    char *c = t->block + (t->i + (j - t->out_from) * t->ld) * p->size;
+    for (i = 0; i < end; i += tall, c += tall * p->size, a += (p->copy_a ? tall * t->kb : tall) * p->size)
+        kernel(t->kb, a, step, b, b_row, b_col, c, t->ld, t->k0 > 0);
+    return end;
+}
+
+/* Multiplies one panel of A, given its place and height, with columns j ... j+wide-1. */
+static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t start, int64_t high, int64_t j, int64_t wide) {
+    const flux__gemm_plan *p = t->plan;
+    int64_t lanes = p->set->lanes, size = p->size;
+    int64_t rows = flux__gemm_min(t->ib - i, high), skip = start < 0 ? 0 : i - start;
+    bool add = t->k0 > 0, edge = start < 0 ? !t->out : skip > 0 && add;
+    const flux__gemm_set *set = high < lanes ? p->set->narrow : p->set;
+    flux__gemm_kernel kernel = (high > lanes ? set->two : set->one)[wide <= 4 ? wide - 1 : wide / 2 + 1];
+    const char *a = p->a + (t->i0 + t->i + i - skip + t->k0 * p->a_col) * size;
+    int64_t b_row, b_col, ld = edge ? high : t->ld, n = t->there;
+    const char *b = flux__gemm_b(t, j, wide, &b_row, &b_col);
+    char *c = t->block + (t->i + i + (j - t->out_from) * t->ld) * size, *to = edge ? t->edge : c - skip * size;
+    if (n > 0) kernel(n, a, p->a_col, b, b_row, b_col, to, ld, add && !edge);
+    if (n < t->kb || n == 0)
+        kernel(t->kb - n, t->a + i * t->kb * size, high, b + n * b_row * size, b_row, b_col, to, ld, n > 0 || (add && !edge));
+    if (edge) flux__gemm_add_tile(size, c, t->ld, t->edge + skip * size, high, rows, wide, add);
 }
 
 /* Columns j ... j+n-1 of the rows at hand are done: puts them where they belong, and shows them. */
@@ -9231,11 +9338,17 @@ static int64_t flux__gemm_wide(int64_t n, int64_t most) {
 /* Adds one chunk of k to the rows at hand. A panel of B stays in the first cache while A's pass. */
 static void flux__gemm_rows(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
-    int64_t i, j, done = 0, wide;
+    int64_t i, j, c, n, start, high, done = 0, wide;
     flux__gemm_pack_a(t);
     for (j = 0; j < t->nb; j += wide) {
         wide = flux__gemm_wide(t->nb - j, p->set->columns);
-        for (i = 0; i < t->ib; i += 2 * p->set->lanes) flux__gemm_tile(t, i, j, wide);
+        for (i = flux__gemm_full(t, j, wide); i < t->ib; i += high) {
+            start = flux__gemm_tile_at(t, i, &high);
+            for (c = 0; c < wide; c += n) {
+                n = high < p->set->lanes ? flux__gemm_wide(wide - c, p->set->narrow->columns) : wide;
+                flux__gemm_tile(t, i, start, high, j + c, n);
+            }
+        }
         if (t->k0 + t->kb < p->k) continue;
         if (j + wide < t->nb && (j + wide - done) * t->ib < FLUX__GEMM_PIECE) continue;
         flux__gemm_finish(t, done, j + wide - done);
@@ -9247,10 +9360,15 @@ static void flux__gemm_rows(flux__gemm_task *t) {
 
 static void flux__gemm_chunk(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
+    int64_t j, wide;
     const char *b = p->b + (t->k0 * p->b_row + t->j0 * p->b_col) * p->size;
-    if (p->copy_b) flux__gemm_copy(p->size, b, p->b_row, p->b_col, t->b, t->b_step, t->kb, t->nb);
+    if (p->copy_b && !p->panels_b) flux__gemm_copy(p->size, b, p->b_row, p->b_col, t->b, t->b_step, t->kb, t->nb);
+    for (j = 0; p->panels_b && j < t->nb; j += wide) {
+        wide = flux__gemm_wide(t->nb - j, p->set->columns);
+        flux__gemm_copy(p->size, b + j * p->size, 1, p->b_row, t->b + j * t->b_step * p->size, wide, wide, t->kb);
+    }
     for (t->i = 0; t->i < t->mb; t->i += t->ib) {
-        t->ib = flux__gemm_min(t->mb - t->i, p->sub);
+        t->ib = t->mb - t->i < p->sub + p->set->lanes ? t->mb - t->i : p->sub;
         flux__gemm_rows(t);
     }
 }
@@ -9260,11 +9378,11 @@ static bool flux__gemm_room(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
     int64_t lanes = p->set->lanes, tall = 2 * lanes, high = flux__gemm_up(t->mb, lanes), total;
     bool part = high != t->mb;            /* the last tile has rows that are not ours */
-    int64_t a = p->copy_a ? flux__gemm_up(p->sub, lanes) : part ? tall : 0;
+    int64_t a = p->copy_a ? flux__gemm_min(p->sub + lanes, high) : t->mb < lanes ? lanes : 0;
     int64_t b = p->copy_b ? t->nb * t->b_step : 0;
-    int64_t edge = p->flip ? p->sub * t->nb : part ? tall * p->set->columns : 0;
+    int64_t edge = p->flip ? flux__gemm_min(p->sub + lanes, t->mb) * t->nb : part ? tall * p->set->columns : 0;
     bool passing = !p->flip && p->chunk >= p->k;   /* C's columns leave out for good as they are shown */
-    int64_t last = t->mb % p->sub ? t->mb % p->sub : p->sub;   /* the fewest rows that are shown at once */
+    int64_t last = t->mb % p->sub >= lanes || t->mb < p->sub ? t->mb % p->sub : p->sub;   /* the fewest rows that are shown at once */
     int64_t kept = passing ? flux__gemm_min(t->nb, FLUX__GEMM_PIECE / last + p->set->columns) : t->nb;
     int64_t out = p->flip || !p->job->c ? high * kept : 0;
     a = flux__gemm_up(a * p->chunk * p->size, 64);
@@ -9289,7 +9407,7 @@ static void flux__gemm_task_run(void *ctx, int worker, int64_t number) {
     t.worker = worker;
     t.i0 = number % p->down * p->rows;
     t.j0 = number / p->down * p->columns;
-    t.mb = flux__gemm_min(p->m - t.i0, p->rows);
+    t.mb = number % p->down == p->down - 1 ? p->m - t.i0 : p->rows;
     t.nb = flux__gemm_min(p->n - t.j0, p->columns);
     t.b_step = (flux__gemm_up(p->chunk * p->size, 64) | 64) / p->size;   /* an odd number of lines */
     if (!flux__gemm_room(&t)) {
@@ -9337,9 +9455,9 @@ static void flux__gemm_orient(flux__gemm_plan *p, const flux__gemm_job *j, bool 
 /* Roughly the cycles a product takes this way round. */
 static double flux__gemm_cost(const flux__gemm_plan *p) {
     double m = (double)p->m, n = (double)p->n, k = (double)p->k, lanes = p->set->lanes;
-    double c = (double)flux__gemm_up(p->m, p->set->lanes) * n * k / (2 * lanes);
-    double copy = p->a_row == 1 ? (m < lanes || n > 128 ? 0.1 : 0) : p->a_col == 1 ? 0.3 : 1.5;
-    return c + copy * m * k + (p->flip ? 0.4 * m * n : 0);
+    double c = (double)flux__gemm_up(p->m, p->set->narrow ? p->set->narrow->lanes : p->set->lanes) * n * k / (2 * lanes);
+    double copy = p->a_row == 1 ? (n > 128 ? 0.1 : 0) : p->a_col == 1 ? 0.1 * (double)p->size : 1.5;
+    return c + copy * m * k + (p->flip ? 0.6 * m * n : 0);
 }
 
 /* Whether to copy the operands. Measured: B as it lies is fine until its columns (rows, if they are
@@ -9349,9 +9467,10 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     int64_t a_step = p->a_col * p->size, b_step = (p->b_row == 1 ? p->b_col : p->b_row) * p->size;
     bool large = p->m * p->k * p->size > 2 << 20 && p->columns > p->set->columns;
     bool often = p->columns > 8 * p->set->columns && a_step >= 2000 && p->k > 64;
-    bool crowded = p->rows > 2 * p->set->lanes && b_step % (p->b_row == 1 ? 8192 : 256 * p->set->lanes) == 0;
+    bool crowded = p->rows > 2 * p->set->lanes && b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
     p->copy_a = p->a_row != 1 || large || often;
-    p->copy_b = crowded || (p->b_row != 1 && p->b_col != 1);
+    p->panels_b = p->b_col == 1 && p->b_row > 1 && p->rows >= 8 * 2 * p->set->lanes && p->chunk * p->b_row * p->size > 256 << 10;
+    p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
 }
 
 /* Cuts C into blocks: as large as they may be, but enough of them for the threads. How many never
@@ -9364,8 +9483,8 @@ static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
     int64_t rows = limit * high, columns = limit * FLUX__GEMM_COLUMNS;
     p->rows = flux__gemm_split(p->m, (p->m + rows - 1) / rows, tall);
     p->columns = flux__gemm_split(p->n, (p->n + columns - 1) / columns, 1);
-    for (;;) {
-        p->down = (p->m + p->rows - 1) / p->rows;
+    for (;;) {                            /* less than a vector at the end goes to the block above it */
+        p->down = (p->m + p->rows - 1 - (p->m > p->rows ? p->set->lanes - 1 : 0)) / p->rows;
         tasks = p->down * ((p->n + p->columns - 1) / p->columns);
         if (tasks >= (threads > 1 ? 2 * threads : 1)) break;
         if (p->rows > tall && p->rows >= 2 * p->columns) p->rows = flux__gemm_split(p->rows, 2, tall);
@@ -9393,11 +9512,78 @@ static void flux__gemm_plan_for(flux__gemm_plan *p, bool f64, const flux__gemm_j
     p->chunk = chunks > 1 ? flux__gemm_split(p->k, chunks, 8) : p->k > 0 ? p->k : 1;
 }
 
+#ifdef FLUX_BLAS
+/* ---- products by the application's own CBLAS: all that it can read. What the epilogue is to see goes to scratch memory, some
+   columns at a time. Its sums are its own: whether they depend on the number of threads is for it to say. */
+#  if !defined(CBLAS_H) && !defined(__MKL_CBLAS_H__)
+#    ifdef __cplusplus
+extern "C" {
+#    endif
+extern void cblas_sgemm(int order, int turn_a, int turn_b, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
+                        float beta, float *c, int ldc);
+extern void cblas_dgemm(int order, int turn_a, int turn_b, int m, int n, int k, double alpha, const double *a, int lda, const double *b,
+                        int ldb, double beta, double *c, int ldc);
+#    ifdef __cplusplus
+}
+#    endif
+#    define FLUX__CBLAS(type, x) x
+#  else
+#    define FLUX__CBLAS(type, x) (type)(x)
+#  endif
+
+/* How it would read a matrix: 111 as it is, 112 turned, 0 not at all. */
+static int flux__blas_reads(int64_t row, int64_t col, int64_t rows, int64_t columns, int *ld) {
+    bool plain = (row == 1 || rows == 1) && (col >= rows || columns == 1);
+    bool turned = (col == 1 || columns == 1) && (row >= columns || rows == 1);
+    int64_t step = plain ? (columns == 1 ? rows : col) : rows == 1 ? columns : row;
+    if (!plain && !turned) return 0;
+    *ld = (int)step;
+    return step > INT_MAX ? 0 : plain ? 111 : 112;
+}
+
+typedef struct flux__blas_part { const flux__gemm_job *job; char *block; int64_t size, j0, nb, each; } flux__blas_part;
+
+static void flux__blas_show(void *ctx, int worker, int64_t number) {
+    const flux__blas_part *p = (const flux__blas_part *)ctx;
+    int64_t j = number * p->each, n = flux__gemm_min(p->nb - j, p->each), ld = p->job->c ? p->job->ldc : p->job->m;
+    p->job->epilogue(p->job->ctx, worker, 0, p->j0 + j, p->job->m, n, p->block + j * ld * p->size, ld);
+}
+
+/* False: it can't, or there is no memory for it to. */
+static bool flux__blas(bool f64, const flux__gemm_job *job) {
+    int lda, ldb, m = (int)job->m, k = (int)job->k, ldc = (int)(job->c ? job->ldc : job->m);
+    int ta = flux__blas_reads(job->a_row, job->a_col, job->m, job->k, &lda), tb = flux__blas_reads(job->b_row, job->b_col, job->k, job->n, &ldb);
+    int64_t most = job->c ? job->n : flux__gemm_min((1 << 18) / job->m + 1, job->n);
+    flux__blas_part p;
+    void *scratch = NULL;
+    if (!ta || !tb || job->k < 1 || job->m > INT_MAX || job->n > INT_MAX || job->k > INT_MAX || job->ldc > INT_MAX) return false;
+    p.job = job, p.size = f64 ? 8 : 4, p.each = FLUX__GEMM_PIECE / job->m + 1;
+    if (!job->c && !(scratch = flux__scratch((size_t)(job->m * most * p.size)))) return false;
+    p.block = (char *)(job->c ? job->c : scratch);
+    for (p.j0 = 0; p.j0 < job->n; p.j0 += p.nb) {
+        const char *b = (const char *)job->b + p.j0 * job->b_col * p.size;
+        int n = (int)(p.nb = flux__gemm_min(job->n - p.j0, most));
+        if (f64)
+            cblas_dgemm(FLUX__CBLAS(CBLAS_ORDER, 102), FLUX__CBLAS(CBLAS_TRANSPOSE, ta), FLUX__CBLAS(CBLAS_TRANSPOSE, tb), m, n, k, 1,
+                        (const double *)job->a, lda, (const double *)(const void *)b, ldb, 0, (double *)(void *)p.block, ldc);
+        else
+            cblas_sgemm(FLUX__CBLAS(CBLAS_ORDER, 102), FLUX__CBLAS(CBLAS_TRANSPOSE, ta), FLUX__CBLAS(CBLAS_TRANSPOSE, tb), m, n, k, 1,
+                        (const float *)job->a, lda, (const float *)(const void *)b, ldb, 0, (float *)(void *)p.block, ldc);
+        if (job->epilogue) flux__parallel_workers((p.nb + p.each - 1) / p.each, flux__blas_show, &p);
+    }
+    flux__scratch_done(scratch);
+    return true;
+}
+#endif
+
 /* 0, or -1 with an error recorded: out of memory. */
 static int flux__gemm(bool f64, const flux__gemm_job *job) {
     flux__gemm_plan p;
     int64_t threads, tasks;
     if (job->m <= 0 || job->n <= 0) return 0;
+#ifdef FLUX_BLAS
+    if (flux__blas(f64, job)) return 0;
+#endif
     flux__gemm_plan_for(&p, f64, job);
     threads = (double)p.m * (double)p.n * (double)p.k > 4e5 ? flux__num_threads() : 1;
     if (p.n == 1 && p.a_col == 1 && p.b_row == 1) {
@@ -9429,6 +9615,9 @@ typedef struct flux__axes { int nd; int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DI
 
 typedef struct flux__phase { int *line, n, *late, nlate; } flux__phase;   /* values by number: inner ones; outer ones before */
 
+/* Adam's lines, run as one where the last of them stands; values by number, w -1: none. */
+typedef struct flux__adam { int g, m, v, w, by[4], new_m, new_v, last; } flux__adam;
+
 typedef struct flux__cpu {                /* a kernel made ready for the CPU */
     int64_t outer, inner;                 /* points */
     bool inner_first;                     /* reduced points lie together in a block, else the outer ones do */
@@ -9443,6 +9632,7 @@ typedef struct flux__cpu {                /* a kernel made ready for the CPU */
     flux__loop *loop;                     /* by value */
     int nreduce, splits;                  /* splits > 1: the reduced points in so many parts, combined in order */
     int *reduce_at;                       /* by value: its number among the reductions */
+    flux__adam adam;                      /* last -1: not in this kernel */
 } flux__cpu;
 
 /* ---------------- merging dims */
@@ -9598,6 +9788,85 @@ static bool flux__split_phases(flux__kernel *k, flux__cpu *c) {
     return ok;
 }
 
+/* ---- Adam's lines */
+
+static bool flux__is_f32(const flux__kernel *k, int v, int op) {      /* a line of that operation, at the inner points */
+    const flux__value *x = &k->value[v];
+    return x->kind == FLUX__V_OP && x->op == op && x->cls == FLUX__F32C && x->dtype == FLUX_F32 && !x->outer;
+}
+static bool flux__is_const(const flux__kernel *k, int v) { return k->value[v].kind == FLUX__V_NUMBER; }
+static bool flux__is_walk(const flux__kernel *k, int v) {             /* one number a point, in f32 */
+    const flux__value *x = &k->value[v];
+    return (x->kind == FLUX__V_OP || x->kind == FLUX__V_LOAD || x->kind == FLUX__V_PRODUCT) && x->cls == FLUX__F32C && !x->outer;
+}
+/* Whether only one line needs it, and which. */
+static int flux__only_user(const flux__kernel *k, int v) {
+    int user = -1;
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *x = &k->value[i];
+        if (x->a != v && x->b != v && x->c != v) continue;
+        if (user >= 0) return -1;
+        user = i;
+    }
+    return user;
+}
+static bool flux__passes(const flux__kernel *k, int v, int op, int user) {   /* needed by that line, and nowhere else */
+    return flux__is_f32(k, v, op) && k->value[v].out < 0 && flux__only_user(k, v) == user;
+}
+
+/* div: m' / (sqrt(v') + epsilon), with m' = lerp(m, g), v' = lerp(v, square(g)); and perhaps fma(div, scale, w) */
+static bool flux__adam_at(const flux__kernel *k, int div, flux__adam *a) {
+    const flux__value *x = k->value;
+    int sum, root, square, fma;
+    if (!flux__is_f32(k, div, FLUX__OP_DIV)) return false;
+    a->new_m = x[div].a, sum = x[div].b, a->last = div, a->w = -1;
+    if (!flux__is_f32(k, a->new_m, FLUX__OP_LERP) || !flux__passes(k, sum, FLUX__OP_ADD, div)) return false;
+    root = x[sum].a, a->by[2] = a->by[3] = x[sum].b;
+    if (!flux__is_const(k, a->by[2]) || !flux__passes(k, root, FLUX__OP_SQRT, sum)) return false;
+    a->new_v = x[root].a;
+    if (!flux__is_f32(k, a->new_v, FLUX__OP_LERP)) return false;
+    square = x[a->new_v].b, a->g = x[a->new_m].b, a->m = x[a->new_m].a, a->v = x[a->new_v].a;
+    a->by[0] = x[a->new_m].c, a->by[1] = x[a->new_v].c;
+    if (!flux__passes(k, square, FLUX__OP_SQUARE, a->new_v) || x[square].a != a->g) return false;
+    if (flux__only_user(k, a->new_m) != div || flux__only_user(k, a->new_v) != root) return false;
+    fma = flux__only_user(k, div);
+    if (fma >= 0 && x[div].out < 0 && flux__is_f32(k, fma, FLUX__OP_FMA) && x[fma].a == div && flux__is_const(k, x[fma].b) &&
+        flux__is_walk(k, x[fma].c) && x[fma].phase == x[div].phase)
+        a->w = x[fma].c, a->by[3] = x[fma].b, a->last = fma;
+    return flux__is_const(k, a->by[0]) && flux__is_const(k, a->by[1]) && flux__is_walk(k, a->g) && flux__is_walk(k, a->m) &&
+           flux__is_walk(k, a->v) && x[a->m].phase == x[div].phase && x[a->v].phase == x[div].phase && x[square].phase == x[div].phase;
+}
+
+/* Finds them, and takes all but the last out of their phase. */
+static void flux__find_adam(const flux__kernel *k, flux__cpu *c) {
+    const flux__value *x = k->value;
+    int div = 0, n = 0, gone[6];
+    while (div < k->nvalue && !flux__adam_at(k, div, &c->adam)) div++;
+    if (div == k->nvalue || (x[div].phase > 0 && !c->resident)) {
+        c->adam.last = -1;
+        return;
+    }
+    flux__phase *ph = &c->phase[x[div].phase];
+    gone[0] = c->adam.new_m, gone[1] = c->adam.new_v, gone[2] = x[gone[1]].b, gone[3] = x[div].b, gone[4] = x[gone[3]].a;
+    gone[5] = c->adam.w < 0 ? -1 : div;
+    for (int i = 0; i < ph->n; i++) {
+        bool keep = true;
+        for (int j = 0; j < 6; j++) keep = keep && ph->line[i] != gone[j];
+        if (keep) ph->line[n++] = ph->line[i];
+    }
+    ph->n = n;
+}
+
+/* The values that a line has to do with. */
+static int flux__used(const flux__kernel *k, const flux__cpu *c, int line, int *use) {
+    const flux__value *v = &k->value[line];
+    const flux__adam *a = &c->adam;
+    use[0] = line, use[1] = v->a, use[2] = v->b, use[3] = v->c;
+    if (line != a->last) return 4;
+    use[1] = a->g, use[2] = a->m, use[3] = a->v, use[4] = a->w, use[5] = a->new_m, use[6] = a->new_v;
+    return 7;
+}
+
 static bool flux__needs_register(const flux__value *v) { return v->kind != FLUX__V_NUMBER; }
 
 /* Registers by last use. In a block that holds whole rows a value lives from its own line to its last use in any phase;
@@ -9606,13 +9875,9 @@ static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, boo
     int clock = 0;
     memset(last, -1, (size_t)k->nvalue * sizeof(int));
     for (int p = 0; p < c->nphase; p++)
-        for (int j = 0; j < c->phase[p].n; j++, clock++) {
-            const flux__value *v = &k->value[c->phase[p].line[j]];
-            int use[4];
-            use[0] = v->a, use[1] = v->b, use[2] = v->c, use[3] = c->phase[p].line[j];
-            for (int u = 0; u < 4; u++)
+        for (int j = 0; j < c->phase[p].n; j++, clock++)
+            for (int use[7], u = flux__used(k, c, c->phase[p].line[j], use) - 1; u >= 0; u--)
                 if (use[u] >= 0) last[use[u]] = clock;
-        }
     for (int i = 0; i < k->nvalue; i++) c->reg[i] = -1, c->expand_reg[i] = -1;
     for (int i = 0; i < k->nvalue; i++)
         if (k->value[i].outer && flux__needs_register(&k->value[i])) {
@@ -9624,18 +9889,17 @@ static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, boo
     clock = 0;
     for (int p = 0; p < c->nphase; p++)
         for (int j = 0; j < c->phase[p].n; j++, clock++) {
-            int at = c->phase[p].line[j];
-            const flux__value *v = &k->value[at];
-            if (!v->outer && flux__needs_register(v) && c->reg[at] < 0) {
-                int r = fixed;
+            int use[7], n = flux__used(k, c, c->phase[p].line[j], use);
+            for (int u = 0; u < n; u++) {
+                const flux__value *v = &k->value[use[u]];
+                if ((u > 0 && u < 5) || v->outer || !flux__needs_register(v) || c->reg[use[u]] >= 0) continue;
+                int r = fixed;            /* of what the line makes */
                 while (taken[r]) r++;
                 taken[r] = true;
-                c->reg[at] = r;
+                c->reg[use[u]] = r;
                 if (r >= top) top = r + 1;
             }
-            int use[4];
-            use[0] = v->a, use[1] = v->b, use[2] = v->c, use[3] = at;
-            for (int u = 0; u < 4; u++)
+            for (int u = 0; u < n; u++)
                 if (use[u] >= 0 && !k->value[use[u]].outer && last[use[u]] == clock && c->reg[use[u]] >= 0) taken[c->reg[use[u]]] = false;
         }
     c->nreg = top;
@@ -9723,6 +9987,7 @@ static bool flux__cpu_ready(flux__kernel *k) {
     ok = ok && flux__split_phases(k, c) && flux__bind_loops(k, c);
     if (ok) {
         flux__find_expands(k, c);
+        flux__find_adam(k, c);
         flux__assign_registers(k, c, last, taken);
         flux__choose_splits(k, c);
     }
@@ -9815,7 +10080,7 @@ static void flux__each_run_of(flux__block_run *b, int i, flux__run_fn fn, void *
 }
 
 /* If the whole block lies in order in memory: where, else NULL (dtype must be its class's own). */
-static char *flux__in_place(flux__block_run *b, int i, char *memory, int dtype) {
+static FLUX__O2 char *flux__in_place(flux__block_run *b, int i, char *memory, int dtype) {
     const flux__value *v = &b->k->value[i];
     const flux__axes *out = &b->c->outer_axes[i], *in = &b->c->inner_axes[i];
     bool o_run = out->nd == 1 || b->o0 % out->dim[0] + b->w * b->segments <= out->dim[0];
@@ -9857,7 +10122,7 @@ static void flux__index_run(void *ctx, int64_t offset, int64_t step, int64_t at,
    less, and the processor's own look-ahead begins anew with each page of each operand. */
 static void flux__fetch_ahead(const flux__block_run *b, const flux__value *v, const char *there) {
     const int64_t bytes = flux__block_count(b, v) * (int64_t)flux__class_size[v->cls];
-    if (b->c->outer * b->c->inner < FLUX__LARGE) return;
+    if (!b->product && b->c->outer * b->c->inner < FLUX__LARGE) return;
     for (int64_t at = 0; at < bytes; at += 64) FLUX__PREFETCH_LATER(there + bytes + at)
 }
 
@@ -9993,10 +10258,31 @@ static void *flux__result_at(flux__block_run *b, int i) {
     return there ? (void *)there : (void *)flux__reg(b, b->c->reg[i]);
 }
 
-static void flux__do_line(flux__block_run *b, int i) {
+static void flux__do_adam(flux__block_run *b) {
+    const flux__adam *a = &b->c->adam;
+    const int made[3] = { a->new_m, a->new_v, a->last };
+    const float *in[4];
+    float by[4], *out[3];
+    in[0] = (const float *)b->at[a->g], in[1] = (const float *)b->at[a->m], in[2] = (const float *)b->at[a->v];
+    in[3] = a->w < 0 ? NULL : (const float *)b->at[a->w];
+    for (int i = 0; i < 4; i++) by[i] = *(const float *)b->at[a->by[i]];
+    for (int i = 0; i < 3; i++) {
+        b->at[made[i]] = out[i] = (float *)flux__result_at(b, made[i]);
+        b->walk[made[i]] = 1;
+    }
+    flux__adam_run(flux__block_count(b, &b->k->value[a->last]), out[0], out[1], out[2], in, by);
+    for (int i = 0; i < 3; i++)           /* what is in a register is not yet where it belongs */
+        if (b->k->value[made[i]].out >= 0 && (char *)out[i] == flux__reg(b, b->c->reg[made[i]])) flux__do_store(b, made[i]);
+}
+
+static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     int64_t n = flux__block_count(b, v);
     int sa = 1, sb = 1, sc = 1;
+    if (i == b->c->adam.last) {
+        flux__do_adam(b);
+        return;
+    }
     switch (v->kind) {
     case FLUX__V_LOAD: flux__do_load(b, i); break;
     case FLUX__V_NUMBER: break;           /* set before the first block */
@@ -10481,6 +10767,29 @@ static float *flux__widen(const flux__operand *o, const void *src, void *memory)
     return out;
 }
 
+/* Whether an operand's elements lie side by side, in whichever order of its dims. */
+static bool flux__side_by_side(const flux__operand *o) {
+    int64_t at = 1, n = flux__count(&o->shape);
+    int d = 0;
+    while (at < n && d < o->shape.ndim)
+        if (o->shape.dim[d] > 1 && o->stride[d] == at) at *= o->shape.dim[d], d = 0;
+        else d++;
+    return at == n;
+}
+
+/* Such an operand as f32, in the order in which it lies. */
+#define FLUX__WIDEN ((int64_t)1 << 16)
+static void flux__widen_part(void *ctx, int64_t part) {
+    const flux__transfer *t = (const flux__transfer *)ctx;
+    int64_t at = part * FLUX__WIDEN, left = (int64_t)t->wide - at;
+    flux__load(FLUX__F32C, t->dst + at * 4, t->dtype, t->src + at * 2, 1, left < FLUX__WIDEN ? left : FLUX__WIDEN);
+}
+static const char *flux__widen_all(const flux__operand *o, const char *src, void *memory) {
+    flux__transfer t = { src + o->offset * 2, (char *)memory, FLUX__F32C, o->dtype, (size_t)flux__count(&o->shape), 2 };
+    flux__parallel(((int64_t)t.wide + FLUX__WIDEN - 1) / FLUX__WIDEN, flux__widen_part, &t);
+    return t.dst;
+}
+
 typedef struct flux__matrix {
     const char *at;
     int64_t row, col;
@@ -10519,9 +10828,12 @@ static void flux__matrix_operand(flux__run *run, flux__kernel *k, int i, flux__m
         return;
     }
     if (flux__is_half(m->o.dtype)) {
-        m->at = (const char *)flux__widen(&m->o, m->at, run->extra[i]);
+        if (flux__side_by_side(&m->o)) m->at = flux__widen_all(&m->o, m->at, run->extra[i]);
+        else {
+            m->at = (const char *)flux__widen(&m->o, m->at, run->extra[i]);
+            flux__natural(&m->o.shape, m->o.stride);
+        }
         m->o.offset = 0;
-        flux__natural(&m->o.shape, m->o.stride);
     }
     bool vector = m->o.shape.ndim == 1;
     m->row = vector && i == 0 ? 0 : m->o.stride[0];

@@ -8,6 +8,25 @@ static double apart(flux_tensor *a, flux_tensor *b) {
     return flux_item(flux_max(flux_abs(flux_sub(flux_to_dtype(a, FLUX_F32), flux_to_dtype(b, FLUX_F32)))));
 }
 
+/* Small whole numbers, whose sums are exact in f32: the order of a sum does not matter. */
+static flux_tensor *whole(int64_t rows, int64_t columns, flux_dtype t, bool cut) {
+    flux_tensor *x = flux_to_dtype(flux_to_dtype(flux_mul(flux_rand(rows + (cut ? 3 : 0), columns), 5), FLUX_I32), t);
+    return flux_eval(x) && cut ? flux_slice(x, 0, 2, 2 + rows) : x;
+}
+TEST(half_products_in_every_order) {
+    const int64_t m = 310, n = 33, k = 300;
+    for (int way = 0; way < 16; way++) {
+        flux_dtype t = way & 1 ? FLUX_BF16 : FLUX_F16;
+        bool ta = way & 2, tb = way & 4, cut = way & 8;
+        flux_tensor *a = ta ? whole(k, m, t, cut) : whole(m, k, t, cut), *b = tb ? whole(n, k, t, cut) : whole(k, n, t, cut);
+        flux_tensor *wide_a = flux_eval(flux_to_dtype(a, FLUX_F32)), *wide_b = flux_eval(flux_to_dtype(b, FLUX_F32));
+        flux_tensor *got = flux_matmul(ta ? flux_transpose(a) : a, tb ? flux_transpose(b) : b);
+        flux_tensor *want = flux_to_dtype(flux_matmul(ta ? flux_transpose(wide_a) : wide_a, tb ? flux_transpose(wide_b) : wide_b), t);
+        CHECK(flux_dtype_of(got) == t && flux_item(flux_max(flux_to_dtype(want, FLUX_F32))) > 100);
+        CHECK(apart(flux_eval(got), flux_eval(want)) == 0);
+    }
+}
+
 TEST(products_accumulate_in_f32) {
     for (int bf = 0; bf < 2; bf++) {                       /* 4096 ones: f16 counts no further than 2048, bf16 than 256 */
         flux_dtype t = bf ? FLUX_BF16 : FLUX_F16;

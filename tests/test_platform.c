@@ -444,6 +444,9 @@ TEST(products_of_all_shapes) {
         check_product(33, 17, 2100);
         check_product(64, 40, 1024);
         check_product(1024, 70, 40);
+        check_product(9, 8, 784);         /* less than a vector, and a little more */
+        check_product(1029, 20, 530);
+        check_product(35, 11, 1100);
         check_product(1, 500, 300);
         check_product(500, 1, 300);
     }
@@ -452,8 +455,9 @@ TEST(products_of_all_shapes) {
 }
 
 TEST(products_do_not_depend_on_the_threads) {
-    int64_t shape[][3] = { { 150, 130, 700 }, { 10, 400, 600 }, { 700, 12, 90 }, { 1, 900, 900 }, { 513, 514, 515 } };
-    for (int s = 0; s < 5; s++)
+    int64_t shape[][3] = { { 150, 130, 700 }, { 10, 400, 600 }, { 700, 12, 90 }, { 1, 900, 900 }, { 513, 514, 515 },
+                          { 1029, 70, 1100 }, { 9, 130, 784 }, { 535, 40, 30 }, { 520, 700, 300 } };
+    for (int s = 0; s < (int)(sizeof shape / sizeof *shape); s++)
         for (int how = 0; how < 2; how++) {
             product p;
             p.f64 = how == 1;

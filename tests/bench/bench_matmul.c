@@ -1,7 +1,10 @@
-/* Matrix products through the public interface: one line a shape. FLUX_NUM_THREADS sets the threads. Beside OpenBLAS
-   (give it the right core, or an old one does not know new processors: OPENBLAS_CORETYPE=SkylakeX):
+/* Matrix products through the public interface, each recorded and evaluated by itself: squares and the shapes of training, with A
+   and B as they are and turned. One line a shape, GFLOP/s of the four orders; FLUX_NUM_THREADS sets the threads. Beside OpenBLAS
+   (give it the right core, or an old one does not know new processors: OPENBLAS_CORETYPE=SkylakeX) also ratios, their geometric
+   mean and the worst of them; tests/bench/peers.sh sees to that:
        cc -O2 -DHAVE_CBLAS tests/bench/bench_matmul.c -lopenblas -lm
-   The two take turns in blocks, best of each; with several threads there is a pause between, for its threads to calm down. */
+   The two take turns in blocks, best of each; with several threads there is a pause between, for its threads to calm down.
+   bench_matmul [seconds for each product [part of a shape's name]] */
 #define FLUX_IMPLEMENTATION
 #include "../../flux.h"
 #include <time.h>
@@ -9,91 +12,129 @@
 #include <cblas.h>
 #endif
 
-typedef struct shape { int m, n, k; bool ta, tb; const char *what; } shape;
+typedef struct shape { int m, n, k; const char *what; } shape;
 static const shape shapes[] = {
-    { 64, 64, 64, false, false, "" },       { 128, 128, 128, false, false, "" },    { 256, 256, 256, false, false, "" },
-    { 512, 512, 512, false, false, "" },    { 1000, 1000, 1000, false, false, "" }, { 1024, 1024, 1024, false, false, "" },
-    { 2048, 2048, 2048, false, false, "" }, { 1024, 1024, 1024, true, false, "" },  { 1024, 1024, 1024, false, true, "" },
-    { 256, 64, 784, false, false, "784-256, batch 64: forward" },
-    { 256, 784, 64, false, true, "784-256, batch 64: by the weight" },
-    { 784, 64, 256, true, false, "784-256, batch 64: by the input" },
-    { 10, 64, 256, false, false, "256-10, batch 64: forward" },
-    { 10, 256, 64, false, true, "256-10, batch 64: by the weight" },
-    { 256, 64, 10, true, false, "256-10, batch 64: by the input" },
-    { 1024, 128, 1024, false, false, "1024-1024, batch 128: forward" },
-    { 1024, 1024, 128, false, true, "1024-1024, batch 128: by the weight" },
-    { 1024, 128, 1024, true, false, "1024-1024, batch 128: by the input" },
-    { 1000, 1, 1000, false, false, "one sample" },
-    { 1000, 1, 1000, true, false, "one sample, turned" },
+    { 64, 64, 64, "square" },         { 128, 128, 128, "square" },      { 256, 256, 256, "square" },
+    { 512, 512, 512, "square" },      { 1000, 1000, 1000, "square" },   { 1024, 1024, 1024, "square" },
+    { 2048, 2048, 2048, "square" },
+    { 256, 64, 784, "784-256, batch 64: forward" },      { 256, 784, 64, "784-256, batch 64: by the weight" },
+    { 784, 64, 256, "784-256, batch 64: by the input" }, { 10, 64, 256, "256-10, batch 64: forward" },
+    { 10, 256, 64, "256-10, batch 64: by the weight" },  { 256, 64, 10, "256-10, batch 64: by the input" },
+    { 1024, 128, 1024, "1024-1024, batch 128: forward, by the input" },
+    { 1024, 1024, 128, "1024-1024, batch 128: by the weight" },
+    { 12544, 16, 72, "3x3, 8-16, 28x28, 16 images: forward" }, { 72, 16, 12544, "3x3, 8-16, 28x28, 16 images: by the weight" },
+    { 12544, 72, 16, "3x3, 8-16, 28x28, 16 images: by the input" },
+    { 784, 32, 288, "3x3, 32-32, 28x28, one image: forward" }, { 196, 64, 64, "1x1, 64-64, 14x14, one image" },
+    { 768, 512, 256, "transformer of 256, 512 tokens: q, k, v" }, { 256, 512, 256, "transformer of 256: projection" },
+    { 1024, 512, 256, "transformer of 256: wide" },   { 256, 512, 1024, "transformer of 256: narrow" },
+    { 256, 1024, 512, "transformer of 256: by the weight" }, { 128, 128, 64, "attention of 128 tokens: scores" },
+    { 64, 128, 128, "attention of 128 tokens: values" },
 };
 
-static double seconds(void) {
+static double wall(void) {
     struct timespec t;
     timespec_get(&t, TIME_UTC);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
+/* What others do meanwhile counts only where it must. */
+static double seconds(void) { return flux__num_threads() > 1 ? wall() : (double)clock() / CLOCKS_PER_SEC; }
+
 static void pause_for(double s) {
-    for (double end = seconds() + s; seconds() < end;) {}
+    for (double end = wall() + s; wall() < end;) {}
 }
 
-static double ours(const shape *s, flux_tensor *a, flux_tensor *b, int times) {
+typedef struct product { int m, n, k; bool ta, tb; flux_dtype type; flux_tensor *a, *b; void *c; } product;
+
+static double ours(const product *p, int times) {
     double t = seconds();
     for (int i = 0; i < times; i++)
-        FLUX_SCOPE { flux_eval(flux_matmul(s->ta ? flux_transpose(a) : a, s->tb ? flux_transpose(b) : b)); }
+        FLUX_SCOPE { flux_eval(flux_matmul(p->ta ? flux_transpose(p->a) : p->a, p->tb ? flux_transpose(p->b) : p->b)); }
     return (seconds() - t) / times;
 }
 
+static double theirs(const product *p, int times) {
 #ifdef HAVE_CBLAS
-static double theirs(const shape *s, bool f64, flux_tensor *a, flux_tensor *b, void *c, int times) {
-    CBLAS_TRANSPOSE ta = s->ta ? CblasTrans : CblasNoTrans, tb = s->tb ? CblasTrans : CblasNoTrans;
-    int m = s->m, n = s->n, k = s->k, la = s->ta ? k : m, lb = s->tb ? n : k;
-    const void *x = flux_data(a), *y = flux_data(b);
+    CBLAS_TRANSPOSE ta = p->ta ? CblasTrans : CblasNoTrans, tb = p->tb ? CblasTrans : CblasNoTrans;
+    int m = p->m, n = p->n, k = p->k, la = p->ta ? k : m, lb = p->tb ? n : k;
+    const void *x = flux_data(p->a), *y = flux_data(p->b);
     double t = seconds();
     for (int i = 0; i < times; i++)
-        if (f64) cblas_dgemm(CblasColMajor, ta, tb, m, n, k, 1, (const double *)x, la, (const double *)y, lb, 0, (double *)c, m);
-        else cblas_sgemm(CblasColMajor, ta, tb, m, n, k, 1, (const float *)x, la, (const float *)y, lb, 0, (float *)c, m);
+        if (p->type == FLUX_F64) cblas_dgemm(CblasColMajor, ta, tb, m, n, k, 1, (const double *)x, la, (const double *)y, lb, 0, (double *)p->c, m);
+        else cblas_sgemm(CblasColMajor, ta, tb, m, n, k, 1, (const float *)x, la, (const float *)y, lb, 0, (float *)p->c, m);
     return (seconds() - t) / times;
-}
+#else
+    (void)p, (void)times;
+    return 0;
 #endif
+}
 
-static double bench(const shape *s, flux_dtype type, double budget) {
-    double flops = 2.0 * s->m * s->n * s->k, best = 1e9, other = 1e9, t;
+static flux_tensor *numbers(int rows, int columns, flux_dtype type) {
+    return flux_eval(flux_to_dtype(flux_randn(rows, columns), type));
+}
+
+/* The best times of one product; *other: OpenBLAS's, or our own for f32 where it has no such product; 0: none. */
+static double bench(const shape *s, int order, flux_dtype type, double budget, double *other) {
+    double best = 1e9, t;
+    *other = 1e9;
     FLUX_SCOPE {
-        flux_tensor *a = flux_eval(flux_randn_shape(s->ta ? FLUX_SHAPE(s->k, s->m) : FLUX_SHAPE(s->m, s->k), type));
-        flux_tensor *b = flux_eval(flux_randn_shape(s->tb ? FLUX_SHAPE(s->n, s->k) : FLUX_SHAPE(s->k, s->n), type));
-        void *c = malloc((size_t)s->m * (size_t)s->n * 8);
-        int times = (int)(0.004 / ours(s, a, b, 1)) + 1;
-        double rest = flux__num_threads() > 1 ? 0.06 : 0;
-        for (double end = seconds() + budget; seconds() < end && c;) {
+        product p = { s->m, s->n, s->k, order / 2 == 1, order % 2 == 1, type, NULL, NULL, malloc((size_t)s->m * (size_t)s->n * 8) }, f32;
+        bool half = type == FLUX_F16 || type == FLUX_BF16;
+        p.a = p.ta ? numbers(p.k, p.m, type) : numbers(p.m, p.k, type), p.b = p.tb ? numbers(p.n, p.k, type) : numbers(p.k, p.n, type);
+        f32 = p;
+        f32.a = flux_eval(flux_to_dtype(p.a, FLUX_F32)), f32.b = flux_eval(flux_to_dtype(p.b, FLUX_F32));
+        ours(&p, 1);
+        int times = (int)(0.002 / (ours(&p, 3) + 1e-7)) + 1;
+        double rest = flux__num_threads() > 1 ? 0.03 : 0, end = wall() + budget;
+        do {
             pause_for(rest);
-            for (int i = 0; i < 3; i++) if ((t = ours(s, a, b, times)) < best) best = t;
-#ifdef HAVE_CBLAS
-            for (int i = 0; i < 3; i++) if ((t = theirs(s, type == FLUX_F64, a, b, c, times)) < other) other = t;
-#endif
-        }
-        free(c);
+            for (int i = 0; i < 3; i++) if ((t = ours(&p, times)) < best) best = t;
+            for (int i = 0; i < 3; i++) if ((t = half ? ours(&f32, times) : theirs(&p, times)) < *other) *other = t;
+        } while (wall() < end && p.c);
+        free(p.c);
     }
-    printf("%s %5d x %4d x %4d %c%c %10.1f us %8.1f GFLOP/s", flux_dtype_name(type), s->m, s->n, s->k, s->ta ? 'T' : 'N', s->tb ? 'T' : 'N',
-           best * 1e6, flops / best * 1e-9);
-    if (other < 1e9) printf("   OpenBLAS %8.1f   ratio %.2f", flops / other * 1e-9, other / best);
-    printf("   %s\n", s->what);
-    fflush(stdout);
-    return other / best;
+    return best;
 }
 
 int main(int argc, char **argv) {
-    double budget = argc > 1 ? atof(argv[1]) : getenv("SHORT") ? 0.01 : 0.3;
+    static const char *const orders[] = { "NN", "NT", "TN", "TT" };
+    static const flux_dtype types[] = { FLUX_F32, FLUX_F64, FLUX_BF16, FLUX_F16 };
+    double budget = argc > 1 ? atof(argv[1]) : getenv("SHORT") ? 0.001 : 0.05;
     int n = (int)(sizeof shapes / sizeof *shapes);
+    const char *only = argc > 2 ? argv[2] : "";
 #ifdef HAVE_CBLAS
     openblas_set_num_threads(flux__num_threads());
 #endif
-    printf("threads %d\n", flux__num_threads());
-    for (int type = FLUX_F32; type <= FLUX_F64; type++) {
-        double product = 1;
-        for (int i = 0; i < n; i++) product *= bench(&shapes[i], (flux_dtype)type, budget);
+    printf("matrix products, %d threads: GFLOP/s%s\n", flux__num_threads(),
 #ifdef HAVE_CBLAS
-        printf("geometric mean %.3f\n", pow(product, 1.0 / n));
+           ", and how many times as fast as OpenBLAS"
+#else
+           ""
 #endif
+    );
+    for (int t = 0; t < 4; t++) {
+        double product = 0, worst = 1e9;
+        int count = 0;
+        char where[64] = "", text[40];
+        bool half = t > 1;
+        for (int i = 0; i < n; i++) {
+            const shape *s = &shapes[i];
+            snprintf(text, sizeof text, "%d x %d x %d", s->m, s->n, s->k);
+            if ((!strstr(text, only) && !strstr(s->what, only)) || (half && i % 3)) continue;
+            printf("product %-4s %-20s", flux_dtype_name(types[t]), text);
+            for (int o = 0; o < 4; o += half ? 3 : 1) {
+                double other, best = bench(s, o, types[t], budget, &other), ratio = other / best;
+                printf("  %s %6.1f", orders[o], 2e-9 * s->m * s->n * s->k / best);
+                if (other <= 0) continue;
+                printf(" %4.2f", ratio);
+                product += log(ratio), count++;
+                if (ratio < worst) worst = ratio, snprintf(where, sizeof where, "%s %s", text, orders[o]);
+            }
+            printf("   %s\n", s->what);
+            fflush(stdout);
+        }
+        if (count)
+            printf("products %s beside %s: geometric mean %.3f, worst %.2f (%s)\n", flux_dtype_name(types[t]), half ? "our f32" : "OpenBLAS",
+                   exp(product / count), worst, where);
     }
     return flux_failed();
 }

@@ -1,5 +1,6 @@
-# Our training steps beside those of whichever peers are installed: each library is a process of its own, they take turns,
-# and a ratio above 1 says that ours is faster. FLUX_NUM_THREADS (1 unless set) goes for all of them; ROUNDS is the turns.
+# Our matrix products and training steps beside those of whichever peers are installed: each library is a process of its own (but
+# for products), they take turns, and a ratio above 1 says that ours is faster. FLUX_NUM_THREADS (1 unless set) goes for all of
+# them; ROUNDS is the turns.
 #     sh tests/bench/peers.sh CC OURS...   OURS: bench_steps and others, compiled
 cc=$1; shift
 tmp=$(mktemp -d) || exit 1
@@ -14,6 +15,7 @@ blas=$(pkg-config --cflags --libs openblas 2>/dev/null) || blas=-lopenblas
 if $cc -O3 -march=native -fno-math-errno tests/bench/peer_steps_openblas.c $blas -lm -o "$tmp/openblas" 2>/dev/null; then
     printf '%s\n' "$tmp/openblas" >"$tmp/OpenBLAS.run"
     peers="$peers OpenBLAS"
+    $cc -std=c11 -O2 -DHAVE_CBLAS tests/bench/bench_matmul.c $blas -lm -o "$tmp/products" && "$tmp/products" || exit 1
 else
     echo "OpenBLAS is not installed: no step by hand"
 fi
