@@ -7463,7 +7463,8 @@ typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const flo
 #  pragma clang fp contract(off)
 #elif FLUX__VECTORS
 #  pragma GCC push_options
-#  pragma GCC optimize("O1", "no-fast-math", "fp-contract=off", "ira-algorithm=CB", "ira-region=mixed", "tree-ch")
+#  pragma GCC optimize("O1", "expensive-optimizations" /* or no vzeroupper */, "no-fast-math", "fp-contract=off", \
+                        "ira-algorithm=CB", "ira-region=mixed", "tree-ch")
 #endif
 
 /* Names: FLUX__F(exp) is flux__exp_f64, flux__exp_x16, ... and FLUX__P(FMA) FLUX__FMA_x16, ... as
