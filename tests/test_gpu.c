@@ -881,7 +881,7 @@ static int (*get_context)(void **), (*push_context)(void *), (*pop_context)(void
 static void *current_context(void) {
     void *c = NULL;
     int id = -1;
-    if (on_cuda) return get_context(&c) == 0 ? c : (void *)&id;
+    if (on_cuda) return get_context(&c) == 0 ? c : (void *)(intptr_t)-1;
     return get_hip(&id) == 0 ? (void *)(intptr_t)(id + 1) : NULL;
 }
 static void check_context(const void *want, const char *what) {
@@ -1105,7 +1105,7 @@ TEST(a_scatter_over_many_rows) {
                 REQUIRE(want && got);
                 CHECK(!memcmp(want, got, (size_t)(rows[i] * wide) * 4));
                 ids[n / 2] = rows[i] + 4;
-                char says[80];
+                char says[120];
                 snprintf(says, sizeof says, "scatter_add: index %lld (number %lld) is not within", (long long)rows[i] + 4, (long long)n / 2);
                 index = flux_eval(flux_from(ids, n));
                 CHECK_ERROR(flux_data(flux_scatter_add(flux_to(test_device, x), !two, flux_to(test_device, index), flux_to(test_device, src))), says);
