@@ -20,7 +20,7 @@ static void *try_malloc(size_t n) { return no_memory && n >= 65536 ? NULL : mall
 
 static char folder[100];
 static char *in_folder(const char *name) {
-    static char path[4][256];
+    static char path[4][400];
     static int n;
     n = (n + 1) % 4;
     snprintf(path[n], sizeof path[n], "%s/%s", folder, name);
