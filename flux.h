@@ -12410,7 +12410,8 @@ static void flux__code_product_by_warp(flux__coder *c, const flux__factor *fa, c
     flux__spell_warp_sums(c, &w, f);
     flux__spell(s, "    }\n");
     c->gk->threads = (unsigned)threads;
-    if (a.ahead && b.ahead && threads == 256) c->gk->blocks = 2;  /* else more registers: they hold the next tile */
+    /* Two blocks share a multiprocessor where their registers suffice: not with the next tile in them, nor with TF32's. */
+    if (a.ahead && b.ahead && threads == 256 && flux__is_half(fa->o->dtype)) c->gk->blocks = 2;
 }
 
 static void flux__code_product(flux__coder *c, const flux__gpu *g, bool tf32) {

@@ -109,7 +109,11 @@ static bool compile_cuda(const char *source, const char *arch) {
     for (char *p = log; good && (p = strstr(p, "bytes spill stores")) != NULL; p++) {
         char *start = p;
         while (start > log && start[-1] != ',') start--;
-        if (atoi(start) > 0) printf("%s: %d bytes spilt\n", arch, atoi(start));
+        if (atoi(start) > 0) {
+            char *name = start;           /* "Function properties for NAME" is the line before */
+            while (name > log && strncmp(name, "properties for ", 15) != 0) name--;
+            printf("%s: %d bytes spilt by %.*s\n", arch, atoi(start), (int)strcspn(name + 15, "\n"), name + 15);
+        }
         if (atoi(start) > MOST_SPILT) {
             while (start > log && strncmp(start, "Function properties", 19) != 0) start--;
             printf("%s: %.*s\n", arch, (int)(p - start) + 18, start);
