@@ -16,23 +16,22 @@ for chip in 75 80 gfx900 gfx90a; do
 done
 $CC -std=c11 -O1 -w tests/rtc.c -o "$tmp/rtc" -lm || fail "tests/rtc.c does not compile"
 unset FLUX_CUDA_LIBRARY FLUX_NVRTC FLUX_HIP_LIBRARY FLUX_HIPRTC
-# Compilers may end the process over an architecture: each in its own.
+# Compilers may end the process over an architecture: each in its own, one a processor. Vendor, chip, first architecture, last.
+printf '%s\n' "cuda 80 80 99" "cuda 80 100 999" "hip gfx900 gfx803" "hip gfx900 gfx900" "hip gfx900 gfx906" "hip gfx90a gfx90a" \
+    "hip gfx900 gfx1010" "hip gfx900 gfx1030" "cuda 75 75 79" |
+    xargs -L 1 -P "$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)" sh -c '"$0/rtc" $1 "$0/$2" $3 $4 >"$0/$3.log" 2>&1' "$tmp"
+# count LOG NAME
 count() {
-    cat "$tmp/log"
-    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$tmp/log" | tail -n 1)
+    cat "$1"
+    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$1" | tail -n 1)
     case $line in
     *" 0 failed, 0 skipped") for i in $(seq "${line%% *}"); do pass; done ;;
-    *" 1 skipped") skip "$1: not on this machine" ;;
-    *) fail "$1" ;;
+    *" 1 skipped") skip "$2: not on this machine" ;;
+    *) fail "$2" ;;
     esac
 }
-"$tmp/rtc" cuda "$tmp/75" 75 79 >"$tmp/log" 2>&1
-count "kernels under NVRTC before sm_80"
-"$tmp/rtc" cuda "$tmp/80" 80 999 >"$tmp/log" 2>&1
-count "kernels under NVRTC from sm_80 on"
-for arch in gfx803 gfx900 gfx906 gfx90a gfx1010 gfx1030; do
-    chip=gfx900; [ $arch = gfx90a ] && chip=gfx90a
-    "$tmp/rtc" hip "$tmp/$chip" $arch >"$tmp/log" 2>&1
-    count "kernels under hiprtc for $arch"
-done
+count "$tmp/75.log" "kernels under NVRTC before sm_80"
+count "$tmp/80.log" "kernels under NVRTC from sm_80 to sm_99"
+count "$tmp/100.log" "kernels under NVRTC from sm_100 on"
+for arch in gfx803 gfx900 gfx906 gfx90a gfx1010 gfx1030; do count "$tmp/$arch.log" "kernels under hiprtc for $arch"; done
 finish
