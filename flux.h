@@ -3520,17 +3520,23 @@ static flux_tensor *flux__node_raw(int op, flux_dtype dtype, const flux_shape *s
         self->spare = t->base;
         self->nspare--;
     } else if (!(t = (flux_tensor *)flux__malloc(sizeof *t))) return NULL;
-    memset(t, 0, offsetof(flux_tensor, offset));
-    memset(&t->arg, 0, sizeof t->arg);
-    t->dense = NULL;
-    t->head.kind = FLUX__TENSOR;
+    t->head.kind = FLUX__TENSOR;          /* field by field: faster than a memset, and there are thousands */
+    t->head.edges = 0;
     t->head.refs = 1;
     t->op = (uint16_t)op;
     t->dtype = (uint8_t)dtype;
     t->ndim = (uint8_t)s->ndim;
+    t->nin = 0;
+    t->flags = self && self->nograd ? FLUX__FIXED : 0;
+    t->mark = t->walk_mark = 0;
+    t->index = t->walk_index = 0;
     t->device = d;
+    memset(t->dim, 0, sizeof t->dim);
     t->in = t->slot;
-    if (self && self->nograd) t->flags = FLUX__FIXED;
+    t->slot[0] = t->slot[1] = t->slot[2] = NULL;
+    t->buf = NULL;
+    t->base = t->dense = NULL;
+    memset(&t->arg, 0, sizeof t->arg);
     for (int i = 0; i < s->ndim; i++) t->dim[i] = s->dim[i];
     if (nin > 3 && !(t->in = (flux_tensor **)flux__zalloc((size_t)nin * sizeof *t->in))) {
         t->in = t->slot;
