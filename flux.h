@@ -1506,8 +1506,7 @@ extern char *realpath(const char *path, char *out);
       \"no-ipa-pure-const\", \"no-move-loop-invariants\", \"no-guess-branch-probability\", \
       \"no-reorder-blocks\", \"no-auto-inc-dec\", \"no-branch-count-reg\", \"no-ssa-phiopt\", \"no-tree-ter\", \
       \"no-tree-coalesce-vars\", \"no-tree-builtin-call-dce\", \"no-ipa-modref\", \"no-ipa-icf\", \
-      \"no-split-wide-types\", \"no-ssa-backprop\", \"no-tree-ch\", \"ira-region=one\", \
-      \"ira-algorithm=priority\")")
+      \"no-split-wide-types\", \"no-ssa-backprop\")")
 #  define FLUX__COLD _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
 #  define FLUX__ASBEFORE _Pragma("GCC pop_options")
 #else
@@ -7469,8 +7468,7 @@ typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const flo
 #  pragma clang fp contract(off)
 #elif FLUX__VECTORS
 #  pragma GCC push_options
-#  pragma GCC optimize("O1", "expensive-optimizations" /* or no vzeroupper */, "no-fast-math", "fp-contract=off", \
-                        "ira-algorithm=CB", "ira-region=mixed", "tree-ch")
+#  pragma GCC optimize("O1", "expensive-optimizations" /* or no vzeroupper */, "no-fast-math", "fp-contract=off")
 #endif
 
 /* Names: FLUX__F(exp) is flux__exp_f64, flux__exp_x16, ... and FLUX__P(FMA) FLUX__FMA_x16, ... as
@@ -8846,8 +8844,7 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
 #    define FLUX__GEMM_FUSE _Pragma("STDC FP_CONTRACT ON")
 #  else
 #    define FLUX__GEMM_FN(target) /* as fast as "O2" here, and compiled in less time */            \
-        static __attribute__((optimize("O1", "expensive-optimizations", \
-                                       "fp-contract=fast", "ira-algorithm=CB", "ira-region=mixed", "tree-ch"))) target
+        static __attribute__((optimize("O1", "expensive-optimizations", "fp-contract=fast"))) target
 #    define FLUX__GEMM_FUSE
 #  endif
 #  define FLUX__GEMM_TYPES(bytes)                                                                  \
