@@ -3838,6 +3838,7 @@ FLUX__PUBLIC_1(ROUND, round) FLUX__PUBLIC_1(SIGMOID, sigmoid) FLUX__PUBLIC_1(SOF
 
 /* x + 0 and x * 1, which gradients make, are x; the shape must be x's already. */
 static bool flux__neutral(const flux_tensor *x, const flux_tensor *number, double value) {
+    if (x && number && FLUX__IS_VIEW(number) && flux__same_dims(x, number)) number = number->base;
     return x && number && number->op == FLUX__NUMBER && (number->flags & FLUX__WEAK || number->dtype == x->dtype) &&
            number->arg.num == value && number->ndim == 0 && x->op != FLUX__TUPLE && !(x->flags & FLUX__WEAK) &&
            flux__dtypes[x->dtype].real;
@@ -4810,6 +4811,36 @@ static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip
 FLUX_DEF flux_tensor *flux_conv_with(flux_conv_opts o) { return flux__convolve("conv", o, true); }
 FLUX_DEF flux_tensor *flux_crosscor_with(flux_conv_opts o) { return flux__convolve("crosscor", o, false); }
 
+/* The same where windows lie apart, or channels are few: one product by the weight, and what it gives of each window added up. */
+static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const int64_t *size, const flux__window *w, int groups, bool flip) {
+    int nd = w->nd;
+    int64_t natural[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS], taps = flux__product(weight->dim, nd + 1), out = weight->dim[nd + 1] / groups;
+    flux_shape s = flux__dims(g), image = s;
+    flux_tensor *kernel = flip ? flux__flip_kernel(weight, nd) : weight, *y;
+    for (int i = 0; i < nd; i++) {
+        int64_t reach = (w->out[i] - 1) * w->stride[i] + (w->size[i] - 1) * w->dilation[i] + 1;
+        image.dim[i] = reach > size[i] + w->lo[i] ? reach : size[i] + w->lo[i];
+        s.dim[nd + i] = w->size[i];
+    }
+    image.dim[nd] = s.dim[2 * nd] = weight->dim[nd] * groups;
+    s.dim[2 * nd + 1] = image.dim[nd + 1], s.ndim = 2 * nd + 2;
+    flux__natural(&image, natural);
+    for (int i = 0; i < nd; i++) step[i] = natural[i] * w->stride[i], step[nd + i] = natural[i] * w->dilation[i];
+    step[2 * nd] = natural[nd], step[2 * nd + 1] = natural[nd + 1];
+    kernel = flux_transpose(flux_reshape(kernel, taps, out, groups));
+    y = flux_matmul(flux_reshape(g, flux__product(w->out, nd), out, groups, image.dim[nd + 1]), kernel);
+    y = y ? flux__spread(flux_reshape_to(y, s), &image, 0, step, 0, true) : NULL;
+    for (int i = 0; i < nd && y; i++) y = flux_slice(y, i, w->lo[i], w->lo[i] + size[i]);
+    return y;
+}
+
+/* Whether that is better. On a GPU windows are read in parallel, but to add up takes turns. */
+static bool flux__conv_adds(const flux_tensor *g, const flux_tensor *weight, const flux__window *w) {
+    int64_t apart = 1;
+    for (int i = 0; i < w->nd; i++) apart *= w->stride[i];
+    return !flux__backend_of(g->device.backend)->ready && (apart > 1 || 4 * weight->dim[w->nd] <= weight->dim[w->nd + 1]);
+}
+
 /* A convolution's gradient by its input, which had `size` pixels: g, its elements a stride apart, convolved with the kernel
    turned round and its channels' roles swapped. NULL, without an error, where that would need a negative padding. */
 static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const int64_t *size, const flux__window *w, int groups, bool flip) {
@@ -4818,6 +4849,7 @@ static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const i
     flux_shape s = flux__dims(g), parts = flux__shape(weight->dim, nd + 3), order = flux__shape(NULL, nd + 3), whole;
     bool spread = false;
     flux_conv_opts o;
+    if (flux__conv_adds(g, weight, w)) return flux__conv_added(g, weight, size, w, groups, flip);
     memset((void *)&o, 0, sizeof o);
     for (int i = 0; i < nd; i++) {
         int64_t reach = (w->size[i] - 1) * w->dilation[i], wide = (w->out[i] - 1) * w->stride[i] + 1;
@@ -5194,6 +5226,39 @@ static flux_tensor *flux__spread_gradient(flux_tensor *y, flux_tensor *g) {
     return g ? flux__strided(g, &s, y->rel, y->stride, y->rel, y->stride, base) : NULL;
 }
 
+/* The parts of a sum over n samples for a result of so many elements: enough of them for threads as long as they are small. */
+static int64_t flux__conv_parts(int64_t n, int64_t elements) {
+    int64_t parts = 16;
+    while (parts > 1 && (n % parts != 0 || parts * elements > 1 << 16)) parts--;
+    return parts;
+}
+
+/* The gradient by the weight as few products, whose sums go over samples too: operands are read as they lie. On a GPU, and where
+   there are too many dims for that, one for each sample. */
+static flux_tensor *flux__conv_by_weight(flux_tensor *x, flux_tensor *weight, flux_tensor *g, const flux__window *w, int64_t groups) {
+    int nd = w->nd, n = 0;
+    int64_t in = weight->dim[nd], out = weight->dim[nd + 1] / groups, samples = x->dim[nd + 1], points = flux__product(w->out, nd);
+    int64_t taps = flux__product(w->size, nd) * in, parts = flux__conv_parts(samples, taps * out * groups), order[FLUX_MAX_DIMS];
+    flux_tensor *win = flux__windows(flux__pad_window(x, w, 0), w);
+    flux_shape s = win ? flux__dims(win) : flux__shape(NULL, 0);
+    s.ndim = 2 * nd;
+    s.dim[s.ndim++] = in;
+    if (groups > 1) s.dim[s.ndim++] = groups;
+    s.dim[s.ndim++] = samples / parts, s.dim[s.ndim++] = parts;
+    for (int i = 0; i < nd; i++) order[n++] = i;
+    order[n++] = 2 * nd;
+    for (int i = 0; i < nd; i++) order[n++] = nd + i;
+    order[n++] = s.ndim - 2;
+    if (groups > 1) order[n++] = 2 * nd + 1;
+    order[n++] = s.ndim - 1;
+    flux_tensor *a = win ? flux_permute_to(flux_reshape_to(win, s), flux__shape(order, n)) : NULL;
+    flux_tensor *b = flux_permute(flux_reshape(g, points, out, groups, samples / parts, parts), 0, 3, 1, 2, 4);
+    a = a ? flux_reshape(a, taps, points * (samples / parts), groups, parts) : NULL;
+    b = a && b ? flux_reshape(b, points * (samples / parts), out, groups, parts) : NULL;
+    b = b ? flux_matmul(a, b) : NULL;
+    return b && parts > 1 ? flux__reduce_node(b, FLUX__RED_SUM, 8, 3) : b;
+}
+
 static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
     flux_tensor *x = y->in[1], *weight = y->in[2], *product = y->base, *cols;
     int groups = (int)y->arg.i[3];
@@ -5210,6 +5275,13 @@ static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need
     if (need[1] && (out[1] = flux__conv_back(g, weight, x->dim, &w, groups, flip)) != NULL)
         out[1] = flux_to_dtype(out[1], (flux_dtype)x->dtype);
     if (!need[2]) return;
+    if (!flux__backend_of(x->device.backend)->ready && 2 * w.nd + 3 + (groups > 1) <= FLUX_MAX_DIMS) {
+        flux_tensor *d = flux__conv_by_weight(x, weight, g, &w, groups);
+        d = d ? flux_reshape_to(d, flux__dims(weight)) : NULL;
+        if (d && flip) d = flux__flip_kernel(d, w.nd);
+        out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
+        return;
+    }
     cols = product->op == FLUX__MATMUL && product->nin == 2 ? product->in[0] : flux__conv_columns(x, &w, groups);
     flux_tensor *d = cols ? flux_matmul(flux__swap01(cols), flux_reshape(g, cols->dim[0], y->dim[w.nd] / groups, groups, x->dim[w.nd + 1])) : NULL;
     d = d ? flux_reshape_to(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d, flux__dims(weight)) : NULL;
@@ -6251,7 +6323,8 @@ static void flux__find_gathers(flux__planner *p) {
         bool reads = t->dtype == FLUX_F32 || t->dtype == FLUX_F64 || flux__backend_of(t->device.backend)->ready, plain;
         plain = x->dtype == t->dtype && reads && x->base->op != FLUX__NUMBER;
         bool chained = !flux__finished(x->base) && p->gather[x->base->index];
-        p->gather[i] = plain && !chained && flux__size(t) > flux__size(x->base);
+        bool along = x->stride[0] == 1 && !flux__backend_of(t->device.backend)->ready;   /* as good as copied */
+        p->gather[i] = plain && !chained && (along || flux__size(t) > flux__size(x->base));
     }
     for (int i = 0; i < p->n; i++)
         for (int k = 0; k < p->g->node[i]->nin; k++) {
@@ -8787,12 +8860,15 @@ FLUX__UNUSED static void flux__philox(uint64_t key, uint64_t stream, const int64
    Rejected: intrinsics (immintrin.h alone takes half as long to compile as all of this); packing
    all of A and B (twice the memory, and slower for the flat matrices of a training step).       */
 
+typedef struct flux__axes { int nd; int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS]; } flux__axes;   /* merged dims */
+
 typedef struct flux__gemm_job {
     int64_t m, n, k;
     const void *a;                        /* A, m x k, and its strides in elements: */
     int64_t a_row, a_col;                 /* from row to row, from column to column */
     const void *b;                        /* B, k x n */
     int64_t b_row, b_col;
+    const flux__axes *a_grid, *b_grid;    /* may be NULL; else no strides: what its rows, and its columns, are made of */
     void *c;                              /* C, m x n, its columns ldc apart */
     int64_t ldc;                          /* c NULL: only the epilogue sees C */
     /* May be NULL. Called once for each finished piece of C, from any thread, while it is in the
@@ -8810,12 +8886,43 @@ typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, cons
 typedef void (*flux__gemm_dots)(int64_t k, const void *a, int64_t a_row, const void *x, void *y,
                                 int64_t y_step, int64_t rows);
 
+/* Some elements, `step` apart: where the first is, and the place of it in a copy. */
+typedef struct flux__gemm_run { int64_t from, to, n; } flux__gemm_run;
+
+/* Copies the runs once for each of the points first ... first+count-1 of `across`, to places to_step apart. */
+typedef void (*flux__gemm_collector)(const void *from, const flux__axes *across, int64_t first, int64_t count, const flux__gemm_run *run,
+                                     int64_t runs, int64_t step, void *to, int64_t to_step);
+
 typedef struct flux__gemm_set {           /* the kernels for one element type and instruction set */
     const struct flux__gemm_set *narrow;  /* those with vectors of half the length and the same bits, or NULL */
     int lanes, columns;                   /* elements of a vector; most columns of a tile */
     const flux__gemm_kernel *one, *two;   /* one and two vectors high; of 1, 2, 3, 4, 6, ... columns */
     flux__gemm_dots dots;
+    flux__gemm_collector collect;
 } flux__gemm_set;
+
+/* Where a point is, and its place in each dim. */
+static int64_t flux__axes_point(const flux__axes *x, int64_t flat, int64_t *place) {
+    int64_t at = 0;
+    for (int d = 0; d < x->nd; d++) {
+        place[d] = flat % x->dim[d];
+        flat /= x->dim[d];
+        at += place[d] * x->step[d];
+    }
+    return at;
+}
+
+/* How far it is to the next point of the dims from d on. */
+static FLUX__INLINE int64_t flux__axes_next(const flux__axes *x, int d, int64_t *place) {
+    int64_t far = 0;
+    for (; d < x->nd; d++) {
+        far += x->step[d];
+        if (++place[d] < x->dim[d]) break;
+        far -= x->step[d] * x->dim[d];
+        place[d] = 0;
+    }
+    return far;
+}
 
 /* Column j of B is read through pointer j / 3, at 0, 1 or 2 column strides from it: what an address
    can hold. */
@@ -8831,6 +8938,36 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
 #define FLUX__COLUMNS10(X) FLUX__COLUMNS9(X) X(9, 3, 0)
 #define FLUX__COLUMNS11(X) FLUX__COLUMNS10(X) X(10, 3, 1)
 #define FLUX__COLUMNS12(X) FLUX__COLUMNS11(X) X(11, 3, 2)
+
+/* Runs are short, such as rows of an image: whole vectors, the last of which may overlap the one before. */
+#define FLUX__GEMM_MOVE(vec, to, from) *(vec *)(void *)(to) = *(const vec *)(const void *)(from);
+#define FLUX__GEMM_ENDS(vec) {                                                                     \
+        FLUX__GEMM_MOVE(vec, q, p)                                                                 \
+        i = n - (int)(sizeof(vec) / sizeof *q);                                                    \
+        FLUX__GEMM_MOVE(vec, q + i, p + i)                                                         \
+    }
+#define FLUX__GEMM_COLLECT(name, type, vec, half, least, target)                                   \
+    FLUX__GEMM_FN(target) void name##_collect(                                                     \
+        const void *from, const flux__axes *across, int64_t first, int64_t count,                  \
+        const flux__gemm_run *run, int64_t runs, int64_t step, void *to, int64_t to_step) {        \
+        const int64_t size = (int)sizeof(type), lanes = (int)sizeof(vec) / size;                   \
+        int64_t place[FLUX_MAX_DIMS], r, i;                                                        \
+        const type *s = (const type *)from + flux__axes_point(across, first, place);               \
+        type *d = (type *)to;                                                                      \
+        for (; count > 0; count--, d += to_step, s += flux__axes_next(across, 0, place))           \
+            for (r = 0; r < runs; r++) {                                                           \
+                const type *p = s + run[r].from;                                                   \
+                type *q = d + run[r].to;                                                           \
+                int64_t n = run[r].n;                                                              \
+                if (step != 1 || n * size < (int)sizeof(least)) for (i = 0; i < n; i++) q[i] = p[i * step]; \
+                else if (n * size < (int)sizeof(half)) FLUX__GEMM_ENDS(least)                      \
+                else if (n < lanes) FLUX__GEMM_ENDS(half)                                          \
+                else {                                                                             \
+                    for (i = 0; i + lanes <= n; i += lanes) FLUX__GEMM_MOVE(vec, q + i, p + i)     \
+                    if (i < n) FLUX__GEMM_MOVE(vec, q + n - lanes, p + n - lanes)                  \
+                }                                                                                  \
+            }                                                                                      \
+    }
 
 #if (defined(__GNUC__) || defined(__clang__)) && !defined(__TINYC__)
 #  define FLUX__GEMM_VECTORS 1
@@ -8949,27 +9086,28 @@ FLUX__GEMM_TYPES(64)
             ((type *)y)[r * y_step] = part[0] + rest;                                              \
         }                                                                                          \
     }
-#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, wide, target, narrow)                        \
+#  define FLUX__GEMM_SET(name, type, vec, half, bytes, mul, wide, target, narrow)                  \
     FLUX__GEMM_HIGH##wide(name, type, vec, mul, 1, target)                                         \
     FLUX__GEMM_HIGH##wide(name, type, vec, mul, 2, target)                                         \
     FLUX__GEMM_DOTS(name, type, vec, target)                                                       \
+    FLUX__GEMM_COLLECT(name, type, vec, half, flux__gemm_f16, target)                              \
     static const flux__gemm_kernel name##_one[] = {FLUX__GEMM_LIST##wide(name##_1x)};              \
     static const flux__gemm_kernel name##_two[] = {FLUX__GEMM_LIST##wide(name##_2x)};              \
     static const flux__gemm_set name = {narrow, bytes / (int)sizeof(type), wide, name##_one,       \
-                                        name##_two, name##_dots};
+                                        name##_two, name##_dots, name##_collect};
 
 #  if defined(__aarch64__)
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 8, , NULL)
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 8, , NULL)
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, flux__gemm_f16, 16, FLUX__K_MUL, 8, , NULL)
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, flux__gemm_d16, 16, FLUX__K_MUL, 8, , NULL)
 #  else
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 6, , NULL)
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, , NULL)
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, flux__gemm_f16, 16, FLUX__K_MUL, 6, , NULL)
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, flux__gemm_d16, 16, FLUX__K_MUL, 6, , NULL)
 #  endif
 #  if FLUX__X86
-FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL)
-FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL)
-FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512, &flux__gemm_f32_avx2)
-FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512, &flux__gemm_f64_avx2)
+FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, flux__gemm_f16, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL)
+FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, flux__gemm_d16, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL)
+FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, flux__gemm_f32, 64, FLUX__K_MULS, 12, FLUX__AVX512, &flux__gemm_f32_avx2)
+FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, flux__gemm_d32, 64, FLUX__K_MULD, 8, FLUX__AVX512, &flux__gemm_f64_avx2)
 #  endif
 
 #else
@@ -9005,9 +9143,10 @@ FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 
     FLUX__GEMM_HIGH(name, type, 1)                                                                 \
     FLUX__GEMM_HIGH(name, type, 2)                                                                 \
     FLUX__GEMM_DOTS(name, type)                                                                    \
+    FLUX__GEMM_COLLECT(name, type, type, type, type, )                                             \
     static const flux__gemm_kernel name##_one[] = {name##_1x1, name##_1x2, name##_1x3, name##_1x4}; \
     static const flux__gemm_kernel name##_two[] = {name##_2x1, name##_2x2, name##_2x3, name##_2x4}; \
-    static const flux__gemm_set name = {NULL, 4, 4, name##_one, name##_two, name##_dots};
+    static const flux__gemm_set name = {NULL, 4, 4, name##_one, name##_two, name##_dots, name##_collect};
 FLUX__GEMM_SET(flux__gemm_f32_base, float)
 FLUX__GEMM_SET(flux__gemm_f64_base, double)
 #endif
@@ -9033,7 +9172,6 @@ static int64_t flux__gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
 #  define FLUX__PREFETCH(p) (void)(p);
 #  define FLUX__PREFETCH_LATER(p) (void)(p);
 #endif
-#define FLUX__GEMM_MOVE(vec, to, from) *(vec *)(void *)(to) = *(const vec *)(const void *)(from);
 
 /* Copies rows of `columns` contiguous elements, from_step apart, to rows to_step apart. */
 #define FLUX__GEMM_COPY(name, type, vec, n)                                                        \
@@ -9190,6 +9328,7 @@ typedef struct flux__gemm_plan {
     int64_t m, n, k;
     const char *a, *b;
     int64_t a_row, a_col, b_row, b_col;
+    const flux__axes *a_rows, *a_cols, *b_rows, *b_cols;
     int64_t rows, columns, down;          /* of C in one task; tasks from top to bottom */
     int64_t sub;                          /* rows at a time: their part of A stays in the second cache */
     int64_t chunk;                        /* of k */
@@ -9238,6 +9377,62 @@ static int64_t flux__gemm_readable(const flux__gemm_task *t, int64_t high) {
     int64_t beyond = (p->k - 1) * p->a_col + p->m - (t->i0 + t->i) - high;
     if (p->n > p->k / 2 || p->a_col <= 0 || beyond < t->k0 * p->a_col) return 0;
     return flux__gemm_min(beyond / p->a_col + 1 - t->k0, t->kb);
+}
+
+/* The elements first ... first+n-1 of x as runs; gives how many. */
+static int64_t flux__gemm_runs(const flux__axes *x, int64_t first, int64_t n, flux__gemm_run *run) {
+    int64_t place[FLUX_MAX_DIMS], from = flux__axes_point(x, first, place), i, count = 0;
+    for (i = 0; i < n; i += run[count++].n) {
+        run[count].from = from;
+        run[count].to = i;
+        run[count].n = flux__gemm_min(x->dim[0] - place[0], n - i);
+        from += flux__axes_next(x, 1, place) - place[0] * x->step[0];
+        place[0] = 0;
+    }
+    return count;
+}
+
+/* Whether elements lie together along x rather than along y. */
+static bool flux__gemm_along(const flux__axes *x, const flux__axes *y) {
+    return (x->step[0] == 1 ? x->dim[0] : 1) > (y->step[0] == 1 ? y->dim[0] : 1);
+}
+
+/* Copies points of `across`, to_step apart, each with its elements along `along`. */
+static void flux__gemm_collect(const flux__gemm_plan *p, const char *from, const flux__axes *along, int64_t first, int64_t n,
+                               const flux__axes *across, int64_t start, int64_t count, char *to, int64_t to_step) {
+    flux__gemm_run run[64];
+    int64_t i, m;
+    for (i = 0; i < n; i += m) {
+        m = flux__gemm_min(n - i, 64);
+        p->set->collect(from, across, start, count, run, flux__gemm_runs(along, first + i, m, run), along->step[0], to + i * p->size, to_step);
+    }
+}
+
+/* The same of A, whose rows do not lie together: some columns at a time are turned on the way. */
+static void flux__gemm_collect_turned(const flux__gemm_task *t, int64_t first, int64_t rows, char *to, int64_t high) {
+    const flux__gemm_plan *p = t->plan;
+    double part[1024];                    /* 32 rows of 64 floats, 16 of 64 doubles */
+    int64_t i, n;
+    for (i = 0; i < t->kb; i += n) {
+        n = flux__gemm_min(t->kb - i, 64);
+        flux__gemm_collect(p, p->a, p->a_cols, t->k0 + i, n, p->a_rows, first, rows, (char *)part, 64);
+        flux__gemm_copy(p->size, part, 64, 1, to + i * high * p->size, high, rows, n);
+    }
+}
+
+static void flux__gemm_pack_grid(flux__gemm_task *t) {
+    const flux__gemm_plan *p = t->plan;
+    int64_t i, high, start, rows;
+    t->there = 0;
+    for (i = 0; i < t->ib; i += high) {
+        start = flux__gemm_tile_at(t, i, &high);
+        rows = flux__gemm_min(t->ib, high);
+        char *to = t->a + i * t->kb * p->size;
+        if (start < 0) memset(to, 0, (size_t)(high * t->kb * p->size)), start = 0;
+        start += t->i0 + t->i;
+        if (flux__gemm_along(p->a_cols, p->a_rows)) flux__gemm_collect_turned(t, start, rows, to, high);
+        else flux__gemm_collect(p, p->a, p->a_rows, start, rows, p->a_cols, t->k0, t->kb, to, high);
+    }
 }
 
 /* Copies the panels of A that must be: all of them, or the end of what is less than a vector. */
@@ -9343,7 +9538,8 @@ static int64_t flux__gemm_wide(int64_t n, int64_t most) {
 static void flux__gemm_rows(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
     int64_t i, j, c, n, start, high, done = 0, wide;
-    flux__gemm_pack_a(t);
+    if (p->a_rows) flux__gemm_pack_grid(t);
+    else flux__gemm_pack_a(t);
     for (j = 0; j < t->nb; j += wide) {
         wide = flux__gemm_wide(t->nb - j, p->set->columns);
         for (i = flux__gemm_full(t, j, wide); i < t->ib; i += high) {
@@ -9366,10 +9562,12 @@ static void flux__gemm_chunk(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
     int64_t j, wide;
     const char *b = p->b + (t->k0 * p->b_row + t->j0 * p->b_col) * p->size;
-    if (p->copy_b && !p->panels_b) flux__gemm_copy(p->size, b, p->b_row, p->b_col, t->b, t->b_step, t->kb, t->nb);
+    if (p->b_rows && !p->panels_b) flux__gemm_collect(p, p->b, p->b_rows, t->k0, t->kb, p->b_cols, t->j0, t->nb, t->b, t->b_step);
+    else if (p->copy_b && !p->panels_b) flux__gemm_copy(p->size, b, p->b_row, p->b_col, t->b, t->b_step, t->kb, t->nb);
     for (j = 0; p->panels_b && j < t->nb; j += wide) {
         wide = flux__gemm_wide(t->nb - j, p->set->columns);
-        flux__gemm_copy(p->size, b + j * p->size, 1, p->b_row, t->b + j * t->b_step * p->size, wide, wide, t->kb);
+        if (p->b_rows) flux__gemm_collect(p, p->b, p->b_cols, t->j0 + j, wide, p->b_rows, t->k0, t->kb, t->b + j * t->b_step * p->size, wide);
+        else flux__gemm_copy(p->size, b + j * p->size, 1, p->b_row, t->b + j * t->b_step * p->size, wide, wide, t->kb);
     }
     for (t->i = 0; t->i < t->mb; t->i += t->ib) {
         t->ib = t->mb - t->i < p->sub + p->set->lanes ? t->mb - t->i : p->sub;
@@ -9454,6 +9652,9 @@ static void flux__gemm_orient(flux__gemm_plan *p, const flux__gemm_job *j, bool 
     p->a_col = flip ? j->b_row : j->a_col;
     p->b_row = flip ? j->a_col : j->b_row;
     p->b_col = flip ? j->a_row : j->b_col;
+    const flux__axes *a = flip ? j->b_grid : j->a_grid, *b = flip ? j->a_grid : j->b_grid;
+    p->a_rows = a ? a + flip : NULL, p->a_cols = a ? a + !flip : NULL;
+    p->b_rows = b ? b + flip : NULL, p->b_cols = b ? b + !flip : NULL;
 }
 
 /* Roughly the cycles a product takes this way round. */
@@ -9461,6 +9662,8 @@ static double flux__gemm_cost(const flux__gemm_plan *p) {
     double m = (double)p->m, n = (double)p->n, k = (double)p->k, lanes = p->set->lanes;
     double c = (double)flux__gemm_up(p->m, p->set->narrow ? p->set->narrow->lanes : p->set->lanes) * n * k / (2 * lanes);
     double copy = p->a_row == 1 ? (n > 128 ? 0.1 : 0) : p->a_col == 1 ? 0.1 * (double)p->size : 1.5;
+    if (p->a_rows) copy = flux__gemm_along(p->a_cols, p->a_rows) ? 0.5 : 0.15;
+    if (p->b_rows) c += (flux__gemm_along(p->b_cols, p->b_rows) ? 0.5 : 0.1) * n * k;
     return c + copy * m * k + (p->flip ? 0.6 * m * n : 0);
 }
 
@@ -9475,6 +9678,8 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     p->copy_a = p->a_row != 1 || large || often;
     p->panels_b = p->b_col == 1 && p->b_row > 1 && p->rows >= 8 * 2 * p->set->lanes && p->chunk * p->b_row * p->size > 256 << 10;
     p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
+    if (p->a_rows) p->copy_a = true;
+    if (p->b_rows) p->copy_b = true, p->panels_b = flux__gemm_along(p->b_cols, p->b_rows);
 }
 
 /* Cuts C into blocks: as large as they may be, but enough of them for the threads. How many never
@@ -9560,7 +9765,7 @@ static bool flux__blas(bool f64, const flux__gemm_job *job) {
     int64_t most = job->c ? job->n : flux__gemm_min((1 << 18) / job->m + 1, job->n);
     flux__blas_part p;
     void *scratch = NULL;
-    if (!ta || !tb || job->k < 1 || job->m > INT_MAX || job->n > INT_MAX || job->k > INT_MAX || job->ldc > INT_MAX) return false;
+    if (!ta || !tb || job->a_grid || job->b_grid || job->k < 1 || job->m > INT_MAX || job->n > INT_MAX || job->k > INT_MAX || job->ldc > INT_MAX) return false;
     p.job = job, p.size = f64 ? 8 : 4, p.each = FLUX__GEMM_PIECE / job->m + 1;
     if (!job->c && !(scratch = flux__scratch((size_t)(job->m * most * p.size)))) return false;
     p.block = (char *)(job->c ? job->c : scratch);
@@ -9590,7 +9795,7 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
 #endif
     flux__gemm_plan_for(&p, f64, job);
     threads = (double)p.m * (double)p.n * (double)p.k > 4e5 ? flux__num_threads() : 1;
-    if (p.n == 1 && p.a_col == 1 && p.b_row == 1) {
+    if (p.n == 1 && p.a_col == 1 && p.b_row == 1 && !p.a_rows && !p.b_rows) {
         p.rows = flux__gemm_split(p.m, 2 * threads, 16);
         flux__parallel_workers((p.m + p.rows - 1) / p.rows, flux__gemm_dots_run, &p);
         return 0;
@@ -9614,8 +9819,6 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
 #define FLUX__TILE 1024
 #define FLUX__ATTEND_TILE 32768           /* scores at a time, or some more: they stay in the second cache */
 #define FLUX__LARGE (1 << 19)             /* elements: more than a second cache holds */
-
-typedef struct flux__axes { int nd; int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS]; } flux__axes;   /* merged dims */
 
 typedef struct flux__phase { int *line, n, *late, nlate; } flux__phase;   /* values by number: inner ones; outer ones before */
 
@@ -10798,30 +11001,21 @@ typedef struct flux__matrix {
     const char *at;
     int64_t row, col;
     flux__operand o;
-    flux_shape part;                      /* of an operand that is gathered: one matrix of the batch, with */
-    int64_t from[FLUX_MAX_DIMS], to[FLUX_MAX_DIMS];      /* its strides there and in the copy */
+    flux__axes grid[2];                   /* of an operand that is gathered: its rows, its columns */
 } flux__matrix;
 
 static bool flux__is_half(int dtype) { return dtype == FLUX_F16 || dtype == FLUX_BF16; }
 
-/* The dims of windows that make up one matrix lie in order in its copy. */
 static void flux__matrix_gathered(flux__matrix *m) {
-    int64_t at = 1;
-    m->part = flux__shape(NULL, 0);
-    m->row = m->col = 1;
-    for (int d = m->o.shape.ndim - 1; d >= 0; d--) at *= m->o.owner[d] < 2 ? m->o.shape.dim[d] : 1;
-    for (int d = m->o.shape.ndim - 1; d >= 0; d--) {     /* from the last: the first of each has the last word */
-        if (m->o.owner[d] > 1 || m->o.shape.dim[d] == 1) continue;
-        at /= m->o.shape.dim[d];
-        *(m->o.owner[d] ? &m->col : &m->row) = at;
+    for (int side = 0; side < 2; side++) {
+        int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS];
+        for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+            bool here = d < m->o.shape.ndim && m->o.owner[d] == side;
+            dim[d] = here ? m->o.shape.dim[d] : 1, step[d] = here ? m->o.stride[d] : 0;
+        }
+        flux__merge_axes(&m->grid[side], dim, step, 0, false);
     }
-    for (int d = 0; d < m->o.shape.ndim; d++) {
-        if (m->o.owner[d] > 1 || m->o.shape.dim[d] == 1) continue;
-        m->to[m->part.ndim] = at;
-        m->from[m->part.ndim] = m->o.stride[d];
-        m->part.dim[m->part.ndim++] = m->o.shape.dim[d];
-        at *= m->o.shape.dim[d];
-    }
+    m->row = m->col = 0;
 }
 
 static void flux__matrix_operand(flux__run *run, flux__kernel *k, int i, flux__matrix *m) {
@@ -10846,10 +11040,8 @@ static void flux__matrix_operand(flux__run *run, flux__kernel *k, int i, flux__m
 
 typedef struct flux__products { flux__job job; flux__gemm_job g; flux__matrix a, b; bool f64, bare; int failed; } flux__products;
 
-static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step, const char *src, const int64_t *src_step, bool add);
-
-/* Where a batch's matrix is; *memory: what it was copied to, for the caller to give back. NULL: no memory. */
-static const void *flux__matrix_at(const flux__kernel *k, const flux__matrix *m, int64_t batch, void **memory) {
+/* Where a batch's matrix is. */
+static const void *flux__matrix_at(const flux__kernel *k, const flux__matrix *m, int64_t batch) {
     int64_t size = m->o.dtype == FLUX_F64 ? 8 : 4, at = m->o.offset;
     if (!m->o.gather) return m->at + flux__batch_offset(k, &m->o, batch) * size;
     for (int p = 2; p < FLUX_MAX_DIMS; p++) {
@@ -10861,24 +11053,19 @@ static const void *flux__matrix_at(const flux__kernel *k, const flux__matrix *m,
             i /= m->o.shape.dim[d];
         }
     }
-    *memory = flux__scratch((size_t)(flux__count(&m->part) * size) + 64);
-    if (*memory) flux__copy_elements(m->o.dtype, &m->part, (char *)*memory, m->to, m->at + at * size, m->from, false);
-    return *memory;
+    return m->at + at * size;
 }
 
 static void flux__product_task(void *ctx, int64_t batch) {
     flux__products *p = (flux__products *)ctx;
     flux__job job = p->job;
     flux__gemm_job g = p->g;
-    void *a = NULL, *b = NULL;
     job.batch = batch;
     g.ctx = &job;
-    g.a = flux__matrix_at(job.k, &p->a, batch, &a);
-    g.b = flux__matrix_at(job.k, &p->b, batch, &b);
+    g.a = flux__matrix_at(job.k, &p->a, batch);
+    g.b = flux__matrix_at(job.k, &p->b, batch);
     if (p->bare) g.c = (char *)job.run->ptr[job.k->value[0].out] + (size_t)(batch * g.m * g.n) * (p->f64 ? 8 : 4);
-    if (!g.a || !g.b || flux__gemm(p->f64, &g) != 0 || flux__atomic_load32(&job.failed)) flux__atomic_store32(&p->failed, 1);
-    flux__scratch_done(a);
-    flux__scratch_done(b);
+    if (flux__gemm(p->f64, &g) != 0 || flux__atomic_load32(&job.failed)) flux__atomic_store32(&p->failed, 1);
 }
 
 /* Many products are shared out whole, few ones in blocks. */
@@ -10894,6 +11081,8 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     flux__matrix_operand(run, k, 1, &p.b);
     p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = k->mnk[2];
     p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col, p.g.ldc = p.g.m;
+    if (p.a.o.gather) p.g.a_grid = p.a.grid;
+    if (p.b.o.gather) p.g.b_grid = p.b.grid;
     if (!p.bare) p.g.epilogue = flux__epilogue;
     if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, &p);
     else
@@ -10914,6 +11103,13 @@ static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, 
         for (; n > 0; n--) memcpy(dst++, src++, 4);
     } else
         for (; n > 0; n--, dst += ds, src += ss) memcpy(dst, src, 4);
+}
+
+static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, int64_t ss, int64_t n) {
+#if FLUX__GEMM_VECTORS
+    for (; n >= 4 && ds == 1 && ss == 1; n -= 4, dst += 4, src += 4) *(flux__gemm_f16 *)(void *)dst += *(const flux__gemm_f16 *)(const void *)src;
+#endif
+    for (; n > 0; n--, dst += ds, src += ss) *dst += *src;
 }
 
 static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss, bool add) {
@@ -10943,11 +11139,12 @@ static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *
 }
 
 /* The same for words, two dims at a time. */
-static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, const char *src, const int64_t *ss) {
+static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, const char *src, const int64_t *ss, bool add) {
+    void (*row)(float *, int64_t, const float *, int64_t, int64_t) = add ? flux__add_words : flux__copy_words;
     int64_t at[FLUX_MAX_DIMS] = { 0 }, to = 0, from = 0;
     for (;;) {
         for (int64_t i = 0; i < s->dim[1]; i++)
-            flux__copy_words((float *)(void *)dst + to + i * ds[1], ds[0], (const float *)(const void *)src + from + i * ss[1], ss[0], s->dim[0]);
+            row((float *)(void *)dst + to + i * ds[1], ds[0], (const float *)(const void *)src + from + i * ss[1], ss[0], s->dim[0]);
         int d = 2;
         for (; d < s->ndim; d++) {
             to += ds[d], from += ss[d];
@@ -10963,8 +11160,8 @@ static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int
     int64_t at[FLUX_MAX_DIMS] = { 0 }, n = s->ndim ? s->dim[0] : 1;
     ptrdiff_t size = (ptrdiff_t)flux__dtypes[t].size;
     if (flux__count(s) == 0) return;
-    if (!add && size == 4 && s->ndim > 1) {
-        flux__copy_image(s, dst, dst_step, src, src_step);
+    if ((add ? t == FLUX_F32 : size == 4) && s->ndim > 1) {
+        flux__copy_image(s, dst, dst_step, src, src_step, add);
         return;
     }
     for (;;) {
@@ -10995,6 +11192,22 @@ static void flux__fill_with(int t, void *dst, int64_t n, double value) {
         flux__store(t, (char *)dst + (size_t)i * flux__dtypes[t].size, 1, cls, tile, n - i < 256 ? n - i : 256);
 }
 
+typedef struct flux__spread_job { const flux_tensor *t; flux_shape part; flux__operand o; char *dst; const char *src; int64_t slab, units, each; } flux__spread_job;
+
+/* Fills and writes slabs of the result, which are of the same make, and among them the operand's last dims count. */
+static void flux__spread_task(void *ctx, int64_t task) {
+    const flux__spread_job *j = (const flux__spread_job *)ctx;
+    ptrdiff_t size = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
+    for (int64_t u = task * j->each; u < j->units && u < (task + 1) * j->each; u++) {
+        int64_t from = 0, rest = u;
+        for (int d = j->part.ndim; d < j->o.shape.ndim; rest /= j->o.shape.dim[d++]) from += rest % j->o.shape.dim[d] * j->o.stride[d];
+        char *dst = j->dst + (ptrdiff_t)(u * j->slab) * size;
+        flux__fill_with(j->t->dtype, dst, j->slab, j->t->arg.i[1] ? 0 : j->t->arg.num);
+        flux__copy_elements(j->t->dtype, &j->part, dst + (ptrdiff_t)j->t->rel * size, j->t->stride, j->src + (ptrdiff_t)from * size, j->o.stride,
+                            j->t->arg.i[1] != 0);
+    }
+}
+
 /* Elements that meet are added with the additions of a float's own format; f16 and bf16 sums are taken in f32. */
 static int flux__run_spread(flux__run *run, flux__kernel *k) {
     flux_tensor *t = run->g->node[k->node];
@@ -11003,9 +11216,16 @@ static int flux__run_spread(flux__run *run, flux__kernel *k) {
     bool half = t->arg.i[1] && flux__is_half(t->dtype);
     int64_t n = flux__size(t);
     if (!half) {
-        flux__fill_with(t->dtype, dst, n, t->arg.i[1] ? 0 : t->arg.num);
-        flux__copy_elements(t->dtype, &o->shape, dst + (ptrdiff_t)t->rel * (ptrdiff_t)flux__dtypes[t->dtype].size, t->stride,
-                            flux__operand_ptr(run, o), o->stride, t->arg.i[1] != 0);
+        flux__spread_job j = { t, o->shape, *o, dst, flux__operand_ptr(run, o), n, 1, 1 };
+        int64_t reach = t->rel;
+        for (int d = 0; d < o->shape.ndim; d++) reach += (o->shape.dim[d] - 1) * t->stride[d];
+        while (j.part.ndim > 1 && t->stride[j.part.ndim - 1] > 0 && t->stride[j.part.ndim - 1] * j.part.dim[j.part.ndim - 1] == j.slab) {
+            int64_t slab = t->stride[j.part.ndim - 1], many = j.part.dim[j.part.ndim - 1];
+            if (reach - (many - 1) * slab >= slab || slab < 64) break;
+            reach -= (many - 1) * slab, j.slab = slab, j.units *= many, j.part.ndim--;
+        }
+        j.each = (1 << 15) / j.slab + 1;
+        flux__parallel((j.units + j.each - 1) / j.each, flux__spread_task, &j);
         return 0;
     }
     float *sum = (float *)run->extra[1], *wide = flux__widen(o, run->ptr[o->src], run->extra[0]);

@@ -1,5 +1,5 @@
-# Our matrix products and training steps beside those of whichever peers are installed: each library is a process of its own (but
-# for products), they take turns, and a ratio above 1 says that ours is faster. FLUX_NUM_THREADS (1 unless set) goes for all of
+# Our matrix products, convolutions and training steps beside those of whichever peers are installed: each library is a process of
+# its own (but for products and convolutions), they take turns, and a ratio above 1 says that ours is faster. FLUX_NUM_THREADS (1 unless set) goes for all of
 # them; ROUNDS is the turns.
 #     sh tests/bench/peers.sh CC OURS...   OURS: bench_steps and others, compiled
 cc=$1; shift
@@ -18,6 +18,11 @@ if $cc -O3 -march=native -fno-math-errno tests/bench/peer_steps_openblas.c $blas
     $cc -std=c11 -O2 -DHAVE_CBLAS tests/bench/bench_matmul.c $blas -lm -o "$tmp/products" && "$tmp/products" || exit 1
 else
     echo "OpenBLAS is not installed: no step by hand"
+fi
+if $cc -std=c11 -O2 -DHAVE_DNNL tests/bench/bench_conv.c -ldnnl -lm -o "$tmp/convolutions" 2>/dev/null; then
+    "$tmp/convolutions" || exit 1
+else
+    echo "oneDNN is not installed (libdnnl-dev): no convolutions beside it"
 fi
 if python3 -c 'import torch' 2>/dev/null; then
     echo "python3 tests/bench/peer_steps.py" >"$tmp/PyTorch.run"
