@@ -4817,8 +4817,10 @@ static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const 
     int64_t natural[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS], taps = flux__product(weight->dim, nd + 1), out = weight->dim[nd + 1] / groups;
     flux_shape s = flux__dims(g), image = s;
     flux_tensor *kernel = flip ? flux__flip_kernel(weight, nd) : weight, *y;
+    bool meet = false;
     for (int i = 0; i < nd; i++) {
-        int64_t reach = (w->out[i] - 1) * w->stride[i] + (w->size[i] - 1) * w->dilation[i] + 1;
+        int64_t wide = (w->size[i] - 1) * w->dilation[i] + 1, reach = (w->out[i] - 1) * w->stride[i] + wide;
+        meet = meet || wide > w->stride[i];
         image.dim[i] = reach > size[i] + w->lo[i] ? reach : size[i] + w->lo[i];
         s.dim[nd + i] = w->size[i];
     }
@@ -4829,16 +4831,15 @@ static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const 
     step[2 * nd] = natural[nd], step[2 * nd + 1] = natural[nd + 1];
     kernel = flux_transpose(flux_reshape(kernel, taps, out, groups));
     y = flux_matmul(flux_reshape(g, flux__product(w->out, nd), out, groups, image.dim[nd + 1]), kernel);
-    y = y ? flux__spread(flux_reshape_to(y, s), &image, 0, step, 0, true) : NULL;
+    y = y ? flux__spread(flux_reshape_to(y, s), &image, 0, step, 0, meet) : NULL;
     for (int i = 0; i < nd && y; i++) y = flux_slice(y, i, w->lo[i], w->lo[i] + size[i]);
     return y;
 }
 
 /* Whether that is better. On a GPU windows are read in parallel, but to add up takes turns. */
 static bool flux__conv_adds(const flux_tensor *g, const flux_tensor *weight, const flux__window *w) {
-    int64_t apart = 1;
-    for (int i = 0; i < w->nd; i++) apart *= w->stride[i];
-    return !flux__backend_of(g->device.backend)->ready && (apart > 1 || 4 * weight->dim[w->nd] <= weight->dim[w->nd + 1]);
+    bool apart = flux__product(w->stride, w->nd) > 1, few = 4 * weight->dim[w->nd] <= weight->dim[w->nd + 1];
+    return !flux__backend_of(g->device.backend)->ready && (apart || (few && flux__product(w->size, w->nd) > 1));
 }
 
 /* A convolution's gradient by its input, which had `size` pixels: g, its elements a stride apart, convolved with the kernel
@@ -8886,43 +8887,12 @@ typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, cons
 typedef void (*flux__gemm_dots)(int64_t k, const void *a, int64_t a_row, const void *x, void *y,
                                 int64_t y_step, int64_t rows);
 
-/* Some elements, `step` apart: where the first is, and the place of it in a copy. */
-typedef struct flux__gemm_run { int64_t from, to, n; } flux__gemm_run;
-
-/* Copies the runs once for each of the points first ... first+count-1 of `across`, to places to_step apart. */
-typedef void (*flux__gemm_collector)(const void *from, const flux__axes *across, int64_t first, int64_t count, const flux__gemm_run *run,
-                                     int64_t runs, int64_t step, void *to, int64_t to_step);
-
 typedef struct flux__gemm_set {           /* the kernels for one element type and instruction set */
     const struct flux__gemm_set *narrow;  /* those with vectors of half the length and the same bits, or NULL */
     int lanes, columns;                   /* elements of a vector; most columns of a tile */
     const flux__gemm_kernel *one, *two;   /* one and two vectors high; of 1, 2, 3, 4, 6, ... columns */
     flux__gemm_dots dots;
-    flux__gemm_collector collect;
 } flux__gemm_set;
-
-/* Where a point is, and its place in each dim. */
-static int64_t flux__axes_point(const flux__axes *x, int64_t flat, int64_t *place) {
-    int64_t at = 0;
-    for (int d = 0; d < x->nd; d++) {
-        place[d] = flat % x->dim[d];
-        flat /= x->dim[d];
-        at += place[d] * x->step[d];
-    }
-    return at;
-}
-
-/* How far it is to the next point of the dims from d on. */
-static FLUX__INLINE int64_t flux__axes_next(const flux__axes *x, int d, int64_t *place) {
-    int64_t far = 0;
-    for (; d < x->nd; d++) {
-        far += x->step[d];
-        if (++place[d] < x->dim[d]) break;
-        far -= x->step[d] * x->dim[d];
-        place[d] = 0;
-    }
-    return far;
-}
 
 /* Column j of B is read through pointer j / 3, at 0, 1 or 2 column strides from it: what an address
    can hold. */
@@ -8938,36 +8908,6 @@ static FLUX__INLINE int64_t flux__axes_next(const flux__axes *x, int d, int64_t 
 #define FLUX__COLUMNS10(X) FLUX__COLUMNS9(X) X(9, 3, 0)
 #define FLUX__COLUMNS11(X) FLUX__COLUMNS10(X) X(10, 3, 1)
 #define FLUX__COLUMNS12(X) FLUX__COLUMNS11(X) X(11, 3, 2)
-
-/* Runs are short, such as rows of an image: whole vectors, the last of which may overlap the one before. */
-#define FLUX__GEMM_MOVE(vec, to, from) *(vec *)(void *)(to) = *(const vec *)(const void *)(from);
-#define FLUX__GEMM_ENDS(vec) {                                                                     \
-        FLUX__GEMM_MOVE(vec, q, p)                                                                 \
-        i = n - (int)(sizeof(vec) / sizeof *q);                                                    \
-        FLUX__GEMM_MOVE(vec, q + i, p + i)                                                         \
-    }
-#define FLUX__GEMM_COLLECT(name, type, vec, half, least, target)                                   \
-    FLUX__GEMM_FN(target) void name##_collect(                                                     \
-        const void *from, const flux__axes *across, int64_t first, int64_t count,                  \
-        const flux__gemm_run *run, int64_t runs, int64_t step, void *to, int64_t to_step) {        \
-        const int64_t size = (int)sizeof(type), lanes = (int)sizeof(vec) / size;                   \
-        int64_t place[FLUX_MAX_DIMS], r, i;                                                        \
-        const type *s = (const type *)from + flux__axes_point(across, first, place);               \
-        type *d = (type *)to;                                                                      \
-        for (; count > 0; count--, d += to_step, s += flux__axes_next(across, 0, place))           \
-            for (r = 0; r < runs; r++) {                                                           \
-                const type *p = s + run[r].from;                                                   \
-                type *q = d + run[r].to;                                                           \
-                int64_t n = run[r].n;                                                              \
-                if (step != 1 || n * size < (int)sizeof(least)) for (i = 0; i < n; i++) q[i] = p[i * step]; \
-                else if (n * size < (int)sizeof(half)) FLUX__GEMM_ENDS(least)                      \
-                else if (n < lanes) FLUX__GEMM_ENDS(half)                                          \
-                else {                                                                             \
-                    for (i = 0; i + lanes <= n; i += lanes) FLUX__GEMM_MOVE(vec, q + i, p + i)     \
-                    if (i < n) FLUX__GEMM_MOVE(vec, q + n - lanes, p + n - lanes)                  \
-                }                                                                                  \
-            }                                                                                      \
-    }
 
 #if (defined(__GNUC__) || defined(__clang__)) && !defined(__TINYC__)
 #  define FLUX__GEMM_VECTORS 1
@@ -9086,28 +9026,27 @@ FLUX__GEMM_TYPES(64)
             ((type *)y)[r * y_step] = part[0] + rest;                                              \
         }                                                                                          \
     }
-#  define FLUX__GEMM_SET(name, type, vec, half, bytes, mul, wide, target, narrow)                  \
+#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, wide, target, narrow)                        \
     FLUX__GEMM_HIGH##wide(name, type, vec, mul, 1, target)                                         \
     FLUX__GEMM_HIGH##wide(name, type, vec, mul, 2, target)                                         \
     FLUX__GEMM_DOTS(name, type, vec, target)                                                       \
-    FLUX__GEMM_COLLECT(name, type, vec, half, flux__gemm_f16, target)                              \
     static const flux__gemm_kernel name##_one[] = {FLUX__GEMM_LIST##wide(name##_1x)};              \
     static const flux__gemm_kernel name##_two[] = {FLUX__GEMM_LIST##wide(name##_2x)};              \
     static const flux__gemm_set name = {narrow, bytes / (int)sizeof(type), wide, name##_one,       \
-                                        name##_two, name##_dots, name##_collect};
+                                        name##_two, name##_dots};
 
 #  if defined(__aarch64__)
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, flux__gemm_f16, 16, FLUX__K_MUL, 8, , NULL)
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, flux__gemm_d16, 16, FLUX__K_MUL, 8, , NULL)
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 8, , NULL)
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 8, , NULL)
 #  else
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, flux__gemm_f16, 16, FLUX__K_MUL, 6, , NULL)
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, flux__gemm_d16, 16, FLUX__K_MUL, 6, , NULL)
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 6, , NULL)
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, , NULL)
 #  endif
 #  if FLUX__X86
-FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, flux__gemm_f16, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL)
-FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, flux__gemm_d16, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL)
-FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, flux__gemm_f32, 64, FLUX__K_MULS, 12, FLUX__AVX512, &flux__gemm_f32_avx2)
-FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, flux__gemm_d32, 64, FLUX__K_MULD, 8, FLUX__AVX512, &flux__gemm_f64_avx2)
+FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL)
+FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL)
+FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512, &flux__gemm_f32_avx2)
+FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512, &flux__gemm_f64_avx2)
 #  endif
 
 #else
@@ -9143,10 +9082,9 @@ FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, flux__gemm_d32, 64
     FLUX__GEMM_HIGH(name, type, 1)                                                                 \
     FLUX__GEMM_HIGH(name, type, 2)                                                                 \
     FLUX__GEMM_DOTS(name, type)                                                                    \
-    FLUX__GEMM_COLLECT(name, type, type, type, type, )                                             \
     static const flux__gemm_kernel name##_one[] = {name##_1x1, name##_1x2, name##_1x3, name##_1x4}; \
     static const flux__gemm_kernel name##_two[] = {name##_2x1, name##_2x2, name##_2x3, name##_2x4}; \
-    static const flux__gemm_set name = {NULL, 4, 4, name##_one, name##_two, name##_dots, name##_collect};
+    static const flux__gemm_set name = {NULL, 4, 4, name##_one, name##_two, name##_dots};
 FLUX__GEMM_SET(flux__gemm_f32_base, float)
 FLUX__GEMM_SET(flux__gemm_f64_base, double)
 #endif
@@ -9172,7 +9110,7 @@ static int64_t flux__gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
 #  define FLUX__PREFETCH(p) (void)(p);
 #  define FLUX__PREFETCH_LATER(p) (void)(p);
 #endif
-
+#define FLUX__GEMM_MOVE(vec, to, from) *(vec *)(void *)(to) = *(const vec *)(const void *)(from);
 /* Copies rows of `columns` contiguous elements, from_step apart, to rows to_step apart. */
 #define FLUX__GEMM_COPY(name, type, vec, n)                                                        \
     FLUX__GEMM_FN() void name(const void *from, int64_t from_step, void *to, int64_t to_step,      \
@@ -9317,6 +9255,117 @@ static void flux__gemm_copy(int64_t size, const void *from, int64_t row, int64_t
     else flux__gemm_gather8(d, row, column, to, to_step, rows, columns);
 }
 
+/* ---- copying operands that are more than a matrix: the windows of an image, or a sum that goes over samples */
+
+/* Some elements, `step` apart: where the first is, and the place of it in a copy. */
+typedef struct flux__gemm_run { int64_t from, to, n; } flux__gemm_run;
+
+/* Copies the runs once for each of the points first ... first+count-1 of `across`, to places to_step apart. */
+typedef void (*flux__gemm_collector)(const void *from, const flux__axes *across, int64_t first, int64_t count, const flux__gemm_run *run,
+                                     int64_t runs, int64_t step, void *to, int64_t to_step);
+
+/* Where a point is, and its place in each dim. */
+static int64_t flux__axes_point(const flux__axes *x, int64_t flat, int64_t *place) {
+    int64_t at = 0;
+    for (int d = 0; d < x->nd; d++) {
+        place[d] = flat % x->dim[d];
+        flat /= x->dim[d];
+        at += place[d] * x->step[d];
+    }
+    return at;
+}
+
+/* How far it is to the next point of the dims from d on. */
+static FLUX__INLINE int64_t flux__axes_next(const flux__axes *x, int d, int64_t *place) {
+    int64_t far = 0;
+    for (; d < x->nd; d++) {
+        far += x->step[d];
+        if (++place[d] < x->dim[d]) break;
+        far -= x->step[d] * x->dim[d];
+        place[d] = 0;
+    }
+    return far;
+}
+
+/* Runs are short, such as rows of an image: whole vectors, the last of which may overlap the one before. */
+#define FLUX__GEMM_ENDS(vec) {                                                                     \
+        FLUX__GEMM_MOVE(vec, q, p)                                                                 \
+        i = n - (int)(sizeof(vec) / sizeof *q);                                                    \
+        FLUX__GEMM_MOVE(vec, q + i, p + i)                                                         \
+    }
+#define FLUX__GEMM_COLLECT(name, type, vec, half, least, evens, target)                            \
+    FLUX__GEMM_FN(target) void name(                                                     \
+        const void *from, const flux__axes *across, int64_t first, int64_t count,                  \
+        const flux__gemm_run *run, int64_t runs, int64_t step, void *to, int64_t to_step) {        \
+        const int64_t size = (int)sizeof(type), lanes = (int)sizeof(vec) / size;                   \
+        int64_t place[FLUX_MAX_DIMS], r, i;                                                        \
+        const type *s = (const type *)from + flux__axes_point(across, first, place);               \
+        type *d = (type *)to;                                                                      \
+        for (; count > 0; count--, d += to_step, s += flux__axes_next(across, 0, place))           \
+            for (r = 0; r < runs; r++) {                                                           \
+                const type *p = s + run[r].from;                                                   \
+                type *q = d + run[r].to;                                                           \
+                int64_t n = run[r].n;                                                              \
+                if (step != 1 || n * size < (int)sizeof(least)) {                                  \
+                    i = 0;                                                                         \
+                    if (size == 4 && step == 2) { evens(q, p) }                                    \
+                    for (; i < n; i++) q[i] = p[i * step];                                         \
+                }                                                                                  \
+                else if (n * size < (int)sizeof(half)) FLUX__GEMM_ENDS(least)                      \
+                else if (n < lanes) FLUX__GEMM_ENDS(half)                                          \
+                else {                                                                             \
+                    for (i = 0; i + lanes <= n; i += lanes) FLUX__GEMM_MOVE(vec, q + i, p + i)     \
+                    if (i < n) FLUX__GEMM_MOVE(vec, q + n - lanes, p + n - lanes)                  \
+                }                                                                                  \
+            }                                                                                      \
+    }
+
+#if !FLUX__GEMM_VECTORS
+#  define FLUX__EVENS(to, from)
+FLUX__GEMM_COLLECT(flux__collect4_base, float, float, float, float, FLUX__EVENS, )
+FLUX__GEMM_COLLECT(flux__collect8_base, double, double, double, double, FLUX__EVENS, )
+#else
+/* Every second word, without reading past the last of them. */
+#  if defined(__clang__)
+#    define FLUX__EVEN(vec, ints, to, from, ...)                                                   \
+        *(vec *)(void *)(to) = __builtin_shufflevector(((const vec *)(const void *)(from))[0], ((const vec *)(const void *)(from))[1], __VA_ARGS__);
+#  else
+#    define FLUX__EVEN(vec, ints, to, from, ...) {                                                 \
+        ints even = {__VA_ARGS__};                                                                 \
+        *(vec *)(void *)(to) = __builtin_shuffle(((const vec *)(const void *)(from))[0], ((const vec *)(const void *)(from))[1], even); \
+    }
+#  endif
+#  define FLUX__EVEN4(to, from) FLUX__EVEN(flux__gemm_f16, flux__gemm_i16, to, from, 0, 2, 4, 6)
+#  define FLUX__EVEN16(to, from) FLUX__EVEN(flux__gemm_f64, flux__gemm_i64, to, from, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
+#  define FLUX__EVENS(lanes, even, to, from) {                                                     \
+        for (; i + lanes < n; i += lanes) even(to + i, from + 2 * i)                               \
+        i = n - 1;                                                                                 \
+        even(to + i - lanes, from + 2 * (i - lanes))                                               \
+    }
+#  define FLUX__EVENS4(to, from) if (n > 4) FLUX__EVENS(4, FLUX__EVEN4, to, from)
+#  define FLUX__EVENS16(to, from)                                                                  \
+    if (n > 16) FLUX__EVENS(16, FLUX__EVEN16, to, from)                                            \
+    else FLUX__EVENS4(to, from)
+#  if !defined(__clang__)
+typedef int flux__gemm_i64 __attribute__((vector_size(64)));
+#  endif
+FLUX__GEMM_COLLECT(flux__collect4_base, float, flux__gemm_f16, flux__gemm_f16, flux__gemm_f16, FLUX__EVENS4, )
+FLUX__GEMM_COLLECT(flux__collect8_base, double, flux__gemm_d16, flux__gemm_d16, flux__gemm_d16, FLUX__EVENS4, )
+#  if FLUX__X86
+FLUX__GEMM_COLLECT(flux__collect4_avx2, float, flux__gemm_f32, flux__gemm_f16, flux__gemm_f16, FLUX__EVENS4, FLUX__AVX2)
+FLUX__GEMM_COLLECT(flux__collect4_avx512, float, flux__gemm_f64, flux__gemm_f32, flux__gemm_f16, FLUX__EVENS16, FLUX__AVX512)
+#  endif
+#endif
+
+static flux__gemm_collector flux__gemm_collector_for(bool f64) {
+    if (f64) return flux__collect8_base;
+#if FLUX__GEMM_VECTORS && FLUX__X86
+    if (flux__simd() == 2) return flux__collect4_avx512;
+    if (flux__simd() == 1) return flux__collect4_avx2;
+#endif
+    return flux__collect4_base;
+}
+
 /* ---- the plan of a product, and one thread's share of it */
 
 typedef struct flux__gemm_plan {
@@ -9328,7 +9377,8 @@ typedef struct flux__gemm_plan {
     int64_t m, n, k;
     const char *a, *b;
     int64_t a_row, a_col, b_row, b_col;
-    const flux__axes *a_rows, *a_cols, *b_rows, *b_cols;
+    const flux__axes *a_rows, *a_cols, *b_rows, *b_cols;   /* NULL, or what they are made of: copied by */
+    flux__gemm_collector collect;
     int64_t rows, columns, down;          /* of C in one task; tasks from top to bottom */
     int64_t sub;                          /* rows at a time: their part of A stays in the second cache */
     int64_t chunk;                        /* of k */
@@ -9404,7 +9454,7 @@ static void flux__gemm_collect(const flux__gemm_plan *p, const char *from, const
     int64_t i, m;
     for (i = 0; i < n; i += m) {
         m = flux__gemm_min(n - i, 64);
-        p->set->collect(from, across, start, count, run, flux__gemm_runs(along, first + i, m, run), along->step[0], to + i * p->size, to_step);
+        p->collect(from, across, start, count, run, flux__gemm_runs(along, first + i, m, run), along->step[0], to + i * p->size, to_step);
     }
 }
 
@@ -9669,13 +9719,14 @@ static double flux__gemm_cost(const flux__gemm_plan *p) {
 
 /* Whether to copy the operands. Measured: B as it lies is fine until its columns (rows, if they are
    the contiguous ones) crowd into one set of the cache; A, until it outgrows the second cache, or
-   each of its columns is on a page of its own and is read often. */
+   each of its columns is on a page of its own, and is read often. A few columns read what is large
+   where it lies, some tiles of it at a time. */
 static void flux__gemm_copies(flux__gemm_plan *p) {
     int64_t a_step = p->a_col * p->size, b_step = (p->b_row == 1 ? p->b_col : p->b_row) * p->size;
-    bool large = p->m * p->k * p->size > 2 << 20 && p->columns > p->set->columns;
-    bool often = p->columns > 8 * p->set->columns && a_step >= 2000 && p->k > 64;
+    bool large = p->m * p->k * p->size > 2 << 20, many = p->columns > 8 * p->set->columns, often = many && a_step >= 2000 && p->k > 64;
     bool crowded = p->rows > 2 * p->set->lanes && b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
-    p->copy_a = p->a_row != 1 || large || often;
+    p->copy_a = p->a_row != 1 || (large && many) || often;
+    if (large && !p->copy_a && p->sub > 8 * p->set->lanes) p->sub = 8 * p->set->lanes;
     p->panels_b = p->b_col == 1 && p->b_row > 1 && p->rows >= 8 * 2 * p->set->lanes && p->chunk * p->b_row * p->size > 256 << 10;
     p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
     if (p->a_rows) p->copy_a = true;
@@ -9710,6 +9761,7 @@ static void flux__gemm_plan_for(flux__gemm_plan *p, bool f64, const flux__gemm_j
     int64_t chunks;
     p->job = job;
     p->set = flux__gemm_kernels(f64);
+    p->collect = flux__gemm_collector_for(f64);
     p->size = f64 ? 8 : 4;
     p->k = job->k > 0 ? job->k : 0;
     p->failed = 0;
@@ -10730,6 +10782,9 @@ static int flux__run_split(flux__job *job) {
     return ok ? 0 : -1;
 }
 
+static const char *flux__operand_ptr(flux__run *run, const flux__operand *o);
+static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step, const char *src, const int64_t *src_step, bool add);
+
 /* ---- the largest of small windows, and its gradient
    Kernels of so few lines, whose rows are a few numbers of an image, are run window by window: max alone, and
    where(number == argmax, g, 0), which the gradient of max is. */
@@ -10897,12 +10952,56 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     return true;
 }
 
+/* A copy of words in another order, such as a kernel turned round: a few words that lie together are no work for a block. */
+typedef struct flux__copy_job { flux_shape part; int64_t from[FLUX_MAX_DIMS], to[FLUX_MAX_DIMS], each; const char *src; char *dst; } flux__copy_job;
+
+static void flux__copy_task(void *ctx, int64_t task) {
+    const flux__copy_job *j = (const flux__copy_job *)ctx;
+    flux__copy_job part = *j;
+    int last = part.part.ndim - 1;
+    int64_t first = task * j->each, rest = part.part.dim[last] - first;
+    part.part.dim[last] = rest < j->each ? rest : j->each;
+    if (llabs(part.from[last]) < llabs(part.from[last - 1])) {           /* so that a line that is read is used up */
+        int64_t dim = part.part.dim[last], from = part.from[last], to = part.to[last];
+        part.part.dim[last] = part.part.dim[last - 1], part.from[last] = part.from[last - 1], part.to[last] = part.to[last - 1];
+        part.part.dim[last - 1] = dim, part.from[last - 1] = from, part.to[last - 1] = to;
+    }
+    flux__copy_elements(FLUX_F32, &part.part, j->dst + first * j->to[last] * 4, part.to, j->src + first * j->from[last] * 4, part.from, false);
+}
+
+/* False: the kernel is of another kind. */
+static bool flux__run_copy(flux__run *run, const flux__kernel *k) {
+    const flux__value *x = &k->value[0], *v = &k->value[k->nvalue - 1];
+    flux__copy_job j;
+    int64_t at = 1, n = 1;
+    if (k->nvalue != 2 || x->kind != FLUX__V_LOAD || v->kind != FLUX__V_CONVERT || x->out >= 0 || v->out < 0 || k->reduced) return false;
+    const flux__operand *o = &k->operand[x->operand];
+    if (o->dtype != v->dtype || flux__dtypes[o->dtype].size != 4) return false;
+    j.part = flux__shape(NULL, 0);
+    for (int d = 0; d < FLUX_MAX_DIMS; at *= k->full[d++]) {
+        int last = j.part.ndim - 1;
+        if (k->full[d] == 1) continue;
+        if (last >= 0 && o->stride[d] == j.from[last] * j.part.dim[last]) {
+            j.part.dim[last] *= k->full[d];
+            continue;
+        }
+        j.from[j.part.ndim] = o->stride[d], j.to[j.part.ndim] = at;
+        j.part.dim[j.part.ndim++] = k->full[d];
+    }
+    if (j.part.ndim < 2) return false;
+    for (int d = 0; d + 1 < j.part.ndim; d++) n *= j.part.dim[d];
+    j.each = (1 << 15) / n + 1;
+    j.src = flux__operand_ptr(run, o), j.dst = (char *)run->ptr[v->out];
+    flux__parallel((j.part.dim[j.part.ndim - 1] + j.each - 1) / j.each, flux__copy_task, &j);
+    return true;
+}
+
 static int flux__run_fused(flux__run *run, flux__kernel *k) {
     flux__cpu *c = (flux__cpu *)k->ready;
     flux__job job;
     memset(&job, 0, sizeof job);
     job.run = run, job.k = k;
-    if (c->outer == 0 || flux__run_windows(run, k)) return 0;
+    if (c->outer == 0 || flux__run_windows(run, k) || flux__run_copy(run, k)) return 0;
     if (c->splits > 1) return flux__run_split(&job);
     int64_t blocks = (c->outer + c->w - 1) / c->w, work = c->outer * (c->inner > 0 ? c->inner : 1) * k->nvalue;
     int64_t tasks = work / 131072 + 1;    /* too little work for a second thread is done here */
@@ -11006,23 +11105,22 @@ typedef struct flux__matrix {
 
 static bool flux__is_half(int dtype) { return dtype == FLUX_F16 || dtype == FLUX_BF16; }
 
-static void flux__matrix_gathered(flux__matrix *m) {
-    for (int side = 0; side < 2; side++) {
-        int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS];
-        for (int d = 0; d < FLUX_MAX_DIMS; d++) {
-            bool here = d < m->o.shape.ndim && m->o.owner[d] == side;
-            dim[d] = here ? m->o.shape.dim[d] : 1, step[d] = here ? m->o.stride[d] : 0;
-        }
-        flux__merge_axes(&m->grid[side], dim, step, 0, false);
-    }
-    m->row = m->col = 0;
+/* Of which dims of the product's index space a matrix's rows (side 0) or columns are made: dim `side`, then `more`. */
+static void flux__matrix_grid(flux__matrix *m, int side, int more) {
+    int64_t dim[FLUX_MAX_DIMS] = { 1, 1, 1, 1, 1, 1, 1, 1 }, step[FLUX_MAX_DIMS] = { 0 };
+    for (int n = 0, owner = side; owner >= 0; owner = owner == side ? more : -1)
+        for (int d = 0; d < m->o.shape.ndim; d++)
+            if ((m->o.gather ? m->o.owner[d] : d) == owner) dim[n] = m->o.shape.dim[d], step[n++] = m->o.stride[d];
+    flux__merge_axes(&m->grid[side], dim, step, 0, false);
 }
 
 static void flux__matrix_operand(flux__run *run, flux__kernel *k, int i, flux__matrix *m) {
     m->o = k->operand[i];
     m->at = (const char *)run->ptr[m->o.src];
     if (m->o.gather) {
-        flux__matrix_gathered(m);
+        flux__matrix_grid(m, 0, -1);
+        flux__matrix_grid(m, 1, -1);
+        m->row = m->col = 0;
         return;
     }
     if (flux__is_half(m->o.dtype)) {
@@ -11068,6 +11166,37 @@ static void flux__product_task(void *ctx, int64_t batch) {
     if (flux__gemm(p->f64, &g) != 0 || flux__atomic_load32(&job.failed)) flux__atomic_store32(&p->failed, 1);
 }
 
+/* The same of samples that are one product: each sees its own rows. */
+static void flux__epilogue_samples(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb, int64_t nb, void *block, int64_t ld) {
+    flux__job job = *(flux__job *)ctx;
+    int64_t m = job.k->mnk[0], i, n, size = job.k->operand[0].dtype == FLUX_F64 ? 8 : 4;
+    for (i = 0; i < mb; i += n) {
+        job.batch = (i0 + i) / m;
+        n = flux__gemm_min(mb - i, m - (i0 + i) % m);
+        flux__epilogue(&job, worker, (i0 + i) % m, j0, n, nb, (char *)block + i * size, ld);
+    }
+    if (job.failed) flux__atomic_store32(&((flux__job *)ctx)->failed, 1);
+}
+
+/* Small matrices that are all multiplied by the same one are one that is high: samples of small images by the weight. */
+static bool flux__samples_join(flux__products *p) {
+    const int64_t *full = p->job.k->full;
+    const flux__operand *b = &p->b.o;
+    if (p->g.m > 128 || full[3] < 2 || p->a.o.shape.ndim < 2) return false;
+    for (int d = 2; d < FLUX_MAX_DIMS; d++)
+        if (d != 3 && full[d] != 1) return false;
+    for (int d = 0; d < b->shape.ndim; d++)
+        if ((b->gather ? b->owner[d] : d) == 3 && b->shape.dim[d] > 1) return false;
+    flux__matrix_grid(&p->a, 0, 3);
+    flux__matrix_grid(&p->a, 1, -1);
+    p->g.m *= full[3];
+    p->g.a_row = p->g.a_col = 0;
+    p->g.a_grid = p->a.grid;
+    p->g.epilogue = flux__epilogue_samples;
+    p->bare = false;
+    return true;
+}
+
 /* Many products are shared out whole, few ones in blocks. */
 static int flux__run_product(flux__run *run, flux__kernel *k) {
     flux__products p;
@@ -11084,7 +11213,8 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     if (p.a.o.gather) p.g.a_grid = p.a.grid;
     if (p.b.o.gather) p.g.b_grid = p.b.grid;
     if (!p.bare) p.g.epilogue = flux__epilogue;
-    if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, &p);
+    if (flux__samples_join(&p)) flux__product_task(&p, 0);
+    else if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, &p);
     else
         for (int64_t i = 0; i < batches; i++) flux__product_task(&p, i);
     p.job.failed = p.failed;
