@@ -5236,11 +5236,14 @@ static int64_t flux__conv_parts(int64_t n, int64_t elements) {
 
 /* The gradient by the weight as few products, whose sums go over samples too: operands are read as they lie. On a GPU, and where
    there are too many dims for that, one for each sample. */
-static flux_tensor *flux__conv_by_weight(flux_tensor *x, flux_tensor *weight, flux_tensor *g, const flux__window *w, int64_t groups) {
+static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor *x, flux_tensor *weight, flux_tensor *g, const flux__window *w,
+                                         int64_t groups) {
     int nd = w->nd, n = 0;
     int64_t in = weight->dim[nd], out = weight->dim[nd + 1] / groups, samples = x->dim[nd + 1], points = flux__product(w->out, nd);
     int64_t taps = flux__product(w->size, nd) * in, parts = flux__conv_parts(samples, taps * out * groups), order[FLUX_MAX_DIMS];
-    flux_tensor *win = flux__windows(flux__pad_window(x, w, 0), w);
+    flux_tensor *win = product->op == FLUX__MATMUL && product->nin == 2 ? product->in[0] : NULL;
+    while (win && win->nin && (win->op == FLUX__RESHAPE || win->op == FLUX__COPY || win->op == FLUX__PERMUTE)) win = win->in[0];
+    if (!win || win->op != FLUX__STRIDED) win = flux__windows(flux__pad_window(x, w, 0), w);      /* else the product's own */
     flux_shape s = win ? flux__dims(win) : flux__shape(NULL, 0);
     s.ndim = 2 * nd;
     s.dim[s.ndim++] = in;
@@ -5277,7 +5280,7 @@ static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need
         out[1] = flux_to_dtype(out[1], (flux_dtype)x->dtype);
     if (!need[2]) return;
     if (!flux__backend_of(x->device.backend)->ready && 2 * w.nd + 3 + (groups > 1) <= FLUX_MAX_DIMS) {
-        flux_tensor *d = flux__conv_by_weight(x, weight, g, &w, groups);
+        flux_tensor *d = flux__conv_by_weight(product, x, weight, g, &w, groups);
         d = d ? flux_reshape_to(d, flux__dims(weight)) : NULL;
         if (d && flip) d = flux__flip_kernel(d, w.nd);
         out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
@@ -10801,6 +10804,7 @@ typedef struct flux__windows_job {
     int64_t dim[3][FLUX_MAX_DIMS];        /* the windows' dims, the steps of x and g; those of y: */
     int64_t step[FLUX_MAX_DIMS];
     int64_t rows, run_length;             /* windows side by side, and how many such runs */
+    int64_t each;                         /* of them in a task */
 } flux__windows_job;
 
 static bool flux__is_words(const flux__kernel *k, int v, bool outer) {
@@ -10854,7 +10858,7 @@ typedef int32_t flux__mask4 __attribute__((vector_size(16), aligned(4), may_alia
 typedef flux__gemm_f16 flux__float4;
 #  define FLUX__FOUR(x, a, b, c) { (x)[0], (x)[a], (x)[b], (x)[c] }
 #  define FLUX__LARGER(v, best, at, w) do {                                                            \
-        flux__mask4 more = ((v) > (best)) | (((v) != (v)) & ((best) == (best))), here = { w, w, w, w };  \
+        flux__mask4 more = ~((v) <= (best)) & ((best) == (best)), here = { w, w, w, w };               \
         best = (flux__float4)(((flux__mask4)(v) & more) | ((flux__mask4)(best) & ~more));               \
         at = (here & more) | (at & ~more);                                                            \
     } while (0)
@@ -10869,7 +10873,51 @@ typedef struct flux__float4 { float at[4]; } flux__float4;
     } while (0)
 #endif
 
+#if FLUX__GEMM_VECTORS
+/* The same of windows two wide that tile a row (their numbers and the gradient's in pairs), and of any that lie two apart. The
+   last four may overlap those before. Of seven numbers every second. */
+#  define FLUX__TWOS(v, from) {                                                                       \
+        flux__float4 head = *(const flux__float4 *)(const void *)(from), tail = *(const flux__float4 *)(const void *)((from) + 3); \
+        FLUX__SHUFFLE4(v, head, tail, 0, 2, 5, 7)                                                     \
+    }
+static bool flux__windows_paired(const flux__windows_job *j, bool gradient, int64_t sx, int64_t sg, int64_t sy) {
+    if (j->run_length < 4 || sx != 2 || sy != (gradient ? 2 : 1) || (gradient && (sg != 1 || j->n % 2))) return false;
+    for (int64_t w = 0; w < j->n && gradient; w += 2)
+        if (j->to[w + 1] != j->to[w] + 1) return false;
+    return true;
+}
+static FLUX__O2 void flux__windows_pairs(const flux__windows_job *j, const float *x, const float *g, float *y) {
+    for (int64_t i = 0, o = 0; o < j->run_length; o += 4) {
+        flux__float4 v, best, low, high;
+        flux__mask4 at;
+        i = o + 4 > j->run_length ? j->run_length - 4 : o;
+        memset(&at, 0, sizeof at);
+        FLUX__TWOS(best, x + 2 * i + j->from[0])
+        for (int32_t w = 1; w < (int32_t)j->n; w++) {
+            FLUX__TWOS(v, x + 2 * i + j->from[w])
+            FLUX__LARGER(v, best, at, w);
+        }
+        if (!g) *(flux__float4 *)(void *)(y + i) = best;
+        for (int32_t w = 0; w < (int32_t)j->n && g; w += 2) {
+            const flux__mask4 own = *(const flux__mask4 *)(const void *)(g + i), one = { w, w, w, w }, two = one + 1;
+            float *to = y + 2 * i + j->to[w];
+            low = (flux__float4)(own & (at == one)), high = (flux__float4)(own & (at == two));
+            FLUX__SHUFFLE4(v, low, high, 0, 4, 1, 5)
+            *(flux__float4 *)(void *)to = v;
+            FLUX__SHUFFLE4(v, low, high, 2, 6, 3, 7)
+            *(flux__float4 *)(void *)(to + 4) = v;
+        }
+    }
+}
+#endif
+
 static FLUX__O2 void flux__windows_run(const flux__windows_job *j, const float *x, const float *g, float *y, int64_t sx, int64_t sg, int64_t sy) {
+#if FLUX__GEMM_VECTORS
+    if (flux__windows_paired(j, g != NULL, sx, sg, sy)) {
+        flux__windows_pairs(j, x, g, y);
+        return;
+    }
+#endif
     for (int64_t o = 0; o < j->run_length; o += 4, x += 4 * sx, y += 4 * sy) {
         int64_t left = j->run_length - o, n = left < 4 ? left : 4;
         int64_t b = left > 1 ? sx : 0, c = left > 2 ? 2 * sx : b, d = left > 3 ? 3 * sx : c;
@@ -10895,27 +10943,23 @@ static FLUX__O2 void flux__windows_run(const flux__windows_job *j, const float *
     }
 }
 
-static void flux__windows_task(void *ctx, int64_t row) {
+static void flux__windows_task(void *ctx, int64_t part) {
     const flux__windows_job *j = (const flux__windows_job *)ctx;
-    int64_t x = 0, g = 0, y = 0, first = -1;
-    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
-        if (j->dim[0][d] == 1) continue;
-        if (first < 0) {
-            first = d;
-            continue;
-        }
-        int64_t i = row % j->dim[0][d];
-        row /= j->dim[0][d];
-        x += i * j->dim[1][d], g += i * j->dim[2][d], y += i * j->step[d];
+    int64_t row = part * j->each, end = row + j->each < j->rows ? row + j->each : j->rows, at[3] = { 0 }, place[FLUX_MAX_DIMS], rest = row;
+    int first = 0, d;
+    while (first + 1 < FLUX_MAX_DIMS && j->dim[0][first] == 1) first++;
+    for (d = first + 1; d < FLUX_MAX_DIMS; rest /= j->dim[0][d++]) {
+        place[d] = rest % j->dim[0][d];
+        at[0] += place[d] * j->dim[1][d], at[1] += place[d] * j->dim[2][d], at[2] += place[d] * j->step[d];
     }
-    if (first < 0) first = 0;
-    flux__windows_run(j, j->x + x, j->g ? j->g + g : NULL, j->y + y, j->dim[1][first], j->dim[2][first], j->step[first]);
-}
-
-static void flux__windows_tasks(void *ctx, int64_t part) {
-    const flux__windows_job *j = (const flux__windows_job *)ctx;
-    int64_t each = (j->rows + 63) / 64, end = (part + 1) * each < j->rows ? (part + 1) * each : j->rows;
-    for (int64_t row = part * each; row < end; row++) flux__windows_task(ctx, row);
+    for (; row < end; row++) {
+        flux__windows_run(j, j->x + at[0], j->g ? j->g + at[1] : NULL, j->y + at[2], j->dim[1][first], j->dim[2][first], j->step[first]);
+        for (d = first + 1; d < FLUX_MAX_DIMS; place[d++] = 0) {
+            at[0] += j->dim[1][d], at[1] += j->dim[2][d], at[2] += j->step[d];
+            if (++place[d] < j->dim[0][d]) break;
+            at[0] -= j->dim[0][d] * j->dim[1][d], at[1] -= j->dim[0][d] * j->dim[2][d], at[2] -= j->dim[0][d] * j->step[d];
+        }
+    }
 }
 
 /* False: the kernel is of another kind. */
@@ -10947,8 +10991,8 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
             else at[d] = 0;
     }
     j.rows = c->outer / j.run_length;
-    if (c->outer * j.n < 32768) for (int64_t i = 0; i < j.rows; i++) flux__windows_task(&j, i);
-    else flux__parallel(64, flux__windows_tasks, &j);
+    j.each = c->outer * j.n < 32768 ? j.rows : (j.rows + 63) / 64;
+    flux__parallel((j.rows + j.each - 1) / j.each, flux__windows_task, &j);
     return true;
 }
 
