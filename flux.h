@@ -10012,12 +10012,20 @@ static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
     c->resident = c->rt == c->inner;
 }
 
-static void flux__need(const flux__kernel *k, bool *need, int v) {
+static const int flux__own_dtype[FLUX__CLASSES] = { FLUX_F32, FLUX_F64, FLUX_I32, FLUX_I64 };
+
+/* Whether a phase reads what an earlier one has stored, instead of computing it again. */
+static bool flux__read_again(const flux__value *v, int phase) {
+    return v->out >= 0 && v->phase < phase && !v->outer && v->kind >= FLUX__V_OP && flux__own_dtype[v->cls] == v->dtype;
+}
+
+static void flux__need(const flux__kernel *k, bool *need, int v, int phase) {
     if (v < 0 || need[v] || k->value[v].outer) return;
     need[v] = true;
-    flux__need(k, need, k->value[v].a);
-    flux__need(k, need, k->value[v].b);
-    flux__need(k, need, k->value[v].c);
+    if (flux__read_again(&k->value[v], phase)) return;
+    flux__need(k, need, k->value[v].a, phase);
+    flux__need(k, need, k->value[v].b, phase);
+    flux__need(k, need, k->value[v].c, phase);
 }
 
 /* The lines of each phase: inner values that its reductions and stores need, outer ones that its inner ones may use. */
@@ -10036,9 +10044,9 @@ static bool flux__split_phases(flux__kernel *k, flux__cpu *c) {
         for (int i = 0; i < k->nvalue && ok; i++) {
             const flux__value *v = &k->value[i];
             if (v->phase != p) continue;
-            if (flux__reducing(v)) flux__need(k, need, v->a);
+            if (flux__reducing(v)) flux__need(k, need, v->a, p);
             else if (v->outer) ph->late[ph->nlate++] = i;
-            else if (v->out >= 0 || c->resident) flux__need(k, need, i);
+            else if (v->out >= 0 || c->resident) flux__need(k, need, i, p);
         }
         for (int i = 0; i < k->nvalue && ok; i++) {
             const flux__value *v = &k->value[i];
@@ -10289,10 +10297,9 @@ typedef struct flux__block_run {          /* one thread's view of a running kern
     const char *product;
     int64_t product_ld;
     bool fresh;                           /* the first reduced block of a pass: accumulators start */
+    int phase;
 } flux__block_run;
 
-
-static const int flux__own_dtype[FLUX__CLASSES] = { FLUX_F32, FLUX_F64, FLUX_I32, FLUX_I64 };
 
 static char *flux__reg(flux__block_run *b, int reg) { return b->memory + (size_t)reg * FLUX__TILE * (size_t)b->c->width; }
 
@@ -10390,15 +10397,16 @@ static void flux__fetch_ahead(const flux__block_run *b, const flux__value *v, co
 
 static void flux__do_load(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
-    const flux__operand *o = &b->k->operand[v->operand];
-    char *src = (char *)b->run->ptr[o->src], *there = flux__in_place(b, i, src, o->dtype);
+    bool own = v->kind != FLUX__V_LOAD;   /* stored by an earlier phase */
+    int dtype = own ? v->dtype : b->k->operand[v->operand].dtype;
+    char *src = (char *)b->run->ptr[own ? v->out : b->k->operand[v->operand].src], *there = flux__in_place(b, i, src, dtype);
     b->walk[i] = 1;
     b->at[i] = there ? there : (void *)flux__reg(b, b->c->reg[i]);
     if (there) {
         flux__fetch_ahead(b, v, there);
         return;
     }
-    flux__transfer t = { src, (char *)b->at[i], v->cls, o->dtype, flux__class_size[v->cls], flux__dtypes[o->dtype].size };
+    flux__transfer t = { src, (char *)b->at[i], v->cls, dtype, flux__class_size[v->cls], flux__dtypes[dtype].size };
     flux__each_run_of(b, i, flux__load_run, &t);
 }
 
@@ -10541,6 +10549,10 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     int64_t n = flux__block_count(b, v);
     int sa = 1, sb = 1, sc = 1;
+    if (flux__read_again(v, b->phase)) {
+        flux__do_load(b, i);
+        return;
+    }
     if (i == b->c->adam.last) {
         flux__do_adam(b);
         return;
@@ -10625,6 +10637,7 @@ static void flux__expand_all(flux__block_run *b, int p) {
 static void flux__do_phase(flux__block_run *b, int p, int64_t r_from, int64_t r_to) {
     const flux__phase *ph = &b->c->phase[p];
     b->fresh = true;
+    b->phase = p;
     if (ph->n == 0) return;
     int64_t step = b->c->rt > 0 ? b->c->rt : 1, expanded = -1;
     for (b->r0 = r_from; b->r0 < r_to || b->fresh; b->r0 += step) {
@@ -19129,10 +19142,11 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
     flux_tensor *in = flux__input(
         self, x, m->gamma || m->mean ? (flux_dtype)(m->gamma ? m->gamma : m->mean)->dtype : wide);
     int nd = in ? in->ndim - 2 : 0;
-    flux_tensor *mean, *var, *y;
+    flux_tensor *mean, *var, *y, *gamma;
     if (!in || (batch && in->ndim == 2 ? false : !flux__image(self, x, 0, t)) ||
         !flux__expect_dim(self, x, nd, m->channels))
         return NULL;
+    gamma = m->gamma ? flux__by_channel(m->gamma, in->ndim) : NULL;
     if (m->mean && !(m->track && training)) {
         mean = flux__by_channel(m->mean, in->ndim);
         var = flux__by_channel(m->var, in->ndim);
@@ -19151,13 +19165,16 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
         double n = flux__norm_stats(flux_reshape_to(in, split), &dims, &mean, &var, &y);
         if (training && !flux__norm_enough(self, x, n)) return NULL;
         if (!var || (training && m->track && !flux__norm_track(m, mean, var, n))) return NULL;
-        y = flux_reshape_to(flux_mul(y, flux_rsqrt(flux_add(var, m->eps))), whole);
-        var = NULL;
+        if (each > 1) {
+            y = flux_reshape_to(flux_mul(y, flux_rsqrt(flux_add(var, m->eps))), whole);
+            var = NULL;
+        }
     }
-    if (var && y) y = flux_mul(y, flux_rsqrt(flux_add(var, m->eps)));
-    if (m->gamma && y)
-        y = flux_add(flux_mul(y, flux__by_channel(m->gamma, in->ndim)),
-                     flux__by_channel(m->beta, in->ndim));
+    if (var && y) {                       /* one factor a channel: fewer passes than one after the other */
+        flux_tensor *scale = flux_rsqrt(flux_add(var, m->eps));
+        y = flux_mul(y, gamma ? flux_mul(scale, gamma) : scale);
+    } else if (gamma && y) y = flux_mul(y, gamma);
+    if (gamma && y) y = flux_add(y, flux__by_channel(m->beta, in->ndim));
     return flux_to_dtype(flux__activate(m->activation, y), t);
 }
 
