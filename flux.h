@@ -9380,7 +9380,7 @@ typedef struct flux__gemm_plan {
     int64_t m, n, k;
     const char *a, *b;
     int64_t a_row, a_col, b_row, b_col;
-    const flux__axes *a_rows, *a_cols, *b_rows, *b_cols;   /* NULL, or what they are made of: copied by */
+    const flux__axes *a_rows, *a_cols, *b_rows, *b_cols;   /* NULL, or what they are made of: copied by, a column by column */
     flux__gemm_collector collect;
     int64_t rows, columns, down;          /* of C in one task; tasks from top to bottom */
     int64_t sub;                          /* rows at a time: their part of A stays in the second cache */
@@ -9397,6 +9397,7 @@ typedef struct flux__gemm_task {          /* one block of C */
     char *a, *b;                          /* scratch: copied operands, */
     char *edge, *out;                     /* a tile that is not all ours, C where it may not go yet */
     int64_t out_from;                     /* the column that is out's first */
+    int64_t a_step;                       /* distance of the columns of a's copy, if that is not in panels, in elements */
     int64_t b_step;                       /* distance of the copied b's columns, in elements */
     char *block;                          /* C's element (i0, j0), or out's first */
     int64_t ld;
@@ -9432,16 +9433,17 @@ static int64_t flux__gemm_readable(const flux__gemm_task *t, int64_t high) {
     return flux__gemm_min(beyond / p->a_col + 1 - t->k0, t->kb);
 }
 
-/* The elements first ... first+n-1 of x as runs; gives how many. */
-static int64_t flux__gemm_runs(const flux__axes *x, int64_t first, int64_t n, flux__gemm_run *run) {
+/* The elements first ... first+*n-1 of x as runs, or as many of them as 64 runs are; gives how many runs. */
+static int64_t flux__gemm_runs(const flux__axes *x, int64_t first, int64_t *n, flux__gemm_run *run) {
     int64_t place[FLUX_MAX_DIMS], from = flux__axes_point(x, first, place), i, count = 0;
-    for (i = 0; i < n; i += run[count++].n) {
+    for (i = 0; i < *n && count < 64; i += run[count++].n) {
         run[count].from = from;
         run[count].to = i;
-        run[count].n = flux__gemm_min(x->dim[0] - place[0], n - i);
+        run[count].n = flux__gemm_min(x->dim[0] - place[0], *n - i);
         from += flux__axes_next(x, 1, place) - place[0] * x->step[0];
         place[0] = 0;
     }
+    *n = i;
     return count;
 }
 
@@ -9454,38 +9456,40 @@ static bool flux__gemm_along(const flux__axes *x, const flux__axes *y) {
 static void flux__gemm_collect(const flux__gemm_plan *p, const char *from, const flux__axes *along, int64_t first, int64_t n,
                                const flux__axes *across, int64_t start, int64_t count, char *to, int64_t to_step) {
     flux__gemm_run run[64];
-    int64_t i, m;
+    int64_t i, m, runs;
     for (i = 0; i < n; i += m) {
-        m = flux__gemm_min(n - i, 64);
-        p->collect(from, across, start, count, run, flux__gemm_runs(along, first + i, m, run), along->step[0], to + i * p->size, to_step);
+        m = n - i;
+        runs = flux__gemm_runs(along, first + i, &m, run);
+        p->collect(from, across, start, count, run, runs, along->step[0], to + i * p->size, to_step);
     }
 }
 
-/* The same of A, whose rows do not lie together: some columns at a time are turned on the way. */
-static void flux__gemm_collect_turned(const flux__gemm_task *t, int64_t first, int64_t rows, char *to, int64_t high) {
+/* Rows of A that do not lie together: some at a time are turned on the way, some columns at a time. */
+static void flux__gemm_collect_turned(const flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
-    double part[1024];                    /* 32 rows of 64 floats, 16 of 64 doubles */
-    int64_t i, n;
-    for (i = 0; i < t->kb; i += n) {
-        n = flux__gemm_min(t->kb - i, 64);
-        flux__gemm_collect(p, p->a, p->a_cols, t->k0 + i, n, p->a_rows, first, rows, (char *)part, 64);
-        flux__gemm_copy(p->size, part, 64, 1, to + i * high * p->size, high, rows, n);
-    }
+    double part[1024];                    /* 32 rows of 64 floats, or 16 of doubles */
+    int64_t i, k, rows, n, most = 128 / p->size;
+    for (i = 0; i < t->ib; i += rows)
+        for (k = 0, rows = flux__gemm_min(t->ib - i, most); k < t->kb; k += n) {
+            n = flux__gemm_min(t->kb - k, 64);
+            flux__gemm_collect(p, p->a, p->a_cols, t->k0 + k, n, p->a_rows, t->i0 + t->i + i, rows, (char *)part, 64);
+            flux__gemm_copy(p->size, part, 64, 1, t->a + (i + k * t->a_step) * p->size, t->a_step, rows, n);
+        }
+}
+
+/* How far apart columns are in such a copy: whole vectors, and not all in the same sets of the cache. */
+static int64_t flux__gemm_apart(const flux__gemm_plan *p, int64_t rows) {
+    int64_t step = flux__gemm_up(rows, p->set->lanes);
+    return step * p->size % 1024 == 0 ? step + p->set->lanes : step;
 }
 
 static void flux__gemm_pack_grid(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
-    int64_t i, high, start, rows;
     t->there = 0;
-    for (i = 0; i < t->ib; i += high) {
-        start = flux__gemm_tile_at(t, i, &high);
-        rows = flux__gemm_min(t->ib, high);
-        char *to = t->a + i * t->kb * p->size;
-        if (start < 0) memset(to, 0, (size_t)(high * t->kb * p->size)), start = 0;
-        start += t->i0 + t->i;
-        if (flux__gemm_along(p->a_cols, p->a_rows)) flux__gemm_collect_turned(t, start, rows, to, high);
-        else flux__gemm_collect(p, p->a, p->a_rows, start, rows, p->a_cols, t->k0, t->kb, to, high);
-    }
+    t->a_step = flux__gemm_apart(p, t->ib);
+    if (t->ib < p->set->lanes) memset(t->a, 0, (size_t)(t->a_step * t->kb * p->size));
+    if (flux__gemm_along(p->a_cols, p->a_rows)) flux__gemm_collect_turned(t);
+    else flux__gemm_collect(p, p->a, p->a_rows, t->i0 + t->i, t->ib, p->a_cols, t->k0, t->kb, t->a, t->a_step);
 }
 
 /* Copies the panels of A that must be: all of them, or the end of what is less than a vector. */
@@ -9537,11 +9541,11 @@ static const char *flux__gemm_b(const flux__gemm_task *t, int64_t j, int64_t wid
 /* The full panels of A, whose tiles lie in C as they are; gives how many rows. */
 static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t wide) {
     const flux__gemm_plan *p = t->plan;
-    int64_t tall = 2 * p->set->lanes, end = t->ib - t->ib % tall, i, b_row, b_col, step = p->copy_a ? tall : p->a_col;
+    int64_t tall = 2 * p->set->lanes, end = t->ib - t->ib % tall, i, b_row, b_col, step = p->a_rows ? t->a_step : p->copy_a ? tall : p->a_col;
     flux__gemm_kernel kernel = p->set->two[wide <= 4 ? wide - 1 : wide / 2 + 1];
     const char *a = p->copy_a ? t->a : p->a + (t->i0 + t->i + t->k0 * p->a_col) * p->size, *b = flux__gemm_b(t, j, wide, &b_row, &b_col);
     char *c = t->block + (t->i + (j - t->out_from) * t->ld) * p->size;
-    for (i = 0; i < end; i += tall, c += tall * p->size, a += (p->copy_a ? tall * t->kb : tall) * p->size)
+    for (i = 0; i < end; i += tall, c += tall * p->size, a += (p->copy_a && !p->a_rows ? tall * t->kb : tall) * p->size)
         kernel(t->kb, a, step, b, b_row, b_col, c, t->ld, t->k0 > 0);
     return end;
 }
@@ -9560,7 +9564,8 @@ static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t start, int64_
     char *c = t->block + (t->i + i + (j - t->out_from) * t->ld) * size, *to = edge ? t->edge : c - skip * size;
     if (n > 0) kernel(n, a, p->a_col, b, b_row, b_col, to, ld, add && !edge);
     if (n < t->kb || n == 0)
-        kernel(t->kb - n, t->a + i * t->kb * size, high, b + n * b_row * size, b_row, b_col, to, ld, n > 0 || (add && !edge));
+        kernel(t->kb - n, t->a + (p->a_rows ? i - skip : i * t->kb) * size, p->a_rows ? t->a_step : high, b + n * b_row * size, b_row, b_col, to, ld,
+               n > 0 || (add && !edge));
     if (edge) flux__gemm_add_tile(size, c, t->ld, t->edge + skip * size, high, rows, wide, add);
 }
 
@@ -9633,7 +9638,7 @@ static bool flux__gemm_room(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
     int64_t lanes = p->set->lanes, tall = 2 * lanes, high = flux__gemm_up(t->mb, lanes), total;
     bool part = high != t->mb;            /* the last tile has rows that are not ours */
-    int64_t a = p->copy_a ? flux__gemm_min(p->sub + lanes, high) : t->mb < lanes ? lanes : 0;
+    int64_t a = p->copy_a ? flux__gemm_min(p->sub + lanes, high) + (p->a_rows ? lanes : 0) : t->mb < lanes ? lanes : 0;
     int64_t b = p->copy_b ? t->nb * t->b_step : 0;
     int64_t edge = p->flip ? flux__gemm_min(p->sub + lanes, t->mb) * t->nb : part ? tall * p->set->columns : 0;
     bool passing = !p->flip && p->chunk >= p->k;   /* C's columns leave out for good as they are shown */
