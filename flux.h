@@ -9260,12 +9260,13 @@ static void flux__gemm_copy(int64_t size, const void *from, int64_t row, int64_t
 
 /* ---- copying operands that are more than a matrix: the windows of an image, or a sum that goes over samples */
 
-/* Some elements, `step` apart: where the first is, and the place of it in a copy. */
+/* Some words, `step` apart: where the first is, and the place of it in a copy. */
 typedef struct flux__gemm_run { int64_t from, to, n; } flux__gemm_run;
 
-/* Copies the runs once for each of the points first ... first+count-1 of `across`, to places to_step apart. */
-typedef void (*flux__gemm_collector)(const void *from, const flux__axes *across, int64_t first, int64_t count, const flux__gemm_run *run,
-                                     int64_t runs, int64_t step, void *to, int64_t to_step);
+/* Copies the runs once for each of the points first ... first+count-1 of `across`, to places to_step words apart; an element
+   is one word or two. */
+typedef void (*flux__gemm_collector)(int64_t words, const float *from, const flux__axes *across, int64_t first, int64_t count,
+                                     const flux__gemm_run *run, int64_t runs, int64_t step, float *to, int64_t to_step);
 
 /* Where a point is, and its place in each dim. */
 static int64_t flux__axes_point(const flux__axes *x, int64_t flat, int64_t *place) {
@@ -9296,22 +9297,20 @@ static FLUX__INLINE int64_t flux__axes_next(const flux__axes *x, int d, int64_t 
         i = n - (int)(sizeof(vec) / sizeof *q);                                                    \
         FLUX__GEMM_MOVE(vec, q + i, p + i)                                                         \
     }
-#define FLUX__GEMM_COLLECT(name, type, vec, half, least, evens, target)                            \
-    FLUX__GEMM_FN(target) void name(                                                     \
-        const void *from, const flux__axes *across, int64_t first, int64_t count,                  \
-        const flux__gemm_run *run, int64_t runs, int64_t step, void *to, int64_t to_step) {        \
-        const int64_t size = (int)sizeof(type), lanes = (int)sizeof(vec) / size;                   \
+#define FLUX__GEMM_COLLECT(name, vec, half, least, evens, target)                                  \
+    FLUX__GEMM_FN(target) void name(int64_t words, const float *from, const flux__axes *across, int64_t first, int64_t count, \
+                                    const flux__gemm_run *run, int64_t runs, int64_t step, float *to, int64_t to_step) { \
+        const int64_t size = (int)sizeof(float), lanes = (int)sizeof(vec) / size;                  \
         int64_t place[FLUX_MAX_DIMS], r, i;                                                        \
-        const type *s = (const type *)from + flux__axes_point(across, first, place);               \
-        type *d = (type *)to;                                                                      \
-        for (; count > 0; count--, d += to_step, s += flux__axes_next(across, 0, place))           \
+        const float *s = from + words * flux__axes_point(across, first, place);                    \
+        for (; count > 0; count--, to += to_step, s += words * flux__axes_next(across, 0, place))  \
             for (r = 0; r < runs; r++) {                                                           \
-                const type *p = s + run[r].from;                                                   \
-                type *q = d + run[r].to;                                                           \
+                const float *p = s + run[r].from;                                                  \
+                float *q = to + run[r].to;                                                         \
                 int64_t n = run[r].n;                                                              \
                 if (step != 1 || n * size < (int)sizeof(least)) {                                  \
                     i = 0;                                                                         \
-                    if (size == 4 && step == 2) { evens(q, p) }                                    \
+                    if (step == 2) { evens(q, p) }                                                 \
                     for (; i < n; i++) q[i] = p[i * step];                                         \
                 }                                                                                  \
                 else if (n * size < (int)sizeof(half)) FLUX__GEMM_ENDS(least)                      \
@@ -9325,8 +9324,7 @@ static FLUX__INLINE int64_t flux__axes_next(const flux__axes *x, int d, int64_t 
 
 #if !FLUX__GEMM_VECTORS
 #  define FLUX__EVENS(to, from)
-FLUX__GEMM_COLLECT(flux__collect4_base, float, float, float, float, FLUX__EVENS, )
-FLUX__GEMM_COLLECT(flux__collect8_base, double, double, double, double, FLUX__EVENS, )
+FLUX__GEMM_COLLECT(flux__collect_base, float, float, float, FLUX__EVENS, )
 #else
 /* Every second word, without reading past the last of them. */
 #  if defined(__clang__)
@@ -9352,21 +9350,18 @@ FLUX__GEMM_COLLECT(flux__collect8_base, double, double, double, double, FLUX__EV
 #  if !defined(__clang__)
 typedef int flux__gemm_i64 __attribute__((vector_size(64)));
 #  endif
-FLUX__GEMM_COLLECT(flux__collect4_base, float, flux__gemm_f16, flux__gemm_f16, flux__gemm_f16, FLUX__EVENS4, )
-FLUX__GEMM_COLLECT(flux__collect8_base, double, flux__gemm_d16, flux__gemm_d16, flux__gemm_d16, FLUX__EVENS4, )
+FLUX__GEMM_COLLECT(flux__collect_base, flux__gemm_f16, flux__gemm_f16, flux__gemm_f16, FLUX__EVENS4, )
 #  if FLUX__X86
-FLUX__GEMM_COLLECT(flux__collect4_avx2, float, flux__gemm_f32, flux__gemm_f16, flux__gemm_f16, FLUX__EVENS4, FLUX__AVX2)
-FLUX__GEMM_COLLECT(flux__collect4_avx512, float, flux__gemm_f64, flux__gemm_f32, flux__gemm_f16, FLUX__EVENS16, FLUX__AVX512)
+FLUX__GEMM_COLLECT(flux__collect_avx2, flux__gemm_f32, flux__gemm_f16, flux__gemm_f16, FLUX__EVENS4, FLUX__AVX2)
+FLUX__GEMM_COLLECT(flux__collect_avx512, flux__gemm_f64, flux__gemm_f32, flux__gemm_f16, FLUX__EVENS16, FLUX__AVX512)
 #  endif
 #endif
 
-static flux__gemm_collector flux__gemm_collector_for(bool f64) {
-    if (f64) return flux__collect8_base;
+static flux__gemm_collector flux__gemm_collector_now(void) {
 #if FLUX__GEMM_VECTORS && FLUX__X86
-    if (flux__simd() == 2) return flux__collect4_avx512;
-    if (flux__simd() == 1) return flux__collect4_avx2;
+    if (flux__simd() > 0) return flux__simd() == 2 ? flux__collect_avx512 : flux__collect_avx2;
 #endif
-    return flux__collect4_base;
+    return flux__collect_base;
 }
 
 /* ---- the plan of a product, and one thread's share of it */
@@ -9434,13 +9429,14 @@ static int64_t flux__gemm_readable(const flux__gemm_task *t, int64_t high) {
 }
 
 /* The elements first ... first+*n-1 of x as runs, or as many of them as 64 runs are; gives how many runs. */
-static int64_t flux__gemm_runs(const flux__axes *x, int64_t first, int64_t *n, flux__gemm_run *run) {
-    int64_t place[FLUX_MAX_DIMS], from = flux__axes_point(x, first, place), i, count = 0;
-    for (i = 0; i < *n && count < 64; i += run[count++].n) {
-        run[count].from = from;
-        run[count].to = i;
-        run[count].n = flux__gemm_min(x->dim[0] - place[0], *n - i);
-        from += flux__axes_next(x, 1, place) - place[0] * x->step[0];
+static int64_t flux__gemm_runs(const flux__axes *x, int64_t words, int64_t first, int64_t *n, flux__gemm_run *run) {
+    int64_t place[FLUX_MAX_DIMS], from = flux__axes_point(x, first, place), i, count, len;
+    for (i = 0, count = 0; i < *n && count < 64; i += len, count++) {
+        len = words > 1 && x->step[0] != 1 ? 1 : flux__gemm_min(x->dim[0] - place[0], *n - i);
+        run[count].from = from * words, run[count].to = i * words, run[count].n = len * words;
+        place[0] += len, from += len * x->step[0];
+        if (place[0] < x->dim[0]) continue;
+        from += flux__axes_next(x, 1, place) - x->dim[0] * x->step[0];
         place[0] = 0;
     }
     *n = i;
@@ -9456,11 +9452,12 @@ static bool flux__gemm_along(const flux__axes *x, const flux__axes *y) {
 static void flux__gemm_collect(const flux__gemm_plan *p, const char *from, const flux__axes *along, int64_t first, int64_t n,
                                const flux__axes *across, int64_t start, int64_t count, char *to, int64_t to_step) {
     flux__gemm_run run[64];
-    int64_t i, m, runs;
+    int64_t i, m, runs, words = p->size / 4;
     for (i = 0; i < n; i += m) {
         m = n - i;
-        runs = flux__gemm_runs(along, first + i, &m, run);
-        p->collect(from, across, start, count, run, runs, along->step[0], to + i * p->size, to_step);
+        runs = flux__gemm_runs(along, words, first + i, &m, run);
+        p->collect(words, (const float *)(const void *)from, across, start, count, run, runs, words > 1 ? 1 : along->step[0],
+                   (float *)(void *)(to + i * p->size), to_step * words);
     }
 }
 
@@ -9769,7 +9766,7 @@ static void flux__gemm_plan_for(flux__gemm_plan *p, bool f64, const flux__gemm_j
     int64_t chunks;
     p->job = job;
     p->set = flux__gemm_kernels(f64);
-    p->collect = flux__gemm_collector_for(f64);
+    p->collect = flux__gemm_collector_now();
     p->size = f64 ? 8 : 4;
     p->k = job->k > 0 ? job->k : 0;
     p->failed = 0;
