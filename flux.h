@@ -12352,8 +12352,8 @@ static void flux__spell_pass(flux__coder *c, int p, const flux__lanes *h) {
     for (int i = 0; i < k->nvalue; i++) {
         const flux__value *v = &k->value[i];
         if (v->phase != p || (v->outer && !flux__reducing(v))) continue;
-        if (flux__reducing(v)) flux__need(k, c->need, v->a), any = true;
-        else if (v->out >= 0) flux__need(k, c->need, i), any = true;
+        if (flux__reducing(v)) flux__need(k, c->need, v->a, 0), any = true;
+        else if (v->out >= 0) flux__need(k, c->need, i, 0), any = true;
     }
     if (!any) return;
     flux__spell_accumulators(c, p);
