@@ -1,6 +1,6 @@
 # Our matrix products, convolutions and training steps beside those of whichever peers are installed: each library is a process of
-# its own (but for products and convolutions), they take turns, and a ratio above 1 says that ours is faster. FLUX_NUM_THREADS (1 unless set) goes for all of
-# them; ROUNDS is the turns.
+# its own (but for products and convolutions), they take turns, and a ratio above 1 says that ours is faster. FLUX_NUM_THREADS (1
+# unless set) goes for all of them; ROUNDS is the turns.
 #     sh tests/bench/peers.sh CC OURS...   OURS: bench_steps and others, compiled
 cc=$1; shift
 tmp=$(mktemp -d) || exit 1
@@ -29,6 +29,12 @@ if python3 -c 'import torch' 2>/dev/null; then
     peers="$peers PyTorch"
 else
     echo "PyTorch is not installed"
+fi
+if ${CXX:-c++} -std=c++17 -O2 -w -I/usr/include/torch/csrc/api/include tests/bench/peer_cnn_libtorch.cc -ltorch -ltorch_cpu -lc10 -o "$tmp/cnn" 2>/dev/null; then
+    printf '%s\n' "$tmp/cnn" >"$tmp/libtorch.run"
+    peers="$peers libtorch"
+else
+    echo "libtorch is not installed (libtorch-dev): no CNN beside it"
 fi
 [ -n "$peers" ] || exit 0
 
