@@ -6317,8 +6317,9 @@ static bool flux__owners(const flux_tensor *x, const flux_tensor *copy, uint8_t 
     return count == flux__count(&s);
 }
 
-/* A convolution's product takes a copy of overlapping windows, many times the image. It is never made: the CPU copies one
-   matrix of the batch at a time, while it is multiplied, so that it stays in the cache; a GPU reads the image itself. */
+/* A convolution's product takes a copy of overlapping windows, many times the image. It is never made: the CPU copies a
+   block at a time, as the product would copy a matrix, so that it stays in the cache; a GPU reads the image itself. So with
+   copies that a product would have to make of rows in another order: those of a sum over samples. */
 static void flux__find_gathers(flux__planner *p) {
     uint8_t owner[FLUX_MAX_DIMS];
     for (int i = 0; i < p->n; i++) {
