@@ -8806,15 +8806,15 @@ typedef struct flux__gemm_job {
 typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, const void *b,
                                   int64_t b_row, int64_t b_col, void *c, int64_t ldc, bool add);
 
-/* Rows of A, contiguous, times one column: y[i * y_step] for each. */
-typedef void (*flux__gemm_dots)(int64_t k, const void *a, int64_t a_row, const void *x, void *y,
-                                int64_t y_step, int64_t rows);
+/* Rows of A times two or three columns of B, both contiguous in k: sums of products, without turning either. */
+typedef void (*flux__gemm_dots)(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col,
+                                void *c, int64_t c_row, int64_t c_col, int64_t rows);
 
 typedef struct flux__gemm_set {           /* the kernels for one element type and instruction set */
     const struct flux__gemm_set *narrow;  /* those with vectors of half the length and the same bits, or NULL */
     int lanes, columns;                   /* elements of a vector; most columns of a tile */
     const flux__gemm_kernel *one, *two;   /* one and two vectors high; of 1, 2, 3, 4, 6, ... columns */
-    flux__gemm_dots dots;
+    flux__gemm_dots dots2, dots3;         /* by columns */
 } flux__gemm_set;
 
 /* Column j of B is read through pointer j / 3, at 0, 1 or 2 column strides from it: what an address
@@ -8844,7 +8844,7 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
 #    define FLUX__GEMM_FUSE _Pragma("STDC FP_CONTRACT ON")
 #  else
 #    define FLUX__GEMM_FN(target) /* as fast as "O2" here, and compiled in less time */            \
-        static __attribute__((optimize("O1", "expensive-optimizations", "fp-contract=fast"))) target
+        static __attribute__((optimize("O1", "expensive-optimizations", "fp-contract=fast", "align-loops=64"))) target
 #    define FLUX__GEMM_FUSE
 #  endif
 #  define FLUX__GEMM_TYPES(bytes)                                                                  \
@@ -8924,52 +8924,104 @@ FLUX__GEMM_TYPES(64)
 #  define FLUX__GEMM_LIST6(n) n##1, n##2, n##3, n##4, n##6
 #  define FLUX__GEMM_LIST8(n) FLUX__GEMM_LIST6(n), n##8
 #  define FLUX__GEMM_LIST12(n) FLUX__GEMM_LIST8(n), n##10, n##12
-#  define FLUX__GEMM_DOTS(name, type, vec, target)                                                 \
-    FLUX__GEMM_FN(target) void name##_dots(int64_t k, const void *a, int64_t a_row, const void *x, \
-                                           void *y, int64_t y_step, int64_t rows) {                \
+#  if defined(__clang__)
+#    define FLUX__SHUFFLE(out, a, b, ints, ...) out = __builtin_shufflevector(a, b, __VA_ARGS__);
+#  else
+typedef int flux__gemm_i16 __attribute__((vector_size(16)));
+typedef int64_t flux__gemm_l16 __attribute__((vector_size(16)));
+typedef int flux__gemm_i32 __attribute__((vector_size(32)));
+typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
+#    define FLUX__SHUFFLE(out, a, b, ints, ...) { ints mask = {__VA_ARGS__}; out = __builtin_shuffle(a, b, mask); }
+#  endif
+#  define FLUX__LANES4(i, j, k, l) i, j, k, l
+#  define FLUX__LANES2(i, j) i, j
+#  define FLUX__LANE8(i) ((i) < 4 ? (i) : (i) + 4)
+#  define FLUX__LANES8(i, j, k, l) FLUX__LANE8(i), FLUX__LANE8(j), FLUX__LANE8(k), FLUX__LANE8(l),   \
+    FLUX__LANE8(i) + 4, FLUX__LANE8(j) + 4, FLUX__LANE8(k) + 4, FLUX__LANE8(l) + 4
+#  define FLUX__LANE4(i) ((i) < 2 ? (i) : (i) + 2)
+#  define FLUX__LANES22(i, j) FLUX__LANE4(i), FLUX__LANE4(j), FLUX__LANE4(i) + 2, FLUX__LANE4(j) + 2
+/* Four rows at a time (at the end the first of them again), a vector of sums each. Folding turns four such vectors into sums
+   that stand side by side, as it turns squares: f32 by fours, f64 by twos. Long vectors hold two of these; 16 B ones one. */
+#  define FLUX__ROWS4(X, wide) X(0, wide) X(1, wide) X(2, wide) X(3, wide)
+#  define FLUX__D_VAR(r, wide) , x##r##0 = zero, x##r##1 = zero, x##r##2 = zero
+#  define FLUX__D_MUL(r, wide)                                                                     \
+    t = *(const V *)(const void *)(p##r + i);                                                      \
+    x##r##0 += t * u, x##r##1 += t * v;                                                            \
+    if (wide == 3) x##r##2 += t * w;
+#  define FLUX__JOIN(to, x)                                                                        \
+    half = *(const W *)(const void *)&x;                                                           \
+    if (sizeof(V) > sizeof(W)) half += ((const W *)(const void *)&x)[sizeof(V) > sizeof(W)];       \
+    *(W *)(void *)(to) = half;
+#  define FLUX__FOLD_F(V, ints, lanes, c)                                                          \
+    FLUX__SHUFFLE(u, x0##c, x1##c, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(v, x0##c, x1##c, ints, lanes(2, 6, 3, 7)) u += v; \
+    FLUX__SHUFFLE(v, x2##c, x3##c, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(w, x2##c, x3##c, ints, lanes(2, 6, 3, 7)) v += w; \
+    FLUX__SHUFFLE(w, u, v, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(t, u, v, ints, lanes(2, 3, 6, 7)) t += w; \
+    FLUX__JOIN(sum[c], t)
+#  define FLUX__FOLD_D(V, ints, lanes, c)                                                          \
+    FLUX__SHUFFLE(u, x0##c, x1##c, ints, lanes(0, 2)) FLUX__SHUFFLE(v, x0##c, x1##c, ints, lanes(1, 3)) u += v; \
+    FLUX__SHUFFLE(v, x2##c, x3##c, ints, lanes(0, 2)) FLUX__SHUFFLE(w, x2##c, x3##c, ints, lanes(1, 3)) v += w; \
+    FLUX__JOIN(sum[c], u)                                                                          \
+    FLUX__JOIN(sum[c] + 2, v)
+#  define FLUX__GEMM_DOTS(name, type, vec, short_vec, fold, ints, lanes, wide, target)             \
+    FLUX__GEMM_FN(target) void name##_dots##wide(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, \
+                                                 void *c, int64_t c_row, int64_t c_col, int64_t rows) { \
         FLUX__GEMM_FUSE                                                                            \
-        enum { lanes = (int)(sizeof(vec) / sizeof(type)) };                                        \
-        int64_t r, i;                                                                              \
-        int h, l;                                                                                  \
-        for (r = 0; r < rows; r++) {                                                               \
-            const type *p = (const type *)a + r * a_row, *q = (const type *)x;                     \
-            vec s = {0}, t = {0}, u = {0}, v = {0};                                                \
-            type part[lanes], rest = 0;                                                            \
-            for (i = k; i >= 4 * lanes; i -= 4 * lanes, p += 4 * lanes, q += 4 * lanes) {          \
-                const vec *f = (const vec *)(const void *)p, *g = (const vec *)(const void *)q;    \
-                s += f[0] * g[0], t += f[1] * g[1], u += f[2] * g[2], v += f[3] * g[3];            \
+        typedef vec V;                                                                             \
+        typedef short_vec W;                                                                       \
+        enum { n = (int)(sizeof(V) / sizeof(type)) };                                              \
+        const type *q0 = (const type *)b, *q1 = q0 + b_col, *q2 = wide == 3 ? q1 + b_col : q0; \
+        int64_t r, i, j, h, l, left;                                                               \
+        for (r = 0; r < rows; r += 4) {                                                            \
+            const type *p0 = (const type *)a + r * a_row, *p1 = r + 1 < rows ? p0 + a_row : p0,    \
+                       *p2 = r + 2 < rows ? p1 + a_row : p0, *p3 = r + 3 < rows ? p2 + a_row : p0; \
+            type sum[3][4], *to;                                                                   \
+            W half;                                                                                \
+            V t, u, v, w, zero = {0} FLUX__ROWS4(FLUX__D_VAR, wide);                               \
+            for (i = 0; i + n <= k; i += n) {                                                      \
+                u = *(const V *)(const void *)(q0 + i), v = *(const V *)(const void *)(q1 + i);    \
+                if (wide == 3) w = *(const V *)(const void *)(q2 + i);                             \
+                FLUX__ROWS4(FLUX__D_MUL, wide)                                                     \
             }                                                                                      \
-            for (; i >= lanes; i -= lanes, p += lanes, q += lanes)                                 \
-                s += *(const vec *)(const void *)p * *(const vec *)(const void *)q;                \
-            for (; i > 0; i--) rest += *p++ * *q++;                                                \
-            s = (s + t) + (u + v);                                                                 \
-            memcpy(part, &s, sizeof part);                                                         \
-            for (h = lanes / 2; h > 0; h /= 2)                                                     \
-                for (l = 0; l < h; l++) part[l] += part[l + h];                                    \
-            ((type *)y)[r * y_step] = part[0] + rest;                                              \
+            fold(V, ints, lanes, 0)                                                                \
+            fold(V, ints, lanes, 1)                                                                \
+            if (wide == 3) { fold(V, ints, lanes, 2) }                                             \
+            left = rows - r < 4 ? rows - r : 4;                                                    \
+            for (h = 0; h < wide; h++) {                                                           \
+                to = (type *)c + r * c_row + h * c_col;                                            \
+                for (j = 0; j < left; j++, to += c_row)                                            \
+                    for (*to = sum[h][j], l = i; l < k; l++) *to += p0[j * a_row + l] * q0[h * b_col + l]; \
+            }                                                                                      \
         }                                                                                          \
     }
-#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, wide, target, narrow)                        \
+#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, wide, target, narrow, dots)                  \
     FLUX__GEMM_HIGH##wide(name, type, vec, mul, 1, target)                                         \
     FLUX__GEMM_HIGH##wide(name, type, vec, mul, 2, target)                                         \
-    FLUX__GEMM_DOTS(name, type, vec, target)                                                       \
     static const flux__gemm_kernel name##_one[] = {FLUX__GEMM_LIST##wide(name##_1x)};              \
     static const flux__gemm_kernel name##_two[] = {FLUX__GEMM_LIST##wide(name##_2x)};              \
     static const flux__gemm_set name = {narrow, bytes / (int)sizeof(type), wide, name##_one,       \
-                                        name##_two, name##_dots};
+                                        name##_two, dots##_dots2, dots##_dots3};
 
+#  define FLUX__GEMM_DOTS23(name, type, vec, short_vec, fold, ints, lanes, target)                 \
+    FLUX__GEMM_DOTS(name, type, vec, short_vec, fold, ints, lanes, 2, target)                      \
+    FLUX__GEMM_DOTS(name, type, vec, short_vec, fold, ints, lanes, 3, target)
+FLUX__GEMM_DOTS23(flux__gemm_f32_base, float, flux__gemm_f16, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i16, FLUX__LANES4, )
+FLUX__GEMM_DOTS23(flux__gemm_f64_base, double, flux__gemm_d16, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l16, FLUX__LANES2, )
+#  if FLUX__X86
+FLUX__GEMM_DOTS23(flux__gemm_f32_avx2, float, flux__gemm_f32, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i32, FLUX__LANES8, FLUX__AVX2)
+FLUX__GEMM_DOTS23(flux__gemm_f64_avx2, double, flux__gemm_d32, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l32, FLUX__LANES22, FLUX__AVX2)
+#  endif
 #  if defined(__aarch64__)
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 8, , NULL)
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 8, , NULL)
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 8, , NULL, flux__gemm_f32_base)
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 8, , NULL, flux__gemm_f64_base)
 #  else
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 6, , NULL)
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, , NULL)
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 6, , NULL, flux__gemm_f32_base)
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, , NULL, flux__gemm_f64_base)
 #  endif
 #  if FLUX__X86
-FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL)
-FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL)
-FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512, &flux__gemm_f32_avx2)
-FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512, &flux__gemm_f64_avx2)
+FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f32_avx2)
+FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f64_avx2)
+FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512, &flux__gemm_f32_avx2, flux__gemm_f32_avx2)
+FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512, &flux__gemm_f64_avx2, flux__gemm_f64_avx2)
 #  endif
 
 #else
@@ -8990,24 +9042,24 @@ FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 
 #  define FLUX__GEMM_HIGH(name, type, high)                                                        \
     FLUX__GEMM_KERNEL(name, type, high, 1) FLUX__GEMM_KERNEL(name, type, high, 2)                  \
     FLUX__GEMM_KERNEL(name, type, high, 3) FLUX__GEMM_KERNEL(name, type, high, 4)
-#  define FLUX__GEMM_DOTS(name, type)                                                              \
-    static void name##_dots(int64_t k, const void *a, int64_t a_row, const void *x, void *y,       \
-                            int64_t y_step, int64_t rows) {                                        \
-        const type *f = (const type *)a, *g = (const type *)x;                                     \
-        int64_t r, i;                                                                              \
-        for (r = 0; r < rows; r++, f += a_row) {                                                   \
-            type sum = 0;                                                                          \
-            for (i = 0; i < k; i++) sum += f[i] * g[i];                                            \
-            ((type *)y)[r * y_step] = sum;                                                         \
-        }                                                                                          \
+#  define FLUX__GEMM_DOTS(name, type, wide)                                                        \
+    static void name##_dots##wide(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, \
+                                  void *c, int64_t c_row, int64_t c_col, int64_t rows) {           \
+        int64_t r, i, j;                                                                           \
+        for (r = 0; r < rows; r++)                                                                 \
+            for (j = 0; j < wide; j++) {                                                           \
+                type sum = 0;                                                                      \
+                for (i = 0; i < k; i++) sum += ((const type *)a)[r * a_row + i] * ((const type *)b)[j * b_col + i]; \
+                ((type *)c)[r * c_row + j * c_col] = sum;                                          \
+            }                                                                                      \
     }
 #  define FLUX__GEMM_SET(name, type)                                                               \
     FLUX__GEMM_HIGH(name, type, 1)                                                                 \
     FLUX__GEMM_HIGH(name, type, 2)                                                                 \
-    FLUX__GEMM_DOTS(name, type)                                                                    \
+    FLUX__GEMM_DOTS(name, type, 2) FLUX__GEMM_DOTS(name, type, 3)                                  \
     static const flux__gemm_kernel name##_one[] = {name##_1x1, name##_1x2, name##_1x3, name##_1x4}; \
     static const flux__gemm_kernel name##_two[] = {name##_2x1, name##_2x2, name##_2x3, name##_2x4}; \
-    static const flux__gemm_set name = {NULL, 4, 4, name##_one, name##_two, name##_dots};
+    static const flux__gemm_set name = {NULL, 4, 4, name##_one, name##_two, name##_dots2, name##_dots3};
 FLUX__GEMM_SET(flux__gemm_f32_base, float)
 FLUX__GEMM_SET(flux__gemm_f64_base, double)
 #endif
@@ -9086,70 +9138,68 @@ FLUX__GEMM_COPY(flux__gemm_copy4, float, flux__gemm_f16, 4)
 FLUX__GEMM_COPY(flux__gemm_copy8, double, flux__gemm_d16, 2)
 FLUX__GEMM_PANELS(flux__gemm_panels4, float, flux__gemm_f16, 4)
 FLUX__GEMM_PANELS(flux__gemm_panels8, double, flux__gemm_d16, 2)
-#  if defined(__clang__)
-#    define FLUX__SHUFFLE4(out, a, b, i, j, k, l) out = __builtin_shufflevector(a, b, i, j, k, l);
-#    define FLUX__SHUFFLE2(out, a, b, i, j) out = __builtin_shufflevector(a, b, i, j);
-#  else
-typedef int flux__gemm_i16 __attribute__((vector_size(16)));
-typedef int64_t flux__gemm_l16 __attribute__((vector_size(16)));
-#    define FLUX__SHUFFLE4(out, a, b, i, j, k, l)                                                  \
-        { flux__gemm_i16 mask = {i, j, k, l}; out = __builtin_shuffle(a, b, mask); }
-#    define FLUX__SHUFFLE2(out, a, b, i, j)                                                        \
-        { flux__gemm_l16 mask = {i, j}; out = __builtin_shuffle(a, b, mask); }
+/* Turns contiguous rows, from_step apart, into columns to_step apart: squares of elements in registers, and in an order in
+   which whole lines are written. A long vector is two short ones side by side, of rows n apart: after `halves` put them so,
+   the same square does both. What is left over is for `rest`. */
+#  define FLUX__TURN_ROW(V, p) *(const V *)(const void *)(p)
+#  define FLUX__TURN_PUT(V, ints, x, y, column, ...)                                               \
+    { V put; FLUX__SHUFFLE(put, x, y, ints, __VA_ARGS__) *(V *)(void *)(d + (column) * to_step) = put; }
+#  define FLUX__TURN_4(V, ints, lanes, a, b, c, e, at)                                             \
+    { V ab, ce;                                                                                    \
+      FLUX__SHUFFLE(ab, a, b, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(ce, c, e, ints, lanes(0, 4, 1, 5)) \
+      FLUX__TURN_PUT(V, ints, ab, ce, at, lanes(0, 1, 4, 5)) FLUX__TURN_PUT(V, ints, ab, ce, at + 1, lanes(2, 3, 6, 7)) \
+      FLUX__SHUFFLE(ab, a, b, ints, lanes(2, 6, 3, 7)) FLUX__SHUFFLE(ce, c, e, ints, lanes(2, 6, 3, 7)) \
+      FLUX__TURN_PUT(V, ints, ab, ce, at + 2, lanes(0, 1, 4, 5)) FLUX__TURN_PUT(V, ints, ab, ce, at + 3, lanes(2, 3, 6, 7)) }
+#  define FLUX__TURN_2(V, ints, lanes, a, b, at)                                                   \
+    FLUX__TURN_PUT(V, ints, a, b, at, lanes(0, 2)) FLUX__TURN_PUT(V, ints, a, b, at + 1, lanes(1, 3))
+#  define FLUX__HALVES8(V, lo, hi, q)                                                              \
+    { V one = FLUX__TURN_ROW(V, s + (q) * from_step), two = FLUX__TURN_ROW(V, s + (q + 4) * from_step); \
+      FLUX__SHUFFLE(lo, one, two, flux__gemm_i32, 0, 1, 2, 3, 8, 9, 10, 11)                          \
+      FLUX__SHUFFLE(hi, one, two, flux__gemm_i32, 4, 5, 6, 7, 12, 13, 14, 15) }
+#  define FLUX__HALVES4(V, lo, hi, q)                                                              \
+    { V one = FLUX__TURN_ROW(V, s + (q) * from_step), two = FLUX__TURN_ROW(V, s + (q + 2) * from_step); \
+      FLUX__SHUFFLE(lo, one, two, flux__gemm_l32, 0, 1, 4, 5)                                        \
+      FLUX__SHUFFLE(hi, one, two, flux__gemm_l32, 2, 3, 6, 7) }
+#  define FLUX__TURN_F16(V)                                                                        \
+    V a = FLUX__TURN_ROW(V, s), b = FLUX__TURN_ROW(V, s + from_step);                              \
+    V c = FLUX__TURN_ROW(V, s + 2 * from_step), e = FLUX__TURN_ROW(V, s + 3 * from_step);          \
+    FLUX__TURN_4(V, flux__gemm_i16, FLUX__LANES4, a, b, c, e, 0)
+#  define FLUX__TURN_F32(V)                                                                        \
+    V a, b, c, e, f, g, h, k;                                                                      \
+    FLUX__HALVES8(V, a, f, 0) FLUX__HALVES8(V, b, g, 1) FLUX__HALVES8(V, c, h, 2) FLUX__HALVES8(V, e, k, 3) \
+    FLUX__TURN_4(V, flux__gemm_i32, FLUX__LANES8, a, b, c, e, 0)                                   \
+    FLUX__TURN_4(V, flux__gemm_i32, FLUX__LANES8, f, g, h, k, 4)
+#  define FLUX__TURN_D16(V)                                                                        \
+    V a = FLUX__TURN_ROW(V, s), b = FLUX__TURN_ROW(V, s + from_step);                              \
+    FLUX__TURN_2(V, flux__gemm_l16, FLUX__LANES2, a, b, 0)
+#  define FLUX__TURN_D32(V)                                                                        \
+    V a, b, c, e;                                                                                  \
+    FLUX__HALVES4(V, a, c, 0) FLUX__HALVES4(V, b, e, 1)                                            \
+    FLUX__TURN_2(V, flux__gemm_l32, FLUX__LANES22, a, b, 0) FLUX__TURN_2(V, flux__gemm_l32, FLUX__LANES22, c, e, 2)
+#  define FLUX__GEMM_TURN(name, type, vec, n, square, rest, target)                                \
+    FLUX__GEMM_FN(target) void name(const type *from, int64_t from_step, type *to, int64_t to_step, int64_t rows, int64_t columns) { \
+        int64_t r, i, most = rows & ~(int64_t)(n - 1), wide = columns & ~(int64_t)(n - 1), first, end; \
+        for (first = 0; first < most; first = end) {                                               \
+            end = flux__gemm_min(first + 64 / (int)sizeof(type), most);                            \
+            for (i = 0; i < wide; i += n)                                                          \
+                for (r = first; r < end; r += n) {                                                 \
+                    const type *s = from + r * from_step + i;                                      \
+                    type *d = to + i * to_step + r;                                                \
+                    square(vec)                                                                    \
+                }                                                                                  \
+        }                                                                                          \
+        if (wide < columns && most > 0) rest(from + wide, from_step, to + wide * to_step, to_step, most, columns - wide); \
+        if (most < rows) rest(from + most * from_step, from_step, to + most, to_step, rows - most, columns); \
+    }
+#  define FLUX__TURN_REST4(from, step, to, to_step, rows, columns) flux__gemm_gather4(from, step, 1, to, to_step, rows, columns)
+#  define FLUX__TURN_REST8(from, step, to, to_step, rows, columns) flux__gemm_gather8(from, step, 1, to, to_step, rows, columns)
+FLUX__GEMM_TURN(flux__gemm_turn4, float, flux__gemm_f16, 4, FLUX__TURN_F16, FLUX__TURN_REST4, )
+FLUX__GEMM_TURN(flux__gemm_turn8, double, flux__gemm_d16, 2, FLUX__TURN_D16, FLUX__TURN_REST8, )
+#  if FLUX__X86
+FLUX__GEMM_TURN(flux__gemm_turn4_avx2, float, flux__gemm_f32, 8, FLUX__TURN_F32, flux__gemm_turn4, FLUX__AVX2)
+FLUX__GEMM_TURN(flux__gemm_turn8_avx2, double, flux__gemm_d32, 4, FLUX__TURN_D32, flux__gemm_turn8, FLUX__AVX2)
+#    define FLUX__TURN(name) (flux__simd() ? name##_avx2 : name)
 #  endif
-/* Turns contiguous rows, from_step apart, into columns to_step apart: 4 by 4 (2 by 2) elements in
-   registers, and in an order in which whole lines are written. */
-FLUX__GEMM_FN() void flux__gemm_turn4(const float *from, int64_t from_step, float *to,
-                                      int64_t to_step, int64_t rows, int64_t columns) {
-    typedef flux__gemm_f16 V;
-    int64_t r, i, r4 = rows & ~(int64_t)3, c4 = columns & ~(int64_t)3, first, end;
-    for (first = 0; first < r4; first = end) {
-        end = flux__gemm_min(first + 16, r4);
-        for (i = 0; i < c4; i += 4)
-            for (r = first; r < end; r += 4) {
-                const float *s = from + r * from_step + i;
-                float *d = to + i * to_step + r;
-                V a = *(const V *)(const void *)s, b = *(const V *)(const void *)(s + from_step);
-                V c = *(const V *)(const void *)(s + 2 * from_step), ab, cd, x;
-                V e = *(const V *)(const void *)(s + 3 * from_step);
-                FLUX__SHUFFLE4(ab, a, b, 0, 4, 1, 5)
-                FLUX__SHUFFLE4(cd, c, e, 0, 4, 1, 5)
-                FLUX__SHUFFLE4(x, ab, cd, 0, 1, 4, 5)
-                *(V *)(void *)d = x;
-                FLUX__SHUFFLE4(x, ab, cd, 2, 3, 6, 7)
-                *(V *)(void *)(d + to_step) = x;
-                FLUX__SHUFFLE4(ab, a, b, 2, 6, 3, 7)
-                FLUX__SHUFFLE4(cd, c, e, 2, 6, 3, 7)
-                FLUX__SHUFFLE4(x, ab, cd, 0, 1, 4, 5)
-                *(V *)(void *)(d + 2 * to_step) = x;
-                FLUX__SHUFFLE4(x, ab, cd, 2, 3, 6, 7)
-                *(V *)(void *)(d + 3 * to_step) = x;
-            }
-    }
-    flux__gemm_gather4(from + c4, from_step, 1, to + c4 * to_step, to_step, r4, columns - c4);
-    flux__gemm_gather4(from + r4 * from_step, from_step, 1, to + r4, to_step, rows - r4, columns);
-}
-FLUX__GEMM_FN() void flux__gemm_turn8(const double *from, int64_t from_step, double *to,
-                                      int64_t to_step, int64_t rows, int64_t columns) {
-    typedef flux__gemm_d16 V;
-    int64_t r, i, r2 = rows & ~(int64_t)1, c2 = columns & ~(int64_t)1, first, end;
-    for (first = 0; first < r2; first = end) {
-        end = flux__gemm_min(first + 8, r2);
-        for (i = 0; i < c2; i += 2)
-            for (r = first; r < end; r += 2) {
-                const double *s = from + r * from_step + i;
-                double *d = to + i * to_step + r;
-                V a = *(const V *)(const void *)s, x;
-                V b = *(const V *)(const void *)(s + from_step);
-                FLUX__SHUFFLE2(x, a, b, 0, 2)
-                *(V *)(void *)d = x;
-                FLUX__SHUFFLE2(x, a, b, 1, 3)
-                *(V *)(void *)(d + to_step) = x;
-            }
-    }
-    flux__gemm_gather8(from + c2, from_step, 1, to + c2 * to_step, to_step, r2, columns - c2);
-    flux__gemm_gather8(from + r2 * from_step, from_step, 1, to + r2, to_step, rows - r2, columns);
-}
 #else
 FLUX__GEMM_COPY(flux__gemm_copy4, float, float, 1)
 FLUX__GEMM_COPY(flux__gemm_copy8, double, double, 1)
@@ -9164,6 +9214,9 @@ static void flux__gemm_turn8(const double *from, int64_t from_step, double *to, 
     flux__gemm_gather8(from, from_step, 1, to, to_step, rows, columns);
 }
 #endif
+#ifndef FLUX__TURN
+#  define FLUX__TURN(name) name
+#endif
 
 /* Copies rows x columns of a matrix with any strides to where rows are 1 and columns to_step apart,
    the fastest way there is. */
@@ -9172,10 +9225,10 @@ static void flux__gemm_copy(int64_t size, const void *from, int64_t row, int64_t
     const float *f = (const float *)from;
     const double *d = (const double *)from;
     if (size == 4 && row == 1) flux__gemm_copy4(f, column, to, to_step, columns, rows);
-    else if (size == 4 && column == 1) flux__gemm_turn4(f, row, (float *)to, to_step, rows, columns);
+    else if (size == 4 && column == 1) FLUX__TURN(flux__gemm_turn4)(f, row, (float *)to, to_step, rows, columns);
     else if (size == 4) flux__gemm_gather4(f, row, column, to, to_step, rows, columns);
     else if (row == 1) flux__gemm_copy8(d, column, to, to_step, columns, rows);
-    else if (column == 1) flux__gemm_turn8(d, row, (double *)to, to_step, rows, columns);
+    else if (column == 1) FLUX__TURN(flux__gemm_turn8)(d, row, (double *)to, to_step, rows, columns);
     else flux__gemm_gather8(d, row, column, to, to_step, rows, columns);
 }
 
@@ -9213,6 +9266,7 @@ typedef struct flux__gemm_task {          /* one block of C */
 #define FLUX__GEMM_CHUNK 2048             /* bytes of a column of B: a tile's fit the first cache */
 #define FLUX__GEMM_TILES 16               /* in a block's height: 1 MB of A at most, of the second cache */
 #define FLUX__GEMM_COLUMNS 512            /* in a block's width */
+#define FLUX__GEMM_FEW 64                 /* columns that may be sums of products */
 #define FLUX__GEMM_PIECE 4096             /* elements of C at a time for the epilogue, or some more */
 
 /* n by parts, rounded up to units */
@@ -9303,7 +9357,9 @@ static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t start, int64_
     const flux__gemm_plan *p = t->plan;
     int64_t lanes = p->set->lanes, size = p->size;
     int64_t rows = flux__gemm_min(t->ib - i, high), skip = start < 0 ? 0 : i - start;
-    bool add = t->k0 > 0, edge = start < 0 ? !t->out : skip > 0 && add;
+    int64_t past = (t->nb - j - wide + 1) * t->ld;     /* from the last column to the end of what is ours */
+    bool add = t->k0 > 0, whole = !add && t->ld == t->mb && past >= high;   /* what lies below a column's end is made after it */
+    bool edge = start < 0 ? !t->out && !whole : skip > 0 && add;
     const flux__gemm_set *set = high < lanes ? p->set->narrow : p->set;
     flux__gemm_kernel kernel = (high > lanes ? set->two : set->one)[wide <= 4 ? wide - 1 : wide / 2 + 1];
     const char *a = p->a + (t->i0 + t->i + i - skip + t->k0 * p->a_col) * size;
@@ -9427,20 +9483,25 @@ static void flux__gemm_task_run(void *ctx, int worker, int64_t number) {
     flux__scratch_done(t.a);
 }
 
-/* A block of rows, contiguous in k, times a single column: nothing to gain from tiles. */
+/* Some rows by all columns as sums of products, each from end to end. */
 static void flux__gemm_dots_run(void *ctx, int worker, int64_t number) {
     const flux__gemm_plan *p = (const flux__gemm_plan *)ctx;
     const flux__gemm_job *job = p->job;
-    double piece[256];
-    int64_t i = number * p->rows, end = flux__gemm_min(i + p->rows, p->m), n;
-    int64_t step = p->flip && job->c ? job->ldc : 1;
+    double piece[FLUX__GEMM_FEW * 8];     /* C where it may go nowhere else */
+    int64_t i = number * p->rows, end = flux__gemm_min(i + p->rows, p->m), n, j, wide, ld, size = p->size;
     for (; i < end; i += n) {
-        char *y = job->c ? (char *)job->c + i * step * p->size : (char *)piece;
-        n = flux__gemm_min(end - i, 256);
-        p->set->dots(p->k, p->a + i * p->a_row * p->size, p->a_row, p->b, y, step, n);
+        n = flux__gemm_min(end - i, FLUX__GEMM_FEW * 8 / p->n);
+        ld = job->c ? job->ldc : p->flip ? p->n : n;
+        int64_t row = p->flip ? ld : 1, col = p->flip ? 1 : ld;
+        char *c = job->c ? (char *)job->c + i * row * size : (char *)piece;
+        for (j = 0; j < p->n; j += wide) {    /* by threes and twos; one alone is the same twice */
+            wide = p->n - j == 4 ? 2 : flux__gemm_min(p->n - j, 3);
+            (wide == 3 ? p->set->dots3 : p->set->dots2)(p->k, p->a + i * p->a_row * size, p->a_row, p->b + j * p->b_col * size,
+                                                        wide > 1 ? p->b_col : 0, c + j * col * size, row, wide > 1 ? col : 0, n);
+        }
         if (!job->epilogue) continue;
-        if (p->flip) job->epilogue(job->ctx, worker, 0, i, 1, n, y, step);
-        else job->epilogue(job->ctx, worker, i, 0, n, 1, y, job->c ? job->ldc : n);
+        if (p->flip) job->epilogue(job->ctx, worker, 0, i, p->n, n, c, ld);
+        else job->epilogue(job->ctx, worker, i, 0, n, p->n, c, ld);
     }
 }
 
@@ -9460,8 +9521,19 @@ static void flux__gemm_orient(flux__gemm_plan *p, const flux__gemm_job *j, bool 
 static double flux__gemm_cost(const flux__gemm_plan *p) {
     double m = (double)p->m, n = (double)p->n, k = (double)p->k, lanes = p->set->lanes;
     double c = (double)flux__gemm_up(p->m, p->set->narrow ? p->set->narrow->lanes : p->set->lanes) * n * k / (2 * lanes);
-    double copy = p->a_row == 1 ? (n > 128 ? 0.1 : 0) : p->a_col == 1 ? 0.1 * (double)p->size : 1.5;
+    double copy = p->a_row == 1 ? (n > 128 ? 0.1 : 0) : p->a_col == 1 ? 0.03 * (double)p->size : 1.5;
     return c + copy * m * k + (p->flip ? 0.6 * m * n : 0);
+}
+
+/* Whether sums of products, along operands that are contiguous that way, take less than tiles: for a vector, and where turning
+   one of the two or rows that fill no vector cost more than to fold every sum. Then it is turned to the fewer columns. */
+static bool flux__gemm_by_dots(flux__gemm_plan *p, const flux__gemm_job *j) {
+    int64_t most = j->m > j->n ? j->m : j->n, few = flux__gemm_min(j->m, j->n);
+    double all = (double)most * (double)few, tiles = flux__gemm_cost(p);
+    if (j->a_col != 1 || j->b_row != 1 || few > FLUX__GEMM_FEW) return false;
+    if (few > 1 && ((most + few) * p->k * p->size > 512 << 10 || all * (0.55 * (double)p->k / p->set->lanes + 1.5) > tiles)) return false;
+    flux__gemm_orient(p, j, j->m < j->n);
+    return true;
 }
 
 /* Whether to copy the operands. Measured: B as it lies is fine until its columns (rows, if they are
@@ -9469,7 +9541,7 @@ static double flux__gemm_cost(const flux__gemm_plan *p) {
    each of its columns is on a page of its own and is read often. */
 static void flux__gemm_copies(flux__gemm_plan *p) {
     int64_t a_step = p->a_col * p->size, b_step = (p->b_row == 1 ? p->b_col : p->b_row) * p->size;
-    bool large = p->m * p->k * p->size > 2 << 20 && p->columns > p->set->columns;
+    bool large = p->m * p->k * p->size > 2 << 20 && p->columns > 4 * p->set->columns;
     bool often = p->columns > 8 * p->set->columns && a_step >= 2000 && p->k > 64;
     bool crowded = p->rows > 2 * p->set->lanes && b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
     p->copy_a = p->a_row != 1 || large || often;
@@ -9590,7 +9662,7 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
 #endif
     flux__gemm_plan_for(&p, f64, job);
     threads = (double)p.m * (double)p.n * (double)p.k > 4e5 ? flux__num_threads() : 1;
-    if (p.n == 1 && p.a_col == 1 && p.b_row == 1) {
+    if (flux__gemm_by_dots(&p, job)) {
         p.rows = flux__gemm_split(p.m, 2 * threads, 16);
         flux__parallel_workers((p.m + p.rows - 1) / p.rows, flux__gemm_dots_run, &p);
         return 0;
