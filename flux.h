@@ -2767,7 +2767,8 @@ static flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_mem now, co
 /* for_whom: the tensor whose value it will hold, or NULL */
 static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_tensor *for_whom) {
     size_t room;
-    char largest[400] = "";
+    char largest[400];
+    *largest = 0;
     int cls = flux__size_class(bytes, &room);
     if (bytes > (size_t)1 << 46 || cls >= FLUX__SIZES || d.id < 0 || d.id >= FLUX__MAX_IDS)
         return (flux__buffer *)flux__fail("out of memory: a tensor of %.3g bytes was asked for", (double)bytes);
@@ -5809,7 +5810,6 @@ typedef struct flux__plan {
 } flux__plan;
 
 #define FLUX__BUCKETS 256
-typedef struct flux__plans { flux__plan *bucket[FLUX__BUCKETS]; int count; uint32_t clock; } flux__plans;
 
 static void flux__load(int cls, void *dst, int dtype, const void *src, int64_t stride, int64_t n);
 
@@ -5832,6 +5832,13 @@ typedef struct flux__graph {
     bool cut;                             /* nodes are cut off from their operands afterwards, hidden ones not kept */
     bool ok;
 } flux__graph;
+
+typedef struct flux__plans {              /* a thread's; and the arrays of the last graph, for the next */
+    flux__plan *bucket[FLUX__BUCKETS];
+    int count;
+    uint32_t clock;
+    flux__graph kept;
+} flux__plans;
 
 static FLUX__INLINE bool flux__finished(const flux_tensor *t) { return t->buf || (t->op == FLUX__LEAF); }
 static FLUX__INLINE flux_tensor *flux__base(flux_tensor *t) { return FLUX__IS_VIEW(t) ? t->base : t; }
@@ -5963,7 +5970,7 @@ static void flux__graph_key(flux__graph *g) {
     for (int i = 0; i < g->nnode; i++) flux__key_node(g, i);
 }
 
-static void flux__graph_free(flux__graph *g) {
+static void flux__graph_drop(flux__graph *g) {
     if (g->node) FLUX_FREE(g->node);
     if (g->flag) FLUX_FREE(g->flag);
     if (g->donor) FLUX_FREE(g->donor);
@@ -5971,6 +5978,19 @@ static void flux__graph_free(flux__graph *g) {
     if (g->key) FLUX_FREE(g->key);
     if (g->stack) FLUX_FREE(g->stack);
     flux__map_free(&g->leaves);
+}
+
+static void flux__graph_free(flux__graph *g) {
+    flux__thread *t = flux__self();
+    flux__plans *plans = t ? t->plans : NULL;
+    if (!plans || plans->kept.node || g->node_room > 4096) {
+        flux__graph_drop(g);
+        return;
+    }
+    if (g->leaves.key) memset(g->leaves.key, 0, (size_t)g->leaves.room * sizeof *g->leaves.key);
+    g->nnode = g->nleaf = g->nkey = g->top = g->leaves.n = 0;
+    g->cut = false;
+    plans->kept = *g;
 }
 
 /* ---------------- grouping nodes into kernels */
@@ -6857,6 +6877,7 @@ static void flux__plans_free(flux__plans *plans) {
             plans->bucket[i] = plan->next;
             flux__plan_free(plan);
         }
+    flux__graph_drop(&plans->kept);
     FLUX_FREE(plans);
 }
 
@@ -6894,7 +6915,7 @@ static flux__plan *flux__find_plan(flux__graph *g) {
     plan->hash = hash;
     plan->key = g->key;                   /* the plan takes the key over */
     plan->key_words = g->nkey;
-    g->key = NULL;
+    g->key = NULL, g->key_room = 0;
     plan->used = plans->clock;
     plan->next = *bucket;
     *bucket = plan;
@@ -7049,12 +7070,15 @@ static bool flux__run_kernels(flux__run *r, bool trace) {
 
 static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     flux__run r;
-    size_t n = (size_t)(plan->nnode * 2 + plan->nkernel) + 1;
+    void *few[64], **room = few;          /* a small plan's buffers, then its slots */
+    size_t n = (size_t)(plan->nnode * 2 + plan->nkernel), all = n + (size_t)(plan->nleaf + plan->nnode);
     memset(&r, 0, sizeof r);
     r.plan = plan, r.g = g;
-    r.buffer = (flux__buffer **)flux__zalloc(n * sizeof *r.buffer);
-    r.ptr = (void **)flux__zalloc((size_t)(plan->nleaf + plan->nnode + 1) * sizeof *r.ptr);
-    bool ok = r.buffer && r.ptr && flux__allocate(&r) && flux__allocate_extra(&r);
+    if (all > 64) room = (void **)flux__zalloc(all * sizeof *room);
+    else memset(few, 0, all * sizeof *few);
+    r.buffer = (flux__buffer **)(void *)room;
+    r.ptr = room ? room + n : NULL;
+    bool ok = room && flux__allocate(&r) && flux__allocate_extra(&r);
     bool trace = flux__tracing();
     double start = trace ? flux__now() : 0;
     ok = ok && flux__run_kernels(&r, trace);
@@ -7064,8 +7088,7 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     for (int i = plan->nnode - 1; r.buffer && i >= 0; i--) flux__buffer_release(r.buffer[i]);
     for (int i = 0; i < 3; i++)
         if (r.extra[i]) FLUX_FREE(r.extra[i]);
-    if (r.buffer) FLUX_FREE(r.buffer);
-    if (r.ptr) FLUX_FREE(r.ptr);
+    if (room && room != few) FLUX_FREE(room);
     return ok ? 0 : -1;
 }
 
@@ -7083,6 +7106,10 @@ static bool flux__eager(void) {
 static void flux__graph_start(flux__graph *g) {
     flux__thread *t = flux__self();
     memset(g, 0, sizeof *g);
+    if (t && t->plans) {
+        *g = t->plans->kept;
+        memset(&t->plans->kept, 0, sizeof t->plans->kept);
+    }
     g->ok = t != NULL;
     g->walk = t ? ++t->walk : 0;
     if (t && t->walk == 0) g->walk = ++t->walk;
@@ -8864,8 +8891,6 @@ FLUX__GEMM_TYPES(64)
 #  define FLUX__K_ADD2(j, q, r) x##j += at[0]; y##j += at[1]; at = FLUX__K_NEXT(at);
 #  define FLUX__K_PUT1(j, q, r) at[0] = x##j; at = FLUX__K_NEXT(at);
 #  define FLUX__K_PUT2(j, q, r) at[0] = x##j; at[1] = y##j; at = FLUX__K_NEXT(at);
-#  define FLUX__K_SEE1(j, q, r) __builtin_prefetch(at, 1); at = FLUX__K_NEXT(at);
-#  define FLUX__K_SEE2(j, q, r) __builtin_prefetch(at + 1, 1); FLUX__K_SEE1(j, q, r)
 #  define FLUX__K_NEXT(at) (V *)(void *)((T *)(void *)at + ldc)
 
 /* gcc fills a register with each element of B, which takes AVX-512 longer than the product itself if that is its only one;
@@ -8893,8 +8918,6 @@ FLUX__GEMM_TYPES(64)
                 *b2 = wide > 6 ? b1 + 3 * b_col : b0, *b3 = wide > 9 ? b2 + 3 * b_col : b0;        \
         const T *p = (const T *)a;                                                                 \
         V *at, u, v, w, zero = {0} FLUX__COLUMNS##wide(FLUX__K_VAR##high);                         \
-        at = (V *)c;                                                                               \
-        FLUX__COLUMNS##wide(FLUX__K_SEE##high)                                                     \
         FLUX__COLUMNS##wide(FLUX__K_ZERO##high)                                                    \
         for (; k > 0; k--) {                                                                       \
             u = ((const V *)(const void *)p)[0];                                                   \
@@ -9075,7 +9098,7 @@ static const flux__gemm_set *flux__gemm_kernels(bool f64) {
 
 /* ---- copying operands */
 
-static int64_t flux__gemm_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+static int64_t flux__gemm_up(int64_t n, int64_t unit) { return (n + unit - 1) & -unit; }   /* unit: a power of two */
 static int64_t flux__gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 #if FLUX__GEMM_VECTORS
@@ -9390,9 +9413,10 @@ static void flux__gemm_finish(flux__gemm_task *t, int64_t j, int64_t n) {
 
 /* How many of n columns to take next: panels are about as wide, and of widths with a kernel. */
 static int64_t flux__gemm_wide(int64_t n, int64_t most) {
-    int64_t panels = (n + most - 1) / most;
-    if (n <= 4) return n;
-    return n % 2 ? 3 : flux__gemm_up((n + panels - 1) / panels, 2);
+    int64_t panels = 1;
+    if (n <= 4 || n % 2) return n < 3 ? n : n == 4 ? 4 : 3;
+    if (n > most) panels = (n + most - 1) / most, n = flux__gemm_up((n + panels - 1) / panels, 2);
+    return n;
 }
 
 /* Adds one chunk of k to the rows at hand. A panel of B stays in the first cache while A's pass. */
@@ -9529,9 +9553,9 @@ static double flux__gemm_cost(const flux__gemm_plan *p) {
    one of the two or rows that fill no vector cost more than to fold every sum. Then it is turned to the fewer columns. */
 static bool flux__gemm_by_dots(flux__gemm_plan *p, const flux__gemm_job *j) {
     int64_t most = j->m > j->n ? j->m : j->n, few = flux__gemm_min(j->m, j->n);
-    double all = (double)most * (double)few, tiles = flux__gemm_cost(p);
     if (j->a_col != 1 || j->b_row != 1 || few > FLUX__GEMM_FEW) return false;
-    if (few > 1 && ((most + few) * p->k * p->size > 512 << 10 || all * (0.55 * (double)p->k / p->set->lanes + 1.5) > tiles)) return false;
+    if (few > 1 && (most + few) * p->k * p->size > 512 << 10) return false;
+    if (few > 1 && (double)(most * few) * (0.55 * (double)p->k / p->set->lanes + 1.5) > flux__gemm_cost(p)) return false;
     flux__gemm_orient(p, j, j->m < j->n);
     return true;
 }
@@ -10822,7 +10846,7 @@ static bool flux__bare_product(const flux__kernel *k) {
 static int64_t flux__batch_offset(const flux__kernel *k, const flux__operand *o, int64_t batch) {
     int64_t at = o->offset;
     int first = k->mnk[0] < 0 ? 0 : 2;
-    for (int d = first; d < FLUX_MAX_DIMS; d++) {
+    for (int d = first; d < FLUX_MAX_DIMS && batch > 0; d++) {
         int64_t n = k->full[d], i = n > 0 ? batch % n : 0;
         if (n > 0) batch /= n;
         if (d < o->shape.ndim && o->shape.dim[d] > 1) at += i * o->stride[d];
@@ -10959,7 +10983,9 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     int64_t batches = 1;
     for (int d = 2; d < FLUX_MAX_DIMS; d++) batches *= k->full[d];
     if (k->mnk[0] * k->mnk[1] * batches == 0) return 0;
-    memset(&p, 0, sizeof p);
+    memset(&p.job, 0, sizeof p.job);
+    memset(&p.g, 0, sizeof p.g);
+    p.failed = 0;
     p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
     p.job.run = run, p.job.k = k;
     flux__matrix_operand(run, k, 0, &p.a);
