@@ -1488,6 +1488,14 @@ extern char *realpath(const char *path, char *out);
 #  define FLUX__PRINTF(a, b)
 #endif
 
+#if (defined(__GNUC__) || defined(__clang__)) && !defined(__TINYC__)
+#  define FLUX__PREFETCH(p) __builtin_prefetch(p);
+#  define FLUX__PREFETCH_LATER(p) __builtin_prefetch(p, 0, 2);   /* to the second cache */
+#else
+#  define FLUX__PREFETCH(p) (void)(p);
+#  define FLUX__PREFETCH_LATER(p) (void)(p);
+#endif
+
 /* How hard gcc tries, part by part; every build of a program waits for it. The loops over numbers say what they need
    themselves, in a user's -O0 build too (FLUX__O2, and sections 9 and 10). What records and plans is LEAN: -O1 less the
    passes that cost a third of its time and change no figure. What runs once or waits for a file or a person is COLD, and so
@@ -8125,7 +8133,8 @@ static void FLUX__F(random)(uint64_t key, uint64_t stream, uint64_t counter, int
 }
 
 /* What Adam does to an element has seven lines and moves 28 bytes: passing over them line by line takes three times as long.
-   The same sums and products, so the same bits as those lines give. */
+   The same sums and products, so the same bits as those lines give. What comes next is fetched while roots are drawn. */
+#define FLUX__ADAM_AHEAD 1024
 #define FLUX__VECTOR_ADAM                                                                            \
 static void FLUX__F(adam)(int64_t n, float *to_m, float *to_v, float *to_w, const float *const *in,  \
                           const float *by) {                                                         \
@@ -8133,7 +8142,11 @@ static void FLUX__F(adam)(int64_t n, float *to_m, float *to_v, float *to_w, cons
     for (int64_t i = 0; i < n; i += FLUX__LANES) {                                                   \
         FLUX__V g = FLUX__F(at)(pg + i), m = FLUX__F(at)(pm + i), v = FLUX__F(at)(pv + i), w;        \
         m = m + by[0] * (g - m), v = v + by[1] * (g * g - v), w = m / (FLUX__SQRT(v) + by[2]);       \
-        if (pw) w = w * by[3] + FLUX__F(at)(pw + i);                                                 \
+        if (pw) {                                                                                    \
+            w = w * by[3] + FLUX__F(at)(pw + i);                                                     \
+            FLUX__PREFETCH_LATER(pw + i + FLUX__ADAM_AHEAD)                                          \
+        }                                                                                            \
+        FLUX__PREFETCH_LATER(pm + i + FLUX__ADAM_AHEAD) FLUX__PREFETCH_LATER(pv + i + FLUX__ADAM_AHEAD) \
         memcpy(to_m + i, &m, sizeof m), memcpy(to_v + i, &v, sizeof v), memcpy(to_w + i, &w, sizeof w); \
     }                                                                                                \
 }
@@ -9101,13 +9114,6 @@ static const flux__gemm_set *flux__gemm_kernels(bool f64) {
 static int64_t flux__gemm_up(int64_t n, int64_t unit) { return (n + unit - 1) & -unit; }   /* unit: a power of two */
 static int64_t flux__gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
-#if FLUX__GEMM_VECTORS
-#  define FLUX__PREFETCH(p) __builtin_prefetch(p);
-#  define FLUX__PREFETCH_LATER(p) __builtin_prefetch(p, 0, 2);
-#else
-#  define FLUX__PREFETCH(p) (void)(p);
-#  define FLUX__PREFETCH_LATER(p) (void)(p);
-#endif
 #define FLUX__GEMM_MOVE(vec, to, from) *(vec *)(void *)(to) = *(const vec *)(const void *)(from);
 
 /* Copies rows of `columns` contiguous elements, from_step apart, to rows to_step apart. */
@@ -9733,6 +9739,7 @@ typedef struct flux__cpu {                /* a kernel made ready for the CPU */
     int nreduce, splits;                  /* splits > 1: the reduced points in so many parts, combined in order */
     int *reduce_at;                       /* by value: its number among the reductions */
     flux__adam adam;                      /* last -1: not in this kernel */
+    int tile;                             /* elements of a register */
 } flux__cpu;
 
 /* ---------------- merging dims */
@@ -10073,6 +10080,7 @@ static bool flux__cpu_ready(flux__kernel *k) {
     if (!c) return false;
     k->ready = c;
     c->width = 4;
+    c->tile = FLUX__TILE;
     flux__choose_blocks(k, c);
     c->outer_axes = (flux__axes *)flux__zalloc(n * sizeof *c->outer_axes);
     c->inner_axes = (flux__axes *)flux__zalloc(n * sizeof *c->inner_axes);
@@ -10088,6 +10096,7 @@ static bool flux__cpu_ready(flux__kernel *k) {
     if (ok) {
         flux__find_expands(k, c);
         flux__find_adam(k, c);
+        if (k->kind == FLUX__K_MATMUL && c->adam.last >= 0) c->tile = 4 * FLUX__TILE;   /* reads and writes in place */
         flux__assign_registers(k, c, last, taken);
         flux__choose_splits(k, c);
     }
@@ -10132,7 +10141,7 @@ typedef struct flux__block_run {          /* one thread's view of a running kern
 
 static const int flux__own_dtype[FLUX__CLASSES] = { FLUX_F32, FLUX_F64, FLUX_I32, FLUX_I64 };
 
-static char *flux__reg(flux__block_run *b, int reg) { return b->memory + (size_t)reg * FLUX__TILE * (size_t)b->c->width; }
+static char *flux__reg(flux__block_run *b, int reg) { return b->memory + (size_t)reg * (size_t)b->c->tile * (size_t)b->c->width; }
 
 static int64_t flux__block_count(const flux__block_run *b, const flux__value *v) {
     int64_t outer = b->w * b->segments;
@@ -10220,9 +10229,11 @@ static void flux__index_run(void *ctx, int64_t offset, int64_t step, int64_t at,
 
 /* Of a large tensor the next block, most likely behind this one, comes to the second cache meanwhile: a block is a page or
    less, and the processor's own look-ahead begins anew with each page of each operand. */
-static void flux__fetch_ahead(const flux__block_run *b, const flux__value *v, const char *there) {
+static void flux__fetch_ahead(const flux__block_run *b, int i, const char *there) {
+    const flux__value *v = &b->k->value[i];
+    const flux__adam *a = &b->c->adam;    /* fetches its own */
     const int64_t bytes = flux__block_count(b, v) * (int64_t)flux__class_size[v->cls];
-    if (!b->product && b->c->outer * b->c->inner < FLUX__LARGE) return;
+    if ((!b->product && b->c->outer * b->c->inner < FLUX__LARGE) || (a->last >= 0 && (i == a->m || i == a->v || i == a->w))) return;
     for (int64_t at = 0; at < bytes; at += 64) FLUX__PREFETCH_LATER(there + bytes + at)
 }
 
@@ -10233,7 +10244,7 @@ static void flux__do_load(flux__block_run *b, int i) {
     b->walk[i] = 1;
     b->at[i] = there ? there : (void *)flux__reg(b, b->c->reg[i]);
     if (there) {
-        flux__fetch_ahead(b, v, there);
+        flux__fetch_ahead(b, i, there);
         return;
     }
     flux__transfer t = { src, (char *)b->at[i], v->cls, o->dtype, flux__class_size[v->cls], flux__dtypes[o->dtype].size };
@@ -10499,7 +10510,7 @@ static void flux__do_block(flux__block_run *b) {
 typedef struct flux__job { flux__run *run; flux__kernel *k; int64_t per_task, tasks; char *partial; int failed; int64_t batch; } flux__job;
 
 static size_t flux__memory_bytes(const flux__kernel *k, const flux__cpu *c) {
-    size_t regs = (size_t)(c->nreg + 1 + c->nreduce) * FLUX__TILE * (size_t)c->width + FLUX__TILE * 8;
+    size_t regs = (size_t)(c->nreg + 1 + c->nreduce) * (size_t)c->tile * (size_t)c->width + (size_t)c->tile * 8;
     return regs + (size_t)k->nvalue * (8 + sizeof(void *) + 1) + 192;
 }
 
@@ -10820,7 +10831,8 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
     }
     int64_t m = job->k->mnk[0], n = job->k->mnk[1];
     size_t size = job->k->operand[0].dtype == FLUX_F64 ? 8 : 4;
-    int64_t rows = mb < FLUX__TILE ? mb : FLUX__TILE, cols = FLUX__TILE / rows;
+    const flux__cpu *c = (const flux__cpu *)job->k->ready;
+    int64_t rows = mb < c->tile ? mb : c->tile, cols = c->tile / rows;
     for (int64_t j = 0; j < nb; j += cols)
         for (int64_t i = 0; i < mb; i += rows) {
             b.w = mb - i < rows ? mb - i : rows;
