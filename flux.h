@@ -9550,9 +9550,9 @@ static void flux__gemm_orient(flux__gemm_plan *p, const flux__gemm_job *j, bool 
 /* Roughly the cycles a product takes this way round. */
 static double flux__gemm_cost(const flux__gemm_plan *p) {
     double m = (double)p->m, n = (double)p->n, k = (double)p->k, lanes = p->set->lanes;
-    double c = (double)flux__gemm_up(p->m, p->set->narrow ? p->set->narrow->lanes : p->set->lanes) * n * k / (2 * lanes);
-    double copy = p->a_row == 1 ? (n > 128 ? 0.1 : 0) : p->a_col == 1 ? 0.03 * (double)p->size : 1.5;
-    return c + copy * m * k + (p->flip ? 0.6 * m * n : 0);
+    double c = (double)flux__gemm_up(p->m, p->set->lanes) * n * k / (2 * lanes);
+    double copy = p->a_row == 1 ? (n > 128 ? 0.1 : 0) : p->a_col == 1 ? 0.035 * (double)p->size : 1.5;
+    return c + copy * m * k + (p->flip ? 0.3 * m * n : 0);
 }
 
 /* Whether sums of products, along operands that are contiguous that way, take less than tiles: for a vector, and where turning
