@@ -6980,7 +6980,7 @@ static bool flux__allocate_extra(flux__run *r) {
         if (!flux__allocate_scratch(r, k)) return false;
     for (int k = 0; k < r->plan->nkernel; k++) flux__kernel_extra(r, &r->plan->kernel[k], most);
     for (int i = 0; i < 3; i++)
-        if (most[i] && !(r->extra[i] = flux__malloc(most[i]))) return false;
+        if (most[i] && !(r->extra[i] = flux__scratch(most[i]))) return flux__fail("out of memory: %zu bytes", most[i]) != NULL;
     return flux__kernels_prepare(r->plan);
 }
 
@@ -7094,8 +7094,7 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     if (ok) flux__settle_nodes(&r);
     for (int i = plan->nkernel - 1; r.buffer && i >= 0; i--) flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
     for (int i = plan->nnode - 1; r.buffer && i >= 0; i--) flux__buffer_release(r.buffer[i]);
-    for (int i = 0; i < 3; i++)
-        if (r.extra[i]) FLUX_FREE(r.extra[i]);
+    for (int i = 0; i < 3; i++) flux__scratch_done(r.extra[i]);
     if (room && room != few) FLUX_FREE(room);
     return ok ? 0 : -1;
 }
@@ -8383,13 +8382,17 @@ static void name(int64_t n, void *y, const void *x) {                           
     const uint16_t *in = (const uint16_t *)x;                                                        \
     flux__halves h;                                                                                  \
     FLUX__V v;                                                                                       \
-    for (; n > 0; n -= 8, in += 8, out += 8) {                                                       \
-        memcpy(&h, n < 8 ? memcpy(tail, in, (size_t)n * 2) : in, sizeof h);                          \
+    for (; n >= 8; n -= 8, in += 8, out += 8) {                                                      \
+        memcpy(&h, in, sizeof h);                                                                    \
         convert;                                                                                     \
-        if (n < 8) memcpy(tail, &v, sizeof v), memcpy(out, tail, (size_t)n * 4);                     \
-        else memcpy(out, &v, sizeof v);                                                              \
+        memcpy(out, &v, sizeof v);                                                                   \
     }                                                                                                \
+    if (n <= 0) return;                                                                              \
+    memcpy(tail, in, (size_t)n * 2), memcpy(&h, tail, sizeof h);                                     \
+    convert;                                                                                         \
+    memcpy(tail, &v, sizeof v), memcpy(out, tail, (size_t)n * 4);                                    \
 }
+#define FLUX__KEPT(n) (FLUX__VU)FLUX__HELD((FLUX__VUL)(none + n))
 #define FLUX__STORE16(name, convert)                                                                 \
 static void name(int64_t n, void *y, const void *x) {                                                \
     uint16_t *out = (uint16_t *)y;                                                                   \
@@ -8397,21 +8400,31 @@ static void name(int64_t n, void *y, const void *x) {                           
     float tail[8] = { 0 };                                                                           \
     flux__halves h;                                                                                  \
     FLUX__V v;                                                                                       \
-    for (; n > 0; n -= 8, in += 8, out += 8) {                                                       \
-        memcpy(&v, n < 8 ? memcpy(tail, in, (size_t)n * 4) : in, sizeof v);                          \
+    FLUX__VU none = { 0 };                                                                           \
+    const FLUX__VU below = FLUX__KEPT(0x7fffu), odd = FLUX__KEPT(1u), quiet = FLUX__KEPT(0x7fc0u);   \
+    for (; n >= 8; n -= 8, in += 8, out += 8) {                                                      \
+        memcpy(&v, in, sizeof v);                                                                    \
         convert;                                                                                     \
-        if (n < 8) memcpy(tail, &h, sizeof h), memcpy(out, tail, (size_t)n * 2);                     \
-        else memcpy(out, &h, sizeof h);                                                              \
+        memcpy(out, &h, sizeof h);                                                                   \
     }                                                                                                \
+    (void)below, (void)odd, (void)quiet;                                                             \
+    if (n <= 0) return;                                                                              \
+    memcpy(tail, in, (size_t)n * 4), memcpy(&v, tail, sizeof v);                                     \
+    convert;                                                                                         \
+    memcpy(tail, &h, sizeof h), memcpy(out, tail, (size_t)n * 2);                                    \
 }
-static FLUX__INLINE flux__halves flux__bf16_of_x8(FLUX__V v) {        /* as flux__bf16_of */
-    FLUX__VU u = FLUX__BITS(v), r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16, nan = (FLUX__VU)(v != v);
-    return __builtin_convertvector((r & ~nan) | (nan & 0x7fc0u), flux__halves);
+static FLUX__INLINE flux__halves flux__bf16_of_x8(FLUX__V v, FLUX__VU below, FLUX__VU odd, FLUX__VU quiet) {   /* as flux__bf16_of */
+    FLUX__VU u = FLUX__BITS(v), r = (u + below + ((u >> 16) & odd)) >> 16, nan = (FLUX__VU)(v != v);
+    flux__halves h;
+    r = (r & ~nan) | (nan & quiet);
+    __asm__("vpackusdw {%0, %0, %0|%0, %0, %0}\n\tvpermq {$8, %0, %0|%0, %0, 8}" : "+x"(r));
+    memcpy(&h, &r, sizeof h);
+    return h;
 }
 FLUX__LOAD16(flux__half_load_x8, __asm__("vcvtph2ps {%1, %0|%0, %1}" : "=x"(v) : "x"(h)))
 FLUX__STORE16(flux__half_store_x8, __asm__("vcvtps2ph {$0, %1, %0|%0, %1, 0}" : "=x"(h) : "x"(v)))
 FLUX__LOAD16(flux__bf16_load_x8, v = FLUX__FLOAT(__builtin_convertvector(h, FLUX__VU) << 16))
-FLUX__STORE16(flux__bf16_store_x8, h = flux__bf16_of_x8(v))
+FLUX__STORE16(flux__bf16_store_x8, h = flux__bf16_of_x8(v, below, odd, quiet))
 #    if defined(__clang__)
 #      pragma clang attribute pop
 #    else
@@ -9734,6 +9747,7 @@ typedef struct flux__cpu {                /* a kernel made ready for the CPU */
     flux__axes *outer_axes, *inner_axes;  /* by value: of what it loads or stores */
     int *reg;                             /* by value: its register, -1 */
     bool *expand;                         /* by value: outer, and used by inner ones */
+    bool *parting;                        /* by value: rounded only to be stored, which rounds */
     int *expand_reg;
     flux__loop *loop;                     /* by value */
     int nreduce, splits;                  /* splits > 1: the reduced points in so many parts, combined in order */
@@ -10012,14 +10026,17 @@ static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, boo
     c->nreg = top;
 }
 
-static void flux__find_expands(const flux__kernel *k, flux__cpu *c) {
+static void flux__find_roles(const flux__kernel *k, flux__cpu *c) {
     for (int i = 0; i < k->nvalue; i++) {
         const flux__value *v = &k->value[i];
         int use[3];
         use[0] = v->a, use[1] = v->b, use[2] = v->c;
-        for (int j = 0; j < 3; j++)
-            if (use[j] >= 0 && (!v->outer || flux__reducing(v)) && k->value[use[j]].outer && k->value[use[j]].kind != FLUX__V_NUMBER)
-                c->expand[use[j]] = true;
+        c->parting[i] = v->kind == FLUX__V_ROUND && v->out >= 0;
+        for (int j = 0; j < 3; j++) {
+            if (use[j] < 0) continue;
+            c->parting[use[j]] = false;
+            if ((!v->outer || flux__reducing(v)) && k->value[use[j]].outer && k->value[use[j]].kind != FLUX__V_NUMBER) c->expand[use[j]] = true;
+        }
     }
 }
 
@@ -10061,6 +10078,7 @@ static void flux__cpu_drop(flux__cpu *c) {
     if (c->inner_axes) FLUX_FREE(c->inner_axes);
     if (c->reg) FLUX_FREE(c->reg);
     if (c->expand) FLUX_FREE(c->expand);
+    if (c->parting) FLUX_FREE(c->parting);
     if (c->expand_reg) FLUX_FREE(c->expand_reg);
     if (c->loop) FLUX_FREE(c->loop);
     if (c->reduce_at) FLUX_FREE(c->reduce_at);
@@ -10086,15 +10104,16 @@ static bool flux__cpu_ready(flux__kernel *k) {
     c->inner_axes = (flux__axes *)flux__zalloc(n * sizeof *c->inner_axes);
     c->reg = (int *)flux__zalloc(n * sizeof(int));
     c->expand = (bool *)flux__zalloc(n);
+    c->parting = (bool *)flux__zalloc(n);
     c->expand_reg = (int *)flux__zalloc(n * sizeof(int));
     c->loop = (flux__loop *)flux__zalloc(n * sizeof *c->loop);
     c->reduce_at = (int *)flux__zalloc(n * sizeof(int));
     int *last = (int *)flux__zalloc(n * sizeof(int));
     bool *taken = (bool *)flux__zalloc(n * 3 + 8);
-    bool ok = c->outer_axes && c->inner_axes && c->reg && c->expand && c->expand_reg && c->loop && c->reduce_at && last && taken;
+    bool ok = c->outer_axes && c->inner_axes && c->reg && c->expand && c->parting && c->expand_reg && c->loop && c->reduce_at && last && taken;
     ok = ok && flux__split_phases(k, c) && flux__bind_loops(k, c);
     if (ok) {
-        flux__find_expands(k, c);
+        flux__find_roles(k, c);
         flux__find_adam(k, c);
         if (k->kind == FLUX__K_MATMUL && c->adam.last >= 0) c->tile = 4 * FLUX__TILE;   /* reads and writes in place */
         flux__assign_registers(k, c, last, taken);
@@ -10407,19 +10426,22 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
     case FLUX__V_ARGREDUCE: flux__do_argreduce(b, i); return;
     case FLUX__V_PRODUCT: {
         int64_t rows = b->w;
-        size_t size = flux__class_size[v->cls];
         b->walk[i] = 1;
         b->at[i] = (void *)(intptr_t)b->product;
         if (b->product_ld == rows || b->segments == 1) break;
         b->at[i] = flux__reg(b, b->c->reg[i]);
-        for (int64_t s = 0; s < b->segments; s++)
-            memcpy((char *)b->at[i] + (size_t)(s * rows) * size, b->product + (size_t)(s * b->product_ld) * size, (size_t)rows * size);
+        flux__gemm_copy(flux__class_size[v->cls], b->product, 1, b->product_ld, b->at[i], rows, rows, b->segments);
         break;
     }
     default: {
         const void *a = flux__operand_at(b, v, v->a, &sa);
         const void *x = v->b >= 0 ? flux__operand_at(b, v, v->b, &sb) : a;    /* what there is not, is not read */
         const void *y = v->c >= 0 ? flux__operand_at(b, v, v->c, &sc) : a;
+        if (b->c->parting[i]) {
+            b->at[i] = (void *)(intptr_t)a;
+            b->walk[i] = (uint8_t)sa;
+            break;
+        }
         void *out = flux__result_at(b, i);
         b->at[i] = out;
         b->walk[i] = 1;
