@@ -9476,7 +9476,8 @@ static void flux__gemm_chunk(flux__gemm_task *t) {
     }
 }
 
-/* Scratch memory for a task; false: there is none. */
+/* Scratch memory for a task; false: there is none. C's lies half a page from where large tensors begin: a processor takes a
+   load for one of what is being stored if the lower 12 bits of the addresses are the same. */
 static bool flux__gemm_room(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
     int64_t lanes = p->set->lanes, tall = 2 * lanes, high = flux__gemm_up(t->mb, lanes), total;
@@ -9491,7 +9492,7 @@ static bool flux__gemm_room(flux__gemm_task *t) {
     a = flux__gemm_up(a * p->chunk * p->size, 64);
     b = flux__gemm_up(b * p->size, 64);
     edge = flux__gemm_up(edge * p->size, 64);
-    total = a + b + edge + out * p->size;
+    total = a + b + edge + out * p->size + (out ? 4096 : 0);
     t->a = t->b = t->edge = t->out = NULL;
     t->out_from = 0;
     t->block = (char *)p->job->c;
@@ -9499,7 +9500,7 @@ static bool flux__gemm_room(flux__gemm_task *t) {
     if (total > 0 && (t->a = (char *)flux__scratch((size_t)total)) == NULL) return false;
     if (total > 0) t->b = t->a + a, t->edge = t->b + b;
     if (!out) t->block += (t->i0 + t->j0 * t->ld) * p->size;
-    else t->block = t->out = t->edge + edge, t->ld = high;
+    else t->block = t->out = t->edge + edge + ((2112 - (intptr_t)(t->edge + edge)) & 4095), t->ld = high;
     return true;
 }
 
@@ -10153,7 +10154,7 @@ typedef struct flux__block_run {          /* one thread's view of a running kern
     int64_t o0, w, r0, rt;                /* the block: outer points from o0, w of them (in each segment); reduced ones */
     int64_t segments, segment_step;       /* a product's block is several columns: w points each, so far apart */
     const char *product;
-    int64_t product_ld;
+    int64_t product_rows, product_ld;
     bool fresh;                           /* the first reduced block of a pass: accumulators start */
 } flux__block_run;
 
@@ -10425,12 +10426,12 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
     case FLUX__V_REDUCE: flux__do_reduce(b, i); return;
     case FLUX__V_ARGREDUCE: flux__do_argreduce(b, i); return;
     case FLUX__V_PRODUCT: {
-        int64_t rows = b->w;
+        int64_t rows = b->product_rows, columns = b->w * b->segments / rows;
         b->walk[i] = 1;
         b->at[i] = (void *)(intptr_t)b->product;
-        if (b->product_ld == rows || b->segments == 1) break;
+        if (b->product_ld == rows || columns == 1) break;
         b->at[i] = flux__reg(b, b->c->reg[i]);
-        flux__gemm_copy(flux__class_size[v->cls], b->product, 1, b->product_ld, b->at[i], rows, rows, b->segments);
+        flux__gemm_copy(flux__class_size[v->cls], b->product, 1, b->product_ld, b->at[i], rows, rows, columns);
         break;
     }
     default: {
@@ -10857,8 +10858,10 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
     int64_t rows = mb < c->tile ? mb : c->tile, cols = c->tile / rows;
     for (int64_t j = 0; j < nb; j += cols)
         for (int64_t i = 0; i < mb; i += rows) {
-            b.w = mb - i < rows ? mb - i : rows;
-            b.segments = nb - j < cols ? nb - j : cols;
+            int64_t high = mb - i < rows ? mb - i : rows, wide = nb - j < cols ? nb - j : cols;
+            b.product_rows = high;
+            b.w = high == m ? high * wide : high;          /* whole columns are one run */
+            b.segments = high == m ? 1 : wide;
             b.segment_step = m;
             b.o0 = job->batch * m * n + (j0 + j) * m + i0 + i;
             b.r0 = 0, b.rt = 1;
