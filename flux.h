@@ -8859,7 +8859,7 @@ typedef struct flux__gemm_job {
 typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, const void *b,
                                   int64_t b_row, int64_t b_col, void *c, int64_t ldc, bool add);
 
-/* Rows of A times two or three columns of B, both contiguous in k: sums of products, without turning either. */
+/* Rows of A times two columns of B, both contiguous in k: sums of products, without turning either. */
 typedef void (*flux__gemm_dots)(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col,
                                 void *c, int64_t c_row, int64_t c_col, int64_t rows);
 
@@ -8867,7 +8867,7 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
     const struct flux__gemm_set *narrow;  /* those with vectors of half the length and the same bits, or NULL */
     int lanes, columns;                   /* elements of a vector; most columns of a tile */
     const flux__gemm_kernel *one, *two;   /* one and two vectors high; of 1, 2, 3, 4, 6, ... columns */
-    flux__gemm_dots dots2, dots3;         /* by columns */
+    flux__gemm_dots dots;
 } flux__gemm_set;
 
 /* Column j of B is read through pointer j / 3, at 0, 1 or 2 column strides from it: what an address
@@ -8991,12 +8991,8 @@ typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
 #  define FLUX__LANES22(i, j) FLUX__LANE4(i), FLUX__LANE4(j), FLUX__LANE4(i) + 2, FLUX__LANE4(j) + 2
 /* Four rows at a time (at the end the first of them again), a vector of sums each. Folding turns four such vectors into sums
    that stand side by side, as it turns squares: f32 by fours, f64 by twos. Long vectors hold two of these; 16 B ones one. */
-#  define FLUX__ROWS4(X, wide) X(0, wide) X(1, wide) X(2, wide) X(3, wide)
-#  define FLUX__D_VAR(r, wide) , x##r##0 = zero, x##r##1 = zero, x##r##2 = zero
-#  define FLUX__D_MUL(r, wide)                                                                     \
-    t = *(const V *)(const void *)(p##r + i);                                                      \
-    x##r##0 += t * u, x##r##1 += t * v;                                                            \
-    if (wide == 3) x##r##2 += t * w;
+#  define FLUX__D_VAR(r) , x##r##0 = zero, x##r##1 = zero
+#  define FLUX__D_MUL(r) t = *(const V *)(const void *)(p##r + i); x##r##0 += t * u, x##r##1 += t * v;
 #  define FLUX__JOIN(to, x)                                                                        \
     half = *(const W *)(const void *)&x;                                                           \
     if (sizeof(V) > sizeof(W)) half += ((const W *)(const void *)&x)[sizeof(V) > sizeof(W)];       \
@@ -9011,34 +9007,32 @@ typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
     FLUX__SHUFFLE(v, x2##c, x3##c, ints, lanes(0, 2)) FLUX__SHUFFLE(w, x2##c, x3##c, ints, lanes(1, 3)) v += w; \
     FLUX__JOIN(sum[c], u)                                                                          \
     FLUX__JOIN(sum[c] + 2, v)
-#  define FLUX__GEMM_DOTS(name, type, vec, short_vec, fold, ints, lanes, wide, target)             \
-    FLUX__GEMM_FN(target) void name##_dots##wide(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, \
-                                                 void *c, int64_t c_row, int64_t c_col, int64_t rows) { \
+#  define FLUX__GEMM_DOTS(name, type, vec, short_vec, fold, ints, lanes, target)                   \
+    FLUX__GEMM_FN(target) void name##_dots(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, \
+                                           void *c, int64_t c_row, int64_t c_col, int64_t rows) {  \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef short_vec W;                                                                       \
         enum { n = (int)(sizeof(V) / sizeof(type)) };                                              \
-        const type *q0 = (const type *)b, *q1 = q0 + b_col, *q2 = wide == 3 ? q1 + b_col : q0; \
+        const type *q = (const type *)b, *q0, *q1;                                                 \
         int64_t r, i, j, h, l, left;                                                               \
         for (r = 0; r < rows; r += 4) {                                                            \
             const type *p0 = (const type *)a + r * a_row, *p1 = r + 1 < rows ? p0 + a_row : p0,    \
                        *p2 = r + 2 < rows ? p1 + a_row : p0, *p3 = r + 3 < rows ? p2 + a_row : p0; \
-            type sum[3][4], *to;                                                                   \
+            type sum[2][4], *to;                                                                   \
             W half;                                                                                \
-            V t, u, v, w, zero = {0} FLUX__ROWS4(FLUX__D_VAR, wide);                               \
-            for (i = 0; i + n <= k; i += n) {                                                      \
-                u = *(const V *)(const void *)(q0 + i), v = *(const V *)(const void *)(q1 + i);    \
-                if (wide == 3) w = *(const V *)(const void *)(q2 + i);                             \
-                FLUX__ROWS4(FLUX__D_MUL, wide)                                                     \
+            V t, u, v, w, zero = {0} FLUX__D_VAR(0) FLUX__D_VAR(1) FLUX__D_VAR(2) FLUX__D_VAR(3);  \
+            for (i = 0, q0 = q, q1 = q + b_col; i + n <= k; i += n, q0 += n, q1 += n) {            \
+                u = *(const V *)(const void *)q0, v = *(const V *)(const void *)q1;                \
+                FLUX__D_MUL(0) FLUX__D_MUL(1) FLUX__D_MUL(2) FLUX__D_MUL(3)                        \
             }                                                                                      \
             fold(V, ints, lanes, 0)                                                                \
             fold(V, ints, lanes, 1)                                                                \
-            if (wide == 3) { fold(V, ints, lanes, 2) }                                             \
             left = rows - r < 4 ? rows - r : 4;                                                    \
-            for (h = 0; h < wide; h++) {                                                           \
+            for (h = 0; h < 2; h++) {                                                              \
                 to = (type *)c + r * c_row + h * c_col;                                            \
                 for (j = 0; j < left; j++, to += c_row)                                            \
-                    for (*to = sum[h][j], l = i; l < k; l++) *to += p0[j * a_row + l] * q0[h * b_col + l]; \
+                    for (*to = sum[h][j], l = i; l < k; l++) *to += p0[j * a_row + l] * q[h * b_col + l]; \
             }                                                                                      \
         }                                                                                          \
     }
@@ -9048,16 +9042,13 @@ typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
     static const flux__gemm_kernel name##_one[] = {FLUX__GEMM_LIST##wide(name##_1x)};              \
     static const flux__gemm_kernel name##_two[] = {FLUX__GEMM_LIST##wide(name##_2x)};              \
     static const flux__gemm_set name = {narrow, bytes / (int)sizeof(type), wide, name##_one,       \
-                                        name##_two, dots##_dots2, dots##_dots3};
+                                        name##_two, dots##_dots};
 
-#  define FLUX__GEMM_DOTS23(name, type, vec, short_vec, fold, ints, lanes, target)                 \
-    FLUX__GEMM_DOTS(name, type, vec, short_vec, fold, ints, lanes, 2, target)                      \
-    FLUX__GEMM_DOTS(name, type, vec, short_vec, fold, ints, lanes, 3, target)
-FLUX__GEMM_DOTS23(flux__gemm_f32_base, float, flux__gemm_f16, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i16, FLUX__LANES4, )
-FLUX__GEMM_DOTS23(flux__gemm_f64_base, double, flux__gemm_d16, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l16, FLUX__LANES2, )
+FLUX__GEMM_DOTS(flux__gemm_f32_base, float, flux__gemm_f16, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i16, FLUX__LANES4, )
+FLUX__GEMM_DOTS(flux__gemm_f64_base, double, flux__gemm_d16, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l16, FLUX__LANES2, )
 #  if FLUX__X86
-FLUX__GEMM_DOTS23(flux__gemm_f32_avx2, float, flux__gemm_f32, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i32, FLUX__LANES8, FLUX__AVX2)
-FLUX__GEMM_DOTS23(flux__gemm_f64_avx2, double, flux__gemm_d32, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l32, FLUX__LANES22, FLUX__AVX2)
+FLUX__GEMM_DOTS(flux__gemm_f32_avx2, float, flux__gemm_f32, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i32, FLUX__LANES8, FLUX__AVX2)
+FLUX__GEMM_DOTS(flux__gemm_f64_avx2, double, flux__gemm_d32, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l32, FLUX__LANES22, FLUX__AVX2)
 #  endif
 #  if defined(__aarch64__)
 FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 8, , NULL, flux__gemm_f32_base)
@@ -9091,12 +9082,12 @@ FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 
 #  define FLUX__GEMM_HIGH(name, type, high)                                                        \
     FLUX__GEMM_KERNEL(name, type, high, 1) FLUX__GEMM_KERNEL(name, type, high, 2)                  \
     FLUX__GEMM_KERNEL(name, type, high, 3) FLUX__GEMM_KERNEL(name, type, high, 4)
-#  define FLUX__GEMM_DOTS(name, type, wide)                                                        \
-    static void name##_dots##wide(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, \
-                                  void *c, int64_t c_row, int64_t c_col, int64_t rows) {           \
+#  define FLUX__GEMM_DOTS(name, type)                                                              \
+    static void name##_dots(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, \
+                            void *c, int64_t c_row, int64_t c_col, int64_t rows) {                 \
         int64_t r, i, j;                                                                           \
         for (r = 0; r < rows; r++)                                                                 \
-            for (j = 0; j < wide; j++) {                                                           \
+            for (j = 0; j < 2; j++) {                                                              \
                 type sum = 0;                                                                      \
                 for (i = 0; i < k; i++) sum += ((const type *)a)[r * a_row + i] * ((const type *)b)[j * b_col + i]; \
                 ((type *)c)[r * c_row + j * c_col] = sum;                                          \
@@ -9105,10 +9096,10 @@ FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 
 #  define FLUX__GEMM_SET(name, type)                                                               \
     FLUX__GEMM_HIGH(name, type, 1)                                                                 \
     FLUX__GEMM_HIGH(name, type, 2)                                                                 \
-    FLUX__GEMM_DOTS(name, type, 2) FLUX__GEMM_DOTS(name, type, 3)                                  \
+    FLUX__GEMM_DOTS(name, type)                                                                    \
     static const flux__gemm_kernel name##_one[] = {name##_1x1, name##_1x2, name##_1x3, name##_1x4}; \
     static const flux__gemm_kernel name##_two[] = {name##_2x1, name##_2x2, name##_2x3, name##_2x4}; \
-    static const flux__gemm_set name = {NULL, 4, 4, name##_one, name##_two, name##_dots2, name##_dots3};
+    static const flux__gemm_set name = {NULL, 4, 4, name##_one, name##_two, name##_dots};
 FLUX__GEMM_SET(flux__gemm_f32_base, float)
 FLUX__GEMM_SET(flux__gemm_f64_base, double)
 #endif
@@ -9532,16 +9523,16 @@ static void flux__gemm_dots_run(void *ctx, int worker, int64_t number) {
     const flux__gemm_plan *p = (const flux__gemm_plan *)ctx;
     const flux__gemm_job *job = p->job;
     double piece[FLUX__GEMM_FEW * 8];     /* C where it may go nowhere else */
-    int64_t i = number * p->rows, end = flux__gemm_min(i + p->rows, p->m), n, j, wide, ld, size = p->size;
+    int64_t i = number * p->rows, end = flux__gemm_min(i + p->rows, p->m), n, j, ld, size = p->size;
     for (; i < end; i += n) {
         n = flux__gemm_min(end - i, FLUX__GEMM_FEW * 8 / p->n);
         ld = job->c ? job->ldc : p->flip ? p->n : n;
         int64_t row = p->flip ? ld : 1, col = p->flip ? 1 : ld;
         char *c = job->c ? (char *)job->c + i * row * size : (char *)piece;
-        for (j = 0; j < p->n; j += wide) {    /* by threes and twos; one alone is the same twice */
-            wide = p->n - j == 4 ? 2 : flux__gemm_min(p->n - j, 3);
-            (wide == 3 ? p->set->dots3 : p->set->dots2)(p->k, p->a + i * p->a_row * size, p->a_row, p->b + j * p->b_col * size,
-                                                        wide > 1 ? p->b_col : 0, c + j * col * size, row, wide > 1 ? col : 0, n);
+        for (j = 0; j < p->n; j += 2) {       /* a last one alone is the same twice */
+            bool two = p->n - j > 1;
+            p->set->dots(p->k, p->a + i * p->a_row * size, p->a_row, p->b + j * p->b_col * size, two ? p->b_col : 0, c + j * col * size, row,
+                         two ? col : 0, n);
         }
         if (!job->epilogue) continue;
         if (p->flip) job->epilogue(job->ctx, worker, 0, i, p->n, n, c, ld);
