@@ -1488,6 +1488,14 @@ extern char *realpath(const char *path, char *out);
 #  define FLUX__PRINTF(a, b)
 #endif
 
+#if (defined(__GNUC__) || defined(__clang__)) && !defined(__TINYC__)
+#  define FLUX__PREFETCH(p) __builtin_prefetch(p);
+#  define FLUX__PREFETCH_LATER(p) __builtin_prefetch(p, 0, 2);   /* to the second cache */
+#else
+#  define FLUX__PREFETCH(p) (void)(p);
+#  define FLUX__PREFETCH_LATER(p) (void)(p);
+#endif
+
 /* How hard gcc tries, part by part; every build of a program waits for it. The loops over numbers say what they need
    themselves, in a user's -O0 build too (FLUX__O2, and sections 9 and 10). What records and plans is LEAN: -O1 less the
    passes that cost a third of its time and change no figure. What runs once or waits for a file or a person is COLD, and so
@@ -2767,7 +2775,8 @@ static flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_mem now, co
 /* for_whom: the tensor whose value it will hold, or NULL */
 static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_tensor *for_whom) {
     size_t room;
-    char largest[400] = "";
+    char largest[400];
+    *largest = 0;
     int cls = flux__size_class(bytes, &room);
     if (bytes > (size_t)1 << 46 || cls >= FLUX__SIZES || d.id < 0 || d.id >= FLUX__MAX_IDS)
         return (flux__buffer *)flux__fail("out of memory: a tensor of %.3g bytes was asked for", (double)bytes);
@@ -5885,7 +5894,6 @@ typedef struct flux__plan {
 } flux__plan;
 
 #define FLUX__BUCKETS 256
-typedef struct flux__plans { flux__plan *bucket[FLUX__BUCKETS]; int count; uint32_t clock; } flux__plans;
 
 static void flux__load(int cls, void *dst, int dtype, const void *src, int64_t stride, int64_t n);
 
@@ -5908,6 +5916,13 @@ typedef struct flux__graph {
     bool cut;                             /* nodes are cut off from their operands afterwards, hidden ones not kept */
     bool ok;
 } flux__graph;
+
+typedef struct flux__plans {              /* a thread's; and the arrays of the last graph, for the next */
+    flux__plan *bucket[FLUX__BUCKETS];
+    int count;
+    uint32_t clock;
+    flux__graph kept;
+} flux__plans;
 
 static FLUX__INLINE bool flux__finished(const flux_tensor *t) { return t->buf || (t->op == FLUX__LEAF); }
 static FLUX__INLINE flux_tensor *flux__base(flux_tensor *t) { return FLUX__IS_VIEW(t) ? t->base : t; }
@@ -6039,7 +6054,7 @@ static void flux__graph_key(flux__graph *g) {
     for (int i = 0; i < g->nnode; i++) flux__key_node(g, i);
 }
 
-static void flux__graph_free(flux__graph *g) {
+static void flux__graph_drop(flux__graph *g) {
     if (g->node) FLUX_FREE(g->node);
     if (g->flag) FLUX_FREE(g->flag);
     if (g->donor) FLUX_FREE(g->donor);
@@ -6047,6 +6062,19 @@ static void flux__graph_free(flux__graph *g) {
     if (g->key) FLUX_FREE(g->key);
     if (g->stack) FLUX_FREE(g->stack);
     flux__map_free(&g->leaves);
+}
+
+static void flux__graph_free(flux__graph *g) {
+    flux__thread *t = flux__self();
+    flux__plans *plans = t ? t->plans : NULL;
+    if (!plans || plans->kept.node || g->node_room > 4096) {
+        flux__graph_drop(g);
+        return;
+    }
+    if (g->leaves.key) memset(g->leaves.key, 0, (size_t)g->leaves.room * sizeof *g->leaves.key);
+    g->nnode = g->nleaf = g->nkey = g->top = g->leaves.n = 0;
+    g->cut = false;
+    plans->kept = *g;
 }
 
 /* ---------------- grouping nodes into kernels */
@@ -6935,6 +6963,7 @@ static void flux__plans_free(flux__plans *plans) {
             plans->bucket[i] = plan->next;
             flux__plan_free(plan);
         }
+    flux__graph_drop(&plans->kept);
     FLUX_FREE(plans);
 }
 
@@ -6972,7 +7001,7 @@ static flux__plan *flux__find_plan(flux__graph *g) {
     plan->hash = hash;
     plan->key = g->key;                   /* the plan takes the key over */
     plan->key_words = g->nkey;
-    g->key = NULL;
+    g->key = NULL, g->key_room = 0;
     plan->used = plans->clock;
     plan->next = *bucket;
     *bucket = plan;
@@ -7029,7 +7058,7 @@ static bool flux__allocate_extra(flux__run *r) {
         if (!flux__allocate_scratch(r, k)) return false;
     for (int k = 0; k < r->plan->nkernel; k++) flux__kernel_extra(r, &r->plan->kernel[k], most);
     for (int i = 0; i < 3; i++)
-        if (most[i] && !(r->extra[i] = flux__malloc(most[i]))) return false;
+        if (most[i] && !(r->extra[i] = flux__scratch(most[i]))) return flux__fail("out of memory: %zu bytes", most[i]) != NULL;
     return flux__kernels_prepare(r->plan);
 }
 
@@ -7127,12 +7156,15 @@ static bool flux__run_kernels(flux__run *r, bool trace) {
 
 static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     flux__run r;
-    size_t n = (size_t)(plan->nnode * 2 + plan->nkernel) + 1;
+    void *few[64], **room = few;          /* a small plan's buffers, then its slots */
+    size_t n = (size_t)(plan->nnode * 2 + plan->nkernel), all = n + (size_t)(plan->nleaf + plan->nnode);
     memset(&r, 0, sizeof r);
     r.plan = plan, r.g = g;
-    r.buffer = (flux__buffer **)flux__zalloc(n * sizeof *r.buffer);
-    r.ptr = (void **)flux__zalloc((size_t)(plan->nleaf + plan->nnode + 1) * sizeof *r.ptr);
-    bool ok = r.buffer && r.ptr && flux__allocate(&r) && flux__allocate_extra(&r);
+    if (all > 64) room = (void **)flux__zalloc(all * sizeof *room);
+    else memset(few, 0, all * sizeof *few);
+    r.buffer = (flux__buffer **)(void *)room;
+    r.ptr = room ? room + n : NULL;
+    bool ok = room && flux__allocate(&r) && flux__allocate_extra(&r);
     bool trace = flux__tracing();
     double start = trace ? flux__now() : 0;
     ok = ok && flux__run_kernels(&r, trace);
@@ -7140,10 +7172,8 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     if (ok) flux__settle_nodes(&r);
     for (int i = plan->nkernel - 1; r.buffer && i >= 0; i--) flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
     for (int i = plan->nnode - 1; r.buffer && i >= 0; i--) flux__buffer_release(r.buffer[i]);
-    for (int i = 0; i < 3; i++)
-        if (r.extra[i]) FLUX_FREE(r.extra[i]);
-    if (r.buffer) FLUX_FREE(r.buffer);
-    if (r.ptr) FLUX_FREE(r.ptr);
+    for (int i = 0; i < 3; i++) flux__scratch_done(r.extra[i]);
+    if (room && room != few) FLUX_FREE(room);
     return ok ? 0 : -1;
 }
 
@@ -7161,6 +7191,10 @@ static bool flux__eager(void) {
 static void flux__graph_start(flux__graph *g) {
     flux__thread *t = flux__self();
     memset(g, 0, sizeof *g);
+    if (t && t->plans) {
+        *g = t->plans->kept;
+        memset(&t->plans->kept, 0, sizeof t->plans->kept);
+    }
     g->ok = t != NULL;
     g->walk = t ? ++t->walk : 0;
     if (t && t->walk == 0) g->walk = ++t->walk;
@@ -8176,7 +8210,8 @@ static void FLUX__F(random)(uint64_t key, uint64_t stream, uint64_t counter, int
 }
 
 /* What Adam does to an element has seven lines and moves 28 bytes: passing over them line by line takes three times as long.
-   The same sums and products, so the same bits as those lines give. */
+   The same sums and products, so the same bits as those lines give. What comes next is fetched while roots are drawn. */
+#define FLUX__ADAM_AHEAD 1024
 #define FLUX__VECTOR_ADAM                                                                            \
 static void FLUX__F(adam)(int64_t n, float *to_m, float *to_v, float *to_w, const float *const *in,  \
                           const float *by) {                                                         \
@@ -8184,7 +8219,11 @@ static void FLUX__F(adam)(int64_t n, float *to_m, float *to_v, float *to_w, cons
     for (int64_t i = 0; i < n; i += FLUX__LANES) {                                                   \
         FLUX__V g = FLUX__F(at)(pg + i), m = FLUX__F(at)(pm + i), v = FLUX__F(at)(pv + i), w;        \
         m = m + by[0] * (g - m), v = v + by[1] * (g * g - v), w = m / (FLUX__SQRT(v) + by[2]);       \
-        if (pw) w = w * by[3] + FLUX__F(at)(pw + i);                                                 \
+        if (pw) {                                                                                    \
+            w = w * by[3] + FLUX__F(at)(pw + i);                                                     \
+            FLUX__PREFETCH_LATER(pw + i + FLUX__ADAM_AHEAD)                                          \
+        }                                                                                            \
+        FLUX__PREFETCH_LATER(pm + i + FLUX__ADAM_AHEAD) FLUX__PREFETCH_LATER(pv + i + FLUX__ADAM_AHEAD) \
         memcpy(to_m + i, &m, sizeof m), memcpy(to_v + i, &v, sizeof v), memcpy(to_w + i, &w, sizeof w); \
     }                                                                                                \
 }
@@ -8421,13 +8460,17 @@ static void name(int64_t n, void *y, const void *x) {                           
     const uint16_t *in = (const uint16_t *)x;                                                        \
     flux__halves h;                                                                                  \
     FLUX__V v;                                                                                       \
-    for (; n > 0; n -= 8, in += 8, out += 8) {                                                       \
-        memcpy(&h, n < 8 ? memcpy(tail, in, (size_t)n * 2) : in, sizeof h);                          \
+    for (; n >= 8; n -= 8, in += 8, out += 8) {                                                      \
+        memcpy(&h, in, sizeof h);                                                                    \
         convert;                                                                                     \
-        if (n < 8) memcpy(tail, &v, sizeof v), memcpy(out, tail, (size_t)n * 4);                     \
-        else memcpy(out, &v, sizeof v);                                                              \
+        memcpy(out, &v, sizeof v);                                                                   \
     }                                                                                                \
+    if (n <= 0) return;                                                                              \
+    memcpy(tail, in, (size_t)n * 2), memcpy(&h, tail, sizeof h);                                     \
+    convert;                                                                                         \
+    memcpy(tail, &v, sizeof v), memcpy(out, tail, (size_t)n * 4);                                    \
 }
+#define FLUX__KEPT(n) (FLUX__VU)FLUX__HELD((FLUX__VUL)(none + n))
 #define FLUX__STORE16(name, convert)                                                                 \
 static void name(int64_t n, void *y, const void *x) {                                                \
     uint16_t *out = (uint16_t *)y;                                                                   \
@@ -8435,21 +8478,31 @@ static void name(int64_t n, void *y, const void *x) {                           
     float tail[8] = { 0 };                                                                           \
     flux__halves h;                                                                                  \
     FLUX__V v;                                                                                       \
-    for (; n > 0; n -= 8, in += 8, out += 8) {                                                       \
-        memcpy(&v, n < 8 ? memcpy(tail, in, (size_t)n * 4) : in, sizeof v);                          \
+    FLUX__VU none = { 0 };                                                                           \
+    const FLUX__VU below = FLUX__KEPT(0x7fffu), odd = FLUX__KEPT(1u), quiet = FLUX__KEPT(0x7fc0u);   \
+    for (; n >= 8; n -= 8, in += 8, out += 8) {                                                      \
+        memcpy(&v, in, sizeof v);                                                                    \
         convert;                                                                                     \
-        if (n < 8) memcpy(tail, &h, sizeof h), memcpy(out, tail, (size_t)n * 2);                     \
-        else memcpy(out, &h, sizeof h);                                                              \
+        memcpy(out, &h, sizeof h);                                                                   \
     }                                                                                                \
+    (void)below, (void)odd, (void)quiet;                                                             \
+    if (n <= 0) return;                                                                              \
+    memcpy(tail, in, (size_t)n * 4), memcpy(&v, tail, sizeof v);                                     \
+    convert;                                                                                         \
+    memcpy(tail, &h, sizeof h), memcpy(out, tail, (size_t)n * 2);                                    \
 }
-static FLUX__INLINE flux__halves flux__bf16_of_x8(FLUX__V v) {        /* as flux__bf16_of */
-    FLUX__VU u = FLUX__BITS(v), r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16, nan = (FLUX__VU)(v != v);
-    return __builtin_convertvector((r & ~nan) | (nan & 0x7fc0u), flux__halves);
+static FLUX__INLINE flux__halves flux__bf16_of_x8(FLUX__V v, FLUX__VU below, FLUX__VU odd, FLUX__VU quiet) {   /* as flux__bf16_of */
+    FLUX__VU u = FLUX__BITS(v), r = (u + below + ((u >> 16) & odd)) >> 16, nan = (FLUX__VU)(v != v);
+    flux__halves h;
+    r = (r & ~nan) | (nan & quiet);
+    __asm__("vpackusdw {%0, %0, %0|%0, %0, %0}\n\tvpermq {$8, %0, %0|%0, %0, 8}" : "+x"(r));
+    memcpy(&h, &r, sizeof h);
+    return h;
 }
 FLUX__LOAD16(flux__half_load_x8, __asm__("vcvtph2ps {%1, %0|%0, %1}" : "=x"(v) : "x"(h)))
 FLUX__STORE16(flux__half_store_x8, __asm__("vcvtps2ph {$0, %1, %0|%0, %1, 0}" : "=x"(h) : "x"(v)))
 FLUX__LOAD16(flux__bf16_load_x8, v = FLUX__FLOAT(__builtin_convertvector(h, FLUX__VU) << 16))
-FLUX__STORE16(flux__bf16_store_x8, h = flux__bf16_of_x8(v))
+FLUX__STORE16(flux__bf16_store_x8, h = flux__bf16_of_x8(v, below, odd, quiet))
 #    if defined(__clang__)
 #      pragma clang attribute pop
 #    else
@@ -8887,9 +8940,9 @@ typedef struct flux__gemm_job {
 typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, const void *b,
                                   int64_t b_row, int64_t b_col, void *c, int64_t ldc, bool add);
 
-/* Rows of A, contiguous, times one column: y[i * y_step] for each. */
-typedef void (*flux__gemm_dots)(int64_t k, const void *a, int64_t a_row, const void *x, void *y,
-                                int64_t y_step, int64_t rows);
+/* Rows of A times two columns of B, both contiguous in k: sums of products, without turning either. */
+typedef void (*flux__gemm_dots)(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col,
+                                void *c, int64_t c_row, int64_t c_col, int64_t rows);
 
 typedef struct flux__gemm_set {           /* the kernels for one element type and instruction set */
     const struct flux__gemm_set *narrow;  /* those with vectors of half the length and the same bits, or NULL */
@@ -8925,7 +8978,7 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
 #    define FLUX__GEMM_FUSE _Pragma("STDC FP_CONTRACT ON")
 #  else
 #    define FLUX__GEMM_FN(target) /* as fast as "O2" here, and compiled in less time */            \
-        static __attribute__((optimize("O1", "expensive-optimizations", "fp-contract=fast"))) target
+        static __attribute__((optimize("O1", "expensive-optimizations", "fp-contract=fast", "align-loops=64"))) target
 #    define FLUX__GEMM_FUSE
 #  endif
 #  define FLUX__GEMM_TYPES(bytes)                                                                  \
@@ -8945,8 +8998,6 @@ FLUX__GEMM_TYPES(64)
 #  define FLUX__K_ADD2(j, q, r) x##j += at[0]; y##j += at[1]; at = FLUX__K_NEXT(at);
 #  define FLUX__K_PUT1(j, q, r) at[0] = x##j; at = FLUX__K_NEXT(at);
 #  define FLUX__K_PUT2(j, q, r) at[0] = x##j; at[1] = y##j; at = FLUX__K_NEXT(at);
-#  define FLUX__K_SEE1(j, q, r) __builtin_prefetch(at, 1); at = FLUX__K_NEXT(at);
-#  define FLUX__K_SEE2(j, q, r) __builtin_prefetch(at + 1, 1); FLUX__K_SEE1(j, q, r)
 #  define FLUX__K_NEXT(at) (V *)(void *)((T *)(void *)at + ldc)
 
 /* gcc fills a register with each element of B, which takes AVX-512 longer than the product itself if that is its only one;
@@ -8974,8 +9025,6 @@ FLUX__GEMM_TYPES(64)
                 *b2 = wide > 6 ? b1 + 3 * b_col : b0, *b3 = wide > 9 ? b2 + 3 * b_col : b0;        \
         const T *p = (const T *)a;                                                                 \
         V *at, u, v, w, zero = {0} FLUX__COLUMNS##wide(FLUX__K_VAR##high);                         \
-        at = (V *)c;                                                                               \
-        FLUX__COLUMNS##wide(FLUX__K_SEE##high)                                                     \
         FLUX__COLUMNS##wide(FLUX__K_ZERO##high)                                                    \
         for (; k > 0; k--) {                                                                       \
             u = ((const V *)(const void *)p)[0];                                                   \
@@ -9005,52 +9054,95 @@ FLUX__GEMM_TYPES(64)
 #  define FLUX__GEMM_LIST6(n) n##1, n##2, n##3, n##4, n##6
 #  define FLUX__GEMM_LIST8(n) FLUX__GEMM_LIST6(n), n##8
 #  define FLUX__GEMM_LIST12(n) FLUX__GEMM_LIST8(n), n##10, n##12
-#  define FLUX__GEMM_DOTS(name, type, vec, target)                                                 \
-    FLUX__GEMM_FN(target) void name##_dots(int64_t k, const void *a, int64_t a_row, const void *x, \
-                                           void *y, int64_t y_step, int64_t rows) {                \
+#  if defined(__clang__)
+#    define FLUX__SHUFFLE(out, a, b, ints, ...) out = __builtin_shufflevector(a, b, __VA_ARGS__);
+#  else
+typedef int flux__gemm_i16 __attribute__((vector_size(16)));
+typedef int64_t flux__gemm_l16 __attribute__((vector_size(16)));
+typedef int flux__gemm_i32 __attribute__((vector_size(32)));
+typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
+#    define FLUX__SHUFFLE(out, a, b, ints, ...) { ints mask = {__VA_ARGS__}; out = __builtin_shuffle(a, b, mask); }
+#  endif
+#  define FLUX__LANES4(i, j, k, l) i, j, k, l
+#  define FLUX__LANES2(i, j) i, j
+#  define FLUX__LANE8(i) ((i) < 4 ? (i) : (i) + 4)
+#  define FLUX__LANES8(i, j, k, l) FLUX__LANE8(i), FLUX__LANE8(j), FLUX__LANE8(k), FLUX__LANE8(l),   \
+    FLUX__LANE8(i) + 4, FLUX__LANE8(j) + 4, FLUX__LANE8(k) + 4, FLUX__LANE8(l) + 4
+#  define FLUX__LANE4(i) ((i) < 2 ? (i) : (i) + 2)
+#  define FLUX__LANES22(i, j) FLUX__LANE4(i), FLUX__LANE4(j), FLUX__LANE4(i) + 2, FLUX__LANE4(j) + 2
+/* Four rows at a time (at the end the first of them again), a vector of sums each. Folding turns four such vectors into sums
+   that stand side by side, as it turns squares: f32 by fours, f64 by twos. Long vectors hold two of these; 16 B ones one. */
+#  define FLUX__D_VAR(r) , x##r##0 = zero, x##r##1 = zero
+#  define FLUX__D_MUL(r) t = *(const V *)(const void *)(p##r + i); x##r##0 += t * u, x##r##1 += t * v;
+#  define FLUX__JOIN(to, x)                                                                        \
+    half = *(const W *)(const void *)&x;                                                           \
+    if (sizeof(V) > sizeof(W)) half += ((const W *)(const void *)&x)[sizeof(V) > sizeof(W)];       \
+    *(W *)(void *)(to) = half;
+#  define FLUX__FOLD_F(V, ints, lanes, c)                                                          \
+    FLUX__SHUFFLE(u, x0##c, x1##c, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(v, x0##c, x1##c, ints, lanes(2, 6, 3, 7)) u += v; \
+    FLUX__SHUFFLE(v, x2##c, x3##c, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(w, x2##c, x3##c, ints, lanes(2, 6, 3, 7)) v += w; \
+    FLUX__SHUFFLE(w, u, v, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(t, u, v, ints, lanes(2, 3, 6, 7)) t += w; \
+    FLUX__JOIN(sum[c], t)
+#  define FLUX__FOLD_D(V, ints, lanes, c)                                                          \
+    FLUX__SHUFFLE(u, x0##c, x1##c, ints, lanes(0, 2)) FLUX__SHUFFLE(v, x0##c, x1##c, ints, lanes(1, 3)) u += v; \
+    FLUX__SHUFFLE(v, x2##c, x3##c, ints, lanes(0, 2)) FLUX__SHUFFLE(w, x2##c, x3##c, ints, lanes(1, 3)) v += w; \
+    FLUX__JOIN(sum[c], u)                                                                          \
+    FLUX__JOIN(sum[c] + 2, v)
+#  define FLUX__GEMM_DOTS(name, type, vec, short_vec, fold, ints, lanes, target)                   \
+    FLUX__GEMM_FN(target) void name##_dots(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, \
+                                           void *c, int64_t c_row, int64_t c_col, int64_t rows) {  \
         FLUX__GEMM_FUSE                                                                            \
-        enum { lanes = (int)(sizeof(vec) / sizeof(type)) };                                        \
-        int64_t r, i;                                                                              \
-        int h, l;                                                                                  \
-        for (r = 0; r < rows; r++) {                                                               \
-            const type *p = (const type *)a + r * a_row, *q = (const type *)x;                     \
-            vec s = {0}, t = {0}, u = {0}, v = {0};                                                \
-            type part[lanes], rest = 0;                                                            \
-            for (i = k; i >= 4 * lanes; i -= 4 * lanes, p += 4 * lanes, q += 4 * lanes) {          \
-                const vec *f = (const vec *)(const void *)p, *g = (const vec *)(const void *)q;    \
-                s += f[0] * g[0], t += f[1] * g[1], u += f[2] * g[2], v += f[3] * g[3];            \
+        typedef vec V;                                                                             \
+        typedef short_vec W;                                                                       \
+        enum { n = (int)(sizeof(V) / sizeof(type)) };                                              \
+        const type *q = (const type *)b, *q0, *q1;                                                 \
+        int64_t r, i, j, h, l, left;                                                               \
+        for (r = 0; r < rows; r += 4) {                                                            \
+            const type *p0 = (const type *)a + r * a_row, *p1 = r + 1 < rows ? p0 + a_row : p0,    \
+                       *p2 = r + 2 < rows ? p1 + a_row : p0, *p3 = r + 3 < rows ? p2 + a_row : p0; \
+            type sum[2][4], *to;                                                                   \
+            W half;                                                                                \
+            V t, u, v, w, zero = {0} FLUX__D_VAR(0) FLUX__D_VAR(1) FLUX__D_VAR(2) FLUX__D_VAR(3);  \
+            for (i = 0, q0 = q, q1 = q + b_col; i + n <= k; i += n, q0 += n, q1 += n) {            \
+                u = *(const V *)(const void *)q0, v = *(const V *)(const void *)q1;                \
+                FLUX__D_MUL(0) FLUX__D_MUL(1) FLUX__D_MUL(2) FLUX__D_MUL(3)                        \
             }                                                                                      \
-            for (; i >= lanes; i -= lanes, p += lanes, q += lanes)                                 \
-                s += *(const vec *)(const void *)p * *(const vec *)(const void *)q;                \
-            for (; i > 0; i--) rest += *p++ * *q++;                                                \
-            s = (s + t) + (u + v);                                                                 \
-            memcpy(part, &s, sizeof part);                                                         \
-            for (h = lanes / 2; h > 0; h /= 2)                                                     \
-                for (l = 0; l < h; l++) part[l] += part[l + h];                                    \
-            ((type *)y)[r * y_step] = part[0] + rest;                                              \
+            fold(V, ints, lanes, 0)                                                                \
+            fold(V, ints, lanes, 1)                                                                \
+            left = rows - r < 4 ? rows - r : 4;                                                    \
+            for (h = 0; h < 2; h++) {                                                              \
+                to = (type *)c + r * c_row + h * c_col;                                            \
+                for (j = 0; j < left; j++, to += c_row)                                            \
+                    for (*to = sum[h][j], l = i; l < k; l++) *to += p0[j * a_row + l] * q[h * b_col + l]; \
+            }                                                                                      \
         }                                                                                          \
     }
-#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, wide, target, narrow)                        \
+#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, wide, target, narrow, dots)                  \
     FLUX__GEMM_HIGH##wide(name, type, vec, mul, 1, target)                                         \
     FLUX__GEMM_HIGH##wide(name, type, vec, mul, 2, target)                                         \
-    FLUX__GEMM_DOTS(name, type, vec, target)                                                       \
     static const flux__gemm_kernel name##_one[] = {FLUX__GEMM_LIST##wide(name##_1x)};              \
     static const flux__gemm_kernel name##_two[] = {FLUX__GEMM_LIST##wide(name##_2x)};              \
     static const flux__gemm_set name = {narrow, bytes / (int)sizeof(type), wide, name##_one,       \
-                                        name##_two, name##_dots};
+                                        name##_two, dots##_dots};
 
+FLUX__GEMM_DOTS(flux__gemm_f32_base, float, flux__gemm_f16, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i16, FLUX__LANES4, )
+FLUX__GEMM_DOTS(flux__gemm_f64_base, double, flux__gemm_d16, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l16, FLUX__LANES2, )
+#  if FLUX__X86
+FLUX__GEMM_DOTS(flux__gemm_f32_avx2, float, flux__gemm_f32, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i32, FLUX__LANES8, FLUX__AVX2)
+FLUX__GEMM_DOTS(flux__gemm_f64_avx2, double, flux__gemm_d32, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l32, FLUX__LANES22, FLUX__AVX2)
+#  endif
 #  if defined(__aarch64__)
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 8, , NULL)
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 8, , NULL)
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 8, , NULL, flux__gemm_f32_base)
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 8, , NULL, flux__gemm_f64_base)
 #  else
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 6, , NULL)
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, , NULL)
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 6, , NULL, flux__gemm_f32_base)
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, , NULL, flux__gemm_f64_base)
 #  endif
 #  if FLUX__X86
-FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL)
-FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL)
-FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512, &flux__gemm_f32_avx2)
-FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512, &flux__gemm_f64_avx2)
+FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f32_avx2)
+FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f64_avx2)
+FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512, &flux__gemm_f32_avx2, flux__gemm_f32_avx2)
+FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512, &flux__gemm_f64_avx2, flux__gemm_f64_avx2)
 #  endif
 
 #else
@@ -9072,15 +9164,15 @@ FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 
     FLUX__GEMM_KERNEL(name, type, high, 1) FLUX__GEMM_KERNEL(name, type, high, 2)                  \
     FLUX__GEMM_KERNEL(name, type, high, 3) FLUX__GEMM_KERNEL(name, type, high, 4)
 #  define FLUX__GEMM_DOTS(name, type)                                                              \
-    static void name##_dots(int64_t k, const void *a, int64_t a_row, const void *x, void *y,       \
-                            int64_t y_step, int64_t rows) {                                        \
-        const type *f = (const type *)a, *g = (const type *)x;                                     \
-        int64_t r, i;                                                                              \
-        for (r = 0; r < rows; r++, f += a_row) {                                                   \
-            type sum = 0;                                                                          \
-            for (i = 0; i < k; i++) sum += f[i] * g[i];                                            \
-            ((type *)y)[r * y_step] = sum;                                                         \
-        }                                                                                          \
+    static void name##_dots(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, \
+                            void *c, int64_t c_row, int64_t c_col, int64_t rows) {                 \
+        int64_t r, i, j;                                                                           \
+        for (r = 0; r < rows; r++)                                                                 \
+            for (j = 0; j < 2; j++) {                                                              \
+                type sum = 0;                                                                      \
+                for (i = 0; i < k; i++) sum += ((const type *)a)[r * a_row + i] * ((const type *)b)[j * b_col + i]; \
+                ((type *)c)[r * c_row + j * c_col] = sum;                                          \
+            }                                                                                      \
     }
 #  define FLUX__GEMM_SET(name, type)                                                               \
     FLUX__GEMM_HIGH(name, type, 1)                                                                 \
@@ -9104,16 +9196,9 @@ static const flux__gemm_set *flux__gemm_kernels(bool f64) {
 
 /* ---- copying operands */
 
-static int64_t flux__gemm_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+static int64_t flux__gemm_up(int64_t n, int64_t unit) { return (n + unit - 1) & -unit; }   /* unit: a power of two */
 static int64_t flux__gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
-#if FLUX__GEMM_VECTORS
-#  define FLUX__PREFETCH(p) __builtin_prefetch(p);
-#  define FLUX__PREFETCH_LATER(p) __builtin_prefetch(p, 0, 2);
-#else
-#  define FLUX__PREFETCH(p) (void)(p);
-#  define FLUX__PREFETCH_LATER(p) (void)(p);
-#endif
 #define FLUX__GEMM_MOVE(vec, to, from) *(vec *)(void *)(to) = *(const vec *)(const void *)(from);
 /* Copies rows of `columns` contiguous elements, from_step apart, to rows to_step apart. */
 #define FLUX__GEMM_COPY(name, type, vec, n)                                                        \
@@ -9166,70 +9251,68 @@ FLUX__GEMM_COPY(flux__gemm_copy4, float, flux__gemm_f16, 4)
 FLUX__GEMM_COPY(flux__gemm_copy8, double, flux__gemm_d16, 2)
 FLUX__GEMM_PANELS(flux__gemm_panels4, float, flux__gemm_f16, 4)
 FLUX__GEMM_PANELS(flux__gemm_panels8, double, flux__gemm_d16, 2)
-#  if defined(__clang__)
-#    define FLUX__SHUFFLE4(out, a, b, i, j, k, l) out = __builtin_shufflevector(a, b, i, j, k, l);
-#    define FLUX__SHUFFLE2(out, a, b, i, j) out = __builtin_shufflevector(a, b, i, j);
-#  else
-typedef int flux__gemm_i16 __attribute__((vector_size(16)));
-typedef int64_t flux__gemm_l16 __attribute__((vector_size(16)));
-#    define FLUX__SHUFFLE4(out, a, b, i, j, k, l)                                                  \
-        { flux__gemm_i16 mask = {i, j, k, l}; out = __builtin_shuffle(a, b, mask); }
-#    define FLUX__SHUFFLE2(out, a, b, i, j)                                                        \
-        { flux__gemm_l16 mask = {i, j}; out = __builtin_shuffle(a, b, mask); }
+/* Turns contiguous rows, from_step apart, into columns to_step apart: squares of elements in registers, and in an order in
+   which whole lines are written. A long vector is two short ones side by side, of rows n apart: after `halves` put them so,
+   the same square does both. What is left over is for `rest`. */
+#  define FLUX__TURN_ROW(V, p) *(const V *)(const void *)(p)
+#  define FLUX__TURN_PUT(V, ints, x, y, column, ...)                                               \
+    { V put; FLUX__SHUFFLE(put, x, y, ints, __VA_ARGS__) *(V *)(void *)(d + (column) * to_step) = put; }
+#  define FLUX__TURN_4(V, ints, lanes, a, b, c, e, at)                                             \
+    { V ab, ce;                                                                                    \
+      FLUX__SHUFFLE(ab, a, b, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(ce, c, e, ints, lanes(0, 4, 1, 5)) \
+      FLUX__TURN_PUT(V, ints, ab, ce, at, lanes(0, 1, 4, 5)) FLUX__TURN_PUT(V, ints, ab, ce, at + 1, lanes(2, 3, 6, 7)) \
+      FLUX__SHUFFLE(ab, a, b, ints, lanes(2, 6, 3, 7)) FLUX__SHUFFLE(ce, c, e, ints, lanes(2, 6, 3, 7)) \
+      FLUX__TURN_PUT(V, ints, ab, ce, at + 2, lanes(0, 1, 4, 5)) FLUX__TURN_PUT(V, ints, ab, ce, at + 3, lanes(2, 3, 6, 7)) }
+#  define FLUX__TURN_2(V, ints, lanes, a, b, at)                                                   \
+    FLUX__TURN_PUT(V, ints, a, b, at, lanes(0, 2)) FLUX__TURN_PUT(V, ints, a, b, at + 1, lanes(1, 3))
+#  define FLUX__HALVES8(V, lo, hi, q)                                                              \
+    { V one = FLUX__TURN_ROW(V, s + (q) * from_step), two = FLUX__TURN_ROW(V, s + (q + 4) * from_step); \
+      FLUX__SHUFFLE(lo, one, two, flux__gemm_i32, 0, 1, 2, 3, 8, 9, 10, 11)                          \
+      FLUX__SHUFFLE(hi, one, two, flux__gemm_i32, 4, 5, 6, 7, 12, 13, 14, 15) }
+#  define FLUX__HALVES4(V, lo, hi, q)                                                              \
+    { V one = FLUX__TURN_ROW(V, s + (q) * from_step), two = FLUX__TURN_ROW(V, s + (q + 2) * from_step); \
+      FLUX__SHUFFLE(lo, one, two, flux__gemm_l32, 0, 1, 4, 5)                                        \
+      FLUX__SHUFFLE(hi, one, two, flux__gemm_l32, 2, 3, 6, 7) }
+#  define FLUX__TURN_F16(V)                                                                        \
+    V a = FLUX__TURN_ROW(V, s), b = FLUX__TURN_ROW(V, s + from_step);                              \
+    V c = FLUX__TURN_ROW(V, s + 2 * from_step), e = FLUX__TURN_ROW(V, s + 3 * from_step);          \
+    FLUX__TURN_4(V, flux__gemm_i16, FLUX__LANES4, a, b, c, e, 0)
+#  define FLUX__TURN_F32(V)                                                                        \
+    V a, b, c, e, f, g, h, k;                                                                      \
+    FLUX__HALVES8(V, a, f, 0) FLUX__HALVES8(V, b, g, 1) FLUX__HALVES8(V, c, h, 2) FLUX__HALVES8(V, e, k, 3) \
+    FLUX__TURN_4(V, flux__gemm_i32, FLUX__LANES8, a, b, c, e, 0)                                   \
+    FLUX__TURN_4(V, flux__gemm_i32, FLUX__LANES8, f, g, h, k, 4)
+#  define FLUX__TURN_D16(V)                                                                        \
+    V a = FLUX__TURN_ROW(V, s), b = FLUX__TURN_ROW(V, s + from_step);                              \
+    FLUX__TURN_2(V, flux__gemm_l16, FLUX__LANES2, a, b, 0)
+#  define FLUX__TURN_D32(V)                                                                        \
+    V a, b, c, e;                                                                                  \
+    FLUX__HALVES4(V, a, c, 0) FLUX__HALVES4(V, b, e, 1)                                            \
+    FLUX__TURN_2(V, flux__gemm_l32, FLUX__LANES22, a, b, 0) FLUX__TURN_2(V, flux__gemm_l32, FLUX__LANES22, c, e, 2)
+#  define FLUX__GEMM_TURN(name, type, vec, n, square, rest, target)                                \
+    FLUX__GEMM_FN(target) void name(const type *from, int64_t from_step, type *to, int64_t to_step, int64_t rows, int64_t columns) { \
+        int64_t r, i, most = rows & ~(int64_t)(n - 1), wide = columns & ~(int64_t)(n - 1), first, end; \
+        for (first = 0; first < most; first = end) {                                               \
+            end = flux__gemm_min(first + 64 / (int)sizeof(type), most);                            \
+            for (i = 0; i < wide; i += n)                                                          \
+                for (r = first; r < end; r += n) {                                                 \
+                    const type *s = from + r * from_step + i;                                      \
+                    type *d = to + i * to_step + r;                                                \
+                    square(vec)                                                                    \
+                }                                                                                  \
+        }                                                                                          \
+        if (wide < columns && most > 0) rest(from + wide, from_step, to + wide * to_step, to_step, most, columns - wide); \
+        if (most < rows) rest(from + most * from_step, from_step, to + most, to_step, rows - most, columns); \
+    }
+#  define FLUX__TURN_REST4(from, step, to, to_step, rows, columns) flux__gemm_gather4(from, step, 1, to, to_step, rows, columns)
+#  define FLUX__TURN_REST8(from, step, to, to_step, rows, columns) flux__gemm_gather8(from, step, 1, to, to_step, rows, columns)
+FLUX__GEMM_TURN(flux__gemm_turn4, float, flux__gemm_f16, 4, FLUX__TURN_F16, FLUX__TURN_REST4, )
+FLUX__GEMM_TURN(flux__gemm_turn8, double, flux__gemm_d16, 2, FLUX__TURN_D16, FLUX__TURN_REST8, )
+#  if FLUX__X86
+FLUX__GEMM_TURN(flux__gemm_turn4_avx2, float, flux__gemm_f32, 8, FLUX__TURN_F32, flux__gemm_turn4, FLUX__AVX2)
+FLUX__GEMM_TURN(flux__gemm_turn8_avx2, double, flux__gemm_d32, 4, FLUX__TURN_D32, flux__gemm_turn8, FLUX__AVX2)
+#    define FLUX__TURN(name) (flux__simd() ? name##_avx2 : name)
 #  endif
-/* Turns contiguous rows, from_step apart, into columns to_step apart: 4 by 4 (2 by 2) elements in
-   registers, and in an order in which whole lines are written. */
-FLUX__GEMM_FN() void flux__gemm_turn4(const float *from, int64_t from_step, float *to,
-                                      int64_t to_step, int64_t rows, int64_t columns) {
-    typedef flux__gemm_f16 V;
-    int64_t r, i, r4 = rows & ~(int64_t)3, c4 = columns & ~(int64_t)3, first, end;
-    for (first = 0; first < r4; first = end) {
-        end = flux__gemm_min(first + 16, r4);
-        for (i = 0; i < c4; i += 4)
-            for (r = first; r < end; r += 4) {
-                const float *s = from + r * from_step + i;
-                float *d = to + i * to_step + r;
-                V a = *(const V *)(const void *)s, b = *(const V *)(const void *)(s + from_step);
-                V c = *(const V *)(const void *)(s + 2 * from_step), ab, cd, x;
-                V e = *(const V *)(const void *)(s + 3 * from_step);
-                FLUX__SHUFFLE4(ab, a, b, 0, 4, 1, 5)
-                FLUX__SHUFFLE4(cd, c, e, 0, 4, 1, 5)
-                FLUX__SHUFFLE4(x, ab, cd, 0, 1, 4, 5)
-                *(V *)(void *)d = x;
-                FLUX__SHUFFLE4(x, ab, cd, 2, 3, 6, 7)
-                *(V *)(void *)(d + to_step) = x;
-                FLUX__SHUFFLE4(ab, a, b, 2, 6, 3, 7)
-                FLUX__SHUFFLE4(cd, c, e, 2, 6, 3, 7)
-                FLUX__SHUFFLE4(x, ab, cd, 0, 1, 4, 5)
-                *(V *)(void *)(d + 2 * to_step) = x;
-                FLUX__SHUFFLE4(x, ab, cd, 2, 3, 6, 7)
-                *(V *)(void *)(d + 3 * to_step) = x;
-            }
-    }
-    flux__gemm_gather4(from + c4, from_step, 1, to + c4 * to_step, to_step, r4, columns - c4);
-    flux__gemm_gather4(from + r4 * from_step, from_step, 1, to + r4, to_step, rows - r4, columns);
-}
-FLUX__GEMM_FN() void flux__gemm_turn8(const double *from, int64_t from_step, double *to,
-                                      int64_t to_step, int64_t rows, int64_t columns) {
-    typedef flux__gemm_d16 V;
-    int64_t r, i, r2 = rows & ~(int64_t)1, c2 = columns & ~(int64_t)1, first, end;
-    for (first = 0; first < r2; first = end) {
-        end = flux__gemm_min(first + 8, r2);
-        for (i = 0; i < c2; i += 2)
-            for (r = first; r < end; r += 2) {
-                const double *s = from + r * from_step + i;
-                double *d = to + i * to_step + r;
-                V a = *(const V *)(const void *)s, x;
-                V b = *(const V *)(const void *)(s + from_step);
-                FLUX__SHUFFLE2(x, a, b, 0, 2)
-                *(V *)(void *)d = x;
-                FLUX__SHUFFLE2(x, a, b, 1, 3)
-                *(V *)(void *)(d + to_step) = x;
-            }
-    }
-    flux__gemm_gather8(from + c2, from_step, 1, to + c2 * to_step, to_step, r2, columns - c2);
-    flux__gemm_gather8(from + r2 * from_step, from_step, 1, to + r2, to_step, rows - r2, columns);
-}
 #else
 FLUX__GEMM_COPY(flux__gemm_copy4, float, float, 1)
 FLUX__GEMM_COPY(flux__gemm_copy8, double, double, 1)
@@ -9244,6 +9327,9 @@ static void flux__gemm_turn8(const double *from, int64_t from_step, double *to, 
     flux__gemm_gather8(from, from_step, 1, to, to_step, rows, columns);
 }
 #endif
+#ifndef FLUX__TURN
+#  define FLUX__TURN(name) name
+#endif
 
 /* Copies rows x columns of a matrix with any strides to where rows are 1 and columns to_step apart,
    the fastest way there is. */
@@ -9252,10 +9338,10 @@ static void flux__gemm_copy(int64_t size, const void *from, int64_t row, int64_t
     const float *f = (const float *)from;
     const double *d = (const double *)from;
     if (size == 4 && row == 1) flux__gemm_copy4(f, column, to, to_step, columns, rows);
-    else if (size == 4 && column == 1) flux__gemm_turn4(f, row, (float *)to, to_step, rows, columns);
+    else if (size == 4 && column == 1) FLUX__TURN(flux__gemm_turn4)(f, row, (float *)to, to_step, rows, columns);
     else if (size == 4) flux__gemm_gather4(f, row, column, to, to_step, rows, columns);
     else if (row == 1) flux__gemm_copy8(d, column, to, to_step, columns, rows);
-    else if (column == 1) flux__gemm_turn8(d, row, (double *)to, to_step, rows, columns);
+    else if (column == 1) FLUX__TURN(flux__gemm_turn8)(d, row, (double *)to, to_step, rows, columns);
     else flux__gemm_gather8(d, row, column, to, to_step, rows, columns);
 }
 
@@ -9402,6 +9488,7 @@ typedef struct flux__gemm_task {          /* one block of C */
 #define FLUX__GEMM_CHUNK 2048             /* bytes of a column of B: a tile's fit the first cache */
 #define FLUX__GEMM_TILES 16               /* in a block's height: 1 MB of A at most, of the second cache */
 #define FLUX__GEMM_COLUMNS 512            /* in a block's width */
+#define FLUX__GEMM_FEW 64                 /* columns that may be sums of products */
 #define FLUX__GEMM_PIECE 4096             /* elements of C at a time for the epilogue, or some more */
 
 /* n by parts, rounded up to units */
@@ -9553,7 +9640,9 @@ static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t start, int64_
     const flux__gemm_plan *p = t->plan;
     int64_t lanes = p->set->lanes, size = p->size;
     int64_t rows = flux__gemm_min(t->ib - i, high), skip = start < 0 ? 0 : i - start;
-    bool add = t->k0 > 0, edge = start < 0 ? !t->out : skip > 0 && add;
+    int64_t past = (t->nb - j - wide + 1) * t->ld;     /* from the last column to the end of what is ours */
+    bool add = t->k0 > 0, whole = !add && t->ld == t->mb && past >= high;   /* what lies below a column's end is made after it */
+    bool edge = start < 0 ? !t->out && !whole : skip > 0 && add;
     const flux__gemm_set *set = high < lanes ? p->set->narrow : p->set;
     flux__gemm_kernel kernel = (high > lanes ? set->two : set->one)[wide <= 4 ? wide - 1 : wide / 2 + 1];
     const char *a = p->a + (t->i0 + t->i + i - skip + t->k0 * p->a_col) * size;
@@ -9585,9 +9674,10 @@ static void flux__gemm_finish(flux__gemm_task *t, int64_t j, int64_t n) {
 
 /* How many of n columns to take next: panels are about as wide, and of widths with a kernel. */
 static int64_t flux__gemm_wide(int64_t n, int64_t most) {
-    int64_t panels = (n + most - 1) / most;
-    if (n <= 4) return n;
-    return n % 2 ? 3 : flux__gemm_up((n + panels - 1) / panels, 2);
+    int64_t panels = 1;
+    if (n <= 4 || n % 2) return n < 3 ? n : n == 4 ? 4 : 3;
+    if (n > most) panels = (n + most - 1) / most, n = flux__gemm_up((n + panels - 1) / panels, 2);
+    return n;
 }
 
 /* Adds one chunk of k to the rows at hand. A panel of B stays in the first cache while A's pass. */
@@ -9631,7 +9721,8 @@ static void flux__gemm_chunk(flux__gemm_task *t) {
     }
 }
 
-/* Scratch memory for a task; false: there is none. */
+/* Scratch memory for a task; false: there is none. C's lies half a page from where large tensors begin: a processor takes a
+   load for one of what is being stored if the lower 12 bits of the addresses are the same. */
 static bool flux__gemm_room(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
     int64_t lanes = p->set->lanes, tall = 2 * lanes, high = flux__gemm_up(t->mb, lanes), total;
@@ -9646,7 +9737,7 @@ static bool flux__gemm_room(flux__gemm_task *t) {
     a = flux__gemm_up(a * p->chunk * p->size, 64);
     b = flux__gemm_up(b * p->size, 64);
     edge = flux__gemm_up(edge * p->size, 64);
-    total = a + b + edge + out * p->size;
+    total = a + b + edge + out * p->size + (out ? 4096 : 0);
     t->a = t->b = t->edge = t->out = NULL;
     t->out_from = 0;
     t->block = (char *)p->job->c;
@@ -9654,7 +9745,7 @@ static bool flux__gemm_room(flux__gemm_task *t) {
     if (total > 0 && (t->a = (char *)flux__scratch((size_t)total)) == NULL) return false;
     if (total > 0) t->b = t->a + a, t->edge = t->b + b;
     if (!out) t->block += (t->i0 + t->j0 * t->ld) * p->size;
-    else t->block = t->out = t->edge + edge, t->ld = high;
+    else t->block = t->out = t->edge + edge + ((2112 - (intptr_t)(t->edge + edge)) & 4095), t->ld = high;
     return true;
 }
 
@@ -9681,20 +9772,25 @@ static void flux__gemm_task_run(void *ctx, int worker, int64_t number) {
     flux__scratch_done(t.a);
 }
 
-/* A block of rows, contiguous in k, times a single column: nothing to gain from tiles. */
+/* Some rows by all columns as sums of products, each from end to end. */
 static void flux__gemm_dots_run(void *ctx, int worker, int64_t number) {
     const flux__gemm_plan *p = (const flux__gemm_plan *)ctx;
     const flux__gemm_job *job = p->job;
-    double piece[256];
-    int64_t i = number * p->rows, end = flux__gemm_min(i + p->rows, p->m), n;
-    int64_t step = p->flip && job->c ? job->ldc : 1;
+    double piece[FLUX__GEMM_FEW * 8];     /* C where it may go nowhere else */
+    int64_t i = number * p->rows, end = flux__gemm_min(i + p->rows, p->m), n, j, ld, size = p->size;
     for (; i < end; i += n) {
-        char *y = job->c ? (char *)job->c + i * step * p->size : (char *)piece;
-        n = flux__gemm_min(end - i, 256);
-        p->set->dots(p->k, p->a + i * p->a_row * p->size, p->a_row, p->b, y, step, n);
+        n = flux__gemm_min(end - i, FLUX__GEMM_FEW * 8 / p->n);
+        ld = job->c ? job->ldc : p->flip ? p->n : n;
+        int64_t row = p->flip ? ld : 1, col = p->flip ? 1 : ld;
+        char *c = job->c ? (char *)job->c + i * row * size : (char *)piece;
+        for (j = 0; j < p->n; j += 2) {       /* a last one alone is the same twice */
+            bool two = p->n - j > 1;
+            p->set->dots(p->k, p->a + i * p->a_row * size, p->a_row, p->b + j * p->b_col * size, two ? p->b_col : 0, c + j * col * size, row,
+                         two ? col : 0, n);
+        }
         if (!job->epilogue) continue;
-        if (p->flip) job->epilogue(job->ctx, worker, 0, i, 1, n, y, step);
-        else job->epilogue(job->ctx, worker, i, 0, n, 1, y, job->c ? job->ldc : n);
+        if (p->flip) job->epilogue(job->ctx, worker, 0, i, p->n, n, c, ld);
+        else job->epilogue(job->ctx, worker, i, 0, n, p->n, c, ld);
     }
 }
 
@@ -9716,11 +9812,22 @@ static void flux__gemm_orient(flux__gemm_plan *p, const flux__gemm_job *j, bool 
 /* Roughly the cycles a product takes this way round. */
 static double flux__gemm_cost(const flux__gemm_plan *p) {
     double m = (double)p->m, n = (double)p->n, k = (double)p->k, lanes = p->set->lanes;
-    double c = (double)flux__gemm_up(p->m, p->set->narrow ? p->set->narrow->lanes : p->set->lanes) * n * k / (2 * lanes);
-    double copy = p->a_row == 1 ? (n > 128 ? 0.1 : 0) : p->a_col == 1 ? 0.1 * (double)p->size : 1.5;
+    double c = (double)flux__gemm_up(p->m, p->set->lanes) * n * k / (2 * lanes);
+    double copy = p->a_row == 1 ? (n > 128 ? 0.1 : 0) : p->a_col == 1 ? 0.035 * (double)p->size : 1.5;
     if (p->a_rows) copy = flux__gemm_along(p->a_cols, p->a_rows) ? 0.5 : 0.15;
     if (p->b_rows) c += (flux__gemm_along(p->b_cols, p->b_rows) ? 0.5 : 0.1) * n * k;
-    return c + copy * m * k + (p->flip ? 0.6 * m * n : 0);
+    return c + copy * m * k + (p->flip ? 0.3 * m * n : 0);
+}
+
+/* Whether sums of products, along operands that are contiguous that way, take less than tiles: for a vector, and where turning
+   one of the two or rows that fill no vector cost more than to fold every sum. Then it is turned to the fewer columns. */
+static bool flux__gemm_by_dots(flux__gemm_plan *p, const flux__gemm_job *j) {
+    int64_t most = j->m > j->n ? j->m : j->n, few = flux__gemm_min(j->m, j->n);
+    if (j->a_col != 1 || j->b_row != 1 || j->a_grid || j->b_grid || few > FLUX__GEMM_FEW) return false;
+    if (few > 1 && (most + few) * p->k * p->size > 512 << 10) return false;
+    if (few > 1 && (double)(most * few) * (0.55 * (double)p->k / p->set->lanes + 1.5) > flux__gemm_cost(p)) return false;
+    flux__gemm_orient(p, j, j->m < j->n);
+    return true;
 }
 
 /* Whether to copy the operands. Measured: B as it lies is fine until its columns (rows, if they are
@@ -9853,7 +9960,7 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
 #endif
     flux__gemm_plan_for(&p, f64, job);
     threads = (double)p.m * (double)p.n * (double)p.k > 4e5 ? flux__num_threads() : 1;
-    if (p.n == 1 && p.a_col == 1 && p.b_row == 1 && !p.a_rows && !p.b_rows) {
+    if (flux__gemm_by_dots(&p, job)) {
         p.rows = flux__gemm_split(p.m, 2 * threads, 16);
         flux__parallel_workers((p.m + p.rows - 1) / p.rows, flux__gemm_dots_run, &p);
         return 0;
@@ -9893,11 +10000,13 @@ typedef struct flux__cpu {                /* a kernel made ready for the CPU */
     flux__axes *outer_axes, *inner_axes;  /* by value: of what it loads or stores */
     int *reg;                             /* by value: its register, -1 */
     bool *expand;                         /* by value: outer, and used by inner ones */
+    bool *parting;                        /* by value: rounded only to be stored, which rounds */
     int *expand_reg;
     flux__loop *loop;                     /* by value */
     int nreduce, splits;                  /* splits > 1: the reduced points in so many parts, combined in order */
     int *reduce_at;                       /* by value: its number among the reductions */
     flux__adam adam;                      /* last -1: not in this kernel */
+    int tile;                             /* elements of a register */
 } flux__cpu;
 
 /* ---------------- merging dims */
@@ -10178,14 +10287,17 @@ static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, boo
     c->nreg = top;
 }
 
-static void flux__find_expands(const flux__kernel *k, flux__cpu *c) {
+static void flux__find_roles(const flux__kernel *k, flux__cpu *c) {
     for (int i = 0; i < k->nvalue; i++) {
         const flux__value *v = &k->value[i];
         int use[3];
         use[0] = v->a, use[1] = v->b, use[2] = v->c;
-        for (int j = 0; j < 3; j++)
-            if (use[j] >= 0 && (!v->outer || flux__reducing(v)) && k->value[use[j]].outer && k->value[use[j]].kind != FLUX__V_NUMBER)
-                c->expand[use[j]] = true;
+        c->parting[i] = v->kind == FLUX__V_ROUND && v->out >= 0;
+        for (int j = 0; j < 3; j++) {
+            if (use[j] < 0) continue;
+            c->parting[use[j]] = false;
+            if ((!v->outer || flux__reducing(v)) && k->value[use[j]].outer && k->value[use[j]].kind != FLUX__V_NUMBER) c->expand[use[j]] = true;
+        }
     }
 }
 
@@ -10227,6 +10339,7 @@ static void flux__cpu_drop(flux__cpu *c) {
     if (c->inner_axes) FLUX_FREE(c->inner_axes);
     if (c->reg) FLUX_FREE(c->reg);
     if (c->expand) FLUX_FREE(c->expand);
+    if (c->parting) FLUX_FREE(c->parting);
     if (c->expand_reg) FLUX_FREE(c->expand_reg);
     if (c->loop) FLUX_FREE(c->loop);
     if (c->reduce_at) FLUX_FREE(c->reduce_at);
@@ -10246,21 +10359,24 @@ static bool flux__cpu_ready(flux__kernel *k) {
     if (!c) return false;
     k->ready = c;
     c->width = 4;
+    c->tile = FLUX__TILE;
     flux__choose_blocks(k, c);
     c->outer_axes = (flux__axes *)flux__zalloc(n * sizeof *c->outer_axes);
     c->inner_axes = (flux__axes *)flux__zalloc(n * sizeof *c->inner_axes);
     c->reg = (int *)flux__zalloc(n * sizeof(int));
     c->expand = (bool *)flux__zalloc(n);
+    c->parting = (bool *)flux__zalloc(n);
     c->expand_reg = (int *)flux__zalloc(n * sizeof(int));
     c->loop = (flux__loop *)flux__zalloc(n * sizeof *c->loop);
     c->reduce_at = (int *)flux__zalloc(n * sizeof(int));
     int *last = (int *)flux__zalloc(n * sizeof(int));
     bool *taken = (bool *)flux__zalloc(n * 3 + 8);
-    bool ok = c->outer_axes && c->inner_axes && c->reg && c->expand && c->expand_reg && c->loop && c->reduce_at && last && taken;
+    bool ok = c->outer_axes && c->inner_axes && c->reg && c->expand && c->parting && c->expand_reg && c->loop && c->reduce_at && last && taken;
     ok = ok && flux__split_phases(k, c) && flux__bind_loops(k, c);
     if (ok) {
-        flux__find_expands(k, c);
+        flux__find_roles(k, c);
         flux__find_adam(k, c);
+        if (k->kind == FLUX__K_MATMUL && c->adam.last >= 0) c->tile = 4 * FLUX__TILE;   /* reads and writes in place */
         flux__assign_registers(k, c, last, taken);
         flux__choose_splits(k, c);
     }
@@ -10298,13 +10414,13 @@ typedef struct flux__block_run {          /* one thread's view of a running kern
     int64_t o0, w, r0, rt;                /* the block: outer points from o0, w of them (in each segment); reduced ones */
     int64_t segments, segment_step;       /* a product's block is several columns: w points each, so far apart */
     const char *product;
-    int64_t product_ld;
+    int64_t product_rows, product_ld;
     bool fresh;                           /* the first reduced block of a pass: accumulators start */
     int phase;
 } flux__block_run;
 
 
-static char *flux__reg(flux__block_run *b, int reg) { return b->memory + (size_t)reg * FLUX__TILE * (size_t)b->c->width; }
+static char *flux__reg(flux__block_run *b, int reg) { return b->memory + (size_t)reg * (size_t)b->c->tile * (size_t)b->c->width; }
 
 static int64_t flux__block_count(const flux__block_run *b, const flux__value *v) {
     int64_t outer = b->w * b->segments;
@@ -10392,9 +10508,11 @@ static void flux__index_run(void *ctx, int64_t offset, int64_t step, int64_t at,
 
 /* Of a large tensor the next block, most likely behind this one, comes to the second cache meanwhile: a block is a page or
    less, and the processor's own look-ahead begins anew with each page of each operand. */
-static void flux__fetch_ahead(const flux__block_run *b, const flux__value *v, const char *there) {
+static void flux__fetch_ahead(const flux__block_run *b, int i, const char *there) {
+    const flux__value *v = &b->k->value[i];
+    const flux__adam *a = &b->c->adam;    /* fetches its own */
     const int64_t bytes = flux__block_count(b, v) * (int64_t)flux__class_size[v->cls];
-    if (!b->product && b->c->outer * b->c->inner < FLUX__LARGE) return;
+    if ((!b->product && b->c->outer * b->c->inner < FLUX__LARGE) || (a->last >= 0 && (i == a->m || i == a->v || i == a->w))) return;
     for (int64_t at = 0; at < bytes; at += 64) FLUX__PREFETCH_LATER(there + bytes + at)
 }
 
@@ -10406,7 +10524,7 @@ static void flux__do_load(flux__block_run *b, int i) {
     b->walk[i] = 1;
     b->at[i] = there ? there : (void *)flux__reg(b, b->c->reg[i]);
     if (there) {
-        flux__fetch_ahead(b, v, there);
+        flux__fetch_ahead(b, i, there);
         return;
     }
     flux__transfer t = { src, (char *)b->at[i], v->cls, dtype, flux__class_size[v->cls], flux__dtypes[dtype].size };
@@ -10572,20 +10690,23 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
     case FLUX__V_REDUCE: flux__do_reduce(b, i); return;
     case FLUX__V_ARGREDUCE: flux__do_argreduce(b, i); return;
     case FLUX__V_PRODUCT: {
-        int64_t rows = b->w;
-        size_t size = flux__class_size[v->cls];
+        int64_t rows = b->product_rows, columns = b->w * b->segments / rows;
         b->walk[i] = 1;
         b->at[i] = (void *)(intptr_t)b->product;
-        if (b->product_ld == rows || b->segments == 1) break;
+        if (b->product_ld == rows || columns == 1) break;
         b->at[i] = flux__reg(b, b->c->reg[i]);
-        for (int64_t s = 0; s < b->segments; s++)
-            memcpy((char *)b->at[i] + (size_t)(s * rows) * size, b->product + (size_t)(s * b->product_ld) * size, (size_t)rows * size);
+        flux__gemm_copy(flux__class_size[v->cls], b->product, 1, b->product_ld, b->at[i], rows, rows, columns);
         break;
     }
     default: {
         const void *a = flux__operand_at(b, v, v->a, &sa);
         const void *x = v->b >= 0 ? flux__operand_at(b, v, v->b, &sb) : a;    /* what there is not, is not read */
         const void *y = v->c >= 0 ? flux__operand_at(b, v, v->c, &sc) : a;
+        if (b->c->parting[i]) {
+            b->at[i] = (void *)(intptr_t)a;
+            b->walk[i] = (uint8_t)sa;
+            break;
+        }
         void *out = flux__result_at(b, i);
         b->at[i] = out;
         b->walk[i] = 1;
@@ -10677,7 +10798,7 @@ static void flux__do_block(flux__block_run *b) {
 typedef struct flux__job { flux__run *run; flux__kernel *k; int64_t per_task, tasks; char *partial; int failed; int64_t batch; } flux__job;
 
 static size_t flux__memory_bytes(const flux__kernel *k, const flux__cpu *c) {
-    size_t regs = (size_t)(c->nreg + 1 + c->nreduce) * FLUX__TILE * (size_t)c->width + FLUX__TILE * 8;
+    size_t regs = (size_t)(c->nreg + 1 + c->nreduce) * (size_t)c->tile * (size_t)c->width + (size_t)c->tile * 8;
     return regs + (size_t)k->nvalue * (8 + sizeof(void *) + 1) + 192;
 }
 
@@ -10894,7 +11015,7 @@ typedef struct flux__float4 { float at[4]; } flux__float4;
    last four may overlap those before. Of seven numbers every second. */
 #  define FLUX__TWOS(v, from) {                                                                       \
         flux__float4 head = *(const flux__float4 *)(const void *)(from), tail = *(const flux__float4 *)(const void *)((from) + 3); \
-        FLUX__SHUFFLE4(v, head, tail, 0, 2, 5, 7)                                                     \
+        FLUX__SHUFFLE(v, head, tail, flux__gemm_i16, 0, 2, 5, 7)                                        \
     }
 static bool flux__windows_paired(const flux__windows_job *j, bool gradient, int64_t sx, int64_t sg, int64_t sy) {
     if (j->run_length < 4 || sx != 2 || sy != (gradient ? 2 : 1) || (gradient && (sg != 1 || j->n % 2))) return false;
@@ -10918,9 +11039,9 @@ static FLUX__O2 void flux__windows_pairs(const flux__windows_job *j, const float
             const flux__mask4 own = *(const flux__mask4 *)(const void *)(g + i), one = { w, w, w, w }, two = one + 1;
             float *to = y + 2 * i + j->to[w];
             low = (flux__float4)(own & (at == one)), high = (flux__float4)(own & (at == two));
-            FLUX__SHUFFLE4(v, low, high, 0, 4, 1, 5)
+            FLUX__SHUFFLE(v, low, high, flux__gemm_i16, 0, 4, 1, 5)
             *(flux__float4 *)(void *)to = v;
-            FLUX__SHUFFLE4(v, low, high, 2, 6, 3, 7)
+            FLUX__SHUFFLE(v, low, high, flux__gemm_i16, 2, 6, 3, 7)
             *(flux__float4 *)(void *)(to + 4) = v;
         }
     }
@@ -11086,11 +11207,14 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
     }
     int64_t m = job->k->mnk[0], n = job->k->mnk[1];
     size_t size = job->k->operand[0].dtype == FLUX_F64 ? 8 : 4;
-    int64_t rows = mb < FLUX__TILE ? mb : FLUX__TILE, cols = FLUX__TILE / rows;
+    const flux__cpu *c = (const flux__cpu *)job->k->ready;
+    int64_t rows = mb < c->tile ? mb : c->tile, cols = c->tile / rows;
     for (int64_t j = 0; j < nb; j += cols)
         for (int64_t i = 0; i < mb; i += rows) {
-            b.w = mb - i < rows ? mb - i : rows;
-            b.segments = nb - j < cols ? nb - j : cols;
+            int64_t high = mb - i < rows ? mb - i : rows, wide = nb - j < cols ? nb - j : cols;
+            b.product_rows = high;
+            b.w = high == m ? high * wide : high;          /* whole columns are one run */
+            b.segments = high == m ? 1 : wide;
             b.segment_step = m;
             b.o0 = job->batch * m * n + (j0 + j) * m + i0 + i;
             b.r0 = 0, b.rt = 1;
@@ -11112,7 +11236,7 @@ static bool flux__bare_product(const flux__kernel *k) {
 static int64_t flux__batch_offset(const flux__kernel *k, const flux__operand *o, int64_t batch) {
     int64_t at = o->offset;
     int first = k->mnk[0] < 0 ? 0 : 2;
-    for (int d = first; d < FLUX_MAX_DIMS; d++) {
+    for (int d = first; d < FLUX_MAX_DIMS && batch > 0; d++) {
         int64_t n = k->full[d], i = n > 0 ? batch % n : 0;
         if (n > 0) batch /= n;
         if (d < o->shape.ndim && o->shape.dim[d] > 1) at += i * o->stride[d];
@@ -11263,7 +11387,9 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     int64_t batches = 1;
     for (int d = 2; d < FLUX_MAX_DIMS; d++) batches *= k->full[d];
     if (k->mnk[0] * k->mnk[1] * batches == 0) return 0;
-    memset(&p, 0, sizeof p);
+    memset(&p.job, 0, sizeof p.job);
+    memset(&p.g, 0, sizeof p.g);
+    p.failed = 0;
     p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
     p.job.run = run, p.job.k = k;
     flux__matrix_operand(run, k, 0, &p.a);

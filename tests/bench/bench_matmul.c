@@ -1,7 +1,8 @@
 /* Matrix products through the public interface, each recorded and evaluated by itself: squares and the shapes of training, with A
    and B as they are and turned. One line a shape, GFLOP/s of the four orders; FLUX_NUM_THREADS sets the threads. Beside OpenBLAS
    (give it the right core, or an old one does not know new processors: OPENBLAS_CORETYPE=SkylakeX) also ratios, their geometric
-   mean and the worst of them; tests/bench/peers.sh sees to that:
+   mean and the worst of them, also of the product alone, without what it takes to record it, find its plan and its memory, which is
+   half a microsecond: as long as a sixth of the smallest products here; tests/bench/peers.sh sees to that:
        cc -O2 -DHAVE_CBLAS tests/bench/bench_matmul.c -lopenblas -lm
    The two take turns in blocks, best of each; with several threads there is a pause between, for its threads to calm down.
    bench_matmul [seconds for each product [part of a shape's name]] */
@@ -52,6 +53,16 @@ static double ours(const product *p, int times) {
     return (seconds() - t) / times;
 }
 
+static double alone(const product *p, int times) {
+    flux__gemm_job g;
+    memset(&g, 0, sizeof g);
+    g.m = p->m, g.n = p->n, g.k = p->k, g.a = flux_data(p->a), g.b = flux_data(p->b), g.c = p->c, g.ldc = p->m;
+    g.a_row = p->ta ? p->k : 1, g.a_col = p->ta ? 1 : p->m, g.b_row = p->tb ? p->n : 1, g.b_col = p->tb ? 1 : p->k;
+    double t = seconds();
+    for (int i = 0; i < times; i++) flux__gemm(p->type == FLUX_F64, &g);
+    return (seconds() - t) / times;
+}
+
 static double theirs(const product *p, int times) {
 #ifdef HAVE_CBLAS
     CBLAS_TRANSPOSE ta = p->ta ? CblasTrans : CblasNoTrans, tb = p->tb ? CblasTrans : CblasNoTrans;
@@ -72,10 +83,19 @@ static flux_tensor *numbers(int rows, int columns, flux_dtype type) {
     return flux_eval(flux_to_dtype(flux_randn(rows, columns), type));
 }
 
-/* The best times of one product; *other: OpenBLAS's, or our own for f32 where it has no such product; 0: none. */
-static double bench(const shape *s, int order, flux_dtype type, double budget, double *other) {
-    double best = 1e9, t;
-    *other = 1e9;
+/* The best of a few short blocks, so that one of them is without what others do meanwhile. */
+static void block(double (*fn)(const product *, int), const product *p, int times, double *best) {
+    fn(p, times / 8 + 1);
+    for (int i = 0; i < 4; i++) {
+        double t = fn(p, times);
+        if (t < *best) *best = t;
+    }
+}
+
+/* The best times of one product; *other: OpenBLAS's, or our own for f32 where it has no such product; 0: none. *self: alone. */
+static double bench(const shape *s, int order, flux_dtype type, double budget, double *other, double *self) {
+    double best = 1e9;
+    *other = *self = 1e9;
     FLUX_SCOPE {
         product p = { s->m, s->n, s->k, order / 2 == 1, order % 2 == 1, type, NULL, NULL, malloc((size_t)s->m * (size_t)s->n * 8) }, f32;
         bool half = type == FLUX_F16 || type == FLUX_BF16;
@@ -83,16 +103,24 @@ static double bench(const shape *s, int order, flux_dtype type, double budget, d
         f32 = p;
         f32.a = flux_eval(flux_to_dtype(p.a, FLUX_F32)), f32.b = flux_eval(flux_to_dtype(p.b, FLUX_F32));
         ours(&p, 1);
-        int times = (int)(0.002 / (ours(&p, 3) + 1e-7)) + 1;
+        int times = (int)(0.0005 / (ours(&p, 3) + 1e-7)) + 1;
         double rest = flux__num_threads() > 1 ? 0.03 : 0, end = wall() + budget;
         do {
             pause_for(rest);
-            for (int i = 0; i < 3; i++) if ((t = ours(&p, times)) < best) best = t;
-            for (int i = 0; i < 3; i++) if ((t = half ? ours(&f32, times) : theirs(&p, times)) < *other) *other = t;
+            block(ours, &p, times, &best);
+            if (half) block(ours, &f32, times, other);
+            else block(alone, &p, times, self), block(theirs, &p, times, other);
         } while (wall() < end && p.c);
         free(p.c);
     }
     return best;
+}
+
+typedef struct ratios { double product, worst; int count; char where[64]; } ratios;
+
+static void ratio(ratios *r, double x, const char *shape, const char *order) {
+    if (!r->count++ || x < r->worst) r->worst = x, snprintf(r->where, sizeof r->where, "%s %s", shape, order);
+    r->product += log(x);
 }
 
 int main(int argc, char **argv) {
@@ -112,9 +140,8 @@ int main(int argc, char **argv) {
 #endif
     );
     for (int t = 0; t < 4; t++) {
-        double product = 0, worst = 1e9;
-        int count = 0;
-        char where[64] = "", text[40];
+        ratios all = { 0, 0, 0, "" }, bare = all;
+        char text[40];
         bool half = t > 1;
         for (int i = 0; i < n; i++) {
             const shape *s = &shapes[i];
@@ -122,19 +149,20 @@ int main(int argc, char **argv) {
             if ((!strstr(text, only) && !strstr(s->what, only)) || (half && i % 3)) continue;
             printf("product %-4s %-20s", flux_dtype_name(types[t]), text);
             for (int o = 0; o < 4; o += half ? 3 : 1) {
-                double other, best = bench(s, o, types[t], budget, &other), ratio = other / best;
+                double other, self, best = bench(s, o, types[t], budget, &other, &self);
                 printf("  %s %6.1f", orders[o], 2e-9 * s->m * s->n * s->k / best);
                 if (other <= 0) continue;
-                printf(" %4.2f", ratio);
-                product += log(ratio), count++;
-                if (ratio < worst) worst = ratio, snprintf(where, sizeof where, "%s %s", text, orders[o]);
+                printf(" %4.2f", other / best);
+                ratio(&all, other / best, text, orders[o]);
+                if (!half) ratio(&bare, other / self, text, orders[o]);
             }
             printf("   %s\n", s->what);
             fflush(stdout);
         }
-        if (count)
+        if (all.count)
             printf("products %s beside %s: geometric mean %.3f, worst %.2f (%s)\n", flux_dtype_name(types[t]), half ? "our f32" : "OpenBLAS",
-                   exp(product / count), worst, where);
+                   exp(all.product / all.count), all.worst, all.where);
+        if (bare.count) printf("    alone: geometric mean %.3f, worst %.2f (%s)\n", exp(bare.product / bare.count), bare.worst, bare.where);
     }
     return flux_failed();
 }
