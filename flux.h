@@ -1490,7 +1490,8 @@ extern char *realpath(const char *path, char *out);
 
 /* How hard gcc tries, part by part; every build of a program waits for it. The loops over numbers say what they need
    themselves, in a user's -O0 build too (FLUX__O2, and sections 9 and 10). What records and plans is LEAN: -O1 less the
-   passes that cost a third of its time and change no figure. What runs once or waits for a file or a person is COLD, and so
+   passes that cost a third of its time and change no figure; LOOPING within it has those again without which loops over
+   vectors took up to twice as long. What runs once or waits for a file or a person is COLD, and so
    are layers and losses, which only say what is to be recorded. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
 #  define FLUX__O2 __attribute__((optimize("O2")))
@@ -1508,10 +1509,13 @@ extern char *realpath(const char *path, char *out);
       \"no-tree-coalesce-vars\", \"no-tree-builtin-call-dce\", \"no-ipa-modref\", \"no-ipa-icf\", \
       \"no-split-wide-types\", \"no-ssa-backprop\")")
 #  define FLUX__COLD _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
+#  define FLUX__LOOPING _Pragma("GCC push_options") _Pragma("GCC optimize(\"move-loop-invariants\", \
+      \"tree-loop-optimize\", \"ivopts\", \"forward-propagate\", \"dse\")")
 #  define FLUX__ASBEFORE _Pragma("GCC pop_options")
 #else
 #  define FLUX__LEAN
 #  define FLUX__COLD
+#  define FLUX__LOOPING
 #  define FLUX__ASBEFORE
 #endif
 
@@ -8264,11 +8268,15 @@ FLUX__OF_LANES(flux__four, flux__joined, (flux__two x, flux__two y), (float)x[0]
 #    define FLUX__MUL32_x4(x, m) (((x) & (uint64_t)0xffffffff) * (m))
 #  endif
 #  define FLUX__KIND x4
+#  if !FLUX__X86
+FLUX__LOOPING
+#  endif
 FLUX__VECTOR_TYPES
 FLUX__VECTOR_WIDTHS
 FLUX__VECTOR_SECTION
 
 #  if FLUX__X86
+FLUX__LOOPING
 /* The instructions that the vector types have no operator for, as text: immintrin.h takes a compiler longer to read than
    a whole section. Operands stand in both orders, for -masm=intel. `in` says which registers it may be (AVX2's own
    instructions can't name those that AVX-512 adds), `half` is the letter of half a register. */
@@ -8768,6 +8776,7 @@ FLUX__UNUSED static void flux__philox(uint64_t key, uint64_t stream, const int64
 #if FLUX__VECTORS && defined(__clang__)
 #  pragma float_control(pop)
 #elif FLUX__VECTORS
+FLUX__ASBEFORE
 #  pragma GCC pop_options
 #endif
 
