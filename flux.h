@@ -1488,17 +1488,13 @@ extern char *realpath(const char *path, char *out);
 #  define FLUX__PRINTF(a, b)
 #endif
 
-/* How hard gcc tries, part by part; every build of a program waits for it. The loops over numbers say what they need
-   themselves, in a user's -O0 build too (FLUX__O2, and sections 9 and 10). What records and plans is LEAN: -O1 less the
-   passes that cost a third of its time and change no figure; LOOPING within it has those again without which loops over
-   vectors took up to twice as long. What runs once or waits for a file or a person is COLD, and so
-   are layers and losses, which only say what is to be recorded. */
+/* How hard gcc tries, part by part, in a user's -O0 build too; every build of a program waits for it. The loops over numbers
+   say what they need themselves (FLUX__O2, and sections 9 and 10; without ira-region -O0 would spill). What records and plans
+   is LEAN: -O1 less the passes that cost a third of its time and change no figure; LOOPING within it has those again without
+   which loops over vectors took up to twice as long. What runs once or waits for a file or a person is COLD, and so are layers
+   and losses, which only say what is to be recorded. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
 #  define FLUX__O2 __attribute__((optimize("O2")))
-#else
-#  define FLUX__O2
-#endif
-#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__TINYC__)
 #  define FLUX__LEAN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\", \
       \"no-tree-pta\", \"no-tree-dominator-opts\", \"no-ivopts\", \"no-tree-loop-optimize\", \"no-tree-sra\", \
       \"no-tree-slsr\", \"no-tree-sink\", \"no-tree-bit-ccp\", \"no-if-conversion\", \"no-if-conversion2\", \
@@ -1513,11 +1509,14 @@ extern char *realpath(const char *path, char *out);
       \"tree-loop-optimize\", \"ivopts\", \"forward-propagate\", \"dse\")")
 #  define FLUX__ASBEFORE _Pragma("GCC pop_options")
 #else
+#  define FLUX__O2
 #  define FLUX__LEAN
 #  define FLUX__COLD
 #  define FLUX__LOOPING
 #  define FLUX__ASBEFORE
 #endif
+
+FLUX__LEAN
 
 /* Vector code for x86-64 chosen at run time: FLUX__X86 says that the compiler can make it, FLUX__AVX2 and FLUX__AVX512
    mark a function that uses it, so that no -m option is needed. */
@@ -2227,8 +2226,6 @@ FLUX__UNUSED static bool flux__out_commit(flux__out *o) {
     flux__out_abort(o);
     return good;
 }
-
-FLUX__LEAN
 
 /* ------------------------------------------------------------------ 2. Objects, threads' state, errors
    Every handle starts with a flux__head: what it is, who owns it. A reference is held by a scope, by the user
@@ -7483,7 +7480,7 @@ typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const flo
 #  pragma clang fp contract(off)
 #elif FLUX__VECTORS
 #  pragma GCC push_options
-#  pragma GCC optimize("O1", "expensive-optimizations" /* or no vzeroupper */, "no-fast-math", "fp-contract=off")
+#  pragma GCC optimize("O1", "expensive-optimizations" /* or no vzeroupper */, "ira-region=mixed", "no-fast-math", "fp-contract=off")
 #endif
 
 /* Names: FLUX__F(exp) is flux__exp_f64, flux__exp_x16, ... and FLUX__P(FMA) FLUX__FMA_x16, ... as
@@ -8908,7 +8905,7 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
 #    define FLUX__GEMM_FUSE _Pragma("STDC FP_CONTRACT ON")
 #  else
 #    define FLUX__GEMM_FN(target) /* as fast as "O2" here, and compiled in less time */            \
-        static __attribute__((optimize("O1", "expensive-optimizations", "fp-contract=fast"))) target
+        static __attribute__((optimize("O1", "expensive-optimizations", "fp-contract=fast", "ira-region=mixed"))) target
 #    define FLUX__GEMM_FUSE
 #  endif
 #  define FLUX__GEMM_TYPES(bytes)                                                                  \
