@@ -1496,16 +1496,13 @@ extern char *realpath(const char *path, char *out);
 #  define FLUX__PREFETCH_LATER(p) (void)(p);
 #endif
 
-/* How hard gcc tries, part by part; every build of a program waits for it. The loops over numbers say what they need
-   themselves, in a user's -O0 build too (FLUX__O2, and sections 9 and 10). What records and plans is LEAN: -O1 less the
-   passes that cost a third of its time and change no figure. What runs once or waits for a file or a person is COLD, and so
-   are layers and losses, which only say what is to be recorded. */
+/* How hard gcc tries, part by part, in a user's -O0 build too; every build of a program waits for it. The loops over numbers
+   say what they need themselves (FLUX__O2, and sections 9 and 10; without ira-region -O0 would spill). What records and plans
+   is LEAN: -O1 less the passes that cost a third of its time and change no figure; LOOPING within it has those again without
+   which loops over vectors took up to twice as long. What runs once or waits for a file or a person is COLD, and so are layers
+   and losses, which only say what is to be recorded. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
 #  define FLUX__O2 __attribute__((optimize("O2")))
-#else
-#  define FLUX__O2
-#endif
-#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__TINYC__)
 #  define FLUX__LEAN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\", \
       \"no-tree-pta\", \"no-tree-dominator-opts\", \"no-ivopts\", \"no-tree-loop-optimize\", \"no-tree-sra\", \
       \"no-tree-slsr\", \"no-tree-sink\", \"no-tree-bit-ccp\", \"no-if-conversion\", \"no-if-conversion2\", \
@@ -1516,12 +1513,18 @@ extern char *realpath(const char *path, char *out);
       \"no-tree-coalesce-vars\", \"no-tree-builtin-call-dce\", \"no-ipa-modref\", \"no-ipa-icf\", \
       \"no-split-wide-types\", \"no-ssa-backprop\")")
 #  define FLUX__COLD _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
+#  define FLUX__LOOPING _Pragma("GCC push_options") _Pragma("GCC optimize(\"move-loop-invariants\", \
+      \"tree-loop-optimize\", \"ivopts\", \"forward-propagate\", \"dse\")")
 #  define FLUX__ASBEFORE _Pragma("GCC pop_options")
 #else
+#  define FLUX__O2
 #  define FLUX__LEAN
 #  define FLUX__COLD
+#  define FLUX__LOOPING
 #  define FLUX__ASBEFORE
 #endif
+
+FLUX__LEAN
 
 /* Vector code for x86-64 chosen at run time: FLUX__X86 says that the compiler can make it, FLUX__AVX2 and FLUX__AVX512
    mark a function that uses it, so that no -m option is needed. */
@@ -1530,6 +1533,12 @@ extern char *realpath(const char *path, char *out);
 #  define FLUX__X86 1
 #else
 #  define FLUX__X86 0
+#endif
+/* ARM's NEON for 64 bits, which all of those processors have. */
+#if defined(__aarch64__) && defined(__ARM_NEON) && !defined(__ARM_BIG_ENDIAN) && !defined(__TINYC__)
+#  define FLUX__NEON 1
+#else
+#  define FLUX__NEON 0
 #endif
 #if FLUX__X86 && !defined(_MSC_VER)
 #  define FLUX__AVX2 __attribute__((target("avx2,fma,f16c")))
@@ -2226,8 +2235,6 @@ FLUX__UNUSED static bool flux__out_commit(flux__out *o) {
     return good;
 }
 
-FLUX__LEAN
-
 /* ------------------------------------------------------------------ 2. Objects, threads' state, errors
    Every handle starts with a flux__head: what it is, who owns it. A reference is held by a scope, by the user
    (flux_retain), by another object, or by an edge of the graph; edges are counted apart, so that a tensor which only
@@ -2778,7 +2785,7 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
     char largest[400];
     *largest = 0;
     int cls = flux__size_class(bytes, &room);
-    if (bytes > (size_t)1 << 46 || cls >= FLUX__SIZES || d.id < 0 || d.id >= FLUX__MAX_IDS)
+    if (bytes >> 23 > (size_t)1 << 23 || cls >= FLUX__SIZES || d.id < 0 || d.id >= FLUX__MAX_IDS)
         return (flux__buffer *)flux__fail("out of memory: a tensor of %.3g bytes was asked for", (double)bytes);
     flux__arena *pool = &flux__arenas[d.backend][d.id];
     flux__hold();
@@ -7575,12 +7582,17 @@ typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const flo
 #  include <emmintrin.h>
 #endif
 #if FLUX__VECTORS && defined(__clang__)   /* also in a user's -ffast-math build */
-#  pragma float_control(push)
-#  pragma float_control(precise, on)
+#  if FLUX__X86 || __clang_major__ >= 16   /* older ones know it for this processor alone */
+#    define FLUX__FLOAT_CONTROL 1
+#    pragma float_control(push)
+#    pragma float_control(precise, on)
+#  else
+#    define FLUX__FLOAT_CONTROL 0
+#  endif
 #  pragma clang fp contract(off)
 #elif FLUX__VECTORS
 #  pragma GCC push_options
-#  pragma GCC optimize("O1", "expensive-optimizations" /* or no vzeroupper */, "no-fast-math", "fp-contract=off")
+#  pragma GCC optimize("O1", "expensive-optimizations" /* or no vzeroupper */, "ira-region=mixed", "no-fast-math", "fp-contract=off")
 #endif
 
 /* Names: FLUX__F(exp) is flux__exp_f64, flux__exp_x16, ... and FLUX__P(FMA) FLUX__FMA_x16, ... as
@@ -7709,6 +7721,11 @@ static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad
     for (int half = 8; half > 0; half /= 2)                                                          \
         for (int one_of = 0; one_of < half; one_of++) lane[one_of] = op(lane[one_of], lane[one_of + half]);
 
+#if FLUX__NEON && FLUX__VECTORS && !defined(__clang__)
+#  define FLUX__AT_ONCE _Pragma("GCC unroll 16")      /* gcc: with a loop around each of 16 vectors it takes twice as long */
+#else
+#  define FLUX__AT_ONCE
+#endif
 /* acc = acc op x[0] op x[1] ...: from 16 elements on in lanes, element i going to lane i mod `all`,
    that are joined at the end; vop joins two V of one or more lanes, op two elements. */
 #define FLUX__FOLD(name, T, V, all, vop, op, identity, join, qop)                                    \
@@ -7724,6 +7741,7 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n) {               
     } else {                                                                                         \
         for (i = 0; i < every; i++) s[i] = identity;                                                 \
         for (; n >= all; n -= all)                                                                   \
+            FLUX__AT_ONCE                                                                            \
             for (i = 0; i < every; i++, x += one) memcpy(&v, x, sizeof v), s[i] = vop(s[i], v);      \
         for (; n >= 16; n -= 16)                                                                     \
             for (i = 0; i < few; i++, k++, x += one) memcpy(&v, x, sizeof v), s[k] = vop(s[k], v);   \
@@ -8330,6 +8348,7 @@ typedef uint32_t FLUX__VU FLUX__VECTOR;                                         
 typedef double FLUX__VD FLUX__VECTOR;                                                                \
 typedef int64_t FLUX__VL FLUX__VECTOR;                                                               \
 typedef uint64_t FLUX__VUL FLUX__VECTOR;                                                             \
+typedef uint16_t FLUX__F(halves) __attribute__((vector_size(2 * FLUX__LANES)));                      \
 static const FLUX__V FLUX__F(zero) = { 0 };                                                          \
 static const FLUX__VD FLUX__F(zerod) = { 0 };                                                        \
 static FLUX__INLINE FLUX__VI FLUX__F(pick)(FLUX__VI m, FLUX__VI x, FLUX__VI y) {                     \
@@ -8345,13 +8364,67 @@ static FLUX__INLINE FLUX__VD FLUX__F(widen)(FLUX__V x, int h) {                 
 FLUX__FN(narrow)(const FLUX__VD *x) { return FLUX__P(JOIN)(x[0], x[1]); }                            \
 FLUX__VECTOR_RUN
 
-/* What every machine has that the compiler was told of; on x86-64 SSE2. */
+/* The instructions that the vector types have no operator for, as text: the compilers' headers of intrinsics take longer to
+   read than a whole section. */
+#define FLUX__INSTRUCTION(type, name, args, text, in, ...)                                           \
+static FLUX__INLINE type FLUX__F(name) args {                                                        \
+    type y;                                                                                          \
+    __asm__(text : "=" in(y) : __VA_ARGS__);                                                         \
+    return y;                                                                                        \
+}
+#if defined(__clang__)                    /* it can be told to fuse these, and then has its choice of operands */
+#  define FLUX__FUSED_STEP(type, name, text, ...)                                                    \
+static FLUX__INLINE type FLUX__F(name)(type a, type b, type c) {                                     \
+    _Pragma("STDC FP_CONTRACT ON")                                                                   \
+    return a * b + c;                                                                                \
+}
+#else
+#  define FLUX__FUSED_STEP(type, name, text, ...)                                                    \
+FLUX__INSTRUCTION(type, name, (type a, type b, type c), text, __VA_ARGS__)
+#endif
+
+/* A vector of numbers of 16 bits, h, as floats, v; and back. */
+#define FLUX__LOAD16(name, convert)                                                                  \
+static void name(int64_t n, void *y, const void *x) {                                                \
+    float *out = (float *)y, tail[FLUX__LANES] = { 0 };                                              \
+    const uint16_t *in = (const uint16_t *)x;                                                        \
+    FLUX__F(halves) h;                                                                               \
+    FLUX__V v;                                                                                       \
+    for (; n >= FLUX__LANES; n -= FLUX__LANES, in += FLUX__LANES, out += FLUX__LANES) {              \
+        memcpy(&h, in, sizeof h);                                                                    \
+        convert;                                                                                     \
+        memcpy(out, &v, sizeof v);                                                                   \
+    }                                                                                                \
+    if (n <= 0) return;                                                                              \
+    memcpy(tail, in, (size_t)n * 2), memcpy(&h, tail, sizeof h);                                     \
+    convert;                                                                                         \
+    memcpy(tail, &v, sizeof v), memcpy(out, tail, (size_t)n * 4);                                    \
+}
+#define FLUX__KEPT(n) (FLUX__VU)FLUX__HELD((FLUX__VUL)(none + n))
+#define FLUX__STORE16(name, convert)                                                                 \
+static void name(int64_t n, void *y, const void *x) {                                                \
+    uint16_t *out = (uint16_t *)y;                                                                   \
+    const float *in = (const float *)x;                                                              \
+    float tail[FLUX__LANES] = { 0 };                                                                 \
+    FLUX__F(halves) h;                                                                               \
+    FLUX__V v;                                                                                       \
+    FLUX__VU none = { 0 };                                                                           \
+    const FLUX__VU below = FLUX__KEPT(0x7fffu), odd = FLUX__KEPT(1u), quiet = FLUX__KEPT(0x7fc0u);   \
+    for (; n >= FLUX__LANES; n -= FLUX__LANES, in += FLUX__LANES, out += FLUX__LANES) {              \
+        memcpy(&v, in, sizeof v);                                                                    \
+        convert;                                                                                     \
+        memcpy(out, &h, sizeof h);                                                                   \
+    }                                                                                                \
+    (void)below, (void)odd, (void)quiet;                                                             \
+    if (n <= 0) return;                                                                              \
+    memcpy(tail, in, (size_t)n * 4), memcpy(&v, tail, sizeof v);                                     \
+    convert;                                                                                         \
+    memcpy(tail, &h, sizeof h), memcpy(out, tail, (size_t)n * 2);                                    \
+}
+
+/* What every machine has that the compiler was told of: on x86-64 SSE2, on ARM's 64 bits NEON. */
 #  define FLUX__FLOATING_x4(yes, no) yes
 #  define FLUX__LANES_x4 4
-#  define FLUX__FMA_x4(a, b, c) ((a) * (b) + (c))
-#  define FLUX__FMAD_x4(a, b, c) ((a) * (b) + (c))
-#  define FLUX__MIN_x4(a, b) FLUX__IF((a) < (b), a, b)
-#  define FLUX__MAX_x4(a, b) FLUX__IF((a) > (b), a, b)
 #  define FLUX__HELD_x4(x) (x)
 #  define FLUX__SCALE_x4(x, t) flux__scale_x4(x, t)
 #  if FLUX__X86
@@ -8362,6 +8435,17 @@ FLUX__VECTOR_RUN
         ((FLUX__V)_mm_movelh_ps(_mm_cvtpd_ps((__m128d)(x)), _mm_cvtpd_ps((__m128d)(y))))
 #    define FLUX__ALL_x4(mask) (_mm_movemask_ps((__m128)(mask)) == 15)
 #    define FLUX__MUL32_x4(x, m) ((FLUX__VUL)_mm_mul_epu32((__m128i)(x), (__m128i)(m)))
+#  elif FLUX__NEON
+#    define FLUX__FMA_x4(a, b, c) flux__vfma_x4(a, b, c)
+#    define FLUX__FMAD_x4(a, b, c) flux__vfmad_x4(a, b, c)
+#    define FLUX__MIN_x4(a, b) flux__vmin_x4(a, b)
+#    define FLUX__MAX_x4(a, b) flux__vmax_x4(a, b)
+#    define FLUX__SQRT_x4(x) flux__vsqrt_x4(x)
+#    define FLUX__LOW_x4(x) flux__low_x4(x)
+#    define FLUX__HIGH_x4(x) flux__high_x4(x)
+#    define FLUX__JOIN_x4(x, y) flux__vjoin_x4(flux__thin_x4(x), y)
+#    define FLUX__ALL_x4(mask) FLUX__ALL_OF(mask)
+#    define FLUX__MUL32_x4(x, m) flux__vmul32_x4(flux__short_x4(x), flux__short_x4(m))
 #  else
 #define FLUX__OF_LANES(type, name, args, ...)                                                        \
 static FLUX__INLINE type name args {                                                                 \
@@ -8377,40 +8461,51 @@ FLUX__OF_LANES(flux__four, flux__joined, (flux__two x, flux__two y), (float)x[0]
 #    define FLUX__LOW_x4(x) flux__wide_lanes(x, 0)
 #    define FLUX__HIGH_x4(x) flux__wide_lanes(x, 2)
 #    define FLUX__JOIN_x4(x, y) flux__joined(x, y)
-#    define FLUX__ALL_x4(mask) ((mask)[0] & (mask)[1] & (mask)[2] & (mask)[3])
+#    define FLUX__ALL_x4(mask) FLUX__ALL_OF(mask)
 #    define FLUX__MUL32_x4(x, m) (((x) & (uint64_t)0xffffffff) * (m))
 #  endif
+#  if !FLUX__NEON
+#    define FLUX__FMA_x4(a, b, c) ((a) * (b) + (c))
+#    define FLUX__FMAD_x4(a, b, c) ((a) * (b) + (c))
+#    define FLUX__MIN_x4(a, b) FLUX__IF((a) < (b), a, b)
+#    define FLUX__MAX_x4(a, b) FLUX__IF((a) > (b), a, b)
+#  endif
+#  define FLUX__ALL_OF(mask) ((((FLUX__VL)(mask))[0] & ((FLUX__VL)(mask))[1]) == -1)
 #  define FLUX__KIND x4
+#  if !FLUX__X86
+FLUX__LOOPING
+#  endif
 FLUX__VECTOR_TYPES
+#  if FLUX__NEON
+FLUX__FUSED_STEP(FLUX__V, vfma, "fmla %0.4s, %1.4s, %2.4s", "w", "w"(a), "w"(b), "0"(c))
+FLUX__FUSED_STEP(FLUX__VD, vfmad, "fmla %0.2d, %1.2d, %2.2d", "w", "w"(a), "w"(b), "0"(c))
+FLUX__INSTRUCTION(FLUX__V, vsqrt, (FLUX__V x), "fsqrt %0.4s, %1.4s", "w", "w"(x))
+FLUX__INSTRUCTION(FLUX__V, vmin, (FLUX__V a, FLUX__V b), "fmin %0.4s, %1.4s, %2.4s", "w", "w"(a), "w"(b))
+FLUX__INSTRUCTION(FLUX__V, vmax, (FLUX__V a, FLUX__V b), "fmax %0.4s, %1.4s, %2.4s", "w", "w"(a), "w"(b))
+FLUX__INSTRUCTION(FLUX__VD, low, (FLUX__V x), "fcvtl %0.2d, %1.2s", "w", "w"(x))
+FLUX__INSTRUCTION(FLUX__VD, high, (FLUX__V x), "fcvtl2 %0.2d, %1.4s", "w", "w"(x))
+FLUX__INSTRUCTION(FLUX__V, thin, (FLUX__VD x), "fcvtn %0.2s, %1.2d", "w", "w"(x))
+FLUX__INSTRUCTION(FLUX__V, vjoin, (FLUX__V a, FLUX__VD b), "fcvtn2 %0.4s, %2.2d", "w", "0"(a), "w"(b))
+FLUX__INSTRUCTION(FLUX__VUL, short, (FLUX__VUL x), "xtn %0.2s, %1.2d", "w", "w"(x))
+FLUX__INSTRUCTION(FLUX__VUL, vmul32, (FLUX__VUL a, FLUX__VUL b), "umull %0.2d, %1.2s, %2.2s", "w", "w"(a), "w"(b))
+#  endif
 FLUX__VECTOR_WIDTHS
 FLUX__VECTOR_SECTION
+#  if FLUX__NEON
+FLUX__LOAD16(flux__f16_f32, __asm__("fcvtl %0.4s, %1.4h" : "=w"(v) : "w"(h)))
+FLUX__STORE16(flux__f32_f16, __asm__("fcvtn %0.4h, %1.4s" : "=w"(h) : "w"(v)))
+#  endif
 
 #  if FLUX__X86
-/* The instructions that the vector types have no operator for, as text: immintrin.h takes a compiler longer to read than
-   a whole section. Operands stand in both orders, for -masm=intel. `in` says which registers it may be (AVX2's own
-   instructions can't name those that AVX-512 adds), `half` is the letter of half a register. */
-#define FLUX__INSTRUCTION(type, name, args, text, in, ...)                                           \
-static FLUX__INLINE type FLUX__F(name) args {                                                        \
-    type y;                                                                                          \
-    __asm__(text : "=" in(y) : __VA_ARGS__);                                                         \
-    return y;                                                                                        \
-}
-#if defined(__clang__)                    /* it can be told to fuse these, and then has its choice of operands */
-#  define FLUX__FUSED_STEP(type, name, text, in)                                                     \
-static FLUX__INLINE type FLUX__F(name)(type a, type b, type c) {                                     \
-    _Pragma("STDC FP_CONTRACT ON")                                                                   \
-    return a * b + c;                                                                                \
-}
-#else
-#  define FLUX__FUSED_STEP(type, name, text, in)                                                     \
-FLUX__INSTRUCTION(type, name, (type a, type b, type c), text, in, "0"(a), in(b), in(c))
-#endif
+FLUX__LOOPING
+/* Operands stand in both orders, for -masm=intel. `in` says which registers it may be (AVX2's own instructions can't name
+   those that AVX-512 adds), `half` is the letter of half a register. */
 #define FLUX__VECTOR_INSTRUCTIONS(in, half, extract, insert)                                         \
 FLUX__INSTRUCTION(FLUX__V, vsqrt, (FLUX__V x), "vsqrtps {%1, %0|%0, %1}", in, in(x))                 \
 FLUX__INSTRUCTION(FLUX__V, vmin, (FLUX__V a, FLUX__V b), "vminps {%2, %1, %0|%0, %1, %2}", in, in(a), in(b)) \
 FLUX__INSTRUCTION(FLUX__V, vmax, (FLUX__V a, FLUX__V b), "vmaxps {%2, %1, %0|%0, %1, %2}", in, in(a), in(b)) \
-FLUX__FUSED_STEP(FLUX__V, vfma, "vfmadd213ps {%3, %2, %0|%0, %2, %3}", in)                           \
-FLUX__FUSED_STEP(FLUX__VD, vfmad, "vfmadd213pd {%3, %2, %0|%0, %2, %3}", in)                         \
+FLUX__FUSED_STEP(FLUX__V, vfma, "vfmadd213ps {%3, %2, %0|%0, %2, %3}", in, "0"(a), in(b), in(c))                           \
+FLUX__FUSED_STEP(FLUX__VD, vfmad, "vfmadd213pd {%3, %2, %0|%0, %2, %3}", in, "0"(a), in(b), in(c))                         \
 FLUX__INSTRUCTION(FLUX__VUL, vmul32, (FLUX__VUL a, FLUX__VUL b),                                     \
                   "vpmuludq {%2, %1, %0|%0, %1, %2}", in, in(a), in(b))                              \
 FLUX__INSTRUCTION(FLUX__VUL, held, (FLUX__VUL x), "", in, "0"(x))                                    \
@@ -8452,48 +8547,9 @@ static FLUX__INLINE int flux__signs_x8(FLUX__VI mask) {
     return y;
 }
 FLUX__VECTOR_SECTION
-typedef uint16_t flux__halves __attribute__((vector_size(16)));
-/* Eight numbers of 16 bits at a time, h, as floats, v; and back. */
-#define FLUX__LOAD16(name, convert)                                                                  \
-static void name(int64_t n, void *y, const void *x) {                                                \
-    float *out = (float *)y, tail[8] = { 0 };                                                        \
-    const uint16_t *in = (const uint16_t *)x;                                                        \
-    flux__halves h;                                                                                  \
-    FLUX__V v;                                                                                       \
-    for (; n >= 8; n -= 8, in += 8, out += 8) {                                                      \
-        memcpy(&h, in, sizeof h);                                                                    \
-        convert;                                                                                     \
-        memcpy(out, &v, sizeof v);                                                                   \
-    }                                                                                                \
-    if (n <= 0) return;                                                                              \
-    memcpy(tail, in, (size_t)n * 2), memcpy(&h, tail, sizeof h);                                     \
-    convert;                                                                                         \
-    memcpy(tail, &v, sizeof v), memcpy(out, tail, (size_t)n * 4);                                    \
-}
-#define FLUX__KEPT(n) (FLUX__VU)FLUX__HELD((FLUX__VUL)(none + n))
-#define FLUX__STORE16(name, convert)                                                                 \
-static void name(int64_t n, void *y, const void *x) {                                                \
-    uint16_t *out = (uint16_t *)y;                                                                   \
-    const float *in = (const float *)x;                                                              \
-    float tail[8] = { 0 };                                                                           \
-    flux__halves h;                                                                                  \
-    FLUX__V v;                                                                                       \
-    FLUX__VU none = { 0 };                                                                           \
-    const FLUX__VU below = FLUX__KEPT(0x7fffu), odd = FLUX__KEPT(1u), quiet = FLUX__KEPT(0x7fc0u);   \
-    for (; n >= 8; n -= 8, in += 8, out += 8) {                                                      \
-        memcpy(&v, in, sizeof v);                                                                    \
-        convert;                                                                                     \
-        memcpy(out, &h, sizeof h);                                                                   \
-    }                                                                                                \
-    (void)below, (void)odd, (void)quiet;                                                             \
-    if (n <= 0) return;                                                                              \
-    memcpy(tail, in, (size_t)n * 4), memcpy(&v, tail, sizeof v);                                     \
-    convert;                                                                                         \
-    memcpy(tail, &h, sizeof h), memcpy(out, tail, (size_t)n * 2);                                    \
-}
-static FLUX__INLINE flux__halves flux__bf16_of_x8(FLUX__V v, FLUX__VU below, FLUX__VU odd, FLUX__VU quiet) {   /* as flux__bf16_of */
+static FLUX__INLINE flux__halves_x8 flux__bf16_of_x8(FLUX__V v, FLUX__VU below, FLUX__VU odd, FLUX__VU quiet) {   /* as flux__bf16_of */
     FLUX__VU u = FLUX__BITS(v), r = (u + below + ((u >> 16) & odd)) >> 16, nan = (FLUX__VU)(v != v);
-    flux__halves h;
+    flux__halves_x8 h;
     r = (r & ~nan) | (nan & quiet);
     __asm__("vpackusdw {%0, %0, %0|%0, %0, %0}\n\tvpermq {$8, %0, %0|%0, %0, 8}" : "+x"(r));
     memcpy(&h, &r, sizeof h);
@@ -8667,8 +8723,10 @@ static FLUX__INLINE uint16_t flux__half_of(float x) {
 }
 FLUX__FAST FLUX__CASTING(flux__bf16_f32, float, uint16_t, flux__from_bits((uint32_t)v << 16))
 FLUX__FAST FLUX__CASTING(flux__f32_bf16, uint16_t, float, flux__bf16_of(v))
+#if !FLUX__VECTORS || !FLUX__NEON         /* else see there */
 FLUX__CASTING(flux__f16_f32, float, uint16_t, flux__half_value(v))
 FLUX__CASTING(flux__f32_f16, uint16_t, float, flux__half_of(v))
+#endif
 
 #define FLUX__COPIES(name, size)                                                                     \
 static void name(int64_t n, void *dst, int64_t to, const void *src, int64_t from) {                  \
@@ -8897,8 +8955,11 @@ FLUX__UNUSED static void flux__philox(uint64_t key, uint64_t stream, const int64
 }
 
 #if FLUX__VECTORS && defined(__clang__)
-#  pragma float_control(pop)
+#  if FLUX__FLOAT_CONTROL
+#    pragma float_control(pop)
+#  endif
 #elif FLUX__VECTORS
+FLUX__ASBEFORE
 #  pragma GCC pop_options
 #endif
 
@@ -8978,7 +9039,7 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
 #    define FLUX__GEMM_FUSE _Pragma("STDC FP_CONTRACT ON")
 #  else
 #    define FLUX__GEMM_FN(target) /* as fast as "O2" here, and compiled in less time */            \
-        static __attribute__((optimize("O1", "expensive-optimizations", "fp-contract=fast", "align-loops=64"))) target
+        static __attribute__((optimize("O1", "expensive-optimizations", "fp-contract=fast", "align-loops=64", "ira-region=mixed"))) target
 #    define FLUX__GEMM_FUSE
 #  endif
 #  define FLUX__GEMM_TYPES(bytes)                                                                  \
@@ -9013,6 +9074,16 @@ FLUX__GEMM_TYPES(64)
 #    define FLUX__K_MULD1(j, q, r)                                                                 \
         __asm__("vfmadd231pd {%2%{1to8%}, %1, %0|%0, %1, %2%{1to8%}}" : "+v"(x##j) : "v"(u), "m"(b##q[r * b_col]));
 #  endif
+
+/* NEON multiplies by one element of a register, so that none is filled with it. */
+#  define FLUX__K_MULN1(j, q, r) __asm__("fmla %0.4s, %1.4s, %2.s[0]" : "+w"(x##j) : "w"(u), "w"(b##q[r * b_col]));
+#  define FLUX__K_MULN2(j, q, r)                                                                   \
+    __asm__("fmla %0.4s, %2.4s, %4.s[0]\n\tfmla %1.4s, %3.4s, %4.s[0]"                             \
+            : "+w"(x##j), "+w"(y##j) : "w"(u), "w"(v), "w"(b##q[r * b_col]));
+#  define FLUX__K_MULO1(j, q, r) __asm__("fmla %0.2d, %1.2d, %2.d[0]" : "+w"(x##j) : "w"(u), "w"(b##q[r * b_col]));
+#  define FLUX__K_MULO2(j, q, r)                                                                   \
+    __asm__("fmla %0.2d, %2.2d, %4.d[0]\n\tfmla %1.2d, %3.2d, %4.d[0]"                             \
+            : "+w"(x##j), "+w"(y##j) : "w"(u), "w"(v), "w"(b##q[r * b_col]));
 
 #  define FLUX__GEMM_KERNEL(name, type, vec, mul, high, wide, target)                              \
     FLUX__GEMM_FN(target) void name##_##high##x##wide(                                             \
@@ -9131,9 +9202,9 @@ FLUX__GEMM_DOTS(flux__gemm_f64_base, double, flux__gemm_d16, flux__gemm_d16, FLU
 FLUX__GEMM_DOTS(flux__gemm_f32_avx2, float, flux__gemm_f32, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i32, FLUX__LANES8, FLUX__AVX2)
 FLUX__GEMM_DOTS(flux__gemm_f64_avx2, double, flux__gemm_d32, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l32, FLUX__LANES22, FLUX__AVX2)
 #  endif
-#  if defined(__aarch64__)
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 8, , NULL, flux__gemm_f32_base)
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 8, , NULL, flux__gemm_f64_base)
+#  if FLUX__NEON
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MULN, 12, , NULL, flux__gemm_f32_base)
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MULO, 12, , NULL, flux__gemm_f64_base)
 #  else
 FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 6, , NULL, flux__gemm_f32_base)
 FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, , NULL, flux__gemm_f64_base)

@@ -1,0 +1,69 @@
+# Processors other than x86-64, by cross compilers and qemu: ARM's 64 bits, where loops and products are made of NEON, and the
+# plain C of ARM's 32 bits and RISC-V. qemu says whether they compute what they should. How fast, it can't: so it is looked at
+# that NEON's instructions are those meant.
+. tests/check.sh
+ladder='-std=c11 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wundef'
+
+# tests_on TRIPLE QEMU TEST...: the tests hold there; of test_platform, its products
+tests_on() {
+    triple=$1 emulator=$2; shift 2
+    check "$triple: implementation" $triple-gcc $ladder -Werror -O2 -I. -c tests/impl.c -o "$tmp/impl.o" || return
+    for t in "$@"; do
+        grep -q '^ *# *define FLUX_IMPLEMENTATION' tests/test_$t.c && impl= || impl=$tmp/impl.o
+        check "$triple: test_$t builds" $triple-gcc -std=c11 -O1 -I. tests/test_$t.c $impl -o "$tmp/test" -lm || continue
+        [ $t = platform ] && only=products_of || only=
+        check "$triple: test_$t" env FLUX_NUM_THREADS=2 $emulator -L /usr/$triple "$tmp/test" $only || continue
+        grep -q '[1-9][0-9]* passed, 0 failed' "$tmp/log" || fail "$triple: test_$t passed nothing"
+    done
+}
+# ready TRIPLE QEMU: both are here and a program runs
+ready() {
+    need $1-gcc && need $2 || return 1
+    printf '#include <stdio.h>\nint main(void) { return puts("runs") < 0; }\n' >"$tmp/runs.c"
+    $1-gcc "$tmp/runs.c" -o "$tmp/runs" >"$tmp/log" 2>&1 && $2 -L /usr/$1 "$tmp/runs" >"$tmp/log" 2>&1 || { skip "$1: its C library is not here"; return 1; }
+}
+# instructions FUNCTION: as text
+instructions() { aarch64-linux-gnu-objdump -d --no-show-raw-insn --disassemble="$1" "$tmp/impl.o"; }
+# uses FUNCTION COUNT PATTERN: that many, to the instruction; or some
+uses() {
+    n=$(instructions "$1" | grep -cE "$3")
+    [ "$n" = "$2" ] || { [ "$2" = some ] && [ "$n" -gt 0 ]; } && pass || fail "$1 has $n of '$3', not $2"
+}
+
+if ready aarch64-linux-gnu qemu-aarch64; then
+    tests_on aarch64-linux-gnu qemu-aarch64 loops products platform ops activations layers layers_conv layers_seq losses optim mixed models \
+        tensors expr schedule threads data
+    cat >"$tmp/set.c" <<'END'
+#define FLUX_IMPLEMENTATION
+#include "flux.h"
+int main(void) {
+    return !(FLUX__NEON && flux__section_now() == &flux__section_x4 && flux__gemm_kernels(false)->columns == 12 && flux__gemm_kernels(true)->columns == 12);
+}
+END
+    check "NEON: a program for its set builds" aarch64-linux-gnu-gcc -O1 -I. "$tmp/set.c" -o "$tmp/set" -lm &&
+        check "NEON: its set is in use" qemu-aarch64 -L /usr/aarch64-linux-gnu "$tmp/set"
+    if have aarch64-linux-gnu-objdump && [ -e "$tmp/impl.o" ]; then
+        # a step of k: two vectors of A, twelve elements of B, 24 products, and nothing kept in memory
+        uses flux__gemm_f32_base_2x12 24 'fmla.*\.4s, v[0-9]+\.s\[0\]'
+        uses flux__gemm_f64_base_2x12 24 'fmla.*\.2d, v[0-9]+\.d\[0\]'
+        uses flux__gemm_f32_base_2x12 0 'dup|ld1r|str.*q[0-9]+, \[sp'
+        uses flux__loop_EXP_x4 9 fmla
+        uses flux__loop_EXP_x4 0 '\[sp|fcmgt'
+        uses flux__adam_x4 some 'fsqrt.*\.4s'
+        uses flux__f16_f32 some 'fcvtl.*\.4s'
+        uses flux__f32_f16 some 'fcvtn.*\.4h'
+        uses flux__random_x4 some 'umull.*\.2d'
+    else skip "NEON: no objdump for it on this machine"; fi
+    if need clang; then
+        clang='clang --target=aarch64-linux-gnu -isystem /usr/aarch64-linux-gnu/include'
+        check "NEON: clang's loops" $clang $ladder -Werror -O1 -I. -c tests/test_loops.c -o "$tmp/clang.o" &&
+            check "NEON: clang's loops build" aarch64-linux-gnu-gcc "$tmp/clang.o" -o "$tmp/test" -lm &&
+            check "NEON: test_loops by clang" qemu-aarch64 -L /usr/aarch64-linux-gnu "$tmp/test"
+        check "NEON: clang's products" $clang -std=c11 -O1 -I. -c tests/test_platform.c -o "$tmp/clang.o" &&
+            check "NEON: clang's products build" aarch64-linux-gnu-gcc "$tmp/clang.o" -o "$tmp/test" -lm &&
+            check "NEON: products by clang" qemu-aarch64 -L /usr/aarch64-linux-gnu "$tmp/test" products_of
+    fi
+fi
+if ready arm-linux-gnueabihf qemu-arm; then tests_on arm-linux-gnueabihf qemu-arm loops products ops optim; fi
+if ready riscv64-linux-gnu qemu-riscv64; then tests_on riscv64-linux-gnu qemu-riscv64 loops products; fi
+finish
