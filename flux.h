@@ -11646,7 +11646,7 @@ typedef struct flux__gpu_kernel {
     char *text[2];                        /* source of one launch or two; NULL once compiled */
     char name[2][40];
     flux__gpu_fn *fn[2];
-    unsigned grid[2][3], threads, blocks; /* blocks: that should fit into a multiprocessor at once; 0: the compiler's choice */
+    unsigned grid[2][3], threads, blocks; /* blocks: that are to fit into a multiprocessor at once; 0: the compiler's choice, which may spill */
     int launches, nparam, param_room;
     flux__gpu_param *param;
     void **args;                          /* a launch's arguments, as they were last: addresses, then what they point at */
@@ -12090,7 +12090,7 @@ static void flux__code_reduce(flux__coder *c, const flux__lanes *h, int scratch)
         flux__spell(&c->s, "    }\n");
     }
     int64_t blocks = (h->outer + h->rows - 1) / h->rows;
-    c->gk->threads = 256;
+    c->gk->threads = 256, c->gk->blocks = 3;
     c->gk->grid[0][0] = (unsigned)blocks, c->gk->grid[0][1] = (unsigned)h->parts;
 }
 
@@ -12182,12 +12182,18 @@ static void flux__spell_tile(flux__coder *c, const flux__factor *f, int width, i
     flux__spell(s, " : 0;\n    }\n");
 }
 
+/* A block takes one of n units, by its y, or several where there are more than a grid may have: a loop costs registers. */
+static void flux__spell_unit(flux__coder *c, const char *name, int64_t n, const char *only) {
+    if (n <= 65535) flux__spell(&c->s, "    %s{ const %s %s = (%s)blockIdx.y;\n", only, c->index, name, c->index);
+    else flux__spell(&c->s, "    %sfor (%s %s = (%s)blockIdx.y; %s < %lld; %s += (%s)gridDim.y) {\n", only, c->index, name, c->index, name, (long long)n, name, c->index);
+}
+
 /* What both kinds of products begin with: which tile, which batch. */
 static void flux__spell_product_start(flux__coder *c, const flux__factor *a, const flux__factor *b, int m, int n) {
     int64_t tiles = (c->k->mnk[0] + m - 1) / m, batches = flux__batches(c->k);
     flux__spell(&c->s, "    const %s a0 = (%s)(blockIdx.x %% %lldu) * %d, b0 = (%s)(blockIdx.x / %lldu) * %d;\n",
                 c->index, c->index, (long long)tiles, m, c->index, (long long)tiles, n);
-    flux__spell(&c->s, "    for (%s batch = blockIdx.y; batch < %lld; batch += gridDim.y) {\n", c->index, (long long)batches);
+    flux__spell_unit(c, "batch", batches, "");
     flux__spell_batch(c, a);
     flux__spell_batch(c, b);
     c->gk->grid[0][0] = (unsigned)(tiles * ((c->k->mnk[1] + n - 1) / n));
@@ -12232,7 +12238,7 @@ static void flux__code_product_by_thread(flux__coder *c, const flux__factor *a, 
                 c->index, (long long)K, t->k * t->groups, c->index, t->k);
     flux__spell_tile(c, a, t->m, t->k, each);
     flux__spell_tile(c, b, t->n, t->k, each);
-    flux__spell(s, "    __syncthreads();\n    for (int l = 0; l < %d; l++) {\n    %s x[%d], y[%d];\n", t->k, T, t->tm, t->tn);
+    flux__spell(s, "    __syncthreads();\n%s    for (int l = 0; l < %d; l++) {\n    %s x[%d], y[%d];\n", *T == 'd' ? "#pragma unroll 4\n" : "", t->k, T, t->tm, t->tn);
     flux__spell(s, "    for (int i = 0; i < %d; i++) x[i] = a_tile[g][l][tx + i * %d];\n", t->tm, wide);
     flux__spell(s, "    for (int j = 0; j < %d; j++) y[j] = b_tile[g][l][ty + j * %d];\n", t->tn, t->n / t->tn);
     flux__spell(s, "    for (int j = 0; j < %d; j++) for (int i = 0; i < %d; i++) sum[j][i] = %s(x[i], y[j], sum[j][i]);\n", t->tn, t->tm, fma);
@@ -12252,6 +12258,7 @@ static void flux__code_product_by_thread(flux__coder *c, const flux__factor *a, 
     flux__spell_epilogue(c, T);
     flux__spell(s, "    }\n    }\n%s    }\n", t->groups > 1 ? "    __syncthreads();\n" : "");
     c->gk->threads = (unsigned)(each * t->groups);
+    c->gk->blocks = (t->tm > 4 || *T == 'd' ? 512 : 1024) / c->gk->threads;
 }
 
 /* ---- the same by warps. A tile of an operand lies in shared memory as it lies in memory, rows padded so that their starts fall
@@ -12413,8 +12420,8 @@ static void flux__code_product_by_warp(flux__coder *c, const flux__factor *fa, c
     flux__spell_warp_sums(c, &w, f);
     flux__spell(s, "    }\n");
     c->gk->threads = (unsigned)threads;
-    /* Two blocks share a multiprocessor where their registers suffice: not with the next tile in them, nor with TF32's. */
-    if (a.ahead && b.ahead && threads == 256 && flux__is_half(fa->o->dtype)) c->gk->blocks = 2;
+    /* Two large blocks share a multiprocessor where their registers suffice: not with the next tile in them, nor with TF32's. */
+    c->gk->blocks = threads < 256 ? 3 : a.ahead && b.ahead && flux__is_half(fa->o->dtype) ? 2 : 1;
 }
 
 static void flux__code_product(flux__coder *c, const flux__gpu *g, bool tf32) {
@@ -12731,7 +12738,7 @@ static void flux__spell_attend_product(const flux__attend_text *a, const char *t
                 flux__attend_element(a, i, "r0 + i", "f", x, sizeof x));
     flux__spell(&a->c->s, "    b_tile[e %% 16][i] = f < %lld && c0 + i < %lld ? %s : 0;\n    }\n    __syncthreads();\n", depth, columns,
                 flux__attend_element(a, k, "c0 + i", "f", y, sizeof y));
-    flux__spell(&a->c->s, "    for (int l = 0; l < 16; l++) {\n    const %s y = a_tile[l][r];\n", a->T);
+    flux__spell(&a->c->s, "#pragma unroll 4\n    for (int l = 0; l < 16; l++) {\n    const %s y = a_tile[l][r];\n", a->T);
     flux__spell(&a->c->s, "    for (int j = 0; j < 4; j++) %s[j] = fma%s(y, b_tile[l][c + j * 8], %s[j]);\n    }\n    __syncthreads();\n    }\n", to,
                 a->T[0] == 'f' ? "f" : "", to);
 }
@@ -12789,8 +12796,8 @@ static void flux__spell_attend(const flux__attend_text *a, int what, int64_t at)
     long long features = (long long)(a->o[z]->shape.dim[0] / a->heads), rows = (long long)a->o[row_of[what]]->shape.dim[1];
     long long columns = (long long)a->o[column_of[what]]->shape.dim[1], tiles = (rows + 31) / 32, units = (long long)(a->heads * a->batch);
     char from[160];
-    flux__spell(s, "    for (%s unit = blockIdx.x < %lldu ? blockIdx.y : %lld; unit < %lld; unit += gridDim.y) {\n", a->c->index,
-                (long long)flux__attend_blocks(rows, features), units, units);
+    snprintf(from, sizeof from, "if (blockIdx.x < %lldu) ", (long long)flux__attend_blocks(rows, features));
+    flux__spell_unit(a->c, "unit", units, from);
     flux__spell(s, "    const %s r0 = (%s)(blockIdx.x %% %lldu) * 32, e0 = (%s)(blockIdx.x / %lldu) * %d, head = unit %% %lld, sample = unit / %lld;\n",
                 a->c->index, a->c->index, tiles, a->c->index, tiles, FLUX__ATTEND_FEATURES, (long long)a->heads, (long long)a->heads);
     flux__spell(s, "    %s acc[%d];\n    for (int j = 0; j < %d; j++) acc[j] = 0;\n", a->T, FLUX__ATTEND_FEATURES / 8, FLUX__ATTEND_FEATURES / 8);
@@ -12813,7 +12820,7 @@ static void flux__spell_attend(const flux__attend_text *a, int what, int64_t at)
         flux__spell(s, "    if (t < 32) {\n    sum[t] *= fade[t];\n    for (int i = 0; i < 32; i++) sum[t] += w[t][i];\n    }\n");
         flux__spell(s, "    for (int j = 0; j < %d; j++) acc[j] *= fade[r];\n", FLUX__ATTEND_FEATURES / 8);
     }
-    flux__spell(s, "    for (int i = 0; i < 32; i++)\n    for (int j = 0; j < %d; j++) acc[j] = fma%s(w[r][i], z[i][c + j * 8], acc[j]);\n    __syncthreads();\n    }\n",
+    flux__spell(s, "#pragma unroll 4\n    for (int i = 0; i < 32; i++)\n    for (int j = 0; j < %d; j++) acc[j] = fma%s(w[r][i], z[i][c + j * 8], acc[j]);\n    __syncthreads();\n    }\n",
                 FLUX__ATTEND_FEATURES / 8, a->T[0] == 'f' ? "f" : "");
     flux__spell(s, "    for (int j = 0; j < %d; j++) {\n    const %s f = e0 + c + j * 8;\n", FLUX__ATTEND_FEATURES / 8, a->c->index);
     flux__spell(s, "    if (r0 + r < %lld && f < %lld) p%d[%lld + ((sample * %lld + r0 + r) * %lld + head) * %lld + f] = acc[j]", rows, features, a->out,
@@ -12854,7 +12861,7 @@ static void flux__code_attend(flux__coder *c, const flux_tensor *t, int out) {
         n = flux__attend_blocks(what >= FLUX__ATTEND_DK ? a.keys : a.queries, what == FLUX__ATTEND_Y || what == FLUX__ATTEND_DV ? a.dv : a.d);
         if (n > most) most = n;
     }
-    c->gk->threads = 256;
+    c->gk->threads = 256, c->gk->blocks = 3;
     c->gk->grid[0][0] = (unsigned)most, c->gk->grid[0][1] = (unsigned)(units < 65535 ? units : 65535), c->gk->grid[0][2] = back ? 3 : 1;
 }
 
@@ -13310,7 +13317,7 @@ static bool flux__program_source(flux__program *p, const char *preface) {
         const flux__gpu_kernel *gk = p->first[i].gk;
         int l = p->first[i].launch;
         flux__spell(&s, "\nextern \"C\" __global__ void __launch_bounds__(%u", l ? 256u : gk->threads);
-        if (gk->blocks) flux__spell(&s, ", %u", gk->blocks);
+        if (gk->blocks) flux__spell(&s, " BLOCKS(%u)", gk->blocks);
         flux__spell(&s, ") %s%s", gk->name[l], gk->text[l]);
     }
     p->source = s.text;

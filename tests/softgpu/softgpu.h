@@ -22,6 +22,7 @@
      SOFTGPU_QUIET=              if set, nothing is said on stderr when a device is lost
      SOFTGPU_CC=                 compiles kernels: tcc if there is one, or cc -O1
      SOFTGPU_CACHE=              folder of compiled kernels: $TMPDIR/softgpu-<user>, or in /tmp; may be removed at any time
+     SOFTGPU_SOURCES=            folder that gets each program that is compiled, as ARCH-HASH.txt
      SOFTGPU_PROCESS=            the device process, if not beside the libraries
    Each library exports, for tests to find by dlsym:
      void softgpu_fail(const char *function, int nth, int code)   its nth next call gives the code, once; "execute" is a
