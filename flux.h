@@ -12976,8 +12976,10 @@ static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *gra
 static flux__gpu flux__gpus[2][FLUX__MAX_IDS];       /* CUDA, AMDGPU */
 
 /* A lock for each device, and one for opening drivers and compilers, which comes after it. The calls of the back end's table
-   take them; nobody holds one while the host waits for a copy or for a kernel. */
+   take them; nobody holds one while the host waits for a copy or for a kernel, or compiles. Who compiles for a device has
+   another lock, which comes before these, so that no kernel is compiled twice. */
 static flux__mutex flux__gpu_locks[2][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
+static flux__mutex flux__compile_locks[2][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
 static flux__mutex flux__driver_lock = FLUX__MUTEX_INIT;
 
 static flux__mutex *flux__gpu_lock_of(const flux__gpu *g) { return &flux__gpu_locks[0][0] + (g - &flux__gpus[0][0]); }
@@ -13332,13 +13334,10 @@ static bool flux__program_source(flux__program *p, const char *preface) {
 }
 
 /* What was compiled goes to disk; what was not is an error. */
-static bool flux__program_compiled(flux__gpu *g, flux__program *p) {
+static bool flux__program_compiled(const flux__gpu *g, const flux__program *p) {
     if (p->read) return true;
     if (!p->image) flux__compile_failed(g, p->source, p->log && *p->log ? p->log : "the compiler gives no reason");
-    else {
-        g->counters.programs_compiled++;
-        flux__cache_write(g, p->key, p->image, p->bytes);
-    }
+    else flux__cache_write(g, p->key, p->image, p->bytes);
     return p->image != NULL;
 }
 
@@ -13349,14 +13348,13 @@ static bool flux__gpu_compiler(const flux__gpu *g, char *why, size_t n) {
     return there;
 }
 
-/* The programs' images: from disk, else from the compiler. */
-static bool flux__programs_images(flux__gpu *g, flux__program *p, int n) {
+/* The programs' images: from disk, else from the compiler. The device's lock is not held. */
+static bool flux__programs_images(const flux__gpu *g, flux__program *p, int n) {
     char why[320] = "";
     bool all = true;
     for (int i = 0; i < n; i++) {
         p[i].image = flux__cache_read(g, p[i].key);
         p[i].read = p[i].image != NULL;
-        g->counters.programs_read += p[i].read;
         all = all && p[i].read;
     }
     if (all) return true;
@@ -13381,6 +13379,7 @@ static bool flux__program_load(flux__gpu *g, flux__program *p) {
         p->image = NULL, p->read = false;
         flux__program_compile(p, 0);
         if (!flux__program_compiled(g, p)) return false;
+        g->counters.programs_compiled++;
         code = g->driver->load(&p->module, p->image);
     }
     if (code != 0) p->module = NULL;
@@ -13411,7 +13410,13 @@ static bool flux__gpu_learn_all(flux__gpu *g, const flux__fresh *fresh, int n, c
         p[i].first = fresh + from, p[i].n = to - from;
         ok = flux__program_source(&p[i], preface);
     }
-    ok = ok && (count == 0 || flux__programs_images(g, p, count)) && flux__programs_load(g, p, count);
+    if (ok) {
+        flux__gpu_unlock(g);
+        ok = flux__programs_images(g, p, count);
+        flux__gpu_lock(g);
+        for (int i = 0; i < count; i++) g->counters.programs_read += p[i].read, g->counters.programs_compiled += p[i].image && !p[i].read;
+        ok = ok && flux__programs_load(g, p, count);
+    }
     for (int i = 0; p && i < count; i++) {
         if (p[i].source) FLUX_FREE(p[i].source);
         if (p[i].image) FLUX_FREE(p[i].image);
@@ -13434,20 +13439,34 @@ static char *flux__gpu_preface(const flux__gpu *g, const uint8_t *ops) {
     return NULL;
 }
 
-/* Finds all the plan's kernels, compiling those that are not known yet. */
-static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, const uint8_t *ops) {
-    flux__fresh *fresh = (flux__fresh *)flux__zalloc(((size_t)n * 2 + 1) * sizeof *fresh);
+/* How many of these kernels' launches are not known yet; and which. */
+static int flux__gpu_unknown(flux__gpu *g, flux__gpu_kernel **list, int n, flux__fresh *fresh) {
     int count = 0;
-    for (int i = 0; i < n && fresh; i++)
+    for (int i = 0; i < n; i++)
         for (int l = 0; l < list[i]->launches; l++) {
             bool known = flux__gpu_known(g, list[i]->name[l]) != NULL;
             for (int j = 0; j < count && !known; j++) known = strcmp(fresh[j].gk->name[fresh[j].launch], list[i]->name[l]) == 0;
             fresh[count].gk = list[i], fresh[count].launch = l;
             count += !known;
         }
-    char *preface = fresh && count ? flux__gpu_preface(g, ops) : NULL;
-    bool ok = fresh && (count == 0 || (preface && flux__gpu_learn_all(g, fresh, count, preface)));
-    if (preface) FLUX_FREE(preface);
+    return count;
+}
+
+/* Finds all the plan's kernels, compiling those that are not known yet. */
+static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, const uint8_t *ops) {
+    flux__fresh *fresh = (flux__fresh *)flux__zalloc(((size_t)n * 2 + 1) * sizeof *fresh);
+    flux__mutex *compiling = &flux__compile_locks[0][0] + (g - &flux__gpus[0][0]);
+    bool ok = fresh != NULL;
+    if (ok && flux__gpu_unknown(g, list, n, fresh)) {
+        flux__gpu_unlock(g);
+        flux__mutex_lock(compiling);
+        flux__gpu_lock(g);
+        int count = flux__gpu_unknown(g, list, n, fresh);      /* others may have compiled them meanwhile */
+        char *preface = count ? flux__gpu_preface(g, ops) : NULL;
+        ok = count == 0 || (preface && flux__gpu_learn_all(g, fresh, count, preface));
+        if (preface) FLUX_FREE(preface);
+        flux__mutex_unlock(compiling);
+    }
     if (fresh) FLUX_FREE(fresh);
     for (int i = 0; i < n && ok; i++)
         for (int l = 0; l < list[i]->launches; l++) {

@@ -28,7 +28,8 @@
      void softgpu_fail(const char *function, int nth, int code)   its nth next call gives the code, once; "execute" is a
                                                                   kernel's run, whose failure loses the device
      long softgpu_calls(const char *function)                     since the start, or softgpu_reset_counts(), which also
-                                                                  forgets faults that have not come up
+                                                                  forgets faults that have not come up; "pageable" counts
+                                                                  asynchronous copies of host memory that is not pinned
      long softgpu_live(const char *what)   "memory" (allocations), "bytes" (in multiples of 256), "pinned", "streams",
                                            "events", "modules", "graphs"; "lost" (devices), "overruns" (writes just
                                            outside an allocation, seen when it was freed); of the compilers "programs"
