@@ -3561,9 +3561,23 @@ static flux_tensor *flux__node(int op, flux_dtype dtype, const flux_shape *s, fl
 static bool flux__eager(void);
 static flux_tensor *flux__move(flux_tensor *x, flux_device d);
 
+/* A number is part of an elementwise kernel wherever that runs; products, gathers and the like read memory of their own device. */
+static bool flux__bring_numbers(flux_tensor *t) {
+    for (int i = 0; i < t->nin; i++) {
+        flux_tensor *x = t->in[i];
+        if (x->op != FLUX__NUMBER || flux_device_equal(x->device, t->device)) continue;
+        if (!(x = flux__move(x, t->device))) return false;
+        if (flux__unedge(t->in[i])) flux__tensor_free(t->in[i]);
+        flux__edge(&t->in[i], x);
+    }
+    return true;
+}
+
 /* Hands a finished node to the innermost scope (and computes it at once under FLUX_EAGER). */
 static flux_tensor *flux__done(flux_tensor *t) {
+    bool good = !t || t->nin < 2 || t->op < FLUX__ELEMENTWISE_COUNT || t->op == FLUX__TUPLE || flux__bring_numbers(t);
     t = (flux_tensor *)flux__own(t);
+    if (!good) return NULL;
     if (t && flux__eager() && t->op != FLUX__TUPLE && !(t->flags & FLUX__WEAK)) return flux_eval(t);
     return t;
 }
@@ -4321,7 +4335,7 @@ FLUX_DEF flux_tensor *flux_gather(flux_tensor *x, int dim, flux_tensor *index) {
     int h = flux__hide();
     index = flux__cast(index, FLUX_I64);
     flux_tensor *y = index ? flux__node(FLUX__GATHER, (flux_dtype)x->dtype, &s, x, index, NULL) : NULL;
-    if (y) y->arg.i[0] = dim;
+    if (y) y->arg.i[0] = dim, y->device = flux__place(2, xs);
     return flux__reveal(h, y ? flux__done(y) : NULL);
 }
 

@@ -1309,6 +1309,30 @@ TEST(every_batch_leaves_from_pinned_memory) {
         }
 }
 
+/* Numbers made where the host is go where they are needed, also to what reads them as a whole; so do those of a gradient. */
+TEST(numbers_are_everywhere) {
+    ON_A_GPU();
+    flux_device cpu = { 0, 0 };
+    double sums[2][8];
+    flux_default_device(cpu);
+    for (int far = 0; far < 2; far++)
+        FLUX_SCOPE {
+            flux_device d = far ? test_device : cpu;
+            flux_tensor *x = flux_to(d, flux_reshape(flux_arange(0, 16, 1), 4, 4)), *at = flux_to(d, flux_to_dtype(flux_arange(0, 3, 1), FLUX_I64));
+            flux_tensor *w = flux_eval(flux_mul(x, 2));
+            flux_grads *g = flux_gradient(flux_sum(flux_square(flux_gather(w, 1, at))), w);
+            flux_tensor *z[] = { flux_matmul(x, flux_full(2, 4, 4)), flux_matmul(flux_full(2, 4, 4), x), flux_cat(0, x, flux_full(3, 2, 4)), flux_cat(0, flux_full(3, 2, 4), x),
+                                 flux_gather(flux_full(5, 4, 4), 1, at), flux_scatter_add(flux_zeros(4, 4), 1, at, flux_slice(x, 1, 0, 3)), flux_grad(g, w),
+                                 flux_matmul(x, flux_eval(flux_full(2, 4, 4))) };
+            for (int i = 0; i < 8; i++) {
+                REQUIRE(z[i] && flux_device_equal(flux_device_of(z[i]), d));
+                sums[far][i] = flux_item(flux_sum(flux_mul(z[i], flux_add(flux_reshape(flux_to(d, flux_arange(0, (double)flux_len(z[i]), 1)), flux_dim(z[i], 0), -1), 1))));
+            }
+        }
+    flux_default_device(test_device);
+    for (int i = 0; i < 8; i++) CHECK(sums[0][i] > 0 && sums[0][i] == sums[1][i]);
+}
+
 /* Batches are picked into pinned memory, whatever an observation's size; one that is too large for a slot goes by way of the host. */
 TEST(observations_of_any_size_travel) {
     ON_A_GPU();
