@@ -12834,7 +12834,8 @@ static void flux__spell_attend(const flux__attend_text *a, int what, int64_t at)
         flux__spell(s, "    if (t < 32) {\n    sum[t] *= fade[t];\n    for (int i = 0; i < 32; i++) sum[t] += w[t][i];\n    }\n");
         flux__spell(s, "    for (int j = 0; j < %d; j++) acc[j] *= fade[r];\n", FLUX__ATTEND_FEATURES / 8);
     }
-    flux__spell(s, "#pragma unroll 4\n    for (int i = 0; i < 32; i++)\n    for (int j = 0; j < %d; j++) acc[j] = fma%s(w[r][i], z[i][c + j * 8], acc[j]);\n    __syncthreads();\n    }\n",
+    flux__spell(s, "#pragma unroll 4\n    for (int i = 0; i < 32; i++)\n"
+                "    for (int j = 0; j < %d; j++) acc[j] = fma%s(w[r][i], z[i][c + j * 8], acc[j]);\n    __syncthreads();\n    }\n",
                 FLUX__ATTEND_FEATURES / 8, a->T[0] == 'f' ? "f" : "");
     flux__spell(s, "    for (int j = 0; j < %d; j++) {\n    const %s f = e0 + c + j * 8;\n", FLUX__ATTEND_FEATURES / 8, a->c->index);
     flux__spell(s, "    if (r0 + r < %lld && f < %lld) p%d[%lld + ((sample * %lld + r0 + r) * %lld + head) * %lld + f] = acc[j]", rows, features, a->out,
