@@ -96,7 +96,7 @@ examples: $(EXAMPLES:%.c=$(BUILD)/%)
 	@for e in $^; do echo "== $$e"; SHORT=1 $$e || exit 1; done
 bench: $(BENCHES:%.c=$(BUILD)/%)
 	@for b in $^; do echo "== $$b"; $$b || exit 1; done
-bench-peers: $(BUILD)/tests/bench/bench_steps $(BUILD)/tests/bench/bench_sequence
+bench-peers: $(addprefix $(BUILD)/tests/bench/bench_,steps sequence cnn)
 	@sh tests/bench/peers.sh '$(CC)' $^
 
 $(BUILD)/impl.o: tests/impl.c $(HEADERS)

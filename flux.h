@@ -3852,6 +3852,7 @@ FLUX__PUBLIC_1(ROUND, round) FLUX__PUBLIC_1(SIGMOID, sigmoid) FLUX__PUBLIC_1(SOF
 
 /* x + 0 and x * 1, which gradients make, are x; the shape must be x's already. */
 static bool flux__neutral(const flux_tensor *x, const flux_tensor *number, double value) {
+    if (x && number && FLUX__IS_VIEW(number) && flux__same_dims(x, number)) number = number->base;
     return x && number && number->op == FLUX__NUMBER && (number->flags & FLUX__WEAK || number->dtype == x->dtype) &&
            number->arg.num == value && number->ndim == 0 && x->op != FLUX__TUPLE && !(x->flags & FLUX__WEAK) &&
            flux__dtypes[x->dtype].real;
@@ -4824,6 +4825,37 @@ static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip
 FLUX_DEF flux_tensor *flux_conv_with(flux_conv_opts o) { return flux__convolve("conv", o, true); }
 FLUX_DEF flux_tensor *flux_crosscor_with(flux_conv_opts o) { return flux__convolve("crosscor", o, false); }
 
+/* The same where windows lie apart, or channels are few: one product by the weight, and what it gives of each window added up. */
+static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const int64_t *size, const flux__window *w, int groups, bool flip) {
+    int nd = w->nd;
+    int64_t natural[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS], taps = flux__product(weight->dim, nd + 1), out = weight->dim[nd + 1] / groups;
+    flux_shape s = flux__dims(g), image = s;
+    flux_tensor *kernel = flip ? flux__flip_kernel(weight, nd) : weight, *y;
+    bool meet = false;
+    for (int i = 0; i < nd; i++) {
+        int64_t wide = (w->size[i] - 1) * w->dilation[i] + 1, reach = (w->out[i] - 1) * w->stride[i] + wide;
+        meet = meet || wide > w->stride[i];
+        image.dim[i] = reach > size[i] + w->lo[i] ? reach : size[i] + w->lo[i];
+        s.dim[nd + i] = w->size[i];
+    }
+    image.dim[nd] = s.dim[2 * nd] = weight->dim[nd] * groups;
+    s.dim[2 * nd + 1] = image.dim[nd + 1], s.ndim = 2 * nd + 2;
+    flux__natural(&image, natural);
+    for (int i = 0; i < nd; i++) step[i] = natural[i] * w->stride[i], step[nd + i] = natural[i] * w->dilation[i];
+    step[2 * nd] = natural[nd], step[2 * nd + 1] = natural[nd + 1];
+    kernel = flux_transpose(flux_reshape(kernel, taps, out, groups));
+    y = flux_matmul(flux_reshape(g, flux__product(w->out, nd), out, groups, image.dim[nd + 1]), kernel);
+    y = y ? flux__spread(flux_reshape_to(y, s), &image, 0, step, 0, meet) : NULL;
+    for (int i = 0; i < nd && y; i++) y = flux_slice(y, i, w->lo[i], w->lo[i] + size[i]);
+    return y;
+}
+
+/* Whether that is better. On a GPU windows are read in parallel, but to add up takes turns. */
+static bool flux__conv_adds(const flux_tensor *g, const flux_tensor *weight, const flux__window *w) {
+    bool apart = flux__product(w->stride, w->nd) > 1, few = 4 * weight->dim[w->nd] <= weight->dim[w->nd + 1];
+    return !flux__backend_of(g->device.backend)->ready && (apart || (few && flux__product(w->size, w->nd) > 1));
+}
+
 /* A convolution's gradient by its input, which had `size` pixels: g, its elements a stride apart, convolved with the kernel
    turned round and its channels' roles swapped. NULL, without an error, where that would need a negative padding. */
 static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const int64_t *size, const flux__window *w, int groups, bool flip) {
@@ -4832,6 +4864,7 @@ static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const i
     flux_shape s = flux__dims(g), parts = flux__shape(weight->dim, nd + 3), order = flux__shape(NULL, nd + 3), whole;
     bool spread = false;
     flux_conv_opts o;
+    if (flux__conv_adds(g, weight, w)) return flux__conv_added(g, weight, size, w, groups, flip);
     memset((void *)&o, 0, sizeof o);
     for (int i = 0; i < nd; i++) {
         int64_t reach = (w->size[i] - 1) * w->dilation[i], wide = (w->out[i] - 1) * w->stride[i] + 1;
@@ -5208,6 +5241,42 @@ static flux_tensor *flux__spread_gradient(flux_tensor *y, flux_tensor *g) {
     return g ? flux__strided(g, &s, y->rel, y->stride, y->rel, y->stride, base) : NULL;
 }
 
+/* The parts of a sum over n samples for a result of so many elements: enough of them for threads as long as they are small. */
+static int64_t flux__conv_parts(int64_t n, int64_t elements) {
+    int64_t parts = 16;
+    while (parts > 1 && (n % parts != 0 || parts * elements > 1 << 16)) parts--;
+    return parts;
+}
+
+/* The gradient by the weight as few products, whose sums go over samples too: operands are read as they lie. On a GPU, and where
+   there are too many dims for that, one for each sample. */
+static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor *x, flux_tensor *weight, flux_tensor *g, const flux__window *w,
+                                         int64_t groups) {
+    int nd = w->nd, n = 0;
+    int64_t in = weight->dim[nd], out = weight->dim[nd + 1] / groups, samples = x->dim[nd + 1], points = flux__product(w->out, nd);
+    int64_t taps = flux__product(w->size, nd) * in, parts = flux__conv_parts(samples, taps * out * groups), order[FLUX_MAX_DIMS];
+    flux_tensor *win = product->op == FLUX__MATMUL && product->nin == 2 ? product->in[0] : NULL;
+    while (win && win->nin && (win->op == FLUX__RESHAPE || win->op == FLUX__COPY || win->op == FLUX__PERMUTE)) win = win->in[0];
+    if (!win || win->op != FLUX__STRIDED) win = flux__windows(flux__pad_window(x, w, 0), w);      /* else the product's own */
+    flux_shape s = win ? flux__dims(win) : flux__shape(NULL, 0);
+    s.ndim = 2 * nd;
+    s.dim[s.ndim++] = in;
+    if (groups > 1) s.dim[s.ndim++] = groups;
+    s.dim[s.ndim++] = samples / parts, s.dim[s.ndim++] = parts;
+    for (int i = 0; i < nd; i++) order[n++] = i;
+    order[n++] = 2 * nd;
+    for (int i = 0; i < nd; i++) order[n++] = nd + i;
+    order[n++] = s.ndim - 2;
+    if (groups > 1) order[n++] = 2 * nd + 1;
+    order[n++] = s.ndim - 1;
+    flux_tensor *a = win ? flux_permute_to(flux_reshape_to(win, s), flux__shape(order, n)) : NULL;
+    flux_tensor *b = flux_permute(flux_reshape(g, points, out, groups, samples / parts, parts), 0, 3, 1, 2, 4);
+    a = a ? flux_reshape(a, taps, points * (samples / parts), groups, parts) : NULL;
+    b = a && b ? flux_reshape(b, points * (samples / parts), out, groups, parts) : NULL;
+    b = b ? flux_matmul(a, b) : NULL;
+    return b && parts > 1 ? flux__reduce_node(b, FLUX__RED_SUM, 8, 3) : b;
+}
+
 static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
     flux_tensor *x = y->in[1], *weight = y->in[2], *product = y->base, *cols;
     int groups = (int)y->arg.i[3];
@@ -5224,6 +5293,13 @@ static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need
     if (need[1] && (out[1] = flux__conv_back(g, weight, x->dim, &w, groups, flip)) != NULL)
         out[1] = flux_to_dtype(out[1], (flux_dtype)x->dtype);
     if (!need[2]) return;
+    if (!flux__backend_of(x->device.backend)->ready && 2 * w.nd + 3 + (groups > 1) <= FLUX_MAX_DIMS) {
+        flux_tensor *d = flux__conv_by_weight(product, x, weight, g, &w, groups);
+        d = d ? flux_reshape_to(d, flux__dims(weight)) : NULL;
+        if (d && flip) d = flux__flip_kernel(d, w.nd);
+        out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
+        return;
+    }
     cols = product->op == FLUX__MATMUL && product->nin == 2 ? product->in[0] : flux__conv_columns(x, &w, groups);
     flux_tensor *d = cols ? flux_matmul(flux__swap01(cols), flux_reshape(g, cols->dim[0], y->dim[w.nd] / groups, groups, x->dim[w.nd + 1])) : NULL;
     d = d ? flux_reshape_to(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d, flux__dims(weight)) : NULL;
@@ -6255,8 +6331,9 @@ static bool flux__owners(const flux_tensor *x, const flux_tensor *copy, uint8_t 
     return count == flux__count(&s);
 }
 
-/* A convolution's product takes a copy of overlapping windows, many times the image. It is never made: the CPU copies one
-   matrix of the batch at a time, while it is multiplied, so that it stays in the cache; a GPU reads the image itself. */
+/* A convolution's product takes a copy of overlapping windows, many times the image. It is never made: the CPU copies a
+   block at a time, as the product would copy a matrix, so that it stays in the cache; a GPU reads the image itself. So with
+   copies that a product would have to make of rows in another order: those of a sum over samples. */
 static void flux__find_gathers(flux__planner *p) {
     uint8_t owner[FLUX_MAX_DIMS];
     for (int i = 0; i < p->n; i++) {
@@ -6265,7 +6342,8 @@ static void flux__find_gathers(flux__planner *p) {
         bool reads = t->dtype == FLUX_F32 || t->dtype == FLUX_F64 || flux__backend_of(t->device.backend)->ready, plain;
         plain = x->dtype == t->dtype && reads && x->base->op != FLUX__NUMBER;
         bool chained = !flux__finished(x->base) && p->gather[x->base->index];
-        p->gather[i] = plain && !chained && flux__size(t) > flux__size(x->base);
+        bool along = x->stride[0] == 1 && !flux__backend_of(t->device.backend)->ready;   /* as good as copied */
+        p->gather[i] = plain && !chained && (along || flux__size(t) > flux__size(x->base));
     }
     for (int i = 0; i < p->n; i++)
         for (int k = 0; k < p->g->node[i]->nin; k++) {
@@ -8801,12 +8879,15 @@ FLUX__UNUSED static void flux__philox(uint64_t key, uint64_t stream, const int64
    Rejected: intrinsics (immintrin.h alone takes half as long to compile as all of this); packing
    all of A and B (twice the memory, and slower for the flat matrices of a training step).       */
 
+typedef struct flux__axes { int nd; int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS]; } flux__axes;   /* merged dims */
+
 typedef struct flux__gemm_job {
     int64_t m, n, k;
     const void *a;                        /* A, m x k, and its strides in elements: */
     int64_t a_row, a_col;                 /* from row to row, from column to column */
     const void *b;                        /* B, k x n */
     int64_t b_row, b_col;
+    const flux__axes *a_grid, *b_grid;    /* may be NULL; else no strides: what its rows, and its columns, are made of */
     void *c;                              /* C, m x n, its columns ldc apart */
     int64_t ldc;                          /* c NULL: only the epilogue sees C */
     /* May be NULL. Called once for each finished piece of C, from any thread, while it is in the
@@ -9048,7 +9129,6 @@ static int64_t flux__gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
 #  define FLUX__PREFETCH_LATER(p) (void)(p);
 #endif
 #define FLUX__GEMM_MOVE(vec, to, from) *(vec *)(void *)(to) = *(const vec *)(const void *)(from);
-
 /* Copies rows of `columns` contiguous elements, from_step apart, to rows to_step apart. */
 #define FLUX__GEMM_COPY(name, type, vec, n)                                                        \
     FLUX__GEMM_FN() void name(const void *from, int64_t from_step, void *to, int64_t to_step,      \
@@ -9193,6 +9273,112 @@ static void flux__gemm_copy(int64_t size, const void *from, int64_t row, int64_t
     else flux__gemm_gather8(d, row, column, to, to_step, rows, columns);
 }
 
+/* ---- copying operands that are more than a matrix: the windows of an image, or a sum that goes over samples */
+
+/* Some words, `step` apart: where the first is, and the place of it in a copy. */
+typedef struct flux__gemm_run { int64_t from, to, n; } flux__gemm_run;
+
+/* Copies the runs once for each of the points first ... first+count-1 of `across`, to places to_step words apart; an element
+   is one word or two. */
+typedef void (*flux__gemm_collector)(int64_t words, const float *from, const flux__axes *across, int64_t first, int64_t count,
+                                     const flux__gemm_run *run, int64_t runs, int64_t step, float *to, int64_t to_step);
+
+/* Where a point is, and its place in each dim. */
+static int64_t flux__axes_point(const flux__axes *x, int64_t flat, int64_t *place) {
+    int64_t at = 0;
+    for (int d = 0; d < x->nd; d++) {
+        place[d] = flat % x->dim[d];
+        flat /= x->dim[d];
+        at += place[d] * x->step[d];
+    }
+    return at;
+}
+
+/* How far it is to the next point of the dims from d on. */
+static FLUX__INLINE int64_t flux__axes_next(const flux__axes *x, int d, int64_t *place) {
+    int64_t far = 0;
+    for (; d < x->nd; d++) {
+        far += x->step[d];
+        if (++place[d] < x->dim[d]) break;
+        far -= x->step[d] * x->dim[d];
+        place[d] = 0;
+    }
+    return far;
+}
+
+/* Runs are short, such as rows of an image: whole vectors, the last of which may overlap the one before. */
+#define FLUX__GEMM_ENDS(vec) {                                                                     \
+        FLUX__GEMM_MOVE(vec, q, p)                                                                 \
+        i = n - (int)(sizeof(vec) / sizeof *q);                                                    \
+        FLUX__GEMM_MOVE(vec, q + i, p + i)                                                         \
+    }
+#define FLUX__GEMM_COLLECT(name, vec, half, least, evens, target)                                  \
+    FLUX__GEMM_FN(target) void name(int64_t words, const float *from, const flux__axes *across, int64_t first, int64_t count, \
+                                    const flux__gemm_run *run, int64_t runs, int64_t step, float *to, int64_t to_step) { \
+        const int64_t size = (int)sizeof(float), lanes = (int)sizeof(vec) / size;                  \
+        int64_t place[FLUX_MAX_DIMS], r, i;                                                        \
+        const float *s = from + words * flux__axes_point(across, first, place);                    \
+        for (; count > 0; count--, to += to_step, s += words * flux__axes_next(across, 0, place))  \
+            for (r = 0; r < runs; r++) {                                                           \
+                const float *p = s + run[r].from;                                                  \
+                float *q = to + run[r].to;                                                         \
+                int64_t n = run[r].n;                                                              \
+                if (step != 1 || n * size < (int)sizeof(least)) {                                  \
+                    i = 0;                                                                         \
+                    if (step == 2) { evens(q, p) }                                                 \
+                    for (; i < n; i++) q[i] = p[i * step];                                         \
+                }                                                                                  \
+                else if (n * size < (int)sizeof(half)) FLUX__GEMM_ENDS(least)                      \
+                else if (n < lanes) FLUX__GEMM_ENDS(half)                                          \
+                else {                                                                             \
+                    for (i = 0; i + lanes <= n; i += lanes) FLUX__GEMM_MOVE(vec, q + i, p + i)     \
+                    if (i < n) FLUX__GEMM_MOVE(vec, q + n - lanes, p + n - lanes)                  \
+                }                                                                                  \
+            }                                                                                      \
+    }
+
+#if !FLUX__GEMM_VECTORS
+#  define FLUX__EVENS(to, from)
+FLUX__GEMM_COLLECT(flux__collect_base, float, float, float, FLUX__EVENS, )
+#else
+/* Every second word, without reading past the last of them. */
+#  if defined(__clang__)
+#    define FLUX__EVEN(vec, ints, to, from, ...)                                                   \
+        *(vec *)(void *)(to) = __builtin_shufflevector(((const vec *)(const void *)(from))[0], ((const vec *)(const void *)(from))[1], __VA_ARGS__);
+#  else
+#    define FLUX__EVEN(vec, ints, to, from, ...) {                                                 \
+        ints even = {__VA_ARGS__};                                                                 \
+        *(vec *)(void *)(to) = __builtin_shuffle(((const vec *)(const void *)(from))[0], ((const vec *)(const void *)(from))[1], even); \
+    }
+#  endif
+#  define FLUX__EVEN4(to, from) FLUX__EVEN(flux__gemm_f16, flux__gemm_i16, to, from, 0, 2, 4, 6)
+#  define FLUX__EVEN16(to, from) FLUX__EVEN(flux__gemm_f64, flux__gemm_i64, to, from, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
+#  define FLUX__EVENS(lanes, even, to, from) {                                                     \
+        for (; i + lanes < n; i += lanes) even(to + i, from + 2 * i)                               \
+        i = n - 1;                                                                                 \
+        even(to + i - lanes, from + 2 * (i - lanes))                                               \
+    }
+#  define FLUX__EVENS4(to, from) if (n > 4) FLUX__EVENS(4, FLUX__EVEN4, to, from)
+#  define FLUX__EVENS16(to, from)                                                                  \
+    if (n > 16) FLUX__EVENS(16, FLUX__EVEN16, to, from)                                            \
+    else FLUX__EVENS4(to, from)
+#  if !defined(__clang__)
+typedef int flux__gemm_i64 __attribute__((vector_size(64)));
+#  endif
+FLUX__GEMM_COLLECT(flux__collect_base, flux__gemm_f16, flux__gemm_f16, flux__gemm_f16, FLUX__EVENS4, )
+#  if FLUX__X86
+FLUX__GEMM_COLLECT(flux__collect_avx2, flux__gemm_f32, flux__gemm_f16, flux__gemm_f16, FLUX__EVENS4, FLUX__AVX2)
+FLUX__GEMM_COLLECT(flux__collect_avx512, flux__gemm_f64, flux__gemm_f32, flux__gemm_f16, FLUX__EVENS16, FLUX__AVX512)
+#  endif
+#endif
+
+static flux__gemm_collector flux__gemm_collector_now(void) {
+#if FLUX__GEMM_VECTORS && FLUX__X86
+    if (flux__simd() > 0) return flux__simd() == 2 ? flux__collect_avx512 : flux__collect_avx2;
+#endif
+    return flux__collect_base;
+}
+
 /* ---- the plan of a product, and one thread's share of it */
 
 typedef struct flux__gemm_plan {
@@ -9204,6 +9390,8 @@ typedef struct flux__gemm_plan {
     int64_t m, n, k;
     const char *a, *b;
     int64_t a_row, a_col, b_row, b_col;
+    const flux__axes *a_rows, *a_cols, *b_rows, *b_cols;   /* NULL, or what they are made of: copied by, a column by column */
+    flux__gemm_collector collect;
     int64_t rows, columns, down;          /* of C in one task; tasks from top to bottom */
     int64_t sub;                          /* rows at a time: their part of A stays in the second cache */
     int64_t chunk;                        /* of k */
@@ -9219,6 +9407,7 @@ typedef struct flux__gemm_task {          /* one block of C */
     char *a, *b;                          /* scratch: copied operands, */
     char *edge, *out;                     /* a tile that is not all ours, C where it may not go yet */
     int64_t out_from;                     /* the column that is out's first */
+    int64_t a_step;                       /* distance of the columns of a's copy, if that is not in panels, in elements */
     int64_t b_step;                       /* distance of the copied b's columns, in elements */
     char *block;                          /* C's element (i0, j0), or out's first */
     int64_t ld;
@@ -9252,6 +9441,67 @@ static int64_t flux__gemm_readable(const flux__gemm_task *t, int64_t high) {
     int64_t beyond = (p->k - 1) * p->a_col + p->m - (t->i0 + t->i) - high;
     if (p->n > p->k / 2 || p->a_col <= 0 || beyond < t->k0 * p->a_col) return 0;
     return flux__gemm_min(beyond / p->a_col + 1 - t->k0, t->kb);
+}
+
+/* The elements first ... first+*n-1 of x as runs, or as many of them as 64 runs are; gives how many runs. */
+static int64_t flux__gemm_runs(const flux__axes *x, int64_t words, int64_t first, int64_t *n, flux__gemm_run *run) {
+    int64_t place[FLUX_MAX_DIMS], from = flux__axes_point(x, first, place), i, count, len;
+    for (i = 0, count = 0; i < *n && count < 64; i += len, count++) {
+        len = words > 1 && x->step[0] != 1 ? 1 : flux__gemm_min(x->dim[0] - place[0], *n - i);
+        run[count].from = from * words, run[count].to = i * words, run[count].n = len * words;
+        place[0] += len, from += len * x->step[0];
+        if (place[0] < x->dim[0]) continue;
+        from += flux__axes_next(x, 1, place) - x->dim[0] * x->step[0];
+        place[0] = 0;
+    }
+    *n = i;
+    return count;
+}
+
+/* Whether elements lie together along x rather than along y. */
+static bool flux__gemm_along(const flux__axes *x, const flux__axes *y) {
+    return (x->step[0] == 1 ? x->dim[0] : 1) > (y->step[0] == 1 ? y->dim[0] : 1);
+}
+
+/* Copies points of `across`, to_step apart, each with its elements along `along`. */
+static void flux__gemm_collect(const flux__gemm_plan *p, const char *from, const flux__axes *along, int64_t first, int64_t n,
+                               const flux__axes *across, int64_t start, int64_t count, char *to, int64_t to_step) {
+    flux__gemm_run run[64];
+    int64_t i, m, runs, words = p->size / 4;
+    for (i = 0; i < n; i += m) {
+        m = n - i;
+        runs = flux__gemm_runs(along, words, first + i, &m, run);
+        p->collect(words, (const float *)(const void *)from, across, start, count, run, runs, words > 1 ? 1 : along->step[0],
+                   (float *)(void *)(to + i * p->size), to_step * words);
+    }
+}
+
+/* Rows of A that do not lie together: some at a time are turned on the way, some columns at a time. */
+static void flux__gemm_collect_turned(const flux__gemm_task *t) {
+    const flux__gemm_plan *p = t->plan;
+    double part[1024];                    /* 32 rows of 64 floats, or 16 of doubles */
+    int64_t i, k, rows, n, most = 128 / p->size;
+    for (i = 0; i < t->ib; i += rows)
+        for (k = 0, rows = flux__gemm_min(t->ib - i, most); k < t->kb; k += n) {
+            n = flux__gemm_min(t->kb - k, 64);
+            flux__gemm_collect(p, p->a, p->a_cols, t->k0 + k, n, p->a_rows, t->i0 + t->i + i, rows, (char *)part, 64);
+            flux__gemm_copy(p->size, part, 64, 1, t->a + (i + k * t->a_step) * p->size, t->a_step, rows, n);
+        }
+}
+
+/* How far apart columns are in such a copy: whole vectors, and not all in the same sets of the cache. */
+static int64_t flux__gemm_apart(const flux__gemm_plan *p, int64_t rows) {
+    int64_t step = flux__gemm_up(rows, p->set->lanes);
+    return step * p->size % 1024 == 0 ? step + p->set->lanes : step;
+}
+
+static void flux__gemm_pack_grid(flux__gemm_task *t) {
+    const flux__gemm_plan *p = t->plan;
+    t->there = 0;
+    t->a_step = flux__gemm_apart(p, t->ib);
+    if (t->ib < p->set->lanes) memset(t->a, 0, (size_t)(t->a_step * t->kb * p->size));
+    if (flux__gemm_along(p->a_cols, p->a_rows)) flux__gemm_collect_turned(t);
+    else flux__gemm_collect(p, p->a, p->a_rows, t->i0 + t->i, t->ib, p->a_cols, t->k0, t->kb, t->a, t->a_step);
 }
 
 /* Copies the panels of A that must be: all of them, or the end of what is less than a vector. */
@@ -9303,11 +9553,11 @@ static const char *flux__gemm_b(const flux__gemm_task *t, int64_t j, int64_t wid
 /* The full panels of A, whose tiles lie in C as they are; gives how many rows. */
 static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t wide) {
     const flux__gemm_plan *p = t->plan;
-    int64_t tall = 2 * p->set->lanes, end = t->ib - t->ib % tall, i, b_row, b_col, step = p->copy_a ? tall : p->a_col;
+    int64_t tall = 2 * p->set->lanes, end = t->ib - t->ib % tall, i, b_row, b_col, step = p->a_rows ? t->a_step : p->copy_a ? tall : p->a_col;
     flux__gemm_kernel kernel = p->set->two[wide <= 4 ? wide - 1 : wide / 2 + 1];
     const char *a = p->copy_a ? t->a : p->a + (t->i0 + t->i + t->k0 * p->a_col) * p->size, *b = flux__gemm_b(t, j, wide, &b_row, &b_col);
     char *c = t->block + (t->i + (j - t->out_from) * t->ld) * p->size;
-    for (i = 0; i < end; i += tall, c += tall * p->size, a += (p->copy_a ? tall * t->kb : tall) * p->size)
+    for (i = 0; i < end; i += tall, c += tall * p->size, a += (p->copy_a && !p->a_rows ? tall * t->kb : tall) * p->size)
         kernel(t->kb, a, step, b, b_row, b_col, c, t->ld, t->k0 > 0);
     return end;
 }
@@ -9326,7 +9576,8 @@ static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t start, int64_
     char *c = t->block + (t->i + i + (j - t->out_from) * t->ld) * size, *to = edge ? t->edge : c - skip * size;
     if (n > 0) kernel(n, a, p->a_col, b, b_row, b_col, to, ld, add && !edge);
     if (n < t->kb || n == 0)
-        kernel(t->kb - n, t->a + i * t->kb * size, high, b + n * b_row * size, b_row, b_col, to, ld, n > 0 || (add && !edge));
+        kernel(t->kb - n, t->a + (p->a_rows ? i - skip : i * t->kb) * size, p->a_rows ? t->a_step : high, b + n * b_row * size, b_row, b_col, to, ld,
+               n > 0 || (add && !edge));
     if (edge) flux__gemm_add_tile(size, c, t->ld, t->edge + skip * size, high, rows, wide, add);
 }
 
@@ -9357,7 +9608,8 @@ static int64_t flux__gemm_wide(int64_t n, int64_t most) {
 static void flux__gemm_rows(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
     int64_t i, j, c, n, start, high, done = 0, wide;
-    flux__gemm_pack_a(t);
+    if (p->a_rows) flux__gemm_pack_grid(t);
+    else flux__gemm_pack_a(t);
     for (j = 0; j < t->nb; j += wide) {
         wide = flux__gemm_wide(t->nb - j, p->set->columns);
         for (i = flux__gemm_full(t, j, wide); i < t->ib; i += high) {
@@ -9380,10 +9632,12 @@ static void flux__gemm_chunk(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
     int64_t j, wide;
     const char *b = p->b + (t->k0 * p->b_row + t->j0 * p->b_col) * p->size;
-    if (p->copy_b && !p->panels_b) flux__gemm_copy(p->size, b, p->b_row, p->b_col, t->b, t->b_step, t->kb, t->nb);
+    if (p->b_rows && !p->panels_b) flux__gemm_collect(p, p->b, p->b_rows, t->k0, t->kb, p->b_cols, t->j0, t->nb, t->b, t->b_step);
+    else if (p->copy_b && !p->panels_b) flux__gemm_copy(p->size, b, p->b_row, p->b_col, t->b, t->b_step, t->kb, t->nb);
     for (j = 0; p->panels_b && j < t->nb; j += wide) {
         wide = flux__gemm_wide(t->nb - j, p->set->columns);
-        flux__gemm_copy(p->size, b + j * p->size, 1, p->b_row, t->b + j * t->b_step * p->size, wide, wide, t->kb);
+        if (p->b_rows) flux__gemm_collect(p, p->b, p->b_cols, t->j0 + j, wide, p->b_rows, t->k0, t->kb, t->b + j * t->b_step * p->size, wide);
+        else flux__gemm_copy(p->size, b + j * p->size, 1, p->b_row, t->b + j * t->b_step * p->size, wide, wide, t->kb);
     }
     for (t->i = 0; t->i < t->mb; t->i += t->ib) {
         t->ib = t->mb - t->i < p->sub + p->set->lanes ? t->mb - t->i : p->sub;
@@ -9396,7 +9650,7 @@ static bool flux__gemm_room(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
     int64_t lanes = p->set->lanes, tall = 2 * lanes, high = flux__gemm_up(t->mb, lanes), total;
     bool part = high != t->mb;            /* the last tile has rows that are not ours */
-    int64_t a = p->copy_a ? flux__gemm_min(p->sub + lanes, high) : t->mb < lanes ? lanes : 0;
+    int64_t a = p->copy_a ? flux__gemm_min(p->sub + lanes, high) + (p->a_rows ? lanes : 0) : t->mb < lanes ? lanes : 0;
     int64_t b = p->copy_b ? t->nb * t->b_step : 0;
     int64_t edge = p->flip ? flux__gemm_min(p->sub + lanes, t->mb) * t->nb : part ? tall * p->set->columns : 0;
     bool passing = !p->flip && p->chunk >= p->k;   /* C's columns leave out for good as they are shown */
@@ -9468,6 +9722,9 @@ static void flux__gemm_orient(flux__gemm_plan *p, const flux__gemm_job *j, bool 
     p->a_col = flip ? j->b_row : j->a_col;
     p->b_row = flip ? j->a_col : j->b_row;
     p->b_col = flip ? j->a_row : j->b_col;
+    const flux__axes *a = flip ? j->b_grid : j->a_grid, *b = flip ? j->a_grid : j->b_grid;
+    p->a_rows = a ? a + flip : NULL, p->a_cols = a ? a + !flip : NULL;
+    p->b_rows = b ? b + flip : NULL, p->b_cols = b ? b + !flip : NULL;
 }
 
 /* Roughly the cycles a product takes this way round. */
@@ -9475,20 +9732,25 @@ static double flux__gemm_cost(const flux__gemm_plan *p) {
     double m = (double)p->m, n = (double)p->n, k = (double)p->k, lanes = p->set->lanes;
     double c = (double)flux__gemm_up(p->m, p->set->narrow ? p->set->narrow->lanes : p->set->lanes) * n * k / (2 * lanes);
     double copy = p->a_row == 1 ? (n > 128 ? 0.1 : 0) : p->a_col == 1 ? 0.1 * (double)p->size : 1.5;
+    if (p->a_rows) copy = flux__gemm_along(p->a_cols, p->a_rows) ? 0.5 : 0.15;
+    if (p->b_rows) c += (flux__gemm_along(p->b_cols, p->b_rows) ? 0.5 : 0.1) * n * k;
     return c + copy * m * k + (p->flip ? 0.6 * m * n : 0);
 }
 
 /* Whether to copy the operands. Measured: B as it lies is fine until its columns (rows, if they are
    the contiguous ones) crowd into one set of the cache; A, until it outgrows the second cache, or
-   each of its columns is on a page of its own and is read often. */
+   each of its columns is on a page of its own, and is read often. A few columns read what is large
+   where it lies, some tiles of it at a time. */
 static void flux__gemm_copies(flux__gemm_plan *p) {
     int64_t a_step = p->a_col * p->size, b_step = (p->b_row == 1 ? p->b_col : p->b_row) * p->size;
-    bool large = p->m * p->k * p->size > 2 << 20 && p->columns > p->set->columns;
-    bool often = p->columns > 8 * p->set->columns && a_step >= 2000 && p->k > 64;
+    bool large = p->m * p->k * p->size > 2 << 20, many = p->columns > 8 * p->set->columns, often = many && a_step >= 2000 && p->k > 64;
     bool crowded = p->rows > 2 * p->set->lanes && b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
-    p->copy_a = p->a_row != 1 || large || often;
+    p->copy_a = p->a_row != 1 || (large && many) || often;
+    if (large && !p->copy_a && p->sub > 8 * p->set->lanes) p->sub = 8 * p->set->lanes;
     p->panels_b = p->b_col == 1 && p->b_row > 1 && p->rows >= 8 * 2 * p->set->lanes && p->chunk * p->b_row * p->size > 256 << 10;
     p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
+    if (p->a_rows) p->copy_a = true;
+    if (p->b_rows) p->copy_b = true, p->panels_b = flux__gemm_along(p->b_cols, p->b_rows);
 }
 
 /* Cuts C into blocks: as large as they may be, but enough of them for the threads. How many never
@@ -9519,6 +9781,7 @@ static void flux__gemm_plan_for(flux__gemm_plan *p, bool f64, const flux__gemm_j
     int64_t chunks;
     p->job = job;
     p->set = flux__gemm_kernels(f64);
+    p->collect = flux__gemm_collector_now();
     p->size = f64 ? 8 : 4;
     p->k = job->k > 0 ? job->k : 0;
     p->failed = 0;
@@ -9574,7 +9837,7 @@ static bool flux__blas(bool f64, const flux__gemm_job *job) {
     int64_t most = job->c ? job->n : flux__gemm_min((1 << 18) / job->m + 1, job->n);
     flux__blas_part p;
     void *scratch = NULL;
-    if (!ta || !tb || job->k < 1 || job->m > INT_MAX || job->n > INT_MAX || job->k > INT_MAX || job->ldc > INT_MAX) return false;
+    if (!ta || !tb || job->a_grid || job->b_grid || job->k < 1 || job->m > INT_MAX || job->n > INT_MAX || job->k > INT_MAX || job->ldc > INT_MAX) return false;
     p.job = job, p.size = f64 ? 8 : 4, p.each = FLUX__GEMM_PIECE / job->m + 1;
     if (!job->c && !(scratch = flux__scratch((size_t)(job->m * most * p.size)))) return false;
     p.block = (char *)(job->c ? job->c : scratch);
@@ -9604,7 +9867,7 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
 #endif
     flux__gemm_plan_for(&p, f64, job);
     threads = (double)p.m * (double)p.n * (double)p.k > 4e5 ? flux__num_threads() : 1;
-    if (p.n == 1 && p.a_col == 1 && p.b_row == 1) {
+    if (p.n == 1 && p.a_col == 1 && p.b_row == 1 && !p.a_rows && !p.b_rows) {
         p.rows = flux__gemm_split(p.m, 2 * threads, 16);
         flux__parallel_workers((p.m + p.rows - 1) / p.rows, flux__gemm_dots_run, &p);
         return 0;
@@ -9628,8 +9891,6 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
 #define FLUX__TILE 1024
 #define FLUX__ATTEND_TILE 32768           /* scores at a time, or some more: they stay in the second cache */
 #define FLUX__LARGE (1 << 19)             /* elements: more than a second cache holds */
-
-typedef struct flux__axes { int nd; int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS]; } flux__axes;   /* merged dims */
 
 typedef struct flux__phase { int *line, n, *late, nlate; } flux__phase;   /* values by number: inner ones; outer ones before */
 
@@ -9768,12 +10029,20 @@ static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
     c->resident = c->rt == c->inner;
 }
 
-static void flux__need(const flux__kernel *k, bool *need, int v) {
+static const int flux__own_dtype[FLUX__CLASSES] = { FLUX_F32, FLUX_F64, FLUX_I32, FLUX_I64 };
+
+/* Whether a phase reads what an earlier one has stored, instead of computing it again. */
+static bool flux__read_again(const flux__value *v, int phase) {
+    return v->out >= 0 && v->phase < phase && !v->outer && v->kind >= FLUX__V_OP && flux__own_dtype[v->cls] == v->dtype;
+}
+
+static void flux__need(const flux__kernel *k, bool *need, int v, int phase) {
     if (v < 0 || need[v] || k->value[v].outer) return;
     need[v] = true;
-    flux__need(k, need, k->value[v].a);
-    flux__need(k, need, k->value[v].b);
-    flux__need(k, need, k->value[v].c);
+    if (flux__read_again(&k->value[v], phase)) return;
+    flux__need(k, need, k->value[v].a, phase);
+    flux__need(k, need, k->value[v].b, phase);
+    flux__need(k, need, k->value[v].c, phase);
 }
 
 /* The lines of each phase: inner values that its reductions and stores need, outer ones that its inner ones may use. */
@@ -9792,9 +10061,9 @@ static bool flux__split_phases(flux__kernel *k, flux__cpu *c) {
         for (int i = 0; i < k->nvalue && ok; i++) {
             const flux__value *v = &k->value[i];
             if (v->phase != p) continue;
-            if (flux__reducing(v)) flux__need(k, need, v->a);
+            if (flux__reducing(v)) flux__need(k, need, v->a, p);
             else if (v->outer) ph->late[ph->nlate++] = i;
-            else if (v->out >= 0 || c->resident) flux__need(k, need, i);
+            else if (v->out >= 0 || c->resident) flux__need(k, need, i, p);
         }
         for (int i = 0; i < k->nvalue && ok; i++) {
             const flux__value *v = &k->value[i];
@@ -10045,10 +10314,9 @@ typedef struct flux__block_run {          /* one thread's view of a running kern
     const char *product;
     int64_t product_ld;
     bool fresh;                           /* the first reduced block of a pass: accumulators start */
+    int phase;
 } flux__block_run;
 
-
-static const int flux__own_dtype[FLUX__CLASSES] = { FLUX_F32, FLUX_F64, FLUX_I32, FLUX_I64 };
 
 static char *flux__reg(flux__block_run *b, int reg) { return b->memory + (size_t)reg * FLUX__TILE * (size_t)b->c->width; }
 
@@ -10146,15 +10414,16 @@ static void flux__fetch_ahead(const flux__block_run *b, const flux__value *v, co
 
 static void flux__do_load(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
-    const flux__operand *o = &b->k->operand[v->operand];
-    char *src = (char *)b->run->ptr[o->src], *there = flux__in_place(b, i, src, o->dtype);
+    bool own = v->kind != FLUX__V_LOAD;   /* stored by an earlier phase */
+    int dtype = own ? v->dtype : b->k->operand[v->operand].dtype;
+    char *src = (char *)b->run->ptr[own ? v->out : b->k->operand[v->operand].src], *there = flux__in_place(b, i, src, dtype);
     b->walk[i] = 1;
     b->at[i] = there ? there : (void *)flux__reg(b, b->c->reg[i]);
     if (there) {
         flux__fetch_ahead(b, v, there);
         return;
     }
-    flux__transfer t = { src, (char *)b->at[i], v->cls, o->dtype, flux__class_size[v->cls], flux__dtypes[o->dtype].size };
+    flux__transfer t = { src, (char *)b->at[i], v->cls, dtype, flux__class_size[v->cls], flux__dtypes[dtype].size };
     flux__each_run_of(b, i, flux__load_run, &t);
 }
 
@@ -10297,6 +10566,10 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     int64_t n = flux__block_count(b, v);
     int sa = 1, sb = 1, sc = 1;
+    if (flux__read_again(v, b->phase)) {
+        flux__do_load(b, i);
+        return;
+    }
     if (i == b->c->adam.last) {
         flux__do_adam(b);
         return;
@@ -10381,6 +10654,7 @@ static void flux__expand_all(flux__block_run *b, int p) {
 static void flux__do_phase(flux__block_run *b, int p, int64_t r_from, int64_t r_to) {
     const flux__phase *ph = &b->c->phase[p];
     b->fresh = true;
+    b->phase = p;
     if (ph->n == 0) return;
     int64_t step = b->c->rt > 0 ? b->c->rt : 1, expanded = -1;
     for (b->r0 = r_from; b->r0 < r_to || b->fresh; b->r0 += step) {
@@ -10541,6 +10815,9 @@ static int flux__run_split(flux__job *job) {
     return ok ? 0 : -1;
 }
 
+static const char *flux__operand_ptr(flux__run *run, const flux__operand *o);
+static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step, const char *src, const int64_t *src_step, bool add);
+
 /* ---- the largest of small windows, and its gradient
    Kernels of so few lines, whose rows are a few numbers of an image, are run window by window: max alone, and
    where(number == argmax, g, 0), which the gradient of max is. */
@@ -10557,6 +10834,7 @@ typedef struct flux__windows_job {
     int64_t dim[3][FLUX_MAX_DIMS];        /* the windows' dims, the steps of x and g; those of y: */
     int64_t step[FLUX_MAX_DIMS];
     int64_t rows, run_length;             /* windows side by side, and how many such runs */
+    int64_t each;                         /* of them in a task */
 } flux__windows_job;
 
 static bool flux__is_words(const flux__kernel *k, int v, bool outer) {
@@ -10610,7 +10888,7 @@ typedef int32_t flux__mask4 __attribute__((vector_size(16), aligned(4), may_alia
 typedef flux__gemm_f16 flux__float4;
 #  define FLUX__FOUR(x, a, b, c) { (x)[0], (x)[a], (x)[b], (x)[c] }
 #  define FLUX__LARGER(v, best, at, w) do {                                                            \
-        flux__mask4 more = ((v) > (best)) | (((v) != (v)) & ((best) == (best))), here = { w, w, w, w };  \
+        flux__mask4 more = ~((v) <= (best)) & ((best) == (best)), here = { w, w, w, w };               \
         best = (flux__float4)(((flux__mask4)(v) & more) | ((flux__mask4)(best) & ~more));               \
         at = (here & more) | (at & ~more);                                                            \
     } while (0)
@@ -10625,7 +10903,51 @@ typedef struct flux__float4 { float at[4]; } flux__float4;
     } while (0)
 #endif
 
+#if FLUX__GEMM_VECTORS
+/* The same of windows two wide that tile a row (their numbers and the gradient's in pairs), and of any that lie two apart. The
+   last four may overlap those before. Of seven numbers every second. */
+#  define FLUX__TWOS(v, from) {                                                                       \
+        flux__float4 head = *(const flux__float4 *)(const void *)(from), tail = *(const flux__float4 *)(const void *)((from) + 3); \
+        FLUX__SHUFFLE4(v, head, tail, 0, 2, 5, 7)                                                     \
+    }
+static bool flux__windows_paired(const flux__windows_job *j, bool gradient, int64_t sx, int64_t sg, int64_t sy) {
+    if (j->run_length < 4 || sx != 2 || sy != (gradient ? 2 : 1) || (gradient && (sg != 1 || j->n % 2))) return false;
+    for (int64_t w = 0; w < j->n && gradient; w += 2)
+        if (j->to[w + 1] != j->to[w] + 1) return false;
+    return true;
+}
+static FLUX__O2 void flux__windows_pairs(const flux__windows_job *j, const float *x, const float *g, float *y) {
+    for (int64_t i = 0, o = 0; o < j->run_length; o += 4) {
+        flux__float4 v, best, low, high;
+        flux__mask4 at;
+        i = o + 4 > j->run_length ? j->run_length - 4 : o;
+        memset(&at, 0, sizeof at);
+        FLUX__TWOS(best, x + 2 * i + j->from[0])
+        for (int32_t w = 1; w < (int32_t)j->n; w++) {
+            FLUX__TWOS(v, x + 2 * i + j->from[w])
+            FLUX__LARGER(v, best, at, w);
+        }
+        if (!g) *(flux__float4 *)(void *)(y + i) = best;
+        for (int32_t w = 0; w < (int32_t)j->n && g; w += 2) {
+            const flux__mask4 own = *(const flux__mask4 *)(const void *)(g + i), one = { w, w, w, w }, two = one + 1;
+            float *to = y + 2 * i + j->to[w];
+            low = (flux__float4)(own & (at == one)), high = (flux__float4)(own & (at == two));
+            FLUX__SHUFFLE4(v, low, high, 0, 4, 1, 5)
+            *(flux__float4 *)(void *)to = v;
+            FLUX__SHUFFLE4(v, low, high, 2, 6, 3, 7)
+            *(flux__float4 *)(void *)(to + 4) = v;
+        }
+    }
+}
+#endif
+
 static FLUX__O2 void flux__windows_run(const flux__windows_job *j, const float *x, const float *g, float *y, int64_t sx, int64_t sg, int64_t sy) {
+#if FLUX__GEMM_VECTORS
+    if (flux__windows_paired(j, g != NULL, sx, sg, sy)) {
+        flux__windows_pairs(j, x, g, y);
+        return;
+    }
+#endif
     for (int64_t o = 0; o < j->run_length; o += 4, x += 4 * sx, y += 4 * sy) {
         int64_t left = j->run_length - o, n = left < 4 ? left : 4;
         int64_t b = left > 1 ? sx : 0, c = left > 2 ? 2 * sx : b, d = left > 3 ? 3 * sx : c;
@@ -10651,27 +10973,23 @@ static FLUX__O2 void flux__windows_run(const flux__windows_job *j, const float *
     }
 }
 
-static void flux__windows_task(void *ctx, int64_t row) {
+static void flux__windows_task(void *ctx, int64_t part) {
     const flux__windows_job *j = (const flux__windows_job *)ctx;
-    int64_t x = 0, g = 0, y = 0, first = -1;
-    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
-        if (j->dim[0][d] == 1) continue;
-        if (first < 0) {
-            first = d;
-            continue;
-        }
-        int64_t i = row % j->dim[0][d];
-        row /= j->dim[0][d];
-        x += i * j->dim[1][d], g += i * j->dim[2][d], y += i * j->step[d];
+    int64_t row = part * j->each, end = row + j->each < j->rows ? row + j->each : j->rows, at[3] = { 0 }, place[FLUX_MAX_DIMS], rest = row;
+    int first = 0, d;
+    while (first + 1 < FLUX_MAX_DIMS && j->dim[0][first] == 1) first++;
+    for (d = first + 1; d < FLUX_MAX_DIMS; rest /= j->dim[0][d++]) {
+        place[d] = rest % j->dim[0][d];
+        at[0] += place[d] * j->dim[1][d], at[1] += place[d] * j->dim[2][d], at[2] += place[d] * j->step[d];
     }
-    if (first < 0) first = 0;
-    flux__windows_run(j, j->x + x, j->g ? j->g + g : NULL, j->y + y, j->dim[1][first], j->dim[2][first], j->step[first]);
-}
-
-static void flux__windows_tasks(void *ctx, int64_t part) {
-    const flux__windows_job *j = (const flux__windows_job *)ctx;
-    int64_t each = (j->rows + 63) / 64, end = (part + 1) * each < j->rows ? (part + 1) * each : j->rows;
-    for (int64_t row = part * each; row < end; row++) flux__windows_task(ctx, row);
+    for (; row < end; row++) {
+        flux__windows_run(j, j->x + at[0], j->g ? j->g + at[1] : NULL, j->y + at[2], j->dim[1][first], j->dim[2][first], j->step[first]);
+        for (d = first + 1; d < FLUX_MAX_DIMS; place[d++] = 0) {
+            at[0] += j->dim[1][d], at[1] += j->dim[2][d], at[2] += j->step[d];
+            if (++place[d] < j->dim[0][d]) break;
+            at[0] -= j->dim[0][d] * j->dim[1][d], at[1] -= j->dim[0][d] * j->dim[2][d], at[2] -= j->dim[0][d] * j->step[d];
+        }
+    }
 }
 
 /* False: the kernel is of another kind. */
@@ -10703,8 +11021,52 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
             else at[d] = 0;
     }
     j.rows = c->outer / j.run_length;
-    if (c->outer * j.n < 32768) for (int64_t i = 0; i < j.rows; i++) flux__windows_task(&j, i);
-    else flux__parallel(64, flux__windows_tasks, &j);
+    j.each = c->outer * j.n < 32768 ? j.rows : (j.rows + 63) / 64;
+    flux__parallel((j.rows + j.each - 1) / j.each, flux__windows_task, &j);
+    return true;
+}
+
+/* A copy of words in another order, such as a kernel turned round: a few words that lie together are no work for a block. */
+typedef struct flux__copy_job { flux_shape part; int64_t from[FLUX_MAX_DIMS], to[FLUX_MAX_DIMS], each; const char *src; char *dst; } flux__copy_job;
+
+static void flux__copy_task(void *ctx, int64_t task) {
+    const flux__copy_job *j = (const flux__copy_job *)ctx;
+    flux__copy_job part = *j;
+    int last = part.part.ndim - 1;
+    int64_t first = task * j->each, rest = part.part.dim[last] - first;
+    part.part.dim[last] = rest < j->each ? rest : j->each;
+    if (llabs(part.from[last]) < llabs(part.from[last - 1])) {           /* so that a line that is read is used up */
+        int64_t dim = part.part.dim[last], from = part.from[last], to = part.to[last];
+        part.part.dim[last] = part.part.dim[last - 1], part.from[last] = part.from[last - 1], part.to[last] = part.to[last - 1];
+        part.part.dim[last - 1] = dim, part.from[last - 1] = from, part.to[last - 1] = to;
+    }
+    flux__copy_elements(FLUX_F32, &part.part, j->dst + first * j->to[last] * 4, part.to, j->src + first * j->from[last] * 4, part.from, false);
+}
+
+/* False: the kernel is of another kind. */
+static bool flux__run_copy(flux__run *run, const flux__kernel *k) {
+    const flux__value *x = &k->value[0], *v = &k->value[k->nvalue - 1];
+    flux__copy_job j;
+    int64_t at = 1, n = 1;
+    if (k->nvalue != 2 || x->kind != FLUX__V_LOAD || v->kind != FLUX__V_CONVERT || x->out >= 0 || v->out < 0 || k->reduced) return false;
+    const flux__operand *o = &k->operand[x->operand];
+    if (o->dtype != v->dtype || flux__dtypes[o->dtype].size != 4) return false;
+    j.part = flux__shape(NULL, 0);
+    for (int d = 0; d < FLUX_MAX_DIMS; at *= k->full[d++]) {
+        int last = j.part.ndim - 1;
+        if (k->full[d] == 1) continue;
+        if (last >= 0 && o->stride[d] == j.from[last] * j.part.dim[last]) {
+            j.part.dim[last] *= k->full[d];
+            continue;
+        }
+        j.from[j.part.ndim] = o->stride[d], j.to[j.part.ndim] = at;
+        j.part.dim[j.part.ndim++] = k->full[d];
+    }
+    if (j.part.ndim < 2) return false;
+    for (int d = 0; d + 1 < j.part.ndim; d++) n *= j.part.dim[d];
+    j.each = (1 << 15) / n + 1;
+    j.src = flux__operand_ptr(run, o), j.dst = (char *)run->ptr[v->out];
+    flux__parallel((j.part.dim[j.part.ndim - 1] + j.each - 1) / j.each, flux__copy_task, &j);
     return true;
 }
 
@@ -10713,7 +11075,7 @@ static int flux__run_fused(flux__run *run, flux__kernel *k) {
     flux__job job;
     memset(&job, 0, sizeof job);
     job.run = run, job.k = k;
-    if (c->outer == 0 || flux__run_windows(run, k)) return 0;
+    if (c->outer == 0 || flux__run_windows(run, k) || flux__run_copy(run, k)) return 0;
     if (c->splits > 1) return flux__run_split(&job);
     int64_t blocks = (c->outer + c->w - 1) / c->w, work = c->outer * (c->inner > 0 ? c->inner : 1) * k->nvalue;
     int64_t tasks = work / 131072 + 1;    /* too little work for a second thread is done here */
@@ -10812,37 +11174,27 @@ typedef struct flux__matrix {
     const char *at;
     int64_t row, col;
     flux__operand o;
-    flux_shape part;                      /* of an operand that is gathered: one matrix of the batch, with */
-    int64_t from[FLUX_MAX_DIMS], to[FLUX_MAX_DIMS];      /* its strides there and in the copy */
+    flux__axes grid[2];                   /* of an operand that is gathered: its rows, its columns */
 } flux__matrix;
 
 static bool flux__is_half(int dtype) { return dtype == FLUX_F16 || dtype == FLUX_BF16; }
 
-/* The dims of windows that make up one matrix lie in order in its copy. */
-static void flux__matrix_gathered(flux__matrix *m) {
-    int64_t at = 1;
-    m->part = flux__shape(NULL, 0);
-    m->row = m->col = 1;
-    for (int d = m->o.shape.ndim - 1; d >= 0; d--) at *= m->o.owner[d] < 2 ? m->o.shape.dim[d] : 1;
-    for (int d = m->o.shape.ndim - 1; d >= 0; d--) {     /* from the last: the first of each has the last word */
-        if (m->o.owner[d] > 1 || m->o.shape.dim[d] == 1) continue;
-        at /= m->o.shape.dim[d];
-        *(m->o.owner[d] ? &m->col : &m->row) = at;
-    }
-    for (int d = 0; d < m->o.shape.ndim; d++) {
-        if (m->o.owner[d] > 1 || m->o.shape.dim[d] == 1) continue;
-        m->to[m->part.ndim] = at;
-        m->from[m->part.ndim] = m->o.stride[d];
-        m->part.dim[m->part.ndim++] = m->o.shape.dim[d];
-        at *= m->o.shape.dim[d];
-    }
+/* Of which dims of the product's index space a matrix's rows (side 0) or columns are made: dim `side`, then `more`. */
+static void flux__matrix_grid(flux__matrix *m, int side, int more) {
+    int64_t dim[FLUX_MAX_DIMS] = { 1, 1, 1, 1, 1, 1, 1, 1 }, step[FLUX_MAX_DIMS] = { 0 };
+    for (int n = 0, owner = side; owner >= 0; owner = owner == side ? more : -1)
+        for (int d = 0; d < m->o.shape.ndim; d++)
+            if ((m->o.gather ? m->o.owner[d] : d) == owner) dim[n] = m->o.shape.dim[d], step[n++] = m->o.stride[d];
+    flux__merge_axes(&m->grid[side], dim, step, 0, false);
 }
 
 static void flux__matrix_operand(flux__run *run, flux__kernel *k, int i, flux__matrix *m) {
     m->o = k->operand[i];
     m->at = (const char *)run->ptr[m->o.src];
     if (m->o.gather) {
-        flux__matrix_gathered(m);
+        flux__matrix_grid(m, 0, -1);
+        flux__matrix_grid(m, 1, -1);
+        m->row = m->col = 0;
         return;
     }
     if (flux__is_half(m->o.dtype)) {
@@ -10860,10 +11212,8 @@ static void flux__matrix_operand(flux__run *run, flux__kernel *k, int i, flux__m
 
 typedef struct flux__products { flux__job job; flux__gemm_job g; flux__matrix a, b; bool f64, bare; int failed; } flux__products;
 
-static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step, const char *src, const int64_t *src_step, bool add);
-
-/* Where a batch's matrix is; *memory: what it was copied to, for the caller to give back. NULL: no memory. */
-static const void *flux__matrix_at(const flux__kernel *k, const flux__matrix *m, int64_t batch, void **memory) {
+/* Where a batch's matrix is. */
+static const void *flux__matrix_at(const flux__kernel *k, const flux__matrix *m, int64_t batch) {
     int64_t size = m->o.dtype == FLUX_F64 ? 8 : 4, at = m->o.offset;
     if (!m->o.gather) return m->at + flux__batch_offset(k, &m->o, batch) * size;
     for (int p = 2; p < FLUX_MAX_DIMS; p++) {
@@ -10875,24 +11225,50 @@ static const void *flux__matrix_at(const flux__kernel *k, const flux__matrix *m,
             i /= m->o.shape.dim[d];
         }
     }
-    *memory = flux__scratch((size_t)(flux__count(&m->part) * size) + 64);
-    if (*memory) flux__copy_elements(m->o.dtype, &m->part, (char *)*memory, m->to, m->at + at * size, m->from, false);
-    return *memory;
+    return m->at + at * size;
 }
 
 static void flux__product_task(void *ctx, int64_t batch) {
     flux__products *p = (flux__products *)ctx;
     flux__job job = p->job;
     flux__gemm_job g = p->g;
-    void *a = NULL, *b = NULL;
     job.batch = batch;
     g.ctx = &job;
-    g.a = flux__matrix_at(job.k, &p->a, batch, &a);
-    g.b = flux__matrix_at(job.k, &p->b, batch, &b);
+    g.a = flux__matrix_at(job.k, &p->a, batch);
+    g.b = flux__matrix_at(job.k, &p->b, batch);
     if (p->bare) g.c = (char *)job.run->ptr[job.k->value[0].out] + (size_t)(batch * g.m * g.n) * (p->f64 ? 8 : 4);
-    if (!g.a || !g.b || flux__gemm(p->f64, &g) != 0 || flux__atomic_load32(&job.failed)) flux__atomic_store32(&p->failed, 1);
-    flux__scratch_done(a);
-    flux__scratch_done(b);
+    if (flux__gemm(p->f64, &g) != 0 || flux__atomic_load32(&job.failed)) flux__atomic_store32(&p->failed, 1);
+}
+
+/* The same of samples that are one product: each sees its own rows. */
+static void flux__epilogue_samples(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb, int64_t nb, void *block, int64_t ld) {
+    flux__job job = *(flux__job *)ctx;
+    int64_t m = job.k->mnk[0], i, n, size = job.k->operand[0].dtype == FLUX_F64 ? 8 : 4;
+    for (i = 0; i < mb; i += n) {
+        job.batch = (i0 + i) / m;
+        n = flux__gemm_min(mb - i, m - (i0 + i) % m);
+        flux__epilogue(&job, worker, (i0 + i) % m, j0, n, nb, (char *)block + i * size, ld);
+    }
+    if (job.failed) flux__atomic_store32(&((flux__job *)ctx)->failed, 1);
+}
+
+/* Small matrices that are all multiplied by the same one are one that is high: samples of small images by the weight. */
+static bool flux__samples_join(flux__products *p) {
+    const int64_t *full = p->job.k->full;
+    const flux__operand *b = &p->b.o;
+    if (p->g.m > 128 || full[3] < 2 || p->a.o.shape.ndim < 2) return false;
+    for (int d = 2; d < FLUX_MAX_DIMS; d++)
+        if (d != 3 && full[d] != 1) return false;
+    for (int d = 0; d < b->shape.ndim; d++)
+        if ((b->gather ? b->owner[d] : d) == 3 && b->shape.dim[d] > 1) return false;
+    flux__matrix_grid(&p->a, 0, 3);
+    flux__matrix_grid(&p->a, 1, -1);
+    p->g.m *= full[3];
+    p->g.a_row = p->g.a_col = 0;
+    p->g.a_grid = p->a.grid;
+    p->g.epilogue = flux__epilogue_samples;
+    p->bare = false;
+    return true;
 }
 
 /* Many products are shared out whole, few ones in blocks. */
@@ -10908,8 +11284,11 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     flux__matrix_operand(run, k, 1, &p.b);
     p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = k->mnk[2];
     p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col, p.g.ldc = p.g.m;
+    if (p.a.o.gather) p.g.a_grid = p.a.grid;
+    if (p.b.o.gather) p.g.b_grid = p.b.grid;
     if (!p.bare) p.g.epilogue = flux__epilogue;
-    if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, &p);
+    if (flux__samples_join(&p)) flux__product_task(&p, 0);
+    else if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, &p);
     else
         for (int64_t i = 0; i < batches; i++) flux__product_task(&p, i);
     p.job.failed = p.failed;
@@ -10928,6 +11307,13 @@ static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, 
         for (; n > 0; n--) memcpy(dst++, src++, 4);
     } else
         for (; n > 0; n--, dst += ds, src += ss) memcpy(dst, src, 4);
+}
+
+static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, int64_t ss, int64_t n) {
+#if FLUX__GEMM_VECTORS
+    for (; n >= 4 && ds == 1 && ss == 1; n -= 4, dst += 4, src += 4) *(flux__gemm_f16 *)(void *)dst += *(const flux__gemm_f16 *)(const void *)src;
+#endif
+    for (; n > 0; n--, dst += ds, src += ss) *dst += *src;
 }
 
 static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss, bool add) {
@@ -10957,11 +11343,12 @@ static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *
 }
 
 /* The same for words, two dims at a time. */
-static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, const char *src, const int64_t *ss) {
+static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, const char *src, const int64_t *ss, bool add) {
+    void (*row)(float *, int64_t, const float *, int64_t, int64_t) = add ? flux__add_words : flux__copy_words;
     int64_t at[FLUX_MAX_DIMS] = { 0 }, to = 0, from = 0;
     for (;;) {
         for (int64_t i = 0; i < s->dim[1]; i++)
-            flux__copy_words((float *)(void *)dst + to + i * ds[1], ds[0], (const float *)(const void *)src + from + i * ss[1], ss[0], s->dim[0]);
+            row((float *)(void *)dst + to + i * ds[1], ds[0], (const float *)(const void *)src + from + i * ss[1], ss[0], s->dim[0]);
         int d = 2;
         for (; d < s->ndim; d++) {
             to += ds[d], from += ss[d];
@@ -10977,8 +11364,8 @@ static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int
     int64_t at[FLUX_MAX_DIMS] = { 0 }, n = s->ndim ? s->dim[0] : 1;
     ptrdiff_t size = (ptrdiff_t)flux__dtypes[t].size;
     if (flux__count(s) == 0) return;
-    if (!add && size == 4 && s->ndim > 1) {
-        flux__copy_image(s, dst, dst_step, src, src_step);
+    if ((add ? t == FLUX_F32 : size == 4) && s->ndim > 1) {
+        flux__copy_image(s, dst, dst_step, src, src_step, add);
         return;
     }
     for (;;) {
@@ -11009,6 +11396,22 @@ static void flux__fill_with(int t, void *dst, int64_t n, double value) {
         flux__store(t, (char *)dst + (size_t)i * flux__dtypes[t].size, 1, cls, tile, n - i < 256 ? n - i : 256);
 }
 
+typedef struct flux__spread_job { const flux_tensor *t; flux_shape part; flux__operand o; char *dst; const char *src; int64_t slab, units, each; } flux__spread_job;
+
+/* Fills and writes slabs of the result, which are of the same make, and among them the operand's last dims count. */
+static void flux__spread_task(void *ctx, int64_t task) {
+    const flux__spread_job *j = (const flux__spread_job *)ctx;
+    ptrdiff_t size = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
+    for (int64_t u = task * j->each; u < j->units && u < (task + 1) * j->each; u++) {
+        int64_t from = 0, rest = u;
+        for (int d = j->part.ndim; d < j->o.shape.ndim; rest /= j->o.shape.dim[d++]) from += rest % j->o.shape.dim[d] * j->o.stride[d];
+        char *dst = j->dst + (ptrdiff_t)(u * j->slab) * size;
+        flux__fill_with(j->t->dtype, dst, j->slab, j->t->arg.i[1] ? 0 : j->t->arg.num);
+        flux__copy_elements(j->t->dtype, &j->part, dst + (ptrdiff_t)j->t->rel * size, j->t->stride, j->src + (ptrdiff_t)from * size, j->o.stride,
+                            j->t->arg.i[1] != 0);
+    }
+}
+
 /* Elements that meet are added with the additions of a float's own format; f16 and bf16 sums are taken in f32. */
 static int flux__run_spread(flux__run *run, flux__kernel *k) {
     flux_tensor *t = run->g->node[k->node];
@@ -11017,9 +11420,16 @@ static int flux__run_spread(flux__run *run, flux__kernel *k) {
     bool half = t->arg.i[1] && flux__is_half(t->dtype);
     int64_t n = flux__size(t);
     if (!half) {
-        flux__fill_with(t->dtype, dst, n, t->arg.i[1] ? 0 : t->arg.num);
-        flux__copy_elements(t->dtype, &o->shape, dst + (ptrdiff_t)t->rel * (ptrdiff_t)flux__dtypes[t->dtype].size, t->stride,
-                            flux__operand_ptr(run, o), o->stride, t->arg.i[1] != 0);
+        flux__spread_job j = { t, o->shape, *o, dst, flux__operand_ptr(run, o), n, 1, 1 };
+        int64_t reach = t->rel;
+        for (int d = 0; d < o->shape.ndim; d++) reach += (o->shape.dim[d] - 1) * t->stride[d];
+        while (j.part.ndim > 1 && t->stride[j.part.ndim - 1] > 0 && t->stride[j.part.ndim - 1] * j.part.dim[j.part.ndim - 1] == j.slab) {
+            int64_t slab = t->stride[j.part.ndim - 1], many = j.part.dim[j.part.ndim - 1];
+            if (reach - (many - 1) * slab >= slab || slab < 64) break;
+            reach -= (many - 1) * slab, j.slab = slab, j.units *= many, j.part.ndim--;
+        }
+        j.each = (1 << 15) / j.slab + 1;
+        flux__parallel((j.units + j.each - 1) / j.each, flux__spread_task, &j);
         return 0;
     }
     float *sum = (float *)run->extra[1], *wide = flux__widen(o, run->ptr[o->src], run->extra[0]);
@@ -11957,8 +12367,8 @@ static void flux__spell_pass(flux__coder *c, int p, const flux__lanes *h) {
     for (int i = 0; i < k->nvalue; i++) {
         const flux__value *v = &k->value[i];
         if (v->phase != p || (v->outer && !flux__reducing(v))) continue;
-        if (flux__reducing(v)) flux__need(k, c->need, v->a), any = true;
-        else if (v->out >= 0) flux__need(k, c->need, i), any = true;
+        if (flux__reducing(v)) flux__need(k, c->need, v->a, 0), any = true;
+        else if (v->out >= 0) flux__need(k, c->need, i, 0), any = true;
     }
     if (!any) return;
     flux__spell_accumulators(c, p);
@@ -18776,10 +19186,11 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
     flux_tensor *in = flux__input(
         self, x, m->gamma || m->mean ? (flux_dtype)(m->gamma ? m->gamma : m->mean)->dtype : wide);
     int nd = in ? in->ndim - 2 : 0;
-    flux_tensor *mean, *var, *y;
+    flux_tensor *mean, *var, *y, *gamma;
     if (!in || (batch && in->ndim == 2 ? false : !flux__image(self, x, 0, t)) ||
         !flux__expect_dim(self, x, nd, m->channels))
         return NULL;
+    gamma = m->gamma ? flux__by_channel(m->gamma, in->ndim) : NULL;
     if (m->mean && !(m->track && training)) {
         mean = flux__by_channel(m->mean, in->ndim);
         var = flux__by_channel(m->var, in->ndim);
@@ -18798,13 +19209,16 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
         double n = flux__norm_stats(flux_reshape_to(in, split), &dims, &mean, &var, &y);
         if (training && !flux__norm_enough(self, x, n)) return NULL;
         if (!var || (training && m->track && !flux__norm_track(m, mean, var, n))) return NULL;
-        y = flux_reshape_to(flux_mul(y, flux_rsqrt(flux_add(var, m->eps))), whole);
-        var = NULL;
+        if (each > 1) {
+            y = flux_reshape_to(flux_mul(y, flux_rsqrt(flux_add(var, m->eps))), whole);
+            var = NULL;
+        }
     }
-    if (var && y) y = flux_mul(y, flux_rsqrt(flux_add(var, m->eps)));
-    if (m->gamma && y)
-        y = flux_add(flux_mul(y, flux__by_channel(m->gamma, in->ndim)),
-                     flux__by_channel(m->beta, in->ndim));
+    if (var && y) {                       /* one factor a channel: fewer passes than one after the other */
+        flux_tensor *scale = flux_rsqrt(flux_add(var, m->eps));
+        y = flux_mul(y, gamma ? flux_mul(scale, gamma) : scale);
+    } else if (gamma && y) y = flux_mul(y, gamma);
+    if (gamma && y) y = flux_add(y, flux__by_channel(m->beta, in->ndim));
     return flux_to_dtype(flux__activate(m->activation, y), t);
 }
 

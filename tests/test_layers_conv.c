@@ -197,6 +197,8 @@ TEST(conv_of_many_shapes) {
         { 6, 6, 40, 2, 3, 3, 30, 1, 1, 1, 1, 1, 1, 1 },   { 20, 20, 3, 1, 7, 7, 33, 2, 2, 3, 3, 1, 1, 1 },
         { 40, 1, 2, 2, 9, 1, 3, 1, 1, 4, 0, 1, 1, 1 },    { 5, 5, 64, 2, 1, 1, 48, 1, 1, 0, 0, 1, 1, 1 },
         { 4, 4, 2, 70, 4, 4, 5, 1, 1, 0, 0, 1, 1, 1 },    { 12, 11, 24, 2, 3, 3, 24, 1, 1, 1, 1, 1, 1, 24 },
+        { 43, 6, 3, 16, 3, 3, 4, 2, 2, 1, 1, 1, 1, 1 },   { 1, 150, 2, 3, 1, 3, 20, 1, 1, 0, 1, 1, 1, 1 },
+        { 18, 17, 2, 4, 3, 3, 16, 1, 1, 1, 1, 1, 1, 1 },  { 21, 4, 8, 32, 2, 2, 6, 2, 2, 0, 0, 1, 1, 2 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) FLUX_SCOPE {
         const shape_case *k = &cases[i];
@@ -231,6 +233,9 @@ TEST(conv_of_half_formats_and_empty_batches) {
     CHECK(flux_dtype_of(z) == FLUX_F16);
     CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(y, flux_to_dtype(z, FLUX_F32))))), 0, 1e-2);
     CHECK(SHAPE_IS(flux_shape_of(flux_eval(flux_call(m, flux_zeros(5, 4, 2, 0)))), 5, 4, 3, 0));
+    flux_tensor *none = flux_zeros(5, 4, 2, 0), *w = flux_randn(3, 3, 2, 3);
+    flux_grads *g = flux_gradient(flux_sum(flux_conv(none, w, .pad = S(1))), w);
+    CHECK_NEAR(flux_item(flux_norm(flux_grad(g, w))), 0, 0);
 }
 
 /* ---- pooling and upsampling */
@@ -286,6 +291,36 @@ TEST(maxpool_ignores_padding_and_takes_the_first) {
     CHECK_DATA(z, ((double[]){ -1, -1 }), 0);
 }
 
+/* Of the first of the largest in each window, or of the first NaN, and its gradient. */
+TEST(maxpool_of_many_shapes) {
+    static const int cases[][7] = {       /* image, window, stride, channels */
+        { 28, 28, 2, 2, 2, 2, 3 }, { 14, 6, 2, 3, 2, 3, 2 }, { 15, 5, 2, 2, 2, 2, 2 }, { 9, 4, 2, 2, 2, 2, 1 }, { 6, 6, 2, 2, 2, 2, 2 },
+        { 32, 8, 4, 2, 4, 2, 2 },  { 21, 9, 3, 3, 2, 2, 2 }, { 16, 3, 2, 1, 2, 1, 2 }, { 26, 26, 1, 2, 2, 2, 1 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) FLUX_SCOPE {
+        const int *k = cases[i], w = k[0], h = k[1], c = k[6], n = 2;
+        flux_tensor *x = flux_eval(flux_floor(flux_mul(flux_rand(w, h, c, n), 7.0)));     /* many are alike */
+        if (i % 2) x = flux_eval(flux_where(flux_lt(flux_rand(w, h, c, n), 0.05), (double)NAN, x));
+        flux_tensor *y = flux_eval(flux_maxpool(x, .window = S(k[2], k[3]), .stride = S(k[4], k[5])));
+        int ow = (int)flux_dim(y, 0), oh = (int)flux_dim(y, 1), bad = 0;
+        flux_tensor *g = flux_eval(flux_randn(ow, oh, c, n)), *dx = flux_grad(flux_gradient(flux_sum(flux_mul(flux_maxpool(x, .window = S(k[2], k[3]), .stride = S(k[4], k[5])), g)), x), x);
+        const float *fx = flux_floats(x), *fy = flux_floats(y), *fg = flux_floats(g), *fd = flux_floats(dx);
+        float *want = (float *)calloc((size_t)(w * h * c * n), sizeof *want);
+        REQUIRE(fx && fy && fg && fd && want);
+        for (int o = 0; o < ow * oh * c * n; o++) {
+            int from = (o / (ow * oh) * h + o / ow % oh * k[5]) * w + o % ow * k[4], best = from;
+            for (int at = 1; at < k[2] * k[3]; at++) {
+                int there = from + at / k[2] * w + at % k[2];
+                if (fx[there] > fx[best] || (isnan(fx[there]) && !isnan(fx[best]))) best = there;
+            }
+            bad += memcmp(&fy[o], &fx[best], sizeof *fy) != 0;
+            want[best] += fg[o];
+        }
+        for (int at = 0; at < w * h * c * n; at++) bad += fabsf(want[at] - fd[at]) > 1e-6f;
+        CHECK_NEAR(bad, 0, 0);
+        free(want);
+    }
+}
 TEST(pool_gradients) {
     check_gradients(flux_maxpool_layer(S(2, 2), .stride = S(1)), FILL(0.3, 1, 4, 3, 1, 2), true);
     check_gradients(flux_maxpool_layer(S(2, 2)), FILL(0.3, 1, 5, 4, 1, 2), true);

@@ -1,4 +1,4 @@
-"""The training steps of bench_steps.c and bench_sequence.c with PyTorch on the processor; tests/bench/peers.sh runs it beside ours."""
+"""The training steps of bench_steps.c, bench_sequence.c and bench_cnn.c with PyTorch on the processor; tests/bench/peers.sh runs it beside ours."""
 import os
 import statistics
 import time
@@ -52,6 +52,13 @@ class Block(torch.nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
+def cnn(norm):
+    layers = []
+    for i, o in (1, 8), (8, 16):
+        layers += [torch.nn.Conv2d(i, o, 3, padding=1)] + ([torch.nn.BatchNorm2d(o)] if norm else []) + [torch.nn.ReLU(), torch.nn.MaxPool2d(2)]
+    return torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(7 * 7 * 16, 10))
+
+
 def tokens(*shape):
     return torch.randint(64, shape)
 
@@ -61,3 +68,5 @@ bench("784-1024-1024-10, batch 128", mlp(784, 1024, 1024, 10), torch.rand(128, 7
 bench("LSTM, 64 hidden, length 32, batch 64", Steps(), torch.randn(64, 32, 64), torch.randint(32, (64, 32)))
 bench("transformer, 2 layers of 64, length 64, batch 32",
       torch.nn.Sequential(torch.nn.Embedding(64, 64), Block(64, 64), Block(64, 64), torch.nn.Linear(64, 64)), tokens(32, 64), tokens(32, 64))
+bench("CNN 1-8-16 3x3, pool, Dense, batch 64", cnn(False), torch.rand(64, 1, 28, 28), torch.randint(10, (64,)))
+bench("CNN with BatchNorm, batch 64", cnn(True), torch.rand(64, 1, 28, 28), torch.randint(10, (64,)))

@@ -1,6 +1,6 @@
-# Our matrix products and training steps beside those of whichever peers are installed: each library is a process of its own (but
-# for products), they take turns, and a ratio above 1 says that ours is faster. FLUX_NUM_THREADS (1 unless set) goes for all of
-# them; ROUNDS is the turns.
+# Our matrix products, convolutions and training steps beside those of whichever peers are installed: each library is a process of
+# its own (but for products and convolutions), they take turns, and a ratio above 1 says that ours is faster. FLUX_NUM_THREADS (1
+# unless set) goes for all of them; ROUNDS is the turns.
 #     sh tests/bench/peers.sh CC OURS...   OURS: bench_steps and others, compiled
 cc=$1; shift
 tmp=$(mktemp -d) || exit 1
@@ -19,11 +19,22 @@ if $cc -O3 -march=native -fno-math-errno tests/bench/peer_steps_openblas.c $blas
 else
     echo "OpenBLAS is not installed: no step by hand"
 fi
+if $cc -std=c11 -O2 -DHAVE_DNNL tests/bench/bench_conv.c -ldnnl -lm -o "$tmp/convolutions" 2>/dev/null; then
+    "$tmp/convolutions" || exit 1
+else
+    echo "oneDNN is not installed (libdnnl-dev): no convolutions beside it"
+fi
 if python3 -c 'import torch' 2>/dev/null; then
     echo "python3 tests/bench/peer_steps.py" >"$tmp/PyTorch.run"
     peers="$peers PyTorch"
 else
     echo "PyTorch is not installed"
+fi
+if ${CXX:-c++} -std=c++17 -O2 -w -I/usr/include/torch/csrc/api/include tests/bench/peer_cnn_libtorch.cc -ltorch -ltorch_cpu -lc10 -o "$tmp/cnn" 2>/dev/null; then
+    printf '%s\n' "$tmp/cnn" >"$tmp/libtorch.run"
+    peers="$peers libtorch"
+else
+    echo "libtorch is not installed (libtorch-dev): no CNN beside it"
 fi
 [ -n "$peers" ] || exit 0
 
