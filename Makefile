@@ -70,11 +70,15 @@ $(SOFTGPU)/libnvrtc.so.13: $(SOFT_PARTS); $(SOFT_CC) -fPIC -shared -fvisibility=
 $(SOFTGPU)/libhiprtc.so.6: $(SOFT_PARTS); $(SOFT_CC) -fPIC -shared -fvisibility=hidden -DSOFT_HIP tests/softgpu/compiler.c tests/softgpu/prelude.c tests/softgpu/control.c -o $@ -lpthread -ldl
 $(SOFTGPU)/softgpu-device: $(SOFT_PARTS); $(SOFT_CC) tests/softgpu/device.c -o $@ -lpthread -ldl -lm -rdynamic
 
-# A program's results on all devices, one after the other, since it is built once for all of them.
+# A program's results on all devices, one after the other, since it is built once for all of them. The kernels that it makes on
+# a device of each kind are kept for check_rtc, and so that all of them are seen its cache is empty there.
+KERNELS := $(abspath $(BUILD))/gpu/kernels
 $(BUILD)/gpu/test_%.result: tests/test_%.c $(BUILD)/gpu/impl.o $(HEADERS) $(SOFT_LIBS) FORCE
 	@mkdir -p $(@D)
 	@$(MAKE) --no-print-directory -s $(BUILD)/gpu/test_$* >$@.build 2>&1; built=$$?; : >$@; for d in $(DEVICES); do \
-	  { cat $@.build; test $$built = 0 && $(TIMEOUT) sh tests/on_device.sh $$d $(BUILD)/gpu/test_$*; } >$@.$$d 2>&1; s=$$?; \
+	  case $$d in soft-cuda1|soft-hip2) kept=$(KERNELS)/$*-$$d; rm -rf $$kept; mkdir -p $$kept; set FLUX_CACHE_DIR=$$kept.cache SOFTGPU_SOURCES=$$kept ;; *) set x= ;; esac; \
+	  { cat $@.build; test $$built = 0 && env "$$@" $(TIMEOUT) sh tests/on_device.sh $$d $(BUILD)/gpu/test_$*; } >$@.$$d 2>&1; s=$$?; \
+	  rm -rf $(KERNELS)/$*-$$d.cache; \
 	  tail -n 1 $@.$$d | grep -q '^[0-9]* passed, [0-9]* failed, [0-9]* skipped$$' && test $$s -le 1 || \
 	    { echo "FAILED  $< on $$d: ended with status $$s"; echo "0 passed, 1 failed, 0 skipped"; } >>$@.$$d; \
 	  { echo "== $< on $$d"; cat $@.$$d; } | tee -a $@; done
@@ -84,8 +88,8 @@ $(BUILD)/gpu/impl.o: tests/impl.c $(HEADERS)
 $(BUILD)/gpu/%: tests/%.c $(BUILD)/gpu/impl.o $(HEADERS)
 	@mkdir -p $(@D)
 	$(COMPILE) -DFLUX_CUDA -DFLUX_HIP -I. $< $(if $(filter tests/$*.c,$(OWN)),,$(BUILD)/gpu/impl.o) -o $@ $(LDLIBS)
-# the programs whose kernels it takes, so that nobody builds them twice at once
-$(BUILD)/tests/check_rtc.result: | $(filter %products.result %mixed.result,$(RESULTS))
+# it takes the kernels that those left
+$(BUILD)/tests/check_rtc.result: | $(filter $(BUILD)/gpu/%,$(RESULTS))
 FORCE:
 
 examples: $(EXAMPLES:%.c=$(BUILD)/%)

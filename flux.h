@@ -3577,9 +3577,23 @@ static flux_tensor *flux__node(int op, flux_dtype dtype, const flux_shape *s, fl
 static bool flux__eager(void);
 static flux_tensor *flux__move(flux_tensor *x, flux_device d);
 
+/* A number is part of an elementwise kernel wherever that runs; products, gathers and the like read memory of their own device. */
+static bool flux__bring_numbers(flux_tensor *t) {
+    for (int i = 0; i < t->nin; i++) {
+        flux_tensor *x = t->in[i];
+        if (x->op != FLUX__NUMBER || flux_device_equal(x->device, t->device)) continue;
+        if (!(x = flux__move(x, t->device))) return false;
+        if (flux__unedge(t->in[i])) flux__tensor_free(t->in[i]);
+        flux__edge(&t->in[i], x);
+    }
+    return true;
+}
+
 /* Hands a finished node to the innermost scope (and computes it at once under FLUX_EAGER). */
 static flux_tensor *flux__done(flux_tensor *t) {
+    bool good = !t || t->nin < 2 || t->op < FLUX__ELEMENTWISE_COUNT || t->op == FLUX__TUPLE || flux__bring_numbers(t);
     t = (flux_tensor *)flux__own(t);
+    if (!good) return NULL;
     if (t && flux__eager() && t->op != FLUX__TUPLE && !(t->flags & FLUX__WEAK)) return flux_eval(t);
     return t;
 }
@@ -4338,7 +4352,7 @@ FLUX_DEF flux_tensor *flux_gather(flux_tensor *x, int dim, flux_tensor *index) {
     int h = flux__hide();
     index = flux__cast(index, FLUX_I64);
     flux_tensor *y = index ? flux__node(FLUX__GATHER, (flux_dtype)x->dtype, &s, x, index, NULL) : NULL;
-    if (y) y->arg.i[0] = dim;
+    if (y) y->arg.i[0] = dim, y->device = flux__place(2, xs);
     return flux__reveal(h, y ? flux__done(y) : NULL);
 }
 
@@ -12253,7 +12267,7 @@ typedef struct flux__gpu_kernel {
     char *text[2];                        /* source of one launch or two; NULL once compiled */
     char name[2][40];
     flux__gpu_fn *fn[2];
-    unsigned grid[2][3], threads, blocks; /* blocks: that should fit into a multiprocessor at once; 0: the compiler's choice */
+    unsigned grid[2][3], threads, blocks; /* blocks: that are to fit into a multiprocessor at once; 0: the compiler's choice, which may spill */
     int launches, nparam, param_room;
     flux__gpu_param *param;
     void **args;                          /* a launch's arguments, as they were last: addresses, then what they point at */
@@ -12697,7 +12711,7 @@ static void flux__code_reduce(flux__coder *c, const flux__lanes *h, int scratch)
         flux__spell(&c->s, "    }\n");
     }
     int64_t blocks = (h->outer + h->rows - 1) / h->rows;
-    c->gk->threads = 256;
+    c->gk->threads = 256, c->gk->blocks = 3;
     c->gk->grid[0][0] = (unsigned)blocks, c->gk->grid[0][1] = (unsigned)h->parts;
 }
 
@@ -12789,12 +12803,18 @@ static void flux__spell_tile(flux__coder *c, const flux__factor *f, int width, i
     flux__spell(s, " : 0;\n    }\n");
 }
 
+/* A block takes one of n units, by its y, or several where there are more than a grid may have: a loop costs registers. */
+static void flux__spell_unit(flux__coder *c, const char *name, int64_t n, const char *only) {
+    if (n <= 65535) flux__spell(&c->s, "    %s{ const %s %s = (%s)blockIdx.y;\n", only, c->index, name, c->index);
+    else flux__spell(&c->s, "    %sfor (%s %s = (%s)blockIdx.y; %s < %lld; %s += (%s)gridDim.y) {\n", only, c->index, name, c->index, name, (long long)n, name, c->index);
+}
+
 /* What both kinds of products begin with: which tile, which batch. */
 static void flux__spell_product_start(flux__coder *c, const flux__factor *a, const flux__factor *b, int m, int n) {
     int64_t tiles = (c->k->mnk[0] + m - 1) / m, batches = flux__batches(c->k);
     flux__spell(&c->s, "    const %s a0 = (%s)(blockIdx.x %% %lldu) * %d, b0 = (%s)(blockIdx.x / %lldu) * %d;\n",
                 c->index, c->index, (long long)tiles, m, c->index, (long long)tiles, n);
-    flux__spell(&c->s, "    for (%s batch = blockIdx.y; batch < %lld; batch += gridDim.y) {\n", c->index, (long long)batches);
+    flux__spell_unit(c, "batch", batches, "");
     flux__spell_batch(c, a);
     flux__spell_batch(c, b);
     c->gk->grid[0][0] = (unsigned)(tiles * ((c->k->mnk[1] + n - 1) / n));
@@ -12839,7 +12859,7 @@ static void flux__code_product_by_thread(flux__coder *c, const flux__factor *a, 
                 c->index, (long long)K, t->k * t->groups, c->index, t->k);
     flux__spell_tile(c, a, t->m, t->k, each);
     flux__spell_tile(c, b, t->n, t->k, each);
-    flux__spell(s, "    __syncthreads();\n    for (int l = 0; l < %d; l++) {\n    %s x[%d], y[%d];\n", t->k, T, t->tm, t->tn);
+    flux__spell(s, "    __syncthreads();\n%s    for (int l = 0; l < %d; l++) {\n    %s x[%d], y[%d];\n", *T == 'd' ? "#pragma unroll 4\n" : "", t->k, T, t->tm, t->tn);
     flux__spell(s, "    for (int i = 0; i < %d; i++) x[i] = a_tile[g][l][tx + i * %d];\n", t->tm, wide);
     flux__spell(s, "    for (int j = 0; j < %d; j++) y[j] = b_tile[g][l][ty + j * %d];\n", t->tn, t->n / t->tn);
     flux__spell(s, "    for (int j = 0; j < %d; j++) for (int i = 0; i < %d; i++) sum[j][i] = %s(x[i], y[j], sum[j][i]);\n", t->tn, t->tm, fma);
@@ -12859,6 +12879,7 @@ static void flux__code_product_by_thread(flux__coder *c, const flux__factor *a, 
     flux__spell_epilogue(c, T);
     flux__spell(s, "    }\n    }\n%s    }\n", t->groups > 1 ? "    __syncthreads();\n" : "");
     c->gk->threads = (unsigned)(each * t->groups);
+    c->gk->blocks = (t->tm > 4 || *T == 'd' ? 512 : 1024) / c->gk->threads;
 }
 
 /* ---- the same by warps. A tile of an operand lies in shared memory as it lies in memory, rows padded so that their starts fall
@@ -13020,8 +13041,8 @@ static void flux__code_product_by_warp(flux__coder *c, const flux__factor *fa, c
     flux__spell_warp_sums(c, &w, f);
     flux__spell(s, "    }\n");
     c->gk->threads = (unsigned)threads;
-    /* Two blocks share a multiprocessor where their registers suffice: not with the next tile in them, nor with TF32's. */
-    if (a.ahead && b.ahead && threads == 256 && flux__is_half(fa->o->dtype)) c->gk->blocks = 2;
+    /* Two large blocks share a multiprocessor where their registers suffice: not with the next tile in them, nor with TF32's. */
+    c->gk->blocks = threads < 256 ? 3 : a.ahead && b.ahead && flux__is_half(fa->o->dtype) ? 2 : 1;
 }
 
 static void flux__code_product(flux__coder *c, const flux__gpu *g, bool tf32) {
@@ -13338,7 +13359,7 @@ static void flux__spell_attend_product(const flux__attend_text *a, const char *t
                 flux__attend_element(a, i, "r0 + i", "f", x, sizeof x));
     flux__spell(&a->c->s, "    b_tile[e %% 16][i] = f < %lld && c0 + i < %lld ? %s : 0;\n    }\n    __syncthreads();\n", depth, columns,
                 flux__attend_element(a, k, "c0 + i", "f", y, sizeof y));
-    flux__spell(&a->c->s, "    for (int l = 0; l < 16; l++) {\n    const %s y = a_tile[l][r];\n", a->T);
+    flux__spell(&a->c->s, "#pragma unroll 4\n    for (int l = 0; l < 16; l++) {\n    const %s y = a_tile[l][r];\n", a->T);
     flux__spell(&a->c->s, "    for (int j = 0; j < 4; j++) %s[j] = fma%s(y, b_tile[l][c + j * 8], %s[j]);\n    }\n    __syncthreads();\n    }\n", to,
                 a->T[0] == 'f' ? "f" : "", to);
 }
@@ -13396,8 +13417,8 @@ static void flux__spell_attend(const flux__attend_text *a, int what, int64_t at)
     long long features = (long long)(a->o[z]->shape.dim[0] / a->heads), rows = (long long)a->o[row_of[what]]->shape.dim[1];
     long long columns = (long long)a->o[column_of[what]]->shape.dim[1], tiles = (rows + 31) / 32, units = (long long)(a->heads * a->batch);
     char from[160];
-    flux__spell(s, "    for (%s unit = blockIdx.x < %lldu ? blockIdx.y : %lld; unit < %lld; unit += gridDim.y) {\n", a->c->index,
-                (long long)flux__attend_blocks(rows, features), units, units);
+    snprintf(from, sizeof from, "if (blockIdx.x < %lldu) ", (long long)flux__attend_blocks(rows, features));
+    flux__spell_unit(a->c, "unit", units, from);
     flux__spell(s, "    const %s r0 = (%s)(blockIdx.x %% %lldu) * 32, e0 = (%s)(blockIdx.x / %lldu) * %d, head = unit %% %lld, sample = unit / %lld;\n",
                 a->c->index, a->c->index, tiles, a->c->index, tiles, FLUX__ATTEND_FEATURES, (long long)a->heads, (long long)a->heads);
     flux__spell(s, "    %s acc[%d];\n    for (int j = 0; j < %d; j++) acc[j] = 0;\n", a->T, FLUX__ATTEND_FEATURES / 8, FLUX__ATTEND_FEATURES / 8);
@@ -13420,7 +13441,8 @@ static void flux__spell_attend(const flux__attend_text *a, int what, int64_t at)
         flux__spell(s, "    if (t < 32) {\n    sum[t] *= fade[t];\n    for (int i = 0; i < 32; i++) sum[t] += w[t][i];\n    }\n");
         flux__spell(s, "    for (int j = 0; j < %d; j++) acc[j] *= fade[r];\n", FLUX__ATTEND_FEATURES / 8);
     }
-    flux__spell(s, "    for (int i = 0; i < 32; i++)\n    for (int j = 0; j < %d; j++) acc[j] = fma%s(w[r][i], z[i][c + j * 8], acc[j]);\n    __syncthreads();\n    }\n",
+    flux__spell(s, "#pragma unroll 4\n    for (int i = 0; i < 32; i++)\n"
+                "    for (int j = 0; j < %d; j++) acc[j] = fma%s(w[r][i], z[i][c + j * 8], acc[j]);\n    __syncthreads();\n    }\n",
                 FLUX__ATTEND_FEATURES / 8, a->T[0] == 'f' ? "f" : "");
     flux__spell(s, "    for (int j = 0; j < %d; j++) {\n    const %s f = e0 + c + j * 8;\n", FLUX__ATTEND_FEATURES / 8, a->c->index);
     flux__spell(s, "    if (r0 + r < %lld && f < %lld) p%d[%lld + ((sample * %lld + r0 + r) * %lld + head) * %lld + f] = acc[j]", rows, features, a->out,
@@ -13461,7 +13483,7 @@ static void flux__code_attend(flux__coder *c, const flux_tensor *t, int out) {
         n = flux__attend_blocks(what >= FLUX__ATTEND_DK ? a.keys : a.queries, what == FLUX__ATTEND_Y || what == FLUX__ATTEND_DV ? a.dv : a.d);
         if (n > most) most = n;
     }
-    c->gk->threads = 256;
+    c->gk->threads = 256, c->gk->blocks = 3;
     c->gk->grid[0][0] = (unsigned)most, c->gk->grid[0][1] = (unsigned)(units < 65535 ? units : 65535), c->gk->grid[0][2] = back ? 3 : 1;
 }
 
@@ -13576,8 +13598,10 @@ static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *gra
 static flux__gpu flux__gpus[2][FLUX__MAX_IDS];       /* CUDA, AMDGPU */
 
 /* A lock for each device, and one for opening drivers and compilers, which comes after it. The calls of the back end's table
-   take them; nobody holds one while the host waits for a copy or for a kernel. */
+   take them; nobody holds one while the host waits for a copy or for a kernel, or compiles. Who compiles for a device has
+   another lock, which comes before these, so that no kernel is compiled twice. */
 static flux__mutex flux__gpu_locks[2][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
+static flux__mutex flux__compile_locks[2][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
 static flux__mutex flux__driver_lock = FLUX__MUTEX_INIT;
 
 static flux__mutex *flux__gpu_lock_of(const flux__gpu *g) { return &flux__gpu_locks[0][0] + (g - &flux__gpus[0][0]); }
@@ -13917,7 +13941,7 @@ static bool flux__program_source(flux__program *p, const char *preface) {
         const flux__gpu_kernel *gk = p->first[i].gk;
         int l = p->first[i].launch;
         flux__spell(&s, "\nextern \"C\" __global__ void __launch_bounds__(%u", l ? 256u : gk->threads);
-        if (gk->blocks) flux__spell(&s, ", %u", gk->blocks);
+        if (gk->blocks) flux__spell(&s, " BLOCKS(%u)", gk->blocks);
         flux__spell(&s, ") %s%s", gk->name[l], gk->text[l]);
     }
     p->source = s.text;
@@ -13932,13 +13956,10 @@ static bool flux__program_source(flux__program *p, const char *preface) {
 }
 
 /* What was compiled goes to disk; what was not is an error. */
-static bool flux__program_compiled(flux__gpu *g, flux__program *p) {
+static bool flux__program_compiled(const flux__gpu *g, const flux__program *p) {
     if (p->read) return true;
     if (!p->image) flux__compile_failed(g, p->source, p->log && *p->log ? p->log : "the compiler gives no reason");
-    else {
-        g->counters.programs_compiled++;
-        flux__cache_write(g, p->key, p->image, p->bytes);
-    }
+    else flux__cache_write(g, p->key, p->image, p->bytes);
     return p->image != NULL;
 }
 
@@ -13949,14 +13970,13 @@ static bool flux__gpu_compiler(const flux__gpu *g, char *why, size_t n) {
     return there;
 }
 
-/* The programs' images: from disk, else from the compiler. */
-static bool flux__programs_images(flux__gpu *g, flux__program *p, int n) {
+/* The programs' images: from disk, else from the compiler. The device's lock is not held. */
+static bool flux__programs_images(const flux__gpu *g, flux__program *p, int n) {
     char why[320] = "";
     bool all = true;
     for (int i = 0; i < n; i++) {
         p[i].image = flux__cache_read(g, p[i].key);
         p[i].read = p[i].image != NULL;
-        g->counters.programs_read += p[i].read;
         all = all && p[i].read;
     }
     if (all) return true;
@@ -13981,6 +14001,7 @@ static bool flux__program_load(flux__gpu *g, flux__program *p) {
         p->image = NULL, p->read = false;
         flux__program_compile(p, 0);
         if (!flux__program_compiled(g, p)) return false;
+        g->counters.programs_compiled++;
         code = g->driver->load(&p->module, p->image);
     }
     if (code != 0) p->module = NULL;
@@ -14011,7 +14032,13 @@ static bool flux__gpu_learn_all(flux__gpu *g, const flux__fresh *fresh, int n, c
         p[i].first = fresh + from, p[i].n = to - from;
         ok = flux__program_source(&p[i], preface);
     }
-    ok = ok && (count == 0 || flux__programs_images(g, p, count)) && flux__programs_load(g, p, count);
+    if (ok) {
+        flux__gpu_unlock(g);
+        ok = flux__programs_images(g, p, count);
+        flux__gpu_lock(g);
+        for (int i = 0; i < count; i++) g->counters.programs_read += p[i].read, g->counters.programs_compiled += p[i].image && !p[i].read;
+        ok = ok && flux__programs_load(g, p, count);
+    }
     for (int i = 0; p && i < count; i++) {
         if (p[i].source) FLUX_FREE(p[i].source);
         if (p[i].image) FLUX_FREE(p[i].image);
@@ -14034,20 +14061,34 @@ static char *flux__gpu_preface(const flux__gpu *g, const uint8_t *ops) {
     return NULL;
 }
 
-/* Finds all the plan's kernels, compiling those that are not known yet. */
-static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, const uint8_t *ops) {
-    flux__fresh *fresh = (flux__fresh *)flux__zalloc(((size_t)n * 2 + 1) * sizeof *fresh);
+/* How many of these kernels' launches are not known yet; and which. */
+static int flux__gpu_unknown(flux__gpu *g, flux__gpu_kernel **list, int n, flux__fresh *fresh) {
     int count = 0;
-    for (int i = 0; i < n && fresh; i++)
+    for (int i = 0; i < n; i++)
         for (int l = 0; l < list[i]->launches; l++) {
             bool known = flux__gpu_known(g, list[i]->name[l]) != NULL;
             for (int j = 0; j < count && !known; j++) known = strcmp(fresh[j].gk->name[fresh[j].launch], list[i]->name[l]) == 0;
             fresh[count].gk = list[i], fresh[count].launch = l;
             count += !known;
         }
-    char *preface = fresh && count ? flux__gpu_preface(g, ops) : NULL;
-    bool ok = fresh && (count == 0 || (preface && flux__gpu_learn_all(g, fresh, count, preface)));
-    if (preface) FLUX_FREE(preface);
+    return count;
+}
+
+/* Finds all the plan's kernels, compiling those that are not known yet. */
+static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, const uint8_t *ops) {
+    flux__fresh *fresh = (flux__fresh *)flux__zalloc(((size_t)n * 2 + 1) * sizeof *fresh);
+    flux__mutex *compiling = &flux__compile_locks[0][0] + (g - &flux__gpus[0][0]);
+    bool ok = fresh != NULL;
+    if (ok && flux__gpu_unknown(g, list, n, fresh)) {
+        flux__gpu_unlock(g);
+        flux__mutex_lock(compiling);
+        flux__gpu_lock(g);
+        int count = flux__gpu_unknown(g, list, n, fresh);      /* others may have compiled them meanwhile */
+        char *preface = count ? flux__gpu_preface(g, ops) : NULL;
+        ok = count == 0 || (preface && flux__gpu_learn_all(g, fresh, count, preface));
+        if (preface) FLUX_FREE(preface);
+        flux__mutex_unlock(compiling);
+    }
     if (fresh) FLUX_FREE(fresh);
     for (int i = 0; i < n && ok; i++)
         for (int l = 0; l < list[i]->launches; l++) {

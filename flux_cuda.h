@@ -334,7 +334,7 @@ static const flux__fragment *flux__cu_fragment(const char *arch, int dtype, bool
 
 static const char flux__cuda_dialect[] =
     "#define DEVICE static __device__ __forceinline__\n"
-    "#define ALIGN16 __align__(16)\n"
+    "#define ALIGN16 __align__(16)\n#define BLOCKS(n) , n\n"
     "#define INF FLOAT_OF(0x7f800000u)\n"
     "#define FLOAT_OF(u) __uint_as_float(u)\n#define BITS_OF(x) __float_as_uint(x)\n"
     "DEVICE float f16_float(unsigned short h) { float x; asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(x) : \"h\"(h)); return x; }\n"

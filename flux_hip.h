@@ -302,7 +302,7 @@ static const flux__fragment *flux__roc_fragment(const char *arch, int dtype, boo
 
 static const char flux__hip_dialect[] =
     "#define DEVICE static __device__ __forceinline__\n"
-    "#define ALIGN16 __attribute__((aligned(16)))\n"
+    "#define ALIGN16 __attribute__((aligned(16)))\n#define BLOCKS(n)\n"      /* its launch bounds count something else */
     "#define INF FLOAT_OF(0x7f800000u)\n"
     "#define FLOAT_OF(u) __uint_as_float(u)\n#define BITS_OF(x) __float_as_uint(x)\n"
     "#if defined(__HIP_DEVICE_COMPILE__)\n"

@@ -1,33 +1,137 @@
-/* rtc.c - gives programs made for the software GPU to the real run-time compilers, for every architecture.
+/* rtc.c - gives the kernels of the suite to the real run-time compilers, for every architecture.
 
-       rtc cuda FOLDER FROM TO           FOLDER: what SOFTGPU_SOURCES gathered; of the architectures that NVRTC knows, these: 80 99
-       rtc hip FOLDER ARCH...
+       rtc FOLDER turn|all [ARCH...]     FOLDER: of folders that SOFTGPU_SOURCES named; sm_90, gfx90a ...
 
-   A program is a common start, functions of operations and kernels, which are named by their content. Each function and
-   each kernel is compiled once, many in one program, because a compiler's start costs more than a kernel. Registers that do
-   not fit (spills) are reported; more than a few are a failure. The last line counts architectures. */
+   Kernels that differ in nothing but numbers are one, unless it is the launch's bounds or a shared array that differs.
+   `all` compiles each for every architecture; `turn` one of each kind (tiles of a size, operands of a type) for every one, and
+   each of the others for one, which its text chooses. A kernel of tensor or matrix cores is for the chips that have the same
+   ones as the chip for which it was made. Many are compiled in one program, because a compiler's start costs more than a
+   kernel; each architecture in a process of its own, because a compiler may end the process over one that it does not know.
+   Registers that do not fit (spills) are a failure, and so is a product that was meant for tensor cores and has none. */
+#define _DEFAULT_SOURCE
 #define FLUX_IMPLEMENTATION
 #define FLUX_CUDA
 #define FLUX_HIP
 #include "../flux.h"
 #include <dirent.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-enum { MOST_SPILT = 64 };                 /* bytes a kernel: some chips need a word or two, which costs nothing */
+enum { CUDA, AMD, TOGETHER = 150, MOST_CHIPS = 32, MOST_ARCHS = 64 };     /* TOGETHER: kernels of a program */
 
-typedef struct block { char *text; bool kernel; } block;
+typedef struct block {                    /* a function of an operation, or a kernel */
+    char *text, *name;
+    uint64_t hash, structure, kind;       /* kind 0: such kernels differ in what they compute, not in how they are made */
+    uint32_t chips;                       /* that it was made for */
+    bool kernel, cores, wanted;
+} block;
 static block *blocks;
-static int nblocks, blocks_room;
-static char *common;                      /* dialect and prelude */
+static int nblocks, blocks_room, nslots;
+static int *slots;                        /* number of a block + 1, by its hash */
+static char *common[2];                   /* dialect and prelude */
 
-static void add_block(const char *start, size_t n, bool kernel) {
-    while (n > 1 && start[n - 1] == '\n' && start[n - 2] == '\n') n--;
-    for (int i = 0; i < nblocks; i++)
-        if (strlen(blocks[i].text) == n && memcmp(blocks[i].text, start, n) == 0) return;
+typedef struct target { char name[16]; int vendor; const flux__fragment *cores; } target;      /* a chip or an architecture */
+static target chips[MOST_CHIPS], archs[MOST_ARCHS];
+static int nchips, narchs;
+static const flux__driver *const drivers[] = { &flux__cuda_driver, &flux__hip_driver };
+
+static target target_of(const char *name) {
+    target t;
+    snprintf(t.name, sizeof t.name, "%s", name);
+    t.vendor = strncmp(name, "gfx", 3) == 0 ? AMD : CUDA;
+    t.cores = drivers[t.vendor]->fragment(name, FLUX_F16, true);
+    return t;
+}
+
+static bool is_for(const block *b, const target *arch) {
+    for (int i = 0; i < nchips; i++)
+        if (b->chips >> i & 1 && chips[i].vendor == arch->vendor && (!b->cores || chips[i].cores == arch->cores)) return true;
+    return false;
+}
+
+static uint64_t hash_of(uint64_t h, const char *s, size_t n) {
+    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)s[i]) * 0x100000001b3u;
+    return h;
+}
+
+/* ---------------- what is the same but for its numbers */
+
+static bool in_word(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+
+static uint64_t without_numbers(uint64_t h, const char *s, const char *end) {
+    for (const char *p = s; p < end; p++) {
+        bool number = *p >= '0' && *p <= '9' && (p == s || !in_word(p[-1]));
+        h = hash_of(h, number ? "0" : p, 1);
+        while (number && p + 1 < end && (in_word(p[1]) || p[1] == '.' || ((p[1] == '-' || p[1] == '+') && *p == 'e'))) p++;
+    }
+    return h;
+}
+
+/* `extern "C" __global__ void __launch_bounds__(256) NAME(...) {` and lines behind it */
+static void look_at_kernel(block *b) {
+    static const char *const words[] = { "f16_float(", "bf16_float(", "_words[u] |=", "_words[u] = BITS_OF", "(const words4 *)", "a_tile + next", "b_tile + next", "places[",
+                                         "mma_f16(", "mma_bf16(", "mma_tf32(", "mma_f32(" };
+    const char *params = strchr(b->text, '\n'), *line = params + 1, *first = strchr(b->name, '(');
+    uint64_t h = 0xcbf29ce484222325u, kind;
+    h = kind = hash_of(h, b->text, (size_t)(b->name - b->text));
+    h = without_numbers(h, first, line);
+    for (const char *end; *line; line = end) {
+        end = line + strcspn(line, "\n");
+        if (*end) end++;
+        size_t n = (size_t)(end - line);
+        bool shared = n > 14 && strncmp(line, "    __shared__", 14) == 0;
+        h = shared ? hash_of(h, line, n) : without_numbers(h, line, end);
+        if (shared) b->kind = kind = hash_of(kind, line, n);
+    }
+    for (size_t i = 0; i < sizeof words / sizeof *words && b->kind; i++)
+        if (strstr(b->text, words[i])) b->kind = hash_of(b->kind, (const char *)&i, 1);
+    b->structure = h;
+}
+
+/* ---------------- reading programs */
+
+static block *block_of(const char *text, size_t n) {
+    uint64_t h = hash_of(0xcbf29ce484222325u, text, n);
+    if (2 * nblocks >= nslots) {
+        nslots = nslots ? 2 * nslots : 4096;
+        if (slots) FLUX_FREE(slots);
+        slots = (int *)flux__zalloc((size_t)nslots * sizeof *slots);
+        for (int i = 0; slots && i < nblocks; i++) {
+            unsigned at = (unsigned)blocks[i].hash % (unsigned)nslots;
+            while (slots[at]) at = (at + 1) % (unsigned)nslots;
+            slots[at] = i + 1;
+        }
+    }
+    if (!slots) exit(2);
+    unsigned at = (unsigned)h % (unsigned)nslots;
+    for (; slots[at]; at = (at + 1) % (unsigned)nslots) {
+        block *b = &blocks[slots[at] - 1];
+        if (b->hash == h && strlen(b->text) == n && memcmp(b->text, text, n) == 0) return b;
+    }
     blocks = (block *)flux__grow(blocks, &blocks_room, nblocks + 1, sizeof *blocks);
     if (!blocks) exit(2);
-    blocks[nblocks].text = (char *)flux__zalloc(n + 1);
-    memcpy(blocks[nblocks].text, start, n);
-    blocks[nblocks++].kernel = kernel;
+    block *b = &blocks[nblocks++];
+    slots[at] = nblocks;
+    memset(b, 0, sizeof *b);
+    b->hash = h;
+    b->text = (char *)flux__zalloc(n + 1);
+    if (!b->text) exit(2);
+    memcpy(b->text, text, n);
+    return b;
+}
+
+/* A kernel's name is k and its hash: another is one that a test wrote. */
+static void add_block(const char *start, size_t n, bool kernel, int chip) {
+    while (n > 1 && start[n - 1] == '\n' && start[n - 2] == '\n') n--;
+    block *b = block_of(start, n);
+    b->kernel = kernel;
+    if (!b->name && kernel) {
+        char *name = strstr(b->text, ") k");
+        b->name = name && strspn(name + 3, "0123456789abcdef") == 32 ? name + 2 : b->text;
+        b->cores = strstr(b->text, "mma_") != NULL;
+        if (b->name != b->text) look_at_kernel(b);
+    }
+    b->chips |= 1u << chip;
 }
 
 /* Where the next block starts: a function of an operation, or a kernel. */
@@ -41,60 +145,133 @@ static char *next_block(char *p) {
     return NULL;
 }
 
-static void read_program(const char *path) {
+static void read_program(const char *path, int chip) {
     size_t n;
-    char *text = (char *)flux__read_file(path, &n, "rtc"), *at = text ? next_block(text) : NULL;
-    if (!at) return;
-    if (!common) {
-        common = (char *)flux__zalloc((size_t)(at - text) + 1);
-        memcpy(common, text, (size_t)(at - text));
+    char *text = (char *)flux__read_file(path, &n, "rtc"), *at = text ? next_block(text) : NULL, **start = &common[chips[chip].vendor];
+    if (at && !*start) {
+        *start = (char *)flux__zalloc((size_t)(at - text) + 1);
+        if (!*start) exit(2);
+        memcpy(*start, text, (size_t)(at - text));
     }
     while (at) {
         char *end = next_block(at);
-        add_block(at, end ? (size_t)(end - at) : strlen(at), *at == 'e');
+        add_block(at, end ? (size_t)(end - at) : strlen(at), *at == 'e', chip);
         at = end;
     }
-    FLUX_FREE(text);
+    if (text) FLUX_FREE(text);
 }
 
-static void read_folder(const char *folder) {
+/* A program's file is called after the chip that it was made for: 90-HASH.txt, gfx90a-HASH.txt. */
+static int chip_of(const char *file) {
+    char name[16];
+    int i = 0;
+    snprintf(name, sizeof name, "%s%.*s", *file == 'g' ? "" : "sm_", (int)strcspn(file, "-"), file);
+    while (i < nchips && strcmp(chips[i].name, name) != 0) i++;
+    if (i == MOST_CHIPS) exit(2);
+    if (i == nchips) chips[nchips++] = target_of(name);
+    return i;
+}
+
+static void read_folder(const char *folder, int depth) {
     DIR *d = opendir(folder);
     struct dirent *e;
     char path[1200];
     while (d && (e = readdir(d)) != NULL) {
         if (*e->d_name == '.') continue;
         snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-        read_program(path);
+        if (depth == 0) read_folder(path, 1);
+        else read_program(path, chip_of(e->d_name));
     }
     if (d) closedir(d);
 }
 
-/* A program of all functions and `many` kernels from number *at on. */
-static char *join(int *at, int many) {
-    size_t n = strlen(common) + 1;
-    for (int i = 0; i < nblocks; i++) n += strlen(blocks[i].text) + 1;
-    char *text = (char *)flux__zalloc(n), *to = text;
-    to += sprintf(to, "%s", common);
-    for (int i = 0; i < nblocks; i++)
-        if (!blocks[i].kernel) to += sprintf(to, "%s", blocks[i].text);
-    for (; *at < nblocks && many > 0; (*at)++)
-        if (blocks[*at].kernel) to += sprintf(to, "%s", blocks[*at].text), many--;
-    return text;
+/* ---------------- which are compiled */
+
+static int by_structure(const void *p, const void *q) {
+    const block *a = (const block *)p, *b = (const block *)q;
+    if (a->kernel != b->kernel) return a->kernel - b->kernel;
+    if (a->structure != b->structure) return a->structure < b->structure ? -1 : 1;
+    return strcmp(a->text, b->text);
 }
 
-/* Whether products that are meant for tensor cores are products of those. */
-static bool has_tensor_cores(void *program, const char *source) {
-    size_t n = 0;
-    if (!strstr(source, "(sum[i][j], x[i], y[j])")) return true;
-    flux__nvrtc.GetPTXSize(program, &n);
-    char *ptx = (char *)flux__zalloc(n + 1);
-    bool good = flux__nvrtc.GetPTX(program, ptx) == 0 && strstr(ptx, "mma.sync.aligned.m16n8k") != NULL;
-    if (!good) printf("no mma in the PTX\n");
-    FLUX_FREE(ptx);
+/* Whether it is this architecture's turn, among those that the kernel is for. */
+static bool has_turn(const block *b, const target *arch) {
+    int mine = 0, all = 0;
+    for (int i = 0; i < narchs; i++) {
+        if (!is_for(b, &archs[i])) continue;
+        if (&archs[i] == arch) mine = all;
+        all++;
+    }
+    return (int)(b->structure % (uint64_t)all) == mine;
+}
+
+static int choose(const target *arch, bool all) {
+    int kernels = 0, wanted = 0, last = -1;
+    for (int i = 0; i < nblocks; i++) {
+        block *b = &blocks[i];
+        if (!b->kernel || b->name == b->text || !is_for(b, arch)) continue;
+        if (last >= 0 && blocks[last].structure == b->structure) continue;
+        last = i;
+        bool first = b->kind != 0;
+        for (int k = 0; k < i && first && !all; k++) first = !(blocks[k].wanted && blocks[k].kind == b->kind);
+        b->wanted = all || first || has_turn(b, arch);
+        kernels++, wanted += b->wanted;
+    }
+    printf("%s: %d of %d kernels\n", drivers[arch->vendor]->version(), wanted, kernels);
+    return wanted;
+}
+
+/* A program of all functions and the wanted kernels from number *at on. */
+static char *join(const target *arch, int *at) {
+    size_t n = strlen(common[arch->vendor]) + 1;
+    int many = 0;
+    for (int i = 0; i < nblocks; i++) n += strlen(blocks[i].text) + 1;
+    char *text = (char *)flux__zalloc(n), *to = text;
+    if (!text) exit(2);
+    to += sprintf(to, "%s", common[arch->vendor]);
+    for (int i = 0; i < nblocks; i++)
+        if (!blocks[i].kernel && is_for(&blocks[i], arch)) to += sprintf(to, "%s", blocks[i].text);
+    for (; *at < nblocks && many < TOGETHER; (*at)++)
+        if (blocks[*at].wanted) to += sprintf(to, "%s\n", blocks[*at].text), many++;
+    if (many) return text;
+    FLUX_FREE(text);
+    return NULL;
+}
+
+/* ---------------- compiling */
+
+/* What ptxas says of each kernel: "Function properties for NAME", then what it spills. */
+static bool nothing_spilt(const char *log, const char *arch) {
+    bool good = true;
+    for (const char *p = log; (p = strstr(p, "bytes spill stores")) != NULL; p++) {
+        const char *start = p;
+        while (start > log && start[-1] != ',') start--;
+        if (atoi(start) == 0) continue;
+        while (start > log && strncmp(start, "properties for ", 15) != 0) start--;
+        printf("%s: spilt by %.*s\n", arch, (int)(p - start) + 3, start + 15);
+        good = false;
+    }
     return good;
 }
 
-/* NVRTC with what the assembler says of each kernel: nothing may spill. */
+/* Whether products that are meant for tensor cores are products of those. */
+static bool has_tensor_cores(const char *source, const char *ptx) {
+    bool good = true;
+    char entry[64];
+    for (const char *p = source; (p = strstr(p, ") k")) != NULL; p++) {
+        const char *next = strstr(p, "extern \"C\"");
+        size_t n = next ? (size_t)(next - p) : strlen(p);
+        const char *mma = strstr(p, "(sum[i][j], x[i], y[j])");
+        if (strspn(p + 3, "0123456789abcdef") != 32 || !mma || mma > p + n) continue;
+        snprintf(entry, sizeof entry, ".entry %.33s", p + 2);
+        const char *at = strstr(ptx, entry), *end = at ? strstr(at + 1, ".entry ") : NULL, *has = at ? strstr(at, "mma.sync.aligned.m16n8k") : NULL;
+        if (has && (!end || has < end)) continue;
+        printf("no mma in the PTX of %.33s\n", p + 2);
+        good = false;
+    }
+    return good;
+}
+
 static bool compile_cuda(const char *source, const char *arch) {
     char option[60];
     const char *options[] = { option, "--fmad=false", "--std=c++17", "--ptxas-options=-v", "-w" };
@@ -103,27 +280,36 @@ static bool compile_cuda(const char *source, const char *arch) {
     snprintf(option, sizeof option, "--gpu-architecture=%s", arch);
     bool good = flux__nvrtc.CreateProgram(&program, source, "flux.cu", 0, NULL, NULL) == 0 && flux__nvrtc.CompileProgram(program, 5, options) == 0;
     flux__nvrtc.GetProgramLogSize(program, &n);
-    char *log = (char *)flux__zalloc(n + 1);
+    char *log = (char *)flux__zalloc(n + 1), *ptx = NULL;
     flux__nvrtc.GetProgramLog(program, log);
     if (!good) printf("%s: %.800s\n", arch, log);
-    for (char *p = log; good && (p = strstr(p, "bytes spill stores")) != NULL; p++) {
-        char *start = p;
-        while (start > log && start[-1] != ',') start--;
-        if (atoi(start) > 0) {
-            char *name = start;           /* "Function properties for NAME" is the line before */
-            while (name > log && strncmp(name, "properties for ", 15) != 0) name--;
-            printf("%s: %d bytes spilt by %.*s\n", arch, atoi(start), (int)strcspn(name + 15, "\n"), name + 15);
-        }
-        if (atoi(start) > MOST_SPILT) {
-            while (start > log && strncmp(start, "Function properties", 19) != 0) start--;
-            printf("%s: %.*s\n", arch, (int)(p - start) + 18, start);
-            good = false;
-        }
+    else {
+        good = nothing_spilt(log, arch);
+        flux__nvrtc.GetPTXSize(program, &n);
+        ptx = (char *)flux__zalloc(n + 1);
+        good = flux__nvrtc.GetPTX(program, ptx) == 0 && has_tensor_cores(source, ptx) && good;
+        FLUX_FREE(ptx);
     }
     FLUX_FREE(log);
-    good = good && has_tensor_cores(program, source);
     flux__nvrtc.DestroyProgram(&program);
     return good;
+}
+
+/* The code's notes say of each kernel, in MessagePack and by the order of the alphabet, ".name" and later ".vgpr_spill_count". */
+static bool nothing_spilt_amd(const char *image, size_t bytes, const char *arch) {
+    static const char count[] = ".vgpr_spill_count", name[] = ".name";
+    bool good = true, any = false;
+    const char *last = NULL;
+    for (const char *p = image; p + 64 < image + bytes; p++) {
+        if (memcmp(p, name, 5) == 0 && (unsigned char)p[5] == 0xd9 && p[7] == 'k') last = p + 7;
+        if (memcmp(p, count, 17) != 0) continue;
+        any = true;
+        if (p[17] == 0) continue;
+        printf("%s: registers spilt by %.33s\n", arch, last ? last : "?");
+        good = false;
+    }
+    if (!any) printf("%s: the code does not say what it spills\n", arch);
+    return good && any;
 }
 
 static bool compile_hip(const char *source, const char *arch) {
@@ -132,47 +318,94 @@ static bool compile_hip(const char *source, const char *arch) {
     size_t bytes;
     int code = flux__hiprtc_compile(source, arch, &log, &image, &bytes);
     if (code != 0) printf("%s: %.800s\n", arch, log ? log : "no reason given");
+    bool good = code == 0 && image && nothing_spilt_amd((const char *)image, bytes, arch);
     if (log) FLUX_FREE(log);
     if (image) FLUX_FREE(image);
-    return code == 0;
-}
-
-static bool compile_all(bool cuda, const char *arch) {
-    bool good = true;
-    for (int at = 0; at < nblocks;) {
-        char *source = join(&at, 150);
-        good = (cuda ? compile_cuda(source, arch) : compile_hip(source, arch)) && good;
-        FLUX_FREE(source);
-    }
     return good;
 }
 
-int main(int argc, char **argv) {
-    char why[400] = "", name[40];
-    int passed = 0, failed = 0, archs[128], n = 0, kernels = 0;
-    bool cuda = argc > 2 && strcmp(argv[1], "cuda") == 0;
-    if (argc < (cuda ? 5 : 4)) return 2;
+/* ---------------- an architecture, a process */
+
+static int compile_for(const target *arch, bool all) {
+    double start = flux__now();
+    bool good = true;
+    char why[400] = "";
     flux__roc_open(why, sizeof why);      /* only for the library: there need be no device */
-    if (!(cuda ? flux__nvrtc_open(why, sizeof why) : flux__hiprtc_open(why, sizeof why))) {
-        printf("skipped the real compiler: %s\n0 passed, 0 failed, 1 skipped\n", why);
-        return 0;
+    if (!drivers[arch->vendor]->compiler(why, sizeof why)) {
+        printf("skipped  kernels for %s: %s\n", arch->name, why);
+        return 2;
     }
-    read_folder(argv[2]);
-    for (int i = 0; i < nblocks; i++) kernels += blocks[i].kernel;
-    printf("%s: %d kernels\n", cuda ? flux__nvrtc_version : flux__hiprtc_version, kernels);
-    if (cuda && flux__nvrtc.GetNumSupportedArchs(&n) == 0 && n <= 128) flux__nvrtc.GetSupportedArchs(archs);
-    for (int i = 0; i < (cuda ? n : argc - 3) && kernels; i++) {
-        if (cuda && (archs[i] < atoi(argv[3]) || archs[i] > atoi(argv[4]))) continue;
-        if (cuda) snprintf(name, sizeof name, "sm_%d", archs[i]);
-        else snprintf(name, sizeof name, "%s", argv[3 + i]);
-        double start = flux__now();
-        bool good = compile_all(cuda, name);
-        printf("%s %s in %.1f s\n", good ? "compiled for" : "FAILED", name, flux__now() - start);
-        fflush(stdout);
-        if (good) passed++;
-        else failed++;
+    int wanted = common[arch->vendor] ? choose(arch, all) : 0;
+    for (int at = 0; at < nblocks && wanted;) {
+        char *source = join(arch, &at);
+        if (source) good = (arch->vendor == AMD ? compile_hip : compile_cuda)(source, arch->name) && good;
+        if (source) FLUX_FREE(source);
     }
-    if (!kernels) printf("FAILED  no kernels in %s\n", argv[2]), failed = 1;
-    printf("%d passed, %d failed, %d skipped\n", passed, failed, !passed && !failed);     /* NVRTC may not know such chips */
-    return failed > 0;
+    if (!wanted) printf("no kernels for %s\n", arch->name);
+    good = good && wanted;
+    printf("%s %s in %.0f s\n", good ? "compiled for" : "FAILED ", arch->name, flux__now() - start);
+    return !good;
+}
+
+static pid_t begin(const target *arch, bool all, FILE **log) {
+    *log = tmpfile();
+    fflush(stdout);
+    pid_t pid = *log ? fork() : -1;
+    if (pid != 0) return pid;
+    dup2(fileno(*log), 1), dup2(fileno(*log), 2);
+    int status = compile_for(arch, all);
+    fflush(stdout);
+    _exit(status);
+}
+
+static void show(FILE *log) {
+    char text[4096];
+    rewind(log);
+    for (size_t n; (n = fread(text, 1, sizeof text, log)) > 0;) fwrite(text, 1, n, stdout);
+    fclose(log);
+}
+
+/* All of NVRTC's architectures, and of AMD's those that hiprtc knows since version 5. */
+static void list_archs(void) {
+    static const char *const gfx[] = { "gfx90a", "gfx803", "gfx900", "gfx906", "gfx1010", "gfx1030" };
+    int n = 0, sm[MOST_ARCHS - 6];
+    char why[400] = "", name[16];
+    bool there = flux__nvrtc_open(why, sizeof why) && flux__nvrtc.GetNumSupportedArchs(&n) == 0 && n <= MOST_ARCHS - 6 && flux__nvrtc.GetSupportedArchs(sm) == 0;
+    for (int i = 0; i < 6; i++) archs[narchs++] = target_of(gfx[i]);
+    for (int i = 0; i < n && there; i++) {
+        snprintf(name, sizeof name, "sm_%d", sm[i]);
+        archs[narchs++] = target_of(name);
+    }
+    if (!there) archs[narchs++] = target_of("sm_90");         /* which says that it is skipped */
+}
+
+int main(int argc, char **argv) {
+    int count[3] = { 0, 0, 0 }, jobs = (int)sysconf(_SC_NPROCESSORS_ONLN), running = 0;
+    pid_t pid[MOST_ARCHS] = { 0 };
+    FILE *log[MOST_ARCHS];
+    if (argc < 3) return 2;
+    list_archs();
+    read_folder(argv[1], 0);
+    qsort(blocks, (size_t)nblocks, sizeof *blocks, by_structure);
+    for (int next = 0; next < narchs || running;) {
+        bool named = argc == 3;
+        for (int i = 3; i < argc && next < narchs; i++) named = named || strcmp(argv[i], archs[next].name) == 0;
+        if (next < narchs && !named) next++;
+        else if (next < narchs && running < jobs) {
+            pid[next] = begin(&archs[next], strcmp(argv[2], "all") == 0, &log[next]);
+            if (pid[next] < 0) return 2;
+            running++, next++;
+        } else {
+            int status = 0, i = 0;
+            pid_t done = wait(&status);
+            while (i < narchs && pid[i] != done) i++;
+            if (done < 0 || i == narchs) return 2;
+            show(log[i]);
+            if (!WIFEXITED(status) || WEXITSTATUS(status) > 2) printf("FAILED  %s: the compiler ended the process\n", archs[i].name), status = 1 << 8;
+            count[WEXITSTATUS(status)]++;
+            running--;
+        }
+    }
+    printf("%d passed, %d failed, %d skipped\n", count[0], count[1], count[2]);
+    return count[1] > 0;
 }

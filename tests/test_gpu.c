@@ -1254,6 +1254,85 @@ TEST(copies_run_beside_the_work) {
     CHECK(flux_data(w[0]) && flux_data(w[1]) && !memcmp(flux_data(w[0]), flux_data(w[1]), 16 * F * 4));
 }
 
+/* Whoever makes a batch, workers, a transform or a function, it leaves from pinned memory, and the next one beside the work. */
+static flux_batch doubled(flux_batch b, void *user) {
+    (void)user;
+    b.x = flux_mul(b.x, 2);
+    return b;
+}
+static flux_tensor *twice(flux_tensor *x) { return flux_mul(x, 2); }
+static int64_t how_many(void *user) { (void)user; return 40; }
+static int constant(void *user, int64_t i, int n, flux_tensor **out) {
+    (void)user, (void)n;
+    out[0] = flux_full((double)i, 500);
+    return 0;
+}
+
+static flux_loader *loader_of_kind(int kind, flux_tensor *x, flux_dataset *set) {
+    switch (kind) {
+    case 0: return flux_dataloader(x, .batchsize = 4);
+    case 1: return flux_dataloader(x, .batchsize = 4, .transform = doubled);
+    case 2: return flux_mapobs(twice, flux_dataloader(x, .batchsize = 4));
+    case 3: return flux_dataloader(.data = set, .batchsize = 4);
+    case 4: return flux_dataloader(flux_to_dtype(x, FLUX_F64), .batchsize = 4);       /* becomes f32 on the way */
+    case 5: return flux_dataloader(x, .batchsize = 4, .workers = 2);
+    case 6: return flux_dataloader(x, .batchsize = 4, .workers = 2, .transform = doubled);
+    default: return flux_dataloader(.data = set, .batchsize = 4, .workers = 2);
+    }
+}
+
+TEST(every_batch_leaves_from_pinned_memory) {
+    SOFT_ONLY();
+    flux_device cpu = { 0, 0 };
+    flux_dataset set = { NULL, how_many, constant, 1 };
+    flux__gpu *g = the_gpu();
+    for (int kind = 0; kind < 8; kind++)
+        FLUX_SCOPE {
+            flux_default_device(cpu);
+            flux_tensor *x = flux_eval(flux_mul(flux_ones(500, 40), flux_reshape(flux_arange(0, 40, 1), 1, 40)));
+            flux_loader *l = flux_to(test_device, loader_of_kind(kind, x, &set));
+            bool two = kind == 1 || kind == 2 || kind == 6;
+            flux_synchronise_device(test_device);
+            REQUIRE(l);
+            driver.reset();
+            int64_t ahead = g->counters.ahead, up = g->counters.uploads;
+            int n = 0;
+            flux_each(b, l) {
+                CHECK(flux_device_equal(flux_device_of(b.x), test_device) && flux_dtype_of(b.x) == FLUX_F32);
+                CHECK_NEAR(flux_item(flux_mean(b.x)), (4 * n + 1.5) * (two ? 2 : 1), 1e-4);
+                if (kind >= 5) usleep(30000);              /* until the workers have made the batch behind the next */
+                n++;
+            }
+            CHECK(n == 10 && g->counters.uploads - up == 10 && driver.calls("pageable") == 0);
+            CHECK(kind >= 5 ? g->counters.ahead - ahead >= 5 : g->counters.ahead - ahead == 9);
+            flux_default_device(test_device);
+        }
+}
+
+/* Numbers made where the host is go where they are needed, also to what reads them as a whole; so do those of a gradient. */
+TEST(numbers_are_everywhere) {
+    ON_A_GPU();
+    flux_device cpu = { 0, 0 };
+    double sums[2][8];
+    flux_default_device(cpu);
+    for (int far = 0; far < 2; far++)
+        FLUX_SCOPE {
+            flux_device d = far ? test_device : cpu;
+            flux_tensor *x = flux_to(d, flux_reshape(flux_arange(0, 16, 1), 4, 4)), *at = flux_to(d, flux_to_dtype(flux_arange(0, 3, 1), FLUX_I64));
+            flux_tensor *w = flux_eval(flux_mul(x, 2));
+            flux_grads *g = flux_gradient(flux_sum(flux_square(flux_gather(w, 1, at))), w);
+            flux_tensor *z[] = { flux_matmul(x, flux_full(2, 4, 4)), flux_matmul(flux_full(2, 4, 4), x), flux_cat(0, x, flux_full(3, 2, 4)), flux_cat(0, flux_full(3, 2, 4), x),
+                                 flux_gather(flux_full(5, 4, 4), 1, at), flux_scatter_add(flux_zeros(4, 4), 1, at, flux_slice(x, 1, 0, 3)), flux_grad(g, w),
+                                 flux_matmul(x, flux_eval(flux_full(2, 4, 4))) };
+            for (int i = 0; i < 8; i++) {
+                REQUIRE(z[i] && flux_device_equal(flux_device_of(z[i]), d));
+                sums[far][i] = flux_item(flux_sum(flux_mul(z[i], flux_add(flux_reshape(flux_to(d, flux_arange(0, (double)flux_len(z[i]), 1)), flux_dim(z[i], 0), -1), 1))));
+            }
+        }
+    flux_default_device(test_device);
+    for (int i = 0; i < 8; i++) CHECK(sums[0][i] > 0 && sums[0][i] == sums[1][i]);
+}
+
 /* Batches are picked into pinned memory, whatever an observation's size; one that is too large for a slot goes by way of the host. */
 TEST(observations_of_any_size_travel) {
     ON_A_GPU();
@@ -1372,13 +1451,14 @@ static int others_left;                   /* threads that have to get something 
 static flux__thread *who_waits;
 static bool has_waited;                   /* that thread's */
 static int (*real_wait)(void *);
+static void let_others_go(void) {
+    double start = flux__now();
+    flux__atomic_store32(&others_left, -flux__atomic_load32(&others_left));
+    while (flux__atomic_load32(&others_left) < 0 && flux__now() - start < 20) flux__thread_yield();
+    has_waited = true;
+}
 static int slow_wait(void *event) {       /* the driver's, in which the first thread stays until the others are done */
-    if (flux__self() == who_waits && !has_waited) {
-        double start = flux__now();
-        flux__atomic_store32(&others_left, -flux__atomic_load32(&others_left));      /* they may begin */
-        while (flux__atomic_load32(&others_left) < 0 && flux__now() - start < 20) flux__thread_yield();
-        has_waited = true;
-    }
+    if (flux__self() == who_waits && !has_waited) let_others_go();
     return real_wait(event);
 }
 static void in_the_meantime(void *arg) {
@@ -1434,6 +1514,46 @@ static void meantime(void) {
 TEST(a_download_that_waits_holds_nobody_up) {
     SOFT_ONLY();
     CHECK(child("meantime", "A=1", NULL) == 0);
+}
+
+/* While a kernel is compiled for a device, others use it, if theirs are there. */
+static int (*real_nvrtc)(void *, int, const char *const *);
+static int (*real_hiprtc)(void *, int, const char **);
+static int slow_nvrtc(void *program, int n, const char *const *options) {
+    if (!has_waited) let_others_go();
+    return real_nvrtc(program, n, options);
+}
+static int slow_hiprtc(void *program, int n, const char **options) {
+    if (!has_waited) let_others_go();
+    return real_hiprtc(program, n, options);
+}
+static double three_thousand(void) { return flux_item(flux_sum(flux_mul(flux_eval(flux_ones(1000)), 3))); }
+static void with_what_is_there(void *arg) {
+    user *u = (user *)arg;
+    while (flux__atomic_load32(&others_left) > 0) flux__thread_yield();
+    FLUX_SCOPE { u->good = three_thousand() == 3000; }
+    snprintf(u->error, sizeof u->error, "%s", flux_error());
+    flux__atomic_add32(&others_left, 1);
+}
+static void compiling(void) {
+    static user u[2];
+    CHECK(three_thousand() == 3000);
+    real_nvrtc = flux__nvrtc.CompileProgram, real_hiprtc = flux__hiprtc.CompileProgram;
+    flux__nvrtc.CompileProgram = slow_nvrtc, flux__hiprtc.CompileProgram = slow_hiprtc;
+    flux__atomic_store32(&others_left, 2);
+    for (int i = 0; i < 2; i++) REQUIRE(flux__thread_start(&u[i].thread, with_what_is_there, &u[i]));
+    CHECK_NEAR(flux_item(flux_mean(flux_full(2, 77, 33))), 2, 0);
+    CHECK(has_waited && flux__atomic_load32(&others_left) == 0);       /* before it was compiled */
+    for (int i = 0; i < 2; i++) flux__thread_join(&u[i].thread);
+    for (int i = 0; i < 2; i++)
+        if (!CHECK(u[i].good)) fprintf(stderr, "    %s\n", u[i].error);
+    flux__nvrtc.CompileProgram = real_nvrtc, flux__hiprtc.CompileProgram = real_hiprtc;
+}
+TEST(compiling_holds_nobody_up) {
+    SOFT_ONLY();
+    REQUIRE(new_cache());
+    CHECK(child("compiling", cache_is, NULL) == 0);
+    drop_cache();
 }
 
 static void use(void *arg) {
@@ -1659,6 +1779,7 @@ static const struct { const char *name; void (*run)(void); } children[] = {
     { "faults", faults }, { "trip_faults", trip_faults }, { "compiler_faults", compiler_faults }, { "none", none }, { "some", some }, { "another", another },
     { "cpu_preferred", cpu_preferred }, { "lost", lost }, { "lost_by_code", lost_by_code }, { "both", both }, { "context", context },
     { "asking", asking }, { "little", little }, { "cached", cached }, { "uncompiled", uncompiled }, { "prewarmed", prewarmed },
+    { "compiling", compiling },
 };
 static int run_child(const char *name) {
     bool cache = strcmp(name, "cached") == 0;      /* hears all, and opens no compiler to ask for counts */

@@ -177,19 +177,6 @@ static void all_convolutions(void) {
     flux_allow_tf32(false);
 }
 
-/* ---------------- one kernel of each kind, for check_rtc.sh */
-
-static void all_kernels(void) {
-    static const int64_t sizes[][3] = { { 320, 264, 64 }, { 323, 261, 35 }, { 72, 72, 40 }, { 9, 5, 11 } };
-    static const convolution conv = { { 20, 17 }, 6, 8, 2, { 3, 3 }, 1, 1, 1, 2 };
-    for (int f = 0; f < FORMATS; f++) {
-        flux_allow_tf32(formats[f].tf32);
-        for (int s = 0; s < 4; s++) FLUX_SCOPE { product(&formats[f], sizes[s], 1, s ? s : 3, s % 2); }
-        FLUX_SCOPE { convolution_of(&formats[f], &conv); }
-    }
-    flux_allow_tf32(false);
-}
-
 /* ---------------- here, and as other chips do it */
 
 #if defined __linux__
@@ -263,8 +250,7 @@ TEST_MAIN()
 #undef main
 int main(int argc, char **argv) {
     static const struct { const char *name; void (*run)(void); } children[] = {
-        { "products", all_products }, { "views", all_views }, { "convolutions", all_convolutions },
-        { "kernels", all_kernels } };
+        { "products", all_products }, { "views", all_views }, { "convolutions", all_convolutions } };
     if (argc != 3 || strcmp(argv[1], "child")) return run_tests(argc, argv);
     if (!test_go_to_device() || !test_device.backend) return 3;
     flux_seed(11);

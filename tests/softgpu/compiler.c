@@ -616,11 +616,11 @@ static void cached_path(char *path, size_t n, const program *p, const options *o
 }
 
 /* For whoever wants to give the programs to a real compiler: SOFTGPU_SOURCES names a folder that gets them all. */
-static void keep_source(const program *p, const char *path) {
+static void keep_source(const program *p, const char *arch, const char *path) {
     char to[4500];
     const char *folder = getenv("SOFTGPU_SOURCES"), *name = strrchr(path, '/');
     if (!folder || !*folder || !name) return;
-    snprintf(to, sizeof to, "%s%.33s.txt", folder, name);
+    snprintf(to, sizeof to, "%s/%.*s-%.32s.txt", folder, (int)strcspn(arch, ":"), arch, name + 1);
     write_file(to, p->source);
 }
 
@@ -631,7 +631,7 @@ static int compile(program *p, options *o, text *log) {
     char *source = whole_text(p, o, warp_of(o->arch));
     begin_command(&c, NULL);
     cached_path(path, sizeof path, p, o, &c, source);
-    keep_source(p, path);
+    keep_source(p, o->arch, path);
     if (o->includes) remove(path);             /* what the folders hold may have changed */
     char *library = read_file(path, &n);
     c.full = false;

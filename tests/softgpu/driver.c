@@ -1004,6 +1004,10 @@ static int put_copy(soft_stream *s, uint64_t to, uint64_t from, uint64_t n) {
 }
 
 /* Pageable memory cannot be read at its convenience: a copy from it takes the bytes now, one to it waits. */
+static int pageable(void) {
+    static soft_point point = { "pageable", 0, NULL };
+    return soft_enter(&point);
+}
 int soft_read_async(soft_device *d, void *to, uint64_t from, uint64_t n, soft_stream *s) {
     int code = check_stream(d, &s);
     if (!code && !n) return SOFT_OK;
@@ -1012,7 +1016,8 @@ int soft_read_async(soft_device *d, void *to, uint64_t from, uint64_t n, soft_st
     if (is_pinned(to, n)) return put_copy(s, (uint64_t)(uintptr_t)to, from, n);
     if (s->capture) return break_capture(s->capture), SOFT_CAPTURE_UNSUPPORTED;
     order_with_null(s);
-    code = flush_stream(s);
+    code = pageable();
+    if (!code) code = flush_stream(s);
     return code ? code : file_read(&d->memory, from, to, n);
 }
 
@@ -1023,6 +1028,7 @@ int soft_write_async(soft_device *d, uint64_t to, const void *from, uint64_t n, 
     if (code) return code;
     if (is_pinned(from, n)) return put_copy(s, to, (uint64_t)(uintptr_t)from, n);
     if (s->capture) return break_capture(s->capture), SOFT_CAPTURE_UNSUPPORTED;
+    code = pageable();
     for (const char *p = (const char *)from; n && !code;) {    /* a command's length is a 32-bit number */
         uint64_t k = n < (64u << 20) ? n : 64u << 20;
         op *o = new_op(COMMAND, soft_round(k, 16));

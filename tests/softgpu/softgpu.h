@@ -22,12 +22,14 @@
      SOFTGPU_QUIET=              if set, nothing is said on stderr when a device is lost
      SOFTGPU_CC=                 compiles kernels: tcc if there is one, or cc -O1
      SOFTGPU_CACHE=              folder of compiled kernels: $TMPDIR/softgpu-<user>, or in /tmp; may be removed at any time
+     SOFTGPU_SOURCES=            folder that gets each program that is compiled, as ARCH-HASH.txt
      SOFTGPU_PROCESS=            the device process, if not beside the libraries
    Each library exports, for tests to find by dlsym:
      void softgpu_fail(const char *function, int nth, int code)   its nth next call gives the code, once; "execute" is a
                                                                   kernel's run, whose failure loses the device
      long softgpu_calls(const char *function)                     since the start, or softgpu_reset_counts(), which also
-                                                                  forgets faults that have not come up
+                                                                  forgets faults that have not come up; "pageable" counts
+                                                                  asynchronous copies of host memory that is not pinned
      long softgpu_live(const char *what)   "memory" (allocations), "bytes" (in multiples of 256), "pinned", "streams",
                                            "events", "modules", "graphs"; "lost" (devices), "overruns" (writes just
                                            outside an allocation, seen when it was freed); of the compilers "programs"
