@@ -1503,15 +1503,14 @@ extern char *realpath(const char *path, char *out);
    and losses, which only say what is to be recorded. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
 #  define FLUX__O2 __attribute__((optimize("O2")))
-#  define FLUX__LEAN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\", \
-      \"no-tree-pta\", \"no-tree-dominator-opts\", \"no-ivopts\", \"no-tree-loop-optimize\", \"no-tree-sra\", \
-      \"no-tree-slsr\", \"no-tree-sink\", \"no-tree-bit-ccp\", \"no-if-conversion\", \"no-if-conversion2\", \
+#  define FLUX__LEAN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\", \"no-tree-pta\", \
+      \"no-tree-dominator-opts\", \"no-ivopts\", \"no-tree-loop-optimize\", \"no-tree-sra\", \"no-tree-slsr\", \
+      \"no-tree-sink\", \"no-tree-bit-ccp\", \"no-if-conversion\", \"no-if-conversion2\", \
       \"no-forward-propagate\", \"no-dse\", \"no-dce\", \"no-cprop-registers\", \"no-compare-elim\", \
       \"no-combine-stack-adjustments\", \"no-shrink-wrap\", \"no-ipa-profile\", \"no-ipa-reference\", \
       \"no-ipa-pure-const\", \"no-move-loop-invariants\", \"no-guess-branch-probability\", \
-      \"no-reorder-blocks\", \"no-auto-inc-dec\", \"no-branch-count-reg\", \"no-ssa-phiopt\", \"no-tree-ter\", \
-      \"no-tree-coalesce-vars\", \"no-tree-builtin-call-dce\", \"no-ipa-modref\", \"no-ipa-icf\", \
-      \"no-split-wide-types\", \"no-ssa-backprop\")")
+      \"no-reorder-blocks\", \"no-ssa-phiopt\", \"no-tree-ter\", \"no-tree-coalesce-vars\", \
+      \"no-tree-builtin-call-dce\", \"no-ipa-modref\", \"no-ipa-icf\", \"no-split-wide-types\")")
 #  define FLUX__COLD _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
 #  define FLUX__LOOPING _Pragma("GCC push_options") _Pragma("GCC optimize(\"move-loop-invariants\", \
       \"tree-loop-optimize\", \"ivopts\", \"forward-propagate\", \"dse\")")
@@ -1542,7 +1541,7 @@ FLUX__LEAN
 #endif
 #if FLUX__X86 && !defined(_MSC_VER)
 #  define FLUX__AVX2 __attribute__((target("avx2,fma,f16c")))
-#  define FLUX__AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")))
+#  define FLUX__AVX512 __attribute__((target("avx512f,avx2,fma,f16c")))
 #else
 #  define FLUX__AVX2
 #  define FLUX__AVX512
@@ -8599,7 +8598,7 @@ FLUX__STORE16(flux__bf16_store_x8, h = flux__bf16_of_x8(v, below, odd, quiet))
 #      pragma clang attribute push(FLUX__AVX512, apply_to = function)
 #    else
 #      pragma GCC push_options
-#      pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
+#      pragma GCC target("avx512f,avx2,fma,f16c")
 #    endif
 FLUX__VECTOR_TYPES
 FLUX__VECTOR_INSTRUCTIONS("v", "t", "vextractf32x8", "vinsertf32x8")
