@@ -7620,20 +7620,26 @@ typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const flo
 #define FLUX__T FLUX__F(t)
 #define FLUX__V FLUX__F(v)
 
+#if FLUX__VECTORS
+typedef uint64_t flux__two_words __attribute__((vector_size(16)));
+#endif
 /* One element, all the way. Copies of a size that is known here are not calls. */
 static void flux__fill(void *out, const void *p, size_t size, size_t all) {
     char *to = (char *)out;
-    size_t bytes = size * all, i;
-    uint64_t line[8];
+    size_t bytes = size * all;
+    uint64_t all_of = 0;
     uint32_t word;
     uint16_t half;
-    if (size == 8) memcpy(line, p, 8);
-    else if (size == 4) memcpy(&word, p, 4), line[0] = word * UINT64_C(0x100000001);
-    else if (size == 2) memcpy(&half, p, 2), line[0] = half * UINT64_C(0x1000100010001);
-    else line[0] = *(const unsigned char *)p * UINT64_C(0x101010101010101);
-    for (i = 1; i < 8; i++) line[i] = line[0];
-    for (i = 0; i + 64 <= bytes; i += 64) memcpy(to + i, line, 64);
-    if (i < bytes) memcpy(to + i, line, bytes - i);
+    if (size == 8) memcpy(&all_of, p, 8);
+    else if (size == 4) memcpy(&word, p, 4), all_of = word * UINT64_C(0x100000001);
+    else if (size == 2) memcpy(&half, p, 2), all_of = half * UINT64_C(0x1000100010001);
+    else all_of = *(const unsigned char *)p * UINT64_C(0x101010101010101);
+#if FLUX__VECTORS
+    const flux__two_words two = { all_of, all_of };
+    for (; bytes >= 16; bytes -= 16, to += 16) memcpy(to, &two, 16);
+#endif
+    for (; bytes >= 8; bytes -= 8, to += 8) memcpy(to, &all_of, 8);
+    memcpy(to, &all_of, bytes);
 }
 
 /* A formula's loop, in vectors and element by element; a, b and c are the formula's operands. The
@@ -7739,30 +7745,21 @@ static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad
 #else
 #  define FLUX__AT_ONCE
 #endif
-/* acc = acc op x[0] op x[1] ...: from 16 elements on in lanes, element i going to lane i mod `all`,
-   that are joined at the end; vop joins two V of one or more lanes, op two elements. */
-#define FLUX__FOLD(name, T, V, all, vop, op, identity, join, qop)                                    \
+/* acc = acc op x[0] op x[1] ...: from 16 elements on in lanes, element i going to lane i mod 16, that are joined at the end. */
+#define FLUX__FOLD(name, T, op, identity)                                                            \
 static void FLUX__F(name)(void *acc, const void *in, int64_t n) {                                    \
-    enum { one = sizeof(V) / sizeof(T), few = 16 / one, every = all / one };                         \
     const T *x = (const T *)in;                                                                      \
     T lane[16], sum;                                                                                 \
-    V s[every], v;                                                                                   \
-    int i, h, k = 0;                                                                                 \
+    int i;                                                                                           \
     memcpy(&sum, acc, sizeof sum);                                                                   \
     if (n < 16) {                                                                                    \
         for (i = 0; i < n; i++) sum = op(sum, x[i]);                                                 \
     } else {                                                                                         \
-        for (i = 0; i < every; i++) s[i] = identity;                                                 \
-        for (; n >= all; n -= all)                                                                   \
-            FLUX__AT_ONCE                                                                            \
-            for (i = 0; i < every; i++, x += one) memcpy(&v, x, sizeof v), s[i] = vop(s[i], v);      \
-        for (; n >= 16; n -= 16)                                                                     \
-            for (i = 0; i < few; i++, k++, x += one) memcpy(&v, x, sizeof v), s[k] = vop(s[k], v);   \
-        for (h = every / 2; h >= few; h /= 2)                                                        \
-            for (i = 0; i < h; i++) s[i] = vop(s[i], s[i + h]);                                      \
-        memcpy(lane, s, sizeof lane);                                                                \
+        for (i = 0; i < 16; i++) lane[i] = identity;                                                 \
+        for (; n >= 16; n -= 16, x += 16)                                                            \
+            for (i = 0; i < 16; i++) lane[i] = op(lane[i], x[i]);                                    \
         for (i = 0; i < n; i++) lane[i] = op(lane[i], x[i]);                                         \
-        join(lane, op, qop)                                                                          \
+        FLUX__JOIN_LANES(lane, op, 0)                                                                \
         sum = op(sum, lane[0]);                                                                      \
     }                                                                                                \
     memcpy(acc, &sum, sizeof sum);                                                                   \
@@ -7777,16 +7774,71 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n) {               
 static const flux__fold_fn FLUX__F(folds)[] = {                                                      \
     FLUX__F(fold_sum), FLUX__F(fold_prod), FLUX__F(fold_max), FLUX__F(fold_min) };
 #define FLUX__SCALAR_FOLDS(T, U, lowest, highest)                                                    \
-FLUX__FOLD(fold_sum, U, U, 16, FLUX__SUM_OF, FLUX__SUM_OF, 0, FLUX__JOIN_LANES, 0)                   \
-FLUX__FOLD(fold_prod, U, U, 16, FLUX__PROD_OF, FLUX__PROD_OF, 1, FLUX__JOIN_LANES, 0)                \
-FLUX__FOLD(fold_max, T, T, 16, FLUX__MAX_OF, FLUX__MAX_OF, lowest, FLUX__JOIN_LANES, 0)              \
-FLUX__FOLD(fold_min, T, T, 16, FLUX__MIN_OF, FLUX__MIN_OF, highest, FLUX__JOIN_LANES, 0)             \
+FLUX__FOLD(fold_sum, U, FLUX__SUM_OF, 0)                                                             \
+FLUX__FOLD(fold_prod, U, FLUX__PROD_OF, 1)                                                           \
+FLUX__FOLD(fold_max, T, FLUX__MAX_OF, lowest)                                                        \
+FLUX__FOLD(fold_min, T, FLUX__MIN_OF, highest)                                                       \
 FLUX__FOLD_TABLE
+/* The same in vectors: four sums of 16 lanes each, in as many variables as that takes (an array would lie in memory). What is
+   left over comes with the elements before it, which are masked. */
+#define FLUX__PARTS_x16(F, g, vop) F(g, 0, vop)
+#define FLUX__PARTS_x8(F, g, vop) F(g, 0, vop) F(g, 1, vop)
+#define FLUX__PARTS_x4(F, g, vop) F(g, 0, vop) F(g, 1, vop) F(g, 2, vop) F(g, 3, vop)
+#define FLUX__PART_NEW(g, i, vop) FLUX__V s##g##i = start;
+#define FLUX__PART_TAKE(g, i, vop) s##g##i = vop(s##g##i, FLUX__F(at)(x)), x += FLUX__LANES;
+#define FLUX__PART_LAST(g, i, vop)                                                                   \
+    memcpy(&mask, flux__last_lanes + n + i * FLUX__LANES, sizeof mask), v = FLUX__F(at)(x), x += FLUX__LANES; \
+    s##g##i = vop(s##g##i, FLUX__IF(mask, v, start));
+#define FLUX__PART_JOIN(g, i, vop) s0##i = vop(vop(s0##i, s1##i), vop(s2##i, s3##i));
+#define FLUX__PART_PUT(g, i, vop) memcpy(lane + i * FLUX__LANES, &s0##i, sizeof v);
+#define FLUX__VECTOR_FOLD(name, vop, op, identity, qop)                                              \
+static void FLUX__F(name)(void *acc, const void *in, int64_t n) {                                    \
+    const float *x = (const float *)in;                                                              \
+    const FLUX__V start = identity;                                                                  \
+    FLUX__V v;                                                                                       \
+    FLUX__VI mask;                                                                                   \
+    float lane[16], sum;                                                                             \
+    FLUX__P(PARTS)(FLUX__PART_NEW, 0, vop) FLUX__P(PARTS)(FLUX__PART_NEW, 1, vop)                    \
+    FLUX__P(PARTS)(FLUX__PART_NEW, 2, vop) FLUX__P(PARTS)(FLUX__PART_NEW, 3, vop)                    \
+    memcpy(&sum, acc, sizeof sum);                                                                   \
+    if (n < 16) {                                                                                    \
+        for (; n > 0; n--, x++) sum = op(sum, *x);                                                   \
+        memcpy(acc, &sum, sizeof sum);                                                               \
+        return;                                                                                      \
+    }                                                                                                \
+    for (; n >= 64; n -= 64) {                                                                       \
+        FLUX__P(PARTS)(FLUX__PART_TAKE, 0, vop) FLUX__P(PARTS)(FLUX__PART_TAKE, 1, vop)              \
+        FLUX__P(PARTS)(FLUX__PART_TAKE, 2, vop) FLUX__P(PARTS)(FLUX__PART_TAKE, 3, vop)              \
+    }                                                                                                \
+    if (n >= 32) {                                                                                   \
+        FLUX__P(PARTS)(FLUX__PART_TAKE, 0, vop) FLUX__P(PARTS)(FLUX__PART_TAKE, 1, vop)              \
+        n -= 32;                                                                                     \
+    }                                                                                                \
+    if (n >= 16) {                                                                                   \
+        FLUX__P(PARTS)(FLUX__PART_TAKE, 2, vop)                                                      \
+        n -= 16;                                                                                     \
+    }                                                                                                \
+    if (n > 0) {                                                                                     \
+        x -= 16 - n;                                                                                 \
+        FLUX__P(PARTS)(FLUX__PART_LAST, 3, vop)                                                      \
+    }                                                                                                \
+    FLUX__P(PARTS)(FLUX__PART_JOIN, 0, vop)                                                          \
+    FLUX__P(PARTS)(FLUX__PART_PUT, 0, vop)                                                           \
+    FLUX__JOIN_QUADS(lane, op, qop)                                                                  \
+    sum = op(sum, lane[0]);                                                                          \
+    memcpy(acc, &sum, sizeof sum);                                                                   \
+}
+#if FLUX__VECTORS
+static const int32_t flux__last_lanes[32] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1 };
+#else
+#  undef FLUX__VECTOR_FOLD
+#  define FLUX__VECTOR_FOLD(name, vop, op, identity, qop) FLUX__FOLD(name, float, op, identity)
+#endif
 #define FLUX__VECTOR_FOLDS                                                                           \
-FLUX__FOLD(fold_sum, float, FLUX__V, 64, FLUX__SUM_OF, FLUX__SUM_OF, FLUX__K(0), FLUX__JOIN_QUADS, FLUX__SUM_OF)\
-FLUX__FOLD(fold_prod, float, FLUX__V, 64, FLUX__PROD_OF, FLUX__PROD_OF, FLUX__K(1), FLUX__JOIN_QUADS, FLUX__PROD_OF)\
-FLUX__FOLD(fold_max, float, FLUX__V, 64, FLUX__MAX_VOF, FLUX__MAX_OF, FLUX__K(-INFINITY), FLUX__JOIN_QUADS, FLUX__MAX_QUAD)\
-FLUX__FOLD(fold_min, float, FLUX__V, 64, FLUX__MIN_VOF, FLUX__MIN_OF, FLUX__K(INFINITY), FLUX__JOIN_QUADS, FLUX__MIN_QUAD)\
+FLUX__VECTOR_FOLD(fold_sum, FLUX__SUM_OF, FLUX__SUM_OF, FLUX__K(0), FLUX__SUM_OF)                    \
+FLUX__VECTOR_FOLD(fold_prod, FLUX__PROD_OF, FLUX__PROD_OF, FLUX__K(1), FLUX__PROD_OF)                \
+FLUX__VECTOR_FOLD(fold_max, FLUX__MAX_VOF, FLUX__MAX_OF, FLUX__K(-INFINITY), FLUX__MAX_QUAD)         \
+FLUX__VECTOR_FOLD(fold_min, FLUX__MIN_VOF, FLUX__MIN_OF, FLUX__K(INFINITY), FLUX__MIN_QUAD)          \
 FLUX__FOLD_TABLE
 
 /* For attention, n a multiple of 16: s = exp(s - *most), where *most is first found if asked for; gives the sum. And from p
@@ -10197,6 +10249,8 @@ static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
     else if (c->inner == 1 || c->inner <= (c->inner_first ? FLUX__TILE : flux__one_pass(k) ? 4 : FLUX__TILE / 16)) {
         c->rt = c->inner;
         c->w = FLUX__TILE / c->inner;
+        for (int64_t even = 16; even > 1; even /= 2)     /* a block of whole vectors, if rows can make one up */
+            if (c->w >= even && c->inner * even % 16 == 0 && c->w * c->inner % 16 != 0) c->w -= c->w % even;
         if (c->w > c->outer) c->w = c->outer;
     } else if (c->inner_first) c->w = 1, c->rt = flux__even_tile(k);
     else {
