@@ -12548,7 +12548,7 @@ static void flux__code_map(flux__coder *c, int64_t points) {
                 c->index, c->index, (long long)points, c->index);
     flux__spell_point(c, -1);
     flux__spell(&c->s, "    }\n");
-    gk->threads = 256, gk->blocks = 2, gk->grid[0][0] = (unsigned)(blocks < 1 << 20 ? blocks : 1 << 20);
+    gk->threads = 256, gk->blocks = 1, gk->grid[0][0] = (unsigned)(blocks < 1 << 20 ? blocks : 1 << 20);
 }
 
 /* How threads share a reduction: lanes beside each other on an outer point, rows of those in a block. */
@@ -13127,7 +13127,7 @@ static void flux__spell_each(flux__coder *c, int64_t n) {
     int64_t blocks = (n + 255) / 256;
     flux__spell(&c->s, "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; o += (%s)gridDim.x * 256) {\n",
                 c->index, c->index, (long long)n, c->index);
-    c->gk->threads = 256, c->gk->blocks = 2, c->gk->grid[0][0] = (unsigned)(blocks < 1 << 20 ? blocks : 1 << 20);
+    c->gk->threads = 256, c->gk->blocks = 1, c->gk->grid[0][0] = (unsigned)(blocks < 1 << 20 ? blocks : 1 << 20);
 }
 
 /* Adds x to sum, in the class of the dtype; half formats are summed in f32. */
