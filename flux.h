@@ -7740,11 +7740,6 @@ static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad
     for (int half = 8; half > 0; half /= 2)                                                          \
         for (int one_of = 0; one_of < half; one_of++) lane[one_of] = op(lane[one_of], lane[one_of + half]);
 
-#if FLUX__NEON && FLUX__VECTORS && !defined(__clang__)
-#  define FLUX__AT_ONCE _Pragma("GCC unroll 16")      /* gcc: with a loop around each of 16 vectors it takes twice as long */
-#else
-#  define FLUX__AT_ONCE
-#endif
 /* acc = acc op x[0] op x[1] ...: from 16 elements on in lanes, element i going to lane i mod 16, that are joined at the end. */
 #define FLUX__FOLD(name, T, op, identity)                                                            \
 static void FLUX__F(name)(void *acc, const void *in, int64_t n) {                                    \
@@ -7779,6 +7774,7 @@ FLUX__FOLD(fold_prod, U, FLUX__PROD_OF, 1)                                      
 FLUX__FOLD(fold_max, T, FLUX__MAX_OF, lowest)                                                        \
 FLUX__FOLD(fold_min, T, FLUX__MIN_OF, highest)                                                       \
 FLUX__FOLD_TABLE
+
 /* The same in vectors: four sums of 16 lanes each, in as many variables as that takes (an array would lie in memory). What is
    left over comes with the elements before it, which are masked. */
 #define FLUX__PARTS_x16(F, g, vop) F(g, 0, vop)
