@@ -813,7 +813,7 @@ TEST(rows_run_as_one_give_what_their_lines_give) {
 
 TEST(rows_in_every_instruction_set) {
     enum { N = 83, ROWS = 5 };
-    static const float special[][2] = { { 0, 0 }, { INFINITY, 1 }, { -INFINITY, 1 }, { -INFINITY, N }, { NAN, 1 } };      /* value, how many of a row */
+    const float special[][2] = { { 0, 0 }, { INFINITY, 1 }, { -INFINITY, 1 }, { -INFINITY, N }, { NAN, 1 } };      /* value, how many of a row */
     for (int level = 0; level < levels(); level++) {
         float x[ROWS * N], y[ROWS * N], d[N], e[N], first[ROWS], second[ROWS];
         flux__rows_run r = { N, N, ROWS, 0, 0, x, first, second, d, e, y, { 0, 0, 0 }, FLUX__OP_DIV, false };
