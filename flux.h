@@ -11056,11 +11056,12 @@ static void flux__do_late(flux__block_run *b, int p) {
     b->rt = rt;
 }
 
+/* In a block that holds whole rows what an earlier phase has expanded stays as it is. */
 static void flux__expand_all(flux__block_run *b, int p) {
     for (int i = 0; i < b->k->nvalue; i++) {
         const flux__value *v = &b->k->value[i];
-        bool ready = flux__reducing(v) ? v->phase < p : v->phase <= p;
-        if (b->c->expand[i] && ready) flux__expand_value(b, i);
+        const int from = v->phase + flux__reducing(v);
+        if (b->c->expand[i] && (b->c->resident ? from == p : from <= p)) flux__expand_value(b, i);
     }
 }
 
@@ -11069,7 +11070,7 @@ static void flux__do_phase(flux__block_run *b, int p, int64_t r_from, int64_t r_
     const flux__phase *ph = &b->c->phase[p];
     b->fresh = true;
     b->phase = p;
-    if (ph->n == 0) return;
+    if (ph->n == 0 && !b->c->resident) return;
     int64_t step = b->c->rt > 0 ? b->c->rt : 1, expanded = -1;
     for (b->r0 = r_from; b->r0 < r_to || b->fresh; b->r0 += step) {
         b->rt = r_to - b->r0 < step ? r_to - b->r0 : step;
