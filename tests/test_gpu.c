@@ -1333,6 +1333,86 @@ TEST(numbers_are_everywhere) {
     for (int i = 0; i < 8; i++) CHECK(sums[0][i] > 0 && sums[0][i] == sums[1][i]);
 }
 
+/* The same with every operation that takes more than one operand, x being 4 x 4 x 3 x 2 and n a number of a shape of its own:
+   whether the number has been computed before, is computed later or never, and its gradient comes back to where it lies. */
+typedef struct with_number { flux_tensor *(*f)(flux_tensor *x, flux_tensor *n); flux_shape s; } with_number;
+#define W(name, expression) static flux_tensor *w_##name(flux_tensor *x, flux_tensor *n) { return expression; }
+W(mul, flux_mul(x, n))
+W(mul_view, flux_mul(x, flux_reshape(flux_transpose(n), 4, 4)))
+W(mul_slice, flux_mul(x, flux_slice(n, 0, 1, 5)))
+W(mul_f64, flux_mul(flux_to_dtype(x, FLUX_F64), n))
+W(mul_f16, flux_mul(flux_to_dtype(x, FLUX_F16), flux_broadcast_to(n, 4, 4)))
+W(where, flux_where(flux_gt(x, 0.5), x, n))
+W(matmul, flux_matmul(x, n))
+W(matmul_view, flux_matmul(flux_transpose(n), x))
+W(matmul_f16, flux_matmul(flux_to_dtype(x, FLUX_F16), n))
+W(cat, flux_cat(1, flux_reshape(n, 4, 2, 3, 2), x))
+W(stack, flux_stack(2, x, n))
+W(gather, flux_gather(n, 0, flux_to_dtype(flux_gt(x, 0.5), FLUX_I32)))
+W(scatter, flux_scatter_add(flux_transpose(n), 0, flux_to_dtype(flux_gt(flux_reshape(x, -1), 0.5), FLUX_I32), flux_reshape(x, -1, 1)))
+W(scatter_src, flux_scatter_add(flux_reshape(x, 48, 2), 0, flux_to_dtype(flux_gt(flux_slice(flux_reshape(x, -1), 0, 0, 5), 0.5), FLUX_I64), n))
+W(conv, flux_conv(x, n))
+W(conv_of, flux_conv(n, flux_slice(x, 0, 0, 3), .pad = FLUX_SHAPE(1)))
+W(crosscor, flux_crosscor(x, n, .stride = FLUX_SHAPE(2), .pad = FLUX_SHAPE(1)))
+W(conv_transpose, flux_conv_transpose(x, n, .stride = FLUX_SHAPE(2)))
+W(attention_q, flux_nth(flux_dot_product_attention(n, flux_reshape(x, 8, 6, 2), flux_reshape(x, 8, 6, 2)), 0))
+W(attention_v, flux_nth(flux_dot_product_attention(flux_reshape(x, 8, 6, 2), flux_reshape(x, 8, 6, 2), n, .nheads = 2), 0))
+W(attention_bias, flux_nth(flux_dot_product_attention(flux_reshape(x, 8, 6, 2), flux_reshape(x, 8, 6, 2), flux_reshape(x, 8, 6, 2), .bias = n), 0))
+W(loss, flux_logitbinarycrossentropy(x, n))
+W(loss_of, flux_mse(n, x))
+W(two_numbers, flux_where(flux_full_shape(FLUX_SHAPE(4, 4), 1, FLUX_BOOL), flux_mul(x, n), flux_zeros(4, 4)))
+static const with_number with_numbers[] = {
+    { w_mul, { 2, { 4, 4 } } }, { w_mul_view, { 2, { 8, 2 } } }, { w_mul_slice, { 2, { 6, 4 } } }, { w_mul_f64, { 1, { 4 } } }, { w_mul_f16, { 0, { 0 } } }, { w_where, { 2, { 1, 4 } } },
+    { w_matmul, { 2, { 4, 5 } } }, { w_matmul_view, { 2, { 4, 5 } } }, { w_matmul_f16, { 3, { 4, 5, 3 } } }, { w_cat, { 1, { 48 } } }, { w_stack, { 4, { 4, 4, 3, 2 } } },
+    { w_gather, { 2, { 2, 3 } } }, { w_scatter, { 2, { 1, 2 } } }, { w_scatter_src, { 2, { 5, 2 } } }, { w_conv, { 4, { 3, 3, 3, 4 } } }, { w_conv_of, { 4, { 6, 6, 3, 1 } } },
+    { w_crosscor, { 4, { 3, 2, 3, 4 } } }, { w_conv_transpose, { 4, { 3, 3, 2, 3 } } }, { w_attention_q, { 3, { 8, 5, 2 } } }, { w_attention_v, { 3, { 8, 6, 2 } } },
+    { w_attention_bias, { 2, { 6, 6 } } }, { w_loss, { 4, { 4, 4, 3, 2 } } }, { w_loss_of, { 4, { 4, 4, 3, 2 } } }, { w_two_numbers, { 2, { 4, 4 } } }
+};
+
+/* Of row i with x on a device: the sum of squares of the result, and of the number's gradient. */
+static void use_number(int i, flux_device d, int when, double *out) {
+    flux_device cpu = { 0, 0 };
+    flux_seed(4);
+    flux_tensor *x = flux_to(d, flux_rand(4, 4, 3, 2)), *n = flux_full_shape(with_numbers[i].s, 0.5, FLUX_F32);
+    if (when == 1) flux_eval(n);
+    flux_tensor *y = with_numbers[i].f(x, n), *loss = flux_sum(flux_square(y)), *by;
+    if (when == 2) flux_eval(n);
+    flux_grads *g = flux_gradient(loss, n);
+    by = g ? flux_grad(g, n) : NULL;
+    if (!CHECK(y && by && flux_device_equal(flux_device_of(y), d) && flux_device_equal(flux_device_of(by), cpu)) || !CHECK(flux_dtype_of(by) == FLUX_F32)) {
+        fprintf(stderr, "    row %d, computed %s\n", i, when == 0 ? "never" : when == 1 ? "before" : "later");
+        return;
+    }
+    CHECK(flux_ndim(by) == flux_ndim(n) && flux_len(by) == flux_len(n));
+    out[0] = flux_item(loss), out[1] = flux_item(flux_sum(flux_square(flux_add(by, 1))));
+}
+
+TEST(numbers_take_part_in_everything) {
+    ON_A_GPU();
+    flux_device cpu = { 0, 0 };
+    flux_default_device(cpu);
+    for (int i = 0; i < (int)(sizeof with_numbers / sizeof *with_numbers); i++)
+        for (int when = 0; when < 3; when++)
+            FLUX_SCOPE {
+                double want[2] = { NAN, NAN }, got[2] = { NAN, NAN };
+                use_number(i, cpu, when, want);
+                use_number(i, test_device, when, got);
+                for (int k = 0; k < 2; k++) CHECK_NEAR(got[k], want[k], i == 4 || i == 8 ? 2e-2 : 1e-4);
+            }
+    flux_default_device(test_device);
+}
+
+/* What is no number is refused, whichever operand it is. */
+TEST(a_mask_on_another_device_is_refused) {
+    ON_A_GPU();
+    flux_device cpu = { 0, 0 };
+    flux_tensor *q = flux_rand(8, 6, 2), *bias = flux_to(cpu, flux_rand(6, 6)), *mask = flux_eval(flux_gt(bias, 0.5));
+    CHECK_ERROR(flux_dot_product_attention(q, q, q, .mask = mask), "two devices");
+    CHECK_ERROR(flux_dot_product_attention(q, q, q, .bias = bias), "two devices");
+    CHECK_ERROR(flux_dot_product_attention(flux_cpu(q), q, q), "two devices");
+    CHECK_ERROR(flux_dot_product_attention_scores(q, flux_cpu(q)), "two devices");
+}
+
 /* Batches are picked into pinned memory, whatever an observation's size; one that is too large for a slot goes by way of the host. */
 TEST(observations_of_any_size_travel) {
     ON_A_GPU();

@@ -156,6 +156,42 @@ TEST(gradient_of_stretched_operand) {
     CHECK(flux_gradcheck(stretch_loss, big, flux_rand_shape(flux__shape(NULL, 0), FLUX_F64), 0) < 1e-6);
 }
 
+/* A number made by flux_ones and the like is a tensor as others are, whatever an operation makes of it. */
+TEST(gradients_by_numbers) {
+    double x[] = { 1, 2, 3, 4 }, ones[] = { 1, 1, 1, 1 };
+    flux_tensor *v = flux_from(x, 4), *f = flux_to_dtype(v, FLUX_F32), *n;
+#define BY(of, expression, array) do { n = of; CHECK_DATA(flux_grad(flux_gradient(flux_sum(expression), n), n), array, 0); } while (0)
+    BY(flux_scalar(1), flux_mul(f, n), ((double[]){ 10 }));
+    BY(flux_scalar(1), flux_mul(n, f), ((double[]){ 10 }));
+    BY(flux_scalar(1), flux_mul(f, flux_reshape(n, 1)), ((double[]){ 10 }));
+    BY(flux_scalar(0), flux_add(f, n), ((double[]){ 4 }));
+    BY(flux_ones(1), flux_mul(f, flux_broadcast_to(n, 4)), ((double[]){ 10 }));
+    BY(flux_ones(1), flux_mul(f, flux_copy(flux_broadcast_to(n, 4))), ((double[]){ 10 }));
+    BY(flux_ones(4), flux_mul(v, n), x);
+    BY(flux_ones(4), flux_mul(v, flux_to_dtype(n, FLUX_F64)), x);
+    BY(flux_ones(4), flux_mul(flux_to_dtype(f, FLUX_BF16), n), x);
+    BY(flux_ones(4), flux_mul(f, flux_to(test_device, n)), x);
+    BY(flux_ones(1, 4), flux_matmul(n, f), x);
+    BY(flux_ones(4, 1), flux_matmul(flux_transpose(n), v), x);
+    BY(flux_ones(4), flux_cat(0, f, n), ones);
+    BY(flux_eval(flux_ones(4)), flux_mul(v, n), x);
+#undef BY
+    flux_tensor *s = flux_scalar(1), *d = flux_grad(flux_gradient(flux_sum(flux_mul(flux_square(s), flux_mul(f, s))), s), s);
+    CHECK_NEAR(flux_item(d), 30, 0);
+    CHECK_NEAR(flux_item(flux_grad(flux_gradient(d, s), s)), 60, 0);
+}
+
+/* And so a model learns it. */
+TEST(a_scale_that_starts_at_one_is_trained) {
+    flux_tensor *x = flux_rand(8), *y = flux_mul(x, 3), *s = flux_scalar(1);
+    for (int i = 0; i < 200; i++) {
+        flux_grads *g = flux_gradient(flux_mse(flux_mul(x, s), y), s);
+        REQUIRE(g && flux_grad(g, s));
+        s = flux_eval(flux_detach(flux_sub(s, flux_mul(flux_grad(g, s), 0.5))));
+    }
+    CHECK_NEAR(flux_item(s), 3, 1e-4);
+}
+
 /* ---------------- gradients of all else: f(x) weighed and summed, x being 3 x 4 x 2 */
 
 typedef flux_tensor *(*structural)(flux_tensor *x);
