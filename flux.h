@@ -2290,6 +2290,7 @@ typedef struct flux__thread {             /* a thread's own state */
     int nowned, room;
     int *scope, nscopes, scope_room;      /* where each scope starts in owned */
     int nograd;                           /* depth of FLUX_NOGRAD */
+    int as_one;                           /* depth of operations of ours that FLUX_EAGER computes as one, see flux__as_one */
     uint64_t seed, draws;                 /* random numbers: key, and how many tensors were drawn */
     uint32_t walk;                        /* the last mark given */
     bool main;                            /* its scopes close at exit, not when the thread ends */
@@ -3579,11 +3580,19 @@ static flux_tensor *flux__node(int op, flux_dtype dtype, const flux_shape *s, fl
 static bool flux__eager(void);
 static flux_tensor *flux__move(flux_tensor *x, flux_device d);
 
-/* Hands a finished node to the innermost scope (and computes it at once under FLUX_EAGER). */
-static flux_tensor *flux__done(flux_tensor *t) {
-    t = (flux_tensor *)flux__own(t);
-    if (t && flux__eager() && t->op != FLUX__TUPLE && !(t->flags & FLUX__WEAK)) return flux_eval(t);
-    return t;
+/* Computes x at once under FLUX_EAGER. */
+static flux_tensor *flux__if_eager(flux_tensor *x) {
+    return x && flux__eager() && !flux__self()->as_one && x->op != FLUX__TUPLE && !(x->flags & FLUX__WEAK) ? flux_eval(x) : x;
+}
+
+/* Hands a finished node to the innermost scope. */
+static flux_tensor *flux__done(flux_tensor *t) { return flux__if_eager((flux_tensor *)flux__own(t)); }
+
+/* What is recorded between 1 and -1 is one operation: its steps alone would store what together they need not, as a
+   convolution's windows. What it gives goes through flux__if_eager. */
+static void flux__as_one(int by) {
+    flux__thread *t = flux__self();
+    if (t) t->as_one += by;
 }
 
 /* A number in every element: itself, or a view of one. It is at home on any device, see flux__taken. */
@@ -4847,6 +4856,7 @@ static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip
     flux__window w;
     if (!flux__conv_window(call, &o, &w, false) || !flux__check_channels(call, &o, w.nd, false) || !flux__window_out(call, o.x, &w)) return NULL;
     int h = flux__hide(), nd = w.nd;
+    flux__as_one(1);
     int64_t g = o.groups, out = o.weight->dim[nd + 1], shape[5];
     flux_tensor *cols = flux__conv_columns(o.x, &w, g), *weight = flip ? flux__flip_kernel(o.weight, nd) : o.weight;
     weight = cols && weight ? flux_reshape(weight, cols->dim[1], out / g, g) : NULL;
@@ -4854,7 +4864,9 @@ static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip
     memcpy(shape, w.out, sizeof w.out);
     shape[nd] = out, shape[nd + 1] = o.x->dim[nd + 1];
     y = y ? flux_reshape_to(y, flux__shape(shape, nd + 2)) : NULL;
-    return flux__reveal(h, flux__conv_node(y, &o, &w, flip));
+    y = flux__conv_node(y, &o, &w, flip);
+    flux__as_one(-1);
+    return flux__reveal(h, flux__if_eager(y));
 }
 
 FLUX_DEF flux_tensor *flux_conv_with(flux_conv_opts o) { return flux__convolve("conv", o, true); }
@@ -5312,7 +5324,7 @@ static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor
     return b && parts > 1 ? flux__reduce_node(b, FLUX__RED_SUM, 8, 3) : b;
 }
 
-static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
+static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
     flux_tensor *x = y->in[1], *weight = y->in[2], *product = y->base, *cols;
     int groups = (int)y->arg.i[3];
     bool flip = y->arg.i[4] != 0;
@@ -5340,6 +5352,13 @@ static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need
     d = d ? flux_reshape_to(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d, flux__dims(weight)) : NULL;
     if (d && flip) d = flux__flip_kernel(d, w.nd);
     out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
+}
+
+static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
+    flux__as_one(1);
+    flux__conv_slopes(y, g, need, out);
+    flux__as_one(-1);
+    for (int i = 1; i < 3; i++) out[i] = flux__if_eager(out[i]);
 }
 
 /* The gradients by q, k and v, and before the softmax, in plain operations. */

@@ -1007,6 +1007,24 @@ TEST(the_driver_is_out_of_memory) {
     SOFT_ONLY();
     CHECK(child("little", "SOFTGPU_MEMORY=12582912", NULL) == 0);
 }
+/* A convolution's windows are many times the image; it makes no copy of them, whether or not FLUX_EAGER computes each step. */
+static void convolution(void) {
+    flux_tensor *x = there(flux_rand(32, 32, 8, 4)), *w = there(flux_rand(5, 5, 8, 8)), *y;
+    for (int i = 0; i < 3; i++)
+        FLUX_SCOPE {
+            int64_t before = flux_mem_stats(test_device).peak;
+            y = i == 0 ? flux_conv(x, w) : i == 1 ? flux_crosscor(x, w, .pad = FLUX_SHAPE(2)) : flux_conv_transpose(x, w);
+            flux_grads *g = flux_gradient(flux_sum(flux_square(y)), x, w);
+            CHECK(g && flux_eval(flux_grad(g, x)) && flux_eval(flux_grad(g, w)));
+            CHECK(flux_mem_stats(test_device).peak - before < 1 << 20);        /* the windows take 2.5 MB */
+        }
+}
+TEST(a_convolution_stores_no_windows) {
+    ON_A_GPU();
+    CHECK(child("convolution", "FLUX_EAGER=1", NULL) == 0);
+    CHECK(child("convolution", "FLUX_EAGER", NULL) == 0);
+}
+
 TEST(host_memory_has_the_same_error) {
     flux_device cpu = { 0, 0 };
     ON_A_GPU();
@@ -1859,7 +1877,7 @@ static const struct { const char *name; void (*run)(void); } children[] = {
     { "faults", faults }, { "trip_faults", trip_faults }, { "compiler_faults", compiler_faults }, { "none", none }, { "some", some }, { "another", another },
     { "cpu_preferred", cpu_preferred }, { "lost", lost }, { "lost_by_code", lost_by_code }, { "both", both }, { "context", context },
     { "asking", asking }, { "little", little }, { "cached", cached }, { "uncompiled", uncompiled }, { "prewarmed", prewarmed },
-    { "compiling", compiling },
+    { "compiling", compiling }, { "convolution", convolution },
 };
 static int run_child(const char *name) {
     bool cache = strcmp(name, "cached") == 0;      /* hears all, and opens no compiler to ask for counts */
