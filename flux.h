@@ -5534,9 +5534,10 @@ static FLUX__INLINE bool flux__unshared(const flux_tensor *t) {
     return !b->buf && b->op != FLUX__LEAF && (b->op != FLUX__NUMBER || b->flags & (FLUX__WEAK | FLUX__SEED));
 }
 
+/* A node may be finished while the walk goes on, by FLUX_EAGER; no two walks have the same id. */
 static FLUX__INLINE int flux__walk_get(const flux__walk *w, const flux_tensor *t) {
-    if (flux__unshared(t)) return t->walk_mark == w->id ? t->walk_index : -1;
-    return flux__map_get(&w->shared, t);
+    if (t->walk_mark == w->id) return t->walk_index;
+    return flux__unshared(t) ? -1 : flux__map_get(&w->shared, t);
 }
 
 static bool flux__walk_put(flux__walk *w, flux_tensor *t, int number) {
@@ -5547,12 +5548,10 @@ static bool flux__walk_put(flux__walk *w, flux_tensor *t, int number) {
 }
 
 static bool flux__walk_start(flux__walk *w) {
-    flux__thread *t = flux__self();
+    static int walks;
     memset(w, 0, sizeof *w);
-    if (!t) return false;
-    if (++t->walk == 0) ++t->walk;
-    w->id = t->walk;
-    return true;
+    while (w->id == 0) w->id = (uint32_t)flux__atomic_add32(&walks, 1);
+    return flux__self() != NULL;
 }
 
 static bool flux__walk_push(flux__walk *w, flux_tensor *t) {
@@ -10199,6 +10198,10 @@ static void flux__merge_axes(flux__axes *x, const int64_t *dim, const int64_t *s
     x->nd = 0;
     for (int d = 0; d < FLUX_MAX_DIMS; d++) {
         if (((mask >> d & 1) != 0) != in || dim[d] == 1) continue;
+        if (dim[d] == 0) {                /* no points: nothing to divide by */
+            x->nd = 0;
+            break;
+        }
         int last = x->nd - 1;
         if (last >= 0 && step[d] == x->step[last] * x->dim[last]) x->dim[last] *= dim[d];
         else {

@@ -1007,8 +1007,33 @@ TEST(the_driver_is_out_of_memory) {
     SOFT_ONLY();
     CHECK(child("little", "SOFTGPU_MEMORY=12582912", NULL) == 0);
 }
-/* A convolution's windows are many times the image; it makes no copy of them, whether or not FLUX_EAGER computes each step. */
+/* A convolution's windows are many times the image; it makes no copy of them, whether or not FLUX_EAGER computes each step. And its
+   gradient and the gradient's are right with it. */
+static flux_tensor *convolved(flux_tensor *x, void *user) {
+    flux_conv_opts o = *(flux_conv_opts *)user;
+    if (o.x) o.weight = x;
+    else o.x = x;
+    return flux_sum(flux_square(flux_conv_with(o)));
+}
+static flux_tensor *convolved_slope(flux_tensor *x, void *user) {         /* by the other operand */
+    flux_conv_opts o = *(flux_conv_opts *)user;
+    flux_tensor *other = o.x ? o.x : o.weight;
+    return flux_sum(flux_square(flux_grad(flux_gradient(convolved(x, user), other), other)));
+}
 static void convolution(void) {
+    flux_device cpu = { 0, 0 };
+    flux_default_device(cpu);
+    for (int i = 0; i < 8; i++)
+        FLUX_SCOPE {
+            flux_conv_opts o = { 0 };
+            flux_tensor *image = flux_rand_shape(FLUX_SHAPE(5, 6, 2, 2), FLUX_F64), *weight = flux_rand_shape(FLUX_SHAPE(3, 2, i & 1 ? 1 : 2, 4), FLUX_F64);
+            o.groups = i & 1 ? 2 : 1, o.pad = FLUX_SHAPE(i & 2 ? 1 : 0), o.stride = FLUX_SHAPE(i & 4 ? 2 : 1);
+            o.weight = weight;
+            CHECK(flux_gradcheck(convolved, &o, image, 0) < 1e-6 && flux_gradcheck(convolved_slope, &o, image, 0) < 1e-5);
+            o.x = image, o.weight = NULL;
+            CHECK(flux_gradcheck(convolved, &o, weight, 0) < 1e-6 && flux_gradcheck(convolved_slope, &o, weight, 0) < 1e-5);
+        }
+    flux_default_device(test_device);
     flux_tensor *x = there(flux_rand(32, 32, 8, 4)), *w = there(flux_rand(5, 5, 8, 8)), *y;
     for (int i = 0; i < 3; i++)
         FLUX_SCOPE {
