@@ -6529,10 +6529,10 @@ static int flux__slot_of(flux__builder *b, flux_tensor *base) {
 }
 
 /* Whether a value that changes with none of the reduced dims: it is the same for a whole row. */
-static bool flux__is_outer(const flux__kernel *k, const int64_t *stride) {
+static bool flux__is_outer(const flux__kernel *k, const flux_tensor *x, const int64_t *stride) {
     if (!k->reduced) return false;
     for (int d = 0; d < FLUX_MAX_DIMS; d++)
-        if ((k->reduced >> d & 1) && stride[d]) return false;
+        if ((k->reduced >> d & 1) && (stride[d] || (d < x->ndim && x->dim[d] == 0))) return false;     /* of no points there is none to load */
     return true;
 }
 
@@ -6545,7 +6545,7 @@ static int flux__emit_load(flux__builder *b, flux_tensor *x, const int64_t *poin
     o.shape = flux__dims(x);
     flux__use_strides(x, points, &o.offset, o.stride);
     flux__value v = flux__line(FLUX__V_LOAD, 0, flux__class_of(o.dtype), o.dtype);
-    v.outer = flux__is_outer(b->k, o.stride);
+    v.outer = flux__is_outer(b->k, x, o.stride);
     v.operand = (int16_t)flux__add_operand(b, &o);
     return flux__emit(b, &v);
 }
@@ -6561,7 +6561,7 @@ static int flux__emit_index(flux__builder *b, flux_tensor *t, int node, int kind
     flux__dims8(t, points);
     flux__use_strides(t, points, &o.offset, o.stride);
     flux__value v = flux__line(kind, kind == FLUX__V_RANDOM ? (int)t->arg.i[2] : 0, kind == FLUX__V_RANDOM ? FLUX__F32C : FLUX__I64C, t->dtype);
-    v.outer = flux__is_outer(b->k, o.stride);
+    v.outer = flux__is_outer(b->k, t, o.stride);
     v.operand = (int16_t)flux__add_operand(b, &o);
     v.node = kind == FLUX__V_RANDOM ? node : -1;
     return flux__emit(b, &v);
@@ -11720,6 +11720,7 @@ static int flux__run_spread(flux__run *run, flux__kernel *k) {
     char *dst = (char *)run->ptr[run->plan->nleaf + k->node];
     bool half = t->arg.i[1] && flux__is_half(t->dtype);
     int64_t n = flux__size(t);
+    if (n == 0) return 0;
     if (!half) {
         flux__spread_job j = { t, o->shape, *o, dst, flux__operand_ptr(run, o), n, 1, 1 };
         int64_t reach = t->rel;
