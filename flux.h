@@ -1849,6 +1849,15 @@ FLUX__UNUSED static int flux__terminal_width(FILE *f) {   /* columns; 80 when no
 
 /* ---- shared libraries: opened when wanted, never closed (drivers do not survive it) */
 
+/* Why the last one that a user named could not be opened: "no NVRTC: FLUX_NVRTC: x.so: file too short". */
+FLUX__UNUSED static void flux__library_why(char *why, size_t n, const char *what, const char *variable) {
+#if defined(_WIN32)
+    snprintf(why, n, "no %s: %s: it can't be opened (error %lu)", what, variable, (unsigned long)GetLastError());
+#else
+    const char *text = dlerror();
+    snprintf(why, n, "no %s: %s: %.200s", what, variable, text ? text : "it can't be opened");
+#endif
+}
 FLUX__UNUSED static void *flux__library_open(const char *name) {   /* NULL: not there. name NULL: the program itself */
 #if defined(_WIN32)
     return name ? (void *)LoadLibraryA(name) : (void *)GetModuleHandleA(NULL);

@@ -681,25 +681,29 @@ TEST(without_a_gpu_the_reason_is_told) {
     char nothing_kept[600];
     snprintf(nothing_kept, sizeof nothing_kept, "FLUX_CACHE_DIR=%s/flux-gpu-empty", test_temp());
     if (on_cuda) {
-        NONE("no NVIDIA driver", "FLUX_CUDA_LIBRARY=/nonexistent/libcuda.so.1");
+        NONE("no NVIDIA driver: FLUX_CUDA_LIBRARY: /nonexistent/libcuda.so.1", "FLUX_CUDA_LIBRARY=/nonexistent/libcuda.so.1");
+        NONE("no NVIDIA driver: FLUX_CUDA_LIBRARY: ./tests/test.h", "FLUX_CUDA_LIBRARY=./tests/test.h");
+        NONE("no NVRTC: FLUX_NVRTC: ./tests", "FLUX_NVRTC=./tests", nothing_kept);
         snprintf(set, sizeof set, "FLUX_CUDA_LIBRARY=%s/libnvrtc.so.13", soft);
         NONE("the NVIDIA driver is too old: it has no cuInit", set);
         NONE("did not start", "SOFTGPU_FAIL=cuInit:1=999,cuInit:2=999");
         NONE("no device", "SOFTGPU_FAIL=cuDeviceGetCount:1=1,cuDeviceGetCount:2=1");
         NONE("device 0", "SOFTGPU_FAIL=cuDeviceGetName:1=1,cuDeviceGetName:2=1");
-        NONE("no NVRTC", "FLUX_NVRTC=/nonexistent/libnvrtc.so", nothing_kept);
+        NONE("no NVRTC: FLUX_NVRTC: /nonexistent/libnvrtc.so", "FLUX_NVRTC=/nonexistent/libnvrtc.so", nothing_kept);
         snprintf(set, sizeof set, "FLUX_NVRTC=%s/libcuda.so.1", soft);
         NONE("NVRTC is too old: it has no nvrtcVersion", set, nothing_kept);
         NONE("CUDA_VISIBLE_DEVICES is \"-1\"", "CUDA_VISIBLE_DEVICES=-1");
         NONE("CUDA_VISIBLE_DEVICES is \"\"", "CUDA_VISIBLE_DEVICES=");
         NONE("CUDA_VISIBLE_DEVICES is \"junk\"", "CUDA_VISIBLE_DEVICES=junk");
     } else {
-        NONE("no HIP runtime", "FLUX_HIP_LIBRARY=/nonexistent/libamdhip64.so");
+        NONE("no HIP runtime: FLUX_HIP_LIBRARY: /nonexistent/libamdhip64.so", "FLUX_HIP_LIBRARY=/nonexistent/libamdhip64.so");
+        NONE("no HIP runtime: FLUX_HIP_LIBRARY: ./tests", "FLUX_HIP_LIBRARY=./tests");
         snprintf(set, sizeof set, "FLUX_HIP_LIBRARY=%s/libhiprtc.so.6", soft);
         NONE("the HIP runtime is too old: it has no hipInit", set);
         NONE("did not start", "SOFTGPU_FAIL=hipInit:1=999,hipInit:2=999");
         NONE("no device", "SOFTGPU_FAIL=hipGetDeviceCount:1=1,hipGetDeviceCount:2=1");
-        NONE("no hiprtc", "FLUX_HIPRTC=/nonexistent/libhiprtc.so", nothing_kept);
+        NONE("no hiprtc: FLUX_HIPRTC: /nonexistent/libhiprtc.so", "FLUX_HIPRTC=/nonexistent/libhiprtc.so", nothing_kept);
+        NONE("no hiprtc: FLUX_HIPRTC: ./tests/test.h", "FLUX_HIPRTC=./tests/test.h", nothing_kept);
         NONE("HIP_VISIBLE_DEVICES is \"-1\"", "HIP_VISIBLE_DEVICES=-1");
         NONE("HIP_VISIBLE_DEVICES is \"\"", "HIP_VISIBLE_DEVICES=");
         NONE("HIP_VISIBLE_DEVICES is \"junk\"", "HIP_VISIBLE_DEVICES=junk");
@@ -1405,7 +1409,8 @@ W(loss, flux_logitbinarycrossentropy(x, n))
 W(loss_of, flux_mse(n, x))
 W(two_numbers, flux_where(flux_full_shape(FLUX_SHAPE(4, 4), 1, FLUX_BOOL), flux_mul(x, n), flux_zeros(4, 4)))
 static const with_number with_numbers[] = {
-    { w_mul, { 2, { 4, 4 } } }, { w_mul_view, { 2, { 8, 2 } } }, { w_mul_slice, { 2, { 6, 4 } } }, { w_mul_f64, { 1, { 4 } } }, { w_mul_f16, { 0, { 0 } } }, { w_where, { 2, { 1, 4 } } },
+    { w_mul, { 2, { 4, 4 } } }, { w_mul_view, { 2, { 8, 2 } } }, { w_mul_slice, { 2, { 6, 4 } } }, { w_mul_f64, { 1, { 4 } } },
+    { w_mul_f16, { 0, { 0 } } }, { w_where, { 2, { 1, 4 } } },
     { w_matmul, { 2, { 4, 5 } } }, { w_matmul_view, { 2, { 4, 5 } } }, { w_matmul_f16, { 3, { 4, 5, 3 } } }, { w_cat, { 1, { 48 } } }, { w_stack, { 4, { 4, 4, 3, 2 } } },
     { w_gather, { 2, { 2, 3 } } }, { w_scatter, { 2, { 1, 2 } } }, { w_scatter_src, { 2, { 5, 2 } } }, { w_conv, { 4, { 3, 3, 3, 4 } } }, { w_conv_of, { 4, { 6, 6, 3, 1 } } },
     { w_crosscor, { 4, { 3, 2, 3, 4 } } }, { w_conv_transpose, { 4, { 3, 3, 2, 3 } } }, { w_attention_q, { 3, { 8, 5, 2 } } }, { w_attention_v, { 3, { 8, 6, 2 } } },
