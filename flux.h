@@ -14937,7 +14937,7 @@ static void flux__find_out(int index, flux__probe *p) {
     }
     if (p->count > FLUX__MAX_IDS) p->count = FLUX__MAX_IDS;
     if (p->functional) snprintf(p->why, sizeof p->why, "functional");
-    else flux__add_visibility(index, p->why, sizeof p->why);
+    else if (b->available != flux__not_built) flux__add_visibility(index, p->why, sizeof p->why);
     p->known = true;
 }
 
