@@ -12358,6 +12358,7 @@ typedef struct flux__slot {               /* pinned memory between the host's an
 typedef struct flux__gpu {
     const flux__driver *driver;
     int id, lost;                         /* lost: the code of the error after which the device does nothing more */
+    int process;                          /* that opened it: one forked later may make no call of the driver */
     bool open, pending;                   /* pending: a kernel that tells of bad indices was queued since the last look */
     flux__gpu_info info;
     void *stream, *status;
@@ -13740,6 +13741,11 @@ static bool flux__gpu_ok(flux__gpu *g, int code, const char *what) {
     return false;
 }
 
+static bool flux__gpu_forked(const flux__gpu *g) { return g->process != flux__process_id(); }
+
+/* Makes an open device current, or not: for what is done without an error. */
+static bool flux__gpu_there(const flux__gpu *g, void **before) { return !flux__gpu_forked(g) && g->driver->enter(g->id, before) == 0; }
+
 /* A row of launches as one of the driver's graphs: its nodes, each after the one before. A plan owns it and its device
    knows it, so that what is left when the device is closed is dead but still there. */
 typedef struct flux__replay {
@@ -13773,7 +13779,7 @@ static void flux__copies_close(flux__gpu *g) {
 /* Gives back all that was opened; what a lost device refuses to take back goes with the process. */
 static void flux__gpu_undo(flux__gpu *g) {
     void *before;
-    bool there = g->driver->enter(g->id, &before) == 0;
+    bool there = flux__gpu_there(g, &before);
     if (there && g->stream) g->driver->stream_wait(g->stream);
     if (there && g->copies) g->driver->stream_wait(g->copies);
     while (g->replays) flux__replay_kill(g->replays, there);
@@ -13786,7 +13792,7 @@ static void flux__gpu_undo(flux__gpu *g) {
     for (int i = 0; i < g->nmodule && there; i++) g->driver->unload(g->module[i]);
     if (there && g->stream) g->driver->stream_free(g->stream);
     if (there) g->driver->leave(before);
-    g->driver->close(g->id);
+    if (!flux__gpu_forked(g)) g->driver->close(g->id);
     for (int i = 0; i < 256; i++)
         while (g->known[i]) {
             flux__gpu_fn *f = g->known[i];
@@ -13802,6 +13808,7 @@ static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
     if (g->open) return true;
     g->driver = flux__driver_of(backend);
     g->id = id;
+    g->process = flux__process_id();
     bool ok = flux__gpu_ok(g, g->driver->device(id, &g->info), "asking what it is");
     bool entered = ok && flux__gpu_ok(g, g->driver->enter(id, &before), "opening");
     ok = entered && flux__gpu_ok(g, g->driver->stream(&g->stream), "making a stream") &&
@@ -13831,6 +13838,9 @@ static flux__gpu *flux__gpu_enter(int backend, int id, void **before) {
     bool ok = flux__gpu_open(g, backend, id);
     if (ok && g->lost) {
         flux__fail("%s device %d was lost: %s", g->driver->name, id, g->driver->error(g->lost));
+        ok = false;
+    } else if (ok && flux__gpu_forked(g)) {
+        flux__fail("%s device %d: this process was forked after the device had been opened, and can't use it", g->driver->name, id);
         ok = false;
     }
     if (ok && flux__gpu_ok(g, g->driver->enter(id, before), "making it current")) return g;
@@ -14314,7 +14324,7 @@ static void flux__replay_drop(flux__gpu_kernel *first) {
     if (!first->replay) return;
     flux__gpu *g = first->replay->gpu;
     flux__gpu_lock(g);
-    bool there = !first->replay->dead && g->driver->enter(g->id, &before) == 0;
+    bool there = !first->replay->dead && flux__gpu_there(g, &before);
     flux__replay_free(first, there);
     if (there) g->driver->leave(before);
     flux__gpu_unlock(g);
@@ -14448,7 +14458,7 @@ static void flux__gpu_free(int backend, int id, void *p) {
     void *before;
     flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
     flux__gpu_lock(g);
-    if (g->open && g->driver->enter(id, &before) == 0) {
+    if (g->open && flux__gpu_there(g, &before)) {
         flux__gpu_drain(g);               /* the driver may not wait for what still uses it */
         g->driver->release(p);
         g->driver->leave(before);
@@ -14689,7 +14699,7 @@ static int flux__gpu_room(int backend, int id, size_t *available, size_t *total)
     flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
     int code = -1;
     flux__gpu_lock(g);
-    if (g->open && !g->lost && g->driver->enter(id, &before) == 0) {
+    if (g->open && !g->lost && flux__gpu_there(g, &before)) {
         code = g->driver->room(available, total);
         g->driver->leave(before);
     }

@@ -805,6 +805,32 @@ static bool same_model(flux_layer *a, flux_layer *b) {
     return weights(a, wa) && weights(b, wb) && !memcmp(wa, wb, sizeof wa);
 }
 
+/* A child of a process that uses a device may not, and is told so; the CPU is its own, it ends well, and the parent goes on. */
+static void forked(void) {
+    flux_tensor *here, *x = there(flux_ones(64));
+    flux_device cpu = { 0, 0 };
+    training t;
+    REQUIRE(x && training_start(&t, test_device) && steps(&t));
+    driver.reset();
+    pid_t pid = fork();
+    if (pid == 0) {
+        CHECK_ERROR(flux_item(flux_sum(x)), "forked after the device had been opened");
+        CHECK_ERROR(training_step(&t) == 0, "forked after the device had been opened");
+        flux_default_device(cpu);
+        here = flux_rand(300, 300);
+        CHECK(flux_item(flux_sum(flux_matmul(here, here))) > 0);
+        flux_shutdown();
+        CHECK(calls("cuCtxPushCurrent_v2", "hipGetDevice") == 0 && calls("cuDevicePrimaryCtxRelease_v2", "hipStreamDestroy") == 0);
+        exit(test_bad != 0);
+    }
+    CHECK(end_child(pid) == 0);
+    CHECK(flux_item(flux_sum(x)) == 64 && steps(&t));
+}
+TEST(a_forked_process_leaves_the_device_alone) {
+    SOFT_ONLY();
+    CHECK(child("forked", "A=1", NULL) == 0);
+}
+
 TEST(a_model_goes_from_device_to_device) {
     flux_device d[8], cpu = { 0, 0 };
     ON_A_GPU();
@@ -1907,7 +1933,7 @@ static const struct { const char *name; void (*run)(void); } children[] = {
     { "faults", faults }, { "trip_faults", trip_faults }, { "compiler_faults", compiler_faults }, { "none", none }, { "some", some }, { "another", another },
     { "cpu_preferred", cpu_preferred }, { "lost", lost }, { "lost_by_code", lost_by_code }, { "both", both }, { "context", context },
     { "asking", asking }, { "little", little }, { "cached", cached }, { "uncompiled", uncompiled }, { "prewarmed", prewarmed },
-    { "compiling", compiling }, { "convolution", convolution },
+    { "compiling", compiling }, { "convolution", convolution }, { "forked", forked },
 };
 static int run_child(const char *name) {
     bool cache = strcmp(name, "cached") == 0;      /* hears all, and opens no compiler to ask for counts */
