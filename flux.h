@@ -1851,6 +1851,15 @@ FLUX__UNUSED static int flux__terminal_width(FILE *f) {   /* columns; 80 when no
 
 /* ---- shared libraries: opened when wanted, never closed (drivers do not survive it) */
 
+/* Why the last one that a user named could not be opened: "no NVRTC: FLUX_NVRTC: x.so: file too short". */
+FLUX__UNUSED static void flux__library_why(char *why, size_t n, const char *what, const char *variable) {
+#if defined(_WIN32)
+    snprintf(why, n, "no %s: %s: it can't be opened (error %lu)", what, variable, (unsigned long)GetLastError());
+#else
+    const char *text = dlerror();
+    snprintf(why, n, "no %s: %s: %.200s", what, variable, text ? text : "it can't be opened");
+#endif
+}
 FLUX__UNUSED static void *flux__library_open(const char *name) {   /* NULL: not there. name NULL: the program itself */
 #if defined(_WIN32)
     return name ? (void *)LoadLibraryA(name) : (void *)GetModuleHandleA(NULL);
@@ -2272,7 +2281,10 @@ struct flux_tensor {                      /* a node of the graph; with buf set, 
     union { double num; int64_t i[FLUX_MAX_DIMS]; uint64_t u[FLUX_MAX_DIMS]; } arg;   /* the operation's own parameters */
     flux_tensor *dense;                   /* a view's elements in order, once flux_data asked for them */
 };
-enum { FLUX__WEAK = 1, FLUX__CONSUMED = 2, FLUX__FIXED = 4 };  /* a bare number; graph used up by flux_update; no graph kept */
+enum {                                    /* flags of a tensor */
+    FLUX__WEAK = 1, FLUX__SEED = 2,       /* a bare number; the 1 that a gradient starts from */
+    FLUX__CONSUMED = 4, FLUX__FIXED = 8   /* graph used up by flux_update; no graph kept */
+};
 
 typedef struct flux__pending { char text[1024]; bool set, unsaid; int repeated; } flux__pending;
 typedef struct flux__unsaid { int level; bool waits, once; char id[40], text[600]; } flux__unsaid;    /* a message that waits */
@@ -2289,6 +2301,7 @@ typedef struct flux__thread {             /* a thread's own state */
     int nowned, room;
     int *scope, nscopes, scope_room;      /* where each scope starts in owned */
     int nograd;                           /* depth of FLUX_NOGRAD */
+    int as_one;                           /* depth of operations of ours that FLUX_EAGER computes as one, see flux__as_one */
     uint64_t seed, draws;                 /* random numbers: key, and how many tensors were drawn */
     uint32_t walk;                        /* the last mark given */
     bool main;                            /* its scopes close at exit, not when the thread ends */
@@ -3578,28 +3591,35 @@ static flux_tensor *flux__node(int op, flux_dtype dtype, const flux_shape *s, fl
 static bool flux__eager(void);
 static flux_tensor *flux__move(flux_tensor *x, flux_device d);
 
-/* A number is part of an elementwise kernel wherever that runs; products, gathers and the like read memory of their own device. */
-static bool flux__bring_numbers(flux_tensor *t) {
-    for (int i = 0; i < t->nin; i++) {
-        flux_tensor *x = t->in[i];
-        if (x->op != FLUX__NUMBER || flux_device_equal(x->device, t->device)) continue;
-        if (!(x = flux__move(x, t->device))) return false;
-        if (flux__unedge(t->in[i])) flux__tensor_free(t->in[i]);
-        flux__edge(&t->in[i], x);
-    }
-    return true;
+/* Computes x at once under FLUX_EAGER. */
+static flux_tensor *flux__if_eager(flux_tensor *x) {
+    return x && flux__eager() && !flux__self()->as_one && x->op != FLUX__TUPLE && !(x->flags & FLUX__WEAK) ? flux_eval(x) : x;
 }
 
-/* Hands a finished node to the innermost scope (and computes it at once under FLUX_EAGER). */
-static flux_tensor *flux__done(flux_tensor *t) {
-    bool good = !t || t->nin < 2 || t->op < FLUX__ELEMENTWISE_COUNT || t->op == FLUX__TUPLE || flux__bring_numbers(t);
-    t = (flux_tensor *)flux__own(t);
-    if (!good) return NULL;
-    if (t && flux__eager() && t->op != FLUX__TUPLE && !(t->flags & FLUX__WEAK)) return flux_eval(t);
-    return t;
+/* Hands a finished node to the innermost scope. */
+static flux_tensor *flux__done(flux_tensor *t) { return flux__if_eager((flux_tensor *)flux__own(t)); }
+
+/* What is recorded between 1 and -1 is one operation: its steps alone would store what together they need not, as a
+   convolution's windows. What it gives goes through flux__if_eager. */
+static void flux__as_one(int by) {
+    flux__thread *t = flux__self();
+    if (t) t->as_one += by;
 }
 
-static bool flux__is_number(const flux_tensor *t) { return t->op == FLUX__NUMBER; }
+/* A number in every element: itself, or a view of one. It is at home on any device, see flux__taken. */
+static bool flux__is_number(const flux_tensor *t) { return (FLUX__IS_VIEW(t) ? t->base : t)->op == FLUX__NUMBER; }
+
+/* The number of x once more, by a node not finished yet: in another shape or dtype, or on another device. Its gradient is x's,
+   but for a number of ours, which nobody asks for. */
+static flux_tensor *flux__renumber(flux_tensor *x, const flux_shape *s, flux_dtype t, flux_device d) {
+    flux_tensor *y = flux__node_raw(FLUX__NUMBER, t, s, d, 0);
+    if (!y) return NULL;
+    y->arg.num = (FLUX__IS_VIEW(x) ? x->base : x)->arg.num;
+    if (x->flags & (FLUX__WEAK | FLUX__SEED)) return y;
+    flux__edge(&y->in[0], x);
+    y->nin = 1;
+    return y;
+}
 
 /* Operands must be real tensors on one device; numbers are everywhere. */
 static bool flux__check_operands(const char *call, int n, flux_tensor *const *xs) {
@@ -3834,9 +3854,24 @@ static int flux__compute_dtype(int op, int n, flux_tensor *const *xs, flux_dtype
 static flux_tensor *flux__cast(flux_tensor *x, flux_dtype t) {
     if (!x || x->dtype == t || (x->flags & FLUX__WEAK)) return x;
     flux_shape s = flux__dims(x);
-    if (flux__is_number(x) && t == FLUX_F64) return flux_full_shape(s, x->arg.num, t);
-    flux_tensor *y = flux__node(FLUX__CAST, t, &s, x, NULL, NULL);
+    bool exact = x->op == FLUX__NUMBER && t == FLUX_F64;
+    flux_tensor *y = exact ? flux__renumber(x, &s, t, x->device) : flux__node(FLUX__CAST, t, &s, x, NULL, NULL);
     return y ? flux__done(y) : NULL;
+}
+
+/* x as an operand of dtype t on device d, which is its own unless it is a number. */
+static flux_tensor *flux__taken(flux_tensor *x, flux_device d, flux_dtype t) {
+    bool apart = x && !flux_device_equal(x->device, d) && !(x->flags & FLUX__WEAK);
+    return flux__cast(apart ? flux__move(x, d) : x, t);
+}
+
+/* Checks operands, and puts in their place what is on one device. */
+static bool flux__together(const char *call, int n, flux_tensor **xs) {
+    if (!flux__check_operands(call, n, xs)) return false;
+    flux_device d = flux__place(n, xs);
+    for (int i = 0; i < n; i++)
+        if (!(xs[i] = flux__taken(xs[i], d, (flux_dtype)xs[i]->dtype))) return false;
+    return true;
 }
 
 static flux_tensor *flux__elementwise(int op, flux_tensor *a, flux_tensor *b, flux_tensor *c) {
@@ -3847,9 +3882,9 @@ static flux_tensor *flux__elementwise(int op, flux_tensor *a, flux_tensor *b, fl
     if (!flux__check_operands(flux__op_names[op], n, xs)) return NULL;
     int t = flux__compute_dtype(op, n, xs, &result);
     if (t < 0 || !flux__broadcast(flux__op_names[op], n, xs, &s)) return NULL;
-    for (int i = 0; i < n; i++)
-        if (!(xs[i] = flux__cast(xs[i], flux__rules[op] == 'S' && i == 0 ? FLUX_BOOL : (flux_dtype)t))) return NULL;
     flux_device d = flux__place(n, xs);
+    for (int i = 0; i < n; i++)
+        if (!(xs[i] = flux__taken(xs[i], d, flux__rules[op] == 'S' && i == 0 ? FLUX_BOOL : (flux_dtype)t))) return NULL;
     flux_tensor *y = flux__node(op, result, &s, xs[0], n > 1 ? xs[1] : NULL, n > 2 ? xs[2] : NULL);
     if (!y) return NULL;
     y->device = d;
@@ -3867,10 +3902,10 @@ FLUX__PUBLIC_1(LOG1P, log1p) FLUX__PUBLIC_1(EXPM1, expm1) FLUX__PUBLIC_1(SIN, si
 FLUX__PUBLIC_1(TANH, tanh) FLUX__PUBLIC_1(ERF, erf) FLUX__PUBLIC_1(FLOOR, floor) FLUX__PUBLIC_1(CEIL, ceil)
 FLUX__PUBLIC_1(ROUND, round) FLUX__PUBLIC_1(SIGMOID, sigmoid) FLUX__PUBLIC_1(SOFTPLUS, softplus) FLUX__PUBLIC_1(RELU, relu)
 
-/* x + 0 and x * 1, which gradients make, are x; the shape must be x's already. */
+/* x * 1, which gradients make, is x; the shape must be x's already. */
 static bool flux__neutral(const flux_tensor *x, const flux_tensor *number, double value) {
     if (x && number && FLUX__IS_VIEW(number) && flux__same_dims(x, number)) number = number->base;
-    return x && number && number->op == FLUX__NUMBER && (number->flags & FLUX__WEAK || number->dtype == x->dtype) &&
+    return x && number && (number->flags & FLUX__WEAK || (number->flags & FLUX__SEED && number->dtype == x->dtype)) &&
            number->arg.num == value && number->ndim == 0 && x->op != FLUX__TUPLE && !(x->flags & FLUX__WEAK) &&
            flux__dtypes[x->dtype].real;
 }
@@ -3999,7 +4034,8 @@ FLUX_DEF flux_tensor *flux_reshape_to(flux_tensor *x, flux_shape s) {
     if (n == 0) flux__natural(&s, want);
     else if (!flux__reshape_strides(&from, have, &s, want)) {
         int h = flux__hide();
-        return flux__reveal(h, flux_reshape_to(flux_copy(x), s));
+        flux_tensor *same = flux__is_number(x) ? flux__done(flux__renumber(x, &from, (flux_dtype)x->dtype, x->device)) : flux_copy(x);
+        return flux__reveal(h, flux_reshape_to(same, s));
     }
     flux_tensor *y = flux__view(FLUX__RESHAPE, x, &s, base, offset, want);
     return y ? flux__done(y) : NULL;
@@ -4160,8 +4196,8 @@ FLUX_DEF flux_tensor *flux_broadcast_to_shape(flux_tensor *x, flux_shape s) {
             return (flux_tensor *)flux__fail("broadcast_to: %s does not stretch to %s", a.s, b.s);
         }
     if (same) return x;
-    if (flux__is_number(x)) return flux_full_shape(s, x->arg.num, (flux_dtype)x->dtype);
-    flux_tensor *y = flux__view(FLUX__BROADCAST, x, &s, base, offset, want);
+    flux_tensor *y = x->op == FLUX__NUMBER ? flux__renumber(x, &s, (flux_dtype)x->dtype, x->device)
+                                           : flux__view(FLUX__BROADCAST, x, &s, base, offset, want);
     return y ? flux__done(y) : NULL;
 }
 
@@ -4191,7 +4227,7 @@ static flux_tensor *flux__share(flux_tensor *x) {
 
 FLUX_DEF flux_tensor *flux_detach(flux_tensor *x) {
     if (!flux__check_operands("detach", 1, &x)) return NULL;
-    if (x->buf) return flux__share(x);
+    if (x->buf && x->op != FLUX__NUMBER) return flux__share(x);
     int64_t offset, stride[FLUX_MAX_DIMS];
     flux_shape s = flux__dims(x);
     flux_tensor *base = flux__layout(x, &offset, stride);
@@ -4288,9 +4324,10 @@ FLUX_DEF flux_tensor *flux_cat_all(int dim, int n, flux_tensor *const *xs) {
     s.dim[dim] = total;
     if (!flux__check_shape("cat", &s)) return NULL;
     int h = flux__hide();
-    flux_tensor *y = flux__node_raw(FLUX__CAT, (flux_dtype)t, &s, flux__place(n, xs), n);
+    flux_device place = flux__place(n, xs);
+    flux_tensor *y = flux__node_raw(FLUX__CAT, (flux_dtype)t, &s, place, n);
     for (int k = 0; y && k < n; k++) {
-        flux_tensor *x = flux__cast(xs[k], (flux_dtype)t);
+        flux_tensor *x = flux__taken(xs[k], place, (flux_dtype)t);
         if (x) flux__edge(&y->in[k], x);
         else {
             flux_release(y);
@@ -4351,9 +4388,11 @@ FLUX_DEF flux_tensor *flux_gather(flux_tensor *x, int dim, flux_tensor *index) {
     flux_shape s;
     if (!flux__check_operands("gather", 2, xs) || !flux__gather_shape("gather", x, dim, index, &s)) return NULL;
     int h = flux__hide();
-    index = flux__cast(index, FLUX_I64);
-    flux_tensor *y = index ? flux__node(FLUX__GATHER, (flux_dtype)x->dtype, &s, x, index, NULL) : NULL;
-    if (y) y->arg.i[0] = dim, y->device = flux__place(2, xs);
+    flux_device place = flux__place(2, xs);
+    x = flux__taken(x, place, (flux_dtype)x->dtype);
+    index = flux__taken(index, place, FLUX_I64);
+    flux_tensor *y = x && index ? flux__node(FLUX__GATHER, (flux_dtype)x->dtype, &s, x, index, NULL) : NULL;
+    if (y) y->arg.i[0] = dim;
     return flux__reveal(h, y ? flux__done(y) : NULL);
 }
 
@@ -4367,11 +4406,13 @@ FLUX_DEF flux_tensor *flux_scatter_add(flux_tensor *x, int dim, flux_tensor *ind
         return (flux_tensor *)flux__fail("scatter_add: src must be %s, is %s", a.s, b.s);
     }
     int h = flux__hide();
-    index = flux__cast(index, FLUX_I64);
-    src = flux__cast(src, (flux_dtype)x->dtype);
+    flux_device place = flux__place(3, xs);
+    index = flux__taken(index, place, FLUX_I64);
+    src = flux__taken(src, place, (flux_dtype)x->dtype);
     out = flux__dims(x);
-    flux_tensor *y = index && src ? flux__node(FLUX__SCATTER, (flux_dtype)x->dtype, &out, x, index, src) : NULL;
-    if (y) y->arg.i[0] = dim, y->device = flux__place(3, xs);
+    x = flux__taken(x, place, (flux_dtype)x->dtype);
+    flux_tensor *y = x && index && src ? flux__node(FLUX__SCATTER, (flux_dtype)x->dtype, &out, x, index, src) : NULL;
+    if (y) y->arg.i[0] = dim;
     return flux__reveal(h, y ? flux__done(y) : NULL);
 }
 
@@ -4399,12 +4440,8 @@ static flux_tensor *flux__move(flux_tensor *x, flux_device d) {
     if (!flux__check_operands("to", 1, &x)) return NULL;
     if (flux_device_equal(x->device, d)) return x;
     flux_shape s = flux__dims(x);
-    if (flux__is_number(x) && !x->buf) {  /* made there, not copied */
-        flux_tensor *y = flux__node_raw(FLUX__NUMBER, (flux_dtype)x->dtype, &s, d, 0);
-        if (!y) return NULL;
-        y->arg.num = x->arg.num;
-        y->flags = (uint8_t)(y->flags | (x->flags & FLUX__WEAK));
-        return flux__done(y);
+    if (flux__is_number(x)) {             /* made there, not copied */
+        return flux__done(flux__renumber(x, &s, (flux_dtype)x->dtype, d));
     }
     int h = flux__hide();
     int64_t offset, stride[FLUX_MAX_DIMS];
@@ -4626,11 +4663,11 @@ FLUX_DEF flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b) {
     if (t < 0 || !flux__product_shape(a, b, mnk, &s)) return NULL;
     int h = flux__hide();
     if (!flux__dtypes[t].real) t = FLUX_F32;
-    a = flux__cast(a, (flux_dtype)t);
-    b = flux__cast(b, (flux_dtype)t);
+    flux_device place = flux__place(2, xs);
+    a = flux__taken(a, place, (flux_dtype)t);
+    b = flux__taken(b, place, (flux_dtype)t);
     flux_tensor *y = a && b ? flux__node(FLUX__MATMUL, (flux_dtype)t, &s, a, b, NULL) : NULL;
     if (!y) return flux__reveal(h, NULL);
-    y->device = flux__place(2, xs);
     flux__self()->products += flux__size(y) * mnk[2];
     for (int i = 0; i < 3; i++) y->arg.i[i] = mnk[i];
     return flux__reveal(h, flux__done(y));
@@ -4757,7 +4794,8 @@ static flux_tensor *flux__windows(flux_tensor *x, const flux__window *w) {
 
 static bool flux__conv_window(const char *call, flux_conv_opts *o, flux__window *w, bool transposed) {
     flux_tensor *xs[2] = { o->x, o->weight };
-    if (!flux__check_operands(call, 2, xs)) return false;
+    if (!flux__together(call, 2, xs)) return false;
+    o->x = xs[0], o->weight = xs[1];
     memset(w, 0, sizeof *w);
     w->nd = o->weight->ndim - 2;
     if (o->groups == 0) o->groups = 1;
@@ -4829,6 +4867,7 @@ static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip
     flux__window w;
     if (!flux__conv_window(call, &o, &w, false) || !flux__check_channels(call, &o, w.nd, false) || !flux__window_out(call, o.x, &w)) return NULL;
     int h = flux__hide(), nd = w.nd;
+    flux__as_one(1);
     int64_t g = o.groups, out = o.weight->dim[nd + 1], shape[5];
     flux_tensor *cols = flux__conv_columns(o.x, &w, g), *weight = flip ? flux__flip_kernel(o.weight, nd) : o.weight;
     weight = cols && weight ? flux_reshape(weight, cols->dim[1], out / g, g) : NULL;
@@ -4836,7 +4875,9 @@ static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip
     memcpy(shape, w.out, sizeof w.out);
     shape[nd] = out, shape[nd + 1] = o.x->dim[nd + 1];
     y = y ? flux_reshape_to(y, flux__shape(shape, nd + 2)) : NULL;
-    return flux__reveal(h, flux__conv_node(y, &o, &w, flip));
+    y = flux__conv_node(y, &o, &w, flip);
+    flux__as_one(-1);
+    return flux__reveal(h, flux__if_eager(y));
 }
 
 FLUX_DEF flux_tensor *flux_conv_with(flux_conv_opts o) { return flux__convolve("conv", o, true); }
@@ -5294,7 +5335,7 @@ static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor
     return b && parts > 1 ? flux__reduce_node(b, FLUX__RED_SUM, 8, 3) : b;
 }
 
-static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
+static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
     flux_tensor *x = y->in[1], *weight = y->in[2], *product = y->base, *cols;
     int groups = (int)y->arg.i[3];
     bool flip = y->arg.i[4] != 0;
@@ -5322,6 +5363,13 @@ static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need
     d = d ? flux_reshape_to(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d, flux__dims(weight)) : NULL;
     if (d && flip) d = flux__flip_kernel(d, w.nd);
     out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
+}
+
+static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
+    flux__as_one(1);
+    flux__conv_slopes(y, g, need, out);
+    flux__as_one(-1);
+    for (int i = 1; i < 3; i++) out[i] = flux__if_eager(out[i]);
 }
 
 /* The gradients by q, k and v, and before the softmax, in plain operations. */
@@ -5408,6 +5456,10 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
     case FLUX__CONV: flux__conv_gradient(y, g, need, out); break;
     case FLUX__ATTENTION: flux__attention_gradient(y, g, need, out); break;
     case FLUX__MOVE: out[0] = flux__move(g, y->in[0]->device); break;
+    case FLUX__NUMBER:                    /* flux__renumber's */
+        g = flux_to_dtype(flux__unbroadcast(g, y->in[0]), (flux_dtype)y->in[0]->dtype);
+        out[0] = g ? flux__move(g, y->in[0]->device) : NULL;
+        break;
     default: break;                       /* detach, argmax, random, ...: no gradient */
     }
 }
@@ -5486,15 +5538,17 @@ static void flux__map_free(flux__map *m) {
     if (m->value) FLUX_FREE(m->value);
 }
 
-/* An unfinished node belongs to its thread, so that its number can stand in it. */
+/* An unfinished node belongs to its thread, so that its number can stand in it; but what a finished parameter was moved from
+   may be such a number as threads share. */
 static FLUX__INLINE bool flux__unshared(const flux_tensor *t) {
     const flux_tensor *b = FLUX__IS_VIEW(t) ? t->base : t;
-    return !b->buf && b->op != FLUX__LEAF;
+    return !b->buf && b->op != FLUX__LEAF && (b->op != FLUX__NUMBER || b->flags & (FLUX__WEAK | FLUX__SEED));
 }
 
+/* A node may be finished while the walk goes on, by FLUX_EAGER; no two walks have the same id. */
 static FLUX__INLINE int flux__walk_get(const flux__walk *w, const flux_tensor *t) {
-    if (flux__unshared(t)) return t->walk_mark == w->id ? t->walk_index : -1;
-    return flux__map_get(&w->shared, t);
+    if (t->walk_mark == w->id) return t->walk_index;
+    return flux__unshared(t) ? -1 : flux__map_get(&w->shared, t);
 }
 
 static bool flux__walk_put(flux__walk *w, flux_tensor *t, int number) {
@@ -5505,12 +5559,10 @@ static bool flux__walk_put(flux__walk *w, flux_tensor *t, int number) {
 }
 
 static bool flux__walk_start(flux__walk *w) {
-    flux__thread *t = flux__self();
+    static int walks;
     memset(w, 0, sizeof *w);
-    if (!t) return false;
-    if (++t->walk == 0) ++t->walk;
-    w->id = t->walk;
-    return true;
+    while (w->id == 0) w->id = (uint32_t)flux__atomic_add32(&walks, 1);
+    return flux__self() != NULL;
 }
 
 static bool flux__walk_push(flux__walk *w, flux_tensor *t) {
@@ -5739,6 +5791,14 @@ static void flux__walk_free(flux__walk *w) {
     flux__map_free(&w->shared);
 }
 
+/* The gradient of a loss by itself. */
+static flux_tensor *flux__seed(flux_tensor *loss) {
+    flux_shape s = flux__dims(loss);
+    flux_tensor *one = flux__node_raw(FLUX__NUMBER, (flux_dtype)loss->dtype, &s, loss->device, 0);
+    if (one) one->arg.num = 1, one->flags |= FLUX__SEED;
+    return one ? flux__done(one) : NULL;
+}
+
 static bool flux__backward(flux_grads *g) {
     flux__walk w;
     bool ok = flux__walk_start(&w) && flux__walk_collect(&w, g->loss);
@@ -5750,8 +5810,7 @@ static bool flux__backward(flux_grads *g) {
     }
     if (ok) {
         flux__mark_wanted(&w, g);
-        flux_tensor *one = flux_full_shape(flux__dims(g->loss), 1, (flux_dtype)g->loss->dtype);
-        w.grad[w.n - 1] = one ? flux__move(one, g->loss->device) : NULL;
+        w.grad[w.n - 1] = flux__seed(g->loss);
         for (int k = w.n - 1; k >= 0 && ok; k--)
             if (w.grad[k] && w.wanted[k] && w.node[k]->nin) ok = flux__sum_up(&w, k) && flux__walk_back(&w, k);
         for (int k = w.n - 1; k >= 0 && ok; k--) ok = flux__sum_up(&w, k);   /* leaves: by now all joins are there to be used */
@@ -5948,6 +6007,7 @@ typedef struct flux__plans {              /* a thread's; and the arrays of the l
 
 static FLUX__INLINE bool flux__finished(const flux_tensor *t) { return t->buf || (t->op == FLUX__LEAF); }
 static FLUX__INLINE flux_tensor *flux__base(flux_tensor *t) { return FLUX__IS_VIEW(t) ? t->base : t; }
+static FLUX__INLINE int flux__reads(const flux_tensor *t) { return t->op == FLUX__NUMBER ? 0 : t->nin; }   /* operands; a number needs none */
 
 static bool flux__is_map(const flux_tensor *t) {
     return t->op < FLUX__ELEMENTWISE_COUNT || t->op == FLUX__CAST || t->op == FLUX__COPY || t->op == FLUX__IOTA ||
@@ -6008,7 +6068,7 @@ static void flux__graph_visit(flux__graph *g, flux_tensor *t) {
             continue;
         }
         int before = g->top;
-        for (int i = t->nin - 1; i >= 0; i--) {
+        for (int i = flux__reads(t) - 1; i >= 0; i--) {
             flux_tensor *x = flux__base(t->in[i]);
             if (x->op == FLUX__NUMBER && !x->buf && (flux__is_map(t) || flux__is_reduce(t))) continue;
             if (flux__finished(x)) flux__graph_leaf(g, x);
@@ -6052,11 +6112,11 @@ static int64_t flux__device_word(flux_device d) { return (int64_t)d.backend << 5
 static void flux__key_node(flux__graph *g, int i) {
     flux_tensor *t = g->node[i];
     if (!flux__key_room(g, t->nin)) return;
-    flux__key_word(g, t->op | (int64_t)t->dtype << 16 | (int64_t)t->ndim << 20 | (int64_t)t->nin << 24 |
+    flux__key_word(g, t->op | (int64_t)t->dtype << 16 | (int64_t)t->ndim << 20 | (int64_t)flux__reads(t) << 24 |
                           (int64_t)(g->flag[i] & ~FLUX__SEEN) << 32 | flux__device_word(t->device));
     flux__key_word(g, g->donor[i]);
     flux__key_dims(g, t->dim, t->ndim);
-    for (int k = 0; k < t->nin; k++) flux__key_operand(g, t->in[k]);
+    for (int k = 0; k < flux__reads(t); k++) flux__key_operand(g, t->in[k]);
     if (t->op == FLUX__REDUCE || t->op == FLUX__ARGREDUCE) flux__key_dims(g, t->arg.i, 2);
     if (t->op == FLUX__GATHER || t->op == FLUX__SCATTER || t->op == FLUX__CAT) flux__key_word(g, t->arg.i[0]);
     if (t->op == FLUX__RANDOM) flux__key_word(g, t->arg.i[2]);
@@ -6399,7 +6459,7 @@ static bool flux__find_uses(flux__planner *p) {
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < p->n; i++) {
             flux_tensor *t = p->g->node[i];
-            for (int k = 0; k < t->nin && !p->gather[i]; k++) {
+            for (int k = 0; k < flux__reads(t) && !p->gather[i]; k++) {
                 flux_tensor *b = flux__base(t->in[k]);
                 if (flux__is_gather(p, b)) b = b->in[0]->base;
                 if (flux__finished(b) || (b->op == FLUX__NUMBER && b->mark != p->g->walk)) continue;
@@ -6480,10 +6540,10 @@ static int flux__slot_of(flux__builder *b, flux_tensor *base) {
 }
 
 /* Whether a value that changes with none of the reduced dims: it is the same for a whole row. */
-static bool flux__is_outer(const flux__kernel *k, const int64_t *stride) {
+static bool flux__is_outer(const flux__kernel *k, const flux_tensor *x, const int64_t *stride) {
     if (!k->reduced) return false;
     for (int d = 0; d < FLUX_MAX_DIMS; d++)
-        if ((k->reduced >> d & 1) && stride[d]) return false;
+        if ((k->reduced >> d & 1) && (stride[d] || (d < x->ndim && x->dim[d] == 0))) return false;     /* of no points there is none to load */
     return true;
 }
 
@@ -6496,7 +6556,7 @@ static int flux__emit_load(flux__builder *b, flux_tensor *x, const int64_t *poin
     o.shape = flux__dims(x);
     flux__use_strides(x, points, &o.offset, o.stride);
     flux__value v = flux__line(FLUX__V_LOAD, 0, flux__class_of(o.dtype), o.dtype);
-    v.outer = flux__is_outer(b->k, o.stride);
+    v.outer = flux__is_outer(b->k, x, o.stride);
     v.operand = (int16_t)flux__add_operand(b, &o);
     return flux__emit(b, &v);
 }
@@ -6512,7 +6572,7 @@ static int flux__emit_index(flux__builder *b, flux_tensor *t, int node, int kind
     flux__dims8(t, points);
     flux__use_strides(t, points, &o.offset, o.stride);
     flux__value v = flux__line(kind, kind == FLUX__V_RANDOM ? (int)t->arg.i[2] : 0, kind == FLUX__V_RANDOM ? FLUX__F32C : FLUX__I64C, t->dtype);
-    v.outer = flux__is_outer(b->k, o.stride);
+    v.outer = flux__is_outer(b->k, t, o.stride);
     v.operand = (int16_t)flux__add_operand(b, &o);
     v.node = kind == FLUX__V_RANDOM ? node : -1;
     return flux__emit(b, &v);
@@ -10208,6 +10268,10 @@ static void flux__merge_axes(flux__axes *x, const int64_t *dim, const int64_t *s
     x->nd = 0;
     for (int d = 0; d < FLUX_MAX_DIMS; d++) {
         if (((mask >> d & 1) != 0) != in || dim[d] == 1) continue;
+        if (dim[d] == 0) {                /* no points: nothing to divide by */
+            x->nd = 0;
+            break;
+        }
         int last = x->nd - 1;
         if (last >= 0 && step[d] == x->step[last] * x->dim[last]) x->dim[last] *= dim[d];
         else {
@@ -11839,6 +11903,7 @@ static int flux__run_spread(flux__run *run, flux__kernel *k) {
     char *dst = (char *)run->ptr[run->plan->nleaf + k->node];
     bool half = t->arg.i[1] && flux__is_half(t->dtype);
     int64_t n = flux__size(t);
+    if (n == 0) return 0;
     if (!half) {
         flux__spread_job j = { t, o->shape, *o, dst, flux__operand_ptr(run, o), n, 1, 1 };
         int64_t reach = t->rel;
@@ -12467,6 +12532,7 @@ typedef struct flux__slot {               /* pinned memory between the host's an
 typedef struct flux__gpu {
     const flux__driver *driver;
     int id, lost;                         /* lost: the code of the error after which the device does nothing more */
+    int process;                          /* that opened it: one forked later may make no call of the driver */
     bool open, pending;                   /* pending: a kernel that tells of bad indices was queued since the last look */
     flux__gpu_info info;
     void *stream, *status;
@@ -13849,6 +13915,11 @@ static bool flux__gpu_ok(flux__gpu *g, int code, const char *what) {
     return false;
 }
 
+static bool flux__gpu_forked(const flux__gpu *g) { return g->process != flux__process_id(); }
+
+/* Makes an open device current, or not: for what is done without an error. */
+static bool flux__gpu_there(const flux__gpu *g, void **before) { return !flux__gpu_forked(g) && g->driver->enter(g->id, before) == 0; }
+
 /* A row of launches as one of the driver's graphs: its nodes, each after the one before. A plan owns it and its device
    knows it, so that what is left when the device is closed is dead but still there. */
 typedef struct flux__replay {
@@ -13882,7 +13953,7 @@ static void flux__copies_close(flux__gpu *g) {
 /* Gives back all that was opened; what a lost device refuses to take back goes with the process. */
 static void flux__gpu_undo(flux__gpu *g) {
     void *before;
-    bool there = g->driver->enter(g->id, &before) == 0;
+    bool there = flux__gpu_there(g, &before);
     if (there && g->stream) g->driver->stream_wait(g->stream);
     if (there && g->copies) g->driver->stream_wait(g->copies);
     while (g->replays) flux__replay_kill(g->replays, there);
@@ -13895,7 +13966,7 @@ static void flux__gpu_undo(flux__gpu *g) {
     for (int i = 0; i < g->nmodule && there; i++) g->driver->unload(g->module[i]);
     if (there && g->stream) g->driver->stream_free(g->stream);
     if (there) g->driver->leave(before);
-    g->driver->close(g->id);
+    if (!flux__gpu_forked(g)) g->driver->close(g->id);
     for (int i = 0; i < 256; i++)
         while (g->known[i]) {
             flux__gpu_fn *f = g->known[i];
@@ -13911,6 +13982,7 @@ static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
     if (g->open) return true;
     g->driver = flux__driver_of(backend);
     g->id = id;
+    g->process = flux__process_id();
     bool ok = flux__gpu_ok(g, g->driver->device(id, &g->info), "asking what it is");
     bool entered = ok && flux__gpu_ok(g, g->driver->enter(id, &before), "opening");
     ok = entered && flux__gpu_ok(g, g->driver->stream(&g->stream), "making a stream") &&
@@ -13940,6 +14012,9 @@ static flux__gpu *flux__gpu_enter(int backend, int id, void **before) {
     bool ok = flux__gpu_open(g, backend, id);
     if (ok && g->lost) {
         flux__fail("%s device %d was lost: %s", g->driver->name, id, g->driver->error(g->lost));
+        ok = false;
+    } else if (ok && flux__gpu_forked(g)) {
+        flux__fail("%s device %d: this process was forked after the device had been opened, and can't use it", g->driver->name, id);
         ok = false;
     }
     if (ok && flux__gpu_ok(g, g->driver->enter(id, before), "making it current")) return g;
@@ -14423,7 +14498,7 @@ static void flux__replay_drop(flux__gpu_kernel *first) {
     if (!first->replay) return;
     flux__gpu *g = first->replay->gpu;
     flux__gpu_lock(g);
-    bool there = !first->replay->dead && g->driver->enter(g->id, &before) == 0;
+    bool there = !first->replay->dead && flux__gpu_there(g, &before);
     flux__replay_free(first, there);
     if (there) g->driver->leave(before);
     flux__gpu_unlock(g);
@@ -14557,7 +14632,7 @@ static void flux__gpu_free(int backend, int id, void *p) {
     void *before;
     flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
     flux__gpu_lock(g);
-    if (g->open && g->driver->enter(id, &before) == 0) {
+    if (g->open && flux__gpu_there(g, &before)) {
         flux__gpu_drain(g);               /* the driver may not wait for what still uses it */
         g->driver->release(p);
         g->driver->leave(before);
@@ -14798,7 +14873,7 @@ static int flux__gpu_room(int backend, int id, size_t *available, size_t *total)
     flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
     int code = -1;
     flux__gpu_lock(g);
-    if (g->open && !g->lost && g->driver->enter(id, &before) == 0) {
+    if (g->open && !g->lost && flux__gpu_there(g, &before)) {
         code = g->driver->room(available, total);
         g->driver->leave(before);
     }
@@ -15046,7 +15121,7 @@ static void flux__find_out(int index, flux__probe *p) {
     }
     if (p->count > FLUX__MAX_IDS) p->count = FLUX__MAX_IDS;
     if (p->functional) snprintf(p->why, sizeof p->why, "functional");
-    else flux__add_visibility(index, p->why, sizeof p->why);
+    else if (b->available != flux__not_built) flux__add_visibility(index, p->why, sizeof p->why);
     p->known = true;
 }
 
@@ -18682,14 +18757,16 @@ static bool flux__check_fits(const char *call, const char *name, const flux_tens
     return false;
 }
 
-/* What is asked for, with .bias and .mask as one; false: an error. */
+/* What is asked for, on one device, with .bias and .mask as one; false: an error. */
 static bool flux__attend_for(const char *call, const flux_attention_opts *o, flux__attend *a) {
+    flux_tensor *xs[5] = { o->q, o->k, o->v ? o->v : o->q, o->bias ? o->bias : o->q, o->mask ? o->mask : o->q };
     memset(a, 0, sizeof *a);
-    a->q = flux__three_dims(o->q), a->k = flux__three_dims(o->k), a->v = o->v ? flux__three_dims(o->v) : NULL;
-    a->heads = o->nheads, a->causal = o->causal;
-    if (!a->q || !a->k || !flux__check_fits(call, ".bias", o->bias, a) || !flux__check_fits(call, ".mask", o->mask, a)) return false;
-    a->extra = o->bias ? flux_to_dtype(o->bias, (flux_dtype)a->q->dtype) : o->mask;
-    if (o->bias && o->mask) a->extra = flux_where(o->mask, a->extra, -HUGE_VAL);
+    a->q = flux__three_dims(o->q), a->k = flux__three_dims(o->k), a->heads = o->nheads, a->causal = o->causal;
+    if (!a->q || !a->k || !flux__check_fits(call, ".bias", o->bias, a) || !flux__check_fits(call, ".mask", o->mask, a) ||
+        !flux__together(call, 5, xs)) return false;
+    a->q = flux__three_dims(xs[0]), a->k = flux__three_dims(xs[1]), a->v = o->v ? flux__three_dims(xs[2]) : NULL;
+    a->extra = o->bias ? flux_to_dtype(xs[3], (flux_dtype)a->q->dtype) : o->mask ? xs[4] : NULL;
+    if (o->bias && o->mask) a->extra = flux_where(xs[4], a->extra, -HUGE_VAL);
     return !flux_failed();
 }
 
@@ -20204,7 +20281,8 @@ static flux_tensor *flux__label_loss(const flux__loss_row *row, flux_tensor *p, 
 static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     flux_tensor *both[2] = { o.yhat, o.y };
     if (!o.yhat || !o.y) return (flux_tensor *)flux__null(row->name, o.yhat ? "y" : "yhat", NULL);
-    if (!flux__check_operands(row->name, 2, both)) return NULL;
+    if (!flux__together(row->name, 2, both)) return NULL;
+    o.yhat = both[0], o.y = both[1];
     flux_dtype t = flux__dtypes[o.yhat->dtype].real ? (flux_dtype)o.yhat->dtype : FLUX_F32;
     bool labels = row->kind == FLUX__EACH_SAMPLE && flux__are_labels(o.yhat, o.y, o.dim);
     bool ignore = o.ignore == FLUX_ON || (o.ignore == FLUX_DEFAULT && o.ignore_index != 0);
@@ -20329,7 +20407,9 @@ static bool flux__check_ctc(const flux_loss_opts *o) {
 FLUX_DEF flux_tensor *flux_ctc_loss_with(flux_loss_opts o) {
     flux_tensor *all[3] = { o.yhat, o.y, o.lengths };
     if (!o.yhat || !o.y) return (flux_tensor *)flux__null("ctc_loss", o.yhat ? "y" : "yhat", NULL);
-    if (!flux__check_operands("ctc_loss", o.lengths ? 3 : 2, all) || !flux__check_ctc(&o)) return NULL;
+    if (!flux__together("ctc_loss", o.lengths ? 3 : 2, all)) return NULL;
+    o.yhat = all[0], o.y = all[1], o.lengths = all[2];
+    if (!flux__check_ctc(&o)) return NULL;
     int64_t classes = o.yhat->dim[0], n = flux_dim(o.yhat, 2), two[2] = { o.y->dim[0], n }, row[2] = { 1, n };
     int64_t three[3] = { classes, o.yhat->dim[1], n };
     if (!flux__check_labels("ctc_loss", o.y, INT64_MIN, classes - 1, NULL)) return NULL;
