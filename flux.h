@@ -1502,16 +1502,19 @@ extern char *realpath(const char *path, char *out);
    which loops over vectors took up to twice as long. What runs once or waits for a file or a person is COLD, and so are layers
    and losses, which only say what is to be recorded. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
+#  pragma GCC push_options
 #  define FLUX__O2 __attribute__((optimize("O2")))
-#  define FLUX__LEAN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\", \"no-tree-pta\", \
+#  define FLUX__SWITCH(options) _Pragma("GCC pop_options") _Pragma("GCC push_options") _Pragma(options)
+#  define FLUX__LEAN FLUX__SWITCH("GCC optimize(\"O1\", \"no-tree-pta\", \
       \"no-tree-dominator-opts\", \"no-ivopts\", \"no-tree-loop-optimize\", \"no-tree-sra\", \"no-tree-slsr\", \
       \"no-tree-sink\", \"no-tree-bit-ccp\", \"no-if-conversion\", \"no-if-conversion2\", \
       \"no-forward-propagate\", \"no-dse\", \"no-dce\", \"no-cprop-registers\", \"no-compare-elim\", \
       \"no-combine-stack-adjustments\", \"no-shrink-wrap\", \"no-ipa-profile\", \"no-ipa-reference\", \
       \"no-ipa-pure-const\", \"no-move-loop-invariants\", \"no-guess-branch-probability\", \
       \"no-reorder-blocks\", \"no-ssa-phiopt\", \"no-tree-ter\", \"no-tree-coalesce-vars\", \
-      \"no-tree-builtin-call-dce\", \"no-ipa-modref\", \"no-ipa-icf\", \"no-split-wide-types\")")
-#  define FLUX__COLD _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
+      \"no-tree-builtin-call-dce\", \"no-ipa-modref\", \"no-ipa-icf\", \"no-split-wide-types\", \
+      \"no-thread-jumps\", \"no-printf-return-value\", \"ira-region=one\")")
+#  define FLUX__COLD FLUX__SWITCH("GCC optimize(\"O0\")")
 #  define FLUX__LOOPING _Pragma("GCC push_options") _Pragma("GCC optimize(\"move-loop-invariants\", \
       \"tree-loop-optimize\", \"ivopts\", \"forward-propagate\", \"dse\")")
 #  define FLUX__ASBEFORE _Pragma("GCC pop_options")
@@ -1817,6 +1820,8 @@ static double flux__now(void) {           /* seconds since some moment; never go
 #endif
 }
 
+FLUX__COLD
+
 static const char *flux__env(const char *name) {   /* NULL: unset or empty */
     const char *s = getenv(name);
     return s && *s ? s : NULL;
@@ -1957,6 +1962,8 @@ static int flux__simd_detect(void) {
     return (saved & 0xe6) == 0xe6 && (seven[1] & avx512) == avx512 ? 2 : 1;
 }
 
+FLUX__LEAN
+
 static int flux__simd_known;              /* level + 1, once it has been found out */
 FLUX__UNUSED static int flux__simd(void) {
     int level = flux__atomic_load32(&flux__simd_known) - 1;
@@ -1969,6 +1976,8 @@ FLUX__UNUSED static int flux__simd(void) {
     }
     return level;
 }
+
+FLUX__COLD
 
 /* ---- files */
 
@@ -2234,6 +2243,8 @@ FLUX__UNUSED static bool flux__out_commit(flux__out *o) {
     return good;
 }
 
+FLUX__LEAN
+
 /* ------------------------------------------------------------------ 2. Objects, threads' state, errors
    Every handle starts with a flux__head: what it is, who owns it. A reference is held by a scope, by the user
    (flux_retain), by another object, or by an edge of the graph; edges are counted apart, so that a tensor which only
@@ -2434,6 +2445,8 @@ static flux__thread *flux__self(void) {
     return t;
 }
 
+FLUX__COLD
+
 static void flux__say_error(const char *text) {
     flux__mutex_lock(&flux__lock);
     flux_error_fn handler = flux__set.on_error;
@@ -2466,6 +2479,8 @@ static void *flux__fail(const char *format, ...) {
     if (!t->held) flux__say_error(t->error.text);
     return NULL;
 }
+
+FLUX__LEAN
 
 /* How many errors this thread has had since flux_clear: whether a call failed, though one was pending before. */
 static int flux__failures(void) {
@@ -2500,6 +2515,8 @@ FLUX_DEF bool flux_failed(void) {
     flux__thread *t = flux__self();
     return !t || t->error.set;
 }
+
+FLUX__COLD
 
 FLUX_DEF void flux_clear(void) {
     flux__thread *t = flux__self();
@@ -2596,6 +2613,8 @@ FLUX_DEF void flux_silence(const char *id) {
     }
     flux__mutex_unlock(&flux__lock);
 }
+
+FLUX__LEAN
 
 static bool flux__log_schedules(void) {
     flux__mutex_lock(&flux__lock);
@@ -2824,6 +2843,8 @@ static void flux__buffer_release(flux__buffer *b) {
     flux__arena_unlock(pool);
 }
 
+FLUX__COLD
+
 static flux__arena *flux__arena_of(flux_device d, const char *call) {
     if (d.backend >= 0 && d.backend < FLUX__BACKENDS && d.id >= 0 && d.id < FLUX__MAX_IDS) return &flux__arenas[d.backend][d.id];
     return (flux__arena *)flux__fail("%s: device {%d, %d} does not exist", call, d.backend, d.id);
@@ -2862,6 +2883,8 @@ FLUX_DEF void flux_mem_trim(flux_device d) {
     flux__arena_unlock(pool);
     flux__tell();
 }
+
+FLUX__LEAN
 
 /* ---------------- ownership and scopes */
 
@@ -2993,6 +3016,8 @@ static void *flux__reveal_object(int depth, void *object) {
 
 /* ---------------- the end of a thread, and of the program */
 
+FLUX__COLD
+
 static void flux__thread_free(void *state) {
     flux__thread *t = (flux__thread *)state;
     if (!t) return;
@@ -3034,6 +3059,8 @@ FLUX_DEF void flux_shutdown(void) {
     flux__gpu_close();
 #endif
 }
+
+FLUX__LEAN
 
 /* ------------------------------------------------------------------ 4. Worker threads
    One pool for the process. flux__parallel hands out the numbers 0 ... n-1 one by one to whoever asks: the caller and
@@ -3636,6 +3663,8 @@ static flux_device flux__place(int n, flux_tensor *const *xs) {
 
 /* ---------------- leaves */
 
+FLUX__COLD
+
 static flux_tensor *flux__leaf(flux_shape s, flux_dtype t, flux_device d) {
     flux_tensor *x = flux__node_raw(FLUX__LEAF, t, &s, d, 0);
     if (!x) return NULL;
@@ -3702,6 +3731,8 @@ FLUX_DEF flux_tensor *flux_scalar(double value) {
     return flux_full_shape(s, value, FLUX_F32);
 }
 
+FLUX__LEAN
+
 FLUX_DEF flux_tensor *flux__number(double value) {
     flux_shape none = flux__shape(NULL, 0);
     flux_tensor *x = flux__node(FLUX__NUMBER, FLUX_F32, &none, NULL, NULL, NULL);
@@ -3712,6 +3743,8 @@ FLUX_DEF flux_tensor *flux__number(double value) {
 }
 
 FLUX_DEF flux_tensor *flux__same(flux_tensor *x) { return x; }
+
+FLUX__COLD
 
 FLUX_DEF void flux_seed(uint64_t seed) {
     flux__thread *t = flux__self();
@@ -3791,6 +3824,8 @@ static bool flux__broadcast(const char *call, int n, flux_tensor *const *xs, flu
     }
     return true;
 }
+
+FLUX__LEAN
 
 /* The dtype at which operands meet. A bare number adapts to the rest, if it can be said in that dtype. */
 static int flux__meet(const char *call, int n, flux_tensor *const *xs) {
@@ -4092,6 +4127,8 @@ FLUX_DEF flux_tensor *flux_slice_step(flux_tensor *x, int dim, int64_t start, in
 
 FLUX_DEF flux_tensor *flux_slice(flux_tensor *x, int dim, int64_t start, int64_t stop) { return flux_slice_step(x, dim, start, stop, 1); }
 
+FLUX__COLD
+
 static flux_tensor *flux__split(const char *call, flux_tensor *x, int64_t n, bool first) {
     if (!flux__check_operands(call, 1, &x)) return NULL;
     int last = x->ndim - 1;
@@ -4137,6 +4174,8 @@ FLUX_DEF flux_tensor *flux_squeeze(flux_tensor *x) {
         if (x->dim[i] != 1) s.dim[s.ndim++] = x->dim[i];
     return flux_reshape_to(x, s);
 }
+
+FLUX__LEAN
 
 FLUX_DEF flux_tensor *flux_broadcast_to_shape(flux_tensor *x, flux_shape s) {
     if (!flux__check_operands("broadcast_to", 1, &x) || !flux__check_shape("broadcast_to", &s)) return NULL;
@@ -4208,6 +4247,8 @@ static flux_tensor *flux__spread(flux_tensor *x, const flux_shape *s, int64_t re
     for (int i = 0; i < FLUX_MAX_DIMS; i++) y->stride[i] = i < x->ndim ? step[i] : 0;
     return flux__done(y);
 }
+
+FLUX__COLD
 
 FLUX_DEF flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, flux_shape hi) {
     if (!flux__check_operands("pad", 1, &x)) return NULL;
@@ -4391,6 +4432,8 @@ FLUX_DEF flux_tensor *flux_nth(flux_tensor *tuple, int i) {
     return (flux_tensor *)flux__own(flux_retain(tuple->in[i]));
 }
 
+FLUX__LEAN
+
 FLUX_DEF int flux_count(const flux_tensor *tuple) { return !tuple ? 0 : tuple->op == FLUX__TUPLE ? tuple->nin : 1; }
 
 static flux_tensor *flux__move(flux_tensor *x, flux_device d) {
@@ -4480,6 +4523,8 @@ FLUX_DEF flux_tensor *flux_prod_over(int n, flux_reduce_opts o) { return flux__r
 FLUX_DEF flux_tensor *flux_max_over(int n, flux_reduce_opts o) { return flux__reduce_call("max", FLUX__RED_MAX, n, &o); }
 FLUX_DEF flux_tensor *flux_min_over(int n, flux_reduce_opts o) { return flux__reduce_call("min", FLUX__RED_MIN, n, &o); }
 
+FLUX__COLD
+
 static flux_tensor *flux__truth(const char *call, int red, int n, flux_reduce_opts *o) {
     unsigned mask;
     if (!flux__mask(call, n, o, &mask)) return NULL;
@@ -4490,6 +4535,8 @@ static flux_tensor *flux__truth(const char *call, int red, int n, flux_reduce_op
 
 FLUX_DEF flux_tensor *flux_any_over(int n, flux_reduce_opts o) { return flux__truth("any", FLUX__RED_MAX, n, &o); }
 FLUX_DEF flux_tensor *flux_all_over(int n, flux_reduce_opts o) { return flux__truth("all", FLUX__RED_MIN, n, &o); }
+
+FLUX__LEAN
 
 static flux_tensor *flux__floating(flux_tensor *x) { return flux__dtypes[x->dtype].real ? x : flux__cast(x, FLUX_F32); }
 
@@ -4553,6 +4600,8 @@ static flux_tensor *flux__softmax(const char *call, int n, flux_reduce_opts *o, 
 FLUX_DEF flux_tensor *flux_softmax_over(int n, flux_reduce_opts o) { return flux__softmax("softmax", n, &o, false); }
 FLUX_DEF flux_tensor *flux_logsoftmax_over(int n, flux_reduce_opts o) { return flux__softmax("logsoftmax", n, &o, true); }
 
+FLUX__COLD
+
 static flux_tensor *flux__argreduce_node(flux_tensor *x, bool max, unsigned mask, int out_ndim) {
     flux_shape s = flux__shape(NULL, out_ndim);
     for (int i = 0; i < out_ndim; i++) s.dim[i] = mask >> i & 1 ? 1 : x->dim[i];
@@ -4576,6 +4625,8 @@ static flux_tensor *flux__arg(const char *call, bool max, int n, flux_reduce_opt
 
 FLUX_DEF flux_tensor *flux_argmax_over(int n, flux_reduce_opts o) { return flux__arg("argmax", true, n, &o); }
 FLUX_DEF flux_tensor *flux_argmin_over(int n, flux_reduce_opts o) { return flux__arg("argmin", false, n, &o); }
+
+FLUX__LEAN
 
 #define FLUX__PUBLIC_RED(name)                                       \
     FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *x) {            \
@@ -4633,6 +4684,8 @@ FLUX_DEF flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b) {
     for (int i = 0; i < 3; i++) y->arg.i[i] = mnk[i];
     return flux__reveal(h, flux__done(y));
 }
+
+FLUX__COLD
 
 static bool flux__check_vectors(const char *call, flux_tensor *a, flux_tensor *b) {
     flux_tensor *xs[2] = { a, b };
@@ -5080,6 +5133,8 @@ static flux_tensor *flux__attention(const flux__attend *what) {
     flux_tensor *y = flux__attend_view(in[4] ? 5 : 4, in, 0, a.q, a.v->dim[0], all);
     return y ? flux_to_dtype(y, t) : NULL;
 }
+
+FLUX__LEAN
 
 /* ------------------------------------------------------------------ 7. Gradients
    The reverse walk: from the loss back along the edges, each operation's gradient written with operations, so that the
@@ -7276,6 +7331,8 @@ FLUX_DEF flux_tensor *flux_eval(flux_tensor *x) {
 
 /* ---------------- a schedule as a picture */
 
+FLUX__COLD
+
 static void flux__dot_kernels(FILE *f, const flux__plan *plan, flux__graph *g, const int *maker) {
     char words[240];
     for (int i = 0; i < plan->nkernel; i++) {
@@ -7322,6 +7379,8 @@ FLUX_DEF int flux_graph_dot(flux_tensor *x, const char *path) {
     if ((path ? fclose(f) : fflush(f)) != 0 && ok) return flux__fail("graph_dot: cannot write %s: %s", path ? path : "to stdout", strerror(errno)), -1;
     return ok && !flux_failed() ? 0 : -1;
 }
+
+FLUX__LEAN
 
 /* x computed and its elements in order in one buffer: itself, or the copy it then keeps. */
 static flux_tensor *flux__dense(const char *call, flux_tensor *x) {
@@ -14740,7 +14799,6 @@ FLUX__GPU_CALLS(hip, FLUX__AMDGPU_BACKEND)
 #endif
 #endif /* FLUX_CUDA or FLUX_HIP */
 
-FLUX__ASBEFORE
 FLUX__COLD
 
 /* ------------------------------------------------------------------ 13. Devices
@@ -16009,7 +16067,6 @@ FLUX_DEF void flux_print_tensor(flux_tensor *x) {
     else if (flux__put_tensor(&s, x)) flux__put(&s, "\n");
 }
 
-FLUX__ASBEFORE
 FLUX__LEAN
 
 /* ------------------------------------------------------------------ 15. Models
@@ -16127,6 +16184,8 @@ static flux_layer **flux__kids(const flux_layer *m, const flux_field *f, int *n)
     if (f->kind == FLUX__CHILDREN_FIELD) return *(flux_layer ***)(void *)(at + f->offset);
     return (flux_layer **)(void *)(at + f->offset);
 }
+
+FLUX__COLD
 
 /* A tensor that shows another's elements, as W' does W's: where both stand in a model, they
    are tied. */
@@ -16247,6 +16306,8 @@ FLUX_DEF flux_layer *flux_new_layer(const flux_layer_type *type, const void *fie
 #define FLUX__DEEPEST 4000    /* layers within layers: more can only be one that contains itself */
 
 typedef struct flux__trail { char *s; int room, length, depth; } flux__trail; /* where a walk is */
+
+FLUX__LEAN
 
 /* Adds ".name" (or an index) to the path; the caller sets length back. */
 static bool flux__trail_add(flux__trail *t, const char *name, int index) {
@@ -16387,6 +16448,8 @@ typedef struct flux__tally {
     const flux__pairs *there;             /* the model's tensors: what is tied to one counts not */
     bool ties;                            /* there was such a one */
 } flux__tally;
+
+FLUX__COLD
 
 static void flux__tally_one(flux_tensor *x, const char *path, bool trained, void *user) {
     flux__tally *t = (flux__tally *)user;
@@ -16931,6 +16994,8 @@ static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t produ
     }
 }
 
+FLUX__LEAN
+
 FLUX_DEF flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x) {
     if (!m || !x) return (flux_tensor *)flux__null("call", m ? "x" : "model", NULL);
     int h = flux__hide();
@@ -16953,6 +17018,8 @@ FLUX_DEF flux_tensor *flux_call_all(flux_layer *m, int n, flux_tensor *const *xs
 
 static const flux_layer_type *flux__embedding_type(void);
 static const flux_layer_type *flux__embeddingbag_type(void);
+
+FLUX__COLD
 
 static void flux__first_tensor(flux_tensor **slot, const char *path, bool trained,
                                const flux_layer *owner, void *user) {
@@ -17097,9 +17164,6 @@ FLUX_DEF int flux_prewarm_of(flux_layer *m, flux_shape in) {
     flux__reveal_object(h, NULL);
     return ok ? 0 : -1;
 }
-
-FLUX__ASBEFORE
-FLUX__COLD
 
 /* ------------------------------------------------------------------ 16. Names of functions
    Activations and connections are C functions. They print by a table of those that
@@ -20178,7 +20242,6 @@ FLUX_DEF flux_tensor *(flux_ctc_loss)(flux_tensor *yhat, flux_tensor *y) {
     return flux_ctc_loss_with(o);
 }
 
-FLUX__ASBEFORE
 FLUX__LEAN
 
 /* ------------------------------------------------------------------ 21. Optimisers
@@ -20506,6 +20569,8 @@ typedef struct flux__rule_list { flux__head head; int n; flux_rule at[1]; } flux
 
 static void flux__rules_free(void *rules) { FLUX_FREE(rules); }
 
+FLUX__COLD
+
 static flux_rule flux__bad_rule(void) {
     flux_rule r;
     memset((void *)&r, 0, sizeof r);
@@ -20771,6 +20836,8 @@ static flux_tensor *flux__full_like(flux_tensor *p, double v) {
     return flux__reveal(h, x ? flux_copy(x) : NULL);     /* a copy has memory, which updates can go on using */
 }
 
+FLUX__LEAN
+
 /* Rule r's hyper-parameters for a leaf. In float16 a smaller epsilon would be 0. */
 static flux_rule_opts flux__opts_of(const flux_state *s, int leaf, int r) {
     flux_rule_opts o = s->o[leaf * s->nrules + r];
@@ -20803,6 +20870,8 @@ static bool flux__start_leaf(flux_state *s, int leaf) {
     l->master = (flux_tensor *)flux_retain(flux_copy(flux_to_dtype(flux_detach(l->p), FLUX_F32)));
     return l->master != NULL;
 }
+
+FLUX__COLD
 
 static bool flux__state_arrays(flux_state *s) {
     size_t leaves = (size_t)s->nleaves + 1, rules = (size_t)s->nrules + 1, states = (size_t)s->nstates + 1;
@@ -20867,6 +20936,8 @@ FLUX_DEF flux_state *flux_setup(flux_rule rule, flux_layer *model) {
         flux__note(FLUX_LOG_WARN, "setup.empty", false, "setup: this %s has no trainable parameters", model->type->name);
     return (flux_state *)flux__own(s);
 }
+
+FLUX__LEAN
 
 /* ---------------- update: what the model holds now */
 
@@ -21235,6 +21306,8 @@ static bool flux__some_rule_has(const flux_state *s, int h) {
 }
 
 static size_t flux__rules_text(const flux_state *s, const flux_rule_opts *o, char *out, size_t n);
+
+FLUX__COLD
 
 static bool flux__check_adjust(const flux_state *s, const char *call, const flux_rule_opts *o) {
     char text[200];
@@ -21635,9 +21708,6 @@ FLUX_DEF double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), v
     flux__reveal_object(h, NULL);
     return flux_failed() ? (double)NAN : result;
 }
-
-FLUX__ASBEFORE
-FLUX__COLD
 
 /* ------------------------------------------------------------------ 22. Printing models
    A model prints as in Flux.jl: a layer on one line, a container as its
@@ -25174,9 +25244,6 @@ FLUX_DEF flux_tensor *flux_load_tensor(const char *path, const char *name) {
     flux__archive_close(&z);
     return flux__reveal(h, t);
 }
-
-FLUX__ASBEFORE
-FLUX__LEAN
 
 /* ------------------------------------------------------------------ 25. Formulas
    flux_expr reads a formula in Julia's spelling and calls the operations that
