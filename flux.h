@@ -1513,7 +1513,7 @@ extern char *realpath(const char *path, char *out);
       \"no-ipa-pure-const\", \"no-move-loop-invariants\", \"no-guess-branch-probability\", \
       \"no-reorder-blocks\", \"no-ssa-phiopt\", \"no-tree-ter\", \"no-tree-coalesce-vars\", \
       \"no-tree-builtin-call-dce\", \"no-ipa-modref\", \"no-ipa-icf\", \"no-split-wide-types\", \
-      \"no-thread-jumps\", \"no-printf-return-value\", \"ira-region=one\")")
+      \"no-printf-return-value\", \"ira-region=one\")")
 #  define FLUX__COLD FLUX__SWITCH("GCC optimize(\"O0\")")
 #  define FLUX__LOOPING _Pragma("GCC push_options") _Pragma("GCC optimize(\"move-loop-invariants\", \
       \"tree-loop-optimize\", \"ivopts\", \"forward-propagate\", \"dse\")")
@@ -1738,7 +1738,7 @@ FLUX__UNUSED static void flux__once(flux__once_flag *o, void (*fn)(void)) {
 
 #if defined(FLUX_NO_THREADS)
 static void *flux__tls_value;
-static void *flux__tls_get(void) { return flux__tls_value; }
+static FLUX__INLINE void *flux__tls_get(void) { return flux__tls_value; }
 static bool flux__tls_set(void *p, void (*at_thread_end)(void *)) {
     (void)at_thread_end;
     flux__tls_value = p;
@@ -1767,7 +1767,7 @@ static flux__tls_key flux__tls_slot;
 /* The system's key runs the function at the thread's end; a thread-local variable, where the compiler has them, is faster to read. */
 #  if defined(__TINYC__)
 static int flux__tls_made;
-static void *flux__tls_get(void) { return flux__atomic_load32(&flux__tls_made) ? FLUX__TLS_LOAD(flux__tls_slot) : NULL; }
+static FLUX__INLINE void *flux__tls_get(void) { return flux__atomic_load32(&flux__tls_made) ? FLUX__TLS_LOAD(flux__tls_slot) : NULL; }
 static bool flux__tls_put(void *p) {
     flux__atomic_store32(&flux__tls_made, 1);
     return FLUX__TLS_STORE(flux__tls_slot, p);
@@ -1778,7 +1778,7 @@ static __declspec(thread) void *flux__tls_value;
 #    else
 static __thread void *flux__tls_value;
 #    endif
-static void *flux__tls_get(void) { return flux__tls_value; }
+static FLUX__INLINE void *flux__tls_get(void) { return flux__tls_value; }
 static bool flux__tls_put(void *p) {
     if (!FLUX__TLS_STORE(flux__tls_slot, p)) return false;
     flux__tls_value = p;
@@ -3803,6 +3803,8 @@ FLUX_DEF flux_tensor *flux_eye(int64_t n) {
     return flux__reveal(h, same ? flux_to_dtype(same, FLUX_F32) : NULL);
 }
 
+FLUX__LEAN
+
 /* ---------------- elementwise operations */
 
 /* The shape that operands broadcast to; false, with an error, if they don't. */
@@ -3824,8 +3826,6 @@ static bool flux__broadcast(const char *call, int n, flux_tensor *const *xs, flu
     }
     return true;
 }
-
-FLUX__LEAN
 
 /* The dtype at which operands meet. A bare number adapts to the rest, if it can be said in that dtype. */
 static int flux__meet(const char *call, int n, flux_tensor *const *xs) {
@@ -6174,7 +6174,9 @@ typedef struct flux__planner {
 } flux__planner;
 
 static void flux__dims8(const flux_tensor *t, int64_t *out) {
-    for (int d = 0; d < FLUX_MAX_DIMS; d++) out[d] = d < t->ndim ? t->dim[d] : 1;
+    int d = t->ndim;
+    memcpy(out, t->dim, (size_t)d * sizeof *out);
+    while (d < FLUX_MAX_DIMS) out[d++] = 1;
 }
 
 static bool flux__same8(const int64_t *a, const int64_t *b) { return memcmp(a, b, FLUX_MAX_DIMS * sizeof *a) == 0; }
@@ -6227,6 +6229,8 @@ static bool flux__no_circle(flux__planner *p, int node, int G) {
     }
     return true;
 }
+
+FLUX__COLD
 
 /* The dims that a reduction really reduces: those that are not 1 anyway. */
 static unsigned flux__real_mask(const flux_tensor *t) {
@@ -6488,12 +6492,14 @@ typedef struct flux__builder {
     bool ok;
 } flux__builder;
 
+FLUX__LEAN
+
 static int flux__emit(flux__builder *b, const flux__value *v) {
     flux__kernel *k = b->k;
     for (int i = 0; i < k->nvalue; i++) { /* the same line twice is the same value */
         const flux__value *w = &k->value[i];
-        if (w->kind == v->kind && w->op == v->op && w->cls == v->cls && w->dtype == v->dtype && w->outer == v->outer && w->a == v->a &&
-            w->b == v->b && w->c == v->c && w->operand == v->operand && w->node == v->node) return i;
+        if (w->a == v->a && w->operand == v->operand && w->op == v->op && w->b == v->b && w->c == v->c && w->kind == v->kind &&
+            w->cls == v->cls && w->dtype == v->dtype && w->outer == v->outer && w->node == v->node) return i;
     }
     flux__value *value = (flux__value *)flux__grow(k->value, &k->value_room, k->nvalue + 1, sizeof *value);
     if (!value || k->nvalue > 30000) {
@@ -6504,6 +6510,8 @@ static int flux__emit(flux__builder *b, const flux__value *v) {
     value[k->nvalue] = *v;
     return k->nvalue++;
 }
+
+FLUX__COLD
 
 static flux__value flux__line(int kind, int op, int cls, int dtype) {
     flux__value v;
@@ -6750,7 +6758,7 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
     }
     k->reduced = group->reduced;
     memcpy(k->full, group->full, sizeof k->full);
-    for (int i = 0; i < p->n && b.ok; i++) {
+    for (int i = 0; i <= group->last && b.ok; i++) {
         if (p->group_of[i] != G) continue;
         flux_tensor *t = p->g->node[i];
         bool fused = group->kind == FLUX__K_FUSED || group->kind == FLUX__K_MATMUL;
@@ -6769,25 +6777,27 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
 
 /* ---------------- order, life of buffers */
 
-/* Kernels in an order in which operands come first; of those that could come next, the one recorded first. So updates
-   of weights come after all that reads the old ones. */
+static bool flux__group_ready(const flux__planner *p, int G, const uint8_t *done) {
+    const uint8_t *needs = p->needs + G * p->n;
+    for (int K = 0; K < p->ngroup; K++)
+        if (needs[K] && !done[K]) return false;
+    return true;
+}
+
+/* Kernels in an order in which operands come first; of those that could come next, the one recorded first, which has the
+   highest number. So updates of weights come after all that reads the old ones. */
 static bool flux__order_groups(flux__planner *p, int *order) {
     uint8_t *done = (uint8_t *)flux__zalloc((size_t)p->n);
     if (!done) return false;
     for (int at = 0; at < p->ngroup; at++) {
-        int best = -1;
-        for (int G = 0; G < p->ngroup; G++) {
-            bool ready = !done[G];
-            for (int K = 0; K < p->ngroup && ready; K++)
-                if (p->needs[G * p->n + K] && !done[K]) ready = false;
-            if (ready && (best < 0 || p->group[G].last < p->group[best].last)) best = G;
-        }
-        if (best < 0) {
+        int G = p->ngroup - 1;
+        while (G >= 0 && (done[G] || !flux__group_ready(p, G, done))) G--;
+        if (G < 0) {
             FLUX_FREE(done);
             return flux__fail("schedule: kernels depend on each other in a circle") != NULL;
         }
-        order[at] = best;
-        done[best] = 1;
+        order[at] = G;
+        done[G] = 1;
     }
     FLUX_FREE(done);
     return true;
@@ -6867,12 +6877,14 @@ static bool flux__find_frees(flux__plan *plan) {
         kernel->frees = (int *)flux__malloc(most * sizeof(int));
         kernel->outs = (int *)flux__malloc(most * sizeof(int));
         if (!kernel->frees || !kernel->outs) return false;
-        for (int i = 0; i < plan->nnode; i++) {
-            if (!plan->slot[i].stored) continue;
-            if (plan->slot[i].out_kernel == k) kernel->outs[kernel->nouts++] = i;
-            if (!plan->slot[i].keep && plan->slot[i].last_kernel == k) kernel->frees[kernel->nfrees++] = i;
-        }
-        if (kernel->nouts) kernel->device = plan->slot[kernel->outs[0]].device;
+    }
+    for (int i = 0; i < plan->nnode; i++) {
+        const flux__slot_info *s = &plan->slot[i];
+        if (!s->stored) continue;
+        flux__kernel *makes = &plan->kernel[s->out_kernel], *last = &plan->kernel[s->last_kernel];
+        if (!makes->nouts) makes->device = s->device;
+        makes->outs[makes->nouts++] = i;
+        if (!s->keep) last->frees[last->nfrees++] = i;
     }
     return true;
 }
@@ -7028,6 +7040,8 @@ static void flux__trace_event(const char *kind, const char *name, double start, 
     }
     flux__mutex_unlock(&flux__trace_lock);
 }
+
+FLUX__LEAN
 
 /* ---------------- the cache of plans */
 
@@ -7664,7 +7678,7 @@ typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const flo
 #  pragma clang fp contract(off)
 #elif FLUX__VECTORS
 #  pragma GCC push_options
-#  pragma GCC optimize("O1", "expensive-optimizations" /* or no vzeroupper */, "ira-region=mixed", "no-fast-math", "fp-contract=off")
+#  pragma GCC optimize("O1", "expensive-optimizations" /* or no vzeroupper */, "ira-region=mixed", "no-thread-jumps", "no-fast-math", "fp-contract=off")
 #endif
 
 /* Names: FLUX__F(exp) is flux__exp_f64, flux__exp_x16, ... and FLUX__P(FMA) FLUX__FMA_x16, ... as
@@ -8555,6 +8569,8 @@ static void name(int64_t n, void *y, const void *x) {                           
         ((FLUX__V)_mm_movelh_ps(_mm_cvtpd_ps((__m128d)(x)), _mm_cvtpd_ps((__m128d)(y))))
 #    define FLUX__ALL_x4(mask) (_mm_movemask_ps((__m128)(mask)) == 15)
 #    define FLUX__MUL32_x4(x, m) ((FLUX__VUL)_mm_mul_epu32((__m128i)(x), (__m128i)(m)))
+#    define FLUX__MIN_x4(a, b) ((FLUX__V)_mm_min_ps((__m128)(a), (__m128)(b)))
+#    define FLUX__MAX_x4(a, b) ((FLUX__V)_mm_max_ps((__m128)(a), (__m128)(b)))
 #  elif FLUX__NEON
 #    define FLUX__FMA_x4(a, b, c) flux__vfma_x4(a, b, c)
 #    define FLUX__FMAD_x4(a, b, c) flux__vfmad_x4(a, b, c)
@@ -8583,12 +8599,12 @@ FLUX__OF_LANES(flux__four, flux__joined, (flux__two x, flux__two y), (float)x[0]
 #    define FLUX__JOIN_x4(x, y) flux__joined(x, y)
 #    define FLUX__ALL_x4(mask) FLUX__ALL_OF(mask)
 #    define FLUX__MUL32_x4(x, m) (((x) & (uint64_t)0xffffffff) * (m))
+#    define FLUX__MIN_x4(a, b) FLUX__IF((a) < (b), a, b)
+#    define FLUX__MAX_x4(a, b) FLUX__IF((a) > (b), a, b)
 #  endif
 #  if !FLUX__NEON
 #    define FLUX__FMA_x4(a, b, c) ((a) * (b) + (c))
 #    define FLUX__FMAD_x4(a, b, c) ((a) * (b) + (c))
-#    define FLUX__MIN_x4(a, b) FLUX__IF((a) < (b), a, b)
-#    define FLUX__MAX_x4(a, b) FLUX__IF((a) > (b), a, b)
 #  endif
 #  define FLUX__ALL_OF(mask) ((((FLUX__VL)(mask))[0] & ((FLUX__VL)(mask))[1]) == -1)
 #  define FLUX__KIND x4
@@ -9159,7 +9175,7 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
 #    define FLUX__GEMM_FUSE _Pragma("STDC FP_CONTRACT ON")
 #  else
 #    define FLUX__GEMM_FN(target) /* as fast as "O2" here, and compiled in less time */            \
-        static __attribute__((optimize("O1", "expensive-optimizations", "fp-contract=fast", "align-loops=64", "ira-region=mixed"))) target
+        static __attribute__((optimize("O1", "expensive-optimizations", "fp-contract=fast", "align-loops=64", "ira-region=mixed", "no-thread-jumps"))) target
 #    define FLUX__GEMM_FUSE
 #  endif
 #  define FLUX__GEMM_TYPES(bytes)                                                                  \
@@ -16324,7 +16340,7 @@ static bool flux__trail_add(flux__trail *t, const char *name, int index) {
     return true;
 }
 
-static void flux__trail_back(flux__trail *t, int length) {
+static FLUX__INLINE void flux__trail_back(flux__trail *t, int length) {
     t->length = length;
     if (t->s) t->s[length] = 0;
 }
@@ -16336,7 +16352,7 @@ static bool flux__trail_down(flux__trail *t, const flux_layer *m) {
     return false;
 }
 
-static bool flux__is_trained(const flux_field *f, const flux_tensor *x) {
+static FLUX__INLINE bool flux__is_trained(const flux_field *f, const flux_tensor *x) {
     return f->kind == FLUX__PARAM_FIELD && flux__dtypes[x->dtype].real;
 }
 
