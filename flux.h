@@ -1503,6 +1503,7 @@ extern char *realpath(const char *path, char *out);
    and losses, which only say what is to be recorded. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
 #  pragma GCC push_options
+#  define FLUX__O1 __attribute__((optimize("O1")))
 #  define FLUX__O2 __attribute__((optimize("O2")))
 #  define FLUX__SWITCH(options) _Pragma("GCC pop_options") _Pragma("GCC push_options") _Pragma(options)
 #  define FLUX__LEAN FLUX__SWITCH("GCC optimize(\"O1\", \"no-tree-pta\", \
@@ -1519,6 +1520,7 @@ extern char *realpath(const char *path, char *out);
       \"tree-loop-optimize\", \"ivopts\", \"forward-propagate\", \"dse\")")
 #  define FLUX__ASBEFORE _Pragma("GCC pop_options")
 #else
+#  define FLUX__O1
 #  define FLUX__O2
 #  define FLUX__LEAN
 #  define FLUX__COLD
@@ -17668,7 +17670,7 @@ static flux_tensor *flux__init_lecun(flux_shape s, const flux_init_opts *o) {
 /* Gram and Schmidt's method, each column against those before it, twice, which is
    enough (Giraud, Langou, Rozloznik 2005). Its R has a positive diagonal, so no
    signs are to be put right. */
-static FLUX__O2 void flux__orthonormalise(double *q, int64_t rows, int64_t cols) {
+static FLUX__O1 void flux__orthonormalise(double *q, int64_t rows, int64_t cols) {
     for (int64_t k = 0; k < cols; k++) {
         double *v = q + k * rows, sum = 0;
         for (int64_t j = 0; j < 2 * k; j++) {
@@ -24051,7 +24053,7 @@ static void flux__trim(const char **p, const char **end) {
 }
 
 /* The next line that has something on it, without its comment. */
-static FLUX__O2 bool flux__csv_line(flux__csv *c, const char **start, const char **stop) {
+static FLUX__O1 bool flux__csv_line(flux__csv *c, const char **start, const char **stop) {
     while (c->at < c->end) {
         const char *p = c->at, *q = p, *comment;
         while (q < c->end && *q != '\n' && *q != '\r') q++;
@@ -24069,7 +24071,7 @@ static FLUX__O2 bool flux__csv_line(flux__csv *c, const char **start, const char
 }
 
 /* Takes the next field, a to b, off the line that goes on at *p (NULL: it does not). */
-static FLUX__O2 bool flux__csv_field(const flux__csv *c, const char **p, const char *end, const char **a,
+static FLUX__O1 bool flux__csv_field(const flux__csv *c, const char **p, const char *end, const char **a,
                             const char **b) {
     const char *q;
     if (!*p) return false;
@@ -24096,7 +24098,7 @@ static int64_t flux__csv_bad(const flux__csv *c, int64_t column, const char *a, 
 
 /* The numbers of a line, of which `most` fit into out (NULL: they are only counted); how many,
    or -1 with an error. */
-static FLUX__O2 int64_t flux__csv_numbers(const flux__csv *c, const char *p, const char *end, float *out,
+static FLUX__O1 int64_t flux__csv_numbers(const flux__csv *c, const char *p, const char *end, float *out,
                                  int64_t most) {
     const char *a, *b;
     int64_t n = 0;
