@@ -1497,10 +1497,11 @@ extern char *realpath(const char *path, char *out);
 #endif
 
 /* How hard gcc tries, part by part, in a user's -O0 build too; every build of a program waits for it. The loops over numbers
-   say what they need themselves (FLUX__O2, and sections 9 and 10; without ira-region -O0 would spill). What records and plans
-   is LEAN: -O1 less the passes that cost a third of its time and change no figure; LOOPING within it has those again without
-   which loops over vectors took up to twice as long. What runs once or waits for a file or a person is COLD, and so are layers
-   and losses, which only say what is to be recorded. */
+   say what they need themselves (FLUX__O2, and sections 9 and 10; without ira-region -O0 would spill). What every step runs
+   through is LEAN: -O1 less the passes that cost a third of its time and change no figure; LOOPING within it has those again
+   without which loops over vectors took up to twice as long. What runs once or waits for a file or a person is COLD, and so is
+   what only says what is to be recorded, once a layer or less: layers, losses, most operations and their gradients, and most of
+   what makes a plan. Each word holds up to the next. A function that both call is inlined into neither, unless it is FLUX__INLINE. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
 #  pragma GCC push_options
 #  define FLUX__O1 __attribute__((optimize("O1")))
@@ -5302,6 +5303,8 @@ static flux_tensor *flux__strided_gradient(flux_tensor *y, flux_tensor *g) {
     return flux__spread(g, &s, y->rel, step, 0, meet);
 }
 
+FLUX__COLD
+
 static flux_tensor *flux__spread_gradient(flux_tensor *y, flux_tensor *g) {
     flux_shape s = flux__dims(y->in[0]), order = flux__dims(y);
     int64_t offset, have[FLUX_MAX_DIMS];
@@ -5438,6 +5441,8 @@ static void flux__index_gradient(flux_tensor *y, flux_tensor *g, const bool *nee
         out[2] = need[2] ? flux_gather(g, dim, y->in[1]) : NULL;
     } else out[0] = flux_scatter_add(flux_full_shape(flux__dims(x), 0, (flux_dtype)x->dtype), dim, y->in[1], g);
 }
+
+FLUX__LEAN
 
 /* The gradients of y's operands, given y's own. out has room for all operands and starts as NULLs. */
 static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
@@ -6476,6 +6481,8 @@ static bool flux__find_uses(flux__planner *p) {
     return true;
 }
 
+FLUX__LEAN
+
 /* ---------------- from a group to a kernel's program */
 
 static int flux__class_of(int dtype) {
@@ -6493,8 +6500,6 @@ typedef struct flux__builder {
     int *value_of;                        /* by node: its value in this kernel, or -1 */
     bool ok;
 } flux__builder;
-
-FLUX__LEAN
 
 static int flux__emit(flux__builder *b, const flux__value *v) {
     flux__kernel *k = b->k;
@@ -8788,7 +8793,8 @@ static const uint8_t flux__loop_class[FLUX_NUM_DTYPES] = {
 static const uint8_t flux__class_size[FLUX__CLASSES] = { 4, 8, 4, 8 };
 
 #if FLUX__VECTORS && !defined(__clang__)
-#  define FLUX__FAST __attribute__((optimize("O3")))      /* casts worth the compiler's time */
+/* casts worth being made in vectors */
+#  define FLUX__FAST __attribute__((optimize("O1", "tree-loop-optimize", "tree-loop-vectorize", "vect-cost-model=dynamic")))
 #else
 #  define FLUX__FAST
 #endif
