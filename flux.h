@@ -10381,7 +10381,9 @@ static int64_t flux__axes_at(const flux__axes *x, int64_t flat) {
 
 /* ---------------- making a kernel ready */
 
-static bool flux__is_source(const flux__value *v) { return v->kind == FLUX__V_LOAD || v->kind == FLUX__V_IOTA || v->kind == FLUX__V_RANDOM; }
+FLUX__COLD
+
+static FLUX__INLINE bool flux__is_source(const flux__value *v) { return v->kind == FLUX__V_LOAD || v->kind == FLUX__V_IOTA || v->kind == FLUX__V_RANDOM; }
 
 static void flux__value_strides(const flux__kernel *k, const flux__value *v, int64_t *step) {
     if (flux__is_source(v)) {
@@ -10434,7 +10436,7 @@ static int64_t flux__even_tile(const flux__kernel *k) {
     return run > FLUX__TILE / 4 && run % parts == 0 ? run / parts : FLUX__TILE;
 }
 
-static bool flux__reducing(const flux__value *v) { return v->kind == FLUX__V_REDUCE || v->kind == FLUX__V_ARGREDUCE; }
+static FLUX__INLINE bool flux__reducing(const flux__value *v) { return v->kind == FLUX__V_REDUCE || v->kind == FLUX__V_ARGREDUCE; }
 
 /* Nothing is done at the reduced points once a reduction is complete? */
 static bool flux__one_pass(const flux__kernel *k) {
@@ -10471,7 +10473,7 @@ static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
 static const int flux__own_dtype[FLUX__CLASSES] = { FLUX_F32, FLUX_F64, FLUX_I32, FLUX_I64 };
 
 /* Whether a phase reads what an earlier one has stored, instead of computing it again. */
-static bool flux__read_again(const flux__value *v, int phase) {
+static FLUX__INLINE bool flux__read_again(const flux__value *v, int phase) {
     return v->out >= 0 && v->phase < phase && !v->outer && v->kind >= FLUX__V_OP && flux__own_dtype[v->cls] == v->dtype;
 }
 
@@ -10818,6 +10820,8 @@ static bool flux__kernels_ready(flux__plan *plan, flux__graph *g) {
     }
     return true;
 }
+
+FLUX__LEAN
 
 /* ---------------- a block's run */
 
