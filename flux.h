@@ -62,6 +62,7 @@
        FLUX_PREFERENCES      path of the preferences file, in place of LocalPreferences.toml
        FLUX_REPLAY=0         GPUs: a step's kernels one by one, never as one graph of the driver's
        FLUX_CACHE_DIR        where kernels compiled for GPUs are kept, in place of ~/.cache/flux
+       FLUX_CUDA_LIBRARY, FLUX_NVRTC, FLUX_HIP_LIBRARY, FLUX_HIPRTC      paths of the drivers and their compilers
        FLUX_ASCII=1          print x and s in place of the Unicode signs
        FLUX_SIMD=name        use no better instruction set than: base, avx2, avx512 (to compare or debug)
 
