@@ -1492,9 +1492,11 @@ extern char *realpath(const char *path, char *out);
 #if (defined(__GNUC__) || defined(__clang__)) && !defined(__TINYC__)
 #  define FLUX__PREFETCH(p) __builtin_prefetch(p);
 #  define FLUX__PREFETCH_LATER(p) __builtin_prefetch(p, 0, 2);   /* to the second cache */
+#  define FLUX__PREFETCH_WRITE(p) __builtin_prefetch(p, 1);
 #else
 #  define FLUX__PREFETCH(p) (void)(p);
 #  define FLUX__PREFETCH_LATER(p) (void)(p);
+#  define FLUX__PREFETCH_WRITE(p) (void)(p);
 #endif
 
 /* How hard gcc tries, part by part, in a user's -O0 build too; every build of a program waits for it. The loops over numbers
@@ -7643,6 +7645,18 @@ typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter,
                                 float *out, int kind);
 /* Adam's lines as one: in: g, m, v, w (NULL: none); by: 1 - beta1, 1 - beta2, epsilon, scale */
 typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const float *const *in, const float *by);
+/* Rows of n >= 16 numbers, one behind the other. Of each: first, its maximum or its sum; d = x - maximum, e = exp(d), or
+   d = x - sum by[0], e = d^2 (squares); second, the sum of e; and y by `last`: DIV e / second, SUB d - log(second),
+   MUL d / sqrt(second by[1] + by[2]). A step is n, or 0 where each row may overwrite the one before. d, y NULL: not wanted.
+   Sums join `together` numbers at a time, as they do where such a row is not run as one. */
+typedef struct flux__rows_run {
+    int64_t n, together, count, d_step, e_step;
+    const float *x;
+    float *first, *second, *d, *e, *y, by[3];
+    int last;
+    bool squares;
+} flux__rows_run;
+typedef void (*flux__rows_fn)(const flux__rows_run *r);
 
 #ifndef FLUX__VECTORS                     /* does the compiler have vector types? */
 #  if !defined(_MSC_VER) && !defined(__TINYC__) && \
@@ -7792,8 +7806,11 @@ static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad
     flux__quad q[4];                                                                                 \
     memcpy(q, lane, sizeof q);                                                                       \
     q[0] = qop(q[0], q[2]), q[1] = qop(q[1], q[3]), q[0] = qop(q[0], q[1]);                          \
-    memcpy(lane, q, sizeof q[0]);                                                                    \
-    lane[0] = op(lane[0], lane[2]), lane[1] = op(lane[1], lane[3]), lane[0] = op(lane[0], lane[1]);
+    const flux__quad upper = { q[0][2], q[0][3], q[0][2], q[0][3] };                                 \
+    q[0] = qop(q[0], upper);                                                                         \
+    const flux__quad next = { q[0][1], q[0][1], q[0][1], q[0][1] };                                  \
+    q[0] = qop(q[0], next);                                                                          \
+    memcpy(lane, q, sizeof lane[0]);
 #else
 #  define FLUX__JOIN_QUADS FLUX__JOIN_LANES
 #endif
@@ -8368,12 +8385,49 @@ static void FLUX__F(adam)(int64_t n, float *to_m, float *to_v, float *to_w, cons
     }                                                                                                \
 }
 
+/* The end of a row is a vector that begins earlier: no result stands where an operand does. y's memory comes closer
+   while the parts are computed. */
+#define FLUX__ROW_LOOP(...)                                                                          \
+    for (int64_t i = 0; i < r->n; i += FLUX__LANES) {                                                \
+        const int64_t at = i + FLUX__LANES <= r->n ? i : r->n - FLUX__LANES;                         \
+        __VA_ARGS__                                                                                  \
+    }
+#define FLUX__ROW_PARTS(less, map)                                                                   \
+    FLUX__ROW_LOOP(v = FLUX__F(at)(x + at), v = less, w = map; if (y) FLUX__PREFETCH_WRITE(y + at)   \
+                   if (d) memcpy(d + at, &v, sizeof v); memcpy(e + at, &w, sizeof w);)
+#define FLUX__ROW_LAST(from, value) FLUX__ROW_LOOP(v = FLUX__F(at)(from + at), v = value; memcpy(y + at, &v, sizeof v);)
+#define FLUX__ROW_FOLD(fold, acc, of)                                                                \
+    for (int64_t i = 0; i < r->n; i += r->together)                                                  \
+        fold(acc, of + i, r->n - i < r->together ? r->n - i : r->together);
+#define FLUX__VECTOR_ROWS                                                                            \
+static void FLUX__F(rows)(const flux__rows_run *r) {                                                 \
+    const float *x = r->x;                                                                           \
+    float *d = r->d, *e = r->e, *y = r->y, *first = r->first, *second = r->second;                   \
+    FLUX__V v, w, by;                                                                                \
+    for (int64_t row = 0; row < r->count; row++, first++, second++) {                                \
+        *first = r->squares ? 0 : -INFINITY, *second = 0;                                            \
+        FLUX__ROW_FOLD(FLUX__F(folds)[r->squares ? FLUX__RED_SUM : FLUX__RED_MAX], first, x)         \
+        by = FLUX__K(r->squares ? *first * r->by[0] : *first);                                       \
+        if (r->squares) FLUX__ROW_PARTS(v - by, v * v)                                               \
+        else FLUX__ROW_PARTS(FLUX__IF(v == by, FLUX__K(0), v - by), FLUX__F(exp)(v))                 \
+        FLUX__ROW_FOLD(FLUX__F(fold_sum), second, e)                                                 \
+        by = FLUX__K(*second);                                                                       \
+        if (r->last == FLUX__OP_DIV) FLUX__ROW_LAST(e, v / by)                                       \
+        else if (r->last == FLUX__OP_SUB) { by = FLUX__F(log)(by); FLUX__ROW_LAST(d, v - by) }       \
+        else if (y) { by = FLUX__K(1) / FLUX__SQRT(by * r->by[1] + r->by[2]); FLUX__ROW_LAST(d, v * by) } \
+        x += r->n, e += r->e_step;                                                                   \
+        if (d) d += r->d_step;                                                                       \
+        if (y) y += r->n;                                                                            \
+    }                                                                                                \
+}
+
 typedef struct flux__section {
     const flux__loop *loops;
     flux__run_loop run;                   /* runs one of them */
     const flux__fold_fn *folds;
     flux__random_fn random;
     flux__adam_fn adam;
+    flux__rows_fn rows;
     double (*attend_exp)(int64_t n, void *row, void *most, bool find);
     void (*attend_back)(int64_t n, void *row, void *grad, double by, double less);
 } flux__section;
@@ -8387,9 +8441,10 @@ FLUX__VECTOR_RANDOM                                                             
 FLUX__VECTOR_ADAM                                                                                    \
 FLUX__LOOPS                                                                                          \
 FLUX__VECTOR_FOLDS                                                                                   \
+FLUX__VECTOR_ROWS                                                                                    \
 FLUX__ATTEND_ROWS(float, FLUX__JOIN_QUADS)                                                           \
 static const flux__section FLUX__F(section) = {                                                      \
-    FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random), FLUX__F(adam), FLUX__F(attend_exp), FLUX__F(attend_back) };
+    FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random), FLUX__F(adam), FLUX__F(rows), FLUX__F(attend_exp), FLUX__F(attend_back) };
 
 /* ---- f32: instruction sets */
 
@@ -10183,11 +10238,15 @@ typedef struct flux__phase { int *line, n, *late, nlate; } flux__phase;   /* val
 /* Adam's lines, run as one where the last of them stands; values by number, w -1: none. */
 typedef struct flux__adam { int g, m, v, w, by[4], new_m, new_v, last; } flux__adam;
 
+/* Lines of whole rows, run as one where `first` stands (see flux__rows_run); values by number, y -1: none. */
+typedef struct flux__rows { int first, x, d, e, second, y, by[3]; bool squares, keep_d, keep_e; } flux__rows;
+
 typedef struct flux__cpu {                /* a kernel made ready for the CPU */
     int64_t outer, inner;                 /* points */
     bool inner_first;                     /* reduced points lie together in a block, else the outer ones do */
     int64_t w, rt;                        /* outer and reduced points a block */
     bool resident;                        /* rt is all of inner */
+    int64_t together;                     /* so many numbers of a row are joined at a time, be a block longer than usual or not */
     int nphase, nreg, width;              /* registers, bytes of an element there */
     flux__phase *phase;
     flux__axes *outer_axes, *inner_axes;  /* by value: of what it loads or stores */
@@ -10199,6 +10258,8 @@ typedef struct flux__cpu {                /* a kernel made ready for the CPU */
     int nreduce, splits;                  /* splits > 1: the reduced points in so many parts, combined in order */
     int *reduce_at;                       /* by value: its number among the reductions */
     flux__adam adam;                      /* last -1: not in this kernel */
+    flux__rows rows;                      /* first -1: not in this kernel */
+    bool *made;                           /* by value: by Adam's line or that of rows, not by its own */
     int tile;                             /* elements of a register */
 } flux__cpu;
 
@@ -10301,15 +10362,16 @@ static bool flux__one_pass(const flux__kernel *k) {
 }
 
 static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
+    const int64_t tile = c->tile;
     c->outer = c->inner = 1;
     for (int d = 0; d < FLUX_MAX_DIMS; d++)
         if (k->reduced >> d & 1) c->inner *= k->full[d];
         else c->outer *= k->full[d];
     c->inner_first = k->reduced && flux__prefer_inner(k) && !flux__small_windows(k, c);
-    if (c->inner == 0) c->rt = 0, c->w = c->outer < FLUX__TILE ? c->outer : FLUX__TILE;
-    else if (c->inner == 1 || c->inner <= (c->inner_first ? FLUX__TILE : flux__one_pass(k) ? 4 : FLUX__TILE / 16)) {
+    if (c->inner == 0) c->rt = 0, c->w = c->outer < tile ? c->outer : tile;
+    else if (c->inner == 1 || c->inner <= (c->inner_first ? tile : flux__one_pass(k) ? 4 : tile / 16)) {
         c->rt = c->inner;
-        c->w = FLUX__TILE / c->inner;
+        c->w = tile / c->inner;
         for (int64_t even = 16; even > 1; even /= 2)     /* a block of whole vectors, if rows can make one up */
             if (c->w >= even && c->inner * even % 16 == 0 && c->w * c->inner % 16 != 0) c->w -= c->w % even;
         if (c->w > c->outer) c->w = c->outer;
@@ -10317,9 +10379,10 @@ static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
     else {
         c->w = c->outer < 256 ? c->outer : 256;
         if (c->w < 1) c->w = 1;
-        c->rt = FLUX__TILE / c->w < c->inner ? FLUX__TILE / c->w : c->inner;
+        c->rt = tile / c->w < c->inner ? tile / c->w : c->inner;
     }
     if (c->w < 1) c->w = 1;
+    c->together = c->inner_first && c->inner > FLUX__TILE ? flux__even_tile(k) : FLUX__TILE;
     c->resident = c->rt == c->inner;
 }
 
@@ -10369,12 +10432,13 @@ static bool flux__split_phases(flux__kernel *k, flux__cpu *c) {
     return ok;
 }
 
-/* ---- Adam's lines */
+/* ---- lines that are run as one: Adam's, and those of rows */
 
-static bool flux__is_f32(const flux__kernel *k, int v, int op) {      /* a line of that operation, at the inner points */
+static bool flux__is_line(const flux__kernel *k, int v, int kind, int op, bool outer) {
     const flux__value *x = &k->value[v];
-    return x->kind == FLUX__V_OP && x->op == op && x->cls == FLUX__F32C && x->dtype == FLUX_F32 && !x->outer;
+    return x->kind == kind && x->op == op && x->cls == FLUX__F32C && x->dtype == FLUX_F32 && x->outer == outer;
 }
+static bool flux__is_f32(const flux__kernel *k, int v, int op) { return flux__is_line(k, v, FLUX__V_OP, op, false); }
 static bool flux__is_const(const flux__kernel *k, int v) { return k->value[v].kind == FLUX__V_NUMBER; }
 static bool flux__is_walk(const flux__kernel *k, int v) {             /* one number a point, in f32 */
     const flux__value *x = &k->value[v];
@@ -10418,34 +10482,98 @@ static bool flux__adam_at(const flux__kernel *k, int div, flux__adam *a) {
            flux__is_walk(k, a->v) && x[a->m].phase == x[div].phase && x[a->v].phase == x[div].phase && x[square].phase == x[div].phase;
 }
 
-/* Finds them, and takes all but the last out of their phase. */
 static void flux__find_adam(const flux__kernel *k, flux__cpu *c) {
     const flux__value *x = k->value;
-    int div = 0, n = 0, gone[6];
-    while (div < k->nvalue && !flux__adam_at(k, div, &c->adam)) div++;
+    flux__adam *a = &c->adam;
+    int div = 0;
+    while (div < k->nvalue && !flux__adam_at(k, div, a)) div++;
     if (div == k->nvalue || (x[div].phase > 0 && !c->resident)) {
-        c->adam.last = -1;
+        a->last = -1;
         return;
     }
-    flux__phase *ph = &c->phase[x[div].phase];
-    gone[0] = c->adam.new_m, gone[1] = c->adam.new_v, gone[2] = x[gone[1]].b, gone[3] = x[div].b, gone[4] = x[gone[3]].a;
-    gone[5] = c->adam.w < 0 ? -1 : div;
-    for (int i = 0; i < ph->n; i++) {
-        bool keep = true;
-        for (int j = 0; j < 6; j++) keep = keep && ph->line[i] != gone[j];
-        if (keep) ph->line[n++] = ph->line[i];
-    }
-    ph->n = n;
+    c->made[div] = true;
+    c->made[a->new_m] = c->made[a->new_v] = c->made[x[a->new_v].b] = c->made[x[div].b] = c->made[x[x[div].b].a] = true;
+    c->made[a->last] = false;
 }
 
-/* The values that a line has to do with. */
+/* second: the sum of exp(x - max(x)), or of square(x - mean(x)) */
+static bool flux__rows_at(const flux__kernel *k, int second, flux__rows *a) {
+    const flux__value *x = k->value;
+    if (!flux__is_line(k, second, FLUX__V_REDUCE, FLUX__RED_SUM, true)) return false;
+    a->second = second, a->e = x[second].a, a->by[0] = -1, a->y = -1;
+    a->squares = flux__is_f32(k, a->e, FLUX__OP_SQUARE);
+    if (!a->squares && !flux__is_f32(k, a->e, FLUX__OP_EXP)) return false;
+    a->d = x[a->e].a;
+    if (!flux__is_f32(k, a->d, a->squares ? FLUX__OP_SUB : FLUX__OP_SUBMAX)) return false;
+    a->x = x[a->d].a, a->first = x[a->d].b;
+    if (a->squares) {
+        if (!flux__is_line(k, a->first, FLUX__V_OP, FLUX__OP_MUL, true)) return false;
+        a->by[0] = x[a->first].b, a->first = x[a->first].a;
+        if (!flux__is_const(k, a->by[0])) return false;
+    }
+    return flux__is_line(k, a->first, FLUX__V_REDUCE, a->squares ? FLUX__RED_SUM : FLUX__RED_MAX, true) && x[a->first].a == a->x &&
+           flux__is_walk(k, a->x) && x[a->d].phase == x[a->first].phase + 1;
+}
+
+/* y: e / second, d - log(second), or d rsqrt(second by[1] + by[2]) */
+static bool flux__ends_rows(const flux__kernel *k, int y, flux__rows *a) {
+    const flux__value *x = k->value;
+    const int by = x[y].b;
+    if (!a->squares && flux__is_f32(k, y, FLUX__OP_DIV)) return x[y].a == a->e && by == a->second;
+    if (!a->squares) return flux__is_f32(k, y, FLUX__OP_SUB) && x[y].a == a->d && flux__is_line(k, by, FLUX__V_OP, FLUX__OP_LOG, true) && x[by].a == a->second;
+    if (!flux__is_f32(k, y, FLUX__OP_MUL) || x[y].a != a->d || !flux__is_line(k, by, FLUX__V_OP, FLUX__OP_RSQRT, true)) return false;
+    const int sum = x[by].a;
+    if (!flux__is_line(k, sum, FLUX__V_OP, FLUX__OP_ADD, true) || !flux__is_line(k, x[sum].a, FLUX__V_OP, FLUX__OP_MUL, true)) return false;
+    a->by[1] = x[x[sum].a].b, a->by[2] = x[sum].b;
+    return x[x[sum].a].a == a->second && flux__is_const(k, a->by[1]) && flux__is_const(k, a->by[2]);
+}
+
+/* Whether another line than these, or the tensor's own memory, is to have a value. */
+static bool flux__is_kept(const flux__kernel *k, int v, int user, int or_user) {
+    if (k->value[v].out >= 0) return true;
+    for (int i = 0; i < k->nvalue; i++)
+        if (i != user && i != or_user && (k->value[i].a == v || k->value[i].b == v || k->value[i].c == v)) return true;
+    return false;
+}
+
+/* Blocks are chosen with them in mind: they need whole rows, and of registers no more than a row. */
+static bool flux__find_rows(const flux__kernel *k, flux__cpu *c) {
+    flux__rows *a = &c->rows;
+    int second = 0, y = 0;
+    while (second < k->nvalue && !flux__rows_at(k, second, a)) second++;
+    if (second == k->nvalue || k->kind != FLUX__K_FUSED) return false;
+    while (y < k->nvalue && !flux__ends_rows(k, y, a)) y++;
+    if (y < k->nvalue) c->made[a->y = y] = true;
+    c->made[a->d] = c->made[a->e] = c->made[second] = true;
+    a->keep_d = flux__is_kept(k, a->d, a->e, a->y), a->keep_e = flux__is_kept(k, a->e, second, a->y);
+    c->tile = 4 * FLUX__TILE;
+    flux__choose_blocks(k, c);
+    if (c->inner_first && c->resident && c->inner >= 16) return true;
+    memset(c->made, 0, (size_t)k->nvalue * sizeof *c->made);
+    c->tile = FLUX__TILE;
+    return false;
+}
+
+static void flux__take_out_made(flux__cpu *c) {
+    for (int p = 0; p < c->nphase; p++) {
+        flux__phase *ph = &c->phase[p];
+        int n = 0;
+        for (int i = 0; i < ph->n; i++)
+            if (!c->made[ph->line[i]]) ph->line[n++] = ph->line[i];
+        ph->n = n;
+    }
+}
+
+/* The values that a line has to do with: itself, its operands, and from the fifth on what it makes besides. */
 static int flux__used(const flux__kernel *k, const flux__cpu *c, int line, int *use) {
     const flux__value *v = &k->value[line];
     const flux__adam *a = &c->adam;
-    use[0] = line, use[1] = v->a, use[2] = v->b, use[3] = v->c;
-    if (line != a->last) return 4;
-    use[1] = a->g, use[2] = a->m, use[3] = a->v, use[4] = a->w, use[5] = a->new_m, use[6] = a->new_v;
-    return 7;
+    const flux__rows *r = &c->rows;
+    use[0] = line, use[1] = v->a, use[2] = v->b, use[3] = v->c, use[4] = -1;
+    if (line == r->first) use[5] = r->d, use[6] = r->e, use[7] = r->y;
+    else if (line == a->last) use[1] = a->g, use[2] = a->m, use[3] = a->v, use[4] = a->w, use[5] = a->new_m, use[6] = a->new_v, use[7] = -1;
+    else return 4;
+    return 8;
 }
 
 static bool flux__needs_register(const flux__value *v) { return v->kind != FLUX__V_NUMBER; }
@@ -10457,7 +10585,7 @@ static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, boo
     memset(last, -1, (size_t)k->nvalue * sizeof(int));
     for (int p = 0; p < c->nphase; p++)
         for (int j = 0; j < c->phase[p].n; j++, clock++)
-            for (int use[7], u = flux__used(k, c, c->phase[p].line[j], use) - 1; u >= 0; u--)
+            for (int use[8], u = flux__used(k, c, c->phase[p].line[j], use) - 1; u >= 0; u--)
                 if (use[u] >= 0) last[use[u]] = clock;
     for (int i = 0; i < k->nvalue; i++) c->reg[i] = -1, c->expand_reg[i] = -1;
     for (int i = 0; i < k->nvalue; i++)
@@ -10470,10 +10598,11 @@ static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, boo
     clock = 0;
     for (int p = 0; p < c->nphase; p++)
         for (int j = 0; j < c->phase[p].n; j++, clock++) {
-            int use[7], n = flux__used(k, c, c->phase[p].line[j], use);
+            int use[8], n = flux__used(k, c, c->phase[p].line[j], use);
             for (int u = 0; u < n; u++) {
+                if (use[u] < 0 || (u > 0 && u < 5)) continue;
                 const flux__value *v = &k->value[use[u]];
-                if ((u > 0 && u < 5) || v->outer || !flux__needs_register(v) || c->reg[use[u]] >= 0) continue;
+                if (v->outer || !flux__needs_register(v) || c->reg[use[u]] >= 0) continue;
                 int r = fixed;            /* of what the line makes */
                 while (taken[r]) r++;
                 taken[r] = true;
@@ -10495,7 +10624,7 @@ static void flux__find_roles(const flux__kernel *k, flux__cpu *c) {
         for (int j = 0; j < 3; j++) {
             if (use[j] < 0) continue;
             c->parting[use[j]] = false;
-            if ((!v->outer || flux__reducing(v)) && k->value[use[j]].outer && k->value[use[j]].kind != FLUX__V_NUMBER) c->expand[use[j]] = true;
+            if ((!v->outer || flux__reducing(v)) && !c->made[i] && k->value[use[j]].outer && k->value[use[j]].kind != FLUX__V_NUMBER) c->expand[use[j]] = true;
         }
     }
 }
@@ -10539,6 +10668,7 @@ static void flux__cpu_drop(flux__cpu *c) {
     if (c->reg) FLUX_FREE(c->reg);
     if (c->expand) FLUX_FREE(c->expand);
     if (c->parting) FLUX_FREE(c->parting);
+    if (c->made) FLUX_FREE(c->made);
     if (c->expand_reg) FLUX_FREE(c->expand_reg);
     if (c->loop) FLUX_FREE(c->loop);
     if (c->reduce_at) FLUX_FREE(c->reduce_at);
@@ -10559,7 +10689,12 @@ static bool flux__cpu_ready(flux__kernel *k) {
     k->ready = c;
     c->width = 4;
     c->tile = FLUX__TILE;
-    flux__choose_blocks(k, c);
+    c->made = (bool *)flux__zalloc(n);
+    if (!c->made) return false;
+    if (!flux__find_rows(k, c)) {
+        c->rows.first = -1;
+        flux__choose_blocks(k, c);
+    }
     c->outer_axes = (flux__axes *)flux__zalloc(n * sizeof *c->outer_axes);
     c->inner_axes = (flux__axes *)flux__zalloc(n * sizeof *c->inner_axes);
     c->reg = (int *)flux__zalloc(n * sizeof(int));
@@ -10573,8 +10708,9 @@ static bool flux__cpu_ready(flux__kernel *k) {
     bool ok = c->outer_axes && c->inner_axes && c->reg && c->expand && c->parting && c->expand_reg && c->loop && c->reduce_at && last && taken;
     ok = ok && flux__split_phases(k, c) && flux__bind_loops(k, c);
     if (ok) {
-        flux__find_roles(k, c);
         flux__find_adam(k, c);
+        flux__find_roles(k, c);
+        flux__take_out_made(c);
         if (k->kind == FLUX__K_MATMUL && c->adam.last >= 0) c->tile = 4 * FLUX__TILE;   /* reads and writes in place */
         flux__assign_registers(k, c, last, taken);
         flux__choose_splits(k, c);
@@ -10711,7 +10847,7 @@ static void flux__fetch_ahead(const flux__block_run *b, int i, const char *there
     const flux__value *v = &b->k->value[i];
     const flux__adam *a = &b->c->adam;    /* fetches its own */
     const int64_t bytes = flux__block_count(b, v) * (int64_t)flux__class_size[v->cls];
-    if ((!b->product && b->c->outer * b->c->inner < FLUX__LARGE) || (a->last >= 0 && (i == a->m || i == a->v || i == a->w))) return;
+    if (b->c->rows.first >= 0 || (!b->product && b->c->outer * b->c->inner < FLUX__LARGE) || (a->last >= 0 && (i == a->m || i == a->v || i == a->w))) return;
     for (int64_t at = 0; at < bytes; at += 64) FLUX__PREFETCH_LATER(there + bytes + at)
 }
 
@@ -10780,10 +10916,9 @@ static void flux__expand_value(flux__block_run *b, int i) {
     size_t size = flux__class_size[v->cls];
     char *out = flux__reg(b, b->c->expand_reg[i]);
     const char *in = (const char *)b->at[i];
-    int dtype = flux__own_dtype[v->cls];
     if (outer == 1 || b->rt == 1) return;
     if (b->c->inner_first)
-        for (int64_t o = 0; o < outer; o++) flux__load(v->cls, out + (size_t)(o * b->rt) * size, dtype, in + (size_t)o * size, 0, b->rt);
+        for (int64_t o = 0; o < outer; o++) flux__fill(out + (size_t)(o * b->rt) * size, in + (size_t)o * size, size, (size_t)b->rt);
     else
         for (int64_t r = 0; r < b->rt; r++) memcpy(out + (size_t)(r * outer) * size, in, (size_t)outer * size);
 }
@@ -10805,16 +10940,21 @@ static void flux__do_reduce(flux__block_run *b, int i) {
     size_t size = flux__class_size[cls];
     const char *x = (const char *)flux__operand_at(b, v, v->a, &walk);
     char *acc = flux__reg(b, b->c->reg[i]);
+    int64_t none;                         /* of a class's size */
     if (!walk) {                          /* the same number at every point */
         char *fill = flux__reg(b, b->c->nreg);
         int dtype = flux__own_dtype[cls];
         flux__load(cls, fill, dtype, x, 0, outer * b->rt);
         x = fill;
     }
-    if (b->fresh)
-        for (int64_t o = 0; o < outer; o++) flux__identity(cls, v->op, acc + (size_t)o * size);
+    flux__identity(cls, v->op, &none);
+    if (b->fresh) flux__fill(acc, &none, size, (size_t)outer);
     if (b->c->inner_first)
-        for (int64_t o = 0; o < outer; o++) flux__reduce(cls, v->op, acc + (size_t)o * size, x + (size_t)(o * b->rt) * size, b->rt);
+        for (int64_t o = 0; o < outer; o++)
+            for (int64_t r = 0, m; r < b->rt; r += m) {
+                m = b->rt - r < b->c->together ? b->rt - r : b->c->together;
+                flux__reduce(cls, v->op, acc + (size_t)o * size, x + (size_t)(o * b->rt + r) * size, m);
+            }
     else
         for (int64_t r = 0; r < b->rt; r++) flux__accumulate(cls, v->op, acc, x + (size_t)(r * outer) * size, outer);
     b->at[i] = acc;
@@ -10865,6 +11005,35 @@ static void flux__do_adam(flux__block_run *b) {
         if (b->k->value[made[i]].out >= 0 && (char *)out[i] == flux__reg(b, b->c->reg[made[i]])) flux__do_store(b, made[i]);
 }
 
+/* What nobody else is to have needs room for one row. */
+static float *flux__part_at(flux__block_run *b, int i, bool keep, int64_t *step) {
+    float *to = (float *)(keep ? flux__result_at(b, i) : (void *)flux__reg(b, b->c->reg[i]));
+    *step = keep ? b->rt : 0;
+    b->at[i] = to;
+    b->walk[i] = 1;
+    return to;
+}
+
+static void flux__do_rows(flux__block_run *b) {
+    const flux__rows *a = &b->c->rows;
+    flux__rows_run r;
+    const int stored[3] = { a->d, a->e, a->y };
+    int64_t step;
+    memset(&r, 0, sizeof r);
+    r.n = b->rt, r.together = b->c->together, r.count = b->w, r.x = (const float *)b->at[a->x], r.squares = a->squares;
+    r.last = a->y < 0 ? -1 : b->k->value[a->y].op;
+    for (int i = 0; i < 3 && a->squares && (i == 0 || a->y >= 0); i++) r.by[i] = *(const float *)b->at[a->by[i]];
+    b->at[a->first] = r.first = (float *)(void *)flux__reg(b, b->c->reg[a->first]);
+    b->at[a->second] = r.second = (float *)(void *)flux__reg(b, b->c->reg[a->second]);
+    b->walk[a->first] = b->walk[a->second] = 1;
+    r.d = flux__part_at(b, a->d, a->keep_d, &r.d_step), r.e = flux__part_at(b, a->e, a->keep_e, &r.e_step);
+    if (!a->keep_d && (a->y < 0 || r.last == FLUX__OP_DIV)) r.d = NULL;
+    if (a->y >= 0) r.y = flux__part_at(b, a->y, true, &step);
+    flux__section_now()->rows(&r);
+    for (int i = 0; i < 3; i++)
+        if (stored[i] >= 0 && b->k->value[stored[i]].out >= 0) flux__do_store(b, stored[i]);
+}
+
 static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     int64_t n = flux__block_count(b, v);
@@ -10875,6 +11044,10 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
     }
     if (i == b->c->adam.last) {
         flux__do_adam(b);
+        return;
+    }
+    if (i == b->c->rows.first) {
+        flux__do_rows(b);
         return;
     }
     switch (v->kind) {
@@ -10948,11 +11121,12 @@ static void flux__do_late(flux__block_run *b, int p) {
     b->rt = rt;
 }
 
+/* In a block that holds whole rows what an earlier phase has expanded stays as it is. */
 static void flux__expand_all(flux__block_run *b, int p) {
     for (int i = 0; i < b->k->nvalue; i++) {
         const flux__value *v = &b->k->value[i];
-        bool ready = flux__reducing(v) ? v->phase < p : v->phase <= p;
-        if (b->c->expand[i] && ready) flux__expand_value(b, i);
+        const int from = v->phase + flux__reducing(v);
+        if (b->c->expand[i] && (b->c->resident ? from == p : from <= p)) flux__expand_value(b, i);
     }
 }
 
@@ -10961,7 +11135,7 @@ static void flux__do_phase(flux__block_run *b, int p, int64_t r_from, int64_t r_
     const flux__phase *ph = &b->c->phase[p];
     b->fresh = true;
     b->phase = p;
-    if (ph->n == 0) return;
+    if (ph->n == 0 && !b->c->resident) return;
     int64_t step = b->c->rt > 0 ? b->c->rt : 1, expanded = -1;
     for (b->r0 = r_from; b->r0 < r_to || b->fresh; b->r0 += step) {
         b->rt = r_to - b->r0 < step ? r_to - b->r0 : step;
