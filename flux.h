@@ -6686,6 +6686,7 @@ static void flux__plain_operand(flux__builder *b, flux_tensor *x) {
     o.dtype = x->dtype;
     o.shape = flux__dims(x);
     flux__layout(x, &o.offset, o.stride);
+    for (int d = x->ndim; d < FLUX_MAX_DIMS; d++) o.stride[d] = 0;
     operand = (flux__operand *)flux__grow(k->operand, &k->operand_room, k->noperand + 1, sizeof *operand);
     if (!operand) {
         b->ok = false;
