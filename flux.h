@@ -1500,25 +1500,31 @@ extern char *realpath(const char *path, char *out);
 #endif
 
 /* How hard gcc tries, part by part, in a user's -O0 build too; every build of a program waits for it. The loops over numbers
-   say what they need themselves (FLUX__O2, and sections 9 and 10; without ira-region -O0 would spill). What records and plans
-   is LEAN: -O1 less the passes that cost a third of its time and change no figure; LOOPING within it has those again without
-   which loops over vectors took up to twice as long. What runs once or waits for a file or a person is COLD, and so are layers
-   and losses, which only say what is to be recorded. */
+   say what they need themselves (FLUX__O2, and sections 9 and 10; without ira-region -O0 would spill). What every step runs
+   through is LEAN: -O1 less the passes that cost a third of its time and change no figure; LOOPING within it has those again
+   without which loops over vectors took up to twice as long. What runs once or waits for a file or a person is COLD, and so is
+   what only says what is to be recorded, once a layer or less: layers, losses, most operations and their gradients, and most of
+   what makes a plan. Each word holds up to the next. A function that both call is inlined into neither, unless it is FLUX__INLINE. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
+#  pragma GCC push_options
+#  define FLUX__O1 __attribute__((optimize("O1")))
 #  define FLUX__O2 __attribute__((optimize("O2")))
-#  define FLUX__LEAN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\", \"no-tree-pta\", \
+#  define FLUX__SWITCH(options) _Pragma("GCC pop_options") _Pragma("GCC push_options") _Pragma(options)
+#  define FLUX__LEAN FLUX__SWITCH("GCC optimize(\"O1\", \"no-tree-pta\", \
       \"no-tree-dominator-opts\", \"no-ivopts\", \"no-tree-loop-optimize\", \"no-tree-sra\", \"no-tree-slsr\", \
       \"no-tree-sink\", \"no-tree-bit-ccp\", \"no-if-conversion\", \"no-if-conversion2\", \
       \"no-forward-propagate\", \"no-dse\", \"no-dce\", \"no-cprop-registers\", \"no-compare-elim\", \
       \"no-combine-stack-adjustments\", \"no-shrink-wrap\", \"no-ipa-profile\", \"no-ipa-reference\", \
       \"no-ipa-pure-const\", \"no-move-loop-invariants\", \"no-guess-branch-probability\", \
       \"no-reorder-blocks\", \"no-ssa-phiopt\", \"no-tree-ter\", \"no-tree-coalesce-vars\", \
-      \"no-tree-builtin-call-dce\", \"no-ipa-modref\", \"no-ipa-icf\", \"no-split-wide-types\")")
-#  define FLUX__COLD _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
+      \"no-tree-builtin-call-dce\", \"no-ipa-modref\", \"no-ipa-icf\", \"no-split-wide-types\", \
+      \"no-printf-return-value\", \"ira-region=one\")")
+#  define FLUX__COLD FLUX__SWITCH("GCC optimize(\"O0\")")
 #  define FLUX__LOOPING _Pragma("GCC push_options") _Pragma("GCC optimize(\"move-loop-invariants\", \
       \"tree-loop-optimize\", \"ivopts\", \"forward-propagate\", \"dse\")")
 #  define FLUX__ASBEFORE _Pragma("GCC pop_options")
 #else
+#  define FLUX__O1
 #  define FLUX__O2
 #  define FLUX__LEAN
 #  define FLUX__COLD
@@ -1738,7 +1744,7 @@ FLUX__UNUSED static void flux__once(flux__once_flag *o, void (*fn)(void)) {
 
 #if defined(FLUX_NO_THREADS)
 static void *flux__tls_value;
-static void *flux__tls_get(void) { return flux__tls_value; }
+static FLUX__INLINE void *flux__tls_get(void) { return flux__tls_value; }
 static bool flux__tls_set(void *p, void (*at_thread_end)(void *)) {
     (void)at_thread_end;
     flux__tls_value = p;
@@ -1767,7 +1773,7 @@ static flux__tls_key flux__tls_slot;
 /* The system's key runs the function at the thread's end; a thread-local variable, where the compiler has them, is faster to read. */
 #  if defined(__TINYC__)
 static int flux__tls_made;
-static void *flux__tls_get(void) { return flux__atomic_load32(&flux__tls_made) ? FLUX__TLS_LOAD(flux__tls_slot) : NULL; }
+static FLUX__INLINE void *flux__tls_get(void) { return flux__atomic_load32(&flux__tls_made) ? FLUX__TLS_LOAD(flux__tls_slot) : NULL; }
 static bool flux__tls_put(void *p) {
     flux__atomic_store32(&flux__tls_made, 1);
     return FLUX__TLS_STORE(flux__tls_slot, p);
@@ -1778,7 +1784,7 @@ static __declspec(thread) void *flux__tls_value;
 #    else
 static __thread void *flux__tls_value;
 #    endif
-static void *flux__tls_get(void) { return flux__tls_value; }
+static FLUX__INLINE void *flux__tls_get(void) { return flux__tls_value; }
 static bool flux__tls_put(void *p) {
     if (!FLUX__TLS_STORE(flux__tls_slot, p)) return false;
     flux__tls_value = p;
@@ -1819,6 +1825,8 @@ static double flux__now(void) {           /* seconds since some moment; never go
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 #endif
 }
+
+FLUX__COLD
 
 static const char *flux__env(const char *name) {   /* NULL: unset or empty */
     const char *s = getenv(name);
@@ -1969,6 +1977,8 @@ static int flux__simd_detect(void) {
     return (saved & 0xe6) == 0xe6 && (seven[1] & avx512) == avx512 ? 2 : 1;
 }
 
+FLUX__LEAN
+
 static int flux__simd_known;              /* level + 1, once it has been found out */
 FLUX__UNUSED static int flux__simd(void) {
     int level = flux__atomic_load32(&flux__simd_known) - 1;
@@ -1981,6 +1991,8 @@ FLUX__UNUSED static int flux__simd(void) {
     }
     return level;
 }
+
+FLUX__COLD
 
 /* ---- files */
 
@@ -2246,6 +2258,8 @@ FLUX__UNUSED static bool flux__out_commit(flux__out *o) {
     return good;
 }
 
+FLUX__LEAN
+
 /* ------------------------------------------------------------------ 2. Objects, threads' state, errors
    Every handle starts with a flux__head: what it is, who owns it. A reference is held by a scope, by the user
    (flux_retain), by another object, or by an edge of the graph; edges are counted apart, so that a tensor which only
@@ -2450,6 +2464,8 @@ static flux__thread *flux__self(void) {
     return t;
 }
 
+FLUX__COLD
+
 static void flux__say_error(const char *text) {
     flux__mutex_lock(&flux__lock);
     flux_error_fn handler = flux__set.on_error;
@@ -2482,6 +2498,8 @@ static void *flux__fail(const char *format, ...) {
     if (!t->held) flux__say_error(t->error.text);
     return NULL;
 }
+
+FLUX__LEAN
 
 /* How many errors this thread has had since flux_clear: whether a call failed, though one was pending before. */
 static int flux__failures(void) {
@@ -2516,6 +2534,8 @@ FLUX_DEF bool flux_failed(void) {
     flux__thread *t = flux__self();
     return !t || t->error.set;
 }
+
+FLUX__COLD
 
 FLUX_DEF void flux_clear(void) {
     flux__thread *t = flux__self();
@@ -2612,6 +2632,8 @@ FLUX_DEF void flux_silence(const char *id) {
     }
     flux__mutex_unlock(&flux__lock);
 }
+
+FLUX__LEAN
 
 static bool flux__log_schedules(void) {
     flux__mutex_lock(&flux__lock);
@@ -2840,6 +2862,8 @@ static void flux__buffer_release(flux__buffer *b) {
     flux__arena_unlock(pool);
 }
 
+FLUX__COLD
+
 static flux__arena *flux__arena_of(flux_device d, const char *call) {
     if (d.backend >= 0 && d.backend < FLUX__BACKENDS && d.id >= 0 && d.id < FLUX__MAX_IDS) return &flux__arenas[d.backend][d.id];
     return (flux__arena *)flux__fail("%s: device {%d, %d} does not exist", call, d.backend, d.id);
@@ -2878,6 +2902,8 @@ FLUX_DEF void flux_mem_trim(flux_device d) {
     flux__arena_unlock(pool);
     flux__tell();
 }
+
+FLUX__LEAN
 
 /* ---------------- ownership and scopes */
 
@@ -3009,6 +3035,8 @@ static void *flux__reveal_object(int depth, void *object) {
 
 /* ---------------- the end of a thread, and of the program */
 
+FLUX__COLD
+
 static void flux__thread_free(void *state) {
     flux__thread *t = (flux__thread *)state;
     if (!t) return;
@@ -3050,6 +3078,8 @@ FLUX_DEF void flux_shutdown(void) {
     flux__gpu_close();
 #endif
 }
+
+FLUX__LEAN
 
 /* ------------------------------------------------------------------ 4. Worker threads
    One pool for the process. flux__parallel hands out the numbers 0 ... n-1 one by one to whoever asks: the caller and
@@ -3659,6 +3689,8 @@ static flux_device flux__place(int n, flux_tensor *const *xs) {
 
 /* ---------------- leaves */
 
+FLUX__COLD
+
 static flux_tensor *flux__leaf(flux_shape s, flux_dtype t, flux_device d) {
     flux_tensor *x = flux__node_raw(FLUX__LEAF, t, &s, d, 0);
     if (!x) return NULL;
@@ -3725,6 +3757,8 @@ FLUX_DEF flux_tensor *flux_scalar(double value) {
     return flux_full_shape(s, value, FLUX_F32);
 }
 
+FLUX__LEAN
+
 FLUX_DEF flux_tensor *flux__number(double value) {
     flux_shape none = flux__shape(NULL, 0);
     flux_tensor *x = flux__node(FLUX__NUMBER, FLUX_F32, &none, NULL, NULL, NULL);
@@ -3735,6 +3769,8 @@ FLUX_DEF flux_tensor *flux__number(double value) {
 }
 
 FLUX_DEF flux_tensor *flux__same(flux_tensor *x) { return x; }
+
+FLUX__COLD
 
 FLUX_DEF void flux_seed(uint64_t seed) {
     flux__thread *t = flux__self();
@@ -3792,6 +3828,8 @@ FLUX_DEF flux_tensor *flux_eye(int64_t n) {
     flux_tensor *same = n < 0 ? NULL : flux_eq(flux__iota(n, 0), flux__iota(n, 1));
     return flux__reveal(h, same ? flux_to_dtype(same, FLUX_F32) : NULL);
 }
+
+FLUX__LEAN
 
 /* ---------------- elementwise operations */
 
@@ -4131,6 +4169,8 @@ FLUX_DEF flux_tensor *flux_slice_step(flux_tensor *x, int dim, int64_t start, in
 
 FLUX_DEF flux_tensor *flux_slice(flux_tensor *x, int dim, int64_t start, int64_t stop) { return flux_slice_step(x, dim, start, stop, 1); }
 
+FLUX__COLD
+
 static flux_tensor *flux__split(const char *call, flux_tensor *x, int64_t n, bool first) {
     if (!flux__check_operands(call, 1, &x)) return NULL;
     int last = x->ndim - 1;
@@ -4176,6 +4216,8 @@ FLUX_DEF flux_tensor *flux_squeeze(flux_tensor *x) {
         if (x->dim[i] != 1) s.dim[s.ndim++] = x->dim[i];
     return flux_reshape_to(x, s);
 }
+
+FLUX__LEAN
 
 FLUX_DEF flux_tensor *flux_broadcast_to_shape(flux_tensor *x, flux_shape s) {
     if (!flux__check_operands("broadcast_to", 1, &x) || !flux__check_shape("broadcast_to", &s)) return NULL;
@@ -4247,6 +4289,8 @@ static flux_tensor *flux__spread(flux_tensor *x, const flux_shape *s, int64_t re
     for (int i = 0; i < FLUX_MAX_DIMS; i++) y->stride[i] = i < x->ndim ? step[i] : 0;
     return flux__done(y);
 }
+
+FLUX__COLD
 
 FLUX_DEF flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, flux_shape hi) {
     if (!flux__check_operands("pad", 1, &x)) return NULL;
@@ -4435,6 +4479,8 @@ FLUX_DEF flux_tensor *flux_nth(flux_tensor *tuple, int i) {
     return (flux_tensor *)flux__own(flux_retain(tuple->in[i]));
 }
 
+FLUX__LEAN
+
 FLUX_DEF int flux_count(const flux_tensor *tuple) { return !tuple ? 0 : tuple->op == FLUX__TUPLE ? tuple->nin : 1; }
 
 static flux_tensor *flux__move(flux_tensor *x, flux_device d) {
@@ -4520,6 +4566,8 @@ FLUX_DEF flux_tensor *flux_prod_over(int n, flux_reduce_opts o) { return flux__r
 FLUX_DEF flux_tensor *flux_max_over(int n, flux_reduce_opts o) { return flux__reduce_call("max", FLUX__RED_MAX, n, &o); }
 FLUX_DEF flux_tensor *flux_min_over(int n, flux_reduce_opts o) { return flux__reduce_call("min", FLUX__RED_MIN, n, &o); }
 
+FLUX__COLD
+
 static flux_tensor *flux__truth(const char *call, int red, int n, flux_reduce_opts *o) {
     unsigned mask;
     if (!flux__mask(call, n, o, &mask)) return NULL;
@@ -4530,6 +4578,8 @@ static flux_tensor *flux__truth(const char *call, int red, int n, flux_reduce_op
 
 FLUX_DEF flux_tensor *flux_any_over(int n, flux_reduce_opts o) { return flux__truth("any", FLUX__RED_MAX, n, &o); }
 FLUX_DEF flux_tensor *flux_all_over(int n, flux_reduce_opts o) { return flux__truth("all", FLUX__RED_MIN, n, &o); }
+
+FLUX__LEAN
 
 static flux_tensor *flux__floating(flux_tensor *x) { return flux__dtypes[x->dtype].real ? x : flux__cast(x, FLUX_F32); }
 
@@ -4593,6 +4643,8 @@ static flux_tensor *flux__softmax(const char *call, int n, flux_reduce_opts *o, 
 FLUX_DEF flux_tensor *flux_softmax_over(int n, flux_reduce_opts o) { return flux__softmax("softmax", n, &o, false); }
 FLUX_DEF flux_tensor *flux_logsoftmax_over(int n, flux_reduce_opts o) { return flux__softmax("logsoftmax", n, &o, true); }
 
+FLUX__COLD
+
 static flux_tensor *flux__argreduce_node(flux_tensor *x, bool max, unsigned mask, int out_ndim) {
     flux_shape s = flux__shape(NULL, out_ndim);
     for (int i = 0; i < out_ndim; i++) s.dim[i] = mask >> i & 1 ? 1 : x->dim[i];
@@ -4616,6 +4668,8 @@ static flux_tensor *flux__arg(const char *call, bool max, int n, flux_reduce_opt
 
 FLUX_DEF flux_tensor *flux_argmax_over(int n, flux_reduce_opts o) { return flux__arg("argmax", true, n, &o); }
 FLUX_DEF flux_tensor *flux_argmin_over(int n, flux_reduce_opts o) { return flux__arg("argmin", false, n, &o); }
+
+FLUX__LEAN
 
 #define FLUX__PUBLIC_RED(name)                                       \
     FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *x) {            \
@@ -4673,6 +4727,8 @@ FLUX_DEF flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b) {
     for (int i = 0; i < 3; i++) y->arg.i[i] = mnk[i];
     return flux__reveal(h, flux__done(y));
 }
+
+FLUX__COLD
 
 static bool flux__check_vectors(const char *call, flux_tensor *a, flux_tensor *b) {
     flux_tensor *xs[2] = { a, b };
@@ -5125,6 +5181,8 @@ static flux_tensor *flux__attention(const flux__attend *what) {
     return y ? flux_to_dtype(y, t) : NULL;
 }
 
+FLUX__LEAN
+
 /* ------------------------------------------------------------------ 7. Gradients
    The reverse walk: from the loss back along the edges, each operation's gradient written with operations, so that the
    result is a graph like any other (and has a gradient itself). Contributions to one tensor are summed in the order in
@@ -5289,6 +5347,8 @@ static flux_tensor *flux__strided_gradient(flux_tensor *y, flux_tensor *g) {
     return flux__spread(g, &s, y->rel, step, 0, meet);
 }
 
+FLUX__COLD
+
 static flux_tensor *flux__spread_gradient(flux_tensor *y, flux_tensor *g) {
     flux_shape s = flux__dims(y->in[0]), order = flux__dims(y);
     int64_t offset, have[FLUX_MAX_DIMS];
@@ -5432,6 +5492,8 @@ static void flux__index_gradient(flux_tensor *y, flux_tensor *g, const bool *nee
         out[2] = need[2] ? flux_gather(g, dim, y->in[1]) : NULL;
     } else out[0] = flux_scatter_add(flux_full_shape(flux__dims(x), 0, (flux_dtype)x->dtype), dim, y->in[1], g);
 }
+
+FLUX__LEAN
 
 /* The gradients of y's operands, given y's own. out has room for all operands and starts as NULLs. */
 static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
@@ -6182,7 +6244,9 @@ typedef struct flux__planner {
 } flux__planner;
 
 static void flux__dims8(const flux_tensor *t, int64_t *out) {
-    for (int d = 0; d < FLUX_MAX_DIMS; d++) out[d] = d < t->ndim ? t->dim[d] : 1;
+    int d = t->ndim;
+    memcpy(out, t->dim, (size_t)d * sizeof *out);
+    while (d < FLUX_MAX_DIMS) out[d++] = 1;
 }
 
 static bool flux__same8(const int64_t *a, const int64_t *b) { return memcmp(a, b, FLUX_MAX_DIMS * sizeof *a) == 0; }
@@ -6235,6 +6299,8 @@ static bool flux__no_circle(flux__planner *p, int node, int G) {
     }
     return true;
 }
+
+FLUX__COLD
 
 /* The dims that a reduction really reduces: those that are not 1 anyway. */
 static unsigned flux__real_mask(const flux_tensor *t) {
@@ -6478,6 +6544,8 @@ static bool flux__find_uses(flux__planner *p) {
     return true;
 }
 
+FLUX__LEAN
+
 /* ---------------- from a group to a kernel's program */
 
 static int flux__class_of(int dtype) {
@@ -6500,8 +6568,8 @@ static int flux__emit(flux__builder *b, const flux__value *v) {
     flux__kernel *k = b->k;
     for (int i = 0; i < k->nvalue; i++) { /* the same line twice is the same value */
         const flux__value *w = &k->value[i];
-        if (w->kind == v->kind && w->op == v->op && w->cls == v->cls && w->dtype == v->dtype && w->outer == v->outer && w->a == v->a &&
-            w->b == v->b && w->c == v->c && w->operand == v->operand && w->node == v->node) return i;
+        if (w->a == v->a && w->operand == v->operand && w->op == v->op && w->b == v->b && w->c == v->c && w->kind == v->kind &&
+            w->cls == v->cls && w->dtype == v->dtype && w->outer == v->outer && w->node == v->node) return i;
     }
     flux__value *value = (flux__value *)flux__grow(k->value, &k->value_room, k->nvalue + 1, sizeof *value);
     if (!value || k->nvalue > 30000) {
@@ -6512,6 +6580,8 @@ static int flux__emit(flux__builder *b, const flux__value *v) {
     value[k->nvalue] = *v;
     return k->nvalue++;
 }
+
+FLUX__COLD
 
 static flux__value flux__line(int kind, int op, int cls, int dtype) {
     flux__value v;
@@ -6759,7 +6829,7 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
     }
     k->reduced = group->reduced;
     memcpy(k->full, group->full, sizeof k->full);
-    for (int i = 0; i < p->n && b.ok; i++) {
+    for (int i = 0; i <= group->last && b.ok; i++) {
         if (p->group_of[i] != G) continue;
         flux_tensor *t = p->g->node[i];
         bool fused = group->kind == FLUX__K_FUSED || group->kind == FLUX__K_MATMUL;
@@ -6778,25 +6848,27 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
 
 /* ---------------- order, life of buffers */
 
-/* Kernels in an order in which operands come first; of those that could come next, the one recorded first. So updates
-   of weights come after all that reads the old ones. */
+static bool flux__group_ready(const flux__planner *p, int G, const uint8_t *done) {
+    const uint8_t *needs = p->needs + G * p->n;
+    for (int K = 0; K < p->ngroup; K++)
+        if (needs[K] && !done[K]) return false;
+    return true;
+}
+
+/* Kernels in an order in which operands come first; of those that could come next, the one recorded first, which has the
+   highest number. So updates of weights come after all that reads the old ones. */
 static bool flux__order_groups(flux__planner *p, int *order) {
     uint8_t *done = (uint8_t *)flux__zalloc((size_t)p->n);
     if (!done) return false;
     for (int at = 0; at < p->ngroup; at++) {
-        int best = -1;
-        for (int G = 0; G < p->ngroup; G++) {
-            bool ready = !done[G];
-            for (int K = 0; K < p->ngroup && ready; K++)
-                if (p->needs[G * p->n + K] && !done[K]) ready = false;
-            if (ready && (best < 0 || p->group[G].last < p->group[best].last)) best = G;
-        }
-        if (best < 0) {
+        int G = p->ngroup - 1;
+        while (G >= 0 && (done[G] || !flux__group_ready(p, G, done))) G--;
+        if (G < 0) {
             FLUX_FREE(done);
             return flux__fail("schedule: kernels depend on each other in a circle") != NULL;
         }
-        order[at] = best;
-        done[best] = 1;
+        order[at] = G;
+        done[G] = 1;
     }
     FLUX_FREE(done);
     return true;
@@ -6876,12 +6948,14 @@ static bool flux__find_frees(flux__plan *plan) {
         kernel->frees = (int *)flux__malloc(most * sizeof(int));
         kernel->outs = (int *)flux__malloc(most * sizeof(int));
         if (!kernel->frees || !kernel->outs) return false;
-        for (int i = 0; i < plan->nnode; i++) {
-            if (!plan->slot[i].stored) continue;
-            if (plan->slot[i].out_kernel == k) kernel->outs[kernel->nouts++] = i;
-            if (!plan->slot[i].keep && plan->slot[i].last_kernel == k) kernel->frees[kernel->nfrees++] = i;
-        }
-        if (kernel->nouts) kernel->device = plan->slot[kernel->outs[0]].device;
+    }
+    for (int i = 0; i < plan->nnode; i++) {
+        const flux__slot_info *s = &plan->slot[i];
+        if (!s->stored) continue;
+        flux__kernel *makes = &plan->kernel[s->out_kernel], *last = &plan->kernel[s->last_kernel];
+        if (!makes->nouts) makes->device = s->device;
+        makes->outs[makes->nouts++] = i;
+        if (!s->keep) last->frees[last->nfrees++] = i;
     }
     return true;
 }
@@ -7037,6 +7111,8 @@ static void flux__trace_event(const char *kind, const char *name, double start, 
     }
     flux__mutex_unlock(&flux__trace_lock);
 }
+
+FLUX__LEAN
 
 /* ---------------- the cache of plans */
 
@@ -7340,6 +7416,8 @@ FLUX_DEF flux_tensor *flux_eval(flux_tensor *x) {
 
 /* ---------------- a schedule as a picture */
 
+FLUX__COLD
+
 static void flux__dot_kernels(FILE *f, const flux__plan *plan, flux__graph *g, const int *maker) {
     char words[240];
     for (int i = 0; i < plan->nkernel; i++) {
@@ -7386,6 +7464,8 @@ FLUX_DEF int flux_graph_dot(flux_tensor *x, const char *path) {
     if ((path ? fclose(f) : fflush(f)) != 0 && ok) return flux__fail("graph_dot: cannot write %s: %s", path ? path : "to stdout", strerror(errno)), -1;
     return ok && !flux_failed() ? 0 : -1;
 }
+
+FLUX__LEAN
 
 /* x computed and its elements in order in one buffer: itself, or the copy it then keeps. */
 static flux_tensor *flux__dense(const char *call, flux_tensor *x) {
@@ -7681,7 +7761,7 @@ typedef void (*flux__rows_fn)(const flux__rows_run *r);
 #  pragma clang fp contract(off)
 #elif FLUX__VECTORS
 #  pragma GCC push_options
-#  pragma GCC optimize("O1", "expensive-optimizations" /* or no vzeroupper */, "ira-region=mixed", "no-fast-math", "fp-contract=off")
+#  pragma GCC optimize("O1", "expensive-optimizations" /* or no vzeroupper */, "ira-region=mixed", "no-thread-jumps", "no-fast-math", "fp-contract=off")
 #endif
 
 /* Names: FLUX__F(exp) is flux__exp_f64, flux__exp_x16, ... and FLUX__P(FMA) FLUX__FMA_x16, ... as
@@ -8613,6 +8693,8 @@ static void name(int64_t n, void *y, const void *x) {                           
         ((FLUX__V)_mm_movelh_ps(_mm_cvtpd_ps((__m128d)(x)), _mm_cvtpd_ps((__m128d)(y))))
 #    define FLUX__ALL_x4(mask) (_mm_movemask_ps((__m128)(mask)) == 15)
 #    define FLUX__MUL32_x4(x, m) ((FLUX__VUL)_mm_mul_epu32((__m128i)(x), (__m128i)(m)))
+#    define FLUX__MIN_x4(a, b) ((FLUX__V)_mm_min_ps((__m128)(a), (__m128)(b)))
+#    define FLUX__MAX_x4(a, b) ((FLUX__V)_mm_max_ps((__m128)(a), (__m128)(b)))
 #  elif FLUX__NEON
 #    define FLUX__FMA_x4(a, b, c) flux__vfma_x4(a, b, c)
 #    define FLUX__FMAD_x4(a, b, c) flux__vfmad_x4(a, b, c)
@@ -8641,12 +8723,12 @@ FLUX__OF_LANES(flux__four, flux__joined, (flux__two x, flux__two y), (float)x[0]
 #    define FLUX__JOIN_x4(x, y) flux__joined(x, y)
 #    define FLUX__ALL_x4(mask) FLUX__ALL_OF(mask)
 #    define FLUX__MUL32_x4(x, m) (((x) & (uint64_t)0xffffffff) * (m))
+#    define FLUX__MIN_x4(a, b) FLUX__IF((a) < (b), a, b)
+#    define FLUX__MAX_x4(a, b) FLUX__IF((a) > (b), a, b)
 #  endif
 #  if !FLUX__NEON
 #    define FLUX__FMA_x4(a, b, c) ((a) * (b) + (c))
 #    define FLUX__FMAD_x4(a, b, c) ((a) * (b) + (c))
-#    define FLUX__MIN_x4(a, b) FLUX__IF((a) < (b), a, b)
-#    define FLUX__MAX_x4(a, b) FLUX__IF((a) > (b), a, b)
 #  endif
 #  define FLUX__ALL_OF(mask) ((((FLUX__VL)(mask))[0] & ((FLUX__VL)(mask))[1]) == -1)
 #  define FLUX__KIND x4
@@ -8828,7 +8910,8 @@ static const uint8_t flux__loop_class[FLUX_NUM_DTYPES] = {
 static const uint8_t flux__class_size[FLUX__CLASSES] = { 4, 8, 4, 8 };
 
 #if FLUX__VECTORS && !defined(__clang__)
-#  define FLUX__FAST __attribute__((optimize("O3")))      /* casts worth the compiler's time */
+/* casts worth being made in vectors */
+#  define FLUX__FAST __attribute__((optimize("O1", "tree-loop-optimize", "tree-loop-vectorize", "vect-cost-model=dynamic")))
 #else
 #  define FLUX__FAST
 #endif
@@ -9217,7 +9300,7 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
 #    define FLUX__GEMM_FUSE _Pragma("STDC FP_CONTRACT ON")
 #  else
 #    define FLUX__GEMM_FN(target) /* as fast as "O2" here, and compiled in less time */            \
-        static __attribute__((optimize("O1", "expensive-optimizations", "fp-contract=fast", "align-loops=64", "ira-region=mixed"))) target
+        static __attribute__((optimize("O1", "expensive-optimizations", "fp-contract=fast", "align-loops=64", "ira-region=mixed", "no-thread-jumps"))) target
 #    define FLUX__GEMM_FUSE
 #  endif
 #  define FLUX__GEMM_TYPES(bytes)                                                                  \
@@ -14991,7 +15074,6 @@ FLUX__GPU_CALLS(hip, FLUX__AMDGPU_BACKEND)
 #endif
 #endif /* FLUX_CUDA or FLUX_HIP */
 
-FLUX__ASBEFORE
 FLUX__COLD
 
 /* ------------------------------------------------------------------ 13. Devices
@@ -16260,7 +16342,6 @@ FLUX_DEF void flux_print_tensor(flux_tensor *x) {
     else if (flux__put_tensor(&s, x)) flux__put(&s, "\n");
 }
 
-FLUX__ASBEFORE
 FLUX__LEAN
 
 /* ------------------------------------------------------------------ 15. Models
@@ -16378,6 +16459,8 @@ static flux_layer **flux__kids(const flux_layer *m, const flux_field *f, int *n)
     if (f->kind == FLUX__CHILDREN_FIELD) return *(flux_layer ***)(void *)(at + f->offset);
     return (flux_layer **)(void *)(at + f->offset);
 }
+
+FLUX__COLD
 
 /* A tensor that shows another's elements, as W' does W's: where both stand in a model, they
    are tied. */
@@ -16499,6 +16582,8 @@ FLUX_DEF flux_layer *flux_new_layer(const flux_layer_type *type, const void *fie
 
 typedef struct flux__trail { char *s; int room, length, depth; } flux__trail; /* where a walk is */
 
+FLUX__LEAN
+
 /* Adds ".name" (or an index) to the path; the caller sets length back. */
 static bool flux__trail_add(flux__trail *t, const char *name, int index) {
     char number[16];
@@ -16514,7 +16599,7 @@ static bool flux__trail_add(flux__trail *t, const char *name, int index) {
     return true;
 }
 
-static void flux__trail_back(flux__trail *t, int length) {
+static FLUX__INLINE void flux__trail_back(flux__trail *t, int length) {
     t->length = length;
     if (t->s) t->s[length] = 0;
 }
@@ -16526,7 +16611,7 @@ static bool flux__trail_down(flux__trail *t, const flux_layer *m) {
     return false;
 }
 
-static bool flux__is_trained(const flux_field *f, const flux_tensor *x) {
+static FLUX__INLINE bool flux__is_trained(const flux_field *f, const flux_tensor *x) {
     return f->kind == FLUX__PARAM_FIELD && flux__dtypes[x->dtype].real;
 }
 
@@ -16638,6 +16723,8 @@ typedef struct flux__tally {
     const flux__pairs *there;             /* the model's tensors: what is tied to one counts not */
     bool ties;                            /* there was such a one */
 } flux__tally;
+
+FLUX__COLD
 
 static void flux__tally_one(flux_tensor *x, const char *path, bool trained, void *user) {
     flux__tally *t = (flux__tally *)user;
@@ -17182,6 +17269,8 @@ static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t produ
     }
 }
 
+FLUX__LEAN
+
 FLUX_DEF flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x) {
     if (!m || !x) return (flux_tensor *)flux__null("call", m ? "x" : "model", NULL);
     int h = flux__hide();
@@ -17204,6 +17293,8 @@ FLUX_DEF flux_tensor *flux_call_all(flux_layer *m, int n, flux_tensor *const *xs
 
 static const flux_layer_type *flux__embedding_type(void);
 static const flux_layer_type *flux__embeddingbag_type(void);
+
+FLUX__COLD
 
 static void flux__first_tensor(flux_tensor **slot, const char *path, bool trained,
                                const flux_layer *owner, void *user) {
@@ -17348,9 +17439,6 @@ FLUX_DEF int flux_prewarm_of(flux_layer *m, flux_shape in) {
     flux__reveal_object(h, NULL);
     return ok ? 0 : -1;
 }
-
-FLUX__ASBEFORE
-FLUX__COLD
 
 /* ------------------------------------------------------------------ 16. Names of functions
    Activations and connections are C functions. They print by a table of those that
@@ -17839,7 +17927,7 @@ static flux_tensor *flux__init_lecun(flux_shape s, const flux_init_opts *o) {
 /* Gram and Schmidt's method, each column against those before it, twice, which is
    enough (Giraud, Langou, Rozloznik 2005). Its R has a positive diagonal, so no
    signs are to be put right. */
-static FLUX__O2 void flux__orthonormalise(double *q, int64_t rows, int64_t cols) {
+static FLUX__O1 void flux__orthonormalise(double *q, int64_t rows, int64_t cols) {
     for (int64_t k = 0; k < cols; k++) {
         double *v = q + k * rows, sum = 0;
         for (int64_t j = 0; j < 2 * k; j++) {
@@ -20434,7 +20522,6 @@ FLUX_DEF flux_tensor *(flux_ctc_loss)(flux_tensor *yhat, flux_tensor *y) {
     return flux_ctc_loss_with(o);
 }
 
-FLUX__ASBEFORE
 FLUX__LEAN
 
 /* ------------------------------------------------------------------ 21. Optimisers
@@ -20762,6 +20849,8 @@ typedef struct flux__rule_list { flux__head head; int n; flux_rule at[1]; } flux
 
 static void flux__rules_free(void *rules) { FLUX_FREE(rules); }
 
+FLUX__COLD
+
 static flux_rule flux__bad_rule(void) {
     flux_rule r;
     memset((void *)&r, 0, sizeof r);
@@ -21027,6 +21116,8 @@ static flux_tensor *flux__full_like(flux_tensor *p, double v) {
     return flux__reveal(h, x ? flux_copy(x) : NULL);     /* a copy has memory, which updates can go on using */
 }
 
+FLUX__LEAN
+
 /* Rule r's hyper-parameters for a leaf. In float16 a smaller epsilon would be 0. */
 static flux_rule_opts flux__opts_of(const flux_state *s, int leaf, int r) {
     flux_rule_opts o = s->o[leaf * s->nrules + r];
@@ -21059,6 +21150,8 @@ static bool flux__start_leaf(flux_state *s, int leaf) {
     l->master = (flux_tensor *)flux_retain(flux_copy(flux_to_dtype(flux_detach(l->p), FLUX_F32)));
     return l->master != NULL;
 }
+
+FLUX__COLD
 
 static bool flux__state_arrays(flux_state *s) {
     size_t leaves = (size_t)s->nleaves + 1, rules = (size_t)s->nrules + 1, states = (size_t)s->nstates + 1;
@@ -21123,6 +21216,8 @@ FLUX_DEF flux_state *flux_setup(flux_rule rule, flux_layer *model) {
         flux__note(FLUX_LOG_WARN, "setup.empty", false, "setup: this %s has no trainable parameters", model->type->name);
     return (flux_state *)flux__own(s);
 }
+
+FLUX__LEAN
 
 /* ---------------- update: what the model holds now */
 
@@ -21491,6 +21586,8 @@ static bool flux__some_rule_has(const flux_state *s, int h) {
 }
 
 static size_t flux__rules_text(const flux_state *s, const flux_rule_opts *o, char *out, size_t n);
+
+FLUX__COLD
 
 static bool flux__check_adjust(const flux_state *s, const char *call, const flux_rule_opts *o) {
     char text[200];
@@ -21891,9 +21988,6 @@ FLUX_DEF double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), v
     flux__reveal_object(h, NULL);
     return flux_failed() ? (double)NAN : result;
 }
-
-FLUX__ASBEFORE
-FLUX__COLD
 
 /* ------------------------------------------------------------------ 22. Printing models
    A model prints as in Flux.jl: a layer on one line, a container as its
@@ -24221,7 +24315,7 @@ static void flux__trim(const char **p, const char **end) {
 }
 
 /* The next line that has something on it, without its comment. */
-static FLUX__O2 bool flux__csv_line(flux__csv *c, const char **start, const char **stop) {
+static FLUX__O1 bool flux__csv_line(flux__csv *c, const char **start, const char **stop) {
     while (c->at < c->end) {
         const char *p = c->at, *q = p, *comment;
         while (q < c->end && *q != '\n' && *q != '\r') q++;
@@ -24239,7 +24333,7 @@ static FLUX__O2 bool flux__csv_line(flux__csv *c, const char **start, const char
 }
 
 /* Takes the next field, a to b, off the line that goes on at *p (NULL: it does not). */
-static FLUX__O2 bool flux__csv_field(const flux__csv *c, const char **p, const char *end, const char **a,
+static FLUX__O1 bool flux__csv_field(const flux__csv *c, const char **p, const char *end, const char **a,
                             const char **b) {
     const char *q;
     if (!*p) return false;
@@ -24266,7 +24360,7 @@ static int64_t flux__csv_bad(const flux__csv *c, int64_t column, const char *a, 
 
 /* The numbers of a line, of which `most` fit into out (NULL: they are only counted); how many,
    or -1 with an error. */
-static FLUX__O2 int64_t flux__csv_numbers(const flux__csv *c, const char *p, const char *end, float *out,
+static FLUX__O1 int64_t flux__csv_numbers(const flux__csv *c, const char *p, const char *end, float *out,
                                  int64_t most) {
     const char *a, *b;
     int64_t n = 0;
@@ -25430,9 +25524,6 @@ FLUX_DEF flux_tensor *flux_load_tensor(const char *path, const char *name) {
     flux__archive_close(&z);
     return flux__reveal(h, t);
 }
-
-FLUX__ASBEFORE
-FLUX__LEAN
 
 /* ------------------------------------------------------------------ 25. Formulas
    flux_expr reads a formula in Julia's spelling and calls the operations that
