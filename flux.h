@@ -62,6 +62,7 @@
        FLUX_PREFERENCES      path of the preferences file, in place of LocalPreferences.toml
        FLUX_REPLAY=0         GPUs: a step's kernels one by one, never as one graph of the driver's
        FLUX_CACHE_DIR        where kernels compiled for GPUs are kept, in place of ~/.cache/flux
+       FLUX_CUDA_LIBRARY, FLUX_NVRTC, FLUX_HIP_LIBRARY, FLUX_HIPRTC      paths of the drivers and their compilers
        FLUX_ASCII=1          print x and s in place of the Unicode signs
        FLUX_SIMD=name        use no better instruction set than: base, avx2, avx512 (to compare or debug)
 
@@ -6755,6 +6756,7 @@ static void flux__plain_operand(flux__builder *b, flux_tensor *x) {
     o.dtype = x->dtype;
     o.shape = flux__dims(x);
     flux__layout(x, &o.offset, o.stride);
+    for (int d = x->ndim; d < FLUX_MAX_DIMS; d++) o.stride[d] = 0;
     operand = (flux__operand *)flux__grow(k->operand, &k->operand_room, k->noperand + 1, sizeof *operand);
     if (!operand) {
         b->ok = false;

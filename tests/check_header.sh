@@ -19,6 +19,15 @@ no_more "lines that are far too long"
 grep -nE "$(printf '\t')| $" flux.h >"$tmp/list"
 no_more "tabs or blanks at line ends"
 
+# README.md's table of the environment names what the code reads, no more and no less; the manual, what is ours of it.
+grep -ohE '(flux__env|getenv|flux__roc_find)\("[A-Z_]+"|"[A-Z]+_VISIBLE_DEVICES"|"GPU_DEVICE_ORDINAL"' flux*.h | grep -oE '[A-Z][A-Z_]+' | sort -u >"$tmp/read"
+sed -n '/^| variable |/,/^$/p' README.md | sed -n '3,$p' | cut -d'|' -f2 | grep -oE '[A-Z][A-Z_]+' | sort -u >"$tmp/told"
+[ "$(wc -l <"$tmp/read")" -ge 20 ] && pass || fail "only $(wc -l <"$tmp/read") environment variables are read"
+check "README.md's table has the environment variables that are read" diff "$tmp/read" "$tmp/told"
+sed -n '/^ *ENVIRONMENT$/,/^ *CONTENTS$/p' flux.h | grep -oE 'FLUX_[A-Z_]+' | sort -u >"$tmp/manual"
+grep '^FLUX_' "$tmp/read" >"$tmp/ours"
+check "the manual has those of them that are ours" diff "$tmp/ours" "$tmp/manual"
+
 # Examples: the manual's, and every block of C in README.md that has a main.
 sed -n '/A first program/,/^   HOW IT WORKS/p' flux.h | sed -n '/#define FLUX_IMPLEMENTATION/,/^       }$/p' | sed 's/^       //' >"$tmp/manual.c"
 awk -v dir="$tmp" '/^```c$/ { n++; on = 1; next } /^```/ { on = 0 } on { print > (dir "/readme" n ".c") }' README.md

@@ -1252,6 +1252,22 @@ static void prewarmed(void) {             /* many programs: named alike for any 
 static bool new_cache(void);
 static void drop_cache(void);
 static char cache_is[120];
+/* A kernel's text says nothing of what lay in memory before: the same product is not compiled twice. */
+static flux_tensor *turned(flux_tensor *w, int64_t left) {       /* w', as if its node had been another's before */
+    flux_tensor *t = flux_transpose(w);
+    for (int d = 2; d < FLUX_MAX_DIMS; d++) t->stride[d] = left;
+    return t;
+}
+TEST(the_same_product_has_the_same_text) {
+    ON_A_GPU();
+    flux__gpu *g = the_gpu();
+    flux_tensor *w = there(flux_rand(4, 4)), *x = there(flux_rand(4, 4, 3)), *y[2];
+    CHECK(flux_eval(flux_matmul(turned(w, 0), x)) && flux_eval(flux_add(w, 1.0)));
+    int64_t n = g->counters.programs_compiled + g->counters.programs_read;
+    y[0] = flux_matmul(turned(w, (int64_t)1 << 40), x), y[1] = flux_add(w, 1.0);
+    CHECK(flux_eval_all(2, y) == 0 && g->counters.programs_compiled + g->counters.programs_read == n);
+}
+
 TEST(threads_compile_the_same_programs) {
     SOFT_ONLY();
     REQUIRE(new_cache());

@@ -3,6 +3,7 @@
    none can be added without a reference here. */
 #define FLUX_IMPLEMENTATION
 #include "test.h"
+#include <float.h>
 #define CHECK_VALUES(x, want, n, tol) test_data(x, want, n, tol, __FILE__, __LINE__, #x)
 
 /* ---------------- references that are not ours */
@@ -463,11 +464,13 @@ static void both_check(const both *b) {
         for (int far = 0; far < 2; far++) y[far] = flux_to_dtype(flux_cpu(b->y[far][i]), FLUX_F64);
         int64_t n = flux_len(y[0]), bad = -1;
         const double *x = (const double *)flux_data(y[0]), *z = (const double *)flux_data(y[1]);
-        double tol = tols[flux_dtype_of(b->y[0][i])];
+        double tol = tols[flux_dtype_of(b->y[0][i])], largest = 0;         /* sums are as exact as their largest parts */
+        for (int64_t k = 0; k < n && x; k++)
+            if (fabs(x[k]) > largest && fabs(x[k]) <= DBL_MAX) largest = fabs(x[k]);
         if (!CHECK(flux_device_equal(flux_device_of(b->y[1][i]), test_device) && flux_dtype_of(b->y[1][i]) == flux_dtype_of(b->y[0][i])) ||
             !CHECK(flux_len(y[1]) == n && (n == 0 || (x && z)))) fprintf(stderr, "    %s\n", b->what[i]);
         for (int64_t k = 0; k < n && bad < 0 && x && z; k++)
-            if (!test_close(z[k], x[k], tol) && !(isnan(x[k]) && isnan(z[k]))) bad = k;
+            if (!test_close(z[k], x[k], tol * largest) && !test_close(z[k], x[k], tol) && !(isnan(x[k]) && isnan(z[k]))) bad = k;
         if (!CHECK(bad < 0)) fprintf(stderr, "    %s, element %d of %d: %.10g there, %.10g here\n", b->what[i], (int)bad, (int)n, z[bad], x[bad]);
     }
 }
@@ -514,6 +517,20 @@ static const struct { const char *name; of_two f; } of_twos[] = {
     OF(stack), OF(flip), OF(pad), OF(gather), OF(repeat), OF(scatter), OF(f32), OF(f64), OF(f16), OF(bf16), OF(i32), OF(i64), OF(u8), OF(bool), OF(matmul), OF(matmul_inner)
 };
 
+/* The gradients of such results' sums of squares. */
+static void slopes(both *b, flux_tensor **y, flux_tensor **x, const char *name, flux_dtype t) {
+    flux_device cpu = { 0, 0 };
+    flux_tensor *d[2] = { NULL, NULL };
+    char of[60];
+    snprintf(of, sizeof of, "gradient of %s", name);
+    for (int far = 0; far < 2 && flux__dtypes[t].real; far++) {
+        flux_default_device(far ? test_device : cpu);
+        flux_grads *g = y[far] && flux__dtypes[flux_dtype_of(y[far])].real ? flux_gradient(flux_sum(flux_square(flux_to_dtype(y[far], FLUX_F64))), x[far]) : NULL;
+        d[far] = g ? flux_grad(g, x[far]) : NULL;
+    }
+    both_add(b, d[0], d[1], of, t);
+}
+
 static void dice_others(both *b, flux_dtype t, bool empty) {
     flux_device cpu = { 0, 0 };
     flux_shape s = dice_shape(8, empty);
@@ -528,6 +545,30 @@ static void dice_others(both *b, flux_dtype t, bool empty) {
             y[far] = of_twos[i].f(xs[0][far], xs[1][far]);
         }
         both_add(b, y[0], y[1], of_twos[i].name, t);
+        slopes(b, y, xs[0], of_twos[i].name, t);
+    }
+}
+
+/* Convolutions and pools over odd sizes. */
+static void dice_images(both *b, flux_dtype t) {
+    flux_conv_opts o = { 0 };
+    flux_pool_opts p = { 0 };
+    flux_tensor *xs[2], *ws[2], *ts[2], *y[2];
+    static const char *const names[] = { "conv", "crosscor", "conv_transpose", "maxpool", "meanpool" };
+    o.groups = 1 + dice(2);
+    int64_t in = o.groups * (1 + dice(3)), out = o.groups * (1 + dice(3)), w = 3 + dice(8), h = 3 + dice(8), kw = 1 + dice(3), kh = 1 + dice(3);
+    dice_view(FLUX_SHAPE(w, h, in, 1 + dice(3)), t, -2, 2, xs);
+    dice_view(FLUX_SHAPE(kw, kh, in / o.groups, out), t, -1, 1, ws);
+    dice_view(FLUX_SHAPE(kw, kh, out / o.groups, in), t, -1, 1, ts);
+    o.stride = FLUX_SHAPE(1 + dice(2), 1 + dice(3)), o.pad = FLUX_SHAPE(dice(kw > 1 ? 2 : 1), dice(kh > 1 ? 2 : 1)), p.window = FLUX_SHAPE(1 + dice(3), 2);
+    for (int kind = 0; kind < 5; kind++) {
+        for (int far = 0; far < 2; far++) {
+            o.x = p.x = xs[far], o.weight = kind == 2 ? ts[far] : ws[far];
+            y[far] = kind == 0 ? flux_conv_with(o) : kind == 1 ? flux_crosscor_with(o) : kind == 2 ? flux_conv_transpose_with(o) : kind == 3 ? flux_maxpool_with(p) : flux_meanpool_with(p);
+        }
+        both_add(b, y[0], y[1], names[kind], t);
+        slopes(b, y, xs, names[kind], t);
+        if (kind < 3) slopes(b, y, kind == 2 ? ts : ws, names[kind], t);
     }
 }
 
@@ -543,6 +584,7 @@ TEST(a_device_agrees_with_the_cpu) {
         b->n = 0;
         dice_rows(b, t, i % 3 == 1);
         dice_others(b, t, i % 3 == 2);
+        if (flux__dtypes[t].real) dice_images(b, t);
         both_check(b);
     }
     flux_on_error(NULL, NULL);
