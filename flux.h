@@ -9248,7 +9248,7 @@ typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
         typedef vec V;                                                                             \
         typedef short_vec W;                                                                       \
         enum { n = (int)(sizeof(V) / sizeof(type)) };                                              \
-        const type *q = (const type *)b, *q0, *q1;                                                 \
+        const type *q = (const type *)b;                                                           \
         int64_t r, i, j, h, l, left;                                                               \
         for (r = 0; r < rows; r += 4) {                                                            \
             const type *p0 = (const type *)a + r * a_row, *p1 = r + 1 < rows ? p0 + a_row : p0,    \
@@ -9256,8 +9256,8 @@ typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
             type sum[2][4], *to;                                                                   \
             W half;                                                                                \
             V t, u, v, w, zero = {0} FLUX__D_VAR(0) FLUX__D_VAR(1) FLUX__D_VAR(2) FLUX__D_VAR(3);  \
-            for (i = 0, q0 = q, q1 = q + b_col; i + n <= k; i += n, q0 += n, q1 += n) {            \
-                u = *(const V *)(const void *)q0, v = *(const V *)(const void *)q1;                \
+            for (i = 0; i + n <= k; i += n) {                                                      \
+                u = *(const V *)(const void *)(q + i), v = *(const V *)(const void *)(q + b_col + i); \
                 FLUX__D_MUL(0) FLUX__D_MUL(1) FLUX__D_MUL(2) FLUX__D_MUL(3)                        \
             }                                                                                      \
             fold(V, ints, lanes, 0)                                                                \
@@ -9938,8 +9938,9 @@ static void flux__gemm_dots_run(void *ctx, int worker, int64_t number) {
     const flux__gemm_job *job = p->job;
     double piece[FLUX__GEMM_FEW * 8];     /* C where it may go nowhere else */
     int64_t i = number * p->rows, end = flux__gemm_min(i + p->rows, p->m), n, j, ld, size = p->size;
+    int64_t most = flux__gemm_min(FLUX__GEMM_FEW * 8 / p->n, flux__gemm_up((16 << 10) / (p->k * size + 1) + 1, 4));   /* stay in the first cache */
     for (; i < end; i += n) {
-        n = flux__gemm_min(end - i, FLUX__GEMM_FEW * 8 / p->n);
+        n = flux__gemm_min(end - i, most);
         ld = job->c ? job->ldc : p->flip ? p->n : n;
         int64_t row = p->flip ? ld : 1, col = p->flip ? 1 : ld;
         char *c = job->c ? (char *)job->c + i * row * size : (char *)piece;
@@ -9979,14 +9980,30 @@ static double flux__gemm_cost(const flux__gemm_plan *p) {
     return c + copy * m * k + (p->flip ? 0.3 * m * n : 0);
 }
 
-/* Whether sums of products, along operands that are contiguous that way, take less than tiles: for a vector, and where turning
-   one of the two or rows that fill no vector cost more than to fold every sum. Then it is turned to the fewer columns. */
+/* Whether sums of products take less than tiles: for a vector, and where turning the larger operand, which is contiguous along k,
+   or rows that fill no vector cost more than to fold every sum. Then it is turned to the fewer columns, and these made contiguous. */
 static bool flux__gemm_by_dots(flux__gemm_plan *p, const flux__gemm_job *j) {
     int64_t most = j->m > j->n ? j->m : j->n, few = flux__gemm_min(j->m, j->n);
-    if (j->a_col != 1 || j->b_row != 1 || j->a_grid || j->b_grid || j->pairs || few > FLUX__GEMM_FEW) return false;
+    bool flip = j->m < j->n, turn = (flip ? j->a_col : j->b_row) != 1;
+    if ((flip ? j->b_row : j->a_col) != 1 || j->a_grid || j->b_grid || j->pairs || few > FLUX__GEMM_FEW) return false;
     if (few > 1 && (most + few) * p->k * p->size > 512 << 10) return false;
-    if (few > 1 && (double)(most * few) * (0.55 * (double)p->k / p->set->lanes + 1.5) > flux__gemm_cost(p)) return false;
-    flux__gemm_orient(p, j, j->m < j->n);
+    if (few > 1 && (double)(most * few) * (0.55 * (double)p->k / p->set->lanes + 1.5) + (turn ? 0.3 * (double)(few * p->k) : 0) > flux__gemm_cost(p))
+        return false;
+    flux__gemm_orient(p, j, flip);
+    return true;
+}
+
+static bool flux__gemm_dots_all(flux__gemm_plan *p, int64_t threads) {
+    int64_t step = (flux__gemm_up(p->k * p->size, 64) | 64) / p->size;
+    void *turned = NULL;
+    if (p->b_row != 1) {
+        if (!(turned = flux__scratch((size_t)(step * p->n * p->size)))) return false;
+        flux__gemm_copy(p->size, p->b, p->b_row, p->b_col, turned, step, p->k, p->n);
+        p->b = (const char *)turned, p->b_row = 1, p->b_col = step;
+    }
+    p->rows = flux__gemm_split(p->m, 2 * threads, 16);
+    flux__parallel_workers((p->m + p->rows - 1) / p->rows, flux__gemm_dots_run, p);
+    flux__scratch_done(turned);
     return true;
 }
 
@@ -10120,14 +10137,12 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
 #endif
     flux__gemm_plan_for(&p, f64, job);
     threads = (double)p.m * (double)p.n * (double)p.k > 4e5 ? flux__num_threads() : 1;
-    if (flux__gemm_by_dots(&p, job)) {
-        p.rows = flux__gemm_split(p.m, 2 * threads, 16);
-        flux__parallel_workers((p.m + p.rows - 1) / p.rows, flux__gemm_dots_run, &p);
-        return 0;
+    if (flux__gemm_by_dots(&p, job)) p.failed = !flux__gemm_dots_all(&p, threads);
+    else {
+        tasks = flux__gemm_blocks(&p, threads);
+        flux__gemm_copies(&p);
+        flux__parallel_workers(tasks, flux__gemm_task_run, &p);
     }
-    tasks = flux__gemm_blocks(&p, threads);
-    flux__gemm_copies(&p);
-    flux__parallel_workers(tasks, flux__gemm_task_run, &p);
     if (!flux__atomic_load32(&p.failed)) return 0;
     flux__fail("matmul: out of memory for a product of %lldx%lld by %lldx%lld", (long long)job->m,
                (long long)job->k, (long long)job->k, (long long)job->n);

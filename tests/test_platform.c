@@ -473,6 +473,7 @@ TEST(products_of_all_shapes) {
         check_product(35, 11, 1100);
         check_product(1, 500, 300);
         check_product(500, 1, 300);
+        for (int i = 0; i < 12; i++) check_product(10, 64 + i, 256), check_product(64 + i, 3 + i, 301);   /* few columns, in many ways */
     }
     flux__simd_known = 0;
     flux_threads(0);
@@ -513,6 +514,13 @@ TEST(product_without_memory) {
         no_memory = 0;
         CHECK(flux__gemm(false, &p.job) == 0);
     }
+    drop(&p);
+    p.f64 = true;
+    make(&p, 10, 50, 1000, 0, 0);         /* as sums along k, for which A's rows must be copied */
+    flux__threads_stop();
+    no_memory = 1;
+    CHECK_ERROR(CHECK(flux__gemm(true, &p.job) == -1), "matmul: out of memory for a product of 10x1000 by 1000x50");
+    no_memory = 0;
     drop(&p);
     flux_threads(0);
 }
