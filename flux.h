@@ -1550,9 +1550,12 @@ FLUX__LEAN
 #  define FLUX__AVX512
 #endif
 /* Products of bf16 by AVX-512's own instruction, where the compiler knows it. */
-#if FLUX__X86 && (__GNUC__ >= 10 || __clang_major__ >= 12)
+#if FLUX__X86 && defined(__clang__) && __clang_major__ >= 12
 #  define FLUX__BF16 1
 #  define FLUX__AVX512_BF16 __attribute__((target("avx512bf16,avx512f,avx2,fma,f16c")))
+#elif FLUX__X86 && !defined(__clang__) && defined(__GNUC__) && __GNUC__ >= 10
+#  define FLUX__BF16 1
+#  define FLUX__AVX512_BF16 FLUX__AVX512   /* one set of options less to prepare: what stands in assembler needs none */
 #else
 #  define FLUX__BF16 0
 #endif
