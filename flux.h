@@ -9252,7 +9252,7 @@ typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
         typedef short_vec W;                                                                       \
         enum { n = (int)(sizeof(V) / sizeof(type)) };                                              \
         const type *q = (const type *)b;                                                           \
-        int64_t r, i, j, h, l, left;                                                               \
+        int64_t r, i, j, l, left;                                                                  \
         for (r = 0; r < rows; r += 4) {                                                            \
             const type *p0 = (const type *)a + r * a_row, *p1 = r + 1 < rows ? p0 + a_row : p0,    \
                        *p2 = r + 2 < rows ? p1 + a_row : p0, *p3 = r + 3 < rows ? p2 + a_row : p0; \
@@ -9266,10 +9266,11 @@ typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
             fold(V, ints, lanes, 0)                                                                \
             fold(V, ints, lanes, 1)                                                                \
             left = rows - r < 4 ? rows - r : 4;                                                    \
-            for (h = 0; h < 2; h++) {                                                              \
-                to = (type *)c + r * c_row + h * c_col;                                            \
-                for (j = 0; j < left; j++, to += c_row)                                            \
-                    for (*to = sum[h][j], l = i; l < k; l++) *to += p0[j * a_row + l] * q[h * b_col + l]; \
+            to = (type *)c + r * c_row;                                                            \
+            for (j = 0; j < left; j++, to += c_row, p0 += a_row) {                                 \
+                type x = sum[0][j], y = sum[1][j];                                                 \
+                for (l = i; l < k; l++) x += p0[l] * q[l], y += p0[l] * q[b_col + l];              \
+                to[0] = x, to[c_col] = y;                                                          \
             }                                                                                      \
         }                                                                                          \
     }
