@@ -1494,31 +1494,39 @@ extern char *realpath(const char *path, char *out);
 #if (defined(__GNUC__) || defined(__clang__)) && !defined(__TINYC__)
 #  define FLUX__PREFETCH(p) __builtin_prefetch(p);
 #  define FLUX__PREFETCH_LATER(p) __builtin_prefetch(p, 0, 2);   /* to the second cache */
+#  define FLUX__PREFETCH_WRITE(p) __builtin_prefetch(p, 1);
 #else
 #  define FLUX__PREFETCH(p) (void)(p);
 #  define FLUX__PREFETCH_LATER(p) (void)(p);
+#  define FLUX__PREFETCH_WRITE(p) (void)(p);
 #endif
 
 /* How hard gcc tries, part by part, in a user's -O0 build too; every build of a program waits for it. The loops over numbers
-   say what they need themselves (FLUX__O2, and sections 9 and 10; without ira-region -O0 would spill). What records and plans
-   is LEAN: -O1 less the passes that cost a third of its time and change no figure; LOOPING within it has those again without
-   which loops over vectors took up to twice as long. What runs once or waits for a file or a person is COLD, and so are layers
-   and losses, which only say what is to be recorded. */
+   say what they need themselves (FLUX__O2, and sections 9 and 10; without ira-region -O0 would spill). What every step runs
+   through is LEAN: -O1 less the passes that cost a third of its time and change no figure; LOOPING within it has those again
+   without which loops over vectors took up to twice as long. What runs once or waits for a file or a person is COLD, and so is
+   what only says what is to be recorded, once a layer or less: layers, losses, most operations and their gradients, and most of
+   what makes a plan. Each word holds up to the next. A function that both call is inlined into neither, unless it is FLUX__INLINE. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
+#  pragma GCC push_options
+#  define FLUX__O1 __attribute__((optimize("O1")))
 #  define FLUX__O2 __attribute__((optimize("O2")))
-#  define FLUX__LEAN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\", \"no-tree-pta\", \
+#  define FLUX__SWITCH(options) _Pragma("GCC pop_options") _Pragma("GCC push_options") _Pragma(options)
+#  define FLUX__LEAN FLUX__SWITCH("GCC optimize(\"O1\", \"no-tree-pta\", \
       \"no-tree-dominator-opts\", \"no-ivopts\", \"no-tree-loop-optimize\", \"no-tree-sra\", \"no-tree-slsr\", \
       \"no-tree-sink\", \"no-tree-bit-ccp\", \"no-if-conversion\", \"no-if-conversion2\", \
       \"no-forward-propagate\", \"no-dse\", \"no-dce\", \"no-cprop-registers\", \"no-compare-elim\", \
       \"no-combine-stack-adjustments\", \"no-shrink-wrap\", \"no-ipa-profile\", \"no-ipa-reference\", \
       \"no-ipa-pure-const\", \"no-move-loop-invariants\", \"no-guess-branch-probability\", \
       \"no-reorder-blocks\", \"no-ssa-phiopt\", \"no-tree-ter\", \"no-tree-coalesce-vars\", \
-      \"no-tree-builtin-call-dce\", \"no-ipa-modref\", \"no-ipa-icf\", \"no-split-wide-types\")")
-#  define FLUX__COLD _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
+      \"no-tree-builtin-call-dce\", \"no-ipa-modref\", \"no-ipa-icf\", \"no-split-wide-types\", \
+      \"no-printf-return-value\", \"ira-region=one\")")
+#  define FLUX__COLD FLUX__SWITCH("GCC optimize(\"O0\")")
 #  define FLUX__LOOPING _Pragma("GCC push_options") _Pragma("GCC optimize(\"move-loop-invariants\", \
       \"tree-loop-optimize\", \"ivopts\", \"forward-propagate\", \"dse\")")
 #  define FLUX__ASBEFORE _Pragma("GCC pop_options")
 #else
+#  define FLUX__O1
 #  define FLUX__O2
 #  define FLUX__LEAN
 #  define FLUX__COLD
@@ -1748,7 +1756,7 @@ FLUX__UNUSED static void flux__once(flux__once_flag *o, void (*fn)(void)) {
 
 #if defined(FLUX_NO_THREADS)
 static void *flux__tls_value;
-static void *flux__tls_get(void) { return flux__tls_value; }
+static FLUX__INLINE void *flux__tls_get(void) { return flux__tls_value; }
 static bool flux__tls_set(void *p, void (*at_thread_end)(void *)) {
     (void)at_thread_end;
     flux__tls_value = p;
@@ -1777,7 +1785,7 @@ static flux__tls_key flux__tls_slot;
 /* The system's key runs the function at the thread's end; a thread-local variable, where the compiler has them, is faster to read. */
 #  if defined(__TINYC__)
 static int flux__tls_made;
-static void *flux__tls_get(void) { return flux__atomic_load32(&flux__tls_made) ? FLUX__TLS_LOAD(flux__tls_slot) : NULL; }
+static FLUX__INLINE void *flux__tls_get(void) { return flux__atomic_load32(&flux__tls_made) ? FLUX__TLS_LOAD(flux__tls_slot) : NULL; }
 static bool flux__tls_put(void *p) {
     flux__atomic_store32(&flux__tls_made, 1);
     return FLUX__TLS_STORE(flux__tls_slot, p);
@@ -1788,7 +1796,7 @@ static __declspec(thread) void *flux__tls_value;
 #    else
 static __thread void *flux__tls_value;
 #    endif
-static void *flux__tls_get(void) { return flux__tls_value; }
+static FLUX__INLINE void *flux__tls_get(void) { return flux__tls_value; }
 static bool flux__tls_put(void *p) {
     if (!FLUX__TLS_STORE(flux__tls_slot, p)) return false;
     flux__tls_value = p;
@@ -1830,6 +1838,8 @@ static double flux__now(void) {           /* seconds since some moment; never go
 #endif
 }
 
+FLUX__COLD
+
 static const char *flux__env(const char *name) {   /* NULL: unset or empty */
     const char *s = getenv(name);
     return s && *s ? s : NULL;
@@ -1862,6 +1872,15 @@ FLUX__UNUSED static int flux__terminal_width(FILE *f) {   /* columns; 80 when no
 
 /* ---- shared libraries: opened when wanted, never closed (drivers do not survive it) */
 
+/* Why the last one that a user named could not be opened: "no NVRTC: FLUX_NVRTC: x.so: file too short". */
+FLUX__UNUSED static void flux__library_why(char *why, size_t n, const char *what, const char *variable) {
+#if defined(_WIN32)
+    snprintf(why, n, "no %s: %s: it can't be opened (error %lu)", what, variable, (unsigned long)GetLastError());
+#else
+    const char *text = dlerror();
+    snprintf(why, n, "no %s: %s: %.200s", what, variable, text ? text : "it can't be opened");
+#endif
+}
 FLUX__UNUSED static void *flux__library_open(const char *name) {   /* NULL: not there. name NULL: the program itself */
 #if defined(_WIN32)
     return name ? (void *)LoadLibraryA(name) : (void *)GetModuleHandleA(NULL);
@@ -1972,6 +1991,8 @@ static int flux__simd_detect(void) {
     return seven[0] > 0 && more[0] & 1u << 5 ? 3 : 2;
 }
 
+FLUX__LEAN
+
 static int flux__simd_known;              /* level + 1, once it has been found out */
 FLUX__UNUSED static int flux__simd(void) {
     int level = flux__atomic_load32(&flux__simd_known) - 1;
@@ -1985,6 +2006,8 @@ FLUX__UNUSED static int flux__simd(void) {
     }
     return level;
 }
+
+FLUX__COLD
 
 /* ---- files */
 
@@ -2250,6 +2273,8 @@ FLUX__UNUSED static bool flux__out_commit(flux__out *o) {
     return good;
 }
 
+FLUX__LEAN
+
 /* ------------------------------------------------------------------ 2. Objects, threads' state, errors
    Every handle starts with a flux__head: what it is, who owns it. A reference is held by a scope, by the user
    (flux_retain), by another object, or by an edge of the graph; edges are counted apart, so that a tensor which only
@@ -2286,7 +2311,10 @@ struct flux_tensor {                      /* a node of the graph; with buf set, 
     union { double num; int64_t i[FLUX_MAX_DIMS]; uint64_t u[FLUX_MAX_DIMS]; } arg;   /* the operation's own parameters */
     flux_tensor *dense;                   /* a view's elements in order, once flux_data asked for them */
 };
-enum { FLUX__WEAK = 1, FLUX__CONSUMED = 2, FLUX__FIXED = 4 };  /* a bare number; graph used up by flux_update; no graph kept */
+enum {                                    /* flags of a tensor */
+    FLUX__WEAK = 1, FLUX__SEED = 2,       /* a bare number; the 1 that a gradient starts from */
+    FLUX__CONSUMED = 4, FLUX__FIXED = 8   /* graph used up by flux_update; no graph kept */
+};
 
 typedef struct flux__pending { char text[1024]; bool set, unsaid; int repeated; } flux__pending;
 typedef struct flux__unsaid { int level; bool waits, once; char id[40], text[600]; } flux__unsaid;    /* a message that waits */
@@ -2303,6 +2331,7 @@ typedef struct flux__thread {             /* a thread's own state */
     int nowned, room;
     int *scope, nscopes, scope_room;      /* where each scope starts in owned */
     int nograd;                           /* depth of FLUX_NOGRAD */
+    int as_one;                           /* depth of operations of ours that FLUX_EAGER computes as one, see flux__as_one */
     uint64_t seed, draws;                 /* random numbers: key, and how many tensors were drawn */
     uint32_t walk;                        /* the last mark given */
     bool main;                            /* its scopes close at exit, not when the thread ends */
@@ -2450,6 +2479,8 @@ static flux__thread *flux__self(void) {
     return t;
 }
 
+FLUX__COLD
+
 static void flux__say_error(const char *text) {
     flux__mutex_lock(&flux__lock);
     flux_error_fn handler = flux__set.on_error;
@@ -2482,6 +2513,8 @@ static void *flux__fail(const char *format, ...) {
     if (!t->held) flux__say_error(t->error.text);
     return NULL;
 }
+
+FLUX__LEAN
 
 /* How many errors this thread has had since flux_clear: whether a call failed, though one was pending before. */
 static int flux__failures(void) {
@@ -2516,6 +2549,8 @@ FLUX_DEF bool flux_failed(void) {
     flux__thread *t = flux__self();
     return !t || t->error.set;
 }
+
+FLUX__COLD
 
 FLUX_DEF void flux_clear(void) {
     flux__thread *t = flux__self();
@@ -2612,6 +2647,8 @@ FLUX_DEF void flux_silence(const char *id) {
     }
     flux__mutex_unlock(&flux__lock);
 }
+
+FLUX__LEAN
 
 static bool flux__log_schedules(void) {
     flux__mutex_lock(&flux__lock);
@@ -2840,6 +2877,8 @@ static void flux__buffer_release(flux__buffer *b) {
     flux__arena_unlock(pool);
 }
 
+FLUX__COLD
+
 static flux__arena *flux__arena_of(flux_device d, const char *call) {
     if (d.backend >= 0 && d.backend < FLUX__BACKENDS && d.id >= 0 && d.id < FLUX__MAX_IDS) return &flux__arenas[d.backend][d.id];
     return (flux__arena *)flux__fail("%s: device {%d, %d} does not exist", call, d.backend, d.id);
@@ -2878,6 +2917,8 @@ FLUX_DEF void flux_mem_trim(flux_device d) {
     flux__arena_unlock(pool);
     flux__tell();
 }
+
+FLUX__LEAN
 
 /* ---------------- ownership and scopes */
 
@@ -3009,6 +3050,8 @@ static void *flux__reveal_object(int depth, void *object) {
 
 /* ---------------- the end of a thread, and of the program */
 
+FLUX__COLD
+
 static void flux__thread_free(void *state) {
     flux__thread *t = (flux__thread *)state;
     if (!t) return;
@@ -3050,6 +3093,8 @@ FLUX_DEF void flux_shutdown(void) {
     flux__gpu_close();
 #endif
 }
+
+FLUX__LEAN
 
 /* ------------------------------------------------------------------ 4. Worker threads
    One pool for the process. flux__parallel hands out the numbers 0 ... n-1 one by one to whoever asks: the caller and
@@ -3592,28 +3637,35 @@ static flux_tensor *flux__node(int op, flux_dtype dtype, const flux_shape *s, fl
 static bool flux__eager(void);
 static flux_tensor *flux__move(flux_tensor *x, flux_device d);
 
-/* A number is part of an elementwise kernel wherever that runs; products, gathers and the like read memory of their own device. */
-static bool flux__bring_numbers(flux_tensor *t) {
-    for (int i = 0; i < t->nin; i++) {
-        flux_tensor *x = t->in[i];
-        if (x->op != FLUX__NUMBER || flux_device_equal(x->device, t->device)) continue;
-        if (!(x = flux__move(x, t->device))) return false;
-        if (flux__unedge(t->in[i])) flux__tensor_free(t->in[i]);
-        flux__edge(&t->in[i], x);
-    }
-    return true;
+/* Computes x at once under FLUX_EAGER. */
+static flux_tensor *flux__if_eager(flux_tensor *x) {
+    return x && flux__eager() && !flux__self()->as_one && x->op != FLUX__TUPLE && !(x->flags & FLUX__WEAK) ? flux_eval(x) : x;
 }
 
-/* Hands a finished node to the innermost scope (and computes it at once under FLUX_EAGER). */
-static flux_tensor *flux__done(flux_tensor *t) {
-    bool good = !t || t->nin < 2 || t->op < FLUX__ELEMENTWISE_COUNT || t->op == FLUX__TUPLE || flux__bring_numbers(t);
-    t = (flux_tensor *)flux__own(t);
-    if (!good) return NULL;
-    if (t && flux__eager() && t->op != FLUX__TUPLE && !(t->flags & FLUX__WEAK)) return flux_eval(t);
-    return t;
+/* Hands a finished node to the innermost scope. */
+static flux_tensor *flux__done(flux_tensor *t) { return flux__if_eager((flux_tensor *)flux__own(t)); }
+
+/* What is recorded between 1 and -1 is one operation: its steps alone would store what together they need not, as a
+   convolution's windows. What it gives goes through flux__if_eager. */
+static void flux__as_one(int by) {
+    flux__thread *t = flux__self();
+    if (t) t->as_one += by;
 }
 
-static bool flux__is_number(const flux_tensor *t) { return t->op == FLUX__NUMBER; }
+/* A number in every element: itself, or a view of one. It is at home on any device, see flux__taken. */
+static bool flux__is_number(const flux_tensor *t) { return (FLUX__IS_VIEW(t) ? t->base : t)->op == FLUX__NUMBER; }
+
+/* The number of x once more, by a node not finished yet: in another shape or dtype, or on another device. Its gradient is x's,
+   but for a number of ours, which nobody asks for. */
+static flux_tensor *flux__renumber(flux_tensor *x, const flux_shape *s, flux_dtype t, flux_device d) {
+    flux_tensor *y = flux__node_raw(FLUX__NUMBER, t, s, d, 0);
+    if (!y) return NULL;
+    y->arg.num = (FLUX__IS_VIEW(x) ? x->base : x)->arg.num;
+    if (x->flags & (FLUX__WEAK | FLUX__SEED)) return y;
+    flux__edge(&y->in[0], x);
+    y->nin = 1;
+    return y;
+}
 
 /* Operands must be real tensors on one device; numbers are everywhere. */
 static bool flux__check_operands(const char *call, int n, flux_tensor *const *xs) {
@@ -3651,6 +3703,8 @@ static flux_device flux__place(int n, flux_tensor *const *xs) {
 }
 
 /* ---------------- leaves */
+
+FLUX__COLD
 
 static flux_tensor *flux__leaf(flux_shape s, flux_dtype t, flux_device d) {
     flux_tensor *x = flux__node_raw(FLUX__LEAF, t, &s, d, 0);
@@ -3718,6 +3772,8 @@ FLUX_DEF flux_tensor *flux_scalar(double value) {
     return flux_full_shape(s, value, FLUX_F32);
 }
 
+FLUX__LEAN
+
 FLUX_DEF flux_tensor *flux__number(double value) {
     flux_shape none = flux__shape(NULL, 0);
     flux_tensor *x = flux__node(FLUX__NUMBER, FLUX_F32, &none, NULL, NULL, NULL);
@@ -3728,6 +3784,8 @@ FLUX_DEF flux_tensor *flux__number(double value) {
 }
 
 FLUX_DEF flux_tensor *flux__same(flux_tensor *x) { return x; }
+
+FLUX__COLD
 
 FLUX_DEF void flux_seed(uint64_t seed) {
     flux__thread *t = flux__self();
@@ -3785,6 +3843,8 @@ FLUX_DEF flux_tensor *flux_eye(int64_t n) {
     flux_tensor *same = n < 0 ? NULL : flux_eq(flux__iota(n, 0), flux__iota(n, 1));
     return flux__reveal(h, same ? flux_to_dtype(same, FLUX_F32) : NULL);
 }
+
+FLUX__LEAN
 
 /* ---------------- elementwise operations */
 
@@ -3848,9 +3908,24 @@ static int flux__compute_dtype(int op, int n, flux_tensor *const *xs, flux_dtype
 static flux_tensor *flux__cast(flux_tensor *x, flux_dtype t) {
     if (!x || x->dtype == t || (x->flags & FLUX__WEAK)) return x;
     flux_shape s = flux__dims(x);
-    if (flux__is_number(x) && t == FLUX_F64) return flux_full_shape(s, x->arg.num, t);
-    flux_tensor *y = flux__node(FLUX__CAST, t, &s, x, NULL, NULL);
+    bool exact = x->op == FLUX__NUMBER && t == FLUX_F64;
+    flux_tensor *y = exact ? flux__renumber(x, &s, t, x->device) : flux__node(FLUX__CAST, t, &s, x, NULL, NULL);
     return y ? flux__done(y) : NULL;
+}
+
+/* x as an operand of dtype t on device d, which is its own unless it is a number. */
+static flux_tensor *flux__taken(flux_tensor *x, flux_device d, flux_dtype t) {
+    bool apart = x && !flux_device_equal(x->device, d) && !(x->flags & FLUX__WEAK);
+    return flux__cast(apart ? flux__move(x, d) : x, t);
+}
+
+/* Checks operands, and puts in their place what is on one device. */
+static bool flux__together(const char *call, int n, flux_tensor **xs) {
+    if (!flux__check_operands(call, n, xs)) return false;
+    flux_device d = flux__place(n, xs);
+    for (int i = 0; i < n; i++)
+        if (!(xs[i] = flux__taken(xs[i], d, (flux_dtype)xs[i]->dtype))) return false;
+    return true;
 }
 
 static flux_tensor *flux__elementwise(int op, flux_tensor *a, flux_tensor *b, flux_tensor *c) {
@@ -3861,9 +3936,9 @@ static flux_tensor *flux__elementwise(int op, flux_tensor *a, flux_tensor *b, fl
     if (!flux__check_operands(flux__op_names[op], n, xs)) return NULL;
     int t = flux__compute_dtype(op, n, xs, &result);
     if (t < 0 || !flux__broadcast(flux__op_names[op], n, xs, &s)) return NULL;
-    for (int i = 0; i < n; i++)
-        if (!(xs[i] = flux__cast(xs[i], flux__rules[op] == 'S' && i == 0 ? FLUX_BOOL : (flux_dtype)t))) return NULL;
     flux_device d = flux__place(n, xs);
+    for (int i = 0; i < n; i++)
+        if (!(xs[i] = flux__taken(xs[i], d, flux__rules[op] == 'S' && i == 0 ? FLUX_BOOL : (flux_dtype)t))) return NULL;
     flux_tensor *y = flux__node(op, result, &s, xs[0], n > 1 ? xs[1] : NULL, n > 2 ? xs[2] : NULL);
     if (!y) return NULL;
     y->device = d;
@@ -3881,10 +3956,10 @@ FLUX__PUBLIC_1(LOG1P, log1p) FLUX__PUBLIC_1(EXPM1, expm1) FLUX__PUBLIC_1(SIN, si
 FLUX__PUBLIC_1(TANH, tanh) FLUX__PUBLIC_1(ERF, erf) FLUX__PUBLIC_1(FLOOR, floor) FLUX__PUBLIC_1(CEIL, ceil)
 FLUX__PUBLIC_1(ROUND, round) FLUX__PUBLIC_1(SIGMOID, sigmoid) FLUX__PUBLIC_1(SOFTPLUS, softplus) FLUX__PUBLIC_1(RELU, relu)
 
-/* x + 0 and x * 1, which gradients make, are x; the shape must be x's already. */
+/* x * 1, which gradients make, is x; the shape must be x's already. */
 static bool flux__neutral(const flux_tensor *x, const flux_tensor *number, double value) {
     if (x && number && FLUX__IS_VIEW(number) && flux__same_dims(x, number)) number = number->base;
-    return x && number && number->op == FLUX__NUMBER && (number->flags & FLUX__WEAK || number->dtype == x->dtype) &&
+    return x && number && (number->flags & FLUX__WEAK || (number->flags & FLUX__SEED && number->dtype == x->dtype)) &&
            number->arg.num == value && number->ndim == 0 && x->op != FLUX__TUPLE && !(x->flags & FLUX__WEAK) &&
            flux__dtypes[x->dtype].real;
 }
@@ -4013,7 +4088,8 @@ FLUX_DEF flux_tensor *flux_reshape_to(flux_tensor *x, flux_shape s) {
     if (n == 0) flux__natural(&s, want);
     else if (!flux__reshape_strides(&from, have, &s, want)) {
         int h = flux__hide();
-        return flux__reveal(h, flux_reshape_to(flux_copy(x), s));
+        flux_tensor *same = flux__is_number(x) ? flux__done(flux__renumber(x, &from, (flux_dtype)x->dtype, x->device)) : flux_copy(x);
+        return flux__reveal(h, flux_reshape_to(same, s));
     }
     flux_tensor *y = flux__view(FLUX__RESHAPE, x, &s, base, offset, want);
     return y ? flux__done(y) : NULL;
@@ -4108,6 +4184,8 @@ FLUX_DEF flux_tensor *flux_slice_step(flux_tensor *x, int dim, int64_t start, in
 
 FLUX_DEF flux_tensor *flux_slice(flux_tensor *x, int dim, int64_t start, int64_t stop) { return flux_slice_step(x, dim, start, stop, 1); }
 
+FLUX__COLD
+
 static flux_tensor *flux__split(const char *call, flux_tensor *x, int64_t n, bool first) {
     if (!flux__check_operands(call, 1, &x)) return NULL;
     int last = x->ndim - 1;
@@ -4154,6 +4232,8 @@ FLUX_DEF flux_tensor *flux_squeeze(flux_tensor *x) {
     return flux_reshape_to(x, s);
 }
 
+FLUX__LEAN
+
 FLUX_DEF flux_tensor *flux_broadcast_to_shape(flux_tensor *x, flux_shape s) {
     if (!flux__check_operands("broadcast_to", 1, &x) || !flux__check_shape("broadcast_to", &s)) return NULL;
     int64_t offset, have[FLUX_MAX_DIMS], want[FLUX_MAX_DIMS];
@@ -4174,8 +4254,8 @@ FLUX_DEF flux_tensor *flux_broadcast_to_shape(flux_tensor *x, flux_shape s) {
             return (flux_tensor *)flux__fail("broadcast_to: %s does not stretch to %s", a.s, b.s);
         }
     if (same) return x;
-    if (flux__is_number(x)) return flux_full_shape(s, x->arg.num, (flux_dtype)x->dtype);
-    flux_tensor *y = flux__view(FLUX__BROADCAST, x, &s, base, offset, want);
+    flux_tensor *y = x->op == FLUX__NUMBER ? flux__renumber(x, &s, (flux_dtype)x->dtype, x->device)
+                                           : flux__view(FLUX__BROADCAST, x, &s, base, offset, want);
     return y ? flux__done(y) : NULL;
 }
 
@@ -4205,7 +4285,7 @@ static flux_tensor *flux__share(flux_tensor *x) {
 
 FLUX_DEF flux_tensor *flux_detach(flux_tensor *x) {
     if (!flux__check_operands("detach", 1, &x)) return NULL;
-    if (x->buf) return flux__share(x);
+    if (x->buf && x->op != FLUX__NUMBER) return flux__share(x);
     int64_t offset, stride[FLUX_MAX_DIMS];
     flux_shape s = flux__dims(x);
     flux_tensor *base = flux__layout(x, &offset, stride);
@@ -4224,6 +4304,8 @@ static flux_tensor *flux__spread(flux_tensor *x, const flux_shape *s, int64_t re
     for (int i = 0; i < FLUX_MAX_DIMS; i++) y->stride[i] = i < x->ndim ? step[i] : 0;
     return flux__done(y);
 }
+
+FLUX__COLD
 
 FLUX_DEF flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, flux_shape hi) {
     if (!flux__check_operands("pad", 1, &x)) return NULL;
@@ -4302,9 +4384,10 @@ FLUX_DEF flux_tensor *flux_cat_all(int dim, int n, flux_tensor *const *xs) {
     s.dim[dim] = total;
     if (!flux__check_shape("cat", &s)) return NULL;
     int h = flux__hide();
-    flux_tensor *y = flux__node_raw(FLUX__CAT, (flux_dtype)t, &s, flux__place(n, xs), n);
+    flux_device place = flux__place(n, xs);
+    flux_tensor *y = flux__node_raw(FLUX__CAT, (flux_dtype)t, &s, place, n);
     for (int k = 0; y && k < n; k++) {
-        flux_tensor *x = flux__cast(xs[k], (flux_dtype)t);
+        flux_tensor *x = flux__taken(xs[k], place, (flux_dtype)t);
         if (x) flux__edge(&y->in[k], x);
         else {
             flux_release(y);
@@ -4365,9 +4448,11 @@ FLUX_DEF flux_tensor *flux_gather(flux_tensor *x, int dim, flux_tensor *index) {
     flux_shape s;
     if (!flux__check_operands("gather", 2, xs) || !flux__gather_shape("gather", x, dim, index, &s)) return NULL;
     int h = flux__hide();
-    index = flux__cast(index, FLUX_I64);
-    flux_tensor *y = index ? flux__node(FLUX__GATHER, (flux_dtype)x->dtype, &s, x, index, NULL) : NULL;
-    if (y) y->arg.i[0] = dim, y->device = flux__place(2, xs);
+    flux_device place = flux__place(2, xs);
+    x = flux__taken(x, place, (flux_dtype)x->dtype);
+    index = flux__taken(index, place, FLUX_I64);
+    flux_tensor *y = x && index ? flux__node(FLUX__GATHER, (flux_dtype)x->dtype, &s, x, index, NULL) : NULL;
+    if (y) y->arg.i[0] = dim;
     return flux__reveal(h, y ? flux__done(y) : NULL);
 }
 
@@ -4381,11 +4466,13 @@ FLUX_DEF flux_tensor *flux_scatter_add(flux_tensor *x, int dim, flux_tensor *ind
         return (flux_tensor *)flux__fail("scatter_add: src must be %s, is %s", a.s, b.s);
     }
     int h = flux__hide();
-    index = flux__cast(index, FLUX_I64);
-    src = flux__cast(src, (flux_dtype)x->dtype);
+    flux_device place = flux__place(3, xs);
+    index = flux__taken(index, place, FLUX_I64);
+    src = flux__taken(src, place, (flux_dtype)x->dtype);
     out = flux__dims(x);
-    flux_tensor *y = index && src ? flux__node(FLUX__SCATTER, (flux_dtype)x->dtype, &out, x, index, src) : NULL;
-    if (y) y->arg.i[0] = dim, y->device = flux__place(3, xs);
+    x = flux__taken(x, place, (flux_dtype)x->dtype);
+    flux_tensor *y = x && index && src ? flux__node(FLUX__SCATTER, (flux_dtype)x->dtype, &out, x, index, src) : NULL;
+    if (y) y->arg.i[0] = dim;
     return flux__reveal(h, y ? flux__done(y) : NULL);
 }
 
@@ -4407,18 +4494,16 @@ FLUX_DEF flux_tensor *flux_nth(flux_tensor *tuple, int i) {
     return (flux_tensor *)flux__own(flux_retain(tuple->in[i]));
 }
 
+FLUX__LEAN
+
 FLUX_DEF int flux_count(const flux_tensor *tuple) { return !tuple ? 0 : tuple->op == FLUX__TUPLE ? tuple->nin : 1; }
 
 static flux_tensor *flux__move(flux_tensor *x, flux_device d) {
     if (!flux__check_operands("to", 1, &x)) return NULL;
     if (flux_device_equal(x->device, d)) return x;
     flux_shape s = flux__dims(x);
-    if (flux__is_number(x) && !x->buf) {  /* made there, not copied */
-        flux_tensor *y = flux__node_raw(FLUX__NUMBER, (flux_dtype)x->dtype, &s, d, 0);
-        if (!y) return NULL;
-        y->arg.num = x->arg.num;
-        y->flags = (uint8_t)(y->flags | (x->flags & FLUX__WEAK));
-        return flux__done(y);
+    if (flux__is_number(x)) {             /* made there, not copied */
+        return flux__done(flux__renumber(x, &s, (flux_dtype)x->dtype, d));
     }
     int h = flux__hide();
     int64_t offset, stride[FLUX_MAX_DIMS];
@@ -4496,6 +4581,8 @@ FLUX_DEF flux_tensor *flux_prod_over(int n, flux_reduce_opts o) { return flux__r
 FLUX_DEF flux_tensor *flux_max_over(int n, flux_reduce_opts o) { return flux__reduce_call("max", FLUX__RED_MAX, n, &o); }
 FLUX_DEF flux_tensor *flux_min_over(int n, flux_reduce_opts o) { return flux__reduce_call("min", FLUX__RED_MIN, n, &o); }
 
+FLUX__COLD
+
 static flux_tensor *flux__truth(const char *call, int red, int n, flux_reduce_opts *o) {
     unsigned mask;
     if (!flux__mask(call, n, o, &mask)) return NULL;
@@ -4506,6 +4593,8 @@ static flux_tensor *flux__truth(const char *call, int red, int n, flux_reduce_op
 
 FLUX_DEF flux_tensor *flux_any_over(int n, flux_reduce_opts o) { return flux__truth("any", FLUX__RED_MAX, n, &o); }
 FLUX_DEF flux_tensor *flux_all_over(int n, flux_reduce_opts o) { return flux__truth("all", FLUX__RED_MIN, n, &o); }
+
+FLUX__LEAN
 
 static flux_tensor *flux__floating(flux_tensor *x) { return flux__dtypes[x->dtype].real ? x : flux__cast(x, FLUX_F32); }
 
@@ -4569,6 +4658,8 @@ static flux_tensor *flux__softmax(const char *call, int n, flux_reduce_opts *o, 
 FLUX_DEF flux_tensor *flux_softmax_over(int n, flux_reduce_opts o) { return flux__softmax("softmax", n, &o, false); }
 FLUX_DEF flux_tensor *flux_logsoftmax_over(int n, flux_reduce_opts o) { return flux__softmax("logsoftmax", n, &o, true); }
 
+FLUX__COLD
+
 static flux_tensor *flux__argreduce_node(flux_tensor *x, bool max, unsigned mask, int out_ndim) {
     flux_shape s = flux__shape(NULL, out_ndim);
     for (int i = 0; i < out_ndim; i++) s.dim[i] = mask >> i & 1 ? 1 : x->dim[i];
@@ -4592,6 +4683,8 @@ static flux_tensor *flux__arg(const char *call, bool max, int n, flux_reduce_opt
 
 FLUX_DEF flux_tensor *flux_argmax_over(int n, flux_reduce_opts o) { return flux__arg("argmax", true, n, &o); }
 FLUX_DEF flux_tensor *flux_argmin_over(int n, flux_reduce_opts o) { return flux__arg("argmin", false, n, &o); }
+
+FLUX__LEAN
 
 #define FLUX__PUBLIC_RED(name)                                       \
     FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *x) {            \
@@ -4640,15 +4733,17 @@ FLUX_DEF flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b) {
     if (t < 0 || !flux__product_shape(a, b, mnk, &s)) return NULL;
     int h = flux__hide();
     if (!flux__dtypes[t].real) t = FLUX_F32;
-    a = flux__cast(a, (flux_dtype)t);
-    b = flux__cast(b, (flux_dtype)t);
+    flux_device place = flux__place(2, xs);
+    a = flux__taken(a, place, (flux_dtype)t);
+    b = flux__taken(b, place, (flux_dtype)t);
     flux_tensor *y = a && b ? flux__node(FLUX__MATMUL, (flux_dtype)t, &s, a, b, NULL) : NULL;
     if (!y) return flux__reveal(h, NULL);
-    y->device = flux__place(2, xs);
     flux__self()->products += flux__size(y) * mnk[2];
     for (int i = 0; i < 3; i++) y->arg.i[i] = mnk[i];
     return flux__reveal(h, flux__done(y));
 }
+
+FLUX__COLD
 
 static bool flux__check_vectors(const char *call, flux_tensor *a, flux_tensor *b) {
     flux_tensor *xs[2] = { a, b };
@@ -4771,7 +4866,8 @@ static flux_tensor *flux__windows(flux_tensor *x, const flux__window *w) {
 
 static bool flux__conv_window(const char *call, flux_conv_opts *o, flux__window *w, bool transposed) {
     flux_tensor *xs[2] = { o->x, o->weight };
-    if (!flux__check_operands(call, 2, xs)) return false;
+    if (!flux__together(call, 2, xs)) return false;
+    o->x = xs[0], o->weight = xs[1];
     memset(w, 0, sizeof *w);
     w->nd = o->weight->ndim - 2;
     if (o->groups == 0) o->groups = 1;
@@ -4843,6 +4939,7 @@ static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip
     flux__window w;
     if (!flux__conv_window(call, &o, &w, false) || !flux__check_channels(call, &o, w.nd, false) || !flux__window_out(call, o.x, &w)) return NULL;
     int h = flux__hide(), nd = w.nd;
+    flux__as_one(1);
     int64_t g = o.groups, out = o.weight->dim[nd + 1], shape[5];
     flux_tensor *cols = flux__conv_columns(o.x, &w, g), *weight = flip ? flux__flip_kernel(o.weight, nd) : o.weight;
     weight = cols && weight ? flux_reshape(weight, cols->dim[1], out / g, g) : NULL;
@@ -4850,7 +4947,9 @@ static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip
     memcpy(shape, w.out, sizeof w.out);
     shape[nd] = out, shape[nd + 1] = o.x->dim[nd + 1];
     y = y ? flux_reshape_to(y, flux__shape(shape, nd + 2)) : NULL;
-    return flux__reveal(h, flux__conv_node(y, &o, &w, flip));
+    y = flux__conv_node(y, &o, &w, flip);
+    flux__as_one(-1);
+    return flux__reveal(h, flux__if_eager(y));
 }
 
 FLUX_DEF flux_tensor *flux_conv_with(flux_conv_opts o) { return flux__convolve("conv", o, true); }
@@ -5097,6 +5196,8 @@ static flux_tensor *flux__attention(const flux__attend *what) {
     return y ? flux_to_dtype(y, t) : NULL;
 }
 
+FLUX__LEAN
+
 /* ------------------------------------------------------------------ 7. Gradients
    The reverse walk: from the loss back along the edges, each operation's gradient written with operations, so that the
    result is a graph like any other (and has a gradient itself). Contributions to one tensor are summed in the order in
@@ -5261,6 +5362,8 @@ static flux_tensor *flux__strided_gradient(flux_tensor *y, flux_tensor *g) {
     return flux__spread(g, &s, y->rel, step, 0, meet);
 }
 
+FLUX__COLD
+
 static flux_tensor *flux__spread_gradient(flux_tensor *y, flux_tensor *g) {
     flux_shape s = flux__dims(y->in[0]), order = flux__dims(y);
     int64_t offset, have[FLUX_MAX_DIMS];
@@ -5308,7 +5411,7 @@ static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor
     return b && parts > 1 ? flux__reduce_node(b, FLUX__RED_SUM, 8, 3) : b;
 }
 
-static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
+static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
     flux_tensor *x = y->in[1], *weight = y->in[2], *product = y->base, *cols;
     int groups = (int)y->arg.i[3];
     bool flip = y->arg.i[4] != 0;
@@ -5336,6 +5439,13 @@ static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need
     d = d ? flux_reshape_to(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d, flux__dims(weight)) : NULL;
     if (d && flip) d = flux__flip_kernel(d, w.nd);
     out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
+}
+
+static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
+    flux__as_one(1);
+    flux__conv_slopes(y, g, need, out);
+    flux__as_one(-1);
+    for (int i = 1; i < 3; i++) out[i] = flux__if_eager(out[i]);
 }
 
 /* The gradients by q, k and v, and before the softmax, in plain operations. */
@@ -5398,6 +5508,8 @@ static void flux__index_gradient(flux_tensor *y, flux_tensor *g, const bool *nee
     } else out[0] = flux_scatter_add(flux_full_shape(flux__dims(x), 0, (flux_dtype)x->dtype), dim, y->in[1], g);
 }
 
+FLUX__LEAN
+
 /* The gradients of y's operands, given y's own. out has room for all operands and starts as NULLs. */
 static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
     unsigned bits = (need[0] ? 1u : 0) | (y->nin > 1 && need[1] ? 2u : 0) | (y->nin > 2 && need[2] ? 4u : 0);
@@ -5422,6 +5534,10 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
     case FLUX__CONV: flux__conv_gradient(y, g, need, out); break;
     case FLUX__ATTENTION: flux__attention_gradient(y, g, need, out); break;
     case FLUX__MOVE: out[0] = flux__move(g, y->in[0]->device); break;
+    case FLUX__NUMBER:                    /* flux__renumber's */
+        g = flux_to_dtype(flux__unbroadcast(g, y->in[0]), (flux_dtype)y->in[0]->dtype);
+        out[0] = g ? flux__move(g, y->in[0]->device) : NULL;
+        break;
     default: break;                       /* detach, argmax, random, ...: no gradient */
     }
 }
@@ -5500,15 +5616,17 @@ static void flux__map_free(flux__map *m) {
     if (m->value) FLUX_FREE(m->value);
 }
 
-/* An unfinished node belongs to its thread, so that its number can stand in it. */
+/* An unfinished node belongs to its thread, so that its number can stand in it; but what a finished parameter was moved from
+   may be such a number as threads share. */
 static FLUX__INLINE bool flux__unshared(const flux_tensor *t) {
     const flux_tensor *b = FLUX__IS_VIEW(t) ? t->base : t;
-    return !b->buf && b->op != FLUX__LEAF;
+    return !b->buf && b->op != FLUX__LEAF && (b->op != FLUX__NUMBER || b->flags & (FLUX__WEAK | FLUX__SEED));
 }
 
+/* A node may be finished while the walk goes on, by FLUX_EAGER; no two walks have the same id. */
 static FLUX__INLINE int flux__walk_get(const flux__walk *w, const flux_tensor *t) {
-    if (flux__unshared(t)) return t->walk_mark == w->id ? t->walk_index : -1;
-    return flux__map_get(&w->shared, t);
+    if (t->walk_mark == w->id) return t->walk_index;
+    return flux__unshared(t) ? -1 : flux__map_get(&w->shared, t);
 }
 
 static bool flux__walk_put(flux__walk *w, flux_tensor *t, int number) {
@@ -5519,12 +5637,10 @@ static bool flux__walk_put(flux__walk *w, flux_tensor *t, int number) {
 }
 
 static bool flux__walk_start(flux__walk *w) {
-    flux__thread *t = flux__self();
+    static int walks;
     memset(w, 0, sizeof *w);
-    if (!t) return false;
-    if (++t->walk == 0) ++t->walk;
-    w->id = t->walk;
-    return true;
+    while (w->id == 0) w->id = (uint32_t)flux__atomic_add32(&walks, 1);
+    return flux__self() != NULL;
 }
 
 static bool flux__walk_push(flux__walk *w, flux_tensor *t) {
@@ -5753,6 +5869,14 @@ static void flux__walk_free(flux__walk *w) {
     flux__map_free(&w->shared);
 }
 
+/* The gradient of a loss by itself. */
+static flux_tensor *flux__seed(flux_tensor *loss) {
+    flux_shape s = flux__dims(loss);
+    flux_tensor *one = flux__node_raw(FLUX__NUMBER, (flux_dtype)loss->dtype, &s, loss->device, 0);
+    if (one) one->arg.num = 1, one->flags |= FLUX__SEED;
+    return one ? flux__done(one) : NULL;
+}
+
 static bool flux__backward(flux_grads *g) {
     flux__walk w;
     bool ok = flux__walk_start(&w) && flux__walk_collect(&w, g->loss);
@@ -5764,8 +5888,7 @@ static bool flux__backward(flux_grads *g) {
     }
     if (ok) {
         flux__mark_wanted(&w, g);
-        flux_tensor *one = flux_full_shape(flux__dims(g->loss), 1, (flux_dtype)g->loss->dtype);
-        w.grad[w.n - 1] = one ? flux__move(one, g->loss->device) : NULL;
+        w.grad[w.n - 1] = flux__seed(g->loss);
         for (int k = w.n - 1; k >= 0 && ok; k--)
             if (w.grad[k] && w.wanted[k] && w.node[k]->nin) ok = flux__sum_up(&w, k) && flux__walk_back(&w, k);
         for (int k = w.n - 1; k >= 0 && ok; k--) ok = flux__sum_up(&w, k);   /* leaves: by now all joins are there to be used */
@@ -5962,6 +6085,7 @@ typedef struct flux__plans {              /* a thread's; and the arrays of the l
 
 static FLUX__INLINE bool flux__finished(const flux_tensor *t) { return t->buf || (t->op == FLUX__LEAF); }
 static FLUX__INLINE flux_tensor *flux__base(flux_tensor *t) { return FLUX__IS_VIEW(t) ? t->base : t; }
+static FLUX__INLINE int flux__reads(const flux_tensor *t) { return t->op == FLUX__NUMBER ? 0 : t->nin; }   /* operands; a number needs none */
 
 static bool flux__is_map(const flux_tensor *t) {
     return t->op < FLUX__ELEMENTWISE_COUNT || t->op == FLUX__CAST || t->op == FLUX__COPY || t->op == FLUX__IOTA ||
@@ -6022,7 +6146,7 @@ static void flux__graph_visit(flux__graph *g, flux_tensor *t) {
             continue;
         }
         int before = g->top;
-        for (int i = t->nin - 1; i >= 0; i--) {
+        for (int i = flux__reads(t) - 1; i >= 0; i--) {
             flux_tensor *x = flux__base(t->in[i]);
             if (x->op == FLUX__NUMBER && !x->buf && (flux__is_map(t) || flux__is_reduce(t))) continue;
             if (flux__finished(x)) flux__graph_leaf(g, x);
@@ -6066,11 +6190,11 @@ static int64_t flux__device_word(flux_device d) { return (int64_t)d.backend << 5
 static void flux__key_node(flux__graph *g, int i) {
     flux_tensor *t = g->node[i];
     if (!flux__key_room(g, t->nin)) return;
-    flux__key_word(g, t->op | (int64_t)t->dtype << 16 | (int64_t)t->ndim << 20 | (int64_t)t->nin << 24 |
+    flux__key_word(g, t->op | (int64_t)t->dtype << 16 | (int64_t)t->ndim << 20 | (int64_t)flux__reads(t) << 24 |
                           (int64_t)(g->flag[i] & ~FLUX__SEEN) << 32 | flux__device_word(t->device));
     flux__key_word(g, g->donor[i]);
     flux__key_dims(g, t->dim, t->ndim);
-    for (int k = 0; k < t->nin; k++) flux__key_operand(g, t->in[k]);
+    for (int k = 0; k < flux__reads(t); k++) flux__key_operand(g, t->in[k]);
     if (t->op == FLUX__REDUCE || t->op == FLUX__ARGREDUCE) flux__key_dims(g, t->arg.i, 2);
     if (t->op == FLUX__GATHER || t->op == FLUX__SCATTER || t->op == FLUX__CAT) flux__key_word(g, t->arg.i[0]);
     if (t->op == FLUX__RANDOM) flux__key_word(g, t->arg.i[2]);
@@ -6135,7 +6259,9 @@ typedef struct flux__planner {
 } flux__planner;
 
 static void flux__dims8(const flux_tensor *t, int64_t *out) {
-    for (int d = 0; d < FLUX_MAX_DIMS; d++) out[d] = d < t->ndim ? t->dim[d] : 1;
+    int d = t->ndim;
+    memcpy(out, t->dim, (size_t)d * sizeof *out);
+    while (d < FLUX_MAX_DIMS) out[d++] = 1;
 }
 
 static bool flux__same8(const int64_t *a, const int64_t *b) { return memcmp(a, b, FLUX_MAX_DIMS * sizeof *a) == 0; }
@@ -6188,6 +6314,8 @@ static bool flux__no_circle(flux__planner *p, int node, int G) {
     }
     return true;
 }
+
+FLUX__COLD
 
 /* The dims that a reduction really reduces: those that are not 1 anyway. */
 static unsigned flux__real_mask(const flux_tensor *t) {
@@ -6413,7 +6541,7 @@ static bool flux__find_uses(flux__planner *p) {
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < p->n; i++) {
             flux_tensor *t = p->g->node[i];
-            for (int k = 0; k < t->nin && !p->gather[i]; k++) {
+            for (int k = 0; k < flux__reads(t) && !p->gather[i]; k++) {
                 flux_tensor *b = flux__base(t->in[k]);
                 if (flux__is_gather(p, b)) b = b->in[0]->base;
                 if (flux__finished(b) || (b->op == FLUX__NUMBER && b->mark != p->g->walk)) continue;
@@ -6430,6 +6558,8 @@ static bool flux__find_uses(flux__planner *p) {
     count[0] = 0;
     return true;
 }
+
+FLUX__LEAN
 
 /* ---------------- from a group to a kernel's program */
 
@@ -6453,8 +6583,8 @@ static int flux__emit(flux__builder *b, const flux__value *v) {
     flux__kernel *k = b->k;
     for (int i = 0; i < k->nvalue; i++) { /* the same line twice is the same value */
         const flux__value *w = &k->value[i];
-        if (w->kind == v->kind && w->op == v->op && w->cls == v->cls && w->dtype == v->dtype && w->outer == v->outer && w->a == v->a &&
-            w->b == v->b && w->c == v->c && w->operand == v->operand && w->node == v->node) return i;
+        if (w->a == v->a && w->operand == v->operand && w->op == v->op && w->b == v->b && w->c == v->c && w->kind == v->kind &&
+            w->cls == v->cls && w->dtype == v->dtype && w->outer == v->outer && w->node == v->node) return i;
     }
     flux__value *value = (flux__value *)flux__grow(k->value, &k->value_room, k->nvalue + 1, sizeof *value);
     if (!value || k->nvalue > 30000) {
@@ -6465,6 +6595,8 @@ static int flux__emit(flux__builder *b, const flux__value *v) {
     value[k->nvalue] = *v;
     return k->nvalue++;
 }
+
+FLUX__COLD
 
 static flux__value flux__line(int kind, int op, int cls, int dtype) {
     flux__value v;
@@ -6494,10 +6626,10 @@ static int flux__slot_of(flux__builder *b, flux_tensor *base) {
 }
 
 /* Whether a value that changes with none of the reduced dims: it is the same for a whole row. */
-static bool flux__is_outer(const flux__kernel *k, const int64_t *stride) {
+static bool flux__is_outer(const flux__kernel *k, const flux_tensor *x, const int64_t *stride) {
     if (!k->reduced) return false;
     for (int d = 0; d < FLUX_MAX_DIMS; d++)
-        if ((k->reduced >> d & 1) && stride[d]) return false;
+        if ((k->reduced >> d & 1) && (stride[d] || (d < x->ndim && x->dim[d] == 0))) return false;     /* of no points there is none to load */
     return true;
 }
 
@@ -6510,7 +6642,7 @@ static int flux__emit_load(flux__builder *b, flux_tensor *x, const int64_t *poin
     o.shape = flux__dims(x);
     flux__use_strides(x, points, &o.offset, o.stride);
     flux__value v = flux__line(FLUX__V_LOAD, 0, flux__class_of(o.dtype), o.dtype);
-    v.outer = flux__is_outer(b->k, o.stride);
+    v.outer = flux__is_outer(b->k, x, o.stride);
     v.operand = (int16_t)flux__add_operand(b, &o);
     return flux__emit(b, &v);
 }
@@ -6526,7 +6658,7 @@ static int flux__emit_index(flux__builder *b, flux_tensor *t, int node, int kind
     flux__dims8(t, points);
     flux__use_strides(t, points, &o.offset, o.stride);
     flux__value v = flux__line(kind, kind == FLUX__V_RANDOM ? (int)t->arg.i[2] : 0, kind == FLUX__V_RANDOM ? FLUX__F32C : FLUX__I64C, t->dtype);
-    v.outer = flux__is_outer(b->k, o.stride);
+    v.outer = flux__is_outer(b->k, t, o.stride);
     v.operand = (int16_t)flux__add_operand(b, &o);
     v.node = kind == FLUX__V_RANDOM ? node : -1;
     return flux__emit(b, &v);
@@ -6711,7 +6843,7 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
     }
     k->reduced = group->reduced;
     memcpy(k->full, group->full, sizeof k->full);
-    for (int i = 0; i < p->n && b.ok; i++) {
+    for (int i = 0; i <= group->last && b.ok; i++) {
         if (p->group_of[i] != G) continue;
         flux_tensor *t = p->g->node[i];
         bool fused = group->kind == FLUX__K_FUSED || group->kind == FLUX__K_MATMUL;
@@ -6730,25 +6862,27 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
 
 /* ---------------- order, life of buffers */
 
-/* Kernels in an order in which operands come first; of those that could come next, the one recorded first. So updates
-   of weights come after all that reads the old ones. */
+static bool flux__group_ready(const flux__planner *p, int G, const uint8_t *done) {
+    const uint8_t *needs = p->needs + G * p->n;
+    for (int K = 0; K < p->ngroup; K++)
+        if (needs[K] && !done[K]) return false;
+    return true;
+}
+
+/* Kernels in an order in which operands come first; of those that could come next, the one recorded first, which has the
+   highest number. So updates of weights come after all that reads the old ones. */
 static bool flux__order_groups(flux__planner *p, int *order) {
     uint8_t *done = (uint8_t *)flux__zalloc((size_t)p->n);
     if (!done) return false;
     for (int at = 0; at < p->ngroup; at++) {
-        int best = -1;
-        for (int G = 0; G < p->ngroup; G++) {
-            bool ready = !done[G];
-            for (int K = 0; K < p->ngroup && ready; K++)
-                if (p->needs[G * p->n + K] && !done[K]) ready = false;
-            if (ready && (best < 0 || p->group[G].last < p->group[best].last)) best = G;
-        }
-        if (best < 0) {
+        int G = p->ngroup - 1;
+        while (G >= 0 && (done[G] || !flux__group_ready(p, G, done))) G--;
+        if (G < 0) {
             FLUX_FREE(done);
             return flux__fail("schedule: kernels depend on each other in a circle") != NULL;
         }
-        order[at] = best;
-        done[best] = 1;
+        order[at] = G;
+        done[G] = 1;
     }
     FLUX_FREE(done);
     return true;
@@ -6828,12 +6962,14 @@ static bool flux__find_frees(flux__plan *plan) {
         kernel->frees = (int *)flux__malloc(most * sizeof(int));
         kernel->outs = (int *)flux__malloc(most * sizeof(int));
         if (!kernel->frees || !kernel->outs) return false;
-        for (int i = 0; i < plan->nnode; i++) {
-            if (!plan->slot[i].stored) continue;
-            if (plan->slot[i].out_kernel == k) kernel->outs[kernel->nouts++] = i;
-            if (!plan->slot[i].keep && plan->slot[i].last_kernel == k) kernel->frees[kernel->nfrees++] = i;
-        }
-        if (kernel->nouts) kernel->device = plan->slot[kernel->outs[0]].device;
+    }
+    for (int i = 0; i < plan->nnode; i++) {
+        const flux__slot_info *s = &plan->slot[i];
+        if (!s->stored) continue;
+        flux__kernel *makes = &plan->kernel[s->out_kernel], *last = &plan->kernel[s->last_kernel];
+        if (!makes->nouts) makes->device = s->device;
+        makes->outs[makes->nouts++] = i;
+        if (!s->keep) last->frees[last->nfrees++] = i;
     }
     return true;
 }
@@ -6989,6 +7125,8 @@ static void flux__trace_event(const char *kind, const char *name, double start, 
     }
     flux__mutex_unlock(&flux__trace_lock);
 }
+
+FLUX__LEAN
 
 /* ---------------- the cache of plans */
 
@@ -7292,6 +7430,8 @@ FLUX_DEF flux_tensor *flux_eval(flux_tensor *x) {
 
 /* ---------------- a schedule as a picture */
 
+FLUX__COLD
+
 static void flux__dot_kernels(FILE *f, const flux__plan *plan, flux__graph *g, const int *maker) {
     char words[240];
     for (int i = 0; i < plan->nkernel; i++) {
@@ -7338,6 +7478,8 @@ FLUX_DEF int flux_graph_dot(flux_tensor *x, const char *path) {
     if ((path ? fclose(f) : fflush(f)) != 0 && ok) return flux__fail("graph_dot: cannot write %s: %s", path ? path : "to stdout", strerror(errno)), -1;
     return ok && !flux_failed() ? 0 : -1;
 }
+
+FLUX__LEAN
 
 /* x computed and its elements in order in one buffer: itself, or the copy it then keeps. */
 static flux_tensor *flux__dense(const char *call, flux_tensor *x) {
@@ -7598,6 +7740,18 @@ typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter,
                                 float *out, int kind);
 /* Adam's lines as one: in: g, m, v, w (NULL: none); by: 1 - beta1, 1 - beta2, epsilon, scale */
 typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const float *const *in, const float *by);
+/* Rows of n >= 16 numbers, one behind the other. Of each: first, its maximum or its sum; d = x - maximum, e = exp(d), or
+   d = x - sum by[0], e = d^2 (squares); second, the sum of e; and y by `last`: DIV e / second, SUB d - log(second),
+   MUL d / sqrt(second by[1] + by[2]). A step is n, or 0 where each row may overwrite the one before. d, y NULL: not wanted.
+   Sums join `together` numbers at a time, as they do where such a row is not run as one. */
+typedef struct flux__rows_run {
+    int64_t n, together, count, d_step, e_step;
+    const float *x;
+    float *first, *second, *d, *e, *y, by[3];
+    int last;
+    bool squares;
+} flux__rows_run;
+typedef void (*flux__rows_fn)(const flux__rows_run *r);
 
 #ifndef FLUX__VECTORS                     /* does the compiler have vector types? */
 #  if !defined(_MSC_VER) && !defined(__TINYC__) && \
@@ -7621,7 +7775,7 @@ typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const flo
 #  pragma clang fp contract(off)
 #elif FLUX__VECTORS
 #  pragma GCC push_options
-#  pragma GCC optimize("O1", "expensive-optimizations" /* or no vzeroupper */, "ira-region=mixed", "no-fast-math", "fp-contract=off")
+#  pragma GCC optimize("O1", "expensive-optimizations" /* or no vzeroupper */, "ira-region=mixed", "no-thread-jumps", "no-fast-math", "fp-contract=off")
 #endif
 
 /* Names: FLUX__F(exp) is flux__exp_f64, flux__exp_x16, ... and FLUX__P(FMA) FLUX__FMA_x16, ... as
@@ -7747,8 +7901,11 @@ static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad
     flux__quad q[4];                                                                                 \
     memcpy(q, lane, sizeof q);                                                                       \
     q[0] = qop(q[0], q[2]), q[1] = qop(q[1], q[3]), q[0] = qop(q[0], q[1]);                          \
-    memcpy(lane, q, sizeof q[0]);                                                                    \
-    lane[0] = op(lane[0], lane[2]), lane[1] = op(lane[1], lane[3]), lane[0] = op(lane[0], lane[1]);
+    const flux__quad upper = { q[0][2], q[0][3], q[0][2], q[0][3] };                                 \
+    q[0] = qop(q[0], upper);                                                                         \
+    const flux__quad next = { q[0][1], q[0][1], q[0][1], q[0][1] };                                  \
+    q[0] = qop(q[0], next);                                                                          \
+    memcpy(lane, q, sizeof lane[0]);
 #else
 #  define FLUX__JOIN_QUADS FLUX__JOIN_LANES
 #endif
@@ -8323,12 +8480,49 @@ static void FLUX__F(adam)(int64_t n, float *to_m, float *to_v, float *to_w, cons
     }                                                                                                \
 }
 
+/* The end of a row is a vector that begins earlier: no result stands where an operand does. y's memory comes closer
+   while the parts are computed. */
+#define FLUX__ROW_LOOP(...)                                                                          \
+    for (int64_t i = 0; i < r->n; i += FLUX__LANES) {                                                \
+        const int64_t at = i + FLUX__LANES <= r->n ? i : r->n - FLUX__LANES;                         \
+        __VA_ARGS__                                                                                  \
+    }
+#define FLUX__ROW_PARTS(less, map)                                                                   \
+    FLUX__ROW_LOOP(v = FLUX__F(at)(x + at), v = less, w = map; if (y) FLUX__PREFETCH_WRITE(y + at)   \
+                   if (d) memcpy(d + at, &v, sizeof v); memcpy(e + at, &w, sizeof w);)
+#define FLUX__ROW_LAST(from, value) FLUX__ROW_LOOP(v = FLUX__F(at)(from + at), v = value; memcpy(y + at, &v, sizeof v);)
+#define FLUX__ROW_FOLD(fold, acc, of)                                                                \
+    for (int64_t i = 0; i < r->n; i += r->together)                                                  \
+        fold(acc, of + i, r->n - i < r->together ? r->n - i : r->together);
+#define FLUX__VECTOR_ROWS                                                                            \
+static void FLUX__F(rows)(const flux__rows_run *r) {                                                 \
+    const float *x = r->x;                                                                           \
+    float *d = r->d, *e = r->e, *y = r->y, *first = r->first, *second = r->second;                   \
+    FLUX__V v, w, by;                                                                                \
+    for (int64_t row = 0; row < r->count; row++, first++, second++) {                                \
+        *first = r->squares ? 0 : -INFINITY, *second = 0;                                            \
+        FLUX__ROW_FOLD(FLUX__F(folds)[r->squares ? FLUX__RED_SUM : FLUX__RED_MAX], first, x)         \
+        by = FLUX__K(r->squares ? *first * r->by[0] : *first);                                       \
+        if (r->squares) FLUX__ROW_PARTS(v - by, v * v)                                               \
+        else FLUX__ROW_PARTS(FLUX__IF(v == by, FLUX__K(0), v - by), FLUX__F(exp)(v))                 \
+        FLUX__ROW_FOLD(FLUX__F(fold_sum), second, e)                                                 \
+        by = FLUX__K(*second);                                                                       \
+        if (r->last == FLUX__OP_DIV) FLUX__ROW_LAST(e, v / by)                                       \
+        else if (r->last == FLUX__OP_SUB) { by = FLUX__F(log)(by); FLUX__ROW_LAST(d, v - by) }       \
+        else if (y) { by = FLUX__K(1) / FLUX__SQRT(by * r->by[1] + r->by[2]); FLUX__ROW_LAST(d, v * by) } \
+        x += r->n, e += r->e_step;                                                                   \
+        if (d) d += r->d_step;                                                                       \
+        if (y) y += r->n;                                                                            \
+    }                                                                                                \
+}
+
 typedef struct flux__section {
     const flux__loop *loops;
     flux__run_loop run;                   /* runs one of them */
     const flux__fold_fn *folds;
     flux__random_fn random;
     flux__adam_fn adam;
+    flux__rows_fn rows;
     double (*attend_exp)(int64_t n, void *row, void *most, bool find);
     void (*attend_back)(int64_t n, void *row, void *grad, double by, double less);
 } flux__section;
@@ -8342,9 +8536,10 @@ FLUX__VECTOR_RANDOM                                                             
 FLUX__VECTOR_ADAM                                                                                    \
 FLUX__LOOPS                                                                                          \
 FLUX__VECTOR_FOLDS                                                                                   \
+FLUX__VECTOR_ROWS                                                                                    \
 FLUX__ATTEND_ROWS(float, FLUX__JOIN_QUADS)                                                           \
 static const flux__section FLUX__F(section) = {                                                      \
-    FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random), FLUX__F(adam), FLUX__F(attend_exp), FLUX__F(attend_back) };
+    FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random), FLUX__F(adam), FLUX__F(rows), FLUX__F(attend_exp), FLUX__F(attend_back) };
 
 /* ---- f32: instruction sets */
 
@@ -8512,6 +8707,8 @@ static void name(int64_t n, void *y, const void *x) {                           
         ((FLUX__V)_mm_movelh_ps(_mm_cvtpd_ps((__m128d)(x)), _mm_cvtpd_ps((__m128d)(y))))
 #    define FLUX__ALL_x4(mask) (_mm_movemask_ps((__m128)(mask)) == 15)
 #    define FLUX__MUL32_x4(x, m) ((FLUX__VUL)_mm_mul_epu32((__m128i)(x), (__m128i)(m)))
+#    define FLUX__MIN_x4(a, b) ((FLUX__V)_mm_min_ps((__m128)(a), (__m128)(b)))
+#    define FLUX__MAX_x4(a, b) ((FLUX__V)_mm_max_ps((__m128)(a), (__m128)(b)))
 #  elif FLUX__NEON
 #    define FLUX__FMA_x4(a, b, c) flux__vfma_x4(a, b, c)
 #    define FLUX__FMAD_x4(a, b, c) flux__vfmad_x4(a, b, c)
@@ -8540,12 +8737,12 @@ FLUX__OF_LANES(flux__four, flux__joined, (flux__two x, flux__two y), (float)x[0]
 #    define FLUX__JOIN_x4(x, y) flux__joined(x, y)
 #    define FLUX__ALL_x4(mask) FLUX__ALL_OF(mask)
 #    define FLUX__MUL32_x4(x, m) (((x) & (uint64_t)0xffffffff) * (m))
+#    define FLUX__MIN_x4(a, b) FLUX__IF((a) < (b), a, b)
+#    define FLUX__MAX_x4(a, b) FLUX__IF((a) > (b), a, b)
 #  endif
 #  if !FLUX__NEON
 #    define FLUX__FMA_x4(a, b, c) ((a) * (b) + (c))
 #    define FLUX__FMAD_x4(a, b, c) ((a) * (b) + (c))
-#    define FLUX__MIN_x4(a, b) FLUX__IF((a) < (b), a, b)
-#    define FLUX__MAX_x4(a, b) FLUX__IF((a) > (b), a, b)
 #  endif
 #  define FLUX__ALL_OF(mask) ((((FLUX__VL)(mask))[0] & ((FLUX__VL)(mask))[1]) == -1)
 #  define FLUX__KIND x4
@@ -8727,7 +8924,8 @@ static const uint8_t flux__loop_class[FLUX_NUM_DTYPES] = {
 static const uint8_t flux__class_size[FLUX__CLASSES] = { 4, 8, 4, 8 };
 
 #if FLUX__VECTORS && !defined(__clang__)
-#  define FLUX__FAST __attribute__((optimize("O3")))      /* casts worth the compiler's time */
+/* casts worth being made in vectors */
+#  define FLUX__FAST __attribute__((optimize("O1", "tree-loop-optimize", "tree-loop-vectorize", "vect-cost-model=dynamic")))
 #else
 #  define FLUX__FAST
 #endif
@@ -9117,7 +9315,7 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
 #    define FLUX__GEMM_FUSE _Pragma("STDC FP_CONTRACT ON")
 #  else
 #    define FLUX__GEMM_FN(target) /* as fast as "O2" here, and compiled in less time */            \
-        static __attribute__((optimize("O1", "expensive-optimizations", "fp-contract=fast", "align-loops=64", "ira-region=mixed"))) target
+        static __attribute__((optimize("O1", "expensive-optimizations", "fp-contract=fast", "align-loops=64", "ira-region=mixed", "no-thread-jumps"))) target
 #    define FLUX__GEMM_FUSE
 #  endif
 #  define FLUX__GEMM_TYPES(bytes)                                                                  \
@@ -10169,11 +10367,15 @@ typedef struct flux__phase { int *line, n, *late, nlate; } flux__phase;   /* val
 /* Adam's lines, run as one where the last of them stands; values by number, w -1: none. */
 typedef struct flux__adam { int g, m, v, w, by[4], new_m, new_v, last; } flux__adam;
 
+/* Lines of whole rows, run as one where `first` stands (see flux__rows_run); values by number, y -1: none. */
+typedef struct flux__rows { int first, x, d, e, second, y, by[3]; bool squares, keep_d, keep_e; } flux__rows;
+
 typedef struct flux__cpu {                /* a kernel made ready for the CPU */
     int64_t outer, inner;                 /* points */
     bool inner_first;                     /* reduced points lie together in a block, else the outer ones do */
     int64_t w, rt;                        /* outer and reduced points a block */
     bool resident;                        /* rt is all of inner */
+    int64_t together;                     /* so many numbers of a row are joined at a time, be a block longer than usual or not */
     int nphase, nreg, width;              /* registers, bytes of an element there */
     flux__phase *phase;
     flux__axes *outer_axes, *inner_axes;  /* by value: of what it loads or stores */
@@ -10185,6 +10387,8 @@ typedef struct flux__cpu {                /* a kernel made ready for the CPU */
     int nreduce, splits;                  /* splits > 1: the reduced points in so many parts, combined in order */
     int *reduce_at;                       /* by value: its number among the reductions */
     flux__adam adam;                      /* last -1: not in this kernel */
+    flux__rows rows;                      /* first -1: not in this kernel */
+    bool *made;                           /* by value: by Adam's line or that of rows, not by its own */
     int tile;                             /* elements of a register */
 } flux__cpu;
 
@@ -10194,6 +10398,10 @@ static void flux__merge_axes(flux__axes *x, const int64_t *dim, const int64_t *s
     x->nd = 0;
     for (int d = 0; d < FLUX_MAX_DIMS; d++) {
         if (((mask >> d & 1) != 0) != in || dim[d] == 1) continue;
+        if (dim[d] == 0) {                /* no points: nothing to divide by */
+            x->nd = 0;
+            break;
+        }
         int last = x->nd - 1;
         if (last >= 0 && step[d] == x->step[last] * x->dim[last]) x->dim[last] *= dim[d];
         else {
@@ -10283,15 +10491,16 @@ static bool flux__one_pass(const flux__kernel *k) {
 }
 
 static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
+    const int64_t tile = c->tile;
     c->outer = c->inner = 1;
     for (int d = 0; d < FLUX_MAX_DIMS; d++)
         if (k->reduced >> d & 1) c->inner *= k->full[d];
         else c->outer *= k->full[d];
     c->inner_first = k->reduced && flux__prefer_inner(k) && !flux__small_windows(k, c);
-    if (c->inner == 0) c->rt = 0, c->w = c->outer < FLUX__TILE ? c->outer : FLUX__TILE;
-    else if (c->inner == 1 || c->inner <= (c->inner_first ? FLUX__TILE : flux__one_pass(k) ? 4 : FLUX__TILE / 16)) {
+    if (c->inner == 0) c->rt = 0, c->w = c->outer < tile ? c->outer : tile;
+    else if (c->inner == 1 || c->inner <= (c->inner_first ? tile : flux__one_pass(k) ? 4 : tile / 16)) {
         c->rt = c->inner;
-        c->w = FLUX__TILE / c->inner;
+        c->w = tile / c->inner;
         for (int64_t even = 16; even > 1; even /= 2)     /* a block of whole vectors, if rows can make one up */
             if (c->w >= even && c->inner * even % 16 == 0 && c->w * c->inner % 16 != 0) c->w -= c->w % even;
         if (c->w > c->outer) c->w = c->outer;
@@ -10299,9 +10508,10 @@ static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
     else {
         c->w = c->outer < 256 ? c->outer : 256;
         if (c->w < 1) c->w = 1;
-        c->rt = FLUX__TILE / c->w < c->inner ? FLUX__TILE / c->w : c->inner;
+        c->rt = tile / c->w < c->inner ? tile / c->w : c->inner;
     }
     if (c->w < 1) c->w = 1;
+    c->together = c->inner_first && c->inner > FLUX__TILE ? flux__even_tile(k) : FLUX__TILE;
     c->resident = c->rt == c->inner;
 }
 
@@ -10351,12 +10561,13 @@ static bool flux__split_phases(flux__kernel *k, flux__cpu *c) {
     return ok;
 }
 
-/* ---- Adam's lines */
+/* ---- lines that are run as one: Adam's, and those of rows */
 
-static bool flux__is_f32(const flux__kernel *k, int v, int op) {      /* a line of that operation, at the inner points */
+static bool flux__is_line(const flux__kernel *k, int v, int kind, int op, bool outer) {
     const flux__value *x = &k->value[v];
-    return x->kind == FLUX__V_OP && x->op == op && x->cls == FLUX__F32C && x->dtype == FLUX_F32 && !x->outer;
+    return x->kind == kind && x->op == op && x->cls == FLUX__F32C && x->dtype == FLUX_F32 && x->outer == outer;
 }
+static bool flux__is_f32(const flux__kernel *k, int v, int op) { return flux__is_line(k, v, FLUX__V_OP, op, false); }
 static bool flux__is_const(const flux__kernel *k, int v) { return k->value[v].kind == FLUX__V_NUMBER; }
 static bool flux__is_walk(const flux__kernel *k, int v) {             /* one number a point, in f32 */
     const flux__value *x = &k->value[v];
@@ -10400,34 +10611,98 @@ static bool flux__adam_at(const flux__kernel *k, int div, flux__adam *a) {
            flux__is_walk(k, a->v) && x[a->m].phase == x[div].phase && x[a->v].phase == x[div].phase && x[square].phase == x[div].phase;
 }
 
-/* Finds them, and takes all but the last out of their phase. */
 static void flux__find_adam(const flux__kernel *k, flux__cpu *c) {
     const flux__value *x = k->value;
-    int div = 0, n = 0, gone[6];
-    while (div < k->nvalue && !flux__adam_at(k, div, &c->adam)) div++;
+    flux__adam *a = &c->adam;
+    int div = 0;
+    while (div < k->nvalue && !flux__adam_at(k, div, a)) div++;
     if (div == k->nvalue || (x[div].phase > 0 && !c->resident)) {
-        c->adam.last = -1;
+        a->last = -1;
         return;
     }
-    flux__phase *ph = &c->phase[x[div].phase];
-    gone[0] = c->adam.new_m, gone[1] = c->adam.new_v, gone[2] = x[gone[1]].b, gone[3] = x[div].b, gone[4] = x[gone[3]].a;
-    gone[5] = c->adam.w < 0 ? -1 : div;
-    for (int i = 0; i < ph->n; i++) {
-        bool keep = true;
-        for (int j = 0; j < 6; j++) keep = keep && ph->line[i] != gone[j];
-        if (keep) ph->line[n++] = ph->line[i];
-    }
-    ph->n = n;
+    c->made[div] = true;
+    c->made[a->new_m] = c->made[a->new_v] = c->made[x[a->new_v].b] = c->made[x[div].b] = c->made[x[x[div].b].a] = true;
+    c->made[a->last] = false;
 }
 
-/* The values that a line has to do with. */
+/* second: the sum of exp(x - max(x)), or of square(x - mean(x)) */
+static bool flux__rows_at(const flux__kernel *k, int second, flux__rows *a) {
+    const flux__value *x = k->value;
+    if (!flux__is_line(k, second, FLUX__V_REDUCE, FLUX__RED_SUM, true)) return false;
+    a->second = second, a->e = x[second].a, a->by[0] = -1, a->y = -1;
+    a->squares = flux__is_f32(k, a->e, FLUX__OP_SQUARE);
+    if (!a->squares && !flux__is_f32(k, a->e, FLUX__OP_EXP)) return false;
+    a->d = x[a->e].a;
+    if (!flux__is_f32(k, a->d, a->squares ? FLUX__OP_SUB : FLUX__OP_SUBMAX)) return false;
+    a->x = x[a->d].a, a->first = x[a->d].b;
+    if (a->squares) {
+        if (!flux__is_line(k, a->first, FLUX__V_OP, FLUX__OP_MUL, true)) return false;
+        a->by[0] = x[a->first].b, a->first = x[a->first].a;
+        if (!flux__is_const(k, a->by[0])) return false;
+    }
+    return flux__is_line(k, a->first, FLUX__V_REDUCE, a->squares ? FLUX__RED_SUM : FLUX__RED_MAX, true) && x[a->first].a == a->x &&
+           flux__is_walk(k, a->x) && x[a->d].phase == x[a->first].phase + 1;
+}
+
+/* y: e / second, d - log(second), or d rsqrt(second by[1] + by[2]) */
+static bool flux__ends_rows(const flux__kernel *k, int y, flux__rows *a) {
+    const flux__value *x = k->value;
+    const int by = x[y].b;
+    if (!a->squares && flux__is_f32(k, y, FLUX__OP_DIV)) return x[y].a == a->e && by == a->second;
+    if (!a->squares) return flux__is_f32(k, y, FLUX__OP_SUB) && x[y].a == a->d && flux__is_line(k, by, FLUX__V_OP, FLUX__OP_LOG, true) && x[by].a == a->second;
+    if (!flux__is_f32(k, y, FLUX__OP_MUL) || x[y].a != a->d || !flux__is_line(k, by, FLUX__V_OP, FLUX__OP_RSQRT, true)) return false;
+    const int sum = x[by].a;
+    if (!flux__is_line(k, sum, FLUX__V_OP, FLUX__OP_ADD, true) || !flux__is_line(k, x[sum].a, FLUX__V_OP, FLUX__OP_MUL, true)) return false;
+    a->by[1] = x[x[sum].a].b, a->by[2] = x[sum].b;
+    return x[x[sum].a].a == a->second && flux__is_const(k, a->by[1]) && flux__is_const(k, a->by[2]);
+}
+
+/* Whether another line than these, or the tensor's own memory, is to have a value. */
+static bool flux__is_kept(const flux__kernel *k, int v, int user, int or_user) {
+    if (k->value[v].out >= 0) return true;
+    for (int i = 0; i < k->nvalue; i++)
+        if (i != user && i != or_user && (k->value[i].a == v || k->value[i].b == v || k->value[i].c == v)) return true;
+    return false;
+}
+
+/* Blocks are chosen with them in mind: they need whole rows, and of registers no more than a row. */
+static bool flux__find_rows(const flux__kernel *k, flux__cpu *c) {
+    flux__rows *a = &c->rows;
+    int second = 0, y = 0;
+    while (second < k->nvalue && !flux__rows_at(k, second, a)) second++;
+    if (second == k->nvalue || k->kind != FLUX__K_FUSED) return false;
+    while (y < k->nvalue && !flux__ends_rows(k, y, a)) y++;
+    if (y < k->nvalue) c->made[a->y = y] = true;
+    c->made[a->d] = c->made[a->e] = c->made[second] = true;
+    a->keep_d = flux__is_kept(k, a->d, a->e, a->y), a->keep_e = flux__is_kept(k, a->e, second, a->y);
+    c->tile = 4 * FLUX__TILE;
+    flux__choose_blocks(k, c);
+    if (c->inner_first && c->resident && c->inner >= 16) return true;
+    memset(c->made, 0, (size_t)k->nvalue * sizeof *c->made);
+    c->tile = FLUX__TILE;
+    return false;
+}
+
+static void flux__take_out_made(flux__cpu *c) {
+    for (int p = 0; p < c->nphase; p++) {
+        flux__phase *ph = &c->phase[p];
+        int n = 0;
+        for (int i = 0; i < ph->n; i++)
+            if (!c->made[ph->line[i]]) ph->line[n++] = ph->line[i];
+        ph->n = n;
+    }
+}
+
+/* The values that a line has to do with: itself, its operands, and from the fifth on what it makes besides. */
 static int flux__used(const flux__kernel *k, const flux__cpu *c, int line, int *use) {
     const flux__value *v = &k->value[line];
     const flux__adam *a = &c->adam;
-    use[0] = line, use[1] = v->a, use[2] = v->b, use[3] = v->c;
-    if (line != a->last) return 4;
-    use[1] = a->g, use[2] = a->m, use[3] = a->v, use[4] = a->w, use[5] = a->new_m, use[6] = a->new_v;
-    return 7;
+    const flux__rows *r = &c->rows;
+    use[0] = line, use[1] = v->a, use[2] = v->b, use[3] = v->c, use[4] = -1;
+    if (line == r->first) use[5] = r->d, use[6] = r->e, use[7] = r->y;
+    else if (line == a->last) use[1] = a->g, use[2] = a->m, use[3] = a->v, use[4] = a->w, use[5] = a->new_m, use[6] = a->new_v, use[7] = -1;
+    else return 4;
+    return 8;
 }
 
 static bool flux__needs_register(const flux__value *v) { return v->kind != FLUX__V_NUMBER; }
@@ -10439,7 +10714,7 @@ static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, boo
     memset(last, -1, (size_t)k->nvalue * sizeof(int));
     for (int p = 0; p < c->nphase; p++)
         for (int j = 0; j < c->phase[p].n; j++, clock++)
-            for (int use[7], u = flux__used(k, c, c->phase[p].line[j], use) - 1; u >= 0; u--)
+            for (int use[8], u = flux__used(k, c, c->phase[p].line[j], use) - 1; u >= 0; u--)
                 if (use[u] >= 0) last[use[u]] = clock;
     for (int i = 0; i < k->nvalue; i++) c->reg[i] = -1, c->expand_reg[i] = -1;
     for (int i = 0; i < k->nvalue; i++)
@@ -10452,10 +10727,11 @@ static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, boo
     clock = 0;
     for (int p = 0; p < c->nphase; p++)
         for (int j = 0; j < c->phase[p].n; j++, clock++) {
-            int use[7], n = flux__used(k, c, c->phase[p].line[j], use);
+            int use[8], n = flux__used(k, c, c->phase[p].line[j], use);
             for (int u = 0; u < n; u++) {
+                if (use[u] < 0 || (u > 0 && u < 5)) continue;
                 const flux__value *v = &k->value[use[u]];
-                if ((u > 0 && u < 5) || v->outer || !flux__needs_register(v) || c->reg[use[u]] >= 0) continue;
+                if (v->outer || !flux__needs_register(v) || c->reg[use[u]] >= 0) continue;
                 int r = fixed;            /* of what the line makes */
                 while (taken[r]) r++;
                 taken[r] = true;
@@ -10477,7 +10753,7 @@ static void flux__find_roles(const flux__kernel *k, flux__cpu *c) {
         for (int j = 0; j < 3; j++) {
             if (use[j] < 0) continue;
             c->parting[use[j]] = false;
-            if ((!v->outer || flux__reducing(v)) && k->value[use[j]].outer && k->value[use[j]].kind != FLUX__V_NUMBER) c->expand[use[j]] = true;
+            if ((!v->outer || flux__reducing(v)) && !c->made[i] && k->value[use[j]].outer && k->value[use[j]].kind != FLUX__V_NUMBER) c->expand[use[j]] = true;
         }
     }
 }
@@ -10521,6 +10797,7 @@ static void flux__cpu_drop(flux__cpu *c) {
     if (c->reg) FLUX_FREE(c->reg);
     if (c->expand) FLUX_FREE(c->expand);
     if (c->parting) FLUX_FREE(c->parting);
+    if (c->made) FLUX_FREE(c->made);
     if (c->expand_reg) FLUX_FREE(c->expand_reg);
     if (c->loop) FLUX_FREE(c->loop);
     if (c->reduce_at) FLUX_FREE(c->reduce_at);
@@ -10541,7 +10818,12 @@ static bool flux__cpu_ready(flux__kernel *k) {
     k->ready = c;
     c->width = 4;
     c->tile = FLUX__TILE;
-    flux__choose_blocks(k, c);
+    c->made = (bool *)flux__zalloc(n);
+    if (!c->made) return false;
+    if (!flux__find_rows(k, c)) {
+        c->rows.first = -1;
+        flux__choose_blocks(k, c);
+    }
     c->outer_axes = (flux__axes *)flux__zalloc(n * sizeof *c->outer_axes);
     c->inner_axes = (flux__axes *)flux__zalloc(n * sizeof *c->inner_axes);
     c->reg = (int *)flux__zalloc(n * sizeof(int));
@@ -10555,8 +10837,9 @@ static bool flux__cpu_ready(flux__kernel *k) {
     bool ok = c->outer_axes && c->inner_axes && c->reg && c->expand && c->parting && c->expand_reg && c->loop && c->reduce_at && last && taken;
     ok = ok && flux__split_phases(k, c) && flux__bind_loops(k, c);
     if (ok) {
-        flux__find_roles(k, c);
         flux__find_adam(k, c);
+        flux__find_roles(k, c);
+        flux__take_out_made(c);
         if (k->kind == FLUX__K_MATMUL && c->adam.last >= 0) c->tile = 4 * FLUX__TILE;   /* reads and writes in place */
         flux__assign_registers(k, c, last, taken);
         flux__choose_splits(k, c);
@@ -10693,7 +10976,7 @@ static void flux__fetch_ahead(const flux__block_run *b, int i, const char *there
     const flux__value *v = &b->k->value[i];
     const flux__adam *a = &b->c->adam;    /* fetches its own */
     const int64_t bytes = flux__block_count(b, v) * (int64_t)flux__class_size[v->cls];
-    if ((!b->product && b->c->outer * b->c->inner < FLUX__LARGE) || (a->last >= 0 && (i == a->m || i == a->v || i == a->w))) return;
+    if (b->c->rows.first >= 0 || (!b->product && b->c->outer * b->c->inner < FLUX__LARGE) || (a->last >= 0 && (i == a->m || i == a->v || i == a->w))) return;
     for (int64_t at = 0; at < bytes; at += 64) FLUX__PREFETCH_LATER(there + bytes + at)
 }
 
@@ -10762,10 +11045,9 @@ static void flux__expand_value(flux__block_run *b, int i) {
     size_t size = flux__class_size[v->cls];
     char *out = flux__reg(b, b->c->expand_reg[i]);
     const char *in = (const char *)b->at[i];
-    int dtype = flux__own_dtype[v->cls];
     if (outer == 1 || b->rt == 1) return;
     if (b->c->inner_first)
-        for (int64_t o = 0; o < outer; o++) flux__load(v->cls, out + (size_t)(o * b->rt) * size, dtype, in + (size_t)o * size, 0, b->rt);
+        for (int64_t o = 0; o < outer; o++) flux__fill(out + (size_t)(o * b->rt) * size, in + (size_t)o * size, size, (size_t)b->rt);
     else
         for (int64_t r = 0; r < b->rt; r++) memcpy(out + (size_t)(r * outer) * size, in, (size_t)outer * size);
 }
@@ -10787,16 +11069,21 @@ static void flux__do_reduce(flux__block_run *b, int i) {
     size_t size = flux__class_size[cls];
     const char *x = (const char *)flux__operand_at(b, v, v->a, &walk);
     char *acc = flux__reg(b, b->c->reg[i]);
+    int64_t none;                         /* of a class's size */
     if (!walk) {                          /* the same number at every point */
         char *fill = flux__reg(b, b->c->nreg);
         int dtype = flux__own_dtype[cls];
         flux__load(cls, fill, dtype, x, 0, outer * b->rt);
         x = fill;
     }
-    if (b->fresh)
-        for (int64_t o = 0; o < outer; o++) flux__identity(cls, v->op, acc + (size_t)o * size);
+    flux__identity(cls, v->op, &none);
+    if (b->fresh) flux__fill(acc, &none, size, (size_t)outer);
     if (b->c->inner_first)
-        for (int64_t o = 0; o < outer; o++) flux__reduce(cls, v->op, acc + (size_t)o * size, x + (size_t)(o * b->rt) * size, b->rt);
+        for (int64_t o = 0; o < outer; o++)
+            for (int64_t r = 0, m; r < b->rt; r += m) {
+                m = b->rt - r < b->c->together ? b->rt - r : b->c->together;
+                flux__reduce(cls, v->op, acc + (size_t)o * size, x + (size_t)(o * b->rt + r) * size, m);
+            }
     else
         for (int64_t r = 0; r < b->rt; r++) flux__accumulate(cls, v->op, acc, x + (size_t)(r * outer) * size, outer);
     b->at[i] = acc;
@@ -10847,6 +11134,35 @@ static void flux__do_adam(flux__block_run *b) {
         if (b->k->value[made[i]].out >= 0 && (char *)out[i] == flux__reg(b, b->c->reg[made[i]])) flux__do_store(b, made[i]);
 }
 
+/* What nobody else is to have needs room for one row. */
+static float *flux__part_at(flux__block_run *b, int i, bool keep, int64_t *step) {
+    float *to = (float *)(keep ? flux__result_at(b, i) : (void *)flux__reg(b, b->c->reg[i]));
+    *step = keep ? b->rt : 0;
+    b->at[i] = to;
+    b->walk[i] = 1;
+    return to;
+}
+
+static void flux__do_rows(flux__block_run *b) {
+    const flux__rows *a = &b->c->rows;
+    flux__rows_run r;
+    const int stored[3] = { a->d, a->e, a->y };
+    int64_t step;
+    memset(&r, 0, sizeof r);
+    r.n = b->rt, r.together = b->c->together, r.count = b->w, r.x = (const float *)b->at[a->x], r.squares = a->squares;
+    r.last = a->y < 0 ? -1 : b->k->value[a->y].op;
+    for (int i = 0; i < 3 && a->squares && (i == 0 || a->y >= 0); i++) r.by[i] = *(const float *)b->at[a->by[i]];
+    b->at[a->first] = r.first = (float *)(void *)flux__reg(b, b->c->reg[a->first]);
+    b->at[a->second] = r.second = (float *)(void *)flux__reg(b, b->c->reg[a->second]);
+    b->walk[a->first] = b->walk[a->second] = 1;
+    r.d = flux__part_at(b, a->d, a->keep_d, &r.d_step), r.e = flux__part_at(b, a->e, a->keep_e, &r.e_step);
+    if (!a->keep_d && (a->y < 0 || r.last == FLUX__OP_DIV)) r.d = NULL;
+    if (a->y >= 0) r.y = flux__part_at(b, a->y, true, &step);
+    flux__section_now()->rows(&r);
+    for (int i = 0; i < 3; i++)
+        if (stored[i] >= 0 && b->k->value[stored[i]].out >= 0) flux__do_store(b, stored[i]);
+}
+
 static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     int64_t n = flux__block_count(b, v);
@@ -10857,6 +11173,10 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
     }
     if (i == b->c->adam.last) {
         flux__do_adam(b);
+        return;
+    }
+    if (i == b->c->rows.first) {
+        flux__do_rows(b);
         return;
     }
     switch (v->kind) {
@@ -10930,11 +11250,12 @@ static void flux__do_late(flux__block_run *b, int p) {
     b->rt = rt;
 }
 
+/* In a block that holds whole rows what an earlier phase has expanded stays as it is. */
 static void flux__expand_all(flux__block_run *b, int p) {
     for (int i = 0; i < b->k->nvalue; i++) {
         const flux__value *v = &b->k->value[i];
-        bool ready = flux__reducing(v) ? v->phase < p : v->phase <= p;
-        if (b->c->expand[i] && ready) flux__expand_value(b, i);
+        const int from = v->phase + flux__reducing(v);
+        if (b->c->expand[i] && (b->c->resident ? from == p : from <= p)) flux__expand_value(b, i);
     }
 }
 
@@ -10943,7 +11264,7 @@ static void flux__do_phase(flux__block_run *b, int p, int64_t r_from, int64_t r_
     const flux__phase *ph = &b->c->phase[p];
     b->fresh = true;
     b->phase = p;
-    if (ph->n == 0) return;
+    if (ph->n == 0 && !b->c->resident) return;
     int64_t step = b->c->rt > 0 ? b->c->rt : 1, expanded = -1;
     for (b->r0 = r_from; b->r0 < r_to || b->fresh; b->r0 += step) {
         b->rt = r_to - b->r0 < step ? r_to - b->r0 : step;
@@ -11783,6 +12104,7 @@ static int flux__run_spread(flux__run *run, flux__kernel *k) {
     char *dst = (char *)run->ptr[run->plan->nleaf + k->node];
     bool half = t->arg.i[1] && flux__is_half(t->dtype);
     int64_t n = flux__size(t);
+    if (n == 0) return 0;
     if (!half) {
         flux__spread_job j = { t, o->shape, *o, dst, flux__operand_ptr(run, o), n, 1, 1 };
         int64_t reach = t->rel;
@@ -12411,6 +12733,7 @@ typedef struct flux__slot {               /* pinned memory between the host's an
 typedef struct flux__gpu {
     const flux__driver *driver;
     int id, lost;                         /* lost: the code of the error after which the device does nothing more */
+    int process;                          /* that opened it: one forked later may make no call of the driver */
     bool open, pending;                   /* pending: a kernel that tells of bad indices was queued since the last look */
     flux__gpu_info info;
     void *stream, *status;
@@ -13793,6 +14116,11 @@ static bool flux__gpu_ok(flux__gpu *g, int code, const char *what) {
     return false;
 }
 
+static bool flux__gpu_forked(const flux__gpu *g) { return g->process != flux__process_id(); }
+
+/* Makes an open device current, or not: for what is done without an error. */
+static bool flux__gpu_there(const flux__gpu *g, void **before) { return !flux__gpu_forked(g) && g->driver->enter(g->id, before) == 0; }
+
 /* A row of launches as one of the driver's graphs: its nodes, each after the one before. A plan owns it and its device
    knows it, so that what is left when the device is closed is dead but still there. */
 typedef struct flux__replay {
@@ -13826,7 +14154,7 @@ static void flux__copies_close(flux__gpu *g) {
 /* Gives back all that was opened; what a lost device refuses to take back goes with the process. */
 static void flux__gpu_undo(flux__gpu *g) {
     void *before;
-    bool there = g->driver->enter(g->id, &before) == 0;
+    bool there = flux__gpu_there(g, &before);
     if (there && g->stream) g->driver->stream_wait(g->stream);
     if (there && g->copies) g->driver->stream_wait(g->copies);
     while (g->replays) flux__replay_kill(g->replays, there);
@@ -13839,7 +14167,7 @@ static void flux__gpu_undo(flux__gpu *g) {
     for (int i = 0; i < g->nmodule && there; i++) g->driver->unload(g->module[i]);
     if (there && g->stream) g->driver->stream_free(g->stream);
     if (there) g->driver->leave(before);
-    g->driver->close(g->id);
+    if (!flux__gpu_forked(g)) g->driver->close(g->id);
     for (int i = 0; i < 256; i++)
         while (g->known[i]) {
             flux__gpu_fn *f = g->known[i];
@@ -13855,6 +14183,7 @@ static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
     if (g->open) return true;
     g->driver = flux__driver_of(backend);
     g->id = id;
+    g->process = flux__process_id();
     bool ok = flux__gpu_ok(g, g->driver->device(id, &g->info), "asking what it is");
     bool entered = ok && flux__gpu_ok(g, g->driver->enter(id, &before), "opening");
     ok = entered && flux__gpu_ok(g, g->driver->stream(&g->stream), "making a stream") &&
@@ -13884,6 +14213,9 @@ static flux__gpu *flux__gpu_enter(int backend, int id, void **before) {
     bool ok = flux__gpu_open(g, backend, id);
     if (ok && g->lost) {
         flux__fail("%s device %d was lost: %s", g->driver->name, id, g->driver->error(g->lost));
+        ok = false;
+    } else if (ok && flux__gpu_forked(g)) {
+        flux__fail("%s device %d: this process was forked after the device had been opened, and can't use it", g->driver->name, id);
         ok = false;
     }
     if (ok && flux__gpu_ok(g, g->driver->enter(id, before), "making it current")) return g;
@@ -14367,7 +14699,7 @@ static void flux__replay_drop(flux__gpu_kernel *first) {
     if (!first->replay) return;
     flux__gpu *g = first->replay->gpu;
     flux__gpu_lock(g);
-    bool there = !first->replay->dead && g->driver->enter(g->id, &before) == 0;
+    bool there = !first->replay->dead && flux__gpu_there(g, &before);
     flux__replay_free(first, there);
     if (there) g->driver->leave(before);
     flux__gpu_unlock(g);
@@ -14501,7 +14833,7 @@ static void flux__gpu_free(int backend, int id, void *p) {
     void *before;
     flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
     flux__gpu_lock(g);
-    if (g->open && g->driver->enter(id, &before) == 0) {
+    if (g->open && flux__gpu_there(g, &before)) {
         flux__gpu_drain(g);               /* the driver may not wait for what still uses it */
         g->driver->release(p);
         g->driver->leave(before);
@@ -14742,7 +15074,7 @@ static int flux__gpu_room(int backend, int id, size_t *available, size_t *total)
     flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
     int code = -1;
     flux__gpu_lock(g);
-    if (g->open && !g->lost && g->driver->enter(id, &before) == 0) {
+    if (g->open && !g->lost && flux__gpu_there(g, &before)) {
         code = g->driver->room(available, total);
         g->driver->leave(before);
     }
@@ -14858,7 +15190,6 @@ FLUX__GPU_CALLS(hip, FLUX__AMDGPU_BACKEND)
 #endif
 #endif /* FLUX_CUDA or FLUX_HIP */
 
-FLUX__ASBEFORE
 FLUX__COLD
 
 /* ------------------------------------------------------------------ 13. Devices
@@ -14990,7 +15321,7 @@ static void flux__find_out(int index, flux__probe *p) {
     }
     if (p->count > FLUX__MAX_IDS) p->count = FLUX__MAX_IDS;
     if (p->functional) snprintf(p->why, sizeof p->why, "functional");
-    else flux__add_visibility(index, p->why, sizeof p->why);
+    else if (b->available != flux__not_built) flux__add_visibility(index, p->why, sizeof p->why);
     p->known = true;
 }
 
@@ -16127,7 +16458,6 @@ FLUX_DEF void flux_print_tensor(flux_tensor *x) {
     else if (flux__put_tensor(&s, x)) flux__put(&s, "\n");
 }
 
-FLUX__ASBEFORE
 FLUX__LEAN
 
 /* ------------------------------------------------------------------ 15. Models
@@ -16245,6 +16575,8 @@ static flux_layer **flux__kids(const flux_layer *m, const flux_field *f, int *n)
     if (f->kind == FLUX__CHILDREN_FIELD) return *(flux_layer ***)(void *)(at + f->offset);
     return (flux_layer **)(void *)(at + f->offset);
 }
+
+FLUX__COLD
 
 /* A tensor that shows another's elements, as W' does W's: where both stand in a model, they
    are tied. */
@@ -16366,6 +16698,8 @@ FLUX_DEF flux_layer *flux_new_layer(const flux_layer_type *type, const void *fie
 
 typedef struct flux__trail { char *s; int room, length, depth; } flux__trail; /* where a walk is */
 
+FLUX__LEAN
+
 /* Adds ".name" (or an index) to the path; the caller sets length back. */
 static bool flux__trail_add(flux__trail *t, const char *name, int index) {
     char number[16];
@@ -16381,7 +16715,7 @@ static bool flux__trail_add(flux__trail *t, const char *name, int index) {
     return true;
 }
 
-static void flux__trail_back(flux__trail *t, int length) {
+static FLUX__INLINE void flux__trail_back(flux__trail *t, int length) {
     t->length = length;
     if (t->s) t->s[length] = 0;
 }
@@ -16393,7 +16727,7 @@ static bool flux__trail_down(flux__trail *t, const flux_layer *m) {
     return false;
 }
 
-static bool flux__is_trained(const flux_field *f, const flux_tensor *x) {
+static FLUX__INLINE bool flux__is_trained(const flux_field *f, const flux_tensor *x) {
     return f->kind == FLUX__PARAM_FIELD && flux__dtypes[x->dtype].real;
 }
 
@@ -16505,6 +16839,8 @@ typedef struct flux__tally {
     const flux__pairs *there;             /* the model's tensors: what is tied to one counts not */
     bool ties;                            /* there was such a one */
 } flux__tally;
+
+FLUX__COLD
 
 static void flux__tally_one(flux_tensor *x, const char *path, bool trained, void *user) {
     flux__tally *t = (flux__tally *)user;
@@ -17049,6 +17385,8 @@ static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t produ
     }
 }
 
+FLUX__LEAN
+
 FLUX_DEF flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x) {
     if (!m || !x) return (flux_tensor *)flux__null("call", m ? "x" : "model", NULL);
     int h = flux__hide();
@@ -17071,6 +17409,8 @@ FLUX_DEF flux_tensor *flux_call_all(flux_layer *m, int n, flux_tensor *const *xs
 
 static const flux_layer_type *flux__embedding_type(void);
 static const flux_layer_type *flux__embeddingbag_type(void);
+
+FLUX__COLD
 
 static void flux__first_tensor(flux_tensor **slot, const char *path, bool trained,
                                const flux_layer *owner, void *user) {
@@ -17215,9 +17555,6 @@ FLUX_DEF int flux_prewarm_of(flux_layer *m, flux_shape in) {
     flux__reveal_object(h, NULL);
     return ok ? 0 : -1;
 }
-
-FLUX__ASBEFORE
-FLUX__COLD
 
 /* ------------------------------------------------------------------ 16. Names of functions
    Activations and connections are C functions. They print by a table of those that
@@ -17706,7 +18043,7 @@ static flux_tensor *flux__init_lecun(flux_shape s, const flux_init_opts *o) {
 /* Gram and Schmidt's method, each column against those before it, twice, which is
    enough (Giraud, Langou, Rozloznik 2005). Its R has a positive diagonal, so no
    signs are to be put right. */
-static FLUX__O2 void flux__orthonormalise(double *q, int64_t rows, int64_t cols) {
+static FLUX__O1 void flux__orthonormalise(double *q, int64_t rows, int64_t cols) {
     for (int64_t k = 0; k < cols; k++) {
         double *v = q + k * rows, sum = 0;
         for (int64_t j = 0; j < 2 * k; j++) {
@@ -18626,14 +18963,16 @@ static bool flux__check_fits(const char *call, const char *name, const flux_tens
     return false;
 }
 
-/* What is asked for, with .bias and .mask as one; false: an error. */
+/* What is asked for, on one device, with .bias and .mask as one; false: an error. */
 static bool flux__attend_for(const char *call, const flux_attention_opts *o, flux__attend *a) {
+    flux_tensor *xs[5] = { o->q, o->k, o->v ? o->v : o->q, o->bias ? o->bias : o->q, o->mask ? o->mask : o->q };
     memset(a, 0, sizeof *a);
-    a->q = flux__three_dims(o->q), a->k = flux__three_dims(o->k), a->v = o->v ? flux__three_dims(o->v) : NULL;
-    a->heads = o->nheads, a->causal = o->causal;
-    if (!a->q || !a->k || !flux__check_fits(call, ".bias", o->bias, a) || !flux__check_fits(call, ".mask", o->mask, a)) return false;
-    a->extra = o->bias ? flux_to_dtype(o->bias, (flux_dtype)a->q->dtype) : o->mask;
-    if (o->bias && o->mask) a->extra = flux_where(o->mask, a->extra, -HUGE_VAL);
+    a->q = flux__three_dims(o->q), a->k = flux__three_dims(o->k), a->heads = o->nheads, a->causal = o->causal;
+    if (!a->q || !a->k || !flux__check_fits(call, ".bias", o->bias, a) || !flux__check_fits(call, ".mask", o->mask, a) ||
+        !flux__together(call, 5, xs)) return false;
+    a->q = flux__three_dims(xs[0]), a->k = flux__three_dims(xs[1]), a->v = o->v ? flux__three_dims(xs[2]) : NULL;
+    a->extra = o->bias ? flux_to_dtype(xs[3], (flux_dtype)a->q->dtype) : o->mask ? xs[4] : NULL;
+    if (o->bias && o->mask) a->extra = flux_where(xs[4], a->extra, -HUGE_VAL);
     return !flux_failed();
 }
 
@@ -20148,7 +20487,8 @@ static flux_tensor *flux__label_loss(const flux__loss_row *row, flux_tensor *p, 
 static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     flux_tensor *both[2] = { o.yhat, o.y };
     if (!o.yhat || !o.y) return (flux_tensor *)flux__null(row->name, o.yhat ? "y" : "yhat", NULL);
-    if (!flux__check_operands(row->name, 2, both)) return NULL;
+    if (!flux__together(row->name, 2, both)) return NULL;
+    o.yhat = both[0], o.y = both[1];
     flux_dtype t = flux__dtypes[o.yhat->dtype].real ? (flux_dtype)o.yhat->dtype : FLUX_F32;
     bool labels = row->kind == FLUX__EACH_SAMPLE && flux__are_labels(o.yhat, o.y, o.dim);
     bool ignore = o.ignore == FLUX_ON || (o.ignore == FLUX_DEFAULT && o.ignore_index != 0);
@@ -20273,7 +20613,9 @@ static bool flux__check_ctc(const flux_loss_opts *o) {
 FLUX_DEF flux_tensor *flux_ctc_loss_with(flux_loss_opts o) {
     flux_tensor *all[3] = { o.yhat, o.y, o.lengths };
     if (!o.yhat || !o.y) return (flux_tensor *)flux__null("ctc_loss", o.yhat ? "y" : "yhat", NULL);
-    if (!flux__check_operands("ctc_loss", o.lengths ? 3 : 2, all) || !flux__check_ctc(&o)) return NULL;
+    if (!flux__together("ctc_loss", o.lengths ? 3 : 2, all)) return NULL;
+    o.yhat = all[0], o.y = all[1], o.lengths = all[2];
+    if (!flux__check_ctc(&o)) return NULL;
     int64_t classes = o.yhat->dim[0], n = flux_dim(o.yhat, 2), two[2] = { o.y->dim[0], n }, row[2] = { 1, n };
     int64_t three[3] = { classes, o.yhat->dim[1], n };
     if (!flux__check_labels("ctc_loss", o.y, INT64_MIN, classes - 1, NULL)) return NULL;
@@ -20296,7 +20638,6 @@ FLUX_DEF flux_tensor *(flux_ctc_loss)(flux_tensor *yhat, flux_tensor *y) {
     return flux_ctc_loss_with(o);
 }
 
-FLUX__ASBEFORE
 FLUX__LEAN
 
 /* ------------------------------------------------------------------ 21. Optimisers
@@ -20624,6 +20965,8 @@ typedef struct flux__rule_list { flux__head head; int n; flux_rule at[1]; } flux
 
 static void flux__rules_free(void *rules) { FLUX_FREE(rules); }
 
+FLUX__COLD
+
 static flux_rule flux__bad_rule(void) {
     flux_rule r;
     memset((void *)&r, 0, sizeof r);
@@ -20889,6 +21232,8 @@ static flux_tensor *flux__full_like(flux_tensor *p, double v) {
     return flux__reveal(h, x ? flux_copy(x) : NULL);     /* a copy has memory, which updates can go on using */
 }
 
+FLUX__LEAN
+
 /* Rule r's hyper-parameters for a leaf. In float16 a smaller epsilon would be 0. */
 static flux_rule_opts flux__opts_of(const flux_state *s, int leaf, int r) {
     flux_rule_opts o = s->o[leaf * s->nrules + r];
@@ -20921,6 +21266,8 @@ static bool flux__start_leaf(flux_state *s, int leaf) {
     l->master = (flux_tensor *)flux_retain(flux_copy(flux_to_dtype(flux_detach(l->p), FLUX_F32)));
     return l->master != NULL;
 }
+
+FLUX__COLD
 
 static bool flux__state_arrays(flux_state *s) {
     size_t leaves = (size_t)s->nleaves + 1, rules = (size_t)s->nrules + 1, states = (size_t)s->nstates + 1;
@@ -20985,6 +21332,8 @@ FLUX_DEF flux_state *flux_setup(flux_rule rule, flux_layer *model) {
         flux__note(FLUX_LOG_WARN, "setup.empty", false, "setup: this %s has no trainable parameters", model->type->name);
     return (flux_state *)flux__own(s);
 }
+
+FLUX__LEAN
 
 /* ---------------- update: what the model holds now */
 
@@ -21353,6 +21702,8 @@ static bool flux__some_rule_has(const flux_state *s, int h) {
 }
 
 static size_t flux__rules_text(const flux_state *s, const flux_rule_opts *o, char *out, size_t n);
+
+FLUX__COLD
 
 static bool flux__check_adjust(const flux_state *s, const char *call, const flux_rule_opts *o) {
     char text[200];
@@ -21753,9 +22104,6 @@ FLUX_DEF double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), v
     flux__reveal_object(h, NULL);
     return flux_failed() ? (double)NAN : result;
 }
-
-FLUX__ASBEFORE
-FLUX__COLD
 
 /* ------------------------------------------------------------------ 22. Printing models
    A model prints as in Flux.jl: a layer on one line, a container as its
@@ -24083,7 +24431,7 @@ static void flux__trim(const char **p, const char **end) {
 }
 
 /* The next line that has something on it, without its comment. */
-static FLUX__O2 bool flux__csv_line(flux__csv *c, const char **start, const char **stop) {
+static FLUX__O1 bool flux__csv_line(flux__csv *c, const char **start, const char **stop) {
     while (c->at < c->end) {
         const char *p = c->at, *q = p, *comment;
         while (q < c->end && *q != '\n' && *q != '\r') q++;
@@ -24101,7 +24449,7 @@ static FLUX__O2 bool flux__csv_line(flux__csv *c, const char **start, const char
 }
 
 /* Takes the next field, a to b, off the line that goes on at *p (NULL: it does not). */
-static FLUX__O2 bool flux__csv_field(const flux__csv *c, const char **p, const char *end, const char **a,
+static FLUX__O1 bool flux__csv_field(const flux__csv *c, const char **p, const char *end, const char **a,
                             const char **b) {
     const char *q;
     if (!*p) return false;
@@ -24128,7 +24476,7 @@ static int64_t flux__csv_bad(const flux__csv *c, int64_t column, const char *a, 
 
 /* The numbers of a line, of which `most` fit into out (NULL: they are only counted); how many,
    or -1 with an error. */
-static FLUX__O2 int64_t flux__csv_numbers(const flux__csv *c, const char *p, const char *end, float *out,
+static FLUX__O1 int64_t flux__csv_numbers(const flux__csv *c, const char *p, const char *end, float *out,
                                  int64_t most) {
     const char *a, *b;
     int64_t n = 0;
@@ -25292,9 +25640,6 @@ FLUX_DEF flux_tensor *flux_load_tensor(const char *path, const char *name) {
     flux__archive_close(&z);
     return flux__reveal(h, t);
 }
-
-FLUX__ASBEFORE
-FLUX__LEAN
 
 /* ------------------------------------------------------------------ 25. Formulas
    flux_expr reads a formula in Julia's spelling and calls the operations that

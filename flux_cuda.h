@@ -101,6 +101,7 @@ static bool flux__cu_open(char *why, size_t n) {
     const char *set = flux__env("FLUX_CUDA_LIBRARY"), *file = set ? set : "libcuda.so.1";
 #endif
     void *library = flux__library_open(file);
+    if (!library && set) return flux__library_why(why, n, "NVIDIA driver", "FLUX_CUDA_LIBRARY"), false;
     if (!library) return snprintf(why, n, "no NVIDIA driver: %s is not there", file), false;
     flux__cu_graphs = true;
     for (size_t i = 0; i < sizeof flux__cu_names / sizeof *flux__cu_names; i++) {
@@ -262,6 +263,7 @@ static bool flux__nvrtc_open(char *why, size_t n) {
     int major = 0, minor = 0;
     if (*flux__nvrtc_version) return true;
     void *library = flux__nvrtc_library();
+    if (!library && flux__env("FLUX_NVRTC")) return flux__library_why(why, n, "NVRTC", "FLUX_NVRTC"), false;
     if (!library) return snprintf(why, n, "no NVRTC: libnvrtc is not among the system's libraries, nor under CUDA_PATH, CUDA_HOME or /usr/local/cuda"), false;
     for (size_t i = 0; i < sizeof flux__nvrtc_names / sizeof *flux__nvrtc_names; i++)
         if (!flux__library_symbol(library, flux__nvrtc_names[i].name, (char *)&flux__nvrtc + flux__nvrtc_names[i].at, sizeof(void *)))

@@ -34,7 +34,8 @@ typedef struct flux__roc_calls {
     int (*ModuleLoadData)(void **module, const void *image);
     int (*ModuleUnload)(void *module);
     int (*ModuleGetFunction)(void **function, void *module, const char *name);
-    int (*ModuleLaunchKernel)(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **args, void **extra);
+    int (*ModuleLaunchKernel)(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream,
+                              void **args, void **extra);
     const char *(*GetErrorString)(int code);
     int (*GraphCreate)(void **graph, unsigned flags);
     int (*GraphAddKernelNode)(void **node, void *graph, void *const *after, size_t n, const void *launch);
@@ -104,6 +105,7 @@ static bool flux__roc_open(char *why, size_t n) {
 #endif
     if (state == 1) return true;
     void *library = flux__roc_find("FLUX_HIP_LIBRARY", files);
+    if (!library && flux__env("FLUX_HIP_LIBRARY")) return flux__library_why(why, n, "HIP runtime", "FLUX_HIP_LIBRARY"), false;
     if (!library) return snprintf(why, n, "no HIP runtime: libamdhip64 is not among the system's libraries, nor under ROCM_PATH, HIP_PATH or /opt/rocm"), false;
     flux__roc_graphs = true;
     for (size_t i = 0; i < sizeof flux__roc_names / sizeof *flux__roc_names; i++) {
@@ -246,6 +248,7 @@ static bool flux__hiprtc_open(char *why, size_t n) {
     int major = 0, minor = 0;
     if (*flux__hiprtc_version) return true;
     void *library = flux__roc_find("FLUX_HIPRTC", files);
+    if (!library && flux__env("FLUX_HIPRTC")) return flux__library_why(why, n, "hiprtc", "FLUX_HIPRTC"), false;
     if (!library) library = flux__roc_library;    /* until ROCm 6 the runtime had it within */
     if (!library || !flux__hiprtc_all(library)) return snprintf(why, n, "no hiprtc: it is not among the system's libraries, nor under ROCM_PATH, HIP_PATH or /opt/rocm"), false;
     if (flux__hiprtc.Version(&major, &minor) != 0) return snprintf(why, n, "hiprtc does not answer"), false;

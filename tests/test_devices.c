@@ -212,6 +212,8 @@ TEST(reason_names_what_hides_devices) {
         CHECK_STR(flux_functional_reason("CUDA"), "functional");
         fake(FLUX__AMDGPU_BACKEND, 1, 0);
         CHECK(strstr(flux_functional_reason("AMDGPU"), "CUDA_VISIBLE_DEVICES") != NULL);
+        flux__backend_set(FLUX__AMDGPU_BACKEND, NULL);
+        CHECK_STR(flux_functional_reason("AMDGPU"), "not part of this build");        /* nor is it where there is nothing to hide */
         done();
     }
 }

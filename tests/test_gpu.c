@@ -681,25 +681,29 @@ TEST(without_a_gpu_the_reason_is_told) {
     char nothing_kept[600];
     snprintf(nothing_kept, sizeof nothing_kept, "FLUX_CACHE_DIR=%s/flux-gpu-empty", test_temp());
     if (on_cuda) {
-        NONE("no NVIDIA driver", "FLUX_CUDA_LIBRARY=/nonexistent/libcuda.so.1");
+        NONE("no NVIDIA driver: FLUX_CUDA_LIBRARY: /nonexistent/libcuda.so.1", "FLUX_CUDA_LIBRARY=/nonexistent/libcuda.so.1");
+        NONE("no NVIDIA driver: FLUX_CUDA_LIBRARY: ./tests/test.h", "FLUX_CUDA_LIBRARY=./tests/test.h");
+        NONE("no NVRTC: FLUX_NVRTC: ./tests", "FLUX_NVRTC=./tests", nothing_kept);
         snprintf(set, sizeof set, "FLUX_CUDA_LIBRARY=%s/libnvrtc.so.13", soft);
         NONE("the NVIDIA driver is too old: it has no cuInit", set);
         NONE("did not start", "SOFTGPU_FAIL=cuInit:1=999,cuInit:2=999");
         NONE("no device", "SOFTGPU_FAIL=cuDeviceGetCount:1=1,cuDeviceGetCount:2=1");
         NONE("device 0", "SOFTGPU_FAIL=cuDeviceGetName:1=1,cuDeviceGetName:2=1");
-        NONE("no NVRTC", "FLUX_NVRTC=/nonexistent/libnvrtc.so", nothing_kept);
+        NONE("no NVRTC: FLUX_NVRTC: /nonexistent/libnvrtc.so", "FLUX_NVRTC=/nonexistent/libnvrtc.so", nothing_kept);
         snprintf(set, sizeof set, "FLUX_NVRTC=%s/libcuda.so.1", soft);
         NONE("NVRTC is too old: it has no nvrtcVersion", set, nothing_kept);
         NONE("CUDA_VISIBLE_DEVICES is \"-1\"", "CUDA_VISIBLE_DEVICES=-1");
         NONE("CUDA_VISIBLE_DEVICES is \"\"", "CUDA_VISIBLE_DEVICES=");
         NONE("CUDA_VISIBLE_DEVICES is \"junk\"", "CUDA_VISIBLE_DEVICES=junk");
     } else {
-        NONE("no HIP runtime", "FLUX_HIP_LIBRARY=/nonexistent/libamdhip64.so");
+        NONE("no HIP runtime: FLUX_HIP_LIBRARY: /nonexistent/libamdhip64.so", "FLUX_HIP_LIBRARY=/nonexistent/libamdhip64.so");
+        NONE("no HIP runtime: FLUX_HIP_LIBRARY: ./tests", "FLUX_HIP_LIBRARY=./tests");
         snprintf(set, sizeof set, "FLUX_HIP_LIBRARY=%s/libhiprtc.so.6", soft);
         NONE("the HIP runtime is too old: it has no hipInit", set);
         NONE("did not start", "SOFTGPU_FAIL=hipInit:1=999,hipInit:2=999");
         NONE("no device", "SOFTGPU_FAIL=hipGetDeviceCount:1=1,hipGetDeviceCount:2=1");
-        NONE("no hiprtc", "FLUX_HIPRTC=/nonexistent/libhiprtc.so", nothing_kept);
+        NONE("no hiprtc: FLUX_HIPRTC: /nonexistent/libhiprtc.so", "FLUX_HIPRTC=/nonexistent/libhiprtc.so", nothing_kept);
+        NONE("no hiprtc: FLUX_HIPRTC: ./tests/test.h", "FLUX_HIPRTC=./tests/test.h", nothing_kept);
         NONE("HIP_VISIBLE_DEVICES is \"-1\"", "HIP_VISIBLE_DEVICES=-1");
         NONE("HIP_VISIBLE_DEVICES is \"\"", "HIP_VISIBLE_DEVICES=");
         NONE("HIP_VISIBLE_DEVICES is \"junk\"", "HIP_VISIBLE_DEVICES=junk");
@@ -799,6 +803,32 @@ static int device_list(flux_device *out) { return flux_get_devices(flux_device_b
 static bool same_model(flux_layer *a, flux_layer *b) {
     float wa[WEIGHTS], wb[WEIGHTS];
     return weights(a, wa) && weights(b, wb) && !memcmp(wa, wb, sizeof wa);
+}
+
+/* A child of a process that uses a device may not, and is told so; the CPU is its own, it ends well, and the parent goes on. */
+static void forked(void) {
+    flux_tensor *here, *x = there(flux_ones(64));
+    flux_device cpu = { 0, 0 };
+    training t;
+    REQUIRE(x && training_start(&t, test_device) && steps(&t));
+    driver.reset();
+    pid_t pid = fork();
+    if (pid == 0) {
+        CHECK_ERROR(flux_item(flux_sum(x)), "forked after the device had been opened");
+        CHECK_ERROR(training_step(&t) == 0, "forked after the device had been opened");
+        flux_default_device(cpu);
+        here = flux_rand(300, 300);
+        CHECK(flux_item(flux_sum(flux_matmul(here, here))) > 0);
+        flux_shutdown();
+        CHECK(calls("cuCtxPushCurrent_v2", "hipGetDevice") == 0 && calls("cuDevicePrimaryCtxRelease_v2", "hipStreamDestroy") == 0);
+        exit(test_bad != 0);
+    }
+    CHECK(end_child(pid) == 0);
+    CHECK(flux_item(flux_sum(x)) == 64 && steps(&t));
+}
+TEST(a_forked_process_leaves_the_device_alone) {
+    SOFT_ONLY();
+    CHECK(child("forked", "A=1", NULL) == 0);
 }
 
 TEST(a_model_goes_from_device_to_device) {
@@ -1007,6 +1037,49 @@ TEST(the_driver_is_out_of_memory) {
     SOFT_ONLY();
     CHECK(child("little", "SOFTGPU_MEMORY=12582912", NULL) == 0);
 }
+/* A convolution's windows are many times the image; it makes no copy of them, whether or not FLUX_EAGER computes each step. And its
+   gradient and the gradient's are right with it. */
+static flux_tensor *convolved(flux_tensor *x, void *user) {
+    flux_conv_opts o = *(flux_conv_opts *)user;
+    if (o.x) o.weight = x;
+    else o.x = x;
+    return flux_sum(flux_square(flux_conv_with(o)));
+}
+static flux_tensor *convolved_slope(flux_tensor *x, void *user) {         /* by the other operand */
+    flux_conv_opts o = *(flux_conv_opts *)user;
+    flux_tensor *other = o.x ? o.x : o.weight;
+    return flux_sum(flux_square(flux_grad(flux_gradient(convolved(x, user), other), other)));
+}
+static void convolution(void) {
+    flux_device cpu = { 0, 0 };
+    flux_default_device(cpu);
+    for (int i = 0; i < 8; i++)
+        FLUX_SCOPE {
+            flux_conv_opts o = { 0 };
+            flux_tensor *image = flux_rand_shape(FLUX_SHAPE(5, 6, 2, 2), FLUX_F64), *weight = flux_rand_shape(FLUX_SHAPE(3, 2, i & 1 ? 1 : 2, 4), FLUX_F64);
+            o.groups = i & 1 ? 2 : 1, o.pad = FLUX_SHAPE(i & 2 ? 1 : 0), o.stride = FLUX_SHAPE(i & 4 ? 2 : 1);
+            o.weight = weight;
+            CHECK(flux_gradcheck(convolved, &o, image, 0) < 1e-6 && flux_gradcheck(convolved_slope, &o, image, 0) < 1e-5);
+            o.x = image, o.weight = NULL;
+            CHECK(flux_gradcheck(convolved, &o, weight, 0) < 1e-6 && flux_gradcheck(convolved_slope, &o, weight, 0) < 1e-5);
+        }
+    flux_default_device(test_device);
+    flux_tensor *x = there(flux_rand(32, 32, 8, 4)), *w = there(flux_rand(5, 5, 8, 8)), *y;
+    for (int i = 0; i < 3; i++)
+        FLUX_SCOPE {
+            int64_t before = flux_mem_stats(test_device).peak;
+            y = i == 0 ? flux_conv(x, w) : i == 1 ? flux_crosscor(x, w, .pad = FLUX_SHAPE(2)) : flux_conv_transpose(x, w);
+            flux_grads *g = flux_gradient(flux_sum(flux_square(y)), x, w);
+            CHECK(g && flux_eval(flux_grad(g, x)) && flux_eval(flux_grad(g, w)));
+            CHECK(flux_mem_stats(test_device).peak - before < 1 << 20);        /* the windows take 2.5 MB */
+        }
+}
+TEST(a_convolution_stores_no_windows) {
+    ON_A_GPU();
+    CHECK(child("convolution", "FLUX_EAGER=1", NULL) == 0);
+    CHECK(child("convolution", "FLUX_EAGER", NULL) == 0);
+}
+
 TEST(host_memory_has_the_same_error) {
     flux_device cpu = { 0, 0 };
     ON_A_GPU();
@@ -1331,6 +1404,87 @@ TEST(numbers_are_everywhere) {
         }
     flux_default_device(test_device);
     for (int i = 0; i < 8; i++) CHECK(sums[0][i] > 0 && sums[0][i] == sums[1][i]);
+}
+
+/* The same with every operation that takes more than one operand, x being 4 x 4 x 3 x 2 and n a number of a shape of its own:
+   whether the number has been computed before, is computed later or never, and its gradient comes back to where it lies. */
+typedef struct with_number { flux_tensor *(*f)(flux_tensor *x, flux_tensor *n); flux_shape s; } with_number;
+#define W(name, expression) static flux_tensor *w_##name(flux_tensor *x, flux_tensor *n) { return expression; }
+W(mul, flux_mul(x, n))
+W(mul_view, flux_mul(x, flux_reshape(flux_transpose(n), 4, 4)))
+W(mul_slice, flux_mul(x, flux_slice(n, 0, 1, 5)))
+W(mul_f64, flux_mul(flux_to_dtype(x, FLUX_F64), n))
+W(mul_f16, flux_mul(flux_to_dtype(x, FLUX_F16), flux_broadcast_to(n, 4, 4)))
+W(where, flux_where(flux_gt(x, 0.5), x, n))
+W(matmul, flux_matmul(x, n))
+W(matmul_view, flux_matmul(flux_transpose(n), x))
+W(matmul_f16, flux_matmul(flux_to_dtype(x, FLUX_F16), n))
+W(cat, flux_cat(1, flux_reshape(n, 4, 2, 3, 2), x))
+W(stack, flux_stack(2, x, n))
+W(gather, flux_gather(n, 0, flux_to_dtype(flux_gt(x, 0.5), FLUX_I32)))
+W(scatter, flux_scatter_add(flux_transpose(n), 0, flux_to_dtype(flux_gt(flux_reshape(x, -1), 0.5), FLUX_I32), flux_reshape(x, -1, 1)))
+W(scatter_src, flux_scatter_add(flux_reshape(x, 48, 2), 0, flux_to_dtype(flux_gt(flux_slice(flux_reshape(x, -1), 0, 0, 5), 0.5), FLUX_I64), n))
+W(conv, flux_conv(x, n))
+W(conv_of, flux_conv(n, flux_slice(x, 0, 0, 3), .pad = FLUX_SHAPE(1)))
+W(crosscor, flux_crosscor(x, n, .stride = FLUX_SHAPE(2), .pad = FLUX_SHAPE(1)))
+W(conv_transpose, flux_conv_transpose(x, n, .stride = FLUX_SHAPE(2)))
+W(attention_q, flux_nth(flux_dot_product_attention(n, flux_reshape(x, 8, 6, 2), flux_reshape(x, 8, 6, 2)), 0))
+W(attention_v, flux_nth(flux_dot_product_attention(flux_reshape(x, 8, 6, 2), flux_reshape(x, 8, 6, 2), n, .nheads = 2), 0))
+W(attention_bias, flux_nth(flux_dot_product_attention(flux_reshape(x, 8, 6, 2), flux_reshape(x, 8, 6, 2), flux_reshape(x, 8, 6, 2), .bias = n), 0))
+W(loss, flux_logitbinarycrossentropy(x, n))
+W(loss_of, flux_mse(n, x))
+W(two_numbers, flux_where(flux_full_shape(FLUX_SHAPE(4, 4), 1, FLUX_BOOL), flux_mul(x, n), flux_zeros(4, 4)))
+static const with_number with_numbers[] = {
+    { w_mul, { 2, { 4, 4 } } }, { w_mul_view, { 2, { 8, 2 } } }, { w_mul_slice, { 2, { 6, 4 } } }, { w_mul_f64, { 1, { 4 } } },
+    { w_mul_f16, { 0, { 0 } } }, { w_where, { 2, { 1, 4 } } },
+    { w_matmul, { 2, { 4, 5 } } }, { w_matmul_view, { 2, { 4, 5 } } }, { w_matmul_f16, { 3, { 4, 5, 3 } } }, { w_cat, { 1, { 48 } } }, { w_stack, { 4, { 4, 4, 3, 2 } } },
+    { w_gather, { 2, { 2, 3 } } }, { w_scatter, { 2, { 1, 2 } } }, { w_scatter_src, { 2, { 5, 2 } } }, { w_conv, { 4, { 3, 3, 3, 4 } } }, { w_conv_of, { 4, { 6, 6, 3, 1 } } },
+    { w_crosscor, { 4, { 3, 2, 3, 4 } } }, { w_conv_transpose, { 4, { 3, 3, 2, 3 } } }, { w_attention_q, { 3, { 8, 5, 2 } } }, { w_attention_v, { 3, { 8, 6, 2 } } },
+    { w_attention_bias, { 2, { 6, 6 } } }, { w_loss, { 4, { 4, 4, 3, 2 } } }, { w_loss_of, { 4, { 4, 4, 3, 2 } } }, { w_two_numbers, { 2, { 4, 4 } } }
+};
+
+/* Of row i with x on a device: the sum of squares of the result, and of the number's gradient. */
+static void use_number(int i, flux_device d, int when, double *out) {
+    flux_device cpu = { 0, 0 };
+    flux_seed(4);
+    flux_tensor *x = flux_to(d, flux_rand(4, 4, 3, 2)), *n = flux_full_shape(with_numbers[i].s, 0.5, FLUX_F32);
+    if (when == 1) flux_eval(n);
+    flux_tensor *y = with_numbers[i].f(x, n), *loss = flux_sum(flux_square(y)), *by;
+    if (when == 2) flux_eval(n);
+    flux_grads *g = flux_gradient(loss, n);
+    by = g ? flux_grad(g, n) : NULL;
+    if (!CHECK(y && by && flux_device_equal(flux_device_of(y), d) && flux_device_equal(flux_device_of(by), cpu)) || !CHECK(flux_dtype_of(by) == FLUX_F32)) {
+        fprintf(stderr, "    row %d, computed %s\n", i, when == 0 ? "never" : when == 1 ? "before" : "later");
+        return;
+    }
+    CHECK(flux_ndim(by) == flux_ndim(n) && flux_len(by) == flux_len(n));
+    out[0] = flux_item(loss), out[1] = flux_item(flux_sum(flux_square(flux_add(by, 1))));
+}
+
+TEST(numbers_take_part_in_everything) {
+    ON_A_GPU();
+    flux_device cpu = { 0, 0 };
+    flux_default_device(cpu);
+    for (int i = 0; i < (int)(sizeof with_numbers / sizeof *with_numbers); i++)
+        for (int when = 0; when < 3; when++)
+            FLUX_SCOPE {
+                double want[2] = { NAN, NAN }, got[2] = { NAN, NAN };
+                use_number(i, cpu, when, want);
+                use_number(i, test_device, when, got);
+                for (int k = 0; k < 2; k++) CHECK_NEAR(got[k], want[k], i == 4 || i == 8 ? 2e-2 : 1e-4);
+            }
+    flux_default_device(test_device);
+}
+
+/* What is no number is refused, whichever operand it is. */
+TEST(a_mask_on_another_device_is_refused) {
+    ON_A_GPU();
+    flux_device cpu = { 0, 0 };
+    flux_tensor *q = flux_rand(8, 6, 2), *bias = flux_to(cpu, flux_rand(6, 6)), *mask = flux_eval(flux_gt(bias, 0.5));
+    CHECK_ERROR(flux_dot_product_attention(q, q, q, .mask = mask), "two devices");
+    CHECK_ERROR(flux_dot_product_attention(q, q, q, .bias = bias), "two devices");
+    CHECK_ERROR(flux_dot_product_attention(flux_cpu(q), q, q), "two devices");
+    CHECK_ERROR(flux_dot_product_attention_scores(q, flux_cpu(q)), "two devices");
 }
 
 /* Batches are picked into pinned memory, whatever an observation's size; one that is too large for a slot goes by way of the host. */
@@ -1779,7 +1933,7 @@ static const struct { const char *name; void (*run)(void); } children[] = {
     { "faults", faults }, { "trip_faults", trip_faults }, { "compiler_faults", compiler_faults }, { "none", none }, { "some", some }, { "another", another },
     { "cpu_preferred", cpu_preferred }, { "lost", lost }, { "lost_by_code", lost_by_code }, { "both", both }, { "context", context },
     { "asking", asking }, { "little", little }, { "cached", cached }, { "uncompiled", uncompiled }, { "prewarmed", prewarmed },
-    { "compiling", compiling },
+    { "compiling", compiling }, { "convolution", convolution }, { "forked", forked },
 };
 static int run_child(const char *name) {
     bool cache = strcmp(name, "cached") == 0;      /* hears all, and opens no compiler to ask for counts */

@@ -772,4 +772,71 @@ TEST(normal_numbers_follow_from_the_words) {
     CHECK(true);
 }
 
+/* Every step looked at, so that none is run together with the next. */
+static flux_tensor *by_steps(int last, flux_tensor *x) {
+    flux_tensor *first = flux_eval(last == FLUX__OP_MUL ? flux_mean(x, 0) : flux_max(x, 0));
+    flux_tensor *d = flux_eval(last == FLUX__OP_MUL ? flux_sub(x, first) : flux__elementwise(FLUX__OP_SUBMAX, x, first, NULL));
+    flux_tensor *e = flux_eval(last == FLUX__OP_MUL ? flux_square(d) : flux_exp(d)), *sum = flux_eval(flux_sum(e, 0));
+    if (last == FLUX__OP_DIV) return flux_div(e, sum);
+    if (last == FLUX__OP_SUB) return flux_sub(d, flux_eval(flux_log(sum)));
+    sum = flux_eval(flux_mul(sum, 1.0 / (double)flux_dim(x, 0)));
+    return flux_mul(d, flux_eval(flux_rsqrt(flux_eval(flux_add(sum, 1e-5)))));
+}
+static flux_tensor *at_once(int last, flux_tensor *x) {
+    return last == FLUX__OP_DIV ? flux_softmax(x) : last == FLUX__OP_SUB ? flux_logsoftmax(x) : flux_normalise(x, FLUX_SHAPE(0), 1e-5);
+}
+static void check_same_bits(flux_tensor *y, flux_tensor *z, const char *what, int64_t n) {
+    const float *p = flux_data(y), *q = flux_data(z);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < flux_len(y); i++) wrong += bits_of(p[i]) != bits_of(q[i]) && !(p[i] != p[i] && q[i] != q[i]);
+    if (!CHECK(wrong == 0)) printf("    %s over rows of %lld: %lld numbers differ\n", what, (long long)n, (long long)wrong);
+}
+TEST(rows_run_as_one_give_what_their_lines_give) {
+    static const int ends[] = { FLUX__OP_DIV, FLUX__OP_SUB, FLUX__OP_MUL };
+    static const int64_t lengths[] = { 1, 7, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 500, 1000, 1024, 1025, 2000, 3001, 4095, 4096, 4097, 9000 };
+    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++)
+        for (int k = 0; k < 3; k++) FLUX_SCOPE {
+            const int64_t n = lengths[l];
+            flux_tensor *x = flux_eval(flux_mul(flux_randn(n, 37), 3.0)), *wide = flux_eval(flux_randn(2 * n, 5));
+            check_same_bits(at_once(ends[k], x), by_steps(ends[k], x), flux__op_names[ends[k]], n);
+            flux_tensor *part = flux_slice(wide, 0, 1, n + 1);               /* rows that are apart */
+            check_same_bits(at_once(ends[k], part), by_steps(ends[k], flux_eval(flux_mul(part, 1.0))), "part", n);
+            flux_tensor *made = flux_relu(x);                                /* computed in the same kernel */
+            check_same_bits(at_once(ends[k], flux_relu(x)), by_steps(ends[k], flux_eval(made)), "relu", n);
+            flux_tensor *d = flux_sub(x, flux_mean(x, 0)), *e = flux_square(d), *sum = flux_sum(e, 0);
+            flux_tensor *all = flux_sum(flux_add(flux_mul(e, d), flux_div(d, flux_add(sum, 1.0))), 0);      /* parts that others need too */
+            flux_eval(d = flux_eval(flux_sub(x, flux_eval(flux_mean(x, 0))))), e = flux_eval(flux_square(d)), sum = flux_eval(flux_sum(e, 0));
+            flux_tensor *slow = flux_sum(flux_eval(flux_add(flux_eval(flux_mul(e, d)), flux_eval(flux_div(d, flux_eval(flux_add(sum, 1.0)))))), 0);
+            check_same_bits(all, slow, "parts", n);
+        }
+}
+
+TEST(rows_in_every_instruction_set) {
+    enum { N = 83, ROWS = 5 };
+    const float special[][2] = { { 0, 0 }, { INFINITY, 1 }, { -INFINITY, 1 }, { -INFINITY, N }, { NAN, 1 } };      /* value, how many of a row */
+    for (int level = 0; level < levels(); level++) {
+        float x[ROWS * N], y[ROWS * N], d[N], e[N], first[ROWS], second[ROWS];
+        flux__rows_run r = { N, N, ROWS, 0, 0, x, first, second, d, e, y, { 0, 0, 0 }, FLUX__OP_DIV, false };
+        for (int i = 0; i < ROWS * N; i++) x[i] = i % N < (int)special[i / N][1] ? special[i / N][0] : mild();
+        section(level)->rows(&r);
+        for (int row = 0; row < ROWS; row++) {
+            double most = -INFINITY, sum = 0, error = 0;
+            for (int i = 0; i < N; i++) most = fmax(most, x[row * N + i]);
+            for (int i = 0; i < N; i++) sum += x[row * N + i] == most ? 1 : exp(x[row * N + i] - most);
+            if (row == 4) sum = NAN;
+            for (int i = 0; i < N; i++) {
+                double want = (x[row * N + i] == most ? 1 : exp(x[row * N + i] - most)) / sum, got = y[row * N + i];
+                if (want == want ? !(fabs(got - want) <= 3e-7 * want + 1e-37) : got == got) error++;
+            }
+            if (!CHECK(!(error > 0))) printf("    level %d, row %d: %g wrong\n", level, row, error);
+        }
+        r.squares = true, r.last = FLUX__OP_MUL, r.by[0] = r.by[1] = 1.0f / N, r.by[2] = 1e-5f, r.count = 1;
+        section(level)->rows(&r);
+        double mean = 0, var = 0;
+        for (int i = 0; i < N; i++) mean += (double)x[i] / N;
+        for (int i = 0; i < N; i++) var += (x[i] - mean) * (x[i] - mean) / N;
+        for (int i = 0; i < N; i++) CHECK_NEAR(y[i], (x[i] - mean) / sqrt(var + 1e-5), 2e-6);
+    }
+}
+
 TEST_MAIN()

@@ -156,6 +156,42 @@ TEST(gradient_of_stretched_operand) {
     CHECK(flux_gradcheck(stretch_loss, big, flux_rand_shape(flux__shape(NULL, 0), FLUX_F64), 0) < 1e-6);
 }
 
+/* A number made by flux_ones and the like is a tensor as others are, whatever an operation makes of it. */
+TEST(gradients_by_numbers) {
+    double x[] = { 1, 2, 3, 4 }, ones[] = { 1, 1, 1, 1 };
+    flux_tensor *v = flux_from(x, 4), *f = flux_to_dtype(v, FLUX_F32), *n;
+#define BY(of, expression, array) do { n = of; CHECK_DATA(flux_grad(flux_gradient(flux_sum(expression), n), n), array, 0); } while (0)
+    BY(flux_scalar(1), flux_mul(f, n), ((double[]){ 10 }));
+    BY(flux_scalar(1), flux_mul(n, f), ((double[]){ 10 }));
+    BY(flux_scalar(1), flux_mul(f, flux_reshape(n, 1)), ((double[]){ 10 }));
+    BY(flux_scalar(0), flux_add(f, n), ((double[]){ 4 }));
+    BY(flux_ones(1), flux_mul(f, flux_broadcast_to(n, 4)), ((double[]){ 10 }));
+    BY(flux_ones(1), flux_mul(f, flux_copy(flux_broadcast_to(n, 4))), ((double[]){ 10 }));
+    BY(flux_ones(4), flux_mul(v, n), x);
+    BY(flux_ones(4), flux_mul(v, flux_to_dtype(n, FLUX_F64)), x);
+    BY(flux_ones(4), flux_mul(flux_to_dtype(f, FLUX_BF16), n), x);
+    BY(flux_ones(4), flux_mul(f, flux_to(test_device, n)), x);
+    BY(flux_ones(1, 4), flux_matmul(n, f), x);
+    BY(flux_ones(4, 1), flux_matmul(flux_transpose(n), v), x);
+    BY(flux_ones(4), flux_cat(0, f, n), ones);
+    BY(flux_eval(flux_ones(4)), flux_mul(v, n), x);
+#undef BY
+    flux_tensor *s = flux_scalar(1), *d = flux_grad(flux_gradient(flux_sum(flux_mul(flux_square(s), flux_mul(f, s))), s), s);
+    CHECK_NEAR(flux_item(d), 30, 0);
+    CHECK_NEAR(flux_item(flux_grad(flux_gradient(d, s), s)), 60, 0);
+}
+
+/* And so a model learns it. */
+TEST(a_scale_that_starts_at_one_is_trained) {
+    flux_tensor *x = flux_rand(8), *y = flux_mul(x, 3), *s = flux_scalar(1);
+    for (int i = 0; i < 200; i++) {
+        flux_grads *g = flux_gradient(flux_mse(flux_mul(x, s), y), s);
+        REQUIRE(g && flux_grad(g, s));
+        s = flux_eval(flux_detach(flux_sub(s, flux_mul(flux_grad(g, s), 0.5))));
+    }
+    CHECK_NEAR(flux_item(s), 3, 1e-4);
+}
+
 /* ---------------- gradients of all else: f(x) weighed and summed, x being 3 x 4 x 2 */
 
 typedef flux_tensor *(*structural)(flux_tensor *x);
@@ -364,6 +400,153 @@ TEST(conv_transpose_is_the_gradient_of_conv) {
     flux_tensor *t = flux_conv_transpose(up, w, .stride = FLUX_SHAPE(2, 1), .pad = FLUX_SHAPE(1, 0));
     CHECK(flux_dim(t, 0) == 7 && flux_dim(t, 1) == 6 && flux_dim(t, 2) == 2);
     CHECK(flux_item(flux_max(flux_abs(flux_sub(t, dx)))) < 1e-12);
+}
+
+/* ---------------- the same on a device as on the CPU: random shapes of up to eight dims, some of them 0, and views of them */
+
+typedef struct both { int n; flux_tensor *y[2][400]; char what[400][60]; } both;     /* results there and here */
+
+static unsigned dice_state;
+static int dice(int n) { return dice_state = dice_state * 1664525u + 1013904223u, (int)((dice_state >> 8) % (unsigned)n); }
+
+static flux_shape dice_shape(int most, bool empty) {
+    flux_shape s = flux__shape(NULL, dice(most + 1));
+    int64_t total = 1;
+    for (int i = 0; i < s.ndim; i++) s.dim[i] = total > 300 ? 1 + dice(2) : 1 + dice(s.ndim > 4 ? 3 : 7), total *= s.dim[i];
+    if (empty && s.ndim) s.dim[dice(s.ndim)] = 0;
+    return s;
+}
+
+/* A tensor of shape s whose elements lie in another order, with gaps: on the device, and the same on the CPU. */
+static void dice_view(flux_shape s, flux_dtype t, double lo, double hi, flux_tensor **out) {
+    flux_device cpu = { 0, 0 };
+    flux_shape base = s, order = s, dims = flux__shape(NULL, 0);
+    int step[FLUX_MAX_DIMS], first[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS], seed = dice(1000);
+    for (int i = 0; i < s.ndim; i++) at[i] = i;
+    for (int i = s.ndim - 1; i > 0; i--) {
+        int k = dice(i + 1), was = at[i];
+        at[i] = at[k], at[k] = was;
+    }
+    for (int i = 0; i < s.ndim; i++) {    /* dim i of the base becomes dim at[i] */
+        step[i] = 1 + (dice(4) == 0), first[i] = dice(4) == 0;
+        base.dim[i] = s.dim[at[i]] ? (s.dim[at[i]] - 1) * step[i] + 1 + first[i] : 0;
+        order.dim[at[i]] = i;
+        if (dice(4) == 0) dims.dim[dims.ndim++] = i;
+    }
+    for (int far = 0; far < 2; far++) {
+        flux_seed((uint64_t)seed);
+        flux_default_device(cpu);
+        flux_tensor *x = flux_add(flux_mul(flux_rand_shape(base, FLUX_F64), hi - lo), lo);
+        x = flux_eval(flux__move(flux_eval(t == FLUX_BOOL ? flux_gt(x, (lo + hi) / 2) : flux_to_dtype(x, t)), far ? test_device : cpu));   /* flux_to makes f32 of f64 */
+        for (int i = 0; i < s.ndim; i++)
+            if (s.dim[at[i]]) x = flux_slice_step(x, i, first[i], base.dim[i], step[i]);
+        if (dims.ndim && flux_len(x)) x = flux_flip_dims(x, dims);
+        out[far] = flux_permute_to(x, order);
+        flux_default_device(test_device);
+    }
+}
+
+static void both_add(both *b, flux_tensor *here, flux_tensor *far, const char *name, int t) {
+    bool same = CHECK(!here == !far);
+    if (!same) fprintf(stderr, "    %s of %s is refused %s\n", name, flux_dtype_name((flux_dtype)t), here ? "there" : "here");
+    flux_clear();
+    if (!here || !far || !CHECK(b->n < 400)) return;
+    snprintf(b->what[b->n], sizeof b->what[0], "%s of %s", name, flux_dtype_name((flux_dtype)t));
+    b->y[0][b->n] = here, b->y[1][b->n++] = far;
+}
+
+static void both_check(const both *b) {
+    REQUIRE(flux_eval_all(b->n, b->y[0]) == 0 && flux_eval_all(b->n, b->y[1]) == 0);
+    for (int i = 0; i < b->n; i++) {
+        static const double tols[FLUX_NUM_DTYPES] = { 2e-5, 1e-11, 4e-3, 3.2e-2, 0, 0, 0, 0 };
+        flux_tensor *y[2];
+        for (int far = 0; far < 2; far++) y[far] = flux_to_dtype(flux_cpu(b->y[far][i]), FLUX_F64);
+        int64_t n = flux_len(y[0]), bad = -1;
+        const double *x = (const double *)flux_data(y[0]), *z = (const double *)flux_data(y[1]);
+        double tol = tols[flux_dtype_of(b->y[0][i])];
+        if (!CHECK(flux_device_equal(flux_device_of(b->y[1][i]), test_device) && flux_dtype_of(b->y[1][i]) == flux_dtype_of(b->y[0][i])) ||
+            !CHECK(flux_len(y[1]) == n && (n == 0 || (x && z)))) fprintf(stderr, "    %s\n", b->what[i]);
+        for (int64_t k = 0; k < n && bad < 0 && x && z; k++)
+            if (!test_close(z[k], x[k], tol) && !(isnan(x[k]) && isnan(z[k]))) bad = k;
+        if (!CHECK(bad < 0)) fprintf(stderr, "    %s, element %d of %d: %.10g there, %.10g here\n", b->what[i], (int)bad, (int)n, z[bad], x[bad]);
+    }
+}
+
+/* All rows of the table at one shape and dtype, each operand with some dims of 1 or left out. */
+static void dice_rows(both *b, flux_dtype t, bool empty) {
+    flux_shape s = dice_shape(8, empty);
+    for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++) {
+        const reference *r = ref_of(op);
+        char rule = flux__rules[op];
+        flux_tensor *xs[3][2], *a[2][3];
+        bool whole = t == FLUX_I32 || t == FLUX_I64 || t == FLUX_U8;
+        for (int k = 0; k < 3; k++) {
+            flux_shape own = s;
+            for (int i = 0; i < s.ndim && k; i++)
+                if (dice(3) == 0) own.dim[i] = 1;
+            while (k && own.ndim && (own.dim[own.ndim - 1] == 1 || dice(8) == 0)) own.ndim--;
+            bool truth = rule == 'B' || (rule == 'S' && k == 0);
+            dice_view(own, truth ? FLUX_BOOL : t, whole ? (t == FLUX_U8 || op == FLUX__OP_POW ? 0 : -6) : r->lo, whole ? 7 : r->hi, xs[k]);
+            a[0][k] = xs[k][0], a[1][k] = xs[k][1];
+        }
+        both_add(b, apply(op, a[0]), apply(op, a[1]), flux__op_names[op], t);
+    }
+}
+
+/* What reduces, moves, picks and multiplies; f of two operands of one shape, which may be used or not. */
+typedef flux_tensor *(*of_two)(flux_tensor *x, flux_tensor *z);
+#define D(name, expression) static flux_tensor *d_##name(flux_tensor *x, flux_tensor *z) { return (void)z, expression; }
+static int d_dim;                         /* a dim of x, which has one at least */
+D(sum, flux_sum(x)) D(sum1, flux_sum(x, d_dim)) D(prod1, flux_prod(x, d_dim)) D(mean1, flux_mean(x, d_dim)) D(max1, flux_max(x, d_dim)) D(min1, flux_min(x, d_dim))
+D(max, flux_max(x)) D(argmax, flux_argmax(x, d_dim)) D(argmin, flux_argmin(x, d_dim)) D(var1, flux_var(x, d_dim)) D(softmax, flux_softmax(x, d_dim))
+D(logsumexp, flux_logsumexp(x, d_dim)) D(sums, flux_sub(flux_sum(flux_mul(x, z), d_dim), flux_max(z, d_dim))) D(copy, flux_copy(x))
+D(flat, flux_add(flux_reshape(x, -1), flux_reshape(z, -1))) D(cat, flux_cat(d_dim, x, z, x)) D(stack, flux_stack(0, z, x)) D(flip, flux_copy(flux_flip(x, d_dim)))
+D(pad, flux_pad(x, 2, 1, 0)) D(gather, flux_gather(x, d_dim, flux_slice(flux_from(((int32_t[]){ 0, 0 }), 2), 0, 0, flux_dim(x, d_dim) ? 2 : 0))) D(repeat, flux_repeat(x, 2))
+D(scatter, flux_scatter_add(x, d_dim, flux_from(((int64_t[]){ 0 }), 1), flux_slice(z, d_dim, 0, 1)))
+D(f32, flux_to_dtype(x, FLUX_F32)) D(f64, flux_to_dtype(x, FLUX_F64)) D(f16, flux_to_dtype(x, FLUX_F16)) D(bf16, flux_to_dtype(x, FLUX_BF16))
+D(i32, flux_to_dtype(x, FLUX_I32)) D(i64, flux_to_dtype(x, FLUX_I64)) D(u8, flux_to_dtype(x, FLUX_U8)) D(bool, flux_to_dtype(x, FLUX_BOOL))
+D(matmul, flux_matmul(flux_reshape(x, flux_dim(x, 0), -1), flux_transpose(flux_reshape(z, flux_dim(x, 0), -1))))
+D(matmul_inner, flux_matmul(flux_transpose(flux_reshape(x, flux_dim(x, 0), -1)), flux_reshape(z, flux_dim(x, 0), -1)))
+
+static const struct { const char *name; of_two f; } of_twos[] = {
+#define OF(name) { #name, d_##name }
+    OF(sum), OF(sum1), OF(prod1), OF(mean1), OF(max1), OF(min1), OF(max), OF(argmax), OF(argmin), OF(var1), OF(softmax), OF(logsumexp), OF(sums), OF(copy), OF(flat), OF(cat),
+    OF(stack), OF(flip), OF(pad), OF(gather), OF(repeat), OF(scatter), OF(f32), OF(f64), OF(f16), OF(bf16), OF(i32), OF(i64), OF(u8), OF(bool), OF(matmul), OF(matmul_inner)
+};
+
+static void dice_others(both *b, flux_dtype t, bool empty) {
+    flux_device cpu = { 0, 0 };
+    flux_shape s = dice_shape(8, empty);
+    flux_tensor *xs[2][2], *y[2];
+    bool whole = t == FLUX_I32 || t == FLUX_I64 || t == FLUX_U8;
+    if (s.ndim == 0) s.dim[s.ndim++] = 3;
+    d_dim = dice(s.ndim);
+    for (int k = 0; k < 2; k++) dice_view(s, t, t == FLUX_U8 ? 0 : whole ? -3 : -2, whole ? 4 : 2, xs[k]);
+    for (int i = 0; i < (int)(sizeof of_twos / sizeof *of_twos); i++) {
+        for (int far = 0; far < 2; far++) {
+            flux_default_device(far ? test_device : cpu);
+            y[far] = of_twos[i].f(xs[0][far], xs[1][far]);
+        }
+        both_add(b, y[0], y[1], of_twos[i].name, t);
+    }
+}
+
+TEST(a_device_agrees_with_the_cpu) {
+    if (!test_device.backend) SKIP("the CPU is what a device is compared with");
+    const char *times = getenv("TIMES"), *seed = getenv("SEED");
+    int n = times ? atoi(times) : 1;
+    both *b = (both *)malloc(sizeof *b);
+    dice_state = seed ? (unsigned)atoi(seed) : 5;
+    flux_on_error(test_silent, NULL);
+    for (int i = 0; i < n * FLUX_NUM_DTYPES; i++) FLUX_SCOPE {
+        flux_dtype t = (flux_dtype)(i % FLUX_NUM_DTYPES);
+        b->n = 0;
+        dice_rows(b, t, i % 3 == 1);
+        dice_others(b, t, i % 3 == 2);
+        both_check(b);
+    }
+    flux_on_error(NULL, NULL);
+    free(b);
 }
 
 TEST_MAIN()

@@ -361,6 +361,10 @@ TEST(empty_tensors) {
     CHECK_DATA(flux_sum(e, 0), ((double[]){ 0, 0, 0 }), 0);
     CHECK_DATA(flux_matmul(flux_zeros(2, 0), flux_zeros(0, 2)), ((double[]){ 0, 0, 0, 0 }), 0);
     CHECK_ERROR(flux_max(e), "nothing to choose");
+    flux_tensor *deep = flux_eval(flux_zeros(3, 4, 0, 5)), *turned = flux_permute(deep, 1, 0, 2, 3);
+    CHECK(flux_item(flux_sum(turned)) == 0 && flux_item(flux_prod(flux_slice(deep, 0, 1, 3))) == 1);
+    CHECK_DATA(flux_sum(turned, 1, 2, 3), ((double[]){ 0, 0, 0, 0 }), 0);
+    CHECK(flux_len(flux_eval(flux_add(flux_exp(turned), flux_sum(turned, 1)))) == 0);
 }
 
 TEST(half_formats_round_after_every_operation) {
