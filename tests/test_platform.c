@@ -516,7 +516,7 @@ TEST(product_without_memory) {
     }
     drop(&p);
     p.f64 = true;
-    make(&p, 10, 50, 1000, 0, 0);         /* as sums along k, for which A's rows must be copied */
+    make(&p, 10, 50, 1000, 2, 0);         /* as sums along k, for which A's rows must be copied */
     flux__threads_stop();
     no_memory = 1;
     CHECK_ERROR(CHECK(flux__gemm(true, &p.job) == -1), "matmul: out of memory for a product of 10x1000 by 1000x50");
