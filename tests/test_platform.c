@@ -519,7 +519,10 @@ TEST(product_without_memory) {
     make(&p, 10, 50, 1000, 2, 0);         /* as sums along k, for which A's rows must be copied */
     flux__threads_stop();
     no_memory = 1;
-    CHECK_ERROR(CHECK(flux__gemm(true, &p.job) == -1), "matmul: out of memory for a product of 10x1000 by 1000x50");
+    flux__gemm_plan plan;
+    flux__gemm_plan_for(&plan, true, &p.job);
+    if (flux__gemm_by_dots(&plan, &p.job))     /* not with the shortest vectors */
+        CHECK_ERROR(CHECK(flux__gemm(true, &p.job) == -1), "matmul: out of memory for a product of 10x1000 by 1000x50");
     no_memory = 0;
     drop(&p);
     flux_threads(0);
