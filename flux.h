@@ -64,7 +64,8 @@
        FLUX_CACHE_DIR        where kernels compiled for GPUs are kept, in place of ~/.cache/flux
        FLUX_CUDA_LIBRARY, FLUX_NVRTC, FLUX_HIP_LIBRARY, FLUX_HIPRTC      paths of the drivers and their compilers
        FLUX_ASCII=1          print x and s in place of the Unicode signs
-       FLUX_SIMD=name        use no better instruction set than: base, avx2, avx512 (to compare or debug)
+       FLUX_SIMD=name        use no better instruction set than: base, avx2, avx512 (to compare or debug;
+                             what the last leaves out is a processor's own products of bf16)
 
    CONTENTS
      1. Platform
@@ -488,7 +489,9 @@ FLUX_API flux_tensor *flux_tuple_of(int n, flux_tensor *const *xs);
 FLUX_API flux_tensor *flux_nth(flux_tensor *tuple, int i);
 FLUX_API int flux_count(const flux_tensor *tuple);                /* its tensors; 1 for a plain tensor */
 
-/* ------------------------------------------------------------------ linear algebra and convolution */
+/* ------------------------------------------------------------------ linear algebra and convolution
+   Products of f16 and bf16 are added up in f32. A CPU that multiplies bf16 itself (AVX512_BF16; FLUX_SIMD=avx512 leaves it out) takes
+   what is nearer to 0 than 1.2e-38, a number or a sum, for 0, and that times infinity for NaN. */
 
 FLUX_API flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b); /* m x k (x batch) by k x n (x batch); a vector is a column,
                                                                       or on the left a row of its own length */
@@ -1555,6 +1558,16 @@ FLUX__LEAN
 #  define FLUX__AVX2
 #  define FLUX__AVX512
 #endif
+/* Products of bf16 by AVX-512's own instruction, where the compiler knows it. */
+#if FLUX__X86 && defined(__clang__) && __clang_major__ >= 12
+#  define FLUX__BF16 1
+#  define FLUX__AVX512_BF16 __attribute__((target("avx512bf16,avx512f,avx2,fma,f16c")))
+#elif FLUX__X86 && !defined(__clang__) && defined(__GNUC__) && __GNUC__ >= 10
+#  define FLUX__BF16 1
+#  define FLUX__AVX512_BF16 FLUX__AVX512   /* one set of options less to prepare: what stands in assembler needs none */
+#else
+#  define FLUX__BF16 0
+#endif
 
 #if FLUX__X86 && !(defined(_MSC_VER) && !defined(__clang__))
 #  include <cpuid.h>
@@ -1936,19 +1949,19 @@ static int flux__processors(void) {
     return n > 0 ? n : 1;
 }
 
-/* The instruction set in use: 0 base, 1 AVX2 with FMA, 2 AVX-512 (F, BW, DQ, VL). FLUX_SIMD caps it. */
-static void flux__cpuid(unsigned leaf, unsigned *r) {   /* eax, ebx, ecx, edx; zeros where there is none */
+/* The instruction set in use: 0 base, 1 AVX2 with FMA, 2 AVX-512 (F, BW, DQ, VL), 3 that with BF16. FLUX_SIMD caps it. */
+static void flux__cpuid(unsigned leaf, unsigned part, unsigned *r) {   /* eax, ebx, ecx, edx; zeros where there is none */
     r[0] = r[1] = r[2] = r[3] = 0;
 #if FLUX__X86 && defined(_MSC_VER) && !defined(__clang__)
     int v[4];
     __cpuidex(v, 0, 0);
     if ((unsigned)v[0] < leaf) return;
-    __cpuidex(v, (int)leaf, 0);
+    __cpuidex(v, (int)leaf, (int)part);
     memcpy(r, v, sizeof v);
 #elif FLUX__X86
-    if ((unsigned)__get_cpuid_max(0, NULL) >= leaf) __cpuid_count(leaf, 0, r[0], r[1], r[2], r[3]);
+    if ((unsigned)__get_cpuid_max(0, NULL) >= leaf) __cpuid_count(leaf, part, r[0], r[1], r[2], r[3]);
 #else
-    (void)leaf;
+    (void)leaf, (void)part;
 #endif
 }
 
@@ -1968,13 +1981,15 @@ static unsigned flux__xcr0(void) {        /* which registers the system saves; o
 static int flux__simd_detect(void) {
     const unsigned basic = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29;      /* FMA, OSXSAVE, AVX, F16C */
     const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;     /* F, DQ, BW, VL */
-    unsigned one[4], seven[4], saved;
-    flux__cpuid(1, one);
+    unsigned one[4], seven[4], more[4], saved;
+    flux__cpuid(1, 0, one);
     if ((one[2] & basic) != basic) return 0;
     saved = flux__xcr0();
-    flux__cpuid(7, seven);
+    flux__cpuid(7, 0, seven);
     if ((saved & 6) != 6 || !(seven[1] & 1u << 5)) return 0;
-    return (saved & 0xe6) == 0xe6 && (seven[1] & avx512) == avx512 ? 2 : 1;
+    if ((saved & 0xe6) != 0xe6 || (seven[1] & avx512) != avx512) return 1;
+    flux__cpuid(7, 1, more);
+    return seven[0] > 0 && more[0] & 1u << 5 ? 3 : 2;
 }
 
 FLUX__LEAN
@@ -1985,6 +2000,7 @@ FLUX__UNUSED static int flux__simd(void) {
     if (level < 0) {
         const char *cap = flux__env("FLUX_SIMD");
         level = flux__simd_detect();
+        if (cap && !strcmp(cap, "avx512") && level > 2) level = 2;
         if (cap && !strcmp(cap, "avx2") && level > 1) level = 1;
         if (cap && !strcmp(cap, "base")) level = 0;
         flux__atomic_store32(&flux__simd_known, level + 1);
@@ -8863,7 +8879,7 @@ FLUX__VECTOR_SECTION
 #      pragma GCC pop_options
 #    endif
 static const flux__section *const flux__sections[] = {
-    &flux__section_x4, &flux__section_x8, &flux__section_x16 };
+    &flux__section_x4, &flux__section_x8, &flux__section_x16, &flux__section_x16 };
 #  endif
 #endif
 
@@ -9251,6 +9267,7 @@ typedef struct flux__gemm_job {
     const flux__axes *a_grid, *b_grid;    /* may be NULL; else no strides: what its rows, and its columns, are made of */
     void *c;                              /* C, m x n, its columns ldc apart */
     int64_t ldc;                          /* c NULL: only the epilogue sees C */
+    bool pairs;                           /* an element of A or B is a word of two numbers of bf16; of C, an f32 */
     /* May be NULL. Called once for each finished piece of C, from any thread, while it is in the
        cache: rows i0 ... i0+mb-1, columns j0 ... j0+nb-1, its (i, j) at block[i + j * ld]. */
     void (*epilogue)(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb, int64_t nb,
@@ -9335,6 +9352,13 @@ FLUX__GEMM_TYPES(64)
 #    define FLUX__K_MULD1(j, q, r)                                                                 \
         __asm__("vfmadd231pd {%2%{1to8%}, %1, %0|%0, %1, %2%{1to8%}}" : "+v"(x##j) : "v"(u), "m"(b##q[r * b_col]));
 #  endif
+
+/* Words are two numbers of bf16 each, whose products are both added. */
+#  define FLUX__K_MULB1(j, q, r)                                                                   \
+    __asm__("vdpbf16ps {%2%{1to16%}, %1, %0|%0, %1, %2%{1to16%}}" : "+v"(x##j) : "v"(u), "m"(b##q[r * b_col]));
+#  define FLUX__K_MULB2(j, q, r)                                                                   \
+    __asm__("vdpbf16ps {%4%{1to16%}, %2, %0|%0, %2, %4%{1to16%}}\n\tvdpbf16ps {%4%{1to16%}, %3, %1|%1, %3, %4%{1to16%}}" \
+            : "+v"(x##j), "+v"(y##j) : "v"(u), "v"(v), "m"(b##q[r * b_col]));
 
 /* NEON multiplies by one element of a register, so that none is filled with it. */
 #  define FLUX__K_MULN1(j, q, r) __asm__("fmla %0.4s, %1.4s, %2.s[0]" : "+w"(x##j) : "w"(u), "w"(b##q[r * b_col]));
@@ -9427,25 +9451,26 @@ typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
         typedef vec V;                                                                             \
         typedef short_vec W;                                                                       \
         enum { n = (int)(sizeof(V) / sizeof(type)) };                                              \
-        const type *q = (const type *)b, *q0, *q1;                                                 \
-        int64_t r, i, j, h, l, left;                                                               \
+        const type *q = (const type *)b;                                                           \
+        int64_t r, i, j, l, left;                                                                  \
         for (r = 0; r < rows; r += 4) {                                                            \
             const type *p0 = (const type *)a + r * a_row, *p1 = r + 1 < rows ? p0 + a_row : p0,    \
                        *p2 = r + 2 < rows ? p1 + a_row : p0, *p3 = r + 3 < rows ? p2 + a_row : p0; \
             type sum[2][4], *to;                                                                   \
             W half;                                                                                \
             V t, u, v, w, zero = {0} FLUX__D_VAR(0) FLUX__D_VAR(1) FLUX__D_VAR(2) FLUX__D_VAR(3);  \
-            for (i = 0, q0 = q, q1 = q + b_col; i + n <= k; i += n, q0 += n, q1 += n) {            \
-                u = *(const V *)(const void *)q0, v = *(const V *)(const void *)q1;                \
+            for (i = 0; i + n <= k; i += n) {                                                      \
+                u = *(const V *)(const void *)(q + i), v = *(const V *)(const void *)(q + b_col + i); \
                 FLUX__D_MUL(0) FLUX__D_MUL(1) FLUX__D_MUL(2) FLUX__D_MUL(3)                        \
             }                                                                                      \
             fold(V, ints, lanes, 0)                                                                \
             fold(V, ints, lanes, 1)                                                                \
             left = rows - r < 4 ? rows - r : 4;                                                    \
-            for (h = 0; h < 2; h++) {                                                              \
-                to = (type *)c + r * c_row + h * c_col;                                            \
-                for (j = 0; j < left; j++, to += c_row)                                            \
-                    for (*to = sum[h][j], l = i; l < k; l++) *to += p0[j * a_row + l] * q[h * b_col + l]; \
+            to = (type *)c + r * c_row;                                                            \
+            for (j = 0; j < left; j++, to += c_row, p0 += a_row) {                                 \
+                type x = sum[0][j], y = sum[1][j];                                                 \
+                for (l = i; l < k; l++) x += p0[l] * q[l], y += p0[l] * q[b_col + l];              \
+                to[0] = x, to[c_col] = y;                                                          \
             }                                                                                      \
         }                                                                                          \
     }
@@ -9475,6 +9500,9 @@ FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, F
 FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f64_avx2)
 FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512, &flux__gemm_f32_avx2, flux__gemm_f32_avx2)
 FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512, &flux__gemm_f64_avx2, flux__gemm_f64_avx2)
+#  endif
+#  if FLUX__BF16
+FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX__AVX512_BF16, NULL, flux__gemm_f32_avx2)
 #  endif
 
 #else
@@ -9517,10 +9545,14 @@ FLUX__GEMM_SET(flux__gemm_f32_base, float)
 FLUX__GEMM_SET(flux__gemm_f64_base, double)
 #endif
 
-static const flux__gemm_set *flux__gemm_kernels(bool f64) {
+static const flux__gemm_set *flux__gemm_kernels(bool f64, bool pairs) {
+#if FLUX__BF16
+    if (pairs) return &flux__gemm_bf16;
+#endif
+    (void)pairs;
 #if FLUX__GEMM_VECTORS && FLUX__X86
     int level = flux__simd();
-    if (level == 2) return f64 ? &flux__gemm_f64_avx512 : &flux__gemm_f32_avx512;
+    if (level > 1) return f64 ? &flux__gemm_f64_avx512 : &flux__gemm_f32_avx512;
     if (level == 1) return f64 ? &flux__gemm_f64_avx2 : &flux__gemm_f32_avx2;
 #endif
     return f64 ? &flux__gemm_f64_base : &flux__gemm_f32_base;
@@ -9778,7 +9810,7 @@ FLUX__GEMM_COLLECT(flux__collect_avx512, flux__gemm_f64, flux__gemm_f32, flux__g
 
 static flux__gemm_collector flux__gemm_collector_now(void) {
 #if FLUX__GEMM_VECTORS && FLUX__X86
-    if (flux__simd() > 0) return flux__simd() == 2 ? flux__collect_avx512 : flux__collect_avx2;
+    if (flux__simd() > 0) return flux__simd() > 1 ? flux__collect_avx512 : flux__collect_avx2;
 #endif
     return flux__collect_base;
 }
@@ -10110,8 +10142,9 @@ static void flux__gemm_dots_run(void *ctx, int worker, int64_t number) {
     const flux__gemm_job *job = p->job;
     double piece[FLUX__GEMM_FEW * 8];     /* C where it may go nowhere else */
     int64_t i = number * p->rows, end = flux__gemm_min(i + p->rows, p->m), n, j, ld, size = p->size;
+    int64_t most = flux__gemm_min(FLUX__GEMM_FEW * 8 / p->n, flux__gemm_up((16 << 10) / (p->k * size + 1) + 1, 4));   /* stay in the first cache */
     for (; i < end; i += n) {
-        n = flux__gemm_min(end - i, FLUX__GEMM_FEW * 8 / p->n);
+        n = flux__gemm_min(end - i, most);
         ld = job->c ? job->ldc : p->flip ? p->n : n;
         int64_t row = p->flip ? ld : 1, col = p->flip ? 1 : ld;
         char *c = job->c ? (char *)job->c + i * row * size : (char *)piece;
@@ -10151,14 +10184,30 @@ static double flux__gemm_cost(const flux__gemm_plan *p) {
     return c + copy * m * k + (p->flip ? 0.3 * m * n : 0);
 }
 
-/* Whether sums of products, along operands that are contiguous that way, take less than tiles: for a vector, and where turning
-   one of the two or rows that fill no vector cost more than to fold every sum. Then it is turned to the fewer columns. */
+/* Whether sums of products take less than tiles: for a vector, and where turning the larger operand, which is contiguous along k,
+   or rows that fill no vector cost more than to fold every sum. Then it is turned to the fewer columns, and these made contiguous. */
 static bool flux__gemm_by_dots(flux__gemm_plan *p, const flux__gemm_job *j) {
     int64_t most = j->m > j->n ? j->m : j->n, few = flux__gemm_min(j->m, j->n);
-    if (j->a_col != 1 || j->b_row != 1 || j->a_grid || j->b_grid || few > FLUX__GEMM_FEW) return false;
+    bool flip = j->m < j->n, turn = (flip ? j->a_col : j->b_row) != 1;
+    if ((flip ? j->b_row : j->a_col) != 1 || j->a_grid || j->b_grid || j->pairs || few > FLUX__GEMM_FEW) return false;
     if (few > 1 && (most + few) * p->k * p->size > 512 << 10) return false;
-    if (few > 1 && (double)(most * few) * (0.55 * (double)p->k / p->set->lanes + 1.5) > flux__gemm_cost(p)) return false;
-    flux__gemm_orient(p, j, j->m < j->n);
+    if (few > 1 && (double)(most * few) * (0.55 * (double)p->k / p->set->lanes + 1.5) + (turn ? 0.3 * (double)(few * p->k) : 0) > flux__gemm_cost(p))
+        return false;
+    flux__gemm_orient(p, j, flip);
+    return true;
+}
+
+static bool flux__gemm_dots_all(flux__gemm_plan *p, int64_t threads) {
+    int64_t step = (flux__gemm_up(p->k * p->size, 64) | 64) / p->size;
+    void *turned = NULL;
+    if (p->b_row != 1) {
+        if (!(turned = flux__scratch((size_t)(step * p->n * p->size)))) return false;
+        flux__gemm_copy(p->size, p->b, p->b_row, p->b_col, turned, step, p->k, p->n);
+        p->b = (const char *)turned, p->b_row = 1, p->b_col = step;
+    }
+    p->rows = flux__gemm_split(p->m, 2 * threads, 16);
+    flux__parallel_workers((p->m + p->rows - 1) / p->rows, flux__gemm_dots_run, p);
+    flux__scratch_done(turned);
     return true;
 }
 
@@ -10205,7 +10254,7 @@ static void flux__gemm_plan_for(flux__gemm_plan *p, bool f64, const flux__gemm_j
     double flipped;
     int64_t chunks;
     p->job = job;
-    p->set = flux__gemm_kernels(f64);
+    p->set = flux__gemm_kernels(f64, job->pairs);
     p->collect = flux__gemm_collector_now();
     p->size = f64 ? 8 : 4;
     p->k = job->k > 0 ? job->k : 0;
@@ -10288,18 +10337,16 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
     int64_t threads, tasks;
     if (job->m <= 0 || job->n <= 0) return 0;
 #ifdef FLUX_BLAS
-    if (flux__blas(f64, job)) return 0;
+    if (!job->pairs && flux__blas(f64, job)) return 0;
 #endif
     flux__gemm_plan_for(&p, f64, job);
     threads = (double)p.m * (double)p.n * (double)p.k > 4e5 ? flux__num_threads() : 1;
-    if (flux__gemm_by_dots(&p, job)) {
-        p.rows = flux__gemm_split(p.m, 2 * threads, 16);
-        flux__parallel_workers((p.m + p.rows - 1) / p.rows, flux__gemm_dots_run, &p);
-        return 0;
+    if (flux__gemm_by_dots(&p, job)) p.failed = !flux__gemm_dots_all(&p, threads);
+    else {
+        tasks = flux__gemm_blocks(&p, threads);
+        flux__gemm_copies(&p);
+        flux__parallel_workers(tasks, flux__gemm_task_run, &p);
     }
-    tasks = flux__gemm_blocks(&p, threads);
-    flux__gemm_copies(&p);
-    flux__parallel_workers(tasks, flux__gemm_task_run, &p);
     if (!flux__atomic_load32(&p.failed)) return 0;
     flux__fail("matmul: out of memory for a product of %lldx%lld by %lldx%lld", (long long)job->m,
                (long long)job->k, (long long)job->k, (long long)job->n);
@@ -11741,6 +11788,75 @@ static const char *flux__widen_all(const flux__operand *o, const char *src, void
     return t.dst;
 }
 
+/* ---- products of bf16 by the processor's own instruction, which adds up those of two neighbours along k at once: they are words */
+
+#if FLUX__BF16
+static bool flux__multiplies_pairs(const flux__kernel *k) {
+    const flux__operand *o = k->operand;
+    return flux__simd() > 2 && o[0].dtype == FLUX_BF16 && o[1].dtype == FLUX_BF16 && !o[0].gather && !o[1].gather && k->mnk[0] > 1 &&
+           k->mnk[1] > 1 && k->mnk[2] > 1;
+}
+
+/* k columns of n numbers, the last of them alone if k is odd */
+FLUX__GEMM_FN() void flux__pair_columns(const uint16_t *x, int64_t row, int64_t col, int64_t k, int64_t n, uint32_t *to) {
+    typedef uint16_t V __attribute__((vector_size(16)));
+    typedef uint16_t At __attribute__((vector_size(16), aligned(2), may_alias));
+    int64_t i;
+    for (; k > 1; k -= 2, x += 2 * col, to += n) {
+        for (i = 0; row == 1 && i + 8 <= n; i += 8) {
+            V a = *(const At *)(const void *)(x + i), b = *(const At *)(const void *)(x + col + i), low, high;
+            FLUX__SHUFFLE(low, a, b, V, 0, 8, 1, 9, 2, 10, 3, 11)
+            FLUX__SHUFFLE(high, a, b, V, 4, 12, 5, 13, 6, 14, 7, 15)
+            ((At *)(void *)(to + i))[0] = low, ((At *)(void *)(to + i))[1] = high;
+        }
+        for (; i < n; i++) to[i] = x[i * row] | (uint32_t)x[i * row + col] << 16;
+    }
+    for (i = 0; k > 0 && i < n; i++) to[i] = x[i * row];
+}
+
+/* An operand's neighbours along dim k as words, line by line: of two columns each, or of a row that has them side by side. */
+typedef struct flux__pairing { const flux__operand *o; const uint16_t *x; uint32_t *to; int k; int64_t lines, n, total, each; } flux__pairing;
+static void flux__pair_part(void *ctx, int64_t part) {
+    const flux__pairing *t = (const flux__pairing *)ctx;
+    const flux__operand *o = t->o;
+    int64_t k = o->shape.dim[t->k], row = o->stride[!t->k], col = o->stride[t->k], at, rest, some;
+    for (int64_t line = part * t->each, end = flux__gemm_min(line + t->each, t->total); line < end; line += some) {
+        const uint16_t *x = t->x + o->offset;
+        uint32_t *to = t->to + line * t->n;
+        at = line % t->lines, rest = line / t->lines;
+        some = flux__gemm_min(end - line, t->lines - at);
+        for (int d = 2; d < o->shape.ndim; rest /= o->shape.dim[d++]) x += rest % o->shape.dim[d] * o->stride[d];
+        if (col != 1) flux__pair_columns(x + 2 * at * col, row, col, flux__gemm_min(2 * some, k - 2 * at), t->n, to);
+        else for (int64_t i = at; i < at + some; i++, to += t->n) to[t->n - 1] = 0, memcpy(to, x + i * row, (size_t)k * 2);
+    }
+}
+
+/* Makes *o, which is at src, one of words; where its pairs are such already they stay. Gives where it is then. */
+static const char *flux__pair_up(flux__operand *o, const char *src, void *memory, int k) {
+    flux__operand was = *o;
+    int64_t words = (o->shape.dim[k] + 1) / 2, rows = o->shape.dim[!k], size = words * rows;
+    bool along = o->stride[k] == 1, there = along && o->shape.dim[k] % 2 == 0 && o->offset % 2 == 0 && (intptr_t)src % 4 == 0;
+    for (int d = 0; d < o->shape.ndim; d++) there = there && (d == k || o->stride[d] % 2 == 0);
+    o->shape.dim[k] = words;
+    if (there) {
+        for (int d = 0; d < o->shape.ndim; d++) o->stride[d] /= d == k ? 1 : 2;
+        o->offset /= 2;
+        return src;
+    }
+    o->offset = 0;
+    o->stride[k] = along ? 1 : rows;
+    o->stride[!k] = along ? words : 1;
+    for (int d = 2; d < o->shape.ndim; size *= o->shape.dim[d++]) o->stride[d] = size;
+    flux__pairing t = { &was, (const uint16_t *)(const void *)src, (uint32_t *)memory, k, along ? rows : words, along ? words : rows, 0, 0 };
+    t.total = size / t.n, t.each = FLUX__WIDEN / 2 / t.n + 1;
+    flux__parallel((t.total + t.each - 1) / t.each, flux__pair_part, &t);
+    return (const char *)memory;
+}
+#else
+#  define flux__multiplies_pairs(k) ((void)(k), false)
+#  define flux__pair_up(o, src, memory, k) (src)
+#endif
+
 typedef struct flux__matrix {
     const char *at;
     int64_t row, col;
@@ -11759,7 +11875,7 @@ static void flux__matrix_grid(flux__matrix *m, int side, int more) {
     flux__merge_axes(&m->grid[side], dim, step, 0, false);
 }
 
-static void flux__matrix_operand(flux__run *run, flux__kernel *k, int i, flux__matrix *m) {
+static void flux__matrix_operand(flux__run *run, flux__kernel *k, int i, bool pairs, flux__matrix *m) {
     m->o = k->operand[i];
     m->at = (const char *)run->ptr[m->o.src];
     if (m->o.gather) {
@@ -11768,7 +11884,8 @@ static void flux__matrix_operand(flux__run *run, flux__kernel *k, int i, flux__m
         m->row = m->col = 0;
         return;
     }
-    if (flux__is_half(m->o.dtype)) {
+    if (pairs) m->at = flux__pair_up(&m->o, m->at, run->extra[i], !i);
+    else if (flux__is_half(m->o.dtype)) {
         if (flux__side_by_side(&m->o)) m->at = flux__widen_all(&m->o, m->at, run->extra[i]);
         else {
             m->at = (const char *)flux__widen(&m->o, m->at, run->extra[i]);
@@ -11853,9 +11970,10 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     p.failed = 0;
     p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
     p.job.run = run, p.job.k = k;
-    flux__matrix_operand(run, k, 0, &p.a);
-    flux__matrix_operand(run, k, 1, &p.b);
-    p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = k->mnk[2];
+    p.g.pairs = flux__multiplies_pairs(k);
+    flux__matrix_operand(run, k, 0, p.g.pairs, &p.a);
+    flux__matrix_operand(run, k, 1, p.g.pairs, &p.b);
+    p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = p.g.pairs ? (k->mnk[2] + 1) / 2 : k->mnk[2];
     p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col, p.g.ldc = p.g.m;
     if (p.a.o.gather) p.g.a_grid = p.a.grid;
     if (p.b.o.gather) p.g.b_grid = p.b.grid;

@@ -5,7 +5,7 @@
 #include <float.h>
 
 #if FLUX__VECTORS && FLUX__X86
-static int levels(void) { return flux__simd() + 1; }
+static int levels(void) { return (flux__simd() < 2 ? flux__simd() : 2) + 1; }    /* those beyond have no loops of their own */
 static const flux__section *section(int level) { return flux__sections[level]; }
 #else
 static int levels(void) { return 1; }

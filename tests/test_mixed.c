@@ -27,6 +27,29 @@ TEST(half_products_in_every_order) {
     }
 }
 
+/* Lines of which one holds something special, along k and across, and what float32 makes of them. Numbers below 1.2e-38 may count as
+   0 where the processor itself multiplies bf16. */
+TEST(half_products_of_special_values) {
+    const int64_t m = 37, n = 21, k = 45;
+    const float special[] = { HUGE_VALF, -HUGE_VALF, NAN, -0.0f, 3e38f, 1e-39f };
+    for (int way = 0; way < 8; way++)
+        for (int s = 0; s < 6; s++) {
+            flux_dtype t = way & 1 ? FLUX_BF16 : FLUX_F16;
+            float a[37 * 45], b[21 * 45];
+            for (int i = 0; i < m * k; i++) a[i] = (float)(i % 7 - 3);
+            for (int i = 0; i < n * k; i++) b[i] = (float)(i % 5 + 1);
+            a[way & 2 ? 5 * k + 44 - s : 5 + (44 - s) * m] = special[s];
+            flux_tensor *x = way & 2 ? flux_from(a, k, m) : flux_from(a, m, k), *y = way & 4 ? flux_from(b, n, k) : flux_from(b, k, n);
+            x = flux_eval(flux_to_dtype(x, t)), y = flux_eval(flux_to_dtype(y, t));
+            flux_tensor *wide_x = flux_to_dtype(x, FLUX_F32), *wide_y = flux_to_dtype(y, FLUX_F32);
+            flux_tensor *got = flux_matmul(way & 2 ? flux_transpose(x) : x, way & 4 ? flux_transpose(y) : y);
+            flux_tensor *want = flux_to_dtype(flux_matmul(way & 2 ? flux_transpose(wide_x) : wide_x, way & 4 ? flux_transpose(wide_y) : wide_y), t);
+            flux_tensor *same = flux_or(flux_eq(got, want), flux_and(flux_ne(got, got), flux_ne(want, want)));
+            CHECK(flux_item(flux_min(flux_to_dtype(same, FLUX_F32))) == 1);
+            if (s < 2) CHECK(isinf(flux_item(flux_max(flux_abs(got)))));
+        }
+}
+
 TEST(products_accumulate_in_f32) {
     for (int bf = 0; bf < 2; bf++) {                       /* 4096 ones: f16 counts no further than 2048, bf16 than 256 */
         flux_dtype t = bf ? FLUX_BF16 : FLUX_F16;
