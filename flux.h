@@ -9987,6 +9987,15 @@ static const char *flux__gemm_b(const flux__gemm_task *t, int64_t j, int64_t wid
     return p->copy_b ? t->b + j * t->b_step * p->size : p->b + (t->k0 * p->b_row + (t->j0 + j) * p->b_col) * p->size;
 }
 
+static bool flux__gemm_large(const flux__gemm_plan *p) { return p->m * p->k * p->size > 2 << 20; }
+
+/* The rows of a tile of A that is read where it lies: their columns are too far apart for the processor's own look-ahead. */
+static FLUX__O2 void flux__gemm_fetch(const flux__gemm_plan *p, const char *a, int64_t k) {
+    const int64_t bytes = 2 * p->set->lanes * p->size;
+    for (; k > 0; k--, a += p->a_col * p->size)
+        for (int64_t at = 0; at < bytes; at += 64) FLUX__PREFETCH_LATER(a + at)
+}
+
 /* The full panels of A, whose tiles lie in C as they are; gives how many rows. */
 static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t wide) {
     const flux__gemm_plan *p = t->plan;
@@ -9994,8 +10003,11 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t wide) {
     flux__gemm_kernel kernel = p->set->two[wide <= 4 ? wide - 1 : wide / 2 + 1];
     const char *a = p->copy_a ? t->a : p->a + (t->i0 + t->i + t->k0 * p->a_col) * p->size, *b = flux__gemm_b(t, j, wide, &b_row, &b_col);
     char *c = t->block + (t->i + (j - t->out_from) * t->ld) * p->size;
-    for (i = 0; i < end; i += tall, c += tall * p->size, a += (p->copy_a && !p->a_rows ? tall * t->kb : tall) * p->size)
+    const bool far = j == 0 && !p->copy_a && flux__gemm_large(p);
+    for (i = 0; i < end; i += tall, c += tall * p->size, a += (p->copy_a && !p->a_rows ? tall * t->kb : tall) * p->size) {
+        if (far) flux__gemm_fetch(p, a + tall * p->size, t->kb);
         kernel(t->kb, a, step, b, b_row, b_col, c, t->ld, t->k0 > 0);
+    }
     return end;
 }
 
@@ -10217,7 +10229,7 @@ static bool flux__gemm_dots_all(flux__gemm_plan *p, int64_t threads) {
    where it lies, some tiles of it at a time. */
 static void flux__gemm_copies(flux__gemm_plan *p) {
     int64_t a_step = p->a_col * p->size, b_step = (p->b_row == 1 ? p->b_col : p->b_row) * p->size;
-    bool large = p->m * p->k * p->size > 2 << 20, many = p->columns > 8 * p->set->columns, often = many && a_step >= 2000 && p->k > 64;
+    bool large = flux__gemm_large(p), many = p->columns > 8 * p->set->columns, often = many && a_step >= 2000 && p->k > 64;
     bool crowded = p->rows > 2 * p->set->lanes && b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
     p->copy_a = p->a_row != 1 || (large && many) || often;
     if (large && !p->copy_a && p->sub > 8 * p->set->lanes) p->sub = 8 * p->set->lanes;
