@@ -13219,7 +13219,9 @@ static void flux__code_reduce(flux__coder *c, const flux__lanes *h, int scratch)
         flux__spell(&c->s, "    }\n");
     }
     int64_t blocks = (h->outer + h->rows - 1) / h->rows;
-    c->gk->threads = 256, c->gk->blocks = 3;
+    bool doubles = false;                 /* their functions need more registers than three blocks of a multiprocessor would leave */
+    for (int i = 0; i < c->k->nvalue; i++) doubles = doubles || (c->k->value[i].kind == FLUX__V_OP && c->k->value[i].cls == FLUX__F64C);
+    c->gk->threads = 256, c->gk->blocks = doubles ? 2 : 3;
     c->gk->grid[0][0] = (unsigned)blocks, c->gk->grid[0][1] = (unsigned)h->parts;
 }
 
