@@ -8510,7 +8510,7 @@ static void FLUX__F(rows)(const flux__rows_run *r) {                            
         FLUX__ROW_FOLD(FLUX__F(fold_sum), second, e)                                                 \
         by = FLUX__K(*second);                                                                       \
         if (r->last == FLUX__OP_DIV) FLUX__ROW_LAST(e, v / by)                                       \
-        else if (r->last == FLUX__OP_SUB) { by = FLUX__F(log)(by); FLUX__ROW_LAST(d, v - by) }       \
+        else if (r->last == FLUX__OP_SUB) { FLUX__F(loop_LOG)(FLUX__LANES, &by, &by, &by, &by, 1, 1, 1); FLUX__ROW_LAST(d, v - by) } \
         else if (y) { by = FLUX__K(1) / FLUX__SQRT(by * r->by[1] + r->by[2]); FLUX__ROW_LAST(d, v * by) } \
         x += r->n, e += r->e_step;                                                                   \
         if (d) d += r->d_step;                                                                       \
