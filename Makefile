@@ -34,7 +34,7 @@ PROGRAMS := $(TESTS) $(EXAMPLES) $(BENCHES)
 OWN := $(if $(PROGRAMS),$(shell grep -l '^ *\# *define FLUX_IMPLEMENTATION' $(PROGRAMS)))
 RESULTS := $(TESTS:%.c=$(BUILD)/%.result) $(CHECKS:%.sh=$(BUILD)/%.result)
 # These run again on GPUs: on one and three software CUDA devices, on two of HIP, and on a real one where there is one.
-ON_DEVICES := $(filter $(patsubst %,tests/test_%.c,activations data expr gpu layers layers_conv layers_seq losses mixed models ops optim products schedule tensors threads),$(TESTS))
+ON_DEVICES := $(filter $(patsubst %,tests/test_%.c,activations data expr files gpu layers layers_conv layers_seq losses mixed models models_memory ops optim optim_faults products schedule tensors threads),$(TESTS))
 DEVICES ?= soft-cuda1 soft-cuda3 soft-hip2 $(if $(wildcard /dev/nvidia0),cuda) $(if $(wildcard /dev/kfd),hip)
 RESULTS += $(ON_DEVICES:tests/%.c=$(BUILD)/gpu/%.result)
 TIMEOUT := $(if $(shell command -v timeout),timeout 1200)
@@ -88,6 +88,8 @@ $(BUILD)/gpu/impl.o: tests/impl.c $(HEADERS)
 $(BUILD)/gpu/%: tests/%.c $(BUILD)/gpu/impl.o $(HEADERS)
 	@mkdir -p $(@D)
 	$(COMPILE) -DFLUX_CUDA -DFLUX_HIP -I. $< $(if $(filter tests/$*.c,$(OWN)),,$(BUILD)/gpu/impl.o) -o $@ $(LDLIBS)
+# they write files of the same names
+$(BUILD)/gpu/test_files.result: | $(BUILD)/tests/test_files.result
 # it takes the kernels that those left
 $(BUILD)/tests/check_rtc.result: | $(filter $(BUILD)/gpu/%,$(RESULTS))
 FORCE:
