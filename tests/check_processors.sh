@@ -37,7 +37,7 @@ if ready aarch64-linux-gnu qemu-aarch64; then
 #define FLUX_IMPLEMENTATION
 #include "flux.h"
 int main(void) {
-    return !(FLUX__NEON && flux__section_now() == &flux__section_x4 && flux__gemm_kernels(false)->columns == 12 && flux__gemm_kernels(true)->columns == 12);
+    return !(FLUX__NEON && flux__section_now() == &flux__section_x4 && flux__gemm_kernels(false, false)->columns == 12 && flux__gemm_kernels(true, false)->columns == 12);
 }
 END
     check "NEON: a program for its set builds" aarch64-linux-gnu-gcc -O1 -I. "$tmp/set.c" -o "$tmp/set" -lm &&
