@@ -13557,7 +13557,8 @@ static void flux__code_product_by_warp(flux__coder *c, const flux__factor *fa, c
 
 static void flux__code_product(flux__coder *c, const flux__gpu *g, bool tf32) {
     flux__factor a = flux__factor_of(c, 0), b = flux__factor_of(c, 1);
-    const flux__fragment *f = a.o->dtype == b.o->dtype ? g->driver->fragment(g->info.arch, a.o->dtype, tf32) : NULL;
+    bool cores = a.o->dtype == b.o->dtype && c->k->mnk[2] > 0;          /* without inner points there is nothing for them to do */
+    const flux__fragment *f = cores ? g->driver->fragment(g->info.arch, a.o->dtype, tf32) : NULL;
     if (f) {
         flux__code_product_by_warp(c, &a, &b, f, g->info.units);
         return;

@@ -261,8 +261,8 @@ static bool has_tensor_cores(const char *source, const char *ptx) {
     for (const char *p = source; (p = strstr(p, ") k")) != NULL; p++) {
         const char *next = strstr(p, "extern \"C\"");
         size_t n = next ? (size_t)(next - p) : strlen(p);
-        const char *mma = strstr(p, "(sum[i][j], x[i], y[j])"), *nothing = strstr(p, " && l < 0;");     /* no inner points: no products */
-        if (strspn(p + 3, "0123456789abcdef") != 32 || !mma || mma > p + n || (nothing && nothing < p + n)) continue;
+        const char *mma = strstr(p, "(sum[i][j], x[i], y[j])");
+        if (strspn(p + 3, "0123456789abcdef") != 32 || !mma || mma > p + n) continue;
         snprintf(entry, sizeof entry, ".entry %.33s", p + 2);
         const char *at = strstr(ptx, entry), *end = at ? strstr(at + 1, ".entry ") : NULL, *has = at ? strstr(at, "mma.sync.aligned.m16n8k") : NULL;
         if (has && (!end || has < end)) continue;
