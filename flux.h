@@ -1479,7 +1479,11 @@ extern char *realpath(const char *path, char *out);
 #  define FLUX__UNUSED __attribute__((unused))
 #  define FLUX__NOINLINE __attribute__((noinline))
 #  define FLUX__INLINE inline __attribute__((always_inline))
-#  define FLUX__PRINTF(a, b) __attribute__((format(printf, a, b)))
+#  if defined(__MINGW32__) && !defined(__clang__)
+#    define FLUX__PRINTF(a, b) __attribute__((format(gnu_printf, a, b)))     /* printf means that of Microsoft's old library */
+#  else
+#    define FLUX__PRINTF(a, b) __attribute__((format(printf, a, b)))
+#  endif
 #elif defined(_MSC_VER)
 #  define FLUX__UNUSED
 #  define FLUX__NOINLINE __declspec(noinline)
@@ -1902,6 +1906,27 @@ FLUX__UNUSED static bool flux__library_symbol(void *library, const char *name, v
     return true;
 }
 
+/* The file of the library that has the function whose address is at *fn; false where nobody knows. */
+FLUX__UNUSED static bool flux__library_file(const void *fn, char *file, size_t n) {
+#if defined(_WIN32)
+    HMODULE library;
+    DWORD flags = GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS | GET_MODULE_HANDLE_EX_FLAG_UNCHANGED_REFCOUNT, used;
+    LPCSTR at;
+    memcpy(&at, fn, sizeof at);
+    if (!GetModuleHandleExA(flags, at, &library)) return false;
+    used = GetModuleFileNameA(library, file, (DWORD)n);
+    return used > 0 && used < n;
+#else
+    struct { const char *file; void *base; const char *name; void *place; } found;    /* Dl_info, which the C library hides from ISO C */
+    int (*dladdr_)(const void *at, void *found);
+    const void *at;
+    memcpy(&at, fn, sizeof at);
+    memset(&found, 0, sizeof found);
+    if (!flux__library_symbol(flux__library_open(NULL), "dladdr", &dladdr_, sizeof dladdr_) || !dladdr_(at, &found) || !found.file) return false;
+    return strlen(found.file) < n && snprintf(file, n, "%s", found.file) > 0;
+#endif
+}
+
 /* ---- processors */
 
 #if defined(__linux__)
@@ -2070,6 +2095,13 @@ static int flux__file_kind(const char *path, int *mode) {
     errno = a & FILE_ATTRIBUTE_DIRECTORY ? EISDIR : EACCES;
     return a & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_READONLY) ? -1 : a & FILE_ATTRIBUTE_DEVICE ? 2 : 1;
 }
+FLUX__UNUSED static bool flux__file_stamp(const char *path, int64_t *stamp) {   /* its size and when it was written; false: it is not there */
+    WIN32_FILE_ATTRIBUTE_DATA a;
+    if (!GetFileAttributesExA(path, GetFileExInfoStandard, &a)) return false;
+    stamp[0] = (int64_t)a.nFileSizeHigh << 32 | (int64_t)a.nFileSizeLow;
+    stamp[1] = (int64_t)a.ftLastWriteTime.dwHighDateTime << 32 | (int64_t)a.ftLastWriteTime.dwLowDateTime;
+    return true;
+}
 static char *flux__file_target(const char *path) { (void)path; return NULL; }
 FLUX__UNUSED static void flux__folder_make(const char *path) { CreateDirectoryA(path, NULL); }
 FLUX__UNUSED static bool flux__folder_private(const char *path) {   /* a user's own folders are closed to others */
@@ -2114,6 +2146,12 @@ static int flux__file_kind(const char *path, int *mode) {
     if (access(path, W_OK) != 0) return -1;
     *mode = (int)(s.st_mode & 07777);
     return S_ISREG(s.st_mode) ? 1 : 2;
+}
+FLUX__UNUSED static bool flux__file_stamp(const char *path, int64_t *stamp) {   /* its size and when it was written; false: it is not there */
+    struct stat s;
+    if (stat(path, &s) != 0) return false;
+    stamp[0] = (int64_t)s.st_size, stamp[1] = (int64_t)s.st_mtime;
+    return true;
 }
 static char *flux__file_target(const char *path) { return realpath(path, NULL); }   /* behind links; NULL: as it is; free() it */
 FLUX__UNUSED static void flux__folder_make(const char *path) { mkdir(path, 0700); }
@@ -12570,7 +12608,8 @@ typedef struct flux__driver {
     const char *(*error)(int code);
     bool (*lost)(int code);               /* after such an error the device does nothing any more */
     bool (*compiler)(char *why, size_t n);/* opens the run-time compiler */
-    const char *(*version)(void);         /* of the opened compiler */
+    const char *(*version)(void);         /* of the compiler; "" until it is open */
+    const void *calls;                    /* the compiler's, as addresses of functions */
     int (*compile)(const char *source, const char *arch, char **log, void **image, size_t *bytes);   /* both by flux__malloc */
     const char *const *components;        /* by name, NULL at the end */
     bool (*component)(const char *name);
@@ -14260,10 +14299,12 @@ static bool flux__gpu_sleep(flux__gpu *g, void *event, const char *what) {
 }
 
 /* ---- the cache of compiled programs on disk
-   An entry is named after all that it depends on, and holds a checksum; it is written aside and renamed. The folder must
-   be the user's own and writable by nobody else, for its content is run. */
+   An entry is named after all that it depends on, the compiler's version among it, and holds a checksum; it is written aside
+   and renamed. The folder must be the user's own and writable by nobody else, for its content is run. Beside the entries
+   stands who made them, so that a compiler whose file is as it was need not be opened to be known. */
 
-typedef struct flux__cache_head { char magic[8]; uint64_t key[2], sum[2], bytes; char compiler[40]; } flux__cache_head;
+typedef struct flux__cache_head { char magic[8]; uint64_t key[2], sum[2], bytes; } flux__cache_head;
+typedef struct flux__cache_maker { char version[40], file[488]; int64_t stamp[2]; } flux__cache_maker;
 
 static bool flux__cache_folder(char *out, size_t n) {
     const char *set = flux__env("FLUX_CACHE_DIR"), *xdg = flux__env("XDG_CACHE_HOME"), *home = flux__env("HOME"), *local = flux__env("LOCALAPPDATA");
@@ -14292,21 +14333,82 @@ static bool flux__cache_folder(char *out, size_t n) {
     return false;
 }
 
-static bool flux__cache_path(char *out, size_t n, const flux__gpu *g, const uint64_t *key) {
+/* Writes head and image aside, and gives them their name; what went wrong, or 0. */
+static int flux__cache_put(const char *path, const void *head, size_t n, const void *image, size_t bytes) {
+    char aside[760];
+    static int count;
+    snprintf(aside, sizeof aside, "%s.%d.%d", path, flux__process_id(), flux__atomic_add32(&count, 1));
+    int fd = flux__file_create(aside, true, 0600), why = fd < 0 ? errno : 0;
+    bool ok = fd >= 0 && flux__file_put(fd, head, n) == (int64_t)n;
+    for (size_t at = 0; ok && at < bytes;) {
+        int64_t done = flux__file_put(fd, (const char *)image + at, bytes - at);
+        ok = done > 0;
+        at += ok ? (size_t)done : 0;
+    }
+    if (fd < 0) return why;
+    ok = ok && flux__file_sync(fd);
+    if (!ok) why = errno;
+    ok = flux__file_close(fd) && ok && flux__file_replace(aside, path);
+    if (ok) return 0;
+    if (!why) why = errno;
+    flux__file_remove(aside);
+    return why ? why : EIO;
+}
+
+static void flux__cache_lost(const char *path, int why) {
+    if (why) flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %.200s can't be written: %s", path, strerror(why));
+}
+
+static bool flux__cache_maker_path(char *out, size_t n, const flux__driver *d, const char *arch) {
     char folder[500];
     if (!flux__cache_folder(folder, sizeof folder)) return false;
+    return (size_t)snprintf(out, n, "%s/%s-%s", folder, d->name, arch) < n;
+}
+
+/* Who made the entries for such devices, if its file is still there and has not changed. */
+static bool flux__cache_made_by(const flux__driver *d, const char *arch, flux__cache_maker *m) {
+    char path[620];
+    int64_t stamp[2] = { 0, 0 };
+    FILE *f = flux__cache_maker_path(path, sizeof path, d, arch) ? flux__fopen(path, "rb") : NULL;
+    bool known = f && fread(m, sizeof *m, 1, f) == 1;
+    if (f) fclose(f);
+    if (!known || m->version[sizeof m->version - 1] || m->file[sizeof m->file - 1]) return false;
+    return flux__file_stamp(m->file, stamp) && stamp[0] == m->stamp[0] && stamp[1] == m->stamp[1];
+}
+
+/* Opens the compiler, and leaves word of it for those who only need to know which it is. Under the drivers' lock. */
+static bool flux__cache_compiler(const flux__driver *d, const char *arch, char *why, size_t n) {
+    flux__cache_maker m, before;
+    char path[620];
+    bool kept = flux__cache_maker_path(path, sizeof path, d, arch);
+    bool there = d->compiler(why, n);
+    memset(&m, 0, sizeof m);
+    if (there) snprintf(m.version, sizeof m.version, "%s", d->version());
+    if (there && kept && flux__library_file(d->calls, m.file, sizeof m.file) && flux__file_stamp(m.file, m.stamp)) {
+        if (!flux__cache_made_by(d, arch, &before) || memcmp(&m, &before, sizeof m) != 0) flux__cache_lost(path, flux__cache_put(path, &m, sizeof m, NULL, 0));
+    } else if (kept) flux__file_remove(path);
+    return there;
+}
+
+/* Where a program is that such a compiler made. */
+static bool flux__cache_path(char *out, size_t n, const flux__gpu *g, const uint64_t *source, const char *version, uint64_t *key) {
+    char folder[500];
+    key[0] = source[0], key[1] = source[1];
+    flux__hash_bytes(key, version, strlen(version));
+    if (!*version || !flux__cache_folder(folder, sizeof folder)) return false;
     int used = snprintf(out, n, "%s/%s-%s-%016llx%016llx", folder, g->driver->name, g->info.arch, (unsigned long long)key[0], (unsigned long long)key[1]);
     return used > 0 && (size_t)used < n;
 }
 
-static void *flux__cache_read(const flux__gpu *g, const uint64_t *key) {
+static void *flux__cache_read(const flux__gpu *g, const uint64_t *source, const char *version) {
     char path[700];
+    uint64_t key[2];
     flux__cache_head head;
-    if (!flux__cache_path(path, sizeof path, g, key)) return NULL;
+    if (!flux__cache_path(path, sizeof path, g, source, version, key)) return NULL;
     FILE *f = flux__fopen(path, "rb");
     if (!f) return NULL;
     void *image = NULL;
-    if (fread(&head, sizeof head, 1, f) == 1 && memcmp(head.magic, "fluxgpu1", 8) == 0 && memcmp(head.key, key, sizeof head.key) == 0 && head.bytes < (1u << 30))
+    if (fread(&head, sizeof head, 1, f) == 1 && memcmp(head.magic, "fluxgpu2", 8) == 0 && memcmp(head.key, key, sizeof head.key) == 0 && head.bytes < (1u << 30))
         image = FLUX_MALLOC((size_t)head.bytes + 1);
     if (image) {
         uint64_t sum[2] = { 1, 2 };
@@ -14321,34 +14423,15 @@ static void *flux__cache_read(const flux__gpu *g, const uint64_t *key) {
     return image;
 }
 
-static void flux__cache_write(const flux__gpu *g, const uint64_t *key, const void *image, size_t bytes) {
-    char path[700], aside[760];
-    static int count;
+static void flux__cache_write(const flux__gpu *g, const uint64_t *source, const void *image, size_t bytes) {
+    char path[700];
     flux__cache_head head;
-    int number = flux__atomic_add32(&count, 1);
-    if (!flux__cache_path(path, sizeof path, g, key)) return;
     memset(&head, 0, sizeof head);
-    memcpy(head.magic, "fluxgpu1", 8);
-    memcpy(head.key, key, sizeof head.key);
+    if (!flux__cache_path(path, sizeof path, g, source, g->driver->version(), head.key)) return;
+    memcpy(head.magic, "fluxgpu2", 8);
     head.bytes = bytes, head.sum[0] = 1, head.sum[1] = 2;
     flux__hash_bytes(head.sum, image, bytes);
-    snprintf(head.compiler, sizeof head.compiler, "%s", g->driver->version());
-    snprintf(aside, sizeof aside, "%s.%d.%d", path, flux__process_id(), number);
-    int fd = flux__file_create(aside, true, 0600), why = errno;
-    bool ok = fd >= 0 && flux__file_put(fd, &head, sizeof head) == (int64_t)sizeof head;
-    for (size_t at = 0; ok && at < bytes;) {
-        int64_t n = flux__file_put(fd, (const char *)image + at, bytes - at);
-        if (n <= 0) ok = false;
-        else at += (size_t)n;
-    }
-    if (fd >= 0) {
-        ok = ok && flux__file_sync(fd);
-        if (!ok) why = errno;
-        ok = flux__file_close(fd) && ok && flux__file_replace(aside, path);
-        if (!ok && !why) why = errno;
-        if (!ok) flux__file_remove(aside);
-    }
-    if (!ok) flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %.200s can't be written: %s", path, strerror(why));
+    flux__cache_lost(path, flux__cache_put(path, &head, sizeof head, image, bytes));
 }
 
 /* ---- compiling */
@@ -14483,24 +14566,28 @@ static bool flux__program_compiled(const flux__gpu *g, const flux__program *p) {
     return p->image != NULL;
 }
 
-static bool flux__gpu_compiler(const flux__gpu *g, char *why, size_t n) {
+/* The compiler's version, "" if there is none. Unless it is needed itself, it is opened only if the cache does not know it. */
+static const char *flux__gpu_compiler(const flux__gpu *g, bool needed, flux__cache_maker *m, char *why, size_t n) {
     flux__mutex_lock(&flux__driver_lock);
-    bool there = g->driver->compiler(why, n);
+    bool known = !needed && !*g->driver->version() && flux__cache_made_by(g->driver, g->info.arch, m);
+    bool there = known || flux__cache_compiler(g->driver, g->info.arch, why, n);
     flux__mutex_unlock(&flux__driver_lock);
-    return there;
+    return known ? m->version : there ? g->driver->version() : "";
 }
 
 /* The programs' images: from disk, else from the compiler. The device's lock is not held. */
 static bool flux__programs_images(const flux__gpu *g, flux__program *p, int n) {
     char why[320] = "";
+    flux__cache_maker m;
+    const char *version = flux__gpu_compiler(g, false, &m, why, sizeof why);
     bool all = true;
     for (int i = 0; i < n; i++) {
-        p[i].image = flux__cache_read(g, p[i].key);
+        p[i].image = flux__cache_read(g, p[i].key, version);
         p[i].read = p[i].image != NULL;
         all = all && p[i].read;
     }
     if (all) return true;
-    if (!flux__gpu_compiler(g, why, sizeof why)) {
+    if (!*flux__gpu_compiler(g, true, &m, why, sizeof why)) {
         flux__fail("%s device %d: kernels can't be compiled: %s", g->driver->name, g->id, why);
         return false;
     }
@@ -14512,11 +14599,12 @@ static bool flux__programs_images(const flux__gpu *g, flux__program *p, int n) {
 /* An image that was kept may be of no use to another version of the driver: then it is made anew. */
 static bool flux__program_load(flux__gpu *g, flux__program *p) {
     char why[320] = "";
+    flux__cache_maker m;
     void **more = (void **)flux__grow(g->module, &g->module_room, g->nmodule + 1, sizeof *more);
     if (!more) return false;
     g->module = more;
     int code = g->driver->load(&p->module, p->image);
-    if (code != 0 && p->read && !g->driver->lost(code) && flux__gpu_compiler(g, why, sizeof why)) {
+    if (code != 0 && p->read && !g->driver->lost(code) && *flux__gpu_compiler(g, true, &m, why, sizeof why)) {
         FLUX_FREE(p->image);
         p->image = NULL, p->read = false;
         flux__program_compile(p, 0);
@@ -15121,22 +15209,15 @@ static bool flux__gpu_available(int backend, char *why, size_t n) {
     return there;
 }
 
-/* A driver, a device, and something to compile with; that the cache holds programs for the device is enough of the last,
-   since opening a compiler takes time. */
+/* A driver, a device, and something to compile with; that the cache knows the compiler is enough of the last, since opening
+   it takes time. */
 static bool flux__gpu_works(const flux__driver *d, char *why, size_t n) {
     flux__gpu_info info;
-    char folder[500], mark[620];
-    int mode;
+    flux__cache_maker m;
     if (d->count() < 1) return snprintf(why, n, "no device"), false;
     int code = d->device(0, &info);
     if (code != 0) return snprintf(why, n, "device 0 can't be asked what it is: %s", d->error(code)), false;
-    bool kept = flux__cache_folder(folder, sizeof folder);
-    snprintf(mark, sizeof mark, "%s/%s-%s", folder, d->name, info.arch);
-    if (kept && flux__file_kind(mark, &mode) == 1) return true;
-    if (!d->compiler(why, n)) return false;
-    int fd = kept ? flux__file_create(mark, true, 0600) : -1;
-    if (fd >= 0) flux__file_close(fd);
-    return true;
+    return (!*d->version() && flux__cache_made_by(d, info.arch, &m)) || flux__cache_compiler(d, info.arch, why, n);
 }
 
 static bool flux__gpu_functional(int backend, char *why, size_t n) {

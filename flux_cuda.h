@@ -396,5 +396,5 @@ static const flux__driver flux__cuda_driver = {
     flux__cu_room, flux__cu_load, flux__cu_unload, flux__cu_find, flux__cu_launch,
     flux__cu_has_graphs, flux__cu_graph, flux__cu_graph_add, flux__cu_graph_ready, flux__cu_graph_set, flux__cu_graph_launch, flux__cu_graph_free,
     flux__cu_error, flux__cu_lost,
-    flux__nvrtc_open, flux__nvrtc_named, flux__nvrtc_compile, flux__cuda_parts, flux__cuda_has
+    flux__nvrtc_open, flux__nvrtc_named, &flux__nvrtc, flux__nvrtc_compile, flux__cuda_parts, flux__cuda_has
 };

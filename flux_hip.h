@@ -347,5 +347,5 @@ static const flux__driver flux__hip_driver = {
     flux__roc_room, flux__roc_load, flux__roc_unload, flux__roc_function, flux__roc_launch,
     flux__roc_has_graphs, flux__roc_graph, flux__roc_graph_add, flux__roc_graph_ready, flux__roc_graph_set, flux__roc_graph_launch, flux__roc_graph_free,
     flux__roc_error, flux__roc_lost,
-    flux__hiprtc_open, flux__hiprtc_named, flux__hiprtc_compile, flux__amd_parts, flux__hip_has
+    flux__hiprtc_open, flux__hiprtc_named, &flux__hiprtc, flux__hiprtc_compile, flux__amd_parts, flux__hip_has
 };

@@ -29,6 +29,7 @@ static ssize_t write_or_full(int fd, const void *p, size_t n) {
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 
 /* ---------------- the software GPU's counts and faults */
@@ -1771,7 +1772,7 @@ static bool maps(const char *part) {      /* is such a library in this process? 
     if (f) fclose(f);
     return found;
 }
-/* $WANT: compiled, read (the compiler is not even opened), or any; $NOTES: how many messages */
+/* $WANT: compiled, read (the compiler is not even opened), opened (but has compiled nothing), or any; $NOTES: how many messages */
 static void cached(void) {
     const char *want = getenv("WANT"), *count = getenv("NOTES");
     if (getenv("FULL")) disk_room = atol(getenv("FULL"));
@@ -1780,6 +1781,7 @@ static void cached(void) {
     flux__gpu_counters *c = &the_gpu()->counters;
     if (!strcmp(want, "compiled")) CHECK(c->programs_compiled > 0 && c->programs_read == 0);
     if (!strcmp(want, "some")) CHECK(c->programs_compiled > 0 && c->programs_read > 0);
+    if (!strcmp(want, "opened")) CHECK(c->programs_compiled == 0 && c->programs_read > 0 && maps(on_cuda ? "libnvrtc" : "libhiprtc"));
     if (!strcmp(want, "read")) CHECK(c->programs_compiled == 0 && c->programs_read > 0 && !maps(on_cuda ? "libnvrtc" : "libhiprtc"));
     if (!CHECK(notes == (count ? atoi(count) : 0))) fprintf(stderr, "    %d messages: %s\n", notes, note);
     CHECK(!flux_failed());
@@ -1886,6 +1888,42 @@ TEST(a_kernel_without_a_compiler) {
     int n = entries(names, 64, NULL);
     for (int i = 0; i < n; i++) remove(names[i]);
     CHECK(n > 0 && child("uncompiled", cache_is, "FLUX_NVRTC=/nonexistent", "FLUX_HIPRTC=/nonexistent", NULL) == 0);
+    name_backends();                      /* from now on it is known */
+    NONE("/nonexistent", cache_is, "FLUX_NVRTC=/nonexistent", "FLUX_HIPRTC=/nonexistent");
+    drop_cache();
+}
+
+static bool copy_file(const char *from, const char *to) {
+    char part[4096];
+    FILE *in = fopen(from, "rb"), *out = fopen(to, "wb");
+    bool good = in && out;
+    for (size_t n; good && (n = fread(part, 1, sizeof part, in)) > 0;) good = fwrite(part, 1, n, out) == n;
+    if (in) fclose(in);
+    return out && fclose(out) == 0 && good;
+}
+/* What the cache knows of its compiler holds until the compiler's file changes or goes. */
+TEST(a_compiler_that_changes_or_goes) {
+    char path[200], set[300];
+    SOFT_ONLY();
+    const char *variable = on_cuda ? "FLUX_NVRTC" : "FLUX_HIPRTC";
+    REQUIRE(new_cache());
+    name_backends();
+    snprintf(path, sizeof path, "%s/%s", cache, on_cuda ? "libnvrtc.so.13" : "libhiprtc.so.6");
+    snprintf(set, sizeof set, "%s=%s", variable, path);
+    REQUIRE(copy_file(getenv(variable), path));
+    CACHED("compiled", set);
+    CACHED("read", set);
+    struct timeval when[2] = { { 1000000000, 0 }, { 1000000000, 0 } };
+    CHECK(utimes(path, when) == 0);
+    CACHED("opened", set);
+    CACHED("read", set);
+    when[1].tv_sec++;
+    CHECK(utimes(path, when) == 0);
+    CACHED("compiled", set, "SOFTGPU_COMPILER_VERSION=14.1");
+    CACHED("read", set, "SOFTGPU_COMPILER_VERSION=14.1");
+    CHECK(remove(path) == 0);
+    if (on_cuda) NONE("NVRTC: ", cache_is, set);
+    else NONE("hiprtc: ", cache_is, set);
     drop_cache();
 }
 

@@ -684,11 +684,13 @@ SOFT_EXPORT const char *RTC(GetErrorString)(int code);
 int RTC(Version)(int *major, int *minor) {
     RTC_ENTER(Version);
     if (!major || !minor) return INVALID_INPUT;
+    const char *asked = getenv("SOFTGPU_COMPILER_VERSION");       /* "12.9" */
 #if defined SOFT_HIP
     *major = 6, *minor = 0;
 #else
     *major = 13, *minor = 0;
 #endif
+    if (asked && sscanf(asked, "%d.%d", major, minor) != 2) return INVALID_INPUT;
     return OK;
 }
 

@@ -15,6 +15,7 @@
      SOFTGPU_MEMORY=268435456    bytes that each has, 3 GiB at most
      SOFTGPU_FILL=0xFF           the byte that new device, pinned and shared memory is full of: all ones are NaN in any float
      SOFTGPU_ARCH=90             what they are: digits for CUDA (with a or f at will), gfx... for HIP (gfx90a)
+     SOFTGPU_COMPILER_VERSION=12.9   what the run-time compiler says that it is
      SOFTGPU_PEER=1              0: no device reaches another's memory
      SOFTGPU_DRIVER_VERSION=13000
      SOFTGPU_FAIL=               function:nth=code,... as softgpu_fail() below
