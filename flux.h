@@ -7801,9 +7801,6 @@ typedef void (*flux__rows_fn)(const flux__rows_run *r);
 #    define FLUX__VECTORS 0
 #  endif
 #endif
-#if FLUX__VECTORS && FLUX__X86
-#  include <emmintrin.h>
-#endif
 #if FLUX__VECTORS && defined(__clang__)   /* also in a user's -ffast-math build */
 #  if FLUX__X86 || __clang_major__ >= 16   /* older ones know it for this processor alone */
 #    define FLUX__FLOAT_CONTROL 1
@@ -8740,15 +8737,14 @@ static void name(int64_t n, void *y, const void *x) {                           
 #  define FLUX__HELD_x4(x) (x)
 #  define FLUX__SCALE_x4(x, t) flux__scale_x4(x, t)
 #  if FLUX__X86
-#    define FLUX__SQRT_x4(x) ((FLUX__V)_mm_sqrt_ps((__m128)(x)))
-#    define FLUX__LOW_x4(x) ((FLUX__VD)_mm_cvtps_pd((__m128)(x)))
-#    define FLUX__HIGH_x4(x) ((FLUX__VD)_mm_cvtps_pd(_mm_movehl_ps((__m128)(x), (__m128)(x))))
-#    define FLUX__JOIN_x4(x, y) \
-        ((FLUX__V)_mm_movelh_ps(_mm_cvtpd_ps((__m128d)(x)), _mm_cvtpd_ps((__m128d)(y))))
-#    define FLUX__ALL_x4(mask) (_mm_movemask_ps((__m128)(mask)) == 15)
-#    define FLUX__MUL32_x4(x, m) ((FLUX__VUL)_mm_mul_epu32((__m128i)(x), (__m128i)(m)))
-#    define FLUX__MIN_x4(a, b) ((FLUX__V)_mm_min_ps((__m128)(a), (__m128)(b)))
-#    define FLUX__MAX_x4(a, b) ((FLUX__V)_mm_max_ps((__m128)(a), (__m128)(b)))
+#    define FLUX__SQRT_x4(x) flux__vsqrt_x4(x)
+#    define FLUX__LOW_x4(x) flux__low_x4(x)
+#    define FLUX__HIGH_x4(x) flux__low_x4(flux__upper_x4(x))
+#    define FLUX__JOIN_x4(x, y) flux__vjoin_x4(flux__thin_x4(x), flux__thin_x4(y))
+#    define FLUX__ALL_x4(mask) FLUX__ALL_OF(mask)
+#    define FLUX__MUL32_x4(x, m) flux__vmul32_x4(x, m)
+#    define FLUX__MIN_x4(a, b) flux__vmin_x4(a, b)
+#    define FLUX__MAX_x4(a, b) flux__vmax_x4(a, b)
 #  elif FLUX__NEON
 #    define FLUX__FMA_x4(a, b, c) flux__vfma_x4(a, b, c)
 #    define FLUX__FMAD_x4(a, b, c) flux__vfmad_x4(a, b, c)
@@ -8790,7 +8786,16 @@ FLUX__OF_LANES(flux__four, flux__joined, (flux__two x, flux__two y), (float)x[0]
 FLUX__LOOPING
 #  endif
 FLUX__VECTOR_TYPES
-#  if FLUX__NEON
+#  if FLUX__X86
+FLUX__INSTRUCTION(FLUX__V, vsqrt, (FLUX__V x), "sqrtps {%1, %0|%0, %1}", "x", "x"(x))
+FLUX__INSTRUCTION(FLUX__V, vmin, (FLUX__V a, FLUX__V b), "minps {%2, %0|%0, %2}", "x", "0"(a), "x"(b))
+FLUX__INSTRUCTION(FLUX__V, vmax, (FLUX__V a, FLUX__V b), "maxps {%2, %0|%0, %2}", "x", "0"(a), "x"(b))
+FLUX__INSTRUCTION(FLUX__VD, low, (FLUX__V x), "cvtps2pd {%1, %0|%0, %1}", "x", "x"(x))
+FLUX__INSTRUCTION(FLUX__V, upper, (FLUX__V x), "movhlps {%0, %0|%0, %0}", "x", "0"(x))
+FLUX__INSTRUCTION(FLUX__V, thin, (FLUX__VD x), "cvtpd2ps {%1, %0|%0, %1}", "x", "x"(x))
+FLUX__INSTRUCTION(FLUX__V, vjoin, (FLUX__V a, FLUX__V b), "movlhps {%2, %0|%0, %2}", "x", "0"(a), "x"(b))
+FLUX__INSTRUCTION(FLUX__VUL, vmul32, (FLUX__VUL a, FLUX__VUL b), "pmuludq {%2, %0|%0, %2}", "x", "0"(a), "x"(b))
+#  elif FLUX__NEON
 FLUX__FUSED_STEP(FLUX__V, vfma, "fmla %0.4s, %1.4s, %2.4s", "w", "w"(a), "w"(b), "0"(c))
 FLUX__FUSED_STEP(FLUX__VD, vfmad, "fmla %0.2d, %1.2d, %2.2d", "w", "w"(a), "w"(b), "0"(c))
 FLUX__INSTRUCTION(FLUX__V, vsqrt, (FLUX__V x), "fsqrt %0.4s, %1.4s", "w", "w"(x))
