@@ -34,7 +34,7 @@ PROGRAMS := $(TESTS) $(EXAMPLES) $(BENCHES)
 OWN := $(if $(PROGRAMS),$(shell grep -l '^ *\# *define FLUX_IMPLEMENTATION' $(PROGRAMS)))
 RESULTS := $(TESTS:%.c=$(BUILD)/%.result) $(CHECKS:%.sh=$(BUILD)/%.result)
 # These run again on GPUs: on one and three software CUDA devices, on two of HIP, and on a real one where there is one.
-ON_DEVICES := $(filter $(patsubst %,tests/test_%.c,activations data expr files gpu layers layers_conv layers_seq losses mixed models models_memory ops optim optim_faults products schedule tensors threads),$(TESTS))
+ON_DEVICES := $(filter $(patsubst %,tests/test_%.c,activations data expr files gpu layers layers_conv layers_seq losses mixed models models_memory ops optim optim_faults print products schedule tensors threads trace),$(TESTS))
 DEVICES ?= soft-cuda1 soft-cuda3 soft-hip2 $(if $(wildcard /dev/nvidia0),cuda) $(if $(wildcard /dev/kfd),hip)
 RESULTS += $(ON_DEVICES:tests/%.c=$(BUILD)/gpu/%.result)
 TIMEOUT := $(if $(shell command -v timeout),timeout 1200)

@@ -11,9 +11,19 @@ static void *some(void *p, size_t n) { return memory_left == 0 || (memory_left >
 #include "test.h"
 
 static char shown[1 << 18];
+/* A heading says where the tensor is: "CUDA(0)" becomes what it is on the CPU. */
 static const char *text_of(flux_tensor *x) {
     size_t n = flux_tensor_text(x, shown, sizeof shown);
-    return n == strlen(shown) ? shown : "the length is wrong";
+    const char *device = getenv("FLUX_TEST_DEVICE");
+    char there[40];
+    if (n != strlen(shown)) return "the length is wrong";
+    snprintf(there, sizeof there, " %s(0)", device ? device : "");
+    if (device && !strstr(shown, there) && strstr(shown, " CPU")) return "the device is not named";
+    for (char *at = shown; device && (at = strstr(at, there)) != NULL; at += 4) {
+        memmove(at + 4, at + strlen(there), strlen(at + strlen(there)) + 1);
+        memcpy(at, " CPU", 4);
+    }
+    return shown;
 }
 static const char *model_text(flux_layer *m) {
     size_t n = flux_layer_text(m, shown, sizeof shown);
