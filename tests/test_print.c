@@ -582,7 +582,7 @@ TEST(printed) {
     rewind(f);
     got[fread(got, 1, sizeof got - 1, f)] = 0;
     fclose(f);
-    text_of(x);
+    flux_tensor_text(x, shown, sizeof shown);
     strcat(shown, "Dense(2 => 3)       # 9 parameters");
     CHECK_STR(got, shown);
     flux_print(flux_scalar(1));
