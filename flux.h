@@ -9427,28 +9427,31 @@ typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
 #  define FLUX__LANE4(i) ((i) < 2 ? (i) : (i) + 2)
 #  define FLUX__LANES22(i, j) FLUX__LANE4(i), FLUX__LANE4(j), FLUX__LANE4(i) + 2, FLUX__LANE4(j) + 2
 /* Four rows at a time (at the end the first of them again), a vector of sums each. Folding turns four such vectors into sums
-   that stand side by side, as it turns squares: f32 by fours, f64 by twos. Long vectors hold two of these; 16 B ones one. */
+   that stand side by side, as it turns squares: f32 by fours, f64 by twos. Long vectors hold two of these; 16 B ones one; those
+   of 64 B are halved before. */
 #  define FLUX__D_VAR(r) , x##r##0 = zero, x##r##1 = zero
-#  define FLUX__D_MUL(r) t = *(const V *)(const void *)(p##r + i); x##r##0 += t * u, x##r##1 += t * v;
-#  define FLUX__JOIN(to, x)                                                                        \
-    half = *(const W *)(const void *)&x;                                                           \
-    if (sizeof(V) > sizeof(W)) half += ((const W *)(const void *)&x)[sizeof(V) > sizeof(W)];       \
-    *(W *)(void *)(to) = half;
-#  define FLUX__FOLD_F(V, ints, lanes, c)                                                          \
-    FLUX__SHUFFLE(u, x0##c, x1##c, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(v, x0##c, x1##c, ints, lanes(2, 6, 3, 7)) u += v; \
-    FLUX__SHUFFLE(v, x2##c, x3##c, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(w, x2##c, x3##c, ints, lanes(2, 6, 3, 7)) v += w; \
-    FLUX__SHUFFLE(w, u, v, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(t, u, v, ints, lanes(2, 3, 6, 7)) t += w; \
-    FLUX__JOIN(sum[c], t)
-#  define FLUX__FOLD_D(V, ints, lanes, c)                                                          \
-    FLUX__SHUFFLE(u, x0##c, x1##c, ints, lanes(0, 2)) FLUX__SHUFFLE(v, x0##c, x1##c, ints, lanes(1, 3)) u += v; \
-    FLUX__SHUFFLE(v, x2##c, x3##c, ints, lanes(0, 2)) FLUX__SHUFFLE(w, x2##c, x3##c, ints, lanes(1, 3)) v += w; \
+#  define FLUX__D_MUL(r) a2 = *(const V *)(const void *)(p##r + i); x##r##0 += a2 * a0, x##r##1 += a2 * a1;
+#  define FLUX__D_HALVE(half, H, x)                                                                \
+    half = *(const H *)(const void *)&x;                                                           \
+    if (sizeof(x) > sizeof(H)) half += ((const H *)(const void *)&x)[sizeof(x) > sizeof(H)];
+#  define FLUX__D_SUM(r) S s##r##0, s##r##1; FLUX__D_HALVE(s##r##0, S, x##r##0) FLUX__D_HALVE(s##r##1, S, x##r##1)
+#  define FLUX__JOIN(to, x) { W half; FLUX__D_HALVE(half, W, x) *(W *)(void *)(to) = half; }
+#  define FLUX__FOLD_F(ints, lanes, c)                                                             \
+    FLUX__SHUFFLE(u, s0##c, s1##c, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(v, s0##c, s1##c, ints, lanes(2, 6, 3, 7)) u += v; \
+    FLUX__SHUFFLE(v, s2##c, s3##c, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(w, s2##c, s3##c, ints, lanes(2, 6, 3, 7)) v += w; \
+    FLUX__SHUFFLE(w, u, v, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(u, u, v, ints, lanes(2, 3, 6, 7)) u += w; \
+    FLUX__JOIN(sum[c], u)
+#  define FLUX__FOLD_D(ints, lanes, c)                                                             \
+    FLUX__SHUFFLE(u, s0##c, s1##c, ints, lanes(0, 2)) FLUX__SHUFFLE(v, s0##c, s1##c, ints, lanes(1, 3)) u += v; \
+    FLUX__SHUFFLE(v, s2##c, s3##c, ints, lanes(0, 2)) FLUX__SHUFFLE(w, s2##c, s3##c, ints, lanes(1, 3)) v += w; \
     FLUX__JOIN(sum[c], u)                                                                          \
     FLUX__JOIN(sum[c] + 2, v)
-#  define FLUX__GEMM_DOTS(name, type, vec, short_vec, fold, ints, lanes, target)                   \
+#  define FLUX__GEMM_DOTS(name, type, vec, sum_vec, short_vec, fold, ints, lanes, target)          \
     FLUX__GEMM_FN(target) void name##_dots(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, \
                                            void *c, int64_t c_row, int64_t c_col, int64_t rows) {  \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
+        typedef sum_vec S;                                                                         \
         typedef short_vec W;                                                                       \
         enum { n = (int)(sizeof(V) / sizeof(type)) };                                              \
         const type *q = (const type *)b;                                                           \
@@ -9457,14 +9460,15 @@ typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
             const type *p0 = (const type *)a + r * a_row, *p1 = r + 1 < rows ? p0 + a_row : p0,    \
                        *p2 = r + 2 < rows ? p1 + a_row : p0, *p3 = r + 3 < rows ? p2 + a_row : p0; \
             type sum[2][4], *to;                                                                   \
-            W half;                                                                                \
-            V t, u, v, w, zero = {0} FLUX__D_VAR(0) FLUX__D_VAR(1) FLUX__D_VAR(2) FLUX__D_VAR(3);  \
+            V a0, a1, a2, zero = {0} FLUX__D_VAR(0) FLUX__D_VAR(1) FLUX__D_VAR(2) FLUX__D_VAR(3);   \
+            S u, v, w;                                                                             \
             for (i = 0; i + n <= k; i += n) {                                                      \
-                u = *(const V *)(const void *)(q + i), v = *(const V *)(const void *)(q + b_col + i); \
+                a0 = *(const V *)(const void *)(q + i), a1 = *(const V *)(const void *)(q + b_col + i); \
                 FLUX__D_MUL(0) FLUX__D_MUL(1) FLUX__D_MUL(2) FLUX__D_MUL(3)                        \
             }                                                                                      \
-            fold(V, ints, lanes, 0)                                                                \
-            fold(V, ints, lanes, 1)                                                                \
+            FLUX__D_SUM(0) FLUX__D_SUM(1) FLUX__D_SUM(2) FLUX__D_SUM(3)                            \
+            fold(ints, lanes, 0)                                                                \
+            fold(ints, lanes, 1)                                                                \
             left = rows - r < 4 ? rows - r : 4;                                                    \
             to = (type *)c + r * c_row;                                                            \
             for (j = 0; j < left; j++, to += c_row, p0 += a_row) {                                 \
@@ -9482,11 +9486,13 @@ typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
     static const flux__gemm_set name = {narrow, bytes / (int)sizeof(type), wide, name##_one,       \
                                         name##_two, dots##_dots};
 
-FLUX__GEMM_DOTS(flux__gemm_f32_base, float, flux__gemm_f16, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i16, FLUX__LANES4, )
-FLUX__GEMM_DOTS(flux__gemm_f64_base, double, flux__gemm_d16, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l16, FLUX__LANES2, )
+FLUX__GEMM_DOTS(flux__gemm_f32_base, float, flux__gemm_f16, flux__gemm_f16, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i16, FLUX__LANES4, )
+FLUX__GEMM_DOTS(flux__gemm_f64_base, double, flux__gemm_d16, flux__gemm_d16, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l16, FLUX__LANES2, )
 #  if FLUX__X86
-FLUX__GEMM_DOTS(flux__gemm_f32_avx2, float, flux__gemm_f32, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i32, FLUX__LANES8, FLUX__AVX2)
-FLUX__GEMM_DOTS(flux__gemm_f64_avx2, double, flux__gemm_d32, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l32, FLUX__LANES22, FLUX__AVX2)
+FLUX__GEMM_DOTS(flux__gemm_f32_avx2, float, flux__gemm_f32, flux__gemm_f32, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i32, FLUX__LANES8, FLUX__AVX2)
+FLUX__GEMM_DOTS(flux__gemm_f64_avx2, double, flux__gemm_d32, flux__gemm_d32, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l32, FLUX__LANES22, FLUX__AVX2)
+FLUX__GEMM_DOTS(flux__gemm_f32_avx512, float, flux__gemm_f64, flux__gemm_f32, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i32, FLUX__LANES8, FLUX__AVX512)
+FLUX__GEMM_DOTS(flux__gemm_f64_avx512, double, flux__gemm_d64, flux__gemm_d32, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l32, FLUX__LANES22, FLUX__AVX512)
 #  endif
 #  if FLUX__NEON
 FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MULN, 12, , NULL, flux__gemm_f32_base)
@@ -9498,8 +9504,8 @@ FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, 
 #  if FLUX__X86
 FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f32_avx2)
 FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f64_avx2)
-FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512, &flux__gemm_f32_avx2, flux__gemm_f32_avx2)
-FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512, &flux__gemm_f64_avx2, flux__gemm_f64_avx2)
+FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512, &flux__gemm_f32_avx2, flux__gemm_f32_avx512)
+FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512, &flux__gemm_f64_avx2, flux__gemm_f64_avx512)
 #  endif
 #  if FLUX__BF16
 FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX__AVX512_BF16, NULL, flux__gemm_f32_avx2)
@@ -9616,8 +9622,8 @@ FLUX__GEMM_COPY(flux__gemm_copy8, double, flux__gemm_d16, 2)
 FLUX__GEMM_PANELS(flux__gemm_panels4, float, flux__gemm_f16, 4)
 FLUX__GEMM_PANELS(flux__gemm_panels8, double, flux__gemm_d16, 2)
 /* Turns contiguous rows, from_step apart, into columns to_step apart: squares of elements in registers, and in an order in
-   which whole lines are written. A long vector is two short ones side by side, of rows n apart: after `halves` put them so,
-   the same square does both. What is left over is for `rest`. */
+   which whole lines are written; the last overlap those before. A long vector is two short ones side by side, of rows n apart:
+   after `halves` put them so, the same square does both. What is smaller than a square is for `rest`. */
 #  define FLUX__TURN_ROW(V, p) *(const V *)(const void *)(p)
 #  define FLUX__TURN_PUT(V, ints, x, y, column, ...)                                               \
     { V put; FLUX__SHUFFLE(put, x, y, ints, __VA_ARGS__) *(V *)(void *)(d + (column) * to_step) = put; }
@@ -9655,18 +9661,18 @@ FLUX__GEMM_PANELS(flux__gemm_panels8, double, flux__gemm_d16, 2)
     FLUX__TURN_2(V, flux__gemm_l32, FLUX__LANES22, a, b, 0) FLUX__TURN_2(V, flux__gemm_l32, FLUX__LANES22, c, e, 2)
 #  define FLUX__GEMM_TURN(name, type, vec, n, square, rest, target)                                \
     FLUX__GEMM_FN(target) void name(const type *from, int64_t from_step, type *to, int64_t to_step, int64_t rows, int64_t columns) { \
-        int64_t r, i, most = rows & ~(int64_t)(n - 1), wide = columns & ~(int64_t)(n - 1), first, end; \
-        for (first = 0; first < most; first = end) {                                               \
-            end = flux__gemm_min(first + 64 / (int)sizeof(type), most);                            \
-            for (i = 0; i < wide; i += n)                                                          \
+        int64_t r, i, y, x, first, end;                                                            \
+        if (rows < n || columns < n) rest(from, from_step, to, to_step, rows, columns);            \
+        else for (first = 0; first < rows; first = end) {                                          \
+            end = first + 64 / (int)sizeof(type) < rows ? first + 64 / (int)sizeof(type) : rows;   \
+            for (i = 0; i < columns; i += n)                                                       \
                 for (r = first; r < end; r += n) {                                                 \
-                    const type *s = from + r * from_step + i;                                      \
-                    type *d = to + i * to_step + r;                                                \
+                    y = r < rows - n ? r : rows - n, x = i < columns - n ? i : columns - n;        \
+                    const type *s = from + y * from_step + x;                                      \
+                    type *d = to + x * to_step + y;                                                \
                     square(vec)                                                                    \
                 }                                                                                  \
         }                                                                                          \
-        if (wide < columns && most > 0) rest(from + wide, from_step, to + wide * to_step, to_step, most, columns - wide); \
-        if (most < rows) rest(from + most * from_step, from_step, to + most, to_step, rows - most, columns); \
     }
 #  define FLUX__TURN_REST4(from, step, to, to_step, rows, columns) flux__gemm_gather4(from, step, 1, to, to_step, rows, columns)
 #  define FLUX__TURN_REST8(from, step, to, to_step, rows, columns) flux__gemm_gather8(from, step, 1, to, to_step, rows, columns)
