@@ -9279,9 +9279,8 @@ typedef struct flux__gemm_job {
 typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, const void *b,
                                   int64_t b_row, int64_t b_col, void *c, int64_t ldc, bool add);
 
-/* Rows of A times two columns of B, both contiguous in k: sums of products, without turning either. */
-typedef void (*flux__gemm_dots)(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col,
-                                void *c, int64_t c_row, int64_t c_col, int64_t rows);
+/* Four rows of A times two columns of B, both contiguous in k, whole vectors: sums of products, without turning either. */
+typedef void (*flux__gemm_dots)(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum);
 
 typedef struct flux__gemm_set {           /* the kernels for one element type and instruction set */
     const struct flux__gemm_set *narrow;  /* those with vectors of half the length and the same bits, or NULL */
@@ -9426,11 +9425,10 @@ typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
     FLUX__LANE8(i) + 4, FLUX__LANE8(j) + 4, FLUX__LANE8(k) + 4, FLUX__LANE8(l) + 4
 #  define FLUX__LANE4(i) ((i) < 2 ? (i) : (i) + 2)
 #  define FLUX__LANES22(i, j) FLUX__LANE4(i), FLUX__LANE4(j), FLUX__LANE4(i) + 2, FLUX__LANE4(j) + 2
-/* Four rows at a time (at the end the first of them again), a vector of sums each. Folding turns four such vectors into sums
-   that stand side by side, as it turns squares: f32 by fours, f64 by twos. Long vectors hold two of these; 16 B ones one; those
-   of 64 B are halved before. */
+/* A vector for each sum. Folding turns four such vectors into sums that stand side by side, as it turns squares: f32 by fours,
+   f64 by twos. Vectors of 32 B hold two of these, those of 16 B one; those of 64 B are halved before. */
 #  define FLUX__D_VAR(r) , x##r##0 = zero, x##r##1 = zero
-#  define FLUX__D_MUL(r) a2 = *(const V *)(const void *)(p##r + i); x##r##0 += a2 * a0, x##r##1 += a2 * a1;
+#  define FLUX__D_MUL(r) t = *(const V *)(const void *)(p + r * a_row); x##r##0 += t * y, x##r##1 += t * z;
 #  define FLUX__D_HALVE(half, H, x)                                                                \
     half = *(const H *)(const void *)&x;                                                           \
     if (sizeof(x) > sizeof(H)) half += ((const H *)(const void *)&x)[sizeof(x) > sizeof(H)];
@@ -9440,43 +9438,30 @@ typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
     FLUX__SHUFFLE(u, s0##c, s1##c, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(v, s0##c, s1##c, ints, lanes(2, 6, 3, 7)) u += v; \
     FLUX__SHUFFLE(v, s2##c, s3##c, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(w, s2##c, s3##c, ints, lanes(2, 6, 3, 7)) v += w; \
     FLUX__SHUFFLE(w, u, v, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(u, u, v, ints, lanes(2, 3, 6, 7)) u += w; \
-    FLUX__JOIN(sum[c], u)
+    FLUX__JOIN(to + 4 * c, u)
 #  define FLUX__FOLD_D(ints, lanes, c)                                                             \
     FLUX__SHUFFLE(u, s0##c, s1##c, ints, lanes(0, 2)) FLUX__SHUFFLE(v, s0##c, s1##c, ints, lanes(1, 3)) u += v; \
     FLUX__SHUFFLE(v, s2##c, s3##c, ints, lanes(0, 2)) FLUX__SHUFFLE(w, s2##c, s3##c, ints, lanes(1, 3)) v += w; \
-    FLUX__JOIN(sum[c], u)                                                                          \
-    FLUX__JOIN(sum[c] + 2, v)
+    FLUX__JOIN(to + 4 * c, u)                                                                          \
+    FLUX__JOIN(to + 4 * c + 2, v)
 #  define FLUX__GEMM_DOTS(name, type, vec, sum_vec, short_vec, fold, ints, lanes, target)          \
-    FLUX__GEMM_FN(target) void name##_dots(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, \
-                                           void *c, int64_t c_row, int64_t c_col, int64_t rows) {  \
+    FLUX__GEMM_FN(target) void name##_dots(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum) { \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef sum_vec S;                                                                         \
         typedef short_vec W;                                                                       \
-        enum { n = (int)(sizeof(V) / sizeof(type)) };                                              \
-        const type *q = (const type *)b;                                                           \
-        int64_t r, i, j, l, left;                                                                  \
-        for (r = 0; r < rows; r += 4) {                                                            \
-            const type *p0 = (const type *)a + r * a_row, *p1 = r + 1 < rows ? p0 + a_row : p0,    \
-                       *p2 = r + 2 < rows ? p1 + a_row : p0, *p3 = r + 3 < rows ? p2 + a_row : p0; \
-            type sum[2][4], *to;                                                                   \
-            V a0, a1, a2, zero = {0} FLUX__D_VAR(0) FLUX__D_VAR(1) FLUX__D_VAR(2) FLUX__D_VAR(3);   \
-            S u, v, w;                                                                             \
-            for (i = 0; i + n <= k; i += n) {                                                      \
-                a0 = *(const V *)(const void *)(q + i), a1 = *(const V *)(const void *)(q + b_col + i); \
-                FLUX__D_MUL(0) FLUX__D_MUL(1) FLUX__D_MUL(2) FLUX__D_MUL(3)                        \
-            }                                                                                      \
-            FLUX__D_SUM(0) FLUX__D_SUM(1) FLUX__D_SUM(2) FLUX__D_SUM(3)                            \
-            fold(ints, lanes, 0)                                                                \
-            fold(ints, lanes, 1)                                                                \
-            left = rows - r < 4 ? rows - r : 4;                                                    \
-            to = (type *)c + r * c_row;                                                            \
-            for (j = 0; j < left; j++, to += c_row, p0 += a_row) {                                 \
-                type x = sum[0][j], y = sum[1][j];                                                 \
-                for (l = i; l < k; l++) x += p0[l] * q[l], y += p0[l] * q[b_col + l];              \
-                to[0] = x, to[c_col] = y;                                                          \
-            }                                                                                      \
+        const int64_t n = (int)(sizeof(V) / sizeof(type));                                         \
+        const type *p = (const type *)a, *q = (const type *)b;                                     \
+        type *to = (type *)sum;                                                                    \
+        V t, y, z, zero = {0} FLUX__D_VAR(0) FLUX__D_VAR(1) FLUX__D_VAR(2) FLUX__D_VAR(3);         \
+        S u, v, w;                                                                                 \
+        for (; k >= n; k -= n, p += n, q += n) {                                                   \
+            y = *(const V *)(const void *)q, z = *(const V *)(const void *)(q + b_col);            \
+            FLUX__D_MUL(0) FLUX__D_MUL(1) FLUX__D_MUL(2) FLUX__D_MUL(3)                            \
         }                                                                                          \
+        FLUX__D_SUM(0) FLUX__D_SUM(1) FLUX__D_SUM(2) FLUX__D_SUM(3)                                \
+        fold(ints, lanes, 0)                                                                       \
+        fold(ints, lanes, 1)                                                                       \
     }
 #  define FLUX__GEMM_SET(name, type, vec, bytes, mul, wide, target, narrow, dots)                  \
     FLUX__GEMM_HIGH##wide(name, type, vec, mul, 1, target)                                         \
@@ -9530,15 +9515,13 @@ FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX
     FLUX__GEMM_KERNEL(name, type, high, 1) FLUX__GEMM_KERNEL(name, type, high, 2)                  \
     FLUX__GEMM_KERNEL(name, type, high, 3) FLUX__GEMM_KERNEL(name, type, high, 4)
 #  define FLUX__GEMM_DOTS(name, type)                                                              \
-    static void name##_dots(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, \
-                            void *c, int64_t c_row, int64_t c_col, int64_t rows) {                 \
-        int64_t r, i, j;                                                                           \
-        for (r = 0; r < rows; r++)                                                                 \
-            for (j = 0; j < 2; j++) {                                                              \
-                type sum = 0;                                                                      \
-                for (i = 0; i < k; i++) sum += ((const type *)a)[r * a_row + i] * ((const type *)b)[j * b_col + i]; \
-                ((type *)c)[r * c_row + j * c_col] = sum;                                          \
-            }                                                                                      \
+    static void name##_dots(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum) { \
+        int i, l;                                                                                  \
+        for (i = 0; i < 8; i++) {                                                                  \
+            type x = 0;                                                                            \
+            for (l = 0; l < k; l++) x += ((const type *)a)[i % 4 * a_row + l] * ((const type *)b)[i / 4 * b_col + l]; \
+            ((type *)sum)[i] = x;                                                                  \
+        }                                                                                          \
     }
 #  define FLUX__GEMM_SET(name, type)                                                               \
     FLUX__GEMM_HIGH(name, type, 1)                                                                 \
@@ -10154,7 +10137,25 @@ static void flux__gemm_task_run(void *ctx, int worker, int64_t number) {
     flux__scratch_done(t.a);
 }
 
-/* Some rows by all columns as sums of products, each from end to end. */
+/* Rows of A by two columns of B (of which there may be one, twice) as sums of products, each from end to end. The last four
+   rows begin so much higher up; fewer are taken one by one. */
+#define FLUX__GEMM_SUMS(name, type)                                                                \
+    FLUX__GEMM_FN() void name(const flux__gemm_plan *p, const type *a, const type *b, int64_t b_col, type *c, int64_t c_row, \
+                              int64_t c_col, int64_t rows) {                                       \
+        const int64_t k = p->k, whole = k & -(int64_t)p->set->lanes, high = rows < 4 ? 1 : 4;      \
+        type sum[8], *to;                                                                          \
+        for (int64_t i, j, r = 0; r < rows; r += high) {                                           \
+            const type *from = a + (r + high <= rows ? r : rows - high) * p->a_row;                \
+            p->set->dots(whole, from, high > 1 ? p->a_row : 0, b, b_col, sum);                     \
+            for (i = whole; i < k; i++)                                                            \
+                for (j = 0; j < high; j++) sum[j] += from[i + j * p->a_row] * b[i], sum[j + 4] += from[i + j * p->a_row] * b[b_col + i]; \
+            to = c + (r + high <= rows ? r : rows - high) * c_row;                                 \
+            for (j = 0; j < high; j++, to += c_row) to[0] = sum[j], to[c_col] = sum[j + 4];        \
+        }                                                                                          \
+    }
+FLUX__GEMM_SUMS(flux__gemm_sums4, float)
+FLUX__GEMM_SUMS(flux__gemm_sums8, double)
+
 static void flux__gemm_dots_run(void *ctx, int worker, int64_t number) {
     const flux__gemm_plan *p = (const flux__gemm_plan *)ctx;
     const flux__gemm_job *job = p->job;
@@ -10168,8 +10169,11 @@ static void flux__gemm_dots_run(void *ctx, int worker, int64_t number) {
         char *c = job->c ? (char *)job->c + i * row * size : (char *)piece;
         for (j = 0; j < p->n; j += 2) {       /* a last one alone is the same twice */
             bool two = p->n - j > 1;
-            p->set->dots(p->k, p->a + i * p->a_row * size, p->a_row, p->b + j * p->b_col * size, two ? p->b_col : 0, c + j * col * size, row,
-                         two ? col : 0, n);
+            const void *a = p->a + i * p->a_row * size, *b = p->b + j * p->b_col * size;
+            void *to = c + j * col * size;
+            int64_t b_col = two ? p->b_col : 0, c_col = two ? col : 0;
+            if (size == 4) flux__gemm_sums4(p, (const float *)a, (const float *)b, b_col, (float *)to, row, c_col, n);
+            else flux__gemm_sums8(p, (const double *)a, (const double *)b, b_col, (double *)to, row, c_col, n);
         }
         if (!job->epilogue) continue;
         if (p->flip) job->epilogue(job->ctx, worker, 0, i, p->n, n, c, ld);
