@@ -568,7 +568,7 @@ typedef struct flux_layer_type {
     size_t (*text)(flux_layer *self, char *out, size_t n);    /* the one-line form, as snprintf; NULL: a container of its children */
 } flux_layer_type;
 
-typedef struct flux__head { int kind; int edges; int64_t refs; } flux__head;     /* what every handle starts with */
+typedef struct flux__head { int kind; int64_t refs; } flux__head;     /* what every handle starts with */
 typedef enum flux_mode { FLUX_MODE_AUTO, FLUX_MODE_TRAIN, FLUX_MODE_TEST } flux_mode;
 
 struct flux_layer {                       /* the first member of every layer's struct; yours to read, not to write */
@@ -2279,7 +2279,8 @@ FLUX__LEAN
 /* ------------------------------------------------------------------ 2. Objects, threads' state, errors
    Every handle starts with a flux__head: what it is, who owns it. A reference is held by a scope, by the user
    (flux_retain), by another object, or by an edge of the graph; edges are counted apart, so that a tensor which only
-   the graph still needs (nobody can look at it) is known as hidden: refs == edges.
+   the graph still needs (nobody can look at it) is known as hidden: the lower half of refs counts all of them, the upper one
+   the edges among these, so that one atomic step counts both.
    All that is not shared between threads stands in one struct per thread. */
 
 enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRADS, FLUX__RULES };
@@ -2360,7 +2361,9 @@ static FLUX__INLINE void *flux__grow(void *array, int *room, int want, size_t si
     return want <= *room ? array : flux__grow_more(array, room, want, size);
 }
 static void *flux__own(void *object);     /* gives a new object (refs 1) to the innermost scope; returns it */
-#define FLUX__VISIBLE(t) ((t)->head.refs > (t)->head.edges)
+#define FLUX__EDGE (((int64_t)1 << 32) + 1)   /* an edge in refs, which is a reference too */
+#define FLUX__REFS(refs) ((int32_t)(refs))
+#define FLUX__VISIBLE(t) (FLUX__REFS((t)->head.refs) > (t)->head.refs >> 32)
 
 /* ------------------------------------------------------------------ 3. What a back end is
    A back end is one table of calls: is it there, does it work, how many devices, memory, copies. The CPU is entry 0 of
@@ -3539,15 +3542,11 @@ static flux__text flux__describe(const flux_tensor *x) {
 
 static void flux__edge(flux_tensor **slot, flux_tensor *x) {
     *slot = x;
-    flux__atomic_add(&x->head.refs, 1);
-    flux__atomic_add32(&x->head.edges, 1);
+    flux__atomic_add(&x->head.refs, FLUX__EDGE);
 }
 
 /* Takes an edge away; true when that was the last reference and the node is to be freed. */
-static bool flux__unedge(flux_tensor *x) {
-    flux__atomic_add32(&x->head.edges, -1);
-    return flux__atomic_add(&x->head.refs, -1) == 0;
-}
+static bool flux__unedge(flux_tensor *x) { return flux__atomic_add(&x->head.refs, -FLUX__EDGE) == 0; }
 
 /* Frees nodes, and those only they referred to; the dead are chained by base, so that a long graph needs no stack. */
 static void flux__tensor_free(flux_tensor *t) {
@@ -3597,7 +3596,6 @@ static flux_tensor *flux__node_raw(int op, flux_dtype dtype, const flux_shape *s
         self->nspare--;
     } else if (!(t = (flux_tensor *)flux__malloc(sizeof *t))) return NULL;
     t->head.kind = FLUX__TENSOR;          /* field by field: faster than a memset, and there are thousands */
-    t->head.edges = 0;
     t->head.refs = 1;
     t->op = (uint16_t)op;
     t->dtype = (uint8_t)dtype;
@@ -4732,16 +4730,19 @@ FLUX_DEF flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b) {
     if (a->ndim == 0 || b->ndim == 0) return (flux_tensor *)flux__fail("matmul: an operand is a scalar; flux_mul scales");
     int t = flux__meet("matmul", 2, xs);
     if (t < 0 || !flux__product_shape(a, b, mnk, &s)) return NULL;
-    int h = flux__hide();
     if (!flux__dtypes[t].real) t = FLUX_F32;
+    bool ready = a->dtype == t && b->dtype == t && flux_device_equal(a->device, b->device);
+    int h = ready ? 0 : flux__hide();     /* there is nothing to hide but what has to be converted */
     flux_device place = flux__place(2, xs);
     a = flux__taken(a, place, (flux_dtype)t);
     b = flux__taken(b, place, (flux_dtype)t);
     flux_tensor *y = a && b ? flux__node(FLUX__MATMUL, (flux_dtype)t, &s, a, b, NULL) : NULL;
-    if (!y) return flux__reveal(h, NULL);
-    flux__self()->products += flux__size(y) * mnk[2];
-    for (int i = 0; i < 3; i++) y->arg.i[i] = mnk[i];
-    return flux__reveal(h, flux__done(y));
+    if (y) {
+        flux__self()->products += flux__size(y) * mnk[2];
+        for (int i = 0; i < 3; i++) y->arg.i[i] = mnk[i];
+        y = flux__done(y);
+    }
+    return ready ? y : flux__reveal(h, y);
 }
 
 FLUX__COLD
@@ -7095,13 +7096,16 @@ static void flux__log_plan(const flux__plan *plan, flux__graph *g) {
 
 static flux__mutex flux__trace_lock = FLUX__MUTEX_INIT;
 static struct { FILE *file; bool known, started; } flux__trace;
+static int flux__trace_no;                /* it is known that nothing is asked for */
 
 static bool flux__tracing(void) {
+    if (flux__atomic_load32(&flux__trace_no)) return false;
     flux__mutex_lock(&flux__trace_lock);
     const char *path = flux__trace.known ? NULL : flux__env("FLUX_TRACE");
     flux__trace.known = true;
     if (path && *path && (flux__trace.file = flux__fopen(path, "wb")) != NULL) fputs("[", flux__trace.file);
     bool on = flux__trace.file != NULL, failed = path && *path && !on;
+    flux__atomic_store32(&flux__trace_no, !on);
     flux__mutex_unlock(&flux__trace_lock);
     if (failed) flux__note(FLUX_LOG_WARN, "trace", true, "FLUX_TRACE=%s cannot be written: nothing is traced", path);
     return on;
@@ -7631,7 +7635,7 @@ static bool flux__history_find(flux__history *h, flux_grads *g, int n, flux_tens
 
 /* Whether somebody outside of the step can look at node number k. */
 static bool flux__history_seen(const flux__history *h, int k) {
-    return flux__atomic_load(&h->walk.node[k]->head.refs) > h->refs[k];
+    return FLUX__REFS(flux__atomic_load(&h->walk.node[k]->head.refs)) > h->refs[k];
 }
 
 /* Nodes that can be looked at later: those that are computed on the way get stored, if that is cheap beside what updating
@@ -16658,7 +16662,7 @@ static bool flux__take_field(flux_layer *m, const void *from, const flux_field *
 /* A layer with the same fields as the struct `from`; its one reference is the
    caller's. */
 static flux_layer *flux__layer_clone(const flux_layer_type *type, const void *from) {
-    static const flux_layer blank = { { FLUX__LAYER, 0, 1 }, NULL, FLUX_MODE_AUTO, false, NULL };
+    static const flux_layer blank = { { FLUX__LAYER, 1 }, NULL, FLUX_MODE_AUTO, false, NULL };
     flux_layer *m = (flux_layer *)flux__malloc(type->size);
     if (!m) return NULL;
     memcpy(m, from, type->size);
