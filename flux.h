@@ -2290,6 +2290,7 @@ typedef struct flux__buffer {             /* memory on a device, shared by the t
     flux_device device;
     size_t bytes;                         /* as asked for; the pool may have given more */
     size_t room;
+    int cls;                              /* its size's class in the pool */
     void *ptr;
     bool borrowed;                        /* the user's own: never written, never freed */
     struct flux__buffer *before, *after;  /* among the device's live ones: an error of memory names the largest */
@@ -2751,6 +2752,7 @@ static flux__buffer *flux__arena_take(flux_device d, flux__arena *pool, int cls,
     }
     pool->stats.reserved += (int64_t)room;
     b->room = room;
+    b->cls = cls;
     return b;
 }
 
@@ -2871,13 +2873,11 @@ static void flux__buffer_release(flux__buffer *b) {
         FLUX_FREE(b);
         return;
     }
-    size_t room;
-    int cls = flux__size_class(b->room, &room);
     flux__arena *pool = &flux__arenas[b->device.backend][b->device.id];
     flux__arena_lock(pool);
     flux__buffer_part(pool, b);
     pool->stats.live -= (int64_t)b->room;
-    flux__arena_give(pool, cls, b);
+    flux__arena_give(pool, b->cls, b);
     flux__arena_unlock(pool);
 }
 
@@ -7164,10 +7164,10 @@ static void flux__plans_trim(flux__plans *plans) {
 
 static flux__plan *flux__find_plan(flux__graph *g) {
     flux__thread *t = flux__self();
-    uint64_t hash = 1469598103934665603u;
+    uint64_t hash = 0, odd = 0x9e3779b97f4a7c15u;
     if (!t->plans && !(t->plans = (flux__plans *)flux__zalloc(sizeof *t->plans))) return NULL;
     flux__plans *plans = t->plans;
-    for (int i = 0; i < g->nkey; i++) hash = (hash ^ (uint64_t)g->key[i]) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29;
+    for (int i = 0; i < g->nkey; i++, odd += 0x3c6ef372fe94f82au) hash += (uint64_t)g->key[i] * odd;   /* no product waits for another */
     flux__plan **bucket = &plans->bucket[hash >> 56];
     plans->clock++;
     for (flux__plan *plan = *bucket; plan; plan = plan->next)
