@@ -10231,7 +10231,7 @@ static bool flux__gemm_dots_all(flux__gemm_plan *p, int64_t threads) {
         flux__gemm_copy(p->size, p->b, p->b_row, p->b_col, turned, step, p->k, p->n);
         p->b = (const char *)turned, p->b_row = 1, p->b_col = step;
     }
-    p->rows = flux__gemm_split(p->m, 2 * threads, 16);
+    p->rows = threads > 1 ? flux__gemm_split(p->m, 2 * threads, 16) : p->m;    /* to wake a worker takes longer */
     flux__parallel_workers((p->m + p->rows - 1) / p->rows, flux__gemm_dots_run, p);
     flux__scratch_done(turned);
     return true;
