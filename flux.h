@@ -568,7 +568,7 @@ typedef struct flux_layer_type {
     size_t (*text)(flux_layer *self, char *out, size_t n);    /* the one-line form, as snprintf; NULL: a container of its children */
 } flux_layer_type;
 
-typedef struct flux__head { int kind; int edges; int64_t refs; } flux__head;     /* what every handle starts with */
+typedef struct flux__head { int kind; int64_t refs; } flux__head;     /* what every handle starts with */
 typedef enum flux_mode { FLUX_MODE_AUTO, FLUX_MODE_TRAIN, FLUX_MODE_TEST } flux_mode;
 
 struct flux_layer {                       /* the first member of every layer's struct; yours to read, not to write */
@@ -2317,7 +2317,8 @@ FLUX__LEAN
 /* ------------------------------------------------------------------ 2. Objects, threads' state, errors
    Every handle starts with a flux__head: what it is, who owns it. A reference is held by a scope, by the user
    (flux_retain), by another object, or by an edge of the graph; edges are counted apart, so that a tensor which only
-   the graph still needs (nobody can look at it) is known as hidden: refs == edges.
+   the graph still needs (nobody can look at it) is known as hidden: the lower half of refs counts all of them, the upper one
+   the edges among these, so that one atomic step counts both.
    All that is not shared between threads stands in one struct per thread. */
 
 enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRADS, FLUX__RULES };
@@ -2327,6 +2328,7 @@ typedef struct flux__buffer {             /* memory on a device, shared by the t
     flux_device device;
     size_t bytes;                         /* as asked for; the pool may have given more */
     size_t room;
+    int cls;                              /* its size's class in the pool */
     void *ptr;
     bool borrowed;                        /* the user's own: never written, never freed */
     struct flux__buffer *before, *after;  /* among the device's live ones: an error of memory names the largest */
@@ -2398,7 +2400,9 @@ static FLUX__INLINE void *flux__grow(void *array, int *room, int want, size_t si
     return want <= *room ? array : flux__grow_more(array, room, want, size);
 }
 static void *flux__own(void *object);     /* gives a new object (refs 1) to the innermost scope; returns it */
-#define FLUX__VISIBLE(t) ((t)->head.refs > (t)->head.edges)
+#define FLUX__EDGE (((int64_t)1 << 32) + 1)   /* an edge in refs, which is a reference too */
+#define FLUX__REFS(refs) ((int32_t)(refs))
+#define FLUX__VISIBLE(t) (FLUX__REFS((t)->head.refs) > (t)->head.refs >> 32)
 
 /* ------------------------------------------------------------------ 3. What a back end is
    A back end is one table of calls: is it there, does it work, how many devices, memory, copies. The CPU is entry 0 of
@@ -2786,6 +2790,7 @@ static flux__buffer *flux__arena_take(flux_device d, flux__arena *pool, int cls,
     }
     pool->stats.reserved += (int64_t)room;
     b->room = room;
+    b->cls = cls;
     return b;
 }
 
@@ -2906,13 +2911,11 @@ static void flux__buffer_release(flux__buffer *b) {
         FLUX_FREE(b);
         return;
     }
-    size_t room;
-    int cls = flux__size_class(b->room, &room);
     flux__arena *pool = &flux__arenas[b->device.backend][b->device.id];
     flux__arena_lock(pool);
     flux__buffer_part(pool, b);
     pool->stats.live -= (int64_t)b->room;
-    flux__arena_give(pool, cls, b);
+    flux__arena_give(pool, b->cls, b);
     flux__arena_unlock(pool);
 }
 
@@ -3577,15 +3580,11 @@ static flux__text flux__describe(const flux_tensor *x) {
 
 static void flux__edge(flux_tensor **slot, flux_tensor *x) {
     *slot = x;
-    flux__atomic_add(&x->head.refs, 1);
-    flux__atomic_add32(&x->head.edges, 1);
+    flux__atomic_add(&x->head.refs, FLUX__EDGE);
 }
 
 /* Takes an edge away; true when that was the last reference and the node is to be freed. */
-static bool flux__unedge(flux_tensor *x) {
-    flux__atomic_add32(&x->head.edges, -1);
-    return flux__atomic_add(&x->head.refs, -1) == 0;
-}
+static bool flux__unedge(flux_tensor *x) { return flux__atomic_add(&x->head.refs, -FLUX__EDGE) == 0; }
 
 /* Frees nodes, and those only they referred to; the dead are chained by base, so that a long graph needs no stack. */
 static void flux__tensor_free(flux_tensor *t) {
@@ -3635,7 +3634,6 @@ static flux_tensor *flux__node_raw(int op, flux_dtype dtype, const flux_shape *s
         self->nspare--;
     } else if (!(t = (flux_tensor *)flux__malloc(sizeof *t))) return NULL;
     t->head.kind = FLUX__TENSOR;          /* field by field: faster than a memset, and there are thousands */
-    t->head.edges = 0;
     t->head.refs = 1;
     t->op = (uint16_t)op;
     t->dtype = (uint8_t)dtype;
@@ -4770,16 +4768,19 @@ FLUX_DEF flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b) {
     if (a->ndim == 0 || b->ndim == 0) return (flux_tensor *)flux__fail("matmul: an operand is a scalar; flux_mul scales");
     int t = flux__meet("matmul", 2, xs);
     if (t < 0 || !flux__product_shape(a, b, mnk, &s)) return NULL;
-    int h = flux__hide();
     if (!flux__dtypes[t].real) t = FLUX_F32;
+    bool ready = a->dtype == t && b->dtype == t && flux_device_equal(a->device, b->device);
+    int h = ready ? 0 : flux__hide();     /* there is nothing to hide but what has to be converted */
     flux_device place = flux__place(2, xs);
     a = flux__taken(a, place, (flux_dtype)t);
     b = flux__taken(b, place, (flux_dtype)t);
     flux_tensor *y = a && b ? flux__node(FLUX__MATMUL, (flux_dtype)t, &s, a, b, NULL) : NULL;
-    if (!y) return flux__reveal(h, NULL);
-    flux__self()->products += flux__size(y) * mnk[2];
-    for (int i = 0; i < 3; i++) y->arg.i[i] = mnk[i];
-    return flux__reveal(h, flux__done(y));
+    if (y) {
+        flux__self()->products += flux__size(y) * mnk[2];
+        for (int i = 0; i < 3; i++) y->arg.i[i] = mnk[i];
+        y = flux__done(y);
+    }
+    return ready ? y : flux__reveal(h, y);
 }
 
 FLUX__COLD
@@ -7133,13 +7134,16 @@ static void flux__log_plan(const flux__plan *plan, flux__graph *g) {
 
 static flux__mutex flux__trace_lock = FLUX__MUTEX_INIT;
 static struct { FILE *file; bool known, started; } flux__trace;
+static int flux__trace_no;                /* it is known that nothing is asked for */
 
 static bool flux__tracing(void) {
+    if (flux__atomic_load32(&flux__trace_no)) return false;
     flux__mutex_lock(&flux__trace_lock);
     const char *path = flux__trace.known ? NULL : flux__env("FLUX_TRACE");
     flux__trace.known = true;
     if (path && *path && (flux__trace.file = flux__fopen(path, "wb")) != NULL) fputs("[", flux__trace.file);
     bool on = flux__trace.file != NULL, failed = path && *path && !on;
+    flux__atomic_store32(&flux__trace_no, !on);
     flux__mutex_unlock(&flux__trace_lock);
     if (failed) flux__note(FLUX_LOG_WARN, "trace", true, "FLUX_TRACE=%s cannot be written: nothing is traced", path);
     return on;
@@ -7198,10 +7202,10 @@ static void flux__plans_trim(flux__plans *plans) {
 
 static flux__plan *flux__find_plan(flux__graph *g) {
     flux__thread *t = flux__self();
-    uint64_t hash = 1469598103934665603u;
+    uint64_t hash = 0, odd = 0x9e3779b97f4a7c15u;
     if (!t->plans && !(t->plans = (flux__plans *)flux__zalloc(sizeof *t->plans))) return NULL;
     flux__plans *plans = t->plans;
-    for (int i = 0; i < g->nkey; i++) hash = (hash ^ (uint64_t)g->key[i]) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29;
+    for (int i = 0; i < g->nkey; i++, odd += 0x3c6ef372fe94f82au) hash += (uint64_t)g->key[i] * odd;   /* no product waits for another */
     flux__plan **bucket = &plans->bucket[hash >> 56];
     plans->clock++;
     for (flux__plan *plan = *bucket; plan; plan = plan->next)
@@ -7669,7 +7673,7 @@ static bool flux__history_find(flux__history *h, flux_grads *g, int n, flux_tens
 
 /* Whether somebody outside of the step can look at node number k. */
 static bool flux__history_seen(const flux__history *h, int k) {
-    return flux__atomic_load(&h->walk.node[k]->head.refs) > h->refs[k];
+    return FLUX__REFS(flux__atomic_load(&h->walk.node[k]->head.refs)) > h->refs[k];
 }
 
 /* Nodes that can be looked at later: those that are computed on the way get stored, if that is cheap beside what updating
@@ -9322,9 +9326,8 @@ typedef struct flux__gemm_job {
 typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, const void *b,
                                   int64_t b_row, int64_t b_col, void *c, int64_t ldc, bool add);
 
-/* Rows of A times two columns of B, both contiguous in k: sums of products, without turning either. */
-typedef void (*flux__gemm_dots)(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col,
-                                void *c, int64_t c_row, int64_t c_col, int64_t rows);
+/* Four rows of A times two columns of B, both contiguous in k, whole vectors: sums of products, without turning either. */
+typedef void (*flux__gemm_dots)(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum);
 
 typedef struct flux__gemm_set {           /* the kernels for one element type and instruction set */
     const struct flux__gemm_set *narrow;  /* those with vectors of half the length and the same bits, or NULL */
@@ -9469,53 +9472,43 @@ typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
     FLUX__LANE8(i) + 4, FLUX__LANE8(j) + 4, FLUX__LANE8(k) + 4, FLUX__LANE8(l) + 4
 #  define FLUX__LANE4(i) ((i) < 2 ? (i) : (i) + 2)
 #  define FLUX__LANES22(i, j) FLUX__LANE4(i), FLUX__LANE4(j), FLUX__LANE4(i) + 2, FLUX__LANE4(j) + 2
-/* Four rows at a time (at the end the first of them again), a vector of sums each. Folding turns four such vectors into sums
-   that stand side by side, as it turns squares: f32 by fours, f64 by twos. Long vectors hold two of these; 16 B ones one. */
+/* A vector for each sum. Folding turns four such vectors into sums that stand side by side, as it turns squares: f32 by fours,
+   f64 by twos. Vectors of 32 B hold two of these, those of 16 B one; those of 64 B are halved before. */
 #  define FLUX__D_VAR(r) , x##r##0 = zero, x##r##1 = zero
-#  define FLUX__D_MUL(r) t = *(const V *)(const void *)(p##r + i); x##r##0 += t * u, x##r##1 += t * v;
-#  define FLUX__JOIN(to, x)                                                                        \
-    half = *(const W *)(const void *)&x;                                                           \
-    if (sizeof(V) > sizeof(W)) half += ((const W *)(const void *)&x)[sizeof(V) > sizeof(W)];       \
-    *(W *)(void *)(to) = half;
-#  define FLUX__FOLD_F(V, ints, lanes, c)                                                          \
-    FLUX__SHUFFLE(u, x0##c, x1##c, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(v, x0##c, x1##c, ints, lanes(2, 6, 3, 7)) u += v; \
-    FLUX__SHUFFLE(v, x2##c, x3##c, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(w, x2##c, x3##c, ints, lanes(2, 6, 3, 7)) v += w; \
-    FLUX__SHUFFLE(w, u, v, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(t, u, v, ints, lanes(2, 3, 6, 7)) t += w; \
-    FLUX__JOIN(sum[c], t)
-#  define FLUX__FOLD_D(V, ints, lanes, c)                                                          \
-    FLUX__SHUFFLE(u, x0##c, x1##c, ints, lanes(0, 2)) FLUX__SHUFFLE(v, x0##c, x1##c, ints, lanes(1, 3)) u += v; \
-    FLUX__SHUFFLE(v, x2##c, x3##c, ints, lanes(0, 2)) FLUX__SHUFFLE(w, x2##c, x3##c, ints, lanes(1, 3)) v += w; \
-    FLUX__JOIN(sum[c], u)                                                                          \
-    FLUX__JOIN(sum[c] + 2, v)
-#  define FLUX__GEMM_DOTS(name, type, vec, short_vec, fold, ints, lanes, target)                   \
-    FLUX__GEMM_FN(target) void name##_dots(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, \
-                                           void *c, int64_t c_row, int64_t c_col, int64_t rows) {  \
+#  define FLUX__D_MUL(r) t = *(const V *)(const void *)(p + r * a_row); x##r##0 += t * y, x##r##1 += t * z;
+#  define FLUX__D_HALVE(half, H, x)                                                                \
+    half = *(const H *)(const void *)&x;                                                           \
+    if (sizeof(x) > sizeof(H)) half += ((const H *)(const void *)&x)[sizeof(x) > sizeof(H)];
+#  define FLUX__D_SUM(r) S s##r##0, s##r##1; FLUX__D_HALVE(s##r##0, S, x##r##0) FLUX__D_HALVE(s##r##1, S, x##r##1)
+#  define FLUX__JOIN(to, x) { W half; FLUX__D_HALVE(half, W, x) *(W *)(void *)(to) = half; }
+#  define FLUX__FOLD_F(ints, lanes, c)                                                             \
+    FLUX__SHUFFLE(u, s0##c, s1##c, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(v, s0##c, s1##c, ints, lanes(2, 6, 3, 7)) u += v; \
+    FLUX__SHUFFLE(v, s2##c, s3##c, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(w, s2##c, s3##c, ints, lanes(2, 6, 3, 7)) v += w; \
+    FLUX__SHUFFLE(w, u, v, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(u, u, v, ints, lanes(2, 3, 6, 7)) u += w; \
+    FLUX__JOIN(to + 4 * c, u)
+#  define FLUX__FOLD_D(ints, lanes, c)                                                             \
+    FLUX__SHUFFLE(u, s0##c, s1##c, ints, lanes(0, 2)) FLUX__SHUFFLE(v, s0##c, s1##c, ints, lanes(1, 3)) u += v; \
+    FLUX__SHUFFLE(v, s2##c, s3##c, ints, lanes(0, 2)) FLUX__SHUFFLE(w, s2##c, s3##c, ints, lanes(1, 3)) v += w; \
+    FLUX__JOIN(to + 4 * c, u)                                                                          \
+    FLUX__JOIN(to + 4 * c + 2, v)
+#  define FLUX__GEMM_DOTS(name, type, vec, sum_vec, short_vec, fold, ints, lanes, target)          \
+    FLUX__GEMM_FN(target) void name##_dots(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum) { \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
+        typedef sum_vec S;                                                                         \
         typedef short_vec W;                                                                       \
-        enum { n = (int)(sizeof(V) / sizeof(type)) };                                              \
-        const type *q = (const type *)b;                                                           \
-        int64_t r, i, j, l, left;                                                                  \
-        for (r = 0; r < rows; r += 4) {                                                            \
-            const type *p0 = (const type *)a + r * a_row, *p1 = r + 1 < rows ? p0 + a_row : p0,    \
-                       *p2 = r + 2 < rows ? p1 + a_row : p0, *p3 = r + 3 < rows ? p2 + a_row : p0; \
-            type sum[2][4], *to;                                                                   \
-            W half;                                                                                \
-            V t, u, v, w, zero = {0} FLUX__D_VAR(0) FLUX__D_VAR(1) FLUX__D_VAR(2) FLUX__D_VAR(3);  \
-            for (i = 0; i + n <= k; i += n) {                                                      \
-                u = *(const V *)(const void *)(q + i), v = *(const V *)(const void *)(q + b_col + i); \
-                FLUX__D_MUL(0) FLUX__D_MUL(1) FLUX__D_MUL(2) FLUX__D_MUL(3)                        \
-            }                                                                                      \
-            fold(V, ints, lanes, 0)                                                                \
-            fold(V, ints, lanes, 1)                                                                \
-            left = rows - r < 4 ? rows - r : 4;                                                    \
-            to = (type *)c + r * c_row;                                                            \
-            for (j = 0; j < left; j++, to += c_row, p0 += a_row) {                                 \
-                type x = sum[0][j], y = sum[1][j];                                                 \
-                for (l = i; l < k; l++) x += p0[l] * q[l], y += p0[l] * q[b_col + l];              \
-                to[0] = x, to[c_col] = y;                                                          \
-            }                                                                                      \
+        const int64_t n = (int)(sizeof(V) / sizeof(type));                                         \
+        const type *p = (const type *)a, *q = (const type *)b;                                     \
+        type *to = (type *)sum;                                                                    \
+        V t, y, z, zero = {0} FLUX__D_VAR(0) FLUX__D_VAR(1) FLUX__D_VAR(2) FLUX__D_VAR(3);         \
+        S u, v, w;                                                                                 \
+        for (; k >= n; k -= n, p += n, q += n) {                                                   \
+            y = *(const V *)(const void *)q, z = *(const V *)(const void *)(q + b_col);            \
+            FLUX__D_MUL(0) FLUX__D_MUL(1) FLUX__D_MUL(2) FLUX__D_MUL(3)                            \
         }                                                                                          \
+        FLUX__D_SUM(0) FLUX__D_SUM(1) FLUX__D_SUM(2) FLUX__D_SUM(3)                                \
+        fold(ints, lanes, 0)                                                                       \
+        fold(ints, lanes, 1)                                                                       \
     }
 #  define FLUX__GEMM_SET(name, type, vec, bytes, mul, wide, target, narrow, dots)                  \
     FLUX__GEMM_HIGH##wide(name, type, vec, mul, 1, target)                                         \
@@ -9525,11 +9518,13 @@ typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
     static const flux__gemm_set name = {narrow, bytes / (int)sizeof(type), wide, name##_one,       \
                                         name##_two, dots##_dots};
 
-FLUX__GEMM_DOTS(flux__gemm_f32_base, float, flux__gemm_f16, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i16, FLUX__LANES4, )
-FLUX__GEMM_DOTS(flux__gemm_f64_base, double, flux__gemm_d16, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l16, FLUX__LANES2, )
+FLUX__GEMM_DOTS(flux__gemm_f32_base, float, flux__gemm_f16, flux__gemm_f16, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i16, FLUX__LANES4, )
+FLUX__GEMM_DOTS(flux__gemm_f64_base, double, flux__gemm_d16, flux__gemm_d16, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l16, FLUX__LANES2, )
 #  if FLUX__X86
-FLUX__GEMM_DOTS(flux__gemm_f32_avx2, float, flux__gemm_f32, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i32, FLUX__LANES8, FLUX__AVX2)
-FLUX__GEMM_DOTS(flux__gemm_f64_avx2, double, flux__gemm_d32, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l32, FLUX__LANES22, FLUX__AVX2)
+FLUX__GEMM_DOTS(flux__gemm_f32_avx2, float, flux__gemm_f32, flux__gemm_f32, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i32, FLUX__LANES8, FLUX__AVX2)
+FLUX__GEMM_DOTS(flux__gemm_f64_avx2, double, flux__gemm_d32, flux__gemm_d32, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l32, FLUX__LANES22, FLUX__AVX2)
+FLUX__GEMM_DOTS(flux__gemm_f32_avx512, float, flux__gemm_f64, flux__gemm_f32, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i32, FLUX__LANES8, FLUX__AVX512)
+FLUX__GEMM_DOTS(flux__gemm_f64_avx512, double, flux__gemm_d64, flux__gemm_d32, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l32, FLUX__LANES22, FLUX__AVX512)
 #  endif
 #  if FLUX__NEON
 FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MULN, 12, , NULL, flux__gemm_f32_base)
@@ -9541,8 +9536,8 @@ FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, 
 #  if FLUX__X86
 FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f32_avx2)
 FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f64_avx2)
-FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512, &flux__gemm_f32_avx2, flux__gemm_f32_avx2)
-FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512, &flux__gemm_f64_avx2, flux__gemm_f64_avx2)
+FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512, &flux__gemm_f32_avx2, flux__gemm_f32_avx512)
+FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512, &flux__gemm_f64_avx2, flux__gemm_f64_avx512)
 #  endif
 #  if FLUX__BF16
 FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX__AVX512_BF16, NULL, flux__gemm_f32_avx2)
@@ -9567,15 +9562,13 @@ FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX
     FLUX__GEMM_KERNEL(name, type, high, 1) FLUX__GEMM_KERNEL(name, type, high, 2)                  \
     FLUX__GEMM_KERNEL(name, type, high, 3) FLUX__GEMM_KERNEL(name, type, high, 4)
 #  define FLUX__GEMM_DOTS(name, type)                                                              \
-    static void name##_dots(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, \
-                            void *c, int64_t c_row, int64_t c_col, int64_t rows) {                 \
-        int64_t r, i, j;                                                                           \
-        for (r = 0; r < rows; r++)                                                                 \
-            for (j = 0; j < 2; j++) {                                                              \
-                type sum = 0;                                                                      \
-                for (i = 0; i < k; i++) sum += ((const type *)a)[r * a_row + i] * ((const type *)b)[j * b_col + i]; \
-                ((type *)c)[r * c_row + j * c_col] = sum;                                          \
-            }                                                                                      \
+    static void name##_dots(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum) { \
+        int i, l;                                                                                  \
+        for (i = 0; i < 8; i++) {                                                                  \
+            type x = 0;                                                                            \
+            for (l = 0; l < k; l++) x += ((const type *)a)[i % 4 * a_row + l] * ((const type *)b)[i / 4 * b_col + l]; \
+            ((type *)sum)[i] = x;                                                                  \
+        }                                                                                          \
     }
 #  define FLUX__GEMM_SET(name, type)                                                               \
     FLUX__GEMM_HIGH(name, type, 1)                                                                 \
@@ -9659,8 +9652,8 @@ FLUX__GEMM_COPY(flux__gemm_copy8, double, flux__gemm_d16, 2)
 FLUX__GEMM_PANELS(flux__gemm_panels4, float, flux__gemm_f16, 4)
 FLUX__GEMM_PANELS(flux__gemm_panels8, double, flux__gemm_d16, 2)
 /* Turns contiguous rows, from_step apart, into columns to_step apart: squares of elements in registers, and in an order in
-   which whole lines are written. A long vector is two short ones side by side, of rows n apart: after `halves` put them so,
-   the same square does both. What is left over is for `rest`. */
+   which whole lines are written; the last overlap those before. A long vector is two short ones side by side, of rows n apart:
+   after `halves` put them so, the same square does both. What is smaller than a square is for `rest`. */
 #  define FLUX__TURN_ROW(V, p) *(const V *)(const void *)(p)
 #  define FLUX__TURN_PUT(V, ints, x, y, column, ...)                                               \
     { V put; FLUX__SHUFFLE(put, x, y, ints, __VA_ARGS__) *(V *)(void *)(d + (column) * to_step) = put; }
@@ -9698,18 +9691,18 @@ FLUX__GEMM_PANELS(flux__gemm_panels8, double, flux__gemm_d16, 2)
     FLUX__TURN_2(V, flux__gemm_l32, FLUX__LANES22, a, b, 0) FLUX__TURN_2(V, flux__gemm_l32, FLUX__LANES22, c, e, 2)
 #  define FLUX__GEMM_TURN(name, type, vec, n, square, rest, target)                                \
     FLUX__GEMM_FN(target) void name(const type *from, int64_t from_step, type *to, int64_t to_step, int64_t rows, int64_t columns) { \
-        int64_t r, i, most = rows & ~(int64_t)(n - 1), wide = columns & ~(int64_t)(n - 1), first, end; \
-        for (first = 0; first < most; first = end) {                                               \
-            end = flux__gemm_min(first + 64 / (int)sizeof(type), most);                            \
-            for (i = 0; i < wide; i += n)                                                          \
+        int64_t r, i, y, x, first, end;                                                            \
+        if (rows < n || columns < n) rest(from, from_step, to, to_step, rows, columns);            \
+        else for (first = 0; first < rows; first = end) {                                          \
+            end = first + 64 / (int)sizeof(type) < rows ? first + 64 / (int)sizeof(type) : rows;   \
+            for (i = 0; i < columns; i += n)                                                       \
                 for (r = first; r < end; r += n) {                                                 \
-                    const type *s = from + r * from_step + i;                                      \
-                    type *d = to + i * to_step + r;                                                \
+                    y = r < rows - n ? r : rows - n, x = i < columns - n ? i : columns - n;        \
+                    const type *s = from + y * from_step + x;                                      \
+                    type *d = to + x * to_step + y;                                                \
                     square(vec)                                                                    \
                 }                                                                                  \
         }                                                                                          \
-        if (wide < columns && most > 0) rest(from + wide, from_step, to + wide * to_step, to_step, most, columns - wide); \
-        if (most < rows) rest(from + most * from_step, from_step, to + most, to_step, rows - most, columns); \
     }
 #  define FLUX__TURN_REST4(from, step, to, to_step, rows, columns) flux__gemm_gather4(from, step, 1, to, to_step, rows, columns)
 #  define FLUX__TURN_REST8(from, step, to, to_step, rows, columns) flux__gemm_gather8(from, step, 1, to, to_step, rows, columns)
@@ -10191,7 +10184,25 @@ static void flux__gemm_task_run(void *ctx, int worker, int64_t number) {
     flux__scratch_done(t.a);
 }
 
-/* Some rows by all columns as sums of products, each from end to end. */
+/* Rows of A by two columns of B (of which there may be one, twice) as sums of products, each from end to end. The last four
+   rows begin so much higher up; fewer are taken one by one. */
+#define FLUX__GEMM_SUMS(name, type)                                                                \
+    FLUX__GEMM_FN() void name(const flux__gemm_plan *p, const type *a, const type *b, int64_t b_col, type *c, int64_t c_row, \
+                              int64_t c_col, int64_t rows) {                                       \
+        const int64_t k = p->k, whole = k & -(int64_t)p->set->lanes, high = rows < 4 ? 1 : 4;      \
+        type sum[8], *to;                                                                          \
+        for (int64_t i, j, r = 0; r < rows; r += high) {                                           \
+            const type *from = a + (r + high <= rows ? r : rows - high) * p->a_row;                \
+            p->set->dots(whole, from, high > 1 ? p->a_row : 0, b, b_col, sum);                     \
+            for (i = whole; i < k; i++)                                                            \
+                for (j = 0; j < high; j++) sum[j] += from[i + j * p->a_row] * b[i], sum[j + 4] += from[i + j * p->a_row] * b[b_col + i]; \
+            to = c + (r + high <= rows ? r : rows - high) * c_row;                                 \
+            for (j = 0; j < high; j++, to += c_row) to[0] = sum[j], to[c_col] = sum[j + 4];        \
+        }                                                                                          \
+    }
+FLUX__GEMM_SUMS(flux__gemm_sums4, float)
+FLUX__GEMM_SUMS(flux__gemm_sums8, double)
+
 static void flux__gemm_dots_run(void *ctx, int worker, int64_t number) {
     const flux__gemm_plan *p = (const flux__gemm_plan *)ctx;
     const flux__gemm_job *job = p->job;
@@ -10205,8 +10216,11 @@ static void flux__gemm_dots_run(void *ctx, int worker, int64_t number) {
         char *c = job->c ? (char *)job->c + i * row * size : (char *)piece;
         for (j = 0; j < p->n; j += 2) {       /* a last one alone is the same twice */
             bool two = p->n - j > 1;
-            p->set->dots(p->k, p->a + i * p->a_row * size, p->a_row, p->b + j * p->b_col * size, two ? p->b_col : 0, c + j * col * size, row,
-                         two ? col : 0, n);
+            const void *a = p->a + i * p->a_row * size, *b = p->b + j * p->b_col * size;
+            void *to = c + j * col * size;
+            int64_t b_col = two ? p->b_col : 0, c_col = two ? col : 0;
+            if (size == 4) flux__gemm_sums4(p, (const float *)a, (const float *)b, b_col, (float *)to, row, c_col, n);
+            else flux__gemm_sums8(p, (const double *)a, (const double *)b, b_col, (double *)to, row, c_col, n);
         }
         if (!job->epilogue) continue;
         if (p->flip) job->epilogue(job->ctx, worker, 0, i, p->n, n, c, ld);
@@ -10260,7 +10274,7 @@ static bool flux__gemm_dots_all(flux__gemm_plan *p, int64_t threads) {
         flux__gemm_copy(p->size, p->b, p->b_row, p->b_col, turned, step, p->k, p->n);
         p->b = (const char *)turned, p->b_row = 1, p->b_col = step;
     }
-    p->rows = flux__gemm_split(p->m, 2 * threads, 16);
+    p->rows = threads > 1 ? flux__gemm_split(p->m, 2 * threads, 16) : p->m;    /* to wake a worker takes longer */
     flux__parallel_workers((p->m + p->rows - 1) / p->rows, flux__gemm_dots_run, p);
     flux__scratch_done(turned);
     return true;
@@ -16735,7 +16749,7 @@ static bool flux__take_field(flux_layer *m, const void *from, const flux_field *
 /* A layer with the same fields as the struct `from`; its one reference is the
    caller's. */
 static flux_layer *flux__layer_clone(const flux_layer_type *type, const void *from) {
-    static const flux_layer blank = { { FLUX__LAYER, 0, 1 }, NULL, FLUX_MODE_AUTO, false, NULL };
+    static const flux_layer blank = { { FLUX__LAYER, 1 }, NULL, FLUX_MODE_AUTO, false, NULL };
     flux_layer *m = (flux_layer *)flux__malloc(type->size);
     if (!m) return NULL;
     memcpy(m, from, type->size);

@@ -82,7 +82,8 @@ static void product(const format *f, const int64_t *m, int64_t batch, int order,
 }
 
 static void all_products(void) {
-    static const int64_t sizes[][3] = { { 1, 1, 1 }, { 33, 17, 5 }, { 70, 130, 66 }, { 40, 24, 72 }, { 136, 264, 40 }, { 19, 200, 131 }, { 128, 128, 64 } };
+    static const int64_t sizes[][3] = { { 1, 1, 1 }, { 33, 17, 5 }, { 70, 130, 66 }, { 40, 24, 72 }, { 136, 264, 40 }, { 19, 200, 131 }, { 128, 128, 64 },
+                                         { 3, 2, 77 }, { 7, 1, 300 }, { 10, 67, 259 }, { 10, 65, 37 }, { 196, 9, 20 } };
     for (int f = 0; f < FORMATS; f++) {
         flux_allow_tf32(formats[f].tf32);
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
