@@ -6608,10 +6608,16 @@ static flux__value flux__line(int kind, int op, int cls, int dtype) {
     return v;
 }
 
+/* Field by field: between them lies what a copy may bring along. */
+static bool flux__same_operand(const flux__operand *a, const flux__operand *b) {
+    return a->src == b->src && a->dtype == b->dtype && a->offset == b->offset && a->gather == b->gather && flux__same8(a->stride, b->stride) &&
+           a->shape.ndim == b->shape.ndim && flux__same8(a->shape.dim, b->shape.dim) && memcmp(a->owner, b->owner, sizeof a->owner) == 0;
+}
+
 static int flux__add_operand(flux__builder *b, const flux__operand *o) {
     flux__kernel *k = b->k;
     for (int i = 0; i < k->noperand; i++)
-        if (memcmp(&k->operand[i], o, sizeof *o) == 0) return i;
+        if (flux__same_operand(&k->operand[i], o)) return i;
     flux__operand *operand = (flux__operand *)flux__grow(k->operand, &k->operand_room, k->noperand + 1, sizeof *operand);
     if (!operand) {
         b->ok = false;
