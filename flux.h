@@ -11054,6 +11054,15 @@ static void flux__index_run(void *ctx, int64_t offset, int64_t step, int64_t at,
     for (int64_t i = 0; i < n; i++) out[i] = offset + i * step;
 }
 
+/* Of a large tensor that is summed up the next block, most likely behind this one, comes to the second cache meanwhile: a block is a
+   page or less, and the processor's own look-ahead begins anew with each. Where results are stored too, that is slower. */
+static void flux__fetch_ahead(const flux__block_run *b, int i, const char *there) {
+    const flux__value *v = &b->k->value[i];
+    const int64_t bytes = flux__block_count(b, v) * (int64_t)flux__class_size[v->cls];
+    if (!b->k->reduced || b->c->rows.first >= 0 || b->c->outer * b->c->inner < FLUX__LARGE) return;
+    for (int64_t at = 0; at < bytes; at += 64) FLUX__PREFETCH_LATER(there + bytes + at)
+}
+
 static void flux__do_load(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     bool own = v->kind != FLUX__V_LOAD;   /* stored by an earlier phase */
@@ -11061,7 +11070,10 @@ static void flux__do_load(flux__block_run *b, int i) {
     char *src = (char *)b->run->ptr[own ? v->out : b->k->operand[v->operand].src], *there = flux__in_place(b, i, src, dtype);
     b->walk[i] = 1;
     b->at[i] = there ? there : (void *)flux__reg(b, b->c->reg[i]);
-    if (there) return;
+    if (there) {
+        flux__fetch_ahead(b, i, there);
+        return;
+    }
     flux__transfer t = { src, (char *)b->at[i], v->cls, dtype, flux__class_size[v->cls], flux__dtypes[dtype].size };
     flux__each_run_of(b, i, flux__load_run, &t);
 }
