@@ -1436,6 +1436,9 @@ FLUX__LOSS_CPP(ctc_loss)
 #  include <pthread.h>
 #  include <sched.h>
 #  include <sys/ioctl.h>
+#  if defined(__linux__)
+#    include <sys/mman.h>
+#  endif
 #  include <sys/stat.h>
 #  include <sys/types.h>
 #  include <time.h>
@@ -1467,6 +1470,10 @@ extern int clock_gettime(int clock, struct timespec *t);
 extern int fsync(int fd);
 extern int fchmod(int fd, mode_t mode);
 extern char *realpath(const char *path, char *out);
+#endif
+#if defined(__linux__) && !defined(MADV_HUGEPAGE)   /* the same */
+#  define MADV_HUGEPAGE 14
+extern int madvise(void *at, size_t bytes, int advice);
 #endif
 
 #ifndef FLUX_MALLOC
@@ -2457,6 +2464,19 @@ static bool flux__in_list(const char *name, const char *const *list) {
     return *list != NULL;
 }
 
+/* Asks for pages of 2 MB where large memory covers them: fewer to find, and to fault in. Linux gives them to who asks. A matrix
+   that the caches nearly hold is better off on small ones, which lie all over the place: its columns crowd less. */
+static void flux__large_pages(char *p, size_t bytes) {
+#if defined(__linux__)
+    const uintptr_t page = (uintptr_t)2 << 20, from = ((uintptr_t)p + page - 1) & ~(page - 1), to = ((uintptr_t)p + bytes) & ~(page - 1);
+    const int kept = errno;
+    if (bytes >= 4 * page && to > from) madvise((void *)from, to - from, MADV_HUGEPAGE);
+    errno = kept;                         /* an old system may not know them */
+#else
+    (void)p, (void)bytes;
+#endif
+}
+
 /* Host memory in 64-byte lines, so that vector loops need no head and no two tensors share a line. The block's true
    start stands just before what is handed out. */
 static void *flux__cpu_alloc(int id, size_t bytes) {
@@ -2467,6 +2487,7 @@ static void *flux__cpu_alloc(int id, size_t bytes) {
     char *p = base + sizeof(void *) + 63;
     p -= (uintptr_t)p & 63;
     memcpy(p - sizeof(void *), &base, sizeof(void *));
+    flux__large_pages(p, bytes);
     return p;
 }
 
@@ -6647,10 +6668,16 @@ static flux__value flux__line(int kind, int op, int cls, int dtype) {
     return v;
 }
 
+/* Field by field: between them lies what a copy may bring along. */
+static bool flux__same_operand(const flux__operand *a, const flux__operand *b) {
+    return a->src == b->src && a->dtype == b->dtype && a->offset == b->offset && a->gather == b->gather && flux__same8(a->stride, b->stride) &&
+           a->shape.ndim == b->shape.ndim && flux__same8(a->shape.dim, b->shape.dim) && memcmp(a->owner, b->owner, sizeof a->owner) == 0;
+}
+
 static int flux__add_operand(flux__builder *b, const flux__operand *o) {
     flux__kernel *k = b->k;
     for (int i = 0; i < k->noperand; i++)
-        if (memcmp(&k->operand[i], o, sizeof *o) == 0) return i;
+        if (flux__same_operand(&k->operand[i], o)) return i;
     flux__operand *operand = (flux__operand *)flux__grow(k->operand, &k->operand_room, k->noperand + 1, sizeof *operand);
     if (!operand) {
         b->ok = false;
@@ -7786,16 +7813,16 @@ typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter,
 typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const float *const *in, const float *by);
 /* Rows of n >= 16 numbers, one behind the other. Of each: first, its maximum or its sum; d = x - maximum, e = exp(d), or
    d = x - sum by[0], e = d^2 (squares); second, the sum of e; and y by `last`: DIV e / second, SUB d - log(second),
-   MUL d / sqrt(second by[1] + by[2]). A step is n, or 0 where each row may overwrite the one before. d, y NULL: not wanted.
-   Sums join `together` numbers at a time, as they do where such a row is not run as one. */
+   MUL d / sqrt(second by[1] + by[2]). d and e hold all rows if they are kept, else those of FLUX__ROWS_TILE numbers, or one.
+   d, y NULL: not wanted. Sums join `together` numbers at a time, as they do where such a row is not run as one. */
 typedef struct flux__rows_run {
-    int64_t n, together, count, d_step, e_step;
-    const float *x;
+    int64_t n, together, count;
+    const float *x, *each;                /* each: of a row what d is less by, then what y is made with */
     float *first, *second, *d, *e, *y, by[3];
     int last;
-    bool squares;
+    bool squares, keep_d, keep_e;
 } flux__rows_run;
-typedef void (*flux__rows_fn)(const flux__rows_run *r);
+typedef void (*flux__rows_fn)(const flux__rows_run *r, bool last);
 
 #ifndef FLUX__VECTORS                     /* does the compiler have vector types? */
 #  if !defined(_MSC_VER) && !defined(__TINYC__) && \
@@ -8521,40 +8548,31 @@ static void FLUX__F(adam)(int64_t n, float *to_m, float *to_v, float *to_w, cons
     }                                                                                                \
 }
 
-/* The end of a row is a vector that begins earlier: no result stands where an operand does. y's memory comes closer
-   while the parts are computed. */
+/* The end of a row is a vector that begins earlier: no result stands where an operand does. Memory comes closer while the
+   parts are computed. */
 #define FLUX__ROW_LOOP(...)                                                                          \
-    for (int64_t i = 0; i < r->n; i += FLUX__LANES) {                                                \
-        const int64_t at = i + FLUX__LANES <= r->n ? i : r->n - FLUX__LANES;                         \
-        __VA_ARGS__                                                                                  \
+    for (int64_t row = 0, o = 0; row < r->count; row++, o += n) {                                    \
+        const FLUX__V by = FLUX__K(r->each[row]);                                                    \
+        for (int64_t i = 0; i < n; i += FLUX__LANES) {                                               \
+            const int64_t at = o + (i + FLUX__LANES <= n ? i : n - FLUX__LANES);                     \
+            __VA_ARGS__                                                                              \
+        }                                                                                            \
     }
 #define FLUX__ROW_PARTS(less, map)                                                                   \
-    FLUX__ROW_LOOP(v = FLUX__F(at)(x + at), v = less, w = map; if (y) FLUX__PREFETCH_WRITE(y + at)   \
+    FLUX__ROW_LOOP(FLUX__V v = FLUX__F(at)(x + at), w; v = less, w = map; if (y) FLUX__PREFETCH_WRITE(y + at) \
+                   FLUX__PREFETCH_LATER(x + r->count * n + at)                                       \
                    if (d) memcpy(d + at, &v, sizeof v); memcpy(e + at, &w, sizeof w);)
-#define FLUX__ROW_LAST(from, value) FLUX__ROW_LOOP(v = FLUX__F(at)(from + at), v = value; memcpy(y + at, &v, sizeof v);)
-#define FLUX__ROW_FOLD(fold, acc, of)                                                                \
-    for (int64_t i = 0; i < r->n; i += r->together)                                                  \
-        fold(acc, of + i, r->n - i < r->together ? r->n - i : r->together);
+#define FLUX__ROW_LAST(from, value) FLUX__ROW_LOOP(FLUX__V v = FLUX__F(at)(from + at); v = value; memcpy(y + at, &v, sizeof v);)
 #define FLUX__VECTOR_ROWS                                                                            \
-static void FLUX__F(rows)(const flux__rows_run *r) {                                                 \
+static void FLUX__F(rows)(const flux__rows_run *r, bool last) {                                      \
+    const int64_t n = r->n;                                                                          \
     const float *x = r->x;                                                                           \
-    float *d = r->d, *e = r->e, *y = r->y, *first = r->first, *second = r->second;                   \
-    FLUX__V v, w, by;                                                                                \
-    for (int64_t row = 0; row < r->count; row++, first++, second++) {                                \
-        *first = r->squares ? 0 : -INFINITY, *second = 0;                                            \
-        FLUX__ROW_FOLD(FLUX__F(folds)[r->squares ? FLUX__RED_SUM : FLUX__RED_MAX], first, x)         \
-        by = FLUX__K(r->squares ? *first * r->by[0] : *first);                                       \
-        if (r->squares) FLUX__ROW_PARTS(v - by, v * v)                                               \
-        else FLUX__ROW_PARTS(FLUX__IF(v == by, FLUX__K(0), v - by), FLUX__F(exp)(v))                 \
-        FLUX__ROW_FOLD(FLUX__F(fold_sum), second, e)                                                 \
-        by = FLUX__K(*second);                                                                       \
-        if (r->last == FLUX__OP_DIV) FLUX__ROW_LAST(e, v / by)                                       \
-        else if (r->last == FLUX__OP_SUB) { FLUX__F(loop_LOG)(FLUX__LANES, &by, &by, &by, &by, 1, 1, 1); FLUX__ROW_LAST(d, v - by) } \
-        else if (y) { by = FLUX__K(1) / FLUX__SQRT(by * r->by[1] + r->by[2]); FLUX__ROW_LAST(d, v * by) } \
-        x += r->n, e += r->e_step;                                                                   \
-        if (d) d += r->d_step;                                                                       \
-        if (y) y += r->n;                                                                            \
-    }                                                                                                \
+    float *d = r->d, *e = r->e, *y = r->y;                                                           \
+    if (!last && r->squares) FLUX__ROW_PARTS(v - by, v * v)                                          \
+    else if (!last) FLUX__ROW_PARTS(FLUX__IF(v != by, v - by, FLUX__K(0)), FLUX__F(exp)(v))          \
+    else if (r->last == FLUX__OP_DIV) FLUX__ROW_LAST(e, v / by)                                      \
+    else if (r->last == FLUX__OP_SUB) FLUX__ROW_LAST(d, v - by)                                      \
+    else FLUX__ROW_LAST(d, v * by)                                                                   \
 }
 
 typedef struct flux__section {
@@ -8936,6 +8954,35 @@ static const flux__section *flux__section_now(void) {
 #else
     return &FLUX__F(section);
 #endif
+}
+
+/* Some rows at a time, each step for all of them, so that none waits for the end of its own sum. */
+#define FLUX__ROWS_TILE 1024
+static void flux__fold_rows(const flux__rows_run *r, flux__fold_fn fold, float start, float *acc, const float *x) {
+    for (int64_t row = 0; row < r->count; row++, x += r->n) {
+        acc[row] = start;
+        for (int64_t i = 0; i < r->n; i += r->together) fold(acc + row, x + i, r->n - i < r->together ? r->n - i : r->together);
+    }
+}
+static void flux__run_rows(const flux__section *s, const flux__rows_run *all) {
+    const int64_t many = all->n < FLUX__ROWS_TILE ? FLUX__ROWS_TILE / all->n : 1, n = all->n;
+    const flux__loop map = s->loops[all->squares ? FLUX__OP_RSQRT : FLUX__OP_LOG];
+    flux__rows_run r = *all;
+    float each[FLUX__ROWS_TILE / 16];
+    for (size_t i = 0; i < sizeof each / sizeof *each; i++) each[i] = 1;
+    for (int64_t row = 0; row < all->count; row += many) {
+        r.count = all->count - row < many ? all->count - row : many;
+        r.x = all->x + row * n, r.d = all->d && all->keep_d ? all->d + row * n : all->d, r.e = all->e + (all->keep_e ? row * n : 0);
+        r.y = all->y ? all->y + row * n : NULL, r.first = all->first + row, r.second = all->second + row, r.each = each;
+        flux__fold_rows(&r, s->folds[r.squares ? FLUX__RED_SUM : FLUX__RED_MAX], r.squares ? 0 : -INFINITY, r.first, r.x);
+        for (int64_t i = 0; i < r.count; i++) each[i] = r.squares ? r.first[i] * r.by[0] : r.first[i];
+        s->rows(&r, false);
+        flux__fold_rows(&r, s->folds[FLUX__RED_SUM], 0, r.second, r.e);
+        if (!r.y) continue;
+        for (int64_t i = 0; i < r.count; i++) each[i] = r.squares ? r.second[i] * r.by[1] + r.by[2] : r.second[i];
+        if (r.last != FLUX__OP_DIV) s->run(map, (r.count + 15) / 16 * 16, each, each, each, each, 1, 1, 1);
+        s->rows(&r, true);
+    }
 }
 
 /* The loop of an operation of the table, or NULL where its dtype rule leaves none. */
@@ -10738,9 +10785,21 @@ static bool flux__is_kept(const flux__kernel *k, int v, int user, int or_user) {
     return false;
 }
 
+/* Outer values that only such lines need come with them. */
+static void flux__find_made(const flux__kernel *k, flux__cpu *c) {
+    const flux__value *x = k->value;
+    for (int i = k->nvalue - 1; i >= 0; i--) {
+        bool used = false, made = x[i].outer && x[i].kind == FLUX__V_OP && x[i].out < 0;
+        for (int j = i + 1; j < k->nvalue && made; j++)
+            if (x[j].a == i || x[j].b == i || x[j].c == i) used = true, made = c->made[j];
+        if (used && made) c->made[i] = true;
+    }
+}
+
 /* Blocks are chosen with them in mind: they need whole rows, and of registers no more than a row. */
 static bool flux__find_rows(const flux__kernel *k, flux__cpu *c) {
     flux__rows *a = &c->rows;
+    int64_t points = 1;
     int second = 0, y = 0;
     while (second < k->nvalue && !flux__rows_at(k, second, a)) second++;
     if (second == k->nvalue || k->kind != FLUX__K_FUSED) return false;
@@ -10748,21 +10807,28 @@ static bool flux__find_rows(const flux__kernel *k, flux__cpu *c) {
     if (y < k->nvalue) c->made[a->y = y] = true;
     c->made[a->d] = c->made[a->e] = c->made[second] = true;
     a->keep_d = flux__is_kept(k, a->d, a->e, a->y), a->keep_e = flux__is_kept(k, a->e, second, a->y);
-    c->tile = 4 * FLUX__TILE;
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) points *= k->full[d];
+    c->tile = (points < FLUX__LARGE ? 4 : 16) * FLUX__TILE;
     flux__choose_blocks(k, c);
-    if (c->inner_first && c->resident && c->inner >= 16) return true;
+    if (c->inner_first && c->resident && c->inner >= 16) {
+        flux__find_made(k, c);
+        return true;
+    }
     memset(c->made, 0, (size_t)k->nvalue * sizeof *c->made);
     c->tile = FLUX__TILE;
     return false;
 }
 
+static int flux__not_made(const flux__cpu *c, int *line, int n) {
+    int left = 0;
+    for (int i = 0; i < n; i++)
+        if (!c->made[line[i]]) line[left++] = line[i];
+    return left;
+}
 static void flux__take_out_made(flux__cpu *c) {
     for (int p = 0; p < c->nphase; p++) {
         flux__phase *ph = &c->phase[p];
-        int n = 0;
-        for (int i = 0; i < ph->n; i++)
-            if (!c->made[ph->line[i]]) ph->line[n++] = ph->line[i];
-        ph->n = n;
+        ph->n = flux__not_made(c, ph->line, ph->n), ph->nlate = flux__not_made(c, ph->late, ph->nlate);
     }
 }
 
@@ -11045,13 +11111,12 @@ static void flux__index_run(void *ctx, int64_t offset, int64_t step, int64_t at,
     for (int64_t i = 0; i < n; i++) out[i] = offset + i * step;
 }
 
-/* Of a large tensor the next block, most likely behind this one, comes to the second cache meanwhile: a block is a page or
-   less, and the processor's own look-ahead begins anew with each page of each operand. */
+/* Of a large tensor that is summed up the next block, most likely behind this one, comes to the second cache meanwhile: a block is a
+   page or less, and the processor's own look-ahead begins anew with each. Where results are stored too, that is slower. */
 static void flux__fetch_ahead(const flux__block_run *b, int i, const char *there) {
     const flux__value *v = &b->k->value[i];
-    const flux__adam *a = &b->c->adam;    /* fetches its own */
     const int64_t bytes = flux__block_count(b, v) * (int64_t)flux__class_size[v->cls];
-    if (b->c->rows.first >= 0 || (!b->product && b->c->outer * b->c->inner < FLUX__LARGE) || (a->last >= 0 && (i == a->m || i == a->v || i == a->w))) return;
+    if (!b->k->reduced || b->c->rows.first >= 0 || b->c->outer * b->c->inner < FLUX__LARGE) return;
     for (int64_t at = 0; at < bytes; at += 64) FLUX__PREFETCH_LATER(there + bytes + at)
 }
 
@@ -11209,10 +11274,9 @@ static void flux__do_adam(flux__block_run *b) {
         if (b->k->value[made[i]].out >= 0 && (char *)out[i] == flux__reg(b, b->c->reg[made[i]])) flux__do_store(b, made[i]);
 }
 
-/* What nobody else is to have needs room for one row. */
-static float *flux__part_at(flux__block_run *b, int i, bool keep, int64_t *step) {
+/* What nobody else is to have needs room for some rows. */
+static float *flux__part_at(flux__block_run *b, int i, bool keep) {
     float *to = (float *)(keep ? flux__result_at(b, i) : (void *)flux__reg(b, b->c->reg[i]));
-    *step = keep ? b->rt : 0;
     b->at[i] = to;
     b->walk[i] = 1;
     return to;
@@ -11222,7 +11286,6 @@ static void flux__do_rows(flux__block_run *b) {
     const flux__rows *a = &b->c->rows;
     flux__rows_run r;
     const int stored[3] = { a->d, a->e, a->y };
-    int64_t step;
     memset(&r, 0, sizeof r);
     r.n = b->rt, r.together = b->c->together, r.count = b->w, r.x = (const float *)b->at[a->x], r.squares = a->squares;
     r.last = a->y < 0 ? -1 : b->k->value[a->y].op;
@@ -11230,10 +11293,11 @@ static void flux__do_rows(flux__block_run *b) {
     b->at[a->first] = r.first = (float *)(void *)flux__reg(b, b->c->reg[a->first]);
     b->at[a->second] = r.second = (float *)(void *)flux__reg(b, b->c->reg[a->second]);
     b->walk[a->first] = b->walk[a->second] = 1;
-    r.d = flux__part_at(b, a->d, a->keep_d, &r.d_step), r.e = flux__part_at(b, a->e, a->keep_e, &r.e_step);
+    r.keep_d = a->keep_d, r.keep_e = a->keep_e;
+    r.d = flux__part_at(b, a->d, a->keep_d), r.e = flux__part_at(b, a->e, a->keep_e);
     if (!a->keep_d && (a->y < 0 || r.last == FLUX__OP_DIV)) r.d = NULL;
-    if (a->y >= 0) r.y = flux__part_at(b, a->y, true, &step);
-    flux__section_now()->rows(&r);
+    if (a->y >= 0) r.y = flux__part_at(b, a->y, true);
+    flux__run_rows(flux__section_now(), &r);
     for (int i = 0; i < 3; i++)
         if (stored[i] >= 0 && b->k->value[stored[i]].out >= 0) flux__do_store(b, stored[i]);
 }

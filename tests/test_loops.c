@@ -811,14 +811,30 @@ TEST(rows_run_as_one_give_what_their_lines_give) {
         }
 }
 
+TEST(many_rows_run_as_one_give_what_their_lines_give) {    /* in blocks of more numbers than usual, and longer rows */
+    static const int ends[] = { FLUX__OP_DIV, FLUX__OP_SUB, FLUX__OP_MUL };
+    static const int64_t lengths[] = { 16, 100, 5000 };
+    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++)
+        for (int k = 0; k < 3; k++) FLUX_SCOPE {
+            flux_tensor *x = flux_eval(flux_randn(lengths[l], 600000 / lengths[l]));
+            check_same_bits(at_once(ends[k], x), by_steps(ends[k], x), flux__op_names[ends[k]], lengths[l]);
+        }
+}
+TEST(what_ends_a_row_may_be_needed_elsewhere) {
+    flux_tensor *x = flux_eval(flux_randn(100, 37)), *d = flux__elementwise(FLUX__OP_SUBMAX, x, flux_max(x, 0), NULL);
+    flux_tensor *end = flux_log(flux_sum(flux_exp(d), 0)), *y = flux_sub(d, end), *all = flux_add(y, flux_mul(end, 2.0));
+    flux_tensor *steps = flux_eval(flux_log(flux_eval(flux_sum(flux_eval(flux_exp(flux_eval(flux__elementwise(FLUX__OP_SUBMAX, x, flux_eval(flux_max(x, 0)), NULL)))), 0))));
+    check_same_bits(all, flux_add(by_steps(FLUX__OP_SUB, x), flux_eval(flux_mul(steps, 2.0))), "both", 100);
+}
+
 TEST(rows_in_every_instruction_set) {
     enum { N = 83, ROWS = 5 };
     const float special[][2] = { { 0, 0 }, { INFINITY, 1 }, { -INFINITY, 1 }, { -INFINITY, N }, { NAN, 1 } };      /* value, how many of a row */
     for (int level = 0; level < levels(); level++) {
-        float x[ROWS * N], y[ROWS * N], d[N], e[N], first[ROWS], second[ROWS];
-        flux__rows_run r = { N, N, ROWS, 0, 0, x, first, second, d, e, y, { 0, 0, 0 }, FLUX__OP_DIV, false };
+        float x[ROWS * N], y[ROWS * N], d[ROWS * N], e[ROWS * N], first[ROWS], second[ROWS];
+        flux__rows_run r = { N, N, ROWS, x, NULL, first, second, d, e, y, { 0, 0, 0 }, FLUX__OP_DIV, false, false, false };
         for (int i = 0; i < ROWS * N; i++) x[i] = i % N < (int)special[i / N][1] ? special[i / N][0] : mild();
-        section(level)->rows(&r);
+        flux__run_rows(section(level), &r);
         for (int row = 0; row < ROWS; row++) {
             double most = -INFINITY, sum = 0, error = 0;
             for (int i = 0; i < N; i++) most = fmax(most, x[row * N + i]);
@@ -831,7 +847,7 @@ TEST(rows_in_every_instruction_set) {
             if (!CHECK(!(error > 0))) printf("    level %d, row %d: %g wrong\n", level, row, error);
         }
         r.squares = true, r.last = FLUX__OP_MUL, r.by[0] = r.by[1] = 1.0f / N, r.by[2] = 1e-5f, r.count = 1;
-        section(level)->rows(&r);
+        flux__run_rows(section(level), &r);
         double mean = 0, var = 0;
         for (int i = 0; i < N; i++) mean += (double)x[i] / N;
         for (int i = 0; i < N; i++) var += (x[i] - mean) * (x[i] - mean) / N;

@@ -162,6 +162,20 @@ TEST(what_ends_a_product_is_not_taken_from_it) {
     CHECK(kernels_of(-1) == 2);
 }
 
+TEST(operands_are_the_same_whatever_lies_between_their_fields) {
+    flux__operand o[2];
+    for (int i = 0; i < 2; i++) {
+        memset(&o[i], i ? 0xa5 : 0, sizeof o[i]);
+        o[i].src = 3, o[i].dtype = FLUX_F32, o[i].gather = false, o[i].offset = 7;
+        memset(o[i].owner, 0, sizeof o[i].owner);
+        memset(o[i].stride, 0, sizeof o[i].stride), memset(o[i].shape.dim, 0, sizeof o[i].shape.dim);
+        o[i].shape.ndim = 1, o[i].shape.dim[0] = 100, o[i].stride[0] = 1;
+    }
+    CHECK(flux__same_operand(&o[0], &o[1]));
+    o[1].stride[0] = 2;
+    CHECK(!flux__same_operand(&o[0], &o[1]));
+}
+
 static flux_tensor *overlapping(flux_tensor *x, void *user) {
     (void)user;
     flux_tensor *sum = flux_square(flux_slice(x, 1, 0, 3));

@@ -15,7 +15,7 @@ static double seconds(void) {
 }
 
 #if FLUX__VECTORS && FLUX__X86
-static int levels(void) { return flux__simd() + 1; }
+static int levels(void) { return flux__simd() < 2 ? flux__simd() + 1 : 3; }    /* past that no loop is another */
 static const flux__section *section(int level) { return flux__sections[level]; }
 #else
 static int levels(void) { return 1; }
