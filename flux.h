@@ -8753,6 +8753,17 @@ static void name(int64_t n, void *y, const void *x) {                           
     memcpy(tail, &h, sizeof h), memcpy(out, tail, (size_t)n * 2);                                    \
 }
 
+/* As flux__bf16_of. `pack` leaves the lower halves of all lanes in the lower half of the register. */
+#define FLUX__BF16_OF(pack, in)                                                                      \
+static FLUX__INLINE FLUX__F(halves) FLUX__F(bf16_of)(FLUX__V v, FLUX__VU below, FLUX__VU odd, FLUX__VU quiet) { \
+    FLUX__VU u = FLUX__BITS(v), r = (u + below + ((u >> 16) & odd)) >> 16;                           \
+    FLUX__F(halves) h;                                                                               \
+    r = FLUX__BITS(FLUX__IF(v != v, quiet, r));                                                      \
+    __asm__(pack : in(r));                                                                           \
+    memcpy(&h, &r, sizeof h);                                                                        \
+    return h;                                                                                        \
+}
+
 /* What every machine has that the compiler was told of: on x86-64 SSE2, on ARM's 64 bits NEON. */
 #  define FLUX__FLOATING_x4(yes, no) yes
 #  define FLUX__LANES_x4 4
@@ -8888,17 +8899,10 @@ static FLUX__INLINE int flux__signs_x8(FLUX__VI mask) {
     return y;
 }
 FLUX__VECTOR_SECTION
-static FLUX__INLINE flux__halves_x8 flux__bf16_of_x8(FLUX__V v, FLUX__VU below, FLUX__VU odd, FLUX__VU quiet) {   /* as flux__bf16_of */
-    FLUX__VU u = FLUX__BITS(v), r = (u + below + ((u >> 16) & odd)) >> 16, nan = (FLUX__VU)(v != v);
-    flux__halves_x8 h;
-    r = (r & ~nan) | (nan & quiet);
-    __asm__("vpackusdw {%0, %0, %0|%0, %0, %0}\n\tvpermq {$8, %0, %0|%0, %0, 8}" : "+x"(r));
-    memcpy(&h, &r, sizeof h);
-    return h;
-}
 FLUX__LOAD16(flux__half_load_x8, __asm__("vcvtph2ps {%1, %0|%0, %1}" : "=x"(v) : "x"(h)))
 FLUX__STORE16(flux__half_store_x8, __asm__("vcvtps2ph {$0, %1, %0|%0, %1, 0}" : "=x"(h) : "x"(v)))
 FLUX__LOAD16(flux__bf16_load_x8, v = FLUX__FLOAT(__builtin_convertvector(h, FLUX__VU) << 16))
+FLUX__BF16_OF("vpackusdw {%0, %0, %0|%0, %0, %0}\n\tvpermq {$8, %0, %0|%0, %0, 8}", "+x")
 FLUX__STORE16(flux__bf16_store_x8, h = flux__bf16_of_x8(v, below, odd, quiet))
 #    if defined(__clang__)
 #      pragma clang attribute pop
@@ -8938,6 +8942,8 @@ static FLUX__INLINE uint16_t flux__signs_x16(FLUX__VI mask) {
     return y;
 }
 FLUX__VECTOR_SECTION
+FLUX__BF16_OF("vpmovdw {%0, %t0|%t0, %0}", "+v")
+FLUX__STORE16(flux__bf16_store_x16, h = flux__bf16_of_x16(v, below, odd, quiet))
 #    if defined(__clang__)
 #      pragma clang attribute pop
 #    else
@@ -9154,7 +9160,7 @@ static flux__cast_fn flux__writer(int dtype, int *cls) {
     *cls = flux__loop_class[dtype];
 #if FLUX__VECTORS && FLUX__X86
     if (dtype == FLUX_F16 && flux__simd() > 0) return flux__half_store_x8;
-    if (dtype == FLUX_BF16 && flux__simd() > 0) return flux__bf16_store_x8;
+    if (dtype == FLUX_BF16 && flux__simd() > 0) return flux__simd() > 1 ? flux__bf16_store_x16 : flux__bf16_store_x8;
 #endif
     switch (dtype) {
     case FLUX_F16: return flux__f32_f16;
