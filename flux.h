@@ -1471,8 +1471,10 @@ extern int fsync(int fd);
 extern int fchmod(int fd, mode_t mode);
 extern char *realpath(const char *path, char *out);
 #endif
-#if defined(__linux__) && !defined(MADV_HUGEPAGE)   /* the same */
-#  define MADV_HUGEPAGE 14
+#if defined(MADV_HUGEPAGE)
+#  define FLUX__HUGE_PAGES MADV_HUGEPAGE
+#elif defined(__linux__)                  /* the same */
+#  define FLUX__HUGE_PAGES 14
 extern int madvise(void *at, size_t bytes, int advice);
 #endif
 
@@ -2470,7 +2472,7 @@ static void flux__large_pages(char *p, size_t bytes) {
 #if defined(__linux__)
     const uintptr_t page = (uintptr_t)2 << 20, from = ((uintptr_t)p + page - 1) & ~(page - 1), to = ((uintptr_t)p + bytes) & ~(page - 1);
     const int kept = errno;
-    if (bytes >= 4 * page && to > from) madvise((void *)from, to - from, MADV_HUGEPAGE);
+    if (bytes >= 4 * page && to > from) madvise((void *)from, to - from, FLUX__HUGE_PAGES);
     errno = kept;                         /* an old system may not know them */
 #else
     (void)p, (void)bytes;
