@@ -1470,6 +1470,9 @@ extern int clock_gettime(int clock, struct timespec *t);
 extern int fsync(int fd);
 extern int fchmod(int fd, mode_t mode);
 extern char *realpath(const char *path, char *out);
+#elif defined(__linux__) && !defined(_DEFAULT_SOURCE) && !defined(_GNU_SOURCE) && !defined(_BSD_SOURCE) && \
+      (!defined(_XOPEN_SOURCE) || _XOPEN_SOURCE + 0 < 500)
+extern char *realpath(const char *path, char *out);    /* who asks for POSIX alone is not given this one */
 #endif
 #if defined(__linux__) && !defined(MADV_HUGEPAGE)   /* the same */
 #  define MADV_HUGEPAGE 14
