@@ -1470,6 +1470,9 @@ extern int clock_gettime(int clock, struct timespec *t);
 extern int fsync(int fd);
 extern int fchmod(int fd, mode_t mode);
 extern char *realpath(const char *path, char *out);
+#elif defined(__linux__) && !defined(_DEFAULT_SOURCE) && !defined(_GNU_SOURCE) && !defined(_BSD_SOURCE) && \
+      (!defined(_XOPEN_SOURCE) || _XOPEN_SOURCE + 0 < 500)
+extern char *realpath(const char *path, char *out);    /* who asks for POSIX alone is not given this one */
 #endif
 #if defined(MADV_HUGEPAGE)
 #  define FLUX__HUGE_PAGES MADV_HUGEPAGE
@@ -7229,12 +7232,18 @@ static void flux__plans_trim(flux__plans *plans) {
         }
 }
 
+/* No product waits for another. Factors at even distances would give all keys of the same sum and weighted sum one hash. */
+static uint64_t flux__key_hash(const int64_t *key, int n) {
+    uint64_t hash = 0, odd = 0x9e3779b97f4a7c15u;
+    for (int i = 0; i < n; i++, odd += 0x3c6ef372fe94f82au) hash += (uint64_t)key[i] * (odd ^ odd >> 32 << 1);
+    return (hash ^ hash >> 32) * 0x9e3779b97f4a7c15u;
+}
+
 static flux__plan *flux__find_plan(flux__graph *g) {
     flux__thread *t = flux__self();
-    uint64_t hash = 0, odd = 0x9e3779b97f4a7c15u;
     if (!t->plans && !(t->plans = (flux__plans *)flux__zalloc(sizeof *t->plans))) return NULL;
     flux__plans *plans = t->plans;
-    for (int i = 0; i < g->nkey; i++, odd += 0x3c6ef372fe94f82au) hash += (uint64_t)g->key[i] * odd;   /* no product waits for another */
+    const uint64_t hash = flux__key_hash(g->key, g->nkey);
     flux__plan **bucket = &plans->bucket[hash >> 56];
     plans->clock++;
     for (flux__plan *plan = *bucket; plan; plan = plan->next)

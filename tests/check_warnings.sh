@@ -27,6 +27,9 @@ for cc in gcc clang; do
     quiet "$cc FLUX_STATIC" $cc -std=c11 -O0 $ladder $c_only -DFLUX_STATIC -DFLUX_IMPLEMENTATION -I. -c "$tmp/static.c" -o "$tmp/o"
     quiet "$cc FLUX_CUDA and FLUX_HIP" $cc -std=c11 -O1 $ladder $c_only -DFLUX_CUDA -DFLUX_HIP -I. -c "$tmp/impl.c" -o "$tmp/o"
     for one in FLUX_CUDA FLUX_HIP; do quiet "$cc $one" $cc -std=c11 -O0 $ladder $c_only -D$one -I. -c "$tmp/impl.c" -o "$tmp/o"; done
+    for posix in 199309L 200809L; do
+        quiet "$cc, POSIX $posix alone" $cc -std=c11 -D_POSIX_C_SOURCE=$posix -O0 $ladder $c_only -DFLUX_CUDA -I. -c "$tmp/impl.c" -o "$tmp/o"
+    done
     quiet "$cc FLUX_NO_THREADS" $cc -std=c11 -O0 $ladder $c_only -DFLUX_NO_THREADS -I. -c "$tmp/impl.c" -o "$tmp/o"
 done
 for cc in g++ clang++; do

@@ -176,6 +176,22 @@ TEST(operands_are_the_same_whatever_lies_between_their_fields) {
     CHECK(!flux__same_operand(&o[0], &o[1]));
 }
 
+/* Keys are lists of small numbers, and alike: programs whose shapes change ask for many that differ in a few words. */
+TEST(keys_of_plans_have_hashes_of_their_own) {
+    enum { SIDE = 16, COUNT = SIDE * SIDE * SIDE };
+    static uint64_t hash[COUNT];
+    int64_t key[9] = { 3, 7, 1, 0, 0, 9, 4, 0, 2 };
+    int same = 0, full = 0, bucket[256] = { 0 };
+    for (int i = 0; i < COUNT; i++) {
+        key[3] = 1 + i % SIDE, key[4] = 1 + i / SIDE % SIDE, key[7] = 1 + i / SIDE / SIDE;
+        hash[i] = flux__key_hash(key, 9);
+        for (int j = 0; j < i; j++) same += hash[i] == hash[j];
+        int n = ++bucket[hash[i] >> 56];
+        full = n > full ? n : full;
+    }
+    CHECK(same == 0 && full < 4 * COUNT / 256);
+}
+
 static flux_tensor *overlapping(flux_tensor *x, void *user) {
     (void)user;
     flux_tensor *sum = flux_square(flux_slice(x, 1, 0, 3));
