@@ -1521,9 +1521,11 @@ extern int madvise(void *at, size_t bytes, int advice);
 /* How hard gcc tries, part by part, in a user's -O0 build too; every build of a program waits for it. The loops over numbers
    say what they need themselves (FLUX__O2, and sections 9 and 10; without ira-region -O0 would spill). What every step runs
    through is LEAN: -O1 less the passes that cost a third of its time and change no figure; LOOPING within it has those again
-   without which loops over vectors took up to twice as long. What runs once or waits for a file or a person is COLD, and so is
-   what only says what is to be recorded, once a layer or less: layers, losses, most operations and their gradients, and most of
-   what makes a plan. Each word holds up to the next. A function that both call is inlined into neither, unless it is FLUX__INLINE. */
+   without which loops over vectors took up to twice as long. What every tensor and every look at one passes through is HOT, all
+   of -O1 and small functions inlined: a look at a small product takes a tenth less. What runs once or waits for a file or a
+   person is COLD, and so is what only says what is to be recorded, once a layer or less: layers, losses, most operations and
+   their gradients, and most of what makes a plan. Each word holds up to the next. A function that two of them call is inlined
+   into neither, unless it is FLUX__INLINE. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
 #  pragma GCC push_options
 #  define FLUX__O1 __attribute__((optimize("O1")))
@@ -1538,6 +1540,7 @@ extern int madvise(void *at, size_t bytes, int advice);
       \"no-reorder-blocks\", \"no-ssa-phiopt\", \"no-tree-ter\", \"no-tree-coalesce-vars\", \
       \"no-tree-builtin-call-dce\", \"no-ipa-modref\", \"no-ipa-icf\", \"no-split-wide-types\", \
       \"no-printf-return-value\", \"ira-region=one\")")
+#  define FLUX__HOT FLUX__SWITCH("GCC optimize(\"O1\", \"inline-small-functions\")")
 #  define FLUX__COLD FLUX__SWITCH("GCC optimize(\"O0\")")
 #  define FLUX__LOOPING _Pragma("GCC push_options") _Pragma("GCC optimize(\"move-loop-invariants\", \
       \"tree-loop-optimize\", \"ivopts\", \"forward-propagate\", \"dse\")")
@@ -1546,6 +1549,7 @@ extern int madvise(void *at, size_t bytes, int advice);
 #  define FLUX__O1
 #  define FLUX__O2
 #  define FLUX__LEAN
+#  define FLUX__HOT
 #  define FLUX__COLD
 #  define FLUX__LOOPING
 #  define FLUX__ASBEFORE
@@ -1660,8 +1664,8 @@ typedef struct flux__os_thread {
 } flux__os_thread;
 #  define FLUX__MUTEX_INIT PTHREAD_MUTEX_INITIALIZER
 #  define FLUX__COND_INIT PTHREAD_COND_INITIALIZER
-FLUX__UNUSED static void flux__mutex_lock(flux__mutex *m) { pthread_mutex_lock(m); }
-FLUX__UNUSED static void flux__mutex_unlock(flux__mutex *m) { pthread_mutex_unlock(m); }
+static FLUX__INLINE void flux__mutex_lock(flux__mutex *m) { pthread_mutex_lock(m); }
+static FLUX__INLINE void flux__mutex_unlock(flux__mutex *m) { pthread_mutex_unlock(m); }
 FLUX__UNUSED static void flux__cond_wait(flux__cond *c, flux__mutex *m) { pthread_cond_wait(c, m); }
 FLUX__UNUSED static void flux__cond_signal(flux__cond *c) { pthread_cond_signal(c); }
 FLUX__UNUSED static void flux__cond_broadcast(flux__cond *c) { pthread_cond_broadcast(c); }
@@ -1694,10 +1698,10 @@ FLUX__UNUSED static void flux__thread_join(flux__os_thread *t) { pthread_join(t-
     }
 #elif (defined(__GNUC__) || defined(__clang__)) && !defined(__TINYC__)
 #  define FLUX__ATOMICS(T, add, load, store, cas)                                             \
-    FLUX__UNUSED static T add(T *p, T v) { return __atomic_add_fetch(p, v, __ATOMIC_SEQ_CST); } \
-    FLUX__UNUSED static T load(const T *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }   \
-    FLUX__UNUSED static void store(T *p, T v) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }   \
-    FLUX__UNUSED static bool cas(T *p, T was, T v) {                                          \
+    static FLUX__INLINE T add(T *p, T v) { return __atomic_add_fetch(p, v, __ATOMIC_SEQ_CST); } \
+    static FLUX__INLINE T load(const T *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }   \
+    static FLUX__INLINE void store(T *p, T v) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }   \
+    static FLUX__INLINE bool cas(T *p, T was, T v) {                                          \
         return __atomic_compare_exchange_n(p, &was, v, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
     }
 #elif defined(_MSC_VER)
@@ -2457,6 +2461,10 @@ typedef struct flux__backend {
 
 enum { FLUX__CPU_BACKEND, FLUX__CUDA_BACKEND, FLUX__AMDGPU_BACKEND, FLUX__METAL_BACKEND, FLUX__BACKENDS };   /* flux_device.backend */
 
+static FLUX__INLINE bool flux__same_device(flux_device a, flux_device b) {
+    return a.backend == b.backend && (a.id == b.id || a.backend == FLUX__CPU_BACKEND);
+}
+
 static const flux__backend *flux__backend_of(int index);     /* never NULL for 0 <= index < FLUX__BACKENDS */
 FLUX__UNUSED static void flux__backend_set(int index, const flux__backend *b);   /* a test's own; NULL: the built-in one again */
 
@@ -2767,6 +2775,9 @@ static flux__arena flux__arenas[FLUX__BACKENDS][FLUX__MAX_IDS];
 #define FLUX__FOUR_LOCKS FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT
 #define FLUX__MAX_LOCKS { FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS }    /* FLUX__MAX_IDS of them */
 static flux__mutex flux__arena_locks[FLUX__BACKENDS][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
+
+FLUX__HOT
+
 static void flux__arena_lock(const flux__arena *pool) { flux__mutex_lock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0])); }
 static void flux__arena_unlock(const flux__arena *pool) { flux__mutex_unlock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0])); }
 
@@ -2852,6 +2863,13 @@ static void flux__buffer_label(flux__buffer *b, const flux_tensor *x, size_t byt
     memcpy(b->dim, x->dim, sizeof b->dim);
 }
 
+FLUX__LEAN
+
+/* Whether it does so already: only who has the buffer changes that. */
+static bool flux__buffer_labelled(const flux__buffer *b, const flux_tensor *x, size_t bytes) {
+    return b->bytes == bytes && b->ndim == x->ndim && b->dtype == x->dtype && memcmp(b->dim, x->dim, sizeof b->dim) == 0;
+}
+
 static int flux__say_bytes(char *out, size_t n, double bytes) {
     static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
     int u = 0;
@@ -2900,6 +2918,8 @@ static flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_mem now, co
     return (flux__buffer *)flux__fail("out of memory on %s: %zu bytes asked for (%s), %s in use, %s held%s%s%s", flux_device_name(d), bytes, asked, live, held, room,
                                       *largest ? "; the largest: " : "", largest);
 }
+
+FLUX__HOT
 
 /* for_whom: the tensor whose value it will hold, or NULL */
 static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_tensor *for_whom) {
@@ -2986,7 +3006,7 @@ FLUX_DEF void flux_mem_trim(flux_device d) {
     flux__tell();
 }
 
-FLUX__LEAN
+FLUX__HOT
 
 /* ---------------- ownership and scopes */
 
@@ -3529,6 +3549,8 @@ static flux_dtype flux__promote(flux_dtype a, flux_dtype b) {
     return flux__dtypes[a].rank > flux__dtypes[b].rank ? a : b;
 }
 
+FLUX__HOT
+
 FLUX_DEF flux_shape flux__shape(const int64_t *dims, int n) {
     flux_shape s;
     memset(&s, 0, sizeof s);
@@ -3744,7 +3766,7 @@ static bool flux__check_operands(const char *call, int n, flux_tensor *const *xs
             return false;
         }
         if (flux__is_number(xs[i])) continue;
-        if (first && !flux_device_equal(first->device, xs[i]->device)) {
+        if (first && !flux__same_device(first->device, xs[i]->device)) {
             flux__text ta = flux__describe(first), tb = flux__describe(xs[i]);
             char where[96];
             snprintf(where, sizeof where, "%s", flux_device_name(first->device));
@@ -3764,6 +3786,8 @@ static flux_device flux__place(int n, flux_tensor *const *xs) {
         if (!(xs[i]->flags & FLUX__WEAK)) return xs[i]->device;
     return xs[0]->device;
 }
+
+FLUX__LEAN
 
 /* ---------------- leaves */
 
@@ -3978,7 +4002,7 @@ static flux_tensor *flux__cast(flux_tensor *x, flux_dtype t) {
 
 /* x as an operand of dtype t on device d, which is its own unless it is a number. */
 static flux_tensor *flux__taken(flux_tensor *x, flux_device d, flux_dtype t) {
-    bool apart = x && !flux_device_equal(x->device, d) && !(x->flags & FLUX__WEAK);
+    bool apart = x && !flux__same_device(x->device, d) && !(x->flags & FLUX__WEAK);
     return flux__cast(apart ? flux__move(x, d) : x, t);
 }
 
@@ -4165,10 +4189,23 @@ FLUX_DEF flux_tensor *flux_flatten(flux_tensor *x) {
     return flux_reshape_to(x, flux__shape(dims, 2));
 }
 
+/* A view of x whose dim i is x's dim order[i]. */
+static flux_tensor *flux__permuted(flux_tensor *x, const int64_t *order) {
+    int64_t offset, have[FLUX_MAX_DIMS];
+    flux_shape s;
+    flux_tensor *base = flux__layout(x, &offset, have);
+    s.ndim = x->ndim;
+    for (int i = 0; i < x->ndim; i++) s.dim[i] = x->dim[order[i]];
+    flux_tensor *y = flux__node(FLUX__PERMUTE, (flux_dtype)x->dtype, &s, x, NULL, NULL);
+    if (!y) return NULL;
+    flux__edge(&y->base, base);
+    y->offset = offset;
+    for (int i = 0; i < x->ndim; i++) y->arg.i[i] = order[i], y->stride[i] = have[order[i]];
+    return flux__done(y);
+}
+
 FLUX_DEF flux_tensor *flux_permute_to(flux_tensor *x, flux_shape order) {
     if (!flux__check_operands("permute", 1, &x)) return NULL;
-    int64_t offset, have[FLUX_MAX_DIMS], want[FLUX_MAX_DIMS];
-    flux_shape s = flux__dims(x);
     unsigned seen = 0;
     for (int i = 0; i < order.ndim && i < FLUX_MAX_DIMS; i++)
         if (order.dim[i] >= 0 && order.dim[i] < x->ndim) seen |= 1u << order.dim[i];
@@ -4176,23 +4213,14 @@ FLUX_DEF flux_tensor *flux_permute_to(flux_tensor *x, flux_shape order) {
         flux__text t = flux__describe(x);
         return (flux_tensor *)flux__fail("permute: the order must name each of the %d dims of %s once", x->ndim, t.s);
     }
-    flux_tensor *base = flux__layout(x, &offset, have);
-    for (int i = 0; i < x->ndim; i++) {
-        s.dim[i] = x->dim[order.dim[i]];
-        want[i] = have[order.dim[i]];
-    }
-    flux_tensor *y = flux__view(FLUX__PERMUTE, x, &s, base, offset, want);
-    if (!y) return NULL;
-    for (int i = 0; i < x->ndim; i++) y->arg.i[i] = order.dim[i];
-    return flux__done(y);
+    return flux__permuted(x, order.dim);
 }
 
 FLUX_DEF flux_tensor *flux_transpose(flux_tensor *x) {
     if (!flux__check_operands("transpose", 1, &x)) return NULL;
-    int64_t order[FLUX_MAX_DIMS], row[2] = { 1, x->ndim ? x->dim[0] : 1 };
-    if (x->ndim < 2) return flux_reshape_to(x, flux__shape(row, 2));
-    for (int i = 0; i < x->ndim; i++) order[i] = i < 2 ? 1 - i : i;
-    return flux_permute_to(x, flux__shape(order, x->ndim));
+    static const int64_t order[FLUX_MAX_DIMS] = { 1, 0, 2, 3, 4, 5, 6, 7 };
+    int64_t row[2] = { 1, x->ndim ? x->dim[0] : 1 };
+    return x->ndim < 2 ? flux_reshape_to(x, flux__shape(row, 2)) : flux__permuted(x, order);
 }
 
 /* The view of shape s that starts at rel and walks by step, both said in x as if x lay in order (so that its gradient
@@ -4563,7 +4591,7 @@ FLUX_DEF int flux_count(const flux_tensor *tuple) { return !tuple ? 0 : tuple->o
 
 static flux_tensor *flux__move(flux_tensor *x, flux_device d) {
     if (!flux__check_operands("to", 1, &x)) return NULL;
-    if (flux_device_equal(x->device, d)) return x;
+    if (flux__same_device(x->device, d)) return x;
     flux_shape s = flux__dims(x);
     if (flux__is_number(x)) {             /* made there, not copied */
         return flux__done(flux__renumber(x, &s, (flux_dtype)x->dtype, d));
@@ -4760,6 +4788,8 @@ FLUX__PUBLIC_RED(sum) FLUX__PUBLIC_RED(mean) FLUX__PUBLIC_RED(var) FLUX__PUBLIC_
 FLUX__PUBLIC_RED(min) FLUX__PUBLIC_RED(any) FLUX__PUBLIC_RED(all) FLUX__PUBLIC_RED(norm) FLUX__PUBLIC_RED(logsumexp)
 FLUX__PUBLIC_RED(argmax) FLUX__PUBLIC_RED(argmin) FLUX__PUBLIC_RED(softmax) FLUX__PUBLIC_RED(logsoftmax)
 
+FLUX__HOT
+
 /* ---------------- matrix products */
 
 static bool flux__no_product(const char *why, const flux_tensor *a, const flux_tensor *b) {
@@ -4795,7 +4825,7 @@ FLUX_DEF flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b) {
     int t = flux__meet("matmul", 2, xs);
     if (t < 0 || !flux__product_shape(a, b, mnk, &s)) return NULL;
     if (!flux__dtypes[t].real) t = FLUX_F32;
-    bool ready = a->dtype == t && b->dtype == t && flux_device_equal(a->device, b->device);
+    bool ready = a->dtype == t && b->dtype == t && flux__same_device(a->device, b->device);
     int h = ready ? 0 : flux__hide();     /* there is nothing to hide but what has to be converted */
     flux_device place = flux__place(2, xs);
     a = flux__taken(a, place, (flux_dtype)t);
@@ -6165,16 +6195,25 @@ static void flux__graph_push(flux__graph *g, flux_tensor *t) {
     else g->stack = s, g->stack[g->top++] = t;
 }
 
+FLUX__HOT
+
+/* The number of a leaf, or -1. Few are looked through one by one; of more, there is a map. */
+#define FLUX__FEW_LEAVES 8
+static int flux__leaf_number(const flux__graph *g, const flux_tensor *t) {
+    if (g->nleaf > FLUX__FEW_LEAVES) return flux__map_get(&g->leaves, t);
+    int i = g->nleaf - 1;
+    while (i >= 0 && g->leaf[i] != t) i--;
+    return i;
+}
+
 static void flux__graph_leaf(flux__graph *g, flux_tensor *t) {
-    if (flux__map_get(&g->leaves, t) >= 0) return;
+    if (flux__leaf_number(g, t) >= 0) return;
     flux_tensor **leaf = (flux_tensor **)flux__grow(g->leaf, &g->leaf_room, g->nleaf + 1, sizeof *leaf);
-    if (leaf) g->leaf = leaf;
-    if (leaf) g->leaf = leaf;
-    if (!leaf || !flux__map_put(&g->leaves, t, g->nleaf)) {
-        g->ok = false;
-        return;
-    }
-    leaf[g->nleaf++] = t;
+    if (leaf) g->leaf = leaf, leaf[g->nleaf++] = t;
+    else g->ok = false;
+    for (int i = g->nleaf == FLUX__FEW_LEAVES + 1 ? 0 : g->nleaf - 1; g->ok && g->nleaf > FLUX__FEW_LEAVES && i < g->nleaf; i++)
+        g->ok = flux__map_put(&g->leaves, leaf[i], i);
+    if (!g->ok) return;
     if (!t->buf) {
         flux__text text = flux__describe(t);
         flux__fail(t->flags & FLUX__CONSUMED ? "a tensor's memory was taken over by flux_update; keep a copy with flux_copy (%s)"
@@ -6234,15 +6273,17 @@ static bool flux__key_room(flux__graph *g, int operands) {
 
 static FLUX__INLINE void flux__key_word(flux__graph *g, int64_t w) { g->key[g->nkey++] = w; }
 
-static void flux__key_dims(flux__graph *g, const int64_t *v, int n) {
-    for (int i = 0; i < n; i++) flux__key_word(g, v[i]);
+static FLUX__INLINE void flux__key_dims(flux__graph *g, const int64_t *v, int n) {
+    int64_t *to = g->key + g->nkey;
+    for (int i = 0; i < n; i++) to[i] = v[i];
+    g->nkey += n;
 }
 
 /* An operand in the key: what it is, its number, and of a view how it looks at its base. */
 static void flux__key_operand(flux__graph *g, flux_tensor *x) {
     flux_tensor *b = flux__base(x);
     bool number = b->op == FLUX__NUMBER && !b->buf && b->mark != g->walk;
-    int64_t id = number ? 0 : flux__finished(b) ? flux__map_get(&g->leaves, b) : b->index;
+    int64_t id = number ? 0 : flux__finished(b) ? flux__leaf_number(g, b) : b->index;
     int64_t kind = number ? 2 : flux__finished(b) ? 0 : 1;
     flux__key_word(g, kind | (int64_t)x->dtype << 4 | (int64_t)x->ndim << 8 | (int64_t)(x != b) << 12 | id << 16);
     flux__key_dims(g, x->dim, x->ndim);
@@ -6297,13 +6338,15 @@ static void flux__graph_free(flux__graph *g) {
         flux__graph_drop(g);
         return;
     }
-    if (g->leaves.key) memset(g->leaves.key, 0, (size_t)g->leaves.room * sizeof *g->leaves.key);
+    if (g->leaves.n) memset(g->leaves.key, 0, (size_t)g->leaves.room * sizeof *g->leaves.key);
     g->nnode = g->nleaf = g->nkey = g->top = g->leaves.n = 0;
     g->cut = false;
     plans->kept = *g;
 }
 
 /* ---------------- grouping nodes into kernels */
+
+FLUX__LEAN
 
 typedef struct flux__group {
     int kind, product;                    /* product: the node of the matrix product, or -1 */
@@ -6694,7 +6737,7 @@ static int flux__add_operand(flux__builder *b, const flux__operand *o) {
 }
 
 static int flux__slot_of(flux__builder *b, flux_tensor *base) {
-    return flux__finished(base) ? flux__map_get(&b->p->g->leaves, base) : b->p->g->nleaf + base->index;
+    return flux__finished(base) ? flux__leaf_number(b->p->g, base) : b->p->g->nleaf + base->index;
 }
 
 /* Whether a value that changes with none of the reduced dims: it is the same for a whole row. */
@@ -7232,11 +7275,12 @@ static void flux__plans_trim(flux__plans *plans) {
         }
 }
 
-/* No product waits for another. Factors at even distances would give all keys of the same sum and weighted sum one hash. */
+/* No product waits for another. What is added at even distances would give many keys of the same sums one hash. */
 static uint64_t flux__key_hash(const int64_t *key, int n) {
-    uint64_t hash = 0, odd = 0x9e3779b97f4a7c15u;
-    for (int i = 0; i < n; i++, odd += 0x3c6ef372fe94f82au) hash += (uint64_t)key[i] * (odd ^ odd >> 32 << 1);
-    return (hash ^ hash >> 32) * 0x9e3779b97f4a7c15u;
+    const uint64_t odd = 0x9e3779b97f4a7c15u;
+    uint64_t hash = n % 2 ? (uint64_t)key[n - 1] * odd : 0, more = odd;
+    for (int i = 0; i + 1 < n; i += 2, more += 0x3c6ef372fe94f82au) hash += ((uint64_t)key[i] + more) * ((uint64_t)key[i + 1] + (more ^ more >> 32 << 1));
+    return (hash ^ hash >> 32) * odd;
 }
 
 static flux__plan *flux__find_plan(flux__graph *g) {
@@ -7298,7 +7342,7 @@ static bool flux__allocate_scratch(flux__run *r, int at) {
     flux__buffer **scratch = r->buffer + r->plan->nnode * 2;      /* by kernel */
     if (!k->scratch) return true;
     for (int i = 0; i < at && !scratch[at]; i++)
-        if (scratch[i] && flux_device_equal(scratch[i]->device, k->device) && scratch[i]->room >= k->scratch) {
+        if (scratch[i] && flux__same_device(scratch[i]->device, k->device) && scratch[i]->room >= k->scratch) {
             scratch[at] = scratch[i];
             flux__atomic_add(&scratch[i]->refs, 1);
         }
@@ -7335,7 +7379,7 @@ static bool flux__allocate(flux__run *r) {
                 flux__atomic_add(&r->buffer[i]->refs, 1);
             } else {
                 for (int j = 0; j < nspare && !r->buffer[i]; j++)
-                    if (flux_device_equal(spare[j]->device, s->device) && spare[j]->room >= (size_t)s->bytes && spare[j]->room / 2 <= (size_t)s->bytes) {
+                    if (flux__same_device(spare[j]->device, s->device) && spare[j]->room >= (size_t)s->bytes && spare[j]->room / 2 <= (size_t)s->bytes) {
                         r->buffer[i] = spare[j];
                         flux__atomic_add(&r->buffer[i]->refs, 1);
                         spare[j] = spare[--nspare];
@@ -7360,6 +7404,7 @@ static void flux__settle_nodes(flux__run *r) {
     flux__arena *held = NULL;
     for (int i = 0; i < plan->nnode; i++) {              /* a buffer may have been made for a node whose life has ended */
         flux__buffer *b = plan->slot[i].keep ? r->buffer[i] : NULL;
+        if (b && flux__buffer_labelled(b, g->node[i], (size_t)plan->slot[i].bytes)) continue;
         flux__arena *pool = b ? &flux__arenas[b->device.backend][b->device.id] : held;
         if (pool != held && held) flux__arena_unlock(held);
         if (pool != held) flux__arena_lock(pool);
@@ -7384,7 +7429,7 @@ static void flux__settle_nodes(flux__run *r) {
 static int flux__kernel_row(const flux__plan *plan, int k) {
     const flux__kernel *first = &plan->kernel[k];
     int n = 1;
-    while (first->drop && k + n < plan->nkernel && first[n].drop && flux_device_equal(first[n].device, first->device)) n++;
+    while (first->drop && k + n < plan->nkernel && first[n].drop && flux__same_device(first[n].device, first->device)) n++;
     return n;
 }
 
@@ -7446,11 +7491,10 @@ static bool flux__eager(void) {
 
 static void flux__graph_start(flux__graph *g) {
     flux__thread *t = flux__self();
-    memset(g, 0, sizeof *g);
     if (t && t->plans) {
         *g = t->plans->kept;
         memset(&t->plans->kept, 0, sizeof t->plans->kept);
-    }
+    } else memset(g, 0, sizeof *g);
     g->ok = t != NULL;
     g->walk = t ? ++t->walk : 0;
     if (t && t->walk == 0) g->walk = ++t->walk;
@@ -7738,9 +7782,9 @@ static bool flux__keep_seen(flux__graph *g, const flux__history *h, int n, flux_
 static void flux__set_donors(flux__graph *g, const flux__history *h, int n, flux_tensor *const *olds, flux_tensor *const *news) {
     for (int i = 0; i < n; i++) {
         flux_tensor *old = olds[i], *fresh = news[i];
-        int leaf = flux__map_get(&g->leaves, old), k = flux__walk_get(&h->walk, old);
+        int leaf = flux__leaf_number(g, old), k = flux__walk_get(&h->walk, old);
         if (leaf < 0 || k < 0 || !old->buf || old->buf->borrowed || fresh->mark != g->walk || flux__finished(fresh)) continue;
-        bool alike = old->dtype == fresh->dtype && flux__size(old) == flux__size(fresh) && flux_device_equal(old->device, fresh->device);
+        bool alike = old->dtype == fresh->dtype && flux__size(old) == flux__size(fresh) && flux__same_device(old->device, fresh->device);
         bool sole = !flux__history_seen(h, k) && flux__atomic_load(&old->buf->refs) == 1;
         if (alike && sole) g->donor[fresh->index] = leaf;
     }
@@ -11016,7 +11060,7 @@ static bool flux__kernels_ready(flux__plan *plan, flux__graph *g) {
             continue;
         }
         for (int j = i; j < plan->nkernel; j++)
-            if (plan->kernel[j].kind != FLUX__K_MOVE && flux_device_equal(plan->kernel[j].device, k->device)) plan->kernel[j].drop = b->drop;
+            if (plan->kernel[j].kind != FLUX__K_MOVE && flux__same_device(plan->kernel[j].device, k->device)) plan->kernel[j].drop = b->drop;
         if (!b->ready(k->device.id, plan, g)) return false;
     }
     return true;
@@ -11886,6 +11930,8 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
         }
 }
 
+FLUX__HOT
+
 /* The only thing done is to store the product itself? Then the product writes it where it belongs. */
 static bool flux__bare_product(const flux__kernel *k) {
     return k->nvalue == 1 && k->value[0].kind == FLUX__V_PRODUCT && (k->value[0].dtype == FLUX_F32 || k->value[0].dtype == FLUX_F64);
@@ -11901,6 +11947,8 @@ static int64_t flux__batch_offset(const flux__kernel *k, const flux__operand *o,
     }
     return at;
 }
+
+FLUX__LEAN
 
 /* An operand of a half format as f32, in order. */
 static float *flux__widen(const flux__operand *o, const void *src, void *memory) {
@@ -12025,6 +12073,8 @@ static void flux__matrix_grid(flux__matrix *m, int side, int more) {
     flux__merge_axes(&m->grid[side], dim, step, 0, false);
 }
 
+FLUX__HOT
+
 static void flux__matrix_operand(flux__run *run, flux__kernel *k, int i, bool pairs, flux__matrix *m) {
     m->o = k->operand[i];
     m->at = (const char *)run->ptr[m->o.src];
@@ -12079,6 +12129,8 @@ static void flux__product_task(void *ctx, int64_t batch) {
 }
 
 /* The same of samples that are one product: each sees its own rows. */
+FLUX__LEAN
+
 static void flux__epilogue_samples(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb, int64_t nb, void *block, int64_t ld) {
     flux__job job = *(flux__job *)ctx;
     int64_t m = job.k->mnk[0], i, n, size = job.k->operand[0].dtype == FLUX_F64 ? 8 : 4;
@@ -12109,6 +12161,8 @@ static bool flux__samples_join(flux__products *p) {
     return true;
 }
 
+FLUX__HOT
+
 /* Many products are shared out whole, few ones in blocks. */
 static int flux__run_product(flux__run *run, flux__kernel *k) {
     flux__products p;
@@ -12137,6 +12191,8 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
 }
 
 /* ---------------- whole-tensor kernels */
+FLUX__LEAN
+
 
 /* Moves elements between two strided layouts of the same shape, adding if asked. */
 static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step, const char *src, const int64_t *src_step, bool add);
@@ -15622,9 +15678,7 @@ FLUX_DEF const char *flux_device_backend(flux_device d) {
     return d.backend >= 0 && d.backend < FLUX__BACKENDS ? flux__backends[d.backend].name : "none";
 }
 
-FLUX_DEF bool flux_device_equal(flux_device a, flux_device b) {
-    return a.backend == b.backend && (a.id == b.id || a.backend == FLUX__CPU_BACKEND);
-}
+FLUX_DEF bool flux_device_equal(flux_device a, flux_device b) { return flux__same_device(a, b); }
 
 FLUX_DEF void flux_default_device(flux_device d) {
     if (flux__device_is(d)) flux__home = d;
@@ -21604,7 +21658,7 @@ static bool flux__check_replaced(const flux_state *s, int leaf) {
 static bool flux__check_device(const flux_state *s, int leaf) {
     const flux_tensor *held = flux__state_sample(s, leaf), *now = s->leaf[leaf].now;
     char where[96];
-    if (!held || flux_device_equal(now->device, held->device)) return true;
+    if (!held || flux__same_device(now->device, held->device)) return true;
     snprintf(where, sizeof where, "%s", flux_device_name(held->device));
     flux__fail("update: %.100s is on %s, but its optimiser state on %s; move the state with flux_to", flux__leaf_path(s, leaf),
                flux_device_name(now->device), where);
@@ -23437,7 +23491,7 @@ static flux_tensor *flux__stage_one(const flux__stage *s, flux_tensor *x) {
     if (s->kind == FLUX__STAGE_MAP) return s->map(x);
     if (x->dtype == FLUX_F64 && !s->keep_f64 && s->device.backend != FLUX__CPU_BACKEND)
         x = flux_to_dtype(x, FLUX_F32);
-    return flux_device_equal(x->device, s->device) ? x : flux__move(x, s->device);
+    return flux__same_device(x->device, s->device) ? x : flux__move(x, s->device);
 }
 
 static flux_tensor *flux__stage_each(const flux__stage *s, flux_tensor *x) {
@@ -24494,7 +24548,7 @@ static size_t flux__npy_head(char *out, size_t room, const flux__element *e,
 
 /* x, dtype and all, on that device (flux_to would make a float64 on its way to a GPU a float32). */
 static flux_tensor *flux__placed(flux_tensor *x, flux_device d) {
-    return flux_device_equal(x->device, d) ? x : flux__move(x, d);
+    return flux__same_device(x->device, d) ? x : flux__move(x, d);
 }
 
 /* Its elements in host memory. */
@@ -26660,7 +26714,7 @@ typedef struct flux__trip {
 } flux__trip;
 
 static bool flux__there(flux_device at, const flux__trip *trip) {
-    return flux_device_equal(at, trip->to) || (trip->any && at.backend == trip->to.backend);
+    return flux__same_device(at, trip->to) || (trip->any && at.backend == trip->to.backend);
 }
 
 /* Whether a tensor of this dtype, lying there, becomes float32: when it enters a GPU, or was meant to have done so. */
@@ -26841,7 +26895,7 @@ static void flux__whereabouts_meet(flux__whereabouts *p, flux_device at, const c
         p->at = at;
         p->met = true;
         snprintf(p->path, sizeof p->path, "%s", path);
-    } else if (!p->mixed && !flux_device_equal(p->at, at)) {
+    } else if (!p->mixed && !flux__same_device(p->at, at)) {
         p->mixed = true;
         flux__fail("device_of: on several devices: %s is on %s, %.150s on %s", p->path, flux_device_name(p->at), path, flux_device_name(at));
     }
