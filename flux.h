@@ -10336,11 +10336,13 @@ static void flux__gemm_orient(flux__gemm_plan *p, const flux__gemm_job *j, bool 
 /* Roughly the cycles a product takes this way round. */
 static double flux__gemm_cost(const flux__gemm_plan *p) {
     double m = (double)p->m, n = (double)p->n, k = (double)p->k, lanes = p->set->lanes;
-    double c = (double)flux__gemm_up(p->m, p->set->lanes) * n * k / (2 * lanes);
-    double copy = p->a_row == 1 ? (n > 128 ? 0.1 : 0) : p->a_col == 1 ? 0.035 * (double)p->size : 1.5;
+    double high = (double)flux__gemm_up(p->m, p->set->lanes);
+    if (m > 10 * lanes && high - m >= lanes / 2 && p->set->narrow) high -= 0.375 * lanes;   /* the last tile is half as high */
+    double c = high * n * k / (2 * lanes);
+    double copy = p->a_row == 1 ? (n > 48 * p->set->columns ? 0.1 : 0) : p->a_col == 1 ? 0.035 * (double)p->size : 1.5;
     if (p->a_rows) copy = flux__gemm_along(p->a_cols, p->a_rows) ? 0.5 : 0.15;
     if (p->b_rows) c += (flux__gemm_along(p->b_cols, p->b_rows) ? 0.5 : 0.1) * n * k;
-    return c + copy * m * k + (p->flip ? 0.3 * m * n : 0);
+    return c + copy * m * k + (p->flip ? (flux__gemm_far(p) ? 0.6 : 0.3) * m * n : 0);
 }
 
 /* Whether sums of products take less than tiles: for a vector, and where turning the larger operand, which is contiguous along k,
