@@ -12140,6 +12140,19 @@ static bool flux__samples_join(flux__products *p) {
     return true;
 }
 
+/* What all images are multiplied by, contiguous along their channels: turned once, not for each image. NULL: it stays as it is. */
+static void *flux__turn_shared(flux__products *p) {
+    const flux__operand *b = &p->b.o;
+    int64_t size = p->f64 ? 8 : 4, step = (flux__gemm_up(p->g.k * size, 64) | 64) / size;
+    bool shared = p->batches > 1 && !b->gather && p->g.a_row == 1 && p->g.b_col == 1 && p->g.b_row > 1 && p->g.m >= 64 * flux__num_threads();
+    for (int d = 2; d < b->shape.ndim; d++) shared = shared && b->shape.dim[d] == 1;
+    void *turned = shared ? flux__scratch((size_t)(step * p->g.n * size)) : NULL;
+    if (!turned) return NULL;
+    flux__gemm_copy(size, (const char *)p->b.at + b->offset * size, p->g.b_row, 1, turned, step, p->g.k, p->g.n);
+    p->b.at = (const char *)turned, p->b.o.offset = 0, p->g.b_row = 1, p->g.b_col = step;
+    return turned;
+}
+
 /* Many products are shared out whole, few ones in blocks. */
 static int flux__run_product(flux__run *run, flux__kernel *k) {
     flux__products p;
@@ -12159,10 +12172,13 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     if (p.a.o.gather) p.g.a_grid = p.a.grid;
     if (p.b.o.gather) p.g.b_grid = p.b.grid;
     if (!p.bare) p.g.epilogue = flux__epilogue;
-    if (flux__samples_join(&p)) flux__product_task(&p, 0);
+    bool joined = flux__samples_join(&p);
+    void *turned = flux__turn_shared(&p);
+    if (joined) flux__product_task(&p, 0);
     else if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, &p);
     else
         for (int64_t i = 0; i < batches; i++) flux__product_task(&p, i);
+    flux__scratch_done(turned);
     p.job.failed = p.failed;
     return flux__job_ok(&p.job) ? 0 : -1;
 }
