@@ -10004,9 +10004,12 @@ static int64_t flux__gemm_runs(const flux__axes *x, int64_t words, int64_t first
     return count;
 }
 
-/* Whether elements lie together along x rather than along y. */
-static bool flux__gemm_along(const flux__axes *x, const flux__axes *y) {
-    return (x->step[0] == 1 ? x->dim[0] : 1) > (y->step[0] == 1 ? y->dim[0] : 1);
+/* How many elements of a matrix made of others are copied together along x: of a stride by 2, half as many at a time. */
+static int64_t flux__gemm_together(const flux__axes *x, int64_t size) {
+    return x->step[0] == 1 ? x->dim[0] : x->step[0] == 2 && size == 4 ? (x->dim[0] + 1) / 2 : 1;
+}
+static bool flux__gemm_along(const flux__gemm_plan *p, const flux__axes *x, const flux__axes *y) {
+    return flux__gemm_together(x, p->size) > flux__gemm_together(y, p->size);
 }
 
 /* Copies points of `across`, to_step apart, each with its elements along `along`. */
@@ -10046,7 +10049,7 @@ static void flux__gemm_pack_grid(flux__gemm_task *t) {
     t->there = 0;
     t->a_step = flux__gemm_apart(p, t->ib);
     if (t->ib < p->set->lanes) memset(t->a, 0, (size_t)(t->a_step * t->kb * p->size));
-    if (flux__gemm_along(p->a_cols, p->a_rows)) flux__gemm_collect_turned(t);
+    if (flux__gemm_along(p, p->a_cols, p->a_rows)) flux__gemm_collect_turned(t);
     else flux__gemm_collect(p, p->a, p->a_rows, t->i0 + t->i, t->ib, p->a_cols, t->k0, t->kb, t->a, t->a_step);
 }
 
@@ -10340,8 +10343,8 @@ static double flux__gemm_cost(const flux__gemm_plan *p) {
     if (m > 10 * lanes && high - m >= lanes / 2 && p->set->narrow) high -= 0.375 * lanes;   /* the last tile is half as high */
     double c = high * n * k / (2 * lanes);
     double copy = p->a_row == 1 ? (n > 48 * p->set->columns ? 0.1 : 0) : p->a_col == 1 ? 0.035 * (double)p->size : 1.5;
-    if (p->a_rows) copy = flux__gemm_along(p->a_cols, p->a_rows) ? 0.5 : 0.15;
-    if (p->b_rows) c += (flux__gemm_along(p->b_cols, p->b_rows) ? 0.5 : 0.1) * n * k;
+    if (p->a_rows) copy = flux__gemm_along(p, p->a_cols, p->a_rows) ? 0.5 : 0.15;
+    if (p->b_rows) c += (flux__gemm_along(p, p->b_cols, p->b_rows) ? 0.5 : 0.1) * n * k;
     return c + copy * m * k + (p->flip ? (flux__gemm_far(p) ? 0.6 : 0.3) * m * n : 0);
 }
 
@@ -10386,7 +10389,7 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     p->panels_b = p->b_col == 1 && p->b_row > 1 && p->rows >= 8 * 2 * p->set->lanes && p->chunk * p->b_row * p->size > 256 << 10;
     p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
     if (p->a_rows) p->copy_a = true;
-    if (p->b_rows) p->copy_b = true, p->panels_b = flux__gemm_along(p->b_cols, p->b_rows);
+    if (p->b_rows) p->copy_b = true, p->panels_b = flux__gemm_along(p, p->b_cols, p->b_rows);
 }
 
 /* Cuts C into blocks: as large as they may be, but enough of them for the threads. How many never
