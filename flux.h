@@ -12202,7 +12202,15 @@ static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, 
 
 static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, int64_t ss, int64_t n) {
 #if FLUX__GEMM_VECTORS
+    const flux__gemm_f16 none = { -0.0f, -0.0f, -0.0f, -0.0f };       /* what lies between stays as it is */
+    flux__gemm_f16 v, w, *at;
     for (; n >= 4 && ds == 1 && ss == 1; n -= 4, dst += 4, src += 4) *(flux__gemm_f16 *)(void *)dst += *(const flux__gemm_f16 *)(const void *)src;
+    for (; n > 4 && ds == 2 && ss == 1; n -= 4, dst += 8, src += 4) { /* > : nothing beyond the last one is touched */
+        v = *(const flux__gemm_f16 *)(const void *)src, at = (flux__gemm_f16 *)(void *)dst;
+        FLUX__SHUFFLE(w, v, none, flux__gemm_i16, 2, 6, 3, 7)
+        FLUX__SHUFFLE(v, v, none, flux__gemm_i16, 0, 4, 1, 5)
+        at[0] += v, at[1] += w;
+    }
 #endif
     for (; n > 0; n--, dst += ds, src += ss) *dst += *src;
 }
