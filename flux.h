@@ -10116,9 +10116,8 @@ static void flux__gemm_ahead(flux__gemm_task *t) {
 }
 
 /* A tile of C that is in no cache: else it would be waited for when it is stored. */
-static FLUX__O2 void flux__gemm_fetch(const char *c, int64_t step, int64_t bytes, int64_t wide) {
-    for (; wide > 0; wide--, c += step)
-        for (int64_t at = 0; at < bytes; at += 64) FLUX__PREFETCH_WRITE(c + at)
+static FLUX__INLINE void flux__gemm_fetch(const char *c, int64_t step, int64_t wide) {
+    for (; wide > 0; wide--, c += step) { FLUX__PREFETCH_WRITE(c) FLUX__PREFETCH_WRITE(c + 64) }
 }
 
 /* The full panels of A, whose tiles lie in C as they are; gives how many rows. */
@@ -10131,7 +10130,7 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t wide) {
     const bool far = !t->out && flux__gemm_far(p);
     for (i = 0; i < end; i += tall, c += tall * p->size, a += (p->copy_a && !p->a_rows ? tall * t->kb : tall) * p->size) {
         bool fetch = t->lines > 0;
-        if (far) flux__gemm_fetch(c, t->ld * p->size, tall * p->size, wide);
+        if (far) flux__gemm_fetch(c, t->ld * p->size, wide);
         kernel(t->kb, a, step, b, b_row, b_col, c, t->ld, t->k0 > 0, fetch ? t->next : a, fetch ? p->a_col * p->size : 0);
         if (fetch) t->next += 64, t->lines--;
     }
@@ -10385,7 +10384,7 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     int64_t most = flux__gemm_up(FLUX__GEMM_BLOCK / (p->chunk * p->size), 8 * p->set->lanes);
     bool crowded = p->rows > 2 * p->set->lanes && b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
     p->copy_a = p->a_row != 1 || (apart && many);
-    if (!p->copy_a) p->sub = flux__gemm_min(p->sub, most);
+    if (!p->copy_a && p->rows > 2 * most) p->sub = flux__gemm_min(p->sub, most);
     p->panels_b = p->b_col == 1 && p->b_row > 1 && p->rows >= 8 * 2 * p->set->lanes && p->chunk * p->b_row * p->size > 256 << 10;
     p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
     if (p->a_rows) p->copy_a = true;
