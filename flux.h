@@ -10384,7 +10384,7 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     int64_t most = flux__gemm_up(FLUX__GEMM_BLOCK / (p->chunk * p->size), 8 * p->set->lanes);
     bool crowded = p->rows > 2 * p->set->lanes && b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
     p->copy_a = p->a_row != 1 || (apart && many);
-    if (!p->copy_a && p->rows > 2 * most) p->sub = flux__gemm_min(p->sub, most);
+    if (!p->copy_a && p->rows * p->chunk * p->size > 8 * FLUX__GEMM_BLOCK) p->sub = flux__gemm_min(p->sub, most);
     p->panels_b = p->b_col == 1 && p->b_row > 1 && p->rows >= 8 * 2 * p->set->lanes && p->chunk * p->b_row * p->size > 256 << 10;
     p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
     if (p->a_rows) p->copy_a = true;
