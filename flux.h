@@ -9422,6 +9422,7 @@ typedef struct flux__gemm_job {
     const flux__axes *a_grid, *b_grid;    /* may be NULL; else no strides: what its rows, and its columns, are made of */
     void *c;                              /* C, m x n, its columns ldc apart */
     int64_t ldc;                          /* c NULL: only the epilogue sees C */
+    const void *a_next;                   /* may be NULL: the A of the product that comes next, with the same strides */
     bool pairs;                           /* an element of A or B is a word of two numbers of bf16; of C, an f32 */
     /* May be NULL. Called once for each finished piece of C, from any thread, while it is in the
        cache: rows i0 ... i0+mb-1, columns j0 ... j0+nb-1, its (i, j) at block[i + j * ld]. */
@@ -9430,9 +9431,10 @@ typedef struct flux__gemm_job {
     void *ctx;
 } flux__gemm_job;
 
-/* A kernel adds up k products for one tile: of A as many rows as the tile has, columns a_step apart. */
-typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, const void *b,
-                                  int64_t b_row, int64_t b_col, void *c, int64_t ldc, bool add);
+/* A kernel adds up k products for one tile: of A as many rows as the tile has, columns a_step apart. Meanwhile it fetches k lines
+   for tiles to come, next_step bytes apart: all at once before it, they would fill the queue that its own loads go through. */
+typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, const void *b, int64_t b_row, int64_t b_col, void *c, int64_t ldc,
+                                  bool add, const void *next, int64_t next_step);
 
 /* Four rows of A times two columns of B, both contiguous in k, whole vectors: sums of products, without turning either. */
 typedef void (*flux__gemm_dots)(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum);
@@ -9527,26 +9529,28 @@ FLUX__GEMM_TYPES(64)
 #  define FLUX__GEMM_KERNEL(name, type, vec, mul, high, wide, target)                              \
     FLUX__GEMM_FN(target) void name##_##high##x##wide(                                             \
         int64_t k, const void *a, int64_t a_step, const void *b, int64_t b_row, int64_t b_col,     \
-        void *c, int64_t ldc, bool add) {                                                          \
+        void *c, int64_t ldc, bool add, const void *next, int64_t next_step) {                     \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef type T;                                                                            \
         const T *b0 = (const T *)b, *b1 = wide > 3 ? b0 + 3 * b_col : b0,                          \
                 *b2 = wide > 6 ? b1 + 3 * b_col : b0, *b3 = wide > 9 ? b2 + 3 * b_col : b0;        \
         const T *p = (const T *)a;                                                                 \
+        const char *fetch = (const char *)next;                                                    \
         V *at, u, v, w, zero = {0} FLUX__COLUMNS##wide(FLUX__K_VAR##high);                         \
         FLUX__COLUMNS##wide(FLUX__K_ZERO##high)                                                    \
         for (; k > 0; k--) {                                                                       \
             u = ((const V *)(const void *)p)[0];                                                   \
             if (high == 2) v = ((const V *)(const void *)p)[high - 1];                             \
             FLUX__COLUMNS##wide(mul##high)                                                         \
+            if (high == 2) { FLUX__PREFETCH_LATER(fetch) fetch += next_step; }                     \
             p += a_step, b0 += b_row, b1 += b_row, b2 += b_row, b3 += b_row;                       \
         }                                                                                          \
         at = (V *)c;                                                                               \
         if (add) { FLUX__COLUMNS##wide(FLUX__K_ADD##high) }                                        \
         at = (V *)c;                                                                               \
         FLUX__COLUMNS##wide(FLUX__K_PUT##high)                                                     \
-        (void)v, (void)w, (void)b3;                                                                \
+        (void)v, (void)w, (void)b3, (void)fetch;                                                   \
     }
 #  define FLUX__GEMM_HIGH6(name, type, vec, mul, high, target)                                     \
     FLUX__GEMM_KERNEL(name, type, vec, mul, high, 1, target)                                       \
@@ -9656,7 +9660,8 @@ FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX
 #  define FLUX__GEMM_FN(target) static
 #  define FLUX__GEMM_KERNEL(name, type, high, wide)                                                \
     static void name##_##high##x##wide(int64_t k, const void *a, int64_t a_step, const void *b,    \
-                                       int64_t b_row, int64_t b_col, void *c, int64_t ldc, bool add) { \
+                                       int64_t b_row, int64_t b_col, void *c, int64_t ldc, bool add, \
+                                       const void *next, int64_t next_step) {                      \
         type x[wide][4 * high] = {{0}}, *to = (type *)c, w;                                        \
         const type *f = (const type *)a, *g = (const type *)b;                                     \
         int64_t i, j;                                                                              \
@@ -9665,6 +9670,7 @@ FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX
                 for (i = 0, w = g[j * b_col]; i < 4 * high; i++) x[j][i] += f[i] * w;              \
         for (j = 0; j < wide; j++, to += ldc)                                                      \
             for (i = 0; i < 4 * high; i++) to[i] = x[j][i] + (add ? to[i] : 0);                    \
+        (void)next, (void)next_step;                                                               \
     }
 #  define FLUX__GEMM_HIGH(name, type, high)                                                        \
     FLUX__GEMM_KERNEL(name, type, high, 1) FLUX__GEMM_KERNEL(name, type, high, 2)                  \
@@ -9968,7 +9974,7 @@ typedef struct flux__gemm_plan {
     bool flip, copy_a, copy_b;            /* flip: a is B turned, b A turned, and C comes out turned */
     bool panels_b;                        /* b's copy: as wide as a tile, row by row; else column by column */
     int64_t m, n, k;
-    const char *a, *b;
+    const char *a, *b, *a_next;
     int64_t a_row, a_col, b_row, b_col;
     const flux__axes *a_rows, *a_cols, *b_rows, *b_cols;   /* NULL, or what they are made of: copied by, a column by column */
     flux__gemm_collector collect;
@@ -9983,6 +9989,8 @@ typedef struct flux__gemm_task {          /* one block of C */
     int worker;
     int64_t i0, j0, mb, nb, k0, kb;       /* where in C and in k */
     int64_t i, ib;                        /* its rows that are being multiplied, i0 not counted */
+    const char *next;                     /* A's block to come after this one, as far as it has not been fetched, */
+    int64_t lines;                        /* and how much of it that is: so many lines of each column */
     int64_t there;                        /* of A, the columns that are read where they lie; then come copied ones */
     char *a, *b;                          /* scratch: copied operands, */
     char *edge, *out;                     /* a tile that is not all ours, C where it may not go yet */
@@ -9996,6 +10004,7 @@ typedef struct flux__gemm_task {          /* one block of C */
 #define FLUX__GEMM_CHUNK 2048             /* bytes of a column of B: a tile's fit the first cache */
 #define FLUX__GEMM_TILES 16               /* in a block's height: 1 MB of A at most, of the second cache */
 #define FLUX__GEMM_COLUMNS 512            /* in a block's width */
+#define FLUX__GEMM_BLOCK (1 << 17)        /* bytes of A at a time where it lies: as many again are on their way to the second cache */
 #define FLUX__GEMM_FEW 64                 /* columns that may be sums of products */
 #define FLUX__GEMM_PIECE 4096             /* elements of C at a time for the epilogue, or some more */
 
@@ -10039,9 +10048,12 @@ static int64_t flux__gemm_runs(const flux__axes *x, int64_t words, int64_t first
     return count;
 }
 
-/* Whether elements lie together along x rather than along y. */
-static bool flux__gemm_along(const flux__axes *x, const flux__axes *y) {
-    return (x->step[0] == 1 ? x->dim[0] : 1) > (y->step[0] == 1 ? y->dim[0] : 1);
+/* How many elements of a matrix made of others are copied together along x: of a stride by 2, half as many at a time. */
+static int64_t flux__gemm_together(const flux__axes *x, int64_t size) {
+    return x->step[0] == 1 ? x->dim[0] : x->step[0] == 2 && size == 4 ? (x->dim[0] + 1) / 2 : 1;
+}
+static bool flux__gemm_along(const flux__gemm_plan *p, const flux__axes *x, const flux__axes *y) {
+    return flux__gemm_together(x, p->size) > flux__gemm_together(y, p->size);
 }
 
 /* Copies points of `across`, to_step apart, each with its elements along `along`. */
@@ -10081,7 +10093,7 @@ static void flux__gemm_pack_grid(flux__gemm_task *t) {
     t->there = 0;
     t->a_step = flux__gemm_apart(p, t->ib);
     if (t->ib < p->set->lanes) memset(t->a, 0, (size_t)(t->a_step * t->kb * p->size));
-    if (flux__gemm_along(p->a_cols, p->a_rows)) flux__gemm_collect_turned(t);
+    if (flux__gemm_along(p, p->a_cols, p->a_rows)) flux__gemm_collect_turned(t);
     else flux__gemm_collect(p, p->a, p->a_rows, t->i0 + t->i, t->ib, p->a_cols, t->k0, t->kb, t->a, t->a_step);
 }
 
@@ -10131,13 +10143,25 @@ static const char *flux__gemm_b(const flux__gemm_task *t, int64_t j, int64_t wid
     return p->copy_b ? t->b + j * t->b_step * p->size : p->b + (t->k0 * p->b_row + (t->j0 + j) * p->b_col) * p->size;
 }
 
+/* Whether so much of C is written that little of it is in a cache before. */
+static bool flux__gemm_far(const flux__gemm_plan *p) { return p->m * p->n * p->size > 2 * FLUX__GEMM_BLOCK; }
 static bool flux__gemm_large(const flux__gemm_plan *p) { return p->m * p->k * p->size > 2 << 20; }
 
-/* The rows of a tile of A that is read where it lies: their columns are too far apart for the processor's own look-ahead. */
-static FLUX__O2 void flux__gemm_fetch(const flux__gemm_plan *p, const char *a, int64_t k) {
-    const int64_t bytes = 2 * p->set->lanes * p->size;
-    for (; k > 0; k--, a += p->a_col * p->size)
-        for (int64_t at = 0; at < bytes; at += 64) FLUX__PREFETCH_LATER(a + at)
+/* Where A is read as it lies, its columns are too far apart for the processor's own look-ahead: kernels fetch the next block, be
+   it rows further down, the first ones of the next chunk, or those of the next product. */
+static void flux__gemm_ahead(flux__gemm_task *t) {
+    const flux__gemm_plan *p = t->plan;
+    int64_t i = t->i + t->ib, rows = flux__gemm_min(i < t->mb ? t->mb - i : t->mb, t->ib);
+    const char *next = i < t->mb ? p->a + (t->i0 + i + t->k0 * p->a_col) * p->size :
+                       t->k0 + t->kb < p->k ? p->a + (t->i0 + (t->k0 + t->kb) * p->a_col) * p->size :
+                       p->a_next ? p->a_next + t->i0 * p->size : NULL;
+    t->next = next;
+    t->lines = next && !p->copy_a ? (rows * p->size + 63) / 64 : 0;
+}
+
+/* A tile of C that is in no cache: else it would be waited for when it is stored. */
+static FLUX__INLINE void flux__gemm_fetch(const char *c, int64_t step, int64_t wide) {
+    for (; wide > 0; wide--, c += step) { FLUX__PREFETCH_WRITE(c) FLUX__PREFETCH_WRITE(c + 64) }
 }
 
 /* The full panels of A, whose tiles lie in C as they are; gives how many rows. */
@@ -10147,10 +10171,12 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t wide) {
     flux__gemm_kernel kernel = p->set->two[wide <= 4 ? wide - 1 : wide / 2 + 1];
     const char *a = p->copy_a ? t->a : p->a + (t->i0 + t->i + t->k0 * p->a_col) * p->size, *b = flux__gemm_b(t, j, wide, &b_row, &b_col);
     char *c = t->block + (t->i + (j - t->out_from) * t->ld) * p->size;
-    const bool far = j == 0 && !p->copy_a && flux__gemm_large(p);
+    const bool far = !t->out && flux__gemm_far(p);
     for (i = 0; i < end; i += tall, c += tall * p->size, a += (p->copy_a && !p->a_rows ? tall * t->kb : tall) * p->size) {
-        if (far) flux__gemm_fetch(p, a + tall * p->size, t->kb);
-        kernel(t->kb, a, step, b, b_row, b_col, c, t->ld, t->k0 > 0);
+        bool fetch = t->lines > 0;
+        if (far) flux__gemm_fetch(c, t->ld * p->size, wide);
+        kernel(t->kb, a, step, b, b_row, b_col, c, t->ld, t->k0 > 0, fetch ? t->next : a, fetch ? p->a_col * p->size : 0);
+        if (fetch) t->next += 64, t->lines--;
     }
     return end;
 }
@@ -10169,10 +10195,10 @@ static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t start, int64_
     int64_t b_row, b_col, ld = edge ? high : t->ld, n = t->there;
     const char *b = flux__gemm_b(t, j, wide, &b_row, &b_col);
     char *c = t->block + (t->i + i + (j - t->out_from) * t->ld) * size, *to = edge ? t->edge : c - skip * size;
-    if (n > 0) kernel(n, a, p->a_col, b, b_row, b_col, to, ld, add && !edge);
+    if (n > 0) kernel(n, a, p->a_col, b, b_row, b_col, to, ld, add && !edge, a, 0);
     if (n < t->kb || n == 0)
         kernel(t->kb - n, t->a + (p->a_rows ? i - skip : i * t->kb) * size, p->a_rows ? t->a_step : high, b + n * b_row * size, b_row, b_col, to, ld,
-               n > 0 || (add && !edge));
+               n > 0 || (add && !edge), a, 0);
     if (edge) flux__gemm_add_tile(size, c, t->ld, t->edge + skip * size, high, rows, wide, add);
 }
 
@@ -10206,6 +10232,7 @@ static void flux__gemm_rows(flux__gemm_task *t) {
     int64_t i, j, c, n, start, high, done = 0, wide;
     if (p->a_rows) flux__gemm_pack_grid(t);
     else flux__gemm_pack_a(t);
+    flux__gemm_ahead(t);
     for (j = 0; j < t->nb; j += wide) {
         wide = flux__gemm_wide(t->nb - j, p->set->columns);
         for (i = flux__gemm_full(t, j, wide); i < t->ib; i += high) {
@@ -10342,6 +10369,7 @@ static void flux__gemm_orient(flux__gemm_plan *p, const flux__gemm_job *j, bool 
     p->n = flip ? j->m : j->n;
     p->a = (const char *)(flip ? j->b : j->a);
     p->b = (const char *)(flip ? j->a : j->b);
+    p->a_next = flip ? NULL : (const char *)j->a_next;
     p->a_row = flip ? j->b_col : j->a_row;
     p->a_col = flip ? j->b_row : j->a_col;
     p->b_row = flip ? j->a_col : j->b_row;
@@ -10354,11 +10382,13 @@ static void flux__gemm_orient(flux__gemm_plan *p, const flux__gemm_job *j, bool 
 /* Roughly the cycles a product takes this way round. */
 static double flux__gemm_cost(const flux__gemm_plan *p) {
     double m = (double)p->m, n = (double)p->n, k = (double)p->k, lanes = p->set->lanes;
-    double c = (double)flux__gemm_up(p->m, p->set->lanes) * n * k / (2 * lanes);
-    double copy = p->a_row == 1 ? (n > 128 ? 0.1 : 0) : p->a_col == 1 ? 0.035 * (double)p->size : 1.5;
-    if (p->a_rows) copy = flux__gemm_along(p->a_cols, p->a_rows) ? 0.5 : 0.15;
-    if (p->b_rows) c += (flux__gemm_along(p->b_cols, p->b_rows) ? 0.5 : 0.1) * n * k;
-    return c + copy * m * k + (p->flip ? 0.3 * m * n : 0);
+    double high = (double)flux__gemm_up(p->m, p->set->lanes);
+    if (m > 10 * lanes && high - m >= lanes / 2 && p->set->narrow) high -= 0.375 * lanes;   /* the last tile is half as high */
+    double c = high * n * k / (2 * lanes);
+    double copy = p->a_row == 1 ? (n > 48 * p->set->columns ? 0.1 : 0) : p->a_col == 1 ? 0.035 * (double)p->size : 1.5;
+    if (p->a_rows) copy = flux__gemm_along(p, p->a_cols, p->a_rows) ? 0.5 : 0.15;
+    if (p->b_rows) c += (flux__gemm_along(p, p->b_cols, p->b_rows) ? 0.5 : 0.1) * n * k;
+    return c + copy * m * k + (p->flip ? (flux__gemm_far(p) ? 0.6 : 0.3) * m * n : 0);
 }
 
 /* Whether sums of products take less than tiles: for a vector, and where turning the larger operand, which is contiguous along k,
@@ -10390,18 +10420,19 @@ static bool flux__gemm_dots_all(flux__gemm_plan *p, int64_t threads) {
 
 /* Whether to copy the operands. Measured: B as it lies is fine until its columns (rows, if they are
    the contiguous ones) crowd into one set of the cache; A, until it outgrows the second cache, or
-   each of its columns is on a page of its own, and is read often. A few columns read what is large
-   where it lies, some tiles of it at a time. */
+   each of its columns is on a page of its own, and is read very often, or often if its columns crowd.
+   Where it lies it is read some tiles at a time: all columns by these, while the next ones are fetched. */
 static void flux__gemm_copies(flux__gemm_plan *p) {
     int64_t a_step = p->a_col * p->size, b_step = (p->b_row == 1 ? p->b_col : p->b_row) * p->size;
-    bool large = flux__gemm_large(p), many = p->columns > 8 * p->set->columns, often = many && a_step >= 2000 && p->k > 64;
+    bool apart = flux__gemm_large(p) || (a_step >= 2000 && p->k > 64), many = p->columns > (a_step % 2048 == 0 ? 16 : 48) * p->set->columns;
+    int64_t most = flux__gemm_up(FLUX__GEMM_BLOCK / (p->chunk * p->size), 8 * p->set->lanes);
     bool crowded = p->rows > 2 * p->set->lanes && b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
-    p->copy_a = p->a_row != 1 || (large && many) || often;
-    if (large && !p->copy_a && p->sub > 8 * p->set->lanes) p->sub = 8 * p->set->lanes;
+    p->copy_a = p->a_row != 1 || (apart && many);
+    if (!p->copy_a && p->rows * p->chunk * p->size > 8 * FLUX__GEMM_BLOCK) p->sub = flux__gemm_min(p->sub, most);
     p->panels_b = p->b_col == 1 && p->b_row > 1 && p->rows >= 8 * 2 * p->set->lanes && p->chunk * p->b_row * p->size > 256 << 10;
     p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
     if (p->a_rows) p->copy_a = true;
-    if (p->b_rows) p->copy_b = true, p->panels_b = flux__gemm_along(p->b_cols, p->b_rows);
+    if (p->b_rows) p->copy_b = true, p->panels_b = flux__gemm_along(p, p->b_cols, p->b_rows);
 }
 
 /* Cuts C into blocks: as large as they may be, but enough of them for the threads. How many never
@@ -12098,7 +12129,7 @@ static void flux__matrix_operand(flux__run *run, flux__kernel *k, int i, bool pa
     m->col = vector ? (i == 0 ? m->o.stride[0] : 0) : m->o.stride[1];
 }
 
-typedef struct flux__products { flux__job job; flux__gemm_job g; flux__matrix a, b; bool f64, bare; int failed; } flux__products;
+typedef struct flux__products { flux__job job; flux__gemm_job g; flux__matrix a, b; int64_t batches; bool f64, bare; int failed; } flux__products;
 
 /* Where a batch's matrix is. */
 static const void *flux__matrix_at(const flux__kernel *k, const flux__matrix *m, int64_t batch) {
@@ -12124,6 +12155,7 @@ static void flux__product_task(void *ctx, int64_t batch) {
     g.ctx = &job;
     g.a = flux__matrix_at(job.k, &p->a, batch);
     g.b = flux__matrix_at(job.k, &p->b, batch);
+    g.a_next = g.a_row == 1 && batch + 1 < p->batches ? flux__matrix_at(job.k, &p->a, batch + 1) : NULL;
     if (p->bare) g.c = (char *)job.run->ptr[job.k->value[0].out] + (size_t)(batch * g.m * g.n) * (p->f64 ? 8 : 4);
     if (flux__gemm(p->f64, &g) != 0 || flux__atomic_load32(&job.failed)) flux__atomic_store32(&p->failed, 1);
 }
@@ -12157,8 +12189,22 @@ static bool flux__samples_join(flux__products *p) {
     p->g.a_row = p->g.a_col = 0;
     p->g.a_grid = p->a.grid;
     p->g.epilogue = flux__epilogue_samples;
+    p->batches = 1;
     p->bare = false;
     return true;
+}
+
+/* What all images are multiplied by, contiguous along their channels: turned once, not for each image. NULL: it stays as it is. */
+static void *flux__turn_shared(flux__products *p) {
+    const flux__operand *b = &p->b.o;
+    int64_t size = p->f64 ? 8 : 4, step = (flux__gemm_up(p->g.k * size, 64) | 64) / size;
+    bool shared = p->batches > 1 && !b->gather && p->g.a_row == 1 && p->g.b_col == 1 && p->g.b_row > 1 && p->g.m >= 64 * flux__num_threads();
+    for (int d = 2; d < b->shape.ndim; d++) shared = shared && b->shape.dim[d] == 1;
+    void *turned = shared ? flux__scratch((size_t)(step * p->g.n * size)) : NULL;
+    if (!turned) return NULL;
+    flux__gemm_copy(size, (const char *)p->b.at + b->offset * size, p->g.b_row, 1, turned, step, p->g.k, p->g.n);
+    p->b.at = (const char *)turned, p->b.o.offset = 0, p->g.b_row = 1, p->g.b_col = step;
+    return turned;
 }
 
 FLUX__HOT
@@ -12171,7 +12217,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     if (k->mnk[0] * k->mnk[1] * batches == 0) return 0;
     memset(&p.job, 0, sizeof p.job);
     memset(&p.g, 0, sizeof p.g);
-    p.failed = 0;
+    p.failed = 0, p.batches = batches;
     p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
     p.job.run = run, p.job.k = k;
     p.g.pairs = flux__multiplies_pairs(k);
@@ -12182,10 +12228,13 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     if (p.a.o.gather) p.g.a_grid = p.a.grid;
     if (p.b.o.gather) p.g.b_grid = p.b.grid;
     if (!p.bare) p.g.epilogue = flux__epilogue;
-    if (flux__samples_join(&p)) flux__product_task(&p, 0);
+    bool joined = flux__samples_join(&p);
+    void *turned = flux__turn_shared(&p);
+    if (joined) flux__product_task(&p, 0);
     else if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, &p);
     else
         for (int64_t i = 0; i < batches; i++) flux__product_task(&p, i);
+    flux__scratch_done(turned);
     p.job.failed = p.failed;
     return flux__job_ok(&p.job) ? 0 : -1;
 }
@@ -12208,7 +12257,15 @@ static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, 
 
 static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, int64_t ss, int64_t n) {
 #if FLUX__GEMM_VECTORS
+    const flux__gemm_f16 none = { -0.0f, -0.0f, -0.0f, -0.0f };       /* what lies between stays as it is */
+    flux__gemm_f16 v, w, *at;
     for (; n >= 4 && ds == 1 && ss == 1; n -= 4, dst += 4, src += 4) *(flux__gemm_f16 *)(void *)dst += *(const flux__gemm_f16 *)(const void *)src;
+    for (; n > 4 && ds == 2 && ss == 1; n -= 4, dst += 8, src += 4) { /* > : nothing beyond the last one is touched */
+        v = *(const flux__gemm_f16 *)(const void *)src, at = (flux__gemm_f16 *)(void *)dst;
+        FLUX__SHUFFLE(w, v, none, flux__gemm_i16, 2, 6, 3, 7)
+        FLUX__SHUFFLE(v, v, none, flux__gemm_i16, 0, 4, 1, 5)
+        at[0] += v, at[1] += w;
+    }
 #endif
     for (; n > 0; n--, dst += ds, src += ss) *dst += *src;
 }

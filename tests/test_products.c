@@ -170,6 +170,7 @@ static void all_convolutions(void) {
     static const convolution all[] = {
         { { 9, 7 }, 3, 5, 2, { 3, 3 }, 1, 1, 1, 1 }, { { 11, 10 }, 4, 6, 3, { 3, 2 }, 2, 1, 1, 2 }, { { 12, 9 }, 2, 33, 1, { 2, 3 }, 1, 2, 2, 1 },
         { { 5, 5 }, 8, 8, 1, { 1, 1 }, 1, 0, 1, 1 }, { { 40, 20 }, 5, 4, 1, { 5, 5 }, 1, 2, 1, 1 },
+        { { 20, 16 }, 5, 7, 3, { 1, 1 }, 1, 0, 1, 1 }, { { 43, 12 }, 3, 4, 2, { 3, 3 }, 2, 1, 1, 1 },    /* weights turned once; two apart */
     };
     for (int f = 0; f < FORMATS; f++) {
         flux_allow_tf32(formats[f].tf32);
