@@ -7824,14 +7824,14 @@ typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter,
 typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const float *const *in, const float *by);
 /* Rows of n >= 16 numbers, one behind the other. Of each: first, its maximum or its sum; d = x - maximum, e = exp(d), or
    d = x - sum by[0], e = d^2 (squares); second, the sum of e; and y by `last`: DIV e / second, SUB d - log(second),
-   MUL d / sqrt(second by[1] + by[2]). d and e hold all rows if they are kept, else those of FLUX__ROWS_TILE numbers, or one.
+   MUL d / sqrt(second by[1] + by[2]). e has room for all rows if it is kept, else for those of FLUX__ROWS_TILE numbers, or one.
    d, y NULL: not wanted. Sums join `together` numbers at a time, as they do where such a row is not run as one. */
 typedef struct flux__rows_run {
     int64_t n, together, count;
-    const float *x, *each;                /* each: of a row what d is less by, then what y is made with */
+    const float *x, *less, *each;         /* of a row: what d is less by, and what y is made with */
     float *first, *second, *d, *e, *y, by[3];
     int last;
-    bool squares, keep_d, keep_e;
+    bool squares, keep_e;
 } flux__rows_run;
 typedef void (*flux__rows_fn)(const flux__rows_run *r, bool last);
 
@@ -7975,6 +7975,7 @@ static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad
     return (flux__quad)((first & (flux__quad_bits)a) | (~first & (flux__quad_bits)b));
 }
 #  define FLUX__MAX_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a != a) | (flux__quad_bits)(a > b), a, b)
+#  define FLUX__MOST_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a > b), a, b)
 #  define FLUX__MIN_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a != a) | (flux__quad_bits)(a < b), a, b)
 #  define FLUX__JOIN_QUADS(lane, op, qop)                                                            \
     flux__quad q[4];                                                                                 \
@@ -8015,6 +8016,7 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n) {               
 #define FLUX__PROD_OF(a, b) ((a) * (b))
 #define FLUX__MAX_OF(a, b) ((a) != (a) ? (a) : (a) > (b) ? (a) : (b))  /* NaN if either is */
 #define FLUX__MIN_OF(a, b) ((a) != (a) ? (a) : (a) < (b) ? (a) : (b))
+#define FLUX__MOST_OF(a, b) ((a) > (b) ? (a) : (b))
 #define FLUX__MAX_VOF(a, b) FLUX__F(fmax)(a, b)
 #define FLUX__MIN_VOF(a, b) FLUX__F(fmin)(a, b)
 #define FLUX__FOLD_TABLE                                                                             \
@@ -8086,6 +8088,7 @@ static const int32_t flux__last_lanes[32] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 FLUX__VECTOR_FOLD(fold_sum, FLUX__SUM_OF, FLUX__SUM_OF, FLUX__K(0), FLUX__SUM_OF)                    \
 FLUX__VECTOR_FOLD(fold_prod, FLUX__PROD_OF, FLUX__PROD_OF, FLUX__K(1), FLUX__PROD_OF)                \
 FLUX__VECTOR_FOLD(fold_max, FLUX__MAX_VOF, FLUX__MAX_OF, FLUX__K(-INFINITY), FLUX__MAX_QUAD)         \
+FLUX__VECTOR_FOLD(fold_most, FLUX__MAX, FLUX__MOST_OF, FLUX__K(-INFINITY), FLUX__MOST_QUAD)          \
 FLUX__VECTOR_FOLD(fold_min, FLUX__MIN_VOF, FLUX__MIN_OF, FLUX__K(INFINITY), FLUX__MIN_QUAD)          \
 FLUX__FOLD_TABLE
 
@@ -8332,6 +8335,11 @@ FLUX__FN(exp)(FLUX__V x) {                                                      
     FLUX__V t, r = FLUX__F(part)(FLUX__F(clamp)(x, -104, 89), &t);                                   \
     return FLUX__SCALE(FLUX__POLY(7, r, flux__exp_c), t);                                            \
 }                                                                                                    \
+/* the same of x <= 0 */                                                                             \
+FLUX__FN(exp_below)(FLUX__V x) {                                                                     \
+    FLUX__V t, r = FLUX__F(part)(FLUX__MAX(FLUX__K(-104), x), &t);                                   \
+    return FLUX__SCALE(FLUX__POLY(7, r, flux__exp_c), t);                                            \
+}                                                                                                    \
 FLUX__FN(expm1)(FLUX__V x) {                                                                         \
     FLUX__V t, s = FLUX__F(exp_part)(FLUX__F(clamp)(x, -18, 89), &t);                                \
     FLUX__V p = FLUX__F(power)(t - 1.0f), y = FLUX__FMA(s, p, p - 0.5f);                             \
@@ -8559,31 +8567,32 @@ static void FLUX__F(adam)(int64_t n, float *to_m, float *to_v, float *to_w, cons
     }                                                                                                \
 }
 
-/* The end of a row is a vector that begins earlier: no result stands where an operand does. Memory comes closer while the
-   parts are computed. */
-#define FLUX__ROW_LOOP(...)                                                                          \
+/* The end of a row is a vector that begins earlier: no result stands where an operand does. Where the result goes comes closer
+   while the parts are computed. */
+#define FLUX__ROW_LOOP(from, ...)                                                                    \
     for (int64_t row = 0, o = 0; row < r->count; row++, o += n) {                                    \
-        const FLUX__V by = FLUX__K(r->each[row]);                                                    \
+        const FLUX__V less = FLUX__K(r->less[row]), by = FLUX__K(r->each[row]);                      \
         for (int64_t i = 0; i < n; i += FLUX__LANES) {                                               \
             const int64_t at = o + (i + FLUX__LANES <= n ? i : n - FLUX__LANES);                     \
+            FLUX__V v = FLUX__F(at)(from + at);                                                      \
             __VA_ARGS__                                                                              \
         }                                                                                            \
+        (void)less, (void)by;                                                                        \
     }
-#define FLUX__ROW_PARTS(less, map)                                                                   \
-    FLUX__ROW_LOOP(FLUX__V v = FLUX__F(at)(x + at), w; v = less, w = map; if (y) FLUX__PREFETCH_WRITE(y + at) \
-                   FLUX__PREFETCH_LATER(x + r->count * n + at)                                       \
+#define FLUX__ROW_PARTS(map)                                                                         \
+    FLUX__ROW_LOOP(x, FLUX__V w; v = v - less, w = map; if (y) FLUX__PREFETCH_WRITE(y + at)          \
                    if (d) memcpy(d + at, &v, sizeof v); memcpy(e + at, &w, sizeof w);)
-#define FLUX__ROW_LAST(from, value) FLUX__ROW_LOOP(FLUX__V v = FLUX__F(at)(from + at); v = value; memcpy(y + at, &v, sizeof v);)
+#define FLUX__ROW_LAST(from, value) FLUX__ROW_LOOP(from, v = value; memcpy(y + at, &v, sizeof v);)
 #define FLUX__VECTOR_ROWS                                                                            \
 static void FLUX__F(rows)(const flux__rows_run *r, bool last) {                                      \
     const int64_t n = r->n;                                                                          \
     const float *x = r->x;                                                                           \
     float *d = r->d, *e = r->e, *y = r->y;                                                           \
-    if (!last && r->squares) FLUX__ROW_PARTS(v - by, v * v)                                          \
-    else if (!last) FLUX__ROW_PARTS(FLUX__IF(v != by, v - by, FLUX__K(0)), FLUX__F(exp)(v))          \
+    if (!last && r->squares) FLUX__ROW_PARTS(v * v)                                                  \
+    else if (!last) FLUX__ROW_PARTS(FLUX__F(exp_below)(v))                                           \
     else if (r->last == FLUX__OP_DIV) FLUX__ROW_LAST(e, v / by)                                      \
-    else if (r->last == FLUX__OP_SUB) FLUX__ROW_LAST(d, v - by)                                      \
-    else FLUX__ROW_LAST(d, v * by)                                                                   \
+    else if (r->last == FLUX__OP_SUB) FLUX__ROW_LAST(x, FLUX__IF(v != less, v - less, FLUX__K(0)) - by) \
+    else FLUX__ROW_LAST(x, (v - less) * by)                                                          \
 }
 
 typedef struct flux__section {
@@ -8593,6 +8602,7 @@ typedef struct flux__section {
     flux__random_fn random;
     flux__adam_fn adam;
     flux__rows_fn rows;
+    flux__fold_fn most;                   /* a maximum of numbers that are none of them NaN */
     double (*attend_exp)(int64_t n, void *row, void *most, bool find);
     void (*attend_back)(int64_t n, void *row, void *grad, double by, double less);
 } flux__section;
@@ -8609,7 +8619,7 @@ FLUX__VECTOR_FOLDS                                                              
 FLUX__VECTOR_ROWS                                                                                    \
 FLUX__ATTEND_ROWS(float, FLUX__JOIN_QUADS)                                                           \
 static const flux__section FLUX__F(section) = {                                                      \
-    FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random), FLUX__F(adam), FLUX__F(rows), FLUX__F(attend_exp), FLUX__F(attend_back) };
+    FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random), FLUX__F(adam), FLUX__F(rows), FLUX__F(fold_most), FLUX__F(attend_exp), FLUX__F(attend_back) };
 
 /* ---- f32: instruction sets */
 
@@ -8974,27 +8984,41 @@ static const flux__section *flux__section_now(void) {
 }
 
 /* Some rows at a time, each step for all of them, so that none waits for the end of its own sum. */
-#define FLUX__ROWS_TILE 1024
+#define FLUX__ROWS_TILE 512
 static void flux__fold_rows(const flux__rows_run *r, flux__fold_fn fold, float start, float *acc, const float *x) {
     for (int64_t row = 0; row < r->count; row++, x += r->n) {
         acc[row] = start;
         for (int64_t i = 0; i < r->n; i += r->together) fold(acc + row, x + i, r->n - i < r->together ? r->n - i : r->together);
     }
 }
+/* A row with an infinite number or one that is NaN among it: then it may have no maximum, and inf - inf be none. */
+static void flux__run_odd_row(const flux__section *s, const flux__rows_run *all, int64_t row) {
+    flux__rows_run r = *all;
+    float *e = r.e + row * r.n;
+    r.count = 1, r.x += row * r.n;
+    flux__fold_rows(&r, s->folds[FLUX__RED_MAX], -INFINITY, r.first + row, r.x);
+    s->run(s->loops[FLUX__OP_SUBMAX], r.n, e, r.x, r.first + row, r.x, 1, 0, 1);
+    if (r.d) memcpy(r.d + row * r.n, e, (size_t)r.n * sizeof *e);
+    s->run(s->loops[FLUX__OP_EXP], r.n, e, e, e, e, 1, 1, 1);
+    flux__fold_rows(&r, s->folds[FLUX__RED_SUM], 0, r.second + row, e);
+}
 static void flux__run_rows(const flux__section *s, const flux__rows_run *all) {
     const int64_t many = all->n < FLUX__ROWS_TILE ? FLUX__ROWS_TILE / all->n : 1, n = all->n;
     const flux__loop map = s->loops[all->squares ? FLUX__OP_RSQRT : FLUX__OP_LOG];
     flux__rows_run r = *all;
-    float each[FLUX__ROWS_TILE / 16];
+    float less[FLUX__ROWS_TILE / 16], each[FLUX__ROWS_TILE / 16];
     for (size_t i = 0; i < sizeof each / sizeof *each; i++) each[i] = 1;
+    r.less = less, r.each = each;
     for (int64_t row = 0; row < all->count; row += many) {
         r.count = all->count - row < many ? all->count - row : many;
-        r.x = all->x + row * n, r.d = all->d && all->keep_d ? all->d + row * n : all->d, r.e = all->e + (all->keep_e ? row * n : 0);
-        r.y = all->y ? all->y + row * n : NULL, r.first = all->first + row, r.second = all->second + row, r.each = each;
-        flux__fold_rows(&r, s->folds[r.squares ? FLUX__RED_SUM : FLUX__RED_MAX], r.squares ? 0 : -INFINITY, r.first, r.x);
-        for (int64_t i = 0; i < r.count; i++) each[i] = r.squares ? r.first[i] * r.by[0] : r.first[i];
+        r.x = all->x + row * n, r.d = all->d ? all->d + row * n : NULL, r.e = all->e + (all->keep_e ? row * n : 0);
+        r.y = all->y ? all->y + row * n : NULL, r.first = all->first + row, r.second = all->second + row;
+        flux__fold_rows(&r, r.squares ? s->folds[FLUX__RED_SUM] : s->most, r.squares ? 0 : -INFINITY, r.first, r.x);
+        for (int64_t i = 0; i < r.count; i++) less[i] = r.squares ? r.first[i] * r.by[0] : r.first[i];
         s->rows(&r, false);
         flux__fold_rows(&r, s->folds[FLUX__RED_SUM], 0, r.second, r.e);
+        for (int64_t i = 0; i < r.count && !r.squares; i++)
+            if (r.second[i] != r.second[i]) flux__run_odd_row(s, &r, i), less[i] = r.first[i];
         if (!r.y) continue;
         for (int64_t i = 0; i < r.count; i++) each[i] = r.squares ? r.second[i] * r.by[1] + r.by[2] : r.second[i];
         if (r.last != FLUX__OP_DIV) s->run(map, (r.count + 15) / 16 * 16, each, each, each, each, 1, 1, 1);
@@ -10855,7 +10879,7 @@ static int flux__used(const flux__kernel *k, const flux__cpu *c, int line, int *
     const flux__adam *a = &c->adam;
     const flux__rows *r = &c->rows;
     use[0] = line, use[1] = v->a, use[2] = v->b, use[3] = v->c, use[4] = -1;
-    if (line == r->first) use[5] = r->d, use[6] = r->e, use[7] = r->y;
+    if (line == r->first) use[5] = r->keep_d ? r->d : -1, use[6] = r->e, use[7] = r->y;
     else if (line == a->last) use[1] = a->g, use[2] = a->m, use[3] = a->v, use[4] = a->w, use[5] = a->new_m, use[6] = a->new_v, use[7] = -1;
     else return 4;
     return 8;
@@ -11310,9 +11334,8 @@ static void flux__do_rows(flux__block_run *b) {
     b->at[a->first] = r.first = (float *)(void *)flux__reg(b, b->c->reg[a->first]);
     b->at[a->second] = r.second = (float *)(void *)flux__reg(b, b->c->reg[a->second]);
     b->walk[a->first] = b->walk[a->second] = 1;
-    r.keep_d = a->keep_d, r.keep_e = a->keep_e;
-    r.d = flux__part_at(b, a->d, a->keep_d), r.e = flux__part_at(b, a->e, a->keep_e);
-    if (!a->keep_d && (a->y < 0 || r.last == FLUX__OP_DIV)) r.d = NULL;
+    r.keep_e = a->keep_e, r.e = flux__part_at(b, a->e, a->keep_e);
+    if (a->keep_d) r.d = flux__part_at(b, a->d, true);
     if (a->y >= 0) r.y = flux__part_at(b, a->y, true);
     flux__run_rows(flux__section_now(), &r);
     for (int i = 0; i < 3; i++)
