@@ -7976,7 +7976,7 @@ static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad
 }
 #  define FLUX__MAX_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a != a) | (flux__quad_bits)(a > b), a, b)
 #  define FLUX__MOST_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a > b), a, b)
-#  define FLUX__MIN_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a != a) | (flux__quad_bits)(a < b), a, b)
+#  define FLUX__LEAST_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a < b), a, b)
 #  define FLUX__JOIN_QUADS(lane, op, qop)                                                            \
     flux__quad q[4];                                                                                 \
     memcpy(q, lane, sizeof q);                                                                       \
@@ -8017,8 +8017,7 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n) {               
 #define FLUX__MAX_OF(a, b) ((a) != (a) ? (a) : (a) > (b) ? (a) : (b))  /* NaN if either is */
 #define FLUX__MIN_OF(a, b) ((a) != (a) ? (a) : (a) < (b) ? (a) : (b))
 #define FLUX__MOST_OF(a, b) ((a) > (b) ? (a) : (b))
-#define FLUX__MAX_VOF(a, b) FLUX__F(fmax)(a, b)
-#define FLUX__MIN_VOF(a, b) FLUX__F(fmin)(a, b)
+#define FLUX__LEAST_OF(a, b) ((a) < (b) ? (a) : (b))
 #define FLUX__FOLD_TABLE                                                                             \
 static const flux__fold_fn FLUX__F(folds)[] = {                                                      \
     FLUX__F(fold_sum), FLUX__F(fold_prod), FLUX__F(fold_max), FLUX__F(fold_min) };
@@ -8084,12 +8083,25 @@ static const int32_t flux__last_lanes[32] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 #  undef FLUX__VECTOR_FOLD
 #  define FLUX__VECTOR_FOLD(name, vop, op, identity, qop) FLUX__FOLD(name, float, op, identity)
 #endif
+/* A maximum that passes NaN on: where there is one, the sum is NaN too, and to look at that costs less than to compare all. */
+static void flux__find_nan(float *acc, const float *x, int64_t n) {
+    for (; n > 0; n--, x++)
+        if (*x != *x) *acc = *x;
+}
+#define FLUX__NAN_FOLD(name, fold)                                                                   \
+static void FLUX__F(name)(void *acc, const void *in, int64_t n) {                                    \
+    float sum = 0, *a = (float *)acc;                                                                \
+    if (*a != *a) return;                                                                            \
+    FLUX__F(fold)(acc, in, n), FLUX__F(fold_sum)(&sum, in, n);                                       \
+    if (sum != sum) flux__find_nan(a, (const float *)in, n);                                         \
+}
 #define FLUX__VECTOR_FOLDS                                                                           \
 FLUX__VECTOR_FOLD(fold_sum, FLUX__SUM_OF, FLUX__SUM_OF, FLUX__K(0), FLUX__SUM_OF)                    \
 FLUX__VECTOR_FOLD(fold_prod, FLUX__PROD_OF, FLUX__PROD_OF, FLUX__K(1), FLUX__PROD_OF)                \
-FLUX__VECTOR_FOLD(fold_max, FLUX__MAX_VOF, FLUX__MAX_OF, FLUX__K(-INFINITY), FLUX__MAX_QUAD)         \
 FLUX__VECTOR_FOLD(fold_most, FLUX__MAX, FLUX__MOST_OF, FLUX__K(-INFINITY), FLUX__MOST_QUAD)          \
-FLUX__VECTOR_FOLD(fold_min, FLUX__MIN_VOF, FLUX__MIN_OF, FLUX__K(INFINITY), FLUX__MIN_QUAD)          \
+FLUX__VECTOR_FOLD(fold_least, FLUX__MIN, FLUX__LEAST_OF, FLUX__K(INFINITY), FLUX__LEAST_QUAD)        \
+FLUX__NAN_FOLD(fold_max, fold_most)                                                                  \
+FLUX__NAN_FOLD(fold_min, fold_least)                                                                 \
 FLUX__FOLD_TABLE
 
 /* For attention, n a multiple of 16: s = exp(s - *most), where *most is first found if asked for; gives the sum. And from p
