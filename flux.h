@@ -8272,14 +8272,39 @@ static const float flux__exp_c[] = {      /* e^r, |r| < 0.35 */
 static const float flux__log_c[] = {      /* (log(1+f) - f + f^2/2) / f^3, 0.707 < 1+f < 1.414 */
     0.333333313f, -0.25000003f, 0.200011224f, -0.16667816f, 0.142361864f, -0.124151088f,
     0.117893502f, -0.116004936f, 0.0686802641f };
-static const float flux__tanh_c[] = {     /* (tanh(x)/x - 1) / x^2 in x^2, x < 0.625 */
-    -0.333332717f, 0.133311644f, -0.0537171997f, 0.0205693971f, -0.00563203404f };
-static const float flux__erf_c[] = {      /* erf(x)/x - 1 in x^2, x < 0.9 */
-    0.128379166f, -0.37612623f, 0.112834498f, -0.0268439967f, 0.00516141159f, -0.000769319828f,
-    6.5026732e-05f };
-static const float flux__erfc_c[] = {     /* -log(1 - erf(x)), 0.9 < x < 3.95 */
-    -0.000116526768f, 1.12924385f, 0.633873641f, 0.10772685f, -0.0247795694f, 0.00404843967f,
-    -0.000410227338f, 1.90501287e-05f };
+/* Pieces of a function: polynomials in t = x - start. The piece from 0 on is number 12, where 1 + start is 1; 13: 1.25, 14: 1.5,
+   15: 1.75, 0: 2, 1: 2.5, ... 4: 4, 5: 5, ...: the bits of 1 + x say it. A row has the pieces' numbers of one power of t. Those of
+   number 12 are f(x)/x less 1 or, where erf stands, 2, and the first is large: see FLUX__F(curve). */
+static const float flux__tanh_c[7][16] = {
+    { 0.761594176f, 0.905148268f, 0.964027584f, 0.986614287f, 0.995054781f, 0.999329329f, 0.999909222f, 0.999987721f,
+      0.999998331f, 1, 1, 1, 3e38f, 0.244918659f, 0.462117165f, 0.635148942f },
+    { 0.419973701f, 0.180706114f, 0.0706506446f, 0.0265928432f, 0.00986487418f, 0.00134008483f, 0.00018107488f, 2.4301251e-05f,
+      3.40407792e-06f, 0, 0, 0, 0, 0.940015197f, 0.78644675f, 0.596586943f },
+    { -0.31985116f, -0.163564295f, -0.0681069121f, -0.0262458287f, -0.00980345812f, -0.00133242842f, -0.00017740413f, -2.23608768e-05f,
+      -3.61173988e-06f, 0, 0, 0, -1.14828288e-06f, -0.230238169f, -0.363396198f, -0.378956974f },
+    { 0.103726454f, 0.0878727138f, 0.0420978218f, 0.0170833617f, 0.00640851352f, 0.000862237881f, 0.000106227475f, 8.71722477e-06f,
+      2.63062293e-06f, 0, 0, 0, -0.333268404f, -0.256807476f, -0.094742924f, 0.042289257f },
+    { 0.0267235991f, -0.0255728271f, -0.0178906955f, -0.00823795889f, -0.00298437849f, -0.000383557519f, -3.42503117e-05f, 4.80057133e-06f,
+      -1.32680873e-06f, 0, 0, 0, -0.00120408915f, 0.138793096f, 0.168965891f, 0.0967992023f },
+    { -0.0432129279f, -0.000206671291f, 0.00493113929f, 0.00310606859f, 0.000939140213f, 0.000107260115f, 3.23468925e-07f, -7.50610479e-06f,
+      4.00714839e-07f, 0, 0, 0, 0.14317748f, 0.074926421f, -0.0451842956f, -0.056537535f },
+    { 0.0156413335f, 0.00243221014f, -0.000642349652f, -0.000775107881f, -0.000150176129f, -1.37197321e-05f, 2.51940787e-06f, 2.66417373e-06f,
+      -5.2534304e-08f, 0, 0, 0, -0.0371257886f, -0.0742615312f, -0.0130135911f, -0.00160342129f } };
+static const float flux__erf_c[7][16] = {
+    { 0.842700779f, 0.966105163f, 0.995322287f, 0.999593019f, 0.999977887f, 1, 1, 1,
+      1, 1, 1, 1, 3e38f, 0.276326388f, 0.520499885f, 0.711155653f },
+    { 0.415107667f, 0.118930146f, 0.020665871f, 0.00217979378f, 0.000139190292f, 0, 0, 0,
+      0, 0, 0, 0, -0.871620834f, 1.06001437f, 0.878781676f, 0.642928839f },
+    { -0.415095001f, -0.178411067f, -0.0413191468f, -0.00546791498f, -0.000408575375f, 0, 0, 0,
+      0, 0, 0, 0, -5.4394161e-07f, -0.265011847f, -0.439359993f, -0.482124388f },
+    { 0.138103455f, 0.139045104f, 0.0481563918f, 0.0084821675f, 0.00070679927f, 0, 0, 0,
+      0, 0, 0, 0, -0.376093209f, -0.309040785f, -0.146928728f, 0.0257298928f },
+    { 0.0712404773f, -0.0466111973f, -0.0344515182f, -0.00894996431f, -0.00073926308f, 0, 0, 0,
+      0, 0, 0, 0, -0.000626304129f, 0.125923619f, 0.186491832f, 0.158198789f },
+    { -0.077010639f, -0.00836305786f, 0.0139999418f, 0.00628179312f, 0.000429762615f, 0, 0, 0,
+      0, 0, 0, 0, 0.117961414f, 0.084803462f, -0.00522770174f, -0.0799925104f },
+    { 0.0201855823f, 0.00951745547f, -0.00231762137f, -0.0022550507f, -0.000105825442f, 0, 0, 0,
+      0, 0, 0, 0, -0.0190888904f, -0.0524474606f, -0.0298493933f, 0.0156883169f } };
 static const float flux__sin_c[] = {      /* (sin(r)/r - 1) / r^2 in r^2, |r| < pi/4 */
     -0.166666672f, 0.00833336543f, -0.000198463487f, 2.75806656e-06f };
 static const float flux__cos_c[] = {      /* (cos(r) - 1 + r^2/2) / r^4 in r^2 */
@@ -8373,19 +8398,24 @@ FLUX__FN(gelu_slope)(FLUX__V x) {                                               
     FLUX__V q = FLUX__FMA(z, FLUX__K(0.214064449f), FLUX__K(1.59576912f));                           \
     return FLUX__FMA(c * q, y * (1.0f - y), y);                                                      \
 }                                                                                                    \
+/* An odd function of x, by the pieces of c; a is |x|, or less where the function is 1. The first piece is added to a or 2a, more  \
+   than any other's f(start), so that f(a)/a is not rounded where it is near 1 or more */            \
+FLUX__FN(curve)(FLUX__V x, FLUX__V a, FLUX__V whole, const float (*c)[16]) {                         \
+    FLUX__V u = a + 1.0f, y;                                                                         \
+    FLUX__VU i = FLUX__BITS(u) >> 21;                                                                \
+    FLUX__V t = a - (FLUX__FLOAT(i << 21) - 1.0f);                                                   \
+    y = FLUX__FMA(FLUX__LOOKUP(c[6], i), t, FLUX__LOOKUP(c[5], i));                                  \
+    y = FLUX__FMA(FLUX__FMA(y, t, FLUX__LOOKUP(c[4], i)), t, FLUX__LOOKUP(c[3], i));                 \
+    y = FLUX__FMA(FLUX__FMA(y, t, FLUX__LOOKUP(c[2], i)), t, FLUX__LOOKUP(c[1], i));                 \
+    return FLUX__F(like)(FLUX__FMA(y, t, FLUX__MIN(whole, FLUX__LOOKUP(c[0], i))), x);               \
+}                                                                                                    \
 FLUX__FN(tanh)(FLUX__V x) {                                                                          \
-    FLUX__V a = FLUX__F(abs)(x), z = a * a;                                                          \
-    FLUX__V t, s = FLUX__F(exp_part)(FLUX__F(clamp)(a + a, 0, 20), &t), p = FLUX__F(power)(t);       \
-    FLUX__V large = 1.0f - 2.0f / FLUX__FMA(s, p, p + 1.0f);                                         \
-    FLUX__V small = FLUX__FMA(z * a, FLUX__POLY(5, z, flux__tanh_c), a);                             \
-    return FLUX__F(like)(FLUX__IF(a < 0.625f, small, large), x);                                     \
+    FLUX__V a = FLUX__MIN(FLUX__K(10), FLUX__F(abs)(x));                                             \
+    return FLUX__F(curve)(x, a, a, flux__tanh_c);                                                    \
 }                                                                                                    \
 FLUX__FN(erf)(FLUX__V x) {                                                                           \
-    FLUX__V a = FLUX__F(clamp)(FLUX__F(abs)(x), 0, 4), z = a * a;                                    \
-    FLUX__V t, s = FLUX__F(exp_part)(-FLUX__POLY(8, a, flux__erfc_c), &t);                           \
-    FLUX__V p = FLUX__F(power)(t), large = 1.0f - p - s * p;                                         \
-    FLUX__V small = FLUX__FMA(a, FLUX__POLY(7, z, flux__erf_c), a);                                  \
-    return FLUX__F(like)(FLUX__IF(a < 0.9f, small, large), x);                                       \
+    FLUX__V a = FLUX__MIN(FLUX__K(4), FLUX__F(abs)(x));                                              \
+    return FLUX__F(curve)(x, a, a + a, flux__erf_c);                                                 \
 }
 
 #define FLUX__VECTOR_LOG                                                                             \
@@ -8642,6 +8672,7 @@ static const flux__section FLUX__F(section) = {                                 
 #define FLUX__MIN(a, b) FLUX__P(MIN)(a, b)
 #define FLUX__MAX(a, b) FLUX__P(MAX)(a, b)
 #define FLUX__SCALE(x, t) FLUX__P(SCALE)(x, t)
+#define FLUX__LOOKUP(table, i) FLUX__P(LOOKUP)(table, i)   /* in 16 numbers, by the lowest 4 bits of each lane of i */
 #define FLUX__ALL(mask) FLUX__P(ALL)(mask)
 #define FLUX__HELD(x) FLUX__P(HELD)(x)          /* x, in a register: gcc makes constants anew at each use */
 #define FLUX__MUL32(x, m) FLUX__P(MUL32)(x, m)  /* products of 64-bit lanes whose m is below 2^32, and of x the low halves */
@@ -8684,6 +8715,7 @@ static FLUX__INLINE float flux__narrow_x1(const double *x) { return (float)*x; }
 #  define FLUX__MIN_x1(a, b) ((a) < (b) ? (a) : (b))
 #  define FLUX__MAX_x1(a, b) ((a) > (b) ? (a) : (b))
 #  define FLUX__SCALE_x1(x, t) flux__scale_x1(x, t)
+#  define FLUX__LOOKUP_x1(table, i) (table)[(i) & 15]
 #  define FLUX__ALL_x1(mask) (mask)
 #  define FLUX__HELD_x1(x) (x)
 #  define FLUX__MUL32_x1(x, m) (((x) & 0xffffffff) * (m))
@@ -8802,6 +8834,7 @@ static FLUX__INLINE FLUX__F(halves) FLUX__F(bf16_of)(FLUX__V v, FLUX__VU below, 
 #  define FLUX__LANES_x4 4
 #  define FLUX__HELD_x4(x) (x)
 #  define FLUX__SCALE_x4(x, t) flux__scale_x4(x, t)
+#  define FLUX__LOOKUP_x4(table, i) flux__look_x4(table, i)
 #  if FLUX__X86
 #    define FLUX__SQRT_x4(x) flux__vsqrt_x4(x)
 #    define FLUX__LOW_x4(x) flux__low_x4(x)
@@ -8875,6 +8908,11 @@ FLUX__INSTRUCTION(FLUX__VUL, short, (FLUX__VUL x), "xtn %0.2s, %1.2d", "w", "w"(
 FLUX__INSTRUCTION(FLUX__VUL, vmul32, (FLUX__VUL a, FLUX__VUL b), "umull %0.2d, %1.2s, %2.2s", "w", "w"(a), "w"(b))
 #  endif
 FLUX__VECTOR_WIDTHS
+static FLUX__INLINE FLUX__V flux__look_x4(const float *table, FLUX__VU i) {
+    i = i & 15u;
+    FLUX__V y = { table[i[0]], table[i[1]], table[i[2]], table[i[3]] };
+    return y;
+}
 FLUX__VECTOR_SECTION
 #  if FLUX__NEON
 FLUX__LOAD16(flux__f16_f32, __asm__("fcvtl %0.4s, %1.4h" : "=w"(v) : "w"(h)))
@@ -8894,6 +8932,7 @@ FLUX__FUSED_STEP(FLUX__VD, vfmad, "vfmadd213pd {%3, %2, %0|%0, %2, %3}", in, "0"
 FLUX__INSTRUCTION(FLUX__VUL, vmul32, (FLUX__VUL a, FLUX__VUL b),                                     \
                   "vpmuludq {%2, %1, %0|%0, %1, %2}", in, in(a), in(b))                              \
 FLUX__INSTRUCTION(FLUX__VUL, held, (FLUX__VUL x), "", in, "0"(x))                                    \
+FLUX__INSTRUCTION(FLUX__V, look, (FLUX__V x, FLUX__VU i), "vpermps {%1, %2, %0|%0, %2, %1}", in, in "m"(x), in(i)) \
 FLUX__INSTRUCTION(FLUX__VD, low, (FLUX__V x), "vcvtps2pd {%" half "1, %0|%0, %" half "1}", in, in(x)) \
 FLUX__INSTRUCTION(FLUX__VD, high, (FLUX__V x), extract " {$1, %1, %" half "0|%" half "0, %1, 1}\n\t" \
                   "vcvtps2pd {%" half "0, %0|%0, %" half "0}", in, in(x))                            \
@@ -8910,6 +8949,7 @@ FLUX__INSTRUCTION(FLUX__V, vjoin, (FLUX__V a, FLUX__V b),                       
 #    define FLUX__MAX_x8(a, b) flux__vmax_x8(a, b)
 #    define FLUX__HELD_x8(x) flux__held_x8(x)
 #    define FLUX__SCALE_x8(x, t) flux__scale_x8(x, t)
+#    define FLUX__LOOKUP_x8(table, i) flux__either_x8(flux__look_x8(flux__at_x8(table), i), flux__look_x8(flux__at_x8((table) + 8), i), (i) << 28)
 #    define FLUX__LOW_x8(x) flux__low_x8(x)
 #    define FLUX__HIGH_x8(x) flux__high_x8(x)
 #    define FLUX__JOIN_x8(x, y) flux__vjoin_x8(flux__thin_x8(x), flux__thin_x8(y))
@@ -8925,6 +8965,7 @@ FLUX__INSTRUCTION(FLUX__V, vjoin, (FLUX__V a, FLUX__V b),                       
 #    endif
 FLUX__VECTOR_TYPES
 FLUX__VECTOR_INSTRUCTIONS("x", "x", "vextractf128", "vinsertf128")
+FLUX__INSTRUCTION(FLUX__V, either, (FLUX__V a, FLUX__V b, FLUX__VU sign), "vblendvps {%3, %2, %1, %0|%0, %1, %2, %3}", "x", "x"(a), "x"(b), "x"(sign))
 FLUX__VECTOR_WIDTHS
 static FLUX__INLINE int flux__signs_x8(FLUX__VI mask) {
     int y;
@@ -8953,6 +8994,7 @@ FLUX__STORE16(flux__bf16_store_x8, h = flux__bf16_of_x8(v, below, odd, quiet))
 #    define FLUX__MAX_x16(a, b) flux__vmax_x16(a, b)
 #    define FLUX__HELD_x16(x) flux__held_x16(x)
 #    define FLUX__SCALE_x16(x, t) flux__vscale_x16(x, (t) - FLUX__MAGIC)
+#    define FLUX__LOOKUP_x16(table, i) flux__look_x16(flux__at_x16(table), i)
 #    define FLUX__LOW_x16(x) flux__low_x16(x)
 #    define FLUX__HIGH_x16(x) flux__high_x16(x)
 #    define FLUX__JOIN_x16(x, y) flux__vjoin_x16(flux__thin_x16(x), flux__thin_x16(y))
