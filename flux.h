@@ -8305,6 +8305,22 @@ static const float flux__erf_c[7][16] = {
       0, 0, 0, 0, 0.117961414f, 0.084803462f, -0.00522770174f, -0.0799925104f },
     { 0.0201855823f, 0.00951745547f, -0.00231762137f, -0.0022550507f, -0.000105825442f, 0, 0, 0,
       0, 0, 0, 0, -0.0190888904f, -0.0524474606f, -0.0298493933f, 0.0156883169f } };
+/* 2^k log(1+e^x) for x = r - k ln 2, |r| < 0.35, in powers of r: k = 0 is number 0, 1: 15, 2: 14, ... 15: 1, which is e^r. */
+static const float flux__softplus_c[7][16] = {
+    { 0.693147182f, 1, 0.999969482f, 0.999938965f, 0.99987793f, 0.999755919f, 0.999512017f, 0.999024689f,
+      0.998051941f, 0.996113956f, 0.992267966f, 0.98469305f, 0.969993949f, 0.942264259f, 0.892574191f, 0.810930192f },
+    { 0.5f, 1, 0.999939024f, 0.999877989f, 0.999755979f, 0.999512017f, 0.999024451f, 0.99805069f,
+      0.996108949f, 0.992248058f, 0.984615386f, 0.969696939f, 0.941176414f, 0.888888836f, 0.800000012f, 0.666666687f },
+    { 0.124999866f, 0.49999997f, 0.499939054f, 0.499878258f, 0.49975723f, 0.499513358f, 0.49902615f, 0.49805367f,
+      0.496116757f, 0.492279381f, 0.484731883f, 0.470157832f, 0.442906588f, 0.39506346f, 0.320000947f, 0.222223729f },
+    { -2.47777715e-10f, 0.166665256f, 0.166622996f, 0.166582629f, 0.166500926f, 0.166338459f, 0.166014031f, 0.16536878f,
+      0.164084107f, 0.161547929f, 0.156606004f, 0.147222042f, 0.130269572f, 0.102426127f, 0.0639993176f, 0.0246896353f },
+    { -0.00520583708f, 0.041667711f, 0.041644793f, 0.0416210443f, 0.0415642783f, 0.0414830893f, 0.0413209908f, 0.0410028249f,
+      0.0403785221f, 0.0391097777f, 0.0367536657f, 0.0322442241f, 0.0246485006f, 0.0133840898f, 0.00105056691f, -0.00619716058f },
+    { 2.34547803e-09f, 0.00836828537f, 0.00836971402f, 0.00835965294f, 0.00834552385f, 0.00831251033f, 0.00824693497f, 0.00810796581f,
+      0.00784973986f, 0.00735052675f, 0.00641296385f, 0.00474594673f, 0.00214309897f, -0.000987704727f, -0.00293347286f, -0.00202591787f },
+    { 0.000331393268f, 0.00138460414f, 0.00139678211f, 0.00140940642f, 0.0014802292f, 0.00146940316f, 0.00144875038f, 0.00138338038f,
+      0.00123366993f, 0.0011542429f, 0.000625633809f, 0.000414769602f, -0.000365845743f, -0.000735076086f, -0.000563535665f, 0.000273939077f } };
 static const float flux__sin_c[] = {      /* (sin(r)/r - 1) / r^2 in r^2, |r| < pi/4 */
     -0.166666672f, 0.00833336543f, -0.000198463487f, 2.75806656e-06f };
 static const float flux__cos_c[] = {      /* (cos(r) - 1 + r^2/2) / r^4 in r^2 */
@@ -8368,6 +8384,12 @@ FLUX__FN(scale)(FLUX__V x, FLUX__V t) {                                         
     FLUX__VU n = FLUX__BITS(t) - 0x4b400000u, h = (FLUX__VU)((FLUX__VI)n >> 1);                      \
     return x * FLUX__F(power)(FLUX__FLOAT(h)) * FLUX__F(power)(FLUX__FLOAT(n - h));                  \
 }                                                                                                    \
+/* c[1] + c[2] t + ..., of piece i */                                                                \
+FLUX__FN(piece)(FLUX__V t, FLUX__VU i, const float (*c)[16]) {                                       \
+    FLUX__V y = FLUX__FMA(FLUX__LOOKUP(c[6], i), t, FLUX__LOOKUP(c[5], i));                          \
+    y = FLUX__FMA(FLUX__FMA(y, t, FLUX__LOOKUP(c[4], i)), t, FLUX__LOOKUP(c[3], i));                 \
+    return FLUX__FMA(FLUX__FMA(y, t, FLUX__LOOKUP(c[2], i)), t, FLUX__LOOKUP(c[1], i));              \
+}                                                                                                    \
 FLUX__FN(exp)(FLUX__V x) {                                                                           \
     FLUX__V t, r = FLUX__F(part)(FLUX__F(clamp)(x, -104, 89), &t);                                   \
     return FLUX__SCALE(FLUX__POLY(7, r, flux__exp_c), t);                                            \
@@ -8404,9 +8426,7 @@ FLUX__FN(curve)(FLUX__V x, FLUX__V a, FLUX__V whole, const float (*c)[16]) {    
     FLUX__V u = a + 1.0f, y;                                                                         \
     FLUX__VU i = FLUX__BITS(u) >> 21;                                                                \
     FLUX__V t = a - (FLUX__FLOAT(i << 21) - 1.0f);                                                   \
-    y = FLUX__FMA(FLUX__LOOKUP(c[6], i), t, FLUX__LOOKUP(c[5], i));                                  \
-    y = FLUX__FMA(FLUX__FMA(y, t, FLUX__LOOKUP(c[4], i)), t, FLUX__LOOKUP(c[3], i));                 \
-    y = FLUX__FMA(FLUX__FMA(y, t, FLUX__LOOKUP(c[2], i)), t, FLUX__LOOKUP(c[1], i));                 \
+    y = FLUX__F(piece)(t, i, c);                                                                     \
     return FLUX__F(like)(FLUX__FMA(y, t, FLUX__MIN(whole, FLUX__LOOKUP(c[0], i))), x);               \
 }                                                                                                    \
 FLUX__FN(tanh)(FLUX__V x) {                                                                          \
@@ -8449,9 +8469,14 @@ FLUX__FN(log1p)(FLUX__V x) {                                                    
     y = FLUX__IF(x < FLUX__K(INFINITY), y, x);                                                       \
     return FLUX__IF(x > -1.0f, y, FLUX__IF(x == -1.0f, FLUX__K(-INFINITY), FLUX__K(NAN)));           \
 }                                                                                                    \
+/* max(x, 0) + log(1+e^-|x|), which is 2^-k times a piece, and from k = 15 on y - y^2/2 of y = e^-|x| */ \
 FLUX__FN(softplus)(FLUX__V x) {                                                                      \
-    FLUX__V e = FLUX__F(exp)(-FLUX__F(abs)(x));                                                      \
-    return FLUX__IF(x > 0.0f, x, FLUX__K(0)) + FLUX__F(log_of_1p)(e);                                \
+    FLUX__V t, a = FLUX__FLOAT(FLUX__BITS(x) | 0x80000000u), r = FLUX__F(part)(FLUX__MAX(FLUX__K(-104), a), &t); \
+    FLUX__VU i = FLUX__BITS(FLUX__MAX(t, FLUX__K(FLUX__MAGIC - 15)));                                \
+    FLUX__V y = FLUX__FMA(FLUX__F(piece)(r, i, flux__softplus_c), r, FLUX__LOOKUP(flux__softplus_c[0], i)); \
+    y = FLUX__SCALE(y, t);                                                                           \
+    y = FLUX__FMA(y * y, FLUX__IF(t < FLUX__MAGIC - 14, FLUX__K(-0.5), FLUX__K(0)), y);              \
+    return FLUX__IF(x > 0.0f, x, FLUX__K(0)) + y;                                                    \
 }
 
 /* Angles past 1e5, one by one. */
