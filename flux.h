@@ -7868,14 +7868,14 @@ typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter,
 typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const float *const *in, const float *by);
 /* Rows of n >= 16 numbers, one behind the other. Of each: first, its maximum or its sum; d = x - maximum, e = exp(d), or
    d = x - sum by[0], e = d^2 (squares); second, the sum of e; and y by `last`: DIV e / second, SUB d - log(second),
-   MUL d / sqrt(second by[1] + by[2]). d and e hold all rows if they are kept, else those of FLUX__ROWS_TILE numbers, or one.
+   MUL d / sqrt(second by[1] + by[2]). e has room for all rows if it is kept, else for those of FLUX__ROWS_TILE numbers, or one.
    d, y NULL: not wanted. Sums join `together` numbers at a time, as they do where such a row is not run as one. */
 typedef struct flux__rows_run {
     int64_t n, together, count;
-    const float *x, *each;                /* each: of a row what d is less by, then what y is made with */
+    const float *x, *less, *each;         /* of a row: what d is less by, and what y is made with */
     float *first, *second, *d, *e, *y, by[3];
     int last;
-    bool squares, keep_d, keep_e;
+    bool squares, keep_e;
 } flux__rows_run;
 typedef void (*flux__rows_fn)(const flux__rows_run *r, bool last);
 
@@ -8019,7 +8019,8 @@ static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad
     return (flux__quad)((first & (flux__quad_bits)a) | (~first & (flux__quad_bits)b));
 }
 #  define FLUX__MAX_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a != a) | (flux__quad_bits)(a > b), a, b)
-#  define FLUX__MIN_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a != a) | (flux__quad_bits)(a < b), a, b)
+#  define FLUX__MOST_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a > b), a, b)
+#  define FLUX__LEAST_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a < b), a, b)
 #  define FLUX__JOIN_QUADS(lane, op, qop)                                                            \
     flux__quad q[4];                                                                                 \
     memcpy(q, lane, sizeof q);                                                                       \
@@ -8059,8 +8060,8 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n) {               
 #define FLUX__PROD_OF(a, b) ((a) * (b))
 #define FLUX__MAX_OF(a, b) ((a) != (a) ? (a) : (a) > (b) ? (a) : (b))  /* NaN if either is */
 #define FLUX__MIN_OF(a, b) ((a) != (a) ? (a) : (a) < (b) ? (a) : (b))
-#define FLUX__MAX_VOF(a, b) FLUX__F(fmax)(a, b)
-#define FLUX__MIN_VOF(a, b) FLUX__F(fmin)(a, b)
+#define FLUX__MOST_OF(a, b) ((a) > (b) ? (a) : (b))
+#define FLUX__LEAST_OF(a, b) ((a) < (b) ? (a) : (b))
 #define FLUX__FOLD_TABLE                                                                             \
 static const flux__fold_fn FLUX__F(folds)[] = {                                                      \
     FLUX__F(fold_sum), FLUX__F(fold_prod), FLUX__F(fold_max), FLUX__F(fold_min) };
@@ -8126,11 +8127,25 @@ static const int32_t flux__last_lanes[32] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 #  undef FLUX__VECTOR_FOLD
 #  define FLUX__VECTOR_FOLD(name, vop, op, identity, qop) FLUX__FOLD(name, float, op, identity)
 #endif
+/* A maximum that passes NaN on: where there is one, the sum is NaN too, and to look at that costs less than to compare all. */
+static void flux__find_nan(float *acc, const float *x, int64_t n) {
+    for (; n > 0; n--, x++)
+        if (*x != *x) *acc = *x;
+}
+#define FLUX__NAN_FOLD(name, fold)                                                                   \
+static void FLUX__F(name)(void *acc, const void *in, int64_t n) {                                    \
+    float sum = 0, *a = (float *)acc;                                                                \
+    if (*a != *a) return;                                                                            \
+    FLUX__F(fold)(acc, in, n), FLUX__F(fold_sum)(&sum, in, n);                                       \
+    if (sum != sum) flux__find_nan(a, (const float *)in, n);                                         \
+}
 #define FLUX__VECTOR_FOLDS                                                                           \
 FLUX__VECTOR_FOLD(fold_sum, FLUX__SUM_OF, FLUX__SUM_OF, FLUX__K(0), FLUX__SUM_OF)                    \
 FLUX__VECTOR_FOLD(fold_prod, FLUX__PROD_OF, FLUX__PROD_OF, FLUX__K(1), FLUX__PROD_OF)                \
-FLUX__VECTOR_FOLD(fold_max, FLUX__MAX_VOF, FLUX__MAX_OF, FLUX__K(-INFINITY), FLUX__MAX_QUAD)         \
-FLUX__VECTOR_FOLD(fold_min, FLUX__MIN_VOF, FLUX__MIN_OF, FLUX__K(INFINITY), FLUX__MIN_QUAD)          \
+FLUX__VECTOR_FOLD(fold_most, FLUX__MAX, FLUX__MOST_OF, FLUX__K(-INFINITY), FLUX__MOST_QUAD)          \
+FLUX__VECTOR_FOLD(fold_least, FLUX__MIN, FLUX__LEAST_OF, FLUX__K(INFINITY), FLUX__LEAST_QUAD)        \
+FLUX__NAN_FOLD(fold_max, fold_most)                                                                  \
+FLUX__NAN_FOLD(fold_min, fold_least)                                                                 \
 FLUX__FOLD_TABLE
 
 /* For attention, n a multiple of 16: s = exp(s - *most), where *most is first found if asked for; gives the sum. And from p
@@ -8301,14 +8316,55 @@ static const float flux__exp_c[] = {      /* e^r, |r| < 0.35 */
 static const float flux__log_c[] = {      /* (log(1+f) - f + f^2/2) / f^3, 0.707 < 1+f < 1.414 */
     0.333333313f, -0.25000003f, 0.200011224f, -0.16667816f, 0.142361864f, -0.124151088f,
     0.117893502f, -0.116004936f, 0.0686802641f };
-static const float flux__tanh_c[] = {     /* (tanh(x)/x - 1) / x^2 in x^2, x < 0.625 */
-    -0.333332717f, 0.133311644f, -0.0537171997f, 0.0205693971f, -0.00563203404f };
-static const float flux__erf_c[] = {      /* erf(x)/x - 1 in x^2, x < 0.9 */
-    0.128379166f, -0.37612623f, 0.112834498f, -0.0268439967f, 0.00516141159f, -0.000769319828f,
-    6.5026732e-05f };
-static const float flux__erfc_c[] = {     /* -log(1 - erf(x)), 0.9 < x < 3.95 */
-    -0.000116526768f, 1.12924385f, 0.633873641f, 0.10772685f, -0.0247795694f, 0.00404843967f,
-    -0.000410227338f, 1.90501287e-05f };
+/* Pieces of a function: polynomials in t = x - start. The piece from 0 on is number 12, where 1 + start is 1; 13: 1.25, 14: 1.5,
+   15: 1.75, 0: 2, 1: 2.5, ... 4: 4, 5: 5, ...: the bits of 1 + x say it. A row has the pieces' numbers of one power of t. Those of
+   number 12 are f(x)/x less 1 or, where erf stands, 2, and the first is large: see FLUX__F(curve). */
+static const float flux__tanh_c[7][16] = {
+    { 0.761594176f, 0.905148268f, 0.964027584f, 0.986614287f, 0.995054781f, 0.999329329f, 0.999909222f, 0.999987721f,
+      0.999998331f, 1, 1, 1, 3e38f, 0.244918659f, 0.462117165f, 0.635148942f },
+    { 0.419973701f, 0.180706114f, 0.0706506446f, 0.0265928432f, 0.00986487418f, 0.00134008483f, 0.00018107488f, 2.4301251e-05f,
+      3.40407792e-06f, 0, 0, 0, 0, 0.940015197f, 0.78644675f, 0.596586943f },
+    { -0.31985116f, -0.163564295f, -0.0681069121f, -0.0262458287f, -0.00980345812f, -0.00133242842f, -0.00017740413f, -2.23608768e-05f,
+      -3.61173988e-06f, 0, 0, 0, -1.14828288e-06f, -0.230238169f, -0.363396198f, -0.378956974f },
+    { 0.103726454f, 0.0878727138f, 0.0420978218f, 0.0170833617f, 0.00640851352f, 0.000862237881f, 0.000106227475f, 8.71722477e-06f,
+      2.63062293e-06f, 0, 0, 0, -0.333268404f, -0.256807476f, -0.094742924f, 0.042289257f },
+    { 0.0267235991f, -0.0255728271f, -0.0178906955f, -0.00823795889f, -0.00298437849f, -0.000383557519f, -3.42503117e-05f, 4.80057133e-06f,
+      -1.32680873e-06f, 0, 0, 0, -0.00120408915f, 0.138793096f, 0.168965891f, 0.0967992023f },
+    { -0.0432129279f, -0.000206671291f, 0.00493113929f, 0.00310606859f, 0.000939140213f, 0.000107260115f, 3.23468925e-07f, -7.50610479e-06f,
+      4.00714839e-07f, 0, 0, 0, 0.14317748f, 0.074926421f, -0.0451842956f, -0.056537535f },
+    { 0.0156413335f, 0.00243221014f, -0.000642349652f, -0.000775107881f, -0.000150176129f, -1.37197321e-05f, 2.51940787e-06f, 2.66417373e-06f,
+      -5.2534304e-08f, 0, 0, 0, -0.0371257886f, -0.0742615312f, -0.0130135911f, -0.00160342129f } };
+static const float flux__erf_c[7][16] = {
+    { 0.842700779f, 0.966105163f, 0.995322287f, 0.999593019f, 0.999977887f, 1, 1, 1,
+      1, 1, 1, 1, 3e38f, 0.276326388f, 0.520499885f, 0.711155653f },
+    { 0.415107667f, 0.118930146f, 0.020665871f, 0.00217979378f, 0.000139190292f, 0, 0, 0,
+      0, 0, 0, 0, -0.871620834f, 1.06001437f, 0.878781676f, 0.642928839f },
+    { -0.415095001f, -0.178411067f, -0.0413191468f, -0.00546791498f, -0.000408575375f, 0, 0, 0,
+      0, 0, 0, 0, -5.4394161e-07f, -0.265011847f, -0.439359993f, -0.482124388f },
+    { 0.138103455f, 0.139045104f, 0.0481563918f, 0.0084821675f, 0.00070679927f, 0, 0, 0,
+      0, 0, 0, 0, -0.376093209f, -0.309040785f, -0.146928728f, 0.0257298928f },
+    { 0.0712404773f, -0.0466111973f, -0.0344515182f, -0.00894996431f, -0.00073926308f, 0, 0, 0,
+      0, 0, 0, 0, -0.000626304129f, 0.125923619f, 0.186491832f, 0.158198789f },
+    { -0.077010639f, -0.00836305786f, 0.0139999418f, 0.00628179312f, 0.000429762615f, 0, 0, 0,
+      0, 0, 0, 0, 0.117961414f, 0.084803462f, -0.00522770174f, -0.0799925104f },
+    { 0.0201855823f, 0.00951745547f, -0.00231762137f, -0.0022550507f, -0.000105825442f, 0, 0, 0,
+      0, 0, 0, 0, -0.0190888904f, -0.0524474606f, -0.0298493933f, 0.0156883169f } };
+/* 2^k log(1+e^x) for x = r - k ln 2, |r| < 0.35, in powers of r: k = 0 is number 0, 1: 15, 2: 14, ... 15: 1, which is e^r. */
+static const float flux__softplus_c[7][16] = {
+    { 0.693147182f, 1, 0.999969482f, 0.999938965f, 0.99987793f, 0.999755919f, 0.999512017f, 0.999024689f,
+      0.998051941f, 0.996113956f, 0.992267966f, 0.98469305f, 0.969993949f, 0.942264259f, 0.892574191f, 0.810930192f },
+    { 0.5f, 1, 0.999939024f, 0.999877989f, 0.999755979f, 0.999512017f, 0.999024451f, 0.99805069f,
+      0.996108949f, 0.992248058f, 0.984615386f, 0.969696939f, 0.941176414f, 0.888888836f, 0.800000012f, 0.666666687f },
+    { 0.124999866f, 0.49999997f, 0.499939054f, 0.499878258f, 0.49975723f, 0.499513358f, 0.49902615f, 0.49805367f,
+      0.496116757f, 0.492279381f, 0.484731883f, 0.470157832f, 0.442906588f, 0.39506346f, 0.320000947f, 0.222223729f },
+    { -2.47777715e-10f, 0.166665256f, 0.166622996f, 0.166582629f, 0.166500926f, 0.166338459f, 0.166014031f, 0.16536878f,
+      0.164084107f, 0.161547929f, 0.156606004f, 0.147222042f, 0.130269572f, 0.102426127f, 0.0639993176f, 0.0246896353f },
+    { -0.00520583708f, 0.041667711f, 0.041644793f, 0.0416210443f, 0.0415642783f, 0.0414830893f, 0.0413209908f, 0.0410028249f,
+      0.0403785221f, 0.0391097777f, 0.0367536657f, 0.0322442241f, 0.0246485006f, 0.0133840898f, 0.00105056691f, -0.00619716058f },
+    { 2.34547803e-09f, 0.00836828537f, 0.00836971402f, 0.00835965294f, 0.00834552385f, 0.00831251033f, 0.00824693497f, 0.00810796581f,
+      0.00784973986f, 0.00735052675f, 0.00641296385f, 0.00474594673f, 0.00214309897f, -0.000987704727f, -0.00293347286f, -0.00202591787f },
+    { 0.000331393268f, 0.00138460414f, 0.00139678211f, 0.00140940642f, 0.0014802292f, 0.00146940316f, 0.00144875038f, 0.00138338038f,
+      0.00123366993f, 0.0011542429f, 0.000625633809f, 0.000414769602f, -0.000365845743f, -0.000735076086f, -0.000563535665f, 0.000273939077f } };
 static const float flux__sin_c[] = {      /* (sin(r)/r - 1) / r^2 in r^2, |r| < pi/4 */
     -0.166666672f, 0.00833336543f, -0.000198463487f, 2.75806656e-06f };
 static const float flux__cos_c[] = {      /* (cos(r) - 1 + r^2/2) / r^4 in r^2 */
@@ -8372,8 +8428,19 @@ FLUX__FN(scale)(FLUX__V x, FLUX__V t) {                                         
     FLUX__VU n = FLUX__BITS(t) - 0x4b400000u, h = (FLUX__VU)((FLUX__VI)n >> 1);                      \
     return x * FLUX__F(power)(FLUX__FLOAT(h)) * FLUX__F(power)(FLUX__FLOAT(n - h));                  \
 }                                                                                                    \
+/* c[1] + c[2] t + ..., of piece i */                                                                \
+FLUX__FN(piece)(FLUX__V t, FLUX__VU i, const float (*c)[16]) {                                       \
+    FLUX__V y = FLUX__FMA(FLUX__LOOKUP(c[6], i), t, FLUX__LOOKUP(c[5], i));                          \
+    y = FLUX__FMA(FLUX__FMA(y, t, FLUX__LOOKUP(c[4], i)), t, FLUX__LOOKUP(c[3], i));                 \
+    return FLUX__FMA(FLUX__FMA(y, t, FLUX__LOOKUP(c[2], i)), t, FLUX__LOOKUP(c[1], i));              \
+}                                                                                                    \
 FLUX__FN(exp)(FLUX__V x) {                                                                           \
     FLUX__V t, r = FLUX__F(part)(FLUX__F(clamp)(x, -104, 89), &t);                                   \
+    return FLUX__SCALE(FLUX__POLY(7, r, flux__exp_c), t);                                            \
+}                                                                                                    \
+/* the same of x <= 0 */                                                                             \
+FLUX__FN(exp_below)(FLUX__V x) {                                                                     \
+    FLUX__V t, r = FLUX__F(part)(FLUX__MAX(FLUX__K(-104), x), &t);                                   \
     return FLUX__SCALE(FLUX__POLY(7, r, flux__exp_c), t);                                            \
 }                                                                                                    \
 FLUX__FN(expm1)(FLUX__V x) {                                                                         \
@@ -8397,19 +8464,22 @@ FLUX__FN(gelu_slope)(FLUX__V x) {                                               
     FLUX__V q = FLUX__FMA(z, FLUX__K(0.214064449f), FLUX__K(1.59576912f));                           \
     return FLUX__FMA(c * q, y * (1.0f - y), y);                                                      \
 }                                                                                                    \
+/* An odd function of x, by the pieces of c; a is |x|, or less where the function is 1. The first piece is added to a or 2a, more  \
+   than any other's f(start), so that f(a)/a is not rounded where it is near 1 or more */            \
+FLUX__FN(curve)(FLUX__V x, FLUX__V a, FLUX__V whole, const float (*c)[16]) {                         \
+    FLUX__V u = a + 1.0f, y;                                                                         \
+    FLUX__VU i = FLUX__BITS(u) >> 21;                                                                \
+    FLUX__V t = a - (FLUX__FLOAT(i << 21) - 1.0f);                                                   \
+    y = FLUX__F(piece)(t, i, c);                                                                     \
+    return FLUX__F(like)(FLUX__FMA(y, t, FLUX__MIN(whole, FLUX__LOOKUP(c[0], i))), x);               \
+}                                                                                                    \
 FLUX__FN(tanh)(FLUX__V x) {                                                                          \
-    FLUX__V a = FLUX__F(abs)(x), z = a * a;                                                          \
-    FLUX__V t, s = FLUX__F(exp_part)(FLUX__F(clamp)(a + a, 0, 20), &t), p = FLUX__F(power)(t);       \
-    FLUX__V large = 1.0f - 2.0f / FLUX__FMA(s, p, p + 1.0f);                                         \
-    FLUX__V small = FLUX__FMA(z * a, FLUX__POLY(5, z, flux__tanh_c), a);                             \
-    return FLUX__F(like)(FLUX__IF(a < 0.625f, small, large), x);                                     \
+    FLUX__V a = FLUX__MIN(FLUX__K(10), FLUX__F(abs)(x));                                             \
+    return FLUX__F(curve)(x, a, a, flux__tanh_c);                                                    \
 }                                                                                                    \
 FLUX__FN(erf)(FLUX__V x) {                                                                           \
-    FLUX__V a = FLUX__F(clamp)(FLUX__F(abs)(x), 0, 4), z = a * a;                                    \
-    FLUX__V t, s = FLUX__F(exp_part)(-FLUX__POLY(8, a, flux__erfc_c), &t);                           \
-    FLUX__V p = FLUX__F(power)(t), large = 1.0f - p - s * p;                                         \
-    FLUX__V small = FLUX__FMA(a, FLUX__POLY(7, z, flux__erf_c), a);                                  \
-    return FLUX__F(like)(FLUX__IF(a < 0.9f, small, large), x);                                       \
+    FLUX__V a = FLUX__MIN(FLUX__K(4), FLUX__F(abs)(x));                                              \
+    return FLUX__F(curve)(x, a, a + a, flux__erf_c);                                                 \
 }
 
 #define FLUX__VECTOR_LOG                                                                             \
@@ -8443,9 +8513,14 @@ FLUX__FN(log1p)(FLUX__V x) {                                                    
     y = FLUX__IF(x < FLUX__K(INFINITY), y, x);                                                       \
     return FLUX__IF(x > -1.0f, y, FLUX__IF(x == -1.0f, FLUX__K(-INFINITY), FLUX__K(NAN)));           \
 }                                                                                                    \
+/* max(x, 0) + log(1+e^-|x|), which is 2^-k times a piece, and from k = 15 on y - y^2/2 of y = e^-|x| */ \
 FLUX__FN(softplus)(FLUX__V x) {                                                                      \
-    FLUX__V e = FLUX__F(exp)(-FLUX__F(abs)(x));                                                      \
-    return FLUX__IF(x > 0.0f, x, FLUX__K(0)) + FLUX__F(log_of_1p)(e);                                \
+    FLUX__V t, a = FLUX__FLOAT(FLUX__BITS(x) | 0x80000000u), r = FLUX__F(part)(FLUX__MAX(FLUX__K(-104), a), &t); \
+    FLUX__VU i = FLUX__BITS(FLUX__MAX(t, FLUX__K(FLUX__MAGIC - 15)));                                \
+    FLUX__V y = FLUX__FMA(FLUX__F(piece)(r, i, flux__softplus_c), r, FLUX__LOOKUP(flux__softplus_c[0], i)); \
+    y = FLUX__SCALE(y, t);                                                                           \
+    y = FLUX__FMA(y * y, FLUX__IF(t < FLUX__MAGIC - 14, FLUX__K(-0.5), FLUX__K(0)), y);              \
+    return FLUX__IF(x > 0.0f, x, FLUX__K(0)) + y;                                                    \
 }
 
 /* Angles past 1e5, one by one. */
@@ -8603,31 +8678,32 @@ static void FLUX__F(adam)(int64_t n, float *to_m, float *to_v, float *to_w, cons
     }                                                                                                \
 }
 
-/* The end of a row is a vector that begins earlier: no result stands where an operand does. Memory comes closer while the
-   parts are computed. */
-#define FLUX__ROW_LOOP(...)                                                                          \
+/* The end of a row is a vector that begins earlier: no result stands where an operand does. Where the result goes comes closer
+   while the parts are computed. */
+#define FLUX__ROW_LOOP(from, ...)                                                                    \
     for (int64_t row = 0, o = 0; row < r->count; row++, o += n) {                                    \
-        const FLUX__V by = FLUX__K(r->each[row]);                                                    \
+        const FLUX__V less = FLUX__K(r->less[row]), by = FLUX__K(r->each[row]);                      \
         for (int64_t i = 0; i < n; i += FLUX__LANES) {                                               \
             const int64_t at = o + (i + FLUX__LANES <= n ? i : n - FLUX__LANES);                     \
+            FLUX__V v = FLUX__F(at)(from + at);                                                      \
             __VA_ARGS__                                                                              \
         }                                                                                            \
+        (void)less, (void)by;                                                                        \
     }
-#define FLUX__ROW_PARTS(less, map)                                                                   \
-    FLUX__ROW_LOOP(FLUX__V v = FLUX__F(at)(x + at), w; v = less, w = map; if (y) FLUX__PREFETCH_WRITE(y + at) \
-                   FLUX__PREFETCH_LATER(x + r->count * n + at)                                       \
+#define FLUX__ROW_PARTS(map)                                                                         \
+    FLUX__ROW_LOOP(x, FLUX__V w; v = v - less, w = map; if (y) FLUX__PREFETCH_WRITE(y + at)          \
                    if (d) memcpy(d + at, &v, sizeof v); memcpy(e + at, &w, sizeof w);)
-#define FLUX__ROW_LAST(from, value) FLUX__ROW_LOOP(FLUX__V v = FLUX__F(at)(from + at); v = value; memcpy(y + at, &v, sizeof v);)
+#define FLUX__ROW_LAST(from, value) FLUX__ROW_LOOP(from, v = value; memcpy(y + at, &v, sizeof v);)
 #define FLUX__VECTOR_ROWS                                                                            \
 static void FLUX__F(rows)(const flux__rows_run *r, bool last) {                                      \
     const int64_t n = r->n;                                                                          \
     const float *x = r->x;                                                                           \
     float *d = r->d, *e = r->e, *y = r->y;                                                           \
-    if (!last && r->squares) FLUX__ROW_PARTS(v - by, v * v)                                          \
-    else if (!last) FLUX__ROW_PARTS(FLUX__IF(v != by, v - by, FLUX__K(0)), FLUX__F(exp)(v))          \
+    if (!last && r->squares) FLUX__ROW_PARTS(v * v)                                                  \
+    else if (!last) FLUX__ROW_PARTS(FLUX__F(exp_below)(v))                                           \
     else if (r->last == FLUX__OP_DIV) FLUX__ROW_LAST(e, v / by)                                      \
-    else if (r->last == FLUX__OP_SUB) FLUX__ROW_LAST(d, v - by)                                      \
-    else FLUX__ROW_LAST(d, v * by)                                                                   \
+    else if (r->last == FLUX__OP_SUB) FLUX__ROW_LAST(x, FLUX__IF(v != less, v - less, FLUX__K(0)) - by) \
+    else FLUX__ROW_LAST(x, (v - less) * by)                                                          \
 }
 
 typedef struct flux__section {
@@ -8637,6 +8713,7 @@ typedef struct flux__section {
     flux__random_fn random;
     flux__adam_fn adam;
     flux__rows_fn rows;
+    flux__fold_fn most;                   /* a maximum of numbers that are none of them NaN */
     double (*attend_exp)(int64_t n, void *row, void *most, bool find);
     void (*attend_back)(int64_t n, void *row, void *grad, double by, double less);
 } flux__section;
@@ -8653,7 +8730,7 @@ FLUX__VECTOR_FOLDS                                                              
 FLUX__VECTOR_ROWS                                                                                    \
 FLUX__ATTEND_ROWS(float, FLUX__JOIN_QUADS)                                                           \
 static const flux__section FLUX__F(section) = {                                                      \
-    FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random), FLUX__F(adam), FLUX__F(rows), FLUX__F(attend_exp), FLUX__F(attend_back) };
+    FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random), FLUX__F(adam), FLUX__F(rows), FLUX__F(fold_most), FLUX__F(attend_exp), FLUX__F(attend_back) };
 
 /* ---- f32: instruction sets */
 
@@ -8664,6 +8741,7 @@ static const flux__section FLUX__F(section) = {                                 
 #define FLUX__MIN(a, b) FLUX__P(MIN)(a, b)
 #define FLUX__MAX(a, b) FLUX__P(MAX)(a, b)
 #define FLUX__SCALE(x, t) FLUX__P(SCALE)(x, t)
+#define FLUX__LOOKUP(table, i) FLUX__P(LOOKUP)(table, i)   /* in 16 numbers, by the lowest 4 bits of each lane of i */
 #define FLUX__ALL(mask) FLUX__P(ALL)(mask)
 #define FLUX__HELD(x) FLUX__P(HELD)(x)          /* x, in a register: gcc makes constants anew at each use */
 #define FLUX__MUL32(x, m) FLUX__P(MUL32)(x, m)  /* products of 64-bit lanes whose m is below 2^32, and of x the low halves */
@@ -8706,6 +8784,7 @@ static FLUX__INLINE float flux__narrow_x1(const double *x) { return (float)*x; }
 #  define FLUX__MIN_x1(a, b) ((a) < (b) ? (a) : (b))
 #  define FLUX__MAX_x1(a, b) ((a) > (b) ? (a) : (b))
 #  define FLUX__SCALE_x1(x, t) flux__scale_x1(x, t)
+#  define FLUX__LOOKUP_x1(table, i) (table)[(i) & 15]
 #  define FLUX__ALL_x1(mask) (mask)
 #  define FLUX__HELD_x1(x) (x)
 #  define FLUX__MUL32_x1(x, m) (((x) & 0xffffffff) * (m))
@@ -8824,6 +8903,7 @@ static FLUX__INLINE FLUX__F(halves) FLUX__F(bf16_of)(FLUX__V v, FLUX__VU below, 
 #  define FLUX__LANES_x4 4
 #  define FLUX__HELD_x4(x) (x)
 #  define FLUX__SCALE_x4(x, t) flux__scale_x4(x, t)
+#  define FLUX__LOOKUP_x4(table, i) flux__look_x4(table, i)
 #  if FLUX__X86
 #    define FLUX__SQRT_x4(x) flux__vsqrt_x4(x)
 #    define FLUX__LOW_x4(x) flux__low_x4(x)
@@ -8897,6 +8977,11 @@ FLUX__INSTRUCTION(FLUX__VUL, short, (FLUX__VUL x), "xtn %0.2s, %1.2d", "w", "w"(
 FLUX__INSTRUCTION(FLUX__VUL, vmul32, (FLUX__VUL a, FLUX__VUL b), "umull %0.2d, %1.2s, %2.2s", "w", "w"(a), "w"(b))
 #  endif
 FLUX__VECTOR_WIDTHS
+static FLUX__INLINE FLUX__V flux__look_x4(const float *table, FLUX__VU i) {
+    i = i & 15u;
+    FLUX__V y = { table[i[0]], table[i[1]], table[i[2]], table[i[3]] };
+    return y;
+}
 FLUX__VECTOR_SECTION
 #  if FLUX__NEON
 FLUX__LOAD16(flux__f16_f32, __asm__("fcvtl %0.4s, %1.4h" : "=w"(v) : "w"(h)))
@@ -8916,6 +9001,7 @@ FLUX__FUSED_STEP(FLUX__VD, vfmad, "vfmadd213pd {%3, %2, %0|%0, %2, %3}", in, "0"
 FLUX__INSTRUCTION(FLUX__VUL, vmul32, (FLUX__VUL a, FLUX__VUL b),                                     \
                   "vpmuludq {%2, %1, %0|%0, %1, %2}", in, in(a), in(b))                              \
 FLUX__INSTRUCTION(FLUX__VUL, held, (FLUX__VUL x), "", in, "0"(x))                                    \
+FLUX__INSTRUCTION(FLUX__V, look, (FLUX__V x, FLUX__VU i), "vpermps {%1, %2, %0|%0, %2, %1}", in, in "m"(x), in(i)) \
 FLUX__INSTRUCTION(FLUX__VD, low, (FLUX__V x), "vcvtps2pd {%" half "1, %0|%0, %" half "1}", in, in(x)) \
 FLUX__INSTRUCTION(FLUX__VD, high, (FLUX__V x), extract " {$1, %1, %" half "0|%" half "0, %1, 1}\n\t" \
                   "vcvtps2pd {%" half "0, %0|%0, %" half "0}", in, in(x))                            \
@@ -8932,6 +9018,7 @@ FLUX__INSTRUCTION(FLUX__V, vjoin, (FLUX__V a, FLUX__V b),                       
 #    define FLUX__MAX_x8(a, b) flux__vmax_x8(a, b)
 #    define FLUX__HELD_x8(x) flux__held_x8(x)
 #    define FLUX__SCALE_x8(x, t) flux__scale_x8(x, t)
+#    define FLUX__LOOKUP_x8(table, i) flux__either_x8(flux__look_x8(flux__at_x8(table), i), flux__look_x8(flux__at_x8((table) + 8), i), (i) << 28)
 #    define FLUX__LOW_x8(x) flux__low_x8(x)
 #    define FLUX__HIGH_x8(x) flux__high_x8(x)
 #    define FLUX__JOIN_x8(x, y) flux__vjoin_x8(flux__thin_x8(x), flux__thin_x8(y))
@@ -8947,6 +9034,7 @@ FLUX__INSTRUCTION(FLUX__V, vjoin, (FLUX__V a, FLUX__V b),                       
 #    endif
 FLUX__VECTOR_TYPES
 FLUX__VECTOR_INSTRUCTIONS("x", "x", "vextractf128", "vinsertf128")
+FLUX__INSTRUCTION(FLUX__V, either, (FLUX__V a, FLUX__V b, FLUX__VU sign), "vblendvps {%3, %2, %1, %0|%0, %1, %2, %3}", "x", "x"(a), "x"(b), "x"(sign))
 FLUX__VECTOR_WIDTHS
 static FLUX__INLINE int flux__signs_x8(FLUX__VI mask) {
     int y;
@@ -8975,6 +9063,7 @@ FLUX__STORE16(flux__bf16_store_x8, h = flux__bf16_of_x8(v, below, odd, quiet))
 #    define FLUX__MAX_x16(a, b) flux__vmax_x16(a, b)
 #    define FLUX__HELD_x16(x) flux__held_x16(x)
 #    define FLUX__SCALE_x16(x, t) flux__vscale_x16(x, (t) - FLUX__MAGIC)
+#    define FLUX__LOOKUP_x16(table, i) flux__look_x16(flux__at_x16(table), i)
 #    define FLUX__LOW_x16(x) flux__low_x16(x)
 #    define FLUX__HIGH_x16(x) flux__high_x16(x)
 #    define FLUX__JOIN_x16(x, y) flux__vjoin_x16(flux__thin_x16(x), flux__thin_x16(y))
@@ -9018,27 +9107,41 @@ static const flux__section *flux__section_now(void) {
 }
 
 /* Some rows at a time, each step for all of them, so that none waits for the end of its own sum. */
-#define FLUX__ROWS_TILE 1024
+#define FLUX__ROWS_TILE 512
 static void flux__fold_rows(const flux__rows_run *r, flux__fold_fn fold, float start, float *acc, const float *x) {
     for (int64_t row = 0; row < r->count; row++, x += r->n) {
         acc[row] = start;
         for (int64_t i = 0; i < r->n; i += r->together) fold(acc + row, x + i, r->n - i < r->together ? r->n - i : r->together);
     }
 }
+/* A row with an infinite number or one that is NaN among it: then it may have no maximum, and inf - inf be none. */
+static void flux__run_odd_row(const flux__section *s, const flux__rows_run *all, int64_t row) {
+    flux__rows_run r = *all;
+    float *e = r.e + row * r.n;
+    r.count = 1, r.x += row * r.n;
+    flux__fold_rows(&r, s->folds[FLUX__RED_MAX], -INFINITY, r.first + row, r.x);
+    s->run(s->loops[FLUX__OP_SUBMAX], r.n, e, r.x, r.first + row, r.x, 1, 0, 1);
+    if (r.d) memcpy(r.d + row * r.n, e, (size_t)r.n * sizeof *e);
+    s->run(s->loops[FLUX__OP_EXP], r.n, e, e, e, e, 1, 1, 1);
+    flux__fold_rows(&r, s->folds[FLUX__RED_SUM], 0, r.second + row, e);
+}
 static void flux__run_rows(const flux__section *s, const flux__rows_run *all) {
     const int64_t many = all->n < FLUX__ROWS_TILE ? FLUX__ROWS_TILE / all->n : 1, n = all->n;
     const flux__loop map = s->loops[all->squares ? FLUX__OP_RSQRT : FLUX__OP_LOG];
     flux__rows_run r = *all;
-    float each[FLUX__ROWS_TILE / 16];
+    float less[FLUX__ROWS_TILE / 16], each[FLUX__ROWS_TILE / 16];
     for (size_t i = 0; i < sizeof each / sizeof *each; i++) each[i] = 1;
+    r.less = less, r.each = each;
     for (int64_t row = 0; row < all->count; row += many) {
         r.count = all->count - row < many ? all->count - row : many;
-        r.x = all->x + row * n, r.d = all->d && all->keep_d ? all->d + row * n : all->d, r.e = all->e + (all->keep_e ? row * n : 0);
-        r.y = all->y ? all->y + row * n : NULL, r.first = all->first + row, r.second = all->second + row, r.each = each;
-        flux__fold_rows(&r, s->folds[r.squares ? FLUX__RED_SUM : FLUX__RED_MAX], r.squares ? 0 : -INFINITY, r.first, r.x);
-        for (int64_t i = 0; i < r.count; i++) each[i] = r.squares ? r.first[i] * r.by[0] : r.first[i];
+        r.x = all->x + row * n, r.d = all->d ? all->d + row * n : NULL, r.e = all->e + (all->keep_e ? row * n : 0);
+        r.y = all->y ? all->y + row * n : NULL, r.first = all->first + row, r.second = all->second + row;
+        flux__fold_rows(&r, r.squares ? s->folds[FLUX__RED_SUM] : s->most, r.squares ? 0 : -INFINITY, r.first, r.x);
+        for (int64_t i = 0; i < r.count; i++) less[i] = r.squares ? r.first[i] * r.by[0] : r.first[i];
         s->rows(&r, false);
         flux__fold_rows(&r, s->folds[FLUX__RED_SUM], 0, r.second, r.e);
+        for (int64_t i = 0; i < r.count && !r.squares; i++)
+            if (r.second[i] != r.second[i]) flux__run_odd_row(s, &r, i), less[i] = r.first[i];
         if (!r.y) continue;
         for (int64_t i = 0; i < r.count; i++) each[i] = r.squares ? r.second[i] * r.by[1] + r.by[2] : r.second[i];
         if (r.last != FLUX__OP_DIV) s->run(map, (r.count + 15) / 16 * 16, each, each, each, each, 1, 1, 1);
@@ -10930,7 +11033,7 @@ static int flux__used(const flux__kernel *k, const flux__cpu *c, int line, int *
     const flux__adam *a = &c->adam;
     const flux__rows *r = &c->rows;
     use[0] = line, use[1] = v->a, use[2] = v->b, use[3] = v->c, use[4] = -1;
-    if (line == r->first) use[5] = r->d, use[6] = r->e, use[7] = r->y;
+    if (line == r->first) use[5] = r->keep_d ? r->d : -1, use[6] = r->e, use[7] = r->y;
     else if (line == a->last) use[1] = a->g, use[2] = a->m, use[3] = a->v, use[4] = a->w, use[5] = a->new_m, use[6] = a->new_v, use[7] = -1;
     else return 4;
     return 8;
@@ -11385,9 +11488,8 @@ static void flux__do_rows(flux__block_run *b) {
     b->at[a->first] = r.first = (float *)(void *)flux__reg(b, b->c->reg[a->first]);
     b->at[a->second] = r.second = (float *)(void *)flux__reg(b, b->c->reg[a->second]);
     b->walk[a->first] = b->walk[a->second] = 1;
-    r.keep_d = a->keep_d, r.keep_e = a->keep_e;
-    r.d = flux__part_at(b, a->d, a->keep_d), r.e = flux__part_at(b, a->e, a->keep_e);
-    if (!a->keep_d && (a->y < 0 || r.last == FLUX__OP_DIV)) r.d = NULL;
+    r.keep_e = a->keep_e, r.e = flux__part_at(b, a->e, a->keep_e);
+    if (a->keep_d) r.d = flux__part_at(b, a->d, true);
     if (a->y >= 0) r.y = flux__part_at(b, a->y, true);
     flux__run_rows(flux__section_now(), &r);
     for (int i = 0; i < 3; i++)

@@ -820,6 +820,27 @@ TEST(many_rows_run_as_one_give_what_their_lines_give) {    /* in blocks of more 
             check_same_bits(at_once(ends[k], x), by_steps(ends[k], x), flux__op_names[ends[k]], lengths[l]);
         }
 }
+TEST(rows_with_numbers_that_are_not_finite) {             /* their neighbours are as ever */
+    enum { rows = 23 };
+    const float odd[] = { INFINITY, -INFINITY, NAN, -0.0f, -1e30f };
+    static float p[rows * 2000];
+    static const int64_t lengths[] = { 16, 100, 512, 2000 };
+    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) FLUX_SCOPE {
+        const int64_t n = lengths[l];
+        for (int64_t i = 0; i < rows * n; i++) {
+            const int64_t row = i / n, kind = row / 3 % 6;
+            p[i] = row % 3 == 0 || kind == 5 ? mild() : row % 3 == 1 && i % n != n - 3 ? -fabsf(mild()) : odd[kind];
+        }
+        flux_tensor *x = flux_from(p, n, rows);
+        check_same_bits(at_once(FLUX__OP_DIV, x), by_steps(FLUX__OP_DIV, x), "odd numbers, div", n);
+        check_same_bits(at_once(FLUX__OP_SUB, x), by_steps(FLUX__OP_SUB, x), "odd numbers, sub", n);
+        flux_tensor *most = flux_max(x, 0), *d = flux__elementwise(FLUX__OP_SUBMAX, x, most, NULL), *e = flux_exp(d);
+        flux_tensor *all = flux_add(flux_add(flux_div(e, flux_sum(e, 0)), d), most);     /* parts that others need too */
+        flux_tensor *steps = flux_eval(flux__elementwise(FLUX__OP_SUBMAX, x, flux_eval(flux_max(x, 0)), NULL));
+        check_same_bits(all, flux_add(flux_eval(flux_add(by_steps(FLUX__OP_DIV, x), steps)), flux_eval(flux_max(x, 0))), "odd numbers, parts", n);
+    }
+}
+
 TEST(what_ends_a_row_may_be_needed_elsewhere) {
     flux_tensor *x = flux_eval(flux_randn(100, 37)), *d = flux__elementwise(FLUX__OP_SUBMAX, x, flux_max(x, 0), NULL);
     flux_tensor *end = flux_log(flux_sum(flux_exp(d), 0)), *y = flux_sub(d, end), *all = flux_add(y, flux_mul(end, 2.0));
@@ -832,7 +853,7 @@ TEST(rows_in_every_instruction_set) {
     const float special[][2] = { { 0, 0 }, { INFINITY, 1 }, { -INFINITY, 1 }, { -INFINITY, N }, { NAN, 1 } };      /* value, how many of a row */
     for (int level = 0; level < levels(); level++) {
         float x[ROWS * N], y[ROWS * N], d[ROWS * N], e[ROWS * N], first[ROWS], second[ROWS];
-        flux__rows_run r = { N, N, ROWS, x, NULL, first, second, d, e, y, { 0, 0, 0 }, FLUX__OP_DIV, false, false, false };
+        flux__rows_run r = { N, N, ROWS, x, NULL, NULL, first, second, d, e, y, { 0, 0, 0 }, FLUX__OP_DIV, false, false };
         for (int i = 0; i < ROWS * N; i++) x[i] = i % N < (int)special[i / N][1] ? special[i / N][0] : mild();
         flux__run_rows(section(level), &r);
         for (int row = 0; row < ROWS; row++) {
