@@ -12300,7 +12300,7 @@ static bool flux__samples_join(flux__products *p) {
 static void *flux__turn_shared(flux__products *p) {
     const flux__operand *b = &p->b.o;
     int64_t size = p->f64 ? 8 : 4, step = (flux__gemm_up(p->g.k * size, 64) | 64) / size;
-    bool shared = p->batches > 1 && !b->gather && p->g.a_row == 1 && p->g.b_col == 1 && p->g.b_row > 1 && p->g.m >= 64 * flux__num_threads();
+    bool shared = !b->gather && p->g.a_row == 1 && p->g.b_col == 1 && p->g.b_row > 1 && p->g.m >= 64 * flux__num_threads();
     for (int d = 2; d < b->shape.ndim; d++) shared = shared && b->shape.dim[d] == 1;
     void *turned = shared ? flux__scratch((size_t)(step * p->g.n * size)) : NULL;
     if (!turned) return NULL;
@@ -12331,7 +12331,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     if (p.b.o.gather) p.g.b_grid = p.b.grid;
     if (!p.bare) p.g.epilogue = flux__epilogue;
     bool joined = flux__samples_join(&p);
-    void *turned = flux__turn_shared(&p);
+    void *turned = p.batches > 1 ? flux__turn_shared(&p) : NULL;
     if (joined) flux__product_task(&p, 0);
     else if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, &p);
     else
