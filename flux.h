@@ -2532,10 +2532,8 @@ static int flux__tf32;                    /* flux_allow_tf32's word */
 
 static void flux__thread_free(void *state);
 
-static flux__thread *flux__self(void) {
-    flux__thread *t = (flux__thread *)flux__tls_get();
-    if (t) return t;
-    t = (flux__thread *)FLUX_MALLOC(sizeof *t);
+static flux__thread *flux__self_new(void) {
+    flux__thread *t = (flux__thread *)FLUX_MALLOC(sizeof *t);
     if (!t) return NULL;
     memset(t, 0, sizeof *t);
     t->scope = (int *)FLUX_MALLOC(16 * sizeof(int));
@@ -2554,6 +2552,11 @@ static flux__thread *flux__self(void) {
     }
     flux__mutex_unlock(&flux__lock);
     return t;
+}
+
+static FLUX__INLINE flux__thread *flux__self(void) {
+    flux__thread *t = (flux__thread *)flux__tls_get();
+    return t ? t : flux__self_new();
 }
 
 FLUX__COLD
