@@ -16595,7 +16595,7 @@ static void flux__real_text(double v, flux_dtype t, int most, char *out) {
         strcpy(out, v != v ? "NaN" : v > 0 ? "Inf" : "-Inf");
         return;
     }
-    if (signbit(v)) *at++ = '-';
+    if (copysign(1, v) < 0) *at++ = '-';    /* signbit warns of a conversion in C libraries that have it as a macro of three types */
     if (v == 0) {
         strcpy(at, "0.0");
         return;
