@@ -9399,11 +9399,12 @@ static void flux__identity(int cls, int red, void *out) {
     else flux__convert(cls, out, FLUX__I64C, whole + red, 1);
 }
 
-/* acc[i] = acc[i] op x[i] */
-static void flux__accumulate(int cls, int red, void *acc, const void *x, int64_t n) {
+/* out[i] = x[i] op y[i], acc[i] = acc[i] op x[i] */
+static void flux__join(int cls, int red, void *out, const void *x, const void *y, int64_t n) {
     static const int op[] = { FLUX__OP_ADD, FLUX__OP_MUL, FLUX__OP_MAX2, FLUX__OP_MIN2 };
-    flux__loop_run(cls, flux__loop_for(cls, op[red]), n, acc, acc, x, acc, 1, 1, 1);
+    flux__loop_run(cls, flux__loop_for(cls, op[red]), n, out, x, y, x, 1, 1, 1);
 }
+static void flux__accumulate(int cls, int red, void *acc, const void *x, int64_t n) { flux__join(cls, red, acc, acc, x, n); }
 
 /* acc = acc op x[0] op ... op x[n-1]. Long rows are halved, so that a sum's error hardly grows. */
 static void flux__reduce(int cls, int red, void *acc, const void *x, int64_t n) {
@@ -9443,8 +9444,13 @@ static void flux__argaccumulate_##name(bool max, void *acc, int64_t *index, cons
                                        int64_t n, int64_t now) {                                     \
     const T *x = (const T *)in;                                                                      \
     T *best = (T *)acc;                                                                              \
-    for (int64_t i = 0; i < n; i++)                                                                  \
-        if (index[i] < 0 || flux__beats_##name(x[i], best[i], max)) best[i] = x[i], index[i] = now;  \
+    for (int64_t i = 0; i < n && index[i] < 0; i++) best[i] = x[i], index[i] = now;                  \
+    for (int64_t i = 0; i < n; i++) {     /* without a jump that nobody can foresee */               \
+        const T two[2] = { best[i], x[i] };                                                          \
+        const bool more = max ? two[1] > two[0] : two[1] < two[0], take = (two[0] == two[0]) & ((two[1] != two[1]) | more); \
+        best[i] = two[take];                                                                         \
+        index[i] ^= (index[i] ^ now) & -(int64_t)take;                                               \
+    }                                                                                                \
 }
 FLUX__ARG(f32, float, FLUX__F32C)
 FLUX__ARG(f64, double, FLUX__F64C)
@@ -10827,6 +10833,7 @@ static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
     } else if (c->inner_first) c->w = 1, c->rt = flux__even_tile(k);
     else {
         c->w = c->outer < 256 ? c->outer : 256;
+        if (c->outer * c->inner >= FLUX__LARGE && c->outer >= 8 * 256) c->w = flux__gemm_min(flux__gemm_up((c->outer + 3) / 4, 16), tile);
         if (c->w < 1) c->w = 1;
         c->rt = tile / c->w < c->inner ? tile / c->w : c->inner;
     }
@@ -11315,9 +11322,11 @@ static void flux__index_run(void *ctx, int64_t offset, int64_t step, int64_t at,
    page or less, and the processor's own look-ahead begins anew with each. Where results are stored too, that is slower. */
 static void flux__fetch_ahead(const flux__block_run *b, int i, const char *there) {
     const flux__value *v = &b->k->value[i];
-    const int64_t bytes = flux__block_count(b, v) * (int64_t)flux__class_size[v->cls];
+    const int64_t size = (int64_t)flux__class_size[v->cls], bytes = flux__block_count(b, v) * size;
     if (!b->k->reduced || b->c->rows.first >= 0 || b->c->outer * b->c->inner < FLUX__LARGE) return;
-    for (int64_t at = 0; at < bytes; at += 64) FLUX__PREFETCH_LATER(there + bytes + at)
+    if (!b->c->inner_first && !v->outer && b->r0 + b->rt < b->c->inner) there += b->c->inner_axes[i].step[0] * b->rt * size;
+    else there += bytes;
+    for (int64_t at = 0; at < bytes; at += 64) FLUX__PREFETCH_LATER(there + at)
 }
 
 static void flux__do_load(flux__block_run *b, int i) {
@@ -11402,6 +11411,17 @@ static const void *flux__operand_at(flux__block_run *b, const flux__value *user,
     return b->at[x];
 }
 
+/* Joins rows of n numbers to acc; if these are few, half of the rows to the other half at a time. `room` is for half of all. */
+static void flux__do_reduce_rows(int cls, int red, char *acc, const char *x, int64_t n, int64_t rows, char *room) {
+    const int64_t row = n * (int64_t)flux__class_size[cls];
+    for (int64_t r = 0; n >= 64 && r < rows; r++) flux__accumulate(cls, red, acc, x + r * row, n);
+    for (int64_t half; n < 64 && rows > 0; rows = half, x = room) {
+        half = rows / 2;
+        if (rows % 2) flux__accumulate(cls, red, acc, x + (rows - 1) * row, n);
+        if (half > 0) flux__join(cls, red, room, x, x + half * row, half * n);
+    }
+}
+
 static void flux__do_reduce(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     int64_t outer = b->w * b->segments;
@@ -11424,8 +11444,7 @@ static void flux__do_reduce(flux__block_run *b, int i) {
                 m = b->rt - r < b->c->together ? b->rt - r : b->c->together;
                 flux__reduce(cls, v->op, acc + (size_t)o * size, x + (size_t)(o * b->rt + r) * size, m);
             }
-    else
-        for (int64_t r = 0; r < b->rt; r++) flux__accumulate(cls, v->op, acc, x + (size_t)(r * outer) * size, outer);
+    else flux__do_reduce_rows(cls, v->op, acc, x, outer, b->rt, flux__reg(b, b->c->nreg));
     b->at[i] = acc;
     b->walk[i] = 1;
 }
