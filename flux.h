@@ -10495,7 +10495,7 @@ static double flux__gemm_cost(const flux__gemm_plan *p) {
     double copy = p->a_row == 1 ? (n > 48 * p->set->columns ? 0.1 : 0) : p->a_col == 1 ? 0.035 * (double)p->size : 1.5;
     if (p->a_rows) copy = flux__gemm_along(p, p->a_cols, p->a_rows) ? 0.5 : 0.15;
     if (p->b_rows) c += (flux__gemm_along(p, p->b_cols, p->b_rows) ? 0.5 : 0.1) * n * k;
-    return c + copy * m * k + (p->flip ? (flux__gemm_far(p) ? 0.6 : 0.3) * m * n : 0);
+    return c + copy * m * k + (p->flip ? (flux__gemm_far(p) ? 0.6 : 0.2) * m * n : 0);
 }
 
 /* Whether sums of products take less than tiles: for a vector, and where turning the larger operand, which is contiguous along k,
@@ -10505,7 +10505,7 @@ static bool flux__gemm_by_dots(flux__gemm_plan *p, const flux__gemm_job *j) {
     bool flip = j->m < j->n, turn = (flip ? j->a_col : j->b_row) != 1;
     if ((flip ? j->b_row : j->a_col) != 1 || j->a_grid || j->b_grid || j->pairs || few > FLUX__GEMM_FEW) return false;
     if (few > 1 && (most + few) * p->k * p->size > 512 << 10) return false;
-    if (few > 1 && (double)(most * few) * (0.55 * (double)p->k / p->set->lanes + 1.5) + (turn ? 0.3 * (double)(few * p->k) : 0) > flux__gemm_cost(p))
+    if (few > 1 && (double)(most * few) * (0.5 * (double)p->k / p->set->lanes + 1.3) + (turn ? 0.3 * (double)(few * p->k) : 0) > flux__gemm_cost(p))
         return false;
     flux__gemm_orient(p, j, flip);
     return true;
