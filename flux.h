@@ -9878,56 +9878,60 @@ FLUX__GEMM_COPY(flux__gemm_copy8, double, flux__gemm_d16, 2)
 FLUX__GEMM_PANELS(flux__gemm_panels4, float, flux__gemm_f16, 4)
 FLUX__GEMM_PANELS(flux__gemm_panels8, double, flux__gemm_d16, 2)
 /* Turns contiguous rows, from_step apart, into columns to_step apart: squares of elements in registers, and in an order in
-   which whole lines are written; the last overlap those before. A long vector is two short ones side by side, of rows n apart:
-   after `halves` put them so, the same square does both. What is smaller than a square is for `rest`. */
+   which whole lines are written; of two squares the last may overlap the first. A long vector is two short ones side by side,
+   each with a square of its own: those of two vectors below one another make whole columns. What is smaller than a square is
+   for `rest`. */
 #  define FLUX__TURN_ROW(V, p) *(const V *)(const void *)(p)
-#  define FLUX__TURN_PUT(V, ints, x, y, column, ...)                                               \
-    { V put; FLUX__SHUFFLE(put, x, y, ints, __VA_ARGS__) *(V *)(void *)(d + (column) * to_step) = put; }
-#  define FLUX__TURN_4(V, ints, lanes, a, b, c, e, at)                                             \
-    { V ab, ce;                                                                                    \
-      FLUX__SHUFFLE(ab, a, b, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(ce, c, e, ints, lanes(0, 4, 1, 5)) \
-      FLUX__TURN_PUT(V, ints, ab, ce, at, lanes(0, 1, 4, 5)) FLUX__TURN_PUT(V, ints, ab, ce, at + 1, lanes(2, 3, 6, 7)) \
-      FLUX__SHUFFLE(ab, a, b, ints, lanes(2, 6, 3, 7)) FLUX__SHUFFLE(ce, c, e, ints, lanes(2, 6, 3, 7)) \
-      FLUX__TURN_PUT(V, ints, ab, ce, at + 2, lanes(0, 1, 4, 5)) FLUX__TURN_PUT(V, ints, ab, ce, at + 3, lanes(2, 3, 6, 7)) }
-#  define FLUX__TURN_2(V, ints, lanes, a, b, at)                                                   \
-    FLUX__TURN_PUT(V, ints, a, b, at, lanes(0, 2)) FLUX__TURN_PUT(V, ints, a, b, at + 1, lanes(1, 3))
-#  define FLUX__HALVES8(V, lo, hi, q)                                                              \
-    { V one = FLUX__TURN_ROW(V, s + (q) * from_step), two = FLUX__TURN_ROW(V, s + (q + 4) * from_step); \
-      FLUX__SHUFFLE(lo, one, two, flux__gemm_i32, 0, 1, 2, 3, 8, 9, 10, 11)                          \
-      FLUX__SHUFFLE(hi, one, two, flux__gemm_i32, 4, 5, 6, 7, 12, 13, 14, 15) }
-#  define FLUX__HALVES4(V, lo, hi, q)                                                              \
-    { V one = FLUX__TURN_ROW(V, s + (q) * from_step), two = FLUX__TURN_ROW(V, s + (q + 2) * from_step); \
-      FLUX__SHUFFLE(lo, one, two, flux__gemm_l32, 0, 1, 4, 5)                                        \
-      FLUX__SHUFFLE(hi, one, two, flux__gemm_l32, 2, 3, 6, 7) }
+#  define FLUX__TURN_PUT(V, column, x) *(V *)(void *)(d + (column) * to_step) = x;
+#  define FLUX__TURN_4(V, ints, lanes, s, a, b, c, e)                                              \
+    { V one = FLUX__TURN_ROW(V, s), two = FLUX__TURN_ROW(V, s + from_step), low, high;             \
+      V three = FLUX__TURN_ROW(V, s + 2 * from_step), four = FLUX__TURN_ROW(V, s + 3 * from_step); \
+      FLUX__SHUFFLE(low, one, two, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(high, three, four, ints, lanes(0, 4, 1, 5)) \
+      FLUX__SHUFFLE(a, low, high, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(b, low, high, ints, lanes(2, 3, 6, 7)) \
+      FLUX__SHUFFLE(low, one, two, ints, lanes(2, 6, 3, 7)) FLUX__SHUFFLE(high, three, four, ints, lanes(2, 6, 3, 7)) \
+      FLUX__SHUFFLE(c, low, high, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(e, low, high, ints, lanes(2, 3, 6, 7)) }
+#  define FLUX__TURN_2(V, ints, lanes, s, a, b)                                                    \
+    { V one = FLUX__TURN_ROW(V, s), two = FLUX__TURN_ROW(V, s + from_step);                        \
+      FLUX__SHUFFLE(a, one, two, ints, lanes(0, 2)) FLUX__SHUFFLE(b, one, two, ints, lanes(1, 3)) }
+#  define FLUX__TURN_JOIN(V, ints, column, a, b, ...) { V joined; FLUX__SHUFFLE(joined, a, b, ints, __VA_ARGS__) FLUX__TURN_PUT(V, column, joined) }
+#  define FLUX__TURN_JOIN8(V, at, ...)                                                             \
+    FLUX__TURN_JOIN(V, flux__gemm_i32, at, a, f, __VA_ARGS__) FLUX__TURN_JOIN(V, flux__gemm_i32, at + 1, b, g, __VA_ARGS__) \
+    FLUX__TURN_JOIN(V, flux__gemm_i32, at + 2, c, h, __VA_ARGS__) FLUX__TURN_JOIN(V, flux__gemm_i32, at + 3, e, k, __VA_ARGS__)
+#  define FLUX__TURN_JOIN4(V, at, ...)                                                             \
+    FLUX__TURN_JOIN(V, flux__gemm_l32, at, a, c, __VA_ARGS__) FLUX__TURN_JOIN(V, flux__gemm_l32, at + 1, b, e, __VA_ARGS__)
 #  define FLUX__TURN_F16(V)                                                                        \
-    V a = FLUX__TURN_ROW(V, s), b = FLUX__TURN_ROW(V, s + from_step);                              \
-    V c = FLUX__TURN_ROW(V, s + 2 * from_step), e = FLUX__TURN_ROW(V, s + 3 * from_step);          \
-    FLUX__TURN_4(V, flux__gemm_i16, FLUX__LANES4, a, b, c, e, 0)
+    V a, b, c, e;                                                                                  \
+    FLUX__TURN_4(V, flux__gemm_i16, FLUX__LANES4, s, a, b, c, e)                                   \
+    FLUX__TURN_PUT(V, 0, a) FLUX__TURN_PUT(V, 1, b) FLUX__TURN_PUT(V, 2, c) FLUX__TURN_PUT(V, 3, e)
 #  define FLUX__TURN_F32(V)                                                                        \
     V a, b, c, e, f, g, h, k;                                                                      \
-    FLUX__HALVES8(V, a, f, 0) FLUX__HALVES8(V, b, g, 1) FLUX__HALVES8(V, c, h, 2) FLUX__HALVES8(V, e, k, 3) \
-    FLUX__TURN_4(V, flux__gemm_i32, FLUX__LANES8, a, b, c, e, 0)                                   \
-    FLUX__TURN_4(V, flux__gemm_i32, FLUX__LANES8, f, g, h, k, 4)
+    const float *below = s + 4 * from_step;                                                        \
+    FLUX__TURN_4(V, flux__gemm_i32, FLUX__LANES8, s, a, b, c, e)                                   \
+    FLUX__TURN_4(V, flux__gemm_i32, FLUX__LANES8, below, f, g, h, k)                               \
+    FLUX__TURN_JOIN8(V, 0, 0, 1, 2, 3, 8, 9, 10, 11) FLUX__TURN_JOIN8(V, 4, 4, 5, 6, 7, 12, 13, 14, 15)
 #  define FLUX__TURN_D16(V)                                                                        \
-    V a = FLUX__TURN_ROW(V, s), b = FLUX__TURN_ROW(V, s + from_step);                              \
-    FLUX__TURN_2(V, flux__gemm_l16, FLUX__LANES2, a, b, 0)
+    V a, b;                                                                                        \
+    FLUX__TURN_2(V, flux__gemm_l16, FLUX__LANES2, s, a, b)                                         \
+    FLUX__TURN_PUT(V, 0, a) FLUX__TURN_PUT(V, 1, b)
 #  define FLUX__TURN_D32(V)                                                                        \
     V a, b, c, e;                                                                                  \
-    FLUX__HALVES4(V, a, c, 0) FLUX__HALVES4(V, b, e, 1)                                            \
-    FLUX__TURN_2(V, flux__gemm_l32, FLUX__LANES22, a, b, 0) FLUX__TURN_2(V, flux__gemm_l32, FLUX__LANES22, c, e, 2)
+    const double *below = s + 2 * from_step;                                                       \
+    FLUX__TURN_2(V, flux__gemm_l32, FLUX__LANES22, s, a, b) FLUX__TURN_2(V, flux__gemm_l32, FLUX__LANES22, below, c, e) \
+    FLUX__TURN_JOIN4(V, 0, 0, 1, 4, 5) FLUX__TURN_JOIN4(V, 2, 2, 3, 6, 7)
 #  define FLUX__GEMM_TURN(name, type, vec, n, square, rest, target)                                \
     FLUX__GEMM_FN(target) void name(const type *from, int64_t from_step, type *to, int64_t to_step, int64_t rows, int64_t columns) { \
-        int64_t r, i, y, x, first, end;                                                            \
+        int64_t r, i, x, y, left, squares, step, from_down;                                        \
         if (rows < n || columns < n) rest(from, from_step, to, to_step, rows, columns);            \
-        else for (first = 0; first < rows; first = end) {                                          \
-            end = first + 64 / (int)sizeof(type) < rows ? first + 64 / (int)sizeof(type) : rows;   \
-            for (i = 0; i < columns; i += n)                                                       \
-                for (r = first; r < end; r += n) {                                                 \
-                    y = r < rows - n ? r : rows - n, x = i < columns - n ? i : columns - n;        \
-                    const type *s = from + y * from_step + x;                                      \
-                    type *d = to + x * to_step + y;                                                \
-                    square(vec)                                                                    \
-                }                                                                                  \
+        else for (r = 0; r < rows; r += squares * n) {                                             \
+            y = r < rows - n ? r : rows - n, left = rows - y;                                      \
+            squares = left >= 4 * n ? 4 : left > n ? 2 : 1;                                        \
+            step = left < 2 * n ? left - n : n, from_down = step * from_step;                      \
+            for (i = 0; i < columns; i += n) {                                                     \
+                x = i < columns - n ? i : columns - n;                                             \
+                const type *s = from + y * from_step + x;                                          \
+                type *d = to + x * to_step + y;                                                    \
+                for (left = squares; left > 0; left--, s += from_down, d += step) { square(vec) }  \
+            }                                                                                      \
         }                                                                                          \
     }
 #  define FLUX__TURN_REST4(from, step, to, to_step, rows, columns) flux__gemm_gather4(from, step, 1, to, to_step, rows, columns)
@@ -10500,7 +10504,7 @@ static double flux__gemm_cost(const flux__gemm_plan *p) {
     double copy = p->a_row == 1 ? (n > 48 * p->set->columns ? 0.1 : 0) : p->a_col == 1 ? 0.035 * (double)p->size : 1.5;
     if (p->a_rows) copy = flux__gemm_along(p, p->a_cols, p->a_rows) ? 0.5 : 0.15;
     if (p->b_rows) c += (flux__gemm_along(p, p->b_cols, p->b_rows) ? 0.5 : 0.1) * n * k;
-    return c + copy * m * k + (p->flip ? (flux__gemm_far(p) ? 0.6 : 0.3) * m * n : 0);
+    return c + copy * m * k + (p->flip ? (flux__gemm_far(p) ? 0.6 : 0.2) * m * n : 0);
 }
 
 /* Whether sums of products take less than tiles: for a vector, and where turning the larger operand, which is contiguous along k,
@@ -10510,7 +10514,7 @@ static bool flux__gemm_by_dots(flux__gemm_plan *p, const flux__gemm_job *j) {
     bool flip = j->m < j->n, turn = (flip ? j->a_col : j->b_row) != 1;
     if ((flip ? j->b_row : j->a_col) != 1 || j->a_grid || j->b_grid || j->pairs || few > FLUX__GEMM_FEW) return false;
     if (few > 1 && (most + few) * p->k * p->size > 512 << 10) return false;
-    if (few > 1 && (double)(most * few) * (0.55 * (double)p->k / p->set->lanes + 1.5) + (turn ? 0.3 * (double)(few * p->k) : 0) > flux__gemm_cost(p))
+    if (few > 1 && (double)(most * few) * (0.5 * (double)p->k / p->set->lanes + 1.3) + (turn ? 0.3 * (double)(few * p->k) : 0) > flux__gemm_cost(p))
         return false;
     flux__gemm_orient(p, j, flip);
     return true;
