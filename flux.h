@@ -3790,8 +3790,6 @@ static flux_device flux__place(int n, flux_tensor *const *xs) {
     return xs[0]->device;
 }
 
-FLUX__LEAN
-
 /* ---------------- leaves */
 
 FLUX__COLD
