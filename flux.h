@@ -3423,7 +3423,7 @@ FLUX_DEF void flux_threads(int n) {
    its gradient. The formula is C over a, b, c that the CPU compiles for every instruction set (where a may be a vector
    of numbers) and the GPU gets as a string. It may use + - * / unary-, FLUX__K(number) for a constant, comparisons
    only inside FLUX__IF(comparison, x, y), and the functions FLUX__F(exp) ... that each target defines:
-       abs sqrt exp log log1p expm1 sin cos tanh erf floor ceil round pow fmax fmin sign sigmoid softplus gelu_slope
+       abs sqrt exp log log1p expm1 sin cos tanh erf floor ceil round pow fmax fmin sign sigmoid softplus gelu gelu_slope
    The gradient is written with public operations: g is the gradient of the result y; by operand a, b and c in turn.
 
    dtypes:  N  numbers: result as the operands;  F  floating: integers become f32;  C  compares: result bool;
@@ -3470,8 +3470,7 @@ X(SIGMOID,      sigmoid,    1, F, FLUX__F(sigmoid)(a),                          
 X(SOFTPLUS,     softplus,   1, F, FLUX__F(softplus)(a),                          flux_mul(g, flux_sigmoid(a)), 0, 0)  \
 X(RELU,         relu,       1, N, FLUX__IF(a <= FLUX__K(0), FLUX__K(0), a),      flux_where(flux_gt(y, 0.0), g, 0.0), 0, 0) \
 X(LERP,         lerp,       3, F, a + c * (b - a),                               flux_mul(g, flux_sub(1, c)), flux_mul(g, c), flux_mul(g, flux_sub(b, a))) \
-X(GELU,         gelu,       1, F, a * FLUX__F(sigmoid)(a * (FLUX__K(1.5957691216057308) + FLUX__K(0.07135481627260025) * a * a)), \
-                                                                                 flux_mul(g, flux__elementwise(FLUX__OP_GELU_SLOPE, a, NULL, NULL)), 0, 0) \
+X(GELU,         gelu,       1, F, FLUX__F(gelu)(a),                              flux_mul(g, flux__elementwise(FLUX__OP_GELU_SLOPE, a, NULL, NULL)), 0, 0) \
 X(GELU_SLOPE,   gelu_slope, 1, F, FLUX__F(gelu_slope)(a),                        flux__grad_gelu_slope(g, a), 0, 0)   \
 X(FMA,          fma,        3, N, a * b + c,                                     flux_mul(g, b), flux_mul(g, a), g)
 
@@ -8226,6 +8225,7 @@ static FLUX__INLINE double flux__sigmoid_f64(double x) {
     double e = exp(-fabs(x));
     return (x < 0 ? e : 1) / (1 + e);
 }
+static FLUX__INLINE double flux__gelu_f64(double x) { return x * flux__sigmoid_f64(x * (1.5957691216057308 + 0.07135481627260025 * x * x)); }
 static FLUX__INLINE double flux__gelu_slope_f64(double x) {
     double c = x > 10 ? 10 : x < -10 ? -10 : x, y = flux__sigmoid_f64(c * (1.5957691216057308 + 0.07135481627260025 * c * c));
     return y + c * y * (1 - y) * (1.5957691216057308 + 3 * 0.07135481627260025 * c * c);
@@ -8460,11 +8460,19 @@ FLUX__FN(sigmoid)(FLUX__V x) {                                                  
     q = FLUX__FMA(q, FLUX__FMA(q, (one - d) - u, FLUX__FMA(q, d, one)), q);                          \
     return q * FLUX__IF(sign == 0u, -one, w);                                                        \
 }                                                                                                    \
+/* e^-|y|, where gelu is x/(1+e^-y): y is not known so well that sigmoid's care would show */        \
+FLUX__FN(gelu_power)(FLUX__V x) {                                                                    \
+    FLUX__V y = x * FLUX__FMA(x * x, FLUX__K(0.0713548163f), FLUX__K(1.59576912f));                  \
+    return FLUX__F(exp_below)(FLUX__FLOAT(FLUX__BITS(y) | 0x80000000u));                             \
+}                                                                                                    \
+FLUX__FN(gelu)(FLUX__V x) {                                                                          \
+    FLUX__V e = FLUX__F(gelu_power)(x);                                                              \
+    return x * FLUX__IF(x > 0.0f, FLUX__K(1), e) / (e + 1.0f);                                       \
+}                                                                                                    \
 FLUX__FN(gelu_slope)(FLUX__V x) {                                                                    \
-    FLUX__V c = FLUX__F(clamp)(x, -10, 10), z = c * c;                                               \
-    FLUX__V y = FLUX__F(sigmoid)(c * FLUX__FMA(z, FLUX__K(0.0713548163f), FLUX__K(1.59576912f)));    \
-    FLUX__V q = FLUX__FMA(z, FLUX__K(0.214064449f), FLUX__K(1.59576912f));                           \
-    return FLUX__FMA(c * q, y * (1.0f - y), y);                                                      \
+    FLUX__V c = FLUX__F(clamp)(x, -10, 10), e = FLUX__F(gelu_power)(c), r = FLUX__K(1) / (e + 1.0f); \
+    FLUX__V q = FLUX__FMA(c * c, FLUX__K(0.214064449f), FLUX__K(1.59576912f)) * c;                   \
+    return FLUX__FMA(q * r, e * r, FLUX__IF(x > 0.0f, r, e * r));                                    \
 }                                                                                                    \
 /* An odd function of x, by the pieces of c; a is |x|, or less where the function is 1. The first piece is added to a or 2a, more  \
    than any other's f(start), so that f(a)/a is not rounded where it is near 1 or more */            \
@@ -12987,6 +12995,7 @@ static const char *const flux__gpu_prelude[] = {
     "DEVICE T sign_##X(T x) { return x > 0 ? (T)1 : x < 0 ? (T)-1 : x; }\\\n"
     "DEVICE T sigmoid_##X(T x) { T e = exp##s(-fabs##s(x)); return (x < 0 ? e : (T)1) / ((T)1 + e); }\\\n"
     "DEVICE T softplus_##X(T x) { return (x > 0 ? x : (T)0) + log1p##s(exp##s(-fabs##s(x))); }\\\n"
+    "DEVICE T gelu_##X(T x) { return x * sigmoid_##X(x * ((T)1.5957691216057308 + (T)0.07135481627260025 * x * x)); }\\\n"
     "DEVICE T gelu_slope_##X(T x) {\\\n    const T u = (T)1.5957691216057308, v = (T)0.07135481627260025;\\\n"
     "    const T c = x > 10 ? (T)10 : x < -10 ? (T)-10 : x, y = sigmoid_##X(c * (u + v * c * c));\\\n"
     "    return y + c * y * ((T)1 - y) * (u + 3 * v * c * c);\\\n}\\\n"

@@ -142,7 +142,7 @@ static const reference references[] = {
     { "sin", d_sin, 1 }, { "cos", d_cos, 1 }, { "tanh", d_tanh, 1.3 }, { "erf", d_erf, 1.3 }, { "floor", d_floor, 0 },
     { "ceil", d_ceil, 0 }, { "round", d_round, 0 }, { "sigmoid", d_sigmoid, 1.3 }, { "softplus", d_softplus, 1.75 },
     { "relu", d_relu, 0 }, { "lerp", d_lerp, 0 }, { "fma", d_fma, 0 }, { "gelu", d_gelu, 200 },
-    { "gelu_slope", d_gelu_slope, 12 } };
+    { "gelu_slope", d_gelu_slope, 2 } };
 
 static const reference *reference_of(int op) {
     for (size_t k = 0; k < sizeof references / sizeof *references; k++)
