@@ -8505,12 +8505,19 @@ FLUX__FN(log_sum)(FLUX__V f, FLUX__V e, FLUX__V c) {                            
     y = FLUX__FMA(z * f, FLUX__POLY(9, f, flux__log_c), y);                                          \
     return FLUX__FMA(e, FLUX__K(0.693359375f), f + FLUX__FMA(z, FLUX__K(-0.5f), y));                 \
 }                                                                                                    \
+/* Few vectors have denormals or what has no logarithm: to look costs less than to choose */         \
 FLUX__FN(log)(FLUX__V x) {                                                                           \
-    FLUX__V tiny = FLUX__IF(x < FLT_MIN, FLUX__K(23), FLUX__K(0)), e;                                \
-    FLUX__V m = FLUX__F(split)(FLUX__IF(x < FLT_MIN, x * 8388608.0f, x), &e);                        \
-    FLUX__V y = FLUX__F(log_sum)(m - 1.0f, e - tiny, FLUX__K(0));                                    \
-    y = FLUX__IF(x < FLUX__K(INFINITY), y, x);                                                       \
-    return FLUX__IF(x > 0.0f, y, FLUX__IF(x == 0.0f, FLUX__K(-INFINITY), FLUX__K(NAN)));             \
+    FLUX__VI plain = (FLUX__VI)((x >= FLT_MIN) & (x < FLUX__K(INFINITY)));                           \
+    FLUX__V shift = FLUX__K(0), m = x, e, y;                                                         \
+    if (!FLUX__ALL(plain))                                                                           \
+        shift = FLUX__IF(x < FLT_MIN, FLUX__K(23), shift), m = FLUX__IF(x < FLT_MIN, x * 8388608.0f, x); \
+    m = FLUX__F(split)(m, &e);                                                                       \
+    y = FLUX__F(log_sum)(m - 1.0f, e - shift, FLUX__K(0));                                           \
+    if (!FLUX__ALL(plain)) {                                                                         \
+        y = FLUX__IF(x < FLUX__K(INFINITY), y, x);                                                   \
+        y = FLUX__IF(x > 0.0f, y, FLUX__IF(x == 0.0f, FLUX__K(-INFINITY), FLUX__K(NAN)));            \
+    }                                                                                                \
+    return y;                                                                                        \
 }                                                                                                    \
 /* log(1+x) for -1 < x < inf: what 1+x rounds away comes back as c */                                \
 FLUX__FN(log_of_1p)(FLUX__V x) {                                                                     \
