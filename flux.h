@@ -3426,7 +3426,7 @@ FLUX_DEF void flux_threads(int n) {
    its gradient. The formula is C over a, b, c that the CPU compiles for every instruction set (where a may be a vector
    of numbers) and the GPU gets as a string. It may use + - * / unary-, FLUX__K(number) for a constant, comparisons
    only inside FLUX__IF(comparison, x, y), and the functions FLUX__F(exp) ... that each target defines:
-       abs sqrt exp log log1p expm1 sin cos tanh erf floor ceil round pow fmax fmin sign sigmoid softplus gelu_slope
+       abs sqrt exp log log1p expm1 sin cos tanh erf floor ceil round pow fmax fmin sign sigmoid softplus gelu gelu_slope
    The gradient is written with public operations: g is the gradient of the result y; by operand a, b and c in turn.
 
    dtypes:  N  numbers: result as the operands;  F  floating: integers become f32;  C  compares: result bool;
@@ -3473,8 +3473,7 @@ X(SIGMOID,      sigmoid,    1, F, FLUX__F(sigmoid)(a),                          
 X(SOFTPLUS,     softplus,   1, F, FLUX__F(softplus)(a),                          flux_mul(g, flux_sigmoid(a)), 0, 0)  \
 X(RELU,         relu,       1, N, FLUX__IF(a <= FLUX__K(0), FLUX__K(0), a),      flux_where(flux_gt(y, 0.0), g, 0.0), 0, 0) \
 X(LERP,         lerp,       3, F, a + c * (b - a),                               flux_mul(g, flux_sub(1, c)), flux_mul(g, c), flux_mul(g, flux_sub(b, a))) \
-X(GELU,         gelu,       1, F, a * FLUX__F(sigmoid)(a * (FLUX__K(1.5957691216057308) + FLUX__K(0.07135481627260025) * a * a)), \
-                                                                                 flux_mul(g, flux__elementwise(FLUX__OP_GELU_SLOPE, a, NULL, NULL)), 0, 0) \
+X(GELU,         gelu,       1, F, FLUX__F(gelu)(a),                              flux_mul(g, flux__elementwise(FLUX__OP_GELU_SLOPE, a, NULL, NULL)), 0, 0) \
 X(GELU_SLOPE,   gelu_slope, 1, F, FLUX__F(gelu_slope)(a),                        flux__grad_gelu_slope(g, a), 0, 0)   \
 X(FMA,          fma,        3, N, a * b + c,                                     flux_mul(g, b), flux_mul(g, a), g)
 
@@ -8227,6 +8226,7 @@ static FLUX__INLINE double flux__sigmoid_f64(double x) {
     double e = exp(-fabs(x));
     return (x < 0 ? e : 1) / (1 + e);
 }
+static FLUX__INLINE double flux__gelu_f64(double x) { return x * flux__sigmoid_f64(x * (1.5957691216057308 + 0.07135481627260025 * x * x)); }
 static FLUX__INLINE double flux__gelu_slope_f64(double x) {
     double c = x > 10 ? 10 : x < -10 ? -10 : x, y = flux__sigmoid_f64(c * (1.5957691216057308 + 0.07135481627260025 * c * c));
     return y + c * y * (1 - y) * (1.5957691216057308 + 3 * 0.07135481627260025 * c * c);
@@ -8417,17 +8417,18 @@ FLUX__FN(part)(FLUX__V x, FLUX__V *t) {                                         
     FLUX__V n = *t - FLUX__MAGIC, r = FLUX__FMA(n, FLUX__K(-0.693145752f), x);                       \
     return FLUX__FMA(n, FLUX__K(-1.42860677e-6f), r);                                                \
 }                                                                                                    \
-/* the same, but gives e^r - 1 */                                                                    \
-FLUX__FN(exp_part)(FLUX__V x, FLUX__V *t) {                                                          \
-    FLUX__V r = FLUX__F(part)(x, t);                                                                 \
-    return FLUX__FMA(r * r, FLUX__POLY(5, r, flux__exp_c + 2), r);                                   \
-}                                                                                                    \
+/* e^r - 1 */                                                                                        \
+FLUX__FN(exp_rest)(FLUX__V r) { return FLUX__FMA(r * r, FLUX__POLY(5, r, flux__exp_c + 2), r); }     \
 /* 2^n for t = n + MAGIC, -127 < n < 128 */                                                          \
 FLUX__FN(power)(FLUX__V t) { return FLUX__FLOAT((FLUX__BITS(t) << 23) + 0x3f800000u); }              \
 /* x 2^n in two steps, so that n may lead to a denormal or past the largest number */                \
 FLUX__FN(scale)(FLUX__V x, FLUX__V t) {                                                              \
     FLUX__VU n = FLUX__BITS(t) - 0x4b400000u, h = (FLUX__VU)((FLUX__VI)n >> 1);                      \
     return x * FLUX__F(power)(FLUX__FLOAT(h)) * FLUX__F(power)(FLUX__FLOAT(n - h));                  \
+}                                                                                                    \
+/* the same for n <= 0 */                                                                            \
+FLUX__FN(scale_down)(FLUX__V x, FLUX__V t) {                                                         \
+    return x * FLUX__FLOAT((FLUX__BITS(t) << 23) + 0x5f800000u) * 5.42101086e-20f;                   \
 }                                                                                                    \
 /* c[1] + c[2] t + ..., of piece i */                                                                \
 FLUX__FN(piece)(FLUX__V t, FLUX__VU i, const float (*c)[16]) {                                       \
@@ -8442,28 +8443,37 @@ FLUX__FN(exp)(FLUX__V x) {                                                      
 /* the same of x <= 0 */                                                                             \
 FLUX__FN(exp_below)(FLUX__V x) {                                                                     \
     FLUX__V t, r = FLUX__F(part)(FLUX__MAX(FLUX__K(-104), x), &t);                                   \
-    return FLUX__SCALE(FLUX__POLY(7, r, flux__exp_c), t);                                            \
+    return FLUX__SCALE_DOWN(FLUX__POLY(7, r, flux__exp_c), t);                                       \
 }                                                                                                    \
 FLUX__FN(expm1)(FLUX__V x) {                                                                         \
-    FLUX__V t, s = FLUX__F(exp_part)(FLUX__F(clamp)(x, -18, 89), &t);                                \
+    FLUX__V t, s = FLUX__F(exp_rest)(FLUX__F(part)(FLUX__F(clamp)(x, -18, 89), &t));                 \
     FLUX__V p = FLUX__F(power)(t - 1.0f), y = FLUX__FMA(s, p, p - 0.5f);                             \
     return FLUX__F(like)(FLUX__IF(t == FLUX__MAGIC, s, y + y), x);                                   \
 }                                                                                                    \
-/* 1/(1+e^-x): with -x = n ln 2 + r, w = 2^-|n| and s = e^r - 1 the denominator is 1+w+ws, or if     \
-   n > 0, times 2^n, 1+w+s. What its last sum rounds away is put back after the division */          \
+/* 1/(1+e^-x): with -|x| = n ln 2 + r, w = 2^n and s = e^r - 1 it is 1/(1+w+ws), or of a negative x with s = e^-r - 1 \
+   w/(1+w+s). What the denominator's last sum and the division round away comes back after it. All but d is less than 0, \
+   so that nothing has to change its sign */                                                         \
 FLUX__FN(sigmoid)(FLUX__V x) {                                                                       \
-    FLUX__V n, s = FLUX__F(exp_part)(FLUX__F(clamp)(-x, -30, 104), &n);                              \
-    FLUX__V one = FLUX__K(1), none = FLUX__K(FLUX__MAGIC);                                           \
-    FLUX__V down = FLUX__IF(n > none, none + none - n, n), w = FLUX__SCALE(one, down);               \
-    FLUX__V t = FLUX__FMA(FLUX__IF(n > none, one, w), s, w), d = t + one, q = one / d;               \
-    q = FLUX__FMA(-q * (t - (d - one)), q, q);                                                       \
-    return FLUX__SCALE(q, FLUX__IF(n > none, down, none));                                           \
+    FLUX__VU sign = FLUX__BITS(x) & 0x80000000u;                                                     \
+    FLUX__V t, r = FLUX__F(part)(FLUX__MAX(FLUX__K(-104), FLUX__FLOAT(FLUX__BITS(x) | 0x80000000u)), &t); \
+    FLUX__V s = FLUX__F(exp_rest)(FLUX__FLOAT(FLUX__BITS(r) ^ sign)), one = FLUX__K(1), w = FLUX__SCALE_DOWN(-one, t); \
+    FLUX__V u = FLUX__FMA(FLUX__IF(sign == 0u, w, -one), s, w), d = one - u, q = -one / d;           \
+    q = FLUX__FMA(q, FLUX__FMA(q, (one - d) - u, FLUX__FMA(q, d, one)), q);                          \
+    return q * FLUX__IF(sign == 0u, -one, w);                                                        \
+}                                                                                                    \
+/* e^-|y|, where gelu is x/(1+e^-y): y is not known so well that sigmoid's care would show */        \
+FLUX__FN(gelu_power)(FLUX__V x) {                                                                    \
+    FLUX__V y = x * FLUX__FMA(x * x, FLUX__K(0.0713548163f), FLUX__K(1.59576912f));                  \
+    return FLUX__F(exp_below)(FLUX__FLOAT(FLUX__BITS(y) | 0x80000000u));                             \
+}                                                                                                    \
+FLUX__FN(gelu)(FLUX__V x) {                                                                          \
+    FLUX__V e = FLUX__F(gelu_power)(x);                                                              \
+    return x * FLUX__IF(x > 0.0f, FLUX__K(1), e) / (e + 1.0f);                                       \
 }                                                                                                    \
 FLUX__FN(gelu_slope)(FLUX__V x) {                                                                    \
-    FLUX__V c = FLUX__F(clamp)(x, -10, 10), z = c * c;                                               \
-    FLUX__V y = FLUX__F(sigmoid)(c * FLUX__FMA(z, FLUX__K(0.0713548163f), FLUX__K(1.59576912f)));    \
-    FLUX__V q = FLUX__FMA(z, FLUX__K(0.214064449f), FLUX__K(1.59576912f));                           \
-    return FLUX__FMA(c * q, y * (1.0f - y), y);                                                      \
+    FLUX__V c = FLUX__F(clamp)(x, -10, 10), e = FLUX__F(gelu_power)(c), r = FLUX__K(1) / (e + 1.0f); \
+    FLUX__V q = FLUX__FMA(c * c, FLUX__K(0.214064449f), FLUX__K(1.59576912f)) * c;                   \
+    return FLUX__FMA(q * r, e * r, FLUX__IF(x > 0.0f, r, e * r));                                    \
 }                                                                                                    \
 /* An odd function of x, by the pieces of c; a is |x|, or less where the function is 1. The first piece is added to a or 2a, more  \
    than any other's f(start), so that f(a)/a is not rounded where it is near 1 or more */            \
@@ -8496,12 +8506,19 @@ FLUX__FN(log_sum)(FLUX__V f, FLUX__V e, FLUX__V c) {                            
     y = FLUX__FMA(z * f, FLUX__POLY(9, f, flux__log_c), y);                                          \
     return FLUX__FMA(e, FLUX__K(0.693359375f), f + FLUX__FMA(z, FLUX__K(-0.5f), y));                 \
 }                                                                                                    \
+/* Few vectors have denormals or what has no logarithm: to look costs less than to choose */         \
 FLUX__FN(log)(FLUX__V x) {                                                                           \
-    FLUX__V tiny = FLUX__IF(x < FLT_MIN, FLUX__K(23), FLUX__K(0)), e;                                \
-    FLUX__V m = FLUX__F(split)(FLUX__IF(x < FLT_MIN, x * 8388608.0f, x), &e);                        \
-    FLUX__V y = FLUX__F(log_sum)(m - 1.0f, e - tiny, FLUX__K(0));                                    \
-    y = FLUX__IF(x < FLUX__K(INFINITY), y, x);                                                       \
-    return FLUX__IF(x > 0.0f, y, FLUX__IF(x == 0.0f, FLUX__K(-INFINITY), FLUX__K(NAN)));             \
+    FLUX__VI plain = (FLUX__VI)((x >= FLT_MIN) & (x < FLUX__K(INFINITY)));                           \
+    FLUX__V shift = FLUX__K(0), m = x, e, y;                                                         \
+    if (!FLUX__ALL(plain))                                                                           \
+        shift = FLUX__IF(x < FLT_MIN, FLUX__K(23), shift), m = FLUX__IF(x < FLT_MIN, x * 8388608.0f, x); \
+    m = FLUX__F(split)(m, &e);                                                                       \
+    y = FLUX__F(log_sum)(m - 1.0f, e - shift, FLUX__K(0));                                           \
+    if (!FLUX__ALL(plain)) {                                                                         \
+        y = FLUX__IF(x < FLUX__K(INFINITY), y, x);                                                   \
+        y = FLUX__IF(x > 0.0f, y, FLUX__IF(x == 0.0f, FLUX__K(-INFINITY), FLUX__K(NAN)));            \
+    }                                                                                                \
+    return y;                                                                                        \
 }                                                                                                    \
 /* log(1+x) for -1 < x < inf: what 1+x rounds away comes back as c */                                \
 FLUX__FN(log_of_1p)(FLUX__V x) {                                                                     \
@@ -8519,8 +8536,8 @@ FLUX__FN(softplus)(FLUX__V x) {                                                 
     FLUX__V t, a = FLUX__FLOAT(FLUX__BITS(x) | 0x80000000u), r = FLUX__F(part)(FLUX__MAX(FLUX__K(-104), a), &t); \
     FLUX__VU i = FLUX__BITS(FLUX__MAX(t, FLUX__K(FLUX__MAGIC - 15)));                                \
     FLUX__V y = FLUX__FMA(FLUX__F(piece)(r, i, flux__softplus_c), r, FLUX__LOOKUP(flux__softplus_c[0], i)); \
-    y = FLUX__SCALE(y, t);                                                                           \
-    y = FLUX__FMA(y * y, FLUX__IF(t < FLUX__MAGIC - 14, FLUX__K(-0.5), FLUX__K(0)), y);              \
+    y = FLUX__SCALE_DOWN(y, t);                                                                      \
+    y = FLUX__FMA(y, FLUX__IF(t < FLUX__MAGIC - 14, y * -0.5f, FLUX__K(0)), y);                      \
     return FLUX__IF(x > 0.0f, x, FLUX__K(0)) + y;                                                    \
 }
 
@@ -8742,6 +8759,7 @@ static const flux__section FLUX__F(section) = {                                 
 #define FLUX__MIN(a, b) FLUX__P(MIN)(a, b)
 #define FLUX__MAX(a, b) FLUX__P(MAX)(a, b)
 #define FLUX__SCALE(x, t) FLUX__P(SCALE)(x, t)
+#define FLUX__SCALE_DOWN(x, t) FLUX__P(SCALE_DOWN)(x, t)
 #define FLUX__LOOKUP(table, i) FLUX__P(LOOKUP)(table, i)   /* in 16 numbers, by the lowest 4 bits of each lane of i */
 #define FLUX__ALL(mask) FLUX__P(ALL)(mask)
 #define FLUX__HELD(x) FLUX__P(HELD)(x)          /* x, in a register: gcc makes constants anew at each use */
@@ -8785,6 +8803,7 @@ static FLUX__INLINE float flux__narrow_x1(const double *x) { return (float)*x; }
 #  define FLUX__MIN_x1(a, b) ((a) < (b) ? (a) : (b))
 #  define FLUX__MAX_x1(a, b) ((a) > (b) ? (a) : (b))
 #  define FLUX__SCALE_x1(x, t) flux__scale_x1(x, t)
+#  define FLUX__SCALE_DOWN_x1(x, t) flux__scale_down_x1(x, t)
 #  define FLUX__LOOKUP_x1(table, i) (table)[(i) & 15]
 #  define FLUX__ALL_x1(mask) (mask)
 #  define FLUX__HELD_x1(x) (x)
@@ -8904,6 +8923,7 @@ static FLUX__INLINE FLUX__F(halves) FLUX__F(bf16_of)(FLUX__V v, FLUX__VU below, 
 #  define FLUX__LANES_x4 4
 #  define FLUX__HELD_x4(x) (x)
 #  define FLUX__SCALE_x4(x, t) flux__scale_x4(x, t)
+#  define FLUX__SCALE_DOWN_x4(x, t) flux__scale_down_x4(x, t)
 #  define FLUX__LOOKUP_x4(table, i) flux__look_x4(table, i)
 #  if FLUX__X86
 #    define FLUX__SQRT_x4(x) flux__vsqrt_x4(x)
@@ -9019,6 +9039,7 @@ FLUX__INSTRUCTION(FLUX__V, vjoin, (FLUX__V a, FLUX__V b),                       
 #    define FLUX__MAX_x8(a, b) flux__vmax_x8(a, b)
 #    define FLUX__HELD_x8(x) flux__held_x8(x)
 #    define FLUX__SCALE_x8(x, t) flux__scale_x8(x, t)
+#    define FLUX__SCALE_DOWN_x8(x, t) flux__scale_down_x8(x, t)
 #    define FLUX__LOOKUP_x8(table, i) flux__either_x8(flux__look_x8(flux__at_x8(table), i), flux__look_x8(flux__at_x8((table) + 8), i), (i) << 28)
 #    define FLUX__LOW_x8(x) flux__low_x8(x)
 #    define FLUX__HIGH_x8(x) flux__high_x8(x)
@@ -9064,6 +9085,7 @@ FLUX__STORE16(flux__bf16_store_x8, h = flux__bf16_of_x8(v, below, odd, quiet))
 #    define FLUX__MAX_x16(a, b) flux__vmax_x16(a, b)
 #    define FLUX__HELD_x16(x) flux__held_x16(x)
 #    define FLUX__SCALE_x16(x, t) flux__vscale_x16(x, (t) - FLUX__MAGIC)
+#    define FLUX__SCALE_DOWN_x16(x, t) FLUX__SCALE_x16(x, t)
 #    define FLUX__LOOKUP_x16(table, i) flux__look_x16(flux__at_x16(table), i)
 #    define FLUX__LOW_x16(x) flux__low_x16(x)
 #    define FLUX__HIGH_x16(x) flux__high_x16(x)
@@ -13006,6 +13028,7 @@ static const char *const flux__gpu_prelude[] = {
     "DEVICE T sign_##X(T x) { return x > 0 ? (T)1 : x < 0 ? (T)-1 : x; }\\\n"
     "DEVICE T sigmoid_##X(T x) { T e = exp##s(-fabs##s(x)); return (x < 0 ? e : (T)1) / ((T)1 + e); }\\\n"
     "DEVICE T softplus_##X(T x) { return (x > 0 ? x : (T)0) + log1p##s(exp##s(-fabs##s(x))); }\\\n"
+    "DEVICE T gelu_##X(T x) { return x * sigmoid_##X(x * ((T)1.5957691216057308 + (T)0.07135481627260025 * x * x)); }\\\n"
     "DEVICE T gelu_slope_##X(T x) {\\\n    const T u = (T)1.5957691216057308, v = (T)0.07135481627260025;\\\n"
     "    const T c = x > 10 ? (T)10 : x < -10 ? (T)-10 : x, y = sigmoid_##X(c * (u + v * c * c));\\\n"
     "    return y + c * y * ((T)1 - y) * (u + 3 * v * c * c);\\\n}\\\n"

@@ -140,9 +140,9 @@ static const reference references[] = {
     { "neg", d_neg, 0 }, { "abs", d_abs, 0 }, { "sign", d_sign, 0 }, { "square", d_square, .5 }, { "sqrt", d_sqrt, .5 },
     { "rsqrt", d_rsqrt, 1.5 }, { "exp", d_exp, 1.25 }, { "log", d_log, 1 }, { "log1p", d_log1p, 1 }, { "expm1", d_expm1, 1.65 },
     { "sin", d_sin, 1 }, { "cos", d_cos, 1 }, { "tanh", d_tanh, 1.3 }, { "erf", d_erf, 1.3 }, { "floor", d_floor, 0 },
-    { "ceil", d_ceil, 0 }, { "round", d_round, 0 }, { "sigmoid", d_sigmoid, 1.6 }, { "softplus", d_softplus, 1.75 },
+    { "ceil", d_ceil, 0 }, { "round", d_round, 0 }, { "sigmoid", d_sigmoid, 1.3 }, { "softplus", d_softplus, 1.75 },
     { "relu", d_relu, 0 }, { "lerp", d_lerp, 0 }, { "fma", d_fma, 0 }, { "gelu", d_gelu, 200 },
-    { "gelu_slope", d_gelu_slope, 12 } };
+    { "gelu_slope", d_gelu_slope, 2 } };
 
 static const reference *reference_of(int op) {
     for (size_t k = 0; k < sizeof references / sizeof *references; k++)
@@ -150,6 +150,8 @@ static const reference *reference_of(int op) {
     return NULL;
 }
 static double off(const reference *r, float y, double want) { return r->f == d_gelu_slope && want == want ? fabs((double)y - want) / FLT_EPSILON : ulps(y, want); }
+/* without fused steps (level 0, but for ARM) the sigmoid's remainder of a division is itself rounded */
+static double allowed(const reference *r, int level) { return r->f == d_sigmoid && level == 0 ? 1.4 : r->ulps; }
 static bool is_bool(int op) { return flux__rules[op] == 'B'; }
 static void check_says(bool good, const char *format, const char *name, double a, double b, double c) {
     char what[200];
@@ -192,7 +194,7 @@ TEST(f32_functions_of_one_number_are_accurate_everywhere) {
                     if (e > worst) worst = e, at = (double)x[i];
                 }
             }
-            check_says(worst <= r->ulps, "%s: %.3f ulp at %.9g, instruction set %g", r->name, worst, at, level);
+            check_says(worst <= allowed(r, level), "%s: %.3f ulp at %.9g, instruction set %g", r->name, worst, at, level);
         }
     }
 }
@@ -210,7 +212,7 @@ TEST(f32_special_values) {
             run(level, op, n, y, x, NULL, NULL, 1, 0, 0);
             for (int i = 0; i < n; i++) {
                 const double want = r->f((double)x[i], 0, 0);
-                check_says(off(r, y[i], want) <= r->ulps, "%s(%.9g) is %.9g at instruction set %g", r->name, (double)x[i], (double)y[i], level);
+                check_says(off(r, y[i], want) <= allowed(r, level), "%s(%.9g) is %.9g at instruction set %g", r->name, (double)x[i], (double)y[i], level);
                 if (want == 0 && y[i] == 0 && strcmp(r->name, "relu") && strcmp(r->name, "cos"))
                     check_says(!signbit(want) == !signbit(y[i]), "%s(%.9g) is %g with the wrong sign", r->name, (double)x[i], (double)y[i], 0);
             }
