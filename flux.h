@@ -10560,7 +10560,7 @@ static bool flux__gemm_dots_all(flux__gemm_plan *p, int64_t threads) {
    Where it lies it is read some tiles at a time: all columns by these, while the next ones are fetched. */
 static void flux__gemm_copies(flux__gemm_plan *p) {
     int64_t a_step = p->a_col * p->size, b_step = (p->b_row == 1 ? p->b_col : p->b_row) * p->size;
-    bool apart = flux__gemm_large(p) || (a_step >= 2000 && p->k > 64), many = p->columns > (a_step % 2048 == 0 ? 16 : 48) * p->set->columns;
+    bool apart = flux__gemm_large(p) || (a_step >= 2000 && p->k > 64), many = p->columns > (a_step % 2048 == 0 ? 8 : 48) * p->set->columns;
     int64_t most = flux__gemm_up(FLUX__GEMM_BLOCK / (p->chunk * p->size), 8 * p->set->lanes);
     bool crowded = p->rows > 2 * p->set->lanes && b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
     p->copy_a = p->a_row != 1 || (apart && many);
