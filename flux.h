@@ -9568,8 +9568,9 @@ typedef struct flux__gemm_job {
 typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, const void *b, int64_t b_row, int64_t b_col, void *c, int64_t ldc,
                                   bool add, const void *next, int64_t next_step);
 
-/* Four rows of A times two columns of B, both contiguous in k, whole vectors: sums of products, without turning either. */
-typedef void (*flux__gemm_dots)(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum);
+/* Rows of A, by fours, times two columns of B, both contiguous in k, whole vectors: sums of products, without turning either.
+   Gives of each four the first column's sums, then the second's. */
+typedef void (*flux__gemm_dots)(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t fours);
 
 typedef struct flux__gemm_set {           /* the kernels for one element type and instruction set */
     const struct flux__gemm_set *narrow;  /* those with vectors of half the length and the same bits, or NULL */
@@ -9736,23 +9737,25 @@ typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
     FLUX__JOIN(to + 4 * c, u)                                                                          \
     FLUX__JOIN(to + 4 * c + 2, v)
 #  define FLUX__GEMM_DOTS(name, type, vec, sum_vec, short_vec, fold, ints, lanes, target)          \
-    FLUX__GEMM_FN(target) void name##_dots(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum) { \
+    FLUX__GEMM_FN(target) void name##_dots(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t fours) { \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef sum_vec S;                                                                         \
         typedef short_vec W;                                                                       \
         const int64_t n = (int)(sizeof(V) / sizeof(type));                                         \
-        const type *p = (const type *)a, *q = (const type *)b;                                     \
         type *to = (type *)sum;                                                                    \
-        V t, y, z, zero = {0} FLUX__D_VAR(0) FLUX__D_VAR(1) FLUX__D_VAR(2) FLUX__D_VAR(3);         \
-        S u, v, w;                                                                                 \
-        for (; k >= n; k -= n, p += n, q += n) {                                                   \
-            y = *(const V *)(const void *)q, z = *(const V *)(const void *)(q + b_col);            \
-            FLUX__D_MUL(0) FLUX__D_MUL(1) FLUX__D_MUL(2) FLUX__D_MUL(3)                            \
+        for (; fours > 0; fours--, a = (const type *)a + 4 * a_row, to += 8) {                     \
+            const type *p = (const type *)a, *q = (const type *)b;                                 \
+            V t, y, z, zero = {0} FLUX__D_VAR(0) FLUX__D_VAR(1) FLUX__D_VAR(2) FLUX__D_VAR(3);     \
+            S u, v, w;                                                                             \
+            for (int64_t left = k; left >= n; left -= n, p += n, q += n) {                         \
+                y = *(const V *)(const void *)q, z = *(const V *)(const void *)(q + b_col);        \
+                FLUX__D_MUL(0) FLUX__D_MUL(1) FLUX__D_MUL(2) FLUX__D_MUL(3)                        \
+            }                                                                                      \
+            FLUX__D_SUM(0) FLUX__D_SUM(1) FLUX__D_SUM(2) FLUX__D_SUM(3)                            \
+            fold(ints, lanes, 0)                                                                   \
+            fold(ints, lanes, 1)                                                                   \
         }                                                                                          \
-        FLUX__D_SUM(0) FLUX__D_SUM(1) FLUX__D_SUM(2) FLUX__D_SUM(3)                                \
-        fold(ints, lanes, 0)                                                                       \
-        fold(ints, lanes, 1)                                                                       \
     }
 #  define FLUX__GEMM_SET(name, type, vec, bytes, mul, wide, target, narrow, dots)                  \
     FLUX__GEMM_HIGH##wide(name, type, vec, mul, 1, target)                                         \
@@ -9808,11 +9811,12 @@ FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX
     FLUX__GEMM_KERNEL(name, type, high, 1) FLUX__GEMM_KERNEL(name, type, high, 2)                  \
     FLUX__GEMM_KERNEL(name, type, high, 3) FLUX__GEMM_KERNEL(name, type, high, 4)
 #  define FLUX__GEMM_DOTS(name, type)                                                              \
-    static void name##_dots(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum) { \
-        int i, l;                                                                                  \
-        for (i = 0; i < 8; i++) {                                                                  \
+    static void name##_dots(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t fours) { \
+        int64_t i, l;                                                                              \
+        for (i = 0; i < 8 * fours; i++) {                                                          \
+            const type *p = (const type *)a + (i / 8 * 4 + i % 4) * a_row, *q = (const type *)b + i / 4 % 2 * b_col; \
             type x = 0;                                                                            \
-            for (l = 0; l < k; l++) x += ((const type *)a)[i % 4 * a_row + l] * ((const type *)b)[i / 4 * b_col + l]; \
+            for (l = 0; l < k; l++) x += p[l] * q[l];                                              \
             ((type *)sum)[i] = x;                                                                  \
         }                                                                                          \
     }
@@ -10461,14 +10465,19 @@ static void flux__gemm_task_run(void *ctx, int worker, int64_t number) {
     FLUX__GEMM_FN() void name(const flux__gemm_plan *p, const type *a, const type *b, int64_t b_col, type *c, int64_t c_row, \
                               int64_t c_col, int64_t rows) {                                       \
         const int64_t k = p->k, whole = k & -(int64_t)p->set->lanes, high = rows < 4 ? 1 : 4;      \
-        type sum[8], *to;                                                                          \
-        for (int64_t i, j, r = 0; r < rows; r += high) {                                           \
-            const type *from = a + (r + high <= rows ? r : rows - high) * p->a_row;                \
-            p->set->dots(whole, from, high > 1 ? p->a_row : 0, b, b_col, sum);                     \
-            for (i = whole; i < k; i++)                                                            \
-                for (j = 0; j < high; j++) sum[j] += from[i + j * p->a_row] * b[i], sum[j + 4] += from[i + j * p->a_row] * b[b_col + i]; \
-            to = c + (r + high <= rows ? r : rows - high) * c_row;                                 \
-            for (j = 0; j < high; j++, to += c_row) to[0] = sum[j], to[c_col] = sum[j + 4];        \
+        type sum[8 * 8], *to;                                                                      \
+        for (int64_t f, i, j, r = 0, fours; r < rows; r += fours * high) {                         \
+            const int64_t first = r + high <= rows ? r : rows - high;                              \
+            const type *from = a + first * p->a_row, *s = sum;                                     \
+            fours = high == 1 || rows - r < 4 ? 1 : flux__gemm_min((rows - r) / 4, 8);             \
+            p->set->dots(whole, from, high > 1 ? p->a_row : 0, b, b_col, sum, fours);              \
+            to = c + first * c_row;                                                                \
+            for (f = 0; f < fours; f++, s += 8, from += 4 * p->a_row) {                            \
+                for (i = whole; i < k; i++)                                                        \
+                    for (j = 0; j < high; j++)                                                     \
+                        sum[f * 8 + j] += from[i + j * p->a_row] * b[i], sum[f * 8 + j + 4] += from[i + j * p->a_row] * b[b_col + i]; \
+                for (j = 0; j < high; j++, to += c_row) to[0] = s[j], to[c_col] = s[j + 4];        \
+            }                                                                                      \
         }                                                                                          \
     }
 FLUX__GEMM_SUMS(flux__gemm_sums4, float)
