@@ -3188,9 +3188,11 @@ FLUX_DEF void flux_shutdown(void) {
 FLUX__LEAN
 
 /* ------------------------------------------------------------------ 4. Worker threads
-   One pool for the process. flux__parallel hands out the numbers 0 ... n-1 one by one to whoever asks: the caller and
-   any worker that is awake. Who does what is therefore chance, so a piece of work must not depend on its worker: cut
-   work by its size alone and results are the same for any number of threads.
+   One pool for the process. flux__parallel cuts the numbers 0 ... n-1 into a share for each thread, who takes its own one
+   by one and then what the others left: of one tensor after the other a thread gets about the same part, which its cache
+   still has. (Two processors with no cache in common took twice as long for a recurrent step when anyone took any number.)
+   Who does what is still chance, so a piece of work must not depend on its worker: cut work by its size alone and results
+   are the same for any number of threads.
    The caller waits only for workers that took part: the gate counts them, and closes when nothing is left, so that a
    worker which wakes late costs nothing. Workers spin for a moment after each job, because a wake takes 20 us or more
    and a training step has a job every few; then they sleep.
@@ -3204,6 +3206,12 @@ typedef struct flux__memory {             /* a piece of scratch memory: this sta
     void *start;                          /* what the allocator gave */
 } flux__memory;
 
+typedef struct flux__pool_share {            /* on a cache line of its own */
+    int64_t next;                         /* its next number, and above these bits the job's: of another job, it is whole yet */
+    char line[56];
+} flux__pool_share;
+#define FLUX__SHARE_BITS 40
+
 static struct flux__pool {
     int wanted;                           /* threads, the caller's included; 0: not yet decided */
     int busy;                             /* a job is on, or the pool is being changed */
@@ -3211,18 +3219,18 @@ static struct flux__pool {
     flux__os_thread *worker;
     void (*fn)(void *ctx, int worker, int64_t i);
     void *ctx;
-    int64_t n;
+    int64_t n, job;                       /* job: its number, as many bits as a share has for it */
+    int nshares, most;                    /* of this job; for how many there is room */
+    flux__pool_share *share;
     char line1[64];                       /* each of the next on a cache line of its own */
-    int64_t next;
-    char line2[64];
     int gate;                             /* workers in the job; FLUX__GATE_SHUT more when none may join */
-    char line3[64];
+    char line2[64];
     int round, sleepers;                  /* round: the number of the job, told to those who spin */
     flux__mutex lock;
     flux__cond wake;
     flux__mutex memory_lock;
     flux__memory *memory;
-} flux__pool = {0, 0, 0, 0, NULL, NULL, NULL, 0, {0}, 0, {0}, FLUX__GATE_SHUT, {0}, 0, 0,
+} flux__pool = {0, 0, 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, NULL, {0}, FLUX__GATE_SHUT, {0}, 0, 0,
                 FLUX__MUTEX_INIT, FLUX__COND_INIT, FLUX__MUTEX_INIT, NULL};
 
 static int flux__num_threads(void) {
@@ -3277,11 +3285,21 @@ static void flux__scratch_done(void *data) {       /* NULL is fine */
 
 /* ---- the workers */
 
+static bool flux__pool_claim(int number, int64_t *i) {     /* the next of a share; false: it is done */
+    int64_t *next = &flux__pool.share[number].next, n = flux__pool.n, job = flux__pool.job << FLUX__SHARE_BITS, was;
+    do {
+        was = flux__atomic_load(next);
+        *i = was >> FLUX__SHARE_BITS == flux__pool.job ? was - job : n * number / flux__pool.nshares;
+        if (*i >= n * (number + 1) / flux__pool.nshares) return false;
+    } while (!flux__atomic_cas(next, was, job + *i + 1));
+    return true;
+}
+
 static void flux__pool_work(int worker) {          /* takes numbers until there are none */
-    int64_t i, n = flux__pool.n;
-    void (*fn)(void *, int, int64_t) = flux__pool.fn;
-    void *ctx = flux__pool.ctx;
-    while ((i = flux__atomic_add(&flux__pool.next, 1) - 1) < n) fn(ctx, worker, i);
+    int k, shares = flux__pool.nshares;
+    int64_t i;
+    for (k = 0; k < shares; k++)
+        while (flux__pool_claim((worker + k) % shares, &i)) flux__pool.fn(flux__pool.ctx, worker, i);
 }
 
 static int flux__pool_wait(int seen) {             /* until the round is another; gives it */
@@ -3339,9 +3357,13 @@ static void flux__pool_stop(void) {                /* the caller holds busy */
 /* Workers for `threads` threads, or as many as the system grants: fewer is no error. */
 static void flux__pool_start(int threads) {
     int i;
+    size_t shares = (size_t)threads * sizeof *flux__pool.share + 64;
     if (flux__pool.nworkers) return;
-    flux__pool.worker = (flux__os_thread *)FLUX_MALLOC((size_t)(threads - 1) * sizeof *flux__pool.worker);
+    flux__pool.worker = (flux__os_thread *)FLUX_MALLOC((size_t)(threads - 1) * sizeof *flux__pool.worker + shares);
     if (!flux__pool.worker) return;
+    memset(flux__pool.worker + (threads - 1), 0, shares);
+    flux__pool.most = threads;
+    flux__pool.share = (flux__pool_share *)(((uintptr_t)(flux__pool.worker + (threads - 1)) + 63) / 64 * 64);
     for (i = 0; i < threads - 1; i++) {
         if (!flux__thread_start(&flux__pool.worker[i], flux__pool_main, &flux__pool.worker[i])) break;
         flux__pool.nworkers = i + 1;
@@ -3362,10 +3384,19 @@ static void flux__parallel_workers(int64_t n, void (*fn)(void *ctx, int worker, 
         return;
     }
     flux__pool_start(threads);
+    if (!flux__pool.nworkers) {                      /* none to be had */
+        for (i = 0; i < n; i++) fn(ctx, 0, i);
+        flux__atomic_store32(&flux__pool.busy, 0);
+        return;
+    }
     flux__pool.fn = fn;
     flux__pool.ctx = ctx;
     flux__pool.n = n;
-    flux__atomic_store(&flux__pool.next, 0);
+    if (++flux__pool.job >> (63 - FLUX__SHARE_BITS)) {     /* numbers come again: no share may remember one */
+        memset(flux__pool.share, 0, (size_t)flux__pool.most * sizeof *flux__pool.share);
+        flux__pool.job = 1;
+    }
+    flux__pool.nshares = n < flux__pool.most ? (int)n : flux__pool.most;
     flux__atomic_store32(&flux__pool.gate, 0);
     flux__pool_tell(n - 1);
     flux__pool_work(0);
@@ -10582,7 +10613,8 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
 
 /* Cuts C into blocks: as large as they may be, but enough of them for the threads. How many never
    shows in the result. C's columns stay whole as long as that leaves many in a block: what an epilogue
-   reads beside it lies along them (Adam's part of a 1024 x 1024 x 128 took 2.5 ms on two threads, now 1.5). */
+   reads beside it lies along them (Adam's part of a 1024 x 1024 x 128 took 2.5 ms on two threads, now 1.5). A light A
+   is left whole: what comes before and after such a product mostly goes by columns too, so a thread keeps its part. */
 static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
     int64_t tall = 2 * p->set->lanes, bytes = p->chunk * p->size, tasks;
     int64_t flat = bytes * 4 <= FLUX__GEMM_CHUNK ? 4 : bytes * 2 <= FLUX__GEMM_CHUNK ? 2 : 1;
@@ -10596,7 +10628,8 @@ static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
         tasks = p->down * ((p->n + p->columns - 1) / p->columns);
         if (tasks >= (threads > 1 ? 2 * threads : 1)) break;
         bool whole = p->job->epilogue && (p->flip ? p->rows : p->columns) >= 256;
-        if (p->rows > tall && (whole ? p->flip : p->rows >= 2 * p->columns)) p->rows = flux__gemm_split(p->rows, 2, tall);
+        bool light = p->m * p->k * p->size <= 128 << 10 && p->columns >= 32;    /* A is easily read by all */
+        if (p->rows > tall && (whole ? p->flip : p->rows >= 2 * p->columns && !light)) p->rows = flux__gemm_split(p->rows, 2, tall);
         else if (p->columns >= 2 * p->set->columns) p->columns = (p->columns + 1) / 2;
         else break;
     }
@@ -10729,6 +10762,7 @@ typedef struct flux__rows { int first, x, d, e, second, y, by[3]; bool squares, 
 
 typedef struct flux__cpu {                /* a kernel made ready for the CPU */
     int64_t outer, inner;                 /* points */
+    int64_t cost;                         /* of a point: a sum counts for one */
     bool inner_first;                     /* reduced points lie together in a block, else the outer ones do */
     int64_t w, rt;                        /* outer and reduced points a block */
     bool resident;                        /* rt is all of inner */
@@ -11165,6 +11199,15 @@ static void flux__choose_splits(const flux__kernel *k, flux__cpu *c) {
     if (parts > 1) c->splits = (int)parts;
 }
 
+static int64_t flux__point_cost(const flux__kernel *k) {
+    int64_t cost = 0;
+    for (int i = 0; i < k->nvalue; i++) {
+        int op = k->value[i].op;          /* a function takes about five times as long as a sum */
+        cost += op < FLUX__ELEMENTWISE_COUNT && flux__arity[op] == 1 && flux__rules[op] == 'F' ? 5 : 1;
+    }
+    return cost;
+}
+
 static void flux__cpu_drop(flux__cpu *c) {
     for (int p = 0; c->phase && p < c->nphase; p++) {
         if (c->phase[p].line) FLUX_FREE(c->phase[p].line);
@@ -11222,6 +11265,7 @@ static bool flux__cpu_ready(flux__kernel *k) {
         if (k->kind == FLUX__K_MATMUL && c->adam.last >= 0) c->tile = 4 * FLUX__TILE;   /* reads and writes in place */
         flux__assign_registers(k, c, last, taken);
         flux__choose_splits(k, c);
+        c->cost = flux__point_cost(k);
     }
     if (last) FLUX_FREE(last);
     if (taken) FLUX_FREE(taken);
@@ -12076,7 +12120,7 @@ static int flux__run_fused(flux__run *run, flux__kernel *k) {
     job.run = run, job.k = k;
     if (c->outer == 0 || flux__run_windows(run, k) || flux__run_copy(run, k)) return 0;
     if (c->splits > 1) return flux__run_split(&job);
-    int64_t blocks = (c->outer + c->w - 1) / c->w, work = c->outer * (c->inner > 0 ? c->inner : 1) * k->nvalue;
+    int64_t blocks = (c->outer + c->w - 1) / c->w, work = c->outer * (c->inner > 0 ? c->inner : 1) * c->cost;
     int64_t tasks = work / 131072 + 1;    /* too little work for a second thread is done here */
     if (tasks > 256) tasks = 256;
     if (tasks > blocks) tasks = blocks;

@@ -357,6 +357,43 @@ TEST(parallel_from_several_threads) {
     for (int i = 0; i < 180; i++) CHECK(hits[i] == 50);
     flux_threads(0);
 }
+
+/* The first number waits until another thread has begun; that one finds a share of its own, the second half. */
+static int first_of_other, taken;
+static void share(void *ctx, int worker, int64_t i) {
+    (void)ctx;
+    if (worker > 0) flux__atomic_cas32(&first_of_other, -1, (int)i);
+    for (double until = flux__now() + 10; worker == 0 && i == 0 && flux__atomic_load32(&first_of_other) < 0 && flux__now() < until;) flux__thread_yield();
+    flux__atomic_add32(&taken, 1);
+}
+TEST(parallel_shares_lie_together) {
+    flux_threads(2);
+    for (int n = 2; n < 200; n += 11) {
+        first_of_other = -1, taken = 0;
+        flux__parallel_workers(n, share, NULL);
+        CHECK(first_of_other == n / 2 && taken == n);
+    }
+    flux_threads(0);
+}
+
+/* A share that was in none of the jobs until their numbers come again is whole then. */
+static void parallel_job(int64_t number, int n) {
+    flux__pool.job = number - 1;
+    memset(hits, 0, sizeof hits);
+    flux__parallel(n, hit, hits);
+    CHECK(all_once(n));
+}
+TEST(parallel_numbers_of_jobs_come_again) {
+    const int64_t end = (int64_t)1 << (63 - FLUX__SHARE_BITS);
+    flux_threads(3);
+    flux__parallel(3, hit, hits);
+    for (int64_t number = end - 3; number < end + 3; number++) parallel_job(number < end ? number : number - end + 1, 3);
+    parallel_job(5, 3);
+    parallel_job(end, 2);
+    CHECK(flux__pool.job == 1);
+    parallel_job(5, 3);
+    flux_threads(0);
+}
 #endif
 
 /* ---- matrix product */
