@@ -12599,18 +12599,40 @@ static int flux__run_spread(flux__run *run, flux__kernel *k) {
     return 0;
 }
 
+typedef struct flux__cat_job { flux__run *run; const flux__kernel *k; const flux_tensor *t; char *dst; int end; int64_t each; } flux__cat_job;
+
+/* Some slices of the result's last dim, from whichever operands they come. */
+static void flux__cat_task(void *ctx, int64_t task) {
+    const flux__cat_job *j = (const flux__cat_job *)ctx;
+    int64_t natural[FLUX_MAX_DIMS], at = 0, from = task * j->each, to = from + j->each;
+    int dim = (int)j->t->arg.i[0], end = j->end;
+    ptrdiff_t size = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
+    flux_shape s = flux__dims(j->t);
+    flux__natural(&s, natural);
+    if (to > s.dim[end]) to = s.dim[end];
+    for (int i = 0; i < j->k->noperand; i++) {
+        const flux__operand *o = &j->k->operand[i];
+        flux_shape part = o->shape;
+        int64_t many = dim < part.ndim ? part.dim[dim] : 1, first = from, last = to;
+        if (dim == end) first = from > at ? from - at : 0, last = to - at < many ? to - at : many;
+        if (first < last) {
+            char *dst = j->dst + (ptrdiff_t)(at * natural[dim] + first * natural[end]) * size;
+            const char *src = flux__operand_ptr(j->run, o);
+            if (end < part.ndim) part.dim[end] = last - first, src += (ptrdiff_t)(first * o->stride[end]) * size;
+            flux__copy_elements(j->t->dtype, &part, dst, natural, src, o->stride, false);
+        }
+        at += many;
+    }
+}
+
 static int flux__run_cat(flux__run *run, flux__kernel *k) {
     flux_tensor *t = run->g->node[k->node];
-    int64_t natural[FLUX_MAX_DIMS], at = 0;
-    int dim = (int)t->arg.i[0];
-    flux_shape s = flux__dims(t);
-    flux__natural(&s, natural);
-    for (int i = 0; i < k->noperand; i++) {
-        const flux__operand *o = &k->operand[i];
-        char *dst = (char *)run->ptr[run->plan->nleaf + k->node] + (ptrdiff_t)(at * natural[dim]) * (ptrdiff_t)flux__dtypes[t->dtype].size;
-        flux__copy_elements(t->dtype, &o->shape, dst, natural, flux__operand_ptr(run, o), o->stride, false);
-        at += dim < o->shape.ndim ? o->shape.dim[dim] : 1;
-    }
+    flux__cat_job j = { run, k, t, (char *)run->ptr[run->plan->nleaf + k->node], t->ndim - 1, 1 };
+    int64_t n = flux__size(t), tasks = n / 8192;
+    while (j.end > 0 && t->dim[j.end] == 1) j.end--;
+    if (tasks < 1) tasks = 1;
+    if (n > 0) j.each = (t->dim[j.end] + tasks - 1) / tasks;
+    if (n > 0) flux__parallel((t->dim[j.end] + j.each - 1) / j.each, flux__cat_task, &j);
     return 0;
 }
 

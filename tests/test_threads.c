@@ -90,6 +90,42 @@ TEST(same_numbers_for_any_number_of_threads) {
     flux_threads(0);
 }
 
+/* Large enough for several threads; the last dims may be single ones, an operand turned, or without the dim. */
+static void join(int dim, int64_t n0, int64_t n1, int64_t n2) {
+    flux_shape s = FLUX_SHAPE(n0, n1, n2);
+    flux_tensor *x = flux_eval(flux_randn(n0, n1, n2)), *y = flux_eval(flux_randn(n2, n1, n0));
+    flux_tensor *parts[3] = { x, flux_permute(y, 2, 1, 0), flux_neg(x) }, *all = flux_cat_all(dim, 3, parts);
+    const float *got = (const float *)flux_data(all), *of_x = (const float *)flux_data(x), *of_y = (const float *)flux_data(y);
+    int64_t at[3], wrong = 0, len = s.dim[dim];
+    s.dim[dim] *= 3;
+    REQUIRE(got && of_x && of_y);
+    for (at[2] = 0; at[2] < s.dim[2]; at[2]++)
+        for (at[1] = 0; at[1] < s.dim[1]; at[1]++)
+            for (at[0] = 0; at[0] < s.dim[0]; at[0]++) {
+                int64_t from[3] = { at[0], at[1], at[2] }, which = at[dim] / len;
+                from[dim] %= len;
+                const float straight = of_x[(from[2] * n1 + from[1]) * n0 + from[0]], turned = of_y[(from[0] * n1 + from[1]) * n2 + from[2]];
+                wrong += *got++ != (which == 0 ? straight : which == 1 ? turned : -straight);
+            }
+    CHECK(wrong == 0);
+}
+TEST(joined_by_several_threads) {
+    for (int threads = 1; threads <= 3; threads += 2) {
+        flux_threads(threads);
+        for (int dim = 0; dim < 3; dim++) {
+            FLUX_SCOPE join(dim, 70, 50, 13);
+            FLUX_SCOPE join(dim, 170, 230, 1);
+            FLUX_SCOPE join(dim, 30000, 1, 1);
+            FLUX_SCOPE join(dim, 3, 1, 20000);
+        }
+        FLUX_SCOPE {
+            flux_tensor *x = flux_randn(40000), *y = flux_cat(1, x, flux_mul(x, 2), x);
+            CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_sum(y, 1), flux_mul(x, 4))))) < 1e-5);
+        }
+    }
+    flux_threads(0);
+}
+
 TEST(threads_is_not_negative) {
     CHECK_ERROR(flux_threads(-2), "threads: -2 threads are not possible");
 }
