@@ -10717,6 +10717,7 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
 
 #define FLUX__TILE 1024
 #define FLUX__ATTEND_TILE 32768           /* scores at a time, or some more: they stay in the second cache */
+#define FLUX__SHORT 64                    /* numbers of a column that a block holds though they are apart in memory */
 #define FLUX__LARGE (1 << 19)             /* elements: more than a second cache holds */
 
 typedef struct flux__phase { int *line, n, *late, nlate; } flux__phase;   /* values by number: inner ones; outer ones before */
@@ -10857,7 +10858,7 @@ static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
         else c->outer *= k->full[d];
     c->inner_first = k->reduced && flux__prefer_inner(k) && !flux__small_windows(k, c);
     if (c->inner == 0) c->rt = 0, c->w = c->outer < tile ? c->outer : tile;
-    else if (c->inner == 1 || c->inner <= (c->inner_first ? tile : flux__one_pass(k) ? 4 : tile / 16)) {
+    else if (c->inner == 1 || c->inner <= (c->inner_first ? tile : flux__one_pass(k) ? 4 : FLUX__SHORT)) {
         c->rt = c->inner;
         c->w = tile / c->inner;
         for (int64_t even = 16; even > 1; even /= 2)     /* a block of whole vectors, if rows can make one up */
@@ -10865,10 +10866,10 @@ static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
         if (c->w > c->outer) c->w = c->outer;
     } else if (c->inner_first) c->w = 1, c->rt = flux__even_tile(k);
     else {
-        c->w = c->outer < 256 ? c->outer : 256;
-        if (c->outer * c->inner >= FLUX__LARGE && c->outer >= 8 * 256) c->w = flux__gemm_min(flux__gemm_up((c->outer + 3) / 4, 16), tile);
+        c->w = c->outer <= tile ? c->outer : flux__gemm_min(flux__gemm_up((c->outer + 3) / 4, 16), tile);
         if (c->w < 1) c->w = 1;
         c->rt = tile / c->w < c->inner ? tile / c->w : c->inner;
+        while (c->inner > FLUX__SHORT && c->w < 256 && c->rt & (c->rt - 1)) c->rt &= c->rt - 1;    /* such rows are joined in halves */
     }
     if (c->w < 1) c->w = 1;
     c->together = c->inner_first && c->inner > FLUX__TILE ? flux__even_tile(k) : FLUX__TILE;
@@ -11202,6 +11203,10 @@ static bool flux__cpu_ready(flux__kernel *k) {
     if (!flux__find_rows(k, c)) {
         c->rows.first = -1;
         flux__choose_blocks(k, c);
+        if (k->reduced && !c->inner_first && c->outer < 256 && c->outer * c->inner >= FLUX__LARGE) {     /* short rows, joined at less cost */
+            c->tile = 2 * FLUX__TILE;
+            flux__choose_blocks(k, c);
+        }
     }
     c->outer_axes = (flux__axes *)flux__zalloc(n * sizeof *c->outer_axes);
     c->inner_axes = (flux__axes *)flux__zalloc(n * sizeof *c->inner_axes);
@@ -11358,7 +11363,7 @@ static void flux__fetch_ahead(const flux__block_run *b, int i, const char *there
     const int64_t size = (int64_t)flux__class_size[v->cls], bytes = flux__block_count(b, v) * size;
     if (!b->k->reduced || b->c->rows.first >= 0 || b->c->outer * b->c->inner < FLUX__LARGE) return;
     if (!b->c->inner_first && !v->outer && b->r0 + b->rt < b->c->inner) there += b->c->inner_axes[i].step[0] * b->rt * size;
-    else there += bytes;
+    else there += bytes - (b->c->inner_first ? 0 : b->c->inner_axes[i].step[0] * b->r0 * size);
     for (int64_t at = 0; at < bytes; at += 64) FLUX__PREFETCH_LATER(there + at)
 }
 
@@ -11454,6 +11459,19 @@ static void flux__do_reduce_rows(int cls, int red, char *acc, const char *x, int
         if (half > 0) flux__join(cls, red, room, x, x + half * row, half * n);
     }
 }
+/* The same of columns longer than FLUX__SHORT: as many rows at a time as make a run of whole vectors, then half of these to the other
+   half. What is in `room` may be read and written up to a whole vector. */
+static void flux__do_reduce_columns(int cls, int red, char *acc, const char *x, int64_t n, int64_t rows, char *room) {
+    const int64_t row = n * (int64_t)flux__class_size[cls];
+    int64_t many = 1, r;
+    while (2 * many <= rows && (many * n < 256 || many * n % 16)) many *= 2;
+    for (r = many; r + many <= rows; r += many) flux__join(cls, red, room, r == many ? x : room, x + r * row, many * n);
+    for (int64_t i = r; i < rows; i++) flux__accumulate(cls, red, acc, x + i * row, n);
+    if (r > many) x = room;
+    for (int64_t half = many / 2; half > 0; half /= 2, x = room)
+        flux__join(cls, red, room, x, x + half * row, x == room ? flux__gemm_up(half * n, 16) : half * n);
+    flux__accumulate(cls, red, acc, x, x == room ? flux__gemm_up(n, 16) : n);
+}
 
 static void flux__do_reduce(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
@@ -11477,7 +11495,7 @@ static void flux__do_reduce(flux__block_run *b, int i) {
                 m = b->rt - r < b->c->together ? b->rt - r : b->c->together;
                 flux__reduce(cls, v->op, acc + (size_t)o * size, x + (size_t)(o * b->rt + r) * size, m);
             }
-    else flux__do_reduce_rows(cls, v->op, acc, x, outer, b->rt, flux__reg(b, b->c->nreg));
+    else (b->c->inner > FLUX__SHORT ? flux__do_reduce_columns : flux__do_reduce_rows)(cls, v->op, acc, x, outer, b->rt, flux__reg(b, b->c->nreg));
     b->at[i] = acc;
     b->walk[i] = 1;
 }
