@@ -11155,9 +11155,8 @@ static bool flux__bind_loops(flux__kernel *k, flux__cpu *c) {
 }
 
 /* Long reductions to few results are cut into parts, so that threads can share them. */
-static void flux__choose_splits(const flux__kernel *k, flux__cpu *c) {
+static void flux__choose_splits(flux__cpu *c) {
     c->splits = 1;
-    if (!flux__one_pass(k)) return;
     int64_t blocks = (c->outer + c->w - 1) / c->w, work = c->outer * c->inner;
     if (c->nreduce == 0 || blocks >= 8 || work < 65536 || c->resident || c->outer > 4096) return;
     int64_t parts = work / 32768;
@@ -11226,7 +11225,7 @@ static bool flux__cpu_ready(flux__kernel *k) {
         flux__take_out_made(c);
         if (k->kind == FLUX__K_MATMUL && c->adam.last >= 0) c->tile = 4 * FLUX__TILE;   /* reads and writes in place */
         flux__assign_registers(k, c, last, taken);
-        flux__choose_splits(k, c);
+        flux__choose_splits(c);
     }
     if (last) FLUX_FREE(last);
     if (taken) FLUX_FREE(taken);
@@ -11266,6 +11265,7 @@ typedef struct flux__block_run {          /* one thread's view of a running kern
     const char *product;
     int64_t product_rows, product_ld;
     bool fresh;                           /* the first reduced block of a pass: accumulators start */
+    bool part;                            /* of a split reduction: what outer points have is stored once, in the end */
     int phase;
 } flux__block_run;
 
@@ -11523,7 +11523,7 @@ static void flux__do_argreduce(flux__block_run *b, int i) {
 /* Where a line may write its result: straight to the tensor's memory, if the block lies in order there. */
 static void *flux__result_at(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
-    char *there = v->out >= 0 ? flux__in_place(b, i, (char *)b->run->ptr[v->out], v->dtype) : NULL;
+    char *there = v->out >= 0 && !(b->part && v->outer) ? flux__in_place(b, i, (char *)b->run->ptr[v->out], v->dtype) : NULL;
     return there ? (void *)there : (void *)flux__reg(b, b->c->reg[i]);
 }
 
@@ -11630,7 +11630,7 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
         }
     }
     }
-    if (v->out >= 0) flux__do_store(b, i);
+    if (v->out >= 0 && !(b->part && v->outer)) flux__do_store(b, i);
 }
 
 static void flux__start_numbers(flux__block_run *b) {
@@ -11705,7 +11705,7 @@ static void flux__do_block(flux__block_run *b) {
 
 /* ---------------- a kernel's run over threads */
 
-typedef struct flux__job { flux__run *run; flux__kernel *k; int64_t per_task, tasks; char *partial; int failed; int64_t batch; } flux__job;
+typedef struct flux__job { flux__run *run; flux__kernel *k; int64_t per_task, tasks; char *partial; int failed, phase; int64_t batch; } flux__job;
 
 static size_t flux__memory_bytes(const flux__kernel *k, const flux__cpu *c) {
     size_t regs = (size_t)(c->nreg + 1 + c->nreduce) * (size_t)c->tile * (size_t)c->width + (size_t)c->tile * 8;
@@ -11762,7 +11762,28 @@ static void flux__block_task(void *ctx, int64_t task) {
     }
 }
 
-/* A part of the reduced points for all outer ones; results go to the part's row of partial. */
+/* Where a split reduction's results of a part are, and behind all parts what these are together; an argmax has its best besides. */
+static char *flux__partial(const flux__job *job, int i, int64_t part, bool best) {
+    const flux__cpu *c = (const flux__cpu *)job->k->ready;
+    return job->partial + ((part * c->nreduce + c->reduce_at[i]) * 2 + best) * c->outer * 8;
+}
+
+/* The outer values that phase p starts from: reductions are complete, and what follows from them is made again. */
+static void flux__start_phase(flux__block_run *b, const flux__job *job, int p) {
+    for (int q = 0; q <= p; q++) {
+        for (int i = 0; i < b->k->nvalue; i++) {
+            const flux__value *v = &b->k->value[i];
+            if (!flux__reducing(v) || v->phase != q - 1) continue;
+            b->at[i] = flux__reg(b, b->c->reg[i]);
+            b->walk[i] = 1;
+            const size_t size = flux__class_size[v->cls];
+            memcpy(b->at[i], flux__partial(job, i, b->c->splits, false) + (size_t)b->o0 * size, (size_t)b->w * size);
+        }
+        flux__do_late(b, q);
+    }
+}
+
+/* A phase of a part of the reduced points for all outer ones. */
 static void flux__split_task(void *ctx, int64_t part) {
     flux__job *job = (flux__job *)ctx;
     flux__block_run b;
@@ -11774,38 +11795,35 @@ static void flux__split_task(void *ctx, int64_t part) {
     int64_t blocks = (c->inner + c->rt - 1) / c->rt;
     int64_t from = blocks * part / c->splits * c->rt, to = blocks * (part + 1) / c->splits * c->rt;
     if (to > c->inner) to = c->inner;
+    b.part = true;
     for (b.o0 = 0; b.o0 < c->outer; b.o0 += c->w) {
         b.w = c->outer - b.o0 < c->w ? c->outer - b.o0 : c->w;
-        flux__do_late(&b, 0);
-        flux__do_phase(&b, 0, from, to);
+        flux__start_phase(&b, job, job->phase);
+        flux__do_phase(&b, job->phase, from, to);
         for (int i = 0; i < job->k->nvalue; i++) {
             const flux__value *v = &job->k->value[i];
-            if (!flux__reducing(v)) continue;
-            size_t size = flux__class_size[v->cls], row = (size_t)(part * c->nreduce + c->reduce_at[i]) * 2 * (size_t)c->outer * 8;
-            memcpy(job->partial + row + (size_t)b.o0 * 8, b.at[i], (size_t)b.w * size);
+            if (!flux__reducing(v) || v->phase != job->phase) continue;
+            const size_t size = flux__class_size[v->cls], wide = flux__class_size[job->k->value[v->a].cls];
+            memcpy(flux__partial(job, i, part, false) + (size_t)b.o0 * size, b.at[i], (size_t)b.w * size);
             if (v->kind == FLUX__V_ARGREDUCE)
-                memcpy(job->partial + row + (size_t)(c->outer + b.o0) * 8, flux__reg(&b, c->nreg + 1 + c->reduce_at[i]), (size_t)b.w * flux__class_size[job->k->value[v->a].cls]);
+                memcpy(flux__partial(job, i, part, true) + (size_t)b.o0 * wide, flux__reg(&b, c->nreg + 1 + c->reduce_at[i]), (size_t)b.w * wide);
         }
     }
 }
 
 /* Puts the parts of a split reduction together, in order. */
-static void flux__combine(flux__block_run *b, flux__job *job, int i) {
+static void flux__combine(const flux__job *job, int i) {
     const flux__value *v = &job->k->value[i];
-    flux__cpu *c = b->c;
-    size_t size = flux__class_size[v->cls], wide = flux__class_size[job->k->value[v->a].cls];
-    char *acc = flux__reg(b, c->reg[i]), *best = flux__reg(b, c->nreg + 1 + c->reduce_at[i]);
-    b->at[i] = acc;
-    b->walk[i] = 1;
-    for (int part = 0; part < c->splits; part++) {
-        size_t row = (size_t)(part * c->nreduce + c->reduce_at[i]) * 2 * (size_t)c->outer * 8;
-        const char *x = job->partial + row + (size_t)b->o0 * 8, *y = job->partial + row + (size_t)(c->outer + b->o0) * 8;
-        if (part == 0) {
-            memcpy(acc, x, (size_t)b->w * size);
-            memcpy(best, y, (size_t)b->w * wide);
-        } else if (v->kind == FLUX__V_REDUCE) flux__accumulate(v->cls, v->op, acc, x, b->w);
+    const flux__cpu *c = (const flux__cpu *)job->k->ready;
+    const size_t size = flux__class_size[v->cls], wide = flux__class_size[job->k->value[v->a].cls];
+    char *acc = flux__partial(job, i, c->splits, false), *best = flux__partial(job, i, c->splits, true);
+    memcpy(acc, flux__partial(job, i, 0, false), (size_t)c->outer * size);
+    memcpy(best, flux__partial(job, i, 0, true), (size_t)c->outer * wide);
+    for (int part = 1; part < c->splits; part++) {
+        const char *x = flux__partial(job, i, part, false), *y = flux__partial(job, i, part, true);
+        if (v->kind == FLUX__V_REDUCE) flux__accumulate(v->cls, v->op, acc, x, c->outer);
         else
-            for (int64_t o = 0; o < b->w; o++) {
+            for (int64_t o = 0; o < c->outer; o++) {
                 int64_t won = 0;          /* becomes 1 if the later part has the better one */
                 flux__argreduce(job->k->value[v->a].cls, v->op != 0, best + (size_t)o * wide, &won, y + (size_t)o * wide, 1, 1);
                 if (won) memcpy(acc + (size_t)o * 8, x + (size_t)o * 8, 8);
@@ -11817,19 +11835,19 @@ static int flux__run_split(flux__job *job) {
     flux__cpu *c = (flux__cpu *)job->k->ready;
     flux__block_run b;
     job->partial = (char *)job->run->extra[2];
-    flux__parallel(c->splits, flux__split_task, job);
-    bool ok = flux__job_ok(job) && flux__block_start(&b, job->run, job->k);
-    for (int64_t o0 = 0; ok && o0 < c->outer; o0 += c->w) {
-        b.o0 = o0;
-        b.w = c->outer - o0 < c->w ? c->outer - o0 : c->w;
-        b.rt = 1;
-        flux__do_late(&b, 0);
+    for (job->phase = 0; job->phase < c->nphase; job->phase++) {
+        if (c->phase[job->phase].n) flux__parallel(c->splits, flux__split_task, job);
+        if (!flux__job_ok(job)) return -1;
         for (int i = 0; i < job->k->nvalue; i++)
-            if (flux__reducing(&job->k->value[i])) flux__combine(&b, job, i);
-        flux__store_reductions(&b, 0);
-        for (int p = 1; p < c->nphase; p++) flux__do_late(&b, p);
+            if (flux__reducing(&job->k->value[i]) && job->k->value[i].phase == job->phase) flux__combine(job, i);
     }
-    return ok ? 0 : -1;
+    if (!flux__block_start(&b, job->run, job->k)) return -1;
+    for (; b.o0 < c->outer; b.o0 += c->w) {
+        b.w = c->outer - b.o0 < c->w ? c->outer - b.o0 : c->w;
+        flux__start_phase(&b, job, c->nphase);
+        for (int p = 0; p < c->nphase; p++) flux__store_reductions(&b, p);
+    }
+    return 0;
 }
 
 static const char *flux__operand_ptr(flux__run *run, const flux__operand *o);
@@ -12882,7 +12900,7 @@ static void flux__at_least(size_t *bytes, int64_t n) {
 static void flux__kernel_extra(const flux__run *r, const flux__kernel *k, size_t *bytes) {
     const flux__cpu *c = (const flux__cpu *)k->ready;
     if (k->drop) return;                  /* another back end's */
-    if (k->kind == FLUX__K_FUSED && c->splits > 1) flux__at_least(&bytes[2], (int64_t)c->splits * c->nreduce * 2 * c->outer * 8);
+    if (k->kind == FLUX__K_FUSED && c->splits > 1) flux__at_least(&bytes[2], (int64_t)(c->splits + 1) * c->nreduce * 2 * c->outer * 8);
     for (int i = 0; i < 2 && k->kind == FLUX__K_MATMUL; i++)
         if (flux__is_half(k->operand[i].dtype)) flux__at_least(&bytes[i], flux__count(&k->operand[i].shape) * 4);
     if (k->kind == FLUX__K_SPREAD && flux__is_half(k->operand[0].dtype)) {
