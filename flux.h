@@ -11869,7 +11869,8 @@ typedef struct flux__windows_job {
     int64_t dim[3][FLUX_MAX_DIMS];        /* the windows' dims, the steps of x and g; those of y: */
     int64_t step[FLUX_MAX_DIMS];
     int64_t rows, run_length;             /* windows side by side, and how many such runs */
-    int64_t each;                         /* of them in a task */
+    int64_t each;                         /* of them in a task; piece > 0: there is one only, and a task has so many of its windows */
+    int64_t piece;
 } flux__windows_job;
 
 static bool flux__is_words(const flux__kernel *k, int v, bool outer) {
@@ -12013,6 +12014,13 @@ static void flux__windows_task(void *ctx, int64_t part) {
     int64_t row = part * j->each, end = row + j->each < j->rows ? row + j->each : j->rows, at[3] = { 0 }, place[FLUX_MAX_DIMS], rest = row;
     int first = 0, d;
     while (first + 1 < FLUX_MAX_DIMS && j->dim[0][first] == 1) first++;
+    if (j->piece) {
+        flux__windows_job some = *j;
+        const int64_t from = part * j->piece, sx = j->dim[1][first], sg = j->dim[2][first], sy = j->step[first];
+        some.run_length = flux__gemm_min(j->piece, j->run_length - from);
+        flux__windows_run(&some, j->x + from * sx, j->g ? j->g + from * sg : NULL, j->y + from * sy, sx, sg, sy);
+        return;
+    }
     for (d = first + 1; d < FLUX_MAX_DIMS; rest /= j->dim[0][d++]) {
         place[d] = rest % j->dim[0][d];
         at[0] += place[d] * j->dim[1][d], at[1] += place[d] * j->dim[2][d], at[2] += place[d] * j->step[d];
@@ -12057,7 +12065,8 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     }
     j.rows = c->outer / j.run_length;
     j.each = c->outer * j.n < 32768 ? j.rows : (j.rows + 63) / 64;
-    flux__parallel((j.rows + j.each - 1) / j.each, flux__windows_task, &j);
+    if (j.rows == 1 && c->outer * j.n >= 32768) j.piece = flux__gemm_up((j.run_length + 63) / 64, 16);
+    flux__parallel(j.piece ? (j.run_length + j.piece - 1) / j.piece : (j.rows + j.each - 1) / j.each, flux__windows_task, &j);
     return true;
 }
 

@@ -451,6 +451,23 @@ TEST(reductions_of_floats_of_every_length) {
             check_reduced(flux_reshape(x, rows, n), rows, n, 1, rows, 1);
         }
 }
+/* Short rows of one long tensor, which threads share piece by piece, and the gradient of their largest */
+TEST(the_largest_of_many_short_rows) {
+    const int64_t n = 9, rows = 30011;
+    flux_tensor *x = flux_eval(flux_randn(n, rows)), *weight = flux_eval(flux_rand(1, rows)), *top = flux_max(x, 0);
+    flux_grads *g = flux_gradient(flux_sum(flux_mul(top, weight)), x);
+    const float *p = flux_data(x), *w = flux_data(weight), *most = flux_data(top), *got = flux_data(flux_grad(g, x));
+    int64_t wrong = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        const float *v = p + r * n;
+        int64_t at = 0;
+        for (int64_t i = 1; i < n; i++) at = v[i] > v[at] ? i : at;
+        wrong += most[r] != v[at];
+        for (int64_t i = 0; i < n; i++) wrong += got[r * n + i] != (i == at ? w[r] : 0);
+    }
+    CHECK(wrong == 0);
+}
+
 TEST(one_nan_is_found_in_every_place) {
     for (int64_t n = 1; n <= 70; n += n < 20 ? 1 : 7)
         for (int by = 0; by < 2; by++) FLUX_SCOPE {
