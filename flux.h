@@ -10750,6 +10750,7 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
 
 #define FLUX__TILE 1024
 #define FLUX__ATTEND_TILE 32768           /* scores at a time, or some more: they stay in the second cache */
+#define FLUX__SHORT 64                    /* numbers of a column that a block holds though they are apart in memory */
 #define FLUX__LARGE (1 << 19)             /* elements: more than a second cache holds */
 
 typedef struct flux__phase { int *line, n, *late, nlate; } flux__phase;   /* values by number: inner ones; outer ones before */
@@ -10891,7 +10892,7 @@ static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
         else c->outer *= k->full[d];
     c->inner_first = k->reduced && flux__prefer_inner(k) && !flux__small_windows(k, c);
     if (c->inner == 0) c->rt = 0, c->w = c->outer < tile ? c->outer : tile;
-    else if (c->inner == 1 || c->inner <= (c->inner_first ? tile : flux__one_pass(k) ? 4 : tile / 16)) {
+    else if (c->inner == 1 || c->inner <= (c->inner_first ? tile : flux__one_pass(k) ? 4 : FLUX__SHORT)) {
         c->rt = c->inner;
         c->w = tile / c->inner;
         for (int64_t even = 16; even > 1; even /= 2)     /* a block of whole vectors, if rows can make one up */
@@ -10899,10 +10900,10 @@ static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
         if (c->w > c->outer) c->w = c->outer;
     } else if (c->inner_first) c->w = 1, c->rt = flux__even_tile(k);
     else {
-        c->w = c->outer < 256 ? c->outer : 256;
-        if (c->outer * c->inner >= FLUX__LARGE && c->outer >= 8 * 256) c->w = flux__gemm_min(flux__gemm_up((c->outer + 3) / 4, 16), tile);
+        c->w = c->outer <= tile ? c->outer : flux__gemm_min(flux__gemm_up((c->outer + 3) / 4, 16), tile);
         if (c->w < 1) c->w = 1;
         c->rt = tile / c->w < c->inner ? tile / c->w : c->inner;
+        while (c->inner > FLUX__SHORT && c->w < 256 && c->rt & (c->rt - 1)) c->rt &= c->rt - 1;    /* such rows are joined in halves */
     }
     if (c->w < 1) c->w = 1;
     c->together = c->inner_first && c->inner > FLUX__TILE ? flux__even_tile(k) : FLUX__TILE;
@@ -11188,9 +11189,8 @@ static bool flux__bind_loops(flux__kernel *k, flux__cpu *c) {
 }
 
 /* Long reductions to few results are cut into parts, so that threads can share them. */
-static void flux__choose_splits(const flux__kernel *k, flux__cpu *c) {
+static void flux__choose_splits(flux__cpu *c) {
     c->splits = 1;
-    if (!flux__one_pass(k)) return;
     int64_t blocks = (c->outer + c->w - 1) / c->w, work = c->outer * c->inner;
     if (c->nreduce == 0 || blocks >= 8 || work < 65536 || c->resident || c->outer > 4096) return;
     int64_t parts = work / 32768;
@@ -11245,6 +11245,10 @@ static bool flux__cpu_ready(flux__kernel *k) {
     if (!flux__find_rows(k, c)) {
         c->rows.first = -1;
         flux__choose_blocks(k, c);
+        if (k->reduced && !c->inner_first && c->outer < 256 && c->outer * c->inner >= FLUX__LARGE) {     /* short rows, joined at less cost */
+            c->tile = 2 * FLUX__TILE;
+            flux__choose_blocks(k, c);
+        }
     }
     c->outer_axes = (flux__axes *)flux__zalloc(n * sizeof *c->outer_axes);
     c->inner_axes = (flux__axes *)flux__zalloc(n * sizeof *c->inner_axes);
@@ -11264,7 +11268,7 @@ static bool flux__cpu_ready(flux__kernel *k) {
         flux__take_out_made(c);
         if (k->kind == FLUX__K_MATMUL && c->adam.last >= 0) c->tile = 4 * FLUX__TILE;   /* reads and writes in place */
         flux__assign_registers(k, c, last, taken);
-        flux__choose_splits(k, c);
+        flux__choose_splits(c);
         c->cost = flux__point_cost(k);
     }
     if (last) FLUX_FREE(last);
@@ -11305,6 +11309,7 @@ typedef struct flux__block_run {          /* one thread's view of a running kern
     const char *product;
     int64_t product_rows, product_ld;
     bool fresh;                           /* the first reduced block of a pass: accumulators start */
+    bool part;                            /* of a split reduction: what outer points have is stored once, in the end */
     int phase;
 } flux__block_run;
 
@@ -11402,7 +11407,7 @@ static void flux__fetch_ahead(const flux__block_run *b, int i, const char *there
     const int64_t size = (int64_t)flux__class_size[v->cls], bytes = flux__block_count(b, v) * size;
     if (!b->k->reduced || b->c->rows.first >= 0 || b->c->outer * b->c->inner < FLUX__LARGE) return;
     if (!b->c->inner_first && !v->outer && b->r0 + b->rt < b->c->inner) there += b->c->inner_axes[i].step[0] * b->rt * size;
-    else there += bytes;
+    else there += bytes - (b->c->inner_first ? 0 : b->c->inner_axes[i].step[0] * b->r0 * size);
     for (int64_t at = 0; at < bytes; at += 64) FLUX__PREFETCH_LATER(there + at)
 }
 
@@ -11498,6 +11503,19 @@ static void flux__do_reduce_rows(int cls, int red, char *acc, const char *x, int
         if (half > 0) flux__join(cls, red, room, x, x + half * row, half * n);
     }
 }
+/* The same of columns longer than FLUX__SHORT: as many rows at a time as make a run of whole vectors, then half of these to the other
+   half. What is in `room` may be read and written up to a whole vector. */
+static void flux__do_reduce_columns(int cls, int red, char *acc, const char *x, int64_t n, int64_t rows, char *room) {
+    const int64_t row = n * (int64_t)flux__class_size[cls];
+    int64_t many = 1, r;
+    while (2 * many <= rows && (many * n < 256 || many * n % 16)) many *= 2;
+    for (r = many; r + many <= rows; r += many) flux__join(cls, red, room, r == many ? x : room, x + r * row, many * n);
+    for (int64_t i = r; i < rows; i++) flux__accumulate(cls, red, acc, x + i * row, n);
+    if (r > many) x = room;
+    for (int64_t half = many / 2; half > 0; half /= 2, x = room)
+        flux__join(cls, red, room, x, x + half * row, x == room ? flux__gemm_up(half * n, 16) : half * n);
+    flux__accumulate(cls, red, acc, x, x == room ? flux__gemm_up(n, 16) : n);
+}
 
 static void flux__do_reduce(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
@@ -11521,7 +11539,7 @@ static void flux__do_reduce(flux__block_run *b, int i) {
                 m = b->rt - r < b->c->together ? b->rt - r : b->c->together;
                 flux__reduce(cls, v->op, acc + (size_t)o * size, x + (size_t)(o * b->rt + r) * size, m);
             }
-    else flux__do_reduce_rows(cls, v->op, acc, x, outer, b->rt, flux__reg(b, b->c->nreg));
+    else (b->c->inner > FLUX__SHORT ? flux__do_reduce_columns : flux__do_reduce_rows)(cls, v->op, acc, x, outer, b->rt, flux__reg(b, b->c->nreg));
     b->at[i] = acc;
     b->walk[i] = 1;
 }
@@ -11549,7 +11567,7 @@ static void flux__do_argreduce(flux__block_run *b, int i) {
 /* Where a line may write its result: straight to the tensor's memory, if the block lies in order there. */
 static void *flux__result_at(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
-    char *there = v->out >= 0 ? flux__in_place(b, i, (char *)b->run->ptr[v->out], v->dtype) : NULL;
+    char *there = v->out >= 0 && !(b->part && v->outer) ? flux__in_place(b, i, (char *)b->run->ptr[v->out], v->dtype) : NULL;
     return there ? (void *)there : (void *)flux__reg(b, b->c->reg[i]);
 }
 
@@ -11656,7 +11674,7 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
         }
     }
     }
-    if (v->out >= 0) flux__do_store(b, i);
+    if (v->out >= 0 && !(b->part && v->outer)) flux__do_store(b, i);
 }
 
 static void flux__start_numbers(flux__block_run *b) {
@@ -11731,7 +11749,7 @@ static void flux__do_block(flux__block_run *b) {
 
 /* ---------------- a kernel's run over threads */
 
-typedef struct flux__job { flux__run *run; flux__kernel *k; int64_t per_task, tasks; char *partial; int failed; int64_t batch; } flux__job;
+typedef struct flux__job { flux__run *run; flux__kernel *k; int64_t per_task, tasks; char *partial; int failed, phase; int64_t batch; } flux__job;
 
 static size_t flux__memory_bytes(const flux__kernel *k, const flux__cpu *c) {
     size_t regs = (size_t)(c->nreg + 1 + c->nreduce) * (size_t)c->tile * (size_t)c->width + (size_t)c->tile * 8;
@@ -11788,7 +11806,28 @@ static void flux__block_task(void *ctx, int64_t task) {
     }
 }
 
-/* A part of the reduced points for all outer ones; results go to the part's row of partial. */
+/* Where a split reduction's results of a part are, and behind all parts what these are together; an argmax has its best besides. */
+static char *flux__partial(const flux__job *job, int i, int64_t part, bool best) {
+    const flux__cpu *c = (const flux__cpu *)job->k->ready;
+    return job->partial + ((part * c->nreduce + c->reduce_at[i]) * 2 + best) * c->outer * 8;
+}
+
+/* The outer values that phase p starts from: reductions are complete, and what follows from them is made again. */
+static void flux__start_phase(flux__block_run *b, const flux__job *job, int p) {
+    for (int q = 0; q <= p; q++) {
+        for (int i = 0; i < b->k->nvalue; i++) {
+            const flux__value *v = &b->k->value[i];
+            if (!flux__reducing(v) || v->phase != q - 1) continue;
+            b->at[i] = flux__reg(b, b->c->reg[i]);
+            b->walk[i] = 1;
+            const size_t size = flux__class_size[v->cls];
+            memcpy(b->at[i], flux__partial(job, i, b->c->splits, false) + (size_t)b->o0 * size, (size_t)b->w * size);
+        }
+        flux__do_late(b, q);
+    }
+}
+
+/* A phase of a part of the reduced points for all outer ones. */
 static void flux__split_task(void *ctx, int64_t part) {
     flux__job *job = (flux__job *)ctx;
     flux__block_run b;
@@ -11800,38 +11839,35 @@ static void flux__split_task(void *ctx, int64_t part) {
     int64_t blocks = (c->inner + c->rt - 1) / c->rt;
     int64_t from = blocks * part / c->splits * c->rt, to = blocks * (part + 1) / c->splits * c->rt;
     if (to > c->inner) to = c->inner;
+    b.part = true;
     for (b.o0 = 0; b.o0 < c->outer; b.o0 += c->w) {
         b.w = c->outer - b.o0 < c->w ? c->outer - b.o0 : c->w;
-        flux__do_late(&b, 0);
-        flux__do_phase(&b, 0, from, to);
+        flux__start_phase(&b, job, job->phase);
+        flux__do_phase(&b, job->phase, from, to);
         for (int i = 0; i < job->k->nvalue; i++) {
             const flux__value *v = &job->k->value[i];
-            if (!flux__reducing(v)) continue;
-            size_t size = flux__class_size[v->cls], row = (size_t)(part * c->nreduce + c->reduce_at[i]) * 2 * (size_t)c->outer * 8;
-            memcpy(job->partial + row + (size_t)b.o0 * 8, b.at[i], (size_t)b.w * size);
+            if (!flux__reducing(v) || v->phase != job->phase) continue;
+            const size_t size = flux__class_size[v->cls], wide = flux__class_size[job->k->value[v->a].cls];
+            memcpy(flux__partial(job, i, part, false) + (size_t)b.o0 * size, b.at[i], (size_t)b.w * size);
             if (v->kind == FLUX__V_ARGREDUCE)
-                memcpy(job->partial + row + (size_t)(c->outer + b.o0) * 8, flux__reg(&b, c->nreg + 1 + c->reduce_at[i]), (size_t)b.w * flux__class_size[job->k->value[v->a].cls]);
+                memcpy(flux__partial(job, i, part, true) + (size_t)b.o0 * wide, flux__reg(&b, c->nreg + 1 + c->reduce_at[i]), (size_t)b.w * wide);
         }
     }
 }
 
 /* Puts the parts of a split reduction together, in order. */
-static void flux__combine(flux__block_run *b, flux__job *job, int i) {
+static void flux__combine(const flux__job *job, int i) {
     const flux__value *v = &job->k->value[i];
-    flux__cpu *c = b->c;
-    size_t size = flux__class_size[v->cls], wide = flux__class_size[job->k->value[v->a].cls];
-    char *acc = flux__reg(b, c->reg[i]), *best = flux__reg(b, c->nreg + 1 + c->reduce_at[i]);
-    b->at[i] = acc;
-    b->walk[i] = 1;
-    for (int part = 0; part < c->splits; part++) {
-        size_t row = (size_t)(part * c->nreduce + c->reduce_at[i]) * 2 * (size_t)c->outer * 8;
-        const char *x = job->partial + row + (size_t)b->o0 * 8, *y = job->partial + row + (size_t)(c->outer + b->o0) * 8;
-        if (part == 0) {
-            memcpy(acc, x, (size_t)b->w * size);
-            memcpy(best, y, (size_t)b->w * wide);
-        } else if (v->kind == FLUX__V_REDUCE) flux__accumulate(v->cls, v->op, acc, x, b->w);
+    const flux__cpu *c = (const flux__cpu *)job->k->ready;
+    const size_t size = flux__class_size[v->cls], wide = flux__class_size[job->k->value[v->a].cls];
+    char *acc = flux__partial(job, i, c->splits, false), *best = flux__partial(job, i, c->splits, true);
+    memcpy(acc, flux__partial(job, i, 0, false), (size_t)c->outer * size);
+    memcpy(best, flux__partial(job, i, 0, true), (size_t)c->outer * wide);
+    for (int part = 1; part < c->splits; part++) {
+        const char *x = flux__partial(job, i, part, false), *y = flux__partial(job, i, part, true);
+        if (v->kind == FLUX__V_REDUCE) flux__accumulate(v->cls, v->op, acc, x, c->outer);
         else
-            for (int64_t o = 0; o < b->w; o++) {
+            for (int64_t o = 0; o < c->outer; o++) {
                 int64_t won = 0;          /* becomes 1 if the later part has the better one */
                 flux__argreduce(job->k->value[v->a].cls, v->op != 0, best + (size_t)o * wide, &won, y + (size_t)o * wide, 1, 1);
                 if (won) memcpy(acc + (size_t)o * 8, x + (size_t)o * 8, 8);
@@ -11843,19 +11879,19 @@ static int flux__run_split(flux__job *job) {
     flux__cpu *c = (flux__cpu *)job->k->ready;
     flux__block_run b;
     job->partial = (char *)job->run->extra[2];
-    flux__parallel(c->splits, flux__split_task, job);
-    bool ok = flux__job_ok(job) && flux__block_start(&b, job->run, job->k);
-    for (int64_t o0 = 0; ok && o0 < c->outer; o0 += c->w) {
-        b.o0 = o0;
-        b.w = c->outer - o0 < c->w ? c->outer - o0 : c->w;
-        b.rt = 1;
-        flux__do_late(&b, 0);
+    for (job->phase = 0; job->phase < c->nphase; job->phase++) {
+        if (c->phase[job->phase].n) flux__parallel(c->splits, flux__split_task, job);
+        if (!flux__job_ok(job)) return -1;
         for (int i = 0; i < job->k->nvalue; i++)
-            if (flux__reducing(&job->k->value[i])) flux__combine(&b, job, i);
-        flux__store_reductions(&b, 0);
-        for (int p = 1; p < c->nphase; p++) flux__do_late(&b, p);
+            if (flux__reducing(&job->k->value[i]) && job->k->value[i].phase == job->phase) flux__combine(job, i);
     }
-    return ok ? 0 : -1;
+    if (!flux__block_start(&b, job->run, job->k)) return -1;
+    for (; b.o0 < c->outer; b.o0 += c->w) {
+        b.w = c->outer - b.o0 < c->w ? c->outer - b.o0 : c->w;
+        flux__start_phase(&b, job, c->nphase);
+        for (int p = 0; p < c->nphase; p++) flux__store_reductions(&b, p);
+    }
+    return 0;
 }
 
 static const char *flux__operand_ptr(flux__run *run, const flux__operand *o);
@@ -11877,7 +11913,8 @@ typedef struct flux__windows_job {
     int64_t dim[3][FLUX_MAX_DIMS];        /* the windows' dims, the steps of x and g; those of y: */
     int64_t step[FLUX_MAX_DIMS];
     int64_t rows, run_length;             /* windows side by side, and how many such runs */
-    int64_t each;                         /* of them in a task */
+    int64_t each;                         /* of them in a task; piece > 0: there is one only, and a task has so many of its windows */
+    int64_t piece;
 } flux__windows_job;
 
 static bool flux__is_words(const flux__kernel *k, int v, bool outer) {
@@ -12021,6 +12058,13 @@ static void flux__windows_task(void *ctx, int64_t part) {
     int64_t row = part * j->each, end = row + j->each < j->rows ? row + j->each : j->rows, at[3] = { 0 }, place[FLUX_MAX_DIMS], rest = row;
     int first = 0, d;
     while (first + 1 < FLUX_MAX_DIMS && j->dim[0][first] == 1) first++;
+    if (j->piece) {
+        flux__windows_job some = *j;
+        const int64_t from = part * j->piece, sx = j->dim[1][first], sg = j->dim[2][first], sy = j->step[first];
+        some.run_length = flux__gemm_min(j->piece, j->run_length - from);
+        flux__windows_run(&some, j->x + from * sx, j->g ? j->g + from * sg : NULL, j->y + from * sy, sx, sg, sy);
+        return;
+    }
     for (d = first + 1; d < FLUX_MAX_DIMS; rest /= j->dim[0][d++]) {
         place[d] = rest % j->dim[0][d];
         at[0] += place[d] * j->dim[1][d], at[1] += place[d] * j->dim[2][d], at[2] += place[d] * j->step[d];
@@ -12065,7 +12109,8 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     }
     j.rows = c->outer / j.run_length;
     j.each = c->outer * j.n < 32768 ? j.rows : (j.rows + 63) / 64;
-    flux__parallel((j.rows + j.each - 1) / j.each, flux__windows_task, &j);
+    if (j.rows == 1 && c->outer * j.n >= 32768) j.piece = flux__gemm_up((j.run_length + 63) / 64, 16);
+    flux__parallel(j.piece ? (j.run_length + j.piece - 1) / j.piece : (j.rows + j.each - 1) / j.each, flux__windows_task, &j);
     return true;
 }
 
@@ -12930,7 +12975,7 @@ static void flux__at_least(size_t *bytes, int64_t n) {
 static void flux__kernel_extra(const flux__run *r, const flux__kernel *k, size_t *bytes) {
     const flux__cpu *c = (const flux__cpu *)k->ready;
     if (k->drop) return;                  /* another back end's */
-    if (k->kind == FLUX__K_FUSED && c->splits > 1) flux__at_least(&bytes[2], (int64_t)c->splits * c->nreduce * 2 * c->outer * 8);
+    if (k->kind == FLUX__K_FUSED && c->splits > 1) flux__at_least(&bytes[2], (int64_t)(c->splits + 1) * c->nreduce * 2 * c->outer * 8);
     for (int i = 0; i < 2 && k->kind == FLUX__K_MATMUL; i++)
         if (flux__is_half(k->operand[i].dtype)) flux__at_least(&bytes[i], flux__count(&k->operand[i].shape) * 4);
     if (k->kind == FLUX__K_SPREAD && flux__is_half(k->operand[0].dtype)) {

@@ -383,6 +383,109 @@ TEST(a_long_reduction_in_parts) {
     CHECK_DATA(wide, want, 1e-9);
 }
 
+/* Each phase needs the sums of the one before, and what outer points have is stored though every part makes it. */
+TEST(several_phases_in_parts) {
+    static const int64_t shapes[][2] = { { 1, 200003 }, { 3, 70001 }, { 40, 3001 }, { 300, 401 }, { 1500, 301 } };
+    for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) FLUX_SCOPE {
+        const int64_t m = shapes[k][0], n = shapes[k][1];
+        flux_tensor *x = flux_eval(flux_mul(flux_sub(flux_rand_shape(FLUX_SHAPE(m, n), FLUX_F64), 0.3), 4.0)), *mean = flux_mean(x, 1), *d = flux_sub(x, mean);
+        flux_tensor *all[] = { mean, flux_var(x, 1), d, flux_div(d, flux_sqrt(flux_var(x, 1))), flux_logsumexp(x, 1), flux_argmax(flux_sub(flux_abs(d), mean), 1) };
+        flux_eval_all(6, all);
+        const double *p = (const double *)flux_data(x), *got[5];
+        const int64_t *at = (const int64_t *)flux_data(all[5]);
+        double worst = 0;
+        for (int i = 0; i < 5; i++) got[i] = (const double *)flux_data(all[i]);
+        for (int64_t a = 0; a < m; a++) {
+            double sum = 0, squares = 0, e = 0;
+            int64_t far = 0;
+            for (int64_t b = 0; b < n; b++) sum += p[a + b * m] / (double)n, e += exp(p[a + b * m]);
+            for (int64_t b = 0; b < n; b++) squares += pow(p[a + b * m] - sum, 2) / (double)n;
+            for (int64_t b = 0; b < n; b++) {
+                worst = fmax(worst, fabs(got[2][a + b * m] - (p[a + b * m] - sum)));
+                worst = fmax(worst, fabs(got[3][a + b * m] - (p[a + b * m] - sum) / sqrt(squares)));
+                if (fabs(p[a + b * m] - sum) > fabs(p[a + far * m] - sum)) far = b;
+            }
+            worst = fmax(worst, fmax(fabs(got[0][a] - sum), fmax(fabs(got[1][a] - squares), fabs(got[4][a] - log(e)))));
+            worst = fmax(worst, fabs(fabs(p[a + far * m] - sum) - fabs(p[a + at[a] * m] - sum)));
+        }
+        if (!CHECK(worst < 1e-9)) fprintf(stderr, "    %d x %d: off by %g\n", (int)m, (int)n, worst);
+    }
+}
+
+/* Rows of every length, few and many of them, in float32: what is joined in vectors beside a loop in double */
+static void check_reduced(flux_tensor *x, int64_t rows, int64_t n, int64_t row, int64_t step, int dim) {
+    const float *p = flux_data(x), *sum = flux_data(flux_sum(x, dim)), *most = flux_data(flux_max(x, dim)), *least = flux_data(flux_min(x, dim));
+    const float *prod = flux_data(flux_prod(flux_add(flux_mul(x, 0.01), 1.0), dim)), *var = flux_data(flux_var(x, dim)), *lse = flux_data(flux_logsumexp(x, dim));
+    const int64_t *first = (const int64_t *)flux_data(flux_argmax(x, dim)), *last = (const int64_t *)flux_data(flux_argmin(x, dim));
+    const int64_t *count = (const int64_t *)flux_data(flux_sum(flux_eq(x, 0.0), dim));
+    const uint8_t *any = (const uint8_t *)flux_data(flux_any(flux_gt(x, 2.0), dim)), *all = (const uint8_t *)flux_data(flux_all(x, dim));
+    int64_t wrong[11] = { 0 };
+    for (int64_t r = 0; r < rows; r++) {
+        const float *v = p + r * row;
+        double s = 0, size = 0, product = 1, e = 0, squares = 0;
+        int64_t high = 0, low = 0, zeros = 0;
+        for (int64_t i = 0; i < n; i++) {
+            const double one = (double)v[i * step];
+            s += one, size += fabs(one), product *= 0.01 * one + 1, e += exp(one), zeros += one == 0;
+            if (v[i * step] > v[high * step]) high = i;
+            if (v[i * step] < v[low * step]) low = i;
+        }
+        for (int64_t i = 0; i < n; i++) squares += pow((double)v[i * step] - s / (double)n, 2) / (double)n;
+        wrong[0] += !(fabs((double)sum[r] - s) <= 1e-6 * (size + 1)), wrong[1] += most[r] != v[high * step], wrong[2] += least[r] != v[low * step];
+        wrong[3] += !(fabs((double)prod[r] - product) <= 1e-5 * (fabs(product) + 1)), wrong[4] += !(fabs((double)var[r] - squares) <= 1e-5 * (squares + 1));
+        wrong[5] += !(fabs((double)lse[r] - log(e)) <= 1e-5 * (fabs(log(e)) + 1)), wrong[6] += first[r] != high, wrong[7] += last[r] != low;
+        wrong[8] += count[r] != zeros, wrong[9] += any[r] != (v[high * step] > 2), wrong[10] += all[r] != (zeros == 0);
+    }
+    for (int i = 0; i < 11; i++)
+        if (!CHECK(wrong[i] == 0)) fprintf(stderr, "    %d of %d over dim %d: kind %d: %d are wrong\n", (int)rows, (int)n, dim, i, (int)wrong[i]);
+}
+TEST(reductions_of_floats_of_every_length) {
+    static const int64_t lengths[] = { 1, 2, 3, 4, 5, 7, 8, 9, 10, 12, 15, 16, 17, 24, 30, 31, 32, 33, 47, 63, 64, 65, 100, 255, 256, 300, 1023, 1024, 3000 };
+    static const int64_t counts[] = { 1, 2, 15, 16, 17, 33, 100, 1001, 30000 };
+    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++)
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) FLUX_SCOPE {
+            const int64_t n = lengths[l], rows = counts[c];
+            if (n * rows > 600000) continue;
+            flux_tensor *ties = flux_round(flux_mul(flux_randn(n, rows), 3.0)), *x = flux_eval(flux_where(flux_lt(flux_rand(n, rows), 0.5), ties, flux_mul(ties, 1.01)));
+            check_reduced(x, rows, n, n, 1, 0);
+            check_reduced(flux_reshape(x, rows, n), rows, n, 1, rows, 1);
+        }
+}
+/* Short rows of one long tensor, which threads share piece by piece, and the gradient of their largest */
+TEST(the_largest_of_many_short_rows) {
+    const int64_t n = 9, rows = 30011;
+    flux_tensor *x = flux_eval(flux_randn(n, rows)), *weight = flux_eval(flux_rand(1, rows)), *top = flux_max(x, 0);
+    flux_grads *g = flux_gradient(flux_sum(flux_mul(top, weight)), x);
+    const float *p = flux_data(x), *w = flux_data(weight), *most = flux_data(top), *got = flux_data(flux_grad(g, x));
+    int64_t wrong = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        const float *v = p + r * n;
+        int64_t at = 0;
+        for (int64_t i = 1; i < n; i++) at = v[i] > v[at] ? i : at;
+        wrong += most[r] != v[at];
+        for (int64_t i = 0; i < n; i++) wrong += got[r * n + i] != (i == at ? w[r] : 0);
+    }
+    CHECK(wrong == 0);
+}
+
+TEST(one_nan_is_found_in_every_place) {
+    for (int64_t n = 1; n <= 70; n += n < 20 ? 1 : 7)
+        for (int by = 0; by < 2; by++) FLUX_SCOPE {
+            flux_tensor *at = flux_reshape(flux_arange(0, (double)(n * n), 1), n, n), *x = flux_randn(n, n);      /* row i has one at place i, or all but the last */
+            flux_tensor *there = flux_lt(flux_abs(flux_sub(at, flux_reshape(flux_arange(0, (double)(n * n), (double)(n + 1)), 1, n))), 0.5);
+            flux_tensor *y = flux_eval(flux_where(there, flux_full(by ? (double)-INFINITY : (double)NAN, n, n), x)), *all[] = { flux_max(y, 0), flux_min(y, 0), flux_argmax(y, 0), flux_argmin(y, 0) };
+            flux_eval_all(4, all);
+            const float *most = flux_data(all[0]), *least = flux_data(all[1]);
+            const int64_t *first = (const int64_t *)flux_data(all[2]), *last = (const int64_t *)flux_data(all[3]);
+            int64_t wrong = 0;
+            for (int64_t i = 0; i < n; i++) {
+                if (by) wrong += (n > 1 && !isfinite(most[i])) || least[i] > -INFINITY || last[i] != i || (n > 1 && first[i] == i);
+                else wrong += !isnan(most[i]) || !isnan(least[i]) || first[i] != i || last[i] != i;
+            }
+            if (!CHECK(wrong == 0)) fprintf(stderr, "    %d x %d: %d rows are wrong\n", (int)n, (int)n, (int)wrong);
+        }
+}
+
 TEST(empty_tensors) {
     flux_tensor *e = flux_zeros(0, 3);
     CHECK(flux_len(e) == 0);

@@ -4,7 +4,7 @@
 
 /* A bit of everything that the CPU shares out between threads: products in all orders, sums along each side and over
    all, softmax, a convolution, gradients and an update. out: the bytes of what comes out. */
-enum { BYTES = 1 << 20 };
+enum { BYTES = 1 << 21 };
 typedef struct outcome { unsigned char bytes[BYTES]; size_t n; bool failed; } outcome;
 
 static void keep(outcome *o, flux_tensor *x) {
@@ -36,6 +36,13 @@ static void sums(outcome *o) {
         keep(o, flux_sum(y, 1));
         keep(o, flux_max(x, 1));
         keep(o, flux_sum(flux_softmax(x), 1));
+        flux_tensor *few = flux_randn(3, 40002), *wide = flux_randn(300, 401);    /* in parts, of which each phase needs the one before */
+        keep(o, flux_var(few));
+        keep(o, flux_var(few, 1));
+        keep(o, flux_argmax(few, 1));
+        keep(o, flux_softmax(few, 1));
+        keep(o, flux_logsumexp(wide, 1));
+        keep(o, flux_max(flux_reshape(few, 9, -1), 0));
     }
 }
 
