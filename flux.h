@@ -7860,7 +7860,7 @@ typedef void (*flux__loop)(int64_t n, void *y, const void *a, const void *b, con
                            int sa, int sb, int sc);
 typedef void (*flux__run_loop)(flux__loop f, int64_t n, void *y, const void *a, const void *b, const void *c,
                                int sa, int sb, int sc);
-typedef void (*flux__fold_fn)(void *acc, const void *x, int64_t n);
+typedef void (*flux__fold_fn)(void *acc, const void *x, int64_t n, int64_t rows);      /* one acc a row of n numbers */
 typedef void (*flux__cast_fn)(int64_t n, void *y, const void *x);
 typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter, int64_t blocks,
                                 float *out, int kind);
@@ -8019,8 +8019,8 @@ static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad
     return (flux__quad)((first & (flux__quad_bits)a) | (~first & (flux__quad_bits)b));
 }
 #  define FLUX__MAX_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a != a) | (flux__quad_bits)(a > b), a, b)
-#  define FLUX__MOST_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a > b), a, b)
-#  define FLUX__LEAST_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a < b), a, b)
+#  define FLUX__MOST_QUAD(a, b) FLUX__P(MAX_QUAD)(a, b)
+#  define FLUX__LEAST_QUAD(a, b) FLUX__P(MIN_QUAD)(a, b)
 #  define FLUX__JOIN_QUADS(lane, op, qop)                                                            \
     flux__quad q[4];                                                                                 \
     memcpy(q, lane, sizeof q);                                                                       \
@@ -8037,24 +8037,27 @@ static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad
     for (int half = 8; half > 0; half /= 2)                                                          \
         for (int one_of = 0; one_of < half; one_of++) lane[one_of] = op(lane[one_of], lane[one_of + half]);
 
-/* acc = acc op x[0] op x[1] ...: from 16 elements on in lanes, element i going to lane i mod 16, that are joined at the end. */
+/* Of each row, acc = acc op x[0] op x[1] ...: from 16 elements on in lanes, element i going to lane i mod 16, that are joined at
+   the end. */
 #define FLUX__FOLD(name, T, op, identity)                                                            \
-static void FLUX__F(name)(void *acc, const void *in, int64_t n) {                                    \
+static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
     const T *x = (const T *)in;                                                                      \
-    T lane[16], sum;                                                                                 \
-    int i;                                                                                           \
-    memcpy(&sum, acc, sizeof sum);                                                                   \
-    if (n < 16) {                                                                                    \
-        for (i = 0; i < n; i++) sum = op(sum, x[i]);                                                 \
-    } else {                                                                                         \
+    for (T *sum = (T *)acc; rows > 0; rows--, sum++) {                                               \
+        T lane[16];                                                                                  \
+        int64_t i, left = n;                                                                         \
+        if (n < 16) {                                                                                \
+            T one = *sum;                                                                            \
+            for (; left > 0; left--, x++) one = op(one, *x);                                         \
+            *sum = one;                                                                              \
+            continue;                                                                                \
+        }                                                                                            \
         for (i = 0; i < 16; i++) lane[i] = identity;                                                 \
-        for (; n >= 16; n -= 16, x += 16)                                                            \
+        for (; left >= 16; left -= 16, x += 16)                                                      \
             for (i = 0; i < 16; i++) lane[i] = op(lane[i], x[i]);                                    \
-        for (i = 0; i < n; i++) lane[i] = op(lane[i], x[i]);                                         \
+        for (i = 0; i < left; i++, x++) lane[i] = op(lane[i], *x);                                   \
         FLUX__JOIN_LANES(lane, op, 0)                                                                \
-        sum = op(sum, lane[0]);                                                                      \
+        *sum = op(*sum, lane[0]);                                                                    \
     }                                                                                                \
-    memcpy(acc, &sum, sizeof sum);                                                                   \
 }
 #define FLUX__SUM_OF(a, b) ((a) + (b))
 #define FLUX__PROD_OF(a, b) ((a) * (b))
@@ -8080,46 +8083,40 @@ FLUX__FOLD_TABLE
 #define FLUX__PART_NEW(g, i, vop) FLUX__V s##g##i = start;
 #define FLUX__PART_TAKE(g, i, vop) s##g##i = vop(s##g##i, FLUX__F(at)(x)), x += FLUX__LANES;
 #define FLUX__PART_LAST(g, i, vop)                                                                   \
-    memcpy(&mask, flux__last_lanes + n + i * FLUX__LANES, sizeof mask), v = FLUX__F(at)(x), x += FLUX__LANES; \
+    memcpy(&mask, flux__last_lanes + n % 16 + i * FLUX__LANES, sizeof mask), v = FLUX__F(at)(x), x += FLUX__LANES; \
     s##g##i = vop(s##g##i, FLUX__IF(mask, v, start));
 #define FLUX__PART_JOIN(g, i, vop) s0##i = vop(vop(s0##i, s1##i), vop(s2##i, s3##i));
 #define FLUX__PART_PUT(g, i, vop) memcpy(lane + i * FLUX__LANES, &s0##i, sizeof v);
 #define FLUX__VECTOR_FOLD(name, vop, op, identity, qop)                                              \
-static void FLUX__F(name)(void *acc, const void *in, int64_t n) {                                    \
+static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
     const float *x = (const float *)in;                                                              \
     const FLUX__V start = identity;                                                                  \
     FLUX__V v;                                                                                       \
     FLUX__VI mask;                                                                                   \
-    float lane[16], sum;                                                                             \
-    FLUX__P(PARTS)(FLUX__PART_NEW, 0, vop) FLUX__P(PARTS)(FLUX__PART_NEW, 1, vop)                    \
-    FLUX__P(PARTS)(FLUX__PART_NEW, 2, vop) FLUX__P(PARTS)(FLUX__PART_NEW, 3, vop)                    \
-    memcpy(&sum, acc, sizeof sum);                                                                   \
-    if (n < 16) {                                                                                    \
-        for (; n > 0; n--, x++) sum = op(sum, *x);                                                   \
-        memcpy(acc, &sum, sizeof sum);                                                               \
-        return;                                                                                      \
+    float lane[16], *sum = (float *)acc;                                                             \
+    for (; n < 16 && rows > 0; rows--, sum++) {                                                      \
+        float one = *sum;                                                                            \
+        for (const float *end = x + n; x < end; x++) one = op(one, *x);                              \
+        *sum = one;                                                                                  \
     }                                                                                                \
-    for (; n >= 64; n -= 64) {                                                                       \
-        FLUX__P(PARTS)(FLUX__PART_TAKE, 0, vop) FLUX__P(PARTS)(FLUX__PART_TAKE, 1, vop)              \
-        FLUX__P(PARTS)(FLUX__PART_TAKE, 2, vop) FLUX__P(PARTS)(FLUX__PART_TAKE, 3, vop)              \
+    for (; rows > 0; rows--, sum++) {                                                                \
+        FLUX__P(PARTS)(FLUX__PART_NEW, 0, vop) FLUX__P(PARTS)(FLUX__PART_NEW, 1, vop)                \
+        FLUX__P(PARTS)(FLUX__PART_NEW, 2, vop) FLUX__P(PARTS)(FLUX__PART_NEW, 3, vop)                \
+        for (const float *end = x + n / 64 * 64; x < end;) {                                         \
+            FLUX__P(PARTS)(FLUX__PART_TAKE, 0, vop) FLUX__P(PARTS)(FLUX__PART_TAKE, 1, vop)          \
+            FLUX__P(PARTS)(FLUX__PART_TAKE, 2, vop) FLUX__P(PARTS)(FLUX__PART_TAKE, 3, vop)          \
+        }                                                                                            \
+        if (n & 32) { FLUX__P(PARTS)(FLUX__PART_TAKE, 0, vop) FLUX__P(PARTS)(FLUX__PART_TAKE, 1, vop) } \
+        if (n & 16) { FLUX__P(PARTS)(FLUX__PART_TAKE, 2, vop) }                                      \
+        if (n & 15) {                                                                                \
+            x -= 16 - n % 16;                                                                        \
+            FLUX__P(PARTS)(FLUX__PART_LAST, 3, vop)                                                  \
+        }                                                                                            \
+        FLUX__P(PARTS)(FLUX__PART_JOIN, 0, vop)                                                      \
+        FLUX__P(PARTS)(FLUX__PART_PUT, 0, vop)                                                       \
+        FLUX__JOIN_QUADS(lane, op, qop)                                                              \
+        *sum = op(*sum, lane[0]);                                                                    \
     }                                                                                                \
-    if (n >= 32) {                                                                                   \
-        FLUX__P(PARTS)(FLUX__PART_TAKE, 0, vop) FLUX__P(PARTS)(FLUX__PART_TAKE, 1, vop)              \
-        n -= 32;                                                                                     \
-    }                                                                                                \
-    if (n >= 16) {                                                                                   \
-        FLUX__P(PARTS)(FLUX__PART_TAKE, 2, vop)                                                      \
-        n -= 16;                                                                                     \
-    }                                                                                                \
-    if (n > 0) {                                                                                     \
-        x -= 16 - n;                                                                                 \
-        FLUX__P(PARTS)(FLUX__PART_LAST, 3, vop)                                                      \
-    }                                                                                                \
-    FLUX__P(PARTS)(FLUX__PART_JOIN, 0, vop)                                                          \
-    FLUX__P(PARTS)(FLUX__PART_PUT, 0, vop)                                                           \
-    FLUX__JOIN_QUADS(lane, op, qop)                                                                  \
-    sum = op(sum, lane[0]);                                                                          \
-    memcpy(acc, &sum, sizeof sum);                                                                   \
 }
 #if FLUX__VECTORS
 static const int32_t flux__last_lanes[32] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1 };
@@ -8133,11 +8130,14 @@ static void flux__find_nan(float *acc, const float *x, int64_t n) {
         if (*x != *x) *acc = *x;
 }
 #define FLUX__NAN_FOLD(name, fold)                                                                   \
-static void FLUX__F(name)(void *acc, const void *in, int64_t n) {                                    \
-    float sum = 0, *a = (float *)acc;                                                                \
-    if (*a != *a) return;                                                                            \
-    FLUX__F(fold)(acc, in, n), FLUX__F(fold_sum)(&sum, in, n);                                       \
-    if (sum != sum) flux__find_nan(a, (const float *)in, n);                                         \
+static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
+    const float *x = (const float *)in;                                                              \
+    for (float *a = (float *)acc; rows > 0; rows--, a++, x += n) {                                   \
+        float sum = 0;                                                                               \
+        if (*a != *a) continue;                                                                      \
+        FLUX__F(fold)(a, x, n, 1), FLUX__F(fold_sum)(&sum, x, n, 1);                                 \
+        if (sum != sum) flux__find_nan(a, x, n);                                                     \
+    }                                                                                                \
 }
 #define FLUX__VECTOR_FOLDS                                                                           \
 FLUX__VECTOR_FOLD(fold_sum, FLUX__SUM_OF, FLUX__SUM_OF, FLUX__K(0), FLUX__SUM_OF)                    \
@@ -8922,6 +8922,8 @@ static FLUX__INLINE FLUX__F(halves) FLUX__F(bf16_of)(FLUX__V v, FLUX__VU below, 
 #  define FLUX__FLOATING_x4(yes, no) yes
 #  define FLUX__LANES_x4 4
 #  define FLUX__HELD_x4(x) (x)
+#  define FLUX__MIN_QUAD_x4(a, b) FLUX__MIN_x4(a, b)
+#  define FLUX__MAX_QUAD_x4(a, b) FLUX__MAX_x4(a, b)
 #  define FLUX__SCALE_x4(x, t) flux__scale_x4(x, t)
 #  define FLUX__SCALE_DOWN_x4(x, t) flux__scale_down_x4(x, t)
 #  define FLUX__LOOKUP_x4(table, i) flux__look_x4(table, i)
@@ -9017,6 +9019,8 @@ FLUX__LOOPING
 FLUX__INSTRUCTION(FLUX__V, vsqrt, (FLUX__V x), "vsqrtps {%1, %0|%0, %1}", in, in(x))                 \
 FLUX__INSTRUCTION(FLUX__V, vmin, (FLUX__V a, FLUX__V b), "vminps {%2, %1, %0|%0, %1, %2}", in, in(a), in(b)) \
 FLUX__INSTRUCTION(FLUX__V, vmax, (FLUX__V a, FLUX__V b), "vmaxps {%2, %1, %0|%0, %1, %2}", in, in(a), in(b)) \
+FLUX__INSTRUCTION(flux__quad, quad_min, (flux__quad a, flux__quad b), "vminps {%2, %1, %0|%0, %1, %2}", in, in(a), in(b)) \
+FLUX__INSTRUCTION(flux__quad, quad_max, (flux__quad a, flux__quad b), "vmaxps {%2, %1, %0|%0, %1, %2}", in, in(a), in(b)) \
 FLUX__FUSED_STEP(FLUX__V, vfma, "vfmadd213ps {%3, %2, %0|%0, %2, %3}", in, "0"(a), in(b), in(c))                           \
 FLUX__FUSED_STEP(FLUX__VD, vfmad, "vfmadd213pd {%3, %2, %0|%0, %2, %3}", in, "0"(a), in(b), in(c))                         \
 FLUX__INSTRUCTION(FLUX__VUL, vmul32, (FLUX__VUL a, FLUX__VUL b),                                     \
@@ -9037,6 +9041,8 @@ FLUX__INSTRUCTION(FLUX__V, vjoin, (FLUX__V a, FLUX__V b),                       
 #    define FLUX__FMAD_x8(a, b, c) flux__vfmad_x8(a, b, c)
 #    define FLUX__MIN_x8(a, b) flux__vmin_x8(a, b)
 #    define FLUX__MAX_x8(a, b) flux__vmax_x8(a, b)
+#    define FLUX__MIN_QUAD_x8(a, b) flux__quad_min_x8(a, b)
+#    define FLUX__MAX_QUAD_x8(a, b) flux__quad_max_x8(a, b)
 #    define FLUX__HELD_x8(x) flux__held_x8(x)
 #    define FLUX__SCALE_x8(x, t) flux__scale_x8(x, t)
 #    define FLUX__SCALE_DOWN_x8(x, t) flux__scale_down_x8(x, t)
@@ -9083,6 +9089,8 @@ FLUX__STORE16(flux__bf16_store_x8, h = flux__bf16_of_x8(v, below, odd, quiet))
 #    define FLUX__FMAD_x16(a, b, c) flux__vfmad_x16(a, b, c)
 #    define FLUX__MIN_x16(a, b) flux__vmin_x16(a, b)
 #    define FLUX__MAX_x16(a, b) flux__vmax_x16(a, b)
+#    define FLUX__MIN_QUAD_x16(a, b) flux__quad_min_x16(a, b)
+#    define FLUX__MAX_QUAD_x16(a, b) flux__quad_max_x16(a, b)
 #    define FLUX__HELD_x16(x) flux__held_x16(x)
 #    define FLUX__SCALE_x16(x, t) flux__vscale_x16(x, (t) - FLUX__MAGIC)
 #    define FLUX__SCALE_DOWN_x16(x, t) FLUX__SCALE_x16(x, t)
@@ -9132,10 +9140,11 @@ static const flux__section *flux__section_now(void) {
 /* Some rows at a time, each step for all of them, so that none waits for the end of its own sum. */
 #define FLUX__ROWS_TILE 512
 static void flux__fold_rows(const flux__rows_run *r, flux__fold_fn fold, float start, float *acc, const float *x) {
-    for (int64_t row = 0; row < r->count; row++, x += r->n) {
-        acc[row] = start;
-        for (int64_t i = 0; i < r->n; i += r->together) fold(acc + row, x + i, r->n - i < r->together ? r->n - i : r->together);
-    }
+    for (int64_t row = 0; row < r->count; row++) acc[row] = start;
+    if (r->n <= r->together) fold(acc, x, r->n, r->count);
+    else
+        for (int64_t row = 0; row < r->count; row++, x += r->n)
+            for (int64_t i = 0; i < r->n; i += r->together) fold(acc + row, x + i, r->n - i < r->together ? r->n - i : r->together, 1);
 }
 /* A row with an infinite number or one that is NaN among it: then it may have no maximum, and inf - inf be none. */
 static void flux__run_odd_row(const flux__section *s, const flux__rows_run *all, int64_t row) {
@@ -9426,20 +9435,21 @@ static void flux__join(int cls, int red, void *out, const void *x, const void *y
 }
 static void flux__accumulate(int cls, int red, void *acc, const void *x, int64_t n) { flux__join(cls, red, acc, acc, x, n); }
 
-/* acc = acc op x[0] op ... op x[n-1]. Long rows are halved, so that a sum's error hardly grows. */
-static void flux__reduce(int cls, int red, void *acc, const void *x, int64_t n) {
+/* acc[r] = acc[r] op x[0] op ... op x[n-1] of row r. Long rows are halved, so that a sum's error hardly grows. */
+static void flux__reduce_rows(int cls, int red, void *acc, const void *x, int64_t n, int64_t rows) {
     static const flux__fold_fn *const tables[] = { NULL, flux__folds_f64, flux__folds_i32, flux__folds_i64 };
-    if (n > 4096) {
+    const size_t size = flux__class_size[cls];
+    for (; n > 4096 && rows > 0; rows--, acc = (char *)acc + size, x = (const char *)x + (size_t)n * size) {
         const int64_t half = (n / 2 + 4095) / 4096 * 4096;
         double part;
         flux__identity(cls, red, &part);
-        flux__reduce(cls, red, &part, x, half);
-        flux__reduce(cls, red, &part, (const char *)x + half * flux__class_size[cls], n - half);
+        flux__reduce_rows(cls, red, &part, x, half, 1);
+        flux__reduce_rows(cls, red, &part, (const char *)x + (size_t)half * size, n - half, 1);
         flux__accumulate(cls, red, acc, &part, 1);
-    } else {
-        (cls == FLUX__F32C ? flux__section_now()->folds : tables[cls])[red](acc, x, n);
     }
+    if (rows > 0) (cls == FLUX__F32C ? flux__section_now()->folds : tables[cls])[red](acc, x, n, rows);
 }
+static void flux__reduce(int cls, int red, void *acc, const void *x, int64_t n) { flux__reduce_rows(cls, red, acc, x, n, 1); }
 
 /* Where the largest or smallest stands: the first of equals, but the first NaN before all others.
    An index below 0 says that there is none yet. */
@@ -11471,7 +11481,8 @@ static void flux__do_reduce(flux__block_run *b, int i) {
     }
     flux__identity(cls, v->op, &none);
     if (b->fresh) flux__fill(acc, &none, size, (size_t)outer);
-    if (b->c->inner_first)
+    if (b->c->inner_first && b->rt <= b->c->together) flux__reduce_rows(cls, v->op, acc, x, b->rt, outer);
+    else if (b->c->inner_first)
         for (int64_t o = 0; o < outer; o++)
             for (int64_t r = 0, m; r < b->rt; r += m) {
                 m = b->rt - r < b->c->together ? b->rt - r : b->c->together;
