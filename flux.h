@@ -7868,7 +7868,7 @@ typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter,
 typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const float *const *in, const float *by);
 /* Rows of n >= 16 numbers, one behind the other. Of each: first, its maximum or its sum; d = x - maximum, e = exp(d), or
    d = x - sum by[0], e = d^2 (squares); second, the sum of e; and y by `last`: DIV e / second, SUB d - log(second),
-   MUL d / sqrt(second by[1] + by[2]). e has room for all rows if it is kept, else for those of FLUX__ROWS_TILE numbers, or one.
+   MUL d / sqrt(second by[1] + by[2]). e has room for all rows, or if it is not kept for 2 FLUX__ROWS_TILE numbers or a row.
    d, y NULL: not wanted. Sums join `together` numbers at a time, as they do where such a row is not run as one. */
 typedef struct flux__rows_run {
     int64_t n, together, count;
@@ -7877,7 +7877,8 @@ typedef struct flux__rows_run {
     int last;
     bool squares, keep_e;
 } flux__rows_run;
-typedef void (*flux__rows_fn)(const flux__rows_run *r, bool last);
+/* d and e of rows, or y of others, or of both, as many: e without d and e / second */
+typedef void (*flux__rows_fn)(const flux__rows_run *r, const flux__rows_run *last);
 
 #ifndef FLUX__VECTORS                     /* does the compiler have vector types? */
 #  if !defined(_MSC_VER) && !defined(__TINYC__) && \
@@ -8696,9 +8697,9 @@ static void FLUX__F(adam)(int64_t n, float *to_m, float *to_v, float *to_w, cons
     }                                                                                                \
 }
 
-/* The end of a row is a vector that begins earlier: no result stands where an operand does. Where the result goes comes closer
-   while the parts are computed. */
-#define FLUX__ROW_LOOP(from, ...)                                                                    \
+/* The end of a row is a vector that begins earlier: no result stands where an operand does. The rows after these come closer while
+   the parts are computed. Exponentials of rows and divisions of others fill each other's gaps in one loop. */
+#define FLUX__ROW_LOOP(r, from, ...)                                                                 \
     for (int64_t row = 0, o = 0; row < r->count; row++, o += n) {                                    \
         const FLUX__V less = FLUX__K(r->less[row]), by = FLUX__K(r->each[row]);                      \
         for (int64_t i = 0; i < n; i += FLUX__LANES) {                                               \
@@ -8709,19 +8710,21 @@ static void FLUX__F(adam)(int64_t n, float *to_m, float *to_v, float *to_w, cons
         (void)less, (void)by;                                                                        \
     }
 #define FLUX__ROW_PARTS(map)                                                                         \
-    FLUX__ROW_LOOP(x, FLUX__V w; v = v - less, w = map; if (y) FLUX__PREFETCH_WRITE(y + at)          \
+    FLUX__ROW_LOOP(r, x, FLUX__V w; v = v - less, w = map; FLUX__PREFETCH_LATER(x + ahead + at)      \
                    if (d) memcpy(d + at, &v, sizeof v); memcpy(e + at, &w, sizeof w);)
-#define FLUX__ROW_LAST(from, value) FLUX__ROW_LOOP(from, v = value; memcpy(y + at, &v, sizeof v);)
+#define FLUX__ROW_LAST(value) FLUX__ROW_LOOP(last, from, v = value; memcpy(y + at, &v, sizeof v);)
 #define FLUX__VECTOR_ROWS                                                                            \
-static void FLUX__F(rows)(const flux__rows_run *r, bool last) {                                      \
-    const int64_t n = r->n;                                                                          \
-    const float *x = r->x;                                                                           \
-    float *d = r->d, *e = r->e, *y = r->y;                                                           \
+static void FLUX__F(rows)(const flux__rows_run *r, const flux__rows_run *last) {                     \
+    const int64_t n = r ? r->n : last->n, ahead = r ? r->count * n : 0;                              \
+    const float *x = r ? r->x : NULL, *from = !last ? NULL : last->last == FLUX__OP_DIV ? last->e : last->x; \
+    float *d = r ? r->d : NULL, *e = r ? r->e : NULL, *y = last ? last->y : r->y;                    \
     if (!last && r->squares) FLUX__ROW_PARTS(v * v)                                                  \
     else if (!last) FLUX__ROW_PARTS(FLUX__F(exp_below)(v))                                           \
-    else if (r->last == FLUX__OP_DIV) FLUX__ROW_LAST(e, v / by)                                      \
-    else if (r->last == FLUX__OP_SUB) FLUX__ROW_LAST(x, FLUX__IF(v != less, v - less, FLUX__K(0)) - by) \
-    else FLUX__ROW_LAST(x, (v - less) * by)                                                          \
+    else if (r) FLUX__ROW_LOOP(r, x, FLUX__V w = FLUX__F(at)(from + at) / FLUX__K(last->each[row]);  \
+        v = FLUX__F(exp_below)(v - less); memcpy(e + at, &v, sizeof v); memcpy(y + at, &w, sizeof w);) \
+    else if (last->last == FLUX__OP_DIV) FLUX__ROW_LAST(v / by)                                      \
+    else if (last->last == FLUX__OP_SUB) FLUX__ROW_LAST(FLUX__IF(v != less, v - less, FLUX__K(0)) - by) \
+    else FLUX__ROW_LAST((v - less) * by)                                                             \
 }
 
 typedef struct flux__section {
@@ -9157,28 +9160,43 @@ static void flux__run_odd_row(const flux__section *s, const flux__rows_run *all,
     s->run(s->loops[FLUX__OP_EXP], r.n, e, e, e, e, 1, 1, 1);
     flux__fold_rows(&r, s->folds[FLUX__RED_SUM], 0, r.second + row, e);
 }
+/* The maxima or sums of rows; their parts, and what ends those of `was`; their sums, and what y is made with. */
+static void flux__run_some_rows(const flux__section *s, flux__rows_run *r, flux__rows_run *was, float *less, float *each) {
+    const int64_t many = r->count;
+    flux__fold_rows(r, r->squares ? s->folds[FLUX__RED_SUM] : s->most, r->squares ? 0 : -INFINITY, r->first, r->x);
+    for (int64_t i = 0; i < many; i++) less[i] = r->squares ? r->first[i] * r->by[0] : r->first[i];
+    s->rows(r, was->count > 0 ? was : NULL);
+    if (was->count > many) {              /* the last ones are fewer */
+        was->count -= many, was->x += many * r->n, was->e += many * r->n, was->y += many * r->n, was->less += many, was->each += many;
+        s->rows(NULL, was);
+    }
+    was->count = 0;
+    flux__fold_rows(r, s->folds[FLUX__RED_SUM], 0, r->second, r->e);
+    for (int64_t i = 0; i < many && !r->squares; i++)
+        if (r->second[i] != r->second[i]) flux__run_odd_row(s, r, i), less[i] = r->first[i];
+    for (int64_t i = 0; i < many; i++) each[i] = r->squares ? r->second[i] * r->by[1] + r->by[2] : r->second[i];
+    if (r->y && r->last != FLUX__OP_DIV) {
+        const flux__loop map = s->loops[r->squares ? FLUX__OP_RSQRT : FLUX__OP_LOG];
+        s->run(map, (many + 15) / 16 * 16, each, each, each, each, 1, 1, 1);
+    }
+}
 static void flux__run_rows(const flux__section *s, const flux__rows_run *all) {
     const int64_t many = all->n < FLUX__ROWS_TILE ? FLUX__ROWS_TILE / all->n : 1, n = all->n;
-    const flux__loop map = s->loops[all->squares ? FLUX__OP_RSQRT : FLUX__OP_LOG];
-    flux__rows_run r = *all;
-    float less[FLUX__ROWS_TILE / 16], each[FLUX__ROWS_TILE / 16];
-    for (size_t i = 0; i < sizeof each / sizeof *each; i++) each[i] = 1;
-    r.less = less, r.each = each;
-    for (int64_t row = 0; row < all->count; row += many) {
+    const bool wait = many > 1 && all->y && !all->d && all->last == FLUX__OP_DIV;
+    flux__rows_run r = *all, was = *all;
+    float less[2][FLUX__ROWS_TILE / 16], each[2][FLUX__ROWS_TILE / 16];
+    for (int i = 0; i < FLUX__ROWS_TILE / 16; i++) each[0][i] = each[1][i] = 1;
+    was.count = 0;
+    for (int64_t row = 0, odd = 0; row < all->count; row += many, odd ^= wait) {
         r.count = all->count - row < many ? all->count - row : many;
-        r.x = all->x + row * n, r.d = all->d ? all->d + row * n : NULL, r.e = all->e + (all->keep_e ? row * n : 0);
+        r.x = all->x + row * n, r.d = all->d ? all->d + row * n : NULL, r.e = all->e + (all->keep_e ? row * n : odd * many * n);
         r.y = all->y ? all->y + row * n : NULL, r.first = all->first + row, r.second = all->second + row;
-        flux__fold_rows(&r, r.squares ? s->folds[FLUX__RED_SUM] : s->most, r.squares ? 0 : -INFINITY, r.first, r.x);
-        for (int64_t i = 0; i < r.count; i++) less[i] = r.squares ? r.first[i] * r.by[0] : r.first[i];
-        s->rows(&r, false);
-        flux__fold_rows(&r, s->folds[FLUX__RED_SUM], 0, r.second, r.e);
-        for (int64_t i = 0; i < r.count && !r.squares; i++)
-            if (r.second[i] != r.second[i]) flux__run_odd_row(s, &r, i), less[i] = r.first[i];
-        if (!r.y) continue;
-        for (int64_t i = 0; i < r.count; i++) each[i] = r.squares ? r.second[i] * r.by[1] + r.by[2] : r.second[i];
-        if (r.last != FLUX__OP_DIV) s->run(map, (r.count + 15) / 16 * 16, each, each, each, each, 1, 1, 1);
-        s->rows(&r, true);
+        r.less = less[odd], r.each = each[odd];
+        flux__run_some_rows(s, &r, &was, less[odd], each[odd]);
+        if (wait) was = r;
+        else if (r.y) s->rows(NULL, &r);
     }
+    if (was.count > 0) s->rows(NULL, &was);
 }
 
 /* The loop of an operation of the table, or NULL where its dtype rule leaves none. */
@@ -10728,6 +10746,7 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
 #define FLUX__TILE 1024
 #define FLUX__ATTEND_TILE 32768           /* scores at a time, or some more: they stay in the second cache */
 #define FLUX__LARGE (1 << 19)             /* elements: more than a second cache holds */
+#define FLUX__LONG_ROW (1 << 18)          /* elements: rows up to there are run as one, whatever a block is else */
 
 typedef struct flux__phase { int *line, n, *late, nlate; } flux__phase;   /* values by number: inner ones; outer ones before */
 
@@ -11049,7 +11068,7 @@ static void flux__find_made(const flux__kernel *k, flux__cpu *c) {
 /* Blocks are chosen with them in mind: they need whole rows, and of registers no more than a row. */
 static bool flux__find_rows(const flux__kernel *k, flux__cpu *c) {
     flux__rows *a = &c->rows;
-    int64_t points = 1;
+    int64_t points = 1, inner = 1;
     int second = 0, y = 0;
     while (second < k->nvalue && !flux__rows_at(k, second, a)) second++;
     if (second == k->nvalue || k->kind != FLUX__K_FUSED) return false;
@@ -11057,8 +11076,9 @@ static bool flux__find_rows(const flux__kernel *k, flux__cpu *c) {
     if (y < k->nvalue) c->made[a->y = y] = true;
     c->made[a->d] = c->made[a->e] = c->made[second] = true;
     a->keep_d = flux__is_kept(k, a->d, a->e, a->y), a->keep_e = flux__is_kept(k, a->e, second, a->y);
-    for (int d = 0; d < FLUX_MAX_DIMS; d++) points *= k->full[d];
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) points *= k->full[d], inner *= k->reduced >> d & 1 ? k->full[d] : 1;
     c->tile = (points < FLUX__LARGE ? 4 : 16) * FLUX__TILE;
+    if (inner > c->tile && inner <= FLUX__LONG_ROW) c->tile = (int)(inner + 15) / 16 * 16;
     flux__choose_blocks(k, c);
     if (c->inner_first && c->resident && c->inner >= 16) {
         flux__find_made(k, c);
