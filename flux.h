@@ -8088,6 +8088,20 @@ FLUX__FOLD_TABLE
     s##g##i = vop(s##g##i, FLUX__IF(mask, v, start));
 #define FLUX__PART_JOIN(g, i, vop) s0##i = vop(vop(s0##i, s1##i), vop(s2##i, s3##i));
 #define FLUX__PART_PUT(g, i, vop) memcpy(lane + i * FLUX__LANES, &s0##i, sizeof v);
+#define FLUX__FEW(name, op)                                                                          \
+static void flux__few_##name(float *acc, const float *x, int64_t n, int64_t rows) {                     \
+    for (; rows > 0; rows--, acc++) {                                                                \
+        float one = *acc;                                                                            \
+        for (const float *end = x + n; x < end; x++) one = op(one, *x);                              \
+        *acc = one;                                                                                  \
+    }                                                                                                \
+}
+#if FLUX__VECTORS
+FLUX__FEW(fold_sum, FLUX__SUM_OF)
+FLUX__FEW(fold_prod, FLUX__PROD_OF)
+FLUX__FEW(fold_most, FLUX__MOST_OF)
+FLUX__FEW(fold_least, FLUX__LEAST_OF)
+#endif
 #define FLUX__VECTOR_FOLD(name, vop, op, identity, qop)                                              \
 static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
     const float *x = (const float *)in;                                                              \
@@ -8095,10 +8109,9 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) { 
     FLUX__V v;                                                                                       \
     FLUX__VI mask;                                                                                   \
     float lane[16], *sum = (float *)acc;                                                             \
-    for (; n < 16 && rows > 0; rows--, sum++) {                                                      \
-        float one = *sum;                                                                            \
-        for (const float *end = x + n; x < end; x++) one = op(one, *x);                              \
-        *sum = one;                                                                                  \
+    if (n < 16) {                                                                                    \
+        flux__few_##name(sum, x, n, rows);                                                           \
+        return;                                                                                      \
     }                                                                                                \
     for (; rows > 0; rows--, sum++) {                                                                \
         FLUX__P(PARTS)(FLUX__PART_NEW, 0, vop) FLUX__P(PARTS)(FLUX__PART_NEW, 1, vop)                \
@@ -8709,19 +8722,17 @@ static void FLUX__F(adam)(int64_t n, float *to_m, float *to_v, float *to_w, cons
         }                                                                                            \
         (void)less, (void)by;                                                                        \
     }
-#define FLUX__ROW_PARTS(map)                                                                         \
+#define FLUX__ROW_PARTS(map, ...)                                                                    \
     FLUX__ROW_LOOP(r, x, FLUX__V w; v = v - less, w = map; FLUX__PREFETCH_LATER(x + ahead + at)      \
-                   if (d) memcpy(d + at, &v, sizeof v); memcpy(e + at, &w, sizeof w);)
+                   if (d) memcpy(d + at, &v, sizeof v); memcpy(e + at, &w, sizeof w); __VA_ARGS__)
 #define FLUX__ROW_LAST(value) FLUX__ROW_LOOP(last, from, v = value; memcpy(y + at, &v, sizeof v);)
 #define FLUX__VECTOR_ROWS                                                                            \
 static void FLUX__F(rows)(const flux__rows_run *r, const flux__rows_run *last) {                     \
     const int64_t n = r ? r->n : last->n, ahead = r ? r->count * n : 0;                              \
     const float *x = r ? r->x : NULL, *from = !last ? NULL : last->last == FLUX__OP_DIV ? last->e : last->x; \
-    float *d = r ? r->d : NULL, *e = r ? r->e : NULL, *y = last ? last->y : r->y;                    \
-    if (!last && r->squares) FLUX__ROW_PARTS(v * v)                                                  \
-    else if (!last) FLUX__ROW_PARTS(FLUX__F(exp_below)(v))                                           \
-    else if (r) FLUX__ROW_LOOP(r, x, FLUX__V w = FLUX__F(at)(from + at) / FLUX__K(last->each[row]);  \
-        v = FLUX__F(exp_below)(v - less); memcpy(e + at, &v, sizeof v); memcpy(y + at, &w, sizeof w);) \
+    float *d = r ? r->d : NULL, *e = r ? r->e : NULL, *y = last ? last->y : NULL;                    \
+    if (r && r->squares) FLUX__ROW_PARTS(v * v,)                                                     \
+    else if (r) FLUX__ROW_PARTS(FLUX__F(exp_below)(v), if (y) w = FLUX__F(at)(from + at) / FLUX__K(last->each[row]), memcpy(y + at, &w, sizeof w);) \
     else if (last->last == FLUX__OP_DIV) FLUX__ROW_LAST(v / by)                                      \
     else if (last->last == FLUX__OP_SUB) FLUX__ROW_LAST(FLUX__IF(v != less, v - less, FLUX__K(0)) - by) \
     else FLUX__ROW_LAST((v - less) * by)                                                             \
