@@ -7891,7 +7891,7 @@ typedef void (*flux__loop)(int64_t n, void *y, const void *a, const void *b, con
                            int sa, int sb, int sc);
 typedef void (*flux__run_loop)(flux__loop f, int64_t n, void *y, const void *a, const void *b, const void *c,
                                int sa, int sb, int sc);
-typedef void (*flux__fold_fn)(void *acc, const void *x, int64_t n);
+typedef void (*flux__fold_fn)(void *acc, const void *x, int64_t n, int64_t rows);      /* one acc a row of n numbers */
 typedef void (*flux__cast_fn)(int64_t n, void *y, const void *x);
 typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter, int64_t blocks,
                                 float *out, int kind);
@@ -7899,7 +7899,7 @@ typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter,
 typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const float *const *in, const float *by);
 /* Rows of n >= 16 numbers, one behind the other. Of each: first, its maximum or its sum; d = x - maximum, e = exp(d), or
    d = x - sum by[0], e = d^2 (squares); second, the sum of e; and y by `last`: DIV e / second, SUB d - log(second),
-   MUL d / sqrt(second by[1] + by[2]). e has room for all rows if it is kept, else for those of FLUX__ROWS_TILE numbers, or one.
+   MUL d / sqrt(second by[1] + by[2]). e has room for all rows, or if it is not kept for 2 FLUX__ROWS_TILE numbers or a row.
    d, y NULL: not wanted. Sums join `together` numbers at a time, as they do where such a row is not run as one. */
 typedef struct flux__rows_run {
     int64_t n, together, count;
@@ -7908,7 +7908,8 @@ typedef struct flux__rows_run {
     int last;
     bool squares, keep_e;
 } flux__rows_run;
-typedef void (*flux__rows_fn)(const flux__rows_run *r, bool last);
+/* d and e of rows, or y of others, or of both, as many: e without d and e / second */
+typedef void (*flux__rows_fn)(const flux__rows_run *r, const flux__rows_run *last);
 
 #ifndef FLUX__VECTORS                     /* does the compiler have vector types? */
 #  if !defined(_MSC_VER) && !defined(__TINYC__) && \
@@ -8050,8 +8051,8 @@ static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad
     return (flux__quad)((first & (flux__quad_bits)a) | (~first & (flux__quad_bits)b));
 }
 #  define FLUX__MAX_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a != a) | (flux__quad_bits)(a > b), a, b)
-#  define FLUX__MOST_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a > b), a, b)
-#  define FLUX__LEAST_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a < b), a, b)
+#  define FLUX__MOST_QUAD(a, b) FLUX__P(MAX_QUAD)(a, b)
+#  define FLUX__LEAST_QUAD(a, b) FLUX__P(MIN_QUAD)(a, b)
 #  define FLUX__JOIN_QUADS(lane, op, qop)                                                            \
     flux__quad q[4];                                                                                 \
     memcpy(q, lane, sizeof q);                                                                       \
@@ -8068,24 +8069,27 @@ static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad
     for (int half = 8; half > 0; half /= 2)                                                          \
         for (int one_of = 0; one_of < half; one_of++) lane[one_of] = op(lane[one_of], lane[one_of + half]);
 
-/* acc = acc op x[0] op x[1] ...: from 16 elements on in lanes, element i going to lane i mod 16, that are joined at the end. */
+/* Of each row, acc = acc op x[0] op x[1] ...: from 16 elements on in lanes, element i going to lane i mod 16, that are joined at
+   the end. */
 #define FLUX__FOLD(name, T, op, identity)                                                            \
-static void FLUX__F(name)(void *acc, const void *in, int64_t n) {                                    \
+static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
     const T *x = (const T *)in;                                                                      \
-    T lane[16], sum;                                                                                 \
-    int i;                                                                                           \
-    memcpy(&sum, acc, sizeof sum);                                                                   \
-    if (n < 16) {                                                                                    \
-        for (i = 0; i < n; i++) sum = op(sum, x[i]);                                                 \
-    } else {                                                                                         \
+    for (T *sum = (T *)acc; rows > 0; rows--, sum++) {                                               \
+        T lane[16];                                                                                  \
+        int64_t i, left = n;                                                                         \
+        if (n < 16) {                                                                                \
+            T one = *sum;                                                                            \
+            for (; left > 0; left--, x++) one = op(one, *x);                                         \
+            *sum = one;                                                                              \
+            continue;                                                                                \
+        }                                                                                            \
         for (i = 0; i < 16; i++) lane[i] = identity;                                                 \
-        for (; n >= 16; n -= 16, x += 16)                                                            \
+        for (; left >= 16; left -= 16, x += 16)                                                      \
             for (i = 0; i < 16; i++) lane[i] = op(lane[i], x[i]);                                    \
-        for (i = 0; i < n; i++) lane[i] = op(lane[i], x[i]);                                         \
+        for (i = 0; i < left; i++, x++) lane[i] = op(lane[i], *x);                                   \
         FLUX__JOIN_LANES(lane, op, 0)                                                                \
-        sum = op(sum, lane[0]);                                                                      \
+        *sum = op(*sum, lane[0]);                                                                    \
     }                                                                                                \
-    memcpy(acc, &sum, sizeof sum);                                                                   \
 }
 #define FLUX__SUM_OF(a, b) ((a) + (b))
 #define FLUX__PROD_OF(a, b) ((a) * (b))
@@ -8111,46 +8115,53 @@ FLUX__FOLD_TABLE
 #define FLUX__PART_NEW(g, i, vop) FLUX__V s##g##i = start;
 #define FLUX__PART_TAKE(g, i, vop) s##g##i = vop(s##g##i, FLUX__F(at)(x)), x += FLUX__LANES;
 #define FLUX__PART_LAST(g, i, vop)                                                                   \
-    memcpy(&mask, flux__last_lanes + n + i * FLUX__LANES, sizeof mask), v = FLUX__F(at)(x), x += FLUX__LANES; \
+    memcpy(&mask, flux__last_lanes + n % 16 + i * FLUX__LANES, sizeof mask), v = FLUX__F(at)(x), x += FLUX__LANES; \
     s##g##i = vop(s##g##i, FLUX__IF(mask, v, start));
 #define FLUX__PART_JOIN(g, i, vop) s0##i = vop(vop(s0##i, s1##i), vop(s2##i, s3##i));
 #define FLUX__PART_PUT(g, i, vop) memcpy(lane + i * FLUX__LANES, &s0##i, sizeof v);
+#define FLUX__FEW(name, op)                                                                          \
+static void flux__few_##name(float *acc, const float *x, int64_t n, int64_t rows) {                     \
+    for (; rows > 0; rows--, acc++) {                                                                \
+        float one = *acc;                                                                            \
+        for (const float *end = x + n; x < end; x++) one = op(one, *x);                              \
+        *acc = one;                                                                                  \
+    }                                                                                                \
+}
+#if FLUX__VECTORS
+FLUX__FEW(fold_sum, FLUX__SUM_OF)
+FLUX__FEW(fold_prod, FLUX__PROD_OF)
+FLUX__FEW(fold_most, FLUX__MOST_OF)
+FLUX__FEW(fold_least, FLUX__LEAST_OF)
+#endif
 #define FLUX__VECTOR_FOLD(name, vop, op, identity, qop)                                              \
-static void FLUX__F(name)(void *acc, const void *in, int64_t n) {                                    \
+static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
     const float *x = (const float *)in;                                                              \
     const FLUX__V start = identity;                                                                  \
     FLUX__V v;                                                                                       \
     FLUX__VI mask;                                                                                   \
-    float lane[16], sum;                                                                             \
-    FLUX__P(PARTS)(FLUX__PART_NEW, 0, vop) FLUX__P(PARTS)(FLUX__PART_NEW, 1, vop)                    \
-    FLUX__P(PARTS)(FLUX__PART_NEW, 2, vop) FLUX__P(PARTS)(FLUX__PART_NEW, 3, vop)                    \
-    memcpy(&sum, acc, sizeof sum);                                                                   \
+    float lane[16], *sum = (float *)acc;                                                             \
     if (n < 16) {                                                                                    \
-        for (; n > 0; n--, x++) sum = op(sum, *x);                                                   \
-        memcpy(acc, &sum, sizeof sum);                                                               \
+        flux__few_##name(sum, x, n, rows);                                                           \
         return;                                                                                      \
     }                                                                                                \
-    for (; n >= 64; n -= 64) {                                                                       \
-        FLUX__P(PARTS)(FLUX__PART_TAKE, 0, vop) FLUX__P(PARTS)(FLUX__PART_TAKE, 1, vop)              \
-        FLUX__P(PARTS)(FLUX__PART_TAKE, 2, vop) FLUX__P(PARTS)(FLUX__PART_TAKE, 3, vop)              \
+    for (; rows > 0; rows--, sum++) {                                                                \
+        FLUX__P(PARTS)(FLUX__PART_NEW, 0, vop) FLUX__P(PARTS)(FLUX__PART_NEW, 1, vop)                \
+        FLUX__P(PARTS)(FLUX__PART_NEW, 2, vop) FLUX__P(PARTS)(FLUX__PART_NEW, 3, vop)                \
+        for (const float *end = x + n / 64 * 64; x < end;) {                                         \
+            FLUX__P(PARTS)(FLUX__PART_TAKE, 0, vop) FLUX__P(PARTS)(FLUX__PART_TAKE, 1, vop)          \
+            FLUX__P(PARTS)(FLUX__PART_TAKE, 2, vop) FLUX__P(PARTS)(FLUX__PART_TAKE, 3, vop)          \
+        }                                                                                            \
+        if (n & 32) { FLUX__P(PARTS)(FLUX__PART_TAKE, 0, vop) FLUX__P(PARTS)(FLUX__PART_TAKE, 1, vop) } \
+        if (n & 16) { FLUX__P(PARTS)(FLUX__PART_TAKE, 2, vop) }                                      \
+        if (n & 15) {                                                                                \
+            x -= 16 - n % 16;                                                                        \
+            FLUX__P(PARTS)(FLUX__PART_LAST, 3, vop)                                                  \
+        }                                                                                            \
+        FLUX__P(PARTS)(FLUX__PART_JOIN, 0, vop)                                                      \
+        FLUX__P(PARTS)(FLUX__PART_PUT, 0, vop)                                                       \
+        FLUX__JOIN_QUADS(lane, op, qop)                                                              \
+        *sum = op(*sum, lane[0]);                                                                    \
     }                                                                                                \
-    if (n >= 32) {                                                                                   \
-        FLUX__P(PARTS)(FLUX__PART_TAKE, 0, vop) FLUX__P(PARTS)(FLUX__PART_TAKE, 1, vop)              \
-        n -= 32;                                                                                     \
-    }                                                                                                \
-    if (n >= 16) {                                                                                   \
-        FLUX__P(PARTS)(FLUX__PART_TAKE, 2, vop)                                                      \
-        n -= 16;                                                                                     \
-    }                                                                                                \
-    if (n > 0) {                                                                                     \
-        x -= 16 - n;                                                                                 \
-        FLUX__P(PARTS)(FLUX__PART_LAST, 3, vop)                                                      \
-    }                                                                                                \
-    FLUX__P(PARTS)(FLUX__PART_JOIN, 0, vop)                                                          \
-    FLUX__P(PARTS)(FLUX__PART_PUT, 0, vop)                                                           \
-    FLUX__JOIN_QUADS(lane, op, qop)                                                                  \
-    sum = op(sum, lane[0]);                                                                          \
-    memcpy(acc, &sum, sizeof sum);                                                                   \
 }
 #if FLUX__VECTORS
 static const int32_t flux__last_lanes[32] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1 };
@@ -8164,11 +8175,14 @@ static void flux__find_nan(float *acc, const float *x, int64_t n) {
         if (*x != *x) *acc = *x;
 }
 #define FLUX__NAN_FOLD(name, fold)                                                                   \
-static void FLUX__F(name)(void *acc, const void *in, int64_t n) {                                    \
-    float sum = 0, *a = (float *)acc;                                                                \
-    if (*a != *a) return;                                                                            \
-    FLUX__F(fold)(acc, in, n), FLUX__F(fold_sum)(&sum, in, n);                                       \
-    if (sum != sum) flux__find_nan(a, (const float *)in, n);                                         \
+static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
+    const float *x = (const float *)in;                                                              \
+    for (float *a = (float *)acc; rows > 0; rows--, a++, x += n) {                                   \
+        float sum = 0;                                                                               \
+        if (*a != *a) continue;                                                                      \
+        FLUX__F(fold)(a, x, n, 1), FLUX__F(fold_sum)(&sum, x, n, 1);                                 \
+        if (sum != sum) flux__find_nan(a, x, n);                                                     \
+    }                                                                                                \
 }
 #define FLUX__VECTOR_FOLDS                                                                           \
 FLUX__VECTOR_FOLD(fold_sum, FLUX__SUM_OF, FLUX__SUM_OF, FLUX__K(0), FLUX__SUM_OF)                    \
@@ -8727,9 +8741,9 @@ static void FLUX__F(adam)(int64_t n, float *to_m, float *to_v, float *to_w, cons
     }                                                                                                \
 }
 
-/* The end of a row is a vector that begins earlier: no result stands where an operand does. Where the result goes comes closer
-   while the parts are computed. */
-#define FLUX__ROW_LOOP(from, ...)                                                                    \
+/* The end of a row is a vector that begins earlier: no result stands where an operand does. The rows after these come closer while
+   the parts are computed. Exponentials of rows and divisions of others fill each other's gaps in one loop. */
+#define FLUX__ROW_LOOP(r, from, ...)                                                                 \
     for (int64_t row = 0, o = 0; row < r->count; row++, o += n) {                                    \
         const FLUX__V less = FLUX__K(r->less[row]), by = FLUX__K(r->each[row]);                      \
         for (int64_t i = 0; i < n; i += FLUX__LANES) {                                               \
@@ -8739,20 +8753,20 @@ static void FLUX__F(adam)(int64_t n, float *to_m, float *to_v, float *to_w, cons
         }                                                                                            \
         (void)less, (void)by;                                                                        \
     }
-#define FLUX__ROW_PARTS(map)                                                                         \
-    FLUX__ROW_LOOP(x, FLUX__V w; v = v - less, w = map; if (y) FLUX__PREFETCH_WRITE(y + at)          \
-                   if (d) memcpy(d + at, &v, sizeof v); memcpy(e + at, &w, sizeof w);)
-#define FLUX__ROW_LAST(from, value) FLUX__ROW_LOOP(from, v = value; memcpy(y + at, &v, sizeof v);)
+#define FLUX__ROW_PARTS(map, ...)                                                                    \
+    FLUX__ROW_LOOP(r, x, FLUX__V w; v = v - less, w = map; FLUX__PREFETCH_LATER(x + ahead + at)      \
+                   if (d) memcpy(d + at, &v, sizeof v); memcpy(e + at, &w, sizeof w); __VA_ARGS__)
+#define FLUX__ROW_LAST(value) FLUX__ROW_LOOP(last, from, v = value; memcpy(y + at, &v, sizeof v);)
 #define FLUX__VECTOR_ROWS                                                                            \
-static void FLUX__F(rows)(const flux__rows_run *r, bool last) {                                      \
-    const int64_t n = r->n;                                                                          \
-    const float *x = r->x;                                                                           \
-    float *d = r->d, *e = r->e, *y = r->y;                                                           \
-    if (!last && r->squares) FLUX__ROW_PARTS(v * v)                                                  \
-    else if (!last) FLUX__ROW_PARTS(FLUX__F(exp_below)(v))                                           \
-    else if (r->last == FLUX__OP_DIV) FLUX__ROW_LAST(e, v / by)                                      \
-    else if (r->last == FLUX__OP_SUB) FLUX__ROW_LAST(x, FLUX__IF(v != less, v - less, FLUX__K(0)) - by) \
-    else FLUX__ROW_LAST(x, (v - less) * by)                                                          \
+static void FLUX__F(rows)(const flux__rows_run *r, const flux__rows_run *last) {                     \
+    const int64_t n = r ? r->n : last->n, ahead = r ? r->count * n : 0;                              \
+    const float *x = r ? r->x : NULL, *from = !last ? NULL : last->last == FLUX__OP_DIV ? last->e : last->x; \
+    float *d = r ? r->d : NULL, *e = r ? r->e : NULL, *y = last ? last->y : NULL;                    \
+    if (r && r->squares) FLUX__ROW_PARTS(v * v,)                                                     \
+    else if (r) FLUX__ROW_PARTS(FLUX__F(exp_below)(v), if (y) w = FLUX__F(at)(from + at) / FLUX__K(last->each[row]), memcpy(y + at, &w, sizeof w);) \
+    else if (last->last == FLUX__OP_DIV) FLUX__ROW_LAST(v / by)                                      \
+    else if (last->last == FLUX__OP_SUB) FLUX__ROW_LAST(FLUX__IF(v != less, v - less, FLUX__K(0)) - by) \
+    else FLUX__ROW_LAST((v - less) * by)                                                             \
 }
 
 typedef struct flux__section {
@@ -8953,6 +8967,8 @@ static FLUX__INLINE FLUX__F(halves) FLUX__F(bf16_of)(FLUX__V v, FLUX__VU below, 
 #  define FLUX__FLOATING_x4(yes, no) yes
 #  define FLUX__LANES_x4 4
 #  define FLUX__HELD_x4(x) (x)
+#  define FLUX__MIN_QUAD_x4(a, b) FLUX__MIN_x4(a, b)
+#  define FLUX__MAX_QUAD_x4(a, b) FLUX__MAX_x4(a, b)
 #  define FLUX__SCALE_x4(x, t) flux__scale_x4(x, t)
 #  define FLUX__SCALE_DOWN_x4(x, t) flux__scale_down_x4(x, t)
 #  define FLUX__LOOKUP_x4(table, i) flux__look_x4(table, i)
@@ -9048,6 +9064,8 @@ FLUX__LOOPING
 FLUX__INSTRUCTION(FLUX__V, vsqrt, (FLUX__V x), "vsqrtps {%1, %0|%0, %1}", in, in(x))                 \
 FLUX__INSTRUCTION(FLUX__V, vmin, (FLUX__V a, FLUX__V b), "vminps {%2, %1, %0|%0, %1, %2}", in, in(a), in(b)) \
 FLUX__INSTRUCTION(FLUX__V, vmax, (FLUX__V a, FLUX__V b), "vmaxps {%2, %1, %0|%0, %1, %2}", in, in(a), in(b)) \
+FLUX__INSTRUCTION(flux__quad, quad_min, (flux__quad a, flux__quad b), "vminps {%2, %1, %0|%0, %1, %2}", in, in(a), in(b)) \
+FLUX__INSTRUCTION(flux__quad, quad_max, (flux__quad a, flux__quad b), "vmaxps {%2, %1, %0|%0, %1, %2}", in, in(a), in(b)) \
 FLUX__FUSED_STEP(FLUX__V, vfma, "vfmadd213ps {%3, %2, %0|%0, %2, %3}", in, "0"(a), in(b), in(c))                           \
 FLUX__FUSED_STEP(FLUX__VD, vfmad, "vfmadd213pd {%3, %2, %0|%0, %2, %3}", in, "0"(a), in(b), in(c))                         \
 FLUX__INSTRUCTION(FLUX__VUL, vmul32, (FLUX__VUL a, FLUX__VUL b),                                     \
@@ -9068,6 +9086,8 @@ FLUX__INSTRUCTION(FLUX__V, vjoin, (FLUX__V a, FLUX__V b),                       
 #    define FLUX__FMAD_x8(a, b, c) flux__vfmad_x8(a, b, c)
 #    define FLUX__MIN_x8(a, b) flux__vmin_x8(a, b)
 #    define FLUX__MAX_x8(a, b) flux__vmax_x8(a, b)
+#    define FLUX__MIN_QUAD_x8(a, b) flux__quad_min_x8(a, b)
+#    define FLUX__MAX_QUAD_x8(a, b) flux__quad_max_x8(a, b)
 #    define FLUX__HELD_x8(x) flux__held_x8(x)
 #    define FLUX__SCALE_x8(x, t) flux__scale_x8(x, t)
 #    define FLUX__SCALE_DOWN_x8(x, t) flux__scale_down_x8(x, t)
@@ -9114,6 +9134,8 @@ FLUX__STORE16(flux__bf16_store_x8, h = flux__bf16_of_x8(v, below, odd, quiet))
 #    define FLUX__FMAD_x16(a, b, c) flux__vfmad_x16(a, b, c)
 #    define FLUX__MIN_x16(a, b) flux__vmin_x16(a, b)
 #    define FLUX__MAX_x16(a, b) flux__vmax_x16(a, b)
+#    define FLUX__MIN_QUAD_x16(a, b) flux__quad_min_x16(a, b)
+#    define FLUX__MAX_QUAD_x16(a, b) flux__quad_max_x16(a, b)
 #    define FLUX__HELD_x16(x) flux__held_x16(x)
 #    define FLUX__SCALE_x16(x, t) flux__vscale_x16(x, (t) - FLUX__MAGIC)
 #    define FLUX__SCALE_DOWN_x16(x, t) FLUX__SCALE_x16(x, t)
@@ -9163,10 +9185,11 @@ static const flux__section *flux__section_now(void) {
 /* Some rows at a time, each step for all of them, so that none waits for the end of its own sum. */
 #define FLUX__ROWS_TILE 512
 static void flux__fold_rows(const flux__rows_run *r, flux__fold_fn fold, float start, float *acc, const float *x) {
-    for (int64_t row = 0; row < r->count; row++, x += r->n) {
-        acc[row] = start;
-        for (int64_t i = 0; i < r->n; i += r->together) fold(acc + row, x + i, r->n - i < r->together ? r->n - i : r->together);
-    }
+    for (int64_t row = 0; row < r->count; row++) acc[row] = start;
+    if (r->n <= r->together) fold(acc, x, r->n, r->count);
+    else
+        for (int64_t row = 0; row < r->count; row++, x += r->n)
+            for (int64_t i = 0; i < r->n; i += r->together) fold(acc + row, x + i, r->n - i < r->together ? r->n - i : r->together, 1);
 }
 /* A row with an infinite number or one that is NaN among it: then it may have no maximum, and inf - inf be none. */
 static void flux__run_odd_row(const flux__section *s, const flux__rows_run *all, int64_t row) {
@@ -9179,28 +9202,43 @@ static void flux__run_odd_row(const flux__section *s, const flux__rows_run *all,
     s->run(s->loops[FLUX__OP_EXP], r.n, e, e, e, e, 1, 1, 1);
     flux__fold_rows(&r, s->folds[FLUX__RED_SUM], 0, r.second + row, e);
 }
+/* The maxima or sums of rows; their parts, and what ends those of `was`; their sums, and what y is made with. */
+static void flux__run_some_rows(const flux__section *s, flux__rows_run *r, flux__rows_run *was, float *less, float *each) {
+    const int64_t many = r->count;
+    flux__fold_rows(r, r->squares ? s->folds[FLUX__RED_SUM] : s->most, r->squares ? 0 : -INFINITY, r->first, r->x);
+    for (int64_t i = 0; i < many; i++) less[i] = r->squares ? r->first[i] * r->by[0] : r->first[i];
+    s->rows(r, was->count > 0 ? was : NULL);
+    if (was->count > many) {              /* the last ones are fewer */
+        was->count -= many, was->x += many * r->n, was->e += many * r->n, was->y += many * r->n, was->less += many, was->each += many;
+        s->rows(NULL, was);
+    }
+    was->count = 0;
+    flux__fold_rows(r, s->folds[FLUX__RED_SUM], 0, r->second, r->e);
+    for (int64_t i = 0; i < many && !r->squares; i++)
+        if (r->second[i] != r->second[i]) flux__run_odd_row(s, r, i), less[i] = r->first[i];
+    for (int64_t i = 0; i < many; i++) each[i] = r->squares ? r->second[i] * r->by[1] + r->by[2] : r->second[i];
+    if (r->y && r->last != FLUX__OP_DIV) {
+        const flux__loop map = s->loops[r->squares ? FLUX__OP_RSQRT : FLUX__OP_LOG];
+        s->run(map, (many + 15) / 16 * 16, each, each, each, each, 1, 1, 1);
+    }
+}
 static void flux__run_rows(const flux__section *s, const flux__rows_run *all) {
     const int64_t many = all->n < FLUX__ROWS_TILE ? FLUX__ROWS_TILE / all->n : 1, n = all->n;
-    const flux__loop map = s->loops[all->squares ? FLUX__OP_RSQRT : FLUX__OP_LOG];
-    flux__rows_run r = *all;
-    float less[FLUX__ROWS_TILE / 16], each[FLUX__ROWS_TILE / 16];
-    for (size_t i = 0; i < sizeof each / sizeof *each; i++) each[i] = 1;
-    r.less = less, r.each = each;
-    for (int64_t row = 0; row < all->count; row += many) {
+    const bool wait = many > 1 && all->y && !all->d && all->last == FLUX__OP_DIV;
+    flux__rows_run r = *all, was = *all;
+    float less[2][FLUX__ROWS_TILE / 16], each[2][FLUX__ROWS_TILE / 16];
+    for (int i = 0; i < FLUX__ROWS_TILE / 16; i++) each[0][i] = each[1][i] = 1;
+    was.count = 0;
+    for (int64_t row = 0, odd = 0; row < all->count; row += many, odd ^= wait) {
         r.count = all->count - row < many ? all->count - row : many;
-        r.x = all->x + row * n, r.d = all->d ? all->d + row * n : NULL, r.e = all->e + (all->keep_e ? row * n : 0);
+        r.x = all->x + row * n, r.d = all->d ? all->d + row * n : NULL, r.e = all->e + (all->keep_e ? row * n : odd * many * n);
         r.y = all->y ? all->y + row * n : NULL, r.first = all->first + row, r.second = all->second + row;
-        flux__fold_rows(&r, r.squares ? s->folds[FLUX__RED_SUM] : s->most, r.squares ? 0 : -INFINITY, r.first, r.x);
-        for (int64_t i = 0; i < r.count; i++) less[i] = r.squares ? r.first[i] * r.by[0] : r.first[i];
-        s->rows(&r, false);
-        flux__fold_rows(&r, s->folds[FLUX__RED_SUM], 0, r.second, r.e);
-        for (int64_t i = 0; i < r.count && !r.squares; i++)
-            if (r.second[i] != r.second[i]) flux__run_odd_row(s, &r, i), less[i] = r.first[i];
-        if (!r.y) continue;
-        for (int64_t i = 0; i < r.count; i++) each[i] = r.squares ? r.second[i] * r.by[1] + r.by[2] : r.second[i];
-        if (r.last != FLUX__OP_DIV) s->run(map, (r.count + 15) / 16 * 16, each, each, each, each, 1, 1, 1);
-        s->rows(&r, true);
+        r.less = less[odd], r.each = each[odd];
+        flux__run_some_rows(s, &r, &was, less[odd], each[odd]);
+        if (wait) was = r;
+        else if (r.y) s->rows(NULL, &r);
     }
+    if (was.count > 0) s->rows(NULL, &was);
 }
 
 /* The loop of an operation of the table, or NULL where its dtype rule leaves none. */
@@ -9457,20 +9495,21 @@ static void flux__join(int cls, int red, void *out, const void *x, const void *y
 }
 static void flux__accumulate(int cls, int red, void *acc, const void *x, int64_t n) { flux__join(cls, red, acc, acc, x, n); }
 
-/* acc = acc op x[0] op ... op x[n-1]. Long rows are halved, so that a sum's error hardly grows. */
-static void flux__reduce(int cls, int red, void *acc, const void *x, int64_t n) {
+/* acc[r] = acc[r] op x[0] op ... op x[n-1] of row r. Long rows are halved, so that a sum's error hardly grows. */
+static void flux__reduce_rows(int cls, int red, void *acc, const void *x, int64_t n, int64_t rows) {
     static const flux__fold_fn *const tables[] = { NULL, flux__folds_f64, flux__folds_i32, flux__folds_i64 };
-    if (n > 4096) {
+    const size_t size = flux__class_size[cls];
+    for (; n > 4096 && rows > 0; rows--, acc = (char *)acc + size, x = (const char *)x + (size_t)n * size) {
         const int64_t half = (n / 2 + 4095) / 4096 * 4096;
         double part;
         flux__identity(cls, red, &part);
-        flux__reduce(cls, red, &part, x, half);
-        flux__reduce(cls, red, &part, (const char *)x + half * flux__class_size[cls], n - half);
+        flux__reduce_rows(cls, red, &part, x, half, 1);
+        flux__reduce_rows(cls, red, &part, (const char *)x + (size_t)half * size, n - half, 1);
         flux__accumulate(cls, red, acc, &part, 1);
-    } else {
-        (cls == FLUX__F32C ? flux__section_now()->folds : tables[cls])[red](acc, x, n);
     }
+    if (rows > 0) (cls == FLUX__F32C ? flux__section_now()->folds : tables[cls])[red](acc, x, n, rows);
 }
+static void flux__reduce(int cls, int red, void *acc, const void *x, int64_t n) { flux__reduce_rows(cls, red, acc, x, n, 1); }
 
 /* Where the largest or smallest stands: the first of equals, but the first NaN before all others.
    An index below 0 says that there is none yet. */
@@ -10752,6 +10791,7 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
 #define FLUX__ATTEND_TILE 32768           /* scores at a time, or some more: they stay in the second cache */
 #define FLUX__SHORT 64                    /* numbers of a column that a block holds though they are apart in memory */
 #define FLUX__LARGE (1 << 19)             /* elements: more than a second cache holds */
+#define FLUX__LONG_ROW (1 << 18)          /* elements: rows up to there are run as one, whatever a block is else */
 
 typedef struct flux__phase { int *line, n, *late, nlate; } flux__phase;   /* values by number: inner ones; outer ones before */
 
@@ -11074,7 +11114,7 @@ static void flux__find_made(const flux__kernel *k, flux__cpu *c) {
 /* Blocks are chosen with them in mind: they need whole rows, and of registers no more than a row. */
 static bool flux__find_rows(const flux__kernel *k, flux__cpu *c) {
     flux__rows *a = &c->rows;
-    int64_t points = 1;
+    int64_t points = 1, inner = 1;
     int second = 0, y = 0;
     while (second < k->nvalue && !flux__rows_at(k, second, a)) second++;
     if (second == k->nvalue || k->kind != FLUX__K_FUSED) return false;
@@ -11082,8 +11122,9 @@ static bool flux__find_rows(const flux__kernel *k, flux__cpu *c) {
     if (y < k->nvalue) c->made[a->y = y] = true;
     c->made[a->d] = c->made[a->e] = c->made[second] = true;
     a->keep_d = flux__is_kept(k, a->d, a->e, a->y), a->keep_e = flux__is_kept(k, a->e, second, a->y);
-    for (int d = 0; d < FLUX_MAX_DIMS; d++) points *= k->full[d];
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) points *= k->full[d], inner *= k->reduced >> d & 1 ? k->full[d] : 1;
     c->tile = (points < FLUX__LARGE ? 4 : 16) * FLUX__TILE;
+    if (inner > c->tile && inner <= FLUX__LONG_ROW) c->tile = (int)(inner + 15) / 16 * 16;
     flux__choose_blocks(k, c);
     if (c->inner_first && c->resident && c->inner >= 16) {
         flux__find_made(k, c);
@@ -11533,7 +11574,8 @@ static void flux__do_reduce(flux__block_run *b, int i) {
     }
     flux__identity(cls, v->op, &none);
     if (b->fresh) flux__fill(acc, &none, size, (size_t)outer);
-    if (b->c->inner_first)
+    if (b->c->inner_first && b->rt <= b->c->together) flux__reduce_rows(cls, v->op, acc, x, b->rt, outer);
+    else if (b->c->inner_first)
         for (int64_t o = 0; o < outer; o++)
             for (int64_t r = 0, m; r < b->rt; r += m) {
                 m = b->rt - r < b->c->together ? b->rt - r : b->c->together;

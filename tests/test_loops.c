@@ -815,7 +815,7 @@ TEST(rows_run_as_one_give_what_their_lines_give) {
 
 TEST(many_rows_run_as_one_give_what_their_lines_give) {    /* in blocks of more numbers than usual, and longer rows */
     static const int ends[] = { FLUX__OP_DIV, FLUX__OP_SUB, FLUX__OP_MUL };
-    static const int64_t lengths[] = { 16, 100, 5000 };
+    static const int64_t lengths[] = { 16, 100, 5000, 20000 };
     for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++)
         for (int k = 0; k < 3; k++) FLUX_SCOPE {
             flux_tensor *x = flux_eval(flux_randn(lengths[l], 600000 / lengths[l]));
