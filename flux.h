@@ -9850,40 +9850,45 @@ static int64_t flux__gemm_up(int64_t n, int64_t unit) { return (n + unit - 1) & 
 static int64_t flux__gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 #define FLUX__GEMM_MOVE(vec, to, from) *(vec *)(void *)(to) = *(const vec *)(const void *)(from);
-/* Copies rows of `columns` contiguous elements, from_step apart, to rows to_step apart. */
-#define FLUX__GEMM_COPY(name, type, vec, n)                                                        \
-    FLUX__GEMM_FN() void name(const void *from, int64_t from_step, void *to, int64_t to_step,      \
-                              int64_t rows, int64_t columns) {                                     \
-        const int64_t line = 64 / (int)sizeof(type);                                               \
-        int64_t r, i, q;                                                                           \
-        for (r = 0; r < rows; r++) {                                                               \
-            const type *s = (const type *)from + r * from_step;                                    \
-            type *d = (type *)to + r * to_step;                                                    \
-            for (i = 0; i + line <= columns; i += line) {                                          \
-                FLUX__PREFETCH(r + 1 < rows ? s + from_step + i : s)                               \
-                for (q = i; q < i + line; q += n) FLUX__GEMM_MOVE(vec, d + q, s + q)               \
-            }                                                                                      \
-            for (; i + n <= columns; i += n) FLUX__GEMM_MOVE(vec, d + i, s + i)                    \
-            for (; i < columns; i++) d[i] = s[i];                                                  \
-        }                                                                                          \
+/* Copies rows of so many contiguous bytes, steps in bytes; lengths that the compiler knows are a few instructions each. */
+FLUX__GEMM_FN() void flux__gemm_copy_rows(const char *from, int64_t from_step, char *to, int64_t to_step, int64_t rows, int64_t bytes) {
+    int64_t i;
+    for (; rows > 0; rows--, from += from_step, to += to_step) {
+        const char *next = rows > 1 ? from + from_step : from;
+        for (i = 0; i + 64 <= bytes; i += 64) {
+            FLUX__PREFETCH(next + i)
+            memcpy(to + i, from + i, 64);
+        }
+        if (bytes & 32) memcpy(to + i, from + i, 32), i += 32;
+        if (bytes & 16) memcpy(to + i, from + i, 16), i += 16;
+        if (bytes & 8) memcpy(to + i, from + i, 8), i += 8;
+        if (bytes & 4) memcpy(to + i, from + i, 4);
+        (void)next;
     }
-/* columns x whole panels of `tall` rows: each panel goes to a place of its own, `columns` x `tall`
-   elements from the last, so that A is read in the order in which it lies. */
-#define FLUX__GEMM_PANELS(name, type, vec, n)                                                      \
-    FLUX__GEMM_FN() void name(const void *from, int64_t from_step, void *to, int64_t tall,         \
-                              int64_t panels, int64_t columns) {                                   \
-        const int64_t line = 64 / (int)sizeof(type);                                               \
-        int64_t c, q, i;                                                                           \
-        for (c = 0; c < columns; c++) {                                                            \
-            const type *s = (const type *)from + c * from_step;                                    \
-            type *d = (type *)to + c * tall;                                                       \
-            for (q = 0; q < panels; q++, s += tall, d += columns * tall)                           \
-                for (i = 0; i < tall; i += n) {                                                    \
-                    if (i % line == 0) FLUX__PREFETCH(c + 2 < columns ? s + 2 * from_step + i : s) \
-                    FLUX__GEMM_MOVE(vec, d + i, s + i)                                             \
-                }                                                                                  \
-        }                                                                                          \
+}
+/* columns x whole panels, each `tall` bytes high (two vectors: 32, 64 or 128): each panel goes to a place of its own, columns * tall
+   from the last, so that A is read in the order in which it lies. */
+FLUX__GEMM_FN() void flux__gemm_panels(const char *from, int64_t from_step, char *to, int64_t tall, int64_t panels, int64_t columns) {
+    const int64_t step = columns * tall;
+    int64_t q;
+    for (; columns > 0; columns--, from += from_step, to += tall) {
+        const char *s = from, *next = columns > 2 ? s + 2 * from_step : s;
+        char *d = to;
+        if (tall == 128)
+            for (q = 0; q < panels; q++, s += 128, next += 128, d += step) {
+                FLUX__PREFETCH(next) FLUX__PREFETCH(next + 64)
+                memcpy(d, s, 128);
+            }
+        else if (tall == 64)
+            for (q = 0; q < panels; q++, s += 64, next += 64, d += step) {
+                FLUX__PREFETCH(next)
+                memcpy(d, s, 64);
+            }
+        else
+            for (q = 0; q < panels; q++, s += 32, d += step) memcpy(d, s, 32);
+        (void)next;
     }
+}
 /* Element by element, for any strides: rows end up 1 apart, columns to_step apart. */
 #define FLUX__GEMM_GATHER(name, type)                                                              \
     FLUX__GEMM_FN() void name(const void *from, int64_t row, int64_t column, void *to,             \
@@ -9897,10 +9902,6 @@ FLUX__GEMM_GATHER(flux__gemm_gather4, float)
 FLUX__GEMM_GATHER(flux__gemm_gather8, double)
 
 #if FLUX__GEMM_VECTORS
-FLUX__GEMM_COPY(flux__gemm_copy4, float, flux__gemm_f16, 4)
-FLUX__GEMM_COPY(flux__gemm_copy8, double, flux__gemm_d16, 2)
-FLUX__GEMM_PANELS(flux__gemm_panels4, float, flux__gemm_f16, 4)
-FLUX__GEMM_PANELS(flux__gemm_panels8, double, flux__gemm_d16, 2)
 /* Turns contiguous rows, from_step apart, into columns to_step apart: squares of elements in registers, and in an order in
    which whole lines are written; of two squares the last may overlap the first. A long vector is two short ones side by side,
    each with a square of its own: those of two vectors below one another make whole columns. What is smaller than a square is
@@ -9968,10 +9969,6 @@ FLUX__GEMM_TURN(flux__gemm_turn8_avx2, double, flux__gemm_d32, 4, FLUX__TURN_D32
 #    define FLUX__TURN(name) (flux__simd() ? name##_avx2 : name)
 #  endif
 #else
-FLUX__GEMM_COPY(flux__gemm_copy4, float, float, 1)
-FLUX__GEMM_COPY(flux__gemm_copy8, double, double, 1)
-FLUX__GEMM_PANELS(flux__gemm_panels4, float, float, 1)
-FLUX__GEMM_PANELS(flux__gemm_panels8, double, double, 1)
 static void flux__gemm_turn4(const float *from, int64_t from_step, float *to, int64_t to_step,
                              int64_t rows, int64_t columns) {
     flux__gemm_gather4(from, from_step, 1, to, to_step, rows, columns);
@@ -9991,10 +9988,9 @@ static void flux__gemm_copy(int64_t size, const void *from, int64_t row, int64_t
                             int64_t to_step, int64_t rows, int64_t columns) {
     const float *f = (const float *)from;
     const double *d = (const double *)from;
-    if (size == 4 && row == 1) flux__gemm_copy4(f, column, to, to_step, columns, rows);
+    if (row == 1) flux__gemm_copy_rows((const char *)from, column * size, (char *)to, to_step * size, columns, rows * size);
     else if (size == 4 && column == 1) FLUX__TURN(flux__gemm_turn4)(f, row, (float *)to, to_step, rows, columns);
     else if (size == 4) flux__gemm_gather4(f, row, column, to, to_step, rows, columns);
-    else if (row == 1) flux__gemm_copy8(d, column, to, to_step, columns, rows);
     else if (column == 1) FLUX__TURN(flux__gemm_turn8)(d, row, (double *)to, to_step, rows, columns);
     else flux__gemm_gather8(d, row, column, to, to_step, rows, columns);
 }
@@ -10248,10 +10244,7 @@ static void flux__gemm_pack_a(flux__gemm_task *t) {
         flux__gemm_copy(size, from + t->there * p->a_col * size, p->a_row, p->a_col, t->a, high, t->ib, t->kb - t->there);
     }
     if (!p->copy_a || start < 0) return;
-    if (p->a_row == 1) {                  /* column by column over all whole panels */
-        if (size == 4) flux__gemm_panels4(from, p->a_col, t->a, tall, i, t->kb);
-        else flux__gemm_panels8(from, p->a_col, t->a, tall, i, t->kb);
-    }
+    if (p->a_row == 1) flux__gemm_panels(from, p->a_col * size, t->a, tall * size, i, t->kb);   /* column by column over all whole panels */
     for (i = p->a_row != 1 ? 0 : i * tall; i < t->ib; i += high) {
         start = flux__gemm_tile_at(t, i, &high);
         flux__gemm_copy(size, from + start * p->a_row * size, p->a_row, p->a_col, t->a + i * t->kb * size, high, high, t->kb);
@@ -10263,8 +10256,7 @@ static FLUX__O2 void flux__gemm_add_tile(int64_t size, char *c, int64_t ldc, con
                                          int64_t rows, int64_t columns, bool add) {
     int64_t i, j;
     if (!add) {
-        if (size == 4) flux__gemm_copy4(tile, ld, c, ldc, columns, rows);
-        else flux__gemm_copy8(tile, ld, c, ldc, columns, rows);
+        flux__gemm_copy_rows(tile, ld * size, c, ldc * size, columns, rows * size);
         return;
     }
     for (j = 0; j < columns; j++, c += ldc * size, tile += ld * size) {
