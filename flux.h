@@ -10383,17 +10383,28 @@ static void flux__gemm_rows(flux__gemm_task *t) {
     t->out_from = 0;
 }
 
+/* B's columns from j on into panels: as many of one width as there are, row by row over all of them. Gives how many columns. */
+static int64_t flux__gemm_panels_of_b(flux__gemm_task *t, int64_t j) {
+    const flux__gemm_plan *p = t->plan;
+    int64_t wide = flux__gemm_wide(t->nb - j, p->set->columns), n = wide, size = p->size, l;
+    char *to = t->b + j * t->b_step * size;
+    const char *from = p->b + (t->k0 * p->b_row + t->j0 + j) * size;
+    if (p->b_rows) flux__gemm_collect(p, p->b, p->b_cols, t->j0 + j, wide, p->b_rows, t->k0, t->kb, to, wide);
+    else {
+        while (j + n < t->nb && flux__gemm_wide(t->nb - j - n, p->set->columns) == wide) n += wide;
+        for (l = 0; l < t->kb; l++, from += p->b_row * size, to += wide * size)
+            flux__gemm_copy_rows(from, wide * size, to, wide * t->b_step * size, n / wide, wide * size);
+    }
+    return n;
+}
+
 static void flux__gemm_chunk(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
-    int64_t j, wide;
+    int64_t j;
     const char *b = p->b + (t->k0 * p->b_row + t->j0 * p->b_col) * p->size;
     if (p->b_rows && !p->panels_b) flux__gemm_collect(p, p->b, p->b_rows, t->k0, t->kb, p->b_cols, t->j0, t->nb, t->b, t->b_step);
     else if (p->copy_b && !p->panels_b) flux__gemm_copy(p->size, b, p->b_row, p->b_col, t->b, t->b_step, t->kb, t->nb);
-    for (j = 0; p->panels_b && j < t->nb; j += wide) {
-        wide = flux__gemm_wide(t->nb - j, p->set->columns);
-        if (p->b_rows) flux__gemm_collect(p, p->b, p->b_cols, t->j0 + j, wide, p->b_rows, t->k0, t->kb, t->b + j * t->b_step * p->size, wide);
-        else flux__gemm_copy(p->size, b + j * p->size, 1, p->b_row, t->b + j * t->b_step * p->size, wide, wide, t->kb);
-    }
+    for (j = 0; p->panels_b && j < t->nb;) j += flux__gemm_panels_of_b(t, j);
     for (t->i = 0; t->i < t->mb; t->i += t->ib) {
         t->ib = t->mb - t->i < p->sub + p->set->lanes ? t->mb - t->i : p->sub;
         flux__gemm_rows(t);
