@@ -10572,12 +10572,15 @@ static bool flux__gemm_dots_all(flux__gemm_plan *p, int64_t threads) {
    Where it lies it is read some tiles at a time: all columns by these, while the next ones are fetched. */
 static void flux__gemm_copies(flux__gemm_plan *p) {
     int64_t a_step = p->a_col * p->size, b_step = (p->b_row == 1 ? p->b_col : p->b_row) * p->size;
-    bool apart = flux__gemm_large(p) || (a_step >= 2000 && p->k > 64), many = p->columns > (a_step % 2048 == 0 ? 8 : 48) * p->set->columns;
+    bool often = p->set->columns <= 6;    /* narrow tiles read A twice as often, and less of a line of B's rows */
+    bool apart = flux__gemm_large(p) || (a_step >= 2000 && p->k > 64) || (often && p->m * p->k * p->size >= 128 << 10);
+    bool many = p->columns > (a_step % 2048 == 0 ? 8 : often ? 24 : 48) * p->set->columns;
     int64_t most = flux__gemm_up(FLUX__GEMM_BLOCK / (p->chunk * p->size), 8 * p->set->lanes);
     bool crowded = p->rows > 2 * p->set->lanes && b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
     p->copy_a = p->a_row != 1 || (apart && many);
     if (!p->copy_a && p->rows * p->chunk * p->size > 8 * FLUX__GEMM_BLOCK) p->sub = flux__gemm_min(p->sub, most);
-    p->panels_b = p->b_col == 1 && p->b_row > 1 && p->rows >= 8 * 2 * p->set->lanes && p->chunk * p->b_row * p->size > 256 << 10;
+    int64_t tiles = p->rows / (2 * p->set->lanes), much = often && tiles >= 32 ? 32 << 10 : 256 << 10;
+    p->panels_b = p->b_col == 1 && p->b_row > 1 && tiles >= 8 && p->chunk * p->b_row * p->size > much;
     p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
     if (p->a_rows) p->copy_a = true;
     if (p->b_rows) p->copy_b = true, p->panels_b = flux__gemm_along(p, p->b_cols, p->b_rows);
