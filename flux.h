@@ -9920,40 +9920,45 @@ static int64_t flux__gemm_up(int64_t n, int64_t unit) { return (n + unit - 1) & 
 static int64_t flux__gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 #define FLUX__GEMM_MOVE(vec, to, from) *(vec *)(void *)(to) = *(const vec *)(const void *)(from);
-/* Copies rows of `columns` contiguous elements, from_step apart, to rows to_step apart. */
-#define FLUX__GEMM_COPY(name, type, vec, n)                                                        \
-    FLUX__GEMM_FN() void name(const void *from, int64_t from_step, void *to, int64_t to_step,      \
-                              int64_t rows, int64_t columns) {                                     \
-        const int64_t line = 64 / (int)sizeof(type);                                               \
-        int64_t r, i, q;                                                                           \
-        for (r = 0; r < rows; r++) {                                                               \
-            const type *s = (const type *)from + r * from_step;                                    \
-            type *d = (type *)to + r * to_step;                                                    \
-            for (i = 0; i + line <= columns; i += line) {                                          \
-                FLUX__PREFETCH(r + 1 < rows ? s + from_step + i : s)                               \
-                for (q = i; q < i + line; q += n) FLUX__GEMM_MOVE(vec, d + q, s + q)               \
-            }                                                                                      \
-            for (; i + n <= columns; i += n) FLUX__GEMM_MOVE(vec, d + i, s + i)                    \
-            for (; i < columns; i++) d[i] = s[i];                                                  \
-        }                                                                                          \
+/* Copies rows of so many contiguous bytes, steps in bytes; lengths that the compiler knows are a few instructions each. */
+FLUX__GEMM_FN() void flux__gemm_copy_rows(const char *from, int64_t from_step, char *to, int64_t to_step, int64_t rows, int64_t bytes) {
+    int64_t i;
+    for (; rows > 0; rows--, from += from_step, to += to_step) {
+        const char *next = rows > 1 ? from + from_step : from;
+        for (i = 0; i + 64 <= bytes; i += 64) {
+            FLUX__PREFETCH(next + i)
+            memcpy(to + i, from + i, 64);
+        }
+        if (bytes & 32) memcpy(to + i, from + i, 32), i += 32;
+        if (bytes & 16) memcpy(to + i, from + i, 16), i += 16;
+        if (bytes & 8) memcpy(to + i, from + i, 8), i += 8;
+        if (bytes & 4) memcpy(to + i, from + i, 4);
+        (void)next;
     }
-/* columns x whole panels of `tall` rows: each panel goes to a place of its own, `columns` x `tall`
-   elements from the last, so that A is read in the order in which it lies. */
-#define FLUX__GEMM_PANELS(name, type, vec, n)                                                      \
-    FLUX__GEMM_FN() void name(const void *from, int64_t from_step, void *to, int64_t tall,         \
-                              int64_t panels, int64_t columns) {                                   \
-        const int64_t line = 64 / (int)sizeof(type);                                               \
-        int64_t c, q, i;                                                                           \
-        for (c = 0; c < columns; c++) {                                                            \
-            const type *s = (const type *)from + c * from_step;                                    \
-            type *d = (type *)to + c * tall;                                                       \
-            for (q = 0; q < panels; q++, s += tall, d += columns * tall)                           \
-                for (i = 0; i < tall; i += n) {                                                    \
-                    if (i % line == 0) FLUX__PREFETCH(c + 2 < columns ? s + 2 * from_step + i : s) \
-                    FLUX__GEMM_MOVE(vec, d + i, s + i)                                             \
-                }                                                                                  \
-        }                                                                                          \
+}
+/* columns x whole panels, each `tall` bytes high (two vectors: 32, 64 or 128): each panel goes to a place of its own, columns * tall
+   from the last, so that A is read in the order in which it lies. */
+FLUX__GEMM_FN() void flux__gemm_panels(const char *from, int64_t from_step, char *to, int64_t tall, int64_t panels, int64_t columns) {
+    const int64_t step = columns * tall;
+    int64_t q;
+    for (; columns > 0; columns--, from += from_step, to += tall) {
+        const char *s = from, *next = columns > 2 ? s + 2 * from_step : s;
+        char *d = to;
+        if (tall == 128)
+            for (q = 0; q < panels; q++, s += 128, next += 128, d += step) {
+                FLUX__PREFETCH(next) FLUX__PREFETCH(next + 64)
+                memcpy(d, s, 128);
+            }
+        else if (tall == 64)
+            for (q = 0; q < panels; q++, s += 64, next += 64, d += step) {
+                FLUX__PREFETCH(next)
+                memcpy(d, s, 64);
+            }
+        else
+            for (q = 0; q < panels; q++, s += 32, d += step) memcpy(d, s, 32);
+        (void)next;
     }
+}
 /* Element by element, for any strides: rows end up 1 apart, columns to_step apart. */
 #define FLUX__GEMM_GATHER(name, type)                                                              \
     FLUX__GEMM_FN() void name(const void *from, int64_t row, int64_t column, void *to,             \
@@ -9967,10 +9972,6 @@ FLUX__GEMM_GATHER(flux__gemm_gather4, float)
 FLUX__GEMM_GATHER(flux__gemm_gather8, double)
 
 #if FLUX__GEMM_VECTORS
-FLUX__GEMM_COPY(flux__gemm_copy4, float, flux__gemm_f16, 4)
-FLUX__GEMM_COPY(flux__gemm_copy8, double, flux__gemm_d16, 2)
-FLUX__GEMM_PANELS(flux__gemm_panels4, float, flux__gemm_f16, 4)
-FLUX__GEMM_PANELS(flux__gemm_panels8, double, flux__gemm_d16, 2)
 /* Turns contiguous rows, from_step apart, into columns to_step apart: squares of elements in registers, and in an order in
    which whole lines are written; of two squares the last may overlap the first. A long vector is two short ones side by side,
    each with a square of its own: those of two vectors below one another make whole columns. What is smaller than a square is
@@ -10038,10 +10039,6 @@ FLUX__GEMM_TURN(flux__gemm_turn8_avx2, double, flux__gemm_d32, 4, FLUX__TURN_D32
 #    define FLUX__TURN(name) (flux__simd() ? name##_avx2 : name)
 #  endif
 #else
-FLUX__GEMM_COPY(flux__gemm_copy4, float, float, 1)
-FLUX__GEMM_COPY(flux__gemm_copy8, double, double, 1)
-FLUX__GEMM_PANELS(flux__gemm_panels4, float, float, 1)
-FLUX__GEMM_PANELS(flux__gemm_panels8, double, double, 1)
 static void flux__gemm_turn4(const float *from, int64_t from_step, float *to, int64_t to_step,
                              int64_t rows, int64_t columns) {
     flux__gemm_gather4(from, from_step, 1, to, to_step, rows, columns);
@@ -10061,10 +10058,9 @@ static void flux__gemm_copy(int64_t size, const void *from, int64_t row, int64_t
                             int64_t to_step, int64_t rows, int64_t columns) {
     const float *f = (const float *)from;
     const double *d = (const double *)from;
-    if (size == 4 && row == 1) flux__gemm_copy4(f, column, to, to_step, columns, rows);
+    if (row == 1) flux__gemm_copy_rows((const char *)from, column * size, (char *)to, to_step * size, columns, rows * size);
     else if (size == 4 && column == 1) FLUX__TURN(flux__gemm_turn4)(f, row, (float *)to, to_step, rows, columns);
     else if (size == 4) flux__gemm_gather4(f, row, column, to, to_step, rows, columns);
-    else if (row == 1) flux__gemm_copy8(d, column, to, to_step, columns, rows);
     else if (column == 1) FLUX__TURN(flux__gemm_turn8)(d, row, (double *)to, to_step, rows, columns);
     else flux__gemm_gather8(d, row, column, to, to_step, rows, columns);
 }
@@ -10318,10 +10314,7 @@ static void flux__gemm_pack_a(flux__gemm_task *t) {
         flux__gemm_copy(size, from + t->there * p->a_col * size, p->a_row, p->a_col, t->a, high, t->ib, t->kb - t->there);
     }
     if (!p->copy_a || start < 0) return;
-    if (p->a_row == 1) {                  /* column by column over all whole panels */
-        if (size == 4) flux__gemm_panels4(from, p->a_col, t->a, tall, i, t->kb);
-        else flux__gemm_panels8(from, p->a_col, t->a, tall, i, t->kb);
-    }
+    if (p->a_row == 1) flux__gemm_panels(from, p->a_col * size, t->a, tall * size, i, t->kb);   /* column by column over all whole panels */
     for (i = p->a_row != 1 ? 0 : i * tall; i < t->ib; i += high) {
         start = flux__gemm_tile_at(t, i, &high);
         flux__gemm_copy(size, from + start * p->a_row * size, p->a_row, p->a_col, t->a + i * t->kb * size, high, high, t->kb);
@@ -10333,8 +10326,7 @@ static FLUX__O2 void flux__gemm_add_tile(int64_t size, char *c, int64_t ldc, con
                                          int64_t rows, int64_t columns, bool add) {
     int64_t i, j;
     if (!add) {
-        if (size == 4) flux__gemm_copy4(tile, ld, c, ldc, columns, rows);
-        else flux__gemm_copy8(tile, ld, c, ldc, columns, rows);
+        flux__gemm_copy_rows(tile, ld * size, c, ldc * size, columns, rows * size);
         return;
     }
     for (j = 0; j < columns; j++, c += ldc * size, tile += ld * size) {
@@ -10461,17 +10453,28 @@ static void flux__gemm_rows(flux__gemm_task *t) {
     t->out_from = 0;
 }
 
+/* B's columns from j on into panels: as many of one width as there are, row by row over all of them. Gives how many columns. */
+static int64_t flux__gemm_panels_of_b(flux__gemm_task *t, int64_t j) {
+    const flux__gemm_plan *p = t->plan;
+    int64_t wide = flux__gemm_wide(t->nb - j, p->set->columns), n = wide, size = p->size, l;
+    char *to = t->b + j * t->b_step * size;
+    const char *from = p->b + (t->k0 * p->b_row + t->j0 + j) * size;
+    if (p->b_rows) flux__gemm_collect(p, p->b, p->b_cols, t->j0 + j, wide, p->b_rows, t->k0, t->kb, to, wide);
+    else {
+        while (j + n < t->nb && flux__gemm_wide(t->nb - j - n, p->set->columns) == wide) n += wide;
+        for (l = 0; l < t->kb; l++, from += p->b_row * size, to += wide * size)
+            flux__gemm_copy_rows(from, wide * size, to, wide * t->b_step * size, n / wide, wide * size);
+    }
+    return n;
+}
+
 static void flux__gemm_chunk(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
-    int64_t j, wide;
+    int64_t j;
     const char *b = p->b + (t->k0 * p->b_row + t->j0 * p->b_col) * p->size;
     if (p->b_rows && !p->panels_b) flux__gemm_collect(p, p->b, p->b_rows, t->k0, t->kb, p->b_cols, t->j0, t->nb, t->b, t->b_step);
     else if (p->copy_b && !p->panels_b) flux__gemm_copy(p->size, b, p->b_row, p->b_col, t->b, t->b_step, t->kb, t->nb);
-    for (j = 0; p->panels_b && j < t->nb; j += wide) {
-        wide = flux__gemm_wide(t->nb - j, p->set->columns);
-        if (p->b_rows) flux__gemm_collect(p, p->b, p->b_cols, t->j0 + j, wide, p->b_rows, t->k0, t->kb, t->b + j * t->b_step * p->size, wide);
-        else flux__gemm_copy(p->size, b + j * p->size, 1, p->b_row, t->b + j * t->b_step * p->size, wide, wide, t->kb);
-    }
+    for (j = 0; p->panels_b && j < t->nb;) j += flux__gemm_panels_of_b(t, j);
     for (t->i = 0; t->i < t->mb; t->i += t->ib) {
         t->ib = t->mb - t->i < p->sub + p->set->lanes ? t->mb - t->i : p->sub;
         flux__gemm_rows(t);
@@ -10639,12 +10642,15 @@ static bool flux__gemm_dots_all(flux__gemm_plan *p, int64_t threads) {
    Where it lies it is read some tiles at a time: all columns by these, while the next ones are fetched. */
 static void flux__gemm_copies(flux__gemm_plan *p) {
     int64_t a_step = p->a_col * p->size, b_step = (p->b_row == 1 ? p->b_col : p->b_row) * p->size;
-    bool apart = flux__gemm_large(p) || (a_step >= 2000 && p->k > 64), many = p->columns > (a_step % 2048 == 0 ? 8 : 48) * p->set->columns;
+    bool often = p->set->columns <= 6;    /* narrow tiles read A twice as often, and less of a line of B's rows */
+    bool apart = flux__gemm_large(p) || (a_step >= 2000 && p->k > 64) || (often && p->m * p->k * p->size >= 128 << 10);
+    bool many = p->columns > (a_step % 2048 == 0 ? 8 : often ? 24 : 48) * p->set->columns;
     int64_t most = flux__gemm_up(FLUX__GEMM_BLOCK / (p->chunk * p->size), 8 * p->set->lanes);
     bool crowded = p->rows > 2 * p->set->lanes && b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
     p->copy_a = p->a_row != 1 || (apart && many);
     if (!p->copy_a && p->rows * p->chunk * p->size > 8 * FLUX__GEMM_BLOCK) p->sub = flux__gemm_min(p->sub, most);
-    p->panels_b = p->b_col == 1 && p->b_row > 1 && p->rows >= 8 * 2 * p->set->lanes && p->chunk * p->b_row * p->size > 256 << 10;
+    int64_t tiles = p->rows / (2 * p->set->lanes), much = often && tiles >= 32 ? 32 << 10 : 256 << 10;
+    p->panels_b = p->b_col == 1 && p->b_row > 1 && tiles >= 8 && p->chunk * p->b_row * p->size > much;
     p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
     if (p->a_rows) p->copy_a = true;
     if (p->b_rows) p->copy_b = true, p->panels_b = flux__gemm_along(p, p->b_cols, p->b_rows);

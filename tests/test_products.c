@@ -226,6 +226,28 @@ TEST(products) { on_all_chips("products", all_products); }
 TEST(products_of_views) { on_all_chips("views", all_views); }
 TEST(convolutions) { on_all_chips("convolutions", all_convolutions); }
 
+/* Large enough that the CPU copies either operand, in panels of one width after another; a few columns of each are checked. */
+TEST(products_that_copy_their_operands) {
+    static const int64_t mnk[][3] = { { 1100, 299, 300 }, { 530, 402, 260 }, { 2100, 640, 130 } };
+    if (test_device.backend) return;
+    for (int s = 0; s < 3; s++)
+        for (int order = 0; order < 8; order++) FLUX_SCOPE {
+            const format *f = &formats[order & 4 ? FORMATS - 1 : 0];
+            int64_t m = mnk[s][0], n = mnk[s][1], k = mnk[s][2], wrong = 0;
+            double *a, *b;
+            flux_tensor *x = numbers(order & 1 ? FLUX_SHAPE(k, m) : FLUX_SHAPE(m, k), f->dtype, &a), *y = numbers(order & 2 ? FLUX_SHAPE(n, k) : FLUX_SHAPE(k, n), f->dtype, &b);
+            const double *c = doubles(flux_matmul(order & 1 ? flux_transpose(x) : x, order & 2 ? flux_transpose(y) : y));
+            for (int64_t j = 0; j < n; j += 5)
+                for (int64_t i = 0; i < m; i += 7) {
+                    double sum = 0;
+                    for (int64_t l = 0; l < k; l++) sum += a[order & 1 ? l + i * k : i + l * m] * b[order & 2 ? j + l * n : l + j * k];
+                    wrong += !c || !(fabs(c[i + j * m] - sum) < (order & 4 ? 1e-11 : 1e-3));
+                }
+            CHECK(wrong == 0);
+            free(a), free(b);
+        }
+}
+
 TEST(tf32_only_if_allowed) {
     double *a, *b;
     flux_tensor *x = numbers(FLUX_SHAPE(64, 64), FLUX_F32, &a), *y = numbers(FLUX_SHAPE(64, 64), FLUX_F32, &b);
