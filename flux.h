@@ -8069,6 +8069,13 @@ static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad
     for (int half = 8; half > 0; half /= 2)                                                          \
         for (int one_of = 0; one_of < half; one_of++) lane[one_of] = op(lane[one_of], lane[one_of + half]);
 
+#if FLUX__VECTORS && !defined(__clang__)
+/* casts and folds worth being made in vectors of what every processor has */
+#  define FLUX__FAST __attribute__((optimize("O1", "tree-loop-optimize", "tree-loop-vectorize", "vect-cost-model=dynamic", "no-trapping-math")))
+#else
+#  define FLUX__FAST
+#endif
+
 /* Of each row, acc = acc op x[0] op x[1] ...: from 16 elements on in lanes, element i going to lane i mod 16, that are joined at
    the end. */
 #define FLUX__FOLD(name, T, op, identity)                                                            \
@@ -8100,11 +8107,11 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) { 
 #define FLUX__FOLD_TABLE                                                                             \
 static const flux__fold_fn FLUX__F(folds)[] = {                                                      \
     FLUX__F(fold_sum), FLUX__F(fold_prod), FLUX__F(fold_max), FLUX__F(fold_min) };
-#define FLUX__SCALAR_FOLDS(T, U, lowest, highest)                                                    \
-FLUX__FOLD(fold_sum, U, FLUX__SUM_OF, 0)                                                             \
+#define FLUX__SCALAR_FOLDS(T, U, lowest, highest, fast)                                              \
+fast FLUX__FOLD(fold_sum, U, FLUX__SUM_OF, 0)                                                        \
 FLUX__FOLD(fold_prod, U, FLUX__PROD_OF, 1)                                                           \
-FLUX__FOLD(fold_max, T, FLUX__MAX_OF, lowest)                                                        \
-FLUX__FOLD(fold_min, T, FLUX__MIN_OF, highest)                                                       \
+fast FLUX__FOLD(fold_max, T, FLUX__MAX_OF, lowest)                                                   \
+fast FLUX__FOLD(fold_min, T, FLUX__MIN_OF, highest)                                                  \
 FLUX__FOLD_TABLE
 
 /* The same in vectors: four sums of 16 lanes each, in as many variables as that takes (an array would lie in memory). What is
@@ -8301,18 +8308,18 @@ FLUX__FN(pow)(FLUX__V a, FLUX__V b) { return flux__whole_power((int64_t)a, (int6
 
 #define FLUX__KIND f64
 FLUX__LOOPS
-FLUX__SCALAR_FOLDS(double, double, -HUGE_VAL, HUGE_VAL)
+FLUX__SCALAR_FOLDS(double, double, -HUGE_VAL, HUGE_VAL, )
 FLUX__ATTEND_ROWS(double, FLUX__JOIN_LANES)
 #undef FLUX__KIND
 #define FLUX__KIND i32
 FLUX__INTEGER_MATH
 FLUX__LOOPS
-FLUX__SCALAR_FOLDS(int32_t, uint32_t, INT32_MIN, INT32_MAX)
+FLUX__SCALAR_FOLDS(int32_t, uint32_t, INT32_MIN, INT32_MAX, FLUX__FAST)    /* bools' too */
 #undef FLUX__KIND
 #define FLUX__KIND i64
 FLUX__INTEGER_MATH
 FLUX__LOOPS
-FLUX__SCALAR_FOLDS(int64_t, uint64_t, INT64_MIN, INT64_MAX)
+FLUX__SCALAR_FOLDS(int64_t, uint64_t, INT64_MIN, INT64_MAX, )
 #undef FLUX__KIND
 #undef FLUX__LOOP
 #undef FLUX__IF
@@ -9275,12 +9282,6 @@ static const uint8_t flux__loop_class[FLUX_NUM_DTYPES] = {
     FLUX__F32C, FLUX__F64C, FLUX__F32C, FLUX__F32C, FLUX__I32C, FLUX__I64C, FLUX__I32C, FLUX__I32C };
 static const uint8_t flux__class_size[FLUX__CLASSES] = { 4, 8, 4, 8 };
 
-#if FLUX__VECTORS && !defined(__clang__)
-/* casts worth being made in vectors */
-#  define FLUX__FAST __attribute__((optimize("O1", "tree-loop-optimize", "tree-loop-vectorize", "vect-cost-model=dynamic")))
-#else
-#  define FLUX__FAST
-#endif
 #define FLUX__CASTING(name, Y, X, value)                                                             \
 static void name(int64_t n, void *out, const void *in) {                                             \
     const X *x = (const X *)in;                                                                      \
@@ -9299,13 +9300,13 @@ FLUX__FAST FLUX__CASTING(flux__f32_f64, double, float, (double)v)
 FLUX__FAST FLUX__CASTING(flux__f64_f32, float, double, (float)v)
 FLUX__FAST FLUX__CASTING(flux__i32_f32, float, int32_t, (float)v)
 FLUX__FAST FLUX__CASTING(flux__u8_i32, int32_t, uint8_t, v)
-FLUX__CASTING(flux__bool_i32, int32_t, uint8_t, v != 0)
+FLUX__FAST FLUX__CASTING(flux__bool_i32, int32_t, uint8_t, v != 0)
 FLUX__CASTING(flux__i32_f64, double, int32_t, (double)v)
-FLUX__CASTING(flux__i32_i64, int64_t, int32_t, (int64_t)v)
+FLUX__FAST FLUX__CASTING(flux__i32_i64, int64_t, int32_t, (int64_t)v)
 FLUX__CASTING(flux__i64_f32, float, int64_t, (float)v)
 FLUX__CASTING(flux__i64_f64, double, int64_t, (double)v)
 FLUX__CASTING(flux__i64_i32, int32_t, int64_t, (int32_t)v)
-FLUX__CASTING(flux__f32_i32, int32_t, float, FLUX__WHOLE(int32_t, v, -FLUX__2_31, FLUX__2_31, INT32_MAX))
+FLUX__FAST FLUX__CASTING(flux__f32_i32, int32_t, float, FLUX__WHOLE(int32_t, v, -FLUX__2_31, FLUX__2_31, INT32_MAX))
 FLUX__CASTING(flux__f64_i32, int32_t, double, FLUX__WHOLE(int32_t, v, -2147483648.0, 2147483647.0, INT32_MAX))
 FLUX__CASTING(flux__f32_i64, int64_t, float, FLUX__WHOLE(int64_t, v, -FLUX__2_63, FLUX__2_63, INT64_MAX))
 FLUX__CASTING(flux__f64_i64, int64_t, double,
@@ -9313,9 +9314,9 @@ FLUX__CASTING(flux__f64_i64, int64_t, double,
 FLUX__CASTING(flux__f32_u8, uint8_t, float, FLUX__WHOLE(uint8_t, v, 0, 255, 255))
 FLUX__CASTING(flux__f64_u8, uint8_t, double, FLUX__WHOLE(uint8_t, v, 0, 255, 255))
 FLUX__CASTING(flux__i32_u8, uint8_t, int32_t, (uint8_t)v)
-FLUX__CASTING(flux__f32_bool, uint8_t, float, v != 0)
+FLUX__FAST FLUX__CASTING(flux__f32_bool, uint8_t, float, v != 0)
 FLUX__CASTING(flux__f64_bool, uint8_t, double, v != 0)
-FLUX__CASTING(flux__i32_bool, uint8_t, int32_t, v != 0)
+FLUX__FAST FLUX__CASTING(flux__i32_bool, uint8_t, int32_t, v != 0)
 FLUX__CASTING(flux__i64_bool, uint8_t, int64_t, v != 0)
 
 static FLUX__INLINE float flux__from_bits(uint32_t u) {

@@ -485,6 +485,25 @@ TEST(round_half_keeps_what_the_format_holds) {
     CHECK(x[7] == 70144);
 }
 
+/* the same in rows long enough for vectors, at every place in one */
+TEST(floats_to_integers_in_rows) {
+    static const float x[] = { 0.9f, -0.9f, 1e10f, -1e10f, NAN, 7.5f, INFINITY, -INFINITY, 0, -0.0f, 1e-40f };
+    static const int32_t i32[] = { 0, 0, INT32_MAX, INT32_MIN, 0, 7, INT32_MAX, INT32_MIN, 0, 0, 0 };
+    enum { n = sizeof x / sizeof *x, rows = 20 };
+    float f[n * rows];
+    int32_t whole[n * rows], from[n * rows];
+    int64_t wide[n * rows];
+    uint8_t truth[n * rows];
+    for (int i = 0; i < n * rows; i++) f[i] = x[i % n];
+    flux__store(FLUX_I32, whole, 1, FLUX__F32C, f, n * rows);
+    flux__store(FLUX_BOOL, truth, 1, FLUX__F32C, f, n * rows);
+    flux__load(FLUX__I32C, from, FLUX_BOOL, truth, 1, n * rows);
+    flux__convert(FLUX__I64C, wide, FLUX__I32C, whole, n * rows);
+    for (int i = 0; i < n * rows; i++) CHECK(whole[i] == i32[i % n] && wide[i] == whole[i] && truth[i] == (f[i] != 0) && from[i] == truth[i]);
+    flux__store(FLUX_BOOL, truth, 1, FLUX__I32C, whole, n * rows);
+    for (int i = 0; i < n * rows; i++) CHECK(truth[i] == (whole[i] != 0));
+}
+
 TEST(floats_to_integers_saturate) {
     const double x[] = { 0.9, -0.9, 1e10, -1e10, 1e20, -1e20, NAN, INFINITY, -INFINITY, 255.9, 256, -1, 2147483647.0, -2147483649.0 };
     static const int32_t i32[] = { 0, 0, INT32_MAX, INT32_MIN, INT32_MAX, INT32_MIN, 0, INT32_MAX, INT32_MIN, 255, 256, -1, INT32_MAX, INT32_MIN };
