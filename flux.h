@@ -8108,7 +8108,7 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) { 
 static const flux__fold_fn FLUX__F(folds)[] = {                                                      \
     FLUX__F(fold_sum), FLUX__F(fold_prod), FLUX__F(fold_max), FLUX__F(fold_min) };
 #define FLUX__SCALAR_FOLDS(T, U, lowest, highest, fast)                                              \
-fast FLUX__FOLD(fold_sum, U, FLUX__SUM_OF, 0)                                                        \
+FLUX__FOLD(fold_sum, U, FLUX__SUM_OF, 0)                                                             \
 FLUX__FOLD(fold_prod, U, FLUX__PROD_OF, 1)                                                           \
 fast FLUX__FOLD(fold_max, T, FLUX__MAX_OF, lowest)                                                   \
 fast FLUX__FOLD(fold_min, T, FLUX__MIN_OF, highest)                                                  \
