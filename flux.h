@@ -3206,7 +3206,7 @@ typedef struct flux__memory {             /* a piece of scratch memory: this sta
     void *start;                          /* what the allocator gave */
 } flux__memory;
 
-typedef struct flux__pool_share {            /* on a cache line of its own */
+typedef struct flux__pool_share {         /* on a cache line of its own */
     int64_t next;                         /* its next number, and above these bits the job's: of another job, it is whole yet */
     char line[56];
 } flux__pool_share;
@@ -3384,7 +3384,7 @@ static void flux__parallel_workers(int64_t n, void (*fn)(void *ctx, int worker, 
         return;
     }
     flux__pool_start(threads);
-    if (!flux__pool.nworkers) {                      /* none to be had */
+    if (!flux__pool.nworkers) {           /* none to be had */
         for (i = 0; i < n; i++) fn(ctx, 0, i);
         flux__atomic_store32(&flux__pool.busy, 0);
         return;
@@ -9514,7 +9514,7 @@ static void flux__reduce(int cls, int red, void *acc, const void *x, int64_t n) 
 
 /* Where the largest or smallest stands: the first of equals, but the first NaN before all others.
    An index below 0 says that there is none yet. */
-#define FLUX__ARG(name, T, cls)                                                                      \
+#define FLUX__ARG(name, T, I, cls, fast)                                                             \
 static FLUX__INLINE bool flux__beats_##name(T x, T best, bool max) {                                 \
     return best == best && (x != x || (max ? x > best : x < best));                                  \
 }                                                                                                    \
@@ -9531,22 +9531,28 @@ static void flux__argreduce_##name(bool max, void *acc, int64_t *index, const vo
     *best = x[i];                                                                                    \
     *index = first + i;                                                                              \
 }                                                                                                    \
-static void flux__argaccumulate_##name(bool max, void *acc, int64_t *index, const void *in,          \
-                                       int64_t n, int64_t now) {                                     \
+fast static void flux__argaccumulate_##name(bool max, void *acc, int64_t *index, const void *in,     \
+                                            int64_t n, int64_t now) {                                \
     const T *x = (const T *)in;                                                                      \
     T *best = (T *)acc;                                                                              \
+    I take[64];                           /* all ones or zeros: no jump that nobody can foresee */   \
     for (int64_t i = 0; i < n && index[i] < 0; i++) best[i] = x[i], index[i] = now;                  \
-    for (int64_t i = 0; i < n; i++) {     /* without a jump that nobody can foresee */               \
-        const T two[2] = { best[i], x[i] };                                                          \
-        const bool more = max ? two[1] > two[0] : two[1] < two[0], take = (two[0] == two[0]) & ((two[1] != two[1]) | more); \
-        best[i] = two[take];                                                                         \
-        index[i] ^= (index[i] ^ now) & -(int64_t)take;                                               \
+    for (int64_t i = 0, m; i < n; i += m, x += m, best += m) {                                       \
+        m = n - i < 64 ? n - i : 64;                                                                 \
+        if (max) FLUX__ARG_TAKE(T, I, >) else FLUX__ARG_TAKE(T, I, <)                                \
+        for (int64_t k = 0; k < m; k++) index[i + k] ^= (index[i + k] ^ now) & (int64_t)take[k];     \
     }                                                                                                \
 }
-FLUX__ARG(f32, float, FLUX__F32C)
-FLUX__ARG(f64, double, FLUX__F64C)
-FLUX__ARG(i32, int32_t, FLUX__I32C)
-FLUX__ARG(i64, int64_t, FLUX__I64C)
+#define FLUX__ARG_TAKE(T, I, beats)                                                                  \
+        for (int64_t k = 0; k < m; k++) {                                                            \
+            const T old = best[k], v = x[k];                                                         \
+            take[k] = (I)-(I)((old == old) & ((v != v) | (v beats old)));                            \
+            best[k] = take[k] ? v : old;                                                             \
+        }
+FLUX__ARG(f32, float, int32_t, FLUX__F32C, FLUX__FAST)
+FLUX__ARG(f64, double, int64_t, FLUX__F64C, )
+FLUX__ARG(i32, int32_t, int32_t, FLUX__I32C, )
+FLUX__ARG(i64, int64_t, int64_t, FLUX__I64C, )
 typedef void (*flux__arg_fn)(bool max, void *best, int64_t *index, const void *x, int64_t n, int64_t at);
 
 /* best and index over x, whose first element is number `first`. */
