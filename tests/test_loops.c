@@ -698,8 +698,8 @@ TEST(places_of_the_largest) {
     CHECK(isnan(at) && place == 2);
     flux__argreduce(FLUX__F32C, true, &at, &place, f + 5, 1, 50);
     CHECK(place == 2);
-    const float rows[4][2] = { { 1, 4 }, { 1, 5 }, { NAN, 5 }, { 8, NAN } };
-    for (int r = 0; r < 4; r++) {
+    const float rows[5][2] = { { 1, 4 }, { 1, 5 }, { NAN, 5 }, { 8, NAN }, { NAN, 9 } };
+    for (int r = 0; r < 5; r++) {
         flux__argaccumulate(FLUX__F32C, true, acc, places, rows[r], 2, r);
         if (r == 1) CHECK(acc[0] == 1 && places[0] == 0 && acc[1] == 5 && places[1] == 1);
     }
