@@ -7897,7 +7897,7 @@ typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter,
                                 float *out, int kind);
 /* Adam's lines as one: in: g, m, v, w (NULL: none); by: 1 - beta1, 1 - beta2, epsilon, scale */
 typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const float *const *in, const float *by);
-/* Rows of n >= 16 numbers, one behind the other. Of each: first, its maximum or its sum; d = x - maximum, e = exp(d), or
+/* Rows of n >= 4 numbers, one behind the other. Of each: first, its maximum or its sum; d = x - maximum, e = exp(d), or
    d = x - sum by[0], e = d^2 (squares); second, the sum of e; and y by `last`: DIV e / second, SUB d - log(second),
    MUL d / sqrt(second by[1] + by[2]). e has room for all rows, or if it is not kept for 2 FLUX__ROWS_TILE numbers or a row.
    d, y NULL: not wanted. Sums join `together` numbers at a time, as they do where such a row is not run as one. */
@@ -7945,6 +7945,13 @@ typedef void (*flux__rows_fn)(const flux__rows_run *r, const flux__rows_run *las
 #define FLUX__T FLUX__F(t)
 #define FLUX__V FLUX__F(v)
 
+/* out: of the numbers of a and of those of b, counted on, the ones named; ints is a vector of such numbers */
+#if defined(__clang__)
+#  define FLUX__SHUFFLE(out, a, b, ints, ...) out = __builtin_shufflevector(a, b, __VA_ARGS__);
+#else
+#  define FLUX__SHUFFLE(out, a, b, ints, ...) { ints mask = {__VA_ARGS__}; out = __builtin_shuffle(a, b, mask); }
+#endif
+#define FLUX__LANES4(i, j, k, l) i, j, k, l
 #if FLUX__VECTORS
 typedef uint64_t flux__two_words __attribute__((vector_size(16)));
 #endif
@@ -8051,6 +8058,8 @@ static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad
     return (flux__quad)((first & (flux__quad_bits)a) | (~first & (flux__quad_bits)b));
 }
 #  define FLUX__MAX_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a != a) | (flux__quad_bits)(a > b), a, b)
+#  define FLUX__MORE_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a > b), a, b)
+#  define FLUX__LESS_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a < b), a, b)
 #  define FLUX__MOST_QUAD(a, b) FLUX__P(MAX_QUAD)(a, b)
 #  define FLUX__LEAST_QUAD(a, b) FLUX__P(MIN_QUAD)(a, b)
 #  define FLUX__JOIN_QUADS(lane, op, qop)                                                            \
@@ -8126,19 +8135,50 @@ FLUX__FOLD_TABLE
     s##g##i = vop(s##g##i, FLUX__IF(mask, v, start));
 #define FLUX__PART_JOIN(g, i, vop) s0##i = vop(vop(s0##i, s1##i), vop(s2##i, s3##i));
 #define FLUX__PART_PUT(g, i, vop) memcpy(lane + i * FLUX__LANES, &s0##i, sizeof v);
-#define FLUX__FEW(name, op)                                                                          \
-static void flux__few_##name(float *acc, const float *x, int64_t n, int64_t rows) {                     \
-    for (; rows > 0; rows--, acc++) {                                                                \
-        float one = *acc;                                                                            \
-        for (const float *end = x + n; x < end; x++) one = op(one, *x);                              \
-        *acc = one;                                                                                  \
+/* Rows of less than 32: four side by side, the end of a row with the numbers before it, which are masked; then their quads as
+   columns. What is left at the end is filled up to four, so that each row is joined in one order wherever it stands. */
+#define FLUX__QUAD_AT(y, p) memcpy(&y, p, sizeof y);
+#define FLUX__QUAD_TAKE(y, p, qop) FLUX__QUAD_AT(v, p) y = qop(y, v);
+#define FLUX__QUAD_LAST(y, p, qop) FLUX__QUAD_AT(v, p) v = flux__quad_pick(last, v, start), y = qop(y, v);
+#define FLUX__QUAD_JOIN(y, a, b, lanes1, lanes2, qop)                                                \
+    FLUX__SHUFFLE(v, a, b, flux__quad_bits, lanes1) FLUX__SHUFFLE(y, a, b, flux__quad_bits, lanes2) y = qop(v, y);
+#define FLUX__FEW(name, op, qop, identity)                                                           \
+static void flux__few_##name(float *acc, const float *x, int64_t n, int64_t rows) {                  \
+    const flux__quad start = { identity, identity, identity, identity };                             \
+    const int64_t back = 4 - n % 4;                                                                  \
+    flux__quad_bits last;                                                                            \
+    flux__quad a, b, c, d, v;                                                                        \
+    memcpy(&last, flux__last_lanes + 12 + n % 4, sizeof last);                                       \
+    for (; n < 4 && rows > 0; rows--, acc++)                                                         \
+        for (const float *end = x + n; x < end; x++) *acc = op(*acc, *x);                            \
+    for (; rows > 3; rows -= 4, acc += 4, x += 4 * n) {                                              \
+        const float *p = x, *q = p + n, *r = q + n, *s = r + n;                                      \
+        FLUX__QUAD_AT(a, p) FLUX__QUAD_AT(b, q) FLUX__QUAD_AT(c, r) FLUX__QUAD_AT(d, s)              \
+        for (const float *end = x + n - 4; (p += 4, q += 4, r += 4, s += 4, p <= end);) {            \
+            FLUX__QUAD_TAKE(a, p, qop) FLUX__QUAD_TAKE(b, q, qop) FLUX__QUAD_TAKE(c, r, qop) FLUX__QUAD_TAKE(d, s, qop) \
+        }                                                                                            \
+        if (back < 4) {                                                                              \
+            FLUX__QUAD_LAST(a, p - back, qop) FLUX__QUAD_LAST(b, q - back, qop)                      \
+            FLUX__QUAD_LAST(c, r - back, qop) FLUX__QUAD_LAST(d, s - back, qop)                      \
+        }                                                                                            \
+        FLUX__QUAD_JOIN(a, a, b, FLUX__LANES4(0, 4, 1, 5), FLUX__LANES4(2, 6, 3, 7), qop)            \
+        FLUX__QUAD_JOIN(c, c, d, FLUX__LANES4(0, 4, 1, 5), FLUX__LANES4(2, 6, 3, 7), qop)            \
+        FLUX__QUAD_JOIN(a, a, c, FLUX__LANES4(0, 1, 4, 5), FLUX__LANES4(2, 3, 6, 7), qop)            \
+        FLUX__QUAD_AT(v, acc) a = qop(v, a);                                                         \
+        memcpy(acc, &a, sizeof a);                                                                   \
     }                                                                                                \
+    if (rows <= 0) return;                                                                           \
+    float four[4] = { 0 }, filled[4 * 32] = { 0 };                                                   \
+    memcpy(four, acc, (size_t)rows * 4), memcpy(filled, x, (size_t)(rows * n) * 4);                  \
+    flux__few_##name(four, filled, n, 4);                                                            \
+    memcpy(acc, four, (size_t)rows * 4);                                                             \
 }
 #if FLUX__VECTORS
-FLUX__FEW(fold_sum, FLUX__SUM_OF)
-FLUX__FEW(fold_prod, FLUX__PROD_OF)
-FLUX__FEW(fold_most, FLUX__MOST_OF)
-FLUX__FEW(fold_least, FLUX__LEAST_OF)
+static const int32_t flux__last_lanes[32] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1 };
+FLUX__FEW(fold_sum, FLUX__SUM_OF, FLUX__SUM_OF, 0)
+FLUX__FEW(fold_prod, FLUX__PROD_OF, FLUX__PROD_OF, 1)
+FLUX__FEW(fold_most, FLUX__MOST_OF, FLUX__MORE_QUAD, -INFINITY)
+FLUX__FEW(fold_least, FLUX__LEAST_OF, FLUX__LESS_QUAD, INFINITY)
 #endif
 #define FLUX__VECTOR_FOLD(name, vop, op, identity, qop)                                              \
 static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
@@ -8147,7 +8187,7 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) { 
     FLUX__V v;                                                                                       \
     FLUX__VI mask;                                                                                   \
     float lane[16], *sum = (float *)acc;                                                             \
-    if (n < 16) {                                                                                    \
+    if (n < 32) {                                                                                    \
         flux__few_##name(sum, x, n, rows);                                                           \
         return;                                                                                      \
     }                                                                                                \
@@ -8170,25 +8210,32 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) { 
         *sum = op(*sum, lane[0]);                                                                    \
     }                                                                                                \
 }
-#if FLUX__VECTORS
-static const int32_t flux__last_lanes[32] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1 };
-#else
+#if !FLUX__VECTORS
 #  undef FLUX__VECTOR_FOLD
 #  define FLUX__VECTOR_FOLD(name, vop, op, identity, qop) FLUX__FOLD(name, float, op, identity)
 #endif
-/* A maximum that passes NaN on: where there is one, the sum is NaN too, and to look at that costs less than to compare all. */
-static void flux__find_nan(float *acc, const float *x, int64_t n) {
-    for (; n > 0; n--, x++)
-        if (*x != *x) *acc = *x;
+/* A maximum that passes NaN on: where there is one, the sum is NaN too, and to look at that, of several short rows at once, costs
+   less than to compare all. */
+static void flux__fold_odd_rows(flux__fold_fn fold, float *acc, const float *x, int64_t n, int64_t rows) {
+    for (; rows > 0; rows--, acc++, x += n) {
+        if (*acc != *acc) continue;
+        fold(acc, x, n, 1);
+        for (int64_t i = 0; i < n; i++)
+            if (x[i] != x[i]) *acc = x[i];
+    }
 }
 #define FLUX__NAN_FOLD(name, fold)                                                                   \
 static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
     const float *x = (const float *)in;                                                              \
-    for (float *a = (float *)acc; rows > 0; rows--, a++, x += n) {                                   \
+    float *a = (float *)acc;                                                                         \
+    for (int64_t many = n > 0 && n < 512 ? 512 / n : 1; rows > 0; rows -= many, a += many, x += n * many) { \
         float sum = 0;                                                                               \
-        if (*a != *a) continue;                                                                      \
-        FLUX__F(fold)(a, x, n, 1), FLUX__F(fold_sum)(&sum, x, n, 1);                                 \
-        if (sum != sum) flux__find_nan(a, x, n);                                                     \
+        bool odd = false;                                                                            \
+        if (many > rows) many = rows;                                                                \
+        FLUX__F(fold_sum)(&sum, x, n * many, 1);                                                     \
+        for (int64_t i = 0; i < many; i++) odd |= a[i] != a[i];                                      \
+        if (odd || sum != sum) flux__fold_odd_rows(FLUX__F(fold), a, x, n, many);                    \
+        else FLUX__F(fold)(a, x, n, many);                                                           \
     }                                                                                                \
 }
 #define FLUX__VECTOR_FOLDS                                                                           \
@@ -9192,7 +9239,7 @@ static const flux__section *flux__section_now(void) {
 /* Some rows at a time, each step for all of them, so that none waits for the end of its own sum. */
 #define FLUX__ROWS_TILE 512
 static void flux__fold_rows(const flux__rows_run *r, flux__fold_fn fold, float start, float *acc, const float *x) {
-    for (int64_t row = 0; row < r->count; row++) acc[row] = start;
+    flux__fill(acc, &start, sizeof start, (size_t)r->count);
     if (r->n <= r->together) fold(acc, x, r->n, r->count);
     else
         for (int64_t row = 0; row < r->count; row++, x += r->n)
@@ -9229,7 +9276,42 @@ static void flux__run_some_rows(const flux__section *s, flux__rows_run *r, flux_
         s->run(map, (many + 15) / 16 * 16, each, each, each, each, 1, 1, 1);
     }
 }
+/* Each of some numbers 4 to 15 times, one after the other; up to 16 more are written. */
+#define FLUX__SPREAD(width)                                                                          \
+    for (; n <= width && many > 0; many--, to += n, x++) {                                           \
+        const float all = *x;                                                                        \
+        for (int i = 0; i < width; i++) to[i] = all;                                                 \
+    }
+static FLUX__FAST void flux__spread_rows(float *to, const float *x, int64_t n, int64_t many) {
+    FLUX__SPREAD(8) FLUX__SPREAD(16)
+}
+/* Rows too short for vectors of their own: what a row's numbers have in common is spread over them, and all are one run. */
+static FLUX__FAST void flux__run_short_rows(const flux__section *s, const flux__rows_run *all) {
+    const flux__loop less = s->loops[all->squares ? FLUX__OP_SUB : FLUX__OP_SUBMAX], map = s->loops[all->squares ? FLUX__OP_SQUARE : FLUX__OP_EXP];
+    flux__rows_run r = *all;
+    float row[FLUX__ROWS_TILE], each[FLUX__ROWS_TILE + 16];
+    for (int64_t at = 0, n = r.n, o = 0; at < all->count; at += r.count, o += r.count * n) {
+        const int64_t most = FLUX__ROWS_TILE / n / 16 * 16, many = r.count = all->count - at < most ? all->count - at : most;
+        r.x = all->x + o, r.e = all->e + (r.keep_e ? o : 0), r.y = all->y ? all->y + o : NULL, r.first = all->first + at, r.second = all->second + at;
+        r.d = all->d ? all->d + o : r.y && r.last != FLUX__OP_DIV ? r.y : r.e;
+        flux__fold_rows(&r, s->folds[r.squares ? FLUX__RED_SUM : FLUX__RED_MAX], r.squares ? 0 : -INFINITY, r.first, r.x);
+        for (int64_t i = 0; i < many && r.squares; i++) row[i] = r.first[i] * r.by[0];
+        flux__spread_rows(each, r.squares ? row : r.first, n, many);
+        s->run(less, many * n, r.d, r.x, each, each, 1, 1, 1), s->run(map, many * n, r.e, r.d, r.d, r.d, 1, 1, 1);
+        flux__fold_rows(&r, s->folds[FLUX__RED_SUM], 0, r.second, r.e);
+        if (!r.y) continue;
+        for (int64_t i = 0; i < many && r.squares; i++) row[i] = r.second[i] * r.by[1] + r.by[2];
+        if (r.squares) s->run(s->loops[FLUX__OP_RSQRT], many, row, row, row, row, 1, 1, 1);
+        else if (r.last == FLUX__OP_SUB) s->run(s->loops[FLUX__OP_LOG], many, row, r.second, row, row, 1, 1, 1);
+        flux__spread_rows(each, r.last == FLUX__OP_DIV ? r.second : row, n, many);
+        s->run(s->loops[r.last], many * n, r.y, r.last == FLUX__OP_DIV ? r.e : r.d, each, each, 1, 1, 1);
+    }
+}
 static void flux__run_rows(const flux__section *s, const flux__rows_run *all) {
+    if (all->n < 16) {
+        flux__run_short_rows(s, all);
+        return;
+    }
     const int64_t many = all->n < FLUX__ROWS_TILE ? FLUX__ROWS_TILE / all->n : 1, n = all->n;
     const bool wait = many > 1 && all->y && !all->d && all->last == FLUX__OP_DIV;
     flux__rows_run r = *all, was = *all;
@@ -9778,16 +9860,12 @@ FLUX__GEMM_TYPES(64)
 #  define FLUX__GEMM_LIST6(n) n##1, n##2, n##3, n##4, n##6
 #  define FLUX__GEMM_LIST8(n) FLUX__GEMM_LIST6(n), n##8
 #  define FLUX__GEMM_LIST12(n) FLUX__GEMM_LIST8(n), n##10, n##12
-#  if defined(__clang__)
-#    define FLUX__SHUFFLE(out, a, b, ints, ...) out = __builtin_shufflevector(a, b, __VA_ARGS__);
-#  else
+#  if !defined(__clang__)
 typedef int flux__gemm_i16 __attribute__((vector_size(16)));
 typedef int64_t flux__gemm_l16 __attribute__((vector_size(16)));
 typedef int flux__gemm_i32 __attribute__((vector_size(32)));
 typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
-#    define FLUX__SHUFFLE(out, a, b, ints, ...) { ints mask = {__VA_ARGS__}; out = __builtin_shuffle(a, b, mask); }
 #  endif
-#  define FLUX__LANES4(i, j, k, l) i, j, k, l
 #  define FLUX__LANES2(i, j) i, j
 #  define FLUX__LANE8(i) ((i) < 4 ? (i) : (i) + 4)
 #  define FLUX__LANES8(i, j, k, l) FLUX__LANE8(i), FLUX__LANE8(j), FLUX__LANE8(k), FLUX__LANE8(l),   \
@@ -10909,12 +10987,15 @@ static bool flux__prefer_inner(const flux__kernel *k) {
     return (k->reduced & 1) != 0 && k->full[0] > 1;
 }
 
+/* Whether whole rows are reduced: the first dims, and no others; and not just two or three numbers. */
+static FLUX__INLINE bool flux__reduces_rows(const flux__kernel *k, const flux__cpu *c) { return c->inner >= 4 && !(k->reduced & (k->reduced + 1)); }
+
 /* Few numbers a window and many windows side by side, as in pooling: rows of windows are worth more than rows within one,
    unless those fill a vector. */
 static bool flux__small_windows(const flux__kernel *k, const flux__cpu *c) {
     int64_t run = 1;
     int d = 0;
-    if (c->inner > 32 || ((k->reduced & 1) && k->full[0] >= 16)) return false;
+    if (c->inner > 32 || ((k->reduced & 1) && k->full[0] >= 16) || flux__reduces_rows(k, c)) return false;
     while (d < FLUX_MAX_DIMS && (k->reduced >> d & 1)) d++;
     for (; d < FLUX_MAX_DIMS && !(k->reduced >> d & 1); d++) run *= k->full[d];
     return run >= 4 && run > (k->reduced & 1 ? k->full[0] : 1);
@@ -11139,7 +11220,7 @@ static bool flux__find_rows(const flux__kernel *k, flux__cpu *c) {
     c->tile = (points < FLUX__LARGE ? 4 : 16) * FLUX__TILE;
     if (inner > c->tile && inner <= FLUX__LONG_ROW) c->tile = (int)(inner + 15) / 16 * 16;
     flux__choose_blocks(k, c);
-    if (c->inner_first && c->resident && c->inner >= 16) {
+    if (c->inner_first && c->resident && c->inner >= 4) {
         flux__find_made(k, c);
         return true;
     }
@@ -12141,7 +12222,7 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     int x = -1, g = -1, count = -1;
     int top = c->inner > 1 && c->inner <= FLUX__WINDOW && c->outer > 1 ? flux__windows_kernel(run, k, &x, &g, &count) : -1;
     int64_t natural[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
-    if (top < 0 || (count >= 0 && !flux__windows_counted(run, k, &k->operand[count], c->inner))) return false;
+    if (top < 0 || (g < 0 && flux__reduces_rows(k, c)) || (count >= 0 && !flux__windows_counted(run, k, &k->operand[count], c->inner))) return false;
     const flux__operand *ox = &k->operand[k->value[x].operand], *og = g >= 0 ? &k->operand[k->value[g].operand] : NULL;
     memset(&j, 0, sizeof j);
     j.n = c->inner;

@@ -654,6 +654,34 @@ TEST(nan_wins_and_identities_change_nothing) {
     }
 }
 
+TEST(a_short_row_is_joined_alike_wherever_it_stands) {
+    enum { ROWS = 11, MOST = 70 };
+    float x[ROWS * MOST], acc[ROWS], one;
+    for (int level = 0; level < levels(); level++)
+        for (int n = 0; n < MOST; n++)
+            for (int red = 0; red < 4; red++) {
+                const flux__fold_fn fold = section(level)->folds[red];
+                const float odd = n % 3 ? NAN : INFINITY;
+                for (int i = 0; i < ROWS * n; i++) x[i] = 0.5f + fabsf(mild()) / 8;
+                if (n) x[3 * n + n / 2] = odd, x[4 * n] = -odd;
+                for (int row = 0; row < ROWS; row++) acc[row] = row == 6 ? NAN : 1;
+                fold(acc, x, n, ROWS);
+                for (int row = 0; row < ROWS; row++) {
+                    double want = row == 6 ? NAN : 1, got = acc[row];
+                    for (int i = 0; i < n; i++) {
+                        const double v = x[row * n + i];
+                        if (v != v || want != want) want = NAN;
+                        else want = red == FLUX__RED_SUM ? want + v : red == FLUX__RED_PROD ? want * v : red == FLUX__RED_MAX ? fmax(want, v) : fmin(want, v);
+                    }
+                    if (want != want ? got == got : !(got == want || fabs(got - want) <= 4e-6 * fabs(want)))
+                        check_says(false, "%sreduction %g of row %g of %g numbers", "", red, row, n);
+                    one = row == 6 ? NAN : 1, fold(&one, x + row * n, n, 1);
+                    if (bits_of(one) != bits_of(acc[row]) && (one == one || got == got)) check_says(false, "%sreduction %g of row %g of %g numbers alone", "", red, row, n);
+                }
+            }
+    CHECK(true);
+}
+
 TEST(long_sums_stay_accurate) {
     enum { n = 1000000 };
     float *x = (float *)malloc(n * sizeof *x), sum = 0;
@@ -814,7 +842,7 @@ static void check_same_bits(flux_tensor *y, flux_tensor *z, const char *what, in
 }
 TEST(rows_run_as_one_give_what_their_lines_give) {
     static const int ends[] = { FLUX__OP_DIV, FLUX__OP_SUB, FLUX__OP_MUL };
-    static const int64_t lengths[] = { 1, 7, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 500, 1000, 1024, 1025, 2000, 3001, 4095, 4096, 4097, 9000 };
+    static const int64_t lengths[] = { 1, 3, 4, 5, 7, 8, 10, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 500, 1000, 1024, 1025, 2000, 3001, 4095, 4096, 4097, 9000 };
     for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++)
         for (int k = 0; k < 3; k++) FLUX_SCOPE {
             const int64_t n = lengths[l];
@@ -834,7 +862,7 @@ TEST(rows_run_as_one_give_what_their_lines_give) {
 
 TEST(many_rows_run_as_one_give_what_their_lines_give) {    /* in blocks of more numbers than usual, and longer rows */
     static const int ends[] = { FLUX__OP_DIV, FLUX__OP_SUB, FLUX__OP_MUL };
-    static const int64_t lengths[] = { 16, 100, 5000, 20000 };
+    static const int64_t lengths[] = { 4, 10, 15, 16, 100, 5000, 20000 };
     for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++)
         for (int k = 0; k < 3; k++) FLUX_SCOPE {
             flux_tensor *x = flux_eval(flux_randn(lengths[l], 600000 / lengths[l]));
@@ -845,7 +873,7 @@ TEST(rows_with_numbers_that_are_not_finite) {             /* their neighbours ar
     enum { rows = 23 };
     const float odd[] = { INFINITY, -INFINITY, NAN, -0.0f, -1e30f };
     static float p[rows * 2000];
-    static const int64_t lengths[] = { 16, 100, 512, 2000 };
+    static const int64_t lengths[] = { 4, 10, 15, 16, 100, 512, 2000 };
     for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) FLUX_SCOPE {
         const int64_t n = lengths[l];
         for (int64_t i = 0; i < rows * n; i++) {
@@ -870,10 +898,12 @@ TEST(what_ends_a_row_may_be_needed_elsewhere) {
 }
 
 TEST(rows_in_every_instruction_set) {
-    enum { N = 83, ROWS = 5 };
-    const float special[][2] = { { 0, 0 }, { INFINITY, 1 }, { -INFINITY, 1 }, { -INFINITY, N }, { NAN, 1 } };      /* value, how many of a row */
-    for (int level = 0; level < levels(); level++) {
-        float x[ROWS * N], y[ROWS * N], d[ROWS * N], e[ROWS * N], first[ROWS], second[ROWS];
+    enum { MOST = 83, ROWS = 5 };
+    static const int lengths[] = { MOST, 30, 10, 5 };
+    for (int k = 0; k < 4 * levels(); k++) {
+        const int N = lengths[k % 4], level = k / 4;
+        const float special[][2] = { { 0, 0 }, { INFINITY, 1 }, { -INFINITY, 1 }, { -INFINITY, (float)N }, { NAN, 1 } };   /* value, how many of a row */
+        float x[ROWS * MOST], y[ROWS * MOST], d[ROWS * MOST], e[ROWS * MOST], first[ROWS], second[ROWS];
         flux__rows_run r = { N, N, ROWS, x, NULL, NULL, first, second, d, e, y, { 0, 0, 0 }, FLUX__OP_DIV, false, false };
         for (int i = 0; i < ROWS * N; i++) x[i] = i % N < (int)special[i / N][1] ? special[i / N][0] : mild();
         flux__run_rows(section(level), &r);
@@ -886,9 +916,9 @@ TEST(rows_in_every_instruction_set) {
                 double want = (x[row * N + i] == most ? 1 : exp(x[row * N + i] - most)) / sum, got = y[row * N + i];
                 if (want == want ? !(fabs(got - want) <= 3e-7 * want + 1e-37) : got == got) error++;
             }
-            if (!CHECK(!(error > 0))) printf("    level %d, row %d: %g wrong\n", level, row, error);
+            if (!CHECK(!(error > 0))) printf("    level %d, row %d of %d: %g wrong\n", level, row, N, error);
         }
-        r.squares = true, r.last = FLUX__OP_MUL, r.by[0] = r.by[1] = 1.0f / N, r.by[2] = 1e-5f, r.count = 1;
+        r.squares = true, r.last = FLUX__OP_MUL, r.by[0] = r.by[1] = 1.0f / (float)N, r.by[2] = 1e-5f, r.count = 1;
         flux__run_rows(section(level), &r);
         double mean = 0, var = 0;
         for (int i = 0; i < N; i++) mean += (double)x[i] / N;
