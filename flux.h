@@ -7899,10 +7899,10 @@ typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter,
 typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const float *const *in, const float *by);
 /* Rows of n >= 4 numbers, one behind the other. Of each: first, its maximum or its sum; d = x - maximum, e = exp(d), or
    d = x - sum by[0], e = d^2 (squares); second, the sum of e; and y by `last`: DIV e / second, SUB d - log(second),
-   MUL d / sqrt(second by[1] + by[2]). e has room for all rows, or if it is not kept for 2 FLUX__ROWS_TILE numbers or a row.
+   MUL d / sqrt(second by[1] + by[2]). e has room for all rows, or if it is not kept for `room` numbers, a row at least.
    d, y NULL: not wanted. Sums join `together` numbers at a time, as they do where such a row is not run as one. */
 typedef struct flux__rows_run {
-    int64_t n, together, count;
+    int64_t n, together, room, count;
     const float *x, *less, *each;         /* of a row: what d is less by, and what y is made with */
     float *first, *second, *d, *e, *y, by[3];
     int last;
@@ -9313,7 +9313,7 @@ static void flux__run_rows(const flux__section *s, const flux__rows_run *all) {
         return;
     }
     const int64_t many = all->n < FLUX__ROWS_TILE ? FLUX__ROWS_TILE / all->n : 1, n = all->n;
-    const bool wait = many > 1 && all->y && !all->d && all->last == FLUX__OP_DIV;
+    const bool wait = (all->keep_e || 2 * many * n <= all->room) && all->y && !all->d && all->last == FLUX__OP_DIV;
     flux__rows_run r = *all, was = *all;
     float less[2][FLUX__ROWS_TILE / 16], each[2][FLUX__ROWS_TILE / 16];
     for (int i = 0; i < FLUX__ROWS_TILE / 16; i++) each[0][i] = each[1][i] = 1;
@@ -11737,7 +11737,7 @@ static void flux__do_rows(flux__block_run *b) {
     flux__rows_run r;
     const int stored[3] = { a->d, a->e, a->y };
     memset(&r, 0, sizeof r);
-    r.n = b->rt, r.together = b->c->together, r.count = b->w, r.x = (const float *)b->at[a->x], r.squares = a->squares;
+    r.n = b->rt, r.together = b->c->together, r.room = b->c->tile, r.count = b->w, r.x = (const float *)b->at[a->x], r.squares = a->squares;
     r.last = a->y < 0 ? -1 : b->k->value[a->y].op;
     for (int i = 0; i < 3 && a->squares && (i == 0 || a->y >= 0); i++) r.by[i] = *(const float *)b->at[a->by[i]];
     b->at[a->first] = r.first = (float *)(void *)flux__reg(b, b->c->reg[a->first]);

@@ -904,7 +904,7 @@ TEST(rows_in_every_instruction_set) {
         const int N = lengths[k % 4], level = k / 4;
         const float special[][2] = { { 0, 0 }, { INFINITY, 1 }, { -INFINITY, 1 }, { -INFINITY, (float)N }, { NAN, 1 } };   /* value, how many of a row */
         float x[ROWS * MOST], y[ROWS * MOST], d[ROWS * MOST], e[ROWS * MOST], first[ROWS], second[ROWS];
-        flux__rows_run r = { N, N, ROWS, x, NULL, NULL, first, second, d, e, y, { 0, 0, 0 }, FLUX__OP_DIV, false, false };
+        flux__rows_run r = { N, N, ROWS * MOST, ROWS, x, NULL, NULL, first, second, d, e, y, { 0, 0, 0 }, FLUX__OP_DIV, false, false };
         for (int i = 0; i < ROWS * N; i++) x[i] = i % N < (int)special[i / N][1] ? special[i / N][0] : mild();
         flux__run_rows(section(level), &r);
         for (int row = 0; row < ROWS; row++) {
