@@ -6867,9 +6867,17 @@ static int flux__emit_cast(flux__builder *b, flux_tensor *t, int node) {
     return flux__settle(b, flux__as_class(b, v, to), t->dtype);
 }
 
+/* Whether a tensor is at hand in this kernel as floats, as what a comparison of floats gives is. */
+static bool flux__is_floats_here(const flux__builder *b, flux_tensor *x) {
+    const flux_tensor *base = flux__base(x);
+    return !flux__finished(base) && b->value_of[base->index] >= 0 && b->k->value[b->value_of[base->index]].cls == FLUX__F32C;
+}
+
 static int flux__emit_elementwise(flux__builder *b, flux_tensor *t, int node) {
     int v[3] = { -1, -1, -1 }, cls = flux__class_of(t->dtype);
     char rule = flux__rules[t->op];
+    for (int k = 0; k < t->nin && rule == 'B'; k++)
+        if (flux__is_floats_here(b, t->in[k])) cls = FLUX__F32C;
     if (rule == 'C') cls = flux__class_of(t->in[0]->flags & FLUX__WEAK && t->nin > 1 ? t->in[1]->dtype : t->in[0]->dtype);
     for (int k = 0; k < t->nin && b->ok; k++) v[k] = flux__emit_operand(b, t, node, k, cls);
     if (!b->ok) return 0;
@@ -11479,6 +11487,11 @@ static void flux__each_run(const flux__axes *x, int64_t base, int64_t f0, int64_
     }
 }
 
+/* Whether a block's rows follow each other like the numbers of one: then they are one run. */
+static bool flux__rows_follow(const flux__block_run *b, const flux__axes *out, const flux__axes *in, int64_t o0) {
+    return in->nd == 1 && b->rt == b->c->inner && out->step[0] == in->step[0] * b->rt && (out->nd == 1 || o0 % out->dim[0] + b->w <= out->dim[0]);
+}
+
 /* All runs of a value's block: along the points that lie together, for each of the others. */
 static void flux__each_run_of(flux__block_run *b, int i, flux__run_fn fn, void *ctx) {
     const flux__value *v = &b->k->value[i];
@@ -11489,6 +11502,9 @@ static void flux__each_run_of(flux__block_run *b, int i, flux__run_fn fn, void *
         if (v->outer) {
             flux__each_run(out, base, o0, b->w, at, fn, ctx);
             at += b->w;
+        } else if (b->c->inner_first && flux__rows_follow(b, out, in, o0)) {
+            fn(ctx, base + flux__axes_at(out, o0) + flux__axes_at(in, b->r0), in->step[0], at, b->w * b->rt);
+            at += b->w * b->rt;
         } else if (b->c->inner_first)
             for (int64_t o = 0; o < b->w; o++, at += b->rt) flux__each_run(in, base + flux__axes_at(out, o0 + o), b->r0, b->rt, at, fn, ctx);
         else
@@ -11612,8 +11628,10 @@ static void flux__expand_value(flux__block_run *b, int i) {
     char *out = flux__reg(b, b->c->expand_reg[i]);
     const char *in = (const char *)b->at[i];
     if (outer == 1 || b->rt == 1) return;
+    int64_t short_rows = b->c->inner_first && size == 4 && b->rt >= 4 && b->rt < 16 ? outer - 4 : 0;      /* four have the 16 numbers that are written past one */
+    flux__spread_rows((float *)(void *)out, (const float *)(const void *)in, b->rt, short_rows);
     if (b->c->inner_first)
-        for (int64_t o = 0; o < outer; o++) flux__fill(out + (size_t)(o * b->rt) * size, in + (size_t)o * size, size, (size_t)b->rt);
+        for (int64_t o = short_rows > 0 ? short_rows : 0; o < outer; o++) flux__fill(out + (size_t)(o * b->rt) * size, in + (size_t)o * size, size, (size_t)b->rt);
     else
         for (int64_t r = 0; r < b->rt; r++) memcpy(out + (size_t)(r * outer) * size, in, (size_t)outer * size);
 }
