@@ -10489,9 +10489,10 @@ static int64_t flux__gemm_panels_of_b(flux__gemm_task *t, int64_t j) {
     return n;
 }
 
-/* Whether the first tiles that read A make the copy that the others read: next to them that is free. */
+/* Whether the first tiles that read A make the copy that the others read: next to them that is free. Where these are many, a copy
+   of its own is as little, and leaves the second cache to larger blocks. */
 static bool flux__gemm_keeps(const flux__gemm_plan *p, int64_t columns) {
-    return p->set->keep && p->a_row == 1 && !p->a_rows && flux__gemm_wide(columns, p->set->columns) == p->set->columns;
+    return p->set->keep && p->a_row == 1 && !p->a_rows && columns < 64 * p->set->columns && flux__gemm_wide(columns, p->set->columns) == p->set->columns;
 }
 
 static void flux__gemm_chunk(flux__gemm_task *t) {
