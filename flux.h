@@ -9722,6 +9722,7 @@ typedef struct flux__gemm_job {
     void *c;                              /* C, m x n, its columns ldc apart */
     int64_t ldc;                          /* c NULL: only the epilogue sees C */
     const void *a_next;                   /* may be NULL: the A of the product that comes next, with the same strides */
+    int64_t batches;                      /* how many such products are made one after another, or 0 */
     bool pairs;                           /* an element of A or B is a word of two numbers of bf16; of C, an f32 */
     /* May be NULL. Called once for each finished piece of C, from any thread, while it is in the
        cache: rows i0 ... i0+mb-1, columns j0 ... j0+nb-1, its (i, j) at block[i + j * ld]. */
@@ -9743,6 +9744,7 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
     const struct flux__gemm_set *narrow;  /* those with vectors of half the length and the same bits, or NULL */
     int lanes, columns;                   /* elements of a vector; most columns of a tile */
     const flux__gemm_kernel *one, *two;   /* one and two vectors high; of 1, 2, 3, 4, 6, ... columns */
+    flux__gemm_kernel keep;               /* NULL, or of the largest tile: fetches nothing, but copies A's part to `next` */
     flux__gemm_dots dots;
 } flux__gemm_set;
 
@@ -9826,8 +9828,13 @@ FLUX__GEMM_TYPES(64)
     __asm__("fmla %0.2d, %2.2d, %4.d[0]\n\tfmla %1.2d, %3.2d, %4.d[0]"                             \
             : "+w"(x##j), "+w"(y##j) : "w"(u), "w"(v), "w"(b##q[r * b_col]));
 
+#  define FLUX__K_FETCH FLUX__PREFETCH_LATER(fetch)
+/* What it copies is in the second cache by then, but columns are too far apart for more. */
+#  define FLUX__K_KEEP ((V *)(uintptr_t)fetch)[0] = u, ((V *)(uintptr_t)fetch)[1] = v; FLUX__PREFETCH(p + 16 * a_step)
 #  define FLUX__GEMM_KERNEL(name, type, vec, mul, high, wide, target)                              \
-    FLUX__GEMM_FN(target) void name##_##high##x##wide(                                             \
+    FLUX__GEMM_LOOP(name##_##high##x##wide, type, vec, mul##high, high, wide, target, FLUX__K_FETCH)
+#  define FLUX__GEMM_LOOP(name, type, vec, mul, high, wide, target, beside)                        \
+    FLUX__GEMM_FN(target) void name(                                                               \
         int64_t k, const void *a, int64_t a_step, const void *b, int64_t b_row, int64_t b_col,     \
         void *c, int64_t ldc, bool add, const void *next, int64_t next_step) {                     \
         FLUX__GEMM_FUSE                                                                            \
@@ -9842,8 +9849,8 @@ FLUX__GEMM_TYPES(64)
         for (; k > 0; k--) {                                                                       \
             u = ((const V *)(const void *)p)[0];                                                   \
             if (high == 2) v = ((const V *)(const void *)p)[high - 1];                             \
-            FLUX__COLUMNS##wide(mul##high)                                                         \
-            if (high == 2) { FLUX__PREFETCH_LATER(fetch) fetch += next_step; }                     \
+            FLUX__COLUMNS##wide(mul)                                                               \
+            if (high == 2) { beside fetch += next_step; }                                          \
             p += a_step, b0 += b_row, b1 += b_row, b2 += b_row, b3 += b_row;                       \
         }                                                                                          \
         at = (V *)c;                                                                               \
@@ -9920,13 +9927,13 @@ typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
             fold(ints, lanes, 1)                                                                   \
         }                                                                                          \
     }
-#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, wide, target, narrow, dots)                  \
+#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, wide, target, narrow, dots, keep)            \
     FLUX__GEMM_HIGH##wide(name, type, vec, mul, 1, target)                                         \
     FLUX__GEMM_HIGH##wide(name, type, vec, mul, 2, target)                                         \
     static const flux__gemm_kernel name##_one[] = {FLUX__GEMM_LIST##wide(name##_1x)};              \
     static const flux__gemm_kernel name##_two[] = {FLUX__GEMM_LIST##wide(name##_2x)};              \
     static const flux__gemm_set name = {narrow, bytes / (int)sizeof(type), wide, name##_one,       \
-                                        name##_two, dots##_dots};
+                                        name##_two, keep, dots##_dots};
 
 FLUX__GEMM_DOTS(flux__gemm_f32_base, float, flux__gemm_f16, flux__gemm_f16, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i16, FLUX__LANES4, )
 FLUX__GEMM_DOTS(flux__gemm_f64_base, double, flux__gemm_d16, flux__gemm_d16, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l16, FLUX__LANES2, )
@@ -9937,20 +9944,22 @@ FLUX__GEMM_DOTS(flux__gemm_f32_avx512, float, flux__gemm_f64, flux__gemm_f32, fl
 FLUX__GEMM_DOTS(flux__gemm_f64_avx512, double, flux__gemm_d64, flux__gemm_d32, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l32, FLUX__LANES22, FLUX__AVX512)
 #  endif
 #  if FLUX__NEON
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MULN, 12, , NULL, flux__gemm_f32_base)
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MULO, 12, , NULL, flux__gemm_f64_base)
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MULN, 12, , NULL, flux__gemm_f32_base, NULL)
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MULO, 12, , NULL, flux__gemm_f64_base, NULL)
 #  else
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 6, , NULL, flux__gemm_f32_base)
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, , NULL, flux__gemm_f64_base)
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 6, , NULL, flux__gemm_f32_base, NULL)
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, , NULL, flux__gemm_f64_base, NULL)
 #  endif
 #  if FLUX__X86
-FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f32_avx2)
-FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f64_avx2)
-FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512, &flux__gemm_f32_avx2, flux__gemm_f32_avx512)
-FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512, &flux__gemm_f64_avx2, flux__gemm_f64_avx512)
+FLUX__GEMM_LOOP(flux__gemm_f32_keep, float, flux__gemm_f32, FLUX__K_MUL2, 2, 6, FLUX__AVX2, FLUX__K_KEEP)
+FLUX__GEMM_LOOP(flux__gemm_f64_keep, double, flux__gemm_d32, FLUX__K_MUL2, 2, 6, FLUX__AVX2, FLUX__K_KEEP)
+FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f32_avx2, flux__gemm_f32_keep)
+FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f64_avx2, flux__gemm_f64_keep)
+FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512, &flux__gemm_f32_avx2, flux__gemm_f32_avx512, NULL)
+FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512, &flux__gemm_f64_avx2, flux__gemm_f64_avx512, NULL)
 #  endif
 #  if FLUX__BF16
-FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX__AVX512_BF16, NULL, flux__gemm_f32_avx2)
+FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX__AVX512_BF16, NULL, flux__gemm_f32_avx2, NULL)
 #  endif
 
 #else
@@ -9989,7 +9998,7 @@ FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX
     FLUX__GEMM_DOTS(name, type)                                                                    \
     static const flux__gemm_kernel name##_one[] = {name##_1x1, name##_1x2, name##_1x3, name##_1x4}; \
     static const flux__gemm_kernel name##_two[] = {name##_2x1, name##_2x2, name##_2x3, name##_2x4}; \
-    static const flux__gemm_set name = {NULL, 4, 4, name##_one, name##_two, name##_dots};
+    static const flux__gemm_set name = {NULL, 4, 4, name##_one, name##_two, NULL, name##_dots};
 FLUX__GEMM_SET(flux__gemm_f32_base, float)
 FLUX__GEMM_SET(flux__gemm_f64_base, double)
 #endif
@@ -10290,6 +10299,7 @@ typedef struct flux__gemm_task {          /* one block of C */
     int64_t i, ib;                        /* its rows that are being multiplied, i0 not counted */
     const char *next;                     /* A's block to come after this one, as far as it has not been fetched, */
     int64_t lines;                        /* and how much of it that is: so many lines of each column */
+    bool keep;                            /* A's copy is made by the kernel that is the first to read it */
     int64_t there;                        /* of A, the columns that are read where they lie; then come copied ones */
     char *a, *b;                          /* scratch: copied operands, */
     char *edge, *out;                     /* a tile that is not all ours, C where it may not go yet */
@@ -10407,7 +10417,7 @@ static void flux__gemm_pack_a(flux__gemm_task *t) {
         flux__gemm_copy(size, from + t->there * p->a_col * size, p->a_row, p->a_col, t->a, high, t->ib, t->kb - t->there);
     }
     if (!p->copy_a || start < 0) return;
-    if (p->a_row == 1) flux__gemm_panels(from, p->a_col * size, t->a, tall * size, i, t->kb);   /* column by column over all whole panels */
+    if (p->a_row == 1 && !t->keep) flux__gemm_panels(from, p->a_col * size, t->a, tall * size, i, t->kb);   /* column by column over all whole panels */
     for (i = p->a_row != 1 ? 0 : i * tall; i < t->ib; i += high) {
         start = flux__gemm_tile_at(t, i, &high);
         flux__gemm_copy(size, from + start * p->a_row * size, p->a_row, p->a_col, t->a + i * t->kb * size, high, high, t->kb);
@@ -10439,7 +10449,9 @@ static const char *flux__gemm_b(const flux__gemm_task *t, int64_t j, int64_t wid
 }
 
 /* Whether so much of C is written that little of it is in a cache before. */
-static bool flux__gemm_far(const flux__gemm_plan *p) { return p->m * p->n * p->size > 2 * FLUX__GEMM_BLOCK; }
+static bool flux__gemm_far(const flux__gemm_plan *p) {
+    return p->m * p->n * p->size * (p->job->batches > 1 ? p->job->batches : 1) > 2 * FLUX__GEMM_BLOCK;
+}
 static bool flux__gemm_large(const flux__gemm_plan *p) { return p->m * p->k * p->size > 2 << 20; }
 
 /* Where A is read as it lies, its columns are too far apart for the processor's own look-ahead: kernels fetch the next block, be
@@ -10451,7 +10463,7 @@ static void flux__gemm_ahead(flux__gemm_task *t) {
                        t->k0 + t->kb < p->k ? p->a + (t->i0 + (t->k0 + t->kb) * p->a_col) * p->size :
                        p->a_next ? p->a_next + t->i0 * p->size : NULL;
     t->next = next;
-    t->lines = next && !p->copy_a ? (rows * p->size + 63) / 64 : 0;
+    t->lines = next && (!p->copy_a || t->keep) ? (rows * p->size + 63) / 64 : 0;
 }
 
 /* A tile of C that is in no cache: else it would be waited for when it is stored. */
@@ -10462,15 +10474,17 @@ static FLUX__INLINE void flux__gemm_fetch(const char *c, int64_t step, int64_t w
 /* The full panels of A, whose tiles lie in C as they are; gives how many rows. */
 static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t wide) {
     const flux__gemm_plan *p = t->plan;
-    int64_t tall = 2 * p->set->lanes, end = t->ib - t->ib % tall, i, b_row, b_col, step = p->a_rows ? t->a_step : p->copy_a ? tall : p->a_col;
-    flux__gemm_kernel kernel = p->set->two[wide <= 4 ? wide - 1 : wide / 2 + 1];
-    const char *a = p->copy_a ? t->a : p->a + (t->i0 + t->i + t->k0 * p->a_col) * p->size, *b = flux__gemm_b(t, j, wide, &b_row, &b_col);
+    const bool keep = t->keep && j == 0, copied = p->copy_a && !keep;
+    int64_t tall = 2 * p->set->lanes, end = t->ib - t->ib % tall, i, b_row, b_col, step = p->a_rows ? t->a_step : copied ? tall : p->a_col;
+    flux__gemm_kernel kernel = keep ? p->set->keep : p->set->two[wide <= 4 ? wide - 1 : wide / 2 + 1];
+    const char *a = copied ? t->a : p->a + (t->i0 + t->i + t->k0 * p->a_col) * p->size, *b = flux__gemm_b(t, j, wide, &b_row, &b_col);
     char *c = t->block + (t->i + (j - t->out_from) * t->ld) * p->size;
     const bool far = !t->out && flux__gemm_far(p);
-    for (i = 0; i < end; i += tall, c += tall * p->size, a += (p->copy_a && !p->a_rows ? tall * t->kb : tall) * p->size) {
-        bool fetch = t->lines > 0;
+    for (i = 0; i < end; i += tall, c += tall * p->size, a += (copied && !p->a_rows ? tall * t->kb : tall) * p->size) {
+        bool fetch = t->lines > 0 && !keep;
         if (far) flux__gemm_fetch(c, t->ld * p->size, wide);
-        kernel(t->kb, a, step, b, b_row, b_col, c, t->ld, t->k0 > 0, fetch ? t->next : a, fetch ? p->a_col * p->size : 0);
+        const char *next = keep ? t->a + i * t->kb * p->size : fetch ? t->next : a;
+        kernel(t->kb, a, step, b, b_row, b_col, c, t->ld, t->k0 > 0, next, (keep ? tall : fetch ? p->a_col : 0) * p->size);
         if (fetch) t->next += 64, t->lines--;
     }
     return end;
@@ -10516,7 +10530,7 @@ static void flux__gemm_finish(flux__gemm_task *t, int64_t j, int64_t n) {
 /* How many of n columns to take next: panels are about as wide, and of widths with a kernel. */
 static int64_t flux__gemm_wide(int64_t n, int64_t most) {
     int64_t panels = 1;
-    if (n <= 4 || n % 2) return n < 3 ? n : n == 4 ? 4 : 3;
+    if (n <= 4 || (n % 2 && n < 2 * most)) return n < 3 ? n : n == 4 ? 4 : 3;
     if (n > most) panels = (n + most - 1) / most, n = flux__gemm_up((n + panels - 1) / panels, 2);
     return n;
 }
@@ -10559,6 +10573,12 @@ static int64_t flux__gemm_panels_of_b(flux__gemm_task *t, int64_t j) {
             flux__gemm_copy_rows(from, wide * size, to, wide * t->b_step * size, n / wide, wide * size);
     }
     return n;
+}
+
+/* Whether the first tiles that read A make the copy that the others read: next to them that is free. Where these are many, a copy
+   of its own is as little, and leaves the second cache to larger blocks. */
+static bool flux__gemm_keeps(const flux__gemm_plan *p, int64_t columns) {
+    return p->set->keep && p->a_row == 1 && !p->a_rows && columns < 64 * p->set->columns && flux__gemm_wide(columns, p->set->columns) == p->set->columns;
 }
 
 static void flux__gemm_chunk(flux__gemm_task *t) {
@@ -10612,6 +10632,7 @@ static void flux__gemm_task_run(void *ctx, int worker, int64_t number) {
     t.mb = number % p->down == p->down - 1 ? p->m - t.i0 : p->rows;
     t.nb = flux__gemm_min(p->n - t.j0, p->columns);
     t.b_step = (flux__gemm_up(p->chunk * p->size, 64) | 64) / p->size;   /* an odd number of lines */
+    t.keep = p->copy_a && flux__gemm_keeps(p, t.nb);
     if (!flux__gemm_room(&t)) {
         flux__atomic_store32(&p->failed, 1);
         return;
@@ -10731,17 +10752,20 @@ static bool flux__gemm_dots_all(flux__gemm_plan *p, int64_t threads) {
 
 /* Whether to copy the operands. Measured: B as it lies is fine until its columns (rows, if they are
    the contiguous ones) crowd into one set of the cache; A, until it outgrows the second cache, or
-   each of its columns is on a page of its own, and is read very often, or often if its columns crowd.
+   each of its columns is on a page of its own, and is read very often, or often if its columns crowd or kernels copy it.
    Where it lies it is read some tiles at a time: all columns by these, while the next ones are fetched. */
 static void flux__gemm_copies(flux__gemm_plan *p) {
     int64_t a_step = p->a_col * p->size, b_step = (p->b_row == 1 ? p->b_col : p->b_row) * p->size;
     bool often = p->set->columns <= 6;    /* narrow tiles read A twice as often, and less of a line of B's rows */
+    bool keep = flux__gemm_keeps(p, p->columns);
     bool apart = flux__gemm_large(p) || (a_step >= 2000 && p->k > 64) || (often && p->m * p->k * p->size >= 128 << 10);
-    bool many = p->columns > (a_step % 2048 == 0 ? 8 : often ? 24 : 48) * p->set->columns;
+    bool many = p->columns > (keep || a_step % 2048 == 0 ? 8 : often ? 24 : 48) * p->set->columns;
     int64_t most = flux__gemm_up(FLUX__GEMM_BLOCK / (p->chunk * p->size), 8 * p->set->lanes);
     bool crowded = p->rows > 2 * p->set->lanes && b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
     p->copy_a = p->a_row != 1 || (apart && many);
-    if (!p->copy_a && p->rows * p->chunk * p->size > 8 * FLUX__GEMM_BLOCK) p->sub = flux__gemm_min(p->sub, most);
+    if (keep && p->copy_a && p->columns < 32 * p->set->columns) most /= 2;    /* soon done: the next one must not be much */
+    if ((keep || !p->copy_a) && p->rows * p->chunk * p->size > 2 * FLUX__GEMM_BLOCK)
+        p->sub = flux__gemm_min(p->sub, flux__gemm_split(p->rows, (p->rows + most - 1) / most, 2 * p->set->lanes));
     int64_t tiles = p->rows / (2 * p->set->lanes), much = often && tiles >= 32 ? 32 << 10 : 256 << 10;
     p->panels_b = p->b_col == 1 && p->b_row > 1 && tiles >= 8 && p->chunk * p->b_row * p->size > much;
     p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
@@ -12631,6 +12655,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     if (p.b.o.gather) p.g.b_grid = p.b.grid;
     if (!p.bare) p.g.epilogue = flux__epilogue;
     bool joined = flux__samples_join(&p);
+    p.g.batches = p.batches;
     void *turned = p.batches > 1 ? flux__turn_shared(&p) : NULL;
     if (joined) flux__product_task(&p, 0);
     else if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, &p);
