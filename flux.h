@@ -10764,7 +10764,7 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     bool crowded = p->rows > 2 * p->set->lanes && b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
     p->copy_a = p->a_row != 1 || (apart && many);
     if (keep && p->copy_a && p->columns < 32 * p->set->columns) most /= 2;    /* soon done: the next one must not be much */
-    if ((keep || !p->copy_a) && p->rows * p->chunk * p->size > 2 * FLUX__GEMM_BLOCK)
+    if ((keep || !p->copy_a) && p->rows * p->chunk * p->size > (p->set->keep ? 2 : 8) * FLUX__GEMM_BLOCK)
         p->sub = flux__gemm_min(p->sub, flux__gemm_split(p->rows, (p->rows + most - 1) / most, 2 * p->set->lanes));
     int64_t tiles = p->rows / (2 * p->set->lanes), much = often && tiles >= 32 ? 32 << 10 : 256 << 10;
     p->panels_b = p->b_col == 1 && p->b_row > 1 && tiles >= 8 && p->chunk * p->b_row * p->size > much;
