@@ -6857,7 +6857,8 @@ static int flux__settle(flux__builder *b, int v, int dtype) {
 
 static int flux__emit_cast(flux__builder *b, flux_tensor *t, int node) {
     flux_tensor *x = t->in[0];
-    int from = flux__class_of(x->dtype), to = flux__class_of(t->dtype), v = flux__emit_operand(b, t, node, 0, from);
+    int from = flux__class_of(x->dtype), to = flux__class_of(t->dtype);
+    int v = flux__emit_operand(b, t, node, 0, x->dtype == FLUX_BOOL ? to : from);     /* 0 and 1 are so in any class */
     if (t->dtype == FLUX_BOOL)
         return flux__emit_use(b, FLUX__V_OP, FLUX__OP_NE, b->k->value[v].cls, FLUX_BOOL, v, flux__emit_literal(b, b->k->value[v].cls, 0), -1);
     if (t->dtype == FLUX_U8 && flux__dtypes[x->dtype].real) {
@@ -9594,6 +9595,39 @@ static void flux__reduce_rows(int cls, int red, void *acc, const void *x, int64_
 }
 static void flux__reduce(int cls, int red, void *acc, const void *x, int64_t n) { flux__reduce_rows(cls, red, acc, x, n, 1); }
 
+/* Of each row of n bytes, how many are not 0: eight at a time, which make up to 254 words' sums of bytes. */
+#define FLUX__BYTES(b) (UINT64_C(0x0101010101010101) * (b))
+static FLUX__INLINE uint64_t flux__true_bytes(const uint8_t *x) {
+    uint64_t word;
+    memcpy(&word, x, sizeof word);
+    return ((((word & FLUX__BYTES(127)) + FLUX__BYTES(127)) | word) >> 7) & FLUX__BYTES(1);
+}
+static void flux__count_bytes(int32_t *count, const uint8_t *x, int64_t n, int64_t rows) {
+    static const uint8_t first[16] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+    const uint8_t *const end = x + n * rows;
+    uint64_t kept;
+    memcpy(&kept, first + 8 - n % 8, sizeof kept);
+    for (; rows > 0; rows--, count++) {
+        const uint8_t *const next = x + n;
+        uint64_t sum = 0;
+        int32_t all = 0;
+        for (const uint8_t *stop; next - x >= 8; all += (int32_t)(sum * UINT64_C(0x1000100010001) >> 48), sum = 0) {
+            stop = next - x > 8 * 254 ? x + 8 * 254 : next - (next - x) % 8;
+            for (; x < stop; x += 8) sum += flux__true_bytes(x);
+            sum = (sum & UINT64_C(0xff00ff00ff00ff)) + ((sum >> 8) & UINT64_C(0xff00ff00ff00ff));
+        }
+        if (n % 8 && end - x >= 8) all += (int32_t)((flux__true_bytes(x) & kept) * FLUX__BYTES(1) >> 56), x = next;
+        for (; x < next; x++) all += *x != 0;
+        *count = all;
+    }
+}
+FLUX__FAST static void flux__count_floats(int32_t *count, const float *sum, int64_t n) {
+    for (int64_t i = 0; i < n; i++) count[i] = (int32_t)sum[i];
+}
+FLUX__FAST static void flux__count_reaches(int32_t *count, int32_t least, int64_t n) {
+    for (int64_t i = 0; i < n; i++) count[i] = count[i] >= least;
+}
+
 /* Where the largest or smallest stands: the first of equals, but the first NaN before all others.
    An index below 0 says that there is none yet. */
 #define FLUX__ARG(name, T, I, cls, fast)                                                             \
@@ -10912,6 +10946,7 @@ typedef struct flux__cpu {                /* a kernel made ready for the CPU */
     flux__adam adam;                      /* last -1: not in this kernel */
     flux__rows rows;                      /* first -1: not in this kernel */
     bool *made;                           /* by value: by Adam's line or that of rows, not by its own */
+    bool *truth;                          /* by value: a reduction that counts what is true, or bools that only it reads */
     int tile;                             /* elements of a register */
 } flux__cpu;
 
@@ -11194,6 +11229,22 @@ static bool flux__is_kept(const flux__kernel *k, int v, int user, int or_user) {
     return false;
 }
 
+/* Bools are reduced as what they are: floats of 0 and 1 that a comparison gives, or bytes. Lines that widened these first are none then. */
+static void flux__find_truths(flux__kernel *k, flux__cpu *c) {
+    for (int i = 0; i < k->nvalue; i++) {
+        flux__value *v = &k->value[i];
+        if (v->kind != FLUX__V_REDUCE || v->cls == FLUX__F32C) continue;
+        int x = v->a;
+        bool alone = flux__only_user(k, x) == i;
+        for (int user; k->value[x].kind == FLUX__V_CONVERT; alone = alone && flux__only_user(k, x) == user) user = x, x = k->value[x].a;
+        flux__value *from = &k->value[x];
+        if (from->dtype != FLUX_BOOL || from->outer || !(from->kind == FLUX__V_LOAD ? alone : from->cls == FLUX__F32C)) continue;
+        c->truth[i] = true, c->truth[x] = from->kind == FLUX__V_LOAD, from->cls = FLUX__F32C;
+        for (int at = v->a, next = v->a = (int16_t)x; at != x && !flux__is_kept(k, at, -1, -1); at = next)
+            next = k->value[at].a, k->value[at].a = -1, k->value[at].phase = -1;
+    }
+}
+
 /* Outer values that only such lines need come with them. */
 static void flux__find_made(const flux__kernel *k, flux__cpu *c) {
     const flux__value *x = k->value;
@@ -11355,6 +11406,7 @@ static void flux__cpu_drop(flux__cpu *c) {
     if (c->expand) FLUX_FREE(c->expand);
     if (c->parting) FLUX_FREE(c->parting);
     if (c->made) FLUX_FREE(c->made);
+    if (c->truth) FLUX_FREE(c->truth);
     if (c->expand_reg) FLUX_FREE(c->expand_reg);
     if (c->loop) FLUX_FREE(c->loop);
     if (c->reduce_at) FLUX_FREE(c->reduce_at);
@@ -11376,7 +11428,9 @@ static bool flux__cpu_ready(flux__kernel *k) {
     c->width = 4;
     c->tile = FLUX__TILE;
     c->made = (bool *)flux__zalloc(n);
-    if (!c->made) return false;
+    c->truth = (bool *)flux__zalloc(n);
+    if (!c->made || !c->truth) return false;
+    flux__find_truths(k, c);
     if (!flux__find_rows(k, c)) {
         c->rows.first = -1;
         flux__choose_blocks(k, c);
@@ -11496,13 +11550,13 @@ static void flux__each_run_of(flux__block_run *b, int i, flux__run_fn fn, void *
     }
 }
 
-/* If the whole block lies in order in memory: where, else NULL (dtype must be its class's own). */
+/* If the whole block lies in order in memory: where, else NULL (dtype must be its class's own, but for rows of bools). */
 static FLUX__O2 char *flux__in_place(flux__block_run *b, int i, char *memory, int dtype) {
     const flux__value *v = &b->k->value[i];
     const flux__axes *out = &b->c->outer_axes[i], *in = &b->c->inner_axes[i];
     bool o_run = out->nd == 1 || b->o0 % out->dim[0] + b->w * b->segments <= out->dim[0];
     bool r_run = in->nd == 1 || v->outer || b->r0 % in->dim[0] + b->rt <= in->dim[0];
-    if (flux__own_dtype[v->cls] != dtype || !o_run || !r_run) return NULL;
+    if ((flux__own_dtype[v->cls] != dtype && !(v->kind == FLUX__V_LOAD && b->c->truth[i] && b->c->inner_first)) || !o_run || !r_run) return NULL;
     int64_t outer = b->w * b->segments, base = flux__is_source(v) ? b->k->operand[v->operand].offset : 0;
     if (b->segments > 1 && b->segment_step != b->w) return NULL;
     bool o_ok = outer == 1, r_ok = v->outer || b->rt == 1;
@@ -11539,7 +11593,7 @@ static void flux__index_run(void *ctx, int64_t offset, int64_t step, int64_t at,
    page or less, and the processor's own look-ahead begins anew with each. Where results are stored too, that is slower. */
 static void flux__fetch_ahead(const flux__block_run *b, int i, const char *there) {
     const flux__value *v = &b->k->value[i];
-    const int64_t size = (int64_t)flux__class_size[v->cls], bytes = flux__block_count(b, v) * size;
+    const int64_t size = b->c->truth[i] ? 1 : (int64_t)flux__class_size[v->cls], bytes = flux__block_count(b, v) * size;
     if (!b->k->reduced || b->c->rows.first >= 0 || b->c->outer * b->c->inner < FLUX__LARGE) return;
     if (!b->c->inner_first && !v->outer && b->r0 + b->rt < b->c->inner) there += b->c->inner_axes[i].step[0] * b->rt * size;
     else there += bytes - (b->c->inner_first ? 0 : b->c->inner_axes[i].step[0] * b->r0 * size);
@@ -11652,11 +11706,42 @@ static void flux__do_reduce_columns(int cls, int red, char *acc, const char *x, 
     flux__accumulate(cls, red, acc, x, x == room ? flux__gemm_up(n, 16) : n);
 }
 
+/* acc = acc op x, of the block's rows or columns */
+static void flux__reduce_block(flux__block_run *b, int cls, int red, char *acc, const char *x) {
+    const size_t size = flux__class_size[cls];
+    const int64_t outer = b->w * b->segments;
+    if (b->c->inner_first && b->rt <= b->c->together) flux__reduce_rows(cls, red, acc, x, b->rt, outer);
+    else if (b->c->inner_first)
+        for (int64_t o = 0; o < outer; o++)
+            for (int64_t r = 0, m; r < b->rt; r += m) {
+                m = b->rt - r < b->c->together ? b->rt - r : b->c->together;
+                flux__reduce(cls, red, acc + (size_t)o * size, x + (size_t)(o * b->rt + r) * size, m);
+            }
+    else (b->c->inner > FLUX__SHORT ? flux__do_reduce_columns : flux__do_reduce_rows)(cls, red, acc, x, outer, b->rt, flux__reg(b, b->c->nreg));
+}
+
+/* The same of a block of truths, which are counted: how many there are says whether any is, or all. Floats, or bytes if the block is read
+   where it lies. */
+static void flux__do_count(flux__block_run *b, int i, char *acc, const char *x) {
+    const flux__value *v = &b->k->value[i];
+    const int64_t outer = b->w * b->segments;
+    int32_t *count = (int32_t *)(void *)flux__reg(b, b->c->nreg);
+    char *sum = flux__reg(b, b->c->nreg + 1 + b->c->reduce_at[i]);
+    if (b->c->truth[v->a] && x != flux__reg(b, b->c->reg[v->a])) flux__count_bytes(count, (const uint8_t *)x, b->rt, outer);
+    else {
+        memset(sum, 0, (size_t)outer * sizeof(float));
+        flux__reduce_block(b, FLUX__F32C, FLUX__RED_SUM, sum, x);
+        flux__count_floats(count, (const float *)(void *)sum, outer);
+    }
+    if (v->op != FLUX__RED_SUM) flux__count_reaches(count, v->op == FLUX__RED_MAX ? 1 : (int32_t)b->rt, outer);
+    flux__convert(v->cls, b->fresh ? acc : sum, FLUX__I32C, count, outer);
+    if (!b->fresh) flux__accumulate(v->cls, v->op, acc, sum, outer);
+}
+
 static void flux__do_reduce(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
-    int64_t outer = b->w * b->segments;
+    const int64_t outer = b->w * b->segments;
     int walk, cls = b->k->value[v->a].cls;
-    size_t size = flux__class_size[cls];
     const char *x = (const char *)flux__operand_at(b, v, v->a, &walk);
     char *acc = flux__reg(b, b->c->reg[i]);
     int64_t none;                         /* of a class's size */
@@ -11666,16 +11751,12 @@ static void flux__do_reduce(flux__block_run *b, int i) {
         flux__load(cls, fill, dtype, x, 0, outer * b->rt);
         x = fill;
     }
-    flux__identity(cls, v->op, &none);
-    if (b->fresh) flux__fill(acc, &none, size, (size_t)outer);
-    if (b->c->inner_first && b->rt <= b->c->together) flux__reduce_rows(cls, v->op, acc, x, b->rt, outer);
-    else if (b->c->inner_first)
-        for (int64_t o = 0; o < outer; o++)
-            for (int64_t r = 0, m; r < b->rt; r += m) {
-                m = b->rt - r < b->c->together ? b->rt - r : b->c->together;
-                flux__reduce(cls, v->op, acc + (size_t)o * size, x + (size_t)(o * b->rt + r) * size, m);
-            }
-    else (b->c->inner > FLUX__SHORT ? flux__do_reduce_columns : flux__do_reduce_rows)(cls, v->op, acc, x, outer, b->rt, flux__reg(b, b->c->nreg));
+    if (b->c->truth[i]) flux__do_count(b, i, acc, x);
+    else {
+        flux__identity(cls, v->op, &none);
+        if (b->fresh) flux__fill(acc, &none, flux__class_size[cls], (size_t)outer);
+        flux__reduce_block(b, cls, v->op, acc, x);
+    }
     b->at[i] = acc;
     b->walk[i] = 1;
 }

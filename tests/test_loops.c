@@ -702,6 +702,25 @@ TEST(accumulate_joins_element_by_element) {
     CHECK(acc[0] == 72 && acc[36] == 36);
 }
 
+TEST(bytes_that_are_not_zero_are_counted) {
+    static const uint8_t kinds[] = { 0, 1, 0, 255, 128, 0, 2, 127 };
+    for (int64_t n = 0; n < 6000; n += n < 40 ? 1 : n < 2028 ? 497 : n < 2045 ? 1 : 1321)
+        for (int64_t rows = 1; rows < 5; rows++)
+            for (int full = 0; full < 2; full++) {
+                uint8_t *x = (uint8_t *)malloc((size_t)(n * rows) + 1), *end = x + 1;         /* no byte behind them */
+                int32_t count[4];
+                REQUIRE(x != NULL);
+                for (int64_t i = 0; i < n * rows; i++) end[i] = full ? 255 : kinds[roll() % 8];
+                flux__count_bytes(count, end, n, rows);
+                for (int64_t r = 0; r < rows; r++) {
+                    int32_t want = 0;
+                    for (int64_t i = 0; i < n; i++) want += end[r * n + i] != 0;
+                    check_says(count[r] == want, "%sof %g bytes in row %g: %g", "", (double)n, (double)r, (double)count[r]);
+                }
+                free(x);
+            }
+}
+
 TEST(places_of_the_largest) {
     double x[50], raw[50], best, raw_best;
     int64_t index;
