@@ -9628,6 +9628,18 @@ FLUX__FAST static void flux__count_reaches(int32_t *count, int32_t least, int64_
     for (int64_t i = 0; i < n; i++) count[i] = count[i] >= least;
 }
 
+/* The first of blocks of 64 in which there is the number or a NaN. */
+FLUX__FAST static int64_t flux__skip_less(const void *in, int64_t n, float number) {
+    const float *x = (const float *)in;
+    int64_t at = 0;
+    for (; n - at >= 64; at += 64) {
+        int32_t found = 0;
+        for (int k = 0; k < 64; k++) found |= (x[at + k] == number) | (x[at + k] != x[at + k]);
+        if (found) break;
+    }
+    return at;
+}
+
 /* Where the largest or smallest stands: the first of equals, but the first NaN before all others.
    An index below 0 says that there is none yet. */
 #define FLUX__ARG(name, T, I, cls, fast)                                                             \
@@ -9643,6 +9655,7 @@ static void flux__argreduce_##name(bool max, void *acc, int64_t *index, const vo
     memcpy(&top, x, sizeof top);                                                                     \
     flux__reduce(cls, max ? FLUX__RED_MAX : FLUX__RED_MIN, &top, x, n);                              \
     if (*index >= 0 && !flux__beats_##name(top, *best, max)) return;                                 \
+    if (cls == FLUX__F32C) i = flux__skip_less(in, n, (float)top);                                   \
     while (top == top ? x[i] != top : x[i] == x[i]) i++;                                             \
     *best = x[i];                                                                                    \
     *index = first + i;                                                                              \
@@ -9659,6 +9672,7 @@ fast static void flux__argaccumulate_##name(bool max, void *acc, int64_t *index,
         for (int64_t k = 0; k < m; k++) index[i + k] ^= (index[i + k] ^ now) & (int64_t)take[k];     \
     }                                                                                                \
 }
+#define FLUX__FEW_AT_A_TIME 256
 #define FLUX__ARG_TAKE(T, I, beats)                                                                  \
         for (int64_t k = 0; k < m; k++) {                                                            \
             const T old = best[k], v = x[k];                                                         \
@@ -9669,6 +9683,31 @@ FLUX__ARG(f32, float, int32_t, FLUX__F32C, FLUX__FAST)
 FLUX__ARG(f64, double, int64_t, FLUX__F64C, )
 FLUX__ARG(i32, int32_t, int32_t, FLUX__I32C, )
 FLUX__ARG(i64, int64_t, int64_t, FLUX__I64C, )
+
+/* The same of rows of n floats each, four short ones at a time. A row with a NaN has a sum that is one. */
+static void flux__argreduce_rows(bool max, float *best, int64_t *index, const float *x, int64_t n, int64_t rows, int64_t first) {
+#if FLUX__VECTORS
+    const int32_t sign = max ? 0 : INT32_MIN;
+    const flux__quad_bits none = { 0, 0, 0, 0 }, one = { 1, 1, 1, 1 }, flip = { sign, sign, sign, sign };
+    const flux__quad zero = { 0, 0, 0, 0 }, least = { -INFINITY, -INFINITY, -INFINITY, -INFINITY };
+    for (; n <= FLUX__FEW_AT_A_TIME && rows >= 4; rows -= 4, x += 4 * n, best += 4, index += 4) {
+        const float *x1 = x + n, *x2 = x1 + n, *x3 = x2 + n;
+        flux__quad top = least, sum = zero;
+        flux__quad_bits at = none, now = none;
+        for (int64_t i = 0; i < n; i++, now += one) {
+            const flux__quad v = { x[i], x1[i], x2[i], x3[i] }, y = (flux__quad)((flux__quad_bits)v ^ flip);
+            const flux__quad_bits more = y > top;
+            sum += v, top = flux__quad_pick(more, y, top), at = (more & now) | (~more & at);
+        }
+        const flux__two_words nans = (flux__two_words)(sum != sum);
+        top = (flux__quad)((flux__quad_bits)top ^ flip);
+        memcpy(best, &top, sizeof top);
+        index[0] = first + at[0], index[1] = first + at[1], index[2] = first + at[2], index[3] = first + at[3];
+        for (int r = 0; r < 4 && (nans[0] | nans[1]); r++) index[r] = -1, flux__argreduce_f32(max, best + r, index + r, x + r * n, n, first);
+    }
+#endif
+    for (; rows > 0; rows--, x += n, best++, index++) *index = -1, flux__argreduce_f32(max, best, index, x, n, first);
+}
 typedef void (*flux__arg_fn)(bool max, void *best, int64_t *index, const void *x, int64_t n, int64_t at);
 
 /* best and index over x, whose first element is number `first`. */
@@ -11769,8 +11808,10 @@ static void flux__do_argreduce(flux__block_run *b, int i) {
     const char *x = (const char *)flux__operand_at(b, v, v->a, &walk);
     int64_t *index = (int64_t *)(void *)flux__reg(b, b->c->reg[i]);
     char *best = flux__reg(b, b->c->nreg + 1 + b->c->reduce_at[i]);
-    for (int64_t o = 0; b->fresh && o < outer; o++) index[o] = -1;
-    if (!walk) {
+    const bool rows = walk && b->c->inner_first && b->fresh && cls == FLUX__F32C;
+    for (int64_t o = 0; b->fresh && !rows && o < outer; o++) index[o] = -1;
+    if (rows) flux__argreduce_rows(v->op != 0, (float *)(void *)best, index, (const float *)(const void *)x, b->rt, outer, b->r0);
+    else if (!walk) {
         for (int64_t o = 0; o < outer; o++) index[o] = 0;
     } else if (b->c->inner_first)
         for (int64_t o = 0; o < outer; o++)

@@ -753,6 +753,33 @@ TEST(places_of_the_largest) {
     CHECK(isnan(acc[0]) && places[0] == 2 && isnan(acc[1]) && places[1] == 3);
 }
 
+/* Rows of floats, of few kinds of numbers: the first of equals, or the first NaN */
+TEST(places_of_the_largest_of_rows) {
+    const float kinds[] = { 0, -0.0f, 3, 3, -7, -7, INFINITY, -INFINITY, -INFINITY, NAN };
+    float best[9];
+    int64_t index[9];
+    for (int64_t n = 1; n < 1400; n += n < 70 ? 1 : n < 254 ? 23 : n < 258 ? 1 : 371)
+        for (int64_t rows = 1; rows < 10; rows++)
+            for (int many = 1; many <= 10; many++) {          /* kinds; but the last are rare */
+                float *x = (float *)malloc((size_t)(n * rows) * sizeof *x);
+                REQUIRE(x != NULL);
+                for (int64_t i = 0; i < n * rows; i++) x[i] = kinds[roll() % 9 ? roll() % 4 : roll() % (uint64_t)many];
+                if (many == 8) for (int64_t i = 0; i < n * rows; i++) x[i] = i < n ? -INFINITY : INFINITY;
+                for (int max = 0; max < 2; max++) {
+                    flux__argreduce_rows(max != 0, best, index, x, n, rows, 100);
+                    for (int64_t r = 0; r < rows; r++) {
+                        const float *v = x + r * n;
+                        int64_t at = 0;
+                        for (int64_t i = 1; i < n; i++)
+                            if (!isnan(v[at]) && (isnan(v[i]) || (max ? v[i] > v[at] : v[i] < v[at]))) at = i;
+                        const bool same = memcmp(&best[r], &v[at], sizeof best[r]) == 0;
+                        check_says(same && index[r] == 100 + at, "%srow %g of %g numbers: place %g", "", (double)r, (double)n, (double)index[r]);
+                    }
+                }
+                free(x);
+            }
+}
+
 /* ---- random numbers */
 
 TEST(philox_gives_the_published_words) {
