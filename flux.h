@@ -9651,7 +9651,9 @@ static void flux__argreduce_##name(bool max, void *acc, int64_t *index, const vo
     const T *x = (const T *)in;                                                                      \
     T *best = (T *)acc, top;                                                                         \
     int64_t i = 0;                                                                                   \
-    if (n <= 0) return;                                                                              \
+    for (; n < 16 && i < n; i++)                                                                     \
+        if (*index < 0 || flux__beats_##name(x[i], *best, max)) *best = x[i], *index = first + i;    \
+    if (n < 16) return;                                                                              \
     memcpy(&top, x, sizeof top);                                                                     \
     flux__reduce(cls, max ? FLUX__RED_MAX : FLUX__RED_MIN, &top, x, n);                              \
     if (*index >= 0 && !flux__beats_##name(top, *best, max)) return;                                 \
