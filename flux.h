@@ -6857,7 +6857,8 @@ static int flux__settle(flux__builder *b, int v, int dtype) {
 
 static int flux__emit_cast(flux__builder *b, flux_tensor *t, int node) {
     flux_tensor *x = t->in[0];
-    int from = flux__class_of(x->dtype), to = flux__class_of(t->dtype), v = flux__emit_operand(b, t, node, 0, from);
+    int from = flux__class_of(x->dtype), to = flux__class_of(t->dtype);
+    int v = flux__emit_operand(b, t, node, 0, x->dtype == FLUX_BOOL ? to : from);     /* 0 and 1 are so in any class */
     if (t->dtype == FLUX_BOOL)
         return flux__emit_use(b, FLUX__V_OP, FLUX__OP_NE, b->k->value[v].cls, FLUX_BOOL, v, flux__emit_literal(b, b->k->value[v].cls, 0), -1);
     if (t->dtype == FLUX_U8 && flux__dtypes[x->dtype].real) {
@@ -9602,6 +9603,51 @@ static void flux__reduce_rows(int cls, int red, void *acc, const void *x, int64_
 }
 static void flux__reduce(int cls, int red, void *acc, const void *x, int64_t n) { flux__reduce_rows(cls, red, acc, x, n, 1); }
 
+/* Of each row of n bytes, how many are not 0: eight at a time, which make up to 254 words' sums of bytes. */
+#define FLUX__BYTES(b) (UINT64_C(0x0101010101010101) * (b))
+static FLUX__INLINE uint64_t flux__true_bytes(const uint8_t *x) {
+    uint64_t word;
+    memcpy(&word, x, sizeof word);
+    return ((((word & FLUX__BYTES(127)) + FLUX__BYTES(127)) | word) >> 7) & FLUX__BYTES(1);
+}
+static void flux__count_bytes(int32_t *count, const uint8_t *x, int64_t n, int64_t rows) {
+    static const uint8_t first[16] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+    const uint8_t *const end = x + n * rows;
+    uint64_t kept;
+    memcpy(&kept, first + 8 - n % 8, sizeof kept);
+    for (; rows > 0; rows--, count++) {
+        const uint8_t *const next = x + n;
+        uint64_t sum = 0;
+        int32_t all = 0;
+        for (const uint8_t *stop; next - x >= 8; all += (int32_t)(sum * UINT64_C(0x1000100010001) >> 48), sum = 0) {
+            stop = next - x > 8 * 254 ? x + 8 * 254 : next - (next - x) % 8;
+            for (; x < stop; x += 8) sum += flux__true_bytes(x);
+            sum = (sum & UINT64_C(0xff00ff00ff00ff)) + ((sum >> 8) & UINT64_C(0xff00ff00ff00ff));
+        }
+        if (n % 8 && end - x >= 8) all += (int32_t)((flux__true_bytes(x) & kept) * FLUX__BYTES(1) >> 56), x = next;
+        for (; x < next; x++) all += *x != 0;
+        *count = all;
+    }
+}
+FLUX__FAST static void flux__count_floats(int32_t *count, const float *sum, int64_t n) {
+    for (int64_t i = 0; i < n; i++) count[i] = (int32_t)sum[i];
+}
+FLUX__FAST static void flux__count_reaches(int32_t *count, int32_t least, int64_t n) {
+    for (int64_t i = 0; i < n; i++) count[i] = count[i] >= least;
+}
+
+/* The first of blocks of 64 in which there is the number or a NaN. */
+FLUX__FAST static int64_t flux__skip_less(const void *in, int64_t n, float number) {
+    const float *x = (const float *)in;
+    int64_t at = 0;
+    for (; n - at >= 64; at += 64) {
+        int32_t found = 0;
+        for (int k = 0; k < 64; k++) found |= (x[at + k] == number) | (x[at + k] != x[at + k]);
+        if (found) break;
+    }
+    return at;
+}
+
 /* Where the largest or smallest stands: the first of equals, but the first NaN before all others.
    An index below 0 says that there is none yet. */
 #define FLUX__ARG(name, T, I, cls, fast)                                                             \
@@ -9613,10 +9659,13 @@ static void flux__argreduce_##name(bool max, void *acc, int64_t *index, const vo
     const T *x = (const T *)in;                                                                      \
     T *best = (T *)acc, top;                                                                         \
     int64_t i = 0;                                                                                   \
-    if (n <= 0) return;                                                                              \
+    for (; n < 16 && i < n; i++)                                                                     \
+        if (*index < 0 || flux__beats_##name(x[i], *best, max)) *best = x[i], *index = first + i;    \
+    if (n < 16) return;                                                                              \
     memcpy(&top, x, sizeof top);                                                                     \
     flux__reduce(cls, max ? FLUX__RED_MAX : FLUX__RED_MIN, &top, x, n);                              \
     if (*index >= 0 && !flux__beats_##name(top, *best, max)) return;                                 \
+    if (cls == FLUX__F32C) i = flux__skip_less(in, n, (float)top);                                   \
     while (top == top ? x[i] != top : x[i] == x[i]) i++;                                             \
     *best = x[i];                                                                                    \
     *index = first + i;                                                                              \
@@ -9633,6 +9682,7 @@ fast static void flux__argaccumulate_##name(bool max, void *acc, int64_t *index,
         for (int64_t k = 0; k < m; k++) index[i + k] ^= (index[i + k] ^ now) & (int64_t)take[k];     \
     }                                                                                                \
 }
+#define FLUX__FEW_AT_A_TIME 256
 #define FLUX__ARG_TAKE(T, I, beats)                                                                  \
         for (int64_t k = 0; k < m; k++) {                                                            \
             const T old = best[k], v = x[k];                                                         \
@@ -9643,6 +9693,31 @@ FLUX__ARG(f32, float, int32_t, FLUX__F32C, FLUX__FAST)
 FLUX__ARG(f64, double, int64_t, FLUX__F64C, )
 FLUX__ARG(i32, int32_t, int32_t, FLUX__I32C, )
 FLUX__ARG(i64, int64_t, int64_t, FLUX__I64C, )
+
+/* The same of rows of n floats each, four short ones at a time. A row with a NaN has a sum that is one. */
+static void flux__argreduce_rows(bool max, float *best, int64_t *index, const float *x, int64_t n, int64_t rows, int64_t first) {
+#if FLUX__VECTORS
+    const int32_t sign = max ? 0 : INT32_MIN;
+    const flux__quad_bits none = { 0, 0, 0, 0 }, one = { 1, 1, 1, 1 }, flip = { sign, sign, sign, sign };
+    const flux__quad zero = { 0, 0, 0, 0 }, least = { -INFINITY, -INFINITY, -INFINITY, -INFINITY };
+    for (; n <= FLUX__FEW_AT_A_TIME && rows >= 4; rows -= 4, x += 4 * n, best += 4, index += 4) {
+        const float *x1 = x + n, *x2 = x1 + n, *x3 = x2 + n;
+        flux__quad top = least, sum = zero;
+        flux__quad_bits at = none, now = none;
+        for (int64_t i = 0; i < n; i++, now += one) {
+            const flux__quad v = { x[i], x1[i], x2[i], x3[i] }, y = (flux__quad)((flux__quad_bits)v ^ flip);
+            const flux__quad_bits more = y > top;
+            sum += v, top = flux__quad_pick(more, y, top), at = (more & now) | (~more & at);
+        }
+        const flux__two_words nans = (flux__two_words)(sum != sum);
+        top = (flux__quad)((flux__quad_bits)top ^ flip);
+        memcpy(best, &top, sizeof top);
+        index[0] = first + at[0], index[1] = first + at[1], index[2] = first + at[2], index[3] = first + at[3];
+        for (int r = 0; r < 4 && (nans[0] | nans[1]); r++) index[r] = -1, flux__argreduce_f32(max, best + r, index + r, x + r * n, n, first);
+    }
+#endif
+    for (; rows > 0; rows--, x += n, best++, index++) *index = -1, flux__argreduce_f32(max, best, index, x, n, first);
+}
 typedef void (*flux__arg_fn)(bool max, void *best, int64_t *index, const void *x, int64_t n, int64_t at);
 
 /* best and index over x, whose first element is number `first`. */
@@ -10944,6 +11019,7 @@ typedef struct flux__cpu {                /* a kernel made ready for the CPU */
     flux__adam adam;                      /* last -1: not in this kernel */
     flux__rows rows;                      /* first -1: not in this kernel */
     bool *made;                           /* by value: by Adam's line or that of rows, not by its own */
+    bool *truth;                          /* by value: a reduction that counts what is true, or bools that only it reads */
     int tile;                             /* elements of a register */
 } flux__cpu;
 
@@ -11226,6 +11302,22 @@ static bool flux__is_kept(const flux__kernel *k, int v, int user, int or_user) {
     return false;
 }
 
+/* Bools are reduced as what they are: floats of 0 and 1 that a comparison gives, or bytes. Lines that widened these first are none then. */
+static void flux__find_truths(flux__kernel *k, flux__cpu *c) {
+    for (int i = 0; i < k->nvalue; i++) {
+        flux__value *v = &k->value[i];
+        if (v->kind != FLUX__V_REDUCE || v->cls == FLUX__F32C) continue;
+        int x = v->a;
+        bool alone = flux__only_user(k, x) == i;
+        for (int user; k->value[x].kind == FLUX__V_CONVERT; alone = alone && flux__only_user(k, x) == user) user = x, x = k->value[x].a;
+        flux__value *from = &k->value[x];
+        if (from->dtype != FLUX_BOOL || from->outer || !(from->kind == FLUX__V_LOAD ? alone : from->cls == FLUX__F32C)) continue;
+        c->truth[i] = true, c->truth[x] = from->kind == FLUX__V_LOAD, from->cls = FLUX__F32C;
+        for (int at = v->a, next = v->a = (int16_t)x; at != x && !flux__is_kept(k, at, -1, -1); at = next)
+            next = k->value[at].a, k->value[at].a = -1, k->value[at].phase = -1;
+    }
+}
+
 /* Outer values that only such lines need come with them. */
 static void flux__find_made(const flux__kernel *k, flux__cpu *c) {
     const flux__value *x = k->value;
@@ -11387,6 +11479,7 @@ static void flux__cpu_drop(flux__cpu *c) {
     if (c->expand) FLUX_FREE(c->expand);
     if (c->parting) FLUX_FREE(c->parting);
     if (c->made) FLUX_FREE(c->made);
+    if (c->truth) FLUX_FREE(c->truth);
     if (c->expand_reg) FLUX_FREE(c->expand_reg);
     if (c->loop) FLUX_FREE(c->loop);
     if (c->reduce_at) FLUX_FREE(c->reduce_at);
@@ -11408,7 +11501,9 @@ static bool flux__cpu_ready(flux__kernel *k) {
     c->width = 4;
     c->tile = FLUX__TILE;
     c->made = (bool *)flux__zalloc(n);
-    if (!c->made) return false;
+    c->truth = (bool *)flux__zalloc(n);
+    if (!c->made || !c->truth) return false;
+    flux__find_truths(k, c);
     if (!flux__find_rows(k, c)) {
         c->rows.first = -1;
         flux__choose_blocks(k, c);
@@ -11536,13 +11631,13 @@ static void flux__each_run_of(flux__block_run *b, int i, flux__run_fn fn, void *
     }
 }
 
-/* If the whole block lies in order in memory: where, else NULL (dtype must be its class's own). */
+/* If the whole block lies in order in memory: where, else NULL (dtype must be its class's own, but for rows of bools). */
 static FLUX__O2 char *flux__in_place(flux__block_run *b, int i, char *memory, int dtype) {
     const flux__value *v = &b->k->value[i];
     const flux__axes *out = &b->c->outer_axes[i], *in = &b->c->inner_axes[i];
     bool o_run = out->nd == 1 || b->o0 % out->dim[0] + b->w * b->segments <= out->dim[0];
     bool r_run = in->nd == 1 || v->outer || b->r0 % in->dim[0] + b->rt <= in->dim[0];
-    if (flux__own_dtype[v->cls] != dtype || !o_run || !r_run) return NULL;
+    if ((flux__own_dtype[v->cls] != dtype && !(v->kind == FLUX__V_LOAD && b->c->truth[i] && b->c->inner_first)) || !o_run || !r_run) return NULL;
     int64_t outer = b->w * b->segments, base = flux__is_source(v) ? b->k->operand[v->operand].offset : 0;
     if (b->segments > 1 && b->segment_step != b->w) return NULL;
     bool o_ok = outer == 1, r_ok = v->outer || b->rt == 1;
@@ -11579,7 +11674,7 @@ static void flux__index_run(void *ctx, int64_t offset, int64_t step, int64_t at,
    page or less, and the processor's own look-ahead begins anew with each. Where results are stored too, that is slower. */
 static void flux__fetch_ahead(const flux__block_run *b, int i, const char *there) {
     const flux__value *v = &b->k->value[i];
-    const int64_t size = (int64_t)flux__class_size[v->cls], bytes = flux__block_count(b, v) * size;
+    const int64_t size = b->c->truth[i] ? 1 : (int64_t)flux__class_size[v->cls], bytes = flux__block_count(b, v) * size;
     if (!b->k->reduced || b->c->rows.first >= 0 || b->c->outer * b->c->inner < FLUX__LARGE) return;
     if (!b->c->inner_first && !v->outer && b->r0 + b->rt < b->c->inner) there += b->c->inner_axes[i].step[0] * b->rt * size;
     else there += bytes - (b->c->inner_first ? 0 : b->c->inner_axes[i].step[0] * b->r0 * size);
@@ -11694,11 +11789,42 @@ static void flux__do_reduce_columns(int cls, int red, char *acc, const char *x, 
     flux__accumulate(cls, red, acc, x, x == room ? flux__gemm_up(n, 16) : n);
 }
 
+/* acc = acc op x, of the block's rows or columns */
+static void flux__reduce_block(flux__block_run *b, int cls, int red, char *acc, const char *x) {
+    const size_t size = flux__class_size[cls];
+    const int64_t outer = b->w * b->segments;
+    if (b->c->inner_first && b->rt <= b->c->together) flux__reduce_rows(cls, red, acc, x, b->rt, outer);
+    else if (b->c->inner_first)
+        for (int64_t o = 0; o < outer; o++)
+            for (int64_t r = 0, m; r < b->rt; r += m) {
+                m = b->rt - r < b->c->together ? b->rt - r : b->c->together;
+                flux__reduce(cls, red, acc + (size_t)o * size, x + (size_t)(o * b->rt + r) * size, m);
+            }
+    else (b->c->inner > FLUX__SHORT ? flux__do_reduce_columns : flux__do_reduce_rows)(cls, red, acc, x, outer, b->rt, flux__reg(b, b->c->nreg));
+}
+
+/* The same of a block of truths, which are counted: how many there are says whether any is, or all. Floats, or bytes if the block is read
+   where it lies. */
+static void flux__do_count(flux__block_run *b, int i, char *acc, const char *x) {
+    const flux__value *v = &b->k->value[i];
+    const int64_t outer = b->w * b->segments;
+    int32_t *count = (int32_t *)(void *)flux__reg(b, b->c->nreg);
+    char *sum = flux__reg(b, b->c->nreg + 1 + b->c->reduce_at[i]);
+    if (b->c->truth[v->a] && x != flux__reg(b, b->c->reg[v->a])) flux__count_bytes(count, (const uint8_t *)x, b->rt, outer);
+    else {
+        memset(sum, 0, (size_t)outer * sizeof(float));
+        flux__reduce_block(b, FLUX__F32C, FLUX__RED_SUM, sum, x);
+        flux__count_floats(count, (const float *)(void *)sum, outer);
+    }
+    if (v->op != FLUX__RED_SUM) flux__count_reaches(count, v->op == FLUX__RED_MAX ? 1 : (int32_t)b->rt, outer);
+    flux__convert(v->cls, b->fresh ? acc : sum, FLUX__I32C, count, outer);
+    if (!b->fresh) flux__accumulate(v->cls, v->op, acc, sum, outer);
+}
+
 static void flux__do_reduce(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
-    int64_t outer = b->w * b->segments;
+    const int64_t outer = b->w * b->segments;
     int walk, cls = b->k->value[v->a].cls;
-    size_t size = flux__class_size[cls];
     const char *x = (const char *)flux__operand_at(b, v, v->a, &walk);
     char *acc = flux__reg(b, b->c->reg[i]);
     int64_t none;                         /* of a class's size */
@@ -11708,16 +11834,12 @@ static void flux__do_reduce(flux__block_run *b, int i) {
         flux__load(cls, fill, dtype, x, 0, outer * b->rt);
         x = fill;
     }
-    flux__identity(cls, v->op, &none);
-    if (b->fresh) flux__fill(acc, &none, size, (size_t)outer);
-    if (b->c->inner_first && b->rt <= b->c->together) flux__reduce_rows(cls, v->op, acc, x, b->rt, outer);
-    else if (b->c->inner_first)
-        for (int64_t o = 0; o < outer; o++)
-            for (int64_t r = 0, m; r < b->rt; r += m) {
-                m = b->rt - r < b->c->together ? b->rt - r : b->c->together;
-                flux__reduce(cls, v->op, acc + (size_t)o * size, x + (size_t)(o * b->rt + r) * size, m);
-            }
-    else (b->c->inner > FLUX__SHORT ? flux__do_reduce_columns : flux__do_reduce_rows)(cls, v->op, acc, x, outer, b->rt, flux__reg(b, b->c->nreg));
+    if (b->c->truth[i]) flux__do_count(b, i, acc, x);
+    else {
+        flux__identity(cls, v->op, &none);
+        if (b->fresh) flux__fill(acc, &none, flux__class_size[cls], (size_t)outer);
+        flux__reduce_block(b, cls, v->op, acc, x);
+    }
     b->at[i] = acc;
     b->walk[i] = 1;
 }
@@ -11730,8 +11852,10 @@ static void flux__do_argreduce(flux__block_run *b, int i) {
     const char *x = (const char *)flux__operand_at(b, v, v->a, &walk);
     int64_t *index = (int64_t *)(void *)flux__reg(b, b->c->reg[i]);
     char *best = flux__reg(b, b->c->nreg + 1 + b->c->reduce_at[i]);
-    for (int64_t o = 0; b->fresh && o < outer; o++) index[o] = -1;
-    if (!walk) {
+    const bool rows = walk && b->c->inner_first && b->fresh && cls == FLUX__F32C;
+    for (int64_t o = 0; b->fresh && !rows && o < outer; o++) index[o] = -1;
+    if (rows) flux__argreduce_rows(v->op != 0, (float *)(void *)best, index, (const float *)(const void *)x, b->rt, outer, b->r0);
+    else if (!walk) {
         for (int64_t o = 0; o < outer; o++) index[o] = 0;
     } else if (b->c->inner_first)
         for (int64_t o = 0; o < outer; o++)

@@ -702,6 +702,25 @@ TEST(accumulate_joins_element_by_element) {
     CHECK(acc[0] == 72 && acc[36] == 36);
 }
 
+TEST(bytes_that_are_not_zero_are_counted) {
+    static const uint8_t kinds[] = { 0, 1, 0, 255, 128, 0, 2, 127 };
+    for (int64_t n = 0; n < 6000; n += n < 40 ? 1 : n < 2028 ? 497 : n < 2045 ? 1 : 1321)
+        for (int64_t rows = 1; rows < 5; rows++)
+            for (int full = 0; full < 2; full++) {
+                uint8_t *x = (uint8_t *)malloc((size_t)(n * rows) + 1), *end = x + 1;         /* no byte behind them */
+                int32_t count[4];
+                REQUIRE(x != NULL);
+                for (int64_t i = 0; i < n * rows; i++) end[i] = full ? 255 : kinds[roll() % 8];
+                flux__count_bytes(count, end, n, rows);
+                for (int64_t r = 0; r < rows; r++) {
+                    int32_t want = 0;
+                    for (int64_t i = 0; i < n; i++) want += end[r * n + i] != 0;
+                    check_says(count[r] == want, "%sof %g bytes in row %g: %g", "", (double)n, (double)r, (double)count[r]);
+                }
+                free(x);
+            }
+}
+
 TEST(places_of_the_largest) {
     double x[50], raw[50], best, raw_best;
     int64_t index;
@@ -732,6 +751,33 @@ TEST(places_of_the_largest) {
         if (r == 1) CHECK(acc[0] == 1 && places[0] == 0 && acc[1] == 5 && places[1] == 1);
     }
     CHECK(isnan(acc[0]) && places[0] == 2 && isnan(acc[1]) && places[1] == 3);
+}
+
+/* Rows of floats, of few kinds of numbers: the first of equals, or the first NaN */
+TEST(places_of_the_largest_of_rows) {
+    const float kinds[] = { 0, -0.0f, 3, 3, -7, -7, INFINITY, -INFINITY, -INFINITY, NAN };
+    float best[9];
+    int64_t index[9];
+    for (int64_t n = 1; n < 1400; n += n < 70 ? 1 : n < 254 ? 23 : n < 258 ? 1 : 371)
+        for (int64_t rows = 1; rows < 10; rows++)
+            for (int many = 1; many <= 10; many++) {          /* kinds; but the last are rare */
+                float *x = (float *)malloc((size_t)(n * rows) * sizeof *x);
+                REQUIRE(x != NULL);
+                for (int64_t i = 0; i < n * rows; i++) x[i] = kinds[roll() % 9 ? roll() % 4 : roll() % (uint64_t)many];
+                if (many == 8) for (int64_t i = 0; i < n * rows; i++) x[i] = i < n ? -INFINITY : INFINITY;
+                for (int max = 0; max < 2; max++) {
+                    flux__argreduce_rows(max != 0, best, index, x, n, rows, 100);
+                    for (int64_t r = 0; r < rows; r++) {
+                        const float *v = x + r * n;
+                        int64_t at = 0;
+                        for (int64_t i = 1; i < n; i++)
+                            if (!isnan(v[at]) && (isnan(v[i]) || (max ? v[i] > v[at] : v[i] < v[at]))) at = i;
+                        const bool same = memcmp(&best[r], &v[at], sizeof best[r]) == 0;
+                        check_says(same && index[r] == 100 + at, "%srow %g of %g numbers: place %g", "", (double)r, (double)n, (double)index[r]);
+                    }
+                }
+                free(x);
+            }
 }
 
 /* ---- random numbers */

@@ -468,6 +468,53 @@ TEST(the_largest_of_many_short_rows) {
     CHECK(wrong == 0);
 }
 
+/* Truths that a comparison gives, and such as lie in memory, in order or not: each reduction by itself, or several of the same */
+static void check_truths(flux_tensor *b, const uint8_t *p, int64_t rows, int64_t n, int64_t row, int64_t step, int dim) {
+    for (int together = 0; together < 2; together++) FLUX_SCOPE {
+        flux_tensor *all[] = { flux_sum(b, dim), flux_any(b, dim), flux_all(b, dim), flux_prod(b, dim), flux_max(b, dim), flux_mean(flux_to_dtype(b, FLUX_F32), dim) };
+        if (together) flux_eval_all(6, all);
+        const int64_t *sum = (const int64_t *)flux_data(all[0]), *prod = (const int64_t *)flux_data(all[3]);
+        const uint8_t *any = (const uint8_t *)flux_data(all[1]), *every = (const uint8_t *)flux_data(all[2]), *most = (const uint8_t *)flux_data(all[4]);
+        const float *mean = flux_data(all[5]);
+        int64_t wrong[6] = { 0 };
+        for (int64_t r = 0; r < rows; r++) {
+            int64_t count = 0;
+            for (int64_t i = 0; i < n; i++) count += p[r * row + i * step] != 0;
+            wrong[0] += sum[r] != count, wrong[1] += any[r] != (count > 0), wrong[2] += every[r] != (count == n), wrong[3] += prod[r] != (count == n);
+            wrong[4] += most[r] != (count > 0), wrong[5] += !(fabs((double)mean[r] * (double)n - (double)count) <= 1e-6 * (double)n);
+        }
+        for (int i = 0; i < 6; i++)
+            if (!CHECK(wrong[i] == 0)) fprintf(stderr, "    %d of %d over dim %d: kind %d, together %d: %d are wrong\n", (int)rows, (int)n, dim, i, together, (int)wrong[i]);
+    }
+}
+TEST(truths_are_counted) {
+    static const int64_t lengths[] = { 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 33, 63, 100, 1000, 1023, 1025, 3000, 100000 };
+    static const int64_t counts[] = { 1, 2, 17, 100, 1001, 40000 };
+    static const double less[] = { -1, 0.0002, 0.5, 0.9998, 2 };
+    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++)
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) FLUX_SCOPE {
+            const int64_t n = lengths[l], rows = counts[c];
+            if (n * rows > 600000) continue;
+            flux_tensor *x = flux_eval(flux_rand(n, rows)), *from = flux_lt(x, less[(l + c) % 5]), *b = flux_eval(flux_lt(x, less[(l + c) % 5]));
+            const uint8_t *p = (const uint8_t *)flux_data(b);
+            check_truths(from, p, rows, n, n, 1, 0);
+            check_truths(from, p, n, rows, 1, n, 1);
+            check_truths(b, p, rows, n, n, 1, 0);
+            check_truths(b, p, n, rows, 1, n, 1);
+            check_truths(flux_permute(b, 1, 0), p, rows, n, n, 1, 1);
+            if (n > 1) check_truths(flux_slice(b, 0, 1, n), p + 1, rows, n - 1, n, 1, 0);
+            check_truths(flux_reshape(b, n * rows), p, 1, n * rows, 0, 1, 0);
+            check_truths(flux_ne(flux_to_dtype(b, FLUX_F32), 0), p, rows, n, n, 1, 0);
+            const float *part = flux_data(flux_div(flux_sum(flux_where(b, 3.0, flux_mul(x, 0)), 0), flux_sum(b, 0)));     /* read for both */
+            int64_t wrong = 0;
+            for (int64_t r = 0, some; r < rows; r++) {
+                some = memchr(p + r * n, 1, (size_t)n) != NULL;
+                wrong += some ? !(fabs((double)part[r] - 3) < 1e-5) : !isnan(part[r]);
+            }
+            CHECK(wrong == 0);
+        }
+}
+
 TEST(one_nan_is_found_in_every_place) {
     for (int64_t n = 1; n <= 70; n += n < 20 ? 1 : 7)
         for (int by = 0; by < 2; by++) FLUX_SCOPE {
