@@ -4709,8 +4709,9 @@ static flux_tensor *flux__truth(const char *call, int red, int n, flux_reduce_op
     unsigned mask;
     if (!flux__mask(call, n, o, &mask)) return NULL;
     int h = flux__hide();
-    flux_tensor *x = flux__cast(o->x, FLUX_BOOL);
-    return flux__reveal(h, x ? flux__reduce_node(x, red, mask, n ? x->ndim : 0) : NULL);
+    flux_tensor *x = flux__cast(o->x, FLUX_BOOL), *y = x ? flux__reduce_node(x, red, mask, n ? x->ndim : 0) : NULL;
+    if (y && red == FLUX__RED_MAX && flux__reduced_count(x, mask) == 0) y = flux_ne(y, y);     /* of nothing none is true */
+    return flux__reveal(h, y);
 }
 
 FLUX_DEF flux_tensor *flux_any_over(int n, flux_reduce_opts o) { return flux__truth("any", FLUX__RED_MAX, n, &o); }

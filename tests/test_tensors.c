@@ -223,6 +223,9 @@ TEST(shapes_by_value) {
     CHECK_DATA(flux_outer(flux_arange(1, 3, 1), flux_arange(1, 3, 1)), ((double[]){ 1, 2, 2, 4 }), 0);
     CHECK_DATA(flux_softmax(flux_from(((float[]){ INFINITY, 0, INFINITY }), 3)), ((double[]){ 0.5, 0, 0.5 }), 0);
     CHECK(flux_item(flux_any(flux_gt(x, 5))) == 1 && flux_item(flux_all(flux_gt(x, 5))) == 0);
+    flux_tensor *none = flux_eval(flux_gt(flux_zeros(0, 3), 5));
+    CHECK(flux_item(flux_any(none)) == 0 && flux_item(flux_all(none)) == 1 && flux_item(flux_any(flux_gt(flux_zeros(0, 3), 5))) == 0);
+    CHECK(flux_item(flux_sum(flux_any(none, 0))) == 0 && flux_item(flux_sum(flux_all(none, 0))) == 3);
     CHECK(flux_item(flux_argmin(flux_neg(x))) == 5);
     CHECK(isnan(flux_item(flux_max(flux_from(((float[]){ 1, NAN, 2 }), 3)))));
     CHECK_NEAR(flux_item(flux_norm(x)), sqrt(91), 1e-6);
