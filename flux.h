@@ -9683,7 +9683,6 @@ fast static void flux__argaccumulate_##name(bool max, void *acc, int64_t *index,
         for (int64_t k = 0; k < m; k++) index[i + k] ^= (index[i + k] ^ now) & (int64_t)take[k];     \
     }                                                                                                \
 }
-#define FLUX__FEW_AT_A_TIME 256
 #define FLUX__ARG_TAKE(T, I, beats)                                                                  \
         for (int64_t k = 0; k < m; k++) {                                                            \
             const T old = best[k], v = x[k];                                                         \
@@ -9695,13 +9694,15 @@ FLUX__ARG(f64, double, int64_t, FLUX__F64C, )
 FLUX__ARG(i32, int32_t, int32_t, FLUX__I32C, )
 FLUX__ARG(i64, int64_t, int64_t, FLUX__I64C, )
 
-/* The same of rows of n floats each, four short ones at a time. A row with a NaN has a sum that is one. */
+/* The same of rows of n floats each, four short ones at a time: of long ones the maximum is sooner found by itself, and then looked
+   for. A row with a NaN has a sum that is one. */
+#define FLUX__ARG_SHORT 256
 static void flux__argreduce_rows(bool max, float *best, int64_t *index, const float *x, int64_t n, int64_t rows, int64_t first) {
 #if FLUX__VECTORS
     const int32_t sign = max ? 0 : INT32_MIN;
     const flux__quad_bits none = { 0, 0, 0, 0 }, one = { 1, 1, 1, 1 }, flip = { sign, sign, sign, sign };
     const flux__quad zero = { 0, 0, 0, 0 }, least = { -INFINITY, -INFINITY, -INFINITY, -INFINITY };
-    for (; n <= FLUX__FEW_AT_A_TIME && rows >= 4; rows -= 4, x += 4 * n, best += 4, index += 4) {
+    for (; n <= FLUX__ARG_SHORT && rows >= 4; rows -= 4, x += 4 * n, best += 4, index += 4) {
         const float *x1 = x + n, *x2 = x1 + n, *x3 = x2 + n;
         flux__quad top = least, sum = zero;
         flux__quad_bits at = none, now = none;
