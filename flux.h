@@ -8133,7 +8133,7 @@ fast FLUX__FOLD(fold_max, T, FLUX__MAX_OF, lowest)                              
 fast FLUX__FOLD(fold_min, T, FLUX__MIN_OF, highest)                                                  \
 FLUX__FOLD_TABLE
 
-/* The same in vectors: four sums of 16 lanes each, in as many variables as that takes (an array would lie in memory). What is
+/* The same in vectors, from 32 elements on: four sums of 16 lanes each, in as many variables as that takes (an array would lie in memory). What is
    left over comes with the elements before it, which are masked. */
 #define FLUX__PARTS_x16(F, g, vop) F(g, 0, vop)
 #define FLUX__PARTS_x8(F, g, vop) F(g, 0, vop) F(g, 1, vop)
