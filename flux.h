@@ -1522,7 +1522,7 @@ extern int madvise(void *at, size_t bytes, int advice);
    say what they need themselves (FLUX__O2, and sections 9 and 10; without ira-region -O0 would spill). What every step runs
    through is LEAN: -O1 less the passes that cost a third of its time and change no figure; LOOPING within it has those again
    without which loops over vectors took up to twice as long. What every tensor and every look at one passes through is HOT, all
-   of -O1 and small functions inlined: a look at a small product takes a tenth less. What runs once or waits for a file or a
+   of -O1 and functions inlined: a look at a small product takes a fifth less. What runs once or waits for a file or a
    person is COLD, and so is what only says what is to be recorded, once a layer or less: layers, losses, most operations and
    their gradients, and most of what makes a plan. Each word holds up to the next. A function that two of them call is inlined
    into neither, unless it is FLUX__INLINE. */
@@ -1540,7 +1540,7 @@ extern int madvise(void *at, size_t bytes, int advice);
       \"no-reorder-blocks\", \"no-ssa-phiopt\", \"no-tree-ter\", \"no-tree-coalesce-vars\", \
       \"no-tree-builtin-call-dce\", \"no-ipa-modref\", \"no-ipa-icf\", \"no-split-wide-types\", \
       \"no-printf-return-value\", \"ira-region=one\")")
-#  define FLUX__HOT FLUX__SWITCH("GCC optimize(\"O1\", \"inline-small-functions\")")
+#  define FLUX__HOT FLUX__SWITCH("GCC optimize(\"O1\", \"inline-small-functions\", \"inline-functions\", \"align-functions=16\")")
 #  define FLUX__COLD FLUX__SWITCH("GCC optimize(\"O0\")")
 #  define FLUX__LOOPING _Pragma("GCC push_options") _Pragma("GCC optimize(\"move-loop-invariants\", \
       \"tree-loop-optimize\", \"ivopts\", \"forward-propagate\", \"dse\")")
@@ -7316,6 +7316,8 @@ static void flux__plans_trim(flux__plans *plans) {
         }
 }
 
+FLUX__HOT
+
 /* No product waits for another. What is added at even distances would give many keys of the same sums one hash. */
 static uint64_t flux__key_hash(const int64_t *key, int n) {
     const uint64_t odd = 0x9e3779b97f4a7c15u;
@@ -10772,6 +10774,8 @@ static void flux__gemm_dots_run(void *ctx, int worker, int64_t number) {
     }
 }
 
+FLUX__HOT
+
 static void flux__gemm_orient(flux__gemm_plan *p, const flux__gemm_job *j, bool flip) {
     p->flip = flip;
     p->m = flip ? j->n : j->m;
@@ -11024,6 +11028,8 @@ typedef struct flux__cpu {                /* a kernel made ready for the CPU */
     bool *truth;                          /* by value: a reduction that counts what is true, or bools that only it reads */
     int tile;                             /* elements of a register */
 } flux__cpu;
+
+FLUX__LEAN
 
 /* ---------------- merging dims */
 
