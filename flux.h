@@ -9803,6 +9803,7 @@ typedef struct flux__gemm_job {
     const void *a_next;                   /* may be NULL: the A of the product that comes next, with the same strides */
     int64_t batches;                      /* how many such products are made one after another, or 0 */
     bool pairs;                           /* an element of A or B is a word of two numbers of bf16; of C, an f32 */
+    int dots;                             /* 0, or how the product that this is a part of is made: see flux__gemm_by_dots */
     /* May be NULL. Called once for each finished piece of C, from any thread, while it is in the
        cache: rows i0 ... i0+mb-1, columns j0 ... j0+nb-1, its (i, j) at block[i + j * ld]. */
     void (*epilogue)(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb, int64_t nb,
@@ -10805,19 +10806,21 @@ static double flux__gemm_cost(const flux__gemm_plan *p) {
 }
 
 /* Whether sums of products take less than tiles: for a vector, and where turning the larger operand, which is contiguous along k,
-   or rows that fill no vector cost more than to fold every sum. Then it is turned to the fewer columns, and these made contiguous. */
-static bool flux__gemm_by_dots(flux__gemm_plan *p, const flux__gemm_job *j) {
+   or rows that fill no vector cost more than to fold every sum. Then it is turned to the fewer columns, and these made contiguous.
+   1: no, 2: yes, 3: yes, with A and B in each other's place. Never for all of a product otherwise than for its parts. */
+static int flux__gemm_by_dots(const flux__gemm_plan *p, const flux__gemm_job *j) {
     int64_t most = j->m > j->n ? j->m : j->n, few = flux__gemm_min(j->m, j->n);
     bool flip = j->m < j->n, turn = (flip ? j->a_col : j->b_row) != 1;
-    if ((flip ? j->b_row : j->a_col) != 1 || j->a_grid || j->b_grid || j->pairs || few > FLUX__GEMM_FEW) return false;
-    if (few > 1 && (most + few) * p->k * p->size > 512 << 10) return false;
+    if (j->dots) return j->dots;
+    if ((flip ? j->b_row : j->a_col) != 1 || j->a_grid || j->b_grid || j->pairs || few > FLUX__GEMM_FEW) return 1;
+    if (few > 1 && (most + few) * p->k * p->size > 512 << 10) return 1;
     if (few > 1 && (double)(most * few) * (0.5 * (double)p->k / p->set->lanes + 1.3) + (turn ? 0.3 * (double)(few * p->k) : 0) > flux__gemm_cost(p))
-        return false;
-    flux__gemm_orient(p, j, flip);
-    return true;
+        return 1;
+    return flip ? 3 : 2;
 }
 
-static bool flux__gemm_dots_all(flux__gemm_plan *p, int64_t threads) {
+static bool flux__gemm_dots_all(flux__gemm_plan *p, bool flip, int64_t threads) {
+    flux__gemm_orient(p, p->job, flip);
     int64_t step = (flux__gemm_up(p->k * p->size, 64) | 64) / p->size;
     void *turned = NULL;
     if (p->b_row != 1) {
@@ -10966,13 +10969,14 @@ static bool flux__blas(bool f64, const flux__gemm_job *job) {
 static int flux__gemm(bool f64, const flux__gemm_job *job) {
     flux__gemm_plan p;
     int64_t threads, tasks;
+    int dots;
     if (job->m <= 0 || job->n <= 0) return 0;
 #ifdef FLUX_BLAS
     if (!job->pairs && flux__blas(f64, job)) return 0;
 #endif
     flux__gemm_plan_for(&p, f64, job);
     threads = (double)p.m * (double)p.n * (double)p.k > 4e5 ? flux__num_threads() : 1;
-    if (flux__gemm_by_dots(&p, job)) p.failed = !flux__gemm_dots_all(&p, threads);
+    if ((dots = flux__gemm_by_dots(&p, job)) > 1) p.failed = !flux__gemm_dots_all(&p, dots > 2, threads);
     else {
         tasks = flux__gemm_blocks(&p, threads);
         flux__gemm_copies(&p);
@@ -12059,7 +12063,7 @@ static void flux__do_block(flux__block_run *b) {
 
 /* ---------------- a kernel's run over threads */
 
-typedef struct flux__job { flux__run *run; flux__kernel *k; int64_t per_task, tasks; char *partial; int failed, phase; int64_t batch; } flux__job;
+typedef struct flux__job { flux__run *run; flux__kernel *k; int64_t per_task, tasks; char *partial; int failed, phase; int64_t batch, first; } flux__job;
 
 static size_t flux__memory_bytes(const flux__kernel *k, const flux__cpu *c) {
     size_t regs = (size_t)(c->nreg + 1 + c->nreduce) * (size_t)c->tile * (size_t)c->width + (size_t)c->tile * 8;
@@ -12507,7 +12511,7 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
             b.w = high == m ? high * wide : high;          /* whole columns are one run */
             b.segments = high == m ? 1 : wide;
             b.segment_step = m;
-            b.o0 = job->batch * m * n + (j0 + j) * m + i0 + i;
+            b.o0 = job->first + job->batch * m * n + (j0 + j) * m + i0 + i;
             b.r0 = 0, b.rt = 1;
             b.product = (const char *)block + (size_t)(i + j * ld) * size;
             b.product_ld = ld;
@@ -12575,6 +12579,12 @@ static const char *flux__widen_all(const flux__operand *o, const char *src, void
     return t.dst;
 }
 
+/* The strides that it has then. */
+static void flux__widened_strides(const flux__operand *o, int64_t *stride) {
+    if (flux__side_by_side(o)) memcpy(stride, o->stride, sizeof o->stride);
+    else flux__natural(&o->shape, stride);
+}
+
 /* ---- products of bf16 by the processor's own instruction, which adds up those of two neighbours along k at once: they are words */
 
 #if FLUX__BF16
@@ -12618,12 +12628,18 @@ static void flux__pair_part(void *ctx, int64_t part) {
     }
 }
 
-/* Makes *o, which is at src, one of words; where its pairs are such already they stay. Gives where it is then. */
+/* Whether the pairs of *o, which is at src, are words as they lie. */
+static bool flux__paired(const flux__operand *o, const char *src, int k) {
+    bool there = o->stride[k] == 1 && o->shape.dim[k] % 2 == 0 && o->offset % 2 == 0 && (intptr_t)src % 4 == 0;
+    for (int d = 0; d < o->shape.ndim; d++) there = there && (d == k || o->stride[d] % 2 == 0);
+    return there;
+}
+
+/* Makes *o one of words; where its pairs are such already they stay. Gives where it is then. */
 static const char *flux__pair_up(flux__operand *o, const char *src, void *memory, int k) {
     flux__operand was = *o;
     int64_t words = (o->shape.dim[k] + 1) / 2, rows = o->shape.dim[!k], size = words * rows;
-    bool along = o->stride[k] == 1, there = along && o->shape.dim[k] % 2 == 0 && o->offset % 2 == 0 && (intptr_t)src % 4 == 0;
-    for (int d = 0; d < o->shape.ndim; d++) there = there && (d == k || o->stride[d] % 2 == 0);
+    bool along = o->stride[k] == 1, there = flux__paired(o, src, k);
     o->shape.dim[k] = words;
     if (there) {
         for (int d = 0; d < o->shape.ndim; d++) o->stride[d] /= d == k ? 1 : 2;
@@ -12641,6 +12657,7 @@ static const char *flux__pair_up(flux__operand *o, const char *src, void *memory
 }
 #else
 #  define flux__multiplies_pairs(k) ((void)(k), false)
+#  define flux__paired(o, src, k) ((void)(src), false)
 #  define flux__pair_up(o, src, memory, k) (src)
 #endif
 
@@ -12664,8 +12681,9 @@ static void flux__matrix_grid(flux__matrix *m, int side, int more) {
 
 FLUX__HOT
 
-static void flux__matrix_operand(flux__run *run, flux__kernel *k, int i, bool pairs, flux__matrix *m) {
-    m->o = k->operand[i];
+/* The product's operand number i; memory is for what half formats become. */
+static void flux__matrix_operand(const flux__run *run, const flux__operand *o, int i, bool pairs, void *memory, flux__matrix *m) {
+    m->o = *o;
     m->at = (const char *)run->ptr[m->o.src];
     if (m->o.gather) {
         flux__matrix_grid(m, 0, -1);
@@ -12673,11 +12691,11 @@ static void flux__matrix_operand(flux__run *run, flux__kernel *k, int i, bool pa
         m->row = m->col = 0;
         return;
     }
-    if (pairs) m->at = flux__pair_up(&m->o, m->at, run->extra[i], !i);
+    if (pairs) m->at = flux__pair_up(&m->o, m->at, memory, !i);
     else if (flux__is_half(m->o.dtype)) {
-        if (flux__side_by_side(&m->o)) m->at = flux__widen_all(&m->o, m->at, run->extra[i]);
+        if (flux__side_by_side(&m->o)) m->at = flux__widen_all(&m->o, m->at, memory);
         else {
-            m->at = (const char *)flux__widen(&m->o, m->at, run->extra[i]);
+            m->at = (const char *)flux__widen(&m->o, m->at, memory);
             flux__natural(&m->o.shape, m->o.stride);
         }
         m->o.offset = 0;
@@ -12714,7 +12732,7 @@ static void flux__product_task(void *ctx, int64_t batch) {
     g.a = flux__matrix_at(job.k, &p->a, batch);
     g.b = flux__matrix_at(job.k, &p->b, batch);
     g.a_next = g.a_row == 1 && batch + 1 < p->batches ? flux__matrix_at(job.k, &p->a, batch + 1) : NULL;
-    if (p->bare) g.c = (char *)job.run->ptr[job.k->value[0].out] + (size_t)(batch * g.m * g.n) * (p->f64 ? 8 : 4);
+    if (p->bare) g.c = (char *)job.run->ptr[job.k->value[0].out] + (size_t)(job.first + batch * g.m * g.n) * (p->f64 ? 8 : 4);
     if (flux__gemm(p->f64, &g) != 0 || flux__atomic_load32(&job.failed)) flux__atomic_store32(&p->failed, 1);
 }
 
@@ -12765,6 +12783,53 @@ static void *flux__turn_shared(flux__products *p) {
     return turned;
 }
 
+/* ---- a product of half formats on several threads: each makes f32, or words, of what it reads by itself. Made once for all of them,
+   most of that would have to come out of the cache of the one that made it: where they share none, f16 196 x 64 x 64 took three
+   times as long on two threads as on one. */
+
+typedef struct flux__halves { flux__products *all; int side; int64_t each, n; } flux__halves;   /* side 0: cuts A's rows, 1: B's columns */
+
+static void flux__half_part(void *ctx, int64_t part) {
+    const flux__halves *h = (const flux__halves *)ctx;
+    flux__products p = *h->all;
+    flux__operand o[2] = { p.job.k->operand[0], p.job.k->operand[1] };
+    int64_t at = part * h->each, n = flux__gemm_min(h->n - at, h->each), first, all;
+    o[h->side].shape.dim[h->side] = n;
+    o[h->side].offset += at * o[h->side].stride[h->side];
+    first = flux__gemm_up(flux__count(&o[0].shape) * 4, 64), all = first + flux__count(&o[1].shape) * 4;
+    char *memory = (char *)flux__scratch((size_t)all);
+    if (memory) {
+        flux__matrix_operand(p.job.run, &o[0], 0, p.g.pairs, memory, &p.a);
+        flux__matrix_operand(p.job.run, &o[1], 1, p.g.pairs, memory + first, &p.b);
+        *(h->side ? &p.g.n : &p.g.m) = n;
+        p.job.first = h->side ? at * p.g.ldc : at;
+        p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col;
+        flux__product_task(&p, 0);
+        flux__scratch_done(memory);
+    }
+    if (!memory || p.failed) flux__atomic_store32(&h->all->failed, 1);
+}
+
+/* False: it is not worth it, or there is nothing to make, or what all parts need is too much to be made for each. */
+static bool flux__halves_apart(flux__products *p) {
+    const flux__operand *o = p->job.k->operand;
+    flux__gemm_plan plan;
+    flux__halves h = { p, p->g.m < p->g.n, 0, p->g.m < p->g.n ? p->g.n : p->g.m };
+    int64_t k = p->job.k->mnk[2], parts = flux__gemm_min(flux__num_threads(), h.n / 32), a[FLUX_MAX_DIMS], b[FLUX_MAX_DIMS];
+    if (parts < 2 || p->batches > 1 || !flux__is_half(o[0].dtype) || !flux__is_half(o[1].dtype) || o[0].shape.ndim < 2 || o[1].shape.ndim < 2)
+        return false;
+    if (o[0].gather || o[1].gather || (double)p->g.m * (double)p->g.n * (double)k < 4e5 || flux__gemm_min(p->g.m, p->g.n) * k > 1 << 18) return false;
+    if (p->g.pairs && flux__paired(&o[0], (const char *)p->job.run->ptr[o[0].src], 1) && flux__paired(&o[1], (const char *)p->job.run->ptr[o[1].src], 0)) return false;
+    flux__widened_strides(&o[0], a);
+    flux__widened_strides(&o[1], b);
+    p->g.a_row = a[0], p->g.a_col = a[1], p->g.b_row = b[0], p->g.b_col = b[1];
+    flux__gemm_plan_for(&plan, false, &p->g);
+    p->g.dots = flux__gemm_by_dots(&plan, &p->g);
+    h.each = flux__gemm_up((h.n + parts - 1) / parts, 16);
+    flux__parallel((h.n + h.each - 1) / h.each, flux__half_part, &h);
+    return true;
+}
+
 FLUX__HOT
 
 /* Many products are shared out whole, few ones in blocks. */
@@ -12779,13 +12844,17 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
     p.job.run = run, p.job.k = k;
     p.g.pairs = flux__multiplies_pairs(k);
-    flux__matrix_operand(run, k, 0, p.g.pairs, &p.a);
-    flux__matrix_operand(run, k, 1, p.g.pairs, &p.b);
-    p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = p.g.pairs ? (k->mnk[2] + 1) / 2 : k->mnk[2];
-    p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col, p.g.ldc = p.g.m;
+    p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = p.g.pairs ? (k->mnk[2] + 1) / 2 : k->mnk[2], p.g.ldc = p.g.m;
+    if (!p.bare) p.g.epilogue = flux__epilogue;
+    if (flux__halves_apart(&p)) {
+        p.job.failed = p.failed;
+        return flux__job_ok(&p.job) ? 0 : -1;
+    }
+    flux__matrix_operand(run, &k->operand[0], 0, p.g.pairs, run->extra[0], &p.a);
+    flux__matrix_operand(run, &k->operand[1], 1, p.g.pairs, run->extra[1], &p.b);
+    p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col;
     if (p.a.o.gather) p.g.a_grid = p.a.grid;
     if (p.b.o.gather) p.g.b_grid = p.b.grid;
-    if (!p.bare) p.g.epilogue = flux__epilogue;
     bool joined = flux__samples_join(&p);
     p.g.batches = p.batches;
     void *turned = p.batches > 1 ? flux__turn_shared(&p) : NULL;

@@ -97,6 +97,42 @@ TEST(same_numbers_for_any_number_of_threads) {
     flux_threads(0);
 }
 
+/* Half formats: each thread makes its own f32, or words, of what its part reads; as sums of products and as tiles, in all orders, of
+   odd lengths and from odd places on. What is on the other side of a part's edge would show. */
+static void half_products(outcome *o, flux_dtype type) {
+    static const int64_t mnk[][3] = { { 196, 64, 64 }, { 64, 200, 128 }, { 72, 16, 3001 }, { 12, 900, 48 }, { 1300, 24, 18 }, { 131, 257, 77 },
+                                     { 2000, 5, 100 }, { 2000, 5, 100 }, { 65, 20, 352 } };   /* parts alone would be made otherwise than the whole */
+    o->n = 0, o->failed = false;
+    flux_seed(7);
+    for (size_t i = 0; i < sizeof mnk / sizeof *mnk; i++)
+        for (int order = 0; order < 4; order++) FLUX_SCOPE {
+            int64_t m = mnk[i][0], n = mnk[i][1], k = mnk[i][2], odd = i % 2;
+            flux_tensor *a = order & 1 ? flux_randn(k + odd, m) : flux_randn(m, k + odd), *b = order & 2 ? flux_randn(n, k + odd) : flux_randn(k + odd, n);
+            a = flux_slice(flux_to_dtype(a, type), order & 1 ? 0 : 1, odd, k + odd), b = flux_slice(flux_to_dtype(b, type), order & 2 ? 1 : 0, odd, k + odd);
+            a = order & 1 ? flux_transpose(a) : a, b = order & 2 ? flux_transpose(b) : b;
+            flux_tensor *c = flux_matmul(a, b), *want = flux_matmul(flux_to_dtype(a, FLUX_F32), flux_to_dtype(b, FLUX_F32));
+            flux_tensor *apart = flux_div(flux_abs(flux_sub(flux_to_dtype(c, FLUX_F32), want)), flux_add(flux_abs(want), 1));
+            CHECK(flux_item(flux_max(apart)) < (type == FLUX_F16 ? 1e-3 : 8e-3));
+            keep(o, flux_to_dtype(flux_relu(flux_add(c, flux_full(0.5, m, 1))), FLUX_F32));
+        }
+    if (flux_failed()) o->failed = true;
+}
+TEST(half_products_in_parts) {
+    static outcome one, more;
+    for (int i = 0; i < 2; i++) {
+        flux_dtype type = i ? FLUX_BF16 : FLUX_F16;
+        flux_threads(1);
+        half_products(&one, type);
+        REQUIRE(!one.failed && one.n > 100000);
+        for (int threads = 2; threads <= 5; threads++) {
+            flux_threads(threads);
+            half_products(&more, type);
+            CHECK(!more.failed && more.n == one.n && !memcmp(one.bytes, more.bytes, one.n));
+        }
+    }
+    flux_threads(0);
+}
+
 /* Large enough for several threads; the last dims may be single ones, an operand turned, or without the dim. */
 static void join(int dim, int64_t n0, int64_t n1, int64_t n2) {
     flux_shape s = FLUX_SHAPE(n0, n1, n2);
