@@ -3204,6 +3204,7 @@ typedef struct flux__memory {             /* a piece of scratch memory: this sta
     struct flux__memory *next;
     size_t bytes;
     void *start;                          /* what the allocator gave */
+    const void *user;                     /* the thread that had it last: in whose cache it is */
 } flux__memory;
 
 typedef struct flux__pool_share {         /* on a cache line of its own */
@@ -3251,17 +3252,21 @@ static int flux__num_threads(void) {
 }
 
 /* ---- scratch memory: what packing and the like need for a moment, kept for the next time. Any thread may give back
-   what another took. */
+   what another took. A thread gets what it had before, if that is large enough: another's would have to come out of a cache
+   that is not its own. */
 
 static void *flux__scratch(size_t bytes) {         /* on a 64-byte line; NULL: none left; no error is recorded */
     flux__memory *m, **p, **best = NULL;
+    const void *self = flux__self();
     char *start;
     flux__mutex_lock(&flux__pool.memory_lock);
-    for (p = &flux__pool.memory; *p; p = &(*p)->next)
-        if ((*p)->bytes >= bytes && (!best || (*p)->bytes < (*best)->bytes)) best = p;
+    for (p = &flux__pool.memory; *p; p = &(*p)->next) {
+        bool ours = (*p)->user == self, better = !best || (ours == ((*best)->user == self) ? (*p)->bytes < (*best)->bytes : ours);
+        if ((*p)->bytes >= bytes && better) best = p;
+    }
     if (!best && flux__pool.memory) best = &flux__pool.memory;   /* too small: makes way for a larger one */
     m = best ? *best : NULL;
-    if (m) *best = m->next;
+    if (m) *best = m->next, m->user = self;
     flux__mutex_unlock(&flux__pool.memory_lock);
     if (m && m->bytes >= bytes) return m + 1;
     if (m) FLUX_FREE(m->start);
@@ -3270,6 +3275,7 @@ static void *flux__scratch(size_t bytes) {         /* on a 64-byte line; NULL: n
     m = (flux__memory *)(void *)(start + sizeof *m + (63 & (0 - ((uintptr_t)start + sizeof *m)))) - 1;
     m->start = start;
     m->bytes = bytes;
+    m->user = self;
     return m + 1;
 }
 
