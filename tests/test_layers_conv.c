@@ -531,14 +531,14 @@ TEST(weightnorm_as_pytorch) {
 
 TEST(a_small_cnn_learns) {
     flux_seed(3);
-    flux_tensor *x = flux_eval(flux_randn(8, 8, 1, 64));
+    flux_tensor *x = flux_eval(flux_randn(8, 8, 1, 32));
     flux_tensor *top = flux_sum(flux_slice(x, 1, 0, 4), 0, 1), *low = flux_sum(flux_slice(x, 1, 4, 8), 0, 1);
-    flux_tensor *y = flux_eval(flux_to_dtype(flux_reshape(flux_gt(top, low), 1, 64), FLUX_F32));
+    flux_tensor *y = flux_eval(flux_to_dtype(flux_reshape(flux_gt(top, low), 1, 32), FLUX_F32));
     flux_layer *m = flux_chain(flux_conv_layer(S(3, 3), 1, 6, .pad = FLUX_SAMEPAD), flux_batchnorm(6, flux_relu), flux_maxpool_layer(S(2, 2)),
                                flux_conv_layer(S(3, 3), 6, 8, flux_relu), flux_meanpool_layer(S(2, 2)), flux_flatten, flux_dense(8, 1));
-    flux_state *opt = flux_setup(flux_adam(0.01), m);
+    flux_state *opt = flux_setup(flux_adam(0.015), m);
     double first = 0, last = 0;
-    for (int i = 0; i < 60; i++) FLUX_SCOPE {
+    for (int i = 0; i < 20; i++) FLUX_SCOPE {
         flux_tensor *loss = flux_logitbinarycrossentropy(flux_call(m, x), y);
         CHECK(flux_update(opt, m, flux_gradient(loss, m)) == 0);
         last = flux_item(loss);
