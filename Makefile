@@ -15,7 +15,7 @@ config ?= release
 BUILD := build/$(config)
 CFLAGS_release := -O2
 CFLAGS_debug := -O0 -g
-CFLAGS_sanitize := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+CFLAGS_sanitize := -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 WARNINGS := -Wall -Wextra -Wpedantic
 CFLAGS ?= $(CFLAGS_$(config))
 LDLIBS ?= -lm
