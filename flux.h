@@ -7948,7 +7948,7 @@ typedef void (*flux__rows_fn)(const flux__rows_run *r, const flux__rows_run *las
 #  pragma clang fp contract(off)
 #elif FLUX__VECTORS
 #  pragma GCC push_options
-#  pragma GCC optimize("O1", "expensive-optimizations" /* or no vzeroupper */, "ira-region=mixed", "no-thread-jumps", "no-fast-math", "fp-contract=off")
+#  pragma GCC optimize("O1", "no-thread-jumps", "align-loops=64", "no-fast-math", "fp-contract=off")
 #endif
 
 /* Names: FLUX__F(exp) is flux__exp_f64, flux__exp_x16, ... and FLUX__P(FMA) FLUX__FMA_x16, ... as
@@ -8669,13 +8669,13 @@ static FLUX__NOINLINE void flux__far_angles(void *y, const void *x, int n, doubl
 #define FLUX__VECTOR_TRIG                                                                            \
 /* x - n pi/2, in two floats: n < 2^17 times the 33 bits of the first part is exact in double */     \
 FLUX__FN(turn)(FLUX__V x, FLUX__V n, FLUX__V *low) {                                                 \
-    FLUX__VD d[2], k;                                                                                \
-    for (int h = 0; h < FLUX__HALVES; h++) {                                                         \
-        k = FLUX__F(widen)(n, h);                                                                    \
-        d[h] = FLUX__F(widen)(x, h) - k * 1.57079632673412561417 - k * 6.07710050650619224932e-11;   \
-    }                                                                                                \
+    FLUX__VD d[2], k[2];                                                                             \
+    FLUX__F(widen)(x, d), FLUX__F(widen)(n, k);                                                      \
+    for (int h = 0; h < FLUX__HALVES; h++)                                                           \
+        d[h] = d[h] - k[h] * 1.57079632673412561417 - k[h] * 6.07710050650619224932e-11;             \
     FLUX__V r = FLUX__F(narrow)(d);                                                                  \
-    for (int h = 0; h < FLUX__HALVES; h++) d[h] = d[h] - FLUX__F(widen)(r, h);                       \
+    FLUX__F(widen)(r, k);                                                                            \
+    for (int h = 0; h < FLUX__HALVES; h++) d[h] = d[h] - k[h];                                       \
     *low = FLUX__F(narrow)(d);                                                                       \
     return r;                                                                                        \
 }                                                                                                    \
@@ -8719,9 +8719,9 @@ static FLUX__INLINE FLUX__VD FLUX__F(exp2)(FLUX__VD x) {                        
 /* |a|^b = 2^(b log2 |a|) in double; then the sign, and C's special values */                        \
 FLUX__FN(pow)(FLUX__V a, FLUX__V b) {                                                                \
     FLUX__V x = FLUX__F(abs)(a), y = FLUX__F(clamp)(b, -3e38f, 3e38f), half = y * 0.5f, r, s;        \
-    FLUX__VD d[2];                                                                                   \
-    for (int h = 0; h < FLUX__HALVES; h++)                                                           \
-        d[h] = FLUX__F(exp2)(FLUX__F(widen)(y, h) * FLUX__F(log2)(FLUX__F(widen)(x, h)));            \
+    FLUX__VD d[2], of[2], by[2];                                                                     \
+    FLUX__F(widen)(x, of), FLUX__F(widen)(y, by);                                                    \
+    for (int h = 0; h < FLUX__HALVES; h++) d[h] = FLUX__F(exp2)(by[h] * FLUX__F(log2)(of[h]));       \
     r = FLUX__F(narrow)(d);                                                                          \
     s = FLUX__IF(FLUX__F(round)(half) != half, -r, r);             /* a < 0: is b odd? whole? */     \
     s = FLUX__IF(FLUX__F(round)(y) == y, s, FLUX__IF(x + x == x, r, FLUX__K(NAN)));                  \
@@ -8899,7 +8899,7 @@ FLUX__SAME_BITS(flux__bits, uint32_t, float)
 FLUX__SAME_BITS(flux__of_bits, float, uint32_t)
 FLUX__SAME_BITS(flux__bits64, uint64_t, double)
 FLUX__SAME_BITS(flux__of_bits64, double, uint64_t)
-static FLUX__INLINE double flux__widen_x1(float x, int h) { return (double)x + 0 * h; }
+static FLUX__INLINE void flux__widen_x1(float x, double *halves) { halves[0] = (double)x; }
 static FLUX__INLINE float flux__narrow_x1(const double *x) { return (float)*x; }
 #  define FLUX__LOOP FLUX__SCALAR_LOOP
 #  define FLUX__HALVES 1
@@ -8960,8 +8960,8 @@ static FLUX__INLINE FLUX__VL FLUX__F(pickd)(FLUX__VL m, FLUX__VL x, FLUX__VL y) 
     return (x & m) | (y & ~m);                                                                       \
 }
 #define FLUX__VECTOR_WIDTHS                                                                          \
-static FLUX__INLINE FLUX__VD FLUX__F(widen)(FLUX__V x, int h) {                                      \
-    return h ? FLUX__P(HIGH)(x) : FLUX__P(LOW)(x);                                                   \
+static FLUX__INLINE void FLUX__F(widen)(FLUX__V x, FLUX__VD *halves) {                               \
+    halves[0] = FLUX__P(LOW)(x), halves[1] = FLUX__P(HIGH)(x);                                       \
 }                                                                                                    \
 FLUX__FN(narrow)(const FLUX__VD *x) { return FLUX__P(JOIN)(x[0], x[1]); }                            \
 FLUX__VECTOR_RUN
@@ -9176,6 +9176,7 @@ FLUX__INSTRUCTION(FLUX__V, vjoin, (FLUX__V a, FLUX__V b),                       
 #    else
 #      pragma GCC push_options
 #      pragma GCC target("avx2,fma,f16c")
+#      pragma GCC optimize("expensive-optimizations" /* or no vzeroupper */, "ira-region=mixed", "no-tree-ccp")
 #    endif
 FLUX__VECTOR_TYPES
 FLUX__VECTOR_INSTRUCTIONS("x", "x", "vextractf128", "vinsertf128")
@@ -9223,6 +9224,7 @@ FLUX__STORE16(flux__bf16_store_x8, h = flux__bf16_of_x8(v, below, odd, quiet))
 #    else
 #      pragma GCC push_options
 #      pragma GCC target("avx512f,avx2,fma,f16c")
+#      pragma GCC optimize("expensive-optimizations" /* or no vzeroupper */, "ira-region=mixed", "no-tree-ccp")
 #    endif
 FLUX__VECTOR_TYPES
 FLUX__VECTOR_INSTRUCTIONS("v", "t", "vextractf32x8", "vinsertf32x8")
@@ -9861,7 +9863,7 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
 #    define FLUX__GEMM_FUSE _Pragma("STDC FP_CONTRACT ON")
 #  else
 #    define FLUX__GEMM_FN(target) /* as fast as "O2" here, and compiled in less time */            \
-        static __attribute__((optimize("O1", "expensive-optimizations", "fp-contract=fast", "align-loops=64", "ira-region=mixed", "no-thread-jumps"))) target
+        static __attribute__((optimize("O1", "expensive-optimizations", "fp-contract=fast", "align-loops=64", "ira-region=mixed", "no-tree-ccp", "no-thread-jumps"))) target
 #    define FLUX__GEMM_FUSE
 #  endif
 #  define FLUX__GEMM_TYPES(bytes)                                                                  \
