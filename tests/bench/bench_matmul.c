@@ -4,7 +4,7 @@
    mean and the worst of them, also of the product alone, without what it takes to record it, find its plan and its memory, which is
    half a microsecond: as long as a sixth of the smallest products here; tests/bench/peers.sh sees to that:
        cc -O2 -DHAVE_CBLAS tests/bench/bench_matmul.c -lopenblas -lm
-   The two take turns in blocks, best of each; with several threads there is a pause between, for its threads to calm down.
+   The two take turns in blocks, medians of all; with several threads there is a pause between, for its threads to calm down.
    bench_matmul [seconds for each product [part of a shape's name]] */
 #define FLUX_IMPLEMENTATION
 #include "../../flux.h"
@@ -83,37 +83,52 @@ static flux_tensor *numbers(int rows, int columns, flux_dtype type) {
     return flux_eval(flux_to_dtype(flux_randn(rows, columns), type));
 }
 
-/* The best of a few short blocks, so that one of them is without what others do meanwhile. */
-static void block(double (*fn)(const product *, int), const product *p, int times, double *best) {
-    fn(p, times / 8 + 1);
-    for (int i = 0; i < 4; i++) {
-        double t = fn(p, times);
-        if (t < *best) *best = t;
-    }
+/* Medians over the rounds: of our time, and of the ratios in each, so that what slows a processor down for a while slows both. */
+typedef struct figures { double time, ratio, alone; } figures;
+
+static int by_size(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+
+static double median(double *x, int n) {
+    qsort(x, (size_t)n, sizeof *x, by_size);
+    return x[n / 2];
 }
 
-/* The best times of one product; *other: OpenBLAS's, or our own for f32 where it has no such product; 0: none. *self: alone. */
-static double bench(const shape *s, int order, flux_dtype type, double budget, double *other, double *self) {
-    double best = 1e9;
-    *other = *self = 1e9;
+/* a call's time, after some that bring its data near */
+static double block(double (*fn)(const product *, int), const product *p, int times) {
+    fn(p, times / 4 + 1);
+    return fn(p, times);
+}
+
+enum { ROUNDS = 255 };
+
+/* One product by turns: as a look, alone, and by OpenBLAS; or, where it has no such product, by our own for f32. */
+static figures rounds(const product *p, const product *f32, double budget) {
+    double time[ROUNDS], ratio[ROUNDS], bare[ROUNDS], rest = flux__num_threads() > 1 ? 0.03 : 0, end = wall() + budget;
+    const bool half = p->type == FLUX_F16 || p->type == FLUX_BF16;
+    const int times = (int)(0.0002 / (ours(p, 3) + 1e-7)) + 1;
+    int n = 0;
+    for (; n < ROUNDS && (n < 3 || wall() < end); n++) {
+        pause_for(rest);
+        time[n] = block(ours, p, times);
+        double self = half ? time[n] : block(alone, p, times), other = half ? block(ours, f32, times) : block(theirs, p, times);
+        ratio[n] = other / time[n], bare[n] = other / self;
+    }
+    figures f = { median(time, n), median(ratio, n), half ? 0 : median(bare, n) };
+    return f;
+}
+
+static figures bench(const shape *s, int order, flux_dtype type, double budget) {
+    figures f = { 0, 0, 0 };
     FLUX_SCOPE {
         product p = { s->m, s->n, s->k, order / 2 == 1, order % 2 == 1, type, NULL, NULL, malloc((size_t)s->m * (size_t)s->n * 8) }, f32;
-        bool half = type == FLUX_F16 || type == FLUX_BF16;
         p.a = p.ta ? numbers(p.k, p.m, type) : numbers(p.m, p.k, type), p.b = p.tb ? numbers(p.n, p.k, type) : numbers(p.k, p.n, type);
         f32 = p;
         f32.a = flux_eval(flux_to_dtype(p.a, FLUX_F32)), f32.b = flux_eval(flux_to_dtype(p.b, FLUX_F32));
         ours(&p, 1);
-        int times = (int)(0.0005 / (ours(&p, 3) + 1e-7)) + 1;
-        double rest = flux__num_threads() > 1 ? 0.03 : 0, end = wall() + budget;
-        do {
-            pause_for(rest);
-            block(ours, &p, times, &best);
-            if (half) block(ours, &f32, times, other);
-            else block(alone, &p, times, self), block(theirs, &p, times, other);
-        } while (wall() < end && p.c);
+        if (p.c) f = rounds(&p, &f32, budget);
         free(p.c);
     }
-    return best;
+    return f;
 }
 
 typedef struct ratios { double product, worst; int count; char where[64]; } ratios;
@@ -149,12 +164,12 @@ int main(int argc, char **argv) {
             if (!strstr(text, only) && !strstr(s->what, only)) continue;
             printf("product %-4s %-20s", flux_dtype_name(types[t]), text);
             for (int o = 0; o < 4; o++) {
-                double other, self, best = bench(s, o, types[t], budget, &other, &self);
-                printf("  %s %6.1f", orders[o], 2e-9 * s->m * s->n * s->k / best);
-                if (other <= 0) continue;
-                printf(" %4.2f", other / best);
-                ratio(&all, other / best, text, orders[o]);
-                if (!half) ratio(&bare, other / self, text, orders[o]);
+                figures f = bench(s, o, types[t], budget);
+                printf("  %s %6.1f", orders[o], 2e-9 * s->m * s->n * s->k / f.time);
+                if (f.ratio <= 0) continue;
+                printf(" %4.2f", f.ratio);
+                ratio(&all, f.ratio, text, orders[o]);
+                if (!half) ratio(&bare, f.alone, text, orders[o]);
             }
             printf("   %s\n", s->what);
             fflush(stdout);
