@@ -9824,9 +9824,11 @@ typedef struct flux__gemm_job {
 typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, const void *b, int64_t b_row, int64_t b_col, void *c, int64_t ldc,
                                   bool add, const void *next, int64_t next_step);
 
-/* Rows of A, by fours, times two columns of B, both contiguous in k, whole vectors: sums of products, without turning either.
+/* Rows of A, by fours, times two columns of B, both contiguous in k, a vector or more: sums of products, without turning either.
    Gives of each four the first column's sums, then the second's. */
 typedef void (*flux__gemm_dots)(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t fours);
+/* The same numbers of four columns of B, to where they belong: a row's lie together. */
+typedef void (*flux__gemm_fours)(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *c, int64_t c_row, int64_t fours);
 
 typedef struct flux__gemm_set {           /* the kernels for one element type and instruction set */
     const struct flux__gemm_set *narrow;  /* those with vectors of half the length and the same bits, or NULL */
@@ -9834,6 +9836,7 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
     const flux__gemm_kernel *one, *two;   /* one and two vectors high; of 1, 2, 3, 4, 6, ... columns */
     flux__gemm_kernel keep;               /* NULL, or of the largest tile: fetches nothing, but copies A's part to `next` */
     flux__gemm_dots dots;
+    flux__gemm_fours fours;               /* NULL where registers are too few */
 } flux__gemm_set;
 
 /* Column j of B is read through pointer j / 3, at 0, 1 or 2 column strides from it: what an address
@@ -9968,6 +9971,8 @@ typedef int flux__gemm_i16 __attribute__((vector_size(16)));
 typedef int64_t flux__gemm_l16 __attribute__((vector_size(16)));
 typedef int flux__gemm_i32 __attribute__((vector_size(32)));
 typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
+typedef int flux__gemm_i64 __attribute__((vector_size(64)));
+typedef int64_t flux__gemm_l64 __attribute__((vector_size(64)));
 #  endif
 #  define FLUX__LANES2(i, j) i, j
 #  define FLUX__LANE8(i) ((i) < 4 ? (i) : (i) + 4)
@@ -9976,78 +9981,147 @@ typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
 #  define FLUX__LANE4(i) ((i) < 2 ? (i) : (i) + 2)
 #  define FLUX__LANES22(i, j) FLUX__LANE4(i), FLUX__LANE4(j), FLUX__LANE4(i) + 2, FLUX__LANE4(j) + 2
 /* A vector for each sum. Folding turns four such vectors into sums that stand side by side, as it turns squares: f32 by fours,
-   f64 by twos. Vectors of 32 B hold two of these, those of 16 B one; those of 64 B are halved before. */
+   f64 by twos. Vectors of 16 B hold one of these, those of 32 B two and those of 64 B four, which are added at the end. The last
+   vectors begin so much earlier, and what has been in others is 0 in them. */
+static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+#  define FLUX__D_ALL(p) *(const V *)(const void *)(p)
+#  define FLUX__D_LAST(p) (V)(*(const I *)(const void *)(p) & last)
+#  define FLUX__D_LOOP(type, step)                                                                 \
+            int64_t left = k;                                                                      \
+            for (; left >= n; left -= n, p += n, q += n) { step(FLUX__D_ALL) }                     \
+            if (left > 0 && k >= n) {                                                              \
+                const I last = *(const I *)(const void *)(flux__gemm_last + 16 - (n - left) * (int)(sizeof(type) / sizeof(int))); \
+                p -= n - left, q -= n - left;                                                      \
+                step(FLUX__D_LAST)                                                                 \
+            }
 #  define FLUX__D_VAR(r) , x##r##0 = zero, x##r##1 = zero
-#  define FLUX__D_MUL(r) t = *(const V *)(const void *)(p + r * a_row); x##r##0 += t * y, x##r##1 += t * z;
+#  define FLUX__D_MUL(at, r) t = at(p + r * a_row); x##r##0 += t * y, x##r##1 += t * z;
+#  define FLUX__D_STEP(at)                                                                         \
+                y = at(q), z = at(q + b_col);                                                      \
+                FLUX__D_MUL(at, 0) FLUX__D_MUL(at, 1) FLUX__D_MUL(at, 2) FLUX__D_MUL(at, 3)
 #  define FLUX__D_HALVE(half, H, x)                                                                \
     half = *(const H *)(const void *)&x;                                                           \
     if (sizeof(x) > sizeof(H)) half += ((const H *)(const void *)&x)[sizeof(x) > sizeof(H)];
-#  define FLUX__D_SUM(r) S s##r##0, s##r##1; FLUX__D_HALVE(s##r##0, S, x##r##0) FLUX__D_HALVE(s##r##1, S, x##r##1)
-#  define FLUX__JOIN(to, x) { W half; FLUX__D_HALVE(half, W, x) *(W *)(void *)(to) = half; }
 #  define FLUX__FOLD_F(ints, lanes, c)                                                             \
-    FLUX__SHUFFLE(u, s0##c, s1##c, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(v, s0##c, s1##c, ints, lanes(2, 6, 3, 7)) u += v; \
-    FLUX__SHUFFLE(v, s2##c, s3##c, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(w, s2##c, s3##c, ints, lanes(2, 6, 3, 7)) v += w; \
-    FLUX__SHUFFLE(w, u, v, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(u, u, v, ints, lanes(2, 3, 6, 7)) u += w; \
-    FLUX__JOIN(to + 4 * c, u)
+    FLUX__SHUFFLE(u, x0##c, x1##c, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(v, x0##c, x1##c, ints, lanes(2, 6, 3, 7)) u += v; \
+    FLUX__SHUFFLE(v, x2##c, x3##c, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(w, x2##c, x3##c, ints, lanes(2, 6, 3, 7)) v += w; \
+    FLUX__SHUFFLE(w, u, v, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(u, u, v, ints, lanes(2, 3, 6, 7)) u += w;
 #  define FLUX__FOLD_D(ints, lanes, c)                                                             \
-    FLUX__SHUFFLE(u, s0##c, s1##c, ints, lanes(0, 2)) FLUX__SHUFFLE(v, s0##c, s1##c, ints, lanes(1, 3)) u += v; \
-    FLUX__SHUFFLE(v, s2##c, s3##c, ints, lanes(0, 2)) FLUX__SHUFFLE(w, s2##c, s3##c, ints, lanes(1, 3)) v += w; \
-    FLUX__JOIN(to + 4 * c, u)                                                                          \
-    FLUX__JOIN(to + 4 * c + 2, v)
-#  define FLUX__GEMM_DOTS(name, type, vec, sum_vec, short_vec, fold, ints, lanes, target)          \
-    FLUX__GEMM_FN(target) void name##_dots(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t fours) { \
+    FLUX__SHUFFLE(u, x0##c, x1##c, ints, lanes(0, 2)) FLUX__SHUFFLE(v, x0##c, x1##c, ints, lanes(1, 3)) u += v; \
+    FLUX__SHUFFLE(v, x2##c, x3##c, ints, lanes(0, 2)) FLUX__SHUFFLE(w, x2##c, x3##c, ints, lanes(1, 3)) v += w;
+#  define FLUX__JOIN(to, x) { H half; W all; FLUX__D_HALVE(half, H, x) FLUX__D_HALVE(all, W, half) *(W *)(void *)(to) = all; }
+#  define FLUX__SUMS_F(ints, lanes) FLUX__FOLD_F(ints, lanes, 0) FLUX__JOIN(to, u) FLUX__FOLD_F(ints, lanes, 1) FLUX__JOIN(to + 4, u)
+#  define FLUX__SUMS_D(ints, lanes)                                                                \
+    FLUX__FOLD_D(ints, lanes, 0) FLUX__JOIN(to, u) FLUX__JOIN(to + 2, v)                           \
+    FLUX__FOLD_D(ints, lanes, 1) FLUX__JOIN(to + 4, u) FLUX__JOIN(to + 6, v)
+#  define FLUX__GEMM_DOTS(name, type, vec, half_vec, short_vec, sums, ints, lanes, target)         \
+    FLUX__GEMM_FN(target) void name(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t fours) { \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
-        typedef sum_vec S;                                                                         \
+        typedef half_vec H;                                                                        \
+        typedef int I __attribute__((vector_size(sizeof(V)), aligned(4), may_alias));              \
         typedef short_vec W;                                                                       \
         const int64_t n = (int)(sizeof(V) / sizeof(type));                                         \
         type *to = (type *)sum;                                                                    \
         for (; fours > 0; fours--, a = (const type *)a + 4 * a_row, to += 8) {                     \
             const type *p = (const type *)a, *q = (const type *)b;                                 \
-            V t, y, z, zero = {0} FLUX__D_VAR(0) FLUX__D_VAR(1) FLUX__D_VAR(2) FLUX__D_VAR(3);     \
-            S u, v, w;                                                                             \
-            for (int64_t left = k; left >= n; left -= n, p += n, q += n) {                         \
-                y = *(const V *)(const void *)q, z = *(const V *)(const void *)(q + b_col);        \
-                FLUX__D_MUL(0) FLUX__D_MUL(1) FLUX__D_MUL(2) FLUX__D_MUL(3)                        \
-            }                                                                                      \
-            FLUX__D_SUM(0) FLUX__D_SUM(1) FLUX__D_SUM(2) FLUX__D_SUM(3)                            \
-            fold(ints, lanes, 0)                                                                   \
-            fold(ints, lanes, 1)                                                                   \
+            V t, y, z, u, v, w, zero = {0} FLUX__D_VAR(0) FLUX__D_VAR(1) FLUX__D_VAR(2) FLUX__D_VAR(3); \
+            FLUX__D_LOOP(type, FLUX__D_STEP)                                                       \
+            sums(ints, lanes)                                                                      \
         }                                                                                          \
     }
-#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, wide, target, narrow, dots, keep)            \
+#  if FLUX__X86
+/* Of vectors of 64 B sixteen sums at a time; the four parts of four such vectors are joined into one. A row's sums are c's. */
+#    define FLUX__LANE16(i, first) ((i) < 4 ? (i) : (i) + 12) + (first)
+#    define FLUX__LANES16(i, j, k, l)                                                              \
+    FLUX__LANE16(i, 0), FLUX__LANE16(j, 0), FLUX__LANE16(k, 0), FLUX__LANE16(l, 0), FLUX__LANE16(i, 4), FLUX__LANE16(j, 4), FLUX__LANE16(k, 4), \
+    FLUX__LANE16(l, 4), FLUX__LANE16(i, 8), FLUX__LANE16(j, 8), FLUX__LANE16(k, 8), FLUX__LANE16(l, 8), FLUX__LANE16(i, 12), FLUX__LANE16(j, 12), \
+    FLUX__LANE16(k, 12), FLUX__LANE16(l, 12)
+#    define FLUX__LANE2(i, first) ((i) < 2 ? (i) : (i) + 6) + (first)
+#    define FLUX__LANES2222(i, j)                                                                  \
+    FLUX__LANE2(i, 0), FLUX__LANE2(j, 0), FLUX__LANE2(i, 2), FLUX__LANE2(j, 2), FLUX__LANE2(i, 4), FLUX__LANE2(j, 4), FLUX__LANE2(i, 6), FLUX__LANE2(j, 6)
+#    define FLUX__D_VAR4(c) , x0##c = zero, x1##c = zero, x2##c = zero, x3##c = zero
+#    define FLUX__D_MUL4(at, c) t = at(p + c * a_row); x0##c += t * y0, x1##c += t * y1, x2##c += t * y2, x3##c += t * y3;
+#    define FLUX__D_STEP4(at) {                                                                    \
+                const V y0 = at(q), y1 = at(q + b_col), y2 = at(q + 2 * b_col), y3 = at(q + 3 * b_col); \
+                FLUX__D_MUL4(at, 0) FLUX__D_MUL4(at, 1) FLUX__D_MUL4(at, 2) FLUX__D_MUL4(at, 3)    \
+            }
+#    define FLUX__JOIN_HALVES(sum, a, b, low, high) {                                              \
+        flux__gemm_d64 one, two;                                                                   \
+        FLUX__SHUFFLE(one, (flux__gemm_d64)a, (flux__gemm_d64)b, flux__gemm_l64, low)              \
+        FLUX__SHUFFLE(two, (flux__gemm_d64)a, (flux__gemm_d64)b, flux__gemm_l64, high)             \
+        sum = (V)one + (V)two;                                                                     \
+    }
+#    define FLUX__LIST(...) __VA_ARGS__
+#    define FLUX__JOIN4(a, b, c, d)                                                                \
+    FLUX__JOIN_HALVES(c, c, d, FLUX__LIST(0, 1, 2, 3, 8, 9, 10, 11), FLUX__LIST(4, 5, 6, 7, 12, 13, 14, 15)) \
+    FLUX__JOIN_HALVES(a, a, b, FLUX__LIST(0, 1, 2, 3, 8, 9, 10, 11), FLUX__LIST(4, 5, 6, 7, 12, 13, 14, 15)) \
+    FLUX__JOIN_HALVES(a, a, c, FLUX__LIST(0, 1, 4, 5, 8, 9, 12, 13), FLUX__LIST(2, 3, 6, 7, 10, 11, 14, 15))
+#    define FLUX__PUT_ROW(c, x, i) *(W *)(void *)(to + c * c_row) = ((const W *)(const void *)&x)[i];
+#    define FLUX__FOURS_F(ints, lanes)                                                             \
+    FLUX__FOLD_F(ints, lanes, 0) s0 = u; FLUX__FOLD_F(ints, lanes, 1) s1 = u; FLUX__FOLD_F(ints, lanes, 2) s2 = u; FLUX__FOLD_F(ints, lanes, 3) \
+    FLUX__JOIN4(s0, s1, s2, u)                                                                     \
+    FLUX__PUT_ROW(0, s0, 0) FLUX__PUT_ROW(1, s0, 1) FLUX__PUT_ROW(2, s0, 2) FLUX__PUT_ROW(3, s0, 3)
+#    define FLUX__FOURS_D(ints, lanes)                                                             \
+    FLUX__FOLD_D(ints, lanes, 0) s0 = u, s1 = v; FLUX__FOLD_D(ints, lanes, 1)                      \
+    FLUX__JOIN4(s0, s1, u, v)                                                                      \
+    FLUX__PUT_ROW(0, s0, 0) FLUX__PUT_ROW(1, s0, 1)                                                \
+    FLUX__FOLD_D(ints, lanes, 2) s0 = u, s1 = v; FLUX__FOLD_D(ints, lanes, 3)                      \
+    FLUX__JOIN4(s0, s1, u, v)                                                                      \
+    FLUX__PUT_ROW(2, s0, 0) FLUX__PUT_ROW(3, s0, 1)
+#    define FLUX__GEMM_FOURS(name, type, vec, short_vec, sums, ints, lanes)                        \
+    FLUX__GEMM_FN(FLUX__AVX512) void name(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *c, int64_t c_row, \
+                                          int64_t fours) {                                         \
+        FLUX__GEMM_FUSE                                                                            \
+        typedef vec V;                                                                             \
+        typedef short_vec W;                                                                       \
+        typedef int I __attribute__((vector_size(sizeof(V)), aligned(4), may_alias));              \
+        const int64_t n = (int)(sizeof(V) / sizeof(type));                                         \
+        type *to = (type *)c;                                                                      \
+        for (; fours > 0; fours--, a = (const type *)a + 4 * a_row, to += 4 * c_row) {             \
+            const type *p = (const type *)a, *q = (const type *)b;                                 \
+            V t, u, v, w, s0, s1, s2, zero = {0} FLUX__D_VAR4(0) FLUX__D_VAR4(1) FLUX__D_VAR4(2) FLUX__D_VAR4(3); \
+            FLUX__D_LOOP(type, FLUX__D_STEP4)                                                      \
+            sums(ints, lanes)                                                                      \
+            (void)s2;                                                                              \
+        }                                                                                          \
+    }
+#  endif
+#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, wide, target, narrow, dots, fours, keep)     \
     FLUX__GEMM_HIGH##wide(name, type, vec, mul, 1, target)                                         \
     FLUX__GEMM_HIGH##wide(name, type, vec, mul, 2, target)                                         \
     static const flux__gemm_kernel name##_one[] = {FLUX__GEMM_LIST##wide(name##_1x)};              \
     static const flux__gemm_kernel name##_two[] = {FLUX__GEMM_LIST##wide(name##_2x)};              \
     static const flux__gemm_set name = {narrow, bytes / (int)sizeof(type), wide, name##_one,       \
-                                        name##_two, keep, dots##_dots};
+                                        name##_two, keep, dots##_dots, fours};
 
-FLUX__GEMM_DOTS(flux__gemm_f32_base, float, flux__gemm_f16, flux__gemm_f16, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i16, FLUX__LANES4, )
-FLUX__GEMM_DOTS(flux__gemm_f64_base, double, flux__gemm_d16, flux__gemm_d16, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l16, FLUX__LANES2, )
+FLUX__GEMM_DOTS(flux__gemm_f32_base_dots, float, flux__gemm_f16, flux__gemm_f16, flux__gemm_f16, FLUX__SUMS_F, flux__gemm_i16, FLUX__LANES4, )
+FLUX__GEMM_DOTS(flux__gemm_f64_base_dots, double, flux__gemm_d16, flux__gemm_d16, flux__gemm_d16, FLUX__SUMS_D, flux__gemm_l16, FLUX__LANES2, )
 #  if FLUX__X86
-FLUX__GEMM_DOTS(flux__gemm_f32_avx2, float, flux__gemm_f32, flux__gemm_f32, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i32, FLUX__LANES8, FLUX__AVX2)
-FLUX__GEMM_DOTS(flux__gemm_f64_avx2, double, flux__gemm_d32, flux__gemm_d32, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l32, FLUX__LANES22, FLUX__AVX2)
-FLUX__GEMM_DOTS(flux__gemm_f32_avx512, float, flux__gemm_f64, flux__gemm_f32, flux__gemm_f16, FLUX__FOLD_F, flux__gemm_i32, FLUX__LANES8, FLUX__AVX512)
-FLUX__GEMM_DOTS(flux__gemm_f64_avx512, double, flux__gemm_d64, flux__gemm_d32, flux__gemm_d16, FLUX__FOLD_D, flux__gemm_l32, FLUX__LANES22, FLUX__AVX512)
+FLUX__GEMM_DOTS(flux__gemm_f32_avx2_dots, float, flux__gemm_f32, flux__gemm_f32, flux__gemm_f16, FLUX__SUMS_F, flux__gemm_i32, FLUX__LANES8, FLUX__AVX2)
+FLUX__GEMM_DOTS(flux__gemm_f64_avx2_dots, double, flux__gemm_d32, flux__gemm_d32, flux__gemm_d16, FLUX__SUMS_D, flux__gemm_l32, FLUX__LANES22, FLUX__AVX2)
+FLUX__GEMM_DOTS(flux__gemm_f32_avx512_dots, float, flux__gemm_f64, flux__gemm_f32, flux__gemm_f16, FLUX__SUMS_F, flux__gemm_i64, FLUX__LANES16, FLUX__AVX512)
+FLUX__GEMM_DOTS(flux__gemm_f64_avx512_dots, double, flux__gemm_d64, flux__gemm_d32, flux__gemm_d16, FLUX__SUMS_D, flux__gemm_l64, FLUX__LANES2222, FLUX__AVX512)
+FLUX__GEMM_FOURS(flux__gemm_f32_fours, float, flux__gemm_f64, flux__gemm_f16, FLUX__FOURS_F, flux__gemm_i64, FLUX__LANES16)
+FLUX__GEMM_FOURS(flux__gemm_f64_fours, double, flux__gemm_d64, flux__gemm_d32, FLUX__FOURS_D, flux__gemm_l64, FLUX__LANES2222)
 #  endif
 #  if FLUX__NEON
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MULN, 12, , NULL, flux__gemm_f32_base, NULL)
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MULO, 12, , NULL, flux__gemm_f64_base, NULL)
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MULN, 12, , NULL, flux__gemm_f32_base, NULL, NULL)
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MULO, 12, , NULL, flux__gemm_f64_base, NULL, NULL)
 #  else
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 6, , NULL, flux__gemm_f32_base, NULL)
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, , NULL, flux__gemm_f64_base, NULL)
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 6, , NULL, flux__gemm_f32_base, NULL, NULL)
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, , NULL, flux__gemm_f64_base, NULL, NULL)
 #  endif
 #  if FLUX__X86
 FLUX__GEMM_LOOP(flux__gemm_f32_keep, float, flux__gemm_f32, FLUX__K_MUL2, 2, 6, FLUX__AVX2, FLUX__K_KEEP)
 FLUX__GEMM_LOOP(flux__gemm_f64_keep, double, flux__gemm_d32, FLUX__K_MUL2, 2, 6, FLUX__AVX2, FLUX__K_KEEP)
-FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f32_avx2, flux__gemm_f32_keep)
-FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f64_avx2, flux__gemm_f64_keep)
-FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512, &flux__gemm_f32_avx2, flux__gemm_f32_avx512, NULL)
-FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512, &flux__gemm_f64_avx2, flux__gemm_f64_avx512, NULL)
+FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f32_avx2, NULL, flux__gemm_f32_keep)
+FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f64_avx2, NULL, flux__gemm_f64_keep)
+FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512, &flux__gemm_f32_avx2, flux__gemm_f32_avx512, flux__gemm_f32_fours, NULL)
+FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512, &flux__gemm_f64_avx2, flux__gemm_f64_avx512, flux__gemm_f64_fours, NULL)
 #  endif
 #  if FLUX__BF16
-FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX__AVX512_BF16, NULL, flux__gemm_f32_avx2, NULL)
+FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX__AVX512_BF16, NULL, flux__gemm_f32_avx2, NULL, NULL)
 #  endif
 
 #else
@@ -10086,7 +10160,7 @@ FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX
     FLUX__GEMM_DOTS(name, type)                                                                    \
     static const flux__gemm_kernel name##_one[] = {name##_1x1, name##_1x2, name##_1x3, name##_1x4}; \
     static const flux__gemm_kernel name##_two[] = {name##_2x1, name##_2x2, name##_2x3, name##_2x4}; \
-    static const flux__gemm_set name = {NULL, 4, 4, name##_one, name##_two, NULL, name##_dots};
+    static const flux__gemm_set name = {NULL, 4, 4, name##_one, name##_two, NULL, name##_dots, NULL};
 FLUX__GEMM_SET(flux__gemm_f32_base, float)
 FLUX__GEMM_SET(flux__gemm_f64_base, double)
 #endif
@@ -10344,9 +10418,6 @@ FLUX__GEMM_COLLECT(flux__collect_base, float, float, float, FLUX__EVENS, )
 #  define FLUX__EVENS16(to, from)                                                                  \
     if (n > 16) FLUX__EVENS(16, FLUX__EVEN16, to, from)                                            \
     else FLUX__EVENS4(to, from)
-#  if !defined(__clang__)
-typedef int flux__gemm_i64 __attribute__((vector_size(64)));
-#  endif
 FLUX__GEMM_COLLECT(flux__collect_base, flux__gemm_f16, flux__gemm_f16, flux__gemm_f16, FLUX__EVENS4, )
 #  if FLUX__X86
 FLUX__GEMM_COLLECT(flux__collect_avx2, flux__gemm_f32, flux__gemm_f16, flux__gemm_f16, FLUX__EVENS4, FLUX__AVX2)
@@ -10739,7 +10810,7 @@ static void flux__gemm_task_run(void *ctx, int worker, int64_t number) {
 #define FLUX__GEMM_SUMS(name, type)                                                                \
     FLUX__GEMM_FN() void name(const flux__gemm_plan *p, const type *a, const type *b, int64_t b_col, type *c, int64_t c_row, \
                               int64_t c_col, int64_t rows) {                                       \
-        const int64_t k = p->k, whole = k & -(int64_t)p->set->lanes, high = rows < 4 ? 1 : 4;      \
+        const int64_t k = p->k, whole = k < p->set->lanes ? 0 : k, high = rows < 4 ? 1 : 4;        \
         type sum[8 * 8], *to;                                                                      \
         for (int64_t f, i, j, r = 0, fours; r < rows; r += fours * high) {                         \
             const int64_t first = r + high <= rows ? r : rows - high;                              \
@@ -10758,6 +10829,25 @@ static void flux__gemm_task_run(void *ctx, int worker, int64_t number) {
 FLUX__GEMM_SUMS(flux__gemm_sums4, float)
 FLUX__GEMM_SUMS(flux__gemm_sums8, double)
 
+/* Rows i ... i+n-1 of A by as many columns of B as there are fours, which it gives. Four rows of one pass over all of the other, so
+   that what lies together in C is stored together; the last four begin so much higher up. */
+static int64_t flux__gemm_by_fours(const flux__gemm_plan *p, int64_t i, int64_t n, char *c, int64_t ld) {
+    const int64_t k = p->k, size = p->size, columns = p->set->fours && n >= 4 && k >= p->set->lanes ? p->n & -4 : 0;
+    const char *a = p->a + i * p->a_row * size, *b = p->b;
+    const int64_t most = p->flip ? columns : n;
+    for (int64_t at, j = 0; j < most && columns; j += 4) {
+        if (p->flip) {
+            at = n & -4;
+            p->set->fours(k, a, p->a_row, b + j * p->b_col * size, p->b_col, c + j * size, ld, at / 4);
+            if (at < n) at = n - 4, p->set->fours(k, a + at * p->a_row * size, p->a_row, b + j * p->b_col * size, p->b_col, c + (at * ld + j) * size, ld, 1);
+        } else {
+            at = flux__gemm_min(j, n - 4);
+            p->set->fours(k, b, p->b_col, a + at * p->a_row * size, p->a_row, c + at * size, ld, columns / 4);
+        }
+    }
+    return columns;
+}
+
 static void flux__gemm_dots_run(void *ctx, int worker, int64_t number) {
     const flux__gemm_plan *p = (const flux__gemm_plan *)ctx;
     const flux__gemm_job *job = p->job;
@@ -10769,7 +10859,7 @@ static void flux__gemm_dots_run(void *ctx, int worker, int64_t number) {
         ld = job->c ? job->ldc : p->flip ? p->n : n;
         int64_t row = p->flip ? ld : 1, col = p->flip ? 1 : ld;
         char *c = job->c ? (char *)job->c + i * row * size : (char *)piece;
-        for (j = 0; j < p->n; j += 2) {       /* a last one alone is the same twice */
+        for (j = flux__gemm_by_fours(p, i, n, c, ld); j < p->n; j += 2) {       /* a last one alone is the same twice */
             bool two = p->n - j > 1;
             const void *a = p->a + i * p->a_row * size, *b = p->b + j * p->b_col * size;
             void *to = c + j * col * size;
@@ -10822,8 +10912,8 @@ static int flux__gemm_by_dots(const flux__gemm_plan *p, const flux__gemm_job *j)
     if (j->dots) return j->dots;
     if ((flip ? j->b_row : j->a_col) != 1 || j->a_grid || j->b_grid || j->pairs || few > FLUX__GEMM_FEW) return 1;
     if (few > 1 && (most + few) * p->k * p->size > 512 << 10) return 1;
-    if (few > 1 && (double)(most * few) * (0.5 * (double)p->k / p->set->lanes + 1.3) + (turn ? 0.3 * (double)(few * p->k) : 0) > flux__gemm_cost(p))
-        return 1;
+    const double vectors = (double)((p->k + p->set->lanes - 1) / p->set->lanes), fold = p->size == 4 ? 0.9 : 0.5;   /* measured */
+    if (few > 1 && (double)(most * few) * (0.5 * vectors + fold) + (turn ? 0.1 * (double)(few * p->k) : 0) > flux__gemm_cost(p)) return 1;
     return flip ? 3 : 2;
 }
 
