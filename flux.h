@@ -9827,7 +9827,7 @@ typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, cons
 /* Rows of A, by fours, times two columns of B, both contiguous in k, a vector or more: sums of products, without turning either.
    Gives of each four the first column's sums, then the second's. */
 typedef void (*flux__gemm_dots)(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t fours);
-/* The same numbers of four columns of B, to where they belong: a row's lie together. */
+/* The same of four columns of B, and the same bits, stored where they belong: a row's four lie together, rows c_row apart. */
 typedef void (*flux__gemm_fours)(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *c, int64_t c_row, int64_t fours);
 
 typedef struct flux__gemm_set {           /* the kernels for one element type and instruction set */
@@ -9982,7 +9982,7 @@ typedef int64_t flux__gemm_l64 __attribute__((vector_size(64)));
 #  define FLUX__LANES22(i, j) FLUX__LANE4(i), FLUX__LANE4(j), FLUX__LANE4(i) + 2, FLUX__LANE4(j) + 2
 /* A vector for each sum. Folding turns four such vectors into sums that stand side by side, as it turns squares: f32 by fours,
    f64 by twos. Vectors of 16 B hold one of these, those of 32 B two and those of 64 B four, which are added at the end. The last
-   vectors begin so much earlier, and what has been in others is 0 in them. */
+   vectors of k begin so much earlier that they end with it, and what others had already is 0 in them. */
 static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
 #  define FLUX__D_ALL(p) *(const V *)(const void *)(p)
 #  define FLUX__D_LAST(p) (V)(*(const I *)(const void *)(p) & last)
@@ -10031,7 +10031,8 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         }                                                                                          \
     }
 #  if FLUX__X86
-/* Of vectors of 64 B sixteen sums at a time; the four parts of four such vectors are joined into one. A row's sums are c's. */
+/* Sixteen sums at a time: there are registers for so many vectors of 64 B. The parts of four folded ones are joined into one, whose
+   parts are rows of C, or halves of them. */
 #    define FLUX__LANE16(i, first) ((i) < 4 ? (i) : (i) + 12) + (first)
 #    define FLUX__LANES16(i, j, k, l)                                                              \
     FLUX__LANE16(i, 0), FLUX__LANE16(j, 0), FLUX__LANE16(k, 0), FLUX__LANE16(l, 0), FLUX__LANE16(i, 4), FLUX__LANE16(j, 4), FLUX__LANE16(k, 4), \
