@@ -9985,12 +9985,12 @@ typedef int64_t flux__gemm_l64 __attribute__((vector_size(64)));
    vectors of k begin so much earlier that they end with it, and what others had already is 0 in them. */
 static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
 #  define FLUX__D_ALL(p) *(const V *)(const void *)(p)
-#  define FLUX__D_LAST(p) (V)(*(const I *)(const void *)(p) & last)
+#  define FLUX__D_LAST(p) (V)(*(const M *)(const void *)(p) & last)
 #  define FLUX__D_LOOP(type, step)                                                                 \
             int64_t left = k;                                                                      \
             for (; left >= n; left -= n, p += n, q += n) { step(FLUX__D_ALL) }                     \
             if (left > 0 && k >= n) {                                                              \
-                const I last = *(const I *)(const void *)(flux__gemm_last + 16 - (n - left) * (int)(sizeof(type) / sizeof(int))); \
+                const M last = *(const M *)(const void *)(flux__gemm_last + 16 - (n - left) * (int)(sizeof(type) / sizeof(int))); \
                 p -= n - left, q -= n - left;                                                      \
                 step(FLUX__D_LAST)                                                                 \
             }
@@ -10019,7 +10019,7 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef half_vec H;                                                                        \
-        typedef int I __attribute__((vector_size(sizeof(V)), aligned(4), may_alias));              \
+        typedef int M __attribute__((vector_size(sizeof(V)), aligned(4), may_alias));              \
         typedef short_vec W;                                                                       \
         const int64_t n = (int)(sizeof(V) / sizeof(type));                                         \
         type *to = (type *)sum;                                                                    \
@@ -10076,7 +10076,7 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef short_vec W;                                                                       \
-        typedef int I __attribute__((vector_size(sizeof(V)), aligned(4), may_alias));              \
+        typedef int M __attribute__((vector_size(sizeof(V)), aligned(4), may_alias));              \
         const int64_t n = (int)(sizeof(V) / sizeof(type));                                         \
         type *to = (type *)c;                                                                      \
         for (; fours > 0; fours--, a = (const type *)a + 4 * a_row, to += 4 * c_row) {             \
