@@ -577,6 +577,37 @@ TEST(sums_along_k_are_the_same_in_any_part) {
     flux__simd_known = 0;
 }
 
+/* The last vectors along k begin within those before: an infinity there counts once, and is not multiplied by zeros. */
+TEST(sums_along_k_with_infinities) {
+    enum { M = 24, N = 10, K = 37 };
+    static float a[M * K], b[K * N], c[M * N];
+    int best = flux__simd_detect();
+    for (int i = 0; i < M * K; i++) a[i] = 1;
+    for (int i = 0; i < K * N; i++) b[i] = 1;
+    for (int level = 0; level <= best; level++)
+        for (int dots = 2; dots <= 3; dots++)
+            for (int at = 0; at < K; at++) {
+                flux__simd_known = level + 1;
+                flux__gemm_job g;
+                int64_t wrong = 0, m = dots == 2 ? M : N, n = dots == 2 ? N : M;
+                memset(&g, 0, sizeof g);
+                g.m = m, g.n = n, g.k = K, g.a = dots == 2 ? a : b, g.b = dots == 2 ? b : a, g.c = c, g.ldc = m, g.dots = dots;
+                g.a_row = K, g.a_col = 1, g.b_row = 1, g.b_col = K;
+                a[5 * K + at] = INFINITY, b[3 * K + at] = 2;
+                CHECK(flux__gemm(false, &g) == 0);
+                for (int i = 0; i < M; i++)
+                    for (int j = 0; j < N; j++) wrong += c[dots == 2 ? i + j * M : j + i * N] != (i == 5 ? INFINITY : (float)(j == 3 ? K + 1 : K));
+                a[5 * K + at] = 1;
+                b[3 * K + at] = INFINITY;
+                CHECK(flux__gemm(false, &g) == 0);
+                for (int i = 0; i < M; i++)
+                    for (int j = 0; j < N; j++) wrong += c[dots == 2 ? i + j * M : j + i * N] != (j == 3 ? INFINITY : (float)K);
+                b[3 * K + at] = 1;
+                CHECK(wrong == 0);
+            }
+    flux__simd_known = 0;
+}
+
 TEST(product_without_memory) {
     product p;
     p.f64 = p.pairs = false;
