@@ -9835,6 +9835,7 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
     int lanes, columns;                   /* elements of a vector; most columns of a tile */
     const flux__gemm_kernel *one, *two;   /* one and two vectors high; of 1, 2, 3, 4, 6, ... columns */
     flux__gemm_kernel keep;               /* NULL, or of the largest tile: fetches nothing, but copies A's part to `next` */
+    flux__gemm_kernel plain;              /* NULL, or of the largest tile: fetches nothing */
     flux__gemm_dots dots;
     flux__gemm_fours fours;               /* NULL where registers are too few */
 } flux__gemm_set;
@@ -9937,7 +9938,7 @@ FLUX__GEMM_TYPES(64)
         const char *fetch = (const char *)next;                                                    \
         V *at, u, v, w, zero = {0} FLUX__COLUMNS##wide(FLUX__K_VAR##high);                         \
         FLUX__COLUMNS##wide(FLUX__K_ZERO##high)                                                    \
-        for (; k > 0; k--) {                                                                       \
+        for (; k; k--) {                                                                           \
             u = ((const V *)(const void *)p)[0];                                                   \
             if (high == 2) v = ((const V *)(const void *)p)[high - 1];                             \
             FLUX__COLUMNS##wide(mul)                                                               \
@@ -9949,6 +9950,35 @@ FLUX__GEMM_TYPES(64)
         at = (V *)c;                                                                               \
         FLUX__COLUMNS##wide(FLUX__K_PUT##high)                                                     \
         (void)v, (void)w, (void)b3, (void)fetch;                                                   \
+    }
+/* Vectors half as long are twice the instructions, and a core that two threads share reads so many that each one beside the sums
+   takes time (there, a fetch 8 % of a product): the largest tile where nothing is to be fetched, two steps of k at a time. */
+#  define FLUX__K_SUM(j, q, r) w = b##q[r * b_col + o * b_row] - zero; x##j += u * w; y##j += v * w;
+#  define FLUX__K_STEP(further)                                                                    \
+    {                                                                                              \
+        enum { o = further };                                                                      \
+        u = ((const V *)(const void *)p)[0], v = ((const V *)(const void *)p)[1];                  \
+        FLUX__COLUMNS6(FLUX__K_SUM)                                                                \
+        p += a_step;                                                                               \
+    }
+#  define FLUX__GEMM_PLAIN(name, type, vec, target)                                                \
+    FLUX__GEMM_FN(target) void name(                                                               \
+        int64_t k, const void *a, int64_t a_step, const void *b, int64_t b_row, int64_t b_col,     \
+        void *c, int64_t ldc, bool add, const void *next, int64_t next_step) {                     \
+        FLUX__GEMM_FUSE                                                                            \
+        typedef vec V;                                                                             \
+        typedef type T;                                                                            \
+        const T *b0 = (const T *)b, *b1 = b0 + 3 * b_col, *p = (const T *)a;                       \
+        V *at, u, v, w, zero = {0} FLUX__COLUMNS6(FLUX__K_VAR2);                                   \
+        int64_t pairs = k / 2;                                                                     \
+        FLUX__COLUMNS6(FLUX__K_ZERO2)                                                              \
+        for (; pairs; pairs--, b0 += 2 * b_row, b1 += 2 * b_row) { FLUX__K_STEP(0) FLUX__K_STEP(1) } \
+        if (k % 2) FLUX__K_STEP(0)                                                                 \
+        at = (V *)c;                                                                               \
+        if (add) { FLUX__COLUMNS6(FLUX__K_ADD2) }                                                  \
+        at = (V *)c;                                                                               \
+        FLUX__COLUMNS6(FLUX__K_PUT2)                                                               \
+        (void)next, (void)next_step;                                                               \
     }
 #  define FLUX__GEMM_HIGH6(name, type, vec, mul, high, target)                                     \
     FLUX__GEMM_KERNEL(name, type, vec, mul, high, 1, target)                                       \
@@ -10088,13 +10118,13 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         }                                                                                          \
     }
 #  endif
-#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, wide, target, narrow, dots, fours, keep)     \
+#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, wide, target, narrow, dots, fours, keep, plain) \
     FLUX__GEMM_HIGH##wide(name, type, vec, mul, 1, target)                                         \
     FLUX__GEMM_HIGH##wide(name, type, vec, mul, 2, target)                                         \
     static const flux__gemm_kernel name##_one[] = {FLUX__GEMM_LIST##wide(name##_1x)};              \
     static const flux__gemm_kernel name##_two[] = {FLUX__GEMM_LIST##wide(name##_2x)};              \
     static const flux__gemm_set name = {narrow, bytes / (int)sizeof(type), wide, name##_one,       \
-                                        name##_two, keep, dots##_dots, fours};
+                                        name##_two, keep, plain, dots##_dots, fours};
 
 FLUX__GEMM_DOTS(flux__gemm_f32_base_dots, float, flux__gemm_f16, flux__gemm_f16, flux__gemm_f16, FLUX__SUMS_F, flux__gemm_i16, FLUX__LANES4, )
 FLUX__GEMM_DOTS(flux__gemm_f64_base_dots, double, flux__gemm_d16, flux__gemm_d16, flux__gemm_d16, FLUX__SUMS_D, flux__gemm_l16, FLUX__LANES2, )
@@ -10107,22 +10137,24 @@ FLUX__GEMM_FOURS(flux__gemm_f32_fours, float, flux__gemm_f64, flux__gemm_f16, FL
 FLUX__GEMM_FOURS(flux__gemm_f64_fours, double, flux__gemm_d64, flux__gemm_d32, FLUX__FOURS_D, flux__gemm_l64, FLUX__LANES2222)
 #  endif
 #  if FLUX__NEON
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MULN, 12, , NULL, flux__gemm_f32_base, NULL, NULL)
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MULO, 12, , NULL, flux__gemm_f64_base, NULL, NULL)
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MULN, 12, , NULL, flux__gemm_f32_base, NULL, NULL, NULL)
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MULO, 12, , NULL, flux__gemm_f64_base, NULL, NULL, NULL)
 #  else
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 6, , NULL, flux__gemm_f32_base, NULL, NULL)
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, , NULL, flux__gemm_f64_base, NULL, NULL)
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 6, , NULL, flux__gemm_f32_base, NULL, NULL, NULL)
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, , NULL, flux__gemm_f64_base, NULL, NULL, NULL)
 #  endif
 #  if FLUX__X86
 FLUX__GEMM_LOOP(flux__gemm_f32_keep, float, flux__gemm_f32, FLUX__K_MUL2, 2, 6, FLUX__AVX2, FLUX__K_KEEP)
 FLUX__GEMM_LOOP(flux__gemm_f64_keep, double, flux__gemm_d32, FLUX__K_MUL2, 2, 6, FLUX__AVX2, FLUX__K_KEEP)
-FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f32_avx2, NULL, flux__gemm_f32_keep)
-FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f64_avx2, NULL, flux__gemm_f64_keep)
-FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512, &flux__gemm_f32_avx2, flux__gemm_f32_avx512, flux__gemm_f32_fours, NULL)
-FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512, &flux__gemm_f64_avx2, flux__gemm_f64_avx512, flux__gemm_f64_fours, NULL)
+FLUX__GEMM_PLAIN(flux__gemm_f32_plain, float, flux__gemm_f32, FLUX__AVX2)
+FLUX__GEMM_PLAIN(flux__gemm_f64_plain, double, flux__gemm_d32, FLUX__AVX2)
+FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f32_avx2, NULL, flux__gemm_f32_keep, flux__gemm_f32_plain)
+FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f64_avx2, NULL, flux__gemm_f64_keep, flux__gemm_f64_plain)
+FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512, &flux__gemm_f32_avx2, flux__gemm_f32_avx512, flux__gemm_f32_fours, NULL, NULL)
+FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512, &flux__gemm_f64_avx2, flux__gemm_f64_avx512, flux__gemm_f64_fours, NULL, NULL)
 #  endif
 #  if FLUX__BF16
-FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX__AVX512_BF16, NULL, flux__gemm_f32_avx2, NULL, NULL)
+FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX__AVX512_BF16, NULL, flux__gemm_f32_avx2, NULL, NULL, NULL)
 #  endif
 
 #else
@@ -10161,7 +10193,7 @@ FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX
     FLUX__GEMM_DOTS(name, type)                                                                    \
     static const flux__gemm_kernel name##_one[] = {name##_1x1, name##_1x2, name##_1x3, name##_1x4}; \
     static const flux__gemm_kernel name##_two[] = {name##_2x1, name##_2x2, name##_2x3, name##_2x4}; \
-    static const flux__gemm_set name = {NULL, 4, 4, name##_one, name##_two, NULL, name##_dots, NULL};
+    static const flux__gemm_set name = {NULL, 4, 4, name##_one, name##_two, NULL, NULL, name##_dots, NULL};
 FLUX__GEMM_SET(flux__gemm_f32_base, float)
 FLUX__GEMM_SET(flux__gemm_f64_base, double)
 #endif
@@ -10223,6 +10255,14 @@ FLUX__GEMM_FN() void flux__gemm_panels(const char *from, int64_t from_step, char
             for (q = 0; q < panels; q++, s += 32, d += step) memcpy(d, s, 32);
         (void)next;
     }
+}
+/* Pieces that lie one after another go to_step apart; 24 and 48 bytes are what the largest tiles have of a row of B. */
+FLUX__GEMM_FN() void flux__gemm_deal(const char *from, char *to, int64_t to_step, int64_t pieces, int64_t bytes) {
+    if (bytes == 24)
+        for (; pieces > 0; pieces--, from += 24, to += to_step) memcpy(to, from, 24);
+    else if (bytes == 48)
+        for (; pieces > 0; pieces--, from += 48, to += to_step) memcpy(to, from, 48);
+    else flux__gemm_copy_rows(from, bytes, to, to_step, pieces, bytes);
 }
 /* Element by element, for any strides: rows end up 1 apart, columns to_step apart. */
 #define FLUX__GEMM_GATHER(name, type)                                                              \
@@ -10639,10 +10679,11 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t wide) {
     flux__gemm_kernel kernel = keep ? p->set->keep : p->set->two[wide <= 4 ? wide - 1 : wide / 2 + 1];
     const char *a = copied ? t->a : p->a + (t->i0 + t->i + t->k0 * p->a_col) * p->size, *b = flux__gemm_b(t, j, wide, &b_row, &b_col);
     char *c = t->block + (t->i + (j - t->out_from) * t->ld) * p->size;
-    const bool far = !t->out && flux__gemm_far(p);
+    const bool far = !t->out && flux__gemm_far(p), plain = p->set->plain && !keep && wide == p->set->columns;
     for (i = 0; i < end; i += tall, c += tall * p->size, a += (copied && !p->a_rows ? tall * t->kb : tall) * p->size) {
         bool fetch = t->lines > 0 && !keep;
         if (far) flux__gemm_fetch(c, t->ld * p->size, wide);
+        if (plain && t->lines <= 0) kernel = p->set->plain;
         const char *next = keep ? t->a + i * t->kb * p->size : fetch ? t->next : a;
         kernel(t->kb, a, step, b, b_row, b_col, c, t->ld, t->k0 > 0, next, (keep ? tall : fetch ? p->a_col : 0) * p->size);
         if (fetch) t->next += 64, t->lines--;
@@ -10730,7 +10771,7 @@ static int64_t flux__gemm_panels_of_b(flux__gemm_task *t, int64_t j) {
     else {
         while (j + n < t->nb && flux__gemm_wide(t->nb - j - n, p->set->columns) == wide) n += wide;
         for (l = 0; l < t->kb; l++, from += p->b_row * size, to += wide * size)
-            flux__gemm_copy_rows(from, wide * size, to, wide * t->b_step * size, n / wide, wide * size);
+            flux__gemm_deal(from, to, wide * t->b_step * size, n / wide, wide * size);
     }
     return n;
 }
