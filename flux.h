@@ -10674,19 +10674,24 @@ static FLUX__INLINE void flux__gemm_fetch(const char *c, int64_t step, int64_t w
 /* The full panels of A, whose tiles lie in C as they are; gives how many rows. */
 static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t wide) {
     const flux__gemm_plan *p = t->plan;
-    const bool keep = t->keep && j == 0, copied = p->copy_a && !keep;
-    int64_t tall = 2 * p->set->lanes, end = t->ib - t->ib % tall, i, b_row, b_col, step = p->a_rows ? t->a_step : copied ? tall : p->a_col;
-    flux__gemm_kernel kernel = keep ? p->set->keep : p->set->two[wide <= 4 ? wide - 1 : wide / 2 + 1];
-    const char *a = copied ? t->a : p->a + (t->i0 + t->i + t->k0 * p->a_col) * p->size, *b = flux__gemm_b(t, j, wide, &b_row, &b_col);
-    char *c = t->block + (t->i + (j - t->out_from) * t->ld) * p->size;
-    const bool far = !t->out && flux__gemm_far(p), plain = p->set->plain && !keep && wide == p->set->columns;
-    for (i = 0; i < end; i += tall, c += tall * p->size, a += (copied && !p->a_rows ? tall * t->kb : tall) * p->size) {
-        bool fetch = t->lines > 0 && !keep;
-        if (far) flux__gemm_fetch(c, t->ld * p->size, wide);
-        if (plain && t->lines <= 0) kernel = p->set->plain;
-        const char *next = keep ? t->a + i * t->kb * p->size : fetch ? t->next : a;
-        kernel(t->kb, a, step, b, b_row, b_col, c, t->ld, t->k0 > 0, next, (keep ? tall : fetch ? p->a_col : 0) * p->size);
-        if (fetch) t->next += 64, t->lines--;
+    const flux__gemm_set *set = p->set;
+    const bool keep = t->keep && j == 0, copied = p->copy_a && !keep, far = !t->out && flux__gemm_far(p), add = t->k0 > 0;
+    const int64_t size = p->size, kb = t->kb, ld = t->ld, tall = 2 * set->lanes, end = t->ib & -tall, high = tall * size;
+    const int64_t step = p->a_rows ? t->a_step : copied ? tall : p->a_col, down = copied && !p->a_rows ? high * kb : high;
+    const int64_t line = keep ? high : 0, lines = keep ? high * kb : down;
+    int64_t i, b_row, b_col;
+    const flux__gemm_kernel two = set->two[wide <= 4 ? wide - 1 : wide / 2 + 1];
+    const flux__gemm_kernel kernel = keep ? set->keep : set->plain && wide == set->columns ? set->plain : two;
+    const char *a = copied ? t->a : p->a + (t->i0 + t->i + t->k0 * p->a_col) * size, *b = flux__gemm_b(t, j, wide, &b_row, &b_col);
+    const char *to = keep ? t->a : a;
+    char *c = t->block + (t->i + (j - t->out_from) * ld) * size;
+    for (i = 0; i < end; i += tall, c += high, a += down, to += lines) {
+        if (far) flux__gemm_fetch(c, ld * size, wide);
+        if (keep || t->lines <= 0) kernel(kb, a, step, b, b_row, b_col, c, ld, add, to, line);
+        else {
+            two(kb, a, step, b, b_row, b_col, c, ld, add, t->next, p->a_col * size);
+            t->next += 64, t->lines--;
+        }
     }
     return end;
 }
