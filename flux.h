@@ -10500,6 +10500,7 @@ typedef struct flux__gemm_task {          /* one block of C */
     const char *next;                     /* A's block to come after this one, as far as it has not been fetched, */
     int64_t lines;                        /* and how much of it that is: so many lines of each column */
     bool keep;                            /* A's copy is made by the kernel that is the first to read it */
+    bool late;                            /* nothing is shown before all is done: see flux__gemm_late */
     int64_t there;                        /* of A, the columns that are read where they lie; then come copied ones */
     char *a, *b;                          /* scratch: copied operands, */
     char *edge, *out;                     /* a tile that is not all ours, C where it may not go yet */
@@ -10515,7 +10516,7 @@ typedef struct flux__gemm_task {          /* one block of C */
 #define FLUX__GEMM_COLUMNS 512            /* in a block's width */
 #define FLUX__GEMM_BLOCK (1 << 17)        /* bytes of A at a time where it lies: as many again are on their way to the second cache */
 #define FLUX__GEMM_FEW 64                 /* columns that may be sums of products */
-#define FLUX__GEMM_PIECE 4096             /* elements of C at a time for the epilogue, or some more */
+#define FLUX__GEMM_PIECE 16384            /* elements of C at a time for the epilogue, if one panel of B has no more */
 
 /* n by parts, rounded up to units */
 static int64_t flux__gemm_split(int64_t n, int64_t parts, int64_t unit) {
@@ -10741,6 +10742,13 @@ static int64_t flux__gemm_wide(int64_t n, int64_t most) {
     return n;
 }
 
+/* Whether an epilogue sees a block of C that is made some rows at a time only when it has all of them: whole columns, which are
+   much less work for it than as many parts, and all of it is still in the second cache. */
+static bool flux__gemm_late(const flux__gemm_task *t) {
+    const flux__gemm_plan *p = t->plan;
+    return p->job->epilogue && !p->flip && p->sub + p->set->lanes <= t->mb && t->mb * t->nb * p->size <= FLUX__GEMM_BLOCK;
+}
+
 /* Adds one chunk of k to the rows at hand. A panel of B stays in the first cache while A's pass. */
 static void flux__gemm_rows(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
@@ -10757,8 +10765,8 @@ static void flux__gemm_rows(flux__gemm_task *t) {
                 flux__gemm_tile(t, i, start, high, j + c, n);
             }
         }
-        if (t->k0 + t->kb < p->k) continue;
-        if (j + wide < t->nb && (j + wide - done) * t->ib < FLUX__GEMM_PIECE) continue;
+        if (t->k0 + t->kb < p->k || t->late) continue;
+        if (j + wide < t->nb && (j + 2 * wide - done) * t->ib <= FLUX__GEMM_PIECE) continue;
         flux__gemm_finish(t, done, j + wide - done);
         done = j + wide;
         if (t->out && !p->flip && p->chunk >= p->k) t->out_from = done;
@@ -10800,6 +10808,9 @@ static void flux__gemm_chunk(flux__gemm_task *t) {
         t->ib = t->mb - t->i < p->sub + p->set->lanes ? t->mb - t->i : p->sub;
         flux__gemm_rows(t);
     }
+    if (!t->late || t->k0 + t->kb < p->k) return;
+    t->i = 0, t->ib = t->mb;
+    flux__gemm_finish(t, 0, t->nb);
 }
 
 /* Scratch memory for a task; false: there is none. C's lies half a page from where large tensors begin: a processor takes a
@@ -10811,7 +10822,7 @@ static bool flux__gemm_room(flux__gemm_task *t) {
     int64_t a = p->copy_a ? flux__gemm_min(p->sub + lanes, high) + (p->a_rows ? lanes : 0) : t->mb < lanes ? lanes : 0;
     int64_t b = p->copy_b ? t->nb * t->b_step : 0;
     int64_t edge = p->flip ? flux__gemm_min(p->sub + lanes, t->mb) * t->nb : part ? tall * p->set->columns : 0;
-    bool passing = !p->flip && p->chunk >= p->k;   /* C's columns leave out for good as they are shown */
+    bool passing = !p->flip && p->chunk >= p->k && !t->late;   /* C's columns leave out for good as they are shown */
     int64_t last = t->mb % p->sub >= lanes || t->mb < p->sub ? t->mb % p->sub : p->sub;   /* the fewest rows that are shown at once */
     int64_t kept = passing ? flux__gemm_min(t->nb, FLUX__GEMM_PIECE / last + p->set->columns) : t->nb;
     int64_t out = p->flip || !p->job->c ? high * kept : 0;
@@ -10841,6 +10852,7 @@ static void flux__gemm_task_run(void *ctx, int worker, int64_t number) {
     t.nb = flux__gemm_min(p->n - t.j0, p->columns);
     t.b_step = (flux__gemm_up(p->chunk * p->size, 64) | 64) / p->size;   /* an odd number of lines */
     t.keep = p->copy_a && flux__gemm_keeps(p, t.nb);
+    t.late = flux__gemm_late(&t);
     if (!flux__gemm_room(&t)) {
         flux__atomic_store32(&p->failed, 1);
         return;
@@ -10989,7 +11001,7 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     int64_t a_step = p->a_col * p->size, b_step = (p->b_row == 1 ? p->b_col : p->b_row) * p->size;
     bool often = p->set->columns <= 6;    /* narrow tiles read A twice as often, and less of a line of B's rows */
     bool keep = flux__gemm_keeps(p, p->columns);
-    bool apart = flux__gemm_large(p) || (a_step >= 2000 && p->k > 64) || (often && p->m * p->k * p->size >= 128 << 10);
+    bool apart = flux__gemm_large(p) || (a_step >= 2000 && p->k > 64) || (often && p->m * p->k * p->size >= 32 << 10);
     bool many = p->columns > (keep || a_step % 2048 == 0 ? 8 : often ? 24 : 48) * p->set->columns;
     int64_t most = flux__gemm_up(FLUX__GEMM_BLOCK / (p->chunk * p->size), 8 * p->set->lanes);
     bool crowded = p->rows > 2 * p->set->lanes && b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
@@ -11327,6 +11339,9 @@ static void flux__need(const flux__kernel *k, bool *need, int v, int phase) {
     flux__need(k, need, k->value[v].c, phase);
 }
 
+/* A number that is only read has no line: it is set before the first block. */
+static FLUX__INLINE bool flux__is_idle(const flux__value *v) { return v->kind == FLUX__V_NUMBER && v->out < 0; }
+
 /* The lines of each phase: inner values that its reductions and stores need, outer ones that its inner ones may use. */
 static bool flux__split_phases(flux__kernel *k, flux__cpu *c) {
     for (int i = 0; i < k->nvalue; i++)
@@ -11344,13 +11359,13 @@ static bool flux__split_phases(flux__kernel *k, flux__cpu *c) {
             const flux__value *v = &k->value[i];
             if (v->phase != p) continue;
             if (flux__reducing(v)) flux__need(k, need, v->a, p);
-            else if (v->outer) ph->late[ph->nlate++] = i;
+            else if (v->outer && !flux__is_idle(v)) ph->late[ph->nlate++] = i;
             else if (v->out >= 0 || c->resident) flux__need(k, need, i, p);
         }
         for (int i = 0; i < k->nvalue && ok; i++) {
             const flux__value *v = &k->value[i];
             bool now = c->resident ? v->phase == p : true;
-            if ((need[i] && now) || (flux__reducing(v) && v->phase == p)) ph->line[ph->n++] = i;
+            if (((need[i] && now) || (flux__reducing(v) && v->phase == p)) && !flux__is_idle(v)) ph->line[ph->n++] = i;
         }
     }
     if (need) FLUX_FREE(need);
@@ -11687,7 +11702,7 @@ static bool flux__cpu_ready(flux__kernel *k) {
         flux__find_adam(k, c);
         flux__find_roles(k, c);
         flux__take_out_made(c);
-        if (k->kind == FLUX__K_MATMUL && c->adam.last >= 0) c->tile = 4 * FLUX__TILE;   /* reads and writes in place */
+        if (k->kind == FLUX__K_MATMUL && c->adam.last >= 0) c->tile = FLUX__GEMM_PIECE;   /* reads and writes in place */
         flux__assign_registers(k, c, last, taken);
         flux__choose_splits(c);
         c->cost = flux__point_cost(k);
@@ -11883,6 +11898,10 @@ static double flux__number_value(const flux__graph *g, const flux__value *v) {
 }
 
 static void flux__set_number(int cls, void *out, double x) {
+    if (cls == FLUX__F32C) {
+        *(float *)out = (float)x;
+        return;
+    }
     double d[1];
     d[0] = x;
     flux__convert(cls, out, FLUX__F64C, d, 1);
