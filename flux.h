@@ -11057,6 +11057,7 @@ static void flux__gemm_plan_for(flux__gemm_plan *p, bool f64, const flux__gemm_j
     flux__gemm_orient(p, job, false);
     if (flipped < flux__gemm_cost(p)) flux__gemm_orient(p, job, true);
     chunks = (p->k * p->size + FLUX__GEMM_CHUNK - 1) / FLUX__GEMM_CHUNK;
+    if (p->set->columns <= 6 && p->k * p->size <= 3200) chunks = 1;        /* columns that are fewer may be longer: 784 of f32 are one */
     p->chunk = chunks > 1 ? flux__gemm_split(p->k, chunks, 8) : p->k > 0 ? p->k : 1;
 }
 
