@@ -1055,7 +1055,8 @@ FLUX_API int64_t flux_skipped(flux_state *s);                     /* steps not m
 /* State for every trained tensor of a model (tied ones share it). Move the model to its device first. */
 FLUX_API flux_state *flux_setup(flux_rule rule, flux_layer *model);
 /* One step: replaces the model's parameters; those without a gradient are left alone entirely. The loss's graph is
-   used up: its value can still be looked at, its gradient not taken again. 0: done. */
+   used up: its value can still be looked at, its gradient not taken again. 0: done. What it computes on an x86 processor, and
+   what is still to be computed for it, has 0 in place of numbers below the dtype's smallest normal one (1.2e-38 in f32). */
 FLUX_API int flux_update(flux_state *s, flux_layer *model, flux_grads *g);
 /* Changes hyper-parameters from now on: flux_adjust(opt, .eta = 1e-4). Fields left out stay. A field that the
    rule does not have is an error. 0: done. */
@@ -1755,6 +1756,28 @@ FLUX__UNUSED static void flux__relax(void) {
     __builtin_ia32_pause();
 #elif defined(__aarch64__) && defined(__GNUC__)
     __asm__ volatile("yield");
+#endif
+}
+
+/* How this thread's arithmetic rounds, and whether a result below the smallest normal number becomes 0 (FLUX__FLUSH): processors
+   for x86 may take a hundred times as long for such numbers. Elsewhere there is nothing to say: 0. */
+enum { FLUX__FLUSH = 0x8000, FLUX__ROUNDING = FLUX__FLUSH | 0x6040 };
+static FLUX__INLINE unsigned flux__float_mode(void) {
+#if FLUX__X86 && defined(_MSC_VER) && !defined(__clang__)
+    return _mm_getcsr();
+#elif FLUX__X86
+    return __builtin_ia32_stmxcsr();
+#else
+    return 0;
+#endif
+}
+static FLUX__INLINE void flux__set_float_mode(unsigned mode) {
+#if FLUX__X86 && defined(_MSC_VER) && !defined(__clang__)
+    _mm_setcsr(mode);
+#elif FLUX__X86
+    __builtin_ia32_ldmxcsr(mode);
+#else
+    (void)mode;
 #endif
 }
 
@@ -3222,6 +3245,7 @@ static struct flux__pool {
     void *ctx;
     int64_t n, job;                       /* job: its number, as many bits as a share has for it */
     int nshares, most;                    /* of this job; for how many there is room */
+    unsigned mode;                        /* of its caller's arithmetic, which all adopt */
     flux__pool_share *share;
     char line1[64];                       /* each of the next on a cache line of its own */
     int gate;                             /* workers in the job; FLUX__GATE_SHUT more when none may join */
@@ -3231,7 +3255,7 @@ static struct flux__pool {
     flux__cond wake;
     flux__mutex memory_lock;
     flux__memory *memory;
-} flux__pool = {0, 0, 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, NULL, {0}, FLUX__GATE_SHUT, {0}, 0, 0,
+} flux__pool = {0, 0, 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, {0}, FLUX__GATE_SHUT, {0}, 0, 0,
                 FLUX__MUTEX_INIT, FLUX__COND_INIT, FLUX__MUTEX_INIT, NULL};
 
 static int flux__num_threads(void) {
@@ -3326,11 +3350,15 @@ static int flux__pool_wait(int seen) {             /* until the round is another
 
 static void flux__pool_main(void *arg) {
     int worker = (int)((flux__os_thread *)arg - flux__pool.worker) + 1, seen = 0, gate;
+    unsigned mode;
     while (!flux__atomic_load32(&flux__pool.stop)) {
         gate = flux__atomic_load32(&flux__pool.gate);
         if (gate < FLUX__GATE_SHUT) {
             if (!flux__atomic_cas32(&flux__pool.gate, gate, gate + 1)) continue;
             seen = flux__atomic_load32(&flux__pool.round);   /* cannot change while we are in */
+            mode = flux__float_mode();
+            if ((mode ^ flux__pool.mode) & FLUX__ROUNDING)
+                flux__set_float_mode((mode & ~(unsigned)FLUX__ROUNDING) | (flux__pool.mode & FLUX__ROUNDING));
             flux__pool_work(worker);
             flux__atomic_add32(&flux__pool.gate, -1);
         }
@@ -3398,6 +3426,7 @@ static void flux__parallel_workers(int64_t n, void (*fn)(void *ctx, int worker, 
     flux__pool.fn = fn;
     flux__pool.ctx = ctx;
     flux__pool.n = n;
+    flux__pool.mode = flux__float_mode();
     if (++flux__pool.job >> (63 - FLUX__SHARE_BITS)) {     /* numbers come again: no share may remember one */
         memset(flux__pool.share, 0, (size_t)flux__pool.most * sizeof *flux__pool.share);
         flux__pool.job = 1;
@@ -13552,10 +13581,16 @@ static int flux__kernel_run(flux__run *r, flux__kernel *k) {
     }
 }
 
-/* A row of n kernels; gives how many of them were done or, on a device, started. */
+/* A row of n kernels; gives how many of them were done or, on a device, started. In an update on the CPU a result
+   that is too small for a normal number is 0: the moments of a weight whose gradient stays 0 would end as such numbers, which slow
+   every step down. */
 static int flux__kernels_run(flux__run *r, flux__kernel *k, int n) {
     if (k->drop) return flux__backend_of(k->device.backend)->run(r, k, n);
-    return flux__kernel_run(r, k) == 0;
+    const unsigned mode = flux__float_mode();
+    if (r->g->cut) flux__set_float_mode(mode | FLUX__FLUSH);
+    int rc = flux__kernel_run(r, k);
+    if (r->g->cut) flux__set_float_mode(mode);
+    return rc == 0;
 }
 
 #if defined(FLUX_CUDA) || defined(FLUX_HIP)

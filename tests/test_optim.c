@@ -2,6 +2,7 @@
    written out in Python (fixtures/make_optim.py); what flux_update does to a model, and what it leaves alone. */
 #include "test.h"
 #include "fixtures/optim.h"
+#include <float.h>
 
 /* ------------------------------------------------------------------ models of bare parameters, with gradients of our choice */
 
@@ -125,6 +126,32 @@ TEST(momentum_of_the_documentation) {
     CHECK_DATA(flux_load_tensor("build/test_optim.safetensors", "weight.velocity"), want_v, 1e-12);
     CHECK_NEAR(flux_item(flux_load_tensor("build/test_optim.safetensors", "bias.velocity")), -10.09, 1e-12);
     remove("build/test_optim.safetensors");
+}
+
+/* A weight whose gradient stays 0 (a dead unit, a word that doesn't come): 0.9^t is below 1.2e-38 after 830 steps, where some
+   processors' arithmetic is a hundred times slower. Only an update is to flush such numbers. */
+static void fade(flux_rule rule, const char *name, int64_t n) {
+    flux_layer *m = bare_of(flux_full_shape(FLUX_SHAPE(n), 1, FLUX_F32));
+    flux_state *opt = flux_setup(rule, m);
+    for (int t = 0; t < 900; t++)
+        FLUX_SCOPE REQUIRE(step_by(opt, m, flux_full_shape(FLUX_SHAPE(n), t ? 0 : 1e-2, FLUX_F32)) == 0);
+    REQUIRE(flux_save(opt, "build/test_optim.safetensors") == 0);
+    const float *x = (const float *)flux_data(flux_load_tensor("build/test_optim.safetensors", name));
+    REQUIRE(x);
+    for (int64_t i = 0; i < n; i++) CHECK(x[i] == 0 || (fabs(x[i]) > FLT_MIN && fabs(x[i]) < 1e-36));   /* 0.1 m may be flushed first */
+    remove("build/test_optim.safetensors");
+}
+TEST(what_fades_is_no_denormal_number) {
+    ONLY_ON_CPU();
+#if !defined(__x86_64__) && !defined(_M_X64)
+    SKIP("numbers below the smallest normal one are flushed on x86 processors only");
+#endif
+    flux_tensor *least = flux_full_shape(FLUX_SHAPE(100000), 1.2e-38, FLUX_F32), *x = flux_mul(least, 0.1);
+    const float part = 1.2e-38f * 0.1f;
+    fade(flux_momentum(0.01), "p.velocity", 3);
+    fade(flux_adam(), "p.m", 100000);
+    fade(flux_nesterov(), "p.velocity", 1);
+    for (int i = 0; i < 100000; i += 33333) CHECK(((const float *)flux_data(x))[i] == part && part > 0);   /* here and on all threads */
 }
 
 /* The examples of Optimisers.jl. */

@@ -376,6 +376,27 @@ TEST(parallel_shares_lie_together) {
     flux_threads(0);
 }
 
+/* Whoever works adopts the arithmetic of the job's caller, and of the next caller after that. */
+static int modes_met;
+static void meet_mode(void *ctx, int worker, int64_t i) {
+    share(NULL, worker, i);
+    if (((flux__float_mode() ^ *(unsigned *)ctx) & FLUX__ROUNDING) == 0) flux__atomic_add32(&modes_met, 1);
+}
+TEST(parallel_has_the_callers_arithmetic) {
+    const unsigned own = flux__float_mode();
+    if (!own) SKIP("no word of this processor's says how its arithmetic rounds");
+    flux_threads(2);
+    for (int n = 0; n < 6; n++) {
+        unsigned mode = n % 2 ? own : own | FLUX__FLUSH;
+        flux__set_float_mode(mode);
+        first_of_other = -1, taken = modes_met = 0;
+        flux__parallel_workers(2, meet_mode, &mode);
+        flux__set_float_mode(own);
+        CHECK(first_of_other == 1 && modes_met == 2);
+    }
+    flux_threads(0);
+}
+
 /* A share that was in none of the jobs until their numbers come again is whole then. */
 static void parallel_job(int64_t number, int n) {
     flux__pool.job = number - 1;
