@@ -3537,7 +3537,8 @@ X(CEIL,         ceil,       1, N, FLUX__F(ceil)(a),                             
 X(ROUND,        round,      1, N, FLUX__F(round)(a),                             0, 0, 0)                             \
 X(SIGMOID,      sigmoid,    1, F, FLUX__F(sigmoid)(a),                           flux_mul(g, flux_mul(y, flux_sub(1, y))), 0, 0) \
 X(SOFTPLUS,     softplus,   1, F, FLUX__F(softplus)(a),                          flux_mul(g, flux_sigmoid(a)), 0, 0)  \
-X(RELU,         relu,       1, N, FLUX__IF(a <= FLUX__K(0), FLUX__K(0), a),      flux_where(flux_gt(y, 0.0), g, 0.0), 0, 0) \
+X(RELU,         relu,       1, N, FLUX__IF(a <= FLUX__K(0), FLUX__K(0), a),      flux__elementwise(FLUX__OP_GATE, y, g, NULL), 0, 0) \
+X(GATE,         gate,       2, N, FLUX__IF(a > FLUX__K(0), b, FLUX__K(0)),       0, flux__elementwise(FLUX__OP_GATE, a, g, NULL), 0) /* relu's gradient */ \
 X(LERP,         lerp,       3, F, a + c * (b - a),                               flux_mul(g, flux_sub(1, c)), flux_mul(g, c), flux_mul(g, flux_sub(b, a))) \
 X(GELU,         gelu,       1, F, FLUX__F(gelu)(a),                              flux_mul(g, flux__elementwise(FLUX__OP_GELU_SLOPE, a, NULL, NULL)), 0, 0) \
 X(GELU_SLOPE,   gelu_slope, 1, F, FLUX__F(gelu_slope)(a),                        flux__grad_gelu_slope(g, a), 0, 0)   \

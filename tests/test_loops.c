@@ -91,6 +91,7 @@ static double d_round(double a, double b, double c) { (void)b, (void)c; return f
 static double d_sigmoid(double a, double b, double c) { (void)b, (void)c; return a < 0 ? exp(a) / (exp(a) + 1) : 1 / (1 + exp(-a)); }
 static double d_softplus(double a, double b, double c) { (void)b, (void)c; return a > 0 ? a + log1p(exp(-a)) : log1p(exp(a)); }
 static double d_relu(double a, double b, double c) { (void)b, (void)c; return a <= 0 ? 0 : a; }
+static double d_gate(double a, double b, double c) { (void)c; return isgreater(a, 0) ? b : 0; }
 static double d_lerp(double a, double b, double c) { return a + c * (b - a); }
 /* What rounding does to the exponent counts: it is as large as 88. */
 static double d_gelu(double a, double b, double c) { return a * d_sigmoid(a * (1.5957691216057308 + 0.07135481627260025 * a * a), b, c); }
@@ -116,6 +117,7 @@ static int64_t i_result(const char *op, int64_t a, int64_t b, int64_t c, int bit
     if (!strcmp(op, "max2")) return a < b ? b : a;
     if (!strcmp(op, "min2")) return a < b ? a : b;
     if (!strcmp(op, "relu")) return a < 0 ? 0 : a;
+    if (!strcmp(op, "gate")) return a > 0 ? b : 0;
     if (!strcmp(op, "where")) return a ? b : c;
     if (!strcmp(op, "eq")) return a == b;
     if (!strcmp(op, "ne")) return a != b;
@@ -141,7 +143,7 @@ static const reference references[] = {
     { "rsqrt", d_rsqrt, 1.5 }, { "exp", d_exp, 1.25 }, { "log", d_log, 1 }, { "log1p", d_log1p, 1 }, { "expm1", d_expm1, 1.65 },
     { "sin", d_sin, 1 }, { "cos", d_cos, 1 }, { "tanh", d_tanh, 1.3 }, { "erf", d_erf, 1.3 }, { "floor", d_floor, 0 },
     { "ceil", d_ceil, 0 }, { "round", d_round, 0 }, { "sigmoid", d_sigmoid, 1.3 }, { "softplus", d_softplus, 1.75 },
-    { "relu", d_relu, 0 }, { "lerp", d_lerp, 0 }, { "fma", d_fma, 0 }, { "gelu", d_gelu, 200 },
+    { "relu", d_relu, 0 }, { "gate", d_gate, 0 }, { "lerp", d_lerp, 0 }, { "fma", d_fma, 0 }, { "gelu", d_gelu, 200 },
     { "gelu_slope", d_gelu_slope, 2 } };
 
 static const reference *reference_of(int op) {
