@@ -11886,6 +11886,36 @@ static void flux__fetch_ahead(const flux__block_run *b, int i, const char *there
     for (int64_t at = 0; at < bytes; at += 64) FLUX__PREFETCH_LATER(there + at)
 }
 
+/* Each of so many numbers n times. */
+static void flux__each_times(char *out, const char *in, size_t size, int64_t n, int64_t numbers) {
+    int64_t quick = size == 4 && n >= 4 && n < 16 && numbers > 4 ? numbers - 4 : 0;      /* four have the 16 numbers that are written past one */
+    flux__spread_rows((float *)(void *)out, (const float *)(const void *)in, n, quick);
+    for (int64_t i = quick; i < numbers; i++) flux__fill(out + (size_t)(i * n) * size, in + (size_t)i * size, size, (size_t)n);
+}
+static void flux__row_times(char *out, const char *row, size_t bytes, int64_t n) {
+    for (int64_t r = 0; r < n; r++, out += bytes)
+        if (out != row) memcpy(out, row, bytes);
+}
+
+/* A block's rows that are all the same, or one number each, are read once. */
+static bool flux__load_repeated(flux__block_run *b, int i, flux__transfer t) {
+    const flux__value *v = &b->k->value[i];
+    const bool first = b->c->inner_first;
+    const flux__axes *along = first ? &b->c->inner_axes[i] : &b->c->outer_axes[i], *down = first ? &b->c->outer_axes[i] : &b->c->inner_axes[i];
+    const int64_t n = first ? b->rt : b->w, rows = first ? b->w : b->rt, base = flux__is_source(v) ? b->k->operand[v->operand].offset : 0;
+    if (v->outer || b->segments > 1 || rows == 1) return false;
+    if (down->nd == 1 && down->step[0] == 0) {
+        flux__each_run(along, base, first ? b->r0 : b->o0, n, 0, flux__load_run, &t);
+        flux__row_times(t.dst, t.dst, (size_t)n * t.wide, rows);
+        return true;
+    }
+    if (along->nd > 1 || along->step[0]) return false;
+    t.dst = flux__reg(b, b->c->nreg);
+    flux__each_run(down, base, first ? b->o0 : b->r0, rows, 0, flux__load_run, &t);
+    flux__each_times((char *)b->at[i], t.dst, t.wide, n, rows);
+    return true;
+}
+
 static void flux__do_load(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     bool own = v->kind != FLUX__V_LOAD;   /* stored by an earlier phase */
@@ -11898,7 +11928,7 @@ static void flux__do_load(flux__block_run *b, int i) {
         return;
     }
     flux__transfer t = { src, (char *)b->at[i], v->cls, dtype, flux__class_size[v->cls], flux__dtypes[dtype].size };
-    flux__each_run_of(b, i, flux__load_run, &t);
+    if (!flux__load_repeated(b, i, t)) flux__each_run_of(b, i, flux__load_run, &t);
 }
 
 static void flux__do_store(flux__block_run *b, int i) {
@@ -11951,17 +11981,11 @@ static void flux__do_random(flux__block_run *b, int i) {
 /* An outer value spread over the block's reduced points, for inner ones to use. */
 static void flux__expand_value(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
-    int64_t outer = b->w * b->segments;
-    size_t size = flux__class_size[v->cls];
+    const int64_t outer = b->w * b->segments;
     char *out = flux__reg(b, b->c->expand_reg[i]);
-    const char *in = (const char *)b->at[i];
     if (outer == 1 || b->rt == 1) return;
-    int64_t short_rows = b->c->inner_first && size == 4 && b->rt >= 4 && b->rt < 16 ? outer - 4 : 0;      /* four have the 16 numbers that are written past one */
-    flux__spread_rows((float *)(void *)out, (const float *)(const void *)in, b->rt, short_rows);
-    if (b->c->inner_first)
-        for (int64_t o = short_rows > 0 ? short_rows : 0; o < outer; o++) flux__fill(out + (size_t)(o * b->rt) * size, in + (size_t)o * size, size, (size_t)b->rt);
-    else
-        for (int64_t r = 0; r < b->rt; r++) memcpy(out + (size_t)(r * outer) * size, in, (size_t)outer * size);
+    if (b->c->inner_first) flux__each_times(out, (const char *)b->at[i], flux__class_size[v->cls], b->rt, outer);
+    else flux__row_times(out, (const char *)b->at[i], (size_t)outer * flux__class_size[v->cls], b->rt);
 }
 
 /* Where an inner line finds operand x, and whether it walks there. */
