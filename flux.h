@@ -4082,12 +4082,33 @@ static bool flux__together(const char *call, int n, flux_tensor **xs) {
     return true;
 }
 
+/* What all operands are like in dtype, shape and device but for bare numbers, so that nothing has to be found out; NULL: they
+   differ, or are to be converted. */
+static const flux_tensor *flux__alike(int op, int n, flux_tensor *const *xs) {
+    const flux_tensor *like = NULL;
+    if (flux__rules[op] != 'N' && flux__rules[op] != 'F' && flux__rules[op] != 'C') return NULL;
+    for (int i = 0; i < n; i++) {
+        const flux_tensor *x = xs[i];
+        if (x->flags & FLUX__WEAK || x == like) continue;
+        if (!like && flux__dtypes[x->dtype].real) like = x;
+        else if (!like || x->dtype != like->dtype || !flux__same_dims(x, like) || !flux__same_device(x->device, like->device)) return NULL;
+    }
+    return like;
+}
+
 static flux_tensor *flux__elementwise(int op, flux_tensor *a, flux_tensor *b, flux_tensor *c) {
     flux_tensor *xs[3] = { a, b, c };
     int n = flux__arity[op];
     flux_dtype result = FLUX_F32;
     flux_shape s;
     if (!flux__check_operands(flux__op_names[op], n, xs)) return NULL;
+    const flux_tensor *like = flux__alike(op, n, xs);
+    if (like) {
+        s = flux__dims(like);
+        flux_tensor *y = flux__node(op, flux__rules[op] == 'C' ? FLUX_BOOL : (flux_dtype)like->dtype, &s, a, b, c);
+        if (y) y->device = like->device;
+        return y ? flux__done(y) : NULL;
+    }
     int t = flux__compute_dtype(op, n, xs, &result);
     if (t < 0 || !flux__broadcast(flux__op_names[op], n, xs, &s)) return NULL;
     flux_device d = flux__place(n, xs);
