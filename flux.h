@@ -5734,8 +5734,11 @@ typedef struct flux__map { flux_tensor **key; int *value; int n, room; } flux__m
 
 typedef struct flux__more { flux_tensor *x; int next; } flux__more;   /* next: from 1; 0: no more */
 
+typedef struct flux__way { flux_tensor *t; int next; bool shared; } flux__way;   /* next: the operand to go on with */
+
 typedef struct flux__walk {
     flux_tensor **node, **grad;           /* in the order of recording: operands before results */
+    int *refs, refs_room;                 /* of a whole walk: how many operands each node is */
     int *more_of;                         /* contributions to the gradient beside grad, the last one first */
     flux__more *more;
     int nmore, more_room;
@@ -5743,8 +5746,8 @@ typedef struct flux__walk {
     int ncat;
     bool *wanted;                         /* depends on something asked for */
     int n, room;
-    flux_tensor **stack;
-    int top, stack_room;
+    flux__way *way;                       /* from where it began to where it is */
+    int top, way_room;
     flux__map shared;
     uint32_t id;
     bool whole;                           /* also what no gradient passes: behind nodes of FLUX_NOGRAD */
@@ -5808,17 +5811,12 @@ static FLUX__INLINE bool flux__unshared(const flux_tensor *t) {
     return !b->buf && b->op != FLUX__LEAF && (b->op != FLUX__NUMBER || b->flags & (FLUX__WEAK | FLUX__SEED));
 }
 
-/* A node may be finished while the walk goes on, by FLUX_EAGER; no two walks have the same id. */
+/* A node may be finished while the walk goes on, by FLUX_EAGER; no two walks have the same id. Below 0: it has no number; -2: and is shared. */
 static FLUX__INLINE int flux__walk_get(const flux__walk *w, const flux_tensor *t) {
     if (t->walk_mark == w->id) return t->walk_index;
-    return flux__unshared(t) ? -1 : flux__map_get(&w->shared, t);
-}
-
-static bool flux__walk_put(flux__walk *w, flux_tensor *t, int number) {
-    if (!flux__unshared(t)) return flux__map_put(&w->shared, t, number);
-    t->walk_mark = w->id;
-    t->walk_index = number;
-    return true;
+    if (flux__unshared(t)) return -1;
+    const int k = flux__map_get(&w->shared, t);
+    return k < 0 ? -2 : k;
 }
 
 static bool flux__walk_start(flux__walk *w) {
@@ -5828,11 +5826,27 @@ static bool flux__walk_start(flux__walk *w) {
     return flux__self() != NULL;
 }
 
-static bool flux__walk_push(flux__walk *w, flux_tensor *t) {
-    flux_tensor **s = (flux_tensor **)flux__grow(w->stack, &w->stack_room, w->top + 1, sizeof *s);
-    if (!s) return false;
-    w->stack = s;
-    w->stack[w->top++] = t;
+static FLUX__INLINE bool flux__walk_push(flux__walk *w, flux_tensor *t, bool shared) {
+    flux__way *way = (flux__way *)flux__grow(w->way, &w->way_room, w->top + 1, sizeof *way);
+    if (!way) return false;
+    w->way = way, way += w->top++;
+    way->t = t, way->next = 0, way->shared = shared;
+    return true;
+}
+
+/* shared: by threads; refs: as an operand of how many */
+static FLUX__INLINE bool flux__walk_number(flux__walk *w, flux_tensor *t, bool shared, int refs) {
+    flux_tensor **node = (flux_tensor **)flux__grow(w->node, &w->room, w->n + 1, sizeof *node);
+    if (!node) return false;
+    w->node = node;
+    if (w->whole) {
+        int *all = (int *)flux__grow(w->refs, &w->refs_room, w->n + 1, sizeof *all);
+        if (!all) return false;
+        w->refs = all, all[w->n] = refs;
+    }
+    if (!shared) t->walk_mark = w->id, t->walk_index = w->n;
+    else if (!flux__map_put(&w->shared, t, w->n)) return false;
+    node[w->n++] = t;
     return true;
 }
 
@@ -5841,24 +5855,23 @@ static int flux__behind(const flux_tensor *t) { return t->flags & FLUX__FIXED ? 
 
 /* All that the loss depends on, operands first (depth first, without recursion); what a gradient passes only, unless the
    walk is of the whole. */
-static bool flux__walk_collect(flux__walk *w, flux_tensor *loss) {
-    if (!flux__walk_push(w, loss)) return false;
+static FLUX__O2 bool flux__walk_collect(flux__walk *w, flux_tensor *loss) {
+    int k = flux__walk_get(w, loss);
+    if (k >= 0) return true;
+    if (!flux__walk_push(w, loss, k == -2)) return false;
     while (w->top) {
-        flux_tensor *t = w->stack[w->top - 1];
-        if (flux__walk_get(w, t) >= 0) {
-            w->top--;
-            continue;
+        flux__way *way = &w->way[w->top - 1];
+        flux_tensor *t = way->t, *x = NULL;
+        const int n = w->whole ? t->nin : flux__behind(t);
+        for (k = 0; way->next < n && k >= 0;) {
+            x = t->in[way->next++];
+            k = flux__walk_get(w, x);
+            if (k < 0 && x->nin == 0) {
+                if (!flux__walk_number(w, x, k == -2, 1)) return false;
+                k = 0;
+            } else if (k >= 0 && w->whole) w->refs[k]++;
         }
-        int before = w->top;
-        for (int i = (w->whole ? t->nin : flux__behind(t)) - 1; i >= 0; i--)
-            if (flux__walk_get(w, t->in[i]) < 0 && !flux__walk_push(w, t->in[i])) return false;
-        if (w->top > before) continue;    /* its operands come first */
-        w->top--;
-        flux_tensor **node = (flux_tensor **)flux__grow(w->node, &w->room, w->n + 1, sizeof *node);
-        if (!node) return false;
-        w->node = node;
-        if (!flux__walk_put(w, t, w->n)) return false;
-        w->node[w->n++] = t;
+        if (k < 0 ? !flux__walk_push(w, x, k == -2) : (w->top--, !flux__walk_number(w, t, way->shared, w->top > 0))) return false;
     }
     return true;
 }
@@ -6050,7 +6063,8 @@ static void flux__walk_free(flux__walk *w) {
     if (w->more_of) FLUX_FREE(w->more_of);
     if (w->more) FLUX_FREE(w->more);
     if (w->wanted) FLUX_FREE(w->wanted);
-    if (w->stack) FLUX_FREE(w->stack);
+    if (w->refs) FLUX_FREE(w->refs);
+    if (w->way) FLUX_FREE(w->way);
     flux__map_free(&w->shared);
 }
 
@@ -6253,8 +6267,8 @@ typedef struct flux__graph {
     int64_t *key;
     int nkey, key_room;
     flux__map leaves;
-    flux_tensor **stack;
-    int top, stack_room;
+    flux__way *way;                       /* of a visit: from where it began to where it is */
+    int top, way_room;
     uint32_t walk;
     bool tf32;                            /* products may be computed so; part of the key */
     bool cut;                             /* nodes are cut off from their operands afterwards, hidden ones not kept */
@@ -6277,12 +6291,6 @@ static bool flux__is_map(const flux_tensor *t) {
            t->op == FLUX__RANDOM || t->op == FLUX__NUMBER;
 }
 static bool flux__is_reduce(const flux_tensor *t) { return t->op == FLUX__REDUCE || t->op == FLUX__ARGREDUCE; }
-
-static void flux__graph_push(flux__graph *g, flux_tensor *t) {
-    flux_tensor **s = (flux_tensor **)flux__grow(g->stack, &g->stack_room, g->top + 1, sizeof *s);
-    if (!s) g->ok = false;
-    else g->stack = s, g->stack[g->top++] = t;
-}
 
 FLUX__HOT
 
@@ -6329,26 +6337,39 @@ static void flux__graph_add(flux__graph *g, flux_tensor *t) {
     node[g->nnode++] = t;
 }
 
+static void flux__graph_push(flux__graph *g, flux_tensor *t) {
+    flux__way *way = (flux__way *)flux__grow(g->way, &g->way_room, g->top + 1, sizeof *way);
+    if (!way) {
+        g->ok = false;
+        return;
+    }
+    g->way = way, way += g->top++;
+    way->t = t, way->next = 0;
+}
+
+/* The next operand of the node where a visit is that has yet to be visited; NULL: there is none. */
+static flux_tensor *flux__graph_below(flux__graph *g) {
+    flux__way *way = &g->way[g->top - 1];
+    flux_tensor *t = way->t;
+    const int n = flux__reads(t);
+    while (way->next < n) {
+        flux_tensor *x = flux__base(t->in[way->next++]);
+        if (x->op == FLUX__NUMBER && !x->buf && (flux__is_map(t) || flux__is_reduce(t))) continue;
+        if (flux__finished(x)) flux__graph_leaf(g, x);
+        else if (x->mark != g->walk) return x;
+    }
+    return NULL;
+}
+
 /* Depth first from t over what is unfinished; operands get lower numbers than results. */
 static void flux__graph_visit(flux__graph *g, flux_tensor *t) {
-    flux__graph_push(g, flux__base(t));
+    t = flux__base(t);
+    if (flux__finished(t)) flux__graph_leaf(g, t);
+    else if (t->mark != g->walk) flux__graph_push(g, t);
     while (g->top && g->ok) {
-        t = g->stack[g->top - 1];
-        if (flux__finished(t) || t->mark == g->walk) {
-            if (flux__finished(t)) flux__graph_leaf(g, t);
-            g->top--;
-            continue;
-        }
-        int before = g->top;
-        for (int i = flux__reads(t) - 1; i >= 0; i--) {
-            flux_tensor *x = flux__base(t->in[i]);
-            if (x->op == FLUX__NUMBER && !x->buf && (flux__is_map(t) || flux__is_reduce(t))) continue;
-            if (flux__finished(x)) flux__graph_leaf(g, x);
-            else if (x->mark != g->walk) flux__graph_push(g, x);
-        }
-        if (g->top > before) continue;
-        g->top--;
-        flux__graph_add(g, t);
+        flux_tensor *x = flux__graph_below(g);
+        if (x) flux__graph_push(g, x);
+        else flux__graph_add(g, g->way[--g->top].t);
     }
 }
 
@@ -6368,13 +6389,13 @@ static FLUX__INLINE void flux__key_dims(flux__graph *g, const int64_t *v, int n)
     g->nkey += n;
 }
 
-/* An operand in the key: what it is, its number, and of a view how it looks at its base. */
+/* An operand in the key: what it is, its number, and of a view how it looks at its base. A node's dims stand there already. */
 static void flux__key_operand(flux__graph *g, flux_tensor *x) {
     flux_tensor *b = flux__base(x);
-    bool number = b->op == FLUX__NUMBER && !b->buf && b->mark != g->walk;
-    int64_t id = number ? 0 : flux__finished(b) ? flux__leaf_number(g, b) : b->index;
-    int64_t kind = number ? 2 : flux__finished(b) ? 0 : 1;
+    const bool number = b->op == FLUX__NUMBER && !b->buf && b->mark != g->walk, leaf = !number && flux__finished(b);
+    const int64_t id = number ? 0 : leaf ? flux__leaf_number(g, b) : b->index, kind = number ? 2 : !leaf;
     flux__key_word(g, kind | (int64_t)x->dtype << 4 | (int64_t)x->ndim << 8 | (int64_t)(x != b) << 12 | id << 16);
+    if (kind == 1 && x == b) return;
     flux__key_dims(g, x->dim, x->ndim);
     if (x == b) return;
     flux__key_word(g, x->offset);
@@ -6416,7 +6437,7 @@ static void flux__graph_drop(flux__graph *g) {
     if (g->donor) FLUX_FREE(g->donor);
     if (g->leaf) FLUX_FREE(g->leaf);
     if (g->key) FLUX_FREE(g->key);
-    if (g->stack) FLUX_FREE(g->stack);
+    if (g->way) FLUX_FREE(g->way);
     flux__map_free(&g->leaves);
 }
 
@@ -7803,20 +7824,18 @@ FLUX_DEF double flux_at_shape(flux_tensor *x, flux_shape index) {
    views, and the loss's whole history, are found by walking; if the sum is the reference count, the tensor is ours. */
 
 typedef struct flux__history {            /* all that the news and the loss come from, finished or not */
-    flux__walk walk;
-    int *refs;                            /* by node: references found */
+    flux__walk walk;                      /* its refs: all references found */
     bool *old;                            /* depends on a tensor that is to be replaced */
 } flux__history;
 
 static void flux__history_free(flux__history *h) {
     flux__walk_free(&h->walk);
-    if (h->refs) FLUX_FREE(h->refs);
     if (h->old) FLUX_FREE(h->old);
 }
 
 static void flux__history_count(flux__history *h, const flux_tensor *x, int by) {
     int k = x ? flux__walk_get(&h->walk, x) : -1;
-    if (k >= 0) h->refs[k] += by;
+    if (k >= 0) h->walk.refs[k] += by;
 }
 
 static bool flux__history_find(flux__history *h, flux_grads *g, int n, flux_tensor *const *olds, flux_tensor *const *news, const int *owners,
@@ -7829,15 +7848,10 @@ static bool flux__history_find(flux__history *h, flux_grads *g, int n, flux_tens
         if (!flux__walk_collect(&h->walk, news[i])) return false;
     for (int i = 0; i < beside; i++)
         if (!flux__walk_collect(&h->walk, also[i])) return false;
-    size_t count = (size_t)h->walk.n + 1;
-    h->refs = (int *)flux__zalloc(count * sizeof(int));
-    h->old = (bool *)flux__zalloc(count);
-    if (!h->refs || !h->old) return false;
-    for (int i = 0; i < h->walk.n; i++) {
-        flux_tensor *t = h->walk.node[i];
-        for (int k = 0; k < t->nin; k++) flux__history_count(h, t->in[k], 1);
-        flux__history_count(h, t->base, 1);
-    }
+    h->old = (bool *)flux__zalloc((size_t)h->walk.n + 1);
+    if (!h->old) return false;
+    for (int i = 0; i < h->walk.n; i++)
+        if (h->walk.node[i]->base) flux__history_count(h, h->walk.node[i]->base, 1);
     for (int i = 0; i < n; i++) {
         int k = flux__walk_get(&h->walk, olds[i]);
         if (k >= 0) h->old[k] = true;
@@ -7855,7 +7869,7 @@ static bool flux__history_find(flux__history *h, flux_grads *g, int n, flux_tens
 
 /* Whether somebody outside of the step can look at node number k. */
 static bool flux__history_seen(const flux__history *h, int k) {
-    return FLUX__REFS(flux__atomic_load(&h->walk.node[k]->head.refs)) > h->refs[k];
+    return FLUX__REFS(flux__atomic_load(&h->walk.node[k]->head.refs)) > h->walk.refs[k];
 }
 
 /* Nodes that can be looked at later: those that are computed on the way get stored, if that is cheap beside what updating
