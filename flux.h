@@ -10299,26 +10299,32 @@ FLUX__GEMM_FN() void flux__gemm_copy_rows(const char *from, int64_t from_step, c
     }
 }
 /* columns x whole panels, each `tall` bytes high (two vectors: 32, 64 or 128): each panel goes to a place of its own, columns * tall
-   from the last, so that A is read in the order in which it lies. */
+   from the last, so that A is read in the order in which it lies; but where these places crowd into one set of the cache, only so many
+   panels at a time as have room there. */
 FLUX__GEMM_FN() void flux__gemm_panels(const char *from, int64_t from_step, char *to, int64_t tall, int64_t panels, int64_t columns) {
-    const int64_t step = columns * tall;
-    int64_t q;
-    for (; columns > 0; columns--, from += from_step, to += tall) {
-        const char *s = from, *next = columns > 2 ? s + 2 * from_step : s;
-        char *d = to;
-        if (tall == 128)
-            for (q = 0; q < panels; q++, s += 128, next += 128, d += step) {
-                FLUX__PREFETCH(next) FLUX__PREFETCH(next + 64)
-                memcpy(d, s, 128);
-            }
-        else if (tall == 64)
-            for (q = 0; q < panels; q++, s += 64, next += 64, d += step) {
-                FLUX__PREFETCH(next)
-                memcpy(d, s, 64);
-            }
-        else
-            for (q = 0; q < panels; q++, s += 32, d += step) memcpy(d, s, 32);
-        (void)next;
+    const int64_t step = columns * tall, few = step % 2048 == 0 ? 4 : panels;
+    for (int64_t p = 0, n; p < panels; p += n) {
+        const char *column = from + p * tall;
+        char *dest = to + p * step;
+        n = panels - p < few ? panels - p : few;
+        for (int64_t k = 0; k < columns; k++, column += from_step, dest += tall) {
+            const char *s = column, *next = columns - k > 2 ? s + 2 * from_step : s;
+            char *d = dest;
+            int64_t q;
+            if (tall == 128)
+                for (q = 0; q < n; q++, s += 128, next += 128, d += step) {
+                    FLUX__PREFETCH(next) FLUX__PREFETCH(next + 64)
+                    memcpy(d, s, 128);
+                }
+            else if (tall == 64)
+                for (q = 0; q < n; q++, s += 64, next += 64, d += step) {
+                    FLUX__PREFETCH(next)
+                    memcpy(d, s, 64);
+                }
+            else
+                for (q = 0; q < n; q++, s += 32, d += step) memcpy(d, s, 32);
+            (void)next;
+        }
     }
 }
 /* Pieces that lie one after another go to_step apart; 24 and 48 bytes are what the largest tiles have of a row of B. */
