@@ -11599,6 +11599,17 @@ static bool flux__find_rows(const flux__kernel *k, flux__cpu *c) {
     return false;
 }
 
+/* How many values of the full points need a register: they are neither read nor stored where they lie. */
+static int flux__in_registers(const flux__kernel *k) {
+    int n = 0;
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *v = &k->value[i];
+        if (v->outer || v->kind == FLUX__V_NUMBER || flux__reducing(v)) continue;
+        n += v->kind == FLUX__V_LOAD ? k->operand[v->operand].dtype != flux__own_dtype[v->cls] : v->out < 0;
+    }
+    return n;
+}
+
 static int flux__not_made(const flux__cpu *c, int *line, int n) {
     int left = 0;
     for (int i = 0; i < n; i++)
@@ -11753,8 +11764,9 @@ static bool flux__cpu_ready(flux__kernel *k) {
     if (!flux__find_rows(k, c)) {
         c->rows.first = -1;
         flux__choose_blocks(k, c);
-        if (k->reduced && !c->inner_first && c->outer < 256 && c->outer * c->inner >= FLUX__LARGE) {     /* short rows, joined at less cost */
-            c->tile = 2 * FLUX__TILE;
+        const bool large = c->outer * c->inner >= FLUX__LARGE;
+        if (k->reduced && !c->inner_first && (large ? c->outer < 256 : flux__in_registers(k) < 2)) {     /* short rows, joined at less cost */
+            c->tile = (large ? 2 : 4) * FLUX__TILE;
             flux__choose_blocks(k, c);
         }
     }
