@@ -11252,6 +11252,7 @@ typedef struct flux__cpu {                /* a kernel made ready for the CPU */
     flux__axes *outer_axes, *inner_axes;  /* by value: of what it loads or stores */
     int *reg;                             /* by value: its register, -1 */
     bool *expand;                         /* by value: outer, and used by inner ones */
+    bool *again;                          /* by value: a load that may be the same in block after block, and so has a register of its own */
     bool *parting;                        /* by value: rounded only to be stored, which rounds */
     int *expand_reg;
     flux__loop *loop;                     /* by value */
@@ -11637,6 +11638,13 @@ static int flux__used(const flux__kernel *k, const flux__cpu *c, int line, int *
 
 static bool flux__needs_register(const flux__value *v) { return v->kind != FLUX__V_NUMBER; }
 
+/* A bias of a matrix of short columns, or what all rows have in common: read once, as long as blocks are alike. */
+static bool flux__is_again(const flux__kernel *k, const flux__cpu *c, int i) {
+    const flux__axes *out = &c->outer_axes[i];
+    if (k->value[i].kind != FLUX__V_LOAD || k->value[i].outer || (c->inner > 1 && !(c->inner_first && c->resident))) return false;
+    return c->inner_axes[i].nd == 1 && (out->nd == 1 ? out->step[0] == 0 : out->nd == 2 && out->step[1] == 0 && out->dim[0] <= c->tile);
+}
+
 /* Registers by last use. In a block that holds whole rows a value lives from its own line to its last use in any phase;
    else it lives within a phase. Outer values keep theirs. */
 static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, bool *taken) {
@@ -11651,7 +11659,7 @@ static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, boo
         if (k->value[i].outer && flux__needs_register(&k->value[i])) {
             c->reg[i] = c->nreg++;
             if (c->expand[i]) c->expand_reg[i] = c->nreg++;
-        }
+        } else if ((c->again[i] = flux__is_again(k, c, i))) c->reg[i] = c->nreg++;
     int fixed = c->nreg, top = c->nreg;
     memset(taken, 0, (size_t)k->nvalue * 3 + 3);
     clock = 0;
@@ -11734,6 +11742,7 @@ static void flux__cpu_drop(flux__cpu *c) {
     if (c->inner_axes) FLUX_FREE(c->inner_axes);
     if (c->reg) FLUX_FREE(c->reg);
     if (c->expand) FLUX_FREE(c->expand);
+    if (c->again) FLUX_FREE(c->again);
     if (c->parting) FLUX_FREE(c->parting);
     if (c->made) FLUX_FREE(c->made);
     if (c->truth) FLUX_FREE(c->truth);
@@ -11774,13 +11783,14 @@ static bool flux__cpu_ready(flux__kernel *k) {
     c->inner_axes = (flux__axes *)flux__zalloc(n * sizeof *c->inner_axes);
     c->reg = (int *)flux__zalloc(n * sizeof(int));
     c->expand = (bool *)flux__zalloc(n);
+    c->again = (bool *)flux__zalloc(n);
     c->parting = (bool *)flux__zalloc(n);
     c->expand_reg = (int *)flux__zalloc(n * sizeof(int));
     c->loop = (flux__loop *)flux__zalloc(n * sizeof *c->loop);
     c->reduce_at = (int *)flux__zalloc(n * sizeof(int));
     int *last = (int *)flux__zalloc(n * sizeof(int));
     bool *taken = (bool *)flux__zalloc(n * 3 + 8);
-    bool ok = c->outer_axes && c->inner_axes && c->reg && c->expand && c->parting && c->expand_reg && c->loop && c->reduce_at && last && taken;
+    bool ok = c->outer_axes && c->inner_axes && c->reg && c->expand && c->again && c->parting && c->expand_reg && c->loop && c->reduce_at && last && taken;
     ok = ok && flux__split_phases(k, c) && flux__bind_loops(k, c);
     if (ok) {
         flux__find_adam(k, c);
@@ -11824,6 +11834,7 @@ typedef struct flux__block_run {          /* one thread's view of a running kern
     char *memory;                         /* registers, then the reductions' results and indices */
     void **at;                            /* by value: where its numbers are now */
     uint8_t *walk;                        /* by value: 1, or 0 where one number serves all */
+    int64_t *held;                        /* by value: of a load that may be the same again, which block its register has; or 0 */
     int64_t o0, w, r0, rt;                /* the block: outer points from o0, w of them (in each segment); reduced ones */
     int64_t segments, segment_step;       /* a product's block is several columns: w points each, so far apart */
     const char *product;
@@ -11969,6 +11980,16 @@ static bool flux__load_repeated(flux__block_run *b, int i, flux__transfer t) {
     return true;
 }
 
+/* Whether the register has this block already. */
+static bool flux__is_held(flux__block_run *b, int i) {
+    const flux__axes *out = &b->c->outer_axes[i];
+    const int64_t period = out->nd == 1 ? 1 : out->dim[0], is = (b->o0 % period) << 40 | b->w << 20 | b->segments;
+    if (!b->c->again[i] || (b->segments > 1 && b->segment_step % period)) return false;
+    if (b->held[i] == is) return true;
+    b->held[i] = is;
+    return false;
+}
+
 static void flux__do_load(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     bool own = v->kind != FLUX__V_LOAD;   /* stored by an earlier phase */
@@ -11980,6 +12001,7 @@ static void flux__do_load(flux__block_run *b, int i) {
         flux__fetch_ahead(b, i, there);
         return;
     }
+    if (flux__is_held(b, i)) return;
     flux__transfer t = { src, (char *)b->at[i], v->cls, dtype, flux__class_size[v->cls], flux__dtypes[dtype].size };
     if (!flux__load_repeated(b, i, t)) flux__each_run_of(b, i, flux__load_run, &t);
 }
@@ -12341,7 +12363,7 @@ typedef struct flux__job { flux__run *run; flux__kernel *k; int64_t per_task, ta
 
 static size_t flux__memory_bytes(const flux__kernel *k, const flux__cpu *c) {
     size_t regs = (size_t)(c->nreg + 1 + c->nreduce) * (size_t)c->tile * (size_t)c->width + (size_t)c->tile * 8;
-    return regs + (size_t)k->nvalue * (8 + sizeof(void *) + 1) + 192;
+    return regs + (size_t)k->nvalue * (16 + sizeof(void *) + 1) + 192;
 }
 
 /* This thread's memory for kernels, kept for the next. */
@@ -12374,7 +12396,9 @@ static bool flux__block_start(flux__block_run *b, flux__run *run, flux__kernel *
     if (!b->memory) return false;
     char *end = flux__reg(b, c->nreg + 1 + c->nreduce) + (size_t)k->nvalue * 8 + 64;
     b->at = (void **)(void *)end;
-    b->walk = (uint8_t *)(end + (size_t)k->nvalue * sizeof(void *));
+    b->held = (int64_t *)(void *)(end + (size_t)k->nvalue * sizeof(void *));
+    b->walk = (uint8_t *)(b->held + k->nvalue);
+    memset(b->held, 0, (size_t)k->nvalue * sizeof *b->held);
     flux__start_numbers(b);
     return true;
 }
