@@ -6381,53 +6381,57 @@ static bool flux__key_room(flux__graph *g, int operands) {
     return key != NULL;
 }
 
-static FLUX__INLINE void flux__key_word(flux__graph *g, int64_t w) { g->key[g->nkey++] = w; }
-
-static FLUX__INLINE void flux__key_dims(flux__graph *g, const int64_t *v, int n) {
-    int64_t *to = g->key + g->nkey;
-    for (int i = 0; i < n; i++) to[i] = v[i];
-    g->nkey += n;
+static FLUX__INLINE int64_t *flux__key_dims(int64_t *key, const int64_t *v, int n) {
+    for (int i = 0; i < n; i++) *key++ = v[i];
+    return key;
 }
 
 /* An operand in the key: what it is, its number, and of a view how it looks at its base. A node's dims stand there already. */
-static void flux__key_operand(flux__graph *g, flux_tensor *x) {
+static int64_t *flux__key_operand(flux__graph *g, int64_t *key, flux_tensor *x) {
     flux_tensor *b = flux__base(x);
     const bool number = b->op == FLUX__NUMBER && !b->buf && b->mark != g->walk, leaf = !number && flux__finished(b);
     const int64_t id = number ? 0 : leaf ? flux__leaf_number(g, b) : b->index, kind = number ? 2 : !leaf;
-    flux__key_word(g, kind | (int64_t)x->dtype << 4 | (int64_t)x->ndim << 8 | (int64_t)(x != b) << 12 | id << 16);
-    if (kind == 1 && x == b) return;
-    flux__key_dims(g, x->dim, x->ndim);
-    if (x == b) return;
-    flux__key_word(g, x->offset);
-    flux__key_dims(g, x->stride, x->ndim);
+    *key++ = kind | (int64_t)x->dtype << 4 | (int64_t)x->ndim << 8 | (int64_t)(x != b) << 12 | id << 16;
+    if (kind == 1 && x == b) return key;
+    key = flux__key_dims(key, x->dim, x->ndim);
+    if (x == b) return key;
+    *key++ = x->offset;
+    return flux__key_dims(key, x->stride, x->ndim);
 }
 
 static int64_t flux__device_word(flux_device d) { return (int64_t)d.backend << 56 | (int64_t)d.id << 48; }
 
+/* What an operation is besides its operands. */
+static int64_t *flux__key_arg(int64_t *key, const flux_tensor *t) {
+    if (t->op == FLUX__REDUCE || t->op == FLUX__ARGREDUCE) return flux__key_dims(key, t->arg.i, 2);
+    if (t->op == FLUX__GATHER || t->op == FLUX__SCATTER || t->op == FLUX__CAT) return flux__key_dims(key, t->arg.i, 1);
+    if (t->op == FLUX__RANDOM) return flux__key_dims(key, t->arg.i + 2, 1);
+    if (t->op == FLUX__ATTEND) return flux__key_dims(key, t->arg.i, 3);
+    if (t->op != FLUX__SPREAD) return key;
+    key = flux__key_dims(key, t->arg.i, 2);
+    *key++ = t->rel;
+    return flux__key_dims(key, t->stride, FLUX_MAX_DIMS);
+}
+
 static void flux__key_node(flux__graph *g, int i) {
     flux_tensor *t = g->node[i];
+    const int n = flux__reads(t);
     if (!flux__key_room(g, t->nin)) return;
-    flux__key_word(g, t->op | (int64_t)t->dtype << 16 | (int64_t)t->ndim << 20 | (int64_t)flux__reads(t) << 24 |
-                          (int64_t)(g->flag[i] & ~FLUX__SEEN) << 32 | flux__device_word(t->device));
-    flux__key_word(g, g->donor[i]);
-    flux__key_dims(g, t->dim, t->ndim);
-    for (int k = 0; k < flux__reads(t); k++) flux__key_operand(g, t->in[k]);
-    if (t->op == FLUX__REDUCE || t->op == FLUX__ARGREDUCE) flux__key_dims(g, t->arg.i, 2);
-    if (t->op == FLUX__GATHER || t->op == FLUX__SCATTER || t->op == FLUX__CAT) flux__key_word(g, t->arg.i[0]);
-    if (t->op == FLUX__RANDOM) flux__key_word(g, t->arg.i[2]);
-    if (t->op == FLUX__ATTEND) flux__key_dims(g, t->arg.i, 3);
-    if (t->op == FLUX__SPREAD) {
-        flux__key_dims(g, t->arg.i, 2);
-        flux__key_word(g, t->rel);
-        flux__key_dims(g, t->stride, FLUX_MAX_DIMS);
-    }
+    int64_t *key = g->key + g->nkey;
+    *key++ = t->op | (int64_t)t->dtype << 16 | (int64_t)t->ndim << 20 | (int64_t)n << 24 |
+             (int64_t)(g->flag[i] & ~FLUX__SEEN) << 32 | flux__device_word(t->device);
+    *key++ = g->donor[i];
+    key = flux__key_dims(key, t->dim, t->ndim);
+    for (int k = 0; k < n; k++) key = flux__key_operand(g, key, t->in[k]);
+    if (t->op >= FLUX__ELEMENTWISE_COUNT) key = flux__key_arg(key, t);
+    g->nkey = (int)(key - g->key);
 }
 
 static void flux__graph_key(flux__graph *g) {
     if (!flux__key_room(g, g->nleaf)) return;
     g->tf32 = flux__atomic_load32(&flux__tf32) != 0;
-    flux__key_word(g, (int64_t)g->nleaf << 32 | (int64_t)g->tf32 << 31 | g->nnode);
-    for (int i = 0; i < g->nleaf; i++) flux__key_word(g, g->leaf[i]->dtype | flux__device_word(g->leaf[i]->device));
+    g->key[g->nkey++] = (int64_t)g->nleaf << 32 | (int64_t)g->tf32 << 31 | g->nnode;
+    for (int i = 0; i < g->nleaf; i++) g->key[g->nkey++] = g->leaf[i]->dtype | flux__device_word(g->leaf[i]->device);
     for (int i = 0; i < g->nnode; i++) flux__key_node(g, i);
 }
 
@@ -7578,11 +7582,11 @@ static bool flux__run_kernels(flux__run *r, bool trace) {
 
 static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     flux__run r;
-    void *few[64], **room = few;          /* a small plan's buffers, then its slots */
+    void *few[256], **room = few;         /* a small plan's buffers, then its slots */
     size_t n = (size_t)(plan->nnode * 2 + plan->nkernel), all = n + (size_t)(plan->nleaf + plan->nnode);
     memset(&r, 0, sizeof r);
     r.plan = plan, r.g = g;
-    if (all > 64) room = (void **)flux__zalloc(all * sizeof *room);
+    if (all > sizeof few / sizeof *few) room = (void **)flux__zalloc(all * sizeof *room);
     else memset(few, 0, all * sizeof *few);
     r.buffer = (flux__buffer **)(void *)room;
     r.ptr = room ? room + n : NULL;
@@ -7593,7 +7597,8 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     if (trace) flux__trace_event("plan", "evaluate", start, 0, "");
     if (ok) flux__settle_nodes(&r);
     for (int i = plan->nkernel - 1; r.buffer && i >= 0; i--) flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
-    for (int i = plan->nnode - 1; r.buffer && i >= 0; i--) flux__buffer_release(r.buffer[i]);
+    for (int i = plan->nnode - 1; r.buffer && i >= 0; i--)
+        if (r.buffer[i]) flux__buffer_release(r.buffer[i]);
     for (int i = 0; i < 3; i++) flux__scratch_done(r.extra[i]);
     if (room && room != few) FLUX_FREE(room);
     return ok ? 0 : -1;
@@ -7861,9 +7866,13 @@ static bool flux__history_find(flux__history *h, flux_grads *g, int n, flux_tens
         flux__history_count(h, g->of[i], 1);
         flux__history_count(h, g->grad[i], 1);
     }
-    for (int i = 0; i < h->walk.n; i++)
-        for (int k = 0; k < h->walk.node[i]->nin && !h->old[i]; k++)
-            h->old[i] = h->old[flux__walk_get(&h->walk, h->walk.node[i]->in[k])];
+    bool *old = h->old;
+    for (int i = 0, all = h->walk.n; i < all; i++) {
+        const flux_tensor *t = h->walk.node[i];
+        bool is = old[i];
+        for (int k = 0, most = t->nin; k < most && !is; k++) is = old[flux__walk_get(&h->walk, t->in[k])];
+        old[i] = is;
+    }
     return true;
 }
 
@@ -7906,16 +7915,17 @@ static void flux__set_donors(flux__graph *g, const flux__history *h, int n, flux
 
 /* After the update the old graph is no use: what is stored becomes a plain value, the rest goes. */
 static void flux__cut_history(flux__history *h, flux_grads *g) {
-    for (int k = 0; k < h->walk.n; k++)
-        if (h->old[k]) flux_retain(h->walk.node[k]);
-    for (int k = 0; k < h->walk.n; k++) {
-        flux_tensor *t = h->walk.node[k];
-        if (!h->old[k] || !flux__base(t)->buf) continue;
+    flux_tensor **node = h->walk.node;
+    int n = 0;
+    for (int k = 0, all = h->walk.n; k < all; k++)
+        if (h->old[k]) node[n++] = (flux_tensor *)flux_retain(node[k]);
+    for (int k = 0; k < n; k++) {
+        flux_tensor *t = node[k];
+        if (!flux__base(t)->buf) continue;
         if (t->nin) t->flags |= FLUX__CONSUMED;
         flux__cut(t);
     }
-    for (int k = 0; k < h->walk.n; k++)
-        if (h->old[k]) flux_release(h->walk.node[k]);
+    for (int k = 0; k < n; k++) flux_release(node[k]);
     for (int i = 0; g && i < g->n; i++) {
         flux_release(g->of[i]);
         flux_release(g->grad[i]);
@@ -17970,9 +17980,11 @@ FLUX__LEAN
 
 /* Adds ".name" (or an index) to the path; the caller sets length back. */
 static bool flux__trail_add(flux__trail *t, const char *name, int index) {
-    char number[16];
-    if (!name) snprintf(number, sizeof number, "%d", index);
-    const char *part = name ? name : number;
+    char number[16], *digit = number + sizeof number - 1;
+    *digit = 0;
+    do *--digit = (char)('0' + index % 10);   /* a step walks its model: snprintf takes ten times as long */
+    while (index /= 10);
+    const char *part = name ? name : digit;
     size_t n = strlen(part);
     char *s = (char *)flux__grow(t->s, &t->room, t->length + (int)n + 2, 1);
     if (!s) return false;
