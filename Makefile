@@ -32,11 +32,12 @@ SOFTGPU := build/softgpu
 BENCHES := $(sort $(wildcard tests/bench/bench_*.c))
 PROGRAMS := $(TESTS) $(EXAMPLES) $(BENCHES)
 OWN := $(if $(PROGRAMS),$(shell grep -l '^ *\# *define FLUX_IMPLEMENTATION' $(PROGRAMS)))
-RESULTS := $(TESTS:%.c=$(BUILD)/%.result) $(CHECKS:%.sh=$(BUILD)/%.result)
-# These run again on GPUs: on one and three software CUDA devices, on two of HIP, and on a real one where there is one.
+# These run again on GPUs: on a software device of CUDA and on two of HIP, and on a real one where there is one; and those where
+# devices meet on three of CUDA.
 ON_DEVICES := $(filter $(patsubst %,tests/test_%.c,activations data expr files gpu layers layers_conv layers_seq losses mixed models models_memory ops optim optim_faults print products schedule tensors threads trace),$(TESTS))
+SEVERAL := $(patsubst %,tests/test_%.c,data files gpu tensors trace)
 DEVICES ?= soft-cuda1 soft-cuda3 soft-hip2 $(if $(wildcard /dev/nvidia0),cuda) $(if $(wildcard /dev/kfd),hip)
-RESULTS += $(ON_DEVICES:tests/%.c=$(BUILD)/gpu/%.result)
+RESULTS := $(ON_DEVICES:tests/%.c=$(BUILD)/gpu/%.result) $(TESTS:%.c=$(BUILD)/%.result) $(CHECKS:%.sh=$(BUILD)/%.result)
 TIMEOUT := $(if $(shell command -v timeout),timeout 1200)
 
 .PHONY: run test examples bench bench-peers softgpu clean FORCE
@@ -75,7 +76,7 @@ $(SOFTGPU)/softgpu-device: $(SOFT_PARTS); $(SOFT_CC) tests/softgpu/device.c -o $
 KERNELS := $(abspath $(BUILD))/gpu/kernels
 $(BUILD)/gpu/test_%.result: tests/test_%.c $(BUILD)/gpu/impl.o $(HEADERS) $(SOFT_LIBS) FORCE
 	@mkdir -p $(@D)
-	@$(MAKE) --no-print-directory -s $(BUILD)/gpu/test_$* >$@.build 2>&1; built=$$?; : >$@; for d in $(DEVICES); do \
+	@$(MAKE) --no-print-directory -s $(BUILD)/gpu/test_$* >$@.build 2>&1; built=$$?; : >$@; for d in $(filter-out $(if $(filter $<,$(SEVERAL)),,soft-cuda3),$(DEVICES)); do \
 	  case $$d in soft-cuda1|soft-hip2) kept=$(KERNELS)/$*-$$d; rm -rf $$kept; mkdir -p $$kept; set FLUX_CACHE_DIR=$$kept.cache SOFTGPU_SOURCES=$$kept ;; *) set x= ;; esac; \
 	  { cat $@.build; test $$built = 0 && env "$$@" $(TIMEOUT) sh tests/on_device.sh $$d $(BUILD)/gpu/test_$*; } >$@.$$d 2>&1; s=$$?; \
 	  rm -rf $(KERNELS)/$*-$$d.cache; \

@@ -1,12 +1,14 @@
 /* rtc.c - gives the kernels of the suite to the real run-time compilers, for every architecture.
 
-       rtc FOLDER turn|all [ARCH...]     FOLDER: of folders that SOFTGPU_SOURCES named; sm_90, gfx90a ...
+       rtc FOLDER some|each|all [ARCH...]     FOLDER: of folders that SOFTGPU_SOURCES named; sm_90, gfx90a ...
 
    Kernels that differ in nothing but numbers are one, unless it is the launch's bounds or a shared array that differs.
-   `all` compiles each for every architecture; `turn` one of each kind (tiles of a size, operands of a type) for every one, and
-   each of the others for one, which its text chooses. A kernel of tensor or matrix cores is for the chips that have the same
-   ones as the chip for which it was made. Many are compiled in one program, because a compiler's start costs more than a
-   kernel; each architecture in a process of its own, because a compiler may end the process over one that it does not know.
+   `all` compiles each for every architecture; `each` one of each kind (tiles of a size, operands of a type) for every one, and
+   each of the others for one of a maker's, which its text chooses; `some` leaves out those whose lines, but for numbers, are all found
+   in SEEN longer ones that the same maker's compiler gets: operations in another order, which long kernels have most of. A kernel of
+   tensor or matrix cores is for the chips that have the same ones as the chip for which it was made. Many are compiled in
+   one program, because a compiler's start costs more than a kernel; each architecture in a process of its own, because a compiler may
+   end the process over one that it does not know.
    Registers that do not fit (spills) are a failure, and so is a product that was meant for tensor cores and has none. */
 #define _DEFAULT_SOURCE
 #define FLUX_IMPLEMENTATION
@@ -17,13 +19,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CUDA, AMD, TOGETHER = 150, MOST_CHIPS = 32, MOST_ARCHS = 64 };     /* TOGETHER: kernels of a program */
+enum { CUDA, AMD, TOGETHER = 150, SEEN = 3, MOST_CHIPS = 32, MOST_ARCHS = 64 };     /* TOGETHER: kernels of a program */
+enum { SOME, EACH, ALL };
 
 typedef struct block {                    /* a function of an operation, or a kernel */
     char *text, *name;
     uint64_t hash, structure, kind;       /* kind 0: such kernels differ in what they compute, not in how they are made */
     uint32_t chips;                       /* that it was made for */
     bool kernel, cores, wanted;
+    bool telling[2];                      /* has lines that few have, by maker */
 } block;
 static block *blocks;
 static int nblocks, blocks_room, nslots;
@@ -194,18 +198,88 @@ static int by_structure(const void *p, const void *q) {
     return strcmp(a->text, b->text);
 }
 
-/* Whether it is this architecture's turn, among those that the kernel is for. */
+/* What a line says besides numbers and the numbers of variables: v12 and p3 are v and p. */
+static uint64_t line_of(const char *s, const char *end) {
+    char text[2048];
+    size_t n = 0;
+    for (const char *p = s; p < end && n < sizeof text; p++) {
+        text[n++] = *p;
+        if (!in_word(*p) || *p < 'a' || *p > 'z' || (p > s && in_word(p[-1]))) continue;
+        const char *digits = p + 1;
+        while (digits < end && *digits >= '0' && *digits <= '9') digits++;
+        if (!in_word(*digits)) p = digits - 1;
+    }
+    return without_numbers(0xcbf29ce484222325u, text, text + n);
+}
+
+static int by_length(const void *p, const void *q) {
+    const block *a = *(block *const *)p, *b = *(block *const *)q;
+    size_t m = strlen(a->text), n = strlen(b->text);
+    return m != n ? (m < n ? 1 : -1) : strcmp(a->text, b->text);
+}
+
+typedef struct line { uint64_t hash; int seen; const block *last; } line;
+
+static line *find_line(line *table, size_t room, uint64_t hash) {
+    size_t at = (size_t)hash % room;
+    while (table[at].seen && table[at].hash != hash) at = (at + 1) % room;
+    table[at].hash = hash;
+    return &table[at];
+}
+
+/* Long kernels first, those that have a line that fewer than SEEN have had. */
+static void choose_telling(block **longest, int n, int vendor) {
+    enum { ROOM = 1 << 16 };
+    line *table = (line *)flux__zalloc(ROOM * sizeof *table);
+    if (!table) exit(2);
+    for (int i = 0, lines = 0; i < n && lines < ROOM / 2; i++) {
+        block *b = longest[i];
+        const char *at = strchr(b->text, '\n') + 1, *end;
+        for (int pass = 0; pass < 2; pass++)
+            for (const char *p = at; *p; p = *end ? end + 1 : end) {
+                end = p + strcspn(p, "\n");
+                line *l = find_line(table, ROOM, line_of(p, end));
+                if (pass == 0) b->telling[vendor] = b->telling[vendor] || l->seen < SEEN;
+                else if (b->telling[vendor] && l->last != b) lines += !l->seen, l->seen++, l->last = b;
+            }
+    }
+    FLUX_FREE(table);
+}
+
+static bool is_made_for(const block *b, int vendor) {
+    for (int i = 0; i < nchips; i++)
+        if (b->chips >> i & 1 && chips[i].vendor == vendor) return true;
+    return false;
+}
+
+/* Of kernels that are one the first is looked at, as choose() does. */
+static void find_telling(int vendor) {
+    block **longest = (block **)flux__zalloc((size_t)(nblocks + 1) * sizeof *longest);
+    const block *last = NULL;
+    int n = 0;
+    if (!longest) exit(2);
+    for (int i = 0; i < nblocks; i++) {
+        block *b = &blocks[i];
+        if (!b->kernel || b->name == b->text || !is_made_for(b, vendor) || (last && last->structure == b->structure)) continue;
+        last = longest[n++] = b;
+    }
+    qsort(longest, (size_t)n, sizeof *longest, by_length);
+    choose_telling(longest, n, vendor);
+    FLUX_FREE(longest);
+}
+
+/* Whether it is this architecture's turn, among its maker's that the kernel is for. */
 static bool has_turn(const block *b, const target *arch) {
     int mine = 0, all = 0;
     for (int i = 0; i < narchs; i++) {
-        if (!is_for(b, &archs[i])) continue;
+        if (archs[i].vendor != arch->vendor || !is_for(b, &archs[i])) continue;
         if (&archs[i] == arch) mine = all;
         all++;
     }
     return (int)(b->structure % (uint64_t)all) == mine;
 }
 
-static int choose(const target *arch, bool all) {
+static int choose(const target *arch, int mode) {
     int kernels = 0, wanted = 0, last = -1;
     for (int i = 0; i < nblocks; i++) {
         block *b = &blocks[i];
@@ -213,8 +287,8 @@ static int choose(const target *arch, bool all) {
         if (last >= 0 && blocks[last].structure == b->structure) continue;
         last = i;
         bool first = b->kind != 0;
-        for (int k = 0; k < i && first && !all; k++) first = !(blocks[k].wanted && blocks[k].kind == b->kind);
-        b->wanted = all || first || has_turn(b, arch);
+        for (int k = 0; k < i && first && mode != ALL; k++) first = !(blocks[k].wanted && blocks[k].kind == b->kind);
+        b->wanted = mode == ALL || first || ((mode == EACH || b->telling[arch->vendor]) && has_turn(b, arch));
         kernels++, wanted += b->wanted;
     }
     printf("%s: %d of %d kernels\n", drivers[arch->vendor]->version(), wanted, kernels);
@@ -326,7 +400,7 @@ static bool compile_hip(const char *source, const char *arch) {
 
 /* ---------------- an architecture, a process */
 
-static int compile_for(const target *arch, bool all) {
+static int compile_for(const target *arch, int mode) {
     double start = flux__now();
     bool good = true;
     char why[400] = "";
@@ -335,7 +409,7 @@ static int compile_for(const target *arch, bool all) {
         printf("skipped  kernels for %s: %s\n", arch->name, why);
         return 2;
     }
-    int wanted = common[arch->vendor] ? choose(arch, all) : 0;
+    int wanted = common[arch->vendor] ? choose(arch, mode) : 0;
     for (int at = 0; at < nblocks && wanted;) {
         char *source = join(arch, &at);
         if (source) good = (arch->vendor == AMD ? compile_hip : compile_cuda)(source, arch->name) && good;
@@ -347,13 +421,13 @@ static int compile_for(const target *arch, bool all) {
     return !good;
 }
 
-static pid_t begin(const target *arch, bool all, FILE **log) {
+static pid_t begin(const target *arch, int mode, FILE **log) {
     *log = tmpfile();
     fflush(stdout);
     pid_t pid = *log ? fork() : -1;
     if (pid != 0) return pid;
     dup2(fileno(*log), 1), dup2(fileno(*log), 2);
-    int status = compile_for(arch, all);
+    int status = compile_for(arch, mode);
     fflush(stdout);
     _exit(status);
 }
@@ -384,15 +458,18 @@ int main(int argc, char **argv) {
     pid_t pid[MOST_ARCHS] = { 0 };
     FILE *log[MOST_ARCHS];
     if (argc < 3) return 2;
+    const int mode = strcmp(argv[2], "all") == 0 ? ALL : strcmp(argv[2], "each") == 0 ? EACH : SOME;
     list_archs();
     read_folder(argv[1], 0);
     qsort(blocks, (size_t)nblocks, sizeof *blocks, by_structure);
+    find_telling(CUDA);
+    find_telling(AMD);
     for (int next = 0; next < narchs || running;) {
         bool named = argc == 3;
         for (int i = 3; i < argc && next < narchs; i++) named = named || strcmp(argv[i], archs[next].name) == 0;
         if (next < narchs && !named) next++;
         else if (next < narchs && running < jobs) {
-            pid[next] = begin(&archs[next], strcmp(argv[2], "all") == 0, &log[next]);
+            pid[next] = begin(&archs[next], mode, &log[next]);
             if (pid[next] < 0) return 2;
             running++, next++;
         } else {
