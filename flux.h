@@ -1521,30 +1521,30 @@ extern int madvise(void *at, size_t bytes, int advice);
 
 /* How hard gcc tries, part by part, in a user's -O0 build too; every build of a program waits for it. The loops over numbers
    say what they need themselves (FLUX__O2, and sections 9 and 10; without ira-region -O0 would spill). What every step runs
-   through is LEAN: -O1 less the passes that cost a third of its time and change no figure; LOOPING within it has those again
-   without which loops over vectors took up to twice as long. What every tensor and every look at one passes through is HOT, all
-   of -O1 and functions inlined: a look at a small product takes a fifth less. What runs once or waits for a file or a
-   person is COLD, and so is what only says what is to be recorded, once a layer or less: layers, losses, most operations and
-   their gradients, and most of what makes a plan. Each word holds up to the next. A function that two of them call is inlined
-   into neither, unless it is FLUX__INLINE. */
+   through is LEAN: -O1 less the passes that cost more than a third of its time and change no figure; LOOPING within it has
+   those again without which loops over vectors took up to twice as long. (ira-algorithm=priority is not among them: products
+   by AVX2 would take 1.4 times as long.) What every tensor and every look at one passes through is HOT, all of -O1 and
+   functions inlined: a look at a small product takes a fifth less. What runs once or waits for a file or a person is COLD,
+   and so is what only says what is to be recorded, once a layer or less: layers, losses, most operations and their
+   gradients, and most of what makes a plan. Each word holds up to the next. A function that two of them call is inlined into
+   neither, unless it is FLUX__INLINE. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
 #  pragma GCC push_options
 #  define FLUX__O1 __attribute__((optimize("O1")))
-#  define FLUX__O2 __attribute__((optimize("O2")))
+#  define FLUX__O2 __attribute__((optimize("O2", "tree-ch", "tree-ccp", "tree-copy-prop")))
 #  define FLUX__SWITCH(options) _Pragma("GCC pop_options") _Pragma("GCC push_options") _Pragma(options)
-#  define FLUX__LEAN FLUX__SWITCH("GCC optimize(\"O1\", \"no-tree-pta\", \
-      \"no-tree-dominator-opts\", \"no-ivopts\", \"no-tree-loop-optimize\", \"no-tree-sra\", \"no-tree-slsr\", \
-      \"no-tree-sink\", \"no-tree-bit-ccp\", \"no-if-conversion\", \"no-if-conversion2\", \
+#  define FLUX__LEAN FLUX__SWITCH("GCC optimize(\"O1\", \"no-tree-pta\", \"no-tree-dominator-opts\", \
+      \"no-tree-loop-optimize\", \"no-tree-sink\", \"no-if-conversion\", \"no-if-conversion2\", \
       \"no-forward-propagate\", \"no-dse\", \"no-dce\", \"no-cprop-registers\", \"no-compare-elim\", \
-      \"no-combine-stack-adjustments\", \"no-shrink-wrap\", \"no-ipa-profile\", \"no-ipa-reference\", \
-      \"no-ipa-pure-const\", \"no-move-loop-invariants\", \"no-guess-branch-probability\", \
-      \"no-reorder-blocks\", \"no-ssa-phiopt\", \"no-tree-ter\", \"no-tree-coalesce-vars\", \
+      \"no-combine-stack-adjustments\", \"no-shrink-wrap\", \"no-ipa-pure-const\", \
+      \"no-move-loop-invariants\", \"no-guess-branch-probability\", \"no-reorder-blocks\", \
       \"no-tree-builtin-call-dce\", \"no-ipa-modref\", \"no-ipa-icf\", \"no-split-wide-types\", \
-      \"no-printf-return-value\", \"ira-region=one\")")
+      \"no-printf-return-value\", \"ira-region=one\", \"no-tree-ch\", \"no-tree-ccp\", \
+      \"no-tree-copy-prop\", \"no-tree-reassoc\")")
 #  define FLUX__HOT FLUX__SWITCH("GCC optimize(\"O1\", \"inline-small-functions\", \"inline-functions\", \"align-functions=16\")")
-#  define FLUX__COLD FLUX__SWITCH("GCC optimize(\"O0\")")
+#  define FLUX__COLD FLUX__SWITCH("GCC optimize(\"O0\", \"omit-frame-pointer\", \"tree-ter\", \"tree-coalesce-vars\")")
 #  define FLUX__LOOPING _Pragma("GCC push_options") _Pragma("GCC optimize(\"move-loop-invariants\", \
-      \"tree-loop-optimize\", \"ivopts\", \"forward-propagate\", \"dse\")")
+      \"tree-loop-optimize\", \"forward-propagate\", \"dse\")")
 #  define FLUX__ASBEFORE _Pragma("GCC pop_options")
 #else
 #  define FLUX__O1
@@ -5784,7 +5784,7 @@ static bool flux__map_grow(flux__map *m) {
 }
 
 /* The number of t, or -1 when it has none. */
-static int flux__map_get(const flux__map *m, const flux_tensor *t) {
+static FLUX__O2 int flux__map_get(const flux__map *m, const flux_tensor *t) {
     if (!m->room) return -1;
     int *slot = flux__map_slot(m, t);
     return m->key[slot - m->value] ? *slot : -1;
@@ -8023,7 +8023,7 @@ typedef void (*flux__rows_fn)(const flux__rows_run *r, const flux__rows_run *las
 #  pragma clang fp contract(off)
 #elif FLUX__VECTORS
 #  pragma GCC push_options
-#  pragma GCC optimize("O1", "no-thread-jumps", "align-loops=64", "no-fast-math", "fp-contract=off")
+#  pragma GCC optimize("O1", "no-thread-jumps", "align-loops=64", "no-fast-math", "fp-contract=off", "tree-ch")
 #endif
 
 /* Names: FLUX__F(exp) is flux__exp_f64, flux__exp_x16, ... and FLUX__P(FMA) FLUX__FMA_x16, ... as
