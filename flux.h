@@ -1056,7 +1056,8 @@ FLUX_API int64_t flux_skipped(flux_state *s);                     /* steps not m
 FLUX_API flux_state *flux_setup(flux_rule rule, flux_layer *model);
 /* One step: replaces the model's parameters; those without a gradient are left alone entirely. The loss's graph is
    used up: its value can still be looked at, its gradient not taken again. 0: done. What it computes on an x86 processor, and
-   what is still to be computed for it, has 0 in place of numbers below the dtype's smallest normal one (1.2e-38 in f32). */
+   what is still to be computed for it, has 0 in place of numbers below 1.2e-38, f64 below 2.2e-308: the smallest normal ones
+   of what is computed in. */
 FLUX_API int flux_update(flux_state *s, flux_layer *model, flux_grads *g);
 /* Changes hyper-parameters from now on: flux_adjust(opt, .eta = 1e-4). Fields left out stay. A field that the
    rule does not have is an error. 0: done. */
@@ -9511,9 +9512,10 @@ static FLUX__INLINE uint16_t flux__bf16_of(float x) {
     uint32_t u = flux__to_bits(x);
     return (uint16_t)(x != x ? 0x7fc0 : (u + 0x7fff + ((u >> 16) & 1)) >> 16);
 }
-/* a product moves the exponent by 112, and denormals survive it */
+/* A product moves the exponent by 112. A denormal is counted from 0.5, whatever the processor does with one of f32. */
 static FLUX__INLINE float flux__half_value(uint16_t h) {
-    float x = flux__from_bits((uint32_t)(h & 0x7fff) << 13) * 5.192296858534828e33f;
+    float tiny = flux__from_bits(0x3f000000u + (h & 0x3ff)) - 0.5f;
+    float x = h & 0x7c00 ? flux__from_bits((uint32_t)(h & 0x7fff) << 13) * 5.192296858534828e33f : tiny;
     uint32_t u = flux__to_bits(x) | (x >= 65536 ? 0x7f800000u : 0);
     if ((h & 0x7c00) == 0x7c00 && (h & 0x3ff)) u |= 0x400000;
     return flux__from_bits(u | (uint32_t)(h & 0x8000) << 16);
@@ -11993,8 +11995,9 @@ static bool flux__load_repeated(flux__block_run *b, int i, flux__transfer t) {
 /* Whether the register has this block already. */
 static bool flux__is_held(flux__block_run *b, int i) {
     const flux__axes *out = &b->c->outer_axes[i];
+    if (!b->c->again[i]) return false;
     const int64_t period = out->nd == 1 ? 1 : out->dim[0], is = (b->o0 % period) << 40 | b->w << 20 | b->segments;
-    if (!b->c->again[i] || (b->segments > 1 && b->segment_step % period)) return false;
+    if (b->segments > 1 && b->segment_step % period) return false;
     if (b->held[i] == is) return true;
     b->held[i] = is;
     return false;
@@ -12238,7 +12241,7 @@ static void flux__do_rows(flux__block_run *b) {
 static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     int64_t n = flux__block_count(b, v);
-    int sa = 1, sb = 1, sc = 1;
+    int sa, sb, sc;
     if (flux__read_again(v, b->phase)) {
         flux__do_load(b, i);
         return;
@@ -12273,8 +12276,10 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
     }
     default: {
         const void *a = flux__operand_at(b, v, v->a, &sa);
-        const void *x = v->b >= 0 ? flux__operand_at(b, v, v->b, &sb) : a;    /* what there is not, is not read */
-        const void *y = v->c >= 0 ? flux__operand_at(b, v, v->c, &sc) : a;
+        const void *x = a, *y = a;      /* what there is not, is a once more: a loop's end is copied before it is computed */
+        sb = sc = sa;
+        if (v->b >= 0) x = flux__operand_at(b, v, v->b, &sb);
+        if (v->c >= 0) y = flux__operand_at(b, v, v->c, &sc);
         if (b->c->parting[i]) {
             b->at[i] = (void *)(intptr_t)a;
             b->walk[i] = (uint8_t)sa;

@@ -548,6 +548,29 @@ TEST(empty_tensors) {
     CHECK(flux_len(flux_eval(flux_add(flux_exp(turned), flux_sum(turned, 1)))) == 0);
 }
 
+/* Nothing is read beside a number that is the first of two operands, for each column or for all there is; the address checker
+   looks on. */
+TEST(a_number_is_all_that_is_read_of_it) {
+    ONLY_ON_CPU();
+    float *one = (float *)malloc(sizeof *one), *three = (float *)malloc(3 * sizeof *three);
+    REQUIRE(one && three);
+    *one = 2, three[0] = 1, three[1] = 2, three[2] = 3;
+    FLUX_SCOPE {
+        flux_tensor *a = flux_borrow(one, 1), *x = flux_eval(flux_ones(5001, 3));
+        CHECK(flux_item(flux_sum(flux_sub(a, flux_ones(30)))) == 30);
+        CHECK(flux_item(flux_sum(flux_where(flux_gt(a, 1), flux_ones(29), 0))) == 29);
+        CHECK_DATA(flux_sum(flux_mul(flux_borrow(three, 1, 3), x), 0), ((double[]){ 5001, 10002, 15003 }), 0);
+    }
+    free(one), free(three);
+}
+
+TEST(a_long_first_dimension) {
+    ONLY_ON_CPU();
+    const int64_t n = 9000000;
+    flux_tensor *x = flux_eval(flux_full_shape(FLUX_SHAPE(n + 8, 2), 1, FLUX_U8));
+    CHECK(flux_item(flux_sum(flux_to_dtype(flux_eval(flux_mul(flux_slice(x, 0, 4, n + 4), 2)), FLUX_I32))) == 4.0 * (double)n);
+}
+
 TEST(half_formats_round_after_every_operation) {
     flux_tensor *a = flux_to_dtype(flux_full(1.0, 4), FLUX_BF16), *tiny = flux_to_dtype(flux_full(0.001953125, 4), FLUX_BF16);
     flux_tensor *fused = flux_add(flux_add(a, tiny), tiny), *step1 = flux_eval(flux_add(a, tiny)), *step2 = flux_eval(flux_add(step1, tiny));
