@@ -1000,7 +1000,8 @@ FLUX_API flux_tensor *flux_withgradient(flux_tensor *(*fn)(flux_layer *m, void *
 FLUX_API double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), void *user, flux_tensor *x, int probes);
 
 /* ------------------------------------------------------------------ optimisers (Optimisers.jl's definitions)
-   Rules are values: flux_adam(1e-3, .beta = {0.9, 0.99}). State per parameter lives in what flux_setup returns. */
+   Rules are values, which hold all that they are: flux_adam(1e-3, .beta = {0.9, 0.99}). State per parameter lives in what
+   flux_setup returns. */
 
 typedef struct flux_rule_opts {
     FLUX__DUMMY
@@ -1016,7 +1017,9 @@ typedef struct flux_rule_opts {
     bool centred FLUX__ZERO;              /* rmsprop */
     flux_switch couple FLUX__ZERO;        /* adamw: lambda is multiplied by eta; on by default */
 } flux_rule_opts;
-typedef struct flux_rule { int kind; flux_rule_opts o; void *parts; } flux_rule;
+enum { FLUX_MAX_RULES = 16 };             /* of a chain, those of the chains in it counted */
+typedef struct flux_rule_part { int kind; flux_rule_opts o; } flux_rule_part;
+typedef struct flux_rule { bool made, mixed; int n; flux_rule_part part[FLUX_MAX_RULES]; } flux_rule;   /* made false: none */
 FLUX_API flux_rule flux_rule_with(const char *name, flux_rule_opts o);
 #define FLUX__RULE(name, ...) flux_rule_with(name, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))
 #define flux_descent(...) FLUX__RULE("Descent", __VA_ARGS__)      /* eta 0.1: eta g */
@@ -2361,7 +2364,7 @@ FLUX__LEAN
    the edges among these, so that one atomic step counts both.
    All that is not shared between threads stands in one struct per thread. */
 
-enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRADS, FLUX__RULES };
+enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRADS };
 
 typedef struct flux__buffer {             /* memory on a device, shared by the tensors that lie in it */
     int64_t refs;
@@ -3041,7 +3044,6 @@ static void flux__layer_free(flux_layer *m);
 static void flux__loader_free(flux_loader *l);
 static void flux__state_free(flux_state *s);
 static void flux__grads_free(flux_grads *g);
-static void flux__rules_free(void *rules);
 static void flux__plans_free(struct flux__plans *plans);
 static void flux__tensor_free(flux_tensor *t);
 
@@ -3059,8 +3061,7 @@ FLUX_DEF void flux_release(const void *object) {
     case FLUX__LAYER: flux__layer_free((flux_layer *)h); break;
     case FLUX__LOADER: flux__loader_free((flux_loader *)h); break;
     case FLUX__STATE: flux__state_free((flux_state *)h); break;
-    case FLUX__GRADS: flux__grads_free((flux_grads *)h); break;
-    default: flux__rules_free(h); break;
+    default: flux__grads_free((flux_grads *)h); break;
     }
 }
 
@@ -22241,21 +22242,13 @@ static const flux__rule_row flux__rule_rows[] = {
     { "AccumGrad", flux__step_accumgrad, true, { { "sum", 0 } }, { { FLUX__EVERY, 1 }, { 0, 0 } } }
 };
 
-/* Kinds: a row's number (0: a rule that was never made), or a chain, whose parts are a flat list of rows; in front of
-   them stands FLUX__RULE_MIXED if parameters of 16 bits are to have float32 masters. */
-enum { FLUX__RULE_ROWS = sizeof flux__rule_rows / sizeof flux__rule_rows[0] };
-enum { FLUX__RULE_CHAIN = FLUX__RULE_ROWS, FLUX__RULE_MIXED };
-
-typedef struct flux__rule_list { flux__head head; int n; flux_rule at[1]; } flux__rule_list;
-
-static void flux__rules_free(void *rules) { FLUX_FREE(rules); }
+enum { FLUX__RULE_ROWS = sizeof flux__rule_rows / sizeof flux__rule_rows[0] };    /* a part's kind is its row's number, not 0 */
 
 FLUX__COLD
 
 static flux_rule flux__bad_rule(void) {
     flux_rule r;
     memset((void *)&r, 0, sizeof r);
-    r.kind = -1;
     return r;
 }
 
@@ -22285,7 +22278,7 @@ static bool flux__check_hyper(const char *call, const flux_rule_opts *o, int h) 
 
 /* Fills in defaults; false, with an error, for a value out of range or a field that the rule does not have. The first
    number may come without its name, and then arrives as eta: flux_clipnorm(1). */
-static bool flux__resolve(flux_rule *r) {
+static bool flux__resolve(flux_rule_part *r) {
     const flux__rule_row *row = &flux__rule_rows[r->kind];
     flux__text call = flux__call_name(row);
     int first = row->has[0].hyper;
@@ -22312,74 +22305,62 @@ static bool flux__resolve(flux_rule *r) {
 }
 
 FLUX_DEF flux_rule flux_rule_with(const char *name, flux_rule_opts o) {
-    flux_rule r;
-    if (!name) flux__null("rule", "name", name);
-    r.parts = NULL;
-    r.o = o;
-    r.kind = 1;
-    while (name && r.kind < FLUX__RULE_ROWS && strcmp(flux__rule_rows[r.kind].name, name) != 0) r.kind++;
-    if (r.kind == FLUX__RULE_ROWS) flux__fail("rule: there is no rule named \"%.60s\"", name);
-    if (!name || r.kind == FLUX__RULE_ROWS) return flux__bad_rule();
-    if (o.centred && flux__rule_rows[r.kind].step == flux__step_rmsprop) r.kind++;
-    return flux__resolve(&r) ? r : flux__bad_rule();
-}
-
-/* The rows that a rule stands for: how many, and where they are. -1, with an error: none. */
-static int flux__rule_parts(const char *call, const flux_rule *r, const flux_rule **first) {
-    *first = r;
-    if (r->kind > 0 && r->kind < FLUX__RULE_ROWS) return 1;
-    if (r->kind == FLUX__RULE_CHAIN && r->parts) {
-        flux__rule_list *list = (flux__rule_list *)r->parts;
-        *first = list->at;
-        return list->n;
-    }
-    if (!flux_failed()) flux__fail("%s: this is not a rule (rules are made by flux_adam() and the like)", call);
-    return -1;
-}
-
-static flux_rule flux__chain_rules(const char *call, int n, const flux_rule *rules, bool mixed) {
-    const flux_rule *part;
     flux_rule r = flux__bad_rule();
-    int total = 1;
-    for (int i = 0; i < n; i++) {
-        int k = flux__rule_parts(call, &rules[i], &part);
-        if (k < 0) return r;
-        total += k;
-    }
-    flux__rule_list *list = (flux__rule_list *)flux__zalloc(sizeof *list + (size_t)total * sizeof list->at[0]);
-    if (!list) return r;
-    list->head.kind = FLUX__RULES;
-    list->head.refs = 1;
-    for (int i = 0; i < n; i++)
-        for (int k = flux__rule_parts(call, &rules[i], &part); k > 0; k--, part++)
-            if (part->kind == FLUX__RULE_MIXED) mixed = true;
-    if (mixed) list->at[list->n++].kind = FLUX__RULE_MIXED;
-    for (int i = 0; i < n; i++)
-        for (int k = flux__rule_parts(call, &rules[i], &part); k > 0; k--, part++)
-            if (part->kind != FLUX__RULE_MIXED) list->at[list->n++] = *part;
-    r.parts = flux__own(list);
-    if (r.parts) r.kind = FLUX__RULE_CHAIN;
+    flux_rule_part *part = &r.part[0];
+    if (!name) flux__null("rule", "name", name);
+    part->o = o;
+    part->kind = 1;
+    while (name && part->kind < FLUX__RULE_ROWS && strcmp(flux__rule_rows[part->kind].name, name) != 0) part->kind++;
+    if (part->kind == FLUX__RULE_ROWS) flux__fail("rule: there is no rule named \"%.60s\"", name);
+    if (!name || part->kind == FLUX__RULE_ROWS) return flux__bad_rule();
+    if (o.centred && flux__rule_rows[part->kind].step == flux__step_rmsprop) part->kind++;
+    if (!flux__resolve(part)) return flux__bad_rule();
+    r.n = 1;
+    r.made = true;
     return r;
 }
 
-FLUX_DEF flux_rule flux_optimiser_chain_of(int n, const flux_rule *rules) {
-    return flux__chain_rules("optimiser_chain", n, rules, false);
+static bool flux__is_rule(const char *call, const flux_rule *r) {
+    if (r->made) return true;
+    if (!flux_failed()) flux__fail("%s: this is not a rule (rules are made by flux_adam() and the like)", call);
+    return false;
 }
+
+static flux_rule flux__chain_rules(const char *call, int n, const flux_rule *rules) {
+    flux_rule r = flux__bad_rule();
+    for (int i = 0; i < n; i++) {
+        if (!flux__is_rule(call, &rules[i])) return flux__bad_rule();
+        if (rules[i].n > FLUX_MAX_RULES - r.n) {
+            flux__fail("%s: a chain has at most %d rules", call, (int)FLUX_MAX_RULES);
+            return flux__bad_rule();
+        }
+        for (int k = 0; k < rules[i].n; k++) r.part[r.n++] = rules[i].part[k];
+        r.mixed |= rules[i].mixed;
+    }
+    r.made = true;
+    return r;
+}
+
+FLUX_DEF flux_rule flux_optimiser_chain_of(int n, const flux_rule *rules) { return flux__chain_rules("optimiser_chain", n, rules); }
 
 FLUX_DEF flux_rule flux_accumgrad(int n, flux_rule rule) {
     flux_rule two[2];
-    memset((void *)two, 0, sizeof two);
-    two[0].o.n = n;
+    two[0] = flux__bad_rule();
+    two[0].part[0].o.n = n;
     if (n < 1) {
         flux__fail("accumgrad: n is %d, but must be 1 or more", n);
         return flux__bad_rule();
     }
-    two[0] = flux_rule_with("AccumGrad", two[0].o);
+    two[0] = flux_rule_with("AccumGrad", two[0].part[0].o);
     two[1] = rule;
-    return flux__chain_rules("accumgrad", 2, two, false);
+    return flux__chain_rules("accumgrad", 2, two);
 }
 
-FLUX_DEF flux_rule flux_mixed_precision(flux_rule rule) { return flux__chain_rules("mixed_precision", 1, &rule, true); }
+FLUX_DEF flux_rule flux_mixed_precision(flux_rule rule) {
+    flux_rule r = flux__chain_rules("mixed_precision", 1, &rule);
+    r.mixed = r.made;
+    return r;
+}
 
 /* ---------------- the state of a model */
 
@@ -22409,7 +22390,7 @@ struct flux_state {
     int64_t good, skipped;                /* steps since the scale changed; and those not made */
     flux_tensor *scaling;                 /* these three as flux__state_fields showed them; where set, it holds them */
     flux_tensor *scaled;                  /* the loss whose gradients flux_update is to be given */
-    flux_rule *rule;                      /* nrules of them, as flux_setup was given them */
+    flux_rule_part *rule;                 /* nrules of them, as flux_setup was given them */
     flux__spot *spot;
     flux__trainee *leaf;
     flux_rule_opts *o;                    /* leaf x rule: changed for a part of the model by flux_adjust_layer */
@@ -22585,19 +22566,17 @@ static bool flux__start_values(flux_state *s) {
 }
 
 static bool flux__take_rules(flux_state *s, const flux_rule *rule) {
-    const flux_rule *part;
-    int n = flux__rule_parts("setup", rule, &part);
-    s->rule = n < 0 ? NULL : (flux_rule *)flux__zalloc((size_t)(n + 1) * sizeof *s->rule);
-    for (int i = 0; i < n && s->rule; i++) {
-        if (part[i].kind == FLUX__RULE_MIXED) {
-            s->mixed = true;
-            continue;
-        }
-        s->counts |= flux__rule_rows[part[i].kind].counts;
-        s->nstates += flux__row_states(&flux__rule_rows[part[i].kind]);
-        s->rule[s->nrules++] = part[i];
+    if (!flux__is_rule("setup", rule)) return false;
+    s->rule = (flux_rule_part *)flux__zalloc((size_t)(rule->n + 1) * sizeof *s->rule);
+    if (!s->rule) return false;
+    s->mixed = rule->mixed;
+    s->nrules = rule->n;
+    for (int i = 0; i < rule->n; i++) {
+        s->rule[i] = rule->part[i];
+        s->counts |= flux__rule_rows[rule->part[i].kind].counts;
+        s->nstates += flux__row_states(&flux__rule_rows[rule->part[i].kind]);
     }
-    return s->rule != NULL;
+    return true;
 }
 
 FLUX_DEF flux_state *flux_setup(flux_rule rule, flux_layer *model) {
@@ -23228,7 +23207,7 @@ static flux_state *flux__state_copy(const flux_state *from) {
     s->scale = from->scale, s->good = from->good, s->skipped = from->skipped;
     s->scaling = (flux_tensor *)flux_retain(from->scaling);
     s->path_room = from->path_room;
-    s->rule = (flux_rule *)flux__malloc((size_t)(s->nrules + 1) * sizeof *s->rule);
+    s->rule = (flux_rule_part *)flux__malloc((size_t)(s->nrules + 1) * sizeof *s->rule);
     if (!s->rule || !flux__copy_leaves(s, from) || !flux__state_arrays(s)) {
         flux__state_free(s);
         return NULL;

@@ -563,8 +563,8 @@ TEST(rules_that_can_not_be) {
     CHECK_ERROR(flux_clipgrad(-1), "clipgrad: delta is -1, but must be more than 0");
     CHECK_ERROR(flux_rprop(.gamma = { 2, 1 }), "rprop: gamma is (2, 1), not in order");
     CHECK_ERROR(flux_accumgrad(0, flux_adam()), "accumgrad: n is 0, but must be 1 or more");
-    CHECK_ERROR(flux_rule_with("Adma", flux_adam().o), "rule: there is no rule named \"Adma\"");
-    CHECK_ERROR(flux_rule_with(NULL, flux_adam().o), "rule: argument name is NULL");
+    CHECK_ERROR(flux_rule_with("Adma", flux_adam().part[0].o), "rule: there is no rule named \"Adma\"");
+    CHECK_ERROR(flux_rule_with(NULL, flux_adam().part[0].o), "rule: argument name is NULL");
     CHECK_ERROR(flux_optimiser_chain(flux_adam(-1), flux_adam()), "adam: eta is -1");
     flux_rule never;
     memset(&never, 0, sizeof never);
@@ -572,10 +572,26 @@ TEST(rules_that_can_not_be) {
     CHECK_ERROR(flux_setup(never, bare_of(number(1, FLUX_F32))), "setup: this is not a rule");
     flux_on_error(test_silent, NULL);
     flux_rule bad = flux_adam(-1);
-    CHECK(bad.kind == -1 && flux_setup(bad, flux_dense(2, 2)) == NULL && flux_mixed_precision(bad).kind == -1);
+    CHECK(!bad.made && flux_setup(bad, flux_dense(2, 2)) == NULL && !flux_mixed_precision(bad).made);
     CHECK_STR(flux_error(), "adam: eta is -1, but must be 0 or more");
     flux_clear();
     flux_on_error(NULL, NULL);
+}
+
+/* A rule is a value: whole after the scope that made it. */
+TEST(rules_outlive_their_scope) {
+    flux_rule chain = flux_descent(), mixed = chain, many = chain;
+    FLUX_SCOPE {
+        chain = flux_optimiser_chain(flux_clipgrad(1), flux_optimiser_chain(flux_weightdecay(), flux_adam()));
+        mixed = flux_mixed_precision(flux_accumgrad(2, flux_momentum()));
+    }
+    CHECK_STR(text_of(chain), "OptimiserChain(ClipGrad(1), WeightDecay(0.0005), Adam(0.001, beta=(0.9, 0.999), epsilon=1e-08))");
+    CHECK_STR(text_of(mixed), "MixedPrecision(OptimiserChain(AccumGrad(2), Momentum(0.01, rho=0.9)))");
+    for (int i = 1; i < 16; i++) many = flux_optimiser_chain(flux_clipgrad(), many);
+    CHECK(many.n == 16 && flux_setup(many, bare_of(number(1, FLUX_F32))) != NULL);
+    CHECK_ERROR(flux_optimiser_chain(many, chain), "optimiser_chain: a chain has at most 16 rules");
+    CHECK_ERROR(flux_accumgrad(2, many), "accumgrad: a chain has at most 16 rules");
+    CHECK(flux_mixed_precision(many).n == 16 && flux_mixed_precision(many).mixed);
 }
 
 TEST(updates_that_can_not_be) {
