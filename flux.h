@@ -27135,13 +27135,19 @@ static void flux__expr_refuse(flux__expr *p, const char *at, const char *sign, c
     flux__expr_fail(p, at, "%s of %s and %s: %s", sign, ta.s, tb.s, advice);
 }
 
-/* a op b, element by element. A plain number beside a bool decides, or leaves the bool as it is. */
+/* A plain number beside bools of x's kind: true unless it is 0. */
+static flux_tensor *flux__expr_truth(double num, const flux_tensor *x) {
+    return flux__move(flux_full_shape(flux__shape(NULL, 0), num != 0, FLUX_BOOL), x->device);
+}
+
+/* a op b, element by element. */
 static flux__term flux__expr_each(flux__expr *p, const char *at, const flux__infix *op,
                                   flux__term a, flux__term b) {
-    const flux__term *num = a.t ? &b : &a, *other = a.t ? &a : &b;
     if (!a.t && !b.t) return flux__expr_number(flux__expr_fold(op->fold, a.num, b.num));
-    if (!num->t && (op->fold == '&' || op->fold == '|'))
-        return (num->num != 0) == (op->fold == '&') ? *other : *num;
+    if (op->fold == '&' || op->fold == '|') {
+        if (!a.t) a.t = flux__expr_truth(a.num, b.t);
+        if (!b.t) b.t = flux__expr_truth(b.num, a.t);
+    }
     const flux__term both[2] = { a, b };
     bool square = op->fold == '^' && !b.t && b.num == 2;
     flux__expr_enter(p, at);

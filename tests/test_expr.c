@@ -158,6 +158,10 @@ TEST(against_calls) {
     SAME(flux_and(flux_gt(A, 0), flux_lt(C, 0)), "(A .> 0) .& (C .< 0)", A, C);
     SAME(flux_or(flux_gt(A, 0), flux_not(flux_ge(C, 0))), "A .> 0 .|| .!(C .>= 0)", A, C);
     SAME(flux_gt(A, 0), "A .> 0 .&& true", A);
+    SAME(flux_lt(A, 1e9), "A .> 0 .|| true", A);         /* every element, not one for all */
+    SAME(flux_gt(A, 1e9), "false .&& (A .> 0)", A);
+    SAME(flux_gt(A, 0), "false .|| (A .> 0)", A);
+    SAME(flux_sum(flux_lt(A, 1e9)), "sum(A .> 0 .|| 2)", A);
     SAME(flux_eq(A, A), "A .== A", A);
     SAME(flux_ne(A, C), "A .!= C", A, C);
     SAME(flux_le(A, C), "A .<= C", A, C);
