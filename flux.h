@@ -21376,26 +21376,38 @@ FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
         h, m.g ? flux__layer_new(flux__weightnorm_layer_type(), &m) : NULL);
 }
 
-/* Puts the folded layer into each place below m that holds a WeightNorm; a layer held twice is
-   folded twice, from one v. */
-static bool flux__unnorm(flux_layer **place, int depth) {
+/* What a WeightNorm is folded into, whichever place holds it: `folds` has it from the first time
+   on, and with it a reference to the WeightNorm, so that its address stays its own. */
+static flux_layer *flux__unnormed(flux_layer *m, flux__pairs *folds) {
+    bool fresh;
+    flux__pair *known = flux__pairs_at(folds, m, &fresh);
+    if (!known || !fresh) return known ? (flux_layer *)known->value : NULL;
+    flux_retain(m);
+    flux_layer *y = flux__weightnorm_fold((flux__weightnorm_layer *)m);
+    if (y && m->name && !y->name) {       /* the fold stands where it stood */
+        y->name = m->name;
+        m->name = NULL;
+    }
+    known->value = y;
+    return y;
+}
+
+/* Puts the folded layer into each place below m that holds a WeightNorm. */
+static bool flux__unnorm(flux_layer **place, flux__pairs *folds, int depth) {
     flux_layer *m = *place;
     if (m->type == flux__weightnorm_layer_type()) {
-        flux_layer *y = flux__weightnorm_fold((flux__weightnorm_layer *)m);
+        flux_layer *y = flux__unnormed(m, folds);
         if (!y) return false;
-        if (m->name && !y->name) {        /* the fold stands where it stood */
-            y->name = m->name;
-            m->name = NULL;
-        }
+        *place = (flux_layer *)flux_retain(y);
         flux_release(m);
-        *place = m = y;
+        m = y;
     }
     for (const flux_field *f = m->type->fields; depth < FLUX__DEEPEST && f->kind != FLUX__END;
          f++) {
         int n;
         flux_layer **kids = flux__kids(m, f, &n);
         for (int i = 0; i < n; i++)
-            if (kids[i] && !flux__unnorm(&kids[i], depth + 1)) return false;
+            if (kids[i] && !flux__unnorm(&kids[i], folds, depth + 1)) return false;
     }
     return true;
 }
@@ -21405,7 +21417,11 @@ FLUX_DEF flux_layer *flux_remove_weightnorms(flux_layer *m) {
     int h = flux__hide();
     flux__block b = flux__nograd_enter();
     flux_layer *y = (flux_layer *)flux_retain(flux__map_layer(flux__keep_leaf, NULL, m, false));
-    bool good = y && flux__unnorm(&y, 0);
+    flux__pairs folds;
+    memset(&folds, 0, sizeof folds);
+    bool good = y && flux__unnorm(&y, &folds, 0);
+    for (size_t i = 0; i < folds.room; i++) flux_release(folds.at[i].key), flux_release(folds.at[i].value);
+    flux__pairs_free(&folds);
     flux__nograd_leave(&b);
     flux_layer *out = (flux_layer *)flux__reveal_object(h, good ? y : NULL);
     flux_release(y);

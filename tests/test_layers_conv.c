@@ -523,6 +523,12 @@ TEST(weightnorm_as_pytorch) {
     CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(flux_reshape(flux_call(plain, x), 2, 2, 3, 1), y)))), 0, 1e-14);
     CHECK_STR(text_of(flux_remove_weightnorms(flux_weightnorm(flux_dense(2, 3)))), "Dense(2 => 3)");
     check_gradients(flux_weightnorm(flux_dense(2, 3)), FILL(0.3, 1, 2, 2), false);
+    flux_layer *twice = flux_weightnorm(flux_dense(3, 3, flux_tanh));    /* one layer before the fold, one after it */
+    flux_layer *tied = flux_remove_weightnorms(flux_chain(twice, flux_chain(twice, flux_dense(3, 2)), flux_weightnorm(flux_dense(2, 2))));
+    CHECK(flux_num_params(tied) == 3 * 3 + 3 + 3 * 2 + 2 + 2 * 2 + 2);
+    CHECK(flux_param(tied, "layers.0.weight") == flux_param(tied, "layers.1.layers.0.weight"));
+    flux_tensor *before = flux_call(flux_chain(twice, twice), flux_ones(3)), *after = flux_call(flux_chain(flux_child(tied, 0), flux_child(tied, 0)), flux_ones(3));
+    CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(before, after)))), 0, 1e-6);
     flux_layer *d = flux_weightnorm(flux_dense(2, 3));
     CHECK(flux_num_params(d) == 12 && flux_dim(flux_param(d, "g"), 0) == 3 && flux_dim(flux_param(d, "g"), 1) == 1);
 }
