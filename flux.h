@@ -954,7 +954,7 @@ typedef struct flux_loss_opts {
     flux_tensor *weights FLUX__ZERO;      /* of the classes; the mean is then the weighted one */
     flux_switch ignore FLUX__ZERO;        /* FLUX_ON, or an .ignore_index that is not 0: samples with this label don't count */
     int64_t ignore_index FLUX__ZERO;
-    flux_tensor *lengths FLUX__ZERO;      /* ctc_loss: each sample's steps, integers; default all */
+    flux_tensor *lengths FLUX__ZERO;      /* ctc_loss: each sample's steps, integers, 0 to yhat's; default all */
     FLUX__DUMMY
 } flux_loss_opts;
 #define FLUX__LOSSES(X)                                                                              \
@@ -980,7 +980,9 @@ typedef struct flux_loss_opts {
     FLUX_API flux_tensor *flux_##name##_with(flux_loss_opts o);
 FLUX__LOSSES(FLUX__DECLARE_LOSS)
 /* -log of the probability of the labels, steps being free to repeat one or to give none, which is the last class: yhat is
-   classes x steps (x batch) before softmax, y labels (x batch), a target's unused end being -1. */
+   classes x steps (x batch) before softmax, y labels (x batch), a target's unused end being -1. A label or length out of range
+   is an error where it lies in host memory, and makes the sample's loss NaN where it is computed or on a device, as does a label
+   behind a target's end. A target that its steps cannot give has the loss inf. (Graves et al. 2006.) */
 FLUX_API flux_tensor *flux_ctc_loss(flux_tensor *yhat, flux_tensor *y);
 FLUX_API flux_tensor *flux_ctc_loss_with(flux_loss_opts o);
 FLUX_API flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim);  /* y (1-a) + a/size(y, dim); dim -1: binary, a/2 */
@@ -21709,13 +21711,13 @@ static bool flux__check_pair(const flux__loss_row *row, const flux_loss_opts *o)
     return false;
 }
 
-static bool flux__labels_good(const char *call, flux_tensor *labels, int64_t least, int64_t classes, const int64_t *ignored);
+static bool flux__labels_good(const char *call, const char *what, flux_tensor *labels, int64_t least, int64_t end, const int64_t *ignored);
 
 static bool flux__is_integer(const flux_tensor *x) { return x->op != FLUX__TUPLE && !flux__dtypes[x->dtype].real && x->dtype != FLUX_BOOL; }
 
-/* Labels that lie in host memory are looked at, so that a wrong one is named. */
-static bool flux__check_labels(const char *call, flux_tensor *y, int64_t least, int64_t classes, const int64_t *ignored) {
-    return y->device.backend != 0 || !y->buf || flux__labels_good(call, y, least, classes, ignored);
+/* Labels (or lengths: `what` they are called) that lie in host memory are looked at, so that a wrong one is named. */
+static bool flux__check_labels(const char *call, const char *what, flux_tensor *y, int64_t least, int64_t end, const int64_t *ignored) {
+    return y->device.backend != 0 || !y->buf || flux__labels_good(call, what, y, least, end, ignored);
 }
 
 /* Whether y is labels: integers of p's shape without the class dimension. */
@@ -21732,7 +21734,7 @@ typedef struct flux__labels { flux_tensor *y, *wide, *keep; } flux__labels;   /*
 static bool flux__take_labels(const char *call, flux_tensor *p, const flux_loss_opts *o, bool ignore, flux__labels *l) {
     flux_shape s = flux__dims(p);
     int64_t classes = s.dim[o->dim];
-    if (!flux__check_labels(call, o->y, 0, classes, ignore ? &o->ignore_index : NULL)) return false;
+    if (!flux__check_labels(call, "label", o->y, 0, classes, ignore ? &o->ignore_index : NULL)) return false;
     s.dim[o->dim] = 1;
     l->y = flux_reshape_to(o->y->dtype == FLUX_U8 ? flux_to_dtype(o->y, FLUX_I32) : o->y, s);
     flux_tensor *all = l->y ? flux__iota_on(l->y->device, classes, o->dim) : NULL;
@@ -21891,11 +21893,17 @@ static flux_tensor *flux__ctc(flux_tensor *p, flux_tensor *y, flux_tensor *lengt
             next = places > 1 ? flux_add(flux__log_sum3(a, one, two ? two : flux_mul(one, 1.0)), now) : flux_add(a, now);
             a = lengths ? flux_where(flux_gt(lengths, (double)t), next, a) : next;
         }
+        if (t == 0 && lengths) {          /* before the first step a way stands on the first place */
+            flux_tensor *start = flux_mul(flux_to_dtype(flux_ne(s, 0.0), (flux_dtype)p->dtype), FLUX__LOG0);
+            a = flux_where(flux_gt(lengths, 0.0), a, start);
+        }
         if (!a) return NULL;
     }
     a = flux_where(flux_or(flux_eq(s, ends), flux_eq(s, flux_sub(ends, 1.0))), a, FLUX__LOG0);
     a = flux_neg(flux_logsumexp(a, 0));
-    return flux_where(flux_gt(a, -0.1 * FLUX__LOG0), HUGE_VAL, a);    /* no way at all */
+    a = flux_where(flux_gt(a, -0.1 * FLUX__LOG0), HUGE_VAL, a);      /* no way at all */
+    if (lengths) a = flux_where(flux_or(flux_lt(lengths, 0.0), flux_gt(lengths, (double)steps)), (double)NAN, a);
+    return a;
 }
 
 static bool flux__check_ctc(const flux_loss_opts *o) {
@@ -21920,7 +21928,8 @@ FLUX_DEF flux_tensor *flux_ctc_loss_with(flux_loss_opts o) {
     if (!flux__check_ctc(&o)) return NULL;
     int64_t classes = o.yhat->dim[0], n = flux_dim(o.yhat, 2), two[2] = { o.y->dim[0], n }, row[2] = { 1, n };
     int64_t three[3] = { classes, o.yhat->dim[1], n };
-    if (!flux__check_labels("ctc_loss", o.y, INT64_MIN, classes - 1, NULL)) return NULL;
+    if (!flux__check_labels("ctc_loss", "label", o.y, INT64_MIN, classes - 1, NULL)) return NULL;
+    if (o.lengths && !flux__check_labels("ctc_loss", "length", o.lengths, 0, o.yhat->dim[1] + 1, NULL)) return NULL;
     int h = flux__hide();
     flux_tensor *p = flux_to_dtype(o.yhat, o.yhat->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32), *e = NULL;
     flux_tensor *y = flux_reshape_to(flux_to_dtype(o.y, FLUX_I64), flux__shape(two, 2));
@@ -21928,6 +21937,10 @@ FLUX_DEF flux_tensor *flux_ctc_loss_with(flux_loss_opts o) {
     p = flux_reshape_to((flux_logsoftmax)(p), flux__shape(three, 3));
     if (p && y && (l || !o.lengths)) e = flux__ctc(p, y, l);
     if (e && two[0]) e = flux_where(flux_any(flux_ge(y, (double)(classes - 1)), 0), (double)NAN, e);
+    if (e && two[0] > 1) {                /* a label behind the end */
+        flux_tensor *end = flux_lt(flux_slice(y, 0, 0, two[0] - 1), 0.0), *next = flux_ge(flux_slice(y, 0, 1, two[0]), 0.0);
+        e = flux_where(flux_any(flux_and(end, next), 0), (double)NAN, e);
+    }
     if (e) e = o.agg == FLUX_MEAN ? (flux_mean)(e) : o.agg == FLUX_SUM ? (flux_sum)(e) : flux_reshape_to(e, flux__shape(&n, 1));
     return flux__reveal(h, e);
 }
@@ -23936,16 +23949,16 @@ static void flux__place_text(const flux_tensor *x, int64_t i, char *out, size_t 
 
 /* Labels are data, so they are looked at right here: a wrong one is an error with its place,
    not a column of zeros. */
-static bool flux__labels_good(const char *call, flux_tensor *labels, int64_t least, int64_t classes, const int64_t *ignored) {
+static bool flux__labels_good(const char *call, const char *what, flux_tensor *labels, int64_t least, int64_t end, const int64_t *ignored) {
     char place[200];
     const void *p = flux_data(labels);
     int64_t n = flux_len(labels);
     if (!p && n > 0) return false;
     for (int64_t i = 0; i < n; i++) {
         int64_t v = flux__integer_at(p, (flux_dtype)labels->dtype, i);
-        if ((v >= least && v < classes) || (ignored && v == *ignored)) continue;
+        if ((v >= least && v < end) || (ignored && v == *ignored)) continue;
         flux__place_text(labels, i, place, sizeof place);
-        flux__fail("%s: label %lld at %s is not one of 0 to %lld", call, (long long)v, place, (long long)(classes - 1));
+        flux__fail("%s: %s %lld at %s is not one of 0 to %lld", call, what, (long long)v, place, (long long)(end - 1));
         return false;
     }
     return true;
@@ -23963,7 +23976,7 @@ FLUX_DEF flux_tensor *flux_onehot(flux_tensor *labels, int64_t classes) {
     if (labels->ndim == FLUX_MAX_DIMS)
         return (flux_tensor *)flux__fail("onehot: labels have %d dimensions already",
                                          FLUX_MAX_DIMS);
-    if (!flux__labels_good("onehot", labels, 0, classes, NULL)) return NULL;
+    if (!flux__labels_good("onehot", "label", labels, 0, classes, NULL)) return NULL;
     flux_shape row = flux_shape_of(labels);
     memmove(row.dim + 1, row.dim, sizeof row.dim - sizeof row.dim[0]);
     row.dim[0] = 1;

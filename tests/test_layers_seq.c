@@ -624,6 +624,33 @@ TEST(ctc_by_hand) {
     CHECK(flux_item(flux_ctc_loss(even, flux_from(two, 2))) == HUGE_VAL);                   /* a - a needs 3 steps */
 }
 
+/* Steps beyond a sample's length don't count, whatever lies there; none at all can give only the empty target. */
+TEST(ctc_lengths) {
+    flux_tensor *x = FILL(0.9, 1.5, 5, 7, 3), *y = flux_from(ctc_labels, 3, 3), *e;
+    for (int32_t n = 1; n <= 7; n++) {
+        const int32_t all[] = { n, n, n };
+        e = flux_ctc_loss(x, y, .lengths = flux_from(all, 3), .agg = FLUX_NONE);
+        flux_tensor *want = flux_ctc_loss(flux_slice(x, 1, 0, n), y, .agg = FLUX_NONE);
+        for (int i = 0; i < 3; i++) CHECK_NEAR(flux_at(e, i), flux_at(want, i), 1e-12);
+    }
+    const int32_t some[] = { 0, 0, 7 }, targets[] = { 1, -1, -1, -1, 2, -1 }, over[] = { 7, 8, 7 }, under[] = { 7, 7, -1 };
+    flux_tensor *few = flux_from(targets, 2, 3);
+    e = flux_ctc_loss(x, few, .lengths = flux_from(some, 3), .agg = FLUX_NONE);
+    CHECK(flux_at(e, 0) == HUGE_VAL && flux_at(e, 1) == 0 && flux_at(e, 2) > 0 && flux_at(e, 2) < 100);
+    flux_tensor *g = flux_grad(flux_gradient(flux_at(e, 0) > 0 ? flux_select(e, 0, 1) : NULL, x), x);
+    CHECK(flux_item(flux_max(flux_abs(g))) == 0);
+    if (flux_device_of(x).backend == 0) {
+        CHECK_ERROR(flux_ctc_loss(x, y, .lengths = flux_from(over, 3)), "ctc_loss: length 8 at (1) is not one of 0 to 7");
+        CHECK_ERROR(flux_ctc_loss(x, y, .lengths = flux_from(under, 3)), "ctc_loss: length -1 at (2) is not one of 0 to 7");
+    }
+    e = flux_ctc_loss(x, y, .lengths = flux_mul(flux_from(over, 3), 1), .agg = FLUX_NONE);    /* not looked at */
+    const int32_t gap[] = { -1, 1 };
+    double behind = flux_item(flux_ctc_loss(flux_ones(5, 7), flux_from(gap, 2)));
+    CHECK(behind != behind);
+    if (getenv("FLUX_EAGER")) flux_clear();
+    else CHECK(flux_at(e, 0) == flux_at(e, 0) && flux_at(e, 1) != flux_at(e, 1));
+}
+
 TEST(wrong_losses) {
     flux_tensor *x = flux_ones(4, 3), *y = flux_from(ce_labels, 3);
     const int32_t bad[] = { 1, 4, 0 }, blank[] = { 1, 3, 0 };
