@@ -269,7 +269,7 @@ FLUX_API flux_device flux_device_of_state(const flux_state *s);
 /* ------------------------------------------------------------------ making tensors
    A shape is written as its dimensions: flux_zeros(2, 5) is a 2 x 5 matrix; float32 unless the name says otherwise. */
 
-FLUX_API flux_tensor *flux_full_shape(flux_shape s, double value, flux_dtype t);
+FLUX_API flux_tensor *flux_full_shape(flux_shape s, double value, flux_dtype t);   /* value as flux_to_dtype makes it of float64 */
 FLUX_API flux_tensor *flux_rand_shape(flux_shape s, flux_dtype t);
 FLUX_API flux_tensor *flux_randn_shape(flux_shape s, flux_dtype t);
 #define flux_zeros(...) flux_full_shape(FLUX_SHAPE(__VA_ARGS__), 0.0, FLUX_F32)
@@ -3562,7 +3562,7 @@ enum flux__op {
     FLUX__ELEMENTWISE(FLUX__OP_ENUM)
     FLUX__ELEMENTWISE_COUNT,
     FLUX__LEAF = FLUX__ELEMENTWISE_COUNT, /* has its buffer from the start, or is a placeholder without one */
-    FLUX__NUMBER,                         /* arg.num in every element */
+    FLUX__NUMBER,                         /* arg.num in every element, as its dtype has it unless it is a bare number */
     FLUX__CAST, FLUX__COPY,
     FLUX__IOTA,                           /* int64: each element's own number */
     FLUX__RANDOM,                         /* arg.u: key, stream, kind */
@@ -3813,12 +3813,14 @@ static void flux__as_one(int by) {
 /* A number in every element: itself, or a view of one. It is at home on any device, see flux__taken. */
 static bool flux__is_number(const flux_tensor *t) { return (FLUX__IS_VIEW(t) ? t->base : t)->op == FLUX__NUMBER; }
 
+static double flux__as_stored(flux_dtype t, double x);
+
 /* The number of x once more, by a node not finished yet: in another shape or dtype, or on another device. Its gradient is x's,
    but for a number of ours, which nobody asks for. */
 static flux_tensor *flux__renumber(flux_tensor *x, const flux_shape *s, flux_dtype t, flux_device d) {
     flux_tensor *y = flux__node_raw(FLUX__NUMBER, t, s, d, 0);
     if (!y) return NULL;
-    y->arg.num = (FLUX__IS_VIEW(x) ? x->base : x)->arg.num;
+    y->arg.num = flux__as_stored(t, (FLUX__IS_VIEW(x) ? x->base : x)->arg.num);
     if (x->flags & (FLUX__WEAK | FLUX__SEED)) return y;
     flux__edge(&y->in[0], x);
     y->nin = 1;
@@ -3921,7 +3923,7 @@ FLUX_DEF flux_tensor *flux_borrow_data(const void *data, flux_dtype t, flux_shap
 FLUX_DEF flux_tensor *flux_full_shape(flux_shape s, double value, flux_dtype t) {
     if (!flux__check_make("full", &s, t)) return NULL;
     flux_tensor *x = flux__node(FLUX__NUMBER, t, &s, NULL, NULL, NULL);
-    if (x) x->arg.num = value;
+    if (x) x->arg.num = flux__as_stored(t, value);
     return x ? flux__done(x) : NULL;
 }
 
@@ -7610,13 +7612,13 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
 
 /* ---------------- looking */
 
+static int flux__eager_known;             /* 1: no, 2: yes, once the environment has been asked */
 static bool flux__eager(void) {
-    static int known;
-    if (!flux__atomic_load32(&known)) {
+    if (!flux__atomic_load32(&flux__eager_known)) {
         const char *e = flux__env("FLUX_EAGER");
-        flux__atomic_store32(&known, e && strcmp(e, "0") != 0 ? 2 : 1);
+        flux__atomic_store32(&flux__eager_known, e && strcmp(e, "0") != 0 ? 2 : 1);
     }
-    return flux__atomic_load32(&known) == 2;
+    return flux__atomic_load32(&flux__eager_known) == 2;
 }
 
 static void flux__graph_start(flux__graph *g) {
@@ -9655,6 +9657,13 @@ static void flux__wrap(int dtype, int cls, void *x, int64_t n) {
         flux__store(dtype, tile, 1, cls, part, m);
         flux__load(cls, part, dtype, tile, 1, m);
     }
+}
+/* A number as a tensor of this dtype has it: a node that holds one holds this, whether it ever gets a buffer or not. */
+static double flux__as_stored(flux_dtype t, double x) {
+    double stored[1];
+    flux__store(t, stored, 1, FLUX__F64C, &x, 1);
+    flux__load(FLUX__F64C, &x, t, stored, 1, 1);
+    return x;
 }
 FLUX__UNUSED static void flux__round_half(int dtype, float *x, int64_t n) {
     flux__wrap(dtype, FLUX__F32C, x, n);

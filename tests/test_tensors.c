@@ -25,6 +25,24 @@ TEST(making) {
     CHECK_ERROR(flux_rand_shape(FLUX_SHAPE(2), FLUX_I32), "not i32");
 }
 
+/* A constant is what its dtype has, before it gets memory as after: what it is cast to, met with and read as. */
+TEST(constants_are_what_their_dtype_has) {
+    static const struct { double value, want; flux_dtype t; } c[] = {
+        { 300, 255, FLUX_U8 }, { -1, 0, FLUX_U8 }, { 2.7, 2, FLUX_U8 }, { 2, 1, FLUX_BOOL }, { 0.5, 1, FLUX_BOOL }, { 0.1, 0.10009765625, FLUX_BF16 },
+        { 0.1, 0.0999755859375, FLUX_F16 }, { 1e6, INFINITY, FLUX_F16 }, { 0.1, (double)0.1f, FLUX_F32 }, { 0.1, 0.1, FLUX_F64 },
+        { -2.7, -2, FLUX_I32 }, { 3e9, 2147483647, FLUX_I32 }, { 0.1, (double)0.1f, FLUX_F32 } };
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        flux_tensor *x = flux_full_shape(FLUX_SHAPE(3), c[i].value, c[i].t), *wide = flux_to_dtype(x, FLUX_F64);
+        flux_tensor *stretched = flux_to_dtype(flux_broadcast_to(flux_full_shape(FLUX_SHAPE(1), c[i].value, c[i].t), 3), FLUX_F64);
+        flux_tensor *sum = c[i].t == FLUX_BOOL ? NULL : flux_add(flux_to_dtype(x, FLUX_F64), 0.0);
+        CHECK(flux_at(wide, 1) == c[i].want);
+        CHECK(flux_at(stretched, 2) == c[i].want);
+        if (sum) CHECK(flux_at(sum, 0) == c[i].want);
+        CHECK(flux_at(flux_eval(x), 1) == c[i].want);
+        CHECK(flux_at(flux_to_dtype(x, FLUX_F64), 1) == c[i].want);
+    }
+}
+
 TEST(from_c_memory) {
     float a[2][3] = { { 1, 2, 3 }, { 4, 5, 6 } };
     flux_tensor *columns = flux_from(&a[0][0], 3, 2), *rows = flux_from_rows(&a[0][0], 2, 3);
