@@ -6764,6 +6764,8 @@ static bool flux__is_gather(const flux__planner *p, const flux_tensor *b) {
     return !flux__finished(b) && b->mark == p->g->walk && p->gather[b->index];
 }
 
+/* Uses come after what they use. A number that was numbered later than what reads it is none of its operands: it was to be
+   looked at itself, or is another node's operand, and who reads it takes the number. */
 static bool flux__find_uses(flux__planner *p) {
     int *count = p->use_start, total = 0;
     flux__find_gathers(p);
@@ -6773,7 +6775,7 @@ static bool flux__find_uses(flux__planner *p) {
             for (int k = 0; k < flux__reads(t) && !p->gather[i]; k++) {
                 flux_tensor *b = flux__base(t->in[k]);
                 if (flux__is_gather(p, b)) b = b->in[0]->base;
-                if (flux__finished(b) || (b->op == FLUX__NUMBER && b->mark != p->g->walk)) continue;
+                if (flux__finished(b) || (b->op == FLUX__NUMBER && (b->mark != p->g->walk || b->index > i))) continue;
                 if (pass == 0) count[b->index + 1]++, total++;
                 else p->use[count[b->index]++] = i << 8 | k;
             }
@@ -6929,7 +6931,7 @@ static int flux__as_class(flux__builder *b, int v, int cls) {
 static int flux__emit_operand(flux__builder *b, flux_tensor *user, int user_node, int k, int cls) {
     flux_tensor *x = user->in[k], *base = flux__base(x);
     int64_t points[FLUX_MAX_DIMS];
-    if (base->op == FLUX__NUMBER && !base->buf && (base->mark != b->p->g->walk || b->p->group_of[base->index] != b->p->group_of[user_node]))
+    if (base->op == FLUX__NUMBER && !base->buf && (base->mark != b->p->g->walk || b->value_of[base->index] < 0))
         return flux__emit_number(b, cls, user_node, k);
     if (!flux__finished(base) && b->value_of[base->index] >= 0) return flux__as_class(b, b->value_of[base->index], cls);
     flux__dims8(flux__is_reduce(user) ? user->in[0] : user, points);

@@ -291,6 +291,26 @@ TEST(a_used_up_graph_says_so) {
 }
 
 /* Looking at the loss before the update must not change where anything ends. */
+/* A number is no operand that must be made first, whether it is looked at beside what uses it, or made for a product. */
+TEST(a_number_is_looked_at_beside_its_uses) {
+    float r[4] = { 1, 2, 3, 4 }, q[1] = { 2 };
+    flux_tensor *w = flux_from(r, 4), *b = flux_from(r, 4), *l = flux_sum(flux_add(flux_mul(flux_from(q, 1), w), b));
+    flux_grads *g = flux_gradient(l, w, b);
+    flux_tensor *all[] = { l, flux_grad(g, w), flux_grad(g, b) };
+    REQUIRE(flux_eval_all(3, all) == 0);
+    CHECK_NEAR(flux_item(l), 30, 0);
+    CHECK_DATA(all[1], ((double[]){ 2, 2, 2, 2 }), 0);
+    CHECK_DATA(all[2], ((double[]){ 1, 1, 1, 1 }), 0);
+    flux_tensor *c = flux_full(3, 2, 2), *x = flux_eval(flux_reshape(b, 2, 2)), *y = flux_mul(x, c), *s = flux_sum(flux_add(c, x), 0);
+    flux_tensor *some[] = { y, s, flux_matmul(c, x), flux_reshape(c, 4), flux_exp(flux_sub(c, c)) };
+    REQUIRE(flux_eval_all(5, some) == 0);
+    CHECK_DATA(y, ((double[]){ 3, 6, 9, 12 }), 0);
+    CHECK_DATA(s, ((double[]){ 9, 13 }), 0);
+    CHECK_DATA(some[2], ((double[]){ 9, 9, 21, 21 }), 0);
+    CHECK_DATA(c, ((double[]){ 3, 3, 3, 3 }), 0);
+    CHECK_DATA(some[4], ((double[]){ 1, 1, 1, 1 }), 0);
+}
+
 TEST(looking_early_changes_nothing) {
     step a = make_step(flux_adam(1e-2)), b = make_step(flux_adam(1e-2));
     for (int i = 0; i < 5; i++) {
