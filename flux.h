@@ -12256,6 +12256,11 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     int64_t n = flux__block_count(b, v);
     int sa, sb, sc;
+    if (n == 0 && v->kind != FLUX__V_NUMBER && !flux__reducing(v)) {     /* of no points: nothing is read or made */
+        b->at[i] = flux__reg(b, b->c->reg[i]);
+        b->walk[i] = 1;
+        return;
+    }
     if (flux__read_again(v, b->phase)) {
         flux__do_load(b, i);
         return;

@@ -568,6 +568,29 @@ TEST(empty_tensors) {
     CHECK(flux_len(flux_eval(flux_add(flux_exp(turned), flux_sum(turned, 1)))) == 0);
 }
 
+/* Of no points nothing is read, however many results there are; the address checker looks on. */
+TEST(reductions_over_nothing) {
+    static const flux_dtype types[] = { FLUX_F32, FLUX_F64, FLUX_F16, FLUX_I32, FLUX_BOOL };
+    const flux_shape shapes[] = { FLUX_SHAPE(20000, 0), FLUX_SHAPE(0, 20000), FLUX_SHAPE(100, 0, 200), FLUX_SHAPE(70, 0, 3) };
+    for (int i = 0; i < 20; i++) FLUX_SCOPE {
+        const int d = i % 4 != 1;
+        flux_tensor *x = flux_eval(flux_copy(flux_to_dtype(flux_rand_shape(shapes[i % 4], FLUX_F32), types[i / 4]))), *y = flux_to_dtype(x, FLUX_F32);
+        flux_tensor *of[] = { flux_sum(x, d), flux_any(x, d), flux_norm(y, d), flux_sum(flux_mul(y, flux_sum(y, d)), d), flux_prod(x, d), flux_all(x, d),
+                              flux_exp(flux_sum(y, d)), flux_mean(y, d), flux_var(y, d), flux_logsumexp(y, d), flux_softmax(y, d), flux_grad(flux_gradient(flux_sum(flux_square(y)), y), y) };
+        REQUIRE(flux_eval_all(12, of) == 0);
+        for (int k = 0; k < 12; k++) {
+            const int64_t n = flux_len(of[k]);
+            const float *r = (const float *)flux_data(flux_to_dtype(of[k], FLUX_F32));
+            const float want = k < 4 ? 0.0f : k < 7 ? 1.0f : k < 9 ? NAN : -INFINITY;
+            int64_t wrong = n != (k > 9 ? 0 : i % 4 < 3 ? 20000 : 210);
+            for (int64_t at = 0; at < n; at++) wrong += isnan(want) ? !isnan(r[at]) : r[at] > want || r[at] < want;
+            if (!CHECK(wrong == 0)) fprintf(stderr, "    result %d over dim %d of shape %d as %s\n", k, d, i % 4, flux_dtype_name(types[i / 4]));
+        }
+        CHECK_ERROR(flux_min(x, d), "min: nothing to choose from");
+        CHECK_ERROR(flux_argmax(x, d), "argmax: nothing to choose from");
+    }
+}
+
 /* Nothing is read beside a number that is the first of two operands, for each column or for all there is; the address checker
    looks on. */
 TEST(a_number_is_all_that_is_read_of_it) {
