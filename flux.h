@@ -184,8 +184,11 @@ FLUX_API void flux_assign(flux_tensor **field, flux_tensor *value);  /* field = 
 /* flux_keep(x): hands x (tensor, layer, ...) from the innermost scope to the one outside, and returns it. */
 #define flux_keep(x) FLUX__SAME_TYPE(x, flux_keep_object(x))
 
-FLUX_API void flux_threads(int n);        /* threads for CPU work from now on, yours included; 0: as many as processors */
-FLUX_API void flux_shutdown(void);        /* frees everything that is still alive; called at exit, and harmless twice */
+/* Threads for CPU work from now on, yours included; 0: as many as processors. A forked child has none but the thread that
+   forked, and starts its own when there is work; it may not use a GPU that the parent has opened (an error says so). */
+FLUX_API void flux_threads(int n);
+/* Frees everything that is still alive; called at exit, and when a library with this code is unloaded; harmless twice. */
+FLUX_API void flux_shutdown(void);
 
 /* ------------------------------------------------------------------ devices
    Names of back ends, in the order of preference: CUDA, AMDGPU, Metal, CPU. */
@@ -1729,6 +1732,7 @@ FLUX__UNUSED static void flux__thread_join(flux__os_thread *t) { pthread_join(t-
     }
 #else
 static flux__mutex flux__atomic_lock = FLUX__MUTEX_INIT;   /* a compiler without atomics: one lock for all of them */
+#  define FLUX__ATOMIC_LOCK 1
 #  define FLUX__ATOMICS(T, add, load, store, cas)                                             \
     static T add(T *p, T v) {                                                                 \
         flux__mutex_lock(&flux__atomic_lock);                                                 \
@@ -1812,6 +1816,7 @@ static bool flux__tls_set(void *p, void (*at_thread_end)(void *)) {
     flux__tls_value = p;
     return true;
 }
+static void flux__tls_forget(void) {}
 
 #else
 static flux__mutex flux__tls_lock = FLUX__MUTEX_INIT;
@@ -1822,12 +1827,14 @@ typedef DWORD flux__tls_key;
 #    define FLUX__TLS_CREATE(key, end) (((key) = FlsAlloc(end)) != FLS_OUT_OF_INDEXES)
 #    define FLUX__TLS_STORE(key, p) (FlsSetValue(key, p) != 0)
 #    define FLUX__TLS_LOAD(key) FlsGetValue(key)
+#    define FLUX__TLS_DELETE(key) FlsFree(key)
 #    define FLUX__TLS_CALL WINAPI
 #  else
 typedef pthread_key_t flux__tls_key;
 #    define FLUX__TLS_CREATE(key, end) (pthread_key_create(&(key), end) == 0)
 #    define FLUX__TLS_STORE(key, p) (pthread_setspecific(key, p) == 0)
 #    define FLUX__TLS_LOAD(key) pthread_getspecific(key)
+#    define FLUX__TLS_DELETE(key) pthread_key_delete(key)
 #    define FLUX__TLS_CALL
 #  endif
 static flux__tls_key flux__tls_slot;
@@ -1855,7 +1862,7 @@ static bool flux__tls_put(void *p) {
 #  endif
 
 static void FLUX__TLS_CALL flux__tls_ended(void *p) {
-    if (!p || !flux__tls_put(p)) return;   /* the system has cleared the key: set it again while the function runs */
+    if (!p || !flux__tls_ready || !flux__tls_put(p)) return;   /* the system has cleared the key: set it again meanwhile */
     flux__tls_end(p);
     flux__tls_put(NULL);
 }
@@ -1871,6 +1878,44 @@ static bool flux__tls_set(void *p, void (*at_thread_end)(void *)) {
     flux__mutex_unlock(&flux__tls_lock);
     return ready && flux__tls_put(p);
 }
+
+/* Takes the key away, since this code may be unloaded before the threads end that set one: they keep what they had. */
+static void flux__tls_forget(void) {
+    flux__mutex_lock(&flux__tls_lock);
+    if (flux__tls_ready) {
+        flux__tls_ready = false;
+        FLUX__TLS_DELETE(flux__tls_slot);
+    }
+    flux__mutex_unlock(&flux__tls_lock);
+}
+#endif
+
+/* ---- forks
+   A child has the thread that forked and no other. The locks that guard the memory of all are taken for the moment of the
+   fork, so that what they guard is whole in the child; the others are made anew there. Nobody who holds one of the first
+   takes another of them but in the order in which flux__fork_locks has them, or calls what may fork. */
+
+enum { FLUX__FORK_BEFORE, FLUX__FORK_PARENT, FLUX__FORK_CHILD };
+static int flux__forks;                   /* how many there are between the program's start and this process */
+#if !defined(FLUX_NO_THREADS) && !defined(_WIN32)
+static void flux__fork_locks(int when);
+static void flux__fork_lock(flux__mutex *m, int when) {
+    if (when == FLUX__FORK_BEFORE) flux__mutex_lock(m);
+    else flux__mutex_unlock(m);
+}
+static void flux__mutex_anew(flux__mutex *m, int n) {
+    static const flux__mutex fresh = FLUX__MUTEX_INIT;
+    while (n-- > 0) memcpy(&m[n], &fresh, sizeof fresh);
+}
+static void flux__before_fork(void) { flux__fork_locks(FLUX__FORK_BEFORE); }
+static void flux__fork_parent(void) { flux__fork_locks(FLUX__FORK_PARENT); }
+static void flux__fork_child(void) {
+    flux__forks++;
+    flux__fork_locks(FLUX__FORK_CHILD);
+}
+static void flux__on_forks(void) { pthread_atfork(flux__before_fork, flux__fork_parent, flux__fork_child); }
+#else
+static void flux__on_forks(void) {}
 #endif
 
 /* ---- the clock, the environment, the terminal */
@@ -2420,7 +2465,6 @@ typedef struct flux__thread {             /* a thread's own state */
     int as_one;                           /* depth of operations of ours that FLUX_EAGER computes as one, see flux__as_one */
     uint64_t seed, draws;                 /* random numbers: key, and how many tensors were drawn */
     uint32_t walk;                        /* the last mark given */
-    bool main;                            /* its scopes close at exit, not when the thread ends */
     bool ahead;                           /* what it copies to a device is for later: it goes beside the device's work */
     flux_tensor *spare;                   /* freed nodes, chained by in */
     int nspare;
@@ -2560,6 +2604,7 @@ static int flux__exit_known;
 static int flux__tf32;                    /* flux_allow_tf32's word */
 
 static void flux__thread_free(void *state);
+static void flux__at_exit(void);
 
 static flux__thread *flux__self_new(void) {
     flux__thread *t = (flux__thread *)FLUX_MALLOC(sizeof *t);
@@ -2577,7 +2622,8 @@ static flux__thread *flux__self_new(void) {
     flux__mutex_lock(&flux__lock);
     if (!flux__exit_known) {
         flux__exit_known = 1;
-        atexit(flux_shutdown);
+        atexit(flux__at_exit);
+        flux__on_forks();
     }
     flux__mutex_unlock(&flux__lock);
     return t;
@@ -3212,6 +3258,12 @@ FLUX_DEF void flux_shutdown(void) {
 #endif
 }
 
+/* Also when a library that has this code is unloaded. */
+static void flux__at_exit(void) {
+    flux_shutdown();
+    flux__tls_forget();
+}
+
 FLUX__LEAN
 
 /* ------------------------------------------------------------------ 4. Worker threads
@@ -3387,7 +3439,7 @@ static void flux__pool_stop(void) {                /* the caller holds busy */
     flux__pool_tell(FLUX__MAX_THREADS);
     for (i = 0; i < flux__pool.nworkers; i++) flux__thread_join(&flux__pool.worker[i]);
     flux__atomic_store32(&flux__pool.stop, 0);
-    FLUX_FREE(flux__pool.worker);
+    if (flux__pool.worker) FLUX_FREE(flux__pool.worker);
     flux__pool.worker = NULL;
     flux__pool.nworkers = 0;
 }
@@ -3397,6 +3449,7 @@ static void flux__pool_start(int threads) {
     int i;
     size_t shares = (size_t)threads * sizeof *flux__pool.share + 64;
     if (flux__pool.nworkers) return;
+    if (flux__pool.worker) FLUX_FREE(flux__pool.worker);   /* of workers that a fork left behind */
     flux__pool.worker = (flux__os_thread *)FLUX_MALLOC((size_t)(threads - 1) * sizeof *flux__pool.worker + shares);
     if (!flux__pool.worker) return;
     memset(flux__pool.worker + (threads - 1), 0, shares);
@@ -3477,6 +3530,18 @@ FLUX__UNUSED static void flux__threads_stop(void) {
     flux__mutex_unlock(&flux__pool.memory_lock);
     flux__atomic_store32(&flux__pool.busy, 0);
 }
+
+#if !defined(FLUX_NO_THREADS) && !defined(_WIN32)
+static void flux__pool_fork(int when) {
+    static const flux__cond wake = FLUX__COND_INIT;
+    flux__fork_lock(&flux__pool.memory_lock, when);
+    if (when != FLUX__FORK_CHILD) return;
+    flux__mutex_anew(&flux__pool.lock, 1);
+    memcpy(&flux__pool.wake, &wake, sizeof wake);
+    flux__pool.busy = flux__pool.nworkers = flux__pool.stop = flux__pool.sleepers = 0;
+    flux__pool.gate = FLUX__GATE_SHUT;
+}
+#endif
 
 FLUX_DEF void flux_threads(int n) {
     if (n < 0) {
@@ -7361,6 +7426,15 @@ static void flux__trace_close(void) {
     flux__trace.file = NULL;
     flux__mutex_unlock(&flux__trace_lock);
 }
+
+#if !defined(FLUX_NO_THREADS) && !defined(_WIN32)
+static void flux__trace_fork(int when) {
+    flux__fork_lock(&flux__trace_lock, when);
+    if (when != FLUX__FORK_CHILD) return;
+    flux__trace_no = flux__trace_no || flux__trace.file;      /* the file is the parent's */
+    flux__trace.file = NULL;
+}
+#endif
 
 /* An event from `start` until now, in seconds; its numbers are written without the locale's point. */
 static void flux__trace_event(const char *kind, const char *name, double start, int64_t bytes, const char *device) {
@@ -15360,6 +15434,14 @@ static flux__mutex *flux__gpu_lock_of(const flux__gpu *g) { return &flux__gpu_lo
 static void flux__gpu_lock(const flux__gpu *g) { flux__mutex_lock(flux__gpu_lock_of(g)); }
 static void flux__gpu_unlock(const flux__gpu *g) { flux__mutex_unlock(flux__gpu_lock_of(g)); }
 
+#if !defined(FLUX_NO_THREADS) && !defined(_WIN32)
+static void flux__gpu_fork(void) {        /* in the child: what was opened is refused, see flux__gpu_forked */
+    flux__mutex_anew(&flux__gpu_locks[0][0], 2 * FLUX__MAX_IDS);
+    flux__mutex_anew(&flux__compile_locks[0][0], 2 * FLUX__MAX_IDS);
+    flux__mutex_anew(&flux__driver_lock, 1);
+}
+#endif
+
 static const flux__driver *flux__driver_of(int backend) {
 #if defined(FLUX_CUDA)
     if (backend == FLUX__CUDA_BACKEND) return &flux__cuda_driver;
@@ -16509,6 +16591,26 @@ FLUX__COLD
    included, is somebody else's. Rejected: reading it into tables and printing them again, which loses just that. */
 
 static flux__mutex flux__device_lock = FLUX__MUTEX_INIT;
+
+#if !defined(FLUX_NO_THREADS) && !defined(_WIN32)
+/* The locks that are held while a driver is called, which may fork itself, are not waited for. */
+static void flux__fork_locks(int when) {
+    flux__trace_fork(when);
+    flux__fork_lock(&flux__arena_locks[FLUX__CPU_BACKEND][0], when);
+    flux__pool_fork(when);
+    flux__fork_lock(&flux__tls_lock, when);
+    flux__fork_lock(&flux__lock, when);
+#if FLUX__ATOMIC_LOCK
+    flux__fork_lock(&flux__atomic_lock, when);
+#endif
+    if (when != FLUX__FORK_CHILD) return;
+    flux__mutex_anew(&flux__arena_locks[1][0], (FLUX__BACKENDS - 1) * FLUX__MAX_IDS);
+    flux__mutex_anew(&flux__device_lock, 1);
+#if defined(FLUX_CUDA) || defined(FLUX_HIP)
+    flux__gpu_fork();
+#endif
+}
+#endif
 
 /* ---------------- the registry */
 
@@ -23897,6 +23999,7 @@ typedef struct flux__epoch {
     flux__made *ring;
     int depth, threads;
     flux__os_thread *thread;
+    int forks;                            /* in whose process they are */
     flux__mutex lock;                     /* guards what follows, and .ready in the ring */
     flux__cond changed;
     int64_t claimed, taken;
@@ -24778,6 +24881,7 @@ static void flux__epoch_hire(flux__epoch *r) {
     memcpy(&r->lock, &lock, sizeof lock);
     memcpy(&r->changed, &changed, sizeof changed);
     r->depth = 2 * want;
+    r->forks = flux__forks;
     r->ring = (flux__made *)flux__zalloc((size_t)r->depth * sizeof *r->ring);
     r->thread = (flux__os_thread *)flux__zalloc((size_t)want * sizeof *r->thread);
     while (r->ring && r->thread && r->threads < want &&
@@ -24800,9 +24904,18 @@ static flux__epoch *flux__epoch_new(flux_loader *l) {
     return r;
 }
 
+/* A process forked later has no workers, and makes the batches itself. What they were at is left as it is. */
+static void flux__epoch_forked(flux__epoch *r) {
+    if (r->forks == flux__forks) return;
+    r->forks = flux__forks;
+    r->threads = 0;
+    r->ring = NULL;
+}
+
 static void flux__bar_free(struct flux__progress *bar);
 
 static void flux__epoch_free(flux__epoch *r) {
+    flux__epoch_forked(r);
     if (r->threads) {
         flux__mutex_lock(&r->lock);
         r->stop = true;
@@ -24842,6 +24955,7 @@ static void flux__epoch_make(flux__epoch *r, int64_t i, bool wait, flux__made *m
     bool good = true;
     flux__made_empty(m);
     m->ready = false;
+    flux__epoch_forked(r);
     if (r->threads) {
         if (!flux__ring_take(r, i, wait, m)) return;
         if (m->error[0]) return;

@@ -1,6 +1,11 @@
 /* Threads: the same numbers for any number of them, several users' threads at once, errors that stay with their thread. */
 #define FLUX_IMPLEMENTATION
 #include "test.h"
+#ifndef _WIN32
+#include <errno.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
 
 /* A bit of everything that the CPU shares out between threads: products in all orders, sums along each side and over
    all, softmax, a convolution, gradients and an update. out: the bytes of what comes out. */
@@ -229,5 +234,133 @@ TEST(a_thread_that_ends_leaves_nothing) {
     for (int i = 0; i < 4; i++) flux__thread_join(&users[i].thread);
     CHECK(flux_mem_stats(cpu).live == before.live);
 }
+
+#if !defined(_WIN32) && !defined(__SANITIZE_THREAD__)      /* that one forbids a forked child to start threads */
+/* A forked child has one thread, whatever the others were at, and computes. It ends by exit, which hung too. */
+static int child_end(pid_t pid) {
+    int status = -1;
+    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+    return status;
+}
+static pid_t fork_timed(void) {           /* a child that hangs is ended by its alarm */
+    fflush(stdout), fflush(stderr);
+    pid_t pid = fork();
+    if (pid == 0) alarm(60);
+    return pid;
+}
+static void child_exit(void) {
+#ifdef __SANITIZE_ADDRESS__
+    flux_shutdown();
+    _exit(0);                             /* what other threads held is a leak to who looks for leaks at exit */
+#else
+    exit(0);
+#endif
+}
+#define IN_CHILD(condition) do { if (!(condition)) fprintf(stderr, "%s:%d: in the child: %s\n", __FILE__, __LINE__, #condition), _exit(1); } while (0)
+
+static flux_tensor *product(void) {
+    flux_seed(3);
+    flux_tensor *a = flux_randn(300, 300), *y = flux_sum(flux_tanh(flux_matmul(a, flux_transpose(a))), 0);
+    return flux_eval(y);
+}
+static bool same_product(const outcome *want) {
+    static outcome got;
+    got.n = 0, got.failed = false;
+    FLUX_SCOPE keep(&got, product());
+    return !got.failed && got.n == want->n && !memcmp(got.bytes, want->bytes, got.n);
+}
+
+TEST(a_child_starts_without_workers) {
+    static outcome want;
+    if (test_device.backend) SKIP("test_gpu forks with a device");
+    flux_threads(4);
+    want.n = 0;
+    FLUX_SCOPE keep(&want, product());
+    REQUIRE(!want.failed && want.n);
+    for (int way = 0; way < 4; way++) {
+        pid_t pid = fork_timed();
+        if (pid == 0) {
+            if (way == 1) flux_threads(3);
+            if (way == 2) flux_shutdown();
+            if (way > 0) IN_CHILD(same_product(&want));
+            if (way == 3) {               /* a child's child, when workers are there again */
+                pid_t inner = fork_timed();
+                if (inner == 0) {
+                    IN_CHILD(same_product(&want));
+                    child_exit();
+                }
+                IN_CHILD(child_end(inner) == 0 && same_product(&want));
+            }
+            child_exit();
+        }
+        CHECK(child_end(pid) == 0);
+        CHECK(same_product(&want));
+    }
+    flux_threads(0);
+}
+
+static outcome fork_want;
+static int fork_done, fork_bad, fork_going;
+static void compute_on(void *arg) {
+    (void)arg;
+    while (!flux__atomic_load32(&fork_done)) FLUX_SCOPE {
+        product();
+        for (int i = 0; i < 50; i++) flux_eval(flux_add(flux_ones(40 + i), 1.0));
+    }
+}
+static void fork_often(void *arg) {
+    (void)arg;
+    for (int i = 0; i < 20; i++) {
+        pid_t pid = fork_timed();
+        if (pid == 0) {
+            IN_CHILD(same_product(&fork_want));
+            child_exit();
+        }
+        if (child_end(pid) != 0) flux__atomic_add32(&fork_bad, 1);
+    }
+    flux__atomic_add32(&fork_going, -1);
+}
+
+TEST(any_thread_may_fork_while_others_compute) {
+    if (test_device.backend) SKIP("test_gpu forks with a device");
+    flux_threads(3);
+    fork_want.n = 0;
+    FLUX_SCOPE keep(&fork_want, product());
+    REQUIRE(!fork_want.failed && fork_want.n);
+    fork_going = 2;
+    for (int i = 0; i < 4; i++) REQUIRE(flux__thread_start(&users[i].thread, i < 2 ? compute_on : fork_often, NULL));
+    while (flux__atomic_load32(&fork_going)) flux__thread_yield();
+    flux__atomic_store32(&fork_done, 1);
+    for (int i = 0; i < 4; i++) flux__thread_join(&users[i].thread);
+    CHECK(fork_bad == 0);
+    CHECK(same_product(&fork_want));
+    flux_threads(0);
+}
+
+/* An epoch that had workers goes on in a child, which makes the batches that are left; so it does in the parent. */
+TEST(a_child_goes_on_with_an_epoch) {
+    if (test_device.backend) SKIP("test_gpu forks with a device");
+    float at[40];
+    for (int i = 0; i < 40; i++) at[i] = (float)(i * i);
+    for (int way = 0; way < 3; way++) {
+        flux_loader *l = flux_dataloader(flux_from(at, 1, 40), .batchsize = 2, .workers = 3, .shuffle = true);
+        double sum = 0, want = 0;
+        pid_t pid = -1;
+        int n = 0;
+        for (int i = 0; i < 40; i++) want += at[i];
+        flux_each (b, l) {
+            if (n++ == 4) pid = fork_timed();
+            if (pid == 0 && way == 1) child_exit();
+            if (pid == 0 && way == 2) break;
+            sum += flux_item(flux_sum(b.x));
+        }
+        if (pid == 0) {
+            IN_CHILD(way == 2 || sum == want);
+            child_exit();
+        }
+        CHECK(sum == want && child_end(pid) == 0);
+    }
+}
+#endif
 #endif
 TEST_MAIN()
