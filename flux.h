@@ -39,7 +39,8 @@
       computed from, for its gradient, until flux_detach or flux_update lets that go.
    4. Errors are values. A call that can't be done returns NULL (or non-zero, or NaN), says why in one
       sentence (printed once to stderr, kept in flux_error()), and changes nothing. NULL in gives
-      NULL out silently, so a chain of calls is checked once, at its end, with flux_failed().
+      NULL out silently, so a chain of calls is checked once, at its end, with flux_failed(). A
+      program that goes on after an error calls flux_clear().
    5. Column-major, features first, batch last. Dimension 0 varies fastest: C's `float img[N][H][W]` is
       the tensor W x H x N, with no copy. Indices, dimensions and device ids count from 0.
 
@@ -152,7 +153,8 @@ typedef flux_tensor *(*flux_fn)(flux_tensor *);                             /* a
 typedef flux_tensor *(*flux_fn2)(flux_tensor *, flux_tensor *);             /* a connection, say flux_add */
 
 /* ------------------------------------------------------------------ errors and messages
-   Pending errors belong to the thread that made them. */
+   Pending errors belong to the thread that made them. Each different sentence is said once until flux_clear. A call
+   judges itself, whatever is pending; but a NULL handle needs no words then, and flux_each hands out no further batch. */
 
 FLUX_API const char *flux_error(void);    /* the first pending error's sentence, or "" */
 FLUX_API bool flux_failed(void);          /* whether an error is pending; main can return it */
@@ -2447,7 +2449,13 @@ enum {                                    /* flags of a tensor */
     FLUX__CONSUMED = 4, FLUX__FIXED = 8   /* graph used up by flux_update; no graph kept */
 };
 
-typedef struct flux__pending { char text[1024]; bool set, unsaid; int repeated; } flux__pending;
+typedef struct flux__pending {            /* what failed since flux_clear; .set: something did */
+    char text[1024], more[1024], *now;    /* the first failure's sentence, the latest other one's, and which of these is the latest */
+    bool set, unsaid;
+    int64_t failures, first, repeated;    /* failures ever, which of them was the first, and how many said nothing new */
+    uint64_t said[32];                    /* hashes of the sentences that were said */
+    int nsaid;
+} flux__pending;
 typedef struct flux__unsaid { int level; bool waits, once; char id[40], text[600]; } flux__unsaid;    /* a message that waits */
 
 typedef struct flux__watch flux__watch;
@@ -2473,12 +2481,14 @@ typedef struct flux__thread {             /* a thread's own state */
     size_t scratch_bytes;
     struct flux__progress *bar;           /* the innermost progress bar */
     int held;                             /* depth of flux__hold: messages wait */
+    int64_t held_at;                      /* how many failures there had been then */
     flux__unsaid later;
 } flux__thread;
 static void flux__threads_stop(void);
 static flux__thread *flux__self(void);    /* this thread's; NULL only when memory has run out */
 
 static void *flux__fail(const char *format, ...) FLUX__PRINTF(1, 2);   /* an error: keeps the sentence, returns NULL */
+#define FLUX__REFUSE(...) (flux__fail(__VA_ARGS__), false)
 static void flux__hold(void);             /* while a lock is held, nobody's handler may be called: what is to be said waits */
 static void flux__tell(void);             /* the lock is free again */
 static void flux__note(flux_level level, const char *id, bool once, const char *format, ...) FLUX__PRINTF(4, 5);
@@ -2647,39 +2657,64 @@ static void flux__say_error(const char *text) {
     if (mode && strcmp(mode, "abort") == 0) abort();
 }
 
+/* The sentence in flux__sentence's room is pending from here on. True: it is a new one, to be said. */
+static bool flux__pend(flux__pending *e) {
+    uint64_t hash = 14695981039346656037u;
+    for (const char *p = e->now; *p; p++) hash = (hash ^ (unsigned char)*p) * 1099511628211u;
+    e->failures++;
+    if (!e->set) e->first = e->failures, e->repeated = e->nsaid = 0;
+    e->set = true;
+    for (int i = 0; i < e->nsaid && i < 32; i++)
+        if (e->said[i] == hash) return e->repeated++, false;
+    e->said[e->nsaid % 32] = hash;
+    e->nsaid = e->nsaid < 63 ? e->nsaid + 1 : 32;
+    return true;
+}
+
+static char *flux__sentence(flux__pending *e) { return e->now = e->set ? e->more : e->text; }
+
 static void *flux__fail(const char *format, ...) {
     flux__thread *t = flux__self();
     if (!t) {
         fprintf(stderr, "flux: out of memory\n");
         return NULL;
     }
-    if (t->error.set) {
-        t->error.repeated++;
-        return NULL;
-    }
+    if (t->held && t->error.failures++ != t->held_at) return NULL;     /* a call has one reason */
     va_list args;
     va_start(args, format);
-    int n = t->where ? t->where(t->place, t->error.text, sizeof t->error.text) : 0;
-    vsnprintf(t->error.text + n, sizeof t->error.text - (size_t)n, format, args);
+    char *text = flux__sentence(&t->error);
+    int n = t->where ? t->where(t->place, text, sizeof t->error.text) : 0;
+    vsnprintf(text + n, sizeof t->error.text - (size_t)n, format, args);
     va_end(args);
-    t->error.set = true;
-    t->error.repeated = 0;
+    if (!flux__pend(&t->error)) return NULL;
     t->error.unsaid = t->held > 0;
-    if (!t->held) flux__say_error(t->error.text);
+    if (!t->held) flux__say_error(text);
     return NULL;
 }
 
 FLUX__LEAN
 
-/* How many errors this thread has had since flux_clear: whether a call failed, though one was pending before. */
-static int flux__failures(void) {
+/* A call judges itself: it failed if something did since it asked for flux__failures(), and was not cleared, as a user's
+   function within it may. What was pending before is no concern of its. */
+static int64_t flux__failures(void) {
     flux__thread *t = flux__self();
-    return t && t->error.set ? 1 + t->error.repeated : 0;
+    return t ? t->error.failures : -1;
+}
+static bool flux__failed_since(int64_t failures) {
+    flux__thread *t = flux__self();
+    return !t || (t->error.set && t->error.failures != failures);
+}
+
+/* Takes back what failed since then; the last sentence of it to out, or `or_else`. */
+static void flux__withdraw(int64_t failures, char *out, size_t n, const char *or_else) {
+    flux__thread *t = flux__self();
+    snprintf(out, n, "%s", t && flux__failed_since(failures) ? t->error.now : or_else);
+    if (t && t->error.first > failures) flux_clear();
 }
 
 static void flux__hold(void) {
     flux__thread *t = flux__self();
-    if (t) t->held++;
+    if (t && t->held++ == 0) t->held_at = t->error.failures;
 }
 
 static void flux__tell(void) {
@@ -2691,7 +2726,7 @@ static void flux__tell(void) {
     }
     if (t->error.set && t->error.unsaid) {
         t->error.unsaid = false;
-        flux__say_error(t->error.text);
+        flux__say_error(t->error.now);
     }
 }
 
@@ -2711,7 +2746,8 @@ FLUX_DEF void flux_clear(void) {
     flux__thread *t = flux__self();
     if (!t) return;
     if (t->error.set && t->error.repeated)
-        flux__note(FLUX_LOG_DEBUG, "error.repeated", false, "%d more errors followed the first", t->error.repeated);
+        flux__note(FLUX_LOG_DEBUG, "error.repeated", false, "%lld more calls failed for reasons that had been said",
+                   (long long)t->error.repeated);
     t->error.set = false;
     t->error.text[0] = 0;
 }
@@ -2723,9 +2759,13 @@ FLUX_DEF void flux_on_error(flux_error_fn handler, void *user) {
     flux__mutex_unlock(&flux__lock);
 }
 
-/* A NULL handle: silent after an error (NULL in, NULL out), else the mistake of this call. */
+/* Whether a NULL handle needs no words: a call that failed gave it (NULL in, NULL out). Nothing else may depend on what was
+   pending before a call, but that flux_each begins with nothing pending. */
+static bool flux__null_explained(void) { return flux_failed(); }
+
+/* A NULL handle: silent after an error, else the mistake of this call. */
 static void *flux__null(const char *call, const char *arg, const void *p) {
-    if (!p && !flux_failed()) flux__fail("%s: argument %s is NULL", call, arg);
+    if (!p && !flux__null_explained()) flux__fail("%s: argument %s is NULL", call, arg);
     return NULL;
 }
 
@@ -2893,9 +2933,9 @@ static flux__buffer *flux__arena_take(flux_device d, flux__arena *pool, int cls,
     if (limit && pool->stats.reserved + (int64_t)room > limit) return NULL;
     b = (flux__buffer *)FLUX_MALLOC(sizeof *b);
     if (!b) return NULL;
-    int failures = flux__failures();
+    int64_t failures = flux__failures();
     b->ptr = flux__backend_of(d.backend)->alloc(d.id, room);
-    if (!b->ptr && flux__failures() == failures) {       /* no room; an error is about something else */
+    if (!b->ptr && !flux__failed_since(failures)) {       /* no room; an error is about something else */
         flux__arena_trim(d, pool);
         b->ptr = flux__backend_of(d.backend)->alloc(d.id, room);
     }
@@ -4667,8 +4707,9 @@ FLUX_DEF flux_tensor *flux_stack_all(int dim, int n, flux_tensor *const *xs) {
         if (!flux__same_dims(xs[i], xs[0])) {
             flux__text a = flux__describe(xs[0]), b = flux__describe(xs[i]);
             flux__fail("stack: shapes differ: %s and %s", a.s, b.s);
+            return flux__reveal(h, NULL);
         }
-        rows[i] = flux_failed() ? NULL : flux_unsqueeze(xs[i], dim);
+        rows[i] = flux_unsqueeze(xs[i], dim);
         if (!rows[i]) return flux__reveal(h, NULL);
     }
     return flux__reveal(h, flux_cat_all(dim, n, rows));
@@ -6120,12 +6161,14 @@ static bool flux__walk_back(flux__walk *w, int k) {
         need[i] = w->wanted[flux__walk_get(w, y->in[i])] && flux__dtypes[y->in[i]->dtype].real;
     }
     for (int i = y->nin; i < 3; i++) out[i] = NULL, need[i] = false;
+    int64_t failures = flux__failures();
     flux__gradient_of(y, w->grad[k], need, out);
+    if (flux__failed_since(failures)) return false;
     for (int i = 0; i < y->nin; i++) {
         if (!need[i] || !out[i]) continue;
         if (!flux__contribute(w, flux__walk_get(w, y->in[i]), out[i])) return false;
     }
-    return !flux_failed();
+    return true;
 }
 
 static void flux__walk_free(flux__walk *w) {
@@ -6169,7 +6212,7 @@ static bool flux__backward(flux_grads *g) {
         g->grad[i] = (flux_tensor *)flux_retain(d);
     }
     flux__walk_free(&w);
-    return ok && !flux_failed();
+    return ok;
 }
 
 /* ---------------- what is asked for: tensors, and models' trained tensors */
@@ -6197,10 +6240,11 @@ static bool flux__check_loss(flux_tensor *loss) {
     if (!flux__check_operands("gradient", 1, &loss)) return false;
     if (flux__size(loss) != 1 || !flux__dtypes[loss->dtype].real) {
         flux__text t = flux__describe(loss);
-        flux__fail("gradient: the loss must be one real number, not %s", t.s);
-    } else if (loss->flags & FLUX__CONSUMED)
-        flux__fail("gradient: this loss's graph was used up by flux_update; record the loss again");
-    return !flux_failed();
+        return FLUX__REFUSE("gradient: the loss must be one real number, not %s", t.s);
+    }
+    if (loss->flags & FLUX__CONSUMED)
+        return FLUX__REFUSE("gradient: this loss's graph was used up by flux_update; record the loss again");
+    return true;
 }
 
 FLUX_DEF flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *const *what) {
@@ -7655,8 +7699,8 @@ static bool flux__run_kernels(flux__run *r, bool trace) {
     }
     flux__thread *t = flux__self();
     if (!ok && changed && t && t->error.unsaid) {
-        size_t used = strlen(t->error.text);
-        snprintf(t->error.text + used, sizeof t->error.text - used, "; the update was half done: load the model from a file");
+        size_t used = strlen(t->error.now);
+        snprintf(t->error.now + used, sizeof t->error.text - used, "; the update was half done: load the model from a file");
     }
     flux__tell();
     return ok;
@@ -7810,7 +7854,7 @@ FLUX_DEF int flux_graph_dot(flux_tensor *x, const char *path) {
     if (!f) return flux__fail("graph_dot: cannot open %s: %s", path, strerror(errno)), -1;
     bool ok = flux__dot_write(f, x);
     if ((path ? fclose(f) : fflush(f)) != 0 && ok) return flux__fail("graph_dot: cannot write %s: %s", path ? path : "to stdout", strerror(errno)), -1;
-    return ok && !flux_failed() ? 0 : -1;
+    return ok ? 0 : -1;
 }
 
 FLUX__LEAN
@@ -12490,9 +12534,7 @@ static char *flux__kernel_memory(size_t bytes) {
 
 /* Whether all of a kernel's tasks found their memory; the error of one on another thread is told on this one. */
 static bool flux__job_ok(const flux__job *job) {
-    if (!flux__atomic_load32(&job->failed)) return true;
-    if (!flux_failed()) flux__fail("out of memory: a worker's scratch for a kernel");
-    return false;
+    return !flux__atomic_load32(&job->failed) || FLUX__REFUSE("out of memory: a worker's scratch for a kernel");
 }
 
 static bool flux__block_start(flux__block_run *b, flux__run *run, flux__kernel *k) {
@@ -13749,7 +13791,7 @@ static int flux__run_attend(flux__run *run, flux__kernel *k) {
     if (back) memset(j.out + t->in[0]->dim[0] * j.queries * j.batch * j.size, 0, (size_t)((j.d + j.dv) * j.heads * j.keys * j.batch * j.size));
     flux__parallel(j.heads * j.batch * (back ? 1 : (j.queries + j.tile - 1) / j.tile), flux__attend_task, &j);
     if (!j.failed) return 0;
-    if (!flux_failed()) flux__fail("out of memory: a worker's scratch for attention");
+    flux__fail("out of memory: a worker's scratch for attention");
     return -1;
 }
 
@@ -16356,8 +16398,9 @@ static int flux__gpu_upload(int backend, int id, void *dst, const void *src, siz
 
 /* Queues a copy to a slot, which the caller then has; -1 as flux__slot_take. */
 static int flux__slot_download(flux__gpu *g, const void *src, size_t n, bool wait, bool *ok) {
-    int failures = flux__failures(), i = flux__slot_take(g, wait);
-    *ok = flux__failures() == failures;
+    int64_t failures = flux__failures();
+    int i = flux__slot_take(g, wait);
+    *ok = !flux__failed_since(failures);
     if (i < 0) return -1;
     *ok = flux__slot_sent(g, i, g->driver->down(g->slot[i].memory, src, n, g->stream), "copying from it", g->stream);
     if (*ok) return i;
@@ -18056,8 +18099,8 @@ static flux_layer *flux__layer_new(const flux_layer_type *type, const void *fiel
     return m ? (flux_layer *)flux__own(m) : NULL;
 }
 
-/* Whether a field of a struct handed to flux_new_layer can be taken over; false also
-   after an error somewhere before. */
+/* Whether a field of a struct handed to flux_new_layer can be taken over. One that is NULL was left out, or is what a call
+   that failed gave. */
 static bool flux__check_field(const flux_layer_type *type, const void *fields,
                               const flux_field *f) {
     int n;
@@ -18065,7 +18108,7 @@ static bool flux__check_field(const flux_layer_type *type, const void *fields,
     const void *one = *(void *const *)(const void *)((const char *)fields + f->offset);
     if (f->kind != FLUX__CHILDREN_FIELD) {
         int kind = flux__is_tensor_field(f) ? FLUX__TENSOR : FLUX__LAYER;
-        if (!one) return !flux_failed();
+        if (!one) return !flux__null_explained();
         if (((const flux__head *)one)->kind == kind) return true;
         flux__fail("new: the field %s of %s is not a %s", f->name, type->name,
                    kind == FLUX__TENSOR ? "tensor" : "layer");
@@ -18078,7 +18121,7 @@ static bool flux__check_field(const flux_layer_type *type, const void *fields,
     }
     for (int i = 0; i < n; i++) {
         if (kids[i] && kids[i]->head.kind == FLUX__LAYER) continue;
-        if (kids[i] || !flux_failed())
+        if (kids[i] || !flux__null_explained())
             flux__fail("new: %s[%d] of %s is %s", f->name, i, type->name,
                        kids[i] ? "not a layer" : "NULL");
         return false;
@@ -18410,8 +18453,9 @@ static flux_tensor *flux__map_apply(flux__mapping *p, flux_tensor *x, bool train
     flux__pair *seen = flux__pairs_at(&p->tensors, x, &fresh);
     if (!seen) return NULL;
     if (!fresh) return (flux_tensor *)seen->value;
+    int64_t failures = flux__failures();
     flux_tensor *y = p->f(x, p->path.s, trained, owner, p->user);
-    if (!y && !flux_failed())
+    if (!y && !flux__failed_since(failures))
         flux__fail("fmap: the function gave NULL for %s of %s", p->path.s, owner->type->name);
     if (y != x) p->changed = true;
     seen = flux__pairs_at(&p->tensors, x, &fresh);
@@ -18427,8 +18471,9 @@ static flux_tensor *flux__map_view(flux__mapping *p, flux_tensor *x, bool traine
     if (!base || base == x->base) return base ? x : NULL;
     flux__pair *seen = flux__pairs_at(&p->tensors, x, &fresh);
     if (!seen || !fresh) return seen ? (flux_tensor *)seen->value : NULL;
+    int64_t failures = flux__failures();
     flux_tensor *y = flux__view_like(x, base);
-    if (!y && !flux_failed()) y = p->f(x, p->path.s, trained, owner, p->user);
+    if (!y && !flux__failed_since(failures)) y = p->f(x, p->path.s, trained, owner, p->user);
     return (flux_tensor *)(seen->value = y);
 }
 
@@ -18798,8 +18843,9 @@ FLUX_DEF flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x) {
     int h = flux__hide();
     flux__thread *t = flux__self();
     int row = t && t->watch ? flux__watch_start(t->watch, m, t->products) : -1;
+    int64_t failures = flux__failures();
     flux_tensor *y = m->type->call(m, x);
-    if (!y && !flux_failed()) flux__fail("%s: its call gave NULL", m->type->name);
+    if (!y && !flux__failed_since(failures)) flux__fail("%s: its call gave NULL", m->type->name);
     if (row >= 0 && y) flux__watch_end(t->watch, row, y, t->products);
     return flux__reveal(h, y);
 }
@@ -18933,7 +18979,7 @@ static bool flux__prewarm_backward(flux_layer *m, flux_tensor *x) {
         part = flux_sum(flux_square(part));
         loss = loss ? flux_add(loss, part) : part;
     }
-    if (!loss || flux_params(m, NULL, 0) == 0) return y != NULL && !flux_failed();
+    if (!loss || flux_params(m, NULL, 0) == 0) return y != NULL;
     flux_grads *g = flux_gradient(loss, m);
     return g && flux__prewarm_plan(1, &loss, true) && flux__prewarm_plan(g->n, g->grad, true);
 }
@@ -18950,12 +18996,13 @@ FLUX_DEF int flux_prewarm_of(flux_layer *m, flux_shape in) {
     flux_visit(m, flux__prewarm_weight, &ready);
     if (!ready) return -1;
     uint64_t draws = t->draws;
-    int h = flux__hide(), nograd = t->nograd, failures = flux__failures();
+    int h = flux__hide(), nograd = t->nograd;
+    int64_t failures = flux__failures();
     t->nograd = 0;
     flux_layer *quiet = flux__map_layer(flux__keep_leaf, NULL, m, false), *copy = flux__map_layer(flux__keep_leaf, NULL, m, false);
     if (quiet) flux_testmode(quiet, true);
     flux_tensor *x = quiet && copy ? flux__prewarm_input(m, in, d) : NULL;
-    bool ok = x && flux__prewarm_forward(quiet, x) && flux__prewarm_backward(copy, x) && flux__failures() == failures;
+    bool ok = x && flux__prewarm_forward(quiet, x) && flux__prewarm_backward(copy, x) && !flux__failed_since(failures);
     t->nograd = nograd;
     t->draws = draws;
     flux__reveal_object(h, NULL);
@@ -19156,7 +19203,7 @@ static bool flux__check_layers(const char *call, int n, int least, flux_layer *c
     }
     for (int i = 0; i < n; i++) {
         if (!ls[i]) {
-            if (!flux_failed()) flux__fail("%s: layer %d is NULL", call, i);
+            if (!flux__null_explained()) flux__fail("%s: layer %d is NULL", call, i);
             return false;
         }
         for (int k = 0; k < i; k++)
@@ -19651,8 +19698,9 @@ static bool flux__check_sizes(const char *call, int n, const int64_t *size) {
 /* A weight of shape s by an initialiser, a user's own perhaps. */
 static flux_tensor *flux__make_weight(const char *call, flux_init_fn init, flux_shape s) {
     if (!flux__check_shape(call, &s)) return NULL;
+    int64_t failures = flux__failures();
     flux_tensor *w = init(s), *like = w ? flux__placeholder(s, FLUX_F32) : NULL;
-    if (!w && !flux_failed()) return (flux_tensor *)flux__fail("%s: .init gave NULL", call);
+    if (!w && !flux__failed_since(failures)) return (flux_tensor *)flux__fail("%s: .init gave NULL", call);
     if (!like || (w->op != FLUX__TUPLE && flux__same_dims(w, like) && flux__dtypes[w->dtype].real))
         return like ? w : NULL;
     flux__text want = flux__shape_text(&s), have = flux__describe(w);
@@ -20379,7 +20427,7 @@ static bool flux__attend_for(const char *call, const flux_attention_opts *o, flu
     a->q = flux__three_dims(xs[0]), a->k = flux__three_dims(xs[1]), a->v = o->v ? flux__three_dims(xs[2]) : NULL;
     a->extra = o->bias ? flux_to_dtype(xs[3], (flux_dtype)a->q->dtype) : o->mask ? xs[4] : NULL;
     if (o->bias && o->mask) a->extra = flux_where(xs[4], a->extra, -HUGE_VAL);
-    return !flux_failed();
+    return a->q && a->k && (a->v || !o->v) && (a->extra || !(o->bias || o->mask));
 }
 
 static flux_tensor *flux__attention_scores(const flux_attention_opts *o, const flux__attend *a) {
@@ -22028,14 +22076,15 @@ static bool flux__check_ctc(const flux_loss_opts *o) {
     const flux_tensor *p = o->yhat, *y = o->y, *l = o->lengths;
     flux__text a = flux__describe(p), b = flux__describe(y);
     if (p->ndim < 2 || p->ndim > 3 || p->dim[0] < 2 || p->dim[1] < 1 || !flux__dtypes[p->dtype].real)
-        flux__fail("ctc_loss: yhat is floating classes x steps (x batch), 2 classes at least, got %s", a.s);
-    else if (!flux__is_integer(y) || y->ndim < 1 || y->ndim > p->ndim - 1 || flux_dim(y, 1) != flux_dim(p, 2))
-        flux__fail("ctc_loss: y is integer labels (x batch) to yhat's %s, got %s", a.s, b.s);
-    else if (l && (!flux__is_integer(l) || flux__size(l) != flux_dim(p, 2))) {
+        return FLUX__REFUSE("ctc_loss: yhat is floating classes x steps (x batch), 2 classes at least, got %s", a.s);
+    if (!flux__is_integer(y) || y->ndim < 1 || y->ndim > p->ndim - 1 || flux_dim(y, 1) != flux_dim(p, 2))
+        return FLUX__REFUSE("ctc_loss: y is integer labels (x batch) to yhat's %s, got %s", a.s, b.s);
+    if (l && (!flux__is_integer(l) || flux__size(l) != flux_dim(p, 2))) {
         flux__text c = flux__describe(l);
-        flux__fail("ctc_loss: .lengths is one integer a sample, got %s for %s", l->op == FLUX__TUPLE ? "a tuple" : c.s, a.s);
-    } else if ((unsigned)o->agg > FLUX_NONE) flux__fail("ctc_loss: .agg is %d", (int)o->agg);
-    return !flux_failed();
+        return FLUX__REFUSE("ctc_loss: .lengths is one integer a sample, got %s for %s", l->op == FLUX__TUPLE ? "a tuple" : c.s, a.s);
+    }
+    if ((unsigned)o->agg > FLUX_NONE) return FLUX__REFUSE("ctc_loss: .agg is %d", (int)o->agg);
+    return true;
 }
 
 FLUX_DEF flux_tensor *flux_ctc_loss_with(flux_loss_opts o) {
@@ -22469,7 +22518,7 @@ FLUX_DEF flux_rule flux_rule_with(const char *name, flux_rule_opts o) {
 
 static bool flux__is_rule(const char *call, const flux_rule *r) {
     if (r->made) return true;
-    if (!flux_failed()) flux__fail("%s: this is not a rule (rules are made by flux_adam() and the like)", call);
+    if (!flux__null_explained()) flux__fail("%s: this is not a rule (rules are made by flux_adam() and the like)", call);
     return false;
 }
 
@@ -22748,7 +22797,7 @@ FLUX__LEAN
 
 /* ---------------- update: what the model holds now */
 
-typedef struct flux__meeting { flux_state *s; int at; } flux__meeting;
+typedef struct flux__meeting { flux_state *s; int at; bool bad; } flux__meeting;
 
 static void flux__spot_meet(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
     flux__meeting *w = (flux__meeting *)user;
@@ -22757,11 +22806,13 @@ static void flux__spot_meet(flux_tensor **slot, const char *path, bool trained, 
     if (!trained && !flux__finished(flux__base(*slot))) {
         flux_tensor **all = (flux_tensor **)flux__grow(s->pending, &s->pending_room, s->npending + 1, sizeof *all);
         if (all) s->pending = all, all[s->npending++] = *slot;
+        else w->bad = true;
     }
-    if (!trained || flux_failed()) return;
+    if (!trained || w->bad) return;
     if (i >= s->nspots || strcmp(s->spot[i].path, path) != 0) {
         flux__fail("update: this model has the parameter %.100s where the one of flux_setup had %.100s", path,
                    i < s->nspots ? s->spot[i].path : "no more");
+        w->bad = true;
         return;
     }
     s->spot[i].slot = slot;
@@ -22802,12 +22853,12 @@ static bool flux__check_replaced(const flux_state *s, int leaf) {
     const flux__trainee *l = &s->leaf[leaf];
     flux__text a = flux__describe(l->p), b = flux__describe(l->now);
     if (!flux__same_dims(l->p, l->now) || l->p->dtype != l->now->dtype)
-        flux__fail("update: %.100s is %s, but was %s at flux_setup", flux__leaf_path(s, leaf), b.s, a.s);
+        return FLUX__REFUSE("update: %.100s is %s, but was %s at flux_setup", flux__leaf_path(s, leaf), b.s, a.s);
     for (int i = 0; i < s->nleaves; i++)
         if (i != leaf && s->leaf[i].now == l->now)
-            flux__fail("update: %.100s is tied to %.100s now, and was not at flux_setup", flux__leaf_path(s, leaf),
-                       flux__leaf_path(s, i));
-    return !flux_failed();
+            return FLUX__REFUSE("update: %.100s is tied to %.100s now, and was not at flux_setup",
+                                flux__leaf_path(s, leaf), flux__leaf_path(s, i));
+    return true;
 }
 
 static bool flux__check_device(const flux_state *s, int leaf) {
@@ -22822,10 +22873,10 @@ static bool flux__check_device(const flux_state *s, int leaf) {
 
 /* What the model holds, leaf by leaf, and that it is the model of flux_setup. */
 static bool flux__meet_model(flux_state *s, flux_layer *model) {
-    flux__meeting w = { s, 0 };
+    flux__meeting w = { s, 0, false };
     s->npending = 0;
     for (int i = 0; i < s->nleaves; i++) s->leaf[i].frozen = false, s->leaf[i].owners = 0;
-    if (!flux__walk_all(model, flux__spot_meet, NULL, &w) || flux_failed()) return false;
+    if (!flux__walk_all(model, flux__spot_meet, NULL, &w) || w.bad) return false;
     if (w.at < s->nspots) {
         flux__fail("update: this model has no parameter %.100s, which the one of flux_setup had", s->spot[w.at].path);
         return false;
@@ -22844,11 +22895,11 @@ static bool flux__take_scale(flux_state *s) {
     flux_assign(&s->scaling, NULL);
     for (int i = 0; i < 3; i++) v[i] = v[i] < (i == 0) ? i == 0 : v[i];
     if (v[0] > FLUX__LAST_SCALE) v[0] = FLUX__LAST_SCALE;
-    double scale = (double)v[0];
-    if (s->scaled && scale != s->scale)
-        flux__fail("update: another loss scale was loaded after flux_scaled_loss; record the loss again");
-    s->scale = scale, s->good = v[1], s->skipped = v[2];
-    return !flux_failed();
+    const bool changed = s->scale != (double)v[0];
+    s->scale = (double)v[0], s->good = v[1], s->skipped = v[2];
+    if (s->scaled && changed)
+        return FLUX__REFUSE("update: another loss scale was loaded after flux_scaled_loss; record the loss again");
+    return true;
 }
 
 static bool flux__take_counts(flux_state *s) {
@@ -22921,6 +22972,7 @@ static bool flux__clip_norms(flux_state *s) {
 /* Passes all gradients through rule number r, whose states are from number `at` on. */
 static bool flux__apply_rule(flux_state *s, int r, int at) {
     const flux__rule_row *row = &flux__rule_rows[s->rule[r].kind];
+    int64_t failures = flux__failures();
     for (int i = 0; i < s->nleaves; i++) {
         flux__step *k = &s->step[i];
         if (!k->d) continue;
@@ -22930,7 +22982,7 @@ static bool flux__apply_rule(flux_state *s, int r, int at) {
         k->next = &s->next[i * s->nstates + at];
         row->step(k);
         s->t_next[i * s->nrules + r] = k->t;
-        if (flux_failed()) return false;
+        if (flux__failed_since(failures)) return false;
     }
     return row->step != flux__step_clipnorm || flux__clip_norms(s);
 }
@@ -23045,8 +23097,9 @@ FLUX_DEF int64_t flux_skipped(flux_state *s) {
 /* Whether all gradients are finite: they are computed for it, and one number is looked at. 0: yes, 1: no, -1: an error. */
 static int flux__overflown(flux_state *s, const flux_grads *g) {
     int n = 0, h = flux__hide();
+    int64_t failures = flux__failures();
     flux_tensor *sum = NULL;
-    for (int i = 0; i < s->nleaves && !flux_failed(); i++) {
+    for (int i = 0; i < s->nleaves && !flux__failed_since(failures); i++) {
         flux_tensor *d = s->leaf[i].frozen ? NULL : flux__gradient_by(g, s->leaf[i].now, i);
         if (!d || !flux__size(d)) continue;
         flux_tensor *most = flux_to_dtype((flux_max)(flux_abs(d)), FLUX_F32), *none = flux_sub(most, most);   /* 0, or NaN */
@@ -23054,10 +23107,10 @@ static int flux__overflown(flux_state *s, const flux_grads *g) {
         s->news[n++] = d;
     }
     if (sum) s->news[n++] = sum;
-    bool ok = !flux_failed() && flux_eval_all(n, s->news) == 0;
+    bool ok = !flux__failed_since(failures) && flux_eval_all(n, s->news) == 0;
     double v = ok && sum ? flux_item(sum) : 0;
     flux__reveal_object(h, NULL);
-    return !ok || flux_failed() ? -1 : v != v;
+    return !ok || flux__failed_since(failures) ? -1 : v != v;
 }
 
 /* After a look at the gradients: whether to make the step, with the scale that the next loss gets. */
@@ -23072,9 +23125,10 @@ static void flux__next_scale(flux_state *s, bool overflown) {
 
 /* Sees to the scale of gradients g; true if flux_update is to go on. */
 static bool flux__check_scale(flux_state *s, const flux_grads *g, int *rc) {
+    int bad = -1;
     if (s->scaled && g->loss != s->scaled)
         flux__fail("update: these gradients are not of the loss that flux_scaled_loss gave: scale last, then take the gradient");
-    int bad = flux_failed() ? -1 : flux__overflown(s, g);
+    else bad = flux__overflown(s, g);
     *rc = bad < 0 ? -1 : 0;
     if (bad > 0) flux__note(FLUX_LOG_DEBUG, "update.skipped", false, "update: a gradient is not finite at the loss scale %g: no step", s->scale);
     if (bad > 0) flux__next_scale(s, true), flux_assign(&s->scaled, NULL);
@@ -23084,8 +23138,8 @@ static bool flux__check_scale(flux_state *s, const flux_grads *g, int *rc) {
 FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
     int rc = 0;
     if (!s || !model || !g) return flux__null("update", !s ? "state" : !model ? "model" : "gradients", NULL), -1;
-    if (g->used) flux__fail("update: these gradients were used up by an earlier flux_update; record the loss again");
-    if (flux_failed() || !flux__take_counts(s) || !flux__meet_model(s, model)) return -1;
+    if (g->used) return flux__fail("update: these gradients were used up by an earlier flux_update; record the loss again"), -1;
+    if (!flux__take_counts(s) || !flux__meet_model(s, model)) return -1;
     if (s->scaled && !flux__check_scale(s, g, &rc)) return rc;
     int h = flux__hide();
     bool ok = flux__build_update(s, g);
@@ -23125,11 +23179,11 @@ static bool flux__check_adjust(const flux_state *s, const char *call, const flux
         if (flux__hyper(o, h) == 0) continue;
         if (flux__some_rule_has(s, h)) {
             if (!flux__check_hyper(call, o, h)) return false;
-        } else flux__fail("%s: there is no %s in %s", call, flux__hypers[h].name, text);
+        } else return FLUX__REFUSE("%s: there is no %s in %s", call, flux__hypers[h].name, text);
     }
-    if (o->couple && !couple) flux__fail("%s: there is no couple in %s", call, text);
-    if (o->centred) flux__fail("%s: centred can't be changed: it decides which states there are", call);
-    return !flux_failed();
+    if (o->couple && !couple) return FLUX__REFUSE("%s: there is no couple in %s", call, text);
+    if (o->centred) return FLUX__REFUSE("%s: centred can't be changed: it decides which states there are", call);
+    return true;
 }
 
 static void flux__adjust_one(flux_rule_opts *to, int kind, const flux_rule_opts *o) {
@@ -23145,7 +23199,7 @@ static void flux__adjust_leaf(flux_state *s, int leaf, const flux_rule_opts *o) 
 
 FLUX_DEF int flux_adjust_with(flux_state *s, flux_rule_opts o) {
     if (!s) return flux__null("adjust", "state", s), -1;
-    if (flux_failed() || !flux__check_adjust(s, "adjust", &o)) return -1;
+    if (!flux__check_adjust(s, "adjust", &o)) return -1;
     for (int r = 0; r < s->nrules; r++) flux__adjust_one(&s->rule[r].o, s->rule[r].kind, &o);
     for (int i = 0; i < s->nleaves; i++) flux__adjust_leaf(s, i, &o);
     return 0;
@@ -23168,7 +23222,7 @@ static void flux__adjust_slot(flux_tensor **slot, const char *path, bool trained
 
 FLUX_DEF int flux_adjust_layer(flux_state *s, flux_layer *part, flux_rule_opts o) {
     if (!s || !part) return flux__null("adjust_layer", s ? "part" : "state", NULL), -1;
-    if (flux_failed() || !flux__check_adjust(s, "adjust_layer", &o)) return -1;
+    if (!flux__check_adjust(s, "adjust_layer", &o)) return -1;
     flux__adjusting w = { s, &o, 0 };
     if (!flux__walk_all(part, flux__adjust_slot, NULL, &w)) return -1;
     if (!w.found) flux__fail("adjust_layer: no parameter of this %s belongs to the model of the state", part->type->name);
@@ -23368,6 +23422,8 @@ static flux_state *flux__state_copy(const flux_state *from) {
 
 /* ---------------- training */
 
+static flux__each_state flux__each_begin(flux__each_args a);
+
 /* The loss and all gradients, computed together, so that the loss can be looked at before the step is made. */
 static double flux__loss_now(flux_tensor *loss, const flux_grads *g) {
     flux_tensor **all = (flux_tensor **)flux__malloc((size_t)(g->n + 1) * sizeof *all);
@@ -23383,11 +23439,11 @@ static double flux__loss_now(flux_tensor *loss, const flux_grads *g) {
 
 static int flux__train_batch(flux_tensor *loss, flux_layer *model, flux_state *s, int64_t index) {
     const void *what[1] = { model };
-    if (!loss && !flux_failed()) flux__fail("train: the loss function gave NULL at batch %lld", (long long)index);
     flux_tensor *scaled = loss ? flux_scaled_loss(s, loss) : NULL;
     flux_grads *g = scaled ? flux_gradient_of(scaled, 1, what) : NULL;
+    int64_t failures = flux__failures();
     double value = g ? flux__loss_now(loss, g) : 0;
-    if (!g || flux_failed()) return -1;
+    if (!g || flux__failed_since(failures)) return -1;
     if (value - value == 0) return flux_update(s, model, g);
     flux__fail("train: the loss is %g at batch %lld", value, (long long)index);
     return -1;
@@ -23396,19 +23452,22 @@ static int flux__train_batch(flux_tensor *loss, flux_layer *model, flux_state *s
 FLUX_DEF int flux_train(flux_loss_fn loss, flux_layer *model, flux_loader *data, flux_state *s) {
     if (!loss || !model || !data || !s)
         return flux__null("train", !loss ? "loss" : !model ? "model" : !data ? "data" : "state", NULL), -1;
-    if (flux_failed()) return -1;
     flux__each_args a;
     memset((void *)&a, 0, sizeof a);
     a.loader = data;
     flux_trainmode(model, true);
-    flux__each_state e = flux__each_start(a);
+    int64_t failures = flux__failures();
+    flux__each_state e = flux__each_begin(a);
     while (flux__each_next(&e)) {
-        if (flux__train_batch(loss(model, e.batch.x, e.batch.y), model, s, e.batch.index) != 0) break;
+        flux_tensor *y = loss(model, e.batch.x, e.batch.y);
+        if (!y && !flux__failed_since(failures))
+            flux__fail("train: the loss function gave NULL at batch %lld", (long long)e.batch.index);
+        if (flux__train_batch(y, model, s, e.batch.index) != 0) break;
         e.inner = 0;                      /* the body came to its end */
     }
     flux__each_leave(&e);
     flux_trainmode(model, false);         /* back to auto: training, except inside FLUX_NOGRAD */
-    return flux_failed() ? -1 : 0;
+    return flux__failed_since(failures) ? -1 : 0;
 }
 
 FLUX_DEF bool flux_patience(flux_stopper *s, bool condition, int n) {
@@ -23504,16 +23563,17 @@ FLUX_DEF double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), v
     const void *what[1] = { x };
     flux__probe_fn p = { fn, user, x, t ? t->draws : 0 };
     int h = flux__hide();
+    int64_t failures = flux__failures();
     flux_tensor *y = fn(x, user);
     flux_grads *g = y ? flux_gradient_of(y, 1, what) : NULL;
     flux_tensor *d = g ? flux_grad(g, x) : NULL;
     double *want = d ? flux__doubles(d) : NULL, *at = g && (!d || want) ? flux__doubles(x) : NULL;
-    if (!y && !flux_failed()) flux__fail("gradcheck: the function gave NULL");
+    if (!y && !flux__failed_since(failures)) flux__fail("gradcheck: the function gave NULL");
     double result = at ? flux__compare_gradient(&p, at, want, probes) : (double)NAN;
     if (want) FLUX_FREE(want);
     if (at) FLUX_FREE(at);
     flux__reveal_object(h, NULL);
-    return flux_failed() ? (double)NAN : result;
+    return flux__failed_since(failures) ? (double)NAN : result;
 }
 
 /* ------------------------------------------------------------------ 22. Printing models
@@ -23948,7 +24008,6 @@ FLUX_DEF void flux_print_state(flux_state *s) {
    Rejected: an unordered queue (a run would not repeat), and one buffer for all batches (one
    that is kept would change under its owner). */
 
-#define FLUX__REFUSE(...) (flux__fail(__VA_ARGS__), false)
 
 typedef enum { FLUX__STAGE_TRANSFORM, FLUX__STAGE_MAP, FLUX__STAGE_MOVE } flux__stage_kind;
 typedef struct flux__stage {
@@ -24000,6 +24059,7 @@ typedef struct flux__epoch {
     int depth, threads;
     flux__os_thread *thread;
     int forks;                            /* in whose process they are */
+    int64_t failures;                     /* when it began: one since then ends it */
     flux__mutex lock;                     /* guards what follows, and .ready in the ring */
     flux__cond changed;
     int64_t claimed, taken;
@@ -24222,8 +24282,8 @@ static int flux__loader_arrays(const flux_loader_opts *o, flux_tensor ***out) {
     int n = 0, room = 0, last = 7;
     while (last > 0 && !given[last]) last--;
     for (int i = 0; i <= last; i++) {
-        if (!given[i] && i && !flux_failed()) flux__fail("dataloader: array %d is NULL", i);
-        if (!given[i]) return flux__null("dataloader", "x", NULL), -1;
+        if (!given[i] && i && !flux__null_explained()) flux__fail("dataloader: array %d is NULL", i);
+        if (!given[i]) return i ? -1 : (flux__null("dataloader", "x", NULL), -1);
         int parts = flux_count(given[i]);
         bool tuple = given[i]->op == FLUX__TUPLE;
         flux_tensor **xs = (flux_tensor **)flux__grow(*out, &room, n + parts, sizeof *xs);
@@ -24264,8 +24324,9 @@ static bool flux__loader_source(flux_loader *l, const flux_loader_opts *o) {
     if (o->data->arrays < 1)
         return FLUX__REFUSE("dataloader: the data set's .arrays is %d", o->data->arrays);
     l->set = *o->data;
+    int64_t failures = flux__failures();
     l->total = l->set.length(l->set.user);
-    if (flux_failed()) return false;
+    if (flux__failed_since(failures)) return false;
     if (l->total < 0)
         return FLUX__REFUSE("dataloader: the data set's length is %lld", (long long)l->total);
     return true;
@@ -24555,8 +24616,9 @@ static flux_tensor *flux__batch_join(const flux_loader *l, int k, flux_tensor **
 static bool flux__observation(const flux_loader *l, int64_t i, flux_tensor **out) {
     int width = l->set.arrays;
     for (int k = 0; k < width; k++) out[k] = NULL;
+    int64_t failures = flux__failures();
     int code = l->set.get(l->set.user, i, width, out);
-    if (flux_failed()) return false;
+    if (flux__failed_since(failures)) return false;
     if (code)
         return FLUX__REFUSE("dataloader: the data set's get gave %d for observation %lld", code,
                             (long long)i);
@@ -24615,9 +24677,10 @@ static flux_batch flux__as_batch(const flux__made *m) {
 
 /* What a transform gave: its items, with x and y where it set those. */
 static bool flux__stage_transform(const flux__stage *s, flux__made *m) {
+    int64_t failures = flux__failures();
     flux_batch was = flux__as_batch(m), b = s->transform(was, s->user);
     int n = b.count;
-    if (flux_failed()) return false;
+    if (flux__failed_since(failures)) return false;
     if (n == was.count && n == 1 && b.y) n = 2;  /* a second array was added, or taken away */
     if (n == was.count && n == 2 && was.y && !b.y) n = 1;
     if (n < 1 || !b.x || !b.item)
@@ -24671,8 +24734,9 @@ static bool flux__batch_stages(const flux_loader *l, flux__made *m, bool worker)
             continue;
         }
         for (int k = 0; k < m->count; k++) {
+            int64_t failures = flux__failures();
             m->item[k] = flux__stage_each(s, m->item[k]);
-            if (!m->item[k] && !flux_failed())
+            if (!m->item[k] && !flux__failed_since(failures))
                 flux__fail("mapobs: the function gave NULL for array %d", k);
             if (!m->item[k]) return false;
         }
@@ -24737,7 +24801,6 @@ FLUX_DEF flux_batch flux_first(flux_loader *l) {
     memset(&none, 0, sizeof none);
     memset(&m, 0, sizeof m);
     if (!l) return flux__null("first", "l", l), none;
-    if (flux_failed()) return none;
     if (l->batches < 1) return flux__fail("first: the loader has no batches"), none;
     if (flux__batch_make(l, NULL, flux__scramble(l->seed), 0, false, false, &m)) {
         if (l->first) FLUX_FREE(l->first);
@@ -24827,19 +24890,15 @@ FLUX_DEF size_t flux_loader_text(flux_loader *l, char *out, size_t n) {
 /* ---- an epoch */
 
 /* The thread's error becomes the batch's: it counts when that batch's turn comes, if it does. */
-static void flux__made_fail(flux__made *m) {
-    snprintf(m->error, sizeof m->error, "%s",
-             flux_failed() ? flux_error() : "dataloader: no batch was made");
-    flux_clear();
+static void flux__made_fail(flux__made *m, int64_t failures) {
+    flux__withdraw(failures, m->error, sizeof m->error, "dataloader: no batch was made");
 }
 
 static void flux__made_error(flux__made *m) {      /* said already, by the thread that met it */
     flux__thread *t = flux__self();
-    if (!t || t->error.set) return;
-    snprintf(t->error.text, sizeof t->error.text, "%s", m->error);
-    t->error.set = true;
-    t->error.unsaid = false;
-    t->error.repeated = 0;
+    if (!t) return;
+    snprintf(flux__sentence(&t->error), sizeof t->error.text, "%s", m->error);
+    flux__pend(&t->error);
 }
 
 static void flux__made_swap(flux__made *a, flux__made *b) {
@@ -24861,7 +24920,8 @@ static void flux__epoch_worker(void *arg) {
         flux__made *m = &r->ring[i % r->depth];  /* nobody else touches it until it is ready */
         flux__mutex_unlock(&r->lock);
         flux__made_empty(m);
-        if (!flux__batch_make(l, r->order, r->key, i, true, false, m)) flux__made_fail(m);
+        int64_t failures = flux__failures();
+        if (!flux__batch_make(l, r->order, r->key, i, true, false, m)) flux__made_fail(m, failures);
         flux__mutex_lock(&r->lock);
         m->ready = true;
         flux__cond_broadcast(&r->changed);
@@ -24953,6 +25013,7 @@ static bool flux__ring_take(flux__epoch *r, int64_t i, bool wait, flux__made *ou
 /* Batch i into m, with all its stages done; or why not in m->error. */
 static void flux__epoch_make(flux__epoch *r, int64_t i, bool wait, flux__made *m) {
     bool good = true;
+    int64_t failures = flux__failures();
     flux__made_empty(m);
     m->ready = false;
     flux__epoch_forked(r);
@@ -24962,7 +25023,7 @@ static void flux__epoch_make(flux__epoch *r, int64_t i, bool wait, flux__made *m
         if (m->stage < r->loader->stages)
             good = flux__batch_make(r->loader, r->order, r->key, i, false, true, m);
     } else good = flux__batch_make(r->loader, r->order, r->key, i, false, false, m);
-    if (!good) flux__made_fail(m);
+    if (!good) flux__made_fail(m, failures);
     m->ready = true;
 }
 
@@ -24985,7 +25046,7 @@ static void flux__epoch_ahead(flux__epoch *r) {
     flux_loader *l = r->loader;
     bool moves = l->stages && flux__loader_device(l).backend != FLUX__CPU_BACKEND;
     flux__thread *t = flux__self();
-    if (!moves || !t || r->next >= l->batches) return;
+    if (!moves || !t || r->next >= l->batches || flux__failed_since(r->failures)) return;
     t->ahead = true;
     flux__epoch_make(r, r->next, false, &r->ahead);
     t->ahead = false;
@@ -24995,19 +25056,27 @@ static struct flux__progress *flux__bar_new(const char *label, int64_t batches);
 static void flux__bar_step(struct flux__progress *bar, int64_t done, int64_t size);
 static void flux__bar_end(struct flux__progress *bar);
 
-FLUX_DEF flux__each_state flux__each_start(flux__each_args a) {
+static flux__each_state flux__each_begin(flux__each_args a) {
     flux__each_state e;
     memset(&e, 0, sizeof e);
-    if (!a.loader) return flux__null("each", "loader", a.loader), e;
-    if (flux_failed()) return e;
     flux_loader *cursor = flux__loader_new();
     if (!cursor) return e;
+    int64_t failures = flux__failures();
     cursor->run = flux__epoch_new(a.loader);
-    if (cursor->run && a.progress && !flux_failed())
+    if (cursor->run) cursor->run->failures = failures;
+    if (cursor->run && a.progress && !flux__failed_since(failures))
         cursor->run->bar = flux__bar_new(a.progress, a.loader->batches);
-    if (!cursor->run || flux_failed()) flux_release(cursor);
+    if (!cursor->run || flux__failed_since(failures)) flux_release(cursor);
     else e.run = flux__own(cursor);
     return e;
+}
+
+/* No further batch is handed out while an error is pending: not the first either. */
+FLUX_DEF flux__each_state flux__each_start(flux__each_args a) {
+    flux__each_state none;
+    memset(&none, 0, sizeof none);
+    if (!a.loader) return flux__null("each", "loader", a.loader), none;
+    return flux_failed() ? none : flux__each_begin(a);
 }
 
 /* Hands the batch to the iteration's scope. The array of items stays the run's. */
@@ -25029,7 +25098,7 @@ FLUX_DEF bool flux__each_next(flux__each_state *e) {
     e->inner = 0;
     flux__scope_leave(&r->scope);
     if (r->bar && r->next) flux__bar_step(r->bar, r->next, e->batch.size);
-    if (left || flux_failed() || r->next >= r->loader->batches || !flux__epoch_next(r) ||
+    if (left || flux__failed_since(r->failures) || r->next >= r->loader->batches || !flux__epoch_next(r) ||
         !flux__each_batch(e, r)) {
         flux__each_leave(e);
         return false;
@@ -25116,7 +25185,7 @@ static void flux__bar_values(flux__progress *bar, const char *gap, char *out, si
     size_t len = 0;
     out[0] = 0;
     for (int i = 0; i < bar->values && len < n; i++) {
-        if (bar->value[i].x && !flux_failed()) bar->value[i].number = flux_item(bar->value[i].x);
+        if (bar->value[i].x) bar->value[i].number = flux_item(bar->value[i].x);
         flux_assign(&bar->value[i].x, NULL);       /* looked at: no need to hold its graph */
         len += (size_t)snprintf(out + len, n - len, "%s%s %.4g", gap, bar->value[i].label,
                                 bar->value[i].number);
@@ -26638,9 +26707,10 @@ static bool flux__compare(const flux__archive *z, const flux__list *l, const flu
 static flux_tensor *flux__load_placed(flux__archive *z, const flux__entry *e,
                                       const flux_tensor *old) {
     int h = flux__hide();
+    int64_t failures = flux__failures();
     flux_tensor *read = flux__entry_read(z, e), *t = read ? flux__placed(read, old->device) : NULL;
     t = t ? flux_eval(t) : NULL;
-    if (read && !t && !flux_failed())
+    if (read && !t && !flux__failed_since(failures))
         flux__bad(&z->source, "%.100s could not be moved to %s", e->name,
                   flux_device_name(old->device));
     return flux__reveal(h, t);
@@ -26694,7 +26764,7 @@ static void flux__list_field(flux_tensor **field, const char *path, bool trained
 static bool flux__list_visit(flux__list *l, const flux__thing *t, bool load) {
     const flux__head *head = (const flux__head *)t->object;
     void *object = (void *)(intptr_t)t->object;
-    bool before = flux_failed();
+    int64_t failures = flux__failures();
     l->prefix = t->name;
     l->prefix_length = t->length;
     l->ties = head->kind != FLUX__STATE;
@@ -26714,7 +26784,7 @@ static bool flux__list_visit(flux__list *l, const flux__thing *t, bool load) {
                        "flux_load_tensor(path, \"%.*s\") makes a new one",
                        l->call, t->length, t->name, t->length, t->name);
     }
-    return !l->failed && flux_failed() == before;  /* counts may have found no memory */
+    return !l->failed && !flux__failed_since(failures);  /* counts may have found no memory */
 }
 
 static int flux__files_items(const char *call, const char *path, const flux__thing *things, int n,
@@ -27013,9 +27083,10 @@ FLUX_DEF int flux_load_torch(flux_layer *m, const char *path, const char *map) {
     if (!m || !path) return flux__null("load_torch", m ? "path" : "m", NULL), -1;
     memset(&t, 0, sizeof t);
     t.map = map;
+    int64_t failures = flux__failures();
     while (flux__torch_next(&map, &pair))
         continue; /* a wrong map is told before the file is opened */
-    if (flux_failed() || !flux__archive_open(&t.z, "load_torch", path, NULL)) return -1;
+    if (flux__failed_since(failures) || !flux__archive_open(&t.z, "load_torch", path, NULL)) return -1;
     int h = flux__hide();
     flux__block b = flux__nograd_enter();
     bool good =

@@ -365,16 +365,22 @@ TEST(messages_once_and_silenced) {
 }
 
 static char told[300];
-static void tell(const char *message, void *user) { snprintf(told, sizeof told, "%s%s", (const char *)user, message); }
+static int tellings;
+static void tell(const char *message, void *user) { snprintf(told, sizeof told, "%s%s", (const char *)user, message), tellings++; }
 
-TEST(an_error_handler_is_told) {
+TEST(an_error_handler_is_told_each_sentence_once) {
+    tellings = 0;
     flux_on_error(tell, (void *)(intptr_t)"!");
-    flux_add(flux_zeros(2), flux_zeros(3));
-    flux_add(flux_zeros(4), flux_zeros(5));          /* a second one is counted, not told */
-    flux_on_error(NULL, NULL);
-    CHECK(strncmp(told, "!add: shapes do not broadcast: 2-element", 40) == 0);
-    CHECK(strstr(flux_error(), "2-element") != NULL);
+    for (int i = 0; i < 3; i++) flux_add(flux_zeros(2), flux_zeros(3));
+    CHECK(tellings == 1 && strncmp(told, "!add: shapes do not broadcast: 2-element", 40) == 0);
+    for (int i = 0; i < 100; i++) flux_add(flux_zeros(4), flux_zeros(5 + i % 20)), flux_add(flux_zeros(2), flux_zeros(3));
+    CHECK(tellings == 21 && strncmp(told, "!add: shapes do not broadcast: 4-element", 40) == 0);
+    CHECK(strstr(flux_error(), "2-element") != NULL);            /* the first stays what is pending */
     flux_clear();
+    flux_add(flux_zeros(2), flux_zeros(3));                      /* forgotten: news again */
+    CHECK(tellings == 22 && strstr(flux_error(), "2-element") != NULL);
+    flux_clear();
+    flux_on_error(NULL, NULL);
 }
 
 TEST_MAIN()

@@ -1,0 +1,11 @@
+# Laws of the implementation that can be seen in its text.
+. tests/check.sh
+
+sed '1,/interface ends here/d' flux.h | cat - flux_cuda.h flux_hip.h >"$tmp/inside"
+[ "$(wc -l <"$tmp/inside")" -gt 10000 ] && pass || fail "the implementation was not found"
+
+# A call judges itself, by flux__failed_since: what was pending before it is asked for only where a NULL handle is explained
+# and where flux_each begins.
+grep -n 'flux_failed()' "$tmp/inside" | grep -vE 'flux__null_explained\(void\) \{ return flux_failed\(\); \}|return flux_failed\(\) \? none : flux__each_begin' >"$tmp/asks"
+if [ -s "$tmp/asks" ]; then fail "calls that ask what failed before them"; cat "$tmp/asks"; else pass; fi
+finish

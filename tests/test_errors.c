@@ -1,0 +1,122 @@
+/* Errors are values, and each call judges itself: what failed before it is no concern of its, only a NULL handle then needs
+   no words, and flux_each begins with nothing pending. */
+#include "test.h"
+
+static int sentences;
+static char latest[1024];
+static void count(const char *message, void *user) { (void)user, sentences++, snprintf(latest, sizeof latest, "%s", message); }
+
+/* An error that the program has handled, and not cleared: a file that need not be there. */
+static void handled_error(void) {
+    flux_on_error(count, NULL);
+    sentences = 0;
+    flux_load_npy("there/is/no/such.npy");
+    test_check(sentences == 1 && flux_failed(), __FILE__, __LINE__, "the file is missing");
+}
+static void forgotten(void) {
+    flux_clear();
+    flux_on_error(NULL, NULL);
+}
+/* With the handled error pending, the call succeeds, and nothing more is said. */
+#define VALID(expr) do {                                                                             \
+        test_check((expr) ? true : false, __FILE__, __LINE__, #expr);                                \
+        if (sentences != 1) test_fail(__FILE__, __LINE__, latest);                                   \
+        sentences = 1;                                                                               \
+    } while (0)
+/* It fails and says why. */
+#define FAILS(expr, part) do {                                                                       \
+        test_check((expr) ? true : false, __FILE__, __LINE__, #expr);                                \
+        test_check(sentences == 2 && strstr(latest, part), __FILE__, __LINE__, #expr " says: " part);   \
+        sentences = 1;                                                                               \
+    } while (0)
+
+static flux_tensor *loss_of(flux_layer *m, flux_tensor *x, flux_tensor *y) { return flux_mse(flux_call(m, x), y); }
+static flux_tensor *no_loss(flux_layer *m, flux_tensor *x, flux_tensor *y) { return (void)m, (void)x, (void)y, (flux_tensor *)NULL; }
+static flux_tensor *square(flux_tensor *x, void *user) { return (void)user, flux_sum(flux_square(x)); }
+static flux_tensor *nothing(flux_tensor *x) { return (void)x, (flux_tensor *)NULL; }
+static flux_tensor *twice(flux_tensor *x) { return flux_mul(x, 2.0); }
+static int64_t three(void *user) { return (void)user, 3; }
+static int ones(void *user, int64_t i, int n, flux_tensor **out) {
+    (void)user;
+    for (int k = 0; k < n; k++) out[k] = flux_full((double)i, 2);
+    return 0;
+}
+
+TEST(operations_after_a_handled_error) {
+    flux_tensor *x = flux_rand(4, 6), *w = flux_rand(4);
+    int32_t label[] = { 1, 2 };
+    handled_error();
+    VALID(flux_ndim(flux_stack(0, x, x)) == 3);
+    flux_grads *g = flux_gradient(flux_sum(flux_mul(x, w)), w);
+    VALID(g && flux_item(flux_sum(flux_grad(g, w))) > 0);
+    VALID(flux_data(flux_nth(flux_dot_product_attention(x, x, x), 0)) != NULL);
+    VALID(flux_data(flux_dot_product_attention_scores(x, x, .mask = flux_make_causal_mask(x))) != NULL);
+    VALID(flux_item(flux_ctc_loss(flux_rand(5, 7), flux_from(label, 2))) > 0);
+    VALID(flux_data(flux_expr("sum((x .+ 1).^2)", x)) != NULL);
+    VALID(flux_gradcheck(square, NULL, x, 4) < 1e-2);
+    VALID(flux_eval_all(2, ((flux_tensor *[]){ flux_exp(x), flux_log(x) })) == 0);
+    FAILS(!flux_stack(0, x, w), "stack: shapes differ");
+    FAILS(!flux_gradient(x, x), "gradient: the loss must be one real number");
+    FAILS(!flux_ctc_loss(x, x), "ctc_loss: y is integer labels");
+    forgotten();
+}
+
+TEST(models_after_a_handled_error) {
+    flux_layer *m = flux_chain(flux_dense(2, 3, flux_tanh), flux_dense(3, 1));
+    flux_tensor *x = flux_rand(2, 8), *y = flux_rand(1, 8);
+    flux_state *s = flux_setup(flux_adam(), m), *mixed = flux_setup(flux_mixed_precision(flux_adam()), m);
+    flux_loader *l = flux_dataloader(x, y, .batchsize = 4);
+    handled_error();
+    VALID(flux_chain(flux_dense(2, 3), flux_dense(3, 1)) != NULL);
+    VALID(flux_update(s, m, flux_gradient(loss_of(m, x, y), m)) == 0);
+    VALID(flux_update(mixed, m, flux_gradient(flux_scaled_loss(mixed, loss_of(m, x, y)), m)) == 0);
+    VALID(flux_adjust(s, .eta = 0.01) == 0 && flux_adjust_layer(s, m, (flux_rule_opts){ .eta = 0.02 }) == 0);
+    VALID(flux_train(loss_of, m, l, s) == 0);
+    VALID(flux_prewarm(m, 2, 8) == 0);
+    VALID(flux_fmap(twice, m) != NULL && flux_fmap(flux_relu, m) != NULL);
+    VALID(flux_first(l).x != NULL);
+    VALID(flux_first(flux_mapobs(twice, l)).x != NULL);
+    flux_dataset set;
+    memset(&set, 0, sizeof set);
+    set.length = three, set.get = ones, set.arrays = 2;
+    VALID(flux_first(flux_dataloader(.data = &set, .batchsize = 2)).size == 2);
+    FAILS(!flux_fmap(nothing, m), "fmap: the function gave NULL for layers.0.weight");
+    FAILS(flux_train(no_loss, m, l, s) != 0, "train: the loss function gave NULL at batch 0");
+    FAILS(flux_adjust(s, .rho = 0.5) != 0, "adjust: there is no rho in");
+    forgotten();
+}
+
+TEST(a_function_of_the_user_may_fail_and_go_on) {
+    flux_tensor *x = flux_rand(2, 8), *y = flux_rand(1, 8);
+    flux_layer *m = flux_chain(flux_dense(2, 1));
+    int batches = 0;
+    handled_error();
+    flux_each (b, flux_dataloader(x, y, .batchsize = 4)) batches++;   /* none while an error is pending */
+    CHECK(batches == 0 && sentences == 1);
+    flux_clear();
+    flux_each (b, flux_dataloader(x, y, .batchsize = 4)) {
+        flux_load_npy("there/is/no/such.npy");
+        flux_clear();
+        batches++;
+    }
+    CHECK(batches == 2 && !flux_failed());
+    flux_each (b, flux_dataloader(x, y, .batchsize = 2)) {
+        if (batches++ == 3) flux_call(m, y);
+    }
+    CHECK(batches == 4 && strstr(latest, "expects dim 0 of size 2"));
+    forgotten();
+}
+
+TEST(null_needs_no_words_after_an_error) {
+    handled_error();
+    flux_tensor *no = NULL;
+    flux_layer *none = NULL;
+    VALID(!flux_add(no, flux_ones(2)) && !flux_chain(flux_dense(2, 2), none) && flux_update(NULL, NULL, NULL) == -1);
+    flux_clear();
+    sentences = 0;
+    CHECK(!flux_relu(NULL) && sentences == 1 && strstr(latest, "relu: argument x is NULL"));
+    CHECK(!flux_relu(NULL) && sentences == 1);
+    forgotten();
+}
+
+TEST_MAIN()
