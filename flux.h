@@ -18,7 +18,7 @@
            flux_tensor *y = flux_from(out, 1, 4);
            flux_layer *m = flux_chain(flux_dense(2, 8, flux_tanh), flux_dense(8, 1));
            flux_state *opt = flux_setup(flux_adam(0.05), m);
-           for (int i = 0; i < 300; i++) FLUX_SCOPE {
+           flux_times (i, 300) {
                flux_tensor *loss = flux_logitbinarycrossentropy(flux_call(m, x), y);
                flux_update(opt, m, flux_gradient(loss, m));
            }
@@ -33,10 +33,13 @@
       flux_save, flux_update, flux_eval), fused into as few passes over memory as can be.
    2. Tensors are values. Nothing that you hold ever changes: an operation makes a new tensor.
       (flux_update reuses the memory of weights that nobody else holds.)
-   3. Memory has a scope. What a call returns belongs to the innermost open scope (FLUX_SCOPE, an
-      iteration of flux_each, or the program) and goes when that closes. flux_keep hands a value to
-      the scope outside; flux_retain and flux_release are the manual way. A value keeps what it was
-      computed from, for its gradient, until flux_detach or flux_update lets that go.
+   3. Memory has a scope. What a call returns belongs to the innermost open scope (a turn of
+      flux_times or flux_each, FLUX_SCOPE, or the program) and goes when that closes. So loops that
+      compute are flux_times (i, n) { } and flux_each (b, data) { }; in a bare `for` memory grows.
+      flux_keep hands a value to the scope outside, h = flux_carry(h, value) to the next turn, each
+      in place of the one before; flux_retain and flux_release are the manual way. A value keeps
+      what it was computed from, for its gradient, until flux_detach or flux_update lets that go;
+      FLUX_NOGRAD { } records without, and FLUX_INFER { } is that and a scope in one.
    4. Errors are values. A call that can't be done returns NULL (or non-zero, or NaN), says why in one
       sentence (printed once to stderr, kept in flux_error()), and changes nothing. NULL in gives
       NULL out silently, so a chain of calls is checked once, at its end, with flux_failed(). A
@@ -176,15 +179,29 @@ FLUX_API void flux_scope_close(void);     /* frees it; scopes left open inside a
 FLUX_API void *flux_retain(const void *object);    /* one more owner: any handle; returns it. NULL is fine */
 FLUX_API void flux_release(const void *object);    /* one owner less; the last one frees it */
 FLUX_API void *flux_keep_object(const void *object);      /* see flux_keep */
+FLUX_API void *flux_carry_object(const void *old, const void *value);      /* see flux_carry */
 FLUX_API void flux_assign(flux_tensor **field, flux_tensor *value);  /* field = value, owners counted: for a layer's state */
 
-/* FLUX_SCOPE { ... }: temporaries made inside are freed at its end. `break` leaves the scope; `return` is fine
-   with gcc, clang and C++ (elsewhere the scope outside cleans up). */
-#define FLUX_SCOPE FLUX__BLOCK(flux__scope_enter, flux__scope_leave)
-/* FLUX_NOGRAD { ... }: what is recorded inside keeps no graph, so memory goes at once; layers are in test mode. */
-#define FLUX_NOGRAD FLUX__BLOCK(flux__nograd_enter, flux__nograd_leave)
-/* flux_keep(x): hands x (tensor, layer, ...) from the innermost scope to the one outside, and returns it. */
-#define flux_keep(x) FLUX__SAME_TYPE(x, flux_keep_object(x))
+/* flux_times (i, n) { ... }: n turns, i from 0, of n's type (evaluated once). Each turn is a scope: what it makes goes with it.
+   `break` leaves the loop, `continue` the turn; no turn follows an error. As flux_each, for what is no data set. */
+#define flux_times(i, n) FLUX__TIMES(i, n)
+/* FLUX_SCOPE { ... }: what is made inside is freed at its end.
+   FLUX_NOGRAD { ... }: what is recorded inside keeps no graph, and layers are in test mode. It is no scope: its values may be used
+   after it, and in a loop they pile up.
+   FLUX_INFER { ... }: both, for inference.
+   All three are blocks, no loops: `break` and `continue` leave the block alone, and a `for` around it goes on, which a message
+   says. It is flux_times that `break` leaves. `return` is fine with gcc, clang and C++ (elsewhere the scope outside cleans up). */
+#define FLUX_SCOPE FLUX__BLOCK(FLUX__CAT(flux__scope_, __LINE__), true, false)
+#define FLUX_NOGRAD FLUX__BLOCK(FLUX__CAT(flux__nograd_, __LINE__), false, true)
+#define FLUX_INFER FLUX__BLOCK(FLUX__CAT(flux__infer_, __LINE__), true, true)
+/* flux_keep(x): hands x (tensor, layer, ...) from the innermost scope to the one outside, and returns it. In a loop that is
+   one more at each turn.
+   flux_carry(old, value): takes a tensor, layer, state or loader to the next turn: h = flux_carry(h, flux_call(cell, x, h)).
+   The value belongs to the scope around the innermost flux_times or flux_each, or, without such a loop, to the one around the
+   innermost scope. What was carried there before as `old` goes at the end of this turn, so that nothing grows; `old` may be NULL,
+   and one that was not carried, a start, stays its owner's. Of tensors, alone, in tuples or in layers, the value is computed
+   (queued, on a GPU) and carried without what it came from: no gradient reaches into an earlier turn. Steps that a gradient is to
+   go through belong in one turn. NULL is carried as NULL, and frees nothing. */
 
 /* Threads for CPU work from now on, yours included; 0: as many as processors. A forked child has none but the thread that
    forked, and starts its own when there is work; it may not use a GPU that the parent has opened (an error says so). */
@@ -573,7 +590,7 @@ typedef struct flux_layer_type {
     size_t (*text)(flux_layer *self, char *out, size_t n);    /* the one-line form, as snprintf; NULL: a container of its children */
 } flux_layer_type;
 
-typedef struct flux__head { int kind; int64_t refs; } flux__head;     /* what every handle starts with */
+typedef struct flux__head { int kind, carried; int64_t refs; } flux__head;     /* what every handle starts with */
 typedef enum flux_mode { FLUX_MODE_AUTO, FLUX_MODE_TRAIN, FLUX_MODE_TEST } flux_mode;
 
 struct flux_layer {                       /* the first member of every layer's struct; yours to read, not to write */
@@ -1158,14 +1175,17 @@ FLUX_API int flux_load_items(const char *path, int n, const char *names, const v
 
 /* ------------------------------------------------------------------ how the calls above are made; no need to read on */
 
-typedef struct flux__block { int live, depth; } flux__block;
-FLUX_API flux__block flux__scope_enter(void);
-FLUX_API void flux__scope_leave(flux__block *b);
-FLUX_API flux__block flux__nograd_enter(void);
-FLUX_API void flux__nograd_leave(flux__block *b);
+typedef struct flux__block { int live, depth, nograd; } flux__block;      /* live: 1 in its body, 2 at its end, 0 after it */
+FLUX_API flux__block flux__block_enter(bool scope, bool nograd, const char *file, int line);
+FLUX_API void flux__block_end(flux__block *b, const char *file, int line);
+FLUX_API void flux__block_leave(flux__block *b);
+typedef struct flux__turns { int64_t at, n, failures; int inner; flux__block turn; } flux__turns;
+FLUX_API flux__turns flux__times_start(int64_t n);
+FLUX_API bool flux__times_next(flux__turns *e, const char *file, int line);
+FLUX_API void flux__times_leave(flux__turns *e);
 typedef struct flux__each_args { flux_loader *loader FLUX__ZERO; const char *progress FLUX__ZERO; FLUX__DUMMY } flux__each_args;
 typedef struct flux__each_state { flux_batch batch; void *run; int inner; } flux__each_state;
-FLUX_API bool flux__each_next(flux__each_state *e);
+FLUX_API bool flux__each_next(flux__each_state *e, const char *file, int line);
 FLUX_API void flux__each_leave(flux__each_state *e);
 FLUX_API flux__each_state flux__each_start(flux__each_args a);
 FLUX_API flux_layer *flux__layer_of_fn(flux_fn f);
@@ -1188,15 +1208,28 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 
 #define FLUX__CAT_(a, b) a##b
 #define FLUX__CAT(a, b) FLUX__CAT_(a, b)
-/* The leave function runs twice where the compiler knows cleanup; the second time does nothing. */
-#define FLUX__BLOCK(enter, leave) FLUX__BLOCK_(FLUX__CAT(flux__block_, __LINE__), FLUX__CAT(flux__once_, __LINE__), enter, leave)
-#define FLUX__BLOCK_(b, once, enter, leave)                                              \
-    for (flux__block b FLUX__CLEANUP(leave) = enter(); b.live; leave(&b))                \
-        for (int once = 1; once; once = 0)
+/* What leaves a block or loop runs once more where the compiler knows cleanup, and does nothing then. */
+#define FLUX__BLOCK(b, scope, nograd)                                                                                \
+    for (flux__block b FLUX__CLEANUP(flux__block_leave) = flux__block_enter(scope, nograd, __FILE__, __LINE__);      \
+         b.live; flux__block_end(&b, __FILE__, __LINE__))                                                            \
+        for (; b.live == 1; b.live = 2)
+
+#if defined(__cplusplus)
+#  define FLUX__COUNTER(n) decltype((n) + 0)
+#elif defined(__GNUC__) || defined(__TINYC__)
+#  define FLUX__COUNTER(n) __typeof__((n) + 0)
+#else
+#  define FLUX__COUNTER(n) int            /* C has had typeof only since 2023 */
+#endif
+#define FLUX__TIMES(i, n)                                                                                            \
+    for (flux__turns i##_turns FLUX__CLEANUP(flux__times_leave) = flux__times_start((int64_t)(n));                   \
+         flux__times_next(&i##_turns, __FILE__, __LINE__);)                                                          \
+        for (FLUX__UNUSED FLUX__COUNTER(n) i = (FLUX__COUNTER(n))i##_turns.at; i##_turns.inner; i##_turns.inner = 0)
 
 #define FLUX__EACH(b, ...)                                                                                     \
     for (flux__each_state b##_each FLUX__CLEANUP(flux__each_leave) =                                            \
-             flux__each_start(FLUX__OPTS_LAST(flux__each_args, __VA_ARGS__)); flux__each_next(&b##_each);)      \
+             flux__each_start(FLUX__OPTS_LAST(flux__each_args, __VA_ARGS__));                                   \
+         flux__each_next(&b##_each, __FILE__, __LINE__);)                                                       \
         for (FLUX__UNUSED flux_batch b = b##_each.batch; b##_each.inner; b##_each.inner = 0)
 
 #define FLUX__NARG(...) FLUX__NARG_(__VA_ARGS__, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
@@ -1255,6 +1288,8 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define FLUX__AS_LAYER(x) _Generic(&*(x), flux_layer *: flux__layer_of_layer, flux_fn: flux__layer_of_fn, flux_fn2: flux__layer_of_fn2)(x)
 #define FLUX__SAME_TYPE(x, value) _Generic((x), flux_tensor *: (flux_tensor *)(value), flux_layer *: (flux_layer *)(value), \
     flux_loader *: (flux_loader *)(value), flux_state *: (flux_state *)(value), flux_grads *: (flux_grads *)(value))
+#define flux_keep(x) FLUX__SAME_TYPE(x, flux_keep_object(x))
+#define flux_carry(old, value) FLUX__SAME_TYPE(value, flux_carry_object(old, value))
 #define FLUX__DTYPE_OF(p) _Generic(&*(p), float *: FLUX_F32, const float *: FLUX_F32, double *: FLUX_F64, const double *: FLUX_F64, \
     int32_t *: FLUX_I32, const int32_t *: FLUX_I32, int64_t *: FLUX_I64, const int64_t *: FLUX_I64,                         \
     uint8_t *: FLUX_U8, const uint8_t *: FLUX_U8, bool *: FLUX_BOOL, const bool *: FLUX_BOOL)
@@ -1357,7 +1392,6 @@ typedef const void *flux__object_p;
 #define FLUX__OBJECTS(...) FLUX__ARRAY(flux__object_p, FLUX__MAP(FLUX__OBJECT, __VA_ARGS__))
 #define FLUX__AS_LAYER(x) flux__as_layer(x)
 #define FLUX__LAYERS(...) FLUX__ARRAY(flux__layer_p, FLUX__MAP(FLUX__AS_LAYER, __VA_ARGS__))
-#define FLUX__SAME_TYPE(x, value) flux__like(x, value)
 #define FLUX__DTYPE_OF(p) flux__dtype_of(p)
 inline const void *flux__object(flux_tensor *x) { return x; }
 inline const void *flux__object(flux_layer *x) { return x; }
@@ -1366,7 +1400,9 @@ inline const void *flux__object(flux_state *x) { return x; }
 inline flux_layer *flux__as_layer(flux_layer *l) { return l; }
 inline flux_layer *flux__as_layer(flux_fn f) { return flux__layer_of_fn(f); }
 inline flux_layer *flux__as_layer(flux_fn2 f) { return flux__layer_of_fn2(f); }
-template <class T> inline T *flux__like(T *, void *value) { return static_cast<T *>(value); }
+template <class T> inline T *flux_keep(T *x) { return static_cast<T *>(flux_keep_object(x)); }
+template <class T> inline T *flux_carry(T *old, T *value) { return static_cast<T *>(flux_carry_object(old, value)); }
+template <class T> inline T *flux_carry(decltype(nullptr), T *value) { return static_cast<T *>(flux_carry_object(NULL, value)); }
 inline flux_dtype flux__dtype_of(const float *) { return FLUX_F32; }
 inline flux_dtype flux__dtype_of(const double *) { return FLUX_F64; }
 inline flux_dtype flux__dtype_of(const int32_t *) { return FLUX_I32; }
@@ -2460,6 +2496,13 @@ typedef struct flux__unsaid { int level; bool waits, once; char id[40], text[600
 
 typedef struct flux__watch flux__watch;
 
+typedef struct flux__scope {              /* an open one */
+    int start;                            /* of its things in owned */
+    int line;                             /* where it was opened; 0: nobody knows */
+    const char *file;
+    bool turn;                            /* of flux_times or flux_each */
+} flux__scope;
+
 typedef struct flux__thread {             /* a thread's own state */
     int64_t products;                     /* multiply-adds of all matrix products recorded so far */
     flux__watch *watch;                   /* of a flux_summary under way, or NULL */
@@ -2468,7 +2511,8 @@ typedef struct flux__thread {             /* a thread's own state */
     const void *place;
     void **owned;                         /* what the open scopes hold, oldest first */
     int nowned, room;
-    int *scope, nscopes, scope_room;      /* where each scope starts in owned */
+    flux__scope *scope;                   /* those that are open; the first is the program's, or the thread's life */
+    int nscopes, scope_room;
     int nograd;                           /* depth of FLUX_NOGRAD */
     int as_one;                           /* depth of operations of ours that FLUX_EAGER computes as one, see flux__as_one */
     uint64_t seed, draws;                 /* random numbers: key, and how many tensors were drawn */
@@ -2620,14 +2664,14 @@ static flux__thread *flux__self_new(void) {
     flux__thread *t = (flux__thread *)FLUX_MALLOC(sizeof *t);
     if (!t) return NULL;
     memset(t, 0, sizeof *t);
-    t->scope = (int *)FLUX_MALLOC(16 * sizeof(int));
+    t->scope = (flux__scope *)FLUX_MALLOC(16 * sizeof *t->scope);
     if (!t->scope || !flux__tls_set(t, flux__thread_free)) {
         if (t->scope) FLUX_FREE(t->scope);
         FLUX_FREE(t);
         return NULL;
     }
     t->scope_room = 16;
-    t->scope[0] = 0;                      /* the outermost scope: the program, or the thread's life */
+    memset(t->scope, 0, sizeof *t->scope);
     t->nscopes = 1;
     flux__mutex_lock(&flux__lock);
     if (!flux__exit_known) {
@@ -3172,19 +3216,27 @@ static void *flux__own(void *object) {
     return object;
 }
 
+/* Out of memory: what follows then belongs to the scope outside. */
+static FLUX__INLINE void flux__scope_push(flux__thread *t, bool turn, const char *file, int line) {
+    flux__scope *all = (flux__scope *)flux__grow(t->scope, &t->scope_room, t->nscopes + 1, sizeof *all);
+    if (!all) return;
+    t->scope = all;
+    flux__scope *s = &all[t->nscopes++];
+    s->start = t->nowned;
+    s->line = line;
+    s->file = file;
+    s->turn = turn;
+}
+
 FLUX_DEF void flux_scope_open(void) {
     flux__thread *t = flux__self();
-    if (!t) return;
-    int *scope = (int *)flux__grow(t->scope, &t->scope_room, t->nscopes + 1, sizeof *scope);
-    if (!scope) return;                   /* what follows then belongs to the scope outside */
-    t->scope = scope;
-    t->scope[t->nscopes++] = t->nowned;
+    if (t) flux__scope_push(t, false, NULL, 0);
 }
 
 /* Closes the scopes from number `depth` on (the program's own is 0 and stays). */
 static void flux__scope_close_to(flux__thread *t, int depth) {
     if (depth < 1 || t->nscopes <= depth) return;
-    int start = t->scope[depth];
+    int start = t->scope[depth].start;
     t->nscopes = depth;
     while (t->nowned > start) flux_release(t->owned[--t->nowned]);
 }
@@ -3196,42 +3248,122 @@ FLUX_DEF void flux_scope_close(void) {
     else flux__scope_close_to(t, t->nscopes - 1);
 }
 
+/* Where among what is owned, from number i downwards to `start`, the object stands; -1: nowhere there. */
+static int flux__owned_at(const flux__thread *t, const void *object, int i, int start) {
+    while (i >= start && t->owned[i] != object) i--;
+    return i < start ? -1 : i;
+}
+
+/* Hands what stands at number i to the scope outside of number `depth`: in each scope on the way to the boundary, which then
+   moves past it. */
+static void flux__hand_out(flux__thread *t, int i, int depth) {
+    void *object = t->owned[i];
+    int k = t->nscopes - 1;
+    while (t->scope[k].start > i) k--;
+    for (; k >= depth; k--) {
+        int start = t->scope[k].start++;
+        t->owned[i] = t->owned[start];
+        t->owned[i = start] = object;
+    }
+}
+
 FLUX_DEF void *flux_keep_object(const void *object) {
     flux__thread *t = flux__self();
     void *p = (void *)(intptr_t)object;
     if (!p || !t || t->nscopes <= 1) return p;
-    int start = t->scope[t->nscopes - 1], i = t->nowned - 1;
-    while (i >= start && t->owned[i] != p) i--;
-    if (i < start) return p;              /* it belongs to a scope further out already */
-    t->owned[i] = t->owned[start];        /* to the boundary, which then moves past it */
-    t->owned[start] = p;
-    t->scope[t->nscopes - 1]++;
+    int i = flux__owned_at(t, p, t->nowned - 1, t->scope[t->nscopes - 1].start);
+    if (i >= 0) flux__hand_out(t, i, t->nscopes - 1);     /* else it belongs to a scope further out already */
     return p;
 }
 
-FLUX_DEF flux__block flux__scope_enter(void) {
+/* The number of the innermost turn of a loop; of the innermost scope where there is none. */
+static int flux__turn_at(const flux__thread *t) {
+    int k = t->nscopes - 1;
+    while (k > 0 && !t->scope[k].turn) k--;
+    return k > 0 ? k : t->nscopes - 1;
+}
+
+/* The value takes the place outside of this turn that `old` has there from flux_carry, and old the value's within, or else a
+   place of its own. */
+static void *flux__succeed(flux__head *old, flux__head *value) {
     flux__thread *t = flux__self();
-    flux__block b = { 1, t ? t->nscopes : 0 };
-    flux_scope_open();
+    int depth = t ? flux__turn_at(t) : 0;
+    if (depth < 1) return value;
+    int start = t->scope[depth].start;
+    int to = old && old->carried ? flux__owned_at(t, old, start - 1, 0) : -1;
+    int from = flux__owned_at(t, value, t->nowned - 1, start);
+    if (from < 0) {
+        if (!flux__own(flux_retain(value))) return NULL;
+        from = t->nowned - 1;
+    }
+    value->carried = 1;
+    if (to < 0) flux__hand_out(t, from, depth);
+    else t->owned[from] = old, t->owned[to] = value;
+    return value;
+}
+
+static flux__block flux__turn_enter(const char *file, int line) {
+    flux__thread *t = flux__self();
+    flux__block b = { 1, t ? t->nscopes : 0, t ? t->nograd : 0 };
+    if (t) flux__scope_push(t, true, file, line);
     return b;
 }
 
-FLUX_DEF void flux__scope_leave(flux__block *b) {
+FLUX_DEF flux__block flux__block_enter(bool scope, bool nograd, const char *file, int line) {
     flux__thread *t = flux__self();
-    if (b->live && t) flux__scope_close_to(t, b->depth);
-    b->live = 0;
-}
-
-FLUX_DEF flux__block flux__nograd_enter(void) {
-    flux__thread *t = flux__self();
-    flux__block b = { 1, t ? t->nograd++ : 0 };
+    flux__block b = { 1, t && scope ? t->nscopes : 0, t ? t->nograd : 0 };
+    if (t && scope) flux__scope_push(t, false, file, line);
+    if (t) t->nograd += nograd;
     return b;
 }
 
-FLUX_DEF void flux__nograd_leave(flux__block *b) {
+FLUX_DEF void flux__block_leave(flux__block *b) {
     flux__thread *t = flux__self();
-    if (b->live && t) t->nograd = b->depth;
+    if (b->live && t) {
+        flux__scope_close_to(t, b->depth);
+        t->nograd = b->nograd;
+    }
     b->live = 0;
+}
+
+/* The body has been left: at its end or by `continue`, or by `break`, which may have meant a loop around the block. */
+FLUX_DEF void flux__block_end(flux__block *b, const char *file, int line) {
+    if (b->live == 1)
+        flux__note(FLUX_LOG_WARN, "scope.break", true, "%s:%d: break left this block only, a loop around it goes on; it leaves "
+                   "flux_times, whose turns are scopes", file, line);
+    flux__block_leave(b);
+}
+
+FLUX_DEF flux__turns flux__times_start(int64_t n) {
+    flux__turns e;
+    memset(&e, 0, sizeof e);
+    e.at = -1;
+    e.n = n;
+    e.failures = flux__failures();
+    return e;
+}
+
+FLUX_DEF bool flux__times_next(flux__turns *e, const char *file, int line) {
+    const bool left = e->inner != 0;      /* by break */
+    flux__block_leave(&e->turn);
+    if (left || flux__failed_since(e->failures) || e->at + 1 >= e->n) return false;
+    e->at++;
+    e->inner = 1;
+    e->turn = flux__turn_enter(file, line);
+    return true;
+}
+
+FLUX_DEF void flux__times_leave(flux__turns *e) { flux__block_leave(&e->turn); }
+
+/* Our own: what is recorded between these two keeps no graph. */
+static int flux__nograd_enter(void) {
+    flux__thread *t = flux__self();
+    return t ? t->nograd++ : 0;
+}
+
+static void flux__nograd_leave(int depth) {
+    flux__thread *t = flux__self();
+    if (t) t->nograd = depth;
 }
 
 /* A composite operation hides its temporaries: int s = flux__hide(); ...; return flux__reveal(s, y). Nothing but the
@@ -3860,6 +3992,7 @@ static flux_tensor *flux__node_raw(int op, flux_dtype dtype, const flux_shape *s
         self->nspare--;
     } else if (!(t = (flux_tensor *)flux__malloc(sizeof *t))) return NULL;
     t->head.kind = FLUX__TENSOR;          /* field by field: faster than a memset, and there are thousands */
+    t->head.carried = 0;
     t->head.refs = 1;
     t->op = (uint16_t)op;
     t->dtype = (uint8_t)dtype;
@@ -18075,7 +18208,7 @@ static bool flux__take_field(flux_layer *m, const void *from, const flux_field *
 /* A layer with the same fields as the struct `from`; its one reference is the
    caller's. */
 static flux_layer *flux__layer_clone(const flux_layer_type *type, const void *from) {
-    static const flux_layer blank = { { FLUX__LAYER, 1 }, NULL, FLUX_MODE_AUTO, false, NULL };
+    static const flux_layer blank = { { FLUX__LAYER, 0, 1 }, NULL, FLUX_MODE_AUTO, false, NULL };
     flux_layer *m = (flux_layer *)flux__malloc(type->size);
     if (!m) return NULL;
     memcpy(m, from, type->size);
@@ -18600,9 +18733,9 @@ FLUX_DEF flux_layer *flux_fmap_with(flux_fmap_fn f, void *user, flux_layer *m,
 static flux_layer *flux__map_layer(flux_fmap_fn f, void *user, flux_layer *m,
                                    bool same_if_unchanged) {
     flux__fmap_args a = { NULL, f, user };
-    flux__block b = flux__nograd_enter();
+    const int b = flux__nograd_enter();
     flux_layer *y = flux__fmap(a, m, NULL, same_if_unchanged);
-    flux__nograd_leave(&b);
+    flux__nograd_leave(b);
     return y;
 }
 
@@ -18642,9 +18775,9 @@ static flux_layer *flux__convert_layer(const char *call, flux_layer *m, flux_dty
     memset(&p, 0, sizeof p);
     p.f = flux__convert_leaf;
     p.user = &t;
-    flux__block b = flux__nograd_enter();
+    const int b = flux__nograd_enter();
     flux_layer *y = flux__map_model(&p, m, false);
-    flux__nograd_leave(&b);
+    flux__nograd_leave(b);
     return y;
 }
 
@@ -18742,6 +18875,43 @@ FLUX_DEF flux_layer *flux_restructure(flux_layer *m, flux_tensor *flat) {
     flux_layer *y = good ? flux__map_model(&p, m, false) : NULL;
     flux__flat_free(&f);
     return (flux_layer *)flux__reveal_object(h, y);
+}
+
+/* ---------------- what is carried from turn to turn */
+
+/* The same value, computed, in a tensor that nothing lies behind. */
+static flux_tensor *flux__settled(flux_tensor *x) {
+    if (flux__is_number(x)) {
+        if (x->nin == 0) return x;
+        flux_tensor *y = flux_full_shape(flux__dims(x), (FLUX__IS_VIEW(x) ? x->base : x)->arg.num, (flux_dtype)x->dtype);
+        if (y && !y->buf) y->device = x->device;
+        return y;
+    }
+    if (FLUX__IS_VIEW(x)) x = flux_copy(x);
+    if (!x || !flux_eval(x)) return NULL;
+    return x->nin == 0 && !(x->flags & FLUX__CONSUMED) ? x : flux__share(x);
+}
+
+static flux_tensor *flux__settled_all(flux_tensor *x) {
+    flux_tensor *part[255];
+    if (x->op != FLUX__TUPLE) return flux__settled(x);
+    if (flux_eval_all(1, &x) != 0) return NULL;
+    for (int i = 0; i < x->nin; i++)
+        if (!(part[i] = flux__settled(x->in[i]))) return NULL;
+    return flux_tuple_of(x->nin, part);
+}
+
+static flux_tensor *flux__settled_leaf(flux_tensor *x, const char *path, void *user) {
+    (void)path, (void)user;
+    return flux__settled(x);
+}
+
+FLUX_DEF void *flux_carry_object(const void *old, const void *value) {
+    flux__head *was = (flux__head *)(intptr_t)old, *h = (flux__head *)(intptr_t)value;
+    if (!h) return flux__null("carry", "value", h);
+    if (h->kind == FLUX__TENSOR) h = (flux__head *)flux__settled_all((flux_tensor *)h);
+    else if (h->kind == FLUX__LAYER) h = (flux__head *)flux__map_layer(flux__settled_leaf, NULL, (flux_layer *)h, true);
+    return h ? flux__succeed(was, h) : NULL;
 }
 
 /* ---------------- modes, freezing, names */
@@ -18902,12 +19072,12 @@ static flux_tensor *flux__dry_run(const char *call, flux_layer *m, flux_shape in
     uint64_t draws = t->draws;
     flux_layer *copy = flux__map_layer(flux__keep_leaf, NULL, m, false);
     if (copy) flux_testmode(copy, true);
-    flux__block b = flux__nograd_enter();
+    const int b = flux__nograd_enter();
     flux_tensor *x = copy ? flux__sample(copy, in) : NULL;
     t->watch = watch;
     flux_tensor *y = x ? flux_call_layer(copy, x) : NULL;
     t->watch = NULL;
-    flux__nograd_leave(&b);
+    flux__nograd_leave(b);
     t->draws = draws;
     return y;
 }
@@ -18964,9 +19134,9 @@ static bool flux__prewarm_plan(int n, flux_tensor *const *roots, bool cut) {
 }
 
 static bool flux__prewarm_forward(flux_layer *m, flux_tensor *x) {
-    flux__block b = flux__nograd_enter();
+    const int b = flux__nograd_enter();
     flux_tensor *y = flux_call_layer(m, x);
-    flux__nograd_leave(&b);
+    flux__nograd_leave(b);
     return y && (y->op == FLUX__TUPLE ? flux__prewarm_plan(y->nin, y->in, false) : flux__prewarm_plan(1, &y, false));
 }
 
@@ -19630,9 +19800,9 @@ FLUX_DEF flux_tensor *flux_init_with(const char *name, flux_shape s, flux_init_o
     if (!(o.gain < 0 || o.gain > 0)) o.gain = row->gain;
     if (!(o.std > 0)) o.std = row->std;
     int h = flux__hide();
-    flux__block b = flux__nograd_enter();
+    const int b = flux__nograd_enter();
     flux_tensor *y = row->make(s, &o);
-    flux__nograd_leave(&b);
+    flux__nograd_leave(b);
     return flux__reveal(h, y);
 }
 
@@ -20017,10 +20187,10 @@ FLUX_DEF flux_layer *flux_embedding_with(flux_embedding_opts o) {
     int h = flux__hide();
     m.weight = flux__make_weight("embedding", o.init ? o.init : flux_randn32, flux__shape(size, 2));
     if (m.weight && padded) {
-        flux__block b = flux__nograd_enter();
+        const int b = flux__nograd_enter();
         m.weight = flux_where(
             flux_to_tensor(m.weight->device, flux__all_but(o.in, 1, o.padding_idx)), m.weight, 0.0);
-        flux__nograd_leave(&b);
+        flux__nograd_leave(b);
     }
     return (flux_layer *)flux__reveal_object(
         h, m.weight ? flux__layer_new(flux__embedding_type(), &m) : NULL);
@@ -21300,7 +21470,7 @@ static bool flux__norm_track(flux__norm_layer *m, flux_tensor *mean, flux_tensor
     double scale[2] = { m->momentum, m->momentum * n / (n - 1) };
     if (!flux__finished(flux__base(old[0])) || !flux__finished(flux__base(old[1])))
         if (flux_eval_all(2, old) != 0) return false; /* or what nobody looks at would pile up */
-    flux__block b = flux__nograd_enter();
+    const int b = flux__nograd_enter();
     for (int i = 0; i < 2; i++) {
         flux_tensor *v = now[i];
         int64_t batch = v->dim[v->ndim - 1], size[2] = { m->channels, batch };
@@ -21310,7 +21480,7 @@ static bool flux__norm_track(flux__norm_layer *m, flux_tensor *mean, flux_tensor
                                    (flux_dtype)old[i]->dtype)
                    : NULL;
     }
-    flux__nograd_leave(&b);
+    flux__nograd_leave(b);
     if (!now[0] || !now[1]) return false;
     flux_assign(&m->mean, now[0]);
     flux_assign(&m->var, now[1]);
@@ -21532,9 +21702,9 @@ FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
                                             (long long)m.dims.dim[i]);
         }
     int h = flux__hide();
-    flux__block b = flux__nograd_enter();
+    const int b = flux__nograd_enter();
     m.g = flux__weight_length(*slot, &m.dims);
-    flux__nograd_leave(&b);
+    flux__nograd_leave(b);
     double least = m.g ? flux_item(flux_min(m.g)) : 0;
     if (m.g && !(least > 2 * flux__dtypes[(*slot)->dtype].epsilon))
         m.g = (flux_tensor *)flux__fail("weightnorm: %s of %s has no direction: all of it, or a "
@@ -21583,14 +21753,14 @@ static bool flux__unnorm(flux_layer **place, flux__pairs *folds, int depth) {
 FLUX_DEF flux_layer *flux_remove_weightnorms(flux_layer *m) {
     if (!m) return (flux_layer *)flux__null("remove_weightnorms", "m", m);
     int h = flux__hide();
-    flux__block b = flux__nograd_enter();
+    const int b = flux__nograd_enter();
     flux_layer *y = (flux_layer *)flux_retain(flux__map_layer(flux__keep_leaf, NULL, m, false));
     flux__pairs folds;
     memset(&folds, 0, sizeof folds);
     bool good = y && flux__unnorm(&y, &folds, 0);
     for (size_t i = 0; i < folds.room; i++) flux_release(folds.at[i].key), flux_release(folds.at[i].value);
     flux__pairs_free(&folds);
-    flux__nograd_leave(&b);
+    flux__nograd_leave(b);
     flux_layer *out = (flux_layer *)flux__reveal_object(h, good ? y : NULL);
     flux_release(y);
     return out;
@@ -23458,7 +23628,7 @@ FLUX_DEF int flux_train(flux_loss_fn loss, flux_layer *model, flux_loader *data,
     flux_trainmode(model, true);
     int64_t failures = flux__failures();
     flux__each_state e = flux__each_begin(a);
-    while (flux__each_next(&e)) {
+    while (flux__each_next(&e, NULL, 0)) {
         flux_tensor *y = loss(model, e.batch.x, e.batch.y);
         if (!y && !flux__failed_since(failures))
             flux__fail("train: the loss function gave NULL at batch %lld", (long long)e.batch.index);
@@ -24777,7 +24947,7 @@ static bool flux__batch_make(const flux_loader *l, const int64_t *order, uint64_
     bool good = true, moves = l->stages && l->stage[l->stages - 1].kind == FLUX__STAGE_MOVE;
     if (!t) return false;
     uint64_t seed = t->seed, draws = t->draws;
-    flux__block scope = flux__scope_enter(), nograd = flux__nograd_enter();
+    flux__block scope = flux__block_enter(true, true, NULL, 0);
     t->seed = flux__scramble(key + (uint64_t)index);
     t->draws = go_on ? (uint64_t)1 << 32 : 0;  /* another part of the batch's own stream */
     for (int i = 0; go_on && i < m->count; i++)  /* the scope has the old ones from here on */
@@ -24788,8 +24958,7 @@ static bool flux__batch_make(const flux_loader *l, const int64_t *order, uint64_
         good = flux__batch_computed(m->item[i]);
     if (!good) m->count = 0;
     for (int i = 0; i < m->count; i++) flux_retain(m->item[i]);
-    flux__nograd_leave(&nograd);
-    flux__scope_leave(&scope);
+    flux__block_leave(&scope);
     t->seed = seed;
     t->draws = draws;
     return good;
@@ -25080,26 +25249,26 @@ FLUX_DEF flux__each_state flux__each_start(flux__each_args a) {
 }
 
 /* Hands the batch to the iteration's scope. The array of items stays the run's. */
-static bool flux__each_batch(flux__each_state *e, flux__epoch *r) {
+static bool flux__each_batch(flux__each_state *e, flux__epoch *r, const char *file, int line) {
     bool good = true;
     e->batch = flux__as_batch(&r->now);
-    r->scope = flux__scope_enter();
+    r->scope = flux__turn_enter(file, line);
     for (int i = 0; i < r->now.count; i++)
         if (!flux__own(r->now.item[i])) good = false;
     r->now.count = 0;
     return good;
 }
 
-FLUX_DEF bool flux__each_next(flux__each_state *e) {
+FLUX_DEF bool flux__each_next(flux__each_state *e, const char *file, int line) {
     flux_loader *cursor = (flux_loader *)e->run;
     if (!cursor) return false;
     flux__epoch *r = cursor->run;
     bool left = e->inner != 0;                                   /* by break */
     e->inner = 0;
-    flux__scope_leave(&r->scope);
+    flux__block_leave(&r->scope);
     if (r->bar && r->next) flux__bar_step(r->bar, r->next, e->batch.size);
     if (left || flux__failed_since(r->failures) || r->next >= r->loader->batches || !flux__epoch_next(r) ||
-        !flux__each_batch(e, r)) {
+        !flux__each_batch(e, r, file, line)) {
         flux__each_leave(e);
         return false;
     }
@@ -25111,19 +25280,18 @@ FLUX_DEF bool flux__each_next(flux__each_state *e) {
 /* Takes an object back from the scope that owns it. */
 static void flux__disown(void *object) {
     flux__thread *t = flux__self();
-    int i = t ? t->nowned - 1 : -1;
-    while (i >= 0 && t->owned[i] != object) i--;
+    int i = t ? flux__owned_at(t, object, t->nowned - 1, 0) : -1;
     if (i < 0) return;
     memmove(t->owned + i, t->owned + i + 1, (size_t)(t->nowned - i - 1) * sizeof *t->owned);
     t->nowned--;
-    for (int s = t->nscopes - 1; s > 0 && t->scope[s] > i; s--) t->scope[s]--;
+    for (int s = t->nscopes - 1; s > 0 && t->scope[s].start > i; s--) t->scope[s].start--;
 }
 
 FLUX_DEF void flux__each_leave(flux__each_state *e) {
     flux_loader *cursor = (flux_loader *)e->run;
     if (!cursor) return;
     e->run = NULL;
-    flux__scope_leave(&cursor->run->scope);
+    flux__block_leave(&cursor->run->scope);
     if (cursor->run->bar) flux__bar_end(cursor->run->bar);
     flux__disown(cursor);
     flux_release(cursor);
@@ -27088,10 +27256,10 @@ FLUX_DEF int flux_load_torch(flux_layer *m, const char *path, const char *map) {
         continue; /* a wrong map is told before the file is opened */
     if (flux__failed_since(failures) || !flux__archive_open(&t.z, "load_torch", path, NULL)) return -1;
     int h = flux__hide();
-    flux__block b = flux__nograd_enter();
+    const int b = flux__nograd_enter();
     bool good =
         flux__walk_all(m, flux__torch_field, NULL, &t) && !t.failed && flux__torch_all_used(&t);
-    flux__nograd_leave(&b);
+    flux__nograd_leave(b);
     for (int i = 0; good && i < t.items; i++)
         good = flux_set_param(m, t.item[i].path, t.item[i].value) == 0;
     flux__reveal(h, NULL);
@@ -28091,7 +28259,7 @@ static flux_state *flux__travel_state(flux_state *s, const flux__trip *trip) {
     flux__state_fields(s, flux__travel_slot, &t);
     if (!t.moves) return s;
     int h = flux__hide();
-    flux__block b = flux__nograd_enter();
+    const int b = flux__nograd_enter();
     flux_state *copy = flux__state_copy(s);
     t.look = false;
     if (copy) flux__state_fields(copy, flux__travel_slot, &t);
@@ -28100,7 +28268,7 @@ static flux_state *flux__travel_state(flux_state *s, const flux__trip *trip) {
         if (!t.failed && flux__narrows(p->dtype, p->device, trip)) flux_assign(&copy->leaf[i].p, flux_to_dtype(p, FLUX_F32));
         t.failed = t.failed || !copy->leaf[i].p;
     }
-    flux__nograd_leave(&b);
+    flux__nograd_leave(b);
     return (flux_state *)flux__reveal_object(h, t.failed ? NULL : copy);
 }
 

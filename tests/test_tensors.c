@@ -281,10 +281,6 @@ TEST(scopes) {
     CHECK(flux_mem_stats(test_device).live < live + 2 * 500000 && flux_len(kept) == 100000);
     CHECK(flux_item(flux_sum(held)) > 0);
     flux_release(held);
-    for (int i = 0; i < 3; i++) FLUX_SCOPE {
-        flux_eval(flux_rand(1000));
-        if (i == 1) break;
-    }
     flux_scope_open();
     flux_scope_open();
     flux_eval(flux_rand(1000000));
@@ -311,6 +307,149 @@ TEST(a_scope_may_be_left_by_return) {
 #else
     (void)live;
 #endif
+}
+
+static int calls;
+static int how_many(void) { return ++calls, 4; }
+
+TEST(a_loop_whose_turns_are_scopes) {
+    int64_t live = flux_mem_stats(test_device).live, most = 0;
+    int sum = 0, inner = 0;
+    flux_times (i, how_many()) {
+        flux_eval(flux_rand(100000));
+        sum += i;
+        most = flux_mem_stats(test_device).live;
+    }
+    CHECK(calls == 1 && sum == 6);
+    CHECK(most < live + 2 * 500000 && flux_mem_stats(test_device).live == live);
+    flux_times (i, 3) flux_times (j, 4) {             /* two on one line; each `break` leaves its own */
+        flux_eval(flux_rand(1000));
+        if (i == 1) continue;
+        if (j == 2) break;
+        inner += 10 * i + j;
+    }
+    CHECK(inner == 0 + 1 + 20 + 21 && flux_mem_stats(test_device).live == live);
+    const int64_t long_one = 5;
+    int64_t last = -1;
+    flux_times (i, long_one) last = i;                 /* as wide as its count */
+    CHECK(last == 4);
+    flux_times (i, -2) calls++;
+    flux_times (i, 0) calls++;
+    CHECK(calls == 1);
+}
+
+static int leave_loop_by_return(void) {
+    flux_times (i, 10) {
+        flux_eval(flux_rand(100000));
+        if (i == 3) return i;
+    }
+    return -1;
+}
+
+TEST(a_loop_may_be_left_by_return) {
+    int64_t live = flux_mem_stats(test_device).live;
+    CHECK(leave_loop_by_return() == 3);
+#if defined(__GNUC__) && !defined(__TINYC__)
+    CHECK(flux_mem_stats(test_device).live == live);
+#else
+    (void)live;
+#endif
+}
+
+TEST(no_turn_follows_an_error) {
+    int turns = 0;
+    flux_on_error(test_silent, NULL);
+    flux_times (i, 5) {
+        turns++;
+        if (i == 1) flux_zeros(-1);
+    }
+    CHECK(turns == 2 && strstr(flux_error(), "-1"));
+    flux_clear();
+    flux_zeros(-1);                       /* one from before is the caller's affair, */
+    flux_times (i, 3) {
+        turns++;
+        if (i == 1) flux_clear();         /* and so is one that he forgot */
+    }
+    flux_on_error(NULL, NULL);
+    CHECK(turns == 5 && !flux_failed());
+}
+
+/* A recurrence: what goes from turn to turn is one tensor at a time, without the graph behind it. */
+TEST(carried_from_turn_to_turn) {
+    flux_tensor *start = flux_eval(flux_ones(1000)), *h = start, *best = NULL, *sum = flux_scalar(0), *last = NULL;
+    int64_t after_ten = 0;
+    flux_times (i, 100) {
+        flux_tensor *before = h, *next = flux_add(flux_mul(h, 0.5), (double)i);
+        sum = flux_carry(sum, flux_add(sum, flux_mean(next)));
+        h = flux_carry(h, next);
+        if (i % 40 == 0) best = flux_carry(best, h);
+        CHECK_NEAR(flux_at(before, 0), i ? flux_at(last, 0) : 1, 0);     /* lives until the turn ends */
+        last = flux_carry(last, h);
+        flux_grads *g = flux_gradient(flux_sum(next), before, start);
+        CHECK(flux_at(flux_grad(g, before), 0) == 0.5);                  /* the turn's own graph is still there */
+        CHECK(i == 0 || flux_grad(g, start) == NULL);                    /* none goes further back */
+        if (i == 10) after_ten = flux_mem_stats(test_device).live;
+        if (i > 10) CHECK(flux_mem_stats(test_device).live <= after_ten + 4096);
+    }
+    double want = 1, total = 0, at_80 = 0;
+    for (int i = 0; i < 100; i++) {
+        total += want = want * 0.5 + i;
+        if (i == 80) at_80 = want;
+    }
+    CHECK_NEAR(flux_at(h, 999), want, 1e-6);
+    CHECK_NEAR(flux_item(sum), total, 1e-5);
+    CHECK_NEAR(flux_at(best, 5), at_80, 1e-6);
+    CHECK(flux_at(start, 0) == 1);        /* was not carried: it is still its owner's */
+    CHECK_ERROR(flux_carry(h, (flux_tensor *)NULL), "carry: argument value is NULL");
+}
+
+TEST(carried_out_of_what_lies_in_a_turn) {
+    int64_t live = flux_mem_stats(test_device).live;
+    FLUX_SCOPE {
+        flux_tensor *h = NULL, *state = NULL, *view = NULL, *number = NULL;
+        flux_times (i, 20) FLUX_INFER {   /* out of the turn, not only of the block in it */
+            h = flux_carry(h, h ? flux_add(h, 1) : flux_zeros(1000));
+            state = flux_carry(state, flux_tuple(flux_mul(h, 2), state ? flux_nth(state, 0) : flux_ones(7)));
+            view = flux_carry(view, flux_transpose(flux_reshape(h, 10, 100)));
+            number = flux_carry(number, flux_full(i, 3));
+        }
+        CHECK(flux_at(h, 999) == 19 && flux_at(flux_nth(state, 0), 3) == 38 && flux_at(flux_nth(state, 1), 3) == 36);
+        CHECK(flux_dim(view, 0) == 100 && flux_at(view, 99, 9) == 19 && flux_at(number, 2) == 19);
+        CHECK(flux_mem_stats(test_device).live <= live + 5 * 8192);
+        flux_tensor *plain = NULL;
+        for (int i = 0; i < 10; i++) FLUX_SCOPE { plain = flux_carry(plain, flux_eval(flux_full(i, 1000))); }
+        CHECK(flux_at(plain, 0) == 9);
+    }
+    CHECK(flux_mem_stats(test_device).live == live);
+}
+
+TEST(a_model_is_carried) {
+    flux_layer *m = flux_dense(30, 30), *target = m;
+    double w = flux_at(flux_weight(m), 2, 1);
+    int64_t live = 0;
+    flux_times (i, 50) {
+        target = flux_carry(target, flux_fmap(flux_sin, target));
+        if (i == 2) live = flux_mem_stats(test_device).live;
+        if (i > 2) CHECK(flux_mem_stats(test_device).live <= live);
+    }
+    CHECK(flux_at(flux_weight(m), 2, 1) == w);
+    for (int i = 0; i < 50; i++) w = sin(w);
+    CHECK_NEAR(flux_at(flux_weight(target), 2, 1), w, 1e-5);
+    flux_layer *same = flux_carry(target, m);              /* nothing behind its tensors: itself */
+    CHECK(same == m);
+}
+
+TEST(inference_is_a_scope_without_gradients) {
+    int64_t live = flux_mem_stats(test_device).live;
+    flux_tensor *x = flux_eval(flux_ones(1000)), *y = NULL;
+    flux_layer *drop = flux_dropout(0.5);
+    for (int i = 0; i < 100; i++) FLUX_INFER {
+        y = flux_eval(flux_mul(flux_call(drop, x), 2));
+        CHECK(!flux_training(drop) && flux_mem_stats(test_device).live <= live + 3 * 8192);
+    }
+    FLUX_INFER y = flux_keep(flux_sum(flux_square(x)));
+    CHECK(flux_item(y) == 1000 && flux_training(drop));
+    CHECK(flux_grad(flux_gradient(y, x), x) == NULL && !flux_failed());
 }
 
 TEST(memory_limit) {
@@ -343,6 +482,30 @@ static void count_note(flux_level level, const char *id, const char *message, vo
     (void)level, (void)user;
     notes++;
     snprintf(last_note, sizeof last_note, "%s: %s", id, message);
+}
+
+static int leave_block_by_return(void) {
+    FLUX_SCOPE return 1;
+    return 0;
+}
+
+TEST(break_out_of_a_block_is_told) {
+    int turns = 0;
+    notes = 0;
+    flux_silence(NULL);
+    flux_on_log(count_note, NULL);
+    for (int i = 0; i < 3; i++) FLUX_SCOPE { if (i < 3) continue; }
+    flux_times (i, 3) { if (i == 1) break; }
+    CHECK(leave_block_by_return() == 1 && notes == 0);
+    for (int i = 0; i < 3; i++) FLUX_SCOPE { if (turns++ >= 1) break; }
+    CHECK(turns == 3 && notes == 1);      /* the loop went on */
+    CHECK(strstr(last_note, "scope.break: ") && strstr(last_note, "test_tensors.c:") && strstr(last_note, "flux_times"));
+    flux_silence(NULL);
+    flux_silence("scope.break");
+    for (int i = 0; i < 3; i++) FLUX_INFER { if (i < 3) break; }
+    flux_on_log(NULL, NULL);
+    flux_silence(NULL);
+    CHECK(notes == 1);
 }
 
 TEST(messages_once_and_silenced) {
