@@ -116,12 +116,23 @@
 #  define FLUX_API extern
 #endif
 
+/* An option struct starts with FLUX__DUMMY, a byte that nobody reads: in C `{ ._ = 0, __VA_ARGS__ }` may then be empty, by
+   place or by name. C++ must not count it among the members that are given by place, so there it has no name; a struct has
+   one layout in both, which a program in C++ relies on if it links an implementation compiled as C. */
 #ifdef __cplusplus
-#  define FLUX__DUMMY                  /* C++ has no positional arguments beside designated ones */
-#  if __cplusplus >= 201402L
+#  define FLUX__DUMMY char : 8;
+#  if __cplusplus >= 201402L || (defined(_MSVC_LANG) && _MSVC_LANG >= 201402L)
 #    define FLUX__ZERO = {}            /* default member initialisers keep -Wextra quiet */
 #  else
 #    define FLUX__ZERO
+#    if defined(__GNUC__)              /* C++11 has no other way to say that the options left out are left out */
+#      pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+#    endif
+#  endif
+#  if defined(__clang__)
+#    if __has_warning("-Wc99-designator")
+#      pragma clang diagnostic ignored "-Wc99-designator"   /* options by name, in C++ before C++20, or after others by place */
+#    endif
 #  endif
 #  if defined(__clang__)
 #    pragma clang diagnostic push         /* structs with defaults are returned by value; C sees them without */
@@ -129,7 +140,7 @@
 #  endif
 extern "C" {
 #else
-#  define FLUX__DUMMY char _;          /* `{ ._ = 0, __VA_ARGS__ }` may then be empty, positional or named */
+#  define FLUX__DUMMY char _;
 #  define FLUX__ZERO
 #endif
 
@@ -423,7 +434,7 @@ FLUX_API flux_tensor *flux_elu(flux_tensor *x);                   /* x>0 ? x : a
 FLUX_API flux_tensor *flux_celu(flux_tensor *x);                  /* max(0,x) + min(0, alpha (exp(x/alpha)-1)), alpha 1 */
 FLUX_API flux_tensor *flux_softshrink(flux_tensor *x);            /* sign(x) max(|x|-alpha, 0), alpha 0.5 */
 FLUX_API flux_tensor *flux_trelu(flux_tensor *x);                 /* x>alpha ? x : 0, alpha 1 */
-typedef struct flux_act_opts { flux_tensor *x FLUX__ZERO; double alpha FLUX__ZERO, lo FLUX__ZERO, hi FLUX__ZERO; FLUX__DUMMY } flux_act_opts;
+typedef struct flux_act_opts { FLUX__DUMMY flux_tensor *x FLUX__ZERO; double alpha FLUX__ZERO, lo FLUX__ZERO, hi FLUX__ZERO; } flux_act_opts;
 FLUX_API flux_tensor *flux_leakyrelu_with(flux_act_opts o);
 FLUX_API flux_tensor *flux_rrelu_with(flux_act_opts o);
 FLUX_API flux_tensor *flux_elu_with(flux_act_opts o);
@@ -438,9 +449,9 @@ FLUX_API void flux_name_function(flux_fn f, const char *name);    /* how a funct
    flux_sum(x, 0), flux_sum(x, 0, 2). */
 
 typedef struct flux_reduce_opts {
+    FLUX__DUMMY
     flux_tensor *x FLUX__ZERO;
     int d0 FLUX__ZERO, d1 FLUX__ZERO, d2 FLUX__ZERO, d3 FLUX__ZERO, d4 FLUX__ZERO, d5 FLUX__ZERO, d6 FLUX__ZERO, d7 FLUX__ZERO;
-    FLUX__DUMMY
 } flux_reduce_opts;
 #define FLUX__REDUCE(f, ...) f(FLUX__NARG(__VA_ARGS__) - 1, FLUX__REDUCE_OPTS(__VA_ARGS__))
 FLUX_API flux_tensor *flux_sum_over(int n, flux_reduce_opts o);
@@ -522,34 +533,34 @@ FLUX_API flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b);    /* sum of pro
 #define FLUX__SAME INT64_MIN
 #define FLUX_SAMEPAD FLUX_SHAPE(FLUX__SAME)   /* as much padding as makes ceil(size/stride) of size */
 typedef struct flux_conv_opts {            /* x: w (x h (x d)) x channels x batch; weight: k... x in/groups x out */
+    FLUX__DUMMY
     flux_tensor *x FLUX__ZERO, *weight FLUX__ZERO;
     flux_shape stride FLUX__ZERO;          /* FLUX_SHAPE(2) or FLUX_SHAPE(2, 1); default 1 */
     flux_shape pad FLUX__ZERO;             /* one number, one a dimension, lo and hi of each, or FLUX_SAMEPAD; default 0 */
     flux_shape dilation FLUX__ZERO;        /* default 1 */
     flux_shape outpad FLUX__ZERO;          /* conv_transpose only */
     int groups FLUX__ZERO;
-    FLUX__DUMMY
 } flux_conv_opts;
 FLUX_API flux_tensor *flux_conv_with(flux_conv_opts o);           /* true convolution: the kernel is flipped, as in Flux */
 FLUX_API flux_tensor *flux_crosscor_with(flux_conv_opts o);       /* not flipped, as in PyTorch */
 FLUX_API flux_tensor *flux_conv_transpose_with(flux_conv_opts o); /* the gradient of flux_conv by its input */
-#define flux_conv(...) flux_conv_with(FLUX__OPTS_LAST(flux_conv_opts, __VA_ARGS__))
-#define flux_crosscor(...) flux_crosscor_with(FLUX__OPTS_LAST(flux_conv_opts, __VA_ARGS__))
-#define flux_conv_transpose(...) flux_conv_transpose_with(FLUX__OPTS_LAST(flux_conv_opts, __VA_ARGS__))
+#define flux_conv(...) flux_conv_with(FLUX__OPTS(flux_conv_opts, __VA_ARGS__))
+#define flux_crosscor(...) flux_crosscor_with(FLUX__OPTS(flux_conv_opts, __VA_ARGS__))
+#define flux_conv_transpose(...) flux_conv_transpose_with(FLUX__OPTS(flux_conv_opts, __VA_ARGS__))
 typedef struct flux_pool_opts {
+    FLUX__DUMMY
     flux_tensor *x FLUX__ZERO;
     flux_shape window FLUX__ZERO;          /* FLUX_SHAPE(2, 2): one a spatial dimension */
     flux_shape stride FLUX__ZERO;          /* default: the window */
     flux_shape pad FLUX__ZERO;             /* as in flux_conv */
     double p FLUX__ZERO;                   /* lpnormpool: default 2 */
-    FLUX__DUMMY
 } flux_pool_opts;
 FLUX_API flux_tensor *flux_maxpool_with(flux_pool_opts o);        /* padding is never chosen */
 FLUX_API flux_tensor *flux_meanpool_with(flux_pool_opts o);       /* padding counts in the divisor */
 FLUX_API flux_tensor *flux_lpnormpool_with(flux_pool_opts o);     /* (sum x^p)^(1/p) */
-#define flux_maxpool(...) flux_maxpool_with(FLUX__OPTS_LAST(flux_pool_opts, __VA_ARGS__))
-#define flux_meanpool(...) flux_meanpool_with(FLUX__OPTS_LAST(flux_pool_opts, __VA_ARGS__))
-#define flux_lpnormpool(...) flux_lpnormpool_with(FLUX__OPTS_LAST(flux_pool_opts, __VA_ARGS__))
+#define flux_maxpool(...) flux_maxpool_with(FLUX__OPTS(flux_pool_opts, __VA_ARGS__))
+#define flux_meanpool(...) flux_meanpool_with(FLUX__OPTS(flux_pool_opts, __VA_ARGS__))
+#define flux_lpnormpool(...) flux_lpnormpool_with(FLUX__OPTS(flux_pool_opts, __VA_ARGS__))
 
 /* A formula in Julia's spelling: flux_expr("sum((W*x .+ b .- y).^2)", W, x, b, y). Dotted operators (.+ .- .* ./ .^ .== .< ...)
    and calls f.(x) are elementwise, * is the matrix product (or scales by a number), ' the transpose; functions go by
@@ -624,7 +635,7 @@ FLUX_API flux_layer *flux_new_layer(const flux_layer_type *type, const void *fie
 #ifdef __cplusplus
 }
 template <class T> inline flux_layer *flux__new_cpp(const flux_layer_type *type, T fields) { return flux_new_layer(type, &fields); }
-#define flux_new(T, ...) flux__new_cpp<T>(T##_type(), T{ __VA_ARGS__ })
+#define flux_new(T, ...) flux__new_cpp<T>(T##_type(), FLUX__OPTS(T, __VA_ARGS__))
 extern "C" {
 #else
 #define flux_new(T, ...) flux_new_layer(T##_type(), &(T){ __VA_ARGS__ })
@@ -672,6 +683,7 @@ FLUX_API flux_layer *flux_f64(flux_layer *m);
 
 typedef struct flux_init_opts {
     FLUX__DUMMY
+    flux_shape shape FLUX__ZERO;
     double gain FLUX__ZERO, mean FLUX__ZERO, std FLUX__ZERO, lo FLUX__ZERO, hi FLUX__ZERO, sparsity FLUX__ZERO;
     int shift FLUX__ZERO;
 } flux_init_opts;
@@ -690,83 +702,77 @@ FLUX_API flux_tensor *flux_rand32(flux_shape s);
 FLUX_API flux_tensor *flux_randn32(flux_shape s);
 /* The same with their parameters: flux_init("kaiming_normal", FLUX_SHAPE(64, 784), .gain = 1); also "sparse"
    (.sparsity = part of each column that is 0, .std = 0.01). */
-FLUX_API flux_tensor *flux_init_with(const char *name, flux_shape s, flux_init_opts o);
-#ifdef __cplusplus
-#define flux_init(name, shape) flux_init_with(name, shape, flux_init_opts())
-#else
-#define flux_init(name, ...) flux__init_args(name, (flux__init_call){ __VA_ARGS__, ._ = 0 })
-typedef struct flux__init_call { flux_shape shape; double gain, mean, std, lo, hi, sparsity; int shift; char _; } flux__init_call;
-FLUX_API flux_tensor *flux__init_args(const char *name, flux__init_call c);
-#endif
+FLUX_API flux_tensor *flux_init_with(const char *name, flux_init_opts o);
+#define flux_init(name, ...) flux_init_with(name, FLUX__OPTS(flux_init_opts, __VA_ARGS__))
 
 /* ------------------------------------------------------------------ layers
    Options after the sizes: flux_dense(10, 5, flux_tanh, .bias = FLUX_OFF). Inputs are features x batch; more trailing
    dimensions count as batch. The input is converted to the weight's dtype (a warning once if that loses precision). */
 
 typedef struct flux_dense_opts {
+    FLUX__DUMMY
     int64_t in FLUX__ZERO, out FLUX__ZERO;
     flux_fn activation FLUX__ZERO;        /* NULL: identity */
     flux_switch bias FLUX__ZERO;
     flux_init_fn init FLUX__ZERO;         /* NULL: glorot_uniform */
     flux_tensor *weight FLUX__ZERO, *b FLUX__ZERO;   /* your own, out x in and out; then .in and .out may be left out */
-    FLUX__DUMMY
 } flux_dense_opts;
 FLUX_API flux_layer *flux_dense_with(flux_dense_opts o);
-#define flux_dense(...) flux_dense_with(FLUX__OPTS_LAST(flux_dense_opts, __VA_ARGS__))    /* act(W x + b), W out x in */
+#define flux_dense(...) flux_dense_with(FLUX__OPTS(flux_dense_opts, __VA_ARGS__))    /* act(W x + b), W out x in */
 
 typedef struct flux_scale_opts {
+    FLUX__DUMMY
     flux_shape size FLUX__ZERO;
     flux_fn activation FLUX__ZERO;
     flux_switch bias FLUX__ZERO;
     flux_init_fn init FLUX__ZERO;         /* NULL: ones */
-    FLUX__DUMMY
 } flux_scale_opts;
 FLUX_API flux_layer *flux_scale_with(flux_scale_opts o);
-#define flux_scale(...) flux_scale_with(FLUX__OPTS_LAST(flux_scale_opts, __VA_ARGS__))    /* flux_scale(FLUX_SHAPE(3)): act(s .* x .+ b) */
+#define flux_scale(...) flux_scale_with(FLUX__OPTS(flux_scale_opts, __VA_ARGS__))    /* flux_scale(FLUX_SHAPE(3)): act(s .* x .+ b) */
 
 typedef struct flux_bilinear_opts {
+    FLUX__DUMMY
     int64_t in1 FLUX__ZERO, in2 FLUX__ZERO, out FLUX__ZERO;
     flux_fn activation FLUX__ZERO;
     flux_switch bias FLUX__ZERO;
     flux_init_fn init FLUX__ZERO;
-    FLUX__DUMMY
 } flux_bilinear_opts;
 FLUX_API flux_layer *flux_bilinear_with(flux_bilinear_opts o);
 /* flux_call(m, x, y): z[o] = act(sum_ij x[i] W[o,i,j] y[j] + b[o]); with one input y is x. */
-#define flux_bilinear(...) flux_bilinear_with(FLUX__OPTS_LAST(flux_bilinear_opts, __VA_ARGS__))
+#define flux_bilinear(...) flux_bilinear_with(FLUX__OPTS(flux_bilinear_opts, __VA_ARGS__))
 
 typedef struct flux_embedding_opts {
+    FLUX__DUMMY
     int64_t in FLUX__ZERO, out FLUX__ZERO;
     flux_init_fn init FLUX__ZERO;         /* NULL: randn32 */
     flux_switch pad FLUX__ZERO;           /* FLUX_ON: column .padding_idx is zero and stays so */
     int64_t padding_idx FLUX__ZERO;
-    FLUX__DUMMY
 } flux_embedding_opts;
 FLUX_API flux_layer *flux_embedding_with(flux_embedding_opts o);
 /* Integer indices 0 ... in-1 of any shape: out x that shape. Or one-hot columns (bool, in x ...). */
-#define flux_embedding(...) flux_embedding_with(FLUX__OPTS_LAST(flux_embedding_opts, __VA_ARGS__))
+#define flux_embedding(...) flux_embedding_with(FLUX__OPTS(flux_embedding_opts, __VA_ARGS__))
 
 typedef struct flux_embeddingbag_opts {
+    FLUX__DUMMY
     int64_t in FLUX__ZERO, out FLUX__ZERO;
     flux_fn reduction FLUX__ZERO;         /* flux_mean (NULL), flux_sum or flux_max */
     flux_init_fn init FLUX__ZERO;         /* NULL: randn32 */
-    FLUX__DUMMY
 } flux_embeddingbag_opts;
 FLUX_API flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o);
 /* Integer indices, a bag a column: out x bags. Or flux_call(m, indices, offsets): where in a vector each bag starts. */
-#define flux_embeddingbag(...) flux_embeddingbag_with(FLUX__OPTS_LAST(flux_embeddingbag_opts, __VA_ARGS__))
+#define flux_embeddingbag(...) flux_embeddingbag_with(FLUX__OPTS(flux_embeddingbag_opts, __VA_ARGS__))
 
 /* Recurrent layers: features x steps (x batch) to out x steps (x batch). flux_call(m, x) starts from zero, flux_call(m, x,
    h) (of LSTM: x, h, c) from a state of yours, out (x batch). With .return_state the result is a flux_tuple of the output
    and the last state. A cell makes one step: (y, h) or (y, h, c) from x (features (x batch)) and, if given, the state. */
 typedef struct flux_recurrent_opts {
+    FLUX__DUMMY
     int64_t in FLUX__ZERO, out FLUX__ZERO;
     flux_fn activation FLUX__ZERO;        /* rnn: NULL: tanh */
     flux_switch bias FLUX__ZERO;
     flux_init_fn init FLUX__ZERO, init_recurrent FLUX__ZERO;   /* of Wi and of Wh; NULL: glorot_uniform */
     bool return_state FLUX__ZERO;
     bool hidden_bias FLUX__ZERO;          /* gru: the candidate is tanh(Wx + r .* (Wh h + bias_h) + b), as PyTorch has it */
-    FLUX__DUMMY
 } flux_recurrent_opts;
 FLUX_API flux_layer *flux_rnn_with(flux_recurrent_opts o);
 FLUX_API flux_layer *flux_lstm_with(flux_recurrent_opts o);
@@ -776,7 +782,7 @@ FLUX_API flux_layer *flux_rnncell_with(flux_recurrent_opts o);
 FLUX_API flux_layer *flux_lstmcell_with(flux_recurrent_opts o);
 FLUX_API flux_layer *flux_grucell_with(flux_recurrent_opts o);
 FLUX_API flux_layer *flux_gruv3cell_with(flux_recurrent_opts o);
-#define FLUX__RECURRENT(f, ...) f(FLUX__OPTS_LAST(flux_recurrent_opts, __VA_ARGS__))
+#define FLUX__RECURRENT(f, ...) f(FLUX__OPTS(flux_recurrent_opts, __VA_ARGS__))
 #define flux_rnn(...) FLUX__RECURRENT(flux_rnn_with, __VA_ARGS__)           /* h = act(Wi x + Wh h + b) */
 #define flux_lstm(...) FLUX__RECURRENT(flux_lstm_with, __VA_ARGS__)         /* rows of Wi, Wh, b: input, forget, cell, output */
 #define flux_gru(...) FLUX__RECURRENT(flux_gru_with, __VA_ARGS__)           /* reset, update, candidate tanh(Wx + r .* (Wh h) + b) */
@@ -785,16 +791,17 @@ FLUX_API flux_layer *flux_gruv3cell_with(flux_recurrent_opts o);
 #define flux_lstmcell(...) FLUX__RECURRENT(flux_lstmcell_with, __VA_ARGS__)
 #define flux_grucell(...) FLUX__RECURRENT(flux_grucell_with, __VA_ARGS__)
 #define flux_gruv3cell(...) FLUX__RECURRENT(flux_gruv3cell_with, __VA_ARGS__)
-typedef struct flux_recurrence_opts { flux_layer *cell FLUX__ZERO; bool return_state FLUX__ZERO; FLUX__DUMMY } flux_recurrence_opts;
+typedef struct flux_recurrence_opts { FLUX__DUMMY flux_layer *cell FLUX__ZERO; bool return_state FLUX__ZERO; } flux_recurrence_opts;
 FLUX_API flux_layer *flux_recurrence_with(flux_recurrence_opts o);
 /* Any cell over a sequence, one of your own too: called with x, then with x and the state, it gives (y, state...). */
-#define flux_recurrence(...) flux_recurrence_with(FLUX__OPTS_LAST(flux_recurrence_opts, __VA_ARGS__))
+#define flux_recurrence(...) flux_recurrence_with(FLUX__OPTS(flux_recurrence_opts, __VA_ARGS__))
 
 /* Attention: flux_call(m, x) of x to itself, flux_call(m, q, kv) or (m, q, k, v), each features x steps (x batch), with a
    fourth input as mask (bool, true: may be seen) or bias (added), which stretch to keys x queries x heads x batch. The
    result is a flux_tuple: y (out x queries x batch) and the scores (keys x queries x heads x batch), which y does without:
    they take time and memory only if they are looked at, or drop out. */
 typedef struct flux_multiheadattention_opts {
+    FLUX__DUMMY
     int64_t in FLUX__ZERO;                /* features of the queries */
     int nheads FLUX__ZERO;                /* default 8; divides .qk and .v */
     int64_t qk FLUX__ZERO, v FLUX__ZERO, out FLUX__ZERO;       /* projected features; default .in, .qk, .in */
@@ -804,49 +811,49 @@ typedef struct flux_multiheadattention_opts {
     flux_switch scores FLUX__ZERO;        /* FLUX_OFF: only y comes out, so that it can stand in a chain */
     double dropout FLUX__ZERO;            /* of the scores */
     flux_init_fn init FLUX__ZERO;
-    FLUX__DUMMY
 } flux_multiheadattention_opts;
 FLUX_API flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o);
-#define flux_multiheadattention(...) flux_multiheadattention_with(FLUX__OPTS_LAST(flux_multiheadattention_opts, __VA_ARGS__))
+#define flux_multiheadattention(...) flux_multiheadattention_with(FLUX__OPTS(flux_multiheadattention_opts, __VA_ARGS__))
 typedef struct flux_attention_opts {
+    FLUX__DUMMY
     flux_tensor *q FLUX__ZERO, *k FLUX__ZERO, *v FLUX__ZERO;   /* features x steps (x batch) */
     int nheads FLUX__ZERO;                /* default 1 */
     flux_tensor *bias FLUX__ZERO, *mask FLUX__ZERO;
     flux_layer *drop FLUX__ZERO;          /* applied to the scores: a flux_dropout, say */
     bool causal FLUX__ZERO;               /* no query sees a later key */
-    FLUX__DUMMY
 } flux_attention_opts;
 FLUX_API flux_tensor *flux_dot_product_attention_with(flux_attention_opts o);
 FLUX_API flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts o);
 /* The same without projections: flux_dot_product_attention(q, k, v, .nheads = 4) gives (y, scores), */
-#define flux_dot_product_attention(...) flux_dot_product_attention_with(FLUX__OPTS_LAST(flux_attention_opts, __VA_ARGS__))
+#define flux_dot_product_attention(...) flux_dot_product_attention_with(FLUX__OPTS(flux_attention_opts, __VA_ARGS__))
 /* and flux_dot_product_attention_scores(q, k) the scores, softmax over the keys of k'q / sqrt(features). */
-#define flux_dot_product_attention_scores(...) flux_dot_product_attention_scores_with(FLUX__OPTS_LAST(flux_attention_opts, __VA_ARGS__))
+#define flux_dot_product_attention_scores(...) flux_dot_product_attention_scores_with(FLUX__OPTS(flux_attention_opts, __VA_ARGS__))
 FLUX_API flux_tensor *flux_make_causal_mask(flux_tensor *x);      /* x: features x steps ...; true where key <= query */
 
 typedef struct flux_layernorm_opts {
+    FLUX__DUMMY
     flux_shape size FLUX__ZERO;           /* the first dimensions, which are normalised together */
     flux_fn activation FLUX__ZERO;
     flux_switch affine FLUX__ZERO;
     double eps FLUX__ZERO;                /* added to the variance; default 1e-5 */
-    FLUX__DUMMY
 } flux_layernorm_opts;
 FLUX_API flux_layer *flux_layernorm_with(flux_layernorm_opts o);
-#define flux_layernorm(...) flux_layernorm_with(FLUX__OPTS_LAST(flux_layernorm_opts, __VA_ARGS__))   /* flux_layernorm(FLUX_SHAPE(64)) */
+#define flux_layernorm(...) flux_layernorm_with(FLUX__OPTS(flux_layernorm_opts, __VA_ARGS__))   /* flux_layernorm(FLUX_SHAPE(64)) */
 
 typedef struct flux_dropout_opts {
+    FLUX__DUMMY
     double p FLUX__ZERO;                  /* the part that is dropped, 0 to 1 */
     flux_shape dims FLUX__ZERO;           /* the dimensions along which the mask varies; default all */
-    FLUX__DUMMY
 } flux_dropout_opts;
 FLUX_API flux_layer *flux_dropout_with(flux_dropout_opts o);
 FLUX_API flux_layer *flux_alphadropout(double p);                 /* keeps mean and variance under selu */
-#define flux_dropout(...) flux_dropout_with(FLUX__OPTS_LAST(flux_dropout_opts, __VA_ARGS__))   /* kept values are scaled by 1/(1-p) */
+#define flux_dropout(...) flux_dropout_with(FLUX__OPTS(flux_dropout_opts, __VA_ARGS__))   /* kept values are scaled by 1/(1-p) */
 
 /* Convolution layers. Images are w (x h (x d)) x channels x batch; one number of .stride, .pad or .dilation counts for every
    dimension. Where the function without it is taken by an operation, a layer's name ends in _layer:
    flux_conv_layer(FLUX_SHAPE(3, 3), 1, 8, flux_relu, .pad = FLUX_SAMEPAD). */
 typedef struct flux_conv_layer_opts {
+    FLUX__DUMMY
     flux_shape window FLUX__ZERO;         /* FLUX_SHAPE(3, 3): its numbers say how many spatial dimensions there are */
     int64_t in FLUX__ZERO, out FLUX__ZERO;
     flux_fn activation FLUX__ZERO;
@@ -854,30 +861,29 @@ typedef struct flux_conv_layer_opts {
     int groups FLUX__ZERO;
     flux_switch bias FLUX__ZERO;
     flux_init_fn init FLUX__ZERO;         /* NULL: glorot_uniform */
-    FLUX__DUMMY
 } flux_conv_layer_opts;
 FLUX_API flux_layer *flux_conv_layer_with(flux_conv_layer_opts o);
 FLUX_API flux_layer *flux_crosscor_layer_with(flux_conv_layer_opts o);
 FLUX_API flux_layer *flux_conv_transpose_layer_with(flux_conv_layer_opts o);
 FLUX_API flux_layer *flux_depthwiseconv_with(flux_conv_layer_opts o);
-#define flux_conv_layer(...) flux_conv_layer_with(FLUX__OPTS_LAST(flux_conv_layer_opts, __VA_ARGS__))   /* weight k... x in/groups x out */
-#define flux_crosscor_layer(...) flux_crosscor_layer_with(FLUX__OPTS_LAST(flux_conv_layer_opts, __VA_ARGS__))
-#define flux_conv_transpose_layer(...) flux_conv_transpose_layer_with(FLUX__OPTS_LAST(flux_conv_layer_opts, __VA_ARGS__))  /* weight k... x out/groups x in */
-#define flux_depthwiseconv(...) flux_depthwiseconv_with(FLUX__OPTS_LAST(flux_conv_layer_opts, __VA_ARGS__))   /* Conv with groups = in */
+#define flux_conv_layer(...) flux_conv_layer_with(FLUX__OPTS(flux_conv_layer_opts, __VA_ARGS__))   /* weight k... x in/groups x out */
+#define flux_crosscor_layer(...) flux_crosscor_layer_with(FLUX__OPTS(flux_conv_layer_opts, __VA_ARGS__))
+#define flux_conv_transpose_layer(...) flux_conv_transpose_layer_with(FLUX__OPTS(flux_conv_layer_opts, __VA_ARGS__))  /* weight k... x out/groups x in */
+#define flux_depthwiseconv(...) flux_depthwiseconv_with(FLUX__OPTS(flux_conv_layer_opts, __VA_ARGS__))   /* Conv with groups = in */
 
 typedef struct flux_pool_layer_opts {
+    FLUX__DUMMY
     flux_shape window FLUX__ZERO;
     flux_shape stride FLUX__ZERO;         /* default: the window */
     flux_shape pad FLUX__ZERO;
     double p FLUX__ZERO;                  /* LPNormPool: default 2 */
-    FLUX__DUMMY
 } flux_pool_layer_opts;
 FLUX_API flux_layer *flux_maxpool_layer_with(flux_pool_layer_opts o);
 FLUX_API flux_layer *flux_meanpool_layer_with(flux_pool_layer_opts o);
 FLUX_API flux_layer *flux_lpnormpool_layer_with(flux_pool_layer_opts o);
-#define flux_maxpool_layer(...) flux_maxpool_layer_with(FLUX__OPTS_LAST(flux_pool_layer_opts, __VA_ARGS__))    /* flux_maxpool_layer(FLUX_SHAPE(2, 2)) */
-#define flux_meanpool_layer(...) flux_meanpool_layer_with(FLUX__OPTS_LAST(flux_pool_layer_opts, __VA_ARGS__))
-#define flux_lpnormpool_layer(...) flux_lpnormpool_layer_with(FLUX__OPTS_LAST(flux_pool_layer_opts, __VA_ARGS__))
+#define flux_maxpool_layer(...) flux_maxpool_layer_with(FLUX__OPTS(flux_pool_layer_opts, __VA_ARGS__))    /* flux_maxpool_layer(FLUX_SHAPE(2, 2)) */
+#define flux_meanpool_layer(...) flux_meanpool_layer_with(FLUX__OPTS(flux_pool_layer_opts, __VA_ARGS__))
+#define flux_lpnormpool_layer(...) flux_lpnormpool_layer_with(FLUX__OPTS(flux_pool_layer_opts, __VA_ARGS__))
 FLUX_API flux_layer *flux_adaptivemaxpool(flux_shape out);        /* stride and window such that out comes out */
 FLUX_API flux_layer *flux_adaptivemeanpool(flux_shape out);
 FLUX_API flux_layer *flux_globalmaxpool(void);                    /* the whole image: 1 x 1 x channels x batch */
@@ -886,50 +892,50 @@ FLUX_API flux_layer *flux_globallpnormpool(double p);
 
 typedef enum flux_upsampling { FLUX_NEAREST, FLUX_LINEAR, FLUX_BILINEAR, FLUX_TRILINEAR } flux_upsampling;   /* of any, 1, 2, 3 dims */
 typedef struct flux_upsample_opts {
+    FLUX__DUMMY
     flux_upsampling mode FLUX__ZERO;
     double scale[3] FLUX__ZERO;           /* {2}: every spatial dimension; {2, 3}: one each, whole numbers for FLUX_NEAREST */
     flux_shape size FLUX__ZERO;           /* or the size to reach; with FLUX_NEAREST a multiple of what comes in */
-    FLUX__DUMMY
 } flux_upsample_opts;
 FLUX_API flux_layer *flux_upsample_with(flux_upsample_opts o);
 /* The linear ones keep the corners: sample i of n comes from i (in-1)/(n-1). flux_upsample(FLUX_BILINEAR, .scale = {2}) */
-#define flux_upsample(...) flux_upsample_with(FLUX__OPTS_LAST(flux_upsample_opts, __VA_ARGS__))
+#define flux_upsample(...) flux_upsample_with(FLUX__OPTS(flux_upsample_opts, __VA_ARGS__))
 FLUX_API flux_layer *flux_pixelshuffle(int64_t r);                /* w x h x c r^2 x n to w r x h r x c x n */
 
 /* (x - mean) / sqrt(var + eps), then .* gamma .+ beta and the activation. In train mode mean and var are those of the batch,
    and the running ones come nearer to them; in test mode they are the running ones. */
 typedef struct flux_norm_opts {
+    FLUX__DUMMY
     int64_t channels FLUX__ZERO;          /* the last dimension but one */
     flux_fn activation FLUX__ZERO;
     flux_switch affine FLUX__ZERO;        /* has gamma and beta; InstanceNorm has not unless said */
     flux_switch track_stats FLUX__ZERO;   /* has a running mean and var; InstanceNorm has not unless said */
     double eps FLUX__ZERO, momentum FLUX__ZERO;      /* default 1e-5, 0.1 */
     flux_init_fn init_beta FLUX__ZERO, init_gamma FLUX__ZERO;   /* NULL: zeros, ones */
-    FLUX__DUMMY
 } flux_norm_opts;
 typedef struct flux_groupnorm_opts {
+    FLUX__DUMMY
     int64_t channels FLUX__ZERO, groups FLUX__ZERO;
     flux_fn activation FLUX__ZERO;
     flux_switch affine FLUX__ZERO;
     double eps FLUX__ZERO;
-    FLUX__DUMMY
 } flux_groupnorm_opts;
 FLUX_API flux_layer *flux_batchnorm_with(flux_norm_opts o);
 FLUX_API flux_layer *flux_instancenorm_with(flux_norm_opts o);
 FLUX_API flux_layer *flux_groupnorm_with(flux_groupnorm_opts o);
-#define flux_batchnorm(...) flux_batchnorm_with(FLUX__OPTS_LAST(flux_norm_opts, __VA_ARGS__))          /* a channel's values in all samples */
-#define flux_instancenorm(...) flux_instancenorm_with(FLUX__OPTS_LAST(flux_norm_opts, __VA_ARGS__))    /* a channel's values in one sample */
-#define flux_groupnorm(...) flux_groupnorm_with(FLUX__OPTS_LAST(flux_groupnorm_opts, __VA_ARGS__))     /* flux_groupnorm(8, 2): 2 groups of 4 channels */
+#define flux_batchnorm(...) flux_batchnorm_with(FLUX__OPTS(flux_norm_opts, __VA_ARGS__))          /* a channel's values in all samples */
+#define flux_instancenorm(...) flux_instancenorm_with(FLUX__OPTS(flux_norm_opts, __VA_ARGS__))    /* a channel's values in one sample */
+#define flux_groupnorm(...) flux_groupnorm_with(FLUX__OPTS(flux_groupnorm_opts, __VA_ARGS__))     /* flux_groupnorm(8, 2): 2 groups of 4 channels */
 
 typedef struct flux_weightnorm_opts {
+    FLUX__DUMMY
     flux_layer *layer FLUX__ZERO;
     const char *which FLUX__ZERO;         /* which of its tensors; NULL: "weight" */
     flux_shape dims FLUX__ZERO;           /* summed over by the norm; default the last */
-    FLUX__DUMMY
 } flux_weightnorm_opts;
 FLUX_API flux_layer *flux_weightnorm_with(flux_weightnorm_opts o);
 /* The layer with g v/sqrt(sum(v^2) + eps) for its weight: length and direction are trained apart. Its own weight becomes v. */
-#define flux_weightnorm(...) flux_weightnorm_with(FLUX__OPTS_LAST(flux_weightnorm_opts, __VA_ARGS__))
+#define flux_weightnorm(...) flux_weightnorm_with(FLUX__OPTS(flux_weightnorm_opts, __VA_ARGS__))
 FLUX_API flux_layer *flux_remove_weightnorms(flux_layer *m);      /* a new model that has the products in their place */
 
 /* Layers and plain functions mix: flux_chain(flux_dense(2, 3), flux_relu, flux_named("head", flux_dense(3, 1))). */
@@ -964,6 +970,7 @@ FLUX_API flux_tensor *flux_normalise(flux_tensor *x, flux_shape dims, double eps
 
 typedef enum flux_agg { FLUX_MEAN, FLUX_SUM, FLUX_NONE } flux_agg;
 typedef struct flux_loss_opts {
+    FLUX__DUMMY
     flux_tensor *yhat FLUX__ZERO, *y FLUX__ZERO;
     flux_agg agg FLUX__ZERO;
     int dim FLUX__ZERO;                   /* the class dimension; default 0 */
@@ -977,7 +984,6 @@ typedef struct flux_loss_opts {
     flux_switch ignore FLUX__ZERO;        /* FLUX_ON, or an .ignore_index that is not 0: samples with this label don't count */
     int64_t ignore_index FLUX__ZERO;
     flux_tensor *lengths FLUX__ZERO;      /* ctc_loss: each sample's steps, integers, 0 to yhat's; default all */
-    FLUX__DUMMY
 } flux_loss_opts;
 #define FLUX__LOSSES(X)                                                                              \
     X(mae)                        /* |yhat - y| */                                                   \
@@ -1118,6 +1124,7 @@ typedef struct flux_dataset {             /* a data set of your own: flux_datalo
 typedef enum flux_collate { FLUX_COLLATE_DEFAULT, FLUX_COLLATE_BATCH, FLUX_COLLATE_NONE } flux_collate;
 
 typedef struct flux_loader_opts {
+    FLUX__DUMMY
     flux_tensor *x FLUX__ZERO, *y FLUX__ZERO, *z FLUX__ZERO, *x3 FLUX__ZERO, *x4 FLUX__ZERO, *x5 FLUX__ZERO, *x6 FLUX__ZERO, *x7 FLUX__ZERO;
     int batchsize FLUX__ZERO;             /* default 1; negative: single observations, without a batch dimension */
     bool shuffle FLUX__ZERO;              /* a new order every epoch */
@@ -1129,11 +1136,10 @@ typedef struct flux_loader_opts {
     uint64_t seed FLUX__ZERO;             /* of the shuffling; 0: drawn from flux_seed's stream */
     const flux_dataset *data FLUX__ZERO;  /* in place of arrays */
     int rank FLUX__ZERO, ranks FLUX__ZERO;/* this process's share: sizes differ by at most one, as many batches for each */
-    FLUX__DUMMY
 } flux_loader_opts;
 FLUX_API flux_loader *flux_dataloader_with(flux_loader_opts o);
 /* Arrays of equal last dimension, then options: flux_dataloader(X, Y, .batchsize = 64, .shuffle = true). */
-#define flux_dataloader(...) flux_dataloader_with(FLUX__OPTS_LAST(flux_loader_opts, __VA_ARGS__))
+#define flux_dataloader(...) flux_dataloader_with(FLUX__OPTS(flux_loader_opts, __VA_ARGS__))
 FLUX_API int64_t flux_length(const flux_loader *l);               /* batches in an epoch */
 FLUX_API flux_batch flux_first(flux_loader *l);                   /* the batch an epoch would start with, in order */
 FLUX_API flux_loader *flux_cuiterator(flux_loader *l);            /* as flux_cu, but float64 stays */
@@ -1183,7 +1189,7 @@ typedef struct flux__turns { int64_t at, n, failures; int inner; flux__block tur
 FLUX_API flux__turns flux__times_start(int64_t n);
 FLUX_API bool flux__times_next(flux__turns *e, const char *file, int line);
 FLUX_API void flux__times_leave(flux__turns *e);
-typedef struct flux__each_args { flux_loader *loader FLUX__ZERO; const char *progress FLUX__ZERO; FLUX__DUMMY } flux__each_args;
+typedef struct flux__each_args { FLUX__DUMMY flux_loader *loader FLUX__ZERO; const char *progress FLUX__ZERO; } flux__each_args;
 typedef struct flux__each_state { flux_batch batch; void *run; int inner; } flux__each_state;
 FLUX_API bool flux__each_next(flux__each_state *e, const char *file, int line);
 FLUX_API void flux__each_leave(flux__each_state *e);
@@ -1228,7 +1234,7 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 
 #define FLUX__EACH(b, ...)                                                                                     \
     for (flux__each_state b##_each FLUX__CLEANUP(flux__each_leave) =                                            \
-             flux__each_start(FLUX__OPTS_LAST(flux__each_args, __VA_ARGS__));                                   \
+             flux__each_start(FLUX__OPTS(flux__each_args, __VA_ARGS__));                                   \
          flux__each_next(&b##_each, __FILE__, __LINE__);)                                                       \
         for (FLUX__UNUSED flux_batch b = b##_each.batch; b##_each.inner; b##_each.inner = 0)
 
@@ -1268,16 +1274,16 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define FLUX__MAP_31(f, x, ...) f(x), FLUX__MAP_30(f, __VA_ARGS__)
 #define FLUX__MAP_32(f, x, ...) f(x), FLUX__MAP_31(f, __VA_ARGS__)
 
-#ifdef __cplusplus
+#if defined(__cplusplus) && defined(__GNUC__) && !defined(__clang__)
+#  define FLUX__OPTS(T, ...) (__extension__ T{ __VA_ARGS__ })   /* names in braces are C++20: g++ need not say so */
+#elif defined(__cplusplus)
 #  define FLUX__OPTS(T, ...) T{ __VA_ARGS__ }
-#  define FLUX__OPTS_LAST(T, ...) T{ __VA_ARGS__ }
 #else
 #  define FLUX__OPTS(T, ...) ((T){ ._ = 0, __VA_ARGS__ })
-#  define FLUX__OPTS_LAST(T, ...) ((T){ __VA_ARGS__, ._ = 0 })
 #endif
 
 #ifndef __cplusplus
-#define FLUX__REDUCE_OPTS(...) FLUX__OPTS_LAST(flux_reduce_opts, __VA_ARGS__)
+#define FLUX__REDUCE_OPTS(...) FLUX__OPTS(flux_reduce_opts, __VA_ARGS__)
 #define FLUX__ARRAY(T, ...) ((T[]){ __VA_ARGS__ })
 #define FLUX_SHAPE(...) flux__shape(FLUX__ARRAY(const int64_t, __VA_ARGS__), (int)(sizeof(FLUX__ARRAY(const int64_t, __VA_ARGS__)) / sizeof(int64_t)))
 #define FLUX__TENSORS(...) ((flux_tensor *const[]){ FLUX__MAP(FLUX__TENSOR, __VA_ARGS__) })
@@ -1322,8 +1328,9 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define flux_gt(a, b) flux_gt(FLUX__OPERAND(a), FLUX__OPERAND(b))
 #define flux_ge(a, b) flux_ge(FLUX__OPERAND(a), FLUX__OPERAND(b))
 #define flux_where(c, a, b) flux_where(c, FLUX__OPERAND(a), FLUX__OPERAND(b))
+#endif
 
-#define FLUX__ACT(f, ...) f(FLUX__OPTS_LAST(flux_act_opts, __VA_ARGS__))
+#define FLUX__ACT(f, ...) f(FLUX__OPTS(flux_act_opts, __VA_ARGS__))
 #define flux_leakyrelu(...) FLUX__ACT(flux_leakyrelu_with, __VA_ARGS__)
 #define flux_rrelu(...) FLUX__ACT(flux_rrelu_with, __VA_ARGS__)
 #define flux_elu(...) FLUX__ACT(flux_elu_with, __VA_ARGS__)
@@ -1331,7 +1338,7 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define flux_softshrink(...) FLUX__ACT(flux_softshrink_with, __VA_ARGS__)
 #define flux_trelu(...) FLUX__ACT(flux_trelu_with, __VA_ARGS__)
 
-#define FLUX__LOSS(f, ...) f(FLUX__OPTS_LAST(flux_loss_opts, __VA_ARGS__))
+#define FLUX__LOSS(f, ...) f(FLUX__OPTS(flux_loss_opts, __VA_ARGS__))
 #define flux_mae(...) FLUX__LOSS(flux_mae_with, __VA_ARGS__)
 #define flux_mse(...) FLUX__LOSS(flux_mse_with, __VA_ARGS__)
 #define flux_msle(...) FLUX__LOSS(flux_msle_with, __VA_ARGS__)
@@ -1350,7 +1357,6 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define flux_binary_focal_loss(...) FLUX__LOSS(flux_binary_focal_loss_with, __VA_ARGS__)
 #define flux_siamese_contrastive_loss(...) FLUX__LOSS(flux_siamese_contrastive_loss_with, __VA_ARGS__)
 #define flux_ctc_loss(...) FLUX__LOSS(flux_ctc_loss_with, __VA_ARGS__)
-#endif
 
 #define flux_sum(...) FLUX__REDUCE(flux_sum_over, __VA_ARGS__)
 #define flux_mean(...) FLUX__REDUCE(flux_mean_over, __VA_ARGS__)
@@ -1392,7 +1398,7 @@ typedef const void *flux__object_p;
 #define FLUX__OBJECTS(...) FLUX__ARRAY(flux__object_p, FLUX__MAP(FLUX__OBJECT, __VA_ARGS__))
 #define FLUX__AS_LAYER(x) flux__as_layer(x)
 #define FLUX__LAYERS(...) FLUX__ARRAY(flux__layer_p, FLUX__MAP(FLUX__AS_LAYER, __VA_ARGS__))
-#define FLUX__DTYPE_OF(p) flux__dtype_of(p)
+#define FLUX__DTYPE_OF(p) flux__dtype_of(decltype(&*(p))())   /* only its type is asked for: p is evaluated once */
 inline const void *flux__object(flux_tensor *x) { return x; }
 inline const void *flux__object(flux_layer *x) { return x; }
 inline const void *flux__object(flux_loader *x) { return x; }
@@ -1438,9 +1444,6 @@ template <class N> inline flux_tensor *flux_where(flux_tensor *c, N a, flux_tens
 FLUX__NUMBERS(flux_add) FLUX__NUMBERS(flux_sub) FLUX__NUMBERS(flux_mul) FLUX__NUMBERS(flux_div)
 FLUX__NUMBERS(flux_pow) FLUX__NUMBERS(flux_max2) FLUX__NUMBERS(flux_min2) FLUX__NUMBERS(flux_eq)
 FLUX__NUMBERS(flux_ne) FLUX__NUMBERS(flux_lt) FLUX__NUMBERS(flux_le) FLUX__NUMBERS(flux_gt) FLUX__NUMBERS(flux_ge)
-#define FLUX__LOSS_CPP(name) inline flux_tensor *flux_##name(flux_loss_opts o) { return flux_##name##_with(o); }
-FLUX__LOSSES(FLUX__LOSS_CPP)
-FLUX__LOSS_CPP(ctc_loss)
 #if defined(__clang__)
 #  pragma clang diagnostic pop
 #endif
@@ -19790,37 +19793,28 @@ static bool flux__check_init(const flux_init_opts *o) {
     return true;
 }
 
-FLUX_DEF flux_tensor *flux_init_with(const char *name, flux_shape s, flux_init_opts o) {
+FLUX_DEF flux_tensor *flux_init_with(const char *name, flux_init_opts o) {
     const flux__init_row *row = flux__inits, *end = row + sizeof flux__inits / sizeof *flux__inits;
     if (!name) return (flux_tensor *)flux__null("init", "name", name);
     while (row < end && strcmp(row->name, name) != 0) row++;
     if (row == end)
         return (flux_tensor *)flux__fail("init: there is no initialiser \"%.60s\"", name);
-    if (!flux__check_shape("init", &s) || !flux__check_init(&o)) return NULL;
+    if (!flux__check_shape("init", &o.shape) || !flux__check_init(&o)) return NULL;
     if (!(o.gain < 0 || o.gain > 0)) o.gain = row->gain;
     if (!(o.std > 0)) o.std = row->std;
     int h = flux__hide();
     const int b = flux__nograd_enter();
-    flux_tensor *y = row->make(s, &o);
+    flux_tensor *y = row->make(o.shape, &o);
     flux__nograd_leave(b);
     return flux__reveal(h, y);
 }
 
-#ifndef __cplusplus
-FLUX_DEF flux_tensor *flux__init_args(const char *name, flux__init_call c) {
-    flux_init_opts o;
-    memset((void *)&o, 0, sizeof o);
-    o.gain = c.gain, o.mean = c.mean, o.std = c.std, o.lo = c.lo, o.hi = c.hi,
-    o.sparsity = c.sparsity, o.shift = c.shift;
-    return flux_init_with(name, c.shape, o);
-}
-#endif
-
 #define FLUX__INIT(function, name)                                                      \
     FLUX_DEF flux_tensor *flux_##function(flux_shape s) {                               \
         flux_init_opts o;                                                               \
-        memset((void *)&o, 0, sizeof o);                                                        \
-        return flux_init_with(name, s, o);                                              \
+        memset((void *)&o, 0, sizeof o);                                                \
+        o.shape = s;                                                                    \
+        return flux_init_with(name, o);                                                 \
     }
 FLUX__INIT(glorot_uniform, "glorot_uniform")
 FLUX__INIT(glorot_normal, "glorot_normal")
