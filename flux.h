@@ -661,7 +661,8 @@ FLUX_API int64_t flux_num_params(const flux_layer *m);            /* numbers in 
 FLUX_API flux_layer *flux_child(flux_layer *m, int i);            /* the i-th child, NULL past the last: walks any model */
 FLUX_API flux_layer *flux_named(const char *name, flux_layer *m); /* names a child: flux_chain(flux_named("enc", ...), ...) */
 FLUX_API flux_layer *flux_copy_layer(flux_layer *m);              /* a deep copy; ties are kept */
-/* Layers that behave otherwise in training (Dropout, ...): auto means training, except inside FLUX_NOGRAD. */
+/* Layers that behave otherwise in training (Dropout, ...): auto means training, except inside FLUX_NOGRAD. A mode that you set
+   holds until you set another: flux_train and flux_withgradient overrule test mode while they run, and leave it as it was. */
 FLUX_API void flux_testmode(flux_layer *m, bool on);              /* on: test mode; off: back to auto. Reaches every child */
 FLUX_API void flux_trainmode(flux_layer *m, bool on);
 FLUX_API bool flux_training(const flux_layer *m);                 /* for a layer's call: is it to behave as in training? */
@@ -1023,7 +1024,8 @@ FLUX_API flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *cons
 #define flux_gradient(loss, ...) flux_gradient_of(loss, FLUX__NARG(__VA_ARGS__), FLUX__OBJECTS(__VA_ARGS__))
 FLUX_API flux_tensor *flux_grad(flux_grads *g, flux_tensor *x);   /* NULL, without an error, where the loss does not depend on x */
 FLUX_API flux_tensor *flux_grad_param(flux_grads *g, flux_layer *m, const char *path);
-/* Calls fn in train mode: its value, and the gradients by m's parameters in *g. */
+/* Calls fn, m being in train mode meanwhile whatever its layers' own modes are: its value, and the gradients by m's parameters
+   in *g. */
 FLUX_API flux_tensor *flux_withgradient(flux_tensor *(*fn)(flux_layer *m, void *user), void *user, flux_layer *m, flux_grads **g);
 /* Compares flux_gradient with finite differences of fn(x): the largest difference, relative to the gradient's largest
    magnitude, over at most `probes` elements (0: all). NaN on error. x should be float64. */
@@ -1097,7 +1099,8 @@ FLUX_API int flux_update(flux_state *s, flux_layer *model, flux_grads *g);
 FLUX_API int flux_adjust_with(flux_state *s, flux_rule_opts o);
 #define flux_adjust(s, ...) flux_adjust_with(s, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))
 FLUX_API int flux_adjust_layer(flux_state *s, flux_layer *part, flux_rule_opts o);   /* only for this part of the model */
-/* Trains over the loader once, in train mode; a loss that is not finite stops it before the update, as an error. 0: done. */
+/* Trains over the loader once; the model is in train mode meanwhile, whatever its layers' own modes are. A loss that is not finite
+   stops it before the update, as an error. 0: done. */
 typedef flux_tensor *(*flux_loss_fn)(flux_layer *model, flux_tensor *x, flux_tensor *y);
 FLUX_API int flux_train(flux_loss_fn loss, flux_layer *model, flux_loader *data, flux_state *s);
 /* Training helpers: each keeps its state in a struct of yours that starts as {0}. */
@@ -2499,6 +2502,9 @@ typedef struct flux__unsaid { int level; bool waits, once; char id[40], text[600
 
 typedef struct flux__watch flux__watch;
 
+typedef struct flux__pair { const void *key; void *value; } flux__pair;
+typedef struct flux__pairs { flux__pair *at; size_t room, count; } flux__pairs;   /* a table by address; room: 2^k */
+
 typedef struct flux__scope {              /* an open one */
     int start;                            /* of its things in owned */
     int line;                             /* where it was opened; 0: nobody knows */
@@ -2517,6 +2523,7 @@ typedef struct flux__thread {             /* a thread's own state */
     flux__scope *scope;                   /* those that are open; the first is the program's, or the thread's life */
     int nscopes, scope_room;
     int nograd;                           /* depth of FLUX_NOGRAD */
+    struct flux__training *training;      /* whose test mode flux_train and flux_withgradient overrule now */
     int as_one;                           /* depth of operations of ours that FLUX_EAGER computes as one, see flux__as_one */
     uint64_t seed, draws;                 /* random numbers: key, and how many tensors were drawn */
     uint32_t walk;                        /* the last mark given */
@@ -6424,11 +6431,21 @@ FLUX_DEF flux_tensor *flux_grad_param(flux_grads *g, flux_layer *m, const char *
     return x && g ? flux_grad(g, x) : (flux_tensor *)flux__null("grad_param", "g", g);
 }
 
+/* A model in train mode for as long as a call lasts; its layers' modes are not touched. */
+typedef struct flux__training {
+    flux__pairs layers;                   /* those in test mode, held; the value is NULL for those put into it since */
+    struct flux__training *outer;
+} flux__training;
+static bool flux__train_enter(flux__training *here, flux_layer *m);
+static void flux__train_leave(flux__training *here);
+
 FLUX_DEF flux_tensor *flux_withgradient(flux_tensor *(*fn)(flux_layer *m, void *user), void *user, flux_layer *m, flux_grads **g) {
     if (g) *g = NULL;
     if (!m || !fn || !g) return (flux_tensor *)flux__null("withgradient", !m ? "m" : !fn ? "fn" : "g", NULL);
-    flux_trainmode(m, true);
+    flux__training here;
+    if (!flux__train_enter(&here, m)) return NULL;
     flux_tensor *loss = fn(m, user);
+    flux__train_leave(&here);
     if (loss) *g = flux_gradient(loss, m);
     return *g ? loss : NULL;
 }
@@ -18095,9 +18112,6 @@ static void flux__say_dims(flux__words *l, const int64_t *dim, int n) {
 
 /* ---------------- a table by address */
 
-typedef struct flux__pair { const void *key; void *value; } flux__pair;
-typedef struct flux__pairs { flux__pair *at; size_t room, count; } flux__pairs;   /* room: 2^k */
-
 static flux__pair *flux__pairs_find(const flux__pairs *p, const void *key) {
     size_t i = (size_t)(((uint64_t)(uintptr_t)key >> 4) * 0x9e3779b97f4a7c15u >> 20);
     while (p->at[i & (p->room - 1)].key && p->at[i & (p->room - 1)].key != key) i++;
@@ -18920,13 +18934,18 @@ FLUX_DEF void *flux_carry_object(const void *old, const void *value) {
 /* ---------------- modes, freezing, names */
 
 static void flux__set_train(flux_layer *m, void *user) { (void)user, m->mode = FLUX_MODE_TRAIN; }
-static void flux__set_test(flux_layer *m, void *user) { (void)user, m->mode = FLUX_MODE_TEST; }
+static void flux__set_test(flux_layer *m, void *user) {
+    flux__thread *t = (flux__thread *)user;
+    m->mode = FLUX_MODE_TEST;
+    for (flux__training *now = t ? t->training : NULL; now; now = now->outer)
+        if (flux__pairs_has(&now->layers, m)) flux__pairs_find(&now->layers, m)->value = NULL;
+}
 static void flux__set_auto(flux_layer *m, void *user) { (void)user, m->mode = FLUX_MODE_AUTO; }
 static void flux__set_frozen(flux_layer *m, void *user) { (void)user, m->frozen = true; }
 static void flux__set_thawed(flux_layer *m, void *user) { (void)user, m->frozen = false; }
 
 static void flux__set_all(const char *call, flux_layer *m, void (*set)(flux_layer *m, void *user)) {
-    if (m) flux__walk_all(m, NULL, set, NULL);
+    if (m) flux__walk_all(m, NULL, set, flux__self());
     else flux__null(call, "model", m);
 }
 
@@ -18939,10 +18958,46 @@ FLUX_DEF void flux_trainmode(flux_layer *m, bool on) {
 FLUX_DEF void flux_freeze(flux_layer *m) { flux__set_all("freeze", m, flux__set_frozen); }
 FLUX_DEF void flux_thaw(flux_layer *m) { flux__set_all("thaw", m, flux__set_thawed); }
 
-FLUX_DEF bool flux_training(const flux_layer *m) {
-    if (m && m->mode != FLUX_MODE_AUTO) return m->mode == FLUX_MODE_TRAIN;
+typedef struct flux__tested { flux__training *here; bool ok; } flux__tested;
+
+static void flux__train_note(flux_layer *m, void *user) {
+    flux__tested *w = (flux__tested *)user;
+    bool fresh = false;
+    if (m->mode != FLUX_MODE_TEST || !w->ok) return;
+    flux__pair *pair = flux__pairs_at(&w->here->layers, m, &fresh);
+    w->ok = pair != NULL;
+    if (pair && fresh) pair->value = flux_retain(m);
+}
+
+/* False: an error, and there is nothing to leave. */
+static bool flux__train_enter(flux__training *here, flux_layer *m) {
     flux__thread *t = flux__self();
-    return m && t && t->nograd == 0;
+    flux__tested w = { here, true };
+    memset(here, 0, sizeof *here);
+    if (!t) return false;
+    here->outer = t->training;
+    t->training = here;
+    if (flux__walk_all(m, NULL, flux__train_note, &w) && w.ok) return true;
+    flux__train_leave(here);
+    return false;
+}
+
+static void flux__train_leave(flux__training *here) {
+    flux__self()->training = here->outer;
+    for (size_t i = 0; i < here->layers.room; i++) flux_release(here->layers.at[i].key);
+    flux__pairs_free(&here->layers);
+}
+
+static bool flux__train_overrules(const flux__training *now, const flux_layer *m) {
+    while (now && !flux__pairs_get(&now->layers, m)) now = now->outer;
+    return now != NULL;
+}
+
+FLUX_DEF bool flux_training(const flux_layer *m) {
+    flux__thread *t = flux__self();
+    if (!m || !t) return false;
+    if (m->mode == FLUX_MODE_TRAIN) return true;
+    return t->nograd == 0 && (m->mode == FLUX_MODE_AUTO || flux__train_overrules(t->training, m));
 }
 
 /* A name is a part of a path, in place of an index. */
@@ -23619,7 +23674,8 @@ FLUX_DEF int flux_train(flux_loss_fn loss, flux_layer *model, flux_loader *data,
     flux__each_args a;
     memset((void *)&a, 0, sizeof a);
     a.loader = data;
-    flux_trainmode(model, true);
+    flux__training here;
+    if (!flux__train_enter(&here, model)) return -1;
     int64_t failures = flux__failures();
     flux__each_state e = flux__each_begin(a);
     while (flux__each_next(&e, NULL, 0)) {
@@ -23630,7 +23686,7 @@ FLUX_DEF int flux_train(flux_loss_fn loss, flux_layer *model, flux_loader *data,
         e.inner = 0;                      /* the body came to its end */
     }
     flux__each_leave(&e);
-    flux_trainmode(model, false);         /* back to auto: training, except inside FLUX_NOGRAD */
+    flux__train_leave(&here);
     return flux__failed_since(failures) ? -1 : 0;
 }
 

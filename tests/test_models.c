@@ -407,6 +407,47 @@ TEST(modes_reach_every_child) {
     CHECK_ERROR(flux_testmode(NULL, true), "testmode: argument model is NULL");
 }
 
+typedef struct modes_seen { bool drop, inner, in_nograd, in_nested, told; int nested; } modes_seen;
+
+static flux_tensor *sees_modes(flux_layer *m, void *user) {
+    modes_seen *s = (modes_seen *)user;
+    flux_grads *g = NULL;
+    s->drop = flux_training(flux_child(m, 1));
+    s->inner = flux_training(flux_child(flux_child(m, 2), 0));
+    FLUX_NOGRAD { s->in_nograd = flux_training(flux_child(m, 1)); }
+    if (s->nested-- > 0) {
+        flux_withgradient(sees_modes, user, m, &g);
+        s->in_nested = s->drop;
+        s->drop = flux_training(flux_child(m, 1));
+    }
+    if (s->told) {
+        flux_testmode(flux_child(m, 1), true);
+        s->in_nested = flux_training(flux_child(m, 1)) || !flux_training(flux_child(m, 0));
+    }
+    return s->told ? NULL : flux_sum(flux_call(flux_child(m, 0), flux_ones(2)));
+}
+
+TEST(modes_come_back_as_they_were) {
+    flux_layer *m = flux_chain(flux_dense(2, 2), flux_dropout(0.5), flux_chain(flux_dropout(0.5), flux_dropout(0.1)));
+    flux_layer *drop = flux_child(m, 1), *deep = flux_child(m, 2);
+    flux_grads *g = NULL;
+    modes_seen s = { false, false, true, false, false, 1 };
+    flux_testmode(drop, true);            /* each layer its own mode */
+    flux_trainmode(flux_child(deep, 0), true);
+    CHECK(flux_withgradient(sees_modes, &s, m, &g) && g);
+    CHECK(s.drop && s.inner && s.in_nested && !s.in_nograd);
+    CHECK(drop->mode == FLUX_MODE_TEST && !flux_training(drop) && m->mode == FLUX_MODE_AUTO);
+    CHECK(flux_child(deep, 0)->mode == FLUX_MODE_TRAIN && flux_child(deep, 1)->mode == FLUX_MODE_AUTO);
+    FLUX_NOGRAD { CHECK(!flux_training(m) && !flux_training(flux_child(deep, 1))); }
+
+    s.told = true;                        /* what fn sets is set, and holds at once; an error changes nothing */
+    flux_testmode(m, true);
+    CHECK_ERROR((flux_withgradient(sees_modes, &s, m, &g), flux_zeros(-1)), "-1");
+    CHECK(!g && s.drop && !s.in_nested && drop->mode == FLUX_MODE_TEST && !flux_training(drop) && !flux_training(m));
+    flux_trainmode(m, false);
+    CHECK(flux_training(drop));
+}
+
 TEST(freeze_and_thaw_reach_every_child) {
     flux_layer *m = flux_chain(flux_dense(2, 2), flux_chain(flux_dense(2, 2)));
     flux_freeze(flux_child(m, 1));
