@@ -364,13 +364,13 @@ FLUX_API size_t flux_format_bytes(int64_t bytes, char *out, size_t n);   /* "3.0
 /* ------------------------------------------------------------------ elementwise operations
    Shapes broadcast as in Julia: aligned at dim 0, a dimension of 1 (or one that is missing at the end) stretches.
    Dtypes meet at the wider one (float over int over bool; f16 with bf16 gives f32). A plain number may stand for
-   either operand and takes the other's dtype. Comparisons give bool. */
+   either operand and takes the other's dtype; until then it is a double, as is what numbers alone give. Comparisons give bool. */
 
 FLUX_API flux_tensor *flux_add(flux_tensor *a, flux_tensor *b);
 FLUX_API flux_tensor *flux_sub(flux_tensor *a, flux_tensor *b);
 FLUX_API flux_tensor *flux_mul(flux_tensor *a, flux_tensor *b);
 FLUX_API flux_tensor *flux_div(flux_tensor *a, flux_tensor *b);   /* of integers: float32 */
-FLUX_API flux_tensor *flux_pow(flux_tensor *a, flux_tensor *b);
+FLUX_API flux_tensor *flux_pow(flux_tensor *a, flux_tensor *b);   /* the gradient by a of a^0 is 0, and by b where a is 0 */
 FLUX_API flux_tensor *flux_max2(flux_tensor *a, flux_tensor *b);  /* the larger; NaN if either is */
 FLUX_API flux_tensor *flux_min2(flux_tensor *a, flux_tensor *b);
 FLUX_API flux_tensor *flux_eq(flux_tensor *a, flux_tensor *b);
@@ -462,7 +462,7 @@ FLUX_API flux_tensor *flux_max_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_min_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_any_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_all_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_norm_over(int n, flux_reduce_opts o);  /* square root of the sum of squares */
+FLUX_API flux_tensor *flux_norm_over(int n, flux_reduce_opts o);  /* square root of the sum of squares; of zeros the gradient is 0 */
 FLUX_API flux_tensor *flux_logsumexp_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_argmax_over(int n, flux_reduce_opts o);   /* int64, the first of equals; one dim or all */
 FLUX_API flux_tensor *flux_argmin_over(int n, flux_reduce_opts o);
@@ -557,7 +557,7 @@ typedef struct flux_pool_opts {
 } flux_pool_opts;
 FLUX_API flux_tensor *flux_maxpool_with(flux_pool_opts o);        /* padding is never chosen */
 FLUX_API flux_tensor *flux_meanpool_with(flux_pool_opts o);       /* padding counts in the divisor */
-FLUX_API flux_tensor *flux_lpnormpool_with(flux_pool_opts o);     /* (sum x^p)^(1/p) */
+FLUX_API flux_tensor *flux_lpnormpool_with(flux_pool_opts o);     /* (sum x^p)^(1/p); where that is 0 the gradient is 0 */
 #define flux_maxpool(...) flux_maxpool_with(FLUX__OPTS(flux_pool_opts, __VA_ARGS__))
 #define flux_meanpool(...) flux_meanpool_with(FLUX__OPTS(flux_pool_opts, __VA_ARGS__))
 #define flux_lpnormpool(...) flux_lpnormpool_with(FLUX__OPTS(flux_pool_opts, __VA_ARGS__))
@@ -3755,7 +3755,7 @@ X(ADD,          add,        2, N, a + b,                                        
 X(SUB,          sub,        2, N, a - b,                                         g, flux_neg(g), 0)                   \
 X(MUL,          mul,        2, N, a * b,                                         flux_mul(g, b), flux_mul(g, a), 0)   \
 X(DIV,          div,        2, F, a / b,                                         flux_div(g, b), flux_neg(flux_div(flux_mul(g, y), b)), 0) \
-X(POW,          pow,        2, N, FLUX__F(pow)(a, b),                            flux__grad_pow_a(g, a, b), flux__grad_pow_b(g, a, b, y), 0) \
+X(POW,          pow,        2, N, FLUX__F(pow)(a, b),                            flux__grad_pow_a(g, a, b), flux__grad_pow_b(g, a, y), 0) \
 X(MAX2,         max2,       2, N, FLUX__F(fmax)(a, b),                           flux_where(flux_ge(a, b), g, 0.0), flux_where(flux_ge(a, b), 0.0, g), 0) \
 X(MIN2,         min2,       2, N, FLUX__F(fmin)(a, b),                           flux_where(flux_le(a, b), g, 0.0), flux_where(flux_le(a, b), 0.0, g), 0) \
 X(SUBMAX,       submax,     2, F, FLUX__IF(a == b, FLUX__K(0), a - b),           g, flux_neg(g), 0) /* inf - inf is 0 */ \
@@ -3778,7 +3778,7 @@ X(RSQRT,        rsqrt,      1, F, FLUX__K(1) / FLUX__F(sqrt)(a),                
 X(EXP,          exp,        1, F, FLUX__F(exp)(a),                               flux_mul(g, y), 0, 0)                \
 X(LOG,          log,        1, F, FLUX__F(log)(a),                               flux_div(g, a), 0, 0)                \
 X(LOG1P,        log1p,      1, F, FLUX__F(log1p)(a),                             flux_div(g, flux_add(a, 1)), 0, 0)   \
-X(EXPM1,        expm1,      1, F, FLUX__F(expm1)(a),                             flux_mul(g, flux_add(y, 1)), 0, 0)   \
+X(EXPM1,        expm1,      1, F, FLUX__F(expm1)(a),                             flux_mul(g, flux_exp(a)), 0, 0)      \
 X(SIN,          sin,        1, F, FLUX__F(sin)(a),                               flux_mul(g, flux_cos(a)), 0, 0)      \
 X(COS,          cos,        1, F, FLUX__F(cos)(a),                               flux_neg(flux_mul(g, flux_sin(a))), 0, 0) \
 X(TANH,         tanh,       1, F, FLUX__F(tanh)(a),                              flux_mul(g, flux_sub(1, flux_square(y))), 0, 0) \
@@ -3788,6 +3788,21 @@ X(CEIL,         ceil,       1, N, FLUX__F(ceil)(a),                             
 X(ROUND,        round,      1, N, FLUX__F(round)(a),                             0, 0, 0)                             \
 X(SIGMOID,      sigmoid,    1, F, FLUX__F(sigmoid)(a),                           flux_mul(g, flux_mul(y, flux_sub(1, y))), 0, 0) \
 X(SOFTPLUS,     softplus,   1, F, FLUX__F(softplus)(a),                          flux_mul(g, flux_sigmoid(a)), 0, 0)  \
+/* near 0 the plain form of these two cancels: there a quotient of polynomials by Pade stands for it */ \
+X(LOGCOSH,      logcosh,    1, F, FLUX__IF(FLUX__F(abs)(a) < FLUX__K(0.4), a * a * \
+                    ((((FLUX__K(5.351847000252301e-5) * (a * a) + FLUX__K(0.005204142395019793)) * (a * a) + \
+                        FLUX__K(0.07727004051624604)) * (a * a) + FLUX__K(0.3557443835022395)) * (a * a) + \
+                        FLUX__K(0.5)) / \
+                    ((((FLUX__K(0.0007855564903314813) * (a * a) + FLUX__K(0.02761369715225859)) * (a * a) + \
+                        FLUX__K(0.2564548755332386)) * (a * a) + FLUX__K(0.8781554336711457)) * (a * a) + \
+                        FLUX__K(1)), \
+                    FLUX__F(abs)(a) + FLUX__F(softplus)(FLUX__K(-2) * FLUX__F(abs)(a)) - FLUX__K(0.6931471805599453)), flux_mul(g, flux_tanh(a)), 0, 0) \
+X(TANHSHRINK,   tanhshrink, 1, F, FLUX__IF(FLUX__F(abs)(a) < FLUX__K(0.64), a * (a * a) * \
+                    (((FLUX__K(1.7619065238112858e-8) * (a * a) + FLUX__K(0.0002442002442002442)) * (a * a) + \
+                        FLUX__K(0.02142857142857143)) * (a * a) + FLUX__K(0.3333333333333333)) / \
+                    (((FLUX__K(0.0002553002553002553) * (a * a) + FLUX__K(0.02454212454212454)) * (a * a) + \
+                        FLUX__K(0.4642857142857143)) * (a * a) + FLUX__K(1)), \
+                    a - FLUX__F(tanh)(a)),                                       flux_mul(g, flux_square(flux_tanh(a))), 0, 0) \
 X(RELU,         relu,       1, N, FLUX__IF(a <= FLUX__K(0), FLUX__K(0), a),      flux__elementwise(FLUX__OP_GATE, y, g, NULL), 0, 0) \
 X(GATE,         gate,       2, N, FLUX__IF(a > FLUX__K(0), b, FLUX__K(0)),       0, flux__elementwise(FLUX__OP_GATE, a, g, NULL), 0) /* relu's gradient */ \
 X(LERP,         lerp,       3, F, a + c * (b - a),                               flux_mul(g, flux_sub(1, c)), flux_mul(g, c), flux_mul(g, flux_sub(b, a))) \
@@ -4350,6 +4365,21 @@ static const flux_tensor *flux__alike(int op, int n, flux_tensor *const *xs) {
     return like;
 }
 
+static double flux__formula_value(int op, const double *v);
+
+/* An operation on bare numbers alone: another one, computed in double as they are held, so that x^0.1's gradient by a float64 x
+   has 0.1 - 1 to its last bit. NULL: there is a tensor among them. */
+static flux_tensor *flux__of_numbers(int op, int n, flux_tensor *const *xs) {
+    double v[3] = { 0, 0, 0 };
+    if (flux__rules[op] == 'B' || flux__rules[op] == 'S') return NULL;
+    for (int i = 0; i < n; i++) {
+        if (!(xs[i]->flags & FLUX__WEAK)) return NULL;
+        v[i] = xs[i]->arg.num;
+    }
+    double y = flux__formula_value(op, v);
+    return flux__rules[op] == 'C' ? flux_full_shape(flux__shape(NULL, 0), y, FLUX_BOOL) : flux__number(y);
+}
+
 static flux_tensor *flux__elementwise(int op, flux_tensor *a, flux_tensor *b, flux_tensor *c) {
     flux_tensor *xs[3] = { a, b, c };
     int n = flux__arity[op];
@@ -4363,6 +4393,8 @@ static flux_tensor *flux__elementwise(int op, flux_tensor *a, flux_tensor *b, fl
         if (y) y->device = like->device;
         return y ? flux__done(y) : NULL;
     }
+    flux_tensor *number = flux__of_numbers(op, n, xs);
+    if (number) return number;
     int t = flux__compute_dtype(op, n, xs, &result);
     if (t < 0 || !flux__broadcast(flux__op_names[op], n, xs, &s)) return NULL;
     flux_device d = flux__place(n, xs);
@@ -5052,12 +5084,20 @@ FLUX_DEF flux_tensor *flux_var_over(int n, flux_reduce_opts o) {
     return flux__reveal(h, s ? flux_mul(s, scale) : NULL);
 }
 
+/* s^power of a sum of what is not negative. Where s is 0 its slope would be infinite, and what is summed has none there: 0 times
+   that is NaN, so there the gradient is 0. */
+static flux_tensor *flux__root_of_sum(flux_tensor *s, double power) {
+    flux_tensor *none = s ? flux_eq(s, 0.0) : NULL, *some = none ? flux_where(none, 1.0, s) : NULL;
+    some = !some ? NULL : power == 0.5 ? flux_sqrt(some) : flux_pow(some, power);
+    return some ? flux_where(none, 0.0, some) : NULL;
+}
+
 FLUX_DEF flux_tensor *flux_norm_over(int n, flux_reduce_opts o) {
     int h = flux__hide();
     unsigned mask = 0;
     if (!flux__mask("norm", n, &o, &mask)) return flux__reveal(h, NULL);
     o.x = flux_square(flux__floating(o.x));
-    return flux__reveal(h, o.x ? flux_sqrt(flux_sum_over(n, o)) : NULL);
+    return flux__reveal(h, o.x ? flux__root_of_sum(flux_sum_over(n, o), 0.5) : NULL);
 }
 
 /* x less its largest along mask (which takes no part in the gradient: it cancels). */
@@ -5525,7 +5565,7 @@ static flux_tensor *flux__pool_reduce(const char *call, flux_pool_opts *o, doubl
     flux_tensor *win = flux__pool_windows(call, o, pad, &w, &mask, &at);
     if (win && power > 0) win = flux_pow(win, power);
     flux_tensor *y = win ? flux__reduce_node(win, red, mask, win->ndim) : NULL;
-    if (y && power > 0) y = flux_pow(y, 1 / power);
+    if (y && power > 0) y = flux__root_of_sum(y, 1 / power);
     else if (y && red == FLUX__RED_SUM) y = flux_mul(y, 1.0 / (double)flux__product(w.size, w.nd));
     return flux__reveal(h, y ? flux_reshape_to(y, at) : NULL);
 }
@@ -5662,14 +5702,25 @@ static void flux__grads_free(flux_grads *g) {
     FLUX_FREE(g);
 }
 
+/* v in every element, as x has them. */
+static flux_tensor *flux__filled_like(const flux_tensor *x, double v) {
+    return flux__move(flux_full_shape(flux__dims(x), v, (flux_dtype)x->dtype), x->device);
+}
+
+/* b a^(b-1), and 0 where b is 0: for a = 0 too, where that would be 0 times infinity. */
 static flux_tensor *flux__grad_pow_a(flux_tensor *g, flux_tensor *a, flux_tensor *b) {
+    bool number = (b->flags & FLUX__WEAK) != 0;
+    if (number && b->arg.num == 0) return flux__filled_like(a, 0);
+    if (number && b->arg.num == 1) return g;
+    if (!number) a = flux_where(flux_and(flux_eq(a, 0.0), flux_eq(b, 0.0)), 1.0, a);
     return flux_mul(g, flux_mul(b, flux_pow(a, flux_sub(b, 1.0))));
 }
 
-/* y log a, and 0 where a is 0 (NNlib's rule for 0^b). */
-static flux_tensor *flux__grad_pow_b(flux_tensor *g, flux_tensor *a, flux_tensor *b, flux_tensor *y) {
-    (void)b;
-    return flux_mul(g, flux_where(flux_gt(a, 0.0), flux_mul(y, flux_log(a)), 0.0));
+/* y log a, and 0 where a is 0 (NNlib's rule for 0^b); neither in this nor in its own gradient is there a log 0. */
+static flux_tensor *flux__grad_pow_b(flux_tensor *g, flux_tensor *a, flux_tensor *y) {
+    if (a->flags & FLUX__WEAK) return a->arg.num > 0 ? flux_mul(g, flux_mul(y, flux_log(a))) : flux__filled_like(g, 0);
+    flux_tensor *some = flux_gt(a, 0.0);
+    return flux_mul(g, flux_where(some, flux_mul(y, flux_log(flux_where(some, a, 1.0))), 0.0));
 }
 
 /* gelu and its slope are one row each because what lies between would be stored, and takes longer to pass over than to
@@ -8699,8 +8750,8 @@ static FLUX__INLINE double flux__sigmoid_f64(double x) {
 }
 static FLUX__INLINE double flux__gelu_f64(double x) { return x * flux__sigmoid_f64(x * (1.5957691216057308 + 0.07135481627260025 * x * x)); }
 static FLUX__INLINE double flux__gelu_slope_f64(double x) {
-    double c = x > 10 ? 10 : x < -10 ? -10 : x, y = flux__sigmoid_f64(c * (1.5957691216057308 + 0.07135481627260025 * c * c));
-    return y + c * y * (1 - y) * (1.5957691216057308 + 3 * 0.07135481627260025 * c * c);
+    double c = x > 10 ? 10 : x < -10 ? -10 : x, e = exp(-fabs(c * (1.5957691216057308 + 0.07135481627260025 * c * c))), r = 1 / (1 + e);
+    return (x > 0 ? r : e * r) + c * (1.5957691216057308 + 3 * 0.07135481627260025 * c * c) * r * (e * r);
 }
 static FLUX__INLINE double flux__softplus_f64(double x) {
     return (x > 0 ? x : 0) + log1p(exp(-fabs(x)));
@@ -8727,6 +8778,11 @@ FLUX__FN(pow)(FLUX__V a, FLUX__V b) { return flux__whole_power((int64_t)a, (int6
 
 #define FLUX__KIND f64
 FLUX__LOOPS
+static double flux__formula_value(int op, const double *v) {
+    double y;
+    flux__loops_f64[op](1, &y, &v[0], &v[1], &v[2], 0, 0, 0);
+    return y;
+}
 FLUX__SCALAR_FOLDS(double, double, -HUGE_VAL, HUGE_VAL, )
 FLUX__ATTEND_ROWS(double, FLUX__JOIN_LANES)
 #undef FLUX__KIND
@@ -14137,8 +14193,8 @@ static const char *const flux__gpu_prelude[] = {
     "DEVICE T softplus_##X(T x) { return (x > 0 ? x : (T)0) + log1p##s(exp##s(-fabs##s(x))); }\\\n"
     "DEVICE T gelu_##X(T x) { return x * sigmoid_##X(x * ((T)1.5957691216057308 + (T)0.07135481627260025 * x * x)); }\\\n"
     "DEVICE T gelu_slope_##X(T x) {\\\n    const T u = (T)1.5957691216057308, v = (T)0.07135481627260025;\\\n"
-    "    const T c = x > 10 ? (T)10 : x < -10 ? (T)-10 : x, y = sigmoid_##X(c * (u + v * c * c));\\\n"
-    "    return y + c * y * ((T)1 - y) * (u + 3 * v * c * c);\\\n}\\\n"
+    "    const T c = x > 10 ? (T)10 : x < -10 ? (T)-10 : x, e = exp##s(-fabs##s(c * (u + v * c * c))), r = (T)1 / ((T)1 + e);\\\n"
+    "    return (x > 0 ? r : e * r) + c * (u + 3 * v * c * c) * r * (e * r);\\\n}\\\n"
     "DEVICE T sum_##X(T a, T b) { return a + b; }\\\nDEVICE T prod_##X(T a, T b) { return a * b; }\n"
     "REAL(float, f32, f)\nREAL(double, f64, )\n",
     "#define WHOLE(T, U, X) \\\n"
@@ -21845,13 +21901,6 @@ static flux_tensor *flux__exp_linear(flux_tensor *x, double scale, double by, do
     return flux_where(flux_gt(x, 0.0), flux_mul(x, gain), low);
 }
 
-/* factor (x + 0.044715 x^3): what the two fast forms of gelu are functions of. Both
-   are flat beyond 10. */
-static flux_tensor *flux__gelu_inner(flux_tensor *x, double factor) {
-    flux_tensor *c = flux_clamp(x, -10, 10);
-    return flux_mul(c, flux_add(flux_mul(flux_square(c), 0.044715 * factor), factor));
-}
-
 FLUX__COMPOSED(hardsigmoid, flux_clamp(flux_div(flux_add(x, 3.0), 6.0), 0, 1))
 FLUX__COMPOSED(logsigmoid, flux_neg(flux_softplus(flux_neg(x))))
 FLUX__COMPOSED(hardtanh, flux_clamp(x, -1, 1))
@@ -21859,16 +21908,16 @@ FLUX__COMPOSED(relu6, flux_clamp(x, 0, 6))
 FLUX__COMPOSED(selu,
                flux__exp_linear(x, 1.0507009873554805 * 1.6732632423543772, 1, 1.0507009873554805))
 FLUX__COMPOSED(gelu_tanh, flux__elementwise(FLUX__OP_GELU, x, NULL, NULL))
-FLUX__COMPOSED(gelu_sigmoid, flux_mul(x, flux_sigmoid(flux__gelu_inner(x, 1.5957691216057308))))
+FLUX__COMPOSED(gelu_sigmoid, flux__elementwise(FLUX__OP_GELU, x, NULL, NULL))
 FLUX__COMPOSED(gelu_erf,
                flux_mul(flux_mul(x, 0.5), flux_add(flux_erf(flux_mul(x, 0.7071067811865476)), 1.0)))
 FLUX__COMPOSED(swish, flux_mul(x, flux_sigmoid(x)))
 FLUX__COMPOSED(hardswish, flux_mul(x, flux_hardsigmoid(x)))
 FLUX__COMPOSED(lisht, flux_mul(x, flux_tanh(x)))
-FLUX__COMPOSED(logcosh, flux_sub(flux_add(x, flux_softplus(flux_mul(x, -2.0))), 0.6931471805599453))
+FLUX__COMPOSED(logcosh, flux__elementwise(FLUX__OP_LOGCOSH, x, NULL, NULL))
 FLUX__COMPOSED(mish, flux_mul(x, flux_tanh(flux_softplus(x))))
 FLUX__COMPOSED(softsign, flux_div(x, flux_add(flux_abs(x), 1.0)))
-FLUX__COMPOSED(tanhshrink, flux_sub(x, flux_tanh(x)))
+FLUX__COMPOSED(tanhshrink, flux__elementwise(FLUX__OP_TANHSHRINK, x, NULL, NULL))
 
 FLUX_DEF flux_tensor *flux_gelu(flux_tensor *x) { return flux_gelu_tanh(x); }
 

@@ -90,6 +90,16 @@ static double d_ceil(double a, double b, double c) { (void)b, (void)c; return ce
 static double d_round(double a, double b, double c) { (void)b, (void)c; return fabs(remainder(a, 1)) > 0.5 ? NAN : rint(a); }
 static double d_sigmoid(double a, double b, double c) { (void)b, (void)c; return a < 0 ? exp(a) / (exp(a) + 1) : 1 / (1 + exp(-a)); }
 static double d_softplus(double a, double b, double c) { (void)b, (void)c; return a > 0 ? a + log1p(exp(-a)) : log1p(exp(a)); }
+static double d_logcosh(double a, double b, double c) {
+    (void)b, (void)c;
+    return fabs(a) > 300 ? fabs(a) - 0.6931471805599453 : log1p(2 * sinh(a / 2) * sinh(a / 2));
+}
+static double d_tanhshrink(double a, double b, double c) {
+    double k = 0;                         /* tanh a = a/(1 + k), k = a^2/(3 + a^2/(5 + ...)) */
+    (void)b, (void)c;
+    for (int odd = 41; odd > 1; odd -= 2) k = a * a / (odd + k);
+    return fabs(a) < 1 ? a * k / (1 + k) : a - tanh(a);
+}
 static double d_relu(double a, double b, double c) { (void)b, (void)c; return a <= 0 ? 0 : a; }
 static double d_gate(double a, double b, double c) { (void)c; return isgreater(a, 0) ? b : 0; }
 static double d_lerp(double a, double b, double c) { return a + c * (b - a); }
@@ -143,7 +153,7 @@ static const reference references[] = {
     { "rsqrt", d_rsqrt, 1.5 }, { "exp", d_exp, 1.25 }, { "log", d_log, 1 }, { "log1p", d_log1p, 1 }, { "expm1", d_expm1, 1.65 },
     { "sin", d_sin, 1 }, { "cos", d_cos, 1 }, { "tanh", d_tanh, 1.3 }, { "erf", d_erf, 1.3 }, { "floor", d_floor, 0 },
     { "ceil", d_ceil, 0 }, { "round", d_round, 0 }, { "sigmoid", d_sigmoid, 1.3 }, { "softplus", d_softplus, 1.75 },
-    { "relu", d_relu, 0 }, { "gate", d_gate, 0 }, { "lerp", d_lerp, 0 }, { "fma", d_fma, 0 }, { "gelu", d_gelu, 200 },
+    { "logcosh", d_logcosh, 8 }, { "tanhshrink", d_tanhshrink, 8 }, { "relu", d_relu, 0 }, { "gate", d_gate, 0 }, { "lerp", d_lerp, 0 }, { "fma", d_fma, 0 }, { "gelu", d_gelu, 200 },
     { "gelu_slope", d_gelu_slope, 2 } };
 
 static const reference *reference_of(int op) {

@@ -23,6 +23,7 @@ REF(floor, floor(a)) REF(ceil, ceil(a)) REF(round, nearbyint(a)) REF(sigmoid, 1 
 REF(relu, a > 0 ? a : 0) REF(gate, a > 0 ? b : 0) REF(lerp, a + c * (b - a)) REF(fma, a * b + c)
 REF(gelu_slope, 0.5 * (1 + tanh(0.7978845608028654 * (a + 0.044715 * a * a * a))) + 0.5 * a * (1 - pow(tanh(0.7978845608028654 * (a + 0.044715 * a * a * a)), 2)) *
                 0.7978845608028654 * (1 + 0.134145 * a * a))
+REF(logcosh, log(cosh(a))) REF(tanhshrink, a - tanh(a))
 REF(gelu, 0.5 * a * (1 + tanh(0.7978845608028654 * (a + 0.044715 * a * a * a))))
 
 static const reference refs[] = {
@@ -37,7 +38,7 @@ static const reference refs[] = {
     { "tanh", -3, 3, true, ref_tanh }, { "erf", -3, 3, true, ref_erf }, { "floor", -4, 4, true, ref_floor }, { "ceil", -4, 4, true, ref_ceil },
     { "round", -4, 4, true, ref_round }, { "sigmoid", -5, 5, true, ref_sigmoid }, { "softplus", -5, 5, true, ref_softplus },
     { "relu", -2, 2, true, ref_relu }, { "gate", -2, 2, true, ref_gate }, { "lerp", -2, 2, true, ref_lerp }, { "fma", -2, 2, true, ref_fma },
-    { "gelu", -4, 4, true, ref_gelu }, { "gelu_slope", -4, 4, true, ref_gelu_slope }
+    { "logcosh", -3, 3, true, ref_logcosh }, { "tanhshrink", -3, 3, true, ref_tanhshrink }, { "gelu", -4, 4, true, ref_gelu }, { "gelu_slope", -4, 4, true, ref_gelu_slope }
 };
 enum { NREFS = sizeof refs / sizeof refs[0], N = 37 };
 
@@ -155,6 +156,56 @@ TEST(gradient_of_stretched_operand) {
     CHECK(flux_gradcheck(stretch_loss, big, flux_rand_shape(FLUX_SHAPE(1, 4), FLUX_F64), 0) < 1e-6);
     CHECK(flux_gradcheck(stretch_loss, big, flux_rand_shape(FLUX_SHAPE(1, 1, 2), FLUX_F64), 0) < 1e-6);
     CHECK(flux_gradcheck(stretch_loss, big, flux_rand_shape(flux__shape(NULL, 0), FLUX_F64), 0) < 1e-6);
+}
+
+/* Numbers beside tensors are double until they meet a dtype: also those that only a gradient computes, 0.1 - 1 or log 0.3. */
+static double slope_at(flux_tensor *y, flux_tensor *x) { return flux_item(flux_grad(flux_gradient(y, x), x)); }
+TEST(numbers_are_double) {
+    flux_tensor *x = flux_full_shape(flux__shape(NULL, 0), 1.7, FLUX_F64);
+    CHECK_NEAR(flux_item(flux_pow(x, 0.1)), pow(1.7, 0.1), 1e-15);
+    CHECK_NEAR(slope_at(flux_pow(x, 0.1), x), 0.1 * pow(1.7, -0.9), 1e-15);
+    CHECK_NEAR(slope_at(flux_pow(0.3, x), x), log(0.3) * pow(0.3, 1.7), 1e-15);
+    CHECK_NEAR(slope_at(flux_div(0.1, x), x), -0.1 / (1.7 * 1.7), 1e-15);
+    CHECK_NEAR(slope_at(flux__lerp(flux__number(0.1), flux__number(0.3), x), x), 0.2, 1e-15);
+    CHECK_NEAR(slope_at(flux__fma(flux__number(0.1), flux__number(0.3), x), x), 1, 0);
+    CHECK_NEAR(flux_item(flux_mul(flux_exp(flux__number(0.1)), x)), exp(0.1) * 1.7, 1e-15);
+    CHECK_NEAR(flux_item(flux_add(flux_sub(flux_mul(0.1, 3), 0.7), x)), 0.1 * 3 - 0.7 + 1.7, 1e-15);
+    CHECK_NEAR(flux_item(flux_where(flux_gt(1e-60, 0), x, 0.0)), 1.7, 0);
+    CHECK(flux_dtype_of(flux_mul(2, 3)) == FLUX_F32 && flux_dtype_of(flux_lt(2, 3)) == FLUX_BOOL);
+    CHECK_NEAR(flux_item(flux_mul(2, 3)), 6, 0);
+    CHECK_NEAR(flux_item(flux_lt(2, 3)), 1, 0);
+}
+
+/* At 0 what has a slope has that, and a number, not 0 times infinity: powers whose exponent is a number, and is a tensor. */
+TEST(gradients_at_zero) {
+    static const double slopes[5] = { 0, 1, 0, 0, 0 }, seconds[5] = { 0, 0, 2, 0, 0 };
+    for (int t = 0; t < 2; t++)
+        for (int y = 0; y < 5; y++) FLUX_SCOPE {
+            flux_tensor *x = flux_full_shape(FLUX_SHAPE(2), 0, t ? FLUX_F64 : FLUX_F32), *p = flux_full_shape(FLUX_SHAPE(2), y, FLUX_F32);
+            flux_tensor *by_number = flux_grad(flux_gradient(flux_sum(flux_pow(x, y)), x), x);
+            flux_tensor *by_tensor = flux_grad(flux_gradient(flux_sum(flux_pow(x, p)), x), x);
+            for (int k = 0; k < 2; k++) {
+                flux_tensor *d = k ? by_tensor : by_number;
+                flux_grads *g = flux_gradient(flux_sum(d), x);
+                CHECK_NEAR(flux_item(flux_max(d)), slopes[y], 0);
+                CHECK_NEAR(flux_grad(g, x) ? flux_item(flux_max(flux_grad(g, x))) : 0, seconds[y], 0);
+            }
+            flux_tensor *by_p = flux_grad(flux_gradient(flux_sum(flux_pow(x, p)), p), p);
+            CHECK_NEAR(flux_item(flux_max(by_p)), 0, 0);
+            CHECK_NEAR(flux_item(flux_max(flux_grad(flux_gradient(flux_sum(by_p), p), p))), 0, 0);
+        }
+    flux_tensor *x = flux_zeros(3, 4), *none = flux_zeros(4, 4, 1, 2);
+    flux_tensor *norm = flux_grad(flux_gradient(flux_norm(x), x), x);
+    CHECK_NEAR(flux_item(flux_max(flux_abs(norm))), 0, 0);
+    CHECK_NEAR(flux_item(flux_max(flux_abs(flux_grad(flux_gradient(flux_sum(norm), x), x)))), 0, 0);
+    float half[] = { 0, 0, 3, 4 };                         /* a column of zeros beside one that is none */
+    flux_tensor *two = flux_from(half, 2, 2);
+    CHECK_DATA(flux_norm(two, 0), ((double[]){ 0, 5 }), 0);
+    CHECK_DATA(flux_grad(flux_gradient(flux_sum(flux_norm(two, 0)), two), two), ((double[]){ 0, 0, 0.6, 0.8 }), 1e-7);
+    flux_tensor *pool = flux_lpnormpool(none, .window = FLUX_SHAPE(2, 2));
+    CHECK_NEAR(flux_item(flux_max(flux_abs(flux_grad(flux_gradient(flux_sum(pool), none), none)))), 0, 0);
+    flux_tensor *nan = flux_full(NAN, 3);
+    CHECK(isnan(flux_item(flux_norm(nan))));
 }
 
 /* A number made by flux_ones and the like is a tensor as others are, whatever an operation makes of it. */
