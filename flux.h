@@ -1853,6 +1853,7 @@ FLUX__UNUSED static void flux__once(flux__once_flag *o, void (*fn)(void)) {
    still call flux__tls_get. It is the same function in every call. */
 
 #if defined(FLUX_NO_THREADS)
+#  define FLUX__THREAD_LOCAL
 static void *flux__tls_value;
 static FLUX__INLINE void *flux__tls_get(void) { return flux__tls_value; }
 static bool flux__tls_set(void *p, void (*at_thread_end)(void *)) {
@@ -1885,6 +1886,7 @@ static flux__tls_key flux__tls_slot;
 
 /* The system's key runs the function at the thread's end; a thread-local variable, where the compiler has them, is faster to read. */
 #  if defined(__TINYC__)
+#    define FLUX__THREAD_LOCAL
 static int flux__tls_made;
 static FLUX__INLINE void *flux__tls_get(void) { return flux__atomic_load32(&flux__tls_made) ? FLUX__TLS_LOAD(flux__tls_slot) : NULL; }
 static bool flux__tls_put(void *p) {
@@ -1893,10 +1895,11 @@ static bool flux__tls_put(void *p) {
 }
 #  else
 #    if defined(_MSC_VER)
-static __declspec(thread) void *flux__tls_value;
+#      define FLUX__THREAD_LOCAL __declspec(thread)
 #    else
-static __thread void *flux__tls_value;
+#      define FLUX__THREAD_LOCAL __thread
 #    endif
+static FLUX__THREAD_LOCAL void *flux__tls_value;
 static FLUX__INLINE void *flux__tls_get(void) { return flux__tls_value; }
 static bool flux__tls_put(void *p) {
     if (!FLUX__TLS_STORE(flux__tls_slot, p)) return false;
@@ -2669,17 +2672,28 @@ static int flux__tf32;                    /* flux_allow_tf32's word */
 
 static void flux__thread_free(void *state);
 static void flux__at_exit(void);
+static FLUX__THREAD_LOCAL bool flux__no_self;   /* there was no memory for this thread's state: the error waits until there is */
 
-static flux__thread *flux__self_new(void) {
+static flux__thread *flux__self_alloc(void) {
     flux__thread *t = (flux__thread *)FLUX_MALLOC(sizeof *t);
     if (!t) return NULL;
     memset(t, 0, sizeof *t);
     t->scope = (flux__scope *)FLUX_MALLOC(16 * sizeof *t->scope);
-    if (!t->scope || !flux__tls_set(t, flux__thread_free)) {
-        if (t->scope) FLUX_FREE(t->scope);
-        FLUX_FREE(t);
+    if (t->scope && flux__tls_set(t, flux__thread_free)) return t;
+    if (t->scope) FLUX_FREE(t->scope);
+    FLUX_FREE(t);
+    return NULL;
+}
+
+static flux__thread *flux__self_new(void) {
+    flux__thread *t = flux__self_alloc();
+    if (!t) {
+        flux__no_self = true;
         return NULL;
     }
+    t->error.set = flux__no_self;
+    if (flux__no_self) snprintf(t->error.text, sizeof t->error.text, "out of memory: %zu bytes for a thread's state", sizeof *t);
+    flux__no_self = false;
     t->scope_room = 16;
     memset(t->scope, 0, sizeof *t->scope);
     t->nscopes = 1;
@@ -20162,6 +20176,7 @@ typedef struct flux__bilinear {
 /* For each column, W folded with y is an out x in1 matrix, which x is multiplied by:
    two products, the second batched. */
 static flux_tensor *flux__bilinear_columns(flux_tensor *w, flux_tensor *x, flux_tensor *y) {
+    if (!x || !y) return NULL;
     int64_t out = w->dim[0], in = w->dim[1], n = x->dim[1];
     int64_t flat[2] = { out * in, w->dim[2] }, three[3] = { out, in, n }, column[3] = { in, 1, n },
             two[2] = { out, n };
@@ -21592,10 +21607,12 @@ static bool flux__norm_track(flux__norm_layer *m, flux_tensor *mean, flux_tensor
     return true;
 }
 
-/* Mean and variance of the batch, and how many numbers each is of. */
+/* Mean and variance of the batch, and how many numbers each is of; NULL and 0 without it. */
 static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, flux_tensor **mean,
                                flux_tensor **var, flux_tensor **centred) {
     double n = 1;
+    *mean = *var = *centred = NULL;
+    if (!x) return 0;
     for (int i = 0; i < dims->ndim; i++) n *= (double)x->dim[dims->dim[i]];
     *mean = flux_mean_over(dims->ndim, flux__over(x, dims));
     *centred = flux_sub(x, *mean);
@@ -21639,7 +21656,7 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
         }
         if (batch) dims.dim[dims.ndim++] = nd + 1;
         double n = flux__norm_stats(flux_reshape_to(in, split), &dims, &mean, &var, &y);
-        if (training && !flux__norm_enough(self, x, n)) return NULL;
+        if (var && training && !flux__norm_enough(self, x, n)) return NULL;
         if (!var || (training && m->track && !flux__norm_track(m, mean, var, n))) return NULL;
         if (each > 1) {
             y = flux_reshape_to(flux_mul(y, flux_rsqrt(flux_add(var, m->eps))), whole);
@@ -21703,7 +21720,7 @@ static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type,
     }
     if (m.track)
         m.mean = flux_full_shape(s, 0.0, FLUX_F32), m.var = flux_full_shape(s, 1.0, FLUX_F32);
-    bool good = (m.gamma || !affine) && (m.var || !m.track);
+    bool good = (m.gamma || !affine) && ((m.mean && m.var) || !m.track);
     return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, &m) : NULL);
 }
 

@@ -1,0 +1,343 @@
+/* Programs in which memory runs out: every layer, and all that reads and writes files, each in a fresh process in which allocation
+   number k fails, alone or with all that follow. None may crash or hang; what could not be done has said so; what was done
+   is right; once there is memory again the same process computes what it should; and at the end nothing is left.
+   The suite takes some of the k, FAULTS=all every one. `test_faults part` runs the programs with `part` in their name. */
+#define _DEFAULT_SOURCE
+#include <stdint.h>
+#include <stdlib.h>
+static long made, failing = -1, live;     /* allocations so far; the first to fail; not freed */
+static int onward, failed_once;           /* whether those that follow fail too; whether one has failed */
+static int refuse(void) {
+    long k = __atomic_fetch_add(&made, 1, __ATOMIC_SEQ_CST);
+    int refused = failing >= 0 && (onward ? k >= failing : k == failing);
+    failed_once |= refused;
+    return refused;
+}
+static void *scarce_realloc(void *p, size_t bytes) {
+    void *q = refuse() ? NULL : realloc(p, bytes);
+    if (q && !p) __atomic_fetch_add(&live, 1, __ATOMIC_SEQ_CST);
+    return q;
+}
+static void *scarce_malloc(size_t bytes) { return scarce_realloc(NULL, bytes); }
+static void scarce_free(void *p) {
+    if (p) __atomic_fetch_sub(&live, 1, __ATOMIC_SEQ_CST);
+    free(p);
+}
+#define FLUX_MALLOC(bytes) scarce_malloc(bytes)
+#define FLUX_REALLOC(p, bytes) scarce_realloc(p, bytes)
+#define FLUX_FREE(p) scarce_free(p)
+#define FLUX_IMPLEMENTATION
+#include "../flux.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#if defined(_WIN32) || !defined(__GNUC__)
+int main(void) {
+    printf("skipped all: programs are run by fork\n0 passed, 0 failed, 1 skipped\n");
+    return 0;
+}
+#else
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ------------------------------------------------------------------ layers */
+
+typedef struct program {
+    const char *name;
+    flux_layer *(*make)(void);            /* a layer that is made, trained, printed, saved and loaded; or NULL */
+    flux_tensor *(*input)(void);
+    double (*run)(const char *path);      /* a program of its own: its result, NaN where it failed */
+} program;
+
+static void silent(const char *message, void *user) { (void)message, (void)user; }
+static flux_tensor *columns(void) { return flux_randn(6, 4); }
+static flux_tensor *steps(void) { return flux_randn(6, 5, 3); }
+static flux_tensor *image(void) { return flux_randn(6, 6, 4, 2); }
+static flux_tensor *indices(void) {
+    static const int32_t at[6] = { 0, 3, 5, 1, 1, 2 };
+    return flux_from(at, 3, 2);
+}
+static flux_tensor *first_of(flux_tensor *x) { return flux_nth(x, 0); }
+static flux_tensor *plus_one(flux_tensor *x) { return flux_add(x, 1); }
+
+#define LAYER(name, expr) static flux_layer *make_##name(void) { return expr; }
+LAYER(dense, flux_dense(6, 3, flux_tanh))
+LAYER(dense_orthogonal, flux_dense(6, 3, .init = flux_orthogonal))
+LAYER(dense_identity, flux_dense(6, 6, .init = flux_identity_init))
+LAYER(dense_truncated, flux_dense(6, 6, .init = flux_truncated_normal))
+LAYER(scale, flux_scale(FLUX_SHAPE(6), flux_sigmoid))
+LAYER(bilinear, flux_bilinear(6, 6, 2))
+LAYER(embedding, flux_embedding(6, 3, .pad = FLUX_ON, .padding_idx = 1))
+LAYER(embeddingbag, flux_embeddingbag(6, 3, .reduction = flux_max))
+LAYER(rnn, flux_rnn(6, 3))
+LAYER(lstm, flux_chain(flux_lstm(6, 3, .return_state = true), first_of))
+LAYER(gru, flux_gru(6, 3, .hidden_bias = true))
+LAYER(gruv3, flux_gruv3(6, 3))
+LAYER(rnncell, flux_chain(flux_rnncell(6, 3), first_of))
+LAYER(lstmcell, flux_chain(flux_lstmcell(6, 3), first_of))
+LAYER(grucell, flux_chain(flux_grucell(6, 3), first_of))
+LAYER(gruv3cell, flux_chain(flux_gruv3cell(6, 3), first_of))
+LAYER(recurrence, flux_recurrence(flux_lstmcell(6, 3)))
+LAYER(multiheadattention, flux_multiheadattention(6, .nheads = 2, .scores = FLUX_OFF, .dropout = 0.1, .causal = true))
+LAYER(layernorm, flux_layernorm(FLUX_SHAPE(6)))
+LAYER(dropout, flux_chain(flux_dense(6, 3), flux_dropout(0.5), flux_alphadropout(0.5)))
+LAYER(conv, flux_conv_layer(FLUX_SHAPE(3, 3), 4, 2, flux_relu, .pad = FLUX_SAMEPAD))
+LAYER(crosscor, flux_crosscor_layer(FLUX_SHAPE(3, 3), 4, 2, .stride = FLUX_SHAPE(2)))
+LAYER(conv_transpose, flux_conv_transpose_layer(FLUX_SHAPE(3, 3), 4, 2))
+LAYER(depthwiseconv, flux_depthwiseconv(FLUX_SHAPE(3, 3), 4, 4))
+LAYER(pools, flux_chain(flux_maxpool_layer(FLUX_SHAPE(2, 2)), flux_meanpool_layer(FLUX_SHAPE(2, 2), .pad = FLUX_SHAPE(1, 1)),
+                        flux_lpnormpool_layer(FLUX_SHAPE(2, 2)), flux_scale(FLUX_SHAPE(1))))
+LAYER(adaptive_pools, flux_chain(flux_adaptivemaxpool(FLUX_SHAPE(3, 3)), flux_adaptivemeanpool(FLUX_SHAPE(2, 2)), flux_scale(FLUX_SHAPE(1))))
+LAYER(global_pools, flux_chain(flux_scale(FLUX_SHAPE(1)), flux_parallel(flux_add, flux_globalmaxpool(), flux_globalmeanpool(), flux_globallpnormpool(2))))
+LAYER(upsample, flux_chain(flux_scale(FLUX_SHAPE(1)), flux_upsample(FLUX_BILINEAR, .scale = { 2 }), flux_upsample(FLUX_NEAREST, .scale = { 2 }),
+                           flux_pixelshuffle(2)))
+LAYER(batchnorm, flux_batchnorm(4, flux_relu))
+LAYER(instancenorm, flux_instancenorm(4, .affine = FLUX_ON, .track_stats = FLUX_ON))
+LAYER(groupnorm, flux_groupnorm(4, 2))
+LAYER(weightnorm, flux_weightnorm(flux_dense(6, 3)))
+LAYER(chain, flux_chain(flux_dense(6, 3), plus_one, flux_named("head", flux_dense(3, 2)), flux_softmax))
+LAYER(parallel, flux_parallel(flux_vcat, flux_dense(6, 3), flux_dense(6, 2)))
+LAYER(skipconnection, flux_skipconnection(flux_dense(6, 6), flux_add))
+LAYER(maxout, flux_maxout(flux_dense(6, 3), flux_dense(6, 3)))
+static flux_tensor *last_of_two(flux_tensor *x) { return flux_nth(x, 1); }
+static flux_tensor *twice(flux_tensor *x) { return flux_tuple(x, flux_mul(x, 2)); }
+LAYER(pairwisefusion, flux_chain(twice, flux_pairwisefusion(flux_add, flux_dense(6, 6), flux_dense(6, 3)), last_of_two))
+
+static double life_of(const program *p, const char *path) {
+    double result = NAN;
+    flux_seed(5);
+    if (p->run) return p->run(path);
+    FLUX_SCOPE {
+        char text[2000];
+        flux_layer *m = p->make(), *other = p->make();
+        flux_tensor *x = p->input();
+        flux_state *opt = flux_setup(flux_adam(0.01), m);
+        flux_trainmode(m, true);
+        for (int i = 0; i < 2; i++) FLUX_SCOPE flux_update(opt, m, flux_gradient(flux_mean(flux_square(flux_call(m, x))), m));
+        flux_testmode(m, true);
+        bool good = flux_save(m, path) == 0 && flux_load(other, path) == 0;
+        good = flux_layer_text(m, text, sizeof text) > 0 && flux_state_text(opt, text, sizeof text) > 0 && good;
+        flux_testmode(other, true);
+        double a = flux_item(flux_sum(flux_call(m, x))), b = flux_item(flux_sum(flux_call(other, x)));
+        if (good && a == b) result = a + flux_item(flux_norm(flux_destructure(flux_f64(other))));
+    }
+    return result;
+}
+
+/* ------------------------------------------------------------------ other programs */
+
+static double number(int64_t n) { return flux_failed() ? (double)NAN : (double)n; }
+
+static double optimisers(const char *path) {
+    double result = NAN;
+    FLUX_SCOPE {
+        flux_layer *m = flux_f16(flux_dense(3, 2, .init = flux_ones32));
+        flux_state *opt = flux_setup(flux_mixed_precision(flux_accumgrad(2, flux_optimiser_chain(flux_clipnorm(1), flux_radam()))), m);
+        flux_adjust(opt, .eta = 0.1);
+        for (int i = 0; i < 4; i++) FLUX_SCOPE
+            flux_update(opt, m, flux_gradient(flux_scaled_loss(opt, flux_mean(flux_square(flux_call(m, flux_ones(3, 2))))), m));
+        bool good = flux_save_all(path, m, opt) == 0 && flux_load_all(path, m, opt) == 0;
+        if (good) result = flux_item(flux_sum(flux_call(m, flux_ones(3, 2))));
+    }
+    return result;
+}
+
+static int64_t ten(void *user) { return (void)user, 10; }
+static int observation(void *user, int64_t i, int n, flux_tensor **out) {
+    (void)user;
+    for (int k = 0; k < n; k++) out[k] = flux_full((double)(i + k), 2);
+    return out[n - 1] ? 0 : 1;
+}
+static flux_tensor *loss_of(flux_layer *m, flux_tensor *x, flux_tensor *y) { return flux_mse(flux_call(m, x), y); }
+static double loaders(const char *path) {
+    double result = NAN, sum = 0;
+    (void)path;
+    FLUX_SCOPE {
+        flux_dataset set = { NULL, ten, observation, 2 };
+        flux_layer *m = flux_dense(2, 2, .init = flux_ones32);
+        flux_loader *own = flux_dataloader(.data = &set, .batchsize = 4, .shuffle = true, .workers = 2, .seed = 3);
+        flux_loader *arrays = flux_mapobs(plus_one, flux_dataloader(flux_arange(0, 12, 1), flux_ones(2, 12), .batchsize = 5, .shuffle = true, .seed = 3));
+        flux_state *opt = flux_setup(flux_descent(), m);
+        flux_each (b, own) sum += flux_item(flux_sum(b.y));
+        flux_each (b, arrays) sum += flux_item(flux_sum(b.x));
+        char text[500];
+        flux_loader_text(own, text, sizeof text);
+        flux_train(loss_of, m, own, opt);
+        result = sum + flux_item(flux_norm(flux_destructure(m)));
+    }
+    return flux_failed() ? (double)NAN : result;
+}
+
+static double tensor_files(const char *path) {
+    double result = NAN;
+    FLUX_SCOPE {
+        flux_tensor *x = flux_randn(5, 7), *back = NULL;
+        if (flux_save_npy(x, path) == 0) back = flux_load_npy(path);
+        if (back && flux_save(back, path) == 0) back = flux_load_tensor(path, NULL);
+        if (back && flux_item(flux_sum(flux_ne(x, back))) == 0) result = flux_item(flux_sum(back));
+    }
+    return result;
+}
+
+static bool write_file(const char *path, const void *bytes, size_t n) {
+    FILE *f = fopen(path, "wb");
+    bool good = f && fwrite(bytes, 1, n, f) == n;
+    return (!f || fclose(f) == 0) && good;
+}
+static double readers(const char *path) {
+    static const unsigned char idx[] = { 0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3, 4, 5, 6 };
+    static const char csv[] = "a, b\n1, 2\n3, 4.5\n";
+    double sum = 0;
+    FLUX_SCOPE {
+        if (write_file(path, idx, sizeof idx)) sum += flux_item(flux_sum(flux_load_idx(path)));
+        if (write_file(path, csv, sizeof csv - 1)) sum += flux_item(flux_sum(flux_load_csv(path)));
+    }
+    return sum;
+}
+
+static double graphs(const char *path) {
+    double result = NAN;
+    (void)path;
+    FLUX_SCOPE {
+        flux_tensor *x = flux_randn(40, 40), *w = flux_randn(40, 40), *e = flux_expr("tanh.(x * w) .+ sum(x .^ 2)", x, w);
+        flux_tensor *y = flux_cat(0, flux_softmax(flux_matmul(x, w)), flux_relu(x), flux_where(flux_gt(x, w), x, flux_transpose(w)));
+        flux_grads *g = flux_gradient(flux_sum(flux_mul(flux_add(flux_sum(e), y), 0.1)), x, w);
+        flux_grads *second = flux_gradient(flux_sum(flux_square(flux_grad(g, x))), w);
+        result = flux_item(flux_sum(flux_grad(g, w))) + flux_item(flux_sum(flux_grad(second, w)));
+        flux_tensor_text(y, NULL, 0);
+    }
+    return result;
+}
+
+static double threads(const char *path) {
+    double result = NAN;
+    (void)path;
+    flux_threads(2);
+    FLUX_SCOPE {
+        flux_tensor *a = flux_rand(300, 300);
+        result = flux_item(flux_sum(flux_round(flux_mul(flux_matmul(a, flux_tanh(a)), 0.01))));
+    }
+    return result;
+}
+
+static double models(const char *path) {
+    int64_t n = 0;
+    (void)path;
+    FLUX_SCOPE {
+        char text[3000];
+        flux_layer *tied = flux_named("tied", flux_dense(3, 3, flux_tanh)), *m = flux_chain(tied, plus_one, tied, flux_batchnorm(3));
+        flux_layer *copy = flux_restructure(flux_copy_layer(m), flux_mul(flux_destructure(m), 2));
+        flux_freeze(copy);
+        n = flux_num_params(copy) + flux_outputsize(copy, 3, 5).dim[1] + (int64_t)flux_summary_text(copy, FLUX_SHAPE(3, 5), text, sizeof text);
+    }
+    return number(n);
+}
+
+#define OF(name, input) { #name, make_##name, input, NULL }
+static const program programs[] = {
+    OF(dense, columns), OF(dense_orthogonal, columns), OF(dense_identity, columns), OF(dense_truncated, columns), OF(scale, columns), OF(bilinear, columns),
+    OF(embedding, indices), OF(embeddingbag, indices), OF(rnn, steps), OF(lstm, steps), OF(gru, steps), OF(gruv3, steps), OF(rnncell, columns),
+    OF(lstmcell, columns), OF(grucell, columns), OF(gruv3cell, columns), OF(recurrence, steps), OF(multiheadattention, steps), OF(layernorm, columns),
+    OF(dropout, columns), OF(conv, image), OF(crosscor, image), OF(conv_transpose, image), OF(depthwiseconv, image), OF(pools, image),
+    OF(adaptive_pools, image), OF(global_pools, image), OF(upsample, image), OF(batchnorm, image), OF(instancenorm, image), OF(groupnorm, image),
+    OF(weightnorm, columns), OF(chain, columns), OF(parallel, columns), OF(skipconnection, columns), OF(maxout, columns), OF(pairwisefusion, columns),
+    { "optimisers", NULL, NULL, optimisers }, { "loaders", NULL, NULL, loaders }, { "tensor_files", NULL, NULL, tensor_files },
+    { "readers", NULL, NULL, readers }, { "graphs", NULL, NULL, graphs }, { "threads", NULL, NULL, threads }, { "models", NULL, NULL, models },
+};
+
+/* ------------------------------------------------------------------ running them */
+
+enum { AT_ONCE = 8 };
+static struct shared {
+    long allocations;                     /* of the program that runs, and its result, when none fails */
+    double result;
+    struct run { long k; bool on; pid_t pid; char why[300]; } run[AT_ONCE];
+} *shared;                                /* with the processes */
+
+static void say(struct run *r, const char *what, double got) {
+    snprintf(r->why, sizeof r->why, "%s: %.17g, not %.17g; %.150s", what, got, shared->result, flux_error());
+}
+
+/* The process: a program while memory runs out at allocation k, and once more when it is there again. */
+static void one_process(const program *p, struct run *r, const char *path) {
+    alarm(60);
+    flux_on_error(silent, NULL);
+    if (r->k >= 0 && !freopen("/dev/null", "w", stderr)) _exit(1);    /* where there is no memory for a thread's state */
+    failing = r->k, onward = r->on;
+    double got = life_of(p, path);
+    bool said = flux_failed();
+    if (r->k < 0) shared->allocations = made, shared->result = got;
+    if (r->k < 0 && said) say(r, "it fails", got);
+    if (r->k >= 0 && !said && got != shared->result) say(r, "no error, but another result", got);
+    failing = -1;
+    flux_clear();
+    got = life_of(p, path);
+    if (!r->why[0] && (flux_failed() || got != shared->result)) say(r, "with memory again", got);
+    flux_shutdown();
+    if (!r->why[0] && live != 0) snprintf(r->why, sizeof r->why, "%ld blocks are left at the end", live);
+    unlink(path);
+    _exit(0);
+}
+
+/* Waits for one of them, and gives back its place; good: whether it did what it should. */
+static struct run *one_ends(const program *p, bool *good) {
+    int status = -1;
+    struct run *r = shared->run;
+    pid_t pid = wait(&status);
+    while (r < shared->run + AT_ONCE - 1 && r->pid != pid) r++;
+    r->pid = 0;
+    if (status == 0 && !r->why[0]) return r;
+    *good = false;
+    fprintf(stderr, "%s: allocation %ld%s: ", p->name, r->k, r->k < 0 ? " (none fails)" : r->on ? " and all that follow" : "");
+    if (WIFSIGNALED(status)) fprintf(stderr, "signal %d\n", WTERMSIG(status));
+    else fprintf(stderr, "%s (status %d)\n", r->why, status);
+    return r;
+}
+
+static bool start(const program *p, long k, bool on, const char *base) {
+    bool good = true;
+    char path[1100];
+    struct run *r = shared->run;
+    while (r < shared->run + AT_ONCE && r->pid) r++;
+    if (r == shared->run + AT_ONCE) r = one_ends(p, &good);
+    r->k = k, r->on = on, r->why[0] = 0;
+    snprintf(path, sizeof path, "%s_%d", base, (int)(r - shared->run));
+    pid_t pid = fork();
+    if (pid == 0) one_process(p, r, path);
+    r->pid = pid;
+    return pid > 0 && good;
+}
+static bool end_all(const program *p) {
+    bool good = true;
+    for (int i = 0; i < AT_ONCE; i++)
+        if (shared->run[i].pid > 0) one_ends(p, &good), i = -1;
+    return good;
+}
+
+int main(int argc, char **argv) {
+    int passed = 0, failed = 0;
+    const char *all = getenv("FAULTS"), *folder = getenv("TMPDIR");
+    char path[1000];
+    shared = (struct shared *)mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) return 1;
+    snprintf(path, sizeof path, "%.900s/flux_faults_%d", folder ? folder : "/tmp", (int)getpid());
+    if (!getenv("FLUX_NUM_THREADS")) setenv("FLUX_NUM_THREADS", "1", 1);    /* for k to name the same allocation each time */
+    for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) {
+        const program *p = &programs[i];
+        if (argc > 1 && !strstr(p->name, argv[1])) continue;
+        bool good = start(p, -1, false, path) && end_all(p);
+        long n = shared->allocations, stride = all ? 1 : n / 10 + 1;
+        for (int on = 0; on < 2; on++)
+            for (long k = 0; k < n && good; k += k < 12 ? 1 : stride) good = start(p, k, on, path);
+        good = end_all(p) && good;
+        if (!good) printf("FAILED  %s\n", p->name), failed++;
+        else passed++;
+        fflush(stdout);
+    }
+    printf("%d passed, %d failed, 0 skipped\n", passed, failed);
+    return failed > 0;
+}
+#endif
