@@ -5084,7 +5084,7 @@ FLUX_DEF flux_tensor *flux_mean_over(int n, flux_reduce_opts o) {
     if (!flux__mask("mean", n, &o, &mask)) return NULL;
     int h = flux__hide();
     flux_tensor *x = flux__floating(o.x), *s = x ? flux__reduce_node(x, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL;
-    return flux__reveal(h, s ? flux_mul(s, 1.0 / (double)flux__reduced_count(x, mask)) : NULL);
+    return flux__reveal(h, s ? flux_div(s, (double)flux__reduced_count(x, mask)) : NULL);
 }
 
 FLUX_DEF flux_tensor *flux_var_over(int n, flux_reduce_opts o) {
@@ -5092,10 +5092,10 @@ FLUX_DEF flux_tensor *flux_var_over(int n, flux_reduce_opts o) {
     if (!flux__mask("var", n, &o, &mask)) return NULL;
     int h = flux__hide();
     flux_tensor *x = flux__floating(o.x), *m = x ? flux__reduce_node(x, FLUX__RED_SUM, mask, x->ndim) : NULL;
-    double scale = x ? 1.0 / (double)flux__reduced_count(x, mask) : 0;
-    flux_tensor *e = m ? flux_square(flux_sub(x, flux_mul(m, scale))) : NULL;
+    double count = x ? (double)flux__reduced_count(x, mask) : 0;
+    flux_tensor *e = m ? flux_square(flux_sub(x, flux_div(m, count))) : NULL;
     flux_tensor *s = e ? flux__reduce_node(e, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL;
-    return flux__reveal(h, s ? flux_mul(s, scale) : NULL);
+    return flux__reveal(h, s ? flux_div(s, count) : NULL);
 }
 
 /* s^power of a sum of what is not negative. Where s is 0 its slope would be infinite, and what is summed has none there: 0 times
@@ -5580,7 +5580,7 @@ static flux_tensor *flux__pool_reduce(const char *call, flux_pool_opts *o, doubl
     if (win && power > 0) win = flux_pow(win, power);
     flux_tensor *y = win ? flux__reduce_node(win, red, mask, win->ndim) : NULL;
     if (y && power > 0) y = flux__root_of_sum(y, 1 / power);
-    else if (y && red == FLUX__RED_SUM) y = flux_mul(y, 1.0 / (double)flux__product(w.size, w.nd));
+    else if (y && red == FLUX__RED_SUM) y = flux_div(y, (double)flux__product(w.size, w.nd));
     return flux__reveal(h, y ? flux_reshape_to(y, at) : NULL);
 }
 
@@ -8334,12 +8334,20 @@ typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter,
                                 float *out, int kind);
 /* Adam's lines as one: in: g, m, v, w (NULL: none); by: 1 - beta1, 1 - beta2, epsilon, scale */
 typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const float *const *in, const float *by);
+/* How the points of a reduction are joined: in chunks, one after the other, and those of a chunk in slots: number r goes to slot
+   r mod slots, and slots join in halves. Of rows, which lie along dim 0, the slots are those of the folds below. */
+typedef struct flux__join_order {
+    int64_t outer, inner, chunk, slots;
+    bool rows;
+    int parts;                            /* a long reduction to few results is cut into so many, joined in order, for threads to share */
+} flux__join_order;
 /* Rows of n >= 4 numbers, one behind the other. Of each: first, its maximum or its sum; d = x - maximum, e = exp(d), or
-   d = x - sum by[0], e = d^2 (squares); second, the sum of e; and y by `last`: DIV e / second, SUB d - log(second),
-   MUL d / sqrt(second by[1] + by[2]). e has room for all rows, or if it is not kept for `room` numbers, a row at least.
-   d, y NULL: not wanted. Sums join `together` numbers at a time, as they do where such a row is not run as one. */
+   d = x - sum / by[0], e = d^2 (squares); second, the sum of e; and y by `last`: DIV e / second, SUB d - log(second),
+   MUL d / sqrt(second / by[1] + by[2]). e has room for all rows, or if it is not kept for `room` numbers, a row at least.
+   d, y NULL: not wanted. */
 typedef struct flux__rows_run {
-    int64_t n, together, room, count;
+    const flux__join_order *order;
+    int64_t n, room, count;
     const float *x, *less, *each;         /* of a row: what d is less by, and what y is made with */
     float *first, *second, *d, *e, *y, by[3];
     int last;
@@ -8683,6 +8691,36 @@ FLUX__VECTOR_FOLD(fold_least, FLUX__MIN, FLUX__LEAST_OF, FLUX__K(INFINITY), FLUX
 FLUX__NAN_FOLD(fold_max, fold_most)                                                                  \
 FLUX__NAN_FOLD(fold_min, fold_least)                                                                 \
 FLUX__FOLD_TABLE
+
+/* What adds up columns: rows of n numbers, one behind the other, one after the other, four at a time; and floats to doubles. */
+#define FLUX__VECTOR_WIDE                                                                            \
+static void FLUX__F(add_rows)(float *sum, const float *x, int64_t n, int64_t rows) {                 \
+    for (int64_t r = 0, i; r < rows; x += n, r++) {                                                  \
+        const float *p = x, *q = p + n, *o = q + n, *u = o + n;                                      \
+        const bool four = r + 4 <= rows;                                                             \
+        for (i = 0; four && i + FLUX__LANES <= n; i += FLUX__LANES) {                                \
+            FLUX__V a = FLUX__F(at)(sum + i) + FLUX__F(at)(p + i) + FLUX__F(at)(q + i) + FLUX__F(at)(o + i) + FLUX__F(at)(u + i); \
+            memcpy(sum + i, &a, sizeof a);                                                           \
+        }                                                                                            \
+        for (; four && i < n; i++) sum[i] = sum[i] + p[i] + q[i] + o[i] + u[i];                      \
+        for (; i + FLUX__LANES <= n; i += FLUX__LANES) {                                             \
+            FLUX__V a = FLUX__F(at)(sum + i) + FLUX__F(at)(p + i);                                   \
+            memcpy(sum + i, &a, sizeof a);                                                           \
+        }                                                                                            \
+        for (; i < n; i++) sum[i] += p[i];                                                           \
+        if (four) x = u, r += 3;                                                                     \
+    }                                                                                                \
+}                                                                                                    \
+static void FLUX__F(add_wide)(double *sum, const float *x, int64_t n) {                              \
+    FLUX__VD d[2], s[2];                                                                             \
+    for (; n >= FLUX__LANES; n -= FLUX__LANES, x += FLUX__LANES, sum += FLUX__LANES) {               \
+        FLUX__F(widen)(FLUX__F(at)(x), d);                                                           \
+        memcpy(s, sum, sizeof *sum * FLUX__LANES);                                                   \
+        for (int h = 0; h < FLUX__HALVES; h++) s[h] = s[h] + d[h];                                   \
+        memcpy(sum, s, sizeof *sum * FLUX__LANES);                                                   \
+    }                                                                                                \
+    for (; n > 0; n--) *sum++ += (double)*x++;                                                       \
+}
 
 /* For attention, n a multiple of 16: s = exp(s - *most), where *most is first found if asked for; gives the sum. And from p
    before its division by its sum, whose reciprocal is by: p, and the gradient dp before the softmax. */
@@ -9273,6 +9311,8 @@ typedef struct flux__section {
     flux__adam_fn adam;
     flux__rows_fn rows;
     flux__fold_fn most;                   /* a maximum of numbers that are none of them NaN */
+    void (*add_rows)(float *sum, const float *x, int64_t n, int64_t rows);
+    void (*add_wide)(double *sum, const float *x, int64_t n);
     double (*attend_exp)(int64_t n, void *row, void *most, bool find);
     void (*attend_back)(int64_t n, void *row, void *grad, double by, double less);
 } flux__section;
@@ -9286,10 +9326,11 @@ FLUX__VECTOR_RANDOM                                                             
 FLUX__VECTOR_ADAM                                                                                    \
 FLUX__LOOPS                                                                                          \
 FLUX__VECTOR_FOLDS                                                                                   \
+FLUX__VECTOR_WIDE                                                                                    \
 FLUX__VECTOR_ROWS                                                                                    \
 FLUX__ATTEND_ROWS(float, FLUX__JOIN_QUADS)                                                           \
 static const flux__section FLUX__F(section) = {                                                      \
-    FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random), FLUX__F(adam), FLUX__F(rows), FLUX__F(fold_most), FLUX__F(attend_exp), FLUX__F(attend_back) };
+    FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random), FLUX__F(adam), FLUX__F(rows), FLUX__F(fold_most), FLUX__F(add_rows), FLUX__F(add_wide), FLUX__F(attend_exp), FLUX__F(attend_back) };
 
 /* ---- f32: instruction sets */
 
@@ -9682,39 +9723,42 @@ static const flux__section *flux__section_now(void) {
 
 /* Some rows at a time, each step for all of them, so that none waits for the end of its own sum. */
 #define FLUX__ROWS_TILE 512
-static void flux__fold_rows(const flux__rows_run *r, flux__fold_fn fold, float start, float *acc, const float *x) {
+static void flux__join_long(const flux__join_order *o, flux__fold_fn fold, int cls, int red, void *acc, const void *x);
+static void flux__settle_zeros(int cls, int red, void *acc, int64_t n);
+static void flux__fold_rows(const flux__rows_run *r, flux__fold_fn fold, int red, float *acc, const float *x) {
+    const float start = red == FLUX__RED_SUM ? 0 : -INFINITY;
     flux__fill(acc, &start, sizeof start, (size_t)r->count);
-    if (r->n <= r->together) fold(acc, x, r->n, r->count);
+    if (r->n <= r->order->chunk) fold(acc, x, r->n, r->count);
     else
-        for (int64_t row = 0; row < r->count; row++, x += r->n)
-            for (int64_t i = 0; i < r->n; i += r->together) fold(acc + row, x + i, r->n - i < r->together ? r->n - i : r->together, 1);
+        for (int64_t row = 0; row < r->count; row++, x += r->n) flux__join_long(r->order, fold, FLUX__F32C, red, acc + row, x);
+    flux__settle_zeros(FLUX__F32C, red, acc, r->count);
 }
 /* A row with an infinite number or one that is NaN among it: then it may have no maximum, and inf - inf be none. */
 static void flux__run_odd_row(const flux__section *s, const flux__rows_run *all, int64_t row) {
     flux__rows_run r = *all;
     float *e = r.e + row * r.n;
     r.count = 1, r.x += row * r.n;
-    flux__fold_rows(&r, s->folds[FLUX__RED_MAX], -INFINITY, r.first + row, r.x);
+    flux__fold_rows(&r, s->folds[FLUX__RED_MAX], FLUX__RED_MAX, r.first + row, r.x);
     s->run(s->loops[FLUX__OP_SUBMAX], r.n, e, r.x, r.first + row, r.x, 1, 0, 1);
     if (r.d) memcpy(r.d + row * r.n, e, (size_t)r.n * sizeof *e);
     s->run(s->loops[FLUX__OP_EXP], r.n, e, e, e, e, 1, 1, 1);
-    flux__fold_rows(&r, s->folds[FLUX__RED_SUM], 0, r.second + row, e);
+    flux__fold_rows(&r, s->folds[FLUX__RED_SUM], FLUX__RED_SUM, r.second + row, e);
 }
 /* The maxima or sums of rows; their parts, and what ends those of `was`; their sums, and what y is made with. */
 static void flux__run_some_rows(const flux__section *s, flux__rows_run *r, flux__rows_run *was, float *less, float *each) {
     const int64_t many = r->count;
-    flux__fold_rows(r, r->squares ? s->folds[FLUX__RED_SUM] : s->most, r->squares ? 0 : -INFINITY, r->first, r->x);
-    for (int64_t i = 0; i < many; i++) less[i] = r->squares ? r->first[i] * r->by[0] : r->first[i];
+    flux__fold_rows(r, r->squares ? s->folds[FLUX__RED_SUM] : s->most, r->squares ? FLUX__RED_SUM : FLUX__RED_MAX, r->first, r->x);
+    for (int64_t i = 0; i < many; i++) less[i] = r->squares ? r->first[i] / r->by[0] : r->first[i];
     s->rows(r, was->count > 0 ? was : NULL);
     if (was->count > many) {              /* the last ones are fewer */
         was->count -= many, was->x += many * r->n, was->e += many * r->n, was->y += many * r->n, was->less += many, was->each += many;
         s->rows(NULL, was);
     }
     was->count = 0;
-    flux__fold_rows(r, s->folds[FLUX__RED_SUM], 0, r->second, r->e);
+    flux__fold_rows(r, s->folds[FLUX__RED_SUM], FLUX__RED_SUM, r->second, r->e);
     for (int64_t i = 0; i < many && !r->squares; i++)
         if (r->second[i] != r->second[i]) flux__run_odd_row(s, r, i), less[i] = r->first[i];
-    for (int64_t i = 0; i < many; i++) each[i] = r->squares ? r->second[i] * r->by[1] + r->by[2] : r->second[i];
+    for (int64_t i = 0; i < many; i++) each[i] = r->squares ? r->second[i] / r->by[1] + r->by[2] : r->second[i];
     if (r->y && r->last != FLUX__OP_DIV) {
         const flux__loop map = s->loops[r->squares ? FLUX__OP_RSQRT : FLUX__OP_LOG];
         s->run(map, (many + 15) / 16 * 16, each, each, each, each, 1, 1, 1);
@@ -9738,13 +9782,13 @@ static FLUX__FAST void flux__run_short_rows(const flux__section *s, const flux__
         const int64_t most = FLUX__ROWS_TILE / n / 16 * 16, many = r.count = all->count - at < most ? all->count - at : most;
         r.x = all->x + o, r.e = all->e + (r.keep_e ? o : 0), r.y = all->y ? all->y + o : NULL, r.first = all->first + at, r.second = all->second + at;
         r.d = all->d ? all->d + o : r.y && r.last != FLUX__OP_DIV ? r.y : r.e;
-        flux__fold_rows(&r, s->folds[r.squares ? FLUX__RED_SUM : FLUX__RED_MAX], r.squares ? 0 : -INFINITY, r.first, r.x);
-        for (int64_t i = 0; i < many && r.squares; i++) row[i] = r.first[i] * r.by[0];
+        flux__fold_rows(&r, s->folds[r.squares ? FLUX__RED_SUM : FLUX__RED_MAX], r.squares ? FLUX__RED_SUM : FLUX__RED_MAX, r.first, r.x);
+        for (int64_t i = 0; i < many && r.squares; i++) row[i] = r.first[i] / r.by[0];
         flux__spread_rows(each, r.squares ? row : r.first, n, many);
         s->run(less, many * n, r.d, r.x, each, each, 1, 1, 1), s->run(map, many * n, r.e, r.d, r.d, r.d, 1, 1, 1);
-        flux__fold_rows(&r, s->folds[FLUX__RED_SUM], 0, r.second, r.e);
+        flux__fold_rows(&r, s->folds[FLUX__RED_SUM], FLUX__RED_SUM, r.second, r.e);
         if (!r.y) continue;
-        for (int64_t i = 0; i < many && r.squares; i++) row[i] = r.second[i] * r.by[1] + r.by[2];
+        for (int64_t i = 0; i < many && r.squares; i++) row[i] = r.second[i] / r.by[1] + r.by[2];
         if (r.squares) s->run(s->loops[FLUX__OP_RSQRT], many, row, row, row, row, 1, 1, 1);
         else if (r.last == FLUX__OP_SUB) s->run(s->loops[FLUX__OP_LOG], many, row, r.second, row, row, 1, 1, 1);
         flux__spread_rows(each, r.last == FLUX__OP_DIV ? r.second : row, n, many);
@@ -10004,8 +10048,8 @@ static void flux__wrap(int dtype, int cls, void *x, int64_t n) {
 /* A number as a tensor of this dtype has it: a node that holds one holds this, whether it ever gets a buffer or not. */
 static double flux__as_stored(flux_dtype t, double x) {
     double stored[1];
-    flux__store(t, stored, 1, FLUX__F64C, &x, 1);
-    flux__load(FLUX__F64C, &x, t, stored, 1, 1);
+    flux__store((int)t, stored, 1, FLUX__F64C, &x, 1);
+    flux__load(FLUX__F64C, &x, (int)t, stored, 1, 1);
     return x;
 }
 FLUX__UNUSED static void flux__round_half(int dtype, float *x, int64_t n) {
@@ -10029,10 +10073,21 @@ static void flux__join(int cls, int red, void *out, const void *x, const void *y
     flux__loop_run(cls, flux__loop_for(cls, op[red]), n, out, x, y, x, 1, 1, 1);
 }
 static void flux__accumulate(int cls, int red, void *acc, const void *x, int64_t n) { flux__join(cls, red, acc, acc, x, n); }
+/* Of zeros that are the largest or the smallest numbers it is a matter of order which one is found: it becomes +0. */
+static void flux__settle_zeros(int cls, int red, void *acc, int64_t n) {
+    float *f = (float *)acc;
+    double *d = (double *)acc;
+    for (int64_t i = 0; red >= FLUX__RED_MAX && i < n; i++)
+        if (cls == FLUX__F32C) f[i] += 0.0f;
+        else d[i] += 0.0;
+}
 
+static flux__fold_fn flux__fold_for(int cls, int red) {
+    static const flux__fold_fn *const tables[] = { NULL, flux__folds_f64, flux__folds_i32, flux__folds_i64 };
+    return (cls == FLUX__F32C ? flux__section_now()->folds : tables[cls])[red];
+}
 /* acc[r] = acc[r] op x[0] op ... op x[n-1] of row r. Long rows are halved, so that a sum's error hardly grows. */
 static void flux__reduce_rows(int cls, int red, void *acc, const void *x, int64_t n, int64_t rows) {
-    static const flux__fold_fn *const tables[] = { NULL, flux__folds_f64, flux__folds_i32, flux__folds_i64 };
     const size_t size = flux__class_size[cls];
     for (; n > 4096 && rows > 0; rows--, acc = (char *)acc + size, x = (const char *)x + (size_t)n * size) {
         const int64_t half = (n / 2 + 4095) / 4096 * 4096;
@@ -10042,9 +10097,34 @@ static void flux__reduce_rows(int cls, int red, void *acc, const void *x, int64_
         flux__reduce_rows(cls, red, &part, (const char *)x + (size_t)half * size, n - half, 1);
         flux__accumulate(cls, red, acc, &part, 1);
     }
-    if (rows > 0) (cls == FLUX__F32C ? flux__section_now()->folds : tables[cls])[red](acc, x, n, rows);
+    if (rows > 0) flux__fold_for(cls, red)(acc, x, n, rows);
 }
 static void flux__reduce(int cls, int red, void *acc, const void *x, int64_t n) { flux__reduce_rows(cls, red, acc, x, n, 1); }
+
+/* The first point of a part. */
+static int64_t flux__part_start(const flux__join_order *o, int64_t part) {
+    const int64_t at = (o->inner + o->chunk - 1) / o->chunk * part / o->parts * o->chunk;
+    return at < o->inner ? at : o->inner;
+}
+/* acc = x[0] op x[1] ... of a row of several chunks, in order. */
+static void flux__join_long(const flux__join_order *o, flux__fold_fn fold, int cls, int red, void *acc, const void *x) {
+    const bool wide = cls == FLUX__F32C && red == FLUX__RED_SUM;
+    double all = 0;
+    for (int part = 0; part < o->parts; part++) {
+        double sum = 0, joined;
+        const int64_t end = flux__part_start(o, part + 1);
+        flux__identity(cls, red, &joined);
+        for (int64_t r = flux__part_start(o, part); r < end; r += o->chunk) {
+            float one = 0;
+            fold(wide ? (void *)&one : (void *)&joined, (const char *)x + r * flux__class_size[cls], end - r < o->chunk ? end - r : o->chunk, 1);
+            sum += (double)one;
+        }
+        all += (double)(float)sum;
+        if (part == 0) memcpy(acc, &joined, flux__class_size[cls]);
+        else flux__accumulate(cls, red, acc, &joined, 1);
+    }
+    if (wide) *(float *)acc = (float)all;
+}
 
 /* Of each row of n bytes, how many are not 0: eight at a time, which make up to 254 words' sums of bytes. */
 #define FLUX__BYTES(b) (UINT64_C(0x0101010101010101) * (b))
@@ -11591,7 +11671,10 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
    registers of its program (a block's numbers each) stay in the first-level cache while the loops of section 9 pass over
    them. In a block either the reduced points or the outer ones lie next to each other, whichever is so in memory. If all
    reduced points fit into one block, values live on from phase to phase; else each phase computes anew what it needs.
-   Blocks depend on the shape alone, never on the number of threads, and so do the sums. */
+
+   Invariant: the order in which numbers are joined depends on the shape and the dims that go alone (flux__join_order), never on
+   what a kernel does besides, where its operands lie, its blocks or the number of threads. Sums of f32 are taken in f32 within
+   a chunk, where no number passes through more than some 40 additions, and chunks are added up in f64. */
 
 #define FLUX__TILE 1024
 #define FLUX__ATTEND_TILE 32768           /* scores at a time, or some more: they stay in the second cache */
@@ -11610,10 +11693,11 @@ typedef struct flux__rows { int first, x, d, e, second, y, by[3]; bool squares, 
 typedef struct flux__cpu {                /* a kernel made ready for the CPU */
     int64_t outer, inner;                 /* points */
     int64_t cost;                         /* of a point: a sum counts for one */
+    flux__join_order order;
     bool inner_first;                     /* reduced points lie together in a block, else the outer ones do */
+    bool across;                          /* it is the others that lie together in most of what is read */
     int64_t w, rt;                        /* outer and reduced points a block */
     bool resident;                        /* rt is all of inner */
-    int64_t together;                     /* so many numbers of a row are joined at a time, be a block longer than usual or not */
     int nphase, nreg, width;              /* registers, bytes of an element there */
     flux__phase *phase;
     flux__axes *outer_axes, *inner_axes;  /* by value: of what it loads or stores */
@@ -11623,7 +11707,8 @@ typedef struct flux__cpu {                /* a kernel made ready for the CPU */
     bool *parting;                        /* by value: rounded only to be stored, which rounds */
     int *expand_reg;
     flux__loop *loop;                     /* by value */
-    int nreduce, splits;                  /* splits > 1: the reduced points in so many parts, combined in order */
+    int nreduce, splits;                  /* splits > 1: the order's parts, run one by one */
+    size_t sum_bytes;                     /* of a reduction's slots and of what chunks are added up in */
     int *reduce_at;                       /* by value: its number among the reductions */
     flux__adam adam;                      /* last -1: not in this kernel */
     flux__rows rows;                      /* first -1: not in this kernel */
@@ -11707,25 +11792,46 @@ static bool flux__prefer_inner(const flux__kernel *k) {
 }
 
 /* Whether whole rows are reduced: the first dims, and no others; and not just two or three numbers. */
-static FLUX__INLINE bool flux__reduces_rows(const flux__kernel *k, const flux__cpu *c) { return c->inner >= 4 && !(k->reduced & (k->reduced + 1)); }
+static FLUX__INLINE bool flux__reduces_rows(unsigned reduced, int64_t inner) { return inner >= 4 && !(reduced & (reduced + 1)); }
 
 /* Few numbers a window and many windows side by side, as in pooling: rows of windows are worth more than rows within one,
    unless those fill a vector. */
-static bool flux__small_windows(const flux__kernel *k, const flux__cpu *c) {
+static bool flux__small_windows(const int64_t *full, unsigned reduced, int64_t inner) {
     int64_t run = 1;
     int d = 0;
-    if (c->inner > 32 || ((k->reduced & 1) && k->full[0] >= 16) || flux__reduces_rows(k, c)) return false;
-    while (d < FLUX_MAX_DIMS && (k->reduced >> d & 1)) d++;
-    for (; d < FLUX_MAX_DIMS && !(k->reduced >> d & 1); d++) run *= k->full[d];
-    return run >= 4 && run > (k->reduced & 1 ? k->full[0] : 1);
+    if (inner > 32 || ((reduced & 1) && full[0] >= 16) || flux__reduces_rows(reduced, inner)) return false;
+    while (d < FLUX_MAX_DIMS && (reduced >> d & 1)) d++;
+    for (; d < FLUX_MAX_DIMS && !(reduced >> d & 1); d++) run *= full[d];
+    return run >= 4 && run > (reduced & 1 ? full[0] : 1);
 }
 
 /* Reduced points at a time: as many as make whole runs of memory, if they come in runs, so that they are used where they lie. */
-static int64_t flux__even_tile(const flux__kernel *k) {
+static int64_t flux__even_tile(const int64_t *full, unsigned reduced) {
     int64_t run = 1, parts;
-    for (int d = 0; d < FLUX_MAX_DIMS && (k->reduced >> d & 1); d++) run *= k->full[d];
+    for (int d = 0; d < FLUX_MAX_DIMS && (reduced >> d & 1); d++) run *= full[d];
     parts = (run + FLUX__TILE - 1) / FLUX__TILE;
     return run > FLUX__TILE / 4 && run % parts == 0 ? run / parts : FLUX__TILE;
+}
+
+static flux__join_order flux__order_of(const int64_t *full, unsigned reduced) {
+    flux__join_order o = { 1, 1, 1, 1, false, 1 };
+    int first = 0;
+    for (int d = 0; d < FLUX_MAX_DIMS; d++)
+        if (reduced >> d & 1) o.inner *= full[d];
+        else o.outer *= full[d];
+    while (first < FLUX_MAX_DIMS - 1 && full[first] == 1) first++;
+    o.rows = (reduced >> first & 1) && !flux__small_windows(full, reduced, o.inner);
+    if (o.rows) o.chunk = o.inner <= FLUX__TILE ? o.inner : flux__even_tile(full, reduced);
+    else {                                /* rows of slots that make up a run of vectors */
+        while (2 * o.slots <= o.inner && o.slots < 128 && o.outer < 256 && (o.slots * o.outer < 256 || o.slots * o.outer % 16)) o.slots *= 2;
+        o.chunk = 32 * o.slots;
+    }
+    const int64_t work = o.outer * o.inner;
+    int64_t parts = work / 32768 < 32 ? work / 32768 : 32;
+    if (o.outer > (o.rows ? 7 : 4096) || work < 65536 || o.inner <= FLUX__SHORT) return o;
+    if (parts > o.inner / o.chunk) parts = o.inner / o.chunk;
+    if (parts > 1) o.parts = (int)parts;
+    return o;
 }
 
 static FLUX__INLINE bool flux__reducing(const flux__value *v) { return v->kind == FLUX__V_REDUCE || v->kind == FLUX__V_ARGREDUCE; }
@@ -11739,11 +11845,9 @@ static bool flux__one_pass(const flux__kernel *k) {
 
 static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
     const int64_t tile = c->tile;
-    c->outer = c->inner = 1;
-    for (int d = 0; d < FLUX_MAX_DIMS; d++)
-        if (k->reduced >> d & 1) c->inner *= k->full[d];
-        else c->outer *= k->full[d];
-    c->inner_first = k->reduced && flux__prefer_inner(k) && !flux__small_windows(k, c);
+    c->order = flux__order_of(k->full, k->reduced);
+    c->outer = c->order.outer, c->inner = c->order.inner, c->inner_first = c->order.rows;
+    c->across = k->reduced && flux__prefer_inner(k) != c->inner_first;
     if (c->inner == 0) c->rt = 0, c->w = c->outer < tile ? c->outer : tile;
     else if (c->inner == 1 || c->inner <= (c->inner_first ? tile : flux__one_pass(k) ? 4 : FLUX__SHORT)) {
         c->rt = c->inner;
@@ -11751,15 +11855,17 @@ static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
         for (int64_t even = 16; even > 1; even /= 2)     /* a block of whole vectors, if rows can make one up */
             if (c->w >= even && c->inner * even % 16 == 0 && c->w * c->inner % 16 != 0) c->w -= c->w % even;
         if (c->w > c->outer) c->w = c->outer;
-    } else if (c->inner_first) c->w = 1, c->rt = flux__even_tile(k);
+    } else if (c->inner_first) {
+        c->w = c->across ? flux__gemm_min(tile / c->order.chunk, c->outer) : 1;
+        c->rt = c->across ? c->order.chunk : tile / c->order.chunk * c->order.chunk;
+    }
     else {
-        c->w = c->outer <= tile ? c->outer : flux__gemm_min(flux__gemm_up((c->outer + 3) / 4, 16), tile);
+        c->w = c->across ? flux__gemm_min(c->outer, 64) : c->outer <= tile ? c->outer : flux__gemm_min(flux__gemm_up((c->outer + 3) / 4, 16), tile);
         if (c->w < 1) c->w = 1;
         c->rt = tile / c->w < c->inner ? tile / c->w : c->inner;
-        while (c->inner > FLUX__SHORT && c->w < 256 && c->rt & (c->rt - 1)) c->rt &= c->rt - 1;    /* such rows are joined in halves */
+        while (c->inner > FLUX__SHORT && c->w < 256 && c->rt & (c->rt - 1)) c->rt &= c->rt - 1;    /* whole rows of slots */
     }
     if (c->w < 1) c->w = 1;
-    c->together = c->inner_first && c->inner > FLUX__TILE ? flux__even_tile(k) : FLUX__TILE;
     c->resident = c->rt == c->inner;
 }
 
@@ -11887,7 +11993,7 @@ static bool flux__rows_at(const flux__kernel *k, int second, flux__rows *a) {
     if (!flux__is_f32(k, a->d, a->squares ? FLUX__OP_SUB : FLUX__OP_SUBMAX)) return false;
     a->x = x[a->d].a, a->first = x[a->d].b;
     if (a->squares) {
-        if (!flux__is_line(k, a->first, FLUX__V_OP, FLUX__OP_MUL, true)) return false;
+        if (!flux__is_line(k, a->first, FLUX__V_OP, FLUX__OP_DIV, true)) return false;
         a->by[0] = x[a->first].b, a->first = x[a->first].a;
         if (!flux__is_const(k, a->by[0])) return false;
     }
@@ -11895,7 +12001,7 @@ static bool flux__rows_at(const flux__kernel *k, int second, flux__rows *a) {
            flux__is_walk(k, a->x) && x[a->d].phase == x[a->first].phase + 1;
 }
 
-/* y: e / second, d - log(second), or d rsqrt(second by[1] + by[2]) */
+/* y: e / second, d - log(second), or d rsqrt(second / by[1] + by[2]) */
 static bool flux__ends_rows(const flux__kernel *k, int y, flux__rows *a) {
     const flux__value *x = k->value;
     const int by = x[y].b;
@@ -11903,7 +12009,7 @@ static bool flux__ends_rows(const flux__kernel *k, int y, flux__rows *a) {
     if (!a->squares) return flux__is_f32(k, y, FLUX__OP_SUB) && x[y].a == a->d && flux__is_line(k, by, FLUX__V_OP, FLUX__OP_LOG, true) && x[by].a == a->second;
     if (!flux__is_f32(k, y, FLUX__OP_MUL) || x[y].a != a->d || !flux__is_line(k, by, FLUX__V_OP, FLUX__OP_RSQRT, true)) return false;
     const int sum = x[by].a;
-    if (!flux__is_line(k, sum, FLUX__V_OP, FLUX__OP_ADD, true) || !flux__is_line(k, x[sum].a, FLUX__V_OP, FLUX__OP_MUL, true)) return false;
+    if (!flux__is_line(k, sum, FLUX__V_OP, FLUX__OP_ADD, true) || !flux__is_line(k, x[sum].a, FLUX__V_OP, FLUX__OP_DIV, true)) return false;
     a->by[1] = x[x[sum].a].b, a->by[2] = x[sum].b;
     return x[x[sum].a].a == a->second && flux__is_const(k, a->by[1]) && flux__is_const(k, a->by[2]);
 }
@@ -12054,7 +12160,7 @@ static void flux__find_roles(const flux__kernel *k, flux__cpu *c) {
         const flux__value *v = &k->value[i];
         int use[3];
         use[0] = v->a, use[1] = v->b, use[2] = v->c;
-        c->parting[i] = v->kind == FLUX__V_ROUND && v->out >= 0;
+        c->parting[i] = v->kind == FLUX__V_ROUND && v->out >= 0 && v->op == v->dtype;     /* not to f32, after a cast */
         for (int j = 0; j < 3; j++) {
             if (use[j] < 0) continue;
             c->parting[use[j]] = false;
@@ -12077,17 +12183,6 @@ static bool flux__bind_loops(flux__kernel *k, flux__cpu *c) {
         flux__merge_axes(&c->inner_axes[i], k->full, step, k->reduced, true);
     }
     return true;
-}
-
-/* Long reductions to few results are cut into parts, so that threads can share them. */
-static void flux__choose_splits(flux__cpu *c) {
-    c->splits = 1;
-    int64_t blocks = (c->outer + c->w - 1) / c->w, work = c->outer * c->inner;
-    if (c->nreduce == 0 || blocks >= 8 || work < 65536 || c->resident || c->outer > 4096) return;
-    int64_t parts = work / 32768;
-    if (parts > 32) parts = 32;
-    if (parts > c->inner / c->rt) parts = c->inner / c->rt;
-    if (parts > 1) c->splits = (int)parts;
 }
 
 static int64_t flux__point_cost(const flux__kernel *k) {
@@ -12125,6 +12220,14 @@ static void flux__kernel_unready(flux__kernel *k) {
     k->ready = NULL;
 }
 
+/* Larger blocks cost less where few registers are needed or rows are short, and turn more of what lies across. */
+static int flux__tile_times(const flux__kernel *k, const flux__cpu *c, bool large) {
+    if (c->across) return c->inner_first ? 16 : 4;
+    if (c->inner_first) return !large && flux__in_registers(k) == 0 ? 4 : 1;
+    if (large) return c->outer < 256 || c->resident ? 2 : 1;
+    return c->resident || flux__in_registers(k) < 2 ? 4 : 1;
+}
+
 static bool flux__cpu_ready(flux__kernel *k) {
     if (k->kind > FLUX__K_MATMUL) return true;
     flux__cpu *c = (flux__cpu *)flux__zalloc(sizeof *c);
@@ -12140,9 +12243,9 @@ static bool flux__cpu_ready(flux__kernel *k) {
     if (!flux__find_rows(k, c)) {
         c->rows.first = -1;
         flux__choose_blocks(k, c);
-        const bool large = c->outer * c->inner >= FLUX__LARGE;
-        if (k->reduced && !c->inner_first && (large ? c->outer < 256 : flux__in_registers(k) < 2)) {     /* short rows, joined at less cost */
-            c->tile = (large ? 2 : 4) * FLUX__TILE;
+        const int times = !k->reduced ? 1 : flux__tile_times(k, c, c->outer * c->inner >= FLUX__LARGE);
+        if (times > 1) {
+            c->tile = times * FLUX__TILE;
             flux__choose_blocks(k, c);
         }
     }
@@ -12165,7 +12268,8 @@ static bool flux__cpu_ready(flux__kernel *k) {
         flux__take_out_made(c);
         if (k->kind == FLUX__K_MATMUL && c->adam.last >= 0) c->tile = FLUX__GEMM_PIECE;   /* reads and writes in place */
         flux__assign_registers(k, c, last, taken);
-        flux__choose_splits(c);
+        c->splits = c->nreduce && !c->resident ? c->order.parts : 1;
+        c->sum_bytes = ((size_t)((c->order.slots + 1) * c->w) * 8 + 63) / 64 * 64;
         c->cost = flux__point_cost(k);
     }
     if (last) FLUX_FREE(last);
@@ -12203,6 +12307,7 @@ typedef struct flux__block_run {          /* one thread's view of a running kern
     uint8_t *walk;                        /* by value: 1, or 0 where one number serves all */
     int64_t *held;                        /* by value: of a load that may be the same again, which block its register has; or 0 */
     int64_t o0, w, r0, rt;                /* the block: outer points from o0, w of them (in each segment); reduced ones */
+    int64_t r_start, r_end;               /* the reduced points that the phase runs over */
     int64_t segments, segment_step;       /* a product's block is several columns: w points each, so far apart */
     const char *product;
     int64_t product_rows, product_ld;
@@ -12213,6 +12318,9 @@ typedef struct flux__block_run {          /* one thread's view of a running kern
 
 
 static char *flux__reg(flux__block_run *b, int reg) { return b->memory + (size_t)reg * (size_t)b->c->tile * (size_t)b->c->width; }
+/* Behind the registers: where sum number `reduction` adds up its chunks, a double each, and behind these its slots; and the numbers. */
+static char *flux__sums(flux__block_run *b, int reduction) { return flux__reg(b, b->c->nreg + 1 + b->c->nreduce) + (size_t)reduction * b->c->sum_bytes; }
+static char *flux__numbers_at(flux__block_run *b) { return flux__sums(b, b->c->nreduce); }
 
 static int64_t flux__block_count(const flux__block_run *b, const flux__value *v) {
     int64_t outer = b->w * b->segments;
@@ -12358,6 +12466,18 @@ static bool flux__is_held(flux__block_run *b, int i) {
     return false;
 }
 
+/* Words that follow each other in memory across a block are turned on the way. */
+static bool flux__load_turned(flux__block_run *b, int i, const flux__transfer *t) {
+    const flux__value *v = &b->k->value[i];
+    const flux__axes *out = &b->c->outer_axes[i], *in = &b->c->inner_axes[i], *along = b->c->inner_first ? in : out, *across = b->c->inner_first ? out : in;
+    const int64_t base = flux__is_source(v) ? b->k->operand[v->operand].offset : 0, rows = b->c->inner_first ? b->rt : b->w;
+    if (v->outer || b->segments > 1 || t->narrow != t->wide || across->step[0] != 1 || rows == 1 || b->w * b->rt == rows) return false;
+    if ((out->nd > 1 && b->o0 % out->dim[0] + b->w > out->dim[0]) || (in->nd > 1 && b->r0 % in->dim[0] + b->rt > in->dim[0])) return false;
+    flux__gemm_copy((int64_t)t->wide, t->src + (base + flux__axes_at(out, b->o0) + flux__axes_at(in, b->r0)) * (int64_t)t->narrow, along->step[0], 1, t->dst,
+                    rows, rows, b->w * b->rt / rows);
+    return true;
+}
+
 static void flux__do_load(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     bool own = v->kind != FLUX__V_LOAD;   /* stored by an earlier phase */
@@ -12371,7 +12491,7 @@ static void flux__do_load(flux__block_run *b, int i) {
     }
     if (flux__is_held(b, i)) return;
     flux__transfer t = { src, (char *)b->at[i], v->cls, dtype, flux__class_size[v->cls], flux__dtypes[dtype].size };
-    if (!flux__load_repeated(b, i, t)) flux__each_run_of(b, i, flux__load_run, &t);
+    if (!flux__load_turned(b, i, &t) && !flux__load_repeated(b, i, t)) flux__each_run_of(b, i, flux__load_run, &t);
 }
 
 static void flux__do_store(flux__block_run *b, int i) {
@@ -12441,21 +12561,12 @@ static const void *flux__operand_at(flux__block_run *b, const flux__value *user,
     return b->at[x];
 }
 
-/* Joins rows of n numbers to acc; if these are few, half of the rows to the other half at a time. `room` is for half of all. */
-static void flux__do_reduce_rows(int cls, int red, char *acc, const char *x, int64_t n, int64_t rows, char *room) {
-    const int64_t row = n * (int64_t)flux__class_size[cls];
-    for (int64_t r = 0; n >= 64 && r < rows; r++) flux__accumulate(cls, red, acc, x + r * row, n);
-    for (int64_t half; n < 64 && rows > 0; rows = half, x = room) {
-        half = rows / 2;
-        if (rows % 2) flux__accumulate(cls, red, acc, x + (rows - 1) * row, n);
-        if (half > 0) flux__join(cls, red, room, x, x + half * row, half * n);
-    }
-}
-/* The same of columns longer than FLUX__SHORT: as many rows at a time as make a run of whole vectors, then half of these to the other
-   half. What is in `room` may be read and written up to a whole vector. */
+/* Joins rows of n numbers to acc: as many rows at a time as make a run of whole vectors, then half of these to the other half. What
+   is in `room` may be read and written up to a whole vector. */
 static void flux__do_reduce_columns(int cls, int red, char *acc, const char *x, int64_t n, int64_t rows, char *room) {
     const int64_t row = n * (int64_t)flux__class_size[cls];
     int64_t many = 1, r;
+    if (rows <= 0) return;
     while (2 * many <= rows && (many * n < 256 || many * n % 16)) many *= 2;
     for (r = many; r + many <= rows; r += many) flux__join(cls, red, room, r == many ? x : room, x + r * row, many * n);
     for (int64_t i = r; i < rows; i++) flux__accumulate(cls, red, acc, x + i * row, n);
@@ -12465,18 +12576,61 @@ static void flux__do_reduce_columns(int cls, int red, char *acc, const char *x, 
     flux__accumulate(cls, red, acc, x, x == room ? flux__gemm_up(n, 16) : n);
 }
 
-/* acc = acc op x, of the block's rows or columns */
+/* acc = acc op x, of the block's rows or columns: of integers, whose order does not matter */
 static void flux__reduce_block(flux__block_run *b, int cls, int red, char *acc, const char *x) {
+    if (b->c->inner_first) flux__reduce_rows(cls, red, acc, x, b->rt, b->w);
+    else flux__do_reduce_columns(cls, red, acc, x, b->w, b->rt, flux__reg(b, b->c->nreg));
+}
+
+/* Whether chunks are added up in double. */
+static FLUX__INLINE bool flux__is_wide(const flux__cpu *c, const flux__value *v) {
+    return v->kind == FLUX__V_REDUCE && v->cls == FLUX__F32C && v->op == FLUX__RED_SUM && c->inner > c->order.chunk;
+}
+
+/* A block's rows of floating numbers: they are a chunk each, or whole with all their chunks, or the next chunk of one. */
+static void flux__join_rows(flux__block_run *b, int i, int cls, int red, char *acc, const char *x) {
+    const flux__join_order *o = &b->c->order;
     const size_t size = flux__class_size[cls];
-    const int64_t outer = b->w * b->segments;
-    if (b->c->inner_first && b->rt <= b->c->together) flux__reduce_rows(cls, red, acc, x, b->rt, outer);
-    else if (b->c->inner_first)
-        for (int64_t o = 0; o < outer; o++)
-            for (int64_t r = 0, m; r < b->rt; r += m) {
-                m = b->rt - r < b->c->together ? b->rt - r : b->c->together;
-                flux__reduce(cls, red, acc + (size_t)o * size, x + (size_t)(o * b->rt + r) * size, m);
+    double *wide = (double *)(void *)flux__sums(b, b->c->reduce_at[i]);
+    const flux__fold_fn fold = flux__fold_for(cls, red);
+    const bool is_wide = flux__is_wide(b->c, &b->k->value[i]);
+    if (o->inner <= o->chunk) fold(acc, x, b->rt, b->w);
+    else if (b->c->resident)
+        for (int64_t row = 0; row < b->w; row++) flux__join_long(o, fold, cls, red, acc + (size_t)row * size, x + (size_t)(row * b->rt) * size);
+    else
+        for (int64_t row = 0, r, m; row < b->w; row++)
+            for (r = 0; r < b->rt; r += m, x += (size_t)m * size) {
+                float part = 0;
+                m = flux__gemm_min(o->chunk, b->rt - r);
+                fold(is_wide ? (void *)&part : (void *)(acc + (size_t)row * size), x, m, 1);
+                if (is_wide) wide[row] += (double)part;
             }
-    else (b->c->inner > FLUX__SHORT ? flux__do_reduce_columns : flux__do_reduce_rows)(cls, red, acc, x, outer, b->rt, flux__reg(b, b->c->nreg));
+}
+/* The same of columns: rows of a block go to their chunk's slots, as many at a time as follow each other there. What is no sum has
+   one chunk. */
+static void flux__join_columns(flux__block_run *b, int i, int cls, int red, char *acc, const char *x) {
+    const flux__section *s = flux__section_now();
+    const int64_t n = b->w, slots = b->c->order.slots, chunk = red == FLUX__RED_SUM ? b->c->order.chunk : b->r_end - b->r_start;
+    const size_t row = (size_t)n * flux__class_size[cls];
+    const bool sum = cls == FLUX__F32C && red == FLUX__RED_SUM;
+    double *wide = (double *)(void *)flux__sums(b, b->c->reduce_at[i]), none;
+    char *first = (char *)(wide + b->c->w);
+    flux__identity(cls, red, &none);
+    for (int64_t r = 0, m; r < b->rt; r += m, x += (size_t)m * row) {
+        const int64_t from = b->r0 + r - b->r_start, at = red == FLUX__RED_SUM ? from & (chunk - 1) : from, slot = at & (slots - 1), left = b->rt - r;
+        m = flux__gemm_min(slots - slot, left);
+        if (at == 0 && b->r_end - b->r_start - from < slots) flux__fill(first, &none, flux__class_size[cls], (size_t)(slots * n));
+        if (at < slots) memcpy(first + (size_t)slot * row, x, (size_t)m * row);
+        else if (sum && slot == 0 && left >= slots) {
+            const int64_t many = flux__gemm_min(chunk - at, left) / slots;
+            s->add_rows((float *)(void *)first, (const float *)(const void *)x, slots * n, many);
+            m = many * slots;
+        } else flux__join(cls, red, first + (size_t)slot * row, first + (size_t)slot * row, x, m * n);
+        if (at + m < chunk && b->r_start + from + m < b->r_end) continue;
+        for (int64_t half = slots / 2; half > 0; half /= 2) flux__join(cls, red, first, first, first + (size_t)half * row, half * n);
+        if (sum && b->c->inner > chunk) s->add_wide(wide, (const float *)(void *)first, n);
+        else flux__accumulate(cls, red, acc, first, n);
+    }
 }
 
 /* The same of a block of truths, which are counted: how many there are says whether any is, or all. Floats, or bytes if the block is read
@@ -12497,6 +12651,17 @@ static void flux__do_count(flux__block_run *b, int i, char *acc, const char *x) 
     if (!b->fresh) flux__accumulate(v->cls, v->op, acc, sum, outer);
 }
 
+/* A block of floating numbers, in the order that the shape says. */
+static void flux__do_join(flux__block_run *b, int i, int cls, char *acc, const char *x) {
+    double *wide = (double *)(void *)flux__sums(b, b->c->reduce_at[i]);
+    const bool is_wide = flux__is_wide(b->c, &b->k->value[i]) && !(b->c->resident && b->c->inner_first);
+    if (is_wide && b->fresh) memset(wide, 0, (size_t)b->w * sizeof *wide);
+    (b->c->inner_first ? flux__join_rows : flux__join_columns)(b, i, cls, b->k->value[i].op, acc, x);
+    if (b->r0 + b->rt < b->r_end) return;
+    if (is_wide) flux__convert(FLUX__F32C, acc, FLUX__F64C, wide, b->w);
+    flux__settle_zeros(cls, b->k->value[i].op, acc, b->w);
+}
+
 static void flux__do_reduce(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     const int64_t outer = b->w * b->segments;
@@ -12514,7 +12679,8 @@ static void flux__do_reduce(flux__block_run *b, int i) {
     else {
         flux__identity(cls, v->op, &none);
         if (b->fresh) flux__fill(acc, &none, flux__class_size[cls], (size_t)outer);
-        flux__reduce_block(b, cls, v->op, acc, x);
+        if (cls > FLUX__F64C) flux__reduce_block(b, cls, v->op, acc, x);
+        else flux__do_join(b, i, cls, acc, x);
     }
     b->at[i] = acc;
     b->walk[i] = 1;
@@ -12579,7 +12745,7 @@ static void flux__do_rows(flux__block_run *b) {
     flux__rows_run r;
     const int stored[3] = { a->d, a->e, a->y };
     memset(&r, 0, sizeof r);
-    r.n = b->rt, r.together = b->c->together, r.room = b->c->tile, r.count = b->w, r.x = (const float *)b->at[a->x], r.squares = a->squares;
+    r.order = &b->c->order, r.n = b->rt, r.room = b->c->tile, r.count = b->w, r.x = (const float *)b->at[a->x], r.squares = a->squares;
     r.last = a->y < 0 ? -1 : b->k->value[a->y].op;
     for (int i = 0; i < 3 && a->squares && (i == 0 || a->y >= 0); i++) r.by[i] = *(const float *)b->at[a->by[i]];
     b->at[a->first] = r.first = (float *)(void *)flux__reg(b, b->c->reg[a->first]);
@@ -12663,7 +12829,7 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
 }
 
 static void flux__start_numbers(flux__block_run *b) {
-    char *numbers = flux__reg(b, b->c->nreg + 1 + b->c->nreduce);
+    char *numbers = flux__numbers_at(b);
     for (int i = 0; i < b->k->nvalue; i++) {
         const flux__value *v = &b->k->value[i];
         if (v->kind != FLUX__V_NUMBER) continue;
@@ -12701,6 +12867,7 @@ static void flux__do_phase(flux__block_run *b, int p, int64_t r_from, int64_t r_
     const flux__phase *ph = &b->c->phase[p];
     b->fresh = true;
     b->phase = p;
+    b->r_start = r_from, b->r_end = r_to;
     if (ph->n == 0 && !b->c->resident) return;
     int64_t step = b->c->rt > 0 ? b->c->rt : 1, expanded = -1;
     for (b->r0 = r_from; b->r0 < r_to || b->fresh; b->r0 += step) {
@@ -12738,7 +12905,7 @@ typedef struct flux__job { flux__run *run; flux__kernel *k; int64_t per_task, ta
 
 static size_t flux__memory_bytes(const flux__kernel *k, const flux__cpu *c) {
     size_t regs = (size_t)(c->nreg + 1 + c->nreduce) * (size_t)c->tile * (size_t)c->width + (size_t)c->tile * 8;
-    return regs + (size_t)k->nvalue * (16 + sizeof(void *) + 1) + 192;
+    return regs + (size_t)c->nreduce * c->sum_bytes + (size_t)k->nvalue * (16 + sizeof(void *) + 1) + 192;
 }
 
 /* This thread's memory for kernels, kept for the next. */
@@ -12767,7 +12934,7 @@ static bool flux__block_start(flux__block_run *b, flux__run *run, flux__kernel *
     b->segments = 1, b->rt = 1;
     b->memory = flux__kernel_memory(flux__memory_bytes(k, c) + 64);
     if (!b->memory) return false;
-    char *end = flux__reg(b, c->nreg + 1 + c->nreduce) + (size_t)k->nvalue * 8 + 64;
+    char *end = flux__numbers_at(b) + (size_t)k->nvalue * 8 + 64;
     b->at = (void **)(void *)end;
     b->held = (int64_t *)(void *)(end + (size_t)k->nvalue * sizeof(void *));
     b->walk = (uint8_t *)(b->held + k->nvalue);
@@ -12821,9 +12988,7 @@ static void flux__split_task(void *ctx, int64_t part) {
         return;
     }
     flux__cpu *c = b.c;
-    int64_t blocks = (c->inner + c->rt - 1) / c->rt;
-    int64_t from = blocks * part / c->splits * c->rt, to = blocks * (part + 1) / c->splits * c->rt;
-    if (to > c->inner) to = c->inner;
+    const int64_t from = flux__part_start(&c->order, part), to = flux__part_start(&c->order, part + 1);
     b.part = true;
     for (b.o0 = 0; b.o0 < c->outer; b.o0 += c->w) {
         b.w = c->outer - b.o0 < c->w ? c->outer - b.o0 : c->w;
@@ -12846,6 +13011,13 @@ static void flux__combine(const flux__job *job, int i) {
     const flux__cpu *c = (const flux__cpu *)job->k->ready;
     const size_t size = flux__class_size[v->cls], wide = flux__class_size[job->k->value[v->a].cls];
     char *acc = flux__partial(job, i, c->splits, false), *best = flux__partial(job, i, c->splits, true);
+    if (flux__is_wide(c, v)) {
+        memset(best, 0, (size_t)c->outer * 8);
+        for (int part = 0; part < c->splits; part++)
+            flux__section_now()->add_wide((double *)(void *)best, (const float *)(const void *)flux__partial(job, i, part, false), c->outer);
+        flux__convert(FLUX__F32C, acc, FLUX__F64C, best, c->outer);
+        return;
+    }
     memcpy(acc, flux__partial(job, i, 0, false), (size_t)c->outer * size);
     memcpy(best, flux__partial(job, i, 0, true), (size_t)c->outer * wide);
     for (int part = 1; part < c->splits; part++) {
@@ -12992,7 +13164,7 @@ static FLUX__O2 void flux__windows_pairs(const flux__windows_job *j, const float
             FLUX__TWOS(v, x + 2 * i + j->from[w])
             FLUX__LARGER(v, best, at, w);
         }
-        if (!g) *(flux__float4 *)(void *)(y + i) = best;
+        if (!g) *(flux__float4 *)(void *)(y + i) = best + 0.0f;   /* see flux__settle_zeros */
         for (int32_t w = 0; w < (int32_t)j->n && g; w += 2) {
             const flux__mask4 own = *(const flux__mask4 *)(const void *)(g + i), one = { w, w, w, w }, two = one + 1;
             float *to = y + 2 * i + j->to[w];
@@ -13033,7 +13205,7 @@ static FLUX__O2 void flux__windows_run(const flux__windows_job *j, const float *
             float *to = y + i * sy;
             for (int64_t w = 0; w < j->n && g; w++) to[j->to[w]] = 0;
             if (g) to[j->to[place[i]]] = g[(o + i) * sg];
-            else *to = most[i];
+            else *to = most[i] + 0.0f;
         }
     }
 }
@@ -13071,7 +13243,7 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     int x = -1, g = -1, count = -1;
     int top = c->inner > 1 && c->inner <= FLUX__WINDOW && c->outer > 1 ? flux__windows_kernel(run, k, &x, &g, &count) : -1;
     int64_t natural[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
-    if (top < 0 || (g < 0 && flux__reduces_rows(k, c)) || (count >= 0 && !flux__windows_counted(run, k, &k->operand[count], c->inner))) return false;
+    if (top < 0 || (g < 0 && flux__reduces_rows(k->reduced, c->inner)) || (count >= 0 && !flux__windows_counted(run, k, &k->operand[count], c->inner))) return false;
     const flux__operand *ox = &k->operand[k->value[x].operand], *og = g >= 0 ? &k->operand[k->value[g].operand] : NULL;
     memset(&j, 0, sizeof j);
     j.n = c->inner;

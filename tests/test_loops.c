@@ -904,7 +904,7 @@ static flux_tensor *by_steps(int last, flux_tensor *x) {
     flux_tensor *e = flux_eval(last == FLUX__OP_MUL ? flux_square(d) : flux_exp(d)), *sum = flux_eval(flux_sum(e, 0));
     if (last == FLUX__OP_DIV) return flux_div(e, sum);
     if (last == FLUX__OP_SUB) return flux_sub(d, flux_eval(flux_log(sum)));
-    sum = flux_eval(flux_mul(sum, 1.0 / (double)flux_dim(x, 0)));
+    sum = flux_eval(flux_div(sum, (double)flux_dim(x, 0)));
     return flux_mul(d, flux_eval(flux_rsqrt(flux_eval(flux_add(sum, 1e-5)))));
 }
 static flux_tensor *at_once(int last, flux_tensor *x) {
@@ -980,7 +980,8 @@ TEST(rows_in_every_instruction_set) {
         const int N = lengths[k % 4], level = k / 4;
         const float special[][2] = { { 0, 0 }, { INFINITY, 1 }, { -INFINITY, 1 }, { -INFINITY, (float)N }, { NAN, 1 } };   /* value, how many of a row */
         float x[ROWS * MOST], y[ROWS * MOST], d[ROWS * MOST], e[ROWS * MOST], first[ROWS], second[ROWS];
-        flux__rows_run r = { N, N, ROWS * MOST, ROWS, x, NULL, NULL, first, second, d, e, y, { 0, 0, 0 }, FLUX__OP_DIV, false, false };
+        const flux__join_order order = { ROWS, N, N, 1, true, 1 };
+        flux__rows_run r = { &order, N, ROWS * MOST, ROWS, x, NULL, NULL, first, second, d, e, y, { 0, 0, 0 }, FLUX__OP_DIV, false, false };
         for (int i = 0; i < ROWS * N; i++) x[i] = i % N < (int)special[i / N][1] ? special[i / N][0] : mild();
         flux__run_rows(section(level), &r);
         for (int row = 0; row < ROWS; row++) {
@@ -994,7 +995,7 @@ TEST(rows_in_every_instruction_set) {
             }
             if (!CHECK(!(error > 0))) printf("    level %d, row %d of %d: %g wrong\n", level, row, N, error);
         }
-        r.squares = true, r.last = FLUX__OP_MUL, r.by[0] = r.by[1] = 1.0f / (float)N, r.by[2] = 1e-5f, r.count = 1;
+        r.squares = true, r.last = FLUX__OP_MUL, r.by[0] = r.by[1] = (float)N, r.by[2] = 1e-5f, r.count = 1;
         flux__run_rows(section(level), &r);
         double mean = 0, var = 0;
         for (int i = 0; i < N; i++) mean += (double)x[i] / N;
