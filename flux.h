@@ -3915,6 +3915,18 @@ static FLUX__INLINE flux_shape flux__dims(const flux_tensor *t) {
     return s;
 }
 
+/* Arithmetic on sizes, which a user may have given: what int64 does not hold is INT64_MAX or its negative, which no shape
+   takes. (By double, since not every compiler has a multiplication that tells; it is exact enough to tell on which side
+   of the end a product lies, 9.2e18 being less than 2^63.) */
+static FLUX__INLINE int64_t flux__times(int64_t a, int64_t b) {
+    const double p = (double)a * (double)b;
+    return p > 9.2e18 ? INT64_MAX : p < -9.2e18 ? -INT64_MAX : a * b;
+}
+static FLUX__INLINE int64_t flux__plus(int64_t a, int64_t b) {
+    if (a > 0 && b > INT64_MAX - a) return INT64_MAX;
+    return a < 0 && b < -INT64_MAX - a ? -INT64_MAX : a + b;
+}
+
 static int64_t flux__count(const flux_shape *s) {
     int64_t n = 1;
     for (int i = 0; i < s->ndim; i++) n *= s->dim[i];
@@ -3934,9 +3946,12 @@ static bool flux__same_dims(const flux_tensor *a, const flux_tensor *b) {
     return true;
 }
 
-/* A shape is usable when its element count, in bytes of the widest dtype, fits. An empty tensor is fine. */
+/* A shape is usable when its element count, in bytes of the widest dtype, fits; an empty dim counts as one, since strides
+   go by it too. Every node's shape is, see flux__node_raw: so elements, strides and offsets of tensors can be multiplied and
+   added up as they are. */
+#define FLUX__MOST_ELEMENTS 8.75e12
 static bool flux__check_shape(const char *call, const flux_shape *s) {
-    double n = 8;
+    double n = 1;
     if (s->ndim < 0 || s->ndim > FLUX_MAX_DIMS) {
         flux__fail("%s: %d dimensions, but a tensor has at most %d", call, s->ndim, FLUX_MAX_DIMS);
         return false;
@@ -3948,8 +3963,7 @@ static bool flux__check_shape(const char *call, const flux_shape *s) {
         }
         n *= s->dim[i] > 0 ? (double)s->dim[i] : 1.0;
     }
-    if (n > 7e13) flux__fail("%s: a tensor of %.3g elements is too large", call, n / 8);
-    return n <= 7e13;
+    return n <= FLUX__MOST_ELEMENTS || FLUX__REFUSE("%s: a tensor of %.3g elements is too large", call, n);
 }
 
 typedef struct flux__text { char s[112]; } flux__text;    /* "64x128 f32", for messages */
@@ -4026,6 +4040,9 @@ static void flux__cut(flux_tensor *t) {
 static flux_tensor *flux__node_raw(int op, flux_dtype dtype, const flux_shape *s, flux_device d, int nin) {
     flux__thread *self = flux__self();
     flux_tensor *t = self ? self->spare : NULL;
+    const int nd = s->ndim;               /* most nodes are small, and need no closer look */
+    const bool small = nd == 0 || (nd <= 2 && ((uint64_t)s->dim[0] | (uint64_t)s->dim[nd - 1]) < (uint64_t)1 << 21 && nd > 0);
+    if (!small && !flux__check_shape(flux__op_names[op], s)) return NULL;
     if (t) {
         self->spare = t->base;
         self->nspare--;
@@ -4267,7 +4284,7 @@ static flux_tensor *flux__iota(int64_t n, int dim) {
 
 FLUX_DEF flux_tensor *flux_arange(double start, double stop, double step) {
     double n = ceil((stop - start) / step);
-    if (!(step < 0 || step > 0) || !(n <= 7e13) || n != n)
+    if (!(step < 0 || step > 0) || !(n <= FLUX__MOST_ELEMENTS))
         return (flux_tensor *)flux__fail("arange: from %g to %g by %g is not a range", start, stop, step);
     int h = flux__hide();
     flux_tensor *i = flux_to_dtype(flux__iota(n > 0 ? (int64_t)n : 0, 0), FLUX_F64);
@@ -4275,9 +4292,12 @@ FLUX_DEF flux_tensor *flux_arange(double start, double stop, double step) {
 }
 
 FLUX_DEF flux_tensor *flux_eye(int64_t n) {
+    flux_shape s = flux__shape(NULL, 2);
+    s.dim[0] = s.dim[1] = n;
+    if (n < 0) return (flux_tensor *)flux__fail("eye: %lld rows", (long long)n);
+    if (!flux__check_shape("eye", &s)) return NULL;
     int h = flux__hide();
-    if (n < 0) flux__fail("eye: %lld rows", (long long)n);
-    flux_tensor *same = n < 0 ? NULL : flux_eq(flux__iota(n, 0), flux__iota(n, 1));
+    flux_tensor *same = flux_eq(flux__iota(n, 0), flux__iota(n, 1));
     return flux__reveal(h, same ? flux_to_dtype(same, FLUX_F32) : NULL);
 }
 
@@ -4551,7 +4571,7 @@ FLUX_DEF flux_tensor *flux_reshape_to(flux_tensor *x, flux_shape s) {
     int open = -1, opens = 0;
     for (int i = 0; i < s.ndim && i < FLUX_MAX_DIMS; i++)
         if (s.dim[i] == -1) open = i, opens++;
-        else known *= s.dim[i];
+        else known = flux__times(known, s.dim[i]);
     if (opens == 1 && known > 0) s.dim[open] = n / known;
     if (!flux__check_shape("reshape", &s)) return NULL;
     if (flux__count(&s) != n) {
@@ -4638,8 +4658,9 @@ static flux_tensor *flux__walk_view(flux_tensor *x, const int64_t *start, const 
     for (int d = 0; d < x->ndim; d++) {
         rel += start[d] * natural[d];
         offset += start[d] * have[d];
-        rels[d] = step[d] * natural[d];
-        want[d] = step[d] * have[d];
+        const bool walks = s->dim[d] > 1;     /* else the step, which may be huge, is never made */
+        rels[d] = walks ? step[d] * natural[d] : 0;
+        want[d] = walks ? step[d] * have[d] : 0;
     }
     return flux__strided(x, s, rel, rels, offset, want, base);
 }
@@ -4657,7 +4678,7 @@ FLUX_DEF flux_tensor *flux_slice_step(flux_tensor *x, int dim, int64_t start, in
     for (int i = 0; i < x->ndim; i++) steps[i] = 1;
     starts[dim] = stop > start ? start : 0;
     steps[dim] = step;
-    s.dim[dim] = (stop - start + step - 1) / step;
+    s.dim[dim] = flux__plus((stop - start) / step, (stop - start) % step != 0);
     return flux__walk_view(x, starts, steps, &s);
 }
 
@@ -4743,9 +4764,13 @@ FLUX_DEF flux_tensor *flux_flip_dims(flux_tensor *x, flux_shape dims) {
     int64_t start[FLUX_MAX_DIMS] = { 0 }, step[FLUX_MAX_DIMS];
     flux_shape s = flux__dims(x);
     for (int i = 0; i < x->ndim; i++) step[i] = 1;
-    for (int i = 0; i < dims.ndim && i < FLUX_MAX_DIMS; i++) {
-        int d = (int)dims.dim[i];
-        if (!flux__check_dim("flip", x, d)) return NULL;
+    if (dims.ndim < 0 || dims.ndim > FLUX_MAX_DIMS) return (flux_tensor *)flux__fail("flip: %d dims", dims.ndim);
+    for (int i = 0; i < dims.ndim; i++) {
+        int d = dims.dim[i] < 0 || dims.dim[i] >= x->ndim ? -1 : (int)dims.dim[i];
+        if (d < 0) {
+            flux__text t = flux__describe(x);
+            return (flux_tensor *)flux__fail("flip: %s has no dim %lld", t.s, (long long)dims.dim[i]);
+        }
         start[d] = x->dim[d] ? x->dim[d] - 1 : 0;
         step[d] = -1;
     }
@@ -4791,15 +4816,15 @@ FLUX_DEF flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, f
     flux_shape s = flux__dims(x);
     int64_t natural[FLUX_MAX_DIMS], rel = 0;
     bool none = true;
-    if (lo.ndim > s.ndim || hi.ndim > s.ndim) {
+    if (lo.ndim < 0 || hi.ndim < 0 || lo.ndim > s.ndim || hi.ndim > s.ndim) {
         flux__text t = flux__describe(x);
         return (flux_tensor *)flux__fail("pad: %d dims to pad, but x is %s", lo.ndim > hi.ndim ? lo.ndim : hi.ndim, t.s);
     }
     for (int i = 0; i < s.ndim; i++) {
         int64_t l = i < lo.ndim ? lo.dim[i] : 0, r = i < hi.ndim ? hi.dim[i] : 0;
         if (l < 0 || r < 0) return (flux_tensor *)flux__fail("pad: negative padding (%lld, %lld) of dim %d", (long long)l, (long long)r, i);
-        s.dim[i] += l + r;
-        if (l + r) none = false;
+        s.dim[i] = flux__plus(s.dim[i], flux__plus(l, r));
+        if (l || r) none = false;
     }
     if (none) return x;
     if (!flux__check_shape("pad", &s)) return NULL;
@@ -4810,7 +4835,7 @@ FLUX_DEF flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, f
 
 FLUX_DEF flux_tensor *flux_pad_all(flux_tensor *x, double value, flux_shape lo_hi) {
     flux_shape lo = flux__shape(NULL, 0), hi = lo;
-    if (lo_hi.ndim % 2 || lo_hi.ndim > FLUX_MAX_DIMS)
+    if (lo_hi.ndim < 0 || lo_hi.ndim % 2 || lo_hi.ndim > FLUX_MAX_DIMS)
         return (flux_tensor *)flux__fail("pad: %d numbers, but each of up to %d dims needs two", lo_hi.ndim, FLUX_MAX_DIMS / 2);
     for (int i = 0; i < lo_hi.ndim; i += 2) {
         lo.dim[lo.ndim++] = lo_hi.dim[i];
@@ -4823,16 +4848,21 @@ FLUX_DEF flux_tensor *flux_pad_all(flux_tensor *x, double value, flux_shape lo_h
 FLUX_DEF flux_tensor *flux_repeat_by(flux_tensor *x, flux_shape times) {
     if (!flux__check_operands("repeat", 1, &x)) return NULL;
     int nd = x->ndim > times.ndim ? x->ndim : times.ndim;
-    flux_shape out = flux__shape(NULL, 0);
-    if (nd > FLUX_MAX_DIMS) return (flux_tensor *)flux__fail("repeat: %d dims, at most %d", nd, FLUX_MAX_DIMS);
+    flux_shape out = flux__shape(NULL, nd);
+    if (times.ndim < 0 || nd > FLUX_MAX_DIMS)
+        return (flux_tensor *)flux__fail("repeat: %d dims, at most %d", times.ndim, FLUX_MAX_DIMS);
+    for (int d = 0; d < nd; d++) {
+        int64_t by = d < times.ndim ? times.dim[d] : 1;
+        if (by < 0) return (flux_tensor *)flux__fail("repeat: dim %d by %lld", d, (long long)by);
+        out.dim[d] = flux__times(d < x->ndim ? x->dim[d] : 1, by);
+    }
+    if (!flux__check_shape("repeat", &out)) return NULL;
     int h = flux__hide();
     flux_tensor *y = x;
     for (int d = 0; d < nd && y; d++) {
         int64_t have = d < x->ndim ? x->dim[d] : 1, by = d < times.ndim ? times.dim[d] : 1, split[3] = { 1, 1, 1 }, rest = 1;
-        if (by < 0) y = (flux_tensor *)flux__fail("repeat: dim %d by %lld", d, (long long)by);
         for (int i = 0; i < d; i++) rest *= out.dim[i];
-        out.dim[out.ndim++] = have * by;
-        if (by == 1 || !y) continue;
+        if (by == 1) continue;
         split[0] = rest * have;
         split[2] = flux__size(y) / (split[0] > 0 ? split[0] : 1);
         y = flux_reshape_to(y, flux__shape(split, 3));
@@ -5214,6 +5244,11 @@ static bool flux__product_shape(const flux_tensor *a, const flux_tensor *b, int6
     return flux__check_shape("matmul", s);
 }
 
+static void flux__multiply_adds(int64_t n) {
+    flux__thread *t = flux__self();
+    if (t) t->products = flux__plus(t->products, n);
+}
+
 FLUX_DEF flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b) {
     flux_tensor *xs[2] = { a, b };
     int64_t mnk[3];
@@ -5230,7 +5265,7 @@ FLUX_DEF flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b) {
     b = flux__taken(b, place, (flux_dtype)t);
     flux_tensor *y = a && b ? flux__node(FLUX__MATMUL, (flux_dtype)t, &s, a, b, NULL) : NULL;
     if (y) {
-        flux__self()->products += flux__size(y) * mnk[2];
+        flux__multiply_adds(flux__times(flux__size(y), mnk[2]));
         for (int i = 0; i < 3; i++) y->arg.i[i] = mnk[i];
         y = flux__done(y);
     }
@@ -5291,14 +5326,12 @@ static bool flux__paddings(const char *call, const flux_shape *pad, flux__window
     bool same = pad->ndim == 1 && pad->dim[0] == FLUX__SAME;
     if (same || (pad->ndim == 2 * w->nd && w->nd > 0)) {
         for (int i = 0; i < w->nd; i++) {
-            int64_t all = (w->size[i] - 1) * w->dilation[i] - (transposed ? w->stride[i] - 1 : 0);
+            int64_t all = flux__times(w->size[i] - 1, w->dilation[i]) - (transposed ? w->stride[i] - 1 : 0);
             if (same && all < 0) all = 0;
             w->lo[i] = same ? all - all / 2 : pad->dim[2 * i];
             w->hi[i] = same ? all / 2 : pad->dim[2 * i + 1];
-            if (w->lo[i] < 0 || w->hi[i] < 0) {
-                flux__fail("%s: negative padding (%lld, %lld)", call, (long long)w->lo[i], (long long)w->hi[i]);
-                return false;
-            }
+            if (w->lo[i] < 0 || w->hi[i] < 0)
+                return FLUX__REFUSE("%s: negative padding (%lld, %lld)", call, (long long)w->lo[i], (long long)w->hi[i]);
         }
         return true;
     }
@@ -5309,7 +5342,8 @@ static bool flux__paddings(const char *call, const flux_shape *pad, flux__window
 
 static bool flux__window_out(const char *call, const flux_tensor *x, flux__window *w) {
     for (int i = 0; i < w->nd; i++) {
-        int64_t reach = (w->size[i] - 1) * w->dilation[i] + 1, have = x->dim[i] + w->lo[i] + w->hi[i];
+        int64_t reach = flux__plus(flux__times(w->size[i] - 1, w->dilation[i]), 1);
+        int64_t have = flux__plus(x->dim[i], flux__plus(w->lo[i], w->hi[i]));
         if (reach > have || w->size[i] < 1) {
             flux__text t = flux__describe(x);
             flux__fail("%s: a window that reaches over %lld does not fit into dim %d of %s, padded to %lld", call, (long long)reach, i,
@@ -5325,17 +5359,20 @@ static flux_tensor *flux__pad_window(flux_tensor *x, const flux__window *w, doub
     return flux_pad_by(x, value, flux__shape(w->lo, w->nd), flux__shape(w->hi, w->nd));
 }
 
+/* Of n steps by `by` elements that lie `stride` apart; one that is never made may be too large for the image. */
+static int64_t flux__window_step(int64_t stride, int64_t by, int64_t n) { return n > 1 ? stride * by : 0; }
+
 /* The dims of a window view, and its strides in the padded image. */
 static flux_shape flux__window_dims(const flux__window *w, const flux_shape *image, int64_t *step) {
     flux_shape s = flux__shape(NULL, 0);
     int64_t natural[FLUX_MAX_DIMS];
     flux__natural(image, natural);
     for (int i = 0; i < w->nd; i++) {
-        step[s.ndim] = natural[i] * w->dilation[i];
+        step[s.ndim] = flux__window_step(natural[i], w->dilation[i], w->size[i]);
         s.dim[s.ndim++] = w->size[i];
     }
     for (int i = 0; i < w->nd; i++) {
-        step[s.ndim] = natural[i] * w->stride[i];
+        step[s.ndim] = flux__window_step(natural[i], w->stride[i], w->out[i]);
         s.dim[s.ndim++] = w->out[i];
     }
     for (int i = w->nd; i < image->ndim; i++) {
@@ -5351,8 +5388,8 @@ static flux_tensor *flux__windows(flux_tensor *x, const flux__window *w) {
     flux_shape image = flux__dims(x), s = flux__window_dims(w, &image, step);
     flux_tensor *base = flux__layout(x, &offset, have);
     for (int i = 0; i < w->nd; i++) {
-        want[i] = have[i] * w->dilation[i];
-        want[w->nd + i] = have[i] * w->stride[i];
+        want[i] = flux__window_step(have[i], w->dilation[i], w->size[i]);
+        want[w->nd + i] = flux__window_step(have[i], w->stride[i], w->out[i]);
     }
     for (int i = w->nd; i < image.ndim; i++) want[w->nd + i] = have[i];
     return flux__strided(x, &s, 0, step, offset, want, base);
@@ -5377,13 +5414,13 @@ static bool flux__conv_window(const char *call, flux_conv_opts *o, flux__window 
 
 static int64_t flux__product(const int64_t *v, int n) {
     int64_t p = 1;
-    for (int i = 0; i < n; i++) p *= v[i];
+    for (int i = 0; i < n; i++) p = flux__times(p, v[i]);
     return p;
 }
 
 static bool flux__check_channels(const char *call, const flux_conv_opts *o, int nd, bool transposed) {
     int64_t in = o->x->dim[nd], a = o->weight->dim[nd], b = o->weight->dim[nd + 1], g = o->groups;
-    if (g >= 1 && (transposed ? b == in && in % g == 0 : a * g == in && b % g == 0)) return true;
+    if (g >= 1 && (transposed ? b == in && in % g == 0 : in % g == 0 && a == in / g && b % g == 0)) return true;
     flux__text tx = flux__describe(o->x), tw = flux__describe(o->weight);
     flux__fail("%s: channels do not fit: x is %s, weight is %s, groups %d", call, tx.s, tw.s, o->groups);
     return false;
@@ -5402,7 +5439,7 @@ static flux_tensor *flux__conv_columns(flux_tensor *x, const flux__window *w, in
     order[2 * nd] = 2 * nd, order[2 * nd + 1] = 2 * nd + 1;
     flux_tensor *win = flux__windows(flux__pad_window(x, w, 0), w);
     win = win ? flux_permute_to(win, flux__shape(order, 2 * nd + 2)) : NULL;
-    int64_t each = flux__product(w->size, nd) * (x->dim[nd] / groups);
+    int64_t each = flux__times(flux__product(w->size, nd), x->dim[nd] / groups);
     return win ? flux_reshape(win, flux__product(w->out, nd), each, groups, x->dim[nd + 1]) : NULL;
 }
 
@@ -5458,14 +5495,19 @@ static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const 
     bool meet = false;
     for (int i = 0; i < nd; i++) {
         int64_t wide = (w->size[i] - 1) * w->dilation[i] + 1, reach = (w->out[i] - 1) * w->stride[i] + wide;
+        int64_t padded = flux__plus(size[i], w->lo[i]);
         meet = meet || wide > w->stride[i];
-        image.dim[i] = reach > size[i] + w->lo[i] ? reach : size[i] + w->lo[i];
+        image.dim[i] = reach > padded ? reach : padded;
         s.dim[nd + i] = w->size[i];
     }
-    image.dim[nd] = s.dim[2 * nd] = weight->dim[nd] * groups;
+    image.dim[nd] = s.dim[2 * nd] = flux__times(weight->dim[nd], groups);
     s.dim[2 * nd + 1] = image.dim[nd + 1], s.ndim = 2 * nd + 2;
+    if (!flux__check_shape("conv", &image)) return NULL;
     flux__natural(&image, natural);
-    for (int i = 0; i < nd; i++) step[i] = natural[i] * w->stride[i], step[nd + i] = natural[i] * w->dilation[i];
+    for (int i = 0; i < nd; i++) {
+        step[i] = flux__window_step(natural[i], w->stride[i], w->out[i]);
+        step[nd + i] = flux__window_step(natural[i], w->dilation[i], w->size[i]);
+    }
     step[2 * nd] = natural[nd], step[2 * nd + 1] = natural[nd + 1];
     kernel = flux_transpose(flux_reshape(kernel, taps, out, groups));
     y = flux_matmul(flux_reshape(g, flux__product(w->out, nd), out, groups, image.dim[nd + 1]), kernel);
@@ -5492,20 +5534,21 @@ static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const i
     memset((void *)&o, 0, sizeof o);
     for (int i = 0; i < nd; i++) {
         int64_t reach = (w->size[i] - 1) * w->dilation[i], wide = (w->out[i] - 1) * w->stride[i] + 1;
-        s.dim[i] = size[i] + reach;
+        s.dim[i] = flux__plus(size[i], reach);
         if (reach < w->lo[i] || size[i] + w->lo[i] < wide) return NULL;
         spread = spread || s.dim[i] != g->dim[i];
     }
+    if (!flux__check_shape("conv", &s)) return NULL;
     flux__natural(&s, natural);
     for (int i = 0; i < nd; i++) {
         rel += ((w->size[i] - 1) * w->dilation[i] - w->lo[i]) * natural[i];
-        natural[i] *= w->stride[i];
+        natural[i] = flux__window_step(natural[i], w->stride[i], w->out[i]);
     }
     o.x = spread ? flux__spread(g, &s, rel, natural, 0, false) : g;
     parts.dim[nd] = each, parts.dim[nd + 1] = out, parts.dim[nd + 2] = groups;
     for (int i = 0; i < nd + 3; i++) order.dim[i] = i == nd ? nd + 1 : i == nd + 1 ? nd : i;
     whole = flux__dims(weight);
-    whole.dim[nd] = out, whole.dim[nd + 1] = each * groups;
+    whole.dim[nd] = out, whole.dim[nd + 1] = flux__times(each, groups);
     o.weight = flux_reshape_to(flux_permute_to(flux_reshape_to(weight, parts), order), whole);
     o.dilation = flux__shape(w->dilation, nd);
     o.groups = groups;
@@ -5517,14 +5560,17 @@ FLUX_DEF flux_tensor *flux_conv_transpose_with(flux_conv_opts o) {
     int64_t extra[3], size[3], lo[3];
     if (!flux__conv_window("conv_transpose", &o, &w, true) || !flux__check_channels("conv_transpose", &o, w.nd, true) ||
         !flux__per_dim("conv_transpose", "outpad", &o.outpad, w.nd, 0, 0, extra)) return NULL;
+    flux_shape image = flux__dims(o.x);   /* before the padding is taken off */
     bool inside = true;                   /* else all of it is computed, and the padding cut off */
     for (int i = 0; i < w.nd; i++) {
-        int64_t reach = (w.size[i] - 1) * w.dilation[i];
+        int64_t reach = flux__times(w.size[i] - 1, w.dilation[i]);
         w.out[i] = o.x->dim[i];
-        size[i] = (w.out[i] - 1) * w.stride[i] + reach + 1 + extra[i] - w.lo[i] - w.hi[i];
+        image.dim[i] = flux__plus(flux__plus(flux__times(w.out[i] - 1, w.stride[i]), reach), 1 + extra[i]);
+        size[i] = flux__plus(image.dim[i], -flux__plus(w.lo[i], w.hi[i]));
         if (size[i] < 1) return (flux_tensor *)flux__fail("conv_transpose: padding leaves nothing of dim %d", i);
         inside = inside && w.lo[i] <= reach && w.hi[i] <= reach + extra[i];
     }
+    if (!flux__check_shape("conv_transpose", &image)) return NULL;
     for (int i = 0; i < w.nd; i++) {
         lo[i] = inside ? 0 : w.lo[i];
         if (!inside) size[i] += w.lo[i] + w.hi[i], w.lo[i] = 0;
@@ -5682,10 +5728,10 @@ static flux_tensor *flux__attention(const flux__attend *what) {
         if (!(in[i + 1] = *own[i] = flux__packed(flux_to_dtype(*own[i], wide)))) return NULL;
     if (a.extra && a.extra->dtype != FLUX_BOOL) a.extra = flux_to_dtype(a.extra, wide);
     if (a.extra && !(in[4] = flux_broadcast_to_shape(a.extra, flux__shape(full, 4)))) return NULL;
-    int64_t columns = full[1] * full[3];
-    flux_tensor *all = flux__attend_node(&a, in[4] ? 4 : 3, in + 1, columns * (a.v->dim[0] + 2 * a.heads), false);
+    int64_t columns = full[1] * full[3], size = flux__times(columns, a.v->dim[0] + 2 * a.heads);
+    flux_tensor *all = flux__attend_node(&a, in[4] ? 4 : 3, in + 1, size, false);
     if (!(in[0] = all)) return NULL;
-    flux__self()->products += columns * full[0] * (a.q->dim[0] + a.v->dim[0]);
+    flux__multiply_adds(flux__times(flux__times(columns, full[0]), a.q->dim[0] + a.v->dim[0]));
     flux_tensor *y = flux__attend_view(in[4] ? 5 : 4, in, 0, a.q, a.v->dim[0], all);
     return y ? flux_to_dtype(y, t) : NULL;
 }
@@ -6293,7 +6339,7 @@ static flux_tensor *flux__cat_columns(flux__walk *w, int n, flux_tensor **xs) {
         flux_tensor *c = k >= w->n ? w->cat[k - w->n] : w->node[k];
         int at = flux__cat_run(c, n, xs), last = c ? c->ndim - 1 : 0;
         if (at < 0) continue;
-        int64_t each = flux_dim(c->in[0], last), dims[2] = { s.dim[0], s.dim[1] * n };
+        int64_t each = flux_dim(c->in[0], last), dims[2] = { s.dim[0], flux__times(s.dim[1], n) };
         for (int i = 1; i < c->nin; i++)
             if (flux_dim(c->in[i], last) != each) return NULL;
         return flux_reshape_to(flux_slice(c, last, at * each, (at + n) * each), flux__shape(dims, 2));
@@ -13301,7 +13347,7 @@ static bool flux__run_copy(flux__run *run, const flux__kernel *k) {
         int last = j.part.ndim - 1;
         if (k->full[d] == 1) continue;
         if (last >= 0 && o->stride[d] == j.from[last] * j.part.dim[last]) {
-            j.part.dim[last] *= k->full[d];
+            j.part.dim[last] = flux__times(j.part.dim[last], k->full[d]);
             continue;
         }
         j.from[j.part.ndim] = o->stride[d], j.to[j.part.ndim] = at;
@@ -18814,6 +18860,7 @@ FLUX_DEF flux_tensor *flux_bias(flux_layer *m) { return flux__first_of("bias", m
 
 FLUX_DEF flux_layer *flux_child(flux_layer *m, int i) {
     if (!m) return (flux_layer *)flux__null("child", "model", m);
+    if (i < 0) return NULL;
     for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
         int n;
         flux_layer **kids = flux__kids(m, f, &n);
@@ -20350,7 +20397,7 @@ typedef struct flux__bilinear {
 static flux_tensor *flux__bilinear_columns(flux_tensor *w, flux_tensor *x, flux_tensor *y) {
     if (!x || !y) return NULL;
     int64_t out = w->dim[0], in = w->dim[1], n = x->dim[1];
-    int64_t flat[2] = { out * in, w->dim[2] }, three[3] = { out, in, n }, column[3] = { in, 1, n },
+    int64_t flat[2] = { flux__times(out, in), w->dim[2] }, three[3] = { out, in, n }, column[3] = { in, 1, n },
             two[2] = { out, n };
     flux_tensor *wy = flux_matmul(flux_reshape_to(w, flux__shape(flat, 2)), y);
     flux_tensor *z = flux_matmul(flux_reshape_to(wy, flux__shape(three, 3)),
@@ -20682,7 +20729,7 @@ static const flux_layer_type *flux__cell_type(int kind);
 
 /* Steps 0 to T-1 of x (in x T x N): the outputs as out x T x N. */
 static flux_tensor *flux__cell_sequence(const flux__rnn_cell *m, flux_tensor *x, flux_tensor **s) {
-    int64_t in = x->dim[0], steps = x->dim[1], n = flux_dim(x, 2), flat[2] = { in, n * steps };
+    int64_t in = x->dim[0], steps = x->dim[1], n = flux_dim(x, 2), flat[2] = { in, flux__times(n, steps) };
     int64_t gates = m->Wi->dim[0], out = m->Wh->dim[1], three[3] = { gates, n, steps }, one[2] = { gates, n };
     flux_tensor **y = (flux_tensor **)flux__malloc((size_t)steps * sizeof *y), *all = NULL;
     if (!y) return NULL;
@@ -20784,12 +20831,11 @@ static flux_layer *flux__cell_new(int kind, bool whole, flux_recurrent_opts o) {
     memset(&m, 0, sizeof m);
     memset(&all, 0, sizeof all);
     snprintf(call, sizeof call, "%s%s", flux__cell_rows[kind].call, whole ? "" : "cell");
-    int64_t size[2] = { o.in, o.out }, wi[2] = { flux__cell_rows[kind].gates * o.out, o.in },
-            wh[2] = { flux__cell_rows[kind].own_gates * o.out, o.out };
+    int64_t size[2] = { o.in, o.out }, wi[2] = { flux__times(flux__cell_rows[kind].gates, o.out), o.in },
+            wh[2] = { flux__times(flux__cell_rows[kind].own_gates, o.out), o.out };
     m.kind = kind;
     m.activation = o.activation || kind != FLUX__RNN ? o.activation : flux_tanh;
     if (!flux__check_sizes(call, 2, size) || !flux__check_activation(call, &m.activation)) return NULL;
-    if (o.out > INT64_MAX / 4) return (flux_layer *)flux__fail("%s: size 1 is %lld", call, (long long)o.out);
     if (o.activation && kind != FLUX__RNN)
         return (flux_layer *)flux__fail("%s: .activation is for rnn; here they are sigmoid and tanh", call);
     if (o.hidden_bias && (kind != FLUX__GRU || o.bias == FLUX_OFF))
@@ -20874,8 +20920,10 @@ static bool flux__check_fits(const char *call, const char *name, const flux_tens
     bool fits = !x || (x->op != FLUX__TUPLE && x->ndim <= 4);
     for (int i = 0; fits && x && i < x->ndim; i++) fits = x->dim[i] == 1 || x->dim[i] == full[i];
     if (fits) return true;
-    flux__text t = flux__describe(x), want = flux__describe(flux__placeholder(flux__shape(full, 4), (flux_dtype)a->q->dtype));
-    flux__fail("%s: %s is %s, the scores (keys x queries x heads x batch) are %s", call, name, t.s, want.s);
+    flux_shape s = flux__shape(full, 4);
+    flux__text t = flux__describe(x), want = flux__shape_text(&s);
+    flux__fail("%s: %s is %s, the scores (keys x queries x heads x batch) are %s %s", call, name, t.s, want.s,
+               flux__dtypes[a->q->dtype].name);
     return false;
 }
 
@@ -21450,7 +21498,7 @@ static bool flux__pool_adapt(flux__pool_layer *m, const flux_tensor *x, flux_poo
             return false;
         }
         o->stride.dim[i] = in / out;
-        o->window.dim[i] = in - (out - 1) * (in / out);
+        o->window.dim[i] = in - flux__times(out - 1, in / out);
     }
     return true;
 }
@@ -21571,8 +21619,8 @@ static int64_t flux__upsampled(flux__upsample_layer *m, const flux_tensor *x, in
     const flux_upsample_opts *o = &m->o;
     int64_t in = x->dim[i];
     double scale = o->scale[1] > 0 ? o->scale[i] : o->scale[0];
-    int64_t out = o->size.ndim ? o->size.dim[o->size.ndim == 1 ? 0 : i]
-                               : (int64_t)floor(scale * (double)in * (1 + 1e-12));
+    double scaled = floor(scale * (double)in * (1 + 1e-12));
+    int64_t out = o->size.ndim ? o->size.dim[o->size.ndim == 1 ? 0 : i] : scaled < 9e18 ? (int64_t)scaled : INT64_MAX;
     if (o->mode == FLUX_NEAREST ? in > 0 && out >= in && out % in == 0 : out >= 1 && in >= 1)
         return out;
     flux__words line = flux__line_of(&m->base);
@@ -21589,33 +21637,22 @@ static flux_tensor *flux__repeat_each(flux_tensor *x, int i, int64_t times) {
     if (times == 1 || !y) return y;
     flux_shape wide = flux__dims(y);
     wide.dim[i] = times;
-    s.dim[i] *= times;
+    s.dim[i] = flux__times(s.dim[i], times);
     return flux_reshape_to(flux_broadcast_to_shape(y, wide), s);
 }
 
 /* Along dim i: sample k lies between neighbours, at k (in-1)/(out-1). */
 static flux_tensor *flux__interpolate(flux_tensor *x, int i, int64_t out) {
-    int64_t in = x->dim[i];
-    int64_t *at = (int64_t *)flux__malloc((size_t)out * (2 * sizeof *at + sizeof(double)));
-    double *part = at ? (double *)(void *)(at + 2 * out) : NULL;
-    for (int64_t k = 0; at && k < out; k++) {
-        double place = out > 1 ? (double)k * (double)(in - 1) / (double)(out - 1) : 0;
-        at[k] = (int64_t)place < in - 1 ? (int64_t)place : in - 1;
-        at[out + k] = at[k] < in - 1 ? at[k] + 1 : at[k];
-        part[k] = place - (double)at[k];
-    }
-    if (!at) return NULL;
     flux_shape by = flux__shape(NULL, i + 1);
     for (int d = 0; d < i; d++) by.dim[d] = 1;
     by.dim[i] = out;
-    flux_tensor *low = flux_from_data(at, FLUX_I64, flux__shape(&out, 1)),
-                *high = flux_from_data(at + out, FLUX_I64, flux__shape(&out, 1));
-    flux_tensor *w = flux_to_dtype(flux_from_data(part, FLUX_F64, by), (flux_dtype)x->dtype);
-    FLUX_FREE(at);
-    low = flux_gather(x, i, flux_to_tensor(x->device, low));
-    high = flux_gather(x, i, flux_to_tensor(x->device, high));
-    return low && high ? flux_add(low, flux_mul(flux_sub(high, low), flux_to_tensor(x->device, w)))
-                       : NULL;
+    const double last = (double)(x->dim[i] - 1);
+    flux_tensor *k = flux_to_dtype(flux__iota_on(x->device, out, 0), FLUX_F64);
+    flux_tensor *place = out > 1 ? flux_div(flux_mul(k, last), (double)(out - 1)) : k, *below = flux_min2(flux_floor(place), last);
+    flux_tensor *w = flux_to_dtype(flux_reshape_to(flux_sub(place, below), by), (flux_dtype)x->dtype);
+    flux_tensor *low = flux_gather(x, i, flux_to_dtype(below, FLUX_I64));
+    flux_tensor *high = flux_gather(x, i, flux_to_dtype(flux_min2(flux_add(below, 1.0), last), FLUX_I64));
+    return flux_add(low, flux_mul(flux_sub(high, low), w));
 }
 
 static flux_tensor *flux__upsample_call(flux_layer *self, flux_tensor *x) {
@@ -21628,14 +21665,16 @@ static flux_tensor *flux__upsample_call(flux_layer *self, flux_tensor *x) {
                      : (int)m->o.mode;
     flux_tensor *y = flux__image(
         self, x, nd, nearest && x->op != FLUX__TUPLE ? (flux_dtype)x->dtype : flux__real_dtype(x));
-    nd = y ? y->ndim - 2 : 0;
-    for (int i = 0; i < nd && y; i++) {
-        int64_t out = flux__upsampled(m, x, i);
-        if (out < 0) return NULL;
-        y = nearest            ? flux__repeat_each(y, i, out / x->dim[i])
-            : out == x->dim[i] ? y
-                               : flux__interpolate(y, i, out);
-    }
+    if (!y) return NULL;
+    nd = y->ndim - 2;
+    flux_shape s = flux__dims(y);
+    for (int i = 0; i < nd; i++)
+        if ((s.dim[i] = flux__upsampled(m, x, i)) < 0) return NULL;
+    if (!flux__check_shape("upsample", &s)) return NULL;
+    for (int i = 0; i < nd && y; i++)
+        y = nearest                  ? flux__repeat_each(y, i, s.dim[i] / x->dim[i])
+            : s.dim[i] == x->dim[i] ? y
+                                     : flux__interpolate(y, i, s.dim[i]);
     return y;
 }
 
@@ -21705,7 +21744,7 @@ static flux_tensor *flux__pixelshuffle_call(flux_layer *self, flux_tensor *x) {
         fits = fits && rest % r == 0;
         rest /= r;
         s.dim[nd + i] = r;
-        end.dim[i] *= r;
+        end.dim[i] = flux__times(end.dim[i], r);
         order[2 * i] = nd + i, order[2 * i + 1] = i;
     }
     if (!fits) {
@@ -22489,7 +22528,7 @@ static flux_tensor *flux__log_sum3(flux_tensor *a, flux_tensor *b, flux_tensor *
 
 /* The places as classes, S x N; what follows a target's end is blank as well. */
 static flux_tensor *flux__ctc_places(flux_tensor *y, int64_t blank) {
-    int64_t labels = y->dim[0], n = y->dim[1], one[3] = { 1, labels, n }, all[2] = { 2 * labels, n }, last[2] = { 1, n };
+    int64_t labels = y->dim[0], n = y->dim[1], one[3] = { 1, labels, n }, all[2] = { flux__times(2, labels), n }, last[2] = { 1, n };
     flux_tensor *real = flux_reshape_to(flux_where(flux_lt(y, 0.0), (double)blank, y), flux__shape(one, 3));
     flux_tensor *none = flux__move(flux_full_shape(flux__shape(one, 3), (double)blank, FLUX_I64), y->device);
     flux_tensor *end = flux__move(flux_full_shape(flux__shape(last, 2), (double)blank, FLUX_I64), y->device);

@@ -8,4 +8,10 @@ sed '1,/interface ends here/d' flux.h | cat - flux_cuda.h flux_hip.h >"$tmp/insi
 # and where flux_each begins.
 grep -n 'flux_failed()' "$tmp/inside" | grep -vE 'flux__null_explained\(void\) \{ return flux_failed\(\); \}|return flux_failed\(\) \? none : flux__each_begin' >"$tmp/asks"
 if [ -s "$tmp/asks" ]; then fail "calls that ask what failed before them"; cat "$tmp/asks"; else pass; fi
+
+# A shape's dims are worked out by flux__times and flux__plus, which do not overflow: a user may have given what they are made
+# of. (Numbers of dims, which are small, are called nd and ndim.)
+sed 's/\[[^][]*\]//g; s/\[[^][]*\]//g' "$tmp/inside" | grep -nE '\.dim *([*+]=|= [^;,]* [*+] )|flux__shape\([^;]* \* ' | grep -vE 'flux__times|flux__plus|= nd \+ 1|flux__shape\(NULL|[123] \* nd' >"$tmp/raw"
+grep -nE 'int64_t [^;]*\[[0-9]\] = \{[^}]* \* [^}]*\}' "$tmp/inside" | grep -v flux__times >>"$tmp/raw"
+if [ -s "$tmp/raw" ]; then fail "sizes that are multiplied or added as they are"; cat "$tmp/raw"; else pass; fi
 finish

@@ -119,4 +119,52 @@ TEST(null_needs_no_words_after_an_error) {
     forgotten();
 }
 
+/* ---------------- sizes that no memory holds, or that int64 does not: refused before memory or time is spent */
+
+TEST(huge_tensors) {
+    const int64_t huge = (int64_t)1 << 32, top = INT64_MAX;
+    flux_tensor *x = flux_rand(4, 3);
+    CHECK_ERROR(flux_zeros(top, top), "full: a tensor of 8.51e+37 elements is too large");
+    CHECK_ERROR(flux_sum(flux_eye((int64_t)1 << 62), 0), "eye: a tensor of 2.13e+37 elements is too large");
+    CHECK_ERROR(flux_arange(0, 1e300, 1), "arange: from 0 to 1e+300 by 1 is not a range");
+    CHECK_ERROR(flux_pad(x, 7, top, top), "pad: a tensor of 2.77e+19 elements is too large");
+    CHECK_ERROR(flux_pad(x, 7, 0, 0, top, 1), "pad: a tensor of");
+    CHECK_ERROR(flux_repeat(x, top, top), "repeat: a tensor of");
+    CHECK_ERROR(flux_repeat(x, 1, huge, huge), "repeat: a tensor of");
+    CHECK_ERROR(flux_reshape(x, huge, huge, -1), "reshape: a tensor of");
+    CHECK_ERROR(flux_reshape(x, huge, huge), "reshape: a tensor of");
+    CHECK_ERROR(flux_broadcast_to(x, 4, 3, top), "broadcast_to: a tensor of");
+    CHECK_ERROR(flux_add(flux_zeros(2 * huge, 1), flux_zeros(1, huge / 2)), "add: a tensor of 1.84e+19 elements is too large");
+    CHECK_ERROR(flux_where(flux_zeros(huge), flux_zeros(1, huge), 1.0), "where: a tensor of");
+    CHECK_ERROR(flux_outer(flux_zeros(huge), flux_zeros(huge)), "a tensor of 1.84e+19 elements is too large");
+    CHECK_ERROR(flux_matmul(flux_zeros(huge, 1), flux_zeros(1, huge)), "matmul: a tensor of");
+    CHECK_ERROR(flux_flip(x, huge), "flip: 4x3 f32 has no dim 4294967296");
+    CHECK_ERROR(flux_permute(x, huge, 1), "permute: the order must name");
+    flux_tensor *one = flux_slice_step(x, 0, 1, 4, top);
+    CHECK(flux_dim(one, 0) == 1 && flux_at(one, 0, 2) == flux_at(x, 1, 2));
+    CHECK_NEAR(flux_item(flux_sum(flux_grad(flux_gradient(flux_sum(one), x), x))), 3, 0);
+}
+
+TEST(huge_windows_and_layers) {
+    const int64_t huge = (int64_t)1 << 40, top = INT64_MAX, wide = 1 << 30;
+    flux_tensor *x = flux_rand(8, 8, 3, 2), *w = flux_rand(3, 3, 3, 2), *pixel = flux_rand(1, 1, 3, 2);
+    CHECK_ERROR(flux_conv(x, w, .pad = FLUX_SHAPE(top, top, top, top)), "pad: a tensor of");
+    CHECK_ERROR(flux_conv(x, w, .dilation = FLUX_SHAPE(wide)), "a window that reaches over 2147483649 does not fit");
+    CHECK_ERROR(flux_conv_transpose(x, flux_rand(3, 3, 2, 3), .stride = FLUX_SHAPE(wide)), "conv_transpose: a tensor of");
+    CHECK_ERROR(flux_conv_transpose(x, flux_rand(3, 3, 2, 3), .dilation = FLUX_SHAPE(wide)), "conv_transpose: a tensor of");
+    flux_tensor *corner = flux_conv(x, pixel, .stride = FLUX_SHAPE(wide), .dilation = FLUX_SHAPE(wide));
+    CHECK(flux_len(corner) == 4 && flux_data(corner) && flux_data(flux_grad(flux_gradient(flux_sum(corner), x), x)));
+    CHECK(flux_data(flux_maxpool(x, FLUX_SHAPE(2), .stride = FLUX_SHAPE(wide))) != NULL);
+    CHECK_ERROR(flux_call(flux_upsample(.mode = FLUX_BILINEAR, .size = FLUX_SHAPE(huge, 2 * huge)), x), "upsample: a tensor of");
+    CHECK_ERROR(flux_call(flux_upsample(.mode = FLUX_LINEAR, .size = FLUX_SHAPE(top)), flux_rand(4, 1, 1)), "upsample: a tensor of");
+    CHECK_ERROR(flux_call(flux_upsample(.size = FLUX_SHAPE(huge, 2 * huge)), x), "upsample: a tensor of");
+    CHECK_ERROR(flux_call(flux_upsample(.scale = { 1e300 }), x), "can't make");
+    CHECK(flux_call(flux_upsample(.mode = FLUX_LINEAR, .size = FLUX_SHAPE(huge)), flux_rand(4, 1, 1)) != NULL);   /* nobody looks */
+    CHECK_ERROR(flux_lstm(4, top / 4), "lstm: a tensor of 3.69e+19 elements is too large");
+    CHECK_ERROR(flux_gru(top, top), "gru: a tensor of");
+    CHECK_ERROR(flux_dense(top, top), "dense: a tensor of");
+    flux_layer *m = flux_chain(flux_dense(2, 2));
+    CHECK(flux_child(m, INT32_MIN) == NULL && flux_child(m, INT32_MAX) == NULL && flux_child(m, 0) != NULL);
+}
+
 TEST_MAIN()
