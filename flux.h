@@ -364,7 +364,9 @@ FLUX_API size_t flux_format_bytes(int64_t bytes, char *out, size_t n);   /* "3.0
 /* ------------------------------------------------------------------ elementwise operations
    Shapes broadcast as in Julia: aligned at dim 0, a dimension of 1 (or one that is missing at the end) stretches.
    Dtypes meet at the wider one (float over int over bool; f16 with bf16 gives f32). A plain number may stand for
-   either operand and takes the other's dtype; until then it is a double, as is what numbers alone give. Comparisons give bool. */
+   either operand and takes the other's dtype; until then it is a double, as is what numbers alone give. Comparisons give bool.
+   What is made of several operations, or scales a sum (activations, means, variances, norms, softmax, pools, losses), computes in
+   float32 on f16 and bf16 and rounds once at its end; so do gradients, those of a single operation too. */
 
 FLUX_API flux_tensor *flux_add(flux_tensor *a, flux_tensor *b);
 FLUX_API flux_tensor *flux_sub(flux_tensor *a, flux_tensor *b);
@@ -2491,7 +2493,8 @@ struct flux_tensor {                      /* a node of the graph; with buf set, 
 };
 enum {                                    /* flags of a tensor */
     FLUX__WEAK = 1, FLUX__SEED = 2,       /* a bare number; the 1 that a gradient starts from */
-    FLUX__CONSUMED = 4, FLUX__FIXED = 8   /* graph used up by flux_update; no graph kept */
+    FLUX__CONSUMED = 4, FLUX__FIXED = 8,  /* graph used up by flux_update; no graph kept */
+    FLUX__WIDENED = 16                    /* half format that a formula takes as float32, see flux__wide */
 };
 
 typedef struct flux__pending {            /* what failed since flux_clear; .set: something did */
@@ -3890,6 +3893,7 @@ static const flux__dtype_row flux__dtypes[FLUX_NUM_DTYPES] = {
 
 FLUX_DEF const char *flux_dtype_name(flux_dtype t) { return (unsigned)t < FLUX_NUM_DTYPES ? flux__dtypes[t].name : "?"; }
 FLUX_DEF size_t flux_dtype_size(flux_dtype t) { return (unsigned)t < FLUX_NUM_DTYPES ? flux__dtypes[t].size : 0; }
+static bool flux__is_half(int dtype) { return dtype == FLUX_F16 || dtype == FLUX_BF16; }
 
 /* The dtype at which two meet: the higher rank; of the two half formats, f32. */
 static flux_dtype flux__promote(flux_dtype a, flux_dtype b) {
@@ -4369,6 +4373,19 @@ static flux_tensor *flux__cast(flux_tensor *x, flux_dtype t) {
     flux_tensor *y = exact ? flux__renumber(x, &s, t, x->device) : flux__node(FLUX__CAST, t, &s, x, NULL, NULL);
     return y ? flux__done(y) : NULL;
 }
+
+/* Formulas of several operations, and sums that are scaled, are computed in float32 where x is of a half format: their operands are
+   taken wide and the result is rounded once, by narrow. So nothing between overflows that the result would hold, the gradient goes
+   through float32 too, and a kernel loads halves, works in float32 and stores halves. Integers are wide as float32. */
+static flux_tensor *flux__wide(flux_tensor *x) {
+    if (!x || x->dtype == FLUX_F32 || x->dtype == FLUX_F64) return x;
+    flux_tensor *y = flux__cast(x, FLUX_F32);
+    if (y && flux__is_half(x->dtype)) y->flags |= FLUX__WIDENED;
+    return y;
+}
+
+/* y in the half format that the formula was given, if that was one. */
+static flux_tensor *flux__narrow(flux_tensor *y, int given) { return y && flux__is_half(given) ? flux__cast(y, (flux_dtype)given) : y; }
 
 /* x as an operand of dtype t on device d, which is its own unless it is a number. */
 static flux_tensor *flux__taken(flux_tensor *x, flux_device d, flux_dtype t) {
@@ -5113,19 +5130,19 @@ FLUX_DEF flux_tensor *flux_mean_over(int n, flux_reduce_opts o) {
     unsigned mask = 0;
     if (!flux__mask("mean", n, &o, &mask)) return NULL;
     int h = flux__hide();
-    flux_tensor *x = flux__floating(o.x), *s = x ? flux__reduce_node(x, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL;
-    return flux__reveal(h, s ? flux_div(s, (double)flux__reduced_count(x, mask)) : NULL);
+    flux_tensor *x = flux__wide(o.x), *s = x ? flux__reduce_node(x, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL;
+    return flux__reveal(h, s ? flux__narrow(flux_div(s, (double)flux__reduced_count(x, mask)), o.x->dtype) : NULL);
 }
 
 FLUX_DEF flux_tensor *flux_var_over(int n, flux_reduce_opts o) {
     unsigned mask = 0;
     if (!flux__mask("var", n, &o, &mask)) return NULL;
     int h = flux__hide();
-    flux_tensor *x = flux__floating(o.x), *m = x ? flux__reduce_node(x, FLUX__RED_SUM, mask, x->ndim) : NULL;
+    flux_tensor *x = flux__wide(o.x), *m = x ? flux__reduce_node(x, FLUX__RED_SUM, mask, x->ndim) : NULL;
     double count = x ? (double)flux__reduced_count(x, mask) : 0;
     flux_tensor *e = m ? flux_square(flux_sub(x, flux_div(m, count))) : NULL;
     flux_tensor *s = e ? flux__reduce_node(e, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL;
-    return flux__reveal(h, s ? flux_div(s, count) : NULL);
+    return flux__reveal(h, s ? flux__narrow(flux_div(s, count), o.x->dtype) : NULL);
 }
 
 /* s^power of a sum of what is not negative. Where s is 0 its slope would be infinite, and what is summed has none there: 0 times
@@ -5140,8 +5157,9 @@ FLUX_DEF flux_tensor *flux_norm_over(int n, flux_reduce_opts o) {
     int h = flux__hide();
     unsigned mask = 0;
     if (!flux__mask("norm", n, &o, &mask)) return flux__reveal(h, NULL);
-    o.x = flux_square(flux__floating(o.x));
-    return flux__reveal(h, o.x ? flux__root_of_sum(flux_sum_over(n, o), 0.5) : NULL);
+    int given = o.x->dtype;
+    o.x = flux_square(flux__wide(o.x));
+    return flux__reveal(h, o.x ? flux__narrow(flux__root_of_sum(flux_sum_over(n, o), 0.5), given) : NULL);
 }
 
 /* x less its largest along mask (which takes no part in the gradient: it cancels). */
@@ -5156,10 +5174,10 @@ FLUX_DEF flux_tensor *flux_logsumexp_over(int n, flux_reduce_opts o) {
     flux_tensor *top;
     if (!flux__mask("logsumexp", n, &o, &mask)) return NULL;
     int h = flux__hide();
-    flux_tensor *x = flux__floating(o.x), *s = x ? flux__shifted(x, mask, &top) : NULL;
+    flux_tensor *x = flux__wide(o.x), *s = x ? flux__shifted(x, mask, &top) : NULL;
     flux_tensor *e = s ? flux_exp(s) : NULL, *sum = e ? flux__reduce_node(e, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL;
     if (sum && !n) top = flux_reshape_to(top, flux__shape(NULL, 0));
-    return flux__reveal(h, sum ? flux_add(flux_log(sum), top) : NULL);
+    return flux__reveal(h, sum ? flux__narrow(flux_add(flux_log(sum), top), o.x->dtype) : NULL);
 }
 
 static flux_tensor *flux__softmax(const char *call, int n, flux_reduce_opts *o, bool logarithm) {
@@ -5168,10 +5186,10 @@ static flux_tensor *flux__softmax(const char *call, int n, flux_reduce_opts *o, 
     if (n == 0) o->d0 = 0;
     if (!flux__mask(call, n ? n : 1, o, &mask)) return NULL;
     int h = flux__hide();
-    flux_tensor *x = flux__floating(o->x), *s = x ? flux__shifted(x, mask, &top) : NULL;
+    flux_tensor *x = flux__wide(o->x), *s = x ? flux__shifted(x, mask, &top) : NULL;
     flux_tensor *e = s ? flux_exp(s) : NULL, *sum = e ? flux__reduce_node(e, FLUX__RED_SUM, mask, x->ndim) : NULL;
     if (!sum) return flux__reveal(h, NULL);
-    return flux__reveal(h, logarithm ? flux_sub(s, flux_log(sum)) : flux_div(e, sum));
+    return flux__reveal(h, flux__narrow(logarithm ? flux_sub(s, flux_log(sum)) : flux_div(e, sum), o->x->dtype));
 }
 
 FLUX_DEF flux_tensor *flux_softmax_over(int n, flux_reduce_opts o) { return flux__softmax("softmax", n, &o, false); }
@@ -5289,6 +5307,14 @@ FLUX_DEF flux_tensor *flux_outer(flux_tensor *a, flux_tensor *b) {
     return flux__reveal(h, flux_mul(flux_reshape(a, -1, 1), flux_transpose(b)));
 }
 
+/* In the dtype at which a and b meet. */
+static flux_tensor *flux__dot(flux_tensor *a, flux_tensor *b) {
+    flux_tensor *xs[2] = { a, b };
+    int t = flux__meet("dot", 2, xs);
+    if (t < 0 || !flux__is_half(t)) return t < 0 ? NULL : flux_sum(flux_mul(a, b));
+    return flux__narrow(flux_sum(flux_mul(flux__wide(a), flux__wide(b))), t);
+}
+
 FLUX_DEF flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b) {
     if (!flux__check_vectors("dot", a, b)) return NULL;
     if (a->dim[0] != b->dim[0]) {
@@ -5296,7 +5322,7 @@ FLUX_DEF flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b) {
         return (flux_tensor *)flux__fail("dot: lengths differ: a is %s, b is %s", ta.s, tb.s);
     }
     int h = flux__hide();
-    return flux__reveal(h, flux_sum(flux_mul(a, b)));
+    return flux__reveal(h, flux__dot(a, b));
 }
 
 /* ---------------- convolution and pooling
@@ -5623,10 +5649,12 @@ static flux_tensor *flux__pool_reduce(const char *call, flux_pool_opts *o, doubl
     int h = flux__hide();
     if (o->x && o->x->op != FLUX__TUPLE) o->x = flux__floating(o->x);     /* integers have no number below all for the padding */
     flux_tensor *win = flux__pool_windows(call, o, pad, &w, &mask, &at);
+    if (win && red == FLUX__RED_SUM) win = flux__wide(win);
     if (win && power > 0) win = flux_pow(win, power);
     flux_tensor *y = win ? flux__reduce_node(win, red, mask, win->ndim) : NULL;
     if (y && power > 0) y = flux__root_of_sum(y, 1 / power);
     else if (y && red == FLUX__RED_SUM) y = flux_div(y, (double)flux__product(w.size, w.nd));
+    y = y ? flux__narrow(y, o->x->dtype) : NULL;
     return flux__reveal(h, y ? flux_reshape_to(y, at) : NULL);
 }
 
@@ -5794,10 +5822,10 @@ static flux_tensor *flux__grad_gelu_slope(flux_tensor *g, flux_tensor *x) {
 }
 
 /* One row of the table: the gradients by a, b, c that are needed (bits of need), at the result's shape. */
-static void flux__row_gradient(flux_tensor *y, flux_tensor *g, unsigned need, flux_tensor **out) {
-    flux_tensor *a = y->in[0], *b = y->nin > 1 ? y->in[1] : NULL, *c = y->nin > 2 ? y->in[2] : NULL;
+static void flux__row_gradient(int op, flux_tensor *y, flux_tensor *g, flux_tensor *const *in, unsigned need, flux_tensor **out) {
+    flux_tensor *a = in[0], *b = in[1], *c = in[2];
     (void)a, (void)b, (void)c;
-    switch (y->op) {
+    switch (op) {
 #define FLUX__GRADIENT_CASE(NAME, name, n, dt, formula, ga, gb, gc) \
     case FLUX__OP_##NAME:                                           \
         if (need & 1) out[0] = ga;                                  \
@@ -5807,6 +5835,37 @@ static void flux__row_gradient(flux_tensor *y, flux_tensor *g, unsigned need, fl
         FLUX__ELEMENTWISE(FLUX__GRADIENT_CASE)
     default: break;
     }
+}
+
+/* Whether a row's gradient only hands g on, or rounds once (if no sum over stretched dims follows): then a half format need not be
+   widened for it. */
+static bool flux__rounds_once(const flux_tensor *y) {
+    switch (y->op) {
+    case FLUX__OP_MUL: case FLUX__OP_FMA:
+        for (int i = 0; i < y->nin; i++)
+            if (!(y->in[i]->flags & FLUX__WEAK) && !flux__same_dims(y->in[i], y)) return false;
+        return true;
+    case FLUX__OP_ADD: case FLUX__OP_SUB: case FLUX__OP_SUBMAX: case FLUX__OP_NEG: case FLUX__OP_ABS: case FLUX__OP_MAX2:
+    case FLUX__OP_MIN2: case FLUX__OP_WHERE: case FLUX__OP_RELU: case FLUX__OP_GATE: case FLUX__OP_EXP: case FLUX__OP_LOG: return true;
+    default: return false;
+    }
+}
+
+/* Rows whose gradient has their own value as a factor, and whose half would add its rounding. That of tanh and sigmoid goes by the
+   half, as they are often all that a layer keeps. */
+static bool flux__value_again(int op) { return op == FLUX__OP_DIV || op == FLUX__OP_POW || op == FLUX__OP_SQRT || op == FLUX__OP_RSQRT; }
+
+/* An operand for a gradient. One that was widened is widened anew: kernels of the gradient then read the half format itself,
+   else the forward pass would store for them what it has only widened. */
+static flux_tensor *flux__operand_again(flux_tensor *x, bool wide) {
+    if (wide && flux__is_half(x->dtype)) {
+        if (!(x->flags & FLUX__SEED)) return flux__wide(x);
+        flux_shape s = flux__dims(x);
+        flux_tensor *one = flux__renumber(x, &s, FLUX_F32, x->device);
+        if (one) one->flags |= FLUX__SEED;
+        return one ? flux__done(one) : NULL;
+    }
+    return x->flags & FLUX__WIDENED && !x->buf && x->nin ? flux__wide(x->in[0]) : x;
 }
 
 /* g summed over the dims along which x was stretched to g's shape. */
@@ -5884,7 +5943,7 @@ static flux_tensor *flux__reduce_gradient(flux_tensor *y, flux_tensor *g) {
     g = flux__keepdims(g, x, mask);
     if (!g) return NULL;
     if (y->arg.i[0] == FLUX__RED_SUM) return flux_broadcast_to_shape(g, flux__dims(x));
-    if (y->arg.i[0] == FLUX__RED_PROD) return flux__prod_gradient(x, g, mask);
+    if (y->arg.i[0] == FLUX__RED_PROD) return flux__narrow(flux__prod_gradient(flux__wide(x), flux__wide(g), mask), x->dtype);
     flux_tensor *win = flux__argreduce_node(x, y->arg.i[0] == FLUX__RED_MAX, mask, x->ndim);
     flux_tensor *i = mask ? flux__iota_over(x, mask) : NULL;
     return !i ? g : flux_where(flux_eq(i, win), g, 0.0);
@@ -6061,16 +6120,41 @@ static void flux__index_gradient(flux_tensor *y, flux_tensor *g, const bool *nee
 
 FLUX__LEAN
 
+/* g in dtype t: one that a formula only handed through is what it was before it was widened. */
+static flux_tensor *flux__cast_gradient(flux_tensor *g, flux_dtype t) {
+    bool back = flux__is_half((int)t) && g->op == FLUX__CAST && g->dtype == FLUX_F32 && g->nin && g->in[0]->dtype == t;
+    return back ? g->in[0] : flux_to_dtype(g, t);
+}
+
+/* A row's gradients by operands that were widened, or are to be: a half format's are computed in float32. */
+static void flux__wide_gradient(flux_tensor *y, flux_tensor *g, bool wide, unsigned need, flux_tensor **out) {
+    flux_tensor *in[3] = { NULL, NULL, NULL }, *value = y;
+    for (int i = 0; i < y->nin; i++)
+        if (!(in[i] = flux__operand_again(y->in[i], wide))) return;
+    if (wide) g = flux__operand_again(g, true);
+    if (wide) value = flux__value_again(y->op) ? flux__elementwise(y->op, in[0], in[1], in[2]) : flux__wide(y);
+    if (g && value) flux__row_gradient(y->op, value, g, in, need, out);
+}
+
+/* After the sum over stretched dims comes the one rounding to a half format. */
+static void flux__elementwise_gradient(flux_tensor *y, flux_tensor *g, unsigned need, flux_tensor **out) {
+    bool wide = flux__is_half(y->dtype) && !flux__rounds_once(y), again = wide;
+    for (int i = 0; i < y->nin; i++) again = again || (y->in[i]->flags & FLUX__WIDENED) != 0;
+    if (again) flux__wide_gradient(y, g, wide, need, out);
+    else flux__row_gradient(y->op, y, g, y->in, need, out);
+    for (int i = 0; i < y->nin; i++) out[i] = flux__unbroadcast(out[i], y->in[i]);
+    for (int i = 0; i < y->nin && wide; i++) out[i] = flux__narrow(out[i], y->in[i]->dtype);
+}
+
 /* The gradients of y's operands, given y's own. out has room for all operands and starts as NULLs. */
 static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
     unsigned bits = (need[0] ? 1u : 0) | (y->nin > 1 && need[1] ? 2u : 0) | (y->nin > 2 && need[2] ? 4u : 0);
     if (y->op < FLUX__ELEMENTWISE_COUNT) {
-        flux__row_gradient(y, g, bits, out);
-        for (int i = 0; i < y->nin; i++) out[i] = flux__unbroadcast(out[i], y->in[i]);
+        flux__elementwise_gradient(y, g, bits, out);
         return;
     }
     switch (y->op) {
-    case FLUX__CAST: out[0] = flux_to_dtype(g, (flux_dtype)y->in[0]->dtype); break;
+    case FLUX__CAST: out[0] = flux__cast_gradient(g, (flux_dtype)y->in[0]->dtype); break;
     case FLUX__COPY: out[0] = g; break;
     case FLUX__REDUCE: out[0] = flux__reduce_gradient(y, g); break;
     case FLUX__RESHAPE: out[0] = flux_reshape_to(g, flux__dims(y->in[0])); break;
@@ -6846,7 +6930,7 @@ typedef struct flux__group {
     int64_t full[FLUX_MAX_DIMS];
     unsigned reduced;
     bool reduces;                         /* has a reduction already */
-    int members, last;                    /* how many nodes; the highest number */
+    int members, last;                    /* how many nodes that compute; the highest number */
 } flux__group;
 
 typedef struct flux__planner {
@@ -7042,17 +7126,19 @@ static bool flux__ends_work(const flux__planner *p, int node, int depth) {
     return false;
 }
 
+static bool flux__is_computed(const flux_tensor *t) { return t->op < FLUX__ELEMENTWISE_COUNT || t->op == FLUX__CAST; }
+
 /* The group of a tensor of the same shape that is to be joined to this one by a cat: what gates share is read once. */
 static int flux__choose_sibling(flux__planner *p, int node) {
     flux_tensor *t = p->g->node[node];
     int64_t s[FLUX_MAX_DIMS];
     flux__dims8(t, s);
-    if (t->op >= FLUX__ELEMENTWISE_COUNT || flux__ends_work(p, node, 6)) return -1;
+    if (!flux__is_computed(t) || flux__ends_work(p, node, 6)) return -1;
     for (int u = p->use_start[node]; u < p->use_start[node + 1]; u++) {
         flux_tensor *user = p->g->node[p->use[u] >> 8];
         for (int k = 0; user->op == FLUX__CAT && k < user->nin; k++) {
             flux_tensor *b = flux__base(user->in[k]);
-            if (flux__finished(b) || b->op >= FLUX__ELEMENTWISE_COUNT || b->index <= node) continue;
+            if (flux__finished(b) || !flux__is_computed(b) || b->index <= node) continue;
             int G = p->group_of[b->index];
             if (!p->group[G].reduced && flux__same8(p->group[G].full, s) && flux__may_join(p, node, G)) return G;
         }
@@ -7069,6 +7155,11 @@ static int flux__choose_group(flux__planner *p, int node) {
     return flux__choose_sibling(p, node);
 }
 
+/* Whether a node only widens a half format, or narrows to it: that is a part of loading and of rounding, no work of its own. */
+static bool flux__is_width(const flux_tensor *t) {
+    return t->op == FLUX__CAST && (t->dtype == FLUX_F32 ? flux__is_half(t->in[0]->dtype) : t->in[0]->dtype == FLUX_F32 && flux__is_half(t->dtype));
+}
+
 static void flux__assign_groups(flux__planner *p) {
     for (int i = p->n - 1; i >= 0; i--) {
         flux_tensor *t = p->g->node[i];
@@ -7078,7 +7169,7 @@ static void flux__assign_groups(flux__planner *p) {
         if (G < 0) G = flux__new_group(p, i);
         flux__group *group = &p->group[G];
         p->group_of[i] = G;
-        group->members++;
+        group->members += !flux__is_width(t);
         if (i > group->last) group->last = i;
         if (flux__is_reduce(t)) group->reduces = true;
         if (t->op == FLUX__MATMUL) group->kind = FLUX__K_MATMUL, group->product = i;
@@ -13557,7 +13648,6 @@ typedef struct flux__matrix {
     flux__axes grid[2];                   /* of an operand that is gathered: its rows, its columns */
 } flux__matrix;
 
-static bool flux__is_half(int dtype) { return dtype == FLUX_F16 || dtype == FLUX_BF16; }
 
 /* Of which dims of the product's index space a matrix's rows (side 0) or columns are made: dim `side`, then `more`. */
 static void flux__matrix_grid(flux__matrix *m, int side, int more) {
@@ -18148,7 +18238,7 @@ static bool flux__grid_of(flux__grid *g, flux_tensor *x) {
         flux__ends *const ends[3] = { &g->rows, &g->columns, &g->pages };
         x = flux__cut_dims(flux_reshape_to(x, flux__shape(dims, 3)), 2, ends);
     }
-    if (x && (g->dtype == FLUX_F16 || g->dtype == FLUX_BF16)) x = flux_to_dtype(x, FLUX_F32);
+    if (x && flux__is_half((int)g->dtype)) x = flux_to_dtype(x, FLUX_F32);
     g->stored = x ? (flux_dtype)x->dtype : FLUX_F32;
     return x && (g->data = flux_data(x)) != NULL;
 }
@@ -19071,7 +19161,7 @@ static flux_tensor *flux__convert_leaf(flux_tensor *x, const char *path, bool tr
     flux_dtype want = *(flux_dtype *)user;
     (void)path, (void)trained;
     if (!flux__dtypes[x->dtype].real) return x;
-    if ((want == FLUX_F16 || want == FLUX_BF16) && flux__keeps_f32(owner)) want = FLUX_F32;
+    if (flux__is_half((int)want) && flux__keeps_f32(owner)) want = FLUX_F32;
     return flux_to_dtype(x, want);
 }
 
@@ -20590,8 +20680,8 @@ static flux_tensor *flux__embeddingbag_call(flux_layer *self, flux_tensor *x) {
     if (real) y = flux_where(real, y, m->reduction == flux_max ? -HUGE_VAL : 0.0);
     bool mean = m->reduction == flux_mean;
     flux_shape s = flux__dims(y);
-    flux_tensor *sum = m->reduction == flux_max ? flux_max(y, 1) : mean && !real ? flux_mean(y, 1) : flux_sum(y, 1);
-    if (mean && real) sum = flux_div(sum, flux_sum(flux_to_dtype(real, (flux_dtype)y->dtype), 1));
+    flux_tensor *sum = m->reduction == flux_max ? flux_max(y, 1) : mean && !real ? flux_mean(y, 1) : !mean ? flux_sum(y, 1) : NULL;
+    if (mean && real) sum = flux__narrow(flux_div(flux_sum(flux__wide(y), 1), flux_sum(flux_to_dtype(real, FLUX_F32), 1)), y->dtype);
     for (int i = 1; i + 1 < s.ndim; i++) s.dim[i] = s.dim[i + 1];
     s.ndim--;
     return flux_reshape_to(sum, s);
@@ -21134,7 +21224,7 @@ static flux_tensor *flux__layernorm_call(flux_layer *self, flux_tensor *x) {
     }
     flux_tensor *y = in ? flux_normalise(in, dims, m->eps) : NULL;
     y = m->diag && y ? flux_call_layer(m->diag, y) : flux__activate(m->activation, y);
-    bool half = x->dtype == FLUX_F16 || x->dtype == FLUX_BF16;       /* float32 is only for within */
+    bool half = flux__is_half(x->dtype);  /* float32 is only for within */
     return half && y && own == FLUX_F32 ? flux_to_dtype(y, (flux_dtype)x->dtype) : y;
 }
 
@@ -21226,7 +21316,7 @@ static flux_tensor *flux__alphadropout_call(flux_layer *self, flux_tensor *x) {
     if (!active || !x) return x;
     if (!(p < 1)) return flux_where(flux_full_shape(flux__shape(NULL, 0), 0.0, FLUX_BOOL), x, 0.0);
     flux_tensor *keep = flux__dropout_mask(m, x);
-    return keep ? flux_add(flux_mul(flux_where(keep, x, low), a), b) : NULL;
+    return keep ? flux__narrow(flux_add(flux_mul(flux_where(keep, flux__wide(x), low), a), b), x->dtype) : NULL;
 }
 
 static size_t flux__dropout_text(flux_layer *self, char *out, size_t n) {
@@ -21649,9 +21739,9 @@ static flux_tensor *flux__interpolate(flux_tensor *x, int i, int64_t out) {
     const double last = (double)(x->dim[i] - 1);
     flux_tensor *k = flux_to_dtype(flux__iota_on(x->device, out, 0), FLUX_F64);
     flux_tensor *place = out > 1 ? flux_div(flux_mul(k, last), (double)(out - 1)) : k, *below = flux_min2(flux_floor(place), last);
-    flux_tensor *w = flux_to_dtype(flux_reshape_to(flux_sub(place, below), by), (flux_dtype)x->dtype);
-    flux_tensor *low = flux_gather(x, i, flux_to_dtype(below, FLUX_I64));
-    flux_tensor *high = flux_gather(x, i, flux_to_dtype(flux_min2(flux_add(below, 1.0), last), FLUX_I64));
+    flux_tensor *w = flux_to_dtype(flux_reshape_to(flux_sub(place, below), by), x->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32);
+    flux_tensor *low = flux__wide(flux_gather(x, i, flux_to_dtype(below, FLUX_I64)));
+    flux_tensor *high = flux__wide(flux_gather(x, i, flux_to_dtype(flux_min2(flux_add(below, 1.0), last), FLUX_I64)));
     return flux_add(low, flux_mul(flux_sub(high, low), w));
 }
 
@@ -21675,7 +21765,7 @@ static flux_tensor *flux__upsample_call(flux_layer *self, flux_tensor *x) {
         y = nearest                  ? flux__repeat_each(y, i, s.dim[i] / x->dim[i])
             : s.dim[i] == x->dim[i] ? y
                                      : flux__interpolate(y, i, s.dim[i]);
-    return y;
+    return flux__narrow(y, x->dtype);
 }
 
 static size_t flux__upsample_text(flux_layer *self, char *out, size_t n) {
@@ -21977,7 +22067,7 @@ static flux_tensor **flux__tensor_named(flux_layer *m, const char *which, const 
 
 static flux_tensor *flux__weight_length(flux_tensor *v, const flux_shape *dims) {
     double tiny = flux__dtypes[v->dtype].epsilon;
-    flux_tensor *sum = flux_sum_over(dims->ndim, flux__over(flux_square(v), dims));
+    flux_tensor *sum = flux_sum_over(dims->ndim, flux__over(flux_square(flux__wide(v)), dims));
     return sum ? flux_sqrt(flux_add(sum, tiny * tiny)) : NULL;
 }
 
@@ -21989,8 +22079,8 @@ static flux_layer *flux__weightnorm_fold(flux__weightnorm_layer *m) {
         return NULL;
     }
     flux_tensor **slot = flux__tensor_named(y, m->which, NULL);
-    flux_tensor *w = flux_div(flux_mul(*slot, m->g), flux__weight_length(*slot, &m->dims));
-    if (w) flux_assign(slot, w);
+    flux_tensor *w = flux_div(flux_mul(flux__wide(*slot), m->g), flux__weight_length(*slot, &m->dims));
+    if (w) flux_assign(slot, flux__narrow(w, (*slot)->dtype));
     return y;
 }
 
@@ -22036,7 +22126,7 @@ FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
         }
     int h = flux__hide();
     const int b = flux__nograd_enter();
-    m.g = flux__weight_length(*slot, &m.dims);
+    m.g = flux__narrow(flux__weight_length(*slot, &m.dims), (*slot)->dtype);
     flux__nograd_leave(b);
     double least = m.g ? flux_item(flux_min(m.g)) : 0;
     if (m.g && !(least > 2 * flux__dtypes[(*slot)->dtype].epsilon))
@@ -22105,10 +22195,9 @@ FLUX_DEF flux_layer *flux_remove_weightnorms(flux_layer *m) {
    not taken into the gradient (where(x > 0, x, exp(x) - 1) would: its other branch
    overflows, and 0 times infinity is NaN; so the branch sees min(x, 0)). */
 
-/* An activation's input: floating; NULL, with an error, for NULL. */
+/* An activation's input, as formulas work with it; NULL, with an error, for NULL. */
 static flux_tensor *flux__act_input(const char *call, flux_tensor *x) {
-    if (!flux__check_operands(call, 1, &x)) return NULL;
-    return flux__dtypes[x->dtype].real ? x : flux_to_dtype(x, FLUX_F32);
+    return flux__check_operands(call, 1, &x) ? flux__wide(x) : NULL;
 }
 
 FLUX_DEF flux_tensor *flux_identity(flux_tensor *x) {
@@ -22118,9 +22207,9 @@ FLUX_DEF flux_tensor *flux_identity(flux_tensor *x) {
 /* Functions of x alone: the name, and the value as an expression of x. */
 #define FLUX__COMPOSED(name, value)                                                   \
     FLUX_DEF flux_tensor *flux_##name(flux_tensor *x) {                                 \
-        int h = flux__hide();                                                           \
+        int h = flux__hide(), given = x ? x->dtype : 0;                                 \
         x = flux__act_input(#name, x);                                                  \
-        return flux__reveal(h, x ? value : NULL);                                       \
+        return flux__reveal(h, x ? flux__narrow(value, given) : NULL);                  \
     }
 
 /* scale (exp(min(x, 0) by) - 1) for x <= 0, else gain x. */
@@ -22157,7 +22246,7 @@ FLUX_DEF flux_tensor *flux_gelu(flux_tensor *x) { return flux_gelu_tanh(x); }
             return (flux_tensor *)flux__fail(#name ": .alpha is %g", o.alpha);                     \
         int h = flux__hide();                                                                      \
         flux_tensor *x = flux__act_input(#name, o.x);                                              \
-        return flux__reveal(h, x ? value : NULL);                                                  \
+        return flux__reveal(h, x ? flux__narrow(value, o.x->dtype) : NULL);                        \
     }                                                                                              \
     FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *x) {                                         \
         return flux_##name##_with(flux__act_of(x));                                                \
@@ -22186,8 +22275,8 @@ FLUX_DEF flux_tensor *flux_rrelu_with(flux_act_opts o) {
     if (!x) return flux__reveal(h, NULL);
     flux_tensor *u = flux_to_dtype(
         flux_to_tensor(x->device, flux_rand_shape(flux__dims(x), FLUX_F32)), (flux_dtype)x->dtype);
-    return flux__reveal(
-        h, flux_where(flux_gt(x, 0.0), x, flux_mul(x, flux_add(flux_mul(u, hi - lo), lo))));
+    x = flux_where(flux_gt(x, 0.0), x, flux_mul(x, flux_add(flux_mul(u, hi - lo), lo)));
+    return flux__reveal(h, flux__narrow(x, o.x->dtype));
 }
 
 FLUX_DEF flux_tensor *(flux_rrelu)(flux_tensor *x) { return flux_rrelu_with(flux__act_of(x)); }
@@ -22200,15 +22289,15 @@ FLUX_DEF flux_tensor *flux_glu(flux_tensor *x, int dim) {
     }
     int h = flux__hide();
     int64_t n = x->dim[dim];
-    x = flux__act_input("glu", x);
-    return flux__reveal(
-        h, flux_mul(flux_slice(x, dim, 0, n / 2), flux_sigmoid(flux_slice(x, dim, n / 2, n))));
+    flux_tensor *a = flux__wide(flux_slice(x, dim, 0, n / 2)), *b = flux__wide(flux_slice(x, dim, n / 2, n));
+    return flux__reveal(h, flux__narrow(flux_mul(a, flux_sigmoid(b)), x->dtype));
 }
 
 /* ------------------------------------------------------------------ 20. Losses
    A loss is a row: its name, its formula, and over what the formula has summed
    already. Defaults, checks, conversion of y and the aggregate stand in one function
-   for all of them. Formulas see p = yhat and y, both of yhat's dtype, and never give
+   for all of them. Formulas see p = yhat and y, both of yhat's dtype or, where that
+   is a half format, float32 up to the aggregate, and never give
    0 * log(0), nor NaN in the gradient for it. */
 
 typedef enum flux__loss_kind {
@@ -22349,11 +22438,8 @@ static bool flux__check_loss_opts(const char *call, const flux_loss_opts *o, flu
     if (o->beta > 1) flux__fail("%s: .beta is %g, which is not within 0 to 1", call, o->beta);
     if ((unsigned)o->agg > FLUX_NONE) flux__fail("%s: .agg is %d", call, (int)o->agg);
     if (o->dim < 0 || o->dim >= FLUX_MAX_DIMS) flux__fail("%s: .dim is %d", call, o->dim);
-    bool tiny = o->epsilon > 0 &&
-                ((t == FLUX_F32 && o->epsilon < 1.2e-38) ||
-                 (t == FLUX_BF16 && o->epsilon < 1.2e-38) || (t == FLUX_F16 && o->epsilon < 6e-8));
-    if (tiny)
-        flux__fail("%s: .epsilon is %g, which is 0 in %s", call, o->epsilon, flux__dtypes[t].name);
+    bool tiny = t != FLUX_F64 && o->epsilon > 0 && o->epsilon < 1.2e-38;
+    if (tiny) flux__fail("%s: .epsilon is %g, which is 0 in f32", call, o->epsilon);
     return !(o->beta > 1 || (unsigned)o->agg > FLUX_NONE || o->dim < 0 || o->dim >= FLUX_MAX_DIMS ||
              tiny);
 }
@@ -22469,15 +22555,15 @@ static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     o.smooth = flux__or(o.smooth, 1);
     o.beta = flux__or(o.beta, 0.7);
     int h = flux__hide();
-    flux_tensor *p = flux_to_dtype(o.yhat, t);
-    flux_tensor *y = labels ? NULL : flux_to_dtype(o.y, t), *total = NULL, *e;
-    if (o.weights && y) y = flux_mul(y, flux__class_weights(row->name, p, &o, t));
+    flux_tensor *p = flux__wide(o.yhat);
+    flux_tensor *y = labels || !p ? NULL : flux_to_dtype(o.y, (flux_dtype)p->dtype), *total = NULL, *e;
+    if (o.weights && y) y = flux_mul(y, flux__class_weights(row->name, p, &o, (flux_dtype)p->dtype));
     if (o.weights && y) total = (flux_sum)(y);
     e = labels && p ? flux__label_loss(row, p, &o, ignore, &total) : p && y ? row->formula(p, y, &o) : NULL;
     if (e && !labels && row->kind == FLUX__EACH_SAMPLE && e->ndim > 0) e = flux__sum_dim(e, o.dim);
     if (e && row->kind != FLUX__ONE_NUMBER && o.agg != FLUX_NONE)
         e = o.agg == FLUX_MEAN && total ? flux_div((flux_sum)(e), total) : o.agg == FLUX_SUM ? (flux_sum)(e) : (flux_mean)(e);
-    return flux__reveal(h, e);
+    return flux__reveal(h, flux__narrow(e, (int)t));
 }
 
 #define FLUX__DEFINE_LOSS(name)                                                               \
@@ -22505,7 +22591,7 @@ FLUX_DEF flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim
     int h = flux__hide();
     double share = alpha / (dim < 0 ? 2.0 : (double)(y->dim[dim] > 0 ? y->dim[dim] : 1));
     flux_tensor *x = flux__act_input("label_smoothing", y);
-    return flux__reveal(h, x ? flux_add(flux_mul(x, 1 - alpha), share) : NULL);
+    return flux__reveal(h, x ? flux__narrow(flux_add(flux_mul(x, 1 - alpha), share), y->dtype) : NULL);
 }
 
 /* ---- CTC
@@ -23179,7 +23265,6 @@ static bool flux__find_leaves(flux_state *s) {
 
 enum { FLUX__FIRST_SCALE = 1 << 15, FLUX__LAST_SCALE = 1 << 24, FLUX__SCALE_STEPS = 2000 };   /* 2^15: f16 holds it */
 
-static bool flux__half(const flux_tensor *x) { return x->dtype == FLUX_F16 || x->dtype == FLUX_BF16; }
 static flux_dtype flux__state_dtype(const flux_tensor *p) { return p->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32; }
 
 /* A tensor of p's shape and place with v in every element. */
@@ -23219,7 +23304,7 @@ static bool flux__start_leaf(flux_state *s, int leaf) {
             if (!*at) return false;
         }
     }
-    if (!s->mixed || !flux__half(l->p)) return true;
+    if (!s->mixed || !flux__is_half(l->p->dtype)) return true;
     if (l->p->dtype == FLUX_F16) s->scale = FLUX__FIRST_SCALE;
     l->master = (flux_tensor *)flux_retain(flux_copy(flux_to_dtype(flux_detach(l->p), FLUX_F32)));
     return l->master != NULL;

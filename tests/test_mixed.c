@@ -175,6 +175,164 @@ TEST(gradients_of_another_loss_are_refused) {
 
 static flux_tensor *train_loss(flux_layer *m, flux_tensor *x, flux_tensor *y) { return flux_logitcrossentropy(flux_call(m, x), y); }
 
+/* ---------------- formulas are computed in float32 and rounded once: each beside itself in float64, at the same halves */
+
+typedef flux_tensor *(*formula)(flux_tensor *x);
+static float part_of(int i) { return (float)((i * 7919 + 13) % 997) / 997.0f; }
+
+/* Halves spread over lo to hi, as float64. */
+static flux_tensor *halves(flux_dtype t, double lo, double hi, flux_shape s) {
+    float v[512];
+    for (int i = 0; i < 512; i++) v[i] = (float)lo + (float)(hi - lo) * part_of(i);
+    return flux_to_dtype(flux_eval(flux_to_dtype(flux_from_data(v, FLUX_F32, s), t)), FLUX_F64);
+}
+
+/* Whether got is want rounded to t, but for float32's own noise, which is of numbers of about 1 at least. */
+static void check_rounded(const char *name, const char *what, flux_dtype t, flux_tensor *got, flux_tensor *want, double times) {
+    const double *a = (const double *)flux_data(flux_cpu(flux_to_dtype(got, FLUX_F64))), *b = (const double *)flux_data(flux_cpu(want)), once = t == FLUX_F16 ? 0.000489 : 0.00392;
+    double most = 1;
+    if (!CHECK(a && b && flux_dtype_of(got) == t && flux_len(got) == flux_len(want))) return;
+    for (int64_t i = 0; i < flux_len(want); i++) most = fabs(b[i]) > most ? fabs(b[i]) : most;
+    for (int64_t i = 0; i < flux_len(want); i++)
+        if (!CHECK(fabs(a[i] - b[i]) <= times * once * fabs(b[i]) + 1e-6 * most)) {
+            fprintf(stderr, "    %s of %s, %s %d: %.9g, not %.9g\n", name, flux_dtype_name(t), what, (int)i, a[i], b[i]);
+            return;
+        }
+}
+
+/* A formula of x, its result weighted by halves so that its gradient has something to do. */
+static flux_tensor *weighted(flux_tensor *y, flux_tensor **weights, flux_dtype t) {
+    if (!*weights) *weights = halves(t, 0.5, 1.5, flux_shape_of(y));
+    return flux_sum(flux_mul(y, flux_to_dtype(*weights, flux_dtype_of(y))));
+}
+static void check_formula(const char *name, formula f, double lo, double hi, flux_shape s, double times) {
+    for (int bf = 0; bf < 2; bf++) FLUX_SCOPE {
+        flux_dtype t = bf ? FLUX_BF16 : FLUX_F16;
+        flux_tensor *wide = halves(t, lo, hi, s), *x = flux_eval(flux_to_dtype(wide, t)), *weights = NULL;
+        flux_seed(1);
+        flux_tensor *y = f(x);
+        flux_seed(1);
+        flux_tensor *z = f(wide);
+        check_rounded(name, "value", t, y, z, 1);
+        flux_tensor *d = flux_grad(flux_gradient(weighted(y, &weights, t), x), x);
+        flux_tensor *e = flux_grad(flux_gradient(weighted(z, &weights, t), wide), wide);
+        check_rounded(name, "gradient", t, d, e, times);
+    }
+}
+
+#define F(name, expression) static flux_tensor *f_##name(flux_tensor *x) { return expression; }
+static flux_tensor *in_training(flux_layer *m, flux_tensor *x) {
+    m = flux_dtype_of(x) == FLUX_F64 ? flux_f64(m) : m;
+    flux_trainmode(m, true);
+    return flux_call(m, x);
+}
+#define OF(layer) in_training(layer, x)
+F(mean0, flux_mean(x, 0)) F(var0, flux_var(x, 0)) F(norm0, flux_norm(x, 0)) F(logsumexp0, flux_logsumexp(x, 0)) F(prod1, flux_prod(x, 1))
+F(softmax1, flux_softmax(x, 1)) F(logsoftmax1, flux_logsoftmax(x, 1)) F(glu, flux_glu(x, 0)) F(square, flux_square(x)) F(pow, flux_pow(x, 2.5))
+F(div, flux_div(x, flux_slice(x, 1, 0, 1))) F(rsqrt, flux_rsqrt(x)) F(sqrt, flux_sqrt(x)) F(log1p, flux_log1p(x)) F(expm1, flux_expm1(x)) F(sin, flux_sin(x)) F(cos, flux_cos(x))
+F(dot, flux_dot(flux_reshape(x, -1), flux_reshape(flux_flip(x, 0), -1))) F(stretched, flux_mul(x, flux_slice(x, 1, 0, 1)))
+F(normalise, flux_normalise(x, FLUX_SHAPE(0), 1e-5)) F(layernorm, OF(flux_layernorm(FLUX_SHAPE(8))))
+F(batchnorm, OF(flux_batchnorm(4))) F(groupnorm, OF(flux_groupnorm(4, 2))) F(instancenorm, OF(flux_instancenorm(4)))
+F(meanpool, flux_meanpool(x, .window = FLUX_SHAPE(2, 2))) F(meanpools, flux_meanpool(x, .window = FLUX_SHAPE(3, 3), .stride = FLUX_SHAPE(1), .pad = FLUX_SHAPE(1)))
+F(lpnormpool, flux_lpnormpool(x, .window = FLUX_SHAPE(2, 2))) F(globalmean, OF(flux_globalmeanpool())) F(adaptivemean, OF(flux_adaptivemeanpool(FLUX_SHAPE(2, 2))))
+F(bilinear, OF(flux_upsample(FLUX_BILINEAR, .size = FLUX_SHAPE(7, 5)))) F(alphadropout, OF(flux_alphadropout(0.5)))
+F(smoothing, flux_label_smoothing(x, 0.1, 0)) F(rrelu, flux_rrelu(x))
+#undef F
+
+typedef struct formula_row { const char *name; formula f; double lo, hi; } formula_row;
+#define ROW(name, lo, hi) { #name, f_##name, lo, hi }
+TEST(reductions_of_halves_round_once) {
+    static const formula_row rows[] = { ROW(mean0, -3, 3), { "large mean", f_mean0, 20000, 60000 }, ROW(var0, -3, 3), { "large var", f_var0, -200, 200 }, ROW(norm0, -3, 3),
+        { "large norm", f_norm0, -9000, 9000 }, ROW(logsumexp0, -5, 5), ROW(softmax1, -5, 5), ROW(logsoftmax1, -5, 5), ROW(prod1, 0.5, 1.5), ROW(dot, -3, 3) };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) check_formula(rows[i].name, rows[i].f, rows[i].lo, rows[i].hi, FLUX_SHAPE(16, 8), 1);
+    check_formula("stretched", f_stretched, -3, 3, FLUX_SHAPE(16, 8), 3);   /* x is both operands: two halves are added up */
+    check_formula("div", f_div, 0.5, 3, FLUX_SHAPE(16, 8), 3);
+}
+
+TEST(operations_on_halves_round_once) {
+    static const formula_row rows[] = { ROW(square, -3, 3), ROW(pow, 0.5, 3), ROW(sqrt, 0.1, 3), ROW(rsqrt, 0.1, 3), ROW(log1p, -0.5, 3), ROW(expm1, -3, 3), ROW(sin, -3, 3),
+        ROW(cos, -3, 3), ROW(glu, -5, 5), ROW(smoothing, 0, 1), ROW(rrelu, -3, 3) };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) check_formula(rows[i].name, rows[i].f, rows[i].lo, rows[i].hi, FLUX_SHAPE(16, 8), 1);
+    static const struct { const char *name; formula f; } acts[] = { { "hardsigmoid", flux_hardsigmoid }, { "logsigmoid", flux_logsigmoid }, { "hardtanh", flux_hardtanh }, { "relu6", flux_relu6 },
+        { "selu", flux_selu }, { "gelu_tanh", flux_gelu_tanh }, { "gelu_sigmoid", flux_gelu_sigmoid }, { "gelu_erf", flux_gelu_erf }, { "swish", flux_swish },
+        { "hardswish", flux_hardswish }, { "lisht", flux_lisht }, { "logcosh", flux_logcosh }, { "mish", flux_mish }, { "softplus", flux_softplus }, { "softsign", flux_softsign },
+        { "tanhshrink", flux_tanhshrink }, { "leakyrelu", flux_leakyrelu }, { "elu", flux_elu }, { "celu", flux_celu }, { "softshrink", flux_softshrink }, { "trelu", flux_trelu } };
+    for (size_t i = 0; i < sizeof acts / sizeof *acts; i++) check_formula(acts[i].name, acts[i].f, -4.4, 4.4, FLUX_SHAPE(16, 8), 1);
+}
+
+TEST(layers_of_halves_round_once) {
+    static const formula_row rows[] = { ROW(batchnorm, -3, 3), ROW(groupnorm, -3, 3), ROW(instancenorm, -3, 3), ROW(meanpool, 20000, 60000), ROW(lpnormpool, 0.1, 600),
+        ROW(globalmean, 20000, 60000), ROW(adaptivemean, -3, 3), ROW(alphadropout, -3, 3) };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) check_formula(rows[i].name, rows[i].f, rows[i].lo, rows[i].hi, FLUX_SHAPE(4, 4, 4, 2), 1);
+    /* where windows overlap, each one's part of a gradient is a half before these are added up */
+    check_formula("meanpools", f_meanpools, -3, 3, FLUX_SHAPE(4, 4, 4, 2), 2);
+    check_formula("bilinear", f_bilinear, -3, 3, FLUX_SHAPE(4, 4, 4, 2), 3);
+    check_formula("normalise", f_normalise, -3, 3, FLUX_SHAPE(8, 6), 1);
+    check_formula("layernorm", f_layernorm, -3, 3, FLUX_SHAPE(8, 6), 1);
+}
+
+/* By y and yhat, with the mean and the sum as aggregate: a sum of f16 may be beyond 65504, a mean is not. */
+typedef flux_tensor *(*loss_fn)(flux_loss_opts o);
+static loss_fn loss_now;
+static flux_tensor *loss_y;
+static flux_tensor *loss_of(flux_tensor *x) {
+    flux_loss_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.yhat = x, o.y = flux_to_dtype(loss_y, flux_dtype_of(x)), o.epsilon = 1e-3;
+    return loss_now(o);
+}
+TEST(losses_of_halves_round_once) {
+#define LOSS_ROW(name) { #name, flux_##name##_with },
+    static const struct { const char *name; loss_fn f; } rows[] = { FLUX__LOSSES(LOSS_ROW) };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        loss_now = rows[i].f;
+        loss_y = halves(FLUX_BF16, 0, 1, FLUX_SHAPE(8, 16));
+        check_formula(rows[i].name, loss_of, 0.1, 0.9, FLUX_SHAPE(8, 16), 1);
+    }
+    loss_now = flux_mse_with;
+    loss_y = halves(FLUX_BF16, -200, 0, FLUX_SHAPE(8, 16));
+    check_formula("large mse", loss_of, 0, 20, FLUX_SHAPE(8, 16), 1);
+}
+
+TEST(a_mean_of_halves_does_not_overflow) {
+    flux_tensor *x = flux_full_shape(FLUX_SHAPE(128), 1000, FLUX_F16);
+    flux_grads *g = flux_gradient(flux_mean(x), x);
+    CHECK_NEAR(flux_item(flux_mean(x)), 1000, 0);
+    CHECK_NEAR(flux_item(flux_max(flux_grad(g, x))), 1.0 / 128, 0);
+    CHECK_NEAR(flux_item(flux_var(x)), 0, 0);
+    CHECK_NEAR(flux_item(flux_norm(x)), 11312, 0);         /* sqrt(128) 1000 is 11313.7; f16 has every eighth number there */
+    CHECK_NEAR(flux_item(flux_mse(x, flux_mul(x, 0.75))), 62500, 1e-3);
+    CHECK(isinf(flux_item(flux_sum(x))));                  /* a sum has the dtype of what it sums */
+}
+
+/* What a program itself widened stays the tensor that its gradients are by, the second one too. */
+TEST(gradients_by_what_was_widened) {
+    flux_tensor *x = flux_full_shape(FLUX_SHAPE(2), 3, FLUX_F16), *w = flux_to_dtype(x, FLUX_F32), *back = flux_to_dtype(w, FLUX_F16);
+    CHECK_NEAR(flux_item(flux_max(flux_grad(flux_gradient(flux_sum(back), w), w))), 1, 0);
+    flux_tensor *d = flux_grad(flux_gradient(flux_sum(flux_pow(w, 3)), w), w);
+    CHECK_NEAR(flux_item(flux_max(flux_grad(flux_gradient(flux_sum(d), w), w))), 18, 0);
+    flux_tensor *e = flux_grad(flux_gradient(flux_sum(flux_lisht(x)), x), x);     /* a formula's, through float32 */
+    CHECK_NEAR(flux_item(flux_max(flux_grad(flux_gradient(flux_sum(e), x), x))), 2 * pow(cosh(3), -2) * (1 - 3 * tanh(3)), 2e-5);
+}
+
+/* An autoencoder of batch 128, whose squared errors add up to more than f16 has. */
+static flux_tensor *rebuild(flux_layer *m, flux_tensor *x, flux_tensor *y) { return flux_mse(flux_call(m, x), y); }
+TEST(an_autoencoder_in_f16_learns) {
+    for (int bf = 0; bf < 2; bf++) FLUX_SCOPE {
+        flux_dtype t = bf ? FLUX_BF16 : FLUX_F16;
+        flux_seed(3);
+        flux_layer *m = flux_chain(flux_dense(64, 32, flux_mish), flux_dense(32, 64));
+        m = bf ? flux_bf16(m) : flux_f16(m);
+        flux_tensor *x = flux_eval(flux_to_dtype(flux_mul(flux_randn(64, 128), 8), t));
+        flux_state *opt = flux_setup(flux_mixed_precision(flux_adam(0.01)), m);
+        double first = flux_item(rebuild(m, x, x)), sum = 64 * 128 * first;
+        CHECK(sum > 65504 && first < 200);
+        for (int i = 0; i < 30; i++) REQUIRE(flux_train(rebuild, m, flux_dataloader(flux_tuple(x, x), .batchsize = 128), opt) == 0);
+        CHECK(flux_item(rebuild(m, x, x)) < 0.75 * first);
+        CHECK(flux_skipped(opt) <= 3);
+    }
+}
+
 /* The sign of a sum of three numbers, learnt in each precision. */
 TEST(training_in_half_precision_learns) {
     float x[3 * 64];
