@@ -303,7 +303,7 @@ FLUX_API flux_device flux_device_of_state(const flux_state *s);
    A shape is written as its dimensions: flux_zeros(2, 5) is a 2 x 5 matrix; float32 unless the name says otherwise. */
 
 FLUX_API flux_tensor *flux_full_shape(flux_shape s, double value, flux_dtype t);   /* value as flux_to_dtype makes it of float64 */
-FLUX_API flux_tensor *flux_rand_shape(flux_shape s, flux_dtype t);
+FLUX_API flux_tensor *flux_rand_shape(flux_shape s, flux_dtype t);    /* below 1 in every dtype; f64 has 53 random bits, f32 24 */
 FLUX_API flux_tensor *flux_randn_shape(flux_shape s, flux_dtype t);
 #define flux_zeros(...) flux_full_shape(FLUX_SHAPE(__VA_ARGS__), 0.0, FLUX_F32)
 #define flux_ones(...) flux_full_shape(FLUX_SHAPE(__VA_ARGS__), 1.0, FLUX_F32)
@@ -4258,17 +4258,43 @@ static uint64_t flux__draw(void) {
     return t ? t->draws++ : 0;
 }
 
+/* Float32 numbers of one stream under one key. */
+static flux_tensor *flux__random_node(const flux_shape *s, uint64_t key, uint64_t stream, int kind) {
+    flux_tensor *x = flux__node(FLUX__RANDOM, FLUX_F32, s, NULL, NULL, NULL);
+    if (!x) return NULL;
+    x->arg.u[0] = key;
+    x->arg.u[1] = stream;
+    x->arg.u[2] = (uint64_t)kind;
+    return flux__done(x);
+}
+
+/* In [0, 1) with 53 random bits: 24 of a float32's, the next 24 and 5 of those under two other keys. */
+static flux_tensor *flux__uniform_f64(const flux_shape *s, uint64_t key, uint64_t stream) {
+    flux_tensor *a = flux__random_node(s, key, stream, FLUX__UNIFORM);
+    flux_tensor *b = flux__random_node(s, key ^ UINT64_C(0x9e3779b97f4a7c15), stream, FLUX__UNIFORM);
+    flux_tensor *c = flux__random_node(s, key ^ UINT64_C(0xbf58476d1ce4e5b9), stream, FLUX__UNIFORM);
+    b = flux_mul(flux_to_dtype(b, FLUX_F64), 5.9604644775390625e-8);
+    c = flux_mul(flux_to_dtype(flux_floor(flux_mul(c, 32)), FLUX_F64), 1.1102230246251565e-16);
+    return flux_add(flux_add(flux_to_dtype(a, FLUX_F64), b), c);
+}
+
+/* By Box and Muller, each from two uniform numbers. */
+static flux_tensor *flux__normal_f64(const flux_shape *s, uint64_t key, uint64_t stream) {
+    flux_tensor *u = flux__uniform_f64(s, key, stream), *v = flux__uniform_f64(s, ~key, stream);
+    return flux_mul(flux_sqrt(flux_mul(flux_log1p(flux_neg(u)), -2)), flux_cos(flux_mul(v, 6.283185307179586)));
+}
+
 static flux_tensor *flux__random(flux_shape s, flux_dtype t, int kind, const char *call) {
     flux__thread *self = flux__self();
     if (!self || !flux__check_make(call, &s, t)) return NULL;
     if (!flux__dtypes[t].real)
         return (flux_tensor *)flux__fail("%s: random numbers are floating, not %s", call, flux__dtypes[t].name);
-    flux_tensor *x = flux__node(FLUX__RANDOM, FLUX_F32, &s, NULL, NULL, NULL);
-    if (!x) return NULL;
-    x->arg.u[0] = self->seed;
-    x->arg.u[1] = flux__draw();
-    x->arg.u[2] = (uint64_t)kind;
-    return flux_to_dtype(flux__done(x), t);
+    uint64_t key = self->seed, stream = flux__draw();
+    int h = flux__hide();
+    if (t == FLUX_F64) return flux__reveal(h, kind == FLUX__UNIFORM ? flux__uniform_f64(&s, key, stream) : flux__normal_f64(&s, key, stream));
+    flux_tensor *x = flux__random_node(&s, key, stream, kind);
+    if (t != FLUX_F32 && kind == FLUX__UNIFORM) x = flux_min2(x, 1 - flux__dtypes[t].epsilon / 2);     /* what would round to 1 */
+    return flux__reveal(h, flux_to_dtype(x, t));
 }
 
 FLUX_DEF flux_tensor *flux_rand_shape(flux_shape s, flux_dtype t) { return flux__random(s, t, FLUX__UNIFORM, "rand"); }

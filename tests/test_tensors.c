@@ -267,6 +267,43 @@ TEST(random_numbers) {
     CHECK_NEAR(flux_item(flux_sum(flux_take(flux_rand(1000), 10))), flux_item(flux_sum(flux_take(a, 10))), 1e-6);
 }
 
+static double share(flux_tensor *cond) { return flux_item(flux_mean(flux_to_dtype(cond, FLUX_F64))); }
+
+/* In every dtype uniform numbers are below 1, also when rounded to few digits; f64's have 53 random bits, of which the first 24 are
+   f32's. f32's numbers stay what they always were. */
+TEST(random_numbers_of_each_dtype) {
+    const double uniform[] = { 0.612959862, 0.468586504, 0.0732316971 }, normal[] = { 2.12769079, 2.16137409, -0.408270836 };
+    flux_seed(42);
+    CHECK_DATA(flux_rand(3), uniform, 1e-8);
+    CHECK_DATA(flux_randn(3), normal, 1e-6);
+    for (int bf = 0; bf < 2; bf++) {
+        flux_dtype t = bf ? FLUX_BF16 : FLUX_F16;
+        double most = bf ? 1 - 1 / 256.0 : 1 - 1 / 2048.0;
+        flux_tensor *h = flux_eval(flux_rand_shape(FLUX_SHAPE(100000), t));
+        CHECK(flux_dtype_of(h) == t && flux_item(flux_min(h)) >= 0);
+        CHECK_NEAR(flux_item(flux_max(h)), most, 0);
+        CHECK_NEAR(flux_item(flux_mean(flux_to_dtype(h, FLUX_F32))), 0.5, 0.005);
+    }
+    flux_seed(7);
+    flux_tensor *f = flux_eval(flux_rand(20000)), *next = flux_eval(flux_rand(10));
+    flux_seed(7);
+    flux_tensor *d = flux_eval(flux_rand_shape(FLUX_SHAPE(20000), FLUX_F64)), *ticks = flux_mul(d, 9007199254740992.0);
+    CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_rand(10), next)))) == 0);      /* one draw, whatever the dtype */
+    CHECK(flux_dtype_of(d) == FLUX_F64 && flux_item(flux_min(d)) >= 0 && flux_item(flux_max(d)) < 1);
+    CHECK(flux_item(flux_max(flux_abs(flux_sub(ticks, flux_floor(ticks))))) == 0);
+    CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_div(flux_floor(flux_mul(d, 16777216.0)), 16777216.0), f)))) == 0);
+    for (double scale = 1; scale < 5e15; scale *= 2) {     /* each bit is set in half of them */
+        flux_tensor *whole = flux_floor(flux_mul(d, 2 * scale));
+        CHECK_NEAR(share(flux_ne(flux_sub(whole, flux_mul(flux_floor(flux_mul(whole, 0.5)), 2)), 0)), 0.5, 0.02);
+    }
+    flux_tensor *n = flux_eval(flux_randn_shape(FLUX_SHAPE(100000), FLUX_F64));
+    CHECK_NEAR(flux_item(flux_mean(n)), 0, 0.02);
+    CHECK_NEAR(flux_item(flux_var(n)), 1, 0.02);
+    CHECK_NEAR(share(flux_lt(n, -1)), 0.158655, 0.005);
+    CHECK_NEAR(share(flux_gt(flux_abs(n), 3)), 0.0027, 0.0008);
+    CHECK(share(flux_ne(flux_to_dtype(flux_to_dtype(n, FLUX_F32), FLUX_F64), n)) > 0.99);
+}
+
 /* ---------------- memory and scopes */
 
 TEST(scopes) {
