@@ -448,7 +448,7 @@ FLUX_API void flux_name_function(flux_fn f, const char *name);    /* how a funct
 
 /* ------------------------------------------------------------------ reductions
    Over all dimensions, flux_sum(x), giving a 0-dimensional tensor; or over given ones, which stay with size 1:
-   flux_sum(x, 0), flux_sum(x, 0, 2). */
+   flux_sum(x, 0), flux_sum(x, 0, 2). Sums and products of half formats are taken in float32 and rounded once. */
 
 typedef struct flux_reduce_opts {
     FLUX__DUMMY
@@ -465,7 +465,7 @@ FLUX_API flux_tensor *flux_min_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_any_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_all_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_norm_over(int n, flux_reduce_opts o);  /* square root of the sum of squares; of zeros the gradient is 0 */
-FLUX_API flux_tensor *flux_logsumexp_over(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_logsumexp_over(int n, flux_reduce_opts o);   /* log of the sum of exp(x); -inf of nothing but that */
 FLUX_API flux_tensor *flux_argmax_over(int n, flux_reduce_opts o);   /* int64, the first of equals; one dim or all */
 FLUX_API flux_tensor *flux_argmin_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_softmax_over(int n, flux_reduce_opts o);     /* exp(x)/sum(exp(x)); over dim 0 if none is given */
@@ -963,7 +963,7 @@ FLUX_API flux_layer *flux_function2(flux_fn2 f, const char *name);/* of two inpu
 #define flux_maxout(...) flux_maxout_of(FLUX__NARG(__VA_ARGS__), FLUX__LAYERS(__VA_ARGS__), #__VA_ARGS__)    /* the elementwise largest output */
 FLUX_API flux_tensor *flux_vcat(flux_tensor *a, flux_tensor *b);  /* joined along dim 0: a connection */
 FLUX_API flux_tensor *flux_activations(flux_layer *chain, flux_tensor *x);   /* every intermediate output of a chain, as a tuple */
-/* (x - mean) / sqrt(var + eps) over the given dimensions. */
+/* (x - mean) / sqrt(var + eps) over the given dimensions; with eps 0, NaN where all are equal. */
 FLUX_API flux_tensor *flux_normalise(flux_tensor *x, flux_shape dims, double eps);
 
 /* ------------------------------------------------------------------ losses
@@ -5954,13 +5954,16 @@ static flux_tensor *flux__keepdims(flux_tensor *r, const flux_tensor *x, unsigne
     return r && r->ndim != s.ndim ? flux_reshape_to(r, s) : r;
 }
 
-/* Of a product: y/x, which zeros among the factors need told apart (one zero: the product of the others; more: 0). */
+/* Of a product, each factor's is that of the others. A single zero is a factor of all others' products, two are of each other's: they
+   stand there as what they are, their sum, so that the gradient's own gradient knows them; of more, any product has one left. */
 static flux_tensor *flux__prod_gradient(flux_tensor *x, flux_tensor *g, unsigned mask) {
     flux_tensor *zero = flux_eq(x, 0.0), *others = flux_where(zero, 1.0, x);
     flux_tensor *p = flux__reduce_node(others, FLUX__RED_PROD, mask, x->ndim);
     flux_tensor *zeros = flux__reduce_node(flux_to_dtype(zero, (flux_dtype)x->dtype), FLUX__RED_SUM, mask, x->ndim);
-    flux_tensor *none = flux_where(flux_eq(zeros, 0.0), flux_div(p, others), 0.0);
-    return flux_mul(g, flux_where(zero, flux_where(flux_eq(zeros, 1.0), p, 0.0), none));
+    flux_tensor *sum = flux__reduce_node(flux_where(zero, x, 0.0), FLUX__RED_SUM, mask, x->ndim);
+    flux_tensor *one = flux_eq(zeros, 1.0), *of_zero = flux_where(one, 1.0, flux_where(flux_eq(zeros, 2.0), flux_sub(sum, x), 0.0));
+    flux_tensor *of_others = flux_where(flux_eq(zeros, 0.0), 1.0, flux_where(one, sum, 0.0));
+    return flux_mul(g, flux_mul(p, flux_where(zero, of_zero, flux_div(of_others, others))));
 }
 
 static flux_tensor *flux__reduce_gradient(flux_tensor *y, flux_tensor *g) {

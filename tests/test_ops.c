@@ -204,6 +204,21 @@ TEST(gradients_at_zero) {
     CHECK_DATA(flux_grad(flux_gradient(flux_sum(flux_norm(two, 0)), two), two), ((double[]){ 0, 0, 0.6, 0.8 }), 1e-7);
     flux_tensor *pool = flux_lpnormpool(none, .window = FLUX_SHAPE(2, 2));
     CHECK_NEAR(flux_item(flux_max(flux_abs(flux_grad(flux_gradient(flux_sum(pool), none), none)))), 0, 0);
+    for (int zeros = 0; zeros < 4; zeros++) FLUX_SCOPE {   /* of a product: the Hessian, each entry the product of the other two */
+        double at[4] = { 2, 3, 4, 5 }, want[4];
+        for (int i = 0; i < zeros; i++) at[i] = 0;
+        for (int i = 0; i < 4; i++) {
+            want[i] = 0;
+            for (int j = 0; j < 4; j++) {
+                double others = 1;
+                for (int k = 0; k < 4; k++) others *= k == i || k == j ? 1 : at[k];
+                want[i] += i == j ? 0 : others;
+            }
+        }
+        flux_tensor *f = flux_from(at, 4), *d = flux_grad(flux_gradient(flux_prod(f), f), f);
+        CHECK_NEAR(flux_item(flux_sum(d)), at[1] * at[2] * at[3] + at[0] * (at[2] * at[3] + at[1] * at[3] + at[1] * at[2]), 1e-12);
+        CHECK_DATA(flux_grad(flux_gradient(flux_sum(d), f), f), want, 1e-12);
+    }
     flux_tensor *nan = flux_full(NAN, 3);
     CHECK(isnan(flux_item(flux_norm(nan))));
 }
