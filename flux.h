@@ -51,6 +51,8 @@
        FLUX_IMPLEMENTATION   the code, in one file
        FLUX_STATIC           everything static: private to the file that includes it
        FLUX_NO_THREADS       no worker threads, no thread-local state
+       FLUX_DEBUG            a handle that is used after its scope has closed is an error that names the scope; also without
+                             this where the compiler does not optimise (-O0), unless NDEBUG is defined
        FLUX_BLAS             matrix products by the CBLAS that your program links (its integers 32 bits wide;
                              if not, or if you use it yourself, include its cblas.h before this file)
        FLUX_MALLOC(n), FLUX_REALLOC(p, n), FLUX_FREE(p)      your own allocator; define all three
@@ -617,30 +619,50 @@ struct flux_layer {                       /* the first member of every layer's s
 /* Describes struct T: printed name, call function, then FLUX_CHILD(field) for a layer, FLUX_CHILDREN(array, count) for
    an array of layers, FLUX_PARAM(field) for a tensor that is trained, FLUX_STATE(field) for one that is moved and
    saved, not trained. Fields that are not named are copied as they are. At file scope, no semicolon needed. */
-#define FLUX_LAYER(T, printed, callfn, ...) FLUX_LAYER_TEXT(T, printed, callfn, NULL, __VA_ARGS__)
+#define FLUX_LAYER(...) FLUX__LAYER(__VA_ARGS__, FLUX__NO_MORE)      /* T, printed, callfn, and any number of fields */
 /* The same with a function that writes the layer's one-line form. */
-#define FLUX_LAYER_TEXT(T, printed, callfn, textfn, ...)                                             \
+#define FLUX_LAYER_TEXT(...) FLUX__LAYER_TEXT(__VA_ARGS__, FLUX__NO_MORE)      /* T, printed, callfn, textfn, ... */
+#define FLUX__NO_MORE { NULL, FLUX__END, 0, 0 }
+#define FLUX__LAYER(T, printed, callfn, ...) FLUX__LAYER_TEXT(T, printed, callfn, NULL, __VA_ARGS__)
+#define FLUX__LAYER_TEXT(T, printed, callfn, textfn, ...)                                            \
     FLUX__UNUSED static const flux_layer_type *T##_type(void) {                                      \
         typedef T flux__t;                                                                           \
-        static const flux_field fields[] = { __VA_ARGS__, { NULL, FLUX__END, 0, 0 } };               \
+        static const flux_field fields[] = { __VA_ARGS__ };                                          \
         static const flux_layer_type type = { printed, callfn, sizeof(flux__t), fields, textfn };    \
         return &type;                                                                                \
     }
-#define FLUX_CHILD(f) { #f, FLUX__CHILD_FIELD, offsetof(flux__t, f), 0 }
-#define FLUX_CHILDREN(f, n) { #f, FLUX__CHILDREN_FIELD, offsetof(flux__t, f), offsetof(flux__t, n) }
-#define FLUX_PARAM(f) { #f, FLUX__PARAM_FIELD, offsetof(flux__t, f), 0 }
-#define FLUX_STATE(f) { #f, FLUX__STATE_FIELD, offsetof(flux__t, f), 0 }
+#define FLUX_CHILD(f) { #f, FLUX__CHILD_FIELD, FLUX__OFFSET(f, flux_layer *, "FLUX_CHILD"), 0 }
+#define FLUX_CHILDREN(f, n) { #f, FLUX__CHILDREN_FIELD, FLUX__OFFSET(f, flux_layer **, "FLUX_CHILDREN"), FLUX__OFFSET(n, int, "FLUX_CHILDREN") }
+#define FLUX_PARAM(f) { #f, FLUX__PARAM_FIELD, FLUX__OFFSET(f, flux_tensor *, "FLUX_PARAM"), 0 }
+#define FLUX_STATE(f) { #f, FLUX__STATE_FIELD, FLUX__OFFSET(f, flux_tensor *, "FLUX_STATE"), 0 }
+/* A field's offset, if it is of the type that its description says: an array of layers, which is not a pointer to some, is not. */
+#if defined(__cplusplus)
+#  define FLUX__OFFSET(f, T, what) (offsetof(flux__t, f) + 0 * sizeof(flux__must_be<T, decltype(flux__t::f)>))
+#elif defined(__TINYC__)
+#  define FLUX__OFFSET(f, T, what) (offsetof(flux__t, f) + _Generic(&((flux__t *)0)->f, T *: 0))
+#else
+#  define FLUX__OFFSET(f, T, what) (offsetof(flux__t, f) + 0 * sizeof(struct { char c;                \
+    _Static_assert(_Generic(&((flux__t *)0)->f, T *: 1, default: 0), what ": the field " #f " must be declared as " #T); }))
+#endif
 /* A new layer of struct T, its fields given as in C: flux_new(my_layer, .body = ..., .scale = ...). Takes its own
    references to children and tensors (arrays of FLUX_CHILDREN are copied). NULL if one that was asked for is NULL
    because of a pending error. */
 FLUX_API flux_layer *flux_new_layer(const flux_layer_type *type, const void *fields);
+#define flux_new(...) FLUX__NEW(__VA_ARGS__, )
 #ifdef __cplusplus
 }
 template <class T> inline flux_layer *flux__new_cpp(const flux_layer_type *type, T fields) { return flux_new_layer(type, &fields); }
-#define flux_new(T, ...) flux__new_cpp<T>(T##_type(), FLUX__OPTS(T, __VA_ARGS__))
+#define FLUX__NEW(T, ...) flux__new_cpp<T>(T##_type(), FLUX__OPTS(T, __VA_ARGS__))
+template <class T, class F> struct flux__must_be {
+    static_assert(sizeof(F) == 0, "a field of FLUX_CHILD must be a flux_layer *, of FLUX_CHILDREN a flux_layer ** and an int, of "
+                                  "FLUX_PARAM and FLUX_STATE a flux_tensor *");
+};
+template <class T> struct flux__must_be<T, T> { char c; };
 extern "C" {
+#elif defined(__GNUC__)
+#define FLUX__NEW(T, ...) flux_new_layer(T##_type(), __extension__ &(T){ __VA_ARGS__ })      /* there may be no field */
 #else
-#define flux_new(T, ...) flux_new_layer(T##_type(), &(T){ __VA_ARGS__ })
+#define FLUX__NEW(T, ...) flux_new_layer(T##_type(), &(T){ __VA_ARGS__ })
 #endif
 
 FLUX_API flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x);
@@ -1574,6 +1596,13 @@ extern int madvise(void *at, size_t bytes, int advice);
 #  define FLUX__PREFETCH_WRITE(p) (void)(p);
 #endif
 
+/* Asked before gcc is told anything about optimising. */
+#if defined(FLUX_DEBUG) || (!defined(NDEBUG) && !defined(__OPTIMIZE__) && (defined(__GNUC__) || defined(__TINYC__) || defined(_DEBUG)))
+#  define FLUX__DEBUG 1
+#else
+#  define FLUX__DEBUG 0
+#endif
+
 /* How hard gcc tries, part by part, in a user's -O0 build too; every build of a program waits for it. The loops over numbers
    say what they need themselves (FLUX__O2, and sections 9 and 10; without ira-region -O0 would spill). What every step runs
    through is LEAN: -O1 less the passes that cost more than a third of its time and change no figure; LOOPING within it has
@@ -1647,6 +1676,31 @@ FLUX__LEAN
 
 #if FLUX__X86 && !(defined(_MSC_VER) && !defined(__clang__))
 #  include <cpuid.h>
+#endif
+
+/* Under the address sanitizer freed handles go back to the allocator, which tells of a use, and memory in our pool is poisoned. */
+#if defined(__has_feature)
+#  if __has_feature(address_sanitizer)
+#    define FLUX__ASAN 1
+#  endif
+#elif defined(__SANITIZE_ADDRESS__)
+#  define FLUX__ASAN 1
+#endif
+#ifdef FLUX__ASAN
+#  ifdef __cplusplus
+extern "C" {
+#  endif
+void __asan_poison_memory_region(void const volatile *p, size_t n);
+void __asan_unpoison_memory_region(void const volatile *p, size_t n);
+#  ifdef __cplusplus
+}
+#  endif
+#  define FLUX__POISON(p, n) __asan_poison_memory_region(p, n)
+#  define FLUX__UNPOISON(p, n) __asan_unpoison_memory_region(p, n)
+#else
+#  define FLUX__ASAN 0
+#  define FLUX__POISON(p, n) (void)(p)
+#  define FLUX__UNPOISON(p, n) (void)(p)
 #endif
 
 #ifdef FLUX_STATIC
@@ -2460,7 +2514,7 @@ FLUX__LEAN
    the edges among these, so that one atomic step counts both.
    All that is not shared between threads stands in one struct per thread. */
 
-enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRADS };
+enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRADS, FLUX__FREED };
 
 typedef struct flux__buffer {             /* memory on a device, shared by the tensors that lie in it */
     int64_t refs;
@@ -2518,6 +2572,8 @@ typedef struct flux__scope {              /* an open one */
     bool turn;                            /* of flux_times or flux_each */
 } flux__scope;
 
+typedef struct flux__grave { void *object; const char *file; int line, kind; } flux__grave;       /* what was freed, by whose end */
+
 typedef struct flux__thread {             /* a thread's own state */
     int64_t products;                     /* multiply-adds of all matrix products recorded so far */
     flux__watch *watch;                   /* of a flux_summary under way, or NULL */
@@ -2534,8 +2590,11 @@ typedef struct flux__thread {             /* a thread's own state */
     uint64_t seed, draws;                 /* random numbers: key, and how many tensors were drawn */
     uint32_t walk;                        /* the last mark given */
     bool ahead;                           /* what it copies to a device is for later: it goes beside the device's work */
-    flux_tensor *spare;                   /* freed nodes, chained by in */
+    flux_tensor *spare;                   /* freed nodes, chained by base */
     int nspare;
+    flux__grave *graves;                  /* FLUX__DEBUG: a ring of what was freed last */
+    int64_t buried;
+    flux__scope closing;                  /* the scope that closes now */
     struct flux__plans *plans;            /* schedules found before */
     void *scratch;                        /* memory of the kernels it runs */
     size_t scratch_bytes;
@@ -2603,6 +2662,11 @@ typedef struct flux__backend {
 } flux__backend;
 
 enum { FLUX__CPU_BACKEND, FLUX__CUDA_BACKEND, FLUX__AMDGPU_BACKEND, FLUX__METAL_BACKEND, FLUX__BACKENDS };   /* flux_device.backend */
+
+/* Whether a handle has been freed, which is an error then. Where handles are used again at once, it may be another by now. */
+#define FLUX__GONE(call, h) ((h)->head.kind == FLUX__FREED && flux__gone(call, h))
+static bool flux__gone(const char *call, const void *object);
+static void flux__bury(void *object);     /* frees a handle's memory, or keeps it for a while to tell of its use */
 
 static FLUX__INLINE bool flux__same_device(flux_device a, flux_device b) {
     return a.backend == b.backend && (a.id == b.id || a.backend == FLUX__CPU_BACKEND);
@@ -2988,6 +3052,7 @@ static void flux__arena_trim(flux_device d, flux__arena *pool) {
             flux__buffer *b = pool->spare[i];
             pool->spare[i] = (flux__buffer *)(intptr_t)b->refs;
             pool->stats.reserved -= (int64_t)b->room;
+            if (!d.backend) FLUX__UNPOISON(b->ptr, b->room);
             flux__backend_of(d.backend)->free(d.id, b->ptr, b->room);
             FLUX_FREE(b);
         }
@@ -2997,6 +3062,7 @@ static flux__buffer *flux__arena_take(flux_device d, flux__arena *pool, int cls,
     flux__buffer *b = pool->spare[cls];
     if (b) {
         pool->spare[cls] = (flux__buffer *)(intptr_t)b->refs;
+        if (!d.backend) FLUX__UNPOISON(b->ptr, b->room);
         return b;
     }
     int64_t limit = pool->stats.limit;
@@ -3027,6 +3093,7 @@ static void flux__arena_give(flux__arena *pool, int cls, flux__buffer *b) {
     for (int i = 0; i < 256 && next && b->device.backend && (uintptr_t)next->ptr < (uintptr_t)b->ptr; i++)
         before = next, next = (flux__buffer *)(intptr_t)next->refs;
     b->refs = (int64_t)(intptr_t)next;
+    if (!b->device.backend) FLUX__POISON(b->ptr, b->room);
     if (before) before->refs = (int64_t)(intptr_t)b;
     else pool->spare[cls] = b;
 }
@@ -3208,6 +3275,7 @@ static void flux__tensor_free(flux_tensor *t);
 
 FLUX_DEF void *flux_retain(const void *object) {
     flux__head *h = (flux__head *)(intptr_t)object;
+    if (FLUX__DEBUG && h && h->kind == FLUX__FREED) flux__gone("retain", h);
     if (h) flux__atomic_add(&h->refs, 1);
     return h;
 }
@@ -3220,6 +3288,7 @@ FLUX_DEF void flux_release(const void *object) {
     case FLUX__LAYER: flux__layer_free((flux_layer *)h); break;
     case FLUX__LOADER: flux__loader_free((flux_loader *)h); break;
     case FLUX__STATE: flux__state_free((flux_state *)h); break;
+    case FLUX__FREED: flux__gone("release", h); break;
     default: flux__grads_free((flux_grads *)h); break;
     }
 }
@@ -3263,9 +3332,11 @@ FLUX_DEF void flux_scope_open(void) {
 /* Closes the scopes from number `depth` on (the program's own is 0 and stays). */
 static void flux__scope_close_to(flux__thread *t, int depth) {
     if (depth < 1 || t->nscopes <= depth) return;
-    int start = t->scope[depth].start;
+    const flux__scope outer = t->closing, closing = t->scope[depth];
+    if (FLUX__DEBUG) t->closing = closing;
     t->nscopes = depth;
-    while (t->nowned > start) flux_release(t->owned[--t->nowned]);
+    while (t->nowned > closing.start) flux_release(t->owned[--t->nowned]);
+    if (FLUX__DEBUG) t->closing = outer;
 }
 
 FLUX_DEF void flux_scope_close(void) {
@@ -3297,6 +3368,7 @@ static void flux__hand_out(flux__thread *t, int i, int depth) {
 FLUX_DEF void *flux_keep_object(const void *object) {
     flux__thread *t = flux__self();
     void *p = (void *)(intptr_t)object;
+    if (p && ((flux__head *)p)->kind == FLUX__FREED && flux__gone("keep", p)) return NULL;
     if (!p || !t || t->nscopes <= 1) return p;
     int i = flux__owned_at(t, p, t->nowned - 1, t->scope[t->nscopes - 1].start);
     if (i >= 0) flux__hand_out(t, i, t->nscopes - 1);     /* else it belongs to a scope further out already */
@@ -3411,6 +3483,48 @@ static void *flux__reveal_object(int depth, void *object) {
 }
 #define flux__reveal(depth, y) ((flux_tensor *)flux__reveal_object(depth, y))
 
+/* ---------------- what was freed
+   A handle that is used after its scope is another tensor's, or nobody's. Freed nodes are used again at once, newest first,
+   so it takes luck to notice. With FLUX__DEBUG nothing is used again until as many others have been freed as there are graves,
+   and a grave knows the scope. */
+
+FLUX__COLD
+
+enum { FLUX__GRAVES = 1 << 12 };
+
+static bool flux__gone(const char *call, const void *object) {
+    const flux__thread *t = flux__self();
+    const flux__grave *grave = NULL;
+    for (int i = 0; t && t->graves && i < FLUX__GRAVES; i++)
+        if (t->graves[i].object == object) grave = &t->graves[i];
+    static const char *const whats[] = { "a tensor is", "a layer is", "a loader is", "a state is", "gradients are" };
+    static const char advice[] = "; flux_keep hands a value to the scope outside, flux_carry to the next turn";
+    const char *what = whats[grave ? grave->kind - FLUX__TENSOR : 0];
+    if (grave && grave->file)
+        flux__fail("%s: %s used after the scope that had it, opened at %s:%d, has closed%s", call, what, grave->file, grave->line, advice);
+    else flux__fail("%s: %s used after the scope that had it has closed, or after the last owner's release%s", call, what, advice);
+    return true;
+}
+
+FLUX__HOT
+
+static void flux__bury(void *object) {
+    flux__thread *t = FLUX__DEBUG && !FLUX__ASAN ? flux__self() : NULL;
+    if (t && !t->graves) t->graves = (flux__grave *)FLUX_MALLOC(FLUX__GRAVES * sizeof *t->graves);
+    if (!t || !t->graves) {
+        FLUX_FREE(object);
+        return;
+    }
+    if (t->buried == 0) memset(t->graves, 0, FLUX__GRAVES * sizeof *t->graves);
+    flux__grave *grave = &t->graves[t->buried++ % FLUX__GRAVES];
+    if (grave->object) FLUX_FREE(grave->object);
+    grave->object = object;
+    grave->file = t->closing.file;
+    grave->line = t->closing.line;
+    grave->kind = ((flux__head *)object)->kind;
+    ((flux__head *)object)->kind = FLUX__FREED;
+}
+
 /* ---------------- the end of a thread, and of the program */
 
 FLUX__COLD
@@ -3428,6 +3542,9 @@ static void flux__thread_free(void *state) {
         FLUX_FREE(node);
     }
     t->nspare = 0;
+    for (int i = 0; t->graves && i < FLUX__GRAVES; i++)
+        if (t->graves[i].object) FLUX_FREE(t->graves[i].object);
+    if (t->graves) FLUX_FREE(t->graves);
     flux__tls_set(NULL, NULL);
     if (t->scratch) FLUX_FREE(t->scratch);
     if (t->owned) FLUX_FREE(t->owned);
@@ -4024,11 +4141,12 @@ static void flux__tensor_free(flux_tensor *t) {
         if (t->in != t->slot && t->in) FLUX_FREE(t->in);
         flux__buffer_release(t->buf);
         if (t->dense) flux_release(t->dense);
-        if (self && self->nspare < 4096) {
+        if (!FLUX__DEBUG && !FLUX__ASAN && self && self->nspare < 4096) {
+            t->head.kind = FLUX__FREED;
             t->base = self->spare;
             self->spare = t;
             self->nspare++;
-        } else FLUX_FREE(t);
+        } else flux__bury(t);
     }
 }
 
@@ -4134,6 +4252,7 @@ static bool flux__check_operands(const char *call, int n, flux_tensor *const *xs
             flux__null(call, n == 1 ? "x" : i < 3 ? names[i] : "of the list", xs[i]);
             return false;
         }
+        if (FLUX__GONE(call, xs[i])) return false;
         if (xs[i]->op == FLUX__TUPLE) {
             flux__fail("%s: an operand is a tuple of %d tensors; take one with flux_nth", call, xs[i]->nin);
             return false;
@@ -5033,14 +5152,14 @@ FLUX_DEF flux_tensor *flux_tuple_of(int n, flux_tensor *const *xs) {
     flux_shape none = flux__shape(NULL, 0);
     if (n < 1 || n > 255) return (flux_tensor *)flux__fail("tuple: %d tensors (1 to 255)", n);
     for (int i = 0; i < n; i++)
-        if (!xs[i]) return (flux_tensor *)flux__null("tuple", "of the list", xs[i]);
+        if (!xs[i] || FLUX__GONE("tuple", xs[i])) return (flux_tensor *)flux__null("tuple", "of the list", xs[i]);
     flux_tensor *t = flux__node_raw(FLUX__TUPLE, FLUX_F32, &none, xs[0]->device, n);
     for (int i = 0; t && i < n; i++) flux__edge(&t->in[i], xs[i]);
     return t ? flux__done(t) : NULL;
 }
 
 FLUX_DEF flux_tensor *flux_nth(flux_tensor *tuple, int i) {
-    if (!tuple) return (flux_tensor *)flux__null("nth", "tuple", tuple);
+    if (!tuple || FLUX__GONE("nth", tuple)) return (flux_tensor *)flux__null("nth", "tuple", tuple);
     int n = flux_count(tuple);
     if (i < 0 || i >= n) return (flux_tensor *)flux__fail("nth: no tensor %d among %d", i, n);
     if (tuple->op != FLUX__TUPLE) return tuple;
@@ -5069,15 +5188,18 @@ static flux_tensor *flux__move(flux_tensor *x, flux_device d) {
 
 /* ---------------- facts */
 
-FLUX_DEF int flux_ndim(const flux_tensor *x) { return x ? x->ndim : -1; }
-FLUX_DEF int64_t flux_dim(const flux_tensor *x, int dim) { return !x || dim < 0 ? -1 : dim < x->ndim ? x->dim[dim] : 1; }
-FLUX_DEF int64_t flux_len(const flux_tensor *x) { return x ? flux__size(x) : -1; }
-FLUX_DEF flux_dtype flux_dtype_of(const flux_tensor *x) { return x ? (flux_dtype)x->dtype : FLUX_F32; }
+FLUX_DEF int flux_ndim(const flux_tensor *x) { return x && !FLUX__GONE("ndim", x) ? x->ndim : -1; }
+FLUX_DEF int64_t flux_dim(const flux_tensor *x, int dim) {
+    return !x || dim < 0 || FLUX__GONE("dim", x) ? -1 : dim < x->ndim ? x->dim[dim] : 1;
+}
+FLUX_DEF int64_t flux_len(const flux_tensor *x) { return x && !FLUX__GONE("len", x) ? flux__size(x) : -1; }
+FLUX_DEF flux_dtype flux_dtype_of(const flux_tensor *x) { return x && !FLUX__GONE("dtype_of", x) ? (flux_dtype)x->dtype : FLUX_F32; }
 
 FLUX_DEF flux_shape flux_shape_of(const flux_tensor *x) {
     flux_shape none = flux__shape(NULL, 0);
-    if (!x) none.ndim = -1;
-    return x ? flux__dims(x) : none;
+    if (x && !FLUX__GONE("shape_of", x)) return flux__dims(x);
+    none.ndim = -1;
+    return none;
 }
 
 /* ---------------- reductions */
@@ -5813,7 +5935,7 @@ static void flux__grads_free(flux_grads *g) {
     flux_release(g->loss);
     if (g->of) FLUX_FREE(g->of);
     if (g->grad) FLUX_FREE(g->grad);
-    FLUX_FREE(g);
+    flux__bury(g);
 }
 
 /* v in every element, as x has them. */
@@ -6626,6 +6748,7 @@ FLUX_DEF flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *cons
     for (int i = 0; i < n; i++) {
         flux__head *h = (flux__head *)(intptr_t)what[i];
         if (!h) flux__null("gradient", "of the list", h), w.ok = false;
+        else if (h->kind == FLUX__FREED) flux__gone("gradient", h), w.ok = false;
         else if (h->kind == FLUX__TENSOR) flux__want(&w, (flux_tensor *)h);
         else if (h->kind == FLUX__LAYER) flux_visit((flux_layer *)h, flux__want_visit, &w);
         else flux__fail("gradient: by models and tensors only"), w.ok = false;
@@ -6644,6 +6767,7 @@ FLUX_DEF flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *cons
 
 FLUX_DEF flux_tensor *flux_grad(flux_grads *g, flux_tensor *x) {
     if (!g || !x) return (flux_tensor *)flux__null("grad", g ? "x" : "g", g ? (void *)x : (void *)g);
+    if (FLUX__GONE("grad", g) || FLUX__GONE("grad", x)) return NULL;
     if (g->used) return (flux_tensor *)flux__fail("grad: these gradients were used up by flux_update; look at them before");
     for (int i = 0; i < g->n; i++)
         if (g->of[i] == x) return g->grad[i] ? (flux_tensor *)flux__own(flux_retain(g->grad[i])) : NULL;
@@ -8168,7 +8292,7 @@ static int flux__evaluate(flux__graph *g) {
 FLUX_DEF int flux_eval_all(int n, flux_tensor *const *xs) {
     flux__graph g;
     for (int i = 0; i < n; i++)
-        if (!xs[i]) return flux__null("eval", "x", xs[i]), -1;
+        if (!xs[i] || FLUX__GONE("eval", xs[i])) return flux__null("eval", "x", xs[i]), -1;
     bool work = false;
     for (int i = 0; i < n; i++)
         if (xs[i]->op == FLUX__TUPLE || !flux__base(xs[i])->buf) work = true;
@@ -18454,7 +18578,7 @@ static bool flux__put_tensor(flux__sink *s, flux_tensor *x) {
 
 FLUX_DEF size_t flux_tensor_text(flux_tensor *x, char *out, size_t n) {
     flux__sink s = flux__sink_to(out, n);
-    if (!x) flux__null("tensor_text", "x", x);
+    if (!x || FLUX__GONE("print", x)) flux__null("tensor_text", "x", x);
     else if (!flux__put_tensor(&s, x)) s.len = 0;
     return flux__sink_end(&s);
 }
@@ -18605,7 +18729,7 @@ static void flux__layer_free(flux_layer *m) {
         if (f->kind == FLUX__CHILDREN_FIELD && kids) FLUX_FREE(kids);
     }
     if (m->name) FLUX_FREE((void *)(intptr_t)m->name);
-    FLUX_FREE(m);
+    flux__bury(m);
 }
 
 /* Takes over one field of the struct `from` into m, where it is still NULL. */
@@ -18667,6 +18791,7 @@ static bool flux__check_field(const flux_layer_type *type, const void *fields,
         int kind = flux__is_tensor_field(f) ? FLUX__TENSOR : FLUX__LAYER;
         if (!one) return !flux__null_explained();
         if (((const flux__head *)one)->kind == kind) return true;
+        if (((const flux__head *)one)->kind == FLUX__FREED) return !flux__gone("new", one);
         flux__fail("new: the field %s of %s is not a %s", f->name, type->name,
                    kind == FLUX__TENSOR ? "tensor" : "layer");
         return false;
@@ -18779,6 +18904,7 @@ static bool flux__walk_layer(flux__walker *w, flux_layer *m) {
 static bool flux__walk_all(const flux_layer *m, flux__field_fn field,
                            void (*layer)(flux_layer *m, void *user), void *user) {
     flux__walker w;
+    if (FLUX__GONE("model", m)) return false;
     memset(&w, 0, sizeof w);
     w.field = field;
     w.layer = layer;
@@ -19333,7 +19459,7 @@ static flux_tensor *flux__settled_leaf(flux_tensor *x, const char *path, void *u
 
 FLUX_DEF void *flux_carry_object(const void *old, const void *value) {
     flux__head *was = (flux__head *)(intptr_t)old, *h = (flux__head *)(intptr_t)value;
-    if (!h) return flux__null("carry", "value", h);
+    if (!h || (h->kind == FLUX__FREED && flux__gone("carry", h))) return flux__null("carry", "value", h);
     if (h->kind == FLUX__TENSOR) h = (flux__head *)flux__settled_all((flux_tensor *)h);
     else if (h->kind == FLUX__LAYER) h = (flux__head *)flux__map_layer(flux__settled_leaf, NULL, (flux_layer *)h, true);
     return h ? flux__succeed(was, h) : NULL;
@@ -19476,6 +19602,7 @@ FLUX__LEAN
 
 FLUX_DEF flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x) {
     if (!m || !x) return (flux_tensor *)flux__null("call", m ? "x" : "model", NULL);
+    if (FLUX__GONE("call", m) || FLUX__GONE("call", x)) return NULL;
     int h = flux__hide();
     flux__thread *t = flux__self();
     int row = t && t->watch ? flux__watch_start(t->watch, m, t->products) : -1;
@@ -19842,6 +19969,7 @@ static bool flux__check_layers(const char *call, int n, int least, flux_layer *c
             if (!flux__null_explained()) flux__fail("%s: layer %d is NULL", call, i);
             return false;
         }
+        if (FLUX__GONE(call, ls[i])) return false;
         for (int k = 0; k < i; k++)
             if (ls[k] != ls[i] && ls[k]->name && ls[i]->name &&
                 strcmp(ls[k]->name, ls[i]->name) == 0) {
@@ -23229,7 +23357,7 @@ static void flux__state_free(flux_state *s) {
                        s->olds, s->news, s->owners, s->path, s->pending };
     for (int i = 0; i < (int)(sizeof arrays / sizeof *arrays); i++)
         if (arrays[i]) FLUX_FREE(arrays[i]);
-    FLUX_FREE(s);
+    flux__bury(s);
 }
 
 static const char *flux__leaf_path(const flux_state *s, int leaf) { return s->spot[s->leaf[leaf].spot].path; }
@@ -23386,7 +23514,7 @@ static bool flux__take_rules(flux_state *s, const flux_rule *rule) {
 }
 
 FLUX_DEF flux_state *flux_setup(flux_rule rule, flux_layer *model) {
-    if (!model) return (flux_state *)flux__null("setup", "model", model);
+    if (!model || FLUX__GONE("setup", model)) return (flux_state *)flux__null("setup", "model", model);
     flux_state *s = (flux_state *)flux__zalloc(sizeof *s);
     if (!s) return NULL;
     s->head.kind = FLUX__STATE;
@@ -23748,6 +23876,7 @@ static bool flux__check_scale(flux_state *s, const flux_grads *g, int *rc) {
 FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
     int rc = 0;
     if (!s || !model || !g) return flux__null("update", !s ? "state" : !model ? "model" : "gradients", NULL), -1;
+    if (FLUX__GONE("update", s) || FLUX__GONE("update", model) || FLUX__GONE("update", g)) return -1;
     if (g->used) return flux__fail("update: these gradients were used up by an earlier flux_update; record the loss again"), -1;
     if (!flux__take_counts(s) || !flux__meet_model(s, model)) return -1;
     if (s->scaled && !flux__check_scale(s, g, &rc)) return rc;
@@ -24461,6 +24590,7 @@ static void flux__put_model(flux__shown_model *shown, flux_layer *m, int indent)
 
 static void flux__put_whole_model(flux__sink *s, flux_layer *m) {
     flux__shown_model shown = { s, { NULL, 0, 0 } };
+    if (FLUX__GONE("print", m)) return;
     flux__put_model(&shown, m, 0);
     flux__pairs_free(&shown.seen);
 }
@@ -24857,7 +24987,7 @@ static void flux__loader_free(flux_loader *l) {
     if (l->host) FLUX_FREE((void *)(intptr_t)l->host);
     if (l->stage) FLUX_FREE(l->stage);
     if (l->first) FLUX_FREE(l->first);
-    FLUX_FREE(l);
+    flux__bury(l);
 }
 
 static flux_loader *flux__loader_new(void) {
@@ -25075,7 +25205,7 @@ FLUX_DEF flux_loader *flux_mapobs(flux_fn f, flux_loader *l) {
 }
 
 FLUX_DEF int64_t flux_length(const flux_loader *l) {
-    if (!l) return flux__null("length", "l", l), -1;
+    if (!l || FLUX__GONE("length", l)) return flux__null("length", "l", l), -1;
     return l->batches;
 }
 
@@ -28779,7 +28909,7 @@ static flux_device flux__nowhere(const void *x) {
 FLUX_DEF flux_device flux_device_of_tensor(const flux_tensor *x) {
     flux__whereabouts p;
     memset(&p, 0, sizeof p);
-    if (!x) return flux__nowhere(x);
+    if (!x || FLUX__GONE("device_of", x)) return flux__nowhere(x);
     if (x->op != FLUX__TUPLE) return x->device;
     for (int i = 0; i < x->nin; i++) flux__whereabouts_number(&p, x->in[i], "tensor", i);
     return flux__whereabouts_of(&p);

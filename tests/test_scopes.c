@@ -1,0 +1,103 @@
+/* What a scope's end takes with it: uses of it after that are errors which name the scope. */
+#define FLUX_DEBUG
+#define FLUX_IMPLEMENTATION
+#include "test.h"
+
+static int scope_line, turn_line, batch_line;
+static const char *at(int line) {
+    static char text[40];
+    snprintf(text, sizeof text, "test_scopes.c:%d, has closed", line);
+    return text;
+}
+
+/* What a scope, a loop's turn and an epoch's leave behind. */
+static flux_tensor *from_scope, *from_turn, *from_batch;
+static void leave_some(void) {
+    static const float data[4] = { 1, 2, 3, 4 };
+    flux_loader *l = flux_dataloader(flux_from(data, 4), .batchsize = 2);
+    scope_line = __LINE__ + 1;
+    FLUX_SCOPE { from_scope = flux_ones(2, 3); }
+    turn_line = __LINE__ + 1;
+    flux_times (i, 3) { from_turn = flux_full(i, 2, 3); }
+    batch_line = __LINE__ + 1;
+    flux_each (b, l) { from_batch = flux_add(b.x, 1); }
+}
+
+TEST(a_use_after_a_scope_names_it) {
+    if (FLUX__ASAN) SKIP("the address sanitizer tells of it: see check_misuse.sh");
+    leave_some();
+    flux_tensor *x = flux_eval(flux_ones(2, 3));
+    for (int i = 0; i < 1000; i++) flux_add(x, i);       /* handles are not used again at once */
+    CHECK_ERROR(flux_add(x, from_scope), at(scope_line));
+    CHECK_ERROR(flux_add(from_turn, x), at(turn_line));
+    CHECK_ERROR(flux_item(from_batch), at(batch_line));
+    CHECK_ERROR(flux_matmul(from_scope, x), "matmul: a tensor is used after the scope that had it, opened at");
+    CHECK_ERROR(flux_eval(from_scope), "eval: a tensor");
+    CHECK_ERROR(flux_data(from_scope), at(scope_line));
+    CHECK_ERROR(flux_print(from_scope), at(scope_line));
+    CHECK_ERROR(flux_dim(from_turn, 0), at(turn_line));
+    CHECK_ERROR(flux_ndim(from_turn), at(turn_line));
+    CHECK_ERROR(flux_len(from_turn), at(turn_line));
+    CHECK_ERROR(flux_shape_of(from_turn), at(turn_line));
+    CHECK_ERROR(flux_dtype_of(from_turn), at(turn_line));
+    CHECK_ERROR(flux_device_of(from_turn), at(turn_line));
+    CHECK_ERROR(flux_tuple(x, from_turn), at(turn_line));
+    CHECK_ERROR(flux_nth(from_turn, 0), at(turn_line));
+    CHECK_ERROR(flux_call(flux_dense(2, 2), from_scope), at(scope_line));
+    CHECK_ERROR(flux_gradient(flux_sum(x), from_scope), at(scope_line));
+    CHECK_ERROR(flux_gradient(from_scope, x), at(scope_line));
+    CHECK_ERROR(flux_keep(from_turn), at(turn_line));
+    CHECK_ERROR(flux_carry(x, from_turn), at(turn_line));
+    CHECK_ERROR(flux_save_npy(from_turn, "/dev/null"), at(turn_line));
+    CHECK_ERROR(flux_expr("from_turn .+ x", from_turn, x), at(turn_line));
+    CHECK_ERROR(flux_retain(from_turn), at(turn_line));
+    CHECK_ERROR(flux_cat(0, x, from_turn), at(turn_line));
+}
+
+TEST(a_release_too_many) {
+    if (FLUX__ASAN) SKIP("the address sanitizer tells of it: see check_misuse.sh");
+    flux_tensor *x = NULL;
+    FLUX_SCOPE { x = (flux_tensor *)flux_retain(flux_ones(3)); }
+    CHECK(flux_at(x, 2) == 1);
+    flux_release(x);
+    CHECK_ERROR(flux_release(x), "release: a tensor is used");
+    CHECK_ERROR(flux_add(x, 1), "the last owner's release");
+}
+
+TEST(models_states_and_gradients_after_their_scope) {
+    if (FLUX__ASAN) SKIP("the address sanitizer tells of it: see check_misuse.sh");
+    flux_tensor *x = flux_ones(2);
+    flux_layer *m = NULL, *kept = flux_dense(2, 1);
+    flux_state *opt = NULL;
+    flux_grads *g = NULL;
+    flux_loader *l = NULL;
+    FLUX_SCOPE {
+        m = flux_dense(2, 1);
+        opt = flux_setup(flux_adam(), m);
+        g = flux_gradient(flux_sum(flux_call(m, x)), m);
+        l = flux_dataloader(flux_ones(3, 3));
+    }
+    CHECK_ERROR(flux_call(m, x), "call: a layer is used after the scope that had it, opened at");
+    CHECK_ERROR(flux_chain(m, m), "a layer is used");
+    CHECK_ERROR(flux_setup(flux_adam(), m), "setup: a layer");
+    CHECK_ERROR(flux_num_params(m), "a layer is used");
+    CHECK_ERROR(flux_print(m), "a layer is used");
+    CHECK_ERROR(flux_update(opt, kept, g), "update: a state");
+    CHECK_ERROR(flux_grad(g, x), "grad: gradients are used");
+    CHECK_ERROR(flux_length(l), "a loader is used");
+    flux_on_error(test_silent, NULL);
+    flux_each (b, l) CHECK(!b.x);
+    flux_on_error(NULL, NULL);
+    CHECK(strstr(flux_error(), "a loader is used"));
+    flux_clear();
+}
+
+TEST(what_was_freed_is_freed_in_the_end) {
+    flux_tensor *x = flux_eval(flux_ones(2));
+    flux_times (i, 4 * FLUX__GRAVES) flux_add(x, 1);
+    const flux__thread *t = flux__self();
+    CHECK(FLUX__ASAN || t->buried > 4 * FLUX__GRAVES);
+    CHECK(t->nspare == 0);
+}
+
+TEST_MAIN()
