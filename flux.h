@@ -10591,7 +10591,8 @@ FLUX__ASBEFORE
    column to a distance at which columns do not crowd into one set of the cache.
 
    Threads share out blocks of C. k is cut into chunks by its own length alone, and chunks are added
-   in order: an element's sum is the same for any number of threads, any block and any tile. Where
+   in order: an element's sum is the same for any number of threads, any block and any tile, with AVX2
+   and with AVX-512, and whether an operand is gathered as it is read or was copied before. Where
    A has few rows and B many columns the roles are swapped, and a block of C is turned at its end.
 
    One macro makes the kernels of every instruction set, for several numbers of columns, so that
@@ -10622,9 +10623,11 @@ typedef struct flux__gemm_job {
 } flux__gemm_job;
 
 /* A kernel adds up k products for one tile: of A as many rows as the tile has, columns a_step apart. Meanwhile it fetches k lines
-   for tiles to come, next_step bytes apart: all at once before it, they would fill the queue that its own loads go through. */
+   for tiles to come, next_step bytes apart: all at once before it, they would fill the queue that its own loads go through.
+   The sums become C, are added to it, or (of tiles one vector high) go on from it, as if they had never stopped. */
+enum { FLUX__GEMM_NEW, FLUX__GEMM_ADD, FLUX__GEMM_GO_ON };
 typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, const void *b, int64_t b_row, int64_t b_col, void *c, int64_t ldc,
-                                  bool add, const void *next, int64_t next_step);
+                                  int add, const void *next, int64_t next_step);
 
 /* Rows of A, by fours, times two columns of B, both contiguous in k, a vector or more: sums of products, without turning either.
    Gives of each four the first column's sums, then the second's. */
@@ -10687,6 +10690,7 @@ FLUX__GEMM_TYPES(64)
 #  define FLUX__K_MUL2(j, q, r) w = b##q[r * b_col] - zero; x##j += u * w; y##j += v * w;
 #  define FLUX__K_ADD1(j, q, r) x##j += at[0]; at = FLUX__K_NEXT(at);
 #  define FLUX__K_ADD2(j, q, r) x##j += at[0]; y##j += at[1]; at = FLUX__K_NEXT(at);
+#  define FLUX__K_GET(j, q, r) x##j = at[0]; at = FLUX__K_NEXT(at);
 #  define FLUX__K_PUT1(j, q, r) at[0] = x##j; at = FLUX__K_NEXT(at);
 #  define FLUX__K_PUT2(j, q, r) at[0] = x##j; at[1] = y##j; at = FLUX__K_NEXT(at);
 #  define FLUX__K_NEXT(at) (V *)(void *)((T *)(void *)at + ldc)
@@ -10730,7 +10734,7 @@ FLUX__GEMM_TYPES(64)
 #  define FLUX__GEMM_LOOP(name, type, vec, mul, high, wide, target, beside)                        \
     FLUX__GEMM_FN(target) void name(                                                               \
         int64_t k, const void *a, int64_t a_step, const void *b, int64_t b_row, int64_t b_col,     \
-        void *c, int64_t ldc, bool add, const void *next, int64_t next_step) {                     \
+        void *c, int64_t ldc, int add, const void *next, int64_t next_step) {                     \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef type T;                                                                            \
@@ -10740,6 +10744,8 @@ FLUX__GEMM_TYPES(64)
         const char *fetch = (const char *)next;                                                    \
         V *at, u, v, w, zero = {0} FLUX__COLUMNS##wide(FLUX__K_VAR##high);                         \
         FLUX__COLUMNS##wide(FLUX__K_ZERO##high)                                                    \
+        at = (V *)c;                                                                               \
+        if (high == 1 && add == FLUX__GEMM_GO_ON) { FLUX__COLUMNS##wide(FLUX__K_GET) }             \
         for (; k; k--) {                                                                           \
             u = ((const V *)(const void *)p)[0];                                                   \
             if (high == 2) v = ((const V *)(const void *)p)[high - 1];                             \
@@ -10748,7 +10754,7 @@ FLUX__GEMM_TYPES(64)
             p += a_step, b0 += b_row, b1 += b_row, b2 += b_row, b3 += b_row;                       \
         }                                                                                          \
         at = (V *)c;                                                                               \
-        if (add) { FLUX__COLUMNS##wide(FLUX__K_ADD##high) }                                        \
+        if (add == FLUX__GEMM_ADD) { FLUX__COLUMNS##wide(FLUX__K_ADD##high) }                      \
         at = (V *)c;                                                                               \
         FLUX__COLUMNS##wide(FLUX__K_PUT##high)                                                     \
         (void)v, (void)w, (void)b3, (void)fetch;                                                   \
@@ -10766,7 +10772,7 @@ FLUX__GEMM_TYPES(64)
 #  define FLUX__GEMM_PLAIN(name, type, vec, target)                                                \
     FLUX__GEMM_FN(target) void name(                                                               \
         int64_t k, const void *a, int64_t a_step, const void *b, int64_t b_row, int64_t b_col,     \
-        void *c, int64_t ldc, bool add, const void *next, int64_t next_step) {                     \
+        void *c, int64_t ldc, int add, const void *next, int64_t next_step) {                     \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef type T;                                                                            \
@@ -10818,11 +10824,11 @@ typedef int64_t flux__gemm_l64 __attribute__((vector_size(64)));
 static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
 #  define FLUX__D_ALL(p) *(const V *)(const void *)(p)
 #  define FLUX__D_LAST(p) (V)(*(const M *)(const void *)(p) & last)
-#  define FLUX__D_LOOP(type, step)                                                                 \
+#  define FLUX__D_LOOP(type, step, first)                                                          \
             int64_t left = k;                                                                      \
             for (; left >= n; left -= n, p += n, q += n) { step(FLUX__D_ALL) }                     \
             if (left > 0 && k >= n) {                                                              \
-                const M last = *(const M *)(const void *)(flux__gemm_last + 16 - (n - left) * (int)(sizeof(type) / sizeof(int))); \
+                const M last = *(const M *)(const void *)(flux__gemm_last + 16 - (n - left - first) * (int)(sizeof(type) / sizeof(int))); \
                 p -= n - left, q -= n - left;                                                      \
                 step(FLUX__D_LAST)                                                                 \
             }
@@ -10858,11 +10864,67 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         for (; fours > 0; fours--, a = (const type *)a + 4 * a_row, to += 8) {                     \
             const type *p = (const type *)a, *q = (const type *)b;                                 \
             V t, y, z, u, v, w, zero = {0} FLUX__D_VAR(0) FLUX__D_VAR(1) FLUX__D_VAR(2) FLUX__D_VAR(3); \
-            FLUX__D_LOOP(type, FLUX__D_STEP)                                                       \
+            FLUX__D_LOOP(type, FLUX__D_STEP, 0)                                                    \
             sums(ints, lanes)                                                                      \
         }                                                                                          \
     }
 #  if FLUX__X86
+/* The same of vectors of 64 B that are two of 32 B, and so the same bits: one half after the other, or, where there is but one column
+   of B, both at once. */
+#    define FLUX__D_BOTH(r)                                                                        \
+                t = FLUX__D_ALL(p + r * a_row), x##r##0 += t * y, t = FLUX__D_ALL(p + r * a_row + n / 2), x##r##1 += t * z;
+#    define FLUX__D_REST(r)                                                                        \
+                t = FLUX__D_LAST(p + r * a_row), x##r##0 += t * y, t = (V)(*(const M *)(const void *)(p + r * a_row + n / 2) & high), x##r##1 += t * z;
+#    define FLUX__D_ONE(type)                                                                      \
+            int64_t left = k;                                                                      \
+            for (; left >= n; left -= n, p += n, q += n) {                                         \
+                y = FLUX__D_ALL(q), z = FLUX__D_ALL(q + n / 2);                                    \
+                FLUX__D_BOTH(0) FLUX__D_BOTH(1) FLUX__D_BOTH(2) FLUX__D_BOTH(3)                    \
+            }                                                                                      \
+            if (left > 0 && k >= n) {                                                              \
+                const int *mask = flux__gemm_last + 16 - (n - left) * (int)(sizeof(type) / sizeof(int)); \
+                const M last = *(const M *)(const void *)mask, high = *(const M *)(const void *)(mask + 8); \
+                p -= n - left, q -= n - left;                                                      \
+                y = FLUX__D_LAST(q), z = (V)(*(const M *)(const void *)(q + n / 2) & high);        \
+                FLUX__D_REST(0) FLUX__D_REST(1) FLUX__D_REST(2) FLUX__D_REST(3)                    \
+            }
+#    define FLUX__ONE_F(ints, lanes) FLUX__FOLD_F(ints, lanes, 0) s0 = u; FLUX__FOLD_F(ints, lanes, 1) u += s0; FLUX__JOIN(to, u) FLUX__JOIN(to + 4, u)
+#    define FLUX__ONE_D(ints, lanes)                                                               \
+    FLUX__FOLD_D(ints, lanes, 0) s0 = u, s1 = v; FLUX__FOLD_D(ints, lanes, 1) u += s0, v += s1;     \
+    FLUX__JOIN(to, u) FLUX__JOIN(to + 2, v) FLUX__JOIN(to + 4, u) FLUX__JOIN(to + 6, v)
+#    define FLUX__HALF_SUM(s, u, to) if (first) { s += u; FLUX__JOIN(to, s) } else s = u;
+#    define FLUX__HALVES_F(ints, lanes)                                                            \
+    FLUX__FOLD_F(ints, lanes, 0) FLUX__HALF_SUM(s0, u, to) FLUX__FOLD_F(ints, lanes, 1) FLUX__HALF_SUM(s1, u, to + 4)
+#    define FLUX__HALVES_D(ints, lanes)                                                            \
+    FLUX__FOLD_D(ints, lanes, 0) FLUX__HALF_SUM(s0, u, to) FLUX__HALF_SUM(s1, v, to + 2)           \
+    FLUX__FOLD_D(ints, lanes, 1) FLUX__HALF_SUM(s2, u, to + 4) FLUX__HALF_SUM(s3, v, to + 6)
+#    define FLUX__GEMM_HALVES(name, type, vec, short_vec, sums, one, ints, lanes)                  \
+    FLUX__GEMM_FN(FLUX__AVX2) void name(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t fours) { \
+        FLUX__GEMM_FUSE                                                                            \
+        typedef vec V;                                                                             \
+        typedef vec H;                                                                             \
+        typedef int M __attribute__((vector_size(sizeof(V)), aligned(4), may_alias));              \
+        typedef short_vec W;                                                                       \
+        const int64_t n = 64 / (int)sizeof(type);                                                  \
+        type *to = (type *)sum;                                                                    \
+        for (; fours > 0; fours--, a = (const type *)a + 4 * a_row, to += 8) {                     \
+            V s0, s1, s2, s3, zero = {0};                                                          \
+            s0 = s1 = s2 = s3 = zero;                                                              \
+            for (int64_t first = 0; b_col && first < n; first += n / 2) {                          \
+                const type *p = (const type *)a + first, *q = (const type *)b + first;             \
+                V t, y, z, u, v, w FLUX__D_VAR(0) FLUX__D_VAR(1) FLUX__D_VAR(2) FLUX__D_VAR(3);    \
+                FLUX__D_LOOP(type, FLUX__D_STEP, first)                                            \
+                sums(ints, lanes)                                                                  \
+            }                                                                                      \
+            if (!b_col) {                                                                          \
+                const type *p = (const type *)a, *q = (const type *)b;                             \
+                V t, y, z, u, v, w FLUX__D_VAR(0) FLUX__D_VAR(1) FLUX__D_VAR(2) FLUX__D_VAR(3);    \
+                FLUX__D_ONE(type)                                                                  \
+                one(ints, lanes)                                                                   \
+            }                                                                                      \
+            (void)s2, (void)s3;                                                                    \
+        }                                                                                          \
+    }
 /* Sixteen sums at a time: there are registers for so many vectors of 64 B. The parts of four folded ones are joined into one, whose
    parts are rows of C, or halves of them. */
 #    define FLUX__LANE16(i, first) ((i) < 4 ? (i) : (i) + 12) + (first)
@@ -10914,7 +10976,7 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         for (; fours > 0; fours--, a = (const type *)a + 4 * a_row, to += 4 * c_row) {             \
             const type *p = (const type *)a, *q = (const type *)b;                                 \
             V t, u, v, w, s0, s1, s2, zero = {0} FLUX__D_VAR4(0) FLUX__D_VAR4(1) FLUX__D_VAR4(2) FLUX__D_VAR4(3); \
-            FLUX__D_LOOP(type, FLUX__D_STEP4)                                                      \
+            FLUX__D_LOOP(type, FLUX__D_STEP4, 0)                                                   \
             sums(ints, lanes)                                                                      \
             (void)s2;                                                                              \
         }                                                                                          \
@@ -10931,8 +10993,8 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 FLUX__GEMM_DOTS(flux__gemm_f32_base_dots, float, flux__gemm_f16, flux__gemm_f16, flux__gemm_f16, FLUX__SUMS_F, flux__gemm_i16, FLUX__LANES4, )
 FLUX__GEMM_DOTS(flux__gemm_f64_base_dots, double, flux__gemm_d16, flux__gemm_d16, flux__gemm_d16, FLUX__SUMS_D, flux__gemm_l16, FLUX__LANES2, )
 #  if FLUX__X86
-FLUX__GEMM_DOTS(flux__gemm_f32_avx2_dots, float, flux__gemm_f32, flux__gemm_f32, flux__gemm_f16, FLUX__SUMS_F, flux__gemm_i32, FLUX__LANES8, FLUX__AVX2)
-FLUX__GEMM_DOTS(flux__gemm_f64_avx2_dots, double, flux__gemm_d32, flux__gemm_d32, flux__gemm_d16, FLUX__SUMS_D, flux__gemm_l32, FLUX__LANES22, FLUX__AVX2)
+FLUX__GEMM_HALVES(flux__gemm_f32_avx2_dots, float, flux__gemm_f32, flux__gemm_f16, FLUX__HALVES_F, FLUX__ONE_F, flux__gemm_i32, FLUX__LANES8)
+FLUX__GEMM_HALVES(flux__gemm_f64_avx2_dots, double, flux__gemm_d32, flux__gemm_d16, FLUX__HALVES_D, FLUX__ONE_D, flux__gemm_l32, FLUX__LANES22)
 FLUX__GEMM_DOTS(flux__gemm_f32_avx512_dots, float, flux__gemm_f64, flux__gemm_f32, flux__gemm_f16, FLUX__SUMS_F, flux__gemm_i64, FLUX__LANES16, FLUX__AVX512)
 FLUX__GEMM_DOTS(flux__gemm_f64_avx512_dots, double, flux__gemm_d64, flux__gemm_d32, flux__gemm_d16, FLUX__SUMS_D, flux__gemm_l64, FLUX__LANES2222, FLUX__AVX512)
 FLUX__GEMM_FOURS(flux__gemm_f32_fours, float, flux__gemm_f64, flux__gemm_f16, FLUX__FOURS_F, flux__gemm_i64, FLUX__LANES16)
@@ -10964,16 +11026,18 @@ FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX
 #  define FLUX__GEMM_FN(target) static
 #  define FLUX__GEMM_KERNEL(name, type, high, wide)                                                \
     static void name##_##high##x##wide(int64_t k, const void *a, int64_t a_step, const void *b,    \
-                                       int64_t b_row, int64_t b_col, void *c, int64_t ldc, bool add, \
+                                       int64_t b_row, int64_t b_col, void *c, int64_t ldc, int add, \
                                        const void *next, int64_t next_step) {                      \
         type x[wide][4 * high] = {{0}}, *to = (type *)c, w;                                        \
         const type *f = (const type *)a, *g = (const type *)b;                                     \
         int64_t i, j;                                                                              \
+        for (j = 0; add == FLUX__GEMM_GO_ON && j < wide; j++)                                      \
+            for (i = 0; i < 4 * high; i++) x[j][i] = to[j * ldc + i];                              \
         for (; k > 0; k--, f += a_step, g += b_row)                                                \
             for (j = 0; j < wide; j++)                                                             \
                 for (i = 0, w = g[j * b_col]; i < 4 * high; i++) x[j][i] += f[i] * w;              \
         for (j = 0; j < wide; j++, to += ldc)                                                      \
-            for (i = 0; i < 4 * high; i++) to[i] = x[j][i] + (add ? to[i] : 0);                    \
+            for (i = 0; i < 4 * high; i++) to[i] = x[j][i] + (add == FLUX__GEMM_ADD ? to[i] : 0);                    \
         (void)next, (void)next_step;                                                               \
     }
 #  define FLUX__GEMM_HIGH(name, type, high)                                                        \
@@ -11011,6 +11075,15 @@ static const flux__gemm_set *flux__gemm_kernels(bool f64, bool pairs) {
     if (level == 1) return f64 ? &flux__gemm_f64_avx2 : &flux__gemm_f32_avx2;
 #endif
     return f64 ? &flux__gemm_f64_base : &flux__gemm_f32_base;
+}
+
+/* The set whose measures say how a product is made: with AVX2 as with AVX-512, so that the sums are the same. */
+static const flux__gemm_set *flux__gemm_judge(const flux__gemm_set *set) {
+#if FLUX__GEMM_VECTORS && FLUX__X86
+    if (set == &flux__gemm_f32_avx2) return &flux__gemm_f32_avx512;
+    if (set == &flux__gemm_f64_avx2) return &flux__gemm_f64_avx512;
+#endif
+    return set;
 }
 
 /* ---- copying operands */
@@ -11297,6 +11370,7 @@ typedef struct flux__gemm_plan {
     int64_t rows, columns, down;          /* of C in one task; tasks from top to bottom */
     int64_t sub;                          /* rows at a time: their part of A stays in the second cache */
     int64_t chunk;                        /* of k */
+    double cost;                          /* roughly, in cycles */
     int failed;
 } flux__gemm_plan;
 
@@ -11343,7 +11417,7 @@ static int64_t flux__gemm_tile_at(const flux__gemm_task *t, int64_t i, int64_t *
 }
 
 /* Of rows that are less than a vector, so many columns can be read as they lie, a whole vector each: what follows a column
-   in memory is a column too, or at least A's own. Not worth it where columns of B are many: each tile's sum is in two parts. */
+   in memory is a column too, or at least A's own. Not worth it where columns of B are many: each tile is made in two parts. */
 static int64_t flux__gemm_readable(const flux__gemm_task *t, int64_t high) {
     const flux__gemm_plan *p = t->plan;
     int64_t beyond = (p->k - 1) * p->a_col + p->m - (t->i0 + t->i) - high;
@@ -11512,7 +11586,8 @@ static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t start, int64_
     int64_t rows = flux__gemm_min(t->ib - i, high), skip = start < 0 ? 0 : i - start;
     int64_t past = (t->nb - j - wide + 1) * t->ld;     /* from the last column to the end of what is ours */
     bool add = t->k0 > 0, whole = !add && t->ld == t->mb && past >= high;   /* what lies below a column's end is made after it */
-    bool edge = start < 0 ? !t->out && !whole : skip > 0 && add;
+    const bool parted = t->there > 0 && t->there < t->kb;                    /* which shows in no sum: it goes on */
+    bool edge = start < 0 ? (!t->out && !whole) || (parted && add) : skip > 0 && add;
     const flux__gemm_set *set = high < lanes ? p->set->narrow : p->set;
     flux__gemm_kernel kernel = (high > lanes ? set->two : set->one)[wide <= 4 ? wide - 1 : wide / 2 + 1];
     const char *a = p->a + (t->i0 + t->i + i - skip + t->k0 * p->a_col) * size;
@@ -11522,7 +11597,7 @@ static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t start, int64_
     if (n > 0) kernel(n, a, p->a_col, b, b_row, b_col, to, ld, add && !edge, a, 0);
     if (n < t->kb || n == 0)
         kernel(t->kb - n, t->a + (p->a_rows ? i - skip : i * t->kb) * size, p->a_rows ? t->a_step : high, b + n * b_row * size, b_row, b_col, to, ld,
-               n > 0 || (add && !edge), a, 0);
+               n > 0 ? (int)FLUX__GEMM_GO_ON : add && !edge, a, 0);
     if (edge) flux__gemm_add_tile(size, c, t->ld, t->edge + skip * size, high, rows, wide, add);
 }
 
@@ -11629,7 +11704,7 @@ static bool flux__gemm_room(flux__gemm_task *t) {
     bool part = high != t->mb;            /* the last tile has rows that are not ours */
     int64_t a = p->copy_a ? flux__gemm_min(p->sub + lanes, high) + (p->a_rows ? lanes : 0) : t->mb < lanes ? lanes : 0;
     int64_t b = p->copy_b ? t->nb * t->b_step : 0;
-    int64_t edge = p->flip ? flux__gemm_min(p->sub + lanes, t->mb) * t->nb : part ? tall * p->set->columns : 0;
+    int64_t turn = p->flip ? flux__gemm_min(p->sub + lanes, t->mb) * t->nb : 0, edge = part && tall * p->set->columns > turn ? tall * p->set->columns : turn;
     bool passing = !p->flip && p->chunk >= p->k && !t->late;   /* C's columns leave out for good as they are shown */
     int64_t last = t->mb % p->sub >= lanes || t->mb < p->sub ? t->mb % p->sub : p->sub;   /* the fewest rows that are shown at once */
     int64_t kept = passing ? flux__gemm_min(t->nb, FLUX__GEMM_PIECE / last + p->set->columns) : t->nb;
@@ -11674,12 +11749,15 @@ static void flux__gemm_task_run(void *ctx, int worker, int64_t number) {
     flux__scratch_done(t.a);
 }
 
+/* The sums that one of these is made of. */
+static int64_t flux__gemm_dot_lanes(const flux__gemm_plan *p) { return flux__gemm_judge(p->set)->lanes; }
+
 /* Rows of A by two columns of B (of which there may be one, twice) as sums of products, each from end to end. The last four
    rows begin so much higher up; fewer are taken one by one. */
 #define FLUX__GEMM_SUMS(name, type)                                                                \
     FLUX__GEMM_FN() void name(const flux__gemm_plan *p, const type *a, const type *b, int64_t b_col, type *c, int64_t c_row, \
                               int64_t c_col, int64_t rows) {                                       \
-        const int64_t k = p->k, whole = k < p->set->lanes ? 0 : k, high = rows < 4 ? 1 : 4;        \
+        const int64_t k = p->k, whole = k < flux__gemm_dot_lanes(p) ? 0 : k, high = rows < 4 ? 1 : 4;        \
         type sum[8 * 8], *to;                                                                      \
         for (int64_t f, i, j, r = 0, fours; r < rows; r += fours * high) {                         \
             const int64_t first = r + high <= rows ? r : rows - high;                              \
@@ -11701,7 +11779,7 @@ FLUX__GEMM_SUMS(flux__gemm_sums8, double)
 /* Rows i ... i+n-1 of A by as many columns of B as there are fours, which it gives. Four rows of one pass over all of the other, so
    that what lies together in C is stored together; the last four begin so much higher up. */
 static int64_t flux__gemm_by_fours(const flux__gemm_plan *p, int64_t i, int64_t n, char *c, int64_t ld) {
-    const int64_t k = p->k, size = p->size, columns = p->set->fours && n >= 4 && k >= p->set->lanes ? p->n & -4 : 0;
+    const int64_t k = p->k, size = p->size, columns = p->set->fours && n >= 4 && k >= flux__gemm_dot_lanes(p) ? p->n & -4 : 0;
     const char *a = p->a + i * p->a_row * size, *b = p->b;
     const int64_t most = p->flip ? columns : n;
     for (int64_t at, j = 0; j < most && columns; j += 4) {
@@ -11772,17 +11850,32 @@ static double flux__gemm_cost(const flux__gemm_plan *p) {
     return c + copy * m * k + (p->flip ? (flux__gemm_far(p) ? 0.6 : 0.2) * m * n : 0);
 }
 
+static double flux__gemm_orient_best(flux__gemm_plan *p) {
+    flux__gemm_orient(p, p->job, true);
+    const double flipped = flux__gemm_cost(p);
+    flux__gemm_orient(p, p->job, false);
+    const double cost = flux__gemm_cost(p);
+    if (flipped >= cost) return cost;
+    flux__gemm_orient(p, p->job, true);
+    return flipped;
+}
+
 /* Whether sums of products take less than tiles: for a vector, and where turning the larger operand, which is contiguous along k,
    or rows that fill no vector cost more than to fold every sum. Then it is turned to the fewer columns, and these made contiguous.
-   1: no, 2: yes, 3: yes, with A and B in each other's place. Never for all of a product otherwise than for its parts. */
-static int flux__gemm_by_dots(const flux__gemm_plan *p, const flux__gemm_job *j) {
+   1: no, 2: yes, 3: yes, with A and B in each other's place. Never for all of a product otherwise than for its parts, nor for AVX2
+   otherwise than for AVX-512: the sums are others. */
+static int flux__gemm_by_dots(const flux__gemm_plan *plan, const flux__gemm_job *j) {
+    flux__gemm_plan judge = *plan, *p = &judge;
     int64_t most = j->m > j->n ? j->m : j->n, few = flux__gemm_min(j->m, j->n);
     bool flip = j->m < j->n, turn = (flip ? j->a_col : j->b_row) != 1;
+    double cost = plan->cost;
     if (j->dots) return j->dots;
     if ((flip ? j->b_row : j->a_col) != 1 || j->a_grid || j->b_grid || j->pairs || few > FLUX__GEMM_FEW) return 1;
     if (few > 1 && (most + few) * p->k * p->size > 512 << 10) return 1;
+    p->set = flux__gemm_judge(plan->set);
+    if (p->set != plan->set) cost = flux__gemm_orient_best(p);
     const double vectors = (double)((p->k + p->set->lanes - 1) / p->set->lanes), fold = p->size == 4 ? 0.9 : 0.5;   /* measured */
-    if (few > 1 && (double)(most * few) * (0.5 * vectors + fold) + (turn ? 0.1 * (double)(few * p->k) : 0) > flux__gemm_cost(p)) return 1;
+    if (few > 1 && (double)(most * few) * (0.5 * vectors + fold) + (turn ? 0.1 * (double)(few * p->k) : 0) > cost) return 1;
     return flip ? 3 : 2;
 }
 
@@ -11852,7 +11945,6 @@ static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
 
 /* Which way round, and in which chunks. */
 static void flux__gemm_plan_for(flux__gemm_plan *p, bool f64, const flux__gemm_job *job) {
-    double flipped;
     int64_t chunks;
     p->job = job;
     p->set = flux__gemm_kernels(f64, job->pairs);
@@ -11860,12 +11952,9 @@ static void flux__gemm_plan_for(flux__gemm_plan *p, bool f64, const flux__gemm_j
     p->size = f64 ? 8 : 4;
     p->k = job->k > 0 ? job->k : 0;
     p->failed = 0;
-    flux__gemm_orient(p, job, true);
-    flipped = flux__gemm_cost(p);
-    flux__gemm_orient(p, job, false);
-    if (flipped < flux__gemm_cost(p)) flux__gemm_orient(p, job, true);
+    p->cost = flux__gemm_orient_best(p);
     chunks = (p->k * p->size + FLUX__GEMM_CHUNK - 1) / FLUX__GEMM_CHUNK;
-    if (p->set->columns <= 6 && p->k * p->size <= 3200) chunks = 1;        /* columns that are fewer may be longer: 784 of f32 are one */
+    if (p->k * p->size <= 3200) chunks = 1;            /* 784 of f32 are one */
     p->chunk = chunks > 1 ? flux__gemm_split(p->k, chunks, 8) : p->k > 0 ? p->k : 1;
 }
 
@@ -13839,6 +13928,35 @@ static void flux__matrix_operand(const flux__run *run, const flux__operand *o, i
 
 typedef struct flux__products { flux__job job; flux__gemm_job g; flux__matrix a, b; int64_t batches; bool f64, bare; int failed; } flux__products;
 
+/* The strides that a gathered operand's copy would have, had it been made. */
+static int64_t flux__copied_stride(const flux__matrix *m, int side) {
+    int64_t step = 1;
+    int d = 0;
+    while (d < m->o.shape.ndim && (m->o.owner[d] != side || m->o.shape.dim[d] == 1)) step *= m->o.shape.dim[d++];
+    return d < m->o.shape.ndim ? step : 1;
+}
+/* How all products of a kernel are made, as it would be said of copies. */
+static int flux__products_by_dots(const flux__products *p) {
+    flux__gemm_plan plan;
+    flux__gemm_job g = p->g;
+    g.a_grid = g.b_grid = NULL;
+    if (p->a.o.gather) g.a_row = flux__copied_stride(&p->a, 0), g.a_col = flux__copied_stride(&p->a, 1);
+    if (p->b.o.gather) g.b_row = flux__copied_stride(&p->b, 0), g.b_col = flux__copied_stride(&p->b, 1);
+    flux__gemm_plan_for(&plan, p->f64, &g);
+    return flux__gemm_by_dots(&plan, &g);
+}
+/* A gathered operand's rows (A) or columns (B), each contiguous along k. */
+static bool flux__gather_now(const void **x, const flux__axes **grid, bool f64, int64_t many, int64_t k, int64_t *many_step, int64_t *k_step, int side) {
+    const flux__axes *axes = *grid;
+    flux__gemm_plan plan;
+    void *to = flux__scratch((size_t)(many * k * (f64 ? 8 : 4)));
+    if (!to) return false;
+    plan.size = f64 ? 8 : 4, plan.collect = flux__gemm_collector_now();
+    flux__gemm_collect(&plan, (const char *)*x, &axes[!side], 0, k, &axes[side], 0, many, (char *)to, k);
+    *x = to, *grid = NULL, *many_step = k, *k_step = 1;
+    return true;
+}
+
 /* Where a batch's matrix is. */
 static const void *flux__matrix_at(const flux__kernel *k, const flux__matrix *m, int64_t batch) {
     int64_t size = m->o.dtype == FLUX_F64 ? 8 : 4, at = m->o.offset;
@@ -13865,7 +13983,12 @@ static void flux__product_task(void *ctx, int64_t batch) {
     g.b = flux__matrix_at(job.k, &p->b, batch);
     g.a_next = g.a_row == 1 && batch + 1 < p->batches ? flux__matrix_at(job.k, &p->a, batch + 1) : NULL;
     if (p->bare) g.c = (char *)job.run->ptr[job.k->value[0].out] + (size_t)(job.first + batch * g.m * g.n) * (p->f64 ? 8 : 4);
-    if (flux__gemm(p->f64, &g) != 0 || flux__atomic_load32(&job.failed)) flux__atomic_store32(&p->failed, 1);
+    const bool now_a = g.dots > 1 && g.a_grid, now_b = g.dots > 1 && g.b_grid;
+    bool ok = !now_a || flux__gather_now(&g.a, &g.a_grid, p->f64, g.m, g.k, &g.a_row, &g.a_col, 0);
+    ok = ok && (!now_b || flux__gather_now(&g.b, &g.b_grid, p->f64, g.n, g.k, &g.b_col, &g.b_row, 1));
+    if (!ok || flux__gemm(p->f64, &g) != 0 || flux__atomic_load32(&job.failed)) flux__atomic_store32(&p->failed, 1);
+    if (now_b && ok) flux__scratch_done((void *)(uintptr_t)g.b);
+    if (now_a && !g.a_grid) flux__scratch_done((void *)(uintptr_t)g.a);
 }
 
 /* The same of samples that are one product: each sees its own rows. */
@@ -13989,6 +14112,8 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     if (p.b.o.gather) p.g.b_grid = p.b.grid;
     bool joined = flux__samples_join(&p);
     p.g.batches = p.batches;
+    if (joined) p.g.dots = 1;
+    else if (p.batches > 1 || p.g.a_grid || p.g.b_grid) p.g.dots = flux__products_by_dots(&p);
     void *turned = p.batches > 1 ? flux__turn_shared(&p) : NULL;
     if (joined) flux__product_task(&p, 0);
     else if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, &p);
