@@ -1,6 +1,7 @@
 # flux.h needs no build: this file runs its examples, tests and benchmarks.
 #   make run        the digits example, at full speed
-#   make test       every test and check that this machine can run; ends with "N passed, N failed, N skipped"
+#   make test       the processor's tests, then a software GPU's and the quick checks; ends with "N passed, N failed, N skipped"
+#   make test-all   all there is: every random case, every device, other compilers, processors and languages
 #   make examples   each example in its short form: SHORT=1 is in its environment
 #   make bench      the benchmarks in tests/bench/, one line a figure
 #   make bench-peers    our training steps beside those of other libraries, whichever are installed
@@ -19,6 +20,8 @@ CFLAGS_sanitize := -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=al
 WARNINGS := -Wall -Wextra -Wpedantic
 CFLAGS ?= $(CFLAGS_$(config))
 LDLIBS ?= -lm
+# a test's own code need not be fast, and there is much of it
+$(BUILD)/tests/test_% $(BUILD)/gpu/test_%: private CFLAGS_release := -O1
 COMPILE = $(CC) -std=c11 $(WARNINGS) $(CFLAGS) $(DEFS)
 ifndef CFLAGS_$(config)
 $(error config=$(config) is none of release, debug, sanitize)
@@ -37,28 +40,47 @@ OWN := $(if $(PROGRAMS),$(shell grep -l '^ *\# *define FLUX_IMPLEMENTATION' $(PR
 ON_DEVICES := $(filter $(patsubst %,tests/test_%.c,activations data expr files gpu layers layers_conv layers_seq losses mixed models models_memory ops optim optim_faults print products schedule tensors threads trace),$(TESTS))
 SEVERAL := $(patsubst %,tests/test_%.c,data files gpu tensors trace)
 DEVICES ?= soft-cuda1 soft-cuda3 soft-hip2 $(if $(wildcard /dev/nvidia0),cuda) $(if $(wildcard /dev/kfd),hip)
-RESULTS := $(ON_DEVICES:tests/%.c=$(BUILD)/gpu/%.result) $(TESTS:%.c=$(BUILD)/%.result) $(CHECKS:%.sh=$(BUILD)/%.result)
-TIMEOUT := $(if $(shell command -v timeout),timeout 1200)
+# `make test` leaves to `make test-all` what takes minutes: checks that compile much, what HIP does as CUDA does, and of tests that
+# ask test_left_out() the long form on devices.
+SLOW_CHECKS := $(filter $(patsubst %,tests/check_%.sh,blas compile_time fuzz_files processors python rtc warnings),$(CHECKS))
+HIP_OWN := $(patsubst %,tests/test_%.c,data gpu products trace)
+SHORTENED := $(if $(ON_DEVICES),$(shell grep -l test_left_out $(ON_DEVICES)))
 
-.PHONY: run test examples bench bench-peers softgpu clean FORCE
+# A run is a program on a device d, or a check. on(DEVICE,PROGRAMS,short or long)
+on = $(patsubst tests/%.c,$(BUILD)/$3/$1/%.result,$2)
+programs_on = $(if $(filter soft-cuda3,$d),$(filter $(SEVERAL),$(ON_DEVICES)),$(ON_DEVICES))
+quick_on = $(if $(filter soft-hip%,$d),$(filter $(HIP_OWN),$(ON_DEVICES)),$(programs_on))
+ON_CPU := $(TESTS:%.c=$(BUILD)/%.result)
+QUICK_CHECKS := $(patsubst %.sh,$(BUILD)/%.result,$(filter-out $(SLOW_CHECKS),$(CHECKS)))
+QUICK := $(ON_CPU) $(QUICK_CHECKS) $(foreach d,$(DEVICES),$(call on,$d,$(quick_on),short))
+LONG := $(foreach d,$(DEVICES),$(call on,$d,$(sort $(filter $(SHORTENED),$(programs_on)) $(filter-out $(quick_on),$(programs_on))),long)) $(SLOW_CHECKS:%.sh=$(BUILD)/%.result)
+# what a long form says, a short one need not; AFTER=test: `make test` has run just now, so that only the rest does
+ALL := $(if $(filter test,$(AFTER)),,$(filter-out $(patsubst $(BUILD)/long/%,$(BUILD)/short/%,$(LONG)),$(QUICK))) $(LONG)
+RESULTS := $(if $(filter test-all,$(MAKECMDGOALS)),$(ALL),$(QUICK))
+TIMEOUT ?= 1200
+
+.PHONY: run test test-all examples bench bench-peers softgpu start clean FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 run: $(BUILD)/examples/digits
 	$(BUILD)/examples/digits
 
-# A result is a program's output and, if it crashed or hung or did not build, a line that counts as one failure.
-test: $(RESULTS)
-	@awk '/^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$$/ { p += $$1; f += $$3; s += $$5 } \
+test test-all: $(RESULTS)
+	@awk '/^FAILED/ { print FILENAME ": " $$0 } \
+	      /^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$$/ { p += $$1; f += $$3; s += $$5 } \
 	      END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 }' /dev/null $(RESULTS)
-verdict = { s=$$?; tail -n 1 $@ | grep -q '^[0-9]* passed, [0-9]* failed, [0-9]* skipped$$' && test $$s -le 1 || \
-            { echo "FAILED  $<: ended with status $$s"; echo "0 passed, 1 failed, 0 skipped"; } >>$@; \
-            { echo "== $<"; cat $@; }; }
-$(BUILD)/tests/test_%.result: tests/test_%.c $(BUILD)/impl.o $(HEADERS) FORCE
-	@mkdir -p $(@D)
-	@{ $(MAKE) --no-print-directory -s $(BUILD)/tests/test_$* && $(TIMEOUT) $(BUILD)/tests/test_$*; } >$@ 2>&1; $(verdict)
-$(BUILD)/tests/check_%.result: tests/check_%.sh FORCE
-	@mkdir -p $(@D)
-	@CC='$(CC)' CXX='$(CXX)' BUILD='$(BUILD)' $(TIMEOUT) sh $< >$@ 2>&1; $(verdict)
+# Each run counts itself in this file, so that it can say which of how many it is.
+PROGRESS := $(BUILD)/progress
+start:
+	@mkdir -p $(BUILD) && : >$(PROGRESS)
+# Programs that devices run too are built once for both.
+run_test = @TIMEOUT=$(TIMEOUT) sh tests/run.sh $(PROGRESS) $(words $(RESULTS))
+program = $(BUILD)/$(if $(and $(DEVICES),$(filter tests/$1.c,$(ON_DEVICES))),gpu,tests)/$1
+IMPLEMENTATIONS := $(BUILD)/impl.o $(if $(and $(DEVICES),$(ON_DEVICES)),$(BUILD)/gpu/impl.o)
+$(BUILD)/tests/test_%.result: tests/test_%.c $(IMPLEMENTATIONS) FORCE | start
+	$(run_test) tests/test_$* $@ sh -c '$(MAKE) --no-print-directory -s $(call program,test_$*) && exec $(call program,test_$*)'
+$(BUILD)/tests/check_%.result: tests/check_%.sh FORCE | start
+	$(run_test) tests/check_$* $@ env CC='$(CC)' CXX='$(CXX)' BUILD='$(BUILD)' sh $<
 
 # The software GPU: what stands in for the drivers and run-time compilers of CUDA and HIP.
 SOFT_PARTS := $(wildcard tests/softgpu/*)
@@ -71,29 +93,32 @@ $(SOFTGPU)/libnvrtc.so.13: $(SOFT_PARTS); $(SOFT_CC) -fPIC -shared -fvisibility=
 $(SOFTGPU)/libhiprtc.so.6: $(SOFT_PARTS); $(SOFT_CC) -fPIC -shared -fvisibility=hidden -DSOFT_HIP tests/softgpu/compiler.c tests/softgpu/prelude.c tests/softgpu/control.c -o $@ -lpthread -ldl
 $(SOFTGPU)/softgpu-device: $(SOFT_PARTS); $(SOFT_CC) tests/softgpu/device.c -o $@ -lpthread -ldl -lm -rdynamic
 
-# A program's results on all devices, one after the other, since it is built once for all of them. The kernels that it makes on
-# a device of each kind are kept for check_rtc, and so that all of them are seen its cache is empty there.
+# The kernels that a program makes on a device of each kind are kept for check_rtc, and so that all of them are seen its cache is
+# empty there.
 KERNELS := $(abspath $(BUILD))/gpu/kernels
-$(BUILD)/gpu/test_%.result: tests/test_%.c $(BUILD)/gpu/impl.o $(HEADERS) $(SOFT_LIBS) FORCE
-	@mkdir -p $(@D)
-	@$(MAKE) --no-print-directory -s $(BUILD)/gpu/test_$* >$@.build 2>&1; built=$$?; : >$@; for d in $(filter-out $(if $(filter $<,$(SEVERAL)),,soft-cuda3),$(DEVICES)); do \
-	  case $$d in soft-cuda1|soft-hip2) kept=$(KERNELS)/$*-$$d; rm -rf $$kept; mkdir -p $$kept; set FLUX_CACHE_DIR=$$kept.cache SOFTGPU_SOURCES=$$kept ;; *) set x= ;; esac; \
-	  { cat $@.build; test $$built = 0 && env "$$@" $(TIMEOUT) sh tests/on_device.sh $$d $(BUILD)/gpu/test_$*; } >$@.$$d 2>&1; s=$$?; \
-	  rm -rf $(KERNELS)/$*-$$d.cache; \
-	  tail -n 1 $@.$$d | grep -q '^[0-9]* passed, [0-9]* failed, [0-9]* skipped$$' && test $$s -le 1 || \
-	    { echo "FAILED  $< on $$d: ended with status $$s"; echo "0 passed, 1 failed, 0 skipped"; } >>$@.$$d; \
-	  { echo "== $< on $$d"; cat $@.$$d; } | tee -a $@; done
+keeping = $(if $(filter soft-cuda1 soft-hip2,$1),FLUX_CACHE_DIR=$(KERNELS)/$2-$1.cache SOFTGPU_SOURCES=$(KERNELS)/$2-$1)
+define device_rules
+$$(BUILD)/$2/$1/test_%.result: tests/test_%.c $$(IMPLEMENTATIONS) $$(SOFT_LIBS) FORCE | start
+	@rm -rf $$(KERNELS)/test_$$*-$1; mkdir -p $$(KERNELS)/test_$$*-$1
+	$$(run_test) 'tests/test_$$* on $1' $$@ sh -c '$$(MAKE) --no-print-directory -s $$(BUILD)/gpu/test_$$* && \
+	  exec env $(if $(filter short,$2),SHORT=1) $$(call keeping,$1,test_$$*) sh tests/on_device.sh $1 $$(BUILD)/gpu/test_$$*'
+	@rm -rf $$(KERNELS)/test_$$*-$1.cache
+endef
+$(foreach d,$(DEVICES),$(foreach form,short long,$(eval $(call device_rules,$d,$(form)))))
+# Runs of one program come one after the other: it is built once, and what it writes has the same names.
+define in_turn
+$(foreach k,$(filter %/$1.result,$(RESULTS)),$(if $(before),$(eval $k: | $(before)))$(eval before := $k))$(eval before :=)
+endef
+$(foreach t,$(TESTS:tests/%.c=%),$(call in_turn,$t))
+# it takes the kernels that those left
+$(BUILD)/tests/check_rtc.result: | $(filter $(BUILD)/short/% $(BUILD)/long/%,$(RESULTS))
+FORCE:
 $(BUILD)/gpu/impl.o: tests/impl.c $(HEADERS)
 	@mkdir -p $(@D)
 	$(COMPILE) -DFLUX_CUDA -DFLUX_HIP -c $< -o $@
 $(BUILD)/gpu/%: tests/%.c $(BUILD)/gpu/impl.o $(HEADERS)
 	@mkdir -p $(@D)
 	$(COMPILE) -DFLUX_CUDA -DFLUX_HIP -I. $< $(if $(filter tests/$*.c,$(OWN)),,$(BUILD)/gpu/impl.o) -o $@ $(LDLIBS)
-# they write files of the same names
-$(BUILD)/gpu/test_files.result: | $(BUILD)/tests/test_files.result
-# it takes the kernels that those left
-$(BUILD)/tests/check_rtc.result: | $(filter $(BUILD)/gpu/%,$(RESULTS))
-FORCE:
 
 examples: $(EXAMPLES:%.c=$(BUILD)/%)
 	@for e in $^; do echo "== $$e"; SHORT=1 $$e || exit 1; done

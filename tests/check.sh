@@ -11,7 +11,15 @@ pass() { passed=$((passed + 1)); }
 fail() { failed=$((failed + 1)); echo "FAILED  $*"; }
 skip() { skipped=$((skipped + 1)); echo "skipped $*"; }
 have() { command -v "$1" >/dev/null 2>&1; }
-need() { have "$1" || { skip "$(basename "$0"): no $1 on this machine"; return 1; }; }
+# package TOOL: which one of Debian's has it
+package() {
+    case $1 in
+    nm) echo binutils ;; ldd) echo libc-bin ;; c++) echo g++ ;; clang++) echo clang ;; qemu-*) echo qemu-user ;;
+    *-linux-gnu*-gcc) echo "gcc-${1%-gcc}" ;; *-linux-gnu*-objdump) echo "binutils-${1%-objdump}" ;; *) echo "${1##*/}" ;;
+    esac
+}
+# need TOOL [WHAT]: WHAT (the script) is skipped where there is none
+need() { have "$1" || { skip "${2:-$(basename "$0")}: no $1 on this machine; package: $(package "$1")"; return 1; }; }
 check() {
     what=$1; shift
     if "$@" >"$tmp/log" 2>&1; then pass; else fail "$what"; head -n 30 "$tmp/log" | cut -c 1-300; return 1; fi

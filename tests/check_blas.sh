@@ -52,6 +52,6 @@ if $CC "$tmp/have.c" -o "$tmp/have" $blas 2>/dev/null; then
     check "with cblas.h included, C" $CC $flags -Wall -Wextra -Werror $blas -c "$tmp/both.c" -o "$tmp/both.o"
     have "$CXX" && check "with cblas.h included, C++" $CXX -std=c++11 -DFLUX_BLAS -I. $blas -c "$tmp/both.cpp" -o "$tmp/both.o"
 else
-    skip "FLUX_BLAS with OpenBLAS: it is not installed"
+    skip "FLUX_BLAS with OpenBLAS: no cblas.h that links; package: libopenblas-dev"
 fi
 finish

@@ -18,12 +18,12 @@ within() {
         { fail "$1: $2 s, the bound is $3 s"; grep -m 5 error "$tmp/log" | cut -c 1-200; }
 }
 for cc in gcc clang; do
-    have $cc || { skip "compile time of $cc: it is not on this machine"; continue; }
+    need $cc "compile time of $cc" || continue
     base=$(seconds $cc -c "$tmp/empty.c" -o "$tmp/o")
     user=$(seconds $cc -O2 -I. -c "$tmp/user.c" -o "$tmp/o")
     within "$cc: declarations" "$(awk -v a="$user" -v b="$base" 'BEGIN { print a - b < 0 ? 0 : a - b }')" 1
     within "$cc: implementation, -O0" "$(seconds $cc -I. -c "$tmp/impl.c" -o "$tmp/o")" 15
     within "$cc: implementation, -O2" "$(seconds $cc -O2 -I. -c "$tmp/impl.c" -o "$tmp/o")" 40
 done
-if have tcc; then within "tcc: implementation" "$(seconds tcc -I. -c "$tmp/impl.c" -o "$tmp/o")" 5; else skip "compile time of tcc"; fi
+if need tcc "compile time of tcc"; then within "tcc: implementation" "$(seconds tcc -I. -c "$tmp/impl.c" -o "$tmp/o")" 5; fi
 finish

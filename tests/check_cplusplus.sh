@@ -24,7 +24,7 @@ for program in $programs; do
         have $cc && check "$name, $cc c11" $cc -std=c11 $ladder -I. -c "$program" -o "$tmp/o"
     done
     for cc in g++ clang++; do
-        have $cc || { skip "$name with $cc: it is not on this machine"; continue; }
+        need $cc "$name with $cc" || continue
         for std in $versions; do
             check "$name, $cc $std" $cc -std=$std $ladder -I. -c "$tmp/$name.as.cpp" -o "$tmp/o"
             case "$cc $std" in "g++ c++20") ;; *) check "$name as it stands, $cc $std" $cc -std=$std $ladder -I. -x c++ -c "$program" -o "$tmp/o" ;; esac

@@ -20,7 +20,7 @@ tests_on() {
 ready() {
     need $1-gcc && need $2 || return 1
     printf '#include <stdio.h>\nint main(void) { return puts("runs") < 0; }\n' >"$tmp/runs.c"
-    $1-gcc "$tmp/runs.c" -o "$tmp/runs" >"$tmp/log" 2>&1 && $2 -L /usr/$1 "$tmp/runs" >"$tmp/log" 2>&1 || { skip "$1: its C library is not here"; return 1; }
+    $1-gcc "$tmp/runs.c" -o "$tmp/runs" >"$tmp/log" 2>&1 && $2 -L /usr/$1 "$tmp/runs" >"$tmp/log" 2>&1 || { skip "$1: its C library is not here; package: libc6-dev-ARCHITECTURE-cross"; return 1; }
 }
 # instructions FUNCTION: as text
 instructions() { aarch64-linux-gnu-objdump -d --no-show-raw-insn --disassemble="$1" "$tmp/impl.o"; }
@@ -42,7 +42,7 @@ int main(void) {
 END
     check "NEON: a program for its set builds" aarch64-linux-gnu-gcc -O1 -I. "$tmp/set.c" -o "$tmp/set" -lm &&
         check "NEON: its set is in use" qemu-aarch64 -L /usr/aarch64-linux-gnu "$tmp/set"
-    if have aarch64-linux-gnu-objdump && [ -e "$tmp/impl.o" ]; then
+    if need aarch64-linux-gnu-objdump "NEON: its instructions" && [ -e "$tmp/impl.o" ]; then
         # a step of k: two vectors of A, twelve elements of B, 24 products, and nothing kept in memory
         uses flux__gemm_f32_base_2x12 24 'fmla.*\.4s, v[0-9]+\.s\[0\]'
         uses flux__gemm_f64_base_2x12 24 'fmla.*\.2d, v[0-9]+\.d\[0\]'
@@ -53,7 +53,7 @@ END
         uses flux__f16_f32 some 'fcvtl.*\.4s'
         uses flux__f32_f16 some 'fcvtn.*\.4h'
         uses flux__random_x4 some 'umull.*\.2d'
-    else skip "NEON: no objdump for it on this machine"; fi
+    fi
     if need clang; then
         clang='clang --target=aarch64-linux-gnu -isystem /usr/aarch64-linux-gnu/include'
         check "NEON: clang's loops" $clang $ladder -Werror -O1 -I. -c tests/test_loops.c -o "$tmp/clang.o" &&

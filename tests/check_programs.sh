@@ -41,7 +41,7 @@ ext=c
 printf '#define FLUX_IMPLEMENTATION\n#include "flux.h"\n' >"$tmp/impl.c"
 cp "$tmp/impl.c" "$tmp/impl.cpp"
 for cc in gcc clang tcc; do
-    have $cc || { skip "programs with $cc: it is not on this machine"; continue; }
+    need $cc "programs with $cc" || continue
     for level in -O0 -O2; do
         all "$cc $level" "$cc -std=c11 $level" tests/programs/*.c
     done
@@ -50,7 +50,7 @@ for cc in gcc clang tcc; do
 done
 ext=cpp
 for cc in g++ clang++; do
-    have $cc || { skip "programs with $cc: it is not on this machine"; continue; }
+    need $cc "programs with $cc" || continue
     all "$cc c++20" "$cc -std=c++20 -O1" $(grep -L 'C only' tests/programs/*.c) tests/programs/*.cpp
     all "$cc c++11" "$cc -std=c++11 -O1" tests/programs/*.cpp
 done

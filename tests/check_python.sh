@@ -4,7 +4,7 @@
 . tests/check.sh
 need python3 || finish
 for module in numpy safetensors.numpy; do
-    python3 -c "import $module" 2>/dev/null || { skip "check_python.sh: python3 has no ${module%.*}"; finish; }
+    python3 -c "import $module" 2>/dev/null || { skip "check_python.sh: python3 has no ${module%.*}; pip install ${module%.*}"; finish; }
 done
 $CC -std=c11 -O0 tests/python_files.c -o "$tmp/python_files" -lm || { fail "tests/python_files.c does not compile"; finish; }
 python3 tests/check_python.py "$tmp/python_files" "$tmp" >"$tmp/result" 2>&1

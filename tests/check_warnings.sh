@@ -16,7 +16,7 @@ printf '#include "flux.h"\nint main(void);\nint main(void) { return flux_failed(
 for p in tests/programs/*.c tests/programs/*.cpp; do sed '/define FLUX_IMPLEMENTATION/d' "$p" >"$tmp/user_$(basename "$p")"; done
 
 for cc in gcc clang; do
-    have $cc || { skip "warnings of $cc: it is not on this machine"; continue; }
+    need $cc "warnings of $cc" || continue
     for std in c11 gnu17; do
         [ $std = c11 ] && level=-O2 || level=-O0               # some warnings need the optimiser's eye
         quiet "$cc $std: implementation" $cc -std=$std $level $ladder $c_only -I. -c "$tmp/impl.c" -o "$tmp/o"
@@ -33,15 +33,15 @@ for cc in gcc clang; do
     quiet "$cc FLUX_NO_THREADS" $cc -std=c11 -O0 $ladder $c_only -DFLUX_NO_THREADS -I. -c "$tmp/impl.c" -o "$tmp/o"
 done
 for cc in g++ clang++; do
-    have $cc || { skip "warnings of $cc: it is not on this machine"; continue; }
+    need $cc "warnings of $cc" || continue
     for std in c++11 gnu++17 c++20; do
         quiet "$cc $std: implementation" $cc -std=$std -O0 $ladder -I. -c "$tmp/impl.cpp" -o "$tmp/o"
         [ $std = c++20 ] || quiet "$cc $std: implementation with GPUs" $cc -std=$std -O0 $ladder -DFLUX_CUDA -DFLUX_HIP -I. -c "$tmp/impl.cpp" -o "$tmp/o"
         quiet "$cc $std: user's file" $cc -std=$std -O1 $ladder -I. -c "$tmp/user_plusplus.cpp" -o "$tmp/o"
     done
 done
-if have tcc; then
+if need tcc "warnings of tcc"; then
     quiet "tcc: implementation" tcc -Wall -I. -c "$tmp/impl.c" -o "$tmp/o"
     quiet "tcc: implementation with GPUs" tcc -Wall -DFLUX_CUDA -DFLUX_HIP -I. -c "$tmp/impl.c" -o "$tmp/o"
-else skip "warnings of tcc"; fi
+fi
 finish

@@ -93,6 +93,9 @@ static inline void test_error(const char *part, const char *file, int line, cons
         test_error(part, __FILE__, __LINE__, #expr);                                                 \
     } while (0)
 #define SKIP(why) do { test_why = (why); return; } while (0)
+/* With SHORT=1 one in so many cases is run on a device, where there are more of them than its compiler has done in minutes. */
+static inline bool test_left_out(int i, int one_in) { return test_device.backend && getenv("SHORT") != NULL && i % one_in != 0; }
+
 #define ONLY_ON_CPU() do { if (test_device.backend) SKIP("about memory that the host can reach"); } while (0)
 
 /* FLUX_TEST_DEVICE=CUDA or =AMDGPU: tensors are made there, so the same tests are of that back end. */
