@@ -6634,7 +6634,12 @@ static bool flux__sum_up(flux__walk *w, int k) {
     w->more_of[k] = 0;
     sum = flux__join_slices(w, n, xs);
     if (!sum) sum = flux__join_products(w, n, xs);
-    for (int i = sum ? n : 0; i < n; i++) sum = i ? flux_add(sum, xs[i]) : xs[i];
+    bool wide = !sum && n > 2 && flux__is_half(xs[0]->dtype);     /* of two the sum rounds once by itself */
+    for (int i = sum ? n : 0; i < n; i++) {
+        flux_tensor *x = wide ? flux__wide(xs[i]) : xs[i];
+        sum = i ? flux_add(sum, x) : x;
+    }
+    if (wide) sum = flux__narrow(sum, xs[0]->dtype);
     FLUX_FREE(xs);
     w->grad[k] = sum;
     return sum != NULL;
@@ -22614,8 +22619,8 @@ FLUX__FORMULA(mse, flux_square(flux_sub(p, y)))
 FLUX__FORMULA(msle,
               flux_square(flux_log(flux_div(flux_add(p, o->epsilon), flux_add(y, o->epsilon)))))
 FLUX__FORMULA(crossentropy, flux_neg(flux__ylog(y, flux_add(p, o->epsilon))))
-FLUX__FORMULA(logitbinarycrossentropy,
-              flux_add(flux_mul(flux__one_minus(y), p), flux_softplus(flux_neg(p))))
+FLUX__FORMULA(logitbinarycrossentropy,    /* no sum of numbers that nearly cancel, as (1-y) p + softplus(-p) is */
+              flux_add(flux_mul(flux__one_minus(y), flux_softplus(p)), flux_mul(y, flux_softplus(flux_neg(p)))))
 FLUX__FORMULA(kldivergence, flux_sub(flux__ylog(y, y), flux__ylog(y, flux_add(p, o->epsilon))))
 FLUX__FORMULA(poisson_loss, flux_sub(p, flux__ylog(y, p)))
 FLUX__FORMULA(hinge_loss, flux_relu(flux__one_minus(flux_mul(p, y))))

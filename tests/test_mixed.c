@@ -322,6 +322,13 @@ TEST(a_mean_of_halves_does_not_overflow) {
     CHECK(isinf(flux_item(flux_sum(x))));                  /* a sum has the dtype of what it sums */
 }
 
+/* Of a tensor that is used often the gradient is a sum, which in bf16 would go no further than 256. */
+TEST(gradients_of_many_uses_add_up_in_f32) {
+    flux_tensor *x = flux_full_shape(FLUX_SHAPE(2), 1, FLUX_BF16), *sum = flux_zeros(2);
+    for (int i = 0; i < 600; i++) sum = flux_add(sum, flux_to_dtype(x, FLUX_F32));
+    CHECK_NEAR(flux_item(flux_max(flux_grad(flux_gradient(flux_sum(sum), x), x))), 600, 0);
+}
+
 /* What a program itself widened stays the tensor that its gradients are by, the second one too. */
 TEST(gradients_by_what_was_widened) {
     flux_tensor *x = flux_full_shape(FLUX_SHAPE(2), 3, FLUX_F16), *w = flux_to_dtype(x, FLUX_F32), *back = flux_to_dtype(w, FLUX_F16);
