@@ -21022,17 +21022,22 @@ static flux_tensor *flux__gate(flux_tensor *g, int which, int64_t out) {
     return flux_slice(g, 0, which * out, (which + 1) * out);
 }
 
-/* One step: s (of out x N; NULL for zero) after the input's part x of the gates. */
+/* What a gate's activation takes: as formulas do, in float32 if g is of a half format. */
+static flux_tensor *flux__wide_gate(flux_tensor *g, int which, int64_t out) { return flux__wide(flux__gate(g, which, out)); }
+
+/* One step: s (of out x N; NULL for zero) after the input's part x of the gates. In half formats what r lets through is a half, whose
+   gradient is then the same for both parts of the gate: rounding it for each of them would be a kernel more. */
 static void flux__cell_step(const flux__rnn_cell *m, flux_tensor *x, flux_tensor **s) {
     int64_t out = m->Wh->dim[1];
+    int given = x->dtype;
     flux_tensor *h = s[0], *own = h ? flux_matmul(m->Wh, h) : NULL;
     if (m->kind == FLUX__RNN) s[0] = flux__activate(m->activation, own ? flux_add(own, x) : x);
     else if (m->kind == FLUX__LSTM) {     /* gates: input, forget, cell, output */
         flux_tensor *g = own ? flux_add(own, x) : x;
-        flux_tensor *c = flux_mul(flux_sigmoid(flux__gate(g, 0, out)), flux_tanh(flux__gate(g, 2, out)));
-        if (s[1]) c = flux__fma(flux_sigmoid(flux__gate(g, 1, out)), s[1], c);
-        s[1] = c;
-        s[0] = flux_mul(flux_sigmoid(flux__gate(g, 3, out)), flux_tanh(c));
+        flux_tensor *c = flux_mul(flux_sigmoid(flux__wide_gate(g, 0, out)), flux_tanh(flux__wide_gate(g, 2, out)));
+        if (s[1]) c = flux__fma(flux_sigmoid(flux__wide_gate(g, 1, out)), flux__wide(s[1]), c);
+        s[1] = flux__narrow(c, given);
+        s[0] = flux__narrow(flux_mul(flux_sigmoid(flux__wide_gate(g, 3, out)), flux_tanh(c)), given);
     } else {                              /* reset, update, candidate */
         flux_tensor *r = flux__gate(x, 0, out), *z = flux__gate(x, 1, out), *n = flux__gate(x, 2, out);
         flux_tensor *back = m->bias_h;    /* what r lets through */
@@ -21044,9 +21049,9 @@ static void flux__cell_step(const flux__rnn_cell *m, flux_tensor *x, flux_tensor
         if (own || back) r = flux_sigmoid(r);
         if (back) n = flux__fma(r, back, n);
         else if (own) n = flux_add(flux_matmul(m->Wh_h, flux_mul(r, h)), n);
-        z = flux_sigmoid(z);
-        n = flux_tanh(n);
-        s[0] = h ? flux__lerp(n, h, z) : flux_mul(flux_sub(1.0, z), n);
+        z = flux_sigmoid(flux__wide(z));
+        n = flux_tanh(flux__wide(n));
+        s[0] = flux__narrow(h ? flux__lerp(n, flux__wide(h), z) : flux_mul(flux_sub(1.0, z), n), given);
     }
 }
 
