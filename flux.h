@@ -2598,6 +2598,7 @@ typedef struct flux__thread {             /* a thread's own state */
     struct flux__plans *plans;            /* schedules found before */
     void *scratch;                        /* memory of the kernels it runs */
     size_t scratch_bytes;
+    bool look;                            /* memory has grown so much that its scopes are to be looked at */
     struct flux__progress *bar;           /* the innermost progress bar */
     int held;                             /* depth of flux__hold: messages wait */
     int64_t held_at;                      /* how many failures there had been then */
@@ -2664,7 +2665,7 @@ typedef struct flux__backend {
 enum { FLUX__CPU_BACKEND, FLUX__CUDA_BACKEND, FLUX__AMDGPU_BACKEND, FLUX__METAL_BACKEND, FLUX__BACKENDS };   /* flux_device.backend */
 
 /* Whether a handle has been freed, which is an error then. Where handles are used again at once, it may be another by now. */
-#define FLUX__GONE(call, h) ((h)->head.kind == FLUX__FREED && flux__gone(call, h))
+#define FLUX__GONE(call, h) (((const flux__head *)(const void *)(h))->kind == FLUX__FREED && flux__gone(call, h))
 static bool flux__gone(const char *call, const void *object);
 static void flux__bury(void *object);     /* frees a handle's memory, or keeps it for a while to tell of its use */
 
@@ -3011,6 +3012,49 @@ static void *flux__grow_more(void *array, int *room, int want, size_t size) {
     return p;
 }
 
+/* ---------------- a table by address */
+
+static flux__pair *flux__pairs_find(const flux__pairs *p, const void *key) {
+    size_t i = (size_t)(((uint64_t)(uintptr_t)key >> 4) * 0x9e3779b97f4a7c15u >> 20);
+    while (p->at[i & (p->room - 1)].key && p->at[i & (p->room - 1)].key != key) i++;
+    return &p->at[i & (p->room - 1)];
+}
+
+static bool flux__pairs_has(const flux__pairs *p, const void *key) {
+    return p->at && flux__pairs_find(p, key)->key;
+}
+static void *flux__pairs_get(const flux__pairs *p, const void *key) {
+    return p->at ? flux__pairs_find(p, key)->value : NULL;
+}
+
+/* The pair of this key, made if it is not there (*fresh says so, and its value is
+   NULL). NULL: out of memory. */
+static flux__pair *flux__pairs_at(flux__pairs *p, const void *key, bool *fresh) {
+    if (2 * (p->count + 1) > p->room) {
+        flux__pairs more;
+        more.room = p->room ? 2 * p->room : 32;
+        more.count = p->count;
+        more.at = (flux__pair *)flux__zalloc(more.room * sizeof *more.at);
+        if (!more.at) return NULL;
+        for (size_t i = 0; i < p->room; i++)
+            if (p->at[i].key) *flux__pairs_find(&more, p->at[i].key) = p->at[i];
+        if (p->at) FLUX_FREE(p->at);
+        *p = more;
+    }
+    flux__pair *pair = flux__pairs_find(p, key);
+    *fresh = !pair->key;
+    if (*fresh) {
+        pair->key = key;
+        p->count++;
+    }
+    return pair;
+}
+
+static void flux__pairs_free(flux__pairs *p) {
+    if (p->at) FLUX_FREE(p->at);
+    memset(p, 0, sizeof *p);
+}
+
 /* ---------------- buffers: a pool for each device
    A freed buffer stays in its device's pool, by size class, so a step that repeats allocates nothing. */
 
@@ -3021,8 +3065,10 @@ typedef struct flux__arena {
     flux__buffer *spare[FLUX__SIZES];     /* a spare buffer has no owners: refs chains it */
     flux__buffer *live;
     flux_mem stats;
+    int64_t looked;                       /* so many bytes beyond flux__scope_most it is time for flux__scopes_look */
 } flux__arena;
 static flux__arena flux__arenas[FLUX__BACKENDS][FLUX__MAX_IDS];
+static int64_t flux__scope_most = (int64_t)1 << 30;     /* bytes that a scope may hold without a word */
 
 /* Each pool has its lock, as giving memory back may mean to wait for the device. */
 #define FLUX__FOUR_LOCKS FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT
@@ -3182,6 +3228,7 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
     size_t room;
     char largest[400];
     *largest = 0;
+    bool look = false;
     int cls = flux__size_class(bytes, &room);
     if (bytes >> 23 > (size_t)1 << 23 || cls >= FLUX__SIZES || d.id < 0 || d.id >= FLUX__MAX_IDS)
         return (flux__buffer *)flux__fail("out of memory: a tensor of %.3g bytes was asked for", (double)bytes);
@@ -3193,6 +3240,8 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
     if (b) {
         pool->stats.live += (int64_t)room;
         if (pool->stats.live > pool->stats.peak) pool->stats.peak = pool->stats.live;
+        look = pool->stats.live - flux__scope_most > pool->looked;
+        if (look) pool->looked = pool->stats.live + pool->stats.live / 16 - flux__scope_most;
         b->bytes = bytes;
         b->ndim = -1;
         if (for_whom) flux__buffer_label(b, for_whom, bytes);
@@ -3201,6 +3250,7 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
     flux__arena_unlock(pool);
     flux__tell();
     if (!b) return flux__no_room(d, bytes, now, largest);
+    if (look && flux__self()) flux__self()->look = true;
     b->refs = 1;
     b->device = d;
     b->borrowed = false;
@@ -3299,15 +3349,20 @@ FLUX_DEF void flux_assign(flux_tensor **field, flux_tensor *value) {
     flux_release(old);
 }
 
+static void flux__scopes_look(void);
+
 static void *flux__own(void *object) {
     flux__thread *t = flux__self();
     if (!object || !t) return object;
-    void **owned = (void **)flux__grow(t->owned, &t->room, t->nowned + 1, sizeof *owned);
-    if (!owned) {
-        flux_release(object);
-        return NULL;
+    if (t->nowned == t->room) {
+        void **owned = (void **)flux__grow_more(t->owned, &t->room, t->nowned + 1, sizeof *owned);
+        if (!owned) {
+            flux_release(object);
+            return NULL;
+        }
+        t->owned = owned;
+        if (t->nowned > flux__scope_most / 1024) flux__scopes_look();
     }
-    t->owned = owned;
     t->owned[t->nowned++] = object;
     return object;
 }
@@ -3368,7 +3423,7 @@ static void flux__hand_out(flux__thread *t, int i, int depth) {
 FLUX_DEF void *flux_keep_object(const void *object) {
     flux__thread *t = flux__self();
     void *p = (void *)(intptr_t)object;
-    if (p && ((flux__head *)p)->kind == FLUX__FREED && flux__gone("keep", p)) return NULL;
+    if (p && FLUX__GONE("keep", p)) return NULL;
     if (!p || !t || t->nscopes <= 1) return p;
     int i = flux__owned_at(t, p, t->nowned - 1, t->scope[t->nscopes - 1].start);
     if (i >= 0) flux__hand_out(t, i, t->nscopes - 1);     /* else it belongs to a scope further out already */
@@ -8283,6 +8338,112 @@ static void flux__cut_fixed(flux__graph *g) {
     for (int i = 0; i < n; i++) flux_release(g->node[i]);
 }
 
+/* ---------------- scopes that grow
+   A loop that is no scope piles up what it makes. When memory has passed 1 GB, and each time that it is a sixteenth more, the
+   scopes are looked at: what each holds, by kind. Of a kind that grows there are many; a few large tensors are data. */
+
+FLUX__COLD
+
+typedef struct flux__heap { const flux_tensor *like; int64_t count, bytes; } flux__heap;      /* all of one operation, dtype and shape */
+enum { FLUX__HEAPS = 512, FLUX__MANY = 8 };
+
+typedef struct flux__hoard {              /* what a scope holds */
+    flux__pairs seen;                     /* by the scopes outside too */
+    const flux_tensor **todo;
+    int ntodo, room;
+    flux__heap heap[FLUX__HEAPS];
+    int nheaps;
+    bool ok;
+} flux__hoard;
+
+static bool flux__same_kind(const flux_tensor *a, const flux_tensor *b) {
+    return a->op == b->op && a->dtype == b->dtype && a->ndim == b->ndim && memcmp(a->dim, b->dim, sizeof a->dim) == 0;
+}
+
+/* What several tensors share is shared out. */
+static void flux__hoard_count(flux__hoard *h, const flux_tensor *x) {
+    int i = 0;
+    while (i < h->nheaps && !flux__same_kind(h->heap[i].like, x)) i++;
+    if (i == FLUX__HEAPS) return;
+    if (i == h->nheaps) h->heap[h->nheaps++].like = x;
+    int64_t bytes = x->buf && !x->buf->borrowed ? (int64_t)x->buf->room / (x->buf->refs > 1 ? x->buf->refs : 1) : 0;
+    h->heap[i].bytes += bytes + (int64_t)sizeof *x;
+    h->heap[i].count++;
+}
+
+static void flux__hoard_meet(flux__hoard *h, const flux_tensor *x) {
+    bool fresh = false;
+    if (!x || !h->ok) return;
+    h->ok = flux__pairs_at(&h->seen, x, &fresh) != NULL;
+    const flux_tensor **todo = h->ok && fresh ? (const flux_tensor **)flux__grow((void *)h->todo, &h->room, h->ntodo + 1, sizeof *todo) : h->todo;
+    if (!h->ok || !fresh) return;
+    h->ok = todo != NULL;
+    if (todo) h->todo = todo, h->todo[h->ntodo++] = x;
+}
+
+/* What this scope holds and the ones outside do not, with all the graph behind it. */
+static void flux__hoard_find(flux__hoard *h, const flux__thread *t, int scope) {
+    int end = scope + 1 < t->nscopes ? t->scope[scope + 1].start : t->nowned;
+    h->nheaps = 0;
+    memset(h->heap, 0, sizeof h->heap);
+    for (int i = t->scope[scope].start; i < end; i++) {
+        if (((flux__head *)t->owned[i])->kind == FLUX__TENSOR) flux__hoard_meet(h, (const flux_tensor *)t->owned[i]);
+        while (h->ntodo && h->ok) {
+            const flux_tensor *x = h->todo[--h->ntodo];
+            flux__hoard_count(h, x);
+            for (int k = 0; k < x->nin; k++) flux__hoard_meet(h, x->in[k]);
+            flux__hoard_meet(h, x->base);
+            flux__hoard_meet(h, x->dense);
+        }
+    }
+}
+
+static int flux__by_bytes(const void *a, const void *b) {
+    int64_t x = ((const flux__heap *)a)->bytes, y = ((const flux__heap *)b)->bytes;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+static void flux__hoard_tell(flux__hoard *h, const flux__scope *s, bool program) {
+    char what[400] = "", where[200] = "", bytes[40];
+    int64_t sum = 0;
+    size_t n = 0;
+    qsort(h->heap, (size_t)h->nheaps, sizeof *h->heap, flux__by_bytes);
+    for (int i = 0, said = 0; i < h->nheaps; i++) {
+        if (h->heap[i].count < FLUX__MANY) continue;
+        sum += h->heap[i].bytes;
+        if (said > 2 || (said > 0 && h->heap[i].bytes < sum / 20)) continue;
+        said++;
+        flux__text t = flux__describe(h->heap[i].like);
+        flux__say_bytes(bytes, sizeof bytes, (double)h->heap[i].bytes);
+        n += (size_t)snprintf(what + n, sizeof what - n, "%s%lld x %s of %.80s (%s)", n ? ", " : "", (long long)h->heap[i].count,
+                              flux__op_names[h->heap[i].like->op], t.s, bytes);
+    }
+    if (sum <= flux__scope_most) return;
+    flux__say_bytes(bytes, sizeof bytes, (double)sum);
+    if (s->file) snprintf(where, sizeof where, "the scope opened at %.150s:%d", s->file, s->line);
+    else snprintf(where, sizeof where, "%s", program ? "the program's scope" : "a scope opened by flux_scope_open");
+    flux__note(FLUX_LOG_WARN, "scope.memory", true, "%s has come to hold %s and is still open; the most: %s. The turns of flux_times and "
+               "flux_each free what they make, and flux_carry takes a value along", where, bytes, what);
+}
+
+static void flux__scopes_look(void) {
+    flux__thread *t = flux__self();
+    flux__hoard *h = (flux__hoard *)FLUX_MALLOC(sizeof *h);
+    t->look = false;
+    if (!h) return;
+    memset(h, 0, sizeof *h);
+    h->ok = true;
+    for (int i = 0; i < t->nscopes && h->ok; i++) {
+        flux__hoard_find(h, t, i);
+        if (h->ok) flux__hoard_tell(h, &t->scope[i], i == 0);
+    }
+    if (h->todo) FLUX_FREE((void *)h->todo);
+    flux__pairs_free(&h->seen);
+    FLUX_FREE(h);
+}
+
+FLUX__HOT
+
 static int flux__evaluate(flux__graph *g) {
     if (!g->ok) return -1;
     if (g->nnode == 0) return 0;
@@ -8291,6 +8452,7 @@ static int flux__evaluate(flux__graph *g) {
     flux__plan *plan = g->ok ? flux__find_plan(g) : NULL;
     if (!plan || flux__run_plan(plan, g) != 0) return -1;
     if (!g->cut) flux__cut_fixed(g);
+    if (flux__self()->look) flux__scopes_look();
     return 0;
 }
 
@@ -18771,49 +18933,6 @@ static void flux__say_dims(flux__words *l, const int64_t *dim, int n) {
     for (int i = 0; i < n; i++) flux__say(l, i ? ", %lld" : "%lld", (long long)dim[i]);
 }
 
-/* ---------------- a table by address */
-
-static flux__pair *flux__pairs_find(const flux__pairs *p, const void *key) {
-    size_t i = (size_t)(((uint64_t)(uintptr_t)key >> 4) * 0x9e3779b97f4a7c15u >> 20);
-    while (p->at[i & (p->room - 1)].key && p->at[i & (p->room - 1)].key != key) i++;
-    return &p->at[i & (p->room - 1)];
-}
-
-static bool flux__pairs_has(const flux__pairs *p, const void *key) {
-    return p->at && flux__pairs_find(p, key)->key;
-}
-static void *flux__pairs_get(const flux__pairs *p, const void *key) {
-    return p->at ? flux__pairs_find(p, key)->value : NULL;
-}
-
-/* The pair of this key, made if it is not there (*fresh says so, and its value is
-   NULL). NULL: out of memory. */
-static flux__pair *flux__pairs_at(flux__pairs *p, const void *key, bool *fresh) {
-    if (2 * (p->count + 1) > p->room) {
-        flux__pairs more;
-        more.room = p->room ? 2 * p->room : 32;
-        more.count = p->count;
-        more.at = (flux__pair *)flux__zalloc(more.room * sizeof *more.at);
-        if (!more.at) return NULL;
-        for (size_t i = 0; i < p->room; i++)
-            if (p->at[i].key) *flux__pairs_find(&more, p->at[i].key) = p->at[i];
-        if (p->at) FLUX_FREE(p->at);
-        *p = more;
-    }
-    flux__pair *pair = flux__pairs_find(p, key);
-    *fresh = !pair->key;
-    if (*fresh) {
-        pair->key = key;
-        p->count++;
-    }
-    return pair;
-}
-
-static void flux__pairs_free(flux__pairs *p) {
-    if (p->at) FLUX_FREE(p->at);
-    memset(p, 0, sizeof *p);
-}
-
 /* ---------------- fields */
 
 static flux_tensor **flux__tensor_slot(flux_layer *m, const flux_field *f) {
@@ -19589,7 +19708,7 @@ static flux_tensor *flux__settled_leaf(flux_tensor *x, const char *path, void *u
 
 FLUX_DEF void *flux_carry_object(const void *old, const void *value) {
     flux__head *was = (flux__head *)(intptr_t)old, *h = (flux__head *)(intptr_t)value;
-    if (!h || (h->kind == FLUX__FREED && flux__gone("carry", h))) return flux__null("carry", "value", h);
+    if (!h || FLUX__GONE("carry", h)) return flux__null("carry", "value", h);
     if (h->kind == FLUX__TENSOR) h = (flux__head *)flux__settled_all((flux_tensor *)h);
     else if (h->kind == FLUX__LAYER) h = (flux__head *)flux__map_layer(flux__settled_leaf, NULL, (flux_layer *)h, true);
     return h ? flux__succeed(was, h) : NULL;
@@ -24326,6 +24445,7 @@ static int flux__train_batch(flux_tensor *loss, flux_layer *model, flux_state *s
 FLUX_DEF int flux_train(flux_loss_fn loss, flux_layer *model, flux_loader *data, flux_state *s) {
     if (!loss || !model || !data || !s)
         return flux__null("train", !loss ? "loss" : !model ? "model" : !data ? "data" : "state", NULL), -1;
+    if (FLUX__GONE("train", model) || FLUX__GONE("train", data) || FLUX__GONE("train", s)) return -1;
     flux__each_args a;
     memset((void *)&a, 0, sizeof a);
     a.loader = data;
@@ -25950,7 +26070,7 @@ static flux__each_state flux__each_begin(flux__each_args a) {
 FLUX_DEF flux__each_state flux__each_start(flux__each_args a) {
     flux__each_state none;
     memset(&none, 0, sizeof none);
-    if (!a.loader) return flux__null("each", "loader", a.loader), none;
+    if (!a.loader || FLUX__GONE("each", a.loader)) return flux__null("each", "loader", a.loader), none;
     return flux_failed() ? none : flux__each_begin(a);
 }
 

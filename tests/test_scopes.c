@@ -100,4 +100,72 @@ TEST(what_was_freed_is_freed_in_the_end) {
     CHECK(t->nspare == 0);
 }
 
+/* ---------------- scopes that grow */
+
+static int notes;
+static char last_note[1000];
+static void count_note(flux_level level, const char *id, const char *message, void *user) {
+    (void)level, (void)user;
+    if (!strcmp(id, "scope.memory")) notes++;
+    snprintf(last_note, sizeof last_note, "%s", message);
+}
+
+/* As if memory began here, and 1 GB were a few MB. */
+static void begin_small(void) {
+    flux_silence(NULL);
+    flux_on_log(count_note, NULL);
+    flux__arena *pool = &flux__arenas[test_device.backend][test_device.id];
+    flux__scope_most = 8 << 20;
+    pool->looked = pool->stats.live;
+    notes = 0;
+    last_note[0] = 0;
+}
+static void end_small(void) {
+    flux__scope_most = (int64_t)1 << 30;
+    flux_on_log(NULL, NULL);
+    flux_silence(NULL);
+}
+
+TEST(a_scope_that_grows_says_so_once) {
+    flux_tensor *x = flux_eval(flux_ones(100, 300)), *h = x;
+    begin_small();
+    scope_line = __LINE__ + 1;
+    FLUX_SCOPE {
+        for (int i = 0; i < 60; i++) FLUX_NOGRAD { flux_item(flux_mean(flux_eval(flux_mul(x, i)))); }
+        CHECK(notes == 0);                /* 8 MB are not there yet */
+        for (int i = 0; i < 400; i++) FLUX_NOGRAD { flux_item(flux_mean(flux_eval(flux_mul(x, i)))); }
+        CHECK(notes == 1);
+    }
+    char where[40];
+    snprintf(where, sizeof where, "test_scopes.c:%d has come to hold", scope_line);
+    CHECK(strstr(last_note, where) && strstr(last_note, " x mul of 100x300 f32 ("));
+
+    begin_small();
+    flux_times (i, 300) h = flux_keep(flux_eval(flux_add(h, 1)));
+    CHECK(notes == 1 && strstr(last_note, " x add of 100x300 f32 ("));
+    end_small();
+}
+
+TEST(what_does_not_grow_says_nothing) {
+    flux_tensor *h = flux_eval(flux_ones(100, 300)), *few[6];
+    begin_small();
+    flux_times (i, 1000) h = flux_carry(h, flux_add(h, 1));
+    flux_times (i, 1000) FLUX_INFER flux_item(flux_mean(flux_eval(flux_add(h, i))));
+    CHECK(notes == 0);
+    for (int i = 0; i < 6; i++) few[i] = flux_eval(flux_full(i, 1000, 1000));      /* large, but meant */
+    CHECK(notes == 0 && flux_at(few[5], 0, 0) == 5);
+    flux_silence("scope.memory");
+    for (int i = 0; i < 300; i++) flux_eval(flux_add(h, i));
+    CHECK(notes == 0);
+    end_small();
+}
+
+TEST(a_graph_that_nobody_looks_at_grows_too) {
+    flux_tensor *sum = flux_scalar(0);
+    begin_small();
+    for (int i = 0; i < 70000; i++) sum = flux_add(sum, flux_scalar(i));
+    CHECK(notes == 1 && strstr(last_note, " x add of scalar f32 ("));
+    end_small();
+}
+
 TEST_MAIN()
