@@ -2602,6 +2602,7 @@ typedef struct flux__thread {             /* a thread's own state */
     struct flux__progress *bar;           /* the innermost progress bar */
     int held;                             /* depth of flux__hold: messages wait */
     int64_t held_at;                      /* how many failures there had been then */
+    bool quiet;                           /* its failures are taken back, and said when and where they count */
     flux__unsaid later;
 } flux__thread;
 static void flux__threads_stop(void);
@@ -2793,8 +2794,8 @@ static void flux__say_error(const char *text) {
     if (mode && strcmp(mode, "abort") == 0) abort();
 }
 
-/* The sentence in flux__sentence's room is pending from here on. True: it is a new one, to be said. */
-static bool flux__pend(flux__pending *e) {
+/* The sentence in flux__sentence's room is pending from here on. True: it is a new one, and said (unless quiet). */
+static bool flux__pend(flux__pending *e, bool quiet) {
     uint64_t hash = 14695981039346656037u;
     for (const char *p = e->now; *p; p++) hash = (hash ^ (unsigned char)*p) * 1099511628211u;
     e->failures++;
@@ -2802,6 +2803,7 @@ static bool flux__pend(flux__pending *e) {
     e->set = true;
     for (int i = 0; i < e->nsaid && i < 32; i++)
         if (e->said[i] == hash) return e->repeated++, false;
+    if (quiet) return true;
     e->said[e->nsaid % 32] = hash;
     e->nsaid = e->nsaid < 63 ? e->nsaid + 1 : 32;
     return true;
@@ -2822,7 +2824,7 @@ static void *flux__fail(const char *format, ...) {
     int n = t->where ? t->where(t->place, text, sizeof t->error.text) : 0;
     vsnprintf(text + n, sizeof t->error.text - (size_t)n, format, args);
     va_end(args);
-    if (!flux__pend(&t->error)) return NULL;
+    if (!flux__pend(&t->error, t->quiet) || t->quiet) return NULL;
     t->error.unsaid = t->held > 0;
     if (!t->held) flux__say_error(text);
     return NULL;
@@ -2884,7 +2886,8 @@ FLUX_DEF void flux_clear(void) {
     if (t->error.set && t->error.repeated)
         flux__note(FLUX_LOG_DEBUG, "error.repeated", false, "%lld more calls failed for reasons that had been said",
                    (long long)t->error.repeated);
-    t->error.set = false;
+    t->error.set = t->error.unsaid = false;
+    t->held_at = t->error.failures;
     t->error.text[0] = 0;
 }
 
@@ -6805,7 +6808,7 @@ FLUX_DEF flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *cons
     g->loss = (flux_tensor *)flux_retain(loss);
     flux__wanted w;
     w.g = g, w.room = 0, w.ok = true;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n && w.ok; i++) {
         flux__head *h = (flux__head *)(intptr_t)what[i];
         if (!h) flux__null("gradient", "of the list", h), w.ok = false;
         else if (h->kind == FLUX__FREED) flux__gone("gradient", h), w.ok = false;
@@ -17775,7 +17778,7 @@ static int flux__backend_number(const char *name) {
 /* The same for a call's argument: a name that is none is an error. */
 static int flux__backend_arg(const char *call, const char *name) {
     int b = name ? flux__backend_number(name) : -1;
-    if (!name) flux__fail("%s: argument backend is NULL", call);
+    if (!name) flux__null(call, "backend", name);
     else if (b < 0) flux__fail("%s: unknown back end \"%.60s\"; there are " FLUX__BACKEND_NAMES, call, name);
     return b;
 }
@@ -17802,7 +17805,7 @@ FLUX_DEF const char *flux_functional_reason(const char *backend) {
 FLUX_DEF bool flux_functional_with(const char *backend, const char *component) {
     int b = flux__backend_arg("functional_with", backend);
     if (b < 0) return false;
-    if (!component) return flux__fail("functional_with: argument component is NULL") != NULL;
+    if (!component) return flux__null("functional_with", "component", component) != NULL;
     bool known = false, there = flux__backend_of(b)->component(component, &known);
     if (!known) flux__fail("functional_with: %s has no component \"%.60s\"", flux__backends[b].name, component);
     return known && there;
@@ -20584,8 +20587,11 @@ static flux_tensor *flux__init_sparse(flux_shape s, const flux_init_opts *o) {
    moves them along dim 0, around. */
 static flux_tensor *flux__init_identity(flux_shape s, const flux_init_opts *o) {
     if (s.ndim < 2) return flux_full_shape(s, 0.0, FLUX_F32);
-    float *x = (float *)flux__zalloc((size_t)(flux__count(&s) + 1) * sizeof *x);
-    if (!x) return NULL;
+    const flux_device cpu = { 0, 0 };
+    flux_tensor *y = flux__leaf(s, FLUX_F32, cpu);
+    if (!y) return NULL;
+    float *x = (float *)y->buf->ptr;
+    if (flux__count(&s)) memset(x, 0, y->buf->bytes);
     int64_t a = s.dim[s.ndim - 2], b = s.dim[s.ndim - 1], first = s.dim[0];
     for (int64_t i = 0; i < a && i < b && first; i++) {
         int64_t at = 0, step = 1;
@@ -20597,9 +20603,7 @@ static flux_tensor *flux__init_identity(flux_shape s, const flux_init_opts *o) {
         }
         if (flux__count(&s)) x[at] = (float)o->gain;
     }
-    flux_tensor *y = flux_from_data(x, FLUX_F32, s);
-    FLUX_FREE(x);
-    return y;
+    return flux__move(y, flux__home);
 }
 
 static const flux__init_row flux__inits[] = {
@@ -20712,8 +20716,9 @@ static flux_tensor *flux__make_weight(const char *call, flux_init_fn init, flux_
                                      call, have.s, want.s);
 }
 
-static flux_tensor *flux__make_bias(flux_switch bias, flux_shape s, flux_dtype t) {
-    return bias == FLUX_OFF ? NULL : flux_full_shape(s, 0.0, t);
+/* The bias beside a weight, in its dtype; NULL beside none, too. */
+static flux_tensor *flux__make_bias(flux_switch bias, const flux_tensor *weight, flux_shape s) {
+    return bias == FLUX_OFF || !weight ? NULL : flux_full_shape(s, 0.0, (flux_dtype)weight->dtype);
 }
 
 /* An input as a layer of dtype `want` takes it; NULL, with an error, for a tuple. */
@@ -20819,8 +20824,7 @@ FLUX_DEF flux_layer *flux_dense_with(flux_dense_opts o) {
     m.weight = o.weight ? o.weight
                         : flux__make_weight("dense", o.init ? o.init : flux_glorot_uniform,
                                             flux__shape(size, 2));
-    flux_dtype t = m.weight ? (flux_dtype)m.weight->dtype : FLUX_F32;
-    m.bias = o.b ? flux_to_dtype(o.b, t) : flux__make_bias(o.bias, flux__shape(size, 1), t);
+    m.bias = o.b && m.weight ? flux_to_dtype(o.b, (flux_dtype)m.weight->dtype) : flux__make_bias(o.bias, m.weight, flux__shape(size, 1));
     bool good = m.weight && (m.bias || o.bias == FLUX_OFF);
     return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__dense_layer_type(), &m)
                                                      : NULL);
@@ -20874,7 +20878,7 @@ FLUX_DEF flux_layer *flux_scale_with(flux_scale_opts o) {
     if (!flux__check_activation("scale", &m.activation)) return NULL;
     int h = flux__hide();
     m.scale = flux__make_weight("scale", o.init ? o.init : flux_ones32, o.size);
-    m.bias = flux__make_bias(o.bias, o.size, m.scale ? (flux_dtype)m.scale->dtype : FLUX_F32);
+    m.bias = flux__make_bias(o.bias, m.scale, o.size);
     bool good = m.scale && (m.bias || o.bias == FLUX_OFF);
     return (flux_layer *)flux__reveal_object(h,
                                              good ? flux__layer_new(flux__scale_type(), &m) : NULL);
@@ -20952,8 +20956,7 @@ FLUX_DEF flux_layer *flux_bilinear_with(flux_bilinear_opts o) {
     int h = flux__hide();
     m.weight =
         flux__make_weight("bilinear", o.init ? o.init : flux_glorot_uniform, flux__shape(size, 3));
-    m.bias = flux__make_bias(o.bias, flux__shape(size, 1),
-                             m.weight ? (flux_dtype)m.weight->dtype : FLUX_F32);
+    m.bias = flux__make_bias(o.bias, m.weight, flux__shape(size, 1));
     bool good = m.weight && (m.bias || o.bias == FLUX_OFF);
     return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__bilinear_type(), &m)
                                                      : NULL);
@@ -21347,8 +21350,8 @@ static flux_layer *flux__cell_new(int kind, bool whole, flux_recurrent_opts o) {
     m.Wi = flux__make_weight(call, init, flux__shape(wi, 2));
     m.Wh = m.Wi ? flux__make_weight(call, own, flux__shape(wh, 2)) : NULL;
     if (kind == FLUX__GRUV3 && m.Wh) wh[0] = o.out, m.Wh_h = flux__make_weight(call, own, flux__shape(wh, 2));
-    m.bias = m.Wh ? flux__make_bias(o.bias, flux__shape(wi, 1), (flux_dtype)m.Wi->dtype) : NULL;
-    if (o.hidden_bias && m.bias) m.bias_h = flux__make_bias(o.bias, flux__shape(&o.out, 1), (flux_dtype)m.Wi->dtype);
+    m.bias = flux__make_bias(o.bias, m.Wh, flux__shape(wi, 1));
+    if (o.hidden_bias && m.bias) m.bias_h = flux__make_bias(o.bias, m.Wh, flux__shape(&o.out, 1));
     bool good = m.Wh && (m.Wh_h || kind != FLUX__GRUV3) && (m.bias || o.bias == FLUX_OFF) && (m.bias_h || !o.hidden_bias);
     flux_layer *y = good ? flux__layer_new(flux__cell_type(kind), &m) : NULL;
     all.cell = y;
@@ -21505,12 +21508,10 @@ static flux_tensor *flux__mha_call(flux_layer *self, flux_tensor *x) {
             flux__text got = flux__describe(in[i]);
             return (flux_tensor *)flux__fail("%s takes features x steps (x batch), got %s", line.s, got.s);
         }
-    o.q = flux_call_layer(m->q_proj, in[0]);
-    o.k = flux_call_layer(m->k_proj, in[1]);
-    o.v = flux_call_layer(m->v_proj, in[2]);
+    if (!(o.q = flux_call_layer(m->q_proj, in[0])) || !(o.k = flux_call_layer(m->k_proj, in[1])) ||
+        !(o.v = flux_call_layer(m->v_proj, in[2]))) return NULL;
     if (n > 3 && flux_nth(x, 3)->dtype != FLUX_BOOL) o.bias = flux_nth(x, 3);
     else if (n > 3) o.mask = flux_nth(x, 3);
-    if (!o.q || !o.k || !o.v) return NULL;
     if (m->causal && o.q->dim[1] != o.k->dim[1]) {
         flux__text a = flux__describe(o.q), b = flux__describe(o.k);
         return (flux_tensor *)flux__fail("%s: a causal mask needs as many keys as queries, got %s and %s", line.s, b.s, a.s);
@@ -21568,13 +21569,12 @@ FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o
     int h = flux__hide();
     d.bias = o.bias ? FLUX_ON : FLUX_OFF;
     d.init = o.init;
-    d.in = in, d.out = qk, m.q_proj = flux_dense_with(d);
-    d.in = size[4], m.k_proj = flux_dense_with(d);
-    d.in = size[5], d.out = v, m.v_proj = flux_dense_with(d);
-    d.in = v, d.out = out, m.out_proj = flux_dense_with(d);
     drop.p = o.dropout;
-    m.attn_drop = flux_dropout_with(drop);
-    bool good = m.q_proj && m.k_proj && m.v_proj && m.out_proj && m.attn_drop;
+    bool good = (d.in = in, d.out = qk, m.q_proj = flux_dense_with(d)) != NULL &&
+                (d.in = size[4], m.k_proj = flux_dense_with(d)) != NULL &&
+                (d.in = size[5], d.out = v, m.v_proj = flux_dense_with(d)) != NULL &&
+                (d.in = v, d.out = out, m.out_proj = flux_dense_with(d)) != NULL &&
+                (m.attn_drop = flux_dropout_with(drop)) != NULL;
     return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__mha_type(), &m) : NULL);
 }
 
@@ -21952,8 +21952,7 @@ static flux_layer *flux__conv_new(const char *call, const flux_layer_type *type,
     size.dim[w->nd + 1] = transposed ? o->in : o->out;
     int h = flux__hide();
     m.weight = flux__make_weight(call, o->init ? o->init : flux_glorot_uniform, size);
-    m.bias = flux__make_bias(o->bias, flux__shape(&o->out, 1),
-                             m.weight ? (flux_dtype)m.weight->dtype : FLUX_F32);
+    m.bias = flux__make_bias(o->bias, m.weight, flux__shape(&o->out, 1));
     bool good = m.weight && (m.bias || o->bias == FLUX_OFF);
     return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, &m) : NULL);
 }
@@ -22430,9 +22429,12 @@ static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type,
         m.gamma =
             m.beta ? flux__make_weight(call, o->init_gamma ? o->init_gamma : flux_ones32, s) : NULL;
     }
-    if (m.track)
-        m.mean = flux_full_shape(s, 0.0, FLUX_F32), m.var = flux_full_shape(s, 1.0, FLUX_F32);
-    bool good = (m.gamma || !affine) && ((m.mean && m.var) || !m.track);
+    bool good = m.gamma || !affine;
+    if (good && m.track) {
+        m.mean = flux_full_shape(s, 0.0, FLUX_F32);
+        m.var = m.mean ? flux_full_shape(s, 1.0, FLUX_F32) : NULL;
+        good = m.var != NULL;
+    }
     return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, &m) : NULL);
 }
 
@@ -22846,13 +22848,11 @@ static bool flux__check_loss_opts(const char *call, const flux_loss_opts *o, flu
             flux__fail("%s: .%s is %g", call, all[i].name, all[i].value);
             return false;
         }
-    if (o->beta > 1) flux__fail("%s: .beta is %g, which is not within 0 to 1", call, o->beta);
-    if ((unsigned)o->agg > FLUX_NONE) flux__fail("%s: .agg is %d", call, (int)o->agg);
-    if (o->dim < 0 || o->dim >= FLUX_MAX_DIMS) flux__fail("%s: .dim is %d", call, o->dim);
+    if (o->beta > 1) return FLUX__REFUSE("%s: .beta is %g, which is not within 0 to 1", call, o->beta);
+    if ((unsigned)o->agg > FLUX_NONE) return FLUX__REFUSE("%s: .agg is %d", call, (int)o->agg);
+    if (o->dim < 0 || o->dim >= FLUX_MAX_DIMS) return FLUX__REFUSE("%s: .dim is %d", call, o->dim);
     bool tiny = t != FLUX_F64 && o->epsilon > 0 && o->epsilon < 1.2e-38;
-    if (tiny) flux__fail("%s: .epsilon is %g, which is 0 in f32", call, o->epsilon);
-    return !(o->beta > 1 || (unsigned)o->agg > FLUX_NONE || o->dim < 0 || o->dim >= FLUX_MAX_DIMS ||
-             tiny);
+    return !tiny || FLUX__REFUSE("%s: .epsilon is %g, which is 0 in f32", call, o->epsilon);
 }
 
 /* Trailing dimensions of 1 don't matter; a class dimension must be there. */
@@ -25351,7 +25351,7 @@ static bool flux__loader_cut(flux_loader *l, int batchsize) {
         return FLUX__REFUSE(
             "dataloader: a batch that is not collated has 255 observations at most, not %lld",
             (long long)l->batch);
-    l->batches = l->partial ? (most + l->batch - 1) / l->batch : least / l->batch;
+    l->batches = l->partial ? most / l->batch + (most % l->batch != 0) : least / l->batch;
     return true;
 }
 
@@ -25446,7 +25446,7 @@ FLUX_DEF flux_loader *flux_cuiterator(flux_loader *l) {
 FLUX_DEF flux_loader *flux_mapobs(flux_fn f, flux_loader *l) {
     flux__stage s;
     if (!l) return (flux_loader *)flux__null("mapobs", "l", l);
-    if (!f) return (flux_loader *)flux__fail("mapobs: argument f is NULL");
+    if (!f) return (flux_loader *)flux__null("mapobs", "f", NULL);
     typedef flux_loader *(*whole)(flux_loader *l);
     static const flux_fn move[] = { flux_gpu, flux_cpu, flux_cu, flux_roc };
     static const whole all[] = { flux_gpu_loader, flux_cpu_loader, flux_cu_loader,
@@ -25471,7 +25471,7 @@ FLUX_DEF int64_t flux_length(const flux_loader *l) {
    one has. Where that is one observation, it comes twice. */
 static int64_t flux__batch_span(const flux_loader *l, int64_t i, int64_t *from) {
     bool lacking = l->partial && l->batches > 1 && (l->batches - 1) * l->batch >= l->share;
-    int64_t start = i * l->batch, stop = start + l->batch;
+    int64_t start = i * l->batch, stop = flux__plus(start, l->batch);
     if (lacking && l->batch > 1 && i == l->batches - 2) stop = l->share - 1;
     if (lacking && i == l->batches - 1) start = l->share - 1;
     if (stop > l->share) stop = l->share;
@@ -25889,11 +25889,11 @@ static void flux__made_fail(flux__made *m, int64_t failures) {
     flux__withdraw(failures, m->error, sizeof m->error, "dataloader: no batch was made");
 }
 
-static void flux__made_error(flux__made *m) {      /* said already, by the thread that met it */
+static void flux__made_error(flux__made *m) {
     flux__thread *t = flux__self();
     if (!t) return;
     snprintf(flux__sentence(&t->error), sizeof t->error.text, "%s", m->error);
-    flux__pend(&t->error);
+    if (flux__pend(&t->error, false)) flux__say_error(t->error.now);
 }
 
 static void flux__made_swap(flux__made *a, flux__made *b) {
@@ -25905,6 +25905,8 @@ static void flux__made_swap(flux__made *a, flux__made *b) {
 static void flux__epoch_worker(void *arg) {
     flux__epoch *r = (flux__epoch *)arg;
     flux_loader *l = r->loader;
+    flux__thread *t = flux__self();
+    if (t) t->quiet = true;
     flux__mutex_lock(&r->lock);
     while (!r->stop && r->claimed < l->batches) {
         if (r->claimed - r->taken >= r->depth) {
@@ -26007,17 +26009,17 @@ static bool flux__ring_take(flux__epoch *r, int64_t i, bool wait, flux__made *ou
 
 /* Batch i into m, with all its stages done; or why not in m->error. */
 static void flux__epoch_make(flux__epoch *r, int64_t i, bool wait, flux__made *m) {
-    bool good = true;
+    flux__thread *t = flux__self();
+    bool good = true, was = t && t->quiet;
     int64_t failures = flux__failures();
     flux__made_empty(m);
     m->ready = false;
     flux__epoch_forked(r);
-    if (r->threads) {
-        if (!flux__ring_take(r, i, wait, m)) return;
-        if (m->error[0]) return;
-        if (m->stage < r->loader->stages)
-            good = flux__batch_make(r->loader, r->order, r->key, i, false, true, m);
-    } else good = flux__batch_make(r->loader, r->order, r->key, i, false, false, m);
+    const bool begun = r->threads != 0;   /* by a worker, up to the first move */
+    if (begun && (!flux__ring_take(r, i, wait, m) || m->error[0])) return;
+    if (t) t->quiet = true;
+    if (!begun || m->stage < r->loader->stages) good = flux__batch_make(r->loader, r->order, r->key, i, false, begun, m);
+    if (t) t->quiet = was;
     if (!good) flux__made_fail(m, failures);
     m->ready = true;
 }
