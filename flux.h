@@ -47,6 +47,19 @@
    5. Column-major, features first, batch last. Dimension 0 varies fastest: C's `float img[N][H][W]` is
       the tensor W x H x N, with no copy. Indices, dimensions and device ids count from 0.
 
+   THE SAME BITS
+   A value's bits depend on what is computed and on nothing else: not on whether it was looked at, on what is computed beside
+   it, on FLUX_EAGER, on the number of threads. An element's place is no matter, and the order of a sum is said by its shape.
+   With the same seed two runs of a program agree, on all processors for x86 with AVX2 or AVX-512, and on
+   all GPUs of one kind, each among themselves. What differs from these:
+   - x86 without AVX2 (FLUX_SIMD=base), other processors and compilers without vectors, in the last bits: they have no fused
+     multiply-add, or join sums and products in other lanes. Random numbers are everywhere the same;
+   - products of bf16 where the processor has its own (AVX512_BF16), and all products under FLUX_BLAS;
+   - float64's functions (exp, sin, ...), which are the C library's;
+   - numbers below the smallest normal one (1.2e-38 in float32): on x86 a result that small is 0, whatever computes it, an
+     update or a formula; other processors and GPUs keep them.
+   Sums of float32 have an error of at most 1e-6 of the sum of magnitudes, whatever their length.
+
    OPTIONS BEFORE THE #include
        FLUX_IMPLEMENTATION   the code, in one file
        FLUX_STATIC           everything static: private to the file that includes it
@@ -59,7 +72,7 @@
 
    ENVIRONMENT
        FLUX_NUM_THREADS=n    threads for CPU work, 1 for none but yours (default: the processors there are)
-       FLUX_EAGER=1          compute each operation when it is called: same numbers, for a debugger
+       FLUX_EAGER=1          compute each operation when it is called: the same bits, for a debugger
        FLUX_ERROR=abort      stop in the debugger at the first error
        FLUX_LOG=level        error, warn, info (default), debug; or "schedule" to list kernels as they are planned,
                              "source" to see their text for the GPU's compiler
@@ -14812,15 +14825,15 @@ static int flux__kernel_run(flux__run *r, flux__kernel *k) {
     }
 }
 
-/* A row of n kernels; gives how many of them were done or, on a device, started. In an update on the CPU a result
-   that is too small for a normal number is 0: the moments of a weight whose gradient stays 0 would end as such numbers, which slow
-   every step down. */
+/* A row of n kernels; gives how many of them were done or, on a device, started. On a CPU they round to the nearest, and a result
+   that is too small for a normal number is 0 (FLUX__FLUSH), whatever the caller's arithmetic does, which is left as it was: the
+   moments of a weight whose gradient stays 0 would end as such numbers, as exponentials do, and slow everything down. */
 static int flux__kernels_run(flux__run *r, flux__kernel *k, int n) {
     if (k->drop) return flux__backend_of(k->device.backend)->run(r, k, n);
-    const unsigned mode = flux__float_mode();
-    if (r->g->cut) flux__set_float_mode(mode | FLUX__FLUSH);
+    const unsigned mode = flux__float_mode(), ours = (mode & ~(unsigned)FLUX__ROUNDING) | FLUX__FLUSH;
+    if (mode != ours) flux__set_float_mode(ours);
     int rc = flux__kernel_run(r, k);
-    if (r->g->cut) flux__set_float_mode(mode);
+    if (mode != ours) flux__set_float_mode(mode);
     return rc == 0;
 }
 
@@ -15342,27 +15355,28 @@ static void flux__code_map(flux__coder *c, int64_t points) {
     gk->threads = 256, gk->blocks = 1, gk->grid[0][0] = (unsigned)(blocks < 1 << 20 ? blocks : 1 << 20);
 }
 
-/* How threads share a reduction: lanes beside each other on an outer point, rows of those in a block. */
-typedef struct flux__lanes { int64_t outer, inner; int lanes, rows, parts; bool inner_first; } flux__lanes;
+/* How threads share a reduction: lanes beside each other on an outer point, rows of those in a block. How many lanes and parts there
+   are is said by the shape and the dims that go, since it shows in a sum; in which order threads stand, by where operands lie.
+   Parts are shared out to blocks (split) or come one after the other. */
+typedef struct flux__lanes { int64_t outer, inner; int lanes, rows, parts; bool inner_first, split; } flux__lanes;
 
 static flux__lanes flux__choose_lanes(const flux__kernel *k, int units) {
+    const flux__join_order order = flux__order_of(k->full, k->reduced);
     flux__lanes h;
-    h.outer = h.inner = 1, h.lanes = 1, h.parts = 1;
-    for (int d = 0; d < FLUX_MAX_DIMS; d++)
-        if (k->reduced >> d & 1) h.inner *= k->full[d];
-        else h.outer *= k->full[d];
+    h.outer = order.outer, h.inner = order.inner, h.lanes = 1, h.parts = 1;
     h.inner_first = flux__prefer_inner(k);
     int64_t enough = (int64_t)units * 1024;
-    int most = h.inner_first ? 256 : 32;
-    while (h.lanes < most && h.lanes * 2 <= h.inner && (h.outer * h.lanes < enough || (h.inner_first && h.lanes < 32))) h.lanes *= 2;
+    int most = order.rows ? 256 : 32;
+    while (h.lanes < most && h.lanes * 2 <= h.inner && (h.outer * h.lanes < enough || (order.rows && h.lanes < 32))) h.lanes *= 2;
     h.rows = 256 / h.lanes;
     int64_t blocks = (h.outer + h.rows - 1) / h.rows, each = h.inner / h.lanes;
-    if (flux__one_pass(k) && blocks < units && each >= 32) {
+    if (blocks < units && each >= 32) {
         int64_t parts = (2 * units + blocks - 1) / blocks;
         if (parts > each / 8) parts = each / 8;
         if (parts > 256) parts = 256;
         h.parts = (int)parts;
     }
+    h.split = h.parts > 1 && flux__one_pass(k);
     return h;
 }
 
@@ -15383,41 +15397,53 @@ static const char *flux__red_start(const flux__value *v) {
     return (v->cls <= FLUX__F64C ? real : v->cls == FLUX__I32C ? i32 : i64)[v->op];
 }
 
+static bool flux__reduces_in(const flux__kernel *k, int i, int p) { return flux__reducing(&k->value[i]) && k->value[i].phase == p; }
+
+/* What value i is reduced in: sums of floats in doubles, to which each lane adds its sum of some. */
+static bool flux__adds_wide(const flux__value *v) { return v->kind == FLUX__V_REDUCE && v->cls == FLUX__F32C && v->op == FLUX__RED_SUM; }
+static int flux__reduced_class(const flux__coder *c, int i) {
+    const flux__value *v = &c->k->value[i];
+    return flux__adds_wide(v) ? (int)FLUX__F64C : v->kind == FLUX__V_REDUCE ? v->cls : c->k->value[v->a].cls;
+}
+
 static void flux__spell_accumulators(flux__coder *c, int p) {
     for (int i = 0; i < c->k->nvalue; i++) {
+        const char *type = flux__class_types[flux__reduced_class(c, i)];
+        if (!flux__reduces_in(c->k, i, p)) continue;
+        if (c->k->value[i].kind == FLUX__V_REDUCE) flux__spell(&c->s, "    %s a%d = %s;\n", type, i, flux__red_start(&c->k->value[i]));
+        else flux__spell(&c->s, "    %s a%d = 0;\n    long long x%d = -1;\n", type, i, i);
+    }
+}
+
+/* Of zeros the largest and the smallest are +0, see flux__settle_zeros. */
+static void flux__spell_reduced(flux__coder *c, int p) {
+    for (int i = 0; i < c->k->nvalue; i++) {
         const flux__value *v = &c->k->value[i];
-        if (!flux__reducing(v) || v->phase != p) continue;
-        if (v->kind == FLUX__V_REDUCE) flux__spell(&c->s, "    %s a%d = %s;\n", flux__class_types[v->cls], i, flux__red_start(v));
-        else flux__spell(&c->s, "    %s a%d = 0;\n    long long x%d = -1;\n", flux__class_types[c->k->value[v->a].cls], i, i);
+        const bool arg = v->kind == FLUX__V_ARGREDUCE, zero = !arg && v->op >= FLUX__RED_MAX && v->cls <= FLUX__F64C;
+        if (!flux__reduces_in(c->k, i, p)) continue;
+        flux__spell(&c->s, "    const %s v%d = (%s)%s%d%s;\n", flux__class_types[v->cls], i, flux__class_types[v->cls], arg ? "x" : "a", i, zero ? " + 0" : "");
     }
 }
 
 /* Joins b (and for an argument its place y) to the accumulator of value i. */
 static void flux__spell_join(flux__coder *c, int i, const char *b, const char *y) {
     const flux__value *v = &c->k->value[i];
-    const char *cls = flux__class_names[v->kind == FLUX__V_REDUCE ? v->cls : c->k->value[v->a].cls];
+    const char *cls = flux__class_names[flux__reduced_class(c, i)];
     if (v->kind == FLUX__V_REDUCE) flux__spell(&c->s, "    a%d = %s_%s(a%d, %s);\n", i, flux__red_name(v), cls, i, b);
     else flux__spell(&c->s, "    if (later_%s(%s, %s, a%d, x%d, %d)) a%d = %s, x%d = %s;\n", cls, b, y, i, i, v->op != 0, i, b, i, y);
 }
 
-/* Phase p's pass over the reduced points: what they need, what they store, what they add. */
+/* Phase p's pass over the reduced points of a part: what they need, what they store, what they add. */
 static void flux__spell_pass(flux__coder *c, int p, const flux__lanes *h) {
     const flux__kernel *k = c->k;
-    bool any = false;
-    memset(c->need, 0, (size_t)k->nvalue);
-    for (int i = 0; i < k->nvalue; i++) {
-        const flux__value *v = &k->value[i];
-        if (v->phase != p || (v->outer && !flux__reducing(v))) continue;
-        if (flux__reducing(v)) flux__need(k, c->need, v->a, 0), any = true;
-        else if (v->out >= 0) flux__need(k, c->need, i, 0), any = true;
-    }
-    if (!any) return;
-    flux__spell_accumulators(c, p);
-    if (h->parts > 1)
-        flux__spell(&c->s, "    const %s from%d = (%s)(%lldLL * part / %d), to%d = (%s)(%lldLL * (part + 1) / %d);\n", c->index, p, c->index,
-                  (long long)h->inner, h->parts, p, c->index, (long long)h->inner, h->parts);
-    else flux__spell(&c->s, "    const %s from%d = 0, to%d = %lld;\n", c->index, p, p, (long long)h->inner);
-    flux__spell(&c->s, "    for (%s r = from%d + lane; r < to%d; r += %d) {\n", c->index, p, p, h->lanes);
+    const int64_t some = h->inner / h->lanes / h->parts > 32 ? 32 * h->lanes : h->inner;
+    flux__spell(&c->s, "    const %s from = (%s)(%lldLL * part / %d), to = (%s)(%lldLL * (part + 1) / %d);\n", c->index, c->index,
+                (long long)h->inner, h->parts, c->index, (long long)h->inner, h->parts);
+    flux__spell(&c->s, "    for (%s next = from; next < to; next += %lld) {\n    const %s end = to - next < %lld ? to : next + %lld;\n", c->index,
+                (long long)some, c->index, (long long)some, (long long)some);
+    for (int i = 0; i < k->nvalue; i++)
+        if (flux__reduces_in(k, i, p) && flux__adds_wide(&k->value[i])) flux__spell(&c->s, "    float s%d = 0;\n", i);
+    flux__spell(&c->s, "    for (%s r = next + lane; r < end; r += %d) {\n", c->index, h->lanes);
     for (int i = 0; i < k->nvalue; i++) {
         const flux__value *v = &k->value[i];
         char b[24];
@@ -15427,10 +15453,14 @@ static void flux__spell_pass(flux__coder *c, int p, const flux__lanes *h) {
             flux__spell_store(c, i, "        ");
             flux__spell(&c->s, "    }\n");
         }
-        if (!flux__reducing(v) || v->phase != p) continue;
+        if (!flux__reduces_in(k, i, p)) continue;
         snprintf(b, sizeof b, "v%d", v->a);
-        flux__spell_join(c, i, b, "(long long)r");
+        if (flux__adds_wide(v)) flux__spell(&c->s, "    s%d = s%d + %s;\n", i, i, b);
+        else flux__spell_join(c, i, b, "(long long)r");
     }
+    flux__spell(&c->s, "    }\n");
+    for (int i = 0; i < k->nvalue; i++)
+        if (flux__reduces_in(k, i, p) && flux__adds_wide(&k->value[i])) flux__spell(&c->s, "    a%d = a%d + (double)s%d;\n", i, i, i);
     flux__spell(&c->s, "    }\n");
 }
 
@@ -15441,9 +15471,9 @@ static void flux__spell_tree(flux__coder *c, int p, const flux__lanes *h) {
     snprintf(step, sizeof step, "%d", lane ? 1 : h->rows);
     for (int i = 0; i < c->k->nvalue; i++) {
         const flux__value *v = &c->k->value[i];
-        if (!flux__reducing(v) || v->phase != p) continue;
+        if (!flux__reduces_in(c->k, i, p)) continue;
         bool arg = v->kind == FLUX__V_ARGREDUCE;
-        const char *type = flux__class_types[arg ? c->k->value[v->a].cls : v->cls];
+        const char *type = flux__class_types[flux__reduced_class(c, i)];
         if (h->lanes > 1) {
             flux__spell(&c->s, "    ((%s *)shared)[tid] = a%d;\n", type, i);
             if (arg) flux__spell(&c->s, "    places[tid] = x%d;\n", i);
@@ -15458,8 +15488,42 @@ static void flux__spell_tree(flux__coder *c, int p, const flux__lanes *h) {
             if (arg) flux__spell(&c->s, "    x%d = places[tid - lane * %s];\n", i, step);
             flux__spell(&c->s, "    __syncthreads();\n");
         }
-        if (h->parts == 1) flux__spell(&c->s, "    const %s v%d = %s%d;\n", flux__class_types[v->cls], i, arg ? "x" : "a", i);
     }
+}
+
+/* A phase: its pass and its tree, in a block of their own; what a part comes to joins what those before it came to. */
+static void flux__spell_phase(flux__coder *c, int p, const flux__lanes *h) {
+    const flux__kernel *k = c->k;
+    bool any = false;
+    memset(c->need, 0, (size_t)k->nvalue);
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *v = &k->value[i];
+        if (v->phase != p || (v->outer && !flux__reducing(v))) continue;
+        if (flux__reducing(v)) flux__need(k, c->need, v->a, 0), any = true;
+        else if (v->out >= 0) flux__need(k, c->need, i, 0), any = true;
+    }
+    if (!any) return;
+    flux__spell_accumulators(c, p);
+    if (h->split) flux__spell(&c->s, "    {\n    const int part = (int)blockIdx.y;\n");
+    else flux__spell(&c->s, "    for (int part = 0; part < %d; part++) {\n", h->parts);
+    for (int i = 0; i < k->nvalue && h->parts > 1 && !h->split; i++) {
+        if (!flux__reduces_in(k, i, p)) continue;
+        const bool arg = k->value[i].kind == FLUX__V_ARGREDUCE;
+        flux__spell(&c->s, "    const %s b%d = a%d;\n    a%d = %s;\n", flux__class_types[flux__reduced_class(c, i)], i, i, i,
+                    arg ? "0" : flux__red_start(&k->value[i]));
+        if (arg) flux__spell(&c->s, "    const long long y%d = x%d;\n    x%d = -1;\n", i, i, i);
+    }
+    flux__spell_pass(c, p, h);
+    flux__spell_tree(c, p, h);
+    for (int i = 0; i < k->nvalue && h->parts > 1 && !h->split; i++) {
+        if (!flux__reduces_in(k, i, p)) continue;
+        flux__spell(&c->s, "    { const %s b = a%d;\n    a%d = b%d;\n", flux__class_types[flux__reduced_class(c, i)], i, i, i);
+        if (k->value[i].kind == FLUX__V_ARGREDUCE) flux__spell(&c->s, "    const long long y = x%d;\n    x%d = y%d;\n", i, i, i);
+        flux__spell_join(c, i, "b", "y");
+        flux__spell(&c->s, "    }\n");
+    }
+    flux__spell(&c->s, "    }\n");
+    if (!h->split) flux__spell_reduced(c, p);
 }
 
 static bool flux__has_arg(const flux__kernel *k) {
@@ -15478,7 +15542,6 @@ static void flux__spell_lanes(flux__coder *c, const flux__lanes *h) {
     flux__spell(&c->s, "    const %s at = (%s)blockIdx.x * %d + row, o = at < %lld ? at : %lld;\n",
                 c->index, c->index, h->rows, (long long)h->outer, (long long)h->outer - 1);
     flux__spell(&c->s, "    const int live = at < %lld;\n", (long long)h->outer);
-    if (h->parts > 1) flux__spell(&c->s, "    const int part = (int)blockIdx.y;\n");
 }
 
 static void flux__spell_late(flux__coder *c, int p) {
@@ -15494,12 +15557,12 @@ static void flux__spell_outer_stores(flux__coder *c) {
 /* A part's results go to scratch memory, 16 bytes for each: value, place. */
 static void flux__spell_parts(flux__coder *c, const flux__lanes *h, int scratch) {
     int n = flux__reductions(c->k, c->k->nvalue);
-    flux__spell(&c->s, "    if (live && lane == 0) {\n");
+    flux__spell(&c->s, "    if (live && lane == 0) {\n    const int part = (int)blockIdx.y;\n");
     for (int i = 0; i < c->k->nvalue; i++) {
         const flux__value *v = &c->k->value[i];
         if (!flux__reducing(v)) continue;
         bool arg = v->kind == FLUX__V_ARGREDUCE;
-        const char *type = flux__class_types[arg ? c->k->value[v->a].cls : v->cls];
+        const char *type = flux__class_types[flux__reduced_class(c, i)];
         flux__spell(&c->s, "    { long long q = (((long long)part * %d + %d) * %lld + o) * 2;\n", n, flux__reductions(c->k, i), (long long)h->outer);
         flux__spell(&c->s, "    *(%s *)(p%d + q) = a%d;", type, scratch, i);
         if (arg) flux__spell(&c->s, " p%d[q + 1] = x%d;", scratch, i);
@@ -15521,7 +15584,7 @@ static void flux__code_combine(flux__coder *c, const flux__lanes *h, int scratch
     for (int i = 0; i < c->k->nvalue; i++) {
         const flux__value *v = &c->k->value[i];
         if (!flux__reducing(v)) continue;
-        const char *type = flux__class_types[v->kind == FLUX__V_ARGREDUCE ? c->k->value[v->a].cls : v->cls];
+        const char *type = flux__class_types[flux__reduced_class(c, i)];
         flux__spell(&c->s, "    { const long long *q = p%d + (((long long)part * %d + %d) * %lld + o) * 2;\n",
                     scratch, n, flux__reductions(c->k, i), (long long)h->outer);
         flux__spell(&c->s, "    const %s b = *(const %s *)q;\n", type, type);
@@ -15529,10 +15592,7 @@ static void flux__code_combine(flux__coder *c, const flux__lanes *h, int scratch
         flux__spell(&c->s, "    }\n");
     }
     flux__spell(&c->s, "    }\n");
-    for (int i = 0; i < c->k->nvalue; i++)
-        if (flux__reducing(&c->k->value[i]))
-            flux__spell(&c->s, "    const %s v%d = %s%d;\n", flux__class_types[c->k->value[i].cls], i, c->k->value[i].kind == FLUX__V_ARGREDUCE ? "x" : "a",
-                        i);
+    flux__spell_reduced(c, 0);
     for (int p = 1; p < phases; p++) flux__spell_late(c, p);
     flux__spell_outer_stores(c);
 }
@@ -15543,12 +15603,11 @@ static void flux__code_reduce(flux__coder *c, const flux__lanes *h, int scratch)
         if (c->k->value[i].phase >= phases) phases = c->k->value[i].phase + 1;
     flux__spell_numbers(c);
     flux__spell_lanes(c, h);
-    for (int p = 0; p < (h->parts > 1 ? 1 : phases); p++) {
+    for (int p = 0; p < (h->split ? 1 : phases); p++) {
         flux__spell_late(c, p);
-        flux__spell_pass(c, p, h);
-        flux__spell_tree(c, p, h);
+        flux__spell_phase(c, p, h);
     }
-    if (h->parts > 1) flux__spell_parts(c, h, scratch);
+    if (h->split) flux__spell_parts(c, h, scratch);
     else {                                /* lanes may still read what these overwrite */
         flux__spell(&c->s, "    __syncthreads();\n    if (live && lane == 0) {\n");
         flux__spell_outer_stores(c);
@@ -15558,7 +15617,7 @@ static void flux__code_reduce(flux__coder *c, const flux__lanes *h, int scratch)
     bool doubles = false;                 /* their functions need more registers than three blocks of a multiprocessor would leave */
     for (int i = 0; i < c->k->nvalue; i++) doubles = doubles || (c->k->value[i].kind == FLUX__V_OP && c->k->value[i].cls == FLUX__F64C);
     c->gk->threads = 256, c->gk->blocks = doubles ? 2 : 3;
-    c->gk->grid[0][0] = (unsigned)blocks, c->gk->grid[0][1] = (unsigned)h->parts;
+    c->gk->grid[0][0] = (unsigned)blocks, c->gk->grid[0][1] = (unsigned)(h->split ? h->parts : 1);
 }
 
 /* ---- matrix products: tiles in shared memory, a piece of the result in each thread's registers, or in each warp's where the
@@ -16410,16 +16469,16 @@ static bool flux__code_fused(flux__coder *c, flux__kernel *k, int units) {
         if (!(k->reduced >> d & 1)) outer *= k->full[d];
     flux__lanes h = flux__choose_lanes(k, units);
     if (outer == 0) return true;
-    int scratch = h.parts > 1 ? flux__coder_param(c, 's', 0, "long long *") : -1;
+    int scratch = h.split ? flux__coder_param(c, 's', 0, "long long *") : -1;
     /* both launches take the same parameters: those that only the second one names are found by a dry run */
-    if (h.parts > 1) {
+    if (h.split) {
         flux__code_reduce(c, &h, scratch);
         flux__code_combine(c, &h, scratch);
         c->s.n = 0;
     }
     flux__code_reduce(c, &h, scratch);
     bool ok = flux__coder_finish(c, 0);
-    if (!ok || h.parts == 1) return ok;
+    if (!ok || !h.split) return ok;
     k->scratch = (size_t)(h.parts * flux__reductions(k, k->nvalue)) * (size_t)h.outer * 16;
     flux__code_combine(c, &h, scratch);
     c->gk->grid[1][0] = (unsigned)((h.outer + 255) / 256), c->gk->grid[1][1] = 1;
