@@ -38,20 +38,21 @@ static flux_layer *new_model(void) {
         flux_globalmeanpool(), flux_flatten, flux_dropout(0.1), flux_dense(64, 10));
 }
 
-static flux_tensor *chances(flux_layer *model, flux_tensor *x) {          /* 10 x n; NOGRAD is test mode too */
+static flux_tensor *chances(flux_layer *model, flux_tensor *x) {          /* 10 x n; INFER is test mode too */
     flux_tensor *p = NULL;
-    FLUX_NOGRAD p = flux_cpu(flux_softmax(flux_call(model, flux_to(flux_device_of(model), x))));
+    FLUX_INFER p = flux_keep(flux_cpu(flux_softmax(flux_call(model, flux_to(flux_device_of(model), x)))));
     return p;
 }
 
 static double accuracy(flux_layer *model, digits d) {
-    double right = 0, all = (double)flux_len(d.label);
-    for (int64_t i = 0; i < flux_len(d.label); i += 500) FLUX_SCOPE {     /* in parts: less memory */
-        int64_t end = i + 500 < flux_len(d.label) ? i + 500 : flux_len(d.label);
-        flux_tensor *p = chances(model, flux_slice(d.image, 3, i, end));
-        right += flux_item(flux_sum(flux_to_dtype(flux_eq(flux_onecold(p), flux_slice(d.label, 0, i, end)), FLUX_F32)));
+    double right = 0;
+    int64_t n = flux_len(d.label);
+    flux_times (part, (n + 499) / 500) {                                  /* in parts: less memory */
+        int64_t from = 500 * part, to = from + 500 < n ? from + 500 : n;
+        flux_tensor *p = chances(model, flux_slice(d.image, 3, from, to));
+        right += flux_item(flux_sum(flux_to_dtype(flux_eq(flux_onecold(p), flux_slice(d.label, 0, from, to)), FLUX_F32)));
     }
-    return right / all;
+    return right / (double)n;
 }
 
 /* Four images side by side, below each what the network makes of it. */
@@ -94,7 +95,8 @@ int main(int argc, char **argv) {
     int epochs = getenv("SHORT") ? 2 : argc > 2 ? 4 : 15;
     printf("%lld digits to learn from, %lld held out\n", (long long)part, (long long)(n - part));
     flux_print(model);
-    for (int epoch = 1; epoch <= epochs; epoch++) FLUX_SCOPE {
+    flux_times (turn, epochs) {
+        int epoch = turn + 1;
         char label[32];
         snprintf(label, sizeof label, "epoch %2d", epoch);
         if (epoch > epochs * 2 / 3) flux_adjust(opt, .eta = 5e-4);

@@ -9,7 +9,7 @@ int main(void) {
         flux_device list[16];
         int n = flux_get_devices(*name, list, 16);
         printf("%-7s %s\n", *name, flux_functional_reason(*name));
-        for (int i = 0; i < n && i < 16; i++) FLUX_SCOPE {
+        flux_times (i, n < 16 ? n : 16) {
             flux_layer *there = flux_to(list[i], model);
             flux_tensor *y = flux_call(there, flux_to(list[i], x));
             double gap = flux_item(flux_max(flux_abs(flux_sub(flux_cpu(y), want))));

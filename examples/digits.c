@@ -31,7 +31,7 @@ static flux_layer *new_model(flux_device device) {
 
 static flux_tensor *guess(flux_layer *model, flux_device device, flux_tensor *x) {
     flux_tensor *digit = NULL;
-    FLUX_NOGRAD digit = flux_cpu(flux_onecold(flux_call(model, flux_to(device, x))));
+    FLUX_INFER digit = flux_keep(flux_cpu(flux_onecold(flux_call(model, flux_to(device, x)))));
     return digit;
 }
 
@@ -84,10 +84,10 @@ int main(int argc, char **argv) {
 
     static double at[EPOCHS * STEPS], fell[EPOCHS * STEPS], smooth[EPOCHS * STEPS];
     int steps = 0, epochs = getenv("SHORT") ? 3 : EPOCHS;
-    for (int epoch = 1; epoch <= epochs; epoch++) FLUX_SCOPE {
+    flux_times (turn, epochs) {
         flux_tensor *seen[STEPS];
         char label[32];
-        int n = 0;
+        int epoch = turn + 1, n = 0;
         snprintf(label, sizeof label, "epoch %2d", epoch);
         if (epoch == 15) flux_adjust(opt, .eta = 6e-4);
         flux_each (b, train, .progress = label) {

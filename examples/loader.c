@@ -42,7 +42,7 @@ int main(void) {
     flux_layer *model = flux_to(device, flux_chain(flux_dense(SIDE * SIDE, 64, flux_relu),
                                                    flux_dense(64, 32, flux_relu), flux_dense(32, 1)));
     flux_state *opt = flux_setup(flux_adam(4e-3), model);
-    for (int epoch = 1; epoch <= 12; epoch++) {
+    flux_times (epoch, 12) {
         flux_each (b, train, .progress = "epoch") {
             flux_tensor *loss = flux_logitbinarycrossentropy(flux_call(model, b.x), b.y);
             flux_update(opt, model, flux_gradient(loss, model));
@@ -50,7 +50,7 @@ int main(void) {
         }
     }
     double right = 0;
-    flux_each (b, test) FLUX_NOGRAD {
+    FLUX_NOGRAD flux_each (b, test) {
         flux_tensor *hit = flux_eq(flux_gt(flux_call(model, b.x), 0), flux_gt(b.y, 0.5));
         right += flux_item(flux_mean(hit)) * (double)b.size;
     }

@@ -25,21 +25,19 @@ FLUX_LAYER(writer, "Writer", writer_call, FLUX_CHILD(letters), FLUX_CHILD(memory
 static void write_on(flux_layer *m, const text *t, const char *start, int length, double temperature, flux_device device) {
     flux_tensor *h = NULL, *c = NULL;
     unsigned seed = 3;
+    int32_t next = 0;
+    int reads = (int)strlen(start);
     printf("%s", start);
-    for (int k = 0; k < length && !flux_failed(); k++) FLUX_NOGRAD
-    FLUX_SCOPE {
-        static int32_t next;
-        if (*start) next = t->code[(unsigned char)*start++], k = 0;
+    flux_times (k, reads + length - 1) FLUX_INFER {
+        if (k < reads) next = t->code[(unsigned char)start[k]];
         flux_tensor *x = flux_to(device, flux_from(&next, 1, 1)), *y = h ? flux_call(m, x, h, c) : flux_call(m, x);
-        flux_assign(&h, flux_nth(y, 1));
-        flux_assign(&c, flux_nth(y, 2));
-        if (*start) continue;
+        h = flux_carry(h, flux_nth(y, 1));
+        c = flux_carry(c, flux_nth(y, 2));
+        if (k + 1 < reads) continue;
         next = text_pick(flux_reshape(flux_nth(y, 0), t->letters), temperature, &seed);
         putchar(t->letter[next]);
         fflush(stdout);
     }
-    flux_assign(&h, NULL);
-    flux_assign(&c, NULL);
     printf("\n");
 }
 
@@ -57,16 +55,16 @@ int main(void) {
     flux_print(m);
     double mean = 0;
     unsigned seed = 1;
-    for (int i = 1; i <= steps && !flux_failed(); i++) FLUX_SCOPE {
+    flux_times (i, steps) {
         flux_tensor *x, *y;
         text_pieces(&t, STEPS, BATCH, &seed, &x, &y);
         flux_tensor *guesses = flux_nth(flux_call(m, flux_to(device, x)), 0);
         flux_tensor *loss = flux_logitcrossentropy(guesses, flux_to(device, y));
-        if (i == steps * 3 / 4) flux_adjust(opt, .eta = 1e-3);
+        if (i + 1 == steps * 3 / 4) flux_adjust(opt, .eta = 1e-3);
         flux_update(opt, m, flux_gradient(loss, m));
         mean += flux_item(loss) / (steps / 6);
-        if (i % (steps / 6)) continue;
-        printf("step %3d: it hesitates between %.1f letters\n", i, exp(mean));
+        if ((i + 1) % (steps / 6)) continue;
+        printf("step %3d: it hesitates between %.1f letters\n", i + 1, exp(mean));
         mean = 0;
     }
     printf("\nboldly:\n");

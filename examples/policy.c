@@ -50,8 +50,7 @@ enum { INPUT = CELLS + 3 + WIDE };
 
 /* A move for each game, by the actor's probabilities. */
 static void choose(flux_layer *m, const float *x, int n, int32_t *move, flux_device device) {
-    FLUX_NOGRAD
-    FLUX_SCOPE {
+    FLUX_INFER {
         flux_tensor *p = flux_cpu(flux_softmax(flux_nth(flux_call(m, flux_to(device, flux_from(x, INPUT, n))), 0)));
         const float *v = flux_floats(p);
         for (int i = 0; v && i < n; i++) {
@@ -110,7 +109,7 @@ int main(void) {
     flux_state *opt = flux_setup(flux_adam(3e-3), m);
     printf("%s\n", flux_device_name(device));
     flux_print(m);
-    for (int i = 1; i <= rounds && !flux_failed(); i++) FLUX_SCOPE {
+    flux_times (i, rounds) {
         caught += play_all(m, x, move, gain, device);
         flux_tensor *seen = flux_to(device, flux_from(&x[0][0], INPUT, SEEN)), *came = flux_to(device, flux_from(gain, 1, SEEN));
         flux_tensor *both = flux_call(m, seen), *logits = flux_nth(both, 0), *expected = flux_nth(both, 1);
@@ -119,9 +118,9 @@ int main(void) {
         flux_tensor *sure = flux_mean(flux_sum(flux_mul(flux_softmax(logits), flux_logsoftmax(logits)), 0));
         flux_tensor *loss = flux_add(flux_mean(flux_mul(better, unlikely)), flux_add(flux_mse(expected, came), flux_mul(sure, 0.01)));
         flux_update(opt, m, flux_gradient(loss, m));
-        if (i % part) continue;
+        if ((i + 1) % part) continue;
         int bar = caught * 40 / (GAMES * part);
-        printf("round %4d: %3d of 100 caught |%.*s%*s|\n", i, caught * 100 / (GAMES * part), bar, "########################################", 40 - bar, "");
+        printf("round %4d: %3d of 100 caught |%.*s%*s|\n", i + 1, caught * 100 / (GAMES * part), bar, "########################################", 40 - bar, "");
         caught = 0;
     }
     printf("\nthe ball and the bat in one game:\n");

@@ -26,10 +26,10 @@ int main(void) {
     flux_layer *model = flux_to(device, flux_chain(flux_dense(1, 32, flux_tanh),
                                                    flux_dense(32, 32, flux_tanh), flux_dense(32, 1)));
     flux_state *opt = flux_setup(flux_adam(0.01), model);
-    for (int step = 1; step <= 600; step++) FLUX_SCOPE {
+    flux_times (step, 600) {
         flux_tensor *loss = flux_mse(flux_call(model, x), y);
         flux_update(opt, model, flux_gradient(loss, model));
-        if (step % 100 == 0) printf("step %d: mean squared error %.4f\n", step, flux_item(loss));
+        if (step % 100 == 99) printf("step %d: mean squared error %.4f\n", step + 1, flux_item(loss));
     }
 
     const float *curve = flux_floats(flux_call(model, x));

@@ -13,7 +13,7 @@ static flux_layer *new_model(flux_device device) {
 /* Some steps; gives the last loss. */
 static double train(flux_layer *model, flux_state *opt, flux_tensor *x, flux_tensor *y, int steps) {
     double last = NAN;
-    for (int i = 0; i < steps; i++) FLUX_SCOPE {
+    flux_times (i, steps) {
         flux_tensor *loss = flux_mse(flux_call(model, x), y);
         flux_update(opt, model, flux_gradient(loss, model));
         if (i == steps - 1) last = flux_item(loss);

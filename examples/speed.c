@@ -25,7 +25,7 @@ static double time_of(flux_device d, flux_tensor *(*job)(flux_tensor *), flux_te
     FLUX_SCOPE flux_eval(job(a));         /* the first compiles its kernels */
     flux_synchronise_device(d);
     double start = seconds();
-    for (int i = 0; i < runs; i++) FLUX_SCOPE flux_eval(job(a));
+    flux_times (i, runs) flux_eval(job(a));
     flux_synchronise_device(d);
     return (seconds() - start) / runs * 1e3;
 }

@@ -45,8 +45,7 @@ static void write_on(flux_layer *m, const text *t, int length, flux_device devic
     unsigned seed = 7;
     for (int i = 0; i < STEPS; i++) last[i] = t->code[(unsigned char)t->s[i]];
     printf("%.*s|", STEPS, t->s);
-    for (int k = 0; k < length && !flux_failed(); k++) FLUX_NOGRAD
-    FLUX_SCOPE {
+    flux_times (k, length) FLUX_INFER {
         flux_tensor *y = flux_call(m, flux_to(device, flux_from(last, STEPS, 1)));
         int next = text_pick(flux_select(flux_select(y, 2, 0), 1, STEPS - 1), 0.7, &seed);
         memmove(last, last + 1, sizeof last - sizeof last[0]);
@@ -70,15 +69,15 @@ int main(void) {
            (int)flux_num_params(m));
     double mean = 0;
     unsigned seed = 1;
-    for (int i = 1; i <= steps && !flux_failed(); i++) FLUX_SCOPE {
+    flux_times (i, steps) {
         flux_tensor *x, *y;
         text_pieces(&t, STEPS, BATCH, &seed, &x, &y);
         flux_tensor *loss = flux_logitcrossentropy(flux_call(m, flux_to(device, x)), flux_to(device, y));
-        if (i == steps * 3 / 4) flux_adjust(opt, .eta = 5e-4);
+        if (i + 1 == steps * 3 / 4) flux_adjust(opt, .eta = 5e-4);
         flux_update(opt, m, flux_gradient(loss, m));
         mean += flux_item(loss) / (steps / 6);
-        if (i % (steps / 6)) continue;
-        printf("step %3d: it hesitates between %.1f letters\n", i, exp(mean));
+        if ((i + 1) % (steps / 6)) continue;
+        printf("step %3d: it hesitates between %.1f letters\n", i + 1, exp(mean));
         mean = 0;
     }
     printf("\n");

@@ -69,13 +69,14 @@ int main(void) {
     flux_loader *data = flux_to(device, flux_dataloader(x, .batchsize = 64, .shuffle = true));
     int epochs = getenv("SHORT") ? 4 : 120;
     printf("%s\n", flux_device_name(device));
-    for (int i = 1; i <= epochs && !flux_failed(); i++) FLUX_SCOPE {
+    flux_times (turn, epochs) {
+        int i = turn + 1;
         flux_tensor *sum = flux_scalar(0);
         if (i == epochs * 3 / 4) flux_adjust(opt, .eta = 4e-4);
         flux_each (b, data) {
             flux_tensor *loss = loss_of(m, b.x);
             flux_update(opt, m, flux_gradient(loss, m));
-            sum = flux_keep(flux_add(flux_cpu(flux_detach(loss)), sum));
+            sum = flux_carry(sum, flux_add(flux_cpu(loss), sum));
         }
         if (i % (epochs / 4) == 0) printf("epoch %3d: loss %.2f\n", i, flux_item(sum) / (double)flux_length(data));
     }

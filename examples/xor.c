@@ -13,7 +13,7 @@ int main(void) {
     flux_layer *model = flux_to(device, flux_chain(flux_dense(2, 8, flux_tanh), flux_dense(8, 1)));
     flux_state *opt = flux_setup(flux_adam(0.05), model);
 
-    for (int step = 0; step <= 200; step++) FLUX_SCOPE {          /* what a step makes goes with it */
+    flux_times (step, 201) {                                      /* what a step makes goes with it */
         flux_tensor *loss = flux_logitbinarycrossentropy(flux_call(model, x), y);
         flux_update(opt, model, flux_gradient(loss, model));
         if (step % 50 == 0) printf("step %3d: loss %.4f\n", step, flux_item(loss));
