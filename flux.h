@@ -22804,8 +22804,8 @@ FLUX__FORMULA(mse, flux_square(flux_sub(p, y)))
 FLUX__FORMULA(msle,
               flux_square(flux_log(flux_div(flux_add(p, o->epsilon), flux_add(y, o->epsilon)))))
 FLUX__FORMULA(crossentropy, flux_neg(flux__ylog(y, flux_add(p, o->epsilon))))
-FLUX__FORMULA(logitbinarycrossentropy,    /* no sum of numbers that nearly cancel, as (1-y) p + softplus(-p) is */
-              flux_add(flux_mul(flux__one_minus(y), flux_softplus(p)), flux_mul(y, flux_softplus(flux_neg(p)))))
+FLUX__FORMULA(logitbinarycrossentropy,
+              flux_add(flux_mul(flux__one_minus(y), p), flux_softplus(flux_neg(p))))
 FLUX__FORMULA(kldivergence, flux_sub(flux__ylog(y, y), flux__ylog(y, flux_add(p, o->epsilon))))
 FLUX__FORMULA(poisson_loss, flux_sub(p, flux__ylog(y, p)))
 FLUX__FORMULA(hinge_loss, flux_relu(flux__one_minus(flux_mul(p, y))))
