@@ -50,9 +50,9 @@ SHORTENED := $(if $(ON_DEVICES),$(shell grep -l test_left_out $(ON_DEVICES)))
 on = $(patsubst tests/%.c,$(BUILD)/$3/$1/%.result,$2)
 programs_on = $(if $(filter soft-cuda3,$d),$(filter $(SEVERAL),$(ON_DEVICES)),$(ON_DEVICES))
 quick_on = $(if $(filter soft-hip%,$d),$(filter $(HIP_OWN),$(ON_DEVICES)),$(programs_on))
-ON_CPU := $(TESTS:%.c=$(BUILD)/%.result)
+ON_CPU := $(patsubst %.c,$(BUILD)/%.result,$(filter-out tests/test_softgpu.c,$(TESTS)))
 QUICK_CHECKS := $(patsubst %.sh,$(BUILD)/%.result,$(filter-out $(SLOW_CHECKS),$(CHECKS)))
-QUICK := $(ON_CPU) $(QUICK_CHECKS) $(foreach d,$(DEVICES),$(call on,$d,$(quick_on),short))
+QUICK := $(ON_CPU) $(QUICK_CHECKS) $(patsubst %.c,$(BUILD)/%.result,$(filter tests/test_softgpu.c,$(TESTS))) $(foreach d,$(DEVICES),$(call on,$d,$(quick_on),short))
 LONG := $(foreach d,$(DEVICES),$(call on,$d,$(sort $(filter $(SHORTENED),$(programs_on)) $(filter-out $(quick_on),$(programs_on))),long)) $(SLOW_CHECKS:%.sh=$(BUILD)/%.result)
 # what a long form says, a short one need not; AFTER=test: `make test` has run just now, so that only the rest does
 ALL := $(if $(filter test,$(AFTER)),,$(filter-out $(patsubst $(BUILD)/long/%,$(BUILD)/short/%,$(LONG)),$(QUICK))) $(LONG)
@@ -91,12 +91,13 @@ $(SOFTGPU)/libcuda.so.1: $(SOFT_PARTS); $(SOFT_CC) -fPIC -shared -fvisibility=hi
 $(SOFTGPU)/libamdhip64.so.6: $(SOFT_PARTS); $(SOFT_CC) -fPIC -shared -fvisibility=hidden -DSOFT_HIP tests/softgpu/driver.c tests/softgpu/hip.c tests/softgpu/control.c -o $@ -lpthread -ldl
 $(SOFTGPU)/libnvrtc.so.13: $(SOFT_PARTS); $(SOFT_CC) -fPIC -shared -fvisibility=hidden -DSOFT_CUDA tests/softgpu/compiler.c tests/softgpu/prelude.c tests/softgpu/control.c -o $@ -lpthread -ldl
 $(SOFTGPU)/libhiprtc.so.6: $(SOFT_PARTS); $(SOFT_CC) -fPIC -shared -fvisibility=hidden -DSOFT_HIP tests/softgpu/compiler.c tests/softgpu/prelude.c tests/softgpu/control.c -o $@ -lpthread -ldl
-$(SOFTGPU)/softgpu-device: $(SOFT_PARTS); $(SOFT_CC) tests/softgpu/device.c -o $@ -lpthread -ldl -lm -rdynamic
+$(SOFTGPU)/softgpu-device: $(SOFT_PARTS); $(SOFT_CC) tests/softgpu/device.c tests/softgpu/matrices.c -o $@ -lpthread -ldl -lm -rdynamic
 
 # The kernels that a program makes on a device of each kind are kept for check_rtc, and so that all of them are seen its cache is
 # empty there.
 KERNELS := $(abspath $(BUILD))/gpu/kernels
 keeping = $(if $(filter soft-cuda1 soft-hip2,$1),FLUX_CACHE_DIR=$(KERNELS)/$2-$1.cache SOFTGPU_SOURCES=$(KERNELS)/$2-$1)
+$(BUILD)/tests/test_softgpu.result: $(SOFT_LIBS)
 define device_rules
 $$(BUILD)/$2/$1/test_%.result: tests/test_%.c $$(IMPLEMENTATIONS) $$(SOFT_LIBS) FORCE | start
 	@rm -rf $$(KERNELS)/test_$$*-$1; mkdir -p $$(KERNELS)/test_$$*-$1

@@ -21,7 +21,7 @@ refused() {
 }
 
 for cc in gcc clang tcc g++ clang++; do
-    have $cc || { skip "layers' fields with $cc: it is not on this machine"; continue; }
+    need $cc "layers' fields with $cc" || continue
     ext=c strict='-Wall -Wextra -Wpedantic -Wshadow -Werror' flags='-std=c11'
     message='must be declared as' part='FLUX_CHILDREN: the field '
     case $cc in

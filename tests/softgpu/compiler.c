@@ -352,9 +352,9 @@ static char *whole_text(const program *p, const options *o, int warp) {
     if (!defines(words, "NAN")) fprintf(t.f, "#define NAN (-(0.0f / 0.0f))\n");
     fprintf(t.f, "%s%s%s%s%s", soft_prelude, soft_prelude_bits, soft_prelude_mathematics, soft_prelude_atomics, soft_prelude_shuffles);
 #if defined SOFT_HIP
-    fprintf(t.f, "%s%s", soft_prelude_matrices, soft_prelude_mfma);
+    fputs(soft_prelude_mfma, t.f);
 #else
-    fprintf(t.f, "%s%s%s", soft_prelude_matrices, soft_prelude_ptx, soft_prelude_copies);
+    fputs(soft_prelude_ptx, t.f);
 #endif
     fprintf(t.f, "#line 1 \"");
     write_quoted(t.f, p->name);
@@ -501,11 +501,11 @@ static void add(command *c, const char *arg) { c->arg[c->n++] = (char *)(uintptr
 
 static void begin_command(command *c, const char *fallback) {
     static const char *const plain[] = { "-shared", "-Wimplicit-function-declaration", NULL };
-    static const char *const more[] = { "-std=gnu11", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-strict-aliasing",
-                                        "-fno-math-errno", NULL };
+    static const char *const more[] = { "-std=gnu11", "-fgnu89-inline", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-strict-aliasing",
+                                        "-fno-math-errno", "-fno-asynchronous-unwind-tables", "-pipe", "-nostdlib", NULL };
     const char *asked = getenv("SOFTGPU_CC");
     c->n = 0;
-    c->words = copy_of(fallback ? fallback : asked && *asked ? asked : on_path("tcc") ? "tcc" : "cc -O1");
+    c->words = copy_of(fallback ? fallback : asked && *asked ? asked : on_path("tcc") ? "tcc" : "cc -O0");
     for (char *p = strtok(c->words, " "); p && c->n < 20; p = strtok(NULL, " ")) add(c, p);
     for (int i = 0; plain[i]; i++) add(c, plain[i]);
     if (c->n && strstr(c->arg[0], "tcc")) return;
@@ -559,7 +559,6 @@ static bool compile_to(const program *p, const options *o, command *c, const cha
     if (p->nheaders) write_headers(p, headers), add(c, flag);
     for (int i = 0; i < o->n; i++) add(c, o->passed[i]);
     add(c, text_path), add(c, "-o"), add(c, out);
-    if (!strstr(c->arg[0], "tcc")) add(c, "-lm");
     bool good = write_file(text_path, source) && run(c, said);
     size_t n = 0;
     char *words = read_file(said, &n);

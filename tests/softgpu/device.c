@@ -5,7 +5,7 @@
    phase to phase, each until it ends or comes to a barrier or shuffle; those that have such meetings get a stack each.
    So a kernel that lacks a barrier reads what its neighbours have not written yet. */
 #define _GNU_SOURCE
-#include "softgpu.h"
+#include "device.h"
 #include <dlfcn.h>
 #include <errno.h>
 #include <math.h>
@@ -127,7 +127,6 @@ static loaded *modules;
 static unsigned nmodules;
 
 static void barrier(void);
-static unsigned long long shuffle(int kind, unsigned long long mask, unsigned long long value, int lane, int width);
 
 static void *open_library(const void *data, size_t n) {
     static unsigned count;
@@ -174,7 +173,7 @@ static loaded *load(const soft_command *c) {
     loaded *l = &modules[nmodules++];
     memset(l, 0, sizeof *l);
     l->module = m, l->hash = c->to;
-    m->barrier = barrier, m->shuffle = shuffle, m->clock = clock_of_kernels;
+    m->barrier = barrier, m->shuffle = soft_shuffle, m->clock = clock_of_kernels;
     unseal(m);
     describe(l);
     return l;
@@ -195,7 +194,7 @@ static thread *current;
 static unsigned nthreads;
 static void *stacks[1024];
 static unsigned nstacks;
-static soft_module *module_now;
+soft_module *soft_now;
 static const soft_kernel *kernel_now;
 static void **args_now;
 
@@ -255,7 +254,7 @@ static void run_thread(thread *t) {
     }
     t->state = READY;
     current = t;
-    memcpy(module_now->thread, t->at, sizeof t->at);
+    memcpy(soft_now->thread, t->at, sizeof t->at);
     to_thread(t);
     if (t->state != ENDED) return;
     stacks[nstacks++] = t->stack;
@@ -268,7 +267,7 @@ static void barrier(void) {
     to_scheduler(current);
 }
 
-static unsigned long long shuffle(int kind, unsigned long long mask, unsigned long long value, int lane, int width) {
+unsigned long long soft_shuffle(int kind, unsigned long long mask, unsigned long long value, int lane, int width) {
     thread *t = current;
     if (!t) fail_launch("a shuffle in a kernel whose source seems to have none");
     t->state = AT_WARP, t->kind = kind, t->mask = mask, t->value = value, t->lane = lane, t->width = width;
@@ -303,13 +302,13 @@ static unsigned long long result_of(thread *warp, int n, int lane, unsigned long
 /* Who must be at the same shuffle before lane i may go on. Where masks say it, all of those that have not ended; where
    nothing does, those that came are the ones that are active. */
 static unsigned long long needed(const thread *warp, int i, unsigned long long alive) {
-    unsigned long long need = module_now->masks ? warp[i].mask & alive : 1ull << i;
+    unsigned long long need = soft_now->masks ? warp[i].mask & alive : 1ull << i;
     if (!(need >> i & 1)) fail_launch("a shuffle whose mask leaves out the thread that calls it");
     return need;
 }
 
 static int is_same_meeting(const thread *a, const thread *b) {
-    return b->state == AT_WARP && a->kind == b->kind && (!module_now->masks || a->mask == b->mask);
+    return b->state == AT_WARP && a->kind == b->kind && (!soft_now->masks || a->mask == b->mask);
 }
 
 /* One exchange of the lanes of a warp that wait for one; false if none may go on. */
@@ -329,7 +328,7 @@ static int exchange(thread *warp, int n) {
             last = &warp[i];
         }
         if (needed(warp, i, alive) & ~here) continue;
-        warp[i].result = result_of(warp, n, i, module_now->masks ? here & warp[i].mask : here);
+        warp[i].result = result_of(warp, n, i, soft_now->masks ? here & warp[i].mask : here);
         go |= 1ull << i;
     }
     for (int i = 0; i < n && go; i++)
@@ -368,7 +367,7 @@ static void number_threads(const unsigned n[3]) {
 }
 
 static void run_meeting_block(unsigned backwards) {
-    unsigned size = (unsigned)module_now->warp, warps = (nthreads + size - 1) / size;
+    unsigned size = (unsigned)soft_now->warp, warps = (nthreads + size - 1) / size;
     for (unsigned i = 0; i < nthreads; i++) threads[i].state = FRESH;
     do {
         for (unsigned k = 0; k < warps; k++) {
@@ -394,11 +393,12 @@ static void check_shared(const soft_module *m, unsigned dynamic) {
 }
 
 static void run_block(uint64_t block, const soft_command *c, unsigned backwards) {
-    soft_module *m = module_now;
+    soft_module *m = soft_now;
     m->block[0] = (unsigned)(block % c->grid[0]);
     m->block[1] = (unsigned)(block / c->grid[0] % c->grid[1]);
     m->block[2] = (unsigned)(block / c->grid[0] / c->grid[1]);
     spoil_shared(m, c->shared);
+    soft_matrices_start();
     if (m->meets) run_meeting_block(backwards);
     else kernel_now->all(args_now, (int)(backwards & 1));
     check_shared(m, c->shared);
@@ -408,14 +408,14 @@ static void launch(soft_command *c) {
     static unsigned count;                     /* so that no order can be relied on */
     void *args[1024];
     char *p = (char *)(c + 1);
-    module_now = modules[c->module].module;
-    kernel_now = &module_now->kernel[c->kernel];
+    soft_now = modules[c->module].module;
+    kernel_now = &soft_now->kernel[c->kernel];
     running = kernel_now->name;
     for (unsigned i = 0; i < kernel_now->count && i < 1024; i++) args[i] = p, p += soft_round(kernel_now->size[i], 16);
     args_now = args;
     nthreads = c->block[0] * c->block[1] * c->block[2];
-    memcpy(module_now->block_size, c->block, sizeof c->block);
-    memcpy(module_now->grid_size, c->grid, sizeof c->grid);
+    memcpy(soft_now->block_size, c->block, sizeof c->block);
+    memcpy(soft_now->grid_size, c->grid, sizeof c->grid);
     number_threads(c->block);
     uint64_t blocks = (uint64_t)c->grid[0] * c->grid[1] * c->grid[2];
     unsigned order = count++;

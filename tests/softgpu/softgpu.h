@@ -21,7 +21,7 @@
      SOFTGPU_FAIL=               function:nth=code,... as softgpu_fail() below
      SOFTGPU_TIMEOUT=120         seconds after which a batch of work is given up, error 702; 0: never
      SOFTGPU_QUIET=              if set, nothing is said on stderr when a device is lost
-     SOFTGPU_CC=                 compiles kernels: tcc if there is one, or cc -O1
+     SOFTGPU_CC=                 compiles kernels: tcc if there is one, or cc -O0
      SOFTGPU_CACHE=              folder of compiled kernels: $TMPDIR/softgpu-<user>, or in /tmp; may be removed at any time
      SOFTGPU_SOURCES=            folder that gets each program that is compiled, as ARCH-HASH.txt
      SOFTGPU_PROCESS=            the device process, if not beside the libraries
