@@ -5,6 +5,7 @@
 #   make examples   each example in its short form: SHORT=1 is in its environment
 #   make bench      the benchmarks in tests/bench/, one line a figure
 #   make bench-peers    our training steps beside those of other libraries, whichever are installed
+#   make gpu-day    on a GPU that is lent for ten minutes: the suite, a sanitizer, figures beside PyTorch's (tests/gpu_day.sh)
 #   make clean
 # config=release (the default), debug or sanitize; CC, CXX, CFLAGS, LDLIBS and DEFS (-DFLUX_CUDA ...) as you like.
 # What is built lies in build/<config>. Any number of jobs may run (make -j), though timings in tests prefer few.
@@ -56,16 +57,17 @@ QUICK := $(ON_CPU) $(QUICK_CHECKS) $(patsubst %.c,$(BUILD)/%.result,$(filter tes
 LONG := $(foreach d,$(DEVICES),$(call on,$d,$(sort $(filter $(SHORTENED),$(programs_on)) $(filter-out $(quick_on),$(programs_on))),long)) $(SLOW_CHECKS:%.sh=$(BUILD)/%.result)
 # what a long form says, a short one need not; AFTER=test: `make test` has run just now, so that only the rest does
 ALL := $(if $(filter test,$(AFTER)),,$(filter-out $(patsubst $(BUILD)/long/%,$(BUILD)/short/%,$(LONG)),$(QUICK))) $(LONG)
-RESULTS := $(if $(filter test-all,$(MAKECMDGOALS)),$(ALL),$(QUICK))
+DEVICES_ALONE := $(filter $(BUILD)/short/%,$(QUICK))
+RESULTS := $(if $(filter test-all,$(MAKECMDGOALS)),$(ALL),$(if $(filter test-devices,$(MAKECMDGOALS)),$(DEVICES_ALONE),$(QUICK)))
 TIMEOUT ?= 1200
 
-.PHONY: run test test-all examples bench bench-peers softgpu start clean FORCE
+.PHONY: run test test-all examples bench bench-peers gpu-day gpu-programs test-devices softgpu start clean FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 run: $(BUILD)/examples/digits
 	$(BUILD)/examples/digits
 
-test test-all: $(RESULTS)
+test test-all test-devices: $(RESULTS)
 	@awk '/^FAILED/ { print FILENAME ": " $$0 } \
 	      /^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$$/ { p += $$1; f += $$3; s += $$5 } \
 	      END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 }' /dev/null $(RESULTS)
@@ -127,6 +129,9 @@ bench: $(BENCHES:%.c=$(BUILD)/%)
 	@for b in $^; do echo "== $$b"; $$b || exit 1; done
 bench-peers: $(addprefix $(BUILD)/tests/bench/bench_,steps sequence cnn)
 	@sh tests/bench/peers.sh '$(CC)' $^
+gpu-day:
+	@MAKE='$(MAKE)' BUILD='$(BUILD)' DEVICE='$(DEVICE)' sh tests/gpu_day.sh
+gpu-programs: $(ON_DEVICES:tests/%.c=$(BUILD)/gpu/%) $(BUILD)/gpu/bench/gpu_figures $(if $(filter soft-%,$(DEVICES)),$(SOFT_LIBS))
 
 $(BUILD)/impl.o: tests/impl.c $(HEADERS)
 	@mkdir -p $(@D)

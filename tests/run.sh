@@ -7,7 +7,9 @@ limit=
 if [ -n "$TIMEOUT" ] && command -v timeout >/dev/null 2>&1; then limit="timeout $TIMEOUT"; fi
 mkdir -p "$(dirname "$result")"
 start=$(date +%s)
-$limit "$@" >"$result" 2>&1; status=$?
+$limit "$@" >"$result" 2>&1 </dev/null & child=$!
+trap 'kill $child' TERM INT                      # `timeout` has a process group of its own
+wait $child; status=$?
 seconds=$(($(date +%s) - start))
 counted='^[0-9]* passed, [0-9]* failed, [0-9]* skipped$'
 case $status in
