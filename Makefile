@@ -75,12 +75,10 @@ test test-all test-devices: $(RESULTS)
 PROGRESS := $(BUILD)/progress
 start:
 	@mkdir -p $(BUILD) && : >$(PROGRESS)
-# Programs that devices run too are built once for both.
 run_test = @TIMEOUT=$(TIMEOUT) sh tests/run.sh $(PROGRESS) $(words $(RESULTS))
-program = $(BUILD)/$(if $(and $(DEVICES),$(filter tests/$1.c,$(ON_DEVICES))),gpu,tests)/$1
 IMPLEMENTATIONS := $(BUILD)/impl.o $(if $(and $(DEVICES),$(ON_DEVICES)),$(BUILD)/gpu/impl.o)
 $(BUILD)/tests/test_%.result: tests/test_%.c $(IMPLEMENTATIONS) FORCE | start
-	$(run_test) tests/test_$* $@ sh -c '$(MAKE) --no-print-directory -s $(call program,test_$*) && exec $(call program,test_$*)'
+	$(run_test) tests/test_$* $@ sh -c '$(MAKE) --no-print-directory -s $(BUILD)/tests/test_$* && exec $(BUILD)/tests/test_$*'
 $(BUILD)/tests/check_%.result: tests/check_%.sh FORCE | start
 	$(run_test) tests/check_$* $@ env CC='$(CC)' CXX='$(CXX)' BUILD='$(BUILD)' sh $<
 

@@ -8,7 +8,7 @@ if [ -n "$TIMEOUT" ] && command -v timeout >/dev/null 2>&1; then limit="timeout 
 mkdir -p "$(dirname "$result")"
 start=$(date +%s)
 $limit "$@" >"$result" 2>&1 </dev/null & child=$!
-trap 'kill $child' TERM INT                      # `timeout` has a process group of its own
+trap 'kill $child; exit 143' TERM INT            # `timeout` has a process group of its own
 wait $child; status=$?
 seconds=$(($(date +%s) - start))
 counted='^[0-9]* passed, [0-9]* failed, [0-9]* skipped$'

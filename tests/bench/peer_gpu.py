@@ -173,4 +173,7 @@ def start():
 
 
 for section in sys.argv[1:]:
-    globals()[section]()
+    try:
+        globals()[section]()
+    except (AttributeError, RuntimeError) as error:       # what this PyTorch does not have, or has no memory for
+        print(f"{section}: {error}", file=sys.stderr)
