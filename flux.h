@@ -209,14 +209,16 @@ FLUX_API void *flux_carry_object(const void *old, const void *value);      /* se
 FLUX_API void flux_assign(flux_tensor **field, flux_tensor *value);  /* field = value, owners counted: for a layer's state */
 
 /* flux_times (i, n) { ... }: n turns, i from 0, of n's type (evaluated once). Each turn is a scope: what it makes goes with it.
-   `break` leaves the loop, `continue` the turn; no turn follows an error. As flux_each, for what is no data set. */
+   `break` leaves the loop, `continue` the turn; no turn follows an error. As flux_each, for what is no data set.
+   In a bare `for` what is made stays until the scope around it closes. One that has come to hold 1 GB in many tensors alike says
+   so once: where it was opened, and what it holds most of (the message "scope.memory"). */
 #define flux_times(i, n) FLUX__TIMES(i, n)
 /* FLUX_SCOPE { ... }: what is made inside is freed at its end.
    FLUX_NOGRAD { ... }: what is recorded inside keeps no graph, and layers are in test mode. It is no scope: its values may be used
    after it, and in a loop they pile up.
    FLUX_INFER { ... }: both, for inference.
-   All three are blocks, no loops: `break` and `continue` leave the block alone, and a `for` around it goes on, which a message
-   says. It is flux_times that `break` leaves. `return` is fine with gcc, clang and C++ (elsewhere the scope outside cleans up). */
+   All three are blocks, no loops: `break` and `continue` leave the block alone, and a `for` around it goes on, which the message
+   "scope.break" says. It is flux_times that `break` leaves. `return` is fine with gcc, clang and C++ (elsewhere the scope outside cleans up). */
 #define FLUX_SCOPE FLUX__BLOCK(FLUX__CAT(flux__scope_, __LINE__), true, false)
 #define FLUX_NOGRAD FLUX__BLOCK(FLUX__CAT(flux__nograd_, __LINE__), false, true)
 #define FLUX_INFER FLUX__BLOCK(FLUX__CAT(flux__infer_, __LINE__), true, true)
@@ -8419,7 +8421,8 @@ static int flux__by_bytes(const void *a, const void *b) {
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-static void flux__hoard_tell(flux__hoard *h, const flux__scope *s, bool program) {
+static void flux__hoard_tell(flux__hoard *h, const flux__thread *t, int scope) {
+    const flux__scope *s = &t->scope[scope];
     char what[400] = "", where[200] = "", bytes[40];
     int64_t sum = 0;
     size_t n = 0;
@@ -8429,17 +8432,18 @@ static void flux__hoard_tell(flux__hoard *h, const flux__scope *s, bool program)
         sum += h->heap[i].bytes;
         if (said > 2 || (said > 0 && h->heap[i].bytes < sum / 20)) continue;
         said++;
-        flux__text t = flux__describe(h->heap[i].like);
+        flux__text kind = flux__describe(h->heap[i].like);
         flux__say_bytes(bytes, sizeof bytes, (double)h->heap[i].bytes);
         n += (size_t)snprintf(what + n, sizeof what - n, "%s%lld x %s of %.80s (%s)", n ? ", " : "", (long long)h->heap[i].count,
-                              flux__op_names[h->heap[i].like->op], t.s, bytes);
+                              flux__op_names[h->heap[i].like->op], kind.s, bytes);
     }
     if (sum <= flux__scope_most) return;
     flux__say_bytes(bytes, sizeof bytes, (double)sum);
     if (s->file) snprintf(where, sizeof where, "the scope opened at %.150s:%d", s->file, s->line);
-    else snprintf(where, sizeof where, "%s", program ? "the program's scope" : "a scope opened by flux_scope_open");
+    else snprintf(where, sizeof where, "%s", s->turn ? "a turn of flux_train" : scope ? "a scope" : "the outermost scope");
     flux__note(FLUX_LOG_WARN, "scope.memory", true, "%s has come to hold %s and is still open; the most: %s. The turns of flux_times and "
-               "flux_each free what they make, and flux_carry takes a value along", where, bytes, what);
+               "flux_each free what they make, and flux_carry takes a value along%s", where, bytes, what, t->nograd ? "; FLUX_NOGRAD alone "
+               "is no scope, FLUX_INFER is" : "");
 }
 
 static void flux__scopes_look(void) {
@@ -8451,7 +8455,7 @@ static void flux__scopes_look(void) {
     h->ok = true;
     for (int i = 0; i < t->nscopes && h->ok; i++) {
         flux__hoard_find(h, t, i);
-        if (h->ok) flux__hoard_tell(h, &t->scope[i], i == 0);
+        if (h->ok) flux__hoard_tell(h, t, i);
     }
     if (h->todo) FLUX_FREE((void *)h->todo);
     flux__pairs_free(&h->seen);

@@ -138,7 +138,7 @@ TEST(a_scope_that_grows_says_so_once) {
     }
     char where[40];
     snprintf(where, sizeof where, "test_scopes.c:%d has come to hold", scope_line);
-    CHECK(strstr(last_note, where) && strstr(last_note, " x mul of 100x300 f32 ("));
+    CHECK(strstr(last_note, where) && strstr(last_note, " x mul of 100x300 f32 (") && strstr(last_note, "FLUX_INFER"));
 
     begin_small();
     flux_times (i, 300) h = flux_keep(flux_eval(flux_add(h, 1)));

@@ -48,7 +48,7 @@ int main(void) {
 
     double accuracy = 0;
     flux_loader *train = flux_gpu(flux_dataloader(flux_drop(X, held), flux_drop(Y, held), .batchsize = 16, .shuffle = true));
-    for (int epoch = 1; epoch <= 5; epoch++) {
+    flux_times (epoch, 5) {
         flux_each (b, train, .progress = "epoch") {
             flux_tensor *loss = flux_logitcrossentropy(flux_call(model, b.x), b.y);
             flux_update(opt, model, flux_gradient(loss, model));
@@ -59,7 +59,7 @@ int main(void) {
             flux_tensor *guess = flux_onecold(flux_call(model, flux_gpu(flux_take(X, held))));
             flux_tensor *right = flux_mean(flux_eq(flux_cpu(guess), flux_onecold(flux_take(Y, held))));
             accuracy = flux_item(right);
-            printf("epoch %d: held-out accuracy %.4f\n", epoch, accuracy);
+            printf("epoch %d: held-out accuracy %.4f\n", epoch + 1, accuracy);
             flux_testmode(model, false);
         }
     }
