@@ -2617,6 +2617,8 @@ typedef struct flux__thread {             /* a thread's own state */
     struct flux__progress *bar;           /* the innermost progress bar */
     int held;                             /* depth of flux__hold: messages wait */
     int64_t held_at;                      /* how many failures there had been then */
+    int hidden;                           /* 0, or 1 more than the scopes around the outermost flux__hide */
+    int64_t hidden_at;                    /* how many failures there had been then */
     bool quiet;                           /* its failures are taken back, and said when and where they count */
     flux__unsaid later;
 } flux__thread;
@@ -2832,7 +2834,8 @@ static void *flux__fail(const char *format, ...) {
         fprintf(stderr, "flux: out of memory\n");
         return NULL;
     }
-    if (t->held && t->error.failures++ != t->held_at) return NULL;     /* a call has one reason */
+    const int64_t failures = t->error.failures;          /* a call has one reason: what fails after it within the call follows */
+    if ((t->held && failures != t->held_at) || (t->hidden && failures != t->hidden_at)) return t->error.failures++, (void *)NULL;
     va_list args;
     va_start(args, format);
     char *text = flux__sentence(&t->error);
@@ -2863,6 +2866,7 @@ static void flux__withdraw(int64_t failures, char *out, size_t n, const char *or
     flux__thread *t = flux__self();
     snprintf(out, n, "%s", t && flux__failed_since(failures) ? t->error.now : or_else);
     if (t && t->error.first > failures) flux_clear();
+    if (t) t->held_at = t->hidden_at = t->error.failures;
 }
 
 static void flux__hold(void) {
@@ -2902,7 +2906,7 @@ FLUX_DEF void flux_clear(void) {
         flux__note(FLUX_LOG_DEBUG, "error.repeated", false, "%lld more calls failed for reasons that had been said",
                    (long long)t->error.repeated);
     t->error.set = t->error.unsaid = false;
-    t->held_at = t->error.failures;
+    t->held_at = t->hidden_at = t->error.failures;
     t->error.text[0] = 0;
 }
 
@@ -3404,6 +3408,7 @@ FLUX_DEF void flux_scope_open(void) {
 
 /* Closes the scopes from number `depth` on (the program's own is 0 and stays). */
 static void flux__scope_close_to(flux__thread *t, int depth) {
+    if (t->hidden > depth) t->hidden = 0;
     if (depth < 1 || t->nscopes <= depth) return;
     const flux__scope outer = t->closing, closing = t->scope[depth];
     if (FLUX__DEBUG) t->closing = closing;
@@ -3543,6 +3548,7 @@ static void flux__nograd_leave(int depth) {
 static int flux__hide(void) {
     flux__thread *t = flux__self();
     int depth = t ? t->nscopes : 0;
+    if (t && !t->hidden) t->hidden = depth + 1, t->hidden_at = t->error.failures;
     flux_scope_open();
     return depth;
 }
