@@ -5118,6 +5118,7 @@ FLUX_DEF flux_tensor *flux_cat_all(int dim, int n, flux_tensor *const *xs) {
     if (!flux__check_operands("cat", n, xs)) return NULL;
     flux_shape s = flux__dims(xs[0]);
     int t = flux__meet("cat", n, xs);
+    if (t < 0) return NULL;
     if (dim < 0 || dim >= FLUX_MAX_DIMS) return (flux_tensor *)flux__fail("cat: dim %d", dim);
     for (; s.ndim <= dim; s.ndim++) s.dim[s.ndim] = 1;
     int64_t total = 0;
@@ -21220,6 +21221,10 @@ static flux_tensor *flux__wide_gate(flux_tensor *g, int which, int64_t out) { re
    gradient is then the same for both parts of the gate: rounding it for each of them would be a kernel more. */
 static void flux__cell_step(const flux__rnn_cell *m, flux_tensor *x, flux_tensor **s) {
     int64_t out = m->Wh->dim[1];
+    if (!x) {
+        s[0] = s[1] = NULL;
+        return;
+    }
     int given = x->dtype;
     flux_tensor *h = s[0], *own = h ? flux_matmul(m->Wh, h) : NULL;
     if (m->kind == FLUX__RNN) s[0] = flux__activate(m->activation, own ? flux_add(own, x) : x);

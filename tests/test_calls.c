@@ -139,7 +139,7 @@ static const void *O(void) {              /* any handle */
 }
 static int64_t size(void) {
     static const int64_t ends[] = { -1, -2, INT64_MIN, INT64_MIN + 1, INT64_MAX, INT64_MAX - 1, INT32_MAX, INT32_MIN, (int64_t)INT32_MAX + 1,
-        (int64_t)1 << 32, (int64_t)1 << 40, (int64_t)1 << 43, (int64_t)1 << 62, 1 << 20, 65536, 1 << 30, 255, 256, 1000 };
+        (int64_t)1 << 32, (int64_t)1 << 40, (int64_t)1 << 43, (int64_t)1 << 62, 1 << 20, 65536, 1 << 30, 255, 256, 100 };
     int64_t v = one_in(6) ? ends[below((int)(sizeof ends / sizeof *ends))] : one_in(8) ? below(20) : below(6);
     return v;
 }

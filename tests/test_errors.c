@@ -140,6 +140,7 @@ TEST(huge_tensors) {
     CHECK_ERROR(flux_matmul(flux_zeros(huge, 1), flux_zeros(1, huge)), "matmul: a tensor of");
     CHECK_ERROR(flux_flip(x, huge), "flip: 4x3 f32 has no dim 4294967296");
     CHECK_ERROR(flux_permute(x, huge, 1), "permute: the order must name");
+    CHECK_ERROR(flux_cat(0, flux_to_dtype(x, FLUX_I32), flux__number(9.3e18)), "cat: the number 9.3e+18 has no place in a tensor of i32");
     flux_tensor *one = flux_slice_step(x, 0, 1, 4, top);
     CHECK(flux_dim(one, 0) == 1 && flux_at(one, 0, 2) == flux_at(x, 1, 2));
     CHECK_NEAR(flux_item(flux_sum(flux_grad(flux_gradient(flux_sum(one), x), x))), 3, 0);
