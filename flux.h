@@ -5362,15 +5362,19 @@ FLUX_DEF flux_tensor *flux_mean_over(int n, flux_reduce_opts o) {
     return flux__reveal(h, s ? flux__narrow(flux_div(s, (double)flux__reduced_count(x, mask)), o.x->dtype) : NULL);
 }
 
+/* The mean of d^2, d = x - mean(x), less the square of d's own mean, which is what the mean of x was rounded by, and takes no part in
+   the gradient. Of a constant the two are the same but for a rounding, for which the latter is taken a little larger. */
 FLUX_DEF flux_tensor *flux_var_over(int n, flux_reduce_opts o) {
     unsigned mask = 0;
     if (!flux__mask("var", n, &o, &mask)) return NULL;
     int h = flux__hide();
     flux_tensor *x = flux__wide(o.x), *m = x ? flux__reduce_node(x, FLUX__RED_SUM, mask, x->ndim) : NULL;
     double count = x ? (double)flux__reduced_count(x, mask) : 0;
-    flux_tensor *e = m ? flux_square(flux_sub(x, flux_div(m, count))) : NULL;
-    flux_tensor *s = e ? flux__reduce_node(e, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL;
-    return flux__reveal(h, s ? flux__narrow(flux_div(s, count), o.x->dtype) : NULL);
+    flux_tensor *d = m ? flux_sub(x, flux_div(m, count)) : NULL, *e = d ? flux_square(d) : NULL;
+    flux_tensor *s = e ? flux__reduce_node(e, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL, *var = s ? flux_div(s, count) : NULL;
+    flux_tensor *off = var ? flux_div(flux__reduce_node(flux_detach(d), FLUX__RED_SUM, mask, n ? x->ndim : 0), count) : NULL;
+    if (off) var = flux_sub(var, flux_min2(flux_mul(flux_square(off), 1.000001), flux_detach(var)));
+    return flux__reveal(h, off ? flux__narrow(var, o.x->dtype) : NULL);
 }
 
 /* s^power of a sum of what is not negative. Where s is 0 its slope would be infinite, and what is summed has none there: 0 times

@@ -360,6 +360,58 @@ TEST(a_value_does_not_change_by_being_looked_at) {
     compare_ways(ways, 6, 1, test_left_out(1, 2) ? 25 : test_device.backend ? 100 : 400);
 }
 
+/* Steps of a model with a bit of everything: its parameters and losses after them. */
+static flux_rule any_rule(int i) {
+    switch (i) {
+    case 0: return flux_descent(0.05);
+    case 1: return flux_momentum(0.02);
+    case 2: return flux_adam(0.01);
+    case 3: return flux_rmsprop(0.01);
+    case 4: return flux_adamw(0.01);
+    default: return flux_optimiser_chain(flux_clipnorm(0.5), flux_adam(0.02));
+    }
+}
+static void train(int rule, double look, float *out, int64_t most, int64_t *n) {
+    flux_seed(7);
+    flux_layer *m = flux_chain(flux_dense(33, 40, flux_gelu), flux_layernorm(FLUX_SHAPE(40)), flux_dense(40, 17, flux_tanh), flux_batchnorm(17, flux_relu), flux_dense(17, 5));
+    flux_state *opt = flux_setup(any_rule(rule), m);
+    flux_tensor *x = flux_eval(flux_randn(33, 50)), *y = flux_eval(flux_softmax(flux_randn(5, 50)));
+    flux_trainmode(m, true);
+    *n = 0;
+    for (int step = 0; step < 6; step++) FLUX_SCOPE {
+        dice_state = (uint64_t)step;
+        flux_tensor *p = flux_call(m, x);
+        if (dice(100) < look * 100) flux_eval(p);
+        flux_tensor *loss = flux_logitcrossentropy(p, y);
+        if (dice(100) < look * 100) flux_item(loss);
+        flux_grads *g = flux_gradient(loss, m);
+        if (dice(100) < look * 100) flux_eval(flux_grad_param(g, m, "layers.0.weight"));
+        if (dice(100) < look * 100) flux_eval(flux_grad(g, flux_weight(flux_child(m, 2))));
+        CHECK(flux_update(opt, m, g) == 0);
+        out[(*n)++] = (float)flux_item(loss);
+    }
+    flux_testmode(m, true);
+    flux_tensor *all = flux_call(m, x), *w = flux_param(m, "layers.0.weight");
+    flux_read(all, out + *n, 5 * 50 * sizeof *out), *n += 5 * 50;
+    if (w) flux_read(w, out + *n, 33 * 40 * sizeof *out), *n += 33 * 40;
+    CHECK(*n <= most);
+}
+TEST(training_is_the_same_to_the_last_bit) {
+    static const way ways[] = { { "lazily", 0, false, 1, -1 }, { "looked at", 0.6, false, 2, -1 }, { "at once", 0, true, 1, -1 }, { "AVX2", 0.3, false, 3, 1 } };
+    static float was[3000], now[3000];
+    const int simd = flux__simd();
+    for (int rule = 0; rule < 6; rule++) {
+        int64_t n = 0, more = 0;
+        for (int w = 0; w < (simd >= 2 ? 4 : 3); w++) FLUX_SCOPE {
+            set_way(&ways[w], simd);
+            train(rule, ways[w].look, w ? now : was, 3000, w ? &more : &n);
+            if (w && !CHECK(n == more && first_other((char *)was, (char *)now, (size_t)n * 4, FLUX_F32) < 0)) fprintf(stderr, "    rule %d, %s\n", rule, ways[w].name);
+        }
+        const way last = { "", 0, false, 0, simd };
+        set_way(&last, simd);
+    }
+}
+
 /* Processors with AVX2 and those with AVX-512 give the same bits. */
 TEST(instruction_sets_agree) {
     static const way ways[] = { { "as it is", 0, false, 2, 2 }, { "with AVX2", 0, false, 2, 1 } };
@@ -406,6 +458,24 @@ TEST(a_mean_of_ones_is_one) {
         if (y) CHECK(flux_at(flux_mean(y, 1), 2, 0) == 1);
         if (n < 3000) CHECK(flux_item(flux_mean(flux_to_dtype(x, FLUX_F64))) == 1);
     }
+}
+
+TEST(a_constant_has_no_variance) {
+    static const double numbers[] = { 0.1, 1.99999, -3.3e-5, 12345.678, 1e8 / 3, 0.3 };
+    static const int64_t lengths[] = { 1, 2, 3, 7, 10, 33, 100, 999, 1024, 1500, 4097, 100003, 3000001 };
+    static const flux_dtype types[] = { FLUX_F32, FLUX_F64, FLUX_F16, FLUX_BF16 };
+    for (int i = 0; i < 6; i++)
+        for (int l = 0; l < 13; l++)
+            for (int t = 0; t < 4; t++) FLUX_SCOPE {
+                const int64_t n = lengths[l];
+                if (test_device.backend && (i || l % 3)) break;
+                flux_tensor *x = flux_eval(flux_full_shape(FLUX_SHAPE(n), numbers[i] > 60000 && t == 2 ? 777 : numbers[i], types[t]));
+                CHECK(flux_item(flux_var(x)) == 0);
+                if (n < 5000) CHECK(flux_at(flux_var(flux_eval(flux_broadcast_to(flux_reshape(x, 1, n), 5, n)), 1), 4, 0) == 0);
+            }
+    flux_tensor *x = flux_add(flux_to_dtype(flux_randn(1000), FLUX_F64), 3), *v = flux_var(x);
+    CHECK_NEAR(flux_item(v), flux_item(flux_mean(flux_square(flux_sub(x, flux_mean(x))))), 1e-13);
+    CHECK_NEAR(flux_item(flux_var(flux_to_dtype(x, FLUX_F32))), flux_item(v), 1e-6);
 }
 
 TEST_MAIN()
