@@ -25639,11 +25639,11 @@ static flux_tensor *flux__pick(const flux_loader *l, int k, const int64_t *order
 static flux_tensor *flux__pick_tuple(const flux_loader *l, int k, const int64_t *order,
                                      int64_t begin, int64_t n) {
     flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs);
-    if (!xs) return NULL;
-    for (int64_t i = 0; i < n; i++)
-        xs[i] = flux__pick(l, k, order ? order + i : NULL, begin + i, -1);
-    flux_tensor *tuple = flux_tuple_of((int)n, xs);
-    FLUX_FREE(xs);
+    bool good = xs != NULL;
+    for (int64_t i = 0; good && i < n; i++)
+        good = (xs[i] = flux__pick(l, k, order ? order + i : NULL, begin + i, -1)) != NULL;
+    flux_tensor *tuple = good ? flux_tuple_of((int)n, xs) : NULL;
+    if (xs) FLUX_FREE(xs);
     return tuple;
 }
 
@@ -25707,8 +25707,8 @@ static bool flux__observation(const flux_loader *l, int64_t i, flux_tensor **out
 static bool flux__batch_own(const flux_loader *l, const int64_t *order, int64_t begin, int64_t n,
                             flux__made *m) {
     int64_t step = l->set.arrays;
-    flux_tensor **obs = (flux_tensor **)flux__malloc((size_t)(n * step) * sizeof *obs);
-    flux_tensor **one = (flux_tensor **)flux__malloc((size_t)n * sizeof *one);
+    flux_tensor **obs = (flux_tensor **)flux__malloc((size_t)flux__times(flux__times(n, step), (int64_t)sizeof *obs));
+    flux_tensor **one = obs ? (flux_tensor **)flux__malloc((size_t)n * sizeof *one) : NULL;
     bool good = obs && one;
     for (int64_t i = 0; good && i < n; i++)
         good = flux__observation(l, order ? order[i] : begin + i, obs + i * step);

@@ -139,7 +139,7 @@ static const void *O(void) {              /* any handle */
 }
 static int64_t size(void) {
     static const int64_t ends[] = { -1, -2, INT64_MIN, INT64_MIN + 1, INT64_MAX, INT64_MAX - 1, INT32_MAX, INT32_MIN, (int64_t)INT32_MAX + 1,
-        (int64_t)1 << 32, (int64_t)1 << 40, (int64_t)1 << 43, (int64_t)1 << 62, 1 << 20, 65536, 1 << 30, 255, 256, 100 };
+        (int64_t)1 << 32, (int64_t)1 << 40, (int64_t)1 << 43, (int64_t)1 << 62, 1 << 20, 1 << 18, 1 << 30, 255, 256, 100 };
     int64_t v = one_in(6) ? ends[below((int)(sizeof ends / sizeof *ends))] : one_in(8) ? below(20) : below(6);
     return v;
 }
@@ -155,8 +155,8 @@ static int Z(void) {
     return z;
 }
 static double F(void) {
-    static const double all[] = { 0, -0.0, 1, -1, 0.5, 1e-3, 2, 3, (double)NAN, HUGE_VAL, -HUGE_VAL, 1e300, -1e300, 1e-300, 0.1, 0.9, 9.3e18 };
-    double v = one_in(4) ? (double)size() : all[below((int)(sizeof all / sizeof *all))];
+    static const double all[] = { 0, -0.0, 1, -1, 0.5, 1e-3, 2, 3, 1e300, -1e300, 1e-300, 0.1, 0.9, 9.3e18 };
+    double v = one_in(4) ? (double)size() : one_in(16) ? (double)NAN : one_in(8) ? one_in(2) ? HUGE_VAL : -HUGE_VAL : all[below((int)(sizeof all / sizeof *all))];
     note("%s%g", *words ? ", " : "", v);
     return v;
 }
