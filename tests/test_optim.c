@@ -722,7 +722,9 @@ TEST(train_errors) {
     CHECK_ERROR(flux_train(squares, NULL, data, opt), "train: argument model is NULL");
     CHECK_ERROR(flux_train(squares, m, NULL, opt), "train: argument data is NULL");
     CHECK_ERROR(flux_train(squares, m, data, NULL), "train: argument state is NULL");
+    flux_testmode(m, true);
     CHECK_ERROR(flux_train(no_loss, m, data, opt), "train: the loss function gave NULL at batch 0");
+    CHECK(m->mode == FLUX_MODE_TEST && !flux_training(m));
 }
 
 TEST(patience_counts_in_a_row) {
