@@ -6163,10 +6163,12 @@ static flux_tensor *flux__keepdims(flux_tensor *r, const flux_tensor *x, unsigne
 /* Of a product, each factor's is that of the others. A single zero is a factor of all others' products, two are of each other's: they
    stand there as what they are, their sum, so that the gradient's own gradient knows them; of more, any product has one left. */
 static flux_tensor *flux__prod_gradient(flux_tensor *x, flux_tensor *g, unsigned mask) {
-    flux_tensor *zero = flux_eq(x, 0.0), *others = flux_where(zero, 1.0, x);
+    flux_tensor *zero = flux_eq(x, 0.0), *others = flux_where(zero, 1.0, x), *count = others ? flux_to_dtype(zero, (flux_dtype)x->dtype) : NULL;
+    flux_tensor *zeroed = count ? flux_where(zero, x, 0.0) : NULL;
+    if (!zeroed) return NULL;
     flux_tensor *p = flux__reduce_node(others, FLUX__RED_PROD, mask, x->ndim);
-    flux_tensor *zeros = flux__reduce_node(flux_to_dtype(zero, (flux_dtype)x->dtype), FLUX__RED_SUM, mask, x->ndim);
-    flux_tensor *sum = flux__reduce_node(flux_where(zero, x, 0.0), FLUX__RED_SUM, mask, x->ndim);
+    flux_tensor *zeros = flux__reduce_node(count, FLUX__RED_SUM, mask, x->ndim);
+    flux_tensor *sum = flux__reduce_node(zeroed, FLUX__RED_SUM, mask, x->ndim);
     flux_tensor *one = flux_eq(zeros, 1.0), *of_zero = flux_where(one, 1.0, flux_where(flux_eq(zeros, 2.0), flux_sub(sum, x), 0.0));
     flux_tensor *of_others = flux_where(flux_eq(zeros, 0.0), 1.0, flux_where(one, sum, 0.0));
     return flux_mul(g, flux_mul(p, flux_where(zero, of_zero, flux_div(of_others, others))));
