@@ -10593,24 +10593,27 @@ static void flux__reduce(int cls, int red, void *acc, const void *x, int64_t n) 
 
 /* The first point of a part. */
 static int64_t flux__part_start(const flux__join_order *o, int64_t part) {
-    const int64_t at = (o->inner + o->chunk - 1) / o->chunk * part / o->parts * o->chunk;
+    const int64_t at = part == 0 || part == o->parts ? part * o->inner : (o->inner + o->chunk - 1) / o->chunk * part / o->parts * o->chunk;
     return at < o->inner ? at : o->inner;
 }
 /* acc = x[0] op x[1] ... of a row of several chunks, in order. */
 static void flux__join_long(const flux__join_order *o, flux__fold_fn fold, int cls, int red, void *acc, const void *x) {
+    const int64_t size = flux__class_size[cls];
     const bool wide = cls == FLUX__F32C && red == FLUX__RED_SUM;
     double all = 0;
     for (int part = 0; part < o->parts; part++) {
-        double sum = 0, joined;
+        double sum = 0, joined = 0;
         const int64_t end = flux__part_start(o, part + 1);
-        flux__identity(cls, red, &joined);
-        for (int64_t r = flux__part_start(o, part); r < end; r += o->chunk) {
+        if (!wide) flux__identity(cls, red, &joined);
+        for (int64_t r = flux__part_start(o, part), m; r < end; r += m) {
             float one = 0;
-            fold(wide ? (void *)&one : (void *)&joined, (const char *)x + r * flux__class_size[cls], end - r < o->chunk ? end - r : o->chunk, 1);
+            m = end - r < o->chunk ? end - r : o->chunk;
+            fold(wide ? (void *)&one : (void *)&joined, (const char *)x + r * size, m, 1);
             sum += (double)one;
         }
         all += (double)(float)sum;
-        if (part == 0) memcpy(acc, &joined, flux__class_size[cls]);
+        if (wide) continue;
+        if (part == 0) memcpy(acc, &joined, (size_t)size);
         else flux__accumulate(cls, red, acc, &joined, 1);
     }
     if (wide) *(float *)acc = (float)all;
