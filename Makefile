@@ -44,13 +44,14 @@ DEVICES ?= soft-cuda1 soft-cuda3 soft-hip2 $(if $(wildcard /dev/nvidia0),cuda) $
 # `make test` leaves to `make test-all` what takes minutes: checks that compile much, what HIP does as CUDA does, and of tests that
 # ask test_left_out() the long form on devices.
 SLOW_CHECKS := $(filter $(patsubst %,tests/check_%.sh,blas compile_time fuzz_files processors python rtc warnings),$(CHECKS))
-HIP_OWN := $(patsubst %,tests/test_%.c,data gpu products trace)
+HIP_OWN := $(patsubst %,tests/test_%.c,data gpu trace)
+SEVERAL_OWN := $(patsubst %,tests/test_%.c,data files tensors trace)
 SHORTENED := $(if $(ON_DEVICES),$(shell grep -l test_left_out $(ON_DEVICES)))
 
 # A run is a program on a device d, or a check. on(DEVICE,PROGRAMS,short or long)
 on = $(patsubst tests/%.c,$(BUILD)/$3/$1/%.result,$2)
 programs_on = $(if $(filter soft-cuda3,$d),$(filter $(SEVERAL),$(ON_DEVICES)),$(ON_DEVICES))
-quick_on = $(if $(filter soft-hip%,$d),$(filter $(HIP_OWN),$(ON_DEVICES)),$(programs_on))
+quick_on = $(filter $(if $(filter soft-hip%,$d),$(HIP_OWN),$(if $(filter soft-cuda3,$d),$(SEVERAL_OWN),%)),$(ON_DEVICES))
 ON_CPU := $(patsubst %.c,$(BUILD)/%.result,$(filter-out tests/test_softgpu.c,$(TESTS)))
 QUICK_CHECKS := $(patsubst %.sh,$(BUILD)/%.result,$(filter-out $(SLOW_CHECKS),$(CHECKS)))
 QUICK := $(ON_CPU) $(QUICK_CHECKS) $(patsubst %.c,$(BUILD)/%.result,$(filter tests/test_softgpu.c,$(TESTS))) $(foreach d,$(DEVICES),$(call on,$d,$(quick_on),short))
@@ -111,6 +112,8 @@ define in_turn
 $(foreach k,$(filter %/$1.result,$(RESULTS)),$(if $(before),$(eval $k: | $(before)))$(eval before := $k))$(eval before :=)
 endef
 $(foreach t,$(TESTS:tests/%.c=%),$(call in_turn,$t))
+# the processor's tests first
+$(filter-out $(ON_CPU),$(RESULTS)): | $(filter $(ON_CPU),$(RESULTS))
 # it takes the kernels that those left
 $(BUILD)/tests/check_rtc.result: | $(filter $(BUILD)/short/% $(BUILD)/long/%,$(RESULTS))
 FORCE:

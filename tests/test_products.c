@@ -205,8 +205,9 @@ static void on_all_chips(const char *name, void (*run)(void)) {
         run();
         return;
     }
-    for (; *chip; chip++) {
+    for (int i = 1; *chip; chip++, i++) {
         char text[100];
+        if (test_left_out(i, 2)) continue;             /* one of a maker, with tensor or matrix cores */
         snprintf(text, sizeof text, "%s as on %s", name, *chip);
         test_check(as_chip(name, *chip), __FILE__, __LINE__, text);
     }
