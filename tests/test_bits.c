@@ -161,7 +161,7 @@ static flux_tensor *random_layer(flux_tensor *x) {
     int64_t n = flux_len(x);
     if (!is_float(x) || n > 100000) return NULL;
     switch (dice(5)) {
-    case 0: return flux_normalise(x, FLUX_SHAPE(0), 1e-5);
+    case 0: return flux_ndim(x) ? flux_normalise(x, FLUX_SHAPE(0), 1e-5) : NULL;
     case 1: return flux_ndim(x) == 2 ? flux_cat(1, x, flux_mul(x, 2.0)) : NULL;
     case 2: return flux_dim(x, 0) > 1 ? flux_glu(flux_slice(x, 0, 0, flux_dim(x, 0) / 2 * 2), 0) : NULL;
     case 3: case 4: {
