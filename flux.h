@@ -17702,7 +17702,7 @@ static void flux__fork_locks(int when) {
     flux__pool_fork(when);
     flux__fork_lock(&flux__tls_lock, when);
     flux__fork_lock(&flux__lock, when);
-#if FLUX__ATOMIC_LOCK
+#ifdef FLUX__ATOMIC_LOCK
     flux__fork_lock(&flux__atomic_lock, when);
 #endif
     if (when != FLUX__FORK_CHILD) return;
