@@ -57,7 +57,7 @@
    - products of bf16 where the processor has its own (AVX512_BF16), and all products under FLUX_BLAS;
    - float64's functions (exp, sin, ...), which are the C library's;
    - numbers below the smallest normal one (1.2e-38 in float32): on x86 a result that small is 0, whatever computes it, an
-     update or a formula; other processors and GPUs keep them.
+     update or a formula; other processors and GPUs keep them. What a program gives, data and numbers, is kept everywhere.
    Sums of float32 have an error of at most 1e-6 of the sum of magnitudes, whatever their length.
 
    OPTIONS BEFORE THE #include
@@ -13104,9 +13104,21 @@ static double flux__number_value(const flux__graph *g, const flux__value *v) {
     return flux__base(user->in[v->node & 255])->arg.num;
 }
 
+/* The float32 nearest to x. Kernels run where a conversion makes 0 of what is below the smallest normal number; a number that a
+   program gives is no result, and is kept: such a float's bits count 2^-149. */
+static float flux__float_of(double x) {
+    if (x == 0 || !(fabs(x) < (double)FLT_MIN)) return (float)x;
+    const double even = 6755399441055744.0;      /* 1.5 2^52: beside it a double has no fraction */
+    const double count = ldexp(fabs(x), 149) + even;
+    const uint32_t bits = (uint32_t)(count - even) | (x < 0 ? UINT32_C(1) << 31 : 0);
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
 static void flux__set_number(int cls, void *out, double x) {
     if (cls == FLUX__F32C) {
-        *(float *)out = (float)x;
+        *(float *)out = flux__float_of(x);
         return;
     }
     double d[1];

@@ -583,4 +583,19 @@ TEST(an_error_handler_is_told_each_sentence_once) {
     flux_on_error(NULL, NULL);
 }
 
+/* A kernel makes 0 of a result below the smallest normal number; a number that a program gives is no result. */
+TEST(numbers_given_are_kept_however_small) {
+    const float tiny[] = { 1e-45f, -1e-45f, 1e-39f, -1.1e-38f, 1.17549435e-38f, -3e-42f };
+    flux_shape one = { 1, { 1 } };
+    flux_tensor *large = flux_eval(flux_full(1e30, 3));
+    for (int i = 0; i < 6; i++) {
+        const float *looked = (const float *)flux_data(flux_full(tiny[i], 3));
+        for (int j = 0; j < 3; j++) CHECK(looked && memcmp(&looked[j], &tiny[i], sizeof *tiny) == 0);
+        CHECK_NEAR(flux_item(flux_max(flux_mul(flux_full(tiny[i], 3), large))), (double)tiny[i] * 1e30, 1e-14);  /* within a kernel */
+        CHECK_NEAR(flux_item(flux_max(flux_mul(large, (double)tiny[i]))), (double)tiny[i] * 1e30, 1e-14);
+    }
+    CHECK_NEAR(flux_item(flux_full_shape(one, 1e-39, FLUX_BF16)), 1.0102e-39, 1e-43);
+    CHECK_NEAR(flux_item(flux_full_shape(one, 1e-310, FLUX_F64)), 1e-310, 0);
+}
+
 TEST_MAIN()
