@@ -2563,7 +2563,7 @@ struct flux_tensor {                      /* a node of the graph; with buf set, 
 enum {                                    /* flags of a tensor */
     FLUX__WEAK = 1, FLUX__SEED = 2,       /* a bare number; the 1 that a gradient starts from */
     FLUX__CONSUMED = 4, FLUX__FIXED = 8,  /* graph used up by flux_update; no graph kept */
-    FLUX__WIDENED = 16                    /* half format that a formula takes as float32, see flux__wide */
+    FLUX__WIDENED = 16                    /* half format that a formula takes as float32, see flux__widened */
 };
 
 typedef struct flux__pending {            /* what failed since flux_clear; .set: something did */
@@ -4601,7 +4601,7 @@ static flux_tensor *flux__cast(flux_tensor *x, flux_dtype t) {
 /* Formulas of several operations, and sums that are scaled, are computed in float32 where x is of a half format: their operands are
    taken wide and the result is rounded once, by narrow. So nothing between overflows that the result would hold, the gradient goes
    through float32 too, and a kernel loads halves, works in float32 and stores halves. Integers are wide as float32. */
-static flux_tensor *flux__wide(flux_tensor *x) {
+static flux_tensor *flux__widened(flux_tensor *x) {
     if (!x || x->dtype == FLUX_F32 || x->dtype == FLUX_F64) return x;
     flux_tensor *y = flux__cast(x, FLUX_F32);
     if (y && flux__is_half(x->dtype)) y->flags |= FLUX__WIDENED;
@@ -5220,12 +5220,14 @@ FLUX_DEF flux_tensor *flux_scatter_add(flux_tensor *x, int dim, flux_tensor *ind
     int h = flux__hide();
     flux_device place = flux__place(3, xs);
     index = flux__taken(index, place, FLUX_I64);
-    src = flux__taken(src, place, (flux_dtype)x->dtype);
+    const int given = x->dtype, t = flux__is_half(given) ? FLUX_F32 : given;      /* many halves may meet: they add up in float32 */
     out = flux__dims(x);
-    x = flux__taken(x, place, (flux_dtype)x->dtype);
-    flux_tensor *y = x && index && src ? flux__node(FLUX__SCATTER, (flux_dtype)x->dtype, &out, x, index, src) : NULL;
+    x = flux__taken(x, place, (flux_dtype)given);
+    if (t != given) x = flux__widened(x);
+    src = flux__taken(src, place, (flux_dtype)t);
+    flux_tensor *y = x && index && src ? flux__node(FLUX__SCATTER, (flux_dtype)t, &out, x, index, src) : NULL;
     if (y) y->arg.i[0] = dim;
-    return flux__reveal(h, y ? flux__done(y) : NULL);
+    return flux__reveal(h, y ? flux__narrow(flux__done(y), given) : NULL);
 }
 
 FLUX_DEF flux_tensor *flux_tuple_of(int n, flux_tensor *const *xs) {
@@ -5358,7 +5360,7 @@ FLUX_DEF flux_tensor *flux_mean_over(int n, flux_reduce_opts o) {
     unsigned mask = 0;
     if (!flux__mask("mean", n, &o, &mask)) return NULL;
     int h = flux__hide();
-    flux_tensor *x = flux__wide(o.x), *s = x ? flux__reduce_node(x, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL;
+    flux_tensor *x = flux__widened(o.x), *s = x ? flux__reduce_node(x, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL;
     return flux__reveal(h, s ? flux__narrow(flux_div(s, (double)flux__reduced_count(x, mask)), o.x->dtype) : NULL);
 }
 
@@ -5368,7 +5370,7 @@ FLUX_DEF flux_tensor *flux_var_over(int n, flux_reduce_opts o) {
     unsigned mask = 0;
     if (!flux__mask("var", n, &o, &mask)) return NULL;
     int h = flux__hide();
-    flux_tensor *x = flux__wide(o.x), *m = x ? flux__reduce_node(x, FLUX__RED_SUM, mask, x->ndim) : NULL;
+    flux_tensor *x = flux__widened(o.x), *m = x ? flux__reduce_node(x, FLUX__RED_SUM, mask, x->ndim) : NULL;
     double count = x ? (double)flux__reduced_count(x, mask) : 0;
     flux_tensor *d = m ? flux_sub(x, flux_div(m, count)) : NULL, *e = d ? flux_square(d) : NULL;
     flux_tensor *s = e ? flux__reduce_node(e, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL, *var = s ? flux_div(s, count) : NULL;
@@ -5390,7 +5392,7 @@ FLUX_DEF flux_tensor *flux_norm_over(int n, flux_reduce_opts o) {
     unsigned mask = 0;
     if (!flux__mask("norm", n, &o, &mask)) return flux__reveal(h, NULL);
     int given = o.x->dtype;
-    o.x = flux_square(flux__wide(o.x));
+    o.x = flux_square(flux__widened(o.x));
     return flux__reveal(h, o.x ? flux__narrow(flux__root_of_sum(flux_sum_over(n, o), 0.5), given) : NULL);
 }
 
@@ -5406,7 +5408,7 @@ FLUX_DEF flux_tensor *flux_logsumexp_over(int n, flux_reduce_opts o) {
     flux_tensor *top;
     if (!flux__mask("logsumexp", n, &o, &mask)) return NULL;
     int h = flux__hide();
-    flux_tensor *x = flux__wide(o.x), *s = x ? flux__shifted(x, mask, &top) : NULL;
+    flux_tensor *x = flux__widened(o.x), *s = x ? flux__shifted(x, mask, &top) : NULL;
     flux_tensor *e = s ? flux_exp(s) : NULL, *sum = e ? flux__reduce_node(e, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL;
     if (sum && !n) top = flux_reshape_to(top, flux__shape(NULL, 0));
     return flux__reveal(h, sum ? flux__narrow(flux_add(flux_log(sum), top), o.x->dtype) : NULL);
@@ -5418,7 +5420,7 @@ static flux_tensor *flux__softmax(const char *call, int n, flux_reduce_opts *o, 
     if (n == 0) o->d0 = 0;
     if (!flux__mask(call, n ? n : 1, o, &mask)) return NULL;
     int h = flux__hide();
-    flux_tensor *x = flux__wide(o->x), *s = x ? flux__shifted(x, mask, &top) : NULL;
+    flux_tensor *x = flux__widened(o->x), *s = x ? flux__shifted(x, mask, &top) : NULL;
     flux_tensor *e = s ? flux_exp(s) : NULL, *sum = e ? flux__reduce_node(e, FLUX__RED_SUM, mask, x->ndim) : NULL;
     if (!sum) return flux__reveal(h, NULL);
     return flux__reveal(h, flux__narrow(logarithm ? flux_sub(s, flux_log(sum)) : flux_div(e, sum), o->x->dtype));
@@ -5544,7 +5546,7 @@ static flux_tensor *flux__dot(flux_tensor *a, flux_tensor *b) {
     flux_tensor *xs[2] = { a, b };
     int t = flux__meet("dot", 2, xs);
     if (t < 0 || !flux__is_half(t)) return t < 0 ? NULL : flux_sum(flux_mul(a, b));
-    return flux__narrow(flux_sum(flux_mul(flux__wide(a), flux__wide(b))), t);
+    return flux__narrow(flux_sum(flux_mul(flux__widened(a), flux__widened(b))), t);
 }
 
 FLUX_DEF flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b) {
@@ -5881,7 +5883,7 @@ static flux_tensor *flux__pool_reduce(const char *call, flux_pool_opts *o, doubl
     int h = flux__hide();
     if (o->x && o->x->op != FLUX__TUPLE) o->x = flux__floating(o->x);     /* integers have no number below all for the padding */
     flux_tensor *win = flux__pool_windows(call, o, pad, &w, &mask, &at);
-    if (win && red == FLUX__RED_SUM) win = flux__wide(win);
+    if (win && red == FLUX__RED_SUM) win = flux__widened(win);
     if (win && power > 0) win = flux_pow(win, power);
     flux_tensor *y = win ? flux__reduce_node(win, red, mask, win->ndim) : NULL;
     if (y && power > 0) y = flux__root_of_sum(y, 1 / power);
@@ -6091,13 +6093,13 @@ static bool flux__value_again(int op) { return op == FLUX__OP_DIV || op == FLUX_
    else the forward pass would store for them what it has only widened. */
 static flux_tensor *flux__operand_again(flux_tensor *x, bool wide) {
     if (wide && flux__is_half(x->dtype)) {
-        if (!(x->flags & FLUX__SEED)) return flux__wide(x);
+        if (!(x->flags & FLUX__SEED)) return flux__widened(x);
         flux_shape s = flux__dims(x);
         flux_tensor *one = flux__renumber(x, &s, FLUX_F32, x->device);
         if (one) one->flags |= FLUX__SEED;
         return one ? flux__done(one) : NULL;
     }
-    return x->flags & FLUX__WIDENED && !x->buf && x->nin ? flux__wide(x->in[0]) : x;
+    return x->flags & FLUX__WIDENED && !x->buf && x->nin ? flux__widened(x->in[0]) : x;
 }
 
 /* g summed over the dims along which x was stretched to g's shape. */
@@ -6180,7 +6182,7 @@ static flux_tensor *flux__reduce_gradient(flux_tensor *y, flux_tensor *g) {
     g = flux__keepdims(g, x, mask);
     if (!g) return NULL;
     if (y->arg.i[0] == FLUX__RED_SUM) return flux_broadcast_to_shape(g, flux__dims(x));
-    if (y->arg.i[0] == FLUX__RED_PROD) return flux__narrow(flux__prod_gradient(flux__wide(x), flux__wide(g), mask), x->dtype);
+    if (y->arg.i[0] == FLUX__RED_PROD) return flux__narrow(flux__prod_gradient(flux__widened(x), flux__widened(g), mask), x->dtype);
     flux_tensor *win = flux__argreduce_node(x, y->arg.i[0] == FLUX__RED_MAX, mask, x->ndim);
     flux_tensor *i = mask ? flux__iota_over(x, mask) : NULL;
     return !i ? g : flux_where(flux_eq(i, win), g, 0.0);
@@ -6369,7 +6371,7 @@ static void flux__wide_gradient(flux_tensor *y, flux_tensor *g, bool wide, unsig
     for (int i = 0; i < y->nin; i++)
         if (!(in[i] = flux__operand_again(y->in[i], wide))) return;
     if (wide) g = flux__operand_again(g, true);
-    if (wide) value = flux__value_again(y->op) ? flux__elementwise(y->op, in[0], in[1], in[2]) : flux__wide(y);
+    if (wide) value = flux__value_again(y->op) ? flux__elementwise(y->op, in[0], in[1], in[2]) : flux__widened(y);
     if (g && value) flux__row_gradient(y->op, value, g, in, need, out);
 }
 
@@ -6722,7 +6724,7 @@ static bool flux__sum_up(flux__walk *w, int k) {
     if (!sum) sum = flux__join_products(w, n, xs);
     bool wide = !sum && n > 2 && flux__is_half(xs[0]->dtype);     /* of two the sum rounds once by itself */
     for (int i = sum ? n : 0; i < n; i++) {
-        flux_tensor *x = wide ? flux__wide(xs[i]) : xs[i];
+        flux_tensor *x = wide ? flux__widened(xs[i]) : xs[i];
         sum = i ? flux_add(sum, x) : x;
     }
     if (wide) sum = flux__narrow(sum, xs[0]->dtype);
@@ -20011,9 +20013,10 @@ static flux_tensor *flux__dry_run(const char *call, flux_layer *m, flux_shape in
     if (copy) flux_testmode(copy, true);
     const int b = flux__nograd_enter();
     flux_tensor *x = copy ? flux__sample(copy, in) : NULL;
+    flux__watch *around = t->watch;       /* a layer may ask within its call, while a summary watches */
     t->watch = watch;
     flux_tensor *y = x ? flux_call_layer(copy, x) : NULL;
-    t->watch = NULL;
+    t->watch = around;
     flux__nograd_leave(b);
     t->draws = draws;
     return y;
@@ -21182,7 +21185,7 @@ static flux_tensor *flux__embeddingbag_call(flux_layer *self, flux_tensor *x) {
     bool mean = m->reduction == flux_mean;
     flux_shape s = flux__dims(y);
     flux_tensor *sum = m->reduction == flux_max ? flux_max(y, 1) : mean && !real ? flux_mean(y, 1) : !mean ? flux_sum(y, 1) : NULL;
-    if (mean && real) sum = flux__narrow(flux_div(flux_sum(flux__wide(y), 1), flux_sum(flux_to_dtype(real, FLUX_F32), 1)), y->dtype);
+    if (mean && real) sum = flux__narrow(flux_div(flux_sum(flux__widened(y), 1), flux_sum(flux_to_dtype(real, FLUX_F32), 1)), y->dtype);
     for (int i = 1; i + 1 < s.ndim; i++) s.dim[i] = s.dim[i + 1];
     s.ndim--;
     return flux_reshape_to(sum, s);
@@ -21237,7 +21240,7 @@ static flux_tensor *flux__gate(flux_tensor *g, int which, int64_t out) {
 }
 
 /* What a gate's activation takes: as formulas do, in float32 if g is of a half format. */
-static flux_tensor *flux__wide_gate(flux_tensor *g, int which, int64_t out) { return flux__wide(flux__gate(g, which, out)); }
+static flux_tensor *flux__wide_gate(flux_tensor *g, int which, int64_t out) { return flux__widened(flux__gate(g, which, out)); }
 
 /* One step: s (of out x N; NULL for zero) after the input's part x of the gates. In half formats what r lets through is a half, whose
    gradient is then the same for both parts of the gate: rounding it for each of them would be a kernel more. */
@@ -21253,7 +21256,7 @@ static void flux__cell_step(const flux__rnn_cell *m, flux_tensor *x, flux_tensor
     else if (m->kind == FLUX__LSTM) {     /* gates: input, forget, cell, output */
         flux_tensor *g = own ? flux_add(own, x) : x;
         flux_tensor *c = flux_mul(flux_sigmoid(flux__wide_gate(g, 0, out)), flux_tanh(flux__wide_gate(g, 2, out)));
-        if (s[1]) c = flux__fma(flux_sigmoid(flux__wide_gate(g, 1, out)), flux__wide(s[1]), c);
+        if (s[1]) c = flux__fma(flux_sigmoid(flux__wide_gate(g, 1, out)), flux__widened(s[1]), c);
         s[1] = flux__narrow(c, given);
         s[0] = flux__narrow(flux_mul(flux_sigmoid(flux__wide_gate(g, 3, out)), flux_tanh(c)), given);
     } else {                              /* reset, update, candidate */
@@ -21267,9 +21270,9 @@ static void flux__cell_step(const flux__rnn_cell *m, flux_tensor *x, flux_tensor
         if (own || back) r = flux_sigmoid(r);
         if (back) n = flux__fma(r, back, n);
         else if (own) n = flux_add(flux_matmul(m->Wh_h, flux_mul(r, h)), n);
-        z = flux_sigmoid(flux__wide(z));
-        n = flux_tanh(flux__wide(n));
-        s[0] = flux__narrow(h ? flux__lerp(n, flux__wide(h), z) : flux_mul(flux_sub(1.0, z), n), given);
+        z = flux_sigmoid(flux__widened(z));
+        n = flux_tanh(flux__widened(n));
+        s[0] = flux__narrow(h ? flux__lerp(n, flux__widened(h), z) : flux_mul(flux_sub(1.0, z), n), given);
     }
 }
 
@@ -21823,7 +21826,7 @@ static flux_tensor *flux__alphadropout_call(flux_layer *self, flux_tensor *x) {
     if (!active || !x) return x;
     if (!(p < 1)) return flux_where(flux_full_shape(flux__shape(NULL, 0), 0.0, FLUX_BOOL), x, 0.0);
     flux_tensor *keep = flux__dropout_mask(m, x);
-    return keep ? flux__narrow(flux_add(flux_mul(flux_where(keep, flux__wide(x), low), a), b), x->dtype) : NULL;
+    return keep ? flux__narrow(flux_add(flux_mul(flux_where(keep, flux__widened(x), low), a), b), x->dtype) : NULL;
 }
 
 static size_t flux__dropout_text(flux_layer *self, char *out, size_t n) {
@@ -22246,8 +22249,8 @@ static flux_tensor *flux__interpolate(flux_tensor *x, int i, int64_t out) {
     flux_tensor *k = flux_to_dtype(flux__iota_on(x->device, out, 0), FLUX_F64);
     flux_tensor *place = out > 1 ? flux_div(flux_mul(k, last), (double)(out - 1)) : k, *below = flux_min2(flux_floor(place), last);
     flux_tensor *w = flux_to_dtype(flux_reshape_to(flux_sub(place, below), by), x->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32);
-    flux_tensor *low = flux__wide(flux_gather(x, i, flux_to_dtype(below, FLUX_I64)));
-    flux_tensor *high = flux__wide(flux_gather(x, i, flux_to_dtype(flux_min2(flux_add(below, 1.0), last), FLUX_I64)));
+    flux_tensor *low = flux__widened(flux_gather(x, i, flux_to_dtype(below, FLUX_I64)));
+    flux_tensor *high = flux__widened(flux_gather(x, i, flux_to_dtype(flux_min2(flux_add(below, 1.0), last), FLUX_I64)));
     return flux_add(low, flux_mul(flux_sub(high, low), w));
 }
 
@@ -22576,7 +22579,7 @@ static flux_tensor **flux__tensor_named(flux_layer *m, const char *which, const 
 
 static flux_tensor *flux__weight_length(flux_tensor *v, const flux_shape *dims) {
     double tiny = flux__dtypes[v->dtype].epsilon;
-    flux_tensor *sum = flux_sum_over(dims->ndim, flux__over(flux_square(flux__wide(v)), dims));
+    flux_tensor *sum = flux_sum_over(dims->ndim, flux__over(flux_square(flux__widened(v)), dims));
     return sum ? flux_sqrt(flux_add(sum, tiny * tiny)) : NULL;
 }
 
@@ -22588,7 +22591,7 @@ static flux_layer *flux__weightnorm_fold(flux__weightnorm_layer *m) {
         return NULL;
     }
     flux_tensor **slot = flux__tensor_named(y, m->which, NULL);
-    flux_tensor *w = flux_div(flux_mul(flux__wide(*slot), m->g), flux__weight_length(*slot, &m->dims));
+    flux_tensor *w = flux_div(flux_mul(flux__widened(*slot), m->g), flux__weight_length(*slot, &m->dims));
     if (w) flux_assign(slot, flux__narrow(w, (*slot)->dtype));
     return y;
 }
@@ -22706,7 +22709,7 @@ FLUX_DEF flux_layer *flux_remove_weightnorms(flux_layer *m) {
 
 /* An activation's input, as formulas work with it; NULL, with an error, for NULL. */
 static flux_tensor *flux__act_input(const char *call, flux_tensor *x) {
-    return flux__check_operands(call, 1, &x) ? flux__wide(x) : NULL;
+    return flux__check_operands(call, 1, &x) ? flux__widened(x) : NULL;
 }
 
 FLUX_DEF flux_tensor *flux_identity(flux_tensor *x) {
@@ -22798,7 +22801,7 @@ FLUX_DEF flux_tensor *flux_glu(flux_tensor *x, int dim) {
     }
     int h = flux__hide();
     int64_t n = x->dim[dim];
-    flux_tensor *a = flux__wide(flux_slice(x, dim, 0, n / 2)), *b = flux__wide(flux_slice(x, dim, n / 2, n));
+    flux_tensor *a = flux__widened(flux_slice(x, dim, 0, n / 2)), *b = flux__widened(flux_slice(x, dim, n / 2, n));
     return flux__reveal(h, flux__narrow(flux_mul(a, flux_sigmoid(b)), x->dtype));
 }
 
@@ -23062,7 +23065,7 @@ static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     o.smooth = flux__or(o.smooth, 1);
     o.beta = flux__or(o.beta, 0.7);
     int h = flux__hide();
-    flux_tensor *p = flux__wide(o.yhat);
+    flux_tensor *p = flux__widened(o.yhat);
     flux_tensor *y = labels || !p ? NULL : flux_to_dtype(o.y, (flux_dtype)p->dtype), *total = NULL, *e;
     if (o.weights && y) y = flux_mul(y, flux__class_weights(row->name, p, &o, (flux_dtype)p->dtype));
     if (o.weights && y) total = (flux_sum)(y);

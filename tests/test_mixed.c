@@ -349,6 +349,18 @@ TEST(gradients_of_many_uses_add_up_in_f32) {
     CHECK_NEAR(flux_item(flux_max(flux_grad(flux_gradient(flux_sum(sum), x), x))), 600, 0);
 }
 
+/* So does an index that comes often: a gather's gradient, and an embedding's, which f16 would stop at 2048. */
+TEST(what_an_index_meets_adds_up_in_f32) {
+    flux_tensor *many = flux_full_shape(FLUX_SHAPE(3000), 0, FLUX_I64);
+    for (int t = FLUX_F16; t <= FLUX_BF16; t++) {
+        flux_tensor *ones = flux_full_shape(FLUX_SHAPE(1, 3000), 1, (flux_dtype)t), *x = flux_full_shape(FLUX_SHAPE(1, 2), 5, (flux_dtype)t);
+        double gap = t == FLUX_F16 ? 2 : 16;                   /* between numbers of that size */
+        CHECK_NEAR(flux_item(flux_max(flux_scatter_add(x, 1, many, ones))), 3005, gap);
+        CHECK_NEAR(flux_item(flux_max(flux_grad(flux_gradient(flux_sum(flux_gather(x, 1, many)), x), x))), 3000, gap);
+        CHECK(flux_dtype_of(flux_scatter_add(x, 1, many, ones)) == (flux_dtype)t);
+    }
+}
+
 /* What a program itself widened stays the tensor that its gradients are by, the second one too. */
 TEST(gradients_by_what_was_widened) {
     flux_tensor *x = flux_full_shape(FLUX_SHAPE(2), 3, FLUX_F16), *w = flux_to_dtype(x, FLUX_F32), *back = flux_to_dtype(w, FLUX_F16);

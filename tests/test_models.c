@@ -581,6 +581,19 @@ static bool is_shape(flux_shape s, int n, int64_t a, int64_t b, int64_t c) {
            (n < 3 || s.dim[2] == c);
 }
 
+/* A layer that asks for a size while it is called, as one may that shapes what follows by it. */
+typedef struct asking { flux_layer base; flux_layer *inner; } asking;
+static flux_tensor *asking_call(flux_layer *self, flux_tensor *x) {
+    flux_layer *inner = ((asking *)self)->inner;
+    CHECK(is_shape(flux_outputsize(inner, 4, 2), 2, 3, 2, 0));
+    return flux_call(inner, x);
+}
+FLUX_LAYER(asking, "Asking", asking_call, FLUX_CHILD(inner))
+TEST(outputsize_within_a_summary) {
+    flux_layer *m = flux_chain(flux_new(asking, { 0 }, flux_dense(4, 3)), flux_dense(3, 2));
+    CHECK(flux_summary_text(m, FLUX_SHAPE(4, 2), NULL, 0) > 0);
+}
+
 TEST(outputsize_without_computing) {
     flux_layer *m = flux_chain(flux_dense(784, 32, flux_relu), flux_dropout(0.5),
                                flux_layernorm(FLUX_SHAPE(32)), flux_dense(32, 10), flux_softmax);
