@@ -389,7 +389,7 @@ FLUX_API flux_tensor *flux_add(flux_tensor *a, flux_tensor *b);
 FLUX_API flux_tensor *flux_sub(flux_tensor *a, flux_tensor *b);
 FLUX_API flux_tensor *flux_mul(flux_tensor *a, flux_tensor *b);
 FLUX_API flux_tensor *flux_div(flux_tensor *a, flux_tensor *b);   /* of integers: float32 */
-FLUX_API flux_tensor *flux_pow(flux_tensor *a, flux_tensor *b);   /* the gradient by a of a^0 is 0, and by b where a is 0 */
+FLUX_API flux_tensor *flux_pow(flux_tensor *a, flux_tensor *b);   /* the gradient by a of a^0 is 0, and by b where a <= 0 */
 FLUX_API flux_tensor *flux_max2(flux_tensor *a, flux_tensor *b);  /* the larger; NaN if either is */
 FLUX_API flux_tensor *flux_min2(flux_tensor *a, flux_tensor *b);
 FLUX_API flux_tensor *flux_eq(flux_tensor *a, flux_tensor *b);
@@ -485,7 +485,8 @@ FLUX_API flux_tensor *flux_norm_over(int n, flux_reduce_opts o);  /* square root
 FLUX_API flux_tensor *flux_logsumexp_over(int n, flux_reduce_opts o);   /* log of the sum of exp(x); -inf of nothing but that */
 FLUX_API flux_tensor *flux_argmax_over(int n, flux_reduce_opts o);   /* int64, the first of equals; one dim or all */
 FLUX_API flux_tensor *flux_argmin_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_softmax_over(int n, flux_reduce_opts o);     /* exp(x)/sum(exp(x)); over dim 0 if none is given */
+FLUX_API flux_tensor *flux_softmax_over(int n, flux_reduce_opts o);     /* exp(x)/sum(exp(x)); over dim 0 if none is given; all
+                                                                           alike where there is nothing but -inf */
 FLUX_API flux_tensor *flux_logsoftmax_over(int n, flux_reduce_opts o);  /* log of that */
 FLUX_API flux_tensor *flux_sum(flux_tensor *x);
 FLUX_API flux_tensor *flux_mean(flux_tensor *x);
@@ -839,7 +840,8 @@ FLUX_API flux_layer *flux_recurrence_with(flux_recurrence_opts o);
 /* Attention: flux_call(m, x) of x to itself, flux_call(m, q, kv) or (m, q, k, v), each features x steps (x batch), with a
    fourth input as mask (bool, true: may be seen) or bias (added), which stretch to keys x queries x heads x batch. The
    result is a flux_tuple: y (out x queries x batch) and the scores (keys x queries x heads x batch), which y does without:
-   they take time and memory only if they are looked at, or drop out. */
+   they take time and memory only if they are looked at, or drop out. A query that may see no key, by its mask or a bias of
+   -inf, has 0 for its scores, its values (before the output's projection) and their gradients. */
 typedef struct flux_multiheadattention_opts {
     FLUX__DUMMY
     int64_t in FLUX__ZERO;                /* features of the queries */
@@ -5934,7 +5936,7 @@ static flux_tensor *flux__attend_seen(const flux__attend *a) {
     return seen ? flux_and(seen, past) : past;
 }
 
-/* softmax over the keys of k'q / sqrt(a head's features). A product in half precision is kept small by q. */
+/* softmax over the keys of k'q / sqrt(a head's features), 0 for what is not seen. A product in half precision is kept small by q. */
 static flux_tensor *flux__attend_scores(const flux__attend *a) {
     flux_tensor *q = flux__heads(a->q, a->heads), *k = flux__heads(a->k, a->heads);
     bool half = a->q->dtype == FLUX_F16;
@@ -5942,8 +5944,10 @@ static flux_tensor *flux__attend_scores(const flux__attend *a) {
     flux_tensor *l = flux_matmul(flux_transpose(k), half ? flux_mul(q, flux__attend_scale(a)) : q);
     if (l && !half) l = flux_mul(l, flux__attend_scale(a));
     if (l && a->extra && a->extra->dtype != FLUX_BOOL) l = flux_add(l, a->extra);
-    if (l && (a->extra || a->causal)) l = flux_where(flux__attend_seen(a), l, -HUGE_VAL);
-    return l ? (flux_softmax)(l) : NULL;
+    flux_tensor *seen = l && (a->extra || a->causal) ? flux__attend_seen(a) : NULL;
+    if (seen) l = flux_where(seen, l, -HUGE_VAL);
+    flux_tensor *p = l ? (flux_softmax)(l) : NULL;
+    return p && a->extra ? flux_where(seen, p, 0.0) : p;  /* of a query that sees nothing, softmax has equal parts */
 }
 
 /* Its features lie together. */
@@ -5978,7 +5982,7 @@ static flux_tensor *flux__attend_view(int n, flux_tensor **in, int64_t offset, c
 }
 
 /* v's features x queries x batch. The kernel works in float32 or float64; behind y it puts each query's maximum and the
-   reciprocal of its sum. */
+   reciprocal of its sum. A query that sees nothing has the maximum -inf; the reciprocal is 0 then, and so is all of y. */
 static flux_tensor *flux__attention(const flux__attend *what) {
     flux__attend a = *what;
     flux_dtype t = flux__promote(flux__promote((flux_dtype)a.q->dtype, (flux_dtype)a.k->dtype), (flux_dtype)a.v->dtype);
@@ -6303,7 +6307,6 @@ static bool flux__attend_formula(const flux__attend *a, flux_tensor *g, flux_ten
     flux_tensor *gh = flux__heads(g, a->heads), *dp = gh && v ? flux_matmul(flux_transpose(v), gh) : NULL;
     if (!p || !q || !k || !dp) return false;
     d[3] = flux_mul(p, flux_sub(dp, flux_sum(flux_mul(p, dp), 0)));
-    if (a->extra) d[3] = flux_where(flux__attend_seen(a), d[3], 0.0);     /* of a query that sees nothing */
     flux_tensor *scaled = flux_mul(d[3], flux__attend_scale(a));
     d[0] = flux__unheads(flux_matmul(k, scaled));
     d[1] = flux__unheads(flux_matmul(q, flux__swap01(scaled)));
@@ -14710,7 +14713,7 @@ static double flux__attend_number(const flux__attend_job *j, const char *at) {
     return memcpy(&x, at, sizeof x), (double)x;
 }
 
-/* exp of what the query's maximum leaves of its scores, 0 for what it does not see. *n: how many numbers that takes. */
+/* exp of what the query's maximum leaves of its scores, 0 for what it does not see; their sum. *n: how many numbers that takes. */
 static double flux__attend_exp(const flux__attend_part *p, int64_t i, char *most, bool find, int64_t *n) {
     const flux__attend_job *j = p->j;
     int64_t size = j->size, seen = j->causal && !j->o[5] && p->q0 + i < p->keys ? p->q0 + i + 1 : p->keys;
@@ -14719,9 +14722,9 @@ static double flux__attend_exp(const flux__attend_part *p, int64_t i, char *most
     flux__identity(j->cls, FLUX__RED_MAX, none);
     for (int64_t at = seen; at < *n; at++) memcpy(s + at * size, none, (size_t)size);
     double sum = (j->cls == FLUX__F64C ? flux__attend_exp_f64 : flux__section_now()->attend_exp)(*n, s, most, find);
-    if (memcmp(most, none, (size_t)size) == 0) sum = (double)seen;     /* nothing may be seen: all is seen alike */
-    memset(s + seen * size, 0, (size_t)((p->ld - seen) * size));
-    return sum;
+    bool blind = memcmp(most, none, (size_t)size) == 0;
+    memset(s + (blind ? 0 : seen * size), 0, (size_t)((p->ld - (blind ? 0 : seen)) * size));
+    return blind ? 0 : sum;
 }
 
 static bool flux__attend_forward(flux__attend_part *p) {
@@ -14731,7 +14734,7 @@ static bool flux__attend_forward(flux__attend_part *p) {
     for (int64_t i = 0; i < p->n; i++) {
         char *most = flux__attend_stats(p, j->out, p->q0 + i);
         double sum = flux__attend_exp(p, i, most, true, &n);
-        flux__set_number(j->cls, most + size, 1 / sum);
+        flux__set_number(j->cls, most + size, sum == 0 ? 0 : 1 / sum);
     }
     const char *v = flux__attend_at(p, 2, 0, &ld);
     char *y = flux__attend_to(p, 0, j->dv, j->queries, p->q0);
@@ -16385,6 +16388,7 @@ static void flux__spell_attend(const flux__attend_text *a, int what, int64_t at)
     flux__spell(s, "#pragma unroll 4\n    for (int i = 0; i < 32; i++)\n"
                 "    for (int j = 0; j < %d; j++) acc[j] = fma%s(w[r][i], z[i][c + j * 8], acc[j]);\n    __syncthreads();\n    }\n",
                 FLUX__ATTEND_FEATURES / 8, a->T[0] == 'f' ? "f" : "");
+    if (forward) flux__spell(s, "    if (t < 32 && most[t] == -INF) sum[t] = INF;\n    __syncthreads();\n");    /* sees nothing: 0 */
     flux__spell(s, "    for (int j = 0; j < %d; j++) {\n    const %s f = e0 + c + j * 8;\n", FLUX__ATTEND_FEATURES / 8, a->c->index);
     flux__spell(s, "    if (r0 + r < %lld && f < %lld) p%d[%lld + ((sample * %lld + r0 + r) * %lld + head) * %lld + f] = acc[j]", rows, features, a->out,
                 (long long)at, rows, (long long)a->heads, features);

@@ -294,11 +294,35 @@ TEST(attention_shapes_modes_and_masks) {
     flux_trainmode(m, true);
     CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_sum(flux_nth(flux_call(m, x), 1), 0), 1.0)))) > 1e-3);
     flux_tensor *q = flux_randn(4, 3, 2), *none = flux_full_shape(FLUX_SHAPE(3, 3), 0, FLUX_BOOL);
-    y = flux_dot_product_attention(q, q, q, .nheads = 2, .mask = none);    /* a query that sees nothing sees all alike */
-    CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(flux_nth(y, 1), 1.0 / 3)))), 0, 1e-6);
+    y = flux_dot_product_attention(q, q, q, .nheads = 2, .mask = none);    /* a query that sees nothing has nothing */
+    CHECK(flux_item(flux_max(flux_abs(flux_nth(y, 0)))) == 0 && flux_item(flux_max(flux_abs(flux_nth(y, 1)))) == 0);
     flux_tensor *far = flux_mul(flux_to_dtype(flux_not(flux_make_causal_mask(q)), FLUX_F32), -1e9);
     flux_tensor *a = flux_dot_product_attention_scores(q, q, .bias = far), *b = flux_dot_product_attention_scores(q, q, .mask = flux_make_causal_mask(q));
     CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(a, b)))), 0, 1e-6);
+}
+
+/* As PyTorch's attention has it: 0, and no gradient from it; by one kernel and with its scores, by a mask and by a bias. */
+TEST(a_query_that_sees_nothing) {
+    const bool may[9] = { true, true, false, false, false, false, true, true, true };
+    float add[9];
+    for (int i = 0; i < 9; i++) add[i] = may[i] ? 0 : -HUGE_VALF;
+    for (int t = FLUX_F32; t <= FLUX_BF16; t++)
+        for (int way = 0; way < 4; way++) {
+            flux_tensor *q = flux_to_dtype(FILL(0.3, 1.0, 4, 3, 2), (flux_dtype)t), *k = flux_to_dtype(FILL(0.7, 1.0, 4, 3, 2), (flux_dtype)t);
+            flux_tensor *v = flux_to_dtype(FILL(1.1, 1.0, 4, 3, 2), (flux_dtype)t), *mask = flux_from(may, 3, 3), *bias = flux_to_dtype(flux_from(add, 3, 3), (flux_dtype)t);
+            flux_layer *drop = way == 3 ? flux_chain(flux_identity) : NULL;        /* the scores are looked at */
+            flux_tensor *y = flux_dot_product_attention(q, k, v, .nheads = 2, .mask = way == 1 ? NULL : mask, .bias = way == 1 ? bias : NULL,
+                                                        .causal = way == 2, .drop = drop);
+            flux_tensor *blind = flux_slice(flux_nth(y, 0), 1, 1, 2), *p = flux_slice(flux_nth(y, 1), 1, 1, 2);
+            CHECK(flux_item(flux_max(flux_abs(blind))) == 0 && flux_item(flux_max(flux_abs(p))) == 0);
+            flux_grads *g = flux_gradient(flux_sum(flux_exp(blind)), q, k, v);
+            CHECK(flux_item(flux_max(flux_abs(flux_grad(g, q)))) == 0 && flux_item(flux_max(flux_abs(flux_grad(g, k)))) == 0);
+            CHECK(flux_item(flux_max(flux_abs(flux_grad(g, v)))) == 0);
+            g = flux_gradient(flux_sum(flux_mul(flux_nth(y, 0), v)), k);
+            CHECK(flux_item(flux_max(flux_abs(flux_grad(g, k)))) > 0.01);
+        }
+    float none[3] = { -HUGE_VALF, -HUGE_VALF, -HUGE_VALF };
+    CHECK_NEAR(flux_at(flux_softmax(flux_from(none, 3)), 1), 1.0 / 3, 1e-7);
 }
 
 TEST(wrong_attention_calls) {
@@ -335,7 +359,9 @@ static flux_tensor *plain_attention(flux_tensor *q, flux_tensor *k, flux_tensor 
     if (bias) l = flux_add(l, bias);
     if (mask) l = flux_where(mask, l, -HUGE_VAL);
     if (causal) l = flux_where(flux_le(key, query), l, -HUGE_VAL);
-    flux_tensor *y = flux_permute(flux_matmul(x[2], flux_softmax(l)), 0, 2, 1, 3);
+    flux_tensor *p = flux_softmax(l);
+    if (mask) p = flux_where(flux_gt(l, -HUGE_VAL), p, 0.0);               /* a query that sees nothing */
+    flux_tensor *y = flux_permute(flux_matmul(x[2], p), 0, 2, 1, 3);
     return flux_reshape(y, flux_dim(v, 0), flux_dim(q, 1), flux_dim(q, 2));
 }
 
