@@ -6,7 +6,7 @@
            CHECK_NEAR(flux_item(x), 3.0, 1e-6);       // by difference or relative to the second; NaN fails
            CHECK_STR(flux_dtype_name(FLUX_F32), "f32");
            CHECK_DATA(x, expected, 1e-6);             // a tensor's elements against a C array of double
-           CHECK_ERROR(flux_add(a, b), "shapes");     // must fail saying so; not printed, and forgotten after
+           CHECK_ERROR(flux_add(a, b), "shapes");     // must fail saying so, and give NULL; not printed, and forgotten
            if (!have) SKIP("no such thing here");
        }
        TEST_MAIN()
@@ -22,6 +22,7 @@
 #define FLUX_TEST_H
 #include "../flux.h"
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,6 +83,33 @@ static inline void test_error(const char *part, const char *file, int line, cons
     test_check(good, file, line, what);
 }
 
+/* What a call that failed gives: NULL, NaN, a code that is not 0. (One that gives a count is compared: `f() == 0`.) What else an
+   expression gives is not looked at. */
+enum { TEST_OTHER, TEST_POINTER, TEST_NUMBER, TEST_CODE };
+static inline void test_nothing(const char *file, int line, const char *text, int kind, ...) {
+    char what[400];
+    va_list args;
+    va_start(args, kind);
+    const bool good = kind == TEST_POINTER ? va_arg(args, void *) == NULL
+                    : kind == TEST_NUMBER ? isnan(va_arg(args, double))
+                    : kind == TEST_CODE ? va_arg(args, int) != 0 : true;
+    va_end(args);
+    snprintf(what, sizeof what, "%.300s failed, but gives what a call gives that did not", text);
+    if (!good) test_check(false, file, line, what);
+}
+#if (defined(__GNUC__) || defined(__TINYC__)) && !defined(__cplusplus)
+#  define TEST_IS_VOID(e) __builtin_types_compatible_p(__typeof__(e), void)
+#  define TEST_GIVES(e) __builtin_choose_expr(TEST_IS_VOID(e), ((void)(e), 0), (e))
+#  define TEST_KIND(e)                                                                               \
+    (TEST_IS_VOID(e) ? TEST_OTHER                                                                    \
+     : _Generic(TEST_GIVES(e), flux_tensor *: TEST_POINTER, flux_layer *: TEST_POINTER,              \
+                flux_state *: TEST_POINTER, flux_grads *: TEST_POINTER, flux_loader *: TEST_POINTER, \
+                double: TEST_NUMBER, int: TEST_CODE, default: TEST_OTHER))
+#  define TEST_FAILS(e) test_nothing(__FILE__, __LINE__, #e, TEST_KIND(e), TEST_GIVES(e))
+#else
+#  define TEST_FAILS(e) (void)(e)
+#endif
+
 #define CHECK(cond) test_check((cond) ? true : false, __FILE__, __LINE__, #cond)
 #define REQUIRE(cond) do { if (!CHECK(cond)) return; } while (0)
 #define CHECK_NEAR(a, b, tol) test_near((double)(a), (double)(b), (double)(tol), __FILE__, __LINE__, #a)
@@ -89,7 +117,7 @@ static inline void test_error(const char *part, const char *file, int line, cons
 #define CHECK_DATA(x, array, tol) test_data(x, array, (int64_t)(sizeof(array) / sizeof *(array)), (double)(tol), __FILE__, __LINE__, #x)
 #define CHECK_ERROR(expr, part) do {                                                                 \
         test_before_error(__FILE__, __LINE__);                                                       \
-        (void)(expr);                                                                                \
+        TEST_FAILS(expr);                                                                            \
         test_error(part, __FILE__, __LINE__, #expr);                                                 \
     } while (0)
 #define SKIP(why) do { test_why = (why); return; } while (0)
