@@ -420,6 +420,20 @@ TEST(transforms) {
 
 static flux_tensor *nothing(flux_tensor *x) { (void)x; return NULL; }
 
+static int calls_of_none;
+static flux_tensor *none_of(flux_tensor *x) {
+    (void)x, calls_of_none++;
+    return NULL;
+}
+
+TEST(mapobs_stops_at_the_first_that_fails) {
+    flux_loader *l = flux_mapobs(none_of, flux_dataloader(numbers(6), numbers(6), .batchsize = 3));
+    test_before_error(__FILE__, __LINE__);
+    flux_each (b, l) CHECK(false);
+    test_error("mapobs: the function gave NULL for array 0", __FILE__, __LINE__, "each of none");
+    CHECK(calls_of_none == 1);
+}
+
 TEST(mapobs) {
     int32_t labels[] = { 1, 2, 3, 4 };
     flux_loader *base = flux_dataloader(pairs(4), flux_from(labels, 4), .batchsize = 2);
@@ -499,6 +513,32 @@ TEST(a_data_sets_errors_reach_the_loop) {
     CHECK_ERROR(flux_dataloader(numbers(3), .data = &set), "both arrays and .data");
     set.get = NULL;
     CHECK_ERROR(flux_dataloader(.data = &set), "no get function");
+}
+
+static int large_get(void *user, int64_t i, int n, flux_tensor **out) {
+    (void)user, (void)n;
+    out[0] = flux_add(flux_mul(flux_ones(500000), (double)i), 0.5);
+    return 0;
+}
+
+/* Observations that are not computed yet, and memory for the batch but for none of them. */
+TEST(lazy_observations_when_memory_runs_out) {
+    ONLY_ON_CPU();
+    my_data d = { 2, -1, 0 };
+    flux_dataset set = { &d, my_length, large_get, 1 };
+    const flux_device cpu = { 0, 0 };
+    int batches = 0;
+    flux_mem_trim(cpu);
+    flux_mem_limit(cpu, flux_mem_stats(cpu).live + 4600000);
+    test_before_error(__FILE__, __LINE__);
+    flux_each (b, flux_dataloader(.data = &set, .batchsize = 2)) batches++;
+    test_error("under the limit of flux_mem_limit", __FILE__, __LINE__, "each of lazy ones");
+    flux_mem_limit(cpu, 0);
+    CHECK(batches == 0);
+    flux_each (b, flux_dataloader(.data = &set, .batchsize = 2)) {
+        CHECK_NEAR(flux_at(b.x, 499999, 0), 0.5, 0);
+        CHECK_NEAR(flux_at(b.x, 499999, 1), 1.5, 0);
+    }
 }
 
 /* ---- the loop */
@@ -702,6 +742,7 @@ TEST(progress_leaves_one_line_in_a_file) {
     train_some(l, "epoch 1", -1, false);
     train_some(l, "epoch 2", 3, false);
     flux_progress_number("nobody", 1);                           /* no bar: nothing happens */
+    flux_each (b, l) flux_progress_number("nobody", 1);          /* none was asked for */
     restore_stderr();
     rewind(f);
     size_t n = fread(text, 1, sizeof text - 1, f);

@@ -479,6 +479,33 @@ TEST(preference_in_foreign_files) {
         }
 }
 
+/* The line named is the one where the table stands that leaves no room. */
+TEST(a_preference_that_cannot_be_set_names_the_line) {
+    static const struct { const char *text; int line; } fixed[] = {
+        { "a = 1\n\n[[Flux]]\nx = 2\n", 3 }, { "# one\n# two\nFlux = { a = 1 }\n", 3 },
+        { "[x]\n[[Flux]]\ngpu_backend = \"CPU\"\n[[Flux]]\n", 4 },
+    };
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
+        char line[60];
+        snprintf(line, sizeof line, "line %d: Flux is no plain table", fixed[i].line);
+        fresh();
+        put("LocalPreferences.toml", fixed[i].text);
+        CHECK_ERROR(flux_gpu_backend_set("CPU"), line);
+        CHECK_STR(get("LocalPreferences.toml"), fixed[i].text);
+        done();
+    }
+}
+
+/* The change that takes the line away puts nothing in its place, whatever was in its memory before. */
+TEST(a_preference_taken_away_leaves_nothing) {
+    static const char text[] = "[Flux]\n  gpu_backend = \"CPU\"\nx = 1\n";
+    flux__toml t;
+    flux__edit e;
+    memset(&e, 0xa5, sizeof e);
+    CHECK(flux__toml_read(&t, text, sizeof text - 1, "Flux", "gpu_backend"));
+    CHECK(flux__prefs_edit(&t, NULL, &e) && e.a == 7 && e.b == 29 && e.put[0] == '\0');
+}
+
 TEST(malformed_files_are_left_alone) {
     static const struct { const char *text; int line; } bad[] = {
         { "[Flux\ngpu_backend = \"CPU\"\n", 1 }, { "[Flux]\ngpu_backend = CPU\n", 2 }, { "[Flux]\ngpu_backend = \"CPU\n", 2 },

@@ -314,6 +314,27 @@ TEST(python_npy) {
     CHECK_ERROR(flux_load_npy(FIXTURE("archive.npz")), "it is a zip archive (as .npz files are): unpack it first");
 }
 
+/* As many dims as a tensor has are read from every format, in order. */
+TEST(files_of_eight_dims) {
+    unsigned char idx[4 + 4 * 8 + 6] = { 0, 0, 8, 8 };
+    static const int64_t dims[8] = { 1, 3, 1, 1, 2, 1, 1, 1 };
+    const flux_shape shape = FLUX_SHAPE(1, 3, 1, 1, 2, 1, 1, 1);
+    size_t n = 0;
+    for (int i = 0; i < 8; i++) idx[4 + 4 * i + 3] = (unsigned char)dims[7 - i];
+    for (int i = 0; i < 6; i++) idx[4 + 4 * 8 + i] = (unsigned char)(i + 1);
+    flux_tensor *x = flux_load_idx(put(TMP("eight"), (const char *)idx, sizeof idx));
+    const double want[] = { 1, 2, 3, 4, 5, 6 };
+    CHECK(has_shape(x, shape));
+    CHECK_DATA(x, want, 0);
+    CHECK(flux_save_npy(x, TMP("eight")) == 0);
+    CHECK(has_shape(flux_load_npy(TMP("eight")), shape));
+    CHECK_DATA(flux_load_npy(TMP("eight")), want, 0);
+    CHECK(strstr((const char *)get(TMP("eight"), &n) + 10, "(1, 3, 1, 1, 2, 1, 1, 1)") != NULL);
+    CHECK(flux_save(x, TMP("eight")) == 0);
+    CHECK(has_shape(flux_load_tensor(TMP("eight"), NULL), shape));
+    CHECK_DATA(flux_load_tensor(TMP("eight"), NULL), want, 0);
+}
+
 TEST(idx) {
     flux_tensor *x = flux_load_idx(FIXTURE("u8.idx"));
     CHECK(has_shape(x, FLUX_SHAPE(3, 4, 5)) && flux_dtype_of(x) == FLUX_U8 && has_formula(x, false, false));
@@ -366,6 +387,9 @@ TEST(npy_malformed) {
         { "{'descr': '<f4, 'fortran_order': False, 'shape': (2,), }", "its dtype is '<f4, '" },
         { "{'descr': '<f4\\n', 'fortran_order': False, 'shape': (2,), }", "a string does not end" },
         { "{'descr': '<f4', 'fortran_order': Maybe, 'shape': (2,), }", "True or False should stand there" },
+        { "{'descr': '<f4', 'fortran_order': Trux, 'shape': (2,), }", "True or False should stand there" },
+        { "{'descr': '<f4', 'fortran_order': Falsx, 'shape': (2,), }", "True or False should stand there" },
+        { "{'descr': '<f4', 'fortran_order': xrue, 'shape': (2,), }", "True or False should stand there" },
         { "{'descr': '<f4', 'fortran_order': False, 'shape': 2, }", "'(' should stand there" },
         { "{'descr': '<f4', 'fortran_order': False, 'shape': (2), }", "a shape of one dimension is written (n,)" },
         { "{'descr': '<f4', 'fortran_order': False, 'shape': (2 3), }", "',' or ')' should stand there" },
@@ -920,6 +944,18 @@ TEST(sources) {
 }
 
 /* The other byte order, which this machine most likely does not have. */
+TEST(elements_are_turned_in_their_room) {
+    for (int i = 0; i < FLUX__NUM_ELEMENTS; i++)
+        for (int big = 0; big < 2; big++) {
+            const flux__element *e = &flux__elements[i];
+            const size_t wide = flux__dtypes[e->dtype].size;
+            unsigned char room[5 * 8 + 16];
+            memset(room, 0x5a, sizeof room);
+            flux__decode(room, 5, e, big != 0);
+            for (size_t k = 5 * wide; k < sizeof room; k++) CHECK(room[k] == 0x5a);
+        }
+}
+
 TEST(byte_orders) {
     unsigned char four[16] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFE, 0x01, 0x02 };
     int32_t v[4];

@@ -172,6 +172,19 @@ TEST(recurrence_of_a_cell_of_ones_own) {
     CHECK_NEAR(flux_item(flux_grad_param(flux_gradient(flux_sum(flux_nth(y, 0)), m), m, "cell.gain")), 10, 1e-6);
 }
 
+TEST(recurrence_over_one_step) {
+    const float v[] = { 3, 5 };
+    const double want[] = { 6, 10 };
+    flux_layer *own = flux_new(averager, .gain = flux_full(2.0, 1)), *cell = flux_rnncell(2, 3);
+    flux_tensor *y = flux_call(flux_recurrence(own, .return_state = true), flux_from(v, 1, 1, 2));
+    flux_tensor *x = flux_from(v, 2), *once = flux_nth(flux_call(cell, x), 0);
+    CHECK_SHAPE(flux_nth(y, 0), 1, 1, 2);
+    CHECK_DATA(flux_nth(y, 0), want, 1e-6);
+    flux_tensor *all = flux_call(flux_recurrence(cell), flux_reshape(x, 2, 1));
+    CHECK_SHAPE(all, 3, 1);
+    CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_reshape(all, 3), once)))) < 1e-6);
+}
+
 TEST(recurrent_text_and_sizes) {
     char text[400];
     static const char *const want[] = { "RNN(3 => 4, tanh)   # 32 parameters", "LSTM(3 => 4)        # 128 parameters", "GRU(3 => 4)         # 96 parameters",
@@ -720,6 +733,10 @@ TEST(summary_of_a_model) {
     CHECK(strstr(text, total) != NULL);                    /* 607 */
     for (const char *at = strstr(text, "head = "); at && sum == 0; at = NULL) sum = strstr(at, "120") ? 120 : 0;   /* 3 x 4 x 10 */
     CHECK(sum == 120);
+    int lines = 0, full = 0;              /* a head, eight layers, the total, the parameters' bytes */
+    for (const char *at = text, *end; (end = strchr(at, '\n')) != NULL; at = end + 1)
+        lines++, full += end - at > 20;
+    CHECK(lines == 11 && full == lines && text[strlen(text) - 1] == '\n');
     flux_layer *tied = flux_dense(4, 4);
     flux_summary_text(flux_chain(tied, tied), FLUX_SHAPE(4, 1), text, sizeof text);
     CHECK(strstr(text, "total") && strstr(strstr(text, "total"), "20") != NULL);

@@ -478,6 +478,7 @@ static void check_rounding(int dtype, unsigned last) {
         flux__store(dtype, y, 1, FLUX__F32C, x, 4);
         memcpy(z, y, sizeof z);
         if (dtype == FLUX_F16) flux__f32_f16(4, z, x);
+        else flux__f32_bf16(4, z, x);         /* without vectors */
         if (y[0] != i + (i & 1) || y[1] != i || y[2] != i + 1 || y[3] != (y[0] | 0x8000) || memcmp(y, z, sizeof y))
             check_says(false, "%srounding above %g of dtype %g gives %g", "", i, dtype, y[0]);
     }
@@ -488,18 +489,32 @@ TEST(rounding_to_half_precision) {
     check_rounding(FLUX_BF16, 0x7f80);
     const float x[] = { 65519.996f, 65520.0f, 1e10f, INFINITY, -INFINITY, FLT_MAX, 2.9802322e-8f, 2.9802326e-8f, 1e-45f, -1e-45f };
     static const uint16_t f16[] = { 0x7bff, 0x7c00, 0x7c00, 0x7c00, 0xfc00, 0x7c00, 0, 1, 0, 0x8000 };
-    uint16_t y[10], nan[4];
+    uint16_t y[10], z[10], nan[4];
     flux__store(FLUX_F16, y, 1, FLUX__F32C, x, 10);
     CHECK(!memcmp(y, f16, sizeof y));
     flux__f32_f16(10, y, x);
     CHECK(!memcmp(y, f16, sizeof y));
     flux__store(FLUX_BF16, y, 1, FLUX__F32C, x, 10);
     CHECK(y[3] == 0x7f80 && y[4] == 0xff80 && y[5] == 0x7f80 && y[8] == 0 && y[9] == 0x8000);
+    flux__f32_bf16(10, z, x);
+    CHECK(!memcmp(y, z, sizeof y));
     const float quiet[] = { NAN, -NAN, of_bits(0x7f800001), of_bits(0xffffffff) };
     flux__store(FLUX_BF16, nan, 1, FLUX__F32C, quiet, 4);
-    for (int i = 0; i < 4; i++) CHECK(nan[i] == 0x7fc0);
+    flux__f32_bf16(4, z, quiet);
+    for (int i = 0; i < 4; i++) CHECK(nan[i] == 0x7fc0 && z[i] == 0x7fc0);
     flux__store(FLUX_F16, nan, 1, FLUX__F32C, quiet, 4);
     for (int i = 0; i < 4; i++) CHECK((nan[i] & 0x7e00) == 0x7e00);
+}
+
+TEST(bf16_is_read_with_and_without_vectors) {
+    static uint16_t h[65536];
+    static float x[65536], y[65536];
+    int wrong = 0;
+    for (unsigned i = 0; i < 65536; i++) h[i] = (uint16_t)i;
+    flux__load(FLUX__F32C, x, FLUX_BF16, h, 1, 65536), flux__bf16_f32(65536, y, h);
+    for (unsigned i = 0; i < 65536; i++)
+        wrong += bits_of(x[i]) != i << 16 || bits_of(y[i]) != i << 16;
+    CHECK(wrong == 0);
 }
 
 TEST(round_half_keeps_what_the_format_holds) {

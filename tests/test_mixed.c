@@ -171,6 +171,7 @@ TEST(gradients_of_another_loss_are_refused) {
     flux_grads *g = flux_gradient(flux_add(flux_scaled_loss(opt, loss), 1), m);
     CHECK_ERROR(flux_update(opt, m, g), "update: these gradients are not of the loss that flux_scaled_loss gave: scale last");
     CHECK_ERROR(flux_scaled_loss(opt, NULL), "scaled_loss: argument loss is NULL");
+    CHECK_ERROR(flux_scaled_loss(opt, flux_tuple(loss, loss)), "scaled_loss: ");
 }
 
 static flux_tensor *train_loss(flux_layer *m, flux_tensor *x, flux_tensor *y) { return flux_logitcrossentropy(flux_call(m, x), y); }

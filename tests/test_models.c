@@ -638,6 +638,8 @@ TEST(destructure_and_back) {
     CHECK_ERROR(flux_restructure(m, flux_ones(16)),
                 "restructure: the model has 17 trained numbers, flat is 16-element f32");
     CHECK_ERROR(flux_restructure(m, flux_ones(17, 1)), "flat is 17x1 f32");
+    CHECK_ERROR(flux_restructure(NULL, flux_ones(17)), "restructure: argument model is NULL");
+    CHECK_ERROR(flux_restructure(m, NULL), "restructure: argument flat is NULL");
     CHECK_ERROR(flux_destructure(NULL), "destructure: argument model is NULL");
 }
 

@@ -757,6 +757,9 @@ TEST(plateau_as_in_flux) {
     for (int i = 0; i < 8; i++) CHECK(flux_plateau(&s, in[i], 3, 1e-2) == out[i]);
     flux_stopper fine = { 0 };                                 /* min_dist 0: the default, 1e-6 */
     CHECK(!flux_plateau(&fine, 1, 1, 0) && !flux_plateau(&fine, 1.001, 1, 0) && flux_plateau(&fine, 1.001, 1, 0));
+    CHECK_ERROR(flux_plateau(NULL, 1, 1, 0), "plateau: argument stopper is NULL");
+    CHECK_ERROR(flux_early_stopping(NULL, 1, 1, 0), "early_stopping: argument stopper is NULL");
+    CHECK_ERROR(flux_patience(NULL, true, 1), "patience: argument stopper is NULL");
 }
 
 /* ------------------------------------------------------------------ gradients against differences */
@@ -767,6 +770,11 @@ static flux_tensor *half_blind(flux_tensor *x, void *user) {   /* its gradient m
     return flux_sum(flux_mul(x, flux_detach(x)));
 }
 static flux_tensor *constant(flux_tensor *x, void *user) { return (void)x, (void)user, flux_scalar(3); }
+static flux_tensor *nothing(flux_tensor *x, void *user) {
+    (void)x, (void)user;
+    return NULL;
+}
+static flux_tensor *whole(flux_tensor *x, void *user) { return (void)user, flux_sum(x); }
 static flux_tensor *noisy(flux_tensor *x, void *user) { return (void)user, flux_sum(flux_mul(flux_square(x), flux_rand(4, 3))); }
 static flux_tensor *not_one(flux_tensor *x, void *user) { return (void)user, flux_mul(x, 2); }
 
@@ -779,6 +787,9 @@ TEST(gradcheck_tells_right_from_wrong) {
     CHECK(flux_gradcheck(constant, NULL, x, 0) == 0);
     CHECK(flux_gradcheck(noisy, NULL, x, 0) < 1e-8);           /* the same numbers are drawn at every call */
     CHECK_ERROR(flux_gradcheck(not_one, NULL, x, 0), "one real number");
+    CHECK_ERROR(flux_gradcheck(nothing, NULL, x, 0), "gradcheck: the function gave NULL");
+    /* its points are floats, and so is what lies between them */
+    CHECK(flux_gradcheck(whole, NULL, flux_from(((float[]){ 0.3f }), 1), 0) == 0);
     CHECK_ERROR(flux_gradcheck(NULL, NULL, x, 0), "gradcheck: argument fn is NULL");
     CHECK_ERROR(flux_gradcheck(smooth, NULL, NULL, 0), "gradcheck: argument x is NULL");
     CHECK_ERROR(flux_gradcheck(smooth, NULL, flux_to_dtype(x, FLUX_I32), 0), "must be a tensor of floating numbers, not i32");

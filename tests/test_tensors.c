@@ -172,11 +172,18 @@ TEST(eight_dims) {
     CHECK_NEAR(flux_item(flux_sum(flux_mul(y, 2))), 2 * flux_item(flux_sum(x)), 1e-5);
     CHECK(flux_len(flux_sum(x, 0, 2, 4, 6)) == 3 * 2 * 1 * 2);
     CHECK_ERROR(flux_unsqueeze(x, 0), "no new dim");
+    CHECK_ERROR(flux_reshape(x, 1, 1, 1, 1, 1, 1, 1, 2),
+                "reshape: 2x3x1x2x2x1x3x2 f32 has 144 elements, 1x1x1x1x1x1x1x2 has 2");
+    CHECK_ERROR(flux_reshape(x, 2, 150, 150, 150, 150, 1, 1, 2),
+                "2x150x150x150x150x1x1x2 has 2025000000");
 }
 
 TEST(shape_errors) {
     flux_tensor *x = flux_zeros(2, 3);
     CHECK_ERROR(flux_reshape(x, 4), "2x3 f32 has 6 elements");
+    CHECK_ERROR(flux_dot(flux_ones(2), flux_ones(3)),
+                "dot: lengths differ: a is 2-element f32, b is 3-element f32");
+    CHECK_ERROR(flux_eval_all(2, ((flux_tensor *[]){ x, NULL })), "eval: argument x is NULL");
     CHECK_ERROR(flux_reshape(x, -1, 4), "elements");
     CHECK_ERROR(flux_reshape(x, -1, -1), "-1");
     CHECK_ERROR(flux_permute(x, 0, 0), "each of the 2 dims");
