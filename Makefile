@@ -6,6 +6,7 @@
 #   make bench      the benchmarks in tests/bench/, one line a figure
 #   make bench-peers    our training steps beside those of other libraries, whichever are installed
 #   make gpu-day    on a GPU that is lent for ten minutes: the suite, a sanitizer, figures beside PyTorch's (tests/gpu_day.sh)
+#   make mutate     one-line defects in the CPU's code: which do the tests see? SEED=1 N=100 (by python3)
 #   make clean
 # config=release (the default), debug or sanitize; CC, CXX, CFLAGS, LDLIBS and DEFS (-DFLUX_CUDA ...) as you like.
 # What is built lies in build/<config>. Any number of jobs may run (make -j), though timings in tests prefer few.
@@ -62,7 +63,7 @@ DEVICES_ALONE := $(filter $(BUILD)/short/%,$(QUICK))
 RESULTS := $(if $(filter test-all,$(MAKECMDGOALS)),$(ALL),$(if $(filter test-devices,$(MAKECMDGOALS)),$(DEVICES_ALONE),$(QUICK)))
 TIMEOUT ?= 1200
 
-.PHONY: run test test-all examples bench bench-peers gpu-day gpu-programs test-devices softgpu start clean FORCE
+.PHONY: run test test-all examples bench bench-peers gpu-day gpu-programs mutate test-devices softgpu start clean FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 run: $(BUILD)/examples/digits
@@ -132,6 +133,8 @@ bench-peers: $(addprefix $(BUILD)/tests/bench/bench_,steps sequence cnn)
 	@sh tests/bench/peers.sh '$(CC)' $^
 gpu-day:
 	@MAKE='$(MAKE)' BUILD='$(BUILD)' DEVICE='$(DEVICE)' sh tests/gpu_day.sh
+mutate:
+	@CC='$(CC)' python3 tests/mutate.py
 gpu-programs: $(ON_DEVICES:tests/%.c=$(BUILD)/gpu/%) $(BUILD)/gpu/bench/gpu_figures $(if $(filter soft-%,$(DEVICES)),$(SOFT_LIBS))
 
 $(BUILD)/impl.o: tests/impl.c $(HEADERS)
