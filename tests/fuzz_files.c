@@ -1,13 +1,20 @@
-/* Whatever bytes a file has, reading it gives a tensor or an error: no crash, no read outside, no leak, no hang.
+/* Whatever bytes a file has, reading it gives what it says or an error: no crash, no read outside, no leak, no hang. The
+   readers are those of the table below: of tensors, models, states, preferences, formulas, compiled kernels.
 
-       cc -g -O1 -fsanitize=address,undefined tests/fuzz_files.c -o fuzz -lm && ./fuzz [rounds]
+       cc -g -O1 -fsanitize=address,undefined tests/fuzz_files.c -o fuzz -lm && ./fuzz [rounds] [files...]
        clang -g -O1 -DFLUX_LIBFUZZER -fsanitize=fuzzer,address,undefined tests/fuzz_files.c -o fuzz -lm
-       FLUX_FUZZ=npy ./fuzz -max_total_time=60 some_folder tests/fixtures/files
+       FLUX_FUZZ=npy ./fuzz -max_total_time=60 some_folder tests/fixtures/fuzz/npy      (`make fuzz` does it for each)
 
-   FLUX_FUZZ is idx, npy, csv or safetensors: one reader only. Without libFuzzer the program changes the fixtures in
-   `rounds` ways each (default 3000), the same ones every time, and hands them to the readers from memory. */
+   FLUX_FUZZ is the name of a reader: that one only. Without libFuzzer the program changes the fixtures in `rounds` ways each
+   (default 3000; 0: none), the same ones every time, and hands them to the readers of tensors; and each of the files that are
+   named, the corpus in tests/fixtures/fuzz, as it is and changed, to the reader that its folder is named after. */
+#if !defined(_WIN32) && !defined(_POSIX_C_SOURCE)
+#define _POSIX_C_SOURCE 200809L
+#endif
 #define FLUX_IMPLEMENTATION
+#define FLUX_CUDA                         /* for the cache of compiled kernels; no driver is opened */
 #include "../flux.h"
+#include <sys/stat.h>
 
 static void silent(const char *message, void *user) { (void)message, (void)user; }
 
@@ -70,19 +77,198 @@ static void read_safetensors(const flux__source *s) {
     flux__archive_close(&z);
 }
 
+/* ------------------------------------------------------------------ readers that take a path */
+
+static char folder[600];                  /* of this process alone, for files and as the kernels' cache */
+static void leave_nothing(void) {
+    char command[700];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    if (system(command) != 0) fprintf(stderr, "%s is left\n", folder);
+}
+static void make_folder(void) {
+    const char *temp = getenv("TMPDIR");
+    if (*folder) return;
+    snprintf(folder, sizeof folder, "%.500s/flux_fuzz_%d", temp && *temp ? temp : "/tmp", flux__process_id());
+    if (mkdir(folder, 0700) != 0) abort();
+    setenv("FLUX_CACHE_DIR", folder, 1);
+    atexit(leave_nothing);
+}
+static void write_file(const char *path, const uint8_t *data, size_t n) {
+    FILE *f = fopen(path, "wb");
+    if (!f || fwrite(data, 1, n, f) != n || fclose(f) != 0) abort();
+}
+static const char *file_of(const uint8_t *data, size_t n) {
+    static char path[700];
+    make_folder();
+    snprintf(path, sizeof path, "%s/file", folder);
+    write_file(path, data, n);
+    return path;
+}
+/* A code says whether it was done, and an error why not. */
+static void judge(int code) {
+    if (code) refused++;
+    else taken++;
+    if ((code != 0) != flux_failed()) {
+        fprintf(stderr, "a reader gave %d, and the error \"%s\"\n", code, flux_error());
+        abort();
+    }
+    flux_clear();
+}
+
+static void read_torch(const uint8_t *data, size_t n) {
+    static flux_layer *model;
+    if (!model) {
+        model = flux_chain(flux_conv_layer(FLUX_SHAPE(2, 2), 1, 2), flux_batchnorm(2), flux_gru(3, 2, .hidden_bias = true), flux_dense(3, 4));
+        flux_retain(model);
+    }
+    judge(flux_load_torch(model, file_of(data, n), NULL));
+}
+/* A state is not only read: a step is made with what was in the file. */
+static void read_state(const uint8_t *data, size_t n) {
+    static flux_layer *model;
+    flux_state *s;
+    char text[400];
+    if (!model) model = (flux_layer *)flux_retain(flux_dense(2, 2));
+    s = flux_setup(flux_mixed_precision(flux_optimiser_chain(flux_clipnorm(1), flux_adam(0.01))), model);
+    const int code = flux_load_state(s, file_of(data, n));
+    judge(code);
+    if (code) return;
+    flux_update(s, model, flux_gradient(flux_scaled_loss(s, flux_mean(flux_square(flux_call(model, flux_ones(2, 3))))), model));
+    flux_state_text(s, text, sizeof text);
+    flux_clear();
+}
+
+/* ------------------------------------------------------------------ readers of text */
+
+/* The key is found or not; and what flux_gpu_backend_set would make of the text has the key, or has it no more. */
+static void read_preferences(const uint8_t *data, size_t n) {
+    static const char *const names[] = { "CUDA", NULL };
+    flux__toml t, again;
+    flux__edit e;
+    if (!flux__toml_read(&t, (const char *)data, n, "Flux", "gpu_backend")) {
+        refused++;
+        if (!t.wrong || flux__toml_line(&t, t.at) < 1) abort();
+        return;
+    }
+    taken++;
+    if (t.value_end > n || t.value > n || t.line_end > n || t.header_end > n || t.dotted_end > n) abort();
+    for (int i = 0; i < 2; i++) {
+        if ((!names[i] && !t.value_end) || !flux__prefs_edit(&t, names[i], &e)) continue;
+        const size_t put = strlen(e.put), m = e.a + put + (n - e.b);
+        char *text = (char *)malloc(m + 1);
+        if (!text) abort();
+        memcpy(text, data, e.a), memcpy(text + e.a, e.put, put), memcpy(text + e.a + put, data + e.b, n - e.b);
+        const bool good = flux__toml_read(&again, text, m, "Flux", "gpu_backend");
+        if (!good || (names[i] ? !again.is_string || strcmp(again.text, names[i]) != 0 : again.value_end != 0)) {
+            fprintf(stderr, "gpu_backend_set makes of these preferences:\n%.*s\n", (int)m, text);
+            abort();
+        }
+        free(text);
+    }
+}
+/* Formulas; computed where no large number is in them. */
+static void read_formula(const uint8_t *data, size_t n) {
+    static flux_tensor *value[2];
+    char *text = (char *)malloc(n + 1);
+    int digits = 0, most = 0;
+    if (!text) abort();
+    if (!value[0]) value[0] = (flux_tensor *)flux_retain(flux_randn(3, 3)), value[1] = (flux_tensor *)flux_retain(flux_randn(3));
+    memcpy(text, data, n), text[n] = 0;
+    for (size_t i = 0; i < n; i++) {
+        digits = (text[i] >= '0' && text[i] <= '9') || text[i] == '.' || text[i] == 'e' ? digits + 1 : 0;
+        most = digits > most ? digits : most;
+    }
+    flux_tensor *t = flux_expr_with(text, 2, "x, y", value);
+    if ((t != NULL) == flux_failed()) abort();
+    if (t) taken++;
+    else refused++;
+    if (t && most < 3 && n < 60 && flux_len(t) < 10000) flux_eval(t);
+    flux_clear();
+    free(text);
+}
+
+/* ------------------------------------------------------------------ the cache of compiled kernels */
+
+static const char *version_1(void) { return "1"; }
+/* The first byte says which of an entry's guards hold, so that what is behind them is reached: its key, its sum; or that the
+   rest is the note of who made the entries. */
+static void read_cache(const uint8_t *data, size_t n) {
+    static flux__driver driver;
+    static flux__gpu gpu;
+    char path[700];
+    uint64_t source[2] = { 3, 4 }, key[2];
+    flux__cache_head head;
+    flux__cache_maker maker;
+    make_folder();
+    driver.name = "fuzz", driver.version = version_1, gpu.driver = &driver;
+    snprintf(gpu.info.arch, sizeof gpu.info.arch, "x");
+    if (n < 1) return;
+    uint8_t *copy = (uint8_t *)malloc(n), flags = data[0];
+    if (!copy) abort();
+    memcpy(copy, data + 1, --n);
+    if (flags & 4) {
+        if (!flux__cache_maker_path(path, sizeof path, &driver, "x")) abort();
+        write_file(path, copy, n);
+        if (flux__cache_made_by(&driver, "x", &maker)) taken += strlen(maker.version) < sizeof maker.version;
+        else refused++;
+    } else {
+        if (!flux__cache_path(path, sizeof path, &gpu, source, "1", key)) abort();
+        if ((flags & 1) && n >= sizeof head) {
+            memcpy(&head, copy, sizeof head);
+            memcpy(head.magic, "fluxgpu2", 8), memcpy(head.key, key, sizeof key);
+            if (flags & 2) head.bytes = n - sizeof head, head.sum[0] = 1, head.sum[1] = 2, flux__hash_bytes(head.sum, copy + sizeof head, n - sizeof head);
+            memcpy(copy, &head, sizeof head);
+        }
+        write_file(path, copy, n);
+        void *image = flux__cache_read(&gpu, source, "1");
+        if (image && memcmp(image, copy + sizeof head, n - sizeof head) != 0) abort();
+        if (image) taken++;
+        else refused++;
+        if (image) FLUX_FREE(image);
+    }
+    free(copy);
+    flux_clear();
+}
+
+/* ------------------------------------------------------------------ all of them */
+
+static void read_source(const uint8_t *data, size_t n, flux_tensor *(*parse)(flux__source *)) {
+    flux__source s = { "fuzz", "memory", NULL, data, n };
+    read_one(parse, &s);
+}
+static void read_idx(const uint8_t *data, size_t n) { read_source(data, n, flux__parse_idx); }
+static void read_npy(const uint8_t *data, size_t n) { read_source(data, n, flux__parse_npy); }
+static void read_csv(const uint8_t *data, size_t n) { read_source(data, n, flux__parse_csv); }
+static void read_model(const uint8_t *data, size_t n) {
+    flux__source s = { "fuzz", "memory", NULL, data, n };
+    read_safetensors(&s);
+}
+typedef struct reader { const char *name; void (*read)(const uint8_t *data, size_t n); bool fixtures; } reader;
+static const reader readers[] = {
+    { "idx", read_idx, true }, { "npy", read_npy, true }, { "csv", read_csv, true }, { "safetensors", read_model, true },
+    { "torch", read_torch, false }, { "state", read_state, false }, { "preferences", read_preferences, false },
+    { "formula", read_formula, false }, { "cache", read_cache, false }
+};
+enum { READERS = sizeof readers / sizeof *readers };
+/* only: NULL: those that the fixtures are for. */
+static bool read_with(const char *only, const uint8_t *data, size_t n) {
+    bool known = !only;
+    flux_on_error(silent, NULL);
+    flux_threads(1);
+    for (int i = 0; i < READERS; i++) {
+        if (only ? strcmp(only, readers[i].name) != 0 : !readers[i].fixtures) continue;
+        known = true;
+        flux_scope_open();
+        readers[i].read(data, n);
+        flux_scope_close();
+    }
+    return known;
+}
 #ifdef __cplusplus
 extern "C"
 #endif
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    const char *only = getenv("FLUX_FUZZ");
-    flux__source s = { "fuzz", "memory", NULL, data, size };
-    flux_on_error(silent, NULL);
-    flux_scope_open();
-    if (!only || !strcmp(only, "idx")) read_one(flux__parse_idx, &s);
-    if (!only || !strcmp(only, "npy")) read_one(flux__parse_npy, &s);
-    if (!only || !strcmp(only, "csv")) read_one(flux__parse_csv, &s);
-    if (!only || !strcmp(only, "safetensors")) read_safetensors(&s);
-    flux_scope_close();
+    if (!read_with(getenv("FLUX_FUZZ"), data, size)) abort();
     return 0;
 }
 
@@ -126,34 +312,58 @@ static size_t mutate(uint8_t *p, size_t n, size_t room) {
     return n;
 }
 
+/* Hands a file's bytes to the readers, and so many changes of them. */
+static void change_often(const char *only, const uint8_t *data, size_t n, int rounds, uint64_t seed) {
+    static uint8_t changed[1 << 15];
+    dice_state = seed;
+    for (int i = 0; i < rounds; i++) {
+        memcpy(changed, data, n);
+        size_t m = i ? mutate(changed, n, sizeof changed) : n;
+        uint8_t *exact = (uint8_t *)malloc(m ? m : 1);     /* so that a read past the end is seen */
+        if (!exact) abort();
+        memcpy(exact, changed, m);
+        if (!read_with(only, exact, m)) {
+            fprintf(stderr, "no reader is called %s\n", only);
+            exit(2);
+        }
+        free(exact);
+    }
+}
+static size_t bytes_of(const char *path, uint8_t *data, size_t room) {
+    FILE *file = fopen(path, "rb");
+    if (!file) {
+        fprintf(stderr, "%s is missing\n", path);
+        exit(2);
+    }
+    size_t n = fread(data, 1, room, file);
+    fclose(file);
+    return n;
+}
+/* .../npy/name: "npy" */
+static const char *reader_of(const char *path) {
+    static char name[40];
+    const char *end = strrchr(path, '/'), *at = end;
+    while (at && at > path && at[-1] != '/') at--;
+    snprintf(name, sizeof name, "%.*s", at ? (int)(end - at) : 0, at ? at : "");
+    return name;
+}
+
 int main(int argc, char **argv) {
-    static uint8_t data[1 << 14], changed[1 << 15];
+    static uint8_t data[1 << 14];
     int rounds = argc > 1 ? atoi(argv[1]) : 3000;
     char path[200];
     for (size_t f = 0; f < sizeof fixtures / sizeof *fixtures; f++) {
         size_t n = sizeof csv_text - 1;
         snprintf(path, sizeof path, "tests/fixtures/files/%s", fixtures[f]);
-        FILE *file = *fixtures[f] ? fopen(path, "rb") : NULL;
-        if (*fixtures[f] && !file) {
-            fprintf(stderr, "%s is missing\n", path);
-            return 2;
-        }
-        if (file) {
-            n = fread(data, 1, sizeof data, file);
-            fclose(file);
-        } else memcpy(data, csv_text, n);
-        dice_state = f + 1;
-        for (int i = 0; i < rounds; i++) {
-            memcpy(changed, data, n);
-            size_t m = i ? mutate(changed, n, sizeof changed) : n;
-            uint8_t *exact = (uint8_t *)malloc(m ? m : 1);     /* so that a read past the end is seen */
-            if (!exact) return 2;
-            memcpy(exact, changed, m);
-            LLVMFuzzerTestOneInput(exact, m);
-            free(exact);
-        }
+        if (*fixtures[f]) n = bytes_of(path, data, sizeof data);
+        else memcpy(data, csv_text, n);
+        change_often(NULL, data, n, rounds, f + 1);
     }
-    printf("%lld tensors read, %lld files refused\n", (long long)taken, (long long)refused);
-    return taken && refused ? 0 : 1;
+    for (int i = 2; i < argc; i++) {
+        size_t n = bytes_of(argv[i], data, sizeof data);
+        change_often(reader_of(argv[i]), data, n, rounds ? rounds : 60, (uint64_t)i);
+    }
+    printf("%lld read, %lld refused\n", (long long)taken, (long long)refused);
+    return taken && refused ? 0 : 1;          /* neither all nor nothing is good */
 }
 #endif
