@@ -1526,10 +1526,12 @@ FLUX__NUMBERS(flux_ne) FLUX__NUMBERS(flux_lt) FLUX__NUMBERS(flux_le) FLUX__NUMBE
 #  include <process.h>
 #  include <sys/stat.h>
 #else
+#  include <dirent.h>
 #  include <dlfcn.h>
 #  include <fcntl.h>
 #  include <pthread.h>
 #  include <sched.h>
+#  include <sys/file.h>
 #  include <sys/ioctl.h>
 #  if defined(__linux__)
 #    include <sys/mman.h>
@@ -1568,6 +1570,9 @@ extern char *realpath(const char *path, char *out);
 #elif defined(__linux__) && !defined(_DEFAULT_SOURCE) && !defined(_GNU_SOURCE) && !defined(_BSD_SOURCE) && \
       (!defined(_XOPEN_SOURCE) || _XOPEN_SOURCE + 0 < 500)
 extern char *realpath(const char *path, char *out);    /* who asks for POSIX alone is not given this one */
+#endif
+#if !defined(_WIN32) && !defined(AT_FDCWD)            /* a C library hides AT_FDCWD and these together */
+extern ssize_t readlink(const char *path, char *out, size_t n);
 #endif
 #if defined(MADV_HUGEPAGE)
 #  define FLUX__HUGE_PAGES MADV_HUGEPAGE
@@ -2294,6 +2299,29 @@ static bool flux__file_close(int fd) { return _close(fd) == 0; }
 static int flux__process_id(void) { return (int)GetCurrentProcessId(); }
 static void flux__folder_sync(const char *folder) { (void)folder; }
 static bool flux__is_separator(char c) { return c == '/' || c == '\\' || c == ':'; }
+/* An open file can't be removed here: that it is open says that it is being written. */
+static bool flux__file_lock(int fd) { (void)fd; return true; }
+static int flux__file_hold(int fd) { (void)fd; return -1; }
+static void flux__folder_sweep(const char *folder, const char *start) {
+    size_t n = strlen(folder);
+    char *pattern = (char *)FLUX_MALLOC(n + strlen(start) + 8), *at;
+    wchar_t *w = NULL;
+    WIN32_FIND_DATAW found;
+    if (pattern) sprintf(pattern, "%s%s*.tmp", folder, start), w = flux__wide(pattern);
+    HANDLE all = w ? FindFirstFileW(w, &found) : INVALID_HANDLE_VALUE;
+    for (bool more = all != INVALID_HANDLE_VALUE; more; more = FindNextFileW(all, &found)) {
+        int bytes = WideCharToMultiByte(CP_UTF8, 0, found.cFileName, -1, NULL, 0, NULL, NULL);
+        at = bytes > 0 ? (char *)FLUX_MALLOC(n + (size_t)bytes) : NULL;
+        if (!at) continue;
+        memcpy(at, folder, n);
+        WideCharToMultiByte(CP_UTF8, 0, found.cFileName, -1, at + n, bytes, NULL, NULL);
+        flux__file_remove(at);
+        FLUX_FREE(at);
+    }
+    if (all != INVALID_HANDLE_VALUE) FindClose(all);
+    FLUX_FREE(w);
+    FLUX_FREE(pattern);
+}
 /* What stands at path: 0 nothing, 1 a file that we may replace, 2 something to write into as it is, -1 neither (errno). */
 static int flux__file_kind(const char *path, int *mode) {
     wchar_t *w = flux__wide(path);
@@ -2312,7 +2340,12 @@ FLUX__UNUSED static bool flux__file_stamp(const char *path, int64_t *stamp) {   
     stamp[1] = (int64_t)a.ftLastWriteTime.dwHighDateTime << 32 | (int64_t)a.ftLastWriteTime.dwLowDateTime;
     return true;
 }
-static char *flux__file_target(const char *path) { (void)path; return NULL; }
+/* Where a file named path is to lie, behind links: to be given to FLUX_FREE. NULL, with errno: nobody can say. */
+static char *flux__file_target(const char *path) {
+    char *copy = (char *)FLUX_MALLOC(strlen(path) + 1);
+    if (!copy) errno = ENOMEM;
+    return copy ? strcpy(copy, path) : NULL;
+}
 FLUX__UNUSED static void flux__folder_make(const char *path) { CreateDirectoryA(path, NULL); }
 FLUX__UNUSED static bool flux__folder_private(const char *path) {   /* a user's own folders are closed to others */
     DWORD found = GetFileAttributesA(path);
@@ -2344,6 +2377,46 @@ static void flux__folder_sync(const char *folder) {     /* so that the new name 
     close(fd);
 }
 static bool flux__is_separator(char c) { return c == '/'; }
+/* Marks a file as being written, for as long as it is open and whoever opened it lives. False: it was swept away before. */
+static bool flux__file_lock(int fd) {
+#  ifdef LOCK_EX
+    struct stat s;
+    if (flock(fd, LOCK_EX) == 0 && fstat(fd, &s) == 0) return s.st_nlink > 0;
+#  endif
+    (void)fd;
+    return true;                          /* such a file system knows no locks, and nothing is swept there */
+}
+static int flux__file_hold(int fd) {      /* keeps the mark when fd is closed, until this is closed too; -1: it does not */
+    return dup(fd);
+}
+/* Removes a file that is marked no more: whoever wrote it was killed. */
+static void flux__file_sweep(const char *path) {
+#  ifdef LOCK_EX
+    int fd = open(path, O_WRONLY | O_NONBLOCK | FLUX__CLOEXEC);
+    struct stat s;
+    if (fd < 0) return;
+    if (fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0) unlink(path);
+    close(fd);
+#  else
+    (void)path;
+#  endif
+}
+/* Of the folder ("" or with its last separator), what begins so, ends in .tmp and is being written by nobody. */
+static void flux__folder_sweep(const char *folder, const char *start) {
+    DIR *d = opendir(*folder ? folder : ".");
+    size_t n = strlen(folder), begins = strlen(start);
+    for (const struct dirent *e; d && (e = readdir(d)) != NULL;) {
+        size_t length = strlen(e->d_name);
+        if (length < begins + 4 || memcmp(e->d_name, start, begins) != 0 || strcmp(e->d_name + length - 4, ".tmp") != 0) continue;
+        char *path = (char *)FLUX_MALLOC(n + length + 1);
+        if (!path) continue;
+        memcpy(path, folder, n);
+        memcpy(path + n, e->d_name, length + 1);
+        flux__file_sweep(path);
+        FLUX_FREE(path);
+    }
+    if (d) closedir(d);
+}
 /* What stands at path: 0 nothing, 1 a file that we may replace, 2 something to write into as it is, -1 neither (errno). */
 static int flux__file_kind(const char *path, int *mode) {
     struct stat s;
@@ -2363,13 +2436,63 @@ FLUX__UNUSED static bool flux__file_stamp(const char *path, int64_t *stamp) {   
     stamp[0] = (int64_t)s.st_size, stamp[1] = (int64_t)s.st_mtime;
     return true;
 }
-static char *flux__file_target(const char *path) { return realpath(path, NULL); }   /* behind links; NULL: as it is; free() it */
+/* What the link at path says, seen from path's folder: to be given to FLUX_FREE. NULL: it is no link, or errno says. */
+static char *flux__link_target(const char *path) {
+    size_t folder = strlen(path), room = 4096;
+    char *out = NULL;
+    ssize_t n = -1;
+    while (folder > 0 && path[folder - 1] != '/') folder--;
+    for (; room < 1 << 20; room *= 2) {
+        FLUX_FREE(out);
+        out = (char *)FLUX_MALLOC(folder + room);
+        if (!out) return errno = ENOMEM, (char *)NULL;
+        n = readlink(path, out + folder, room);
+        if (n < (ssize_t)room) break;
+    }
+    if (n > 0 && n < (ssize_t)room) {
+        out[folder + (size_t)n] = 0;
+        if (out[folder] == '/') memmove(out, out + folder, (size_t)n + 1);
+        else memcpy(out, path, folder);
+        return out;
+    }
+    FLUX_FREE(out);
+    return NULL;
+}
+/* Where a file named path is to lie, behind links, those to nothing too: a link stays one when its file is replaced. To be
+   given to FLUX_FREE. NULL, with errno: nobody can say. */
+static char *flux__file_target(const char *path) {
+    struct stat s;
+    bool there = stat(path, &s) == 0, file = there && S_ISREG(s.st_mode);
+    char *real = file ? realpath(path, NULL) : NULL;
+    const char *from = real ? real : path;
+    char *at = (char *)FLUX_MALLOC(strlen(from) + 1), *next;
+    if (at) strcpy(at, from);
+    free(real);
+    if (!at) return errno = ENOMEM, (char *)NULL;
+    if (real || (there && !file)) return at;       /* a pipe's link in /proc names no file */
+    for (int links = 0; links < 40; links++) {
+        errno = 0;
+        next = flux__link_target(at);
+        if (!next && (errno == 0 || errno == EINVAL || errno == ENOENT)) return at;
+        FLUX_FREE(at);
+        if (!next) return NULL;
+        at = next;
+    }
+    FLUX_FREE(at);
+    return errno = ELOOP, (char *)NULL;
+}
 FLUX__UNUSED static void flux__folder_make(const char *path) { mkdir(path, 0700); }
 FLUX__UNUSED static bool flux__folder_private(const char *path) {   /* ours, and nobody else may write there */
     struct stat found;
     return stat(path, &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == geteuid() && (found.st_mode & 022) == 0;
 }
 #endif
+
+/* The end of a long path says more than its start, and messages have a length. */
+FLUX__UNUSED static const char *flux__short_path(const char *path) {
+    size_t n = strlen(path);
+    return n > 120 ? path + n - 120 : path;
+}
 
 /* The whole file, with a 0 after its end, to be given to FLUX_FREE; NULL is an error named after `call`. */
 FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const char *call) {
@@ -2379,7 +2502,7 @@ FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const 
     const char *why = NULL;
     *size = 0;
     if (!path) return flux__fail("%s: the path is NULL", call);
-    if (!f) return flux__fail("%s: cannot open %s: %s", call, path, strerror(errno));
+    if (!f) return flux__fail("%s: cannot open %s: %s", call, flux__short_path(path), strerror(errno));
     while (!why) {
         more = room <= SIZE_MAX / 4 ? (char *)FLUX_REALLOC(data, room + 1) : NULL;
         if (!more) {
@@ -2396,7 +2519,7 @@ FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const 
     fclose(f);
     if (why) {
         FLUX_FREE(data);
-        return flux__fail("%s: cannot read %s: %s", call, path, why);
+        return flux__fail("%s: cannot read %s: %s", call, flux__short_path(path), why);
     }
     more = (char *)FLUX_REALLOC(data, n + 1);   /* give back what was too much */
     if (more) data = more;
@@ -2414,36 +2537,45 @@ typedef struct flux__out {
     const char *call;
     char *path, *temporary;               /* path: where it will be, links followed; both within one allocation */
     size_t folder, used;                  /* length of the folder's name in path; bytes waiting in buffer */
+    char start[32];                       /* of the temporary file's name: ".flux-" and a number made of the file's */
     char buffer[1 << 14];
 } flux__out;
 
 static bool flux__out_fail(flux__out *o) {
-    if (!o->failed) flux__fail("%s: cannot write %s: %s", o->call, o->path, strerror(errno));
+    if (!o->failed) flux__fail("%s: cannot write %s: %s", o->call, flux__short_path(o->path), strerror(errno));
     o->failed = true;
     return false;
 }
 
-static bool flux__out_name(flux__out *o, int mode) {    /* opens a file that was not there before */
+/* Sweeps away what others who wrote this file and were killed have left, and opens a file that was not there before. The
+   names say which file they are for, but not by its name, for which there may be no room. */
+static bool flux__out_name(flux__out *o, int mode) {
     static int64_t serial;
-    int tries;
-    for (tries = 0; tries < 1000; tries++) {
-        sprintf(o->temporary + o->folder, ".flux-%d-%lld.tmp", flux__process_id(), (long long)flux__atomic_add(&serial, 1));
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);      /* FNV-1a */
+    for (const char *p = o->path + o->folder; *p; p++) hash = (hash ^ (unsigned char)*p) * UINT64_C(0x100000001b3);
+    sprintf(o->start, ".flux-%016llx-", (unsigned long long)hash);
+    o->temporary[o->folder] = 0;
+    flux__folder_sweep(o->temporary, o->start);
+    for (int tries = 0; tries < 1000; tries++) {
+        sprintf(o->temporary + o->folder, "%s%d-%lld.tmp", o->start, flux__process_id(), (long long)flux__atomic_add(&serial, 1));
         o->fd = flux__file_create(o->temporary, true, mode & 0777);
-        if (o->fd >= 0 || errno != EEXIST) break;
+        if (o->fd < 0 && errno != EEXIST) break;
+        if (o->fd >= 0 && flux__file_lock(o->fd)) break;
+        if (o->fd >= 0) flux__file_close(o->fd), o->fd = -1;     /* swept before it was marked */
+        errno = EEXIST;
     }
     return o->fd >= 0;
 }
 
 FLUX__UNUSED static flux__out *flux__out_open(const char *path, const char *call) {
-    char *target = path && *path ? flux__file_target(path) : NULL;
-    const char *real = target ? target : path;
-    size_t n = real ? strlen(real) : 0;
-    flux__out *o;
+    if (!path || !*path) return (flux__out *)flux__fail("%s: the path is %s", call, path ? "empty" : "NULL");
+    char *target = flux__file_target(path);
+    if (!target) return (flux__out *)flux__fail("%s: cannot write %s: %s", call, flux__short_path(path), strerror(errno));
+    size_t n = strlen(target);
+    flux__out *o = (flux__out *)flux__malloc(sizeof *o + 2 * n + 80);
     int kind, mode;
-    if (n == 0) return (flux__out *)flux__fail("%s: the path is %s", call, path ? "empty" : "NULL");
-    o = (flux__out *)flux__malloc(sizeof *o + 2 * n + 64);
     if (!o) {
-        free(target);
+        FLUX_FREE(target);
         return NULL;
     }
     o->call = call;
@@ -2452,9 +2584,9 @@ FLUX__UNUSED static flux__out *flux__out_open(const char *path, const char *call
     o->used = 0;
     o->path = (char *)(o + 1);
     o->temporary = o->path + n + 1;
-    memcpy(o->path, real, n + 1);
-    memcpy(o->temporary, real, n + 1);
-    free(target);
+    memcpy(o->path, target, n + 1);
+    memcpy(o->temporary, target, n + 1);
+    FLUX_FREE(target);
     for (o->folder = n; o->folder > 0 && !flux__is_separator(o->path[o->folder - 1]);) o->folder--;
     kind = flux__file_kind(o->path, &mode);
     o->aside = kind == 0 || kind == 1;
@@ -2506,11 +2638,13 @@ FLUX__UNUSED static bool flux__out_commit(flux__out *o) {
     bool good;
     if (!o) return false;
     if (!o->failed && flux__out_flush(o, o->buffer, o->used)) {
+        int held = o->aside ? flux__file_hold(o->fd) : -1;       /* until it has its name, nobody is to sweep it away */
         good = flux__file_sync(o->fd);
         if (!good) flux__out_fail(o);
         if (!flux__file_close(o->fd) && good) flux__out_fail(o);
         o->fd = -1;
         if (!o->failed && o->aside && !flux__file_replace(o->temporary, o->path)) flux__out_fail(o);
+        if (held >= 0) flux__file_close(held);
     }
     good = !o->failed;
     if (good && o->aside) {
@@ -18310,9 +18444,13 @@ static void flux__prefs_read(flux__prefs *p, char *warning, size_t n) {
     static const char *const tables[] = { "Flux", "MLDataDevices" };   /* the second is what newer programs of Flux's family write */
     const char *why;
     size_t size;
+    p->value[0] = '\0';
+    if (!p->path[0]) {
+        snprintf(warning, n, "FLUX_PREFERENCES is longer than %d bytes: no preference is taken from it", (int)sizeof p->path - 1);
+        return;
+    }
     char *text = flux__prefs_load(p->path, &size, &why);
     flux__toml t;
-    p->value[0] = '\0';
     if (why) snprintf(warning, n, "%s can't be read (%s): no preference is taken from it", p->path, why);
     for (int i = 0; text && i < 2 && !p->value[0]; i++) {
         if (!flux__toml_read(&t, text, size, tables[i], "gpu_backend")) {
@@ -18332,7 +18470,7 @@ static void flux__prefs_update(flux__prefs *p, char *warning, size_t n) {
     if (p->known && (given ? p->given && strcmp(p->path, given) == 0 : !p->given)) return;
     p->known = true;
     p->given = given != NULL;
-    if (given) snprintf(p->path, sizeof p->path, "%s", given);
+    if (given) snprintf(p->path, sizeof p->path, "%s", strlen(given) < sizeof p->path ? given : "");      /* "": too long */
     else flux__prefs_find(p->path, sizeof p->path);
     flux__prefs_read(p, warning, n);
 }
@@ -18437,6 +18575,8 @@ FLUX_DEF int flux_gpu_backend_set(const char *backend) {
     flux__prefs_update(&flux__pref, warning, sizeof warning);
     memcpy(path, flux__pref.path, sizeof path);
     flux__mutex_unlock(&flux__device_lock);
+    if (!path[0])
+        return flux__fail("gpu_backend_set: FLUX_PREFERENCES is longer than %d bytes", (int)sizeof path - 1), -1;
     char *text = flux__prefs_load(path, &n, &why);
     if (why) {
         flux__fail("gpu_backend_set: %s can't be read: %s", path, why);
@@ -26419,12 +26559,6 @@ typedef struct flux__source {
     const unsigned char *bytes;
     uint64_t size;                        /* of bytes */
 } flux__source;
-
-/* The end of a long path says more than its start, and messages have a length. */
-static const char *flux__short_path(const char *path) {
-    size_t n = strlen(path);
-    return n > 120 ? path + n - 120 : path;
-}
 
 static void *flux__bad(const flux__source *s, const char *format, ...) FLUX__PRINTF(2, 3);
 static void *flux__bad(const flux__source *s, const char *format, ...) {

@@ -573,6 +573,15 @@ TEST(preferences_that_cannot_be_read_or_written) {
     CHECK(!flux_gpu_backend_is_set());
     CHECK_ERROR(flux_gpu_backend_set("CPU"), "nowhere/x.toml");
     CHECK_STR(ids_said(), "");
+    char longer[3000];                                              /* a path that is cut short is another one */
+    memset(longer, 'x', sizeof longer);
+    for (int i = 0; i < 2990; i += 2) memcpy(longer + i, "./", 2);
+    longer[2999] = 0;
+    setenv("FLUX_PREFERENCES", longer, 1);
+    listen();
+    CHECK(!flux_gpu_backend_is_set() && says("preferences", "FLUX_PREFERENCES is longer than 1023 bytes"));
+    CHECK_ERROR(flux_gpu_backend_set("CPU"), "gpu_backend_set: FLUX_PREFERENCES is longer than 1023 bytes");
+    listen();
     setenv("FLUX_PREFERENCES", ".", 1);                             /* a folder */
     CHECK(!flux_gpu_backend_is_set());
     CHECK(says("preferences", "can't be read"));

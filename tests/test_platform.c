@@ -14,6 +14,7 @@ static void *try_malloc(size_t n) { return no_memory && n >= 65536 ? NULL : mall
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- files */
@@ -114,6 +115,65 @@ TEST(link_stays_a_link) {
     CHECK(put(in_folder("link"), "new"));
     CHECK(lstat(in_folder("link"), &s) == 0 && S_ISLNK(s.st_mode));
     CHECK(holds(in_folder("real"), "new"));
+    CHECK(symlink("later", in_folder("first")) == 0 && symlink("first", in_folder("second")) == 0);
+    CHECK(put(in_folder("second"), "made"));               /* links to what is not there yet */
+    CHECK(lstat(in_folder("second"), &s) == 0 && S_ISLNK(s.st_mode) && lstat(in_folder("first"), &s) == 0 && S_ISLNK(s.st_mode));
+    CHECK(holds(in_folder("later"), "made") && entries() == 5);
+    CHECK(mkdir(in_folder("below"), 0700) == 0 && symlink(in_folder("below/x"), in_folder("third")) == 0);
+    CHECK(put(in_folder("third"), "there") && holds(in_folder("below/x"), "there"));
+    CHECK(symlink("round", in_folder("round")) == 0);
+    CHECK_ERROR(put(in_folder("round"), "x"), "Too many levels of symbolic links");
+    CHECK(remove(in_folder("below/x")) == 0);
+    finish();
+}
+
+/* What a process that is killed while it writes leaves behind goes with the next save to that name, and nothing else does. */
+TEST(left_by_a_kill) {
+    int status, ready[2], go[2];
+    char byte = 0;
+    start();
+    CHECK(put(in_folder("a"), "old"));
+    pid_t killed = fork();
+    if (killed == 0) {
+        flux__out_write(flux__out_open(in_folder("a"), "save"), "half", 4);
+        raise(SIGKILL);
+    }
+    CHECK(waitpid(killed, &status, 0) == killed && WIFSIGNALED(status));
+    CHECK(entries() == 2 && holds(in_folder("a"), "old"));
+    CHECK(put(in_folder("b"), "other"));                   /* another name */
+    CHECK(entries() == 3);
+    REQUIRE(pipe(ready) == 0 && pipe(go) == 0);
+    pid_t busy = fork();
+    if (busy == 0) {                                       /* one that lives, and writes as well */
+        flux__out *o = flux__out_open(in_folder("a"), "save");
+        flux__out_write(o, "later", 5);
+        if (write(ready[1], "r", 1) != 1 || read(go[0], &byte, 1) != 1) _exit(2);
+        _exit(!flux__out_commit(o));
+    }
+    CHECK(read(ready[0], &byte, 1) == 1);
+    CHECK(entries() == 3);                                 /* it has swept, and has its own */
+    CHECK(put(in_folder("a"), "new") && holds(in_folder("a"), "new") && entries() == 3);
+    CHECK(write(go[1], "g", 1) == 1);
+    CHECK(waitpid(busy, &status, 0) == busy && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(holds(in_folder("a"), "later") && entries() == 2);
+    close(ready[0]), close(ready[1]), close(go[0]), close(go[1]);
+    finish();
+}
+
+TEST(names_that_are_too_long) {
+    char name[300], path[9000];
+    start();
+    memset(name, 'n', sizeof name);
+    name[255] = 0;                                         /* the longest that there can be */
+    CHECK(put(in_folder(name), "long") && holds(in_folder(name), "long") && entries() == 1);
+    name[255] = 'n', name[256] = 0;
+    CHECK_ERROR(put(in_folder(name), "x"), "File name too long");
+    memset(path, '/', sizeof path);
+    snprintf(path, sizeof path, "%s", folder);
+    for (size_t n = strlen(path); n < 8000; n += 2) memcpy(path + n, "/.", 3);
+    memcpy(path + 8000, "/a", 3);
+    CHECK_ERROR(put(path, "x"), "File name too long");
+    CHECK(entries() == 1);
     finish();
 }
 
