@@ -1201,7 +1201,8 @@ FLUX_API void flux_progress_number(const char *label, double value);
 FLUX_API flux_tensor *flux_load_idx(const char *path);            /* MNIST's format; dims in reverse: 28 x 28 x N */
 FLUX_API flux_tensor *flux_load_npy(const char *path);            /* NumPy's shape, whichever order the file has */
 FLUX_API int flux_save_npy(flux_tensor *x, const char *path);     /* read by numpy.load with the same shape */
-FLUX_API flux_tensor *flux_load_csv(const char *path);            /* numbers: columns x lines, float32; a heading line is skipped */
+FLUX_API flux_tensor *flux_load_csv(const char *path);            /* numbers: columns x lines, float32; a heading line is skipped;
+                                                                     of a pipe or device at most 256 MiB */
 /* safetensors, one file, read by Python's library (dimensions in reverse there, as memory is row-major).
    flux_save(model, "m.safetensors") writes whole or not at all; flux_load needs the same names, shapes and dtypes.
    flux_load_all looks only at the names of the things it is given: a file may hold more. */
@@ -2340,6 +2341,10 @@ FLUX__UNUSED static bool flux__file_stamp(const char *path, int64_t *stamp) {   
     stamp[1] = (int64_t)a.ftLastWriteTime.dwHighDateTime << 32 | (int64_t)a.ftLastWriteTime.dwLowDateTime;
     return true;
 }
+static bool flux__file_streams(const char *path) {         /* a pipe or a device, of which nobody knows the end */
+    DWORD found = GetFileAttributesA(path);
+    return found == INVALID_FILE_ATTRIBUTES || (found & FILE_ATTRIBUTE_DEVICE);
+}
 /* Where a file named path is to lie, behind links: to be given to FLUX_FREE. NULL, with errno: nobody can say. */
 static char *flux__file_target(const char *path) {
     char *copy = (char *)FLUX_MALLOC(strlen(path) + 1);
@@ -2436,6 +2441,10 @@ FLUX__UNUSED static bool flux__file_stamp(const char *path, int64_t *stamp) {   
     stamp[0] = (int64_t)s.st_size, stamp[1] = (int64_t)s.st_mtime;
     return true;
 }
+static bool flux__file_streams(const char *path) {         /* a pipe or a device, of which nobody knows the end */
+    struct stat s;
+    return stat(path, &s) == 0 && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode);
+}
 /* What the link at path says, seen from path's folder: to be given to FLUX_FREE. NULL: it is no link, or errno says. */
 static char *flux__link_target(const char *path) {
     size_t folder = strlen(path), room = 4096;
@@ -2494,7 +2503,9 @@ FLUX__UNUSED static const char *flux__short_path(const char *path) {
     return n > 120 ? path + n - 120 : path;
 }
 
-/* The whole file, with a 0 after its end, to be given to FLUX_FREE; NULL is an error named after `call`. */
+/* The whole text of a file, with a 0 after its end, to be given to FLUX_FREE; NULL is an error named after `call`. Pipes are
+   read as far as FLUX__STREAM_MAX, and devices: some never end. A first 0 there says that it is no text. */
+#define FLUX__STREAM_MAX (1 << 28)
 FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const char *call) {
     FILE *f = path ? flux__fopen(path, "rb") : NULL;
     size_t n = 0, room = 1 << 16;
@@ -2503,6 +2514,7 @@ FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const 
     *size = 0;
     if (!path) return flux__fail("%s: the path is NULL", call);
     if (!f) return flux__fail("%s: cannot open %s: %s", call, flux__short_path(path), strerror(errno));
+    const bool streams = flux__file_streams(path);
     while (!why) {
         more = room <= SIZE_MAX / 4 ? (char *)FLUX_REALLOC(data, room + 1) : NULL;
         if (!more) {
@@ -2514,6 +2526,8 @@ FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const 
         n += fread(data + n, 1, room - n, f);
         if (ferror(f)) why = errno ? strerror(errno) : "read error";
         else if (n < room) break;
+        else if (streams && memchr(data, 0, n)) why = "it is no text";
+        else if (streams && n >= FLUX__STREAM_MAX) why = "it gives more than 256 MiB: save that as a file";
         room *= 2;
     }
     fclose(f);

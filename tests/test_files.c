@@ -7,6 +7,7 @@
 #  include <signal.h>
 #  include <sys/resource.h>
 #  include <sys/stat.h>
+#  include <sys/wait.h>
 #  include <unistd.h>
 #else
 #  include <direct.h>
@@ -472,6 +473,32 @@ TEST(csv_errors) {
 }
 
 /* Numbers of every length and size, against the C library's own reading of them (in the C locale). */
+#ifdef _WIN32
+TEST(csv_without_end) { SKIP("no /dev/zero on this system"); }
+#else
+/* Devices and pipes that never end are given up, those that end are read. */
+TEST(csv_without_end) {
+    char line[4096];
+    if (exists("/dev/zero")) CHECK_ERROR(flux_load_csv("/dev/zero"), "load_csv: cannot read /dev/zero: it is no text");
+    remove(TMP("pipe"));
+    REQUIRE(mkfifo(TMP("pipe"), 0600) == 0);
+    for (size_t i = 0; i < sizeof line; i += 4) memcpy(line + i, "1,2\n", 4);
+    for (int ends = 0; ends < 2; ends++) {
+        pid_t writer = fork();
+        if (writer == 0) {
+            FILE *f = fopen(TMP("pipe"), "wb");
+            while (f && fwrite(line, 1, sizeof line, f) == sizeof line && !ends) continue;
+            if (f) fclose(f);
+            _exit(0);
+        }
+        if (ends) CHECK(flux_dim(flux_load_csv(TMP("pipe")), 1) == 1024);
+        else CHECK_ERROR(flux_load_csv(TMP("pipe")), "it gives more than 256 MiB: save that as a file");
+        waitpid(writer, NULL, 0);
+    }
+    remove(TMP("pipe"));
+}
+#endif
+
 TEST(csv_numbers) {
     char text[1000], line[2200];
     int bad = 0;
