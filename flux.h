@@ -328,6 +328,9 @@ FLUX_API flux_tensor *flux_randn_shape(flux_shape s, flux_dtype t);
 #define flux_rand(...) flux_rand_shape(FLUX_SHAPE(__VA_ARGS__), FLUX_F32)     /* uniform in [0, 1) */
 #define flux_randn(...) flux_randn_shape(FLUX_SHAPE(__VA_ARGS__), FLUX_F32)   /* standard normal */
 FLUX_API void flux_seed(uint64_t seed);   /* restarts the thread's random numbers; every thread starts with seed 0 */
+/* Where the thread's random numbers are, as two int64, to be saved and to go on from there. 0: done. */
+FLUX_API flux_tensor *flux_random_state(void);
+FLUX_API int flux_set_random_state(flux_tensor *state);
 FLUX_API flux_tensor *flux_arange(double start, double stop, double step);  /* float32, start, start+step, ... before stop */
 FLUX_API flux_tensor *flux_eye(int64_t n);                        /* n x n identity */
 FLUX_API flux_tensor *flux_scalar(double value);                  /* 0-dimensional float32 */
@@ -1205,7 +1208,9 @@ FLUX_API flux_tensor *flux_load_csv(const char *path);            /* numbers: co
                                                                      of a pipe or device at most 256 MiB */
 /* safetensors, one file, read by Python's library (dimensions in reverse there, as memory is row-major).
    flux_save(model, "m.safetensors") writes whole or not at all; flux_load needs the same names, shapes and dtypes.
-   flux_load_all looks only at the names of the things it is given: a file may hold more. */
+   flux_load_all looks only at the names of the things it is given: a file may hold more. Over a link the file behind it is
+   replaced. An optimiser state's numbers go with it: flux_load(opt, path) brings back what flux_adjust set, and if they are to
+   be others, flux_adjust comes after it. */
 FLUX_API int flux_save_tensor(flux_tensor *x, const char *path);
 FLUX_API int flux_save_layer(flux_layer *m, const char *path);
 FLUX_API int flux_save_state(flux_state *s, const char *path);
@@ -1218,7 +1223,13 @@ FLUX_API int flux_load_state(flux_state *s, const char *path);
    our gru has .hidden_bias if theirs is not 0 there; in_proj is shared out. NULL: no map. 0: done. */
 FLUX_API int flux_load_torch(flux_layer *m, const char *path, const char *map);
 FLUX_API flux_tensor *flux_load_tensor(const char *path, const char *name);  /* one tensor; name NULL: the only one */
-/* Several things in one file, by their C names: flux_save_all("run.safetensors", model, opt), and back. */
+/* Several things in one file, by their C names: flux_save_all("run.safetensors", model, opt), and back. A run that is to go on
+   as if it had not been interrupted, bit for bit, has its loader there too, of which the epoch is kept, and random numbers:
+       flux_tensor *random = flux_random_state();                    // between two epochs
+       flux_save_all("run.safetensors", model, opt, loader, random);
+       ...
+       flux_load_all("run.safetensors", model, opt, loader);         // made as they were then
+       flux_set_random_state(flux_load_tensor("run.safetensors", "random")); */
 FLUX_API int flux_save_items(const char *path, int n, const char *names, const void *const *items);   /* names: "model, opt" */
 FLUX_API int flux_load_items(const char *path, int n, const char *names, const void *const *items);
 #define flux_save_all(path, ...) flux_save_items(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
@@ -4598,6 +4609,26 @@ FLUX_DEF void flux_seed(uint64_t seed) {
     if (!t) return;
     t->seed = seed;
     t->draws = 0;
+}
+
+FLUX_DEF flux_tensor *flux_random_state(void) {
+    const flux__thread *t = flux__self();
+    int64_t v[2], n = 2;
+    if (!t) return NULL;
+    memcpy(&v[0], &t->seed, sizeof *v), memcpy(&v[1], &t->draws, sizeof *v);
+    return flux_from_data(v, FLUX_I64, flux__shape(&n, 1));
+}
+
+FLUX_DEF int flux_set_random_state(flux_tensor *state) {
+    flux__thread *t = flux__self();
+    int64_t v[2];
+    if (!state || !t) return flux__null("set_random_state", "state", state), -1;
+    flux__text text = flux__describe(state);
+    if (state->op == FLUX__TUPLE || state->dtype != FLUX_I64 || state->ndim != 1 || state->dim[0] != 2)
+        return flux__fail("set_random_state: %s is not what flux_random_state gives, i64 2", text.s), -1;
+    if (flux_read(state, v, sizeof v) != 0) return -1;
+    memcpy(&t->seed, &v[0], sizeof *v), memcpy(&t->draws, &v[1], sizeof *v);
+    return 0;
 }
 
 /* The number of the next random tensor of this thread: with the seed it names a stream of numbers. */
@@ -24481,17 +24512,40 @@ FLUX_DEF int flux_adjust_layer(flux_state *s, flux_layer *part, flux_rule_opts o
 
 /* ---------------- a state as text, and as tensors */
 
+/* The locale's decimal point, which may be several bytes; its length. */
+static size_t flux__locale_point(char *out, size_t n) {
+    char half[16];
+    snprintf(half, sizeof half, "%.1f", 0.5);              /* 0 point 5 */
+    return (size_t)snprintf(out, n, "%.*s", (int)strlen(half) - 2, half + 1);
+}
+
 /* v in the fewest digits that read back as v: 0.001, 1e-08, 50. */
 static void flux__put_short(flux__sink *out, double v) {
-    char text[40];
+    char text[48], point[16], *at;
     int least = fabs(v) >= 1 && fabs(v) < 1e6 ? (int)log10(fabs(v)) + 1 : 1;
     for (int digits = least; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, v);
         if (strtod(text, NULL) == v) break;
     }
-    for (char *c = text; *c; c++)
-        if (*c == ',') *c = '.';          /* the locale's decimal point */
+    size_t n = flux__locale_point(point, sizeof point);
+    if ((at = strstr(text, point)) != NULL) *at = '.', memmove(at + 1, at + n, strlen(at + n) + 1);
     flux__put(out, text);
+}
+
+/* Reads what flux__put_short has put, of n characters and at most 40. */
+static bool flux__get_short(const char *text, size_t n, double *v) {
+    char local[64], point[16], *end;
+    const char *dot = (const char *)memchr(text, '.', n);
+    int whole = (int)(dot ? dot - text : (ptrdiff_t)n);
+    flux__locale_point(point, sizeof point);
+    snprintf(local, sizeof local, "%.*s%s%.*s", whole, text, dot ? point : "", dot ? (int)n - whole - 1 : 0, dot ? dot + 1 : "");
+    *v = strtod(local, &end);
+    return end != local && *end == 0;
+}
+
+/* Whether number i of a rule and the next are printed as one: beta=(0.9, 0.999). */
+static bool flux__hyper_pair(const flux__rule_row *row, int i) {
+    return i < 6 && strcmp(flux__hypers[row->has[i + 1].hyper].name, flux__hypers[row->has[i].hyper].name) == 0;
 }
 
 /* Adam(0.001, beta=(0.9, 0.999), epsilon=1e-08) */
@@ -24501,7 +24555,7 @@ static void flux__put_rule(flux__sink *out, int kind, const flux_rule_opts *o) {
     flux__put(out, "(");
     for (int i = 0; i < 7 && row->has[i].hyper; i++) {
         int h = row->has[i].hyper;
-        bool pair = i < 6 && strcmp(flux__hypers[row->has[i + 1].hyper].name, flux__hypers[h].name) == 0;
+        bool pair = flux__hyper_pair(row, i);
         if (i) {
             flux__put(out, ", ");
             flux__put(out, flux__hypers[h].name);
@@ -24534,6 +24588,51 @@ static size_t flux__rules_text(const flux_state *s, const flux_rule_opts *o, cha
     flux__sink sink = flux__sink_to(out, n);
     flux__put_rules(&sink, s, o);
     return flux__sink_end(&sink);
+}
+
+/* The text of flux__put_rules is also what files keep of the rules: it is read back here, to the bit. */
+
+static bool flux__skip_word(const char **p, const char *word) {
+    size_t n = strlen(word);
+    if (strncmp(*p, word, n) != 0) return false;
+    *p += n;
+    return true;
+}
+
+static bool flux__read_hyper(const char **p, int h, flux_rule_opts *o) {
+    size_t n = strspn(*p, "0123456789.+-einf");
+    double v;
+    if (n > 40 || !flux__get_short(*p, n, &v) || !(v >= flux__hypers[h].least && v <= flux__hypers[h].most)) return false;
+    flux__hyper_set(o, h, v);
+    *p += n;
+    return true;
+}
+
+static bool flux__read_rule(const char **p, int kind, flux_rule_opts *o) {
+    const flux__rule_row *row = &flux__rule_rows[kind];
+    if (!flux__skip_word(p, row->name) || !flux__skip_word(p, "(")) return false;
+    for (int i = 0; i < 7 && row->has[i].hyper; i++) {
+        int h = row->has[i].hyper;
+        bool pair = flux__hyper_pair(row, i);
+        if (i && !(flux__skip_word(p, ", ") && flux__skip_word(p, flux__hypers[h].name) && flux__skip_word(p, pair ? "=(" : "="))) return false;
+        if (!flux__read_hyper(p, h, o)) return false;
+        if (pair && !(flux__skip_word(p, ", ") && flux__read_hyper(p, row->has[++i].hyper, o) && flux__skip_word(p, ")"))) return false;
+    }
+    if (row->step == flux__step_rmsprop_centred && !flux__skip_word(p, ", centred=true")) return false;
+    if (row->step == flux__step_adamw) o->couple = flux__skip_word(p, ", couple=false") ? FLUX_OFF : o->couple == FLUX_OFF ? FLUX_ON : o->couple;
+    return flux__skip_word(p, ")");
+}
+
+/* The numbers that a text has for the rules of s, into o[0] ... o[nrules - 1]; false: it is of other rules. */
+static bool flux__read_rules(const char *p, const flux_state *s, flux_rule_opts *o) {
+    if (s->mixed && !flux__skip_word(&p, "MixedPrecision(")) return false;
+    if (s->nrules != 1 && !flux__skip_word(&p, "OptimiserChain(")) return false;
+    for (int r = 0; r < s->nrules; r++) {
+        o[r] = s->rule[r].o;
+        if ((r && !flux__skip_word(&p, ", ")) || !flux__read_rule(&p, s->rule[r].kind, &o[r])) return false;
+    }
+    if (s->nrules != 1 && !flux__skip_word(&p, ")")) return false;
+    return !(s->mixed && !flux__skip_word(&p, ")")) && *p == 0;
 }
 
 /* Whether a leaf has been adjusted apart from the rest. */
@@ -27676,8 +27775,12 @@ typedef struct flux__stored {
     flux_tensor *loaded;
 } flux__stored;
 
+typedef struct flux__thing { const char *name; int length; const void *object; } flux__thing;   /* what a call is given */
+
 typedef struct flux__list {
     const char *call;
+    const flux__thing *thing;
+    int things;
     flux__stored *item;
     int items, room;
     const char *prefix;                   /* of what is visited now; "": none */
@@ -27685,17 +27788,24 @@ typedef struct flux__list {
     bool ties, failed;
 } flux__list;
 
+/* "opt" and "layers.0.weight.m" make "opt.layers.0.weight.m"; either may be empty. */
+static char *flux__full_name(const char *prefix, int length, const char *path) {
+    size_t n = strlen(path), before = (size_t)length, dot = before && n;
+    char *name = (char *)flux__malloc(before + dot + n + 1);
+    if (!name) return NULL;
+    if (before) memcpy(name, prefix, before);
+    if (dot) name[before] = '.';
+    memcpy(name + before + dot, path, n + 1);
+    return name;
+}
+
 static void flux__list_add(flux__list *l, const char *path, flux_tensor **field, flux_tensor *x) {
-    size_t n = strlen(path), before = (size_t)l->prefix_length, dot = before && n;
     if (l->failed || !x) return;
     flux__stored *it = (flux__stored *)flux__grow(l->item, &l->room, l->items + 1, sizeof *it);
     if (it) l->item = it;
-    char *name = it ? (char *)flux__malloc(before + dot + n + 1) : NULL;
+    char *name = it ? flux__full_name(l->prefix, l->prefix_length, path) : NULL;
     l->failed = !name;
     if (!name) return;
-    if (before) memcpy(name, l->prefix, before);
-    if (dot) name[before] = '.';
-    memcpy(name + before + dot, path, n + 1);
     it += l->items;
     memset(it, 0, sizeof *it);
     it->name = name;
@@ -27723,9 +27833,23 @@ static int flux__by_item_name(const void *a, const void *b) {
     return strcmp(((const flux__stored *)a)->name, ((const flux__stored *)b)->name);
 }
 
+/* Whether two of the things that have numbers beside their tensors have one name. */
+static bool flux__same_names(const flux__list *l) {
+    for (int i = 0; i < l->things; i++)
+        for (int k = 0; k < i; k++) {
+            const flux__thing *a = &l->thing[i], *b = &l->thing[k];
+            int kind = ((const flux__head *)a->object)->kind;
+            if (kind != ((const flux__head *)b->object)->kind || (kind != FLUX__STATE && kind != FLUX__LOADER)) continue;
+            if (a->length == b->length && memcmp(a->name, b->name, (size_t)a->length) == 0)
+                return flux__fail("%s: two things have the name %.*s", l->call, a->length, a->name), true;
+        }
+    return false;
+}
+
 /* Finds out which places hold one tensor, and that no two have one name. */
 static bool flux__list_finish(flux__list *l) {
-    if (l->failed || !l->items) return !l->failed;
+    if (l->failed || flux__same_names(l)) return false;
+    if (!l->items) return true;
     qsort(l->item, (size_t)l->items, sizeof *l->item, flux__by_tensor);
     for (int i = 1; i < l->items; i++)
         if (l->item[i].ties && l->item[i].x == l->item[i - 1].x)
@@ -27786,6 +27910,38 @@ static void flux__json_reversed(flux__json *j, const char *before, const int64_t
     flux__json_text(j, "]");
 }
 
+/* Numbers that are no tensors stand in the metadata: of a state its rules, as it prints them, "rules:opt", and those of a
+   parameter that was adjusted apart, "rules:opt.layers.0.weight"; of a loader how many epochs it has begun, "epoch:loader".
+   Who knows nothing of them passes them over. */
+static void flux__json_pair(flux__json *j, const char *kind, const flux__thing *t, const char *path, const char *value) {
+    char *name = flux__full_name(t->name, t->length, path);
+    j->failed |= !name;
+    if (!name) return;
+    flux__json_text(j, ",");
+    flux__json_quoted(j, kind, name);
+    flux__json_text(j, ":");
+    flux__json_quoted(j, "", value);
+    FLUX_FREE(name);
+}
+
+static void flux__json_beside(flux__json *j, const flux__thing *t) {
+    const flux__head *head = (const flux__head *)t->object;
+    char text[6000];                      /* room for the longest chain */
+    if (head->kind == FLUX__LOADER) {
+        snprintf(text, sizeof text, "%lld", (long long)((const flux_loader *)t->object)->epoch);
+        flux__json_pair(j, "epoch:", t, "", text);
+    }
+    if (head->kind != FLUX__STATE) return;
+    const flux_state *s = (const flux_state *)t->object;
+    flux__rules_text(s, NULL, text, sizeof text);
+    flux__json_pair(j, "rules:", t, "", text);
+    for (int i = 0; i < s->nleaves && !j->failed; i++) {
+        if (!flux__leaf_differs(s, i)) continue;
+        flux__rules_text(s, &s->o[i * s->nrules], text, sizeof text);
+        flux__json_pair(j, "rules:", t, flux__leaf_path(s, i), text);
+    }
+}
+
 /* Data order: wide elements before narrow ones, so that each tensor lies at a multiple of its
    element size; then by name. Ties come last: they have no data. */
 static int flux__by_layout(const void *a, const void *b) {
@@ -27800,6 +27956,7 @@ static int flux__by_layout(const void *a, const void *b) {
 static void flux__json_heading(flux__json *j, flux__list *l, const char *const *names) {
     uint64_t at = 0;
     flux__json_text(j, "{\"__metadata__\":{\"flux.h\":\"1\"");
+    for (int i = 0; i < l->things; i++) flux__json_beside(j, &l->thing[i]);
     for (int i = 0; i < l->items; i++) {
         if (l->item[i].first == l->item[i].number) continue;
         flux__json_text(j, ",");
@@ -27836,6 +27993,9 @@ static bool flux__save_check(const flux__list *l) {
                    it->name);
         return false;
     }
+    for (int i = 0; i < l->things; i++)
+        if (!flux__utf8(l->thing[i].name, (size_t)l->thing[i].length))
+            return FLUX__REFUSE("%s: nothing can have the name %.*s in a safetensors file", l->call, l->thing[i].length, l->thing[i].name);
     return true;
 }
 
@@ -27909,7 +28069,6 @@ static void flux__compare_item(const flux__archive *z, const flux__stored *it, f
 
 /* Names in the file that belong to what was asked for but to no tensor of it. `things` are the
    prefixes asked for, each as long as said; none: everything in the file. */
-typedef struct flux__thing { const char *name; int length; const void *object; } flux__thing;
 
 static void flux__compare_name(const char *name, const flux__thing *things, int n,
                                flux__misfit *m) {
@@ -27980,11 +28139,67 @@ static bool flux__load_item(flux__archive *z, flux__list *l, flux__stored *it) {
     return same;
 }
 
+/* What the file keeps beside the tensors of a thing; NULL: nothing. */
+static const char *flux__beside(const flux__archive *z, const char *kind, const flux__thing *t, const char *path) {
+    size_t before = strlen(kind), n = (size_t)t->length, dot = n && *path;
+    int lo = 0, hi = z->pairs;
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        const char *key = z->pair[mid].key;
+        int order = strncmp(key, kind, before);
+        if (order == 0) order = strncmp(key += before, t->name, n);
+        if (order == 0) order = strncmp(key += n, ".", dot);
+        if (order == 0) order = strcmp(key + dot, path);
+        if (order == 0) return z->pair[mid].value;
+        if (order < 0) lo = mid + 1;
+        else hi = mid;
+    }
+    return NULL;
+}
+
+static bool flux__load_epoch(const flux__archive *z, const flux__thing *t, bool take) {
+    const char *text = flux__beside(z, "epoch:", t, "");
+    flux_loader *l = (flux_loader *)(intptr_t)t->object;
+    if (!text) return flux__bad(&z->source, "it does not fit: it has no epoch of a loader %.*s", t->length, t->name), false;
+    if (strspn(text, "0123456789") != strlen(text) || !*text || strlen(text) > 18)
+        return flux__bad(&z->source, "the epoch of %.*s is \"%.40s\", no count", t->length, t->name, text), false;
+    if (take) l->epoch = (int64_t)strtoll(text, NULL, 10);
+    return true;
+}
+
+/* Files of earlier versions have no rules, and those of other rules than ours say nothing of these. */
+static void flux__load_rules(const flux__archive *z, const flux__thing *t, bool take) {
+    flux_state *s = (flux_state *)(intptr_t)t->object;
+    const char *text = flux__beside(z, "rules:", t, "");
+    flux_rule_opts all[FLUX_MAX_RULES], own[FLUX_MAX_RULES];
+    if (!text) return;
+    if (!flux__read_rules(text, s, all)) {
+        if (!take) flux__note(FLUX_LOG_WARN, "load.rules", false, "load: %s: it was saved by %.160s; the numbers of this state stay as they are",
+                              flux__short_path(z->source.path), text);
+        return;
+    }
+    for (int r = 0; take && r < s->nrules; r++) s->rule[r].o = all[r];
+    for (int i = 0; take && i < s->nleaves; i++) {
+        text = flux__beside(z, "rules:", t, flux__leaf_path(s, i));
+        memcpy((void *)&s->o[i * s->nrules], (void *)(text && flux__read_rules(text, s, own) ? own : all), (size_t)s->nrules * sizeof *own);
+    }
+}
+
+/* Numbers that are no tensors. take false: looks whether they can be had, so that taking them can't fail. */
+static bool flux__load_beside(const flux__archive *z, const flux__thing *t, bool take) {
+    const flux__head *head = (const flux__head *)t->object;
+    if (head->kind == FLUX__LOADER) return flux__load_epoch(z, t, take);
+    if (head->kind == FLUX__STATE) flux__load_rules(z, t, take);
+    return true;
+}
+
 /* All or nothing: everything is compared, then read and moved, before the first field changes. */
 static bool flux__load_archive(flux__archive *z, flux__list *l, const flux__thing *things, int n) {
     int h = flux__hide();
     bool good = flux__compare(z, l, things, n);
     for (int i = 0; good && i < l->items; i++) good = flux__load_item(z, l, &l->item[i]);
+    for (int i = 0; good && i < l->things; i++) good = flux__load_beside(z, &l->thing[i], false);
+    for (int i = 0; good && i < l->things; i++) flux__load_beside(z, &l->thing[i], true);
     for (int i = 0; good && i < l->items; i++)
         flux_assign(l->item[i].field, l->item[l->item[i].first].loaded);
     flux__reveal(h, NULL);
@@ -28021,10 +28236,10 @@ static bool flux__list_visit(flux__list *l, const flux__thing *t, bool load) {
         flux__state_fields((flux_state *)object, flux__list_field, l);
     else if (head->kind == FLUX__TENSOR && !load)
         flux__list_add(l, "", NULL, (flux_tensor *)object);
-    else {
+    else if (head->kind != FLUX__LOADER) {
         l->failed = true;
         if (head->kind != FLUX__TENSOR)
-            flux__fail("%s: %.*s is no tensor, layer or optimiser state", l->call, t->length,
+            flux__fail("%s: %.*s is no tensor, layer, loader or optimiser state", l->call, t->length,
                        t->name);
         else
             flux__fail("%s: %.*s is a tensor, which never changes: "
@@ -28036,7 +28251,7 @@ static bool flux__list_visit(flux__list *l, const flux__thing *t, bool load) {
 
 static int flux__files_items(const char *call, const char *path, const flux__thing *things, int n,
                              bool load) {
-    flux__list l = { call, NULL, 0, 0, "", 0, true, false };
+    flux__list l = { call, things, n, NULL, 0, 0, "", 0, true, false };
     bool good = true;
     if (!path) {
         flux__null(call, "path", path);

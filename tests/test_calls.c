@@ -947,6 +947,7 @@ static void strict_threads(void) {
     X(V, flux_synchronise_device, flux_synchronise_device(V())) \
     X(V, flux_mem_trim, flux_mem_trim(V())) X(V, flux_mem_limit, limits_of()) \
     X(V, flux_allow_tf32, flux_allow_tf32(B())) X(V, flux_seed, flux_seed((uint64_t)I())) \
+    X(T, flux_random_state, flux_random_state()) X(I, flux_set_random_state, flux_set_random_state(T())) \
     X(V, flux_print_tensor, flux_print_tensor(T())) X(V, flux_print_layer, flux_print_layer(L())) \
     X(V, flux_print_loader, flux_print_loader(D())) \
     X(V, flux_print_state, flux_print_state(ST())) \

@@ -840,9 +840,8 @@ TEST(several_things) {
     CHECK_NEAR(flux_item(flux_load_tensor(TMP("x"), "f(a, \"b,\", ',')")), 41, 0);
     CHECK_NEAR(flux_item(flux_load_tensor(TMP("x"), "g[1, 2]")), 41, 0);
     CHECK(same_bits(flux_load_tensor(TMP("x"), "h{1, 2}"), mask));
-    flux_loader *l = flux_dataloader(flux_rand(2, 4));
-    const void *loader[] = { l };
-    CHECK_ERROR(flux_save_items(TMP("y"), 1, "l", loader), "save_all: l is no tensor, layer or optimiser state");
+    const void *grads[] = { flux_gradient(flux_sum(flux_weight(encoder)), flux_weight(encoder)) };
+    CHECK_ERROR(flux_save_items(TMP("y"), 1, "l", grads), "save_all: l is no tensor, layer, loader or optimiser state");
     flux_tensor *meta = flux_scalar(1);
     const void *metas[] = { meta };
     CHECK_ERROR(flux_save_items(TMP("y"), 1, "__metadata__", metas), "can't have the name __metadata__");
@@ -1041,6 +1040,136 @@ TEST(training_goes_on) {
         CHECK(flux_save(opt_c, TMP("c.safetensors")) == 0);
         CHECK(same_file(TMP("a.safetensors"), TMP("c.safetensors")));
     }
+}
+
+/* A run with dropout, batch normalisation, shuffling and a learning rate that changes, from one epoch to another. */
+typedef struct run { flux_layer *model; flux_state *opt; flux_loader *loader; } run;
+
+static run run_new(uint64_t shuffling) {
+    float x[3 * 20], y[20];
+    for (int i = 0; i < 60; i++) x[i] = (float)((i * 37) % 23) / 23 - 0.5f;
+    for (int i = 0; i < 20; i++) y[i] = x[3 * i] - 2 * x[3 * i + 1] * x[3 * i + 2];
+    run r;
+    r.model = flux_chain(flux_dense(3, 8, flux_tanh), flux_batchnorm(8), flux_dropout(0.3), flux_dense(8, 1));
+    r.opt = flux_setup(flux_optimiser_chain(flux_clipnorm(5), flux_adamw(0.01, .lambda = 0.001)), r.model);
+    r.loader = flux_dataloader(flux_from(x, 3, 20), flux_from(y, 1, 20), .batchsize = 4, .shuffle = true, .seed = shuffling);
+    return r;
+}
+static flux_tensor *run_loss(flux_layer *m, flux_tensor *x, flux_tensor *y) { return flux_mse(flux_call(m, x), y); }
+static void run_epochs(run *r, int from, int to) {
+    for (int epoch = from; epoch < to; epoch++) {
+        if (epoch == 1) CHECK(flux_adjust(r->opt, .eta = 0.1 / 3) == 0);
+        if (epoch == 2) CHECK(flux_adjust_layer(r->opt, flux_child(r->model, 0), (flux_rule_opts){ .beta = { 0.7, 0.9 } }) == 0);
+        CHECK(flux_train(run_loss, r->model, r->loader, r->opt) == 0);
+    }
+}
+static int run_save(run *r, const char *path) {
+    const void *items[] = { r->model, r->opt, r->loader, flux_random_state() };
+    return flux_save_items(path, 4, "model, opt, loader, random", items);
+}
+static int run_load(run *r, const char *path) {
+    const void *items[] = { r->model, r->opt, r->loader };
+    if (flux_load_items(path, 3, "model, opt, loader", items) != 0) return -1;
+    return flux_set_random_state(flux_load_tensor(path, "random"));
+}
+
+TEST(a_resumed_run_is_the_run) {
+    for (uint64_t shuffling = 0; shuffling < 2; shuffling++) {
+        flux_seed(17);
+        run whole = run_new(shuffling);
+        run_epochs(&whole, 0, 3);
+        CHECK(run_save(&whole, TMP("half.safetensors")) == 0);
+        run_epochs(&whole, 3, 6);
+        CHECK(run_save(&whole, TMP("whole.safetensors")) == 0);
+        flux_seed(4711);                                        /* nothing is as it was then, as in another process */
+        (void)flux_randn(7);
+        run again = run_new(shuffling);
+        CHECK(run_load(&again, TMP("half.safetensors")) == 0);
+        run_epochs(&again, 3, 6);
+        CHECK(run_save(&again, TMP("again.safetensors")) == 0);
+        CHECK(same_file(TMP("whole.safetensors"), TMP("again.safetensors")));
+    }
+}
+
+static const char *state_text(flux_state *s) {
+    static char text[2][2000];
+    static int turn;
+    turn = !turn;
+    flux_state_text(s, text[turn], sizeof text[0]);
+    return text[turn];
+}
+
+/* A file's text with one word for another of its length. */
+static void put_word(const char *from, const char *to, const char *word, const char *other) {
+    size_t n, length = strlen(word);
+    const unsigned char *data = get(from, &n);
+    unsigned char *copy = (unsigned char *)malloc(n);
+    bool found = false;
+    for (size_t i = 0; copy && i < n; i++) copy[i] = data[i];
+    for (size_t i = 0; copy && i + length <= n; i++)
+        if (memcmp(copy + i, word, length) == 0) memcpy(copy + i, other, length), found = true;
+    CHECK(found && strlen(other) == length);
+    put(to, copy, n);
+    free(copy);
+}
+
+static int notes_heard;
+static char note_heard[600];
+static void hear_note(flux_level level, const char *id, const char *message, void *user) {
+    (void)level, (void)id, (void)user;
+    notes_heard++;
+    snprintf(note_heard, sizeof note_heard, "%s", message);
+}
+
+/* The rules' numbers come back, to the bit; from files of earlier versions, which have none, nothing does. */
+TEST(numbers_of_rules) {
+    flux_rule rules[] = {
+        flux_descent(0.1), flux_rmsprop(0.2, .centred = true), flux_adamw(1.0 / 3, .beta = { 0.1, 0.7 }, .couple = FLUX_OFF), flux_rprop(),
+        flux_accumgrad(3, flux_clipgrad(.delta = HUGE_VAL)), flux_mixed_precision(flux_adam()), flux_optimiser_chain_of(0, NULL),
+        flux_optimiser_chain(flux_clipnorm(1e300, .p = HUGE_VAL), flux_adabelief(1e-300), flux_lion(DBL_EPSILON))
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        flux_layer *m = model();
+        flux_state *a = flux_setup(rules[i], m), *b = flux_setup(rules[i], m);
+        if (i != 3 && i != 4 && i != 6) {
+            CHECK(flux_adjust(a, .eta = 0.1 / 7) == 0);
+            CHECK(flux_adjust_layer(a, flux_child(m, 0), (flux_rule_opts){ .eta = 1e-5 / 3 }) == 0);
+        }
+        CHECK(flux_save(a, TMP("a.safetensors")) == 0);
+        CHECK(flux_load(b, TMP("a.safetensors")) == 0);
+        CHECK_STR(state_text(b), state_text(a));
+        CHECK(flux_save(b, TMP("b.safetensors")) == 0 && same_file(TMP("a.safetensors"), TMP("b.safetensors")));
+    }
+    flux_layer *m = model();
+    flux_state *adam = flux_setup(flux_adam(0.5), m), *other = flux_setup(flux_adam(0.25), m), *oadam = flux_setup(flux_nadam(0.125), m);
+    CHECK(flux_save(adam, TMP("a.safetensors")) == 0);
+    put_word(TMP("a.safetensors"), TMP("older.safetensors"), "rules:", "older:");
+    CHECK(flux_load(other, TMP("older.safetensors")) == 0 && strstr(state_text(other), "Adam(0.25,") != NULL);
+    flux_on_log(hear_note, NULL);
+    CHECK(notes_heard == 0 && flux_load(oadam, TMP("a.safetensors")) == 0 && notes_heard == 1);
+    CHECK(strstr(note_heard, "it was saved by Adam(0.5, beta=(0.9, 0.999), epsilon=1e-08)") && strstr(state_text(oadam), "NAdam(0.125,"));
+    const char *const broken[][2] = { { "(0.9,", "(1.9," }, { "(0.5,", "(nan," }, { "(0.5,", "(-.5," }, { "Adam", "adam" }, { "e-08)", "e-08 " } };
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
+        put_word(TMP("a.safetensors"), TMP("b.safetensors"), broken[i][0], broken[i][1]);
+        CHECK(flux_load(other, TMP("b.safetensors")) == 0 && notes_heard == 2 + (int)i && strstr(state_text(other), "Adam(0.25,") != NULL);
+    }
+    flux_on_log(NULL, NULL);
+}
+
+TEST(epochs_of_loaders) {
+    flux_loader *loader = flux_dataloader(flux_ones(2, 4), .shuffle = true, .seed = 5);
+    flux_each (b, loader) (void)b;
+    flux_tensor *other = flux_ones(1);
+    CHECK(flux_save_all(TMP("l.safetensors"), loader) == 0 && flux_load_all(TMP("l.safetensors"), loader) == 0 && loader->epoch == 1);
+    put_word(TMP("l.safetensors"), TMP("m.safetensors"), "loader\":\"1", "loader\":\"x");
+    CHECK_ERROR(flux_load_all(TMP("m.safetensors"), loader), "the epoch of loader is \"x\", no count");
+    CHECK(flux_save_all(TMP("m.safetensors"), other) == 0);
+    CHECK_ERROR(flux_load_all(TMP("m.safetensors"), loader), "it does not fit: it has no epoch of a loader loader");
+    const void *twice[] = { loader, loader };
+    CHECK_ERROR(flux_save_items(TMP("x"), 2, "a, a", twice), "save_all: two things have the name a");
+    CHECK_ERROR(flux_save_items(TMP("x"), 1, "a\xff", twice), "save_all: nothing can have the name a\xff in a safetensors file");
+    CHECK_ERROR(flux_set_random_state(flux_ones(2)), "set_random_state: 2-element f32 is not what flux_random_state gives");
+    CHECK_ERROR(flux_set_random_state(NULL), "set_random_state: argument state is NULL");
 }
 
 TEST(state_misfits) {
