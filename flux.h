@@ -70,7 +70,7 @@
                              if not, or if you use it yourself, include its cblas.h before this file)
        FLUX_MALLOC(n), FLUX_REALLOC(p, n), FLUX_FREE(p)      your own allocator; define all three
 
-   ENVIRONMENT
+   ENVIRONMENT (of which a setuid program reads nothing)
        FLUX_NUM_THREADS=n    threads for CPU work, 1 for none but yours (default: the processors there are)
        FLUX_EAGER=1          compute each operation when it is called: the same bits, for a debugger
        FLUX_ERROR=abort      stop in the debugger at the first error
@@ -1546,6 +1546,7 @@ FLUX__NUMBERS(flux_ne) FLUX__NUMBERS(flux_lt) FLUX__NUMBERS(flux_le) FLUX__NUMBE
 #  include <sys/file.h>
 #  include <sys/ioctl.h>
 #  if defined(__linux__)
+#    include <sys/auxv.h>
 #    include <sys/mman.h>
 #  endif
 #  include <sys/stat.h>
@@ -2072,9 +2073,19 @@ static double flux__now(void) {           /* seconds since some moment; never go
 
 FLUX__COLD
 
-static const char *flux__env(const char *name) {   /* NULL: unset or empty */
+/* Whether the program has rights that whoever started it lacks (setuid, setgid, capabilities): the environment is theirs. */
+static bool flux__privileged(void) {
+#if defined(_WIN32)
+    return false;
+#elif defined(__linux__) && defined(AT_SECURE)
+    return getauxval(AT_SECURE) != 0;
+#else
+    return getuid() != geteuid() || getgid() != getegid();
+#endif
+}
+static const char *flux__env(const char *name) {   /* NULL: unset or empty, or not to be trusted */
     const char *s = getenv(name);
-    return s && *s ? s : NULL;
+    return s && *s && !flux__privileged() ? s : NULL;
 }
 
 FLUX__UNUSED static bool flux__is_terminal(FILE *f) {   /* stdout and stderr only: any other file says no */
