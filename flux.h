@@ -80,7 +80,8 @@
        FLUX_GPU_BACKEND      CUDA, AMDGPU, Metal or CPU: overrides LocalPreferences.toml
        FLUX_PREFERENCES      path of the preferences file, in place of LocalPreferences.toml
        FLUX_REPLAY=0         GPUs: a step's kernels one by one, never as one graph of the driver's
-       FLUX_CACHE_DIR        where kernels compiled for GPUs are kept, in place of ~/.cache/flux
+       FLUX_CACHE_DIR        where kernels compiled for GPUs are kept, in place of ~/.cache/flux; from the root, and
+                             only you may write to it, or to what is above it
        FLUX_CUDA_LIBRARY, FLUX_NVRTC, FLUX_HIP_LIBRARY, FLUX_HIPRTC      paths of the drivers and their compilers
        FLUX_ASCII=1          print x and s in place of the Unicode signs
        FLUX_SIMD=name        use no better instruction set than: base, avx2, avx512 (to compare or debug;
@@ -1586,6 +1587,10 @@ extern char *realpath(const char *path, char *out);    /* who asks for POSIX alo
 #endif
 #if !defined(_WIN32) && !defined(AT_FDCWD)            /* a C library hides AT_FDCWD and these together */
 extern ssize_t readlink(const char *path, char *out, size_t n);
+extern int openat(int folder, const char *name, int flags, ...);
+extern int fstatat(int folder, const char *name, struct stat *out, int flags);
+extern int renameat(int folder, const char *from, int folder2, const char *to);
+extern int unlinkat(int folder, const char *name, int flags);
 #endif
 #if defined(MADV_HUGEPAGE)
 #  define FLUX__HUGE_PAGES MADV_HUGEPAGE
@@ -2293,13 +2298,18 @@ static FILE *flux__fopen(const char *path, const char *mode) {
     FLUX_FREE(w);
     return f;
 }
-static int flux__file_create(const char *path, bool exclusive, int mode) {
+static int flux__file_open_as(const char *path, int flags) {
     wchar_t *w = flux__wide(path);
-    int fd = -1;
-    (void)mode;
-    if (w) fd = _wopen(w, _O_WRONLY | _O_BINARY | (exclusive ? _O_CREAT | _O_EXCL : 0), _S_IREAD | _S_IWRITE);
+    int fd = w ? _wopen(w, flags | _O_BINARY, _S_IREAD | _S_IWRITE) : -1;
     FLUX_FREE(w);
     return fd;
+}
+static int flux__file_create(const char *path, bool exclusive, int mode) {
+    (void)mode;
+    return flux__file_open_as(path, _O_WRONLY | (exclusive ? _O_CREAT | _O_EXCL : 0));
+}
+static int64_t flux__file_get(int fd, void *data, size_t bytes) {
+    return _read(fd, data, bytes < 1 << 30 ? (unsigned)bytes : 1u << 30);
 }
 static bool flux__file_replace(const char *from, const char *to) {
     wchar_t *f = flux__wide(from), *t = flux__wide(to);
@@ -2325,8 +2335,9 @@ static bool flux__is_separator(char c) { return c == '/' || c == '\\' || c == ':
 /* An open file can't be removed here: that it is open says that it is being written. */
 static bool flux__file_lock(int fd) { (void)fd; return true; }
 static int flux__file_hold(int fd) { (void)fd; return -1; }
-static void flux__folder_sweep(const char *folder, const char *start) {
+static void flux__folder_sweep(const char *folder, int at_fd, const char *start) {
     size_t n = strlen(folder);
+    (void)at_fd;
     char *pattern = (char *)FLUX_MALLOC(n + strlen(start) + 8), *at;
     wchar_t *w = NULL;
     WIN32_FIND_DATAW found;
@@ -2373,10 +2384,16 @@ static char *flux__file_target(const char *path) {
     if (!copy) errno = ENOMEM;
     return copy ? strcpy(copy, path) : NULL;
 }
-FLUX__UNUSED static void flux__folder_make(const char *path) { CreateDirectoryA(path, NULL); }
-FLUX__UNUSED static bool flux__folder_private(const char *path) {   /* a user's own folders are closed to others */
+static bool flux__is_absolute(const char *path) {
+    return (path[0] && path[1] == ':' && flux__is_separator(path[2])) || (flux__is_separator(path[0]) && flux__is_separator(path[1]));
+}
+static void flux__folder_make(const char *path) { CreateDirectoryA(path, NULL); }
+static int flux__folder_open(const char *path) { (void)path; return -1; }
+static void flux__folder_close(int fd) { (void)fd; }
+static const char *flux__folder_unsafe(const char *path, int fd) {         /* a user's own folders are closed to others */
     DWORD found = GetFileAttributesA(path);
-    return found != INVALID_FILE_ATTRIBUTES && (found & FILE_ATTRIBUTE_DIRECTORY);
+    (void)fd;
+    return found != INVALID_FILE_ATTRIBUTES && (found & FILE_ATTRIBUTE_DIRECTORY) ? NULL : "is not a folder";
 }
 
 #else
@@ -2388,6 +2405,9 @@ FLUX__UNUSED static bool flux__folder_private(const char *path) {   /* a user's 
 static FILE *flux__fopen(const char *path, const char *mode) { return fopen(path, mode); }
 static int flux__file_create(const char *path, bool exclusive, int mode) {
     return open(path, O_WRONLY | FLUX__CLOEXEC | (exclusive ? O_CREAT | O_EXCL : 0), mode ? mode : 0666);
+}
+static int64_t flux__file_get(int fd, void *data, size_t bytes) {
+    return (int64_t)read(fd, data, bytes < 1 << 30 ? bytes : 1 << 30);
 }
 static bool flux__file_replace(const char *from, const char *to) { return rename(from, to) == 0; }
 static void flux__file_remove(const char *path) { unlink(path); }
@@ -2417,19 +2437,21 @@ static int flux__file_hold(int fd) {      /* keeps the mark when fd is closed, u
     return dup(fd);
 }
 /* Removes a file that is marked no more: whoever wrote it was killed. */
-static void flux__file_sweep(const char *path) {
+static void flux__file_sweep(int at, const char *path) {
 #  ifdef LOCK_EX
-    int fd = open(path, O_WRONLY | O_NONBLOCK | FLUX__CLOEXEC);
+    int flags = O_WRONLY | O_NONBLOCK | FLUX__CLOEXEC, fd = at < 0 ? open(path, flags) : openat(at, path, flags);
     struct stat s;
     if (fd < 0) return;
-    if (fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0) unlink(path);
+    if (fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0)
+        (void)(at < 0 ? unlink(path) : unlinkat(at, path, 0));
     close(fd);
 #  else
-    (void)path;
+    (void)at, (void)path;
 #  endif
 }
-/* Of the folder ("" or with its last separator), what begins so, ends in .tmp and is being written by nobody. */
-static void flux__folder_sweep(const char *folder, const char *start) {
+/* Removes of a folder ("" or with its last separator) what begins so, ends in .tmp and is being written by nobody. at: the
+   folder opened, or -1: names are then looked for in it. */
+static void flux__folder_sweep(const char *folder, int at, const char *start) {
     DIR *d = opendir(*folder ? folder : ".");
     size_t n = strlen(folder), begins = strlen(start);
     for (const struct dirent *e; d && (e = readdir(d)) != NULL;) {
@@ -2439,7 +2461,7 @@ static void flux__folder_sweep(const char *folder, const char *start) {
         if (!path) continue;
         memcpy(path, folder, n);
         memcpy(path + n, e->d_name, length + 1);
-        flux__file_sweep(path);
+        flux__file_sweep(at, at < 0 ? path : path + n);
         FLUX_FREE(path);
     }
     if (d) closedir(d);
@@ -2512,12 +2534,105 @@ static char *flux__file_target(const char *path) {
     FLUX_FREE(at);
     return errno = ELOOP, (char *)NULL;
 }
-FLUX__UNUSED static void flux__folder_make(const char *path) { mkdir(path, 0700); }
-FLUX__UNUSED static bool flux__folder_private(const char *path) {   /* ours, and nobody else may write there */
-    struct stat found;
-    return stat(path, &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == geteuid() && (found.st_mode & 022) == 0;
+static bool flux__is_absolute(const char *path) { return path[0] == '/'; }
+static void flux__folder_make(const char *path) { mkdir(path, 0700); }
+#  ifdef O_DIRECTORY
+#    define FLUX__DIRECTORY O_DIRECTORY
+#  else
+#    define FLUX__DIRECTORY 0
+#  endif
+static int flux__folder_open(const char *path) { return open(path, O_RDONLY | FLUX__DIRECTORY | FLUX__CLOEXEC); }
+static void flux__folder_close(int fd) { close(fd); }
+/* Who may write to a folder may put another in the place of what is in it, unless it is sticky, like /tmp. A group of the
+   user's own, which has the user's number, is the user. */
+static bool flux__folder_guarded(const struct stat *s) {
+    bool own_group = s->st_gid == (gid_t)geteuid() && geteuid() != 0;
+    mode_t others = own_group ? 002 : 022;
+    return (s->st_uid == geteuid() || s->st_uid == 0) && (!(s->st_mode & others) || (s->st_mode & 01000));
+}
+/* Why somebody else may change what is in a folder, or put another in its place; NULL: nobody may. Its parents are those
+   of the folder that was opened, whatever links led there. */
+static const char *flux__folder_unsafe(const char *path, int fd) {
+    char up[1200] = "..";
+    struct stat s, below;
+    (void)path;
+    if (fd < 0 || fstat(fd, &s) != 0 || !S_ISDIR(s.st_mode) || s.st_uid != geteuid() || (s.st_mode & 022) != 0)
+        return "is not a folder of this user that nobody else may write to";
+    for (size_t n = 2; n + 4 < sizeof up; n += 3) {
+        below = s;
+        if (fstatat(fd, up, &s, 0) != 0) break;
+        if (s.st_dev == below.st_dev && s.st_ino == below.st_ino) return NULL;     /* the root */
+        if (!flux__folder_guarded(&s)) break;
+        memcpy(up + n, "/..", 4);
+    }
+    return "is below a folder that somebody else may change";
 }
 #endif
+
+/* ---- a folder of this user's alone, in which all is opened relative to the folder that was looked at */
+
+typedef struct flux__den { char path[600]; int fd; } flux__den;   /* path: with its last separator; fd -1: there is none */
+
+/* Makes the folder, and those above it. What is wrong with it, or NULL. */
+FLUX__UNUSED static const char *flux__den_open(flux__den *d, const char *path) {
+    size_t n = strlen(path);
+    d->fd = -1;
+    if (n + 2 > sizeof d->path) return "is a name too long";
+    memcpy(d->path, path, n + 1);
+    for (char *p = d->path + 1; *p; p++)
+        if (flux__is_separator(*p)) {
+            char c = *p;
+            *p = 0;
+            flux__folder_make(d->path);
+            *p = c;
+        }
+    flux__folder_make(d->path);
+    d->fd = flux__folder_open(d->path);
+    const char *why = flux__folder_unsafe(d->path, d->fd);
+    if (why && d->fd >= 0) flux__folder_close(d->fd);
+    if (!flux__is_separator(d->path[n - 1])) strcpy(d->path + n, "/");
+    return why;
+}
+FLUX__UNUSED static void flux__den_close(flux__den *d) {
+    if (d->fd >= 0) flux__folder_close(d->fd);
+}
+
+#if defined(_WIN32)
+static bool flux__den_path(const flux__den *d, const char *name, char *out, size_t n) { return (size_t)snprintf(out, n, "%s%s", d->path, name) < n; }
+FLUX__UNUSED static int flux__den_file(const flux__den *d, const char *name, bool fresh) {
+    char path[900];
+    if (!flux__den_path(d, name, path, sizeof path)) return errno = ENAMETOOLONG, -1;
+    return fresh ? flux__file_create(path, true, 0600) : flux__file_open_as(path, _O_RDONLY);
+}
+FLUX__UNUSED static bool flux__den_rename(const flux__den *d, const char *from, const char *to) {
+    char a[900], b[900];
+    return flux__den_path(d, from, a, sizeof a) && flux__den_path(d, to, b, sizeof b) && flux__file_replace(a, b);
+}
+FLUX__UNUSED static void flux__den_remove(const flux__den *d, const char *name) {
+    char path[900];
+    if (flux__den_path(d, name, path, sizeof path)) flux__file_remove(path);
+}
+#else
+FLUX__UNUSED static int flux__den_file(const flux__den *d, const char *name, bool fresh) {      /* to be written anew, or read */
+    return openat(d->fd, name, fresh ? O_WRONLY | O_CREAT | O_EXCL | FLUX__CLOEXEC : O_RDONLY | FLUX__CLOEXEC, 0600);
+}
+FLUX__UNUSED static bool flux__den_rename(const flux__den *d, const char *from, const char *to) {
+    return renameat(d->fd, from, d->fd, to) == 0;
+}
+FLUX__UNUSED static void flux__den_remove(const flux__den *d, const char *name) { unlinkat(d->fd, name, 0); }
+#endif
+
+/* The next bytes of a file, as many as there are; fewer are the end, or an error. */
+FLUX__UNUSED static size_t flux__file_get_all(int fd, void *data, size_t bytes) {
+    size_t n = 0;
+    while (n < bytes) {
+        int64_t got = flux__file_get(fd, (char *)data + n, bytes - n);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) break;
+        n += (size_t)got;
+    }
+    return n;
+}
 
 /* The end of a long path says more than its start, and messages have a length. */
 FLUX__UNUSED static const char *flux__short_path(const char *path) {
@@ -2591,7 +2706,7 @@ static bool flux__out_name(flux__out *o, int mode) {
     for (const char *p = o->path + o->folder; *p; p++) hash = (hash ^ (unsigned char)*p) * UINT64_C(0x100000001b3);
     sprintf(o->start, ".flux-%016llx-", (unsigned long long)hash);
     o->temporary[o->folder] = 0;
-    flux__folder_sweep(o->temporary, o->start);
+    flux__folder_sweep(o->temporary, -1, o->start);
     for (int tries = 0; tries < 1000; tries++) {
         sprintf(o->temporary + o->folder, "%s%d-%lld.tmp", o->start, flux__process_id(), (long long)flux__atomic_add(&serial, 1));
         o->fd = flux__file_create(o->temporary, true, mode & 0777);
@@ -16893,138 +17008,155 @@ static bool flux__gpu_sleep(flux__gpu *g, void *event, const char *what) {
 
 /* ---- the cache of compiled programs on disk
    An entry is named after all that it depends on, the compiler's version among it, and holds a checksum; it is written aside
-   and renamed. The folder must be the user's own and writable by nobody else, for its content is run. Beside the entries
+   and renamed. The folder must be the user's own and writable by nobody else, and nobody may put another in its place, for its
+   content is run: so the folders above it are looked at too, and entries are opened in the very one that was. Beside the entries
    stands who made them, so that a compiler whose file is as it was need not be opened to be known. */
 
 typedef struct flux__cache_head { char magic[8]; uint64_t key[2], sum[2], bytes; } flux__cache_head;
 typedef struct flux__cache_maker { char version[40], file[488]; int64_t stamp[2]; } flux__cache_maker;
 
-static bool flux__cache_folder(char *out, size_t n) {
-    const char *set = flux__env("FLUX_CACHE_DIR"), *xdg = flux__env("XDG_CACHE_HOME"), *home = flux__env("HOME"), *local = flux__env("LOCALAPPDATA");
-    int used;
-    if (set) used = snprintf(out, n, "%s", set);
-    else if (xdg) used = snprintf(out, n, "%s/flux", xdg);
-    else if (home) used = snprintf(out, n, "%s/.cache/flux", home);
-    else if (local) used = snprintf(out, n, "%s/flux", local);
-    else used = -1;
-    if (used < 0 || (size_t)used >= n) {
+/* Where the cache is to be; false: nobody says. The specification of XDG's variables has relative paths ignored. */
+static bool flux__cache_place(char *out, size_t n) {
+    static const char *const names[][2] = { { "FLUX_CACHE_DIR", "" }, { "XDG_CACHE_HOME", "/flux" }, { "HOME", "/.cache/flux" }, { "LOCALAPPDATA", "/flux" } };
+    for (int i = 0; i < 4; i++) {
+        const char *set = flux__env(names[i][0]);
+        if (!set) continue;
+        if (flux__is_absolute(set)) return (size_t)snprintf(out, n, "%s%s", set, names[i][1]) < n;
+        flux__note(FLUX_LOG_WARN, "gpu.cache.relative", true, "%s is ignored: %.200s is a relative path", names[i][0], set);
+    }
+    return *out = 0, false;
+}
+
+/* Opens the cache's folder, to be closed again; false where there can be none, which is said once. */
+static bool flux__cache_open(flux__den *den) {
+    char place[600];
+    const char *why;
+    if (!flux__cache_place(place, sizeof place)) {
         flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %s",
-                   used < 0 ? "neither FLUX_CACHE_DIR nor HOME says where" : "the folder's name is too long");
+                   *place ? "the folder's name is too long" : "neither FLUX_CACHE_DIR nor HOME says where");
         return false;
     }
-    for (char *p = out + 1; *p; p++)
-        if (flux__is_separator(*p)) {
-            char c = *p;
-            *p = '\0';
-            flux__folder_make(out);
-            *p = c;
-        }
-    flux__folder_make(out);
-    if (flux__folder_private(out)) return true;
-    flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %.200s is not a folder of this user that nobody else may write to",
-               out);
+    if ((why = flux__den_open(den, place)) == NULL) return true;
+    flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %.200s %s", place, why);
     return false;
 }
 
 /* Writes head and image aside, and gives them their name; what went wrong, or 0. */
-static int flux__cache_put(const char *path, const void *head, size_t n, const void *image, size_t bytes) {
-    char aside[760];
+static int flux__cache_put(const flux__den *den, const char *name, const void *head, size_t n, const void *image, size_t bytes) {
+    char start[220], aside[280];
     static int count;
-    snprintf(aside, sizeof aside, "%s.%d.%d", path, flux__process_id(), flux__atomic_add32(&count, 1));
-    int fd = flux__file_create(aside, true, 0600), why = fd < 0 ? errno : 0;
-    bool ok = fd >= 0 && flux__file_put(fd, head, n) == (int64_t)n;
+    snprintf(start, sizeof start, ".%s.", name);
+    snprintf(aside, sizeof aside, "%s%d-%d.tmp", start, flux__process_id(), flux__atomic_add32(&count, 1));
+    flux__folder_sweep(den->path, den->fd, start);           /* what others left who were killed */
+    int fd = flux__den_file(den, aside, true), why = fd < 0 ? errno : 0;
+    bool ok = fd >= 0 && flux__file_lock(fd) && flux__file_put(fd, head, n) == (int64_t)n;
     for (size_t at = 0; ok && at < bytes;) {
         int64_t done = flux__file_put(fd, (const char *)image + at, bytes - at);
         ok = done > 0;
         at += ok ? (size_t)done : 0;
     }
     if (fd < 0) return why;
+    int held = flux__file_hold(fd);
     ok = ok && flux__file_sync(fd);
     if (!ok) why = errno;
-    ok = flux__file_close(fd) && ok && flux__file_replace(aside, path);
+    ok = flux__file_close(fd) && ok && flux__den_rename(den, aside, name);
+    if (!ok && !why) why = errno;
+    if (held >= 0) flux__file_close(held);
     if (ok) return 0;
-    if (!why) why = errno;
-    flux__file_remove(aside);
+    flux__den_remove(den, aside);
     return why ? why : EIO;
 }
 
-static void flux__cache_lost(const char *path, int why) {
-    if (why) flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %.200s can't be written: %s", path, strerror(why));
+static void flux__cache_lost(const flux__den *den, const char *name, int why) {
+    if (why) flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %.200s%.100s can't be written: %s", den->path, name, strerror(why));
 }
 
-static bool flux__cache_maker_path(char *out, size_t n, const flux__driver *d, const char *arch) {
-    char folder[500];
-    if (!flux__cache_folder(folder, sizeof folder)) return false;
-    return (size_t)snprintf(out, n, "%s/%s-%s", folder, d->name, arch) < n;
-}
+static void flux__cache_maker_name(char *out, size_t n, const flux__driver *d, const char *arch) { snprintf(out, n, "%s-%s", d->name, arch); }
 
 /* Who made the entries for such devices, if its file is still there and has not changed. */
-static bool flux__cache_made_by(const flux__driver *d, const char *arch, flux__cache_maker *m) {
-    char path[620];
+static bool flux__cache_read_maker(const flux__den *den, const char *name, flux__cache_maker *m) {
     int64_t stamp[2] = { 0, 0 };
-    FILE *f = flux__cache_maker_path(path, sizeof path, d, arch) ? flux__fopen(path, "rb") : NULL;
-    bool known = f && fread(m, sizeof *m, 1, f) == 1;
-    if (f) fclose(f);
+    int fd = flux__den_file(den, name, false);
+    bool known = fd >= 0 && flux__file_get_all(fd, m, sizeof *m) == sizeof *m;
+    if (fd >= 0) flux__file_close(fd);
     if (!known || m->version[sizeof m->version - 1] || m->file[sizeof m->file - 1]) return false;
     return flux__file_stamp(m->file, stamp) && stamp[0] == m->stamp[0] && stamp[1] == m->stamp[1];
+}
+
+static bool flux__cache_made_by(const flux__driver *d, const char *arch, flux__cache_maker *m) {
+    char name[200];
+    flux__den den;
+    if (!flux__cache_open(&den)) return false;
+    flux__cache_maker_name(name, sizeof name, d, arch);
+    bool known = flux__cache_read_maker(&den, name, m);
+    flux__den_close(&den);
+    return known;
 }
 
 /* Opens the compiler, and leaves word of it for those who only need to know which it is. Under the drivers' lock. */
 static bool flux__cache_compiler(const flux__driver *d, const char *arch, char *why, size_t n) {
     flux__cache_maker m, before;
-    char path[620];
-    bool kept = flux__cache_maker_path(path, sizeof path, d, arch);
-    bool there = d->compiler(why, n);
+    char name[200];
+    flux__den den;
+    bool kept = flux__cache_open(&den), there = d->compiler(why, n);
+    flux__cache_maker_name(name, sizeof name, d, arch);
     memset(&m, 0, sizeof m);
     if (there) snprintf(m.version, sizeof m.version, "%s", d->version());
     if (there && kept && flux__library_file(d->calls, m.file, sizeof m.file) && flux__file_stamp(m.file, m.stamp)) {
-        if (!flux__cache_made_by(d, arch, &before) || memcmp(&m, &before, sizeof m) != 0) flux__cache_lost(path, flux__cache_put(path, &m, sizeof m, NULL, 0));
-    } else if (kept) flux__file_remove(path);
+        if (!flux__cache_read_maker(&den, name, &before) || memcmp(&m, &before, sizeof m) != 0)
+            flux__cache_lost(&den, name, flux__cache_put(&den, name, &m, sizeof m, NULL, 0));
+    } else if (kept) flux__den_remove(&den, name);
+    if (kept) flux__den_close(&den);
     return there;
 }
 
-/* Where a program is that such a compiler made. */
-static bool flux__cache_path(char *out, size_t n, const flux__gpu *g, const uint64_t *source, const char *version, uint64_t *key) {
-    char folder[500];
+/* What a program is called that such a compiler made, in the folder that it opens. */
+static bool flux__cache_entry(flux__den *den, char *name, size_t n, const flux__gpu *g, const uint64_t *source, const char *version, uint64_t *key) {
     key[0] = source[0], key[1] = source[1];
     flux__hash_bytes(key, version, strlen(version));
-    if (!*version || !flux__cache_folder(folder, sizeof folder)) return false;
-    int used = snprintf(out, n, "%s/%s-%s-%016llx%016llx", folder, g->driver->name, g->info.arch, (unsigned long long)key[0], (unsigned long long)key[1]);
-    return used > 0 && (size_t)used < n;
+    if (!*version || !flux__cache_open(den)) return false;
+    snprintf(name, n, "%s-%.100s-%016llx%016llx", g->driver->name, g->info.arch, (unsigned long long)key[0], (unsigned long long)key[1]);
+    return true;
+}
+
+static void *flux__cache_read_image(int fd, const uint64_t *key) {
+    flux__cache_head head;
+    char *image = NULL;
+    if (flux__file_get_all(fd, &head, sizeof head) == sizeof head && memcmp(head.magic, "fluxgpu2", 8) == 0 &&
+        memcmp(head.key, key, sizeof head.key) == 0 && head.bytes < (1u << 30))
+        image = (char *)FLUX_MALLOC((size_t)head.bytes + 1);
+    if (!image) return NULL;
+    uint64_t sum[2] = { 1, 2 };
+    bool whole = flux__file_get_all(fd, image, (size_t)head.bytes + 1) == head.bytes;        /* and nothing after it */
+    if (whole) flux__hash_bytes(sum, image, (size_t)head.bytes);
+    if (whole && memcmp(sum, head.sum, sizeof sum) == 0) return image;
+    FLUX_FREE(image);
+    return NULL;
 }
 
 static void *flux__cache_read(const flux__gpu *g, const uint64_t *source, const char *version) {
-    char path[700];
+    char name[200];
     uint64_t key[2];
-    flux__cache_head head;
-    if (!flux__cache_path(path, sizeof path, g, source, version, key)) return NULL;
-    FILE *f = flux__fopen(path, "rb");
-    if (!f) return NULL;
-    void *image = NULL;
-    if (fread(&head, sizeof head, 1, f) == 1 && memcmp(head.magic, "fluxgpu2", 8) == 0 && memcmp(head.key, key, sizeof head.key) == 0 && head.bytes < (1u << 30))
-        image = FLUX_MALLOC((size_t)head.bytes + 1);
-    if (image) {
-        uint64_t sum[2] = { 1, 2 };
-        bool whole = fread(image, 1, (size_t)head.bytes, f) == head.bytes && fgetc(f) == EOF;
-        if (whole) flux__hash_bytes(sum, image, (size_t)head.bytes);
-        if (!whole || memcmp(sum, head.sum, sizeof sum) != 0) {
-            FLUX_FREE(image);
-            image = NULL;
-        }
-    }
-    fclose(f);
+    flux__den den;
+    if (!flux__cache_entry(&den, name, sizeof name, g, source, version, key)) return NULL;
+    int fd = flux__den_file(&den, name, false);
+    void *image = fd >= 0 ? flux__cache_read_image(fd, key) : NULL;
+    if (fd >= 0) flux__file_close(fd);
+    flux__den_close(&den);
     return image;
 }
 
 static void flux__cache_write(const flux__gpu *g, const uint64_t *source, const void *image, size_t bytes) {
-    char path[700];
+    char name[200];
     flux__cache_head head;
+    flux__den den;
     memset(&head, 0, sizeof head);
-    if (!flux__cache_path(path, sizeof path, g, source, g->driver->version(), head.key)) return;
+    if (!flux__cache_entry(&den, name, sizeof name, g, source, g->driver->version(), head.key)) return;
     memcpy(head.magic, "fluxgpu2", 8);
     head.bytes = bytes, head.sum[0] = 1, head.sum[1] = 2;
     flux__hash_bytes(head.sum, image, bytes);
-    flux__cache_lost(path, flux__cache_put(path, &head, sizeof head, image, bytes));
+    flux__cache_lost(&den, name, flux__cache_put(&den, name, &head, sizeof head, image, bytes));
+    flux__den_close(&den);
 }
 
 /* ---- compiling */

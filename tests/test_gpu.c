@@ -1936,7 +1936,10 @@ TEST(two_processes_fill_the_cache_at_once) {
     for (int i = 0; i < 3; i++) CHECK(p[i] > 0 && end_child(p[i]) == 0);
     CACHED("read", "A=1");
     int n = entries(names, 64, NULL);
-    for (int i = 0; i < n; i++) CHECK(strrchr(names[i], '.') == NULL);     /* nothing aside is left */
+    for (int i = 0; i < n; i++) CHECK(strrchr(names[i], '.') == NULL);
+    DIR *dir = opendir(cache);                                             /* nothing aside is left */
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;) CHECK(strstr(e->d_name, ".tmp") == NULL);
+    if (dir) closedir(dir);
     drop_cache();
 }
 
@@ -1961,6 +1964,53 @@ TEST(no_cache_is_no_obstacle) {
     drop_cache();
 }
 
+/* Who may write to a folder above the cache may put another cache in its place; /tmp, where only owners may, is fine. */
+TEST(folders_above_the_cache) {
+    char above[300], set[400], path[400];
+    SOFT_ONLY();
+    REQUIRE(new_cache());
+    snprintf(above, sizeof above, "%s/above", cache);
+    snprintf(set, sizeof set, "FLUX_CACHE_DIR=%s/below", above);
+    REQUIRE(mkdir(above, 0755) == 0);
+    static const struct { mode_t mode; const char *notes; } modes[] = { { 0777, "NOTES=1" }, { 02775, "NOTES=1" }, { 01777, "NOTES=0" }, { 0755, "NOTES=0" } };
+    for (int i = geteuid() == 0 ? 0 : 2; i < 4; i++) {
+        CHECK(chmod(above, modes[i].mode) == 0);
+        CACHED("any", modes[i].notes, set);
+    }
+    snprintf(path, sizeof path, "rm -rf '%s'", above);
+    CHECK(system(path) == 0);
+    snprintf(set, sizeof set, "XDG_CACHE_HOME=%s", cache);                   /* a relative path is passed over, with a word */
+    CACHED("compiled", "FLUX_CACHE_DIR=build/here", set, "NOTES=1");
+    CACHED("read", "FLUX_CACHE_DIR=build/here", set, "NOTES=1");
+    CHECK(access("build/here", F_OK) != 0);
+    CACHED("compiled", "FLUX_CACHE_DIR", "XDG_CACHE_HOME=build/here", "HOME=..", "NOTES=1");
+    snprintf(path, sizeof path, "rm -rf '%s/flux'", cache);
+    CHECK(system(path) == 0);
+    drop_cache();
+}
+
+/* What a process that was killed has left aside goes when that entry is written again. */
+TEST(a_kill_leaves_nothing_for_good) {
+    static char names[64][200];
+    char path[400];
+    SOFT_ONLY();
+    REQUIRE(new_cache());
+    CACHED("compiled", "A=1");
+    int n = entries(names, 64, NULL);
+    REQUIRE(n > 0);
+    const char *name = strrchr(names[0], '/') + 1;
+    snprintf(path, sizeof path, "%s/.%s.1-1.tmp", cache, name);
+    FILE *f = fopen(path, "w");
+    REQUIRE(f);
+    fclose(f);
+    CACHED("read", "A=1");
+    CHECK(access(path, F_OK) == 0);
+    CHECK(remove(names[0]) == 0);
+    CACHED("any", "A=1");
+    CHECK(access(path, F_OK) != 0 && access(names[0], F_OK) == 0);
+    drop_cache();
+}
+
 TEST(a_full_disk_leaves_no_half_entry) {
     static char names[64][200];
     SOFT_ONLY();
@@ -1971,7 +2021,7 @@ TEST(a_full_disk_leaves_no_half_entry) {
         int n = entries(names, 64, NULL);
         for (int k = 0; k < n; k++) {
             struct stat s;
-            CHECK(stat(names[k], &s) == 0 && s.st_size > (off_t)sizeof(flux__cache_head) && strrchr(names[k], '.') == NULL);
+            CHECK(stat(names[k], &s) == 0 && s.st_size > (off_t)sizeof(flux__cache_head) && strstr(names[k], ".tmp") == NULL);
         }
         CHECK(i == 3 || n == 0);
     }
