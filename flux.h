@@ -2137,6 +2137,24 @@ FLUX__UNUSED static void *flux__library_open(const char *name) {   /* NULL: not 
 #endif
 }
 
+/* A library whose file carries its version, as it does where programs only run and nothing is built: the newest there is.
+   open looks for a file. */
+FLUX__UNUSED static void *flux__library_numbered(void *(*open)(const char *file), const char *name) {
+    void *library = NULL;
+    for (int version = 40; version >= -1 && !library; version--) {
+        char file[80];
+#if defined(_WIN32)
+        if (version >= 0) snprintf(file, sizeof file, "%s64_%d.dll", name, version);
+        else snprintf(file, sizeof file, "%s.dll", name);
+#else
+        if (version >= 0) snprintf(file, sizeof file, "lib%s.so.%d", name, version);
+        else snprintf(file, sizeof file, "lib%s.so", name);
+#endif
+        library = open(file);
+    }
+    return library;
+}
+
 /* Copies the address of a function into *fn, a pointer to function: no cast between kinds of pointers, which ISO C lacks. */
 FLUX__UNUSED static bool flux__library_symbol(void *library, const char *name, void *fn, size_t size) {
 #if defined(_WIN32)
@@ -15213,6 +15231,8 @@ typedef struct flux__fragment {
     bool ahead;                           /* the chip copies to shared memory while it computes: copy_16, copies_end, copies_left */
 } flux__fragment;
 
+enum { FLUX__GPU_NUMBER = 40 };           /* room for an error's number in words */
+
 typedef struct flux__symbol { const char *name; size_t at; bool spare; } flux__symbol;    /* a library's call; spare: done without */
 
 /* Calls of a driver; those that return int give 0 or the driver's own code, for which error() has a sentence. All but
@@ -15257,10 +15277,11 @@ typedef struct flux__driver {
     int (*graph_set)(void *exec, void *node, void *function, const unsigned *grid, unsigned threads, void **args);   /* for launches to come */
     int (*graph_launch)(void *exec, void *stream);
     void (*graph_free)(void *graph, void *exec);     /* each may be NULL; the stream has been waited for */
-    const char *(*error)(int code);
+    const char *(*error)(int code, char number[FLUX__GPU_NUMBER]);    /* the driver's words, or a number written there */
     bool (*lost)(int code);               /* after such an error the device does nothing any more */
     bool (*compiler)(char *why, size_t n);/* opens the run-time compiler */
     const char *(*version)(void);         /* of the compiler; "" until it is open */
+    bool (*takes)(const char *version);   /* the driver loads what such a compiler made */
     const void *calls;                    /* the compiler's, as addresses of functions */
     int (*compile)(const char *source, const char *arch, char **log, void **image, size_t *bytes);   /* both by flux__malloc */
     const char *const *components;        /* by name, NULL at the end */
@@ -16876,11 +16897,28 @@ static const flux__driver *flux__driver_of(int backend) {
     return NULL;
 }
 
+/* At a program's end what was registered last goes first, and drivers register their own end when they are opened, and more
+   with the first context: ours is registered again behind each, so that what we give back finds the driver alive. To end
+   twice does no harm. */
+static void flux__driver_outlasts(bool *known) {
+    if (!*known) atexit(flux__at_exit);
+    *known = true;
+}
+
+/* Under the drivers' lock. */
+static bool flux__driver_open(int backend, char *why, size_t n) {
+    static bool known[2];
+    if (!flux__driver_of(backend)->open(why, n)) return false;
+    flux__driver_outlasts(&known[backend - FLUX__CUDA_BACKEND]);
+    return true;
+}
+
 /* Whether a driver's answer is good; if not, the error says what was done, on which device, and what the driver says. */
 static bool flux__gpu_ok(flux__gpu *g, int code, const char *what) {
     if (code == 0) return true;
+    char number[FLUX__GPU_NUMBER];
     if (!g->lost && g->driver->lost(code)) g->lost = code;
-    flux__fail("%s device %d: %s: %s%s", g->driver->name, g->id, what, g->driver->error(code), g->lost ? "; the device is lost to this process" : "");
+    flux__fail("%s device %d: %s: %s%s", g->driver->name, g->id, what, g->driver->error(code, number), g->lost ? "; the device is lost to this process" : "");
     return false;
 }
 
@@ -16954,6 +16992,12 @@ static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
     g->process = flux__process_id();
     bool ok = flux__gpu_ok(g, g->driver->device(id, &g->info), "asking what it is");
     bool entered = ok && flux__gpu_ok(g, g->driver->enter(id, &before), "opening");
+    if (entered) {
+        static bool known[2];
+        flux__mutex_lock(&flux__driver_lock);
+        flux__driver_outlasts(&known[backend - FLUX__CUDA_BACKEND]);
+        flux__mutex_unlock(&flux__driver_lock);
+    }
     ok = entered && flux__gpu_ok(g, g->driver->stream(&g->stream), "making a stream") &&
          flux__gpu_ok(g, g->driver->alloc(&g->status, FLUX__STATUS_WORDS * 8), "allocating");
     for (int i = 0; i < FLUX__SLOTS && ok; i++)
@@ -16980,7 +17024,8 @@ static flux__gpu *flux__gpu_enter(int backend, int id, void **before) {
     flux__gpu_lock(g);
     bool ok = flux__gpu_open(g, backend, id);
     if (ok && g->lost) {
-        flux__fail("%s device %d was lost: %s", g->driver->name, id, g->driver->error(g->lost));
+        char number[FLUX__GPU_NUMBER];
+        flux__fail("%s device %d was lost: %s", g->driver->name, id, g->driver->error(g->lost, number));
         ok = false;
     } else if (ok && flux__gpu_forked(g)) {
         flux__fail("%s device %d: this process was forked after the device had been opened, and can't use it", g->driver->name, id);
@@ -17088,7 +17133,7 @@ static bool flux__cache_made_by(const flux__driver *d, const char *arch, flux__c
     flux__den den;
     if (!flux__cache_open(&den)) return false;
     flux__cache_maker_name(name, sizeof name, d, arch);
-    bool known = flux__cache_read_maker(&den, name, m);
+    bool known = flux__cache_read_maker(&den, name, m) && d->takes(m->version);
     flux__den_close(&den);
     return known;
 }
@@ -17930,7 +17975,7 @@ static int flux__gpu_wait(int backend, int id) {
 
 static bool flux__gpu_available(int backend, char *why, size_t n) {
     flux__mutex_lock(&flux__driver_lock);
-    bool there = flux__driver_of(backend)->open(why, n);
+    bool there = flux__driver_open(backend, why, n);
     flux__mutex_unlock(&flux__driver_lock);
     return there;
 }
@@ -17941,8 +17986,9 @@ static bool flux__gpu_works(const flux__driver *d, char *why, size_t n) {
     flux__gpu_info info;
     flux__cache_maker m;
     if (d->count() < 1) return snprintf(why, n, "no device"), false;
+    char number[FLUX__GPU_NUMBER];
     int code = d->device(0, &info);
-    if (code != 0) return snprintf(why, n, "device 0 can't be asked what it is: %s", d->error(code)), false;
+    if (code != 0) return snprintf(why, n, "device 0 can't be asked what it is: %s", d->error(code, number)), false;
     return (!*d->version() && flux__cache_made_by(d, info.arch, &m)) || flux__cache_compiler(d, info.arch, why, n);
 }
 
@@ -17969,7 +18015,7 @@ static bool flux__gpu_component(int backend, const char *name, bool *known) {
     if (!*known) return false;
     flux__hold();
     flux__mutex_lock(&flux__driver_lock);
-    if (!d->open(why, sizeof why)) there = false;
+    if (!flux__driver_open(backend, why, sizeof why)) there = false;
     else if (strcmp(name, "driver") == 0) there = true;
     else if (strcmp(name, "all") == 0) there = flux__gpu_works(d, why, sizeof why);
     else there = strcmp(name, "compiler") == 0 ? d->compiler(why, sizeof why) : d->component(name);

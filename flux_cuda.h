@@ -2,12 +2,14 @@
    flux.h includes this file when FLUX_CUDA is defined; keep the two side by side. Public domain or MIT, as flux.h.
 
    Nothing of CUDA's is needed to build. At run time the driver is opened (by the path in FLUX_CUDA_LIBRARY, else
-   libcuda.so.1 or nvcuda.dll) and, when a kernel is to be compiled, NVRTC: by the path in FLUX_NVRTC, by its name (libnvrtc.so.13, .12, ... nvrtc64_130_0.dll ...), or in
-   the lib folders of CUDA_PATH, CUDA_HOME and /usr/local/cuda. All declarations are our own; their types have the size
+   libcuda.so.1 or nvcuda.dll) and, when a kernel is to be compiled, NVRTC: by the path in FLUX_NVRTC, else the newest
+   whose code the driver takes, by its name (libnvrtc.so.13, .12, ... nvrtc64_130_0.dll ...) as such or in the lib folders
+   of CUDA_PATH, CUDA_HOME and /usr/local/cuda. All declarations are our own; their types have the size
    and meaning of the driver's. Devices are used through their primary contexts, which a program's other CUDA code shares. */
 
 typedef struct flux__cu_calls {
     int (*Init)(unsigned flags);
+    int (*DriverGetVersion)(int *version);
     int (*DeviceGetCount)(int *n);
     int (*DeviceGet)(int *device, int ordinal);
     int (*DeviceGetName)(char *name, int length, int device);
@@ -57,7 +59,7 @@ static void *flux__cu_context[FLUX__MAX_IDS];      /* primary contexts of the de
 
 /* Each call and the driver's name for it */
 #define FLUX__CU_CALLS(X) \
-    X(Init, cuInit) X(DeviceGetCount, cuDeviceGetCount) X(DeviceGet, cuDeviceGet) \
+    X(Init, cuInit) X(DriverGetVersion, cuDriverGetVersion) X(DeviceGetCount, cuDeviceGetCount) X(DeviceGet, cuDeviceGet) \
     X(DeviceGetName, cuDeviceGetName) X(DeviceGetAttribute, cuDeviceGetAttribute) \
     X(DevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain) X(DevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2) \
     X(CtxPushCurrent, cuCtxPushCurrent_v2) X(CtxPopCurrent, cuCtxPopCurrent_v2) X(StreamCreate, cuStreamCreate) \
@@ -83,12 +85,13 @@ static const flux__symbol flux__cu_names[] = {
 #undef FLUX__CU
 };
 static bool flux__cu_graphs;
+static int flux__cu_version;              /* the newest CUDA whose code the driver takes: 12040 is 12.4 */
 
-static const char *flux__cu_error(int code) {
+/* number: the caller's room for what the driver has no words for; threads may meet errors at once */
+static const char *flux__cu_error(int code, char number[FLUX__GPU_NUMBER]) {
     const char *text = NULL;
-    static char number[40];
     if (flux__cu.GetErrorString && flux__cu.GetErrorString(code, &text) == 0 && text) return text;
-    snprintf(number, sizeof number, "CUDA error %d", code);
+    snprintf(number, FLUX__GPU_NUMBER, "CUDA error %d", code);
     return number;
 }
 
@@ -109,8 +112,10 @@ static bool flux__cu_open(char *why, size_t n) {
         if (!flux__cu_names[i].spare) return snprintf(why, n, "the NVIDIA driver is too old: it has no %s", flux__cu_names[i].name), false;
         flux__cu_graphs = false;
     }
+    char number[FLUX__GPU_NUMBER];
     int code = flux__cu.Init(0);
-    if (code != 0) return snprintf(why, n, "the NVIDIA driver did not start: %s", flux__cu_error(code)), false;
+    if (code == 0) code = flux__cu.DriverGetVersion(&flux__cu_version);
+    if (code != 0) return snprintf(why, n, "the NVIDIA driver did not start: %s", flux__cu_error(code, number)), false;
     state = 1;
     return true;
 }
@@ -204,8 +209,15 @@ static void flux__cu_graph_free(void *graph, void *exec) {        /* a launch un
     if (exec) flux__cu.GraphExecDestroy(exec);
     if (graph) flux__cu.GraphDestroy(graph);
 }
-/* errors of a running kernel, after which a context takes no calls: illegal address, launch timeout, assert, ... */
-static bool flux__cu_lost(int code) { return code == 214 || code == 220 || code == 700 || code == 702 || code == 710 || (code >= 714 && code <= 719); }
+/* Errors after which a context takes no calls. Most are a running kernel's: an illegal address, a launch that took too long,
+   an assertion; some are the machine's (memory or a link that failed, an error that the driver contained to this process); and
+   the driver has ended or another library has destroyed the context. */
+static bool flux__cu_lost(int code) {
+    static const short codes[] = { 4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721 };
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+        if (codes[i] == code) return true;
+    return false;
+}
 
 /* ---- NVRTC */
 
@@ -226,6 +238,7 @@ typedef struct flux__nvrtc_calls {
 } flux__nvrtc_calls;
 static flux__nvrtc_calls flux__nvrtc;
 static char flux__nvrtc_version[40];
+static bool flux__nvrtc_limits_stack;    /* it knows the option, see flux__nvrtc_compile */
 
 #define FLUX__NVRTC_CALLS(X) \
     X(Version) X(GetNumSupportedArchs) X(GetSupportedArchs) X(CreateProgram) X(CompileProgram) X(GetProgramLogSize) \
@@ -236,43 +249,87 @@ static const flux__symbol flux__nvrtc_names[] = {
 #undef FLUX__RTC
 };
 
-/* NVRTC by its usual names, newest first, as such and in CUDA's own folders. */
-static void *flux__nvrtc_library(void) {
+/* A library's version as the driver counts; 0: it says none */
+static int flux__nvrtc_asked(void *library) {
+    int (*version)(int *major, int *minor) = NULL, major = 0, minor = 0;
+    if (!library || !flux__library_symbol(library, "nvrtcVersion", &version, sizeof version)) return 0;
+    return version(&major, &minor) == 0 && major > 0 && major < 1000 ? major * 1000 + minor * 10 : 0;
+}
+
+/* A driver loads the machine code of every compiler of its own CUDA's number, a newer minor one too, and of older ones. */
+static bool flux__nvrtc_fits(int version) { return version > 0 && version / 1000 <= flux__cu_version / 1000; }
+
+/* The names of NVRTC for one number of CUDA's, 0 for the name without any. */
+static void flux__nvrtc_file(char *out, size_t n, int major) {
 #if defined(_WIN32)
-    static const char *const files[] = { "nvrtc64_130_0.dll", "nvrtc64_120_0.dll", "nvrtc64_112_0.dll" };
+    if (major) snprintf(out, n, "nvrtc64_%d%s_0.dll", major, major == 11 ? "2" : "0");
+    else snprintf(out, n, "nvrtc.dll");
+#else
+    if (major) snprintf(out, n, "libnvrtc.so.%d%s", major, major == 11 ? ".2" : "");
+    else snprintf(out, n, "libnvrtc.so");
+#endif
+}
+
+/* The file as such, or in CUDA's own folders, that makes code for the driver; other: the version of one that does not. */
+static void *flux__nvrtc_find(const char *file, int *other) {
+#if defined(_WIN32)
     static const char *const folders[] = { "bin/x64", "bin" };
 #else
-    static const char *const files[] = { "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so" };
     static const char *const folders[] = { "lib64", "lib" };
 #endif
-    const char *set = flux__env("FLUX_NVRTC"), *homes[] = { flux__env("CUDA_PATH"), flux__env("CUDA_HOME"), "/usr/local/cuda" };
+    const char *homes[] = { NULL, flux__env("CUDA_PATH"), flux__env("CUDA_HOME"), "/usr/local/cuda" };
+    for (int h = 0; h < 4; h++)
+        for (int d = 0; d < (h ? 2 : 1); d++) {
+            char path[600];
+            if (h && !homes[h]) continue;
+            if (h) snprintf(path, sizeof path, "%s/%s/%s", homes[h], folders[d], file);
+            void *library = flux__library_open(h ? path : file);
+            int version = flux__nvrtc_asked(library);
+            if (flux__nvrtc_fits(version)) return library;
+            if (version) *other = version;
+        }
+    return NULL;
+}
+
+/* The newest NVRTC of those that the driver goes with, or NULL and the reason. */
+static void *flux__nvrtc_library(char *why, size_t n) {
+    enum { OLDEST = 11, NEWEST = 40 };    /* of CUDA's numbers that are looked for */
+    const char *set = flux__env("FLUX_NVRTC");
     void *library = set ? flux__library_open(set) : NULL;
-    if (set) return library;              /* the user's word, good or bad */
-    for (size_t f = 0; f < sizeof files / sizeof *files && !library; f++) library = flux__library_open(files[f]);
-    for (size_t h = 0; h < 3 && !library; h++)
-        for (size_t d = 0; homes[h] && d < 2 && !library; d++)
-            for (size_t f = 0; f < sizeof files / sizeof *files && !library; f++) {
-                char path[600];
-                snprintf(path, sizeof path, "%s/%s/%s", homes[h], folders[d], files[f]);
-                library = flux__library_open(path);
-            }
-    return library;
+    int most = flux__cu_version / 1000, other = set ? flux__nvrtc_asked(library) : 0;
+    char file[40];
+    if (set && !library) return flux__library_why(why, n, "NVRTC", "FLUX_NVRTC"), (void *)NULL;
+    if (set && (!other || flux__nvrtc_fits(other))) return library;    /* the user's word; what lacks a call is told of */
+    for (int major = most < NEWEST ? most : NEWEST; major >= OLDEST && !set && !library; major--) {
+        flux__nvrtc_file(file, sizeof file, major);
+        library = flux__nvrtc_find(file, &other);
+    }
+    for (int more = 0; more < 4 && !set && !library; more++) { /* without a number; and what is too new, to say that it is there */
+        flux__nvrtc_file(file, sizeof file, more ? most + more : 0);
+        library = flux__nvrtc_find(file, &other);
+    }
+    if (library && !set) return library;
+    if (other) snprintf(why, n, "NVRTC %d.%d is here, but the NVIDIA driver is of CUDA %d.%d and takes no code of a newer one: it wants NVRTC %d%s",
+                        other / 1000, other % 1000 / 10, most, flux__cu_version % 1000 / 10, most, set ? " (FLUX_NVRTC)" : "");
+    else snprintf(why, n, "no NVRTC: libnvrtc is not among the system's libraries, nor under CUDA_PATH, CUDA_HOME or /usr/local/cuda");
+    return NULL;
 }
 
 static bool flux__nvrtc_open(char *why, size_t n) {
     int major = 0, minor = 0;
     if (*flux__nvrtc_version) return true;
-    void *library = flux__nvrtc_library();
-    if (!library && flux__env("FLUX_NVRTC")) return flux__library_why(why, n, "NVRTC", "FLUX_NVRTC"), false;
-    if (!library) return snprintf(why, n, "no NVRTC: libnvrtc is not among the system's libraries, nor under CUDA_PATH, CUDA_HOME or /usr/local/cuda"), false;
+    void *library = flux__nvrtc_library(why, n);
+    if (!library) return false;
     for (size_t i = 0; i < sizeof flux__nvrtc_names / sizeof *flux__nvrtc_names; i++)
         if (!flux__library_symbol(library, flux__nvrtc_names[i].name, (char *)&flux__nvrtc + flux__nvrtc_names[i].at, sizeof(void *)))
             return snprintf(why, n, "NVRTC is too old: it has no %s", flux__nvrtc_names[i].name), false;
     if (flux__nvrtc.Version(&major, &minor) != 0) return snprintf(why, n, "NVRTC does not answer"), false;
+    flux__nvrtc_limits_stack = major > 11 || (major == 11 && minor >= 4);
     snprintf(flux__nvrtc_version, sizeof flux__nvrtc_version, "NVRTC %d.%d", major, minor);
     return true;
 }
 static const char *flux__nvrtc_named(void) { return flux__nvrtc_version; }
+static bool flux__nvrtc_taken(const char *version) { return strncmp(version, "NVRTC ", 6) == 0 && flux__nvrtc_fits(atoi(version + 6) * 1000); }
 
 /* The architecture to compile for: the card's own, as machine code; if this NVRTC is older than the card, the newest one
    that it knows, as PTX, which the driver translates. */
@@ -290,13 +347,14 @@ static bool flux__nvrtc_arch(const char *arch, char *option, size_t n) {
 static int flux__nvrtc_compile(const char *source, const char *arch, char **log, void **image, size_t *bytes) {
     char option[64];
     bool exact = flux__nvrtc_arch(arch, option, sizeof option);
-    const char *options[] = { option, "--fmad=false", "--std=c++17" };
+    /* else it would raise the limit of the stack of the whole process while it compiles, and threads that start meanwhile get so much */
+    const char *options[] = { option, "--fmad=false", "--std=c++17", "--modify-stack-limit=false" };
     void *program = NULL;
     size_t n = 0;
     *log = NULL, *image = NULL, *bytes = 0;
     int code = flux__nvrtc.CreateProgram(&program, source, "flux.cu", 0, NULL, NULL);
     if (code != 0) return flux__log_code(log, code, flux__nvrtc.GetErrorString(code));
-    code = flux__nvrtc.CompileProgram(program, 3, options);
+    code = flux__nvrtc.CompileProgram(program, flux__nvrtc_limits_stack ? 4 : 3, options);
     if (code != 0 && flux__nvrtc.GetProgramLogSize(program, &n) == 0 && (*log = (char *)flux__zalloc(n + 1)) != NULL) flux__nvrtc.GetProgramLog(program, *log);
     if (code == 0) code = (exact ? flux__nvrtc.GetCUBINSize : flux__nvrtc.GetPTXSize)(program, bytes);
     if (code == 0 && (*image = flux__zalloc(*bytes + 1)) != NULL) code = (exact ? flux__nvrtc.GetCUBIN : flux__nvrtc.GetPTX)(program, (char *)*image);
@@ -306,13 +364,12 @@ static int flux__nvrtc_compile(const char *source, const char *arch, char **log,
 
 /* Libraries that flux.h does not use itself; a program may ask whether they are there. */
 static bool flux__cuda_has(const char *name) {
+    static const char *const libraries[][2] = { { "NCCL", "nccl" }, { "cuBLAS", "cublas" }, { "cuDNN", "cudnn" } };
     char why[320];
     if (strcmp(name, "NVRTC") == 0) return flux__nvrtc_open(why, sizeof why);
-#if defined(_WIN32)
+    for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++)
+        if (strcmp(name, libraries[i][0]) == 0) return flux__library_numbered(flux__library_open, libraries[i][1]) != NULL;
     return false;
-#else
-    return flux__library_open(strcmp(name, "NCCL") == 0 ? "libnccl.so.2" : strcmp(name, "cuBLAS") == 0 ? "libcublas.so" : "libcudnn.so") != NULL;
-#endif
 }
 
 /* Tensor cores, by the PTX that each architecture has; a compute capability below 7.5 is left to plain arithmetic. */
@@ -396,5 +453,5 @@ static const flux__driver flux__cuda_driver = {
     flux__cu_room, flux__cu_load, flux__cu_unload, flux__cu_find, flux__cu_launch,
     flux__cu_has_graphs, flux__cu_graph, flux__cu_graph_add, flux__cu_graph_ready, flux__cu_graph_set, flux__cu_graph_launch, flux__cu_graph_free,
     flux__cu_error, flux__cu_lost,
-    flux__nvrtc_open, flux__nvrtc_named, &flux__nvrtc, flux__nvrtc_compile, flux__cuda_parts, flux__cuda_has
+    flux__nvrtc_open, flux__nvrtc_named, flux__nvrtc_taken, &flux__nvrtc, flux__nvrtc_compile, flux__cuda_parts, flux__cuda_has
 };

@@ -76,7 +76,8 @@ static const flux__symbol flux__roc_names[] = {
 };
 static bool flux__roc_graphs;
 
-static const char *flux__roc_error(int code) {
+static const char *flux__roc_error(int code, char number[FLUX__GPU_NUMBER]) {
+    (void)number;                         /* it has words for any */
     const char *text = flux__roc.GetErrorString ? flux__roc.GetErrorString(code) : NULL;
     return text ? text : "unknown HIP error";
 }
@@ -94,6 +95,11 @@ static void *flux__roc_find(const char *set, const char *const *files) {
             library = flux__library_open(at);
         }
     return library;
+}
+
+static void *flux__roc_named(const char *file) {
+    const char *const files[] = { file, NULL };
+    return flux__roc_find(NULL, files);
 }
 
 static bool flux__roc_open(char *why, size_t n) {
@@ -117,8 +123,9 @@ static bool flux__roc_open(char *why, size_t n) {
         flux__roc_graphs = false;
     }
     flux__roc_library = library;          /* hiprtc may lie within, device or not */
+    char number[FLUX__GPU_NUMBER];
     int code = flux__roc.Init(0);
-    if (code != 0) return snprintf(why, n, "the HIP runtime did not start: %s", flux__roc_error(code)), false;
+    if (code != 0) return snprintf(why, n, "the HIP runtime did not start: %s", flux__roc_error(code, number)), false;
     state = 1;
     return true;
 }
@@ -205,8 +212,14 @@ static void flux__roc_graph_free(void *graph, void *exec) {
     if (exec) flux__roc.GraphExecDestroy(exec);
     if (graph) flux__roc.GraphDestroy(graph);
 }
-/* illegal address, launch timeout, assert, illegal state, launch failure, ... */
-static bool flux__roc_lost(int code) { return code == 214 || code == 700 || code == 702 || code == 710 || code == 719; }
+/* As CUDA's: the driver has ended, memory has failed, an illegal address, a launch that took too long, a context that was
+   destroyed, an assertion, a launch that failed. */
+static bool flux__roc_lost(int code) {
+    static const short codes[] = { 4, 214, 700, 702, 709, 710, 719 };
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+        if (codes[i] == code) return true;
+    return false;
+}
 
 /* ---- hiprtc */
 
@@ -241,7 +254,8 @@ static bool flux__hiprtc_all(void *library) {
 
 static bool flux__hiprtc_open(char *why, size_t n) {
 #if defined(_WIN32)
-    static const char *const files[] = { "hiprtc0700.dll", "hiprtc0602.dll", "hiprtc0601.dll", "hiprtc0507.dll", "hiprtc.dll", NULL };
+    static const char *const files[] = { "hiprtc0702.dll", "hiprtc0701.dll", "hiprtc0700.dll", "hiprtc0604.dll", "hiprtc0603.dll",
+        "hiprtc0602.dll", "hiprtc0601.dll", "hiprtc0600.dll", "hiprtc0507.dll", "hiprtc0506.dll", "hiprtc0505.dll", "hiprtc.dll", NULL };
 #else
     static const char *const files[] = { "libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5", "libhiprtc.so", NULL };
 #endif
@@ -256,6 +270,7 @@ static bool flux__hiprtc_open(char *why, size_t n) {
     return true;
 }
 static const char *flux__hiprtc_named(void) { return flux__hiprtc_version; }
+static bool flux__hiprtc_taken(const char *version) { return strncmp(version, "hiprtc ", 7) == 0; }
 
 static int flux__hiprtc_compile(const char *source, const char *arch, char **log, void **image, size_t *bytes) {
     char option[80];
@@ -276,15 +291,13 @@ static int flux__hiprtc_compile(const char *source, const char *arch, char **log
 
 /* lld and the device libraries are within hiprtc; the others flux.h does not use itself, but a program may ask for them. */
 static bool flux__hip_has(const char *name) {
-    static const char *const files[][2] = { { "RCCL", "librccl.so" }, { "NCCL", "librccl.so" }, { "rocblas", "librocblas.so" }, { "rocsolver", "librocsolver.so" },
-        { "rocsparse", "librocsparse.so" }, { "rocrand", "librocrand.so" }, { "rocfft", "librocfft.so" }, { "hiptensor", "libhiptensor.so" }, { "MIOpen", "libMIOpen.so" } };
+    static const char *const libraries[][2] = { { "RCCL", "rccl" }, { "NCCL", "rccl" }, { "rocblas", "rocblas" }, { "rocsolver", "rocsolver" },
+        { "rocsparse", "rocsparse" }, { "rocrand", "rocrand" }, { "rocfft", "rocfft" }, { "hiptensor", "hiptensor" }, { "MIOpen", "MIOpen" } };
     char why[320];
     if (strcmp(name, "hip") == 0) return true;
     if (strcmp(name, "hiprtc") == 0 || strcmp(name, "lld") == 0 || strcmp(name, "device_libs") == 0) return flux__hiprtc_open(why, sizeof why);
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        const char *const names[] = { files[i][1], NULL };
-        if (strcmp(name, files[i][0]) == 0) return flux__roc_find(NULL, names) != NULL;
-    }
+    for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++)
+        if (strcmp(name, libraries[i][0]) == 0) return flux__library_numbered(flux__roc_named, libraries[i][1]) != NULL;
     return false;
 }
 
@@ -347,5 +360,5 @@ static const flux__driver flux__hip_driver = {
     flux__roc_room, flux__roc_load, flux__roc_unload, flux__roc_function, flux__roc_launch,
     flux__roc_has_graphs, flux__roc_graph, flux__roc_graph_add, flux__roc_graph_ready, flux__roc_graph_set, flux__roc_graph_launch, flux__roc_graph_free,
     flux__roc_error, flux__roc_lost,
-    flux__hiprtc_open, flux__hiprtc_named, &flux__hiprtc, flux__hiprtc_compile, flux__amd_parts, flux__hip_has
+    flux__hiprtc_open, flux__hiprtc_named, flux__hiprtc_taken, &flux__hiprtc, flux__hiprtc_compile, flux__amd_parts, flux__hip_has
 };

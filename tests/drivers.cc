@@ -58,7 +58,10 @@ IS(1, CU_MEMHOSTALLOC_PORTABLE) IS(0, CUDA_SUCCESS) IS(2, CUDA_ERROR_OUT_OF_MEMO
 IS(214, CUDA_ERROR_ECC_UNCORRECTABLE) IS(220, CUDA_ERROR_NVLINK_UNCORRECTABLE) IS(700, CUDA_ERROR_ILLEGAL_ADDRESS)
 IS(702, CUDA_ERROR_LAUNCH_TIMEOUT) IS(710, CUDA_ERROR_ASSERT) IS(714, CUDA_ERROR_HARDWARE_STACK_ERROR)
 IS(715, CUDA_ERROR_ILLEGAL_INSTRUCTION) IS(716, CUDA_ERROR_MISALIGNED_ADDRESS) IS(717, CUDA_ERROR_INVALID_ADDRESS_SPACE)
-IS(718, CUDA_ERROR_INVALID_PC) IS(719, CUDA_ERROR_LAUNCH_FAILED)
+IS(718, CUDA_ERROR_INVALID_PC) IS(719, CUDA_ERROR_LAUNCH_FAILED) IS(4, CUDA_ERROR_DEINITIALIZED) IS(709, CUDA_ERROR_CONTEXT_IS_DESTROYED)
+#if CUDA_VERSION >= 13000
+IS(226, CUDA_ERROR_CONTAINED) IS(721, CUDA_ERROR_TENSOR_MEMORY_LEAK)
+#endif
 #else
 #define ROC(call) SAME(flux__roc_calls, call, hip##call)
 #define RTC(call) SAME(flux__hiprtc_calls, call, hiprtc##call)
@@ -72,4 +75,5 @@ static_assert(sizeof(hipDeviceProp_t) <= 16384 && sizeof(hipDevice_t) == sizeof(
 IS(63, hipDeviceAttributeMultiprocessorCount) IS(1, hipStreamNonBlocking) IS(2, hipEventDisableTiming) IS(1, hipHostMallocPortable)
 IS(0, hipSuccess) IS(2, hipErrorOutOfMemory) IS(0, HIPRTC_SUCCESS) IS(214, hipErrorECCNotCorrectable) IS(700, hipErrorIllegalAddress)
 IS(702, hipErrorLaunchTimeOut) IS(710, hipErrorAssert) IS(719, hipErrorLaunchFailure)
+IS(4, hipErrorDeinitialized) IS(709, hipErrorContextIsDestroyed)
 #endif

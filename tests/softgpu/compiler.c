@@ -9,6 +9,7 @@
 #include "control.h"
 #include "compiler.h"
 #include <ctype.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <spawn.h>
@@ -441,6 +442,28 @@ static void pass(options *o, const char *flag, const char *value) {
     o->n++;
 }
 
+/* As the environment says, or NVRTC's file: libnvrtc.so.12 is 12.9, libnvrtc.so.11.2 is 11.2. */
+static bool version_of(int *major, int *minor) {
+    const char *asked = getenv("SOFTGPU_COMPILER_VERSION");
+#if defined SOFT_HIP
+    *major = 6, *minor = 0;
+#else
+    static const int here = 0;
+    Dl_info info;
+    const char *number = dladdr(&here, &info) && info.dli_fname ? strstr(info.dli_fname, ".so.") : NULL;
+    int found = number ? sscanf(number, ".so.%d.%d", major, minor) : 0;
+    if (found < 1) *major = 13;
+    if (found < 2) *minor = *major < 13 ? 9 : 0;
+#endif
+    return !asked || sscanf(asked, "%d.%d", major, minor) == 2;
+}
+
+/* What an NVRTC before 11.4 does not know */
+static bool too_new(const char *option) {
+    int major, minor;
+    return strstr(option, "modify-stack-limit") && version_of(&major, &minor) && major * 100 + minor < 1104;
+}
+
 static int take_option(options *o, const char *const *list, int n, int *i, text *log) {
     static const char *const archs[] = { "--gpu-architecture", "-arch", "--offload-arch", NULL };
     static const char *const defines[] = { "--define-macro", "-D", NULL }, *const includes[] = { "--include-path", "-I", NULL };
@@ -452,7 +475,7 @@ static int take_option(options *o, const char *const *list, int n, int *i, text 
     for (int k = 0; includes[k]; k++)
         if ((v = value_of(includes[k], list, n, i)) != NULL) return pass(o, "-I", v), o->includes = true, OK;
     for (int k = 0; known_options[k]; k++)
-        if (starts(list[*i], known_options[k])) return OK;
+        if (starts(list[*i], known_options[k]) && !too_new(list[*i])) return OK;
     fprintf(log->f, "error: unrecognized option %s found\n", list[*i]);
     return INVALID_OPTION;
 }
@@ -578,6 +601,8 @@ static soft_image *make_image(const char *arch, const char *library, size_t n) {
     memcpy(image->magic, SOFT_MAGIC, 8);
     snprintf(image->arch, sizeof image->arch, "%s", arch);
     image->bytes = n;
+    int major, minor;
+    if (version_of(&major, &minor)) image->version = major * 1000 + minor * 10;
     image->hash = soft_hash(14695981039346656037u, library, n);
     memcpy(image + 1, library, n);
     return image;
@@ -683,14 +708,7 @@ SOFT_EXPORT const char *RTC(GetErrorString)(int code);
 int RTC(Version)(int *major, int *minor) {
     RTC_ENTER(Version);
     if (!major || !minor) return INVALID_INPUT;
-    const char *asked = getenv("SOFTGPU_COMPILER_VERSION");       /* "12.9" */
-#if defined SOFT_HIP
-    *major = 6, *minor = 0;
-#else
-    *major = 13, *minor = 0;
-#endif
-    if (asked && sscanf(asked, "%d.%d", major, minor) != 2) return INVALID_INPUT;
-    return OK;
+    return version_of(major, minor) ? OK : INVALID_INPUT;
 }
 
 static char **copy_of_list(const char *const *list, int n) {
@@ -753,6 +771,10 @@ int RTC(CompileProgram)(rtc_program p, int n, const char *const *list) {
         if (strstr(list[i], "sm_")) o.is_virtual = false;
 #endif
     int code = OK;
+    bool raises = true;                        /* the real one sets the limit for all of the process */
+    for (int i = 0; i < n; i++) raises = raises && !strstr(list[i], "-modify-stack-limit=false");
+    static soft_point limit = { "setrlimit", 0, NULL };
+    if (raises && !code && default_arch()[0] != 'g') code = soft_enter(&limit);
     for (int i = 0; i < n && !code; i++) code = take_option(&o, list, n, &i, &log);
     if (!code) code = compile(p, &o, &log);
     for (int i = 0; i < o.n; i++) free(o.passed[i]);

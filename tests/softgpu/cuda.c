@@ -24,6 +24,16 @@ bool soft_runs_on(const char *image_arch, const char *device_arch, bool text) {
     return image <= device;
 }
 
+static int driver_version(void) {
+    const char *asked = getenv("SOFTGPU_DRIVER_VERSION");
+    return asked && *asked ? atoi(asked) : 13000;
+}
+/* Machine code of any compiler of the same CUDA or an older one; PTX of one that is not newer than the driver. */
+int soft_takes(int version, bool text) {
+    if (text) return version <= driver_version() ? SOFT_OK : SOFT_UNSUPPORTED_PTX;
+    return version / 1000 <= driver_version() / 1000 ? SOFT_OK : SOFT_INVALID_IMAGE;
+}
+
 typedef struct context { soft_device *device; int retained; } context;
 static context contexts[SOFT_MAX_DEVICES];
 
@@ -123,9 +133,8 @@ int cuInit(unsigned flags) {
 
 int cuDriverGetVersion(int *version) {         /* allowed before cuInit */
     SOFT_ENTER(cuDriverGetVersion);
-    const char *asked = getenv("SOFTGPU_DRIVER_VERSION");
     if (!version) return SOFT_INVALID_VALUE;
-    *version = asked && *asked ? atoi(asked) : 13000;
+    *version = driver_version();
     return SOFT_OK;
 }
 
@@ -210,7 +219,9 @@ int cuDeviceCanAccessPeer(int *can, int device, int peer) {
 
 static int retain(context **c, int device) {
     int code = soft_check(soft_device_at(device));
+    static bool first = true;
     if (!code) contexts[device].retained++, *c = &contexts[device];
+    if (!code && first) first = false, soft_end_last();
     return code;
 }
 int cuDevicePrimaryCtxRetain(context **c, int device) {

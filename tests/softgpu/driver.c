@@ -147,7 +147,16 @@ static long live_streams, live_events, live_modules, live_graphs, overruns;
 
 void soft_lock(void) { pthread_mutex_lock(&lock); }
 void soft_unlock(void) { pthread_mutex_unlock(&lock); }
-bool soft_ready(void) { return ready; }
+static bool ended;                             /* exit() has come to the driver's own end */
+static void end_of_driver(void) { ended = true; }
+void soft_end_last(void) { atexit(end_of_driver); }
+bool soft_ready(void) {
+    if (ended && !forked) {
+        fprintf(stderr, "softgpu: called after the driver's end\n");
+        _exit(97);
+    }
+    return ready;
+}
 int soft_count(void) { return ndevices; }
 soft_device *soft_device_at(int i) { return i >= 0 && i < ndevices ? &devices[i] : NULL; }
 int soft_index(const soft_device *d) { return d->index; }
@@ -256,6 +265,7 @@ int soft_init(void) {
     if (!ndevices) return SOFT_NO_DEVICE;
     open_arena(&pinned, SOFT_MAX_DEVICES, SOFT_SPAN / 2, "softgpu-pinned");
     pthread_atfork(NULL, NULL, after_fork);
+    soft_end_last();
     return ready = true, SOFT_OK;
 }
 
@@ -1369,6 +1379,7 @@ int soft_load(soft_device *d, soft_loaded **out, const void *data) {
     soft_image *image = read_image(data, &text);
     if (!image) return SOFT_INVALID_IMAGE;
     if (soft_hash(14695981039346656037u, image + 1, image->bytes) != image->hash) code = SOFT_INVALID_IMAGE;
+    else if (soft_takes((int)image->version, text)) code = soft_takes((int)image->version, text);
     else if (!soft_runs_on(image->arch, d->arch, text)) code = SOFT_NO_BINARY;
     else code = content_of(d, image, &found);
     free(image);

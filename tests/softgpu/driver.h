@@ -19,13 +19,15 @@ extern const char *const soft_visible;         /* the environment's variable tha
 extern const char *const soft_default_arch;
 extern const unsigned soft_plain_shared;       /* bytes of shared memory that a kernel may have without asking */
 bool soft_arch_is_ours(const char *arch);
+int soft_takes(int version, bool text);        /* 0, or why an image of such a compiler can't be loaded */
 bool soft_runs_on(const char *image_arch, const char *device_arch, bool text);    /* text: PTX, not machine code */
 
 void soft_lock(void);
 void soft_unlock(void);
 
 int soft_init(void);                           /* sees which devices there are; OK again and again */
-bool soft_ready(void);
+bool soft_ready(void);                         /* it was started; to ask after the driver's end ends the program */
+void soft_end_last(void);                      /* the driver's end comes before what was registered by atexit so far */
 int soft_count(void);
 soft_device *soft_device_at(int i);            /* or NULL */
 int soft_index(const soft_device *d);

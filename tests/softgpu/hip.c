@@ -13,6 +13,7 @@ const unsigned soft_plain_shared = 65536;
 bool soft_arch_is_ours(const char *arch) { return !strncmp(arch, "gfx", 3); }
 
 /* Code names its target and perhaps features of it; what it leaves open fits any. */
+int soft_takes(int version, bool text) { (void)version, (void)text; return SOFT_OK; }
 bool soft_runs_on(const char *image_arch, const char *device_arch, bool text) {
     size_t n = strcspn(image_arch, ":");
     if (text || n != strcspn(device_arch, ":") || strncmp(image_arch, device_arch, n)) return false;
@@ -410,12 +411,16 @@ int hipFuncGetAttribute(int *value, int which, soft_function *f) {
     ENTER(hipFuncGetAttribute);
     SOFT_LOCKED(soft_function_attribute(here(), value, which, f));
 }
+static bool too_many(const unsigned *grid, const unsigned *block) {    /* AMD's hardware counts threads, in 32 bits */
+    for (int i = 0; i < 3; i++)
+        if ((uint64_t)grid[i] * block[i] > 0xffffffffu) return true;
+    return false;
+}
 int hipModuleLaunchKernel(soft_function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                           unsigned shared, soft_stream *s, void **args, void **extra) {
     ENTER(hipModuleLaunchKernel);
     const unsigned grid[3] = { gx, gy, gz }, block[3] = { bx, by, bz };
-    for (int i = 0; i < 3; i++)                /* AMD's hardware counts threads, in 32 bits */
-        if ((uint64_t)grid[i] * block[i] > 0xffffffffu) return SOFT_INVALID_VALUE;
+    if (too_many(grid, block)) return SOFT_INVALID_VALUE;
     SOFT_LOCKED(soft_launch(here(), f, grid, block, shared, s, args, extra));
 }
 int hipStreamBeginCapture(soft_stream *s, int mode) { ENTER(hipStreamBeginCapture); SOFT_LOCKED(soft_capture_begin(here(), s, mode)); }
@@ -427,12 +432,12 @@ int hipGraphCreate(soft_graph **g, unsigned flags) {
 }
 int hipGraphAddKernelNode(soft_node **node, soft_graph *g, soft_node *const *after, size_t n, const kernel_node *k) {
     ENTER(hipGraphAddKernelNode);
-    if (!k || !k->f) return SOFT_INVALID_VALUE;
+    if (!k || !k->f || too_many(k->grid, k->block)) return SOFT_INVALID_VALUE;
     SOFT_LOCKED(soft_graph_add(here(), node, g, after, n, k->f, k->grid, k->block, k->shared, k->args, k->extra));
 }
 int hipGraphExecKernelNodeSetParams(soft_graph *exec, soft_node *node, const kernel_node *k) {
     ENTER(hipGraphExecKernelNodeSetParams);
-    if (!k || !k->f) return SOFT_INVALID_VALUE;
+    if (!k || !k->f || too_many(k->grid, k->block)) return SOFT_INVALID_VALUE;
     SOFT_LOCKED(soft_graph_set(here(), exec, node, k->f, k->grid, k->block, k->shared, k->args, k->extra));
 }
 int hipGraphInstantiateWithFlags(soft_graph **exec, soft_graph *g, unsigned long long flags) {

@@ -15,9 +15,9 @@
      SOFTGPU_MEMORY=268435456    bytes that each has, 3 GiB at most
      SOFTGPU_FILL=0xFF           the byte that new device, pinned and shared memory is full of: all ones are NaN in any float
      SOFTGPU_ARCH=90             what they are: digits for CUDA (with a or f at will), gfx... for HIP (gfx90a)
-     SOFTGPU_COMPILER_VERSION=12.9   what the run-time compiler says that it is
+     SOFTGPU_COMPILER_VERSION=12.9   what the run-time compiler says that it is; else NVRTC says what its file's name says
      SOFTGPU_PEER=1              0: no device reaches another's memory
-     SOFTGPU_DRIVER_VERSION=13000
+     SOFTGPU_DRIVER_VERSION=13000    CUDA's; what a compiler of a later number than its made is refused
      SOFTGPU_FAIL=               function:nth=code,... as softgpu_fail() below
      SOFTGPU_TIMEOUT=120         seconds after which a batch of work is given up, error 702; 0: never
      SOFTGPU_QUIET=              if set, nothing is said on stderr when a device is lost
@@ -30,10 +30,14 @@
                                                                   kernel's run, whose failure loses the device
      long softgpu_calls(const char *function)                     since the start, or softgpu_reset_counts(), which also
                                                                   forgets faults that have not come up; "pageable" counts
-                                                                  asynchronous copies of host memory that is not pinned
+                                                                  asynchronous copies of host memory that is not pinned,
+                                                                  "setrlimit" what NVRTC compiled with the process's
+                                                                  limit of the stack raised
      long softgpu_live(const char *what)   "memory" (allocations), "bytes" (in multiples of 256), "pinned", "streams",
                                            "events", "modules", "graphs"; "lost" (devices), "overruns" (writes just
                                            outside an allocation, seen when it was freed); of the compilers "programs"
+   A driver has its end registered by atexit, when it starts and with the first context; a call that comes later ends the
+   program with status 97.
    Of a graph made node by node only kernels are known, and it runs in an order that its dependencies allow, not in the one
    in which the nodes were added.
    Limits: a kernel source is C99 with the words of prelude.c, each kernel written `extern "C" __global__ void name(type
@@ -68,6 +72,7 @@ enum { SOFT_FD_SOCKET = 3, SOFT_FD_PINNED, SOFT_FD_MEMORY };  /* then one for ea
 typedef struct soft_image {
     char magic[8];
     char arch[56];                             /* "90", "90a" or "gfx90a" */
+    int64_t version;                           /* of the compiler: 12090 */
     uint64_t bytes, hash;                      /* of the shared library that follows */
 } soft_image;
 
@@ -126,7 +131,7 @@ typedef struct soft_answer {
 enum {
     SOFT_OK = 0, SOFT_INVALID_VALUE = 1, SOFT_OUT_OF_MEMORY = 2, SOFT_NOT_INITIALIZED = 3, SOFT_NO_DEVICE = 100,
     SOFT_INVALID_DEVICE = 101, SOFT_INVALID_IMAGE = 200, SOFT_INVALID_CONTEXT = 201, SOFT_NO_BINARY = 209,
-    SOFT_PEER_UNSUPPORTED = 217, SOFT_OPERATING_SYSTEM = 304, SOFT_INVALID_HANDLE = 400, SOFT_NOT_FOUND = 500,
+    SOFT_PEER_UNSUPPORTED = 217, SOFT_UNSUPPORTED_PTX = 222, SOFT_OPERATING_SYSTEM = 304, SOFT_INVALID_HANDLE = 400, SOFT_NOT_FOUND = 500,
     SOFT_NOT_READY = 600, SOFT_ILLEGAL_ADDRESS = 700, SOFT_LAUNCH_TIMEOUT = 702, SOFT_PEER_ENABLED = 704,
     SOFT_ILLEGAL_INSTRUCTION = 715, SOFT_LAUNCH_FAILED = 719, SOFT_CAPTURE_UNSUPPORTED = 900,
     SOFT_CAPTURE_INVALIDATED = 901, SOFT_CAPTURE_MERGE = 902, SOFT_CAPTURE_UNMATCHED = 903,
