@@ -15484,12 +15484,23 @@ typedef struct flux__gpu {
 
 typedef struct flux__gpu_param { char kind; int what; } flux__gpu_param;   /* p: slot; n: value; k: value's key; t: its stream; f: the node's number; s: scratch; e: errors */
 
+/* Blocks along x that a launch has at most; what is more is done in turns. AMD's hardware counts the threads along a side in 32
+   bits, and there are 1024 to a block at most. */
+#ifndef FLUX__GPU_BLOCKS
+#  define FLUX__GPU_BLOCKS (1 << 20)
+#endif
+static unsigned flux__gpu_blocks(int64_t n) { return (unsigned)(n < FLUX__GPU_BLOCKS ? n : FLUX__GPU_BLOCKS); }
+
+typedef struct flux__gpu_step {           /* one launch */
+    char *text;                           /* its source; NULL once compiled */
+    char name[40];
+    flux__gpu_fn *fn;
+    unsigned grid[3], threads, blocks;    /* blocks: that are to fit into a multiprocessor at once; 0: the compiler's choice, which may spill */
+} flux__gpu_step;
+
 typedef struct flux__gpu_kernel {
-    char *text[2];                        /* source of one launch or two; NULL once compiled */
-    char name[2][40];
-    flux__gpu_fn *fn[2];
-    unsigned grid[2][3], threads, blocks; /* blocks: that are to fit into a multiprocessor at once; 0: the compiler's choice, which may spill */
-    int launches, nparam, param_room;
+    flux__gpu_step *step, next;           /* its launches, one after the other; the one that is being written */
+    int launches, step_room, nparam, param_room;
     flux__gpu_param *param;
     void **args;                          /* a launch's arguments, as they were last: addresses, then what they point at */
     bool stale;                           /* they have changed since the replay was told */
@@ -15716,7 +15727,7 @@ static void flux__code_map(flux__coder *c, int64_t points) {
                 c->index, c->index, (long long)points, c->index);
     flux__spell_point(c, -1);
     flux__spell(&c->s, "    }\n");
-    gk->threads = 256, gk->blocks = 1, gk->grid[0][0] = (unsigned)(blocks < 1 << 20 ? blocks : 1 << 20);
+    gk->next.threads = 256, gk->next.blocks = 1, gk->next.grid[0] = flux__gpu_blocks(blocks);
 }
 
 /* How threads share a reduction: lanes beside each other on an outer point, rows of those in a block. How many lanes and parts there
@@ -15896,6 +15907,12 @@ static bool flux__has_arg(const flux__kernel *k) {
     return false;
 }
 
+/* A block along x does what is numbered `turn` or, where there are more than a launch has blocks, that and others: to be closed. */
+static void flux__spell_turns(flux__coder *c, int64_t n) {
+    if (n <= FLUX__GPU_BLOCKS) flux__spell(&c->s, "    { const unsigned turn = blockIdx.x;\n");
+    else flux__spell(&c->s, "    for (long long turn = blockIdx.x; turn < %lld; turn += gridDim.x) {\n", (long long)n);
+}
+
 /* Where a thread stands. Threads beyond the last outer point do as that one does, but store nothing: they are needed at
    the barriers. */
 static void flux__spell_lanes(flux__coder *c, const flux__lanes *h) {
@@ -15903,7 +15920,8 @@ static void flux__spell_lanes(flux__coder *c, const flux__lanes *h) {
     if (h->lanes > 1 && flux__has_arg(c->k)) flux__spell(&c->s, "    __shared__ long long places[256];\n");
     flux__spell(&c->s, "    const int tid = (int)threadIdx.x, lane = tid %s %d, row = tid %s %d;\n", h->inner_first ? "%" : "/",
               h->inner_first ? h->lanes : h->rows, h->inner_first ? "/" : "%", h->inner_first ? h->lanes : h->rows);
-    flux__spell(&c->s, "    const %s at = (%s)blockIdx.x * %d + row, o = at < %lld ? at : %lld;\n",
+    flux__spell_turns(c, (h->outer + h->rows - 1) / h->rows);
+    flux__spell(&c->s, "    const %s at = (%s)turn * %d + row, o = at < %lld ? at : %lld;\n",
                 c->index, c->index, h->rows, (long long)h->outer, (long long)h->outer - 1);
     flux__spell(&c->s, "    const int live = at < %lld;\n", (long long)h->outer);
 }
@@ -15939,7 +15957,8 @@ static void flux__spell_parts(flux__coder *c, const flux__lanes *h, int scratch)
 static void flux__code_combine(flux__coder *c, const flux__lanes *h, int scratch) {
     int n = flux__reductions(c->k, c->k->nvalue), phases = 1;
     flux__spell_numbers(c);
-    flux__spell(&c->s, "    const %s o = (%s)blockIdx.x * 256 + threadIdx.x;\n    if (o >= %lld) return;\n", c->index, c->index, (long long)h->outer);
+    flux__spell_turns(c, (h->outer + 255) / 256);
+    flux__spell(&c->s, "    const %s o = (%s)turn * 256 + threadIdx.x;\n    if (o >= %lld) return;\n", c->index, c->index, (long long)h->outer);
     for (int i = 0; i < c->k->nvalue; i++)
         if (c->k->value[i].phase >= phases) phases = c->k->value[i].phase + 1;
     flux__spell_late(c, 0);
@@ -15959,6 +15978,9 @@ static void flux__code_combine(flux__coder *c, const flux__lanes *h, int scratch
     flux__spell_reduced(c, 0);
     for (int p = 1; p < phases; p++) flux__spell_late(c, p);
     flux__spell_outer_stores(c);
+    flux__spell(&c->s, "    }\n");
+    c->gk->next.threads = 256, c->gk->next.blocks = 0;
+    c->gk->next.grid[0] = flux__gpu_blocks((h->outer + 255) / 256), c->gk->next.grid[1] = 1;
 }
 
 static void flux__code_reduce(flux__coder *c, const flux__lanes *h, int scratch) {
@@ -15977,11 +15999,12 @@ static void flux__code_reduce(flux__coder *c, const flux__lanes *h, int scratch)
         flux__spell_outer_stores(c);
         flux__spell(&c->s, "    }\n");
     }
+    flux__spell(&c->s, "    }\n");
     int64_t blocks = (h->outer + h->rows - 1) / h->rows;
     bool doubles = false;                 /* their functions need more registers than three blocks of a multiprocessor would leave */
     for (int i = 0; i < c->k->nvalue; i++) doubles = doubles || (c->k->value[i].kind == FLUX__V_OP && c->k->value[i].cls == FLUX__F64C);
-    c->gk->threads = 256, c->gk->blocks = doubles ? 2 : 3;
-    c->gk->grid[0][0] = (unsigned)blocks, c->gk->grid[0][1] = (unsigned)(h->split ? h->parts : 1);
+    c->gk->next.threads = 256, c->gk->next.blocks = doubles ? 2 : 3;
+    c->gk->next.grid[0] = flux__gpu_blocks(blocks), c->gk->next.grid[1] = (unsigned)(h->split ? h->parts : 1);
 }
 
 /* ---- matrix products: tiles in shared memory, a piece of the result in each thread's registers, or in each warp's where the
@@ -16080,14 +16103,15 @@ static void flux__spell_unit(flux__coder *c, const char *name, int64_t n, const 
 
 /* What both kinds of products begin with: which tile, which batch. */
 static void flux__spell_product_start(flux__coder *c, const flux__factor *a, const flux__factor *b, int m, int n) {
-    int64_t tiles = (c->k->mnk[0] + m - 1) / m, batches = flux__batches(c->k);
-    flux__spell(&c->s, "    const %s a0 = (%s)(blockIdx.x %% %lldu) * %d, b0 = (%s)(blockIdx.x / %lldu) * %d;\n",
+    int64_t tiles = (c->k->mnk[0] + m - 1) / m, batches = flux__batches(c->k), all = tiles * ((c->k->mnk[1] + n - 1) / n);
+    flux__spell_turns(c, all);
+    flux__spell(&c->s, "    const %s a0 = (%s)(turn %% %lldu) * %d, b0 = (%s)(turn / %lldu) * %d;\n",
                 c->index, c->index, (long long)tiles, m, c->index, (long long)tiles, n);
     flux__spell_unit(c, "batch", batches, "");
     flux__spell_batch(c, a);
     flux__spell_batch(c, b);
-    c->gk->grid[0][0] = (unsigned)(tiles * ((c->k->mnk[1] + n - 1) / n));
-    c->gk->grid[0][1] = (unsigned)(batches < 65535 ? batches : 65535);
+    c->gk->next.grid[0] = flux__gpu_blocks(all);
+    c->gk->next.grid[1] = (unsigned)(batches < 65535 ? batches : 65535);
 }
 
 /* What is done with the sum v of row i and column j. */
@@ -16146,9 +16170,9 @@ static void flux__code_product_by_thread(flux__coder *c, const flux__factor *a, 
         flux__spell(s, "    if (i < %lld && j < %lld) {\n    const %s v = sum[jj][ii];\n", (long long)M, (long long)N, T);
     }
     flux__spell_epilogue(c, T);
-    flux__spell(s, "    }\n    }\n%s    }\n", t->groups > 1 ? "    __syncthreads();\n" : "");
-    c->gk->threads = (unsigned)(each * t->groups);
-    c->gk->blocks = (t->tm > 4 || *T == 'd' ? 512 : 1024) / c->gk->threads;
+    flux__spell(s, "    }\n    }\n%s    }\n    }\n", t->groups > 1 ? "    __syncthreads();\n" : "");
+    c->gk->next.threads = (unsigned)(each * t->groups);
+    c->gk->next.blocks = (t->tm > 4 || *T == 'd' ? 512 : 1024) / c->gk->next.threads;
 }
 
 /* ---- the same by warps. A tile of an operand lies in shared memory as it lies in memory, rows padded so that their starts fall
@@ -16308,10 +16332,10 @@ static void flux__code_product_by_warp(flux__coder *c, const flux__factor *fa, c
     flux__spell(s, "    stage = stage == %d ? 0 : stage + 1, next = next == %d ? 0 : next + 1;\n    }\n", stages - 1, stages - 1);
     if (ahead) flux__spell(s, "    copies_left(0);\n");
     flux__spell_warp_sums(c, &w, f);
-    flux__spell(s, "    }\n");
-    c->gk->threads = (unsigned)threads;
+    flux__spell(s, "    }\n    }\n");
+    c->gk->next.threads = (unsigned)threads;
     /* Two large blocks share a multiprocessor where their registers suffice: not with the next tile in them, nor with TF32's. */
-    c->gk->blocks = threads < 256 ? 3 : a.ahead && b.ahead && flux__is_half(fa->o->dtype) ? 2 : 1;
+    c->gk->next.blocks = threads < 256 ? 3 : a.ahead && b.ahead && flux__is_half(fa->o->dtype) ? 2 : 1;
 }
 
 static void flux__code_product(flux__coder *c, const flux__gpu *g, bool tf32) {
@@ -16344,7 +16368,7 @@ static void flux__spell_each(flux__coder *c, int64_t n) {
     int64_t blocks = (n + 255) / 256;
     flux__spell(&c->s, "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; o += (%s)gridDim.x * 256) {\n",
                 c->index, c->index, (long long)n, c->index);
-    c->gk->threads = 256, c->gk->blocks = 1, c->gk->grid[0][0] = (unsigned)(blocks < 1 << 20 ? blocks : 1 << 20);
+    c->gk->next.threads = 256, c->gk->next.blocks = 1, c->gk->next.grid[0] = flux__gpu_blocks(blocks);
 }
 
 /* Adds x to sum, in the class of the dtype; half formats are summed in f32. */
@@ -16398,9 +16422,9 @@ static void flux__code_gather(flux__coder *c, const flux_tensor *t, int out) {
 }
 
 /* Scatter: each element of the result adds what the indices that mean it bring, in their order. It finds them by a look at
-   all indices or, where that is too much, by a search among keys, which a block has sorted before: an index and behind it,
-   in the key's lower bits, its number. */
-typedef struct flux__scatter { int dim, px, pi, ps, po, pe, keys, bits; int64_t n, rows, room; } flux__scatter;
+   all indices or, where that is too much, by a search among keys, which have been sorted before: an index and behind it,
+   in the key's lower bits, its number, so that no two are equal. */
+typedef struct flux__scatter { int dim, px, pi, ps, po, pe, keys, bits; int64_t n, rows, sorted; bool sorts; } flux__scatter;   /* sorted: where the keys are at last */
 
 /* Declares id, index number `var`; one that is out of range is told. */
 static void flux__spell_index(flux__coder *c, const flux__scatter *h, const char *var) {
@@ -16411,44 +16435,73 @@ static void flux__spell_index(flux__coder *c, const flux__scatter *h, const char
                 h->pe, h->pe, var, h->pe, h->dim, h->pe, (long long)h->rows, h->pe, h->pe);
 }
 
-/* A bitonic sort (Batcher 1968) by one block: steps over far distances in memory, the others piece by piece in shared memory. */
-static void flux__code_sort(flux__coder *c, const flux__scatter *h) {
-    int64_t piece = h->room < 2048 ? h->room : 2048, threads = h->room / 2 < 32 ? 32 : h->room / 2 < 1024 ? h->room / 2 : 1024;
+enum { FLUX__SORT_PIECE = 2048, FLUX__SORT_WAYS = 4 };
+
+/* Pieces of the keys are sorted each by a block in its shared memory, as Batcher did in 1968. */
+static void flux__code_sort_pieces(flux__coder *c, const flux__scatter *h) {
+    int64_t piece = 64;
+    while (piece < h->n && piece < FLUX__SORT_PIECE) piece *= 2;
+    int half = (int)piece / 2, pieces = (int)((h->n + piece - 1) / piece);
     flux__listing *s = &c->s;
     flux__spell(s, "    u64 *keys = (u64 *)p%d;\n    __shared__ u64 part[%lld];\n", h->keys, (long long)piece);
-    flux__spell(s, "    for (long long i = threadIdx.x; i < %lld; i += %lld) {\n    u64 key = ~(u64)0;\n    if (i < %lld) {\n", (long long)h->room, (long long)threads,
-                (long long)h->n);
+    flux__spell_turns(c, pieces);
+    flux__spell(s, "    const long long first = (long long)turn * %lld;\n", (long long)piece);
+    flux__spell(s, "    for (int at = (int)threadIdx.x; at < %lld; at += %d) {\n", (long long)piece, half);
+    flux__spell(s, "    const long long i = first + at;\n    u64 key = ~(u64)0;\n    if (i < %lld) {\n", (long long)h->n);
     flux__spell_index(c, h, "i");
-    flux__spell(s, "    key = (u64)(id < 0 || id >= %lld ? %lld : id) << %d | (u64)i;\n    }\n    keys[i] = key;\n    }\n    __syncthreads();\n", (long long)h->rows,
-                (long long)h->rows, h->bits);
-    flux__spell(s, "    for (long long run = 2; run <= %lld; run *= 2) {\n    long long far = run / 2;\n    for (; far >= %lld; far /= 2) {\n", (long long)h->room,
-                (long long)piece);
-    flux__spell(s, "    for (long long i = threadIdx.x; i < %lld; i += %lld) {\n    const long long a = i / far * 2 * far + i %% far, b = a + far;\n", (long long)h->room / 2,
-                (long long)threads);
-    flux__spell(s, "    const u64 x = keys[a], y = keys[b];\n    if ((x > y) == ((a & run) == 0)) keys[a] = y, keys[b] = x;\n    }\n    __syncthreads();\n    }\n");
-    flux__spell(s, "    for (long long first = 0; first < %lld; first += %lld) {\n", (long long)h->room, (long long)piece);
-    flux__spell(s, "    for (int i = (int)threadIdx.x; i < %lld; i += %lld) part[i] = keys[first + i];\n    __syncthreads();\n", (long long)piece, (long long)threads);
-    flux__spell(s, "    for (int near = (int)far; near > 0; near /= 2) {\n    for (int i = (int)threadIdx.x; i < %lld; i += %lld) {\n", (long long)piece / 2, (long long)threads);
-    flux__spell(s, "    const int a = i / near * 2 * near + i %% near, b = a + near;\n    const u64 x = part[a], y = part[b];\n");
-    flux__spell(s, "    if ((x > y) == (((first + a) & run) == 0)) part[a] = y, part[b] = x;\n    }\n    __syncthreads();\n    }\n");
-    flux__spell(s, "    for (int i = (int)threadIdx.x; i < %lld; i += %lld) keys[first + i] = part[i];\n    __syncthreads();\n    }\n    }\n",
-                (long long)piece, (long long)threads);
-    c->gk->threads = (unsigned)threads, c->gk->grid[0][0] = 1;
+    flux__spell(s, "    key = (u64)(id < 0 || id >= %lld ? %lld : id) << %d | (u64)i;\n    }\n    part[at] = key;\n    }\n",
+                (long long)h->rows, (long long)h->rows, h->bits);
+    flux__spell(s, "    __syncthreads();\n    for (int run = 2; run <= %lld; run *= 2)\n", (long long)piece);
+    flux__spell(s, "    for (int far = run / 2; far > 0; far /= 2) {\n    const int i = (int)threadIdx.x;\n");
+    flux__spell(s, "    const int a = i / far * 2 * far + i %% far, b = a + far;\n    const u64 x = part[a], y = part[b];\n");
+    flux__spell(s, "    if ((x > y) == ((a & run) == 0)) part[a] = y, part[b] = x;\n    __syncthreads();\n    }\n");
+    flux__spell(s, "    for (int at = (int)threadIdx.x; at < %lld; at += %d)\n", (long long)piece, half);
+    flux__spell(s, "    if (first + at < %lld) keys[first + at] = part[at];\n    __syncthreads();\n    }\n", (long long)h->n);
+    c->gk->next.threads = (unsigned)half, c->gk->next.grid[0] = flux__gpu_blocks(pieces);
+}
+
+/* Sorted runs of so many keys become runs of four times as many: a key's place is how many in the runs beside are less. */
+static void flux__code_sort_merge(flux__coder *c, const flux__scatter *h, int64_t run, int64_t from, int64_t to) {
+    flux__listing *s = &c->s;
+    flux__spell(s, "    const u64 *keys = (const u64 *)p%d + %lld;\n    u64 *merged = (u64 *)p%d + %lld;\n", h->keys, (long long)from, h->keys, (long long)to);
+    flux__spell(s, "    for (long long i = (long long)blockIdx.x * 256 + threadIdx.x; i < %lld; i += (long long)gridDim.x * 256) {\n", (long long)h->n);
+    flux__spell(s, "    const u64 key = keys[i];\n    const long long first = i / %lld * %lld;\n", (long long)run * FLUX__SORT_WAYS, (long long)run * FLUX__SORT_WAYS);
+    flux__spell(s, "    const int own = (int)((i - first) / %lld);\n    long long at = first + (i - first) %% %lld;\n", (long long)run, (long long)run);
+    flux__spell(s, "    for (int way = 0; way < %d; way++) {\n    long long low = first + way * %lldLL, start = low, high = low + %lld;\n", FLUX__SORT_WAYS, (long long)run,
+                (long long)run);
+    flux__spell(s, "    if (high > %lld) high = %lld;\n    if (way == own) continue;\n    while (low < high) {\n", (long long)h->n, (long long)h->n);
+    flux__spell(s, "    const long long middle = (low + high) / 2;\n    if (keys[middle] < key) low = middle + 1;\n    else high = middle;\n    }\n");
+    flux__spell(s, "    at += low - start;\n    }\n    merged[at] = key;\n    }\n");
+    c->gk->next.threads = 256, c->gk->next.grid[0] = flux__gpu_blocks((h->n + 255) / 256);
+}
+
+static bool flux__coder_finish(flux__coder *c);
+
+static bool flux__code_sort(flux__coder *c, flux__scatter *h) {
+    flux__code_sort_pieces(c, h);
+    bool ok = flux__coder_finish(c);
+    for (int64_t run = FLUX__SORT_PIECE; ok && run < h->n; run *= FLUX__SORT_WAYS) {
+        int64_t to = h->sorted ? 0 : h->n;
+        flux__code_sort_merge(c, h, run, h->sorted, to);
+        ok = flux__coder_finish(c);
+        h->sorted = to;
+    }
+    return ok;
 }
 
 /* The numbers q of the indices that mean this element's row, in order: the head of a loop. */
 static void flux__spell_meant(flux__coder *c, const flux__scatter *h) {
     const flux__operand *index = &c->k->operand[1];
     flux__listing *s = &c->s;
-    if (!h->room) {
+    if (!h->sorts) {
         flux__spell(s, "    for (%s q = 0; q < %lld; q++) {\n    if (p%d[%lld", c->index, (long long)h->n, h->pi, (long long)index->offset);
         flux__spell_number_at(s, &index->shape, index->stride, "q");
         flux__spell(s, "] != d%d) continue;\n", h->dim);
         return;
     }
-    flux__spell(s, "    const u64 *keys = (const u64 *)p%d;\n    int at = 0, end = %lld;\n    while (at < end) {\n    const int middle = (at + end) / 2;\n", h->keys,
+    flux__spell(s, "    const u64 *keys = (const u64 *)p%d + %lld;\n    long long at = 0, end = %lld;\n    while (at < end) {\n", h->keys, (long long)h->sorted,
                 (long long)h->n);
-    flux__spell(s, "    if (keys[middle] < (u64)d%d << %d) at = middle + 1;\n    else end = middle;\n    }\n", h->dim, h->bits);
+    flux__spell(s, "    const long long middle = (at + end) / 2;\n    if (keys[middle] < (u64)d%d << %d) at = middle + 1;\n    else end = middle;\n    }\n", h->dim, h->bits);
     flux__spell(s, "    for (; at < %lld && keys[at] >> %d == (u64)d%d; at++) {\n", (long long)h->n, h->bits, h->dim);
     flux__spell(s, "    const %s q = (%s)(keys[at] & %lluu);\n", c->index, c->index, (unsigned long long)(((uint64_t)1 << h->bits) - 1));
 }
@@ -16460,8 +16513,8 @@ static void flux__code_add(flux__coder *c, const flux_tensor *t, const flux__sca
     int64_t count = flux__count(&whole);
     flux__listing *s = &c->s;
     char at[64];
-    flux__spell_each(c, !h->room && h->n > count ? h->n : count);
-    if (!h->room) {                       /* an index that is out of range is found by whoever comes first to it */
+    flux__spell_each(c, !h->sorts && h->n > count ? h->n : count);
+    if (!h->sorts) {                      /* an index that is out of range is found by whoever comes first to it */
         flux__spell(s, "    if (o < %lld) {\n", (long long)h->n);
         flux__spell_index(c, h, "o");
         flux__spell(s, "    }\n    if (o >= %lld) continue;\n", (long long)count);
@@ -16486,7 +16539,6 @@ static void flux__code_add(flux__coder *c, const flux_tensor *t, const flux__sca
     flux__spell_result(c, h->po, dtype);
 }
 
-static bool flux__coder_finish(flux__coder *c, int launch);
 enum { FLUX__SCATTER_LOOKS = 1 << 20 };   /* looks at an index, by all threads together, that are not worth a sort */
 
 static bool flux__code_scatter(flux__coder *c, flux__kernel *k, const flux_tensor *t, int out) {
@@ -16497,19 +16549,15 @@ static bool flux__code_scatter(flux__coder *c, flux__kernel *k, const flux_tenso
     h.px = flux__coder_slot(c, k->operand[0].src, t->dtype), h.pi = flux__coder_slot(c, k->operand[1].src, FLUX_I64);
     h.ps = flux__coder_slot(c, k->operand[2].src, t->dtype), h.po = flux__coder_slot(c, out, t->dtype);
     h.pe = flux__coder_param(c, 'e', 0, "long long *");
-    if (h.n < (int64_t)1 << 30 && h.n * flux__count(&whole) > FLUX__SCATTER_LOOKS) {
-        for (h.room = 1; h.room < h.n; h.room *= 2) h.bits++;
+    h.sorts = h.n > FLUX__SCATTER_LOOKS / flux__count(&whole);
+    if (h.sorts) {
+        while ((int64_t)1 << h.bits < h.n) h.bits++;
         h.keys = flux__coder_param(c, 's', 0, "long long *");
-        k->scratch = (size_t)h.room * 8;
-        flux__code_sort(c, &h);
-        if (!flux__coder_finish(c, 0)) return false;
+        k->scratch = (size_t)h.n * (h.n > FLUX__SORT_PIECE ? 16 : 8);       /* from one half to the other and back */
+        if (!flux__code_sort(c, &h)) return false;
     }
-    unsigned sorters = c->gk->threads;
     flux__code_add(c, t, &h);
-    if (!h.room) return flux__coder_finish(c, 0);
-    c->gk->grid[1][0] = c->gk->grid[0][0], c->gk->grid[1][1] = 1;
-    c->gk->grid[0][0] = 1, c->gk->threads = sorters;
-    return flux__coder_finish(c, 1);
+    return flux__coder_finish(c);
 }
 
 /* Concatenation: the first operand whose end along dim lies beyond the place. */
@@ -16754,8 +16802,8 @@ static void flux__code_attend(flux__coder *c, const flux_tensor *t, int out) {
         n = flux__attend_blocks(what >= FLUX__ATTEND_DK ? a.keys : a.queries, what == FLUX__ATTEND_Y || what == FLUX__ATTEND_DV ? a.dv : a.d);
         if (n > most) most = n;
     }
-    c->gk->threads = 256, c->gk->blocks = 3;
-    c->gk->grid[0][0] = (unsigned)most, c->gk->grid[0][1] = (unsigned)(units < 65535 ? units : 65535), c->gk->grid[0][2] = back ? 3 : 1;
+    c->gk->next.threads = 256, c->gk->next.blocks = 3;
+    c->gk->next.grid[0] = (unsigned)most, c->gk->next.grid[1] = (unsigned)(units < 65535 ? units : 65535), c->gk->next.grid[2] = back ? 3 : 1;
 }
 
 /* ---- from kernels to a program's text */
@@ -16797,27 +16845,37 @@ static void flux__spell_formula(flux__listing *s, int op, int cls) {
     flux__spell(s, ");\n}\n");
 }
 
-/* Ends a launch's text: what stands around the body, and the name by its content. */
-static bool flux__coder_finish(flux__coder *c, int launch) {
+static void flux__step_start(flux__gpu_step *next) {
+    memset(next, 0, sizeof *next);
+    next->grid[0] = next->grid[1] = next->grid[2] = 1;
+}
+
+/* Ends a launch's text: what stands around the body, and the name by its content. The next one begins. */
+static bool flux__coder_finish(flux__coder *c) {
     flux__listing all = { NULL, 0, 0, false };
     uint64_t h[2] = { 0xcbf29ce484222325u, 0x84222325cbf29ce4u };
     flux__gpu_kernel *gk = c->gk;
+    flux__gpu_step *step = (flux__gpu_step *)flux__grow(gk->step, &gk->step_room, gk->launches + 1, sizeof *step);
+    if (!step) return false;
+    gk->step = step;
     if (!c->s.failed && !c->params.failed && !c->failed) {
         flux__spell(&all, "(%s) {\n%s}\n", c->params.text ? c->params.text : "", c->s.text ? c->s.text : "");
         if (!all.failed) flux__hash_bytes(h, all.text, (size_t)all.n);
     }
     c->s.n = 0;
-    snprintf(gk->name[launch], sizeof gk->name[launch], "k%016llx%016llx", (unsigned long long)h[0], (unsigned long long)h[1]);
-    gk->text[launch] = all.text;
-    gk->launches = launch + 1;
+    snprintf(gk->next.name, sizeof gk->next.name, "k%016llx%016llx", (unsigned long long)h[0], (unsigned long long)h[1]);
+    gk->next.text = all.text;
+    gk->step[gk->launches++] = gk->next;
+    flux__step_start(&gk->next);
     return !all.failed && all.text;
 }
 
 static void flux__gpu_kernel_drop(void *ready) {
     flux__gpu_kernel *gk = (flux__gpu_kernel *)ready;
-    for (int i = 0; i < 2; i++)
-        if (gk->text[i]) FLUX_FREE(gk->text[i]);
+    for (int i = 0; i < gk->launches; i++)
+        if (gk->step[i].text) FLUX_FREE(gk->step[i].text);
     flux__replay_drop(gk);
+    if (gk->step) FLUX_FREE(gk->step);
     if (gk->param) FLUX_FREE(gk->param);
     if (gk->args) FLUX_FREE(gk->args);
     FLUX_FREE(gk);
@@ -16828,7 +16886,7 @@ static bool flux__code_fused(flux__coder *c, flux__kernel *k, int units) {
     if (!k->reduced) {
         if (points == 0) return true;
         flux__code_map(c, points);
-        return flux__coder_finish(c, 0);
+        return flux__coder_finish(c);
     }
     for (int d = 0; d < FLUX_MAX_DIMS; d++)
         if (!(k->reduced >> d & 1)) outer *= k->full[d];
@@ -16842,12 +16900,11 @@ static bool flux__code_fused(flux__coder *c, flux__kernel *k, int units) {
         c->s.n = 0;
     }
     flux__code_reduce(c, &h, scratch);
-    bool ok = flux__coder_finish(c, 0);
+    bool ok = flux__coder_finish(c);
     if (!ok || !h.split) return ok;
     k->scratch = (size_t)(h.parts * flux__reductions(k, k->nvalue)) * (size_t)h.outer * 16;
     flux__code_combine(c, &h, scratch);
-    c->gk->grid[1][0] = (unsigned)((h.outer + 255) / 256), c->gk->grid[1][1] = 1;
-    return flux__coder_finish(c, 1);
+    return flux__coder_finish(c);
 }
 
 static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *graph, flux__kernel *k, const flux__gpu *g) {
@@ -16861,7 +16918,7 @@ static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *gra
     else if (k->kind == FLUX__K_SPREAD) flux__code_spread(c, t, out);
     else if (k->kind == FLUX__K_SCATTER) return flux__code_scatter(c, k, t, out);
     else flux__code_gather(c, t, out);
-    return flux__coder_finish(c, 0);
+    return flux__coder_finish(c);
 }
 
 /* ---- devices: what is open, what is compiled */
@@ -17311,11 +17368,10 @@ static bool flux__program_source(flux__program *p, const char *preface) {
     flux__listing s = { NULL, 0, 0, false };
     flux__spell(&s, "%s", preface);
     for (int i = 0; i < p->n; i++) {
-        const flux__gpu_kernel *gk = p->first[i].gk;
-        int l = p->first[i].launch;
-        flux__spell(&s, "\nextern \"C\" __global__ void __launch_bounds__(%u", l ? 256u : gk->threads);
-        if (gk->blocks) flux__spell(&s, " BLOCKS(%u)", gk->blocks);
-        flux__spell(&s, ") %s%s", gk->name[l], gk->text[l]);
+        const flux__gpu_step *step = &p->first[i].gk->step[p->first[i].launch];
+        flux__spell(&s, "\nextern \"C\" __global__ void __launch_bounds__(%u", step->threads);
+        if (step->blocks) flux__spell(&s, " BLOCKS(%u)", step->blocks);
+        flux__spell(&s, ") %s%s", step->name, step->text);
     }
     p->source = s.text;
     if (s.failed) return false;
@@ -17392,7 +17448,7 @@ static bool flux__programs_load(flux__gpu *g, flux__program *p, int n) {
     bool ok = true;
     for (int i = 0; i < n && ok; i++) {
         ok = flux__program_load(g, &p[i]);
-        for (int j = 0; j < p[i].n && ok; j++) ok = flux__gpu_learn(g, p[i].first[j].gk->name[p[i].first[j].launch], p[i].module) != NULL;
+        for (int j = 0; j < p[i].n && ok; j++) ok = flux__gpu_learn(g, p[i].first[j].gk->step[p[i].first[j].launch].name, p[i].module) != NULL;
     }
     for (int i = 0; i < n && !ok; i++)
         if (p[i].module) flux__gpu_unlearn(g, p[i].module);
@@ -17444,8 +17500,9 @@ static int flux__gpu_unknown(flux__gpu *g, flux__gpu_kernel **list, int n, flux_
     int count = 0;
     for (int i = 0; i < n; i++)
         for (int l = 0; l < list[i]->launches; l++) {
-            bool known = flux__gpu_known(g, list[i]->name[l]) != NULL;
-            for (int j = 0; j < count && !known; j++) known = strcmp(fresh[j].gk->name[fresh[j].launch], list[i]->name[l]) == 0;
+            const char *name = list[i]->step[l].name;
+            bool known = flux__gpu_known(g, name) != NULL;
+            for (int j = 0; j < count && !known; j++) known = strcmp(fresh[j].gk->step[fresh[j].launch].name, name) == 0;
             fresh[count].gk = list[i], fresh[count].launch = l;
             count += !known;
         }
@@ -17454,7 +17511,9 @@ static int flux__gpu_unknown(flux__gpu *g, flux__gpu_kernel **list, int n, flux_
 
 /* Finds all the plan's kernels, compiling those that are not known yet. */
 static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, const uint8_t *ops) {
-    flux__fresh *fresh = (flux__fresh *)flux__zalloc(((size_t)n * 2 + 1) * sizeof *fresh);
+    size_t launches = 1;
+    for (int i = 0; i < n; i++) launches += (size_t)list[i]->launches;
+    flux__fresh *fresh = (flux__fresh *)flux__zalloc(launches * sizeof *fresh);
     flux__mutex *compiling = &flux__compile_locks[0][0] + (g - &flux__gpus[0][0]);
     bool ok = fresh != NULL;
     if (ok && flux__gpu_unknown(g, list, n, fresh)) {
@@ -17470,9 +17529,10 @@ static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, cons
     if (fresh) FLUX_FREE(fresh);
     for (int i = 0; i < n && ok; i++)
         for (int l = 0; l < list[i]->launches; l++) {
-            list[i]->fn[l] = flux__gpu_known(g, list[i]->name[l]);
-            FLUX_FREE(list[i]->text[l]);
-            list[i]->text[l] = NULL;
+            flux__gpu_step *step = &list[i]->step[l];
+            step->fn = flux__gpu_known(g, step->name);
+            FLUX_FREE(step->text);
+            step->text = NULL;
         }
     return ok;
 }
@@ -17499,7 +17559,7 @@ static bool flux__gpu_ready(int backend, int id, flux__plan *plan, flux__graph *
         if (!k->ready) ok = false;
         else {
             flux__gpu_kernel *gk = (flux__gpu_kernel *)k->ready;
-            gk->grid[0][1] = gk->grid[0][2] = gk->grid[1][2] = 1;
+            flux__step_start(&gk->next);
             ok = flux__coder_start(&c, plan, k, gk) && flux__code_kernel(&c, plan, graph, k, g) && flux__gpu_room_for_args(gk);
             for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++) ops[op] |= c.ops[op];
             flux__coder_end(&c);
@@ -17556,8 +17616,6 @@ static bool flux__gpu_args(const flux__run *r, const flux__kernel *k, flux__gpu 
     return true;
 }
 
-static unsigned flux__gpu_threads(const flux__gpu_kernel *gk, int l) { return l ? 256 : gk->threads; }
-
 static int flux__row_launches(const flux__kernel *k, int n) {
     int count = 0;
     for (int i = 0; i < n; i++) count += ((const flux__gpu_kernel *)k[i].ready)->launches;
@@ -17598,8 +17656,8 @@ static bool flux__replay_make(flux__gpu *g, flux__kernel *k, int n) {
     for (int i = 0; i < n && ok; i++) {
         flux__gpu_kernel *gk = (flux__gpu_kernel *)k[i].ready;
         for (int l = 0; l < gk->launches && ok; l++, at++)
-            ok = g->driver->graph_add(&p->node[at], p->graph, at ? p->node[at - 1] : NULL, gk->fn[l]->function, gk->grid[l],
-                                      flux__gpu_threads(gk, l), gk->args) == 0;
+            ok = g->driver->graph_add(&p->node[at], p->graph, at ? p->node[at - 1] : NULL, gk->step[l].fn->function, gk->step[l].grid,
+                                      gk->step[l].threads, gk->args) == 0;
         gk->stale = false;
     }
     ok = ok && g->driver->graph_ready(&p->exec, p->graph) == 0;
@@ -17613,7 +17671,8 @@ static bool flux__replay_update(flux__gpu *g, flux__replay *p, flux__kernel *k, 
     for (int i = 0; i < n; i++) {
         flux__gpu_kernel *gk = (flux__gpu_kernel *)k[i].ready;
         for (int l = 0; l < gk->launches && gk->stale; l++) {
-            if (g->driver->graph_set(p->exec, node[l], gk->fn[l]->function, gk->grid[l], flux__gpu_threads(gk, l), gk->args) != 0) return false;
+            const flux__gpu_step *step = &gk->step[l];
+            if (g->driver->graph_set(p->exec, node[l], step->fn->function, step->grid, step->threads, gk->args) != 0) return false;
             g->counters.graph_updates++, p->told++;
         }
         gk->stale = false;
@@ -17644,7 +17703,7 @@ static bool flux__replay_launch(flux__gpu *g, flux__kernel *k, int n) {
 }
 
 static int flux__gpu_start(flux__gpu *g, const flux__gpu_kernel *gk, int l) {
-    return g->driver->launch(gk->fn[l]->function, gk->grid[l], flux__gpu_threads(gk, l), g->stream, gk->args);
+    return g->driver->launch(gk->step[l].fn->function, gk->step[l].grid, gk->step[l].threads, g->stream, gk->args);
 }
 
 /* A launch may need memory of the driver's own (what a kernel's threads spill): if it fails, the pool gives back what it

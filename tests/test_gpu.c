@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #endif
 #define FLUX_IMPLEMENTATION
+#define FLUX__GPU_BLOCKS 5                /* of a launch: more are done in turns */
 #if defined __linux__
 #include <errno.h>
 #include <unistd.h>
@@ -1167,11 +1168,12 @@ TEST(bad_indices_are_told_at_the_next_look) {
 TEST(a_scatter_over_many_rows) {
     ON_A_GPU();
     flux_device cpu = { 0, 0 };
-    static const int64_t rows[] = { 4000, 37, 1, 2500 }, many[] = { 700, 2048, 3001, 5 };
-    for (int i = 0; i < 4; i++)
+    /* more than 2048 are sorted in pieces, which are merged by fours: the last two are merged twice and three times */
+    static const int64_t rows[] = { 4000, 37, 1, 2500, 900, 3000 }, many[] = { 700, 2048, 3001, 5, 9001, 33000 };
+    for (int i = 0; i < 6; i++)
         for (int two = 0; two < 2; two++)
             FLUX_SCOPE {
-                int64_t n = many[i], wide = i == 3 ? 300 : i == 0 ? 3 : 11;
+                int64_t n = many[i], wide = i == 3 ? 300 : i == 0 ? 3 : i > 3 ? 2 : 11;
                 int64_t *ids = (int64_t *)malloc((size_t)n * sizeof *ids);
                 for (int64_t q = 0; q < n; q++) ids[q] = q % 3 == 0 ? rows[i] / 2 : (q * 7919 + 13) % rows[i];     /* one row gets a third */
                 flux_default_device(cpu);
@@ -1190,6 +1192,37 @@ TEST(a_scatter_over_many_rows) {
                 CHECK_ERROR(flux_data(flux_scatter_add(flux_to(test_device, x), !two, flux_to(test_device, index), flux_to(test_device, src))), says);
                 free(ids);
             }
+}
+
+/* What takes more blocks than a launch has goes on in turns. Here a launch has five. */
+TEST(turns_where_there_are_more_blocks_than_a_launch_has) {
+    ON_A_GPU();
+    flux_device cpu = { 0, 0 };
+    float *got[2][5];
+    static const size_t n[5] = { 3000, 300, 2, 190 * 180, 3000 };
+    CHECK(flux__gpu_blocks((int64_t)1 << 50) == 5 && flux__gpu_blocks(3) == 3);
+    for (int on = 0; on < 2; on++)
+        FLUX_SCOPE {
+            flux_default_device(cpu);
+            flux_seed(4);
+            flux_tensor *x = flux_randn(300, 3000), *a = flux_randn(190, 4), *b = flux_randn(4, 180);
+            flux_default_device(on ? test_device : cpu);
+            if (on) x = flux_to(test_device, x), a = flux_to(test_device, a), b = flux_to(test_device, b);
+            flux_tensor *y[5] = { flux_sum(x, 0), flux_max(x, 1), flux_sum(flux_reshape(x, 2, -1), 1), flux_matmul(a, b),
+                                  flux_sum(flux_exp(x), 0) };
+            for (int i = 0; i < 5; i++) {
+                const float *from = (const float *)flux_data(y[i]);
+                REQUIRE(from && (got[on][i] = (float *)malloc(n[i] * 4)) != NULL);
+                memcpy(got[on][i], from, n[i] * 4);
+            }
+        }
+    flux_default_device(test_device);
+    for (int i = 0; i < 5; i++) {
+        int bad = 0;
+        for (size_t q = 0; q < n[i]; q++) bad += !(fabsf(got[0][i][q] - got[1][i][q]) <= 2e-5f * (1 + fabsf(got[0][i][q])));
+        if (!CHECK(bad == 0)) fprintf(stderr, "    result %d: %d elements\n", i, bad);
+        free(got[0][i]), free(got[1][i]);
+    }
 }
 
 /* ---------------- compiling ahead */
