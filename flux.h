@@ -60,6 +60,12 @@
      update or a formula; other processors and GPUs keep them. What a program gives, data and numbers, is kept everywhere.
    Sums of float32 have an error of at most 1e-6 of the sum of magnitudes, whatever their length.
 
+   OPTIONS OF A CALL
+   What a call needs are its arguments; what may be left out are named: flux_dense(10, 5, flux_tanh, .bias = false). An option that
+   is left out has its default, and a 0 that is written is 0: flux_adjust(opt, .eta = 0). Where 0 can't be, it is an error.
+   flux_rule_with and others like it take a struct: FLUX_OPTIONS(flux_rule_opts, .eta = 0) makes it as the calls do. In one that a
+   C program fills itself, beginning with {0}, a 0 is left out.
+
    OPTIONS BEFORE THE #include
        FLUX_IMPLEMENTATION   the code, in one file
        FLUX_STATIC           everything static: private to the file that includes it
@@ -134,7 +140,31 @@
 
 /* An option struct starts with FLUX__DUMMY, a byte that nobody reads: in C `{ ._ = 0, __VA_ARGS__ }` may then be empty, by
    place or by name. C++ must not count it among the members that are given by place, so there it has no name; a struct has
-   one layout in both, which a program in C++ relies on if it links an implementation compiled as C. */
+   one layout in both, which a program in C++ relies on if it links an implementation compiled as C.
+
+   A 0 that a program writes is taken: flux_adjust(opt, .eta = 0). What it leaves out holds a mark, a number that nobody
+   writes. In C the macros write the marks before the program's fields, which C lets the latter override (FLUX__OPTS); in C++
+   the members have types whose constructors set them. Such a struct ends with `marked`, which says that it has its marks; one
+   that a C program fills itself starts as {0} and has none, so that there 0 is left out (FLUX_OPTIONS makes one with marks).
+   A field that is given in braces is given whole: .beta = {0.9} is {0.9, 0}, as C has it.
+   Compilers warn of a field that is written twice, which is meant here; in C, a file that includes this one is not told of its
+   own any more, since neither takes a pragma where it would be wanted: gcc none within an expression, and clang's does not
+   reach through a macro within a macro.
+   Rejected: a name for "really 0", which must be remembered; to read the names of fields from the text of the arguments,
+   where a macro of the program's own hides them; unions of a field and its mark, which gcc lets override without a word, but
+   which make it warn of braces by place, and lose half of .beta[1] = 0.9; a statement as an expression (GNU), where gcc takes
+   pragmas, but where the life of &(flux_dataset){ ... } ends. */
+#define FLUX__NO_NUMBER (-1.6180339887498949e308)
+#define FLUX__NO_INT (-2147480119)
+#define FLUX__NO_INT64 INT64_C(-9223372036854770119)
+#define FLUX__NO_SEED UINT64_C(0xb5297a4d9c2f1e63)
+
+#if !defined(__cplusplus) && defined(__clang__)
+#  pragma clang diagnostic ignored "-Winitializer-overrides"
+#elif !defined(__cplusplus) && defined(__GNUC__) && !defined(__TINYC__)
+#  pragma GCC diagnostic ignored "-Woverride-init"
+#endif
+
 #ifdef __cplusplus
 #  define FLUX__DUMMY char : 8;
 #  if __cplusplus >= 201402L || (defined(_MSVC_LANG) && _MSVC_LANG >= 201402L)
@@ -154,10 +184,42 @@
 #    pragma clang diagnostic push         /* structs with defaults are returned by value; C sees them without */
 #    pragma clang diagnostic ignored "-Wreturn-type-c-linkage"
 #  endif
+inline double flux__no(double) { return FLUX__NO_NUMBER; }
+inline int flux__no(int) { return FLUX__NO_INT; }
+inline int64_t flux__no(int64_t) { return FLUX__NO_INT64; }
+inline uint64_t flux__no(uint64_t) { return FLUX__NO_SEED; }
+template <class T> struct flux__option {  /* a T, or the mark */
+    T value;
+    flux__option() : value(flux__no(T())) {}
+    flux__option(T v) : value(v) {}
+    operator T() const { return value; }
+};
+typedef flux__option<double> flux__double;
+typedef flux__option<int> flux__int;
+typedef flux__option<int64_t> flux__int64;
+typedef flux__option<uint64_t> flux__uint64;
+struct flux__two {
+    double at[2];
+    flux__two() { at[0] = at[1] = FLUX__NO_NUMBER; }
+    flux__two(double a, double b = 0) { at[0] = a, at[1] = b; }
+    double &operator[](int i) { return at[i]; }
+    double operator[](int i) const { return at[i]; }
+};
+struct flux__marked {
+    bool yes;
+    flux__marked() : yes(true) {}
+    operator bool() const { return yes; }
+};
 extern "C" {
 #else
 #  define FLUX__DUMMY char _;
 #  define FLUX__ZERO
+typedef double flux__double;
+typedef double flux__two[2];
+typedef int flux__int;
+typedef int64_t flux__int64;
+typedef uint64_t flux__uint64;
+typedef bool flux__marked;
 #endif
 
 #define FLUX_MAX_DIMS 8
@@ -174,7 +236,20 @@ typedef enum flux_dtype {                 /* element type of a tensor */
     FLUX_F32, FLUX_F64, FLUX_F16, FLUX_BF16, FLUX_I32, FLUX_I64, FLUX_U8, FLUX_BOOL, FLUX_NUM_DTYPES
 } flux_dtype;
 
-typedef enum flux_switch { FLUX_DEFAULT, FLUX_ON, FLUX_OFF } flux_switch;   /* an option that is on unless said */
+/* An option that is on unless said, or whose default depends on others; true and false are as good. Only the option macros
+   and C++ tell false from what is left out: a struct of options that starts as {0} wants FLUX_OFF. */
+typedef enum flux_switch { FLUX_ON = 1, FLUX_OFF, FLUX_DEFAULT } flux_switch;
+#ifdef __cplusplus
+struct flux__switch {
+    flux_switch value;
+    flux__switch() : value(FLUX_DEFAULT) {}
+    flux__switch(flux_switch v) : value(v) {}
+    flux__switch(bool on) : value(on ? FLUX_ON : FLUX_OFF) {}
+    operator flux_switch() const { return value; }
+};
+#else
+typedef flux_switch flux__switch;
+#endif
 
 typedef struct flux_shape { int ndim; int64_t dim[FLUX_MAX_DIMS]; } flux_shape;
 typedef struct flux_device { int backend, id; } flux_device;                /* {0, 0} is the CPU */
@@ -253,6 +328,7 @@ typedef struct flux_get_device_opts {
     int id FLUX__ZERO;                    /* 0 ... count-1; ignored for the CPU */
     bool verbose FLUX__ZERO;              /* say on stderr what was chosen, and why */
 } flux_get_device_opts;
+#define FLUX__LEFT_OUT_flux_get_device_opts
 FLUX_API flux_device flux_get_device_with(flux_get_device_opts opts);
 /* flux_get_device(.backend = "CUDA", .id = 1), or flux_get_device() for the best one there is (the CPU at worst).
    On error (unknown or unavailable back end, bad id): .backend is -1. */
@@ -457,7 +533,9 @@ FLUX_API flux_tensor *flux_elu(flux_tensor *x);                   /* x>0 ? x : a
 FLUX_API flux_tensor *flux_celu(flux_tensor *x);                  /* max(0,x) + min(0, alpha (exp(x/alpha)-1)), alpha 1 */
 FLUX_API flux_tensor *flux_softshrink(flux_tensor *x);            /* sign(x) max(|x|-alpha, 0), alpha 0.5 */
 FLUX_API flux_tensor *flux_trelu(flux_tensor *x);                 /* x>alpha ? x : 0, alpha 1 */
-typedef struct flux_act_opts { FLUX__DUMMY flux_tensor *x FLUX__ZERO; double alpha FLUX__ZERO, lo FLUX__ZERO, hi FLUX__ZERO; } flux_act_opts;
+typedef struct flux_act_opts { FLUX__DUMMY flux_tensor *x FLUX__ZERO; flux__double alpha FLUX__ZERO, lo FLUX__ZERO, hi FLUX__ZERO; flux__marked marked FLUX__ZERO; } flux_act_opts;
+#define FLUX__LEFT_OUT_flux_act_opts .alpha = FLUX__NO_NUMBER, .lo = FLUX__NO_NUMBER, \
+    .hi = FLUX__NO_NUMBER, .marked = true,
 FLUX_API flux_tensor *flux_leakyrelu_with(flux_act_opts o);
 FLUX_API flux_tensor *flux_rrelu_with(flux_act_opts o);
 FLUX_API flux_tensor *flux_elu_with(flux_act_opts o);
@@ -476,6 +554,7 @@ typedef struct flux_reduce_opts {
     flux_tensor *x FLUX__ZERO;
     int d0 FLUX__ZERO, d1 FLUX__ZERO, d2 FLUX__ZERO, d3 FLUX__ZERO, d4 FLUX__ZERO, d5 FLUX__ZERO, d6 FLUX__ZERO, d7 FLUX__ZERO;
 } flux_reduce_opts;
+#define FLUX__LEFT_OUT_flux_reduce_opts
 #define FLUX__REDUCE(f, ...) f(FLUX__NARG(__VA_ARGS__) - 1, FLUX__REDUCE_OPTS(__VA_ARGS__))
 FLUX_API flux_tensor *flux_sum_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_mean_over(int n, flux_reduce_opts o);
@@ -563,8 +642,10 @@ typedef struct flux_conv_opts {            /* x: w (x h (x d)) x channels x batc
     flux_shape pad FLUX__ZERO;             /* one number, one a dimension, lo and hi of each, or FLUX_SAMEPAD; default 0 */
     flux_shape dilation FLUX__ZERO;        /* default 1 */
     flux_shape outpad FLUX__ZERO;          /* conv_transpose only */
-    int groups FLUX__ZERO;
+    flux__int groups FLUX__ZERO;
+    flux__marked marked FLUX__ZERO;
 } flux_conv_opts;
+#define FLUX__LEFT_OUT_flux_conv_opts .groups = FLUX__NO_INT, .marked = true,
 FLUX_API flux_tensor *flux_conv_with(flux_conv_opts o);           /* true convolution: the kernel is flipped, as in Flux */
 FLUX_API flux_tensor *flux_crosscor_with(flux_conv_opts o);       /* not flipped, as in PyTorch */
 FLUX_API flux_tensor *flux_conv_transpose_with(flux_conv_opts o); /* the gradient of flux_conv by its input */
@@ -577,8 +658,10 @@ typedef struct flux_pool_opts {
     flux_shape window FLUX__ZERO;          /* FLUX_SHAPE(2, 2): one a spatial dimension */
     flux_shape stride FLUX__ZERO;          /* default: the window */
     flux_shape pad FLUX__ZERO;             /* as in flux_conv */
-    double p FLUX__ZERO;                   /* lpnormpool: default 2 */
+    flux__double p FLUX__ZERO;             /* lpnormpool: default 2 */
+    flux__marked marked FLUX__ZERO;
 } flux_pool_opts;
+#define FLUX__LEFT_OUT_flux_pool_opts .p = FLUX__NO_NUMBER, .marked = true,
 FLUX_API flux_tensor *flux_maxpool_with(flux_pool_opts o);        /* padding is never chosen */
 FLUX_API flux_tensor *flux_meanpool_with(flux_pool_opts o);       /* padding counts in the divisor */
 FLUX_API flux_tensor *flux_lpnormpool_with(flux_pool_opts o);     /* (sum x^p)^(1/p); where that is 0 the gradient is 0 */
@@ -729,9 +812,12 @@ FLUX_API flux_layer *flux_f64(flux_layer *m);
 typedef struct flux_init_opts {
     FLUX__DUMMY
     flux_shape shape FLUX__ZERO;
-    double gain FLUX__ZERO, mean FLUX__ZERO, std FLUX__ZERO, lo FLUX__ZERO, hi FLUX__ZERO, sparsity FLUX__ZERO;
+    flux__double gain FLUX__ZERO; double mean FLUX__ZERO; flux__double std FLUX__ZERO, lo FLUX__ZERO, hi FLUX__ZERO; double sparsity FLUX__ZERO;
     int shift FLUX__ZERO;
+    flux__marked marked FLUX__ZERO;
 } flux_init_opts;
+#define FLUX__LEFT_OUT_flux_init_opts .gain = FLUX__NO_NUMBER, .std = FLUX__NO_NUMBER, \
+    .lo = FLUX__NO_NUMBER, .hi = FLUX__NO_NUMBER, .marked = true,
 typedef flux_tensor *(*flux_init_fn)(flux_shape s);               /* what a layer's .init takes */
 FLUX_API flux_tensor *flux_glorot_uniform(flux_shape s);          /* U(-a, a), a = sqrt(6/(fan_in+fan_out)): the default */
 FLUX_API flux_tensor *flux_glorot_normal(flux_shape s);           /* std sqrt(2/(fan_in+fan_out)) */
@@ -756,12 +842,15 @@ FLUX_API flux_tensor *flux_init_with(const char *name, flux_init_opts o);
 
 typedef struct flux_dense_opts {
     FLUX__DUMMY
-    int64_t in FLUX__ZERO, out FLUX__ZERO;
+    flux__int64 in FLUX__ZERO, out FLUX__ZERO;
     flux_fn activation FLUX__ZERO;        /* NULL: identity */
-    flux_switch bias FLUX__ZERO;
+    flux__switch bias FLUX__ZERO;
     flux_init_fn init FLUX__ZERO;         /* NULL: glorot_uniform */
     flux_tensor *weight FLUX__ZERO, *b FLUX__ZERO;   /* your own, out x in and out; then .in and .out may be left out */
+    flux__marked marked FLUX__ZERO;
 } flux_dense_opts;
+#define FLUX__LEFT_OUT_flux_dense_opts .in = FLUX__NO_INT64, .out = FLUX__NO_INT64, \
+    .bias = FLUX_DEFAULT, .marked = true,
 FLUX_API flux_layer *flux_dense_with(flux_dense_opts o);
 #define flux_dense(...) flux_dense_with(FLUX__OPTS(flux_dense_opts, __VA_ARGS__))    /* act(W x + b), W out x in */
 
@@ -769,9 +858,11 @@ typedef struct flux_scale_opts {
     FLUX__DUMMY
     flux_shape size FLUX__ZERO;
     flux_fn activation FLUX__ZERO;
-    flux_switch bias FLUX__ZERO;
+    flux__switch bias FLUX__ZERO;
     flux_init_fn init FLUX__ZERO;         /* NULL: ones */
+    flux__marked marked FLUX__ZERO;
 } flux_scale_opts;
+#define FLUX__LEFT_OUT_flux_scale_opts .bias = FLUX_DEFAULT, .marked = true,
 FLUX_API flux_layer *flux_scale_with(flux_scale_opts o);
 #define flux_scale(...) flux_scale_with(FLUX__OPTS(flux_scale_opts, __VA_ARGS__))    /* flux_scale(FLUX_SHAPE(3)): act(s .* x .+ b) */
 
@@ -779,9 +870,11 @@ typedef struct flux_bilinear_opts {
     FLUX__DUMMY
     int64_t in1 FLUX__ZERO, in2 FLUX__ZERO, out FLUX__ZERO;
     flux_fn activation FLUX__ZERO;
-    flux_switch bias FLUX__ZERO;
+    flux__switch bias FLUX__ZERO;
     flux_init_fn init FLUX__ZERO;
+    flux__marked marked FLUX__ZERO;
 } flux_bilinear_opts;
+#define FLUX__LEFT_OUT_flux_bilinear_opts .bias = FLUX_DEFAULT, .marked = true,
 FLUX_API flux_layer *flux_bilinear_with(flux_bilinear_opts o);
 /* flux_call(m, x, y): z[o] = act(sum_ij x[i] W[o,i,j] y[j] + b[o]); with one input y is x. */
 #define flux_bilinear(...) flux_bilinear_with(FLUX__OPTS(flux_bilinear_opts, __VA_ARGS__))
@@ -790,9 +883,12 @@ typedef struct flux_embedding_opts {
     FLUX__DUMMY
     int64_t in FLUX__ZERO, out FLUX__ZERO;
     flux_init_fn init FLUX__ZERO;         /* NULL: randn32 */
-    flux_switch pad FLUX__ZERO;           /* FLUX_ON: column .padding_idx is zero and stays so */
-    int64_t padding_idx FLUX__ZERO;
+    flux__switch pad FLUX__ZERO;          /* FLUX_ON, or a .padding_idx (default 0): that column is zero and stays so */
+    flux__int64 padding_idx FLUX__ZERO;
+    flux__marked marked FLUX__ZERO;
 } flux_embedding_opts;
+#define FLUX__LEFT_OUT_flux_embedding_opts .pad = FLUX_DEFAULT, .padding_idx = FLUX__NO_INT64, \
+    .marked = true,
 FLUX_API flux_layer *flux_embedding_with(flux_embedding_opts o);
 /* Integer indices 0 ... in-1 of any shape: out x that shape. Or one-hot columns (bool, in x ...). */
 #define flux_embedding(...) flux_embedding_with(FLUX__OPTS(flux_embedding_opts, __VA_ARGS__))
@@ -803,6 +899,7 @@ typedef struct flux_embeddingbag_opts {
     flux_fn reduction FLUX__ZERO;         /* flux_mean (NULL), flux_sum or flux_max */
     flux_init_fn init FLUX__ZERO;         /* NULL: randn32 */
 } flux_embeddingbag_opts;
+#define FLUX__LEFT_OUT_flux_embeddingbag_opts
 FLUX_API flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o);
 /* Integer indices, a bag a column: out x bags. Or flux_call(m, indices, offsets): where in a vector each bag starts. */
 #define flux_embeddingbag(...) flux_embeddingbag_with(FLUX__OPTS(flux_embeddingbag_opts, __VA_ARGS__))
@@ -814,11 +911,13 @@ typedef struct flux_recurrent_opts {
     FLUX__DUMMY
     int64_t in FLUX__ZERO, out FLUX__ZERO;
     flux_fn activation FLUX__ZERO;        /* rnn: NULL: tanh */
-    flux_switch bias FLUX__ZERO;
+    flux__switch bias FLUX__ZERO;
     flux_init_fn init FLUX__ZERO, init_recurrent FLUX__ZERO;   /* of Wi and of Wh; NULL: glorot_uniform */
     bool return_state FLUX__ZERO;
     bool hidden_bias FLUX__ZERO;          /* gru: the candidate is tanh(Wx + r .* (Wh h + bias_h) + b), as PyTorch has it */
+    flux__marked marked FLUX__ZERO;
 } flux_recurrent_opts;
+#define FLUX__LEFT_OUT_flux_recurrent_opts .bias = FLUX_DEFAULT, .marked = true,
 FLUX_API flux_layer *flux_rnn_with(flux_recurrent_opts o);
 FLUX_API flux_layer *flux_lstm_with(flux_recurrent_opts o);
 FLUX_API flux_layer *flux_gru_with(flux_recurrent_opts o);
@@ -837,6 +936,7 @@ FLUX_API flux_layer *flux_gruv3cell_with(flux_recurrent_opts o);
 #define flux_grucell(...) FLUX__RECURRENT(flux_grucell_with, __VA_ARGS__)
 #define flux_gruv3cell(...) FLUX__RECURRENT(flux_gruv3cell_with, __VA_ARGS__)
 typedef struct flux_recurrence_opts { FLUX__DUMMY flux_layer *cell FLUX__ZERO; bool return_state FLUX__ZERO; } flux_recurrence_opts;
+#define FLUX__LEFT_OUT_flux_recurrence_opts
 FLUX_API flux_layer *flux_recurrence_with(flux_recurrence_opts o);
 /* Any cell over a sequence, one of your own too: called with x, then with x and the state, it gives (y, state...). */
 #define flux_recurrence(...) flux_recurrence_with(FLUX__OPTS(flux_recurrence_opts, __VA_ARGS__))
@@ -849,25 +949,31 @@ FLUX_API flux_layer *flux_recurrence_with(flux_recurrence_opts o);
 typedef struct flux_multiheadattention_opts {
     FLUX__DUMMY
     int64_t in FLUX__ZERO;                /* features of the queries */
-    int nheads FLUX__ZERO;                /* default 8; divides .qk and .v */
-    int64_t qk FLUX__ZERO, v FLUX__ZERO, out FLUX__ZERO;       /* projected features; default .in, .qk, .in */
-    int64_t k_in FLUX__ZERO, v_in FLUX__ZERO;                  /* features of keys and values; default .in */
+    flux__int nheads FLUX__ZERO;          /* default 8; divides .qk and .v */
+    flux__int64 qk FLUX__ZERO, v FLUX__ZERO, out FLUX__ZERO;   /* projected features; default .in, .qk, .in */
+    flux__int64 k_in FLUX__ZERO, v_in FLUX__ZERO;              /* features of keys and values; default .in */
     bool bias FLUX__ZERO;
     bool causal FLUX__ZERO;               /* no query sees a later key */
-    flux_switch scores FLUX__ZERO;        /* FLUX_OFF: only y comes out, so that it can stand in a chain */
+    flux__switch scores FLUX__ZERO;       /* FLUX_OFF: only y comes out, so that it can stand in a chain */
     double dropout FLUX__ZERO;            /* of the scores */
     flux_init_fn init FLUX__ZERO;
+    flux__marked marked FLUX__ZERO;
 } flux_multiheadattention_opts;
+#define FLUX__LEFT_OUT_flux_multiheadattention_opts .nheads = FLUX__NO_INT, .qk = FLUX__NO_INT64, \
+    .v = FLUX__NO_INT64, .out = FLUX__NO_INT64, .k_in = FLUX__NO_INT64, .v_in = FLUX__NO_INT64, \
+    .scores = FLUX_DEFAULT, .marked = true,
 FLUX_API flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o);
 #define flux_multiheadattention(...) flux_multiheadattention_with(FLUX__OPTS(flux_multiheadattention_opts, __VA_ARGS__))
 typedef struct flux_attention_opts {
     FLUX__DUMMY
     flux_tensor *q FLUX__ZERO, *k FLUX__ZERO, *v FLUX__ZERO;   /* features x steps (x batch) */
-    int nheads FLUX__ZERO;                /* default 1 */
+    flux__int nheads FLUX__ZERO;           /* default 1 */
     flux_tensor *bias FLUX__ZERO, *mask FLUX__ZERO;
     flux_layer *drop FLUX__ZERO;          /* applied to the scores: a flux_dropout, say */
     bool causal FLUX__ZERO;               /* no query sees a later key */
+    flux__marked marked FLUX__ZERO;
 } flux_attention_opts;
+#define FLUX__LEFT_OUT_flux_attention_opts .nheads = FLUX__NO_INT, .marked = true,
 FLUX_API flux_tensor *flux_dot_product_attention_with(flux_attention_opts o);
 FLUX_API flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts o);
 /* The same without projections: flux_dot_product_attention(q, k, v, .nheads = 4) gives (y, scores), */
@@ -880,9 +986,12 @@ typedef struct flux_layernorm_opts {
     FLUX__DUMMY
     flux_shape size FLUX__ZERO;           /* the first dimensions, which are normalised together */
     flux_fn activation FLUX__ZERO;
-    flux_switch affine FLUX__ZERO;
-    double eps FLUX__ZERO;                /* added to the variance; default 1e-5 */
+    flux__switch affine FLUX__ZERO;
+    flux__double eps FLUX__ZERO;          /* added to the variance; default 1e-5 */
+    flux__marked marked FLUX__ZERO;
 } flux_layernorm_opts;
+#define FLUX__LEFT_OUT_flux_layernorm_opts .affine = FLUX_DEFAULT, .eps = FLUX__NO_NUMBER, \
+    .marked = true,
 FLUX_API flux_layer *flux_layernorm_with(flux_layernorm_opts o);
 #define flux_layernorm(...) flux_layernorm_with(FLUX__OPTS(flux_layernorm_opts, __VA_ARGS__))   /* flux_layernorm(FLUX_SHAPE(64)) */
 
@@ -891,6 +1000,7 @@ typedef struct flux_dropout_opts {
     double p FLUX__ZERO;                  /* the part that is dropped, 0 to 1 */
     flux_shape dims FLUX__ZERO;           /* the dimensions along which the mask varies; default all */
 } flux_dropout_opts;
+#define FLUX__LEFT_OUT_flux_dropout_opts
 FLUX_API flux_layer *flux_dropout_with(flux_dropout_opts o);
 FLUX_API flux_layer *flux_alphadropout(double p);                 /* keeps mean and variance under selu */
 #define flux_dropout(...) flux_dropout_with(FLUX__OPTS(flux_dropout_opts, __VA_ARGS__))   /* kept values are scaled by 1/(1-p) */
@@ -904,10 +1014,13 @@ typedef struct flux_conv_layer_opts {
     int64_t in FLUX__ZERO, out FLUX__ZERO;
     flux_fn activation FLUX__ZERO;
     flux_shape stride FLUX__ZERO, pad FLUX__ZERO, dilation FLUX__ZERO, outpad FLUX__ZERO;   /* as in flux_conv */
-    int groups FLUX__ZERO;
-    flux_switch bias FLUX__ZERO;
+    flux__int groups FLUX__ZERO;
+    flux__switch bias FLUX__ZERO;
     flux_init_fn init FLUX__ZERO;         /* NULL: glorot_uniform */
+    flux__marked marked FLUX__ZERO;
 } flux_conv_layer_opts;
+#define FLUX__LEFT_OUT_flux_conv_layer_opts .groups = FLUX__NO_INT, .bias = FLUX_DEFAULT, \
+    .marked = true,
 FLUX_API flux_layer *flux_conv_layer_with(flux_conv_layer_opts o);
 FLUX_API flux_layer *flux_crosscor_layer_with(flux_conv_layer_opts o);
 FLUX_API flux_layer *flux_conv_transpose_layer_with(flux_conv_layer_opts o);
@@ -922,8 +1035,10 @@ typedef struct flux_pool_layer_opts {
     flux_shape window FLUX__ZERO;
     flux_shape stride FLUX__ZERO;         /* default: the window */
     flux_shape pad FLUX__ZERO;
-    double p FLUX__ZERO;                  /* LPNormPool: default 2 */
+    flux__double p FLUX__ZERO;            /* LPNormPool: default 2 */
+    flux__marked marked FLUX__ZERO;
 } flux_pool_layer_opts;
+#define FLUX__LEFT_OUT_flux_pool_layer_opts .p = FLUX__NO_NUMBER, .marked = true,
 FLUX_API flux_layer *flux_maxpool_layer_with(flux_pool_layer_opts o);
 FLUX_API flux_layer *flux_meanpool_layer_with(flux_pool_layer_opts o);
 FLUX_API flux_layer *flux_lpnormpool_layer_with(flux_pool_layer_opts o);
@@ -943,6 +1058,7 @@ typedef struct flux_upsample_opts {
     double scale[3] FLUX__ZERO;           /* {2}: every spatial dimension; {2, 3}: one each, whole numbers for FLUX_NEAREST */
     flux_shape size FLUX__ZERO;           /* or the size to reach; with FLUX_NEAREST a multiple of what comes in */
 } flux_upsample_opts;
+#define FLUX__LEFT_OUT_flux_upsample_opts
 FLUX_API flux_layer *flux_upsample_with(flux_upsample_opts o);
 /* The linear ones keep the corners: sample i of n comes from i (in-1)/(n-1). flux_upsample(FLUX_BILINEAR, .scale = {2}) */
 #define flux_upsample(...) flux_upsample_with(FLUX__OPTS(flux_upsample_opts, __VA_ARGS__))
@@ -954,18 +1070,24 @@ typedef struct flux_norm_opts {
     FLUX__DUMMY
     int64_t channels FLUX__ZERO;          /* the last dimension but one */
     flux_fn activation FLUX__ZERO;
-    flux_switch affine FLUX__ZERO;        /* has gamma and beta; InstanceNorm has not unless said */
-    flux_switch track_stats FLUX__ZERO;   /* has a running mean and var; InstanceNorm has not unless said */
-    double eps FLUX__ZERO, momentum FLUX__ZERO;      /* default 1e-5, 0.1 */
+    flux__switch affine FLUX__ZERO;       /* has gamma and beta; InstanceNorm has not unless said */
+    flux__switch track_stats FLUX__ZERO;  /* has a running mean and var; InstanceNorm has not unless said */
+    flux__double eps FLUX__ZERO, momentum FLUX__ZERO;/* default 1e-5, 0.1 */
     flux_init_fn init_beta FLUX__ZERO, init_gamma FLUX__ZERO;   /* NULL: zeros, ones */
+    flux__marked marked FLUX__ZERO;
 } flux_norm_opts;
+#define FLUX__LEFT_OUT_flux_norm_opts .affine = FLUX_DEFAULT, .track_stats = FLUX_DEFAULT, \
+    .eps = FLUX__NO_NUMBER, .momentum = FLUX__NO_NUMBER, .marked = true,
 typedef struct flux_groupnorm_opts {
     FLUX__DUMMY
     int64_t channels FLUX__ZERO, groups FLUX__ZERO;
     flux_fn activation FLUX__ZERO;
-    flux_switch affine FLUX__ZERO;
-    double eps FLUX__ZERO;
+    flux__switch affine FLUX__ZERO;
+    flux__double eps FLUX__ZERO;
+    flux__marked marked FLUX__ZERO;
 } flux_groupnorm_opts;
+#define FLUX__LEFT_OUT_flux_groupnorm_opts .affine = FLUX_DEFAULT, .eps = FLUX__NO_NUMBER, \
+    .marked = true,
 FLUX_API flux_layer *flux_batchnorm_with(flux_norm_opts o);
 FLUX_API flux_layer *flux_instancenorm_with(flux_norm_opts o);
 FLUX_API flux_layer *flux_groupnorm_with(flux_groupnorm_opts o);
@@ -979,6 +1101,7 @@ typedef struct flux_weightnorm_opts {
     const char *which FLUX__ZERO;         /* which of its tensors; NULL: "weight" */
     flux_shape dims FLUX__ZERO;           /* summed over by the norm; default the last */
 } flux_weightnorm_opts;
+#define FLUX__LEFT_OUT_flux_weightnorm_opts
 FLUX_API flux_layer *flux_weightnorm_with(flux_weightnorm_opts o);
 /* The layer with g v/sqrt(sum(v^2) + eps) for its weight: length and direction are trained apart. Its own weight becomes v. */
 #define flux_weightnorm(...) flux_weightnorm_with(FLUX__OPTS(flux_weightnorm_opts, __VA_ARGS__))
@@ -1020,17 +1143,22 @@ typedef struct flux_loss_opts {
     flux_tensor *yhat FLUX__ZERO, *y FLUX__ZERO;
     flux_agg agg FLUX__ZERO;
     int dim FLUX__ZERO;                   /* the class dimension; default 0 */
-    double epsilon FLUX__ZERO;            /* keeps log finite; default the dtype's epsilon */
-    double delta FLUX__ZERO;              /* huber_loss: 1 */
-    double gamma FLUX__ZERO;              /* focal losses: 2 */
-    double margin FLUX__ZERO;             /* siamese_contrastive_loss: 1 */
-    double smooth FLUX__ZERO;             /* dice_coeff_loss: 1 */
-    double beta FLUX__ZERO;               /* tversky_loss: 0.7 */
+    flux__double epsilon FLUX__ZERO;      /* keeps log finite; default the dtype's epsilon */
+    flux__double delta FLUX__ZERO;        /* huber_loss: 1 */
+    flux__double gamma FLUX__ZERO;        /* focal losses: 2 */
+    flux__double margin FLUX__ZERO;       /* siamese_contrastive_loss: 1 */
+    flux__double smooth FLUX__ZERO;       /* dice_coeff_loss: 1 */
+    flux__double beta FLUX__ZERO;         /* tversky_loss: 0.7 */
     flux_tensor *weights FLUX__ZERO;      /* of the classes; the mean is then the weighted one */
-    flux_switch ignore FLUX__ZERO;        /* FLUX_ON, or an .ignore_index that is not 0: samples with this label don't count */
-    int64_t ignore_index FLUX__ZERO;
+    flux__switch ignore FLUX__ZERO;       /* FLUX_ON, or an .ignore_index (default 0): samples with this label don't count */
+    flux__int64 ignore_index FLUX__ZERO;
     flux_tensor *lengths FLUX__ZERO;      /* ctc_loss: each sample's steps, integers, 0 to yhat's; default all */
+    flux__marked marked FLUX__ZERO;
 } flux_loss_opts;
+#define FLUX__LEFT_OUT_flux_loss_opts .epsilon = FLUX__NO_NUMBER, .delta = FLUX__NO_NUMBER, \
+    .gamma = FLUX__NO_NUMBER, .margin = FLUX__NO_NUMBER, .smooth = FLUX__NO_NUMBER, \
+    .beta = FLUX__NO_NUMBER, .ignore = FLUX_DEFAULT, .ignore_index = FLUX__NO_INT64, \
+    .marked = true,
 #define FLUX__LOSSES(X)                                                                              \
     X(mae)                        /* |yhat - y| */                                                   \
     X(mse)                        /* (yhat - y)^2 */                                                 \
@@ -1082,18 +1210,25 @@ FLUX_API double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), v
 
 typedef struct flux_rule_opts {
     FLUX__DUMMY
-    double eta FLUX__ZERO;                /* learning rate */
-    double beta[2] FLUX__ZERO;            /* decay of the moments */
-    double rho FLUX__ZERO;                /* momentum or decay */
-    double epsilon FLUX__ZERO;
-    double lambda FLUX__ZERO;             /* weight decay */
-    double delta FLUX__ZERO;              /* clipgrad: bound */
-    double omega FLUX__ZERO, p FLUX__ZERO;/* clipnorm: bound, which norm */
-    double ell[2] FLUX__ZERO, gamma[2] FLUX__ZERO;   /* rprop: factors, bounds of the step */
-    int n FLUX__ZERO;                     /* accumgrad: how many */
-    bool centred FLUX__ZERO;              /* rmsprop */
-    flux_switch couple FLUX__ZERO;        /* adamw: lambda is multiplied by eta; on by default */
+    flux__double eta FLUX__ZERO;          /* learning rate */
+    flux__two beta FLUX__ZERO;           /* decay of the moments */
+    flux__double rho FLUX__ZERO;          /* momentum or decay */
+    flux__double epsilon FLUX__ZERO;
+    flux__double lambda FLUX__ZERO;       /* weight decay */
+    flux__double delta FLUX__ZERO;        /* clipgrad: bound */
+    flux__double omega FLUX__ZERO, p FLUX__ZERO;/* clipnorm: bound, which norm */
+    flux__two ell FLUX__ZERO, gamma FLUX__ZERO;     /* rprop: factors, bounds of the step */
+    flux__int n FLUX__ZERO;               /* accumgrad: how many */
+    flux__switch centred FLUX__ZERO;      /* rmsprop */
+    flux__switch couple FLUX__ZERO;       /* adamw: lambda is multiplied by eta; on by default */
+    flux__marked marked FLUX__ZERO;
 } flux_rule_opts;
+#define FLUX__LEFT_OUT_flux_rule_opts .eta = FLUX__NO_NUMBER, .beta = { FLUX__NO_NUMBER, \
+    FLUX__NO_NUMBER }, .rho = FLUX__NO_NUMBER, .epsilon = FLUX__NO_NUMBER, \
+    .lambda = FLUX__NO_NUMBER, .delta = FLUX__NO_NUMBER, .omega = FLUX__NO_NUMBER, \
+    .p = FLUX__NO_NUMBER, .ell = { FLUX__NO_NUMBER, FLUX__NO_NUMBER }, \
+    .gamma = { FLUX__NO_NUMBER, FLUX__NO_NUMBER }, .n = FLUX__NO_INT, .centred = FLUX_DEFAULT, \
+    .couple = FLUX_DEFAULT, .marked = true,
 enum { FLUX_MAX_RULES = 16 };             /* of a chain, those of the chains in it counted */
 typedef struct flux_rule_part { int kind; flux_rule_opts o; } flux_rule_part;
 typedef struct flux_rule { bool made, mixed; int n; flux_rule_part part[FLUX_MAX_RULES]; } flux_rule;   /* made false: none */
@@ -1143,7 +1278,8 @@ FLUX_API int flux_update(flux_state *s, flux_layer *model, flux_grads *g);
    rule does not have is an error. 0: done. */
 FLUX_API int flux_adjust_with(flux_state *s, flux_rule_opts o);
 #define flux_adjust(s, ...) flux_adjust_with(s, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))
-FLUX_API int flux_adjust_layer(flux_state *s, flux_layer *part, flux_rule_opts o);   /* only for this part of the model */
+#define flux_adjust_part(s, part, ...) flux_adjust_layer(s, part, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))    /* only for this part of the model */
+FLUX_API int flux_adjust_layer(flux_state *s, flux_layer *part, flux_rule_opts o);
 /* Trains over the loader once; the model is in train mode meanwhile, whatever its layers' own modes are. A loss that is not finite
    stops it before the update, as an error. 0: done. */
 typedef flux_tensor *(*flux_loss_fn)(flux_layer *model, flux_tensor *x, flux_tensor *y);
@@ -1174,17 +1310,20 @@ typedef enum flux_collate { FLUX_COLLATE_DEFAULT, FLUX_COLLATE_BATCH, FLUX_COLLA
 typedef struct flux_loader_opts {
     FLUX__DUMMY
     flux_tensor *x FLUX__ZERO, *y FLUX__ZERO, *z FLUX__ZERO, *x3 FLUX__ZERO, *x4 FLUX__ZERO, *x5 FLUX__ZERO, *x6 FLUX__ZERO, *x7 FLUX__ZERO;
-    int batchsize FLUX__ZERO;             /* default 1; negative: single observations, without a batch dimension */
+    flux__int batchsize FLUX__ZERO;       /* default 1; negative: single observations, without a batch dimension */
     bool shuffle FLUX__ZERO;              /* a new order every epoch */
-    flux_switch partial FLUX__ZERO;       /* FLUX_OFF drops a short last batch */
+    flux__switch partial FLUX__ZERO;      /* FLUX_OFF drops a short last batch */
     flux_collate collate FLUX__ZERO;      /* NONE: each item of a batch is a tuple of its observations */
     flux_batch (*transform)(flux_batch b, void *user) FLUX__ZERO;   /* applied to every batch; may run on a worker */
     void *user FLUX__ZERO;
     int workers FLUX__ZERO;               /* threads that prepare batches ahead, in the same order; 0: none */
-    uint64_t seed FLUX__ZERO;             /* of the shuffling; 0: drawn from flux_seed's stream */
+    flux__uint64 seed FLUX__ZERO;         /* of the shuffling; default drawn from flux_seed's stream */
     const flux_dataset *data FLUX__ZERO;  /* in place of arrays */
-    int rank FLUX__ZERO, ranks FLUX__ZERO;/* this process's share: sizes differ by at most one, as many batches for each */
+    int rank FLUX__ZERO; flux__int ranks FLUX__ZERO;/* this process's share: sizes differ by at most one, as many batches for each */
+    flux__marked marked FLUX__ZERO;
 } flux_loader_opts;
+#define FLUX__LEFT_OUT_flux_loader_opts .batchsize = FLUX__NO_INT, .partial = FLUX_DEFAULT, \
+    .seed = FLUX__NO_SEED, .ranks = FLUX__NO_INT, .marked = true,
 FLUX_API flux_loader *flux_dataloader_with(flux_loader_opts o);
 /* Arrays of equal last dimension, then options: flux_dataloader(X, Y, .batchsize = 64, .shuffle = true). */
 #define flux_dataloader(...) flux_dataloader_with(FLUX__OPTS(flux_loader_opts, __VA_ARGS__))
@@ -1247,6 +1386,7 @@ FLUX_API flux__turns flux__times_start(int64_t n);
 FLUX_API bool flux__times_next(flux__turns *e, const char *file, int line);
 FLUX_API void flux__times_leave(flux__turns *e);
 typedef struct flux__each_args { FLUX__DUMMY flux_loader *loader FLUX__ZERO; const char *progress FLUX__ZERO; } flux__each_args;
+#define FLUX__LEFT_OUT_flux__each_args
 typedef struct flux__each_state { flux_batch batch; void *run; int inner; } flux__each_state;
 FLUX_API bool flux__each_next(flux__each_state *e, const char *file, int line);
 FLUX_API void flux__each_leave(flux__each_state *e);
@@ -1336,8 +1476,10 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #elif defined(__cplusplus)
 #  define FLUX__OPTS(T, ...) T{ __VA_ARGS__ }
 #else
-#  define FLUX__OPTS(T, ...) ((T){ ._ = 0, __VA_ARGS__ })
+#  define FLUX__OPTS(T, ...) ((T){ FLUX__LEFT_OUT_##T ._ = 0, __VA_ARGS__ })
 #endif
+/* A struct of options for a function that takes one: flux_adam's is flux_rule_with("Adam", FLUX_OPTIONS(flux_rule_opts, .eta = 0)). */
+#define FLUX_OPTIONS(T, ...) FLUX__OPTS(T, __VA_ARGS__)
 
 #ifndef __cplusplus
 #define FLUX__REDUCE_OPTS(...) FLUX__OPTS(flux_reduce_opts, __VA_ARGS__)
@@ -5980,13 +6122,30 @@ static flux_tensor *flux__windows(flux_tensor *x, const flux__window *w) {
     return flux__strided(x, &s, 0, step, offset, want, base);
 }
 
+/* ---------------- options: what was given, or the default. made: the struct has marks in what was left out, so that 0 was
+   given; else it was filled by hand, and 0 was left out. */
+
+static bool flux__is_given(double v, bool made) { return v != FLUX__NO_NUMBER && (made || v != 0); }
+static double flux__given(double v, bool made, double fallback) { return flux__is_given(v, made) ? v : fallback; }
+
+static bool flux__is_given_int(int64_t v, bool made) {
+    return v != FLUX__NO_INT && v != FLUX__NO_INT64 && (made || v != 0);
+}
+static int64_t flux__given_int(int64_t v, bool made, int64_t fallback) {
+    return flux__is_given_int(v, made) ? v : fallback;
+}
+
+static flux_switch flux__given_switch(flux_switch v, bool made) {
+    return v != 0 ? v : made ? FLUX_OFF : FLUX_DEFAULT;      /* 0 is false */
+}
+
 static bool flux__conv_window(const char *call, flux_conv_opts *o, flux__window *w, bool transposed) {
     flux_tensor *xs[2] = { o->x, o->weight };
     if (!flux__together(call, 2, xs)) return false;
     o->x = xs[0], o->weight = xs[1];
     memset(w, 0, sizeof *w);
     w->nd = o->weight->ndim - 2;
-    if (o->groups == 0) o->groups = 1;
+    o->groups = (int)flux__given_int(o->groups, o->marked, 1);
     if (w->nd < 1 || w->nd > 3 || o->x->ndim != o->weight->ndim) {
         flux__text a = flux__describe(o->x), b = flux__describe(o->weight);
         flux__fail("%s: x is %s, weight is %s; both need 1 to 3 spatial dims and two more", call, a.s, b.s);
@@ -6007,7 +6166,7 @@ static bool flux__check_channels(const char *call, const flux_conv_opts *o, int 
     int64_t in = o->x->dim[nd], a = o->weight->dim[nd], b = o->weight->dim[nd + 1], g = o->groups;
     if (g >= 1 && (transposed ? b == in && in % g == 0 : in % g == 0 && a == in / g && b % g == 0)) return true;
     flux__text tx = flux__describe(o->x), tw = flux__describe(o->weight);
-    flux__fail("%s: channels do not fit: x is %s, weight is %s, groups %d", call, tx.s, tw.s, o->groups);
+    flux__fail("%s: channels do not fit: x is %s, weight is %s, groups %d", call, tx.s, tw.s, (int)o->groups);
     return false;
 }
 
@@ -6221,7 +6380,7 @@ FLUX_DEF flux_tensor *flux_maxpool_with(flux_pool_opts o) { return flux__pool_re
 FLUX_DEF flux_tensor *flux_meanpool_with(flux_pool_opts o) { return flux__pool_reduce("meanpool", &o, 0, FLUX__RED_SUM, 0); }
 
 FLUX_DEF flux_tensor *flux_lpnormpool_with(flux_pool_opts o) {
-    double p = o.p > 0 || o.p < 0 || o.p != o.p ? o.p : 2;
+    double p = flux__given(o.p, o.marked, 2);
     if (!(p > 0)) return (flux_tensor *)flux__fail("lpnormpool: p is %g", p);
     return flux__pool_reduce("lpnormpool", &o, 0, FLUX__RED_SUM, p);
 }
@@ -21016,7 +21175,8 @@ static flux_tensor *flux__truncated(flux_shape s, double mean, double std, doubl
     int64_t n = from ? flux__count(&s) : 0;
     float *x = from ? (float *)flux__malloc((size_t)n * sizeof *x) : NULL;
     if (!x) return NULL;
-    double a = flux__normal_below((lo - mean) / std), b = flux__normal_below((hi - mean) / std);
+    double a = std > 0 ? flux__normal_below((lo - mean) / std) : 0;      /* std 0: all are the mean, or the bound next to it */
+    double b = std > 0 ? flux__normal_below((hi - mean) / std) : 1;
     for (int64_t i = 0; i < n; i++) {     /* half a step of u more: neither 0 nor 1 */
         double y = mean + std * flux__normal_quantile(
                                     a + ((double)from[i] + 2.9802322387695312e-8) * (b - a));
@@ -21028,11 +21188,9 @@ static flux_tensor *flux__truncated(flux_shape s, double mean, double std, doubl
 }
 
 static flux_tensor *flux__init_truncated(flux_shape s, const flux_init_opts *o) {
-    bool given = o->lo < 0 || o->lo > 0 || o->hi < 0 || o->hi > 0;
-    double lo = given ? o->lo : -2, hi = given ? o->hi : 2;
-    if (!(lo < hi))
-        return (flux_tensor *)flux__fail("init: the bounds %g and %g are not in order", lo, hi);
-    return flux__truncated(s, o->mean, o->std, lo, hi);
+    if (!(o->lo < o->hi))
+        return (flux_tensor *)flux__fail("init: the bounds %g and %g are not in order", (double)o->lo, (double)o->hi);
+    return flux__truncated(s, o->mean, o->std, o->lo, o->hi);
 }
 
 static flux_tensor *flux__init_lecun(flux_shape s, const flux_init_opts *o) {
@@ -21175,9 +21333,12 @@ FLUX_DEF flux_tensor *flux_init_with(const char *name, flux_init_opts o) {
     while (row < end && strcmp(row->name, name) != 0) row++;
     if (row == end)
         return (flux_tensor *)flux__fail("init: there is no initialiser \"%.60s\"", name);
+    bool bounds = flux__is_given(o.lo, o.marked) || flux__is_given(o.hi, o.marked), made = o.marked || bounds;
+    o.gain = flux__given(o.gain, o.marked, row->gain);
+    o.std = flux__given(o.std, o.marked, row->std);
+    o.lo = flux__given(o.lo, made, -2);
+    o.hi = flux__given(o.hi, made, 2);
     if (!flux__check_shape("init", &o.shape) || !flux__check_init(&o)) return NULL;
-    if (!(o.gain < 0 || o.gain > 0)) o.gain = row->gain;
-    if (!(o.std > 0)) o.std = row->std;
     int h = flux__hide();
     const int b = flux__nograd_enter();
     flux_tensor *y = row->make(o.shape, &o);
@@ -21325,12 +21486,15 @@ FLUX_LAYER_TEXT(flux__dense_layer, "Dense", flux__dense_call, flux__dense_text, 
 /* A weight or bias of the user's own must fit what was said besides. */
 static bool flux__check_own(flux_dense_opts *o) {
     flux_tensor *w = o->weight, *b = o->b;
-    int64_t out = w && w->op != FLUX__TUPLE && w->ndim == 2 ? w->dim[0] : o->out;
+    bool in_given = flux__is_given_int(o->in, o->marked), out_given = flux__is_given_int(o->out, o->marked);
+    o->in = flux__given_int(o->in, o->marked, 0);
+    o->out = flux__given_int(o->out, o->marked, 0);
+    int64_t out = w && w->op != FLUX__TUPLE && w->ndim == 2 ? w->dim[0] : (int64_t)o->out;
     if (w && (w->op == FLUX__TUPLE || w->ndim != 2 || !flux__dtypes[w->dtype].real ||
-              (o->in && o->in != w->dim[1]) || (o->out && o->out != w->dim[0]))) {
+              (in_given && o->in != w->dim[1]) || (out_given && o->out != w->dim[0]))) {
         flux__text t = flux__describe(w);
         flux__fail("dense: .weight must be a floating matrix, out x in%s, not %s",
-                   o->in || o->out ? " as given" : "", t.s);
+                   in_given || out_given ? " as given" : "", t.s);
         return false;
     }
     if (b && (b->op == FLUX__TUPLE || b->ndim != 1 || b->dim[0] != out || o->bias == FLUX_OFF)) {
@@ -21347,6 +21511,7 @@ static bool flux__check_own(flux_dense_opts *o) {
 FLUX_DEF flux_layer *flux_dense_with(flux_dense_opts o) {
     flux__dense_layer m;
     memset(&m, 0, sizeof m);
+    o.bias = flux__given_switch(o.bias, o.marked);
     if (!flux__check_own(&o)) return NULL;
     int64_t size[2] = { o.out, o.in };
     m.activation = o.activation;
@@ -21402,6 +21567,7 @@ FLUX_DEF flux_layer *flux_scale_with(flux_scale_opts o) {
     flux__scale m;
     memset(&m, 0, sizeof m);
     m.activation = o.activation;
+    o.bias = flux__given_switch(o.bias, o.marked);
     if (o.size.ndim < 1)
         return (flux_layer *)flux__fail("scale: .size is missing, as in flux_scale(FLUX_SHAPE(3))");
     if (!flux__check_shape("scale", &o.size) ||
@@ -21482,6 +21648,7 @@ FLUX_DEF flux_layer *flux_bilinear_with(flux_bilinear_opts o) {
     memset(&m, 0, sizeof m);
     int64_t size[3] = { o.out, o.in1, o.in2 };
     m.activation = o.activation;
+    o.bias = flux__given_switch(o.bias, o.marked);
     if (!flux__check_activation("bilinear", &m.activation) ||
         !flux__check_sizes("bilinear", 3, size))
         return NULL;
@@ -21548,12 +21715,14 @@ FLUX_DEF flux_layer *flux_embedding_with(flux_embedding_opts o) {
     flux__embedding m;
     memset(&m, 0, sizeof m);
     int64_t size[2] = { o.out, o.in };
-    bool padded = o.pad == FLUX_ON || (o.pad == FLUX_DEFAULT && o.padding_idx != 0);
+    o.pad = flux__given_switch(o.pad, o.marked);
+    bool padded = o.pad == FLUX_ON || (o.pad == FLUX_DEFAULT && flux__is_given_int(o.padding_idx, o.marked));
+    o.padding_idx = flux__given_int(o.padding_idx, o.marked, 0);
     if (!flux__check_sizes("embedding", 2, size)) return NULL;
     if (padded && (o.padding_idx < 0 || o.padding_idx >= o.in))
         return (flux_layer *)flux__fail("embedding: .padding_idx is %lld, indices are 0 to %lld",
                                         (long long)o.padding_idx, (long long)o.in - 1);
-    m.padding = padded ? o.padding_idx : -1;
+    m.padding = padded ? (int64_t)o.padding_idx : -1;
     int h = flux__hide();
     m.weight = flux__make_weight("embedding", o.init ? o.init : flux_randn32, flux__shape(size, 2));
     if (m.weight && padded) {
@@ -21874,6 +22043,7 @@ static flux_layer *flux__cell_new(int kind, bool whole, flux_recurrent_opts o) {
     int64_t size[2] = { o.in, o.out }, wi[2] = { flux__times(flux__cell_rows[kind].gates, o.out), o.in },
             wh[2] = { flux__times(flux__cell_rows[kind].own_gates, o.out), o.out };
     m.kind = kind;
+    o.bias = flux__given_switch(o.bias, o.marked);
     m.activation = o.activation || kind != FLUX__RNN ? o.activation : flux_tanh;
     if (!flux__check_sizes(call, 2, size) || !flux__check_activation(call, &m.activation)) return NULL;
     if (o.activation && kind != FLUX__RNN)
@@ -21988,7 +22158,7 @@ static flux_tensor *flux__attention_scores(const flux_attention_opts *o, const f
 FLUX_DEF flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts o) {
     const char *call = "dot_product_attention_scores";
     flux__attend a;
-    if (!o.nheads) o.nheads = 1;
+    o.nheads = (int)flux__given_int(o.nheads, o.marked, 1);
     if (!flux__check_attention(call, &o, true)) return NULL;
     int h = flux__hide();
     return flux__reveal(h, flux__attend_for(call, &o, &a) ? flux__attention_scores(&o, &a) : NULL);
@@ -22012,7 +22182,7 @@ static flux_tensor *flux__attention_pair(const char *call, const flux_attention_
 }
 
 static flux_tensor *flux__attention_of(const char *call, flux_attention_opts o, flux_tensor **scores) {
-    if (!o.nheads) o.nheads = 1;
+    o.nheads = (int)flux__given_int(o.nheads, o.marked, 1);
     if (!flux__check_attention(call, &o, false)) return NULL;
     flux_tensor *y = flux__attention_pair(call, &o, scores);
     return y && o.q->ndim == 2 ? flux_reshape(y, y->dim[0], y->dim[1]) : y;
@@ -22093,11 +22263,12 @@ FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o
     memset(&m, 0, sizeof m);
     memset((void *)&d, 0, sizeof d);
     memset((void *)&drop, 0, sizeof drop);
-    int64_t in = o.in, qk = o.qk ? o.qk : in, v = o.v ? o.v : qk, out = o.out ? o.out : in;
-    int64_t size[6] = { in, qk, v, out, o.k_in ? o.k_in : in, o.v_in ? o.v_in : in };
-    m.nheads = o.nheads ? o.nheads : 8;
+    int64_t in = o.in, qk = flux__given_int(o.qk, o.marked, in), v = flux__given_int(o.v, o.marked, qk);
+    int64_t out = flux__given_int(o.out, o.marked, in);
+    int64_t size[6] = { in, qk, v, out, flux__given_int(o.k_in, o.marked, in), flux__given_int(o.v_in, o.marked, in) };
+    m.nheads = (int)flux__given_int(o.nheads, o.marked, 8);
     m.causal = o.causal;
-    m.alone = o.scores == FLUX_OFF;
+    m.alone = flux__given_switch(o.scores, o.marked) == FLUX_OFF;
     if (!flux__check_sizes(call, 6, size)) return NULL;
     if (m.nheads < 1 || qk % m.nheads || v % m.nheads)
         return (flux_layer *)flux__fail("%s: %d heads can't share %lld query and %lld value features evenly", call, m.nheads,
@@ -22195,9 +22366,10 @@ FLUX_DEF flux_layer *flux_layernorm_with(flux_layernorm_opts o) {
     memset((void *)&affine, 0, sizeof affine);
     m.activation = affine.activation = o.activation;
     m.size = affine.size = o.size;
-    m.eps = o.eps > 0 || o.eps < 0 ? o.eps : 1e-5;
-    if (!(o.eps >= 0) || !flux__finite(o.eps))
-        return (flux_layer *)flux__fail("layernorm: .eps is %g", o.eps);
+    m.eps = flux__given(o.eps, o.marked, 1e-5);
+    o.affine = flux__given_switch(o.affine, o.marked);
+    if (!(m.eps >= 0) || !flux__finite(m.eps))
+        return (flux_layer *)flux__fail("layernorm: .eps is %g", m.eps);
     if (o.size.ndim < 1)
         return (flux_layer *)flux__fail(
             "layernorm: .size is missing, as in flux_layernorm(FLUX_SHAPE(64))");
@@ -22469,7 +22641,8 @@ static flux_layer *flux__conv_new(const char *call, const flux_layer_type *type,
     flux__window *w = &m.w;
     int64_t ends[2] = { o->in, o->out };
     m.activation = o->activation;
-    m.groups = o->groups ? o->groups : 1;
+    m.groups = (int)flux__given_int(o->groups, o->marked, 1);
+    o->bias = flux__given_switch(o->bias, o->marked);
     if (!flux__check_window(call, &o->window, w) || !flux__check_sizes(call, 2, ends) ||
         !flux__check_activation(call, &m.activation) ||
         !flux__per_dim(call, "stride", &o->stride, w->nd, 1, 1, w->stride) ||
@@ -22503,7 +22676,7 @@ FLUX_DEF flux_layer *flux_conv_transpose_layer_with(flux_conv_layer_opts o) {
     return flux__conv_new("conv_transpose_layer", flux__convtranspose_layer_type(), &o, true);
 }
 FLUX_DEF flux_layer *flux_depthwiseconv_with(flux_conv_layer_opts o) {
-    if (o.groups)
+    if (flux__is_given_int(o.groups, o.marked))
         return (flux_layer *)flux__fail(
             "depthwiseconv: .groups is the number of channels in, %lld; it is not to be given",
             (long long)o.in);
@@ -22588,7 +22761,7 @@ static flux_layer *flux__pool_new(const char *call, int kind, flux_pool_layer_op
     memset(&m, 0, sizeof m);
     m.kind = kind;
     m.adaptive = adaptive;
-    m.p = o->p > 0 || o->p < 0 || o->p != o->p ? o->p : 2;
+    m.p = flux__given(o->p, o->marked, 2);
     if (!flux__check_window(call, &o->window, &m.w) ||
         !flux__per_dim(call, "stride", o->stride.ndim ? &o->stride : &o->window, m.w.nd, 1, 1,
                        m.w.stride) ||
@@ -22948,16 +23121,15 @@ static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type,
     m.channels = o->channels;
     m.groups = groups;
     m.activation = o->activation;
-    m.eps = o->eps > 0 ? o->eps : 1e-5;
-    m.momentum = o->momentum > 0 ? o->momentum : 0.1;
-    m.track = o->track_stats == FLUX_ON;
-    bool affine = o->affine == FLUX_ON;
+    m.eps = flux__given(o->eps, o->marked, 1e-5);
+    m.momentum = flux__given(o->momentum, o->marked, 0.1);
+    m.track = flux__given_switch(o->track_stats, o->marked) == FLUX_ON;
+    bool affine = flux__given_switch(o->affine, o->marked) == FLUX_ON;
     if (!flux__check_sizes(call, 1, &m.channels) || !flux__check_activation(call, &m.activation))
         return NULL;
-    if (!(o->eps >= 0) || !flux__finite(o->eps))
-        return (flux_layer *)flux__fail("%s: .eps is %g", call, o->eps);
-    if (!(o->momentum >= 0 && o->momentum <= 1))
-        return (flux_layer *)flux__fail("%s: .momentum is %g", call, o->momentum);
+    if (!(m.eps >= 0) || !flux__finite(m.eps)) return (flux_layer *)flux__fail("%s: .eps is %g", call, m.eps);
+    if (!(m.momentum >= 0 && m.momentum <= 1))
+        return (flux_layer *)flux__fail("%s: .momentum is %g", call, m.momentum);
     flux_shape s = flux__shape(&m.channels, 1);
     int h = flux__hide();
     if (affine) {
@@ -22975,8 +23147,8 @@ static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type,
 }
 
 FLUX_DEF flux_layer *flux_batchnorm_with(flux_norm_opts o) {
-    if (o.affine == FLUX_DEFAULT) o.affine = FLUX_ON;
-    if (o.track_stats == FLUX_DEFAULT) o.track_stats = FLUX_ON;
+    if (flux__given_switch(o.affine, o.marked) == FLUX_DEFAULT) o.affine = FLUX_ON;
+    if (flux__given_switch(o.track_stats, o.marked) == FLUX_DEFAULT) o.track_stats = FLUX_ON;
     return flux__norm_new("batchnorm", flux__norm_layer_type(), &o, 0);
 }
 FLUX_DEF flux_layer *flux_instancenorm_with(flux_norm_opts o) {
@@ -22987,8 +23159,10 @@ FLUX_DEF flux_layer *flux_groupnorm_with(flux_groupnorm_opts g) {
     memset((void *)&o, 0, sizeof o);
     o.channels = g.channels;
     o.activation = g.activation;
-    o.affine = g.affine == FLUX_OFF ? FLUX_OFF : FLUX_ON;
+    o.affine = flux__given_switch(g.affine, g.marked) == FLUX_OFF ? FLUX_OFF : FLUX_ON;
     o.eps = g.eps;
+    o.momentum = FLUX__NO_NUMBER;
+    o.marked = g.marked;
     if (g.groups < 1 || g.channels % g.groups)
         return (flux_layer *)flux__fail("groupnorm: %lld groups do not divide %lld channels",
                                         (long long)g.groups, (long long)g.channels);
@@ -23190,9 +23364,9 @@ FLUX_DEF flux_tensor *flux_gelu(flux_tensor *x) { return flux_gelu_tanh(x); }
 /* Those with a parameter: in `value`, a is .alpha or its default. */
 #define FLUX__COMPOSED_WITH(name, fallback, good, value)                                           \
     FLUX_DEF flux_tensor *flux_##name##_with(flux_act_opts o) {                                    \
-        double a = o.alpha < 0 || o.alpha > 0 ? o.alpha : fallback;                                \
-        if (!flux__finite(o.alpha) || !(good))                                                     \
-            return (flux_tensor *)flux__fail(#name ": .alpha is %g", o.alpha);                     \
+        double a = flux__given(o.alpha, o.marked, fallback);                                         \
+        if (!flux__finite(a) || !(good))                                                           \
+            return (flux_tensor *)flux__fail(#name ": .alpha is %g", a);                           \
         int h = flux__hide();                                                                      \
         flux_tensor *x = flux__act_input(#name, o.x);                                              \
         return flux__reveal(h, x ? flux__narrow(value, o.x->dtype) : NULL);                        \
@@ -23211,14 +23385,14 @@ static flux_act_opts flux__act_of(flux_tensor *x) {
 FLUX__COMPOSED_WITH(leakyrelu, 0.01, true, flux_where(flux_gt(x, 0.0), x, flux_mul(x, a)))
 FLUX__COMPOSED_WITH(elu, 1.0, true, flux__exp_linear(x, a, 1, 1))
 FLUX__COMPOSED_WITH(celu, 1.0, a > 0, flux__exp_linear(x, a, 1 / a, 1))
-FLUX__COMPOSED_WITH(softshrink, 0.5, a > 0, flux_sub(x, flux_clamp(x, -a, a)))
+FLUX__COMPOSED_WITH(softshrink, 0.5, a >= 0, flux_sub(x, flux_clamp(x, -a, a)))
 FLUX__COMPOSED_WITH(trelu, 1.0, true, flux_where(flux_le(x, a), 0.0, x))
 
 FLUX_DEF flux_tensor *flux_rrelu_with(flux_act_opts o) {
-    bool given = o.lo < 0 || o.lo > 0 || o.hi < 0 || o.hi > 0;
-    double lo = given ? o.lo : 1.0 / 8, hi = given ? o.hi : 1.0 / 3;
-    if (!flux__finite(o.lo) || !flux__finite(o.hi) || lo > hi)
-        return (flux_tensor *)flux__fail("rrelu: .lo is %g and .hi is %g", o.lo, o.hi);
+    bool made = o.marked || flux__is_given(o.lo, false) || flux__is_given(o.hi, false);     /* by hand: both or none */
+    double lo = flux__given(o.lo, made, 1.0 / 8), hi = flux__given(o.hi, made, 1.0 / 3);
+    if (!flux__finite(lo) || !flux__finite(hi) || lo > hi)
+        return (flux_tensor *)flux__fail("rrelu: .lo is %g and .hi is %g", lo, hi);
     int h = flux__hide();
     flux_tensor *x = flux__act_input("rrelu", o.x);
     if (!x) return flux__reveal(h, NULL);
@@ -23369,10 +23543,6 @@ static const flux__loss_row flux__losses[] = {
 #define FLUX__LOSS_NUMBER(name) FLUX__LOSS_##name,
 enum { FLUX__LOSSES(FLUX__LOSS_NUMBER) FLUX__LOSS_COUNT };   /* the rows stand in this order */
 
-static double flux__or(double given, double fallback) {
-    return given < 0 || given > 0 ? given : fallback;
-}
-
 static bool flux__check_loss_opts(const char *call, const flux_loss_opts *o, flux_dtype t) {
     const struct {
         const char *name;
@@ -23384,11 +23554,11 @@ static bool flux__check_loss_opts(const char *call, const flux_loss_opts *o, flu
             flux__fail("%s: .%s is %g", call, all[i].name, all[i].value);
             return false;
         }
-    if (o->beta > 1) return FLUX__REFUSE("%s: .beta is %g, which is not within 0 to 1", call, o->beta);
+    if (o->beta > 1) return FLUX__REFUSE("%s: .beta is %g, which is not within 0 to 1", call, (double)o->beta);
     if ((unsigned)o->agg > FLUX_NONE) return FLUX__REFUSE("%s: .agg is %d", call, (int)o->agg);
     if (o->dim < 0 || o->dim >= FLUX_MAX_DIMS) return FLUX__REFUSE("%s: .dim is %d", call, o->dim);
     bool tiny = t != FLUX_F64 && o->epsilon > 0 && o->epsilon < 1.2e-38;
-    return !tiny || FLUX__REFUSE("%s: .epsilon is %g, which is 0 in f32", call, o->epsilon);
+    return !tiny || FLUX__REFUSE("%s: .epsilon is %g, which is 0 in f32", call, (double)o->epsilon);
 }
 
 /* Trailing dimensions of 1 don't matter; a class dimension must be there. */
@@ -23428,8 +23598,8 @@ typedef struct flux__labels { flux_tensor *y, *wide, *keep; } flux__labels;   /*
 /* The labels as they stand over p, and whether each is one of the classes. */
 static bool flux__take_labels(const char *call, flux_tensor *p, const flux_loss_opts *o, bool ignore, flux__labels *l) {
     flux_shape s = flux__dims(p);
-    int64_t classes = s.dim[o->dim];
-    if (!flux__check_labels(call, "label", o->y, 0, classes, ignore ? &o->ignore_index : NULL)) return false;
+    int64_t classes = s.dim[o->dim], index = o->ignore_index;
+    if (!flux__check_labels(call, "label", o->y, 0, classes, ignore ? &index : NULL)) return false;
     s.dim[o->dim] = 1;
     l->y = flux_reshape_to(o->y->dtype == FLUX_U8 ? flux_to_dtype(o->y, FLUX_I32) : o->y, s);
     flux_tensor *all = l->y ? flux__iota_on(l->y->device, classes, o->dim) : NULL;
@@ -23490,17 +23660,19 @@ static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     o.yhat = both[0], o.y = both[1];
     flux_dtype t = flux__dtypes[o.yhat->dtype].real ? (flux_dtype)o.yhat->dtype : FLUX_F32;
     bool labels = row->kind == FLUX__EACH_SAMPLE && flux__are_labels(o.yhat, o.y, o.dim);
-    bool ignore = o.ignore == FLUX_ON || (o.ignore == FLUX_DEFAULT && o.ignore_index != 0);
+    o.ignore = flux__given_switch(o.ignore, o.marked);
+    bool ignore = o.ignore == FLUX_ON || (o.ignore == FLUX_DEFAULT && flux__is_given_int(o.ignore_index, o.marked));
+    o.ignore_index = flux__given_int(o.ignore_index, o.marked, 0);
+    o.epsilon = flux__given(o.epsilon, o.marked, flux__dtypes[t].epsilon);
+    o.delta = flux__given(o.delta, o.marked, 1);
+    o.gamma = flux__given(o.gamma, o.marked, 2);
+    o.margin = flux__given(o.margin, o.marked, 1);
+    o.smooth = flux__given(o.smooth, o.marked, 1);
+    o.beta = flux__given(o.beta, o.marked, 0.7);
     if ((!labels && !flux__check_pair(row, &o)) || !flux__check_loss_opts(row->name, &o, t)) return NULL;
     if (ignore && !labels) return (flux_tensor *)flux__fail("%s: .ignore_index goes with integer labels, which y is not", row->name);
     if (o.weights && row->kind != FLUX__EACH_SAMPLE) return (flux_tensor *)flux__fail("%s: .weights are of classes, which it has not", row->name);
     if (o.lengths) return (flux_tensor *)flux__fail("%s: .lengths are for ctc_loss", row->name);
-    o.epsilon = flux__or(o.epsilon, flux__dtypes[t].epsilon);
-    o.delta = flux__or(o.delta, 1);
-    o.gamma = flux__or(o.gamma, 2);
-    o.margin = flux__or(o.margin, 1);
-    o.smooth = flux__or(o.smooth, 1);
-    o.beta = flux__or(o.beta, 0.7);
     int h = flux__hide();
     flux_tensor *p = flux__widened(o.yhat);
     flux_tensor *y = labels || !p ? NULL : flux_to_dtype(o.y, (flux_dtype)p->dtype), *total = NULL, *e;
@@ -23691,7 +23863,7 @@ static const flux__hyper_row flux__hypers[FLUX__HYPERS] = {
 
 static double flux__hyper(const flux_rule_opts *o, int h) {
     double v;
-    if (h == FLUX__EVERY) return o->n;
+    if (h == FLUX__EVERY) return o->n == FLUX__NO_INT ? FLUX__NO_NUMBER : (double)o->n;
     memcpy(&v, (const char *)o + flux__hypers[h].at, sizeof v);
     return v;
 }
@@ -23878,7 +24050,8 @@ static void flux__step_nadam(flux__step *k) {
     double b1 = k->o.beta[0], next = 1 - pow(b1, (double)k->t + 1);
     flux_tensor *g = flux__moments(k);
     flux_tensor *m = flux__scaled_sum(k, k->next[0], b1 / next, flux_mul(g, (1 - b1) / flux__lack(k, 0)));
-    flux__adam_ratio(k, m, 1, k->next[1], flux__lack(k, 1) / k->o.beta[1]);
+    if (k->o.beta[1] > 0) flux__adam_ratio(k, m, 1, k->next[1], flux__lack(k, 1) / k->o.beta[1]);
+    else k->d = m, k->scale = k->o.eta / k->o.epsilon;       /* the second moment counts beta[1]: nothing */
 }
 
 static void flux__step_adabelief(flux__step *k) {
@@ -24001,44 +24174,55 @@ static bool flux__check_hyper(const char *call, const flux_rule_opts *o, int h) 
     return false;
 }
 
-/* Fills in defaults; false, with an error, for a value out of range or a field that the rule does not have. The first
+static bool flux__resolve_switches(flux_rule_part *r, const char *call) {
+    const flux__rule_row *row = &flux__rule_rows[r->kind];
+    bool couples = row->step == flux__step_adamw, squares = row->step == flux__step_rmsprop;
+    if (r->o.couple != FLUX_DEFAULT && !couples) return FLUX__REFUSE("%s: %s has no couple", call, row->name);
+    if (r->o.centred != FLUX_DEFAULT && !squares && row->step != flux__step_rmsprop_centred)
+        return FLUX__REFUSE("%s: %s has no centred", call, row->name);
+    if (couples && r->o.couple == FLUX_DEFAULT) r->o.couple = FLUX_ON;
+    return true;
+}
+
+static bool flux__has_hyper(const flux_rule_opts *o, int h) { return flux__is_given(flux__hyper(o, h), o->marked); }
+
+/* Fills in defaults, and 0 for what the rule does not have; false, with an error, for a value out of range or a field that the rule does not have. The first
    number may come without its name, and then arrives as eta: flux_clipnorm(1). */
 static bool flux__resolve(flux_rule_part *r) {
     const flux__rule_row *row = &flux__rule_rows[r->kind];
     flux__text call = flux__call_name(row);
     int first = row->has[0].hyper;
-    if (!flux__row_has(row, FLUX__ETA) && r->o.eta != 0 && flux__hyper(&r->o, first) == 0) {
+    if (!flux__row_has(row, FLUX__ETA) && flux__has_hyper(&r->o, FLUX__ETA) && !flux__has_hyper(&r->o, first)) {
         flux__hyper_set(&r->o, first, r->o.eta);
-        r->o.eta = 0;
+        r->o.eta = FLUX__NO_NUMBER;
     }
-    for (int h = 1; h < FLUX__HYPERS; h++)
-        if (flux__hyper(&r->o, h) != 0 && !flux__row_has(row, h)) {
-            flux__fail("%s: %s has no %s", call.s, row->name, flux__hypers[h].name);
-            return false;
-        }
+    for (int h = 1; h < FLUX__HYPERS; h++) {
+        if (flux__row_has(row, h)) continue;
+        if (flux__has_hyper(&r->o, h)) return FLUX__REFUSE("%s: %s has no %s", call.s, row->name, flux__hypers[h].name);
+        flux__hyper_set(&r->o, h, 0);
+    }
     for (int i = 0; i < 7 && row->has[i].hyper; i++) {
         int h = row->has[i].hyper;
-        if (flux__hyper(&r->o, h) == 0) flux__hyper_set(&r->o, h, row->has[i].value);
+        if (!flux__has_hyper(&r->o, h)) flux__hyper_set(&r->o, h, row->has[i].value);
         else if (!flux__check_hyper(call.s, &r->o, h)) return false;
     }
     if (r->o.gamma[0] > r->o.gamma[1])
-        flux__fail("%s: gamma is (%g, %g), not in order", call.s, r->o.gamma[0], r->o.gamma[1]);
-    else if (r->o.couple && row->step != flux__step_adamw) flux__fail("%s: %s has no couple", call.s, row->name);
-    else if (r->o.centred && row->step != flux__step_rmsprop_centred) flux__fail("%s: %s has no centred", call.s, row->name);
-    else return true;
-    return false;
+        return FLUX__REFUSE("%s: gamma is (%g, %g), not in order", call.s, r->o.gamma[0], r->o.gamma[1]);
+    return flux__resolve_switches(r, call.s);
 }
 
 FLUX_DEF flux_rule flux_rule_with(const char *name, flux_rule_opts o) {
     flux_rule r = flux__bad_rule();
     flux_rule_part *part = &r.part[0];
     if (!name) flux__null("rule", "name", name);
+    o.couple = flux__given_switch(o.couple, o.marked);
+    o.centred = flux__given_switch(o.centred, o.marked);
     part->o = o;
     part->kind = 1;
     while (name && part->kind < FLUX__RULE_ROWS && strcmp(flux__rule_rows[part->kind].name, name) != 0) part->kind++;
     if (part->kind == FLUX__RULE_ROWS) flux__fail("rule: there is no rule named \"%.60s\"", name);
     if (!name || part->kind == FLUX__RULE_ROWS) return flux__bad_rule();
-    if (o.centred && flux__rule_rows[part->kind].step == flux__step_rmsprop) part->kind++;
+    if (o.centred == FLUX_ON && flux__rule_rows[part->kind].step == flux__step_rmsprop) part->kind++;
     if (!flux__resolve(part)) return flux__bad_rule();
     r.n = 1;
     r.made = true;
@@ -24487,7 +24671,7 @@ static bool flux__clip_norms(flux_state *s) {
         if (!k->norm) continue;
         double norm = flux_item(k->norm) * fabs(k->scale);
         if (!(norm - norm == 0)) {
-            flux__fail("clipnorm: the gradient of %.100s has the %g-norm %g", flux__leaf_path(s, i), k->o.p, norm);
+            flux__fail("clipnorm: the gradient of %.100s has the %g-norm %g", flux__leaf_path(s, i), (double)k->o.p, norm);
             return false;
         }
         if (norm > k->o.omega) k->scale *= k->o.omega / norm;
@@ -24705,21 +24889,23 @@ static bool flux__check_adjust(const flux_state *s, const char *call, const flux
     flux__rules_text(s, NULL, text, sizeof text);
     for (int r = 0; r < s->nrules; r++) couple |= flux__rule_rows[s->rule[r].kind].step == flux__step_adamw;
     for (int h = 1; h < FLUX__HYPERS; h++) {
-        if (flux__hyper(o, h) == 0) continue;
+        if (!flux__has_hyper(o, h)) continue;
         if (flux__some_rule_has(s, h)) {
             if (!flux__check_hyper(call, o, h)) return false;
         } else return FLUX__REFUSE("%s: there is no %s in %s", call, flux__hypers[h].name, text);
     }
-    if (o->couple && !couple) return FLUX__REFUSE("%s: there is no couple in %s", call, text);
-    if (o->centred) return FLUX__REFUSE("%s: centred can't be changed: it decides which states there are", call);
+    if (flux__given_switch(o->couple, o->marked) != FLUX_DEFAULT && !couple)
+        return FLUX__REFUSE("%s: there is no couple in %s", call, text);
+    if (flux__given_switch(o->centred, o->marked) != FLUX_DEFAULT) return FLUX__REFUSE("%s: centred can't be changed: it decides which states there are", call);
     return true;
 }
 
 static void flux__adjust_one(flux_rule_opts *to, int kind, const flux_rule_opts *o) {
     const flux__rule_row *row = &flux__rule_rows[kind];
     for (int h = 1; h < FLUX__HYPERS; h++)
-        if (flux__hyper(o, h) != 0 && flux__row_has(row, h)) flux__hyper_set(to, h, flux__hyper(o, h));
-    if (o->couple && row->step == flux__step_adamw) to->couple = o->couple;
+        if (flux__has_hyper(o, h) && flux__row_has(row, h)) flux__hyper_set(to, h, flux__hyper(o, h));
+    flux_switch couple = flux__given_switch(o->couple, o->marked);
+    if (couple != FLUX_DEFAULT && row->step == flux__step_adamw) to->couple = couple;
 }
 
 static void flux__adjust_leaf(flux_state *s, int leaf, const flux_rule_opts *o) {
@@ -25631,6 +25817,7 @@ struct flux_loader {
     flux_collate collate;
     int workers, rank, ranks;
     uint64_t seed;
+    bool seeded;                          /* else each epoch draws its own from the thread's stream */
     int64_t epoch;
     flux__stage *stage;
     int stages;
@@ -25970,19 +26157,21 @@ static bool flux__add_stage(flux_loader *l, flux__stage s) {
 }
 
 static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
-    if (o->ranks < 0 || o->rank < 0 || o->rank >= (o->ranks ? o->ranks : 1))
-        return FLUX__REFUSE("dataloader: rank %d of %d does not exist", o->rank,
-                            o->ranks ? o->ranks : 1);
+    int ranks = (int)flux__given_int(o->ranks, o->marked, 1), batchsize = (int)flux__given_int(o->batchsize, o->marked, 1);
+    if (ranks < 1 || o->rank < 0 || o->rank >= ranks)
+        return FLUX__REFUSE("dataloader: rank %d of %d does not exist", o->rank, ranks);
+    if (batchsize == 0) return FLUX__REFUSE("dataloader: .batchsize is 0");
     if (o->workers < 0 || o->workers > 256)
         return FLUX__REFUSE("dataloader: %d workers; 0 to 256 are possible", o->workers);
-    l->ranks = o->ranks ? o->ranks : 1;
+    l->ranks = ranks;
     l->rank = o->rank;
     l->shuffle = o->shuffle;
-    l->partial = o->partial != FLUX_OFF;
+    l->partial = flux__given_switch(o->partial, o->marked) != FLUX_OFF;
     l->collate = o->collate;
     l->workers = o->workers;
-    l->seed = o->seed;
-    if (!flux__loader_source(l, o) || !flux__loader_cut(l, o->batchsize)) return false;
+    l->seeded = o->seed != FLUX__NO_SEED && (o->marked || o->seed != 0);
+    l->seed = l->seeded ? (uint64_t)o->seed : 0;
+    if (!flux__loader_source(l, o) || !flux__loader_cut(l, batchsize)) return false;
     flux__stage s;
     memset(&s, 0, sizeof s);
     s.kind = FLUX__STAGE_TRANSFORM;
@@ -26558,7 +26747,7 @@ static flux__epoch *flux__epoch_new(flux_loader *l) {
     if (!r) return NULL;
     r->loader = (flux_loader *)flux_retain(l);
     int64_t epoch = l->epoch++;
-    if (l->seed) r->key = flux__scramble(l->seed + flux__scramble((uint64_t)epoch));
+    if (l->seeded) r->key = flux__scramble(l->seed + flux__scramble((uint64_t)epoch));
     else if (l->shuffle || l->set.get || l->stages) r->key = flux__draw_key();
     if (l->shuffle) r->order = flux__new_order(l->begin, l->share, r->key);
     if (!l->shuffle || r->order) flux__epoch_hire(r);

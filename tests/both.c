@@ -95,6 +95,72 @@ static void training(void) {
     }
 }
 
+static void say_rule(flux_rule r) {
+    char text[400];
+    flux_state_text(flux_setup(r, flux_dense(1, 1)), text, sizeof text);
+    printf("%s\n", text);
+}
+
+/* Each option as 0, which is not as if it were left out; what can't be 0 is an error that says so. */
+static void zeros(void) {
+    flux_tensor *x = flux_sin(flux_reshape(flux_arange(0, 32, 1), 4, 4, 2)), *y = flux_gt(x, 0), *index = flux_to_dtype(flux_arange(0, 2, 1), FLUX_I32);
+    flux_tensor *p = flux_softmax(flux_reshape(flux_arange(0, 4, 1), 2, 2));
+    say("leakyrelu", flux_leakyrelu(.x = x, .alpha = 0));
+    say("elu", flux_elu(.x = x, .alpha = 0));
+    say("rrelu", flux_rrelu(.x = x, .lo = 0, .hi = 0));
+    say("gain", flux_init("identity", .shape = FLUX_SHAPE(2, 2), .gain = 0));
+    say("std", flux_init("truncated_normal", .shape = FLUX_SHAPE(2, 2), .mean = 0.5, .std = 0, .lo = 0));
+    say("huber", flux_huber_loss(.yhat = x, .y = y, .delta = 0));
+    say("focal", flux_focal_loss(.yhat = p, .y = p, .gamma = 0));
+    say("margin", flux_siamese_contrastive_loss(.yhat = x, .y = y, .margin = 0));
+    say("dice", flux_dice_coeff_loss(.yhat = x, .y = y, .smooth = 0));
+    say("tversky", flux_tversky_loss(.yhat = x, .y = y, .beta = 0));
+    say("epsilon", flux_crossentropy(.yhat = p, .y = p, .epsilon = 0));
+    say("ignore", flux_crossentropy(.yhat = p, .y = index, .ignore_index = 0));
+    say("eps", flux_call(flux_layernorm(.size = FLUX_SHAPE(4), .affine = false, .eps = 0), x));
+    say_layer("norm", flux_groupnorm(.channels = 4, .groups = 2, .affine = false, .eps = 0), x);
+    say_layer("momentum", flux_batchnorm(.channels = 4, .affine = false, .track_stats = false, .eps = 0, .momentum = 0), x);
+    say_layer("bias", flux_dense(.in = 4, .out = 4, .bias = false, .init = flux_ones32), x);
+    say_layer("padding", flux_embedding(.in = 4, .out = 2, .init = flux_ones32, .padding_idx = 0), index);
+    say_rule(flux_descent(0));
+    say_rule(flux_descent(.eta = 0));
+    say_rule(flux_adam(.eta = 0, .beta = { 0, 0.5 }, .epsilon = 0));
+    say_rule(flux_adam(.beta = { 0.5 }));
+    say_rule(flux_adamw(.beta = { 0.5, 0 }, .lambda = 0, .couple = false));
+    say_rule(flux_momentum(.rho = 0));
+    say_rule(flux_rmsprop(.centred = false));
+    say_rule(flux_weightdecay(.lambda = 0));
+    flux_rule_opts o = FLUX_OPTIONS(flux_rule_opts, .eta = 0);
+    o.rho = 0, o.couple = FLUX_DEFAULT;
+    say_rule(flux_rule_with("Nesterov", o));
+    flux_loader *data = flux_dataloader(.x = flux_arange(0, 9, 1), .batchsize = 9, .shuffle = true, .partial = false, .seed = 0);
+    flux_each (b, data) say("seed", b.x);
+}
+
+static void told(const char *message, void *user) { (void)user, printf("%s\n", message); }
+static void refusals(void) {
+    flux_tensor *x = flux_ones(4, 2, 1), *w = flux_ones(2, 2, 2);
+    flux_on_error(told, NULL);
+    flux_conv(.x = x, .weight = w, .groups = 0);
+    flux_lpnormpool(.x = x, .window = FLUX_SHAPE(2), .p = 0);
+    flux_dot_product_attention(.q = x, .k = x, .v = x, .nheads = 0);
+    flux_multiheadattention(.in = 4, .nheads = 0);
+    flux_multiheadattention(.in = 4, .qk = 0);
+    flux_dense(.in = 0, .weight = flux_ones(2, 3));
+    flux_conv_layer(.window = FLUX_SHAPE(2), .in = 2, .out = 2, .groups = 0);
+    flux_lpnormpool_layer(.window = FLUX_SHAPE(2), .p = 0);
+    flux_dataloader(.x = x, .batchsize = 0);
+    flux_dataloader(.x = x, .rank = 0, .ranks = 0);
+    flux_clipgrad(.delta = 0);
+    flux_clipnorm(.omega = 0);
+    flux_descent(.rho = 0);
+    flux_state *s = flux_setup(flux_rmsprop(), flux_dense(1, 1));
+    flux_adjust(s, .beta = { 0, 0 });
+    flux_adjust(s, .centred = false);
+    flux_on_error(NULL, NULL);
+    flux_clear();
+}
+
 #define ONCE(n, call)                                                                                  \
     do {                                                                                               \
         calls = 0;                                                                                     \
@@ -148,6 +214,8 @@ int main(void) {
     FLUX_SCOPE { operations(); }
     FLUX_SCOPE { layers(); }
     FLUX_SCOPE { training(); }
+    FLUX_SCOPE { zeros(); }
+    FLUX_SCOPE { refusals(); }
     FLUX_SCOPE { evaluations(); }
     return flux_failed();
 }

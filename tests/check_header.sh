@@ -28,6 +28,34 @@ sed -n '/^ *ENVIRONMENT$/,/^ *CONTENTS$/p' flux.h | grep -oE 'FLUX_[A-Z_]+' | so
 grep '^FLUX_' "$tmp/read" >"$tmp/ours"
 check "the manual has those of them that are ours" diff "$tmp/ours" "$tmp/manual"
 
+# Options: each field of a type with a mark gets it from the macro beside its struct; a plain number's default is 0, or it must
+# be given, so that 0 means the same whether it is written or not. One that is new here has to be thought about.
+tr '\n' ' ' <flux.h | sed 's|/\*[^*]*\*/||g; s/typedef struct flux_/\n&/g' | grep '^typedef struct flux_[a-z_]*opts {' | sed 's/} .*//' |
+    sed 's/FLUX__[A-Z]*//g; s/typedef struct \([a-z_]*\) {/\1;/' >"$tmp/structs"
+# fields TYPES: "struct field" for each field of these types
+fields() {
+    awk -F';' -v types="$1" '{ for (i = 2; i <= NF; i++) {
+        if (match($i, "^ *(" types ") ") == 0) continue;
+        n = split(substr($i, RLENGTH + 1), name, ",");
+        for (k = 1; k <= n; k++) { gsub(/[ ]|\[.*/, "", name[k]); print $1, name[k] } } }' "$tmp/structs" | sort
+}
+fields 'flux__(double|two|int|int64|uint64|switch)' >"$tmp/marked"
+sed -n '/^#define FLUX__LEFT_OUT_/{:more
+/\\$/{N;b more
+};s/\n//g;p
+}' flux.h | awk '{ name = substr($2, length("FLUX__LEFT_OUT_") + 1); while (match($0, /\.[a-z_0-9]+ =/)) {
+    f = substr($0, RSTART + 1, RLENGTH - 3); $0 = substr($0, RSTART + RLENGTH); if (f != "marked") print name, f } }' | sort >"$tmp/marks"
+[ "$(wc -l <"$tmp/marked")" -ge 50 ] && pass || fail "only $(wc -l <"$tmp/marked") options with a mark were found"
+check "each option with a mark has it from its macro" diff "$tmp/marked" "$tmp/marks"
+fields 'double|int|int64_t|uint64_t|flux_switch' | sed 's/ d[0-7]$/ d/' | uniq | tr '\n' ',' >"$tmp/plain"
+plain='flux_bilinear_opts in1,flux_bilinear_opts in2,flux_bilinear_opts out,flux_conv_layer_opts in,flux_conv_layer_opts out'
+plain="$plain,flux_dropout_opts p,flux_embedding_opts in,flux_embedding_opts out,flux_embeddingbag_opts in,flux_embeddingbag_opts out"
+plain="$plain,flux_get_device_opts id,flux_groupnorm_opts channels,flux_groupnorm_opts groups,flux_init_opts mean,flux_init_opts shift"
+plain="$plain,flux_init_opts sparsity,flux_loader_opts rank,flux_loader_opts workers,flux_loss_opts dim"
+plain="$plain,flux_multiheadattention_opts dropout,flux_multiheadattention_opts in,flux_norm_opts channels,flux_recurrent_opts in"
+plain="$plain,flux_recurrent_opts out,flux_reduce_opts d,flux_upsample_opts scale,"
+[ "$(cat "$tmp/plain")" = "$plain" ] && pass || { fail "plain numbers among the options:"; cat "$tmp/plain"; echo; }
+
 # Examples: the manual's, and every block of C in README.md that has a main.
 sed -n '/A first program/,/^   HOW IT WORKS/p' flux.h | sed -n '/#define FLUX_IMPLEMENTATION/,/^       }$/p' | sed 's/^       //' >"$tmp/manual.c"
 awk -v dir="$tmp" '/^```c$/ { n++; on = 1; next } /^```/ { on = 0 } on { print > (dir "/readme" n ".c") }' README.md
