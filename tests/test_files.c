@@ -721,6 +721,22 @@ static flux_layer *new_counter(double scale) {
     return flux_new_layer(counter_type(), &c);
 }
 
+/* A map may name one tensor, ours and theirs, and leave out another. */
+TEST(a_map_names_single_tensors) {
+    const double want[] = { 5 };
+    flux_tensor *theirs = flux_full(5, 1), *extra = flux_ones(2), *none = flux_zeros(1);
+    flux_tensor *count = flux_to_dtype(flux_full(7, 1), FLUX_I64);
+    flux_layer *m = flux_new(counter, .seen = flux_to_dtype(none, FLUX_I64), .scale = none);
+    REQUIRE(flux_save_all(TMP("map"), theirs, count, extra) == 0);
+    CHECK(flux_load_torch(m, TMP("map"), "scale = theirs, seen = count, = extra") == 0);
+    CHECK_DATA(flux_param(m, "scale"), want, 0);
+    CHECK(flux_item(flux_param(m, "seen")) == 7);
+    CHECK_ERROR(flux_load_torch(m, TMP("map"), "scale = theirs, seen = count, = ext"),
+                "it has \"extra\"");
+    CHECK_ERROR(flux_load_torch(m, TMP("map"), "scal = theirs, seen = count, = extra"),
+                "it has no \"scale\"");
+}
+
 TEST(state_of_layers_is_saved) {
     flux_layer *m = flux_chain(new_counter(2)), *same = flux_chain(new_counter(3));
     flux_call(m, flux_ones(2, 3));

@@ -425,6 +425,29 @@ TEST(integers_wrap_and_never_round) {
     }
 }
 
+/* Of equal zeros and of NaN the same is taken wherever they stand in a row, with vectors and behind them. */
+TEST(extremes_are_the_same_at_every_place) {
+    static const int ops[] = { FLUX__OP_MIN2, FLUX__OP_MAX2 };
+    const double some[] = { 0.0, -0.0, NAN, 1.0, -1.0 };
+    double a[64], b[64], y[64], one[64];  /* a loop takes and writes whole vectors */
+    float a4[64], b4[64], y4[64], one4[64];
+    for (int i = 0; i < 50; i++) {
+        for (int k = 0; k < 64; k++) {
+            a[k] = some[i / 5 % 5], b[k] = some[i % 5];
+            a4[k] = (float)a[k], b4[k] = (float)b[k];
+        }
+        flux__loop_for(FLUX__F64C, ops[i / 25])(40, y, a, b, b, 1, 1, 1);
+        flux__loop_for(FLUX__F32C, ops[i / 25])(40, y4, a4, b4, b4, 1, 1, 1);
+        flux__loop_for(FLUX__F64C, ops[i / 25])(1, one, a, b, b, 1, 1, 1);
+        flux__loop_for(FLUX__F32C, ops[i / 25])(1, one4, a4, b4, b4, 1, 1, 1);
+        for (int k = 0; k < 40; k++) {
+            CHECK(isnan(y[k]) ? isnan(one[0]) : !memcmp(&y[k], one, sizeof *one));
+            CHECK(isnan(y4[k]) ? isnan(one4[0]) : !memcmp(&y4[k], one4, sizeof *one4));
+            CHECK(isnan(y4[k]) ? isnan(y[k]) : y4[k] == y[k] && !signbit(y4[k]) == !signbit(y[k]));
+        }
+    }
+}
+
 /* ---- casts */
 
 static double half_by_definition(unsigned h) {

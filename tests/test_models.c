@@ -609,6 +609,14 @@ TEST(outputsize_without_computing) {
     CHECK_ERROR(flux_outputsize(m, -1), "-1");
 }
 
+/* In train mode a BatchNorm takes no single column: the size is asked of a model that does not train. */
+TEST(outputsize_of_one_column_in_train_mode) {
+    flux_layer *m = flux_chain(flux_dense(3, 4), flux_batchnorm(4));
+    flux_trainmode(m, true);
+    flux_shape s = flux_outputsize(m, 3, 1);
+    CHECK(s.ndim == 2 && s.dim[0] == 4 && s.dim[1] == 1);
+}
+
 TEST(outputsize_changes_nothing) {
     flux_layer *m = fresh(), *d = flux_dropout(0.5);
     flux_trainmode(d, true);
