@@ -584,8 +584,8 @@ TEST(preferences_that_cannot_be_read_or_written) {
     listen();
     setenv("FLUX_PREFERENCES", ".", 1);                             /* a folder */
     CHECK(!flux_gpu_backend_is_set());
-    CHECK(says("preferences", "can't be read"));
-    CHECK_ERROR(flux_gpu_backend_set("CPU"), "can't be read");
+    CHECK(says("preferences", ". can't be read ("));
+    CHECK_ERROR(flux_gpu_backend_set("CPU"), "gpu_backend_set: . can't be read: ");
     unsetenv("FLUX_PREFERENCES");
     FILE *big = fopen("LocalPreferences.toml", "wb");
     REQUIRE(big != NULL);

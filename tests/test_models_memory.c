@@ -127,6 +127,11 @@ TEST(flattening) { each_fails_in_turn(flatten, "flatten"); }
 TEST(calling) { each_fails_in_turn(call, "call"); }
 TEST(gradients) { each_fails_in_turn(train, "train"); }
 TEST(visiting) { each_fails_in_turn(visit, "visit"); }
+static bool count(void) {
+    flux_layer *m = model();
+    return m && flux_params(m, NULL, 0) >= 0 && flux_num_params(m) >= 0;
+}
+TEST(counting) { each_fails_in_turn(count, "count"); }
 
 /* What a training makes goes with it: what was asked for by its gradients, and a state's counts and
    masters that were shown. */

@@ -219,6 +219,19 @@ TEST(keys_tell_numbers_leaves_and_nodes_apart) {
         }
 }
 
+/* What flux_allow_tf32 says is in the key: a plan made before it was called is not taken after. */
+TEST(a_plan_is_of_the_precision_that_was_allowed) {
+    flux_tensor *a = flux_eval(flux_randn(7, 5)), *b = flux_eval(flux_randn(5, 3));
+    int plans[4];
+    for (int i = 0; i < 4; i++) {
+        flux_allow_tf32(i % 2 != 0);
+        flux_eval(flux_matmul(a, b));
+        plans[i] = flux__self()->plans->count;
+    }
+    flux_allow_tf32(false);
+    CHECK(plans[1] == plans[0] + 1 && plans[2] == plans[1] && plans[3] == plans[1]);
+}
+
 static flux_tensor *overlapping(flux_tensor *x, void *user) {
     (void)user;
     flux_tensor *sum = flux_square(flux_slice(x, 1, 0, 3));
