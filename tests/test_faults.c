@@ -236,6 +236,107 @@ static double models(const char *path) {
     return number(n);
 }
 
+/* What makes another model of one: its dtypes, a function on each tensor, its weights' norms. */
+static double conversions(const char *path) {
+    double result = NAN;
+    (void)path;
+    FLUX_SCOPE {
+        flux_layer *m = flux_chain(flux_weightnorm(flux_dense(6, 3)), flux_batchnorm(3),
+            flux_embedding(3, 2));
+        flux_layer *plain = flux_remove_weightnorms(m), *half = flux_f32(flux_bf16(plain)),
+            *wide = flux_f64(flux_f16(half));
+        flux_layer *moved = flux_fmap(plus_one, flux_to_layer(flux_device_of_layer(wide), wide));
+        result = flux_item(flux_sum(flux_destructure(moved)));
+    }
+    return result;
+}
+
+/* Every loss, with its gradient; and those that are no row of the table. */
+static double losses(const char *path) {
+    double result = 0;
+    (void)path;
+    FLUX_SCOPE {
+        flux_tensor *x = flux_add(flux_mul(flux_rand(3, 4), 0.8), 0.1), *y = flux_rand(3, 4), *one;
+        static const int32_t places[4] = { 0, 2, 1, 0 };
+        flux_tensor *labels = flux_from(places, 4);
+#define LOSS_OF(name)                                                                              \
+        one = flux_##name(x, y);                                                                   \
+        result += flux_item(one) + flux_item(flux_norm(flux_grad(flux_gradient(one, x), x)));
+        FLUX__LOSSES(LOSS_OF)
+        one = flux_ctc_loss(flux_randn(4, 5), flux_from(places, 2));
+        result += flux_item(one) + flux_item(flux_crossentropy(x, labels, .weights = flux_ones(3)));
+        result += flux_item(flux_logitcrossentropy(flux_randn(3, 4), labels, .agg = FLUX_SUM));
+        result += flux_item(flux_mse(x, flux_label_smoothing(flux_onehot(labels, 3), 0.1, 0)));
+    }
+    return flux_failed() ? (double)NAN : result;
+}
+
+/* Every optimiser, its state saved and loaded. */
+static double rules(const char *path) {
+    double result = 0;
+    static const char *const names[] = { "Descent", "Momentum", "Nesterov", "RMSProp", "Adam",
+        "RAdam", "AdaMax", "OAdam", "AdaGrad",
+        "AdaDelta", "AMSGrad", "NAdam", "AdamW", "AdaBelief", "Lion" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) FLUX_SCOPE {
+        flux_layer *m = flux_dense(3, 2, .init = flux_ones32);
+        flux_state *opt = flux_setup(FLUX__RULE(names[i], 0.01), m),
+            *other = flux_setup(FLUX__RULE(names[i], 0.01), m);
+        for (int k = 0; k < 2; k++) flux_update(opt, m,
+            flux_gradient(flux_mean(flux_square(flux_call(m, flux_ones(3, 2)))), m));
+        if (flux_save(opt, path) != 0 || flux_load(other, path) != 0) result = NAN;
+        else result += flux_item(flux_norm(flux_destructure(m)));
+    }
+    return flux_failed() ? (double)NAN : result;
+}
+
+/* Operations whose gradients are of kinds of their own. */
+static double gradients(const char *path) {
+    double result = NAN;
+    (void)path;
+    FLUX_SCOPE {
+        static const int32_t places[4] = { 0, 2, 1, 0 };
+        flux_tensor *x = flux_rand(4, 3, 2), *i = flux_from(places, 4), *w = flux_rand(2, 2, 3, 2),
+            *image = flux_rand(6, 5, 3, 2);
+        flux_tensor *y = flux_cat(0, flux_gather(x, 1, flux_slice(i, 0, 0, 3)),
+            flux_scatter_add(x, 1, i, flux_rand(4, 4, 2)));
+        flux_tensor *z = flux_pad(flux_repeat(flux_flip(flux_permute(x, 2, 0, 1), 0), 1, 2, 1),
+            0.5, 1, 0);
+        flux_tensor *c = flux_conv_transpose(flux_conv(image, w, .pad = FLUX_SHAPE(1),
+            .stride = FLUX_SHAPE(2)), flux_rand(2, 2, 4, 2));
+        flux_tensor *p = flux_cat(0, flux_reshape(flux_maxpool(image, FLUX_SHAPE(2, 2)), -1),
+            flux_reshape(flux_lpnormpool(image, FLUX_SHAPE(2, 2)), -1));
+        flux_tensor *a = flux_nth(flux_dot_product_attention(flux_rand(4, 5), flux_rand(4, 5),
+            flux_rand(4, 5), .nheads = 2), 0);
+        flux_tensor *loss = flux_add(flux_sum(flux_square(y)),
+            flux_add(flux_prod(flux_add(z, 1.0)),
+            flux_sum(flux_square(flux_pow(flux_abs(x), 1.5)))));
+        loss = flux_add(flux_add(loss, flux_var(c)),
+            flux_add(flux_norm(p), flux_logsumexp(flux_max(a, 0))));
+        flux_grads *g = flux_gradient(loss, x, w, image),
+            *h = flux_gradient(flux_norm(flux_grad(g, w)), image);
+        result = flux_item(flux_norm(flux_grad(g, x))) + flux_item(flux_norm(flux_grad(h, image)));
+    }
+    return result;
+}
+
+/* PyTorch's files, C text, pictures of graphs, formulas of every kind. */
+static double texts(const char *path) {
+    double result = NAN;
+    FLUX_SCOPE {
+        char text[900];
+        flux_layer *m = flux_chain(flux_dense(3, 4), flux_tanh,
+            flux_chain(flux_dense(4, 4), flux_relu), flux_dense(4, 2));
+        flux_tensor *x = flux_ones(3, 3), *y =
+            flux_expr("mean(abs.(x' * x) .^ 2 .- 1; dims = 1)", x);
+        bool good = flux_load_torch(m, "tests/fixtures/torch_sequential.safetensors", NULL) == 0;
+        y = y ? y : flux_expr("sum(x .^ 2 .- max.(x, 1))", x);
+        good = flux_graph_dot(flux_softmax(flux_mul(x, 2.0)), path) == 0 && good;
+        good = flux_tensor_text(flux_randn(30, 40), text, sizeof text) > 0 && good;
+        if (good) result = flux_item(flux_sum(flux_call(m, x)));
+    }
+    return result;
+}
+
 #define OF(name, input) { #name, make_##name, input, NULL }
 static const program programs[] = {
     OF(dense, columns), OF(dense_orthogonal, columns), OF(dense_identity, columns), OF(dense_truncated, columns), OF(scale, columns), OF(bilinear, columns),
@@ -246,6 +347,8 @@ static const program programs[] = {
     OF(weightnorm, columns), OF(chain, columns), OF(parallel, columns), OF(skipconnection, columns), OF(maxout, columns), OF(pairwisefusion, columns),
     { "optimisers", NULL, NULL, optimisers }, { "loaders", NULL, NULL, loaders }, { "tensor_files", NULL, NULL, tensor_files },
     { "readers", NULL, NULL, readers }, { "graphs", NULL, NULL, graphs }, { "threads", NULL, NULL, threads }, { "models", NULL, NULL, models },
+    { "conversions", NULL, NULL, conversions }, { "losses", NULL, NULL, losses }, { "rules", NULL, NULL, rules },
+    { "gradients", NULL, NULL, gradients }, { "texts", NULL, NULL, texts },
 };
 
 /* ------------------------------------------------------------------ running them */
