@@ -2544,7 +2544,7 @@ static char *flux__file_target(const char *path) {
     if (!copy) errno = ENOMEM;
     return copy ? strcpy(copy, path) : NULL;
 }
-static bool flux__is_absolute(const char *path) {
+FLUX__UNUSED static bool flux__is_absolute(const char *path) {
     return (path[0] && path[1] == ':' && flux__is_separator(path[2])) || (flux__is_separator(path[0]) && flux__is_separator(path[1]));
 }
 static void flux__folder_make(const char *path) { CreateDirectoryA(path, NULL); }
@@ -2694,7 +2694,7 @@ static char *flux__file_target(const char *path) {
     FLUX_FREE(at);
     return errno = ELOOP, (char *)NULL;
 }
-static bool flux__is_absolute(const char *path) { return path[0] == '/'; }
+FLUX__UNUSED static bool flux__is_absolute(const char *path) { return path[0] == '/'; }
 static void flux__folder_make(const char *path) { mkdir(path, 0700); }
 #  ifdef O_DIRECTORY
 #    define FLUX__DIRECTORY O_DIRECTORY
