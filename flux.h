@@ -16841,7 +16841,8 @@ static void flux__spell_attend_product(const flux__attend_text *a, const char *t
                 a->T[0] == 'f' ? "f" : "", to);
 }
 
-/* What the forward kernel found of the query i = from + t, and y'g if asked for. */
+/* What the forward kernel found of the query i = from + t, and y'g if asked for. That loop's loads are in flight eight at a
+   time: all of them would need more registers than three blocks of a multiprocessor have. */
 static void flux__spell_attend_stats(const flux__attend_text *a, const char *from, bool less) {
     flux__listing *s = &a->c->s;
     long long y = (long long)(a->dv * a->heads * a->queries * a->batch), queries = (long long)a->queries;
@@ -16849,7 +16850,7 @@ static void flux__spell_attend_stats(const flux__attend_text *a, const char *fro
     flux__spell(s, "    if (t < 32) {\n    const %s i = %s + t, at = %lld + (unit * %lld + i) * 2;\n    %s dot = 0;\n", a->c->index, from, y, queries, a->T);
     flux__spell(s, "    most[t] = i < %lld ? p%d[at] : 0, sum[t] = i < %lld ? p%d[at + 1] : 0;\n", queries, a->p[3], queries, a->p[3]);
     if (less)
-        flux__spell(s, "    for (int f = 0; f < %lld && i < %lld; f++) dot += %s * p%d[((sample * %lld + i) * %lld + head) * %lld + f];\n    fade[t] = dot;\n",
+        flux__spell(s, "#pragma unroll 8\n    for (int f = 0; f < %lld && i < %lld; f++) dot += %s * p%d[((sample * %lld + i) * %lld + head) * %lld + f];\n    fade[t] = dot;\n",
                     (long long)a->dv, queries, flux__attend_element(a, 4, "i", "f", g, sizeof g), a->p[3], queries, (long long)a->heads, (long long)a->dv);
     flux__spell(s, "    }\n    __syncthreads();\n");
 }

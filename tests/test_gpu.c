@@ -1249,6 +1249,13 @@ static int kernels_of_a_step(flux_layer *m, int64_t observations) {
     }
     return rc == 0 ? kernels() - before : -1;
 }
+/* A gradient whose registers once did not fit: tests/check_rtc.sh, which gets what is compiled here, says if they spill. */
+TEST(attention_of_a_transformer_is_compiled) {
+    ON_A_GPU();
+    flux_layer *m = flux_to(test_device, flux_multiheadattention(1024, .nheads = 16));
+    int64_t known = programs();
+    CHECK(m && flux_prewarm(m, 1024, 1024, 8) == 0 && programs() > known);
+}
 TEST(prewarm_compiles_and_runs_nothing) {
     ON_A_GPU();
     flux_device cpu = { 0, 0 };
