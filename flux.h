@@ -5968,7 +5968,8 @@ static void flux__multiply_adds(int64_t n) {
     if (t) t->products = flux__plus(t->products, n);
 }
 
-FLUX_DEF flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b) {
+/* wide: a product of half formats as the float32 in which it is summed, for sums of products that are rounded once. */
+static flux_tensor *flux__matmul(flux_tensor *a, flux_tensor *b, bool wide) {
     flux_tensor *xs[2] = { a, b };
     int64_t mnk[3];
     flux_shape s;
@@ -5982,7 +5983,8 @@ FLUX_DEF flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b) {
     flux_device place = flux__place(2, xs);
     a = flux__taken(a, place, (flux_dtype)t);
     b = flux__taken(b, place, (flux_dtype)t);
-    flux_tensor *y = a && b ? flux__node(FLUX__MATMUL, (flux_dtype)t, &s, a, b, NULL) : NULL;
+    flux_dtype result = wide && flux__is_half(t) ? FLUX_F32 : (flux_dtype)t;
+    flux_tensor *y = a && b ? flux__node(FLUX__MATMUL, result, &s, a, b, NULL) : NULL;
     if (y) {
         flux__multiply_adds(flux__times(flux__size(y), mnk[2]));
         for (int i = 0; i < 3; i++) y->arg.i[i] = mnk[i];
@@ -5990,6 +5992,8 @@ FLUX_DEF flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b) {
     }
     return ready ? y : flux__reveal(h, y);
 }
+
+FLUX_DEF flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b) { return flux__matmul(a, b, false); }
 
 FLUX__COLD
 
@@ -6608,22 +6612,27 @@ static flux_tensor *flux__matrix_of(flux_tensor *x, int64_t rows, int64_t cols) 
 
 static flux_tensor *flux__swap01(flux_tensor *x) { return x ? flux_transpose(x) : NULL; }
 
-/* Back to x's shape: batch dims that were stretched are summed, vectors restored. */
-static flux_tensor *flux__fit(flux_tensor *g, const flux_tensor *x) {
+/* The product of a and b as x's gradient: batch dims along which x was stretched are summed, in float32 with one rounding at the
+   end, and vectors restored. */
+static flux_tensor *flux__fit(flux_tensor *a, flux_tensor *b, const flux_tensor *x) {
     unsigned mask = 0;
-    if (!g) return NULL;
-    for (int d = 2; d < g->ndim; d++)
-        if ((d < x->ndim ? x->dim[d] : 1) != g->dim[d]) mask |= 1u << d;
-    if (mask) g = flux__reduce_node(g, FLUX__RED_SUM, mask, g->ndim);
-    return g && !flux__same_dims(g, x) ? flux_reshape_to(g, flux__dims(x)) : g;
+    int nd = !a || !b ? 0 : a->ndim > b->ndim ? a->ndim : b->ndim;
+    for (int d = 2; d < nd; d++) {
+        int64_t n = d < a->ndim ? a->dim[d] : 1, m = d < b->ndim ? b->dim[d] : 1;
+        if ((d < x->ndim ? x->dim[d] : 1) != (n == 1 ? m : n)) mask |= 1u << d;
+    }
+    flux_tensor *g = a && b ? flux__matmul(a, b, mask != 0) : NULL;
+    if (g && mask) g = flux__reduce_node(g, FLUX__RED_SUM, mask, g->ndim);
+    if (g && !flux__same_dims(g, x)) g = flux_reshape_to(g, flux__dims(x));
+    return flux__narrow(g, x->dtype);
 }
 
 static void flux__matmul_gradient(flux_tensor *y, flux_tensor *g, unsigned need, flux_tensor **out) {
     int64_t m = y->arg.i[0], n = y->arg.i[1], k = y->arg.i[2];
     flux_tensor *a = flux__matrix_of(y->in[0], m, k), *b = flux__matrix_of(y->in[1], k, n);
     g = flux__matrix_of(g, m, n);
-    if (need & 1) out[0] = flux__fit(flux_matmul(g, flux__swap01(b)), y->in[0]);
-    if (need & 2) out[1] = flux__fit(flux_matmul(flux__swap01(a), g), y->in[1]);
+    if (need & 1) out[0] = flux__fit(g, flux__swap01(b), y->in[0]);
+    if (need & 2) out[1] = flux__fit(flux__swap01(a), g, y->in[1]);
 }
 
 /* Each element's number along the dims of mask, counted as ARGREDUCE counts. */
@@ -6742,7 +6751,7 @@ static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor
     flux_tensor *b = flux_permute(flux_reshape(g, points, out, groups, samples / parts, parts), 0, 3, 1, 2, 4);
     a = a ? flux_reshape(a, taps, points * (samples / parts), groups, parts) : NULL;
     b = a && b ? flux_reshape(b, points * (samples / parts), out, groups, parts) : NULL;
-    b = b ? flux_matmul(a, b) : NULL;
+    b = b ? flux__matmul(a, b, parts > 1) : NULL;
     return b && parts > 1 ? flux__reduce_node(b, FLUX__RED_SUM, 8, 3) : b;
 }
 
@@ -6770,7 +6779,8 @@ static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, 
         return;
     }
     cols = product->op == FLUX__MATMUL && product->nin == 2 ? product->in[0] : flux__conv_columns(x, &w, groups);
-    flux_tensor *d = cols ? flux_matmul(flux__swap01(cols), flux_reshape(g, cols->dim[0], y->dim[w.nd] / groups, groups, x->dim[w.nd + 1])) : NULL;
+    flux_tensor *each = cols ? flux_reshape(g, cols->dim[0], y->dim[w.nd] / groups, groups, x->dim[w.nd + 1]) : NULL;
+    flux_tensor *d = each ? flux__matmul(flux__swap01(cols), each, true) : NULL;
     d = d ? flux_reshape_to(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d, flux__dims(weight)) : NULL;
     if (d && flip) d = flux__flip_kernel(d, w.nd);
     out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;

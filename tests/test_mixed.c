@@ -363,6 +363,23 @@ TEST(what_an_index_meets_adds_up_in_f32) {
 }
 
 /* What a program itself widened stays the tensor that its gradients are by, the second one too. */
+/* A weight's gradient is a sum over samples too: each sample's part is 1 + 2^-8 here (in f16 1 + 2^-11), which the format does not hold, and all are
+   added before anything is rounded. */
+TEST(gradients_of_weights_round_once) {
+    for (int t = 0; t < 2; t++)
+        FLUX_SCOPE {
+            flux_dtype half = t ? FLUX_F16 : FLUX_BF16;
+            float small = t ? 1.0f / 2048 : 1.0f / 256, sum = 100 * (1 + small), image[2 * 100];
+            for (int i = 0; i < 100; i++) image[2 * i] = 1, image[2 * i + 1] = small;
+            flux_tensor *x = flux_to_dtype(flux_reshape(flux_from(image, 200), 2, 1, 100), half);
+            flux_tensor *w = flux_to_dtype(flux_ones(1, 1, 1), half), *v = flux_to_dtype(flux_ones(1, 1), half);
+            flux_tensor *y = flux_conv(x, w), *z = flux_matmul(v, flux_permute(x, 1, 0, 2));
+            flux_grads *g = flux_gradient(flux_add(flux_sum(flux_to_dtype(y, FLUX_F32)), flux_sum(flux_to_dtype(z, FLUX_F32))), w, v);
+            CHECK(flux_dtype_of(flux_grad(g, w)) == half && flux_dtype_of(flux_grad(g, v)) == half);
+            CHECK_NEAR(flux_item(flux_grad(g, w)), flux_item(flux_to_dtype(flux_full(sum, 1), half)), 0);
+            CHECK_NEAR(flux_item(flux_grad(g, v)), flux_item(flux_to_dtype(flux_full(sum, 1), half)), 0);
+        }
+}
 TEST(gradients_by_what_was_widened) {
     flux_tensor *x = flux_full_shape(FLUX_SHAPE(2), 3, FLUX_F16), *w = flux_to_dtype(x, FLUX_F32), *back = flux_to_dtype(w, FLUX_F16);
     CHECK_NEAR(flux_item(flux_max(flux_grad(flux_gradient(flux_sum(back), w), w))), 1, 0);
