@@ -247,8 +247,8 @@ static int how_many(void) {
 }
 static flux_rule rule(void);
 
-/* Options: each field is left as it is, or drawn. */
-#define OPTS(type, name) type name; memset((void *)&name, 0, sizeof name)
+/* Options: each field is left as it is, or drawn; what is left has marks, as the macros' have, or is 0, as in a struct filled by hand. */
+#define OPTS(type, name) type name = FLUX_OPTIONS(type, ._ = 0); if (state & 4096) memset((void *)&name, 0, sizeof name)
 #define SET(field, value) do { if (!one_in(3)) { bool was = null_in; note(" ." #field); o.field = value; null_in = was; } } while (0)
 #define MUST(field, value) (note(" ." #field), o.field = value)
 static flux_reduce_opts reduce_o(void) {
@@ -527,7 +527,8 @@ static flux_get_device_opts device_o(void) {
 static flux_rule rule(void) {
     static const char *const names[] = { "Adam", "Descent", "Momentum", "RMSProp", "Rprop", "Lion", "RAdam", "AdaMax", "OAdam", "AdaGrad", "AdaDelta", "AMSGrad", "NAdam",
         "AdaBelief", "AdamW", "Nesterov", "WeightDecay", "SignDecay", "ClipGrad", "ClipNorm", "None" };
-    OPTS(flux_rule, none);
+    flux_rule none;
+    memset(&none, 0, sizeof none);
     if (one_in(20)) return null_in = true, none;
     flux_rule r = flux_rule_with(names[below(21)], rule_o());
     return r.made ? r : (handed_on(), r);
