@@ -2997,11 +2997,11 @@ struct flux_tensor {                      /* a node of the graph; with buf set, 
     uint8_t dtype, ndim, nin, flags;
     uint32_t mark, walk_mark;             /* the schedule's, and a gradient's: which walk saw it, */
     int32_t index, walk_index;            /* and under which number */
-    flux_device device;
-    int64_t dim[FLUX_MAX_DIMS];
     flux_tensor **in, *slot[3];           /* operands: in points to slot, or to memory of its own */
     flux__buffer *buf;                    /* the value: elements in order, dim 0 fastest */
     flux_tensor *base;                    /* a view's: whose elements it shows (not itself a view), from .offset by .stride */
+    flux_device device;                   /* so far is what walks over graphs look at: it lies together */
+    int64_t dim[FLUX_MAX_DIMS];
     int64_t offset, stride[FLUX_MAX_DIMS];
     int64_t rel;                          /* FLUX__STRIDED, FLUX__SPREAD: where arg.i strides start, in the operand in order */
     union { double num; int64_t i[FLUX_MAX_DIMS]; uint64_t u[FLUX_MAX_DIMS]; } arg;   /* the operation's own parameters */
@@ -6939,7 +6939,7 @@ typedef struct flux__walk {
 
 static FLUX__INLINE int *flux__map_slot(const flux__map *m, const flux_tensor *t) {
     uint64_t hash = ((uint64_t)(uintptr_t)t >> 4) * 0x9e3779b97f4a7c15u;
-    int i = (int)(hash >> 40) & (m->room - 1);
+    int i = (int)(hash >> 33) & (m->room - 1);
     while (m->key[i] && m->key[i] != t) i = (i + 1) & (m->room - 1);
     return &m->value[i];
 }
@@ -7398,6 +7398,10 @@ FLUX_DEF flux_tensor *flux_withgradient(flux_tensor *(*fn)(flux_layer *m, void *
    point there and no circle comes of it. What other groups use is stored as well. Rejected: grouping from operands to
    results, which computes cheap masks early and then has to store them.
 
+   Planning takes time and memory in proportion to the nodes, of which there may be a million, and calls nothing of itself
+   along the graph. So each group has a level above those of all that use it, which tells without a look at the graph that
+   no way leads from one group to another; where it does not tell, so many steps are looked at and no more.
+
    The plan depends on shapes, dtypes and connections, not on addresses, numbers or seeds, so it is kept under the graph's
    description (the key) and found again at the next step. */
 
@@ -7442,10 +7446,22 @@ typedef struct flux__kernel {
     void (*drop)(void *ready);
 } flux__kernel;
 
-typedef struct flux__slot_info { flux_device device; int64_t bytes; int out_kernel, last_kernel; int donor; bool keep, stored; } flux__slot_info;
+typedef struct flux__slot_info {          /* cls: its size's class, see flux__size_class */
+    flux_device device;
+    int64_t bytes;
+    int out_kernel, last_kernel, donor, cls;
+    bool keep, stored;
+} flux__slot_info;
+
+typedef struct flux__chunk {              /* of a plan's memory; what it has lies behind */
+    struct flux__chunk *next;
+    size_t used, room;
+} flux__chunk;
 
 typedef struct flux__plan {
     uint64_t hash;
+    flux__chunk *chunk;                   /* where its kernels' lines and operands lie, and what the CPU makes of these */
+    int64_t bytes;                        /* of all chunks, and of what else grows with the graph */
     int64_t *key;
     int key_words;
     int nleaf, nnode, nkernel;
@@ -7456,12 +7472,14 @@ typedef struct flux__plan {
 } flux__plan;
 
 #define FLUX__BUCKETS 256
+#define FLUX__PLANS_MOST ((int64_t)1 << 28)   /* bytes of plans that a thread keeps */
 
 static void flux__load(int cls, void *dst, int dtype, const void *src, int64_t stride, int64_t n);
 
 /* ---------------- describing the graph: one walk gives the nodes in order and the plan's key */
 
 enum { FLUX__ROOT = 1, FLUX__KEEP = 2, FLUX__SEEN = 4 };   /* must be stored; stays after the plan has run; can be looked at */
+enum { FLUX__MOST_NODES = (1 << 23) - 1 };                 /* of a plan: a use of one is an int, see flux__find_uses */
 
 typedef struct flux__graph {
     flux_tensor **node, **leaf;
@@ -7476,12 +7494,14 @@ typedef struct flux__graph {
     uint32_t walk;
     bool tf32;                            /* products may be computed so; part of the key */
     bool cut;                             /* nodes are cut off from their operands afterwards, hidden ones not kept */
+    bool copies, fixed;                   /* there are copies among them, nodes that FLUX_NOGRAD recorded */
     bool ok;
 } flux__graph;
 
 typedef struct flux__plans {              /* a thread's; and the arrays of the last graph, for the next */
     flux__plan *bucket[FLUX__BUCKETS];
     int count;
+    int64_t bytes;                        /* of all plans */
     uint32_t clock;
     flux__graph kept;
 } flux__plans;
@@ -7489,6 +7509,17 @@ typedef struct flux__plans {              /* a thread's; and the arrays of the l
 static FLUX__INLINE bool flux__finished(const flux_tensor *t) { return t->buf || (t->op == FLUX__LEAF); }
 static FLUX__INLINE flux_tensor *flux__base(flux_tensor *t) { return FLUX__IS_VIEW(t) ? t->base : t; }
 static FLUX__INLINE int flux__reads(const flux_tensor *t) { return t->op == FLUX__NUMBER ? 0 : t->nin; }   /* operands; a number needs none */
+
+/* Asks for a node that a pass over many comes to soon: of a large graph the next is in no cache. */
+static FLUX__INLINE void flux__soon(flux_tensor *const *node, int i, int n) {
+    if ((unsigned)i >= (unsigned)n) return;
+    const char *at = (const char *)node[i];
+    FLUX__PREFETCH(at)
+    FLUX__PREFETCH(at + 64)
+    FLUX__PREFETCH(at + 128)
+    (void)at;
+}
+enum { FLUX__SOON = 6 };                  /* nodes ahead */
 
 static bool flux__is_map(const flux_tensor *t) {
     return t->op < FLUX__ELEMENTWISE_COUNT || t->op == FLUX__CAST || t->op == FLUX__COPY || t->op == FLUX__IOTA ||
@@ -7524,6 +7555,11 @@ static void flux__graph_leaf(flux__graph *g, flux_tensor *t) {
 }
 
 static void flux__graph_add(flux__graph *g, flux_tensor *t) {
+    if (g->nnode == FLUX__MOST_NODES) {
+        flux__fail("more than %d operations are to be computed at once; look at values on the way, as flux_eval does", FLUX__MOST_NODES);
+        g->ok = false;
+        return;
+    }
     flux_tensor **node = (flux_tensor **)flux__grow(g->node, &g->node_room, g->nnode + 1, sizeof *node);
     if (node) g->node = node;
     uint8_t *flag = (uint8_t *)flux__grow(g->flag, &g->flag_room, g->nnode + 1, 1);
@@ -7617,10 +7653,19 @@ static int64_t *flux__key_arg(int64_t *key, const flux_tensor *t) {
     return flux__key_dims(key, t->stride, FLUX_MAX_DIMS);
 }
 
+/* Whether a node stays when the plan has run: all that are stored do, or, where graphs are cut, those somebody can look at. */
+static FLUX__INLINE bool flux__stays(const flux__graph *g, const flux_tensor *t, int flag) {
+    const bool seen = g->cut ? (flag & FLUX__SEEN) != 0 : FLUX__VISIBLE(t);
+    return !(g->cut || (t->flags & FLUX__FIXED)) || seen || (flag & FLUX__ROOT);
+}
+
 static void flux__key_node(flux__graph *g, int i) {
     flux_tensor *t = g->node[i];
     const int n = flux__reads(t);
     if (!flux__key_room(g, t->nin)) return;
+    if (flux__stays(g, t, g->flag[i])) g->flag[i] |= FLUX__KEEP;
+    if (t->op == FLUX__COPY) g->copies = true;
+    if (t->flags & FLUX__FIXED) g->fixed = true;
     int64_t *key = g->key + g->nkey;
     *key++ = t->op | (int64_t)t->dtype << 16 | (int64_t)t->ndim << 20 | (int64_t)n << 24 |
              (int64_t)(g->flag[i] & ~FLUX__SEEN) << 32 | flux__device_word(t->device);
@@ -7631,12 +7676,13 @@ static void flux__key_node(flux__graph *g, int i) {
     g->nkey = (int)(key - g->key);
 }
 
+/* The key; on the way nodes get their flags. */
 static void flux__graph_key(flux__graph *g) {
     if (!flux__key_room(g, g->nleaf)) return;
     g->tf32 = flux__atomic_load32(&flux__tf32) != 0;
     g->key[g->nkey++] = (int64_t)g->nleaf << 32 | (int64_t)g->tf32 << 31 | g->nnode;
     for (int i = 0; i < g->nleaf; i++) g->key[g->nkey++] = g->leaf[i]->dtype | flux__device_word(g->leaf[i]->device);
-    for (int i = 0; i < g->nnode; i++) flux__key_node(g, i);
+    for (int i = 0; i < g->nnode; i++) flux__soon(g->node, i + FLUX__SOON, g->nnode), flux__key_node(g, i);
 }
 
 static void flux__graph_drop(flux__graph *g) {
@@ -7658,7 +7704,7 @@ static void flux__graph_free(flux__graph *g) {
     }
     if (g->leaves.n) memset(g->leaves.key, 0, (size_t)g->leaves.room * sizeof *g->leaves.key);
     g->nnode = g->nleaf = g->nkey = g->top = g->leaves.n = 0;
-    g->cut = false;
+    g->cut = g->copies = g->fixed = false;
     plans->kept = *g;
 }
 
@@ -7671,8 +7717,17 @@ typedef struct flux__group {
     int64_t full[FLUX_MAX_DIMS];
     unsigned reduced;
     bool reduces;                         /* has a reduction already */
-    int members, last;                    /* how many nodes that compute; the highest number */
+    int members, nodes, last;             /* how many nodes that compute; how many in all; the highest number */
 } flux__group;
+
+enum {
+    FLUX__GROUP_MEMBERS = 60,             /* of a kernel: no more nodes that compute, */
+    FLUX__GROUP_NODES = 256,              /* nor in all */
+    FLUX__CIRCLE_STEPS = 512,             /* looked at for a node, to see whether a circle would come of joining a group */
+    FLUX__JOIN_LOOKS = 4096               /* how many of its uses are looked at to find a group for a node, see flux__tries */
+};
+
+typedef struct flux__link { int to, next; } flux__link;   /* next: the number of another link of the same group, -1: none */
 
 typedef struct flux__planner {
     flux__graph *g;
@@ -7680,9 +7735,20 @@ typedef struct flux__planner {
     int *group_of;                        /* by node */
     flux__group *group;
     int ngroup;
-    uint8_t *needs;                       /* ngroup x ngroup: group a uses what group b makes */
+    int *needs;                           /* by group: its last link to one that makes what it uses; -1: none */
+    flux__link *link;
+    int nlink, link_room;
+    int *level;                           /* by group: higher than those of all groups that use what it makes */
+    int *tried, *user_of;                 /* by group: the last node + 1 that was to join it; that it uses */
+    flux__link *raised;                   /* groups whose level was raised, and what it was */
+    int nraised, raised_room;
+    int steps;                            /* left of FLUX__CIRCLE_STEPS */
+    int *member, *member_start;           /* nodes of group G: member[member_start[G] ... member_start[G+1]-1], in order */
+    int *value_of;                        /* by node: its value in the kernel that is being built, or -1 */
+    flux__kernel building;                /* that kernel's lines and operands, before they are counted */
     bool *gather;                         /* by node: a copy that products read through, see flux__find_gathers */
     int *use, *use_start;                 /* uses of node i: use[use_start[i] ... use_start[i+1]-1] = node * 256 + operand */
+    bool ok;                              /* memory has not run out */
 } flux__planner;
 
 static void flux__dims8(const flux_tensor *t, int64_t *out) {
@@ -7721,25 +7787,63 @@ static void flux__outer_dims(const flux__group *G, int64_t *out) {
 
 static int64_t flux__count8(const int64_t *v) { return flux__product(v, FLUX_MAX_DIMS); }
 
-/* Whether group a uses, over any way, what group b makes. */
-static bool flux__group_reaches(flux__planner *p, int a, int b, uint8_t *seen) {
-    if (a == b) return true;
-    if (seen[a]) return false;
-    seen[a] = 1;
-    for (int k = 0; k < p->ngroup; k++)
-        if (p->needs[a * p->n + k] && flux__group_reaches(p, k, b, seen)) return true;
-    return false;
+/* A group's level becomes at least this, and is written down. */
+static void flux__raise_one(flux__planner *p, int G, int level) {
+    flux__link *raised = (flux__link *)flux__grow(p->raised, &p->raised_room, p->nraised + 1, sizeof *raised);
+    if (!raised) {
+        p->ok = false;
+        return;
+    }
+    p->raised = raised, raised += p->nraised++;
+    raised->to = G, raised->next = p->level[G];
+    p->level[G] = level;
 }
 
+/* Raises a group's level, and with it those of the groups that it needs, where they are not higher anyway. False, with all
+   levels as they were: one of these uses the node, so that a circle would be closed; or it takes too long to know. */
+static bool flux__raise(flux__planner *p, int G, int level, int node) {
+    bool good = true;
+    p->nraised = 0;
+    flux__raise_one(p, G, level);
+    for (int i = 0; i < p->nraised && good && p->ok; i++) {
+        const int from = p->raised[i].to;
+        for (int e = p->needs[from]; e >= 0 && good && p->ok; e = p->link[e].next) {
+            const int to = p->link[e].to;
+            good = --p->steps >= 0;
+            if (p->level[to] > p->level[from]) continue;
+            good = good && p->user_of[to] != node + 1;
+            flux__raise_one(p, to, p->level[from] + 1);
+        }
+    }
+    while (!(good && p->ok) && p->nraised) p->nraised--, p->level[p->raised[p->nraised].to] = p->raised[p->nraised].next;
+    return good && p->ok;
+}
+
+/* Whether the groups that use a node may need its group G, and so come before it, without a circle. */
 static bool flux__no_circle(flux__planner *p, int node, int G) {
+    int level = p->level[G];
     for (int u = p->use_start[node]; u < p->use_start[node + 1]; u++) {
         int K = p->group_of[p->use[u] >> 8];
         if (K == G) continue;
-        uint8_t *seen = p->needs + (size_t)p->n * (size_t)p->n;   /* scratch behind the matrix */
-        memset(seen, 0, (size_t)p->n);
-        if (flux__group_reaches(p, G, K, seen)) return false;
+        p->user_of[K] = node + 1;
+        if (p->level[K] >= level) level = p->level[K] + 1;
     }
-    return true;
+    p->user_of[G] = 0;
+    return level == p->level[G] || flux__raise(p, G, level, node);
+}
+
+/* Group a uses what group b makes. */
+static void flux__need_group(flux__planner *p, int a, int b) {
+    for (int e = p->needs[a], n = 0; e >= 0 && n < 4; e = p->link[e].next, n++)
+        if (p->link[e].to == b) return;
+    flux__link *link = (flux__link *)flux__grow(p->link, &p->link_room, p->nlink + 1, sizeof *link);
+    if (!link) {
+        p->ok = false;
+        return;
+    }
+    p->link = link;
+    link[p->nlink].to = b, link[p->nlink].next = p->needs[a];
+    p->needs[a] = p->nlink++;
 }
 
 FLUX__COLD
@@ -7814,7 +7918,7 @@ static bool flux__fits(flux__planner *p, int node, int G, bool commit) {
     flux_tensor *t = p->g->node[node];
     flux__group *group = &p->group[G];
     if (group->kind != FLUX__K_FUSED && group->kind != FLUX__K_MATMUL) return false;
-    if (group->members >= 60) return false;
+    if (group->members >= FLUX__GROUP_MEMBERS || group->nodes >= FLUX__GROUP_NODES) return false;
     if (flux__is_map(t)) return group->kind == FLUX__K_MATMUL && group->members > 24 ? false : flux__map_fits(group, t, commit);
     if (flux__is_reduce(t)) return flux__reduce_fits(p, node, group, commit);
     if (t->op == FLUX__MATMUL) return flux__product_fits(group, t);
@@ -7842,11 +7946,24 @@ static int flux__new_group(flux__planner *p, int node) {
     G->product = t->op == FLUX__MATMUL ? node : -1;
     flux__dims8(flux__is_reduce(t) ? t->in[0] : t, G->full);
     if (flux__is_reduce(t)) G->reduced = flux__real_mask(t);
+    p->needs[p->ngroup] = -1;
+    p->level[p->ngroup] = p->tried[p->ngroup] = p->user_of[p->ngroup] = 0;
+    for (int u = p->use_start[node]; u < p->use_start[node + 1]; u++) {
+        const int above = p->level[p->group_of[p->use[u] >> 8]];
+        if (above >= p->level[p->ngroup]) p->level[p->ngroup] = above + 1;
+    }
     return p->ngroup++;
+}
+
+/* In how many groups a node's place is looked for. Each look goes over all its uses: of many uses, a few are enough. */
+static int flux__tries(const flux__planner *p, int node) {
+    return FLUX__JOIN_LOOKS / (p->use_start[node + 1] - p->use_start[node] + 1) + 4;
 }
 
 /* Whether all in group G that use the node do so point by point, and no circle comes of it. */
 static bool flux__may_join(flux__planner *p, int node, int G) {
+    if (p->tried[G] == node + 1) return false;
+    p->tried[G] = node + 1;
     if (!flux__fits(p, node, G, false)) return false;
     for (int v = p->use_start[node]; v < p->use_start[node + 1]; v++) {
         int user = p->use[v] >> 8;
@@ -7870,18 +7987,24 @@ static bool flux__ends_work(const flux__planner *p, int node, int depth) {
 static bool flux__is_computed(const flux_tensor *t) { return t->op < FLUX__ELEMENTWISE_COUNT || t->op == FLUX__CAST; }
 
 /* The group of a tensor of the same shape that is to be joined to this one by a cat: what gates share is read once. */
-static int flux__choose_sibling(flux__planner *p, int node) {
+static int flux__choose_sibling(flux__planner *p, int node, int tries) {
     flux_tensor *t = p->g->node[node];
     int64_t s[FLUX_MAX_DIMS];
+    bool known = false;
     flux__dims8(t, s);
-    if (!flux__is_computed(t) || flux__ends_work(p, node, 6)) return -1;
-    for (int u = p->use_start[node]; u < p->use_start[node + 1]; u++) {
+    if (!flux__is_computed(t)) return -1;
+    for (int u = p->use_start[node]; u < p->use_start[node + 1] && tries > 0; u++) {
         flux_tensor *user = p->g->node[p->use[u] >> 8];
-        for (int k = 0; user->op == FLUX__CAT && k < user->nin; k++) {
+        if (user->op != FLUX__CAT) continue;
+        if (!known && flux__ends_work(p, node, 6)) return -1;
+        known = true;
+        for (int k = 0; k < user->nin && tries > 0; k++) {
             flux_tensor *b = flux__base(user->in[k]);
             if (flux__finished(b) || !flux__is_computed(b) || b->index <= node) continue;
             int G = p->group_of[b->index];
-            if (!p->group[G].reduced && flux__same8(p->group[G].full, s) && flux__may_join(p, node, G)) return G;
+            if (p->group[G].reduced || !flux__same8(p->group[G].full, s)) continue;
+            tries--;
+            if (flux__may_join(p, node, G)) return G;
         }
     }
     return -1;
@@ -7889,11 +8012,14 @@ static int flux__choose_sibling(flux__planner *p, int node) {
 
 /* The group for a node: one of its users', if all is well, else a new one. Users have theirs already. */
 static int flux__choose_group(flux__planner *p, int node) {
-    for (int u = p->use_start[node]; u < p->use_start[node + 1]; u++) {
+    int tries = flux__tries(p, node);
+    p->steps = FLUX__CIRCLE_STEPS;
+    for (int u = p->use_start[node]; u < p->use_start[node + 1] && tries > 0; u++) {
         int user = p->use[u] >> 8, G = p->group_of[user];
+        tries -= p->tried[G] != node + 1;
         if (flux__may_join(p, node, G)) return flux__fits(p, node, G, true) ? G : -1;
     }
-    return flux__choose_sibling(p, node);
+    return flux__choose_sibling(p, node, tries);
 }
 
 /* Whether a node only widens a half format, or narrows to it: that is a part of loading and of rounding, no work of its own. */
@@ -7901,24 +8027,39 @@ static bool flux__is_width(const flux_tensor *t) {
     return t->op == FLUX__CAST && (t->dtype == FLUX_F32 ? flux__is_half(t->in[0]->dtype) : t->in[0]->dtype == FLUX_F32 && flux__is_half(t->dtype));
 }
 
-static void flux__assign_groups(flux__planner *p) {
+static bool flux__assign_groups(flux__planner *p) {
     for (int i = p->n - 1; i >= 0; i--) {
         flux_tensor *t = p->g->node[i];
         p->group_of[i] = -1;
+        flux__soon(p->g->node, i - FLUX__SOON, p->n);
         if (p->gather[i]) continue;
         int G = flux__choose_group(p, i);
         if (G < 0) G = flux__new_group(p, i);
         flux__group *group = &p->group[G];
         p->group_of[i] = G;
         group->members += !flux__is_width(t);
+        group->nodes++;
         if (i > group->last) group->last = i;
         if (flux__is_reduce(t)) group->reduces = true;
         if (t->op == FLUX__MATMUL) group->kind = FLUX__K_MATMUL, group->product = i;
         for (int u = p->use_start[i]; u < p->use_start[i + 1]; u++) {
             int K = p->group_of[p->use[u] >> 8];
-            if (K != G) p->needs[K * p->n + G] = 1;
+            if (K != G) flux__need_group(p, K, G);
         }
+        if (!p->ok) return false;
     }
+    return true;
+}
+
+/* The nodes of each group, in order. */
+static void flux__list_members(flux__planner *p) {
+    int *start = p->member_start;
+    for (int G = 0; G <= p->ngroup; G++) start[G] = 0;
+    for (int i = 0; i < p->n; i++)
+        if (p->group_of[i] >= 0) start[p->group_of[i]]++;
+    for (int G = 0, at = 0; G <= p->ngroup; G++) at += start[G], start[G] = at;     /* the ends now */
+    for (int i = p->n - 1; i >= 0; i--)
+        if (p->group_of[i] >= 0) p->member[--start[p->group_of[i]]] = i;
 }
 
 /* Which dim of x, a view of all of a copy's elements, each dim of the copy is a part of; false: not so simple. */
@@ -7948,7 +8089,7 @@ static bool flux__owners(const flux_tensor *x, const flux_tensor *copy, uint8_t 
    copies that a product would have to make of rows in another order: those of a sum over samples. */
 static void flux__find_gathers(flux__planner *p) {
     uint8_t owner[FLUX_MAX_DIMS];
-    for (int i = 0; i < p->n; i++) {
+    for (int i = 0; i < p->n && p->g->copies; i++) {
         const flux_tensor *t = p->g->node[i], *x = t->nin ? t->in[0] : NULL;
         if (t->op != FLUX__COPY || !FLUX__IS_VIEW(x) || (p->g->flag[i] & FLUX__ROOT)) continue;
         bool reads = t->dtype == FLUX_F32 || t->dtype == FLUX_F64 || flux__backend_of(t->device.backend)->ready, plain;
@@ -7957,7 +8098,7 @@ static void flux__find_gathers(flux__planner *p) {
         bool along = x->stride[0] == 1 && !flux__backend_of(t->device.backend)->ready;   /* as good as copied */
         p->gather[i] = plain && !chained && (along || flux__size(t) > flux__size(x->base));
     }
-    for (int i = 0; i < p->n; i++)
+    for (int i = 0; i < p->n && p->g->copies; i++)
         for (int k = 0; k < p->g->node[i]->nin; k++) {
             flux_tensor *x = p->g->node[i]->in[k], *b = flux__base(x);
             if (flux__finished(b) || b->mark != p->g->walk || !p->gather[b->index]) continue;
@@ -7966,33 +8107,39 @@ static void flux__find_gathers(flux__planner *p) {
 }
 
 static bool flux__is_gather(const flux__planner *p, const flux_tensor *b) {
-    return !flux__finished(b) && b->mark == p->g->walk && p->gather[b->index];
+    return p->g->copies && !flux__finished(b) && b->mark == p->g->walk && p->gather[b->index];
 }
 
 /* Uses come after what they use. A number that was numbered later than what reads it is none of its operands: it was to be
    looked at itself, or is another node's operand, and who reads it takes the number. */
 static bool flux__find_uses(flux__planner *p) {
-    int *count = p->use_start, total = 0;
+    int *count = p->use_start, total = 0, room = 0;
+    flux__link *all = NULL;               /* in the order of users: what is used, and node * 256 + operand */
     flux__find_gathers(p);
-    for (int pass = 0; pass < 2; pass++) {
-        for (int i = 0; i < p->n; i++) {
-            flux_tensor *t = p->g->node[i];
-            for (int k = 0; k < flux__reads(t) && !p->gather[i]; k++) {
-                flux_tensor *b = flux__base(t->in[k]);
-                if (flux__is_gather(p, b)) b = b->in[0]->base;
-                if (flux__finished(b) || (b->op == FLUX__NUMBER && (b->mark != p->g->walk || b->index > i))) continue;
-                if (pass == 0) count[b->index + 1]++, total++;
-                else p->use[count[b->index]++] = i << 8 | k;
+    for (int i = 0; i < p->n; i++) {
+        flux_tensor *t = p->g->node[i];
+        flux__soon(p->g->node, i + FLUX__SOON, p->n);
+        for (int k = 0; k < flux__reads(t) && !p->gather[i]; k++) {
+            flux_tensor *b = flux__base(t->in[k]);
+            if (flux__is_gather(p, b)) b = b->in[0]->base;
+            if (flux__finished(b) || (b->op == FLUX__NUMBER && (b->mark != p->g->walk || b->index > i))) continue;
+            flux__link *more = (flux__link *)flux__grow(all, &room, total + 1, sizeof *all);
+            if (!more) {
+                if (all) FLUX_FREE(all);
+                return false;
             }
+            all = more;
+            all[total].to = b->index, all[total++].next = i << 8 | k;
+            count[b->index + 1]++;
         }
-        if (pass == 1) break;
-        for (int i = 0; i < p->n; i++) count[i + 1] += count[i];
-        p->use = (int *)flux__malloc((size_t)(total + 1) * sizeof *p->use);
-        if (!p->use) return false;
     }
+    for (int i = 0; i < p->n; i++) count[i + 1] += count[i];
+    p->use = (int *)flux__malloc((size_t)(total + 1) * sizeof *p->use);
+    for (int u = 0; u < total && p->use; u++) p->use[count[all[u].to]++] = all[u].next;
     for (int i = p->n; i > 0; i--) count[i] = count[i - 1];
     count[0] = 0;
-    return true;
+    if (all) FLUX_FREE(all);
+    return p->use != NULL;
 }
 
 FLUX__LEAN
@@ -8017,7 +8164,9 @@ typedef struct flux__builder {
 
 static int flux__emit(flux__builder *b, const flux__value *v) {
     flux__kernel *k = b->k;
-    for (int i = 0; i < k->nvalue; i++) { /* the same line twice is the same value */
+    int first = v->a > v->b ? v->a : v->b;
+    if (v->c > first) first = v->c;
+    for (int i = first + 1; i < k->nvalue; i++) {        /* the same line twice is the same value; it comes after what it uses */
         const flux__value *w = &k->value[i];
         if (w->a == v->a && w->operand == v->operand && w->op == v->op && w->b == v->b && w->c == v->c && w->kind == v->kind &&
             w->cls == v->cls && w->dtype == v->dtype && w->outer == v->outer && w->node == v->node) return i;
@@ -8277,14 +8426,46 @@ static int flux__storable(flux__builder *b, int v, const flux_tensor *t) {
     return flux__emit(b, &line);
 }
 
+/* Memory that lasts as long as the plan. There may be a million kernels, so they share pieces that grow with their number. */
+static void *flux__plan_take(flux__plan *plan, size_t bytes) {
+    flux__chunk *chunk = plan->chunk;
+    const size_t head = (sizeof *chunk + 15) & ~(size_t)15, n = (bytes + 15) & ~(size_t)15;
+    if (!chunk || chunk->room - chunk->used < n) {
+        size_t room = plan->bytes < 4096 ? 2048 : plan->bytes > 1 << 26 ? (size_t)1 << 25 : (size_t)plan->bytes / 2;
+        if (room < n) room = n;
+        chunk = (flux__chunk *)flux__malloc(head + room);
+        if (!chunk) return NULL;
+        chunk->next = plan->chunk, chunk->used = 0, chunk->room = room;
+        plan->chunk = chunk;
+        plan->bytes += (int64_t)(head + room);
+    }
+    void *p = (char *)chunk + head + chunk->used;
+    chunk->used += n;
+    return p;
+}
+
+/* The kernel's own copies of what the planner's has room for. */
+static bool flux__settle_kernel(flux__planner *p, flux__kernel *k, flux__plan *plan) {
+    flux__kernel *from = &p->building;
+    from->value = k->value, from->value_room = k->value_room, from->operand = k->operand, from->operand_room = k->operand_room;
+    k->value = (flux__value *)flux__plan_take(plan, (size_t)k->nvalue * sizeof *k->value);
+    k->operand = (flux__operand *)flux__plan_take(plan, (size_t)k->noperand * sizeof *k->operand);
+    k->value_room = k->nvalue, k->operand_room = k->noperand;
+    if (!k->value || !k->operand) return false;
+    if (k->nvalue) memcpy(k->value, from->value, (size_t)k->nvalue * sizeof *k->value);
+    if (k->noperand) memcpy(k->operand, from->operand, (size_t)k->noperand * sizeof *k->operand);
+    return true;
+}
+
 static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__plan *plan) {
     flux__builder b;
     flux__group *group = &p->group[G];
+    const int *node = p->member + p->member_start[G], n = p->member_start[G + 1] - p->member_start[G];
     b.p = p, b.k = k, b.ok = true;
-    b.value_of = (int *)flux__malloc((size_t)p->n * sizeof(int));
-    if (!b.value_of) return false;
-    memset(b.value_of, -1, (size_t)p->n * sizeof(int));
+    b.value_of = p->value_of;
     memset(k, 0, sizeof *k);
+    k->value = p->building.value, k->value_room = p->building.value_room;
+    k->operand = p->building.operand, k->operand_room = p->building.operand_room;
     k->kind = group->kind;
     k->node = -1;
     if (group->kind != FLUX__K_FUSED) {   /* its operands come first in the list */
@@ -8295,9 +8476,10 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
     }
     k->reduced = group->reduced;
     memcpy(k->full, group->full, sizeof k->full);
-    for (int i = 0; i <= group->last && b.ok; i++) {
-        if (p->group_of[i] != G) continue;
+    for (int m = 0; m < n && b.ok; m++) {
+        const int i = node[m];
         flux_tensor *t = p->g->node[i];
+        flux__soon(p->g->node, i + FLUX__SOON, p->n);      /* most often its neighbour in the group, too */
         bool fused = group->kind == FLUX__K_FUSED || group->kind == FLUX__K_MATMUL;
         bool store = flux__must_store(p, i);
         if (fused && b.ok) {
@@ -8307,37 +8489,53 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
         }
         if (store || !fused) plan->slot[i].stored = true;
     }
+    for (int m = 0; m < n; m++) b.value_of[node[m]] = -1;
+    if (!flux__settle_kernel(p, k, plan)) return false;
     flux__set_phases(k);
-    FLUX_FREE(b.value_of);
     return b.ok;
 }
 
 /* ---------------- order, life of buffers */
 
-static bool flux__group_ready(const flux__planner *p, int G, const uint8_t *done) {
-    const uint8_t *needs = p->needs + G * p->n;
-    for (int K = 0; K < p->ngroup; K++)
-        if (needs[K] && !done[K]) return false;
-    return true;
+/* Numbers of which the highest is taken first: a heap. */
+static void flux__heap_put(int *heap, int n, int x) {
+    for (; n > 0 && heap[(n - 1) / 2] < x; n = (n - 1) / 2) heap[n] = heap[(n - 1) / 2];
+    heap[n] = x;
+}
+
+static int flux__heap_take(int *heap, int n) {       /* n: with the one that is taken */
+    const int top = heap[0], x = heap[--n];
+    int at = 0;
+    for (int kid; (kid = 2 * at + 1) < n; heap[at] = heap[kid], at = kid) {
+        if (kid + 1 < n && heap[kid + 1] > heap[kid]) kid++;
+        if (heap[kid] <= x) break;
+    }
+    heap[at] = x;
+    return top;
 }
 
 /* Kernels in an order in which operands come first; of those that could come next, the one recorded first, which has the
    highest number. So updates of weights come after all that reads the old ones. */
 static bool flux__order_groups(flux__planner *p, int *order) {
-    uint8_t *done = (uint8_t *)flux__zalloc((size_t)p->n);
-    if (!done) return false;
-    for (int at = 0; at < p->ngroup; at++) {
-        int G = p->ngroup - 1;
-        while (G >= 0 && (done[G] || !flux__group_ready(p, G, done))) G--;
-        if (G < 0) {
-            FLUX_FREE(done);
-            return flux__fail("schedule: kernels depend on each other in a circle") != NULL;
-        }
-        order[at] = G;
-        done[G] = 1;
+    const size_t n = (size_t)p->ngroup;
+    int *room = (int *)flux__zalloc((3 * n + (size_t)p->nlink + 1) * sizeof *room), ready = 0, at = 0;
+    int *missing = room, *heap = room + n, *start = room + 2 * n, *user = start + n + 1;  /* user[start[G] ...]: the groups that need G */
+    if (!room) return false;
+    for (int e = 0; e < p->nlink; e++) start[p->link[e].to + 1]++;
+    for (size_t G = 0; G < n; G++) start[G + 1] += start[G];
+    for (int G = p->ngroup - 1; G >= 0; G--)
+        for (int e = p->needs[G]; e >= 0; e = p->link[e].next) user[start[p->link[e].to]++] = G, missing[G]++;
+    for (size_t G = n; G > 0; G--) start[G] = start[G - 1];
+    start[0] = 0;
+    for (int G = 0; G < p->ngroup; G++)
+        if (!missing[G]) flux__heap_put(heap, ready++, G);
+    while (ready) {
+        const int G = order[at++] = flux__heap_take(heap, ready--);
+        for (int u = start[G]; u < start[G + 1]; u++)
+            if (--missing[user[u]] == 0) flux__heap_put(heap, ready++, user[u]);
     }
-    FLUX_FREE(done);
-    return true;
+    FLUX_FREE(room);
+    return at == p->ngroup || FLUX__REFUSE("schedule: kernels depend on each other in a circle");
 }
 
 /* Whether line x of a kernel runs after line y: by phase, outer ones first, in order. */
@@ -8360,12 +8558,9 @@ static bool flux__read_later(const flux__kernel *k, int leaf, int store) {
     return false;
 }
 
-/* In kernel k, node's value may overwrite the donor leaf if every read of that is at the very same point, before. */
+/* In kernel k, the last that reads the donor leaf, node's value may overwrite that if every read is at the very same point, before. */
 static bool flux__may_overwrite(const flux__plan *plan, int at, int slot, int leaf) {
     const flux__kernel *k = &plan->kernel[at];
-    for (int j = at + 1; j < plan->nkernel; j++)
-        for (int o = 0; o < plan->kernel[j].noperand; o++)
-            if (plan->kernel[j].operand[o].src == leaf) return false;
     if (k->kind != FLUX__K_FUSED && k->kind != FLUX__K_MATMUL) return false;
     bool outer = false;
     for (int v = 0; v < k->nvalue; v++)
@@ -8388,32 +8583,44 @@ static bool flux__may_overwrite(const flux__plan *plan, int at, int slot, int le
     return true;
 }
 
-static void flux__find_lives(flux__plan *plan, flux__graph *g) {
+static bool flux__find_lives(flux__plan *plan, flux__graph *g) {
+    int *last = (int *)flux__zalloc(((size_t)plan->nleaf + 1) * sizeof *last);      /* by leaf: the kernel that reads it last */
+    if (!last) return false;
     for (int k = 0; k < plan->nkernel; k++) {
         flux__kernel *kernel = &plan->kernel[k];
         for (int v = 0; v < kernel->nvalue; v++)
             if (kernel->value[v].out >= 0) plan->slot[kernel->value[v].out - plan->nleaf].out_kernel = k;
         if (kernel->kind > FLUX__K_MATMUL) plan->slot[kernel->node].out_kernel = k;
-        for (int o = 0; o < kernel->noperand; o++)
-            if (kernel->operand[o].src >= plan->nleaf) plan->slot[kernel->operand[o].src - plan->nleaf].last_kernel = k;
+        for (int o = 0; o < kernel->noperand; o++) {
+            const int src = kernel->operand[o].src;
+            if (src >= plan->nleaf) plan->slot[src - plan->nleaf].last_kernel = k;
+            else if (src >= 0) last[src] = k;
+        }
     }
     for (int i = 0; i < plan->nnode; i++) {
         flux__slot_info *s = &plan->slot[i];
+        size_t room;
+        const int donor = g->donor[i];
+        s->donor = -1;
+        if (!s->stored) continue;
         if (s->last_kernel < s->out_kernel) s->last_kernel = s->out_kernel;
         s->bytes = flux__size(g->node[i]) * (int64_t)flux__dtypes[g->node[i]->dtype].size;
+        s->cls = flux__size_class((size_t)s->bytes, &room);
         s->keep = (g->flag[i] & FLUX__KEEP) != 0;
         s->device = g->node[i]->device;
-        s->donor = s->stored && g->donor[i] >= 0 && flux__may_overwrite(plan, s->out_kernel, i, g->donor[i]) ? g->donor[i] : -1;
+        if (donor >= 0 && last[donor] <= s->out_kernel && flux__may_overwrite(plan, s->out_kernel, i, donor)) s->donor = donor;
     }
+    FLUX_FREE(last);
+    return true;
 }
 
 static bool flux__find_frees(flux__plan *plan) {
     for (int k = 0; k < plan->nkernel; k++) {
         flux__kernel *kernel = &plan->kernel[k];
         size_t most = (size_t)(kernel->noperand + kernel->nvalue + 1);
-        kernel->frees = (int *)flux__malloc(most * sizeof(int));
-        kernel->outs = (int *)flux__malloc(most * sizeof(int));
-        if (!kernel->frees || !kernel->outs) return false;
+        kernel->outs = (int *)flux__plan_take(plan, 2 * most * sizeof(int));
+        if (!kernel->outs) return false;
+        kernel->frees = kernel->outs + most;
     }
     for (int i = 0; i < plan->nnode; i++) {
         const flux__slot_info *s = &plan->slot[i];
@@ -8429,13 +8636,11 @@ static bool flux__find_frees(flux__plan *plan) {
 static void flux__kernel_unready(flux__kernel *k);
 
 static void flux__plan_free(flux__plan *plan) {
-    for (int i = 0; plan->kernel && i < plan->nkernel; i++) {
-        flux__kernel *k = &plan->kernel[i];
-        flux__kernel_unready(k);
-        if (k->value) FLUX_FREE(k->value);
-        if (k->operand) FLUX_FREE(k->operand);
-        if (k->frees) FLUX_FREE(k->frees);
-        if (k->outs) FLUX_FREE(k->outs);
+    for (int i = 0; plan->kernel && i < plan->nkernel; i++) flux__kernel_unready(&plan->kernel[i]);
+    while (plan->chunk) {
+        flux__chunk *chunk = plan->chunk;
+        plan->chunk = chunk->next;
+        FLUX_FREE(chunk);
     }
     if (plan->kernel) FLUX_FREE(plan->kernel);
     if (plan->slot) FLUX_FREE(plan->slot);
@@ -8454,37 +8659,48 @@ static bool flux__plan_kernels(flux__planner *p, flux__plan *plan, int *order) {
         plan->nkernel = i + 1;
         if (!flux__build_kernel(p, order[i], &plan->kernel[i], plan)) return false;
     }
-    flux__find_lives(plan, p->g);
-    if (!flux__find_frees(plan)) return false;
+    if (!flux__find_lives(plan, p->g) || !flux__find_frees(plan)) return false;
     return flux__kernels_ready(plan, p->g);
+}
+
+static bool flux__planner_start(flux__planner *p, flux__graph *g) {
+    const size_t n = (size_t)g->nnode + 1;
+    memset(p, 0, sizeof *p);
+    p->g = g, p->n = g->nnode, p->ok = true;
+    p->group = (flux__group *)flux__malloc(n * sizeof *p->group);
+    p->gather = (bool *)flux__zalloc(n);
+    int *room = (int *)flux__malloc((9 * n + 1) * sizeof *room);      /* all that there is a number of for each node */
+    p->group_of = room;
+    if (!p->group || !p->gather || !room) return false;
+    p->needs = room + n, p->level = room + 2 * n, p->tried = room + 3 * n, p->user_of = room + 4 * n;
+    p->member = room + 5 * n, p->member_start = room + 6 * n, p->value_of = room + 7 * n, p->use_start = room + 8 * n;
+    memset(p->use_start, 0, (n + 1) * sizeof *room);
+    memset(p->value_of, -1, n * sizeof *room);
+    return flux__find_uses(p);
+}
+
+static void flux__planner_end(flux__planner *p) {
+    if (p->group) FLUX_FREE(p->group);
+    if (p->gather) FLUX_FREE(p->gather);
+    if (p->group_of) FLUX_FREE(p->group_of);     /* and what lies behind */
+    if (p->link) FLUX_FREE(p->link);
+    if (p->raised) FLUX_FREE(p->raised);
+    if (p->building.value) FLUX_FREE(p->building.value);
+    if (p->building.operand) FLUX_FREE(p->building.operand);
+    if (p->use) FLUX_FREE(p->use);
 }
 
 static flux__plan *flux__make_plan(flux__graph *g) {
     flux__planner p;
     flux__plan *plan = (flux__plan *)flux__zalloc(sizeof *plan);
-    size_t n = (size_t)g->nnode + 1;
-    memset(&p, 0, sizeof p);
-    p.g = g, p.n = g->nnode;
-    p.group_of = (int *)flux__zalloc(n * sizeof(int));
-    p.group = (flux__group *)flux__zalloc(n * sizeof *p.group);
-    p.needs = (uint8_t *)flux__zalloc(n * n + n);
-    p.use_start = (int *)flux__zalloc((n + 1) * sizeof(int));
-    p.gather = (bool *)flux__zalloc(n);
-    int *order = (int *)flux__zalloc(n * sizeof(int));
-    bool ok = plan && p.group_of && p.group && p.needs && p.use_start && p.gather && order && flux__find_uses(&p);
+    bool ok = flux__planner_start(&p, g) && plan && flux__assign_groups(&p);
     if (ok) {
         plan->nleaf = g->nleaf, plan->nnode = g->nnode;
-        flux__assign_groups(&p);
-        ok = flux__plan_kernels(&p, plan, order);
+        flux__list_members(&p);
+        ok = flux__plan_kernels(&p, plan, p.level);     /* levels have done their work */
     }
     if (ok && flux__log_schedules()) flux__log_plan(plan, g);
-    if (p.group_of) FLUX_FREE(p.group_of);
-    if (p.group) FLUX_FREE(p.group);
-    if (p.needs) FLUX_FREE(p.needs);
-    if (p.use_start) FLUX_FREE(p.use_start);
-    if (p.gather) FLUX_FREE(p.gather);
-    if (p.use) FLUX_FREE(p.use);
-    if (order) FLUX_FREE(order);
+    flux__planner_end(&p);
     if (!ok && plan) {
         flux__plan_free(plan);
         plan = NULL;
@@ -8605,19 +8821,27 @@ static void flux__plans_free(flux__plans *plans) {
     FLUX_FREE(plans);
 }
 
-/* Forgets the older half when there are many, so that ever new shapes don't fill the memory. */
-static void flux__plans_trim(flux__plans *plans) {
-    if (plans->count < 512) return;
+/* Forgets plans that were last used before so many others. */
+static void flux__plans_forget(flux__plans *plans, uint32_t young) {
     for (int i = 0; i < FLUX__BUCKETS; i++)
         for (flux__plan **at = &plans->bucket[i]; *at;) {
             flux__plan *plan = *at;
-            if (plans->clock - plan->used < 256) at = &plan->next;
+            if (plans->clock - plan->used < young) at = &plan->next;
             else {
                 *at = plan->next;
                 plans->count--;
+                plans->bytes -= plan->bytes;
                 flux__plan_free(plan);
             }
         }
+}
+
+/* Forgets the older half when there are many, or when they have grown large, so that ever new shapes or graphs don't fill
+   the memory; all of them at last, where one alone is so large. */
+static void flux__plans_trim(flux__plans *plans) {
+    if (plans->count >= 512) flux__plans_forget(plans, 256);
+    for (uint32_t young = 256; plans->bytes > FLUX__PLANS_MOST && young; young /= 4) flux__plans_forget(plans, young);
+    if (plans->bytes > FLUX__PLANS_MOST) flux__plans_forget(plans, 0);
 }
 
 FLUX__HOT
@@ -8653,6 +8877,9 @@ static flux__plan *flux__find_plan(flux__graph *g) {
     plan->next = *bucket;
     *bucket = plan;
     plans->count++;
+    plan->bytes += (int64_t)g->nkey * 8 + (int64_t)plan->nnode * (int64_t)sizeof *plan->slot;
+    plan->bytes += (int64_t)plan->nkernel * (int64_t)sizeof *plan->kernel;
+    plans->bytes += plan->bytes;
     return plan;
 }
 
@@ -8683,19 +8910,23 @@ static int flux__kernel_trace(flux__run *r, flux__kernel *k) {
 static void flux__kernel_extra(const flux__run *r, const flux__kernel *k, size_t *bytes);
 static bool flux__kernels_prepare(const flux__plan *plan);
 
-/* Scratch memory of a device: kernels there run one after the other and share the piece, if it is large enough. */
+/* Scratch memory of a device: kernels there run one after the other and share a piece, the largest that any of them needs. */
 static bool flux__allocate_scratch(flux__run *r, int at) {
     flux__kernel *k = &r->plan->kernel[at];
     flux__buffer **scratch = r->buffer + r->plan->nnode * 2;      /* by kernel */
-    if (!k->scratch) return true;
-    for (int i = 0; i < at && !scratch[at]; i++)
-        if (scratch[i] && flux__same_device(scratch[i]->device, k->device) && scratch[i]->room >= k->scratch) {
-            scratch[at] = scratch[i];
-            flux__atomic_add(&scratch[i]->refs, 1);
-        }
-    if (!scratch[at]) scratch[at] = flux__buffer_new(k->device, k->scratch, NULL);
-    k->scratch_at = scratch[at] ? scratch[at]->ptr : NULL;
-    return scratch[at] != NULL;
+    size_t most = k->scratch;
+    if (!k->scratch || scratch[at]) return true;
+    for (int i = at + 1; i < r->plan->nkernel; i++)
+        if (flux__same_device(r->plan->kernel[i].device, k->device) && r->plan->kernel[i].scratch > most) most = r->plan->kernel[i].scratch;
+    flux__buffer *b = flux__buffer_new(k->device, most, NULL);
+    for (int i = at; i < r->plan->nkernel && b; i++) {
+        flux__kernel *other = &r->plan->kernel[i];
+        if (!other->scratch || !flux__same_device(other->device, k->device)) continue;
+        if (i > at) flux__atomic_add(&b->refs, 1);
+        scratch[i] = b;
+        other->scratch_at = b->ptr;
+    }
+    return b != NULL;
 }
 
 /* The memory that kernels need beside their results: one piece of each kind serves them all, one after the other. */
@@ -8709,13 +8940,31 @@ static bool flux__allocate_extra(flux__run *r) {
     return flux__kernels_prepare(r->plan);
 }
 
+/* What was given up within a plan, by class: lists of nodes whose buffers these were. */
+typedef struct flux__spares { int first[FLUX__SIZES], *next; } flux__spares;     /* a node's number + 1; 0: none */
+
+/* A spare buffer for a node, of no more than twice its size; NULL: none. Of the few devices a plan runs on, one is soon found. */
+static flux__buffer *flux__spare_take(flux__run *r, flux__spares *spare, const flux__slot_info *s) {
+    for (int c = s->cls; c < FLUX__SIZES && c <= s->cls + 12; c++)
+        for (int *at = &spare->first[c], n = 0; *at && n < 64; at = &spare->next[*at - 1], n++) {
+            flux__buffer *b = r->buffer[*at - 1];
+            if (!flux__same_device(b->device, s->device) || b->room / 2 > (size_t)s->bytes) continue;
+            *at = spare->next[*at - 1];
+            flux__atomic_add(&b->refs, 1);
+            return b;
+        }
+    return NULL;
+}
+
 /* All memory is found before the first kernel runs, so that a failure leaves everything as it was. Buffers whose life
    ends are used again at once by later kernels. */
 static bool flux__allocate(flux__run *r) {
     flux__plan *plan = r->plan;
-    flux__buffer **spare = r->buffer + plan->nnode;      /* given up within this plan */
-    int nspare = 0;
+    flux__spares spare;
+    const bool share = plan->nkernel > 1;
     bool ok = true;
+    if (share) memset(spare.first, 0, sizeof spare.first);
+    spare.next = (int *)(void *)(r->buffer + plan->nnode);
     for (int i = 0; i < plan->nleaf; i++) r->ptr[i] = r->g->leaf[i]->buf->ptr;
     for (int k = 0; k < plan->nkernel && ok; k++) {
         for (int n = 0; n < plan->kernel[k].nouts && ok; n++) {
@@ -8725,20 +8974,17 @@ static bool flux__allocate(flux__run *r) {
                 r->buffer[i] = r->g->leaf[s->donor]->buf;
                 flux__atomic_add(&r->buffer[i]->refs, 1);
             } else {
-                for (int j = 0; j < nspare && !r->buffer[i]; j++)
-                    if (flux__same_device(spare[j]->device, s->device) && spare[j]->room >= (size_t)s->bytes && spare[j]->room / 2 <= (size_t)s->bytes) {
-                        r->buffer[i] = spare[j];
-                        flux__atomic_add(&r->buffer[i]->refs, 1);
-                        spare[j] = spare[--nspare];
-                    }
+                if (share) r->buffer[i] = flux__spare_take(r, &spare, s);
                 if (!r->buffer[i]) r->buffer[i] = flux__buffer_new(s->device, (size_t)s->bytes, r->g->node[i]);
             }
             ok = r->buffer[i] != NULL;
             if (ok) r->ptr[plan->nleaf + i] = r->buffer[i]->ptr;
         }
-        for (int j = 0; j < plan->kernel[k].nfrees && ok; j++) {
+        for (int j = 0; j < plan->kernel[k].nfrees && ok && share; j++) {
             int i = plan->kernel[k].frees[j];
-            if (plan->slot[i].donor < 0) spare[nspare++] = r->buffer[i];
+            if (plan->slot[i].donor >= 0) continue;
+            int *first = &spare.first[r->buffer[i]->cls];
+            spare.next[i] = *first, *first = i + 1;
         }
     }
     return ok;
@@ -8846,15 +9092,6 @@ static void flux__graph_start(flux__graph *g) {
     g->ok = t != NULL;
     g->walk = t ? ++t->walk : 0;
     if (t && t->walk == 0) g->walk = ++t->walk;
-}
-
-/* Which nodes stay when the plan has run: all that are stored, or, where graphs are cut, those somebody can look at. */
-static void flux__set_flags(flux__graph *g) {
-    for (int i = 0; i < g->nnode; i++) {
-        flux_tensor *t = g->node[i];
-        bool seen = g->cut ? (g->flag[i] & FLUX__SEEN) != 0 : FLUX__VISIBLE(t);
-        if (!(g->cut || (t->flags & FLUX__FIXED)) || seen || (g->flag[i] & FLUX__ROOT)) g->flag[i] |= FLUX__KEEP;
-    }
 }
 
 /* What was recorded under FLUX_NOGRAD lets go of its operands once it is computed. */
@@ -8977,11 +9214,14 @@ FLUX__HOT
 static int flux__evaluate(flux__graph *g) {
     if (!g->ok) return -1;
     if (g->nnode == 0) return 0;
-    flux__set_flags(g);
     flux__graph_key(g);
     flux__plan *plan = g->ok ? flux__find_plan(g) : NULL;
-    if (!plan || flux__run_plan(plan, g) != 0) return -1;
-    if (!g->cut) flux__cut_fixed(g);
+    if (!plan) return -1;
+    int rc = flux__run_plan(plan, g);
+    flux__plans *plans = flux__self()->plans;
+    if (plans->bytes > FLUX__PLANS_MOST) flux__plans_trim(plans);      /* it may be so large that it is not kept */
+    if (rc != 0) return -1;
+    if (!g->cut && g->fixed) flux__cut_fixed(g);
     if (flux__self()->look) flux__scopes_look();
     return 0;
 }
@@ -9039,7 +9279,7 @@ static bool flux__dot_write(FILE *f, flux_tensor *x) {
     flux__graph_start(&g);
     flux__graph_visit(&g, flux__base(x));
     if (g.ok && g.nnode) g.flag[flux__base(x)->index] |= FLUX__ROOT;
-    if (g.ok && g.nnode) flux__set_flags(&g), flux__graph_key(&g);
+    if (g.ok && g.nnode) flux__graph_key(&g);
     flux__plan *plan = g.ok && g.nnode ? flux__find_plan(&g) : NULL;
     int *maker = plan ? (int *)flux__zalloc((size_t)plan->nnode * sizeof *maker) : NULL;
     bool ok = g.ok && (!g.nnode || maker);
@@ -12780,7 +13020,8 @@ typedef struct flux__cpu {                /* a kernel made ready for the CPU */
     bool resident;                        /* rt is all of inner */
     int nphase, nreg, width;              /* registers, bytes of an element there */
     flux__phase *phase;
-    flux__axes *outer_axes, *inner_axes;  /* by value: of what it loads or stores */
+    flux__axes *outer_axes, *inner_axes;  /* of a value that loads or stores, */
+    int *axes_at;                         /* which has this number there */
     int *reg;                             /* by value: its register, -1 */
     bool *expand;                         /* by value: outer, and used by inner ones */
     bool *again;                          /* by value: a load that may be the same in block after block, and so has a register of its own */
@@ -12956,38 +13197,42 @@ static FLUX__INLINE bool flux__read_again(const flux__value *v, int phase) {
     return v->out >= 0 && v->phase < phase && !v->outer && v->kind >= FLUX__V_OP && flux__own_dtype[v->cls] == v->dtype;
 }
 
-static void flux__need(const flux__kernel *k, bool *need, int v, int phase) {
-    if (v < 0 || need[v] || k->value[v].outer) return;
-    need[v] = true;
-    if (flux__read_again(&k->value[v], phase)) return;
-    flux__need(k, need, k->value[v].a, phase);
-    flux__need(k, need, k->value[v].b, phase);
-    flux__need(k, need, k->value[v].c, phase);
+/* What the needed lines need: operands stand before what uses them. */
+static void flux__need_more(const flux__kernel *k, bool *need, int phase) {
+    for (int i = k->nvalue - 1; i >= 0; i--) {
+        const flux__value *v = &k->value[i];
+        if (!need[i] || flux__read_again(v, phase)) continue;
+        if (v->a >= 0 && !k->value[v->a].outer) need[v->a] = true;
+        if (v->b >= 0 && !k->value[v->b].outer) need[v->b] = true;
+        if (v->c >= 0 && !k->value[v->c].outer) need[v->c] = true;
+    }
 }
 
 /* A number that is only read has no line: it is set before the first block. */
 static FLUX__INLINE bool flux__is_idle(const flux__value *v) { return v->kind == FLUX__V_NUMBER && v->out < 0; }
 
 /* The lines of each phase: inner values that its reductions and stores need, outer ones that its inner ones may use. */
-static bool flux__split_phases(flux__kernel *k, flux__cpu *c) {
+static bool flux__split_phases(flux__plan *plan, flux__kernel *k, flux__cpu *c) {
     for (int i = 0; i < k->nvalue; i++)
         if (k->value[i].phase >= c->nphase) c->nphase = k->value[i].phase + 1;
-    c->phase = (flux__phase *)flux__zalloc((size_t)(c->nphase + 1) * sizeof *c->phase);
-    bool *need = (bool *)flux__malloc((size_t)k->nvalue + 1);
+    const size_t phases = (size_t)c->nphase, values = (size_t)k->nvalue;
+    c->phase = (flux__phase *)flux__plan_take(plan, (phases + 1) * sizeof *c->phase + 2 * phases * values * sizeof(int));
+    bool *need = (bool *)flux__malloc(values);
     bool ok = c->phase && need;
+    if (ok) memset(c->phase, 0, (phases + 1) * sizeof *c->phase);
     for (int p = 0; p < c->nphase && ok; p++) {
         flux__phase *ph = &c->phase[p];
-        ph->line = (int *)flux__malloc((size_t)(k->nvalue + 1) * sizeof(int));
-        ph->late = (int *)flux__malloc((size_t)(k->nvalue + 1) * sizeof(int));
-        if (!ph->line || !ph->late) ok = false;
+        ph->line = (int *)(void *)(c->phase + phases + 1) + 2 * (size_t)p * values;
+        ph->late = ph->line + values;
         memset(need, 0, (size_t)k->nvalue);
         for (int i = 0; i < k->nvalue && ok; i++) {
             const flux__value *v = &k->value[i];
             if (v->phase != p) continue;
-            if (flux__reducing(v)) flux__need(k, need, v->a, p);
-            else if (v->outer && !flux__is_idle(v)) ph->late[ph->nlate++] = i;
-            else if (v->out >= 0 || c->resident) flux__need(k, need, i, p);
+            const int what = flux__reducing(v) ? v->a : i;
+            if (!flux__reducing(v) && v->outer && !flux__is_idle(v)) ph->late[ph->nlate++] = i;
+            else if ((what != i || v->out >= 0 || c->resident) && what >= 0 && !k->value[what].outer) need[what] = true;
         }
+        if (ok) flux__need_more(k, need, p);
         for (int i = 0; i < k->nvalue && ok; i++) {
             const flux__value *v = &k->value[i];
             bool now = c->resident ? v->phase == p : true;
@@ -13193,9 +13438,9 @@ static bool flux__needs_register(const flux__value *v) { return v->kind != FLUX_
 
 /* A bias of a matrix of short columns, or what all rows have in common: read once, as long as blocks are alike. */
 static bool flux__is_again(const flux__kernel *k, const flux__cpu *c, int i) {
-    const flux__axes *out = &c->outer_axes[i];
+    const flux__axes *out = &c->outer_axes[c->axes_at[i]];
     if (k->value[i].kind != FLUX__V_LOAD || k->value[i].outer || (c->inner > 1 && !(c->inner_first && c->resident))) return false;
-    return c->inner_axes[i].nd == 1 && (out->nd == 1 ? out->step[0] == 0 : out->nd == 2 && out->step[1] == 0 && out->dim[0] <= c->tile);
+    return c->inner_axes[c->axes_at[i]].nd == 1 && (out->nd == 1 ? out->step[0] == 0 : out->nd == 2 && out->step[1] == 0 && out->dim[0] <= c->tile);
 }
 
 /* Registers by last use. In a block that holds whole rows a value lives from its own line to its last use in any phase;
@@ -13259,8 +13504,8 @@ static bool flux__bind_loops(flux__kernel *k, flux__cpu *c) {
             return flux__fail("%s: no kernel for %s", flux__op_names[v->op], flux__dtypes[v->dtype].name) != NULL;
         if (!flux__is_source(v) && v->out < 0) continue;
         flux__value_strides(k, v, step);
-        flux__merge_axes(&c->outer_axes[i], k->full, step, k->reduced, false);
-        flux__merge_axes(&c->inner_axes[i], k->full, step, k->reduced, true);
+        flux__merge_axes(&c->outer_axes[c->axes_at[i]], k->full, step, k->reduced, false);
+        flux__merge_axes(&c->inner_axes[c->axes_at[i]], k->full, step, k->reduced, true);
     }
     return true;
 }
@@ -13274,29 +13519,34 @@ static int64_t flux__point_cost(const flux__kernel *k) {
     return cost;
 }
 
-static void flux__cpu_drop(flux__cpu *c) {
-    for (int p = 0; c->phase && p < c->nphase; p++) {
-        if (c->phase[p].line) FLUX_FREE(c->phase[p].line);
-        if (c->phase[p].late) FLUX_FREE(c->phase[p].late);
-    }
-    if (c->phase) FLUX_FREE(c->phase);
-    if (c->outer_axes) FLUX_FREE(c->outer_axes);
-    if (c->inner_axes) FLUX_FREE(c->inner_axes);
-    if (c->reg) FLUX_FREE(c->reg);
-    if (c->expand) FLUX_FREE(c->expand);
-    if (c->again) FLUX_FREE(c->again);
-    if (c->parting) FLUX_FREE(c->parting);
-    if (c->made) FLUX_FREE(c->made);
-    if (c->truth) FLUX_FREE(c->truth);
-    if (c->expand_reg) FLUX_FREE(c->expand_reg);
-    if (c->loop) FLUX_FREE(c->loop);
-    if (c->reduce_at) FLUX_FREE(c->reduce_at);
-    FLUX_FREE(c);
+/* A kernel made ready and all it has of each value, in the plan's memory. */
+static flux__cpu *flux__cpu_new(flux__plan *plan, const flux__kernel *k) {
+    const size_t n = (size_t)k->nvalue, at = (sizeof(flux__cpu) + 15) & ~(size_t)15;
+    size_t moved = 1;                     /* values that have axes; the others are given the last */
+    for (size_t i = 0; i < n; i++) moved += flux__is_source(&k->value[i]) || k->value[i].out >= 0;
+    const size_t all = at + moved * 2 * sizeof(flux__axes) + n * (sizeof(flux__loop) + 4 * sizeof(int) + 5 * sizeof(bool));
+    flux__cpu *c = (flux__cpu *)flux__plan_take(plan, all);
+    if (!c) return NULL;
+    memset(c, 0, all);
+    c->outer_axes = (flux__axes *)(void *)((char *)c + at);
+    c->inner_axes = c->outer_axes + moved;
+    c->loop = (flux__loop *)(void *)(c->inner_axes + moved);
+    c->reg = (int *)(void *)(c->loop + n);
+    c->expand_reg = c->reg + n;
+    c->reduce_at = c->expand_reg + n;
+    c->axes_at = c->reduce_at + n;
+    c->expand = (bool *)(void *)(c->axes_at + n);
+    c->again = c->expand + n;
+    c->parting = c->again + n;
+    c->made = c->parting + n;
+    c->truth = c->made + n;
+    for (size_t i = 0, next = 0; i < n; i++)
+        c->axes_at[i] = (int)(flux__is_source(&k->value[i]) || k->value[i].out >= 0 ? next++ : moved - 1);
+    return c;
 }
 
 static void flux__kernel_unready(flux__kernel *k) {
     if (k->ready && k->drop) k->drop(k->ready);
-    else if (k->ready) flux__cpu_drop((flux__cpu *)k->ready);
     k->ready = NULL;
 }
 
@@ -13308,17 +13558,14 @@ static int flux__tile_times(const flux__kernel *k, const flux__cpu *c, bool larg
     return c->resident || flux__in_registers(k) < 2 ? 4 : 1;
 }
 
-static bool flux__cpu_ready(flux__kernel *k) {
+static bool flux__cpu_ready(flux__plan *plan, flux__kernel *k) {
     if (k->kind > FLUX__K_MATMUL) return true;
-    flux__cpu *c = (flux__cpu *)flux__zalloc(sizeof *c);
+    flux__cpu *c = flux__cpu_new(plan, k);
     size_t n = (size_t)k->nvalue + 1;
     if (!c) return false;
     k->ready = c;
     c->width = 4;
     c->tile = FLUX__TILE;
-    c->made = (bool *)flux__zalloc(n);
-    c->truth = (bool *)flux__zalloc(n);
-    if (!c->made || !c->truth) return false;
     flux__find_truths(k, c);
     if (!flux__find_rows(k, c)) {
         c->rows.first = -1;
@@ -13329,19 +13576,10 @@ static bool flux__cpu_ready(flux__kernel *k) {
             flux__choose_blocks(k, c);
         }
     }
-    c->outer_axes = (flux__axes *)flux__zalloc(n * sizeof *c->outer_axes);
-    c->inner_axes = (flux__axes *)flux__zalloc(n * sizeof *c->inner_axes);
-    c->reg = (int *)flux__zalloc(n * sizeof(int));
-    c->expand = (bool *)flux__zalloc(n);
-    c->again = (bool *)flux__zalloc(n);
-    c->parting = (bool *)flux__zalloc(n);
-    c->expand_reg = (int *)flux__zalloc(n * sizeof(int));
-    c->loop = (flux__loop *)flux__zalloc(n * sizeof *c->loop);
-    c->reduce_at = (int *)flux__zalloc(n * sizeof(int));
     int *last = (int *)flux__zalloc(n * sizeof(int));
     bool *taken = (bool *)flux__zalloc(n * 3 + 8);
-    bool ok = c->outer_axes && c->inner_axes && c->reg && c->expand && c->again && c->parting && c->expand_reg && c->loop && c->reduce_at && last && taken;
-    ok = ok && flux__split_phases(k, c) && flux__bind_loops(k, c);
+    bool ok = last && taken;
+    ok = ok && flux__split_phases(plan, k, c) && flux__bind_loops(k, c);
     if (ok) {
         flux__find_adam(k, c);
         flux__find_roles(k, c);
@@ -13364,7 +13602,7 @@ static bool flux__kernels_ready(flux__plan *plan, flux__graph *g) {
         const flux__backend *b = flux__backend_of(k->device.backend);
         if (k->kind == FLUX__K_MOVE || k->drop) continue;
         if (!b->ready) {
-            if (!flux__cpu_ready(k)) return false;
+            if (!flux__cpu_ready(plan, k)) return false;
             continue;
         }
         for (int j = i; j < plan->nkernel; j++)
@@ -13438,7 +13676,7 @@ static bool flux__rows_follow(const flux__block_run *b, const flux__axes *out, c
 /* All runs of a value's block: along the points that lie together, for each of the others. */
 static void flux__each_run_of(flux__block_run *b, int i, flux__run_fn fn, void *ctx) {
     const flux__value *v = &b->k->value[i];
-    const flux__axes *out = &b->c->outer_axes[i], *in = &b->c->inner_axes[i];
+    const flux__axes *out = &b->c->outer_axes[b->c->axes_at[i]], *in = &b->c->inner_axes[b->c->axes_at[i]];
     int64_t base = flux__is_source(v) ? b->k->operand[v->operand].offset : 0, at = 0;
     for (int64_t s = 0; s < b->segments; s++) {
         int64_t o0 = b->o0 + s * b->segment_step;
@@ -13458,7 +13696,7 @@ static void flux__each_run_of(flux__block_run *b, int i, flux__run_fn fn, void *
 /* If the whole block lies in order in memory: where, else NULL (dtype must be its class's own, but for rows of bools). */
 static FLUX__O2 char *flux__in_place(flux__block_run *b, int i, char *memory, int dtype) {
     const flux__value *v = &b->k->value[i];
-    const flux__axes *out = &b->c->outer_axes[i], *in = &b->c->inner_axes[i];
+    const flux__axes *out = &b->c->outer_axes[b->c->axes_at[i]], *in = &b->c->inner_axes[b->c->axes_at[i]];
     bool o_run = out->nd == 1 || b->o0 % out->dim[0] + b->w * b->segments <= out->dim[0];
     bool r_run = in->nd == 1 || v->outer || b->r0 % in->dim[0] + b->rt <= in->dim[0];
     if ((flux__own_dtype[v->cls] != dtype && !(v->kind == FLUX__V_LOAD && b->c->truth[i] && b->c->inner_first)) || !o_run || !r_run) return NULL;
@@ -13500,8 +13738,8 @@ static void flux__fetch_ahead(const flux__block_run *b, int i, const char *there
     const flux__value *v = &b->k->value[i];
     const int64_t size = b->c->truth[i] ? 1 : (int64_t)flux__class_size[v->cls], bytes = flux__block_count(b, v) * size;
     if (!b->k->reduced || b->c->rows.first >= 0 || b->c->outer * b->c->inner < FLUX__LARGE) return;
-    if (!b->c->inner_first && !v->outer && b->r0 + b->rt < b->c->inner) there += b->c->inner_axes[i].step[0] * b->rt * size;
-    else there += bytes - (b->c->inner_first ? 0 : b->c->inner_axes[i].step[0] * b->r0 * size);
+    if (!b->c->inner_first && !v->outer && b->r0 + b->rt < b->c->inner) there += b->c->inner_axes[b->c->axes_at[i]].step[0] * b->rt * size;
+    else there += bytes - (b->c->inner_first ? 0 : b->c->inner_axes[b->c->axes_at[i]].step[0] * b->r0 * size);
     for (int64_t at = 0; at < bytes; at += 64) FLUX__PREFETCH_LATER(there + at)
 }
 
@@ -13520,7 +13758,8 @@ static void flux__row_times(char *out, const char *row, size_t bytes, int64_t n)
 static bool flux__load_repeated(flux__block_run *b, int i, flux__transfer t) {
     const flux__value *v = &b->k->value[i];
     const bool first = b->c->inner_first;
-    const flux__axes *along = first ? &b->c->inner_axes[i] : &b->c->outer_axes[i], *down = first ? &b->c->outer_axes[i] : &b->c->inner_axes[i];
+    const flux__axes *out = &b->c->outer_axes[b->c->axes_at[i]], *in = &b->c->inner_axes[b->c->axes_at[i]];
+    const flux__axes *along = first ? in : out, *down = first ? out : in;
     const int64_t n = first ? b->rt : b->w, rows = first ? b->w : b->rt, base = flux__is_source(v) ? b->k->operand[v->operand].offset : 0;
     if (v->outer || b->segments > 1 || rows == 1) return false;
     if (down->nd == 1 && down->step[0] == 0) {
@@ -13537,7 +13776,7 @@ static bool flux__load_repeated(flux__block_run *b, int i, flux__transfer t) {
 
 /* Whether the register has this block already. */
 static bool flux__is_held(flux__block_run *b, int i) {
-    const flux__axes *out = &b->c->outer_axes[i];
+    const flux__axes *out = &b->c->outer_axes[b->c->axes_at[i]];
     if (!b->c->again[i]) return false;
     const int64_t period = out->nd == 1 ? 1 : out->dim[0], is = (b->o0 % period) << 40 | b->w << 20 | b->segments;
     if (b->segments > 1 && b->segment_step % period) return false;
@@ -13549,7 +13788,8 @@ static bool flux__is_held(flux__block_run *b, int i) {
 /* Words that follow each other in memory across a block are turned on the way. */
 static bool flux__load_turned(flux__block_run *b, int i, const flux__transfer *t) {
     const flux__value *v = &b->k->value[i];
-    const flux__axes *out = &b->c->outer_axes[i], *in = &b->c->inner_axes[i], *along = b->c->inner_first ? in : out, *across = b->c->inner_first ? out : in;
+    const flux__axes *out = &b->c->outer_axes[b->c->axes_at[i]], *in = &b->c->inner_axes[b->c->axes_at[i]];
+    const flux__axes *along = b->c->inner_first ? in : out, *across = b->c->inner_first ? out : in;
     const int64_t base = flux__is_source(v) ? b->k->operand[v->operand].offset : 0, rows = b->c->inner_first ? b->rt : b->w;
     if (v->outer || b->segments > 1 || t->narrow != t->wide || across->step[0] != 1 || rows == 1 || b->w * b->rt == rows) return false;
     if ((out->nd > 1 && b->o0 % out->dim[0] + b->w > out->dim[0]) || (in->nd > 1 && b->r0 % in->dim[0] + b->rt > in->dim[0])) return false;
@@ -20672,7 +20912,6 @@ static bool flux__prewarm_plan(int n, flux_tensor *const *roots, bool cut) {
     }
     bool ok = g.ok;
     if (ok && g.nnode) {
-        flux__set_flags(&g);
         flux__graph_key(&g);
         ok = g.ok && flux__find_plan(&g) != NULL;
     }

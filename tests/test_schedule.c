@@ -729,4 +729,103 @@ TEST(graphs_may_be_deep) {
     }
 }
 
+/* ---------------- long graphs: planned in time and memory in proportion to their length */
+
+/* kB of memory that this process had at most; 0 where nobody knows */
+static long most_memory(void) {
+    long kb = 0;
+    char line[200];
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "VmHWM: %ld", &kb) == 1) break;
+    if (f) fclose(f);
+    return kb;
+}
+/* a device's kernels are started one by one, and checked memory is slow */
+static int64_t length(void) { return test_device.backend ? 600 : FLUX__ASAN ? 40000 : 200000; }
+
+TEST(a_long_running_sum) {
+    const long before = most_memory();
+    const int64_t n = length();
+    flux_tensor *x = flux_eval(flux_ones(3)), *pending = flux_mul(x, 2), *y = x, *z = x;
+    for (int64_t i = 0; i < n; i++) y = flux_add(y, x), z = flux_add(z, pending);
+    flux_tensor *loss = flux_add(flux_sum(y), flux_sum(z));
+    flux_grads *g = flux_gradient(loss, x);
+    CHECK_DATA(flux_grad(g, x), ((double[]){ 3.0 * (double)n + 2, 3.0 * (double)n + 2, 3.0 * (double)n + 2 }), 0);
+    CHECK_DATA(y, ((double[]){ (double)n + 1, (double)n + 1, (double)n + 1 }), 0);
+    CHECK_DATA(z, ((double[]){ 2.0 * (double)n + 1, 2.0 * (double)n + 1, 2.0 * (double)n + 1 }), 0);
+    CHECK(most_memory() - before < 3000000);
+}
+
+TEST(a_long_chain_of_elementwise_operations) {
+    const int64_t n = length();
+    flux_tensor *x = flux_eval(flux_ones(2)), *w = flux_eval(flux_full(-1.0, 2)), *y = x;
+    volatile float want = 1;
+    for (int64_t i = 0; i < n; i++) {
+        const int what = (int)(i % 4);
+        y = what == 0 ? flux_mul(y, w) : what == 1 ? flux_mul(y, 0.75) : what == 2 ? flux_add(y, 0.5) : flux_abs(y);
+        want = what == 0 ? -want : what == 1 ? want * 0.75f : what == 2 ? want + 0.5f : fabsf(want);
+    }
+    flux_grads *g = flux_gradient(flux_sum(y), x, w);
+    CHECK(flux_eval(flux_grad(g, w)) != NULL && flux_eval(flux_grad(g, x)) != NULL);
+    CHECK_DATA(y, ((double[]){ (double)want, (double)want }), 0);
+}
+
+TEST(a_long_chain_of_products) {
+    const long before = most_memory();
+    const int64_t n = length();
+    const float swap[] = { 0, 1, 1, 0 }, ab[] = { 3, 5 };
+    flux_tensor *w = flux_eval(flux_from(swap, 2, 2)), *x = flux_eval(flux_from(ab, 2)), *y = x;
+    for (int64_t i = 0; i < n; i++) y = flux_matmul(w, y);
+    flux_grads *g = flux_gradient(flux_sum(flux_mul(y, x)), x);
+    flux_tensor *both[] = { y, flux_grad(g, x) };
+    CHECK(flux_eval_all(2, both) == 0);
+    CHECK_DATA(y, ((double[]){ 3, 5 }), 0);
+    CHECK_DATA(both[1], ((double[]){ 6, 10 }), 0);
+    CHECK(most_memory() - before < 4000000);
+}
+
+TEST(a_long_graph_with_many_results) {
+    enum { MOST = 20000 };
+    const int n = test_device.backend ? 200 : MOST;
+    flux_tensor **ys = (flux_tensor **)malloc(MOST * sizeof *ys), *x = flux_eval(flux_ones(2));
+    REQUIRE(ys);
+    for (int i = 0; i < n; i++) ys[i] = flux_add(i ? flux_mul(ys[i - 1], 0.5) : x, flux_tanh(flux_mul(x, 0.0)));
+    CHECK(flux_eval_all(n, ys) == 0);
+    CHECK_DATA(ys[n - 1], ((double[]){ 0, 0 }), 1e-6);
+    free(ys);
+}
+
+TEST(a_long_chain_is_drawn_and_released) {
+    const int64_t n = test_device.backend ? 600 : 50000;
+    char path[400];
+    flux_tensor *y = NULL;
+    snprintf(path, sizeof path, "%s/flux_long.dot", test_temp());
+    FLUX_SCOPE {
+        y = flux_ones(2);
+        for (int64_t i = 0; i < n; i++) y = flux_sum(flux_add(flux_mul(y, 0.5), 0.25), 1);
+        flux_retain(y);
+        CHECK(flux_graph_dot(y, path) == 0);
+    }
+    CHECK_DATA(y, ((double[]){ 0.5, 0.5 }), 1e-6);
+    flux_release(y);
+    remove(path);
+}
+
+/* Whether a large graph's plan is kept is a question of memory: all of a thread's plans are bounded. */
+TEST(plans_do_not_fill_the_memory) {
+    ONLY_ON_CPU();
+    for (int k = 0; k < 6; k++)
+        FLUX_SCOPE {
+            flux_tensor *w = flux_eval(flux_eye(2)), *y = flux_eval(flux_ones(2, 3 + k));
+            for (int64_t i = 0; i < 60000; i++) y = flux_matmul(w, y);
+            CHECK(flux_eval(y) != NULL);
+        }
+    const flux__plans *plans = flux__self()->plans;
+    int64_t bytes = 0;
+    for (int i = 0; i < FLUX__BUCKETS; i++)
+        for (const flux__plan *plan = plans->bucket[i]; plan; plan = plan->next) bytes += plan->bytes;
+    CHECK(bytes == plans->bytes && bytes <= FLUX__PLANS_MOST);
+}
+
 TEST_MAIN()
