@@ -716,8 +716,10 @@ struct flux_layer {                       /* the first member of every layer's s
     const flux_layer_type *type;
     flux_mode mode;                       /* see flux_testmode */
     bool frozen;                          /* see flux_freeze */
+    short levels;                         /* of layers within layers, itself counted */
     const char *name;                     /* given by flux_named, or NULL */
 };
+enum { FLUX_MAX_LEVELS = 1000 };          /* of layers within layers, and of tuples within tuples: more is an error when they are made */
 
 /* Describes struct T: printed name, call function, then FLUX_CHILD(field) for a layer, FLUX_CHILDREN(array, count) for
    an array of layers, FLUX_PARAM(field) for a tensor that is trained, FLUX_STATE(field) for one that is moved and
@@ -4505,7 +4507,7 @@ enum flux__op {
     FLUX__CAT,                            /* arg.i: dim */
     FLUX__MOVE,                           /* to another device */
     FLUX__ATTEND,                         /* arg.i: heads, causal, 1 for the gradients */
-    FLUX__TUPLE
+    FLUX__TUPLE                           /* arg.i: how many levels of tuples */
 };
 static const char *const flux__op_names[] = {
 #define FLUX__OP_NAME(NAME, name, ...) #name,
@@ -5702,8 +5704,13 @@ FLUX_DEF flux_tensor *flux_tuple_of(int n, flux_tensor *const *xs) {
     if (n < 1 || n > 255) return (flux_tensor *)flux__fail("tuple: %d tensors (1 to 255)", n);
     for (int i = 0; i < n; i++)
         if (!xs[i] || FLUX__GONE("tuple", xs[i])) return (flux_tensor *)flux__null("tuple", "of the list", xs[i]);
+    int64_t levels = 1;
+    for (int i = 0; i < n; i++)
+        if (xs[i]->op == FLUX__TUPLE && xs[i]->arg.i[0] >= levels) levels = xs[i]->arg.i[0] + 1;
+    if (levels > FLUX_MAX_LEVELS) return (flux_tensor *)flux__fail("tuple: more than %d tuples within tuples", (int)FLUX_MAX_LEVELS);
     flux_tensor *t = flux__node_raw(FLUX__TUPLE, FLUX_F32, &none, xs[0]->device, n);
     for (int i = 0; t && i < n; i++) flux__edge(&t->in[i], xs[i]);
+    if (t) t->arg.i[0] = levels;
     return t ? flux__done(t) : NULL;
 }
 
@@ -9226,8 +9233,23 @@ static int flux__evaluate(flux__graph *g) {
     return 0;
 }
 
+/* Makes a tensor, or all in a tuple, what the graph is computed for. Tuples hold no more than FLUX_MAX_LEVELS of others; each of
+   them is gone into once (seen). */
+static void flux__graph_root(flux__graph *g, flux_tensor *x, flux__pairs *seen) {
+    bool fresh = true;
+    if (x->op == FLUX__TUPLE) {
+        if (x->arg.i[0] > 1 && !flux__pairs_at(seen, x, &fresh)) g->ok = false;
+        for (int i = 0; i < x->nin && fresh && g->ok; i++) flux__graph_root(g, x->in[i], seen);
+        return;
+    }
+    x = flux__base(x);
+    flux__graph_visit(g, x);
+    if (g->ok && !flux__finished(x)) g->flag[x->index] |= FLUX__ROOT;
+}
+
 FLUX_DEF int flux_eval_all(int n, flux_tensor *const *xs) {
     flux__graph g;
+    flux__pairs seen = { NULL, 0, 0 };
     for (int i = 0; i < n; i++)
         if (!xs[i] || FLUX__GONE("eval", xs[i])) return flux__null("eval", "x", xs[i]), -1;
     bool work = false;
@@ -9235,13 +9257,9 @@ FLUX_DEF int flux_eval_all(int n, flux_tensor *const *xs) {
         if (xs[i]->op == FLUX__TUPLE || !flux__base(xs[i])->buf) work = true;
     if (!work) return 0;
     flux__graph_start(&g);
-    for (int i = 0; i < n && g.ok; i++)
-        for (int j = 0; j < flux_count(xs[i]) && g.ok; j++) {
-            flux_tensor *x = flux__base(xs[i]->op == FLUX__TUPLE ? xs[i]->in[j] : xs[i]);
-            flux__graph_visit(&g, x);
-            if (g.ok && !flux__finished(x)) g.flag[x->index] |= FLUX__ROOT;
-        }
+    for (int i = 0; i < n && g.ok; i++) flux__graph_root(&g, xs[i], &seen);
     int rc = flux__evaluate(&g);
+    flux__pairs_free(&seen);
     flux__graph_free(&g);
     return rc;
 }
@@ -19925,6 +19943,12 @@ static void flux__layer_free(flux_layer *m) {
     flux__bury(m);
 }
 
+/* A layer that holds this one has a level more. So deep may calls go that follow a model down, and no deeper. */
+static bool flux__take_levels(flux_layer *m, const flux_layer *kid) {
+    if (kid && kid->levels >= m->levels) m->levels = (short)(kid->levels + 1);
+    return m->levels <= FLUX_MAX_LEVELS || FLUX__REFUSE("%s: more than %d layers within layers", m->type->name, (int)FLUX_MAX_LEVELS);
+}
+
 /* Takes over one field of the struct `from` into m, where it is still NULL. */
 static bool flux__take_field(flux_layer *m, const void *from, const flux_field *f) {
     int n;
@@ -19936,20 +19960,22 @@ static bool flux__take_field(flux_layer *m, const void *from, const flux_field *
     if (f->kind == FLUX__CHILD_FIELD) {
         memcpy((char *)m + f->offset, &kids[0], sizeof kids[0]);
         flux_retain(kids[0]);
-        return true;
+        return flux__take_levels(m, kids[0]);
     }
     flux_layer **own = n > 0 ? (flux_layer **)flux__malloc((size_t)n * sizeof *own) : NULL;
     if (n > 0 && !own) return false;
     for (int i = 0; i < n; i++) own[i] = (flux_layer *)flux_retain(kids[i]);
     memcpy((char *)m + f->offset, &own, sizeof own);
     memcpy((char *)m + f->count, &n, sizeof n);
+    for (int i = 0; i < n; i++)
+        if (!flux__take_levels(m, own[i])) return false;
     return true;
 }
 
 /* A layer with the same fields as the struct `from`; its one reference is the
    caller's. */
 static flux_layer *flux__layer_clone(const flux_layer_type *type, const void *from) {
-    static const flux_layer blank = { { FLUX__LAYER, 0, 1 }, NULL, FLUX_MODE_AUTO, false, NULL };
+    static const flux_layer blank = { { FLUX__LAYER, 0, 1 }, NULL, FLUX_MODE_AUTO, false, 1, NULL };
     flux_layer *m = (flux_layer *)flux__malloc(type->size);
     if (!m) return NULL;
     memcpy(m, from, type->size);
@@ -20016,8 +20042,6 @@ FLUX_DEF flux_layer *flux_new_layer(const flux_layer_type *type, const void *fie
 
 /* ---------------- the walk */
 
-#define FLUX__DEEPEST 4000    /* layers within layers: more can only be one that contains itself */
-
 typedef struct flux__trail { char *s; int room, length, depth; } flux__trail; /* where a walk is */
 
 FLUX__LEAN
@@ -20045,9 +20069,9 @@ static FLUX__INLINE void flux__trail_back(flux__trail *t, int length) {
 }
 
 static bool flux__trail_down(flux__trail *t, const flux_layer *m) {
-    if (++t->depth <= FLUX__DEEPEST) return true;
+    if (++t->depth <= FLUX_MAX_LEVELS) return true;
     flux__fail("a %s has more than %d layers within layers; does it contain itself?", m->type->name,
-               FLUX__DEEPEST);
+               (int)FLUX_MAX_LEVELS);
     return false;
 }
 
@@ -20273,7 +20297,7 @@ static flux_layer *flux__declares(flux_layer *m, const char *name, flux_tensor *
             *slot = flux__tensor_slot(m, f);
             return m;
         }
-    for (const flux_field *f = m->type->fields; depth < FLUX__DEEPEST && f->kind != FLUX__END;
+    for (const flux_field *f = m->type->fields; depth < FLUX_MAX_LEVELS && f->kind != FLUX__END;
          f++) {
         int n;
         flux_layer **kids = flux__kids(m, f, &n), *found = NULL;
@@ -20833,7 +20857,7 @@ static flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
     flux_tensor *first = NULL;
     flux_layer *leaf = m, *below;
     flux__fields(m, flux__first_tensor, &first);
-    for (int depth = 0; depth < FLUX__DEEPEST && (below = flux_child(leaf, 0)) != NULL; depth++)
+    for (int depth = 0; depth < FLUX_MAX_LEVELS && (below = flux_child(leaf, 0)) != NULL; depth++)
         leaf = below;
     bool indices = leaf->type == flux__embedding_type() || leaf->type == flux__embeddingbag_type();
     flux_dtype t = indices ? FLUX_I64
@@ -23536,7 +23560,7 @@ static bool flux__unnorm(flux_layer **place, flux__pairs *folds, int depth) {
         flux_release(m);
         m = y;
     }
-    for (const flux_field *f = m->type->fields; depth < FLUX__DEEPEST && f->kind != FLUX__END;
+    for (const flux_field *f = m->type->fields; depth < FLUX_MAX_LEVELS && f->kind != FLUX__END;
          f++) {
         int n;
         flux_layer **kids = flux__kids(m, f, &n);

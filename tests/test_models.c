@@ -743,8 +743,39 @@ TEST(a_layer_within_itself_is_found_out) {
     stack_layer *s = (stack_layer *)flux_new(stack_layer, .parts = &m, .count = 1);
     s->parts[0] = &s->base;                /* what no program should do */
     CHECK_ERROR(flux_num_params(&s->base),
-                "more than 4000 layers within layers; does it contain itself?");
+                "more than 1000 layers within layers; does it contain itself?");
     CHECK_ERROR(flux_copy_layer(&s->base), "does it contain itself?");
     s->parts[0] = m;
+}
+
+static flux_layer *nest(int n) {
+    flux_layer *m = flux_dense(2, 2);
+    for (int i = 0; i < n && m; i++) m = flux_chain(m, plus_one);
+    return m;
+}
+
+/* Calls that follow a model down go as deep as it is: how deep is checked where a layer is made. */
+TEST(layers_within_layers_are_bounded) {
+    flux_layer *m = flux_dense(2, 2);
+    while (m->levels < FLUX_MAX_LEVELS) m = flux_chain(m, flux_dense(2, 2));
+    CHECK_ERROR(flux_chain(m, plus_one), "Chain: more than 1000 layers within layers");
+    CHECK_ERROR(flux_skipconnection(m, flux_add), "more than 1000 layers within layers");
+    CHECK_ERROR(flux_parallel(flux_add, m, m), "more than 1000 layers within layers");
+    flux_layer *copy = flux_copy_layer(m);
+    CHECK(copy && copy->levels == FLUX_MAX_LEVELS && flux_num_params(copy) == 6 * FLUX_MAX_LEVELS);
+    CHECK(flux_layer_text(m, NULL, 0) > 1000 && flux_eval(flux_call(m, flux_ones(2))) != NULL);
+    CHECK_ERROR(nest(100000), "Chain: more than 1000 layers within layers");
+}
+
+TEST(tuples_within_tuples_are_bounded) {
+    flux_tensor *x = flux_add(flux_ones(2), 1), *t = flux_tuple(x, x);
+    for (int i = 1; i < FLUX_MAX_LEVELS; i++) t = i < 40 ? flux_tuple(t, t) : flux_tuple(t);    /* shared: gone into once */
+    CHECK_ERROR(flux_tuple(t, x), "tuple: more than 1000 tuples within tuples");
+    CHECK(flux_eval(t) == t);
+    flux_tensor *in = t, *three = flux_tuple(flux_tuple(flux_mul(x, 2), x), flux_mul(x, 3));
+    while (flux_count(in) == 1) in = flux_nth(in, 0);
+    CHECK(flux_eval(three) == three && flux_eval(in) == in);
+    CHECK_DATA(flux_nth(flux_nth(three, 0), 0), ((double[]){ 4, 4 }), 0);
+    CHECK_DATA(flux_nth(three, 1), ((double[]){ 6, 6 }), 0);
 }
 TEST_MAIN()
