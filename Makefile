@@ -45,7 +45,7 @@ SEVERAL := $(patsubst %,tests/test_%.c,data files gpu tensors trace)
 DEVICES ?= soft-cuda1 soft-cuda3 soft-hip2 $(if $(wildcard /dev/nvidia0),cuda) $(if $(wildcard /dev/kfd),hip)
 # `make test` leaves to `make test-all` what takes minutes: checks that compile much, what HIP does as CUDA does, and of tests that
 # ask test_left_out() the long form on devices.
-SLOW_CHECKS := $(filter $(patsubst %,tests/check_%.sh,blas compile_time fuzz_files processors python rtc warnings),$(CHECKS))
+SLOW_CHECKS := $(filter $(patsubst %,tests/check_%.sh,blas compilers compile_time fuzz_files late processors python rtc warnings),$(CHECKS))
 HIP_OWN := $(patsubst %,tests/test_%.c,data gpu trace)
 SEVERAL_OWN := $(patsubst %,tests/test_%.c,data files tensors trace)
 SHORTENED := $(if $(ON_DEVICES),$(shell grep -l test_left_out $(ON_DEVICES)))
@@ -79,10 +79,15 @@ PROGRESS := $(BUILD)/progress
 start:
 	@mkdir -p $(BUILD) && : >$(PROGRESS)
 run_test = @TIMEOUT=$(TIMEOUT) sh tests/run.sh $(PROGRESS) $(words $(RESULTS))
+# Tests that bring the implementation take as long to build as it does: those that run on devices too are built once, with GPUs,
+# and find none on the processor. (test_files brings a false one, for which there must be room.)
+BOTH := $(if $(DEVICES),$(filter-out tests/test_files.c,$(filter $(OWN),$(ON_DEVICES))))
+for_cpu = $(BUILD)/$(if $(filter tests/$1.c,$(BOTH)),gpu,tests)/$1
 IMPLEMENTATIONS := $(BUILD)/impl.o $(if $(and $(DEVICES),$(ON_DEVICES)),$(BUILD)/gpu/impl.o)
 $(BUILD)/tests/test_%.result: tests/test_%.c $(IMPLEMENTATIONS) FORCE | start
-	$(run_test) tests/test_$* $@ sh -c '$(MAKE) --no-print-directory -s $(BUILD)/tests/test_$* && exec $(BUILD)/tests/test_$*'
-$(BUILD)/tests/check_%.result: tests/check_%.sh FORCE | start
+	$(run_test) tests/test_$* $@ sh -c '$(MAKE) --no-print-directory -s $(call for_cpu,test_$*) && \
+	  exec $(if $(filter $<,$(BOTH)),env FLUX_CUDA_LIBRARY=none FLUX_HIP_LIBRARY=none) $(call for_cpu,test_$*)'
+$(BUILD)/tests/check_%.result: tests/check_%.sh $(BUILD)/impl.o FORCE | start
 	$(run_test) tests/check_$* $@ env CC='$(CC)' CXX='$(CXX)' BUILD='$(BUILD)' sh $<
 
 # The software GPU: what stands in for the drivers and run-time compilers of CUDA and HIP.

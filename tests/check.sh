@@ -24,4 +24,16 @@ check() {
     what=$1; shift
     if "$@" >"$tmp/log" 2>&1; then pass; else fail "$what"; head -n 30 "$tmp/log" | cut -c 1-300; return 1; fi
 }
+# refused WHAT MESSAGE COMMAND...: must fail, saying so
+refused() {
+    what=$1 message=$2; shift 2
+    if "$@" >"$tmp/log" 2>&1; then fail "$what compiles"
+    elif grep -q "$message" "$tmp/log"; then pass
+    else fail "$what: not a word of \"$message\""; head -n 10 "$tmp/log" | cut -c 1-200; fi
+}
+# implementation: the one that tests link, $(BUILD)/impl.o, in $impl; a script that is run by itself makes it
+implementation() {
+    impl=${BUILD:-build/release}/impl.o
+    check "the implementation" env MAKEFLAGS= make -s CC="$CC" BUILD="${BUILD:-build/release}" "$impl"
+}
 finish() { rm -rf "$tmp"; echo "$passed passed, $failed failed, $skipped skipped"; exit $((failed > 0)); }

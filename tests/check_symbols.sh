@@ -1,17 +1,17 @@
 # What the header puts into a program is called flux_, flux__ or FLUX: symbols of the object, and macros.
 . tests/check.sh
-printf '#define FLUX_IMPLEMENTATION\n#include "flux.h"\n' >"$tmp/impl.c"
+printf '#define FLUX_IMPLEMENTATION\n#include "flux.h"\n' >"$tmp/impl.c"       # for its macros
 printf '#define FLUX_STATIC\n#define FLUX_IMPLEMENTATION\n#include "flux.h"\nint main(void) { return 0; }\n' >"$tmp/static.c"
 
 # none NAME FILE: the file, a list of what should not be there, is empty
 none() { if [ -s "$2" ]; then fail "$1"; head -n 20 "$2"; else pass; fi; }
 
-if need nm && check "compiles" $CC -I. -c "$tmp/impl.c" -o "$tmp/impl.o"; then
-    nm -g --defined-only "$tmp/impl.o" | awk '{ print $NF }' >"$tmp/global"
+if need nm && implementation; then
+    nm -g --defined-only "$impl" | awk '{ print $NF }' >"$tmp/global"
     grep -v '^flux_' "$tmp/global" >"$tmp/foreign"
     none "global symbols that are not flux_" "$tmp/foreign"
     [ "$(wc -l <"$tmp/global")" -gt 300 ] && pass || fail "there are $(wc -l <"$tmp/global") global symbols: is this the library?"
-    nm -g --undefined-only "$tmp/impl.o" | grep -E ' flux_' >"$tmp/missing"
+    nm -g --undefined-only "$impl" | grep -E ' flux_' >"$tmp/missing"
     none "declared, called and not there" "$tmp/missing"
     # each function of the interface is there
     sed -n '/interface ends here/q; s/^FLUX_API [^(]*[ *]\(flux_[a-z0-9_]*\)(.*/\1/p' flux.h | sort -u >"$tmp/declared"
