@@ -455,6 +455,7 @@ static const struct { const char *text, *reads, *set, *unset; } files[] = {
       "[MLDataDevices]\ngpu_backend = \"CPU\"\n" },
     { "[MLDataDevices]\ngpu_backend = \"CPU\"\n[Flux]\ngpu_backend = \"CUDA\"\n", "CUDA",
       "[MLDataDevices]\ngpu_backend = \"CPU\"\n[Flux]\ngpu_backend = \"AMDGPU\"\n", "[MLDataDevices]\ngpu_backend = \"CPU\"\n[Flux]\n" },
+    { "[Flux]\ngpu_backend = \"\"\"CU\\\n \t\n  DA\"\"\"\n", "CUDA", "[Flux]\ngpu_backend = \"AMDGPU\"\n", "[Flux]\n" },
     { "[Flux]\ngpu_backend = \"\"\n", NULL, "[Flux]\ngpu_backend = \"AMDGPU\"\n", "[Flux]\n" },
     { "\xEF\xBB\xBF[Flux]\ngpu_backend = \"CPU\"\n", "CPU", "\xEF\xBB\xBF[Flux]\ngpu_backend = \"AMDGPU\"\n", "\xEF\xBB\xBF[Flux]\n" },
     { "t = 1979-05-27 07:32:00.5\nd = [ { q = 'a' }, { q = \"b\" } ] # x\nf = -1.5e-3\n[a.\"b c\".'d']\nk = inf\n", NULL,

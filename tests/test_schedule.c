@@ -261,6 +261,15 @@ static flux_tensor *five_on_the_right(flux_tensor *w, void *user) {
     for (int i = 0; i < 5; i++) h = flux_tanh(flux_matmul(h, w));
     return flux_sum(flux_square(h));
 }
+/* What comes back to each product is joined of two halves. */
+static flux_tensor *five_gates(flux_tensor *w, void *user) {
+    flux_tensor *h = (flux_tensor *)user;
+    for (int i = 0; i < 5; i++) {
+        flux_tensor *z = flux_matmul(h, w);
+        h = flux_mul(flux_tanh(flux_slice(z, 1, 0, 4)), flux_sigmoid(flux_slice(z, 1, 4, 8)));
+    }
+    return flux_sum(flux_square(h));
+}
 
 TEST(joined_gradients_are_right) {
     flux_tensor *x = flux_randn_shape(FLUX_SHAPE(2, 6), FLUX_F64), *w = flux_randn_shape(FLUX_SHAPE(4, 4), FLUX_F64);
@@ -270,6 +279,9 @@ TEST(joined_gradients_are_right) {
     flux_tensor *h = flux_randn_shape(FLUX_SHAPE(4, 3), FLUX_F64);
     CHECK_NEAR(flux_gradcheck(five_on_the_left, h, w, 0), 0, 1e-7);
     CHECK_NEAR(flux_gradcheck(five_on_the_right, h, w, 0), 0, 1e-7);
+    flux_tensor *rows = flux_randn_shape(FLUX_SHAPE(3, 4), FLUX_F64);
+    flux_tensor *wide = flux_randn_shape(FLUX_SHAPE(4, 8), FLUX_F64);
+    CHECK_NEAR(flux_gradcheck(five_gates, rows, wide, 0), 0, 1e-7);
 }
 
 TEST(a_weight_used_five_times_has_one_product_in_the_gradient) {
