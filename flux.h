@@ -6560,8 +6560,8 @@ static void flux__row_gradient(int op, flux_tensor *y, flux_tensor *g, flux_tens
 #define FLUX__GRADIENT_CASE(NAME, name, n, dt, formula, ga, gb, gc) \
     case FLUX__OP_##NAME:                                           \
         if (need & 1) out[0] = ga;                                  \
-        if (need & 2) out[1] = gb;                                  \
-        if (need & 4) out[2] = gc;                                  \
+        if (n > 1 && need & 2) out[1] = gb;                         \
+        if (n > 2 && need & 4) out[2] = gc;                         \
         break;
         FLUX__ELEMENTWISE(FLUX__GRADIENT_CASE)
     default: break;
