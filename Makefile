@@ -6,6 +6,7 @@
 #   make bench      the benchmarks in tests/bench/, one line a figure
 #   make bench-peers    our training steps beside those of other libraries, whichever are installed
 #   make fuzz       random graphs, and random bytes for each reader (tests/fuzz.sh)
+#   make coverage   which branches of flux.h the tests take, by section (tests/coverage.sh)
 #   make gpu-day    on a GPU that is lent for ten minutes: the suite, a sanitizer, figures beside PyTorch's (tests/gpu_day.sh)
 #   make mutate     one-line defects in the CPU's code: which do the tests see? SEED=1 N=100 (by python3)
 #   make clean
@@ -64,7 +65,7 @@ DEVICES_ALONE := $(filter $(BUILD)/short/%,$(QUICK))
 RESULTS := $(if $(filter test-all,$(MAKECMDGOALS)),$(ALL),$(if $(filter test-devices,$(MAKECMDGOALS)),$(DEVICES_ALONE),$(QUICK)))
 TIMEOUT ?= 1200
 
-.PHONY: run test test-all examples bench bench-peers fuzz gpu-day gpu-programs mutate test-devices softgpu start clean FORCE
+.PHONY: run test test-all examples bench bench-peers fuzz coverage gpu-day gpu-programs mutate test-devices softgpu start clean FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 run: $(BUILD)/examples/digits
@@ -139,6 +140,8 @@ bench-peers: $(addprefix $(BUILD)/tests/bench/bench_,steps sequence cnn)
 	@sh tests/bench/peers.sh '$(CC)' $^
 fuzz: $(BUILD)/tests/test_graphs
 	@CC='$(CC)' sh tests/fuzz.sh $<
+coverage:
+	@MAKE='$(MAKE)' TESTS='$(TESTS)' MISSED='$(MISSED)' sh tests/coverage.sh
 gpu-day:
 	@MAKE='$(MAKE)' BUILD='$(BUILD)' DEVICE='$(DEVICE)' sh tests/gpu_day.sh
 mutate:
