@@ -337,6 +337,41 @@ static double texts(const char *path) {
     return result;
 }
 
+/* What loops are made of: values carried from turn to turn, a gradient with its value, one tensor
+   that many steps read. */
+static flux_tensor *square_of(flux_layer *m, void *x) {
+    return flux_mean(flux_square(flux_call(m, (flux_tensor *)x)));
+}
+static double turns(const char *path) {
+    double result = NAN;
+    (void)path;
+    FLUX_SCOPE {
+        flux_tensor *h = flux_tuple(flux_ones(3), flux_zeros(3)), *x = flux_rand(6, 4),
+            *w = flux_rand(4, 3), *loss = NULL;
+        flux_layer *m = flux_dense(6, 3), *kept = NULL;
+        flux_grads *g = NULL, *first = NULL;
+        flux_times (i, 3) {
+            h = flux_carry(h, flux_tuple(flux_add(flux_nth(h, 0), 1.0),
+                flux_mul(flux_nth(h, 1), 0.5)));
+            kept = flux_carry(kept, flux_copy_layer(m));
+        }
+        flux_tensor *value = flux_withgradient(square_of, x, m, &g);
+        /* parts of one tensor, and one weight in many products, on both sides */
+        for (int i = 0; i < 3; i++) {
+            flux_tensor *part = flux_slice(x, 0, 2 * i, 2 * i + 2), *y = flux_matmul(part, w);
+            y = flux_sum(flux_add(flux_tanh(y),
+                flux_sum(flux_matmul(flux_transpose(w), flux_transpose(part)))));
+            loss = loss ? flux_add(loss, y) : y;
+        }
+        first = flux_gradient(loss, x, w);
+        double sum = flux_item(flux_norm(flux_grad(first, x)))
+            + flux_item(flux_norm(flux_grad(first, w))) + flux_item(value);
+        sum += flux_item(flux_sum(flux_nth(h, 0))) + flux_item(flux_sum(flux_destructure(kept)));
+        result = sum + flux_item(flux_norm(flux_grad_param(g, m, "weight")));
+    }
+    return result;
+}
+
 #define OF(name, input) { #name, make_##name, input, NULL }
 static const program programs[] = {
     OF(dense, columns), OF(dense_orthogonal, columns), OF(dense_identity, columns), OF(dense_truncated, columns), OF(scale, columns), OF(bilinear, columns),
@@ -348,7 +383,7 @@ static const program programs[] = {
     { "optimisers", NULL, NULL, optimisers }, { "loaders", NULL, NULL, loaders }, { "tensor_files", NULL, NULL, tensor_files },
     { "readers", NULL, NULL, readers }, { "graphs", NULL, NULL, graphs }, { "threads", NULL, NULL, threads }, { "models", NULL, NULL, models },
     { "conversions", NULL, NULL, conversions }, { "losses", NULL, NULL, losses }, { "rules", NULL, NULL, rules },
-    { "gradients", NULL, NULL, gradients }, { "texts", NULL, NULL, texts },
+    { "gradients", NULL, NULL, gradients }, { "texts", NULL, NULL, texts }, { "turns", NULL, NULL, turns },
 };
 
 /* ------------------------------------------------------------------ running them */
