@@ -31,6 +31,17 @@ static inline void plot_smooth(const double *y, double *out, int n, int reach) {
     }
 }
 
+/* A text as XML wants it. */
+static void plot_text(FILE *f, const char *text) {
+    for (; *text; text++)
+        switch (*text) {
+        case '&': fputs("&amp;", f); break;
+        case '<': fputs("&lt;", f); break;
+        case '>': fputs("&gt;", f); break;
+        default: fputc((unsigned char)*text < ' ' ? ' ' : *text, f);
+        }
+}
+
 /* Writes the plot. Gives 0, or -1 when the file can't be written. */
 static int plot_svg(const char *path, const char *title, const char *across, const char *up,
                     const plot_series *s, int count) {
@@ -53,14 +64,16 @@ static int plot_svg(const char *path, const char *title, const char *across, con
     if (!f) return -1;
     fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 720 430\" width=\"720\" "
                "height=\"430\" role=\"img\">\n"
-               "<title>%s</title>\n<style>\n"
+               "<title>");
+    plot_text(f, title);
+    fprintf(f, "</title>\n<style>\n"
                "text { font: 13px system-ui, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif; "
                "fill: #4b5563 }\n"
                ".title { font-size: 18px; font-weight: 600; fill: #111827 }\n"
                ".paper { fill: #ffffff } .grid { stroke: #e5e7eb } .axis { stroke: #9ca3af }\n"
                ".line { fill: none; stroke-width: 2.5; stroke-linejoin: round; stroke-linecap: round }\n"
                ".faint { fill: none; stroke-width: 1; stroke-opacity: .3; stroke-linejoin: round }\n"
-               ".dot { fill-opacity: .45 }\n", title);
+               ".dot { fill-opacity: .45 }\n");
     for (int k = 0; k < 4; k++)
         fprintf(f, ".c%d { stroke: %s } .f%d { fill: %s }\n", k, light[k], k, light[k]);
     fprintf(f, "@media (prefers-color-scheme: dark) {\ntext { fill: #9ca3af } .title { fill: #f3f4f6 }\n"
@@ -68,7 +81,9 @@ static int plot_svg(const char *path, const char *title, const char *across, con
     for (int k = 0; k < 4; k++)
         fprintf(f, ".c%d { stroke: %s } .f%d { fill: %s }\n", k, dark[k], k, dark[k]);
     fprintf(f, "}\n</style>\n<rect class=\"paper\" width=\"720\" height=\"430\"/>\n"
-               "<text class=\"title\" x=\"%g\" y=\"28\">%s</text>\n", left, title);
+               "<text class=\"title\" x=\"%g\" y=\"28\">", left);
+    plot_text(f, title);
+    fprintf(f, "</text>\n");
     for (double y = y0; y <= y1 + dy * 1e-6; y += dy) {
         double at = bottom - (y - y0) * sy, number = fabs(y) < dy * 1e-6 ? 0 : y;
         fprintf(f, "<path class=\"grid\" d=\"M%g %.1fH%g\"/>", left, at, right);
@@ -80,9 +95,12 @@ static int plot_svg(const char *path, const char *title, const char *across, con
         fprintf(f, "<text x=\"%.1f\" y=\"%g\" text-anchor=\"middle\">%g</text>\n", at, bottom + 21, number);
     }
     fprintf(f, "<path class=\"axis\" d=\"M%g %gH%g\"/>\n"
-               "<text x=\"%g\" y=\"%g\" text-anchor=\"middle\">%s</text>\n"
-               "<text transform=\"translate(22 %g) rotate(-90)\" text-anchor=\"middle\">%s</text>\n",
-            left, bottom, right, (left + right) / 2, bottom + 48, across, (top + bottom) / 2, up);
+               "<text x=\"%g\" y=\"%g\" text-anchor=\"middle\">",
+            left, bottom, right, (left + right) / 2, bottom + 48);
+    plot_text(f, across);
+    fprintf(f, "</text>\n<text transform=\"translate(22 %g) rotate(-90)\" text-anchor=\"middle\">", (top + bottom) / 2);
+    plot_text(f, up);
+    fprintf(f, "</text>\n");
     for (int k = 0; k < count; k++) {
         bool dots = s[k].style == PLOT_DOTS, faint = s[k].style == PLOT_FAINT;
         int colour = s[k].colour;
@@ -96,7 +114,9 @@ static int plot_svg(const char *path, const char *title, const char *across, con
         if (!s[k].name) continue;
         fprintf(f, "<rect class=\"f%d\" x=\"%g\" y=\"43\" width=\"16\" height=\"4\" rx=\"2\" opacity=\"%g\"/>", colour,
                 legend, faint ? 0.4 : 1.0);
-        fprintf(f, "<text x=\"%g\" y=\"50\">%s</text>\n", legend + 23, s[k].name);
+        fprintf(f, "<text x=\"%g\" y=\"50\">", legend + 23);
+        plot_text(f, s[k].name);
+        fprintf(f, "</text>\n");
         legend += 50 + 7.2 * (double)strlen(s[k].name);
     }
     fprintf(f, "</svg>\n");

@@ -9,6 +9,7 @@ static void *some(void *p, size_t n) { return memory_left == 0 || (memory_left >
 #define FLUX_FREE(p) free(p)
 #define FLUX_IMPLEMENTATION
 #include "test.h"
+#include "../examples/plot.h"
 
 static char shown[1 << 18];
 /* A heading says where the tensor is: "CUDA(0)" becomes what it is on the CPU. */
@@ -626,6 +627,30 @@ TEST(out_of_memory) {
     check_memory(layer_text, flux_chain(flux_dense(2, 3, flux_sigmoid), flux_dense(3, 2), flux_softmax));
     check_memory(layer_text, flux_chain(flux_new(affine, .weight = flux_ones(2)), flux_new(affine, .weight = flux_zeros(2)), flux_dense(1, 1)));
     check_memory(formula_text, flux_eval(flux_randn(3, 3)));
+}
+
+/* ---- pictures of the examples */
+
+static void plot_of(const char *text, char *out, size_t n) {
+    const double x[2] = { 0, 1 }, y[2] = { 1, 2 };
+    const plot_series series = { text, PLOT_LINE, 0, 2, x, y };
+    const char *path = "build/test_print.svg";
+    size_t used = 0;
+    CHECK(plot_svg(path, text, text, text, &series, 1) == 0);
+    FILE *f = fopen(path, "r");
+    if (f) used = fread(out, 1, n - 1, f), fclose(f);
+    out[used] = 0;
+    remove(path);
+}
+
+TEST(plots_are_xml_whatever_the_labels) {
+    static char plain[20000], marked[20000];
+    int five = 0;
+    plot_of("abc", plain, sizeof plain);
+    plot_of("a<b & \"c\"]]>\x01", marked, sizeof marked);
+    for (const char *at = marked; (at = strstr(at, "a&lt;b &amp; \"c\"]]&gt; <")) != NULL; at++) five++;
+    CHECK(five == 5 && !strstr(marked, "a<b") && !strstr(marked, "& "));
+    CHECK(strstr(plain, ">abc<") && strstr(plain, "</svg>"));
 }
 
 TEST_MAIN()
