@@ -7532,6 +7532,8 @@ static bool flux__is_map(const flux_tensor *t) {
     return t->op < FLUX__ELEMENTWISE_COUNT || t->op == FLUX__CAST || t->op == FLUX__COPY || t->op == FLUX__IOTA ||
            t->op == FLUX__RANDOM || t->op == FLUX__NUMBER;
 }
+static bool flux__watched_layer(char *out, size_t n);     /* which layer flux_summary or flux_outputsize calls now */
+
 static bool flux__is_reduce(const flux_tensor *t) { return t->op == FLUX__REDUCE || t->op == FLUX__ARGREDUCE; }
 
 FLUX__HOT
@@ -7555,8 +7557,11 @@ static void flux__graph_leaf(flux__graph *g, flux_tensor *t) {
     if (!g->ok) return;
     if (!t->buf) {
         flux__text text = flux__describe(t);
-        flux__fail(t->flags & FLUX__CONSUMED ? "a tensor's memory was taken over by flux_update; keep a copy with flux_copy (%s)"
-                                             : "a placeholder (%s) has no value", text.s);
+        char layer[160];
+        if (t->flags & FLUX__CONSUMED) flux__fail("a tensor's memory was taken over by flux_update; keep a copy with flux_copy (%s)", text.s);
+        else if (flux__watched_layer(layer, sizeof layer))
+            flux__fail("%s looks at a value, but a placeholder (%s) has no value: flux_summary and flux_outputsize compute none", layer, text.s);
+        else flux__fail("a placeholder (%s) has no value", text.s);
         g->ok = false;
     }
 }
@@ -20800,6 +20805,23 @@ static int flux__watch_start(flux__watch *w, flux_layer *m, int64_t products) {
     return w->n++;
 }
 
+static void flux__put_line(flux__sink *s, flux_layer *m);
+
+static bool flux__watched_layer(char *out, size_t n) {
+    const flux__thread *t = flux__self();
+    const flux__watch *w = t ? t->watch : NULL;
+    int i = w ? w->n - 1 : -1;
+    while (i >= 0 && w->row[i].depth != w->depth - 1) i--;     /* those further down have ended */
+    if (i < 0) return false;
+    flux_layer *m = w->row[i].layer;
+    flux__sink s = flux__sink_to(out, n);
+    if (m->name) flux__put(&s, m->name), flux__put(&s, " = ");
+    if (flux__one_line(m)) flux__put_line(&s, m);
+    else flux__put(&s, m->type->name);
+    flux__sink_end(&s);
+    return true;
+}
+
 static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t products) {
     flux__watch_row *row = &w->row[i];
     size_t used = 0;
@@ -20896,7 +20918,10 @@ static flux_tensor *flux__dry_run(const char *call, flux_layer *m, flux_shape in
 FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
     flux_shape none = flux__shape(NULL, -1);
     int h = flux__hide();
-    flux_tensor *y = flux__dry_run("outputsize", m, in, NULL);
+    flux__watch w;
+    memset(&w, 0, sizeof w);
+    flux_tensor *y = flux__dry_run("outputsize", m, in, &w);
+    if (w.row) FLUX_FREE(w.row);
     if (y && y->op == FLUX__TUPLE)
         y = (flux_tensor *)flux__fail("outputsize: %s gives a tuple of %d tensors", m->type->name,
                                       y->nin);

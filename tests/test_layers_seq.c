@@ -745,6 +745,22 @@ TEST(summary_of_a_model) {
     CHECK_ERROR(flux_summary(NULL, 3), "summary: argument model is NULL");
 }
 
+typedef struct { flux_layer base; flux_tensor *limit; } peek;
+static flux_tensor *peek_call(flux_layer *self, flux_tensor *x) {
+    return flux_item(flux_max(x)) > 0 ? flux_mul(x, ((peek *)self)->limit) : x;
+}
+FLUX_LAYER(peek, "Peek", peek_call, FLUX_PARAM(limit))
+
+/* A layer that looks at numbers can't be called with a shape alone: the sentence says which one it is. */
+TEST(layers_that_look_at_values_are_named) {
+    char text[3000];
+    if (getenv("FLUX_EAGER")) SKIP("all is computed here, on zeros");
+    flux_layer *m = flux_chain(flux_dense(4, 4), flux_chain(flux_dense(4, 4), flux_named("second", flux_new(peek, .limit = flux_ones(1)))));
+    CHECK_ERROR(flux_outputsize(m, 4, 2), "second = Peek(1-element f32) looks at a value, but a placeholder (4x2 f32) has no value: ");
+    CHECK_ERROR(flux_summary_text(m, FLUX_SHAPE(4, 2), text, sizeof text), "second = Peek(1-element f32) looks at a value");
+    CHECK(flux_outputsize(flux_dense(4, 3), 4, 2).dim[0] == 3);
+}
+
 TEST(sequence_models_save_load_and_copy) {
     const char *path = "build/test_layers_seq.safetensors";
     flux_layer *m = small_model(), *n = small_model(), *c = flux_copy_layer(m);
