@@ -448,7 +448,8 @@ FLUX_API void flux_print_state(flux_state *s);
 FLUX_API size_t flux_tensor_text(flux_tensor *x, char *out, size_t n);
 FLUX_API size_t flux_layer_text(flux_layer *m, char *out, size_t n);
 /* What each layer gives for an input of this shape, its parameters, multiply-adds of products, bytes of its output:
-   flux_summary(model, 784, 64). Nothing is computed. */
+   flux_summary(model, 784, 64). Nothing is computed. No line is longer than 80 characters; a * marks parameters that
+   flux_freeze holds. */
 FLUX_API void flux_summary_of(flux_layer *m, flux_shape in);
 #define flux_summary(m, ...) flux_summary_of(m, FLUX_SHAPE(__VA_ARGS__))
 FLUX_API size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_t n);
@@ -20787,7 +20788,7 @@ FLUX_DEF flux_layer *flux_named(const char *name, flux_layer *m) {
 /* ---------------- calls */
 
 /* What flux_summary sees while a model is called: a row a layer, in the order of calls, down to those of one line. */
-typedef struct flux__watch_row { flux_layer *layer; int depth; char out[80]; int64_t products, bytes; } flux__watch_row;
+typedef struct flux__watch_row { flux_layer *layer; int depth; char out[80]; int64_t products, bytes, numbers; bool frozen; } flux__watch_row;
 struct flux__watch { flux__watch_row *row; int n, room, depth, closed; };   /* closed: within a layer of one line */
 
 static bool flux__one_line(const flux_layer *m);
@@ -25689,6 +25690,7 @@ typedef struct flux__shown_model {        /* one printing of a model */
 typedef struct flux__summary {              /* of one line, or of the whole model */
     flux__shown_model *shown;
     int64_t arrays, numbers, tied, states, state_numbers, bytes;
+    int64_t frozen;                       /* of the arrays, those that flux_update leaves as they are */
     bool zero, nan, inf;                  /* the flags */
     bool total;                           /* of the whole model: bytes, no flags */
 } flux__summary;
@@ -25737,8 +25739,13 @@ static void flux__summary_new(flux_tensor *x, const char *path, bool trained, vo
     if (trained && flux__first_sight(t->shown, x->base ? x->base : x)) t->numbers += flux__size(x);
 }
 
+static void flux__summary_frozen(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+    (void)slot, (void)path;
+    if (trained && owner->frozen) ((flux__summary *)user)->frozen++;
+}
+
 static flux__summary flux__summary_start(flux__shown_model *shown) {
-    flux__summary t = { shown, 0, 0, 0, 0, 0, 0, true, false, false, false };
+    flux__summary t = { shown, 0, 0, 0, 0, 0, 0, 0, true, false, false, false };
     return t;
 }
 
@@ -25764,6 +25771,7 @@ static void flux__put_summary(flux__sink *s, const flux__summary *t, int indent,
         else flux__put(s, ",");
         flux__put(s, " tied");
     }
+    if (t->frozen) flux__put(s, t->frozen < t->arrays ? ", partly frozen" : ", frozen");
     bool flag = t->numbers && (t->zero || t->nan || t->inf);
     if (flag) flux__put_colour(s, t->zero ? "36" : "31");
     if (flag) flux__put(s, t->zero ? "  (all zero)" : t->nan ? "  (some NaN)" : "  (some Inf)");
@@ -25868,10 +25876,11 @@ static void flux__put_leaf(flux__shown_model *shown, flux_layer *m, int indent) 
     int64_t width = (int64_t)(s->chars - start) - indent;
     if (indent) flux__put(s, ",");
     flux_visit(m, flux__summary_tensor, &t);
+    flux__fields(m, flux__summary_frozen, &t);
     flux__put_summary(s, &t, indent, width, false);
 }
 
-static void flux__put_tensor_line(flux__shown_model *shown, const flux__item *item, int indent) {
+static void flux__put_tensor_line(flux__shown_model *shown, const flux__item *item, int indent, bool frozen) {
     flux__sink *s = shown->sink;
     flux__summary t = flux__summary_start(shown);
     size_t start = s->chars;
@@ -25880,6 +25889,7 @@ static void flux__put_tensor_line(flux__shown_model *shown, const flux__item *it
     int64_t width = (int64_t)(s->chars - start) - indent;
     flux__put(s, ",");
     flux__summary_tensor(item->tensor, "", item->trained, &t);
+    t.frozen = frozen && item->trained;
     flux__put_summary(s, &t, indent, width, true);
 }
 
@@ -25924,7 +25934,7 @@ static void flux__put_model(flux__shown_model *shown, flux_layer *m, int indent)
     for (int i = 0; flux__item_of(m, i, &item); i++)
         if (item.layer) flux__put_model(shown, item.layer, indent + 2);
         else if (item.tensor) {
-            flux__put_tensor_line(shown, &item, indent + 2);
+            flux__put_tensor_line(shown, &item, indent + 2, m->frozen);
             flux__put(s, "\n");
         }
     flux__put_pad(s, indent);
@@ -25948,75 +25958,189 @@ FLUX_DEF size_t flux_layer_text(flux_layer *m, char *out, size_t n) {
 
 /* ---- a model at work: what each layer gives, and what that costs */
 
-static void flux__put_right(flux__sink *s, int64_t v, int64_t width) {
-    char text[40];
-    flux__sink number = flux__sink_to(text, sizeof text);
-    flux__put_integer(&number, v, true);
-    flux__sink_end(&number);
-    flux__put_pad(s, width - (int64_t)number.chars);
+/* The table fits 80 columns: each is as wide as what stands in it, and where that is too much, names are cut and then what
+   layers give. Long numbers are shortened: 1.24e+12. */
+enum { FLUX__TABLE = 80, FLUX__TABLE_NAME = 20, FLUX__TABLE_OUT = 8 };
+
+typedef struct flux__table { int64_t name, out, numbers, products, bytes; int step; } flux__table;   /* step: of the indent */
+
+static void flux__cell_number(int64_t v, char *out, size_t n) {
+    flux__sink s = flux__sink_to(out, n);
+    if (v < INT64_C(1000000000000)) flux__put_integer(&s, v, true);
+    flux__sink_end(&s);
+    if (v >= INT64_C(1000000000000)) snprintf(out, n, "%.3g", (double)v);
+}
+
+static void flux__put_right(flux__sink *s, const char *text, int64_t width) {
+    flux__put_pad(s, width - (int64_t)strlen(text));
     flux__put(s, text);
 }
 
-static void flux__put_cells(flux__sink *s, const char *out, int64_t numbers, int64_t products, int64_t bytes) {
-    char text[32];
-    flux__put(s, out);
-    flux__put_pad(s, 20 - (int64_t)strlen(out));
-    flux__put_right(s, numbers, 12);
-    flux__put_right(s, products, 16);
-    flux_format_bytes(bytes, text, sizeof text);
-    flux__put_pad(s, 13 - (int64_t)strlen(text));
-    flux__put(s, text);
+static int64_t flux__characters(const char *text) {        /* of UTF-8 */
+    int64_t n = 0;
+    for (; *text; text++) n += ((unsigned char)*text & 0xC0) != 0x80;
+    return n;
+}
+
+/* At most so many characters of a text, the last of them dots if it has more; then blanks up to that width. */
+static void flux__put_cut(flux__sink *s, const char *text, int64_t width) {
+    int64_t dots = flux__ascii() ? 3 : 1, chars = 0, kept = 0;
+    size_t end = 0;
+    if (dots > width) dots = width;
+    for (size_t i = 0; text[i]; i++) {
+        if (((unsigned char)text[i] & 0xC0) == 0x80) continue;       /* within a character of UTF-8 */
+        if (chars++ == width - dots) end = i;
+    }
+    kept = chars > width ? width - dots : chars;
+    flux__put_bytes(s, text, chars > width ? end : strlen(text));
+    if (chars > width) flux__put(s, flux__ascii() ? &"..."[3 - dots] : dots ? "\xe2\x80\xa6" : ""), kept += dots;
+    flux__put_pad(s, width - kept);
+}
+
+/* What a row has of all columns but the first; of a container's the last two are its children's. */
+static void flux__put_cells(flux__sink *s, const flux__table *t, const flux__watch_row *row, bool all) {
+    char text[48];
+    bool numbers = all || row->numbers;
+    int64_t used = (int64_t)strlen(row->out);
+    flux__put(s, "  ");
+    flux__put_cut(s, row->out, numbers || used > t->out ? t->out : used);
+    flux__cell_number(row->numbers, text, sizeof text);
+    if (numbers) flux__put_right(s, text, t->numbers + 2);
+    if (row->frozen) flux__put(s, "*");
+    if (!all) {
+        flux__put(s, "\n");
+        return;
+    }
+    if (!row->frozen) flux__put(s, " ");
+    flux__cell_number(row->products, text, sizeof text);
+    flux__put_right(s, text, t->products + 1);
+    flux_format_bytes(row->bytes, text, sizeof text);
+    flux__put_right(s, text, t->bytes + 2);
     flux__put(s, "\n");
 }
 
-static void flux__put_name(flux__sink *s, const flux__watch_row *row, bool leaf, int64_t width) {
-    size_t start = s->chars;
-    flux__put_pad(s, 2 * row->depth);
-    if (row->layer->name) flux__put(s, row->layer->name), flux__put(s, " = ");
-    if (leaf) flux__put_line(s, row->layer);
-    else flux__put(s, row->layer->type->name);
-    int64_t used = (int64_t)(s->chars - start);
-    flux__put_pad(s, used < width ? width - used : 2);
+/* In a deep model the indent is less, and far down it grows no more. */
+static int64_t flux__name_text(const flux__watch_row *row, int step, char *out, size_t n) {
+    flux__sink s = flux__sink_to(out, n);
+    flux__put_pad(&s, step == 2 ? 2 * row->depth : row->depth < 10 ? row->depth : 10);
+    if (row->layer->name) flux__put(&s, row->layer->name), flux__put(&s, " = ");
+    if (flux__one_line(row->layer)) flux__put_line(&s, row->layer);
+    else flux__put(&s, row->layer->type->name);
+    flux__sink_end(&s);
+    return (int64_t)s.chars;
 }
 
-/* Rows; parameters of what came before count 0, a container's and the bytes of what it hands on are its children's. */
-static void flux__put_watch(flux__sink *s, const flux__watch *w) {
+static void flux__make_room(int64_t *width, int64_t to) {
+    if (*width < to) *width = to;
+}
+
+static flux__table flux__table_of(const flux__watch *w, const flux__watch_row *total) {
+    flux__table t = { 12, 6, 10, 8, 5, 2 };                /* what the heading takes */
+    char text[48];
+    for (int i = 0; i < w->n; i++)
+        if (w->row[i].depth > 8) t.step = 1;
+    for (int i = 0; i <= w->n; i++) {
+        const flux__watch_row *row = i < w->n ? &w->row[i] : total;
+        if (row->layer) flux__make_room(&t.name, flux__name_text(row, t.step, NULL, 0));
+        flux__make_room(&t.out, (int64_t)strlen(row->out));
+        flux__cell_number(row->numbers, text, sizeof text);
+        flux__make_room(&t.numbers, (int64_t)strlen(text));
+        flux__cell_number(row->products, text, sizeof text);
+        flux__make_room(&t.products, (int64_t)strlen(text));
+        flux_format_bytes(row->bytes, text, sizeof text);
+        flux__make_room(&t.bytes, (int64_t)strlen(text));
+    }
+    int64_t room = FLUX__TABLE - (t.numbers + t.products + t.bytes + 8);      /* for names and what layers give */
+    if (t.name + t.out > room && t.out > FLUX__TABLE_OUT) {
+        int64_t least = t.name < FLUX__TABLE_NAME ? t.name : (int64_t)FLUX__TABLE_NAME;
+        if (t.out > room - least) t.out = room - least;
+        if (t.out < FLUX__TABLE_OUT) t.out = FLUX__TABLE_OUT;
+    }
+    if (t.name > room - t.out) t.name = room - t.out;
+    return t;
+}
+
+/* What each row holds itself. Parameters of what came before count 0, and of a container's only those that are no layer's below;
+   the bytes of what it hands on are its children's. */
+static void flux__watch_numbers(flux__shown_model *shown, flux__watch_row *row) {
+    flux__summary t = flux__summary_start(shown);
+    flux__item item;
+    t.total = true;                       /* what is tied, by its memory */
+    if (flux__one_line(row->layer)) {
+        flux_visit(row->layer, flux__summary_new, &t);
+        flux__fields(row->layer, flux__summary_frozen, &t);
+    } else {
+        for (int i = 0; flux__item_of(row->layer, i, &item); i++) {
+            if (!item.tensor || !item.trained) continue;
+            flux__summary_new(item.tensor, "", true, &t);
+            t.frozen += row->layer->frozen;
+        }
+        row->bytes = 0;
+    }
+    row->numbers = t.numbers;
+    row->frozen = t.frozen > 0;
+}
+
+static void flux__frozen_new(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+    if (owner->frozen) flux__summary_new(*slot, path, trained, user);
+}
+
+static void flux__put_watch_end(flux__sink *s, flux_layer *m) {
     flux__shown_model shown = { s, { NULL, 0, 0 } };
-    int64_t numbers = 0, bytes = 0, width = 24;
-    char own[32];
-    for (int i = 0; i < w->n; i++) {
-        flux__sink line = flux__sink_to(NULL, 0);
-        flux__put_name(&line, &w->row[i], flux__one_line(w->row[i].layer), 0);
-        if ((int64_t)line.chars > width && line.chars < 60) width = (int64_t)line.chars;
-    }
-    flux__put(s, "layer");
-    flux__put_pad(s, width - 5);
-    flux__put(s, "output                parameters   multiply-adds        bytes\n");
-    for (int i = 0; i < w->n; i++) {
-        const flux__watch_row *row = &w->row[i];
-        bool leaf = flux__one_line(row->layer);
-        flux__summary t = flux__summary_start(&shown);
-        t.total = true;                   /* what is tied, by its memory */
-        flux__put_name(s, row, leaf, width);
-        if (leaf) {
-            flux_visit(row->layer, flux__summary_new, &t);
-            flux__put_cells(s, row->out, t.numbers, row->products, row->bytes);
-            numbers += t.numbers;
-            bytes += row->bytes;
-        } else flux__put(s, row->out), flux__put(s, "\n");
-    }
-    flux__put(s, "total");
-    flux__put_pad(s, width - 5);
-    flux__put_cells(s, "", numbers, w->n ? w->row[0].products : 0, bytes);
-    flux__summary all = flux__summary_start(&shown);
+    flux__summary frozen = flux__summary_start(&shown), all = frozen;
+    char text[48];
+    flux__fields(m, flux__frozen_new, &frozen);
     flux__pairs_free(&shown.seen);
     all.total = true;
-    if (w->n) flux_visit(w->row[0].layer, flux__summary_tensor, &all);
-    flux_format_bytes(all.bytes, own, sizeof own);
-    flux__put(s, "its parameters take ");
-    flux__put(s, own);
-    flux__put(s, "\n");
+    flux_visit(m, flux__summary_tensor, &all);
     flux__pairs_free(&shown.seen);
+    if (frozen.numbers) {
+        flux__put(s, "* frozen: flux_update leaves ");
+        flux__put_integer(s, frozen.numbers, true);
+        flux__put(s, frozen.numbers == 1 ? " parameter as it is\n" : " parameters as they are\n");
+    }
+    flux_format_bytes(all.bytes, text, sizeof text);
+    flux__put(s, "its parameters take ");
+    flux__put(s, text);
+    flux__put(s, "\n");
+}
+
+static void flux__put_watch(flux__sink *s, flux__watch *w) {
+    flux__shown_model shown = { s, { NULL, 0, 0 } };
+    flux__watch_row total, rest;
+    char name[600];
+    if (!w->n) return;
+    memset((void *)&total, 0, sizeof total);
+    total.products = w->row[0].products;
+    rest = total;
+    for (int i = 0; i < w->n; i++) {
+        flux__watch_numbers(&shown, &w->row[i]);
+        total.numbers += w->row[i].numbers;
+        total.bytes += w->row[i].bytes;
+    }
+    flux__summary left = flux__summary_start(&shown);
+    flux_visit(w->row[0].layer, flux__summary_new, &left);
+    flux__pairs_free(&shown.seen);
+    rest.numbers = left.numbers;
+    total.numbers += rest.numbers;
+    flux__table t = flux__table_of(w, &total);
+    flux__put_cut(s, "layer", t.name);
+    flux__put(s, "  ");
+    flux__put_cut(s, "output", t.out);
+    flux__put_right(s, "parameters", t.numbers + 2);
+    flux__put_right(s, "mul-adds", t.products + 2);
+    flux__put_right(s, "bytes", t.bytes + 2);
+    flux__put(s, "\n");
+    for (int i = 0; i < w->n; i++) {
+        const flux__watch_row *row = &w->row[i];
+        flux__name_text(row, t.step, name, sizeof name);
+        flux__put_cut(s, name, t.name);
+        flux__put_cells(s, &t, row, flux__one_line(row->layer));
+    }
+    if (rest.numbers) flux__put_cut(s, "not called", t.name), flux__put_cells(s, &t, &rest, false);
+    flux__put_cut(s, "total", t.name);
+    flux__put_cells(s, &t, &total, true);
+    flux__put_watch_end(s, w->row[0].layer);
 }
 
 static bool flux__summary_put(flux__sink *s, const char *call, flux_layer *m, flux_shape in) {

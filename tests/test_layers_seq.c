@@ -745,6 +745,58 @@ TEST(summary_of_a_model) {
     CHECK_ERROR(flux_summary(NULL, 3), "summary: argument model is NULL");
 }
 
+typedef struct { flux_layer base; flux_layer *inner, *unused; flux_tensor *gain; } gate;
+static flux_tensor *gate_call(flux_layer *self, flux_tensor *x) {
+    gate *g = (gate *)self;
+    return flux_mul(flux_call(g->inner, x), g->gain);
+}
+FLUX_LAYER(gate, "Gate", gate_call, FLUX_CHILD(inner), FLUX_CHILD(unused), FLUX_PARAM(gain))
+
+/* The number that the summary has in its line of total. */
+static int64_t summary_total(flux_layer *m, char *text, size_t n) {
+    flux_summary_text(m, FLUX_SHAPE(8, 2), text, n);
+    const char *at = strstr(text, "\ntotal");
+    return at ? (int64_t)atoi(at + 6) : -1;
+}
+
+/* A container's own parameters count, those of layers that were not called as well, and frozen ones are marked. */
+TEST(summary_counts_all_parameters) {
+    static char text[6000];
+    flux_layer *g = flux_new(gate, .inner = flux_dense(8, 8), .unused = flux_dense(8, 9), .gain = flux_ones(8));
+    flux_layer *m = flux_chain(flux_dense(8, 8), g);
+    CHECK(summary_total(m, text, sizeof text) == flux_num_params(m) && flux_num_params(m) == 72 + 72 + 81 + 8);
+    CHECK(strstr(text, "  Gate") && strstr(text, "not called") && !strchr(text, '*') && !strstr(text, "frozen"));
+    flux_freeze(flux_child(m, 0));
+    CHECK(summary_total(m, text, sizeof text) == flux_num_params(m));
+    CHECK(strstr(text, " 72*") && strstr(text, "\n* frozen: flux_update leaves 72 parameters as they are\n"));
+    flux_freeze(g);
+    CHECK(summary_total(m, text, sizeof text) == flux_num_params(m));
+    CHECK(strstr(text, " 8*\n") && strstr(text, "leaves 233 parameters"));
+}
+
+/* Deep, with long names, many outputs or large numbers: no line is longer than 80 characters. */
+TEST(summary_fits_eighty_columns) {
+    static char text[20000];
+    for (int deep = 0; deep <= 100; deep += 10)
+        for (int kind = 0; kind < 3; kind++) {
+            flux_layer *m = kind == 0 ? flux_dense(8, 8, flux_tanh) : kind == 1 ? flux_multiheadattention(8, .nheads = 2) : flux_dense(8, 8);
+            m = flux_named("a name that is long, \xc3\xa9 is one character, and so it goes on", m);
+            for (int i = 0; i < deep; i++) m = flux_chain(m);
+            for (int ascii = 0; ascii < 2; ascii++) {
+                flux_print_ascii(ascii != 0);
+                CHECK(flux_summary_text(m, FLUX_SHAPE(8, 7, kind < 2 || getenv("FLUX_EAGER") ? 1 : 100000000000), text, sizeof text) < sizeof text);
+                int n = 0;
+                for (const char *p = text; *p; p++) {
+                    n = *p == '\n' ? 0 : n + (((unsigned char)*p & 0xC0) != 0x80);
+                    if (n > 80) break;
+                }
+                if (!CHECK(n == 0)) fprintf(stderr, "%s", text);
+                CHECK(strstr(text, "parameters  ") && strstr(text, "mul-adds  ") && strstr(text, "a name "));
+            }
+            flux_print_ascii(false);
+        }
+}
+
 typedef struct { flux_layer base; flux_tensor *limit; } peek;
 static flux_tensor *peek_call(flux_layer *self, flux_tensor *x) {
     return flux_item(flux_max(x)) > 0 ? flux_mul(x, ((peek *)self)->limit) : x;

@@ -505,6 +505,28 @@ TEST(flags) {
               "Affine(2-element f16, 1-element bool)  # 2 parameters, plus 1 non-trainable  (all zero)");
 }
 
+/* What flux_update leaves as it is says so. */
+TEST(frozen) {
+    flux_layer *m = flux_chain(flux_dense(2, 3), flux_dense(3, 3), flux_relu, flux_dense(3, 1));
+    flux_freeze(flux_child(m, 1));
+    CHECK_STR(model_text(m),
+              "Chain(\n"
+              "  Dense(2 => 3),                        # 9 parameters\n"
+              "  Dense(3 => 3),                        # 12 parameters, frozen\n"
+              "  relu,\n"
+              "  Dense(3 => 1),                        # 4 parameters\n"
+              ")                   # Total: 6 arrays, 25 parameters, 100 bytes.");
+    CHECK_STR(model_text(flux_child(m, 1)), "Dense(3 => 3)       # 12 parameters, frozen");
+    flux_layer *heads = flux_multiheadattention(4, .nheads = 2), *gate;
+    flux_freeze(flux_child(heads, 0));
+    CHECK(strstr(model_text(heads), "# 64 parameters, partly frozen") != NULL);
+    gate = flux_new(affine, .weight = flux_ones(2, 2), .bias = flux_ones(2));
+    flux_freeze(gate);
+    CHECK_STR(model_text(gate), "Affine(2\xC3\x97" "2 f32, 2-element f32)  # 6 parameters, frozen");
+    flux_thaw(m);
+    CHECK(!strstr(model_text(m), "frozen"));
+}
+
 TEST(tied) {
     flux_layer *dense = flux_dense(3, 3);
     CHECK_STR(model_text(flux_chain(dense, dense)),
