@@ -27349,19 +27349,28 @@ FLUX_DEF void flux__each_leave(flux__each_state *e) {
 
 typedef struct flux__progress {
     struct flux__progress *outer;
-    char label[64];
+    char label[256];                      /* 60 characters at most */
     int64_t done, total, samples;
     double start, drawn;
     bool terminal;
     int values, width;                    /* width: columns of the line that stands there */
-    struct { char label[24]; flux_tensor *x; double number; } value[6];
+    struct { char label[64]; flux_tensor *x; double number; } value[6];
 } flux__progress;
+
+/* A label's first characters. */
+static int64_t flux__label_cut(char *out, size_t n, const char *label, int64_t most) {
+    flux__sink s = flux__sink_to(out, n);
+    int64_t chars = flux__characters(label);
+    flux__put_cut(&s, label, chars < most ? chars : most);
+    flux__sink_end(&s);
+    return (int64_t)s.chars;
+}
 
 static flux__progress *flux__bar_new(const char *label, int64_t batches) {
     flux__progress *bar = (flux__progress *)flux__zalloc(sizeof *bar);
     flux__thread *t = flux__self();
     if (!bar || !t) return bar;
-    snprintf(bar->label, sizeof bar->label, "%s", label);
+    flux__label_cut(bar->label, sizeof bar->label, label, 60);
     bar->total = batches;
     bar->terminal = flux__is_terminal(stderr);
     bar->start = bar->drawn = flux__now();
@@ -27404,27 +27413,35 @@ static void flux__bar_values(flux__progress *bar, const char *gap, char *out, si
     }
 }
 
-static void flux__bar_draw(flux__progress *bar, bool last) {
-    char values[300], rate[32], time[32], tail[480], line[32];
-    double now = flux__now(), spent = now - bar->start, done = (double)bar->done;
+/* What stands behind the bar. Where there is no room for all of it, the values stay, as what people look for. */
+static int64_t flux__bar_tail(flux__progress *bar, bool last, int64_t room, char *out, size_t n) {
+    char values[600], rate[32], time[32];
+    double spent = flux__now() - bar->start, done = (double)bar->done;
     double left = bar->done > 0 ? spent / done * ((double)bar->total - done) : 0;
     flux__bar_values(bar, "  ", values, sizeof values);
     flux__rate_text(spent > 0 ? (double)bar->samples / spent : 0, rate, sizeof rate);
     flux__time_text(last ? spent : left, time, sizeof time);
-    int len = snprintf(tail, sizeof tail, " %lld/%lld  %s samples/s  %s %s%s", (long long)bar->done,
-                       (long long)bar->total, rate, last ? "time" : "eta", time, values);
-    int head = (int)strlen(bar->label) + 7, columns = flux__terminal_width(stderr) - 1;
-    int room = columns - head - len, percent = 100, full, old = bar->width;
+    snprintf(out, n, " %lld/%lld  %s samples/s  %s %s%s", (long long)bar->done, (long long)bar->total, rate, last ? "time" : "eta", time, values);
+    if (flux__characters(out) > room) snprintf(out, n, " %lld/%lld%s", (long long)bar->done, (long long)bar->total, values);
+    return flux__characters(out);
+}
+
+static void flux__bar_draw(flux__progress *bar, bool last) {
+    char tail[800], label[256], shown[900], line[32];
+    int columns = flux__terminal_width(stderr) - 1, percent = 100, full, old = bar->width;
+    int64_t most = flux__characters(bar->label), least = most < 12 ? most : 12;
+    int64_t len = flux__bar_tail(bar, last, columns - 7 - least, tail, sizeof tail);
+    if (most > columns - 7 - len) most = columns - 7 - len;     /* a long label gives way */
+    int head = (int)flux__label_cut(label, sizeof label, bar->label, most > 3 ? most : 0) + 7, room = columns - head - (int)len;
     room = room < 0 ? 0 : room > 30 ? 30 : room;
     full = bar->total > 0 ? (int)(room * bar->done / bar->total) : room;
     if (bar->total > 0) percent = (int)(100 * bar->done / bar->total);
     for (int i = 0; i < room; i++) line[i] = i < full ? '#' : '.';
     line[room] = 0;
-    if (len > columns - head) len = columns > head ? columns - head : 0;
-    bar->width = head + room + len;
-    bar->drawn = now;
-    fprintf(stderr, "\r%s %3d%% %s%.*s%*s", bar->label, percent, line, len, tail,
-            old > bar->width ? old - bar->width : 0, "");
+    len = flux__label_cut(shown, sizeof shown, tail, columns > head ? columns - head : 0);
+    bar->width = head + room + (int)len;
+    bar->drawn = flux__now();
+    fprintf(stderr, "\r%s %3d%% %s%s%*s", label, percent, line, shown, old > bar->width ? old - bar->width : 0, "");
     fflush(stderr);
 }
 
@@ -27437,7 +27454,7 @@ static void flux__bar_step(flux__progress *bar, int64_t done, int64_t size) {
 }
 
 static void flux__bar_end(flux__progress *bar) {
-    char values[300], rate[32], of[32];
+    char values[600], rate[32], of[32];
     double spent = flux__now() - bar->start;
     if (bar->terminal) {
         flux__bar_draw(bar, true);
@@ -27459,14 +27476,14 @@ static int flux__bar_place(const char *label, flux__progress **out) {
     flux__thread *t = flux__self();
     flux__progress *bar = t ? t->bar : NULL;
     int i = 0;
+    char known[sizeof bar->value[0].label];
     *out = bar;
     if (!bar || !label) return -1;
-    while (i < bar->values &&
-           strncmp(bar->value[i].label, label, sizeof bar->value[i].label - 1) != 0)
-        i++;
+    flux__label_cut(known, sizeof known, label, 60);
+    while (i < bar->values && strcmp(bar->value[i].label, known) != 0) i++;
     if (i >= 6) return -1;
     if (i == bar->values) {
-        snprintf(bar->value[i].label, sizeof bar->value[i].label, "%s", label);
+        flux__label_cut(bar->value[i].label, sizeof bar->value[i].label, label, 60);
         bar->values++;
     }
     flux_assign(&bar->value[i].x, NULL);

@@ -792,6 +792,61 @@ TEST(progress_redraws_on_a_terminal) {
 }
 
 
+extern int setenv(const char *name, const char *value, int over);
+extern int unsetenv(const char *name);
+static const char *drawn(const char *label, int columns) {
+    static char text[8000];
+    size_t n = 0;
+    char width[20];
+    const char *was = getenv("COLUMNS");
+    int master = posix_openpt(O_RDWR | O_NOCTTY), slave = -1;
+    if (master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0) slave = open(ptsname(master), O_RDWR | O_NOCTTY);
+    if (slave < 0) return NULL;
+    snprintf(width, sizeof width, "%d", columns);                /* the pseudo-terminal has no size of its own */
+    setenv("COLUMNS", width, 1);
+    swap_stderr(slave);
+    train_some(flux_dataloader(numbers(40), .batchsize = 4), label, -1, false);
+    restore_stderr();
+    if (was) setenv("COLUMNS", was, 1);
+    else unsetenv("COLUMNS");
+    bool whole = write(slave, "\nend of it\n", 11) == 11;
+    while (whole && n < sizeof text - 1 && !(n > 9 && strstr(text, "end of it"))) {
+        ssize_t got = read(master, text + n, sizeof text - 1 - n);
+        if (got <= 0) break;
+        n += (size_t)got;
+        text[n] = 0;
+    }
+    close(slave);
+    close(master);
+    text[n] = 0;
+    char *last = strstr(text, "\r\n");                            /* of the bar's lines the last */
+    if (last) *last = 0;
+    last = strrchr(text, '\r');
+    return last ? last + 1 : text;
+}
+static size_t characters(const char *text) {
+    size_t n = 0;
+    for (; *text; text++) n += ((unsigned char)*text & 0xC0) != 0x80;
+    return n;
+}
+
+/* However long a label is and however narrow the terminal, the loss is there. */
+TEST(progress_with_a_long_label) {
+    const char *labels[] = { "the second part of the training of the larger model, with another learning rate",
+                             "\xc3\xa9poque \xc3\xa9poque \xc3\xa9poque \xc3\xa9poque \xc3\xa9poque \xc3\xa9poque \xc3\xa9poque \xc3\xa9poque \xc3\xa9poque", "short", "" };
+    const int widths[] = { 40, 60, 80, 200 };
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 4; k++) {
+            const char *line = drawn(labels[i], widths[k]);
+            if (!line) SKIP("no pseudo-terminal here");
+            CHECK(strstr(line, "100% ") && strstr(line, "loss 37.5") && strstr(line, "rate 0.25") && strstr(line, "10/10"));
+            if (!CHECK(characters(line) < (size_t)widths[k])) fprintf(stderr, "    %s\n", line);
+            if (k >= 2) CHECK(strstr(line, "samples/s") && strncmp(line, labels[i], strlen(labels[i]) < 12 ? strlen(labels[i]) : 12) == 0);
+            for (const char *p = line; *p; p++)                  /* no half of a character */
+                if ((unsigned char)*p >= 0xC0) CHECK(((unsigned char)p[1] & 0xC0) == 0x80);
+        }
+}
+
 TEST(progress_errors) {
     CHECK_ERROR(flux_progress("loss", flux_ones(3)), "progress: loss has 3 elements, not one");
     CHECK_ERROR(flux_progress("loss", NULL), "progress: argument value is NULL");
