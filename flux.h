@@ -464,7 +464,8 @@ FLUX_API size_t flux_format_bytes(int64_t bytes, char *out, size_t n);   /* "3.0
    Dtypes meet at the wider one (float over int over bool; f16 with bf16 gives f32). A plain number may stand for
    either operand and takes the other's dtype; until then it is a double, as is what numbers alone give. Comparisons give bool.
    What is made of several operations, or scales a sum (activations, means, variances, norms, softmax, pools, losses), computes in
-   float32 on f16 and bf16 and rounds once at its end; so do gradients, those of a single operation too. */
+   float32 on f16 and bf16 and rounds once at its end; so do gradients, those of a single operation too, which for exp, sqrt, tanh
+   and sigmoid start from the rounded result, as PyTorch's do. */
 
 FLUX_API flux_tensor *flux_add(flux_tensor *a, flux_tensor *b);
 FLUX_API flux_tensor *flux_sub(flux_tensor *a, flux_tensor *b);
