@@ -510,6 +510,21 @@ TEST(memory_limit) {
     CHECK_ERROR(flux_mem_trim((flux_device){ 0, -1 }), "does not exist");
 }
 
+TEST(a_memory_limit_can_be_reached) {
+    ONLY_ON_CPU();
+    int64_t most = 0;
+    for (int less = -1; less < 2; less++) {       /* no limit, just enough, one byte less */
+        flux_mem_trim(test_device);
+        flux_mem_limit(test_device, less < 0 ? 0 : most - less);
+        FLUX_SCOPE {
+            if (less == 1) CHECK_ERROR(flux_eval(flux_rand(3000000)), "under the limit");
+            else CHECK(flux_eval(flux_rand(3000000)) != NULL);
+            most = less < 0 ? flux_mem_stats(test_device).reserved : most;
+        }
+    }
+    flux_mem_limit(test_device, 0);
+}
+
 TEST(no_gradient_inside_nograd) {
     flux_tensor *x = flux_ones(3), *y = NULL;
     FLUX_NOGRAD { y = flux_eval(flux_sum(flux_square(x))); }
