@@ -1,7 +1,8 @@
 #!/bin/sh
-# Runs fuzz_files.c, under the address and undefined-behaviour sanitizers where the compiler has them: thousands of broken
-# variants of the fixtures, each of which must give a tensor or an error; and the corpus that `make fuzz` has found worth
-# keeping, as it is and changed, with the reader that its folder is named after. ROUNDS=n sets how many a fixture.
+# Runs fuzz_files.c, under the address and undefined-behaviour sanitizers where the compiler has
+# them: thousands of broken variants of the fixtures, each of which must give a tensor or an error;
+# and the corpus that `make fuzz` has found worth keeping, as it is and changed, with the reader
+# that its folder is named after. ROUNDS=n sets how many a fixture.
 . tests/check.sh
 checks="-g -O0 -fsanitize=address,undefined -fno-sanitize-recover=all"
 echo 'int main(void) { return 0; }' >"$tmp/empty.c"

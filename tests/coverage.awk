@@ -1,6 +1,7 @@
-# coverage.awk - the table of coverage.sh. It reads flux.h, for its sections, then what `gcov -t -b -c` says of each build: a source
-# file's lines, and after each one its branches and how often they were taken, or that the line never ran. A branch of a function
-# that is always inlined is one, however many copies of it there are.
+# coverage.awk - the table of coverage.sh. It reads flux.h, for its sections, then what `gcov -t -b
+# -c` says of each build: a source file's lines, and after each one its branches and how often they
+# were taken, or that the line never ran. A branch of a function that is always inlined is one,
+# however many copies of it there are.
 function section_of(file, line) { return file == "flux.h" ? at[line] : file }
 function row(name, n, hit) { printf "%-40s %8d %8d %6.1f %%\n", name, n, hit, n ? 100 * hit / n : 100 }
 # How many branches a line has that its text says: two for each condition.

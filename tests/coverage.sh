@@ -1,15 +1,21 @@
-# coverage.sh - which branches of flux.h the tests take: builds them by gcc with --coverage, runs them on the processor and on
-# software GPUs, and prints a table by section of the manual's contents, with a sum.
+# coverage.sh - which branches of flux.h the tests take: builds them by gcc with --coverage, runs
+# them on the processor and on software GPUs, and prints a table by section of the manual's
+# contents, with a sum.
 #     make coverage                      everything; some minutes
 #     make coverage TESTS='tests/test_ops.c tests/test_files.c'      those alone
-#     make coverage MISSED=Files         and the lines of that section of which a branch is never taken
-# It needs gcc and the gcov that comes with it. A branch counts when it has been taken in one of the builds: those that bring
-# their own implementation are built apart. Processes that end by _exit count as well. Left out are the kernels for processors
-# that this one is not, which the preprocessor keeps away, and what the machine's own drivers alone could show.
+#     make coverage MISSED=Files         and the lines of that section of which a branch is never
+# taken
+# It needs gcc and the gcov that comes with it. A branch counts when it has been taken in one of the
+# builds: those that bring their own implementation are built apart. Processes that end by _exit
+# count as well. Left out are the kernels for processors that this one is not, which the
+# preprocessor keeps away, and what the machine's own drivers alone could show.
 cd "$(dirname "$0")/.." || exit 1
-MAKE=${MAKE:-make} gcc=${GCC:-gcc} gcov=${GCOV:-gcov} build=build/coverage jobs=$(nproc 2>/dev/null || echo 2)
+MAKE=${MAKE:-make} gcc=${GCC:-gcc} gcov=${GCOV:-gcov}
+build=build/coverage jobs=$(nproc 2>/dev/null || echo 2)
 for tool in "$gcc" "$gcov"; do
-    command -v "$tool" >/dev/null 2>&1 || { echo "coverage: no $tool on this machine; package: gcc"; exit 1; }
+    command -v "$tool" >/dev/null 2>&1 && continue
+    echo "coverage: no $tool on this machine; package: gcc"
+    exit 1
 done
 tests=${TESTS:-$(echo tests/test_*.c)}
 mkdir -p $build
@@ -21,13 +27,14 @@ void __wrap__exit(int status) { __gcov_dump(); __real__exit(status); }
 END
 $gcc -c $build/exit.c -o $build/exit.o || exit 1
 
-# Each test on the processor; and on software devices those that show most of the GPU layer. "DEVICE PROGRAM" a line.
+# Each test on the processor; and on software devices those that show most of the GPU layer. "DEVICE
+# PROGRAM" a line.
 runs=$build/runs
 for t in $tests; do
     name=${t##*/test_} name=${name%.c}
     echo "cpu $build/tests/test_$name"
-    case " data files gpu models schedule trace " in *" $name "*) echo "soft-cuda1 $build/gpu/test_$name" ;; esac
-    case " data gpu tensors " in *" $name "*) echo "soft-cuda3 $build/gpu/test_$name"; echo "soft-hip2 $build/gpu/test_$name" ;; esac
+    case $name in data | files | gpu | models | schedule | tensors | trace) echo "soft-cuda1 $build/gpu/test_$name" ;; esac
+    case $name in data | gpu | tensors) printf '%s\n' "soft-cuda3 $build/gpu/test_$name" "soft-hip2 $build/gpu/test_$name" ;; esac
 done >$runs
 programs=$(cut -d ' ' -f 2 $runs | sort -u)
 $MAKE --no-print-directory -s -k -j"$jobs" BUILD=$build CC="$gcc" CFLAGS="-O0 -g --coverage" \

@@ -79,7 +79,8 @@ static void read_safetensors(const flux__source *s) {
 
 /* ------------------------------------------------------------------ readers that take a path */
 
-static char folder[600];                  /* of this process alone, for files and as the kernels' cache */
+/* of this process alone, for files and as the kernels' cache */
+static char folder[600];
 static void leave_nothing(void) {
     char command[700];
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
@@ -88,7 +89,8 @@ static void leave_nothing(void) {
 static void make_folder(void) {
     const char *temp = getenv("TMPDIR");
     if (*folder) return;
-    snprintf(folder, sizeof folder, "%.500s/flux_fuzz_%d", temp && *temp ? temp : "/tmp", flux__process_id());
+    snprintf(folder, sizeof folder, "%.500s/flux_fuzz_%d", temp && *temp ? temp : "/tmp",
+        flux__process_id());
     if (mkdir(folder, 0700) != 0) abort();
     setenv("FLUX_CACHE_DIR", folder, 1);
     atexit(leave_nothing);
@@ -118,7 +120,8 @@ static void judge(int code) {
 static void read_torch(const uint8_t *data, size_t n) {
     static flux_layer *model;
     if (!model) {
-        model = flux_chain(flux_conv_layer(FLUX_SHAPE(2, 2), 1, 2), flux_batchnorm(2), flux_gru(3, 2, .hidden_bias = true), flux_dense(3, 4));
+        model = flux_chain(flux_conv_layer(FLUX_SHAPE(2, 2), 1, 2), flux_batchnorm(2),
+            flux_gru(3, 2, .hidden_bias = true), flux_dense(3, 4));
         flux_retain(model);
     }
     judge(flux_load_torch(model, file_of(data, n), NULL));
@@ -129,18 +132,21 @@ static void read_state(const uint8_t *data, size_t n) {
     flux_state *s;
     char text[400];
     if (!model) model = (flux_layer *)flux_retain(flux_dense(2, 2));
-    s = flux_setup(flux_mixed_precision(flux_optimiser_chain(flux_clipnorm(1), flux_adam(0.01))), model);
+    s = flux_setup(flux_mixed_precision(flux_optimiser_chain(flux_clipnorm(1), flux_adam(0.01))),
+        model);
     const int code = flux_load_state(s, file_of(data, n));
     judge(code);
     if (code) return;
-    flux_update(s, model, flux_gradient(flux_scaled_loss(s, flux_mean(flux_square(flux_call(model, flux_ones(2, 3))))), model));
+    flux_update(s, model, flux_gradient(flux_scaled_loss(s,
+        flux_mean(flux_square(flux_call(model, flux_ones(2, 3))))), model));
     flux_state_text(s, text, sizeof text);
     flux_clear();
 }
 
 /* ------------------------------------------------------------------ readers of text */
 
-/* The key is found or not; and what flux_gpu_backend_set would make of the text has the key, or has it no more. */
+/* The key is found or not; and what flux_gpu_backend_set would make of the text has the key, or has
+   it no more. */
 static void read_preferences(const uint8_t *data, size_t n) {
     static const char *const names[] = { "CUDA", NULL };
     flux__toml t, again;
@@ -151,15 +157,18 @@ static void read_preferences(const uint8_t *data, size_t n) {
         return;
     }
     taken++;
-    if (t.value_end > n || t.value > n || t.line_end > n || t.header_end > n || t.dotted_end > n) abort();
+    if (t.value_end > n || t.value > n || t.line_end > n || t.header_end > n || t.dotted_end > n)
+        abort();
     for (int i = 0; i < 2; i++) {
         if ((!names[i] && !t.value_end) || !flux__prefs_edit(&t, names[i], &e)) continue;
         const size_t put = strlen(e.put), m = e.a + put + (n - e.b);
         char *text = (char *)malloc(m + 1);
         if (!text) abort();
-        memcpy(text, data, e.a), memcpy(text + e.a, e.put, put), memcpy(text + e.a + put, data + e.b, n - e.b);
+        memcpy(text, data, e.a), memcpy(text + e.a, e.put, put),
+            memcpy(text + e.a + put, data + e.b, n - e.b);
         const bool good = flux__toml_read(&again, text, m, "Flux", "gpu_backend");
-        if (!good || (names[i] ? !again.is_string || strcmp(again.text, names[i]) != 0 : again.value_end != 0)) {
+        if (!good || (names[i] ? !again.is_string || strcmp(again.text, names[i]) != 0
+            : again.value_end != 0)) {
             fprintf(stderr, "gpu_backend_set makes of these preferences:\n%.*s\n", (int)m, text);
             abort();
         }
@@ -172,10 +181,12 @@ static void read_formula(const uint8_t *data, size_t n) {
     char *text = (char *)malloc(n + 1);
     int digits = 0, most = 0;
     if (!text) abort();
-    if (!value[0]) value[0] = (flux_tensor *)flux_retain(flux_randn(3, 3)), value[1] = (flux_tensor *)flux_retain(flux_randn(3));
+    if (!value[0]) value[0] = (flux_tensor *)flux_retain(flux_randn(3, 3)),
+        value[1] = (flux_tensor *)flux_retain(flux_randn(3));
     memcpy(text, data, n), text[n] = 0;
     for (size_t i = 0; i < n; i++) {
-        digits = (text[i] >= '0' && text[i] <= '9') || text[i] == '.' || text[i] == 'e' ? digits + 1 : 0;
+        digits = (text[i] >= '0' && text[i] <= '9') || text[i] == '.' || text[i] == 'e'
+            ? digits + 1 : 0;
         most = digits > most ? digits : most;
     }
     flux_tensor *t = flux_expr_with(text, 2, "x, y", value);
@@ -187,11 +198,11 @@ static void read_formula(const uint8_t *data, size_t n) {
     free(text);
 }
 
-/* ------------------------------------------------------------------ the cache of compiled kernels */
+/* ---------------------------------------- the cache of compiled kernels */
 
 static const char *version_1(void) { return "1"; }
-/* The first byte says which of an entry's guards hold, so that what is behind them is reached: its key, its sum; or that the
-   rest is the note of who made the entries. */
+/* The first byte says which of an entry's guards hold, so that what is behind them is reached: its
+   key, its sum; or that the rest is the note of who made the entries. */
 static void read_cache(const uint8_t *data, size_t n) {
     static flux__driver driver;
     static flux__gpu gpu;
@@ -209,14 +220,16 @@ static void read_cache(const uint8_t *data, size_t n) {
     if (flags & 4) {
         if (!flux__cache_maker_path(path, sizeof path, &driver, "x")) abort();
         write_file(path, copy, n);
-        if (flux__cache_made_by(&driver, "x", &maker)) taken += strlen(maker.version) < sizeof maker.version;
+        if (flux__cache_made_by(&driver, "x", &maker))
+            taken += strlen(maker.version) < sizeof maker.version;
         else refused++;
     } else {
         if (!flux__cache_path(path, sizeof path, &gpu, source, "1", key)) abort();
         if ((flags & 1) && n >= sizeof head) {
             memcpy(&head, copy, sizeof head);
             memcpy(head.magic, "fluxgpu2", 8), memcpy(head.key, key, sizeof key);
-            if (flags & 2) head.bytes = n - sizeof head, head.sum[0] = 1, head.sum[1] = 2, flux__hash_bytes(head.sum, copy + sizeof head, n - sizeof head);
+            if (flags & 2) head.bytes = n - sizeof head, head.sum[0] = 1, head.sum[1] = 2,
+                flux__hash_bytes(head.sum, copy + sizeof head, n - sizeof head);
             memcpy(copy, &head, sizeof head);
         }
         write_file(path, copy, n);
@@ -243,10 +256,13 @@ static void read_model(const uint8_t *data, size_t n) {
     flux__source s = { "fuzz", "memory", NULL, data, n };
     read_safetensors(&s);
 }
-typedef struct reader { const char *name; void (*read)(const uint8_t *data, size_t n); bool fixtures; } reader;
+typedef struct reader { const char *name; void (*read)(const uint8_t *data, size_t n);
+    bool fixtures; } reader;
 static const reader readers[] = {
-    { "idx", read_idx, true }, { "npy", read_npy, true }, { "csv", read_csv, true }, { "safetensors", read_model, true },
-    { "torch", read_torch, false }, { "state", read_state, false }, { "preferences", read_preferences, false },
+    { "idx", read_idx, true }, { "npy", read_npy, true }, { "csv", read_csv, true }, {
+        "safetensors", read_model, true },
+    { "torch", read_torch, false }, { "state", read_state, false }, {
+        "preferences", read_preferences, false },
     { "formula", read_formula, false }, { "cache", read_cache, false }
 };
 enum { READERS = sizeof readers / sizeof *readers };
@@ -313,7 +329,8 @@ static size_t mutate(uint8_t *p, size_t n, size_t room) {
 }
 
 /* Hands a file's bytes to the readers, and so many changes of them. */
-static void change_often(const char *only, const uint8_t *data, size_t n, int rounds, uint64_t seed) {
+static void change_often(const char *only, const uint8_t *data, size_t n, int rounds,
+    uint64_t seed) {
     static uint8_t changed[1 << 15];
     dice_state = seed;
     for (int i = 0; i < rounds; i++) {
