@@ -76,7 +76,7 @@
                              if not, or if you use it yourself, include its cblas.h before this file)
        FLUX_MALLOC(n), FLUX_REALLOC(p, n), FLUX_FREE(p)      your own allocator; define all three
 
-   ENVIRONMENT (of which a setuid program reads nothing)
+   ENVIRONMENT
        FLUX_NUM_THREADS=n    threads for CPU work, 1 for none but yours (default: the processors there are)
        FLUX_EAGER=1          compute each operation when it is called: the same bits, for a debugger
        FLUX_ERROR=abort      stop in the debugger at the first error
@@ -92,6 +92,7 @@
        FLUX_ASCII=1          print x and s in place of the Unicode signs
        FLUX_SIMD=name        use no better instruction set than: base, avx2, avx512 (to compare or debug;
                              what the last leaves out is a processor's own products of bf16)
+       A program with rights that its user lacks, a setuid one, reads none of them.
 
    CONTENTS
      1. Platform
@@ -17554,12 +17555,12 @@ typedef struct flux__cache_maker { char version[40], file[488]; int64_t stamp[2]
 
 /* Where the cache is to be; false: nobody says. The specification of XDG's variables has relative paths ignored. */
 static bool flux__cache_place(char *out, size_t n) {
-    static const char *const names[][2] = { { "FLUX_CACHE_DIR", "" }, { "XDG_CACHE_HOME", "/flux" }, { "HOME", "/.cache/flux" }, { "LOCALAPPDATA", "/flux" } };
+    const char *set[] = { flux__env("FLUX_CACHE_DIR"), flux__env("XDG_CACHE_HOME"), flux__env("HOME"), flux__env("LOCALAPPDATA") };
+    static const char *const below[] = { "", "/flux", "/.cache/flux", "/flux" };
     for (int i = 0; i < 4; i++) {
-        const char *set = flux__env(names[i][0]);
-        if (!set) continue;
-        if (flux__is_absolute(set)) return (size_t)snprintf(out, n, "%s%s", set, names[i][1]) < n;
-        flux__note(FLUX_LOG_WARN, "gpu.cache.relative", true, "%s is ignored: %.200s is a relative path", names[i][0], set);
+        if (!set[i]) continue;
+        if (flux__is_absolute(set[i])) return (size_t)snprintf(out, n, "%s%s", set[i], below[i]) < n;
+        flux__note(FLUX_LOG_WARN, "gpu.cache.relative", true, "%.200s in the environment is a relative path: no cache of kernels is looked for there", set[i]);
     }
     return *out = 0, false;
 }
