@@ -3555,7 +3555,7 @@ static void flux__arena_lock(const flux__arena *pool) { flux__mutex_lock(&flux__
 static void flux__arena_unlock(const flux__arena *pool) { flux__mutex_unlock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0])); }
 
 /* Sizes grow in eighths of a power of two, from 64 bytes: at most an eighth is wasted. */
-static int flux__size_class(size_t bytes, size_t *room) {
+static FLUX__INLINE int flux__size_class(size_t bytes, size_t *room) {
     size_t unit = (bytes + 63) / 64, top = 1;
     int power = 0;
     if (unit == 0) unit = 1;
@@ -7477,6 +7477,7 @@ typedef struct flux__plan {
     int nleaf, nnode, nkernel;
     flux__kernel *kernel;
     flux__slot_info *slot;                /* of the nodes, by number */
+    int *out, nout;                       /* those that kernels store, in order */
     struct flux__plan *next;              /* in its bucket */
     uint32_t used;                        /* when last, for throwing old ones away */
 } flux__plan;
@@ -7504,7 +7505,8 @@ typedef struct flux__graph {
     uint32_t walk;
     bool tf32;                            /* products may be computed so; part of the key */
     bool cut;                             /* nodes are cut off from their operands afterwards, hidden ones not kept */
-    bool copies, fixed;                   /* there are copies among them, nodes that FLUX_NOGRAD recorded */
+    bool copies;                          /* there are some among them */
+    uint8_t flags;                        /* of any of them */
     bool ok;
 } flux__graph;
 
@@ -7529,7 +7531,7 @@ static FLUX__INLINE void flux__soon(flux_tensor *const *node, int i, int n) {
     FLUX__PREFETCH(at + 128)
     (void)at;
 }
-enum { FLUX__SOON = 6 };                  /* nodes ahead */
+enum { FLUX__SOON = 6, FLUX__FAR = 2000 };   /* nodes ahead; fewer nodes than these are in the second cache */
 
 static bool flux__is_map(const flux_tensor *t) {
     return t->op < FLUX__ELEMENTWISE_COUNT || t->op == FLUX__CAST || t->op == FLUX__COPY || t->op == FLUX__IOTA ||
@@ -7570,11 +7572,6 @@ static void flux__graph_leaf(flux__graph *g, flux_tensor *t) {
 }
 
 static void flux__graph_add(flux__graph *g, flux_tensor *t) {
-    if (g->nnode == FLUX__MOST_NODES) {
-        flux__fail("more than %d operations are to be computed at once; look at values on the way, as flux_eval does", FLUX__MOST_NODES);
-        g->ok = false;
-        return;
-    }
     flux_tensor **node = (flux_tensor **)flux__grow(g->node, &g->node_room, g->nnode + 1, sizeof *node);
     if (node) g->node = node;
     uint8_t *flag = (uint8_t *)flux__grow(g->flag, &g->flag_room, g->nnode + 1, 1);
@@ -7657,7 +7654,8 @@ static int64_t *flux__key_operand(flux__graph *g, int64_t *key, flux_tensor *x) 
 static int64_t flux__device_word(flux_device d) { return (int64_t)d.backend << 56 | (int64_t)d.id << 48; }
 
 /* What an operation is besides its operands. */
-static int64_t *flux__key_arg(int64_t *key, const flux_tensor *t) {
+static int64_t *flux__key_arg(flux__graph *g, int64_t *key, const flux_tensor *t) {
+    if (t->op == FLUX__COPY) g->copies = true;
     if (t->op == FLUX__REDUCE || t->op == FLUX__ARGREDUCE) return flux__key_dims(key, t->arg.i, 2);
     if (t->op == FLUX__GATHER || t->op == FLUX__SCATTER || t->op == FLUX__CAT) return flux__key_dims(key, t->arg.i, 1);
     if (t->op == FLUX__RANDOM) return flux__key_dims(key, t->arg.i + 2, 1);
@@ -7668,26 +7666,26 @@ static int64_t *flux__key_arg(int64_t *key, const flux_tensor *t) {
     return flux__key_dims(key, t->stride, FLUX_MAX_DIMS);
 }
 
-/* Whether a node stays when the plan has run: all that are stored do, or, where graphs are cut, those somebody can look at. */
+/* Which nodes stay when the plan has run: all that are stored, or, where graphs are cut, those somebody can look at. */
 static FLUX__INLINE bool flux__stays(const flux__graph *g, const flux_tensor *t, int flag) {
-    const bool seen = g->cut ? (flag & FLUX__SEEN) != 0 : FLUX__VISIBLE(t);
-    return !(g->cut || (t->flags & FLUX__FIXED)) || seen || (flag & FLUX__ROOT);
+    if (g->cut) return (flag & (FLUX__SEEN | FLUX__ROOT)) != 0;
+    return !(t->flags & FLUX__FIXED) || (flag & FLUX__ROOT) || FLUX__VISIBLE(t);
 }
 
 static void flux__key_node(flux__graph *g, int i) {
     flux_tensor *t = g->node[i];
     const int n = flux__reads(t);
     if (!flux__key_room(g, t->nin)) return;
-    if (flux__stays(g, t, g->flag[i])) g->flag[i] |= FLUX__KEEP;
-    if (t->op == FLUX__COPY) g->copies = true;
-    if (t->flags & FLUX__FIXED) g->fixed = true;
+    int flag = g->flag[i];
+    if (flux__stays(g, t, flag)) flag |= FLUX__KEEP, g->flag[i] = (uint8_t)flag;
+    g->flags |= t->flags;
     int64_t *key = g->key + g->nkey;
     *key++ = t->op | (int64_t)t->dtype << 16 | (int64_t)t->ndim << 20 | (int64_t)n << 24 |
-             (int64_t)(g->flag[i] & ~FLUX__SEEN) << 32 | flux__device_word(t->device);
+             (int64_t)(flag & ~FLUX__SEEN) << 32 | flux__device_word(t->device);
     *key++ = g->donor[i];
     key = flux__key_dims(key, t->dim, t->ndim);
     for (int k = 0; k < n; k++) key = flux__key_operand(g, key, t->in[k]);
-    if (t->op >= FLUX__ELEMENTWISE_COUNT) key = flux__key_arg(key, t);
+    if (t->op >= FLUX__ELEMENTWISE_COUNT) key = flux__key_arg(g, key, t);
     g->nkey = (int)(key - g->key);
 }
 
@@ -7697,7 +7695,11 @@ static void flux__graph_key(flux__graph *g) {
     g->tf32 = flux__atomic_load32(&flux__tf32) != 0;
     g->key[g->nkey++] = (int64_t)g->nleaf << 32 | (int64_t)g->tf32 << 31 | g->nnode;
     for (int i = 0; i < g->nleaf; i++) g->key[g->nkey++] = g->leaf[i]->dtype | flux__device_word(g->leaf[i]->device);
-    for (int i = 0; i < g->nnode; i++) flux__soon(g->node, i + FLUX__SOON, g->nnode), flux__key_node(g, i);
+    const int ahead = g->nnode > FLUX__FAR ? FLUX__SOON : 0;
+    for (int i = 0; i < g->nnode; i++) {
+        if (ahead) flux__soon(g->node, i + ahead, g->nnode);
+        flux__key_node(g, i);
+    }
 }
 
 static void flux__graph_drop(flux__graph *g) {
@@ -7719,7 +7721,8 @@ static void flux__graph_free(flux__graph *g) {
     }
     if (g->leaves.n) memset(g->leaves.key, 0, (size_t)g->leaves.room * sizeof *g->leaves.key);
     g->nnode = g->nleaf = g->nkey = g->top = g->leaves.n = 0;
-    g->cut = g->copies = g->fixed = false;
+    g->cut = g->copies = false;
+    g->flags = 0;
     plans->kept = *g;
 }
 
@@ -8637,9 +8640,13 @@ static bool flux__find_frees(flux__plan *plan) {
         if (!kernel->outs) return false;
         kernel->frees = kernel->outs + most;
     }
-    for (int i = 0; i < plan->nnode; i++) {
+    for (int i = 0; i < plan->nnode; i++) plan->nout += plan->slot[i].stored;
+    plan->out = (int *)flux__plan_take(plan, (size_t)plan->nout * sizeof(int));
+    if (!plan->out) return false;
+    for (int i = 0, at = 0; i < plan->nnode; i++) {
         const flux__slot_info *s = &plan->slot[i];
         if (!s->stored) continue;
+        plan->out[at++] = i;
         flux__kernel *makes = &plan->kernel[s->out_kernel], *last = &plan->kernel[s->last_kernel];
         if (!makes->nouts) makes->device = s->device;
         makes->outs[makes->nouts++] = i;
@@ -8707,6 +8714,9 @@ static void flux__planner_end(flux__planner *p) {
 
 static flux__plan *flux__make_plan(flux__graph *g) {
     flux__planner p;
+    if (g->nnode > FLUX__MOST_NODES)
+        return (flux__plan *)flux__fail("%d operations at once are too many (%d at most): look at values on the way, by flux_eval",
+                                        g->nnode, FLUX__MOST_NODES);
     flux__plan *plan = (flux__plan *)flux__zalloc(sizeof *plan);
     bool ok = flux__planner_start(&p, g) && plan && flux__assign_groups(&p);
     if (ok) {
@@ -8956,12 +8966,27 @@ static bool flux__allocate_extra(flux__run *r) {
 }
 
 /* What was given up within a plan, by class: lists of nodes whose buffers these were. */
-typedef struct flux__spares { int first[FLUX__SIZES], *next; } flux__spares;     /* a node's number + 1; 0: none */
+typedef struct flux__spares {
+    uint64_t some[FLUX__SIZES / 64 + 1];  /* a bit for each class: it has a list; the last word stays 0 */
+    int first[FLUX__SIZES], *next;        /* a node's number + 1; 0: none */
+} flux__spares;
 
-/* A spare buffer for a node, of no more than twice its size; NULL: none. Of the few devices a plan runs on, one is soon found. */
+static void flux__spare_give(flux__spares *spare, int node, int cls) {
+    uint64_t *some = &spare->some[cls >> 6], bit = (uint64_t)1 << (cls & 63);
+    spare->next[node] = *some & bit ? spare->first[cls] : 0;
+    spare->first[cls] = node + 1;
+    *some |= bit;
+}
+
+/* A spare buffer for a node, of no more than twice its size, which is at most 12 classes on; NULL: none. Of the few devices
+   that a plan runs on, one is soon found. */
 static flux__buffer *flux__spare_take(flux__run *r, flux__spares *spare, const flux__slot_info *s) {
-    for (int c = s->cls; c < FLUX__SIZES && c <= s->cls + 12; c++)
-        for (int *at = &spare->first[c], n = 0; *at && n < 64; at = &spare->next[*at - 1], n++) {
+    if (s->cls >= FLUX__SIZES) return NULL;      /* there is no such memory */
+    const uint64_t *some = &spare->some[s->cls >> 6];
+    uint64_t near = some[0] >> (s->cls & 63) | some[1] << 1 << (63 - (s->cls & 63));
+    near &= 0x1fff;
+    for (int c = s->cls; near; c++, near >>= 1)
+        for (int *at = &spare->first[c], n = 0; (near & 1) && *at && n < 64; at = &spare->next[*at - 1], n++) {
             flux__buffer *b = r->buffer[*at - 1];
             if (!flux__same_device(b->device, s->device) || b->room / 2 > (size_t)s->bytes) continue;
             *at = spare->next[*at - 1];
@@ -8978,7 +9003,7 @@ static bool flux__allocate(flux__run *r) {
     flux__spares spare;
     const bool share = plan->nkernel > 1;
     bool ok = true;
-    if (share) memset(spare.first, 0, sizeof spare.first);
+    memset(spare.some, 0, sizeof spare.some);
     spare.next = (int *)(void *)(r->buffer + plan->nnode);
     for (int i = 0; i < plan->nleaf; i++) r->ptr[i] = r->g->leaf[i]->buf->ptr;
     for (int k = 0; k < plan->nkernel && ok; k++) {
@@ -8997,9 +9022,7 @@ static bool flux__allocate(flux__run *r) {
         }
         for (int j = 0; j < plan->kernel[k].nfrees && ok && share; j++) {
             int i = plan->kernel[k].frees[j];
-            if (plan->slot[i].donor >= 0) continue;
-            int *first = &spare.first[r->buffer[i]->cls];
-            spare.next[i] = *first, *first = i + 1;
+            if (plan->slot[i].donor < 0) flux__spare_give(&spare, i, r->buffer[i]->cls);
         }
     }
     return ok;
@@ -9010,7 +9033,8 @@ static void flux__settle_nodes(flux__run *r) {
     flux__plan *plan = r->plan;
     flux__graph *g = r->g;
     flux__arena *held = NULL;
-    for (int i = 0; i < plan->nnode; i++) {              /* a buffer may have been made for a node whose life has ended */
+    for (int at = 0; at < plan->nout; at++) {            /* a buffer may have been made for a node whose life has ended */
+        const int i = plan->out[at];
         flux__buffer *b = plan->slot[i].keep ? r->buffer[i] : NULL;
         if (b && flux__buffer_labelled(b, g->node[i], (size_t)plan->slot[i].bytes)) continue;
         flux__arena *pool = b ? &flux__arenas[b->device.backend][b->device.id] : held;
@@ -9020,7 +9044,8 @@ static void flux__settle_nodes(flux__run *r) {
         if (b) flux__buffer_label(b, g->node[i], (size_t)plan->slot[i].bytes);
     }
     if (held) flux__arena_unlock(held);
-    for (int i = 0; i < plan->nnode; i++) {
+    for (int at = 0; at < plan->nout; at++) {
+        const int i = plan->out[at];
         if (!plan->slot[i].keep || !r->buffer[i]) continue;
         g->node[i]->buf = r->buffer[i];
         r->buffer[i] = NULL;
@@ -9080,8 +9105,8 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     if (trace) flux__trace_event("plan", "evaluate", start, 0, "");
     if (ok) flux__settle_nodes(&r);
     for (int i = plan->nkernel - 1; r.buffer && i >= 0; i--) flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
-    for (int i = plan->nnode - 1; r.buffer && i >= 0; i--)
-        if (r.buffer[i]) flux__buffer_release(r.buffer[i]);
+    for (int at = plan->nout - 1; r.buffer && at >= 0; at--)
+        if (r.buffer[plan->out[at]]) flux__buffer_release(r.buffer[plan->out[at]]);
     for (int i = 0; i < 3; i++) flux__scratch_done(r.extra[i]);
     if (room && room != few) FLUX_FREE(room);
     return ok ? 0 : -1;
@@ -9236,7 +9261,7 @@ static int flux__evaluate(flux__graph *g) {
     flux__plans *plans = flux__self()->plans;
     if (plans->bytes > FLUX__PLANS_MOST) flux__plans_trim(plans);      /* it may be so large that it is not kept */
     if (rc != 0) return -1;
-    if (!g->cut && g->fixed) flux__cut_fixed(g);
+    if (!g->cut && (g->flags & FLUX__FIXED)) flux__cut_fixed(g);
     if (flux__self()->look) flux__scopes_look();
     return 0;
 }
@@ -13223,14 +13248,18 @@ static FLUX__INLINE bool flux__read_again(const flux__value *v, int phase) {
     return v->out >= 0 && v->phase < phase && !v->outer && v->kind >= FLUX__V_OP && flux__own_dtype[v->cls] == v->dtype;
 }
 
+static FLUX__INLINE void flux__need(const flux__kernel *k, bool *need, int v) {
+    if (v >= 0 && !k->value[v].outer) need[v] = true;
+}
+
 /* What the needed lines need: operands stand before what uses them. */
 static void flux__need_more(const flux__kernel *k, bool *need, int phase) {
     for (int i = k->nvalue - 1; i >= 0; i--) {
         const flux__value *v = &k->value[i];
         if (!need[i] || flux__read_again(v, phase)) continue;
-        if (v->a >= 0 && !k->value[v->a].outer) need[v->a] = true;
-        if (v->b >= 0 && !k->value[v->b].outer) need[v->b] = true;
-        if (v->c >= 0 && !k->value[v->c].outer) need[v->c] = true;
+        flux__need(k, need, v->a);
+        flux__need(k, need, v->b);
+        flux__need(k, need, v->c);
     }
 }
 
@@ -13254,9 +13283,9 @@ static bool flux__split_phases(flux__plan *plan, flux__kernel *k, flux__cpu *c) 
         for (int i = 0; i < k->nvalue && ok; i++) {
             const flux__value *v = &k->value[i];
             if (v->phase != p) continue;
-            const int what = flux__reducing(v) ? v->a : i;
-            if (!flux__reducing(v) && v->outer && !flux__is_idle(v)) ph->late[ph->nlate++] = i;
-            else if ((what != i || v->out >= 0 || c->resident) && what >= 0 && !k->value[what].outer) need[what] = true;
+            if (flux__reducing(v)) flux__need(k, need, v->a);
+            else if (v->outer && !flux__is_idle(v)) ph->late[ph->nlate++] = i;
+            else if (v->out >= 0 || c->resident) flux__need(k, need, i);
         }
         if (ok) flux__need_more(k, need, p);
         for (int i = 0; i < k->nvalue && ok; i++) {
@@ -16309,10 +16338,11 @@ static void flux__spell_phase(flux__coder *c, int p, const flux__lanes *h) {
     for (int i = 0; i < k->nvalue; i++) {
         const flux__value *v = &k->value[i];
         if (v->phase != p || (v->outer && !flux__reducing(v))) continue;
-        if (flux__reducing(v)) flux__need(k, c->need, v->a, 0), any = true;
-        else if (v->out >= 0) flux__need(k, c->need, i, 0), any = true;
+        if (flux__reducing(v)) flux__need(k, c->need, v->a), any = true;
+        else if (v->out >= 0) flux__need(k, c->need, i), any = true;
     }
     if (!any) return;
+    flux__need_more(k, c->need, 0);
     flux__spell_accumulators(c, p);
     if (h->split) flux__spell(&c->s, "    {\n    const int part = (int)blockIdx.y;\n");
     else flux__spell(&c->s, "    for (int part = 0; part < %d; part++) {\n", h->parts);
