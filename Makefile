@@ -41,7 +41,7 @@ PROGRAMS := $(TESTS) $(EXAMPLES) $(BENCHES)
 OWN := $(if $(PROGRAMS),$(shell grep -l '^ *\# *define FLUX_IMPLEMENTATION' $(PROGRAMS)))
 # These run again on GPUs: on a software device of CUDA and on two of HIP, and on a real one where there is one; and those where
 # devices meet on three of CUDA.
-ON_DEVICES := $(filter $(patsubst %,tests/test_%.c,activations bits data expr files gpu graphs layers layers_conv layers_seq losses mixed models models_memory ops optim optim_faults print products schedule scopes tensors threads trace),$(TESTS))
+ON_DEVICES := $(filter $(patsubst %,tests/test_%.c,activations bits data expr files gpu graphs layers layers_conv layers_seq losses mixed models models_memory ops optim optim_faults print products races schedule scopes tensors threads trace),$(TESTS))
 SEVERAL := $(patsubst %,tests/test_%.c,data files gpu tensors trace)
 DEVICES ?= soft-cuda1 soft-cuda3 soft-hip2 $(if $(wildcard /dev/nvidia0),cuda) $(if $(wildcard /dev/kfd),hip)
 # `make test` leaves to `make test-all` what takes minutes: checks that compile much, what HIP does as CUDA does, and of tests that

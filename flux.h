@@ -308,6 +308,10 @@ FLUX_API void flux_assign(flux_tensor **field, flux_tensor *value);  /* field = 
    (queued, on a GPU) and carried without what it came from: no gradient reaches into an earlier turn. Steps that a gradient is to
    go through belong in one turn. NULL is carried as NULL, and frees nothing. */
 
+/* A program's own threads may call everything at once. What has been computed (flux_eval, any look), a model whose parameters
+   are, a device and the settings are for all of them; what a thread has recorded and not computed yet, what it changes (a model
+   that it trains, a loader that it goes through) and its errors are its own. */
+
 /* Threads for CPU work from now on, yours included; 0: as many as processors. A forked child has none but the thread that
    forked, and starts its own when there is work; it may not use a GPU that the parent has opened (an error says so). */
 FLUX_API void flux_threads(int n);
@@ -2043,6 +2047,7 @@ static flux__mutex flux__atomic_lock = FLUX__MUTEX_INIT;   /* a compiler without
     }
 #endif
 FLUX__ATOMICS(int64_t, flux__atomic_add, flux__atomic_load, flux__atomic_store, flux__atomic_cas)
+FLUX__ATOMICS(intptr_t, flux__atomic_add_place, flux__atomic_load_place, flux__atomic_store_place, flux__atomic_cas_place)
 FLUX__ATOMICS(int, flux__atomic_add32, flux__atomic_load32, flux__atomic_store32, flux__atomic_cas32)
 
 /* What a loop does that waits for a moment: tells the processor so. */
@@ -2108,7 +2113,7 @@ static void flux__tls_forget(void) {}
 
 #else
 static flux__mutex flux__tls_lock = FLUX__MUTEX_INIT;
-static bool flux__tls_ready;
+static int flux__tls_ready;               /* atomic: threads that end look at it */
 static void (*flux__tls_end)(void *);
 #  if defined(_WIN32)
 typedef DWORD flux__tls_key;
@@ -2152,7 +2157,7 @@ static bool flux__tls_put(void *p) {
 #  endif
 
 static void FLUX__TLS_CALL flux__tls_ended(void *p) {
-    if (!p || !flux__tls_ready || !flux__tls_put(p)) return;   /* the system has cleared the key: set it again meanwhile */
+    if (!p || !flux__atomic_load32(&flux__tls_ready) || !flux__tls_put(p)) return;   /* the system has cleared the key: set it again meanwhile */
     flux__tls_end(p);
     flux__tls_put(NULL);
 }
@@ -2162,9 +2167,9 @@ static bool flux__tls_set(void *p, void (*at_thread_end)(void *)) {
     flux__mutex_lock(&flux__tls_lock);
     if (!flux__tls_ready) {
         flux__tls_end = at_thread_end;
-        flux__tls_ready = FLUX__TLS_CREATE(flux__tls_slot, flux__tls_ended);
+        flux__atomic_store32(&flux__tls_ready, FLUX__TLS_CREATE(flux__tls_slot, flux__tls_ended));
     }
-    ready = flux__tls_ready;
+    ready = flux__tls_ready != 0;
     flux__mutex_unlock(&flux__tls_lock);
     return ready && flux__tls_put(p);
 }
@@ -2173,7 +2178,7 @@ static bool flux__tls_set(void *p, void (*at_thread_end)(void *)) {
 static void flux__tls_forget(void) {
     flux__mutex_lock(&flux__tls_lock);
     if (flux__tls_ready) {
-        flux__tls_ready = false;
+        flux__atomic_store32(&flux__tls_ready, 0);
         FLUX__TLS_DELETE(flux__tls_slot);
     }
     flux__mutex_unlock(&flux__tls_lock);
@@ -3010,7 +3015,7 @@ struct flux_tensor {                      /* a node of the graph; with buf set, 
     int64_t offset, stride[FLUX_MAX_DIMS];
     int64_t rel;                          /* FLUX__STRIDED, FLUX__SPREAD: where arg.i strides start, in the operand in order */
     union { double num; int64_t i[FLUX_MAX_DIMS]; uint64_t u[FLUX_MAX_DIMS]; } arg;   /* the operation's own parameters */
-    flux_tensor *dense;                   /* a view's elements in order, once flux_data asked for them */
+    intptr_t dense;                       /* a tensor, atomic: the elements in order in the host's memory, once flux_data asked for them */
 };
 enum {                                    /* flags of a tensor */
     FLUX__WEAK = 1, FLUX__SEED = 2,       /* a bare number; the 1 that a gradient starts from */
@@ -3091,7 +3096,11 @@ static FLUX__INLINE void *flux__grow(void *array, int *room, int want, size_t si
 static void *flux__own(void *object);     /* gives a new object (refs 1) to the innermost scope; returns it */
 #define FLUX__EDGE (((int64_t)1 << 32) + 1)   /* an edge in refs, which is a reference too */
 #define FLUX__REFS(refs) ((int32_t)(refs))
-#define FLUX__VISIBLE(t) (FLUX__REFS((t)->head.refs) > (t)->head.refs >> 32)
+/* Whether somebody other than the graph can look at a node, whatever other threads do with references of theirs. */
+static FLUX__INLINE bool flux__visible(const flux_tensor *t) {
+    const int64_t refs = flux__atomic_load(&t->head.refs);
+    return FLUX__REFS(refs) > refs >> 32;
+}
 
 /* ------------------------------------------------------------------ 3. What a back end is
    A back end is one table of calls: is it there, does it work, how many devices, memory, copies. The CPU is entry 0 of
@@ -4671,7 +4680,7 @@ static void flux__tensor_free(flux_tensor *t) {
         }
         if (t->in != t->slot && t->in) FLUX_FREE(t->in);
         flux__buffer_release(t->buf);
-        if (t->dense) flux_release(t->dense);
+        if (t->dense) flux_release((flux_tensor *)t->dense);
         if (!FLUX__DEBUG && !FLUX__ASAN && self && self->nspare < 4096) {
             t->head.kind = FLUX__FREED;
             t->base = self->spare;
@@ -4715,7 +4724,7 @@ static flux_tensor *flux__node_raw(int op, flux_dtype dtype, const flux_shape *s
     t->in = t->slot;
     t->slot[0] = t->slot[1] = t->slot[2] = NULL;
     t->buf = NULL;
-    t->base = t->dense = NULL;
+    t->base = NULL, t->dense = 0;
     memset(&t->arg, 0, sizeof t->arg);
     for (int i = 0; i < s->ndim; i++) t->dim[i] = s->dim[i];
     if (nin > 3 && !(t->in = (flux_tensor **)flux__zalloc((size_t)nin * sizeof *t->in))) {
@@ -4727,11 +4736,16 @@ static flux_tensor *flux__node_raw(int op, flux_dtype dtype, const flux_shape *s
     return t;
 }
 
-static flux_device flux__home = { 0, 0 }; /* see flux_default_device */
+static int flux__home_at;                 /* see flux_default_device: a back end and a device in one number, for threads */
+static FLUX__INLINE flux_device flux__home(void) {
+    int at = flux__atomic_load32(&flux__home_at);
+    flux_device d = { at / FLUX__MAX_IDS, at % FLUX__MAX_IDS };
+    return d;
+}
 
 /* A new node of up to three operands, owned by nobody yet. */
 static flux_tensor *flux__node(int op, flux_dtype dtype, const flux_shape *s, flux_tensor *a, flux_tensor *b, flux_tensor *c) {
-    flux_tensor *t = flux__node_raw(op, dtype, s, a ? a->device : flux__home, a ? b ? c ? 3 : 2 : 1 : 0);
+    flux_tensor *t = flux__node_raw(op, dtype, s, a ? a->device : flux__home(), a ? b ? c ? 3 : 2 : 1 : 0);
     if (!t) return NULL;
     if (a) flux__edge(&t->in[0], a);
     if (b) flux__edge(&t->in[1], b);
@@ -4846,7 +4860,7 @@ FLUX_DEF flux_tensor *flux_from_data(const void *data, flux_dtype t, flux_shape 
     if (!data && flux__count(&s) > 0) return (flux_tensor *)flux__null("from", "ptr", data);
     flux_tensor *x = flux__leaf(s, t, cpu);
     if (x && flux__count(&s)) memcpy(x->buf->ptr, data, x->buf->bytes);
-    return x ? flux__move(x, flux__home) : NULL;
+    return x ? flux__move(x, flux__home()) : NULL;
 }
 
 FLUX_DEF flux_tensor *flux_borrow_data(const void *data, flux_dtype t, flux_shape s) {
@@ -4865,7 +4879,7 @@ FLUX_DEF flux_tensor *flux_borrow_data(const void *data, flux_dtype t, flux_shap
     b->borrowed = true;
     x->buf = b;
     x = (flux_tensor *)flux__own(x);
-    return x ? flux__move(x, flux__home) : NULL;
+    return x ? flux__move(x, flux__home()) : NULL;
 }
 
 FLUX_DEF flux_tensor *flux_full_shape(flux_shape s, double value, flux_dtype t) {
@@ -4979,7 +4993,7 @@ static flux_tensor *flux__iota_on(flux_device d, int64_t n, int dim) {
 }
 
 static flux_tensor *flux__iota(int64_t n, int dim) {
-    return flux__iota_on(flux__home, n, dim);
+    return flux__iota_on(flux__home(), n, dim);
 }
 
 FLUX_DEF flux_tensor *flux_arange(double start, double stop, double step) {
@@ -7669,7 +7683,7 @@ static int64_t *flux__key_arg(flux__graph *g, int64_t *key, const flux_tensor *t
 /* Which nodes stay when the plan has run: all that are stored, or, where graphs are cut, those somebody can look at. */
 static FLUX__INLINE bool flux__stays(const flux__graph *g, const flux_tensor *t, int flag) {
     if (g->cut) return (flag & (FLUX__SEEN | FLUX__ROOT)) != 0;
-    return !(t->flags & FLUX__FIXED) || (flag & FLUX__ROOT) || FLUX__VISIBLE(t);
+    return !(t->flags & FLUX__FIXED) || (flag & FLUX__ROOT) || flux__visible(t);
 }
 
 static void flux__key_node(flux__graph *g, int i) {
@@ -9171,7 +9185,8 @@ static void flux__hoard_count(flux__hoard *h, const flux_tensor *x) {
     while (i < h->nheaps && !flux__same_kind(h->heap[i].like, x)) i++;
     if (i == FLUX__HEAPS) return;
     if (i == h->nheaps) h->heap[h->nheaps++].like = x;
-    int64_t bytes = x->buf && !x->buf->borrowed ? (int64_t)x->buf->room / (x->buf->refs > 1 ? x->buf->refs : 1) : 0;
+    int64_t owners = x->buf ? flux__atomic_load(&x->buf->refs) : 1;
+    int64_t bytes = x->buf && !x->buf->borrowed ? (int64_t)x->buf->room / (owners > 1 ? owners : 1) : 0;
     h->heap[i].bytes += bytes + (int64_t)sizeof *x;
     h->heap[i].count++;
 }
@@ -9198,7 +9213,7 @@ static void flux__hoard_find(flux__hoard *h, const flux__thread *t, int scope) {
             flux__hoard_count(h, x);
             for (int k = 0; k < x->nin; k++) flux__hoard_meet(h, x->in[k]);
             flux__hoard_meet(h, x->base);
-            flux__hoard_meet(h, x->dense);
+            flux__hoard_meet(h, (flux_tensor *)flux__atomic_load_place(&x->dense));
         }
     }
 }
@@ -9355,44 +9370,34 @@ FLUX_DEF int flux_graph_dot(flux_tensor *x, const char *path) {
 
 FLUX__LEAN
 
-/* x computed and its elements in order in one buffer: itself, or the copy it then keeps. */
-static flux_tensor *flux__dense(const char *call, flux_tensor *x) {
-    int64_t offset, stride[FLUX_MAX_DIMS];
-    if (!flux__check_operands(call, 1, &x)) return NULL;
-    flux_shape s = flux__dims(x);
-    flux_tensor *base = flux__layout(x, &offset, stride);
-    if (flux__in_order(&s, stride)) return flux_eval(base) ? x : NULL;
-    if (!x->dense) {
-        int h = flux__hide();
-        flux_tensor *copy = flux_copy(x);
-        if (copy && flux_eval(copy)) {
-            x->dense = (flux_tensor *)flux_retain(copy);
-            flux__cut(copy);
-        }
-        flux__thread *t = flux__self();
-        if (t) flux__scope_close_to(t, h);
+/* The elements in order where the host reads them, as a tensor that x keeps. Threads that look first at one x each make it; one is
+   kept, whole from the moment that others can see it. */
+static flux_tensor *flux__look(flux_tensor *x, bool in_order) {
+    flux_device cpu = { 0, 0 };
+    int h = flux__hide();
+    flux_tensor *copy = in_order ? x : flux_copy(x);
+    if (copy && copy->device.backend != FLUX__CPU_BACKEND) copy = flux__move(copy, cpu);
+    if (copy && flux_eval(copy)) {
+        flux__cut((flux_tensor *)flux_retain(copy));
+        if (!flux__atomic_cas_place(&x->dense, 0, (intptr_t)copy)) flux_release(copy);
     }
-    return x->dense;
+    flux__thread *t = flux__self();
+    if (t) flux__scope_close_to(t, h);
+    return (flux_tensor *)flux__atomic_load_place(&x->dense);
 }
 
 FLUX_DEF const void *flux_data(flux_tensor *x) {
-    flux_tensor *d = flux__dense("data", x);
-    if (!d) return NULL;
-    flux__buffer *b = flux__base(d)->buf;
-    if (b->device.backend == FLUX__CPU_BACKEND) return (const char *)b->ptr + (FLUX__IS_VIEW(d) ? (size_t)d->offset * flux__dtypes[d->dtype].size : 0);
-    flux_device cpu = { 0, 0 };
-    if (!x->dense || x->dense == d) {
-        int h = flux__hide();
-        flux_tensor *host = flux__move(d, cpu);
-        if (host && flux_eval(host)) {
-            flux_tensor *old = x->dense;
-            x->dense = (flux_tensor *)flux_retain(host);
-            flux__cut(host);
-            flux_release(old);
-        }
-        flux__scope_close_to(flux__self(), h);
-    }
-    return x->dense && x->dense->buf ? x->dense->buf->ptr : NULL;
+    int64_t offset, stride[FLUX_MAX_DIMS];
+    if (!flux__check_operands("data", 1, &x)) return NULL;
+    flux_shape s = flux__dims(x);
+    flux_tensor *base = flux__layout(x, &offset, stride), *seen = (flux_tensor *)flux__atomic_load_place(&x->dense);
+    bool in_order = flux__in_order(&s, stride);
+    if (!(seen && !in_order) && !flux_eval(base)) return NULL;
+    if (seen) return seen->buf->ptr;
+    if (in_order && base->buf->device.backend == FLUX__CPU_BACKEND)
+        return (const char *)base->buf->ptr + (FLUX__IS_VIEW(x) ? (size_t)x->offset * flux__dtypes[x->dtype].size : 0);
+    seen = flux__look(x, in_order);
+    return seen ? seen->buf->ptr : NULL;
 }
 
 FLUX_DEF int flux_read(flux_tensor *x, void *out, size_t bytes) {
@@ -18842,7 +18847,7 @@ FLUX_DEF const char *flux_device_backend(flux_device d) {
 FLUX_DEF bool flux_device_equal(flux_device a, flux_device b) { return flux__same_device(a, b); }
 
 FLUX_DEF void flux_default_device(flux_device d) {
-    if (flux__device_is(d)) flux__home = d;
+    if (flux__device_is(d)) flux__atomic_store32(&flux__home_at, d.backend * FLUX__MAX_IDS + d.id);
     else flux__fail("default_device: device {%d, %d} can't be used here", d.backend, d.id);
 }
 
@@ -21625,7 +21630,7 @@ static flux_tensor *flux__init_identity(flux_shape s, const flux_init_opts *o) {
         }
         if (flux__count(&s)) x[at] = (float)o->gain;
     }
-    return flux__move(y, flux__home);
+    return flux__move(y, flux__home());
 }
 
 static const flux__init_row flux__inits[] = {
