@@ -6525,7 +6525,9 @@ struct flux_grads {
     int n;
     bool used;                            /* up, by flux_update */
     flux_tensor **of, **grad;             /* the tensors asked for, and their gradients (NULL: none) */
+    flux__pairs number;                   /* of each tensor, from 1, where there are more than FLUX__FEW_ASKED */
 };
+enum { FLUX__FEW_ASKED = 16 };            /* are looked through one by one */
 
 static void flux__grads_free(flux_grads *g) {
     for (int i = 0; i < g->n; i++) {
@@ -6535,6 +6537,7 @@ static void flux__grads_free(flux_grads *g) {
     flux_release(g->loss);
     if (g->of) FLUX_FREE(g->of);
     if (g->grad) FLUX_FREE(g->grad);
+    flux__pairs_free(&g->number);
     flux__bury(g);
 }
 
@@ -7320,9 +7323,26 @@ static bool flux__backward(flux_grads *g) {
 
 typedef struct flux__wanted { flux_grads *g; int room; bool ok; } flux__wanted;
 
+/* Which of the tensors asked for this is, or -1. */
+static int flux__asked(const flux_grads *g, const flux_tensor *t) {
+    if (g->n > FLUX__FEW_ASKED) return (int)(intptr_t)flux__pairs_get(&g->number, t) - 1;
+    int i = g->n - 1;
+    while (i >= 0 && g->of[i] != t) i--;
+    return i;
+}
+
+static bool flux__number_asked(flux_grads *g) {
+    for (int i = g->n == FLUX__FEW_ASKED + 1 ? 0 : g->n - 1; g->n > FLUX__FEW_ASKED && i < g->n; i++) {
+        bool fresh;
+        flux__pair *p = flux__pairs_at(&g->number, g->of[i], &fresh);
+        if (!p) return false;
+        p->value = (void *)(intptr_t)(i + 1);
+    }
+    return true;
+}
+
 static void flux__want(flux__wanted *w, flux_tensor *t) {
-    for (int i = 0; i < w->g->n; i++)
-        if (w->g->of[i] == t) return;
+    if (flux__asked(w->g, t) >= 0) return;
     flux_tensor **of = (flux_tensor **)flux__grow(w->g->of, &w->room, w->g->n + 1, sizeof *of);
     if (!of) {
         w->ok = false;
@@ -7330,6 +7350,7 @@ static void flux__want(flux__wanted *w, flux_tensor *t) {
     }
     w->g->of = of;
     of[w->g->n++] = (flux_tensor *)flux_retain(t);
+    if (!flux__number_asked(w->g)) w->ok = false;
 }
 
 static void flux__want_visit(flux_tensor *x, const char *path, bool trained, void *user) {
@@ -7381,9 +7402,8 @@ FLUX_DEF flux_tensor *flux_grad(flux_grads *g, flux_tensor *x) {
     if (!g || !x) return (flux_tensor *)flux__null("grad", g ? "x" : "g", g ? (void *)x : (void *)g);
     if (FLUX__GONE("grad", g) || FLUX__GONE("grad", x)) return NULL;
     if (g->used) return (flux_tensor *)flux__fail("grad: these gradients were used up by flux_update; look at them before");
-    for (int i = 0; i < g->n; i++)
-        if (g->of[i] == x) return g->grad[i] ? (flux_tensor *)flux__own(flux_retain(g->grad[i])) : NULL;
-    return NULL;
+    const int i = flux__asked(g, x);
+    return i >= 0 && g->grad[i] ? (flux_tensor *)flux__own(flux_retain(g->grad[i])) : NULL;
 }
 
 FLUX_DEF flux_tensor *flux_grad_param(flux_grads *g, flux_layer *m, const char *path) {

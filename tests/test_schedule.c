@@ -808,6 +808,20 @@ TEST(a_long_graph_with_many_results) {
     free(ys);
 }
 
+TEST(a_gradient_by_many_tensors) {
+    enum { MOST = 20000 };
+    const int n = test_device.backend ? 40 : MOST;
+    flux_tensor **xs = (flux_tensor **)malloc(MOST * sizeof *xs), *sum = flux_zeros(1);
+    REQUIRE(xs);
+    for (int i = 0; i < n; i++) xs[i] = flux_eval(flux_ones(1)), sum = flux_add(sum, flux_mul(xs[i], i));
+    flux_grads *g = flux_gradient_of(flux_sum(sum), n, (const void *const *)(void *)xs);
+    for (int i = 0; i < n; i++) xs[i] = flux_grad(g, xs[i]);
+    REQUIRE(flux_eval_all(n, xs) == 0);
+    for (int i = 0; i < n; i += 7) CHECK(flux_item(xs[i]) == i);
+    CHECK(flux_grad(g, sum) == NULL);
+    free(xs);
+}
+
 TEST(a_long_chain_is_drawn_and_released) {
     const int64_t n = test_device.backend ? 600 : 50000;
     char path[400];
