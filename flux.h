@@ -25410,7 +25410,7 @@ static bool flux__read_rule(const char **p, int kind, flux_rule_opts *o) {
         if (pair && !(flux__skip_word(p, ", ") && flux__read_hyper(p, row->has[++i].hyper, o) && flux__skip_word(p, ")"))) return false;
     }
     if (row->step == flux__step_rmsprop_centred && !flux__skip_word(p, ", centred=true")) return false;
-    if (row->step == flux__step_adamw) o->couple = flux__skip_word(p, ", couple=false") ? FLUX_OFF : o->couple == FLUX_OFF ? FLUX_ON : o->couple;
+    if (row->step == flux__step_adamw) o->couple = flux__skip_word(p, ", couple=false") ? FLUX_OFF : o->couple == FLUX_OFF ? FLUX_ON : (flux_switch)o->couple;
     return flux__skip_word(p, ")");
 }
 
