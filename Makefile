@@ -9,6 +9,7 @@
 #   make coverage   which branches of flux.h the tests take, by section (tests/coverage.sh)
 #   make gpu-day    on a GPU that is lent for ten minutes: the suite, a sanitizer, figures beside PyTorch's (tests/gpu_day.sh)
 #   make mutate     one-line defects in the CPU's code: which do the tests see? SEED=1 N=100 (by python3)
+#   make flux.h     joins the header from its rooms in src/, where it is changed (src/README.md)
 #   make clean
 # config=release (the default), debug or sanitize; CC, CXX, CFLAGS, LDLIBS and DEFS (-DFLUX_CUDA ...) as you like.
 # What is built lies in build/<config>. Any number of jobs may run (make -j), though timings in tests prefer few.
@@ -17,6 +18,7 @@
 # interface. A file that has the line `#define FLUX_IMPLEMENTATION` brings its own: it looks inside, or shows how it is done.
 
 config ?= release
+.DEFAULT_GOAL := run
 BUILD := build/$(config)
 CFLAGS_release := -O2
 CFLAGS_debug := -O0 -g
@@ -65,6 +67,9 @@ ALL := $(if $(filter test,$(AFTER)),,$(filter-out $(patsubst $(BUILD)/long/%,$(B
 DEVICES_ALONE := $(filter $(BUILD)/short/%,$(QUICK))
 RESULTS := $(if $(filter test-all,$(MAKECMDGOALS)),$(ALL),$(if $(filter test-devices,$(MAKECMDGOALS)),$(DEVICES_ALONE),$(QUICK)))
 TIMEOUT ?= 1200
+
+flux.h: src/join.sh $(wildcard src/*.h src/*/*.h)
+	sh src/join.sh src/flux.h >$@.new && mv $@.new $@
 
 .PHONY: run test test-all examples bench bench-peers fuzz coverage gpu-day gpu-programs mutate test-devices softgpu start clean FORCE
 .DELETE_ON_ERROR:

@@ -95,31 +95,24 @@
        A program with rights that its user lacks, a setuid one, reads none of them.
 
    CONTENTS
-     1. Platform
-     2. Objects, threads' state, errors
-     3. What a back end is
-     4. Worker threads
-     5. The table of operations
-     6. The graph
-     7. Gradients
-     8. The schedule
-     9. CPU: loops
-     10. Matrix product
-     11. The CPU back end
-     12. The GPU layer
-     13. Devices
-     14. Printing tensors
-     15. Models
-     16. Names of functions
-     17. Initialisers
-     18. Layers
-     19. Activations
-     20. Losses
-     21. Optimisers
-     22. Printing models
-     23. Data
-     24. Files
-     25. Formulas
+   What follows the interface is joined from rooms, the files of src/, in this order. Each begins with a line
+   that has its name; src/README.md is their map.
+     base/      platform threads system object errors backend dtypes memory sinks scopes ending
+                workers options text
+     graph/     table nodes elementwise leaves views reductions products windows attention
+                gradients backward
+     schedule/  kernel key grouping program order trace plans looking update
+     cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
+                gemm_plan backend rows blocks run products whole windows half_products attention
+     gpu/       kernels devices copies launch fused gemm whole attention program cache compile
+                backend
+     device/    registry preferences choosing
+     data/      orders loader batch loader_text progress epoch
+     nn/        fields walk map functions initialisers activations layers model gradient rules
+                state adjust moves compile containers recurrent dropout attention conv norms
+                losses ctc update train
+     files/     sources idx npy csv safetensors tensors torch
+     text/      dot tensors models summary formulas formula_reader
 */
 #ifndef FLUX_H
 #define FLUX_H
@@ -1660,7 +1653,8 @@ FLUX__NUMBERS(flux_ne) FLUX__NUMBERS(flux_lt) FLUX__NUMBERS(flux_le) FLUX__NUMBE
 #endif /* FLUX_H */
 
 /* ======================================================================================================
-   The interface ends here. What follows is the implementation; you need not read it to use the library.
+   The interface ends here. What follows is the implementation; you need not read it to use the library. It is made from the
+   rooms in src/ by `make flux.h`: change it there.
    ====================================================================================================== */
 #if defined(FLUX_IMPLEMENTATION) && !defined(FLUX__IMPLEMENTED)
 #define FLUX__IMPLEMENTED
@@ -1807,7 +1801,7 @@ extern int madvise(void *at, size_t bytes, int advice);
 #  pragma GCC push_options
 #  define FLUX__O1 __attribute__((optimize("O1")))
 #  define FLUX__O2 __attribute__((optimize("O2", "tree-ch", "tree-ccp", "tree-copy-prop")))
-#  define FLUX__SWITCH(options) _Pragma("GCC pop_options") _Pragma("GCC push_options") _Pragma(options)
+#  define FLUX__SWITCH(options) _Pragma("GCC reset_options") _Pragma(options)
 #  define FLUX__LEAN FLUX__SWITCH("GCC optimize(\"O1\", \"no-tree-pta\", \"no-tree-dominator-opts\", \
       \"no-tree-loop-optimize\", \"no-tree-sink\", \"no-if-conversion\", \"no-if-conversion2\", \
       \"no-forward-propagate\", \"no-dse\", \"no-dce\", \"no-cprop-registers\", \"no-compare-elim\", \
@@ -1830,8 +1824,6 @@ extern int madvise(void *at, size_t bytes, int advice);
 #  define FLUX__LOOPING
 #  define FLUX__ASBEFORE
 #endif
-
-FLUX__LEAN
 
 /* Vector code for x86-64 chosen at run time: FLUX__X86 says that the compiler can make it, FLUX__AVX2 and FLUX__AVX512
    mark a function that uses it, so that no -m option is needed. */
@@ -1877,6 +1869,9 @@ FLUX__LEAN
 #elif defined(__SANITIZE_ADDRESS__)
 #  define FLUX__ASAN 1
 #endif
+
+FLUX__LEAN
+
 #ifdef FLUX__ASAN
 #  ifdef __cplusplus
 extern "C" {
@@ -1900,10 +1895,11 @@ void __asan_unpoison_memory_region(void const volatile *p, size_t n);
 #  define FLUX_DEF
 #endif
 
-static void *flux__fail(const char *format, ...) FLUX__PRINTF(1, 2);
-static void *flux__malloc(size_t bytes);
-
 /* ---- locks, threads */
+
+/* hook: flux__fork_locks, device/registry.h */
+
+FLUX__LEAN
 
 #if defined(FLUX_NO_THREADS)
 typedef int flux__mutex, flux__cond;
@@ -2215,6 +2211,8 @@ static void flux__on_forks(void) {}
 
 /* ---- the clock, the environment, the terminal */
 
+FLUX__LEAN
+
 static double flux__now(void) {           /* seconds since some moment; never goes back */
 #if defined(_WIN32)
     LARGE_INTEGER count, rate;
@@ -2446,9 +2444,948 @@ FLUX__UNUSED static int flux__simd(void) {
     return level;
 }
 
+/* ------------------------------------------------------------------ 2. Objects, threads' state, errors
+   Every handle starts with a flux__head: what it is, who owns it. A reference is held by a scope, by the user
+   (flux_retain), by another object, or by an edge of the graph; edges are counted apart, so that a tensor which only
+   the graph still needs (nobody can look at it) is known as hidden: the lower half of refs counts all of them, the upper one
+   the edges among these, so that one atomic step counts both.
+   All that is not shared between threads stands in one struct per thread. */
+
+FLUX__LEAN
+
+enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRADS, FLUX__FREED };
+
+typedef struct flux__buffer {             /* memory on a device, shared by the tensors that lie in it */
+    int64_t refs;
+    flux_device device;
+    size_t bytes;                         /* as asked for; the pool may have given more */
+    size_t room;
+    int cls;                              /* its size's class in the pool */
+    void *ptr;
+    bool borrowed;                        /* the user's own: never written, never freed */
+    struct flux__buffer *before, *after;  /* among the device's live ones: an error of memory names the largest */
+    int64_t dim[FLUX_MAX_DIMS];           /* of the tensor that it was made for, */
+    int16_t ndim, dtype;                  /* ndim -1: no tensor's */
+} flux__buffer;
+
+struct flux_tensor {                      /* a node of the graph; with buf set, also its value */
+    flux__head head;
+    uint16_t op;
+    uint8_t dtype, ndim, nin, flags;
+    uint32_t mark, walk_mark;             /* the schedule's, and a gradient's: which walk saw it, */
+    int32_t index, walk_index;            /* and under which number */
+    flux_tensor **in, *slot[3];           /* operands: in points to slot, or to memory of its own */
+    flux__buffer *buf;                    /* the value: elements in order, dim 0 fastest */
+    flux_tensor *base;                    /* a view's: whose elements it shows (not itself a view), from .offset by .stride */
+    flux_device device;                   /* so far is what walks over graphs look at: it lies together */
+    int64_t dim[FLUX_MAX_DIMS];
+    int64_t offset, stride[FLUX_MAX_DIMS];
+    int64_t rel;                          /* FLUX__STRIDED, FLUX__SPREAD: where arg.i strides start, in the operand in order */
+    union { double num; int64_t i[FLUX_MAX_DIMS]; uint64_t u[FLUX_MAX_DIMS]; } arg;   /* the operation's own parameters */
+    intptr_t dense;                       /* a tensor, atomic: the elements in order in the host's memory, once flux_data asked for them */
+};
+enum {                                    /* flags of a tensor */
+    FLUX__WEAK = 1, FLUX__SEED = 2,       /* a bare number; the 1 that a gradient starts from */
+    FLUX__CONSUMED = 4, FLUX__FIXED = 8,  /* graph used up by flux_update; no graph kept */
+    FLUX__WIDENED = 16                    /* half format that a formula takes as float32, see flux__widened */
+};
+
+typedef struct flux__pending {            /* what failed since flux_clear; .set: something did */
+    char text[1024], more[1024], *now;    /* the first failure's sentence, the latest other one's, and which of these is the latest */
+    bool set, unsaid;
+    int64_t failures, first, repeated;    /* failures ever, which of them was the first, and how many said nothing new */
+    uint64_t said[32];                    /* hashes of the sentences that were said */
+    int nsaid;
+} flux__pending;
+typedef struct flux__unsaid { int level; bool waits, once; char id[40], text[600]; } flux__unsaid;    /* a message that waits */
+
+typedef struct flux__watch flux__watch;
+
+typedef struct flux__pair { const void *key; void *value; } flux__pair;
+typedef struct flux__pairs { flux__pair *at; size_t room, count; } flux__pairs;   /* a table by address; room: 2^k */
+
+typedef struct flux__scope {              /* an open one */
+    int start;                            /* of its things in owned */
+    int line;                             /* where it was opened; 0: nobody knows */
+    const char *file;
+    bool turn;                            /* of flux_times or flux_each */
+} flux__scope;
+
+typedef struct flux__grave { void *object; const char *file; int line, kind; } flux__grave;       /* what was freed, by whose end */
+
+typedef struct flux__thread {             /* a thread's own state */
+    int64_t products;                     /* multiply-adds of all matrix products recorded so far */
+    flux__watch *watch;                   /* of a flux_summary under way, or NULL */
+    flux__pending error;
+    int (*where)(const void *place, char *out, size_t n);   /* writes what errors are to name first; or NULL */
+    const void *place;
+    void **owned;                         /* what the open scopes hold, oldest first */
+    int nowned, room;
+    flux__scope *scope;                   /* those that are open; the first is the program's, or the thread's life */
+    int nscopes, scope_room;
+    int nograd;                           /* depth of FLUX_NOGRAD */
+    struct flux__training *training;      /* whose test mode flux_train and flux_withgradient overrule now */
+    int as_one;                           /* depth of operations of ours that FLUX_EAGER computes as one, see flux__as_one */
+    uint64_t seed, draws;                 /* random numbers: key, and how many tensors were drawn */
+    uint32_t walk;                        /* the last mark given */
+    bool ahead;                           /* what it copies to a device is for later: it goes beside the device's work */
+    flux_tensor *spare;                   /* freed nodes, chained by base */
+    int nspare;
+    flux__grave *graves;                  /* FLUX__DEBUG: a ring of what was freed last */
+    int64_t buried;
+    flux__scope closing;                  /* the scope that closes now */
+    struct flux__plans *plans;            /* schedules found before */
+    void *scratch;                        /* memory of the kernels it runs */
+    size_t scratch_bytes;
+    bool look;                            /* memory has grown so much that its scopes are to be looked at */
+    struct flux__progress *bar;           /* the innermost progress bar */
+    int held;                             /* depth of flux__hold: messages wait */
+    int64_t held_at;                      /* how many failures there had been then */
+    int hidden;                           /* 0, or 1 more than the scopes around the outermost flux__hide */
+    int64_t hidden_at;                    /* how many failures there had been then */
+    bool quiet;                           /* its failures are taken back, and said when and where they count */
+    flux__unsaid later;
+} flux__thread;
+/* hook: flux__threads_stop, base/workers.h */
+static void flux__threads_stop(void);
+
+#define FLUX__EDGE (((int64_t)1 << 32) + 1)   /* an edge in refs, which is a reference too */
+#define FLUX__REFS(refs) ((int32_t)(refs))
+/* Whether somebody other than the graph can look at a node, whatever other threads do with references of theirs. */
+static FLUX__INLINE bool flux__visible(const flux_tensor *t) {
+    const int64_t refs = flux__atomic_load(&t->head.refs);
+    return FLUX__REFS(refs) > refs >> 32;
+}
+
+FLUX__LEAN
+
+static flux__thread *flux__self(void);    /* this thread's; NULL only when memory has run out */
+
+static void *flux__fail(const char *format, ...) FLUX__PRINTF(1, 2);   /* an error: keeps the sentence, returns NULL */
+#define FLUX__REFUSE(...) (flux__fail(__VA_ARGS__), false)
+static void flux__hold(void);             /* while a lock is held, nobody's handler may be called: what is to be said waits */
+static void flux__tell(void);             /* the lock is free again */
+static void flux__note(flux_level level, const char *id, bool once, const char *format, ...) FLUX__PRINTF(4, 5);
+
+/* ---------------- the thread's state and its errors */
+
+typedef struct flux__settings {           /* the process's: changed rarely, under flux__lock */
+    flux_error_fn on_error;
+    void *error_user;
+    flux_log_fn on_log;
+    void *log_user;
+    int level;                            /* -1: not read from FLUX_LOG yet */
+    int schedules;                        /* FLUX_LOG=schedule */
+    char ids[64][40];                     /* messages shown that are shown once, and silenced ones */
+    bool silenced[64];
+    int nids;
+} flux__settings;
+static flux__settings flux__set = { NULL, NULL, NULL, NULL, -1, 0, { { 0 } }, { 0 }, 0 };
+static flux__mutex flux__lock = FLUX__MUTEX_INIT;
+static int flux__exit_known;
+static int flux__tf32;                    /* flux_allow_tf32's word */
+
+/* hook: flux__thread_free, base/ending.h */
+static void flux__thread_free(void *state);
+
+/* hook: flux__at_exit, base/ending.h */
+static void flux__at_exit(void);
+
+static FLUX__THREAD_LOCAL bool flux__no_self;   /* there was no memory for this thread's state: the error waits until there is */
+
+static flux__thread *flux__self_alloc(void) {
+    flux__thread *t = (flux__thread *)FLUX_MALLOC(sizeof *t);
+    if (!t) return NULL;
+    memset(t, 0, sizeof *t);
+    t->scope = (flux__scope *)FLUX_MALLOC(16 * sizeof *t->scope);
+    if (t->scope && flux__tls_set(t, flux__thread_free)) return t;
+    if (t->scope) FLUX_FREE(t->scope);
+    FLUX_FREE(t);
+    return NULL;
+}
+
+static flux__thread *flux__self_new(void) {
+    flux__thread *t = flux__self_alloc();
+    if (!t) {
+        flux__no_self = true;
+        return NULL;
+    }
+    t->error.set = flux__no_self;
+    if (flux__no_self) snprintf(t->error.text, sizeof t->error.text, "out of memory: %zu bytes for a thread's state", sizeof *t);
+    flux__no_self = false;
+    t->scope_room = 16;
+    memset(t->scope, 0, sizeof *t->scope);
+    t->nscopes = 1;
+    flux__mutex_lock(&flux__lock);
+    if (!flux__exit_known) {
+        flux__exit_known = 1;
+        atexit(flux__at_exit);
+        flux__on_forks();
+    }
+    flux__mutex_unlock(&flux__lock);
+    return t;
+}
+
+static FLUX__INLINE flux__thread *flux__self(void) {
+    flux__thread *t = (flux__thread *)flux__tls_get();
+    return t ? t : flux__self_new();
+}
+
 FLUX__COLD
 
+static void flux__say_error(const char *text) {
+    flux__mutex_lock(&flux__lock);
+    flux_error_fn handler = flux__set.on_error;
+    void *user = flux__set.error_user;
+    flux__mutex_unlock(&flux__lock);
+    if (handler) handler(text, user);
+    else fprintf(stderr, "flux: %s\n", text);
+    const char *mode = flux__env("FLUX_ERROR");
+    if (mode && strcmp(mode, "abort") == 0) abort();
+}
+
+/* The sentence in flux__sentence's room is pending from here on. True: it is a new one, and said (unless quiet). */
+static bool flux__pend(flux__pending *e, bool quiet) {
+    uint64_t hash = 14695981039346656037u;
+    for (const char *p = e->now; *p; p++) hash = (hash ^ (unsigned char)*p) * 1099511628211u;
+    e->failures++;
+    if (!e->set) e->first = e->failures, e->repeated = e->nsaid = 0;
+    e->set = true;
+    for (int i = 0; i < e->nsaid && i < 32; i++)
+        if (e->said[i] == hash) return e->repeated++, false;
+    if (quiet) return true;
+    e->said[e->nsaid % 32] = hash;
+    e->nsaid = e->nsaid < 63 ? e->nsaid + 1 : 32;
+    return true;
+}
+
+static char *flux__sentence(flux__pending *e) { return e->now = e->set ? e->more : e->text; }
+
+static void *flux__fail(const char *format, ...) {
+    flux__thread *t = flux__self();
+    if (!t) {
+        fprintf(stderr, "flux: out of memory\n");
+        return NULL;
+    }
+    const int64_t failures = t->error.failures;          /* a call has one reason: what fails after it within the call follows */
+    if ((t->held && failures != t->held_at) || (t->hidden && failures != t->hidden_at)) return t->error.failures++, (void *)NULL;
+    va_list args;
+    va_start(args, format);
+    char *text = flux__sentence(&t->error);
+    int n = t->where ? t->where(t->place, text, sizeof t->error.text) : 0;
+    vsnprintf(text + n, sizeof t->error.text - (size_t)n, format, args);
+    va_end(args);
+    if (!flux__pend(&t->error, t->quiet) || t->quiet) return NULL;
+    t->error.unsaid = t->held > 0;
+    if (!t->held) flux__say_error(text);
+    return NULL;
+}
+
+FLUX__LEAN
+
+/* A call judges itself: it failed if something did since it asked for flux__failures(), and was not cleared, as a user's
+   function within it may. What was pending before is no concern of its. */
+static int64_t flux__failures(void) {
+    flux__thread *t = flux__self();
+    return t ? t->error.failures : -1;
+}
+static bool flux__failed_since(int64_t failures) {
+    flux__thread *t = flux__self();
+    return !t || (t->error.set && t->error.failures != failures);
+}
+
+/* Takes back what failed since then; the last sentence of it to out, or `or_else`. */
+static void flux__withdraw(int64_t failures, char *out, size_t n, const char *or_else) {
+    flux__thread *t = flux__self();
+    snprintf(out, n, "%s", t && flux__failed_since(failures) ? t->error.now : or_else);
+    if (t && t->error.first > failures) flux_clear();
+    if (t) t->held_at = t->hidden_at = t->error.failures;
+}
+
+static void flux__hold(void) {
+    flux__thread *t = flux__self();
+    if (t && t->held++ == 0) t->held_at = t->error.failures;
+}
+
+static void flux__tell(void) {
+    flux__thread *t = flux__self();
+    if (!t || --t->held > 0) return;
+    if (t->later.waits) {
+        t->later.waits = false;
+        flux__note((flux_level)t->later.level, t->later.id, t->later.once, "%s", t->later.text);
+    }
+    if (t->error.set && t->error.unsaid) {
+        t->error.unsaid = false;
+        flux__say_error(t->error.now);
+    }
+}
+
+FLUX_DEF const char *flux_error(void) {
+    flux__thread *t = flux__self();
+    return t ? (t->error.set ? t->error.text : "") : "out of memory";
+}
+
+FLUX_DEF bool flux_failed(void) {
+    flux__thread *t = flux__self();
+    return !t || t->error.set;
+}
+
+FLUX__COLD
+
+FLUX_DEF void flux_clear(void) {
+    flux__thread *t = flux__self();
+    if (!t) return;
+    if (t->error.set && t->error.repeated)
+        flux__note(FLUX_LOG_DEBUG, "error.repeated", false, "%lld more calls failed for reasons that had been said",
+                   (long long)t->error.repeated);
+    t->error.set = t->error.unsaid = false;
+    t->held_at = t->hidden_at = t->error.failures;
+    t->error.text[0] = 0;
+}
+
+FLUX_DEF void flux_on_error(flux_error_fn handler, void *user) {
+    flux__mutex_lock(&flux__lock);
+    flux__set.on_error = handler;
+    flux__set.error_user = user;
+    flux__mutex_unlock(&flux__lock);
+}
+
+/* Whether a NULL handle needs no words: a call that failed gave it (NULL in, NULL out). Nothing else may depend on what was
+   pending before a call, but that flux_each begins with nothing pending. */
+static bool flux__null_explained(void) { return flux_failed(); }
+
+/* A NULL handle: silent after an error, else the mistake of this call. */
+static void *flux__null(const char *call, const char *arg, const void *p) {
+    if (!p && !flux__null_explained()) flux__fail("%s: argument %s is NULL", call, arg);
+    return NULL;
+}
+
+/* ---------------- messages that are not errors */
+
+static void flux__read_level(void) {
+    static const char *const names[] = { "error", "warn", "info", "debug" };
+    const char *text = flux__env("FLUX_LOG");
+    flux__set.level = FLUX_LOG_INFO;
+    for (int i = 0; text && i < 4; i++)
+        if (strstr(text, names[i])) flux__set.level = i;
+    flux__set.schedules = text && strstr(text, "schedule");
+}
+
+/* Whether a message may appear: not silenced, and not shown before if it appears once. */
+static bool flux__may_show(const char *id, bool once) {
+    for (int i = 0; i < flux__set.nids; i++)
+        if (strcmp(flux__set.ids[i], id) == 0) return !once && !flux__set.silenced[i];
+    if (once && flux__set.nids < 64) {
+        snprintf(flux__set.ids[flux__set.nids], sizeof flux__set.ids[0], "%s", id);
+        flux__set.silenced[flux__set.nids++] = false;
+    }
+    return true;
+}
+
+static void flux__note(flux_level level, const char *id, bool once, const char *format, ...) {
+    char text[1024];
+    va_list args;
+    flux__thread *t = (flux__thread *)flux__tls_get();
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (t && t->held) {
+        if (t->later.waits) return;       /* one is enough for what is said under a lock */
+        t->later.waits = true, t->later.once = once, t->later.level = (int)level;
+        snprintf(t->later.id, sizeof t->later.id, "%s", id);
+        snprintf(t->later.text, sizeof t->later.text, "%.590s", text);
+        return;
+    }
+    flux__mutex_lock(&flux__lock);
+    if (flux__set.level < 0) flux__read_level();
+    bool show = (int)level <= flux__set.level && flux__may_show(id, once);
+    flux_log_fn handler = flux__set.on_log;
+    void *user = flux__set.log_user;
+    flux__mutex_unlock(&flux__lock);
+    if (!show) return;
+    if (handler) handler(level, id, text, user);
+    else fprintf(stderr, "flux: %s%s\n", level == FLUX_LOG_WARN ? "warning: " : "", text);
+}
+
+FLUX_DEF void flux_log_level(flux_level most) {
+    flux__mutex_lock(&flux__lock);
+    if (flux__set.level < 0) flux__read_level();
+    flux__set.level = (int)most;
+    flux__mutex_unlock(&flux__lock);
+}
+
+FLUX_DEF void flux_on_log(flux_log_fn handler, void *user) {
+    flux__mutex_lock(&flux__lock);
+    flux__set.on_log = handler;
+    flux__set.log_user = user;
+    flux__mutex_unlock(&flux__lock);
+}
+
+FLUX_DEF void flux_silence(const char *id) {
+    flux__mutex_lock(&flux__lock);
+    if (!id) flux__set.nids = 0;
+    int i = 0;
+    while (i < flux__set.nids && strcmp(flux__set.ids[i], id) != 0) i++;
+    if (id && i < 64) {
+        snprintf(flux__set.ids[i], sizeof flux__set.ids[0], "%s", id);
+        flux__set.silenced[i] = true;
+        if (i == flux__set.nids) flux__set.nids++;
+    }
+    flux__mutex_unlock(&flux__lock);
+}
+
+FLUX__LEAN
+
+static bool flux__log_schedules(void) {
+    flux__mutex_lock(&flux__lock);
+    if (flux__set.level < 0) flux__read_level();
+    bool on = flux__set.schedules != 0;
+    flux__mutex_unlock(&flux__lock);
+    return on;
+}
+
+/* ------------------------------------------------------------------ 3. What a back end is
+   A back end is one table of calls: is it there, does it work, how many devices, memory, copies. The CPU is entry 0 of
+   the registry and needs no driver; every other entry is found out about once per process (section "Devices").
+
+   Invariant: a call that takes a device id gets one from 0 to count() - 1, and only after functional() said true. Calls
+   that return int give 0 when they are done; the caller words the error, since it knows what was being moved. A back end
+   without ready, run and drop has memory that the host can reach, and the CPU back end runs its kernels.
+
+   Rejected: a table per device (they differ by a number only), and calls that open the driver on their own (a program
+   that never asks for a GPU would pay for it). */
+
+FLUX__LEAN
+
+struct flux__plan;
+struct flux__graph;
+struct flux__run;
+struct flux__kernel;
+
+enum { FLUX__PIECE = 1 << 20 };           /* bytes that go to a device at a time */
+typedef void (*flux__filler)(const void *ctx, char *to, size_t at, size_t n);    /* bytes at ... at + n - 1, both of whole units */
+
+typedef struct flux__backend {
+    const char *name;                                        /* "CUDA" */
+    bool (*available)(char *why, size_t n);                  /* driver library opened, symbols found; else why not */
+    bool (*functional)(char *why, size_t n);                 /* initialised, a device, a compiler; else why not */
+    int (*count)(void);                                      /* devices */
+    void (*device_name)(int id, char *out, size_t n);        /* as its maker calls it: "NVIDIA H200" */
+    bool (*component)(const char *name, bool *known);        /* "driver", "compiler", "NCCL", "MIOpen", ... */
+    void *(*alloc)(int id, size_t bytes);                    /* NULL: no room, without a message */
+    void (*free)(int id, void *p, size_t bytes);
+    int (*upload)(int id, void *dst, const void *src, size_t bytes);      /* from host memory */
+    int (*download)(int id, void *dst, const void *src, size_t bytes);    /* to host memory */
+    int (*copy)(int to, void *dst, int from, const void *src, size_t bytes);   /* between its own devices */
+    int (*wait)(int id);                                     /* until all work there is done */
+    int (*room)(int id, size_t *available, size_t *total);   /* bytes; NULL: nobody knows */
+    bool (*ready)(int id, struct flux__plan *plan, struct flux__graph *g);    /* makes the plan's kernels there ready */
+    int (*run)(struct flux__run *run, struct flux__kernel *k, int n);         /* n kernels in a row; gives how many it started */
+    void (*drop)(void *ready);                               /* what ready() made of a kernel */
+    int (*fill)(int id, void *dst, size_t bytes, size_t unit, flux__filler put, const void *ctx);   /* upload() of what put makes; may be NULL */
+} flux__backend;
+
+enum { FLUX__CPU_BACKEND, FLUX__CUDA_BACKEND, FLUX__AMDGPU_BACKEND, FLUX__METAL_BACKEND, FLUX__BACKENDS };   /* flux_device.backend */
+
+static FLUX__INLINE bool flux__same_device(flux_device a, flux_device b) {
+    return a.backend == b.backend && (a.id == b.id || a.backend == FLUX__CPU_BACKEND);
+}
+
+/* hook: flux__backend_of, device/registry.h */
+static const flux__backend *flux__backend_of(int index);     /* never NULL for 0 <= index < FLUX__BACKENDS */
+
+/* What may be asked for by name in flux_functional_with. */
+static const char *const flux__cuda_parts[] = { "all", "driver", "compiler", "NVRTC", "NCCL", "cuBLAS", "cuDNN", NULL };
+static const char *const flux__amd_parts[] = { "all", "driver", "compiler", "hip", "hiprtc", "lld", "device_libs", "RCCL", "NCCL",
+    "rocblas", "rocsolver", "rocsparse", "rocrand", "rocfft", "hiptensor", "MIOpen", NULL };
+static bool flux__in_list(const char *name, const char *const *list) {
+    while (*list && strcmp(*list, name) != 0) list++;
+    return *list != NULL;
+}
+
+/* Asks for pages of 2 MB where large memory covers them: fewer to find, and to fault in. Linux gives them to who asks. A matrix
+   that the caches nearly hold is better off on small ones, which lie all over the place: its columns crowd less. */
+static void flux__large_pages(char *p, size_t bytes) {
+#if defined(__linux__)
+    const uintptr_t page = (uintptr_t)2 << 20, from = ((uintptr_t)p + page - 1) & ~(page - 1), to = ((uintptr_t)p + bytes) & ~(page - 1);
+    const int kept = errno;
+    if (bytes >= 4 * page && to > from) madvise((void *)from, to - from, FLUX__HUGE_PAGES);
+    errno = kept;                         /* an old system may not know them */
+#else
+    (void)p, (void)bytes;
+#endif
+}
+
+/* Host memory in 64-byte lines, so that vector loops need no head and no two tensors share a line. The block's true
+   start stands just before what is handed out. */
+static void *flux__cpu_alloc(int id, size_t bytes) {
+    (void)id;
+    if (bytes > SIZE_MAX - 64 - sizeof(void *)) return NULL;
+    char *base = (char *)FLUX_MALLOC(bytes + 64 + sizeof(void *));
+    if (!base) return NULL;
+    char *p = base + sizeof(void *) + 63;
+    p -= (uintptr_t)p & 63;
+    memcpy(p - sizeof(void *), &base, sizeof(void *));
+    flux__large_pages(p, bytes);
+    return p;
+}
+
+static void flux__cpu_free(int id, void *p, size_t bytes) {
+    (void)id, (void)bytes;
+    if (!p) return;
+    char *base;
+    memcpy(&base, (char *)p - sizeof(void *), sizeof(void *));
+    FLUX_FREE(base);
+}
+
+/* ---------------- dtypes and shapes */
+
+FLUX__LEAN
+
+typedef struct flux__dtype_row { const char *name; uint8_t size; bool real; int rank; double epsilon; } flux__dtype_row;
+static const flux__dtype_row flux__dtypes[FLUX_NUM_DTYPES] = {
+    { "f32", 4, true, 7, 1.1920928955078125e-7 }, { "f64", 8, true, 8, 2.220446049250313e-16 },
+    { "f16", 2, true, 5, 9.765625e-4 }, { "bf16", 2, true, 5, 7.8125e-3 },
+    { "i32", 4, false, 3, 0 }, { "i64", 8, false, 4, 0 }, { "u8", 1, false, 2, 0 }, { "bool", 1, false, 1, 0 }
+};
+
+FLUX_DEF const char *flux_dtype_name(flux_dtype t) { return (unsigned)t < FLUX_NUM_DTYPES ? flux__dtypes[t].name : "?"; }
+FLUX_DEF size_t flux_dtype_size(flux_dtype t) { return (unsigned)t < FLUX_NUM_DTYPES ? flux__dtypes[t].size : 0; }
+static bool flux__is_half(int dtype) { return dtype == FLUX_F16 || dtype == FLUX_BF16; }
+
+/* The dtype at which two meet: the higher rank; of the two half formats, f32. */
+static flux_dtype flux__promote(flux_dtype a, flux_dtype b) {
+    if (a == b) return a;
+    if (flux__dtypes[a].rank == flux__dtypes[b].rank) return FLUX_F32;
+    return flux__dtypes[a].rank > flux__dtypes[b].rank ? a : b;
+}
+
+FLUX__HOT
+
+FLUX_DEF flux_shape flux__shape(const int64_t *dims, int n) {
+    flux_shape s;
+    memset(&s, 0, sizeof s);
+    s.ndim = n;
+    for (int i = 0; dims && i < n && i < FLUX_MAX_DIMS; i++) s.dim[i] = dims[i];
+    return s;
+}
+
+static FLUX__INLINE flux_shape flux__dims(const flux_tensor *t) {
+    flux_shape s;
+    memcpy(s.dim, t->dim, sizeof s.dim);
+    s.ndim = t->ndim;
+    return s;
+}
+
+/* Arithmetic on sizes, which a user may have given: what int64 does not hold is INT64_MAX or its negative, which no shape
+   takes. (By double, since not every compiler has a multiplication that tells; it is exact enough to tell on which side
+   of the end a product lies, 9.2e18 being less than 2^63.) */
+static FLUX__INLINE int64_t flux__times(int64_t a, int64_t b) {
+    const double p = (double)a * (double)b;
+    return p > 9.2e18 ? INT64_MAX : p < -9.2e18 ? -INT64_MAX : a * b;
+}
+static FLUX__INLINE int64_t flux__plus(int64_t a, int64_t b) {
+    if (a > 0 && b > INT64_MAX - a) return INT64_MAX;
+    return a < 0 && b < -INT64_MAX - a ? -INT64_MAX : a + b;
+}
+
+static int64_t flux__count(const flux_shape *s) {
+    int64_t n = 1;
+    for (int i = 0; i < s->ndim; i++) n *= s->dim[i];
+    return n;
+}
+
+static int64_t flux__size(const flux_tensor *t) {
+    int64_t n = 1;
+    for (int i = 0; i < t->ndim; i++) n *= t->dim[i];
+    return n;
+}
+
+static bool flux__same_dims(const flux_tensor *a, const flux_tensor *b) {
+    if (a->ndim != b->ndim) return false;
+    for (int i = 0; i < a->ndim; i++)
+        if (a->dim[i] != b->dim[i]) return false;
+    return true;
+}
+
+/* A shape is usable when its element count, in bytes of the widest dtype, fits; an empty dim counts as one, since strides
+   go by it too. Every node's shape is, see flux__node_raw: so elements, strides and offsets of tensors can be multiplied and
+   added up as they are. */
+#define FLUX__MOST_ELEMENTS 8.75e12
+static bool flux__check_shape(const char *call, const flux_shape *s) {
+    double n = 1;
+    if (s->ndim < 0 || s->ndim > FLUX_MAX_DIMS) {
+        flux__fail("%s: %d dimensions, but a tensor has at most %d", call, s->ndim, FLUX_MAX_DIMS);
+        return false;
+    }
+    for (int i = 0; i < s->ndim; i++) {
+        if (s->dim[i] < 0) {
+            flux__fail("%s: dimension %d is %lld", call, i, (long long)s->dim[i]);
+            return false;
+        }
+        n *= s->dim[i] > 0 ? (double)s->dim[i] : 1.0;
+    }
+    return n <= FLUX__MOST_ELEMENTS || FLUX__REFUSE("%s: a tensor of %.3g elements is too large", call, n);
+}
+
+typedef struct flux__text { char s[112]; } flux__text;    /* "64x128 f32", for messages */
+
+static flux__text flux__shape_text(const flux_shape *s) {
+    flux__text t;
+    int at = 0;
+    t.s[0] = 0;
+    if (s->ndim == 0) snprintf(t.s, sizeof t.s, "scalar");
+    if (s->ndim == 1) snprintf(t.s, sizeof t.s, "%lld-element", (long long)s->dim[0]);
+    for (int i = 0; s->ndim > 1 && i < s->ndim && at < 90; i++)
+        at += snprintf(t.s + at, sizeof t.s - (size_t)at, i ? "x%lld" : "%lld", (long long)s->dim[i]);
+    return t;
+}
+
+static flux__text flux__describe(const flux_tensor *x) {
+    flux_shape s = flux__dims(x);
+    flux__text t = flux__shape_text(&s);
+    size_t n = strlen(t.s);
+    snprintf(t.s + n, sizeof t.s - n, " %s", flux__dtypes[x->dtype].name);
+    return t;
+}
+
+/* hook: flux_device_name, device/registry.h */
+
+FLUX__LEAN
+
+static void *flux__malloc(size_t bytes);  /* NULL is already an error: "out of memory: N bytes for ..." */
+static void *flux__zalloc(size_t bytes);
+static void *flux__grow_more(void *array, int *room, int want, size_t size);
+static FLUX__INLINE void *flux__grow(void *array, int *room, int want, size_t size) {   /* array with room for `want`; NULL: as it was */
+    return want <= *room ? array : flux__grow_more(array, room, want, size);
+}
+
+/* ---------------- host memory of the library's own */
+
+static void *flux__malloc(size_t bytes) {
+    void *p = FLUX_MALLOC(bytes ? bytes : 1);
+    if (!p) flux__fail("out of memory: %zu bytes", bytes);
+    return p;
+}
+
+static void *flux__zalloc(size_t bytes) {
+    void *p = flux__malloc(bytes);
+    if (p) memset(p, 0, bytes);
+    return p;
+}
+
+static void *flux__grow_more(void *array, int *room, int want, size_t size) {
+    int more = *room < 32 ? 64 : *room * 2;
+    if (more < want) more = want;
+    void *p = FLUX_REALLOC(array, (size_t)more * size);
+    if (!p) return flux__fail("out of memory: %zu bytes", (size_t)more * size);
+    *room = more;
+    return p;
+}
+
+/* ---------------- a table by address */
+
+static flux__pair *flux__pairs_find(const flux__pairs *p, const void *key) {
+    size_t i = (size_t)(((uint64_t)(uintptr_t)key >> 4) * 0x9e3779b97f4a7c15u >> 20);
+    while (p->at[i & (p->room - 1)].key && p->at[i & (p->room - 1)].key != key) i++;
+    return &p->at[i & (p->room - 1)];
+}
+
+static bool flux__pairs_has(const flux__pairs *p, const void *key) {
+    return p->at && flux__pairs_find(p, key)->key;
+}
+static void *flux__pairs_get(const flux__pairs *p, const void *key) {
+    return p->at ? flux__pairs_find(p, key)->value : NULL;
+}
+
+/* The pair of this key, made if it is not there (*fresh says so, and its value is
+   NULL). NULL: out of memory. */
+static flux__pair *flux__pairs_at(flux__pairs *p, const void *key, bool *fresh) {
+    if (2 * (p->count + 1) > p->room) {
+        flux__pairs more;
+        more.room = p->room ? 2 * p->room : 32;
+        more.count = p->count;
+        more.at = (flux__pair *)flux__zalloc(more.room * sizeof *more.at);
+        if (!more.at) return NULL;
+        for (size_t i = 0; i < p->room; i++)
+            if (p->at[i].key) *flux__pairs_find(&more, p->at[i].key) = p->at[i];
+        if (p->at) FLUX_FREE(p->at);
+        *p = more;
+    }
+    flux__pair *pair = flux__pairs_find(p, key);
+    *fresh = !pair->key;
+    if (*fresh) {
+        pair->key = key;
+        p->count++;
+    }
+    return pair;
+}
+
+static void flux__pairs_free(flux__pairs *p) {
+    if (p->at) FLUX_FREE(p->at);
+    memset(p, 0, sizeof *p);
+}
+
+/* ---------------- buffers: a pool for each device
+   A freed buffer stays in its device's pool, by size class, so a step that repeats allocates nothing. */
+
+#define FLUX__MAX_IDS 16
+#define FLUX__SIZES 256
+
+typedef struct flux__arena {
+    flux__buffer *spare[FLUX__SIZES];     /* a spare buffer has no owners: refs chains it */
+    flux__buffer *live;
+    flux_mem stats;
+    int64_t looked;                       /* so many bytes beyond flux__scope_most it is time for flux__scopes_look */
+} flux__arena;
+static flux__arena flux__arenas[FLUX__BACKENDS][FLUX__MAX_IDS];
+static int64_t flux__scope_most = (int64_t)1 << 30;     /* bytes that a scope may hold without a word */
+
+/* Each pool has its lock, as giving memory back may mean to wait for the device. */
+#define FLUX__FOUR_LOCKS FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT
+#define FLUX__MAX_LOCKS { FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS }    /* FLUX__MAX_IDS of them */
+static flux__mutex flux__arena_locks[FLUX__BACKENDS][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
+
+FLUX__HOT
+
+static void flux__arena_lock(const flux__arena *pool) { flux__mutex_lock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0])); }
+static void flux__arena_unlock(const flux__arena *pool) { flux__mutex_unlock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0])); }
+
+/* Sizes grow in eighths of a power of two, from 64 bytes: at most an eighth is wasted. */
+static FLUX__INLINE int flux__size_class(size_t bytes, size_t *room) {
+    size_t unit = (bytes + 63) / 64, top = 1;
+    int power = 0;
+    if (unit == 0) unit = 1;
+    while (top * 2 <= unit) top *= 2, power++;
+    size_t step = top < 8 ? 1 : top / 8, k = (unit - top + step - 1) / step;
+    if (k == 8 || (step == 1 && k == top)) k = 0, power++, top *= 2, step = top < 8 ? 1 : top / 8;
+    *room = (top + k * step) * 64;
+    return power * 8 + (int)k;
+}
+
+static void flux__arena_trim(flux_device d, flux__arena *pool) {
+    for (int i = 0; i < FLUX__SIZES; i++)
+        while (pool->spare[i]) {
+            flux__buffer *b = pool->spare[i];
+            pool->spare[i] = (flux__buffer *)(intptr_t)b->refs;
+            pool->stats.reserved -= (int64_t)b->room;
+            if (!d.backend) FLUX__UNPOISON(b->ptr, b->room);
+            flux__backend_of(d.backend)->free(d.id, b->ptr, b->room);
+            FLUX_FREE(b);
+        }
+}
+
+static flux__buffer *flux__arena_take(flux_device d, flux__arena *pool, int cls, size_t room) {
+    flux__buffer *b = pool->spare[cls];
+    if (b) {
+        pool->spare[cls] = (flux__buffer *)(intptr_t)b->refs;
+        if (!d.backend) FLUX__UNPOISON(b->ptr, b->room);
+        return b;
+    }
+    int64_t limit = pool->stats.limit;
+    if (limit && pool->stats.reserved + (int64_t)room > limit) flux__arena_trim(d, pool);
+    if (limit && pool->stats.reserved + (int64_t)room > limit) return NULL;
+    b = (flux__buffer *)FLUX_MALLOC(sizeof *b);
+    if (!b) return NULL;
+    int64_t failures = flux__failures();
+    b->ptr = flux__backend_of(d.backend)->alloc(d.id, room);
+    if (!b->ptr && !flux__failed_since(failures)) {       /* no room; an error is about something else */
+        flux__arena_trim(d, pool);
+        b->ptr = flux__backend_of(d.backend)->alloc(d.id, room);
+    }
+    if (!b->ptr) {
+        FLUX_FREE(b);
+        return NULL;
+    }
+    pool->stats.reserved += (int64_t)room;
+    b->room = room;
+    b->cls = cls;
+    return b;
+}
+
+/* On a device the lowest address goes first, whatever the order in which they come back, so that a step which repeats gets
+   the same memory and its launches can be replayed as they are. Among very many they lie only roughly so. */
+static void flux__arena_give(flux__arena *pool, int cls, flux__buffer *b) {
+    flux__buffer *before = NULL, *next = pool->spare[cls];
+    for (int i = 0; i < 256 && next && b->device.backend && (uintptr_t)next->ptr < (uintptr_t)b->ptr; i++)
+        before = next, next = (flux__buffer *)(intptr_t)next->refs;
+    b->refs = (int64_t)(intptr_t)next;
+    if (!b->device.backend) FLUX__POISON(b->ptr, b->room);
+    if (before) before->refs = (int64_t)(intptr_t)b;
+    else pool->spare[cls] = b;
+}
+
+static void flux__buffer_join(flux__arena *pool, flux__buffer *b) {
+    b->before = NULL;
+    b->after = pool->live;
+    if (pool->live) pool->live->before = b;
+    pool->live = b;
+}
+
+static void flux__buffer_part(flux__arena *pool, flux__buffer *b) {
+    if (b->before) b->before->after = b->after;
+    else pool->live = b->after;
+    if (b->after) b->after->before = b->before;
+}
+
+/* Remembers whose value it holds: called with the lock held. */
+static void flux__buffer_label(flux__buffer *b, const flux_tensor *x, size_t bytes) {
+    b->bytes = bytes;
+    b->ndim = x->ndim;
+    b->dtype = x->dtype;
+    memcpy(b->dim, x->dim, sizeof b->dim);
+}
+
+FLUX__LEAN
+
+/* Whether it does so already: only who has the buffer changes that. */
+static bool flux__buffer_labelled(const flux__buffer *b, const flux_tensor *x, size_t bytes) {
+    return b->bytes == bytes && b->ndim == x->ndim && b->dtype == x->dtype && memcmp(b->dim, x->dim, sizeof b->dim) == 0;
+}
+
+static int flux__say_bytes(char *out, size_t n, double bytes) {
+    static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
+    int u = 0;
+    while (u < 4 && bytes >= 1024) bytes /= 1024, u++;
+    return snprintf(out, n, u ? "%.2f %s" : "%.0f %s", bytes, units[u]);
+}
+
+/* The largest live buffers, as in "f32 1024x1024 (4.00 MiB), 2 x f32 512x512 (1.00 MiB)"; those alike are counted. */
+static void flux__arena_largest(const flux__arena *pool, char *out, size_t n) {
+    const flux__buffer *last = NULL;
+    size_t used = 0;
+    for (int i = 0; i < 3 && used + 120 < n; i++) {
+        const flux__buffer *most = NULL;
+        int count = 0;
+        for (const flux__buffer *b = pool->live; b; b = b->after)
+            if ((!last || b->bytes < last->bytes) && (!most || b->bytes > most->bytes)) most = b;
+        for (const flux__buffer *b = pool->live; b && most; b = b->after) count += b->bytes == most->bytes;
+        if (!most) break;
+        used += (size_t)snprintf(out + used, n - used, i ? ", " : "");
+        if (count > 1) used += (size_t)snprintf(out + used, n - used, "%d x ", count);
+        if (most->ndim >= 0) used += (size_t)snprintf(out + used, n - used, "%s ", flux_dtype_name((flux_dtype)most->dtype));
+        for (int d = 0; d < most->ndim && used + 40 < n; d++) used += (size_t)snprintf(out + used, n - used, d ? "x%lld" : "%lld", (long long)most->dim[d]);
+        used += (size_t)snprintf(out + used, n - used, most->ndim > 0 ? " (" : "(");
+        used += (size_t)flux__say_bytes(out + used, n - used, (double)most->bytes);
+        used += (size_t)snprintf(out + used, n - used, ")");
+        last = most;
+    }
+}
+
+/* No room: how much was asked for, what there is, and who has it. */
+static flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_mem now, const char *largest) {
+    char asked[40], live[40], held[40], most[40], room[120] = "";
+    size_t available = 0, total = 0;
+    const flux__backend *b = flux__backend_of(d.backend);
+    flux__say_bytes(asked, sizeof asked, (double)bytes);
+    flux__say_bytes(live, sizeof live, (double)now.live);
+    flux__say_bytes(held, sizeof held, (double)now.reserved);
+    flux__say_bytes(most, sizeof most, (double)now.limit);
+    if (now.limit) snprintf(room, sizeof room, ", under the limit of flux_mem_limit, %s", most);
+    else if (b->room && b->room(d.id, &available, &total) == 0) {
+        char have[40], whole[40];
+        flux__say_bytes(have, sizeof have, (double)available);
+        flux__say_bytes(whole, sizeof whole, (double)total);
+        snprintf(room, sizeof room, "; %s of %s are free there", have, whole);
+    }
+    return (flux__buffer *)flux__fail("out of memory on %s: %zu bytes asked for (%s), %s in use, %s held%s%s%s", flux_device_name(d), bytes, asked, live, held, room,
+                                      *largest ? "; the largest: " : "", largest);
+}
+
+FLUX__HOT
+
+/* for_whom: the tensor whose value it will hold, or NULL */
+static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_tensor *for_whom) {
+    size_t room;
+    char largest[400];
+    *largest = 0;
+    bool look = false;
+    int cls = flux__size_class(bytes, &room);
+    if (bytes >> 23 > (size_t)1 << 23 || cls >= FLUX__SIZES || d.id < 0 || d.id >= FLUX__MAX_IDS)
+        return (flux__buffer *)flux__fail("out of memory: a tensor of %.3g bytes was asked for", (double)bytes);
+    flux__arena *pool = &flux__arenas[d.backend][d.id];
+    flux__hold();
+    flux__arena_lock(pool);
+    flux__buffer *b = flux__arena_take(d, pool, cls, room);
+    flux_mem now = pool->stats;
+    if (b) {
+        pool->stats.live += (int64_t)room;
+        if (pool->stats.live > pool->stats.peak) pool->stats.peak = pool->stats.live;
+        look = pool->stats.live - flux__scope_most > pool->looked;
+        if (look) pool->looked = pool->stats.live + pool->stats.live / 16 - flux__scope_most;
+        b->bytes = bytes;
+        b->ndim = -1;
+        if (for_whom) flux__buffer_label(b, for_whom, bytes);
+        flux__buffer_join(pool, b);
+    } else flux__arena_largest(pool, largest, sizeof largest);
+    flux__arena_unlock(pool);
+    flux__tell();
+    if (!b) return flux__no_room(d, bytes, now, largest);
+    if (look && flux__self()) flux__self()->look = true;
+    b->refs = 1;
+    b->device = d;
+    b->borrowed = false;
+    return b;
+}
+
+static void flux__buffer_release(flux__buffer *b) {
+    if (!b || flux__atomic_add(&b->refs, -1) > 0) return;
+    if (b->borrowed) {
+        FLUX_FREE(b);
+        return;
+    }
+    flux__arena *pool = &flux__arenas[b->device.backend][b->device.id];
+    flux__arena_lock(pool);
+    flux__buffer_part(pool, b);
+    pool->stats.live -= (int64_t)b->room;
+    flux__arena_give(pool, b->cls, b);
+    flux__arena_unlock(pool);
+}
+
+FLUX__COLD
+
+static flux__arena *flux__arena_of(flux_device d, const char *call) {
+    if (d.backend >= 0 && d.backend < FLUX__BACKENDS && d.id >= 0 && d.id < FLUX__MAX_IDS) return &flux__arenas[d.backend][d.id];
+    return (flux__arena *)flux__fail("%s: device {%d, %d} does not exist", call, d.backend, d.id);
+}
+
+FLUX_DEF flux_mem flux_mem_stats(flux_device d) {
+    flux_mem none = { 0, 0, 0, 0 };
+    flux__arena *pool = flux__arena_of(d, "mem_stats");
+    if (!pool) return none;
+    flux__arena_lock(pool);
+    none = pool->stats;
+    flux__arena_unlock(pool);
+    return none;
+}
+
+FLUX_DEF void flux_mem_limit(flux_device d, int64_t bytes) {
+    flux__arena *pool = flux__arena_of(d, "mem_limit");
+    if (!pool) return;
+    if (bytes < 0) {
+        flux__fail("mem_limit: %lld bytes is not a limit (0 means none)", (long long)bytes);
+        return;
+    }
+    flux__arena_lock(pool);
+    pool->stats.limit = bytes;
+    flux__arena_unlock(pool);
+}
+
+FLUX_DEF void flux_allow_tf32(bool on) { flux__atomic_store32(&flux__tf32, on); }
+
+FLUX_DEF void flux_mem_trim(flux_device d) {
+    flux__arena *pool = flux__arena_of(d, "mem_trim");
+    if (!pool) return;
+    flux__hold();
+    flux__arena_lock(pool);
+    flux__arena_trim(d, pool);
+    flux__arena_unlock(pool);
+    flux__tell();
+}
+
 /* ---- files */
+
+FLUX__COLD
 
 #if defined(_WIN32)
 static wchar_t *flux__wide(const char *path) {     /* names are UTF-8 here, UTF-16 there */
@@ -2979,833 +3916,34 @@ FLUX__UNUSED static bool flux__out_commit(flux__out *o) {
 
 FLUX__LEAN
 
-/* ------------------------------------------------------------------ 2. Objects, threads' state, errors
-   Every handle starts with a flux__head: what it is, who owns it. A reference is held by a scope, by the user
-   (flux_retain), by another object, or by an edge of the graph; edges are counted apart, so that a tensor which only
-   the graph still needs (nobody can look at it) is known as hidden: the lower half of refs counts all of them, the upper one
-   the edges among these, so that one atomic step counts both.
-   All that is not shared between threads stands in one struct per thread. */
-
-enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRADS, FLUX__FREED };
-
-typedef struct flux__buffer {             /* memory on a device, shared by the tensors that lie in it */
-    int64_t refs;
-    flux_device device;
-    size_t bytes;                         /* as asked for; the pool may have given more */
-    size_t room;
-    int cls;                              /* its size's class in the pool */
-    void *ptr;
-    bool borrowed;                        /* the user's own: never written, never freed */
-    struct flux__buffer *before, *after;  /* among the device's live ones: an error of memory names the largest */
-    int64_t dim[FLUX_MAX_DIMS];           /* of the tensor that it was made for, */
-    int16_t ndim, dtype;                  /* ndim -1: no tensor's */
-} flux__buffer;
-
-struct flux_tensor {                      /* a node of the graph; with buf set, also its value */
-    flux__head head;
-    uint16_t op;
-    uint8_t dtype, ndim, nin, flags;
-    uint32_t mark, walk_mark;             /* the schedule's, and a gradient's: which walk saw it, */
-    int32_t index, walk_index;            /* and under which number */
-    flux_tensor **in, *slot[3];           /* operands: in points to slot, or to memory of its own */
-    flux__buffer *buf;                    /* the value: elements in order, dim 0 fastest */
-    flux_tensor *base;                    /* a view's: whose elements it shows (not itself a view), from .offset by .stride */
-    flux_device device;                   /* so far is what walks over graphs look at: it lies together */
-    int64_t dim[FLUX_MAX_DIMS];
-    int64_t offset, stride[FLUX_MAX_DIMS];
-    int64_t rel;                          /* FLUX__STRIDED, FLUX__SPREAD: where arg.i strides start, in the operand in order */
-    union { double num; int64_t i[FLUX_MAX_DIMS]; uint64_t u[FLUX_MAX_DIMS]; } arg;   /* the operation's own parameters */
-    intptr_t dense;                       /* a tensor, atomic: the elements in order in the host's memory, once flux_data asked for them */
-};
-enum {                                    /* flags of a tensor */
-    FLUX__WEAK = 1, FLUX__SEED = 2,       /* a bare number; the 1 that a gradient starts from */
-    FLUX__CONSUMED = 4, FLUX__FIXED = 8,  /* graph used up by flux_update; no graph kept */
-    FLUX__WIDENED = 16                    /* half format that a formula takes as float32, see flux__widened */
-};
-
-typedef struct flux__pending {            /* what failed since flux_clear; .set: something did */
-    char text[1024], more[1024], *now;    /* the first failure's sentence, the latest other one's, and which of these is the latest */
-    bool set, unsaid;
-    int64_t failures, first, repeated;    /* failures ever, which of them was the first, and how many said nothing new */
-    uint64_t said[32];                    /* hashes of the sentences that were said */
-    int nsaid;
-} flux__pending;
-typedef struct flux__unsaid { int level; bool waits, once; char id[40], text[600]; } flux__unsaid;    /* a message that waits */
-
-typedef struct flux__watch flux__watch;
-
-typedef struct flux__pair { const void *key; void *value; } flux__pair;
-typedef struct flux__pairs { flux__pair *at; size_t room, count; } flux__pairs;   /* a table by address; room: 2^k */
-
-typedef struct flux__scope {              /* an open one */
-    int start;                            /* of its things in owned */
-    int line;                             /* where it was opened; 0: nobody knows */
-    const char *file;
-    bool turn;                            /* of flux_times or flux_each */
-} flux__scope;
-
-typedef struct flux__grave { void *object; const char *file; int line, kind; } flux__grave;       /* what was freed, by whose end */
-
-typedef struct flux__thread {             /* a thread's own state */
-    int64_t products;                     /* multiply-adds of all matrix products recorded so far */
-    flux__watch *watch;                   /* of a flux_summary under way, or NULL */
-    flux__pending error;
-    int (*where)(const void *place, char *out, size_t n);   /* writes what errors are to name first; or NULL */
-    const void *place;
-    void **owned;                         /* what the open scopes hold, oldest first */
-    int nowned, room;
-    flux__scope *scope;                   /* those that are open; the first is the program's, or the thread's life */
-    int nscopes, scope_room;
-    int nograd;                           /* depth of FLUX_NOGRAD */
-    struct flux__training *training;      /* whose test mode flux_train and flux_withgradient overrule now */
-    int as_one;                           /* depth of operations of ours that FLUX_EAGER computes as one, see flux__as_one */
-    uint64_t seed, draws;                 /* random numbers: key, and how many tensors were drawn */
-    uint32_t walk;                        /* the last mark given */
-    bool ahead;                           /* what it copies to a device is for later: it goes beside the device's work */
-    flux_tensor *spare;                   /* freed nodes, chained by base */
-    int nspare;
-    flux__grave *graves;                  /* FLUX__DEBUG: a ring of what was freed last */
-    int64_t buried;
-    flux__scope closing;                  /* the scope that closes now */
-    struct flux__plans *plans;            /* schedules found before */
-    void *scratch;                        /* memory of the kernels it runs */
-    size_t scratch_bytes;
-    bool look;                            /* memory has grown so much that its scopes are to be looked at */
-    struct flux__progress *bar;           /* the innermost progress bar */
-    int held;                             /* depth of flux__hold: messages wait */
-    int64_t held_at;                      /* how many failures there had been then */
-    int hidden;                           /* 0, or 1 more than the scopes around the outermost flux__hide */
-    int64_t hidden_at;                    /* how many failures there had been then */
-    bool quiet;                           /* its failures are taken back, and said when and where they count */
-    flux__unsaid later;
-} flux__thread;
-static void flux__threads_stop(void);
-static flux__thread *flux__self(void);    /* this thread's; NULL only when memory has run out */
-
-static void *flux__fail(const char *format, ...) FLUX__PRINTF(1, 2);   /* an error: keeps the sentence, returns NULL */
-#define FLUX__REFUSE(...) (flux__fail(__VA_ARGS__), false)
-static void flux__hold(void);             /* while a lock is held, nobody's handler may be called: what is to be said waits */
-static void flux__tell(void);             /* the lock is free again */
-static void flux__note(flux_level level, const char *id, bool once, const char *format, ...) FLUX__PRINTF(4, 5);
-static void *flux__malloc(size_t bytes);  /* NULL is already an error: "out of memory: N bytes for ..." */
-static void *flux__zalloc(size_t bytes);
-static void *flux__grow_more(void *array, int *room, int want, size_t size);
-static FLUX__INLINE void *flux__grow(void *array, int *room, int want, size_t size) {   /* array with room for `want`; NULL: as it was */
-    return want <= *room ? array : flux__grow_more(array, room, want, size);
-}
 static void *flux__own(void *object);     /* gives a new object (refs 1) to the innermost scope; returns it */
-#define FLUX__EDGE (((int64_t)1 << 32) + 1)   /* an edge in refs, which is a reference too */
-#define FLUX__REFS(refs) ((int32_t)(refs))
-/* Whether somebody other than the graph can look at a node, whatever other threads do with references of theirs. */
-static FLUX__INLINE bool flux__visible(const flux_tensor *t) {
-    const int64_t refs = flux__atomic_load(&t->head.refs);
-    return FLUX__REFS(refs) > refs >> 32;
-}
-
-/* ------------------------------------------------------------------ 3. What a back end is
-   A back end is one table of calls: is it there, does it work, how many devices, memory, copies. The CPU is entry 0 of
-   the registry and needs no driver; every other entry is found out about once per process (section "Devices").
-
-   Invariant: a call that takes a device id gets one from 0 to count() - 1, and only after functional() said true. Calls
-   that return int give 0 when they are done; the caller words the error, since it knows what was being moved. A back end
-   without ready, run and drop has memory that the host can reach, and the CPU back end runs its kernels.
-
-   Rejected: a table per device (they differ by a number only), and calls that open the driver on their own (a program
-   that never asks for a GPU would pay for it). */
-
-struct flux__plan;
-struct flux__graph;
-struct flux__run;
-struct flux__kernel;
-
-enum { FLUX__PIECE = 1 << 20 };           /* bytes that go to a device at a time */
-typedef void (*flux__filler)(const void *ctx, char *to, size_t at, size_t n);    /* bytes at ... at + n - 1, both of whole units */
-
-typedef struct flux__backend {
-    const char *name;                                        /* "CUDA" */
-    bool (*available)(char *why, size_t n);                  /* driver library opened, symbols found; else why not */
-    bool (*functional)(char *why, size_t n);                 /* initialised, a device, a compiler; else why not */
-    int (*count)(void);                                      /* devices */
-    void (*device_name)(int id, char *out, size_t n);        /* as its maker calls it: "NVIDIA H200" */
-    bool (*component)(const char *name, bool *known);        /* "driver", "compiler", "NCCL", "MIOpen", ... */
-    void *(*alloc)(int id, size_t bytes);                    /* NULL: no room, without a message */
-    void (*free)(int id, void *p, size_t bytes);
-    int (*upload)(int id, void *dst, const void *src, size_t bytes);      /* from host memory */
-    int (*download)(int id, void *dst, const void *src, size_t bytes);    /* to host memory */
-    int (*copy)(int to, void *dst, int from, const void *src, size_t bytes);   /* between its own devices */
-    int (*wait)(int id);                                     /* until all work there is done */
-    int (*room)(int id, size_t *available, size_t *total);   /* bytes; NULL: nobody knows */
-    bool (*ready)(int id, struct flux__plan *plan, struct flux__graph *g);    /* makes the plan's kernels there ready */
-    int (*run)(struct flux__run *run, struct flux__kernel *k, int n);         /* n kernels in a row; gives how many it started */
-    void (*drop)(void *ready);                               /* what ready() made of a kernel */
-    int (*fill)(int id, void *dst, size_t bytes, size_t unit, flux__filler put, const void *ctx);   /* upload() of what put makes; may be NULL */
-} flux__backend;
-
-enum { FLUX__CPU_BACKEND, FLUX__CUDA_BACKEND, FLUX__AMDGPU_BACKEND, FLUX__METAL_BACKEND, FLUX__BACKENDS };   /* flux_device.backend */
 
 /* Whether a handle has been freed, which is an error then. Where handles are used again at once, it may be another by now. */
 #define FLUX__GONE(call, h) (((const flux__head *)(const void *)(h))->kind == FLUX__FREED && flux__gone(call, h))
 static bool flux__gone(const char *call, const void *object);
 static void flux__bury(void *object);     /* frees a handle's memory, or keeps it for a while to tell of its use */
 
-static FLUX__INLINE bool flux__same_device(flux_device a, flux_device b) {
-    return a.backend == b.backend && (a.id == b.id || a.backend == FLUX__CPU_BACKEND);
-}
-
-static const flux__backend *flux__backend_of(int index);     /* never NULL for 0 <= index < FLUX__BACKENDS */
-FLUX__UNUSED static void flux__backend_set(int index, const flux__backend *b);   /* a test's own; NULL: the built-in one again */
-
-/* What may be asked for by name in flux_functional_with. */
-static const char *const flux__cuda_parts[] = { "all", "driver", "compiler", "NVRTC", "NCCL", "cuBLAS", "cuDNN", NULL };
-static const char *const flux__amd_parts[] = { "all", "driver", "compiler", "hip", "hiprtc", "lld", "device_libs", "RCCL", "NCCL",
-    "rocblas", "rocsolver", "rocsparse", "rocrand", "rocfft", "hiptensor", "MIOpen", NULL };
-static bool flux__in_list(const char *name, const char *const *list) {
-    while (*list && strcmp(*list, name) != 0) list++;
-    return *list != NULL;
-}
-
-/* Asks for pages of 2 MB where large memory covers them: fewer to find, and to fault in. Linux gives them to who asks. A matrix
-   that the caches nearly hold is better off on small ones, which lie all over the place: its columns crowd less. */
-static void flux__large_pages(char *p, size_t bytes) {
-#if defined(__linux__)
-    const uintptr_t page = (uintptr_t)2 << 20, from = ((uintptr_t)p + page - 1) & ~(page - 1), to = ((uintptr_t)p + bytes) & ~(page - 1);
-    const int kept = errno;
-    if (bytes >= 4 * page && to > from) madvise((void *)from, to - from, FLUX__HUGE_PAGES);
-    errno = kept;                         /* an old system may not know them */
-#else
-    (void)p, (void)bytes;
-#endif
-}
-
-/* Host memory in 64-byte lines, so that vector loops need no head and no two tensors share a line. The block's true
-   start stands just before what is handed out. */
-static void *flux__cpu_alloc(int id, size_t bytes) {
-    (void)id;
-    if (bytes > SIZE_MAX - 64 - sizeof(void *)) return NULL;
-    char *base = (char *)FLUX_MALLOC(bytes + 64 + sizeof(void *));
-    if (!base) return NULL;
-    char *p = base + sizeof(void *) + 63;
-    p -= (uintptr_t)p & 63;
-    memcpy(p - sizeof(void *), &base, sizeof(void *));
-    flux__large_pages(p, bytes);
-    return p;
-}
-
-static void flux__cpu_free(int id, void *p, size_t bytes) {
-    (void)id, (void)bytes;
-    if (!p) return;
-    char *base;
-    memcpy(&base, (char *)p - sizeof(void *), sizeof(void *));
-    FLUX_FREE(base);
-}
-
-/* ---------------- the thread's state and its errors */
-
-typedef struct flux__settings {           /* the process's: changed rarely, under flux__lock */
-    flux_error_fn on_error;
-    void *error_user;
-    flux_log_fn on_log;
-    void *log_user;
-    int level;                            /* -1: not read from FLUX_LOG yet */
-    int schedules;                        /* FLUX_LOG=schedule */
-    char ids[64][40];                     /* messages shown that are shown once, and silenced ones */
-    bool silenced[64];
-    int nids;
-} flux__settings;
-static flux__settings flux__set = { NULL, NULL, NULL, NULL, -1, 0, { { 0 } }, { 0 }, 0 };
-static flux__mutex flux__lock = FLUX__MUTEX_INIT;
-static int flux__exit_known;
-static int flux__tf32;                    /* flux_allow_tf32's word */
-
-static void flux__thread_free(void *state);
-static void flux__at_exit(void);
-static FLUX__THREAD_LOCAL bool flux__no_self;   /* there was no memory for this thread's state: the error waits until there is */
-
-static flux__thread *flux__self_alloc(void) {
-    flux__thread *t = (flux__thread *)FLUX_MALLOC(sizeof *t);
-    if (!t) return NULL;
-    memset(t, 0, sizeof *t);
-    t->scope = (flux__scope *)FLUX_MALLOC(16 * sizeof *t->scope);
-    if (t->scope && flux__tls_set(t, flux__thread_free)) return t;
-    if (t->scope) FLUX_FREE(t->scope);
-    FLUX_FREE(t);
-    return NULL;
-}
-
-static flux__thread *flux__self_new(void) {
-    flux__thread *t = flux__self_alloc();
-    if (!t) {
-        flux__no_self = true;
-        return NULL;
-    }
-    t->error.set = flux__no_self;
-    if (flux__no_self) snprintf(t->error.text, sizeof t->error.text, "out of memory: %zu bytes for a thread's state", sizeof *t);
-    flux__no_self = false;
-    t->scope_room = 16;
-    memset(t->scope, 0, sizeof *t->scope);
-    t->nscopes = 1;
-    flux__mutex_lock(&flux__lock);
-    if (!flux__exit_known) {
-        flux__exit_known = 1;
-        atexit(flux__at_exit);
-        flux__on_forks();
-    }
-    flux__mutex_unlock(&flux__lock);
-    return t;
-}
-
-static FLUX__INLINE flux__thread *flux__self(void) {
-    flux__thread *t = (flux__thread *)flux__tls_get();
-    return t ? t : flux__self_new();
-}
-
-FLUX__COLD
-
-static void flux__say_error(const char *text) {
-    flux__mutex_lock(&flux__lock);
-    flux_error_fn handler = flux__set.on_error;
-    void *user = flux__set.error_user;
-    flux__mutex_unlock(&flux__lock);
-    if (handler) handler(text, user);
-    else fprintf(stderr, "flux: %s\n", text);
-    const char *mode = flux__env("FLUX_ERROR");
-    if (mode && strcmp(mode, "abort") == 0) abort();
-}
-
-/* The sentence in flux__sentence's room is pending from here on. True: it is a new one, and said (unless quiet). */
-static bool flux__pend(flux__pending *e, bool quiet) {
-    uint64_t hash = 14695981039346656037u;
-    for (const char *p = e->now; *p; p++) hash = (hash ^ (unsigned char)*p) * 1099511628211u;
-    e->failures++;
-    if (!e->set) e->first = e->failures, e->repeated = e->nsaid = 0;
-    e->set = true;
-    for (int i = 0; i < e->nsaid && i < 32; i++)
-        if (e->said[i] == hash) return e->repeated++, false;
-    if (quiet) return true;
-    e->said[e->nsaid % 32] = hash;
-    e->nsaid = e->nsaid < 63 ? e->nsaid + 1 : 32;
-    return true;
-}
-
-static char *flux__sentence(flux__pending *e) { return e->now = e->set ? e->more : e->text; }
-
-static void *flux__fail(const char *format, ...) {
-    flux__thread *t = flux__self();
-    if (!t) {
-        fprintf(stderr, "flux: out of memory\n");
-        return NULL;
-    }
-    const int64_t failures = t->error.failures;          /* a call has one reason: what fails after it within the call follows */
-    if ((t->held && failures != t->held_at) || (t->hidden && failures != t->hidden_at)) return t->error.failures++, (void *)NULL;
-    va_list args;
-    va_start(args, format);
-    char *text = flux__sentence(&t->error);
-    int n = t->where ? t->where(t->place, text, sizeof t->error.text) : 0;
-    vsnprintf(text + n, sizeof t->error.text - (size_t)n, format, args);
-    va_end(args);
-    if (!flux__pend(&t->error, t->quiet) || t->quiet) return NULL;
-    t->error.unsaid = t->held > 0;
-    if (!t->held) flux__say_error(text);
-    return NULL;
-}
-
-FLUX__LEAN
-
-/* A call judges itself: it failed if something did since it asked for flux__failures(), and was not cleared, as a user's
-   function within it may. What was pending before is no concern of its. */
-static int64_t flux__failures(void) {
-    flux__thread *t = flux__self();
-    return t ? t->error.failures : -1;
-}
-static bool flux__failed_since(int64_t failures) {
-    flux__thread *t = flux__self();
-    return !t || (t->error.set && t->error.failures != failures);
-}
-
-/* Takes back what failed since then; the last sentence of it to out, or `or_else`. */
-static void flux__withdraw(int64_t failures, char *out, size_t n, const char *or_else) {
-    flux__thread *t = flux__self();
-    snprintf(out, n, "%s", t && flux__failed_since(failures) ? t->error.now : or_else);
-    if (t && t->error.first > failures) flux_clear();
-    if (t) t->held_at = t->hidden_at = t->error.failures;
-}
-
-static void flux__hold(void) {
-    flux__thread *t = flux__self();
-    if (t && t->held++ == 0) t->held_at = t->error.failures;
-}
-
-static void flux__tell(void) {
-    flux__thread *t = flux__self();
-    if (!t || --t->held > 0) return;
-    if (t->later.waits) {
-        t->later.waits = false;
-        flux__note((flux_level)t->later.level, t->later.id, t->later.once, "%s", t->later.text);
-    }
-    if (t->error.set && t->error.unsaid) {
-        t->error.unsaid = false;
-        flux__say_error(t->error.now);
-    }
-}
-
-FLUX_DEF const char *flux_error(void) {
-    flux__thread *t = flux__self();
-    return t ? (t->error.set ? t->error.text : "") : "out of memory";
-}
-
-FLUX_DEF bool flux_failed(void) {
-    flux__thread *t = flux__self();
-    return !t || t->error.set;
-}
-
-FLUX__COLD
-
-FLUX_DEF void flux_clear(void) {
-    flux__thread *t = flux__self();
-    if (!t) return;
-    if (t->error.set && t->error.repeated)
-        flux__note(FLUX_LOG_DEBUG, "error.repeated", false, "%lld more calls failed for reasons that had been said",
-                   (long long)t->error.repeated);
-    t->error.set = t->error.unsaid = false;
-    t->held_at = t->hidden_at = t->error.failures;
-    t->error.text[0] = 0;
-}
-
-FLUX_DEF void flux_on_error(flux_error_fn handler, void *user) {
-    flux__mutex_lock(&flux__lock);
-    flux__set.on_error = handler;
-    flux__set.error_user = user;
-    flux__mutex_unlock(&flux__lock);
-}
-
-/* Whether a NULL handle needs no words: a call that failed gave it (NULL in, NULL out). Nothing else may depend on what was
-   pending before a call, but that flux_each begins with nothing pending. */
-static bool flux__null_explained(void) { return flux_failed(); }
-
-/* A NULL handle: silent after an error, else the mistake of this call. */
-static void *flux__null(const char *call, const char *arg, const void *p) {
-    if (!p && !flux__null_explained()) flux__fail("%s: argument %s is NULL", call, arg);
-    return NULL;
-}
-
-/* ---------------- messages that are not errors */
-
-static void flux__read_level(void) {
-    static const char *const names[] = { "error", "warn", "info", "debug" };
-    const char *text = flux__env("FLUX_LOG");
-    flux__set.level = FLUX_LOG_INFO;
-    for (int i = 0; text && i < 4; i++)
-        if (strstr(text, names[i])) flux__set.level = i;
-    flux__set.schedules = text && strstr(text, "schedule");
-}
-
-/* Whether a message may appear: not silenced, and not shown before if it appears once. */
-static bool flux__may_show(const char *id, bool once) {
-    for (int i = 0; i < flux__set.nids; i++)
-        if (strcmp(flux__set.ids[i], id) == 0) return !once && !flux__set.silenced[i];
-    if (once && flux__set.nids < 64) {
-        snprintf(flux__set.ids[flux__set.nids], sizeof flux__set.ids[0], "%s", id);
-        flux__set.silenced[flux__set.nids++] = false;
-    }
-    return true;
-}
-
-static void flux__note(flux_level level, const char *id, bool once, const char *format, ...) {
-    char text[1024];
-    va_list args;
-    flux__thread *t = (flux__thread *)flux__tls_get();
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    if (t && t->held) {
-        if (t->later.waits) return;       /* one is enough for what is said under a lock */
-        t->later.waits = true, t->later.once = once, t->later.level = (int)level;
-        snprintf(t->later.id, sizeof t->later.id, "%s", id);
-        snprintf(t->later.text, sizeof t->later.text, "%.590s", text);
-        return;
-    }
-    flux__mutex_lock(&flux__lock);
-    if (flux__set.level < 0) flux__read_level();
-    bool show = (int)level <= flux__set.level && flux__may_show(id, once);
-    flux_log_fn handler = flux__set.on_log;
-    void *user = flux__set.log_user;
-    flux__mutex_unlock(&flux__lock);
-    if (!show) return;
-    if (handler) handler(level, id, text, user);
-    else fprintf(stderr, "flux: %s%s\n", level == FLUX_LOG_WARN ? "warning: " : "", text);
-}
-
-FLUX_DEF void flux_log_level(flux_level most) {
-    flux__mutex_lock(&flux__lock);
-    if (flux__set.level < 0) flux__read_level();
-    flux__set.level = (int)most;
-    flux__mutex_unlock(&flux__lock);
-}
-
-FLUX_DEF void flux_on_log(flux_log_fn handler, void *user) {
-    flux__mutex_lock(&flux__lock);
-    flux__set.on_log = handler;
-    flux__set.log_user = user;
-    flux__mutex_unlock(&flux__lock);
-}
-
-FLUX_DEF void flux_silence(const char *id) {
-    flux__mutex_lock(&flux__lock);
-    if (!id) flux__set.nids = 0;
-    int i = 0;
-    while (i < flux__set.nids && strcmp(flux__set.ids[i], id) != 0) i++;
-    if (id && i < 64) {
-        snprintf(flux__set.ids[i], sizeof flux__set.ids[0], "%s", id);
-        flux__set.silenced[i] = true;
-        if (i == flux__set.nids) flux__set.nids++;
-    }
-    flux__mutex_unlock(&flux__lock);
-}
-
-FLUX__LEAN
-
-static bool flux__log_schedules(void) {
-    flux__mutex_lock(&flux__lock);
-    if (flux__set.level < 0) flux__read_level();
-    bool on = flux__set.schedules != 0;
-    flux__mutex_unlock(&flux__lock);
-    return on;
-}
-
-/* ---------------- host memory of the library's own */
-
-static void *flux__malloc(size_t bytes) {
-    void *p = FLUX_MALLOC(bytes ? bytes : 1);
-    if (!p) flux__fail("out of memory: %zu bytes", bytes);
-    return p;
-}
-
-static void *flux__zalloc(size_t bytes) {
-    void *p = flux__malloc(bytes);
-    if (p) memset(p, 0, bytes);
-    return p;
-}
-
-static void *flux__grow_more(void *array, int *room, int want, size_t size) {
-    int more = *room < 32 ? 64 : *room * 2;
-    if (more < want) more = want;
-    void *p = FLUX_REALLOC(array, (size_t)more * size);
-    if (!p) return flux__fail("out of memory: %zu bytes", (size_t)more * size);
-    *room = more;
-    return p;
-}
-
-/* ---------------- a table by address */
-
-static flux__pair *flux__pairs_find(const flux__pairs *p, const void *key) {
-    size_t i = (size_t)(((uint64_t)(uintptr_t)key >> 4) * 0x9e3779b97f4a7c15u >> 20);
-    while (p->at[i & (p->room - 1)].key && p->at[i & (p->room - 1)].key != key) i++;
-    return &p->at[i & (p->room - 1)];
-}
-
-static bool flux__pairs_has(const flux__pairs *p, const void *key) {
-    return p->at && flux__pairs_find(p, key)->key;
-}
-static void *flux__pairs_get(const flux__pairs *p, const void *key) {
-    return p->at ? flux__pairs_find(p, key)->value : NULL;
-}
-
-/* The pair of this key, made if it is not there (*fresh says so, and its value is
-   NULL). NULL: out of memory. */
-static flux__pair *flux__pairs_at(flux__pairs *p, const void *key, bool *fresh) {
-    if (2 * (p->count + 1) > p->room) {
-        flux__pairs more;
-        more.room = p->room ? 2 * p->room : 32;
-        more.count = p->count;
-        more.at = (flux__pair *)flux__zalloc(more.room * sizeof *more.at);
-        if (!more.at) return NULL;
-        for (size_t i = 0; i < p->room; i++)
-            if (p->at[i].key) *flux__pairs_find(&more, p->at[i].key) = p->at[i];
-        if (p->at) FLUX_FREE(p->at);
-        *p = more;
-    }
-    flux__pair *pair = flux__pairs_find(p, key);
-    *fresh = !pair->key;
-    if (*fresh) {
-        pair->key = key;
-        p->count++;
-    }
-    return pair;
-}
-
-static void flux__pairs_free(flux__pairs *p) {
-    if (p->at) FLUX_FREE(p->at);
-    memset(p, 0, sizeof *p);
-}
-
-/* ---------------- buffers: a pool for each device
-   A freed buffer stays in its device's pool, by size class, so a step that repeats allocates nothing. */
-
-#define FLUX__MAX_IDS 16
-#define FLUX__SIZES 256
-
-typedef struct flux__arena {
-    flux__buffer *spare[FLUX__SIZES];     /* a spare buffer has no owners: refs chains it */
-    flux__buffer *live;
-    flux_mem stats;
-    int64_t looked;                       /* so many bytes beyond flux__scope_most it is time for flux__scopes_look */
-} flux__arena;
-static flux__arena flux__arenas[FLUX__BACKENDS][FLUX__MAX_IDS];
-static int64_t flux__scope_most = (int64_t)1 << 30;     /* bytes that a scope may hold without a word */
-
-/* Each pool has its lock, as giving memory back may mean to wait for the device. */
-#define FLUX__FOUR_LOCKS FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT
-#define FLUX__MAX_LOCKS { FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS }    /* FLUX__MAX_IDS of them */
-static flux__mutex flux__arena_locks[FLUX__BACKENDS][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
-
-FLUX__HOT
-
-static void flux__arena_lock(const flux__arena *pool) { flux__mutex_lock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0])); }
-static void flux__arena_unlock(const flux__arena *pool) { flux__mutex_unlock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0])); }
-
-/* Sizes grow in eighths of a power of two, from 64 bytes: at most an eighth is wasted. */
-static FLUX__INLINE int flux__size_class(size_t bytes, size_t *room) {
-    size_t unit = (bytes + 63) / 64, top = 1;
-    int power = 0;
-    if (unit == 0) unit = 1;
-    while (top * 2 <= unit) top *= 2, power++;
-    size_t step = top < 8 ? 1 : top / 8, k = (unit - top + step - 1) / step;
-    if (k == 8 || (step == 1 && k == top)) k = 0, power++, top *= 2, step = top < 8 ? 1 : top / 8;
-    *room = (top + k * step) * 64;
-    return power * 8 + (int)k;
-}
-
-static void flux__arena_trim(flux_device d, flux__arena *pool) {
-    for (int i = 0; i < FLUX__SIZES; i++)
-        while (pool->spare[i]) {
-            flux__buffer *b = pool->spare[i];
-            pool->spare[i] = (flux__buffer *)(intptr_t)b->refs;
-            pool->stats.reserved -= (int64_t)b->room;
-            if (!d.backend) FLUX__UNPOISON(b->ptr, b->room);
-            flux__backend_of(d.backend)->free(d.id, b->ptr, b->room);
-            FLUX_FREE(b);
-        }
-}
-
-static flux__buffer *flux__arena_take(flux_device d, flux__arena *pool, int cls, size_t room) {
-    flux__buffer *b = pool->spare[cls];
-    if (b) {
-        pool->spare[cls] = (flux__buffer *)(intptr_t)b->refs;
-        if (!d.backend) FLUX__UNPOISON(b->ptr, b->room);
-        return b;
-    }
-    int64_t limit = pool->stats.limit;
-    if (limit && pool->stats.reserved + (int64_t)room > limit) flux__arena_trim(d, pool);
-    if (limit && pool->stats.reserved + (int64_t)room > limit) return NULL;
-    b = (flux__buffer *)FLUX_MALLOC(sizeof *b);
-    if (!b) return NULL;
-    int64_t failures = flux__failures();
-    b->ptr = flux__backend_of(d.backend)->alloc(d.id, room);
-    if (!b->ptr && !flux__failed_since(failures)) {       /* no room; an error is about something else */
-        flux__arena_trim(d, pool);
-        b->ptr = flux__backend_of(d.backend)->alloc(d.id, room);
-    }
-    if (!b->ptr) {
-        FLUX_FREE(b);
-        return NULL;
-    }
-    pool->stats.reserved += (int64_t)room;
-    b->room = room;
-    b->cls = cls;
-    return b;
-}
-
-/* On a device the lowest address goes first, whatever the order in which they come back, so that a step which repeats gets
-   the same memory and its launches can be replayed as they are. Among very many they lie only roughly so. */
-static void flux__arena_give(flux__arena *pool, int cls, flux__buffer *b) {
-    flux__buffer *before = NULL, *next = pool->spare[cls];
-    for (int i = 0; i < 256 && next && b->device.backend && (uintptr_t)next->ptr < (uintptr_t)b->ptr; i++)
-        before = next, next = (flux__buffer *)(intptr_t)next->refs;
-    b->refs = (int64_t)(intptr_t)next;
-    if (!b->device.backend) FLUX__POISON(b->ptr, b->room);
-    if (before) before->refs = (int64_t)(intptr_t)b;
-    else pool->spare[cls] = b;
-}
-
-static void flux__buffer_join(flux__arena *pool, flux__buffer *b) {
-    b->before = NULL;
-    b->after = pool->live;
-    if (pool->live) pool->live->before = b;
-    pool->live = b;
-}
-
-static void flux__buffer_part(flux__arena *pool, flux__buffer *b) {
-    if (b->before) b->before->after = b->after;
-    else pool->live = b->after;
-    if (b->after) b->after->before = b->before;
-}
-
-/* Remembers whose value it holds: called with the lock held. */
-static void flux__buffer_label(flux__buffer *b, const flux_tensor *x, size_t bytes) {
-    b->bytes = bytes;
-    b->ndim = x->ndim;
-    b->dtype = x->dtype;
-    memcpy(b->dim, x->dim, sizeof b->dim);
-}
-
-FLUX__LEAN
-
-/* Whether it does so already: only who has the buffer changes that. */
-static bool flux__buffer_labelled(const flux__buffer *b, const flux_tensor *x, size_t bytes) {
-    return b->bytes == bytes && b->ndim == x->ndim && b->dtype == x->dtype && memcmp(b->dim, x->dim, sizeof b->dim) == 0;
-}
-
-static int flux__say_bytes(char *out, size_t n, double bytes) {
-    static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
-    int u = 0;
-    while (u < 4 && bytes >= 1024) bytes /= 1024, u++;
-    return snprintf(out, n, u ? "%.2f %s" : "%.0f %s", bytes, units[u]);
-}
-
-/* The largest live buffers, as in "f32 1024x1024 (4.00 MiB), 2 x f32 512x512 (1.00 MiB)"; those alike are counted. */
-static void flux__arena_largest(const flux__arena *pool, char *out, size_t n) {
-    const flux__buffer *last = NULL;
-    size_t used = 0;
-    for (int i = 0; i < 3 && used + 120 < n; i++) {
-        const flux__buffer *most = NULL;
-        int count = 0;
-        for (const flux__buffer *b = pool->live; b; b = b->after)
-            if ((!last || b->bytes < last->bytes) && (!most || b->bytes > most->bytes)) most = b;
-        for (const flux__buffer *b = pool->live; b && most; b = b->after) count += b->bytes == most->bytes;
-        if (!most) break;
-        used += (size_t)snprintf(out + used, n - used, i ? ", " : "");
-        if (count > 1) used += (size_t)snprintf(out + used, n - used, "%d x ", count);
-        if (most->ndim >= 0) used += (size_t)snprintf(out + used, n - used, "%s ", flux_dtype_name((flux_dtype)most->dtype));
-        for (int d = 0; d < most->ndim && used + 40 < n; d++) used += (size_t)snprintf(out + used, n - used, d ? "x%lld" : "%lld", (long long)most->dim[d]);
-        used += (size_t)snprintf(out + used, n - used, most->ndim > 0 ? " (" : "(");
-        used += (size_t)flux__say_bytes(out + used, n - used, (double)most->bytes);
-        used += (size_t)snprintf(out + used, n - used, ")");
-        last = most;
-    }
-}
-
-/* No room: how much was asked for, what there is, and who has it. */
-static flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_mem now, const char *largest) {
-    char asked[40], live[40], held[40], most[40], room[120] = "";
-    size_t available = 0, total = 0;
-    const flux__backend *b = flux__backend_of(d.backend);
-    flux__say_bytes(asked, sizeof asked, (double)bytes);
-    flux__say_bytes(live, sizeof live, (double)now.live);
-    flux__say_bytes(held, sizeof held, (double)now.reserved);
-    flux__say_bytes(most, sizeof most, (double)now.limit);
-    if (now.limit) snprintf(room, sizeof room, ", under the limit of flux_mem_limit, %s", most);
-    else if (b->room && b->room(d.id, &available, &total) == 0) {
-        char have[40], whole[40];
-        flux__say_bytes(have, sizeof have, (double)available);
-        flux__say_bytes(whole, sizeof whole, (double)total);
-        snprintf(room, sizeof room, "; %s of %s are free there", have, whole);
-    }
-    return (flux__buffer *)flux__fail("out of memory on %s: %zu bytes asked for (%s), %s in use, %s held%s%s%s", flux_device_name(d), bytes, asked, live, held, room,
-                                      *largest ? "; the largest: " : "", largest);
-}
-
-FLUX__HOT
-
-/* for_whom: the tensor whose value it will hold, or NULL */
-static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_tensor *for_whom) {
-    size_t room;
-    char largest[400];
-    *largest = 0;
-    bool look = false;
-    int cls = flux__size_class(bytes, &room);
-    if (bytes >> 23 > (size_t)1 << 23 || cls >= FLUX__SIZES || d.id < 0 || d.id >= FLUX__MAX_IDS)
-        return (flux__buffer *)flux__fail("out of memory: a tensor of %.3g bytes was asked for", (double)bytes);
-    flux__arena *pool = &flux__arenas[d.backend][d.id];
-    flux__hold();
-    flux__arena_lock(pool);
-    flux__buffer *b = flux__arena_take(d, pool, cls, room);
-    flux_mem now = pool->stats;
-    if (b) {
-        pool->stats.live += (int64_t)room;
-        if (pool->stats.live > pool->stats.peak) pool->stats.peak = pool->stats.live;
-        look = pool->stats.live - flux__scope_most > pool->looked;
-        if (look) pool->looked = pool->stats.live + pool->stats.live / 16 - flux__scope_most;
-        b->bytes = bytes;
-        b->ndim = -1;
-        if (for_whom) flux__buffer_label(b, for_whom, bytes);
-        flux__buffer_join(pool, b);
-    } else flux__arena_largest(pool, largest, sizeof largest);
-    flux__arena_unlock(pool);
-    flux__tell();
-    if (!b) return flux__no_room(d, bytes, now, largest);
-    if (look && flux__self()) flux__self()->look = true;
-    b->refs = 1;
-    b->device = d;
-    b->borrowed = false;
-    return b;
-}
-
-static void flux__buffer_release(flux__buffer *b) {
-    if (!b || flux__atomic_add(&b->refs, -1) > 0) return;
-    if (b->borrowed) {
-        FLUX_FREE(b);
-        return;
-    }
-    flux__arena *pool = &flux__arenas[b->device.backend][b->device.id];
-    flux__arena_lock(pool);
-    flux__buffer_part(pool, b);
-    pool->stats.live -= (int64_t)b->room;
-    flux__arena_give(pool, b->cls, b);
-    flux__arena_unlock(pool);
-}
-
-FLUX__COLD
-
-static flux__arena *flux__arena_of(flux_device d, const char *call) {
-    if (d.backend >= 0 && d.backend < FLUX__BACKENDS && d.id >= 0 && d.id < FLUX__MAX_IDS) return &flux__arenas[d.backend][d.id];
-    return (flux__arena *)flux__fail("%s: device {%d, %d} does not exist", call, d.backend, d.id);
-}
-
-FLUX_DEF flux_mem flux_mem_stats(flux_device d) {
-    flux_mem none = { 0, 0, 0, 0 };
-    flux__arena *pool = flux__arena_of(d, "mem_stats");
-    if (!pool) return none;
-    flux__arena_lock(pool);
-    none = pool->stats;
-    flux__arena_unlock(pool);
-    return none;
-}
-
-FLUX_DEF void flux_mem_limit(flux_device d, int64_t bytes) {
-    flux__arena *pool = flux__arena_of(d, "mem_limit");
-    if (!pool) return;
-    if (bytes < 0) {
-        flux__fail("mem_limit: %lld bytes is not a limit (0 means none)", (long long)bytes);
-        return;
-    }
-    flux__arena_lock(pool);
-    pool->stats.limit = bytes;
-    flux__arena_unlock(pool);
-}
-
-FLUX_DEF void flux_allow_tf32(bool on) { flux__atomic_store32(&flux__tf32, on); }
-
-FLUX_DEF void flux_mem_trim(flux_device d) {
-    flux__arena *pool = flux__arena_of(d, "mem_trim");
-    if (!pool) return;
-    flux__hold();
-    flux__arena_lock(pool);
-    flux__arena_trim(d, pool);
-    flux__arena_unlock(pool);
-    flux__tell();
-}
-
 FLUX__HOT
 
 /* ---------------- ownership and scopes */
 
+/* hook: flux__layer_free, nn/fields.h */
 static void flux__layer_free(flux_layer *m);
-static void flux__loader_free(flux_loader *l);
-static void flux__state_free(flux_state *s);
-static void flux__grads_free(flux_grads *g);
-static void flux__plans_free(struct flux__plans *plans);
-static void flux__tensor_free(flux_tensor *t);
 
+/* hook: flux__loader_free, data/loader.h */
+static void flux__loader_free(flux_loader *l);
+
+/* hook: flux__state_free, nn/state.h */
+static void flux__state_free(flux_state *s);
+
+/* hook: flux__grads_free, graph/gradients.h */
+static void flux__grads_free(flux_grads *g);
+
+/* hook: flux__plans_free, schedule/plans.h */
+static void flux__plans_free(struct flux__plans *plans);
+
+/* hook: flux__tensor_free, graph/nodes.h */
+static void flux__tensor_free(flux_tensor *t);
 FLUX_DEF void *flux_retain(const void *object) {
     flux__head *h = (flux__head *)(intptr_t)object;
     if (FLUX__DEBUG && h && h->kind == FLUX__FREED) flux__gone("retain", h);
@@ -3832,8 +3970,8 @@ FLUX_DEF void flux_assign(flux_tensor **field, flux_tensor *value) {
     flux_release(old);
 }
 
+/* hook: flux__scopes_look, schedule/looking.h */
 static void flux__scopes_look(void);
-
 static void *flux__own(void *object) {
     flux__thread *t = flux__self();
     if (!object || !t) return object;
@@ -4023,12 +4161,12 @@ static void *flux__reveal_object(int depth, void *object) {
 }
 #define flux__reveal(depth, y) ((flux_tensor *)flux__reveal_object(depth, y))
 
+FLUX__COLD
+
 /* ---------------- what was freed
    A handle that is used after its scope is another tensor's, or nobody's. Freed nodes are used again at once, newest first,
    so it takes luck to notice. With FLUX__DEBUG nothing is used again until as many others have been freed as there are graves,
    and a grave knows the scope. */
-
-FLUX__COLD
 
 enum { FLUX__GRAVES = 1 << 12 };
 
@@ -4067,6 +4205,8 @@ static void flux__bury(void *object) {
 
 /* ---------------- the end of a thread, and of the program */
 
+/* hook: flux__gpu_close, gpu/backend.h */
+
 FLUX__COLD
 
 static void flux__thread_free(void *state) {
@@ -4095,8 +4235,8 @@ static void flux__thread_free(void *state) {
 #if defined(FLUX_CUDA) || defined(FLUX_HIP)
 static void flux__gpu_close(void);
 #endif
+/* hook: flux__trace_close, schedule/trace.h */
 static void flux__trace_close(void);
-
 FLUX_DEF void flux_shutdown(void) {
     flux__thread *t = (flux__thread *)flux__tls_get();
     if (t) flux__thread_free(t);
@@ -4120,8 +4260,6 @@ static void flux__at_exit(void) {
     flux__tls_forget();
 }
 
-FLUX__LEAN
-
 /* ------------------------------------------------------------------ 4. Worker threads
    One pool for the process. flux__parallel cuts the numbers 0 ... n-1 into a share for each thread, who takes its own one
    by one and then what the others left: of one tensor after the other a thread gets about the same part, which its cache
@@ -4132,6 +4270,8 @@ FLUX__LEAN
    worker which wakes late costs nothing. Workers spin for a moment after each job, because a wake takes 20 us or more
    and a training step has a job every few; then they sleep.
    The pool serves one caller at a time. A second thread, and a call from within a job, run their work themselves.  */
+
+FLUX__LEAN
 
 enum { FLUX__MAX_THREADS = 1024, FLUX__GATE_SHUT = 1 << 30 };
 
@@ -4412,6 +4552,141 @@ FLUX_DEF void flux_threads(int n) {
     flux__atomic_store32(&flux__pool.busy, 0);
 }
 
+/* ---------------- options: what was given, or the default. made: the struct has marks in what was left out, so that 0 was
+   given; else it was filled by hand, and 0 was left out. */
+
+FLUX__COLD
+
+static FLUX__INLINE bool flux__is_given(double v, bool made) { return v != FLUX__NO_NUMBER && (made || v != 0); }
+static FLUX__INLINE double flux__given(double v, bool made, double fallback) { return flux__is_given(v, made) ? v : fallback; }
+
+static FLUX__INLINE bool flux__is_given_int(int64_t v, bool made) {
+    return v != FLUX__NO_INT && v != FLUX__NO_INT64 && (made || v != 0);
+}
+static FLUX__INLINE int64_t flux__given_int(int64_t v, bool made, int64_t fallback) {
+    return flux__is_given_int(v, made) ? v : fallback;
+}
+
+static FLUX__INLINE flux_switch flux__given_switch(flux_switch v, bool made) {
+    return v != 0 ? v : made ? FLUX_OFF : FLUX_DEFAULT;      /* 0 is false */
+}
+
+FLUX__COLD
+
+typedef struct flux__sink {
+    char *out;                            /* at most n bytes go here, a 0 among them */
+    size_t n, len, chars;                 /* len: bytes needed; chars: characters, to align by */
+    FILE *file;                           /* in place of out */
+    bool colour;
+} flux__sink;
+
+static flux__sink flux__sink_to(char *out, size_t n) {
+    flux__sink s = { out, out ? n : 0, 0, 0, NULL, false };
+    return s;
+}
+
+/* Standard output; in colour where a person looks at it (https://no-color.org). */
+static flux__sink flux__sink_stdout(void) {
+    flux__sink s = { NULL, 0, 0, 0, stdout, false };
+    const char *term = flux__env("TERM");
+    s.colour = flux__is_terminal(stdout) && !flux__env("NO_COLOR") &&
+               (term ? strcmp(term, "dumb") != 0 : flux__env("WT_SESSION") != NULL);
+    return s;
+}
+
+static void flux__put_bytes(flux__sink *s, const char *text, size_t n) {
+    if (s->file) fwrite(text, 1, n, s->file);
+    else if (s->len + 1 < s->n)
+        memcpy(s->out + s->len, text, n < s->n - 1 - s->len ? n : s->n - 1 - s->len);
+    s->len += n;
+    for (size_t i = 0; i < n; i++)        /* UTF-8: not those bytes that continue a character */
+        if (((unsigned char)text[i] & 0xC0) != 0x80) s->chars++;
+}
+
+static void flux__put(flux__sink *s, const char *text) { flux__put_bytes(s, text, strlen(text)); }
+
+static void flux__put_pad(flux__sink *s, int64_t n) {
+    for (; n > 0; n -= 16) flux__put_bytes(s, "                ", n < 16 ? (size_t)n : 16);
+}
+
+/* A terminal's colour from here on ("90" grey, "31" red, "36" cyan, "0" back); takes no column. */
+static void flux__put_colour(flux__sink *s, const char *code) {
+    size_t chars = s->chars;
+    if (!s->colour) return;
+    flux__put(s, "\033[");
+    flux__put(s, code);
+    flux__put(s, "m");
+    s->chars = chars;
+}
+
+/* Ends the text; the length that the whole of it needs, without the 0. */
+static size_t flux__sink_end(flux__sink *s) {
+    if (s->n) s->out[s->len < s->n ? s->len : s->n - 1] = 0;
+    return s->len;
+}
+
+static int flux__print_plain;                         /* 0: by FLUX_ASCII, 1: ASCII, 2: Unicode */
+
+FLUX_DEF void flux_print_ascii(bool on) { flux__atomic_store32(&flux__print_plain, on ? 1 : 2); }
+
+static bool flux__ascii(void) {
+    int plain = flux__atomic_load32(&flux__print_plain);
+    const char *wish = plain ? NULL : flux__env("FLUX_ASCII");
+    return plain ? plain == 1 : wish && strcmp(wish, "0") != 0;
+}
+
+enum { FLUX__TIMES, FLUX__ROWS_LEFT_OUT, FLUX__COLUMNS_LEFT_OUT, FLUX__DOT };
+static const char *flux__glyph(int which) {
+    static const char *const glyphs[][2] = {
+        { "\xC3\x97", "x" }, { "\xE2\x8B\xAE", ":" }, { "\xE2\x80\xA6", "..." },
+        { "\xE2\x8B\x85", "." }
+    };
+    return glyphs[which][flux__ascii()];
+}
+
+/* v in decimal, with _ between groups of three digits on request; out has 32 bytes. The length. */
+static int flux__integer_text(int64_t v, bool groups, char *out) {
+    char back[32];
+    int n = 0, digits = 0;
+    uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+    do {
+        if (groups && digits && digits % 3 == 0) back[n++] = '_';
+        back[n++] = (char)('0' + (int)(u % 10));
+        u /= 10;
+        digits++;
+    } while (u);
+    if (v < 0) back[n++] = '-';
+    for (int i = 0; i < n; i++) out[i] = back[n - 1 - i];
+    out[n] = 0;
+    return n;
+}
+
+static void flux__put_integer(flux__sink *s, int64_t v, bool groups) {
+    char text[32];
+    flux__put_bytes(s, text, (size_t)flux__integer_text(v, groups, text));
+}
+
+static int64_t flux__characters(const char *text) {        /* of UTF-8 */
+    int64_t n = 0;
+    for (; *text; text++) n += ((unsigned char)*text & 0xC0) != 0x80;
+    return n;
+}
+
+/* At most so many characters of a text, the last of them dots if it has more; then blanks up to that width. */
+static void flux__put_cut(flux__sink *s, const char *text, int64_t width) {
+    int64_t dots = flux__ascii() ? 3 : 1, chars = 0, kept = 0;
+    size_t end = 0;
+    if (dots > width) dots = width;
+    for (size_t i = 0; text[i]; i++) {
+        if (((unsigned char)text[i] & 0xC0) == 0x80) continue;       /* within a character of UTF-8 */
+        if (chars++ == width - dots) end = i;
+    }
+    kept = chars > width ? width - dots : chars;
+    flux__put_bytes(s, text, chars > width ? end : strlen(text));
+    if (chars > width) flux__put(s, flux__ascii() ? &"..."[3 - dots] : dots ? "\xe2\x80\xa6" : ""), kept += dots;
+    flux__put_pad(s, width - kept);
+}
+
 /* ------------------------------------------------------------------ 5. The table of operations
    Each elementwise operation stands here once: its number of operands, which dtypes it takes and gives, its formula,
    its gradient. The formula is C over a, b, c that the CPU compiles for every instruction set (where a may be a vector
@@ -4486,6 +4761,13 @@ X(FMA,          fma,        3, N, a * b + c,                                    
 
 /* Activations that are one formula but have a longer gradient: value by formula, gradient by composing the above. */
 
+/* Names: FLUX__F(exp) is flux__exp_f64, flux__exp_x16, ... and FLUX__P(FMA) FLUX__FMA_x16, ... as
+   FLUX__KIND says: f64, i32, i64, or for f32 the number of lanes, x16, x8, x4 (x1 for a compiler
+   without vectors). FLUX__T is an element as it is stored, FLUX__V what formulas compute with. */
+#define FLUX__F_(name, kind) flux__##name##_##kind
+#define FLUX__F__(name, kind) FLUX__F_(name, kind)
+#define FLUX__F(name) FLUX__F__(name, FLUX__KIND)
+
 /* ------------------------------------------------------------------ 6. The graph
    A tensor is a node: an operation, its operands, and once it has been computed a buffer. This part makes nodes: it
    checks shapes, dtypes and devices, and does nothing else. Invariants: a buffer holds its tensor's elements in order,
@@ -4493,7 +4775,13 @@ X(FMA,          fma,        3, N, a * b + c,                                    
    strides; a node that is not computed yet belongs to the thread that made it. Nodes come from a list that each thread
    keeps, since a small training step makes a hundred. */
 
+/* hook: flux_eval, schedule/looking.h */
+/* hook: flux_device_name, device/registry.h */
+
 #define FLUX__OP_ENUM(NAME, ...) FLUX__OP_##NAME,
+
+FLUX__LEAN
+
 enum flux__op {
     FLUX__ELEMENTWISE(FLUX__OP_ENUM)
     FLUX__ELEMENTWISE_COUNT,
@@ -4539,114 +4827,7 @@ static const char flux__rules[] = {       /* the dtype rule's letter */
 enum { FLUX__UNIFORM, FLUX__NORMAL };
 enum flux__class { FLUX__F32C, FLUX__F64C, FLUX__I32C, FLUX__I64C, FLUX__CLASSES };   /* what kernels compute in */
 
-/* ---------------- dtypes and shapes */
-
-typedef struct flux__dtype_row { const char *name; uint8_t size; bool real; int rank; double epsilon; } flux__dtype_row;
-static const flux__dtype_row flux__dtypes[FLUX_NUM_DTYPES] = {
-    { "f32", 4, true, 7, 1.1920928955078125e-7 }, { "f64", 8, true, 8, 2.220446049250313e-16 },
-    { "f16", 2, true, 5, 9.765625e-4 }, { "bf16", 2, true, 5, 7.8125e-3 },
-    { "i32", 4, false, 3, 0 }, { "i64", 8, false, 4, 0 }, { "u8", 1, false, 2, 0 }, { "bool", 1, false, 1, 0 }
-};
-
-FLUX_DEF const char *flux_dtype_name(flux_dtype t) { return (unsigned)t < FLUX_NUM_DTYPES ? flux__dtypes[t].name : "?"; }
-FLUX_DEF size_t flux_dtype_size(flux_dtype t) { return (unsigned)t < FLUX_NUM_DTYPES ? flux__dtypes[t].size : 0; }
-static bool flux__is_half(int dtype) { return dtype == FLUX_F16 || dtype == FLUX_BF16; }
-
-/* The dtype at which two meet: the higher rank; of the two half formats, f32. */
-static flux_dtype flux__promote(flux_dtype a, flux_dtype b) {
-    if (a == b) return a;
-    if (flux__dtypes[a].rank == flux__dtypes[b].rank) return FLUX_F32;
-    return flux__dtypes[a].rank > flux__dtypes[b].rank ? a : b;
-}
-
 FLUX__HOT
-
-FLUX_DEF flux_shape flux__shape(const int64_t *dims, int n) {
-    flux_shape s;
-    memset(&s, 0, sizeof s);
-    s.ndim = n;
-    for (int i = 0; dims && i < n && i < FLUX_MAX_DIMS; i++) s.dim[i] = dims[i];
-    return s;
-}
-
-static FLUX__INLINE flux_shape flux__dims(const flux_tensor *t) {
-    flux_shape s;
-    memcpy(s.dim, t->dim, sizeof s.dim);
-    s.ndim = t->ndim;
-    return s;
-}
-
-/* Arithmetic on sizes, which a user may have given: what int64 does not hold is INT64_MAX or its negative, which no shape
-   takes. (By double, since not every compiler has a multiplication that tells; it is exact enough to tell on which side
-   of the end a product lies, 9.2e18 being less than 2^63.) */
-static FLUX__INLINE int64_t flux__times(int64_t a, int64_t b) {
-    const double p = (double)a * (double)b;
-    return p > 9.2e18 ? INT64_MAX : p < -9.2e18 ? -INT64_MAX : a * b;
-}
-static FLUX__INLINE int64_t flux__plus(int64_t a, int64_t b) {
-    if (a > 0 && b > INT64_MAX - a) return INT64_MAX;
-    return a < 0 && b < -INT64_MAX - a ? -INT64_MAX : a + b;
-}
-
-static int64_t flux__count(const flux_shape *s) {
-    int64_t n = 1;
-    for (int i = 0; i < s->ndim; i++) n *= s->dim[i];
-    return n;
-}
-
-static int64_t flux__size(const flux_tensor *t) {
-    int64_t n = 1;
-    for (int i = 0; i < t->ndim; i++) n *= t->dim[i];
-    return n;
-}
-
-static bool flux__same_dims(const flux_tensor *a, const flux_tensor *b) {
-    if (a->ndim != b->ndim) return false;
-    for (int i = 0; i < a->ndim; i++)
-        if (a->dim[i] != b->dim[i]) return false;
-    return true;
-}
-
-/* A shape is usable when its element count, in bytes of the widest dtype, fits; an empty dim counts as one, since strides
-   go by it too. Every node's shape is, see flux__node_raw: so elements, strides and offsets of tensors can be multiplied and
-   added up as they are. */
-#define FLUX__MOST_ELEMENTS 8.75e12
-static bool flux__check_shape(const char *call, const flux_shape *s) {
-    double n = 1;
-    if (s->ndim < 0 || s->ndim > FLUX_MAX_DIMS) {
-        flux__fail("%s: %d dimensions, but a tensor has at most %d", call, s->ndim, FLUX_MAX_DIMS);
-        return false;
-    }
-    for (int i = 0; i < s->ndim; i++) {
-        if (s->dim[i] < 0) {
-            flux__fail("%s: dimension %d is %lld", call, i, (long long)s->dim[i]);
-            return false;
-        }
-        n *= s->dim[i] > 0 ? (double)s->dim[i] : 1.0;
-    }
-    return n <= FLUX__MOST_ELEMENTS || FLUX__REFUSE("%s: a tensor of %.3g elements is too large", call, n);
-}
-
-typedef struct flux__text { char s[112]; } flux__text;    /* "64x128 f32", for messages */
-
-static flux__text flux__shape_text(const flux_shape *s) {
-    flux__text t;
-    int at = 0;
-    t.s[0] = 0;
-    if (s->ndim == 0) snprintf(t.s, sizeof t.s, "scalar");
-    if (s->ndim == 1) snprintf(t.s, sizeof t.s, "%lld-element", (long long)s->dim[0]);
-    for (int i = 0; s->ndim > 1 && i < s->ndim && at < 90; i++)
-        at += snprintf(t.s + at, sizeof t.s - (size_t)at, i ? "x%lld" : "%lld", (long long)s->dim[i]);
-    return t;
-}
-
-static flux__text flux__describe(const flux_tensor *x) {
-    flux_shape s = flux__dims(x);
-    flux__text t = flux__shape_text(&s);
-    size_t n = strlen(t.s);
-    snprintf(t.s + n, sizeof t.s - n, " %s", flux__dtypes[x->dtype].name);
-    return t;
-}
 
 /* ---------------- nodes */
 
@@ -4753,8 +4934,8 @@ static flux_tensor *flux__node(int op, flux_dtype dtype, const flux_shape *s, fl
     return t;
 }
 
+/* hook: flux__eager, schedule/looking.h */
 static bool flux__eager(void);
-static flux_tensor *flux__move(flux_tensor *x, flux_device d);
 
 /* Computes x at once under FLUX_EAGER. */
 static flux_tensor *flux__if_eager(flux_tensor *x) {
@@ -4774,8 +4955,8 @@ static void flux__as_one(int by) {
 /* A number in every element: itself, or a view of one. It is at home on any device, see flux__taken. */
 static bool flux__is_number(const flux_tensor *t) { return (FLUX__IS_VIEW(t) ? t->base : t)->op == FLUX__NUMBER; }
 
+/* hook: flux__as_stored, cpu/casts.h */
 static double flux__as_stored(flux_dtype t, double x);
-
 /* The number of x once more, by a node not finished yet: in another shape or dtype, or on another device. Its gradient is x's,
    but for a number of ours, which nobody asks for. */
 static flux_tensor *flux__renumber(flux_tensor *x, const flux_shape *s, flux_dtype t, flux_device d) {
@@ -4824,27 +5005,7 @@ static flux_device flux__place(int n, flux_tensor *const *xs) {
     return xs[0]->device;
 }
 
-/* ---------------- leaves */
-
 FLUX__COLD
-
-static flux_tensor *flux__leaf(flux_shape s, flux_dtype t, flux_device d) {
-    flux_tensor *x = flux__node_raw(FLUX__LEAF, t, &s, d, 0);
-    if (!x) return NULL;
-    x->buf = flux__buffer_new(d, (size_t)flux__count(&s) * flux__dtypes[t].size, x);
-    if (!x->buf) {
-        flux_release(x);
-        return NULL;
-    }
-    return (flux_tensor *)flux__own(x);
-}
-
-/* A leaf that is never computed: to find out shapes. */
-static flux_tensor *flux__placeholder(flux_shape s, flux_dtype t) {
-    flux_device cpu = { 0, 0 };
-    if (!flux__check_shape("outputsize", &s)) return NULL;
-    return (flux_tensor *)flux__own(flux__node_raw(FLUX__LEAF, t, &s, cpu, 0));
-}
 
 static bool flux__check_make(const char *call, const flux_shape *s, flux_dtype t) {
     if ((unsigned)t >= FLUX_NUM_DTYPES) {
@@ -4854,44 +5015,11 @@ static bool flux__check_make(const char *call, const flux_shape *s, flux_dtype t
     return flux__check_shape(call, s);
 }
 
-FLUX_DEF flux_tensor *flux_from_data(const void *data, flux_dtype t, flux_shape s) {
-    flux_device cpu = { 0, 0 };
-    if (!flux__check_make("from", &s, t)) return NULL;
-    if (!data && flux__count(&s) > 0) return (flux_tensor *)flux__null("from", "ptr", data);
-    flux_tensor *x = flux__leaf(s, t, cpu);
-    if (x && flux__count(&s)) memcpy(x->buf->ptr, data, x->buf->bytes);
-    return x ? flux__move(x, flux__home()) : NULL;
-}
-
-FLUX_DEF flux_tensor *flux_borrow_data(const void *data, flux_dtype t, flux_shape s) {
-    flux_device cpu = { 0, 0 };
-    if (!flux__check_make("borrow", &s, t)) return NULL;
-    if (!data) return (flux_tensor *)flux__null("borrow", "ptr", data);
-    flux_tensor *x = flux__node_raw(FLUX__LEAF, t, &s, cpu, 0);
-    flux__buffer *b = x ? (flux__buffer *)flux__zalloc(sizeof *b) : NULL;
-    if (!b) {
-        flux_release(x);
-        return NULL;
-    }
-    b->refs = 1;
-    b->bytes = (size_t)flux__count(&s) * flux__dtypes[t].size;
-    b->ptr = (void *)(intptr_t)data;
-    b->borrowed = true;
-    x->buf = b;
-    x = (flux_tensor *)flux__own(x);
-    return x ? flux__move(x, flux__home()) : NULL;
-}
-
 FLUX_DEF flux_tensor *flux_full_shape(flux_shape s, double value, flux_dtype t) {
     if (!flux__check_make("full", &s, t)) return NULL;
     flux_tensor *x = flux__node(FLUX__NUMBER, t, &s, NULL, NULL, NULL);
     if (x) x->arg.num = flux__as_stored(t, value);
     return x ? flux__done(x) : NULL;
-}
-
-FLUX_DEF flux_tensor *flux_scalar(double value) {
-    flux_shape s = flux__shape(NULL, 0);
-    return flux_full_shape(s, value, FLUX_F32);
 }
 
 FLUX__LEAN
@@ -4905,115 +5033,40 @@ FLUX_DEF flux_tensor *flux__number(double value) {
     return flux__done(x);
 }
 
-FLUX_DEF flux_tensor *flux__same(flux_tensor *x) { return x; }
-
-FLUX__COLD
-
-FLUX_DEF void flux_seed(uint64_t seed) {
-    flux__thread *t = flux__self();
-    if (!t) return;
-    t->seed = seed;
-    t->draws = 0;
+static void flux__natural(const flux_shape *s, int64_t *stride) {
+    int64_t step = 1;
+    for (int i = 0; i < s->ndim; i++) {
+        stride[i] = step;
+        step *= s->dim[i];
+    }
 }
 
-FLUX_DEF flux_tensor *flux_random_state(void) {
-    const flux__thread *t = flux__self();
-    int64_t v[2], n = 2;
-    if (!t) return NULL;
-    memcpy(&v[0], &t->seed, sizeof *v), memcpy(&v[1], &t->draws, sizeof *v);
-    return flux_from_data(v, FLUX_I64, flux__shape(&n, 1));
+/* Where x's elements lie: in which base, from which offset, by which strides. */
+static flux_tensor *flux__layout(flux_tensor *x, int64_t *offset, int64_t *stride) {
+    if (!FLUX__IS_VIEW(x)) {
+        flux_shape s = flux__dims(x);
+        *offset = 0;
+        flux__natural(&s, stride);
+        return x;
+    }
+    *offset = x->offset;
+    memcpy(stride, x->stride, sizeof x->stride);
+    return x->base;
 }
 
-FLUX_DEF int flux_set_random_state(flux_tensor *state) {
-    flux__thread *t = flux__self();
-    int64_t v[2];
-    if (!state || !t) return flux__null("set_random_state", "state", state), -1;
-    flux__text text = flux__describe(state);
-    if (state->op == FLUX__TUPLE || state->dtype != FLUX_I64 || state->ndim != 1 || state->dim[0] != 2)
-        return flux__fail("set_random_state: %s is not what flux_random_state gives, i64 2", text.s), -1;
-    if (flux_read(state, v, sizeof v) != 0) return -1;
-    memcpy(&t->seed, &v[0], sizeof *v), memcpy(&t->draws, &v[1], sizeof *v);
-    return 0;
+/* Whether elements of such dims and strides lie in order without holes. */
+static bool flux__in_order(const flux_shape *s, const int64_t *stride) {
+    int64_t step = 1;
+    for (int i = 0; i < s->ndim; i++) {
+        if (s->dim[i] != 1 && stride[i] != step) return false;
+        step *= s->dim[i];
+    }
+    return true;
 }
 
-/* The number of the next random tensor of this thread: with the seed it names a stream of numbers. */
-static uint64_t flux__draw(void) {
-    flux__thread *t = flux__self();
-    return t ? t->draws++ : 0;
-}
+FLUX__HOT
 
-/* Float32 numbers of one stream under one key. */
-static flux_tensor *flux__random_node(const flux_shape *s, uint64_t key, uint64_t stream, int kind) {
-    flux_tensor *x = flux__node(FLUX__RANDOM, FLUX_F32, s, NULL, NULL, NULL);
-    if (!x) return NULL;
-    x->arg.u[0] = key;
-    x->arg.u[1] = stream;
-    x->arg.u[2] = (uint64_t)kind;
-    return flux__done(x);
-}
-
-/* In [0, 1) with 53 random bits: 24 of a float32's, the next 24 and 5 of those under two other keys. */
-static flux_tensor *flux__uniform_f64(const flux_shape *s, uint64_t key, uint64_t stream) {
-    flux_tensor *a = flux__random_node(s, key, stream, FLUX__UNIFORM);
-    flux_tensor *b = flux__random_node(s, key ^ UINT64_C(0x9e3779b97f4a7c15), stream, FLUX__UNIFORM);
-    flux_tensor *c = flux__random_node(s, key ^ UINT64_C(0xbf58476d1ce4e5b9), stream, FLUX__UNIFORM);
-    b = flux_mul(flux_to_dtype(b, FLUX_F64), 5.9604644775390625e-8);
-    c = flux_mul(flux_to_dtype(flux_floor(flux_mul(c, 32)), FLUX_F64), 1.1102230246251565e-16);
-    return flux_add(flux_add(flux_to_dtype(a, FLUX_F64), b), c);
-}
-
-/* By Box and Muller, each from two uniform numbers. */
-static flux_tensor *flux__normal_f64(const flux_shape *s, uint64_t key, uint64_t stream) {
-    flux_tensor *u = flux__uniform_f64(s, key, stream), *v = flux__uniform_f64(s, ~key, stream);
-    return flux_mul(flux_sqrt(flux_mul(flux_log1p(flux_neg(u)), -2)), flux_cos(flux_mul(v, 6.283185307179586)));
-}
-
-static flux_tensor *flux__random(flux_shape s, flux_dtype t, int kind, const char *call) {
-    flux__thread *self = flux__self();
-    if (!self || !flux__check_make(call, &s, t)) return NULL;
-    if (!flux__dtypes[t].real)
-        return (flux_tensor *)flux__fail("%s: random numbers are floating, not %s", call, flux__dtypes[t].name);
-    uint64_t key = self->seed, stream = flux__draw();
-    int h = flux__hide();
-    if (t == FLUX_F64) return flux__reveal(h, kind == FLUX__UNIFORM ? flux__uniform_f64(&s, key, stream) : flux__normal_f64(&s, key, stream));
-    flux_tensor *x = flux__random_node(&s, key, stream, kind);
-    if (t != FLUX_F32 && kind == FLUX__UNIFORM) x = flux_min2(x, 1 - flux__dtypes[t].epsilon / 2);     /* what would round to 1 */
-    return flux__reveal(h, flux_to_dtype(x, t));
-}
-
-FLUX_DEF flux_tensor *flux_rand_shape(flux_shape s, flux_dtype t) { return flux__random(s, t, FLUX__UNIFORM, "rand"); }
-FLUX_DEF flux_tensor *flux_randn_shape(flux_shape s, flux_dtype t) { return flux__random(s, t, FLUX__NORMAL, "randn"); }
-
-/* 0, 1, 2, ... along one dimension of an int64 tensor that is 1 in the others. */
-static flux_tensor *flux__iota_on(flux_device d, int64_t n, int dim) {
-    flux_shape s = flux__shape(NULL, 0);
-    for (s.ndim = 0; s.ndim <= dim; s.ndim++) s.dim[s.ndim] = s.ndim == dim ? n : 1;
-    flux_tensor *x = flux__node_raw(FLUX__IOTA, FLUX_I64, &s, d, 0);
-    return x ? flux__done(x) : NULL;
-}
-
-static flux_tensor *flux__iota(int64_t n, int dim) {
-    return flux__iota_on(flux__home(), n, dim);
-}
-
-FLUX_DEF flux_tensor *flux_arange(double start, double stop, double step) {
-    double n = ceil((stop - start) / step);
-    if (!(step < 0 || step > 0) || !(n <= FLUX__MOST_ELEMENTS))
-        return (flux_tensor *)flux__fail("arange: from %g to %g by %g is not a range", start, stop, step);
-    int h = flux__hide();
-    flux_tensor *i = flux_to_dtype(flux__iota(n > 0 ? (int64_t)n : 0, 0), FLUX_F64);
-    return flux__reveal(h, flux_to_dtype(flux_add(flux_mul(i, step), start), FLUX_F32));
-}
-
-FLUX_DEF flux_tensor *flux_eye(int64_t n) {
-    flux_shape s = flux__shape(NULL, 2);
-    s.dim[0] = s.dim[1] = n;
-    if (n < 0) return (flux_tensor *)flux__fail("eye: %lld rows", (long long)n);
-    if (!flux__check_shape("eye", &s)) return NULL;
-    int h = flux__hide();
-    flux_tensor *same = flux_eq(flux__iota(n, 0), flux__iota(n, 1));
-    return flux__reveal(h, same ? flux_to_dtype(same, FLUX_F32) : NULL);
-}
+static flux_tensor *flux__move(flux_tensor *x, flux_device d);
 
 FLUX__LEAN
 
@@ -5126,8 +5179,8 @@ static const flux_tensor *flux__alike(int op, int n, flux_tensor *const *xs) {
     return like;
 }
 
+/* hook: flux__formula_value, cpu/float64.h */
 static double flux__formula_value(int op, const double *v);
-
 /* An operation on bare numbers alone: another one, computed in double as they are held, so that x^0.1's gradient by a float64 x
    has 0.1 - 1 to its last bit. NULL: there is a tensor among them. */
 static flux_tensor *flux__of_numbers(int op, int n, flux_tensor *const *xs) {
@@ -5220,38 +5273,172 @@ FLUX_DEF flux_tensor *flux_copy(flux_tensor *x) {
     return y ? flux__done(y) : NULL;
 }
 
+static flux_tensor *flux__move(flux_tensor *x, flux_device d) {
+    if (!flux__check_operands("to", 1, &x)) return NULL;
+    if (flux__same_device(x->device, d)) return x;
+    flux_shape s = flux__dims(x);
+    if (flux__is_number(x)) {             /* made there, not copied */
+        return flux__done(flux__renumber(x, &s, (flux_dtype)x->dtype, d));
+    }
+    int h = flux__hide();
+    int64_t offset, stride[FLUX_MAX_DIMS];
+    flux__layout(x, &offset, stride);
+    if (FLUX__IS_VIEW(x) && (!flux__in_order(&s, stride))) x = flux_copy(x);
+    flux_tensor *y = x ? flux__node(FLUX__MOVE, (flux_dtype)x->dtype, &s, x, NULL, NULL) : NULL;
+    if (y) y->device = d;
+    return flux__reveal(h, y ? flux__done(y) : NULL);
+}
+
+/* ---------------- leaves */
+
+FLUX__COLD
+
+static flux_tensor *flux__leaf(flux_shape s, flux_dtype t, flux_device d) {
+    flux_tensor *x = flux__node_raw(FLUX__LEAF, t, &s, d, 0);
+    if (!x) return NULL;
+    x->buf = flux__buffer_new(d, (size_t)flux__count(&s) * flux__dtypes[t].size, x);
+    if (!x->buf) {
+        flux_release(x);
+        return NULL;
+    }
+    return (flux_tensor *)flux__own(x);
+}
+
+/* A leaf that is never computed: to find out shapes. */
+static flux_tensor *flux__placeholder(flux_shape s, flux_dtype t) {
+    flux_device cpu = { 0, 0 };
+    if (!flux__check_shape("outputsize", &s)) return NULL;
+    return (flux_tensor *)flux__own(flux__node_raw(FLUX__LEAF, t, &s, cpu, 0));
+}
+
+FLUX_DEF flux_tensor *flux_from_data(const void *data, flux_dtype t, flux_shape s) {
+    flux_device cpu = { 0, 0 };
+    if (!flux__check_make("from", &s, t)) return NULL;
+    if (!data && flux__count(&s) > 0) return (flux_tensor *)flux__null("from", "ptr", data);
+    flux_tensor *x = flux__leaf(s, t, cpu);
+    if (x && flux__count(&s)) memcpy(x->buf->ptr, data, x->buf->bytes);
+    return x ? flux__move(x, flux__home()) : NULL;
+}
+
+FLUX_DEF flux_tensor *flux_borrow_data(const void *data, flux_dtype t, flux_shape s) {
+    flux_device cpu = { 0, 0 };
+    if (!flux__check_make("borrow", &s, t)) return NULL;
+    if (!data) return (flux_tensor *)flux__null("borrow", "ptr", data);
+    flux_tensor *x = flux__node_raw(FLUX__LEAF, t, &s, cpu, 0);
+    flux__buffer *b = x ? (flux__buffer *)flux__zalloc(sizeof *b) : NULL;
+    if (!b) {
+        flux_release(x);
+        return NULL;
+    }
+    b->refs = 1;
+    b->bytes = (size_t)flux__count(&s) * flux__dtypes[t].size;
+    b->ptr = (void *)(intptr_t)data;
+    b->borrowed = true;
+    x->buf = b;
+    x = (flux_tensor *)flux__own(x);
+    return x ? flux__move(x, flux__home()) : NULL;
+}
+
+FLUX_DEF flux_tensor *flux_scalar(double value) {
+    flux_shape s = flux__shape(NULL, 0);
+    return flux_full_shape(s, value, FLUX_F32);
+}
+
+FLUX__LEAN
+
+FLUX_DEF flux_tensor *flux__same(flux_tensor *x) { return x; }
+
+FLUX__COLD
+
+FLUX_DEF void flux_seed(uint64_t seed) {
+    flux__thread *t = flux__self();
+    if (!t) return;
+    t->seed = seed;
+    t->draws = 0;
+}
+
+/* The number of the next random tensor of this thread: with the seed it names a stream of numbers. */
+static uint64_t flux__draw(void) {
+    flux__thread *t = flux__self();
+    return t ? t->draws++ : 0;
+}
+
+/* Float32 numbers of one stream under one key. */
+static flux_tensor *flux__random_node(const flux_shape *s, uint64_t key, uint64_t stream, int kind) {
+    flux_tensor *x = flux__node(FLUX__RANDOM, FLUX_F32, s, NULL, NULL, NULL);
+    if (!x) return NULL;
+    x->arg.u[0] = key;
+    x->arg.u[1] = stream;
+    x->arg.u[2] = (uint64_t)kind;
+    return flux__done(x);
+}
+
+/* In [0, 1) with 53 random bits: 24 of a float32's, the next 24 and 5 of those under two other keys. */
+static flux_tensor *flux__uniform_f64(const flux_shape *s, uint64_t key, uint64_t stream) {
+    flux_tensor *a = flux__random_node(s, key, stream, FLUX__UNIFORM);
+    flux_tensor *b = flux__random_node(s, key ^ UINT64_C(0x9e3779b97f4a7c15), stream, FLUX__UNIFORM);
+    flux_tensor *c = flux__random_node(s, key ^ UINT64_C(0xbf58476d1ce4e5b9), stream, FLUX__UNIFORM);
+    b = flux_mul(flux_to_dtype(b, FLUX_F64), 5.9604644775390625e-8);
+    c = flux_mul(flux_to_dtype(flux_floor(flux_mul(c, 32)), FLUX_F64), 1.1102230246251565e-16);
+    return flux_add(flux_add(flux_to_dtype(a, FLUX_F64), b), c);
+}
+
+/* By Box and Muller, each from two uniform numbers. */
+static flux_tensor *flux__normal_f64(const flux_shape *s, uint64_t key, uint64_t stream) {
+    flux_tensor *u = flux__uniform_f64(s, key, stream), *v = flux__uniform_f64(s, ~key, stream);
+    return flux_mul(flux_sqrt(flux_mul(flux_log1p(flux_neg(u)), -2)), flux_cos(flux_mul(v, 6.283185307179586)));
+}
+
+static flux_tensor *flux__random(flux_shape s, flux_dtype t, int kind, const char *call) {
+    flux__thread *self = flux__self();
+    if (!self || !flux__check_make(call, &s, t)) return NULL;
+    if (!flux__dtypes[t].real)
+        return (flux_tensor *)flux__fail("%s: random numbers are floating, not %s", call, flux__dtypes[t].name);
+    uint64_t key = self->seed, stream = flux__draw();
+    int h = flux__hide();
+    if (t == FLUX_F64) return flux__reveal(h, kind == FLUX__UNIFORM ? flux__uniform_f64(&s, key, stream) : flux__normal_f64(&s, key, stream));
+    flux_tensor *x = flux__random_node(&s, key, stream, kind);
+    if (t != FLUX_F32 && kind == FLUX__UNIFORM) x = flux_min2(x, 1 - flux__dtypes[t].epsilon / 2);     /* what would round to 1 */
+    return flux__reveal(h, flux_to_dtype(x, t));
+}
+
+FLUX_DEF flux_tensor *flux_rand_shape(flux_shape s, flux_dtype t) { return flux__random(s, t, FLUX__UNIFORM, "rand"); }
+FLUX_DEF flux_tensor *flux_randn_shape(flux_shape s, flux_dtype t) { return flux__random(s, t, FLUX__NORMAL, "randn"); }
+
+/* 0, 1, 2, ... along one dimension of an int64 tensor that is 1 in the others. */
+static flux_tensor *flux__iota_on(flux_device d, int64_t n, int dim) {
+    flux_shape s = flux__shape(NULL, 0);
+    for (s.ndim = 0; s.ndim <= dim; s.ndim++) s.dim[s.ndim] = s.ndim == dim ? n : 1;
+    flux_tensor *x = flux__node_raw(FLUX__IOTA, FLUX_I64, &s, d, 0);
+    return x ? flux__done(x) : NULL;
+}
+
+static flux_tensor *flux__iota(int64_t n, int dim) {
+    return flux__iota_on(flux__home(), n, dim);
+}
+
+FLUX_DEF flux_tensor *flux_arange(double start, double stop, double step) {
+    double n = ceil((stop - start) / step);
+    if (!(step < 0 || step > 0) || !(n <= FLUX__MOST_ELEMENTS))
+        return (flux_tensor *)flux__fail("arange: from %g to %g by %g is not a range", start, stop, step);
+    int h = flux__hide();
+    flux_tensor *i = flux_to_dtype(flux__iota(n > 0 ? (int64_t)n : 0, 0), FLUX_F64);
+    return flux__reveal(h, flux_to_dtype(flux_add(flux_mul(i, step), start), FLUX_F32));
+}
+
+FLUX_DEF flux_tensor *flux_eye(int64_t n) {
+    flux_shape s = flux__shape(NULL, 2);
+    s.dim[0] = s.dim[1] = n;
+    if (n < 0) return (flux_tensor *)flux__fail("eye: %lld rows", (long long)n);
+    if (!flux__check_shape("eye", &s)) return NULL;
+    int h = flux__hide();
+    flux_tensor *same = flux_eq(flux__iota(n, 0), flux__iota(n, 1));
+    return flux__reveal(h, same ? flux_to_dtype(same, FLUX_F32) : NULL);
+}
+
 /* ---------------- views */
 
-static void flux__natural(const flux_shape *s, int64_t *stride) {
-    int64_t step = 1;
-    for (int i = 0; i < s->ndim; i++) {
-        stride[i] = step;
-        step *= s->dim[i];
-    }
-}
-
-/* Where x's elements lie: in which base, from which offset, by which strides. */
-static flux_tensor *flux__layout(flux_tensor *x, int64_t *offset, int64_t *stride) {
-    if (!FLUX__IS_VIEW(x)) {
-        flux_shape s = flux__dims(x);
-        *offset = 0;
-        flux__natural(&s, stride);
-        return x;
-    }
-    *offset = x->offset;
-    memcpy(stride, x->stride, sizeof x->stride);
-    return x->base;
-}
-
-/* Whether elements of such dims and strides lie in order without holes. */
-static bool flux__in_order(const flux_shape *s, const int64_t *stride) {
-    int64_t step = 1;
-    for (int i = 0; i < s->ndim; i++) {
-        if (s->dim[i] != 1 && stride[i] != step) return false;
-        step *= s->dim[i];
-    }
-    return true;
-}
+FLUX__LEAN
 
 static flux_tensor *flux__view(int op, flux_tensor *x, const flux_shape *s, flux_tensor *base, int64_t offset, const int64_t *stride) {
     flux_tensor *y = flux__node(op, (flux_dtype)x->dtype, s, x, NULL, NULL);
@@ -5743,22 +5930,6 @@ FLUX__LEAN
 
 FLUX_DEF int flux_count(const flux_tensor *tuple) { return !tuple ? 0 : tuple->op == FLUX__TUPLE ? tuple->nin : 1; }
 
-static flux_tensor *flux__move(flux_tensor *x, flux_device d) {
-    if (!flux__check_operands("to", 1, &x)) return NULL;
-    if (flux__same_device(x->device, d)) return x;
-    flux_shape s = flux__dims(x);
-    if (flux__is_number(x)) {             /* made there, not copied */
-        return flux__done(flux__renumber(x, &s, (flux_dtype)x->dtype, d));
-    }
-    int h = flux__hide();
-    int64_t offset, stride[FLUX_MAX_DIMS];
-    flux__layout(x, &offset, stride);
-    if (FLUX__IS_VIEW(x) && (!flux__in_order(&s, stride))) x = flux_copy(x);
-    flux_tensor *y = x ? flux__node(FLUX__MOVE, (flux_dtype)x->dtype, &s, x, NULL, NULL) : NULL;
-    if (y) y->device = d;
-    return flux__reveal(h, y ? flux__done(y) : NULL);
-}
-
 /* ---------------- facts */
 
 FLUX_DEF int flux_ndim(const flux_tensor *x) { return x && !FLUX__GONE("ndim", x) ? x->ndim : -1; }
@@ -5776,6 +5947,8 @@ FLUX_DEF flux_shape flux_shape_of(const flux_tensor *x) {
 }
 
 /* ---------------- reductions */
+
+FLUX__LEAN
 
 enum flux__red { FLUX__RED_SUM, FLUX__RED_PROD, FLUX__RED_MAX, FLUX__RED_MIN };
 
@@ -5946,8 +6119,6 @@ static flux_tensor *flux__arg(const char *call, bool max, int n, flux_reduce_opt
 FLUX_DEF flux_tensor *flux_argmax_over(int n, flux_reduce_opts o) { return flux__arg("argmax", true, n, &o); }
 FLUX_DEF flux_tensor *flux_argmin_over(int n, flux_reduce_opts o) { return flux__arg("argmin", false, n, &o); }
 
-FLUX__LEAN
-
 #define FLUX__PUBLIC_RED(name)                                       \
     FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *x) {            \
         flux_reduce_opts o;                                          \
@@ -5955,13 +6126,16 @@ FLUX__LEAN
         o.x = x;                                                     \
         return flux_##name##_over(0, o);                             \
     }
+
+FLUX__LEAN
+
 FLUX__PUBLIC_RED(sum) FLUX__PUBLIC_RED(mean) FLUX__PUBLIC_RED(var) FLUX__PUBLIC_RED(prod) FLUX__PUBLIC_RED(max)
 FLUX__PUBLIC_RED(min) FLUX__PUBLIC_RED(any) FLUX__PUBLIC_RED(all) FLUX__PUBLIC_RED(norm) FLUX__PUBLIC_RED(logsumexp)
 FLUX__PUBLIC_RED(argmax) FLUX__PUBLIC_RED(argmin) FLUX__PUBLIC_RED(softmax) FLUX__PUBLIC_RED(logsoftmax)
 
-FLUX__HOT
-
 /* ---------------- matrix products */
+
+FLUX__HOT
 
 static bool flux__no_product(const char *why, const flux_tensor *a, const flux_tensor *b) {
     flux__text ta = flux__describe(a), tb = flux__describe(b);
@@ -6058,6 +6232,8 @@ FLUX_DEF flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b) {
    A window view shows each output position's window as dims of their own, without copying: [window..., positions...,
    channels, batch]. Convolution is then a matrix product over window and channels, pooling a reduction over the window. */
 
+FLUX__COLD
+
 typedef struct flux__window { int nd; int64_t size[3], stride[3], dilation[3], lo[3], hi[3], out[3]; } flux__window;
 
 /* One number a spatial dim, or one for all, or the default. */
@@ -6148,23 +6324,6 @@ static flux_tensor *flux__windows(flux_tensor *x, const flux__window *w) {
     }
     for (int i = w->nd; i < image.ndim; i++) want[w->nd + i] = have[i];
     return flux__strided(x, &s, 0, step, offset, want, base);
-}
-
-/* ---------------- options: what was given, or the default. made: the struct has marks in what was left out, so that 0 was
-   given; else it was filled by hand, and 0 was left out. */
-
-static FLUX__INLINE bool flux__is_given(double v, bool made) { return v != FLUX__NO_NUMBER && (made || v != 0); }
-static FLUX__INLINE double flux__given(double v, bool made, double fallback) { return flux__is_given(v, made) ? v : fallback; }
-
-static FLUX__INLINE bool flux__is_given_int(int64_t v, bool made) {
-    return v != FLUX__NO_INT && v != FLUX__NO_INT64 && (made || v != 0);
-}
-static FLUX__INLINE int64_t flux__given_int(int64_t v, bool made, int64_t fallback) {
-    return flux__is_given_int(v, made) ? v : fallback;
-}
-
-static FLUX__INLINE flux_switch flux__given_switch(flux_switch v, bool made) {
-    return v != 0 ? v : made ? FLUX_OFF : FLUX_DEFAULT;      /* 0 is false */
 }
 
 static bool flux__conv_window(const char *call, flux_conv_opts *o, flux__window *w, bool transposed) {
@@ -6420,6 +6579,8 @@ FLUX_DEF flux_tensor *flux_lpnormpool_with(flux_pool_opts o) {
    The gradient's gradient is that of the same formula in plain operations, which are recorded beside and computed only
    if somebody asks for it. */
 
+FLUX__COLD
+
 typedef struct flux__attend {
     flux_tensor *q, *k, *v;               /* features x steps x batch */
     flux_tensor *extra;                   /* NULL, or stretching to the scores: bool, which may be seen, or to be added */
@@ -6512,12 +6673,12 @@ static flux_tensor *flux__attention(const flux__attend *what) {
     return y ? flux_to_dtype(y, t) : NULL;
 }
 
-FLUX__LEAN
-
 /* ------------------------------------------------------------------ 7. Gradients
    The reverse walk: from the loss back along the edges, each operation's gradient written with operations, so that the
    result is a graph like any other (and has a gradient itself). Contributions to one tensor are summed in the order in
    which the graph was recorded, which makes the result reproducible. */
+
+FLUX__LEAN
 
 struct flux_grads {
     flux__head head;
@@ -6940,6 +7101,8 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
 
 /* ---------------- the walk */
 
+FLUX__LEAN
+
 /* A map from tensors to numbers that does not write to them: finished ones may be shared between threads. */
 typedef struct flux__map { flux_tensor **key; int *value; int n, room; } flux__map;
 
@@ -7319,117 +7482,6 @@ static bool flux__backward(flux_grads *g) {
     return ok;
 }
 
-/* ---------------- what is asked for: tensors, and models' trained tensors */
-
-typedef struct flux__wanted { flux_grads *g; int room; bool ok; } flux__wanted;
-
-/* Which of the tensors asked for this is, or -1. */
-static int flux__asked(const flux_grads *g, const flux_tensor *t) {
-    if (g->n > FLUX__FEW_ASKED) return (int)(intptr_t)flux__pairs_get(&g->number, t) - 1;
-    int i = g->n - 1;
-    while (i >= 0 && g->of[i] != t) i--;
-    return i;
-}
-
-static bool flux__number_asked(flux_grads *g) {
-    for (int i = g->n == FLUX__FEW_ASKED + 1 ? 0 : g->n - 1; g->n > FLUX__FEW_ASKED && i < g->n; i++) {
-        bool fresh;
-        flux__pair *p = flux__pairs_at(&g->number, g->of[i], &fresh);
-        if (!p) return false;
-        p->value = (void *)(intptr_t)(i + 1);
-    }
-    return true;
-}
-
-static void flux__want(flux__wanted *w, flux_tensor *t) {
-    if (flux__asked(w->g, t) >= 0) return;
-    flux_tensor **of = (flux_tensor **)flux__grow(w->g->of, &w->room, w->g->n + 1, sizeof *of);
-    if (!of) {
-        w->ok = false;
-        return;
-    }
-    w->g->of = of;
-    of[w->g->n++] = (flux_tensor *)flux_retain(t);
-    if (!flux__number_asked(w->g)) w->ok = false;
-}
-
-static void flux__want_visit(flux_tensor *x, const char *path, bool trained, void *user) {
-    (void)path;
-    if (trained) flux__want((flux__wanted *)user, x);
-}
-
-static bool flux__check_loss(flux_tensor *loss) {
-    if (!flux__check_operands("gradient", 1, &loss)) return false;
-    if (flux__size(loss) != 1 || !flux__dtypes[loss->dtype].real) {
-        flux__text t = flux__describe(loss);
-        return FLUX__REFUSE("gradient: the loss must be one real number, not %s", t.s);
-    }
-    if (loss->flags & FLUX__CONSUMED)
-        return FLUX__REFUSE("gradient: this loss's graph was used up by flux_update; record the loss again");
-    return true;
-}
-
-FLUX_DEF flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *const *what) {
-    if (!flux__check_loss(loss)) return NULL;
-    flux_grads *g = (flux_grads *)flux__zalloc(sizeof *g);
-    if (!g) return NULL;
-    g->head.kind = FLUX__GRADS;
-    g->head.refs = 1;
-    g->loss = (flux_tensor *)flux_retain(loss);
-    flux__wanted w;
-    w.g = g, w.room = 0, w.ok = true;
-    for (int i = 0; i < n && w.ok; i++) {
-        flux__head *h = (flux__head *)(intptr_t)what[i];
-        if (!h) flux__null("gradient", "of the list", h), w.ok = false;
-        else if (h->kind == FLUX__FREED) flux__gone("gradient", h), w.ok = false;
-        else if (h->kind == FLUX__TENSOR) flux__want(&w, (flux_tensor *)h);
-        else if (h->kind == FLUX__LAYER) flux_visit((flux_layer *)h, flux__want_visit, &w);
-        else flux__fail("gradient: by models and tensors only"), w.ok = false;
-    }
-    g->grad = (flux_tensor **)flux__zalloc((size_t)(g->n + 1) * sizeof *g->grad);
-    int depth = flux__hide();
-    bool ok = w.ok && g->grad && flux__backward(g);
-    flux__thread *t = flux__self();
-    if (t) flux__scope_close_to(t, depth);
-    if (!ok) {
-        flux_release(g);
-        return NULL;
-    }
-    return (flux_grads *)flux__own(g);
-}
-
-FLUX_DEF flux_tensor *flux_grad(flux_grads *g, flux_tensor *x) {
-    if (!g || !x) return (flux_tensor *)flux__null("grad", g ? "x" : "g", g ? (void *)x : (void *)g);
-    if (FLUX__GONE("grad", g) || FLUX__GONE("grad", x)) return NULL;
-    if (g->used) return (flux_tensor *)flux__fail("grad: these gradients were used up by flux_update; look at them before");
-    const int i = flux__asked(g, x);
-    return i >= 0 && g->grad[i] ? (flux_tensor *)flux__own(flux_retain(g->grad[i])) : NULL;
-}
-
-FLUX_DEF flux_tensor *flux_grad_param(flux_grads *g, flux_layer *m, const char *path) {
-    flux_tensor *x = flux_param(m, path);
-    return x && g ? flux_grad(g, x) : (flux_tensor *)flux__null("grad_param", "g", g);
-}
-
-/* A model in train mode for as long as a call lasts; its layers' modes are not touched. */
-typedef struct flux__training {
-    flux__pairs layers;                   /* those in test mode, held; the value is NULL for those put into it since */
-    struct flux__training *outer;
-} flux__training;
-static bool flux__train_enter(flux__training *here, flux_layer *m);
-static void flux__train_leave(flux__training *here);
-
-FLUX_DEF flux_tensor *flux_withgradient(flux_tensor *(*fn)(flux_layer *m, void *user), void *user, flux_layer *m, flux_grads **g) {
-    if (g) *g = NULL;
-    if (!m || !fn || !g) return (flux_tensor *)flux__null("withgradient", !m ? "m" : !fn ? "fn" : "g", NULL);
-    flux__training here;
-    if (!flux__train_enter(&here, m)) return NULL;
-    flux_tensor *loss = fn(m, user);
-    flux__train_leave(&here);
-    if (loss) *g = flux_gradient(loss, m);
-    return *g ? loss : NULL;
-}
-
 /* ------------------------------------------------------------------ 8. The schedule
    Somebody looks at tensors: their unfinished graph becomes a plan, a list of kernels in order. A kernel is one pass over
    an index space `full`, some of whose dims (mask `reduced`) are summed or otherwise reduced away, running a small
@@ -7448,6 +7500,8 @@ FLUX_DEF flux_tensor *flux_withgradient(flux_tensor *(*fn)(flux_layer *m, void *
 
    The plan depends on shapes, dtypes and connections, not on addresses, numbers or seeds, so it is kept under the graph's
    description (the key) and found again at the next step. */
+
+FLUX__LEAN
 
 enum { FLUX__K_FUSED, FLUX__K_MATMUL, FLUX__K_GATHER, FLUX__K_SCATTER, FLUX__K_SPREAD, FLUX__K_CAT, FLUX__K_MOVE, FLUX__K_ATTEND };
 enum flux__value_kind { FLUX__V_LOAD, FLUX__V_NUMBER, FLUX__V_IOTA, FLUX__V_RANDOM, FLUX__V_OP, FLUX__V_CONVERT, FLUX__V_ROUND,
@@ -7519,9 +7573,12 @@ typedef struct flux__plan {
 #define FLUX__BUCKETS 256
 #define FLUX__PLANS_MOST ((int64_t)1 << 28)   /* bytes of plans that a thread keeps */
 
+/* hook: flux__load, cpu/casts.h */
 static void flux__load(int cls, void *dst, int dtype, const void *src, int64_t stride, int64_t n);
 
 /* ---------------- describing the graph: one walk gives the nodes in order and the plan's key */
+
+FLUX__LEAN
 
 enum { FLUX__ROOT = 1, FLUX__KEEP = 2, FLUX__SEEN = 4 };   /* must be stored; stays after the plan has run; can be looked at */
 enum { FLUX__MOST_NODES = (1 << 23) - 1 };                 /* of a plan: a use of one is an int, see flux__find_uses */
@@ -7571,14 +7628,15 @@ static bool flux__is_map(const flux_tensor *t) {
     return t->op < FLUX__ELEMENTWISE_COUNT || t->op == FLUX__CAST || t->op == FLUX__COPY || t->op == FLUX__IOTA ||
            t->op == FLUX__RANDOM || t->op == FLUX__NUMBER;
 }
+/* hook: flux__watched_layer, nn/model.h */
 static bool flux__watched_layer(char *out, size_t n);     /* which layer flux_summary or flux_outputsize calls now */
-
 static bool flux__is_reduce(const flux_tensor *t) { return t->op == FLUX__REDUCE || t->op == FLUX__ARGREDUCE; }
-
-FLUX__HOT
 
 /* The number of a leaf, or -1. Few are looked through one by one; of more, there is a map. */
 #define FLUX__FEW_LEAVES 8
+
+FLUX__HOT
+
 static int flux__leaf_number(const flux__graph *g, const flux_tensor *t) {
     if (g->nleaf > FLUX__FEW_LEAVES) return flux__map_get(&g->leaves, t);
     int i = g->nleaf - 1;
@@ -8194,9 +8252,9 @@ static bool flux__find_uses(flux__planner *p) {
     return p->use != NULL;
 }
 
-FLUX__LEAN
-
 /* ---------------- from a group to a kernel's program */
+
+FLUX__LEAN
 
 static int flux__class_of(int dtype) {
     switch (dtype) {
@@ -8549,6 +8607,8 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
 
 /* ---------------- order, life of buffers */
 
+FLUX__COLD
+
 /* Numbers of which the highest is taken first: a heap. */
 static void flux__heap_put(int *heap, int n, int x) {
     for (; n > 0 && heap[(n - 1) / 2] < x; n = (n - 1) / 2) heap[n] = heap[(n - 1) / 2];
@@ -8689,8 +8749,8 @@ static bool flux__find_frees(flux__plan *plan) {
     return true;
 }
 
+/* hook: flux__kernel_unready, cpu/rows.h */
 static void flux__kernel_unready(flux__kernel *k);
-
 static void flux__plan_free(flux__plan *plan) {
     for (int i = 0; plan->kernel && i < plan->nkernel; i++) flux__kernel_unready(&plan->kernel[i]);
     while (plan->chunk) {
@@ -8704,7 +8764,9 @@ static void flux__plan_free(flux__plan *plan) {
     FLUX_FREE(plan);
 }
 
+/* hook: flux__kernels_ready, cpu/rows.h */
 static bool flux__kernels_ready(flux__plan *plan, flux__graph *g);
+
 static void flux__log_plan(const flux__plan *plan, flux__graph *g);
 
 static bool flux__plan_kernels(flux__planner *p, flux__plan *plan, int *order) {
@@ -8818,6 +8880,8 @@ static void flux__log_plan(const flux__plan *plan, flux__graph *g) {
    One event a kernel, in the format that chrome://tracing started and ui.perfetto.dev reads. It asks for a closing bracket
    only in theory, so that the file of a program that crashed shows how far it came. */
 
+FLUX__COLD
+
 static flux__mutex flux__trace_lock = FLUX__MUTEX_INIT;
 static struct { FILE *file; bool known, started; } flux__trace;
 static int flux__trace_no;                /* it is known that nothing is asked for */
@@ -8865,9 +8929,12 @@ static void flux__trace_event(const char *kind, const char *name, double start, 
     flux__mutex_unlock(&flux__trace_lock);
 }
 
-FLUX__LEAN
-
 /* ---------------- the cache of plans */
+
+/* hook: flux_device_backend, device/registry.h */
+/* hook: flux_synchronise_device, device/registry.h */
+
+FLUX__LEAN
 
 static void flux__plans_free(flux__plans *plans) {
     for (int i = 0; i < FLUX__BUCKETS; i++)
@@ -8952,8 +9019,8 @@ typedef struct flux__run {
     void *extra[3];                       /* what kernels need for a moment: see flux__kernel_extra */
 } flux__run;
 
+/* hook: flux__kernels_run, cpu/attention.h */
 static int flux__kernels_run(flux__run *r, flux__kernel *k, int n);
-
 /* Runs a kernel with an eye on the clock; a device is waited for, or its time would be the next kernel's. */
 static int flux__kernel_trace(flux__run *r, flux__kernel *k) {
     char words[300], device[64];
@@ -8966,9 +9033,11 @@ static int flux__kernel_trace(flux__run *r, flux__kernel *k) {
     flux__trace_event("kernel", words, start, flux__kernel_bytes(k, r->g), device);
     return done;
 }
+/* hook: flux__kernel_extra, cpu/attention.h */
 static void flux__kernel_extra(const flux__run *r, const flux__kernel *k, size_t *bytes);
-static bool flux__kernels_prepare(const flux__plan *plan);
 
+/* hook: flux__kernels_prepare, cpu/attention.h */
+static bool flux__kernels_prepare(const flux__plan *plan);
 /* Scratch memory of a device: kernels there run one after the other and share a piece, the largest that any of them needs. */
 static bool flux__allocate_scratch(flux__run *r, int at) {
     flux__kernel *k = &r->plan->kernel[at];
@@ -9146,6 +9215,30 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     return ok ? 0 : -1;
 }
 
+FLUX__COLD
+
+FLUX_DEF flux_tensor *flux_random_state(void) {
+    const flux__thread *t = flux__self();
+    int64_t v[2], n = 2;
+    if (!t) return NULL;
+    memcpy(&v[0], &t->seed, sizeof *v), memcpy(&v[1], &t->draws, sizeof *v);
+    return flux_from_data(v, FLUX_I64, flux__shape(&n, 1));
+}
+
+FLUX_DEF int flux_set_random_state(flux_tensor *state) {
+    flux__thread *t = flux__self();
+    int64_t v[2];
+    if (!state || !t) return flux__null("set_random_state", "state", state), -1;
+    flux__text text = flux__describe(state);
+    if (state->op == FLUX__TUPLE || state->dtype != FLUX_I64 || state->ndim != 1 || state->dim[0] != 2)
+        return flux__fail("set_random_state: %s is not what flux_random_state gives, i64 2", text.s), -1;
+    if (flux_read(state, v, sizeof v) != 0) return -1;
+    memcpy(&t->seed, &v[0], sizeof *v), memcpy(&t->draws, &v[1], sizeof *v);
+    return 0;
+}
+
+FLUX__HOT
+
 /* ---------------- looking */
 
 static int flux__eager_known;             /* 1: no, 2: yes, once the environment has been asked */
@@ -9177,11 +9270,11 @@ static void flux__cut_fixed(flux__graph *g) {
     for (int i = 0; i < n; i++) flux_release(g->node[i]);
 }
 
+FLUX__COLD
+
 /* ---------------- scopes that grow
    A loop that is no scope piles up what it makes. When memory has passed 1 GB, and each time that it is a sixteenth more, the
    scopes are looked at: what each holds, by kind. Of a kind that grows there are many; a few large tensors are data. */
-
-FLUX__COLD
 
 typedef struct flux__heap { const flux_tensor *like; int64_t count, bytes; } flux__heap;      /* all of one operation, dtype and shape */
 enum { FLUX__HEAPS = 512, FLUX__MANY = 8 };
@@ -9337,57 +9430,6 @@ FLUX_DEF flux_tensor *flux_eval(flux_tensor *x) {
     return flux_eval_all(1, &x) == 0 ? x : NULL;
 }
 
-/* ---------------- a schedule as a picture */
-
-FLUX__COLD
-
-static void flux__dot_kernels(FILE *f, const flux__plan *plan, flux__graph *g, const int *maker) {
-    char words[240];
-    for (int i = 0; i < plan->nkernel; i++) {
-        const flux__kernel *k = &plan->kernel[i];
-        flux__kernel_words(plan, g, k, false, words, sizeof words);
-        fprintf(f, "  k%d [label=\"%d. %s\"];\n", i, i + 1, words);
-        for (int j = 0; j < k->noperand; j++) {
-            int src = k->operand[j].src;
-            bool again = src < 0;         /* only strides, of what the kernel makes itself */
-            for (int e = 0; e < j; e++) again = again || k->operand[e].src == src;
-            if (again) continue;
-            flux__text t = flux__describe(src < plan->nleaf ? g->leaf[src] : g->node[src - plan->nleaf]);
-            if (src < plan->nleaf) fprintf(f, "  l%d [label=\"%s\" shape=ellipse];\n  l%d -> k%d;\n", src, t.s, src, i);
-            else fprintf(f, "  k%d -> k%d [label=\"%s\"];\n", maker[src - plan->nleaf], i, t.s);
-        }
-    }
-}
-
-/* The plan that computing x would run, as Graphviz text. Nothing is computed. */
-static bool flux__dot_write(FILE *f, flux_tensor *x) {
-    flux__graph g;
-    flux__graph_start(&g);
-    flux__graph_visit(&g, flux__base(x));
-    if (g.ok && g.nnode) g.flag[flux__base(x)->index] |= FLUX__ROOT;
-    if (g.ok && g.nnode) flux__graph_key(&g);
-    flux__plan *plan = g.ok && g.nnode ? flux__find_plan(&g) : NULL;
-    int *maker = plan ? (int *)flux__zalloc((size_t)plan->nnode * sizeof *maker) : NULL;
-    bool ok = g.ok && (!g.nnode || maker);
-    fputs("digraph schedule {\n  node [shape=box fontname=monospace fontsize=10];\n  edge [fontname=monospace fontsize=9];\n", f);
-    for (int i = 0; maker && i < plan->nkernel; i++)
-        for (int j = 0; j < plan->kernel[i].nouts; j++) maker[plan->kernel[i].outs[j]] = i;
-    if (maker) flux__dot_kernels(f, plan, &g, maker);
-    fputs("}\n", f);
-    if (maker) FLUX_FREE(maker);
-    flux__graph_free(&g);
-    return ok;
-}
-
-FLUX_DEF int flux_graph_dot(flux_tensor *x, const char *path) {
-    if (!flux__check_operands("graph_dot", 1, &x)) return -1;
-    FILE *f = path ? flux__fopen(path, "wb") : stdout;
-    if (!f) return flux__fail("graph_dot: cannot open %s: %s", path, strerror(errno)), -1;
-    bool ok = flux__dot_write(f, x);
-    if ((path ? fclose(f) : fflush(f)) != 0 && ok) return flux__fail("graph_dot: cannot write %s: %s", path ? path : "to stdout", strerror(errno)), -1;
-    return ok ? 0 : -1;
-}
-
 FLUX__LEAN
 
 /* The elements in order where the host reads them, as a tensor that x keeps. Threads that look first at one x each make it; one is
@@ -9474,6 +9516,8 @@ FLUX_DEF double flux_at_shape(flux_tensor *x, flux_shape index) {
    An update takes the memory of the old weights over where nobody can tell: nobody but the caller (who is about to drop
    them), the graph of this step and its gradients may refer to them. All references are counted: the graph's nodes and
    views, and the loss's whole history, are found by walking; if the sum is the reference count, the tensor is ours. */
+
+FLUX__LEAN
 
 typedef struct flux__history {            /* all that the news and the loss come from, finished or not */
     flux__walk walk;                      /* its refs: all references found */
@@ -9626,6 +9670,17 @@ static int flux__update_eval(flux_grads *grads, int n, flux_tensor *const *olds,
    a function); libm (20 ns an element); including this file again for each instruction set, which
    fails once it is renamed or pasted elsewhere. Hence functions inside macros below. */
 
+/* hook: FLUX__HALVES, cpu/vectors.h */
+/* hook: FLUX__IFD, cpu/vectors.h */
+/* hook: FLUX__BITS, cpu/vectors.h */
+/* hook: FLUX__FLOAT, cpu/vectors.h */
+/* hook: FLUX__DOUBLE, cpu/vectors.h */
+/* hook: FLUX__TOFLOAT, cpu/vectors.h */
+/* hook: FLUX__KD, cpu/vectors.h */
+/* hook: FLUX__DBITS, cpu/vectors.h */
+
+FLUX__LEAN
+
 /* y[i] = f(a[i], b[i], c[i]). A stride of 1 walks along the operand, 0 repeats its first element. */
 typedef void (*flux__loop)(int64_t n, void *y, const void *a, const void *b, const void *c,
                            int sa, int sb, int sc);
@@ -9681,12 +9736,6 @@ typedef void (*flux__rows_fn)(const flux__rows_run *r, const flux__rows_run *las
 #  pragma GCC optimize("O1", "no-thread-jumps", "align-loops=64", "no-fast-math", "fp-contract=off", "tree-ch")
 #endif
 
-/* Names: FLUX__F(exp) is flux__exp_f64, flux__exp_x16, ... and FLUX__P(FMA) FLUX__FMA_x16, ... as
-   FLUX__KIND says: f64, i32, i64, or for f32 the number of lanes, x16, x8, x4 (x1 for a compiler
-   without vectors). FLUX__T is an element as it is stored, FLUX__V what formulas compute with. */
-#define FLUX__F_(name, kind) flux__##name##_##kind
-#define FLUX__F__(name, kind) FLUX__F_(name, kind)
-#define FLUX__F(name) FLUX__F__(name, FLUX__KIND)
 #define FLUX__P_(name, kind) FLUX__##name##_##kind
 #define FLUX__P__(name, kind) FLUX__P_(name, kind)
 #define FLUX__P(name) FLUX__P__(name, FLUX__KIND)
@@ -10061,6 +10110,43 @@ static void FLUX__F(attend_back)(int64_t n, void *row, void *grad, double by, do
     }                                                                                                \
 }
 
+#define FLUX__FN(name) static FLUX__INLINE FLUX__V FLUX__F(name)
+
+#define FLUX__VI FLUX__F(vi)
+#define FLUX__VU FLUX__F(vu)
+#define FLUX__VD FLUX__F(vd)
+#define FLUX__VL FLUX__F(vl)
+#define FLUX__VUL FLUX__F(vul)
+#define FLUX__MAGIC 12582912.0f           /* 1.5 2^23: x + MAGIC has round(x) in its low bits */
+#define FLUX__MAGIC_D 6755399441055744.0  /* 1.5 2^52: the same in double */
+
+typedef struct flux__section {
+    const flux__loop *loops;
+    flux__run_loop run;                   /* runs one of them */
+    const flux__fold_fn *folds;
+    flux__random_fn random;
+    flux__adam_fn adam;
+    flux__rows_fn rows;
+    flux__fold_fn most;                   /* a maximum of numbers that are none of them NaN */
+    void (*add_rows)(float *sum, const float *x, int64_t n, int64_t rows);
+    void (*add_wide)(double *sum, const float *x, int64_t n);
+    double (*attend_exp)(int64_t n, void *row, void *most, bool find);
+    void (*attend_back)(int64_t n, void *row, void *grad, double by, double less);
+} flux__section;
+
+#define FLUX__LANES FLUX__P(LANES)
+#define FLUX__SQRT(x) FLUX__P(SQRT)(x)
+#define FLUX__FMA(a, b, c) FLUX__P(FMA)(a, b, c)
+#define FLUX__FMAD(a, b, c) FLUX__P(FMAD)(a, b, c)
+#define FLUX__MIN(a, b) FLUX__P(MIN)(a, b)
+#define FLUX__MAX(a, b) FLUX__P(MAX)(a, b)
+#define FLUX__SCALE(x, t) FLUX__P(SCALE)(x, t)
+#define FLUX__SCALE_DOWN(x, t) FLUX__P(SCALE_DOWN)(x, t)
+#define FLUX__LOOKUP(table, i) FLUX__P(LOOKUP)(table, i)   /* in 16 numbers, by the lowest 4 bits of each lane of i */
+#define FLUX__ALL(mask) FLUX__P(ALL)(mask)
+#define FLUX__HELD(x) FLUX__P(HELD)(x)          /* x, in a register: gcc makes constants anew at each use */
+#define FLUX__MUL32(x, m) FLUX__P(MUL32)(x, m)  /* products of 64-bit lanes whose m is below 2^32, and of x the low halves */
+
 /* ---- f64, by libm, and the integers
    Integers are computed twice as wide where there is such a type, and cut back: so they wrap, and
    nothing overflows. */
@@ -10120,7 +10206,7 @@ static int64_t flux__whole_power(int64_t a, int64_t b) {
         if (b & 1) y *= x;
     return (int64_t)y;
 }
-#define FLUX__FN(name) static FLUX__INLINE FLUX__V FLUX__F(name)
+
 #define FLUX__INTEGER_MATH                                                                           \
 FLUX__FN(abs)(FLUX__V x) { return x < 0 ? -x : x; }                                                  \
 FLUX__FN(sign)(FLUX__V x) { return (x > 0) - (x < 0); }                                              \
@@ -10160,14 +10246,6 @@ FLUX__SCALAR_FOLDS(int64_t, uint64_t, INT64_MIN, INT64_MAX, )
    64-bit integers in a vector of that size, so half as many. A number may stand for a vector but
    in FLUX__FMA and FLUX__IF, where it is FLUX__K(number). A comparison gives a lane of bits all
    set, or 1 where there is but one lane: FLUX__IF, & and | take both. */
-
-#define FLUX__VI FLUX__F(vi)
-#define FLUX__VU FLUX__F(vu)
-#define FLUX__VD FLUX__F(vd)
-#define FLUX__VL FLUX__F(vl)
-#define FLUX__VUL FLUX__F(vul)
-#define FLUX__MAGIC 12582912.0f           /* 1.5 2^23: x + MAGIC has round(x) in its low bits */
-#define FLUX__MAGIC_D 6755399441055744.0  /* 1.5 2^52: the same in double */
 
 /* FLUX__POLY(3, x, c): c[0] + c[1] x + c[2] x^2, by fused steps; _PLAIN by sums and products, _D in double */
 #define FLUX__POLY(n, x, c) FLUX__POLY##n(FLUX__FUSED, x, c, 0)
@@ -10606,19 +10684,6 @@ static void FLUX__F(rows)(const flux__rows_run *r, const flux__rows_run *last) {
     else FLUX__ROW_LAST((v - less) * by)                                                             \
 }
 
-typedef struct flux__section {
-    const flux__loop *loops;
-    flux__run_loop run;                   /* runs one of them */
-    const flux__fold_fn *folds;
-    flux__random_fn random;
-    flux__adam_fn adam;
-    flux__rows_fn rows;
-    flux__fold_fn most;                   /* a maximum of numbers that are none of them NaN */
-    void (*add_rows)(float *sum, const float *x, int64_t n, int64_t rows);
-    void (*add_wide)(double *sum, const float *x, int64_t n);
-    double (*attend_exp)(int64_t n, void *row, void *most, bool find);
-    void (*attend_back)(int64_t n, void *row, void *grad, double by, double less);
-} flux__section;
 #define FLUX__VECTOR_SECTION                                                                         \
 FLUX__VECTOR_BASICS                                                                                  \
 FLUX__VECTOR_EXP                                                                                     \
@@ -10637,19 +10702,6 @@ static const flux__section FLUX__F(section) = {                                 
     FLUX__F(add_rows), FLUX__F(add_wide), FLUX__F(attend_exp), FLUX__F(attend_back) };
 
 /* ---- f32: instruction sets */
-
-#define FLUX__LANES FLUX__P(LANES)
-#define FLUX__SQRT(x) FLUX__P(SQRT)(x)
-#define FLUX__FMA(a, b, c) FLUX__P(FMA)(a, b, c)
-#define FLUX__FMAD(a, b, c) FLUX__P(FMAD)(a, b, c)
-#define FLUX__MIN(a, b) FLUX__P(MIN)(a, b)
-#define FLUX__MAX(a, b) FLUX__P(MAX)(a, b)
-#define FLUX__SCALE(x, t) FLUX__P(SCALE)(x, t)
-#define FLUX__SCALE_DOWN(x, t) FLUX__P(SCALE_DOWN)(x, t)
-#define FLUX__LOOKUP(table, i) FLUX__P(LOOKUP)(table, i)   /* in 16 numbers, by the lowest 4 bits of each lane of i */
-#define FLUX__ALL(mask) FLUX__P(ALL)(mask)
-#define FLUX__HELD(x) FLUX__P(HELD)(x)          /* x, in a register: gcc makes constants anew at each use */
-#define FLUX__MUL32(x, m) FLUX__P(MUL32)(x, m)  /* products of 64-bit lanes whose m is below 2^32, and of x the low halves */
 
 #if !FLUX__VECTORS
 typedef float flux__t_x1, flux__v_x1;
@@ -11027,8 +11079,12 @@ static const flux__section *flux__section_now(void) {
 
 /* Some rows at a time, each step for all of them, so that none waits for the end of its own sum. */
 #define FLUX__ROWS_TILE 512
+/* hook: flux__join_long, cpu/reductions.h */
 static void flux__join_long(const flux__join_order *o, flux__fold_fn fold, int cls, int red, void *acc, const void *x);
+
+/* hook: flux__settle_zeros, cpu/reductions.h */
 static void flux__settle_zeros(int cls, int red, void *acc, int64_t n);
+
 static void flux__fold_rows(const flux__rows_run *r, flux__fold_fn fold, int red, float *acc, const float *x) {
     const float start = red == FLUX__RED_SUM ? 0 : -INFINITY;
     flux__fill(acc, &start, sizeof start, (size_t)r->count);
@@ -11617,6 +11673,8 @@ FLUX__ASBEFORE
    Rejected: intrinsics (immintrin.h alone takes half as long to compile as all of this); packing
    all of A and B (twice the memory, and slower for the flat matrices of a training step).       */
 
+FLUX__LEAN
+
 typedef struct flux__axes { int nd; int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS]; } flux__axes;   /* merged dims */
 
 typedef struct flux__gemm_job {
@@ -12105,6 +12163,8 @@ static const flux__gemm_set *flux__gemm_judge(const flux__gemm_set *set) {
 
 /* ---- copying operands */
 
+FLUX__LEAN
+
 static int64_t flux__gemm_up(int64_t n, int64_t unit) { return (n + unit - 1) & -unit; }   /* unit: a power of two */
 static int64_t flux__gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -12372,6 +12432,8 @@ static flux__gemm_collector flux__gemm_collector_now(void) {
 }
 
 /* ---- the plan of a product, and one thread's share of it */
+
+FLUX__LEAN
 
 typedef struct flux__gemm_plan {
     const flux__gemm_job *job;
@@ -13078,6 +13140,8 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
 #define FLUX__LARGE (1 << 19)             /* elements: more than a second cache holds */
 #define FLUX__LONG_ROW (1 << 18)          /* elements: rows up to there are run as one, whatever a block is else */
 
+FLUX__HOT
+
 typedef struct flux__phase { int *line, n, *late, nlate; } flux__phase;   /* values by number: inner ones; outer ones before */
 
 /* Adam's lines, run as one where the last of them stands; values by number, w -1: none. */
@@ -13150,9 +13214,9 @@ static int64_t flux__axes_at(const flux__axes *x, int64_t flat) {
     return at;
 }
 
-/* ---------------- making a kernel ready */
-
 FLUX__COLD
+
+/* ---------------- making a kernel ready */
 
 static FLUX__INLINE bool flux__is_source(const flux__value *v) { return v->kind == FLUX__V_LOAD || v->kind == FLUX__V_IOTA || v->kind == FLUX__V_RANDOM; }
 
@@ -13324,6 +13388,8 @@ static bool flux__split_phases(flux__plan *plan, flux__kernel *k, flux__cpu *c) 
 }
 
 /* ---- lines that are run as one: Adam's, and those of rows */
+
+FLUX__COLD
 
 static bool flux__is_line(const flux__kernel *k, int v, int kind, int op, bool outer) {
     const flux__value *x = &k->value[v];
@@ -13692,9 +13758,9 @@ static bool flux__kernels_ready(flux__plan *plan, flux__graph *g) {
     return true;
 }
 
-FLUX__LEAN
-
 /* ---------------- a block's run */
+
+FLUX__LEAN
 
 typedef struct flux__block_run {          /* one thread's view of a running kernel */
     flux__run *run;
@@ -13713,7 +13779,6 @@ typedef struct flux__block_run {          /* one thread's view of a running kern
     bool part;                            /* of a split reduction: what outer points have is stored once, in the end */
     int phase;
 } flux__block_run;
-
 
 static char *flux__reg(flux__block_run *b, int reg) { return b->memory + (size_t)reg * (size_t)b->c->tile * (size_t)b->c->width; }
 /* Behind the registers: where sum number `reduction` adds up its chunks, a double each, and behind these its slots; and the numbers. */
@@ -14313,6 +14378,8 @@ static void flux__do_block(flux__block_run *b) {
 
 /* ---------------- a kernel's run over threads */
 
+FLUX__LEAN
+
 typedef struct flux__job { flux__run *run; flux__kernel *k; int64_t per_task, tasks; char *partial; int failed, phase; int64_t batch, first; } flux__job;
 
 static size_t flux__memory_bytes(const flux__kernel *k, const flux__cpu *c) {
@@ -14463,14 +14530,382 @@ static int flux__run_split(flux__job *job) {
     return 0;
 }
 
+/* ---------------- matrix products */
+
+FLUX__LEAN
+
+/* A block of the result comes by while it is hot: the kernel's program runs over it, in pieces that fit a register. */
+static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb, int64_t nb, void *block, int64_t ld) {
+    flux__job *job = (flux__job *)ctx;
+    flux__block_run b;
+    (void)worker;
+    if (!flux__block_start(&b, job->run, job->k)) {
+        flux__atomic_store32(&job->failed, 1);
+        return;
+    }
+    int64_t m = job->k->mnk[0], n = job->k->mnk[1];
+    size_t size = job->k->operand[0].dtype == FLUX_F64 ? 8 : 4;
+    const flux__cpu *c = (const flux__cpu *)job->k->ready;
+    int64_t rows = mb < c->tile ? mb : c->tile, cols = c->tile / rows;
+    for (int64_t j = 0; j < nb; j += cols)
+        for (int64_t i = 0; i < mb; i += rows) {
+            int64_t high = mb - i < rows ? mb - i : rows, wide = nb - j < cols ? nb - j : cols;
+            b.product_rows = high;
+            b.w = high == m ? high * wide : high;          /* whole columns are one run */
+            b.segments = high == m ? 1 : wide;
+            b.segment_step = m;
+            b.o0 = job->first + job->batch * m * n + (j0 + j) * m + i0 + i;
+            b.r0 = 0, b.rt = 1;
+            b.product = (const char *)block + (size_t)(i + j * ld) * size;
+            b.product_ld = ld;
+            for (int p = 0; p < b.c->nphase; p++) {
+                flux__do_late(&b, p);
+                for (int l = 0; l < b.c->phase[p].n; l++) flux__do_line(&b, b.c->phase[p].line[l]);
+            }
+            flux__store_numbers(&b);
+        }
+}
+
+FLUX__HOT
+
+/* The only thing done is to store the product itself? Then the product writes it where it belongs. */
+static bool flux__bare_product(const flux__kernel *k) {
+    return k->nvalue == 1 && k->value[0].kind == FLUX__V_PRODUCT && (k->value[0].dtype == FLUX_F32 || k->value[0].dtype == FLUX_F64);
+}
+
+static int64_t flux__batch_offset(const flux__kernel *k, const flux__operand *o, int64_t batch) {
+    int64_t at = o->offset;
+    int first = k->mnk[0] < 0 ? 0 : 2;
+    for (int d = first; d < FLUX_MAX_DIMS && batch > 0; d++) {
+        int64_t n = k->full[d], i = n > 0 ? batch % n : 0;
+        if (n > 0) batch /= n;
+        if (d < o->shape.ndim && o->shape.dim[d] > 1) at += i * o->stride[d];
+    }
+    return at;
+}
+
+FLUX__LEAN
+
+/* An operand of a half format as f32, in order. */
+static float *flux__widen(const flux__operand *o, const void *src, void *memory) {
+    int64_t n = flux__count(&o->shape);
+    flux__axes x;
+    int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS];
+    float *out = (float *)memory;
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) dim[d] = d < o->shape.ndim ? o->shape.dim[d] : 1, step[d] = d < o->shape.ndim ? o->stride[d] : 0;
+    flux__merge_axes(&x, dim, step, 0, false);
+    flux__transfer t = { (const char *)src, (char *)out, FLUX__F32C, o->dtype, 4, 2 };
+    flux__each_run(&x, o->offset, 0, n, 0, flux__load_run, &t);
+    return out;
+}
+
+/* Whether an operand's elements lie side by side, in whichever order of its dims. */
+static bool flux__side_by_side(const flux__operand *o) {
+    int64_t at = 1, n = flux__count(&o->shape);
+    int d = 0;
+    while (at < n && d < o->shape.ndim)
+        if (o->shape.dim[d] > 1 && o->stride[d] == at) at *= o->shape.dim[d], d = 0;
+        else d++;
+    return at == n;
+}
+
+/* Such an operand as f32, in the order in which it lies. */
+#define FLUX__WIDEN ((int64_t)1 << 16)
+static void flux__widen_part(void *ctx, int64_t part) {
+    const flux__transfer *t = (const flux__transfer *)ctx;
+    int64_t at = part * FLUX__WIDEN, left = (int64_t)t->wide - at;
+    flux__load(FLUX__F32C, t->dst + at * 4, t->dtype, t->src + at * 2, 1, left < FLUX__WIDEN ? left : FLUX__WIDEN);
+}
+static const char *flux__widen_all(const flux__operand *o, const char *src, void *memory) {
+    flux__transfer t = { src + o->offset * 2, (char *)memory, FLUX__F32C, o->dtype, (size_t)flux__count(&o->shape), 2 };
+    flux__parallel(((int64_t)t.wide + FLUX__WIDEN - 1) / FLUX__WIDEN, flux__widen_part, &t);
+    return t.dst;
+}
+
+/* The strides that it has then. */
+static void flux__widened_strides(const flux__operand *o, int64_t *stride) {
+    if (flux__side_by_side(o)) memcpy(stride, o->stride, sizeof o->stride);
+    else flux__natural(&o->shape, stride);
+}
+
+FLUX__LEAN
+
 static const char *flux__operand_ptr(flux__run *run, const flux__operand *o);
+
+/* ---------------- whole-tensor kernels */
+
+/* Moves elements between two strided layouts of the same shape, adding if asked. */
 static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step, const char *src, const int64_t *src_step, bool add);
+
+static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, int64_t ss, int64_t n) {
+    if (ds == 1 && ss == 1) {             /* rows of an image are too short for a call of memcpy each */
+        for (; n >= 8; n -= 8, dst += 8, src += 8) memcpy(dst, src, 32);
+        if (n >= 4) memcpy(dst, src, 16), n -= 4, dst += 4, src += 4;
+        for (; n > 0; n--) memcpy(dst++, src++, 4);
+    } else
+        for (; n > 0; n--, dst += ds, src += ss) memcpy(dst, src, 4);
+}
+
+static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, int64_t ss, int64_t n) {
+#if FLUX__GEMM_VECTORS
+    const flux__gemm_f16 none = { -0.0f, -0.0f, -0.0f, -0.0f };       /* what lies between stays as it is */
+    flux__gemm_f16 v, w, *at;
+    for (; n >= 4 && ds == 1 && ss == 1; n -= 4, dst += 4, src += 4) *(flux__gemm_f16 *)(void *)dst += *(const flux__gemm_f16 *)(const void *)src;
+    for (; n > 4 && ds == 2 && ss == 1; n -= 4, dst += 8, src += 4) { /* > : nothing beyond the last one is touched */
+        v = *(const flux__gemm_f16 *)(const void *)src, at = (flux__gemm_f16 *)(void *)dst;
+        FLUX__SHUFFLE(w, v, none, flux__gemm_i16, 2, 6, 3, 7)
+        FLUX__SHUFFLE(v, v, none, flux__gemm_i16, 0, 4, 1, 5)
+        at[0] += v, at[1] += w;
+    }
+#endif
+    for (; n > 0; n--, dst += ds, src += ss) *dst += *src;
+}
+
+static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss, bool add) {
+    size_t size = flux__dtypes[t].size;
+    if (!add && size == 4 && (n < 256 || ds != 1 || ss != 1)) {
+        flux__copy_words((float *)(void *)dst, ds, (const float *)(const void *)src, ss, n);
+        return;
+    }
+    if (!add && ds == 1 && ss == 1) {
+        memcpy(dst, src, (size_t)n * size);
+        return;
+    }
+    if (!add) {                           /* bytes as they are */
+        for (int64_t i = 0; i < n; i++, dst += ds * (int64_t)size, src += ss * (int64_t)size) memcpy(dst, src, size);
+        return;
+    }
+    int cls = flux__class_of(t);
+    char a[256 * 8], b[256 * 8];
+    for (int64_t i = 0; i < n; i += 256) {
+        int64_t m = n - i < 256 ? n - i : 256;
+        char *to = dst + (ptrdiff_t)(i * ds) * (ptrdiff_t)size;
+        flux__load(cls, a, t, src + (ptrdiff_t)(i * ss) * (ptrdiff_t)size, ss, m);
+        flux__load(cls, b, t, to, ds, m);
+        flux__accumulate(cls, FLUX__RED_SUM, b, a, m);
+        flux__store(t, to, ds, cls, b, m);
+    }
+}
+
+/* The same for words, two dims at a time. */
+static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, const char *src, const int64_t *ss, bool add) {
+    void (*row)(float *, int64_t, const float *, int64_t, int64_t) = add ? flux__add_words : flux__copy_words;
+    int64_t at[FLUX_MAX_DIMS] = { 0 }, to = 0, from = 0;
+    for (;;) {
+        for (int64_t i = 0; i < s->dim[1]; i++)
+            row((float *)(void *)dst + to + i * ds[1], ds[0], (const float *)(const void *)src + from + i * ss[1], ss[0], s->dim[0]);
+        int d = 2;
+        for (; d < s->ndim; d++) {
+            to += ds[d], from += ss[d];
+            if (++at[d] < s->dim[d]) break;
+            to -= ds[d] * s->dim[d], from -= ss[d] * s->dim[d];
+            at[d] = 0;
+        }
+        if (d >= s->ndim) return;
+    }
+}
+
+static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step, const char *src, const int64_t *src_step, bool add) {
+    int64_t at[FLUX_MAX_DIMS] = { 0 }, n = s->ndim ? s->dim[0] : 1;
+    ptrdiff_t size = (ptrdiff_t)flux__dtypes[t].size;
+    if (flux__count(s) == 0) return;
+    if ((add ? t == FLUX_F32 : size == 4) && s->ndim > 1) {
+        flux__copy_image(s, dst, dst_step, src, src_step, add);
+        return;
+    }
+    for (;;) {
+        flux__copy_row(t, n, dst, s->ndim ? dst_step[0] : 1, src, s->ndim ? src_step[0] : 1, add);
+        int d = 1;
+        for (; d < s->ndim; d++) {
+            dst += dst_step[d] * size, src += src_step[d] * size;
+            if (++at[d] < s->dim[d]) break;
+            dst -= dst_step[d] * size * s->dim[d], src -= src_step[d] * size * s->dim[d];
+            at[d] = 0;
+        }
+        if (d >= s->ndim) return;
+    }
+}
+
+static const char *flux__operand_ptr(flux__run *run, const flux__operand *o) {
+    return (const char *)run->ptr[o->src] + (ptrdiff_t)o->offset * (ptrdiff_t)flux__dtypes[o->dtype].size;
+}
+
+static void flux__fill_with(int t, void *dst, int64_t n, double value) {
+    char one[8];
+    int cls = flux__class_of(t);
+    char tile[256 * 8];
+    int own = flux__own_dtype[cls];
+    flux__set_number(cls, one, value);
+    flux__load(cls, tile, own, one, 0, 256);
+    for (int64_t i = 0; i < n; i += 256)
+        flux__store(t, (char *)dst + (size_t)i * flux__dtypes[t].size, 1, cls, tile, n - i < 256 ? n - i : 256);
+}
+
+typedef struct flux__spread_job { const flux_tensor *t; flux_shape part; flux__operand o; char *dst; const char *src; int64_t slab, units, each; } flux__spread_job;
+
+/* Fills and writes slabs of the result, which are of the same make, and among them the operand's last dims count. */
+static void flux__spread_task(void *ctx, int64_t task) {
+    const flux__spread_job *j = (const flux__spread_job *)ctx;
+    ptrdiff_t size = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
+    for (int64_t u = task * j->each; u < j->units && u < (task + 1) * j->each; u++) {
+        int64_t from = 0, rest = u;
+        for (int d = j->part.ndim; d < j->o.shape.ndim; rest /= j->o.shape.dim[d++]) from += rest % j->o.shape.dim[d] * j->o.stride[d];
+        char *dst = j->dst + (ptrdiff_t)(u * j->slab) * size;
+        flux__fill_with(j->t->dtype, dst, j->slab, j->t->arg.i[1] ? 0 : j->t->arg.num);
+        flux__copy_elements(j->t->dtype, &j->part, dst + (ptrdiff_t)j->t->rel * size, j->t->stride, j->src + (ptrdiff_t)from * size, j->o.stride,
+                            j->t->arg.i[1] != 0);
+    }
+}
+
+/* Elements that meet are added with the additions of a float's own format; f16 and bf16 sums are taken in f32. */
+static int flux__run_spread(flux__run *run, flux__kernel *k) {
+    flux_tensor *t = run->g->node[k->node];
+    const flux__operand *o = &k->operand[0];
+    char *dst = (char *)run->ptr[run->plan->nleaf + k->node];
+    bool half = t->arg.i[1] && flux__is_half(t->dtype);
+    int64_t n = flux__size(t);
+    if (n == 0) return 0;
+    if (!half) {
+        flux__spread_job j = { t, o->shape, *o, dst, flux__operand_ptr(run, o), n, 1, 1 };
+        int64_t reach = t->rel;
+        for (int d = 0; d < o->shape.ndim; d++) reach += (o->shape.dim[d] - 1) * t->stride[d];
+        while (j.part.ndim > 1 && t->stride[j.part.ndim - 1] > 0 && t->stride[j.part.ndim - 1] * j.part.dim[j.part.ndim - 1] == j.slab) {
+            int64_t slab = t->stride[j.part.ndim - 1], many = j.part.dim[j.part.ndim - 1];
+            if (reach - (many - 1) * slab >= slab || slab < 64) break;
+            reach -= (many - 1) * slab, j.slab = slab, j.units *= many, j.part.ndim--;
+        }
+        j.each = (1 << 15) / j.slab + 1;
+        flux__parallel((j.units + j.each - 1) / j.each, flux__spread_task, &j);
+        return 0;
+    }
+    float *sum = (float *)run->extra[1], *wide = flux__widen(o, run->ptr[o->src], run->extra[0]);
+    int64_t natural[FLUX_MAX_DIMS];
+    flux__natural(&o->shape, natural);
+    memset(sum, 0, (size_t)n * sizeof *sum);
+    flux__copy_elements(FLUX_F32, &o->shape, (char *)(sum + t->rel), t->stride, (const char *)wide, natural, true);
+    flux__store(t->dtype, dst, 1, FLUX__F32C, sum, n);
+    return 0;
+}
+
+typedef struct flux__cat_job { flux__run *run; const flux__kernel *k; const flux_tensor *t; char *dst; int end; int64_t each; } flux__cat_job;
+
+/* Some slices of the result's last dim, from whichever operands they come. */
+static void flux__cat_task(void *ctx, int64_t task) {
+    const flux__cat_job *j = (const flux__cat_job *)ctx;
+    int64_t natural[FLUX_MAX_DIMS], at = 0, from = task * j->each, to = from + j->each;
+    int dim = (int)j->t->arg.i[0], end = j->end;
+    ptrdiff_t size = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
+    flux_shape s = flux__dims(j->t);
+    flux__natural(&s, natural);
+    if (to > s.dim[end]) to = s.dim[end];
+    for (int i = 0; i < j->k->noperand; i++) {
+        const flux__operand *o = &j->k->operand[i];
+        flux_shape part = o->shape;
+        int64_t many = dim < part.ndim ? part.dim[dim] : 1, first = from, last = to;
+        if (dim == end) first = from > at ? from - at : 0, last = to - at < many ? to - at : many;
+        if (first < last) {
+            char *dst = j->dst + (ptrdiff_t)(at * natural[dim] + first * natural[end]) * size;
+            const char *src = flux__operand_ptr(j->run, o);
+            if (end < part.ndim) part.dim[end] = last - first, src += (ptrdiff_t)(first * o->stride[end]) * size;
+            flux__copy_elements(j->t->dtype, &part, dst, natural, src, o->stride, false);
+        }
+        at += many;
+    }
+}
+
+static int flux__run_cat(flux__run *run, flux__kernel *k) {
+    flux_tensor *t = run->g->node[k->node];
+    flux__cat_job j = { run, k, t, (char *)run->ptr[run->plan->nleaf + k->node], t->ndim - 1, 1 };
+    int64_t n = flux__size(t), tasks = n / 8192;
+    while (j.end > 0 && t->dim[j.end] == 1) j.end--;
+    if (tasks < 1) tasks = 1;
+    if (n > 0) j.each = (t->dim[j.end] + tasks - 1) / tasks;
+    if (n > 0) flux__parallel((t->dim[j.end] + j.each - 1) / j.each, flux__cat_task, &j);
+    return 0;
+}
+
+/* One index after the other: of x the points before and after dim, moved to or from the result. */
+static int flux__run_index(flux__run *run, flux__kernel *k) {
+    flux_tensor *t = run->g->node[k->node];
+    bool scatter = t->op == FLUX__SCATTER;
+    const flux__operand *x = &k->operand[0], *index = &k->operand[1], *src = scatter ? &k->operand[2] : NULL;
+    int dim = (int)t->arg.i[0];
+    int dt = t->dtype;
+    ptrdiff_t size = (ptrdiff_t)flux__dtypes[dt].size;
+    char *out = (char *)run->ptr[run->plan->nleaf + k->node];
+    int64_t n = flux__count(&index->shape), rows = x->shape.dim[dim], natural[FLUX_MAX_DIMS], picked[FLUX_MAX_DIMS];
+    flux_shape slice = flux__shape(NULL, 0), whole = flux__dims(t), is = index->shape;
+    int64_t big_step[FLUX_MAX_DIMS], small_step[FLUX_MAX_DIMS], index_out[FLUX_MAX_DIMS];
+    flux__natural(&whole, natural);
+    const int64_t *big = scatter ? natural : x->stride, *small = scatter ? src->stride : natural;
+    for (int d = 0; d < x->shape.ndim; d++) {
+        if (d == dim) continue;
+        big_step[slice.ndim] = big[d];
+        small_step[slice.ndim] = small[d < dim ? d : d - 1 + is.ndim];
+        slice.dim[slice.ndim++] = x->shape.dim[d];
+    }
+    for (int d = 0; d < is.ndim; d++) index_out[d] = small[dim + d];
+    if (scatter) flux__copy_elements(dt, &x->shape, out, natural, flux__operand_ptr(run, x), x->stride, false);
+    const int64_t *ids = (const int64_t *)(const void *)flux__operand_ptr(run, index);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = 0, place = 0, rest = i;
+        for (int d = 0; d < is.ndim; d++) {
+            picked[d] = rest % is.dim[d];
+            rest /= is.dim[d];
+            at += picked[d] * index->stride[d];
+            place += picked[d] * index_out[d];
+        }
+        int64_t id = ids[at];
+        if (id < 0 || id >= rows) {
+            flux__fail("%s: index %lld (number %lld) is not within dim %d of size %lld", flux__op_names[t->op], (long long)id,
+                       (long long)i, dim, (long long)rows);
+            return -1;
+        }
+        if (scatter)
+            flux__copy_elements(dt, &slice, out + (ptrdiff_t)(id * natural[dim]) * size, big_step,
+                                flux__operand_ptr(run, src) + (ptrdiff_t)place * size, small_step, true);
+        else
+            flux__copy_elements(dt, &slice, out + (ptrdiff_t)place * size, small_step,
+                                flux__operand_ptr(run, x) + (ptrdiff_t)(id * x->stride[dim]) * size, big_step, false);
+    }
+    return 0;
+}
+
+/* Between devices: up, down, or across by way of the host. */
+static int flux__move_bytes(flux_device to, void *dst, flux_device from, const void *src, size_t bytes) {
+    if (bytes == 0) return 0;
+    if (from.backend == to.backend) return flux__backend_of(to.backend)->copy(to.id, dst, from.id, src, bytes);
+    if (from.backend == FLUX__CPU_BACKEND) return flux__backend_of(to.backend)->upload(to.id, dst, src, bytes);
+    if (to.backend == FLUX__CPU_BACKEND) return flux__backend_of(from.backend)->download(from.id, dst, src, bytes);
+    void *host = flux__malloc(bytes);
+    int rc = host ? flux__backend_of(from.backend)->download(from.id, host, src, bytes) : -1;
+    if (rc == 0) rc = flux__backend_of(to.backend)->upload(to.id, dst, host, bytes);
+    if (host) FLUX_FREE(host);
+    return rc;
+}
+
+static int flux__run_move(flux__run *run, flux__kernel *k) {
+    flux_tensor *t = run->g->node[k->node];
+    const flux__operand *o = &k->operand[0];
+    flux_device from = t->in[0]->device, to = t->device;
+    size_t bytes = (size_t)flux__size(t) * flux__dtypes[t->dtype].size;
+    void *dst = run->ptr[run->plan->nleaf + k->node];
+    int rc = flux__move_bytes(to, dst, from, flux__operand_ptr(run, o), bytes);
+    if (rc != 0) {
+        char there[96];
+        snprintf(there, sizeof there, "%s", flux_device_name(from));
+        flux__fail("to: %zu bytes could not be copied from %s to %s", bytes, there, flux_device_name(to));
+    }
+    return rc;
+}
 
 /* ---- the largest of small windows, and its gradient
    Kernels of so few lines, whose rows are a few numbers of an image, are run window by window: max alone, and
    where(number == argmax, g, 0), which the gradient of max is. */
 
 #define FLUX__WINDOW 64
+
+FLUX__LEAN
 
 typedef struct flux__windows_job {
     flux__run *run;
@@ -14744,103 +15179,9 @@ static int flux__run_fused(flux__run *run, flux__kernel *k) {
     return flux__job_ok(&job) ? 0 : -1;
 }
 
-/* ---------------- matrix products */
-
-/* A block of the result comes by while it is hot: the kernel's program runs over it, in pieces that fit a register. */
-static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb, int64_t nb, void *block, int64_t ld) {
-    flux__job *job = (flux__job *)ctx;
-    flux__block_run b;
-    (void)worker;
-    if (!flux__block_start(&b, job->run, job->k)) {
-        flux__atomic_store32(&job->failed, 1);
-        return;
-    }
-    int64_t m = job->k->mnk[0], n = job->k->mnk[1];
-    size_t size = job->k->operand[0].dtype == FLUX_F64 ? 8 : 4;
-    const flux__cpu *c = (const flux__cpu *)job->k->ready;
-    int64_t rows = mb < c->tile ? mb : c->tile, cols = c->tile / rows;
-    for (int64_t j = 0; j < nb; j += cols)
-        for (int64_t i = 0; i < mb; i += rows) {
-            int64_t high = mb - i < rows ? mb - i : rows, wide = nb - j < cols ? nb - j : cols;
-            b.product_rows = high;
-            b.w = high == m ? high * wide : high;          /* whole columns are one run */
-            b.segments = high == m ? 1 : wide;
-            b.segment_step = m;
-            b.o0 = job->first + job->batch * m * n + (j0 + j) * m + i0 + i;
-            b.r0 = 0, b.rt = 1;
-            b.product = (const char *)block + (size_t)(i + j * ld) * size;
-            b.product_ld = ld;
-            for (int p = 0; p < b.c->nphase; p++) {
-                flux__do_late(&b, p);
-                for (int l = 0; l < b.c->phase[p].n; l++) flux__do_line(&b, b.c->phase[p].line[l]);
-            }
-            flux__store_numbers(&b);
-        }
-}
-
-FLUX__HOT
-
-/* The only thing done is to store the product itself? Then the product writes it where it belongs. */
-static bool flux__bare_product(const flux__kernel *k) {
-    return k->nvalue == 1 && k->value[0].kind == FLUX__V_PRODUCT && (k->value[0].dtype == FLUX_F32 || k->value[0].dtype == FLUX_F64);
-}
-
-static int64_t flux__batch_offset(const flux__kernel *k, const flux__operand *o, int64_t batch) {
-    int64_t at = o->offset;
-    int first = k->mnk[0] < 0 ? 0 : 2;
-    for (int d = first; d < FLUX_MAX_DIMS && batch > 0; d++) {
-        int64_t n = k->full[d], i = n > 0 ? batch % n : 0;
-        if (n > 0) batch /= n;
-        if (d < o->shape.ndim && o->shape.dim[d] > 1) at += i * o->stride[d];
-    }
-    return at;
-}
+/* ---- products of bf16 by the processor's own instruction, which adds up those of two neighbours along k at once: they are words */
 
 FLUX__LEAN
-
-/* An operand of a half format as f32, in order. */
-static float *flux__widen(const flux__operand *o, const void *src, void *memory) {
-    int64_t n = flux__count(&o->shape);
-    flux__axes x;
-    int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS];
-    float *out = (float *)memory;
-    for (int d = 0; d < FLUX_MAX_DIMS; d++) dim[d] = d < o->shape.ndim ? o->shape.dim[d] : 1, step[d] = d < o->shape.ndim ? o->stride[d] : 0;
-    flux__merge_axes(&x, dim, step, 0, false);
-    flux__transfer t = { (const char *)src, (char *)out, FLUX__F32C, o->dtype, 4, 2 };
-    flux__each_run(&x, o->offset, 0, n, 0, flux__load_run, &t);
-    return out;
-}
-
-/* Whether an operand's elements lie side by side, in whichever order of its dims. */
-static bool flux__side_by_side(const flux__operand *o) {
-    int64_t at = 1, n = flux__count(&o->shape);
-    int d = 0;
-    while (at < n && d < o->shape.ndim)
-        if (o->shape.dim[d] > 1 && o->stride[d] == at) at *= o->shape.dim[d], d = 0;
-        else d++;
-    return at == n;
-}
-
-/* Such an operand as f32, in the order in which it lies. */
-#define FLUX__WIDEN ((int64_t)1 << 16)
-static void flux__widen_part(void *ctx, int64_t part) {
-    const flux__transfer *t = (const flux__transfer *)ctx;
-    int64_t at = part * FLUX__WIDEN, left = (int64_t)t->wide - at;
-    flux__load(FLUX__F32C, t->dst + at * 4, t->dtype, t->src + at * 2, 1, left < FLUX__WIDEN ? left : FLUX__WIDEN);
-}
-static const char *flux__widen_all(const flux__operand *o, const char *src, void *memory) {
-    flux__transfer t = { src + o->offset * 2, (char *)memory, FLUX__F32C, o->dtype, (size_t)flux__count(&o->shape), 2 };
-    flux__parallel(((int64_t)t.wide + FLUX__WIDEN - 1) / FLUX__WIDEN, flux__widen_part, &t);
-    return t.dst;
-}
-
-/* The strides that it has then. */
-static void flux__widened_strides(const flux__operand *o, int64_t *stride) {
-    if (flux__side_by_side(o)) memcpy(stride, o->stride, sizeof o->stride);
-    else flux__natural(&o->shape, stride);
-}
-
-/* ---- products of bf16 by the processor's own instruction, which adds up those of two neighbours along k at once: they are words */
 
 #if FLUX__BF16
 static bool flux__multiplies_pairs(const flux__kernel *k) {
@@ -14922,7 +15263,6 @@ typedef struct flux__matrix {
     flux__operand o;
     flux__axes grid[2];                   /* of an operand that is gathered: its rows, its columns */
 } flux__matrix;
-
 
 /* Of which dims of the product's index space a matrix's rows (side 0) or columns are made: dim `side`, then `more`. */
 static void flux__matrix_grid(flux__matrix *m, int side, int more) {
@@ -15118,8 +15458,6 @@ static bool flux__halves_apart(flux__products *p) {
     return true;
 }
 
-FLUX__HOT
-
 /* Many products are shared out whole, few ones in blocks. */
 static int flux__run_product(flux__run *run, flux__kernel *k) {
     flux__products p;
@@ -15157,277 +15495,10 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     return flux__job_ok(&p.job) ? 0 : -1;
 }
 
-/* ---------------- whole-tensor kernels */
-FLUX__LEAN
-
-
-/* Moves elements between two strided layouts of the same shape, adding if asked. */
-static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step, const char *src, const int64_t *src_step, bool add);
-
-static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, int64_t ss, int64_t n) {
-    if (ds == 1 && ss == 1) {             /* rows of an image are too short for a call of memcpy each */
-        for (; n >= 8; n -= 8, dst += 8, src += 8) memcpy(dst, src, 32);
-        if (n >= 4) memcpy(dst, src, 16), n -= 4, dst += 4, src += 4;
-        for (; n > 0; n--) memcpy(dst++, src++, 4);
-    } else
-        for (; n > 0; n--, dst += ds, src += ss) memcpy(dst, src, 4);
-}
-
-static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, int64_t ss, int64_t n) {
-#if FLUX__GEMM_VECTORS
-    const flux__gemm_f16 none = { -0.0f, -0.0f, -0.0f, -0.0f };       /* what lies between stays as it is */
-    flux__gemm_f16 v, w, *at;
-    for (; n >= 4 && ds == 1 && ss == 1; n -= 4, dst += 4, src += 4) *(flux__gemm_f16 *)(void *)dst += *(const flux__gemm_f16 *)(const void *)src;
-    for (; n > 4 && ds == 2 && ss == 1; n -= 4, dst += 8, src += 4) { /* > : nothing beyond the last one is touched */
-        v = *(const flux__gemm_f16 *)(const void *)src, at = (flux__gemm_f16 *)(void *)dst;
-        FLUX__SHUFFLE(w, v, none, flux__gemm_i16, 2, 6, 3, 7)
-        FLUX__SHUFFLE(v, v, none, flux__gemm_i16, 0, 4, 1, 5)
-        at[0] += v, at[1] += w;
-    }
-#endif
-    for (; n > 0; n--, dst += ds, src += ss) *dst += *src;
-}
-
-static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss, bool add) {
-    size_t size = flux__dtypes[t].size;
-    if (!add && size == 4 && (n < 256 || ds != 1 || ss != 1)) {
-        flux__copy_words((float *)(void *)dst, ds, (const float *)(const void *)src, ss, n);
-        return;
-    }
-    if (!add && ds == 1 && ss == 1) {
-        memcpy(dst, src, (size_t)n * size);
-        return;
-    }
-    if (!add) {                           /* bytes as they are */
-        for (int64_t i = 0; i < n; i++, dst += ds * (int64_t)size, src += ss * (int64_t)size) memcpy(dst, src, size);
-        return;
-    }
-    int cls = flux__class_of(t);
-    char a[256 * 8], b[256 * 8];
-    for (int64_t i = 0; i < n; i += 256) {
-        int64_t m = n - i < 256 ? n - i : 256;
-        char *to = dst + (ptrdiff_t)(i * ds) * (ptrdiff_t)size;
-        flux__load(cls, a, t, src + (ptrdiff_t)(i * ss) * (ptrdiff_t)size, ss, m);
-        flux__load(cls, b, t, to, ds, m);
-        flux__accumulate(cls, FLUX__RED_SUM, b, a, m);
-        flux__store(t, to, ds, cls, b, m);
-    }
-}
-
-/* The same for words, two dims at a time. */
-static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, const char *src, const int64_t *ss, bool add) {
-    void (*row)(float *, int64_t, const float *, int64_t, int64_t) = add ? flux__add_words : flux__copy_words;
-    int64_t at[FLUX_MAX_DIMS] = { 0 }, to = 0, from = 0;
-    for (;;) {
-        for (int64_t i = 0; i < s->dim[1]; i++)
-            row((float *)(void *)dst + to + i * ds[1], ds[0], (const float *)(const void *)src + from + i * ss[1], ss[0], s->dim[0]);
-        int d = 2;
-        for (; d < s->ndim; d++) {
-            to += ds[d], from += ss[d];
-            if (++at[d] < s->dim[d]) break;
-            to -= ds[d] * s->dim[d], from -= ss[d] * s->dim[d];
-            at[d] = 0;
-        }
-        if (d >= s->ndim) return;
-    }
-}
-
-static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step, const char *src, const int64_t *src_step, bool add) {
-    int64_t at[FLUX_MAX_DIMS] = { 0 }, n = s->ndim ? s->dim[0] : 1;
-    ptrdiff_t size = (ptrdiff_t)flux__dtypes[t].size;
-    if (flux__count(s) == 0) return;
-    if ((add ? t == FLUX_F32 : size == 4) && s->ndim > 1) {
-        flux__copy_image(s, dst, dst_step, src, src_step, add);
-        return;
-    }
-    for (;;) {
-        flux__copy_row(t, n, dst, s->ndim ? dst_step[0] : 1, src, s->ndim ? src_step[0] : 1, add);
-        int d = 1;
-        for (; d < s->ndim; d++) {
-            dst += dst_step[d] * size, src += src_step[d] * size;
-            if (++at[d] < s->dim[d]) break;
-            dst -= dst_step[d] * size * s->dim[d], src -= src_step[d] * size * s->dim[d];
-            at[d] = 0;
-        }
-        if (d >= s->ndim) return;
-    }
-}
-
-static const char *flux__operand_ptr(flux__run *run, const flux__operand *o) {
-    return (const char *)run->ptr[o->src] + (ptrdiff_t)o->offset * (ptrdiff_t)flux__dtypes[o->dtype].size;
-}
-
-static void flux__fill_with(int t, void *dst, int64_t n, double value) {
-    char one[8];
-    int cls = flux__class_of(t);
-    char tile[256 * 8];
-    int own = flux__own_dtype[cls];
-    flux__set_number(cls, one, value);
-    flux__load(cls, tile, own, one, 0, 256);
-    for (int64_t i = 0; i < n; i += 256)
-        flux__store(t, (char *)dst + (size_t)i * flux__dtypes[t].size, 1, cls, tile, n - i < 256 ? n - i : 256);
-}
-
-typedef struct flux__spread_job { const flux_tensor *t; flux_shape part; flux__operand o; char *dst; const char *src; int64_t slab, units, each; } flux__spread_job;
-
-/* Fills and writes slabs of the result, which are of the same make, and among them the operand's last dims count. */
-static void flux__spread_task(void *ctx, int64_t task) {
-    const flux__spread_job *j = (const flux__spread_job *)ctx;
-    ptrdiff_t size = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
-    for (int64_t u = task * j->each; u < j->units && u < (task + 1) * j->each; u++) {
-        int64_t from = 0, rest = u;
-        for (int d = j->part.ndim; d < j->o.shape.ndim; rest /= j->o.shape.dim[d++]) from += rest % j->o.shape.dim[d] * j->o.stride[d];
-        char *dst = j->dst + (ptrdiff_t)(u * j->slab) * size;
-        flux__fill_with(j->t->dtype, dst, j->slab, j->t->arg.i[1] ? 0 : j->t->arg.num);
-        flux__copy_elements(j->t->dtype, &j->part, dst + (ptrdiff_t)j->t->rel * size, j->t->stride, j->src + (ptrdiff_t)from * size, j->o.stride,
-                            j->t->arg.i[1] != 0);
-    }
-}
-
-/* Elements that meet are added with the additions of a float's own format; f16 and bf16 sums are taken in f32. */
-static int flux__run_spread(flux__run *run, flux__kernel *k) {
-    flux_tensor *t = run->g->node[k->node];
-    const flux__operand *o = &k->operand[0];
-    char *dst = (char *)run->ptr[run->plan->nleaf + k->node];
-    bool half = t->arg.i[1] && flux__is_half(t->dtype);
-    int64_t n = flux__size(t);
-    if (n == 0) return 0;
-    if (!half) {
-        flux__spread_job j = { t, o->shape, *o, dst, flux__operand_ptr(run, o), n, 1, 1 };
-        int64_t reach = t->rel;
-        for (int d = 0; d < o->shape.ndim; d++) reach += (o->shape.dim[d] - 1) * t->stride[d];
-        while (j.part.ndim > 1 && t->stride[j.part.ndim - 1] > 0 && t->stride[j.part.ndim - 1] * j.part.dim[j.part.ndim - 1] == j.slab) {
-            int64_t slab = t->stride[j.part.ndim - 1], many = j.part.dim[j.part.ndim - 1];
-            if (reach - (many - 1) * slab >= slab || slab < 64) break;
-            reach -= (many - 1) * slab, j.slab = slab, j.units *= many, j.part.ndim--;
-        }
-        j.each = (1 << 15) / j.slab + 1;
-        flux__parallel((j.units + j.each - 1) / j.each, flux__spread_task, &j);
-        return 0;
-    }
-    float *sum = (float *)run->extra[1], *wide = flux__widen(o, run->ptr[o->src], run->extra[0]);
-    int64_t natural[FLUX_MAX_DIMS];
-    flux__natural(&o->shape, natural);
-    memset(sum, 0, (size_t)n * sizeof *sum);
-    flux__copy_elements(FLUX_F32, &o->shape, (char *)(sum + t->rel), t->stride, (const char *)wide, natural, true);
-    flux__store(t->dtype, dst, 1, FLUX__F32C, sum, n);
-    return 0;
-}
-
-typedef struct flux__cat_job { flux__run *run; const flux__kernel *k; const flux_tensor *t; char *dst; int end; int64_t each; } flux__cat_job;
-
-/* Some slices of the result's last dim, from whichever operands they come. */
-static void flux__cat_task(void *ctx, int64_t task) {
-    const flux__cat_job *j = (const flux__cat_job *)ctx;
-    int64_t natural[FLUX_MAX_DIMS], at = 0, from = task * j->each, to = from + j->each;
-    int dim = (int)j->t->arg.i[0], end = j->end;
-    ptrdiff_t size = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
-    flux_shape s = flux__dims(j->t);
-    flux__natural(&s, natural);
-    if (to > s.dim[end]) to = s.dim[end];
-    for (int i = 0; i < j->k->noperand; i++) {
-        const flux__operand *o = &j->k->operand[i];
-        flux_shape part = o->shape;
-        int64_t many = dim < part.ndim ? part.dim[dim] : 1, first = from, last = to;
-        if (dim == end) first = from > at ? from - at : 0, last = to - at < many ? to - at : many;
-        if (first < last) {
-            char *dst = j->dst + (ptrdiff_t)(at * natural[dim] + first * natural[end]) * size;
-            const char *src = flux__operand_ptr(j->run, o);
-            if (end < part.ndim) part.dim[end] = last - first, src += (ptrdiff_t)(first * o->stride[end]) * size;
-            flux__copy_elements(j->t->dtype, &part, dst, natural, src, o->stride, false);
-        }
-        at += many;
-    }
-}
-
-static int flux__run_cat(flux__run *run, flux__kernel *k) {
-    flux_tensor *t = run->g->node[k->node];
-    flux__cat_job j = { run, k, t, (char *)run->ptr[run->plan->nleaf + k->node], t->ndim - 1, 1 };
-    int64_t n = flux__size(t), tasks = n / 8192;
-    while (j.end > 0 && t->dim[j.end] == 1) j.end--;
-    if (tasks < 1) tasks = 1;
-    if (n > 0) j.each = (t->dim[j.end] + tasks - 1) / tasks;
-    if (n > 0) flux__parallel((t->dim[j.end] + j.each - 1) / j.each, flux__cat_task, &j);
-    return 0;
-}
-
-/* One index after the other: of x the points before and after dim, moved to or from the result. */
-static int flux__run_index(flux__run *run, flux__kernel *k) {
-    flux_tensor *t = run->g->node[k->node];
-    bool scatter = t->op == FLUX__SCATTER;
-    const flux__operand *x = &k->operand[0], *index = &k->operand[1], *src = scatter ? &k->operand[2] : NULL;
-    int dim = (int)t->arg.i[0];
-    int dt = t->dtype;
-    ptrdiff_t size = (ptrdiff_t)flux__dtypes[dt].size;
-    char *out = (char *)run->ptr[run->plan->nleaf + k->node];
-    int64_t n = flux__count(&index->shape), rows = x->shape.dim[dim], natural[FLUX_MAX_DIMS], picked[FLUX_MAX_DIMS];
-    flux_shape slice = flux__shape(NULL, 0), whole = flux__dims(t), is = index->shape;
-    int64_t big_step[FLUX_MAX_DIMS], small_step[FLUX_MAX_DIMS], index_out[FLUX_MAX_DIMS];
-    flux__natural(&whole, natural);
-    const int64_t *big = scatter ? natural : x->stride, *small = scatter ? src->stride : natural;
-    for (int d = 0; d < x->shape.ndim; d++) {
-        if (d == dim) continue;
-        big_step[slice.ndim] = big[d];
-        small_step[slice.ndim] = small[d < dim ? d : d - 1 + is.ndim];
-        slice.dim[slice.ndim++] = x->shape.dim[d];
-    }
-    for (int d = 0; d < is.ndim; d++) index_out[d] = small[dim + d];
-    if (scatter) flux__copy_elements(dt, &x->shape, out, natural, flux__operand_ptr(run, x), x->stride, false);
-    const int64_t *ids = (const int64_t *)(const void *)flux__operand_ptr(run, index);
-    for (int64_t i = 0; i < n; i++) {
-        int64_t at = 0, place = 0, rest = i;
-        for (int d = 0; d < is.ndim; d++) {
-            picked[d] = rest % is.dim[d];
-            rest /= is.dim[d];
-            at += picked[d] * index->stride[d];
-            place += picked[d] * index_out[d];
-        }
-        int64_t id = ids[at];
-        if (id < 0 || id >= rows) {
-            flux__fail("%s: index %lld (number %lld) is not within dim %d of size %lld", flux__op_names[t->op], (long long)id,
-                       (long long)i, dim, (long long)rows);
-            return -1;
-        }
-        if (scatter)
-            flux__copy_elements(dt, &slice, out + (ptrdiff_t)(id * natural[dim]) * size, big_step,
-                                flux__operand_ptr(run, src) + (ptrdiff_t)place * size, small_step, true);
-        else
-            flux__copy_elements(dt, &slice, out + (ptrdiff_t)place * size, small_step,
-                                flux__operand_ptr(run, x) + (ptrdiff_t)(id * x->stride[dim]) * size, big_step, false);
-    }
-    return 0;
-}
-
-/* Between devices: up, down, or across by way of the host. */
-static int flux__move_bytes(flux_device to, void *dst, flux_device from, const void *src, size_t bytes) {
-    if (bytes == 0) return 0;
-    if (from.backend == to.backend) return flux__backend_of(to.backend)->copy(to.id, dst, from.id, src, bytes);
-    if (from.backend == FLUX__CPU_BACKEND) return flux__backend_of(to.backend)->upload(to.id, dst, src, bytes);
-    if (to.backend == FLUX__CPU_BACKEND) return flux__backend_of(from.backend)->download(from.id, dst, src, bytes);
-    void *host = flux__malloc(bytes);
-    int rc = host ? flux__backend_of(from.backend)->download(from.id, host, src, bytes) : -1;
-    if (rc == 0) rc = flux__backend_of(to.backend)->upload(to.id, dst, host, bytes);
-    if (host) FLUX_FREE(host);
-    return rc;
-}
-
-static int flux__run_move(flux__run *run, flux__kernel *k) {
-    flux_tensor *t = run->g->node[k->node];
-    const flux__operand *o = &k->operand[0];
-    flux_device from = t->in[0]->device, to = t->device;
-    size_t bytes = (size_t)flux__size(t) * flux__dtypes[t->dtype].size;
-    void *dst = run->ptr[run->plan->nleaf + k->node];
-    int rc = flux__move_bytes(to, dst, from, flux__operand_ptr(run, o), bytes);
-    if (rc != 0) {
-        char there[96];
-        snprintf(there, sizeof there, "%s", flux_device_name(from));
-        flux__fail("to: %zu bytes could not be copied from %s to %s", bytes, there, flux_device_name(to));
-    }
-    return rc;
-}
-
 /* ---------------- attention
    Some queries at a time, with all their scores: short columns, which the loops of section 9 pass over in the cache. */
+
+FLUX__LEAN
 
 typedef struct flux__attend_job {
     const flux__kernel *k;
@@ -15688,6 +15759,7 @@ static int flux__kernels_run(flux__run *r, flux__kernel *k, int n) {
 }
 
 #if defined(FLUX_CUDA) || defined(FLUX_HIP)
+
 /* ------------------------------------------------------------------ 12. The GPU layer
    What CUDA and HIP have in common, which is nearly all: kernels are turned into source text, compiled at run time,
    kept in memory and on disk, and launched on one stream for each device. flux_cuda.h and flux_hip.h each fill a table of
@@ -15705,6 +15777,8 @@ static int flux__kernels_run(flux__run *r, flux__kernel *k, int n) {
 
    Rejected: a library of compiled kernels (one for each architecture, dtype and shape of broadcasting), and a stream for
    each thread (memory would need an event for each reuse). */
+
+FLUX__LEAN
 
 typedef struct flux__gpu_info {           /* what a driver says of a device */
     char model[72], arch[40];             /* "NVIDIA H200"; as its compiler calls it: "sm_90", "gfx90a" */
@@ -15996,7 +16070,6 @@ typedef struct flux__gpu_kernel {
     struct flux__replay *replay;          /* of the row that starts with it, or NULL */
     int runs;                             /* of that row; < 0: it is not to be replayed */
 } flux__gpu_kernel;
-static void flux__replay_drop(flux__gpu_kernel *gk);
 
 typedef struct flux__coder {              /* writing one kernel */
     const flux__kernel *k;
@@ -16146,7 +16219,693 @@ static void flux__spell_line(flux__coder *c, int i) {
     }
 }
 
+static void flux__hash_bytes(uint64_t *h, const void *data, size_t n) {
+    const unsigned char *p = (const unsigned char *)data;
+    for (size_t i = 0; i < n; i++) {
+        h[0] = (h[0] ^ p[i]) * 0x100000001b3u;
+        h[1] = (h[1] ^ (h[1] >> 29) ^ p[i]) * 0x9e3779b97f4a7c15u;
+    }
+}
+
+static void flux__step_start(flux__gpu_step *next) {
+    memset(next, 0, sizeof *next);
+    next->grid[0] = next->grid[1] = next->grid[2] = 1;
+}
+
+/* Ends a launch's text: what stands around the body, and the name by its content. The next one begins. */
+static bool flux__coder_finish(flux__coder *c) {
+    flux__listing all = { NULL, 0, 0, false };
+    uint64_t h[2] = { 0xcbf29ce484222325u, 0x84222325cbf29ce4u };
+    flux__gpu_kernel *gk = c->gk;
+    flux__gpu_step *step = (flux__gpu_step *)flux__grow(gk->step, &gk->step_room, gk->launches + 1, sizeof *step);
+    if (!step) return false;
+    gk->step = step;
+    if (!c->s.failed && !c->params.failed && !c->failed) {
+        flux__spell(&all, "(%s) {\n%s}\n", c->params.text ? c->params.text : "", c->s.text ? c->s.text : "");
+        if (!all.failed) flux__hash_bytes(h, all.text, (size_t)all.n);
+    }
+    c->s.n = 0;
+    snprintf(gk->next.name, sizeof gk->next.name, "k%016llx%016llx", (unsigned long long)h[0], (unsigned long long)h[1]);
+    gk->next.text = all.text;
+    gk->step[gk->launches++] = gk->next;
+    flux__step_start(&gk->next);
+    return !all.failed && all.text;
+}
+
+/* ---- devices: what is open, what is compiled */
+
+FLUX__LEAN
+
+static flux__gpu flux__gpus[2][FLUX__MAX_IDS];       /* CUDA, AMDGPU */
+
+/* A lock for each device, and one for opening drivers and compilers, which comes after it. The calls of the back end's table
+   take them; nobody holds one while the host waits for a copy or for a kernel, or compiles. Who compiles for a device has
+   another lock, which comes before these, so that no kernel is compiled twice. */
+static flux__mutex flux__gpu_locks[2][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
+static flux__mutex flux__compile_locks[2][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
+static flux__mutex flux__driver_lock = FLUX__MUTEX_INIT;
+
+static flux__mutex *flux__gpu_lock_of(const flux__gpu *g) { return &flux__gpu_locks[0][0] + (g - &flux__gpus[0][0]); }
+static void flux__gpu_lock(const flux__gpu *g) { flux__mutex_lock(flux__gpu_lock_of(g)); }
+static void flux__gpu_unlock(const flux__gpu *g) { flux__mutex_unlock(flux__gpu_lock_of(g)); }
+
+#if !defined(FLUX_NO_THREADS) && !defined(_WIN32)
+static void flux__gpu_fork(void) {        /* in the child: what was opened is refused, see flux__gpu_forked */
+    flux__mutex_anew(&flux__gpu_locks[0][0], 2 * FLUX__MAX_IDS);
+    flux__mutex_anew(&flux__compile_locks[0][0], 2 * FLUX__MAX_IDS);
+    flux__mutex_anew(&flux__driver_lock, 1);
+}
+#endif
+
+static const flux__driver *flux__driver_of(int backend) {
+#if defined(FLUX_CUDA)
+    if (backend == FLUX__CUDA_BACKEND) return &flux__cuda_driver;
+#endif
+#if defined(FLUX_HIP)
+    if (backend == FLUX__AMDGPU_BACKEND) return &flux__hip_driver;
+#endif
+    return NULL;
+}
+
+/* At a program's end what was registered last goes first, and drivers register their own end when they are opened, and more
+   with the first context: ours is registered again behind each, so that what we give back finds the driver alive. To end
+   twice does no harm. */
+static void flux__driver_outlasts(bool *known) {
+    if (!*known) atexit(flux__at_exit);
+    *known = true;
+}
+
+/* Under the drivers' lock. */
+static bool flux__driver_open(int backend, char *why, size_t n) {
+    static bool known[2];
+    if (!flux__driver_of(backend)->open(why, n)) return false;
+    flux__driver_outlasts(&known[backend - FLUX__CUDA_BACKEND]);
+    return true;
+}
+
+/* Whether a driver's answer is good; if not, the error says what was done, on which device, and what the driver says. */
+static bool flux__gpu_ok(flux__gpu *g, int code, const char *what) {
+    if (code == 0) return true;
+    char number[FLUX__GPU_NUMBER];
+    if (!g->lost && g->driver->lost(code)) g->lost = code;
+    flux__fail("%s device %d: %s: %s%s", g->driver->name, g->id, what, g->driver->error(code, number), g->lost ? "; the device is lost to this process" : "");
+    return false;
+}
+
+static bool flux__gpu_forked(const flux__gpu *g) { return g->process != flux__process_id(); }
+
+/* Makes an open device current, or not: for what is done without an error. */
+static bool flux__gpu_there(const flux__gpu *g, void **before) { return !flux__gpu_forked(g) && g->driver->enter(g->id, before) == 0; }
+
+/* A row of launches as one of the driver's graphs: its nodes, each after the one before. A plan owns it and its device
+   knows it, so that what is left when the device is closed is dead but still there. */
+typedef struct flux__replay {
+    flux__gpu *gpu;
+    bool dead;                            /* the device has been closed */
+    void *graph, *exec, **node;
+    int told;                             /* changes so far */
+    struct flux__replay *next;            /* of its device's */
+} flux__replay;
+
+/* there: the device is the current one; else its graph goes with the process */
+static void flux__replay_kill(flux__replay *p, bool there) {
+    flux__replay **at = &p->gpu->replays;
+    while (*at && *at != p) at = &(*at)->next;
+    if (*at) *at = p->next;
+    if (there && p->exec) p->gpu->driver->stream_wait(p->gpu->stream);    /* a launch of it may be under way */
+    if (there) p->gpu->driver->graph_free(p->graph, p->exec);
+    p->dead = true;
+}
+
+static void flux__copies_close(flux__gpu *g) {
+    for (int i = 0; i < FLUX__COMING; i++) {
+        if (g->coming[i].event) g->driver->event_free(g->coming[i].event);
+        g->coming[i].event = NULL;
+    }
+    if (g->reached) g->driver->event_free(g->reached);
+    if (g->copies) g->driver->stream_free(g->copies);
+    g->reached = g->copies = NULL;
+}
+
+/* Gives back all that was opened; what a lost device refuses to take back goes with the process. */
+static void flux__gpu_undo(flux__gpu *g) {
+    void *before;
+    bool there = flux__gpu_there(g, &before);
+    if (there && g->stream) g->driver->stream_wait(g->stream);
+    if (there && g->copies) g->driver->stream_wait(g->copies);
+    while (g->replays) flux__replay_kill(g->replays, there);
+    for (int i = 0; i < FLUX__SLOTS && there; i++) {
+        if (g->slot[i].memory) g->driver->unpin(g->slot[i].memory);
+        if (g->slot[i].event) g->driver->event_free(g->slot[i].event);
+    }
+    if (there) flux__copies_close(g);
+    if (there && g->status) g->driver->release(g->status);
+    for (int i = 0; i < g->nmodule && there; i++) g->driver->unload(g->module[i]);
+    if (there && g->stream) g->driver->stream_free(g->stream);
+    if (there) g->driver->leave(before);
+    if (!flux__gpu_forked(g)) g->driver->close(g->id);
+    for (int i = 0; i < 256; i++)
+        while (g->known[i]) {
+            flux__gpu_fn *f = g->known[i];
+            g->known[i] = f->next;
+            FLUX_FREE(f);
+        }
+    if (g->module) FLUX_FREE(g->module);
+    memset(g, 0, sizeof *g);
+}
+
+static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
+    void *before;
+    if (g->open) return true;
+    g->driver = flux__driver_of(backend);
+    g->id = id;
+    g->process = flux__process_id();
+    bool ok = flux__gpu_ok(g, g->driver->device(id, &g->info), "asking what it is");
+    bool entered = ok && flux__gpu_ok(g, g->driver->enter(id, &before), "opening");
+    if (entered) {
+        static bool known[2];
+        flux__mutex_lock(&flux__driver_lock);
+        flux__driver_outlasts(&known[backend - FLUX__CUDA_BACKEND]);
+        flux__mutex_unlock(&flux__driver_lock);
+    }
+    ok = entered && flux__gpu_ok(g, g->driver->stream(&g->stream), "making a stream") &&
+         flux__gpu_ok(g, g->driver->alloc(&g->status, FLUX__STATUS_WORDS * 8), "allocating");
+    for (int i = 0; i < FLUX__SLOTS && ok; i++)
+        ok = flux__gpu_ok(g, g->driver->pinned(&g->slot[i].memory, FLUX__SLOT_BYTES), "pinning memory") &&
+             flux__gpu_ok(g, g->driver->event(&g->slot[i].event), "making an event");
+    if (ok) {                             /* no error is pending yet */
+        memset(g->slot[0].memory, 0, FLUX__STATUS_WORDS * 8);
+        ok = flux__gpu_ok(g, g->driver->up(g->status, g->slot[0].memory, FLUX__STATUS_WORDS * 8, g->stream), "copying to it") &&
+             flux__gpu_ok(g, g->driver->event_record(g->slot[0].event, g->stream), "recording an event");
+        g->slot[0].used = true;
+        g->turn = 1;
+    }
+    if (entered) g->driver->leave(before);
+    const char *replay = flux__env("FLUX_REPLAY");
+    g->replaying = ok && g->driver->has_graphs() && !(replay && strcmp(replay, "0") == 0);
+    if (!ok) flux__gpu_undo(g);           /* the next call tries again */
+    return g->open = ok;
+}
+
+/* The device for a call, made current; NULL is an error. Ends with flux__gpu_leave. */
+static flux__gpu *flux__gpu_enter(int backend, int id, void **before) {
+    flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
+    flux__hold();
+    flux__gpu_lock(g);
+    bool ok = flux__gpu_open(g, backend, id);
+    if (ok && g->lost) {
+        char number[FLUX__GPU_NUMBER];
+        flux__fail("%s device %d was lost: %s", g->driver->name, id, g->driver->error(g->lost, number));
+        ok = false;
+    } else if (ok && flux__gpu_forked(g)) {
+        flux__fail("%s device %d: this process was forked after the device had been opened, and can't use it", g->driver->name, id);
+        ok = false;
+    }
+    if (ok && flux__gpu_ok(g, g->driver->enter(id, before), "making it current")) return g;
+    flux__gpu_unlock(g);
+    flux__tell();
+    return NULL;
+}
+static void flux__gpu_leave(flux__gpu *g, void *before) {
+    g->driver->leave(before);
+    flux__gpu_unlock(g);
+    flux__tell();
+}
+
+/* What the stream has to have done, waited for without the lock; so that what was found before it may have changed. */
+static bool flux__gpu_sleep(flux__gpu *g, void *event, const char *what) {
+    g->counters.waits++;
+    flux__gpu_unlock(g);
+    int code = g->driver->event_wait(event);
+    flux__gpu_lock(g);
+    return flux__gpu_ok(g, code, what);
+}
+
+/* ---- memory and copies */
+
+FLUX__LEAN
+
+static void *flux__gpu_alloc(int backend, int id, size_t bytes) {
+    void *before, *p = NULL;
+    flux__gpu *g = flux__gpu_enter(backend, id, &before);
+    if (!g) return NULL;
+    int code = g->driver->alloc(&p, bytes);
+    if (code == 0) g->counters.allocations++;
+    else p = NULL;
+    if (code != 0 && code != 2) flux__gpu_ok(g, code, "allocating");    /* 2: out of memory, in both; the caller says that */
+    flux__gpu_leave(g, before);
+    return p;
+}
+
+/* Until all that was queued is done; without the lock. */
+static int flux__gpu_drain(flux__gpu *g) {
+    void *stream[2] = { g->stream, g->copies };
+    unsigned comes = g->comes;
+    int code = 0;
+    g->counters.waits++;
+    flux__gpu_unlock(g);
+    for (int i = 0; i < 2 && code == 0; i++)
+        if (stream[i]) code = g->driver->stream_wait(stream[i]);
+    flux__gpu_lock(g);
+    if (code == 0 && g->comes - comes < g->comes - g->came) g->came = comes;
+    return code;
+}
+
+static void flux__gpu_free(int backend, int id, void *p) {
+    void *before;
+    flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
+    flux__gpu_lock(g);
+    if (g->open && flux__gpu_there(g, &before)) {
+        flux__gpu_drain(g);               /* the driver may not wait for what still uses it */
+        g->driver->release(p);
+        g->driver->leave(before);
+    }
+    flux__gpu_unlock(g);
+}
+
+/* ---- copies ahead: a loader's next batch travels on a stream of its own while the device works on this one
+   Such a copy starts when what was queued before it is done, since its memory may have been in use there; and whoever uses
+   that memory next, be it for what was copied or for something else, waits for it first. Places are told by address. */
+
+static bool flux__copies_open(flux__gpu *g) {
+    if (g->copies || g->alone) return g->copies != NULL;
+    bool ok = g->driver->stream(&g->copies) == 0;
+    if (!ok) g->copies = NULL;
+    ok = ok && g->driver->event(&g->reached) == 0;
+    for (int i = 0; i < FLUX__COMING && ok; i++) ok = g->driver->event(&g->coming[i].event) == 0;
+    if (!ok) flux__copies_close(g);
+    g->alone = !ok;
+    return ok;
+}
+
+/* The stream for an upload. */
+static void *flux__copies_begin(flux__gpu *g) {
+    flux__thread *t = flux__self();
+    bool apart = t && t->ahead && flux__copies_open(g) && g->driver->event_record(g->reached, g->stream) == 0 &&
+                 g->driver->event_before(g->reached, g->copies) == 0;
+    return apart ? g->copies : g->stream;
+}
+
+/* The stream waits for copies up to number `last`, of those that it has not waited for. */
+static bool flux__copies_wait(flux__gpu *g, unsigned last) {
+    if (!flux__gpu_ok(g, g->driver->event_before(g->coming[last % FLUX__COMING].event, g->stream), "waiting for a copy")) return false;
+    g->came = last + 1;
+    return true;
+}
+
+/* Something is under way to this place; whether or not all of it is. */
+static bool flux__copies_end(flux__gpu *g, const void *at, size_t bytes) {
+    bool ok = g->comes - g->came < FLUX__COMING || flux__copies_wait(g, g->came);
+    unsigned i = g->comes % FLUX__COMING;
+    ok = ok && flux__gpu_ok(g, g->driver->event_record(g->coming[i].event, g->copies), "recording an event");
+    if (ok) g->coming[i].at = at, g->coming[i].bytes = bytes, g->comes++;
+    else g->driver->stream_wait(g->copies);              /* then nothing is */
+    g->counters.ahead++;
+    return ok;
+}
+
+/* What is queued from here on may use this place. */
+static bool flux__gpu_await(flux__gpu *g, const void *p, size_t bytes) {
+    uintptr_t from = (uintptr_t)p;
+    for (unsigned i = g->comes; i != g->came; i--) {
+        uintptr_t at = (uintptr_t)g->coming[(i - 1) % FLUX__COMING].at;
+        if (from < at + g->coming[(i - 1) % FLUX__COMING].bytes && at < from + bytes) return flux__copies_wait(g, i - 1);
+    }
+    return true;
+}
+
+/* ---- copies */
+
+/* A slot to be filled, its own copy waited for. -1: there is none, or an error. wait: there is to be one. */
+static int flux__slot_take(flux__gpu *g, bool wait) {
+    for (;;) {
+        for (unsigned i = 0; i < FLUX__SLOTS; i++) {
+            unsigned n = (g->turn + i) % FLUX__SLOTS;
+            flux__slot *s = &g->slot[n];
+            if (s->busy) continue;
+            g->turn = n + 1;
+            s->busy = true;
+            if (!s->used || flux__gpu_sleep(g, s->event, "waiting for a copy")) return s->used = false, (int)n;
+            s->busy = false;
+            return -1;
+        }
+        if (!wait) return -1;
+        flux__gpu_unlock(g);              /* all are in other threads' hands, for as long as a copy takes */
+        flux__thread_yield();
+        flux__gpu_lock(g);
+    }
+}
+
+/* The slot's copy has been queued, if it was. */
+static bool flux__slot_sent(flux__gpu *g, int n, int code, const char *what, void *stream) {
+    flux__slot *s = &g->slot[n];
+    bool ok = flux__gpu_ok(g, code, what);
+    if (ok) s->used = ok = flux__gpu_ok(g, g->driver->event_record(s->event, stream), "recording an event");
+    if (!ok) g->driver->stream_wait(stream);
+    return ok;
+}
+
+/* How much of a copy goes through a slot at a time. */
+static size_t flux__gpu_chunk(size_t bytes, size_t at) {
+    size_t most = FLUX__SLOT_BYTES;
+    return bytes - at < most ? bytes - at : most;
+}
+
+static void flux__copy_piece(const void *src, char *to, size_t at, size_t n) { memcpy(to, (const char *)src + at, n); }
+
+static bool flux__slot_upload(flux__gpu *g, void *dst, flux__filler put, const void *ctx, size_t at, size_t n, void *stream) {
+    int i = flux__slot_take(g, true);
+    if (i < 0) return false;
+    flux__gpu_unlock(g);
+    put(ctx, (char *)g->slot[i].memory, at, n);
+    flux__gpu_lock(g);
+    bool ok = flux__slot_sent(g, i, g->driver->up(dst, g->slot[i].memory, n, stream), "copying to it", stream);
+    g->slot[i].busy = false;
+    return ok;
+}
+
+static int flux__gpu_fill(int backend, int id, void *dst, size_t bytes, size_t unit, flux__filler put, const void *ctx) {
+    void *before;
+    size_t most = FLUX__SLOT_BYTES / unit * unit;
+    flux__gpu *g = flux__gpu_enter(backend, id, &before);
+    if (!g) return -1;
+    void *stream = flux__copies_begin(g);
+    bool apart = stream == g->copies, ok = apart || flux__gpu_await(g, dst, bytes);
+    for (size_t at = 0; at < bytes && ok; at += most)
+        ok = flux__slot_upload(g, (char *)dst + at, put, ctx, at, bytes - at < most ? bytes - at : most, stream);
+    if (apart) ok = flux__copies_end(g, dst, bytes) && ok;
+    g->counters.uploads++, g->counters.bytes_up += (int64_t)bytes;
+    flux__gpu_leave(g, before);
+    return ok ? 0 : -1;
+}
+
+static int flux__gpu_upload(int backend, int id, void *dst, const void *src, size_t bytes) {
+    return flux__gpu_fill(backend, id, dst, bytes, 1, flux__copy_piece, src);
+}
+
+/* Queues a copy to a slot, which the caller then has; -1 as flux__slot_take. */
+static int flux__slot_download(flux__gpu *g, const void *src, size_t n, bool wait, bool *ok) {
+    int64_t failures = flux__failures();
+    int i = flux__slot_take(g, wait);
+    *ok = !flux__failed_since(failures);
+    if (i < 0) return -1;
+    *ok = flux__slot_sent(g, i, g->driver->down(g->slot[i].memory, src, n, g->stream), "copying from it", g->stream);
+    if (*ok) return i;
+    g->slot[i].busy = false;
+    return -1;
+}
+
+/* Waits for the slot's copy, takes it out if all is well, and gives the slot back. */
+static bool flux__slot_read(flux__gpu *g, int i, void *dst, size_t n) {
+    bool ok = flux__gpu_sleep(g, g->slot[i].event, "waiting for its results");
+    if (ok) {
+        flux__gpu_unlock(g);
+        memcpy(dst, g->slot[i].memory, n);
+        flux__gpu_lock(g);
+    }
+    g->slot[i].used = !ok, g->slot[i].busy = false;
+    return ok;
+}
+
+/* One chunk is on its way while the last is taken out; but nobody waits for a slot while having one. */
+static bool flux__gpu_read(flux__gpu *g, char *dst, const char *src, size_t bytes) {
+    int last = -1;
+    size_t at = 0, taken = 0;
+    bool ok = flux__gpu_await(g, src, bytes);
+    while (ok && (at < bytes || last >= 0)) {
+        int i = at < bytes ? flux__slot_download(g, src + at, flux__gpu_chunk(bytes, at), last < 0, &ok) : -1;
+        if (i >= 0) at += FLUX__SLOT_BYTES;
+        if (last >= 0) {
+            ok = flux__slot_read(g, last, dst + taken, flux__gpu_chunk(bytes, taken)) && ok;
+            taken += FLUX__SLOT_BYTES;
+        }
+        last = i;
+    }
+    if (last >= 0) flux__slot_read(g, last, dst + taken, flux__gpu_chunk(bytes, taken));
+    return ok;
+}
+
+/* An index out of range that a kernel met since the last look is an error now. */
+static bool flux__gpu_check(flux__gpu *g) {
+    int64_t status[FLUX__STATUS_WORDS];
+    if (!g->pending) return true;
+    g->pending = false;
+    if (!flux__gpu_read(g, (char *)status, (const char *)g->status, sizeof status)) {
+        g->pending = true;
+        return false;
+    }
+    if (!status[0]) return true;
+    flux__fail("%s: index %lld (number %lld) is not within dim %lld of size %lld", status[5] ? "scatter_add" : "gather", (long long)status[1],
+               (long long)status[2], (long long)status[3], (long long)status[4]);
+    memset(status, 0, sizeof status);
+    flux__slot_upload(g, g->status, flux__copy_piece, status, 0, sizeof status, g->stream);
+    return false;
+}
+
+static int flux__gpu_download(int backend, int id, void *dst, const void *src, size_t bytes) {
+    void *before;
+    flux__gpu *g = flux__gpu_enter(backend, id, &before);
+    if (!g) return -1;
+    bool ok = flux__gpu_read(g, (char *)dst, (const char *)src, bytes);
+    g->counters.downloads++, g->counters.bytes_down += (int64_t)bytes;
+    ok = ok && flux__gpu_check(g);
+    flux__gpu_leave(g, before);
+    return ok ? 0 : -1;
+}
+
+/* Within a device, or to another of the same driver: the other stream waits for this one, and this one for the copy. */
+static int flux__gpu_copy(int backend, int to, void *dst, int from, const void *src, size_t bytes) {
+    void *before, *event = NULL;
+    flux__gpu *a = flux__gpu_enter(backend, from, &before), *b;
+    if (!a) return -1;
+    if (to == from) {
+        bool ok = flux__gpu_await(a, dst, bytes) && flux__gpu_await(a, src, bytes) &&
+                  flux__gpu_ok(a, a->driver->across(dst, src, bytes, a->stream), "copying");
+        flux__gpu_leave(a, before);
+        return ok ? 0 : -1;
+    }
+    void *done = NULL;
+    bool ok = flux__gpu_await(a, src, bytes) && flux__gpu_ok(a, a->driver->event(&event), "making an event") &&
+              flux__gpu_ok(a, a->driver->event_record(event, a->stream), "recording an event");
+    flux__gpu_leave(a, before);
+    b = ok ? flux__gpu_enter(backend, to, &before) : NULL;
+    if (b) {
+        bool queued = flux__gpu_await(b, dst, bytes) && flux__gpu_ok(b, b->driver->event_before(event, b->stream), "waiting for the other device") &&
+                      flux__gpu_ok(b, b->driver->peer(dst, to, src, from, bytes, b->stream), "copying from the other device");
+        ok = queued && flux__gpu_ok(b, b->driver->event(&done), "making an event") &&
+             flux__gpu_ok(b, b->driver->event_record(done, b->stream), "recording an event");
+        if (queued && !ok) b->driver->stream_wait(b->stream);    /* then nothing else holds the other device back */
+        flux__gpu_leave(b, before);
+    }
+    ok = ok && b != NULL;
+    if (event && (a = flux__gpu_enter(backend, from, &before)) != NULL) {
+        bool waits = !ok || flux__gpu_ok(a, a->driver->event_before(done, a->stream), "waiting for the copy");
+        if (!waits) a->driver->event_wait(done);
+        ok = ok && waits;
+        a->driver->event_free(event);
+        flux__gpu_leave(a, before);
+    } else ok = false;
+    if (done && (b = flux__gpu_enter(backend, to, &before)) != NULL) {
+        b->driver->event_free(done);
+        flux__gpu_leave(b, before);
+    }
+    return ok ? 0 : -1;
+}
+
+static int flux__gpu_room(int backend, int id, size_t *available, size_t *total) {
+    void *before;
+    flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
+    int code = -1;
+    flux__gpu_lock(g);
+    if (g->open && !g->lost && flux__gpu_there(g, &before)) {
+        code = g->driver->room(available, total);
+        g->driver->leave(before);
+    }
+    flux__gpu_unlock(g);
+    return code;
+}
+
+static int flux__gpu_wait(int backend, int id) {
+    void *before;
+    flux__gpu *g = flux__gpu_enter(backend, id, &before);
+    if (!g) return -1;
+    bool ok = flux__gpu_ok(g, flux__gpu_drain(g), "waiting") && flux__gpu_check(g);
+    flux__gpu_leave(g, before);
+    return ok ? 0 : -1;
+}
+
+FLUX__LEAN
+
+static void flux__replay_drop(flux__gpu_kernel *gk);
+
+/* ---- launching
+   A row of kernels is launched one by one until it has been met twice, then as a graph. The graph's kernels, their order
+   and their grids never change; an argument that does (a learning rate, a count of steps, the random numbers' place, an
+   address) is compared with the last one, and a node whose arguments differ is told them before the launch. The pool gives
+   a step that repeats the same memory, so these are few. What a driver refuses is done one by one, now and from then on.
+
+   Rejected: capturing the stream, which makes the same graph but hands no nodes out and forbids other threads' calls
+   meanwhile; arguments in the device's memory, which cost every step a copy and every kernel a dependent load. */
+
+enum {
+    FLUX__REPLAY_AFTER = 2,               /* runs one by one */
+    FLUX__REPLAY_LEAST = 3,               /* launches that are worth a graph */
+    FLUX__REPLAY_MOST = 1 << 16           /* changes, then it is made anew: ROCm takes new memory for each */
+};
+
+static void flux__gpu_arg(const flux__run *r, const flux__kernel *k, const flux__gpu *g, const flux__gpu_param *p, void *out) {
+    const flux__value *v = p->kind == 'n' || p->kind == 'k' || p->kind == 't' ? &k->value[p->what] : NULL;
+    switch (p->kind) {
+    case 'p': memcpy(out, &r->ptr[p->what], sizeof(void *)); break;
+    case 's': memcpy(out, &k->scratch_at, sizeof(void *)); break;
+    case 'e': memcpy(out, &g->status, sizeof(void *)); break;
+    case 'f': memcpy(out, &r->g->node[k->node]->arg.num, sizeof(double)); break;
+    case 'n': flux__set_number(v->cls, out, flux__number_value(r->g, v)); break;
+    default: memcpy(out, &r->g->node[v->node]->arg.u[p->kind == 't'], 8);
+    }
+}
+
+static bool flux__gpu_args(const flux__run *r, const flux__kernel *k, flux__gpu *g) {
+    flux__gpu_kernel *gk = (flux__gpu_kernel *)k->ready;
+    char *values = (char *)(gk->args + gk->nparam);
+    for (int i = 0; i < gk->nparam; i++) {
+        uint64_t now = 0;
+        gk->args[i] = values + i * 8;
+        flux__gpu_arg(r, k, g, &gk->param[i], &now);
+        if (memcmp(gk->args[i], &now, 8) != 0) gk->stale = true;
+        memcpy(gk->args[i], &now, 8);
+        if (gk->param[i].kind == 'e') g->pending = true;
+        if ((gk->param[i].kind == 'p' || gk->param[i].kind == 's') && !flux__gpu_await(g, (const void *)(uintptr_t)now, 1)) return false;
+    }
+    return true;
+}
+
+static int flux__row_launches(const flux__kernel *k, int n) {
+    int count = 0;
+    for (int i = 0; i < n; i++) count += ((const flux__gpu_kernel *)k[i].ready)->launches;
+    return count;
+}
+
+static void flux__replay_free(flux__gpu_kernel *first, bool there) {
+    flux__replay *p = first->replay;
+    if (!p->dead) flux__replay_kill(p, there);
+    if (p->node) FLUX_FREE(p->node);
+    FLUX_FREE(p);
+    first->replay = NULL;
+}
+
+/* With its plan. */
+static void flux__replay_drop(flux__gpu_kernel *first) {
+    void *before;
+    if (!first->replay) return;
+    flux__gpu *g = first->replay->gpu;
+    flux__gpu_lock(g);
+    bool there = !first->replay->dead && flux__gpu_there(g, &before);
+    flux__replay_free(first, there);
+    if (there) g->driver->leave(before);
+    flux__gpu_unlock(g);
+}
+
+static bool flux__replay_make(flux__gpu *g, flux__kernel *k, int n) {
+    flux__gpu_kernel *first = (flux__gpu_kernel *)k->ready;
+    int launches = flux__row_launches(k, n), at = 0;
+    flux__replay *p = first->replay = (flux__replay *)FLUX_MALLOC(sizeof *p);
+    if (!p) return false;
+    memset(p, 0, sizeof *p);
+    p->gpu = g;
+    p->next = g->replays;
+    g->replays = p;
+    p->node = (void **)FLUX_MALLOC((size_t)launches * sizeof *p->node);
+    bool ok = p->node && g->driver->graph(&p->graph) == 0;
+    for (int i = 0; i < n && ok; i++) {
+        flux__gpu_kernel *gk = (flux__gpu_kernel *)k[i].ready;
+        for (int l = 0; l < gk->launches && ok; l++, at++)
+            ok = g->driver->graph_add(&p->node[at], p->graph, at ? p->node[at - 1] : NULL, gk->step[l].fn->function, gk->step[l].grid,
+                                      gk->step[l].threads, gk->args) == 0;
+        gk->stale = false;
+    }
+    ok = ok && g->driver->graph_ready(&p->exec, p->graph) == 0;
+    if (ok) g->counters.graphs++;
+    return ok;
+}
+
+/* Tells the graph what has changed. */
+static bool flux__replay_update(flux__gpu *g, flux__replay *p, flux__kernel *k, int n) {
+    void **node = p->node;
+    for (int i = 0; i < n; i++) {
+        flux__gpu_kernel *gk = (flux__gpu_kernel *)k[i].ready;
+        for (int l = 0; l < gk->launches && gk->stale; l++) {
+            const flux__gpu_step *step = &gk->step[l];
+            if (g->driver->graph_set(p->exec, node[l], step->fn->function, step->grid, step->threads, gk->args) != 0) return false;
+            g->counters.graph_updates++, p->told++;
+        }
+        gk->stale = false;
+        node += gk->launches;
+    }
+    return true;
+}
+
+/* The row as one launch. False: nothing was launched; unless the device is lost now, it is to be done one by one. */
+static bool flux__replay_launch(flux__gpu *g, flux__kernel *k, int n) {
+    flux__gpu_kernel *first = (flux__gpu_kernel *)k->ready;
+    if (!g->replaying || first->runs < 0) return false;
+    if (first->replay && (first->replay->dead || first->replay->told >= FLUX__REPLAY_MOST)) flux__replay_free(first, !first->replay->dead);
+    if (!first->replay && (first->runs++ < FLUX__REPLAY_AFTER || flux__row_launches(k, n) < FLUX__REPLAY_LEAST)) return false;
+    bool ready = (first->replay || flux__replay_make(g, k, n)) && flux__replay_update(g, first->replay, k, n);
+    int code = ready ? g->driver->graph_launch(first->replay->exec, g->stream) : -1;
+    if (code == 0) {
+        g->counters.graph_launches++;
+        g->counters.launches += flux__row_launches(k, n);
+        return true;
+    }
+    if (ready && g->driver->lost(code)) return flux__gpu_ok(g, code, "launching a plan's kernels");
+    if (first->replay) flux__replay_free(first, true);
+    first->runs = -1;
+    flux__note(FLUX_LOG_DEBUG, "gpu.replay", false, "%s device %d: a plan's %d kernels can't be replayed as a graph: they are launched one by one",
+               g->driver->name, g->id, n);
+    return false;
+}
+
+static int flux__gpu_start(flux__gpu *g, const flux__gpu_kernel *gk, int l) {
+    return g->driver->launch(gk->step[l].fn->function, gk->step[l].grid, gk->step[l].threads, g->stream, gk->args);
+}
+
+/* A launch may need memory of the driver's own (what a kernel's threads spill): if it fails, the pool gives back what it
+   doesn't use, and it is tried once more. NULL: it failed, and the device has been left. */
+static flux__gpu *flux__gpu_launch(flux__gpu *g, const flux__kernel *k, void **before) {
+    const flux__gpu_kernel *gk = (const flux__gpu_kernel *)k->ready;
+    for (int l = 0; l < gk->launches; l++) {
+        int code = flux__gpu_start(g, gk, l);
+        if (code != 0 && !g->driver->lost(code)) {
+            flux__gpu_leave(g, *before);  /* the pool's lock comes before the device's */
+            flux_mem_trim(k->device);
+            if (!(g = flux__gpu_enter(k->device.backend, k->device.id, before))) return NULL;
+            code = flux__gpu_start(g, gk, l);
+        }
+        g->counters.launches++;
+        if (flux__gpu_ok(g, code, "launching a kernel")) continue;
+        flux__gpu_leave(g, *before);
+        return NULL;
+    }
+    return g;
+}
+
+static int flux__gpu_run(flux__run *r, flux__kernel *k, int n) {
+    void *before;
+    int done = 0;
+    bool ok = true;
+    flux__gpu *g = flux__gpu_enter(k->device.backend, k->device.id, &before);
+    if (!g) return 0;
+    for (int i = 0; i < n && ok; i++) ok = flux__gpu_args(r, &k[i], g);
+    if (ok && flux__replay_launch(g, k, n)) done = n;
+    while (ok && done < n && !g->lost && (g = flux__gpu_launch(g, &k[done], &before)) != NULL) done++;
+    if (g) flux__gpu_leave(g, before);
+    return done;
+}
+
 /* ---- fused kernels */
+
+FLUX__LEAN
 
 static bool flux__gpu_late(const flux__value *v, int phase) { return v->outer && !flux__reducing(v) && v->phase == phase; }
 
@@ -16500,6 +17259,8 @@ static void flux__code_reduce(flux__coder *c, const flux__lanes *h, int scratch)
 /* ---- matrix products: tiles in shared memory, a piece of the result in each thread's registers, or in each warp's where the
    chip has an operation on small matrices. Windows that a convolution multiplies are read where they lie in the image. */
 
+FLUX__LEAN
+
 typedef struct flux__factor {             /* an operand as the tiles see it */
     const flux__operand *o;
     char name;                            /* 'a' or 'b' */
@@ -16842,6 +17603,8 @@ static void flux__code_product(flux__coder *c, const flux__gpu *g, bool tf32) {
 
 /* ---- whole-tensor kernels: one thread an element of the result */
 
+FLUX__LEAN
+
 /* Declares the coordinates of element o of the result: d0, d1, ... */
 static void flux__spell_coordinates(flux__coder *c, const flux_shape *shape) {
     int64_t before = 1;
@@ -16964,8 +17727,6 @@ static void flux__code_sort_merge(flux__coder *c, const flux__scatter *h, int64_
     flux__spell(s, "    at += low - start;\n    }\n    merged[at] = key;\n    }\n");
     c->gk->next.threads = 256, c->gk->next.grid[0] = flux__gpu_blocks((h->n + 255) / 256);
 }
-
-static bool flux__coder_finish(flux__coder *c);
 
 static bool flux__code_sort(flux__coder *c, flux__scatter *h) {
     flux__code_sort_pieces(c, h);
@@ -17137,6 +17898,8 @@ static void flux__code_spread(flux__coder *c, const flux_tensor *t, int out) {
 /* ---- attention: 32 rows of scores by 32 columns at a time. Rows are those that a block's results belong to: queries, or
    keys in the gradients by k and v; columns are the others, over which a loop goes. Eight threads share a row. */
 
+FLUX__LEAN
+
 enum { FLUX__ATTEND_Y, FLUX__ATTEND_DQ, FLUX__ATTEND_DK, FLUX__ATTEND_DV };     /* what a block makes */
 enum { FLUX__ATTEND_FEATURES = 64 };      /* of a result, at most, in a block */
 
@@ -17299,13 +18062,7 @@ static void flux__code_attend(flux__coder *c, const flux_tensor *t, int out) {
 
 /* ---- from kernels to a program's text */
 
-static void flux__hash_bytes(uint64_t *h, const void *data, size_t n) {
-    const unsigned char *p = (const unsigned char *)data;
-    for (size_t i = 0; i < n; i++) {
-        h[0] = (h[0] ^ p[i]) * 0x100000001b3u;
-        h[1] = (h[1] ^ (h[1] >> 29) ^ p[i]) * 0x9e3779b97f4a7c15u;
-    }
-}
+FLUX__LEAN
 
 /* The formula of an operation in a class: FLUX__F(exp)(a) becomes exp_f32(a), FLUX__K and FLUX__IF likewise. */
 static void flux__spell_formula(flux__listing *s, int op, int cls) {
@@ -17334,31 +18091,6 @@ static void flux__spell_formula(flux__listing *s, int op, int cls) {
         }
     }
     flux__spell(s, ");\n}\n");
-}
-
-static void flux__step_start(flux__gpu_step *next) {
-    memset(next, 0, sizeof *next);
-    next->grid[0] = next->grid[1] = next->grid[2] = 1;
-}
-
-/* Ends a launch's text: what stands around the body, and the name by its content. The next one begins. */
-static bool flux__coder_finish(flux__coder *c) {
-    flux__listing all = { NULL, 0, 0, false };
-    uint64_t h[2] = { 0xcbf29ce484222325u, 0x84222325cbf29ce4u };
-    flux__gpu_kernel *gk = c->gk;
-    flux__gpu_step *step = (flux__gpu_step *)flux__grow(gk->step, &gk->step_room, gk->launches + 1, sizeof *step);
-    if (!step) return false;
-    gk->step = step;
-    if (!c->s.failed && !c->params.failed && !c->failed) {
-        flux__spell(&all, "(%s) {\n%s}\n", c->params.text ? c->params.text : "", c->s.text ? c->s.text : "");
-        if (!all.failed) flux__hash_bytes(h, all.text, (size_t)all.n);
-    }
-    c->s.n = 0;
-    snprintf(gk->next.name, sizeof gk->next.name, "k%016llx%016llx", (unsigned long long)h[0], (unsigned long long)h[1]);
-    gk->next.text = all.text;
-    gk->step[gk->launches++] = gk->next;
-    flux__step_start(&gk->next);
-    return !all.failed && all.text;
 }
 
 static void flux__gpu_kernel_drop(void *ready) {
@@ -17412,198 +18144,13 @@ static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *gra
     return flux__coder_finish(c);
 }
 
-/* ---- devices: what is open, what is compiled */
-
-static flux__gpu flux__gpus[2][FLUX__MAX_IDS];       /* CUDA, AMDGPU */
-
-/* A lock for each device, and one for opening drivers and compilers, which comes after it. The calls of the back end's table
-   take them; nobody holds one while the host waits for a copy or for a kernel, or compiles. Who compiles for a device has
-   another lock, which comes before these, so that no kernel is compiled twice. */
-static flux__mutex flux__gpu_locks[2][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
-static flux__mutex flux__compile_locks[2][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
-static flux__mutex flux__driver_lock = FLUX__MUTEX_INIT;
-
-static flux__mutex *flux__gpu_lock_of(const flux__gpu *g) { return &flux__gpu_locks[0][0] + (g - &flux__gpus[0][0]); }
-static void flux__gpu_lock(const flux__gpu *g) { flux__mutex_lock(flux__gpu_lock_of(g)); }
-static void flux__gpu_unlock(const flux__gpu *g) { flux__mutex_unlock(flux__gpu_lock_of(g)); }
-
-#if !defined(FLUX_NO_THREADS) && !defined(_WIN32)
-static void flux__gpu_fork(void) {        /* in the child: what was opened is refused, see flux__gpu_forked */
-    flux__mutex_anew(&flux__gpu_locks[0][0], 2 * FLUX__MAX_IDS);
-    flux__mutex_anew(&flux__compile_locks[0][0], 2 * FLUX__MAX_IDS);
-    flux__mutex_anew(&flux__driver_lock, 1);
-}
-#endif
-
-static const flux__driver *flux__driver_of(int backend) {
-#if defined(FLUX_CUDA)
-    if (backend == FLUX__CUDA_BACKEND) return &flux__cuda_driver;
-#endif
-#if defined(FLUX_HIP)
-    if (backend == FLUX__AMDGPU_BACKEND) return &flux__hip_driver;
-#endif
-    return NULL;
-}
-
-/* At a program's end what was registered last goes first, and drivers register their own end when they are opened, and more
-   with the first context: ours is registered again behind each, so that what we give back finds the driver alive. To end
-   twice does no harm. */
-static void flux__driver_outlasts(bool *known) {
-    if (!*known) atexit(flux__at_exit);
-    *known = true;
-}
-
-/* Under the drivers' lock. */
-static bool flux__driver_open(int backend, char *why, size_t n) {
-    static bool known[2];
-    if (!flux__driver_of(backend)->open(why, n)) return false;
-    flux__driver_outlasts(&known[backend - FLUX__CUDA_BACKEND]);
-    return true;
-}
-
-/* Whether a driver's answer is good; if not, the error says what was done, on which device, and what the driver says. */
-static bool flux__gpu_ok(flux__gpu *g, int code, const char *what) {
-    if (code == 0) return true;
-    char number[FLUX__GPU_NUMBER];
-    if (!g->lost && g->driver->lost(code)) g->lost = code;
-    flux__fail("%s device %d: %s: %s%s", g->driver->name, g->id, what, g->driver->error(code, number), g->lost ? "; the device is lost to this process" : "");
-    return false;
-}
-
-static bool flux__gpu_forked(const flux__gpu *g) { return g->process != flux__process_id(); }
-
-/* Makes an open device current, or not: for what is done without an error. */
-static bool flux__gpu_there(const flux__gpu *g, void **before) { return !flux__gpu_forked(g) && g->driver->enter(g->id, before) == 0; }
-
-/* A row of launches as one of the driver's graphs: its nodes, each after the one before. A plan owns it and its device
-   knows it, so that what is left when the device is closed is dead but still there. */
-typedef struct flux__replay {
-    flux__gpu *gpu;
-    bool dead;                            /* the device has been closed */
-    void *graph, *exec, **node;
-    int told;                             /* changes so far */
-    struct flux__replay *next;            /* of its device's */
-} flux__replay;
-
-/* there: the device is the current one; else its graph goes with the process */
-static void flux__replay_kill(flux__replay *p, bool there) {
-    flux__replay **at = &p->gpu->replays;
-    while (*at && *at != p) at = &(*at)->next;
-    if (*at) *at = p->next;
-    if (there && p->exec) p->gpu->driver->stream_wait(p->gpu->stream);    /* a launch of it may be under way */
-    if (there) p->gpu->driver->graph_free(p->graph, p->exec);
-    p->dead = true;
-}
-
-static void flux__copies_close(flux__gpu *g) {
-    for (int i = 0; i < FLUX__COMING; i++) {
-        if (g->coming[i].event) g->driver->event_free(g->coming[i].event);
-        g->coming[i].event = NULL;
-    }
-    if (g->reached) g->driver->event_free(g->reached);
-    if (g->copies) g->driver->stream_free(g->copies);
-    g->reached = g->copies = NULL;
-}
-
-/* Gives back all that was opened; what a lost device refuses to take back goes with the process. */
-static void flux__gpu_undo(flux__gpu *g) {
-    void *before;
-    bool there = flux__gpu_there(g, &before);
-    if (there && g->stream) g->driver->stream_wait(g->stream);
-    if (there && g->copies) g->driver->stream_wait(g->copies);
-    while (g->replays) flux__replay_kill(g->replays, there);
-    for (int i = 0; i < FLUX__SLOTS && there; i++) {
-        if (g->slot[i].memory) g->driver->unpin(g->slot[i].memory);
-        if (g->slot[i].event) g->driver->event_free(g->slot[i].event);
-    }
-    if (there) flux__copies_close(g);
-    if (there && g->status) g->driver->release(g->status);
-    for (int i = 0; i < g->nmodule && there; i++) g->driver->unload(g->module[i]);
-    if (there && g->stream) g->driver->stream_free(g->stream);
-    if (there) g->driver->leave(before);
-    if (!flux__gpu_forked(g)) g->driver->close(g->id);
-    for (int i = 0; i < 256; i++)
-        while (g->known[i]) {
-            flux__gpu_fn *f = g->known[i];
-            g->known[i] = f->next;
-            FLUX_FREE(f);
-        }
-    if (g->module) FLUX_FREE(g->module);
-    memset(g, 0, sizeof *g);
-}
-
-static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
-    void *before;
-    if (g->open) return true;
-    g->driver = flux__driver_of(backend);
-    g->id = id;
-    g->process = flux__process_id();
-    bool ok = flux__gpu_ok(g, g->driver->device(id, &g->info), "asking what it is");
-    bool entered = ok && flux__gpu_ok(g, g->driver->enter(id, &before), "opening");
-    if (entered) {
-        static bool known[2];
-        flux__mutex_lock(&flux__driver_lock);
-        flux__driver_outlasts(&known[backend - FLUX__CUDA_BACKEND]);
-        flux__mutex_unlock(&flux__driver_lock);
-    }
-    ok = entered && flux__gpu_ok(g, g->driver->stream(&g->stream), "making a stream") &&
-         flux__gpu_ok(g, g->driver->alloc(&g->status, FLUX__STATUS_WORDS * 8), "allocating");
-    for (int i = 0; i < FLUX__SLOTS && ok; i++)
-        ok = flux__gpu_ok(g, g->driver->pinned(&g->slot[i].memory, FLUX__SLOT_BYTES), "pinning memory") &&
-             flux__gpu_ok(g, g->driver->event(&g->slot[i].event), "making an event");
-    if (ok) {                             /* no error is pending yet */
-        memset(g->slot[0].memory, 0, FLUX__STATUS_WORDS * 8);
-        ok = flux__gpu_ok(g, g->driver->up(g->status, g->slot[0].memory, FLUX__STATUS_WORDS * 8, g->stream), "copying to it") &&
-             flux__gpu_ok(g, g->driver->event_record(g->slot[0].event, g->stream), "recording an event");
-        g->slot[0].used = true;
-        g->turn = 1;
-    }
-    if (entered) g->driver->leave(before);
-    const char *replay = flux__env("FLUX_REPLAY");
-    g->replaying = ok && g->driver->has_graphs() && !(replay && strcmp(replay, "0") == 0);
-    if (!ok) flux__gpu_undo(g);           /* the next call tries again */
-    return g->open = ok;
-}
-
-/* The device for a call, made current; NULL is an error. Ends with flux__gpu_leave. */
-static flux__gpu *flux__gpu_enter(int backend, int id, void **before) {
-    flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
-    flux__hold();
-    flux__gpu_lock(g);
-    bool ok = flux__gpu_open(g, backend, id);
-    if (ok && g->lost) {
-        char number[FLUX__GPU_NUMBER];
-        flux__fail("%s device %d was lost: %s", g->driver->name, id, g->driver->error(g->lost, number));
-        ok = false;
-    } else if (ok && flux__gpu_forked(g)) {
-        flux__fail("%s device %d: this process was forked after the device had been opened, and can't use it", g->driver->name, id);
-        ok = false;
-    }
-    if (ok && flux__gpu_ok(g, g->driver->enter(id, before), "making it current")) return g;
-    flux__gpu_unlock(g);
-    flux__tell();
-    return NULL;
-}
-static void flux__gpu_leave(flux__gpu *g, void *before) {
-    g->driver->leave(before);
-    flux__gpu_unlock(g);
-    flux__tell();
-}
-
-/* What the stream has to have done, waited for without the lock; so that what was found before it may have changed. */
-static bool flux__gpu_sleep(flux__gpu *g, void *event, const char *what) {
-    g->counters.waits++;
-    flux__gpu_unlock(g);
-    int code = g->driver->event_wait(event);
-    flux__gpu_lock(g);
-    return flux__gpu_ok(g, code, what);
-}
-
 /* ---- the cache of compiled programs on disk
    An entry is named after all that it depends on, the compiler's version among it, and holds a checksum; it is written aside
    and renamed. The folder must be the user's own and writable by nobody else, and nobody may put another in its place, for its
    content is run: so the folders above it are looked at too, and entries are opened in the very one that was. Beside the entries
    stands who made them, so that a compiler whose file is as it was need not be opened to be known. */
+
+FLUX__LEAN
 
 typedef struct flux__cache_head { char magic[8]; uint64_t key[2], sum[2], bytes; } flux__cache_head;
 typedef struct flux__cache_maker { char version[40], file[488]; int64_t stamp[2]; } flux__cache_maker;
@@ -17753,6 +18300,8 @@ static void flux__cache_write(const flux__gpu *g, const uint64_t *source, const 
 }
 
 /* ---- compiling */
+
+FLUX__LEAN
 
 /* The first line of the log that is an error, and the line of the source that it means: "flux.cu(12): error: ..." or
    "flux.hip:12:3: error: ...". */
@@ -18063,465 +18612,9 @@ static bool flux__gpu_ready(int backend, int id, flux__plan *plan, flux__graph *
     return ok;
 }
 
-/* ---- launching
-   A row of kernels is launched one by one until it has been met twice, then as a graph. The graph's kernels, their order
-   and their grids never change; an argument that does (a learning rate, a count of steps, the random numbers' place, an
-   address) is compared with the last one, and a node whose arguments differ is told them before the launch. The pool gives
-   a step that repeats the same memory, so these are few. What a driver refuses is done one by one, now and from then on.
-
-   Rejected: capturing the stream, which makes the same graph but hands no nodes out and forbids other threads' calls
-   meanwhile; arguments in the device's memory, which cost every step a copy and every kernel a dependent load. */
-
-enum {
-    FLUX__REPLAY_AFTER = 2,               /* runs one by one */
-    FLUX__REPLAY_LEAST = 3,               /* launches that are worth a graph */
-    FLUX__REPLAY_MOST = 1 << 16           /* changes, then it is made anew: ROCm takes new memory for each */
-};
-
-static void flux__gpu_arg(const flux__run *r, const flux__kernel *k, const flux__gpu *g, const flux__gpu_param *p, void *out) {
-    const flux__value *v = p->kind == 'n' || p->kind == 'k' || p->kind == 't' ? &k->value[p->what] : NULL;
-    switch (p->kind) {
-    case 'p': memcpy(out, &r->ptr[p->what], sizeof(void *)); break;
-    case 's': memcpy(out, &k->scratch_at, sizeof(void *)); break;
-    case 'e': memcpy(out, &g->status, sizeof(void *)); break;
-    case 'f': memcpy(out, &r->g->node[k->node]->arg.num, sizeof(double)); break;
-    case 'n': flux__set_number(v->cls, out, flux__number_value(r->g, v)); break;
-    default: memcpy(out, &r->g->node[v->node]->arg.u[p->kind == 't'], 8);
-    }
-}
-
-static bool flux__gpu_await(flux__gpu *g, const void *p, size_t bytes);
-
-static bool flux__gpu_args(const flux__run *r, const flux__kernel *k, flux__gpu *g) {
-    flux__gpu_kernel *gk = (flux__gpu_kernel *)k->ready;
-    char *values = (char *)(gk->args + gk->nparam);
-    for (int i = 0; i < gk->nparam; i++) {
-        uint64_t now = 0;
-        gk->args[i] = values + i * 8;
-        flux__gpu_arg(r, k, g, &gk->param[i], &now);
-        if (memcmp(gk->args[i], &now, 8) != 0) gk->stale = true;
-        memcpy(gk->args[i], &now, 8);
-        if (gk->param[i].kind == 'e') g->pending = true;
-        if ((gk->param[i].kind == 'p' || gk->param[i].kind == 's') && !flux__gpu_await(g, (const void *)(uintptr_t)now, 1)) return false;
-    }
-    return true;
-}
-
-static int flux__row_launches(const flux__kernel *k, int n) {
-    int count = 0;
-    for (int i = 0; i < n; i++) count += ((const flux__gpu_kernel *)k[i].ready)->launches;
-    return count;
-}
-
-static void flux__replay_free(flux__gpu_kernel *first, bool there) {
-    flux__replay *p = first->replay;
-    if (!p->dead) flux__replay_kill(p, there);
-    if (p->node) FLUX_FREE(p->node);
-    FLUX_FREE(p);
-    first->replay = NULL;
-}
-
-/* With its plan. */
-static void flux__replay_drop(flux__gpu_kernel *first) {
-    void *before;
-    if (!first->replay) return;
-    flux__gpu *g = first->replay->gpu;
-    flux__gpu_lock(g);
-    bool there = !first->replay->dead && flux__gpu_there(g, &before);
-    flux__replay_free(first, there);
-    if (there) g->driver->leave(before);
-    flux__gpu_unlock(g);
-}
-
-static bool flux__replay_make(flux__gpu *g, flux__kernel *k, int n) {
-    flux__gpu_kernel *first = (flux__gpu_kernel *)k->ready;
-    int launches = flux__row_launches(k, n), at = 0;
-    flux__replay *p = first->replay = (flux__replay *)FLUX_MALLOC(sizeof *p);
-    if (!p) return false;
-    memset(p, 0, sizeof *p);
-    p->gpu = g;
-    p->next = g->replays;
-    g->replays = p;
-    p->node = (void **)FLUX_MALLOC((size_t)launches * sizeof *p->node);
-    bool ok = p->node && g->driver->graph(&p->graph) == 0;
-    for (int i = 0; i < n && ok; i++) {
-        flux__gpu_kernel *gk = (flux__gpu_kernel *)k[i].ready;
-        for (int l = 0; l < gk->launches && ok; l++, at++)
-            ok = g->driver->graph_add(&p->node[at], p->graph, at ? p->node[at - 1] : NULL, gk->step[l].fn->function, gk->step[l].grid,
-                                      gk->step[l].threads, gk->args) == 0;
-        gk->stale = false;
-    }
-    ok = ok && g->driver->graph_ready(&p->exec, p->graph) == 0;
-    if (ok) g->counters.graphs++;
-    return ok;
-}
-
-/* Tells the graph what has changed. */
-static bool flux__replay_update(flux__gpu *g, flux__replay *p, flux__kernel *k, int n) {
-    void **node = p->node;
-    for (int i = 0; i < n; i++) {
-        flux__gpu_kernel *gk = (flux__gpu_kernel *)k[i].ready;
-        for (int l = 0; l < gk->launches && gk->stale; l++) {
-            const flux__gpu_step *step = &gk->step[l];
-            if (g->driver->graph_set(p->exec, node[l], step->fn->function, step->grid, step->threads, gk->args) != 0) return false;
-            g->counters.graph_updates++, p->told++;
-        }
-        gk->stale = false;
-        node += gk->launches;
-    }
-    return true;
-}
-
-/* The row as one launch. False: nothing was launched; unless the device is lost now, it is to be done one by one. */
-static bool flux__replay_launch(flux__gpu *g, flux__kernel *k, int n) {
-    flux__gpu_kernel *first = (flux__gpu_kernel *)k->ready;
-    if (!g->replaying || first->runs < 0) return false;
-    if (first->replay && (first->replay->dead || first->replay->told >= FLUX__REPLAY_MOST)) flux__replay_free(first, !first->replay->dead);
-    if (!first->replay && (first->runs++ < FLUX__REPLAY_AFTER || flux__row_launches(k, n) < FLUX__REPLAY_LEAST)) return false;
-    bool ready = (first->replay || flux__replay_make(g, k, n)) && flux__replay_update(g, first->replay, k, n);
-    int code = ready ? g->driver->graph_launch(first->replay->exec, g->stream) : -1;
-    if (code == 0) {
-        g->counters.graph_launches++;
-        g->counters.launches += flux__row_launches(k, n);
-        return true;
-    }
-    if (ready && g->driver->lost(code)) return flux__gpu_ok(g, code, "launching a plan's kernels");
-    if (first->replay) flux__replay_free(first, true);
-    first->runs = -1;
-    flux__note(FLUX_LOG_DEBUG, "gpu.replay", false, "%s device %d: a plan's %d kernels can't be replayed as a graph: they are launched one by one",
-               g->driver->name, g->id, n);
-    return false;
-}
-
-static int flux__gpu_start(flux__gpu *g, const flux__gpu_kernel *gk, int l) {
-    return g->driver->launch(gk->step[l].fn->function, gk->step[l].grid, gk->step[l].threads, g->stream, gk->args);
-}
-
-/* A launch may need memory of the driver's own (what a kernel's threads spill): if it fails, the pool gives back what it
-   doesn't use, and it is tried once more. NULL: it failed, and the device has been left. */
-static flux__gpu *flux__gpu_launch(flux__gpu *g, const flux__kernel *k, void **before) {
-    const flux__gpu_kernel *gk = (const flux__gpu_kernel *)k->ready;
-    for (int l = 0; l < gk->launches; l++) {
-        int code = flux__gpu_start(g, gk, l);
-        if (code != 0 && !g->driver->lost(code)) {
-            flux__gpu_leave(g, *before);  /* the pool's lock comes before the device's */
-            flux_mem_trim(k->device);
-            if (!(g = flux__gpu_enter(k->device.backend, k->device.id, before))) return NULL;
-            code = flux__gpu_start(g, gk, l);
-        }
-        g->counters.launches++;
-        if (flux__gpu_ok(g, code, "launching a kernel")) continue;
-        flux__gpu_leave(g, *before);
-        return NULL;
-    }
-    return g;
-}
-
-static int flux__gpu_run(flux__run *r, flux__kernel *k, int n) {
-    void *before;
-    int done = 0;
-    bool ok = true;
-    flux__gpu *g = flux__gpu_enter(k->device.backend, k->device.id, &before);
-    if (!g) return 0;
-    for (int i = 0; i < n && ok; i++) ok = flux__gpu_args(r, &k[i], g);
-    if (ok && flux__replay_launch(g, k, n)) done = n;
-    while (ok && done < n && !g->lost && (g = flux__gpu_launch(g, &k[done], &before)) != NULL) done++;
-    if (g) flux__gpu_leave(g, before);
-    return done;
-}
-
-/* ---- memory and copies */
-
-static void *flux__gpu_alloc(int backend, int id, size_t bytes) {
-    void *before, *p = NULL;
-    flux__gpu *g = flux__gpu_enter(backend, id, &before);
-    if (!g) return NULL;
-    int code = g->driver->alloc(&p, bytes);
-    if (code == 0) g->counters.allocations++;
-    else p = NULL;
-    if (code != 0 && code != 2) flux__gpu_ok(g, code, "allocating");    /* 2: out of memory, in both; the caller says that */
-    flux__gpu_leave(g, before);
-    return p;
-}
-
-/* Until all that was queued is done; without the lock. */
-static int flux__gpu_drain(flux__gpu *g) {
-    void *stream[2] = { g->stream, g->copies };
-    unsigned comes = g->comes;
-    int code = 0;
-    g->counters.waits++;
-    flux__gpu_unlock(g);
-    for (int i = 0; i < 2 && code == 0; i++)
-        if (stream[i]) code = g->driver->stream_wait(stream[i]);
-    flux__gpu_lock(g);
-    if (code == 0 && g->comes - comes < g->comes - g->came) g->came = comes;
-    return code;
-}
-
-static void flux__gpu_free(int backend, int id, void *p) {
-    void *before;
-    flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
-    flux__gpu_lock(g);
-    if (g->open && flux__gpu_there(g, &before)) {
-        flux__gpu_drain(g);               /* the driver may not wait for what still uses it */
-        g->driver->release(p);
-        g->driver->leave(before);
-    }
-    flux__gpu_unlock(g);
-}
-
-/* ---- copies ahead: a loader's next batch travels on a stream of its own while the device works on this one
-   Such a copy starts when what was queued before it is done, since its memory may have been in use there; and whoever uses
-   that memory next, be it for what was copied or for something else, waits for it first. Places are told by address. */
-
-static bool flux__copies_open(flux__gpu *g) {
-    if (g->copies || g->alone) return g->copies != NULL;
-    bool ok = g->driver->stream(&g->copies) == 0;
-    if (!ok) g->copies = NULL;
-    ok = ok && g->driver->event(&g->reached) == 0;
-    for (int i = 0; i < FLUX__COMING && ok; i++) ok = g->driver->event(&g->coming[i].event) == 0;
-    if (!ok) flux__copies_close(g);
-    g->alone = !ok;
-    return ok;
-}
-
-/* The stream for an upload. */
-static void *flux__copies_begin(flux__gpu *g) {
-    flux__thread *t = flux__self();
-    bool apart = t && t->ahead && flux__copies_open(g) && g->driver->event_record(g->reached, g->stream) == 0 &&
-                 g->driver->event_before(g->reached, g->copies) == 0;
-    return apart ? g->copies : g->stream;
-}
-
-/* The stream waits for copies up to number `last`, of those that it has not waited for. */
-static bool flux__copies_wait(flux__gpu *g, unsigned last) {
-    if (!flux__gpu_ok(g, g->driver->event_before(g->coming[last % FLUX__COMING].event, g->stream), "waiting for a copy")) return false;
-    g->came = last + 1;
-    return true;
-}
-
-/* Something is under way to this place; whether or not all of it is. */
-static bool flux__copies_end(flux__gpu *g, const void *at, size_t bytes) {
-    bool ok = g->comes - g->came < FLUX__COMING || flux__copies_wait(g, g->came);
-    unsigned i = g->comes % FLUX__COMING;
-    ok = ok && flux__gpu_ok(g, g->driver->event_record(g->coming[i].event, g->copies), "recording an event");
-    if (ok) g->coming[i].at = at, g->coming[i].bytes = bytes, g->comes++;
-    else g->driver->stream_wait(g->copies);              /* then nothing is */
-    g->counters.ahead++;
-    return ok;
-}
-
-/* What is queued from here on may use this place. */
-static bool flux__gpu_await(flux__gpu *g, const void *p, size_t bytes) {
-    uintptr_t from = (uintptr_t)p;
-    for (unsigned i = g->comes; i != g->came; i--) {
-        uintptr_t at = (uintptr_t)g->coming[(i - 1) % FLUX__COMING].at;
-        if (from < at + g->coming[(i - 1) % FLUX__COMING].bytes && at < from + bytes) return flux__copies_wait(g, i - 1);
-    }
-    return true;
-}
-
-/* ---- copies */
-
-/* A slot to be filled, its own copy waited for. -1: there is none, or an error. wait: there is to be one. */
-static int flux__slot_take(flux__gpu *g, bool wait) {
-    for (;;) {
-        for (unsigned i = 0; i < FLUX__SLOTS; i++) {
-            unsigned n = (g->turn + i) % FLUX__SLOTS;
-            flux__slot *s = &g->slot[n];
-            if (s->busy) continue;
-            g->turn = n + 1;
-            s->busy = true;
-            if (!s->used || flux__gpu_sleep(g, s->event, "waiting for a copy")) return s->used = false, (int)n;
-            s->busy = false;
-            return -1;
-        }
-        if (!wait) return -1;
-        flux__gpu_unlock(g);              /* all are in other threads' hands, for as long as a copy takes */
-        flux__thread_yield();
-        flux__gpu_lock(g);
-    }
-}
-
-/* The slot's copy has been queued, if it was. */
-static bool flux__slot_sent(flux__gpu *g, int n, int code, const char *what, void *stream) {
-    flux__slot *s = &g->slot[n];
-    bool ok = flux__gpu_ok(g, code, what);
-    if (ok) s->used = ok = flux__gpu_ok(g, g->driver->event_record(s->event, stream), "recording an event");
-    if (!ok) g->driver->stream_wait(stream);
-    return ok;
-}
-
-/* How much of a copy goes through a slot at a time. */
-static size_t flux__gpu_chunk(size_t bytes, size_t at) {
-    size_t most = FLUX__SLOT_BYTES;
-    return bytes - at < most ? bytes - at : most;
-}
-
-static void flux__copy_piece(const void *src, char *to, size_t at, size_t n) { memcpy(to, (const char *)src + at, n); }
-
-static bool flux__slot_upload(flux__gpu *g, void *dst, flux__filler put, const void *ctx, size_t at, size_t n, void *stream) {
-    int i = flux__slot_take(g, true);
-    if (i < 0) return false;
-    flux__gpu_unlock(g);
-    put(ctx, (char *)g->slot[i].memory, at, n);
-    flux__gpu_lock(g);
-    bool ok = flux__slot_sent(g, i, g->driver->up(dst, g->slot[i].memory, n, stream), "copying to it", stream);
-    g->slot[i].busy = false;
-    return ok;
-}
-
-static int flux__gpu_fill(int backend, int id, void *dst, size_t bytes, size_t unit, flux__filler put, const void *ctx) {
-    void *before;
-    size_t most = FLUX__SLOT_BYTES / unit * unit;
-    flux__gpu *g = flux__gpu_enter(backend, id, &before);
-    if (!g) return -1;
-    void *stream = flux__copies_begin(g);
-    bool apart = stream == g->copies, ok = apart || flux__gpu_await(g, dst, bytes);
-    for (size_t at = 0; at < bytes && ok; at += most)
-        ok = flux__slot_upload(g, (char *)dst + at, put, ctx, at, bytes - at < most ? bytes - at : most, stream);
-    if (apart) ok = flux__copies_end(g, dst, bytes) && ok;
-    g->counters.uploads++, g->counters.bytes_up += (int64_t)bytes;
-    flux__gpu_leave(g, before);
-    return ok ? 0 : -1;
-}
-
-static int flux__gpu_upload(int backend, int id, void *dst, const void *src, size_t bytes) {
-    return flux__gpu_fill(backend, id, dst, bytes, 1, flux__copy_piece, src);
-}
-
-/* Queues a copy to a slot, which the caller then has; -1 as flux__slot_take. */
-static int flux__slot_download(flux__gpu *g, const void *src, size_t n, bool wait, bool *ok) {
-    int64_t failures = flux__failures();
-    int i = flux__slot_take(g, wait);
-    *ok = !flux__failed_since(failures);
-    if (i < 0) return -1;
-    *ok = flux__slot_sent(g, i, g->driver->down(g->slot[i].memory, src, n, g->stream), "copying from it", g->stream);
-    if (*ok) return i;
-    g->slot[i].busy = false;
-    return -1;
-}
-
-/* Waits for the slot's copy, takes it out if all is well, and gives the slot back. */
-static bool flux__slot_read(flux__gpu *g, int i, void *dst, size_t n) {
-    bool ok = flux__gpu_sleep(g, g->slot[i].event, "waiting for its results");
-    if (ok) {
-        flux__gpu_unlock(g);
-        memcpy(dst, g->slot[i].memory, n);
-        flux__gpu_lock(g);
-    }
-    g->slot[i].used = !ok, g->slot[i].busy = false;
-    return ok;
-}
-
-/* One chunk is on its way while the last is taken out; but nobody waits for a slot while having one. */
-static bool flux__gpu_read(flux__gpu *g, char *dst, const char *src, size_t bytes) {
-    int last = -1;
-    size_t at = 0, taken = 0;
-    bool ok = flux__gpu_await(g, src, bytes);
-    while (ok && (at < bytes || last >= 0)) {
-        int i = at < bytes ? flux__slot_download(g, src + at, flux__gpu_chunk(bytes, at), last < 0, &ok) : -1;
-        if (i >= 0) at += FLUX__SLOT_BYTES;
-        if (last >= 0) {
-            ok = flux__slot_read(g, last, dst + taken, flux__gpu_chunk(bytes, taken)) && ok;
-            taken += FLUX__SLOT_BYTES;
-        }
-        last = i;
-    }
-    if (last >= 0) flux__slot_read(g, last, dst + taken, flux__gpu_chunk(bytes, taken));
-    return ok;
-}
-
-/* An index out of range that a kernel met since the last look is an error now. */
-static bool flux__gpu_check(flux__gpu *g) {
-    int64_t status[FLUX__STATUS_WORDS];
-    if (!g->pending) return true;
-    g->pending = false;
-    if (!flux__gpu_read(g, (char *)status, (const char *)g->status, sizeof status)) {
-        g->pending = true;
-        return false;
-    }
-    if (!status[0]) return true;
-    flux__fail("%s: index %lld (number %lld) is not within dim %lld of size %lld", status[5] ? "scatter_add" : "gather", (long long)status[1],
-               (long long)status[2], (long long)status[3], (long long)status[4]);
-    memset(status, 0, sizeof status);
-    flux__slot_upload(g, g->status, flux__copy_piece, status, 0, sizeof status, g->stream);
-    return false;
-}
-
-static int flux__gpu_download(int backend, int id, void *dst, const void *src, size_t bytes) {
-    void *before;
-    flux__gpu *g = flux__gpu_enter(backend, id, &before);
-    if (!g) return -1;
-    bool ok = flux__gpu_read(g, (char *)dst, (const char *)src, bytes);
-    g->counters.downloads++, g->counters.bytes_down += (int64_t)bytes;
-    ok = ok && flux__gpu_check(g);
-    flux__gpu_leave(g, before);
-    return ok ? 0 : -1;
-}
-
-/* Within a device, or to another of the same driver: the other stream waits for this one, and this one for the copy. */
-static int flux__gpu_copy(int backend, int to, void *dst, int from, const void *src, size_t bytes) {
-    void *before, *event = NULL;
-    flux__gpu *a = flux__gpu_enter(backend, from, &before), *b;
-    if (!a) return -1;
-    if (to == from) {
-        bool ok = flux__gpu_await(a, dst, bytes) && flux__gpu_await(a, src, bytes) &&
-                  flux__gpu_ok(a, a->driver->across(dst, src, bytes, a->stream), "copying");
-        flux__gpu_leave(a, before);
-        return ok ? 0 : -1;
-    }
-    void *done = NULL;
-    bool ok = flux__gpu_await(a, src, bytes) && flux__gpu_ok(a, a->driver->event(&event), "making an event") &&
-              flux__gpu_ok(a, a->driver->event_record(event, a->stream), "recording an event");
-    flux__gpu_leave(a, before);
-    b = ok ? flux__gpu_enter(backend, to, &before) : NULL;
-    if (b) {
-        bool queued = flux__gpu_await(b, dst, bytes) && flux__gpu_ok(b, b->driver->event_before(event, b->stream), "waiting for the other device") &&
-                      flux__gpu_ok(b, b->driver->peer(dst, to, src, from, bytes, b->stream), "copying from the other device");
-        ok = queued && flux__gpu_ok(b, b->driver->event(&done), "making an event") &&
-             flux__gpu_ok(b, b->driver->event_record(done, b->stream), "recording an event");
-        if (queued && !ok) b->driver->stream_wait(b->stream);    /* then nothing else holds the other device back */
-        flux__gpu_leave(b, before);
-    }
-    ok = ok && b != NULL;
-    if (event && (a = flux__gpu_enter(backend, from, &before)) != NULL) {
-        bool waits = !ok || flux__gpu_ok(a, a->driver->event_before(done, a->stream), "waiting for the copy");
-        if (!waits) a->driver->event_wait(done);
-        ok = ok && waits;
-        a->driver->event_free(event);
-        flux__gpu_leave(a, before);
-    } else ok = false;
-    if (done && (b = flux__gpu_enter(backend, to, &before)) != NULL) {
-        b->driver->event_free(done);
-        flux__gpu_leave(b, before);
-    }
-    return ok ? 0 : -1;
-}
-
-static int flux__gpu_room(int backend, int id, size_t *available, size_t *total) {
-    void *before;
-    flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
-    int code = -1;
-    flux__gpu_lock(g);
-    if (g->open && !g->lost && flux__gpu_there(g, &before)) {
-        code = g->driver->room(available, total);
-        g->driver->leave(before);
-    }
-    flux__gpu_unlock(g);
-    return code;
-}
-
-static int flux__gpu_wait(int backend, int id) {
-    void *before;
-    flux__gpu *g = flux__gpu_enter(backend, id, &before);
-    if (!g) return -1;
-    bool ok = flux__gpu_ok(g, flux__gpu_drain(g), "waiting") && flux__gpu_check(g);
-    flux__gpu_leave(g, before);
-    return ok ? 0 : -1;
-}
-
 /* ---- what the registry asks */
+
+FLUX__LEAN
 
 static bool flux__gpu_available(int backend, char *why, size_t n) {
     flux__mutex_lock(&flux__driver_lock);
@@ -18612,7 +18705,12 @@ FLUX__GPU_CALLS(cuda, FLUX__CUDA_BACKEND)
 #if defined(FLUX_HIP)
 FLUX__GPU_CALLS(hip, FLUX__AMDGPU_BACKEND)
 #endif
-#endif /* FLUX_CUDA or FLUX_HIP */
+
+#endif
+
+FLUX__LEAN
+
+FLUX__UNUSED static void flux__backend_set(int index, const flux__backend *b);   /* a test's own; NULL: the built-in one again */
 
 FLUX__COLD
 
@@ -18883,6 +18981,8 @@ FLUX_DEF void flux_synchronise_device(flux_device d) {
 
 #define FLUX__TOML_DEPTH 32
 #define FLUX__TOML_MAX (1 << 20)          /* bytes: a longer file is no preferences file */
+
+FLUX__COLD
 
 typedef struct flux__path { char text[120]; size_t len; } flux__path;     /* "Flux", "a.b": parts joined by byte 1 */
 
@@ -19373,6 +19473,8 @@ FLUX_DEF int flux_gpu_backend_set(const char *backend) {
 
 /* ---------------- choosing a device */
 
+FLUX__COLD
+
 /* Why no GPU can be used: "CUDA, AMDGPU: not part of this build; Metal: ..." */
 static void flux__why_none(char *out, size_t n) {
     const char *last = "";
@@ -19444,469 +19546,1319 @@ FLUX_DEF flux_device flux_get_device_with(flux_get_device_opts opts) {
     return d;
 }
 
-/* ------------------------------------------------------------------ 14. Printing tensors
-   How values look as text. All text goes through one sink, which works as
-   snprintf does (writes what fits, counts all) or writes to a file: flux_print
-   and the *_text functions are the same code, and need no memory for the text.
-   Tensors look as in Julia: a header with shape, device and dtype, then a row
-   a line, columns aligned on the decimal point, what does not fit left out. A
-   vector shows the fewest digits that read back as the same number, a matrix
-   six at most. A large tensor is cut down where it lies before its elements
-   are fetched, so that printing costs the same for any size on any device, and
-   changes nothing about the tensor or the device.
-   Digits come from printf's %e, of which only digits and exponent are used: a
-   comma as the locale's decimal point does not show. Rejected: %g (it pads, and
-   can't say which digits matter), an algorithm of our own for shortest digits
-   (a page of tables for text that a person reads). */
+/* ------------------------------------------------------------------ 23. Data
+   One-hot labels, loaders, flux_each and its progress bar.
+   A loader is a description: arrays or a data set, how they are cut into batches, and stages
+   (transform, function, move to a device) that each batch passes. It changes nothing but its
+   count of epochs. An epoch under way is a flux__epoch: the order drawn for it, the batch
+   that is out, the one prepared ahead for a device, and the workers with their ring of
+   batches. So one loader can be walked any number of times, nested too, and a loop that is
+   left by `break` takes everything with it. A run is held by a second loader object, its
+   cursor, that belongs to the scope around the loop: where the compiler can't clean up after
+   `return`, that scope does.
+   Invariant: batch i depends on the loader, the epoch's key and i, never on who makes it:
+   random numbers drawn while it is made are keyed by (epoch, i). Workers claim batches in
+   order and put batch i into slot i mod depth, so they come out in order, and only a batch's
+   last owner frees it: values that cross threads are computed and carry no graph.
+   Rejected: an unordered queue (a run would not repeat), and one buffer for all batches (one
+   that is kept would change under its owner). */
 
-typedef struct flux__sink {
-    char *out;                            /* at most n bytes go here, a 0 among them */
-    size_t n, len, chars;                 /* len: bytes needed; chars: characters, to align by */
-    FILE *file;                           /* in place of out */
-    bool colour;
-} flux__sink;
+FLUX__COLD
 
-static flux__sink flux__sink_to(char *out, size_t n) {
-    flux__sink s = { out, out ? n : 0, 0, 0, NULL, false };
-    return s;
+typedef enum { FLUX__STAGE_TRANSFORM, FLUX__STAGE_MAP, FLUX__STAGE_MOVE } flux__stage_kind;
+typedef struct flux__stage {
+    flux__stage_kind kind;
+    flux_batch (*transform)(flux_batch b, void *user);
+    void *user;
+    flux_fn map;
+    flux_device device;
+    bool keep_f64;
+} flux__stage;
+
+struct flux_loader {
+    flux__head head;
+    flux_tensor **array;                  /* arrays of equal last dimension; none with a data set */
+    const char **host;  /* their elements in host memory; NULL for one that lies on a device */
+    int arrays;                           /* how many; 0 with a data set */
+    flux_dataset set;                     /* .get NULL: arrays */
+    int64_t total, begin, share;          /* observations: all, this rank's first, and how many */
+    int64_t batch, batches;               /* observations a batch, batches an epoch */
+    bool single, shuffle, partial;
+    flux_collate collate;
+    int workers, rank, ranks;
+    uint64_t seed;
+    bool seeded;                          /* else each epoch draws its own from the thread's stream */
+    int64_t epoch;
+    flux__stage *stage;
+    int stages;
+    flux_tensor **first;                  /* flux_first's items */
+    struct flux__epoch *run;                /* a cursor's: it has nothing else */
+};
+
+typedef struct flux__made {               /* a batch, its items retained */
+    flux_tensor **item;
+    int count, room;
+    int64_t index, size;
+    int stage;                            /* the next one to be applied */
+    bool ready;                           /* in the ring: only under the lock */
+    char error[1024];                     /* why there is none */
+} flux__made;
+
+typedef struct flux__epoch {
+    flux_loader *loader;
+    int64_t *order;  /* the share's observations as they come; NULL: as they stand */
+    uint64_t key;
+    int64_t next;                         /* the batch to be handed out next */
+    flux__made now, ahead;
+    flux__block scope;                    /* the iteration's */
+    struct flux__progress *bar;
+    flux__made *ring;
+    int depth, threads;
+    flux__os_thread *thread;
+    int forks;                            /* in whose process they are */
+    int64_t failures;                     /* when it began: one since then ends it */
+    flux__mutex lock;                     /* guards what follows, and .ready in the ring */
+    flux__cond changed;
+    int64_t claimed, taken;
+    bool stop;
+} flux__epoch;
+
+/* ---- orders: random numbers of a key */
+
+static uint64_t flux__scramble(uint64_t z) {  /* SplitMix64's finaliser (Steele, Lea, Flood 2014) */
+    z += 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
 }
 
-/* Standard output; in colour where a person looks at it (https://no-color.org). */
-static flux__sink flux__sink_stdout(void) {
-    flux__sink s = { NULL, 0, 0, 0, stdout, false };
-    const char *term = flux__env("TERM");
-    s.colour = flux__is_terminal(stdout) && !flux__env("NO_COLOR") &&
-               (term ? strcmp(term, "dumb") != 0 : flux__env("WT_SESSION") != NULL);
-    return s;
+/* A key out of the thread's stream of random numbers, which goes on by one draw. */
+static uint64_t flux__draw_key(void) {
+    flux__thread *t = flux__self();
+    return t ? flux__scramble(t->seed ^ flux__scramble(0x5EED + t->draws++)) : 0;
 }
 
-static void flux__put_bytes(flux__sink *s, const char *text, size_t n) {
-    if (s->file) fwrite(text, 1, n, s->file);
-    else if (s->len + 1 < s->n)
-        memcpy(s->out + s->len, text, n < s->n - 1 - s->len ? n : s->n - 1 - s->len);
-    s->len += n;
-    for (size_t i = 0; i < n; i++)        /* UTF-8: not those bytes that continue a character */
-        if (((unsigned char)text[i] & 0xC0) != 0x80) s->chars++;
-}
-
-static void flux__put(flux__sink *s, const char *text) { flux__put_bytes(s, text, strlen(text)); }
-
-static void flux__put_pad(flux__sink *s, int64_t n) {
-    for (; n > 0; n -= 16) flux__put_bytes(s, "                ", n < 16 ? (size_t)n : 16);
-}
-
-/* A terminal's colour from here on ("90" grey, "31" red, "36" cyan, "0" back); takes no column. */
-static void flux__put_colour(flux__sink *s, const char *code) {
-    size_t chars = s->chars;
-    if (!s->colour) return;
-    flux__put(s, "\033[");
-    flux__put(s, code);
-    flux__put(s, "m");
-    s->chars = chars;
-}
-
-/* Ends the text; the length that the whole of it needs, without the 0. */
-static size_t flux__sink_end(flux__sink *s) {
-    if (s->n) s->out[s->len < s->n ? s->len : s->n - 1] = 0;
-    return s->len;
-}
-
-/* ---- settings */
-
-static int flux__print_rows, flux__print_columns;    /* 0: the defaults */
-static int flux__print_plain;                         /* 0: by FLUX_ASCII, 1: ASCII, 2: Unicode */
-
-FLUX_DEF void flux_print_limits(int rows, int columns) {
-    flux__atomic_store32(&flux__print_rows, rows > 0 ? rows : 0);
-    flux__atomic_store32(&flux__print_columns, columns > 0 ? columns : 0);
-}
-
-FLUX_DEF void flux_print_ascii(bool on) { flux__atomic_store32(&flux__print_plain, on ? 1 : 2); }
-
-static bool flux__ascii(void) {
-    int plain = flux__atomic_load32(&flux__print_plain);
-    const char *wish = plain ? NULL : flux__env("FLUX_ASCII");
-    return plain ? plain == 1 : wish && strcmp(wish, "0") != 0;
-}
-
-enum { FLUX__TIMES, FLUX__ROWS_LEFT_OUT, FLUX__COLUMNS_LEFT_OUT, FLUX__DOT };
-static const char *flux__glyph(int which) {
-    static const char *const glyphs[][2] = {
-        { "\xC3\x97", "x" }, { "\xE2\x8B\xAE", ":" }, { "\xE2\x80\xA6", "..." },
-        { "\xE2\x8B\x85", "." }
-    };
-    return glyphs[which][flux__ascii()];
-}
-
-/* ---- numbers */
-
-/* v in decimal, with _ between groups of three digits on request; out has 32 bytes. The length. */
-static int flux__integer_text(int64_t v, bool groups, char *out) {
-    char back[32];
-    int n = 0, digits = 0;
-    uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
-    do {
-        if (groups && digits && digits % 3 == 0) back[n++] = '_';
-        back[n++] = (char)('0' + (int)(u % 10));
-        u /= 10;
-        digits++;
-    } while (u);
-    if (v < 0) back[n++] = '-';
-    for (int i = 0; i < n; i++) out[i] = back[n - 1 - i];
-    out[n] = 0;
-    return n;
-}
-
-static void flux__put_integer(flux__sink *s, int64_t v, bool groups) {
-    char text[32];
-    flux__put_bytes(s, text, (size_t)flux__integer_text(v, groups, text));
-}
-
-FLUX_DEF size_t flux_format_bytes(int64_t bytes, char *out, size_t n) {
-    static const char *const units[] = { " KiB", " MiB", " GiB", " TiB", " PiB", " EiB" };
-    flux__sink s = flux__sink_to(out, n);
-    if (bytes < 1024) {
-        flux__put_integer(&s, bytes, false);
-        flux__put(&s, bytes == 1 ? " byte" : " bytes");
-        return flux__sink_end(&s);
+/* A number below `bound` (at most 2^32), each as likely as the others: Lemire 2019, a
+   multiplication in place of a division. */
+static uint64_t flux__below(uint64_t bound, uint64_t *key) {
+    uint64_t m = (flux__scramble((*key)++) >> 32) * bound;
+    if ((m & 0xFFFFFFFFu) < bound) {
+        uint64_t least = (((uint64_t)1 << 32) - bound) % bound;
+        while ((m & 0xFFFFFFFFu) < least) m = (flux__scramble((*key)++) >> 32) * bound;
     }
-    int u = 0;
-    int64_t unit = 1024, part;
-    char text[32];
-    while (u < 5 && bytes / unit >= 1024) unit *= 1024, u++;
-    part = (int64_t)((double)(bytes % unit) * 1000.0 / (double)unit + 0.5);      /* thousandths */
-    flux__put_integer(&s, bytes / unit + part / 1000, false);
-    flux__integer_text(1000 + part % 1000, false, text);
-    text[0] = '.';
-    flux__put(&s, text);
-    flux__put(&s, units[u]);
-    return flux__sink_end(&s);
+    return m >> 32;
 }
 
-/* Whether r is nearer to v than to any other number of v's dtype; neither is negative. */
-static bool flux__reads_back(double r, double v, flux_dtype t) {
-    static const int bits[] = { 24, 53, 11, 8 };             /* of f32, f64, f16, bf16 */
-    static const int lowest[] = { -149, -1074, -24, -133 };
-    int e;
-    double m = frexp(v, &e), gap = ldexp(1.0, e - bits[t] > lowest[t] ? e - bits[t] : lowest[t]);
-    /* below a power of two numbers lie twice as close */
-    bool narrow = m == 0.5 && r < v && e - bits[t] > lowest[t];
-    return r == v || fabs(r - v) < (narrow ? gap / 4 : gap / 2);
-}
-
-/* The decimal digits of v: d[0].d[1]d[2]... times ten to the *power; as few as read back, at most
-   `most`. *exact says whether they are v and no rounding of it. Their count. */
-static int flux__decimal(double v, flux_dtype t, int most, char *d, int *power, bool *exact) {
-    char text[40];
-    double r = 0;
-    for (int p = 1; p <= most; p++) {
-        snprintf(text, sizeof text, "%.*e", p - 1, fabs(v));
-        r = strtod(text, NULL);
-        if (flux__reads_back(r, fabs(v), t)) break;
+/* The integers from `begin`, n of them, in the order that belongs to the key (Fisher and
+   Yates). NULL: out of memory. */
+static int64_t *flux__new_order(int64_t begin, int64_t n, uint64_t key) {
+    if (n >= (int64_t)1 << 32)
+        return (int64_t *)flux__fail("shuffle: %lld observations; 4294967295 are possible",
+                                     (long long)n);
+    int64_t *order = (int64_t *)flux__malloc((size_t)n * sizeof *order);
+    if (!order) return NULL;
+    for (int64_t i = 0; i < n; i++) order[i] = begin + i;
+    for (int64_t i = n - 1; i > 0; i--) {
+        int64_t j = (int64_t)flux__below((uint64_t)i + 1, &key), old = order[i];
+        order[i] = order[j];
+        order[j] = old;
     }
-    int n = 0;
-    const char *at = text;
-    for (; *at && *at != 'e'; at++)
-        if (*at >= '0' && *at <= '9') d[n++] = *at;
-    *power = *at ? atoi(at + 1) : 0;
-    *exact = r == fabs(v);
-    while (n > 1 && d[n - 1] == '0') n--;
-    return n;
+    return order;
 }
 
-/* A floating number as Julia shows it: 0.5, 100.0, 1.0e6, 1.5e-5, NaN, -Inf. out has 40 bytes. */
-static void flux__real_text(double v, flux_dtype t, int most, char *out) {
-    char d[24], *at = out;
-    int power, n;
-    bool exact;
-    if (v != v || v - v != 0) {
-        strcpy(out, v != v ? "NaN" : v > 0 ? "Inf" : "-Inf");
-        return;
-    }
-    if (copysign(1, v) < 0) *at++ = '-';    /* signbit warns of a conversion in C libraries that have it as a macro of three types */
-    if (v == 0) {
-        strcpy(at, "0.0");
-        return;
-    }
-    n = flux__decimal(v, t, most, d, &power, &exact);
-    int point = power + 1;                /* digits before the point */
-    if (point <= -4 || point > 6 || (point >= n && !exact)) {
-        *at++ = d[0];
-        *at++ = '.';
-        for (int i = 1; i < n; i++) *at++ = d[i];
-        if (n == 1) *at++ = '0';
-        *at++ = 'e';
-        flux__integer_text(power, false, at);
-        return;
-    }
-    int last = point + 1 > n ? point + 1 : n;      /* digits, and zeros to one after the point */
-    for (int i = point < 1 ? point - 1 : 0; i < last; i++) {
-        if (i == point) *at++ = '.';
-        *at++ = i >= 0 && i < n ? d[i] : '0';
-    }
-    *at = 0;
+/* ---- one-hot */
+
+static int64_t flux__integer_at(const void *p, flux_dtype t, int64_t i) {
+    if (t == FLUX_U8) return ((const uint8_t *)p)[i];
+    if (t == FLUX_I32) return ((const int32_t *)p)[i];
+    return ((const int64_t *)p)[i];
 }
 
-/* ---- tensors */
-
-/* An element as text; left and right: its characters before the point, and from there on. */
-typedef struct flux__cell { char text[40]; int left, right; } flux__cell;
-
-/* Of n things, those from both ends that are shown; have: how many of n were fetched. */
-typedef struct flux__ends { int64_t n, head, tail, have; } flux__ends;
-
-static flux__ends flux__ends_of(int64_t n, int64_t most, int64_t head, int64_t tail) {
-    flux__ends e = { n, n, 0, n };
-    if (n > most) e.head = head, e.tail = tail;
-    return e;
+/* "(3)" or "(1, 2)": where element i of x stands. */
+static void flux__place_text(const flux_tensor *x, int64_t i, char *out, size_t n) {
+    size_t len = 0;
+    for (int d = 0; d < x->ndim && len < n; i /= x->dim[d++])
+        len += (size_t)snprintf(out + len, n - len, "%s%lld", d ? ", " : "(",
+                                (long long)(i % x->dim[d]));
+    if (len < n) snprintf(out + len, n - len, "%s", x->ndim ? ")" : "()");
 }
 
-static int64_t flux__shown(const flux__ends *e) { return e->head + e->tail; }
-static int64_t flux__end_at(const flux__ends *e, int64_t i) {
-    return i < e->head ? i : e->have - flux__shown(e) + i;
-}
-
-/* What is shown of x, which has three dims, cut along dims 0 to `dim` and joined. It slices all the
-   way down before it joins, so that no more than what is shown is ever copied. */
-static flux_tensor *flux__cut_dims(flux_tensor *x, int dim, flux__ends *const *ends) {
-    if (!x || dim < 0) return x;
-    flux__ends *e = ends[dim];
-    if (flux__shown(e) == e->n) return flux__cut_dims(x, dim - 1, ends);
-    e->have = flux__shown(e);
-    flux_tensor *parts[2] = { flux__cut_dims(flux_slice(x, dim, 0, e->head), dim - 1, ends), NULL };
-    if (!e->tail) return parts[0];
-    parts[1] = flux__cut_dims(flux_slice(x, dim, e->n - e->tail, e->n), dim - 1, ends);
-    return parts[0] && parts[1] ? flux_cat_all(dim, 2, parts) : NULL;
-}
-
-typedef struct flux__grid {               /* what is shown of a tensor: rows x columns x pages */
-    flux__ends rows, columns, pages;
-    const void *data;
-    flux_dtype dtype, stored;             /* stored: of data, where half formats have become f32 */
-    int most;                             /* digits */
-    bool dots;                            /* zeros as dots: a one-hot matrix is easier to see */
-    int limit;                            /* characters a line */
-} flux__grid;
-
-/* Fetches what is to be shown. False: an error was told. */
-static bool flux__grid_of(flux__grid *g, flux_tensor *x) {
-    int rows = flux__atomic_load32(&flux__print_rows);
-    g->limit = flux__atomic_load32(&flux__print_columns);
-    if (!rows) rows = 20;
-    if (!g->limit) g->limit = 80;
-    int64_t d0 = x->ndim ? x->dim[0] : 1, d1 = x->ndim > 1 ? x->dim[1] : 1, fit = g->limit / 3 + 1;
-    g->rows = flux__ends_of(d0, rows, rows > 1 ? rows / 2 : 1, (rows - 1) / 2);
-    g->columns = flux__ends_of(d1, 2 * fit, fit, fit);
-    g->pages = flux__ends_of(d0 && d1 ? flux__size(x) / d0 / d1 : 0, 10, 3, 3);
-    g->dtype = (flux_dtype)x->dtype;
-    g->dots = g->dtype == FLUX_BOOL && x->ndim > 1;
-    g->most = d1 > 1 ? 6 : 17;
-    if (!flux__size(x)) return true;
-    if (!(x = flux_eval(x))) return false;
-    if (flux__size(x) > 4096) {
-        int64_t dims[3] = { d0, d1, g->pages.n };
-        flux__ends *const ends[3] = { &g->rows, &g->columns, &g->pages };
-        x = flux__cut_dims(flux_reshape_to(x, flux__shape(dims, 3)), 2, ends);
-    }
-    if (x && flux__is_half((int)g->dtype)) x = flux_to_dtype(x, FLUX_F32);
-    g->stored = x ? (flux_dtype)x->dtype : FLUX_F32;
-    return x && (g->data = flux_data(x)) != NULL;
-}
-
-static int64_t flux__whole_at(const void *data, flux_dtype t, int64_t i) {
-    const uint8_t *bytes = (const uint8_t *)data;
-    if (t == FLUX_I32) return ((const int32_t *)data)[i];
-    if (t == FLUX_I64) return ((const int64_t *)data)[i];
-    return t == FLUX_BOOL ? bytes[i] != 0 : bytes[i];
-}
-
-/* What stands in row i, column j of page k, as text. */
-static void flux__grid_cell(const flux__grid *g, flux__cell *c, int64_t i, int64_t j, int64_t k) {
-    int64_t at = flux__end_at(&g->pages, k);
-    at = flux__end_at(&g->columns, j) + g->columns.have * at;
-    at = flux__end_at(&g->rows, i) + g->rows.have * at;
-    c->right = 0;
-    if (flux__dtypes[g->dtype].real) {
-        double v = g->stored == FLUX_F64 ? ((const double *)g->data)[at]
-                                         : (double)((const float *)g->data)[at];
-        flux__real_text(v, g->dtype, g->most, c->text);
-        const char *point = strchr(c->text, '.');
-        c->right = point ? (int)strlen(point) : 0;
-    } else flux__integer_text(flux__whole_at(g->data, g->dtype, at), false, c->text);
-    c->left = (int)strlen(c->text) - c->right;
-    if (g->dots && c->text[0] == '0') strcpy(c->text, flux__glyph(FLUX__DOT));
-}
-
-/* Finds the columns' widths on page k, and keeps as many from both sides as fit in a line. */
-static void flux__grid_fit(flux__grid *g, flux__cell *widths, int64_t k) {
-    int64_t total = flux__shown(&g->columns), head = 0, tail = 0, used = 1, all = 1;
-    flux__cell c;
-    for (int64_t j = 0; j < total; j++) {
-        widths[j].left = widths[j].right = 0;
-        for (int64_t i = 0; i < flux__shown(&g->rows); i++) {
-            flux__grid_cell(g, &c, i, j, k);
-            if (c.left > widths[j].left) widths[j].left = c.left;
-            if (c.right > widths[j].right) widths[j].right = c.right;
-        }
-        all += widths[j].left + widths[j].right + (j ? 2 : 0);
-    }
-    if (all <= g->limit && total == g->columns.n) return;
-    for (;;) {                            /* one more from the left, or the right */
-        bool right = tail < head;
-        if (head + tail == total) break;
-        const flux__cell *w = &widths[right ? total - 1 - tail : head];
-        used += w->left + w->right + 2;
-        if (head && used + (flux__ascii() ? 3 : 1) > g->limit) break;
-        if (right) tail++;
-        else head++;
-    }
-    memmove(widths + head, widths + total - tail, (size_t)tail * sizeof *widths);
-    g->columns.head = head;
-    g->columns.tail = tail;
-}
-
-static void flux__put_row(flux__sink *s, const flux__grid *g, const flux__cell *widths, int64_t i,
-                          int64_t k) {
-    int64_t shown = flux__shown(&g->columns);
-    flux__cell c;
-    for (int64_t j = 0; j < shown; j++) {
-        bool gap = j == g->columns.head && shown < g->columns.n;
-        if (gap) flux__put(s, i % 5 == 0 ? "  " : "   ");
-        if (gap && i % 5 == 0) flux__put(s, flux__glyph(FLUX__COLUMNS_LEFT_OUT));
-        else if (gap && flux__ascii()) flux__put(s, "  ");
-        flux__put(s, j ? "  " : " ");
-        flux__grid_cell(g, &c, i, j, k);
-        flux__put_pad(s, widths[j].left - c.left);
-        flux__put(s, c.text);
-        if (j + 1 < shown) flux__put_pad(s, widths[j].right - c.right);
-    }
-    if (g->columns.tail == 0 && shown < g->columns.n && i % 5 == 0) {
-        flux__put_pad(s, widths[shown - 1].right - c.right + 2);
-        flux__put(s, flux__glyph(FLUX__COLUMNS_LEFT_OUT));
-    }
-}
-
-/* The line that stands for rows left out: a sign at the units of the first column. */
-static void flux__put_rows_left_out(flux__sink *s, const flux__cell *widths) {
-    flux__put_pad(s, widths[0].left);
-    flux__put(s, flux__glyph(FLUX__ROWS_LEFT_OUT));
-}
-
-static void flux__put_page(flux__sink *s, const flux__grid *whole, flux__cell *widths, int64_t k) {
-    flux__grid g = *whole;
-    flux__grid_fit(&g, widths, k);
-    for (int64_t i = 0; i < flux__shown(&g.rows); i++) {
-        if (i == g.rows.head) {
-            flux__put(s, "\n");
-            flux__put_rows_left_out(s, widths);
-        }
-        flux__put(s, "\n");
-        flux__put_row(s, &g, widths, i, k);
-    }
-    if (g.rows.tail == 0 && flux__shown(&g.rows) < g.rows.n) {
-        flux__put(s, "\n");
-        flux__put_rows_left_out(s, widths);
-    }
-}
-
-/* "[:, :, 0, 2] =" above page `at` of a tensor with more than two dimensions. */
-static void flux__put_page_name(flux__sink *s, const flux_tensor *x, int64_t at) {
-    flux__put(s, "\n[:, :");
-    for (int d = 2; d < x->ndim; d++) {
-        flux__put(s, ", ");
-        flux__put_integer(s, at % x->dim[d], false);
-        at /= x->dim[d];
-    }
-    flux__put(s, "] =");
-}
-
-static void flux__put_pages(flux__sink *s, const flux_tensor *x, const flux__grid *g,
-                            flux__cell *widths) {
-    for (int64_t k = 0; k < flux__shown(&g->pages); k++) {
-        int64_t at = k < g->pages.head ? k : g->pages.n - flux__shown(&g->pages) + k;
-        if (k && x->ndim > 2) flux__put(s, "\n");
-        if (k && k == g->pages.head) {
-            flux__put(s, "\n");
-            flux__put(s, flux__glyph(FLUX__ROWS_LEFT_OUT));
-            flux__put(s, "\n");
-        }
-        if (x->ndim > 2) flux__put_page_name(s, x, at);
-        flux__put_page(s, g, widths, k);
-    }
-}
-
-/* "3x2", or "5-element": a tensor's shape in words. */
-static void flux__put_shape(flux__sink *s, const flux_tensor *x) {
-    for (int d = 0; d < x->ndim; d++) {
-        if (d) flux__put(s, flux__glyph(FLUX__TIMES));
-        flux__put_integer(s, x->dim[d], false);
-    }
-    if (x->ndim == 1) flux__put(s, "-element");
-    if (x->ndim == 0) flux__put(s, "scalar");
-}
-
-static void flux__put_place(flux__sink *s, const flux_tensor *x) {
-    flux__put(s, " ");
-    flux__put(s, flux_device_backend(x->device));
-    if (x->device.backend != FLUX__CPU_BACKEND) {
-        flux__put(s, "(");
-        flux__put_integer(s, x->device.id, false);
-        flux__put(s, ")");
-    }
-    flux__put(s, " ");
-    flux__put(s, flux__dtypes[x->dtype].name);
-}
-
-static bool flux__put_array(flux__sink *s, flux_tensor *x) {
-    flux__grid g;
-    flux__cell c, *widths;
-    memset(&g, 0, sizeof g);
-    int h = flux__hide();
-    widths = flux__grid_of(&g, x)
-                 ? (flux__cell *)flux__malloc((size_t)flux__shown(&g.columns) * sizeof *widths)
-                 : NULL;
-    if (widths && x->ndim == 0) {         /* a scalar: the number, where and what it is */
-        flux__grid_cell(&g, &c, 0, 0, 0);
-        flux__put(s, c.text);
-        flux__put_place(s, x);
-    } else if (widths) {
-        flux__put_shape(s, x);
-        flux__put_place(s, x);
-        if (flux__size(x)) flux__put(s, ":");
-        flux__put_pages(s, x, &g, widths);
-    }
-    if (widths) FLUX_FREE(widths);
-    flux__reveal(h, NULL);
-    return widths != NULL;
-}
-
-static bool flux__put_tensor(flux__sink *s, flux_tensor *x) {
-    if (x->op != FLUX__TUPLE) return flux__put_array(s, x);
-    flux__put_integer(s, x->nin, false);
-    flux__put(s, "-element tuple:");
-    for (int i = 0; i < x->nin; i++) {
-        flux__put(s, "\n[");
-        flux__put_integer(s, i, false);
-        flux__put(s, "] ");
-        if (!flux__put_tensor(s, x->in[i])) return false;
+/* Labels are data, so they are looked at right here: a wrong one is an error with its place,
+   not a column of zeros. */
+static bool flux__labels_good(const char *call, const char *what, flux_tensor *labels, int64_t least, int64_t end, const int64_t *ignored) {
+    char place[200];
+    const void *p = flux_data(labels);
+    int64_t n = flux_len(labels);
+    if (!p && n > 0) return false;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t v = flux__integer_at(p, (flux_dtype)labels->dtype, i);
+        if ((v >= least && v < end) || (ignored && v == *ignored)) continue;
+        flux__place_text(labels, i, place, sizeof place);
+        flux__fail("%s: %s %lld at %s is not one of 0 to %lld", call, what, (long long)v, place, (long long)(end - 1));
+        return false;
     }
     return true;
 }
 
-FLUX_DEF size_t flux_tensor_text(flux_tensor *x, char *out, size_t n) {
+FLUX_DEF flux_tensor *flux_onehot(flux_tensor *labels, int64_t classes) {
+    if (!labels) return (flux_tensor *)flux__null("onehot", "labels", labels);
+    if (labels->dtype != FLUX_U8 && labels->dtype != FLUX_I32 && labels->dtype != FLUX_I64)
+        return (flux_tensor *)flux__fail(
+            "onehot: labels are %s, not integers; flux_to_dtype converts them",
+            flux_dtype_name((flux_dtype)labels->dtype));
+    if (classes < 1 || classes > 1 << 24)      /* as far as float32, in which arange counts */
+        return (flux_tensor *)flux__fail("onehot: %lld classes; 1 to 16777216 are possible",
+                                         (long long)classes);
+    if (labels->ndim == FLUX_MAX_DIMS)
+        return (flux_tensor *)flux__fail("onehot: labels have %d dimensions already",
+                                         FLUX_MAX_DIMS);
+    if (!flux__labels_good("onehot", "label", labels, 0, classes, NULL)) return NULL;
+    flux_shape row = flux_shape_of(labels);
+    memmove(row.dim + 1, row.dim, sizeof row.dim - sizeof row.dim[0]);
+    row.dim[0] = 1;
+    row.ndim++;
+    int s = flux__hide();
+    flux_tensor *column = flux_to_dtype(flux_arange(0, (double)classes, 1), FLUX_I32);
+    column = flux_to_tensor(labels->device, column);
+    return flux__reveal(s, (flux_eq)(column, flux_reshape_to(labels, row)));
+}
+
+FLUX_DEF flux_tensor *flux_onecold(flux_tensor *y) {
+    if (!y) return (flux_tensor *)flux__null("onecold", "y", y);
+    if (y->ndim < 1 || y->dim[0] < 1)
+        return (flux_tensor *)flux__fail("onecold: y has no %s",
+                                         y->ndim ? "classes" : "dimension of classes");
+    if (y->op == FLUX__TUPLE)
+        return (flux_tensor *)flux__fail("onecold: y is a tuple; take one tensor with flux_nth");
+    flux_shape rest = flux_shape_of(y);
+    rest.ndim--;
+    memmove(rest.dim, rest.dim + 1, sizeof rest.dim - sizeof rest.dim[0]);
+    int s = flux__hide();
+    flux_tensor *number = y->dtype == FLUX_BOOL ? flux_to_dtype(y, FLUX_U8) : y;
+    flux_tensor *at = number ? flux__argreduce_node(number, true, 1, number->ndim) : NULL;
+    return flux__reveal(s, at ? flux_reshape_to(at, rest) : NULL);
+}
+
+/* ---- splitting and shuffling an array */
+
+FLUX_DEF int flux_splitobs(double part, flux_tensor *x, flux_tensor **first, flux_tensor **second) {
+    if (!x) return flux__null("splitobs", "x", x), -1;
+    if (x->ndim < 1) return flux__fail("splitobs: x has no dimension of observations"), -1;
+    if (!(part >= 0 && part <= 1))
+        return flux__fail("splitobs: the part %g is not between 0 and 1", part), -1;
+    int64_t n = x->dim[x->ndim - 1], cut = (int64_t)rint(part * (double)n);
+    flux_tensor *a = first ? flux_slice(x, x->ndim - 1, 0, cut) : x;
+    flux_tensor *b = second ? flux_slice(x, x->ndim - 1, cut, n) : x;
+    if (!a || !b) return -1;
+    if (first) *first = a;
+    if (second) *second = b;
+    return 0;
+}
+
+/* An index tensor on device d: these integers. */
+static flux_tensor *flux__index_tensor(const int64_t *order, int64_t begin, int64_t n,
+                                       flux_device d) {
+    flux_device cpu = { 0, 0 };
+    flux_shape s = flux__shape(&n, 1);
+    flux_tensor *index = flux__leaf(s, FLUX_I64, cpu);
+    if (!index) return NULL;
+    int64_t *p = (int64_t *)index->buf->ptr;
+    for (int64_t i = 0; i < n; i++) p[i] = order ? order[i] : begin + i;
+    return flux_to_tensor(d, index);
+}
+
+FLUX_DEF flux_tensor *flux_shuffleobs(flux_tensor *x, uint64_t seed) {
+    if (!x) return (flux_tensor *)flux__null("shuffleobs", "x", x);
+    if (x->ndim < 1)
+        return (flux_tensor *)flux__fail("shuffleobs: x has no dimension of observations");
+    int64_t n = x->dim[x->ndim - 1], *order = flux__new_order(0, n, flux__scramble(seed));
+    if (!order) return NULL;
+    int s = flux__hide();
+    flux_tensor *index = flux__index_tensor(order, 0, n, x->device);
+    FLUX_FREE(order);
+    return flux__reveal(s, flux_gather(x, x->ndim - 1, index));
+}
+
+/* ---- making a loader */
+
+FLUX__COLD
+
+static void flux__made_empty(flux__made *m) {
+    for (int i = 0; i < m->count; i++) flux_release(m->item[i]);
+    m->count = 0;
+    m->error[0] = 0;
+}
+
+static void flux__made_free(flux__made *m) {
+    flux__made_empty(m);
+    if (m->item) FLUX_FREE(m->item);
+    m->item = NULL;
+    m->room = 0;
+}
+
+/* hook: flux__epoch_free, data/epoch.h */
+static void flux__epoch_free(flux__epoch *r);
+static void flux__loader_free(flux_loader *l) {
+    if (l->run) flux__epoch_free(l->run);
+    for (int i = 0; i < l->arrays; i++) flux_release(l->array[i]);
+    if (l->array) FLUX_FREE(l->array);
+    if (l->host) FLUX_FREE((void *)(intptr_t)l->host);
+    if (l->stage) FLUX_FREE(l->stage);
+    if (l->first) FLUX_FREE(l->first);
+    flux__bury(l);
+}
+
+static flux_loader *flux__loader_new(void) {
+    flux_loader *l = (flux_loader *)flux__zalloc(sizeof *l);
+    if (!l) return NULL;
+    l->head.kind = FLUX__LOADER;
+    l->head.refs = 1;
+    return l;
+}
+
+static bool flux__in_host_memory(const flux_tensor *x) {
+    return x->device.backend == FLUX__CPU_BACKEND;
+}
+
+/* Takes n arrays: computed once, here, so that a batch costs a copy. False: out of memory, or
+   they have no value. */
+static bool flux__loader_hold(flux_loader *l, int n, flux_tensor *const *xs) {
+    l->array = (flux_tensor **)flux__zalloc((size_t)(n ? n : 1) * sizeof *l->array);
+    l->host = (const char **)flux__zalloc((size_t)(n ? n : 1) * sizeof *l->host);
+    if (!l->array || !l->host) return false;
+    for (int i = 0; i < n; i++) l->array[l->arrays++] = (flux_tensor *)flux_retain(xs[i]);
+    for (int i = 0; i < n; i++) {
+        if (!flux_eval(xs[i])) return false;
+        if (flux__in_host_memory(xs[i])) l->host[i] = (const char *)flux_data(xs[i]);
+        if (flux__in_host_memory(xs[i]) && !l->host[i] && flux_len(xs[i]) > 0) return false;
+    }
+    return true;
+}
+
+/* The options' arrays, tuples taken apart; NULL ends them. Gives the number, -1 on error. */
+static int flux__loader_arrays(const flux_loader_opts *o, flux_tensor ***out) {
+    flux_tensor *given[] = { o->x, o->y, o->z, o->x3, o->x4, o->x5, o->x6, o->x7 };
+    int n = 0, room = 0, last = 7;
+    while (last > 0 && !given[last]) last--;
+    for (int i = 0; i <= last; i++) {
+        if (!given[i] && i && !flux__null_explained()) flux__fail("dataloader: array %d is NULL", i);
+        if (!given[i]) return i ? -1 : (flux__null("dataloader", "x", NULL), -1);
+        int parts = flux_count(given[i]);
+        bool tuple = given[i]->op == FLUX__TUPLE;
+        flux_tensor **xs = (flux_tensor **)flux__grow(*out, &room, n + parts, sizeof *xs);
+        if (!xs) return -1;
+        *out = xs;
+        for (int k = 0; k < parts; k++) xs[n++] = tuple ? given[i]->in[k] : given[i];
+    }
+    return n;
+}
+
+static bool flux__arrays_agree(int n, flux_tensor *const *xs) {
+    for (int i = 0; i < n; i++) {
+        if (!xs[i]) return false;
+        if (xs[i]->ndim < 1)
+            return FLUX__REFUSE("dataloader: array %d has no dimension of observations", i);
+        int64_t have = xs[i]->dim[xs[i]->ndim - 1], want = xs[0]->dim[xs[0]->ndim - 1];
+        if (have != want)
+            return FLUX__REFUSE("dataloader: array 0 has %lld observations, array %d has %lld (the "
+                                "last dimension counts them)",
+                                (long long)want, i, (long long)have);
+    }
+    return true;
+}
+
+static bool flux__loader_source(flux_loader *l, const flux_loader_opts *o) {
+    if (!o->data) {
+        flux_tensor **xs = NULL;
+        int n = flux__loader_arrays(o, &xs);
+        bool good = n > 0 && flux__arrays_agree(n, xs) && flux__loader_hold(l, n, xs);
+        if (good) l->total = xs[0]->dim[xs[0]->ndim - 1];
+        if (xs) FLUX_FREE(xs);
+        return good;
+    }
+    if (o->x) return FLUX__REFUSE("dataloader: both arrays and .data are given");
+    if (!o->data->get || !o->data->length)
+        return FLUX__REFUSE("dataloader: the data set has no %s function",
+                            o->data->get ? "length" : "get");
+    if (o->data->arrays < 1)
+        return FLUX__REFUSE("dataloader: the data set's .arrays is %d", o->data->arrays);
+    l->set = *o->data;
+    int64_t failures = flux__failures();
+    l->total = l->set.length(l->set.user);
+    if (flux__failed_since(failures)) return false;
+    if (l->total < 0)
+        return FLUX__REFUSE("dataloader: the data set's length is %lld", (long long)l->total);
+    return true;
+}
+
+/* This rank's share of the observations, and its batches: shares differ by one at most, and
+   since collectives wait for each other every rank gets the number of batches that the largest
+   share (or, without partial ones, the smallest) needs. */
+static bool flux__loader_cut(flux_loader *l, int batchsize) {
+    int64_t least = l->total / l->ranks, over = l->total % l->ranks, most = least + (over > 0);
+    if (l->ranks > 1 && least < 1)
+        return FLUX__REFUSE("dataloader: %lld observations can't be shared by %d ranks",
+                            (long long)l->total, l->ranks);
+    l->begin = l->rank * least + (l->rank < over ? l->rank : over);
+    l->share = least + (l->rank < over);
+    l->single = batchsize < 0;
+    l->batch = batchsize < 1 ? 1 : batchsize;
+    int64_t limit = l->partial ? most : least;
+    if (l->batch > limit && l->total > 0) {
+        flux__note(FLUX_LOG_WARN, "data.batchsize", true,
+                   "dataloader: there are only %lld observations: batchsize %lld becomes %lld",
+                   (long long)limit, (long long)l->batch, (long long)limit);
+        l->batch = limit;
+    }
+    if (l->collate == FLUX_COLLATE_NONE && l->batch > 255)       /* a tuple's most */
+        return FLUX__REFUSE(
+            "dataloader: a batch that is not collated has 255 observations at most, not %lld",
+            (long long)l->batch);
+    l->batches = l->partial ? most / l->batch + (most % l->batch != 0) : least / l->batch;
+    return true;
+}
+
+static bool flux__add_stage(flux_loader *l, flux__stage s) {
+    flux__stage *more = (flux__stage *)flux__malloc((size_t)(l->stages + 1) * sizeof *more);
+    if (!more) return false;
+    if (l->stages) memcpy(more, l->stage, (size_t)l->stages * sizeof *more);
+    if (l->stage) FLUX_FREE(l->stage);
+    l->stage = more;
+    l->stage[l->stages++] = s;
+    return true;
+}
+
+static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
+    int ranks = (int)flux__given_int(o->ranks, o->marked, 1), batchsize = (int)flux__given_int(o->batchsize, o->marked, 1);
+    if (ranks < 1 || o->rank < 0 || o->rank >= ranks)
+        return FLUX__REFUSE("dataloader: rank %d of %d does not exist", o->rank, ranks);
+    if (batchsize == 0) return FLUX__REFUSE("dataloader: .batchsize is 0");
+    if (o->workers < 0 || o->workers > 256)
+        return FLUX__REFUSE("dataloader: %d workers; 0 to 256 are possible", o->workers);
+    l->ranks = ranks;
+    l->rank = o->rank;
+    l->shuffle = o->shuffle;
+    l->partial = flux__given_switch(o->partial, o->marked) != FLUX_OFF;
+    l->collate = o->collate;
+    l->workers = o->workers;
+    l->seeded = o->seed != FLUX__NO_SEED && (o->marked || o->seed != 0);
+    l->seed = l->seeded ? (uint64_t)o->seed : 0;
+    if (!flux__loader_source(l, o) || !flux__loader_cut(l, batchsize)) return false;
+    flux__stage s;
+    memset(&s, 0, sizeof s);
+    s.kind = FLUX__STAGE_TRANSFORM;
+    s.transform = o->transform;
+    s.user = o->user;
+    return !o->transform || flux__add_stage(l, s);
+}
+
+FLUX_DEF flux_loader *flux_dataloader_with(flux_loader_opts o) {
+    flux_loader *l = flux__loader_new();
+    if (!l) return NULL;
+    if (flux__loader_fill(l, &o)) return (flux_loader *)flux__own(l);
+    flux__loader_free(l);
+    return NULL;
+}
+
+/* A loader of the same data with one stage more. It counts its epochs from the start. */
+static flux_loader *flux__loader_with(const flux_loader *l, flux__stage s, bool replace) {
+    flux_loader *copy = flux__loader_new();
+    if (!copy) return NULL;
+    flux__head head = copy->head;
+    *copy = *l;
+    copy->head = head;
+    copy->epoch = 0;
+    copy->array = NULL;
+    copy->host = NULL;
+    copy->stage = NULL;
+    copy->first = NULL;
+    copy->run = NULL;
+    copy->arrays = copy->stages = 0;
+    bool good = flux__loader_hold(copy, l->arrays, l->array);
+    for (int i = 0; good && i < l->stages - replace; i++) good = flux__add_stage(copy, l->stage[i]);
+    if (good && flux__add_stage(copy, s)) return (flux_loader *)flux__own(copy);
+    flux__loader_free(copy);
+    return NULL;
+}
+
+/* The loader whose batches are on d: the data stays where it is. A move that was the last stage
+   is replaced. */
+static flux_loader *flux__loader_on(flux_loader *l, flux_device d, bool keep_f64) {
+    flux__stage s;
+    if (!l) return (flux_loader *)flux__null("to", "loader", l);
+    memset(&s, 0, sizeof s);
+    s.kind = FLUX__STAGE_MOVE;
+    s.device = d;
+    s.keep_f64 = keep_f64;
+    return flux__loader_with(l, s, l->stages && l->stage[l->stages - 1].kind == FLUX__STAGE_MOVE);
+}
+
+/* Where a loader's batches lie: the last move's device, else the arrays'. */
+static flux_device flux__loader_device(const flux_loader *l) {
+    flux_device cpu = { 0, 0 };
+    for (int i = l->stages - 1; i >= 0; i--)
+        if (l->stage[i].kind == FLUX__STAGE_MOVE) return l->stage[i].device;
+    return l->arrays ? l->array[0]->device : cpu;
+}
+
+FLUX_DEF flux_loader *flux_cuiterator(flux_loader *l) {
+    if (!l) return (flux_loader *)flux__null("cuiterator", "l", l);
+    if (!flux_functional("CUDA")) return flux_cu_loader(l);      /* which says why, and gives l */
+    flux_device d = { FLUX__CUDA_BACKEND, 0 };
+    return flux__loader_on(l, d, true);
+}
+
+FLUX_DEF flux_loader *flux_mapobs(flux_fn f, flux_loader *l) {
+    flux__stage s;
+    if (!l) return (flux_loader *)flux__null("mapobs", "l", l);
+    if (!f) return (flux_loader *)flux__null("mapobs", "f", NULL);
+    typedef flux_loader *(*whole)(flux_loader *l);
+    static const flux_fn move[] = { flux_gpu, flux_cpu, flux_cu, flux_roc };
+    static const whole all[] = { flux_gpu_loader, flux_cpu_loader, flux_cu_loader,
+                                 flux_roc_loader };
+    for (int i = 0; i < 4; i++)
+        if (f == move[i]) return all[i](l);    /* a move can be made ahead, a function can't */
+    memset(&s, 0, sizeof s);
+    s.kind = FLUX__STAGE_MAP;
+    s.map = f;
+    return flux__loader_with(l, s, false);
+}
+
+FLUX_DEF int64_t flux_length(const flux_loader *l) {
+    if (!l || FLUX__GONE("length", l)) return flux__null("length", "l", l), -1;
+    return l->batches;
+}
+
+/* ---- making a batch */
+
+FLUX__COLD
+
+/* Which observations of the share batch i has. A share that is one short of a multiple of the
+   batchsize still has as many batches as the others': its last two divide what the last full
+   one has. Where that is one observation, it comes twice. */
+static int64_t flux__batch_span(const flux_loader *l, int64_t i, int64_t *from) {
+    bool lacking = l->partial && l->batches > 1 && (l->batches - 1) * l->batch >= l->share;
+    int64_t start = i * l->batch, stop = flux__plus(start, l->batch);
+    if (lacking && l->batch > 1 && i == l->batches - 2) stop = l->share - 1;
+    if (lacking && i == l->batches - 1) start = l->share - 1;
+    if (stop > l->share) stop = l->share;
+    *from = start;
+    return stop - start;
+}
+
+/* Copies observations of `row` bytes each, in the given order (or as they stand, from `begin`
+   on). */
+static void flux__copy_observations(char *to, const char *from, size_t row, const int64_t *order,
+                                    int64_t begin, int64_t n) {
+    if (!order) memcpy(to, from + (size_t)begin * row, (size_t)n * row);
+    else if (row == 1)
+        for (int64_t i = 0; i < n; i++) to[i] = from[order[i]];
+    else if (row == 4)
+        for (int64_t i = 0; i < n; i++) memcpy(to + 4 * i, from + 4 * order[i], 4);
+    else if (row == 8)
+        for (int64_t i = 0; i < n; i++) memcpy(to + 8 * i, from + 8 * order[i], 8);
+    else
+        for (int64_t i = 0; i < n; i++)
+            memcpy(to + (size_t)i * row, from + (size_t)order[i] * row, row);
+}
+
+/* Bytes of an observation. */
+static size_t flux__row_bytes(const flux_tensor *x) {
+    size_t row = flux_dtype_size((flux_dtype)x->dtype);
+    for (int i = 0; i < x->ndim - 1; i++) row *= (size_t)x->dim[i];
+    return row;
+}
+
+/* Where there is but a move to a device, observations are picked right into the memory that it copies from. */
+typedef struct flux__picking { const char *from; size_t row; const int64_t *order; int64_t begin; } flux__picking;
+static void flux__pick_part(const void *ctx, char *to, size_t at, size_t n) {
+    const flux__picking *p = (const flux__picking *)ctx;
+    int64_t first = (int64_t)(at / p->row);
+    flux__copy_observations(to, p->from, p->row, p->order ? p->order + first : NULL, p->begin + first, (int64_t)(n / p->row));
+}
+static bool flux__picks_away(const flux_loader *l, int k) {
+    const flux__stage *s = l->stages == 1 ? &l->stage[0] : NULL;
+    const flux_tensor *x = l->array[k];
+    if (!s || s->kind != FLUX__STAGE_MOVE || !flux__backend_of(s->device.backend)->fill || (x->dtype == FLUX_F64 && !s->keep_f64)) return false;
+    size_t row = flux__row_bytes(x);
+    return flux__in_host_memory(x) && row > 0 && row <= FLUX__PIECE && !flux__tracing();
+}
+static flux_tensor *flux__pick_away(const flux_loader *l, int k, const int64_t *order, int64_t begin, int64_t n) {
+    flux_shape s = flux_shape_of(l->array[k]);
+    flux__picking p = { l->host[k], flux__row_bytes(l->array[k]), order, begin };
+    flux_device d = l->stage[0].device;
+    s.dim[s.ndim - 1] = n;
+    flux_tensor *part = flux__leaf(s, (flux_dtype)l->array[k]->dtype, d);
+    bool good = part && flux__backend_of(d.backend)->fill(d.id, part->buf->ptr, (size_t)n * p.row, p.row, flux__pick_part, &p) == 0;
+    return good ? part : NULL;
+}
+
+/* n observations of array k as one tensor, or without the last dimension where n is -1. */
+static flux_tensor *flux__pick_host(const flux_loader *l, int k, const int64_t *order,
+                                    int64_t begin, int64_t n) {
+    flux_tensor *x = l->array[k];
+    if (!order && begin == 0 && n == l->total) return x;         /* all of it */
+    flux_shape s = flux_shape_of(x);
+    size_t row = flux__row_bytes(x);
+    if (n < 0) s.ndim--;
+    else s.dim[s.ndim - 1] = n;
+    flux_tensor *part = flux__leaf(s, (flux_dtype)x->dtype, x->device);
+    if (part && row)
+        flux__copy_observations((char *)part->buf->ptr, l->host[k], row, order, begin,
+                                n < 0 ? 1 : n);
+    return part;
+}
+
+/* The same of an array on a device: gathered there, no element comes to the host. */
+static flux_tensor *flux__pick_device(const flux_loader *l, int k, const int64_t *order,
+                                      int64_t begin, int64_t n) {
+    flux_tensor *x = l->array[k];
+    int last = x->ndim - 1;
+    if (n < 0) return flux_select(x, last, order ? order[0] : begin);
+    if (!order) return flux_slice(x, last, begin, begin + n);
+    return flux_gather(x, last, flux__index_tensor(order, begin, n, x->device));
+}
+
+static flux_tensor *flux__pick(const flux_loader *l, int k, const int64_t *order, int64_t begin,
+                               int64_t n) {
+    if (flux__in_host_memory(l->array[k])) return flux__pick_host(l, k, order, begin, n);
+    return flux__pick_device(l, k, order, begin, n);
+}
+
+static flux_tensor *flux__pick_tuple(const flux_loader *l, int k, const int64_t *order,
+                                     int64_t begin, int64_t n) {
+    flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs);
+    bool good = xs != NULL;
+    for (int64_t i = 0; good && i < n; i++)
+        good = (xs[i] = flux__pick(l, k, order ? order + i : NULL, begin + i, -1)) != NULL;
+    flux_tensor *tuple = good ? flux_tuple_of((int)n, xs) : NULL;
+    if (xs) FLUX_FREE(xs);
+    return tuple;
+}
+
+/* Array k of n observations of a data set, of which `obs` has all arrays, as one tensor: joined
+   along a new last dimension. */
+static flux_tensor *flux__batch_join(const flux_loader *l, int k, flux_tensor **obs, int64_t n) {
+    flux_tensor *a = obs[k], *whole = NULL;
+    flux_shape s = flux_shape_of(a);
+    int64_t step = l->set.arrays;
+    bool host = true;
+    if (s.ndim == FLUX_MAX_DIMS)
+        return (flux_tensor *)flux__fail(
+            "dataloader: array %d of an observation has %d dimensions: no room for the batch's", k,
+            s.ndim);
+    for (int64_t i = 0; i < n; i++) {
+        flux_tensor *b = obs[i * step + k];
+        flux_shape t = flux_shape_of(b);
+        if (t.ndim != s.ndim || memcmp(t.dim, s.dim, (size_t)s.ndim * sizeof s.dim[0]) != 0 ||
+            b->dtype != a->dtype)
+            return (flux_tensor *)flux__fail("dataloader: array %d of observation %lld of a batch "
+                                             "has another shape or dtype than that of its first",
+                                             k, (long long)i);
+        if (!flux__in_host_memory(b)) host = false;
+    }
+    s.dim[s.ndim++] = n;
+    if (!host) {
+        flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs);
+        for (int64_t i = 0; xs && i < n; i++) xs[i] = obs[i * step + k];
+        if (xs) whole = flux_stack_all(s.ndim - 1, (int)n, xs);
+        if (xs) FLUX_FREE(xs);
+        return whole;
+    }
+    whole = flux__leaf(s, (flux_dtype)a->dtype, a->device);
+    size_t row = (size_t)flux_len(a) * flux_dtype_size((flux_dtype)a->dtype);
+    for (int64_t i = 0; whole && row && i < n; i++) {
+        const void *p = flux_data(obs[i * step + k]);
+        if (!p) return NULL;
+        memcpy((char *)whole->buf->ptr + (size_t)i * row, p, row);
+    }
+    return whole;
+}
+
+/* Observation i of the user's data set, its arrays into out. */
+static bool flux__observation(const flux_loader *l, int64_t i, flux_tensor **out) {
+    int width = l->set.arrays;
+    for (int k = 0; k < width; k++) out[k] = NULL;
+    int64_t failures = flux__failures();
+    int code = l->set.get(l->set.user, i, width, out);
+    if (flux__failed_since(failures)) return false;
+    if (code)
+        return FLUX__REFUSE("dataloader: the data set's get gave %d for observation %lld", code,
+                            (long long)i);
+    for (int k = 0; k < width; k++)
+        if (!out[k])
+            return FLUX__REFUSE(
+                "dataloader: the data set's get left array %d of observation %lld NULL", k,
+                (long long)i);
+    return true;
+}
+
+static bool flux__batch_own(const flux_loader *l, const int64_t *order, int64_t begin, int64_t n,
+                            flux__made *m) {
+    int64_t step = l->set.arrays;
+    flux_tensor **obs = (flux_tensor **)flux__malloc((size_t)flux__times(flux__times(n, step), (int64_t)sizeof *obs));
+    flux_tensor **one = obs ? (flux_tensor **)flux__malloc((size_t)n * sizeof *one) : NULL;
+    bool good = obs && one;
+    for (int64_t i = 0; good && i < n; i++)
+        good = flux__observation(l, order ? order[i] : begin + i, obs + i * step);
+    for (int k = 0; good && k < l->set.arrays; k++) {
+        for (int64_t i = 0; i < n; i++) one[i] = obs[i * step + k];
+        if (l->single) m->item[k] = one[0];
+        else if (l->collate == FLUX_COLLATE_NONE) m->item[k] = flux_tuple_of((int)n, one);
+        else m->item[k] = flux__batch_join(l, k, obs, n);
+        good = m->item[k] != NULL;
+    }
+    if (obs) FLUX_FREE(obs);
+    if (one) FLUX_FREE(one);
+    return good;
+}
+
+static bool flux__batch_arrays(const flux_loader *l, const int64_t *order, int64_t begin, int64_t n,
+                               bool worker, flux__made *m) {
+    bool whole = !l->single && l->collate != FLUX_COLLATE_NONE;
+    for (int k = 0; k < l->arrays; k++) {
+        if (!worker && whole && flux__picks_away(l, k)) m->item[k] = flux__pick_away(l, k, order, begin, n);
+        else if (l->single) m->item[k] = flux__pick(l, k, order, begin, -1);
+        else if (l->collate == FLUX_COLLATE_NONE)
+            m->item[k] = flux__pick_tuple(l, k, order, begin, n);
+        else m->item[k] = flux__pick(l, k, order, begin, n);
+        if (!m->item[k]) return false;
+    }
+    return true;
+}
+
+static flux_batch flux__as_batch(const flux__made *m) {
+    flux_batch b;
+    b.x = m->count > 0 ? m->item[0] : NULL;
+    b.y = m->count > 1 ? m->item[1] : NULL;
+    b.item = m->item;
+    b.count = m->count;
+    b.index = m->index;
+    b.size = m->size;
+    return b;
+}
+
+/* What a transform gave: its items, with x and y where it set those. */
+static bool flux__stage_transform(const flux__stage *s, flux__made *m) {
+    int64_t failures = flux__failures();
+    flux_batch was = flux__as_batch(m), b = s->transform(was, s->user);
+    int n = b.count;
+    if (flux__failed_since(failures)) return false;
+    if (n == was.count && n == 1 && b.y) n = 2;  /* a second array was added, or taken away */
+    if (n == was.count && n == 2 && was.y && !b.y) n = 1;
+    if (n < 1 || !b.x || !b.item)
+        return FLUX__REFUSE("dataloader: the transform gave no array for batch %lld",
+                            (long long)m->index);
+    flux_tensor **item = (flux_tensor **)flux__malloc((size_t)n * sizeof *item);
+    if (!item) return false;
+    for (int i = 0; i < n; i++) item[i] = i < b.count ? b.item[i] : NULL;
+    if (b.x != was.x || !item[0]) item[0] = b.x;
+    if (n > 1 && (b.y != was.y || !item[1])) item[1] = b.y;
+    flux_tensor **grown = (flux_tensor **)flux__grow(m->item, &m->room, n, sizeof *grown);
+    bool good = grown != NULL;
+    if (good) m->item = grown;
+    for (int i = 0; good && i < n; i++) {
+        m->item[i] = item[i];
+        if (item[i]) continue;
+        good = FLUX__REFUSE("dataloader: the transform left array %d of batch %lld NULL", i,
+                            (long long)m->index);
+    }
+    m->count = good ? n : 0;
+    m->size = b.size;
+    FLUX_FREE(item);
+    return good;
+}
+
+static flux_tensor *flux__stage_one(const flux__stage *s, flux_tensor *x) {
+    if (s->kind == FLUX__STAGE_MAP) return s->map(x);
+    if (x->dtype == FLUX_F64 && !s->keep_f64 && s->device.backend != FLUX__CPU_BACKEND)
+        x = flux_to_dtype(x, FLUX_F32);
+    return flux__same_device(x->device, s->device) ? x : flux__move(x, s->device);
+}
+
+static flux_tensor *flux__stage_each(const flux__stage *s, flux_tensor *x) {
+    int n = flux_count(x);
+    if (x->op != FLUX__TUPLE) return flux__stage_one(s, x);
+    flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs);
+    if (!xs) return NULL;
+    for (int i = 0; i < n; i++) xs[i] = flux__stage_one(s, flux_nth(x, i));
+    flux_tensor *tuple = flux_tuple_of(n, xs);
+    FLUX_FREE(xs);
+    return tuple;
+}
+
+/* Stages from m->stage on: all of them, or, on a worker, those before the first move. */
+static bool flux__batch_stages(const flux_loader *l, flux__made *m, bool worker) {
+    for (; m->stage < l->stages; m->stage++) {
+        const flux__stage *s = &l->stage[m->stage];
+        if (worker && s->kind == FLUX__STAGE_MOVE) break;
+        if (s->kind == FLUX__STAGE_TRANSFORM) {
+            if (!flux__stage_transform(s, m)) return false;
+            continue;
+        }
+        for (int k = 0; k < m->count; k++) {
+            int64_t failures = flux__failures();
+            m->item[k] = flux__stage_each(s, m->item[k]);
+            if (!m->item[k] && !flux__failed_since(failures))
+                flux__fail("mapobs: the function gave NULL for array %d", k);
+            if (!m->item[k]) return false;
+        }
+    }
+    return true;
+}
+
+static bool flux__batch_items(const flux_loader *l, const int64_t *order, int64_t index,
+                              bool worker, flux__made *m) {
+    int width = l->set.get ? l->set.arrays : l->arrays;
+    flux_tensor **item = (flux_tensor **)flux__grow(m->item, &m->room, width, sizeof *item);
+    if (!item) return false;
+    int64_t from, n = flux__batch_span(l, index, &from);
+    const int64_t *own = order ? order + from : NULL;
+    m->item = item;
+    m->index = index;
+    m->size = n;
+    m->stage = 0;
+    m->count = width;
+    return l->set.get ? flux__batch_own(l, own, l->begin + from, n, m) : flux__batch_arrays(l, own, l->begin + from, n, worker, m);
+}
+
+/* A value that goes to another thread must be there: a node that is still to be computed
+   belongs to its thread. One that goes to a device is sent off now, not when it is needed. */
+static bool flux__batch_computed(flux_tensor *x) {
+    bool good = x->op == FLUX__TUPLE || flux_eval(x) != NULL;
+    for (int i = 0; good && x->op == FLUX__TUPLE && i < x->nin; i++)
+        good = flux_eval(x->in[i]) != NULL;
+    return good;
+}
+
+/* Batch `index` of the epoch that order and key stand for, or (a worker's batch that is to go
+   on) its remaining stages. What is made on the way is freed, the items are retained; on error
+   none is there. No graph is kept. */
+static bool flux__batch_make(const flux_loader *l, const int64_t *order, uint64_t key,
+                             int64_t index, bool worker, bool go_on, flux__made *m) {
+    flux__thread *t = flux__self();
+    bool good = true, moves = l->stages && l->stage[l->stages - 1].kind == FLUX__STAGE_MOVE;
+    if (!t) return false;
+    uint64_t seed = t->seed, draws = t->draws;
+    flux__block scope = flux__block_enter(true, true, NULL, 0);
+    t->seed = flux__scramble(key + (uint64_t)index);
+    t->draws = go_on ? (uint64_t)1 << 32 : 0;  /* another part of the batch's own stream */
+    for (int i = 0; go_on && i < m->count; i++)  /* the scope has the old ones from here on */
+        if (!flux__own(m->item[i])) good = false;
+    good = good && (go_on || flux__batch_items(l, order, index, worker, m)) &&
+           flux__batch_stages(l, m, worker);
+    for (int i = 0; good && (worker || moves) && i < m->count; i++)
+        good = flux__batch_computed(m->item[i]);
+    if (!good) m->count = 0;
+    for (int i = 0; i < m->count; i++) flux_retain(m->item[i]);
+    flux__block_leave(&scope);
+    t->seed = seed;
+    t->draws = draws;
+    return good;
+}
+
+FLUX_DEF flux_batch flux_first(flux_loader *l) {
+    flux__made m;
+    flux_batch none;
+    memset(&none, 0, sizeof none);
+    memset(&m, 0, sizeof m);
+    if (!l) return flux__null("first", "l", l), none;
+    if (l->batches < 1) return flux__fail("first: the loader has no batches"), none;
+    if (flux__batch_make(l, NULL, flux__scramble(l->seed), 0, false, false, &m)) {
+        if (l->first) FLUX_FREE(l->first);
+        l->first = m.item;
+        for (int i = 0; i < m.count; i++) flux__own(m.item[i]);
+        return flux__as_batch(&m);
+    }
+    flux__made_free(&m);
+    return none;
+}
+
+/* ---- a loader as text */
+
+FLUX__COLD
+
+/* "2x3 f32", or "4-element tuple of 2 f32"; of an array that a loader holds, the last dimension
+   counts observations. */
+static void flux__put_part(flux__sink *s, const flux_tensor *x) {
+    bool tuple = x->op == FLUX__TUPLE;
+    if (tuple) {
+        flux__put_integer(s, x->nin, false);
+        flux__put(s, "-element tuple of ");
+        x = x->in[0];
+    }
+    for (int d = 0; d < x->ndim; d++) {
+        if (d) flux__put(s, flux__glyph(FLUX__TIMES));
+        flux__put_integer(s, x->dim[d], false);
+    }
+    flux__put(s, x->ndim ? " " : "scalar ");
+    flux__put(s, flux_dtype_name((flux_dtype)x->dtype));
+}
+
+static void flux__put_option(flux__sink *s, const char *name, int64_t number, bool shown) {
+    if (!shown) return;
+    flux__put(s, ", ");
+    flux__put(s, name);
+    if (number >= 0) flux__put_integer(s, number, false);
+}
+
+static void flux__put_options(flux__sink *s, const flux_loader *l) {
+    flux_device d = flux__loader_device(l);
+    if (l->single) flux__put(s, ", batchsize=-1");
+    else flux__put_option(s, "batchsize=", l->batch, true);
+    flux__put_option(s, "shuffle=true", -1, l->shuffle);
+    flux__put_option(s, "partial=false", -1, !l->partial);
+    flux__put_option(s, "collate=none", -1, l->collate == FLUX_COLLATE_NONE);
+    flux__put_option(s, "workers=", l->workers, l->workers > 0);
+    flux__put_option(s, "rank=", l->rank, l->ranks > 1);
+    flux__put_option(s, "ranks=", l->ranks, l->ranks > 1);
+    flux__put_option(s, "device=", -1, d.backend != FLUX__CPU_BACKEND);
+    if (d.backend == FLUX__CPU_BACKEND) return;
+    flux__put(s, flux_device_backend(d));
+    flux__put(s, "(");
+    flux__put_integer(s, d.id, false);
+    flux__put(s, ")");
+}
+
+static bool flux__put_loader(flux__sink *s, flux_loader *l) {
+    flux__made m;
+    memset(&m, 0, sizeof m);
+    flux__put_integer(s, l->batches, false);
+    flux__put(s, "-element DataLoader(");
+    for (int i = 0; i < l->arrays; i++) {
+        if (i) flux__put(s, ", ");
+        flux__put_part(s, l->array[i]);
+    }
+    if (l->set.get) flux__put_integer(s, l->total, false);
+    if (l->set.get) flux__put(s, " observations");
+    flux__put_options(s, l);
+    flux__put(s, ")");
+    if (l->batches < 1) return true;
+    bool good = flux__batch_make(l, NULL, flux__scramble(l->seed), 0, false, false, &m);
+    flux__put(s, "\n  with first element:\n  ");
+    for (int i = 0; i < m.count; i++) {
+        if (i) flux__put(s, ", ");
+        flux__put_part(s, m.item[i]);
+    }
+    flux__made_free(&m);
+    return good;
+}
+
+FLUX_DEF size_t flux_loader_text(flux_loader *l, char *out, size_t n) {
     flux__sink s = flux__sink_to(out, n);
-    if (!x || FLUX__GONE("print", x)) flux__null("tensor_text", "x", x);
-    else if (!flux__put_tensor(&s, x)) s.len = 0;
+    if (!l) flux__null("loader_text", "l", l);
+    else if (!flux__put_loader(&s, l)) s.len = 0;
     return flux__sink_end(&s);
 }
 
-FLUX_DEF void flux_print_tensor(flux_tensor *x) {
-    flux__sink s = flux__sink_stdout();
-    if (!x) flux__null("print", "x", x);
-    else if (flux__put_tensor(&s, x)) flux__put(&s, "\n");
+/* ---- progress
+   A bar looks at the values shown beside it only when it is drawn, ten times a second at
+   most, so a loss that nobody else looks at is not computed for it at every step. On a
+   terminal one line is drawn over and over; elsewhere (a file, a log) an epoch leaves one
+   line at its end. */
+
+FLUX__COLD
+
+typedef struct flux__progress {
+    struct flux__progress *outer;
+    char label[256];                      /* 60 characters at most */
+    int64_t done, total, samples;
+    double start, drawn;
+    bool terminal;
+    int values, width;                    /* width: columns of the line that stands there */
+    struct { char label[64]; flux_tensor *x; double number; } value[6];
+} flux__progress;
+
+/* A label's first characters. */
+static int64_t flux__label_cut(char *out, size_t n, const char *label, int64_t most) {
+    flux__sink s = flux__sink_to(out, n);
+    int64_t chars = flux__characters(label);
+    flux__put_cut(&s, label, chars < most ? chars : most);
+    flux__sink_end(&s);
+    return (int64_t)s.chars;
 }
 
-FLUX__LEAN
+static flux__progress *flux__bar_new(const char *label, int64_t batches) {
+    flux__progress *bar = (flux__progress *)flux__zalloc(sizeof *bar);
+    flux__thread *t = flux__self();
+    if (!bar || !t) return bar;
+    flux__label_cut(bar->label, sizeof bar->label, label, 60);
+    bar->total = batches;
+    bar->terminal = flux__is_terminal(stderr);
+    bar->start = bar->drawn = flux__now();
+    bar->outer = t->bar;
+    t->bar = bar;
+    return bar;
+}
+
+static void flux__bar_free(flux__progress *bar) {
+    flux__thread *t = flux__self();
+    if (!bar) return;
+    flux__progress **link = t ? &t->bar : NULL;
+    while (link && *link && *link != bar) link = &(*link)->outer;
+    if (link && *link) *link = bar->outer;
+    for (int i = 0; i < bar->values; i++) flux_release(bar->value[i].x);
+    FLUX_FREE(bar);
+}
+
+static size_t flux__rate_text(double rate, char *out, size_t n) {
+    if (rate >= 1e6) return (size_t)snprintf(out, n, "%.1fM", rate / 1e6);
+    if (rate >= 1e4) return (size_t)snprintf(out, n, "%.1fk", rate / 1e3);
+    return (size_t)snprintf(out, n, "%.0f", rate);
+}
+
+static void flux__time_text(double seconds, char *out, size_t n) {
+    int64_t s = seconds < 0 || !(seconds < 1e8) ? 0 : (int64_t)(seconds + 0.5);
+    if (s < 3600) snprintf(out, n, "%d:%02d", (int)(s / 60), (int)(s % 60));
+    else snprintf(out, n, "%d:%02d:%02d", (int)(s / 3600), (int)(s / 60 % 60), (int)(s % 60));
+}
+
+/* "  loss 0.3456": the values as they are now. */
+static void flux__bar_values(flux__progress *bar, const char *gap, char *out, size_t n) {
+    size_t len = 0;
+    out[0] = 0;
+    for (int i = 0; i < bar->values && len < n; i++) {
+        if (bar->value[i].x) bar->value[i].number = flux_item(bar->value[i].x);
+        flux_assign(&bar->value[i].x, NULL);       /* looked at: no need to hold its graph */
+        len += (size_t)snprintf(out + len, n - len, "%s%s %.4g", gap, bar->value[i].label,
+                                bar->value[i].number);
+    }
+}
+
+/* What stands behind the bar. Where there is no room for all of it, the values stay, as what people look for. */
+static int64_t flux__bar_tail(flux__progress *bar, bool last, int64_t room, char *out, size_t n) {
+    char values[600], rate[32], time[32];
+    double spent = flux__now() - bar->start, done = (double)bar->done;
+    double left = bar->done > 0 ? spent / done * ((double)bar->total - done) : 0;
+    flux__bar_values(bar, "  ", values, sizeof values);
+    flux__rate_text(spent > 0 ? (double)bar->samples / spent : 0, rate, sizeof rate);
+    flux__time_text(last ? spent : left, time, sizeof time);
+    snprintf(out, n, " %lld/%lld  %s samples/s  %s %s%s", (long long)bar->done, (long long)bar->total, rate, last ? "time" : "eta", time, values);
+    if (flux__characters(out) > room) snprintf(out, n, " %lld/%lld%s", (long long)bar->done, (long long)bar->total, values);
+    return flux__characters(out);
+}
+
+static void flux__bar_draw(flux__progress *bar, bool last) {
+    char tail[800], label[256], shown[900], line[32];
+    int columns = flux__terminal_width(stderr) - 1, percent = 100, full, old = bar->width;
+    int64_t most = flux__characters(bar->label), least = most < 12 ? most : 12;
+    int64_t len = flux__bar_tail(bar, last, columns - 7 - least, tail, sizeof tail);
+    if (most > columns - 7 - len) most = columns - 7 - len;     /* a long label gives way */
+    int head = (int)flux__label_cut(label, sizeof label, bar->label, most > 3 ? most : 0) + 7, room = columns - head - (int)len;
+    room = room < 0 ? 0 : room > 30 ? 30 : room;
+    full = bar->total > 0 ? (int)(room * bar->done / bar->total) : room;
+    if (bar->total > 0) percent = (int)(100 * bar->done / bar->total);
+    for (int i = 0; i < room; i++) line[i] = i < full ? '#' : '.';
+    line[room] = 0;
+    len = flux__label_cut(shown, sizeof shown, tail, columns > head ? columns - head : 0);
+    bar->width = head + room + (int)len;
+    bar->drawn = flux__now();
+    fprintf(stderr, "\r%s %3d%% %s%s%*s", label, percent, line, shown, old > bar->width ? old - bar->width : 0, "");
+    fflush(stderr);
+}
+
+/* `done` batches are over, the last of them with `size` observations. */
+static void flux__bar_step(flux__progress *bar, int64_t done, int64_t size) {
+    if (done <= bar->done) return;
+    bar->done = done;
+    bar->samples += size;
+    if (bar->terminal && flux__now() - bar->drawn >= 0.1) flux__bar_draw(bar, false);
+}
+
+static void flux__bar_end(flux__progress *bar) {
+    char values[600], rate[32], of[32];
+    double spent = flux__now() - bar->start;
+    if (bar->terminal) {
+        flux__bar_draw(bar, true);
+        if (!bar->outer) fputc('\n', stderr);
+        else fprintf(stderr, "\r%*s\r", bar->width, "");  /* the bar around it draws there again */
+        fflush(stderr);
+        return;
+    }
+    flux__bar_values(bar, ", ", values, sizeof values);
+    flux__rate_text(spent > 0 ? (double)bar->samples / spent : 0, rate, sizeof rate);
+    snprintf(of, sizeof of, " of %lld", (long long)bar->total);
+    fprintf(stderr, "%s: %lld%s batches, %lld samples in %.2f s, %s samples/s%s\n", bar->label,
+            (long long)bar->done, bar->done < bar->total ? of : "", (long long)bar->samples, spent,
+            rate, values);
+}
+
+/* The place of a label on the innermost bar; what it held is let go. NULL: no bar, or no room. */
+static int flux__bar_place(const char *label, flux__progress **out) {
+    flux__thread *t = flux__self();
+    flux__progress *bar = t ? t->bar : NULL;
+    int i = 0;
+    char known[sizeof bar->value[0].label];
+    *out = bar;
+    if (!bar || !label) return -1;
+    flux__label_cut(known, sizeof known, label, 60);
+    while (i < bar->values && strcmp(bar->value[i].label, known) != 0) i++;
+    if (i >= 6) return -1;
+    if (i == bar->values) {
+        flux__label_cut(bar->value[i].label, sizeof bar->value[i].label, label, 60);
+        bar->values++;
+    }
+    flux_assign(&bar->value[i].x, NULL);
+    return i;
+}
+
+FLUX_DEF void flux_progress(const char *label, flux_tensor *value) {
+    flux__progress *bar;
+    if (!value) flux__null("progress", "value", value);
+    if (!value) return;
+    if (flux_len(value) != 1) {
+        flux__fail("progress: %s has %lld elements, not one", label ? label : "the value",
+                   (long long)flux_len(value));
+        return;
+    }
+    int i = flux__bar_place(label, &bar);
+    if (i >= 0) bar->value[i].x = (flux_tensor *)flux_retain(value);
+}
+
+FLUX_DEF void flux_progress_number(const char *label, double value) {
+    flux__progress *bar;
+    int i = flux__bar_place(label, &bar);
+    if (i >= 0) bar->value[i].number = value;
+}
+
+/* ---- an epoch */
+
+FLUX__COLD
+
+/* The thread's error becomes the batch's: it counts when that batch's turn comes, if it does. */
+static void flux__made_fail(flux__made *m, int64_t failures) {
+    flux__withdraw(failures, m->error, sizeof m->error, "dataloader: no batch was made");
+}
+
+static void flux__made_error(flux__made *m) {
+    flux__thread *t = flux__self();
+    if (!t) return;
+    snprintf(flux__sentence(&t->error), sizeof t->error.text, "%s", m->error);
+    if (flux__pend(&t->error, false)) flux__say_error(t->error.now);
+}
+
+static void flux__made_swap(flux__made *a, flux__made *b) {
+    flux__made c = *a;
+    *a = *b;
+    *b = c;
+}
+
+static void flux__epoch_worker(void *arg) {
+    flux__epoch *r = (flux__epoch *)arg;
+    flux_loader *l = r->loader;
+    flux__thread *t = flux__self();
+    if (t) t->quiet = true;
+    flux__mutex_lock(&r->lock);
+    while (!r->stop && r->claimed < l->batches) {
+        if (r->claimed - r->taken >= r->depth) {
+            flux__cond_wait(&r->changed, &r->lock);
+            continue;
+        }
+        int64_t i = r->claimed++;
+        flux__made *m = &r->ring[i % r->depth];  /* nobody else touches it until it is ready */
+        flux__mutex_unlock(&r->lock);
+        flux__made_empty(m);
+        int64_t failures = flux__failures();
+        if (!flux__batch_make(l, r->order, r->key, i, true, false, m)) flux__made_fail(m, failures);
+        flux__mutex_lock(&r->lock);
+        m->ready = true;
+        flux__cond_broadcast(&r->changed);
+    }
+    flux__mutex_unlock(&r->lock);
+}
+
+/* As many workers as the system gives; with none, the batches are made by who asks for them. */
+static void flux__epoch_hire(flux__epoch *r) {
+    static const flux__mutex lock = FLUX__MUTEX_INIT;
+    static const flux__cond changed = FLUX__COND_INIT;
+    int want = r->loader->workers;
+    for (int k = 0; k < r->loader->arrays; k++)    /* a device makes its batches itself */
+        if (!flux__in_host_memory(r->loader->array[k])) want = 0;
+    if (want > r->loader->batches) want = (int)r->loader->batches;
+    if (want < 1) return;
+    memcpy(&r->lock, &lock, sizeof lock);
+    memcpy(&r->changed, &changed, sizeof changed);
+    r->depth = 2 * want;
+    r->forks = flux__forks;
+    r->ring = (flux__made *)flux__zalloc((size_t)r->depth * sizeof *r->ring);
+    r->thread = (flux__os_thread *)flux__zalloc((size_t)want * sizeof *r->thread);
+    while (r->ring && r->thread && r->threads < want &&
+           flux__thread_start(&r->thread[r->threads], flux__epoch_worker, r))
+        r->threads++;
+    if (r->ring && r->thread && r->threads < want)
+        flux__note(FLUX_LOG_DEBUG, "data.workers", true,
+                   "dataloader: %d of %d workers could be started", r->threads, want);
+}
+
+static flux__epoch *flux__epoch_new(flux_loader *l) {
+    flux__epoch *r = (flux__epoch *)flux__zalloc(sizeof *r);
+    if (!r) return NULL;
+    r->loader = (flux_loader *)flux_retain(l);
+    int64_t epoch = l->epoch++;
+    if (l->seeded) r->key = flux__scramble(l->seed + flux__scramble((uint64_t)epoch));
+    else if (l->shuffle || l->set.get || l->stages) r->key = flux__draw_key();
+    if (l->shuffle) r->order = flux__new_order(l->begin, l->share, r->key);
+    if (!l->shuffle || r->order) flux__epoch_hire(r);
+    return r;
+}
+
+/* A process forked later has no workers, and makes the batches itself. What they were at is left as it is. */
+static void flux__epoch_forked(flux__epoch *r) {
+    if (r->forks == flux__forks) return;
+    r->forks = flux__forks;
+    r->threads = 0;
+    r->ring = NULL;
+}
+
+static void flux__epoch_free(flux__epoch *r) {
+    flux__epoch_forked(r);
+    if (r->threads) {
+        flux__mutex_lock(&r->lock);
+        r->stop = true;
+        flux__cond_broadcast(&r->changed);
+        flux__mutex_unlock(&r->lock);
+    }
+    for (int i = 0; i < r->threads; i++) flux__thread_join(&r->thread[i]);
+    for (int i = 0; r->ring && i < r->depth; i++) flux__made_free(&r->ring[i]);
+    flux__made_free(&r->now);
+    flux__made_free(&r->ahead);
+    flux__bar_free(r->bar);
+    if (r->ring) FLUX_FREE(r->ring);
+    if (r->thread) FLUX_FREE(r->thread);
+    if (r->order) FLUX_FREE(r->order);
+    flux_release(r->loader);
+    FLUX_FREE(r);
+}
+
+/* Batch i out of the ring. False: it is not there yet, and we are not to wait. */
+static bool flux__ring_take(flux__epoch *r, int64_t i, bool wait, flux__made *out) {
+    flux__made *m = &r->ring[i % r->depth];
+    flux__mutex_lock(&r->lock);
+    while (wait && !m->ready) flux__cond_wait(&r->changed, &r->lock);
+    bool there = m->ready;
+    if (there) {
+        flux__made_swap(out, m);
+        m->ready = false;
+        r->taken = i + 1;
+        flux__cond_broadcast(&r->changed);
+    }
+    flux__mutex_unlock(&r->lock);
+    return there;
+}
+
+/* Batch i into m, with all its stages done; or why not in m->error. */
+static void flux__epoch_make(flux__epoch *r, int64_t i, bool wait, flux__made *m) {
+    flux__thread *t = flux__self();
+    bool good = true, was = t && t->quiet;
+    int64_t failures = flux__failures();
+    flux__made_empty(m);
+    m->ready = false;
+    flux__epoch_forked(r);
+    const bool begun = r->threads != 0;   /* by a worker, up to the first move */
+    if (begun && (!flux__ring_take(r, i, wait, m) || m->error[0])) return;
+    if (t) t->quiet = true;
+    if (!begun || m->stage < r->loader->stages) good = flux__batch_make(r->loader, r->order, r->key, i, false, begun, m);
+    if (t) t->quiet = was;
+    if (!good) flux__made_fail(m, failures);
+    m->ready = true;
+}
+
+/* The next batch into r->now. False: an error, now pending. */
+static bool flux__epoch_next(flux__epoch *r) {
+    if (r->ahead.ready) {
+        flux__made_swap(&r->now, &r->ahead);
+        r->ahead.ready = false;
+    } else flux__epoch_make(r, r->next, true, &r->now);
+    if (r->now.error[0]) {
+        flux__made_error(&r->now);
+        return false;
+    }
+    r->next++;
+    return true;
+}
+
+/* While the device works on this batch, the next one travels. */
+static void flux__epoch_ahead(flux__epoch *r) {
+    flux_loader *l = r->loader;
+    bool moves = l->stages && flux__loader_device(l).backend != FLUX__CPU_BACKEND;
+    flux__thread *t = flux__self();
+    if (!moves || !t || r->next >= l->batches || flux__failed_since(r->failures)) return;
+    t->ahead = true;
+    flux__epoch_make(r, r->next, false, &r->ahead);
+    t->ahead = false;
+}
+
+static flux__each_state flux__each_begin(flux__each_args a) {
+    flux__each_state e;
+    memset(&e, 0, sizeof e);
+    flux_loader *cursor = flux__loader_new();
+    if (!cursor) return e;
+    int64_t failures = flux__failures();
+    cursor->run = flux__epoch_new(a.loader);
+    if (cursor->run) cursor->run->failures = failures;
+    if (cursor->run && a.progress && !flux__failed_since(failures))
+        cursor->run->bar = flux__bar_new(a.progress, a.loader->batches);
+    if (!cursor->run || flux__failed_since(failures)) flux_release(cursor);
+    else e.run = flux__own(cursor);
+    return e;
+}
+
+/* No further batch is handed out while an error is pending: not the first either. */
+FLUX_DEF flux__each_state flux__each_start(flux__each_args a) {
+    flux__each_state none;
+    memset(&none, 0, sizeof none);
+    if (!a.loader || FLUX__GONE("each", a.loader)) return flux__null("each", "loader", a.loader), none;
+    return flux_failed() ? none : flux__each_begin(a);
+}
+
+/* Hands the batch to the iteration's scope. The array of items stays the run's. */
+static bool flux__each_batch(flux__each_state *e, flux__epoch *r, const char *file, int line) {
+    bool good = true;
+    e->batch = flux__as_batch(&r->now);
+    r->scope = flux__turn_enter(file, line);
+    for (int i = 0; i < r->now.count; i++)
+        if (!flux__own(r->now.item[i])) good = false;
+    r->now.count = 0;
+    return good;
+}
+
+FLUX_DEF bool flux__each_next(flux__each_state *e, const char *file, int line) {
+    flux_loader *cursor = (flux_loader *)e->run;
+    if (!cursor) return false;
+    flux__epoch *r = cursor->run;
+    bool left = e->inner != 0;                                   /* by break */
+    e->inner = 0;
+    flux__block_leave(&r->scope);
+    if (r->bar && r->next) flux__bar_step(r->bar, r->next, e->batch.size);
+    if (left || flux__failed_since(r->failures) || r->next >= r->loader->batches || !flux__epoch_next(r) ||
+        !flux__each_batch(e, r, file, line)) {
+        flux__each_leave(e);
+        return false;
+    }
+    flux__epoch_ahead(r);
+    e->inner = 1;
+    return true;
+}
+
+/* Takes an object back from the scope that owns it. */
+static void flux__disown(void *object) {
+    flux__thread *t = flux__self();
+    int i = t ? flux__owned_at(t, object, t->nowned - 1, 0) : -1;
+    if (i < 0) return;
+    memmove(t->owned + i, t->owned + i + 1, (size_t)(t->nowned - i - 1) * sizeof *t->owned);
+    t->nowned--;
+    for (int s = t->nscopes - 1; s > 0 && t->scope[s].start > i; s--) t->scope[s].start--;
+}
+
+FLUX_DEF void flux__each_leave(flux__each_state *e) {
+    flux_loader *cursor = (flux_loader *)e->run;
+    if (!cursor) return;
+    e->run = NULL;
+    flux__block_leave(&cursor->run->scope);
+    if (cursor->run->bar) flux__bar_end(cursor->run->bar);
+    flux__disown(cursor);
+    flux_release(cursor);
+}
 
 /* ------------------------------------------------------------------ 15. Models
    A layer is a struct that starts with a flux_layer and a list that names its
@@ -19923,6 +20875,8 @@ FLUX__LEAN
    Rejected: a virtual table of clone/walk/free functions for each layer (every
    user's layer would have to write them), and building a new model by calling
    constructors (fields that nobody named would be lost). */
+
+FLUX__LEAN
 
 typedef void (*flux__field_fn)(flux_tensor **slot, const char *path, bool trained,
                                const flux_layer *owner, void *user);
@@ -20103,7 +21057,44 @@ FLUX_DEF flux_layer *flux_new_layer(const flux_layer_type *type, const void *fie
     return flux__layer_new(type, fields);
 }
 
+typedef struct flux__item { flux_layer *layer; flux_tensor *tensor; bool trained; } flux__item;
+
+/* What stands as number `at` among a layer's children and tensors; false past the last. */
+static bool flux__item_of(const flux_layer *m, int at, flux__item *item) {
+    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
+        bool tensor = flux__is_tensor_field(f);
+        int n;
+        flux_layer **kids = flux__kids(m, f, &n);
+        if (tensor) n = 1;
+        if (at < n) {
+            item->layer = tensor ? NULL : kids[at];
+            item->tensor = tensor ? *flux__tensor_slot((flux_layer *)(intptr_t)m, f) : NULL;
+            item->trained = f->kind == FLUX__PARAM_FIELD;
+            return true;
+        }
+        at -= n;
+    }
+    return false;
+}
+
+static bool flux__bare_function(const flux_layer *m) {    /* prints as a name: softmax, + */
+    char text[64];
+    if (!m->type->text || m->type->fields->kind != FLUX__END) return false;
+    size_t n = m->type->text((flux_layer *)(intptr_t)m, text, sizeof text);
+    return n < sizeof text && !strchr(text, '(');
+}
+
+/* Whether it takes one line: it has a text, or no child but plain functions. */
+static bool flux__one_line(const flux_layer *m) {
+    flux__item item;
+    for (int i = 0; !m->type->text && flux__item_of(m, i, &item); i++)
+        if (item.layer && !flux__bare_function(item.layer)) return false;
+    return true;
+}
+
 /* ---------------- the walk */
+
+FLUX__COLD
 
 typedef struct flux__trail { char *s; int room, length, depth; } flux__trail; /* where a walk is */
 
@@ -20397,6 +21388,8 @@ FLUX_DEF flux_layer *flux_child(flux_layer *m, int i) {
 
 /* ---------------- the map */
 
+FLUX__COLD
+
 typedef flux_tensor *(*flux__map_fn)(flux_tensor *x, const char *path, bool trained,
                                      const flux_layer *owner, void *user);
 
@@ -20580,10 +21573,10 @@ FLUX_DEF flux_layer *flux_copy_layer(flux_layer *m) {
              : (flux_layer *)flux__null("copy_layer", "model", m);
 }
 
+/* hook: flux__scale_of_norm, nn/layers.h */
 /* Norm layers keep their parameters and statistics in float32: half formats lose too
    much of a variance. */
 static bool flux__scale_of_norm(const flux_layer *m);
-
 static bool flux__keeps_f32(const flux_layer *m) {
     static const char *const names[] = { "BatchNorm", "InstanceNorm", "GroupNorm" };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -20708,370 +21701,6 @@ FLUX_DEF flux_layer *flux_restructure(flux_layer *m, flux_tensor *flat) {
     return (flux_layer *)flux__reveal_object(h, y);
 }
 
-/* ---------------- what is carried from turn to turn */
-
-/* The same value, computed, in a tensor that nothing lies behind. */
-static flux_tensor *flux__settled(flux_tensor *x) {
-    if (flux__is_number(x)) {
-        if (x->nin == 0) return x;
-        flux_tensor *y = flux_full_shape(flux__dims(x), (FLUX__IS_VIEW(x) ? x->base : x)->arg.num, (flux_dtype)x->dtype);
-        if (y && !y->buf) y->device = x->device;
-        return y;
-    }
-    if (FLUX__IS_VIEW(x)) x = flux_copy(x);
-    if (!x || !flux_eval(x)) return NULL;
-    return x->nin == 0 && !(x->flags & FLUX__CONSUMED) ? x : flux__share(x);
-}
-
-static flux_tensor *flux__settled_all(flux_tensor *x) {
-    flux_tensor *part[255];
-    if (x->op != FLUX__TUPLE) return flux__settled(x);
-    if (flux_eval_all(1, &x) != 0) return NULL;
-    for (int i = 0; i < x->nin; i++)
-        if (!(part[i] = flux__settled(x->in[i]))) return NULL;
-    return flux_tuple_of(x->nin, part);
-}
-
-static flux_tensor *flux__settled_leaf(flux_tensor *x, const char *path, void *user) {
-    (void)path, (void)user;
-    return flux__settled(x);
-}
-
-FLUX_DEF void *flux_carry_object(const void *old, const void *value) {
-    flux__head *was = (flux__head *)(intptr_t)old, *h = (flux__head *)(intptr_t)value;
-    if (!h || FLUX__GONE("carry", h)) return flux__null("carry", "value", h);
-    if (h->kind == FLUX__TENSOR) h = (flux__head *)flux__settled_all((flux_tensor *)h);
-    else if (h->kind == FLUX__LAYER) h = (flux__head *)flux__map_layer(flux__settled_leaf, NULL, (flux_layer *)h, true);
-    return h ? flux__succeed(was, h) : NULL;
-}
-
-/* ---------------- modes, freezing, names */
-
-static void flux__set_train(flux_layer *m, void *user) { (void)user, m->mode = FLUX_MODE_TRAIN; }
-static void flux__set_test(flux_layer *m, void *user) {
-    flux__thread *t = (flux__thread *)user;
-    m->mode = FLUX_MODE_TEST;
-    for (flux__training *now = t ? t->training : NULL; now; now = now->outer)
-        if (flux__pairs_has(&now->layers, m)) flux__pairs_find(&now->layers, m)->value = NULL;
-}
-static void flux__set_auto(flux_layer *m, void *user) { (void)user, m->mode = FLUX_MODE_AUTO; }
-static void flux__set_frozen(flux_layer *m, void *user) { (void)user, m->frozen = true; }
-static void flux__set_thawed(flux_layer *m, void *user) { (void)user, m->frozen = false; }
-
-static void flux__set_all(const char *call, flux_layer *m, void (*set)(flux_layer *m, void *user)) {
-    if (m) flux__walk_all(m, NULL, set, flux__self());
-    else flux__null(call, "model", m);
-}
-
-FLUX_DEF void flux_testmode(flux_layer *m, bool on) {
-    flux__set_all("testmode", m, on ? flux__set_test : flux__set_auto);
-}
-FLUX_DEF void flux_trainmode(flux_layer *m, bool on) {
-    flux__set_all("trainmode", m, on ? flux__set_train : flux__set_auto);
-}
-FLUX_DEF void flux_freeze(flux_layer *m) { flux__set_all("freeze", m, flux__set_frozen); }
-FLUX_DEF void flux_thaw(flux_layer *m) { flux__set_all("thaw", m, flux__set_thawed); }
-
-typedef struct flux__tested { flux__training *here; bool ok; } flux__tested;
-
-static void flux__train_note(flux_layer *m, void *user) {
-    flux__tested *w = (flux__tested *)user;
-    bool fresh = false;
-    if (m->mode != FLUX_MODE_TEST || !w->ok) return;
-    flux__pair *pair = flux__pairs_at(&w->here->layers, m, &fresh);
-    w->ok = pair != NULL;
-    if (pair && fresh) pair->value = flux_retain(m);
-}
-
-/* False: an error, and there is nothing to leave. */
-static bool flux__train_enter(flux__training *here, flux_layer *m) {
-    flux__thread *t = flux__self();
-    flux__tested w = { here, true };
-    memset(here, 0, sizeof *here);
-    if (!t) return false;
-    here->outer = t->training;
-    t->training = here;
-    if (flux__walk_all(m, NULL, flux__train_note, &w) && w.ok) return true;
-    flux__train_leave(here);
-    return false;
-}
-
-static void flux__train_leave(flux__training *here) {
-    flux__self()->training = here->outer;
-    for (size_t i = 0; i < here->layers.room; i++) flux_release(here->layers.at[i].key);
-    flux__pairs_free(&here->layers);
-}
-
-static bool flux__train_overrules(const flux__training *now, const flux_layer *m) {
-    while (now && !flux__pairs_get(&now->layers, m)) now = now->outer;
-    return now != NULL;
-}
-
-FLUX_DEF bool flux_training(const flux_layer *m) {
-    flux__thread *t = flux__self();
-    if (!m || !t) return false;
-    if (m->mode == FLUX_MODE_TRAIN) return true;
-    return t->nograd == 0 && (m->mode == FLUX_MODE_AUTO || flux__train_overrules(t->training, m));
-}
-
-/* A name is a part of a path, in place of an index. */
-static bool flux__check_name(const char *name) {
-    size_t n = strlen(name), digits = strspn(name, "0123456789");
-    bool good = n > 0 && n < 64 && digits < n && !strchr(name, '.');
-    for (size_t i = 0; i < n && i < 64; i++)
-        if ((unsigned char)name[i] < ' ') good = false;
-    if (!good)
-        flux__fail(
-            "named: \"%.64s\" is no name: 1 to 63 characters, not only digits, without a dot",
-            name);
-    return good;
-}
-
-FLUX_DEF flux_layer *flux_named(const char *name, flux_layer *m) {
-    if (!name || !m) return (flux_layer *)flux__null("named", name ? "model" : "name", NULL);
-    if (!flux__check_name(name)) return NULL;
-    if (m->name && strcmp(m->name, name) == 0) return m;
-    if (m->name)
-        return (flux_layer *)flux__fail(
-            "named: this %s is called \"%s\" already; \"%s\" would rename it wherever it is used",
-            m->type->name, m->name, name);
-    size_t n = strlen(name) + 1;
-    char *copy = (char *)flux__malloc(n);
-    if (!copy) return NULL;
-    m->name = (const char *)memcpy(copy, name, n);
-    return m;
-}
-
-/* ---------------- calls */
-
-/* What flux_summary sees while a model is called: a row a layer, in the order of calls, down to those of one line. */
-typedef struct flux__watch_row { flux_layer *layer; int depth; char out[80]; int64_t products, bytes, numbers; bool frozen; } flux__watch_row;
-struct flux__watch { flux__watch_row *row; int n, room, depth, closed; };   /* closed: within a layer of one line */
-
-static bool flux__one_line(const flux_layer *m);
-
-static int flux__watch_start(flux__watch *w, flux_layer *m, int64_t products) {
-    if (w->closed) return -1;
-    flux__watch_row *row = (flux__watch_row *)flux__grow(w->row, &w->room, w->n + 1, sizeof *row);
-    if (!row) return -1;
-    w->row = row;
-    memset(&row[w->n], 0, sizeof *row);
-    row[w->n].layer = m;
-    row[w->n].depth = w->depth++;
-    row[w->n].products = products;
-    w->closed = flux__one_line(m);
-    return w->n++;
-}
-
-static void flux__put_line(flux__sink *s, flux_layer *m);
-
-static bool flux__watched_layer(char *out, size_t n) {
-    const flux__thread *t = flux__self();
-    const flux__watch *w = t ? t->watch : NULL;
-    int i = w ? w->n - 1 : -1;
-    while (i >= 0 && w->row[i].depth != w->depth - 1) i--;     /* those further down have ended */
-    if (i < 0) return false;
-    flux_layer *m = w->row[i].layer;
-    flux__sink s = flux__sink_to(out, n);
-    if (m->name) flux__put(&s, m->name), flux__put(&s, " = ");
-    if (flux__one_line(m)) flux__put_line(&s, m);
-    else flux__put(&s, m->type->name);
-    flux__sink_end(&s);
-    return true;
-}
-
-static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t products) {
-    flux__watch_row *row = &w->row[i];
-    size_t used = 0;
-    w->closed = 0;
-    w->depth = row->depth;
-    row->products = products - row->products;
-    for (int k = 0; k < flux_count(y); k++) {
-        flux_tensor *x = y->op == FLUX__TUPLE ? y->in[k] : y;
-        flux_shape s = flux__dims(x);
-        flux__text t = flux__shape_text(&s);
-        if (used < sizeof row->out) used += (size_t)snprintf(row->out + used, sizeof row->out - used, k ? ", %s" : "%s", t.s);
-        row->bytes += flux__size(x) * flux__dtypes[x->dtype].size;
-    }
-}
-
-FLUX__LEAN
-
-FLUX_DEF flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x) {
-    if (!m || !x) return (flux_tensor *)flux__null("call", m ? "x" : "model", NULL);
-    if (FLUX__GONE("call", m) || FLUX__GONE("call", x)) return NULL;
-    int h = flux__hide();
-    flux__thread *t = flux__self();
-    int row = t && t->watch ? flux__watch_start(t->watch, m, t->products) : -1;
-    int64_t failures = flux__failures();
-    flux_tensor *y = m->type->call(m, x);
-    if (!y && !flux__failed_since(failures)) flux__fail("%s: its call gave NULL", m->type->name);
-    if (row >= 0 && y) flux__watch_end(t->watch, row, y, t->products);
-    return flux__reveal(h, y);
-}
-
-FLUX_DEF flux_tensor *flux_call_all(flux_layer *m, int n, flux_tensor *const *xs) {
-    if (!m || n < 1 || !xs) return (flux_tensor *)flux__null("call", m ? "x" : "model", NULL);
-    if (n == 1) return flux_call_layer(m, xs[0]);
-    for (int i = 0; i < n; i++)
-        if (!xs[i]) return (flux_tensor *)flux__null("call", "x", NULL);
-    int h = flux__hide();
-    return flux__reveal(h, flux_call_layer(m, flux_tuple_of(n, xs)));
-}
-
-static const flux_layer_type *flux__embedding_type(void);
-static const flux_layer_type *flux__embeddingbag_type(void);
-
-FLUX__COLD
-
-static void flux__first_tensor(flux_tensor **slot, const char *path, bool trained,
-                               const flux_layer *owner, void *user) {
-    flux_tensor **first = (flux_tensor **)user;
-    (void)path, (void)trained, (void)owner;
-    if (!*first) *first = *slot;
-}
-
-/* What a model's first layer takes: indices if it is an Embedding, else what its
-   weights are made of. */
-static flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
-    flux_tensor *first = NULL;
-    flux_layer *leaf = m, *below;
-    flux__fields(m, flux__first_tensor, &first);
-    for (int depth = 0; depth < FLUX_MAX_LEVELS && (below = flux_child(leaf, 0)) != NULL; depth++)
-        leaf = below;
-    bool indices = leaf->type == flux__embedding_type() || leaf->type == flux__embeddingbag_type();
-    flux_dtype t = indices ? FLUX_I64
-                   : first ? (flux_dtype)first->dtype
-                           : FLUX_F32;
-    /* FLUX_EAGER computes all the same, so on zeros. */
-    flux_tensor *x = flux__eager() ? flux_full_shape(s, 0.0, t) : flux__placeholder(s, t);
-    if (x && first && !x->buf) x->device = first->device;
-    return x && first ? flux_to_tensor(first->device, x) : x;
-}
-
-static flux_tensor *flux__keep_leaf(flux_tensor *x, const char *path, void *user) {
-    (void)path, (void)user;
-    return x;
-}
-
-/* Calls a copy with an input of this shape, so that modes and whatever a layer's call changes stay as they are; no random
-   number is used up and nothing computed. The caller has opened a scope for what is made. */
-static flux_tensor *flux__dry_run(const char *call, flux_layer *m, flux_shape in, flux__watch *watch) {
-    flux__thread *t = flux__self();
-    if (!m || !t) return (flux_tensor *)flux__null(call, "model", m);
-    uint64_t draws = t->draws;
-    flux_layer *copy = flux__map_layer(flux__keep_leaf, NULL, m, false);
-    if (copy) flux_testmode(copy, true);
-    const int b = flux__nograd_enter();
-    flux_tensor *x = copy ? flux__sample(copy, in) : NULL;
-    flux__watch *around = t->watch;       /* a layer may ask within its call, while a summary watches */
-    t->watch = watch;
-    flux_tensor *y = x ? flux_call_layer(copy, x) : NULL;
-    t->watch = around;
-    flux__nograd_leave(b);
-    t->draws = draws;
-    return y;
-}
-
-FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
-    flux_shape none = flux__shape(NULL, -1);
-    int h = flux__hide();
-    flux__watch w;
-    memset(&w, 0, sizeof w);
-    flux_tensor *y = flux__dry_run("outputsize", m, in, &w);
-    if (w.row) FLUX_FREE(w.row);
-    if (y && y->op == FLUX__TUPLE)
-        y = (flux_tensor *)flux__fail("outputsize: %s gives a tuple of %d tensors", m->type->name,
-                                      y->nin);
-    if (y) none = flux__dims(y);
-    flux__reveal_object(h, NULL);
-    return none;
-}
-
-/* ---------------- compiling ahead */
-
-/* Zeros where the model lies: a real input, since a layer of somebody's own may look at it. */
-static flux_tensor *flux__prewarm_input(flux_layer *m, flux_shape in, flux_device d) {
-    flux_device cpu = { 0, 0 };
-    flux_tensor *like = flux__sample(m, in), *x = like ? flux__leaf(flux__dims(like), (flux_dtype)like->dtype, cpu) : NULL;
-    if (!x) return NULL;
-    memset(x->buf->ptr, 0, x->buf->bytes);
-    x = flux__move(x, d);
-    return x ? flux_eval(x) : NULL;
-}
-
-/* A weight that is still to be made, or to be moved, would be planned as part of the model's work. */
-static void flux__prewarm_weight(flux_tensor *x, const char *path, bool trained, void *ok) {
-    (void)path, (void)trained;
-    if (*(bool *)ok) *(bool *)ok = flux_eval(x) != NULL;
-}
-
-/* Plans what an evaluation of these would run, which compiles it. cut: as flux_update plans, storing no more than these. */
-static bool flux__prewarm_plan(int n, flux_tensor *const *roots, bool cut) {
-    flux__graph g;
-    flux__graph_start(&g);
-    g.cut = cut;
-    for (int i = 0; i < n && g.ok; i++) {
-        flux_tensor *x = roots[i] ? flux__base(roots[i]) : NULL;
-        if (!x || flux__finished(x)) continue;
-        flux__graph_visit(&g, x);
-        if (g.ok) g.flag[x->index] |= FLUX__ROOT;
-    }
-    bool ok = g.ok;
-    if (ok && g.nnode) {
-        flux__graph_key(&g);
-        ok = g.ok && flux__find_plan(&g) != NULL;
-    }
-    flux__graph_free(&g);
-    return ok;
-}
-
-static bool flux__prewarm_forward(flux_layer *m, flux_tensor *x) {
-    const int b = flux__nograd_enter();
-    flux_tensor *y = flux_call_layer(m, x);
-    flux__nograd_leave(b);
-    return y && (y->op == FLUX__TUPLE ? flux__prewarm_plan(y->nin, y->in, false) : flux__prewarm_plan(1, &y, false));
-}
-
-/* The sum of squares stands for the loss: its gradient depends on the output, as most do. */
-static bool flux__prewarm_backward(flux_layer *m, flux_tensor *x) {
-    flux_tensor *y = flux_call_layer(m, x), *loss = NULL;
-    for (int i = 0; y && i < flux_count(y); i++) {
-        flux_tensor *part = y->op == FLUX__TUPLE ? y->in[i] : y;
-        if (!flux__dtypes[part->dtype].real) continue;
-        part = flux_sum(flux_square(part));
-        loss = loss ? flux_add(loss, part) : part;
-    }
-    if (!loss || flux_params(m, NULL, 0) == 0) return y != NULL;
-    flux_grads *g = flux_gradient(loss, m);
-    return g && flux__prewarm_plan(1, &loss, true) && flux__prewarm_plan(g->n, g->grad, true);
-}
-
-/* Copies are called, so that modes and what a call changes stay as they are, and no random number is used up. */
-FLUX_DEF int flux_prewarm_of(flux_layer *m, flux_shape in) {
-    flux__thread *t = flux__self();
-    if (!m || !t) return flux__null("prewarm", "model", m), -1;
-    if (!flux__check_shape("prewarm", &in)) return -1;
-    flux_device d = flux_device_of_layer(m);
-    if (d.backend < 0) return -1;
-    if (!flux__backend_of(d.backend)->ready) return 0;
-    bool ready = true;
-    flux_visit(m, flux__prewarm_weight, &ready);
-    if (!ready) return -1;
-    uint64_t draws = t->draws;
-    int h = flux__hide(), nograd = t->nograd;
-    int64_t failures = flux__failures();
-    t->nograd = 0;
-    flux_layer *quiet = flux__map_layer(flux__keep_leaf, NULL, m, false), *copy = flux__map_layer(flux__keep_leaf, NULL, m, false);
-    if (quiet) flux_testmode(quiet, true);
-    flux_tensor *x = quiet && copy ? flux__prewarm_input(m, in, d) : NULL;
-    bool ok = x && flux__prewarm_forward(quiet, x) && flux__prewarm_backward(copy, x) && !flux__failed_since(failures);
-    t->nograd = nograd;
-    t->draws = draws;
-    flux__reveal_object(h, NULL);
-    return ok ? 0 : -1;
-}
-
 /* ------------------------------------------------------------------ 16. Names of functions
    Activations and connections are C functions. They print by a table of those that
    there are, by what flux_name_function said, or by the text of the call that a
@@ -21086,6 +21715,9 @@ FLUX_DEF int flux_prewarm_of(flux_layer *m, flux_shape in) {
     X(ceil) X(round) X(not) X(detach) X(copy) X(transpose) X(squeeze) X(sum) X(mean) X(var)   \
     X(prod) X(max) X(min) X(any) X(all) X(norm) X(logsumexp) X(argmax) X(argmin) X(onecold)   \
     X(gpu) X(cpu) X(cu) X(roc)
+
+FLUX__COLD
+
 typedef struct flux__named_fn { flux_fn f; const char *name; } flux__named_fn;
 typedef struct flux__named_fn2 { flux_fn2 f; const char *name; } flux__named_fn2;
 
@@ -21257,178 +21889,6 @@ static void flux__label(flux_layer *l, const char *names, int i) {
     snprintf(m->label, sizeof m->label, "%.*s", (int)n, part);
 }
 
-/* ---------------- containers */
-
-static bool flux__check_layers(const char *call, int n, int least, flux_layer *const *ls) {
-    if (n < least || n > 255 || (n > 0 && !ls)) {
-        flux__fail("%s: %d layers (%d to 255)", call, n, least);
-        return false;
-    }
-    for (int i = 0; i < n; i++) {
-        if (!ls[i]) {
-            if (!flux__null_explained()) flux__fail("%s: layer %d is NULL", call, i);
-            return false;
-        }
-        if (FLUX__GONE(call, ls[i])) return false;
-        for (int k = 0; k < i; k++)
-            if (ls[k] != ls[i] && ls[k]->name && ls[i]->name &&
-                strcmp(ls[k]->name, ls[i]->name) == 0) {
-                flux__fail("%s: layers %d and %d are both called \"%s\"", call, k, i, ls[i]->name);
-                return false;
-            }
-    }
-    return true;
-}
-
-/* Chain, Parallel, PairwiseFusion and Maxout hold the same: what differs is how they
-   are called. */
-typedef struct flux__container {
-    flux_layer base;
-    flux_layer *connection;
-    flux_layer **layers;
-    int count;
-} flux__container;
-
-static flux_layer *flux__group_new(const char *call, const flux_layer_type *type,
-                                   flux_layer *connection, int n, flux_layer *const *ls,
-                                   const char *names, int least) {
-    flux__container m;
-    memset(&m, 0, sizeof m);
-    if (!flux__check_layers(call, n, least, ls)) return NULL;
-    if (connection) flux__label(connection, names, 0);
-    for (int i = 0; i < n; i++) flux__label(ls[i], names, i + (connection ? 1 : 0));
-    m.connection = connection;
-    m.layers = (flux_layer **)(intptr_t)ls;
-    m.count = n;
-    return flux__layer_new(type, &m);
-}
-
-static flux_tensor *flux__chain_call(flux_layer *self, flux_tensor *x) {
-    flux__container *m = (flux__container *)self;
-    for (int i = 0; i < m->count && x; i++) x = flux_call_layer(m->layers[i], x);
-    return x;
-}
-typedef flux__container flux__chain_layer;
-FLUX_LAYER(flux__chain_layer, "Chain", flux__chain_call, FLUX_CHILDREN(layers, count))
-
-FLUX_DEF flux_layer *flux_chain_of(int n, flux_layer *const *ls, const char *names) {
-    return flux__group_new("chain", flux__chain_layer_type(), NULL, n, ls, names, 0);
-}
-
-FLUX_DEF flux_tensor *flux_activations(flux_layer *chain, flux_tensor *x) {
-    flux_tensor *ys[255];
-    if (!chain || !x) return (flux_tensor *)flux__null("activations", chain ? "x" : "chain", NULL);
-    flux__container *m = (flux__container *)chain;
-    if (chain->type != flux__chain_layer_type() || m->count < 1) {
-        flux__words line = flux__line_of(chain);
-        return (flux_tensor *)flux__fail("activations: needs a Chain of at least one layer, not %s",
-                                         line.s);
-    }
-    int h = flux__hide();
-    for (int i = 0; i < m->count; i++) ys[i] = x = flux_call_layer(m->layers[i], x);
-    return flux__reveal(h, x ? flux_tuple_of(m->count, ys) : NULL);
-}
-
-/* The connection of several outputs: a function of two takes them one by one, a
-   layer gets all. */
-static flux_tensor *flux__connect(flux_layer *connection, int n, flux_tensor *const *ys) {
-    const flux__function *f = (const flux__function *)connection;
-    if (connection->type == flux__function_type() && f->f2) return flux__fold(f->f2, n, ys);
-    return flux_call_all(connection, n, ys);
-}
-
-static flux_tensor *flux__mismatch(const char *type, int layers, int inputs) {
-    return (flux_tensor *)flux__fail("%s: %d layers, but %d inputs", type, layers, inputs);
-}
-
-static flux_tensor *flux__parallel_call(flux_layer *self, flux_tensor *x) {
-    flux__container *m = (flux__container *)self;
-    int inputs = flux_count(x), n = m->count > inputs ? m->count : inputs;
-    flux_tensor *xs[255], *ys[255];
-    if (inputs != 1 && m->count != 1 && inputs != m->count)
-        return flux__mismatch("Parallel", m->count, inputs);
-    if (!flux__untuple(x, xs)) return NULL;
-    for (int i = 0; i < n; i++)
-        if (!(ys[i] = flux_call_layer(m->layers[m->count > 1 ? i : 0], xs[inputs > 1 ? i : 0])))
-            return NULL;
-    return flux__connect(m->connection, n, ys);
-}
-typedef flux__container flux__parallel_layer;
-FLUX_LAYER(flux__parallel_layer, "Parallel", flux__parallel_call, FLUX_CHILD(connection),
-           FLUX_CHILDREN(layers, count))
-
-FLUX_DEF flux_layer *flux_parallel_of(flux_layer *connection, int n, flux_layer *const *ls,
-                                      const char *names) {
-    if (!connection) return (flux_layer *)flux__null("parallel", "connection", NULL);
-    return flux__group_new("parallel", flux__parallel_layer_type(), connection, n, ls, names, 1);
-}
-
-static flux_tensor *flux__fusion_call(flux_layer *self, flux_tensor *x) {
-    flux__container *m = (flux__container *)self;
-    int inputs = flux_count(x);
-    flux_tensor *xs[255], *ys[255], *pair[2];
-    if (inputs != 1 && inputs != m->count)
-        return flux__mismatch("PairwiseFusion", m->count, inputs);
-    if (!flux__untuple(x, xs)) return NULL;
-    for (int i = 0; i < m->count; i++) {
-        flux_tensor *in = xs[inputs > 1 ? i : 0];
-        if (i > 0) {
-            pair[0] = ys[i - 1];
-            pair[1] = in;
-            in = flux__connect(m->connection, 2, pair);
-        }
-        if (!(ys[i] = flux_call_layer(m->layers[i], in))) return NULL;
-    }
-    return flux_tuple_of(m->count, ys);
-}
-typedef flux__container flux__fusion;
-FLUX_LAYER(flux__fusion, "PairwiseFusion", flux__fusion_call, FLUX_CHILD(connection),
-           FLUX_CHILDREN(layers, count))
-
-FLUX_DEF flux_layer *flux_pairwisefusion_of(flux_layer *connection, int n, flux_layer *const *ls,
-                                            const char *names) {
-    if (!connection) return (flux_layer *)flux__null("pairwisefusion", "connection", NULL);
-    return flux__group_new("pairwisefusion", flux__fusion_type(), connection, n, ls, names, 1);
-}
-
-static flux_tensor *flux__maxout_call(flux_layer *self, flux_tensor *x) {
-    flux__container *m = (flux__container *)self;
-    flux_tensor *y = flux_call_layer(m->layers[0], x);
-    for (int i = 1; i < m->count && y; i++) y = flux_max2(y, flux_call_layer(m->layers[i], x));
-    return y;
-}
-typedef flux__container flux__maxout;
-FLUX_LAYER(flux__maxout, "Maxout", flux__maxout_call, FLUX_CHILDREN(layers, count))
-
-FLUX_DEF flux_layer *flux_maxout_of(int n, flux_layer *const *ls, const char *names) {
-    return flux__group_new("maxout", flux__maxout_type(), NULL, n, ls, names, 1);
-}
-
-typedef struct flux__skip { flux_layer base; flux_layer *layers, *connection; } flux__skip;
-
-static flux_tensor *flux__skip_call(flux_layer *self, flux_tensor *x) {
-    flux__skip *m = (flux__skip *)self;
-    flux_tensor *pair[2];
-    pair[0] = flux_call_layer(m->layers, x);
-    pair[1] = x;
-    return pair[0] ? flux__connect(m->connection, 2, pair) : NULL;
-}
-FLUX_LAYER(flux__skip, "SkipConnection", flux__skip_call, FLUX_CHILD(layers),
-           FLUX_CHILD(connection))
-
-FLUX_DEF flux_layer *flux_skipconnection_of(flux_layer *body, flux_layer *connection,
-                                            const char *names) {
-    flux__skip m;
-    memset(&m, 0, sizeof m);
-    if (!body || !connection)
-        return (flux_layer *)flux__null("skipconnection", body ? "connection" : "layer", NULL);
-    flux__label(body, names, 0);
-    flux__label(connection, names, 1);
-    m.layers = body;
-    m.connection = connection;
-    return flux__layer_new(flux__skip_type(), &m);
-}
-
 FLUX_DEF flux_tensor *flux_vcat(flux_tensor *a, flux_tensor *b) {
     flux_tensor *both[2];
     both[0] = a;
@@ -21441,6 +21901,8 @@ FLUX_DEF flux_tensor *flux_vcat(flux_tensor *a, flux_tensor *b) {
    somebody looks. Those that need all their numbers at once (orthogonal, truncated,
    sparse, identity) are made on the host, in double precision, from the same random
    tensors: so a seed gives the same weights everywhere. */
+
+FLUX__COLD
 
 typedef struct flux__init_row {
     const char *name;
@@ -21723,11 +22185,119 @@ FLUX__INIT(ones32, "ones")
 FLUX__INIT(rand32, "rand")
 FLUX__INIT(randn32, "randn")
 
+/* ------------------------------------------------------------------ 19. Activations
+   Those that are not an operation of the table: compositions of operations, which
+   the schedule fuses into one pass. Each keeps NaN, and none lets a branch that was
+   not taken into the gradient (where(x > 0, x, exp(x) - 1) would: its other branch
+   overflows, and 0 times infinity is NaN; so the branch sees min(x, 0)). */
+
+FLUX__COLD
+
+/* An activation's input, as formulas work with it; NULL, with an error, for NULL. */
+static flux_tensor *flux__act_input(const char *call, flux_tensor *x) {
+    return flux__check_operands(call, 1, &x) ? flux__widened(x) : NULL;
+}
+
+FLUX_DEF flux_tensor *flux_identity(flux_tensor *x) {
+    return x ? x : (flux_tensor *)flux__null("identity", "x", x);
+}
+
+/* Functions of x alone: the name, and the value as an expression of x. */
+#define FLUX__COMPOSED(name, value)                                                   \
+    FLUX_DEF flux_tensor *flux_##name(flux_tensor *x) {                                 \
+        int h = flux__hide(), given = x ? x->dtype : 0;                                 \
+        x = flux__act_input(#name, x);                                                  \
+        return flux__reveal(h, x ? flux__narrow(value, given) : NULL);                  \
+    }
+
+/* scale (exp(min(x, 0) by) - 1) for x <= 0, else gain x. */
+static flux_tensor *flux__exp_linear(flux_tensor *x, double scale, double by, double gain) {
+    flux_tensor *low = flux_mul(flux_expm1(flux_mul(flux_min2(x, 0.0), by)), scale);
+    return flux_where(flux_gt(x, 0.0), flux_mul(x, gain), low);
+}
+
+FLUX__COMPOSED(hardsigmoid, flux_clamp(flux_div(flux_add(x, 3.0), 6.0), 0, 1))
+FLUX__COMPOSED(logsigmoid, flux_neg(flux_softplus(flux_neg(x))))
+FLUX__COMPOSED(hardtanh, flux_clamp(x, -1, 1))
+FLUX__COMPOSED(relu6, flux_clamp(x, 0, 6))
+FLUX__COMPOSED(selu,
+               flux__exp_linear(x, 1.0507009873554805 * 1.6732632423543772, 1, 1.0507009873554805))
+FLUX__COMPOSED(gelu_tanh, flux__elementwise(FLUX__OP_GELU, x, NULL, NULL))
+FLUX__COMPOSED(gelu_sigmoid, flux__elementwise(FLUX__OP_GELU, x, NULL, NULL))
+FLUX__COMPOSED(gelu_erf,
+               flux_mul(flux_mul(x, 0.5), flux_add(flux_erf(flux_mul(x, 0.7071067811865476)), 1.0)))
+FLUX__COMPOSED(swish, flux_mul(x, flux_sigmoid(x)))
+FLUX__COMPOSED(hardswish, flux_mul(x, flux_hardsigmoid(x)))
+FLUX__COMPOSED(lisht, flux_mul(x, flux_tanh(x)))
+FLUX__COMPOSED(logcosh, flux__elementwise(FLUX__OP_LOGCOSH, x, NULL, NULL))
+FLUX__COMPOSED(mish, flux_mul(x, flux_tanh(flux_softplus(x))))
+FLUX__COMPOSED(softsign, flux_div(x, flux_add(flux_abs(x), 1.0)))
+FLUX__COMPOSED(tanhshrink, flux__elementwise(FLUX__OP_TANHSHRINK, x, NULL, NULL))
+
+FLUX_DEF flux_tensor *flux_gelu(flux_tensor *x) { return flux_gelu_tanh(x); }
+
+/* Those with a parameter: in `value`, a is .alpha or its default. */
+#define FLUX__COMPOSED_WITH(name, fallback, good, value)                                           \
+    FLUX_DEF flux_tensor *flux_##name##_with(flux_act_opts o) {                                    \
+        double a = flux__given(o.alpha, o.marked, fallback);                                         \
+        if (!flux__finite(a) || !(good))                                                           \
+            return (flux_tensor *)flux__fail(#name ": .alpha is %g", a);                           \
+        int h = flux__hide();                                                                      \
+        flux_tensor *x = flux__act_input(#name, o.x);                                              \
+        return flux__reveal(h, x ? flux__narrow(value, o.x->dtype) : NULL);                        \
+    }                                                                                              \
+    FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *x) {                                         \
+        return flux_##name##_with(flux__act_of(x));                                                \
+    }
+
+static flux_act_opts flux__act_of(flux_tensor *x) {
+    flux_act_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.x = x;
+    return o;
+}
+
+FLUX__COMPOSED_WITH(leakyrelu, 0.01, true, flux_where(flux_gt(x, 0.0), x, flux_mul(x, a)))
+FLUX__COMPOSED_WITH(elu, 1.0, true, flux__exp_linear(x, a, 1, 1))
+FLUX__COMPOSED_WITH(celu, 1.0, a > 0, flux__exp_linear(x, a, 1 / a, 1))
+FLUX__COMPOSED_WITH(softshrink, 0.5, a >= 0, flux_sub(x, flux_clamp(x, -a, a)))
+FLUX__COMPOSED_WITH(trelu, 1.0, true, flux_where(flux_le(x, a), 0.0, x))
+
+FLUX_DEF flux_tensor *flux_rrelu_with(flux_act_opts o) {
+    bool made = o.marked || flux__is_given(o.lo, false) || flux__is_given(o.hi, false);     /* by hand: both or none */
+    double lo = flux__given(o.lo, made, 1.0 / 8), hi = flux__given(o.hi, made, 1.0 / 3);
+    if (!flux__finite(lo) || !flux__finite(hi) || lo > hi)
+        return (flux_tensor *)flux__fail("rrelu: .lo is %g and .hi is %g", lo, hi);
+    int h = flux__hide();
+    flux_tensor *x = flux__act_input("rrelu", o.x);
+    if (!x) return flux__reveal(h, NULL);
+    flux_tensor *u = flux_to_dtype(
+        flux_to_tensor(x->device, flux_rand_shape(flux__dims(x), FLUX_F32)), (flux_dtype)x->dtype);
+    x = flux_where(flux_gt(x, 0.0), x, flux_mul(x, flux_add(flux_mul(u, hi - lo), lo)));
+    return flux__reveal(h, flux__narrow(x, o.x->dtype));
+}
+
+FLUX_DEF flux_tensor *(flux_rrelu)(flux_tensor *x) { return flux_rrelu_with(flux__act_of(x)); }
+
+FLUX_DEF flux_tensor *flux_glu(flux_tensor *x, int dim) {
+    if (!flux__check_operands("glu", 1, &x)) return NULL;
+    if (dim < 0 || dim >= x->ndim || x->dim[dim] % 2) {
+        flux__text t = flux__describe(x);
+        return (flux_tensor *)flux__fail("glu: dim %d of %s can't be cut in two halves", dim, t.s);
+    }
+    int h = flux__hide();
+    int64_t n = x->dim[dim];
+    flux_tensor *a = flux__widened(flux_slice(x, dim, 0, n / 2)), *b = flux__widened(flux_slice(x, dim, n / 2, n));
+    return flux__reveal(h, flux__narrow(flux_mul(a, flux_sigmoid(b)), x->dtype));
+}
+
 /* ------------------------------------------------------------------ 18. Layers
    Each is a struct, its text, its call and its constructor. A constructor makes
    weights inside flux__hide, so that the layer alone owns them and flux_update may
    write the new values where the old ones lie. A call checks its input once, against
    the weights as they are now, and names itself as it is printed. */
+
+FLUX__COLD
 
 static flux_tensor *flux__activate(flux_fn f, flux_tensor *x) { return f && x ? f(x) : x; }
 
@@ -22177,10 +22747,1950 @@ FLUX_DEF flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o) {
     return (flux_layer *)flux__reveal_object(h, m.weight ? flux__layer_new(flux__embeddingbag_type(), &m) : NULL);
 }
 
+FLUX__LEAN
+
+/* A model in train mode for as long as a call lasts; its layers' modes are not touched. */
+typedef struct flux__training {
+    flux__pairs layers;                   /* those in test mode, held; the value is NULL for those put into it since */
+    struct flux__training *outer;
+} flux__training;
+
+static void flux__train_leave(flux__training *here);
+
+FLUX__COLD
+
+/* ---------------- what is carried from turn to turn */
+
+/* The same value, computed, in a tensor that nothing lies behind. */
+static flux_tensor *flux__settled(flux_tensor *x) {
+    if (flux__is_number(x)) {
+        if (x->nin == 0) return x;
+        flux_tensor *y = flux_full_shape(flux__dims(x), (FLUX__IS_VIEW(x) ? x->base : x)->arg.num, (flux_dtype)x->dtype);
+        if (y && !y->buf) y->device = x->device;
+        return y;
+    }
+    if (FLUX__IS_VIEW(x)) x = flux_copy(x);
+    if (!x || !flux_eval(x)) return NULL;
+    return x->nin == 0 && !(x->flags & FLUX__CONSUMED) ? x : flux__share(x);
+}
+
+static flux_tensor *flux__settled_all(flux_tensor *x) {
+    flux_tensor *part[255];
+    if (x->op != FLUX__TUPLE) return flux__settled(x);
+    if (flux_eval_all(1, &x) != 0) return NULL;
+    for (int i = 0; i < x->nin; i++)
+        if (!(part[i] = flux__settled(x->in[i]))) return NULL;
+    return flux_tuple_of(x->nin, part);
+}
+
+static flux_tensor *flux__settled_leaf(flux_tensor *x, const char *path, void *user) {
+    (void)path, (void)user;
+    return flux__settled(x);
+}
+
+FLUX_DEF void *flux_carry_object(const void *old, const void *value) {
+    flux__head *was = (flux__head *)(intptr_t)old, *h = (flux__head *)(intptr_t)value;
+    if (!h || FLUX__GONE("carry", h)) return flux__null("carry", "value", h);
+    if (h->kind == FLUX__TENSOR) h = (flux__head *)flux__settled_all((flux_tensor *)h);
+    else if (h->kind == FLUX__LAYER) h = (flux__head *)flux__map_layer(flux__settled_leaf, NULL, (flux_layer *)h, true);
+    return h ? flux__succeed(was, h) : NULL;
+}
+
+/* ---------------- modes, freezing, names */
+
+static void flux__set_train(flux_layer *m, void *user) { (void)user, m->mode = FLUX_MODE_TRAIN; }
+static void flux__set_test(flux_layer *m, void *user) {
+    flux__thread *t = (flux__thread *)user;
+    m->mode = FLUX_MODE_TEST;
+    for (flux__training *now = t ? t->training : NULL; now; now = now->outer)
+        if (flux__pairs_has(&now->layers, m)) flux__pairs_find(&now->layers, m)->value = NULL;
+}
+static void flux__set_auto(flux_layer *m, void *user) { (void)user, m->mode = FLUX_MODE_AUTO; }
+static void flux__set_frozen(flux_layer *m, void *user) { (void)user, m->frozen = true; }
+static void flux__set_thawed(flux_layer *m, void *user) { (void)user, m->frozen = false; }
+
+static void flux__set_all(const char *call, flux_layer *m, void (*set)(flux_layer *m, void *user)) {
+    if (m) flux__walk_all(m, NULL, set, flux__self());
+    else flux__null(call, "model", m);
+}
+
+FLUX_DEF void flux_testmode(flux_layer *m, bool on) {
+    flux__set_all("testmode", m, on ? flux__set_test : flux__set_auto);
+}
+FLUX_DEF void flux_trainmode(flux_layer *m, bool on) {
+    flux__set_all("trainmode", m, on ? flux__set_train : flux__set_auto);
+}
+FLUX_DEF void flux_freeze(flux_layer *m) { flux__set_all("freeze", m, flux__set_frozen); }
+FLUX_DEF void flux_thaw(flux_layer *m) { flux__set_all("thaw", m, flux__set_thawed); }
+
+typedef struct flux__tested { flux__training *here; bool ok; } flux__tested;
+
+static void flux__train_note(flux_layer *m, void *user) {
+    flux__tested *w = (flux__tested *)user;
+    bool fresh = false;
+    if (m->mode != FLUX_MODE_TEST || !w->ok) return;
+    flux__pair *pair = flux__pairs_at(&w->here->layers, m, &fresh);
+    w->ok = pair != NULL;
+    if (pair && fresh) pair->value = flux_retain(m);
+}
+
+/* False: an error, and there is nothing to leave. */
+static bool flux__train_enter(flux__training *here, flux_layer *m) {
+    flux__thread *t = flux__self();
+    flux__tested w = { here, true };
+    memset(here, 0, sizeof *here);
+    if (!t) return false;
+    here->outer = t->training;
+    t->training = here;
+    if (flux__walk_all(m, NULL, flux__train_note, &w) && w.ok) return true;
+    flux__train_leave(here);
+    return false;
+}
+
+static void flux__train_leave(flux__training *here) {
+    flux__self()->training = here->outer;
+    for (size_t i = 0; i < here->layers.room; i++) flux_release(here->layers.at[i].key);
+    flux__pairs_free(&here->layers);
+}
+
+static bool flux__train_overrules(const flux__training *now, const flux_layer *m) {
+    while (now && !flux__pairs_get(&now->layers, m)) now = now->outer;
+    return now != NULL;
+}
+
+FLUX_DEF bool flux_training(const flux_layer *m) {
+    flux__thread *t = flux__self();
+    if (!m || !t) return false;
+    if (m->mode == FLUX_MODE_TRAIN) return true;
+    return t->nograd == 0 && (m->mode == FLUX_MODE_AUTO || flux__train_overrules(t->training, m));
+}
+
+/* A name is a part of a path, in place of an index. */
+static bool flux__check_name(const char *name) {
+    size_t n = strlen(name), digits = strspn(name, "0123456789");
+    bool good = n > 0 && n < 64 && digits < n && !strchr(name, '.');
+    for (size_t i = 0; i < n && i < 64; i++)
+        if ((unsigned char)name[i] < ' ') good = false;
+    if (!good)
+        flux__fail(
+            "named: \"%.64s\" is no name: 1 to 63 characters, not only digits, without a dot",
+            name);
+    return good;
+}
+
+FLUX_DEF flux_layer *flux_named(const char *name, flux_layer *m) {
+    if (!name || !m) return (flux_layer *)flux__null("named", name ? "model" : "name", NULL);
+    if (!flux__check_name(name)) return NULL;
+    if (m->name && strcmp(m->name, name) == 0) return m;
+    if (m->name)
+        return (flux_layer *)flux__fail(
+            "named: this %s is called \"%s\" already; \"%s\" would rename it wherever it is used",
+            m->type->name, m->name, name);
+    size_t n = strlen(name) + 1;
+    char *copy = (char *)flux__malloc(n);
+    if (!copy) return NULL;
+    m->name = (const char *)memcpy(copy, name, n);
+    return m;
+}
+
+/* ---------------- calls */
+
+/* What flux_summary sees while a model is called: a row a layer, in the order of calls, down to those of one line. */
+typedef struct flux__watch_row { flux_layer *layer; int depth; char out[80]; int64_t products, bytes, numbers; bool frozen; } flux__watch_row;
+struct flux__watch { flux__watch_row *row; int n, room, depth, closed; };   /* closed: within a layer of one line */
+
+static int flux__watch_start(flux__watch *w, flux_layer *m, int64_t products) {
+    if (w->closed) return -1;
+    flux__watch_row *row = (flux__watch_row *)flux__grow(w->row, &w->room, w->n + 1, sizeof *row);
+    if (!row) return -1;
+    w->row = row;
+    memset(&row[w->n], 0, sizeof *row);
+    row[w->n].layer = m;
+    row[w->n].depth = w->depth++;
+    row[w->n].products = products;
+    w->closed = flux__one_line(m);
+    return w->n++;
+}
+
+/* hook: flux__put_line, text/models.h */
+static void flux__put_line(flux__sink *s, flux_layer *m);
+static bool flux__watched_layer(char *out, size_t n) {
+    const flux__thread *t = flux__self();
+    const flux__watch *w = t ? t->watch : NULL;
+    int i = w ? w->n - 1 : -1;
+    while (i >= 0 && w->row[i].depth != w->depth - 1) i--;     /* those further down have ended */
+    if (i < 0) return false;
+    flux_layer *m = w->row[i].layer;
+    flux__sink s = flux__sink_to(out, n);
+    if (m->name) flux__put(&s, m->name), flux__put(&s, " = ");
+    if (flux__one_line(m)) flux__put_line(&s, m);
+    else flux__put(&s, m->type->name);
+    flux__sink_end(&s);
+    return true;
+}
+
+static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t products) {
+    flux__watch_row *row = &w->row[i];
+    size_t used = 0;
+    w->closed = 0;
+    w->depth = row->depth;
+    row->products = products - row->products;
+    for (int k = 0; k < flux_count(y); k++) {
+        flux_tensor *x = y->op == FLUX__TUPLE ? y->in[k] : y;
+        flux_shape s = flux__dims(x);
+        flux__text t = flux__shape_text(&s);
+        if (used < sizeof row->out) used += (size_t)snprintf(row->out + used, sizeof row->out - used, k ? ", %s" : "%s", t.s);
+        row->bytes += flux__size(x) * flux__dtypes[x->dtype].size;
+    }
+}
+
+FLUX__LEAN
+
+FLUX_DEF flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x) {
+    if (!m || !x) return (flux_tensor *)flux__null("call", m ? "x" : "model", NULL);
+    if (FLUX__GONE("call", m) || FLUX__GONE("call", x)) return NULL;
+    int h = flux__hide();
+    flux__thread *t = flux__self();
+    int row = t && t->watch ? flux__watch_start(t->watch, m, t->products) : -1;
+    int64_t failures = flux__failures();
+    flux_tensor *y = m->type->call(m, x);
+    if (!y && !flux__failed_since(failures)) flux__fail("%s: its call gave NULL", m->type->name);
+    if (row >= 0 && y) flux__watch_end(t->watch, row, y, t->products);
+    return flux__reveal(h, y);
+}
+
+FLUX_DEF flux_tensor *flux_call_all(flux_layer *m, int n, flux_tensor *const *xs) {
+    if (!m || n < 1 || !xs) return (flux_tensor *)flux__null("call", m ? "x" : "model", NULL);
+    if (n == 1) return flux_call_layer(m, xs[0]);
+    for (int i = 0; i < n; i++)
+        if (!xs[i]) return (flux_tensor *)flux__null("call", "x", NULL);
+    int h = flux__hide();
+    return flux__reveal(h, flux_call_layer(m, flux_tuple_of(n, xs)));
+}
+
+FLUX__COLD
+
+static void flux__first_tensor(flux_tensor **slot, const char *path, bool trained,
+                               const flux_layer *owner, void *user) {
+    flux_tensor **first = (flux_tensor **)user;
+    (void)path, (void)trained, (void)owner;
+    if (!*first) *first = *slot;
+}
+
+/* What a model's first layer takes: indices if it is an Embedding, else what its
+   weights are made of. */
+static flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
+    flux_tensor *first = NULL;
+    flux_layer *leaf = m, *below;
+    flux__fields(m, flux__first_tensor, &first);
+    for (int depth = 0; depth < FLUX_MAX_LEVELS && (below = flux_child(leaf, 0)) != NULL; depth++)
+        leaf = below;
+    bool indices = leaf->type == flux__embedding_type() || leaf->type == flux__embeddingbag_type();
+    flux_dtype t = indices ? FLUX_I64
+                   : first ? (flux_dtype)first->dtype
+                           : FLUX_F32;
+    /* FLUX_EAGER computes all the same, so on zeros. */
+    flux_tensor *x = flux__eager() ? flux_full_shape(s, 0.0, t) : flux__placeholder(s, t);
+    if (x && first && !x->buf) x->device = first->device;
+    return x && first ? flux_to_tensor(first->device, x) : x;
+}
+
+static flux_tensor *flux__keep_leaf(flux_tensor *x, const char *path, void *user) {
+    (void)path, (void)user;
+    return x;
+}
+
+/* Calls a copy with an input of this shape, so that modes and whatever a layer's call changes stay as they are; no random
+   number is used up and nothing computed. The caller has opened a scope for what is made. */
+static flux_tensor *flux__dry_run(const char *call, flux_layer *m, flux_shape in, flux__watch *watch) {
+    flux__thread *t = flux__self();
+    if (!m || !t) return (flux_tensor *)flux__null(call, "model", m);
+    uint64_t draws = t->draws;
+    flux_layer *copy = flux__map_layer(flux__keep_leaf, NULL, m, false);
+    if (copy) flux_testmode(copy, true);
+    const int b = flux__nograd_enter();
+    flux_tensor *x = copy ? flux__sample(copy, in) : NULL;
+    flux__watch *around = t->watch;       /* a layer may ask within its call, while a summary watches */
+    t->watch = watch;
+    flux_tensor *y = x ? flux_call_layer(copy, x) : NULL;
+    t->watch = around;
+    flux__nograd_leave(b);
+    t->draws = draws;
+    return y;
+}
+
+FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
+    flux_shape none = flux__shape(NULL, -1);
+    int h = flux__hide();
+    flux__watch w;
+    memset(&w, 0, sizeof w);
+    flux_tensor *y = flux__dry_run("outputsize", m, in, &w);
+    if (w.row) FLUX_FREE(w.row);
+    if (y && y->op == FLUX__TUPLE)
+        y = (flux_tensor *)flux__fail("outputsize: %s gives a tuple of %d tensors", m->type->name,
+                                      y->nin);
+    if (y) none = flux__dims(y);
+    flux__reveal_object(h, NULL);
+    return none;
+}
+
+/* ---------------- what is asked for: tensors, and models' trained tensors */
+
+FLUX__LEAN
+
+typedef struct flux__wanted { flux_grads *g; int room; bool ok; } flux__wanted;
+
+/* Which of the tensors asked for this is, or -1. */
+static int flux__asked(const flux_grads *g, const flux_tensor *t) {
+    if (g->n > FLUX__FEW_ASKED) return (int)(intptr_t)flux__pairs_get(&g->number, t) - 1;
+    int i = g->n - 1;
+    while (i >= 0 && g->of[i] != t) i--;
+    return i;
+}
+
+static bool flux__number_asked(flux_grads *g) {
+    for (int i = g->n == FLUX__FEW_ASKED + 1 ? 0 : g->n - 1; g->n > FLUX__FEW_ASKED && i < g->n; i++) {
+        bool fresh;
+        flux__pair *p = flux__pairs_at(&g->number, g->of[i], &fresh);
+        if (!p) return false;
+        p->value = (void *)(intptr_t)(i + 1);
+    }
+    return true;
+}
+
+static void flux__want(flux__wanted *w, flux_tensor *t) {
+    if (flux__asked(w->g, t) >= 0) return;
+    flux_tensor **of = (flux_tensor **)flux__grow(w->g->of, &w->room, w->g->n + 1, sizeof *of);
+    if (!of) {
+        w->ok = false;
+        return;
+    }
+    w->g->of = of;
+    of[w->g->n++] = (flux_tensor *)flux_retain(t);
+    if (!flux__number_asked(w->g)) w->ok = false;
+}
+
+static void flux__want_visit(flux_tensor *x, const char *path, bool trained, void *user) {
+    (void)path;
+    if (trained) flux__want((flux__wanted *)user, x);
+}
+
+static bool flux__check_loss(flux_tensor *loss) {
+    if (!flux__check_operands("gradient", 1, &loss)) return false;
+    if (flux__size(loss) != 1 || !flux__dtypes[loss->dtype].real) {
+        flux__text t = flux__describe(loss);
+        return FLUX__REFUSE("gradient: the loss must be one real number, not %s", t.s);
+    }
+    if (loss->flags & FLUX__CONSUMED)
+        return FLUX__REFUSE("gradient: this loss's graph was used up by flux_update; record the loss again");
+    return true;
+}
+
+FLUX_DEF flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *const *what) {
+    if (!flux__check_loss(loss)) return NULL;
+    flux_grads *g = (flux_grads *)flux__zalloc(sizeof *g);
+    if (!g) return NULL;
+    g->head.kind = FLUX__GRADS;
+    g->head.refs = 1;
+    g->loss = (flux_tensor *)flux_retain(loss);
+    flux__wanted w;
+    w.g = g, w.room = 0, w.ok = true;
+    for (int i = 0; i < n && w.ok; i++) {
+        flux__head *h = (flux__head *)(intptr_t)what[i];
+        if (!h) flux__null("gradient", "of the list", h), w.ok = false;
+        else if (h->kind == FLUX__FREED) flux__gone("gradient", h), w.ok = false;
+        else if (h->kind == FLUX__TENSOR) flux__want(&w, (flux_tensor *)h);
+        else if (h->kind == FLUX__LAYER) flux_visit((flux_layer *)h, flux__want_visit, &w);
+        else flux__fail("gradient: by models and tensors only"), w.ok = false;
+    }
+    g->grad = (flux_tensor **)flux__zalloc((size_t)(g->n + 1) * sizeof *g->grad);
+    int depth = flux__hide();
+    bool ok = w.ok && g->grad && flux__backward(g);
+    flux__thread *t = flux__self();
+    if (t) flux__scope_close_to(t, depth);
+    if (!ok) {
+        flux_release(g);
+        return NULL;
+    }
+    return (flux_grads *)flux__own(g);
+}
+
+FLUX_DEF flux_tensor *flux_grad(flux_grads *g, flux_tensor *x) {
+    if (!g || !x) return (flux_tensor *)flux__null("grad", g ? "x" : "g", g ? (void *)x : (void *)g);
+    if (FLUX__GONE("grad", g) || FLUX__GONE("grad", x)) return NULL;
+    if (g->used) return (flux_tensor *)flux__fail("grad: these gradients were used up by flux_update; look at them before");
+    const int i = flux__asked(g, x);
+    return i >= 0 && g->grad[i] ? (flux_tensor *)flux__own(flux_retain(g->grad[i])) : NULL;
+}
+
+FLUX_DEF flux_tensor *flux_grad_param(flux_grads *g, flux_layer *m, const char *path) {
+    flux_tensor *x = flux_param(m, path);
+    return x && g ? flux_grad(g, x) : (flux_tensor *)flux__null("grad_param", "g", g);
+}
+
+FLUX_DEF flux_tensor *flux_withgradient(flux_tensor *(*fn)(flux_layer *m, void *user), void *user, flux_layer *m, flux_grads **g) {
+    if (g) *g = NULL;
+    if (!m || !fn || !g) return (flux_tensor *)flux__null("withgradient", !m ? "m" : !fn ? "fn" : "g", NULL);
+    flux__training here;
+    if (!flux__train_enter(&here, m)) return NULL;
+    flux_tensor *loss = fn(m, user);
+    flux__train_leave(&here);
+    if (loss) *g = flux_gradient(loss, m);
+    return *g ? loss : NULL;
+}
+
+/* ------------------------------------------------------------------ 21. Optimisers
+   A rule is a row of a table: its hyper-parameters with their defaults, the tensors it keeps for each parameter, and a
+   function that turns a gradient into what is to be subtracted, written with operations. The definitions are those of
+   Optimisers.jl. A chain is a flat list of rows through which the gradient passes from left to right.
+   A step says its result as scale * d: learning rates and bias corrections are numbers known before anything is
+   computed, so they cost no pass over memory, and p - scale*d is one operation. Powers of beta are taken here in
+   double from the step's count, so that two steps differ only in numbers and the schedule of the first serves all.
+
+   Invariant: flux_update builds the new parameters and states of the whole model as one graph, has them computed
+   together, and only then puts them in their places; whatever fails before that leaves model and state as they were.
+   States are float32, or float64 for float64 parameters: in float16 the square of a small gradient is 0.
+   Rejected: a fused loop per rule (the schedule fuses), states kept in the layers (a rule is not the model's concern),
+   an update per parameter (a small model has many small ones). */
+
+FLUX__LEAN
+
+/* ---------------- hyper-parameters */
+
+enum { FLUX__NONE, FLUX__ETA, FLUX__BETA1, FLUX__BETA2, FLUX__RHO, FLUX__LAMBDA, FLUX__EPSILON, FLUX__DELTA,
+       FLUX__OMEGA, FLUX__NORM_P, FLUX__ELL1, FLUX__ELL2, FLUX__GAMMA1, FLUX__GAMMA2, FLUX__EVERY, FLUX__HYPERS };
+
+typedef struct flux__hyper_row { const char *name; size_t at; double least, most; const char *want; } flux__hyper_row;
+static const flux__hyper_row flux__hypers[FLUX__HYPERS] = {
+    { "", 0, 0, 0, "" },
+    { "eta", offsetof(flux_rule_opts, eta), 0, DBL_MAX, "0 or more" },
+    { "beta", offsetof(flux_rule_opts, beta), 0, 1 - DBL_EPSILON, "at least 0 and less than 1" },
+    { "beta", offsetof(flux_rule_opts, beta) + sizeof(double), 0, 1 - DBL_EPSILON, "at least 0 and less than 1" },
+    { "rho", offsetof(flux_rule_opts, rho), 0, 1, "from 0 to 1" },
+    { "lambda", offsetof(flux_rule_opts, lambda), 0, DBL_MAX, "0 or more" },
+    { "epsilon", offsetof(flux_rule_opts, epsilon), 0, DBL_MAX, "0 or more" },
+    { "delta", offsetof(flux_rule_opts, delta), DBL_MIN, HUGE_VAL, "more than 0" },
+    { "omega", offsetof(flux_rule_opts, omega), DBL_MIN, HUGE_VAL, "more than 0" },
+    { "p", offsetof(flux_rule_opts, p), DBL_MIN, HUGE_VAL, "more than 0" },
+    { "ell", offsetof(flux_rule_opts, ell), DBL_MIN, 1, "more than 0 and at most 1" },
+    { "ell", offsetof(flux_rule_opts, ell) + sizeof(double), 1, DBL_MAX, "1 or more" },
+    { "gamma", offsetof(flux_rule_opts, gamma), 0, DBL_MAX, "0 or more" },
+    { "gamma", offsetof(flux_rule_opts, gamma) + sizeof(double), DBL_MIN, HUGE_VAL, "more than 0" },
+    { "n", 0, 1, INT_MAX, "1 or more" }
+};
+
+static double flux__hyper(const flux_rule_opts *o, int h) {
+    double v;
+    if (h == FLUX__EVERY) return o->n == FLUX__NO_INT ? FLUX__NO_NUMBER : (double)o->n;
+    memcpy(&v, (const char *)o + flux__hypers[h].at, sizeof v);
+    return v;
+}
+
+static void flux__hyper_set(flux_rule_opts *o, int h, double v) {
+    if (h == FLUX__EVERY) o->n = (int)v;
+    else memcpy((char *)o + flux__hypers[h].at, &v, sizeof v);
+}
+
+/* ---------------- steps */
+
+typedef struct flux__constants {          /* the numbers of one update, as operands */
+    double v[24];
+    flux_tensor *x[24];
+    int n;
+} flux__constants;
+
+typedef struct flux__step {               /* of one rule for one parameter */
+    flux_rule_opts o;
+    flux__constants *shared;
+    flux_tensor *p;                       /* the parameter, in the dtype of its states */
+    flux_tensor *d;                       /* the gradient so far is scale * d; NULL: there is nothing to apply yet */
+    double scale;
+    bool measured;                        /* scale came from data: multiply always, so that the graph keeps its shape */
+    int64_t t;                            /* 1 in the first step; what the step leaves here is kept */
+    flux_tensor **s, **next;              /* the rule's states before and after (next NULL: unchanged) */
+    flux_tensor *norm;                    /* ClipNorm's question */
+} flux__step;
+
+/* v as an operand; parameters mostly ask for the same few. */
+static flux_tensor *flux__constant(const flux__step *k, double v) {
+    flux__constants *c = k->shared;
+    for (int i = 0; i < c->n; i++)
+        if (c->v[i] == v) return c->x[i];
+    flux_tensor *x = flux__number(v);
+    if (x && c->n < 24) c->v[c->n] = v, c->x[c->n++] = x;
+    return x;
+}
+
+/* The gradient as one tensor. */
+static flux_tensor *flux__gradient_now(flux__step *k) {
+    if (k->measured || k->scale != 1) k->d = flux__elementwise(FLUX__OP_MUL, k->d, flux__constant(k, k->scale), NULL);
+    k->scale = 1;
+    k->measured = false;
+    return k->d;
+}
+
+/* keep old + (1 - keep) x, and a scale + b */
+static flux_tensor *flux__blend(flux__step *k, flux_tensor *old, flux_tensor *x, double keep) {
+    return flux__lerp(old, x, flux__constant(k, 1 - keep));
+}
+static flux_tensor *flux__scaled_sum(flux__step *k, flux_tensor *a, double scale, flux_tensor *b) {
+    return flux__fma(a, flux__constant(k, scale), b);
+}
+
+static void flux__step_descent(flux__step *k) { k->scale *= k->o.eta; }
+
+static void flux__step_momentum(flux__step *k) {
+    k->scale *= k->o.eta;
+    k->d = k->next[0] = flux__scaled_sum(k, k->s[0], k->o.rho, flux__gradient_now(k));
+}
+
+static void flux__step_nesterov(flux__step *k) {
+    double rho = k->o.rho;
+    k->scale *= k->o.eta;
+    flux_tensor *g = flux__gradient_now(k);
+    k->d = flux__scaled_sum(k, k->s[0], -rho * rho, flux_mul(g, 1 + rho));
+    k->next[0] = flux_sub(flux_mul(k->s[0], rho), g);
+}
+
+static void flux__step_rmsprop(flux__step *k) {
+    flux_tensor *g = flux__gradient_now(k), *q = flux__blend(k, k->s[0], flux_square(g), k->o.rho);
+    k->next[0] = q;
+    k->d = flux_div(g, flux_add(flux_sqrt(q), flux__constant(k, k->o.epsilon)));
+    k->scale = k->o.eta;
+}
+
+static void flux__step_rmsprop_centred(flux__step *k) {
+    flux_tensor *g = flux__gradient_now(k), *q = flux__blend(k, k->s[0], flux_square(g), k->o.rho);
+    flux_tensor *l = flux__blend(k, k->s[1], g, k->o.rho), *spread = flux_max2(flux_sub(q, flux_square(l)), 0.0);
+    k->next[0] = q;                       /* the spread of equal gradients rounds to less than 0: hence max2 */
+    k->next[1] = l;
+    k->d = flux_div(g, flux_add(flux_sqrt(spread), flux__constant(k, k->o.epsilon)));
+    k->scale = k->o.eta;
+}
+
+static void flux__step_rprop(flux__step *k) {
+    flux_tensor *g = flux__gradient_now(k), *same = flux_mul(k->s[0], g), *step = k->s[1];
+    flux_tensor *turned = flux_lt(same, 0.0);
+    flux_tensor *more = flux_min2(flux_mul(step, k->o.ell[1]), k->o.gamma[1]);
+    flux_tensor *less = flux_max2(flux_mul(step, k->o.ell[0]), k->o.gamma[0]);
+    k->next[0] = flux_where(turned, 0.0, g);
+    k->next[1] = flux_where(flux_gt(same, 0.0), more, flux_where(turned, less, step));
+    k->d = flux_mul(k->next[1], flux_sign(k->next[0]));
+}
+
+/* 1 - beta^t for both betas: what the moments lack in their first steps. */
+static double flux__lack(const flux__step *k, int which) { return 1 - pow(k->o.beta[which], (double)k->t); }
+
+/* Adam's two moments into next[0] and next[1]; the gradient. */
+static flux_tensor *flux__moments(flux__step *k) {
+    flux_tensor *g = flux__gradient_now(k);
+    k->next[0] = flux__blend(k, k->s[0], g, k->o.beta[0]);
+    k->next[1] = flux__blend(k, k->s[1], flux_square(g), k->o.beta[1]);
+    return g;
+}
+
+/* eta (m/c1) / (sqrt(v/c2) + epsilon), as eta sqrt(c2)/c1 times m / (sqrt(v) + epsilon sqrt(c2)). */
+static void flux__adam_ratio(flux__step *k, flux_tensor *m, double c1, flux_tensor *v, double c2) {
+    k->d = flux_div(m, flux_add(flux_sqrt(v), flux__constant(k, k->o.epsilon * sqrt(c2))));
+    k->scale = k->o.eta * sqrt(c2) / c1;
+}
+
+static void flux__step_adam(flux__step *k) {
+    flux__moments(k);
+    flux__adam_ratio(k, k->next[0], flux__lack(k, 0), k->next[1], flux__lack(k, 1));
+}
+
+static void flux__step_adamw(flux__step *k) {
+    double lambda = k->o.lambda;
+    flux__step_adam(k);
+    if (lambda == 0) return;
+    if (k->o.couple != FLUX_OFF) lambda *= k->o.eta;
+    k->d = flux__scaled_sum(k, k->p, lambda, flux__gradient_now(k));
+}
+
+static void flux__step_lion(flux__step *k) {
+    flux_tensor *g = flux__gradient_now(k);
+    double b1 = k->o.beta[0], b2 = k->o.beta[1];
+    k->next[0] = flux__blend(k, g, k->s[0], b2);                  /* beta2 weighs the gradient, as in Optimisers.jl */
+    k->d = flux_sign(flux__scaled_sum(k, g, b2 - b1, flux_mul(k->next[0], b1)));
+    k->scale = k->o.eta;
+}
+
+static void flux__step_radam(flux__step *k) {
+    double b2 = pow(k->o.beta[1], (double)k->t), most = 2 / (1 - k->o.beta[1]) - 1;
+    double rho = most - 2 * (double)k->t * b2 / (1 - b2);
+    flux__moments(k);
+    if (rho > 4) {
+        flux__adam_ratio(k, k->next[0], flux__lack(k, 0), k->next[1], 1 - b2);
+        k->scale *= sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho));
+    } else {
+        k->d = k->next[0];
+        k->scale = k->o.eta / flux__lack(k, 0);
+    }
+}
+
+static void flux__step_adamax(flux__step *k) {
+    flux_tensor *g = flux__gradient_now(k);
+    k->next[0] = flux__blend(k, k->s[0], g, k->o.beta[0]);
+    k->next[1] = flux_max2(flux_mul(k->s[1], k->o.beta[1]), flux_abs(g));
+    k->d = flux_div(k->next[0], flux_add(k->next[1], flux__constant(k, k->o.epsilon)));
+    k->scale = k->o.eta / flux__lack(k, 0);
+}
+
+static void flux__step_oadam(flux__step *k) {
+    flux__step_adam(k);
+    k->next[2] = flux__gradient_now(k);
+    k->d = flux_sub(flux_mul(k->next[2], 2), k->s[2]);
+}
+
+static void flux__step_adagrad(flux__step *k) {
+    flux_tensor *g = flux__gradient_now(k);
+    k->next[0] = flux__fma(g, g, k->s[0]);
+    k->d = flux_div(g, flux_add(flux_sqrt(k->next[0]), flux__constant(k, k->o.epsilon)));
+    k->scale = k->o.eta;
+}
+
+static void flux__step_adadelta(flux__step *k) {
+    flux_tensor *g = flux__gradient_now(k), *q = flux__blend(k, k->s[0], flux_square(g), k->o.rho);
+    flux_tensor *e = flux__constant(k, k->o.epsilon);
+    k->next[0] = q;
+    k->d = flux_mul(g, flux_sqrt(flux_div(flux_add(k->s[1], e), flux_add(q, e))));
+    k->next[1] = flux__blend(k, k->s[1], flux_square(k->d), k->o.rho);
+}
+
+static void flux__step_amsgrad(flux__step *k) {
+    flux__moments(k);
+    k->next[2] = flux_max2(k->s[2], k->next[1]);
+    flux__adam_ratio(k, k->next[0], 1, k->next[2], 1);
+}
+
+static void flux__step_nadam(flux__step *k) {
+    double b1 = k->o.beta[0], next = 1 - pow(b1, (double)k->t + 1);
+    flux_tensor *g = flux__moments(k);
+    flux_tensor *m = flux__scaled_sum(k, k->next[0], b1 / next, flux_mul(g, (1 - b1) / flux__lack(k, 0)));
+    if (k->o.beta[1] > 0) flux__adam_ratio(k, m, 1, k->next[1], flux__lack(k, 1) / k->o.beta[1]);
+    else k->d = m, k->scale = k->o.eta / k->o.epsilon;       /* the second moment counts beta[1]: nothing */
+}
+
+static void flux__step_adabelief(flux__step *k) {
+    flux_tensor *g = flux__gradient_now(k), *m = flux__blend(k, k->s[0], g, k->o.beta[0]);
+    k->next[0] = m;
+    flux_tensor *s = flux__blend(k, k->s[1], flux_square(flux_sub(g, m)), k->o.beta[1]);
+    k->next[1] = flux_add(s, flux__constant(k, k->o.epsilon));
+    flux__adam_ratio(k, m, flux__lack(k, 0), k->next[1], flux__lack(k, 1));
+}
+
+static void flux__step_weightdecay(flux__step *k) {
+    k->d = flux__scaled_sum(k, k->p, k->o.lambda, flux__gradient_now(k));
+}
+
+static void flux__step_signdecay(flux__step *k) {
+    k->d = flux__scaled_sum(k, flux_sign(k->p), k->o.lambda, flux__gradient_now(k));
+}
+
+static void flux__step_clipgrad(flux__step *k) {
+    k->d = flux_clamp(flux__gradient_now(k), -k->o.delta, k->o.delta);
+}
+
+/* Only asks for the norm; flux__clip_norms answers, once all norms have been computed together. */
+static void flux__step_clipnorm(flux__step *k) {
+    double p = k->o.p;
+    flux_tensor *size = p == 2 ? k->d : flux_abs(k->d);
+    if (p == 2) k->norm = (flux_norm)(size);
+    else if (p > DBL_MAX) k->norm = (flux_max)(size);
+    else k->norm = flux_pow((flux_sum)(flux_pow(size, p)), 1 / p);
+}
+
+static void flux__step_accumgrad(flux__step *k) {
+    flux_tensor *g = flux__gradient_now(k), *sum = k->t > 1 ? flux_add(k->s[0], g) : k->o.n > 1 ? flux_copy(g) : g;
+    k->d = k->t >= k->o.n ? sum : NULL;
+    k->scale = 1 / (double)k->t;
+    if (k->d) k->t = 0;                   /* the next one starts afresh, whatever the sum holds */
+    else k->next[0] = sum;
+}
+
+/* ---------------- the table of rules */
+
+typedef struct flux__rule_row {
+    const char *name;
+    void (*step)(flux__step *k);
+    bool counts;                          /* needs to know which step it is */
+    struct { const char *name; int start; } state[3];   /* kept per parameter; starts at that hyper-parameter, or 0 */
+    struct { int hyper; double value; } has[7];   /* defaults, in printed order; the first prints without its name */
+} flux__rule_row;
+
+#define FLUX__M_V { { "m", 0 }, { "v", 0 }, { NULL, 0 } }
+#define FLUX__BETAS(beta1, beta2) { FLUX__BETA1, beta1 }, { FLUX__BETA2, beta2 }
+#define FLUX__ADAM_HAS(beta1, beta2, epsilon) \
+    { { FLUX__ETA, 1e-3 }, FLUX__BETAS(beta1, beta2), { FLUX__EPSILON, epsilon }, { 0, 0 } }
+#define FLUX__NO_STATE { { NULL, 0 } }
+#define FLUX__RMS_HAS { { FLUX__ETA, 1e-3 }, { FLUX__RHO, 0.9 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } }
+
+static const flux__rule_row flux__rule_rows[] = {
+    { "", NULL, false, FLUX__NO_STATE, { { 0, 0 } } },
+    { "Descent", flux__step_descent, false, FLUX__NO_STATE, { { FLUX__ETA, 0.1 }, { 0, 0 } } },
+    { "Momentum", flux__step_momentum, false, { { "velocity", 0 } }, { { FLUX__ETA, 0.01 }, { FLUX__RHO, 0.9 }, { 0, 0 } } },
+    { "Nesterov", flux__step_nesterov, false, { { "velocity", 0 } }, { { FLUX__ETA, 1e-3 }, { FLUX__RHO, 0.9 }, { 0, 0 } } },
+    { "RMSProp", flux__step_rmsprop, false, { { "square", 0 } }, FLUX__RMS_HAS },
+    { "RMSProp", flux__step_rmsprop_centred, false, { { "square", 0 }, { "mean", 0 } }, FLUX__RMS_HAS },
+    { "Rprop", flux__step_rprop, false, { { "gradient", 0 }, { "step", FLUX__ETA } },
+      { { FLUX__ETA, 1e-3 }, { FLUX__ELL1, 0.5 }, { FLUX__ELL2, 1.2 }, { FLUX__GAMMA1, 1e-6 },
+        { FLUX__GAMMA2, 50 }, { 0, 0 } } },
+    { "Adam", flux__step_adam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
+    { "AdamW", flux__step_adamw, true, FLUX__M_V,
+      { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { FLUX__LAMBDA, 0 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } } },
+    { "Lion", flux__step_lion, false, { { "m", 0 } }, { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { 0, 0 } } },
+    { "RAdam", flux__step_radam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
+    { "AdaMax", flux__step_adamax, true, { { "m", 0 }, { "u", 0 } }, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
+    { "OAdam", flux__step_oadam, true, { { "m", 0 }, { "v", 0 }, { "last", 0 } }, FLUX__ADAM_HAS(0.5, 0.9, 1e-8) },
+    { "AdaGrad", flux__step_adagrad, false, { { "square", FLUX__EPSILON } },
+      { { FLUX__ETA, 0.1 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } } },
+    { "AdaDelta", flux__step_adadelta, false, { { "square", 0 }, { "delta", 0 } },
+      { { FLUX__RHO, 0.9 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } } },
+    { "AMSGrad", flux__step_amsgrad, false, { { "m", FLUX__EPSILON }, { "v", FLUX__EPSILON }, { "vmax", FLUX__EPSILON } },
+      FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
+    { "NAdam", flux__step_nadam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
+    { "AdaBelief", flux__step_adabelief, true, { { "m", 0 }, { "s", 0 } }, FLUX__ADAM_HAS(0.9, 0.999, 1e-16) },
+    { "WeightDecay", flux__step_weightdecay, false, FLUX__NO_STATE, { { FLUX__LAMBDA, 5e-4 }, { 0, 0 } } },
+    { "SignDecay", flux__step_signdecay, false, FLUX__NO_STATE, { { FLUX__LAMBDA, 1e-3 }, { 0, 0 } } },
+    { "ClipGrad", flux__step_clipgrad, false, FLUX__NO_STATE, { { FLUX__DELTA, 10 }, { 0, 0 } } },
+    { "ClipNorm", flux__step_clipnorm, false, FLUX__NO_STATE, { { FLUX__OMEGA, 10 }, { FLUX__NORM_P, 2 }, { 0, 0 } } },
+    { "AccumGrad", flux__step_accumgrad, true, { { "sum", 0 } }, { { FLUX__EVERY, 1 }, { 0, 0 } } }
+};
+
+enum { FLUX__RULE_ROWS = sizeof flux__rule_rows / sizeof flux__rule_rows[0] };    /* a part's kind is its row's number, not 0 */
+
+FLUX__COLD
+
+static flux_rule flux__bad_rule(void) {
+    flux_rule r;
+    memset((void *)&r, 0, sizeof r);
+    return r;
+}
+
+/* ---------------- making rules */
+
+static flux__text flux__call_name(const flux__rule_row *row) {      /* "Adam" is made by flux_adam */
+    flux__text t;
+    int i = 0;
+    for (; row->name[i] && i < 20; i++) t.s[i] = (char)tolower((unsigned char)row->name[i]);
+    t.s[i] = 0;
+    return t;
+}
+
+static bool flux__row_has(const flux__rule_row *row, int h) {
+    for (int i = 0; i < 7 && row->has[i].hyper; i++)
+        if (row->has[i].hyper == h) return true;
+    return false;
+}
+
+static bool flux__check_hyper(const char *call, const flux_rule_opts *o, int h) {
+    double v = flux__hyper(o, h);
+    const flux__hyper_row *row = &flux__hypers[h];
+    if (v >= row->least && v <= row->most) return true;
+    flux__fail("%s: %s is %g, but must be %s", call, row->name, v, row->want);
+    return false;
+}
+
+static bool flux__resolve_switches(flux_rule_part *r, const char *call) {
+    const flux__rule_row *row = &flux__rule_rows[r->kind];
+    bool couples = row->step == flux__step_adamw, squares = row->step == flux__step_rmsprop;
+    if (r->o.couple != FLUX_DEFAULT && !couples) return FLUX__REFUSE("%s: %s has no couple", call, row->name);
+    if (r->o.centred != FLUX_DEFAULT && !squares && row->step != flux__step_rmsprop_centred)
+        return FLUX__REFUSE("%s: %s has no centred", call, row->name);
+    if (couples && r->o.couple == FLUX_DEFAULT) r->o.couple = FLUX_ON;
+    return true;
+}
+
+static bool flux__has_hyper(const flux_rule_opts *o, int h) { return flux__is_given(flux__hyper(o, h), o->marked); }
+
+/* Fills in defaults, and 0 for what the rule does not have; false, with an error, for a value out of range or a field that the rule does not have. The first
+   number may come without its name, and then arrives as eta: flux_clipnorm(1). */
+static bool flux__resolve(flux_rule_part *r) {
+    const flux__rule_row *row = &flux__rule_rows[r->kind];
+    flux__text call = flux__call_name(row);
+    int first = row->has[0].hyper;
+    if (!flux__row_has(row, FLUX__ETA) && flux__has_hyper(&r->o, FLUX__ETA) && !flux__has_hyper(&r->o, first)) {
+        flux__hyper_set(&r->o, first, r->o.eta);
+        r->o.eta = FLUX__NO_NUMBER;
+    }
+    for (int h = 1; h < FLUX__HYPERS; h++) {
+        if (flux__row_has(row, h)) continue;
+        if (flux__has_hyper(&r->o, h)) return FLUX__REFUSE("%s: %s has no %s", call.s, row->name, flux__hypers[h].name);
+        flux__hyper_set(&r->o, h, 0);
+    }
+    for (int i = 0; i < 7 && row->has[i].hyper; i++) {
+        int h = row->has[i].hyper;
+        if (!flux__has_hyper(&r->o, h)) flux__hyper_set(&r->o, h, row->has[i].value);
+        else if (!flux__check_hyper(call.s, &r->o, h)) return false;
+    }
+    if (r->o.gamma[0] > r->o.gamma[1])
+        return FLUX__REFUSE("%s: gamma is (%g, %g), not in order", call.s, r->o.gamma[0], r->o.gamma[1]);
+    return flux__resolve_switches(r, call.s);
+}
+
+FLUX_DEF flux_rule flux_rule_with(const char *name, flux_rule_opts o) {
+    flux_rule r = flux__bad_rule();
+    flux_rule_part *part = &r.part[0];
+    if (!name) flux__null("rule", "name", name);
+    o.couple = flux__given_switch(o.couple, o.marked);
+    o.centred = flux__given_switch(o.centred, o.marked);
+    part->o = o;
+    part->kind = 1;
+    while (name && part->kind < FLUX__RULE_ROWS && strcmp(flux__rule_rows[part->kind].name, name) != 0) part->kind++;
+    if (part->kind == FLUX__RULE_ROWS) flux__fail("rule: there is no rule named \"%.60s\"", name);
+    if (!name || part->kind == FLUX__RULE_ROWS) return flux__bad_rule();
+    if (o.centred == FLUX_ON && flux__rule_rows[part->kind].step == flux__step_rmsprop) part->kind++;
+    if (!flux__resolve(part)) return flux__bad_rule();
+    r.n = 1;
+    r.made = true;
+    return r;
+}
+
+static bool flux__is_rule(const char *call, const flux_rule *r) {
+    if (r->made) return true;
+    if (!flux__null_explained()) flux__fail("%s: this is not a rule (rules are made by flux_adam() and the like)", call);
+    return false;
+}
+
+static flux_rule flux__chain_rules(const char *call, int n, const flux_rule *rules) {
+    flux_rule r = flux__bad_rule();
+    for (int i = 0; i < n; i++) {
+        if (!flux__is_rule(call, &rules[i])) return flux__bad_rule();
+        if (rules[i].n > FLUX_MAX_RULES - r.n) {
+            flux__fail("%s: a chain has at most %d rules", call, (int)FLUX_MAX_RULES);
+            return flux__bad_rule();
+        }
+        for (int k = 0; k < rules[i].n; k++) r.part[r.n++] = rules[i].part[k];
+        r.mixed |= rules[i].mixed;
+    }
+    r.made = true;
+    return r;
+}
+
+FLUX_DEF flux_rule flux_optimiser_chain_of(int n, const flux_rule *rules) { return flux__chain_rules("optimiser_chain", n, rules); }
+
+FLUX_DEF flux_rule flux_accumgrad(int n, flux_rule rule) {
+    flux_rule two[2];
+    two[0] = flux__bad_rule();
+    two[0].part[0].o.n = n;
+    if (n < 1) {
+        flux__fail("accumgrad: n is %d, but must be 1 or more", n);
+        return flux__bad_rule();
+    }
+    two[0] = flux_rule_with("AccumGrad", two[0].part[0].o);
+    two[1] = rule;
+    return flux__chain_rules("accumgrad", 2, two);
+}
+
+FLUX_DEF flux_rule flux_mixed_precision(flux_rule rule) {
+    flux_rule r = flux__chain_rules("mixed_precision", 1, &rule);
+    r.mixed = r.made;
+    return r;
+}
+
+/* ---------------- the state of a model */
+
+FLUX__COLD
+
+typedef struct flux__spot {               /* a place in the model that holds a trained tensor, in the order of the walk */
+    char *path;
+    flux_tensor **slot;                   /* as of the last walk */
+    int leaf;
+    bool view;                            /* holds a view of the leaf's tensor (a tied, transposed weight) */
+    flux_tensor *next;                    /* during an update: the view that takes its place */
+} flux__spot;
+
+typedef struct flux__trainee {            /* a distinct trained tensor; its states and counts lie in arrays of the state */
+    int spot;                             /* the first place that holds it, which names it */
+    flux_tensor *p;                       /* as it was set up, or last updated */
+    flux_tensor *master, *master_seen;    /* float32, of 16 bits; seen: as flux__state_fields last showed it */
+    flux_tensor *steps;                   /* the counts as flux__state_fields showed them; where set, it holds them */
+    flux_tensor *now, *next, *next_master;/* during an update: the parameter, and what takes its place */
+    int owners;                           /* how many places of the model hold it */
+    bool frozen;
+} flux__trainee;
+
+struct flux_state {
+    flux__head head;
+    int nrules, nspots, nleaves, nstates; /* nstates: of each leaf, over all rules */
+    bool mixed, counts;
+    double scale;                         /* of the loss; 0: none */
+    int64_t good, skipped;                /* steps since the scale changed; and those not made */
+    flux_tensor *scaling;                 /* these three as flux__state_fields showed them; where set, it holds them */
+    flux_tensor *scaled;                  /* the loss whose gradients flux_update is to be given */
+    flux_rule_part *rule;                 /* nrules of them, as flux_setup was given them */
+    flux__spot *spot;
+    flux__trainee *leaf;
+    flux_rule_opts *o;                    /* leaf x rule: changed for a part of the model by flux_adjust_layer */
+    int64_t *t, *t_next;                  /* leaf x rule: steps made, and after this one */
+    flux_tensor **s, **next;              /* leaf x state, now and after the step */
+    flux__step *step;                     /* by leaf */
+    flux__constants constants;
+    flux_tensor **olds, **news;           /* what flux__update_eval is given; room for all parameters and states */
+    int *owners;
+    flux_tensor **pending;                /* what layers have recorded for their own state: computed along with the step */
+    int npending, pending_room;
+    char *path;                           /* room for the longest name of a state */
+    size_t path_room;
+};
+
+static void flux__state_free(flux_state *s) {
+    for (int i = 0; s->leaf && i < s->nleaves; i++) {
+        flux_release(s->leaf[i].p);
+        flux_release(s->leaf[i].master);
+        flux_release(s->leaf[i].master_seen);
+        flux_release(s->leaf[i].steps);
+    }
+    flux_release(s->scaling);
+    flux_release(s->scaled);
+    for (int i = 0; s->s && i < s->nleaves * s->nstates; i++) flux_release(s->s[i]);
+    for (int i = 0; s->spot && i < s->nspots; i++)
+        if (s->spot[i].path) FLUX_FREE(s->spot[i].path);
+    void *arrays[] = { s->rule, s->spot, s->leaf, s->o, s->t, s->t_next, s->s, s->next, s->step,
+                       s->olds, s->news, s->owners, s->path, s->pending };
+    for (int i = 0; i < (int)(sizeof arrays / sizeof *arrays); i++)
+        if (arrays[i]) FLUX_FREE(arrays[i]);
+    flux__bury(s);
+}
+
+static const char *flux__leaf_path(const flux_state *s, int leaf) { return s->spot[s->leaf[leaf].spot].path; }
+
+/* ---------------- setup */
+
+typedef struct flux__spotting { flux_state *s; int room; bool ok; } flux__spotting;
+
+static void flux__spot_add(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+    flux__spotting *w = (flux__spotting *)user;
+    (void)owner;
+    if (!trained || !w->ok) return;
+    flux__spot *spot = (flux__spot *)flux__grow(w->s->spot, &w->room, w->s->nspots + 1, sizeof *spot);
+    char *copy = spot ? (char *)flux__malloc(strlen(path) + 1) : NULL;
+    if (spot) w->s->spot = spot;
+    w->ok = copy != NULL;
+    if (!copy) return;
+    strcpy(copy, path);
+    if (strlen(path) + 64 > w->s->path_room) w->s->path_room = strlen(path) + 64;
+    spot += w->s->nspots++;
+    spot->path = copy;
+    spot->slot = slot;
+    spot->view = false;
+    spot->next = NULL;
+    spot->leaf = -1;
+}
+
+/* The tensor that decides: what stands there, or the one that it is a view of and that stands elsewhere in the model. */
+static flux_tensor *flux__spot_tensor(const flux_state *s, flux__pairs *there, int i) {
+    flux_tensor *x = *s->spot[i].slot;
+    bool tied = FLUX__IS_VIEW(x) && x->op != FLUX__DETACH && flux__pairs_find(there, x->base)->key;
+    return tied ? x->base : x;
+}
+
+/* Gives each distinct tensor a leaf, in the order of the walk. */
+static bool flux__find_leaves(flux_state *s) {
+    flux__pairs there;
+    bool fresh = false, ok = true;
+    memset(&there, 0, sizeof there);
+    for (int i = 0; i < s->nspots && ok; i++) ok = flux__pairs_at(&there, *s->spot[i].slot, &fresh) != NULL;
+    s->leaf = (flux__trainee *)flux__zalloc((size_t)(s->nspots + 1) * sizeof *s->leaf);
+    ok = ok && s->leaf;
+    for (int i = 0; i < s->nspots && ok; i++) {          /* first those that hold the tensor itself: they name it */
+        flux_tensor *x = *s->spot[i].slot;
+        flux__pair *pair = flux__pairs_find(&there, x);
+        if (flux__spot_tensor(s, &there, i) != x) continue;
+        if (!pair->value) {
+            s->leaf[s->nleaves].spot = i;
+            s->leaf[s->nleaves].p = (flux_tensor *)flux_retain(x);
+            pair->value = &s->leaf[s->nleaves++];
+        }
+        s->spot[i].leaf = (int)((flux__trainee *)pair->value - s->leaf);
+    }
+    for (int i = 0; i < s->nspots && ok; i++) {
+        if (s->spot[i].leaf >= 0) continue;
+        s->spot[i].view = true;
+        s->spot[i].leaf = (int)((flux__trainee *)flux__pairs_find(&there, (*s->spot[i].slot)->base)->value - s->leaf);
+    }
+    flux__pairs_free(&there);
+    return ok;
+}
+
+enum { FLUX__FIRST_SCALE = 1 << 15, FLUX__LAST_SCALE = 1 << 24, FLUX__SCALE_STEPS = 2000 };   /* 2^15: f16 holds it */
+
+static flux_dtype flux__state_dtype(const flux_tensor *p) { return p->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32; }
+
+/* A tensor of p's shape and place with v in every element. */
+static flux_tensor *flux__full_like(flux_tensor *p, double v) {
+    int h = flux__hide();
+    flux_tensor *x = flux_full_shape(flux__dims(p), v, flux__state_dtype(p));
+    x = x ? flux__move(x, p->device) : NULL;
+    return flux__reveal(h, x ? flux_copy(x) : NULL);     /* a copy has memory, which updates can go on using */
+}
+
+FLUX__LEAN
+
+/* Rule r's hyper-parameters for a leaf. In float16 a smaller epsilon would be 0. */
+static flux_rule_opts flux__opts_of(const flux_state *s, int leaf, int r) {
+    flux_rule_opts o = s->o[leaf * s->nrules + r];
+    if (s->leaf[leaf].p->dtype == FLUX_F16 && !s->mixed && o.epsilon > 0 && o.epsilon < 1e-7) o.epsilon = 1e-7;
+    return o;
+}
+
+static int flux__row_states(const flux__rule_row *row) {
+    int n = 0;
+    while (n < 3 && row->state[n].name) n++;
+    return n;
+}
+
+/* Where each rule's states of a leaf start. */
+static bool flux__start_leaf(flux_state *s, int leaf) {
+    flux__trainee *l = &s->leaf[leaf];
+    flux_tensor **at = s->s + (size_t)leaf * (size_t)s->nstates;
+    for (int r = 0; r < s->nrules; r++) {
+        const flux__rule_row *row = &flux__rule_rows[s->rule[r].kind];
+        s->o[leaf * s->nrules + r] = s->rule[r].o;
+        flux_rule_opts o = flux__opts_of(s, leaf, r);
+        for (int i = 0; i < 3 && row->state[i].name; i++, at++) {
+            double start = row->state[i].start ? flux__hyper(&o, row->state[i].start) : 0;
+            *at = (flux_tensor *)flux_retain(flux__full_like(l->p, start));
+            if (!*at) return false;
+        }
+    }
+    if (!s->mixed || !flux__is_half(l->p->dtype)) return true;
+    if (l->p->dtype == FLUX_F16) s->scale = FLUX__FIRST_SCALE;
+    l->master = (flux_tensor *)flux_retain(flux_copy(flux_to_dtype(flux_detach(l->p), FLUX_F32)));
+    return l->master != NULL;
+}
+
+FLUX__COLD
+
+static bool flux__state_arrays(flux_state *s) {
+    size_t leaves = (size_t)s->nleaves + 1, rules = (size_t)s->nrules + 1, states = (size_t)s->nstates + 1;
+    s->o = (flux_rule_opts *)flux__zalloc(leaves * rules * sizeof *s->o);
+    s->t = (int64_t *)flux__zalloc(leaves * rules * sizeof *s->t);
+    s->t_next = (int64_t *)flux__zalloc(leaves * rules * sizeof *s->t);
+    s->s = (flux_tensor **)flux__zalloc(leaves * states * sizeof *s->s);
+    s->next = (flux_tensor **)flux__zalloc(leaves * states * sizeof *s->next);
+    s->step = (flux__step *)flux__zalloc(leaves * sizeof *s->step);
+    s->olds = (flux_tensor **)flux__zalloc(leaves * (states + 2) * sizeof *s->olds);
+    s->news = (flux_tensor **)flux__zalloc(leaves * (states + 2) * sizeof *s->news);
+    s->owners = (int *)flux__zalloc(leaves * (states + 2) * sizeof *s->owners);
+    s->path = (char *)flux__malloc(s->path_room + 1);
+    return s->o && s->t && s->t_next && s->s && s->next && s->step && s->olds && s->news && s->owners && s->path;
+}
+
+/* Parameters and states have their values from the start: the second step then finds what the first one found. */
+static bool flux__start_values(flux_state *s) {
+    int n = 0, h = flux__hide();
+    bool ok = true;
+    for (int i = 0; i < s->nleaves && ok; i++) {
+        ok = flux__start_leaf(s, i);
+        s->olds[n++] = s->leaf[i].p;
+        if (s->leaf[i].master) s->olds[n++] = s->leaf[i].master;
+        for (int k = 0; k < s->nstates; k++) s->olds[n++] = s->s[i * s->nstates + k];
+    }
+    ok = ok && flux_eval_all(n, s->olds) == 0;
+    flux__reveal_object(h, NULL);
+    return ok;
+}
+
+static bool flux__take_rules(flux_state *s, const flux_rule *rule) {
+    if (!flux__is_rule("setup", rule)) return false;
+    s->rule = (flux_rule_part *)flux__zalloc((size_t)(rule->n + 1) * sizeof *s->rule);
+    if (!s->rule) return false;
+    s->mixed = rule->mixed;
+    s->nrules = rule->n;
+    for (int i = 0; i < rule->n; i++) {
+        s->rule[i] = rule->part[i];
+        s->counts |= flux__rule_rows[rule->part[i].kind].counts;
+        s->nstates += flux__row_states(&flux__rule_rows[rule->part[i].kind]);
+    }
+    return true;
+}
+
+FLUX_DEF flux_state *flux_setup(flux_rule rule, flux_layer *model) {
+    if (!model || FLUX__GONE("setup", model)) return (flux_state *)flux__null("setup", "model", model);
+    flux_state *s = (flux_state *)flux__zalloc(sizeof *s);
+    if (!s) return NULL;
+    s->head.kind = FLUX__STATE;
+    s->head.refs = 1;
+    flux__spotting w = { s, 0, true };
+    bool ok = flux__take_rules(s, &rule) && flux__walk_all(model, flux__spot_add, NULL, &w) && w.ok;
+    ok = ok && flux__find_leaves(s) && flux__state_arrays(s) && flux__start_values(s);
+    if (!ok) {
+        flux__state_free(s);
+        return NULL;
+    }
+    if (!s->nleaves)
+        flux__note(FLUX_LOG_WARN, "setup.empty", false, "setup: this %s has no trainable parameters", model->type->name);
+    return (flux_state *)flux__own(s);
+}
+
+/* ---------------- adjust */
+
+FLUX__LEAN
+
+static bool flux__some_rule_has(const flux_state *s, int h) {
+    for (int r = 0; r < s->nrules; r++)
+        if (flux__row_has(&flux__rule_rows[s->rule[r].kind], h)) return true;
+    return false;
+}
+
+static size_t flux__rules_text(const flux_state *s, const flux_rule_opts *o, char *out, size_t n);
+
+FLUX__COLD
+
+static bool flux__check_adjust(const flux_state *s, const char *call, const flux_rule_opts *o) {
+    char text[200];
+    bool couple = false;
+    flux__rules_text(s, NULL, text, sizeof text);
+    for (int r = 0; r < s->nrules; r++) couple |= flux__rule_rows[s->rule[r].kind].step == flux__step_adamw;
+    for (int h = 1; h < FLUX__HYPERS; h++) {
+        if (!flux__has_hyper(o, h)) continue;
+        if (flux__some_rule_has(s, h)) {
+            if (!flux__check_hyper(call, o, h)) return false;
+        } else return FLUX__REFUSE("%s: there is no %s in %s", call, flux__hypers[h].name, text);
+    }
+    if (flux__given_switch(o->couple, o->marked) != FLUX_DEFAULT && !couple)
+        return FLUX__REFUSE("%s: there is no couple in %s", call, text);
+    if (flux__given_switch(o->centred, o->marked) != FLUX_DEFAULT) return FLUX__REFUSE("%s: centred can't be changed: it decides which states there are", call);
+    return true;
+}
+
+static void flux__adjust_one(flux_rule_opts *to, int kind, const flux_rule_opts *o) {
+    const flux__rule_row *row = &flux__rule_rows[kind];
+    for (int h = 1; h < FLUX__HYPERS; h++)
+        if (flux__has_hyper(o, h) && flux__row_has(row, h)) flux__hyper_set(to, h, flux__hyper(o, h));
+    flux_switch couple = flux__given_switch(o->couple, o->marked);
+    if (couple != FLUX_DEFAULT && row->step == flux__step_adamw) to->couple = couple;
+}
+
+static void flux__adjust_leaf(flux_state *s, int leaf, const flux_rule_opts *o) {
+    for (int r = 0; r < s->nrules; r++) flux__adjust_one(&s->o[leaf * s->nrules + r], s->rule[r].kind, o);
+}
+
+FLUX_DEF int flux_adjust_with(flux_state *s, flux_rule_opts o) {
+    if (!s) return flux__null("adjust", "state", s), -1;
+    if (!flux__check_adjust(s, "adjust", &o)) return -1;
+    for (int r = 0; r < s->nrules; r++) flux__adjust_one(&s->rule[r].o, s->rule[r].kind, &o);
+    for (int i = 0; i < s->nleaves; i++) flux__adjust_leaf(s, i, &o);
+    return 0;
+}
+
+typedef struct flux__adjusting { flux_state *s; const flux_rule_opts *o; int found; } flux__adjusting;
+
+/* A field of the part is known by where it is, or by what it holds. */
+static void flux__adjust_slot(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+    flux__adjusting *w = (flux__adjusting *)user;
+    (void)path, (void)owner;
+    for (int i = 0; i < w->s->nspots && trained; i++) {
+        const flux__spot *spot = &w->s->spot[i];
+        if (spot->slot != slot && w->s->leaf[spot->leaf].p != *slot) continue;
+        flux__adjust_leaf(w->s, spot->leaf, w->o);
+        w->found++;
+        return;
+    }
+}
+
+FLUX_DEF int flux_adjust_layer(flux_state *s, flux_layer *part, flux_rule_opts o) {
+    if (!s || !part) return flux__null("adjust_layer", s ? "part" : "state", NULL), -1;
+    if (!flux__check_adjust(s, "adjust_layer", &o)) return -1;
+    flux__adjusting w = { s, &o, 0 };
+    if (!flux__walk_all(part, flux__adjust_slot, NULL, &w)) return -1;
+    if (!w.found) flux__fail("adjust_layer: no parameter of this %s belongs to the model of the state", part->type->name);
+    return w.found ? 0 : -1;
+}
+
+/* ---------------- a state as text, and as tensors */
+
+/* The locale's decimal point, which may be several bytes; its length. */
+static size_t flux__locale_point(char *out, size_t n) {
+    char half[16];
+    snprintf(half, sizeof half, "%.1f", 0.5);              /* 0 point 5 */
+    return (size_t)snprintf(out, n, "%.*s", (int)strlen(half) - 2, half + 1);
+}
+
+/* v in the fewest digits that read back as v: 0.001, 1e-08, 50. */
+static void flux__put_short(flux__sink *out, double v) {
+    char text[48], point[16], *at;
+    int least = fabs(v) >= 1 && fabs(v) < 1e6 ? (int)log10(fabs(v)) + 1 : 1;
+    for (int digits = least; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        if (strtod(text, NULL) == v) break;
+    }
+    size_t n = flux__locale_point(point, sizeof point);
+    if ((at = strstr(text, point)) != NULL) *at = '.', memmove(at + 1, at + n, strlen(at + n) + 1);
+    flux__put(out, text);
+}
+
+/* Reads what flux__put_short has put, of n characters and at most 40. */
+static bool flux__get_short(const char *text, size_t n, double *v) {
+    char local[64], point[16], *end;
+    const char *dot = (const char *)memchr(text, '.', n);
+    int whole = (int)(dot ? dot - text : (ptrdiff_t)n);
+    flux__locale_point(point, sizeof point);
+    snprintf(local, sizeof local, "%.*s%s%.*s", whole, text, dot ? point : "", dot ? (int)n - whole - 1 : 0, dot ? dot + 1 : "");
+    *v = strtod(local, &end);
+    return end != local && *end == 0;
+}
+
+/* Whether number i of a rule and the next are printed as one: beta=(0.9, 0.999). */
+static bool flux__hyper_pair(const flux__rule_row *row, int i) {
+    return i < 6 && strcmp(flux__hypers[row->has[i + 1].hyper].name, flux__hypers[row->has[i].hyper].name) == 0;
+}
+
+/* Adam(0.001, beta=(0.9, 0.999), epsilon=1e-08) */
+static void flux__put_rule(flux__sink *out, int kind, const flux_rule_opts *o) {
+    const flux__rule_row *row = &flux__rule_rows[kind];
+    flux__put(out, row->name);
+    flux__put(out, "(");
+    for (int i = 0; i < 7 && row->has[i].hyper; i++) {
+        int h = row->has[i].hyper;
+        bool pair = flux__hyper_pair(row, i);
+        if (i) {
+            flux__put(out, ", ");
+            flux__put(out, flux__hypers[h].name);
+            flux__put(out, pair ? "=(" : "=");
+        }
+        flux__put_short(out, flux__hyper(o, h));
+        if (!pair) continue;
+        flux__put(out, ", ");
+        flux__put_short(out, flux__hyper(o, row->has[++i].hyper));
+        flux__put(out, ")");
+    }
+    if (row->step == flux__step_rmsprop_centred) flux__put(out, ", centred=true");
+    if (row->step == flux__step_adamw && o->couple == FLUX_OFF) flux__put(out, ", couple=false");
+    flux__put(out, ")");
+}
+
+/* The rules of a state, with the hyper-parameters of o (one for each rule) or, if that is NULL, those of the whole. */
+static void flux__put_rules(flux__sink *out, const flux_state *s, const flux_rule_opts *o) {
+    if (s->mixed) flux__put(out, "MixedPrecision(");
+    if (s->nrules != 1) flux__put(out, "OptimiserChain(");
+    for (int r = 0; r < s->nrules; r++) {
+        if (r) flux__put(out, ", ");
+        flux__put_rule(out, s->rule[r].kind, o ? &o[r] : &s->rule[r].o);
+    }
+    if (s->nrules != 1) flux__put(out, ")");
+    if (s->mixed) flux__put(out, ")");
+}
+
+static size_t flux__rules_text(const flux_state *s, const flux_rule_opts *o, char *out, size_t n) {
+    flux__sink sink = flux__sink_to(out, n);
+    flux__put_rules(&sink, s, o);
+    return flux__sink_end(&sink);
+}
+
+/* The text of flux__put_rules is also what files keep of the rules: it is read back here, to the bit. */
+
+static bool flux__skip_word(const char **p, const char *word) {
+    size_t n = strlen(word);
+    if (strncmp(*p, word, n) != 0) return false;
+    *p += n;
+    return true;
+}
+
+static bool flux__read_hyper(const char **p, int h, flux_rule_opts *o) {
+    size_t n = strspn(*p, "0123456789.+-einf");
+    double v;
+    if (n > 40 || !flux__get_short(*p, n, &v) || !(v >= flux__hypers[h].least && v <= flux__hypers[h].most)) return false;
+    flux__hyper_set(o, h, v);
+    *p += n;
+    return true;
+}
+
+static bool flux__read_rule(const char **p, int kind, flux_rule_opts *o) {
+    const flux__rule_row *row = &flux__rule_rows[kind];
+    if (!flux__skip_word(p, row->name) || !flux__skip_word(p, "(")) return false;
+    for (int i = 0; i < 7 && row->has[i].hyper; i++) {
+        int h = row->has[i].hyper;
+        bool pair = flux__hyper_pair(row, i);
+        if (i && !(flux__skip_word(p, ", ") && flux__skip_word(p, flux__hypers[h].name) && flux__skip_word(p, pair ? "=(" : "="))) return false;
+        if (!flux__read_hyper(p, h, o)) return false;
+        if (pair && !(flux__skip_word(p, ", ") && flux__read_hyper(p, row->has[++i].hyper, o) && flux__skip_word(p, ")"))) return false;
+    }
+    if (row->step == flux__step_rmsprop_centred && !flux__skip_word(p, ", centred=true")) return false;
+    if (row->step == flux__step_adamw) o->couple = flux__skip_word(p, ", couple=false") ? FLUX_OFF : o->couple == FLUX_OFF ? FLUX_ON : (flux_switch)o->couple;
+    return flux__skip_word(p, ")");
+}
+
+/* The numbers that a text has for the rules of s, into o[0] ... o[nrules - 1]; false: it is of other rules. */
+static bool flux__read_rules(const char *p, const flux_state *s, flux_rule_opts *o) {
+    if (s->mixed && !flux__skip_word(&p, "MixedPrecision(")) return false;
+    if (s->nrules != 1 && !flux__skip_word(&p, "OptimiserChain(")) return false;
+    for (int r = 0; r < s->nrules; r++) {
+        o[r] = s->rule[r].o;
+        if ((r && !flux__skip_word(&p, ", ")) || !flux__read_rule(&p, s->rule[r].kind, &o[r])) return false;
+    }
+    if (s->nrules != 1 && !flux__skip_word(&p, ")")) return false;
+    return !(s->mixed && !flux__skip_word(&p, ")")) && *p == 0;
+}
+
+/* Whether a leaf has been adjusted apart from the rest. */
+static bool flux__leaf_differs(const flux_state *s, int leaf) {
+    for (int r = 0; r < s->nrules; r++) {
+        const flux_rule_opts *a = &s->o[leaf * s->nrules + r];
+        const flux_rule_opts *b = &s->rule[r].o;
+        for (int h = 1; h < FLUX__HYPERS; h++)
+            if (flux__hyper(a, h) != flux__hyper(b, h)) return true;
+        if (a->couple != b->couple) return true;
+    }
+    return false;
+}
+
+/* The rule; the leaves of which another one holds. */
+FLUX_DEF size_t flux_state_text(flux_state *s, char *out, size_t n) {
+    flux__sink sink = flux__sink_to(out, n);
+    int64_t numbers = 0;
+    if (!s) return flux__null("print", "state", s), flux__sink_end(&sink);
+    flux__put_rules(&sink, s, NULL);
+    for (int i = 0; i < s->nleaves; i++) numbers += flux__size(s->leaf[i].p);
+    flux__put(&sink, "  # of ");
+    flux__put_integer(&sink, s->nleaves, true);
+    flux__put(&sink, s->nleaves == 1 ? " array, " : " arrays, ");
+    flux__put_integer(&sink, numbers, true);
+    flux__put(&sink, " parameters");
+    for (int i = 0; i < s->nleaves; i++) {
+        if (!flux__leaf_differs(s, i)) continue;
+        flux__put(&sink, "\n  ");
+        flux__put(&sink, flux__leaf_path(s, i));
+        flux__put(&sink, ": ");
+        flux__put_rules(&sink, s, &s->o[i * s->nrules]);
+    }
+    return flux__sink_end(&sink);
+}
+
+/* What sets a rule's state apart from one of the same name of an earlier rule: m, m2, ... */
+static int flux__state_copy_number(const flux_state *s, int rule, const char *name) {
+    int n = 1;
+    for (int r = 0; r < rule; r++)
+        for (int i = 0; i < 3 && flux__rule_rows[s->rule[r].kind].state[i].name; i++)
+            if (strcmp(flux__rule_rows[s->rule[r].kind].state[i].name, name) == 0) n++;
+    return n;
+}
+
+static void flux__show_state(flux_state *s, int leaf, flux__field_fn f, void *user) {
+    const char *path = flux__leaf_path(s, leaf);
+    flux_tensor **at = &s->s[leaf * s->nstates];
+    for (int r = 0; r < s->nrules; r++) {
+        const flux__rule_row *row = &flux__rule_rows[s->rule[r].kind];
+        for (int i = 0; i < 3 && row->state[i].name; i++, at++) {
+            int number = flux__state_copy_number(s, r, row->state[i].name);
+            if (number > 1) snprintf(s->path, s->path_room, "%s.%s%d", path, row->state[i].name, number);
+            else snprintf(s->path, s->path_room, "%s.%s", path, row->state[i].name);
+            f(at, s->path, false, NULL, user);
+        }
+    }
+}
+
+/* Every tensor of a state, with a path like "layers.0.weight.m". The steps made are "layers.0.weight.steps", an int64
+   vector with one count for each rule; for f16 and bf16 with masters there is "layers.0.weight.master". A scale of the loss
+   is "loss_scale", int64 too: the scale, the steps since it changed, those skipped. Like a layer's fields, the slots stay
+   where they are, and may be given other tensors with flux_assign, then or later. */
+static void flux__state_fields(flux_state *s, flux__field_fn f, void *user) {
+    if (s->scale > 0) {
+        int64_t v[3] = { (int64_t)s->scale, s->good, s->skipped }, n = 3;
+        int h = flux__hide();
+        if (!s->scaling) flux_assign(&s->scaling, flux_from_data(v, FLUX_I64, flux__shape(&n, 1)));
+        flux__reveal_object(h, NULL);
+        if (s->scaling) f(&s->scaling, "loss_scale", false, NULL, user);
+    }
+    for (int i = 0; i < s->nleaves; i++) {
+        flux__trainee *l = &s->leaf[i];
+        flux__show_state(s, i, f, user);
+        if (l->master) {
+            if (!l->master_seen) flux_assign(&l->master_seen, l->master);
+            snprintf(s->path, s->path_room, "%s.master", flux__leaf_path(s, i));
+            f(&l->master, s->path, false, NULL, user);
+        }
+        if (!s->counts) continue;
+        int64_t n = s->nrules;
+        int h = flux__hide();
+        if (!l->steps) flux_assign(&l->steps, flux_from_data(&s->t[i * s->nrules], FLUX_I64, flux__shape(&n, 1)));
+        flux__reveal_object(h, NULL);
+        snprintf(s->path, s->path_room, "%s.steps", flux__leaf_path(s, i));
+        if (l->steps) f(&l->steps, s->path, false, NULL, user);
+    }
+}
+
+static bool flux__copy_leaves(flux_state *s, const flux_state *from) {
+    s->spot = (flux__spot *)flux__zalloc((size_t)(from->nspots + 1) * sizeof *s->spot);
+    s->leaf = (flux__trainee *)flux__zalloc((size_t)(from->nspots + 1) * sizeof *s->leaf);
+    if (!s->spot || !s->leaf) return false;
+    for (int i = 0; i < from->nspots; i++) {
+        s->spot[i] = from->spot[i];
+        s->spot[i].path = (char *)flux__malloc(strlen(from->spot[i].path) + 1);
+        s->nspots = i + 1;
+        if (!s->spot[i].path) return false;
+        strcpy(s->spot[i].path, from->spot[i].path);
+    }
+    for (int i = 0; i < from->nleaves; i++) {
+        s->leaf[i] = from->leaf[i];
+        flux_retain(s->leaf[i].p);
+        flux_retain(s->leaf[i].master);
+        flux_retain(s->leaf[i].master_seen);
+        flux_retain(s->leaf[i].steps);
+    }
+    s->nleaves = from->nleaves;
+    return true;
+}
+
+/* A state with the same tensors, whose slots can then be given others: owned by the innermost scope. */
+static flux_state *flux__state_copy(const flux_state *from) {
+    flux_state *s = (flux_state *)flux__zalloc(sizeof *s);
+    if (!s) return NULL;
+    s->head.kind = FLUX__STATE;
+    s->head.refs = 1;
+    s->nrules = from->nrules;
+    s->nstates = from->nstates;
+    s->mixed = from->mixed;
+    s->counts = from->counts;
+    s->scale = from->scale, s->good = from->good, s->skipped = from->skipped;
+    s->scaling = (flux_tensor *)flux_retain(from->scaling);
+    s->path_room = from->path_room;
+    s->rule = (flux_rule_part *)flux__malloc((size_t)(s->nrules + 1) * sizeof *s->rule);
+    if (!s->rule || !flux__copy_leaves(s, from) || !flux__state_arrays(s)) {
+        flux__state_free(s);
+        return NULL;
+    }
+    int counts = s->nleaves * s->nrules;
+    for (int r = 0; r < s->nrules; r++) s->rule[r] = from->rule[r];
+    for (int i = 0; i < counts; i++) s->o[i] = from->o[i], s->t[i] = from->t[i];
+    for (int i = 0; i < s->nleaves * s->nstates; i++) s->s[i] = (flux_tensor *)flux_retain(from->s[i]);
+    return (flux_state *)flux__own(s);
+}
+
+/* ---------------- Moves
+   gpu, cpu, cu, roc and to, for tensors and for everything that holds tensors. One function decides what becomes of a
+   tensor: float64 becomes float32 on its way to a GPU, every other dtype stays, and what is there already is returned
+   as it is. Models, loaders and states only pass it on to their tensors, so that tied ones stay tied and a gradient
+   finds its way back. flux_gpu asks for no GPU: where there is none it says why, once, and does nothing.
+
+   Invariant: a call that moves nothing returns the very object it was given. Rejected: moving in place, which would
+   pull tensors from under the graphs that use them. */
+
+FLUX__COLD
+
+typedef struct flux__trip {
+    flux_device to;
+    bool any;                             /* gpu, cu, roc: any device of that back end will do, but float64 will not */
+} flux__trip;
+
+static bool flux__there(flux_device at, const flux__trip *trip) {
+    return flux__same_device(at, trip->to) || (trip->any && at.backend == trip->to.backend);
+}
+
+/* Whether a tensor of this dtype, lying there, becomes float32: when it enters a GPU, or was meant to have done so. */
+static bool flux__narrows(int dtype, flux_device at, const flux__trip *trip) {
+    return dtype == FLUX_F64 && trip->to.backend != FLUX__CPU_BACKEND && (trip->any || at.backend == FLUX__CPU_BACKEND);
+}
+
+static flux_tensor *flux__travel(flux_tensor *x, const flux__trip *trip) {
+    bool narrows = flux__narrows(x->dtype, x->device, trip), there = flux__there(x->device, trip);
+    if (there && !narrows) return x;
+    int h = flux__hide();
+    flux_tensor *y = narrows ? flux_to_dtype(x, FLUX_F32) : x;
+    return flux__reveal(h, !y || there ? y : flux__move(y, trip->to));
+}
+
+/* A tuple moves as its tensors do; it stays the same object if all of them do. */
+static flux_tensor *flux__travel_any(flux_tensor *x, const flux__trip *trip) {
+    if (x->op != FLUX__TUPLE) return flux__travel(x, trip);
+    int n = flux_count(x), h = flux__hide();
+    flux_tensor **parts = (flux_tensor **)flux__malloc((size_t)n * sizeof *parts), *y = NULL;
+    bool good = parts != NULL, same = true;
+    for (int i = 0; good && i < n; i++) {
+        parts[i] = flux__travel(flux_nth(x, i), trip);
+        good = parts[i] != NULL;
+        same = same && good && parts[i] == flux_nth(x, i);
+    }
+    if (good) y = same ? x : flux_tuple_of(n, parts);
+    if (parts) FLUX_FREE(parts);
+    if (y != x) return flux__reveal(h, y);
+    flux__reveal(h, NULL);
+    return x;
+}
+
+static flux_tensor *flux__travel_leaf(flux_tensor *x, const char *path, void *trip) {
+    (void)path;
+    return flux__travel(x, (const flux__trip *)trip);
+}
+
+/* ---- where a call's argument is to go: true, or false when it stays as it is */
+
+/* Where flux_gpu moves to: the preferred GPU, else the first that works. Without one, says so; CPU as the preference is
+   obeyed in silence. */
+static bool flux__to_gpu(flux__trip *trip) {
+    const char *want = flux__preference();
+    int b = flux__choose(false, false), wanted = want ? flux__backend_number(want) : b;
+    trip->to.backend = b;
+    trip->to.id = 0;
+    trip->any = true;
+    if (b == FLUX__CPU_BACKEND && wanted == FLUX__CPU_BACKEND && want) return true;
+    if (b == FLUX__CPU_BACKEND) {
+        char why[640];
+        flux__why_none(why, sizeof why);
+        flux__note(FLUX_LOG_INFO, "gpu.none", true, "gpu: no GPU can be used, so everything stays where it is (%s)", why);
+        return false;
+    }
+    if (wanted >= 0 && wanted != b)
+        flux__note(FLUX_LOG_WARN, "gpu.other", true, "gpu: the preferred back end %s can't be used (%s): moving to %s",
+                   flux__backends[wanted].name, flux__probe_of(wanted)->why, flux__backends[b].name);
+    return true;
+}
+
+/* For flux_cu and flux_roc: that back end, else a warning. */
+static bool flux__to_named(flux__trip *trip, int b, const char *call) {
+    char id[24];
+    trip->to.backend = b;
+    trip->to.id = 0;
+    trip->any = true;
+    if (flux__probe_of(b)->functional) return true;
+    snprintf(id, sizeof id, "%s.none", call);
+    flux__note(FLUX_LOG_WARN, id, true, "%s: %s can't be used, so everything stays where it is (%s)", call, flux__backends[b].name,
+               flux__probe_of(b)->why);
+    return false;
+}
+static bool flux__to_cu(flux__trip *trip) { return flux__to_named(trip, FLUX__CUDA_BACKEND, "cu"); }
+static bool flux__to_roc(flux__trip *trip) { return flux__to_named(trip, FLUX__AMDGPU_BACKEND, "roc"); }
+
+static bool flux__to_cpu(flux__trip *trip) {
+    memset(trip, 0, sizeof *trip);
+    return true;
+}
+
+/* For flux_to: any device that can be used. Anything else is an error. */
+static bool flux__to_device(flux__trip *trip, flux_device d) {
+    trip->to = d;
+    trip->any = false;
+    if (d.backend == FLUX__CPU_BACKEND) trip->to.id = 0;
+    if (flux__device_is(trip->to)) return true;
+    bool named = d.backend >= 0 && d.backend < FLUX__BACKENDS;
+    if (!named) flux__fail("to: there is no device {%d, %d}", d.backend, d.id);
+    else if (flux__probe_of(d.backend)->functional)
+        flux__fail("to: %s has no device %d: ids go from 0 to %d", flux__backends[d.backend].name, d.id, flux__probe_of(d.backend)->count - 1);
+    else flux__fail("to: %s can't be used: %s", flux__backends[d.backend].name, flux__probe_of(d.backend)->why);
+    return false;
+}
+
+/* ---- the four kinds of things that move */
+
+static flux_layer *flux__travel_layer(flux_layer *m, const flux__trip *trip) {
+    flux__trip copy = *trip;
+    return flux__map_layer(flux__travel_leaf, &copy, m, true);
+}
+
+/* A loader moves its batches, not its data; when those come out right as they are, it stays as it is. */
+static flux_loader *flux__travel_loader(flux_loader *l, const flux__trip *trip) {
+    bool right = flux__there(flux__loader_device(l), trip), to_host = trip->to.backend == FLUX__CPU_BACKEND;
+    const flux__stage *last = l->stages ? &l->stage[l->stages - 1] : NULL;
+    if (last && last->kind == FLUX__STAGE_MOVE) right = right && (to_host || !last->keep_f64 || !trip->any);
+    for (int i = 0; !last && i < l->arrays; i++)
+        right = right && flux__there(l->array[i]->device, trip) && !flux__narrows(l->array[i]->dtype, l->array[i]->device, trip);
+    return right ? l : flux__loader_on(l, trip->to, to_host);
+}
+
+typedef struct flux__state_trip { const flux__trip *trip; bool look, moves, failed; } flux__state_trip;   /* look: only ask what moves */
+
+static void flux__travel_slot(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+    flux__state_trip *t = (flux__state_trip *)user;
+    flux_tensor *x = *slot;
+    (void)path, (void)trained, (void)owner;
+    if (t->failed || !flux__dtypes[x->dtype].real) return;          /* counts of steps are read here, and stay */
+    if (flux__there(x->device, t->trip) && !flux__narrows(x->dtype, x->device, t->trip)) return;
+    t->moves = true;
+    if (t->look) return;
+    x = flux__travel(x, t->trip);
+    if (x) flux_assign(slot, x);
+    else t->failed = true;
+}
+
+static flux_state *flux__travel_state(flux_state *s, const flux__trip *trip) {
+    flux__state_trip t = { trip, true, false, false };
+    flux__state_fields(s, flux__travel_slot, &t);
+    if (!t.moves) return s;
+    int h = flux__hide();
+    const int b = flux__nograd_enter();
+    flux_state *copy = flux__state_copy(s);
+    t.look = false;
+    if (copy) flux__state_fields(copy, flux__travel_slot, &t);
+    for (int i = 0; copy && i < copy->nleaves; i++) {               /* the dtype that its parameters will have there */
+        flux_tensor *p = copy->leaf[i].p;
+        if (!t.failed && flux__narrows(p->dtype, p->device, trip)) flux_assign(&copy->leaf[i].p, flux_to_dtype(p, FLUX_F32));
+        t.failed = t.failed || !copy->leaf[i].p;
+    }
+    flux__nograd_leave(b);
+    return (flux_state *)flux__reveal_object(h, t.failed ? NULL : copy);
+}
+
+#define FLUX__DEFINE_MOVE(T, name, suffix, travel, find)                                                    \
+    FLUX_DEF T *(flux_##name##suffix)(T *x) {                                                        \
+        flux__trip trip;                                                                             \
+        if (!x) return (T *)flux__null(#name, "x", x);                                               \
+        return find(&trip) ? travel(x, &trip) : x;                                                   \
+    }
+#define FLUX__DEFINE_MOVES(T, suffix, to_suffix, travel)                                                 \
+    FLUX__DEFINE_MOVE(T, gpu, suffix, travel, flux__to_gpu)                                                 \
+    FLUX__DEFINE_MOVE(T, cpu, suffix, travel, flux__to_cpu)                                                 \
+    FLUX__DEFINE_MOVE(T, cu, suffix, travel, flux__to_cu)                                                   \
+    FLUX__DEFINE_MOVE(T, roc, suffix, travel, flux__to_roc)                                                 \
+    FLUX_DEF T *flux_to##to_suffix(flux_device d, T *x) {                                            \
+        flux__trip trip;                                                                             \
+        if (!x) return (T *)flux__null("to", "x", x);                                                \
+        return flux__to_device(&trip, d) ? travel(x, &trip) : NULL;                                  \
+    }
+FLUX__DEFINE_MOVES(flux_tensor, , _tensor, flux__travel_any)
+FLUX__DEFINE_MOVES(flux_layer, _layer, _layer, flux__travel_layer)
+FLUX__DEFINE_MOVES(flux_loader, _loader, _loader, flux__travel_loader)
+FLUX__DEFINE_MOVES(flux_state, _state, _state, flux__travel_state)
+
+/* ---- where something is */
+
+typedef struct flux__whereabouts {              /* the first device met, and what was there */
+    flux_device at;
+    bool met, mixed;
+    char path[160];
+} flux__whereabouts;
+
+/* Meets one more tensor; the first that is elsewhere is an error that names both. */
+static void flux__whereabouts_meet(flux__whereabouts *p, flux_device at, const char *path) {
+    if (!p->met) {
+        p->at = at;
+        p->met = true;
+        snprintf(p->path, sizeof p->path, "%s", path);
+    } else if (!p->mixed && !flux__same_device(p->at, at)) {
+        p->mixed = true;
+        flux__fail("device_of: on several devices: %s is on %s, %.150s on %s", p->path, flux_device_name(p->at), path, flux_device_name(at));
+    }
+}
+
+static flux_device flux__whereabouts_of(const flux__whereabouts *p) {
+    flux_device none = { -1, 0 };
+    return p->mixed ? none : p->at;       /* the CPU, where there is no tensor at all */
+}
+
+static void flux__whereabouts_visit(flux_tensor *x, const char *path, bool trained, void *user) {
+    (void)trained;
+    flux__whereabouts_meet((flux__whereabouts *)user, x->device, path);
+}
+
+static void flux__whereabouts_number(flux__whereabouts *p, const flux_tensor *x, const char *what, int i) {
+    char path[40];
+    snprintf(path, sizeof path, "%s %d", what, i);
+    flux__whereabouts_meet(p, x->device, path);
+}
+
+static flux_device flux__nowhere(const void *x) {
+    flux_device none = { -1, 0 };
+    flux__null("device_of", "x", x);
+    return none;
+}
+
+FLUX_DEF flux_device flux_device_of_tensor(const flux_tensor *x) {
+    flux__whereabouts p;
+    memset(&p, 0, sizeof p);
+    if (!x || FLUX__GONE("device_of", x)) return flux__nowhere(x);
+    if (x->op != FLUX__TUPLE) return x->device;
+    for (int i = 0; i < x->nin; i++) flux__whereabouts_number(&p, x->in[i], "tensor", i);
+    return flux__whereabouts_of(&p);
+}
+
+FLUX_DEF flux_device flux_device_of_layer(const flux_layer *m) {
+    flux__whereabouts p;
+    memset(&p, 0, sizeof p);
+    if (!m) return flux__nowhere(m);
+    flux_visit(m, flux__whereabouts_visit, &p);
+    return flux__whereabouts_of(&p);
+}
+
+FLUX_DEF flux_device flux_device_of_loader(const flux_loader *l) {
+    flux__whereabouts p;
+    memset(&p, 0, sizeof p);
+    if (!l) return flux__nowhere(l);
+    for (int i = 0; i < l->stages; i++)
+        if (l->stage[i].kind == FLUX__STAGE_MOVE) return flux__loader_device(l);
+    for (int i = 0; i < l->arrays; i++) flux__whereabouts_number(&p, l->array[i], "array", i);
+    return flux__whereabouts_of(&p);
+}
+
+static void flux__whereabouts_slot(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+    (void)trained, (void)owner;
+    if (flux__dtypes[(*slot)->dtype].real) flux__whereabouts_meet((flux__whereabouts *)user, (*slot)->device, path);
+}
+
+FLUX_DEF flux_device flux_device_of_state(const flux_state *s) {
+    flux__whereabouts p;
+    memset(&p, 0, sizeof p);
+    if (!s) return flux__nowhere(s);
+    flux__state_fields((flux_state *)(intptr_t)s, flux__whereabouts_slot, &p);
+    return flux__whereabouts_of(&p);
+}
+
+/* ---------------- compiling ahead */
+
+FLUX__COLD
+
+/* Zeros where the model lies: a real input, since a layer of somebody's own may look at it. */
+static flux_tensor *flux__prewarm_input(flux_layer *m, flux_shape in, flux_device d) {
+    flux_device cpu = { 0, 0 };
+    flux_tensor *like = flux__sample(m, in), *x = like ? flux__leaf(flux__dims(like), (flux_dtype)like->dtype, cpu) : NULL;
+    if (!x) return NULL;
+    memset(x->buf->ptr, 0, x->buf->bytes);
+    x = flux__move(x, d);
+    return x ? flux_eval(x) : NULL;
+}
+
+/* A weight that is still to be made, or to be moved, would be planned as part of the model's work. */
+static void flux__prewarm_weight(flux_tensor *x, const char *path, bool trained, void *ok) {
+    (void)path, (void)trained;
+    if (*(bool *)ok) *(bool *)ok = flux_eval(x) != NULL;
+}
+
+/* Plans what an evaluation of these would run, which compiles it. cut: as flux_update plans, storing no more than these. */
+static bool flux__prewarm_plan(int n, flux_tensor *const *roots, bool cut) {
+    flux__graph g;
+    flux__graph_start(&g);
+    g.cut = cut;
+    for (int i = 0; i < n && g.ok; i++) {
+        flux_tensor *x = roots[i] ? flux__base(roots[i]) : NULL;
+        if (!x || flux__finished(x)) continue;
+        flux__graph_visit(&g, x);
+        if (g.ok) g.flag[x->index] |= FLUX__ROOT;
+    }
+    bool ok = g.ok;
+    if (ok && g.nnode) {
+        flux__graph_key(&g);
+        ok = g.ok && flux__find_plan(&g) != NULL;
+    }
+    flux__graph_free(&g);
+    return ok;
+}
+
+static bool flux__prewarm_forward(flux_layer *m, flux_tensor *x) {
+    const int b = flux__nograd_enter();
+    flux_tensor *y = flux_call_layer(m, x);
+    flux__nograd_leave(b);
+    return y && (y->op == FLUX__TUPLE ? flux__prewarm_plan(y->nin, y->in, false) : flux__prewarm_plan(1, &y, false));
+}
+
+/* The sum of squares stands for the loss: its gradient depends on the output, as most do. */
+static bool flux__prewarm_backward(flux_layer *m, flux_tensor *x) {
+    flux_tensor *y = flux_call_layer(m, x), *loss = NULL;
+    for (int i = 0; y && i < flux_count(y); i++) {
+        flux_tensor *part = y->op == FLUX__TUPLE ? y->in[i] : y;
+        if (!flux__dtypes[part->dtype].real) continue;
+        part = flux_sum(flux_square(part));
+        loss = loss ? flux_add(loss, part) : part;
+    }
+    if (!loss || flux_params(m, NULL, 0) == 0) return y != NULL;
+    flux_grads *g = flux_gradient(loss, m);
+    return g && flux__prewarm_plan(1, &loss, true) && flux__prewarm_plan(g->n, g->grad, true);
+}
+
+/* Copies are called, so that modes and what a call changes stay as they are, and no random number is used up. */
+FLUX_DEF int flux_prewarm_of(flux_layer *m, flux_shape in) {
+    flux__thread *t = flux__self();
+    if (!m || !t) return flux__null("prewarm", "model", m), -1;
+    if (!flux__check_shape("prewarm", &in)) return -1;
+    flux_device d = flux_device_of_layer(m);
+    if (d.backend < 0) return -1;
+    if (!flux__backend_of(d.backend)->ready) return 0;
+    bool ready = true;
+    flux_visit(m, flux__prewarm_weight, &ready);
+    if (!ready) return -1;
+    uint64_t draws = t->draws;
+    int h = flux__hide(), nograd = t->nograd;
+    int64_t failures = flux__failures();
+    t->nograd = 0;
+    flux_layer *quiet = flux__map_layer(flux__keep_leaf, NULL, m, false), *copy = flux__map_layer(flux__keep_leaf, NULL, m, false);
+    if (quiet) flux_testmode(quiet, true);
+    flux_tensor *x = quiet && copy ? flux__prewarm_input(m, in, d) : NULL;
+    bool ok = x && flux__prewarm_forward(quiet, x) && flux__prewarm_backward(copy, x) && !flux__failed_since(failures);
+    t->nograd = nograd;
+    t->draws = draws;
+    flux__reveal_object(h, NULL);
+    return ok ? 0 : -1;
+}
+
+/* ---------------- containers */
+
+FLUX__COLD
+
+static bool flux__check_layers(const char *call, int n, int least, flux_layer *const *ls) {
+    if (n < least || n > 255 || (n > 0 && !ls)) {
+        flux__fail("%s: %d layers (%d to 255)", call, n, least);
+        return false;
+    }
+    for (int i = 0; i < n; i++) {
+        if (!ls[i]) {
+            if (!flux__null_explained()) flux__fail("%s: layer %d is NULL", call, i);
+            return false;
+        }
+        if (FLUX__GONE(call, ls[i])) return false;
+        for (int k = 0; k < i; k++)
+            if (ls[k] != ls[i] && ls[k]->name && ls[i]->name &&
+                strcmp(ls[k]->name, ls[i]->name) == 0) {
+                flux__fail("%s: layers %d and %d are both called \"%s\"", call, k, i, ls[i]->name);
+                return false;
+            }
+    }
+    return true;
+}
+
+/* Chain, Parallel, PairwiseFusion and Maxout hold the same: what differs is how they
+   are called. */
+typedef struct flux__container {
+    flux_layer base;
+    flux_layer *connection;
+    flux_layer **layers;
+    int count;
+} flux__container;
+
+static flux_layer *flux__group_new(const char *call, const flux_layer_type *type,
+                                   flux_layer *connection, int n, flux_layer *const *ls,
+                                   const char *names, int least) {
+    flux__container m;
+    memset(&m, 0, sizeof m);
+    if (!flux__check_layers(call, n, least, ls)) return NULL;
+    if (connection) flux__label(connection, names, 0);
+    for (int i = 0; i < n; i++) flux__label(ls[i], names, i + (connection ? 1 : 0));
+    m.connection = connection;
+    m.layers = (flux_layer **)(intptr_t)ls;
+    m.count = n;
+    return flux__layer_new(type, &m);
+}
+
+static flux_tensor *flux__chain_call(flux_layer *self, flux_tensor *x) {
+    flux__container *m = (flux__container *)self;
+    for (int i = 0; i < m->count && x; i++) x = flux_call_layer(m->layers[i], x);
+    return x;
+}
+typedef flux__container flux__chain_layer;
+FLUX_LAYER(flux__chain_layer, "Chain", flux__chain_call, FLUX_CHILDREN(layers, count))
+
+FLUX_DEF flux_layer *flux_chain_of(int n, flux_layer *const *ls, const char *names) {
+    return flux__group_new("chain", flux__chain_layer_type(), NULL, n, ls, names, 0);
+}
+
+FLUX_DEF flux_tensor *flux_activations(flux_layer *chain, flux_tensor *x) {
+    flux_tensor *ys[255];
+    if (!chain || !x) return (flux_tensor *)flux__null("activations", chain ? "x" : "chain", NULL);
+    flux__container *m = (flux__container *)chain;
+    if (chain->type != flux__chain_layer_type() || m->count < 1) {
+        flux__words line = flux__line_of(chain);
+        return (flux_tensor *)flux__fail("activations: needs a Chain of at least one layer, not %s",
+                                         line.s);
+    }
+    int h = flux__hide();
+    for (int i = 0; i < m->count; i++) ys[i] = x = flux_call_layer(m->layers[i], x);
+    return flux__reveal(h, x ? flux_tuple_of(m->count, ys) : NULL);
+}
+
+/* The connection of several outputs: a function of two takes them one by one, a
+   layer gets all. */
+static flux_tensor *flux__connect(flux_layer *connection, int n, flux_tensor *const *ys) {
+    const flux__function *f = (const flux__function *)connection;
+    if (connection->type == flux__function_type() && f->f2) return flux__fold(f->f2, n, ys);
+    return flux_call_all(connection, n, ys);
+}
+
+static flux_tensor *flux__mismatch(const char *type, int layers, int inputs) {
+    return (flux_tensor *)flux__fail("%s: %d layers, but %d inputs", type, layers, inputs);
+}
+
+static flux_tensor *flux__parallel_call(flux_layer *self, flux_tensor *x) {
+    flux__container *m = (flux__container *)self;
+    int inputs = flux_count(x), n = m->count > inputs ? m->count : inputs;
+    flux_tensor *xs[255], *ys[255];
+    if (inputs != 1 && m->count != 1 && inputs != m->count)
+        return flux__mismatch("Parallel", m->count, inputs);
+    if (!flux__untuple(x, xs)) return NULL;
+    for (int i = 0; i < n; i++)
+        if (!(ys[i] = flux_call_layer(m->layers[m->count > 1 ? i : 0], xs[inputs > 1 ? i : 0])))
+            return NULL;
+    return flux__connect(m->connection, n, ys);
+}
+typedef flux__container flux__parallel_layer;
+FLUX_LAYER(flux__parallel_layer, "Parallel", flux__parallel_call, FLUX_CHILD(connection),
+           FLUX_CHILDREN(layers, count))
+
+FLUX_DEF flux_layer *flux_parallel_of(flux_layer *connection, int n, flux_layer *const *ls,
+                                      const char *names) {
+    if (!connection) return (flux_layer *)flux__null("parallel", "connection", NULL);
+    return flux__group_new("parallel", flux__parallel_layer_type(), connection, n, ls, names, 1);
+}
+
+static flux_tensor *flux__fusion_call(flux_layer *self, flux_tensor *x) {
+    flux__container *m = (flux__container *)self;
+    int inputs = flux_count(x);
+    flux_tensor *xs[255], *ys[255], *pair[2];
+    if (inputs != 1 && inputs != m->count)
+        return flux__mismatch("PairwiseFusion", m->count, inputs);
+    if (!flux__untuple(x, xs)) return NULL;
+    for (int i = 0; i < m->count; i++) {
+        flux_tensor *in = xs[inputs > 1 ? i : 0];
+        if (i > 0) {
+            pair[0] = ys[i - 1];
+            pair[1] = in;
+            in = flux__connect(m->connection, 2, pair);
+        }
+        if (!(ys[i] = flux_call_layer(m->layers[i], in))) return NULL;
+    }
+    return flux_tuple_of(m->count, ys);
+}
+typedef flux__container flux__fusion;
+FLUX_LAYER(flux__fusion, "PairwiseFusion", flux__fusion_call, FLUX_CHILD(connection),
+           FLUX_CHILDREN(layers, count))
+
+FLUX_DEF flux_layer *flux_pairwisefusion_of(flux_layer *connection, int n, flux_layer *const *ls,
+                                            const char *names) {
+    if (!connection) return (flux_layer *)flux__null("pairwisefusion", "connection", NULL);
+    return flux__group_new("pairwisefusion", flux__fusion_type(), connection, n, ls, names, 1);
+}
+
+static flux_tensor *flux__maxout_call(flux_layer *self, flux_tensor *x) {
+    flux__container *m = (flux__container *)self;
+    flux_tensor *y = flux_call_layer(m->layers[0], x);
+    for (int i = 1; i < m->count && y; i++) y = flux_max2(y, flux_call_layer(m->layers[i], x));
+    return y;
+}
+typedef flux__container flux__maxout;
+FLUX_LAYER(flux__maxout, "Maxout", flux__maxout_call, FLUX_CHILDREN(layers, count))
+
+FLUX_DEF flux_layer *flux_maxout_of(int n, flux_layer *const *ls, const char *names) {
+    return flux__group_new("maxout", flux__maxout_type(), NULL, n, ls, names, 1);
+}
+
+typedef struct flux__skip { flux_layer base; flux_layer *layers, *connection; } flux__skip;
+
+static flux_tensor *flux__skip_call(flux_layer *self, flux_tensor *x) {
+    flux__skip *m = (flux__skip *)self;
+    flux_tensor *pair[2];
+    pair[0] = flux_call_layer(m->layers, x);
+    pair[1] = x;
+    return pair[0] ? flux__connect(m->connection, 2, pair) : NULL;
+}
+FLUX_LAYER(flux__skip, "SkipConnection", flux__skip_call, FLUX_CHILD(layers),
+           FLUX_CHILD(connection))
+
+FLUX_DEF flux_layer *flux_skipconnection_of(flux_layer *body, flux_layer *connection,
+                                            const char *names) {
+    flux__skip m;
+    memset(&m, 0, sizeof m);
+    if (!body || !connection)
+        return (flux_layer *)flux__null("skipconnection", body ? "connection" : "layer", NULL);
+    flux__label(body, names, 0);
+    flux__label(connection, names, 1);
+    m.layers = body;
+    m.connection = connection;
+    return flux__layer_new(flux__skip_type(), &m);
+}
+
 /* ---- recurrence
    A cell makes one step, a layer all steps of a sequence. What does not depend on the step before, Wi x + bias, is one
    product over the whole sequence, laid out step by step so that each takes a piece without holes; only Wh h is left for
    the steps. A state that starts as zero is no tensor at all, and costs the first step nothing. */
+
+FLUX__COLD
 
 enum { FLUX__RNN, FLUX__LSTM, FLUX__GRU, FLUX__GRUV3, FLUX__CELLS };
 
@@ -22440,7 +24950,110 @@ FLUX_DEF flux_layer *flux_recurrence_with(flux_recurrence_opts o) {
     return flux__layer_new(flux__recurrent_type(FLUX__CELLS), &m);
 }
 
+FLUX__COLD
+
+typedef struct flux__dropout { flux_layer base; double p; flux_shape dims; } flux__dropout;
+
+/* ---------------- Dropout and AlphaDropout */
+
+/* Which numbers of x are kept, each with probability 1-p; equal along the dims that
+   are not named. */
+static flux_tensor *flux__dropout_mask(flux__dropout *m, const flux_tensor *x) {
+    flux_shape s = flux__dims(x);
+    for (int i = 0; i < s.ndim && m->dims.ndim; i++) {
+        bool varies = false;
+        for (int k = 0; k < m->dims.ndim; k++) varies = varies || m->dims.dim[k] == i;
+        if (!varies) s.dim[i] = 1;
+    }
+    for (int k = 0; k < m->dims.ndim; k++)
+        if (m->dims.dim[k] >= s.ndim) {
+            flux__words line = flux__line_of(&m->base);
+            flux__text t = flux__describe(x);
+            return (flux_tensor *)flux__fail("%s: the input %s has no dim %lld", line.s, t.s,
+                                             (long long)m->dims.dim[k]);
+        }
+    return flux_gt(flux_to_tensor(x->device, flux_rand_shape(s, FLUX_F32)), m->p);
+}
+
+/* A float of what is dropped out of; NULL after an error, *active false where the
+   layer is to do nothing. */
+static flux_tensor *flux__dropout_input(flux__dropout *m, flux_tensor *x, bool *active) {
+    *active = m->p > 0 && flux_training(&m->base);
+    if (!*active) return x;
+    return flux__input(&m->base, x, flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32);
+}
+
+static flux_tensor *flux__dropout_call(flux_layer *self, flux_tensor *x) {
+    flux__dropout *m = (flux__dropout *)self;
+    bool active;
+    x = flux__dropout_input(m, x, &active);
+    if (!active || !x) return x;
+    flux_tensor *keep =
+        m->p < 1 ? flux__dropout_mask(m, x) : flux_full_shape(flux__shape(NULL, 0), 0.0, FLUX_BOOL);
+    return keep ? flux_where(keep, m->p < 1 ? flux_mul(x, 1 / (1 - m->p)) : x, 0.0) : NULL;
+}
+
+/* What selu gives far below zero stands in for the dropped; a and b put mean and
+   variance right again. */
+static flux_tensor *flux__alphadropout_call(flux_layer *self, flux_tensor *x) {
+    flux__dropout *m = (flux__dropout *)self;
+    const double low = -1.7580993408473766;
+    double p = m->p, a = 1 / sqrt((1 - p) * (1 + p * low * low)), b = -a * low * p;
+    bool active;
+    x = flux__dropout_input(m, x, &active);
+    if (!active || !x) return x;
+    if (!(p < 1)) return flux_where(flux_full_shape(flux__shape(NULL, 0), 0.0, FLUX_BOOL), x, 0.0);
+    flux_tensor *keep = flux__dropout_mask(m, x);
+    return keep ? flux__narrow(flux_add(flux_mul(flux_where(keep, flux__widened(x), low), a), b), x->dtype) : NULL;
+}
+
+static size_t flux__dropout_text(flux_layer *self, char *out, size_t n) {
+    const flux__dropout *m = (const flux__dropout *)self;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "%s(%.10g", self->type->name, m->p);
+    if (m->dims.ndim) flux__say(&l, m->dims.ndim > 1 ? ", dims=(" : ", dims=");
+    flux__say_dims(&l, m->dims.dim, m->dims.ndim);
+    if (m->dims.ndim > 1) flux__say(&l, ")");
+    if (self->mode != FLUX_MODE_AUTO)
+        flux__say(&l, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
+    flux__say(&l, ")");
+    return flux__line_out(&l, out, n);
+}
+
+static const flux_layer_type *flux__dropout_type(bool alpha) {
+    static const flux_layer_type type = { "Dropout", flux__dropout_call, sizeof(flux__dropout),
+                                          flux__no_fields, flux__dropout_text };
+    static const flux_layer_type other = { "AlphaDropout", flux__alphadropout_call,
+                                           sizeof(flux__dropout), flux__no_fields,
+                                           flux__dropout_text };
+    return alpha ? &other : &type;
+}
+
+static flux_layer *flux__dropout_new(const char *call, bool alpha, double p, flux_shape dims) {
+    flux__dropout m;
+    memset(&m, 0, sizeof m);
+    if (!(p >= 0 && p <= 1))
+        return (flux_layer *)flux__fail("%s: p is %g, which is not within 0 to 1", call, p);
+    for (int i = 0; i < dims.ndim || dims.ndim < 0; i++)
+        if (dims.ndim < 0 || dims.ndim > FLUX_MAX_DIMS || dims.dim[i] < 0 ||
+            dims.dim[i] >= FLUX_MAX_DIMS)
+            return (flux_layer *)flux__fail("%s: .dims names a dim that no tensor has", call);
+    m.p = p;
+    m.dims = dims;
+    return flux__layer_new(flux__dropout_type(alpha), &m);
+}
+
+FLUX_DEF flux_layer *flux_dropout_with(flux_dropout_opts o) {
+    return flux__dropout_new("dropout", false, o.p, o.dims);
+}
+FLUX_DEF flux_layer *flux_alphadropout(double p) {
+    return flux__dropout_new("alphadropout", true, p, flux__shape(NULL, 0));
+}
+
 /* ---- attention */
+
+FLUX__COLD
 
 FLUX_DEF flux_tensor *flux_make_causal_mask(flux_tensor *x) {
     if (!flux__check_operands("make_causal_mask", 1, &x)) return NULL;
@@ -22520,9 +25133,6 @@ FLUX_DEF flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts
     int h = flux__hide();
     return flux__reveal(h, flux__attend_for(call, &o, &a) ? flux__attention_scores(&o, &a) : NULL);
 }
-
-typedef struct flux__dropout { flux_layer base; double p; flux_shape dims; } flux__dropout;
-static const flux_layer_type *flux__dropout_type(bool alpha);
 
 /* y, and the scores if they are asked for. A dropout of the scores, where it does anything, needs them as they are. */
 static flux_tensor *flux__attention_pair(const char *call, const flux_attention_opts *o, flux_tensor **scores) {
@@ -22642,204 +25252,9 @@ FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o
     return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__mha_type(), &m) : NULL);
 }
 
-/* ---------------- LayerNorm */
-
-static flux_reduce_opts flux__over(flux_tensor *x, const flux_shape *dims) {
-    flux_reduce_opts o;
-    int d[FLUX_MAX_DIMS] = { 0 };
-    memset((void *)&o, 0, sizeof o);
-    for (int i = 0; i < dims->ndim && i < FLUX_MAX_DIMS; i++) d[i] = (int)dims->dim[i];
-    o.x = x;
-    o.d0 = d[0], o.d1 = d[1], o.d2 = d[2], o.d3 = d[3], o.d4 = d[4], o.d5 = d[5], o.d6 = d[6],
-    o.d7 = d[7];
-    return o;
-}
-
-/* Half formats are normalised in float32, integers too: a variance of them would
-   overflow. */
-FLUX_DEF flux_tensor *flux_normalise(flux_tensor *x, flux_shape dims, double eps) {
-    if (!flux__check_operands("normalise", 1, &x)) return NULL;
-    if (!(eps >= 0) || !flux__finite(eps))
-        return (flux_tensor *)flux__fail("normalise: eps is %g", eps);
-    if (dims.ndim < 1 || dims.ndim > FLUX_MAX_DIMS)
-        return (flux_tensor *)flux__fail("normalise: %d dims to normalise over", dims.ndim);
-    for (int i = 0; i < dims.ndim; i++)
-        if (dims.dim[i] < 0 || dims.dim[i] >= x->ndim) {
-            flux__text t = flux__describe(x);
-            return (flux_tensor *)flux__fail("normalise: %s has no dim %lld", t.s,
-                                             (long long)dims.dim[i]);
-        }
-    flux_dtype t = flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32;
-    int h = flux__hide();
-    flux_tensor *in = flux_to_dtype(x, t == FLUX_F64 ? FLUX_F64 : FLUX_F32);
-    flux_tensor *centred = flux_sub(in, flux_mean_over(dims.ndim, flux__over(in, &dims)));
-    flux_tensor *var = flux_mean_over(dims.ndim, flux__over(flux_square(centred), &dims));
-    return flux__reveal(h, flux_to_dtype(flux_mul(centred, flux_rsqrt(flux_add(var, eps))), t));
-}
-
-typedef struct flux__layernorm {
-    flux_layer base;
-    flux_layer *diag;
-    flux_fn activation;
-    double eps;
-    flux_shape size;
-} flux__layernorm;
-
-static flux_tensor *flux__layernorm_call(flux_layer *self, flux_tensor *x) {
-    flux__layernorm *m = (flux__layernorm *)self;
-    const flux__scale *diag = (const flux__scale *)m->diag;
-    flux_dtype own = diag                          ? (flux_dtype)diag->scale->dtype
-                     : flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype
-                                                   : FLUX_F32;
-    flux_tensor *in = flux__input(self, x, own);
-    flux_shape dims = flux__shape(NULL, 0);
-    for (int i = 0; in && i < m->size.ndim; i++) {
-        if (!flux__expect_dim(self, in, i, m->size.dim[i])) return NULL;
-        dims.dim[dims.ndim++] = i;
-    }
-    flux_tensor *y = in ? flux_normalise(in, dims, m->eps) : NULL;
-    y = m->diag && y ? flux_call_layer(m->diag, y) : flux__activate(m->activation, y);
-    bool half = flux__is_half(x->dtype);  /* float32 is only for within */
-    return half && y && own == FLUX_F32 ? flux_to_dtype(y, (flux_dtype)x->dtype) : y;
-}
-
-static size_t flux__layernorm_text(flux_layer *self, char *out, size_t n) {
-    const flux__layernorm *m = (const flux__layernorm *)self;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "LayerNorm(");
-    flux__say_dims(&l, m->size.dim, m->size.ndim);
-    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
-    flux__say(&l, m->diag ? ")" : ", affine=false)");
-    return flux__line_out(&l, out, n);
-}
-FLUX_LAYER_TEXT(flux__layernorm, "LayerNorm", flux__layernorm_call, flux__layernorm_text,
-                FLUX_CHILD(diag))
-
-FLUX_DEF flux_layer *flux_layernorm_with(flux_layernorm_opts o) {
-    flux__layernorm m;
-    flux_scale_opts affine;
-    memset(&m, 0, sizeof m);
-    memset((void *)&affine, 0, sizeof affine);
-    m.activation = affine.activation = o.activation;
-    m.size = affine.size = o.size;
-    m.eps = flux__given(o.eps, o.marked, 1e-5);
-    o.affine = flux__given_switch(o.affine, o.marked);
-    if (!(m.eps >= 0) || !flux__finite(m.eps))
-        return (flux_layer *)flux__fail("layernorm: .eps is %g", m.eps);
-    if (o.size.ndim < 1)
-        return (flux_layer *)flux__fail(
-            "layernorm: .size is missing, as in flux_layernorm(FLUX_SHAPE(64))");
-    if (!flux__check_shape("layernorm", &o.size) ||
-        !flux__check_sizes("layernorm", o.size.ndim, o.size.dim))
-        return NULL;
-    if (!flux__check_activation("layernorm", &m.activation)) return NULL;
-    int h = flux__hide();
-    m.diag = o.affine == FLUX_OFF ? NULL : flux_scale_with(affine);
-    if (m.diag) ((flux__scale *)m.diag)->of_norm = true;
-    bool good = m.diag || o.affine == FLUX_OFF;
-    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__layernorm_type(), &m)
-                                                     : NULL);
-}
-
-/* ---------------- Dropout and AlphaDropout */
-
-/* Which numbers of x are kept, each with probability 1-p; equal along the dims that
-   are not named. */
-static flux_tensor *flux__dropout_mask(flux__dropout *m, const flux_tensor *x) {
-    flux_shape s = flux__dims(x);
-    for (int i = 0; i < s.ndim && m->dims.ndim; i++) {
-        bool varies = false;
-        for (int k = 0; k < m->dims.ndim; k++) varies = varies || m->dims.dim[k] == i;
-        if (!varies) s.dim[i] = 1;
-    }
-    for (int k = 0; k < m->dims.ndim; k++)
-        if (m->dims.dim[k] >= s.ndim) {
-            flux__words line = flux__line_of(&m->base);
-            flux__text t = flux__describe(x);
-            return (flux_tensor *)flux__fail("%s: the input %s has no dim %lld", line.s, t.s,
-                                             (long long)m->dims.dim[k]);
-        }
-    return flux_gt(flux_to_tensor(x->device, flux_rand_shape(s, FLUX_F32)), m->p);
-}
-
-/* A float of what is dropped out of; NULL after an error, *active false where the
-   layer is to do nothing. */
-static flux_tensor *flux__dropout_input(flux__dropout *m, flux_tensor *x, bool *active) {
-    *active = m->p > 0 && flux_training(&m->base);
-    if (!*active) return x;
-    return flux__input(&m->base, x, flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32);
-}
-
-static flux_tensor *flux__dropout_call(flux_layer *self, flux_tensor *x) {
-    flux__dropout *m = (flux__dropout *)self;
-    bool active;
-    x = flux__dropout_input(m, x, &active);
-    if (!active || !x) return x;
-    flux_tensor *keep =
-        m->p < 1 ? flux__dropout_mask(m, x) : flux_full_shape(flux__shape(NULL, 0), 0.0, FLUX_BOOL);
-    return keep ? flux_where(keep, m->p < 1 ? flux_mul(x, 1 / (1 - m->p)) : x, 0.0) : NULL;
-}
-
-/* What selu gives far below zero stands in for the dropped; a and b put mean and
-   variance right again. */
-static flux_tensor *flux__alphadropout_call(flux_layer *self, flux_tensor *x) {
-    flux__dropout *m = (flux__dropout *)self;
-    const double low = -1.7580993408473766;
-    double p = m->p, a = 1 / sqrt((1 - p) * (1 + p * low * low)), b = -a * low * p;
-    bool active;
-    x = flux__dropout_input(m, x, &active);
-    if (!active || !x) return x;
-    if (!(p < 1)) return flux_where(flux_full_shape(flux__shape(NULL, 0), 0.0, FLUX_BOOL), x, 0.0);
-    flux_tensor *keep = flux__dropout_mask(m, x);
-    return keep ? flux__narrow(flux_add(flux_mul(flux_where(keep, flux__widened(x), low), a), b), x->dtype) : NULL;
-}
-
-static size_t flux__dropout_text(flux_layer *self, char *out, size_t n) {
-    const flux__dropout *m = (const flux__dropout *)self;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "%s(%.10g", self->type->name, m->p);
-    if (m->dims.ndim) flux__say(&l, m->dims.ndim > 1 ? ", dims=(" : ", dims=");
-    flux__say_dims(&l, m->dims.dim, m->dims.ndim);
-    if (m->dims.ndim > 1) flux__say(&l, ")");
-    if (self->mode != FLUX_MODE_AUTO)
-        flux__say(&l, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
-    flux__say(&l, ")");
-    return flux__line_out(&l, out, n);
-}
-
-static const flux_layer_type *flux__dropout_type(bool alpha) {
-    static const flux_layer_type type = { "Dropout", flux__dropout_call, sizeof(flux__dropout),
-                                          flux__no_fields, flux__dropout_text };
-    static const flux_layer_type other = { "AlphaDropout", flux__alphadropout_call,
-                                           sizeof(flux__dropout), flux__no_fields,
-                                           flux__dropout_text };
-    return alpha ? &other : &type;
-}
-
-static flux_layer *flux__dropout_new(const char *call, bool alpha, double p, flux_shape dims) {
-    flux__dropout m;
-    memset(&m, 0, sizeof m);
-    if (!(p >= 0 && p <= 1))
-        return (flux_layer *)flux__fail("%s: p is %g, which is not within 0 to 1", call, p);
-    for (int i = 0; i < dims.ndim || dims.ndim < 0; i++)
-        if (dims.ndim < 0 || dims.ndim > FLUX_MAX_DIMS || dims.dim[i] < 0 ||
-            dims.dim[i] >= FLUX_MAX_DIMS)
-            return (flux_layer *)flux__fail("%s: .dims names a dim that no tensor has", call);
-    m.p = p;
-    m.dims = dims;
-    return flux__layer_new(flux__dropout_type(alpha), &m);
-}
-
-FLUX_DEF flux_layer *flux_dropout_with(flux_dropout_opts o) {
-    return flux__dropout_new("dropout", false, o.p, o.dims);
-}
-FLUX_DEF flux_layer *flux_alphadropout(double p) {
-    return flux__dropout_new("alphadropout", true, p, flux__shape(NULL, 0));
-}
-
 /* ---- convolution: Conv, CrossCor, ConvTranspose, DepthwiseConv */
+
+FLUX__COLD
 
 typedef struct flux__conv_layer {
     flux_layer base;
@@ -23346,6 +25761,108 @@ FLUX_DEF flux_layer *flux_pixelshuffle(int64_t r) {
     return flux__layer_new(&type, &m);
 }
 
+/* ---------------- LayerNorm */
+
+FLUX__COLD
+
+static flux_reduce_opts flux__over(flux_tensor *x, const flux_shape *dims) {
+    flux_reduce_opts o;
+    int d[FLUX_MAX_DIMS] = { 0 };
+    memset((void *)&o, 0, sizeof o);
+    for (int i = 0; i < dims->ndim && i < FLUX_MAX_DIMS; i++) d[i] = (int)dims->dim[i];
+    o.x = x;
+    o.d0 = d[0], o.d1 = d[1], o.d2 = d[2], o.d3 = d[3], o.d4 = d[4], o.d5 = d[5], o.d6 = d[6],
+    o.d7 = d[7];
+    return o;
+}
+
+/* Half formats are normalised in float32, integers too: a variance of them would
+   overflow. */
+FLUX_DEF flux_tensor *flux_normalise(flux_tensor *x, flux_shape dims, double eps) {
+    if (!flux__check_operands("normalise", 1, &x)) return NULL;
+    if (!(eps >= 0) || !flux__finite(eps))
+        return (flux_tensor *)flux__fail("normalise: eps is %g", eps);
+    if (dims.ndim < 1 || dims.ndim > FLUX_MAX_DIMS)
+        return (flux_tensor *)flux__fail("normalise: %d dims to normalise over", dims.ndim);
+    for (int i = 0; i < dims.ndim; i++)
+        if (dims.dim[i] < 0 || dims.dim[i] >= x->ndim) {
+            flux__text t = flux__describe(x);
+            return (flux_tensor *)flux__fail("normalise: %s has no dim %lld", t.s,
+                                             (long long)dims.dim[i]);
+        }
+    flux_dtype t = flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32;
+    int h = flux__hide();
+    flux_tensor *in = flux_to_dtype(x, t == FLUX_F64 ? FLUX_F64 : FLUX_F32);
+    flux_tensor *centred = flux_sub(in, flux_mean_over(dims.ndim, flux__over(in, &dims)));
+    flux_tensor *var = flux_mean_over(dims.ndim, flux__over(flux_square(centred), &dims));
+    return flux__reveal(h, flux_to_dtype(flux_mul(centred, flux_rsqrt(flux_add(var, eps))), t));
+}
+
+typedef struct flux__layernorm {
+    flux_layer base;
+    flux_layer *diag;
+    flux_fn activation;
+    double eps;
+    flux_shape size;
+} flux__layernorm;
+
+static flux_tensor *flux__layernorm_call(flux_layer *self, flux_tensor *x) {
+    flux__layernorm *m = (flux__layernorm *)self;
+    const flux__scale *diag = (const flux__scale *)m->diag;
+    flux_dtype own = diag                          ? (flux_dtype)diag->scale->dtype
+                     : flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype
+                                                   : FLUX_F32;
+    flux_tensor *in = flux__input(self, x, own);
+    flux_shape dims = flux__shape(NULL, 0);
+    for (int i = 0; in && i < m->size.ndim; i++) {
+        if (!flux__expect_dim(self, in, i, m->size.dim[i])) return NULL;
+        dims.dim[dims.ndim++] = i;
+    }
+    flux_tensor *y = in ? flux_normalise(in, dims, m->eps) : NULL;
+    y = m->diag && y ? flux_call_layer(m->diag, y) : flux__activate(m->activation, y);
+    bool half = flux__is_half(x->dtype);  /* float32 is only for within */
+    return half && y && own == FLUX_F32 ? flux_to_dtype(y, (flux_dtype)x->dtype) : y;
+}
+
+static size_t flux__layernorm_text(flux_layer *self, char *out, size_t n) {
+    const flux__layernorm *m = (const flux__layernorm *)self;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "LayerNorm(");
+    flux__say_dims(&l, m->size.dim, m->size.ndim);
+    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
+    flux__say(&l, m->diag ? ")" : ", affine=false)");
+    return flux__line_out(&l, out, n);
+}
+FLUX_LAYER_TEXT(flux__layernorm, "LayerNorm", flux__layernorm_call, flux__layernorm_text,
+                FLUX_CHILD(diag))
+
+FLUX_DEF flux_layer *flux_layernorm_with(flux_layernorm_opts o) {
+    flux__layernorm m;
+    flux_scale_opts affine;
+    memset(&m, 0, sizeof m);
+    memset((void *)&affine, 0, sizeof affine);
+    m.activation = affine.activation = o.activation;
+    m.size = affine.size = o.size;
+    m.eps = flux__given(o.eps, o.marked, 1e-5);
+    o.affine = flux__given_switch(o.affine, o.marked);
+    if (!(m.eps >= 0) || !flux__finite(m.eps))
+        return (flux_layer *)flux__fail("layernorm: .eps is %g", m.eps);
+    if (o.size.ndim < 1)
+        return (flux_layer *)flux__fail(
+            "layernorm: .size is missing, as in flux_layernorm(FLUX_SHAPE(64))");
+    if (!flux__check_shape("layernorm", &o.size) ||
+        !flux__check_sizes("layernorm", o.size.ndim, o.size.dim))
+        return NULL;
+    if (!flux__check_activation("layernorm", &m.activation)) return NULL;
+    int h = flux__hide();
+    m.diag = o.affine == FLUX_OFF ? NULL : flux_scale_with(affine);
+    if (m.diag) ((flux__scale *)m.diag)->of_norm = true;
+    bool good = m.diag || o.affine == FLUX_OFF;
+    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__layernorm_type(), &m)
+                                                     : NULL);
+}
+
 /* ---- BatchNorm, InstanceNorm, GroupNorm
    Which dims a mean is taken over makes the difference: all but the channels; one image; one image's
    group of channels. A running statistic is made of plain values, outside the gradient's graph, and
@@ -23669,116 +26186,14 @@ FLUX_DEF flux_layer *flux_remove_weightnorms(flux_layer *m) {
     return out;
 }
 
-/* ------------------------------------------------------------------ 19. Activations
-   Those that are not an operation of the table: compositions of operations, which
-   the schedule fuses into one pass. Each keeps NaN, and none lets a branch that was
-   not taken into the gradient (where(x > 0, x, exp(x) - 1) would: its other branch
-   overflows, and 0 times infinity is NaN; so the branch sees min(x, 0)). */
-
-/* An activation's input, as formulas work with it; NULL, with an error, for NULL. */
-static flux_tensor *flux__act_input(const char *call, flux_tensor *x) {
-    return flux__check_operands(call, 1, &x) ? flux__widened(x) : NULL;
-}
-
-FLUX_DEF flux_tensor *flux_identity(flux_tensor *x) {
-    return x ? x : (flux_tensor *)flux__null("identity", "x", x);
-}
-
-/* Functions of x alone: the name, and the value as an expression of x. */
-#define FLUX__COMPOSED(name, value)                                                   \
-    FLUX_DEF flux_tensor *flux_##name(flux_tensor *x) {                                 \
-        int h = flux__hide(), given = x ? x->dtype : 0;                                 \
-        x = flux__act_input(#name, x);                                                  \
-        return flux__reveal(h, x ? flux__narrow(value, given) : NULL);                  \
-    }
-
-/* scale (exp(min(x, 0) by) - 1) for x <= 0, else gain x. */
-static flux_tensor *flux__exp_linear(flux_tensor *x, double scale, double by, double gain) {
-    flux_tensor *low = flux_mul(flux_expm1(flux_mul(flux_min2(x, 0.0), by)), scale);
-    return flux_where(flux_gt(x, 0.0), flux_mul(x, gain), low);
-}
-
-FLUX__COMPOSED(hardsigmoid, flux_clamp(flux_div(flux_add(x, 3.0), 6.0), 0, 1))
-FLUX__COMPOSED(logsigmoid, flux_neg(flux_softplus(flux_neg(x))))
-FLUX__COMPOSED(hardtanh, flux_clamp(x, -1, 1))
-FLUX__COMPOSED(relu6, flux_clamp(x, 0, 6))
-FLUX__COMPOSED(selu,
-               flux__exp_linear(x, 1.0507009873554805 * 1.6732632423543772, 1, 1.0507009873554805))
-FLUX__COMPOSED(gelu_tanh, flux__elementwise(FLUX__OP_GELU, x, NULL, NULL))
-FLUX__COMPOSED(gelu_sigmoid, flux__elementwise(FLUX__OP_GELU, x, NULL, NULL))
-FLUX__COMPOSED(gelu_erf,
-               flux_mul(flux_mul(x, 0.5), flux_add(flux_erf(flux_mul(x, 0.7071067811865476)), 1.0)))
-FLUX__COMPOSED(swish, flux_mul(x, flux_sigmoid(x)))
-FLUX__COMPOSED(hardswish, flux_mul(x, flux_hardsigmoid(x)))
-FLUX__COMPOSED(lisht, flux_mul(x, flux_tanh(x)))
-FLUX__COMPOSED(logcosh, flux__elementwise(FLUX__OP_LOGCOSH, x, NULL, NULL))
-FLUX__COMPOSED(mish, flux_mul(x, flux_tanh(flux_softplus(x))))
-FLUX__COMPOSED(softsign, flux_div(x, flux_add(flux_abs(x), 1.0)))
-FLUX__COMPOSED(tanhshrink, flux__elementwise(FLUX__OP_TANHSHRINK, x, NULL, NULL))
-
-FLUX_DEF flux_tensor *flux_gelu(flux_tensor *x) { return flux_gelu_tanh(x); }
-
-/* Those with a parameter: in `value`, a is .alpha or its default. */
-#define FLUX__COMPOSED_WITH(name, fallback, good, value)                                           \
-    FLUX_DEF flux_tensor *flux_##name##_with(flux_act_opts o) {                                    \
-        double a = flux__given(o.alpha, o.marked, fallback);                                         \
-        if (!flux__finite(a) || !(good))                                                           \
-            return (flux_tensor *)flux__fail(#name ": .alpha is %g", a);                           \
-        int h = flux__hide();                                                                      \
-        flux_tensor *x = flux__act_input(#name, o.x);                                              \
-        return flux__reveal(h, x ? flux__narrow(value, o.x->dtype) : NULL);                        \
-    }                                                                                              \
-    FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *x) {                                         \
-        return flux_##name##_with(flux__act_of(x));                                                \
-    }
-
-static flux_act_opts flux__act_of(flux_tensor *x) {
-    flux_act_opts o;
-    memset((void *)&o, 0, sizeof o);
-    o.x = x;
-    return o;
-}
-
-FLUX__COMPOSED_WITH(leakyrelu, 0.01, true, flux_where(flux_gt(x, 0.0), x, flux_mul(x, a)))
-FLUX__COMPOSED_WITH(elu, 1.0, true, flux__exp_linear(x, a, 1, 1))
-FLUX__COMPOSED_WITH(celu, 1.0, a > 0, flux__exp_linear(x, a, 1 / a, 1))
-FLUX__COMPOSED_WITH(softshrink, 0.5, a >= 0, flux_sub(x, flux_clamp(x, -a, a)))
-FLUX__COMPOSED_WITH(trelu, 1.0, true, flux_where(flux_le(x, a), 0.0, x))
-
-FLUX_DEF flux_tensor *flux_rrelu_with(flux_act_opts o) {
-    bool made = o.marked || flux__is_given(o.lo, false) || flux__is_given(o.hi, false);     /* by hand: both or none */
-    double lo = flux__given(o.lo, made, 1.0 / 8), hi = flux__given(o.hi, made, 1.0 / 3);
-    if (!flux__finite(lo) || !flux__finite(hi) || lo > hi)
-        return (flux_tensor *)flux__fail("rrelu: .lo is %g and .hi is %g", lo, hi);
-    int h = flux__hide();
-    flux_tensor *x = flux__act_input("rrelu", o.x);
-    if (!x) return flux__reveal(h, NULL);
-    flux_tensor *u = flux_to_dtype(
-        flux_to_tensor(x->device, flux_rand_shape(flux__dims(x), FLUX_F32)), (flux_dtype)x->dtype);
-    x = flux_where(flux_gt(x, 0.0), x, flux_mul(x, flux_add(flux_mul(u, hi - lo), lo)));
-    return flux__reveal(h, flux__narrow(x, o.x->dtype));
-}
-
-FLUX_DEF flux_tensor *(flux_rrelu)(flux_tensor *x) { return flux_rrelu_with(flux__act_of(x)); }
-
-FLUX_DEF flux_tensor *flux_glu(flux_tensor *x, int dim) {
-    if (!flux__check_operands("glu", 1, &x)) return NULL;
-    if (dim < 0 || dim >= x->ndim || x->dim[dim] % 2) {
-        flux__text t = flux__describe(x);
-        return (flux_tensor *)flux__fail("glu: dim %d of %s can't be cut in two halves", dim, t.s);
-    }
-    int h = flux__hide();
-    int64_t n = x->dim[dim];
-    flux_tensor *a = flux__widened(flux_slice(x, dim, 0, n / 2)), *b = flux__widened(flux_slice(x, dim, n / 2, n));
-    return flux__reveal(h, flux__narrow(flux_mul(a, flux_sigmoid(b)), x->dtype));
-}
-
 /* ------------------------------------------------------------------ 20. Losses
    A loss is a row: its name, its formula, and over what the formula has summed
    already. Defaults, checks, conversion of y and the aggregate stand in one function
    for all of them. Formulas see p = yhat and y, both of yhat's dtype or, where that
    is a half format, float32 up to the aggregate, and never give
    0 * log(0), nor NaN in the gradient for it. */
+
+FLUX__COLD
 
 typedef enum flux__loss_kind {
     FLUX__EACH_ELEMENT,
@@ -23933,8 +26348,6 @@ static bool flux__check_pair(const flux__loss_row *row, const flux_loss_opts *o)
     return false;
 }
 
-static bool flux__labels_good(const char *call, const char *what, flux_tensor *labels, int64_t least, int64_t end, const int64_t *ignored);
-
 static bool flux__is_integer(const flux_tensor *x) { return x->op != FLUX__TUPLE && !flux__dtypes[x->dtype].real && x->dtype != FLUX_BOOL; }
 
 /* Labels (or lengths: `what` they are called) that lie in host memory are looked at, so that a wrong one is named. */
@@ -24077,6 +26490,8 @@ FLUX_DEF flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim
 
 #define FLUX__LOG0 (-1e30)
 
+FLUX__COLD
+
 /* n places later along dim 0, log 0 coming in. */
 static flux_tensor *flux__ctc_later(flux_tensor *a, int64_t n) {
     return flux_pad(flux_slice(a, 0, 0, a->dim[0] - n), FLUX__LOG0, n, 0);
@@ -24178,693 +26593,9 @@ FLUX_DEF flux_tensor *(flux_ctc_loss)(flux_tensor *yhat, flux_tensor *y) {
     return flux_ctc_loss_with(o);
 }
 
-FLUX__LEAN
-
-/* ------------------------------------------------------------------ 21. Optimisers
-   A rule is a row of a table: its hyper-parameters with their defaults, the tensors it keeps for each parameter, and a
-   function that turns a gradient into what is to be subtracted, written with operations. The definitions are those of
-   Optimisers.jl. A chain is a flat list of rows through which the gradient passes from left to right.
-   A step says its result as scale * d: learning rates and bias corrections are numbers known before anything is
-   computed, so they cost no pass over memory, and p - scale*d is one operation. Powers of beta are taken here in
-   double from the step's count, so that two steps differ only in numbers and the schedule of the first serves all.
-
-   Invariant: flux_update builds the new parameters and states of the whole model as one graph, has them computed
-   together, and only then puts them in their places; whatever fails before that leaves model and state as they were.
-   States are float32, or float64 for float64 parameters: in float16 the square of a small gradient is 0.
-   Rejected: a fused loop per rule (the schedule fuses), states kept in the layers (a rule is not the model's concern),
-   an update per parameter (a small model has many small ones). */
-
-/* ---------------- hyper-parameters */
-
-enum { FLUX__NONE, FLUX__ETA, FLUX__BETA1, FLUX__BETA2, FLUX__RHO, FLUX__LAMBDA, FLUX__EPSILON, FLUX__DELTA,
-       FLUX__OMEGA, FLUX__NORM_P, FLUX__ELL1, FLUX__ELL2, FLUX__GAMMA1, FLUX__GAMMA2, FLUX__EVERY, FLUX__HYPERS };
-
-typedef struct flux__hyper_row { const char *name; size_t at; double least, most; const char *want; } flux__hyper_row;
-static const flux__hyper_row flux__hypers[FLUX__HYPERS] = {
-    { "", 0, 0, 0, "" },
-    { "eta", offsetof(flux_rule_opts, eta), 0, DBL_MAX, "0 or more" },
-    { "beta", offsetof(flux_rule_opts, beta), 0, 1 - DBL_EPSILON, "at least 0 and less than 1" },
-    { "beta", offsetof(flux_rule_opts, beta) + sizeof(double), 0, 1 - DBL_EPSILON, "at least 0 and less than 1" },
-    { "rho", offsetof(flux_rule_opts, rho), 0, 1, "from 0 to 1" },
-    { "lambda", offsetof(flux_rule_opts, lambda), 0, DBL_MAX, "0 or more" },
-    { "epsilon", offsetof(flux_rule_opts, epsilon), 0, DBL_MAX, "0 or more" },
-    { "delta", offsetof(flux_rule_opts, delta), DBL_MIN, HUGE_VAL, "more than 0" },
-    { "omega", offsetof(flux_rule_opts, omega), DBL_MIN, HUGE_VAL, "more than 0" },
-    { "p", offsetof(flux_rule_opts, p), DBL_MIN, HUGE_VAL, "more than 0" },
-    { "ell", offsetof(flux_rule_opts, ell), DBL_MIN, 1, "more than 0 and at most 1" },
-    { "ell", offsetof(flux_rule_opts, ell) + sizeof(double), 1, DBL_MAX, "1 or more" },
-    { "gamma", offsetof(flux_rule_opts, gamma), 0, DBL_MAX, "0 or more" },
-    { "gamma", offsetof(flux_rule_opts, gamma) + sizeof(double), DBL_MIN, HUGE_VAL, "more than 0" },
-    { "n", 0, 1, INT_MAX, "1 or more" }
-};
-
-static double flux__hyper(const flux_rule_opts *o, int h) {
-    double v;
-    if (h == FLUX__EVERY) return o->n == FLUX__NO_INT ? FLUX__NO_NUMBER : (double)o->n;
-    memcpy(&v, (const char *)o + flux__hypers[h].at, sizeof v);
-    return v;
-}
-
-static void flux__hyper_set(flux_rule_opts *o, int h, double v) {
-    if (h == FLUX__EVERY) o->n = (int)v;
-    else memcpy((char *)o + flux__hypers[h].at, &v, sizeof v);
-}
-
-/* ---------------- steps */
-
-typedef struct flux__constants {          /* the numbers of one update, as operands */
-    double v[24];
-    flux_tensor *x[24];
-    int n;
-} flux__constants;
-
-typedef struct flux__step {               /* of one rule for one parameter */
-    flux_rule_opts o;
-    flux__constants *shared;
-    flux_tensor *p;                       /* the parameter, in the dtype of its states */
-    flux_tensor *d;                       /* the gradient so far is scale * d; NULL: there is nothing to apply yet */
-    double scale;
-    bool measured;                        /* scale came from data: multiply always, so that the graph keeps its shape */
-    int64_t t;                            /* 1 in the first step; what the step leaves here is kept */
-    flux_tensor **s, **next;              /* the rule's states before and after (next NULL: unchanged) */
-    flux_tensor *norm;                    /* ClipNorm's question */
-} flux__step;
-
-/* v as an operand; parameters mostly ask for the same few. */
-static flux_tensor *flux__constant(const flux__step *k, double v) {
-    flux__constants *c = k->shared;
-    for (int i = 0; i < c->n; i++)
-        if (c->v[i] == v) return c->x[i];
-    flux_tensor *x = flux__number(v);
-    if (x && c->n < 24) c->v[c->n] = v, c->x[c->n++] = x;
-    return x;
-}
-
-/* The gradient as one tensor. */
-static flux_tensor *flux__gradient_now(flux__step *k) {
-    if (k->measured || k->scale != 1) k->d = flux__elementwise(FLUX__OP_MUL, k->d, flux__constant(k, k->scale), NULL);
-    k->scale = 1;
-    k->measured = false;
-    return k->d;
-}
-
-/* keep old + (1 - keep) x, and a scale + b */
-static flux_tensor *flux__blend(flux__step *k, flux_tensor *old, flux_tensor *x, double keep) {
-    return flux__lerp(old, x, flux__constant(k, 1 - keep));
-}
-static flux_tensor *flux__scaled_sum(flux__step *k, flux_tensor *a, double scale, flux_tensor *b) {
-    return flux__fma(a, flux__constant(k, scale), b);
-}
-
-static void flux__step_descent(flux__step *k) { k->scale *= k->o.eta; }
-
-static void flux__step_momentum(flux__step *k) {
-    k->scale *= k->o.eta;
-    k->d = k->next[0] = flux__scaled_sum(k, k->s[0], k->o.rho, flux__gradient_now(k));
-}
-
-static void flux__step_nesterov(flux__step *k) {
-    double rho = k->o.rho;
-    k->scale *= k->o.eta;
-    flux_tensor *g = flux__gradient_now(k);
-    k->d = flux__scaled_sum(k, k->s[0], -rho * rho, flux_mul(g, 1 + rho));
-    k->next[0] = flux_sub(flux_mul(k->s[0], rho), g);
-}
-
-static void flux__step_rmsprop(flux__step *k) {
-    flux_tensor *g = flux__gradient_now(k), *q = flux__blend(k, k->s[0], flux_square(g), k->o.rho);
-    k->next[0] = q;
-    k->d = flux_div(g, flux_add(flux_sqrt(q), flux__constant(k, k->o.epsilon)));
-    k->scale = k->o.eta;
-}
-
-static void flux__step_rmsprop_centred(flux__step *k) {
-    flux_tensor *g = flux__gradient_now(k), *q = flux__blend(k, k->s[0], flux_square(g), k->o.rho);
-    flux_tensor *l = flux__blend(k, k->s[1], g, k->o.rho), *spread = flux_max2(flux_sub(q, flux_square(l)), 0.0);
-    k->next[0] = q;                       /* the spread of equal gradients rounds to less than 0: hence max2 */
-    k->next[1] = l;
-    k->d = flux_div(g, flux_add(flux_sqrt(spread), flux__constant(k, k->o.epsilon)));
-    k->scale = k->o.eta;
-}
-
-static void flux__step_rprop(flux__step *k) {
-    flux_tensor *g = flux__gradient_now(k), *same = flux_mul(k->s[0], g), *step = k->s[1];
-    flux_tensor *turned = flux_lt(same, 0.0);
-    flux_tensor *more = flux_min2(flux_mul(step, k->o.ell[1]), k->o.gamma[1]);
-    flux_tensor *less = flux_max2(flux_mul(step, k->o.ell[0]), k->o.gamma[0]);
-    k->next[0] = flux_where(turned, 0.0, g);
-    k->next[1] = flux_where(flux_gt(same, 0.0), more, flux_where(turned, less, step));
-    k->d = flux_mul(k->next[1], flux_sign(k->next[0]));
-}
-
-/* 1 - beta^t for both betas: what the moments lack in their first steps. */
-static double flux__lack(const flux__step *k, int which) { return 1 - pow(k->o.beta[which], (double)k->t); }
-
-/* Adam's two moments into next[0] and next[1]; the gradient. */
-static flux_tensor *flux__moments(flux__step *k) {
-    flux_tensor *g = flux__gradient_now(k);
-    k->next[0] = flux__blend(k, k->s[0], g, k->o.beta[0]);
-    k->next[1] = flux__blend(k, k->s[1], flux_square(g), k->o.beta[1]);
-    return g;
-}
-
-/* eta (m/c1) / (sqrt(v/c2) + epsilon), as eta sqrt(c2)/c1 times m / (sqrt(v) + epsilon sqrt(c2)). */
-static void flux__adam_ratio(flux__step *k, flux_tensor *m, double c1, flux_tensor *v, double c2) {
-    k->d = flux_div(m, flux_add(flux_sqrt(v), flux__constant(k, k->o.epsilon * sqrt(c2))));
-    k->scale = k->o.eta * sqrt(c2) / c1;
-}
-
-static void flux__step_adam(flux__step *k) {
-    flux__moments(k);
-    flux__adam_ratio(k, k->next[0], flux__lack(k, 0), k->next[1], flux__lack(k, 1));
-}
-
-static void flux__step_adamw(flux__step *k) {
-    double lambda = k->o.lambda;
-    flux__step_adam(k);
-    if (lambda == 0) return;
-    if (k->o.couple != FLUX_OFF) lambda *= k->o.eta;
-    k->d = flux__scaled_sum(k, k->p, lambda, flux__gradient_now(k));
-}
-
-static void flux__step_lion(flux__step *k) {
-    flux_tensor *g = flux__gradient_now(k);
-    double b1 = k->o.beta[0], b2 = k->o.beta[1];
-    k->next[0] = flux__blend(k, g, k->s[0], b2);                  /* beta2 weighs the gradient, as in Optimisers.jl */
-    k->d = flux_sign(flux__scaled_sum(k, g, b2 - b1, flux_mul(k->next[0], b1)));
-    k->scale = k->o.eta;
-}
-
-static void flux__step_radam(flux__step *k) {
-    double b2 = pow(k->o.beta[1], (double)k->t), most = 2 / (1 - k->o.beta[1]) - 1;
-    double rho = most - 2 * (double)k->t * b2 / (1 - b2);
-    flux__moments(k);
-    if (rho > 4) {
-        flux__adam_ratio(k, k->next[0], flux__lack(k, 0), k->next[1], 1 - b2);
-        k->scale *= sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho));
-    } else {
-        k->d = k->next[0];
-        k->scale = k->o.eta / flux__lack(k, 0);
-    }
-}
-
-static void flux__step_adamax(flux__step *k) {
-    flux_tensor *g = flux__gradient_now(k);
-    k->next[0] = flux__blend(k, k->s[0], g, k->o.beta[0]);
-    k->next[1] = flux_max2(flux_mul(k->s[1], k->o.beta[1]), flux_abs(g));
-    k->d = flux_div(k->next[0], flux_add(k->next[1], flux__constant(k, k->o.epsilon)));
-    k->scale = k->o.eta / flux__lack(k, 0);
-}
-
-static void flux__step_oadam(flux__step *k) {
-    flux__step_adam(k);
-    k->next[2] = flux__gradient_now(k);
-    k->d = flux_sub(flux_mul(k->next[2], 2), k->s[2]);
-}
-
-static void flux__step_adagrad(flux__step *k) {
-    flux_tensor *g = flux__gradient_now(k);
-    k->next[0] = flux__fma(g, g, k->s[0]);
-    k->d = flux_div(g, flux_add(flux_sqrt(k->next[0]), flux__constant(k, k->o.epsilon)));
-    k->scale = k->o.eta;
-}
-
-static void flux__step_adadelta(flux__step *k) {
-    flux_tensor *g = flux__gradient_now(k), *q = flux__blend(k, k->s[0], flux_square(g), k->o.rho);
-    flux_tensor *e = flux__constant(k, k->o.epsilon);
-    k->next[0] = q;
-    k->d = flux_mul(g, flux_sqrt(flux_div(flux_add(k->s[1], e), flux_add(q, e))));
-    k->next[1] = flux__blend(k, k->s[1], flux_square(k->d), k->o.rho);
-}
-
-static void flux__step_amsgrad(flux__step *k) {
-    flux__moments(k);
-    k->next[2] = flux_max2(k->s[2], k->next[1]);
-    flux__adam_ratio(k, k->next[0], 1, k->next[2], 1);
-}
-
-static void flux__step_nadam(flux__step *k) {
-    double b1 = k->o.beta[0], next = 1 - pow(b1, (double)k->t + 1);
-    flux_tensor *g = flux__moments(k);
-    flux_tensor *m = flux__scaled_sum(k, k->next[0], b1 / next, flux_mul(g, (1 - b1) / flux__lack(k, 0)));
-    if (k->o.beta[1] > 0) flux__adam_ratio(k, m, 1, k->next[1], flux__lack(k, 1) / k->o.beta[1]);
-    else k->d = m, k->scale = k->o.eta / k->o.epsilon;       /* the second moment counts beta[1]: nothing */
-}
-
-static void flux__step_adabelief(flux__step *k) {
-    flux_tensor *g = flux__gradient_now(k), *m = flux__blend(k, k->s[0], g, k->o.beta[0]);
-    k->next[0] = m;
-    flux_tensor *s = flux__blend(k, k->s[1], flux_square(flux_sub(g, m)), k->o.beta[1]);
-    k->next[1] = flux_add(s, flux__constant(k, k->o.epsilon));
-    flux__adam_ratio(k, m, flux__lack(k, 0), k->next[1], flux__lack(k, 1));
-}
-
-static void flux__step_weightdecay(flux__step *k) {
-    k->d = flux__scaled_sum(k, k->p, k->o.lambda, flux__gradient_now(k));
-}
-
-static void flux__step_signdecay(flux__step *k) {
-    k->d = flux__scaled_sum(k, flux_sign(k->p), k->o.lambda, flux__gradient_now(k));
-}
-
-static void flux__step_clipgrad(flux__step *k) {
-    k->d = flux_clamp(flux__gradient_now(k), -k->o.delta, k->o.delta);
-}
-
-/* Only asks for the norm; flux__clip_norms answers, once all norms have been computed together. */
-static void flux__step_clipnorm(flux__step *k) {
-    double p = k->o.p;
-    flux_tensor *size = p == 2 ? k->d : flux_abs(k->d);
-    if (p == 2) k->norm = (flux_norm)(size);
-    else if (p > DBL_MAX) k->norm = (flux_max)(size);
-    else k->norm = flux_pow((flux_sum)(flux_pow(size, p)), 1 / p);
-}
-
-static void flux__step_accumgrad(flux__step *k) {
-    flux_tensor *g = flux__gradient_now(k), *sum = k->t > 1 ? flux_add(k->s[0], g) : k->o.n > 1 ? flux_copy(g) : g;
-    k->d = k->t >= k->o.n ? sum : NULL;
-    k->scale = 1 / (double)k->t;
-    if (k->d) k->t = 0;                   /* the next one starts afresh, whatever the sum holds */
-    else k->next[0] = sum;
-}
-
-/* ---------------- the table of rules */
-
-typedef struct flux__rule_row {
-    const char *name;
-    void (*step)(flux__step *k);
-    bool counts;                          /* needs to know which step it is */
-    struct { const char *name; int start; } state[3];   /* kept per parameter; starts at that hyper-parameter, or 0 */
-    struct { int hyper; double value; } has[7];   /* defaults, in printed order; the first prints without its name */
-} flux__rule_row;
-
-#define FLUX__M_V { { "m", 0 }, { "v", 0 }, { NULL, 0 } }
-#define FLUX__BETAS(beta1, beta2) { FLUX__BETA1, beta1 }, { FLUX__BETA2, beta2 }
-#define FLUX__ADAM_HAS(beta1, beta2, epsilon) \
-    { { FLUX__ETA, 1e-3 }, FLUX__BETAS(beta1, beta2), { FLUX__EPSILON, epsilon }, { 0, 0 } }
-#define FLUX__NO_STATE { { NULL, 0 } }
-#define FLUX__RMS_HAS { { FLUX__ETA, 1e-3 }, { FLUX__RHO, 0.9 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } }
-
-static const flux__rule_row flux__rule_rows[] = {
-    { "", NULL, false, FLUX__NO_STATE, { { 0, 0 } } },
-    { "Descent", flux__step_descent, false, FLUX__NO_STATE, { { FLUX__ETA, 0.1 }, { 0, 0 } } },
-    { "Momentum", flux__step_momentum, false, { { "velocity", 0 } }, { { FLUX__ETA, 0.01 }, { FLUX__RHO, 0.9 }, { 0, 0 } } },
-    { "Nesterov", flux__step_nesterov, false, { { "velocity", 0 } }, { { FLUX__ETA, 1e-3 }, { FLUX__RHO, 0.9 }, { 0, 0 } } },
-    { "RMSProp", flux__step_rmsprop, false, { { "square", 0 } }, FLUX__RMS_HAS },
-    { "RMSProp", flux__step_rmsprop_centred, false, { { "square", 0 }, { "mean", 0 } }, FLUX__RMS_HAS },
-    { "Rprop", flux__step_rprop, false, { { "gradient", 0 }, { "step", FLUX__ETA } },
-      { { FLUX__ETA, 1e-3 }, { FLUX__ELL1, 0.5 }, { FLUX__ELL2, 1.2 }, { FLUX__GAMMA1, 1e-6 },
-        { FLUX__GAMMA2, 50 }, { 0, 0 } } },
-    { "Adam", flux__step_adam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "AdamW", flux__step_adamw, true, FLUX__M_V,
-      { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { FLUX__LAMBDA, 0 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } } },
-    { "Lion", flux__step_lion, false, { { "m", 0 } }, { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { 0, 0 } } },
-    { "RAdam", flux__step_radam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "AdaMax", flux__step_adamax, true, { { "m", 0 }, { "u", 0 } }, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "OAdam", flux__step_oadam, true, { { "m", 0 }, { "v", 0 }, { "last", 0 } }, FLUX__ADAM_HAS(0.5, 0.9, 1e-8) },
-    { "AdaGrad", flux__step_adagrad, false, { { "square", FLUX__EPSILON } },
-      { { FLUX__ETA, 0.1 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } } },
-    { "AdaDelta", flux__step_adadelta, false, { { "square", 0 }, { "delta", 0 } },
-      { { FLUX__RHO, 0.9 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } } },
-    { "AMSGrad", flux__step_amsgrad, false, { { "m", FLUX__EPSILON }, { "v", FLUX__EPSILON }, { "vmax", FLUX__EPSILON } },
-      FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "NAdam", flux__step_nadam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "AdaBelief", flux__step_adabelief, true, { { "m", 0 }, { "s", 0 } }, FLUX__ADAM_HAS(0.9, 0.999, 1e-16) },
-    { "WeightDecay", flux__step_weightdecay, false, FLUX__NO_STATE, { { FLUX__LAMBDA, 5e-4 }, { 0, 0 } } },
-    { "SignDecay", flux__step_signdecay, false, FLUX__NO_STATE, { { FLUX__LAMBDA, 1e-3 }, { 0, 0 } } },
-    { "ClipGrad", flux__step_clipgrad, false, FLUX__NO_STATE, { { FLUX__DELTA, 10 }, { 0, 0 } } },
-    { "ClipNorm", flux__step_clipnorm, false, FLUX__NO_STATE, { { FLUX__OMEGA, 10 }, { FLUX__NORM_P, 2 }, { 0, 0 } } },
-    { "AccumGrad", flux__step_accumgrad, true, { { "sum", 0 } }, { { FLUX__EVERY, 1 }, { 0, 0 } } }
-};
-
-enum { FLUX__RULE_ROWS = sizeof flux__rule_rows / sizeof flux__rule_rows[0] };    /* a part's kind is its row's number, not 0 */
-
-FLUX__COLD
-
-static flux_rule flux__bad_rule(void) {
-    flux_rule r;
-    memset((void *)&r, 0, sizeof r);
-    return r;
-}
-
-/* ---------------- making rules */
-
-static flux__text flux__call_name(const flux__rule_row *row) {      /* "Adam" is made by flux_adam */
-    flux__text t;
-    int i = 0;
-    for (; row->name[i] && i < 20; i++) t.s[i] = (char)tolower((unsigned char)row->name[i]);
-    t.s[i] = 0;
-    return t;
-}
-
-static bool flux__row_has(const flux__rule_row *row, int h) {
-    for (int i = 0; i < 7 && row->has[i].hyper; i++)
-        if (row->has[i].hyper == h) return true;
-    return false;
-}
-
-static bool flux__check_hyper(const char *call, const flux_rule_opts *o, int h) {
-    double v = flux__hyper(o, h);
-    const flux__hyper_row *row = &flux__hypers[h];
-    if (v >= row->least && v <= row->most) return true;
-    flux__fail("%s: %s is %g, but must be %s", call, row->name, v, row->want);
-    return false;
-}
-
-static bool flux__resolve_switches(flux_rule_part *r, const char *call) {
-    const flux__rule_row *row = &flux__rule_rows[r->kind];
-    bool couples = row->step == flux__step_adamw, squares = row->step == flux__step_rmsprop;
-    if (r->o.couple != FLUX_DEFAULT && !couples) return FLUX__REFUSE("%s: %s has no couple", call, row->name);
-    if (r->o.centred != FLUX_DEFAULT && !squares && row->step != flux__step_rmsprop_centred)
-        return FLUX__REFUSE("%s: %s has no centred", call, row->name);
-    if (couples && r->o.couple == FLUX_DEFAULT) r->o.couple = FLUX_ON;
-    return true;
-}
-
-static bool flux__has_hyper(const flux_rule_opts *o, int h) { return flux__is_given(flux__hyper(o, h), o->marked); }
-
-/* Fills in defaults, and 0 for what the rule does not have; false, with an error, for a value out of range or a field that the rule does not have. The first
-   number may come without its name, and then arrives as eta: flux_clipnorm(1). */
-static bool flux__resolve(flux_rule_part *r) {
-    const flux__rule_row *row = &flux__rule_rows[r->kind];
-    flux__text call = flux__call_name(row);
-    int first = row->has[0].hyper;
-    if (!flux__row_has(row, FLUX__ETA) && flux__has_hyper(&r->o, FLUX__ETA) && !flux__has_hyper(&r->o, first)) {
-        flux__hyper_set(&r->o, first, r->o.eta);
-        r->o.eta = FLUX__NO_NUMBER;
-    }
-    for (int h = 1; h < FLUX__HYPERS; h++) {
-        if (flux__row_has(row, h)) continue;
-        if (flux__has_hyper(&r->o, h)) return FLUX__REFUSE("%s: %s has no %s", call.s, row->name, flux__hypers[h].name);
-        flux__hyper_set(&r->o, h, 0);
-    }
-    for (int i = 0; i < 7 && row->has[i].hyper; i++) {
-        int h = row->has[i].hyper;
-        if (!flux__has_hyper(&r->o, h)) flux__hyper_set(&r->o, h, row->has[i].value);
-        else if (!flux__check_hyper(call.s, &r->o, h)) return false;
-    }
-    if (r->o.gamma[0] > r->o.gamma[1])
-        return FLUX__REFUSE("%s: gamma is (%g, %g), not in order", call.s, r->o.gamma[0], r->o.gamma[1]);
-    return flux__resolve_switches(r, call.s);
-}
-
-FLUX_DEF flux_rule flux_rule_with(const char *name, flux_rule_opts o) {
-    flux_rule r = flux__bad_rule();
-    flux_rule_part *part = &r.part[0];
-    if (!name) flux__null("rule", "name", name);
-    o.couple = flux__given_switch(o.couple, o.marked);
-    o.centred = flux__given_switch(o.centred, o.marked);
-    part->o = o;
-    part->kind = 1;
-    while (name && part->kind < FLUX__RULE_ROWS && strcmp(flux__rule_rows[part->kind].name, name) != 0) part->kind++;
-    if (part->kind == FLUX__RULE_ROWS) flux__fail("rule: there is no rule named \"%.60s\"", name);
-    if (!name || part->kind == FLUX__RULE_ROWS) return flux__bad_rule();
-    if (o.centred == FLUX_ON && flux__rule_rows[part->kind].step == flux__step_rmsprop) part->kind++;
-    if (!flux__resolve(part)) return flux__bad_rule();
-    r.n = 1;
-    r.made = true;
-    return r;
-}
-
-static bool flux__is_rule(const char *call, const flux_rule *r) {
-    if (r->made) return true;
-    if (!flux__null_explained()) flux__fail("%s: this is not a rule (rules are made by flux_adam() and the like)", call);
-    return false;
-}
-
-static flux_rule flux__chain_rules(const char *call, int n, const flux_rule *rules) {
-    flux_rule r = flux__bad_rule();
-    for (int i = 0; i < n; i++) {
-        if (!flux__is_rule(call, &rules[i])) return flux__bad_rule();
-        if (rules[i].n > FLUX_MAX_RULES - r.n) {
-            flux__fail("%s: a chain has at most %d rules", call, (int)FLUX_MAX_RULES);
-            return flux__bad_rule();
-        }
-        for (int k = 0; k < rules[i].n; k++) r.part[r.n++] = rules[i].part[k];
-        r.mixed |= rules[i].mixed;
-    }
-    r.made = true;
-    return r;
-}
-
-FLUX_DEF flux_rule flux_optimiser_chain_of(int n, const flux_rule *rules) { return flux__chain_rules("optimiser_chain", n, rules); }
-
-FLUX_DEF flux_rule flux_accumgrad(int n, flux_rule rule) {
-    flux_rule two[2];
-    two[0] = flux__bad_rule();
-    two[0].part[0].o.n = n;
-    if (n < 1) {
-        flux__fail("accumgrad: n is %d, but must be 1 or more", n);
-        return flux__bad_rule();
-    }
-    two[0] = flux_rule_with("AccumGrad", two[0].part[0].o);
-    two[1] = rule;
-    return flux__chain_rules("accumgrad", 2, two);
-}
-
-FLUX_DEF flux_rule flux_mixed_precision(flux_rule rule) {
-    flux_rule r = flux__chain_rules("mixed_precision", 1, &rule);
-    r.mixed = r.made;
-    return r;
-}
-
-/* ---------------- the state of a model */
-
-typedef struct flux__spot {               /* a place in the model that holds a trained tensor, in the order of the walk */
-    char *path;
-    flux_tensor **slot;                   /* as of the last walk */
-    int leaf;
-    bool view;                            /* holds a view of the leaf's tensor (a tied, transposed weight) */
-    flux_tensor *next;                    /* during an update: the view that takes its place */
-} flux__spot;
-
-typedef struct flux__trainee {            /* a distinct trained tensor; its states and counts lie in arrays of the state */
-    int spot;                             /* the first place that holds it, which names it */
-    flux_tensor *p;                       /* as it was set up, or last updated */
-    flux_tensor *master, *master_seen;    /* float32, of 16 bits; seen: as flux__state_fields last showed it */
-    flux_tensor *steps;                   /* the counts as flux__state_fields showed them; where set, it holds them */
-    flux_tensor *now, *next, *next_master;/* during an update: the parameter, and what takes its place */
-    int owners;                           /* how many places of the model hold it */
-    bool frozen;
-} flux__trainee;
-
-struct flux_state {
-    flux__head head;
-    int nrules, nspots, nleaves, nstates; /* nstates: of each leaf, over all rules */
-    bool mixed, counts;
-    double scale;                         /* of the loss; 0: none */
-    int64_t good, skipped;                /* steps since the scale changed; and those not made */
-    flux_tensor *scaling;                 /* these three as flux__state_fields showed them; where set, it holds them */
-    flux_tensor *scaled;                  /* the loss whose gradients flux_update is to be given */
-    flux_rule_part *rule;                 /* nrules of them, as flux_setup was given them */
-    flux__spot *spot;
-    flux__trainee *leaf;
-    flux_rule_opts *o;                    /* leaf x rule: changed for a part of the model by flux_adjust_layer */
-    int64_t *t, *t_next;                  /* leaf x rule: steps made, and after this one */
-    flux_tensor **s, **next;              /* leaf x state, now and after the step */
-    flux__step *step;                     /* by leaf */
-    flux__constants constants;
-    flux_tensor **olds, **news;           /* what flux__update_eval is given; room for all parameters and states */
-    int *owners;
-    flux_tensor **pending;                /* what layers have recorded for their own state: computed along with the step */
-    int npending, pending_room;
-    char *path;                           /* room for the longest name of a state */
-    size_t path_room;
-};
-
-static void flux__state_free(flux_state *s) {
-    for (int i = 0; s->leaf && i < s->nleaves; i++) {
-        flux_release(s->leaf[i].p);
-        flux_release(s->leaf[i].master);
-        flux_release(s->leaf[i].master_seen);
-        flux_release(s->leaf[i].steps);
-    }
-    flux_release(s->scaling);
-    flux_release(s->scaled);
-    for (int i = 0; s->s && i < s->nleaves * s->nstates; i++) flux_release(s->s[i]);
-    for (int i = 0; s->spot && i < s->nspots; i++)
-        if (s->spot[i].path) FLUX_FREE(s->spot[i].path);
-    void *arrays[] = { s->rule, s->spot, s->leaf, s->o, s->t, s->t_next, s->s, s->next, s->step,
-                       s->olds, s->news, s->owners, s->path, s->pending };
-    for (int i = 0; i < (int)(sizeof arrays / sizeof *arrays); i++)
-        if (arrays[i]) FLUX_FREE(arrays[i]);
-    flux__bury(s);
-}
-
-static const char *flux__leaf_path(const flux_state *s, int leaf) { return s->spot[s->leaf[leaf].spot].path; }
-
-/* ---------------- setup */
-
-typedef struct flux__spotting { flux_state *s; int room; bool ok; } flux__spotting;
-
-static void flux__spot_add(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
-    flux__spotting *w = (flux__spotting *)user;
-    (void)owner;
-    if (!trained || !w->ok) return;
-    flux__spot *spot = (flux__spot *)flux__grow(w->s->spot, &w->room, w->s->nspots + 1, sizeof *spot);
-    char *copy = spot ? (char *)flux__malloc(strlen(path) + 1) : NULL;
-    if (spot) w->s->spot = spot;
-    w->ok = copy != NULL;
-    if (!copy) return;
-    strcpy(copy, path);
-    if (strlen(path) + 64 > w->s->path_room) w->s->path_room = strlen(path) + 64;
-    spot += w->s->nspots++;
-    spot->path = copy;
-    spot->slot = slot;
-    spot->view = false;
-    spot->next = NULL;
-    spot->leaf = -1;
-}
-
-/* The tensor that decides: what stands there, or the one that it is a view of and that stands elsewhere in the model. */
-static flux_tensor *flux__spot_tensor(const flux_state *s, flux__pairs *there, int i) {
-    flux_tensor *x = *s->spot[i].slot;
-    bool tied = FLUX__IS_VIEW(x) && x->op != FLUX__DETACH && flux__pairs_find(there, x->base)->key;
-    return tied ? x->base : x;
-}
-
-/* Gives each distinct tensor a leaf, in the order of the walk. */
-static bool flux__find_leaves(flux_state *s) {
-    flux__pairs there;
-    bool fresh = false, ok = true;
-    memset(&there, 0, sizeof there);
-    for (int i = 0; i < s->nspots && ok; i++) ok = flux__pairs_at(&there, *s->spot[i].slot, &fresh) != NULL;
-    s->leaf = (flux__trainee *)flux__zalloc((size_t)(s->nspots + 1) * sizeof *s->leaf);
-    ok = ok && s->leaf;
-    for (int i = 0; i < s->nspots && ok; i++) {          /* first those that hold the tensor itself: they name it */
-        flux_tensor *x = *s->spot[i].slot;
-        flux__pair *pair = flux__pairs_find(&there, x);
-        if (flux__spot_tensor(s, &there, i) != x) continue;
-        if (!pair->value) {
-            s->leaf[s->nleaves].spot = i;
-            s->leaf[s->nleaves].p = (flux_tensor *)flux_retain(x);
-            pair->value = &s->leaf[s->nleaves++];
-        }
-        s->spot[i].leaf = (int)((flux__trainee *)pair->value - s->leaf);
-    }
-    for (int i = 0; i < s->nspots && ok; i++) {
-        if (s->spot[i].leaf >= 0) continue;
-        s->spot[i].view = true;
-        s->spot[i].leaf = (int)((flux__trainee *)flux__pairs_find(&there, (*s->spot[i].slot)->base)->value - s->leaf);
-    }
-    flux__pairs_free(&there);
-    return ok;
-}
-
-enum { FLUX__FIRST_SCALE = 1 << 15, FLUX__LAST_SCALE = 1 << 24, FLUX__SCALE_STEPS = 2000 };   /* 2^15: f16 holds it */
-
-static flux_dtype flux__state_dtype(const flux_tensor *p) { return p->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32; }
-
-/* A tensor of p's shape and place with v in every element. */
-static flux_tensor *flux__full_like(flux_tensor *p, double v) {
-    int h = flux__hide();
-    flux_tensor *x = flux_full_shape(flux__dims(p), v, flux__state_dtype(p));
-    x = x ? flux__move(x, p->device) : NULL;
-    return flux__reveal(h, x ? flux_copy(x) : NULL);     /* a copy has memory, which updates can go on using */
-}
-
-FLUX__LEAN
-
-/* Rule r's hyper-parameters for a leaf. In float16 a smaller epsilon would be 0. */
-static flux_rule_opts flux__opts_of(const flux_state *s, int leaf, int r) {
-    flux_rule_opts o = s->o[leaf * s->nrules + r];
-    if (s->leaf[leaf].p->dtype == FLUX_F16 && !s->mixed && o.epsilon > 0 && o.epsilon < 1e-7) o.epsilon = 1e-7;
-    return o;
-}
-
-static int flux__row_states(const flux__rule_row *row) {
-    int n = 0;
-    while (n < 3 && row->state[n].name) n++;
-    return n;
-}
-
-/* Where each rule's states of a leaf start. */
-static bool flux__start_leaf(flux_state *s, int leaf) {
-    flux__trainee *l = &s->leaf[leaf];
-    flux_tensor **at = s->s + (size_t)leaf * (size_t)s->nstates;
-    for (int r = 0; r < s->nrules; r++) {
-        const flux__rule_row *row = &flux__rule_rows[s->rule[r].kind];
-        s->o[leaf * s->nrules + r] = s->rule[r].o;
-        flux_rule_opts o = flux__opts_of(s, leaf, r);
-        for (int i = 0; i < 3 && row->state[i].name; i++, at++) {
-            double start = row->state[i].start ? flux__hyper(&o, row->state[i].start) : 0;
-            *at = (flux_tensor *)flux_retain(flux__full_like(l->p, start));
-            if (!*at) return false;
-        }
-    }
-    if (!s->mixed || !flux__is_half(l->p->dtype)) return true;
-    if (l->p->dtype == FLUX_F16) s->scale = FLUX__FIRST_SCALE;
-    l->master = (flux_tensor *)flux_retain(flux_copy(flux_to_dtype(flux_detach(l->p), FLUX_F32)));
-    return l->master != NULL;
-}
-
-FLUX__COLD
-
-static bool flux__state_arrays(flux_state *s) {
-    size_t leaves = (size_t)s->nleaves + 1, rules = (size_t)s->nrules + 1, states = (size_t)s->nstates + 1;
-    s->o = (flux_rule_opts *)flux__zalloc(leaves * rules * sizeof *s->o);
-    s->t = (int64_t *)flux__zalloc(leaves * rules * sizeof *s->t);
-    s->t_next = (int64_t *)flux__zalloc(leaves * rules * sizeof *s->t);
-    s->s = (flux_tensor **)flux__zalloc(leaves * states * sizeof *s->s);
-    s->next = (flux_tensor **)flux__zalloc(leaves * states * sizeof *s->next);
-    s->step = (flux__step *)flux__zalloc(leaves * sizeof *s->step);
-    s->olds = (flux_tensor **)flux__zalloc(leaves * (states + 2) * sizeof *s->olds);
-    s->news = (flux_tensor **)flux__zalloc(leaves * (states + 2) * sizeof *s->news);
-    s->owners = (int *)flux__zalloc(leaves * (states + 2) * sizeof *s->owners);
-    s->path = (char *)flux__malloc(s->path_room + 1);
-    return s->o && s->t && s->t_next && s->s && s->next && s->step && s->olds && s->news && s->owners && s->path;
-}
-
-/* Parameters and states have their values from the start: the second step then finds what the first one found. */
-static bool flux__start_values(flux_state *s) {
-    int n = 0, h = flux__hide();
-    bool ok = true;
-    for (int i = 0; i < s->nleaves && ok; i++) {
-        ok = flux__start_leaf(s, i);
-        s->olds[n++] = s->leaf[i].p;
-        if (s->leaf[i].master) s->olds[n++] = s->leaf[i].master;
-        for (int k = 0; k < s->nstates; k++) s->olds[n++] = s->s[i * s->nstates + k];
-    }
-    ok = ok && flux_eval_all(n, s->olds) == 0;
-    flux__reveal_object(h, NULL);
-    return ok;
-}
-
-static bool flux__take_rules(flux_state *s, const flux_rule *rule) {
-    if (!flux__is_rule("setup", rule)) return false;
-    s->rule = (flux_rule_part *)flux__zalloc((size_t)(rule->n + 1) * sizeof *s->rule);
-    if (!s->rule) return false;
-    s->mixed = rule->mixed;
-    s->nrules = rule->n;
-    for (int i = 0; i < rule->n; i++) {
-        s->rule[i] = rule->part[i];
-        s->counts |= flux__rule_rows[rule->part[i].kind].counts;
-        s->nstates += flux__row_states(&flux__rule_rows[rule->part[i].kind]);
-    }
-    return true;
-}
-
-FLUX_DEF flux_state *flux_setup(flux_rule rule, flux_layer *model) {
-    if (!model || FLUX__GONE("setup", model)) return (flux_state *)flux__null("setup", "model", model);
-    flux_state *s = (flux_state *)flux__zalloc(sizeof *s);
-    if (!s) return NULL;
-    s->head.kind = FLUX__STATE;
-    s->head.refs = 1;
-    flux__spotting w = { s, 0, true };
-    bool ok = flux__take_rules(s, &rule) && flux__walk_all(model, flux__spot_add, NULL, &w) && w.ok;
-    ok = ok && flux__find_leaves(s) && flux__state_arrays(s) && flux__start_values(s);
-    if (!ok) {
-        flux__state_free(s);
-        return NULL;
-    }
-    if (!s->nleaves)
-        flux__note(FLUX_LOG_WARN, "setup.empty", false, "setup: this %s has no trainable parameters", model->type->name);
-    return (flux_state *)flux__own(s);
-}
-
-FLUX__LEAN
-
 /* ---------------- update: what the model holds now */
+
+FLUX__LEAN
 
 typedef struct flux__meeting { flux_state *s; int at; bool bad; } flux__meeting;
 
@@ -25228,341 +26959,9 @@ FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
     return ok ? 0 : -1;
 }
 
-/* ---------------- adjust */
-
-static bool flux__some_rule_has(const flux_state *s, int h) {
-    for (int r = 0; r < s->nrules; r++)
-        if (flux__row_has(&flux__rule_rows[s->rule[r].kind], h)) return true;
-    return false;
-}
-
-static size_t flux__rules_text(const flux_state *s, const flux_rule_opts *o, char *out, size_t n);
-
-FLUX__COLD
-
-static bool flux__check_adjust(const flux_state *s, const char *call, const flux_rule_opts *o) {
-    char text[200];
-    bool couple = false;
-    flux__rules_text(s, NULL, text, sizeof text);
-    for (int r = 0; r < s->nrules; r++) couple |= flux__rule_rows[s->rule[r].kind].step == flux__step_adamw;
-    for (int h = 1; h < FLUX__HYPERS; h++) {
-        if (!flux__has_hyper(o, h)) continue;
-        if (flux__some_rule_has(s, h)) {
-            if (!flux__check_hyper(call, o, h)) return false;
-        } else return FLUX__REFUSE("%s: there is no %s in %s", call, flux__hypers[h].name, text);
-    }
-    if (flux__given_switch(o->couple, o->marked) != FLUX_DEFAULT && !couple)
-        return FLUX__REFUSE("%s: there is no couple in %s", call, text);
-    if (flux__given_switch(o->centred, o->marked) != FLUX_DEFAULT) return FLUX__REFUSE("%s: centred can't be changed: it decides which states there are", call);
-    return true;
-}
-
-static void flux__adjust_one(flux_rule_opts *to, int kind, const flux_rule_opts *o) {
-    const flux__rule_row *row = &flux__rule_rows[kind];
-    for (int h = 1; h < FLUX__HYPERS; h++)
-        if (flux__has_hyper(o, h) && flux__row_has(row, h)) flux__hyper_set(to, h, flux__hyper(o, h));
-    flux_switch couple = flux__given_switch(o->couple, o->marked);
-    if (couple != FLUX_DEFAULT && row->step == flux__step_adamw) to->couple = couple;
-}
-
-static void flux__adjust_leaf(flux_state *s, int leaf, const flux_rule_opts *o) {
-    for (int r = 0; r < s->nrules; r++) flux__adjust_one(&s->o[leaf * s->nrules + r], s->rule[r].kind, o);
-}
-
-FLUX_DEF int flux_adjust_with(flux_state *s, flux_rule_opts o) {
-    if (!s) return flux__null("adjust", "state", s), -1;
-    if (!flux__check_adjust(s, "adjust", &o)) return -1;
-    for (int r = 0; r < s->nrules; r++) flux__adjust_one(&s->rule[r].o, s->rule[r].kind, &o);
-    for (int i = 0; i < s->nleaves; i++) flux__adjust_leaf(s, i, &o);
-    return 0;
-}
-
-typedef struct flux__adjusting { flux_state *s; const flux_rule_opts *o; int found; } flux__adjusting;
-
-/* A field of the part is known by where it is, or by what it holds. */
-static void flux__adjust_slot(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
-    flux__adjusting *w = (flux__adjusting *)user;
-    (void)path, (void)owner;
-    for (int i = 0; i < w->s->nspots && trained; i++) {
-        const flux__spot *spot = &w->s->spot[i];
-        if (spot->slot != slot && w->s->leaf[spot->leaf].p != *slot) continue;
-        flux__adjust_leaf(w->s, spot->leaf, w->o);
-        w->found++;
-        return;
-    }
-}
-
-FLUX_DEF int flux_adjust_layer(flux_state *s, flux_layer *part, flux_rule_opts o) {
-    if (!s || !part) return flux__null("adjust_layer", s ? "part" : "state", NULL), -1;
-    if (!flux__check_adjust(s, "adjust_layer", &o)) return -1;
-    flux__adjusting w = { s, &o, 0 };
-    if (!flux__walk_all(part, flux__adjust_slot, NULL, &w)) return -1;
-    if (!w.found) flux__fail("adjust_layer: no parameter of this %s belongs to the model of the state", part->type->name);
-    return w.found ? 0 : -1;
-}
-
-/* ---------------- a state as text, and as tensors */
-
-/* The locale's decimal point, which may be several bytes; its length. */
-static size_t flux__locale_point(char *out, size_t n) {
-    char half[16];
-    snprintf(half, sizeof half, "%.1f", 0.5);              /* 0 point 5 */
-    return (size_t)snprintf(out, n, "%.*s", (int)strlen(half) - 2, half + 1);
-}
-
-/* v in the fewest digits that read back as v: 0.001, 1e-08, 50. */
-static void flux__put_short(flux__sink *out, double v) {
-    char text[48], point[16], *at;
-    int least = fabs(v) >= 1 && fabs(v) < 1e6 ? (int)log10(fabs(v)) + 1 : 1;
-    for (int digits = least; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, v);
-        if (strtod(text, NULL) == v) break;
-    }
-    size_t n = flux__locale_point(point, sizeof point);
-    if ((at = strstr(text, point)) != NULL) *at = '.', memmove(at + 1, at + n, strlen(at + n) + 1);
-    flux__put(out, text);
-}
-
-/* Reads what flux__put_short has put, of n characters and at most 40. */
-static bool flux__get_short(const char *text, size_t n, double *v) {
-    char local[64], point[16], *end;
-    const char *dot = (const char *)memchr(text, '.', n);
-    int whole = (int)(dot ? dot - text : (ptrdiff_t)n);
-    flux__locale_point(point, sizeof point);
-    snprintf(local, sizeof local, "%.*s%s%.*s", whole, text, dot ? point : "", dot ? (int)n - whole - 1 : 0, dot ? dot + 1 : "");
-    *v = strtod(local, &end);
-    return end != local && *end == 0;
-}
-
-/* Whether number i of a rule and the next are printed as one: beta=(0.9, 0.999). */
-static bool flux__hyper_pair(const flux__rule_row *row, int i) {
-    return i < 6 && strcmp(flux__hypers[row->has[i + 1].hyper].name, flux__hypers[row->has[i].hyper].name) == 0;
-}
-
-/* Adam(0.001, beta=(0.9, 0.999), epsilon=1e-08) */
-static void flux__put_rule(flux__sink *out, int kind, const flux_rule_opts *o) {
-    const flux__rule_row *row = &flux__rule_rows[kind];
-    flux__put(out, row->name);
-    flux__put(out, "(");
-    for (int i = 0; i < 7 && row->has[i].hyper; i++) {
-        int h = row->has[i].hyper;
-        bool pair = flux__hyper_pair(row, i);
-        if (i) {
-            flux__put(out, ", ");
-            flux__put(out, flux__hypers[h].name);
-            flux__put(out, pair ? "=(" : "=");
-        }
-        flux__put_short(out, flux__hyper(o, h));
-        if (!pair) continue;
-        flux__put(out, ", ");
-        flux__put_short(out, flux__hyper(o, row->has[++i].hyper));
-        flux__put(out, ")");
-    }
-    if (row->step == flux__step_rmsprop_centred) flux__put(out, ", centred=true");
-    if (row->step == flux__step_adamw && o->couple == FLUX_OFF) flux__put(out, ", couple=false");
-    flux__put(out, ")");
-}
-
-/* The rules of a state, with the hyper-parameters of o (one for each rule) or, if that is NULL, those of the whole. */
-static void flux__put_rules(flux__sink *out, const flux_state *s, const flux_rule_opts *o) {
-    if (s->mixed) flux__put(out, "MixedPrecision(");
-    if (s->nrules != 1) flux__put(out, "OptimiserChain(");
-    for (int r = 0; r < s->nrules; r++) {
-        if (r) flux__put(out, ", ");
-        flux__put_rule(out, s->rule[r].kind, o ? &o[r] : &s->rule[r].o);
-    }
-    if (s->nrules != 1) flux__put(out, ")");
-    if (s->mixed) flux__put(out, ")");
-}
-
-static size_t flux__rules_text(const flux_state *s, const flux_rule_opts *o, char *out, size_t n) {
-    flux__sink sink = flux__sink_to(out, n);
-    flux__put_rules(&sink, s, o);
-    return flux__sink_end(&sink);
-}
-
-/* The text of flux__put_rules is also what files keep of the rules: it is read back here, to the bit. */
-
-static bool flux__skip_word(const char **p, const char *word) {
-    size_t n = strlen(word);
-    if (strncmp(*p, word, n) != 0) return false;
-    *p += n;
-    return true;
-}
-
-static bool flux__read_hyper(const char **p, int h, flux_rule_opts *o) {
-    size_t n = strspn(*p, "0123456789.+-einf");
-    double v;
-    if (n > 40 || !flux__get_short(*p, n, &v) || !(v >= flux__hypers[h].least && v <= flux__hypers[h].most)) return false;
-    flux__hyper_set(o, h, v);
-    *p += n;
-    return true;
-}
-
-static bool flux__read_rule(const char **p, int kind, flux_rule_opts *o) {
-    const flux__rule_row *row = &flux__rule_rows[kind];
-    if (!flux__skip_word(p, row->name) || !flux__skip_word(p, "(")) return false;
-    for (int i = 0; i < 7 && row->has[i].hyper; i++) {
-        int h = row->has[i].hyper;
-        bool pair = flux__hyper_pair(row, i);
-        if (i && !(flux__skip_word(p, ", ") && flux__skip_word(p, flux__hypers[h].name) && flux__skip_word(p, pair ? "=(" : "="))) return false;
-        if (!flux__read_hyper(p, h, o)) return false;
-        if (pair && !(flux__skip_word(p, ", ") && flux__read_hyper(p, row->has[++i].hyper, o) && flux__skip_word(p, ")"))) return false;
-    }
-    if (row->step == flux__step_rmsprop_centred && !flux__skip_word(p, ", centred=true")) return false;
-    if (row->step == flux__step_adamw) o->couple = flux__skip_word(p, ", couple=false") ? FLUX_OFF : o->couple == FLUX_OFF ? FLUX_ON : (flux_switch)o->couple;
-    return flux__skip_word(p, ")");
-}
-
-/* The numbers that a text has for the rules of s, into o[0] ... o[nrules - 1]; false: it is of other rules. */
-static bool flux__read_rules(const char *p, const flux_state *s, flux_rule_opts *o) {
-    if (s->mixed && !flux__skip_word(&p, "MixedPrecision(")) return false;
-    if (s->nrules != 1 && !flux__skip_word(&p, "OptimiserChain(")) return false;
-    for (int r = 0; r < s->nrules; r++) {
-        o[r] = s->rule[r].o;
-        if ((r && !flux__skip_word(&p, ", ")) || !flux__read_rule(&p, s->rule[r].kind, &o[r])) return false;
-    }
-    if (s->nrules != 1 && !flux__skip_word(&p, ")")) return false;
-    return !(s->mixed && !flux__skip_word(&p, ")")) && *p == 0;
-}
-
-/* Whether a leaf has been adjusted apart from the rest. */
-static bool flux__leaf_differs(const flux_state *s, int leaf) {
-    for (int r = 0; r < s->nrules; r++) {
-        const flux_rule_opts *a = &s->o[leaf * s->nrules + r];
-        const flux_rule_opts *b = &s->rule[r].o;
-        for (int h = 1; h < FLUX__HYPERS; h++)
-            if (flux__hyper(a, h) != flux__hyper(b, h)) return true;
-        if (a->couple != b->couple) return true;
-    }
-    return false;
-}
-
-/* The rule; the leaves of which another one holds. */
-FLUX_DEF size_t flux_state_text(flux_state *s, char *out, size_t n) {
-    flux__sink sink = flux__sink_to(out, n);
-    int64_t numbers = 0;
-    if (!s) return flux__null("print", "state", s), flux__sink_end(&sink);
-    flux__put_rules(&sink, s, NULL);
-    for (int i = 0; i < s->nleaves; i++) numbers += flux__size(s->leaf[i].p);
-    flux__put(&sink, "  # of ");
-    flux__put_integer(&sink, s->nleaves, true);
-    flux__put(&sink, s->nleaves == 1 ? " array, " : " arrays, ");
-    flux__put_integer(&sink, numbers, true);
-    flux__put(&sink, " parameters");
-    for (int i = 0; i < s->nleaves; i++) {
-        if (!flux__leaf_differs(s, i)) continue;
-        flux__put(&sink, "\n  ");
-        flux__put(&sink, flux__leaf_path(s, i));
-        flux__put(&sink, ": ");
-        flux__put_rules(&sink, s, &s->o[i * s->nrules]);
-    }
-    return flux__sink_end(&sink);
-}
-
-/* What sets a rule's state apart from one of the same name of an earlier rule: m, m2, ... */
-static int flux__state_copy_number(const flux_state *s, int rule, const char *name) {
-    int n = 1;
-    for (int r = 0; r < rule; r++)
-        for (int i = 0; i < 3 && flux__rule_rows[s->rule[r].kind].state[i].name; i++)
-            if (strcmp(flux__rule_rows[s->rule[r].kind].state[i].name, name) == 0) n++;
-    return n;
-}
-
-static void flux__show_state(flux_state *s, int leaf, flux__field_fn f, void *user) {
-    const char *path = flux__leaf_path(s, leaf);
-    flux_tensor **at = &s->s[leaf * s->nstates];
-    for (int r = 0; r < s->nrules; r++) {
-        const flux__rule_row *row = &flux__rule_rows[s->rule[r].kind];
-        for (int i = 0; i < 3 && row->state[i].name; i++, at++) {
-            int number = flux__state_copy_number(s, r, row->state[i].name);
-            if (number > 1) snprintf(s->path, s->path_room, "%s.%s%d", path, row->state[i].name, number);
-            else snprintf(s->path, s->path_room, "%s.%s", path, row->state[i].name);
-            f(at, s->path, false, NULL, user);
-        }
-    }
-}
-
-/* Every tensor of a state, with a path like "layers.0.weight.m". The steps made are "layers.0.weight.steps", an int64
-   vector with one count for each rule; for f16 and bf16 with masters there is "layers.0.weight.master". A scale of the loss
-   is "loss_scale", int64 too: the scale, the steps since it changed, those skipped. Like a layer's fields, the slots stay
-   where they are, and may be given other tensors with flux_assign, then or later. */
-static void flux__state_fields(flux_state *s, flux__field_fn f, void *user) {
-    if (s->scale > 0) {
-        int64_t v[3] = { (int64_t)s->scale, s->good, s->skipped }, n = 3;
-        int h = flux__hide();
-        if (!s->scaling) flux_assign(&s->scaling, flux_from_data(v, FLUX_I64, flux__shape(&n, 1)));
-        flux__reveal_object(h, NULL);
-        if (s->scaling) f(&s->scaling, "loss_scale", false, NULL, user);
-    }
-    for (int i = 0; i < s->nleaves; i++) {
-        flux__trainee *l = &s->leaf[i];
-        flux__show_state(s, i, f, user);
-        if (l->master) {
-            if (!l->master_seen) flux_assign(&l->master_seen, l->master);
-            snprintf(s->path, s->path_room, "%s.master", flux__leaf_path(s, i));
-            f(&l->master, s->path, false, NULL, user);
-        }
-        if (!s->counts) continue;
-        int64_t n = s->nrules;
-        int h = flux__hide();
-        if (!l->steps) flux_assign(&l->steps, flux_from_data(&s->t[i * s->nrules], FLUX_I64, flux__shape(&n, 1)));
-        flux__reveal_object(h, NULL);
-        snprintf(s->path, s->path_room, "%s.steps", flux__leaf_path(s, i));
-        if (l->steps) f(&l->steps, s->path, false, NULL, user);
-    }
-}
-
-static bool flux__copy_leaves(flux_state *s, const flux_state *from) {
-    s->spot = (flux__spot *)flux__zalloc((size_t)(from->nspots + 1) * sizeof *s->spot);
-    s->leaf = (flux__trainee *)flux__zalloc((size_t)(from->nspots + 1) * sizeof *s->leaf);
-    if (!s->spot || !s->leaf) return false;
-    for (int i = 0; i < from->nspots; i++) {
-        s->spot[i] = from->spot[i];
-        s->spot[i].path = (char *)flux__malloc(strlen(from->spot[i].path) + 1);
-        s->nspots = i + 1;
-        if (!s->spot[i].path) return false;
-        strcpy(s->spot[i].path, from->spot[i].path);
-    }
-    for (int i = 0; i < from->nleaves; i++) {
-        s->leaf[i] = from->leaf[i];
-        flux_retain(s->leaf[i].p);
-        flux_retain(s->leaf[i].master);
-        flux_retain(s->leaf[i].master_seen);
-        flux_retain(s->leaf[i].steps);
-    }
-    s->nleaves = from->nleaves;
-    return true;
-}
-
-/* A state with the same tensors, whose slots can then be given others: owned by the innermost scope. */
-static flux_state *flux__state_copy(const flux_state *from) {
-    flux_state *s = (flux_state *)flux__zalloc(sizeof *s);
-    if (!s) return NULL;
-    s->head.kind = FLUX__STATE;
-    s->head.refs = 1;
-    s->nrules = from->nrules;
-    s->nstates = from->nstates;
-    s->mixed = from->mixed;
-    s->counts = from->counts;
-    s->scale = from->scale, s->good = from->good, s->skipped = from->skipped;
-    s->scaling = (flux_tensor *)flux_retain(from->scaling);
-    s->path_room = from->path_room;
-    s->rule = (flux_rule_part *)flux__malloc((size_t)(s->nrules + 1) * sizeof *s->rule);
-    if (!s->rule || !flux__copy_leaves(s, from) || !flux__state_arrays(s)) {
-        flux__state_free(s);
-        return NULL;
-    }
-    int counts = s->nleaves * s->nrules;
-    for (int r = 0; r < s->nrules; r++) s->rule[r] = from->rule[r];
-    for (int i = 0; i < counts; i++) s->o[i] = from->o[i], s->t[i] = from->t[i];
-    for (int i = 0; i < s->nleaves * s->nstates; i++) s->s[i] = (flux_tensor *)flux_retain(from->s[i]);
-    return (flux_state *)flux__own(s);
-}
-
 /* ---------------- training */
 
-static flux__each_state flux__each_begin(flux__each_args a);
+FLUX__COLD
 
 /* The loss and all gradients, computed together, so that the loss can be looked at before the step is made. */
 static double flux__loss_now(flux_tensor *loss, const flux_grads *g) {
@@ -25718,1854 +27117,6 @@ FLUX_DEF double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), v
     return flux__failed_since(failures) ? (double)NAN : result;
 }
 
-/* ------------------------------------------------------------------ 22. Printing models
-   A model prints as in Flux.jl: a layer on one line, a container as its
-   children between brackets, and behind each line how many numbers it holds.
-   This stands on nothing but a type's description of its fields, so a layer of
-   the user's own needs no more. What has a text function is a line of its own;
-   what has none is a container:
-
-       ActorCritic(
-         Dense(2 => 2),                        # 6 parameters
-         2-element f32,                        # 2 parameters
-       )                   # Total: 3 arrays, 8 parameters, 32 bytes.
-
-   A tensor that stands in a container is a line too, as `critic` above. A type
-   without text that holds nothing but tensors is one line, Affine(5x2 f32,
-   5-element f32), and so is a container of plain functions, Chain(relu, +).
-   Parameters that a line above has shown are called tied, and totals count
-   them once. Bytes are those of the memory the tensors lie in, on whatever
-   device; memory that two of them share counts once. A flag marks a line whose
-   parameters are all zero, or hold a NaN or Inf: one reduction each, where
-   they lie. */
-
-typedef struct flux__shown_model {        /* one printing of a model */
-    flux__sink *sink;
-    flux__pairs seen;                     /* parameters of the lines above; or memory counted */
-} flux__shown_model;
-
-typedef struct flux__summary {              /* of one line, or of the whole model */
-    flux__shown_model *shown;
-    int64_t arrays, numbers, tied, states, state_numbers, bytes;
-    int64_t frozen;                       /* of the arrays, those that flux_update leaves as they are */
-    bool zero, nan, inf;                  /* the flags */
-    bool total;                           /* of the whole model: bytes, no flags */
-} flux__summary;
-
-/* Whether p comes for the first time. */
-static bool flux__first_sight(flux__shown_model *shown, const void *p) {
-    bool fresh = true;
-    (void)flux__pairs_at(&shown->seen, p, &fresh);
-    return fresh;
-}
-
-/* The largest magnitude tells all three flags: 0, NaN, Inf. */
-static void flux__summary_flags(flux__summary *t, flux_tensor *x) {
-    if (!flux__size(x)) return;
-    double most = 1;                      /* what a failure leaves: no flag, but a pending error */
-    int h = flux__hide();
-    flux_tensor *v = flux__dtypes[x->dtype].real ? flux_detach(x) : flux_to_dtype(x, FLUX_F32);
-    v = flux_to_dtype((flux_max)(flux_abs(v)), FLUX_F64);
-    if (v) flux_read(v, &most, sizeof most);
-    flux__reveal(h, NULL);
-    if (most != 0) t->zero = false;
-    if (most != most) t->nan = true;
-    if (most - most != 0 && most == most) t->inf = true;
-}
-
-static void flux__summary_tensor(flux_tensor *x, const char *path, bool trained, void *user) {
-    flux__summary *t = (flux__summary *)user;
-    const flux_tensor *memory = x->base ? x->base : x;
-    int64_t n = flux__size(x);
-    (void)path;
-    if (trained) t->arrays++, t->numbers += n;
-    else t->states++, t->state_numbers += n;
-    if (t->total) {
-        if (flux__first_sight(t->shown, memory))
-            t->bytes += flux__size(memory) * flux__dtypes[memory->dtype].size;
-    } else if (trained) {
-        if (!flux__first_sight(t->shown, x)) t->tied += n;
-        flux__summary_flags(t, x);
-    }
-}
-
-/* Trained numbers, those of a tensor that came before left out. */
-static void flux__summary_new(flux_tensor *x, const char *path, bool trained, void *user) {
-    flux__summary *t = (flux__summary *)user;
-    (void)path;
-    if (trained && flux__first_sight(t->shown, x->base ? x->base : x)) t->numbers += flux__size(x);
-}
-
-static void flux__summary_frozen(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
-    (void)slot, (void)path;
-    if (trained && owner->frozen) ((flux__summary *)user)->frozen++;
-}
-
-static flux__summary flux__summary_start(flux__shown_model *shown) {
-    flux__summary t = { shown, 0, 0, 0, 0, 0, 0, 0, true, false, false, false };
-    return t;
-}
-
-static void flux__put_number(flux__sink *s, const char *before, int64_t n, const char *after) {
-    flux__put(s, before);
-    flux__put_integer(s, n, true);
-    flux__put(s, after);
-}
-
-/* The comment behind a line that is `width` characters long: "# 6 parameters, plus 6". */
-static void flux__put_summary(flux__sink *s, const flux__summary *t, int indent, int64_t width,
-                              bool alone) {
-    int64_t pad = (indent ? 39 - indent : 20) - width;
-    if (!t->arrays && !alone) return;     /* of a layer without parameters nothing is said */
-    flux__put_pad(s, pad > 2 ? pad : 2);
-    flux__put_colour(s, "90");
-    if (t->arrays) flux__put_number(s, "# ", t->numbers, " parameters");
-    else flux__put_number(s, "# ", t->state_numbers, " non-trainable");
-    if (t->arrays && t->state_numbers)
-        flux__put_number(s, ", plus ", t->state_numbers, indent ? "" : " non-trainable");
-    if (t->tied) {
-        if (t->tied < t->numbers) flux__put_number(s, ", ", t->tied, "");
-        else flux__put(s, ",");
-        flux__put(s, " tied");
-    }
-    if (t->frozen) flux__put(s, t->frozen < t->arrays ? ", partly frozen" : ", frozen");
-    bool flag = t->numbers && (t->zero || t->nan || t->inf);
-    if (flag) flux__put_colour(s, t->zero ? "36" : "31");
-    if (flag) flux__put(s, t->zero ? "  (all zero)" : t->nan ? "  (some NaN)" : "  (some Inf)");
-    flux__put_colour(s, "0");
-}
-
-/* ---- the fields of a layer, one by one */
-
-typedef struct flux__item { flux_layer *layer; flux_tensor *tensor; bool trained; } flux__item;
-
-/* What stands as number `at` among a layer's children and tensors; false past the last. */
-static bool flux__item_of(const flux_layer *m, int at, flux__item *item) {
-    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
-        bool tensor = flux__is_tensor_field(f);
-        int n;
-        flux_layer **kids = flux__kids(m, f, &n);
-        if (tensor) n = 1;
-        if (at < n) {
-            item->layer = tensor ? NULL : kids[at];
-            item->tensor = tensor ? *flux__tensor_slot((flux_layer *)(intptr_t)m, f) : NULL;
-            item->trained = f->kind == FLUX__PARAM_FIELD;
-            return true;
-        }
-        at -= n;
-    }
-    return false;
-}
-
-static bool flux__bare_function(const flux_layer *m) {    /* prints as a name: softmax, + */
-    char text[64];
-    if (!m->type->text || m->type->fields->kind != FLUX__END) return false;
-    size_t n = m->type->text((flux_layer *)(intptr_t)m, text, sizeof text);
-    return n < sizeof text && !strchr(text, '(');
-}
-
-/* Whether it takes one line: it has a text, or no child but plain functions. */
-static bool flux__one_line(const flux_layer *m) {
-    flux__item item;
-    for (int i = 0; !m->type->text && flux__item_of(m, i, &item); i++)
-        if (item.layer && !flux__bare_function(item.layer)) return false;
-    return true;
-}
-
-static void flux__put_own_text(flux__sink *s, flux_layer *m) {
-    char text[256], *all;
-    size_t n = m->type->text(m, text, sizeof text);
-    if (n < sizeof text) {
-        flux__put(s, text);
-        return;
-    }
-    /* more than that is a mistake: the name will do */
-    all = n < 65536 ? (char *)flux__malloc(n + 1) : NULL;
-    if (!all) {
-        flux__put(s, m->type->name);
-        return;
-    }
-    all[0] = 0;
-    m->type->text(m, all, n + 1);
-    all[n] = 0;
-    flux__put(s, all);
-    FLUX_FREE(all);
-}
-
-static void flux__put_kind(flux__sink *s, const flux_tensor *x) {      /* "5x2 f32" */
-    flux__put_shape(s, x);
-    flux__put(s, " ");
-    flux__put(s, flux__dtypes[x->dtype].name);
-}
-
-static void flux__put_line(flux__sink *s, flux_layer *m) {
-    flux__item item;
-    bool first = true;
-    if (m->type->text) {
-        flux__put_own_text(s, m);
-        return;
-    }
-    flux__put(s, m->type->name);
-    flux__put(s, "(");
-    for (int i = 0; flux__item_of(m, i, &item); i++) {
-        if (!item.layer && !item.tensor) continue;
-        if (!first) flux__put(s, ", ");
-        first = false;
-        if (item.layer && item.layer->type->text) flux__put_own_text(s, item.layer);
-        else if (item.layer) flux__put(s, item.layer->type->name);
-        else flux__put_kind(s, item.tensor);
-    }
-    flux__put(s, ")");
-}
-
-/* ---- lines */
-
-static void flux__put_leaf(flux__shown_model *shown, flux_layer *m, int indent) {
-    flux__sink *s = shown->sink;
-    flux__summary t = flux__summary_start(shown);
-    size_t start = s->chars;
-    flux__put_pad(s, indent);
-    if (indent && m->name) {
-        flux__put(s, m->name);
-        flux__put(s, " = ");
-    }
-    flux__put_line(s, m);
-    int64_t width = (int64_t)(s->chars - start) - indent;
-    if (indent) flux__put(s, ",");
-    flux_visit(m, flux__summary_tensor, &t);
-    flux__fields(m, flux__summary_frozen, &t);
-    flux__put_summary(s, &t, indent, width, false);
-}
-
-static void flux__put_tensor_line(flux__shown_model *shown, const flux__item *item, int indent, bool frozen) {
-    flux__sink *s = shown->sink;
-    flux__summary t = flux__summary_start(shown);
-    size_t start = s->chars;
-    flux__put_pad(s, indent);
-    flux__put_kind(s, item->tensor);
-    int64_t width = (int64_t)(s->chars - start) - indent;
-    flux__put(s, ",");
-    flux__summary_tensor(item->tensor, "", item->trained, &t);
-    t.frozen = frozen && item->trained;
-    flux__put_summary(s, &t, indent, width, true);
-}
-
-static void flux__put_totals(flux__shown_model *shown, flux_layer *m) {
-    flux__sink *s = shown->sink;
-    flux__summary t = flux__summary_start(shown);
-    char bytes[32];
-    flux__pairs_free(&shown->seen);       /* from here on it knows memory, not parameters */
-    t.total = true;
-    flux_visit(m, flux__summary_tensor, &t);
-    flux_format_bytes(t.bytes, bytes, sizeof bytes);
-    if (t.arrays <= 2) return;
-    flux__put_pad(s, t.states ? 8 : 18);
-    flux__put_colour(s, "90");
-    flux__put_number(s, "# Total: ", t.arrays, t.states ? " trainable arrays, " : " arrays, ");
-    flux__put_number(s, "", t.numbers, " parameters,");
-    if (t.states) {
-        flux__put_number(s, "\n          # plus ", t.states, " non-trainable, ");
-        flux__put_number(s, "", t.state_numbers, " parameters, summarysize");
-    }
-    flux__put(s, " ");
-    flux__put(s, bytes);
-    flux__put(s, ".");
-    flux__put_colour(s, "0");
-}
-
-static void flux__put_model(flux__shown_model *shown, flux_layer *m, int indent) {
-    flux__sink *s = shown->sink;
-    flux__item item;
-    if (flux__one_line(m) || indent > 400) {     /* so deep, its children are not shown */
-        flux__put_leaf(shown, m, indent);
-        if (indent) flux__put(s, "\n");
-        return;
-    }
-    flux__put_pad(s, indent);
-    if (indent && m->name) {
-        flux__put(s, m->name);
-        flux__put(s, " = ");
-    }
-    flux__put(s, m->type->name);
-    flux__put(s, "(\n");
-    for (int i = 0; flux__item_of(m, i, &item); i++)
-        if (item.layer) flux__put_model(shown, item.layer, indent + 2);
-        else if (item.tensor) {
-            flux__put_tensor_line(shown, &item, indent + 2, m->frozen);
-            flux__put(s, "\n");
-        }
-    flux__put_pad(s, indent);
-    flux__put(s, indent ? "),\n" : ") ");
-    if (!indent) flux__put_totals(shown, m);
-}
-
-static void flux__put_whole_model(flux__sink *s, flux_layer *m) {
-    flux__shown_model shown = { s, { NULL, 0, 0 } };
-    if (FLUX__GONE("print", m)) return;
-    flux__put_model(&shown, m, 0);
-    flux__pairs_free(&shown.seen);
-}
-
-FLUX_DEF size_t flux_layer_text(flux_layer *m, char *out, size_t n) {
-    flux__sink s = flux__sink_to(out, n);
-    if (!m) flux__null("layer_text", "m", m);
-    else flux__put_whole_model(&s, m);
-    return flux__sink_end(&s);
-}
-
-/* ---- a model at work: what each layer gives, and what that costs */
-
-/* The table fits 80 columns: each is as wide as what stands in it, and where that is too much, names are cut and then what
-   layers give. Long numbers are shortened: 1.24e+12. */
-enum { FLUX__TABLE = 80, FLUX__TABLE_NAME = 20, FLUX__TABLE_OUT = 8 };
-
-typedef struct flux__table { int64_t name, out, numbers, products, bytes; int step; } flux__table;   /* step: of the indent */
-
-static void flux__cell_number(int64_t v, char *out, size_t n) {
-    flux__sink s = flux__sink_to(out, n);
-    if (v < INT64_C(1000000000000)) flux__put_integer(&s, v, true);
-    flux__sink_end(&s);
-    if (v >= INT64_C(1000000000000)) snprintf(out, n, "%.3g", (double)v);
-}
-
-static void flux__put_right(flux__sink *s, const char *text, int64_t width) {
-    flux__put_pad(s, width - (int64_t)strlen(text));
-    flux__put(s, text);
-}
-
-static int64_t flux__characters(const char *text) {        /* of UTF-8 */
-    int64_t n = 0;
-    for (; *text; text++) n += ((unsigned char)*text & 0xC0) != 0x80;
-    return n;
-}
-
-/* At most so many characters of a text, the last of them dots if it has more; then blanks up to that width. */
-static void flux__put_cut(flux__sink *s, const char *text, int64_t width) {
-    int64_t dots = flux__ascii() ? 3 : 1, chars = 0, kept = 0;
-    size_t end = 0;
-    if (dots > width) dots = width;
-    for (size_t i = 0; text[i]; i++) {
-        if (((unsigned char)text[i] & 0xC0) == 0x80) continue;       /* within a character of UTF-8 */
-        if (chars++ == width - dots) end = i;
-    }
-    kept = chars > width ? width - dots : chars;
-    flux__put_bytes(s, text, chars > width ? end : strlen(text));
-    if (chars > width) flux__put(s, flux__ascii() ? &"..."[3 - dots] : dots ? "\xe2\x80\xa6" : ""), kept += dots;
-    flux__put_pad(s, width - kept);
-}
-
-/* What a row has of all columns but the first; of a container's the last two are its children's. */
-static void flux__put_cells(flux__sink *s, const flux__table *t, const flux__watch_row *row, bool all) {
-    char text[48];
-    bool numbers = all || row->numbers;
-    int64_t used = (int64_t)strlen(row->out);
-    flux__put(s, "  ");
-    flux__put_cut(s, row->out, numbers || used > t->out ? t->out : used);
-    flux__cell_number(row->numbers, text, sizeof text);
-    if (numbers) flux__put_right(s, text, t->numbers + 2);
-    if (row->frozen) flux__put(s, "*");
-    if (!all) {
-        flux__put(s, "\n");
-        return;
-    }
-    if (!row->frozen) flux__put(s, " ");
-    flux__cell_number(row->products, text, sizeof text);
-    flux__put_right(s, text, t->products + 1);
-    flux_format_bytes(row->bytes, text, sizeof text);
-    flux__put_right(s, text, t->bytes + 2);
-    flux__put(s, "\n");
-}
-
-/* In a deep model the indent is less, and far down it grows no more. */
-static int64_t flux__name_text(const flux__watch_row *row, int step, char *out, size_t n) {
-    flux__sink s = flux__sink_to(out, n);
-    flux__put_pad(&s, step == 2 ? 2 * row->depth : row->depth < 10 ? row->depth : 10);
-    if (row->layer->name) flux__put(&s, row->layer->name), flux__put(&s, " = ");
-    if (flux__one_line(row->layer)) flux__put_line(&s, row->layer);
-    else flux__put(&s, row->layer->type->name);
-    flux__sink_end(&s);
-    return (int64_t)s.chars;
-}
-
-static void flux__make_room(int64_t *width, int64_t to) {
-    if (*width < to) *width = to;
-}
-
-static flux__table flux__table_of(const flux__watch *w, const flux__watch_row *total) {
-    flux__table t = { 12, 6, 10, 8, 5, 2 };                /* what the heading takes */
-    char text[48];
-    for (int i = 0; i < w->n; i++)
-        if (w->row[i].depth > 8) t.step = 1;
-    for (int i = 0; i <= w->n; i++) {
-        const flux__watch_row *row = i < w->n ? &w->row[i] : total;
-        if (row->layer) flux__make_room(&t.name, flux__name_text(row, t.step, NULL, 0));
-        flux__make_room(&t.out, (int64_t)strlen(row->out));
-        flux__cell_number(row->numbers, text, sizeof text);
-        flux__make_room(&t.numbers, (int64_t)strlen(text));
-        flux__cell_number(row->products, text, sizeof text);
-        flux__make_room(&t.products, (int64_t)strlen(text));
-        flux_format_bytes(row->bytes, text, sizeof text);
-        flux__make_room(&t.bytes, (int64_t)strlen(text));
-    }
-    int64_t room = FLUX__TABLE - (t.numbers + t.products + t.bytes + 8);      /* for names and what layers give */
-    if (t.name + t.out > room && t.out > FLUX__TABLE_OUT) {
-        int64_t least = t.name < FLUX__TABLE_NAME ? t.name : (int64_t)FLUX__TABLE_NAME;
-        if (t.out > room - least) t.out = room - least;
-        if (t.out < FLUX__TABLE_OUT) t.out = FLUX__TABLE_OUT;
-    }
-    if (t.name > room - t.out) t.name = room - t.out;
-    return t;
-}
-
-/* What each row holds itself. Parameters of what came before count 0, and of a container's only those that are no layer's below;
-   the bytes of what it hands on are its children's. */
-static void flux__watch_numbers(flux__shown_model *shown, flux__watch_row *row) {
-    flux__summary t = flux__summary_start(shown);
-    flux__item item;
-    t.total = true;                       /* what is tied, by its memory */
-    if (flux__one_line(row->layer)) {
-        flux_visit(row->layer, flux__summary_new, &t);
-        flux__fields(row->layer, flux__summary_frozen, &t);
-    } else {
-        for (int i = 0; flux__item_of(row->layer, i, &item); i++) {
-            if (!item.tensor || !item.trained) continue;
-            flux__summary_new(item.tensor, "", true, &t);
-            t.frozen += row->layer->frozen;
-        }
-        row->bytes = 0;
-    }
-    row->numbers = t.numbers;
-    row->frozen = t.frozen > 0;
-}
-
-static void flux__frozen_new(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
-    if (owner->frozen) flux__summary_new(*slot, path, trained, user);
-}
-
-static void flux__put_watch_end(flux__sink *s, flux_layer *m) {
-    flux__shown_model shown = { s, { NULL, 0, 0 } };
-    flux__summary frozen = flux__summary_start(&shown), all = frozen;
-    char text[48];
-    flux__fields(m, flux__frozen_new, &frozen);
-    flux__pairs_free(&shown.seen);
-    all.total = true;
-    flux_visit(m, flux__summary_tensor, &all);
-    flux__pairs_free(&shown.seen);
-    if (frozen.numbers) {
-        flux__put(s, "* frozen: flux_update leaves ");
-        flux__put_integer(s, frozen.numbers, true);
-        flux__put(s, frozen.numbers == 1 ? " parameter as it is\n" : " parameters as they are\n");
-    }
-    flux_format_bytes(all.bytes, text, sizeof text);
-    flux__put(s, "its parameters take ");
-    flux__put(s, text);
-    flux__put(s, "\n");
-}
-
-static void flux__put_watch(flux__sink *s, flux__watch *w) {
-    flux__shown_model shown = { s, { NULL, 0, 0 } };
-    flux__watch_row total, rest;
-    char name[600];
-    if (!w->n) return;
-    memset((void *)&total, 0, sizeof total);
-    total.products = w->row[0].products;
-    rest = total;
-    for (int i = 0; i < w->n; i++) {
-        flux__watch_numbers(&shown, &w->row[i]);
-        total.numbers += w->row[i].numbers;
-        total.bytes += w->row[i].bytes;
-    }
-    flux__summary left = flux__summary_start(&shown);
-    flux_visit(w->row[0].layer, flux__summary_new, &left);
-    flux__pairs_free(&shown.seen);
-    rest.numbers = left.numbers;
-    total.numbers += rest.numbers;
-    flux__table t = flux__table_of(w, &total);
-    flux__put_cut(s, "layer", t.name);
-    flux__put(s, "  ");
-    flux__put_cut(s, "output", t.out);
-    flux__put_right(s, "parameters", t.numbers + 2);
-    flux__put_right(s, "mul-adds", t.products + 2);
-    flux__put_right(s, "bytes", t.bytes + 2);
-    flux__put(s, "\n");
-    for (int i = 0; i < w->n; i++) {
-        const flux__watch_row *row = &w->row[i];
-        flux__name_text(row, t.step, name, sizeof name);
-        flux__put_cut(s, name, t.name);
-        flux__put_cells(s, &t, row, flux__one_line(row->layer));
-    }
-    if (rest.numbers) flux__put_cut(s, "not called", t.name), flux__put_cells(s, &t, &rest, false);
-    flux__put_cut(s, "total", t.name);
-    flux__put_cells(s, &t, &total, true);
-    flux__put_watch_end(s, w->row[0].layer);
-}
-
-static bool flux__summary_put(flux__sink *s, const char *call, flux_layer *m, flux_shape in) {
-    flux__watch w;
-    memset(&w, 0, sizeof w);
-    int h = flux__hide();
-    flux_tensor *y = flux__dry_run(call, m, in, &w);
-    if (y) flux__put_watch(s, &w);
-    flux__reveal_object(h, NULL);
-    if (w.row) FLUX_FREE(w.row);
-    return y != NULL;
-}
-
-FLUX_DEF size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_t n) {
-    flux__sink s = flux__sink_to(out, n);
-    flux__summary_put(&s, "summary", m, in);
-    return flux__sink_end(&s);
-}
-
-FLUX_DEF void flux_summary_of(flux_layer *m, flux_shape in) {
-    flux__sink s = flux__sink_stdout();
-    flux__summary_put(&s, "summary", m, in);
-}
-
-FLUX_DEF void flux_print_layer(flux_layer *m) {
-    flux__sink s = flux__sink_stdout();
-    if (!m) {
-        flux__null("print", "m", m);
-        return;
-    }
-    flux__put_whole_model(&s, m);
-    flux__put(&s, "\n");
-}
-
-/* Prints what a text function gives for object; it is asked for the length first. */
-static void flux__print_text(size_t n, void *object,
-                             size_t (*text)(void *object, char *out, size_t n)) {
-    char *all = n ? (char *)flux__malloc(n + 1) : NULL;
-    if (!all) return;
-    text(object, all, n + 1);
-    flux__sink s = flux__sink_stdout();
-    flux__put(&s, all);
-    flux__put(&s, "\n");
-    FLUX_FREE(all);
-}
-
-static size_t flux__text_of_loader(void *l, char *out, size_t n) {
-    return flux_loader_text((flux_loader *)l, out, n);
-}
-static size_t flux__text_of_state(void *s, char *out, size_t n) {
-    return flux_state_text((flux_state *)s, out, n);
-}
-FLUX_DEF void flux_print_loader(flux_loader *l) {
-    flux__print_text(flux_loader_text(l, NULL, 0), l, flux__text_of_loader);
-}
-FLUX_DEF void flux_print_state(flux_state *s) {
-    flux__print_text(flux_state_text(s, NULL, 0), s, flux__text_of_state);
-}
-
-/* ------------------------------------------------------------------ 23. Data
-   One-hot labels, loaders, flux_each and its progress bar.
-   A loader is a description: arrays or a data set, how they are cut into batches, and stages
-   (transform, function, move to a device) that each batch passes. It changes nothing but its
-   count of epochs. An epoch under way is a flux__epoch: the order drawn for it, the batch
-   that is out, the one prepared ahead for a device, and the workers with their ring of
-   batches. So one loader can be walked any number of times, nested too, and a loop that is
-   left by `break` takes everything with it. A run is held by a second loader object, its
-   cursor, that belongs to the scope around the loop: where the compiler can't clean up after
-   `return`, that scope does.
-   Invariant: batch i depends on the loader, the epoch's key and i, never on who makes it:
-   random numbers drawn while it is made are keyed by (epoch, i). Workers claim batches in
-   order and put batch i into slot i mod depth, so they come out in order, and only a batch's
-   last owner frees it: values that cross threads are computed and carry no graph.
-   Rejected: an unordered queue (a run would not repeat), and one buffer for all batches (one
-   that is kept would change under its owner). */
-
-
-typedef enum { FLUX__STAGE_TRANSFORM, FLUX__STAGE_MAP, FLUX__STAGE_MOVE } flux__stage_kind;
-typedef struct flux__stage {
-    flux__stage_kind kind;
-    flux_batch (*transform)(flux_batch b, void *user);
-    void *user;
-    flux_fn map;
-    flux_device device;
-    bool keep_f64;
-} flux__stage;
-
-struct flux_loader {
-    flux__head head;
-    flux_tensor **array;                  /* arrays of equal last dimension; none with a data set */
-    const char **host;  /* their elements in host memory; NULL for one that lies on a device */
-    int arrays;                           /* how many; 0 with a data set */
-    flux_dataset set;                     /* .get NULL: arrays */
-    int64_t total, begin, share;          /* observations: all, this rank's first, and how many */
-    int64_t batch, batches;               /* observations a batch, batches an epoch */
-    bool single, shuffle, partial;
-    flux_collate collate;
-    int workers, rank, ranks;
-    uint64_t seed;
-    bool seeded;                          /* else each epoch draws its own from the thread's stream */
-    int64_t epoch;
-    flux__stage *stage;
-    int stages;
-    flux_tensor **first;                  /* flux_first's items */
-    struct flux__epoch *run;                /* a cursor's: it has nothing else */
-};
-
-typedef struct flux__made {               /* a batch, its items retained */
-    flux_tensor **item;
-    int count, room;
-    int64_t index, size;
-    int stage;                            /* the next one to be applied */
-    bool ready;                           /* in the ring: only under the lock */
-    char error[1024];                     /* why there is none */
-} flux__made;
-
-typedef struct flux__epoch {
-    flux_loader *loader;
-    int64_t *order;  /* the share's observations as they come; NULL: as they stand */
-    uint64_t key;
-    int64_t next;                         /* the batch to be handed out next */
-    flux__made now, ahead;
-    flux__block scope;                    /* the iteration's */
-    struct flux__progress *bar;
-    flux__made *ring;
-    int depth, threads;
-    flux__os_thread *thread;
-    int forks;                            /* in whose process they are */
-    int64_t failures;                     /* when it began: one since then ends it */
-    flux__mutex lock;                     /* guards what follows, and .ready in the ring */
-    flux__cond changed;
-    int64_t claimed, taken;
-    bool stop;
-} flux__epoch;
-
-/* ---- orders: random numbers of a key */
-
-static uint64_t flux__scramble(uint64_t z) {  /* SplitMix64's finaliser (Steele, Lea, Flood 2014) */
-    z += 0x9E3779B97F4A7C15u;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-}
-
-/* A key out of the thread's stream of random numbers, which goes on by one draw. */
-static uint64_t flux__draw_key(void) {
-    flux__thread *t = flux__self();
-    return t ? flux__scramble(t->seed ^ flux__scramble(0x5EED + t->draws++)) : 0;
-}
-
-/* A number below `bound` (at most 2^32), each as likely as the others: Lemire 2019, a
-   multiplication in place of a division. */
-static uint64_t flux__below(uint64_t bound, uint64_t *key) {
-    uint64_t m = (flux__scramble((*key)++) >> 32) * bound;
-    if ((m & 0xFFFFFFFFu) < bound) {
-        uint64_t least = (((uint64_t)1 << 32) - bound) % bound;
-        while ((m & 0xFFFFFFFFu) < least) m = (flux__scramble((*key)++) >> 32) * bound;
-    }
-    return m >> 32;
-}
-
-/* The integers from `begin`, n of them, in the order that belongs to the key (Fisher and
-   Yates). NULL: out of memory. */
-static int64_t *flux__new_order(int64_t begin, int64_t n, uint64_t key) {
-    if (n >= (int64_t)1 << 32)
-        return (int64_t *)flux__fail("shuffle: %lld observations; 4294967295 are possible",
-                                     (long long)n);
-    int64_t *order = (int64_t *)flux__malloc((size_t)n * sizeof *order);
-    if (!order) return NULL;
-    for (int64_t i = 0; i < n; i++) order[i] = begin + i;
-    for (int64_t i = n - 1; i > 0; i--) {
-        int64_t j = (int64_t)flux__below((uint64_t)i + 1, &key), old = order[i];
-        order[i] = order[j];
-        order[j] = old;
-    }
-    return order;
-}
-
-/* ---- one-hot */
-
-static int64_t flux__integer_at(const void *p, flux_dtype t, int64_t i) {
-    if (t == FLUX_U8) return ((const uint8_t *)p)[i];
-    if (t == FLUX_I32) return ((const int32_t *)p)[i];
-    return ((const int64_t *)p)[i];
-}
-
-/* "(3)" or "(1, 2)": where element i of x stands. */
-static void flux__place_text(const flux_tensor *x, int64_t i, char *out, size_t n) {
-    size_t len = 0;
-    for (int d = 0; d < x->ndim && len < n; i /= x->dim[d++])
-        len += (size_t)snprintf(out + len, n - len, "%s%lld", d ? ", " : "(",
-                                (long long)(i % x->dim[d]));
-    if (len < n) snprintf(out + len, n - len, "%s", x->ndim ? ")" : "()");
-}
-
-/* Labels are data, so they are looked at right here: a wrong one is an error with its place,
-   not a column of zeros. */
-static bool flux__labels_good(const char *call, const char *what, flux_tensor *labels, int64_t least, int64_t end, const int64_t *ignored) {
-    char place[200];
-    const void *p = flux_data(labels);
-    int64_t n = flux_len(labels);
-    if (!p && n > 0) return false;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t v = flux__integer_at(p, (flux_dtype)labels->dtype, i);
-        if ((v >= least && v < end) || (ignored && v == *ignored)) continue;
-        flux__place_text(labels, i, place, sizeof place);
-        flux__fail("%s: %s %lld at %s is not one of 0 to %lld", call, what, (long long)v, place, (long long)(end - 1));
-        return false;
-    }
-    return true;
-}
-
-FLUX_DEF flux_tensor *flux_onehot(flux_tensor *labels, int64_t classes) {
-    if (!labels) return (flux_tensor *)flux__null("onehot", "labels", labels);
-    if (labels->dtype != FLUX_U8 && labels->dtype != FLUX_I32 && labels->dtype != FLUX_I64)
-        return (flux_tensor *)flux__fail(
-            "onehot: labels are %s, not integers; flux_to_dtype converts them",
-            flux_dtype_name((flux_dtype)labels->dtype));
-    if (classes < 1 || classes > 1 << 24)      /* as far as float32, in which arange counts */
-        return (flux_tensor *)flux__fail("onehot: %lld classes; 1 to 16777216 are possible",
-                                         (long long)classes);
-    if (labels->ndim == FLUX_MAX_DIMS)
-        return (flux_tensor *)flux__fail("onehot: labels have %d dimensions already",
-                                         FLUX_MAX_DIMS);
-    if (!flux__labels_good("onehot", "label", labels, 0, classes, NULL)) return NULL;
-    flux_shape row = flux_shape_of(labels);
-    memmove(row.dim + 1, row.dim, sizeof row.dim - sizeof row.dim[0]);
-    row.dim[0] = 1;
-    row.ndim++;
-    int s = flux__hide();
-    flux_tensor *column = flux_to_dtype(flux_arange(0, (double)classes, 1), FLUX_I32);
-    column = flux_to_tensor(labels->device, column);
-    return flux__reveal(s, (flux_eq)(column, flux_reshape_to(labels, row)));
-}
-
-FLUX_DEF flux_tensor *flux_onecold(flux_tensor *y) {
-    if (!y) return (flux_tensor *)flux__null("onecold", "y", y);
-    if (y->ndim < 1 || y->dim[0] < 1)
-        return (flux_tensor *)flux__fail("onecold: y has no %s",
-                                         y->ndim ? "classes" : "dimension of classes");
-    if (y->op == FLUX__TUPLE)
-        return (flux_tensor *)flux__fail("onecold: y is a tuple; take one tensor with flux_nth");
-    flux_shape rest = flux_shape_of(y);
-    rest.ndim--;
-    memmove(rest.dim, rest.dim + 1, sizeof rest.dim - sizeof rest.dim[0]);
-    int s = flux__hide();
-    flux_tensor *number = y->dtype == FLUX_BOOL ? flux_to_dtype(y, FLUX_U8) : y;
-    flux_tensor *at = number ? flux__argreduce_node(number, true, 1, number->ndim) : NULL;
-    return flux__reveal(s, at ? flux_reshape_to(at, rest) : NULL);
-}
-
-/* ---- splitting and shuffling an array */
-
-FLUX_DEF int flux_splitobs(double part, flux_tensor *x, flux_tensor **first, flux_tensor **second) {
-    if (!x) return flux__null("splitobs", "x", x), -1;
-    if (x->ndim < 1) return flux__fail("splitobs: x has no dimension of observations"), -1;
-    if (!(part >= 0 && part <= 1))
-        return flux__fail("splitobs: the part %g is not between 0 and 1", part), -1;
-    int64_t n = x->dim[x->ndim - 1], cut = (int64_t)rint(part * (double)n);
-    flux_tensor *a = first ? flux_slice(x, x->ndim - 1, 0, cut) : x;
-    flux_tensor *b = second ? flux_slice(x, x->ndim - 1, cut, n) : x;
-    if (!a || !b) return -1;
-    if (first) *first = a;
-    if (second) *second = b;
-    return 0;
-}
-
-/* An index tensor on device d: these integers. */
-static flux_tensor *flux__index_tensor(const int64_t *order, int64_t begin, int64_t n,
-                                       flux_device d) {
-    flux_device cpu = { 0, 0 };
-    flux_shape s = flux__shape(&n, 1);
-    flux_tensor *index = flux__leaf(s, FLUX_I64, cpu);
-    if (!index) return NULL;
-    int64_t *p = (int64_t *)index->buf->ptr;
-    for (int64_t i = 0; i < n; i++) p[i] = order ? order[i] : begin + i;
-    return flux_to_tensor(d, index);
-}
-
-FLUX_DEF flux_tensor *flux_shuffleobs(flux_tensor *x, uint64_t seed) {
-    if (!x) return (flux_tensor *)flux__null("shuffleobs", "x", x);
-    if (x->ndim < 1)
-        return (flux_tensor *)flux__fail("shuffleobs: x has no dimension of observations");
-    int64_t n = x->dim[x->ndim - 1], *order = flux__new_order(0, n, flux__scramble(seed));
-    if (!order) return NULL;
-    int s = flux__hide();
-    flux_tensor *index = flux__index_tensor(order, 0, n, x->device);
-    FLUX_FREE(order);
-    return flux__reveal(s, flux_gather(x, x->ndim - 1, index));
-}
-
-/* ---- making a loader */
-
-static void flux__made_empty(flux__made *m) {
-    for (int i = 0; i < m->count; i++) flux_release(m->item[i]);
-    m->count = 0;
-    m->error[0] = 0;
-}
-
-static void flux__made_free(flux__made *m) {
-    flux__made_empty(m);
-    if (m->item) FLUX_FREE(m->item);
-    m->item = NULL;
-    m->room = 0;
-}
-
-static void flux__epoch_free(flux__epoch *r);
-
-static void flux__loader_free(flux_loader *l) {
-    if (l->run) flux__epoch_free(l->run);
-    for (int i = 0; i < l->arrays; i++) flux_release(l->array[i]);
-    if (l->array) FLUX_FREE(l->array);
-    if (l->host) FLUX_FREE((void *)(intptr_t)l->host);
-    if (l->stage) FLUX_FREE(l->stage);
-    if (l->first) FLUX_FREE(l->first);
-    flux__bury(l);
-}
-
-static flux_loader *flux__loader_new(void) {
-    flux_loader *l = (flux_loader *)flux__zalloc(sizeof *l);
-    if (!l) return NULL;
-    l->head.kind = FLUX__LOADER;
-    l->head.refs = 1;
-    return l;
-}
-
-static bool flux__in_host_memory(const flux_tensor *x) {
-    return x->device.backend == FLUX__CPU_BACKEND;
-}
-
-/* Takes n arrays: computed once, here, so that a batch costs a copy. False: out of memory, or
-   they have no value. */
-static bool flux__loader_hold(flux_loader *l, int n, flux_tensor *const *xs) {
-    l->array = (flux_tensor **)flux__zalloc((size_t)(n ? n : 1) * sizeof *l->array);
-    l->host = (const char **)flux__zalloc((size_t)(n ? n : 1) * sizeof *l->host);
-    if (!l->array || !l->host) return false;
-    for (int i = 0; i < n; i++) l->array[l->arrays++] = (flux_tensor *)flux_retain(xs[i]);
-    for (int i = 0; i < n; i++) {
-        if (!flux_eval(xs[i])) return false;
-        if (flux__in_host_memory(xs[i])) l->host[i] = (const char *)flux_data(xs[i]);
-        if (flux__in_host_memory(xs[i]) && !l->host[i] && flux_len(xs[i]) > 0) return false;
-    }
-    return true;
-}
-
-/* The options' arrays, tuples taken apart; NULL ends them. Gives the number, -1 on error. */
-static int flux__loader_arrays(const flux_loader_opts *o, flux_tensor ***out) {
-    flux_tensor *given[] = { o->x, o->y, o->z, o->x3, o->x4, o->x5, o->x6, o->x7 };
-    int n = 0, room = 0, last = 7;
-    while (last > 0 && !given[last]) last--;
-    for (int i = 0; i <= last; i++) {
-        if (!given[i] && i && !flux__null_explained()) flux__fail("dataloader: array %d is NULL", i);
-        if (!given[i]) return i ? -1 : (flux__null("dataloader", "x", NULL), -1);
-        int parts = flux_count(given[i]);
-        bool tuple = given[i]->op == FLUX__TUPLE;
-        flux_tensor **xs = (flux_tensor **)flux__grow(*out, &room, n + parts, sizeof *xs);
-        if (!xs) return -1;
-        *out = xs;
-        for (int k = 0; k < parts; k++) xs[n++] = tuple ? given[i]->in[k] : given[i];
-    }
-    return n;
-}
-
-static bool flux__arrays_agree(int n, flux_tensor *const *xs) {
-    for (int i = 0; i < n; i++) {
-        if (!xs[i]) return false;
-        if (xs[i]->ndim < 1)
-            return FLUX__REFUSE("dataloader: array %d has no dimension of observations", i);
-        int64_t have = xs[i]->dim[xs[i]->ndim - 1], want = xs[0]->dim[xs[0]->ndim - 1];
-        if (have != want)
-            return FLUX__REFUSE("dataloader: array 0 has %lld observations, array %d has %lld (the "
-                                "last dimension counts them)",
-                                (long long)want, i, (long long)have);
-    }
-    return true;
-}
-
-static bool flux__loader_source(flux_loader *l, const flux_loader_opts *o) {
-    if (!o->data) {
-        flux_tensor **xs = NULL;
-        int n = flux__loader_arrays(o, &xs);
-        bool good = n > 0 && flux__arrays_agree(n, xs) && flux__loader_hold(l, n, xs);
-        if (good) l->total = xs[0]->dim[xs[0]->ndim - 1];
-        if (xs) FLUX_FREE(xs);
-        return good;
-    }
-    if (o->x) return FLUX__REFUSE("dataloader: both arrays and .data are given");
-    if (!o->data->get || !o->data->length)
-        return FLUX__REFUSE("dataloader: the data set has no %s function",
-                            o->data->get ? "length" : "get");
-    if (o->data->arrays < 1)
-        return FLUX__REFUSE("dataloader: the data set's .arrays is %d", o->data->arrays);
-    l->set = *o->data;
-    int64_t failures = flux__failures();
-    l->total = l->set.length(l->set.user);
-    if (flux__failed_since(failures)) return false;
-    if (l->total < 0)
-        return FLUX__REFUSE("dataloader: the data set's length is %lld", (long long)l->total);
-    return true;
-}
-
-/* This rank's share of the observations, and its batches: shares differ by one at most, and
-   since collectives wait for each other every rank gets the number of batches that the largest
-   share (or, without partial ones, the smallest) needs. */
-static bool flux__loader_cut(flux_loader *l, int batchsize) {
-    int64_t least = l->total / l->ranks, over = l->total % l->ranks, most = least + (over > 0);
-    if (l->ranks > 1 && least < 1)
-        return FLUX__REFUSE("dataloader: %lld observations can't be shared by %d ranks",
-                            (long long)l->total, l->ranks);
-    l->begin = l->rank * least + (l->rank < over ? l->rank : over);
-    l->share = least + (l->rank < over);
-    l->single = batchsize < 0;
-    l->batch = batchsize < 1 ? 1 : batchsize;
-    int64_t limit = l->partial ? most : least;
-    if (l->batch > limit && l->total > 0) {
-        flux__note(FLUX_LOG_WARN, "data.batchsize", true,
-                   "dataloader: there are only %lld observations: batchsize %lld becomes %lld",
-                   (long long)limit, (long long)l->batch, (long long)limit);
-        l->batch = limit;
-    }
-    if (l->collate == FLUX_COLLATE_NONE && l->batch > 255)       /* a tuple's most */
-        return FLUX__REFUSE(
-            "dataloader: a batch that is not collated has 255 observations at most, not %lld",
-            (long long)l->batch);
-    l->batches = l->partial ? most / l->batch + (most % l->batch != 0) : least / l->batch;
-    return true;
-}
-
-static bool flux__add_stage(flux_loader *l, flux__stage s) {
-    flux__stage *more = (flux__stage *)flux__malloc((size_t)(l->stages + 1) * sizeof *more);
-    if (!more) return false;
-    if (l->stages) memcpy(more, l->stage, (size_t)l->stages * sizeof *more);
-    if (l->stage) FLUX_FREE(l->stage);
-    l->stage = more;
-    l->stage[l->stages++] = s;
-    return true;
-}
-
-static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
-    int ranks = (int)flux__given_int(o->ranks, o->marked, 1), batchsize = (int)flux__given_int(o->batchsize, o->marked, 1);
-    if (ranks < 1 || o->rank < 0 || o->rank >= ranks)
-        return FLUX__REFUSE("dataloader: rank %d of %d does not exist", o->rank, ranks);
-    if (batchsize == 0) return FLUX__REFUSE("dataloader: .batchsize is 0");
-    if (o->workers < 0 || o->workers > 256)
-        return FLUX__REFUSE("dataloader: %d workers; 0 to 256 are possible", o->workers);
-    l->ranks = ranks;
-    l->rank = o->rank;
-    l->shuffle = o->shuffle;
-    l->partial = flux__given_switch(o->partial, o->marked) != FLUX_OFF;
-    l->collate = o->collate;
-    l->workers = o->workers;
-    l->seeded = o->seed != FLUX__NO_SEED && (o->marked || o->seed != 0);
-    l->seed = l->seeded ? (uint64_t)o->seed : 0;
-    if (!flux__loader_source(l, o) || !flux__loader_cut(l, batchsize)) return false;
-    flux__stage s;
-    memset(&s, 0, sizeof s);
-    s.kind = FLUX__STAGE_TRANSFORM;
-    s.transform = o->transform;
-    s.user = o->user;
-    return !o->transform || flux__add_stage(l, s);
-}
-
-FLUX_DEF flux_loader *flux_dataloader_with(flux_loader_opts o) {
-    flux_loader *l = flux__loader_new();
-    if (!l) return NULL;
-    if (flux__loader_fill(l, &o)) return (flux_loader *)flux__own(l);
-    flux__loader_free(l);
-    return NULL;
-}
-
-/* A loader of the same data with one stage more. It counts its epochs from the start. */
-static flux_loader *flux__loader_with(const flux_loader *l, flux__stage s, bool replace) {
-    flux_loader *copy = flux__loader_new();
-    if (!copy) return NULL;
-    flux__head head = copy->head;
-    *copy = *l;
-    copy->head = head;
-    copy->epoch = 0;
-    copy->array = NULL;
-    copy->host = NULL;
-    copy->stage = NULL;
-    copy->first = NULL;
-    copy->run = NULL;
-    copy->arrays = copy->stages = 0;
-    bool good = flux__loader_hold(copy, l->arrays, l->array);
-    for (int i = 0; good && i < l->stages - replace; i++) good = flux__add_stage(copy, l->stage[i]);
-    if (good && flux__add_stage(copy, s)) return (flux_loader *)flux__own(copy);
-    flux__loader_free(copy);
-    return NULL;
-}
-
-/* The loader whose batches are on d: the data stays where it is. A move that was the last stage
-   is replaced. */
-static flux_loader *flux__loader_on(flux_loader *l, flux_device d, bool keep_f64) {
-    flux__stage s;
-    if (!l) return (flux_loader *)flux__null("to", "loader", l);
-    memset(&s, 0, sizeof s);
-    s.kind = FLUX__STAGE_MOVE;
-    s.device = d;
-    s.keep_f64 = keep_f64;
-    return flux__loader_with(l, s, l->stages && l->stage[l->stages - 1].kind == FLUX__STAGE_MOVE);
-}
-
-/* Where a loader's batches lie: the last move's device, else the arrays'. */
-static flux_device flux__loader_device(const flux_loader *l) {
-    flux_device cpu = { 0, 0 };
-    for (int i = l->stages - 1; i >= 0; i--)
-        if (l->stage[i].kind == FLUX__STAGE_MOVE) return l->stage[i].device;
-    return l->arrays ? l->array[0]->device : cpu;
-}
-
-FLUX_DEF flux_loader *flux_cuiterator(flux_loader *l) {
-    if (!l) return (flux_loader *)flux__null("cuiterator", "l", l);
-    if (!flux_functional("CUDA")) return flux_cu_loader(l);      /* which says why, and gives l */
-    flux_device d = { FLUX__CUDA_BACKEND, 0 };
-    return flux__loader_on(l, d, true);
-}
-
-FLUX_DEF flux_loader *flux_mapobs(flux_fn f, flux_loader *l) {
-    flux__stage s;
-    if (!l) return (flux_loader *)flux__null("mapobs", "l", l);
-    if (!f) return (flux_loader *)flux__null("mapobs", "f", NULL);
-    typedef flux_loader *(*whole)(flux_loader *l);
-    static const flux_fn move[] = { flux_gpu, flux_cpu, flux_cu, flux_roc };
-    static const whole all[] = { flux_gpu_loader, flux_cpu_loader, flux_cu_loader,
-                                 flux_roc_loader };
-    for (int i = 0; i < 4; i++)
-        if (f == move[i]) return all[i](l);    /* a move can be made ahead, a function can't */
-    memset(&s, 0, sizeof s);
-    s.kind = FLUX__STAGE_MAP;
-    s.map = f;
-    return flux__loader_with(l, s, false);
-}
-
-FLUX_DEF int64_t flux_length(const flux_loader *l) {
-    if (!l || FLUX__GONE("length", l)) return flux__null("length", "l", l), -1;
-    return l->batches;
-}
-
-/* ---- making a batch */
-
-/* Which observations of the share batch i has. A share that is one short of a multiple of the
-   batchsize still has as many batches as the others': its last two divide what the last full
-   one has. Where that is one observation, it comes twice. */
-static int64_t flux__batch_span(const flux_loader *l, int64_t i, int64_t *from) {
-    bool lacking = l->partial && l->batches > 1 && (l->batches - 1) * l->batch >= l->share;
-    int64_t start = i * l->batch, stop = flux__plus(start, l->batch);
-    if (lacking && l->batch > 1 && i == l->batches - 2) stop = l->share - 1;
-    if (lacking && i == l->batches - 1) start = l->share - 1;
-    if (stop > l->share) stop = l->share;
-    *from = start;
-    return stop - start;
-}
-
-/* Copies observations of `row` bytes each, in the given order (or as they stand, from `begin`
-   on). */
-static void flux__copy_observations(char *to, const char *from, size_t row, const int64_t *order,
-                                    int64_t begin, int64_t n) {
-    if (!order) memcpy(to, from + (size_t)begin * row, (size_t)n * row);
-    else if (row == 1)
-        for (int64_t i = 0; i < n; i++) to[i] = from[order[i]];
-    else if (row == 4)
-        for (int64_t i = 0; i < n; i++) memcpy(to + 4 * i, from + 4 * order[i], 4);
-    else if (row == 8)
-        for (int64_t i = 0; i < n; i++) memcpy(to + 8 * i, from + 8 * order[i], 8);
-    else
-        for (int64_t i = 0; i < n; i++)
-            memcpy(to + (size_t)i * row, from + (size_t)order[i] * row, row);
-}
-
-/* Bytes of an observation. */
-static size_t flux__row_bytes(const flux_tensor *x) {
-    size_t row = flux_dtype_size((flux_dtype)x->dtype);
-    for (int i = 0; i < x->ndim - 1; i++) row *= (size_t)x->dim[i];
-    return row;
-}
-
-/* Where there is but a move to a device, observations are picked right into the memory that it copies from. */
-typedef struct flux__picking { const char *from; size_t row; const int64_t *order; int64_t begin; } flux__picking;
-static void flux__pick_part(const void *ctx, char *to, size_t at, size_t n) {
-    const flux__picking *p = (const flux__picking *)ctx;
-    int64_t first = (int64_t)(at / p->row);
-    flux__copy_observations(to, p->from, p->row, p->order ? p->order + first : NULL, p->begin + first, (int64_t)(n / p->row));
-}
-static bool flux__picks_away(const flux_loader *l, int k) {
-    const flux__stage *s = l->stages == 1 ? &l->stage[0] : NULL;
-    const flux_tensor *x = l->array[k];
-    if (!s || s->kind != FLUX__STAGE_MOVE || !flux__backend_of(s->device.backend)->fill || (x->dtype == FLUX_F64 && !s->keep_f64)) return false;
-    size_t row = flux__row_bytes(x);
-    return flux__in_host_memory(x) && row > 0 && row <= FLUX__PIECE && !flux__tracing();
-}
-static flux_tensor *flux__pick_away(const flux_loader *l, int k, const int64_t *order, int64_t begin, int64_t n) {
-    flux_shape s = flux_shape_of(l->array[k]);
-    flux__picking p = { l->host[k], flux__row_bytes(l->array[k]), order, begin };
-    flux_device d = l->stage[0].device;
-    s.dim[s.ndim - 1] = n;
-    flux_tensor *part = flux__leaf(s, (flux_dtype)l->array[k]->dtype, d);
-    bool good = part && flux__backend_of(d.backend)->fill(d.id, part->buf->ptr, (size_t)n * p.row, p.row, flux__pick_part, &p) == 0;
-    return good ? part : NULL;
-}
-
-/* n observations of array k as one tensor, or without the last dimension where n is -1. */
-static flux_tensor *flux__pick_host(const flux_loader *l, int k, const int64_t *order,
-                                    int64_t begin, int64_t n) {
-    flux_tensor *x = l->array[k];
-    if (!order && begin == 0 && n == l->total) return x;         /* all of it */
-    flux_shape s = flux_shape_of(x);
-    size_t row = flux__row_bytes(x);
-    if (n < 0) s.ndim--;
-    else s.dim[s.ndim - 1] = n;
-    flux_tensor *part = flux__leaf(s, (flux_dtype)x->dtype, x->device);
-    if (part && row)
-        flux__copy_observations((char *)part->buf->ptr, l->host[k], row, order, begin,
-                                n < 0 ? 1 : n);
-    return part;
-}
-
-/* The same of an array on a device: gathered there, no element comes to the host. */
-static flux_tensor *flux__pick_device(const flux_loader *l, int k, const int64_t *order,
-                                      int64_t begin, int64_t n) {
-    flux_tensor *x = l->array[k];
-    int last = x->ndim - 1;
-    if (n < 0) return flux_select(x, last, order ? order[0] : begin);
-    if (!order) return flux_slice(x, last, begin, begin + n);
-    return flux_gather(x, last, flux__index_tensor(order, begin, n, x->device));
-}
-
-static flux_tensor *flux__pick(const flux_loader *l, int k, const int64_t *order, int64_t begin,
-                               int64_t n) {
-    if (flux__in_host_memory(l->array[k])) return flux__pick_host(l, k, order, begin, n);
-    return flux__pick_device(l, k, order, begin, n);
-}
-
-static flux_tensor *flux__pick_tuple(const flux_loader *l, int k, const int64_t *order,
-                                     int64_t begin, int64_t n) {
-    flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs);
-    bool good = xs != NULL;
-    for (int64_t i = 0; good && i < n; i++)
-        good = (xs[i] = flux__pick(l, k, order ? order + i : NULL, begin + i, -1)) != NULL;
-    flux_tensor *tuple = good ? flux_tuple_of((int)n, xs) : NULL;
-    if (xs) FLUX_FREE(xs);
-    return tuple;
-}
-
-/* Array k of n observations of a data set, of which `obs` has all arrays, as one tensor: joined
-   along a new last dimension. */
-static flux_tensor *flux__batch_join(const flux_loader *l, int k, flux_tensor **obs, int64_t n) {
-    flux_tensor *a = obs[k], *whole = NULL;
-    flux_shape s = flux_shape_of(a);
-    int64_t step = l->set.arrays;
-    bool host = true;
-    if (s.ndim == FLUX_MAX_DIMS)
-        return (flux_tensor *)flux__fail(
-            "dataloader: array %d of an observation has %d dimensions: no room for the batch's", k,
-            s.ndim);
-    for (int64_t i = 0; i < n; i++) {
-        flux_tensor *b = obs[i * step + k];
-        flux_shape t = flux_shape_of(b);
-        if (t.ndim != s.ndim || memcmp(t.dim, s.dim, (size_t)s.ndim * sizeof s.dim[0]) != 0 ||
-            b->dtype != a->dtype)
-            return (flux_tensor *)flux__fail("dataloader: array %d of observation %lld of a batch "
-                                             "has another shape or dtype than that of its first",
-                                             k, (long long)i);
-        if (!flux__in_host_memory(b)) host = false;
-    }
-    s.dim[s.ndim++] = n;
-    if (!host) {
-        flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs);
-        for (int64_t i = 0; xs && i < n; i++) xs[i] = obs[i * step + k];
-        if (xs) whole = flux_stack_all(s.ndim - 1, (int)n, xs);
-        if (xs) FLUX_FREE(xs);
-        return whole;
-    }
-    whole = flux__leaf(s, (flux_dtype)a->dtype, a->device);
-    size_t row = (size_t)flux_len(a) * flux_dtype_size((flux_dtype)a->dtype);
-    for (int64_t i = 0; whole && row && i < n; i++) {
-        const void *p = flux_data(obs[i * step + k]);
-        if (!p) return NULL;
-        memcpy((char *)whole->buf->ptr + (size_t)i * row, p, row);
-    }
-    return whole;
-}
-
-/* Observation i of the user's data set, its arrays into out. */
-static bool flux__observation(const flux_loader *l, int64_t i, flux_tensor **out) {
-    int width = l->set.arrays;
-    for (int k = 0; k < width; k++) out[k] = NULL;
-    int64_t failures = flux__failures();
-    int code = l->set.get(l->set.user, i, width, out);
-    if (flux__failed_since(failures)) return false;
-    if (code)
-        return FLUX__REFUSE("dataloader: the data set's get gave %d for observation %lld", code,
-                            (long long)i);
-    for (int k = 0; k < width; k++)
-        if (!out[k])
-            return FLUX__REFUSE(
-                "dataloader: the data set's get left array %d of observation %lld NULL", k,
-                (long long)i);
-    return true;
-}
-
-static bool flux__batch_own(const flux_loader *l, const int64_t *order, int64_t begin, int64_t n,
-                            flux__made *m) {
-    int64_t step = l->set.arrays;
-    flux_tensor **obs = (flux_tensor **)flux__malloc((size_t)flux__times(flux__times(n, step), (int64_t)sizeof *obs));
-    flux_tensor **one = obs ? (flux_tensor **)flux__malloc((size_t)n * sizeof *one) : NULL;
-    bool good = obs && one;
-    for (int64_t i = 0; good && i < n; i++)
-        good = flux__observation(l, order ? order[i] : begin + i, obs + i * step);
-    for (int k = 0; good && k < l->set.arrays; k++) {
-        for (int64_t i = 0; i < n; i++) one[i] = obs[i * step + k];
-        if (l->single) m->item[k] = one[0];
-        else if (l->collate == FLUX_COLLATE_NONE) m->item[k] = flux_tuple_of((int)n, one);
-        else m->item[k] = flux__batch_join(l, k, obs, n);
-        good = m->item[k] != NULL;
-    }
-    if (obs) FLUX_FREE(obs);
-    if (one) FLUX_FREE(one);
-    return good;
-}
-
-static bool flux__batch_arrays(const flux_loader *l, const int64_t *order, int64_t begin, int64_t n,
-                               bool worker, flux__made *m) {
-    bool whole = !l->single && l->collate != FLUX_COLLATE_NONE;
-    for (int k = 0; k < l->arrays; k++) {
-        if (!worker && whole && flux__picks_away(l, k)) m->item[k] = flux__pick_away(l, k, order, begin, n);
-        else if (l->single) m->item[k] = flux__pick(l, k, order, begin, -1);
-        else if (l->collate == FLUX_COLLATE_NONE)
-            m->item[k] = flux__pick_tuple(l, k, order, begin, n);
-        else m->item[k] = flux__pick(l, k, order, begin, n);
-        if (!m->item[k]) return false;
-    }
-    return true;
-}
-
-static flux_batch flux__as_batch(const flux__made *m) {
-    flux_batch b;
-    b.x = m->count > 0 ? m->item[0] : NULL;
-    b.y = m->count > 1 ? m->item[1] : NULL;
-    b.item = m->item;
-    b.count = m->count;
-    b.index = m->index;
-    b.size = m->size;
-    return b;
-}
-
-/* What a transform gave: its items, with x and y where it set those. */
-static bool flux__stage_transform(const flux__stage *s, flux__made *m) {
-    int64_t failures = flux__failures();
-    flux_batch was = flux__as_batch(m), b = s->transform(was, s->user);
-    int n = b.count;
-    if (flux__failed_since(failures)) return false;
-    if (n == was.count && n == 1 && b.y) n = 2;  /* a second array was added, or taken away */
-    if (n == was.count && n == 2 && was.y && !b.y) n = 1;
-    if (n < 1 || !b.x || !b.item)
-        return FLUX__REFUSE("dataloader: the transform gave no array for batch %lld",
-                            (long long)m->index);
-    flux_tensor **item = (flux_tensor **)flux__malloc((size_t)n * sizeof *item);
-    if (!item) return false;
-    for (int i = 0; i < n; i++) item[i] = i < b.count ? b.item[i] : NULL;
-    if (b.x != was.x || !item[0]) item[0] = b.x;
-    if (n > 1 && (b.y != was.y || !item[1])) item[1] = b.y;
-    flux_tensor **grown = (flux_tensor **)flux__grow(m->item, &m->room, n, sizeof *grown);
-    bool good = grown != NULL;
-    if (good) m->item = grown;
-    for (int i = 0; good && i < n; i++) {
-        m->item[i] = item[i];
-        if (item[i]) continue;
-        good = FLUX__REFUSE("dataloader: the transform left array %d of batch %lld NULL", i,
-                            (long long)m->index);
-    }
-    m->count = good ? n : 0;
-    m->size = b.size;
-    FLUX_FREE(item);
-    return good;
-}
-
-static flux_tensor *flux__stage_one(const flux__stage *s, flux_tensor *x) {
-    if (s->kind == FLUX__STAGE_MAP) return s->map(x);
-    if (x->dtype == FLUX_F64 && !s->keep_f64 && s->device.backend != FLUX__CPU_BACKEND)
-        x = flux_to_dtype(x, FLUX_F32);
-    return flux__same_device(x->device, s->device) ? x : flux__move(x, s->device);
-}
-
-static flux_tensor *flux__stage_each(const flux__stage *s, flux_tensor *x) {
-    int n = flux_count(x);
-    if (x->op != FLUX__TUPLE) return flux__stage_one(s, x);
-    flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs);
-    if (!xs) return NULL;
-    for (int i = 0; i < n; i++) xs[i] = flux__stage_one(s, flux_nth(x, i));
-    flux_tensor *tuple = flux_tuple_of(n, xs);
-    FLUX_FREE(xs);
-    return tuple;
-}
-
-/* Stages from m->stage on: all of them, or, on a worker, those before the first move. */
-static bool flux__batch_stages(const flux_loader *l, flux__made *m, bool worker) {
-    for (; m->stage < l->stages; m->stage++) {
-        const flux__stage *s = &l->stage[m->stage];
-        if (worker && s->kind == FLUX__STAGE_MOVE) break;
-        if (s->kind == FLUX__STAGE_TRANSFORM) {
-            if (!flux__stage_transform(s, m)) return false;
-            continue;
-        }
-        for (int k = 0; k < m->count; k++) {
-            int64_t failures = flux__failures();
-            m->item[k] = flux__stage_each(s, m->item[k]);
-            if (!m->item[k] && !flux__failed_since(failures))
-                flux__fail("mapobs: the function gave NULL for array %d", k);
-            if (!m->item[k]) return false;
-        }
-    }
-    return true;
-}
-
-static bool flux__batch_items(const flux_loader *l, const int64_t *order, int64_t index,
-                              bool worker, flux__made *m) {
-    int width = l->set.get ? l->set.arrays : l->arrays;
-    flux_tensor **item = (flux_tensor **)flux__grow(m->item, &m->room, width, sizeof *item);
-    if (!item) return false;
-    int64_t from, n = flux__batch_span(l, index, &from);
-    const int64_t *own = order ? order + from : NULL;
-    m->item = item;
-    m->index = index;
-    m->size = n;
-    m->stage = 0;
-    m->count = width;
-    return l->set.get ? flux__batch_own(l, own, l->begin + from, n, m) : flux__batch_arrays(l, own, l->begin + from, n, worker, m);
-}
-
-/* A value that goes to another thread must be there: a node that is still to be computed
-   belongs to its thread. One that goes to a device is sent off now, not when it is needed. */
-static bool flux__batch_computed(flux_tensor *x) {
-    bool good = x->op == FLUX__TUPLE || flux_eval(x) != NULL;
-    for (int i = 0; good && x->op == FLUX__TUPLE && i < x->nin; i++)
-        good = flux_eval(x->in[i]) != NULL;
-    return good;
-}
-
-/* Batch `index` of the epoch that order and key stand for, or (a worker's batch that is to go
-   on) its remaining stages. What is made on the way is freed, the items are retained; on error
-   none is there. No graph is kept. */
-static bool flux__batch_make(const flux_loader *l, const int64_t *order, uint64_t key,
-                             int64_t index, bool worker, bool go_on, flux__made *m) {
-    flux__thread *t = flux__self();
-    bool good = true, moves = l->stages && l->stage[l->stages - 1].kind == FLUX__STAGE_MOVE;
-    if (!t) return false;
-    uint64_t seed = t->seed, draws = t->draws;
-    flux__block scope = flux__block_enter(true, true, NULL, 0);
-    t->seed = flux__scramble(key + (uint64_t)index);
-    t->draws = go_on ? (uint64_t)1 << 32 : 0;  /* another part of the batch's own stream */
-    for (int i = 0; go_on && i < m->count; i++)  /* the scope has the old ones from here on */
-        if (!flux__own(m->item[i])) good = false;
-    good = good && (go_on || flux__batch_items(l, order, index, worker, m)) &&
-           flux__batch_stages(l, m, worker);
-    for (int i = 0; good && (worker || moves) && i < m->count; i++)
-        good = flux__batch_computed(m->item[i]);
-    if (!good) m->count = 0;
-    for (int i = 0; i < m->count; i++) flux_retain(m->item[i]);
-    flux__block_leave(&scope);
-    t->seed = seed;
-    t->draws = draws;
-    return good;
-}
-
-FLUX_DEF flux_batch flux_first(flux_loader *l) {
-    flux__made m;
-    flux_batch none;
-    memset(&none, 0, sizeof none);
-    memset(&m, 0, sizeof m);
-    if (!l) return flux__null("first", "l", l), none;
-    if (l->batches < 1) return flux__fail("first: the loader has no batches"), none;
-    if (flux__batch_make(l, NULL, flux__scramble(l->seed), 0, false, false, &m)) {
-        if (l->first) FLUX_FREE(l->first);
-        l->first = m.item;
-        for (int i = 0; i < m.count; i++) flux__own(m.item[i]);
-        return flux__as_batch(&m);
-    }
-    flux__made_free(&m);
-    return none;
-}
-
-/* ---- a loader as text */
-
-/* "2x3 f32", or "4-element tuple of 2 f32"; of an array that a loader holds, the last dimension
-   counts observations. */
-static void flux__put_part(flux__sink *s, const flux_tensor *x) {
-    bool tuple = x->op == FLUX__TUPLE;
-    if (tuple) {
-        flux__put_integer(s, x->nin, false);
-        flux__put(s, "-element tuple of ");
-        x = x->in[0];
-    }
-    for (int d = 0; d < x->ndim; d++) {
-        if (d) flux__put(s, flux__glyph(FLUX__TIMES));
-        flux__put_integer(s, x->dim[d], false);
-    }
-    flux__put(s, x->ndim ? " " : "scalar ");
-    flux__put(s, flux_dtype_name((flux_dtype)x->dtype));
-}
-
-static void flux__put_option(flux__sink *s, const char *name, int64_t number, bool shown) {
-    if (!shown) return;
-    flux__put(s, ", ");
-    flux__put(s, name);
-    if (number >= 0) flux__put_integer(s, number, false);
-}
-
-static void flux__put_options(flux__sink *s, const flux_loader *l) {
-    flux_device d = flux__loader_device(l);
-    if (l->single) flux__put(s, ", batchsize=-1");
-    else flux__put_option(s, "batchsize=", l->batch, true);
-    flux__put_option(s, "shuffle=true", -1, l->shuffle);
-    flux__put_option(s, "partial=false", -1, !l->partial);
-    flux__put_option(s, "collate=none", -1, l->collate == FLUX_COLLATE_NONE);
-    flux__put_option(s, "workers=", l->workers, l->workers > 0);
-    flux__put_option(s, "rank=", l->rank, l->ranks > 1);
-    flux__put_option(s, "ranks=", l->ranks, l->ranks > 1);
-    flux__put_option(s, "device=", -1, d.backend != FLUX__CPU_BACKEND);
-    if (d.backend == FLUX__CPU_BACKEND) return;
-    flux__put(s, flux_device_backend(d));
-    flux__put(s, "(");
-    flux__put_integer(s, d.id, false);
-    flux__put(s, ")");
-}
-
-static bool flux__put_loader(flux__sink *s, flux_loader *l) {
-    flux__made m;
-    memset(&m, 0, sizeof m);
-    flux__put_integer(s, l->batches, false);
-    flux__put(s, "-element DataLoader(");
-    for (int i = 0; i < l->arrays; i++) {
-        if (i) flux__put(s, ", ");
-        flux__put_part(s, l->array[i]);
-    }
-    if (l->set.get) flux__put_integer(s, l->total, false);
-    if (l->set.get) flux__put(s, " observations");
-    flux__put_options(s, l);
-    flux__put(s, ")");
-    if (l->batches < 1) return true;
-    bool good = flux__batch_make(l, NULL, flux__scramble(l->seed), 0, false, false, &m);
-    flux__put(s, "\n  with first element:\n  ");
-    for (int i = 0; i < m.count; i++) {
-        if (i) flux__put(s, ", ");
-        flux__put_part(s, m.item[i]);
-    }
-    flux__made_free(&m);
-    return good;
-}
-
-FLUX_DEF size_t flux_loader_text(flux_loader *l, char *out, size_t n) {
-    flux__sink s = flux__sink_to(out, n);
-    if (!l) flux__null("loader_text", "l", l);
-    else if (!flux__put_loader(&s, l)) s.len = 0;
-    return flux__sink_end(&s);
-}
-
-/* ---- an epoch */
-
-/* The thread's error becomes the batch's: it counts when that batch's turn comes, if it does. */
-static void flux__made_fail(flux__made *m, int64_t failures) {
-    flux__withdraw(failures, m->error, sizeof m->error, "dataloader: no batch was made");
-}
-
-static void flux__made_error(flux__made *m) {
-    flux__thread *t = flux__self();
-    if (!t) return;
-    snprintf(flux__sentence(&t->error), sizeof t->error.text, "%s", m->error);
-    if (flux__pend(&t->error, false)) flux__say_error(t->error.now);
-}
-
-static void flux__made_swap(flux__made *a, flux__made *b) {
-    flux__made c = *a;
-    *a = *b;
-    *b = c;
-}
-
-static void flux__epoch_worker(void *arg) {
-    flux__epoch *r = (flux__epoch *)arg;
-    flux_loader *l = r->loader;
-    flux__thread *t = flux__self();
-    if (t) t->quiet = true;
-    flux__mutex_lock(&r->lock);
-    while (!r->stop && r->claimed < l->batches) {
-        if (r->claimed - r->taken >= r->depth) {
-            flux__cond_wait(&r->changed, &r->lock);
-            continue;
-        }
-        int64_t i = r->claimed++;
-        flux__made *m = &r->ring[i % r->depth];  /* nobody else touches it until it is ready */
-        flux__mutex_unlock(&r->lock);
-        flux__made_empty(m);
-        int64_t failures = flux__failures();
-        if (!flux__batch_make(l, r->order, r->key, i, true, false, m)) flux__made_fail(m, failures);
-        flux__mutex_lock(&r->lock);
-        m->ready = true;
-        flux__cond_broadcast(&r->changed);
-    }
-    flux__mutex_unlock(&r->lock);
-}
-
-/* As many workers as the system gives; with none, the batches are made by who asks for them. */
-static void flux__epoch_hire(flux__epoch *r) {
-    static const flux__mutex lock = FLUX__MUTEX_INIT;
-    static const flux__cond changed = FLUX__COND_INIT;
-    int want = r->loader->workers;
-    for (int k = 0; k < r->loader->arrays; k++)    /* a device makes its batches itself */
-        if (!flux__in_host_memory(r->loader->array[k])) want = 0;
-    if (want > r->loader->batches) want = (int)r->loader->batches;
-    if (want < 1) return;
-    memcpy(&r->lock, &lock, sizeof lock);
-    memcpy(&r->changed, &changed, sizeof changed);
-    r->depth = 2 * want;
-    r->forks = flux__forks;
-    r->ring = (flux__made *)flux__zalloc((size_t)r->depth * sizeof *r->ring);
-    r->thread = (flux__os_thread *)flux__zalloc((size_t)want * sizeof *r->thread);
-    while (r->ring && r->thread && r->threads < want &&
-           flux__thread_start(&r->thread[r->threads], flux__epoch_worker, r))
-        r->threads++;
-    if (r->ring && r->thread && r->threads < want)
-        flux__note(FLUX_LOG_DEBUG, "data.workers", true,
-                   "dataloader: %d of %d workers could be started", r->threads, want);
-}
-
-static flux__epoch *flux__epoch_new(flux_loader *l) {
-    flux__epoch *r = (flux__epoch *)flux__zalloc(sizeof *r);
-    if (!r) return NULL;
-    r->loader = (flux_loader *)flux_retain(l);
-    int64_t epoch = l->epoch++;
-    if (l->seeded) r->key = flux__scramble(l->seed + flux__scramble((uint64_t)epoch));
-    else if (l->shuffle || l->set.get || l->stages) r->key = flux__draw_key();
-    if (l->shuffle) r->order = flux__new_order(l->begin, l->share, r->key);
-    if (!l->shuffle || r->order) flux__epoch_hire(r);
-    return r;
-}
-
-/* A process forked later has no workers, and makes the batches itself. What they were at is left as it is. */
-static void flux__epoch_forked(flux__epoch *r) {
-    if (r->forks == flux__forks) return;
-    r->forks = flux__forks;
-    r->threads = 0;
-    r->ring = NULL;
-}
-
-static void flux__bar_free(struct flux__progress *bar);
-
-static void flux__epoch_free(flux__epoch *r) {
-    flux__epoch_forked(r);
-    if (r->threads) {
-        flux__mutex_lock(&r->lock);
-        r->stop = true;
-        flux__cond_broadcast(&r->changed);
-        flux__mutex_unlock(&r->lock);
-    }
-    for (int i = 0; i < r->threads; i++) flux__thread_join(&r->thread[i]);
-    for (int i = 0; r->ring && i < r->depth; i++) flux__made_free(&r->ring[i]);
-    flux__made_free(&r->now);
-    flux__made_free(&r->ahead);
-    flux__bar_free(r->bar);
-    if (r->ring) FLUX_FREE(r->ring);
-    if (r->thread) FLUX_FREE(r->thread);
-    if (r->order) FLUX_FREE(r->order);
-    flux_release(r->loader);
-    FLUX_FREE(r);
-}
-
-/* Batch i out of the ring. False: it is not there yet, and we are not to wait. */
-static bool flux__ring_take(flux__epoch *r, int64_t i, bool wait, flux__made *out) {
-    flux__made *m = &r->ring[i % r->depth];
-    flux__mutex_lock(&r->lock);
-    while (wait && !m->ready) flux__cond_wait(&r->changed, &r->lock);
-    bool there = m->ready;
-    if (there) {
-        flux__made_swap(out, m);
-        m->ready = false;
-        r->taken = i + 1;
-        flux__cond_broadcast(&r->changed);
-    }
-    flux__mutex_unlock(&r->lock);
-    return there;
-}
-
-/* Batch i into m, with all its stages done; or why not in m->error. */
-static void flux__epoch_make(flux__epoch *r, int64_t i, bool wait, flux__made *m) {
-    flux__thread *t = flux__self();
-    bool good = true, was = t && t->quiet;
-    int64_t failures = flux__failures();
-    flux__made_empty(m);
-    m->ready = false;
-    flux__epoch_forked(r);
-    const bool begun = r->threads != 0;   /* by a worker, up to the first move */
-    if (begun && (!flux__ring_take(r, i, wait, m) || m->error[0])) return;
-    if (t) t->quiet = true;
-    if (!begun || m->stage < r->loader->stages) good = flux__batch_make(r->loader, r->order, r->key, i, false, begun, m);
-    if (t) t->quiet = was;
-    if (!good) flux__made_fail(m, failures);
-    m->ready = true;
-}
-
-/* The next batch into r->now. False: an error, now pending. */
-static bool flux__epoch_next(flux__epoch *r) {
-    if (r->ahead.ready) {
-        flux__made_swap(&r->now, &r->ahead);
-        r->ahead.ready = false;
-    } else flux__epoch_make(r, r->next, true, &r->now);
-    if (r->now.error[0]) {
-        flux__made_error(&r->now);
-        return false;
-    }
-    r->next++;
-    return true;
-}
-
-/* While the device works on this batch, the next one travels. */
-static void flux__epoch_ahead(flux__epoch *r) {
-    flux_loader *l = r->loader;
-    bool moves = l->stages && flux__loader_device(l).backend != FLUX__CPU_BACKEND;
-    flux__thread *t = flux__self();
-    if (!moves || !t || r->next >= l->batches || flux__failed_since(r->failures)) return;
-    t->ahead = true;
-    flux__epoch_make(r, r->next, false, &r->ahead);
-    t->ahead = false;
-}
-
-static struct flux__progress *flux__bar_new(const char *label, int64_t batches);
-static void flux__bar_step(struct flux__progress *bar, int64_t done, int64_t size);
-static void flux__bar_end(struct flux__progress *bar);
-
-static flux__each_state flux__each_begin(flux__each_args a) {
-    flux__each_state e;
-    memset(&e, 0, sizeof e);
-    flux_loader *cursor = flux__loader_new();
-    if (!cursor) return e;
-    int64_t failures = flux__failures();
-    cursor->run = flux__epoch_new(a.loader);
-    if (cursor->run) cursor->run->failures = failures;
-    if (cursor->run && a.progress && !flux__failed_since(failures))
-        cursor->run->bar = flux__bar_new(a.progress, a.loader->batches);
-    if (!cursor->run || flux__failed_since(failures)) flux_release(cursor);
-    else e.run = flux__own(cursor);
-    return e;
-}
-
-/* No further batch is handed out while an error is pending: not the first either. */
-FLUX_DEF flux__each_state flux__each_start(flux__each_args a) {
-    flux__each_state none;
-    memset(&none, 0, sizeof none);
-    if (!a.loader || FLUX__GONE("each", a.loader)) return flux__null("each", "loader", a.loader), none;
-    return flux_failed() ? none : flux__each_begin(a);
-}
-
-/* Hands the batch to the iteration's scope. The array of items stays the run's. */
-static bool flux__each_batch(flux__each_state *e, flux__epoch *r, const char *file, int line) {
-    bool good = true;
-    e->batch = flux__as_batch(&r->now);
-    r->scope = flux__turn_enter(file, line);
-    for (int i = 0; i < r->now.count; i++)
-        if (!flux__own(r->now.item[i])) good = false;
-    r->now.count = 0;
-    return good;
-}
-
-FLUX_DEF bool flux__each_next(flux__each_state *e, const char *file, int line) {
-    flux_loader *cursor = (flux_loader *)e->run;
-    if (!cursor) return false;
-    flux__epoch *r = cursor->run;
-    bool left = e->inner != 0;                                   /* by break */
-    e->inner = 0;
-    flux__block_leave(&r->scope);
-    if (r->bar && r->next) flux__bar_step(r->bar, r->next, e->batch.size);
-    if (left || flux__failed_since(r->failures) || r->next >= r->loader->batches || !flux__epoch_next(r) ||
-        !flux__each_batch(e, r, file, line)) {
-        flux__each_leave(e);
-        return false;
-    }
-    flux__epoch_ahead(r);
-    e->inner = 1;
-    return true;
-}
-
-/* Takes an object back from the scope that owns it. */
-static void flux__disown(void *object) {
-    flux__thread *t = flux__self();
-    int i = t ? flux__owned_at(t, object, t->nowned - 1, 0) : -1;
-    if (i < 0) return;
-    memmove(t->owned + i, t->owned + i + 1, (size_t)(t->nowned - i - 1) * sizeof *t->owned);
-    t->nowned--;
-    for (int s = t->nscopes - 1; s > 0 && t->scope[s].start > i; s--) t->scope[s].start--;
-}
-
-FLUX_DEF void flux__each_leave(flux__each_state *e) {
-    flux_loader *cursor = (flux_loader *)e->run;
-    if (!cursor) return;
-    e->run = NULL;
-    flux__block_leave(&cursor->run->scope);
-    if (cursor->run->bar) flux__bar_end(cursor->run->bar);
-    flux__disown(cursor);
-    flux_release(cursor);
-}
-
-/* ---- progress
-   A bar looks at the values shown beside it only when it is drawn, ten times a second at
-   most, so a loss that nobody else looks at is not computed for it at every step. On a
-   terminal one line is drawn over and over; elsewhere (a file, a log) an epoch leaves one
-   line at its end. */
-
-typedef struct flux__progress {
-    struct flux__progress *outer;
-    char label[256];                      /* 60 characters at most */
-    int64_t done, total, samples;
-    double start, drawn;
-    bool terminal;
-    int values, width;                    /* width: columns of the line that stands there */
-    struct { char label[64]; flux_tensor *x; double number; } value[6];
-} flux__progress;
-
-/* A label's first characters. */
-static int64_t flux__label_cut(char *out, size_t n, const char *label, int64_t most) {
-    flux__sink s = flux__sink_to(out, n);
-    int64_t chars = flux__characters(label);
-    flux__put_cut(&s, label, chars < most ? chars : most);
-    flux__sink_end(&s);
-    return (int64_t)s.chars;
-}
-
-static flux__progress *flux__bar_new(const char *label, int64_t batches) {
-    flux__progress *bar = (flux__progress *)flux__zalloc(sizeof *bar);
-    flux__thread *t = flux__self();
-    if (!bar || !t) return bar;
-    flux__label_cut(bar->label, sizeof bar->label, label, 60);
-    bar->total = batches;
-    bar->terminal = flux__is_terminal(stderr);
-    bar->start = bar->drawn = flux__now();
-    bar->outer = t->bar;
-    t->bar = bar;
-    return bar;
-}
-
-static void flux__bar_free(flux__progress *bar) {
-    flux__thread *t = flux__self();
-    if (!bar) return;
-    flux__progress **link = t ? &t->bar : NULL;
-    while (link && *link && *link != bar) link = &(*link)->outer;
-    if (link && *link) *link = bar->outer;
-    for (int i = 0; i < bar->values; i++) flux_release(bar->value[i].x);
-    FLUX_FREE(bar);
-}
-
-static size_t flux__rate_text(double rate, char *out, size_t n) {
-    if (rate >= 1e6) return (size_t)snprintf(out, n, "%.1fM", rate / 1e6);
-    if (rate >= 1e4) return (size_t)snprintf(out, n, "%.1fk", rate / 1e3);
-    return (size_t)snprintf(out, n, "%.0f", rate);
-}
-
-static void flux__time_text(double seconds, char *out, size_t n) {
-    int64_t s = seconds < 0 || !(seconds < 1e8) ? 0 : (int64_t)(seconds + 0.5);
-    if (s < 3600) snprintf(out, n, "%d:%02d", (int)(s / 60), (int)(s % 60));
-    else snprintf(out, n, "%d:%02d:%02d", (int)(s / 3600), (int)(s / 60 % 60), (int)(s % 60));
-}
-
-/* "  loss 0.3456": the values as they are now. */
-static void flux__bar_values(flux__progress *bar, const char *gap, char *out, size_t n) {
-    size_t len = 0;
-    out[0] = 0;
-    for (int i = 0; i < bar->values && len < n; i++) {
-        if (bar->value[i].x) bar->value[i].number = flux_item(bar->value[i].x);
-        flux_assign(&bar->value[i].x, NULL);       /* looked at: no need to hold its graph */
-        len += (size_t)snprintf(out + len, n - len, "%s%s %.4g", gap, bar->value[i].label,
-                                bar->value[i].number);
-    }
-}
-
-/* What stands behind the bar. Where there is no room for all of it, the values stay, as what people look for. */
-static int64_t flux__bar_tail(flux__progress *bar, bool last, int64_t room, char *out, size_t n) {
-    char values[600], rate[32], time[32];
-    double spent = flux__now() - bar->start, done = (double)bar->done;
-    double left = bar->done > 0 ? spent / done * ((double)bar->total - done) : 0;
-    flux__bar_values(bar, "  ", values, sizeof values);
-    flux__rate_text(spent > 0 ? (double)bar->samples / spent : 0, rate, sizeof rate);
-    flux__time_text(last ? spent : left, time, sizeof time);
-    snprintf(out, n, " %lld/%lld  %s samples/s  %s %s%s", (long long)bar->done, (long long)bar->total, rate, last ? "time" : "eta", time, values);
-    if (flux__characters(out) > room) snprintf(out, n, " %lld/%lld%s", (long long)bar->done, (long long)bar->total, values);
-    return flux__characters(out);
-}
-
-static void flux__bar_draw(flux__progress *bar, bool last) {
-    char tail[800], label[256], shown[900], line[32];
-    int columns = flux__terminal_width(stderr) - 1, percent = 100, full, old = bar->width;
-    int64_t most = flux__characters(bar->label), least = most < 12 ? most : 12;
-    int64_t len = flux__bar_tail(bar, last, columns - 7 - least, tail, sizeof tail);
-    if (most > columns - 7 - len) most = columns - 7 - len;     /* a long label gives way */
-    int head = (int)flux__label_cut(label, sizeof label, bar->label, most > 3 ? most : 0) + 7, room = columns - head - (int)len;
-    room = room < 0 ? 0 : room > 30 ? 30 : room;
-    full = bar->total > 0 ? (int)(room * bar->done / bar->total) : room;
-    if (bar->total > 0) percent = (int)(100 * bar->done / bar->total);
-    for (int i = 0; i < room; i++) line[i] = i < full ? '#' : '.';
-    line[room] = 0;
-    len = flux__label_cut(shown, sizeof shown, tail, columns > head ? columns - head : 0);
-    bar->width = head + room + (int)len;
-    bar->drawn = flux__now();
-    fprintf(stderr, "\r%s %3d%% %s%s%*s", label, percent, line, shown, old > bar->width ? old - bar->width : 0, "");
-    fflush(stderr);
-}
-
-/* `done` batches are over, the last of them with `size` observations. */
-static void flux__bar_step(flux__progress *bar, int64_t done, int64_t size) {
-    if (done <= bar->done) return;
-    bar->done = done;
-    bar->samples += size;
-    if (bar->terminal && flux__now() - bar->drawn >= 0.1) flux__bar_draw(bar, false);
-}
-
-static void flux__bar_end(flux__progress *bar) {
-    char values[600], rate[32], of[32];
-    double spent = flux__now() - bar->start;
-    if (bar->terminal) {
-        flux__bar_draw(bar, true);
-        if (!bar->outer) fputc('\n', stderr);
-        else fprintf(stderr, "\r%*s\r", bar->width, "");  /* the bar around it draws there again */
-        fflush(stderr);
-        return;
-    }
-    flux__bar_values(bar, ", ", values, sizeof values);
-    flux__rate_text(spent > 0 ? (double)bar->samples / spent : 0, rate, sizeof rate);
-    snprintf(of, sizeof of, " of %lld", (long long)bar->total);
-    fprintf(stderr, "%s: %lld%s batches, %lld samples in %.2f s, %s samples/s%s\n", bar->label,
-            (long long)bar->done, bar->done < bar->total ? of : "", (long long)bar->samples, spent,
-            rate, values);
-}
-
-/* The place of a label on the innermost bar; what it held is let go. NULL: no bar, or no room. */
-static int flux__bar_place(const char *label, flux__progress **out) {
-    flux__thread *t = flux__self();
-    flux__progress *bar = t ? t->bar : NULL;
-    int i = 0;
-    char known[sizeof bar->value[0].label];
-    *out = bar;
-    if (!bar || !label) return -1;
-    flux__label_cut(known, sizeof known, label, 60);
-    while (i < bar->values && strcmp(bar->value[i].label, known) != 0) i++;
-    if (i >= 6) return -1;
-    if (i == bar->values) {
-        flux__label_cut(bar->value[i].label, sizeof bar->value[i].label, label, 60);
-        bar->values++;
-    }
-    flux_assign(&bar->value[i].x, NULL);
-    return i;
-}
-
-FLUX_DEF void flux_progress(const char *label, flux_tensor *value) {
-    flux__progress *bar;
-    if (!value) flux__null("progress", "value", value);
-    if (!value) return;
-    if (flux_len(value) != 1) {
-        flux__fail("progress: %s has %lld elements, not one", label ? label : "the value",
-                   (long long)flux_len(value));
-        return;
-    }
-    int i = flux__bar_place(label, &bar);
-    if (i >= 0) bar->value[i].x = (flux_tensor *)flux_retain(value);
-}
-
-FLUX_DEF void flux_progress_number(const char *label, double value) {
-    flux__progress *bar;
-    int i = flux__bar_place(label, &bar);
-    if (i >= 0) bar->value[i].number = value;
-}
-
 /* ------------------------------------------------------------------ 24. Files
    Readers of IDX (MNIST's format), NumPy's .npy, CSV and safetensors, writers of the second and
    the last.
@@ -27578,6 +27129,8 @@ FLUX_DEF void flux_progress_number(const char *label, double value) {
    the file's, and its dimensions stand there in reverse, so that no data are shuffled.
    Rejected: mapping files into memory (a file that shrinks meanwhile kills the process), and a
    JSON parser for more than safetensors allows: three fixed levels need no recursion. */
+
+FLUX__COLD
 
 /* Element types as files name them. The first ones stand in flux_dtype's order: what we write.
    The others are read into the next wider type we have. */
@@ -27789,6 +27342,8 @@ static bool flux__write_elements(flux__out *o, const void *data, uint64_t n, siz
 
 /* ---------------- IDX: 0 0 type ndim, sizes as 32-bit numbers, elements; all big-endian */
 
+FLUX__COLD
+
 static flux_tensor *flux__parse_idx(flux__source *s) {
     unsigned char head[4 + 4 * FLUX_MAX_DIMS];
     const flux__element *e = NULL;
@@ -27837,6 +27392,8 @@ FLUX_DEF flux_tensor *flux_load_idx(const char *path) {
 }
 
 /* ---------------- text headings: a cursor that both JSON and NumPy's dictionary are read with */
+
+FLUX__COLD
 
 typedef struct flux__cursor {
     const flux__source *source;
@@ -28111,6 +27668,8 @@ FLUX_DEF int flux_save_npy(flux_tensor *x, const char *path) {
 
 /* ---------------- CSV: lines of numbers */
 
+FLUX__COLD
+
 static bool flux__digit(char c) { return c >= '0' && c <= '9'; }
 
 /* Whether the text is `word`, letters of either case. */
@@ -28348,6 +27907,8 @@ FLUX_DEF flux_tensor *flux_load_csv(const char *path) {
    hole or an overlap. */
 
 #define FLUX__MAX_HEADING 100000000       /* bytes: what Python's library allows */
+
+FLUX__COLD
 
 typedef struct flux__entry {              /* a tensor in the file */
     const char *name, *dtype;
@@ -28699,6 +28260,8 @@ static flux__entry *flux__find(const flux__archive *z, const char *name) {
    A flux__list names the tensors of the things that a call is given, in the order in which they
    are visited. Those that are one tensor are known by `first`, the number of the place where it
    was met first: it is written once, under that name, and the other names become ties. */
+
+FLUX__COLD
 
 typedef struct flux__stored {
     char *name;
@@ -29281,6 +28844,8 @@ static int flux__files_all(const char *call, const char *path, int n, const char
    Dimensions are read in reverse anyway, as memory is row-major there. What is left: matrices, which we have the other way
    round; kernels, which Conv flips; and names. Where a layer is not in the table, names are equal and memory is as well. */
 
+FLUX__COLD
+
 enum { FLUX__TORCH_TURNED = 1, FLUX__TORCH_FLIPPED = 2 };
 
 typedef struct flux__torch_row {
@@ -29531,6 +29096,916 @@ FLUX_DEF flux_tensor *flux_load_tensor(const char *path, const char *name) {
     return flux__reveal(h, t);
 }
 
+/* ---------------- a schedule as a picture */
+
+FLUX__COLD
+
+static void flux__dot_kernels(FILE *f, const flux__plan *plan, flux__graph *g, const int *maker) {
+    char words[240];
+    for (int i = 0; i < plan->nkernel; i++) {
+        const flux__kernel *k = &plan->kernel[i];
+        flux__kernel_words(plan, g, k, false, words, sizeof words);
+        fprintf(f, "  k%d [label=\"%d. %s\"];\n", i, i + 1, words);
+        for (int j = 0; j < k->noperand; j++) {
+            int src = k->operand[j].src;
+            bool again = src < 0;         /* only strides, of what the kernel makes itself */
+            for (int e = 0; e < j; e++) again = again || k->operand[e].src == src;
+            if (again) continue;
+            flux__text t = flux__describe(src < plan->nleaf ? g->leaf[src] : g->node[src - plan->nleaf]);
+            if (src < plan->nleaf) fprintf(f, "  l%d [label=\"%s\" shape=ellipse];\n  l%d -> k%d;\n", src, t.s, src, i);
+            else fprintf(f, "  k%d -> k%d [label=\"%s\"];\n", maker[src - plan->nleaf], i, t.s);
+        }
+    }
+}
+
+/* The plan that computing x would run, as Graphviz text. Nothing is computed. */
+static bool flux__dot_write(FILE *f, flux_tensor *x) {
+    flux__graph g;
+    flux__graph_start(&g);
+    flux__graph_visit(&g, flux__base(x));
+    if (g.ok && g.nnode) g.flag[flux__base(x)->index] |= FLUX__ROOT;
+    if (g.ok && g.nnode) flux__graph_key(&g);
+    flux__plan *plan = g.ok && g.nnode ? flux__find_plan(&g) : NULL;
+    int *maker = plan ? (int *)flux__zalloc((size_t)plan->nnode * sizeof *maker) : NULL;
+    bool ok = g.ok && (!g.nnode || maker);
+    fputs("digraph schedule {\n  node [shape=box fontname=monospace fontsize=10];\n  edge [fontname=monospace fontsize=9];\n", f);
+    for (int i = 0; maker && i < plan->nkernel; i++)
+        for (int j = 0; j < plan->kernel[i].nouts; j++) maker[plan->kernel[i].outs[j]] = i;
+    if (maker) flux__dot_kernels(f, plan, &g, maker);
+    fputs("}\n", f);
+    if (maker) FLUX_FREE(maker);
+    flux__graph_free(&g);
+    return ok;
+}
+
+FLUX_DEF int flux_graph_dot(flux_tensor *x, const char *path) {
+    if (!flux__check_operands("graph_dot", 1, &x)) return -1;
+    FILE *f = path ? flux__fopen(path, "wb") : stdout;
+    if (!f) return flux__fail("graph_dot: cannot open %s: %s", path, strerror(errno)), -1;
+    bool ok = flux__dot_write(f, x);
+    if ((path ? fclose(f) : fflush(f)) != 0 && ok) return flux__fail("graph_dot: cannot write %s: %s", path ? path : "to stdout", strerror(errno)), -1;
+    return ok ? 0 : -1;
+}
+
+/* ------------------------------------------------------------------ 14. Printing tensors
+   How values look as text. All text goes through one sink, which works as
+   snprintf does (writes what fits, counts all) or writes to a file: flux_print
+   and the *_text functions are the same code, and need no memory for the text.
+   Tensors look as in Julia: a header with shape, device and dtype, then a row
+   a line, columns aligned on the decimal point, what does not fit left out. A
+   vector shows the fewest digits that read back as the same number, a matrix
+   six at most. A large tensor is cut down where it lies before its elements
+   are fetched, so that printing costs the same for any size on any device, and
+   changes nothing about the tensor or the device.
+   Digits come from printf's %e, of which only digits and exponent are used: a
+   comma as the locale's decimal point does not show. Rejected: %g (it pads, and
+   can't say which digits matter), an algorithm of our own for shortest digits
+   (a page of tables for text that a person reads). */
+
+FLUX__COLD
+
+/* ---- settings */
+
+static int flux__print_rows, flux__print_columns;    /* 0: the defaults */
+
+FLUX_DEF void flux_print_limits(int rows, int columns) {
+    flux__atomic_store32(&flux__print_rows, rows > 0 ? rows : 0);
+    flux__atomic_store32(&flux__print_columns, columns > 0 ? columns : 0);
+}
+
+/* ---- numbers */
+
+FLUX_DEF size_t flux_format_bytes(int64_t bytes, char *out, size_t n) {
+    static const char *const units[] = { " KiB", " MiB", " GiB", " TiB", " PiB", " EiB" };
+    flux__sink s = flux__sink_to(out, n);
+    if (bytes < 1024) {
+        flux__put_integer(&s, bytes, false);
+        flux__put(&s, bytes == 1 ? " byte" : " bytes");
+        return flux__sink_end(&s);
+    }
+    int u = 0;
+    int64_t unit = 1024, part;
+    char text[32];
+    while (u < 5 && bytes / unit >= 1024) unit *= 1024, u++;
+    part = (int64_t)((double)(bytes % unit) * 1000.0 / (double)unit + 0.5);      /* thousandths */
+    flux__put_integer(&s, bytes / unit + part / 1000, false);
+    flux__integer_text(1000 + part % 1000, false, text);
+    text[0] = '.';
+    flux__put(&s, text);
+    flux__put(&s, units[u]);
+    return flux__sink_end(&s);
+}
+
+/* Whether r is nearer to v than to any other number of v's dtype; neither is negative. */
+static bool flux__reads_back(double r, double v, flux_dtype t) {
+    static const int bits[] = { 24, 53, 11, 8 };             /* of f32, f64, f16, bf16 */
+    static const int lowest[] = { -149, -1074, -24, -133 };
+    int e;
+    double m = frexp(v, &e), gap = ldexp(1.0, e - bits[t] > lowest[t] ? e - bits[t] : lowest[t]);
+    /* below a power of two numbers lie twice as close */
+    bool narrow = m == 0.5 && r < v && e - bits[t] > lowest[t];
+    return r == v || fabs(r - v) < (narrow ? gap / 4 : gap / 2);
+}
+
+/* The decimal digits of v: d[0].d[1]d[2]... times ten to the *power; as few as read back, at most
+   `most`. *exact says whether they are v and no rounding of it. Their count. */
+static int flux__decimal(double v, flux_dtype t, int most, char *d, int *power, bool *exact) {
+    char text[40];
+    double r = 0;
+    for (int p = 1; p <= most; p++) {
+        snprintf(text, sizeof text, "%.*e", p - 1, fabs(v));
+        r = strtod(text, NULL);
+        if (flux__reads_back(r, fabs(v), t)) break;
+    }
+    int n = 0;
+    const char *at = text;
+    for (; *at && *at != 'e'; at++)
+        if (*at >= '0' && *at <= '9') d[n++] = *at;
+    *power = *at ? atoi(at + 1) : 0;
+    *exact = r == fabs(v);
+    while (n > 1 && d[n - 1] == '0') n--;
+    return n;
+}
+
+/* A floating number as Julia shows it: 0.5, 100.0, 1.0e6, 1.5e-5, NaN, -Inf. out has 40 bytes. */
+static void flux__real_text(double v, flux_dtype t, int most, char *out) {
+    char d[24], *at = out;
+    int power, n;
+    bool exact;
+    if (v != v || v - v != 0) {
+        strcpy(out, v != v ? "NaN" : v > 0 ? "Inf" : "-Inf");
+        return;
+    }
+    if (copysign(1, v) < 0) *at++ = '-';    /* signbit warns of a conversion in C libraries that have it as a macro of three types */
+    if (v == 0) {
+        strcpy(at, "0.0");
+        return;
+    }
+    n = flux__decimal(v, t, most, d, &power, &exact);
+    int point = power + 1;                /* digits before the point */
+    if (point <= -4 || point > 6 || (point >= n && !exact)) {
+        *at++ = d[0];
+        *at++ = '.';
+        for (int i = 1; i < n; i++) *at++ = d[i];
+        if (n == 1) *at++ = '0';
+        *at++ = 'e';
+        flux__integer_text(power, false, at);
+        return;
+    }
+    int last = point + 1 > n ? point + 1 : n;      /* digits, and zeros to one after the point */
+    for (int i = point < 1 ? point - 1 : 0; i < last; i++) {
+        if (i == point) *at++ = '.';
+        *at++ = i >= 0 && i < n ? d[i] : '0';
+    }
+    *at = 0;
+}
+
+/* ---- tensors */
+
+/* An element as text; left and right: its characters before the point, and from there on. */
+typedef struct flux__cell { char text[40]; int left, right; } flux__cell;
+
+/* Of n things, those from both ends that are shown; have: how many of n were fetched. */
+typedef struct flux__ends { int64_t n, head, tail, have; } flux__ends;
+
+static flux__ends flux__ends_of(int64_t n, int64_t most, int64_t head, int64_t tail) {
+    flux__ends e = { n, n, 0, n };
+    if (n > most) e.head = head, e.tail = tail;
+    return e;
+}
+
+static int64_t flux__shown(const flux__ends *e) { return e->head + e->tail; }
+static int64_t flux__end_at(const flux__ends *e, int64_t i) {
+    return i < e->head ? i : e->have - flux__shown(e) + i;
+}
+
+/* What is shown of x, which has three dims, cut along dims 0 to `dim` and joined. It slices all the
+   way down before it joins, so that no more than what is shown is ever copied. */
+static flux_tensor *flux__cut_dims(flux_tensor *x, int dim, flux__ends *const *ends) {
+    if (!x || dim < 0) return x;
+    flux__ends *e = ends[dim];
+    if (flux__shown(e) == e->n) return flux__cut_dims(x, dim - 1, ends);
+    e->have = flux__shown(e);
+    flux_tensor *parts[2] = { flux__cut_dims(flux_slice(x, dim, 0, e->head), dim - 1, ends), NULL };
+    if (!e->tail) return parts[0];
+    parts[1] = flux__cut_dims(flux_slice(x, dim, e->n - e->tail, e->n), dim - 1, ends);
+    return parts[0] && parts[1] ? flux_cat_all(dim, 2, parts) : NULL;
+}
+
+typedef struct flux__grid {               /* what is shown of a tensor: rows x columns x pages */
+    flux__ends rows, columns, pages;
+    const void *data;
+    flux_dtype dtype, stored;             /* stored: of data, where half formats have become f32 */
+    int most;                             /* digits */
+    bool dots;                            /* zeros as dots: a one-hot matrix is easier to see */
+    int limit;                            /* characters a line */
+} flux__grid;
+
+/* Fetches what is to be shown. False: an error was told. */
+static bool flux__grid_of(flux__grid *g, flux_tensor *x) {
+    int rows = flux__atomic_load32(&flux__print_rows);
+    g->limit = flux__atomic_load32(&flux__print_columns);
+    if (!rows) rows = 20;
+    if (!g->limit) g->limit = 80;
+    int64_t d0 = x->ndim ? x->dim[0] : 1, d1 = x->ndim > 1 ? x->dim[1] : 1, fit = g->limit / 3 + 1;
+    g->rows = flux__ends_of(d0, rows, rows > 1 ? rows / 2 : 1, (rows - 1) / 2);
+    g->columns = flux__ends_of(d1, 2 * fit, fit, fit);
+    g->pages = flux__ends_of(d0 && d1 ? flux__size(x) / d0 / d1 : 0, 10, 3, 3);
+    g->dtype = (flux_dtype)x->dtype;
+    g->dots = g->dtype == FLUX_BOOL && x->ndim > 1;
+    g->most = d1 > 1 ? 6 : 17;
+    if (!flux__size(x)) return true;
+    if (!(x = flux_eval(x))) return false;
+    if (flux__size(x) > 4096) {
+        int64_t dims[3] = { d0, d1, g->pages.n };
+        flux__ends *const ends[3] = { &g->rows, &g->columns, &g->pages };
+        x = flux__cut_dims(flux_reshape_to(x, flux__shape(dims, 3)), 2, ends);
+    }
+    if (x && flux__is_half((int)g->dtype)) x = flux_to_dtype(x, FLUX_F32);
+    g->stored = x ? (flux_dtype)x->dtype : FLUX_F32;
+    return x && (g->data = flux_data(x)) != NULL;
+}
+
+static int64_t flux__whole_at(const void *data, flux_dtype t, int64_t i) {
+    const uint8_t *bytes = (const uint8_t *)data;
+    if (t == FLUX_I32) return ((const int32_t *)data)[i];
+    if (t == FLUX_I64) return ((const int64_t *)data)[i];
+    return t == FLUX_BOOL ? bytes[i] != 0 : bytes[i];
+}
+
+/* What stands in row i, column j of page k, as text. */
+static void flux__grid_cell(const flux__grid *g, flux__cell *c, int64_t i, int64_t j, int64_t k) {
+    int64_t at = flux__end_at(&g->pages, k);
+    at = flux__end_at(&g->columns, j) + g->columns.have * at;
+    at = flux__end_at(&g->rows, i) + g->rows.have * at;
+    c->right = 0;
+    if (flux__dtypes[g->dtype].real) {
+        double v = g->stored == FLUX_F64 ? ((const double *)g->data)[at]
+                                         : (double)((const float *)g->data)[at];
+        flux__real_text(v, g->dtype, g->most, c->text);
+        const char *point = strchr(c->text, '.');
+        c->right = point ? (int)strlen(point) : 0;
+    } else flux__integer_text(flux__whole_at(g->data, g->dtype, at), false, c->text);
+    c->left = (int)strlen(c->text) - c->right;
+    if (g->dots && c->text[0] == '0') strcpy(c->text, flux__glyph(FLUX__DOT));
+}
+
+/* Finds the columns' widths on page k, and keeps as many from both sides as fit in a line. */
+static void flux__grid_fit(flux__grid *g, flux__cell *widths, int64_t k) {
+    int64_t total = flux__shown(&g->columns), head = 0, tail = 0, used = 1, all = 1;
+    flux__cell c;
+    for (int64_t j = 0; j < total; j++) {
+        widths[j].left = widths[j].right = 0;
+        for (int64_t i = 0; i < flux__shown(&g->rows); i++) {
+            flux__grid_cell(g, &c, i, j, k);
+            if (c.left > widths[j].left) widths[j].left = c.left;
+            if (c.right > widths[j].right) widths[j].right = c.right;
+        }
+        all += widths[j].left + widths[j].right + (j ? 2 : 0);
+    }
+    if (all <= g->limit && total == g->columns.n) return;
+    for (;;) {                            /* one more from the left, or the right */
+        bool right = tail < head;
+        if (head + tail == total) break;
+        const flux__cell *w = &widths[right ? total - 1 - tail : head];
+        used += w->left + w->right + 2;
+        if (head && used + (flux__ascii() ? 3 : 1) > g->limit) break;
+        if (right) tail++;
+        else head++;
+    }
+    memmove(widths + head, widths + total - tail, (size_t)tail * sizeof *widths);
+    g->columns.head = head;
+    g->columns.tail = tail;
+}
+
+static void flux__put_row(flux__sink *s, const flux__grid *g, const flux__cell *widths, int64_t i,
+                          int64_t k) {
+    int64_t shown = flux__shown(&g->columns);
+    flux__cell c;
+    for (int64_t j = 0; j < shown; j++) {
+        bool gap = j == g->columns.head && shown < g->columns.n;
+        if (gap) flux__put(s, i % 5 == 0 ? "  " : "   ");
+        if (gap && i % 5 == 0) flux__put(s, flux__glyph(FLUX__COLUMNS_LEFT_OUT));
+        else if (gap && flux__ascii()) flux__put(s, "  ");
+        flux__put(s, j ? "  " : " ");
+        flux__grid_cell(g, &c, i, j, k);
+        flux__put_pad(s, widths[j].left - c.left);
+        flux__put(s, c.text);
+        if (j + 1 < shown) flux__put_pad(s, widths[j].right - c.right);
+    }
+    if (g->columns.tail == 0 && shown < g->columns.n && i % 5 == 0) {
+        flux__put_pad(s, widths[shown - 1].right - c.right + 2);
+        flux__put(s, flux__glyph(FLUX__COLUMNS_LEFT_OUT));
+    }
+}
+
+/* The line that stands for rows left out: a sign at the units of the first column. */
+static void flux__put_rows_left_out(flux__sink *s, const flux__cell *widths) {
+    flux__put_pad(s, widths[0].left);
+    flux__put(s, flux__glyph(FLUX__ROWS_LEFT_OUT));
+}
+
+static void flux__put_page(flux__sink *s, const flux__grid *whole, flux__cell *widths, int64_t k) {
+    flux__grid g = *whole;
+    flux__grid_fit(&g, widths, k);
+    for (int64_t i = 0; i < flux__shown(&g.rows); i++) {
+        if (i == g.rows.head) {
+            flux__put(s, "\n");
+            flux__put_rows_left_out(s, widths);
+        }
+        flux__put(s, "\n");
+        flux__put_row(s, &g, widths, i, k);
+    }
+    if (g.rows.tail == 0 && flux__shown(&g.rows) < g.rows.n) {
+        flux__put(s, "\n");
+        flux__put_rows_left_out(s, widths);
+    }
+}
+
+/* "[:, :, 0, 2] =" above page `at` of a tensor with more than two dimensions. */
+static void flux__put_page_name(flux__sink *s, const flux_tensor *x, int64_t at) {
+    flux__put(s, "\n[:, :");
+    for (int d = 2; d < x->ndim; d++) {
+        flux__put(s, ", ");
+        flux__put_integer(s, at % x->dim[d], false);
+        at /= x->dim[d];
+    }
+    flux__put(s, "] =");
+}
+
+static void flux__put_pages(flux__sink *s, const flux_tensor *x, const flux__grid *g,
+                            flux__cell *widths) {
+    for (int64_t k = 0; k < flux__shown(&g->pages); k++) {
+        int64_t at = k < g->pages.head ? k : g->pages.n - flux__shown(&g->pages) + k;
+        if (k && x->ndim > 2) flux__put(s, "\n");
+        if (k && k == g->pages.head) {
+            flux__put(s, "\n");
+            flux__put(s, flux__glyph(FLUX__ROWS_LEFT_OUT));
+            flux__put(s, "\n");
+        }
+        if (x->ndim > 2) flux__put_page_name(s, x, at);
+        flux__put_page(s, g, widths, k);
+    }
+}
+
+/* "3x2", or "5-element": a tensor's shape in words. */
+static void flux__put_shape(flux__sink *s, const flux_tensor *x) {
+    for (int d = 0; d < x->ndim; d++) {
+        if (d) flux__put(s, flux__glyph(FLUX__TIMES));
+        flux__put_integer(s, x->dim[d], false);
+    }
+    if (x->ndim == 1) flux__put(s, "-element");
+    if (x->ndim == 0) flux__put(s, "scalar");
+}
+
+static void flux__put_place(flux__sink *s, const flux_tensor *x) {
+    flux__put(s, " ");
+    flux__put(s, flux_device_backend(x->device));
+    if (x->device.backend != FLUX__CPU_BACKEND) {
+        flux__put(s, "(");
+        flux__put_integer(s, x->device.id, false);
+        flux__put(s, ")");
+    }
+    flux__put(s, " ");
+    flux__put(s, flux__dtypes[x->dtype].name);
+}
+
+static bool flux__put_array(flux__sink *s, flux_tensor *x) {
+    flux__grid g;
+    flux__cell c, *widths;
+    memset(&g, 0, sizeof g);
+    int h = flux__hide();
+    widths = flux__grid_of(&g, x)
+                 ? (flux__cell *)flux__malloc((size_t)flux__shown(&g.columns) * sizeof *widths)
+                 : NULL;
+    if (widths && x->ndim == 0) {         /* a scalar: the number, where and what it is */
+        flux__grid_cell(&g, &c, 0, 0, 0);
+        flux__put(s, c.text);
+        flux__put_place(s, x);
+    } else if (widths) {
+        flux__put_shape(s, x);
+        flux__put_place(s, x);
+        if (flux__size(x)) flux__put(s, ":");
+        flux__put_pages(s, x, &g, widths);
+    }
+    if (widths) FLUX_FREE(widths);
+    flux__reveal(h, NULL);
+    return widths != NULL;
+}
+
+static bool flux__put_tensor(flux__sink *s, flux_tensor *x) {
+    if (x->op != FLUX__TUPLE) return flux__put_array(s, x);
+    flux__put_integer(s, x->nin, false);
+    flux__put(s, "-element tuple:");
+    for (int i = 0; i < x->nin; i++) {
+        flux__put(s, "\n[");
+        flux__put_integer(s, i, false);
+        flux__put(s, "] ");
+        if (!flux__put_tensor(s, x->in[i])) return false;
+    }
+    return true;
+}
+
+FLUX_DEF size_t flux_tensor_text(flux_tensor *x, char *out, size_t n) {
+    flux__sink s = flux__sink_to(out, n);
+    if (!x || FLUX__GONE("print", x)) flux__null("tensor_text", "x", x);
+    else if (!flux__put_tensor(&s, x)) s.len = 0;
+    return flux__sink_end(&s);
+}
+
+FLUX_DEF void flux_print_tensor(flux_tensor *x) {
+    flux__sink s = flux__sink_stdout();
+    if (!x) flux__null("print", "x", x);
+    else if (flux__put_tensor(&s, x)) flux__put(&s, "\n");
+}
+
+/* ------------------------------------------------------------------ 22. Printing models
+   A model prints as in Flux.jl: a layer on one line, a container as its
+   children between brackets, and behind each line how many numbers it holds.
+   This stands on nothing but a type's description of its fields, so a layer of
+   the user's own needs no more. What has a text function is a line of its own;
+   what has none is a container:
+
+       ActorCritic(
+         Dense(2 => 2),                        # 6 parameters
+         2-element f32,                        # 2 parameters
+       )                   # Total: 3 arrays, 8 parameters, 32 bytes.
+
+   A tensor that stands in a container is a line too, as `critic` above. A type
+   without text that holds nothing but tensors is one line, Affine(5x2 f32,
+   5-element f32), and so is a container of plain functions, Chain(relu, +).
+   Parameters that a line above has shown are called tied, and totals count
+   them once. Bytes are those of the memory the tensors lie in, on whatever
+   device; memory that two of them share counts once. A flag marks a line whose
+   parameters are all zero, or hold a NaN or Inf: one reduction each, where
+   they lie. */
+
+FLUX__COLD
+
+typedef struct flux__shown_model {        /* one printing of a model */
+    flux__sink *sink;
+    flux__pairs seen;                     /* parameters of the lines above; or memory counted */
+} flux__shown_model;
+
+typedef struct flux__summary {              /* of one line, or of the whole model */
+    flux__shown_model *shown;
+    int64_t arrays, numbers, tied, states, state_numbers, bytes;
+    int64_t frozen;                       /* of the arrays, those that flux_update leaves as they are */
+    bool zero, nan, inf;                  /* the flags */
+    bool total;                           /* of the whole model: bytes, no flags */
+} flux__summary;
+
+/* Whether p comes for the first time. */
+static bool flux__first_sight(flux__shown_model *shown, const void *p) {
+    bool fresh = true;
+    (void)flux__pairs_at(&shown->seen, p, &fresh);
+    return fresh;
+}
+
+/* The largest magnitude tells all three flags: 0, NaN, Inf. */
+static void flux__summary_flags(flux__summary *t, flux_tensor *x) {
+    if (!flux__size(x)) return;
+    double most = 1;                      /* what a failure leaves: no flag, but a pending error */
+    int h = flux__hide();
+    flux_tensor *v = flux__dtypes[x->dtype].real ? flux_detach(x) : flux_to_dtype(x, FLUX_F32);
+    v = flux_to_dtype((flux_max)(flux_abs(v)), FLUX_F64);
+    if (v) flux_read(v, &most, sizeof most);
+    flux__reveal(h, NULL);
+    if (most != 0) t->zero = false;
+    if (most != most) t->nan = true;
+    if (most - most != 0 && most == most) t->inf = true;
+}
+
+static void flux__summary_tensor(flux_tensor *x, const char *path, bool trained, void *user) {
+    flux__summary *t = (flux__summary *)user;
+    const flux_tensor *memory = x->base ? x->base : x;
+    int64_t n = flux__size(x);
+    (void)path;
+    if (trained) t->arrays++, t->numbers += n;
+    else t->states++, t->state_numbers += n;
+    if (t->total) {
+        if (flux__first_sight(t->shown, memory))
+            t->bytes += flux__size(memory) * flux__dtypes[memory->dtype].size;
+    } else if (trained) {
+        if (!flux__first_sight(t->shown, x)) t->tied += n;
+        flux__summary_flags(t, x);
+    }
+}
+
+/* Trained numbers, those of a tensor that came before left out. */
+static void flux__summary_new(flux_tensor *x, const char *path, bool trained, void *user) {
+    flux__summary *t = (flux__summary *)user;
+    (void)path;
+    if (trained && flux__first_sight(t->shown, x->base ? x->base : x)) t->numbers += flux__size(x);
+}
+
+static void flux__summary_frozen(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+    (void)slot, (void)path;
+    if (trained && owner->frozen) ((flux__summary *)user)->frozen++;
+}
+
+static flux__summary flux__summary_start(flux__shown_model *shown) {
+    flux__summary t = { shown, 0, 0, 0, 0, 0, 0, 0, true, false, false, false };
+    return t;
+}
+
+static void flux__put_number(flux__sink *s, const char *before, int64_t n, const char *after) {
+    flux__put(s, before);
+    flux__put_integer(s, n, true);
+    flux__put(s, after);
+}
+
+/* The comment behind a line that is `width` characters long: "# 6 parameters, plus 6". */
+static void flux__put_summary(flux__sink *s, const flux__summary *t, int indent, int64_t width,
+                              bool alone) {
+    int64_t pad = (indent ? 39 - indent : 20) - width;
+    if (!t->arrays && !alone) return;     /* of a layer without parameters nothing is said */
+    flux__put_pad(s, pad > 2 ? pad : 2);
+    flux__put_colour(s, "90");
+    if (t->arrays) flux__put_number(s, "# ", t->numbers, " parameters");
+    else flux__put_number(s, "# ", t->state_numbers, " non-trainable");
+    if (t->arrays && t->state_numbers)
+        flux__put_number(s, ", plus ", t->state_numbers, indent ? "" : " non-trainable");
+    if (t->tied) {
+        if (t->tied < t->numbers) flux__put_number(s, ", ", t->tied, "");
+        else flux__put(s, ",");
+        flux__put(s, " tied");
+    }
+    if (t->frozen) flux__put(s, t->frozen < t->arrays ? ", partly frozen" : ", frozen");
+    bool flag = t->numbers && (t->zero || t->nan || t->inf);
+    if (flag) flux__put_colour(s, t->zero ? "36" : "31");
+    if (flag) flux__put(s, t->zero ? "  (all zero)" : t->nan ? "  (some NaN)" : "  (some Inf)");
+    flux__put_colour(s, "0");
+}
+
+/* ---- the fields of a layer, one by one */
+
+static void flux__put_own_text(flux__sink *s, flux_layer *m) {
+    char text[256], *all;
+    size_t n = m->type->text(m, text, sizeof text);
+    if (n < sizeof text) {
+        flux__put(s, text);
+        return;
+    }
+    /* more than that is a mistake: the name will do */
+    all = n < 65536 ? (char *)flux__malloc(n + 1) : NULL;
+    if (!all) {
+        flux__put(s, m->type->name);
+        return;
+    }
+    all[0] = 0;
+    m->type->text(m, all, n + 1);
+    all[n] = 0;
+    flux__put(s, all);
+    FLUX_FREE(all);
+}
+
+static void flux__put_kind(flux__sink *s, const flux_tensor *x) {      /* "5x2 f32" */
+    flux__put_shape(s, x);
+    flux__put(s, " ");
+    flux__put(s, flux__dtypes[x->dtype].name);
+}
+
+static void flux__put_line(flux__sink *s, flux_layer *m) {
+    flux__item item;
+    bool first = true;
+    if (m->type->text) {
+        flux__put_own_text(s, m);
+        return;
+    }
+    flux__put(s, m->type->name);
+    flux__put(s, "(");
+    for (int i = 0; flux__item_of(m, i, &item); i++) {
+        if (!item.layer && !item.tensor) continue;
+        if (!first) flux__put(s, ", ");
+        first = false;
+        if (item.layer && item.layer->type->text) flux__put_own_text(s, item.layer);
+        else if (item.layer) flux__put(s, item.layer->type->name);
+        else flux__put_kind(s, item.tensor);
+    }
+    flux__put(s, ")");
+}
+
+/* ---- lines */
+
+static void flux__put_leaf(flux__shown_model *shown, flux_layer *m, int indent) {
+    flux__sink *s = shown->sink;
+    flux__summary t = flux__summary_start(shown);
+    size_t start = s->chars;
+    flux__put_pad(s, indent);
+    if (indent && m->name) {
+        flux__put(s, m->name);
+        flux__put(s, " = ");
+    }
+    flux__put_line(s, m);
+    int64_t width = (int64_t)(s->chars - start) - indent;
+    if (indent) flux__put(s, ",");
+    flux_visit(m, flux__summary_tensor, &t);
+    flux__fields(m, flux__summary_frozen, &t);
+    flux__put_summary(s, &t, indent, width, false);
+}
+
+static void flux__put_tensor_line(flux__shown_model *shown, const flux__item *item, int indent, bool frozen) {
+    flux__sink *s = shown->sink;
+    flux__summary t = flux__summary_start(shown);
+    size_t start = s->chars;
+    flux__put_pad(s, indent);
+    flux__put_kind(s, item->tensor);
+    int64_t width = (int64_t)(s->chars - start) - indent;
+    flux__put(s, ",");
+    flux__summary_tensor(item->tensor, "", item->trained, &t);
+    t.frozen = frozen && item->trained;
+    flux__put_summary(s, &t, indent, width, true);
+}
+
+static void flux__put_totals(flux__shown_model *shown, flux_layer *m) {
+    flux__sink *s = shown->sink;
+    flux__summary t = flux__summary_start(shown);
+    char bytes[32];
+    flux__pairs_free(&shown->seen);       /* from here on it knows memory, not parameters */
+    t.total = true;
+    flux_visit(m, flux__summary_tensor, &t);
+    flux_format_bytes(t.bytes, bytes, sizeof bytes);
+    if (t.arrays <= 2) return;
+    flux__put_pad(s, t.states ? 8 : 18);
+    flux__put_colour(s, "90");
+    flux__put_number(s, "# Total: ", t.arrays, t.states ? " trainable arrays, " : " arrays, ");
+    flux__put_number(s, "", t.numbers, " parameters,");
+    if (t.states) {
+        flux__put_number(s, "\n          # plus ", t.states, " non-trainable, ");
+        flux__put_number(s, "", t.state_numbers, " parameters, summarysize");
+    }
+    flux__put(s, " ");
+    flux__put(s, bytes);
+    flux__put(s, ".");
+    flux__put_colour(s, "0");
+}
+
+static void flux__put_model(flux__shown_model *shown, flux_layer *m, int indent) {
+    flux__sink *s = shown->sink;
+    flux__item item;
+    if (flux__one_line(m) || indent > 400) {     /* so deep, its children are not shown */
+        flux__put_leaf(shown, m, indent);
+        if (indent) flux__put(s, "\n");
+        return;
+    }
+    flux__put_pad(s, indent);
+    if (indent && m->name) {
+        flux__put(s, m->name);
+        flux__put(s, " = ");
+    }
+    flux__put(s, m->type->name);
+    flux__put(s, "(\n");
+    for (int i = 0; flux__item_of(m, i, &item); i++)
+        if (item.layer) flux__put_model(shown, item.layer, indent + 2);
+        else if (item.tensor) {
+            flux__put_tensor_line(shown, &item, indent + 2, m->frozen);
+            flux__put(s, "\n");
+        }
+    flux__put_pad(s, indent);
+    flux__put(s, indent ? "),\n" : ") ");
+    if (!indent) flux__put_totals(shown, m);
+}
+
+static void flux__put_whole_model(flux__sink *s, flux_layer *m) {
+    flux__shown_model shown = { s, { NULL, 0, 0 } };
+    if (FLUX__GONE("print", m)) return;
+    flux__put_model(&shown, m, 0);
+    flux__pairs_free(&shown.seen);
+}
+
+FLUX_DEF size_t flux_layer_text(flux_layer *m, char *out, size_t n) {
+    flux__sink s = flux__sink_to(out, n);
+    if (!m) flux__null("layer_text", "m", m);
+    else flux__put_whole_model(&s, m);
+    return flux__sink_end(&s);
+}
+
+/* ---- a model at work: what each layer gives, and what that costs */
+
+FLUX__COLD
+
+/* The table fits 80 columns: each is as wide as what stands in it, and where that is too much, names are cut and then what
+   layers give. Long numbers are shortened: 1.24e+12. */
+enum { FLUX__TABLE = 80, FLUX__TABLE_NAME = 20, FLUX__TABLE_OUT = 8 };
+
+typedef struct flux__table { int64_t name, out, numbers, products, bytes; int step; } flux__table;   /* step: of the indent */
+
+static void flux__cell_number(int64_t v, char *out, size_t n) {
+    flux__sink s = flux__sink_to(out, n);
+    if (v < INT64_C(1000000000000)) flux__put_integer(&s, v, true);
+    flux__sink_end(&s);
+    if (v >= INT64_C(1000000000000)) snprintf(out, n, "%.3g", (double)v);
+}
+
+static void flux__put_right(flux__sink *s, const char *text, int64_t width) {
+    flux__put_pad(s, width - (int64_t)strlen(text));
+    flux__put(s, text);
+}
+
+/* What a row has of all columns but the first; of a container's the last two are its children's. */
+static void flux__put_cells(flux__sink *s, const flux__table *t, const flux__watch_row *row, bool all) {
+    char text[48];
+    bool numbers = all || row->numbers;
+    int64_t used = (int64_t)strlen(row->out);
+    flux__put(s, "  ");
+    flux__put_cut(s, row->out, numbers || used > t->out ? t->out : used);
+    flux__cell_number(row->numbers, text, sizeof text);
+    if (numbers) flux__put_right(s, text, t->numbers + 2);
+    if (row->frozen) flux__put(s, "*");
+    if (!all) {
+        flux__put(s, "\n");
+        return;
+    }
+    if (!row->frozen) flux__put(s, " ");
+    flux__cell_number(row->products, text, sizeof text);
+    flux__put_right(s, text, t->products + 1);
+    flux_format_bytes(row->bytes, text, sizeof text);
+    flux__put_right(s, text, t->bytes + 2);
+    flux__put(s, "\n");
+}
+
+/* In a deep model the indent is less, and far down it grows no more. */
+static int64_t flux__name_text(const flux__watch_row *row, int step, char *out, size_t n) {
+    flux__sink s = flux__sink_to(out, n);
+    flux__put_pad(&s, step == 2 ? 2 * row->depth : row->depth < 10 ? row->depth : 10);
+    if (row->layer->name) flux__put(&s, row->layer->name), flux__put(&s, " = ");
+    if (flux__one_line(row->layer)) flux__put_line(&s, row->layer);
+    else flux__put(&s, row->layer->type->name);
+    flux__sink_end(&s);
+    return (int64_t)s.chars;
+}
+
+static void flux__make_room(int64_t *width, int64_t to) {
+    if (*width < to) *width = to;
+}
+
+static flux__table flux__table_of(const flux__watch *w, const flux__watch_row *total) {
+    flux__table t = { 12, 6, 10, 8, 5, 2 };                /* what the heading takes */
+    char text[48];
+    for (int i = 0; i < w->n; i++)
+        if (w->row[i].depth > 8) t.step = 1;
+    for (int i = 0; i <= w->n; i++) {
+        const flux__watch_row *row = i < w->n ? &w->row[i] : total;
+        if (row->layer) flux__make_room(&t.name, flux__name_text(row, t.step, NULL, 0));
+        flux__make_room(&t.out, (int64_t)strlen(row->out));
+        flux__cell_number(row->numbers, text, sizeof text);
+        flux__make_room(&t.numbers, (int64_t)strlen(text));
+        flux__cell_number(row->products, text, sizeof text);
+        flux__make_room(&t.products, (int64_t)strlen(text));
+        flux_format_bytes(row->bytes, text, sizeof text);
+        flux__make_room(&t.bytes, (int64_t)strlen(text));
+    }
+    int64_t room = FLUX__TABLE - (t.numbers + t.products + t.bytes + 8);      /* for names and what layers give */
+    if (t.name + t.out > room && t.out > FLUX__TABLE_OUT) {
+        int64_t least = t.name < FLUX__TABLE_NAME ? t.name : (int64_t)FLUX__TABLE_NAME;
+        if (t.out > room - least) t.out = room - least;
+        if (t.out < FLUX__TABLE_OUT) t.out = FLUX__TABLE_OUT;
+    }
+    if (t.name > room - t.out) t.name = room - t.out;
+    return t;
+}
+
+/* What each row holds itself. Parameters of what came before count 0, and of a container's only those that are no layer's below;
+   the bytes of what it hands on are its children's. */
+static void flux__watch_numbers(flux__shown_model *shown, flux__watch_row *row) {
+    flux__summary t = flux__summary_start(shown);
+    flux__item item;
+    t.total = true;                       /* what is tied, by its memory */
+    if (flux__one_line(row->layer)) {
+        flux_visit(row->layer, flux__summary_new, &t);
+        flux__fields(row->layer, flux__summary_frozen, &t);
+    } else {
+        for (int i = 0; flux__item_of(row->layer, i, &item); i++) {
+            if (!item.tensor || !item.trained) continue;
+            flux__summary_new(item.tensor, "", true, &t);
+            t.frozen += row->layer->frozen;
+        }
+        row->bytes = 0;
+    }
+    row->numbers = t.numbers;
+    row->frozen = t.frozen > 0;
+}
+
+static void flux__frozen_new(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+    if (owner->frozen) flux__summary_new(*slot, path, trained, user);
+}
+
+static void flux__put_watch_end(flux__sink *s, flux_layer *m) {
+    flux__shown_model shown = { s, { NULL, 0, 0 } };
+    flux__summary frozen = flux__summary_start(&shown), all = frozen;
+    char text[48];
+    flux__fields(m, flux__frozen_new, &frozen);
+    flux__pairs_free(&shown.seen);
+    all.total = true;
+    flux_visit(m, flux__summary_tensor, &all);
+    flux__pairs_free(&shown.seen);
+    if (frozen.numbers) {
+        flux__put(s, "* frozen: flux_update leaves ");
+        flux__put_integer(s, frozen.numbers, true);
+        flux__put(s, frozen.numbers == 1 ? " parameter as it is\n" : " parameters as they are\n");
+    }
+    flux_format_bytes(all.bytes, text, sizeof text);
+    flux__put(s, "its parameters take ");
+    flux__put(s, text);
+    flux__put(s, "\n");
+}
+
+static void flux__put_watch(flux__sink *s, flux__watch *w) {
+    flux__shown_model shown = { s, { NULL, 0, 0 } };
+    flux__watch_row total, rest;
+    char name[600];
+    if (!w->n) return;
+    memset((void *)&total, 0, sizeof total);
+    total.products = w->row[0].products;
+    rest = total;
+    for (int i = 0; i < w->n; i++) {
+        flux__watch_numbers(&shown, &w->row[i]);
+        total.numbers += w->row[i].numbers;
+        total.bytes += w->row[i].bytes;
+    }
+    flux__summary left = flux__summary_start(&shown);
+    flux_visit(w->row[0].layer, flux__summary_new, &left);
+    flux__pairs_free(&shown.seen);
+    rest.numbers = left.numbers;
+    total.numbers += rest.numbers;
+    flux__table t = flux__table_of(w, &total);
+    flux__put_cut(s, "layer", t.name);
+    flux__put(s, "  ");
+    flux__put_cut(s, "output", t.out);
+    flux__put_right(s, "parameters", t.numbers + 2);
+    flux__put_right(s, "mul-adds", t.products + 2);
+    flux__put_right(s, "bytes", t.bytes + 2);
+    flux__put(s, "\n");
+    for (int i = 0; i < w->n; i++) {
+        const flux__watch_row *row = &w->row[i];
+        flux__name_text(row, t.step, name, sizeof name);
+        flux__put_cut(s, name, t.name);
+        flux__put_cells(s, &t, row, flux__one_line(row->layer));
+    }
+    if (rest.numbers) flux__put_cut(s, "not called", t.name), flux__put_cells(s, &t, &rest, false);
+    flux__put_cut(s, "total", t.name);
+    flux__put_cells(s, &t, &total, true);
+    flux__put_watch_end(s, w->row[0].layer);
+}
+
+static bool flux__summary_put(flux__sink *s, const char *call, flux_layer *m, flux_shape in) {
+    flux__watch w;
+    memset(&w, 0, sizeof w);
+    int h = flux__hide();
+    flux_tensor *y = flux__dry_run(call, m, in, &w);
+    if (y) flux__put_watch(s, &w);
+    flux__reveal_object(h, NULL);
+    if (w.row) FLUX_FREE(w.row);
+    return y != NULL;
+}
+
+FLUX_DEF size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_t n) {
+    flux__sink s = flux__sink_to(out, n);
+    flux__summary_put(&s, "summary", m, in);
+    return flux__sink_end(&s);
+}
+
+FLUX_DEF void flux_summary_of(flux_layer *m, flux_shape in) {
+    flux__sink s = flux__sink_stdout();
+    flux__summary_put(&s, "summary", m, in);
+}
+
+FLUX_DEF void flux_print_layer(flux_layer *m) {
+    flux__sink s = flux__sink_stdout();
+    if (!m) {
+        flux__null("print", "m", m);
+        return;
+    }
+    flux__put_whole_model(&s, m);
+    flux__put(&s, "\n");
+}
+
+/* Prints what a text function gives for object; it is asked for the length first. */
+static void flux__print_text(size_t n, void *object,
+                             size_t (*text)(void *object, char *out, size_t n)) {
+    char *all = n ? (char *)flux__malloc(n + 1) : NULL;
+    if (!all) return;
+    text(object, all, n + 1);
+    flux__sink s = flux__sink_stdout();
+    flux__put(&s, all);
+    flux__put(&s, "\n");
+    FLUX_FREE(all);
+}
+
+static size_t flux__text_of_loader(void *l, char *out, size_t n) {
+    return flux_loader_text((flux_loader *)l, out, n);
+}
+static size_t flux__text_of_state(void *s, char *out, size_t n) {
+    return flux_state_text((flux_state *)s, out, n);
+}
+FLUX_DEF void flux_print_loader(flux_loader *l) {
+    flux__print_text(flux_loader_text(l, NULL, 0), l, flux__text_of_loader);
+}
+FLUX_DEF void flux_print_state(flux_state *s) {
+    flux__print_text(flux_state_text(s, NULL, 0), s, flux__text_of_state);
+}
+
 /* ------------------------------------------------------------------ 25. Formulas
    flux_expr reads a formula in Julia's spelling and calls the operations that
    it names while it reads: there is no tree. Precedence and strictness are
@@ -29545,6 +30020,8 @@ FLUX_DEF flux_tensor *flux_load_tensor(const char *path, const char *name) {
    Julia, so that x'*y is a number and y*x' an outer product.
    All goes by two tables, of operators and of functions. Nesting is limited,
    since each level takes stack. */
+
+FLUX__COLD
 
 enum { FLUX__NESTING = 200, FLUX__ARGUMENTS = 3 };
 
@@ -29868,6 +30345,8 @@ static const flux__infix *flux__expr_next(flux__expr *p, bool *dot, int *size) {
 }
 
 /* ---- functions */
+
+FLUX__COLD
 
 static flux_tensor *flux__expr_clamp(flux_tensor *x, flux_tensor *lo, flux_tensor *hi) {
     return (flux_min2)((flux_max2)(x, lo), hi);
@@ -30337,270 +30816,6 @@ FLUX_DEF flux_tensor *flux_expr_with(const char *formula, int n, const char *nam
     if (!p.failed && *p.at == ')') flux__expr_fail(&p, p.at, ") without a (");
     if (!p.failed && *p.at) flux__expr_expected(&p, "an operator or the end");
     return flux__reveal(h, p.failed ? NULL : v.t ? v.t : flux_scalar(v.num));
-}
-
-/* ---------------- Moves
-   gpu, cpu, cu, roc and to, for tensors and for everything that holds tensors. One function decides what becomes of a
-   tensor: float64 becomes float32 on its way to a GPU, every other dtype stays, and what is there already is returned
-   as it is. Models, loaders and states only pass it on to their tensors, so that tied ones stay tied and a gradient
-   finds its way back. flux_gpu asks for no GPU: where there is none it says why, once, and does nothing.
-
-   Invariant: a call that moves nothing returns the very object it was given. Rejected: moving in place, which would
-   pull tensors from under the graphs that use them. */
-
-typedef struct flux__trip {
-    flux_device to;
-    bool any;                             /* gpu, cu, roc: any device of that back end will do, but float64 will not */
-} flux__trip;
-
-static bool flux__there(flux_device at, const flux__trip *trip) {
-    return flux__same_device(at, trip->to) || (trip->any && at.backend == trip->to.backend);
-}
-
-/* Whether a tensor of this dtype, lying there, becomes float32: when it enters a GPU, or was meant to have done so. */
-static bool flux__narrows(int dtype, flux_device at, const flux__trip *trip) {
-    return dtype == FLUX_F64 && trip->to.backend != FLUX__CPU_BACKEND && (trip->any || at.backend == FLUX__CPU_BACKEND);
-}
-
-static flux_tensor *flux__travel(flux_tensor *x, const flux__trip *trip) {
-    bool narrows = flux__narrows(x->dtype, x->device, trip), there = flux__there(x->device, trip);
-    if (there && !narrows) return x;
-    int h = flux__hide();
-    flux_tensor *y = narrows ? flux_to_dtype(x, FLUX_F32) : x;
-    return flux__reveal(h, !y || there ? y : flux__move(y, trip->to));
-}
-
-/* A tuple moves as its tensors do; it stays the same object if all of them do. */
-static flux_tensor *flux__travel_any(flux_tensor *x, const flux__trip *trip) {
-    if (x->op != FLUX__TUPLE) return flux__travel(x, trip);
-    int n = flux_count(x), h = flux__hide();
-    flux_tensor **parts = (flux_tensor **)flux__malloc((size_t)n * sizeof *parts), *y = NULL;
-    bool good = parts != NULL, same = true;
-    for (int i = 0; good && i < n; i++) {
-        parts[i] = flux__travel(flux_nth(x, i), trip);
-        good = parts[i] != NULL;
-        same = same && good && parts[i] == flux_nth(x, i);
-    }
-    if (good) y = same ? x : flux_tuple_of(n, parts);
-    if (parts) FLUX_FREE(parts);
-    if (y != x) return flux__reveal(h, y);
-    flux__reveal(h, NULL);
-    return x;
-}
-
-static flux_tensor *flux__travel_leaf(flux_tensor *x, const char *path, void *trip) {
-    (void)path;
-    return flux__travel(x, (const flux__trip *)trip);
-}
-
-/* ---- where a call's argument is to go: true, or false when it stays as it is */
-
-/* Where flux_gpu moves to: the preferred GPU, else the first that works. Without one, says so; CPU as the preference is
-   obeyed in silence. */
-static bool flux__to_gpu(flux__trip *trip) {
-    const char *want = flux__preference();
-    int b = flux__choose(false, false), wanted = want ? flux__backend_number(want) : b;
-    trip->to.backend = b;
-    trip->to.id = 0;
-    trip->any = true;
-    if (b == FLUX__CPU_BACKEND && wanted == FLUX__CPU_BACKEND && want) return true;
-    if (b == FLUX__CPU_BACKEND) {
-        char why[640];
-        flux__why_none(why, sizeof why);
-        flux__note(FLUX_LOG_INFO, "gpu.none", true, "gpu: no GPU can be used, so everything stays where it is (%s)", why);
-        return false;
-    }
-    if (wanted >= 0 && wanted != b)
-        flux__note(FLUX_LOG_WARN, "gpu.other", true, "gpu: the preferred back end %s can't be used (%s): moving to %s",
-                   flux__backends[wanted].name, flux__probe_of(wanted)->why, flux__backends[b].name);
-    return true;
-}
-
-/* For flux_cu and flux_roc: that back end, else a warning. */
-static bool flux__to_named(flux__trip *trip, int b, const char *call) {
-    char id[24];
-    trip->to.backend = b;
-    trip->to.id = 0;
-    trip->any = true;
-    if (flux__probe_of(b)->functional) return true;
-    snprintf(id, sizeof id, "%s.none", call);
-    flux__note(FLUX_LOG_WARN, id, true, "%s: %s can't be used, so everything stays where it is (%s)", call, flux__backends[b].name,
-               flux__probe_of(b)->why);
-    return false;
-}
-static bool flux__to_cu(flux__trip *trip) { return flux__to_named(trip, FLUX__CUDA_BACKEND, "cu"); }
-static bool flux__to_roc(flux__trip *trip) { return flux__to_named(trip, FLUX__AMDGPU_BACKEND, "roc"); }
-
-static bool flux__to_cpu(flux__trip *trip) {
-    memset(trip, 0, sizeof *trip);
-    return true;
-}
-
-/* For flux_to: any device that can be used. Anything else is an error. */
-static bool flux__to_device(flux__trip *trip, flux_device d) {
-    trip->to = d;
-    trip->any = false;
-    if (d.backend == FLUX__CPU_BACKEND) trip->to.id = 0;
-    if (flux__device_is(trip->to)) return true;
-    bool named = d.backend >= 0 && d.backend < FLUX__BACKENDS;
-    if (!named) flux__fail("to: there is no device {%d, %d}", d.backend, d.id);
-    else if (flux__probe_of(d.backend)->functional)
-        flux__fail("to: %s has no device %d: ids go from 0 to %d", flux__backends[d.backend].name, d.id, flux__probe_of(d.backend)->count - 1);
-    else flux__fail("to: %s can't be used: %s", flux__backends[d.backend].name, flux__probe_of(d.backend)->why);
-    return false;
-}
-
-/* ---- the four kinds of things that move */
-
-static flux_layer *flux__travel_layer(flux_layer *m, const flux__trip *trip) {
-    flux__trip copy = *trip;
-    return flux__map_layer(flux__travel_leaf, &copy, m, true);
-}
-
-/* A loader moves its batches, not its data; when those come out right as they are, it stays as it is. */
-static flux_loader *flux__travel_loader(flux_loader *l, const flux__trip *trip) {
-    bool right = flux__there(flux__loader_device(l), trip), to_host = trip->to.backend == FLUX__CPU_BACKEND;
-    const flux__stage *last = l->stages ? &l->stage[l->stages - 1] : NULL;
-    if (last && last->kind == FLUX__STAGE_MOVE) right = right && (to_host || !last->keep_f64 || !trip->any);
-    for (int i = 0; !last && i < l->arrays; i++)
-        right = right && flux__there(l->array[i]->device, trip) && !flux__narrows(l->array[i]->dtype, l->array[i]->device, trip);
-    return right ? l : flux__loader_on(l, trip->to, to_host);
-}
-
-typedef struct flux__state_trip { const flux__trip *trip; bool look, moves, failed; } flux__state_trip;   /* look: only ask what moves */
-
-static void flux__travel_slot(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
-    flux__state_trip *t = (flux__state_trip *)user;
-    flux_tensor *x = *slot;
-    (void)path, (void)trained, (void)owner;
-    if (t->failed || !flux__dtypes[x->dtype].real) return;          /* counts of steps are read here, and stay */
-    if (flux__there(x->device, t->trip) && !flux__narrows(x->dtype, x->device, t->trip)) return;
-    t->moves = true;
-    if (t->look) return;
-    x = flux__travel(x, t->trip);
-    if (x) flux_assign(slot, x);
-    else t->failed = true;
-}
-
-static flux_state *flux__travel_state(flux_state *s, const flux__trip *trip) {
-    flux__state_trip t = { trip, true, false, false };
-    flux__state_fields(s, flux__travel_slot, &t);
-    if (!t.moves) return s;
-    int h = flux__hide();
-    const int b = flux__nograd_enter();
-    flux_state *copy = flux__state_copy(s);
-    t.look = false;
-    if (copy) flux__state_fields(copy, flux__travel_slot, &t);
-    for (int i = 0; copy && i < copy->nleaves; i++) {               /* the dtype that its parameters will have there */
-        flux_tensor *p = copy->leaf[i].p;
-        if (!t.failed && flux__narrows(p->dtype, p->device, trip)) flux_assign(&copy->leaf[i].p, flux_to_dtype(p, FLUX_F32));
-        t.failed = t.failed || !copy->leaf[i].p;
-    }
-    flux__nograd_leave(b);
-    return (flux_state *)flux__reveal_object(h, t.failed ? NULL : copy);
-}
-
-#define FLUX__DEFINE_MOVE(T, name, suffix, travel, find)                                                    \
-    FLUX_DEF T *(flux_##name##suffix)(T *x) {                                                        \
-        flux__trip trip;                                                                             \
-        if (!x) return (T *)flux__null(#name, "x", x);                                               \
-        return find(&trip) ? travel(x, &trip) : x;                                                   \
-    }
-#define FLUX__DEFINE_MOVES(T, suffix, to_suffix, travel)                                                 \
-    FLUX__DEFINE_MOVE(T, gpu, suffix, travel, flux__to_gpu)                                                 \
-    FLUX__DEFINE_MOVE(T, cpu, suffix, travel, flux__to_cpu)                                                 \
-    FLUX__DEFINE_MOVE(T, cu, suffix, travel, flux__to_cu)                                                   \
-    FLUX__DEFINE_MOVE(T, roc, suffix, travel, flux__to_roc)                                                 \
-    FLUX_DEF T *flux_to##to_suffix(flux_device d, T *x) {                                            \
-        flux__trip trip;                                                                             \
-        if (!x) return (T *)flux__null("to", "x", x);                                                \
-        return flux__to_device(&trip, d) ? travel(x, &trip) : NULL;                                  \
-    }
-FLUX__DEFINE_MOVES(flux_tensor, , _tensor, flux__travel_any)
-FLUX__DEFINE_MOVES(flux_layer, _layer, _layer, flux__travel_layer)
-FLUX__DEFINE_MOVES(flux_loader, _loader, _loader, flux__travel_loader)
-FLUX__DEFINE_MOVES(flux_state, _state, _state, flux__travel_state)
-
-/* ---- where something is */
-
-typedef struct flux__whereabouts {              /* the first device met, and what was there */
-    flux_device at;
-    bool met, mixed;
-    char path[160];
-} flux__whereabouts;
-
-/* Meets one more tensor; the first that is elsewhere is an error that names both. */
-static void flux__whereabouts_meet(flux__whereabouts *p, flux_device at, const char *path) {
-    if (!p->met) {
-        p->at = at;
-        p->met = true;
-        snprintf(p->path, sizeof p->path, "%s", path);
-    } else if (!p->mixed && !flux__same_device(p->at, at)) {
-        p->mixed = true;
-        flux__fail("device_of: on several devices: %s is on %s, %.150s on %s", p->path, flux_device_name(p->at), path, flux_device_name(at));
-    }
-}
-
-static flux_device flux__whereabouts_of(const flux__whereabouts *p) {
-    flux_device none = { -1, 0 };
-    return p->mixed ? none : p->at;       /* the CPU, where there is no tensor at all */
-}
-
-static void flux__whereabouts_visit(flux_tensor *x, const char *path, bool trained, void *user) {
-    (void)trained;
-    flux__whereabouts_meet((flux__whereabouts *)user, x->device, path);
-}
-
-static void flux__whereabouts_number(flux__whereabouts *p, const flux_tensor *x, const char *what, int i) {
-    char path[40];
-    snprintf(path, sizeof path, "%s %d", what, i);
-    flux__whereabouts_meet(p, x->device, path);
-}
-
-static flux_device flux__nowhere(const void *x) {
-    flux_device none = { -1, 0 };
-    flux__null("device_of", "x", x);
-    return none;
-}
-
-FLUX_DEF flux_device flux_device_of_tensor(const flux_tensor *x) {
-    flux__whereabouts p;
-    memset(&p, 0, sizeof p);
-    if (!x || FLUX__GONE("device_of", x)) return flux__nowhere(x);
-    if (x->op != FLUX__TUPLE) return x->device;
-    for (int i = 0; i < x->nin; i++) flux__whereabouts_number(&p, x->in[i], "tensor", i);
-    return flux__whereabouts_of(&p);
-}
-
-FLUX_DEF flux_device flux_device_of_layer(const flux_layer *m) {
-    flux__whereabouts p;
-    memset(&p, 0, sizeof p);
-    if (!m) return flux__nowhere(m);
-    flux_visit(m, flux__whereabouts_visit, &p);
-    return flux__whereabouts_of(&p);
-}
-
-FLUX_DEF flux_device flux_device_of_loader(const flux_loader *l) {
-    flux__whereabouts p;
-    memset(&p, 0, sizeof p);
-    if (!l) return flux__nowhere(l);
-    for (int i = 0; i < l->stages; i++)
-        if (l->stage[i].kind == FLUX__STAGE_MOVE) return flux__loader_device(l);
-    for (int i = 0; i < l->arrays; i++) flux__whereabouts_number(&p, l->array[i], "array", i);
-    return flux__whereabouts_of(&p);
-}
-
-static void flux__whereabouts_slot(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
-    (void)trained, (void)owner;
-    if (flux__dtypes[(*slot)->dtype].real) flux__whereabouts_meet((flux__whereabouts *)user, (*slot)->device, path);
-}
-
-FLUX_DEF flux_device flux_device_of_state(const flux_state *s) {
-    flux__whereabouts p;
-    memset(&p, 0, sizeof p);
-    if (!s) return flux__nowhere(s);
-    flux__state_fields((flux_state *)(intptr_t)s, flux__whereabouts_slot, &p);
-    return flux__whereabouts_of(&p);
 }
 
 FLUX__ASBEFORE

@@ -1,0 +1,67 @@
+#ifndef FLUX__BASE_ENDING_H
+#define FLUX__BASE_ENDING_H
+#include "platform.h"
+#include "threads.h"
+#include "object.h"
+#include "backend.h"
+#include "memory.h"
+#include "scopes.h"
+
+/* ---------------- the end of a thread, and of the program */
+
+/* hook: flux__gpu_close, gpu/backend.h */
+
+FLUX__COLD
+
+static void flux__thread_free(void *state) {
+    flux__thread *t = (flux__thread *)state;
+    if (!t) return;
+    t->nscopes = 0;
+    while (t->nowned > 0) flux_release(t->owned[--t->nowned]);
+    if (t->plans) flux__plans_free(t->plans);
+    t->plans = NULL;
+    while (t->spare) {
+        flux_tensor *node = t->spare;
+        t->spare = node->base;
+        FLUX_FREE(node);
+    }
+    t->nspare = 0;
+    for (int i = 0; t->graves && i < FLUX__GRAVES; i++)
+        if (t->graves[i].object) FLUX_FREE(t->graves[i].object);
+    if (t->graves) FLUX_FREE(t->graves);
+    flux__tls_set(NULL, NULL);
+    if (t->scratch) FLUX_FREE(t->scratch);
+    if (t->owned) FLUX_FREE(t->owned);
+    FLUX_FREE(t->scope);
+    FLUX_FREE(t);
+}
+
+#if defined(FLUX_CUDA) || defined(FLUX_HIP)
+static void flux__gpu_close(void);
+#endif
+/* hook: flux__trace_close, schedule/trace.h */
+static void flux__trace_close(void);
+FLUX_DEF void flux_shutdown(void) {
+    flux__thread *t = (flux__thread *)flux__tls_get();
+    if (t) flux__thread_free(t);
+    flux__threads_stop();
+    flux__trace_close();
+    for (int b = 0; b < FLUX__BACKENDS; b++)
+        for (int i = 0; i < FLUX__MAX_IDS; i++) {
+            flux_device d = { b, i };
+            flux__arena_lock(&flux__arenas[b][i]);
+            flux__arena_trim(d, &flux__arenas[b][i]);
+            flux__arena_unlock(&flux__arenas[b][i]);
+        }
+#if defined(FLUX_CUDA) || defined(FLUX_HIP)
+    flux__gpu_close();
+#endif
+}
+
+/* Also when a library that has this code is unloaded. */
+static void flux__at_exit(void) {
+    flux_shutdown();
+    flux__tls_forget();
+}
+
+#endif /* FLUX__BASE_ENDING_H */

@@ -1,0 +1,295 @@
+#ifndef FLUX__BASE_ERRORS_H
+#define FLUX__BASE_ERRORS_H
+#include "platform.h"
+#include "threads.h"
+#include "system.h"
+#include "object.h"
+
+FLUX__LEAN
+
+static flux__thread *flux__self(void);    /* this thread's; NULL only when memory has run out */
+
+static void *flux__fail(const char *format, ...) FLUX__PRINTF(1, 2);   /* an error: keeps the sentence, returns NULL */
+#define FLUX__REFUSE(...) (flux__fail(__VA_ARGS__), false)
+static void flux__hold(void);             /* while a lock is held, nobody's handler may be called: what is to be said waits */
+static void flux__tell(void);             /* the lock is free again */
+static void flux__note(flux_level level, const char *id, bool once, const char *format, ...) FLUX__PRINTF(4, 5);
+
+/* ---------------- the thread's state and its errors */
+
+typedef struct flux__settings {           /* the process's: changed rarely, under flux__lock */
+    flux_error_fn on_error;
+    void *error_user;
+    flux_log_fn on_log;
+    void *log_user;
+    int level;                            /* -1: not read from FLUX_LOG yet */
+    int schedules;                        /* FLUX_LOG=schedule */
+    char ids[64][40];                     /* messages shown that are shown once, and silenced ones */
+    bool silenced[64];
+    int nids;
+} flux__settings;
+static flux__settings flux__set = { NULL, NULL, NULL, NULL, -1, 0, { { 0 } }, { 0 }, 0 };
+static flux__mutex flux__lock = FLUX__MUTEX_INIT;
+static int flux__exit_known;
+static int flux__tf32;                    /* flux_allow_tf32's word */
+
+/* hook: flux__thread_free, base/ending.h */
+static void flux__thread_free(void *state);
+
+/* hook: flux__at_exit, base/ending.h */
+static void flux__at_exit(void);
+
+static FLUX__THREAD_LOCAL bool flux__no_self;   /* there was no memory for this thread's state: the error waits until there is */
+
+static flux__thread *flux__self_alloc(void) {
+    flux__thread *t = (flux__thread *)FLUX_MALLOC(sizeof *t);
+    if (!t) return NULL;
+    memset(t, 0, sizeof *t);
+    t->scope = (flux__scope *)FLUX_MALLOC(16 * sizeof *t->scope);
+    if (t->scope && flux__tls_set(t, flux__thread_free)) return t;
+    if (t->scope) FLUX_FREE(t->scope);
+    FLUX_FREE(t);
+    return NULL;
+}
+
+static flux__thread *flux__self_new(void) {
+    flux__thread *t = flux__self_alloc();
+    if (!t) {
+        flux__no_self = true;
+        return NULL;
+    }
+    t->error.set = flux__no_self;
+    if (flux__no_self) snprintf(t->error.text, sizeof t->error.text, "out of memory: %zu bytes for a thread's state", sizeof *t);
+    flux__no_self = false;
+    t->scope_room = 16;
+    memset(t->scope, 0, sizeof *t->scope);
+    t->nscopes = 1;
+    flux__mutex_lock(&flux__lock);
+    if (!flux__exit_known) {
+        flux__exit_known = 1;
+        atexit(flux__at_exit);
+        flux__on_forks();
+    }
+    flux__mutex_unlock(&flux__lock);
+    return t;
+}
+
+static FLUX__INLINE flux__thread *flux__self(void) {
+    flux__thread *t = (flux__thread *)flux__tls_get();
+    return t ? t : flux__self_new();
+}
+
+FLUX__COLD
+
+static void flux__say_error(const char *text) {
+    flux__mutex_lock(&flux__lock);
+    flux_error_fn handler = flux__set.on_error;
+    void *user = flux__set.error_user;
+    flux__mutex_unlock(&flux__lock);
+    if (handler) handler(text, user);
+    else fprintf(stderr, "flux: %s\n", text);
+    const char *mode = flux__env("FLUX_ERROR");
+    if (mode && strcmp(mode, "abort") == 0) abort();
+}
+
+/* The sentence in flux__sentence's room is pending from here on. True: it is a new one, and said (unless quiet). */
+static bool flux__pend(flux__pending *e, bool quiet) {
+    uint64_t hash = 14695981039346656037u;
+    for (const char *p = e->now; *p; p++) hash = (hash ^ (unsigned char)*p) * 1099511628211u;
+    e->failures++;
+    if (!e->set) e->first = e->failures, e->repeated = e->nsaid = 0;
+    e->set = true;
+    for (int i = 0; i < e->nsaid && i < 32; i++)
+        if (e->said[i] == hash) return e->repeated++, false;
+    if (quiet) return true;
+    e->said[e->nsaid % 32] = hash;
+    e->nsaid = e->nsaid < 63 ? e->nsaid + 1 : 32;
+    return true;
+}
+
+static char *flux__sentence(flux__pending *e) { return e->now = e->set ? e->more : e->text; }
+
+static void *flux__fail(const char *format, ...) {
+    flux__thread *t = flux__self();
+    if (!t) {
+        fprintf(stderr, "flux: out of memory\n");
+        return NULL;
+    }
+    const int64_t failures = t->error.failures;          /* a call has one reason: what fails after it within the call follows */
+    if ((t->held && failures != t->held_at) || (t->hidden && failures != t->hidden_at)) return t->error.failures++, (void *)NULL;
+    va_list args;
+    va_start(args, format);
+    char *text = flux__sentence(&t->error);
+    int n = t->where ? t->where(t->place, text, sizeof t->error.text) : 0;
+    vsnprintf(text + n, sizeof t->error.text - (size_t)n, format, args);
+    va_end(args);
+    if (!flux__pend(&t->error, t->quiet) || t->quiet) return NULL;
+    t->error.unsaid = t->held > 0;
+    if (!t->held) flux__say_error(text);
+    return NULL;
+}
+
+FLUX__LEAN
+
+/* A call judges itself: it failed if something did since it asked for flux__failures(), and was not cleared, as a user's
+   function within it may. What was pending before is no concern of its. */
+static int64_t flux__failures(void) {
+    flux__thread *t = flux__self();
+    return t ? t->error.failures : -1;
+}
+static bool flux__failed_since(int64_t failures) {
+    flux__thread *t = flux__self();
+    return !t || (t->error.set && t->error.failures != failures);
+}
+
+/* Takes back what failed since then; the last sentence of it to out, or `or_else`. */
+static void flux__withdraw(int64_t failures, char *out, size_t n, const char *or_else) {
+    flux__thread *t = flux__self();
+    snprintf(out, n, "%s", t && flux__failed_since(failures) ? t->error.now : or_else);
+    if (t && t->error.first > failures) flux_clear();
+    if (t) t->held_at = t->hidden_at = t->error.failures;
+}
+
+static void flux__hold(void) {
+    flux__thread *t = flux__self();
+    if (t && t->held++ == 0) t->held_at = t->error.failures;
+}
+
+static void flux__tell(void) {
+    flux__thread *t = flux__self();
+    if (!t || --t->held > 0) return;
+    if (t->later.waits) {
+        t->later.waits = false;
+        flux__note((flux_level)t->later.level, t->later.id, t->later.once, "%s", t->later.text);
+    }
+    if (t->error.set && t->error.unsaid) {
+        t->error.unsaid = false;
+        flux__say_error(t->error.now);
+    }
+}
+
+FLUX_DEF const char *flux_error(void) {
+    flux__thread *t = flux__self();
+    return t ? (t->error.set ? t->error.text : "") : "out of memory";
+}
+
+FLUX_DEF bool flux_failed(void) {
+    flux__thread *t = flux__self();
+    return !t || t->error.set;
+}
+
+FLUX__COLD
+
+FLUX_DEF void flux_clear(void) {
+    flux__thread *t = flux__self();
+    if (!t) return;
+    if (t->error.set && t->error.repeated)
+        flux__note(FLUX_LOG_DEBUG, "error.repeated", false, "%lld more calls failed for reasons that had been said",
+                   (long long)t->error.repeated);
+    t->error.set = t->error.unsaid = false;
+    t->held_at = t->hidden_at = t->error.failures;
+    t->error.text[0] = 0;
+}
+
+FLUX_DEF void flux_on_error(flux_error_fn handler, void *user) {
+    flux__mutex_lock(&flux__lock);
+    flux__set.on_error = handler;
+    flux__set.error_user = user;
+    flux__mutex_unlock(&flux__lock);
+}
+
+/* Whether a NULL handle needs no words: a call that failed gave it (NULL in, NULL out). Nothing else may depend on what was
+   pending before a call, but that flux_each begins with nothing pending. */
+static bool flux__null_explained(void) { return flux_failed(); }
+
+/* A NULL handle: silent after an error, else the mistake of this call. */
+static void *flux__null(const char *call, const char *arg, const void *p) {
+    if (!p && !flux__null_explained()) flux__fail("%s: argument %s is NULL", call, arg);
+    return NULL;
+}
+
+/* ---------------- messages that are not errors */
+
+static void flux__read_level(void) {
+    static const char *const names[] = { "error", "warn", "info", "debug" };
+    const char *text = flux__env("FLUX_LOG");
+    flux__set.level = FLUX_LOG_INFO;
+    for (int i = 0; text && i < 4; i++)
+        if (strstr(text, names[i])) flux__set.level = i;
+    flux__set.schedules = text && strstr(text, "schedule");
+}
+
+/* Whether a message may appear: not silenced, and not shown before if it appears once. */
+static bool flux__may_show(const char *id, bool once) {
+    for (int i = 0; i < flux__set.nids; i++)
+        if (strcmp(flux__set.ids[i], id) == 0) return !once && !flux__set.silenced[i];
+    if (once && flux__set.nids < 64) {
+        snprintf(flux__set.ids[flux__set.nids], sizeof flux__set.ids[0], "%s", id);
+        flux__set.silenced[flux__set.nids++] = false;
+    }
+    return true;
+}
+
+static void flux__note(flux_level level, const char *id, bool once, const char *format, ...) {
+    char text[1024];
+    va_list args;
+    flux__thread *t = (flux__thread *)flux__tls_get();
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (t && t->held) {
+        if (t->later.waits) return;       /* one is enough for what is said under a lock */
+        t->later.waits = true, t->later.once = once, t->later.level = (int)level;
+        snprintf(t->later.id, sizeof t->later.id, "%s", id);
+        snprintf(t->later.text, sizeof t->later.text, "%.590s", text);
+        return;
+    }
+    flux__mutex_lock(&flux__lock);
+    if (flux__set.level < 0) flux__read_level();
+    bool show = (int)level <= flux__set.level && flux__may_show(id, once);
+    flux_log_fn handler = flux__set.on_log;
+    void *user = flux__set.log_user;
+    flux__mutex_unlock(&flux__lock);
+    if (!show) return;
+    if (handler) handler(level, id, text, user);
+    else fprintf(stderr, "flux: %s%s\n", level == FLUX_LOG_WARN ? "warning: " : "", text);
+}
+
+FLUX_DEF void flux_log_level(flux_level most) {
+    flux__mutex_lock(&flux__lock);
+    if (flux__set.level < 0) flux__read_level();
+    flux__set.level = (int)most;
+    flux__mutex_unlock(&flux__lock);
+}
+
+FLUX_DEF void flux_on_log(flux_log_fn handler, void *user) {
+    flux__mutex_lock(&flux__lock);
+    flux__set.on_log = handler;
+    flux__set.log_user = user;
+    flux__mutex_unlock(&flux__lock);
+}
+
+FLUX_DEF void flux_silence(const char *id) {
+    flux__mutex_lock(&flux__lock);
+    if (!id) flux__set.nids = 0;
+    int i = 0;
+    while (i < flux__set.nids && strcmp(flux__set.ids[i], id) != 0) i++;
+    if (id && i < 64) {
+        snprintf(flux__set.ids[i], sizeof flux__set.ids[0], "%s", id);
+        flux__set.silenced[i] = true;
+        if (i == flux__set.nids) flux__set.nids++;
+    }
+    flux__mutex_unlock(&flux__lock);
+}
+
+FLUX__LEAN
+
+static bool flux__log_schedules(void) {
+    flux__mutex_lock(&flux__lock);
+    if (flux__set.level < 0) flux__read_level();
+    bool on = flux__set.schedules != 0;
+    flux__mutex_unlock(&flux__lock);
+    return on;
+}
+
+#endif /* FLUX__BASE_ERRORS_H */

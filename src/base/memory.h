@@ -1,0 +1,344 @@
+#ifndef FLUX__BASE_MEMORY_H
+#define FLUX__BASE_MEMORY_H
+#include "platform.h"
+#include "threads.h"
+#include "object.h"
+#include "errors.h"
+#include "backend.h"
+#include "dtypes.h"
+
+/* hook: flux_device_name, device/registry.h */
+
+FLUX__LEAN
+
+static void *flux__malloc(size_t bytes);  /* NULL is already an error: "out of memory: N bytes for ..." */
+static void *flux__zalloc(size_t bytes);
+static void *flux__grow_more(void *array, int *room, int want, size_t size);
+static FLUX__INLINE void *flux__grow(void *array, int *room, int want, size_t size) {   /* array with room for `want`; NULL: as it was */
+    return want <= *room ? array : flux__grow_more(array, room, want, size);
+}
+
+/* ---------------- host memory of the library's own */
+
+static void *flux__malloc(size_t bytes) {
+    void *p = FLUX_MALLOC(bytes ? bytes : 1);
+    if (!p) flux__fail("out of memory: %zu bytes", bytes);
+    return p;
+}
+
+static void *flux__zalloc(size_t bytes) {
+    void *p = flux__malloc(bytes);
+    if (p) memset(p, 0, bytes);
+    return p;
+}
+
+static void *flux__grow_more(void *array, int *room, int want, size_t size) {
+    int more = *room < 32 ? 64 : *room * 2;
+    if (more < want) more = want;
+    void *p = FLUX_REALLOC(array, (size_t)more * size);
+    if (!p) return flux__fail("out of memory: %zu bytes", (size_t)more * size);
+    *room = more;
+    return p;
+}
+
+/* ---------------- a table by address */
+
+static flux__pair *flux__pairs_find(const flux__pairs *p, const void *key) {
+    size_t i = (size_t)(((uint64_t)(uintptr_t)key >> 4) * 0x9e3779b97f4a7c15u >> 20);
+    while (p->at[i & (p->room - 1)].key && p->at[i & (p->room - 1)].key != key) i++;
+    return &p->at[i & (p->room - 1)];
+}
+
+static bool flux__pairs_has(const flux__pairs *p, const void *key) {
+    return p->at && flux__pairs_find(p, key)->key;
+}
+static void *flux__pairs_get(const flux__pairs *p, const void *key) {
+    return p->at ? flux__pairs_find(p, key)->value : NULL;
+}
+
+/* The pair of this key, made if it is not there (*fresh says so, and its value is
+   NULL). NULL: out of memory. */
+static flux__pair *flux__pairs_at(flux__pairs *p, const void *key, bool *fresh) {
+    if (2 * (p->count + 1) > p->room) {
+        flux__pairs more;
+        more.room = p->room ? 2 * p->room : 32;
+        more.count = p->count;
+        more.at = (flux__pair *)flux__zalloc(more.room * sizeof *more.at);
+        if (!more.at) return NULL;
+        for (size_t i = 0; i < p->room; i++)
+            if (p->at[i].key) *flux__pairs_find(&more, p->at[i].key) = p->at[i];
+        if (p->at) FLUX_FREE(p->at);
+        *p = more;
+    }
+    flux__pair *pair = flux__pairs_find(p, key);
+    *fresh = !pair->key;
+    if (*fresh) {
+        pair->key = key;
+        p->count++;
+    }
+    return pair;
+}
+
+static void flux__pairs_free(flux__pairs *p) {
+    if (p->at) FLUX_FREE(p->at);
+    memset(p, 0, sizeof *p);
+}
+
+/* ---------------- buffers: a pool for each device
+   A freed buffer stays in its device's pool, by size class, so a step that repeats allocates nothing. */
+
+#define FLUX__MAX_IDS 16
+#define FLUX__SIZES 256
+
+typedef struct flux__arena {
+    flux__buffer *spare[FLUX__SIZES];     /* a spare buffer has no owners: refs chains it */
+    flux__buffer *live;
+    flux_mem stats;
+    int64_t looked;                       /* so many bytes beyond flux__scope_most it is time for flux__scopes_look */
+} flux__arena;
+static flux__arena flux__arenas[FLUX__BACKENDS][FLUX__MAX_IDS];
+static int64_t flux__scope_most = (int64_t)1 << 30;     /* bytes that a scope may hold without a word */
+
+/* Each pool has its lock, as giving memory back may mean to wait for the device. */
+#define FLUX__FOUR_LOCKS FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT
+#define FLUX__MAX_LOCKS { FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS }    /* FLUX__MAX_IDS of them */
+static flux__mutex flux__arena_locks[FLUX__BACKENDS][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
+
+FLUX__HOT
+
+static void flux__arena_lock(const flux__arena *pool) { flux__mutex_lock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0])); }
+static void flux__arena_unlock(const flux__arena *pool) { flux__mutex_unlock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0])); }
+
+/* Sizes grow in eighths of a power of two, from 64 bytes: at most an eighth is wasted. */
+static FLUX__INLINE int flux__size_class(size_t bytes, size_t *room) {
+    size_t unit = (bytes + 63) / 64, top = 1;
+    int power = 0;
+    if (unit == 0) unit = 1;
+    while (top * 2 <= unit) top *= 2, power++;
+    size_t step = top < 8 ? 1 : top / 8, k = (unit - top + step - 1) / step;
+    if (k == 8 || (step == 1 && k == top)) k = 0, power++, top *= 2, step = top < 8 ? 1 : top / 8;
+    *room = (top + k * step) * 64;
+    return power * 8 + (int)k;
+}
+
+static void flux__arena_trim(flux_device d, flux__arena *pool) {
+    for (int i = 0; i < FLUX__SIZES; i++)
+        while (pool->spare[i]) {
+            flux__buffer *b = pool->spare[i];
+            pool->spare[i] = (flux__buffer *)(intptr_t)b->refs;
+            pool->stats.reserved -= (int64_t)b->room;
+            if (!d.backend) FLUX__UNPOISON(b->ptr, b->room);
+            flux__backend_of(d.backend)->free(d.id, b->ptr, b->room);
+            FLUX_FREE(b);
+        }
+}
+
+static flux__buffer *flux__arena_take(flux_device d, flux__arena *pool, int cls, size_t room) {
+    flux__buffer *b = pool->spare[cls];
+    if (b) {
+        pool->spare[cls] = (flux__buffer *)(intptr_t)b->refs;
+        if (!d.backend) FLUX__UNPOISON(b->ptr, b->room);
+        return b;
+    }
+    int64_t limit = pool->stats.limit;
+    if (limit && pool->stats.reserved + (int64_t)room > limit) flux__arena_trim(d, pool);
+    if (limit && pool->stats.reserved + (int64_t)room > limit) return NULL;
+    b = (flux__buffer *)FLUX_MALLOC(sizeof *b);
+    if (!b) return NULL;
+    int64_t failures = flux__failures();
+    b->ptr = flux__backend_of(d.backend)->alloc(d.id, room);
+    if (!b->ptr && !flux__failed_since(failures)) {       /* no room; an error is about something else */
+        flux__arena_trim(d, pool);
+        b->ptr = flux__backend_of(d.backend)->alloc(d.id, room);
+    }
+    if (!b->ptr) {
+        FLUX_FREE(b);
+        return NULL;
+    }
+    pool->stats.reserved += (int64_t)room;
+    b->room = room;
+    b->cls = cls;
+    return b;
+}
+
+/* On a device the lowest address goes first, whatever the order in which they come back, so that a step which repeats gets
+   the same memory and its launches can be replayed as they are. Among very many they lie only roughly so. */
+static void flux__arena_give(flux__arena *pool, int cls, flux__buffer *b) {
+    flux__buffer *before = NULL, *next = pool->spare[cls];
+    for (int i = 0; i < 256 && next && b->device.backend && (uintptr_t)next->ptr < (uintptr_t)b->ptr; i++)
+        before = next, next = (flux__buffer *)(intptr_t)next->refs;
+    b->refs = (int64_t)(intptr_t)next;
+    if (!b->device.backend) FLUX__POISON(b->ptr, b->room);
+    if (before) before->refs = (int64_t)(intptr_t)b;
+    else pool->spare[cls] = b;
+}
+
+static void flux__buffer_join(flux__arena *pool, flux__buffer *b) {
+    b->before = NULL;
+    b->after = pool->live;
+    if (pool->live) pool->live->before = b;
+    pool->live = b;
+}
+
+static void flux__buffer_part(flux__arena *pool, flux__buffer *b) {
+    if (b->before) b->before->after = b->after;
+    else pool->live = b->after;
+    if (b->after) b->after->before = b->before;
+}
+
+/* Remembers whose value it holds: called with the lock held. */
+static void flux__buffer_label(flux__buffer *b, const flux_tensor *x, size_t bytes) {
+    b->bytes = bytes;
+    b->ndim = x->ndim;
+    b->dtype = x->dtype;
+    memcpy(b->dim, x->dim, sizeof b->dim);
+}
+
+FLUX__LEAN
+
+/* Whether it does so already: only who has the buffer changes that. */
+static bool flux__buffer_labelled(const flux__buffer *b, const flux_tensor *x, size_t bytes) {
+    return b->bytes == bytes && b->ndim == x->ndim && b->dtype == x->dtype && memcmp(b->dim, x->dim, sizeof b->dim) == 0;
+}
+
+static int flux__say_bytes(char *out, size_t n, double bytes) {
+    static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
+    int u = 0;
+    while (u < 4 && bytes >= 1024) bytes /= 1024, u++;
+    return snprintf(out, n, u ? "%.2f %s" : "%.0f %s", bytes, units[u]);
+}
+
+/* The largest live buffers, as in "f32 1024x1024 (4.00 MiB), 2 x f32 512x512 (1.00 MiB)"; those alike are counted. */
+static void flux__arena_largest(const flux__arena *pool, char *out, size_t n) {
+    const flux__buffer *last = NULL;
+    size_t used = 0;
+    for (int i = 0; i < 3 && used + 120 < n; i++) {
+        const flux__buffer *most = NULL;
+        int count = 0;
+        for (const flux__buffer *b = pool->live; b; b = b->after)
+            if ((!last || b->bytes < last->bytes) && (!most || b->bytes > most->bytes)) most = b;
+        for (const flux__buffer *b = pool->live; b && most; b = b->after) count += b->bytes == most->bytes;
+        if (!most) break;
+        used += (size_t)snprintf(out + used, n - used, i ? ", " : "");
+        if (count > 1) used += (size_t)snprintf(out + used, n - used, "%d x ", count);
+        if (most->ndim >= 0) used += (size_t)snprintf(out + used, n - used, "%s ", flux_dtype_name((flux_dtype)most->dtype));
+        for (int d = 0; d < most->ndim && used + 40 < n; d++) used += (size_t)snprintf(out + used, n - used, d ? "x%lld" : "%lld", (long long)most->dim[d]);
+        used += (size_t)snprintf(out + used, n - used, most->ndim > 0 ? " (" : "(");
+        used += (size_t)flux__say_bytes(out + used, n - used, (double)most->bytes);
+        used += (size_t)snprintf(out + used, n - used, ")");
+        last = most;
+    }
+}
+
+/* No room: how much was asked for, what there is, and who has it. */
+static flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_mem now, const char *largest) {
+    char asked[40], live[40], held[40], most[40], room[120] = "";
+    size_t available = 0, total = 0;
+    const flux__backend *b = flux__backend_of(d.backend);
+    flux__say_bytes(asked, sizeof asked, (double)bytes);
+    flux__say_bytes(live, sizeof live, (double)now.live);
+    flux__say_bytes(held, sizeof held, (double)now.reserved);
+    flux__say_bytes(most, sizeof most, (double)now.limit);
+    if (now.limit) snprintf(room, sizeof room, ", under the limit of flux_mem_limit, %s", most);
+    else if (b->room && b->room(d.id, &available, &total) == 0) {
+        char have[40], whole[40];
+        flux__say_bytes(have, sizeof have, (double)available);
+        flux__say_bytes(whole, sizeof whole, (double)total);
+        snprintf(room, sizeof room, "; %s of %s are free there", have, whole);
+    }
+    return (flux__buffer *)flux__fail("out of memory on %s: %zu bytes asked for (%s), %s in use, %s held%s%s%s", flux_device_name(d), bytes, asked, live, held, room,
+                                      *largest ? "; the largest: " : "", largest);
+}
+
+FLUX__HOT
+
+/* for_whom: the tensor whose value it will hold, or NULL */
+static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_tensor *for_whom) {
+    size_t room;
+    char largest[400];
+    *largest = 0;
+    bool look = false;
+    int cls = flux__size_class(bytes, &room);
+    if (bytes >> 23 > (size_t)1 << 23 || cls >= FLUX__SIZES || d.id < 0 || d.id >= FLUX__MAX_IDS)
+        return (flux__buffer *)flux__fail("out of memory: a tensor of %.3g bytes was asked for", (double)bytes);
+    flux__arena *pool = &flux__arenas[d.backend][d.id];
+    flux__hold();
+    flux__arena_lock(pool);
+    flux__buffer *b = flux__arena_take(d, pool, cls, room);
+    flux_mem now = pool->stats;
+    if (b) {
+        pool->stats.live += (int64_t)room;
+        if (pool->stats.live > pool->stats.peak) pool->stats.peak = pool->stats.live;
+        look = pool->stats.live - flux__scope_most > pool->looked;
+        if (look) pool->looked = pool->stats.live + pool->stats.live / 16 - flux__scope_most;
+        b->bytes = bytes;
+        b->ndim = -1;
+        if (for_whom) flux__buffer_label(b, for_whom, bytes);
+        flux__buffer_join(pool, b);
+    } else flux__arena_largest(pool, largest, sizeof largest);
+    flux__arena_unlock(pool);
+    flux__tell();
+    if (!b) return flux__no_room(d, bytes, now, largest);
+    if (look && flux__self()) flux__self()->look = true;
+    b->refs = 1;
+    b->device = d;
+    b->borrowed = false;
+    return b;
+}
+
+static void flux__buffer_release(flux__buffer *b) {
+    if (!b || flux__atomic_add(&b->refs, -1) > 0) return;
+    if (b->borrowed) {
+        FLUX_FREE(b);
+        return;
+    }
+    flux__arena *pool = &flux__arenas[b->device.backend][b->device.id];
+    flux__arena_lock(pool);
+    flux__buffer_part(pool, b);
+    pool->stats.live -= (int64_t)b->room;
+    flux__arena_give(pool, b->cls, b);
+    flux__arena_unlock(pool);
+}
+
+FLUX__COLD
+
+static flux__arena *flux__arena_of(flux_device d, const char *call) {
+    if (d.backend >= 0 && d.backend < FLUX__BACKENDS && d.id >= 0 && d.id < FLUX__MAX_IDS) return &flux__arenas[d.backend][d.id];
+    return (flux__arena *)flux__fail("%s: device {%d, %d} does not exist", call, d.backend, d.id);
+}
+
+FLUX_DEF flux_mem flux_mem_stats(flux_device d) {
+    flux_mem none = { 0, 0, 0, 0 };
+    flux__arena *pool = flux__arena_of(d, "mem_stats");
+    if (!pool) return none;
+    flux__arena_lock(pool);
+    none = pool->stats;
+    flux__arena_unlock(pool);
+    return none;
+}
+
+FLUX_DEF void flux_mem_limit(flux_device d, int64_t bytes) {
+    flux__arena *pool = flux__arena_of(d, "mem_limit");
+    if (!pool) return;
+    if (bytes < 0) {
+        flux__fail("mem_limit: %lld bytes is not a limit (0 means none)", (long long)bytes);
+        return;
+    }
+    flux__arena_lock(pool);
+    pool->stats.limit = bytes;
+    flux__arena_unlock(pool);
+}
+
+FLUX_DEF void flux_allow_tf32(bool on) { flux__atomic_store32(&flux__tf32, on); }
+
+FLUX_DEF void flux_mem_trim(flux_device d) {
+    flux__arena *pool = flux__arena_of(d, "mem_trim");
+    if (!pool) return;
+    flux__hold();
+    flux__arena_lock(pool);
+    flux__arena_trim(d, pool);
+    flux__arena_unlock(pool);
+    flux__tell();
+}
+
+#endif /* FLUX__BASE_MEMORY_H */

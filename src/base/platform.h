@@ -1,0 +1,241 @@
+#ifndef FLUX__BASE_PLATFORM_H
+#define FLUX__BASE_PLATFORM_H
+#include "../api/calls.h"
+
+/* ------------------------------------------------------------------ 1. Platform
+   What differs between compilers and systems: attributes, atomics, threads, thread-local state, the clock, files,
+   shared libraries, the terminal. Nothing below asks which system it runs on. Systems: POSIX and Windows; compilers:
+   gcc, clang, MSVC, tcc (which has no intrinsics, no atomics and no thread-local variables).
+   With -std=c11 a C library hides what ISO C lacks, and the user may have included its headers before us, too late for
+   a feature macro: so the few POSIX functions that it hides are declared here.
+   Rejected: C11's <threads.h> and <stdatomic.h>, which C++11, tcc and older MSVC do not have.                        */
+
+#if defined(_WIN32)
+#  ifndef WIN32_LEAN_AND_MEAN
+#    define WIN32_LEAN_AND_MEAN
+#  endif
+#  ifndef NOMINMAX
+#    define NOMINMAX
+#  endif
+#  include <windows.h>
+#  undef near                             /* relics that take names from those who come after */
+#  undef far
+#  undef small
+#  undef interface
+#  include <fcntl.h>
+#  include <io.h>
+#  include <process.h>
+#  include <sys/stat.h>
+#else
+#  include <dirent.h>
+#  include <dlfcn.h>
+#  include <fcntl.h>
+#  include <pthread.h>
+#  include <sched.h>
+#  include <sys/file.h>
+#  include <sys/ioctl.h>
+#  if defined(__linux__)
+#    include <sys/auxv.h>
+#    include <sys/mman.h>
+#  endif
+#  include <sys/stat.h>
+#  include <sys/types.h>
+#  include <time.h>
+#  include <unistd.h>
+#endif
+#include <ctype.h>
+#include <errno.h>
+#include <float.h>
+#include <limits.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(_MSC_VER)
+#  pragma warning(disable : 4996 4200 4127 4324)  /* "deprecated" ISO C functions, and the like */
+#  include <intrin.h>
+#endif
+
+#if defined(CLOCK_MONOTONIC)
+#  define FLUX__CLOCK CLOCK_MONOTONIC
+#elif defined(__APPLE__)
+#  define FLUX__CLOCK 6
+#else
+#  define FLUX__CLOCK 1
+#endif
+#if !defined(_WIN32) && !defined(CLOCK_MONOTONIC)   /* strict ISO C: declare what was hidden */
+extern int clock_gettime(int clock, struct timespec *t);
+extern int fsync(int fd);
+extern int fchmod(int fd, mode_t mode);
+extern char *realpath(const char *path, char *out);
+#elif defined(__linux__) && !defined(_DEFAULT_SOURCE) && !defined(_GNU_SOURCE) && !defined(_BSD_SOURCE) && \
+      (!defined(_XOPEN_SOURCE) || _XOPEN_SOURCE + 0 < 500)
+extern char *realpath(const char *path, char *out);    /* who asks for POSIX alone is not given this one */
+#endif
+#if !defined(_WIN32) && !defined(AT_FDCWD)            /* a C library hides AT_FDCWD and these together */
+extern ssize_t readlink(const char *path, char *out, size_t n);
+extern int openat(int folder, const char *name, int flags, ...);
+extern int fstatat(int folder, const char *name, struct stat *out, int flags);
+extern int renameat(int folder, const char *from, int folder2, const char *to);
+extern int unlinkat(int folder, const char *name, int flags);
+#endif
+#if defined(MADV_HUGEPAGE)
+#  define FLUX__HUGE_PAGES MADV_HUGEPAGE
+#elif defined(__linux__)                  /* the same */
+#  define FLUX__HUGE_PAGES 14
+extern int madvise(void *at, size_t bytes, int advice);
+#endif
+
+#ifndef FLUX_MALLOC
+#  define FLUX_MALLOC(bytes) malloc(bytes)
+#  define FLUX_REALLOC(p, bytes) realloc(p, bytes)
+#  define FLUX_FREE(p) free(p)
+#endif
+
+#if defined(__GNUC__) || defined(__clang__)
+#  define FLUX__UNUSED __attribute__((unused))
+#  define FLUX__NOINLINE __attribute__((noinline))
+#  define FLUX__INLINE inline __attribute__((always_inline))
+#  if defined(__MINGW32__) && !defined(__clang__)
+#    define FLUX__PRINTF(a, b) __attribute__((format(gnu_printf, a, b)))     /* printf means that of Microsoft's old library */
+#  else
+#    define FLUX__PRINTF(a, b) __attribute__((format(printf, a, b)))
+#  endif
+#elif defined(_MSC_VER)
+#  define FLUX__UNUSED
+#  define FLUX__NOINLINE __declspec(noinline)
+#  define FLUX__INLINE __forceinline
+#  define FLUX__PRINTF(a, b)
+#else
+#  define FLUX__UNUSED
+#  define FLUX__NOINLINE
+#  define FLUX__INLINE inline
+#  define FLUX__PRINTF(a, b)
+#endif
+
+#if (defined(__GNUC__) || defined(__clang__)) && !defined(__TINYC__)
+#  define FLUX__PREFETCH(p) __builtin_prefetch(p);
+#  define FLUX__PREFETCH_LATER(p) __builtin_prefetch(p, 0, 2);   /* to the second cache */
+#  define FLUX__PREFETCH_WRITE(p) __builtin_prefetch(p, 1);
+#else
+#  define FLUX__PREFETCH(p) (void)(p);
+#  define FLUX__PREFETCH_LATER(p) (void)(p);
+#  define FLUX__PREFETCH_WRITE(p) (void)(p);
+#endif
+
+/* Asked before gcc is told anything about optimising. */
+#if defined(FLUX_DEBUG) || (!defined(NDEBUG) && !defined(__OPTIMIZE__) && (defined(__GNUC__) || defined(__TINYC__) || defined(_DEBUG)))
+#  define FLUX__DEBUG 1
+#else
+#  define FLUX__DEBUG 0
+#endif
+
+/* How hard gcc tries, part by part, in a user's -O0 build too; every build of a program waits for it. The loops over numbers
+   say what they need themselves (FLUX__O2, and sections 9 and 10; without ira-region -O0 would spill). What every step runs
+   through is LEAN: -O1 less the passes that cost more than a third of its time and change no figure; LOOPING within it has
+   those again without which loops over vectors took up to twice as long. (ira-algorithm=priority is not among them: products
+   by AVX2 would take 1.4 times as long.) What every tensor and every look at one passes through is HOT, all of -O1 and
+   functions inlined: a look at a small product takes a fifth less. What runs once or waits for a file or a person is COLD,
+   and so is what only says what is to be recorded, once a layer or less: layers, losses, most operations and their
+   gradients, and most of what makes a plan. Each word holds up to the next. A function that two of them call is inlined into
+   neither, unless it is FLUX__INLINE. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
+#  pragma GCC push_options
+#  define FLUX__O1 __attribute__((optimize("O1")))
+#  define FLUX__O2 __attribute__((optimize("O2", "tree-ch", "tree-ccp", "tree-copy-prop")))
+#  define FLUX__SWITCH(options) _Pragma("GCC reset_options") _Pragma(options)
+#  define FLUX__LEAN FLUX__SWITCH("GCC optimize(\"O1\", \"no-tree-pta\", \"no-tree-dominator-opts\", \
+      \"no-tree-loop-optimize\", \"no-tree-sink\", \"no-if-conversion\", \"no-if-conversion2\", \
+      \"no-forward-propagate\", \"no-dse\", \"no-dce\", \"no-cprop-registers\", \"no-compare-elim\", \
+      \"no-combine-stack-adjustments\", \"no-shrink-wrap\", \"no-ipa-pure-const\", \
+      \"no-move-loop-invariants\", \"no-guess-branch-probability\", \"no-reorder-blocks\", \
+      \"no-tree-builtin-call-dce\", \"no-ipa-modref\", \"no-ipa-icf\", \"no-split-wide-types\", \
+      \"no-printf-return-value\", \"ira-region=one\", \"no-tree-ch\", \"no-tree-ccp\", \
+      \"no-tree-copy-prop\", \"no-tree-reassoc\")")
+#  define FLUX__HOT FLUX__SWITCH("GCC optimize(\"O1\", \"inline-small-functions\", \"inline-functions\", \"align-functions=16\")")
+#  define FLUX__COLD FLUX__SWITCH("GCC optimize(\"O0\", \"omit-frame-pointer\", \"tree-ter\", \"tree-coalesce-vars\")")
+#  define FLUX__LOOPING _Pragma("GCC push_options") _Pragma("GCC optimize(\"move-loop-invariants\", \
+      \"tree-loop-optimize\", \"forward-propagate\", \"dse\")")
+#  define FLUX__ASBEFORE _Pragma("GCC pop_options")
+#else
+#  define FLUX__O1
+#  define FLUX__O2
+#  define FLUX__LEAN
+#  define FLUX__HOT
+#  define FLUX__COLD
+#  define FLUX__LOOPING
+#  define FLUX__ASBEFORE
+#endif
+
+/* Vector code for x86-64 chosen at run time: FLUX__X86 says that the compiler can make it, FLUX__AVX2 and FLUX__AVX512
+   mark a function that uses it, so that no -m option is needed. */
+#if (defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__)) && !defined(__TINYC__)) || \
+    (defined(_M_X64) && defined(_MSC_VER))
+#  define FLUX__X86 1
+#else
+#  define FLUX__X86 0
+#endif
+/* ARM's NEON for 64 bits, which all of those processors have. */
+#if defined(__aarch64__) && defined(__ARM_NEON) && !defined(__ARM_BIG_ENDIAN) && !defined(__TINYC__)
+#  define FLUX__NEON 1
+#else
+#  define FLUX__NEON 0
+#endif
+#if FLUX__X86 && !defined(_MSC_VER)
+#  define FLUX__AVX2 __attribute__((target("avx2,fma,f16c")))
+#  define FLUX__AVX512 __attribute__((target("avx512f,avx2,fma,f16c")))
+#else
+#  define FLUX__AVX2
+#  define FLUX__AVX512
+#endif
+/* Products of bf16 by AVX-512's own instruction, where the compiler knows it. */
+#if FLUX__X86 && defined(__clang__) && __clang_major__ >= 12
+#  define FLUX__BF16 1
+#  define FLUX__AVX512_BF16 __attribute__((target("avx512bf16,avx512f,avx2,fma,f16c")))
+#elif FLUX__X86 && !defined(__clang__) && defined(__GNUC__) && __GNUC__ >= 10
+#  define FLUX__BF16 1
+#  define FLUX__AVX512_BF16 FLUX__AVX512   /* one set of options less to prepare: what stands in assembler needs none */
+#else
+#  define FLUX__BF16 0
+#endif
+
+#if FLUX__X86 && !(defined(_MSC_VER) && !defined(__clang__))
+#  include <cpuid.h>
+#endif
+
+/* Under the address sanitizer freed handles go back to the allocator, which tells of a use, and memory in our pool is poisoned. */
+#if defined(__has_feature)
+#  if __has_feature(address_sanitizer)
+#    define FLUX__ASAN 1
+#  endif
+#elif defined(__SANITIZE_ADDRESS__)
+#  define FLUX__ASAN 1
+#endif
+
+FLUX__LEAN
+
+#ifdef FLUX__ASAN
+#  ifdef __cplusplus
+extern "C" {
+#  endif
+void __asan_poison_memory_region(void const volatile *p, size_t n);
+void __asan_unpoison_memory_region(void const volatile *p, size_t n);
+#  ifdef __cplusplus
+}
+#  endif
+#  define FLUX__POISON(p, n) __asan_poison_memory_region(p, n)
+#  define FLUX__UNPOISON(p, n) __asan_unpoison_memory_region(p, n)
+#else
+#  define FLUX__ASAN 0
+#  define FLUX__POISON(p, n) (void)(p)
+#  define FLUX__UNPOISON(p, n) (void)(p)
+#endif
+
+#ifdef FLUX_STATIC
+#  define FLUX_DEF static FLUX__UNUSED
+#else
+#  define FLUX_DEF
+#endif
+
+#endif /* FLUX__BASE_PLATFORM_H */

@@ -1,0 +1,539 @@
+#ifndef FLUX__BASE_SINKS_H
+#define FLUX__BASE_SINKS_H
+#include "platform.h"
+#include "threads.h" /* flux__atomic_add */
+#include "errors.h"
+#include "memory.h"
+
+/* ---- files */
+
+FLUX__COLD
+
+#if defined(_WIN32)
+static wchar_t *flux__wide(const char *path) {     /* names are UTF-8 here, UTF-16 there */
+    int n = MultiByteToWideChar(CP_UTF8, 0, path, -1, NULL, 0);
+    wchar_t *w = n > 0 ? (wchar_t *)FLUX_MALLOC((size_t)n * sizeof(wchar_t)) : NULL;
+    if (w) MultiByteToWideChar(CP_UTF8, 0, path, -1, w, n);
+    else errno = EINVAL;
+    return w;
+}
+static FILE *flux__fopen(const char *path, const char *mode) {
+    wchar_t m[8], *w = flux__wide(path);
+    FILE *f = NULL;
+    size_t i;
+    for (i = 0; mode[i] && i < 7; i++) m[i] = (wchar_t)mode[i];
+    m[i] = 0;
+    if (w) f = _wfopen(w, m);
+    FLUX_FREE(w);
+    return f;
+}
+static int flux__file_open_as(const char *path, int flags) {
+    wchar_t *w = flux__wide(path);
+    int fd = w ? _wopen(w, flags | _O_BINARY, _S_IREAD | _S_IWRITE) : -1;
+    FLUX_FREE(w);
+    return fd;
+}
+static int flux__file_create(const char *path, bool exclusive, int mode) {
+    (void)mode;
+    return flux__file_open_as(path, _O_WRONLY | (exclusive ? _O_CREAT | _O_EXCL : 0));
+}
+static int64_t flux__file_get(int fd, void *data, size_t bytes) {
+    return _read(fd, data, bytes < 1 << 30 ? (unsigned)bytes : 1u << 30);
+}
+static bool flux__file_replace(const char *from, const char *to) {
+    wchar_t *f = flux__wide(from), *t = flux__wide(to);
+    bool done = f && t && MoveFileExW(f, t, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH);
+    if (!done) errno = EACCES;
+    FLUX_FREE(f);
+    FLUX_FREE(t);
+    return done;
+}
+static void flux__file_remove(const char *path) {
+    wchar_t *w = flux__wide(path);
+    if (w) _wunlink(w);
+    FLUX_FREE(w);
+}
+static int64_t flux__file_put(int fd, const void *data, size_t bytes) {
+    return _write(fd, data, bytes < 1 << 30 ? (unsigned)bytes : 1u << 30);
+}
+static bool flux__file_sync(int fd) { return _commit(fd) == 0; }
+static bool flux__file_close(int fd) { return _close(fd) == 0; }
+static int flux__process_id(void) { return (int)GetCurrentProcessId(); }
+static void flux__folder_sync(const char *folder) { (void)folder; }
+static bool flux__is_separator(char c) { return c == '/' || c == '\\' || c == ':'; }
+/* An open file can't be removed here: that it is open says that it is being written. */
+static bool flux__file_lock(int fd) { (void)fd; return true; }
+static int flux__file_hold(int fd) { (void)fd; return -1; }
+static void flux__folder_sweep(const char *folder, int at_fd, const char *start) {
+    size_t n = strlen(folder);
+    (void)at_fd;
+    char *pattern = (char *)FLUX_MALLOC(n + strlen(start) + 8), *at;
+    wchar_t *w = NULL;
+    WIN32_FIND_DATAW found;
+    if (pattern) sprintf(pattern, "%s%s*.tmp", folder, start), w = flux__wide(pattern);
+    HANDLE all = w ? FindFirstFileW(w, &found) : INVALID_HANDLE_VALUE;
+    for (bool more = all != INVALID_HANDLE_VALUE; more; more = FindNextFileW(all, &found)) {
+        int bytes = WideCharToMultiByte(CP_UTF8, 0, found.cFileName, -1, NULL, 0, NULL, NULL);
+        at = bytes > 0 ? (char *)FLUX_MALLOC(n + (size_t)bytes) : NULL;
+        if (!at) continue;
+        memcpy(at, folder, n);
+        WideCharToMultiByte(CP_UTF8, 0, found.cFileName, -1, at + n, bytes, NULL, NULL);
+        flux__file_remove(at);
+        FLUX_FREE(at);
+    }
+    if (all != INVALID_HANDLE_VALUE) FindClose(all);
+    FLUX_FREE(w);
+    FLUX_FREE(pattern);
+}
+/* What stands at path: 0 nothing, 1 a file that we may replace, 2 something to write into as it is, -1 neither (errno). */
+static int flux__file_kind(const char *path, int *mode) {
+    wchar_t *w = flux__wide(path);
+    DWORD a = w ? GetFileAttributesW(w) : 0;
+    FLUX_FREE(w);
+    *mode = 0;
+    if (!w) return -1;
+    if (a == INVALID_FILE_ATTRIBUTES) return 0;
+    errno = a & FILE_ATTRIBUTE_DIRECTORY ? EISDIR : EACCES;
+    return a & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_READONLY) ? -1 : a & FILE_ATTRIBUTE_DEVICE ? 2 : 1;
+}
+FLUX__UNUSED static bool flux__file_stamp(const char *path, int64_t *stamp) {   /* its size and when it was written; false: it is not there */
+    WIN32_FILE_ATTRIBUTE_DATA a;
+    if (!GetFileAttributesExA(path, GetFileExInfoStandard, &a)) return false;
+    stamp[0] = (int64_t)a.nFileSizeHigh << 32 | (int64_t)a.nFileSizeLow;
+    stamp[1] = (int64_t)a.ftLastWriteTime.dwHighDateTime << 32 | (int64_t)a.ftLastWriteTime.dwLowDateTime;
+    return true;
+}
+static bool flux__file_streams(const char *path) {         /* a pipe or a device, of which nobody knows the end */
+    DWORD found = GetFileAttributesA(path);
+    return found == INVALID_FILE_ATTRIBUTES || (found & FILE_ATTRIBUTE_DEVICE);
+}
+/* Where a file named path is to lie, behind links: to be given to FLUX_FREE. NULL, with errno: nobody can say. */
+static char *flux__file_target(const char *path) {
+    char *copy = (char *)FLUX_MALLOC(strlen(path) + 1);
+    if (!copy) errno = ENOMEM;
+    return copy ? strcpy(copy, path) : NULL;
+}
+FLUX__UNUSED static bool flux__is_absolute(const char *path) {
+    return (path[0] && path[1] == ':' && flux__is_separator(path[2])) || (flux__is_separator(path[0]) && flux__is_separator(path[1]));
+}
+static void flux__folder_make(const char *path) { CreateDirectoryA(path, NULL); }
+static int flux__folder_open(const char *path) { (void)path; return -1; }
+static void flux__folder_close(int fd) { (void)fd; }
+static const char *flux__folder_unsafe(const char *path, int fd) {         /* a user's own folders are closed to others */
+    DWORD found = GetFileAttributesA(path);
+    (void)fd;
+    return found != INVALID_FILE_ATTRIBUTES && (found & FILE_ATTRIBUTE_DIRECTORY) ? NULL : "is not a folder";
+}
+
+#else
+#  ifdef O_CLOEXEC
+#    define FLUX__CLOEXEC O_CLOEXEC
+#  else
+#    define FLUX__CLOEXEC 0
+#  endif
+static FILE *flux__fopen(const char *path, const char *mode) { return fopen(path, mode); }
+static int flux__file_create(const char *path, bool exclusive, int mode) {
+    return open(path, O_WRONLY | FLUX__CLOEXEC | (exclusive ? O_CREAT | O_EXCL : 0), mode ? mode : 0666);
+}
+static int64_t flux__file_get(int fd, void *data, size_t bytes) {
+    return (int64_t)read(fd, data, bytes < 1 << 30 ? bytes : 1 << 30);
+}
+static bool flux__file_replace(const char *from, const char *to) { return rename(from, to) == 0; }
+static void flux__file_remove(const char *path) { unlink(path); }
+static int64_t flux__file_put(int fd, const void *data, size_t bytes) {
+    return (int64_t)write(fd, data, bytes < 1 << 30 ? bytes : 1 << 30);
+}
+static bool flux__file_sync(int fd) { return fsync(fd) == 0 || errno == EINVAL || errno == EROFS; }   /* pipes can't */
+static bool flux__file_close(int fd) { return close(fd) == 0; }
+static int flux__process_id(void) { return (int)getpid(); }
+static void flux__folder_sync(const char *folder) {     /* so that the new name survives a power cut; some systems refuse */
+    int fd = open(folder, O_RDONLY | FLUX__CLOEXEC);
+    if (fd < 0) return;
+    (void)fsync(fd);
+    close(fd);
+}
+static bool flux__is_separator(char c) { return c == '/'; }
+/* Marks a file as being written, for as long as it is open and whoever opened it lives. False: it was swept away before. */
+static bool flux__file_lock(int fd) {
+#  ifdef LOCK_EX
+    struct stat s;
+    if (flock(fd, LOCK_EX) == 0 && fstat(fd, &s) == 0) return s.st_nlink > 0;
+#  endif
+    (void)fd;
+    return true;                          /* such a file system knows no locks, and nothing is swept there */
+}
+static int flux__file_hold(int fd) {      /* keeps the mark when fd is closed, until this is closed too; -1: it does not */
+    return dup(fd);
+}
+/* Removes a file that is marked no more: whoever wrote it was killed. */
+static void flux__file_sweep(int at, const char *path) {
+#  ifdef LOCK_EX
+    int flags = O_WRONLY | O_NONBLOCK | FLUX__CLOEXEC, fd = at < 0 ? open(path, flags) : openat(at, path, flags);
+    struct stat s;
+    if (fd < 0) return;
+    if (fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0)
+        (void)(at < 0 ? unlink(path) : unlinkat(at, path, 0));
+    close(fd);
+#  else
+    (void)at, (void)path;
+#  endif
+}
+/* Removes of a folder ("" or with its last separator) what begins so, ends in .tmp and is being written by nobody. at: the
+   folder opened, or -1: names are then looked for in it. */
+static void flux__folder_sweep(const char *folder, int at, const char *start) {
+    DIR *d = opendir(*folder ? folder : ".");
+    size_t n = strlen(folder), begins = strlen(start);
+    for (const struct dirent *e; d && (e = readdir(d)) != NULL;) {
+        size_t length = strlen(e->d_name);
+        if (length < begins + 4 || memcmp(e->d_name, start, begins) != 0 || strcmp(e->d_name + length - 4, ".tmp") != 0) continue;
+        char *path = (char *)FLUX_MALLOC(n + length + 1);
+        if (!path) continue;
+        memcpy(path, folder, n);
+        memcpy(path + n, e->d_name, length + 1);
+        flux__file_sweep(at, at < 0 ? path : path + n);
+        FLUX_FREE(path);
+    }
+    if (d) closedir(d);
+}
+/* What stands at path: 0 nothing, 1 a file that we may replace, 2 something to write into as it is, -1 neither (errno). */
+static int flux__file_kind(const char *path, int *mode) {
+    struct stat s;
+    *mode = 0;
+    if (stat(path, &s) != 0) return errno == ENOENT ? 0 : -1;
+    if (S_ISDIR(s.st_mode)) {
+        errno = EISDIR;
+        return -1;
+    }
+    if (access(path, W_OK) != 0) return -1;
+    *mode = (int)(s.st_mode & 07777);
+    return S_ISREG(s.st_mode) ? 1 : 2;
+}
+FLUX__UNUSED static bool flux__file_stamp(const char *path, int64_t *stamp) {   /* its size and when it was written; false: it is not there */
+    struct stat s;
+    if (stat(path, &s) != 0) return false;
+    stamp[0] = (int64_t)s.st_size, stamp[1] = (int64_t)s.st_mtime;
+    return true;
+}
+static bool flux__file_streams(const char *path) {         /* a pipe or a device, of which nobody knows the end */
+    struct stat s;
+    return stat(path, &s) == 0 && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode);
+}
+/* What the link at path says, seen from path's folder: to be given to FLUX_FREE. NULL: it is no link, or errno says. */
+static char *flux__link_target(const char *path) {
+    size_t folder = strlen(path), room = 4096;
+    char *out = NULL;
+    ssize_t n = -1;
+    while (folder > 0 && path[folder - 1] != '/') folder--;
+    for (; room < 1 << 20; room *= 2) {
+        FLUX_FREE(out);
+        out = (char *)FLUX_MALLOC(folder + room);
+        if (!out) return errno = ENOMEM, (char *)NULL;
+        n = readlink(path, out + folder, room);
+        if (n < (ssize_t)room) break;
+    }
+    if (n > 0 && n < (ssize_t)room) {
+        out[folder + (size_t)n] = 0;
+        if (out[folder] == '/') memmove(out, out + folder, (size_t)n + 1);
+        else memcpy(out, path, folder);
+        return out;
+    }
+    FLUX_FREE(out);
+    return NULL;
+}
+/* Where a file named path is to lie, behind links, those to nothing too: a link stays one when its file is replaced. To be
+   given to FLUX_FREE. NULL, with errno: nobody can say. */
+static char *flux__file_target(const char *path) {
+    struct stat s;
+    bool there = stat(path, &s) == 0, file = there && S_ISREG(s.st_mode);
+    char *real = file ? realpath(path, NULL) : NULL;
+    const char *from = real ? real : path;
+    char *at = (char *)FLUX_MALLOC(strlen(from) + 1), *next;
+    if (at) strcpy(at, from);
+    free(real);
+    if (!at) return errno = ENOMEM, (char *)NULL;
+    if (real || (there && !file)) return at;       /* a pipe's link in /proc names no file */
+    for (int links = 0; links < 40; links++) {
+        errno = 0;
+        next = flux__link_target(at);
+        if (!next && (errno == 0 || errno == EINVAL || errno == ENOENT)) return at;
+        FLUX_FREE(at);
+        if (!next) return NULL;
+        at = next;
+    }
+    FLUX_FREE(at);
+    return errno = ELOOP, (char *)NULL;
+}
+FLUX__UNUSED static bool flux__is_absolute(const char *path) { return path[0] == '/'; }
+static void flux__folder_make(const char *path) { mkdir(path, 0700); }
+#  ifdef O_DIRECTORY
+#    define FLUX__DIRECTORY O_DIRECTORY
+#  else
+#    define FLUX__DIRECTORY 0
+#  endif
+static int flux__folder_open(const char *path) { return open(path, O_RDONLY | FLUX__DIRECTORY | FLUX__CLOEXEC); }
+static void flux__folder_close(int fd) { close(fd); }
+/* Who may write to a folder may put another in the place of what is in it, unless it is sticky, like /tmp. A group of the
+   user's own, which has the user's number, is the user. */
+static bool flux__folder_guarded(const struct stat *s) {
+    bool own_group = s->st_gid == (gid_t)geteuid() && geteuid() != 0;
+    mode_t others = own_group ? 002 : 022;
+    return (s->st_uid == geteuid() || s->st_uid == 0) && (!(s->st_mode & others) || (s->st_mode & 01000));
+}
+/* Why somebody else may change what is in a folder, or put another in its place; NULL: nobody may. Its parents are those
+   of the folder that was opened, whatever links led there. */
+static const char *flux__folder_unsafe(const char *path, int fd) {
+    char up[1200] = "..";
+    struct stat s, below;
+    (void)path;
+    if (fd < 0 || fstat(fd, &s) != 0 || !S_ISDIR(s.st_mode) || s.st_uid != geteuid() || (s.st_mode & 022) != 0)
+        return "is not a folder of this user that nobody else may write to";
+    for (size_t n = 2; n + 4 < sizeof up; n += 3) {
+        below = s;
+        if (fstatat(fd, up, &s, 0) != 0) break;
+        if (s.st_dev == below.st_dev && s.st_ino == below.st_ino) return NULL;     /* the root */
+        if (!flux__folder_guarded(&s)) break;
+        memcpy(up + n, "/..", 4);
+    }
+    return "is below a folder that somebody else may change";
+}
+#endif
+
+/* ---- a folder of this user's alone, in which all is opened relative to the folder that was looked at */
+
+typedef struct flux__den { char path[600]; int fd; } flux__den;   /* path: with its last separator; fd -1: there is none */
+
+/* Makes the folder, and those above it. What is wrong with it, or NULL. */
+FLUX__UNUSED static const char *flux__den_open(flux__den *d, const char *path) {
+    size_t n = strlen(path);
+    d->fd = -1;
+    if (n + 2 > sizeof d->path) return "is a name too long";
+    memcpy(d->path, path, n + 1);
+    for (char *p = d->path + 1; *p; p++)
+        if (flux__is_separator(*p)) {
+            char c = *p;
+            *p = 0;
+            flux__folder_make(d->path);
+            *p = c;
+        }
+    flux__folder_make(d->path);
+    d->fd = flux__folder_open(d->path);
+    const char *why = flux__folder_unsafe(d->path, d->fd);
+    if (why && d->fd >= 0) flux__folder_close(d->fd);
+    if (!flux__is_separator(d->path[n - 1])) strcpy(d->path + n, "/");
+    return why;
+}
+FLUX__UNUSED static void flux__den_close(flux__den *d) {
+    if (d->fd >= 0) flux__folder_close(d->fd);
+}
+
+#if defined(_WIN32)
+static bool flux__den_path(const flux__den *d, const char *name, char *out, size_t n) { return (size_t)snprintf(out, n, "%s%s", d->path, name) < n; }
+FLUX__UNUSED static int flux__den_file(const flux__den *d, const char *name, bool fresh) {
+    char path[900];
+    if (!flux__den_path(d, name, path, sizeof path)) return errno = ENAMETOOLONG, -1;
+    return fresh ? flux__file_create(path, true, 0600) : flux__file_open_as(path, _O_RDONLY);
+}
+FLUX__UNUSED static bool flux__den_rename(const flux__den *d, const char *from, const char *to) {
+    char a[900], b[900];
+    return flux__den_path(d, from, a, sizeof a) && flux__den_path(d, to, b, sizeof b) && flux__file_replace(a, b);
+}
+FLUX__UNUSED static void flux__den_remove(const flux__den *d, const char *name) {
+    char path[900];
+    if (flux__den_path(d, name, path, sizeof path)) flux__file_remove(path);
+}
+#else
+FLUX__UNUSED static int flux__den_file(const flux__den *d, const char *name, bool fresh) {      /* to be written anew, or read */
+    return openat(d->fd, name, fresh ? O_WRONLY | O_CREAT | O_EXCL | FLUX__CLOEXEC : O_RDONLY | FLUX__CLOEXEC, 0600);
+}
+FLUX__UNUSED static bool flux__den_rename(const flux__den *d, const char *from, const char *to) {
+    return renameat(d->fd, from, d->fd, to) == 0;
+}
+FLUX__UNUSED static void flux__den_remove(const flux__den *d, const char *name) { unlinkat(d->fd, name, 0); }
+#endif
+
+/* The next bytes of a file, as many as there are; fewer are the end, or an error. */
+FLUX__UNUSED static size_t flux__file_get_all(int fd, void *data, size_t bytes) {
+    size_t n = 0;
+    while (n < bytes) {
+        int64_t got = flux__file_get(fd, (char *)data + n, bytes - n);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) break;
+        n += (size_t)got;
+    }
+    return n;
+}
+
+/* The end of a long path says more than its start, and messages have a length. */
+FLUX__UNUSED static const char *flux__short_path(const char *path) {
+    size_t n = strlen(path);
+    return n > 120 ? path + n - 120 : path;
+}
+
+/* The whole text of a file, with a 0 after its end, to be given to FLUX_FREE; NULL is an error named after `call`. Pipes are
+   read as far as FLUX__STREAM_MAX, and devices: some never end. A first 0 there says that it is no text. */
+#define FLUX__STREAM_MAX (1 << 28)
+FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const char *call) {
+    FILE *f = path ? flux__fopen(path, "rb") : NULL;
+    size_t n = 0, room = 1 << 16;
+    char *data = NULL, *more;
+    const char *why = NULL;
+    *size = 0;
+    if (!path) return flux__fail("%s: the path is NULL", call);
+    if (!f) return flux__fail("%s: cannot open %s: %s", call, flux__short_path(path), strerror(errno));
+    const bool streams = flux__file_streams(path);
+    while (!why) {
+        more = room <= SIZE_MAX / 4 ? (char *)FLUX_REALLOC(data, room + 1) : NULL;
+        if (!more) {
+            why = "out of memory";
+            break;
+        }
+        data = more;
+        errno = 0;
+        n += fread(data + n, 1, room - n, f);
+        if (ferror(f)) why = errno ? strerror(errno) : "read error";
+        else if (n < room) break;
+        else if (streams && memchr(data, 0, n)) why = "it is no text";
+        else if (streams && n >= FLUX__STREAM_MAX) why = "it gives more than 256 MiB: save that as a file";
+        room *= 2;
+    }
+    fclose(f);
+    if (why) {
+        FLUX_FREE(data);
+        return flux__fail("%s: cannot read %s: %s", call, flux__short_path(path), why);
+    }
+    more = (char *)FLUX_REALLOC(data, n + 1);   /* give back what was too much */
+    if (more) data = more;
+    data[n] = 0;
+    *size = n;
+    return data;
+}
+
+/* A file that comes to be whole or not at all: written under another name in the same folder, moved over the old one
+   by flux__out_commit. Devices and pipes are written as they are. An error is recorded where it happens; after one,
+   writes do nothing, commit does what abort does and says false. NULL is such an error. commit and abort free it. */
+typedef struct flux__out {
+    int fd;
+    bool aside, failed;
+    const char *call;
+    char *path, *temporary;               /* path: where it will be, links followed; both within one allocation */
+    size_t folder, used;                  /* length of the folder's name in path; bytes waiting in buffer */
+    char start[32];                       /* of the temporary file's name: ".flux-" and a number made of the file's */
+    char buffer[1 << 14];
+} flux__out;
+
+static bool flux__out_fail(flux__out *o) {
+    if (!o->failed) flux__fail("%s: cannot write %s: %s", o->call, flux__short_path(o->path), strerror(errno));
+    o->failed = true;
+    return false;
+}
+
+/* Sweeps away what others who wrote this file and were killed have left, and opens a file that was not there before. The
+   names say which file they are for, but not by its name, for which there may be no room. */
+static bool flux__out_name(flux__out *o, int mode) {
+    static int64_t serial;
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);      /* FNV-1a */
+    for (const char *p = o->path + o->folder; *p; p++) hash = (hash ^ (unsigned char)*p) * UINT64_C(0x100000001b3);
+    sprintf(o->start, ".flux-%016llx-", (unsigned long long)hash);
+    o->temporary[o->folder] = 0;
+    flux__folder_sweep(o->temporary, -1, o->start);
+    for (int tries = 0; tries < 1000; tries++) {
+        sprintf(o->temporary + o->folder, "%s%d-%lld.tmp", o->start, flux__process_id(), (long long)flux__atomic_add(&serial, 1));
+        o->fd = flux__file_create(o->temporary, true, mode & 0777);
+        if (o->fd < 0 && errno != EEXIST) break;
+        if (o->fd >= 0 && flux__file_lock(o->fd)) break;
+        if (o->fd >= 0) flux__file_close(o->fd), o->fd = -1;     /* swept before it was marked */
+        errno = EEXIST;
+    }
+    return o->fd >= 0;
+}
+
+FLUX__UNUSED static flux__out *flux__out_open(const char *path, const char *call) {
+    if (!path || !*path) return (flux__out *)flux__fail("%s: the path is %s", call, path ? "empty" : "NULL");
+    char *target = flux__file_target(path);
+    if (!target) return (flux__out *)flux__fail("%s: cannot write %s: %s", call, flux__short_path(path), strerror(errno));
+    size_t n = strlen(target);
+    flux__out *o = (flux__out *)flux__malloc(sizeof *o + 2 * n + 80);
+    int kind, mode;
+    if (!o) {
+        FLUX_FREE(target);
+        return NULL;
+    }
+    o->call = call;
+    o->fd = -1;
+    o->failed = false;
+    o->used = 0;
+    o->path = (char *)(o + 1);
+    o->temporary = o->path + n + 1;
+    memcpy(o->path, target, n + 1);
+    memcpy(o->temporary, target, n + 1);
+    FLUX_FREE(target);
+    for (o->folder = n; o->folder > 0 && !flux__is_separator(o->path[o->folder - 1]);) o->folder--;
+    kind = flux__file_kind(o->path, &mode);
+    o->aside = kind == 0 || kind == 1;
+    if (o->aside) flux__out_name(o, mode);
+    else if (kind == 2) o->fd = flux__file_create(o->path, false, 0);
+    if (o->fd < 0) {
+        flux__out_fail(o);
+        FLUX_FREE(o);
+        return NULL;
+    }
+#if !defined(_WIN32)
+    if (kind == 1) (void)(fchmod(o->fd, (mode_t)mode) == 0);   /* not ours to change: the file keeps what we could give */
+#endif
+    return o;
+}
+
+static bool flux__out_flush(flux__out *o, const char *data, size_t bytes) {
+    while (bytes > 0) {
+        int64_t n = flux__file_put(o->fd, data, bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n == 0) errno = ENOSPC;
+        if (n <= 0) return flux__out_fail(o);
+        data += n;
+        bytes -= (size_t)n;
+    }
+    return true;
+}
+
+FLUX__UNUSED static bool flux__out_write(flux__out *o, const void *data, size_t bytes) {
+    if (!o || o->failed) return false;
+    if (bytes > sizeof o->buffer - o->used) {
+        if (!flux__out_flush(o, o->buffer, o->used)) return false;
+        o->used = 0;
+        if (bytes > sizeof o->buffer) return flux__out_flush(o, (const char *)data, bytes);
+    }
+    if (bytes) memcpy(o->buffer + o->used, data, bytes);
+    o->used += bytes;
+    return true;
+}
+
+FLUX__UNUSED static void flux__out_abort(flux__out *o) {
+    if (!o) return;
+    if (o->fd >= 0) flux__file_close(o->fd);
+    if (o->aside) flux__file_remove(o->temporary);
+    FLUX_FREE(o);
+}
+
+FLUX__UNUSED static bool flux__out_commit(flux__out *o) {
+    bool good;
+    if (!o) return false;
+    if (!o->failed && flux__out_flush(o, o->buffer, o->used)) {
+        int held = o->aside ? flux__file_hold(o->fd) : -1;       /* until it has its name, nobody is to sweep it away */
+        good = flux__file_sync(o->fd);
+        if (!good) flux__out_fail(o);
+        if (!flux__file_close(o->fd) && good) flux__out_fail(o);
+        o->fd = -1;
+        if (!o->failed && o->aside && !flux__file_replace(o->temporary, o->path)) flux__out_fail(o);
+        if (held >= 0) flux__file_close(held);
+    }
+    good = !o->failed;
+    if (good && o->aside) {
+        o->path[o->folder] = 0;
+        flux__folder_sync(o->folder ? o->path : ".");
+        o->aside = false;                 /* what was the temporary file is the file now */
+    }
+    flux__out_abort(o);
+    return good;
+}
+
+#endif /* FLUX__BASE_SINKS_H */

@@ -1,0 +1,241 @@
+#ifndef FLUX__BASE_SYSTEM_H
+#define FLUX__BASE_SYSTEM_H
+#include "platform.h"
+#include "threads.h" /* flux__atomic_load32, flux__atomic_store32 */
+
+/* ---- the clock, the environment, the terminal */
+
+FLUX__LEAN
+
+static double flux__now(void) {           /* seconds since some moment; never goes back */
+#if defined(_WIN32)
+    LARGE_INTEGER count, rate;
+    QueryPerformanceCounter(&count);
+    QueryPerformanceFrequency(&rate);
+    return (double)count.QuadPart / (double)rate.QuadPart;
+#else
+    struct timespec t;
+    clock_gettime(FLUX__CLOCK, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+#endif
+}
+
+FLUX__COLD
+
+/* Whether the program has rights that whoever started it lacks (setuid, setgid, capabilities): the environment is theirs. */
+static bool flux__privileged(void) {
+#if defined(_WIN32)
+    return false;
+#elif defined(__linux__) && defined(AT_SECURE)
+    return getauxval(AT_SECURE) != 0;
+#else
+    return getuid() != geteuid() || getgid() != getegid();
+#endif
+}
+static const char *flux__env(const char *name) {   /* NULL: unset or empty, or not to be trusted */
+    const char *s = getenv(name);
+    return s && *s && !flux__privileged() ? s : NULL;
+}
+
+FLUX__UNUSED static bool flux__is_terminal(FILE *f) {   /* stdout and stderr only: any other file says no */
+    int fd = f == stdout ? 1 : f == stderr ? 2 : -1;
+#if defined(_WIN32)
+    return fd > 0 && _isatty(fd) != 0;
+#else
+    return fd > 0 && isatty(fd) != 0;
+#endif
+}
+
+FLUX__UNUSED static int flux__terminal_width(FILE *f) {   /* columns; 80 when nobody knows */
+    const char *s = flux__env("COLUMNS");
+    int width = s ? atoi(s) : 0;
+#if defined(_WIN32)
+    CONSOLE_SCREEN_BUFFER_INFO info;
+    HANDLE console = GetStdHandle(f == stderr ? STD_ERROR_HANDLE : STD_OUTPUT_HANDLE);
+    if (GetConsoleScreenBufferInfo(console, &info)) width = info.srWindow.Right - info.srWindow.Left + 1;
+#elif defined(TIOCGWINSZ)
+    struct winsize size;
+    if (ioctl(f == stderr ? 2 : 1, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) width = size.ws_col;
+#else
+    (void)f;
+#endif
+    return width > 0 ? width : 80;
+}
+
+/* ---- shared libraries: opened when wanted, never closed (drivers do not survive it) */
+
+/* Why the last one that a user named could not be opened: "no NVRTC: FLUX_NVRTC: x.so: file too short". */
+FLUX__UNUSED static void flux__library_why(char *why, size_t n, const char *what, const char *variable) {
+#if defined(_WIN32)
+    snprintf(why, n, "no %s: %s: it can't be opened (error %lu)", what, variable, (unsigned long)GetLastError());
+#else
+    const char *text = dlerror();
+    snprintf(why, n, "no %s: %s: %.200s", what, variable, text ? text : "it can't be opened");
+#endif
+}
+FLUX__UNUSED static void *flux__library_open(const char *name) {   /* NULL: not there. name NULL: the program itself */
+#if defined(_WIN32)
+    return name ? (void *)LoadLibraryA(name) : (void *)GetModuleHandleA(NULL);
+#else
+    return dlopen(name, RTLD_NOW | RTLD_LOCAL);
+#endif
+}
+
+/* A library whose file carries its version, as it does where programs only run and nothing is built: the newest there is.
+   open looks for a file. */
+FLUX__UNUSED static void *flux__library_numbered(void *(*open)(const char *file), const char *name) {
+    void *library = NULL;
+    for (int version = 40; version >= -1 && !library; version--) {
+        char file[80];
+#if defined(_WIN32)
+        if (version >= 0) snprintf(file, sizeof file, "%s64_%d.dll", name, version);
+        else snprintf(file, sizeof file, "%s.dll", name);
+#else
+        if (version >= 0) snprintf(file, sizeof file, "lib%s.so.%d", name, version);
+        else snprintf(file, sizeof file, "lib%s.so", name);
+#endif
+        library = open(file);
+    }
+    return library;
+}
+
+/* Copies the address of a function into *fn, a pointer to function: no cast between kinds of pointers, which ISO C lacks. */
+FLUX__UNUSED static bool flux__library_symbol(void *library, const char *name, void *fn, size_t size) {
+#if defined(_WIN32)
+    FARPROC p = GetProcAddress((HMODULE)library, name);
+#else
+    void *p = dlsym(library, name);
+#endif
+    if (!p || size != sizeof p) return false;
+    memcpy(fn, &p, sizeof p);
+    return true;
+}
+
+/* The file of the library that has the function whose address is at *fn; false where nobody knows. */
+FLUX__UNUSED static bool flux__library_file(const void *fn, char *file, size_t n) {
+#if defined(_WIN32)
+    HMODULE library;
+    DWORD flags = GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS | GET_MODULE_HANDLE_EX_FLAG_UNCHANGED_REFCOUNT, used;
+    LPCSTR at;
+    memcpy(&at, fn, sizeof at);
+    if (!GetModuleHandleExA(flags, at, &library)) return false;
+    used = GetModuleFileNameA(library, file, (DWORD)n);
+    return used > 0 && used < n;
+#else
+    struct { const char *file; void *base; const char *name; void *place; } found;    /* Dl_info, which the C library hides from ISO C */
+    int (*dladdr_)(const void *at, void *found);
+    const void *at;
+    memcpy(&at, fn, sizeof at);
+    memset(&found, 0, sizeof found);
+    if (!flux__library_symbol(flux__library_open(NULL), "dladdr", &dladdr_, sizeof dladdr_) || !dladdr_(at, &found) || !found.file) return false;
+    return strlen(found.file) < n && snprintf(file, n, "%s", found.file) > 0;
+#endif
+}
+
+/* ---- processors */
+
+#if defined(__linux__)
+/* A container's share of the processors' time, rounded up: threads beyond it would only wait for each other. */
+static int flux__cgroup_processors(void) {
+    long quota = 0, period = 0;
+    int n = 0;
+    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "r");
+    if (!f) return 0;
+    if (fscanf(f, "%ld %ld", &quota, &period) == 2 && quota > 0 && period > 0) n = (int)((quota + period - 1) / period);
+    fclose(f);
+    return n;
+}
+
+/* Processors this process may run on. The C library hides the call unless a GNU program asks, so it is looked up. */
+static int flux__allowed_processors(void) {
+    unsigned char mask[1024];
+    int (*affinity)(int pid, size_t bytes, void *mask);
+    int n = 0;
+    size_t i;
+    memset(mask, 0, sizeof mask);
+    if (!flux__library_symbol(flux__library_open(NULL), "sched_getaffinity", &affinity, sizeof affinity)) return 0;
+    if (affinity(0, sizeof mask, mask) != 0) return 0;
+    for (i = 0; i < 8 * sizeof mask; i++) n += mask[i / 8] >> i % 8 & 1;
+    return n;
+}
+#endif
+
+static int flux__processors(void) {
+    int n;
+#if defined(_WIN32)
+    SYSTEM_INFO info;
+    GetSystemInfo(&info);
+    n = (int)info.dwNumberOfProcessors;
+#else
+    n = (int)sysconf(_SC_NPROCESSORS_ONLN);
+#endif
+#if defined(__linux__)
+    {
+        int allowed = flux__allowed_processors(), share = flux__cgroup_processors();
+        if (allowed > 0 && allowed < n) n = allowed;
+        if (share > 0 && share < n) n = share;
+    }
+#endif
+    return n > 0 ? n : 1;
+}
+
+/* The instruction set in use: 0 base, 1 AVX2 with FMA, 2 AVX-512 (F, BW, DQ, VL), 3 that with BF16. FLUX_SIMD caps it. */
+static void flux__cpuid(unsigned leaf, unsigned part, unsigned *r) {   /* eax, ebx, ecx, edx; zeros where there is none */
+    r[0] = r[1] = r[2] = r[3] = 0;
+#if FLUX__X86 && defined(_MSC_VER) && !defined(__clang__)
+    int v[4];
+    __cpuidex(v, 0, 0);
+    if ((unsigned)v[0] < leaf) return;
+    __cpuidex(v, (int)leaf, (int)part);
+    memcpy(r, v, sizeof v);
+#elif FLUX__X86
+    if ((unsigned)__get_cpuid_max(0, NULL) >= leaf) __cpuid_count(leaf, part, r[0], r[1], r[2], r[3]);
+#else
+    (void)leaf, (void)part;
+#endif
+}
+
+static unsigned flux__xcr0(void) {        /* which registers the system saves; only where OSXSAVE is set */
+#if FLUX__X86 && defined(_MSC_VER) && !defined(__clang__)
+    return (unsigned)_xgetbv(0);
+#elif FLUX__X86
+    unsigned low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+#else
+    return 0;
+#endif
+}
+
+/* Asked of the processor itself: the compilers' own test needs a library that some systems' linkers do not find. */
+static int flux__simd_detect(void) {
+    const unsigned basic = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29;      /* FMA, OSXSAVE, AVX, F16C */
+    const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;     /* F, DQ, BW, VL */
+    unsigned one[4], seven[4], more[4], saved;
+    flux__cpuid(1, 0, one);
+    if ((one[2] & basic) != basic) return 0;
+    saved = flux__xcr0();
+    flux__cpuid(7, 0, seven);
+    if ((saved & 6) != 6 || !(seven[1] & 1u << 5)) return 0;
+    if ((saved & 0xe6) != 0xe6 || (seven[1] & avx512) != avx512) return 1;
+    flux__cpuid(7, 1, more);
+    return seven[0] > 0 && more[0] & 1u << 5 ? 3 : 2;
+}
+
+FLUX__LEAN
+
+static int flux__simd_known;              /* level + 1, once it has been found out */
+FLUX__UNUSED static int flux__simd(void) {
+    int level = flux__atomic_load32(&flux__simd_known) - 1;
+    if (level < 0) {
+        const char *cap = flux__env("FLUX_SIMD");
+        level = flux__simd_detect();
+        if (cap && !strcmp(cap, "avx512") && level > 2) level = 2;
+        if (cap && !strcmp(cap, "avx2") && level > 1) level = 1;
+        if (cap && !strcmp(cap, "base")) level = 0;
+        flux__atomic_store32(&flux__simd_known, level + 1);
+    }
+    return level;
+}
+
+#endif /* FLUX__BASE_SYSTEM_H */

@@ -1,0 +1,123 @@
+#ifndef FLUX__BASE_TEXT_H
+#define FLUX__BASE_TEXT_H
+#include "platform.h"
+#include "threads.h" /* flux__atomic_load32, flux__atomic_store32 */
+#include "system.h"
+
+FLUX__COLD
+
+typedef struct flux__sink {
+    char *out;                            /* at most n bytes go here, a 0 among them */
+    size_t n, len, chars;                 /* len: bytes needed; chars: characters, to align by */
+    FILE *file;                           /* in place of out */
+    bool colour;
+} flux__sink;
+
+static flux__sink flux__sink_to(char *out, size_t n) {
+    flux__sink s = { out, out ? n : 0, 0, 0, NULL, false };
+    return s;
+}
+
+/* Standard output; in colour where a person looks at it (https://no-color.org). */
+static flux__sink flux__sink_stdout(void) {
+    flux__sink s = { NULL, 0, 0, 0, stdout, false };
+    const char *term = flux__env("TERM");
+    s.colour = flux__is_terminal(stdout) && !flux__env("NO_COLOR") &&
+               (term ? strcmp(term, "dumb") != 0 : flux__env("WT_SESSION") != NULL);
+    return s;
+}
+
+static void flux__put_bytes(flux__sink *s, const char *text, size_t n) {
+    if (s->file) fwrite(text, 1, n, s->file);
+    else if (s->len + 1 < s->n)
+        memcpy(s->out + s->len, text, n < s->n - 1 - s->len ? n : s->n - 1 - s->len);
+    s->len += n;
+    for (size_t i = 0; i < n; i++)        /* UTF-8: not those bytes that continue a character */
+        if (((unsigned char)text[i] & 0xC0) != 0x80) s->chars++;
+}
+
+static void flux__put(flux__sink *s, const char *text) { flux__put_bytes(s, text, strlen(text)); }
+
+static void flux__put_pad(flux__sink *s, int64_t n) {
+    for (; n > 0; n -= 16) flux__put_bytes(s, "                ", n < 16 ? (size_t)n : 16);
+}
+
+/* A terminal's colour from here on ("90" grey, "31" red, "36" cyan, "0" back); takes no column. */
+static void flux__put_colour(flux__sink *s, const char *code) {
+    size_t chars = s->chars;
+    if (!s->colour) return;
+    flux__put(s, "\033[");
+    flux__put(s, code);
+    flux__put(s, "m");
+    s->chars = chars;
+}
+
+/* Ends the text; the length that the whole of it needs, without the 0. */
+static size_t flux__sink_end(flux__sink *s) {
+    if (s->n) s->out[s->len < s->n ? s->len : s->n - 1] = 0;
+    return s->len;
+}
+
+static int flux__print_plain;                         /* 0: by FLUX_ASCII, 1: ASCII, 2: Unicode */
+
+FLUX_DEF void flux_print_ascii(bool on) { flux__atomic_store32(&flux__print_plain, on ? 1 : 2); }
+
+static bool flux__ascii(void) {
+    int plain = flux__atomic_load32(&flux__print_plain);
+    const char *wish = plain ? NULL : flux__env("FLUX_ASCII");
+    return plain ? plain == 1 : wish && strcmp(wish, "0") != 0;
+}
+
+enum { FLUX__TIMES, FLUX__ROWS_LEFT_OUT, FLUX__COLUMNS_LEFT_OUT, FLUX__DOT };
+static const char *flux__glyph(int which) {
+    static const char *const glyphs[][2] = {
+        { "\xC3\x97", "x" }, { "\xE2\x8B\xAE", ":" }, { "\xE2\x80\xA6", "..." },
+        { "\xE2\x8B\x85", "." }
+    };
+    return glyphs[which][flux__ascii()];
+}
+
+/* v in decimal, with _ between groups of three digits on request; out has 32 bytes. The length. */
+static int flux__integer_text(int64_t v, bool groups, char *out) {
+    char back[32];
+    int n = 0, digits = 0;
+    uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+    do {
+        if (groups && digits && digits % 3 == 0) back[n++] = '_';
+        back[n++] = (char)('0' + (int)(u % 10));
+        u /= 10;
+        digits++;
+    } while (u);
+    if (v < 0) back[n++] = '-';
+    for (int i = 0; i < n; i++) out[i] = back[n - 1 - i];
+    out[n] = 0;
+    return n;
+}
+
+static void flux__put_integer(flux__sink *s, int64_t v, bool groups) {
+    char text[32];
+    flux__put_bytes(s, text, (size_t)flux__integer_text(v, groups, text));
+}
+
+static int64_t flux__characters(const char *text) {        /* of UTF-8 */
+    int64_t n = 0;
+    for (; *text; text++) n += ((unsigned char)*text & 0xC0) != 0x80;
+    return n;
+}
+
+/* At most so many characters of a text, the last of them dots if it has more; then blanks up to that width. */
+static void flux__put_cut(flux__sink *s, const char *text, int64_t width) {
+    int64_t dots = flux__ascii() ? 3 : 1, chars = 0, kept = 0;
+    size_t end = 0;
+    if (dots > width) dots = width;
+    for (size_t i = 0; text[i]; i++) {
+        if (((unsigned char)text[i] & 0xC0) == 0x80) continue;       /* within a character of UTF-8 */
+        if (chars++ == width - dots) end = i;
+    }
+    kept = chars > width ? width - dots : chars;
+    flux__put_bytes(s, text, chars > width ? end : strlen(text));
+    if (chars > width) flux__put(s, flux__ascii() ? &"..."[3 - dots] : dots ? "\xe2\x80\xa6" : ""), kept += dots;
+    flux__put_pad(s, width - kept);
+}
+
+#endif /* FLUX__BASE_TEXT_H */

@@ -1,0 +1,319 @@
+#ifndef FLUX__BASE_THREADS_H
+#define FLUX__BASE_THREADS_H
+#include "platform.h"
+
+/* ---- locks, threads */
+
+/* hook: flux__fork_locks, device/registry.h */
+
+FLUX__LEAN
+
+#if defined(FLUX_NO_THREADS)
+typedef int flux__mutex, flux__cond;
+typedef struct flux__os_thread { int none; } flux__os_thread;
+#  define FLUX__MUTEX_INIT 0
+#  define FLUX__COND_INIT 0
+FLUX__UNUSED static void flux__mutex_lock(flux__mutex *m) { (void)m; }
+FLUX__UNUSED static void flux__mutex_unlock(flux__mutex *m) { (void)m; }
+FLUX__UNUSED static void flux__cond_wait(flux__cond *c, flux__mutex *m) { (void)c, (void)m; }
+FLUX__UNUSED static void flux__cond_signal(flux__cond *c) { (void)c; }
+FLUX__UNUSED static void flux__cond_broadcast(flux__cond *c) { (void)c; }
+FLUX__UNUSED static void flux__thread_yield(void) {}
+FLUX__UNUSED static bool flux__thread_start(flux__os_thread *t, void (*fn)(void *), void *arg) {
+    (void)t, (void)fn, (void)arg;
+    return false;
+}
+FLUX__UNUSED static void flux__thread_join(flux__os_thread *t) { (void)t; }
+
+#elif defined(_WIN32)
+typedef SRWLOCK flux__mutex;
+typedef CONDITION_VARIABLE flux__cond;
+typedef struct flux__os_thread {
+    HANDLE id;
+    void (*fn)(void *);
+    void *arg;
+} flux__os_thread;
+#  define FLUX__MUTEX_INIT SRWLOCK_INIT
+#  define FLUX__COND_INIT CONDITION_VARIABLE_INIT
+FLUX__UNUSED static void flux__mutex_lock(flux__mutex *m) { AcquireSRWLockExclusive(m); }
+FLUX__UNUSED static void flux__mutex_unlock(flux__mutex *m) { ReleaseSRWLockExclusive(m); }
+FLUX__UNUSED static void flux__cond_wait(flux__cond *c, flux__mutex *m) { SleepConditionVariableSRW(c, m, INFINITE, 0); }
+FLUX__UNUSED static void flux__cond_signal(flux__cond *c) { WakeConditionVariable(c); }
+FLUX__UNUSED static void flux__cond_broadcast(flux__cond *c) { WakeAllConditionVariable(c); }
+FLUX__UNUSED static void flux__thread_yield(void) { SwitchToThread(); }
+static unsigned __stdcall flux__thread_main(void *p) {
+    flux__os_thread *t = (flux__os_thread *)p;
+    t->fn(t->arg);
+    return 0;
+}
+/* Starts fn(arg); *t must stay where it is until joined. False: the system refused, nothing was started. */
+FLUX__UNUSED static bool flux__thread_start(flux__os_thread *t, void (*fn)(void *), void *arg) {
+    t->fn = fn;
+    t->arg = arg;
+    t->id = (HANDLE)_beginthreadex(NULL, 0, flux__thread_main, t, 0, NULL);
+    return t->id != NULL;
+}
+FLUX__UNUSED static void flux__thread_join(flux__os_thread *t) {
+    WaitForSingleObject(t->id, INFINITE);
+    CloseHandle(t->id);
+}
+
+#else
+typedef pthread_mutex_t flux__mutex;
+typedef pthread_cond_t flux__cond;
+typedef struct flux__os_thread {
+    pthread_t id;
+    void (*fn)(void *);
+    void *arg;
+} flux__os_thread;
+#  define FLUX__MUTEX_INIT PTHREAD_MUTEX_INITIALIZER
+#  define FLUX__COND_INIT PTHREAD_COND_INITIALIZER
+static FLUX__INLINE void flux__mutex_lock(flux__mutex *m) { pthread_mutex_lock(m); }
+static FLUX__INLINE void flux__mutex_unlock(flux__mutex *m) { pthread_mutex_unlock(m); }
+FLUX__UNUSED static void flux__cond_wait(flux__cond *c, flux__mutex *m) { pthread_cond_wait(c, m); }
+FLUX__UNUSED static void flux__cond_signal(flux__cond *c) { pthread_cond_signal(c); }
+FLUX__UNUSED static void flux__cond_broadcast(flux__cond *c) { pthread_cond_broadcast(c); }
+FLUX__UNUSED static void flux__thread_yield(void) { sched_yield(); }
+static void *flux__thread_main(void *p) {
+    flux__os_thread *t = (flux__os_thread *)p;
+    t->fn(t->arg);
+    return NULL;
+}
+/* Starts fn(arg); *t must stay where it is until joined. False: the system refused, nothing was started. */
+FLUX__UNUSED static bool flux__thread_start(flux__os_thread *t, void (*fn)(void *), void *arg) {
+    t->fn = fn;
+    t->arg = arg;
+    return pthread_create(&t->id, NULL, flux__thread_main, t) == 0;
+}
+FLUX__UNUSED static void flux__thread_join(flux__os_thread *t) { pthread_join(t->id, NULL); }
+#endif
+
+/* ---- atomics: sequentially consistent, for counters and flags; add gives the new value */
+
+#if defined(FLUX_NO_THREADS)
+#  define FLUX__ATOMICS(T, add, load, store, cas)                                             \
+    FLUX__UNUSED static T add(T *p, T v) { return *p += v; }                                  \
+    FLUX__UNUSED static T load(const T *p) { return *p; }                                     \
+    FLUX__UNUSED static void store(T *p, T v) { *p = v; }                                     \
+    FLUX__UNUSED static bool cas(T *p, T was, T v) {                                          \
+        if (*p != was) return false;                                                          \
+        *p = v;                                                                               \
+        return true;                                                                          \
+    }
+#elif (defined(__GNUC__) || defined(__clang__)) && !defined(__TINYC__)
+#  define FLUX__ATOMICS(T, add, load, store, cas)                                             \
+    static FLUX__INLINE T add(T *p, T v) { return __atomic_add_fetch(p, v, __ATOMIC_SEQ_CST); } \
+    static FLUX__INLINE T load(const T *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }   \
+    static FLUX__INLINE void store(T *p, T v) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }   \
+    static FLUX__INLINE bool cas(T *p, T was, T v) {                                          \
+        return __atomic_compare_exchange_n(p, &was, v, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+    }
+#elif defined(_MSC_VER)
+#  define FLUX__ATOMIC_OP(T, name) (sizeof(T) == 8 ? (T)_Interlocked##name##64 : (T)_Interlocked##name)
+#  define FLUX__ATOMICS(T, add, load, store, cas)                                             \
+    static T add(T *p, T v) {                                                                 \
+        return (sizeof(T) == 8 ? (T)_InterlockedExchangeAdd64((volatile __int64 *)p, v)       \
+                               : (T)_InterlockedExchangeAdd((volatile long *)p, (long)v)) + v; \
+    }                                                                                         \
+    static bool cas(T *p, T was, T v) {                                                       \
+        return (sizeof(T) == 8                                                                \
+                    ? (T)_InterlockedCompareExchange64((volatile __int64 *)p, v, was)         \
+                    : (T)_InterlockedCompareExchange((volatile long *)p, (long)v, (long)was)) == was; \
+    }                                                                                         \
+    static T load(const T *p) { return add((T *)p, 0); }                                      \
+    static void store(T *p, T v) {                                                            \
+        while (!cas(p, load(p), v)) {}                                                        \
+    }
+#else
+static flux__mutex flux__atomic_lock = FLUX__MUTEX_INIT;   /* a compiler without atomics: one lock for all of them */
+#  define FLUX__ATOMIC_LOCK 1
+#  define FLUX__ATOMICS(T, add, load, store, cas)                                             \
+    static T add(T *p, T v) {                                                                 \
+        flux__mutex_lock(&flux__atomic_lock);                                                 \
+        v = *p += v;                                                                          \
+        flux__mutex_unlock(&flux__atomic_lock);                                               \
+        return v;                                                                             \
+    }                                                                                         \
+    static bool cas(T *p, T was, T v) {                                                       \
+        bool same;                                                                            \
+        flux__mutex_lock(&flux__atomic_lock);                                                 \
+        same = *p == was;                                                                     \
+        if (same) *p = v;                                                                     \
+        flux__mutex_unlock(&flux__atomic_lock);                                               \
+        return same;                                                                          \
+    }                                                                                         \
+    static T load(const T *p) { return add((T *)p, 0); }                                      \
+    static void store(T *p, T v) {                                                            \
+        flux__mutex_lock(&flux__atomic_lock);                                                 \
+        *p = v;                                                                               \
+        flux__mutex_unlock(&flux__atomic_lock);                                               \
+    }
+#endif
+FLUX__ATOMICS(int64_t, flux__atomic_add, flux__atomic_load, flux__atomic_store, flux__atomic_cas)
+FLUX__ATOMICS(intptr_t, flux__atomic_add_place, flux__atomic_load_place, flux__atomic_store_place, flux__atomic_cas_place)
+FLUX__ATOMICS(int, flux__atomic_add32, flux__atomic_load32, flux__atomic_store32, flux__atomic_cas32)
+
+/* What a loop does that waits for a moment: tells the processor so. */
+FLUX__UNUSED static void flux__relax(void) {
+#if FLUX__X86 && defined(_MSC_VER)
+    _mm_pause();
+#elif FLUX__X86
+    __builtin_ia32_pause();
+#elif defined(__aarch64__) && defined(__GNUC__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* How this thread's arithmetic rounds, and whether a result below the smallest normal number becomes 0 (FLUX__FLUSH): processors
+   for x86 may take a hundred times as long for such numbers. Elsewhere there is nothing to say: 0. */
+enum { FLUX__FLUSH = 0x8000, FLUX__ROUNDING = FLUX__FLUSH | 0x6040 };
+static FLUX__INLINE unsigned flux__float_mode(void) {
+#if FLUX__X86 && defined(_MSC_VER) && !defined(__clang__)
+    return _mm_getcsr();
+#elif FLUX__X86
+    return __builtin_ia32_stmxcsr();
+#else
+    return 0;
+#endif
+}
+static FLUX__INLINE void flux__set_float_mode(unsigned mode) {
+#if FLUX__X86 && defined(_MSC_VER) && !defined(__clang__)
+    _mm_setcsr(mode);
+#elif FLUX__X86
+    __builtin_ia32_ldmxcsr(mode);
+#else
+    (void)mode;
+#endif
+}
+
+/* Runs fn once, whoever asks first; the others wait until it is done. Zeroed but for the lock: {FLUX__MUTEX_INIT, 0}. */
+typedef struct flux__once_flag { flux__mutex lock; int done; } flux__once_flag;
+#define FLUX__ONCE_INIT {FLUX__MUTEX_INIT, 0}
+FLUX__UNUSED static void flux__once(flux__once_flag *o, void (*fn)(void)) {
+    if (flux__atomic_load32(&o->done)) return;
+    flux__mutex_lock(&o->lock);
+    if (!flux__atomic_load32(&o->done)) {
+        fn();
+        flux__atomic_store32(&o->done, 1);
+    }
+    flux__mutex_unlock(&o->lock);
+}
+
+/* ---- a thread's own pointer
+   flux__tls_set's at_thread_end runs when a thread that set one ends (not the main thread, whose end is exit), and may
+   still call flux__tls_get. It is the same function in every call. */
+
+#if defined(FLUX_NO_THREADS)
+#  define FLUX__THREAD_LOCAL
+static void *flux__tls_value;
+static FLUX__INLINE void *flux__tls_get(void) { return flux__tls_value; }
+static bool flux__tls_set(void *p, void (*at_thread_end)(void *)) {
+    (void)at_thread_end;
+    flux__tls_value = p;
+    return true;
+}
+static void flux__tls_forget(void) {}
+
+#else
+static flux__mutex flux__tls_lock = FLUX__MUTEX_INIT;
+static int flux__tls_ready;               /* atomic: threads that end look at it */
+static void (*flux__tls_end)(void *);
+#  if defined(_WIN32)
+typedef DWORD flux__tls_key;
+#    define FLUX__TLS_CREATE(key, end) (((key) = FlsAlloc(end)) != FLS_OUT_OF_INDEXES)
+#    define FLUX__TLS_STORE(key, p) (FlsSetValue(key, p) != 0)
+#    define FLUX__TLS_LOAD(key) FlsGetValue(key)
+#    define FLUX__TLS_DELETE(key) FlsFree(key)
+#    define FLUX__TLS_CALL WINAPI
+#  else
+typedef pthread_key_t flux__tls_key;
+#    define FLUX__TLS_CREATE(key, end) (pthread_key_create(&(key), end) == 0)
+#    define FLUX__TLS_STORE(key, p) (pthread_setspecific(key, p) == 0)
+#    define FLUX__TLS_LOAD(key) pthread_getspecific(key)
+#    define FLUX__TLS_DELETE(key) pthread_key_delete(key)
+#    define FLUX__TLS_CALL
+#  endif
+static flux__tls_key flux__tls_slot;
+
+/* The system's key runs the function at the thread's end; a thread-local variable, where the compiler has them, is faster to read. */
+#  if defined(__TINYC__)
+#    define FLUX__THREAD_LOCAL
+static int flux__tls_made;
+static FLUX__INLINE void *flux__tls_get(void) { return flux__atomic_load32(&flux__tls_made) ? FLUX__TLS_LOAD(flux__tls_slot) : NULL; }
+static bool flux__tls_put(void *p) {
+    flux__atomic_store32(&flux__tls_made, 1);
+    return FLUX__TLS_STORE(flux__tls_slot, p);
+}
+#  else
+#    if defined(_MSC_VER)
+#      define FLUX__THREAD_LOCAL __declspec(thread)
+#    else
+#      define FLUX__THREAD_LOCAL __thread
+#    endif
+static FLUX__THREAD_LOCAL void *flux__tls_value;
+static FLUX__INLINE void *flux__tls_get(void) { return flux__tls_value; }
+static bool flux__tls_put(void *p) {
+    if (!FLUX__TLS_STORE(flux__tls_slot, p)) return false;
+    flux__tls_value = p;
+    return true;
+}
+#  endif
+
+static void FLUX__TLS_CALL flux__tls_ended(void *p) {
+    if (!p || !flux__atomic_load32(&flux__tls_ready) || !flux__tls_put(p)) return;   /* the system has cleared the key: set it again meanwhile */
+    flux__tls_end(p);
+    flux__tls_put(NULL);
+}
+
+static bool flux__tls_set(void *p, void (*at_thread_end)(void *)) {
+    bool ready;
+    flux__mutex_lock(&flux__tls_lock);
+    if (!flux__tls_ready) {
+        flux__tls_end = at_thread_end;
+        flux__atomic_store32(&flux__tls_ready, FLUX__TLS_CREATE(flux__tls_slot, flux__tls_ended));
+    }
+    ready = flux__tls_ready != 0;
+    flux__mutex_unlock(&flux__tls_lock);
+    return ready && flux__tls_put(p);
+}
+
+/* Takes the key away, since this code may be unloaded before the threads end that set one: they keep what they had. */
+static void flux__tls_forget(void) {
+    flux__mutex_lock(&flux__tls_lock);
+    if (flux__tls_ready) {
+        flux__atomic_store32(&flux__tls_ready, 0);
+        FLUX__TLS_DELETE(flux__tls_slot);
+    }
+    flux__mutex_unlock(&flux__tls_lock);
+}
+#endif
+
+/* ---- forks
+   A child has the thread that forked and no other. The locks that guard the memory of all are taken for the moment of the
+   fork, so that what they guard is whole in the child; the others are made anew there. Nobody who holds one of the first
+   takes another of them but in the order in which flux__fork_locks has them, or calls what may fork. */
+
+enum { FLUX__FORK_BEFORE, FLUX__FORK_PARENT, FLUX__FORK_CHILD };
+static int flux__forks;                   /* how many there are between the program's start and this process */
+#if !defined(FLUX_NO_THREADS) && !defined(_WIN32)
+static void flux__fork_locks(int when);
+static void flux__fork_lock(flux__mutex *m, int when) {
+    if (when == FLUX__FORK_BEFORE) flux__mutex_lock(m);
+    else flux__mutex_unlock(m);
+}
+static void flux__mutex_anew(flux__mutex *m, int n) {
+    static const flux__mutex fresh = FLUX__MUTEX_INIT;
+    while (n-- > 0) memcpy(&m[n], &fresh, sizeof fresh);
+}
+static void flux__before_fork(void) { flux__fork_locks(FLUX__FORK_BEFORE); }
+static void flux__fork_parent(void) { flux__fork_locks(FLUX__FORK_PARENT); }
+static void flux__fork_child(void) {
+    flux__forks++;
+    flux__fork_locks(FLUX__FORK_CHILD);
+}
+static void flux__on_forks(void) { pthread_atfork(flux__before_fork, flux__fork_parent, flux__fork_child); }
+#else
+static void flux__on_forks(void) {}
+#endif
+
+#endif /* FLUX__BASE_THREADS_H */

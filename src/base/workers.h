@@ -1,0 +1,300 @@
+#ifndef FLUX__BASE_WORKERS_H
+#define FLUX__BASE_WORKERS_H
+#include "platform.h"
+#include "threads.h"
+#include "system.h"
+#include "errors.h"
+
+/* ------------------------------------------------------------------ 4. Worker threads
+   One pool for the process. flux__parallel cuts the numbers 0 ... n-1 into a share for each thread, who takes its own one
+   by one and then what the others left: of one tensor after the other a thread gets about the same part, which its cache
+   still has. (Two processors with no cache in common took twice as long for a recurrent step when anyone took any number.)
+   Who does what is still chance, so a piece of work must not depend on its worker: cut work by its size alone and results
+   are the same for any number of threads.
+   The caller waits only for workers that took part: the gate counts them, and closes when nothing is left, so that a
+   worker which wakes late costs nothing. Workers spin for a moment after each job, because a wake takes 20 us or more
+   and a training step has a job every few; then they sleep.
+   The pool serves one caller at a time. A second thread, and a call from within a job, run their work themselves.  */
+
+FLUX__LEAN
+
+enum { FLUX__MAX_THREADS = 1024, FLUX__GATE_SHUT = 1 << 30 };
+
+typedef struct flux__memory {             /* a piece of scratch memory: this stands right before its first byte */
+    struct flux__memory *next;
+    size_t bytes;
+    void *start;                          /* what the allocator gave */
+    const void *user;                     /* the thread that had it last: in whose cache it is */
+} flux__memory;
+
+typedef struct flux__pool_share {         /* on a cache line of its own */
+    int64_t next;                         /* its next number, and above these bits the job's: of another job, it is whole yet */
+    char line[56];
+} flux__pool_share;
+#define FLUX__SHARE_BITS 40
+
+static struct flux__pool {
+    int wanted;                           /* threads, the caller's included; 0: not yet decided */
+    int busy;                             /* a job is on, or the pool is being changed */
+    int nworkers, stop;
+    flux__os_thread *worker;
+    void (*fn)(void *ctx, int worker, int64_t i);
+    void *ctx;
+    int64_t n, job;                       /* job: its number, as many bits as a share has for it */
+    int nshares, most;                    /* of this job; for how many there is room */
+    unsigned mode;                        /* of its caller's arithmetic, which all adopt */
+    flux__pool_share *share;
+    char line1[64];                       /* each of the next on a cache line of its own */
+    int gate;                             /* workers in the job; FLUX__GATE_SHUT more when none may join */
+    char line2[64];
+    int round, sleepers;                  /* round: the number of the job, told to those who spin */
+    flux__mutex lock;
+    flux__cond wake;
+    flux__mutex memory_lock;
+    flux__memory *memory;
+} flux__pool = {0, 0, 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, {0}, FLUX__GATE_SHUT, {0}, 0, 0,
+                FLUX__MUTEX_INIT, FLUX__COND_INIT, FLUX__MUTEX_INIT, NULL};
+
+static int flux__num_threads(void) {
+    int n = flux__atomic_load32(&flux__pool.wanted);
+    if (n == 0) {
+        const char *s = flux__env("FLUX_NUM_THREADS");
+        n = s ? atoi(s) : 0;
+        if (s && n <= 0)
+            flux__note(FLUX_LOG_WARN, "threads", true, "FLUX_NUM_THREADS=%s is not a number above 0: ignored", s);
+        if (n <= 0) n = flux__processors();
+        if (n > FLUX__MAX_THREADS) n = FLUX__MAX_THREADS;
+        flux__atomic_store32(&flux__pool.wanted, n);
+    }
+#ifdef FLUX_NO_THREADS
+    n = 1;
+#endif
+    return n;
+}
+
+/* ---- scratch memory: what packing and the like need for a moment, kept for the next time. Any thread may give back
+   what another took. A thread gets what it had before, if that is large enough: another's would have to come out of a cache
+   that is not its own. */
+
+static void *flux__scratch(size_t bytes) {         /* on a 64-byte line; NULL: none left; no error is recorded */
+    flux__memory *m, **p, **best = NULL;
+    const void *self = flux__self();
+    char *start;
+    flux__mutex_lock(&flux__pool.memory_lock);
+    for (p = &flux__pool.memory; *p; p = &(*p)->next) {
+        bool ours = (*p)->user == self, better = !best || (ours == ((*best)->user == self) ? (*p)->bytes < (*best)->bytes : ours);
+        if ((*p)->bytes >= bytes && better) best = p;
+    }
+    if (!best && flux__pool.memory) best = &flux__pool.memory;   /* too small: makes way for a larger one */
+    m = best ? *best : NULL;
+    if (m) *best = m->next, m->user = self;
+    flux__mutex_unlock(&flux__pool.memory_lock);
+    if (m && m->bytes >= bytes) return m + 1;
+    if (m) FLUX_FREE(m->start);
+    start = bytes < SIZE_MAX / 2 ? (char *)FLUX_MALLOC(bytes + sizeof *m + 64) : NULL;
+    if (!start) return NULL;
+    m = (flux__memory *)(void *)(start + sizeof *m + (63 & (0 - ((uintptr_t)start + sizeof *m)))) - 1;
+    m->start = start;
+    m->bytes = bytes;
+    m->user = self;
+    return m + 1;
+}
+
+static void flux__scratch_done(void *data) {       /* NULL is fine */
+    flux__memory *m;
+    if (!data) return;
+    m = (flux__memory *)data - 1;
+    flux__mutex_lock(&flux__pool.memory_lock);
+    m->next = flux__pool.memory;
+    flux__pool.memory = m;
+    flux__mutex_unlock(&flux__pool.memory_lock);
+}
+
+/* ---- the workers */
+
+static bool flux__pool_claim(int number, int64_t *i) {     /* the next of a share; false: it is done */
+    int64_t *next = &flux__pool.share[number].next, n = flux__pool.n, job = flux__pool.job << FLUX__SHARE_BITS, was;
+    do {
+        was = flux__atomic_load(next);
+        *i = was >> FLUX__SHARE_BITS == flux__pool.job ? was - job : n * number / flux__pool.nshares;
+        if (*i >= n * (number + 1) / flux__pool.nshares) return false;
+    } while (!flux__atomic_cas(next, was, job + *i + 1));
+    return true;
+}
+
+static void flux__pool_work(int worker) {          /* takes numbers until there are none */
+    int k, shares = flux__pool.nshares;
+    int64_t i;
+    for (k = 0; k < shares; k++)
+        while (flux__pool_claim((worker + k) % shares, &i)) flux__pool.fn(flux__pool.ctx, worker, i);
+}
+
+static int flux__pool_wait(int seen) {             /* until the round is another; gives it */
+    double until = flux__now() + 50e-6;
+    int round, i = 0;
+    while ((round = flux__atomic_load32(&flux__pool.round)) == seen) {
+        flux__relax();
+        if (++i % 32 == 0 && flux__now() > until) break;
+    }
+    if (round != seen) return round;
+    flux__mutex_lock(&flux__pool.lock);
+    flux__atomic_add32(&flux__pool.sleepers, 1);
+    while ((round = flux__atomic_load32(&flux__pool.round)) == seen) flux__cond_wait(&flux__pool.wake, &flux__pool.lock);
+    flux__atomic_add32(&flux__pool.sleepers, -1);
+    flux__mutex_unlock(&flux__pool.lock);
+    return round;
+}
+
+static void flux__pool_main(void *arg) {
+    int worker = (int)((flux__os_thread *)arg - flux__pool.worker) + 1, seen = 0, gate;
+    unsigned mode;
+    while (!flux__atomic_load32(&flux__pool.stop)) {
+        gate = flux__atomic_load32(&flux__pool.gate);
+        if (gate < FLUX__GATE_SHUT) {
+            if (!flux__atomic_cas32(&flux__pool.gate, gate, gate + 1)) continue;
+            seen = flux__atomic_load32(&flux__pool.round);   /* cannot change while we are in */
+            mode = flux__float_mode();
+            if ((mode ^ flux__pool.mode) & FLUX__ROUNDING)
+                flux__set_float_mode((mode & ~(unsigned)FLUX__ROUNDING) | (flux__pool.mode & FLUX__ROUNDING));
+            flux__pool_work(worker);
+            flux__atomic_add32(&flux__pool.gate, -1);
+        }
+        seen = flux__pool_wait(seen);
+    }
+}
+
+static void flux__pool_tell(int64_t n) {           /* a new round; wakes n of those who sleep */
+    int sleepers;
+    flux__atomic_add32(&flux__pool.round, 1);
+    if (flux__atomic_load32(&flux__pool.sleepers) == 0) return;
+    flux__mutex_lock(&flux__pool.lock);
+    sleepers = flux__atomic_load32(&flux__pool.sleepers);
+    if (n >= sleepers) flux__cond_broadcast(&flux__pool.wake);
+    else while (n-- > 0) flux__cond_signal(&flux__pool.wake);
+    flux__mutex_unlock(&flux__pool.lock);
+}
+
+static void flux__pool_stop(void) {                /* the caller holds busy */
+    int i;
+    flux__atomic_store32(&flux__pool.stop, 1);
+    flux__pool_tell(FLUX__MAX_THREADS);
+    for (i = 0; i < flux__pool.nworkers; i++) flux__thread_join(&flux__pool.worker[i]);
+    flux__atomic_store32(&flux__pool.stop, 0);
+    if (flux__pool.worker) FLUX_FREE(flux__pool.worker);
+    flux__pool.worker = NULL;
+    flux__pool.nworkers = 0;
+}
+
+/* Workers for `threads` threads, or as many as the system grants: fewer is no error. */
+static void flux__pool_start(int threads) {
+    int i;
+    size_t shares = (size_t)threads * sizeof *flux__pool.share + 64;
+    if (flux__pool.nworkers) return;
+    if (flux__pool.worker) FLUX_FREE(flux__pool.worker);   /* of workers that a fork left behind */
+    flux__pool.worker = (flux__os_thread *)FLUX_MALLOC((size_t)(threads - 1) * sizeof *flux__pool.worker + shares);
+    if (!flux__pool.worker) return;
+    memset(flux__pool.worker + (threads - 1), 0, shares);
+    flux__pool.most = threads;
+    flux__pool.share = (flux__pool_share *)(((uintptr_t)(flux__pool.worker + (threads - 1)) + 63) / 64 * 64);
+    for (i = 0; i < threads - 1; i++) {
+        if (!flux__thread_start(&flux__pool.worker[i], flux__pool_main, &flux__pool.worker[i])) break;
+        flux__pool.nworkers = i + 1;
+    }
+    if (i == 0) {
+        FLUX_FREE(flux__pool.worker);
+        flux__pool.worker = NULL;
+    }
+}
+
+/* Runs fn(ctx, worker, i) for i in 0 ... n-1, spread over the threads. No two calls that run at once share a worker's
+   number, which is below FLUX__MAX_THREADS, and 0 where the caller does all. */
+static void flux__parallel_workers(int64_t n, void (*fn)(void *ctx, int worker, int64_t i), void *ctx) {
+    int threads = flux__num_threads(), spins = 0;
+    int64_t i;
+    if (n <= 1 || threads <= 1 || !flux__atomic_cas32(&flux__pool.busy, 0, 1)) {
+        for (i = 0; i < n; i++) fn(ctx, 0, i);
+        return;
+    }
+    flux__pool_start(threads);
+    if (!flux__pool.nworkers) {           /* none to be had */
+        for (i = 0; i < n; i++) fn(ctx, 0, i);
+        flux__atomic_store32(&flux__pool.busy, 0);
+        return;
+    }
+    flux__pool.fn = fn;
+    flux__pool.ctx = ctx;
+    flux__pool.n = n;
+    flux__pool.mode = flux__float_mode();
+    if (++flux__pool.job >> (63 - FLUX__SHARE_BITS)) {     /* numbers come again: no share may remember one */
+        memset(flux__pool.share, 0, (size_t)flux__pool.most * sizeof *flux__pool.share);
+        flux__pool.job = 1;
+    }
+    flux__pool.nshares = n < flux__pool.most ? (int)n : flux__pool.most;
+    flux__atomic_store32(&flux__pool.gate, 0);
+    flux__pool_tell(n - 1);
+    flux__pool_work(0);
+    flux__atomic_add32(&flux__pool.gate, FLUX__GATE_SHUT);
+    while (flux__atomic_load32(&flux__pool.gate) != FLUX__GATE_SHUT) {
+        flux__relax();
+        if (++spins % 256 == 0) flux__thread_yield();   /* a worker in need of our processor, perhaps */
+    }
+    flux__atomic_store32(&flux__pool.busy, 0);
+}
+
+typedef struct flux__parallel_job { void (*fn)(void *ctx, int64_t i); void *ctx; } flux__parallel_job;
+static void flux__parallel_run(void *p, int worker, int64_t i) {
+    flux__parallel_job *j = (flux__parallel_job *)p;
+    (void)worker;
+    j->fn(j->ctx, i);
+}
+FLUX__UNUSED static void flux__parallel(int64_t n, void (*fn)(void *ctx, int64_t i), void *ctx) {
+    flux__parallel_job j;
+    j.fn = fn;
+    j.ctx = ctx;
+    flux__parallel_workers(n, flux__parallel_run, &j);
+}
+
+static void flux__pool_take(void) {
+    while (!flux__atomic_cas32(&flux__pool.busy, 0, 1)) flux__thread_yield();
+}
+
+/* Ends the workers and frees the scratch memory. They come back when there is work. */
+FLUX__UNUSED static void flux__threads_stop(void) {
+    flux__memory *m;
+    flux__pool_take();
+    flux__pool_stop();
+    flux__mutex_lock(&flux__pool.memory_lock);
+    while ((m = flux__pool.memory) != NULL) {
+        flux__pool.memory = m->next;
+        FLUX_FREE(m->start);
+    }
+    flux__mutex_unlock(&flux__pool.memory_lock);
+    flux__atomic_store32(&flux__pool.busy, 0);
+}
+
+#if !defined(FLUX_NO_THREADS) && !defined(_WIN32)
+static void flux__pool_fork(int when) {
+    static const flux__cond wake = FLUX__COND_INIT;
+    flux__fork_lock(&flux__pool.memory_lock, when);
+    if (when != FLUX__FORK_CHILD) return;
+    flux__mutex_anew(&flux__pool.lock, 1);
+    memcpy(&flux__pool.wake, &wake, sizeof wake);
+    flux__pool.busy = flux__pool.nworkers = flux__pool.stop = flux__pool.sleepers = 0;
+    flux__pool.gate = FLUX__GATE_SHUT;
+}
+#endif
+
+FLUX_DEF void flux_threads(int n) {
+    if (n < 0) {
+        flux__fail("threads: %d threads are not possible", n);
+        return;
+    }
+    if (n == 0) n = flux__processors();
+    if (n > FLUX__MAX_THREADS) n = FLUX__MAX_THREADS;
+    flux__pool_take();
+    flux__pool_stop();
+    flux__atomic_store32(&flux__pool.wanted, n);
+    flux__atomic_store32(&flux__pool.busy, 0);
+}
+
+#endif /* FLUX__BASE_WORKERS_H */

@@ -1,0 +1,499 @@
+#ifndef FLUX__CPU_LOOPS_H
+#define FLUX__CPU_LOOPS_H
+#include "../base/platform.h"
+#include "../graph/table.h"
+
+/* ------------------------------------------------------------------ 9. CPU: loops
+   The innermost loops of the processor. What they work on is a tile: some hundred elements of one
+   class, in the first-level cache. Each row of the table of operations becomes a function for
+   every class, and for float32 one for every instruction set, in vectors of 16, 8 or 4 lanes; the
+   right one is taken when the program runs, so that no -m option is needed. gcc optimises this
+   part in a user's -O0 build too.
+
+   Invariants: an element's result depends neither on its place nor on its neighbours, since what
+   is left over at the end of a tile goes through the same vector code. A sum's order depends on
+   its length alone. Random numbers are made without fused multiply-adds: with the same bits on
+   every machine. A result may lie where an operand of stride 1 does.
+
+   Rejected: leaving f32 to the compiler's own vectorising (ten times slower where the formula is
+   a function); libm (20 ns an element); including this file again for each instruction set, which
+   fails once it is renamed or pasted elsewhere. Hence functions inside macros below. */
+
+/* hook: FLUX__HALVES, cpu/vectors.h */
+/* hook: FLUX__IFD, cpu/vectors.h */
+/* hook: FLUX__BITS, cpu/vectors.h */
+/* hook: FLUX__FLOAT, cpu/vectors.h */
+/* hook: FLUX__DOUBLE, cpu/vectors.h */
+/* hook: FLUX__TOFLOAT, cpu/vectors.h */
+/* hook: FLUX__KD, cpu/vectors.h */
+/* hook: FLUX__DBITS, cpu/vectors.h */
+
+FLUX__LEAN
+
+/* y[i] = f(a[i], b[i], c[i]). A stride of 1 walks along the operand, 0 repeats its first element. */
+typedef void (*flux__loop)(int64_t n, void *y, const void *a, const void *b, const void *c,
+                           int sa, int sb, int sc);
+typedef void (*flux__run_loop)(flux__loop f, int64_t n, void *y, const void *a, const void *b, const void *c,
+                               int sa, int sb, int sc);
+typedef void (*flux__fold_fn)(void *acc, const void *x, int64_t n, int64_t rows);      /* one acc a row of n numbers */
+typedef void (*flux__cast_fn)(int64_t n, void *y, const void *x);
+typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter, int64_t blocks,
+                                float *out, int kind);
+/* Adam's lines as one: in: g, m, v, w (NULL: none); by: 1 - beta1, 1 - beta2, epsilon, scale */
+typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const float *const *in, const float *by);
+/* How the points of a reduction are joined: in chunks, one after the other, and those of a chunk in slots: number r goes to slot
+   r mod slots, and slots join in halves. Of rows, which lie along dim 0, the slots are those of the folds below. */
+typedef struct flux__join_order {
+    int64_t outer, inner, chunk, slots;
+    bool rows;
+    int parts;                            /* a long reduction to few results is cut into so many, joined in order, for threads to share */
+} flux__join_order;
+/* Rows of n >= 4 numbers, one behind the other. Of each: first, its maximum or its sum; d = x - maximum, e = exp(d), or
+   d = x - sum / by[0], e = d^2 (squares); second, the sum of e; and y by `last`: DIV e / second, SUB d - log(second),
+   MUL d / sqrt(second / by[1] + by[2]). e has room for all rows, or if it is not kept for `room` numbers, a row at least.
+   d, y NULL: not wanted. */
+typedef struct flux__rows_run {
+    const flux__join_order *order;
+    int64_t n, room, count;
+    const float *x, *less, *each;         /* of a row: what d is less by, and what y is made with */
+    float *first, *second, *d, *e, *y, by[3];
+    int last;
+    bool squares, keep_e;
+} flux__rows_run;
+/* d and e of rows, or y of others, or of both, as many: e without d and e / second */
+typedef void (*flux__rows_fn)(const flux__rows_run *r, const flux__rows_run *last);
+
+#ifndef FLUX__VECTORS                     /* does the compiler have vector types? */
+#  if !defined(_MSC_VER) && !defined(__TINYC__) && \
+      (defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 9))
+#    define FLUX__VECTORS 1
+#  else
+#    define FLUX__VECTORS 0
+#  endif
+#endif
+#if FLUX__VECTORS && defined(__clang__)   /* also in a user's -ffast-math build */
+#  if FLUX__X86 || __clang_major__ >= 16   /* older ones know it for this processor alone */
+#    define FLUX__FLOAT_CONTROL 1
+#    pragma float_control(push)
+#    pragma float_control(precise, on)
+#  else
+#    define FLUX__FLOAT_CONTROL 0
+#  endif
+#  pragma clang fp contract(off)
+#elif FLUX__VECTORS
+#  pragma GCC push_options
+#  pragma GCC optimize("O1", "no-thread-jumps", "align-loops=64", "no-fast-math", "fp-contract=off", "tree-ch")
+#endif
+
+#define FLUX__P_(name, kind) FLUX__##name##_##kind
+#define FLUX__P__(name, kind) FLUX__P_(name, kind)
+#define FLUX__P(name) FLUX__P__(name, FLUX__KIND)
+#define FLUX__T FLUX__F(t)
+#define FLUX__V FLUX__F(v)
+
+/* out: of the numbers of a and of those of b, counted on, the ones named; ints is a vector of such numbers */
+#if defined(__clang__)
+#  define FLUX__SHUFFLE(out, a, b, ints, ...) out = __builtin_shufflevector(a, b, __VA_ARGS__);
+#else
+#  define FLUX__SHUFFLE(out, a, b, ints, ...) { ints mask = {__VA_ARGS__}; out = __builtin_shuffle(a, b, mask); }
+#endif
+#define FLUX__LANES4(i, j, k, l) i, j, k, l
+#if FLUX__VECTORS
+typedef uint64_t flux__two_words __attribute__((vector_size(16)));
+#endif
+/* One element, all the way. Copies of a size that is known here are not calls. */
+static void flux__fill(void *out, const void *p, size_t size, size_t all) {
+    char *to = (char *)out;
+    size_t bytes = size * all;
+    uint64_t all_of = 0;
+    uint32_t word;
+    uint16_t half;
+    if (size == 8) memcpy(&all_of, p, 8);
+    else if (size == 4) memcpy(&word, p, 4), all_of = word * UINT64_C(0x100000001);
+    else if (size == 2) memcpy(&half, p, 2), all_of = half * UINT64_C(0x1000100010001);
+    else all_of = *(const unsigned char *)p * UINT64_C(0x101010101010101);
+#if FLUX__VECTORS
+    const flux__two_words two = { all_of, all_of };
+    for (; bytes >= 16; bytes -= 16, to += 16) memcpy(to, &two, 16);
+#endif
+    for (; bytes >= 8; bytes -= 8, to += 8) memcpy(to, &all_of, 8);
+    memcpy(to, &all_of, bytes);
+}
+
+/* A formula's loop, in vectors and element by element; a, b and c are the formula's operands. The
+   vectors' takes whole steps, and of an operand with stride 0 a vector full of it: FLUX__F(run) sees
+   to that, once for all formulas, of which there are many. */
+#define FLUX__VECTOR_LOOP(NAME, count, formula)                                                      \
+static void FLUX__F(loop_##NAME)(int64_t n, void *y, const void *pa, const void *pb,                 \
+                                 const void *pc, int sa, int sb, int sc) {                           \
+    const float *p = (const float *)pa, *q = (const float *)pb, *r = (const float *)pc;              \
+    for (float *to = (float *)y; n > 0; n -= FLUX__LANES, to += FLUX__LANES) {                       \
+        FLUX__V a = FLUX__F(at)(p), b, c, out;                                                       \
+        if (count > 1) b = FLUX__F(at)(q);                                                           \
+        if (count > 2) c = FLUX__F(at)(r);                                                           \
+        out = formula;                                                                               \
+        memcpy(to, &out, sizeof out), (void)b, (void)c;                                              \
+        p += FLUX__LANES * sa, q += FLUX__LANES * sb, r += FLUX__LANES * sc;                         \
+    }                                                                                                \
+}
+#define FLUX__VECTOR_RUN                                                                             \
+static void FLUX__F(run)(flux__loop f, int64_t n, void *y, const void *a, const void *b,             \
+                         const void *c, int sa, int sb, int sc) {                                    \
+    FLUX__V full[3];                                                                                 \
+    if (n <= 0) return;                                                                              \
+    if (!sa) full[0] = FLUX__K(*(const float *)a), a = &full[0];                                     \
+    if (!sb && b) full[1] = FLUX__K(*(const float *)b), b = &full[1];                                \
+    if (!sc && c) full[2] = FLUX__K(*(const float *)c), c = &full[2];                                \
+    if (n >= FLUX__LANES) f(n - n % FLUX__LANES, y, a, b, c, sa, sb, sc);                            \
+    if (n % FLUX__LANES) flux__run_rest(f, FLUX__LANES, n, (float *)y, a, b, c, sa, sb, sc);         \
+}
+#if FLUX__VECTORS
+/* The elements left over at the end are filled up to a whole step. */
+static void flux__run_rest(flux__loop f, int lanes, int64_t n, float *y, const void *a, const void *b,
+                           const void *c, int sa, int sb, int sc) {
+    float pad[4][16];
+    const float *in[3] = { (const float *)a, (const float *)b, (const float *)c };
+    const int stride[3] = { sa, sb, sc };
+    const int left = (int)(n % lanes);
+    const int64_t whole = n - left;
+    for (int k = 0; k < 3; k++) {
+        if (!stride[k]) continue;
+        for (int i = 0; i < lanes; i++) pad[k][i] = in[k][whole + (i < left ? i : 0)];
+        in[k] = pad[k];
+    }
+    f(lanes, pad[3], in[0], in[1], in[2], sa, sb, sc);
+    for (int i = 0; i < left; i++) y[whole + i] = pad[3][i];
+}
+#else
+static void flux__run_x1(flux__loop f, int64_t n, void *y, const void *a, const void *b, const void *c,
+                         int sa, int sb, int sc) {
+    f(n, y, a, b, c, sa, sb, sc);
+}
+#endif
+#define FLUX__SCALAR_LOOP(NAME, count, formula)                                                      \
+static void FLUX__F(loop_##NAME)(int64_t n, void *y, const void *pa, const void *pb,                 \
+                                 const void *pc, int sa, int sb, int sc) {                           \
+    const FLUX__T *p = (const FLUX__T *)pa, *q = count > 1 ? (const FLUX__T *)pb : p;                \
+    const FLUX__T *r = count > 2 ? (const FLUX__T *)pc : p;                                          \
+    for (FLUX__T *to = (FLUX__T *)y; n > 0; n--, to++) {                                             \
+        FLUX__V a = *p, b = *q, c = *r;                                                              \
+        *to = (FLUX__T)(formula), (void)a, (void)b, (void)c;                                         \
+        p += sa, q += sb, r += sc;                                                                   \
+    }                                                                                                \
+}
+
+/* A class's loops, by the table: of an F row (floating) the integers have none. */
+#define FLUX__WHEN_N(yes, no) yes
+#define FLUX__WHEN_C(yes, no) yes
+#define FLUX__WHEN_B(yes, no) yes
+#define FLUX__WHEN_S(yes, no) yes
+#define FLUX__WHEN_F(yes, no) FLUX__P(FLOATING)(yes, no)
+#define FLUX__WHEN_X(yes, no) no
+#define FLUX__NO_LOOP(NAME, count, formula)
+#define FLUX__LOOP_ROW(NAME, name, count, dt, formula, ...) \
+    FLUX__WHEN_##dt(FLUX__LOOP, FLUX__NO_LOOP)(NAME, count, formula)
+#define FLUX__POINTER_ROW(NAME, name, count, dt, ...) FLUX__WHEN_##dt(FLUX__F(loop_##NAME), NULL),
+#define FLUX__LOOPS                                                                                  \
+FLUX__ELEMENTWISE(FLUX__LOOP_ROW)                                                                    \
+static const flux__loop FLUX__F(loops)[] = { FLUX__ELEMENTWISE(FLUX__POINTER_ROW) };
+
+#if FLUX__VECTORS                         /* 16 lanes joined as a tree, into the first: halves with halves */
+typedef float flux__quad __attribute__((vector_size(16)));
+typedef int32_t flux__quad_bits __attribute__((vector_size(16)));
+static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad a, flux__quad b) {
+    return (flux__quad)((first & (flux__quad_bits)a) | (~first & (flux__quad_bits)b));
+}
+#  define FLUX__MAX_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a != a) | (flux__quad_bits)(a > b), a, b)
+#  define FLUX__MORE_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a > b), a, b)
+#  define FLUX__LESS_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a < b), a, b)
+#  define FLUX__MOST_QUAD(a, b) FLUX__P(MAX_QUAD)(a, b)
+#  define FLUX__LEAST_QUAD(a, b) FLUX__P(MIN_QUAD)(a, b)
+#  define FLUX__JOIN_QUADS(lane, op, qop)                                                            \
+    flux__quad q[4];                                                                                 \
+    memcpy(q, lane, sizeof q);                                                                       \
+    q[0] = qop(q[0], q[2]), q[1] = qop(q[1], q[3]), q[0] = qop(q[0], q[1]);                          \
+    const flux__quad upper = { q[0][2], q[0][3], q[0][2], q[0][3] };                                 \
+    q[0] = qop(q[0], upper);                                                                         \
+    const flux__quad next = { q[0][1], q[0][1], q[0][1], q[0][1] };                                  \
+    q[0] = qop(q[0], next);                                                                          \
+    memcpy(lane, q, sizeof lane[0]);
+#else
+#  define FLUX__JOIN_QUADS FLUX__JOIN_LANES
+#endif
+#define FLUX__JOIN_LANES(lane, op, qop)                                                              \
+    for (int half = 8; half > 0; half /= 2)                                                          \
+        for (int one_of = 0; one_of < half; one_of++) lane[one_of] = op(lane[one_of], lane[one_of + half]);
+
+#if FLUX__VECTORS && !defined(__clang__)
+/* casts and folds worth being made in vectors of what every processor has */
+#  define FLUX__FAST __attribute__((optimize("O1", "tree-loop-optimize", "tree-loop-vectorize", "vect-cost-model=dynamic", "no-trapping-math")))
+#else
+#  define FLUX__FAST
+#endif
+
+/* Of each row, acc = acc op x[0] op x[1] ...: from 16 elements on in lanes, element i going to lane i mod 16, that are joined at
+   the end. */
+#define FLUX__FOLD(name, T, op, identity)                                                            \
+static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
+    const T *x = (const T *)in;                                                                      \
+    for (T *sum = (T *)acc; rows > 0; rows--, sum++) {                                               \
+        T lane[16];                                                                                  \
+        int64_t i, left = n;                                                                         \
+        if (n < 16) {                                                                                \
+            T one = *sum;                                                                            \
+            for (; left > 0; left--, x++) one = op(one, *x);                                         \
+            *sum = one;                                                                              \
+            continue;                                                                                \
+        }                                                                                            \
+        for (i = 0; i < 16; i++) lane[i] = identity;                                                 \
+        for (; left >= 16; left -= 16, x += 16)                                                      \
+            for (i = 0; i < 16; i++) lane[i] = op(lane[i], x[i]);                                    \
+        for (i = 0; i < left; i++, x++) lane[i] = op(lane[i], *x);                                   \
+        FLUX__JOIN_LANES(lane, op, 0)                                                                \
+        *sum = op(*sum, lane[0]);                                                                    \
+    }                                                                                                \
+}
+#define FLUX__SUM_OF(a, b) ((a) + (b))
+#define FLUX__PROD_OF(a, b) ((a) * (b))
+#define FLUX__MAX_OF(a, b) ((a) != (a) ? (a) : (a) > (b) ? (a) : (b))  /* NaN if either is */
+#define FLUX__MIN_OF(a, b) ((a) != (a) ? (a) : (a) < (b) ? (a) : (b))
+#define FLUX__MOST_OF(a, b) ((a) > (b) ? (a) : (b))
+#define FLUX__LEAST_OF(a, b) ((a) < (b) ? (a) : (b))
+#define FLUX__FOLD_TABLE                                                                             \
+static const flux__fold_fn FLUX__F(folds)[] = {                                                      \
+    FLUX__F(fold_sum), FLUX__F(fold_prod), FLUX__F(fold_max), FLUX__F(fold_min) };
+#define FLUX__SCALAR_FOLDS(T, U, lowest, highest, fast)                                              \
+FLUX__FOLD(fold_sum, U, FLUX__SUM_OF, 0)                                                             \
+FLUX__FOLD(fold_prod, U, FLUX__PROD_OF, 1)                                                           \
+fast FLUX__FOLD(fold_max, T, FLUX__MAX_OF, lowest)                                                   \
+fast FLUX__FOLD(fold_min, T, FLUX__MIN_OF, highest)                                                  \
+FLUX__FOLD_TABLE
+
+/* The same in vectors, from 32 elements on: four sums of 16 lanes each, in as many variables as that takes (an array would lie in memory). What is
+   left over comes with the elements before it, which are masked. */
+#define FLUX__PARTS_x16(F, g, vop) F(g, 0, vop)
+#define FLUX__PARTS_x8(F, g, vop) F(g, 0, vop) F(g, 1, vop)
+#define FLUX__PARTS_x4(F, g, vop) F(g, 0, vop) F(g, 1, vop) F(g, 2, vop) F(g, 3, vop)
+#define FLUX__PART_NEW(g, i, vop) FLUX__V s##g##i = start;
+#define FLUX__PART_TAKE(g, i, vop) s##g##i = vop(s##g##i, FLUX__F(at)(x)), x += FLUX__LANES;
+#define FLUX__PART_LAST(g, i, vop)                                                                   \
+    memcpy(&mask, flux__last_lanes + n % 16 + i * FLUX__LANES, sizeof mask), v = FLUX__F(at)(x), x += FLUX__LANES; \
+    s##g##i = vop(s##g##i, FLUX__IF(mask, v, start));
+#define FLUX__PART_JOIN(g, i, vop) s0##i = vop(vop(s0##i, s1##i), vop(s2##i, s3##i));
+#define FLUX__PART_PUT(g, i, vop) memcpy(lane + i * FLUX__LANES, &s0##i, sizeof v);
+/* Rows of less than 32: four side by side, the end of a row with the numbers before it, which are masked; then their quads as
+   columns. What is left at the end is filled up to four, so that each row is joined in one order wherever it stands. */
+#define FLUX__QUAD_AT(y, p) memcpy(&y, p, sizeof y);
+#define FLUX__QUAD_TAKE(y, p, qop) FLUX__QUAD_AT(v, p) y = qop(y, v);
+#define FLUX__QUAD_LAST(y, p, qop) FLUX__QUAD_AT(v, p) v = flux__quad_pick(last, v, start), y = qop(y, v);
+#define FLUX__QUAD_JOIN(y, a, b, lanes1, lanes2, qop)                                                \
+    FLUX__SHUFFLE(v, a, b, flux__quad_bits, lanes1) FLUX__SHUFFLE(y, a, b, flux__quad_bits, lanes2) y = qop(v, y);
+#define FLUX__FEW(name, op, qop, identity)                                                           \
+static void flux__few_##name(float *acc, const float *x, int64_t n, int64_t rows) {                  \
+    const flux__quad start = { identity, identity, identity, identity };                             \
+    const int64_t back = 4 - n % 4;                                                                  \
+    flux__quad_bits last;                                                                            \
+    flux__quad a, b, c, d, v;                                                                        \
+    memcpy(&last, flux__last_lanes + 12 + n % 4, sizeof last);                                       \
+    for (; n < 4 && rows > 0; rows--, acc++)                                                         \
+        for (const float *end = x + n; x < end; x++) *acc = op(*acc, *x);                            \
+    for (; rows > 3; rows -= 4, acc += 4, x += 4 * n) {                                              \
+        const float *p = x, *q = p + n, *r = q + n, *s = r + n;                                      \
+        FLUX__QUAD_AT(a, p) FLUX__QUAD_AT(b, q) FLUX__QUAD_AT(c, r) FLUX__QUAD_AT(d, s)              \
+        for (const float *end = x + n - 4; (p += 4, q += 4, r += 4, s += 4, p <= end);) {            \
+            FLUX__QUAD_TAKE(a, p, qop) FLUX__QUAD_TAKE(b, q, qop) FLUX__QUAD_TAKE(c, r, qop) FLUX__QUAD_TAKE(d, s, qop) \
+        }                                                                                            \
+        if (back < 4) {                                                                              \
+            FLUX__QUAD_LAST(a, p - back, qop) FLUX__QUAD_LAST(b, q - back, qop)                      \
+            FLUX__QUAD_LAST(c, r - back, qop) FLUX__QUAD_LAST(d, s - back, qop)                      \
+        }                                                                                            \
+        FLUX__QUAD_JOIN(a, a, b, FLUX__LANES4(0, 4, 1, 5), FLUX__LANES4(2, 6, 3, 7), qop)            \
+        FLUX__QUAD_JOIN(c, c, d, FLUX__LANES4(0, 4, 1, 5), FLUX__LANES4(2, 6, 3, 7), qop)            \
+        FLUX__QUAD_JOIN(a, a, c, FLUX__LANES4(0, 1, 4, 5), FLUX__LANES4(2, 3, 6, 7), qop)            \
+        FLUX__QUAD_AT(v, acc) a = qop(v, a);                                                         \
+        memcpy(acc, &a, sizeof a);                                                                   \
+    }                                                                                                \
+    if (rows <= 0) return;                                                                           \
+    float four[4] = { 0 }, filled[4 * 32] = { 0 };                                                   \
+    memcpy(four, acc, (size_t)rows * 4), memcpy(filled, x, (size_t)(rows * n) * 4);                  \
+    flux__few_##name(four, filled, n, 4);                                                            \
+    memcpy(acc, four, (size_t)rows * 4);                                                             \
+}
+#if FLUX__VECTORS
+static const int32_t flux__last_lanes[32] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1 };
+FLUX__FEW(fold_sum, FLUX__SUM_OF, FLUX__SUM_OF, 0)
+FLUX__FEW(fold_prod, FLUX__PROD_OF, FLUX__PROD_OF, 1)
+FLUX__FEW(fold_most, FLUX__MOST_OF, FLUX__MORE_QUAD, -INFINITY)
+FLUX__FEW(fold_least, FLUX__LEAST_OF, FLUX__LESS_QUAD, INFINITY)
+#endif
+#define FLUX__VECTOR_FOLD(name, vop, op, identity, qop)                                              \
+static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
+    const float *x = (const float *)in;                                                              \
+    const FLUX__V start = identity;                                                                  \
+    FLUX__V v;                                                                                       \
+    FLUX__VI mask;                                                                                   \
+    float lane[16], *sum = (float *)acc;                                                             \
+    if (n < 32) {                                                                                    \
+        flux__few_##name(sum, x, n, rows);                                                           \
+        return;                                                                                      \
+    }                                                                                                \
+    for (; rows > 0; rows--, sum++) {                                                                \
+        FLUX__P(PARTS)(FLUX__PART_NEW, 0, vop) FLUX__P(PARTS)(FLUX__PART_NEW, 1, vop)                \
+        FLUX__P(PARTS)(FLUX__PART_NEW, 2, vop) FLUX__P(PARTS)(FLUX__PART_NEW, 3, vop)                \
+        for (const float *end = x + n / 64 * 64; x < end;) {                                         \
+            FLUX__P(PARTS)(FLUX__PART_TAKE, 0, vop) FLUX__P(PARTS)(FLUX__PART_TAKE, 1, vop)          \
+            FLUX__P(PARTS)(FLUX__PART_TAKE, 2, vop) FLUX__P(PARTS)(FLUX__PART_TAKE, 3, vop)          \
+        }                                                                                            \
+        if (n & 32) { FLUX__P(PARTS)(FLUX__PART_TAKE, 0, vop) FLUX__P(PARTS)(FLUX__PART_TAKE, 1, vop) } \
+        if (n & 16) { FLUX__P(PARTS)(FLUX__PART_TAKE, 2, vop) }                                      \
+        if (n & 15) {                                                                                \
+            x -= 16 - n % 16;                                                                        \
+            FLUX__P(PARTS)(FLUX__PART_LAST, 3, vop)                                                  \
+        }                                                                                            \
+        FLUX__P(PARTS)(FLUX__PART_JOIN, 0, vop)                                                      \
+        FLUX__P(PARTS)(FLUX__PART_PUT, 0, vop)                                                       \
+        FLUX__JOIN_QUADS(lane, op, qop)                                                              \
+        *sum = op(*sum, lane[0]);                                                                    \
+    }                                                                                                \
+}
+#if !FLUX__VECTORS
+#  undef FLUX__VECTOR_FOLD
+#  define FLUX__VECTOR_FOLD(name, vop, op, identity, qop) FLUX__FOLD(name, float, op, identity)
+#endif
+/* A maximum that passes NaN on: where there is one, the sum is NaN too, and to look at that, of several short rows at once, costs
+   less than to compare all. */
+static void flux__fold_odd_rows(flux__fold_fn fold, float *acc, const float *x, int64_t n, int64_t rows) {
+    for (; rows > 0; rows--, acc++, x += n) {
+        if (*acc != *acc) continue;
+        fold(acc, x, n, 1);
+        for (int64_t i = 0; i < n; i++)
+            if (x[i] != x[i]) *acc = x[i];
+    }
+}
+#define FLUX__NAN_FOLD(name, fold)                                                                   \
+static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
+    const float *x = (const float *)in;                                                              \
+    float *a = (float *)acc;                                                                         \
+    for (int64_t many = n > 0 && n < 512 ? 512 / n : 1; rows > 0; rows -= many, a += many, x += n * many) { \
+        float sum = 0;                                                                               \
+        bool odd = false;                                                                            \
+        if (many > rows) many = rows;                                                                \
+        FLUX__F(fold_sum)(&sum, x, n * many, 1);                                                     \
+        for (int64_t i = 0; i < many; i++) odd |= a[i] != a[i];                                      \
+        if (odd || sum != sum) flux__fold_odd_rows(FLUX__F(fold), a, x, n, many);                    \
+        else FLUX__F(fold)(a, x, n, many);                                                           \
+    }                                                                                                \
+}
+#define FLUX__VECTOR_FOLDS                                                                           \
+FLUX__VECTOR_FOLD(fold_sum, FLUX__SUM_OF, FLUX__SUM_OF, FLUX__K(0), FLUX__SUM_OF)                    \
+FLUX__VECTOR_FOLD(fold_prod, FLUX__PROD_OF, FLUX__PROD_OF, FLUX__K(1), FLUX__PROD_OF)                \
+FLUX__VECTOR_FOLD(fold_most, FLUX__MAX, FLUX__MOST_OF, FLUX__K(-INFINITY), FLUX__MOST_QUAD)          \
+FLUX__VECTOR_FOLD(fold_least, FLUX__MIN, FLUX__LEAST_OF, FLUX__K(INFINITY), FLUX__LEAST_QUAD)        \
+FLUX__NAN_FOLD(fold_max, fold_most)                                                                  \
+FLUX__NAN_FOLD(fold_min, fold_least)                                                                 \
+FLUX__FOLD_TABLE
+
+/* What adds up columns: rows of n numbers, one behind the other, one after the other, four at a time; and floats to doubles. */
+#define FLUX__VECTOR_WIDE                                                                            \
+static void FLUX__F(add_rows)(float *sum, const float *x, int64_t n, int64_t rows) {                 \
+    for (int64_t r = 0, i; r < rows; x += n, r++) {                                                  \
+        const float *p = x, *q = p + n, *o = q + n, *u = o + n;                                      \
+        const bool four = r + 4 <= rows;                                                             \
+        for (i = 0; four && i + FLUX__LANES <= n; i += FLUX__LANES) {                                \
+            FLUX__V a = FLUX__F(at)(sum + i) + FLUX__F(at)(p + i) + FLUX__F(at)(q + i) + FLUX__F(at)(o + i) + FLUX__F(at)(u + i); \
+            memcpy(sum + i, &a, sizeof a);                                                           \
+        }                                                                                            \
+        for (; four && i < n; i++) sum[i] = sum[i] + p[i] + q[i] + o[i] + u[i];                      \
+        for (; i + FLUX__LANES <= n; i += FLUX__LANES) {                                             \
+            FLUX__V a = FLUX__F(at)(sum + i) + FLUX__F(at)(p + i);                                   \
+            memcpy(sum + i, &a, sizeof a);                                                           \
+        }                                                                                            \
+        for (; i < n; i++) sum[i] += p[i];                                                           \
+        if (four) x = u, r += 3;                                                                     \
+    }                                                                                                \
+}                                                                                                    \
+static void FLUX__F(add_wide)(double *sum, const float *x, int64_t n) {                              \
+    FLUX__VD d[2], s[2];                                                                             \
+    for (; n >= FLUX__LANES; n -= FLUX__LANES, x += FLUX__LANES, sum += FLUX__LANES) {               \
+        FLUX__F(widen)(FLUX__F(at)(x), d);                                                           \
+        memcpy(s, sum, sizeof *sum * FLUX__LANES);                                                   \
+        for (int h = 0; h < FLUX__HALVES; h++) s[h] = s[h] + d[h];                                   \
+        memcpy(sum, s, sizeof *sum * FLUX__LANES);                                                   \
+    }                                                                                                \
+    for (; n > 0; n--) *sum++ += (double)*x++;                                                       \
+}
+
+/* For attention, n a multiple of 16: s = exp(s - *most), where *most is first found if asked for; gives the sum. And from p
+   before its division by its sum, whose reciprocal is by: p, and the gradient dp before the softmax. */
+#define FLUX__ATTEND_ROWS(T, join)                                                                   \
+static double FLUX__F(attend_exp)(int64_t n, void *row, void *most, bool find) {                     \
+    enum { one = sizeof(FLUX__V) / sizeof(T), few = 16 / one };                                      \
+    T *s = (T *)row, lane[16];                                                                       \
+    FLUX__V m[few], sum[few], x;                                                                     \
+    int i;                                                                                           \
+    for (i = 0; i < few; i++) m[i] = FLUX__K(-HUGE_VAL), sum[i] = FLUX__K(0);                        \
+    for (int64_t at = 0; find && at < n; at += 16)                                                   \
+        for (i = 0; i < few; i++) memcpy(&x, s + at + i * one, sizeof x), m[i] = FLUX__F(fmax)(m[i], x);\
+    memcpy(lane, m, sizeof lane);                                                                    \
+    if (find) { join(lane, FLUX__MAX_OF, FLUX__MAX_QUAD) memcpy(most, lane, sizeof lane[0]); }       \
+    memcpy(lane, most, sizeof lane[0]);                                                              \
+    m[0] = FLUX__K(lane[0]);                                                                         \
+    for (int64_t at = 0; at < n; at += 16)                                                           \
+        for (i = 0; i < few; i++) {                                                                  \
+            memcpy(&x, s + at + i * one, sizeof x);                                                  \
+            x = FLUX__F(exp)(FLUX__IF(x == m[0], FLUX__K(0), x - m[0]));                             \
+            memcpy(s + at + i * one, &x, sizeof x), sum[i] = sum[i] + x;                             \
+        }                                                                                            \
+    memcpy(lane, sum, sizeof lane);                                                                  \
+    join(lane, FLUX__SUM_OF, FLUX__SUM_OF)                                                           \
+    return (double)lane[0];                                                                          \
+}                                                                                                    \
+static void FLUX__F(attend_back)(int64_t n, void *row, void *grad, double by, double less) {         \
+    enum { one = sizeof(FLUX__V) / sizeof(T) };                                                      \
+    T *p = (T *)row, *dp = (T *)grad;                                                                \
+    FLUX__V x, d, b = FLUX__K((T)by), l = FLUX__K((T)less);                                          \
+    for (; n > 0; n -= one, p += one, dp += one) {                                                   \
+        memcpy(&x, p, sizeof x), memcpy(&d, dp, sizeof d);                                           \
+        x = x * b, d = x * (d - l);                                                                  \
+        memcpy(p, &x, sizeof x), memcpy(dp, &d, sizeof d);                                           \
+    }                                                                                                \
+}
+
+#define FLUX__FN(name) static FLUX__INLINE FLUX__V FLUX__F(name)
+
+#define FLUX__VI FLUX__F(vi)
+#define FLUX__VU FLUX__F(vu)
+#define FLUX__VD FLUX__F(vd)
+#define FLUX__VL FLUX__F(vl)
+#define FLUX__VUL FLUX__F(vul)
+#define FLUX__MAGIC 12582912.0f           /* 1.5 2^23: x + MAGIC has round(x) in its low bits */
+#define FLUX__MAGIC_D 6755399441055744.0  /* 1.5 2^52: the same in double */
+
+typedef struct flux__section {
+    const flux__loop *loops;
+    flux__run_loop run;                   /* runs one of them */
+    const flux__fold_fn *folds;
+    flux__random_fn random;
+    flux__adam_fn adam;
+    flux__rows_fn rows;
+    flux__fold_fn most;                   /* a maximum of numbers that are none of them NaN */
+    void (*add_rows)(float *sum, const float *x, int64_t n, int64_t rows);
+    void (*add_wide)(double *sum, const float *x, int64_t n);
+    double (*attend_exp)(int64_t n, void *row, void *most, bool find);
+    void (*attend_back)(int64_t n, void *row, void *grad, double by, double less);
+} flux__section;
+
+#define FLUX__LANES FLUX__P(LANES)
+#define FLUX__SQRT(x) FLUX__P(SQRT)(x)
+#define FLUX__FMA(a, b, c) FLUX__P(FMA)(a, b, c)
+#define FLUX__FMAD(a, b, c) FLUX__P(FMAD)(a, b, c)
+#define FLUX__MIN(a, b) FLUX__P(MIN)(a, b)
+#define FLUX__MAX(a, b) FLUX__P(MAX)(a, b)
+#define FLUX__SCALE(x, t) FLUX__P(SCALE)(x, t)
+#define FLUX__SCALE_DOWN(x, t) FLUX__P(SCALE_DOWN)(x, t)
+#define FLUX__LOOKUP(table, i) FLUX__P(LOOKUP)(table, i)   /* in 16 numbers, by the lowest 4 bits of each lane of i */
+#define FLUX__ALL(mask) FLUX__P(ALL)(mask)
+#define FLUX__HELD(x) FLUX__P(HELD)(x)          /* x, in a register: gcc makes constants anew at each use */
+#define FLUX__MUL32(x, m) FLUX__P(MUL32)(x, m)  /* products of 64-bit lanes whose m is below 2^32, and of x the low halves */
+
+#endif /* FLUX__CPU_LOOPS_H */

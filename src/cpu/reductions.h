@@ -1,0 +1,216 @@
+#ifndef FLUX__CPU_REDUCTIONS_H
+#define FLUX__CPU_REDUCTIONS_H
+#include "../base/platform.h"
+#include "../graph/nodes.h"
+#include "../graph/reductions.h"
+#include "loops.h"
+#include "vectors.h"
+#include "casts.h"
+
+/* ---- reductions */
+
+/* What changes nothing when joined. */
+static void flux__identity(int cls, int red, void *out) {
+    const bool narrow = cls == FLUX__I32C;
+    const double real[] = { 0, 1, -HUGE_VAL, HUGE_VAL };
+    const int64_t whole[] = { 0, 1, narrow ? INT32_MIN : INT64_MIN, narrow ? INT32_MAX : INT64_MAX };
+    if (cls <= FLUX__F64C) flux__convert(cls, out, FLUX__F64C, real + red, 1);
+    else flux__convert(cls, out, FLUX__I64C, whole + red, 1);
+}
+
+/* out[i] = x[i] op y[i], acc[i] = acc[i] op x[i] */
+static void flux__join(int cls, int red, void *out, const void *x, const void *y, int64_t n) {
+    static const int op[] = { FLUX__OP_ADD, FLUX__OP_MUL, FLUX__OP_MAX2, FLUX__OP_MIN2 };
+    flux__loop_run(cls, flux__loop_for(cls, op[red]), n, out, x, y, x, 1, 1, 1);
+}
+static void flux__accumulate(int cls, int red, void *acc, const void *x, int64_t n) { flux__join(cls, red, acc, acc, x, n); }
+/* Of zeros that are the largest or the smallest numbers it is a matter of order which one is found: it becomes +0. */
+static void flux__settle_zeros(int cls, int red, void *acc, int64_t n) {
+    float *f = (float *)acc;
+    double *d = (double *)acc;
+    for (int64_t i = 0; red >= FLUX__RED_MAX && i < n; i++)
+        if (cls == FLUX__F32C) f[i] += 0.0f;
+        else d[i] += 0.0;
+}
+
+static flux__fold_fn flux__fold_for(int cls, int red) {
+    static const flux__fold_fn *const tables[] = { NULL, flux__folds_f64, flux__folds_i32, flux__folds_i64 };
+    return (cls == FLUX__F32C ? flux__section_now()->folds : tables[cls])[red];
+}
+/* acc[r] = acc[r] op x[0] op ... op x[n-1] of row r. Long rows are halved, so that a sum's error hardly grows. */
+static void flux__reduce_rows(int cls, int red, void *acc, const void *x, int64_t n, int64_t rows) {
+    const size_t size = flux__class_size[cls];
+    for (; n > 4096 && rows > 0; rows--, acc = (char *)acc + size, x = (const char *)x + (size_t)n * size) {
+        const int64_t half = (n / 2 + 4095) / 4096 * 4096;
+        double part;
+        flux__identity(cls, red, &part);
+        flux__reduce_rows(cls, red, &part, x, half, 1);
+        flux__reduce_rows(cls, red, &part, (const char *)x + (size_t)half * size, n - half, 1);
+        flux__accumulate(cls, red, acc, &part, 1);
+    }
+    if (rows > 0) flux__fold_for(cls, red)(acc, x, n, rows);
+}
+static void flux__reduce(int cls, int red, void *acc, const void *x, int64_t n) { flux__reduce_rows(cls, red, acc, x, n, 1); }
+
+/* The first point of a part. */
+static int64_t flux__part_start(const flux__join_order *o, int64_t part) {
+    const int64_t at = part == 0 || part == o->parts ? part * o->inner : (o->inner + o->chunk - 1) / o->chunk * part / o->parts * o->chunk;
+    return at < o->inner ? at : o->inner;
+}
+/* acc = x[0] op x[1] ... of a row of several chunks, in order. */
+static void flux__join_long(const flux__join_order *o, flux__fold_fn fold, int cls, int red, void *acc, const void *x) {
+    const int64_t size = flux__class_size[cls];
+    const bool wide = cls == FLUX__F32C && red == FLUX__RED_SUM;
+    double all = 0;
+    for (int part = 0; part < o->parts; part++) {
+        double sum = 0, joined = 0;
+        const int64_t end = flux__part_start(o, part + 1);
+        if (!wide) flux__identity(cls, red, &joined);
+        for (int64_t r = flux__part_start(o, part), m; r < end; r += m) {
+            float one = 0;
+            m = end - r < o->chunk ? end - r : o->chunk;
+            fold(wide ? (void *)&one : (void *)&joined, (const char *)x + r * size, m, 1);
+            sum += (double)one;
+        }
+        all += (double)(float)sum;
+        if (wide) continue;
+        if (part == 0) memcpy(acc, &joined, (size_t)size);
+        else flux__accumulate(cls, red, acc, &joined, 1);
+    }
+    if (wide) *(float *)acc = (float)all;
+}
+
+/* Of each row of n bytes, how many are not 0: eight at a time, which make up to 254 words' sums of bytes. */
+#define FLUX__BYTES(b) (UINT64_C(0x0101010101010101) * (b))
+static FLUX__INLINE uint64_t flux__true_bytes(const uint8_t *x) {
+    uint64_t word;
+    memcpy(&word, x, sizeof word);
+    return ((((word & FLUX__BYTES(127)) + FLUX__BYTES(127)) | word) >> 7) & FLUX__BYTES(1);
+}
+static void flux__count_bytes(int32_t *count, const uint8_t *x, int64_t n, int64_t rows) {
+    static const uint8_t first[16] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+    const uint8_t *const end = x + n * rows;
+    uint64_t kept;
+    memcpy(&kept, first + 8 - n % 8, sizeof kept);
+    for (; rows > 0; rows--, count++) {
+        const uint8_t *const next = x + n;
+        uint64_t sum = 0;
+        int32_t all = 0;
+        for (const uint8_t *stop; next - x >= 8; all += (int32_t)(sum * UINT64_C(0x1000100010001) >> 48), sum = 0) {
+            stop = next - x > 8 * 254 ? x + 8 * 254 : next - (next - x) % 8;
+            for (; x < stop; x += 8) sum += flux__true_bytes(x);
+            sum = (sum & UINT64_C(0xff00ff00ff00ff)) + ((sum >> 8) & UINT64_C(0xff00ff00ff00ff));
+        }
+        if (n % 8 && end - x >= 8) all += (int32_t)((flux__true_bytes(x) & kept) * FLUX__BYTES(1) >> 56), x = next;
+        for (; x < next; x++) all += *x != 0;
+        *count = all;
+    }
+}
+FLUX__FAST static void flux__count_floats(int32_t *count, const float *sum, int64_t n) {
+    for (int64_t i = 0; i < n; i++) count[i] = (int32_t)sum[i];
+}
+FLUX__FAST static void flux__count_reaches(int32_t *count, int32_t least, int64_t n) {
+    for (int64_t i = 0; i < n; i++) count[i] = count[i] >= least;
+}
+
+/* The first of blocks of 64 in which there is the number or a NaN. */
+FLUX__FAST static int64_t flux__skip_less(const void *in, int64_t n, float number) {
+    const float *x = (const float *)in;
+    int64_t at = 0;
+    for (; n - at >= 64; at += 64) {
+        int32_t found = 0;
+        for (int k = 0; k < 64; k++) found |= (x[at + k] == number) | (x[at + k] != x[at + k]);
+        if (found) break;
+    }
+    return at;
+}
+
+/* Where the largest or smallest stands: the first of equals, but the first NaN before all others.
+   An index below 0 says that there is none yet. */
+#define FLUX__ARG(name, T, I, cls, fast)                                                             \
+static FLUX__INLINE bool flux__beats_##name(T x, T best, bool max) {                                 \
+    return best == best && (x != x || (max ? x > best : x < best));                                  \
+}                                                                                                    \
+static void flux__argreduce_##name(bool max, void *acc, int64_t *index, const void *in, int64_t n,   \
+                                   int64_t first) {                                                  \
+    const T *x = (const T *)in;                                                                      \
+    T *best = (T *)acc, top;                                                                         \
+    int64_t i = 0;                                                                                   \
+    for (; n < 16 && i < n; i++)                                                                     \
+        if (*index < 0 || flux__beats_##name(x[i], *best, max)) *best = x[i], *index = first + i;    \
+    if (n < 16) return;                                                                              \
+    memcpy(&top, x, sizeof top);                                                                     \
+    flux__reduce(cls, max ? FLUX__RED_MAX : FLUX__RED_MIN, &top, x, n);                              \
+    if (*index >= 0 && !flux__beats_##name(top, *best, max)) return;                                 \
+    if (cls == FLUX__F32C) i = flux__skip_less(in, n, (float)top);                                   \
+    while (top == top ? x[i] != top : x[i] == x[i]) i++;                                             \
+    *best = x[i];                                                                                    \
+    *index = first + i;                                                                              \
+}                                                                                                    \
+fast static void flux__argaccumulate_##name(bool max, void *acc, int64_t *index, const void *in,     \
+                                            int64_t n, int64_t now) {                                \
+    const T *x = (const T *)in;                                                                      \
+    T *best = (T *)acc;                                                                              \
+    I take[64];                           /* all ones or zeros: no jump that nobody can foresee */   \
+    for (int64_t i = 0; i < n && index[i] < 0; i++) best[i] = x[i], index[i] = now;                  \
+    for (int64_t i = 0, m; i < n; i += m, x += m, best += m) {                                       \
+        m = n - i < 64 ? n - i : 64;                                                                 \
+        if (max) FLUX__ARG_TAKE(T, I, >) else FLUX__ARG_TAKE(T, I, <)                                \
+        for (int64_t k = 0; k < m; k++) index[i + k] ^= (index[i + k] ^ now) & (int64_t)take[k];     \
+    }                                                                                                \
+}
+#define FLUX__ARG_TAKE(T, I, beats)                                                                  \
+        for (int64_t k = 0; k < m; k++) {                                                            \
+            const T old = best[k], v = x[k];                                                         \
+            take[k] = (I)-(I)((old == old) & ((v != v) | (v beats old)));                            \
+            best[k] = take[k] ? v : old;                                                             \
+        }
+FLUX__ARG(f32, float, int32_t, FLUX__F32C, FLUX__FAST)
+FLUX__ARG(f64, double, int64_t, FLUX__F64C, )
+FLUX__ARG(i32, int32_t, int32_t, FLUX__I32C, )
+FLUX__ARG(i64, int64_t, int64_t, FLUX__I64C, )
+
+/* The same of rows of n floats each, four short ones at a time: of long ones the maximum is sooner found by itself, and then looked
+   for. A row with a NaN has a sum that is one. */
+#define FLUX__ARG_SHORT 256
+static void flux__argreduce_rows(bool max, float *best, int64_t *index, const float *x, int64_t n, int64_t rows, int64_t first) {
+#if FLUX__VECTORS
+    const int32_t sign = max ? 0 : INT32_MIN;
+    const flux__quad_bits none = { 0, 0, 0, 0 }, one = { 1, 1, 1, 1 }, flip = { sign, sign, sign, sign };
+    const flux__quad zero = { 0, 0, 0, 0 }, least = { -INFINITY, -INFINITY, -INFINITY, -INFINITY };
+    for (; n <= FLUX__ARG_SHORT && rows >= 4; rows -= 4, x += 4 * n, best += 4, index += 4) {
+        const float *x1 = x + n, *x2 = x1 + n, *x3 = x2 + n;
+        flux__quad top = least, sum = zero;
+        flux__quad_bits at = none, now = none;
+        for (int64_t i = 0; i < n; i++, now += one) {
+            const flux__quad v = { x[i], x1[i], x2[i], x3[i] }, y = (flux__quad)((flux__quad_bits)v ^ flip);
+            const flux__quad_bits more = y > top;
+            sum += v, top = flux__quad_pick(more, y, top), at = (more & now) | (~more & at);
+        }
+        const flux__two_words nans = (flux__two_words)(sum != sum);
+        top = (flux__quad)((flux__quad_bits)top ^ flip);
+        memcpy(best, &top, sizeof top);
+        index[0] = first + at[0], index[1] = first + at[1], index[2] = first + at[2], index[3] = first + at[3];
+        for (int r = 0; r < 4 && (nans[0] | nans[1]); r++) index[r] = -1, flux__argreduce_f32(max, best + r, index + r, x + r * n, n, first);
+    }
+#endif
+    for (; rows > 0; rows--, x += n, best++, index++) *index = -1, flux__argreduce_f32(max, best, index, x, n, first);
+}
+typedef void (*flux__arg_fn)(bool max, void *best, int64_t *index, const void *x, int64_t n, int64_t at);
+
+/* best and index over x, whose first element is number `first`. */
+FLUX__UNUSED static void flux__argreduce(int cls, bool max, void *best, int64_t *index, const void *x,
+                                         int64_t n, int64_t first) {
+    static const flux__arg_fn table[] = { flux__argreduce_f32, flux__argreduce_f64,
+                                          flux__argreduce_i32, flux__argreduce_i64 };
+    table[cls](max, best, index, x, n, first);
+}
+/* best[i] and index[i] with x[i]; all x are number `now` of their row. */
+FLUX__UNUSED static void flux__argaccumulate(int cls, bool max, void *best, int64_t *index,
+                                             const void *x, int64_t n, int64_t now) {
+    static const flux__arg_fn table[] = { flux__argaccumulate_f32, flux__argaccumulate_f64,
+                                          flux__argaccumulate_i32, flux__argaccumulate_i64 };
+    table[cls](max, best, index, x, n, now);
+}
+
+#endif /* FLUX__CPU_REDUCTIONS_H */

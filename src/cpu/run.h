@@ -1,0 +1,172 @@
+#ifndef FLUX__CPU_RUN_H
+#define FLUX__CPU_RUN_H
+#include "../base/platform.h"
+#include "../base/threads.h" /* flux__atomic_load32, flux__atomic_store32 */
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/memory.h"
+#include "../base/workers.h"
+#include "../graph/nodes.h"
+#include "../schedule/kernel.h"
+#include "../schedule/plans.h"
+#include "vectors.h"
+#include "casts.h"
+#include "reductions.h"
+#include "backend.h"
+#include "blocks.h"
+
+/* ---------------- a kernel's run over threads */
+
+FLUX__LEAN
+
+typedef struct flux__job { flux__run *run; flux__kernel *k; int64_t per_task, tasks; char *partial; int failed, phase; int64_t batch, first; } flux__job;
+
+static size_t flux__memory_bytes(const flux__kernel *k, const flux__cpu *c) {
+    size_t regs = (size_t)(c->nreg + 1 + c->nreduce) * (size_t)c->tile * (size_t)c->width + (size_t)c->tile * 8;
+    return regs + (size_t)c->nreduce * c->sum_bytes + (size_t)k->nvalue * (16 + sizeof(void *) + 1) + 192;
+}
+
+/* This thread's memory for kernels, kept for the next. */
+static char *flux__kernel_memory(size_t bytes) {
+    flux__thread *t = flux__self();
+    if (!t) return NULL;
+    if (t->scratch_bytes < bytes) {
+        if (t->scratch) FLUX_FREE(t->scratch);
+        t->scratch_bytes = 0;
+        t->scratch = flux__malloc(bytes);
+        if (!t->scratch) return NULL;
+        t->scratch_bytes = bytes;
+    }
+    return (char *)(((uintptr_t)t->scratch + 63) & ~(uintptr_t)63);
+}
+
+/* Whether all of a kernel's tasks found their memory; the error of one on another thread is told on this one. */
+static bool flux__job_ok(const flux__job *job) {
+    return !flux__atomic_load32(&job->failed) || FLUX__REFUSE("out of memory: a worker's scratch for a kernel");
+}
+
+static bool flux__block_start(flux__block_run *b, flux__run *run, flux__kernel *k) {
+    flux__cpu *c = (flux__cpu *)k->ready;
+    memset(b, 0, sizeof *b);
+    b->run = run, b->k = k, b->c = c;
+    b->segments = 1, b->rt = 1;
+    b->memory = flux__kernel_memory(flux__memory_bytes(k, c) + 64);
+    if (!b->memory) return false;
+    char *end = flux__numbers_at(b) + (size_t)k->nvalue * 8 + 64;
+    b->at = (void **)(void *)end;
+    b->held = (int64_t *)(void *)(end + (size_t)k->nvalue * sizeof(void *));
+    b->walk = (uint8_t *)(b->held + k->nvalue);
+    memset(b->held, 0, (size_t)k->nvalue * sizeof *b->held);
+    flux__start_numbers(b);
+    return true;
+}
+
+static void flux__block_task(void *ctx, int64_t task) {
+    flux__job *job = (flux__job *)ctx;
+    flux__block_run b;
+    if (!flux__block_start(&b, job->run, job->k)) {
+        flux__atomic_store32(&job->failed, 1);
+        return;
+    }
+    int64_t from = task * job->per_task * b.c->w, to = (task + 1) * job->per_task * b.c->w;
+    if (to > b.c->outer) to = b.c->outer;
+    for (b.o0 = from; b.o0 < to; b.o0 += b.c->w) {
+        b.w = to - b.o0 < b.c->w ? to - b.o0 : b.c->w;
+        flux__do_block(&b);
+    }
+}
+
+/* Where a split reduction's results of a part are, and behind all parts what these are together; an argmax has its best besides. */
+static char *flux__partial(const flux__job *job, int i, int64_t part, bool best) {
+    const flux__cpu *c = (const flux__cpu *)job->k->ready;
+    return job->partial + ((part * c->nreduce + c->reduce_at[i]) * 2 + best) * c->outer * 8;
+}
+
+/* The outer values that phase p starts from: reductions are complete, and what follows from them is made again. */
+static void flux__start_phase(flux__block_run *b, const flux__job *job, int p) {
+    for (int q = 0; q <= p; q++) {
+        for (int i = 0; i < b->k->nvalue; i++) {
+            const flux__value *v = &b->k->value[i];
+            if (!flux__reducing(v) || v->phase != q - 1) continue;
+            b->at[i] = flux__reg(b, b->c->reg[i]);
+            b->walk[i] = 1;
+            const size_t size = flux__class_size[v->cls];
+            memcpy(b->at[i], flux__partial(job, i, b->c->splits, false) + (size_t)b->o0 * size, (size_t)b->w * size);
+        }
+        flux__do_late(b, q);
+    }
+}
+
+/* A phase of a part of the reduced points for all outer ones. */
+static void flux__split_task(void *ctx, int64_t part) {
+    flux__job *job = (flux__job *)ctx;
+    flux__block_run b;
+    if (!flux__block_start(&b, job->run, job->k)) {
+        flux__atomic_store32(&job->failed, 1);
+        return;
+    }
+    flux__cpu *c = b.c;
+    const int64_t from = flux__part_start(&c->order, part), to = flux__part_start(&c->order, part + 1);
+    b.part = true;
+    for (b.o0 = 0; b.o0 < c->outer; b.o0 += c->w) {
+        b.w = c->outer - b.o0 < c->w ? c->outer - b.o0 : c->w;
+        flux__start_phase(&b, job, job->phase);
+        flux__do_phase(&b, job->phase, from, to);
+        for (int i = 0; i < job->k->nvalue; i++) {
+            const flux__value *v = &job->k->value[i];
+            if (!flux__reducing(v) || v->phase != job->phase) continue;
+            const size_t size = flux__class_size[v->cls], wide = flux__class_size[job->k->value[v->a].cls];
+            memcpy(flux__partial(job, i, part, false) + (size_t)b.o0 * size, b.at[i], (size_t)b.w * size);
+            if (v->kind == FLUX__V_ARGREDUCE)
+                memcpy(flux__partial(job, i, part, true) + (size_t)b.o0 * wide, flux__reg(&b, c->nreg + 1 + c->reduce_at[i]), (size_t)b.w * wide);
+        }
+    }
+}
+
+/* Puts the parts of a split reduction together, in order. */
+static void flux__combine(const flux__job *job, int i) {
+    const flux__value *v = &job->k->value[i];
+    const flux__cpu *c = (const flux__cpu *)job->k->ready;
+    const size_t size = flux__class_size[v->cls], wide = flux__class_size[job->k->value[v->a].cls];
+    char *acc = flux__partial(job, i, c->splits, false), *best = flux__partial(job, i, c->splits, true);
+    if (flux__is_wide(c, v)) {
+        memset(best, 0, (size_t)c->outer * 8);
+        for (int part = 0; part < c->splits; part++)
+            flux__section_now()->add_wide((double *)(void *)best, (const float *)(const void *)flux__partial(job, i, part, false), c->outer);
+        flux__convert(FLUX__F32C, acc, FLUX__F64C, best, c->outer);
+        return;
+    }
+    memcpy(acc, flux__partial(job, i, 0, false), (size_t)c->outer * size);
+    memcpy(best, flux__partial(job, i, 0, true), (size_t)c->outer * wide);
+    for (int part = 1; part < c->splits; part++) {
+        const char *x = flux__partial(job, i, part, false), *y = flux__partial(job, i, part, true);
+        if (v->kind == FLUX__V_REDUCE) flux__accumulate(v->cls, v->op, acc, x, c->outer);
+        else
+            for (int64_t o = 0; o < c->outer; o++) {
+                int64_t won = 0;          /* becomes 1 if the later part has the better one */
+                flux__argreduce(job->k->value[v->a].cls, v->op != 0, best + (size_t)o * wide, &won, y + (size_t)o * wide, 1, 1);
+                if (won) memcpy(acc + (size_t)o * 8, x + (size_t)o * 8, 8);
+            }
+    }
+}
+
+static int flux__run_split(flux__job *job) {
+    flux__cpu *c = (flux__cpu *)job->k->ready;
+    flux__block_run b;
+    job->partial = (char *)job->run->extra[2];
+    for (job->phase = 0; job->phase < c->nphase; job->phase++) {
+        if (c->phase[job->phase].n) flux__parallel(c->splits, flux__split_task, job);
+        if (!flux__job_ok(job)) return -1;
+        for (int i = 0; i < job->k->nvalue; i++)
+            if (flux__reducing(&job->k->value[i]) && job->k->value[i].phase == job->phase) flux__combine(job, i);
+    }
+    if (!flux__block_start(&b, job->run, job->k)) return -1;
+    for (; b.o0 < c->outer; b.o0 += c->w) {
+        b.w = c->outer - b.o0 < c->w ? c->outer - b.o0 : c->w;
+        flux__start_phase(&b, job, c->nphase);
+        for (int p = 0; p < c->nphase; p++) flux__store_reductions(&b, p);
+    }
+    return 0;
+}
+
+#endif /* FLUX__CPU_RUN_H */

@@ -1,0 +1,293 @@
+#ifndef FLUX__CPU_WHOLE_H
+#define FLUX__CPU_WHOLE_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/backend.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/workers.h"
+#include "../graph/nodes.h"
+#include "../graph/reductions.h"
+#include "../schedule/kernel.h"
+#include "../schedule/program.h"
+#include "../schedule/plans.h"
+#include "loops.h"
+#include "casts.h"
+#include "reductions.h"
+#include "gemm_kernels.h" /* flux__gemm_f16, flux__gemm_i16 */
+#include "backend.h"
+#include "blocks.h"
+#include "products.h"
+
+FLUX__LEAN
+
+static const char *flux__operand_ptr(flux__run *run, const flux__operand *o);
+
+/* ---------------- whole-tensor kernels */
+
+/* Moves elements between two strided layouts of the same shape, adding if asked. */
+static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step, const char *src, const int64_t *src_step, bool add);
+
+static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, int64_t ss, int64_t n) {
+    if (ds == 1 && ss == 1) {             /* rows of an image are too short for a call of memcpy each */
+        for (; n >= 8; n -= 8, dst += 8, src += 8) memcpy(dst, src, 32);
+        if (n >= 4) memcpy(dst, src, 16), n -= 4, dst += 4, src += 4;
+        for (; n > 0; n--) memcpy(dst++, src++, 4);
+    } else
+        for (; n > 0; n--, dst += ds, src += ss) memcpy(dst, src, 4);
+}
+
+static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, int64_t ss, int64_t n) {
+#if FLUX__GEMM_VECTORS
+    const flux__gemm_f16 none = { -0.0f, -0.0f, -0.0f, -0.0f };       /* what lies between stays as it is */
+    flux__gemm_f16 v, w, *at;
+    for (; n >= 4 && ds == 1 && ss == 1; n -= 4, dst += 4, src += 4) *(flux__gemm_f16 *)(void *)dst += *(const flux__gemm_f16 *)(const void *)src;
+    for (; n > 4 && ds == 2 && ss == 1; n -= 4, dst += 8, src += 4) { /* > : nothing beyond the last one is touched */
+        v = *(const flux__gemm_f16 *)(const void *)src, at = (flux__gemm_f16 *)(void *)dst;
+        FLUX__SHUFFLE(w, v, none, flux__gemm_i16, 2, 6, 3, 7)
+        FLUX__SHUFFLE(v, v, none, flux__gemm_i16, 0, 4, 1, 5)
+        at[0] += v, at[1] += w;
+    }
+#endif
+    for (; n > 0; n--, dst += ds, src += ss) *dst += *src;
+}
+
+static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss, bool add) {
+    size_t size = flux__dtypes[t].size;
+    if (!add && size == 4 && (n < 256 || ds != 1 || ss != 1)) {
+        flux__copy_words((float *)(void *)dst, ds, (const float *)(const void *)src, ss, n);
+        return;
+    }
+    if (!add && ds == 1 && ss == 1) {
+        memcpy(dst, src, (size_t)n * size);
+        return;
+    }
+    if (!add) {                           /* bytes as they are */
+        for (int64_t i = 0; i < n; i++, dst += ds * (int64_t)size, src += ss * (int64_t)size) memcpy(dst, src, size);
+        return;
+    }
+    int cls = flux__class_of(t);
+    char a[256 * 8], b[256 * 8];
+    for (int64_t i = 0; i < n; i += 256) {
+        int64_t m = n - i < 256 ? n - i : 256;
+        char *to = dst + (ptrdiff_t)(i * ds) * (ptrdiff_t)size;
+        flux__load(cls, a, t, src + (ptrdiff_t)(i * ss) * (ptrdiff_t)size, ss, m);
+        flux__load(cls, b, t, to, ds, m);
+        flux__accumulate(cls, FLUX__RED_SUM, b, a, m);
+        flux__store(t, to, ds, cls, b, m);
+    }
+}
+
+/* The same for words, two dims at a time. */
+static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, const char *src, const int64_t *ss, bool add) {
+    void (*row)(float *, int64_t, const float *, int64_t, int64_t) = add ? flux__add_words : flux__copy_words;
+    int64_t at[FLUX_MAX_DIMS] = { 0 }, to = 0, from = 0;
+    for (;;) {
+        for (int64_t i = 0; i < s->dim[1]; i++)
+            row((float *)(void *)dst + to + i * ds[1], ds[0], (const float *)(const void *)src + from + i * ss[1], ss[0], s->dim[0]);
+        int d = 2;
+        for (; d < s->ndim; d++) {
+            to += ds[d], from += ss[d];
+            if (++at[d] < s->dim[d]) break;
+            to -= ds[d] * s->dim[d], from -= ss[d] * s->dim[d];
+            at[d] = 0;
+        }
+        if (d >= s->ndim) return;
+    }
+}
+
+static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step, const char *src, const int64_t *src_step, bool add) {
+    int64_t at[FLUX_MAX_DIMS] = { 0 }, n = s->ndim ? s->dim[0] : 1;
+    ptrdiff_t size = (ptrdiff_t)flux__dtypes[t].size;
+    if (flux__count(s) == 0) return;
+    if ((add ? t == FLUX_F32 : size == 4) && s->ndim > 1) {
+        flux__copy_image(s, dst, dst_step, src, src_step, add);
+        return;
+    }
+    for (;;) {
+        flux__copy_row(t, n, dst, s->ndim ? dst_step[0] : 1, src, s->ndim ? src_step[0] : 1, add);
+        int d = 1;
+        for (; d < s->ndim; d++) {
+            dst += dst_step[d] * size, src += src_step[d] * size;
+            if (++at[d] < s->dim[d]) break;
+            dst -= dst_step[d] * size * s->dim[d], src -= src_step[d] * size * s->dim[d];
+            at[d] = 0;
+        }
+        if (d >= s->ndim) return;
+    }
+}
+
+static const char *flux__operand_ptr(flux__run *run, const flux__operand *o) {
+    return (const char *)run->ptr[o->src] + (ptrdiff_t)o->offset * (ptrdiff_t)flux__dtypes[o->dtype].size;
+}
+
+static void flux__fill_with(int t, void *dst, int64_t n, double value) {
+    char one[8];
+    int cls = flux__class_of(t);
+    char tile[256 * 8];
+    int own = flux__own_dtype[cls];
+    flux__set_number(cls, one, value);
+    flux__load(cls, tile, own, one, 0, 256);
+    for (int64_t i = 0; i < n; i += 256)
+        flux__store(t, (char *)dst + (size_t)i * flux__dtypes[t].size, 1, cls, tile, n - i < 256 ? n - i : 256);
+}
+
+typedef struct flux__spread_job { const flux_tensor *t; flux_shape part; flux__operand o; char *dst; const char *src; int64_t slab, units, each; } flux__spread_job;
+
+/* Fills and writes slabs of the result, which are of the same make, and among them the operand's last dims count. */
+static void flux__spread_task(void *ctx, int64_t task) {
+    const flux__spread_job *j = (const flux__spread_job *)ctx;
+    ptrdiff_t size = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
+    for (int64_t u = task * j->each; u < j->units && u < (task + 1) * j->each; u++) {
+        int64_t from = 0, rest = u;
+        for (int d = j->part.ndim; d < j->o.shape.ndim; rest /= j->o.shape.dim[d++]) from += rest % j->o.shape.dim[d] * j->o.stride[d];
+        char *dst = j->dst + (ptrdiff_t)(u * j->slab) * size;
+        flux__fill_with(j->t->dtype, dst, j->slab, j->t->arg.i[1] ? 0 : j->t->arg.num);
+        flux__copy_elements(j->t->dtype, &j->part, dst + (ptrdiff_t)j->t->rel * size, j->t->stride, j->src + (ptrdiff_t)from * size, j->o.stride,
+                            j->t->arg.i[1] != 0);
+    }
+}
+
+/* Elements that meet are added with the additions of a float's own format; f16 and bf16 sums are taken in f32. */
+static int flux__run_spread(flux__run *run, flux__kernel *k) {
+    flux_tensor *t = run->g->node[k->node];
+    const flux__operand *o = &k->operand[0];
+    char *dst = (char *)run->ptr[run->plan->nleaf + k->node];
+    bool half = t->arg.i[1] && flux__is_half(t->dtype);
+    int64_t n = flux__size(t);
+    if (n == 0) return 0;
+    if (!half) {
+        flux__spread_job j = { t, o->shape, *o, dst, flux__operand_ptr(run, o), n, 1, 1 };
+        int64_t reach = t->rel;
+        for (int d = 0; d < o->shape.ndim; d++) reach += (o->shape.dim[d] - 1) * t->stride[d];
+        while (j.part.ndim > 1 && t->stride[j.part.ndim - 1] > 0 && t->stride[j.part.ndim - 1] * j.part.dim[j.part.ndim - 1] == j.slab) {
+            int64_t slab = t->stride[j.part.ndim - 1], many = j.part.dim[j.part.ndim - 1];
+            if (reach - (many - 1) * slab >= slab || slab < 64) break;
+            reach -= (many - 1) * slab, j.slab = slab, j.units *= many, j.part.ndim--;
+        }
+        j.each = (1 << 15) / j.slab + 1;
+        flux__parallel((j.units + j.each - 1) / j.each, flux__spread_task, &j);
+        return 0;
+    }
+    float *sum = (float *)run->extra[1], *wide = flux__widen(o, run->ptr[o->src], run->extra[0]);
+    int64_t natural[FLUX_MAX_DIMS];
+    flux__natural(&o->shape, natural);
+    memset(sum, 0, (size_t)n * sizeof *sum);
+    flux__copy_elements(FLUX_F32, &o->shape, (char *)(sum + t->rel), t->stride, (const char *)wide, natural, true);
+    flux__store(t->dtype, dst, 1, FLUX__F32C, sum, n);
+    return 0;
+}
+
+typedef struct flux__cat_job { flux__run *run; const flux__kernel *k; const flux_tensor *t; char *dst; int end; int64_t each; } flux__cat_job;
+
+/* Some slices of the result's last dim, from whichever operands they come. */
+static void flux__cat_task(void *ctx, int64_t task) {
+    const flux__cat_job *j = (const flux__cat_job *)ctx;
+    int64_t natural[FLUX_MAX_DIMS], at = 0, from = task * j->each, to = from + j->each;
+    int dim = (int)j->t->arg.i[0], end = j->end;
+    ptrdiff_t size = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
+    flux_shape s = flux__dims(j->t);
+    flux__natural(&s, natural);
+    if (to > s.dim[end]) to = s.dim[end];
+    for (int i = 0; i < j->k->noperand; i++) {
+        const flux__operand *o = &j->k->operand[i];
+        flux_shape part = o->shape;
+        int64_t many = dim < part.ndim ? part.dim[dim] : 1, first = from, last = to;
+        if (dim == end) first = from > at ? from - at : 0, last = to - at < many ? to - at : many;
+        if (first < last) {
+            char *dst = j->dst + (ptrdiff_t)(at * natural[dim] + first * natural[end]) * size;
+            const char *src = flux__operand_ptr(j->run, o);
+            if (end < part.ndim) part.dim[end] = last - first, src += (ptrdiff_t)(first * o->stride[end]) * size;
+            flux__copy_elements(j->t->dtype, &part, dst, natural, src, o->stride, false);
+        }
+        at += many;
+    }
+}
+
+static int flux__run_cat(flux__run *run, flux__kernel *k) {
+    flux_tensor *t = run->g->node[k->node];
+    flux__cat_job j = { run, k, t, (char *)run->ptr[run->plan->nleaf + k->node], t->ndim - 1, 1 };
+    int64_t n = flux__size(t), tasks = n / 8192;
+    while (j.end > 0 && t->dim[j.end] == 1) j.end--;
+    if (tasks < 1) tasks = 1;
+    if (n > 0) j.each = (t->dim[j.end] + tasks - 1) / tasks;
+    if (n > 0) flux__parallel((t->dim[j.end] + j.each - 1) / j.each, flux__cat_task, &j);
+    return 0;
+}
+
+/* One index after the other: of x the points before and after dim, moved to or from the result. */
+static int flux__run_index(flux__run *run, flux__kernel *k) {
+    flux_tensor *t = run->g->node[k->node];
+    bool scatter = t->op == FLUX__SCATTER;
+    const flux__operand *x = &k->operand[0], *index = &k->operand[1], *src = scatter ? &k->operand[2] : NULL;
+    int dim = (int)t->arg.i[0];
+    int dt = t->dtype;
+    ptrdiff_t size = (ptrdiff_t)flux__dtypes[dt].size;
+    char *out = (char *)run->ptr[run->plan->nleaf + k->node];
+    int64_t n = flux__count(&index->shape), rows = x->shape.dim[dim], natural[FLUX_MAX_DIMS], picked[FLUX_MAX_DIMS];
+    flux_shape slice = flux__shape(NULL, 0), whole = flux__dims(t), is = index->shape;
+    int64_t big_step[FLUX_MAX_DIMS], small_step[FLUX_MAX_DIMS], index_out[FLUX_MAX_DIMS];
+    flux__natural(&whole, natural);
+    const int64_t *big = scatter ? natural : x->stride, *small = scatter ? src->stride : natural;
+    for (int d = 0; d < x->shape.ndim; d++) {
+        if (d == dim) continue;
+        big_step[slice.ndim] = big[d];
+        small_step[slice.ndim] = small[d < dim ? d : d - 1 + is.ndim];
+        slice.dim[slice.ndim++] = x->shape.dim[d];
+    }
+    for (int d = 0; d < is.ndim; d++) index_out[d] = small[dim + d];
+    if (scatter) flux__copy_elements(dt, &x->shape, out, natural, flux__operand_ptr(run, x), x->stride, false);
+    const int64_t *ids = (const int64_t *)(const void *)flux__operand_ptr(run, index);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = 0, place = 0, rest = i;
+        for (int d = 0; d < is.ndim; d++) {
+            picked[d] = rest % is.dim[d];
+            rest /= is.dim[d];
+            at += picked[d] * index->stride[d];
+            place += picked[d] * index_out[d];
+        }
+        int64_t id = ids[at];
+        if (id < 0 || id >= rows) {
+            flux__fail("%s: index %lld (number %lld) is not within dim %d of size %lld", flux__op_names[t->op], (long long)id,
+                       (long long)i, dim, (long long)rows);
+            return -1;
+        }
+        if (scatter)
+            flux__copy_elements(dt, &slice, out + (ptrdiff_t)(id * natural[dim]) * size, big_step,
+                                flux__operand_ptr(run, src) + (ptrdiff_t)place * size, small_step, true);
+        else
+            flux__copy_elements(dt, &slice, out + (ptrdiff_t)place * size, small_step,
+                                flux__operand_ptr(run, x) + (ptrdiff_t)(id * x->stride[dim]) * size, big_step, false);
+    }
+    return 0;
+}
+
+/* Between devices: up, down, or across by way of the host. */
+static int flux__move_bytes(flux_device to, void *dst, flux_device from, const void *src, size_t bytes) {
+    if (bytes == 0) return 0;
+    if (from.backend == to.backend) return flux__backend_of(to.backend)->copy(to.id, dst, from.id, src, bytes);
+    if (from.backend == FLUX__CPU_BACKEND) return flux__backend_of(to.backend)->upload(to.id, dst, src, bytes);
+    if (to.backend == FLUX__CPU_BACKEND) return flux__backend_of(from.backend)->download(from.id, dst, src, bytes);
+    void *host = flux__malloc(bytes);
+    int rc = host ? flux__backend_of(from.backend)->download(from.id, host, src, bytes) : -1;
+    if (rc == 0) rc = flux__backend_of(to.backend)->upload(to.id, dst, host, bytes);
+    if (host) FLUX_FREE(host);
+    return rc;
+}
+
+static int flux__run_move(flux__run *run, flux__kernel *k) {
+    flux_tensor *t = run->g->node[k->node];
+    const flux__operand *o = &k->operand[0];
+    flux_device from = t->in[0]->device, to = t->device;
+    size_t bytes = (size_t)flux__size(t) * flux__dtypes[t->dtype].size;
+    void *dst = run->ptr[run->plan->nleaf + k->node];
+    int rc = flux__move_bytes(to, dst, from, flux__operand_ptr(run, o), bytes);
+    if (rc != 0) {
+        char there[96];
+        snprintf(there, sizeof there, "%s", flux_device_name(from));
+        flux__fail("to: %zu bytes could not be copied from %s to %s", bytes, there, flux_device_name(to));
+    }
+    return rc;
+}
+
+#endif /* FLUX__CPU_WHOLE_H */

@@ -1,0 +1,365 @@
+#ifndef FLUX__DATA_BATCH_H
+#define FLUX__DATA_BATCH_H
+#include "../base/platform.h"
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/backend.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "../graph/nodes.h"
+#include "../graph/elementwise.h"
+#include "../graph/leaves.h"
+#include "../graph/views.h"
+#include "../schedule/trace.h"
+#include "../schedule/looking.h"
+#include "../device/registry.h"
+#include "orders.h"
+#include "loader.h"
+
+/* ---- making a batch */
+
+FLUX__COLD
+
+/* Which observations of the share batch i has. A share that is one short of a multiple of the
+   batchsize still has as many batches as the others': its last two divide what the last full
+   one has. Where that is one observation, it comes twice. */
+static int64_t flux__batch_span(const flux_loader *l, int64_t i, int64_t *from) {
+    bool lacking = l->partial && l->batches > 1 && (l->batches - 1) * l->batch >= l->share;
+    int64_t start = i * l->batch, stop = flux__plus(start, l->batch);
+    if (lacking && l->batch > 1 && i == l->batches - 2) stop = l->share - 1;
+    if (lacking && i == l->batches - 1) start = l->share - 1;
+    if (stop > l->share) stop = l->share;
+    *from = start;
+    return stop - start;
+}
+
+/* Copies observations of `row` bytes each, in the given order (or as they stand, from `begin`
+   on). */
+static void flux__copy_observations(char *to, const char *from, size_t row, const int64_t *order,
+                                    int64_t begin, int64_t n) {
+    if (!order) memcpy(to, from + (size_t)begin * row, (size_t)n * row);
+    else if (row == 1)
+        for (int64_t i = 0; i < n; i++) to[i] = from[order[i]];
+    else if (row == 4)
+        for (int64_t i = 0; i < n; i++) memcpy(to + 4 * i, from + 4 * order[i], 4);
+    else if (row == 8)
+        for (int64_t i = 0; i < n; i++) memcpy(to + 8 * i, from + 8 * order[i], 8);
+    else
+        for (int64_t i = 0; i < n; i++)
+            memcpy(to + (size_t)i * row, from + (size_t)order[i] * row, row);
+}
+
+/* Bytes of an observation. */
+static size_t flux__row_bytes(const flux_tensor *x) {
+    size_t row = flux_dtype_size((flux_dtype)x->dtype);
+    for (int i = 0; i < x->ndim - 1; i++) row *= (size_t)x->dim[i];
+    return row;
+}
+
+/* Where there is but a move to a device, observations are picked right into the memory that it copies from. */
+typedef struct flux__picking { const char *from; size_t row; const int64_t *order; int64_t begin; } flux__picking;
+static void flux__pick_part(const void *ctx, char *to, size_t at, size_t n) {
+    const flux__picking *p = (const flux__picking *)ctx;
+    int64_t first = (int64_t)(at / p->row);
+    flux__copy_observations(to, p->from, p->row, p->order ? p->order + first : NULL, p->begin + first, (int64_t)(n / p->row));
+}
+static bool flux__picks_away(const flux_loader *l, int k) {
+    const flux__stage *s = l->stages == 1 ? &l->stage[0] : NULL;
+    const flux_tensor *x = l->array[k];
+    if (!s || s->kind != FLUX__STAGE_MOVE || !flux__backend_of(s->device.backend)->fill || (x->dtype == FLUX_F64 && !s->keep_f64)) return false;
+    size_t row = flux__row_bytes(x);
+    return flux__in_host_memory(x) && row > 0 && row <= FLUX__PIECE && !flux__tracing();
+}
+static flux_tensor *flux__pick_away(const flux_loader *l, int k, const int64_t *order, int64_t begin, int64_t n) {
+    flux_shape s = flux_shape_of(l->array[k]);
+    flux__picking p = { l->host[k], flux__row_bytes(l->array[k]), order, begin };
+    flux_device d = l->stage[0].device;
+    s.dim[s.ndim - 1] = n;
+    flux_tensor *part = flux__leaf(s, (flux_dtype)l->array[k]->dtype, d);
+    bool good = part && flux__backend_of(d.backend)->fill(d.id, part->buf->ptr, (size_t)n * p.row, p.row, flux__pick_part, &p) == 0;
+    return good ? part : NULL;
+}
+
+/* n observations of array k as one tensor, or without the last dimension where n is -1. */
+static flux_tensor *flux__pick_host(const flux_loader *l, int k, const int64_t *order,
+                                    int64_t begin, int64_t n) {
+    flux_tensor *x = l->array[k];
+    if (!order && begin == 0 && n == l->total) return x;         /* all of it */
+    flux_shape s = flux_shape_of(x);
+    size_t row = flux__row_bytes(x);
+    if (n < 0) s.ndim--;
+    else s.dim[s.ndim - 1] = n;
+    flux_tensor *part = flux__leaf(s, (flux_dtype)x->dtype, x->device);
+    if (part && row)
+        flux__copy_observations((char *)part->buf->ptr, l->host[k], row, order, begin,
+                                n < 0 ? 1 : n);
+    return part;
+}
+
+/* The same of an array on a device: gathered there, no element comes to the host. */
+static flux_tensor *flux__pick_device(const flux_loader *l, int k, const int64_t *order,
+                                      int64_t begin, int64_t n) {
+    flux_tensor *x = l->array[k];
+    int last = x->ndim - 1;
+    if (n < 0) return flux_select(x, last, order ? order[0] : begin);
+    if (!order) return flux_slice(x, last, begin, begin + n);
+    return flux_gather(x, last, flux__index_tensor(order, begin, n, x->device));
+}
+
+static flux_tensor *flux__pick(const flux_loader *l, int k, const int64_t *order, int64_t begin,
+                               int64_t n) {
+    if (flux__in_host_memory(l->array[k])) return flux__pick_host(l, k, order, begin, n);
+    return flux__pick_device(l, k, order, begin, n);
+}
+
+static flux_tensor *flux__pick_tuple(const flux_loader *l, int k, const int64_t *order,
+                                     int64_t begin, int64_t n) {
+    flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs);
+    bool good = xs != NULL;
+    for (int64_t i = 0; good && i < n; i++)
+        good = (xs[i] = flux__pick(l, k, order ? order + i : NULL, begin + i, -1)) != NULL;
+    flux_tensor *tuple = good ? flux_tuple_of((int)n, xs) : NULL;
+    if (xs) FLUX_FREE(xs);
+    return tuple;
+}
+
+/* Array k of n observations of a data set, of which `obs` has all arrays, as one tensor: joined
+   along a new last dimension. */
+static flux_tensor *flux__batch_join(const flux_loader *l, int k, flux_tensor **obs, int64_t n) {
+    flux_tensor *a = obs[k], *whole = NULL;
+    flux_shape s = flux_shape_of(a);
+    int64_t step = l->set.arrays;
+    bool host = true;
+    if (s.ndim == FLUX_MAX_DIMS)
+        return (flux_tensor *)flux__fail(
+            "dataloader: array %d of an observation has %d dimensions: no room for the batch's", k,
+            s.ndim);
+    for (int64_t i = 0; i < n; i++) {
+        flux_tensor *b = obs[i * step + k];
+        flux_shape t = flux_shape_of(b);
+        if (t.ndim != s.ndim || memcmp(t.dim, s.dim, (size_t)s.ndim * sizeof s.dim[0]) != 0 ||
+            b->dtype != a->dtype)
+            return (flux_tensor *)flux__fail("dataloader: array %d of observation %lld of a batch "
+                                             "has another shape or dtype than that of its first",
+                                             k, (long long)i);
+        if (!flux__in_host_memory(b)) host = false;
+    }
+    s.dim[s.ndim++] = n;
+    if (!host) {
+        flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs);
+        for (int64_t i = 0; xs && i < n; i++) xs[i] = obs[i * step + k];
+        if (xs) whole = flux_stack_all(s.ndim - 1, (int)n, xs);
+        if (xs) FLUX_FREE(xs);
+        return whole;
+    }
+    whole = flux__leaf(s, (flux_dtype)a->dtype, a->device);
+    size_t row = (size_t)flux_len(a) * flux_dtype_size((flux_dtype)a->dtype);
+    for (int64_t i = 0; whole && row && i < n; i++) {
+        const void *p = flux_data(obs[i * step + k]);
+        if (!p) return NULL;
+        memcpy((char *)whole->buf->ptr + (size_t)i * row, p, row);
+    }
+    return whole;
+}
+
+/* Observation i of the user's data set, its arrays into out. */
+static bool flux__observation(const flux_loader *l, int64_t i, flux_tensor **out) {
+    int width = l->set.arrays;
+    for (int k = 0; k < width; k++) out[k] = NULL;
+    int64_t failures = flux__failures();
+    int code = l->set.get(l->set.user, i, width, out);
+    if (flux__failed_since(failures)) return false;
+    if (code)
+        return FLUX__REFUSE("dataloader: the data set's get gave %d for observation %lld", code,
+                            (long long)i);
+    for (int k = 0; k < width; k++)
+        if (!out[k])
+            return FLUX__REFUSE(
+                "dataloader: the data set's get left array %d of observation %lld NULL", k,
+                (long long)i);
+    return true;
+}
+
+static bool flux__batch_own(const flux_loader *l, const int64_t *order, int64_t begin, int64_t n,
+                            flux__made *m) {
+    int64_t step = l->set.arrays;
+    flux_tensor **obs = (flux_tensor **)flux__malloc((size_t)flux__times(flux__times(n, step), (int64_t)sizeof *obs));
+    flux_tensor **one = obs ? (flux_tensor **)flux__malloc((size_t)n * sizeof *one) : NULL;
+    bool good = obs && one;
+    for (int64_t i = 0; good && i < n; i++)
+        good = flux__observation(l, order ? order[i] : begin + i, obs + i * step);
+    for (int k = 0; good && k < l->set.arrays; k++) {
+        for (int64_t i = 0; i < n; i++) one[i] = obs[i * step + k];
+        if (l->single) m->item[k] = one[0];
+        else if (l->collate == FLUX_COLLATE_NONE) m->item[k] = flux_tuple_of((int)n, one);
+        else m->item[k] = flux__batch_join(l, k, obs, n);
+        good = m->item[k] != NULL;
+    }
+    if (obs) FLUX_FREE(obs);
+    if (one) FLUX_FREE(one);
+    return good;
+}
+
+static bool flux__batch_arrays(const flux_loader *l, const int64_t *order, int64_t begin, int64_t n,
+                               bool worker, flux__made *m) {
+    bool whole = !l->single && l->collate != FLUX_COLLATE_NONE;
+    for (int k = 0; k < l->arrays; k++) {
+        if (!worker && whole && flux__picks_away(l, k)) m->item[k] = flux__pick_away(l, k, order, begin, n);
+        else if (l->single) m->item[k] = flux__pick(l, k, order, begin, -1);
+        else if (l->collate == FLUX_COLLATE_NONE)
+            m->item[k] = flux__pick_tuple(l, k, order, begin, n);
+        else m->item[k] = flux__pick(l, k, order, begin, n);
+        if (!m->item[k]) return false;
+    }
+    return true;
+}
+
+static flux_batch flux__as_batch(const flux__made *m) {
+    flux_batch b;
+    b.x = m->count > 0 ? m->item[0] : NULL;
+    b.y = m->count > 1 ? m->item[1] : NULL;
+    b.item = m->item;
+    b.count = m->count;
+    b.index = m->index;
+    b.size = m->size;
+    return b;
+}
+
+/* What a transform gave: its items, with x and y where it set those. */
+static bool flux__stage_transform(const flux__stage *s, flux__made *m) {
+    int64_t failures = flux__failures();
+    flux_batch was = flux__as_batch(m), b = s->transform(was, s->user);
+    int n = b.count;
+    if (flux__failed_since(failures)) return false;
+    if (n == was.count && n == 1 && b.y) n = 2;  /* a second array was added, or taken away */
+    if (n == was.count && n == 2 && was.y && !b.y) n = 1;
+    if (n < 1 || !b.x || !b.item)
+        return FLUX__REFUSE("dataloader: the transform gave no array for batch %lld",
+                            (long long)m->index);
+    flux_tensor **item = (flux_tensor **)flux__malloc((size_t)n * sizeof *item);
+    if (!item) return false;
+    for (int i = 0; i < n; i++) item[i] = i < b.count ? b.item[i] : NULL;
+    if (b.x != was.x || !item[0]) item[0] = b.x;
+    if (n > 1 && (b.y != was.y || !item[1])) item[1] = b.y;
+    flux_tensor **grown = (flux_tensor **)flux__grow(m->item, &m->room, n, sizeof *grown);
+    bool good = grown != NULL;
+    if (good) m->item = grown;
+    for (int i = 0; good && i < n; i++) {
+        m->item[i] = item[i];
+        if (item[i]) continue;
+        good = FLUX__REFUSE("dataloader: the transform left array %d of batch %lld NULL", i,
+                            (long long)m->index);
+    }
+    m->count = good ? n : 0;
+    m->size = b.size;
+    FLUX_FREE(item);
+    return good;
+}
+
+static flux_tensor *flux__stage_one(const flux__stage *s, flux_tensor *x) {
+    if (s->kind == FLUX__STAGE_MAP) return s->map(x);
+    if (x->dtype == FLUX_F64 && !s->keep_f64 && s->device.backend != FLUX__CPU_BACKEND)
+        x = flux_to_dtype(x, FLUX_F32);
+    return flux__same_device(x->device, s->device) ? x : flux__move(x, s->device);
+}
+
+static flux_tensor *flux__stage_each(const flux__stage *s, flux_tensor *x) {
+    int n = flux_count(x);
+    if (x->op != FLUX__TUPLE) return flux__stage_one(s, x);
+    flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs);
+    if (!xs) return NULL;
+    for (int i = 0; i < n; i++) xs[i] = flux__stage_one(s, flux_nth(x, i));
+    flux_tensor *tuple = flux_tuple_of(n, xs);
+    FLUX_FREE(xs);
+    return tuple;
+}
+
+/* Stages from m->stage on: all of them, or, on a worker, those before the first move. */
+static bool flux__batch_stages(const flux_loader *l, flux__made *m, bool worker) {
+    for (; m->stage < l->stages; m->stage++) {
+        const flux__stage *s = &l->stage[m->stage];
+        if (worker && s->kind == FLUX__STAGE_MOVE) break;
+        if (s->kind == FLUX__STAGE_TRANSFORM) {
+            if (!flux__stage_transform(s, m)) return false;
+            continue;
+        }
+        for (int k = 0; k < m->count; k++) {
+            int64_t failures = flux__failures();
+            m->item[k] = flux__stage_each(s, m->item[k]);
+            if (!m->item[k] && !flux__failed_since(failures))
+                flux__fail("mapobs: the function gave NULL for array %d", k);
+            if (!m->item[k]) return false;
+        }
+    }
+    return true;
+}
+
+static bool flux__batch_items(const flux_loader *l, const int64_t *order, int64_t index,
+                              bool worker, flux__made *m) {
+    int width = l->set.get ? l->set.arrays : l->arrays;
+    flux_tensor **item = (flux_tensor **)flux__grow(m->item, &m->room, width, sizeof *item);
+    if (!item) return false;
+    int64_t from, n = flux__batch_span(l, index, &from);
+    const int64_t *own = order ? order + from : NULL;
+    m->item = item;
+    m->index = index;
+    m->size = n;
+    m->stage = 0;
+    m->count = width;
+    return l->set.get ? flux__batch_own(l, own, l->begin + from, n, m) : flux__batch_arrays(l, own, l->begin + from, n, worker, m);
+}
+
+/* A value that goes to another thread must be there: a node that is still to be computed
+   belongs to its thread. One that goes to a device is sent off now, not when it is needed. */
+static bool flux__batch_computed(flux_tensor *x) {
+    bool good = x->op == FLUX__TUPLE || flux_eval(x) != NULL;
+    for (int i = 0; good && x->op == FLUX__TUPLE && i < x->nin; i++)
+        good = flux_eval(x->in[i]) != NULL;
+    return good;
+}
+
+/* Batch `index` of the epoch that order and key stand for, or (a worker's batch that is to go
+   on) its remaining stages. What is made on the way is freed, the items are retained; on error
+   none is there. No graph is kept. */
+static bool flux__batch_make(const flux_loader *l, const int64_t *order, uint64_t key,
+                             int64_t index, bool worker, bool go_on, flux__made *m) {
+    flux__thread *t = flux__self();
+    bool good = true, moves = l->stages && l->stage[l->stages - 1].kind == FLUX__STAGE_MOVE;
+    if (!t) return false;
+    uint64_t seed = t->seed, draws = t->draws;
+    flux__block scope = flux__block_enter(true, true, NULL, 0);
+    t->seed = flux__scramble(key + (uint64_t)index);
+    t->draws = go_on ? (uint64_t)1 << 32 : 0;  /* another part of the batch's own stream */
+    for (int i = 0; go_on && i < m->count; i++)  /* the scope has the old ones from here on */
+        if (!flux__own(m->item[i])) good = false;
+    good = good && (go_on || flux__batch_items(l, order, index, worker, m)) &&
+           flux__batch_stages(l, m, worker);
+    for (int i = 0; good && (worker || moves) && i < m->count; i++)
+        good = flux__batch_computed(m->item[i]);
+    if (!good) m->count = 0;
+    for (int i = 0; i < m->count; i++) flux_retain(m->item[i]);
+    flux__block_leave(&scope);
+    t->seed = seed;
+    t->draws = draws;
+    return good;
+}
+
+FLUX_DEF flux_batch flux_first(flux_loader *l) {
+    flux__made m;
+    flux_batch none;
+    memset(&none, 0, sizeof none);
+    memset(&m, 0, sizeof m);
+    if (!l) return flux__null("first", "l", l), none;
+    if (l->batches < 1) return flux__fail("first: the loader has no batches"), none;
+    if (flux__batch_make(l, NULL, flux__scramble(l->seed), 0, false, false, &m)) {
+        if (l->first) FLUX_FREE(l->first);
+        l->first = m.item;
+        for (int i = 0; i < m.count; i++) flux__own(m.item[i]);
+        return flux__as_batch(&m);
+    }
+    flux__made_free(&m);
+    return none;
+}
+
+#endif /* FLUX__DATA_BATCH_H */

@@ -1,0 +1,254 @@
+#ifndef FLUX__DATA_EPOCH_H
+#define FLUX__DATA_EPOCH_H
+#include "../base/platform.h"
+#include "../base/threads.h"
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/backend.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "orders.h"
+#include "loader.h"
+#include "batch.h"
+#include "progress.h"
+
+/* ---- an epoch */
+
+FLUX__COLD
+
+/* The thread's error becomes the batch's: it counts when that batch's turn comes, if it does. */
+static void flux__made_fail(flux__made *m, int64_t failures) {
+    flux__withdraw(failures, m->error, sizeof m->error, "dataloader: no batch was made");
+}
+
+static void flux__made_error(flux__made *m) {
+    flux__thread *t = flux__self();
+    if (!t) return;
+    snprintf(flux__sentence(&t->error), sizeof t->error.text, "%s", m->error);
+    if (flux__pend(&t->error, false)) flux__say_error(t->error.now);
+}
+
+static void flux__made_swap(flux__made *a, flux__made *b) {
+    flux__made c = *a;
+    *a = *b;
+    *b = c;
+}
+
+static void flux__epoch_worker(void *arg) {
+    flux__epoch *r = (flux__epoch *)arg;
+    flux_loader *l = r->loader;
+    flux__thread *t = flux__self();
+    if (t) t->quiet = true;
+    flux__mutex_lock(&r->lock);
+    while (!r->stop && r->claimed < l->batches) {
+        if (r->claimed - r->taken >= r->depth) {
+            flux__cond_wait(&r->changed, &r->lock);
+            continue;
+        }
+        int64_t i = r->claimed++;
+        flux__made *m = &r->ring[i % r->depth];  /* nobody else touches it until it is ready */
+        flux__mutex_unlock(&r->lock);
+        flux__made_empty(m);
+        int64_t failures = flux__failures();
+        if (!flux__batch_make(l, r->order, r->key, i, true, false, m)) flux__made_fail(m, failures);
+        flux__mutex_lock(&r->lock);
+        m->ready = true;
+        flux__cond_broadcast(&r->changed);
+    }
+    flux__mutex_unlock(&r->lock);
+}
+
+/* As many workers as the system gives; with none, the batches are made by who asks for them. */
+static void flux__epoch_hire(flux__epoch *r) {
+    static const flux__mutex lock = FLUX__MUTEX_INIT;
+    static const flux__cond changed = FLUX__COND_INIT;
+    int want = r->loader->workers;
+    for (int k = 0; k < r->loader->arrays; k++)    /* a device makes its batches itself */
+        if (!flux__in_host_memory(r->loader->array[k])) want = 0;
+    if (want > r->loader->batches) want = (int)r->loader->batches;
+    if (want < 1) return;
+    memcpy(&r->lock, &lock, sizeof lock);
+    memcpy(&r->changed, &changed, sizeof changed);
+    r->depth = 2 * want;
+    r->forks = flux__forks;
+    r->ring = (flux__made *)flux__zalloc((size_t)r->depth * sizeof *r->ring);
+    r->thread = (flux__os_thread *)flux__zalloc((size_t)want * sizeof *r->thread);
+    while (r->ring && r->thread && r->threads < want &&
+           flux__thread_start(&r->thread[r->threads], flux__epoch_worker, r))
+        r->threads++;
+    if (r->ring && r->thread && r->threads < want)
+        flux__note(FLUX_LOG_DEBUG, "data.workers", true,
+                   "dataloader: %d of %d workers could be started", r->threads, want);
+}
+
+static flux__epoch *flux__epoch_new(flux_loader *l) {
+    flux__epoch *r = (flux__epoch *)flux__zalloc(sizeof *r);
+    if (!r) return NULL;
+    r->loader = (flux_loader *)flux_retain(l);
+    int64_t epoch = l->epoch++;
+    if (l->seeded) r->key = flux__scramble(l->seed + flux__scramble((uint64_t)epoch));
+    else if (l->shuffle || l->set.get || l->stages) r->key = flux__draw_key();
+    if (l->shuffle) r->order = flux__new_order(l->begin, l->share, r->key);
+    if (!l->shuffle || r->order) flux__epoch_hire(r);
+    return r;
+}
+
+/* A process forked later has no workers, and makes the batches itself. What they were at is left as it is. */
+static void flux__epoch_forked(flux__epoch *r) {
+    if (r->forks == flux__forks) return;
+    r->forks = flux__forks;
+    r->threads = 0;
+    r->ring = NULL;
+}
+
+static void flux__epoch_free(flux__epoch *r) {
+    flux__epoch_forked(r);
+    if (r->threads) {
+        flux__mutex_lock(&r->lock);
+        r->stop = true;
+        flux__cond_broadcast(&r->changed);
+        flux__mutex_unlock(&r->lock);
+    }
+    for (int i = 0; i < r->threads; i++) flux__thread_join(&r->thread[i]);
+    for (int i = 0; r->ring && i < r->depth; i++) flux__made_free(&r->ring[i]);
+    flux__made_free(&r->now);
+    flux__made_free(&r->ahead);
+    flux__bar_free(r->bar);
+    if (r->ring) FLUX_FREE(r->ring);
+    if (r->thread) FLUX_FREE(r->thread);
+    if (r->order) FLUX_FREE(r->order);
+    flux_release(r->loader);
+    FLUX_FREE(r);
+}
+
+/* Batch i out of the ring. False: it is not there yet, and we are not to wait. */
+static bool flux__ring_take(flux__epoch *r, int64_t i, bool wait, flux__made *out) {
+    flux__made *m = &r->ring[i % r->depth];
+    flux__mutex_lock(&r->lock);
+    while (wait && !m->ready) flux__cond_wait(&r->changed, &r->lock);
+    bool there = m->ready;
+    if (there) {
+        flux__made_swap(out, m);
+        m->ready = false;
+        r->taken = i + 1;
+        flux__cond_broadcast(&r->changed);
+    }
+    flux__mutex_unlock(&r->lock);
+    return there;
+}
+
+/* Batch i into m, with all its stages done; or why not in m->error. */
+static void flux__epoch_make(flux__epoch *r, int64_t i, bool wait, flux__made *m) {
+    flux__thread *t = flux__self();
+    bool good = true, was = t && t->quiet;
+    int64_t failures = flux__failures();
+    flux__made_empty(m);
+    m->ready = false;
+    flux__epoch_forked(r);
+    const bool begun = r->threads != 0;   /* by a worker, up to the first move */
+    if (begun && (!flux__ring_take(r, i, wait, m) || m->error[0])) return;
+    if (t) t->quiet = true;
+    if (!begun || m->stage < r->loader->stages) good = flux__batch_make(r->loader, r->order, r->key, i, false, begun, m);
+    if (t) t->quiet = was;
+    if (!good) flux__made_fail(m, failures);
+    m->ready = true;
+}
+
+/* The next batch into r->now. False: an error, now pending. */
+static bool flux__epoch_next(flux__epoch *r) {
+    if (r->ahead.ready) {
+        flux__made_swap(&r->now, &r->ahead);
+        r->ahead.ready = false;
+    } else flux__epoch_make(r, r->next, true, &r->now);
+    if (r->now.error[0]) {
+        flux__made_error(&r->now);
+        return false;
+    }
+    r->next++;
+    return true;
+}
+
+/* While the device works on this batch, the next one travels. */
+static void flux__epoch_ahead(flux__epoch *r) {
+    flux_loader *l = r->loader;
+    bool moves = l->stages && flux__loader_device(l).backend != FLUX__CPU_BACKEND;
+    flux__thread *t = flux__self();
+    if (!moves || !t || r->next >= l->batches || flux__failed_since(r->failures)) return;
+    t->ahead = true;
+    flux__epoch_make(r, r->next, false, &r->ahead);
+    t->ahead = false;
+}
+
+static flux__each_state flux__each_begin(flux__each_args a) {
+    flux__each_state e;
+    memset(&e, 0, sizeof e);
+    flux_loader *cursor = flux__loader_new();
+    if (!cursor) return e;
+    int64_t failures = flux__failures();
+    cursor->run = flux__epoch_new(a.loader);
+    if (cursor->run) cursor->run->failures = failures;
+    if (cursor->run && a.progress && !flux__failed_since(failures))
+        cursor->run->bar = flux__bar_new(a.progress, a.loader->batches);
+    if (!cursor->run || flux__failed_since(failures)) flux_release(cursor);
+    else e.run = flux__own(cursor);
+    return e;
+}
+
+/* No further batch is handed out while an error is pending: not the first either. */
+FLUX_DEF flux__each_state flux__each_start(flux__each_args a) {
+    flux__each_state none;
+    memset(&none, 0, sizeof none);
+    if (!a.loader || FLUX__GONE("each", a.loader)) return flux__null("each", "loader", a.loader), none;
+    return flux_failed() ? none : flux__each_begin(a);
+}
+
+/* Hands the batch to the iteration's scope. The array of items stays the run's. */
+static bool flux__each_batch(flux__each_state *e, flux__epoch *r, const char *file, int line) {
+    bool good = true;
+    e->batch = flux__as_batch(&r->now);
+    r->scope = flux__turn_enter(file, line);
+    for (int i = 0; i < r->now.count; i++)
+        if (!flux__own(r->now.item[i])) good = false;
+    r->now.count = 0;
+    return good;
+}
+
+FLUX_DEF bool flux__each_next(flux__each_state *e, const char *file, int line) {
+    flux_loader *cursor = (flux_loader *)e->run;
+    if (!cursor) return false;
+    flux__epoch *r = cursor->run;
+    bool left = e->inner != 0;                                   /* by break */
+    e->inner = 0;
+    flux__block_leave(&r->scope);
+    if (r->bar && r->next) flux__bar_step(r->bar, r->next, e->batch.size);
+    if (left || flux__failed_since(r->failures) || r->next >= r->loader->batches || !flux__epoch_next(r) ||
+        !flux__each_batch(e, r, file, line)) {
+        flux__each_leave(e);
+        return false;
+    }
+    flux__epoch_ahead(r);
+    e->inner = 1;
+    return true;
+}
+
+/* Takes an object back from the scope that owns it. */
+static void flux__disown(void *object) {
+    flux__thread *t = flux__self();
+    int i = t ? flux__owned_at(t, object, t->nowned - 1, 0) : -1;
+    if (i < 0) return;
+    memmove(t->owned + i, t->owned + i + 1, (size_t)(t->nowned - i - 1) * sizeof *t->owned);
+    t->nowned--;
+    for (int s = t->nscopes - 1; s > 0 && t->scope[s].start > i; s--) t->scope[s].start--;
+}
+
+FLUX_DEF void flux__each_leave(flux__each_state *e) {
+    flux_loader *cursor = (flux_loader *)e->run;
+    if (!cursor) return;
+    e->run = NULL;
+    flux__block_leave(&cursor->run->scope);
+    if (cursor->run->bar) flux__bar_end(cursor->run->bar);
+    flux__disown(cursor);
+    flux_release(cursor);
+}
+
+#endif /* FLUX__DATA_EPOCH_H */

@@ -1,0 +1,266 @@
+#ifndef FLUX__DATA_LOADER_H
+#define FLUX__DATA_LOADER_H
+#include "../base/platform.h"
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/backend.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "../base/options.h"
+#include "../graph/nodes.h"
+#include "../graph/views.h"
+#include "../schedule/looking.h"
+#include "../device/registry.h"
+#include "orders.h"
+
+/* ---- making a loader */
+
+FLUX__COLD
+
+static void flux__made_empty(flux__made *m) {
+    for (int i = 0; i < m->count; i++) flux_release(m->item[i]);
+    m->count = 0;
+    m->error[0] = 0;
+}
+
+static void flux__made_free(flux__made *m) {
+    flux__made_empty(m);
+    if (m->item) FLUX_FREE(m->item);
+    m->item = NULL;
+    m->room = 0;
+}
+
+/* hook: flux__epoch_free, data/epoch.h */
+static void flux__epoch_free(flux__epoch *r);
+static void flux__loader_free(flux_loader *l) {
+    if (l->run) flux__epoch_free(l->run);
+    for (int i = 0; i < l->arrays; i++) flux_release(l->array[i]);
+    if (l->array) FLUX_FREE(l->array);
+    if (l->host) FLUX_FREE((void *)(intptr_t)l->host);
+    if (l->stage) FLUX_FREE(l->stage);
+    if (l->first) FLUX_FREE(l->first);
+    flux__bury(l);
+}
+
+static flux_loader *flux__loader_new(void) {
+    flux_loader *l = (flux_loader *)flux__zalloc(sizeof *l);
+    if (!l) return NULL;
+    l->head.kind = FLUX__LOADER;
+    l->head.refs = 1;
+    return l;
+}
+
+static bool flux__in_host_memory(const flux_tensor *x) {
+    return x->device.backend == FLUX__CPU_BACKEND;
+}
+
+/* Takes n arrays: computed once, here, so that a batch costs a copy. False: out of memory, or
+   they have no value. */
+static bool flux__loader_hold(flux_loader *l, int n, flux_tensor *const *xs) {
+    l->array = (flux_tensor **)flux__zalloc((size_t)(n ? n : 1) * sizeof *l->array);
+    l->host = (const char **)flux__zalloc((size_t)(n ? n : 1) * sizeof *l->host);
+    if (!l->array || !l->host) return false;
+    for (int i = 0; i < n; i++) l->array[l->arrays++] = (flux_tensor *)flux_retain(xs[i]);
+    for (int i = 0; i < n; i++) {
+        if (!flux_eval(xs[i])) return false;
+        if (flux__in_host_memory(xs[i])) l->host[i] = (const char *)flux_data(xs[i]);
+        if (flux__in_host_memory(xs[i]) && !l->host[i] && flux_len(xs[i]) > 0) return false;
+    }
+    return true;
+}
+
+/* The options' arrays, tuples taken apart; NULL ends them. Gives the number, -1 on error. */
+static int flux__loader_arrays(const flux_loader_opts *o, flux_tensor ***out) {
+    flux_tensor *given[] = { o->x, o->y, o->z, o->x3, o->x4, o->x5, o->x6, o->x7 };
+    int n = 0, room = 0, last = 7;
+    while (last > 0 && !given[last]) last--;
+    for (int i = 0; i <= last; i++) {
+        if (!given[i] && i && !flux__null_explained()) flux__fail("dataloader: array %d is NULL", i);
+        if (!given[i]) return i ? -1 : (flux__null("dataloader", "x", NULL), -1);
+        int parts = flux_count(given[i]);
+        bool tuple = given[i]->op == FLUX__TUPLE;
+        flux_tensor **xs = (flux_tensor **)flux__grow(*out, &room, n + parts, sizeof *xs);
+        if (!xs) return -1;
+        *out = xs;
+        for (int k = 0; k < parts; k++) xs[n++] = tuple ? given[i]->in[k] : given[i];
+    }
+    return n;
+}
+
+static bool flux__arrays_agree(int n, flux_tensor *const *xs) {
+    for (int i = 0; i < n; i++) {
+        if (!xs[i]) return false;
+        if (xs[i]->ndim < 1)
+            return FLUX__REFUSE("dataloader: array %d has no dimension of observations", i);
+        int64_t have = xs[i]->dim[xs[i]->ndim - 1], want = xs[0]->dim[xs[0]->ndim - 1];
+        if (have != want)
+            return FLUX__REFUSE("dataloader: array 0 has %lld observations, array %d has %lld (the "
+                                "last dimension counts them)",
+                                (long long)want, i, (long long)have);
+    }
+    return true;
+}
+
+static bool flux__loader_source(flux_loader *l, const flux_loader_opts *o) {
+    if (!o->data) {
+        flux_tensor **xs = NULL;
+        int n = flux__loader_arrays(o, &xs);
+        bool good = n > 0 && flux__arrays_agree(n, xs) && flux__loader_hold(l, n, xs);
+        if (good) l->total = xs[0]->dim[xs[0]->ndim - 1];
+        if (xs) FLUX_FREE(xs);
+        return good;
+    }
+    if (o->x) return FLUX__REFUSE("dataloader: both arrays and .data are given");
+    if (!o->data->get || !o->data->length)
+        return FLUX__REFUSE("dataloader: the data set has no %s function",
+                            o->data->get ? "length" : "get");
+    if (o->data->arrays < 1)
+        return FLUX__REFUSE("dataloader: the data set's .arrays is %d", o->data->arrays);
+    l->set = *o->data;
+    int64_t failures = flux__failures();
+    l->total = l->set.length(l->set.user);
+    if (flux__failed_since(failures)) return false;
+    if (l->total < 0)
+        return FLUX__REFUSE("dataloader: the data set's length is %lld", (long long)l->total);
+    return true;
+}
+
+/* This rank's share of the observations, and its batches: shares differ by one at most, and
+   since collectives wait for each other every rank gets the number of batches that the largest
+   share (or, without partial ones, the smallest) needs. */
+static bool flux__loader_cut(flux_loader *l, int batchsize) {
+    int64_t least = l->total / l->ranks, over = l->total % l->ranks, most = least + (over > 0);
+    if (l->ranks > 1 && least < 1)
+        return FLUX__REFUSE("dataloader: %lld observations can't be shared by %d ranks",
+                            (long long)l->total, l->ranks);
+    l->begin = l->rank * least + (l->rank < over ? l->rank : over);
+    l->share = least + (l->rank < over);
+    l->single = batchsize < 0;
+    l->batch = batchsize < 1 ? 1 : batchsize;
+    int64_t limit = l->partial ? most : least;
+    if (l->batch > limit && l->total > 0) {
+        flux__note(FLUX_LOG_WARN, "data.batchsize", true,
+                   "dataloader: there are only %lld observations: batchsize %lld becomes %lld",
+                   (long long)limit, (long long)l->batch, (long long)limit);
+        l->batch = limit;
+    }
+    if (l->collate == FLUX_COLLATE_NONE && l->batch > 255)       /* a tuple's most */
+        return FLUX__REFUSE(
+            "dataloader: a batch that is not collated has 255 observations at most, not %lld",
+            (long long)l->batch);
+    l->batches = l->partial ? most / l->batch + (most % l->batch != 0) : least / l->batch;
+    return true;
+}
+
+static bool flux__add_stage(flux_loader *l, flux__stage s) {
+    flux__stage *more = (flux__stage *)flux__malloc((size_t)(l->stages + 1) * sizeof *more);
+    if (!more) return false;
+    if (l->stages) memcpy(more, l->stage, (size_t)l->stages * sizeof *more);
+    if (l->stage) FLUX_FREE(l->stage);
+    l->stage = more;
+    l->stage[l->stages++] = s;
+    return true;
+}
+
+static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
+    int ranks = (int)flux__given_int(o->ranks, o->marked, 1), batchsize = (int)flux__given_int(o->batchsize, o->marked, 1);
+    if (ranks < 1 || o->rank < 0 || o->rank >= ranks)
+        return FLUX__REFUSE("dataloader: rank %d of %d does not exist", o->rank, ranks);
+    if (batchsize == 0) return FLUX__REFUSE("dataloader: .batchsize is 0");
+    if (o->workers < 0 || o->workers > 256)
+        return FLUX__REFUSE("dataloader: %d workers; 0 to 256 are possible", o->workers);
+    l->ranks = ranks;
+    l->rank = o->rank;
+    l->shuffle = o->shuffle;
+    l->partial = flux__given_switch(o->partial, o->marked) != FLUX_OFF;
+    l->collate = o->collate;
+    l->workers = o->workers;
+    l->seeded = o->seed != FLUX__NO_SEED && (o->marked || o->seed != 0);
+    l->seed = l->seeded ? (uint64_t)o->seed : 0;
+    if (!flux__loader_source(l, o) || !flux__loader_cut(l, batchsize)) return false;
+    flux__stage s;
+    memset(&s, 0, sizeof s);
+    s.kind = FLUX__STAGE_TRANSFORM;
+    s.transform = o->transform;
+    s.user = o->user;
+    return !o->transform || flux__add_stage(l, s);
+}
+
+FLUX_DEF flux_loader *flux_dataloader_with(flux_loader_opts o) {
+    flux_loader *l = flux__loader_new();
+    if (!l) return NULL;
+    if (flux__loader_fill(l, &o)) return (flux_loader *)flux__own(l);
+    flux__loader_free(l);
+    return NULL;
+}
+
+/* A loader of the same data with one stage more. It counts its epochs from the start. */
+static flux_loader *flux__loader_with(const flux_loader *l, flux__stage s, bool replace) {
+    flux_loader *copy = flux__loader_new();
+    if (!copy) return NULL;
+    flux__head head = copy->head;
+    *copy = *l;
+    copy->head = head;
+    copy->epoch = 0;
+    copy->array = NULL;
+    copy->host = NULL;
+    copy->stage = NULL;
+    copy->first = NULL;
+    copy->run = NULL;
+    copy->arrays = copy->stages = 0;
+    bool good = flux__loader_hold(copy, l->arrays, l->array);
+    for (int i = 0; good && i < l->stages - replace; i++) good = flux__add_stage(copy, l->stage[i]);
+    if (good && flux__add_stage(copy, s)) return (flux_loader *)flux__own(copy);
+    flux__loader_free(copy);
+    return NULL;
+}
+
+/* The loader whose batches are on d: the data stays where it is. A move that was the last stage
+   is replaced. */
+static flux_loader *flux__loader_on(flux_loader *l, flux_device d, bool keep_f64) {
+    flux__stage s;
+    if (!l) return (flux_loader *)flux__null("to", "loader", l);
+    memset(&s, 0, sizeof s);
+    s.kind = FLUX__STAGE_MOVE;
+    s.device = d;
+    s.keep_f64 = keep_f64;
+    return flux__loader_with(l, s, l->stages && l->stage[l->stages - 1].kind == FLUX__STAGE_MOVE);
+}
+
+/* Where a loader's batches lie: the last move's device, else the arrays'. */
+static flux_device flux__loader_device(const flux_loader *l) {
+    flux_device cpu = { 0, 0 };
+    for (int i = l->stages - 1; i >= 0; i--)
+        if (l->stage[i].kind == FLUX__STAGE_MOVE) return l->stage[i].device;
+    return l->arrays ? l->array[0]->device : cpu;
+}
+
+FLUX_DEF flux_loader *flux_cuiterator(flux_loader *l) {
+    if (!l) return (flux_loader *)flux__null("cuiterator", "l", l);
+    if (!flux_functional("CUDA")) return flux_cu_loader(l);      /* which says why, and gives l */
+    flux_device d = { FLUX__CUDA_BACKEND, 0 };
+    return flux__loader_on(l, d, true);
+}
+
+FLUX_DEF flux_loader *flux_mapobs(flux_fn f, flux_loader *l) {
+    flux__stage s;
+    if (!l) return (flux_loader *)flux__null("mapobs", "l", l);
+    if (!f) return (flux_loader *)flux__null("mapobs", "f", NULL);
+    typedef flux_loader *(*whole)(flux_loader *l);
+    static const flux_fn move[] = { flux_gpu, flux_cpu, flux_cu, flux_roc };
+    static const whole all[] = { flux_gpu_loader, flux_cpu_loader, flux_cu_loader,
+                                 flux_roc_loader };
+    for (int i = 0; i < 4; i++)
+        if (f == move[i]) return all[i](l);    /* a move can be made ahead, a function can't */
+    memset(&s, 0, sizeof s);
+    s.kind = FLUX__STAGE_MAP;
+    s.map = f;
+    return flux__loader_with(l, s, false);
+}
+
+FLUX_DEF int64_t flux_length(const flux_loader *l) {
+    if (!l || FLUX__GONE("length", l)) return flux__null("length", "l", l), -1;
+    return l->batches;
+}
+
+#endif /* FLUX__DATA_LOADER_H */

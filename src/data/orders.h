@@ -1,0 +1,250 @@
+#ifndef FLUX__DATA_ORDERS_H
+#define FLUX__DATA_ORDERS_H
+#include "../base/platform.h"
+#include "../base/threads.h"
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "../graph/nodes.h"
+#include "../graph/elementwise.h"
+#include "../graph/leaves.h"
+#include "../graph/views.h"
+#include "../graph/reductions.h"
+#include "../schedule/looking.h"
+
+/* ------------------------------------------------------------------ 23. Data
+   One-hot labels, loaders, flux_each and its progress bar.
+   A loader is a description: arrays or a data set, how they are cut into batches, and stages
+   (transform, function, move to a device) that each batch passes. It changes nothing but its
+   count of epochs. An epoch under way is a flux__epoch: the order drawn for it, the batch
+   that is out, the one prepared ahead for a device, and the workers with their ring of
+   batches. So one loader can be walked any number of times, nested too, and a loop that is
+   left by `break` takes everything with it. A run is held by a second loader object, its
+   cursor, that belongs to the scope around the loop: where the compiler can't clean up after
+   `return`, that scope does.
+   Invariant: batch i depends on the loader, the epoch's key and i, never on who makes it:
+   random numbers drawn while it is made are keyed by (epoch, i). Workers claim batches in
+   order and put batch i into slot i mod depth, so they come out in order, and only a batch's
+   last owner frees it: values that cross threads are computed and carry no graph.
+   Rejected: an unordered queue (a run would not repeat), and one buffer for all batches (one
+   that is kept would change under its owner). */
+
+FLUX__COLD
+
+typedef enum { FLUX__STAGE_TRANSFORM, FLUX__STAGE_MAP, FLUX__STAGE_MOVE } flux__stage_kind;
+typedef struct flux__stage {
+    flux__stage_kind kind;
+    flux_batch (*transform)(flux_batch b, void *user);
+    void *user;
+    flux_fn map;
+    flux_device device;
+    bool keep_f64;
+} flux__stage;
+
+struct flux_loader {
+    flux__head head;
+    flux_tensor **array;                  /* arrays of equal last dimension; none with a data set */
+    const char **host;  /* their elements in host memory; NULL for one that lies on a device */
+    int arrays;                           /* how many; 0 with a data set */
+    flux_dataset set;                     /* .get NULL: arrays */
+    int64_t total, begin, share;          /* observations: all, this rank's first, and how many */
+    int64_t batch, batches;               /* observations a batch, batches an epoch */
+    bool single, shuffle, partial;
+    flux_collate collate;
+    int workers, rank, ranks;
+    uint64_t seed;
+    bool seeded;                          /* else each epoch draws its own from the thread's stream */
+    int64_t epoch;
+    flux__stage *stage;
+    int stages;
+    flux_tensor **first;                  /* flux_first's items */
+    struct flux__epoch *run;                /* a cursor's: it has nothing else */
+};
+
+typedef struct flux__made {               /* a batch, its items retained */
+    flux_tensor **item;
+    int count, room;
+    int64_t index, size;
+    int stage;                            /* the next one to be applied */
+    bool ready;                           /* in the ring: only under the lock */
+    char error[1024];                     /* why there is none */
+} flux__made;
+
+typedef struct flux__epoch {
+    flux_loader *loader;
+    int64_t *order;  /* the share's observations as they come; NULL: as they stand */
+    uint64_t key;
+    int64_t next;                         /* the batch to be handed out next */
+    flux__made now, ahead;
+    flux__block scope;                    /* the iteration's */
+    struct flux__progress *bar;
+    flux__made *ring;
+    int depth, threads;
+    flux__os_thread *thread;
+    int forks;                            /* in whose process they are */
+    int64_t failures;                     /* when it began: one since then ends it */
+    flux__mutex lock;                     /* guards what follows, and .ready in the ring */
+    flux__cond changed;
+    int64_t claimed, taken;
+    bool stop;
+} flux__epoch;
+
+/* ---- orders: random numbers of a key */
+
+static uint64_t flux__scramble(uint64_t z) {  /* SplitMix64's finaliser (Steele, Lea, Flood 2014) */
+    z += 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+
+/* A key out of the thread's stream of random numbers, which goes on by one draw. */
+static uint64_t flux__draw_key(void) {
+    flux__thread *t = flux__self();
+    return t ? flux__scramble(t->seed ^ flux__scramble(0x5EED + t->draws++)) : 0;
+}
+
+/* A number below `bound` (at most 2^32), each as likely as the others: Lemire 2019, a
+   multiplication in place of a division. */
+static uint64_t flux__below(uint64_t bound, uint64_t *key) {
+    uint64_t m = (flux__scramble((*key)++) >> 32) * bound;
+    if ((m & 0xFFFFFFFFu) < bound) {
+        uint64_t least = (((uint64_t)1 << 32) - bound) % bound;
+        while ((m & 0xFFFFFFFFu) < least) m = (flux__scramble((*key)++) >> 32) * bound;
+    }
+    return m >> 32;
+}
+
+/* The integers from `begin`, n of them, in the order that belongs to the key (Fisher and
+   Yates). NULL: out of memory. */
+static int64_t *flux__new_order(int64_t begin, int64_t n, uint64_t key) {
+    if (n >= (int64_t)1 << 32)
+        return (int64_t *)flux__fail("shuffle: %lld observations; 4294967295 are possible",
+                                     (long long)n);
+    int64_t *order = (int64_t *)flux__malloc((size_t)n * sizeof *order);
+    if (!order) return NULL;
+    for (int64_t i = 0; i < n; i++) order[i] = begin + i;
+    for (int64_t i = n - 1; i > 0; i--) {
+        int64_t j = (int64_t)flux__below((uint64_t)i + 1, &key), old = order[i];
+        order[i] = order[j];
+        order[j] = old;
+    }
+    return order;
+}
+
+/* ---- one-hot */
+
+static int64_t flux__integer_at(const void *p, flux_dtype t, int64_t i) {
+    if (t == FLUX_U8) return ((const uint8_t *)p)[i];
+    if (t == FLUX_I32) return ((const int32_t *)p)[i];
+    return ((const int64_t *)p)[i];
+}
+
+/* "(3)" or "(1, 2)": where element i of x stands. */
+static void flux__place_text(const flux_tensor *x, int64_t i, char *out, size_t n) {
+    size_t len = 0;
+    for (int d = 0; d < x->ndim && len < n; i /= x->dim[d++])
+        len += (size_t)snprintf(out + len, n - len, "%s%lld", d ? ", " : "(",
+                                (long long)(i % x->dim[d]));
+    if (len < n) snprintf(out + len, n - len, "%s", x->ndim ? ")" : "()");
+}
+
+/* Labels are data, so they are looked at right here: a wrong one is an error with its place,
+   not a column of zeros. */
+static bool flux__labels_good(const char *call, const char *what, flux_tensor *labels, int64_t least, int64_t end, const int64_t *ignored) {
+    char place[200];
+    const void *p = flux_data(labels);
+    int64_t n = flux_len(labels);
+    if (!p && n > 0) return false;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t v = flux__integer_at(p, (flux_dtype)labels->dtype, i);
+        if ((v >= least && v < end) || (ignored && v == *ignored)) continue;
+        flux__place_text(labels, i, place, sizeof place);
+        flux__fail("%s: %s %lld at %s is not one of 0 to %lld", call, what, (long long)v, place, (long long)(end - 1));
+        return false;
+    }
+    return true;
+}
+
+FLUX_DEF flux_tensor *flux_onehot(flux_tensor *labels, int64_t classes) {
+    if (!labels) return (flux_tensor *)flux__null("onehot", "labels", labels);
+    if (labels->dtype != FLUX_U8 && labels->dtype != FLUX_I32 && labels->dtype != FLUX_I64)
+        return (flux_tensor *)flux__fail(
+            "onehot: labels are %s, not integers; flux_to_dtype converts them",
+            flux_dtype_name((flux_dtype)labels->dtype));
+    if (classes < 1 || classes > 1 << 24)      /* as far as float32, in which arange counts */
+        return (flux_tensor *)flux__fail("onehot: %lld classes; 1 to 16777216 are possible",
+                                         (long long)classes);
+    if (labels->ndim == FLUX_MAX_DIMS)
+        return (flux_tensor *)flux__fail("onehot: labels have %d dimensions already",
+                                         FLUX_MAX_DIMS);
+    if (!flux__labels_good("onehot", "label", labels, 0, classes, NULL)) return NULL;
+    flux_shape row = flux_shape_of(labels);
+    memmove(row.dim + 1, row.dim, sizeof row.dim - sizeof row.dim[0]);
+    row.dim[0] = 1;
+    row.ndim++;
+    int s = flux__hide();
+    flux_tensor *column = flux_to_dtype(flux_arange(0, (double)classes, 1), FLUX_I32);
+    column = flux_to_tensor(labels->device, column);
+    return flux__reveal(s, (flux_eq)(column, flux_reshape_to(labels, row)));
+}
+
+FLUX_DEF flux_tensor *flux_onecold(flux_tensor *y) {
+    if (!y) return (flux_tensor *)flux__null("onecold", "y", y);
+    if (y->ndim < 1 || y->dim[0] < 1)
+        return (flux_tensor *)flux__fail("onecold: y has no %s",
+                                         y->ndim ? "classes" : "dimension of classes");
+    if (y->op == FLUX__TUPLE)
+        return (flux_tensor *)flux__fail("onecold: y is a tuple; take one tensor with flux_nth");
+    flux_shape rest = flux_shape_of(y);
+    rest.ndim--;
+    memmove(rest.dim, rest.dim + 1, sizeof rest.dim - sizeof rest.dim[0]);
+    int s = flux__hide();
+    flux_tensor *number = y->dtype == FLUX_BOOL ? flux_to_dtype(y, FLUX_U8) : y;
+    flux_tensor *at = number ? flux__argreduce_node(number, true, 1, number->ndim) : NULL;
+    return flux__reveal(s, at ? flux_reshape_to(at, rest) : NULL);
+}
+
+/* ---- splitting and shuffling an array */
+
+FLUX_DEF int flux_splitobs(double part, flux_tensor *x, flux_tensor **first, flux_tensor **second) {
+    if (!x) return flux__null("splitobs", "x", x), -1;
+    if (x->ndim < 1) return flux__fail("splitobs: x has no dimension of observations"), -1;
+    if (!(part >= 0 && part <= 1))
+        return flux__fail("splitobs: the part %g is not between 0 and 1", part), -1;
+    int64_t n = x->dim[x->ndim - 1], cut = (int64_t)rint(part * (double)n);
+    flux_tensor *a = first ? flux_slice(x, x->ndim - 1, 0, cut) : x;
+    flux_tensor *b = second ? flux_slice(x, x->ndim - 1, cut, n) : x;
+    if (!a || !b) return -1;
+    if (first) *first = a;
+    if (second) *second = b;
+    return 0;
+}
+
+/* An index tensor on device d: these integers. */
+static flux_tensor *flux__index_tensor(const int64_t *order, int64_t begin, int64_t n,
+                                       flux_device d) {
+    flux_device cpu = { 0, 0 };
+    flux_shape s = flux__shape(&n, 1);
+    flux_tensor *index = flux__leaf(s, FLUX_I64, cpu);
+    if (!index) return NULL;
+    int64_t *p = (int64_t *)index->buf->ptr;
+    for (int64_t i = 0; i < n; i++) p[i] = order ? order[i] : begin + i;
+    return flux_to_tensor(d, index);
+}
+
+FLUX_DEF flux_tensor *flux_shuffleobs(flux_tensor *x, uint64_t seed) {
+    if (!x) return (flux_tensor *)flux__null("shuffleobs", "x", x);
+    if (x->ndim < 1)
+        return (flux_tensor *)flux__fail("shuffleobs: x has no dimension of observations");
+    int64_t n = x->dim[x->ndim - 1], *order = flux__new_order(0, n, flux__scramble(seed));
+    if (!order) return NULL;
+    int s = flux__hide();
+    flux_tensor *index = flux__index_tensor(order, 0, n, x->device);
+    FLUX_FREE(order);
+    return flux__reveal(s, flux_gather(x, x->ndim - 1, index));
+}
+
+#endif /* FLUX__DATA_ORDERS_H */

@@ -1,0 +1,183 @@
+#ifndef FLUX__DATA_PROGRESS_H
+#define FLUX__DATA_PROGRESS_H
+#include "../base/platform.h"
+#include "../base/system.h"
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "../base/text.h"
+#include "../graph/views.h"
+#include "../schedule/looking.h"
+
+/* ---- progress
+   A bar looks at the values shown beside it only when it is drawn, ten times a second at
+   most, so a loss that nobody else looks at is not computed for it at every step. On a
+   terminal one line is drawn over and over; elsewhere (a file, a log) an epoch leaves one
+   line at its end. */
+
+FLUX__COLD
+
+typedef struct flux__progress {
+    struct flux__progress *outer;
+    char label[256];                      /* 60 characters at most */
+    int64_t done, total, samples;
+    double start, drawn;
+    bool terminal;
+    int values, width;                    /* width: columns of the line that stands there */
+    struct { char label[64]; flux_tensor *x; double number; } value[6];
+} flux__progress;
+
+/* A label's first characters. */
+static int64_t flux__label_cut(char *out, size_t n, const char *label, int64_t most) {
+    flux__sink s = flux__sink_to(out, n);
+    int64_t chars = flux__characters(label);
+    flux__put_cut(&s, label, chars < most ? chars : most);
+    flux__sink_end(&s);
+    return (int64_t)s.chars;
+}
+
+static flux__progress *flux__bar_new(const char *label, int64_t batches) {
+    flux__progress *bar = (flux__progress *)flux__zalloc(sizeof *bar);
+    flux__thread *t = flux__self();
+    if (!bar || !t) return bar;
+    flux__label_cut(bar->label, sizeof bar->label, label, 60);
+    bar->total = batches;
+    bar->terminal = flux__is_terminal(stderr);
+    bar->start = bar->drawn = flux__now();
+    bar->outer = t->bar;
+    t->bar = bar;
+    return bar;
+}
+
+static void flux__bar_free(flux__progress *bar) {
+    flux__thread *t = flux__self();
+    if (!bar) return;
+    flux__progress **link = t ? &t->bar : NULL;
+    while (link && *link && *link != bar) link = &(*link)->outer;
+    if (link && *link) *link = bar->outer;
+    for (int i = 0; i < bar->values; i++) flux_release(bar->value[i].x);
+    FLUX_FREE(bar);
+}
+
+static size_t flux__rate_text(double rate, char *out, size_t n) {
+    if (rate >= 1e6) return (size_t)snprintf(out, n, "%.1fM", rate / 1e6);
+    if (rate >= 1e4) return (size_t)snprintf(out, n, "%.1fk", rate / 1e3);
+    return (size_t)snprintf(out, n, "%.0f", rate);
+}
+
+static void flux__time_text(double seconds, char *out, size_t n) {
+    int64_t s = seconds < 0 || !(seconds < 1e8) ? 0 : (int64_t)(seconds + 0.5);
+    if (s < 3600) snprintf(out, n, "%d:%02d", (int)(s / 60), (int)(s % 60));
+    else snprintf(out, n, "%d:%02d:%02d", (int)(s / 3600), (int)(s / 60 % 60), (int)(s % 60));
+}
+
+/* "  loss 0.3456": the values as they are now. */
+static void flux__bar_values(flux__progress *bar, const char *gap, char *out, size_t n) {
+    size_t len = 0;
+    out[0] = 0;
+    for (int i = 0; i < bar->values && len < n; i++) {
+        if (bar->value[i].x) bar->value[i].number = flux_item(bar->value[i].x);
+        flux_assign(&bar->value[i].x, NULL);       /* looked at: no need to hold its graph */
+        len += (size_t)snprintf(out + len, n - len, "%s%s %.4g", gap, bar->value[i].label,
+                                bar->value[i].number);
+    }
+}
+
+/* What stands behind the bar. Where there is no room for all of it, the values stay, as what people look for. */
+static int64_t flux__bar_tail(flux__progress *bar, bool last, int64_t room, char *out, size_t n) {
+    char values[600], rate[32], time[32];
+    double spent = flux__now() - bar->start, done = (double)bar->done;
+    double left = bar->done > 0 ? spent / done * ((double)bar->total - done) : 0;
+    flux__bar_values(bar, "  ", values, sizeof values);
+    flux__rate_text(spent > 0 ? (double)bar->samples / spent : 0, rate, sizeof rate);
+    flux__time_text(last ? spent : left, time, sizeof time);
+    snprintf(out, n, " %lld/%lld  %s samples/s  %s %s%s", (long long)bar->done, (long long)bar->total, rate, last ? "time" : "eta", time, values);
+    if (flux__characters(out) > room) snprintf(out, n, " %lld/%lld%s", (long long)bar->done, (long long)bar->total, values);
+    return flux__characters(out);
+}
+
+static void flux__bar_draw(flux__progress *bar, bool last) {
+    char tail[800], label[256], shown[900], line[32];
+    int columns = flux__terminal_width(stderr) - 1, percent = 100, full, old = bar->width;
+    int64_t most = flux__characters(bar->label), least = most < 12 ? most : 12;
+    int64_t len = flux__bar_tail(bar, last, columns - 7 - least, tail, sizeof tail);
+    if (most > columns - 7 - len) most = columns - 7 - len;     /* a long label gives way */
+    int head = (int)flux__label_cut(label, sizeof label, bar->label, most > 3 ? most : 0) + 7, room = columns - head - (int)len;
+    room = room < 0 ? 0 : room > 30 ? 30 : room;
+    full = bar->total > 0 ? (int)(room * bar->done / bar->total) : room;
+    if (bar->total > 0) percent = (int)(100 * bar->done / bar->total);
+    for (int i = 0; i < room; i++) line[i] = i < full ? '#' : '.';
+    line[room] = 0;
+    len = flux__label_cut(shown, sizeof shown, tail, columns > head ? columns - head : 0);
+    bar->width = head + room + (int)len;
+    bar->drawn = flux__now();
+    fprintf(stderr, "\r%s %3d%% %s%s%*s", label, percent, line, shown, old > bar->width ? old - bar->width : 0, "");
+    fflush(stderr);
+}
+
+/* `done` batches are over, the last of them with `size` observations. */
+static void flux__bar_step(flux__progress *bar, int64_t done, int64_t size) {
+    if (done <= bar->done) return;
+    bar->done = done;
+    bar->samples += size;
+    if (bar->terminal && flux__now() - bar->drawn >= 0.1) flux__bar_draw(bar, false);
+}
+
+static void flux__bar_end(flux__progress *bar) {
+    char values[600], rate[32], of[32];
+    double spent = flux__now() - bar->start;
+    if (bar->terminal) {
+        flux__bar_draw(bar, true);
+        if (!bar->outer) fputc('\n', stderr);
+        else fprintf(stderr, "\r%*s\r", bar->width, "");  /* the bar around it draws there again */
+        fflush(stderr);
+        return;
+    }
+    flux__bar_values(bar, ", ", values, sizeof values);
+    flux__rate_text(spent > 0 ? (double)bar->samples / spent : 0, rate, sizeof rate);
+    snprintf(of, sizeof of, " of %lld", (long long)bar->total);
+    fprintf(stderr, "%s: %lld%s batches, %lld samples in %.2f s, %s samples/s%s\n", bar->label,
+            (long long)bar->done, bar->done < bar->total ? of : "", (long long)bar->samples, spent,
+            rate, values);
+}
+
+/* The place of a label on the innermost bar; what it held is let go. NULL: no bar, or no room. */
+static int flux__bar_place(const char *label, flux__progress **out) {
+    flux__thread *t = flux__self();
+    flux__progress *bar = t ? t->bar : NULL;
+    int i = 0;
+    char known[sizeof bar->value[0].label];
+    *out = bar;
+    if (!bar || !label) return -1;
+    flux__label_cut(known, sizeof known, label, 60);
+    while (i < bar->values && strcmp(bar->value[i].label, known) != 0) i++;
+    if (i >= 6) return -1;
+    if (i == bar->values) {
+        flux__label_cut(bar->value[i].label, sizeof bar->value[i].label, label, 60);
+        bar->values++;
+    }
+    flux_assign(&bar->value[i].x, NULL);
+    return i;
+}
+
+FLUX_DEF void flux_progress(const char *label, flux_tensor *value) {
+    flux__progress *bar;
+    if (!value) flux__null("progress", "value", value);
+    if (!value) return;
+    if (flux_len(value) != 1) {
+        flux__fail("progress: %s has %lld elements, not one", label ? label : "the value",
+                   (long long)flux_len(value));
+        return;
+    }
+    int i = flux__bar_place(label, &bar);
+    if (i >= 0) bar->value[i].x = (flux_tensor *)flux_retain(value);
+}
+
+FLUX_DEF void flux_progress_number(const char *label, double value) {
+    flux__progress *bar;
+    int i = flux__bar_place(label, &bar);
+    if (i >= 0) bar->value[i].number = value;
+}
+
+#endif /* FLUX__DATA_PROGRESS_H */

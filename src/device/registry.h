@@ -1,0 +1,281 @@
+#ifndef FLUX__DEVICE_REGISTRY_H
+#define FLUX__DEVICE_REGISTRY_H
+#include "../base/platform.h"
+#include "../base/threads.h"
+#include "../base/errors.h"
+#include "../base/backend.h"
+#include "../base/memory.h"
+#include "../base/workers.h"
+#include "../graph/nodes.h"
+#include "../schedule/trace.h"
+#include "../gpu/devices.h"
+#include "../gpu/backend.h"
+
+FLUX__LEAN
+
+FLUX__UNUSED static void flux__backend_set(int index, const flux__backend *b);   /* a test's own; NULL: the built-in one again */
+
+FLUX__COLD
+
+/* ------------------------------------------------------------------ 13. Devices
+   Which back ends there are, which of them work here, which one is meant, and the file that keeps the preference. A back
+   end is asked once per process whether it works; the answer stays, with its reason, because every fallback must be able
+   to say why. Choosing follows the preference if there is one and else the order CUDA, AMDGPU, Metal, CPU; the CPU
+   always works, so there is always a choice.
+
+   Invariant: nothing here changes a device, or which one is current; and nobody's function (a log or error handler) is
+   called while flux__device_lock is held.
+
+   In the preferences file only one value is ever touched, as a range of bytes: everything else, comments and line ends
+   included, is somebody else's. Rejected: reading it into tables and printing them again, which loses just that. */
+
+static flux__mutex flux__device_lock = FLUX__MUTEX_INIT;
+
+#if !defined(FLUX_NO_THREADS) && !defined(_WIN32)
+/* The locks that are held while a driver is called, which may fork itself, are not waited for. */
+static void flux__fork_locks(int when) {
+    flux__trace_fork(when);
+    flux__fork_lock(&flux__arena_locks[FLUX__CPU_BACKEND][0], when);
+    flux__pool_fork(when);
+    flux__fork_lock(&flux__tls_lock, when);
+    flux__fork_lock(&flux__lock, when);
+#ifdef FLUX__ATOMIC_LOCK
+    flux__fork_lock(&flux__atomic_lock, when);
+#endif
+    if (when != FLUX__FORK_CHILD) return;
+    flux__mutex_anew(&flux__arena_locks[1][0], (FLUX__BACKENDS - 1) * FLUX__MAX_IDS);
+    flux__mutex_anew(&flux__device_lock, 1);
+#if defined(FLUX_CUDA) || defined(FLUX_HIP)
+    flux__gpu_fork();
+#endif
+}
+#endif
+
+/* ---------------- the registry */
+
+static bool flux__yes(char *why, size_t n) {
+    snprintf(why, n, "functional");
+    return true;
+}
+static bool flux__not_built(char *why, size_t n) {
+    snprintf(why, n, "not part of this build");
+    return false;
+}
+static int flux__count_one(void) { return 1; }
+static int flux__count_none(void) { return 0; }
+static void flux__cpu_name(int id, char *out, size_t n) {
+    (void)id;
+    snprintf(out, n, "CPU");
+}
+
+/* Components by name, so that a misspelt one is an error on every machine. The CPU needs neither driver nor compiler. */
+static const char *const flux__parts_cpu[] = { "all", "driver", "compiler", NULL };
+static const char *const flux__parts_metal[] = { "all", "driver", "compiler", NULL };
+static bool flux__cpu_component(const char *name, bool *known) { return *known = flux__in_list(name, flux__parts_cpu); }
+static bool flux__metal_component(const char *name, bool *known) { return *known = flux__in_list(name, flux__parts_metal), false; }
+#if !defined(FLUX_CUDA)
+static bool flux__cuda_component(const char *name, bool *known) { return *known = flux__in_list(name, flux__cuda_parts), false; }
+#endif
+#if !defined(FLUX_HIP)
+static bool flux__amd_component(const char *name, bool *known) { return *known = flux__in_list(name, flux__amd_parts), false; }
+#endif
+
+static int flux__cpu_move(int id, void *dst, const void *src, size_t bytes) {
+    (void)id;
+    memcpy(dst, src, bytes);
+    return 0;
+}
+static int flux__cpu_copy(int to, void *dst, int from, const void *src, size_t bytes) {
+    (void)from;
+    return flux__cpu_move(to, dst, src, bytes);
+}
+static int flux__cpu_wait(int id) { return (void)id, 0; }         /* work is done when a look at it returns */
+
+static void flux__no_name(int id, char *out, size_t n) { snprintf(out, n, "device %d", id); }
+static void *flux__no_alloc(int id, size_t bytes) { return (void)id, (void)bytes, (void *)NULL; }
+static void flux__no_free(int id, void *p, size_t bytes) { (void)id, (void)p, (void)bytes; }
+static int flux__no_move(int id, void *dst, const void *src, size_t bytes) { return (void)id, (void)dst, (void)src, (void)bytes, -1; }
+static int flux__no_copy(int to, void *dst, int from, const void *src, size_t bytes) { return (void)from, flux__no_move(to, dst, src, bytes); }
+static int flux__no_wait(int id) { return (void)id, -1; }
+
+#define FLUX__ABSENT(name, component) { name, flux__not_built, flux__not_built, flux__count_none, flux__no_name, component, \
+    flux__no_alloc, flux__no_free, flux__no_move, flux__no_move, flux__no_copy, flux__no_wait, NULL, NULL, NULL, NULL, NULL }
+static const flux__backend flux__backends[FLUX__BACKENDS] = {     /* in the order of FLUX__CPU_BACKEND ... */
+    { "CPU", flux__yes, flux__yes, flux__count_one, flux__cpu_name, flux__cpu_component,
+      flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy, flux__cpu_wait, NULL, NULL, NULL, NULL, NULL },
+#if defined(FLUX_CUDA)
+    FLUX__GPU_ROW(cuda, "CUDA"),
+#else
+    FLUX__ABSENT("CUDA", flux__cuda_component),
+#endif
+#if defined(FLUX_HIP)
+    FLUX__GPU_ROW(hip, "AMDGPU"),
+#else
+    FLUX__ABSENT("AMDGPU", flux__amd_component),
+#endif
+    FLUX__ABSENT("Metal", flux__metal_component)
+};
+static const int flux__order[FLUX__BACKENDS] = { FLUX__CUDA_BACKEND, FLUX__AMDGPU_BACKEND, FLUX__METAL_BACKEND, FLUX__CPU_BACKEND };
+#define FLUX__BACKEND_NAMES "CUDA, AMDGPU, Metal and CPU"
+
+typedef struct flux__probe {              /* what asking a back end gave */
+    bool known, available, functional;
+    int count;
+    char why[320];                        /* "functional", or why not */
+    char device[FLUX__MAX_IDS][112];      /* "CUDA device 0: NVIDIA H200", once asked for */
+} flux__probe;
+static flux__probe flux__probes[FLUX__BACKENDS];
+static const flux__backend *flux__replaced[FLUX__BACKENDS];
+
+static const flux__backend *flux__backend_of(int index) {
+    if (index < 0 || index >= FLUX__BACKENDS) index = FLUX__CPU_BACKEND;
+    return flux__replaced[index] ? flux__replaced[index] : &flux__backends[index];
+}
+
+static void flux__backend_set(int index, const flux__backend *b) {
+    flux__mutex_lock(&flux__device_lock);
+    flux__replaced[index] = b;
+    memset(&flux__probes[index], 0, sizeof flux__probes[index]);
+    flux__mutex_unlock(&flux__device_lock);
+}
+
+/* What hides devices from a driver is part of the reason, where it is set. */
+static void flux__add_visibility(int index, char *why, size_t n) {
+    static const char *const names[FLUX__BACKENDS][4] = {
+        { NULL, NULL, NULL, NULL }, { "CUDA_VISIBLE_DEVICES", NULL, NULL, NULL },
+        { "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL" }, { NULL, NULL, NULL, NULL }
+    };
+    for (int i = 0; i < 4 && names[index][i]; i++) {
+        const char *value = getenv(names[index][i]);
+        size_t used = strlen(why);
+        if (value) snprintf(why + used, n - used, "; %s is \"%.40s\"", names[index][i], value);
+        for (char *c = why + used; *c; c++)
+            if ((unsigned char)*c < ' ') *c = '?';
+    }
+}
+
+static void flux__find_out(int index, flux__probe *p) {
+    const flux__backend *b = flux__backend_of(index);
+    p->available = b->available(p->why, sizeof p->why);
+    p->functional = p->available && b->functional(p->why, sizeof p->why);
+    p->count = p->functional ? b->count() : 0;
+    if (p->functional && p->count < 1) {
+        p->functional = false;
+        p->count = 0;
+        snprintf(p->why, sizeof p->why, "no device");
+    }
+    if (p->count > FLUX__MAX_IDS) p->count = FLUX__MAX_IDS;
+    if (p->functional) snprintf(p->why, sizeof p->why, "functional");
+    else if (b->available != flux__not_built) flux__add_visibility(index, p->why, sizeof p->why);
+    p->known = true;
+}
+
+static const flux__probe *flux__probe_of(int index) {
+    flux__hold();
+    flux__mutex_lock(&flux__device_lock);
+    if (!flux__probes[index].known) flux__find_out(index, &flux__probes[index]);
+    flux__mutex_unlock(&flux__device_lock);
+    flux__tell();
+    return &flux__probes[index];
+}
+
+/* ---------------- names and what can be asked of them */
+
+/* The number of a back end, -1 for a name that is none. */
+static int flux__backend_number(const char *name) {
+    if (strcmp(name, "AMD") == 0) {
+        flux__note(FLUX_LOG_INFO, "device.amd", true, "the back end for AMD's GPUs is called AMDGPU; AMD is taken to mean it");
+        return FLUX__AMDGPU_BACKEND;
+    }
+    for (int i = 0; i < FLUX__BACKENDS; i++)
+        if (strcmp(name, flux__backends[i].name) == 0) return i;
+    return -1;
+}
+
+/* The same for a call's argument: a name that is none is an error. */
+static int flux__backend_arg(const char *call, const char *name) {
+    int b = name ? flux__backend_number(name) : -1;
+    if (!name) flux__null(call, "backend", name);
+    else if (b < 0) flux__fail("%s: unknown back end \"%.60s\"; there are " FLUX__BACKEND_NAMES, call, name);
+    return b;
+}
+
+static bool flux__device_is(flux_device d) {
+    return d.backend >= 0 && d.backend < FLUX__BACKENDS && d.id >= 0 && d.id < flux__probe_of(d.backend)->count;
+}
+
+FLUX_DEF const char *const *flux_supported_devices(void) {
+    static const char *const names[] = { "CUDA", "AMDGPU", "Metal", "CPU", NULL };
+    return names;
+}
+
+FLUX_DEF bool flux_functional(const char *backend) {
+    int b = flux__backend_arg("functional", backend);
+    return b >= 0 && flux__probe_of(b)->functional;
+}
+
+FLUX_DEF const char *flux_functional_reason(const char *backend) {
+    int b = flux__backend_arg("functional_reason", backend);
+    return b >= 0 ? flux__probe_of(b)->why : "there is no such back end";
+}
+
+FLUX_DEF bool flux_functional_with(const char *backend, const char *component) {
+    int b = flux__backend_arg("functional_with", backend);
+    if (b < 0) return false;
+    if (!component) return flux__null("functional_with", "component", component) != NULL;
+    bool known = false, there = flux__backend_of(b)->component(component, &known);
+    if (!known) flux__fail("functional_with: %s has no component \"%.60s\"", flux__backends[b].name, component);
+    return known && there;
+}
+
+FLUX_DEF int flux_device_count(const char *backend) {
+    int b = flux__backend_arg("device_count", backend);
+    return b >= 0 ? flux__probe_of(b)->count : 0;
+}
+
+FLUX_DEF int flux_get_devices(const char *backend, flux_device *out, int max) {
+    int b = flux__backend_arg("get_devices", backend), n = b >= 0 ? flux__probe_of(b)->count : 0;
+    for (int i = 0; out && i < n && i < max; i++) {
+        out[i].backend = b;
+        out[i].id = i;
+    }
+    return n;
+}
+
+FLUX_DEF const char *flux_device_name(flux_device d) {
+    if (d.backend < 0 || d.backend >= FLUX__BACKENDS) return "no device";
+    if (d.backend == FLUX__CPU_BACKEND) return "CPU";
+    if (!flux__device_is(d)) return flux__backends[d.backend].name;
+    char *name = flux__probes[d.backend].device[d.id];
+    flux__hold();
+    flux__mutex_lock(&flux__device_lock);
+    if (!*name) {
+        char model[72] = "";
+        flux__backend_of(d.backend)->device_name(d.id, model, sizeof model);
+        snprintf(name, sizeof flux__probes[0].device[0], "%s device %d: %s", flux__backends[d.backend].name, d.id, model);
+    }
+    flux__mutex_unlock(&flux__device_lock);
+    flux__tell();
+    return name;
+}
+
+FLUX_DEF int flux_device_id(flux_device d) { return d.id; }
+
+FLUX_DEF const char *flux_device_backend(flux_device d) {
+    return d.backend >= 0 && d.backend < FLUX__BACKENDS ? flux__backends[d.backend].name : "none";
+}
+
+FLUX_DEF bool flux_device_equal(flux_device a, flux_device b) { return flux__same_device(a, b); }
+
+FLUX_DEF void flux_default_device(flux_device d) {
+    if (flux__device_is(d)) flux__atomic_store32(&flux__home_at, d.backend * FLUX__MAX_IDS + d.id);
+    else flux__fail("default_device: device {%d, %d} can't be used here", d.backend, d.id);
+}
+
+FLUX_DEF void flux_synchronise_device(flux_device d) {
+    if (!flux__device_is(d)) flux__fail("synchronise_device: device {%d, %d} can't be used here", d.backend, d.id);
+    else if (flux__backend_of(d.backend)->wait(d.id) != 0)
+        flux__fail("synchronise_device: work on %s has failed", flux_device_name(d));
+}
+
+#endif /* FLUX__DEVICE_REGISTRY_H */

@@ -1,0 +1,246 @@
+#ifndef FLUX__FILES_CSV_H
+#define FLUX__FILES_CSV_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/sinks.h"
+#include "../base/scopes.h"
+#include "../graph/leaves.h"
+#include "sources.h"
+
+/* ---------------- CSV: lines of numbers */
+
+FLUX__COLD
+
+static bool flux__digit(char c) { return c >= '0' && c <= '9'; }
+
+/* Whether the text is `word`, letters of either case. */
+static bool flux__word(const char *p, const char *end, const char *word) {
+    for (; p < end && *word && (*p | 32) == *word; p++) word++;
+    return p == end && *word == 0;
+}
+
+/* The digits of a number without its point, and the power of ten that this takes: "12.50" is
+   1250 and -2. Of those past the 780th only matters whether one is not 0. */
+typedef struct flux__digits { char text[800]; int n; int64_t power; uint64_t value; } flux__digits;
+
+static bool flux__take_digits(const char *p, const char *end, flux__digits *d) {
+    bool point = false, any = false, minus;
+    d->n = 0, d->power = 0, d->value = 0;
+    for (; p < end && (flux__digit(*p) || (*p == '.' && !point)); p++) {
+        if (*p == '.') {
+            point = true;
+            continue;
+        }
+        any = true;
+        if (d->n == 0 && *p == '0') d->power -= point;     /* leading zeros are none */
+        else if (d->n < 780) {
+            d->text[d->n++] = *p;
+            if (d->n < 20) d->value = d->value * 10 + (uint64_t)(*p - '0');
+            d->power -= point;
+        } else {
+            if (*p != '0') d->text[d->n - 1] = (char)(d->text[d->n - 1] | 1);
+            d->power += !point;
+        }
+    }
+    if (!any || p == end) return any;
+    if ((*p++ | 32) != 'e') return false;
+    minus = p < end && *p == '-';
+    if (p < end && (*p == '-' || *p == '+')) p++;
+    int64_t e = 0;
+    const char *start = p;
+    for (; p < end && flux__digit(*p); p++) e = e < 1000000 ? e * 10 + (*p - '0') : e;
+    d->power += minus ? -e : e;
+    return p == end && p > start;
+}
+
+/* Reads 1250 and -2 as 12.5. Up to 19 digits make a double that is right but for its last bit
+   or two; unless that leaves it open on which side of the middle between two float32 the number
+   lies, it is rounded once more. Else strtof decides, which sees only "1250e-2", whatever the
+   locale's point. */
+static float flux__round_digits(flux__digits *d) {
+    static const double ten[] = { 1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
+                                  1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
+                                  1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22 };
+    if (d->n == 0) return 0;
+    if (d->n < 20 && d->power >= -22 && d->power <= 22) {
+        double v = d->power < 0 ? (double)d->value / ten[-d->power]
+                                : (double)d->value * ten[d->power];
+        uint64_t bits;
+        memcpy(&bits, &v, sizeof bits);
+        bits = (bits & 0x1FFFFFFF) - 0x10000000 + 8;   /* what goes; 0 to 16: near the middle */
+        if (bits > 16 && v < 3e38) return (float)v;
+    }
+    snprintf(d->text + d->n, sizeof d->text - (size_t)d->n, "e%lld", (long long)d->power);
+    return strtof(d->text, NULL);
+}
+
+/* A decimal number (1), or inf or nan (2). 0 if the text as a whole is none of them. */
+static int flux__number_of(const char *p, const char *end, float *out) {
+    flux__digits d;
+    int kind = 2;
+    bool minus = p < end && *p == '-';
+    if (p < end && (*p == '-' || *p == '+')) p++;
+    if (flux__word(p, end, "inf") || flux__word(p, end, "infinity")) *out = HUGE_VALF;
+    else if (flux__word(p, end, "nan")) *out = NAN;
+    else if (flux__take_digits(p, end, &d)) *out = flux__round_digits(&d), kind = 1;
+    else return 0;
+    if (minus) *out = -*out;
+    return kind;
+}
+
+typedef struct flux__csv {
+    flux__source *source;
+    const char *at, *end;
+    int64_t line;                         /* number of the line that was read last, from 1 */
+    char separator;                       /* ' ': any run of blanks */
+} flux__csv;
+
+static bool flux__is_blank(char c) { return c == ' ' || c == '\t'; }
+
+static void flux__trim(const char **p, const char **end) {
+    while (*p < *end && flux__is_blank(**p)) ++*p;
+    while (*p < *end && flux__is_blank((*end)[-1])) --*end;
+}
+
+/* The next line that has something on it, without its comment. */
+static FLUX__O1 bool flux__csv_line(flux__csv *c, const char **start, const char **stop) {
+    while (c->at < c->end) {
+        const char *p = c->at, *q = p, *comment;
+        while (q < c->end && *q != '\n' && *q != '\r') q++;
+        c->at = q < c->end ? q + 1 : q;
+        if (c->at < c->end && *q == '\r' && *c->at == '\n') c->at++;
+        c->line++;
+        comment = (const char *)memchr(p, '#', (size_t)(q - p));
+        if (comment) q = comment;
+        *start = p;
+        *stop = q;
+        flux__trim(&p, &q);
+        if (p < q) return true;
+    }
+    return false;
+}
+
+/* Takes the next field, a to b, off the line that goes on at *p (NULL: it does not). */
+static FLUX__O1 bool flux__csv_field(const flux__csv *c, const char **p, const char *end, const char **a,
+                            const char **b) {
+    const char *q;
+    if (!*p) return false;
+    if (c->separator == ' ') flux__trim(p, &end);
+    if (c->separator == ' ' && *p == end) return false;
+    for (q = *p; q < end && (c->separator == ' ' ? !flux__is_blank(*q) : *q != c->separator);) q++;
+    *a = *p;
+    *b = q;
+    flux__trim(a, b);
+    *p = q < end ? q + 1 : NULL;
+    return true;
+}
+
+static int64_t flux__csv_bad(const flux__csv *c, int64_t column, const char *a, const char *b,
+                             const char *why) {
+    char shown[28];
+    int n = 0;
+    for (; n < 24 && a + n < b; n++) shown[n] = (unsigned char)a[n] < 32 ? '?' : a[n];
+    snprintf(shown + n, sizeof shown - (size_t)n, "%s", a + n < b ? "..." : "");
+    flux__bad(c->source, "line %lld, column %lld: \"%s\" %s", (long long)c->line, (long long)column,
+              shown, why);
+    return -1;
+}
+
+/* The numbers of a line, of which `most` fit into out (NULL: they are only counted); how many,
+   or -1 with an error. */
+static FLUX__O1 int64_t flux__csv_numbers(const flux__csv *c, const char *p, const char *end, float *out,
+                                 int64_t most) {
+    const char *a, *b;
+    int64_t n = 0;
+    float v = 0;
+    for (; flux__csv_field(c, &p, end, &a, &b); n++) {
+        if (!out) continue;
+        int kind = flux__number_of(a, b, &v);
+        if (a == b) return flux__csv_bad(c, n + 1, a, b, "should be a number");
+        if (!kind && memchr(a, ',', (size_t)(b - a)))
+            return flux__csv_bad(c, n + 1, a, b, "is not a number: a point is needed");
+        if (!kind) return flux__csv_bad(c, n + 1, a, b, "is not a number");
+        if (kind == 1 && (v > FLT_MAX || v < -FLT_MAX))
+            return flux__csv_bad(c, n + 1, a, b, "is too large for float32");
+        if (n < most) out[n] = v;
+    }
+    return n;
+}
+
+/* Skips the heading, finds the separator, counts columns and lines; c then stands before the
+   first line of numbers. */
+static bool flux__csv_survey(flux__csv *c, int64_t *columns, int64_t *lines) {
+    const char *a, *b, *q;
+    float v;
+    flux__csv before = *c;
+    bool have = flux__csv_line(c, &a, &b);
+    if (have) {
+        while (a < b && flux__is_blank(*a)) a++;
+        for (q = a; q < b && *q != ',' && *q != ';' && !flux__is_blank(*q);) q++;
+        if (!flux__number_of(a, q, &v)) {              /* a heading, then */
+            before = *c;
+            have = flux__csv_line(c, &a, &b);
+        }
+    }
+    if (!have) {
+        flux__bad(c->source, "it has no line of numbers");
+        return false;
+    }
+    const char *from = a, *to = b;
+    flux__trim(&from, &to);
+    size_t n = (size_t)(to - from);
+    for (q = ";,\t "; *q != ' ' && !memchr(from, *q, n);) q++;
+    c->separator = *q;
+    *columns = flux__csv_numbers(c, a, b, NULL, 0);
+    for (*lines = 1; flux__csv_line(c, &a, &b);) ++*lines;
+    before.separator = c->separator;
+    *c = before;
+    return true;
+}
+
+/* Reads all lines into out, or if that is NULL only compares their lengths. */
+static bool flux__csv_fill(flux__csv *c, float *out, int64_t columns) {
+    const char *a, *b;
+    int64_t first = 0;
+    while (flux__csv_line(c, &a, &b)) {
+        int64_t n = flux__csv_numbers(c, a, b, out, columns);
+        if (n < 0) return false;
+        if (!first) first = c->line;
+        if (n != columns) {
+            flux__bad(c->source, "line %lld has %lld numbers, but line %lld has %lld",
+                      (long long)c->line, (long long)n, (long long)first, (long long)columns);
+            return false;
+        }
+        if (out) out += columns;
+    }
+    return true;
+}
+
+static flux_tensor *flux__parse_csv(flux__source *s) {
+    int64_t size[2];
+    flux_device cpu = { 0, 0 };
+    const char *text = (const char *)s->bytes;
+    flux__csv c = { s, text, text + s->size, 0, ',' };
+    if (flux__foreign(s)) return NULL;
+    if (s->size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) c.at += 3; /* the mark of UTF-8 */
+    if (!flux__csv_survey(&c, &size[0], &size[1])) return NULL;
+    if ((uint64_t)size[1] > (s->size + 1) / (uint64_t)size[0] && !flux__csv_fill(&c, NULL, size[0]))
+        return NULL;
+    flux_tensor *t = flux__leaf(flux__shape(size, 2), FLUX_F32, cpu);
+    return t && flux__csv_fill(&c, (float *)t->buf->ptr, size[0]) ? t : NULL;
+}
+
+FLUX_DEF flux_tensor *flux_load_csv(const char *path) {
+    size_t size;
+    if (!path) return (flux_tensor *)flux__null("load_csv", "path", path);
+    void *text = flux__read_file(path, &size, "load_csv");
+    if (!text) return NULL;
+    flux__source s = { "load_csv", path, NULL, (const unsigned char *)text, size };
+    int h = flux__hide();
+    flux_tensor *t = flux__parse_csv(&s);
+    FLUX_FREE(text);
+    return flux__reveal(h, t);
+}
+
+#endif /* FLUX__FILES_CSV_H */

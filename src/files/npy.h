@@ -1,0 +1,292 @@
+#ifndef FLUX__FILES_NPY_H
+#define FLUX__FILES_NPY_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/backend.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/sinks.h"
+#include "../base/scopes.h"
+#include "../graph/nodes.h"
+#include "../graph/elementwise.h"
+#include "../graph/views.h"
+#include "../schedule/looking.h"
+#include "sources.h"
+#include "idx.h"
+
+/* ---------------- text headings: a cursor that both JSON and NumPy's dictionary are read with */
+
+FLUX__COLD
+
+typedef struct flux__cursor {
+    const flux__source *source;
+    char *start, *at, *end;
+    uint64_t offset;                      /* of start in the file */
+} flux__cursor;
+
+static bool flux__cursor_bad(const flux__cursor *c, const char *what) {
+    flux__bad(c->source, "its heading is broken at byte %llu: %s",
+              (unsigned long long)(c->at - c->start) + c->offset, what);
+    return false;
+}
+
+static void flux__blanks(flux__cursor *c) {
+    while (c->at < c->end && (*c->at == ' ' || *c->at == '\t' || *c->at == '\n' || *c->at == '\r'))
+        c->at++;
+}
+
+/* Steps over that character, if it comes next. */
+static bool flux__next_is(flux__cursor *c, char want) {
+    flux__blanks(c);
+    if (c->at >= c->end || *c->at != want) return false;
+    c->at++;
+    return true;
+}
+
+static bool flux__expect(flux__cursor *c, char want) {
+    char what[32];
+    if (flux__next_is(c, want)) return true;
+    snprintf(what, sizeof what, "'%c' should stand there", want);
+    return flux__cursor_bad(c, what);
+}
+
+/* A whole number from 0 to 2^63-1, without sign or leading zeros. */
+static bool flux__whole(flux__cursor *c, int64_t *out) {
+    flux__blanks(c);
+    char *start = c->at;
+    int64_t v = 0;
+    for (; c->at < c->end && *c->at >= '0' && *c->at <= '9'; c->at++) {
+        int digit = *c->at - '0';
+        if (v > (INT64_MAX - digit) / 10) return flux__cursor_bad(c, "that number is too large");
+        v = v * 10 + digit;
+    }
+    if (c->at == start)
+        return flux__cursor_bad(c, "a whole number that is not negative should stand there");
+    if (*start == '0' && c->at > start + 1) return flux__cursor_bad(c, "a number begins with 0");
+    *out = v;
+    return true;
+}
+
+/* ---------------- .npy: "\x93NUMPY", version, length, a Python dictionary as text, elements */
+
+typedef struct flux__npy {
+    const flux__element *type;
+    bool big, fortran;
+    flux_shape shape;
+    int seen;                             /* bits: descr, fortran_order, shape */
+} flux__npy;
+
+/* A Python string without escapes; NUL-terminated where it stands. */
+static char *flux__npy_string(flux__cursor *c) {
+    flux__blanks(c);
+    char quote = c->at < c->end ? *c->at : 0, *start = c->at + 1;
+    if (quote != '\'' && quote != '"') {
+        flux__cursor_bad(c, "a string should stand there");
+        return NULL;
+    }
+    for (c->at = start; c->at < c->end && *c->at != quote; c->at++)
+        if ((unsigned char)*c->at < 32 || *c->at == '\\') break;
+    if (c->at >= c->end || *c->at != quote) {
+        flux__cursor_bad(c, "a string does not end");
+        return NULL;
+    }
+    *c->at++ = 0;
+    return start;
+}
+
+/* NumPy's name of a dtype: byte order, letter, bytes: "<f4". */
+static bool flux__npy_dtype(flux__cursor *c, flux__npy *npy) {
+    flux__blanks(c);
+    if (c->at < c->end && *c->at == '[') {
+        flux__bad(c->source, "its dtype is a record of several fields; save each field on its own");
+        return false;
+    }
+    const char *name = flux__npy_string(c), *p = name;
+    if (!name) return false;
+    char order = *p && strchr("<>=|", *p) ? *p++ : '=', letter = *p ? *p++ : '0';
+    int size = 0;
+    for (; *p >= '0' && *p <= '9' && size < 1000; p++) size = size * 10 + (*p - '0');
+    for (int i = 0; i < FLUX__NUM_ELEMENTS && *p == 0; i++)
+        if (flux__elements[i].letter == letter && flux__elements[i].size == size)
+            npy->type = &flux__elements[i];
+    if (!npy->type || (order == '|' && size > 1)) {
+        flux__bad(c->source,
+                  "its dtype is '%.40s'; f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 b1 can be read: use astype",
+                  name);
+        return false;
+    }
+    npy->big = order == '>' || (order != '<' && flux__big_endian());
+    return true;
+}
+
+static bool flux__npy_bool(flux__cursor *c, bool *out) {
+    flux__blanks(c);
+    size_t left = (size_t)(c->end - c->at);
+    *out = left >= 4 && memcmp(c->at, "True", 4) == 0;
+    if (!*out && (left < 5 || memcmp(c->at, "False", 5) != 0))
+        return flux__cursor_bad(c, "True or False should stand there");
+    c->at += *out ? 4 : 5;
+    return true;
+}
+
+static bool flux__npy_shape(flux__cursor *c, flux__npy *npy) {
+    int n = 0;
+    bool comma = true;
+    int64_t d;
+    if (!flux__expect(c, '(')) return false;
+    while (!flux__next_is(c, ')')) {
+        if (!comma) return flux__cursor_bad(c, "',' or ')' should stand there");
+        if (!flux__whole(c, &d)) return false;
+        if (c->at < c->end && *c->at == 'L') c->at++;  /* Python 2's long */
+        if (n < FLUX_MAX_DIMS) npy->shape.dim[n] = d;
+        n++;
+        comma = flux__next_is(c, ',');
+    }
+    if (n == 1 && !comma) return flux__cursor_bad(c, "a shape of one dimension is written (n,)");
+    if (n > FLUX_MAX_DIMS)
+        flux__bad(c->source, "it has %d dimensions, but a tensor has at most %d", n, FLUX_MAX_DIMS);
+    npy->shape.ndim = n;
+    return n <= FLUX_MAX_DIMS;
+}
+
+static bool flux__npy_heading(flux__cursor *c, flux__npy *npy) {
+    static const char *const keys[] = { "descr", "fortran_order", "shape" };
+    bool comma = true;
+    if (!flux__expect(c, '{')) return false;
+    while (!flux__next_is(c, '}')) {
+        if (!comma) return flux__cursor_bad(c, "',' or '}' should stand there");
+        const char *key = flux__npy_string(c);
+        if (!key || !flux__expect(c, ':')) return false;
+        int k = 0;
+        while (k < 3 && strcmp(key, keys[k]) != 0) k++;
+        if (k == 3)
+            return flux__cursor_bad(c, "that key is not one of descr, fortran_order, shape");
+        if (npy->seen & 1 << k) return flux__cursor_bad(c, "that key stands there twice");
+        npy->seen |= 1 << k;
+        if (k == 0 && !flux__npy_dtype(c, npy)) return false;
+        if (k == 1 && !flux__npy_bool(c, &npy->fortran)) return false;
+        if (k == 2 && !flux__npy_shape(c, npy)) return false;
+        comma = flux__next_is(c, ',');
+    }
+    flux__blanks(c);
+    if (npy->seen != 7) return flux__cursor_bad(c, "descr, fortran_order or shape is missing");
+    return c->at == c->end || flux__cursor_bad(c, "something follows the dictionary");
+}
+
+/* Data in C order are those of the tensor of reversed dimensions, so that is read, and its
+   transpose handed out. */
+static flux_tensor *flux__npy_tensor(flux__source *s, uint64_t at, flux__npy *npy) {
+    uint64_t bytes;
+    flux_shape shape = npy->shape, back = npy->shape, order = npy->shape;
+    int n = shape.ndim, wide = 0;
+    if (!flux__file_bytes(s, npy->type, &shape, &bytes)) return NULL;
+    flux__text text = flux__shape_text(&shape);
+    if (!flux__exactly(s, at + bytes, text.s)) return NULL;
+    for (int i = 0; i < n; i++) {
+        order.dim[i] = n - 1 - i;
+        back.dim[n - 1 - i] = shape.dim[i];
+        wide += shape.dim[i] != 1;
+    }
+    if (npy->fortran || wide <= 1) return flux__read_tensor(s, at, npy->type, shape, npy->big);
+    flux_tensor *t = flux__read_tensor(s, at, npy->type, back, npy->big);
+    return t ? flux_permute_to(t, order) : NULL;
+}
+
+static flux_tensor *flux__parse_npy(flux__source *s) {
+    unsigned char head[12];
+    flux__npy npy;
+    memset(&npy, 0, sizeof npy);
+    if (flux__foreign(s)) return NULL;
+    if (!flux__peek(s, 0, head, 10) || memcmp(head, "\x93NUMPY", 6) != 0)
+        return flux__refuse(s, "it is no .npy file: it does not begin with \\x93NUMPY");
+    if (head[6] < 1 || head[6] > 3 || head[7] != 0)
+        return flux__refuse(s, "it has version %d.%d of the format; 1 to 3 can be read", head[6],
+                            head[7]);
+    size_t start = head[6] == 1 ? 10 : 12, n = (size_t)head[8] | (size_t)head[9] << 8;
+    if (start == 12) {
+        if (!flux__peek(s, 0, head, 12)) return flux__refuse(s, "it ends within its heading");
+        n |= (size_t)head[10] << 16 | (size_t)head[11] << 24;
+    }
+    if (n > 1 << 20)
+        return flux__refuse(s, "its heading has %llu bytes: too many", (unsigned long long)n);
+    if (!flux__reaches(s, start + n))
+        return flux__refuse(s, "it ends within its heading of %d bytes", (int)n);
+    char *text = (char *)flux__malloc(n + 1);
+    if (!text) return NULL;
+    flux__cursor c = { s, text, text, text + n, start };
+    bool good = flux__peek(s, start, text, n) && flux__npy_heading(&c, &npy);
+    FLUX_FREE(text);
+    return good ? flux__npy_tensor(s, start + n, &npy) : NULL;
+}
+
+FLUX_DEF flux_tensor *flux_load_npy(const char *path) {
+    return flux__load_with(flux__parse_npy, "load_npy", path);
+}
+
+/* The heading for x, with the data beginning at a multiple of 64; its length. */
+static size_t flux__npy_head(char *out, size_t room, const flux__element *e,
+                             const flux_shape *shape) {
+    size_t n = 10, total;
+    n += (size_t)snprintf(out + n, room - n, "{'descr': '%c%c%d', 'fortran_order': %s, 'shape': (",
+                          e->size > 1 ? '<' : '|', e->letter, e->size,
+                          shape->ndim > 1 ? "True" : "False");
+    for (int i = 0; i < shape->ndim; i++)
+        n += (size_t)snprintf(out + n, room - n, i ? ", %lld" : "%lld", (long long)shape->dim[i]);
+    n += (size_t)snprintf(out + n, room - n, shape->ndim == 1 ? ",), }" : "), }");
+    total = (n + 1 + 63) / 64 * 64;
+    memset(out + n, ' ', total - n - 1);
+    out[total - 1] = '\n';
+    memcpy(out, "\x93NUMPY\1\0", 8);
+    out[8] = (char)((total - 10) & 255);
+    out[9] = (char)((total - 10) >> 8);
+    return total;
+}
+
+/* x, dtype and all, on that device (flux_to would make a float64 on its way to a GPU a float32). */
+static flux_tensor *flux__placed(flux_tensor *x, flux_device d) {
+    return flux__same_device(x->device, d) ? x : flux__move(x, d);
+}
+
+/* Its elements in host memory. */
+static const void *flux__host_data(flux_tensor *x) {
+    flux_device cpu = { 0, 0 };
+    flux_tensor *y = flux__placed(x, cpu);
+    return y ? flux_data(y) : NULL;
+}
+
+static bool flux__plain(const char *call, const char *arg, const flux_tensor *x) {
+    if (!x) flux__null(call, arg, x);
+    else if (x->op == FLUX__TUPLE)
+        flux__fail("%s: %s is a tuple of %d tensors; take one with flux_nth", call, arg, x->nin);
+    else return true;
+    return false;
+}
+
+FLUX_DEF int flux_save_npy(flux_tensor *x, const char *path) {
+    char head[512];
+    if (!flux__plain("save_npy", "x", x)) return -1;
+    const flux__element *e = &flux__elements[x->dtype];
+    if (!e->letter) {
+        flux__fail("save_npy: NumPy has no %s; convert first: flux_to_dtype(x, FLUX_F32)",
+                   flux__dtypes[x->dtype].name);
+        return -1;
+    }
+    if (!path) {
+        flux__null("save_npy", "path", path);
+        return -1;
+    }
+    int h = flux__hide();
+    flux_shape shape = flux__dims(x);
+    const void *data = flux__host_data(x);
+    flux__out *o = data ? flux__out_open(path, "save_npy") : NULL;
+    bool good = o != NULL;
+    if (good) {
+        flux__out_write(o, head, flux__npy_head(head, sizeof head, e, &shape));
+        flux__write_elements(o, data, (uint64_t)flux__count(&shape), e->size);
+        good = flux__out_commit(o);
+    }
+    flux__reveal(h, NULL);
+    return good ? 0 : -1;
+}
+
+#endif /* FLUX__FILES_NPY_H */

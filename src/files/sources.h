@@ -1,0 +1,232 @@
+#ifndef FLUX__FILES_SOURCES_H
+#define FLUX__FILES_SOURCES_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/sinks.h"
+#include "../graph/leaves.h"
+
+/* ------------------------------------------------------------------ 24. Files
+   Readers of IDX (MNIST's format), NumPy's .npy, CSV and safetensors, writers of the second and
+   the last.
+   Readers work on a flux__source: a file, or bytes in memory in its place, so that a test can
+   hand them anything.
+   Invariants: nothing that a file says is used before it is checked; no memory is asked for on
+   the word of a heading before the bytes that it promises are known to be there; what is in
+   memory, or on the disk under the name asked for, changes at the very end of a call or not at
+   all. Files are little-endian (IDX and some .npy are not) and row-major: a tensor's memory is
+   the file's, and its dimensions stand there in reverse, so that no data are shuffled.
+   Rejected: mapping files into memory (a file that shrinks meanwhile kills the process), and a
+   JSON parser for more than safetensors allows: three fixed levels need no recursion. */
+
+FLUX__COLD
+
+/* Element types as files name them. The first ones stand in flux_dtype's order: what we write.
+   The others are read into the next wider type we have. */
+typedef struct flux__element {
+    const char *name;                     /* safetensors' */
+    char letter;                          /* NumPy's; 0: it has none */
+    uint8_t idx;                          /* IDX's number; 0: it has none */
+    uint8_t size;                         /* bytes in the file */
+    uint8_t dtype;                        /* ours */
+} flux__element;
+static const flux__element flux__elements[] = {
+    { "F32", 'f', 0x0D, 4, FLUX_F32 }, { "F64", 'f', 0x0E, 8, FLUX_F64 },
+    { "F16", 'f', 0, 2, FLUX_F16 },    { "BF16", 0, 0, 2, FLUX_BF16 },
+    { "I32", 'i', 0x0C, 4, FLUX_I32 }, { "I64", 'i', 0, 8, FLUX_I64 },
+    { "U8", 'u', 0x08, 1, FLUX_U8 },   { "BOOL", 'b', 0, 1, FLUX_BOOL },
+    { "I8", 'i', 0x09, 1, FLUX_I32 },  { "I16", 'i', 0x0B, 2, FLUX_I32 },
+    { "U16", 'u', 0, 2, FLUX_I32 },    { "U32", 'u', 0, 4, FLUX_I64 }
+};
+enum { FLUX__NUM_ELEMENTS = (int)(sizeof flux__elements / sizeof *flux__elements) };
+
+/* ---------------- sources */
+
+typedef struct flux__source {
+    const char *call, *path;              /* for messages */
+    FILE *file;                           /* NULL: memory */
+    const unsigned char *bytes;
+    uint64_t size;                        /* of bytes */
+} flux__source;
+
+static void *flux__bad(const flux__source *s, const char *format, ...) FLUX__PRINTF(2, 3);
+static void *flux__bad(const flux__source *s, const char *format, ...) {
+    char why[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof why, format, args);
+    va_end(args);
+    return flux__fail("%s: %s: %s", s->call, flux__short_path(s->path), why);
+}
+
+#define flux__refuse(...) ((flux_tensor *)flux__bad(__VA_ARGS__))
+
+/* In steps that a 32-bit long can say, each of them proved to lie in the file before the next. */
+static bool flux__seek(FILE *f, uint64_t at) {
+    if (fseek(f, 0, SEEK_SET) != 0) return false;
+    while (at > (uint64_t)LONG_MAX) {
+        if (fseek(f, LONG_MAX, SEEK_CUR) != 0 || fgetc(f) == EOF) return false;
+        at -= (uint64_t)LONG_MAX + 1;
+    }
+    return fseek(f, (long)at, SEEK_CUR) == 0;
+}
+
+/* Reads n bytes from position `at`; false, without an error, where the file ends before. */
+static bool flux__peek(flux__source *s, uint64_t at, void *out, size_t n) {
+    if (s->file) return flux__seek(s->file, at) && fread(out, 1, n, s->file) == n;
+    if (at > s->size || n > s->size - at) return false;
+    if (n) memcpy(out, s->bytes + at, n);
+    return true;
+}
+
+/* Whether the file has at least n bytes. */
+static bool flux__reaches(flux__source *s, uint64_t n) {
+    char last;
+    return n == 0 || flux__peek(s, n - 1, &last, 1);
+}
+
+/* Whether the file has exactly n bytes; an error if not. */
+static bool flux__exactly(flux__source *s, uint64_t n, const char *what) {
+    if (!flux__reaches(s, n))
+        flux__bad(s, "it ends before its data do: %s needs %llu bytes", what,
+                  (unsigned long long)n);
+    else if (flux__reaches(s, n + 1))
+        flux__bad(s, "it goes on after its data: %s needs %llu bytes", what, (unsigned long long)n);
+    else return true;
+    return false;
+}
+
+static bool flux__source_open(flux__source *s, const char *call, const char *path) {
+    char first;
+    s->call = call;
+    s->path = path;
+    s->bytes = NULL;
+    s->size = 0;
+    s->file = NULL;
+    if (!path) {
+        flux__null(call, "path", path);
+        return false;
+    }
+    s->file = flux__fopen(path, "rb");
+    if (!s->file)
+        flux__fail("%s: cannot open %s: %s", call, flux__short_path(path), strerror(errno));
+    else if (fread(&first, 1, 1, s->file) != 1) {
+        if (ferror(s->file)) flux__bad(s, "cannot read it: %s", strerror(errno));
+        else flux__bad(s, "it is empty");
+    } else if (fseek(s->file, 0, SEEK_SET) != 0)
+        flux__bad(s, "cannot seek in it: %s", strerror(errno));
+    else return true;
+    if (s->file) fclose(s->file);
+    s->file = NULL;
+    return false;
+}
+
+static void flux__source_close(flux__source *s) {
+    if (s->file) fclose(s->file);
+    s->file = NULL;
+}
+
+/* Files that are something else than they were taken for, by how they begin. */
+typedef struct flux__magic { const char *bytes; size_t n; const char *what; } flux__magic;
+
+static bool flux__foreign(flux__source *s) {
+    static const flux__magic known[] = {
+        { "\x1f\x8b", 2, "compressed by gzip: unpack it first (gunzip)" },
+        { "PK\3\4", 4, "a zip archive (as .npz files are): unpack it first, and load a member" },
+        { "\xff\xfe", 2, "UTF-16 text: save it as UTF-8" },
+        { "\x89HDF", 4, "an HDF5 file, which is not read here" },
+        { "\x80\x02", 2, "a Python pickle, which is not read here: save as safetensors" }
+    };
+    char head[4] = { 0, 0, 0, 0 };
+    size_t n = 4;
+    while (n > 0 && !flux__peek(s, 0, head, n)) n--;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (n >= known[i].n && memcmp(head, known[i].bytes, known[i].n) == 0) {
+            flux__bad(s, "it is %s", known[i].what);
+            return true;
+        }
+    return false;
+}
+
+/* ---------------- elements, from the file's form to ours and back */
+
+static bool flux__big_endian(void) {
+    const uint16_t one = 1;
+    unsigned char low;
+    memcpy(&low, &one, 1);
+    return low == 0;
+}
+
+static void flux__put_element(unsigned char *to, uint64_t v, size_t size) {
+    if (size == 1) *to = (unsigned char)v;
+    if (size == 2) { uint16_t w = (uint16_t)v; memcpy(to, &w, 2); }
+    if (size == 4) { uint32_t w = (uint32_t)v; memcpy(to, &w, 4); }
+    if (size == 8) memcpy(to, &v, 8);
+}
+
+/* Turns n elements, lying as the file has them at the end of the room for ours, into ours in
+   place: bytes in this machine's order, small integers widened (the front never overtakes the
+   rest), bools 0 or 1. */
+static void flux__decode(unsigned char *to, size_t n, const flux__element *e, bool big) {
+    size_t size = e->size, wide = flux__dtypes[e->dtype].size;
+    const unsigned char *from = to + n * (wide - size);
+    uint64_t sign = e->letter == 'i' && wide > size ? (uint64_t)1 << (8 * size - 1) : 0;
+    if (wide == size && e->dtype != FLUX_BOOL && (size == 1 || big == flux__big_endian())) return;
+    for (size_t i = 0; i < n; i++, from += size, to += wide) {
+        uint64_t v = 0;
+        for (size_t k = 0; k < size; k++) v |= (uint64_t)from[big ? size - 1 - k : k] << (8 * k);
+        v = (v ^ sign) - sign;            /* spreads the sign bit */
+        flux__put_element(to, e->dtype == FLUX_BOOL ? v != 0 : v, wide);
+    }
+}
+
+/* The bytes that a tensor takes in the file; false, with an error, where they could not be
+   counted or had. */
+static bool flux__file_bytes(const flux__source *s, const flux__element *e, const flux_shape *shape,
+                             uint64_t *bytes) {
+    uint64_t n = 1, most = (uint64_t)7e13 / 8;         /* as flux__check_shape has it */
+    if (most > SIZE_MAX / 8) most = SIZE_MAX / 8;
+    for (int i = 0; i < shape->ndim; i++) {
+        uint64_t d = shape->dim[i] > 0 ? (uint64_t)shape->dim[i] : 1;
+        if (d > most / n) {
+            flux__bad(s, "a tensor of that shape is too large (dimension %d is %lld)", i,
+                      (long long)shape->dim[i]);
+            return false;
+        }
+        n *= d;
+    }
+    *bytes = flux__count(shape) > 0 ? n * e->size : 0;
+    return true;
+}
+
+/* A tensor of the elements that lie at position `at`. */
+static flux_tensor *flux__read_tensor(flux__source *s, uint64_t at, const flux__element *e,
+                                      flux_shape shape, bool big) {
+    flux_device cpu = { 0, 0 };
+    flux_tensor *t = flux__leaf(shape, (flux_dtype)e->dtype, cpu);
+    if (!t) return NULL;
+    size_t n = (size_t)flux__count(&shape);
+    unsigned char *p = (unsigned char *)t->buf->ptr;
+    if (n &&
+        !flux__peek(s, at, p + n * ((size_t)flux__dtypes[e->dtype].size - e->size), n * e->size))
+        return flux__refuse(s, "cannot read %llu bytes at position %llu: %s",
+                            (unsigned long long)n * e->size, (unsigned long long)at,
+                            s->file && ferror(s->file) ? strerror(errno) : "it is shorter now");
+    flux__decode(p, n, e, big);
+    return t;
+}
+
+/* Writes n elements of `size` bytes each, least significant byte first. */
+static bool flux__write_elements(flux__out *o, const void *data, uint64_t n, size_t size) {
+    const unsigned char *p = (const unsigned char *)data;
+    unsigned char turned[1024];
+    if (!flux__big_endian() || size == 1) return flux__out_write(o, data, (size_t)n * size);
+    for (size_t part = 0; n > 0; n -= part, p += part * size) {
+        part = n < sizeof turned / size ? (size_t)n : sizeof turned / size;
+        for (size_t i = 0; i < part * size; i++) turned[i] = p[i - i % size + size - 1 - i % size];
+        if (!flux__out_write(o, turned, part * size)) return false;
+    }
+    return true;
+}
+
+#endif /* FLUX__FILES_SOURCES_H */

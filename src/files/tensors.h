@@ -1,0 +1,605 @@
+#ifndef FLUX__FILES_TENSORS_H
+#define FLUX__FILES_TENSORS_H
+#include "../base/platform.h"
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/sinks.h"
+#include "../base/scopes.h"
+#include "../schedule/looking.h"
+#include "../device/registry.h"
+#include "../data/orders.h" /* flux_loader */
+#include "../nn/walk.h"
+#include "../nn/state.h"
+#include "../nn/adjust.h"
+#include "sources.h"
+#include "npy.h"
+#include "csv.h"
+#include "safetensors.h"
+
+/* ---------------- safetensors: what is saved and loaded
+   A flux__list names the tensors of the things that a call is given, in the order in which they
+   are visited. Those that are one tensor are known by `first`, the number of the place where it
+   was met first: it is written once, under that name, and the other names become ties. */
+
+FLUX__COLD
+
+typedef struct flux__stored {
+    char *name;
+    flux_tensor **field, *x;              /* where it is held (or NULL), the tensor */
+    int number, first;                    /* of this place; of the first one with the same tensor */
+    bool ties;                            /* to be one tensor means something, as in layers */
+    uint64_t begin;                       /* among the file's data */
+    flux_tensor *loaded;
+} flux__stored;
+
+typedef struct flux__thing { const char *name; int length; const void *object; } flux__thing;   /* what a call is given */
+
+typedef struct flux__list {
+    const char *call;
+    const flux__thing *thing;
+    int things;
+    flux__stored *item;
+    int items, room;
+    const char *prefix;                   /* of what is visited now; "": none */
+    int prefix_length;
+    bool ties, failed;
+} flux__list;
+
+/* "opt" and "layers.0.weight.m" make "opt.layers.0.weight.m"; either may be empty. */
+static char *flux__full_name(const char *prefix, int length, const char *path) {
+    size_t n = strlen(path), before = (size_t)length, dot = before && n;
+    char *name = (char *)flux__malloc(before + dot + n + 1);
+    if (!name) return NULL;
+    if (before) memcpy(name, prefix, before);
+    if (dot) name[before] = '.';
+    memcpy(name + before + dot, path, n + 1);
+    return name;
+}
+
+static void flux__list_add(flux__list *l, const char *path, flux_tensor **field, flux_tensor *x) {
+    if (l->failed || !x) return;
+    flux__stored *it = (flux__stored *)flux__grow(l->item, &l->room, l->items + 1, sizeof *it);
+    if (it) l->item = it;
+    char *name = it ? flux__full_name(l->prefix, l->prefix_length, path) : NULL;
+    l->failed = !name;
+    if (!name) return;
+    it += l->items;
+    memset(it, 0, sizeof *it);
+    it->name = name;
+    it->field = field;
+    it->x = x;
+    it->ties = l->ties;
+    it->number = it->first = l->items++;
+}
+
+static void flux__list_free(flux__list *l) {
+    for (int i = 0; i < l->items; i++) FLUX_FREE(l->item[i].name);
+    if (l->item) FLUX_FREE(l->item);
+}
+
+static int flux__by_tensor(const void *a, const void *b) {
+    const flux__stored *x = (const flux__stored *)a, *y = (const flux__stored *)b;
+    if (x->ties != y->ties) return x->ties - y->ties;
+    if (x->x != y->x) return (uintptr_t)x->x < (uintptr_t)y->x ? -1 : 1;
+    return x->number - y->number;
+}
+static int flux__by_number(const void *a, const void *b) {
+    return ((const flux__stored *)a)->number - ((const flux__stored *)b)->number;
+}
+static int flux__by_item_name(const void *a, const void *b) {
+    return strcmp(((const flux__stored *)a)->name, ((const flux__stored *)b)->name);
+}
+
+/* Whether two of the things that have numbers beside their tensors have one name. */
+static bool flux__same_names(const flux__list *l) {
+    for (int i = 0; i < l->things; i++)
+        for (int k = 0; k < i; k++) {
+            const flux__thing *a = &l->thing[i], *b = &l->thing[k];
+            int kind = ((const flux__head *)a->object)->kind;
+            if (kind != ((const flux__head *)b->object)->kind || (kind != FLUX__STATE && kind != FLUX__LOADER)) continue;
+            if (a->length == b->length && memcmp(a->name, b->name, (size_t)a->length) == 0)
+                return flux__fail("%s: two things have the name %.*s", l->call, a->length, a->name), true;
+        }
+    return false;
+}
+
+/* Finds out which places hold one tensor, and that no two have one name. */
+static bool flux__list_finish(flux__list *l) {
+    if (l->failed || flux__same_names(l)) return false;
+    if (!l->items) return true;
+    qsort(l->item, (size_t)l->items, sizeof *l->item, flux__by_tensor);
+    for (int i = 1; i < l->items; i++)
+        if (l->item[i].ties && l->item[i].x == l->item[i - 1].x)
+            l->item[i].first = l->item[i - 1].first;
+    qsort(l->item, (size_t)l->items, sizeof *l->item, flux__by_item_name);
+    for (int i = 1; i < l->items; i++)
+        if (strcmp(l->item[i].name, l->item[i - 1].name) == 0) {
+            flux__fail("%s: two tensors have the name %.200s", l->call, l->item[i].name);
+            return false;
+        }
+    qsort(l->item, (size_t)l->items, sizeof *l->item, flux__by_number);
+    return true;
+}
+
+/* ---------------- safetensors: writing */
+
+typedef struct flux__json { char *at; int n, room; bool failed; } flux__json;
+
+static void flux__json_add(flux__json *j, const char *text, size_t n) {
+    char *at = NULL;
+    if (j->failed) return;
+    if (n > (size_t)(FLUX__MAX_HEADING - 64 - j->n))
+        flux__fail("save: the names and shapes take more than the %d bytes that safetensors allows",
+                   FLUX__MAX_HEADING);
+    else at = (char *)flux__grow(j->at, &j->room, j->n + (int)n, 1);
+    j->failed = !at;
+    if (!at) return;
+    j->at = at;
+    memcpy(at + j->n, text, n);
+    j->n += (int)n;
+}
+
+static void flux__json_text(flux__json *j, const char *text) {
+    flux__json_add(j, text, strlen(text));
+}
+
+static void flux__json_quoted(flux__json *j, const char *before, const char *text) {
+    char escape[8];
+    flux__json_text(j, "\"");
+    flux__json_text(j, before);
+    for (; *text; text++) {
+        bool plain = (unsigned char)*text >= 32 && *text != '"' && *text != '\\';
+        if (!plain) snprintf(escape, sizeof escape, "\\u%04x", (unsigned)(unsigned char)*text);
+        if (plain) flux__json_add(j, text, 1);
+        else flux__json_text(j, escape);
+    }
+    flux__json_text(j, "\"");
+}
+
+/* "before" and numbers, separated by commas, the last one first. */
+static void flux__json_reversed(flux__json *j, const char *before, const int64_t *v, int n) {
+    char number[24];
+    flux__json_text(j, before);
+    for (int i = n - 1; i >= 0; i--) {
+        snprintf(number, sizeof number, i ? "%lld," : "%lld", (long long)v[i]);
+        flux__json_text(j, number);
+    }
+    flux__json_text(j, "]");
+}
+
+/* Numbers that are no tensors stand in the metadata: of a state its rules, as it prints them, "rules:opt", and those of a
+   parameter that was adjusted apart, "rules:opt.layers.0.weight"; of a loader how many epochs it has begun, "epoch:loader".
+   Who knows nothing of them passes them over. */
+static void flux__json_pair(flux__json *j, const char *kind, const flux__thing *t, const char *path, const char *value) {
+    char *name = flux__full_name(t->name, t->length, path);
+    j->failed |= !name;
+    if (!name) return;
+    flux__json_text(j, ",");
+    flux__json_quoted(j, kind, name);
+    flux__json_text(j, ":");
+    flux__json_quoted(j, "", value);
+    FLUX_FREE(name);
+}
+
+static void flux__json_beside(flux__json *j, const flux__thing *t) {
+    const flux__head *head = (const flux__head *)t->object;
+    char text[6000];                      /* room for the longest chain */
+    if (head->kind == FLUX__LOADER) {
+        snprintf(text, sizeof text, "%lld", (long long)((const flux_loader *)t->object)->epoch);
+        flux__json_pair(j, "epoch:", t, "", text);
+    }
+    if (head->kind != FLUX__STATE) return;
+    const flux_state *s = (const flux_state *)t->object;
+    flux__rules_text(s, NULL, text, sizeof text);
+    flux__json_pair(j, "rules:", t, "", text);
+    for (int i = 0; i < s->nleaves && !j->failed; i++) {
+        if (!flux__leaf_differs(s, i)) continue;
+        flux__rules_text(s, &s->o[i * s->nrules], text, sizeof text);
+        flux__json_pair(j, "rules:", t, flux__leaf_path(s, i), text);
+    }
+}
+
+/* Data order: wide elements before narrow ones, so that each tensor lies at a multiple of its
+   element size; then by name. Ties come last: they have no data. */
+static int flux__by_layout(const void *a, const void *b) {
+    const flux__stored *x = (const flux__stored *)a, *y = (const flux__stored *)b;
+    int tied = (x->first != x->number) - (y->first != y->number);
+    int size = flux__dtypes[y->x->dtype].size - flux__dtypes[x->x->dtype].size;
+    return tied ? tied : size ? size : strcmp(x->name, y->name);
+}
+
+/* The heading, padded so that the data begin at a multiple of 64. `names` says what each number
+   of a first place is called. */
+static void flux__json_heading(flux__json *j, flux__list *l, const char *const *names) {
+    uint64_t at = 0;
+    flux__json_text(j, "{\"__metadata__\":{\"flux.h\":\"1\"");
+    for (int i = 0; i < l->things; i++) flux__json_beside(j, &l->thing[i]);
+    for (int i = 0; i < l->items; i++) {
+        if (l->item[i].first == l->item[i].number) continue;
+        flux__json_text(j, ",");
+        flux__json_quoted(j, "tie:", l->item[i].name);
+        flux__json_text(j, ":");
+        flux__json_quoted(j, "", names[l->item[i].first]);
+    }
+    flux__json_text(j, "}");
+    for (int i = 0; i < l->items && l->item[i].first == l->item[i].number; i++) {
+        flux__stored *it = &l->item[i];
+        uint64_t bytes = (uint64_t)flux__size(it->x) * flux__dtypes[it->x->dtype].size;
+        int64_t place[2] = { (int64_t)(at + bytes), (int64_t)at };
+        it->begin = at;
+        at += bytes;
+        flux__json_text(j, ",");
+        flux__json_quoted(j, "", it->name);
+        flux__json_text(j, ":{\"dtype\":\"");
+        flux__json_text(j, flux__elements[it->x->dtype].name);
+        flux__json_reversed(j, "\",\"shape\":[", it->x->dim, it->x->ndim);
+        flux__json_reversed(j, ",\"data_offsets\":[", place, 2);
+        flux__json_text(j, "}");
+    }
+    flux__json_text(j, "}");
+    while (!j->failed && (j->n + 8) % 64) flux__json_add(j, " ", 1);
+}
+
+static bool flux__save_check(const flux__list *l) {
+    for (int i = 0; i < l->items; i++) {
+        const flux__stored *it = &l->item[i];
+        if (!flux__plain(l->call, it->name, it->x)) return false;
+        if (flux__utf8(it->name, strlen(it->name)) && strcmp(it->name, "__metadata__") != 0)
+            continue;
+        flux__fail("%s: a tensor can't have the name %.200s in a safetensors file", l->call,
+                   it->name);
+        return false;
+    }
+    for (int i = 0; i < l->things; i++)
+        if (!flux__utf8(l->thing[i].name, (size_t)l->thing[i].length))
+            return FLUX__REFUSE("%s: nothing can have the name %.*s in a safetensors file", l->call, l->thing[i].length, l->thing[i].name);
+    return true;
+}
+
+/* Computes what is not computed yet, all at once, so that nothing has been written when that
+   fails. */
+static bool flux__save_compute(const flux__list *l) {
+    flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)l->items * sizeof *xs);
+    for (int i = 0; xs && i < l->items; i++) xs[i] = l->item[i].x;
+    bool good = xs && flux_eval_all(l->items, xs) == 0;
+    if (xs) FLUX_FREE(xs);
+    return good;
+}
+
+static bool flux__save_data(flux__out *o, const flux__stored *it) {
+    int h = flux__hide();
+    const void *data = flux__host_data(it->x);
+    bool good = data && flux__write_elements(o, data, (uint64_t)flux__size(it->x),
+                                             flux__dtypes[it->x->dtype].size);
+    flux__reveal(h, NULL);
+    return good;
+}
+
+static bool flux__save_list(flux__list *l, const char *path) {
+    flux__json j = { NULL, 0, 0, false };
+    unsigned char length[8];
+    const char **names = (const char **)flux__malloc((size_t)l->items * sizeof *names);
+    bool good = names && flux__save_check(l) && flux__save_compute(l);
+    if (good) {
+        for (int i = 0; i < l->items; i++) names[i] = l->item[i].name;
+        if (l->items) qsort(l->item, (size_t)l->items, sizeof *l->item, flux__by_layout);
+        flux__json_heading(&j, l, names);
+    }
+    if (names) FLUX_FREE(names);
+    flux__out *o = good && !j.failed ? flux__out_open(path, l->call) : NULL;
+    good = o != NULL;
+    for (int i = 0; i < 8; i++) length[i] = (unsigned char)((uint64_t)j.n >> (8 * i));
+    good = good && flux__out_write(o, length, 8) && flux__out_write(o, j.at, (size_t)j.n);
+    for (int i = 0; good && i < l->items && l->item[i].first == l->item[i].number; i++)
+        good = flux__save_data(o, &l->item[i]);
+    if (good) good = flux__out_commit(o);
+    else flux__out_abort(o);
+    if (j.at) FLUX_FREE(j.at);
+    return good;
+}
+
+/* ---------------- safetensors: loading */
+
+/* What is wrong with a file for these targets, gathered so that one sentence can say it all. */
+typedef struct flux__misfit {
+    char first[320];                      /* the first tensor that differs, in words */
+    int differ, missing, unexpected;
+    const char *missing_name, *unexpected_name;
+} flux__misfit;
+
+static void flux__compare_item(const flux__archive *z, const flux__stored *it, flux__misfit *m) {
+    flux__entry *e = flux__find(z, it->name);
+    if (!e) {
+        if (!m->missing++) m->missing_name = it->name;
+        return;
+    }
+    e->used = true;
+    flux_shape here = flux__dims(it->x), there = flux__entry_shape(e);
+    bool same = e->ndim == here.ndim && e->type == &flux__elements[it->x->dtype];
+    for (int i = 0; same && i < here.ndim; i++) same = here.dim[i] == there.dim[i];
+    if (same || m->differ++) return;
+    flux__text a = flux__shape_text(&here), b = flux__shape_text(&there);
+    snprintf(m->first, sizeof m->first, "%.80s is %.90s %s here and %.90s%s %.16s there", it->name,
+             a.s, flux__elements[it->x->dtype].name, b.s, e->ndim > FLUX_MAX_DIMS ? "x..." : "",
+             e->dtype);
+}
+
+/* Names in the file that belong to what was asked for but to no tensor of it. `things` are the
+   prefixes asked for, each as long as said; none: everything in the file. */
+
+static void flux__compare_name(const char *name, const flux__thing *things, int n,
+                               flux__misfit *m) {
+    bool ours = n == 0;
+    for (int i = 0; i < n; i++) {
+        size_t length = (size_t)things[i].length;
+        if (strncmp(name, things[i].name, length) == 0 &&
+            (name[length] == '.' || name[length] == 0))
+            ours = true;
+    }
+    if (ours && !m->unexpected++) m->unexpected_name = name;
+}
+
+static bool flux__compare(const flux__archive *z, const flux__list *l, const flux__thing *things,
+                          int n) {
+    flux__misfit m;
+    char text[720];                       /* room for the longest of each part */
+    int at = 0;
+    memset(&m, 0, sizeof m);
+    for (int i = 0; i < l->items; i++) flux__compare_item(z, &l->item[i], &m);
+    for (int i = 0; i < z->entries; i++)
+        if (!z->entry[i].used) flux__compare_name(z->entry[i].name, things, n, &m);
+    for (int i = 0; i < z->pairs; i++)
+        if (strncmp(z->pair[i].key, "tie:", 4) == 0 && !z->pair[i].used)
+            flux__compare_name(z->pair[i].key + 4, things, n, &m);
+    if (!m.differ && !m.missing && !m.unexpected) return true;
+    if (m.differ) at += snprintf(text, sizeof text, "%s", m.first);
+    if (m.differ > 1)
+        at += snprintf(text + at, sizeof text - (size_t)at, " (and %d more differ)", m.differ - 1);
+    if (m.missing)
+        at += snprintf(text + at, sizeof text - (size_t)at, "%s%d missing there (%.60s%s)",
+                       at ? "; " : "", m.missing, m.missing_name, m.missing > 1 ? ", ..." : "");
+    if (m.unexpected)
+        at += snprintf(text + at, sizeof text - (size_t)at, "%s%d unknown here (%.60s%s)",
+                       at ? "; " : "", m.unexpected, m.unexpected_name,
+                       m.unexpected > 1 ? ", ..." : "");
+    flux__bad(&z->source, "it does not fit: %s", text);
+    return false;
+}
+
+/* The tensor of that entry, on the device of the one whose place it takes. */
+static flux_tensor *flux__load_placed(flux__archive *z, const flux__entry *e,
+                                      const flux_tensor *old) {
+    int h = flux__hide();
+    int64_t failures = flux__failures();
+    flux_tensor *read = flux__entry_read(z, e), *t = read ? flux__placed(read, old->device) : NULL;
+    t = t ? flux_eval(t) : NULL;
+    if (read && !t && !flux__failed_since(failures))
+        flux__bad(&z->source, "%.100s could not be moved to %s", e->name,
+                  flux_device_name(old->device));
+    return flux__reveal(h, t);
+}
+
+/* Reads the tensor that comes into the place of it->x, or, where an earlier place has done so,
+   sees that the file has the same for this one. */
+static bool flux__load_item(flux__archive *z, flux__list *l, flux__stored *it) {
+    const flux__stored *first = &l->item[it->first];
+    const flux__entry *e = flux__find(z, it->name), *before = flux__find(z, first->name);
+    if (it == first) return (it->loaded = flux__load_placed(z, e, it->x)) != NULL;
+    if (e == before) return true;
+    int h = flux__hide();
+    const flux_tensor *a = flux__entry_read(z, before), *b = a ? flux__entry_read(z, e) : NULL;
+    bool same = b && memcmp(a->buf->ptr, b->buf->ptr, a->buf->bytes) == 0;
+    flux__reveal(h, NULL);
+    if (b && !same)
+        flux__bad(&z->source, "%.100s and %.100s are one tensor here, but differ there",
+                  first->name, it->name);
+    return same;
+}
+
+/* What the file keeps beside the tensors of a thing; NULL: nothing. */
+static const char *flux__beside(const flux__archive *z, const char *kind, const flux__thing *t, const char *path) {
+    size_t before = strlen(kind), n = (size_t)t->length, dot = n && *path;
+    int lo = 0, hi = z->pairs;
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        const char *key = z->pair[mid].key;
+        int order = strncmp(key, kind, before);
+        if (order == 0) order = strncmp(key += before, t->name, n);
+        if (order == 0) order = strncmp(key += n, ".", dot);
+        if (order == 0) order = strcmp(key + dot, path);
+        if (order == 0) return z->pair[mid].value;
+        if (order < 0) lo = mid + 1;
+        else hi = mid;
+    }
+    return NULL;
+}
+
+static bool flux__load_epoch(const flux__archive *z, const flux__thing *t, bool take) {
+    const char *text = flux__beside(z, "epoch:", t, "");
+    flux_loader *l = (flux_loader *)(intptr_t)t->object;
+    if (!text) return flux__bad(&z->source, "it does not fit: it has no epoch of a loader %.*s", t->length, t->name), false;
+    if (strspn(text, "0123456789") != strlen(text) || !*text || strlen(text) > 18)
+        return flux__bad(&z->source, "the epoch of %.*s is \"%.40s\", no count", t->length, t->name, text), false;
+    if (take) l->epoch = (int64_t)strtoll(text, NULL, 10);
+    return true;
+}
+
+/* Files of earlier versions have no rules, and those of other rules than ours say nothing of these. */
+static void flux__load_rules(const flux__archive *z, const flux__thing *t, bool take) {
+    flux_state *s = (flux_state *)(intptr_t)t->object;
+    const char *text = flux__beside(z, "rules:", t, "");
+    flux_rule_opts all[FLUX_MAX_RULES], own[FLUX_MAX_RULES];
+    if (!text) return;
+    if (!flux__read_rules(text, s, all)) {
+        if (!take) flux__note(FLUX_LOG_WARN, "load.rules", false, "load: %s: it was saved by %.160s; the numbers of this state stay as they are",
+                              flux__short_path(z->source.path), text);
+        return;
+    }
+    for (int r = 0; take && r < s->nrules; r++) s->rule[r].o = all[r];
+    for (int i = 0; take && i < s->nleaves; i++) {
+        text = flux__beside(z, "rules:", t, flux__leaf_path(s, i));
+        memcpy((void *)&s->o[i * s->nrules], (void *)(text && flux__read_rules(text, s, own) ? own : all), (size_t)s->nrules * sizeof *own);
+    }
+}
+
+/* Numbers that are no tensors. take false: looks whether they can be had, so that taking them can't fail. */
+static bool flux__load_beside(const flux__archive *z, const flux__thing *t, bool take) {
+    const flux__head *head = (const flux__head *)t->object;
+    if (head->kind == FLUX__LOADER) return flux__load_epoch(z, t, take);
+    if (head->kind == FLUX__STATE) flux__load_rules(z, t, take);
+    return true;
+}
+
+/* All or nothing: everything is compared, then read and moved, before the first field changes. */
+static bool flux__load_archive(flux__archive *z, flux__list *l, const flux__thing *things, int n) {
+    int h = flux__hide();
+    bool good = flux__compare(z, l, things, n);
+    for (int i = 0; good && i < l->items; i++) good = flux__load_item(z, l, &l->item[i]);
+    for (int i = 0; good && i < l->things; i++) good = flux__load_beside(z, &l->thing[i], false);
+    for (int i = 0; good && i < l->things; i++) flux__load_beside(z, &l->thing[i], true);
+    for (int i = 0; good && i < l->items; i++)
+        flux_assign(l->item[i].field, l->item[l->item[i].first].loaded);
+    flux__reveal(h, NULL);
+    return good;
+}
+
+static bool flux__load_list(flux__list *l, const char *path, const flux__thing *things, int n) {
+    flux__archive z;
+    if (!flux__archive_open(&z, l->call, path, NULL)) return false;
+    bool good = flux__load_archive(&z, l, things, n);
+    flux__archive_close(&z);
+    return good;
+}
+
+/* ---------------- safetensors: the calls */
+
+static void flux__list_field(flux_tensor **field, const char *path, bool trained,
+                             const flux_layer *owner, void *list) {
+    (void)trained, (void)owner;
+    flux__list_add((flux__list *)list, path, field, *field);
+}
+
+/* Adds what one thing holds. A tensor can't be loaded into: it is a value. */
+static bool flux__list_visit(flux__list *l, const flux__thing *t, bool load) {
+    const flux__head *head = (const flux__head *)t->object;
+    void *object = (void *)(intptr_t)t->object;
+    int64_t failures = flux__failures();
+    l->prefix = t->name;
+    l->prefix_length = t->length;
+    l->ties = head->kind != FLUX__STATE;
+    if (head->kind == FLUX__LAYER)
+        l->failed |= !flux__walk_all((flux_layer *)object, flux__list_field, NULL, l);
+    else if (head->kind == FLUX__STATE)
+        flux__state_fields((flux_state *)object, flux__list_field, l);
+    else if (head->kind == FLUX__TENSOR && !load)
+        flux__list_add(l, "", NULL, (flux_tensor *)object);
+    else if (head->kind != FLUX__LOADER) {
+        l->failed = true;
+        if (head->kind != FLUX__TENSOR)
+            flux__fail("%s: %.*s is no tensor, layer, loader or optimiser state", l->call, t->length,
+                       t->name);
+        else
+            flux__fail("%s: %.*s is a tensor, which never changes: "
+                       "flux_load_tensor(path, \"%.*s\") makes a new one",
+                       l->call, t->length, t->name, t->length, t->name);
+    }
+    return !l->failed && !flux__failed_since(failures);  /* counts may have found no memory */
+}
+
+static int flux__files_items(const char *call, const char *path, const flux__thing *things, int n,
+                             bool load) {
+    flux__list l = { call, things, n, NULL, 0, 0, "", 0, true, false };
+    bool good = true;
+    if (!path) {
+        flux__null(call, "path", path);
+        return -1;
+    }
+    for (int i = 0; good && i < n; i++) good = flux__list_visit(&l, &things[i], load);
+    good = good && flux__list_finish(&l);
+    if (!things[0].length) n = 0;          /* one thing without a name: the file is all its own */
+    if (good && load) good = flux__load_list(&l, path, things, n);
+    else if (good) good = flux__save_list(&l, path);
+    flux__list_free(&l);
+    return good ? 0 : -1;
+}
+
+static int flux__files_one(const char *call, const char *arg, const char *name, const void *object,
+                           const char *path, bool load) {
+    flux__thing t = { name, (int)strlen(name), object };
+    if (object) return flux__files_items(call, path, &t, 1, load);
+    flux__null(call, arg, object);
+    return -1;
+}
+
+FLUX_DEF int flux_save_tensor(flux_tensor *x, const char *path) {
+    return flux__files_one("save", "x", "tensor", x, path, false);
+}
+FLUX_DEF int flux_save_layer(flux_layer *m, const char *path) {
+    return flux__files_one("save", "m", "", m, path, false);
+}
+FLUX_DEF int flux_save_state(flux_state *s, const char *path) {
+    return flux__files_one("save", "s", "", s, path, false);
+}
+FLUX_DEF int flux_load_layer(flux_layer *m, const char *path) {
+    return flux__files_one("load", "m", "", m, path, true);
+}
+FLUX_DEF int flux_load_state(flux_state *s, const char *path) {
+    return flux__files_one("load", "s", "", s, path, true);
+}
+
+/* The end of the C expression that begins at p: the comma that stands in no bracket, or the end
+   of the text. */
+static const char *flux__expression_end(const char *p) {
+    char quote = 0;
+    for (int depth = 0; *p; p++) {
+        if (quote && *p == '\\' && p[1]) p++;
+        else if (quote) quote = *p == quote ? 0 : quote;
+        else if (*p == '"' || *p == '\'') quote = *p;
+        else if (*p == '(' || *p == '[' || *p == '{') depth++;
+        else if (*p == ')' || *p == ']' || *p == '}') depth--;
+        else if (*p == ',' && depth <= 0) break;
+    }
+    return p;
+}
+
+/* The things with the names of the call's text, "model, opt"; NULL is an error. To be freed. */
+static flux__thing *flux__things(const char *call, int n, const char *names,
+                                 const void *const *objects) {
+    const char *p = names, *end, *next;
+    char shown[80];
+    if (!names || !objects || n < 1) {
+        if (n < 1) flux__fail("%s: %d things were given", call, n);
+        else flux__null(call, names ? "items" : "names", NULL);
+        return NULL;
+    }
+    flux__thing *t = (flux__thing *)flux__malloc((size_t)n * sizeof *t);
+    bool good = t != NULL;
+    for (int i = 0; good && i < n; i++, p = *next ? next + 1 : next) {
+        end = next = flux__expression_end(p);
+        flux__trim(&p, &end);
+        t[i].name = p;
+        t[i].length = (int)(end - p);
+        t[i].object = objects[i];
+        snprintf(shown, sizeof shown, "%.*s", t[i].length, p);
+        good = t[i].length > 0 && (*next != 0) == (i + 1 < n);
+        if (!good) flux__fail("%s: \"%.200s\" does not name %d things", call, names, n);
+        else if (!objects[i]) flux__null(call, shown, NULL);
+        good = good && objects[i];
+    }
+    if (good) return t;
+    if (t) FLUX_FREE(t);
+    return NULL;
+}
+
+static int flux__files_all(const char *call, const char *path, int n, const char *names,
+                           const void *const *objects, bool load) {
+    flux__thing *things = flux__things(call, n, names, objects);
+    if (!things) return -1;
+    int result = flux__files_items(call, path, things, n, load);
+    FLUX_FREE(things);
+    return result;
+}
+
+#endif /* FLUX__FILES_TENSORS_H */

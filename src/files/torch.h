@@ -1,0 +1,279 @@
+#ifndef FLUX__FILES_TORCH_H
+#define FLUX__FILES_TORCH_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "../graph/elementwise.h"
+#include "../graph/views.h"
+#include "../graph/windows.h"
+#include "../schedule/looking.h"
+#include "../nn/fields.h"
+#include "../nn/walk.h"
+#include "../nn/layers.h"
+#include "../nn/recurrent.h"
+#include "../nn/conv.h"
+#include "../nn/norms.h"
+#include "sources.h"
+#include "csv.h"
+#include "safetensors.h"
+#include "tensors.h"
+
+/* ---------------- safetensors: PyTorch's models
+   Dimensions are read in reverse anyway, as memory is row-major there. What is left: matrices, which we have the other way
+   round; kernels, which Conv flips; and names. Where a layer is not in the table, names are equal and memory is as well. */
+
+FLUX__COLD
+
+enum { FLUX__TORCH_TURNED = 1, FLUX__TORCH_FLIPPED = 2 };
+
+typedef struct flux__torch_row {
+    flux_tensor *(*call)(flux_layer *, flux_tensor *);
+    const char *within, *ours, *theirs;   /* within: how the layer must be called here; that name falls away */
+    int layout, part, parts;              /* parts: theirs is so many of ours, one below the other */
+    const char *added;                    /* they have two biases, and ours is the sum */
+} flux__torch_row;
+static const flux__torch_row flux__torch_rows[] = {
+#define FLUX__TORCH_HEADS(name, part)                                                                 \
+    { flux__dense_call, name, "weight", "in_proj_weight", FLUX__TORCH_TURNED, part, 3, NULL },        \
+    { flux__dense_call, name, "weight", name "_weight", FLUX__TORCH_TURNED, 0, 0, NULL },             \
+    { flux__dense_call, name, "bias", "in_proj_bias", 0, part, 3, NULL }
+#define FLUX__TORCH_CELL(within)                                                                      \
+    { flux__cell_call, within, "Wi", "weight_ih", FLUX__TORCH_TURNED, 0, 0, NULL },                   \
+    { flux__cell_call, within, "Wh", "weight_hh", FLUX__TORCH_TURNED, 0, 0, NULL },                   \
+    { flux__cell_call, within, "bias", "bias_ih", 0, 0, 0, "bias_hh" },                               \
+    { flux__cell_call, within, "bias_h", "bias_hh", 0, 2, 3, NULL }
+    FLUX__TORCH_HEADS("q_proj", 0), FLUX__TORCH_HEADS("k_proj", 1), FLUX__TORCH_HEADS("v_proj", 2),
+    FLUX__TORCH_CELL("cell"), FLUX__TORCH_CELL(NULL),
+    { flux__dense_call, NULL, "weight", "weight", FLUX__TORCH_TURNED, 0, 0, NULL },
+    { flux__bilinear_call, NULL, "weight", "weight", FLUX__TORCH_TURNED, 0, 0, NULL },
+    { flux__conv_call, NULL, "weight", "weight", FLUX__TORCH_FLIPPED, 0, 0, NULL },
+    { flux__convtranspose_call, NULL, "weight", "weight", FLUX__TORCH_FLIPPED, 0, 0, NULL },
+    { flux__scale_call, NULL, "scale", "weight", 0, 0, 0, NULL },
+    { flux__norm_call, NULL, "gamma", "weight", 0, 0, 0, NULL },
+    { flux__norm_call, NULL, "beta", "bias", 0, 0, 0, NULL },
+    { flux__norm_call, NULL, "mean", "running_mean", 0, 0, 0, NULL },
+    { flux__norm_call, NULL, "var", "running_var", 0, 0, 0, NULL }
+};
+
+typedef struct flux__torch_item { char *path; flux_tensor *value; } flux__torch_item;
+typedef struct flux__torch {
+    const char *map;
+    flux__archive z;
+    flux__torch_item *item;               /* what has been read, for which of our places */
+    int items, room;
+    bool failed;
+} flux__torch;
+
+typedef struct flux__torch_pair { const char *ours, *theirs; int nours, ntheirs; } flux__torch_pair;
+
+/* The next pair of a map; false at its end, or with an error. */
+static bool flux__torch_next(const char **map, flux__torch_pair *pair) {
+    const char *p = *map ? *map : "", *end = strchr(p, ','), *equals = strchr(p, '='), *stop;
+    if (!*p) return false;
+    if (!end) end = p + strlen(p);
+    if (!equals || equals > end) {
+        flux__fail("load_torch: \"%.60s\" in the map is not of the form ours = theirs", p);
+        return false;
+    }
+    *map = *end ? end + 1 : end;
+    stop = equals++;
+    flux__trim(&p, &stop);
+    flux__trim(&equals, &end);
+    pair->ours = p, pair->nours = (int)(stop - p);
+    pair->theirs = equals, pair->ntheirs = (int)(end - equals);
+    return true;
+}
+
+static bool flux__torch_within(const char *name, const char *prefix, int n) {
+    return strncmp(name, prefix, (size_t)n) == 0 && (name[n] == '.' || name[n] == 0);
+}
+
+/* What the tensor at our path is called there: the longest part that the map names by what it says; of the rest the
+   containers' own names fall away, and the last is the table's, in place of a * in what the map says. False: it is not to
+   be loaded. */
+static bool flux__torch_name(const flux__torch *t, const char *path, const flux__torch_row *row, const char *theirs,
+                             flux__words *name) {
+    const char *map = t->map, *rest = path, *dot, *star = NULL;
+    flux__torch_pair pair, best = { NULL, NULL, -1, 0 };
+    while (flux__torch_next(&map, &pair))
+        if (pair.nours > best.nours && pair.nours > 0 && flux__torch_within(path, pair.ours, pair.nours)) best = pair;
+    name->s[0] = 0;
+    if (best.ours) {
+        if (!best.ntheirs) return false;
+        star = (const char *)memchr(best.theirs, '*', (size_t)best.ntheirs);
+        int n = star ? (int)(star - best.theirs) : best.ntheirs;
+        flux__say(name, "%.*s", n - (star && n && star[-1] == '.'), best.theirs);
+        rest += best.nours;
+        if (*rest) rest++;
+    }
+    for (; (dot = strchr(rest, '.')) != NULL; rest = dot + 1) {
+        int n = (int)(dot - rest);
+        if (flux__torch_within(rest, "layers", 6) || flux__torch_within(rest, "diag", 4)) continue;
+        if (!row || !row->within || strchr(dot + 1, '.')) flux__say(name, "%s%.*s", name->s[0] ? "." : "", n, rest);
+    }
+    if (*rest) flux__say(name, "%s%s", name->s[0] ? "." : "", row ? theirs : rest);
+    if (star) flux__say(name, "%.*s", (int)(best.theirs + best.ntheirs - star) - 1, star + 1);
+    else if (*rest && row && row->within && row->call == flux__cell_call) flux__say(name, "_l0");
+    return true;
+}
+
+static bool flux__torch_suits(const flux__torch_row *row, const char *path, const flux_layer *owner) {
+    size_t n = strlen(path), last = strlen(row->ours), within = row->within ? strlen(row->within) : 0;
+    if (row->call != owner->type->call || n < last || strcmp(path + n - last, row->ours) != 0) return false;
+    if (n > last && path[n - last - 1] != '.') return false;
+    if (!row->within) return true;
+    const char *at = path + n - last - 1 - within;
+    return n > last + within && strncmp(at, row->within, within) == 0 && (at == path || at[-1] == '.');
+}
+
+/* PyTorch's GRU has a bias within what the reset gate lets through; ours has it where it was asked for. */
+static flux_tensor *flux__torch_gru_bias(flux__torch *t, const flux__entry *e, flux_tensor *b, const flux__rnn_cell *m) {
+    int64_t out = m->Wh->dim[1];
+    if (b->ndim != 1 || b->dim[0] != 3 * out) return b;
+    flux_tensor *n = flux_slice(b, 0, 2 * out, 3 * out);
+    if (!m->bias_h && flux_item(flux_sum(flux_abs(n))) != 0)
+        return flux__refuse(&t->z.source, "%.100s adds to the candidate before the reset gate: gru needs .hidden_bias = true for that", e->name);
+    return flux_cat(0, flux_slice(b, 0, 0, 2 * out), flux_mul(n, 0.0));
+}
+
+static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, flux__entry *added, const flux__torch_row *row,
+                                     const flux_layer *owner, const flux_tensor *old, const char *path) {
+    flux_tensor *x = flux__entry_read(&t->z, e), *y = x, *b = x && added ? flux__entry_read(&t->z, added) : NULL;
+    flux_shape order = flux__shape(NULL, x ? x->ndim : 0);
+    for (int i = 0; i < order.ndim; i++) order.dim[i] = order.ndim - 1 - i;
+    if (x && row && row->layout == FLUX__TORCH_TURNED) y = flux_permute_to(x, order);
+    if (x && row && row->layout == FLUX__TORCH_FLIPPED && x->ndim > 2) y = flux__flip_kernel(x, x->ndim - 2);
+    if (y && row && row->parts && y->ndim && y->dim[0] == row->parts * old->dim[0])
+        y = flux_slice(y, 0, row->part * old->dim[0], (row->part + 1) * old->dim[0]);
+    if (b && ((const flux__rnn_cell *)owner)->kind == FLUX__GRU) b = flux__torch_gru_bias(t, added, b, (const flux__rnn_cell *)owner);
+    if (added) y = y && b ? flux_add(y, b) : NULL;
+    if (y && !flux__same_dims(y, old)) {
+        flux__text a = flux__describe(old), there = flux__describe(y);
+        return flux__refuse(&t->z.source, "%.100s is %s there, in our order, but %.100s is %s here",
+                            e->name, there.s, path, a.s);
+    }
+    y = y ? flux_to_dtype(y, (flux_dtype)old->dtype) : NULL;
+    return y ? flux_eval(flux_copy(y)) : NULL;
+}
+
+/* What goes to our path: the first row that names something there. False: nothing does, with an error, or it stays. */
+static bool flux__torch_find(flux__torch *t, const char *path, const flux_layer *owner, const flux__torch_row **row,
+                             flux__entry **e, flux__entry **added) {
+    int n = (int)(sizeof flux__torch_rows / sizeof *flux__torch_rows), tried = 0;
+    flux__words first, name;
+    *e = *added = NULL;
+    for (int i = 0; i <= n && !*e; i++) {
+        *row = i < n ? &flux__torch_rows[i] : NULL;
+        if (i < n ? !flux__torch_suits(*row, path, owner) : tried > 0) continue;
+        if (!flux__torch_name(t, path, *row, *row ? (*row)->theirs : NULL, &name)) return false;
+        if (!tried++) first = name;
+        *e = flux__find(&t->z, name.s);
+        if (*e && *row && (*row)->added && flux__torch_name(t, path, *row, (*row)->added, &name) && !(*added = flux__find(&t->z, name.s)))
+            *e = NULL, first = name;
+    }
+    bool v3 = owner->type->call == flux__cell_call && ((const flux__rnn_cell *)owner)->kind == FLUX__GRUV3;
+    if (v3) flux__bad(&t->z.source, "PyTorch has no GRUv3, which %.120s is of", path);
+    else if (!*e) flux__bad(&t->z.source, "it has no \"%.120s\", which would be %.120s here", first.s, path);
+    t->failed = v3 || !*e;
+    return !t->failed;
+}
+
+static void flux__torch_field(flux_tensor **slot, const char *path, bool trained,
+                              const flux_layer *owner, void *user) {
+    flux__torch *t = (flux__torch *)user;
+    const flux__torch_row *row = NULL;
+    flux__entry *e, *added;
+    (void)trained;
+    if (t->failed || !flux__torch_find(t, path, owner, &row, &e, &added)) return;
+    flux__torch_item *it = (flux__torch_item *)flux__grow(t->item, &t->room, t->items + 1, sizeof *it);
+    if (it) t->item = it;
+    flux_tensor *value = it ? flux__torch_read(t, e, added, row, owner, *slot, path) : NULL;
+    char *copy = value ? (char *)flux__malloc(strlen(path) + 1) : NULL;
+    t->failed = !copy;
+    if (!copy) return;
+    e->used = true;
+    if (added) added->used = true;
+    it[t->items].path = strcpy(copy, path);
+    it[t->items++].value = value;
+}
+
+/* Everything there is taken by something here, counts of batches aside, or the map leaves it out. */
+static bool flux__torch_all_used(const flux__torch *t) {
+    static const char counts[] = "num_batches_tracked";
+    for (int i = 0; i < t->z.entries; i++) {
+        const char *name = t->z.entry[i].name, *map = t->map, *last = strrchr(name, '.');
+        flux__torch_pair pair;
+        bool used = t->z.entry[i].used || strcmp(last ? last + 1 : name, counts) == 0;
+        while (!used && flux__torch_next(&map, &pair))
+            used = !pair.nours && flux__torch_within(name, pair.theirs, pair.ntheirs);
+        if (used) continue;
+        flux__bad(&t->z.source,
+                  "it has \"%.120s\", which nothing here takes; \"= %.120s\" in the map would "
+                  "leave it out",
+                  name, name);
+        return false;
+    }
+    return true;
+}
+
+FLUX_DEF int flux_load_torch(flux_layer *m, const char *path, const char *map) {
+    flux__torch t;
+    flux__torch_pair pair;
+    if (!m || !path) return flux__null("load_torch", m ? "path" : "m", NULL), -1;
+    memset(&t, 0, sizeof t);
+    t.map = map;
+    int64_t failures = flux__failures();
+    while (flux__torch_next(&map, &pair))
+        continue; /* a wrong map is told before the file is opened */
+    if (flux__failed_since(failures) || !flux__archive_open(&t.z, "load_torch", path, NULL)) return -1;
+    int h = flux__hide();
+    const int b = flux__nograd_enter();
+    bool good =
+        flux__walk_all(m, flux__torch_field, NULL, &t) && !t.failed && flux__torch_all_used(&t);
+    flux__nograd_leave(b);
+    for (int i = 0; good && i < t.items; i++)
+        good = flux_set_param(m, t.item[i].path, t.item[i].value) == 0;
+    flux__reveal(h, NULL);
+    for (int i = 0; i < t.items; i++) FLUX_FREE(t.item[i].path);
+    if (t.item) FLUX_FREE(t.item);
+    flux__archive_close(&t.z);
+    return good ? 0 : -1;
+}
+
+FLUX_DEF int flux_save_items(const char *path, int n, const char *names, const void *const *items) {
+    return flux__files_all("save_all", path, n, names, items, false);
+}
+FLUX_DEF int flux_load_items(const char *path, int n, const char *names, const void *const *items) {
+    return flux__files_all("load_all", path, n, names, items, true);
+}
+
+/* The entry that is asked for; an error if there is none, or more than one to choose from. */
+static const flux__entry *flux__entry_wanted(const flux__archive *z, const char *name) {
+    const flux__entry *e = name ? flux__find(z, name) : z->entries == 1 ? z->entry : NULL;
+    char list[200];
+    int at = 0, i;
+    if (e) return e;
+    for (i = 0; i < z->entries && at < 120; i++)
+        at += snprintf(list + at, sizeof list - (size_t)at, "%s%.60s", i ? ", " : "",
+                       z->entry[i].name);
+    snprintf(list + at, sizeof list - (size_t)at, "%s", i < z->entries ? ", ..." : "");
+    if (z->entries == 0) flux__bad(&z->source, "it holds no tensor");
+    else if (name)
+        flux__bad(&z->source, "it holds no tensor %.80s; it has %d: %s", name, z->entries, list);
+    else flux__bad(&z->source, "it holds %d tensors, so one must be named: %s", z->entries, list);
+    return NULL;
+}
+
+FLUX_DEF flux_tensor *flux_load_tensor(const char *path, const char *name) {
+    flux__archive z;
+    if (!flux__archive_open(&z, "load_tensor", path, NULL)) return NULL;
+    int h = flux__hide();
+    const flux__entry *e = flux__entry_wanted(&z, name);
+    flux_tensor *t = e ? flux__entry_read(&z, e) : NULL;
+    flux__archive_close(&z);
+    return flux__reveal(h, t);
+}
+
+#endif /* FLUX__FILES_TORCH_H */

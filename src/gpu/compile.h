@@ -1,0 +1,331 @@
+#ifndef FLUX__GPU_COMPILE_H
+#define FLUX__GPU_COMPILE_H
+#include "../base/platform.h"
+#include "../base/threads.h"
+#include "../base/system.h"
+#include "../base/errors.h"
+#include "../base/memory.h"
+#include "../base/workers.h"
+#include "../graph/nodes.h"
+#include "../schedule/kernel.h"
+#include "../schedule/key.h"
+#include "kernels.h"
+#include "devices.h"
+#include "fused.h"
+#include "program.h"
+#include "cache.h"
+
+/* ---- compiling */
+
+FLUX__LEAN
+
+/* The first line of the log that is an error, and the line of the source that it means: "flux.cu(12): error: ..." or
+   "flux.hip:12:3: error: ...". */
+static const char *flux__compile_complaint(const char *log, int *line) {
+    const char *error = strstr(log, "error"), *start = error;
+    *line = 0;
+    if (!error) return log;
+    while (start > log && start[-1] != '\n') start--;
+    for (const char *p = start; p < error && !*line; p++)
+        if ((*p == '(' || *p == ':') && p[1] >= '0' && p[1] <= '9') *line = atoi(p + 1);
+    return start;
+}
+
+/* What the compiler complains of, with the kernel and the line that it means. */
+static void flux__compile_failed(const flux__gpu *g, const char *source, const char *log) {
+    int line;
+    const char *said = flux__compile_complaint(log, &line), *text = source, *kernel = NULL, *next = source;
+    for (int i = 1; i < line && text; i++) {
+        text = strchr(text, '\n');
+        if (text) text++;
+    }
+    if (!line || !text) {
+        flux__fail("%s device %d: a kernel did not compile for %s: %.500s", g->driver->name, g->id, g->info.arch, said);
+        return;
+    }
+    while ((next = strstr(next, "\nextern \"C\" __global__")) != NULL && next < text) kernel = next++;
+    const char *name = kernel ? strstr(kernel, ") ") : NULL;      /* behind the launch bounds */
+    int width = name ? (int)strcspn(name + 2, "(") : 0;
+    flux__fail("%s device %d: a kernel did not compile for %s: %.400s\n  in %.*s, line %d: %.*s", g->driver->name, g->id, g->info.arch, said,
+               name ? width : 11, name ? name + 2 : "the prelude", line, (int)strcspn(text, "\n"), text);
+}
+
+static flux__gpu_fn *flux__gpu_known(flux__gpu *g, const char *name) {
+    for (flux__gpu_fn *f = g->known[(unsigned char)(name[1] * 31 + name[2] * 7 + name[3])]; f; f = f->next) {
+        char same[40];
+        snprintf(same, sizeof same, "k%016llx%016llx", (unsigned long long)f->hash[0], (unsigned long long)f->hash[1]);
+        if (strcmp(same, name) == 0) return f;
+    }
+    return NULL;
+}
+
+/* Forgets a program that is of no use: not all of its kernels could be found. */
+static void flux__gpu_unlearn(flux__gpu *g, void *module) {
+    for (int i = 0; i < 256; i++)
+        for (flux__gpu_fn **at = &g->known[i]; *at;) {
+            flux__gpu_fn *f = *at;
+            if (f->module != module) at = &f->next;
+            else {
+                *at = f->next;
+                FLUX_FREE(f);
+            }
+        }
+    for (int i = 0; i < g->nmodule; i++)
+        if (g->module[i] == module) g->module[i--] = g->module[--g->nmodule];
+    g->driver->unload(module);
+}
+
+static flux__gpu_fn *flux__gpu_learn(flux__gpu *g, const char *name, void *module) {
+    flux__gpu_fn *f = (flux__gpu_fn *)flux__zalloc(sizeof *f);
+    if (!f) return NULL;
+    if (!flux__gpu_ok(g, g->driver->find(&f->function, module, name), "finding a kernel in its module")) {
+        FLUX_FREE(f);
+        return NULL;
+    }
+    char half[17];
+    for (int i = 0; i < 2; i++) {
+        memcpy(half, name + 1 + i * 16, 16);
+        half[16] = '\0';
+        f->hash[i] = strtoull(half, NULL, 16);
+    }
+    flux__gpu_fn **at = &g->known[(unsigned char)(name[1] * 31 + name[2] * 7 + name[3])];
+    f->module = module;
+    f->next = *at;
+    return *at = f;
+}
+
+/* New kernels are compiled in programs of a few, which threads share out. How many there are does not depend on the
+   number of threads, and so neither does what the programs are called on disk. */
+enum { FLUX__PROGRAM_KERNELS = 4 };
+typedef struct flux__fresh { flux__gpu_kernel *gk; int launch; } flux__fresh;
+typedef struct flux__program {
+    flux__gpu *g;
+    const flux__fresh *first;
+    int n;
+    char *source, *log;
+    uint64_t key[2];
+    void *image, *module;
+    size_t bytes;
+    bool read;                            /* from disk */
+    int code;
+} flux__program;
+
+/* Takes no lock and says nothing: it runs in any thread. */
+static void flux__program_compile(void *list, int64_t i) {
+    flux__program *p = (flux__program *)list + i;
+    if (p->image) return;
+    p->code = p->g->driver->compile(p->source, p->g->info.arch, &p->log, &p->image, &p->bytes);
+    if (p->code == 0 || !p->image) return;
+    FLUX_FREE(p->image);
+    p->image = NULL;
+}
+
+static bool flux__program_source(flux__program *p, const char *preface) {
+    flux__listing s = { NULL, 0, 0, false };
+    flux__spell(&s, "%s", preface);
+    for (int i = 0; i < p->n; i++) {
+        const flux__gpu_step *step = &p->first[i].gk->step[p->first[i].launch];
+        flux__spell(&s, "\nextern \"C\" __global__ void __launch_bounds__(%u", step->threads);
+        if (step->blocks) flux__spell(&s, " BLOCKS(%u)", step->blocks);
+        flux__spell(&s, ") %s%s", step->name, step->text);
+    }
+    p->source = s.text;
+    if (s.failed) return false;
+    p->key[0] = 0xcbf29ce484222325u, p->key[1] = 0x84222325cbf29ce4u;
+    flux__hash_bytes(p->key, p->g->driver->name, strlen(p->g->driver->name));
+    flux__hash_bytes(p->key, p->g->info.arch, strlen(p->g->info.arch));
+    flux__hash_bytes(p->key, p->source, strlen(p->source));
+    const char *log = flux__env("FLUX_LOG");
+    if (log && strstr(log, "source")) fprintf(stderr, "%s", p->source);
+    return true;
+}
+
+/* What was compiled goes to disk; what was not is an error. */
+static bool flux__program_compiled(const flux__gpu *g, const flux__program *p) {
+    if (p->read) return true;
+    if (!p->image) flux__compile_failed(g, p->source, p->log && *p->log ? p->log : "the compiler gives no reason");
+    else flux__cache_write(g, p->key, p->image, p->bytes);
+    return p->image != NULL;
+}
+
+/* The compiler's version, "" if there is none. Unless it is needed itself, it is opened only if the cache does not know it. */
+static const char *flux__gpu_compiler(const flux__gpu *g, bool needed, flux__cache_maker *m, char *why, size_t n) {
+    flux__mutex_lock(&flux__driver_lock);
+    bool known = !needed && !*g->driver->version() && flux__cache_made_by(g->driver, g->info.arch, m);
+    bool there = known || flux__cache_compiler(g->driver, g->info.arch, why, n);
+    flux__mutex_unlock(&flux__driver_lock);
+    return known ? m->version : there ? g->driver->version() : "";
+}
+
+/* The programs' images: from disk, else from the compiler. The device's lock is not held. */
+static bool flux__programs_images(const flux__gpu *g, flux__program *p, int n) {
+    char why[320] = "";
+    flux__cache_maker m;
+    const char *version = flux__gpu_compiler(g, false, &m, why, sizeof why);
+    bool all = true;
+    for (int i = 0; i < n; i++) {
+        p[i].image = flux__cache_read(g, p[i].key, version);
+        p[i].read = p[i].image != NULL;
+        all = all && p[i].read;
+    }
+    if (all) return true;
+    if (!*flux__gpu_compiler(g, true, &m, why, sizeof why)) {
+        flux__fail("%s device %d: kernels can't be compiled: %s", g->driver->name, g->id, why);
+        return false;
+    }
+    flux__parallel(n, flux__program_compile, p);
+    for (int i = 0; i < n; i++) all = flux__program_compiled(g, &p[i]) && (i == 0 || all);
+    return all;
+}
+
+/* An image that was kept may be of no use to another version of the driver: then it is made anew. */
+static bool flux__program_load(flux__gpu *g, flux__program *p) {
+    char why[320] = "";
+    flux__cache_maker m;
+    void **more = (void **)flux__grow(g->module, &g->module_room, g->nmodule + 1, sizeof *more);
+    if (!more) return false;
+    g->module = more;
+    int code = g->driver->load(&p->module, p->image);
+    if (code != 0 && p->read && !g->driver->lost(code) && *flux__gpu_compiler(g, true, &m, why, sizeof why)) {
+        FLUX_FREE(p->image);
+        p->image = NULL, p->read = false;
+        flux__program_compile(p, 0);
+        if (!flux__program_compiled(g, p)) return false;
+        g->counters.programs_compiled++;
+        code = g->driver->load(&p->module, p->image);
+    }
+    if (code != 0) p->module = NULL;
+    if (!flux__gpu_ok(g, code, "loading a program")) return false;
+    g->module[g->nmodule++] = p->module;
+    return true;
+}
+
+static bool flux__programs_load(flux__gpu *g, flux__program *p, int n) {
+    bool ok = true;
+    for (int i = 0; i < n && ok; i++) {
+        ok = flux__program_load(g, &p[i]);
+        for (int j = 0; j < p[i].n && ok; j++) ok = flux__gpu_learn(g, p[i].first[j].gk->step[p[i].first[j].launch].name, p[i].module) != NULL;
+    }
+    for (int i = 0; i < n && !ok; i++)
+        if (p[i].module) flux__gpu_unlearn(g, p[i].module);
+    return ok;
+}
+
+/* Makes kernels known that are not known yet. */
+static bool flux__gpu_learn_all(flux__gpu *g, const flux__fresh *fresh, int n, const char *preface) {
+    int count = n < 2 * FLUX__PROGRAM_KERNELS ? n > 0 : (n + FLUX__PROGRAM_KERNELS - 1) / FLUX__PROGRAM_KERNELS;
+    flux__program *p = (flux__program *)flux__zalloc((size_t)(count + 1) * sizeof *p);
+    bool ok = p != NULL;
+    for (int i = 0; i < count && ok; i++) {
+        int from = (int)((int64_t)n * i / count), to = (int)((int64_t)n * (i + 1) / count);
+        p[i].g = g;
+        p[i].first = fresh + from, p[i].n = to - from;
+        ok = flux__program_source(&p[i], preface);
+    }
+    if (ok) {
+        flux__gpu_unlock(g);
+        ok = flux__programs_images(g, p, count);
+        flux__gpu_lock(g);
+        for (int i = 0; i < count; i++) g->counters.programs_read += p[i].read, g->counters.programs_compiled += p[i].image && !p[i].read;
+        ok = ok && flux__programs_load(g, p, count);
+    }
+    for (int i = 0; p && i < count; i++) {
+        if (p[i].source) FLUX_FREE(p[i].source);
+        if (p[i].image) FLUX_FREE(p[i].image);
+        if (p[i].log) FLUX_FREE(p[i].log);
+    }
+    if (p) FLUX_FREE(p);
+    return ok;
+}
+
+/* What stands before the kernels of every program: the dialect, the prelude, and the formulas that are used. */
+static char *flux__gpu_preface(const flux__gpu *g, const uint8_t *ops) {
+    flux__listing s = { NULL, 0, 0, false };
+    flux__spell(&s, "%s%s", g->driver->dialect, g->driver->matrices);
+    for (size_t i = 0; i < sizeof flux__gpu_prelude / sizeof *flux__gpu_prelude; i++) flux__spell(&s, "%s", flux__gpu_prelude[i]);
+    for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++)
+        for (int cls = 0; cls < FLUX__CLASSES; cls++)
+            if (ops[op] >> cls & 1) flux__spell_formula(&s, op, cls);
+    if (!s.failed) return s.text;
+    if (s.text) FLUX_FREE(s.text);
+    return NULL;
+}
+
+/* How many of these kernels' launches are not known yet; and which. */
+static int flux__gpu_unknown(flux__gpu *g, flux__gpu_kernel **list, int n, flux__fresh *fresh) {
+    int count = 0;
+    for (int i = 0; i < n; i++)
+        for (int l = 0; l < list[i]->launches; l++) {
+            const char *name = list[i]->step[l].name;
+            bool known = flux__gpu_known(g, name) != NULL;
+            for (int j = 0; j < count && !known; j++) known = strcmp(fresh[j].gk->step[fresh[j].launch].name, name) == 0;
+            fresh[count].gk = list[i], fresh[count].launch = l;
+            count += !known;
+        }
+    return count;
+}
+
+/* Finds all the plan's kernels, compiling those that are not known yet. */
+static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, const uint8_t *ops) {
+    size_t launches = 1;
+    for (int i = 0; i < n; i++) launches += (size_t)list[i]->launches;
+    flux__fresh *fresh = (flux__fresh *)flux__zalloc(launches * sizeof *fresh);
+    flux__mutex *compiling = &flux__compile_locks[0][0] + (g - &flux__gpus[0][0]);
+    bool ok = fresh != NULL;
+    if (ok && flux__gpu_unknown(g, list, n, fresh)) {
+        flux__gpu_unlock(g);
+        flux__mutex_lock(compiling);
+        flux__gpu_lock(g);
+        int count = flux__gpu_unknown(g, list, n, fresh);      /* others may have compiled them meanwhile */
+        char *preface = count ? flux__gpu_preface(g, ops) : NULL;
+        ok = count == 0 || (preface && flux__gpu_learn_all(g, fresh, count, preface));
+        if (preface) FLUX_FREE(preface);
+        flux__mutex_unlock(compiling);
+    }
+    if (fresh) FLUX_FREE(fresh);
+    for (int i = 0; i < n && ok; i++)
+        for (int l = 0; l < list[i]->launches; l++) {
+            flux__gpu_step *step = &list[i]->step[l];
+            step->fn = flux__gpu_known(g, step->name);
+            FLUX_FREE(step->text);
+            step->text = NULL;
+        }
+    return ok;
+}
+
+static bool flux__gpu_room_for_args(flux__gpu_kernel *gk) {
+    gk->args = (void **)flux__zalloc((size_t)(gk->nparam + 1) * (sizeof(void *) + 8));
+    return gk->args != NULL;
+}
+
+/* Makes a plan's kernels on one device ready: their text, then one program of what is new. */
+static bool flux__gpu_ready(int backend, int id, flux__plan *plan, flux__graph *graph) {
+    void *before;
+    flux__gpu *g = flux__gpu_enter(backend, id, &before);
+    if (!g) return false;
+    flux__gpu_kernel **list = (flux__gpu_kernel **)flux__zalloc((size_t)(plan->nkernel + 1) * sizeof *list);
+    uint8_t ops[FLUX__ELEMENTWISE_COUNT] = { 0 };
+    bool ok = list != NULL;
+    int n = 0;
+    for (int i = 0; i < plan->nkernel && ok; i++) {
+        flux__kernel *k = &plan->kernel[i];
+        flux__coder c;
+        if (k->kind == FLUX__K_MOVE || k->device.backend != backend || k->device.id != id) continue;
+        k->ready = flux__zalloc(sizeof(flux__gpu_kernel));
+        if (!k->ready) ok = false;
+        else {
+            flux__gpu_kernel *gk = (flux__gpu_kernel *)k->ready;
+            flux__step_start(&gk->next);
+            ok = flux__coder_start(&c, plan, k, gk) && flux__code_kernel(&c, plan, graph, k, g) && flux__gpu_room_for_args(gk);
+            for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++) ops[op] |= c.ops[op];
+            flux__coder_end(&c);
+            list[n++] = gk;
+        }
+    }
+    ok = ok && flux__gpu_compile(g, list, n, ops);
+    if (list) FLUX_FREE(list);
+    flux__gpu_leave(g, before);
+    return ok;
+}
+
+#endif /* FLUX__GPU_COMPILE_H */

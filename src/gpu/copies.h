@@ -1,0 +1,304 @@
+#ifndef FLUX__GPU_COPIES_H
+#define FLUX__GPU_COPIES_H
+#include "../base/platform.h"
+#include "../base/threads.h"
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/backend.h"
+#include "kernels.h"
+#include "devices.h"
+
+/* ---- memory and copies */
+
+FLUX__LEAN
+
+static void *flux__gpu_alloc(int backend, int id, size_t bytes) {
+    void *before, *p = NULL;
+    flux__gpu *g = flux__gpu_enter(backend, id, &before);
+    if (!g) return NULL;
+    int code = g->driver->alloc(&p, bytes);
+    if (code == 0) g->counters.allocations++;
+    else p = NULL;
+    if (code != 0 && code != 2) flux__gpu_ok(g, code, "allocating");    /* 2: out of memory, in both; the caller says that */
+    flux__gpu_leave(g, before);
+    return p;
+}
+
+/* Until all that was queued is done; without the lock. */
+static int flux__gpu_drain(flux__gpu *g) {
+    void *stream[2] = { g->stream, g->copies };
+    unsigned comes = g->comes;
+    int code = 0;
+    g->counters.waits++;
+    flux__gpu_unlock(g);
+    for (int i = 0; i < 2 && code == 0; i++)
+        if (stream[i]) code = g->driver->stream_wait(stream[i]);
+    flux__gpu_lock(g);
+    if (code == 0 && g->comes - comes < g->comes - g->came) g->came = comes;
+    return code;
+}
+
+static void flux__gpu_free(int backend, int id, void *p) {
+    void *before;
+    flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
+    flux__gpu_lock(g);
+    if (g->open && flux__gpu_there(g, &before)) {
+        flux__gpu_drain(g);               /* the driver may not wait for what still uses it */
+        g->driver->release(p);
+        g->driver->leave(before);
+    }
+    flux__gpu_unlock(g);
+}
+
+/* ---- copies ahead: a loader's next batch travels on a stream of its own while the device works on this one
+   Such a copy starts when what was queued before it is done, since its memory may have been in use there; and whoever uses
+   that memory next, be it for what was copied or for something else, waits for it first. Places are told by address. */
+
+static bool flux__copies_open(flux__gpu *g) {
+    if (g->copies || g->alone) return g->copies != NULL;
+    bool ok = g->driver->stream(&g->copies) == 0;
+    if (!ok) g->copies = NULL;
+    ok = ok && g->driver->event(&g->reached) == 0;
+    for (int i = 0; i < FLUX__COMING && ok; i++) ok = g->driver->event(&g->coming[i].event) == 0;
+    if (!ok) flux__copies_close(g);
+    g->alone = !ok;
+    return ok;
+}
+
+/* The stream for an upload. */
+static void *flux__copies_begin(flux__gpu *g) {
+    flux__thread *t = flux__self();
+    bool apart = t && t->ahead && flux__copies_open(g) && g->driver->event_record(g->reached, g->stream) == 0 &&
+                 g->driver->event_before(g->reached, g->copies) == 0;
+    return apart ? g->copies : g->stream;
+}
+
+/* The stream waits for copies up to number `last`, of those that it has not waited for. */
+static bool flux__copies_wait(flux__gpu *g, unsigned last) {
+    if (!flux__gpu_ok(g, g->driver->event_before(g->coming[last % FLUX__COMING].event, g->stream), "waiting for a copy")) return false;
+    g->came = last + 1;
+    return true;
+}
+
+/* Something is under way to this place; whether or not all of it is. */
+static bool flux__copies_end(flux__gpu *g, const void *at, size_t bytes) {
+    bool ok = g->comes - g->came < FLUX__COMING || flux__copies_wait(g, g->came);
+    unsigned i = g->comes % FLUX__COMING;
+    ok = ok && flux__gpu_ok(g, g->driver->event_record(g->coming[i].event, g->copies), "recording an event");
+    if (ok) g->coming[i].at = at, g->coming[i].bytes = bytes, g->comes++;
+    else g->driver->stream_wait(g->copies);              /* then nothing is */
+    g->counters.ahead++;
+    return ok;
+}
+
+/* What is queued from here on may use this place. */
+static bool flux__gpu_await(flux__gpu *g, const void *p, size_t bytes) {
+    uintptr_t from = (uintptr_t)p;
+    for (unsigned i = g->comes; i != g->came; i--) {
+        uintptr_t at = (uintptr_t)g->coming[(i - 1) % FLUX__COMING].at;
+        if (from < at + g->coming[(i - 1) % FLUX__COMING].bytes && at < from + bytes) return flux__copies_wait(g, i - 1);
+    }
+    return true;
+}
+
+/* ---- copies */
+
+/* A slot to be filled, its own copy waited for. -1: there is none, or an error. wait: there is to be one. */
+static int flux__slot_take(flux__gpu *g, bool wait) {
+    for (;;) {
+        for (unsigned i = 0; i < FLUX__SLOTS; i++) {
+            unsigned n = (g->turn + i) % FLUX__SLOTS;
+            flux__slot *s = &g->slot[n];
+            if (s->busy) continue;
+            g->turn = n + 1;
+            s->busy = true;
+            if (!s->used || flux__gpu_sleep(g, s->event, "waiting for a copy")) return s->used = false, (int)n;
+            s->busy = false;
+            return -1;
+        }
+        if (!wait) return -1;
+        flux__gpu_unlock(g);              /* all are in other threads' hands, for as long as a copy takes */
+        flux__thread_yield();
+        flux__gpu_lock(g);
+    }
+}
+
+/* The slot's copy has been queued, if it was. */
+static bool flux__slot_sent(flux__gpu *g, int n, int code, const char *what, void *stream) {
+    flux__slot *s = &g->slot[n];
+    bool ok = flux__gpu_ok(g, code, what);
+    if (ok) s->used = ok = flux__gpu_ok(g, g->driver->event_record(s->event, stream), "recording an event");
+    if (!ok) g->driver->stream_wait(stream);
+    return ok;
+}
+
+/* How much of a copy goes through a slot at a time. */
+static size_t flux__gpu_chunk(size_t bytes, size_t at) {
+    size_t most = FLUX__SLOT_BYTES;
+    return bytes - at < most ? bytes - at : most;
+}
+
+static void flux__copy_piece(const void *src, char *to, size_t at, size_t n) { memcpy(to, (const char *)src + at, n); }
+
+static bool flux__slot_upload(flux__gpu *g, void *dst, flux__filler put, const void *ctx, size_t at, size_t n, void *stream) {
+    int i = flux__slot_take(g, true);
+    if (i < 0) return false;
+    flux__gpu_unlock(g);
+    put(ctx, (char *)g->slot[i].memory, at, n);
+    flux__gpu_lock(g);
+    bool ok = flux__slot_sent(g, i, g->driver->up(dst, g->slot[i].memory, n, stream), "copying to it", stream);
+    g->slot[i].busy = false;
+    return ok;
+}
+
+static int flux__gpu_fill(int backend, int id, void *dst, size_t bytes, size_t unit, flux__filler put, const void *ctx) {
+    void *before;
+    size_t most = FLUX__SLOT_BYTES / unit * unit;
+    flux__gpu *g = flux__gpu_enter(backend, id, &before);
+    if (!g) return -1;
+    void *stream = flux__copies_begin(g);
+    bool apart = stream == g->copies, ok = apart || flux__gpu_await(g, dst, bytes);
+    for (size_t at = 0; at < bytes && ok; at += most)
+        ok = flux__slot_upload(g, (char *)dst + at, put, ctx, at, bytes - at < most ? bytes - at : most, stream);
+    if (apart) ok = flux__copies_end(g, dst, bytes) && ok;
+    g->counters.uploads++, g->counters.bytes_up += (int64_t)bytes;
+    flux__gpu_leave(g, before);
+    return ok ? 0 : -1;
+}
+
+static int flux__gpu_upload(int backend, int id, void *dst, const void *src, size_t bytes) {
+    return flux__gpu_fill(backend, id, dst, bytes, 1, flux__copy_piece, src);
+}
+
+/* Queues a copy to a slot, which the caller then has; -1 as flux__slot_take. */
+static int flux__slot_download(flux__gpu *g, const void *src, size_t n, bool wait, bool *ok) {
+    int64_t failures = flux__failures();
+    int i = flux__slot_take(g, wait);
+    *ok = !flux__failed_since(failures);
+    if (i < 0) return -1;
+    *ok = flux__slot_sent(g, i, g->driver->down(g->slot[i].memory, src, n, g->stream), "copying from it", g->stream);
+    if (*ok) return i;
+    g->slot[i].busy = false;
+    return -1;
+}
+
+/* Waits for the slot's copy, takes it out if all is well, and gives the slot back. */
+static bool flux__slot_read(flux__gpu *g, int i, void *dst, size_t n) {
+    bool ok = flux__gpu_sleep(g, g->slot[i].event, "waiting for its results");
+    if (ok) {
+        flux__gpu_unlock(g);
+        memcpy(dst, g->slot[i].memory, n);
+        flux__gpu_lock(g);
+    }
+    g->slot[i].used = !ok, g->slot[i].busy = false;
+    return ok;
+}
+
+/* One chunk is on its way while the last is taken out; but nobody waits for a slot while having one. */
+static bool flux__gpu_read(flux__gpu *g, char *dst, const char *src, size_t bytes) {
+    int last = -1;
+    size_t at = 0, taken = 0;
+    bool ok = flux__gpu_await(g, src, bytes);
+    while (ok && (at < bytes || last >= 0)) {
+        int i = at < bytes ? flux__slot_download(g, src + at, flux__gpu_chunk(bytes, at), last < 0, &ok) : -1;
+        if (i >= 0) at += FLUX__SLOT_BYTES;
+        if (last >= 0) {
+            ok = flux__slot_read(g, last, dst + taken, flux__gpu_chunk(bytes, taken)) && ok;
+            taken += FLUX__SLOT_BYTES;
+        }
+        last = i;
+    }
+    if (last >= 0) flux__slot_read(g, last, dst + taken, flux__gpu_chunk(bytes, taken));
+    return ok;
+}
+
+/* An index out of range that a kernel met since the last look is an error now. */
+static bool flux__gpu_check(flux__gpu *g) {
+    int64_t status[FLUX__STATUS_WORDS];
+    if (!g->pending) return true;
+    g->pending = false;
+    if (!flux__gpu_read(g, (char *)status, (const char *)g->status, sizeof status)) {
+        g->pending = true;
+        return false;
+    }
+    if (!status[0]) return true;
+    flux__fail("%s: index %lld (number %lld) is not within dim %lld of size %lld", status[5] ? "scatter_add" : "gather", (long long)status[1],
+               (long long)status[2], (long long)status[3], (long long)status[4]);
+    memset(status, 0, sizeof status);
+    flux__slot_upload(g, g->status, flux__copy_piece, status, 0, sizeof status, g->stream);
+    return false;
+}
+
+static int flux__gpu_download(int backend, int id, void *dst, const void *src, size_t bytes) {
+    void *before;
+    flux__gpu *g = flux__gpu_enter(backend, id, &before);
+    if (!g) return -1;
+    bool ok = flux__gpu_read(g, (char *)dst, (const char *)src, bytes);
+    g->counters.downloads++, g->counters.bytes_down += (int64_t)bytes;
+    ok = ok && flux__gpu_check(g);
+    flux__gpu_leave(g, before);
+    return ok ? 0 : -1;
+}
+
+/* Within a device, or to another of the same driver: the other stream waits for this one, and this one for the copy. */
+static int flux__gpu_copy(int backend, int to, void *dst, int from, const void *src, size_t bytes) {
+    void *before, *event = NULL;
+    flux__gpu *a = flux__gpu_enter(backend, from, &before), *b;
+    if (!a) return -1;
+    if (to == from) {
+        bool ok = flux__gpu_await(a, dst, bytes) && flux__gpu_await(a, src, bytes) &&
+                  flux__gpu_ok(a, a->driver->across(dst, src, bytes, a->stream), "copying");
+        flux__gpu_leave(a, before);
+        return ok ? 0 : -1;
+    }
+    void *done = NULL;
+    bool ok = flux__gpu_await(a, src, bytes) && flux__gpu_ok(a, a->driver->event(&event), "making an event") &&
+              flux__gpu_ok(a, a->driver->event_record(event, a->stream), "recording an event");
+    flux__gpu_leave(a, before);
+    b = ok ? flux__gpu_enter(backend, to, &before) : NULL;
+    if (b) {
+        bool queued = flux__gpu_await(b, dst, bytes) && flux__gpu_ok(b, b->driver->event_before(event, b->stream), "waiting for the other device") &&
+                      flux__gpu_ok(b, b->driver->peer(dst, to, src, from, bytes, b->stream), "copying from the other device");
+        ok = queued && flux__gpu_ok(b, b->driver->event(&done), "making an event") &&
+             flux__gpu_ok(b, b->driver->event_record(done, b->stream), "recording an event");
+        if (queued && !ok) b->driver->stream_wait(b->stream);    /* then nothing else holds the other device back */
+        flux__gpu_leave(b, before);
+    }
+    ok = ok && b != NULL;
+    if (event && (a = flux__gpu_enter(backend, from, &before)) != NULL) {
+        bool waits = !ok || flux__gpu_ok(a, a->driver->event_before(done, a->stream), "waiting for the copy");
+        if (!waits) a->driver->event_wait(done);
+        ok = ok && waits;
+        a->driver->event_free(event);
+        flux__gpu_leave(a, before);
+    } else ok = false;
+    if (done && (b = flux__gpu_enter(backend, to, &before)) != NULL) {
+        b->driver->event_free(done);
+        flux__gpu_leave(b, before);
+    }
+    return ok ? 0 : -1;
+}
+
+static int flux__gpu_room(int backend, int id, size_t *available, size_t *total) {
+    void *before;
+    flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
+    int code = -1;
+    flux__gpu_lock(g);
+    if (g->open && !g->lost && flux__gpu_there(g, &before)) {
+        code = g->driver->room(available, total);
+        g->driver->leave(before);
+    }
+    flux__gpu_unlock(g);
+    return code;
+}
+
+static int flux__gpu_wait(int backend, int id) {
+    void *before;
+    flux__gpu *g = flux__gpu_enter(backend, id, &before);
+    if (!g) return -1;
+    bool ok = flux__gpu_ok(g, flux__gpu_drain(g), "waiting") && flux__gpu_check(g);
+    flux__gpu_leave(g, before);
+    return ok ? 0 : -1;
+}
+
+#endif /* FLUX__GPU_COPIES_H */

@@ -1,0 +1,201 @@
+#ifndef FLUX__GPU_DEVICES_H
+#define FLUX__GPU_DEVICES_H
+#include "../base/platform.h"
+#include "../base/threads.h"
+#include "../base/system.h"
+#include "../base/errors.h"
+#include "../base/backend.h"
+#include "../base/memory.h"
+#include "../base/sinks.h"
+#include "kernels.h"
+
+/* ---- devices: what is open, what is compiled */
+
+FLUX__LEAN
+
+static flux__gpu flux__gpus[2][FLUX__MAX_IDS];       /* CUDA, AMDGPU */
+
+/* A lock for each device, and one for opening drivers and compilers, which comes after it. The calls of the back end's table
+   take them; nobody holds one while the host waits for a copy or for a kernel, or compiles. Who compiles for a device has
+   another lock, which comes before these, so that no kernel is compiled twice. */
+static flux__mutex flux__gpu_locks[2][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
+static flux__mutex flux__compile_locks[2][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
+static flux__mutex flux__driver_lock = FLUX__MUTEX_INIT;
+
+static flux__mutex *flux__gpu_lock_of(const flux__gpu *g) { return &flux__gpu_locks[0][0] + (g - &flux__gpus[0][0]); }
+static void flux__gpu_lock(const flux__gpu *g) { flux__mutex_lock(flux__gpu_lock_of(g)); }
+static void flux__gpu_unlock(const flux__gpu *g) { flux__mutex_unlock(flux__gpu_lock_of(g)); }
+
+#if !defined(FLUX_NO_THREADS) && !defined(_WIN32)
+static void flux__gpu_fork(void) {        /* in the child: what was opened is refused, see flux__gpu_forked */
+    flux__mutex_anew(&flux__gpu_locks[0][0], 2 * FLUX__MAX_IDS);
+    flux__mutex_anew(&flux__compile_locks[0][0], 2 * FLUX__MAX_IDS);
+    flux__mutex_anew(&flux__driver_lock, 1);
+}
+#endif
+
+static const flux__driver *flux__driver_of(int backend) {
+#if defined(FLUX_CUDA)
+    if (backend == FLUX__CUDA_BACKEND) return &flux__cuda_driver;
+#endif
+#if defined(FLUX_HIP)
+    if (backend == FLUX__AMDGPU_BACKEND) return &flux__hip_driver;
+#endif
+    return NULL;
+}
+
+/* At a program's end what was registered last goes first, and drivers register their own end when they are opened, and more
+   with the first context: ours is registered again behind each, so that what we give back finds the driver alive. To end
+   twice does no harm. */
+static void flux__driver_outlasts(bool *known) {
+    if (!*known) atexit(flux__at_exit);
+    *known = true;
+}
+
+/* Under the drivers' lock. */
+static bool flux__driver_open(int backend, char *why, size_t n) {
+    static bool known[2];
+    if (!flux__driver_of(backend)->open(why, n)) return false;
+    flux__driver_outlasts(&known[backend - FLUX__CUDA_BACKEND]);
+    return true;
+}
+
+/* Whether a driver's answer is good; if not, the error says what was done, on which device, and what the driver says. */
+static bool flux__gpu_ok(flux__gpu *g, int code, const char *what) {
+    if (code == 0) return true;
+    char number[FLUX__GPU_NUMBER];
+    if (!g->lost && g->driver->lost(code)) g->lost = code;
+    flux__fail("%s device %d: %s: %s%s", g->driver->name, g->id, what, g->driver->error(code, number), g->lost ? "; the device is lost to this process" : "");
+    return false;
+}
+
+static bool flux__gpu_forked(const flux__gpu *g) { return g->process != flux__process_id(); }
+
+/* Makes an open device current, or not: for what is done without an error. */
+static bool flux__gpu_there(const flux__gpu *g, void **before) { return !flux__gpu_forked(g) && g->driver->enter(g->id, before) == 0; }
+
+/* A row of launches as one of the driver's graphs: its nodes, each after the one before. A plan owns it and its device
+   knows it, so that what is left when the device is closed is dead but still there. */
+typedef struct flux__replay {
+    flux__gpu *gpu;
+    bool dead;                            /* the device has been closed */
+    void *graph, *exec, **node;
+    int told;                             /* changes so far */
+    struct flux__replay *next;            /* of its device's */
+} flux__replay;
+
+/* there: the device is the current one; else its graph goes with the process */
+static void flux__replay_kill(flux__replay *p, bool there) {
+    flux__replay **at = &p->gpu->replays;
+    while (*at && *at != p) at = &(*at)->next;
+    if (*at) *at = p->next;
+    if (there && p->exec) p->gpu->driver->stream_wait(p->gpu->stream);    /* a launch of it may be under way */
+    if (there) p->gpu->driver->graph_free(p->graph, p->exec);
+    p->dead = true;
+}
+
+static void flux__copies_close(flux__gpu *g) {
+    for (int i = 0; i < FLUX__COMING; i++) {
+        if (g->coming[i].event) g->driver->event_free(g->coming[i].event);
+        g->coming[i].event = NULL;
+    }
+    if (g->reached) g->driver->event_free(g->reached);
+    if (g->copies) g->driver->stream_free(g->copies);
+    g->reached = g->copies = NULL;
+}
+
+/* Gives back all that was opened; what a lost device refuses to take back goes with the process. */
+static void flux__gpu_undo(flux__gpu *g) {
+    void *before;
+    bool there = flux__gpu_there(g, &before);
+    if (there && g->stream) g->driver->stream_wait(g->stream);
+    if (there && g->copies) g->driver->stream_wait(g->copies);
+    while (g->replays) flux__replay_kill(g->replays, there);
+    for (int i = 0; i < FLUX__SLOTS && there; i++) {
+        if (g->slot[i].memory) g->driver->unpin(g->slot[i].memory);
+        if (g->slot[i].event) g->driver->event_free(g->slot[i].event);
+    }
+    if (there) flux__copies_close(g);
+    if (there && g->status) g->driver->release(g->status);
+    for (int i = 0; i < g->nmodule && there; i++) g->driver->unload(g->module[i]);
+    if (there && g->stream) g->driver->stream_free(g->stream);
+    if (there) g->driver->leave(before);
+    if (!flux__gpu_forked(g)) g->driver->close(g->id);
+    for (int i = 0; i < 256; i++)
+        while (g->known[i]) {
+            flux__gpu_fn *f = g->known[i];
+            g->known[i] = f->next;
+            FLUX_FREE(f);
+        }
+    if (g->module) FLUX_FREE(g->module);
+    memset(g, 0, sizeof *g);
+}
+
+static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
+    void *before;
+    if (g->open) return true;
+    g->driver = flux__driver_of(backend);
+    g->id = id;
+    g->process = flux__process_id();
+    bool ok = flux__gpu_ok(g, g->driver->device(id, &g->info), "asking what it is");
+    bool entered = ok && flux__gpu_ok(g, g->driver->enter(id, &before), "opening");
+    if (entered) {
+        static bool known[2];
+        flux__mutex_lock(&flux__driver_lock);
+        flux__driver_outlasts(&known[backend - FLUX__CUDA_BACKEND]);
+        flux__mutex_unlock(&flux__driver_lock);
+    }
+    ok = entered && flux__gpu_ok(g, g->driver->stream(&g->stream), "making a stream") &&
+         flux__gpu_ok(g, g->driver->alloc(&g->status, FLUX__STATUS_WORDS * 8), "allocating");
+    for (int i = 0; i < FLUX__SLOTS && ok; i++)
+        ok = flux__gpu_ok(g, g->driver->pinned(&g->slot[i].memory, FLUX__SLOT_BYTES), "pinning memory") &&
+             flux__gpu_ok(g, g->driver->event(&g->slot[i].event), "making an event");
+    if (ok) {                             /* no error is pending yet */
+        memset(g->slot[0].memory, 0, FLUX__STATUS_WORDS * 8);
+        ok = flux__gpu_ok(g, g->driver->up(g->status, g->slot[0].memory, FLUX__STATUS_WORDS * 8, g->stream), "copying to it") &&
+             flux__gpu_ok(g, g->driver->event_record(g->slot[0].event, g->stream), "recording an event");
+        g->slot[0].used = true;
+        g->turn = 1;
+    }
+    if (entered) g->driver->leave(before);
+    const char *replay = flux__env("FLUX_REPLAY");
+    g->replaying = ok && g->driver->has_graphs() && !(replay && strcmp(replay, "0") == 0);
+    if (!ok) flux__gpu_undo(g);           /* the next call tries again */
+    return g->open = ok;
+}
+
+/* The device for a call, made current; NULL is an error. Ends with flux__gpu_leave. */
+static flux__gpu *flux__gpu_enter(int backend, int id, void **before) {
+    flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
+    flux__hold();
+    flux__gpu_lock(g);
+    bool ok = flux__gpu_open(g, backend, id);
+    if (ok && g->lost) {
+        char number[FLUX__GPU_NUMBER];
+        flux__fail("%s device %d was lost: %s", g->driver->name, id, g->driver->error(g->lost, number));
+        ok = false;
+    } else if (ok && flux__gpu_forked(g)) {
+        flux__fail("%s device %d: this process was forked after the device had been opened, and can't use it", g->driver->name, id);
+        ok = false;
+    }
+    if (ok && flux__gpu_ok(g, g->driver->enter(id, before), "making it current")) return g;
+    flux__gpu_unlock(g);
+    flux__tell();
+    return NULL;
+}
+static void flux__gpu_leave(flux__gpu *g, void *before) {
+    g->driver->leave(before);
+    flux__gpu_unlock(g);
+    flux__tell();
+}
+
+/* What the stream has to have done, waited for without the lock; so that what was found before it may have changed. */
+static bool flux__gpu_sleep(flux__gpu *g, void *event, const char *what) {
+    g->counters.waits++;
+    flux__gpu_unlock(g);
+    int code = g->driver->event_wait(event);
+    flux__gpu_lock(g);
+    return flux__gpu_ok(g, code, what);
+}
+
+#endif /* FLUX__GPU_DEVICES_H */

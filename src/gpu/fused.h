@@ -1,0 +1,370 @@
+#ifndef FLUX__GPU_FUSED_H
+#define FLUX__GPU_FUSED_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../graph/nodes.h"
+#include "../graph/reductions.h"
+#include "../schedule/kernel.h"
+#include "../schedule/grouping.h"
+#include "../cpu/loops.h"
+#include "../cpu/vectors.h"
+#include "../cpu/gemm_kernels.h"
+#include "../cpu/backend.h"
+#include "kernels.h"
+
+/* ---- fused kernels */
+
+FLUX__LEAN
+
+static bool flux__gpu_late(const flux__value *v, int phase) { return v->outer && !flux__reducing(v) && v->phase == phase; }
+
+static bool flux__coder_start(flux__coder *c, const flux__plan *plan, const flux__kernel *k, flux__gpu_kernel *gk) {
+    size_t n = (size_t)k->nvalue + 1;
+    memset(c, 0, sizeof *c);
+    c->k = k, c->plan = plan, c->gk = gk;
+    c->outer_axes = (flux__axes *)flux__zalloc(n * sizeof *c->outer_axes);
+    c->inner_axes = (flux__axes *)flux__zalloc(n * sizeof *c->inner_axes);
+    c->need = (bool *)flux__zalloc(n);
+    if (!c->outer_axes || !c->inner_axes || !c->need) return false;
+    int64_t most = flux__count8(k->full);
+    for (int i = 0; i < k->nvalue; i++) {
+        int64_t step[FLUX_MAX_DIMS];
+        const flux__value *v = &k->value[i];
+        if (v->kind == FLUX__V_OP && !flux__loop_for(v->cls, v->op))
+            return flux__fail("%s: no kernel for %s", flux__op_names[v->op], flux__dtypes[v->dtype].name) != NULL;
+        flux__value_strides(k, v, step);
+        flux__merge_axes(&c->outer_axes[i], k->full, step, k->reduced, false);
+        flux__merge_axes(&c->inner_axes[i], k->full, step, k->reduced, true);
+    }
+    for (int o = 0; o < k->noperand; o++) {
+        int64_t far = k->operand[o].offset;
+        for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+            int64_t many = d < k->operand[o].shape.ndim ? k->operand[o].shape.dim[d] : 1, step = k->operand[o].stride[d];
+            if (k->full[d] > many && !k->operand[o].gather) many = k->full[d];
+            far += (step < 0 ? -step : step) * (many - 1);
+        }
+        if (far > most) most = far;
+    }
+    c->index = most < (int64_t)1 << 30 ? "int" : "long long";
+    return true;
+}
+
+static void flux__coder_end(flux__coder *c) {
+    if (c->outer_axes) FLUX_FREE(c->outer_axes);
+    if (c->inner_axes) FLUX_FREE(c->inner_axes);
+    if (c->need) FLUX_FREE(c->need);
+    if (c->s.text) FLUX_FREE(c->s.text);
+    if (c->params.text) FLUX_FREE(c->params.text);
+}
+
+static void flux__spell_numbers(flux__coder *c) {
+    for (int i = 0; i < c->k->nvalue; i++)
+        if (c->k->value[i].kind == FLUX__V_NUMBER) flux__spell_line(c, i);
+}
+
+/* One point after the other: no dims are reduced. Also what a product does with an element. */
+static void flux__spell_point(flux__coder *c, int product) {
+    for (int p = 0, more = 1; more; p++) {
+        more = 0;
+        for (int i = 0; i < c->k->nvalue; i++) {
+            const flux__value *v = &c->k->value[i];
+            if (v->phase > p) more = 1;
+            if (v->phase != p) continue;
+            if (v->kind != FLUX__V_NUMBER && i != product) flux__spell_line(c, i);
+            if (v->out >= 0) flux__spell_store(c, i, "    ");
+        }
+    }
+}
+
+static void flux__code_map(flux__coder *c, int64_t points) {
+    flux__gpu_kernel *gk = c->gk;
+    int64_t blocks = (points + 255) / 256;
+    flux__spell_numbers(c);
+    flux__spell(&c->s, "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; o += (%s)gridDim.x * 256) {\n",
+                c->index, c->index, (long long)points, c->index);
+    flux__spell_point(c, -1);
+    flux__spell(&c->s, "    }\n");
+    gk->next.threads = 256, gk->next.blocks = 1, gk->next.grid[0] = flux__gpu_blocks(blocks);
+}
+
+/* How threads share a reduction: lanes beside each other on an outer point, rows of those in a block. How many lanes and parts there
+   are is said by the shape and the dims that go, since it shows in a sum; in which order threads stand, by where operands lie.
+   Parts are shared out to blocks (split) or come one after the other. */
+typedef struct flux__lanes { int64_t outer, inner; int lanes, rows, parts; bool inner_first, split; } flux__lanes;
+
+static flux__lanes flux__choose_lanes(const flux__kernel *k, int units) {
+    const flux__join_order order = flux__order_of(k->full, k->reduced);
+    flux__lanes h;
+    h.outer = order.outer, h.inner = order.inner, h.lanes = 1, h.parts = 1;
+    h.inner_first = flux__prefer_inner(k);
+    int64_t enough = (int64_t)units * 1024;
+    int most = order.rows ? 256 : 32;
+    while (h.lanes < most && h.lanes * 2 <= h.inner && (h.outer * h.lanes < enough || (order.rows && h.lanes < 32))) h.lanes *= 2;
+    h.rows = 256 / h.lanes;
+    int64_t blocks = (h.outer + h.rows - 1) / h.rows, each = h.inner / h.lanes;
+    if (blocks < units && each >= 32) {
+        int64_t parts = (2 * units + blocks - 1) / blocks;
+        if (parts > each / 8) parts = each / 8;
+        if (parts > 256) parts = 256;
+        h.parts = (int)parts;
+    }
+    h.split = h.parts > 1 && flux__one_pass(k);
+    return h;
+}
+
+static int flux__reductions(const flux__kernel *k, int upto) {    /* how many stand before value `upto` */
+    int n = 0;
+    for (int i = 0; i < upto; i++) n += flux__reducing(&k->value[i]);
+    return n;
+}
+
+static const char *flux__red_name(const flux__value *v) {
+    static const char *const names[] = { "sum", "prod", "fmax", "fmin" };
+    return names[v->op];
+}
+static const char *flux__red_start(const flux__value *v) {
+    static const char *const real[] = { "0", "1", "-INF", "INF" };
+    static const char *const i32[] = { "0", "1", "(-2147483647 - 1)", "2147483647" };
+    static const char *const i64[] = { "0", "1", "(-9223372036854775807LL - 1)", "9223372036854775807LL" };
+    return (v->cls <= FLUX__F64C ? real : v->cls == FLUX__I32C ? i32 : i64)[v->op];
+}
+
+static bool flux__reduces_in(const flux__kernel *k, int i, int p) { return flux__reducing(&k->value[i]) && k->value[i].phase == p; }
+
+/* What value i is reduced in: sums of floats in doubles, to which each lane adds its sum of some. */
+static bool flux__adds_wide(const flux__value *v) { return v->kind == FLUX__V_REDUCE && v->cls == FLUX__F32C && v->op == FLUX__RED_SUM; }
+static int flux__reduced_class(const flux__coder *c, int i) {
+    const flux__value *v = &c->k->value[i];
+    return flux__adds_wide(v) ? (int)FLUX__F64C : v->kind == FLUX__V_REDUCE ? v->cls : c->k->value[v->a].cls;
+}
+
+static void flux__spell_accumulators(flux__coder *c, int p) {
+    for (int i = 0; i < c->k->nvalue; i++) {
+        const char *type = flux__class_types[flux__reduced_class(c, i)];
+        if (!flux__reduces_in(c->k, i, p)) continue;
+        if (c->k->value[i].kind == FLUX__V_REDUCE) flux__spell(&c->s, "    %s a%d = %s;\n", type, i, flux__red_start(&c->k->value[i]));
+        else flux__spell(&c->s, "    %s a%d = 0;\n    long long x%d = -1;\n", type, i, i);
+    }
+}
+
+/* Of zeros the largest and the smallest are +0, see flux__settle_zeros. */
+static void flux__spell_reduced(flux__coder *c, int p) {
+    for (int i = 0; i < c->k->nvalue; i++) {
+        const flux__value *v = &c->k->value[i];
+        const bool arg = v->kind == FLUX__V_ARGREDUCE, zero = !arg && v->op >= FLUX__RED_MAX && v->cls <= FLUX__F64C;
+        if (!flux__reduces_in(c->k, i, p)) continue;
+        flux__spell(&c->s, "    const %s v%d = (%s)%s%d%s;\n", flux__class_types[v->cls], i, flux__class_types[v->cls], arg ? "x" : "a", i, zero ? " + 0" : "");
+    }
+}
+
+/* Joins b (and for an argument its place y) to the accumulator of value i. */
+static void flux__spell_join(flux__coder *c, int i, const char *b, const char *y) {
+    const flux__value *v = &c->k->value[i];
+    const char *cls = flux__class_names[flux__reduced_class(c, i)];
+    if (v->kind == FLUX__V_REDUCE) flux__spell(&c->s, "    a%d = %s_%s(a%d, %s);\n", i, flux__red_name(v), cls, i, b);
+    else flux__spell(&c->s, "    if (later_%s(%s, %s, a%d, x%d, %d)) a%d = %s, x%d = %s;\n", cls, b, y, i, i, v->op != 0, i, b, i, y);
+}
+
+/* Phase p's pass over the reduced points of a part: what they need, what they store, what they add. */
+static void flux__spell_pass(flux__coder *c, int p, const flux__lanes *h) {
+    const flux__kernel *k = c->k;
+    const int64_t some = h->inner / h->lanes / h->parts > 32 ? 32 * h->lanes : h->inner;
+    flux__spell(&c->s, "    const %s from = (%s)(%lldLL * part / %d), to = (%s)(%lldLL * (part + 1) / %d);\n", c->index, c->index,
+                (long long)h->inner, h->parts, c->index, (long long)h->inner, h->parts);
+    flux__spell(&c->s, "    for (%s next = from; next < to; next += %lld) {\n    const %s end = to - next < %lld ? to : next + %lld;\n", c->index,
+                (long long)some, c->index, (long long)some, (long long)some);
+    for (int i = 0; i < k->nvalue; i++)
+        if (flux__reduces_in(k, i, p) && flux__adds_wide(&k->value[i])) flux__spell(&c->s, "    float s%d = 0;\n", i);
+    flux__spell(&c->s, "    for (%s r = next + lane; r < end; r += %d) {\n", c->index, h->lanes);
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *v = &k->value[i];
+        char b[24];
+        if (c->need[i] && v->kind != FLUX__V_NUMBER) flux__spell_line(c, i);
+        if (c->need[i] && v->out >= 0 && v->phase == p) {
+            flux__spell(&c->s, "    if (live) {\n");
+            flux__spell_store(c, i, "        ");
+            flux__spell(&c->s, "    }\n");
+        }
+        if (!flux__reduces_in(k, i, p)) continue;
+        snprintf(b, sizeof b, "v%d", v->a);
+        if (flux__adds_wide(v)) flux__spell(&c->s, "    s%d = s%d + %s;\n", i, i, b);
+        else flux__spell_join(c, i, b, "(long long)r");
+    }
+    flux__spell(&c->s, "    }\n");
+    for (int i = 0; i < k->nvalue; i++)
+        if (flux__reduces_in(k, i, p) && flux__adds_wide(&k->value[i])) flux__spell(&c->s, "    a%d = a%d + (double)s%d;\n", i, i, i);
+    flux__spell(&c->s, "    }\n");
+}
+
+/* The lanes' accumulators of phase p become one, which all lanes then have. */
+static void flux__spell_tree(flux__coder *c, int p, const flux__lanes *h) {
+    const char *lane = h->inner_first ? "1" : NULL;
+    char step[16];
+    snprintf(step, sizeof step, "%d", lane ? 1 : h->rows);
+    for (int i = 0; i < c->k->nvalue; i++) {
+        const flux__value *v = &c->k->value[i];
+        if (!flux__reduces_in(c->k, i, p)) continue;
+        bool arg = v->kind == FLUX__V_ARGREDUCE;
+        const char *type = flux__class_types[flux__reduced_class(c, i)];
+        if (h->lanes > 1) {
+            flux__spell(&c->s, "    ((%s *)shared)[tid] = a%d;\n", type, i);
+            if (arg) flux__spell(&c->s, "    places[tid] = x%d;\n", i);
+            flux__spell(&c->s, "    __syncthreads();\n    for (int w = %d; w > 0; w /= 2) {\n    if (lane < w) {\n", h->lanes / 2);
+            flux__spell(&c->s, "    const %s b = ((%s *)shared)[tid + w * %s];\n", type, type, step);
+            if (arg) flux__spell(&c->s, "    const long long y = places[tid + w * %s];\n", step);
+            flux__spell_join(c, i, "b", "y");
+            flux__spell(&c->s, "    ((%s *)shared)[tid] = a%d;\n", type, i);
+            if (arg) flux__spell(&c->s, "    places[tid] = x%d;\n", i);
+            flux__spell(&c->s, "    }\n    __syncthreads();\n    }\n");
+            flux__spell(&c->s, "    a%d = ((%s *)shared)[tid - lane * %s];\n", i, type, step);
+            if (arg) flux__spell(&c->s, "    x%d = places[tid - lane * %s];\n", i, step);
+            flux__spell(&c->s, "    __syncthreads();\n");
+        }
+    }
+}
+
+/* A phase: its pass and its tree, in a block of their own; what a part comes to joins what those before it came to. */
+static void flux__spell_phase(flux__coder *c, int p, const flux__lanes *h) {
+    const flux__kernel *k = c->k;
+    bool any = false;
+    memset(c->need, 0, (size_t)k->nvalue);
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *v = &k->value[i];
+        if (v->phase != p || (v->outer && !flux__reducing(v))) continue;
+        if (flux__reducing(v)) flux__need(k, c->need, v->a), any = true;
+        else if (v->out >= 0) flux__need(k, c->need, i), any = true;
+    }
+    if (!any) return;
+    flux__need_more(k, c->need, 0);
+    flux__spell_accumulators(c, p);
+    if (h->split) flux__spell(&c->s, "    {\n    const int part = (int)blockIdx.y;\n");
+    else flux__spell(&c->s, "    for (int part = 0; part < %d; part++) {\n", h->parts);
+    for (int i = 0; i < k->nvalue && h->parts > 1 && !h->split; i++) {
+        if (!flux__reduces_in(k, i, p)) continue;
+        const bool arg = k->value[i].kind == FLUX__V_ARGREDUCE;
+        flux__spell(&c->s, "    const %s b%d = a%d;\n    a%d = %s;\n", flux__class_types[flux__reduced_class(c, i)], i, i, i,
+                    arg ? "0" : flux__red_start(&k->value[i]));
+        if (arg) flux__spell(&c->s, "    const long long y%d = x%d;\n    x%d = -1;\n", i, i, i);
+    }
+    flux__spell_pass(c, p, h);
+    flux__spell_tree(c, p, h);
+    for (int i = 0; i < k->nvalue && h->parts > 1 && !h->split; i++) {
+        if (!flux__reduces_in(k, i, p)) continue;
+        flux__spell(&c->s, "    { const %s b = a%d;\n    a%d = b%d;\n", flux__class_types[flux__reduced_class(c, i)], i, i, i);
+        if (k->value[i].kind == FLUX__V_ARGREDUCE) flux__spell(&c->s, "    const long long y = x%d;\n    x%d = y%d;\n", i, i, i);
+        flux__spell_join(c, i, "b", "y");
+        flux__spell(&c->s, "    }\n");
+    }
+    flux__spell(&c->s, "    }\n");
+    if (!h->split) flux__spell_reduced(c, p);
+}
+
+static bool flux__has_arg(const flux__kernel *k) {
+    for (int i = 0; i < k->nvalue; i++)
+        if (k->value[i].kind == FLUX__V_ARGREDUCE) return true;
+    return false;
+}
+
+/* A block along x does what is numbered `turn` or, where there are more than a launch has blocks, that and others: to be closed. */
+static void flux__spell_turns(flux__coder *c, int64_t n) {
+    if (n <= FLUX__GPU_BLOCKS) flux__spell(&c->s, "    { const unsigned turn = blockIdx.x;\n");
+    else flux__spell(&c->s, "    for (long long turn = blockIdx.x; turn < %lld; turn += gridDim.x) {\n", (long long)n);
+}
+
+/* Where a thread stands. Threads beyond the last outer point do as that one does, but store nothing: they are needed at
+   the barriers. */
+static void flux__spell_lanes(flux__coder *c, const flux__lanes *h) {
+    if (h->lanes > 1) flux__spell(&c->s, "    __shared__ double shared[256];\n");
+    if (h->lanes > 1 && flux__has_arg(c->k)) flux__spell(&c->s, "    __shared__ long long places[256];\n");
+    flux__spell(&c->s, "    const int tid = (int)threadIdx.x, lane = tid %s %d, row = tid %s %d;\n", h->inner_first ? "%" : "/",
+              h->inner_first ? h->lanes : h->rows, h->inner_first ? "/" : "%", h->inner_first ? h->lanes : h->rows);
+    flux__spell_turns(c, (h->outer + h->rows - 1) / h->rows);
+    flux__spell(&c->s, "    const %s at = (%s)turn * %d + row, o = at < %lld ? at : %lld;\n",
+                c->index, c->index, h->rows, (long long)h->outer, (long long)h->outer - 1);
+    flux__spell(&c->s, "    const int live = at < %lld;\n", (long long)h->outer);
+}
+
+static void flux__spell_late(flux__coder *c, int p) {
+    for (int i = 0; i < c->k->nvalue; i++)
+        if (flux__gpu_late(&c->k->value[i], p) && c->k->value[i].kind != FLUX__V_NUMBER) flux__spell_line(c, i);
+}
+
+static void flux__spell_outer_stores(flux__coder *c) {
+    for (int i = 0; i < c->k->nvalue; i++)
+        if (c->k->value[i].out >= 0 && c->k->value[i].outer) flux__spell_store(c, i, "    ");
+}
+
+/* A part's results go to scratch memory, 16 bytes for each: value, place. */
+static void flux__spell_parts(flux__coder *c, const flux__lanes *h, int scratch) {
+    int n = flux__reductions(c->k, c->k->nvalue);
+    flux__spell(&c->s, "    if (live && lane == 0) {\n    const int part = (int)blockIdx.y;\n");
+    for (int i = 0; i < c->k->nvalue; i++) {
+        const flux__value *v = &c->k->value[i];
+        if (!flux__reducing(v)) continue;
+        bool arg = v->kind == FLUX__V_ARGREDUCE;
+        const char *type = flux__class_types[flux__reduced_class(c, i)];
+        flux__spell(&c->s, "    { long long q = (((long long)part * %d + %d) * %lld + o) * 2;\n", n, flux__reductions(c->k, i), (long long)h->outer);
+        flux__spell(&c->s, "    *(%s *)(p%d + q) = a%d;", type, scratch, i);
+        if (arg) flux__spell(&c->s, " p%d[q + 1] = x%d;", scratch, i);
+        flux__spell(&c->s, " }\n");
+    }
+    flux__spell(&c->s, "    }\n");
+}
+
+/* The second launch of a split reduction: one thread an outer point puts the parts together, in order. */
+static void flux__code_combine(flux__coder *c, const flux__lanes *h, int scratch) {
+    int n = flux__reductions(c->k, c->k->nvalue), phases = 1;
+    flux__spell_numbers(c);
+    flux__spell_turns(c, (h->outer + 255) / 256);
+    flux__spell(&c->s, "    const %s o = (%s)turn * 256 + threadIdx.x;\n    if (o >= %lld) return;\n", c->index, c->index, (long long)h->outer);
+    for (int i = 0; i < c->k->nvalue; i++)
+        if (c->k->value[i].phase >= phases) phases = c->k->value[i].phase + 1;
+    flux__spell_late(c, 0);
+    flux__spell_accumulators(c, 0);
+    flux__spell(&c->s, "    for (int part = 0; part < %d; part++) {\n", h->parts);
+    for (int i = 0; i < c->k->nvalue; i++) {
+        const flux__value *v = &c->k->value[i];
+        if (!flux__reducing(v)) continue;
+        const char *type = flux__class_types[flux__reduced_class(c, i)];
+        flux__spell(&c->s, "    { const long long *q = p%d + (((long long)part * %d + %d) * %lld + o) * 2;\n",
+                    scratch, n, flux__reductions(c->k, i), (long long)h->outer);
+        flux__spell(&c->s, "    const %s b = *(const %s *)q;\n", type, type);
+        flux__spell_join(c, i, "b", "q[1]");
+        flux__spell(&c->s, "    }\n");
+    }
+    flux__spell(&c->s, "    }\n");
+    flux__spell_reduced(c, 0);
+    for (int p = 1; p < phases; p++) flux__spell_late(c, p);
+    flux__spell_outer_stores(c);
+    flux__spell(&c->s, "    }\n");
+    c->gk->next.threads = 256, c->gk->next.blocks = 0;
+    c->gk->next.grid[0] = flux__gpu_blocks((h->outer + 255) / 256), c->gk->next.grid[1] = 1;
+}
+
+static void flux__code_reduce(flux__coder *c, const flux__lanes *h, int scratch) {
+    int phases = 1;
+    for (int i = 0; i < c->k->nvalue; i++)
+        if (c->k->value[i].phase >= phases) phases = c->k->value[i].phase + 1;
+    flux__spell_numbers(c);
+    flux__spell_lanes(c, h);
+    for (int p = 0; p < (h->split ? 1 : phases); p++) {
+        flux__spell_late(c, p);
+        flux__spell_phase(c, p, h);
+    }
+    if (h->split) flux__spell_parts(c, h, scratch);
+    else {                                /* lanes may still read what these overwrite */
+        flux__spell(&c->s, "    __syncthreads();\n    if (live && lane == 0) {\n");
+        flux__spell_outer_stores(c);
+        flux__spell(&c->s, "    }\n");
+    }
+    flux__spell(&c->s, "    }\n");
+    int64_t blocks = (h->outer + h->rows - 1) / h->rows;
+    bool doubles = false;                 /* their functions need more registers than three blocks of a multiprocessor would leave */
+    for (int i = 0; i < c->k->nvalue; i++) doubles = doubles || (c->k->value[i].kind == FLUX__V_OP && c->k->value[i].cls == FLUX__F64C);
+    c->gk->next.threads = 256, c->gk->next.blocks = doubles ? 2 : 3;
+    c->gk->next.grid[0] = flux__gpu_blocks(blocks), c->gk->next.grid[1] = (unsigned)(h->split ? h->parts : 1);
+}
+
+#endif /* FLUX__GPU_FUSED_H */

@@ -1,0 +1,506 @@
+#ifndef FLUX__GPU_KERNELS_H
+#define FLUX__GPU_KERNELS_H
+#include "../base/platform.h"
+#include "../base/backend.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../graph/table.h"
+#include "../graph/nodes.h"
+#include "../schedule/kernel.h"
+#include "../schedule/program.h"
+#include "../cpu/gemm_kernels.h"
+#include "../cpu/backend.h"
+
+/* ------------------------------------------------------------------ 12. The GPU layer
+   What CUDA and HIP have in common, which is nearly all: kernels are turned into source text, compiled at run time,
+   kept in memory and on disk, and launched on one stream for each device. flux_cuda.h and flux_hip.h each fill a table of
+   driver calls (flux__driver) and say how their dialect spells what C lacks.
+
+   A kernel's text is C99 but for the dialect's words, and holds its shapes as numbers, so that the compiler knows every
+   stride; its parameters are addresses, numbers and keys of random numbers. One thread computes one point, or, where dims
+   are reduced, some threads share an outer point, as many as there is work for, and put their parts together in a fixed
+   order. So a result depends on shapes and on nothing else.
+
+   Invariants: whatever is queued for a device runs on its one stream in the order of the calls, so memory that comes
+   back to the pool may be handed out at once; but a loader's next batch travels on a second stream, and each of the two waits
+   for the other where they share memory. Nothing waits but a download, and it holds nobody up. The context that the application has made
+   current is current again when a call returns. Positions are 32-bit where all of a kernel's tensors allow it.
+
+   Rejected: a library of compiled kernels (one for each architecture, dtype and shape of broadcasting), and a stream for
+   each thread (memory would need an event for each reuse). */
+
+FLUX__LEAN
+
+typedef struct flux__gpu_info {           /* what a driver says of a device */
+    char model[72], arch[40];             /* "NVIDIA H200"; as its compiler calls it: "sm_90", "gfx90a" */
+    int units;                            /* multiprocessors */
+} flux__gpu_info;
+
+/* What the lanes of a warp make of an operation of their chip on small matrices: 16 x 16 sums over k of the inner dim. The
+   dialect has mma_NAME, which adds to a lane's part of the sums, mma_a_NAME and mma_b_NAME, which load its part of the
+   operands from a tile, and mma_row and mma_col, which say where its n-th sum belongs. */
+typedef struct flux__fragment {
+    const char *name;
+    int k, lanes, words;                  /* words: of each operand in a lane */
+    bool ahead;                           /* the chip copies to shared memory while it computes: copy_16, copies_end, copies_left */
+} flux__fragment;
+
+enum { FLUX__GPU_NUMBER = 40 };           /* room for an error's number in words */
+
+typedef struct flux__symbol { const char *name; size_t at; bool spare; } flux__symbol;    /* a library's call; spare: done without */
+
+/* Calls of a driver; those that return int give 0 or the driver's own code, for which error() has a sentence. All but
+   open, count, device and close are made between enter and leave. Asking what a device is does not open it: a context
+   takes time and memory, and a process of several often uses but one device. */
+typedef struct flux__driver {
+    const char *name;
+    const char *dialect;                  /* source text that stands before ours */
+    const char *matrices;                 /* and what it has for fragments */
+    const flux__fragment *(*fragment)(const char *arch, int dtype, bool tf32);    /* for operands of a dtype; NULL: none */
+    bool (*open)(char *why, size_t n);    /* finds the library and its calls, starts it */
+    int (*count)(void);
+    int (*device)(int id, flux__gpu_info *info);
+    int (*enter)(int id, void **before);  /* makes the device current for this thread; before: what was */
+    void (*leave)(void *before);
+    void (*close)(int id);                /* what enter opened */
+    int (*stream)(void **stream);
+    int (*stream_wait)(void *stream);
+    void (*stream_free)(void *stream);
+    int (*event)(void **event);
+    int (*event_record)(void *event, void *stream);
+    int (*event_wait)(void *event);       /* this thread waits */
+    int (*event_before)(void *event, void *stream);   /* what is queued there from now on waits */
+    void (*event_free)(void *event);
+    int (*alloc)(void **p, size_t bytes);
+    void (*release)(void *p);
+    int (*pinned)(void **p, size_t bytes);
+    void (*unpin)(void *p);
+    int (*up)(void *dst, const void *src, size_t bytes, void *stream);
+    int (*down)(void *dst, const void *src, size_t bytes, void *stream);
+    int (*across)(void *dst, const void *src, size_t bytes, void *stream);
+    int (*peer)(void *dst, int to, const void *src, int from, size_t bytes, void *stream);
+    int (*room)(size_t *available, size_t *total);
+    int (*load)(void **module, const void *image);
+    void (*unload)(void *module);
+    int (*find)(void **function, void *module, const char *name);
+    int (*launch)(void *function, const unsigned *grid, unsigned threads, void *stream, void **args);
+    bool (*has_graphs)(void);             /* the driver has what follows: launches kept, to be launched again as one */
+    int (*graph)(void **graph);
+    int (*graph_add)(void **node, void *graph, void *after, void *function, const unsigned *grid, unsigned threads, void **args);
+    int (*graph_ready)(void **exec, void *graph);
+    int (*graph_set)(void *exec, void *node, void *function, const unsigned *grid, unsigned threads, void **args);   /* for launches to come */
+    int (*graph_launch)(void *exec, void *stream);
+    void (*graph_free)(void *graph, void *exec);     /* each may be NULL; the stream has been waited for */
+    const char *(*error)(int code, char number[FLUX__GPU_NUMBER]);    /* the driver's words, or a number written there */
+    bool (*lost)(int code);               /* after such an error the device does nothing any more */
+    bool (*compiler)(char *why, size_t n);/* opens the run-time compiler */
+    const char *(*version)(void);         /* of the compiler; "" until it is open */
+    bool (*takes)(const char *version);   /* the driver loads what such a compiler made */
+    const void *calls;                    /* the compiler's, as addresses of functions */
+    int (*compile)(const char *source, const char *arch, char **log, void **image, size_t *bytes);   /* both by flux__malloc */
+    const char *const *components;        /* by name, NULL at the end */
+    bool (*component)(const char *name);
+} flux__driver;
+
+/* A compiler's failure without a word of its log gets its code's text. */
+static int flux__log_code(char **log, int code, const char *text) {
+    if (code == 0 || (*log && **log)) return code;
+    if (*log) FLUX_FREE(*log);
+    *log = (char *)FLUX_MALLOC(strlen(text) + 40);
+    if (*log) snprintf(*log, strlen(text) + 40, "%s (code %d)", text, code);
+    return code;
+}
+
+/* Half floats by integer arithmetic, as in section 9, for a compiler that has nothing better. */
+#define FLUX__SOFT_HALF                                                                                                         \
+    "DEVICE float f16_float(unsigned short h) {\n"                                                                              \
+    "    float x = FLOAT_OF((unsigned int)(h & 0x7fff) << 13) * 5.192296858534828e33f;\n"                                       \
+    "    unsigned int u = BITS_OF(x) | (x >= 65536.0f ? 0x7f800000u : 0u);\n"                                                   \
+    "    if ((h & 0x7c00) == 0x7c00 && (h & 0x3ff)) u |= 0x400000u;\n"                                                          \
+    "    return FLOAT_OF(u | (unsigned int)(h & 0x8000) << 16);\n}\n"                                                           \
+    "DEVICE unsigned short float_f16(float x) {\n"                                                                              \
+    "    unsigned int u = BITS_OF(x) & 0x7fffffffu, sign = (BITS_OF(x) >> 16) & 0x8000u, h;\n"                                   \
+    "    if (u > 0x7f800000u) h = 0x7e00u | ((u >> 13) & 0x3ffu);\n"                                                            \
+    "    else if (u < 0x38800000u) h = BITS_OF(FLOAT_OF(u) + 0.5f) - 0x3f000000u;\n"                                            \
+    "    else h = (u - 0x38000000u + 0xfffu + ((u >> 13) & 1u)) >> 13;\n"                                                       \
+    "    return (unsigned short)((u <= 0x7f800000u && h > 0x7c00u ? 0x7c00u : h) | sign);\n}\n"
+
+#if defined(FLUX_CUDA)
+#  include "flux_cuda.h"
+#endif
+#if defined(FLUX_HIP)
+#  include "flux_hip.h"
+#endif
+
+/* ---- the text that stands before every program: the functions that formulas use, in each class; casts; random numbers.
+   After the dialect's own, which says what DEVICE is and how half floats are read. A suffix _w is for integers, which
+   are computed as 64 bits and cut. */
+static const char *const flux__gpu_prelude[] = {
+    "#define IF(c, x, y) ((c) ? (x) : (y))\n"
+    "#define K_f32(v) ((float)(v))\n#define K_f64(v) ((double)(v))\n#define K_w(v) ((long long)(v))\n"
+    "typedef unsigned int u32;\ntypedef unsigned long long u64;\ntypedef struct ALIGN16 { u32 x[4]; } words4;\n"
+    "#define REAL(T, X, s) \\\n"
+    "DEVICE T abs_##X(T x) { return fabs##s(x); }\\\nDEVICE T sqrt_##X(T x) { return sqrt##s(x); }\\\n"
+    "DEVICE T exp_##X(T x) { return exp##s(x); }\\\nDEVICE T log_##X(T x) { return log##s(x); }\\\n"
+    "DEVICE T log1p_##X(T x) { return log1p##s(x); }\\\nDEVICE T expm1_##X(T x) { return expm1##s(x); }\\\n"
+    "DEVICE T sin_##X(T x) { return sin##s(x); }\\\nDEVICE T cos_##X(T x) { return cos##s(x); }\\\n"
+    "DEVICE T tanh_##X(T x) { return tanh##s(x); }\\\nDEVICE T erf_##X(T x) { return erf##s(x); }\\\n"
+    "DEVICE T floor_##X(T x) { return floor##s(x); }\\\nDEVICE T ceil_##X(T x) { return ceil##s(x); }\\\n"
+    "DEVICE T round_##X(T x) { return rint##s(x); }\\\nDEVICE T pow_##X(T x, T y) { return pow##s(x, y); }\\\n"
+    "DEVICE T fmax_##X(T a, T b) { return a != a ? a : a > b ? a : b; }\\\n"
+    "DEVICE T fmin_##X(T a, T b) { return a != a ? a : a < b ? a : b; }\\\n"
+    "DEVICE T sign_##X(T x) { return x > 0 ? (T)1 : x < 0 ? (T)-1 : x; }\\\n"
+    "DEVICE T sigmoid_##X(T x) { T e = exp##s(-fabs##s(x)); return (x < 0 ? e : (T)1) / ((T)1 + e); }\\\n"
+    "DEVICE T softplus_##X(T x) { return (x > 0 ? x : (T)0) + log1p##s(exp##s(-fabs##s(x))); }\\\n"
+    "DEVICE T gelu_##X(T x) { return x * sigmoid_##X(x * ((T)1.5957691216057308 + (T)0.07135481627260025 * x * x)); }\\\n"
+    "DEVICE T gelu_slope_##X(T x) {\\\n    const T u = (T)1.5957691216057308, v = (T)0.07135481627260025;\\\n"
+    "    const T c = x > 10 ? (T)10 : x < -10 ? (T)-10 : x, e = exp##s(-fabs##s(c * (u + v * c * c))), r = (T)1 / ((T)1 + e);\\\n"
+    "    return (x > 0 ? r : e * r) + c * (u + 3 * v * c * c) * r * (e * r);\\\n}\\\n"
+    "DEVICE T sum_##X(T a, T b) { return a + b; }\\\nDEVICE T prod_##X(T a, T b) { return a * b; }\n"
+    "REAL(float, f32, f)\nREAL(double, f64, )\n",
+    "#define WHOLE(T, U, X) \\\n"
+    "DEVICE T sum_##X(T a, T b) { return (T)((U)a + (U)b); }\\\nDEVICE T prod_##X(T a, T b) { return (T)((U)a * (U)b); }\\\n"
+    "DEVICE T fmax_##X(T a, T b) { return a > b ? a : b; }\\\nDEVICE T fmin_##X(T a, T b) { return a < b ? a : b; }\n"
+    "WHOLE(int, u32, i32)\nWHOLE(long long, u64, i64)\n"
+    "DEVICE long long abs_w(long long x) { return x < 0 ? -x : x; }\n"
+    "DEVICE long long sign_w(long long x) { return (x > 0) - (x < 0); }\n"
+    "DEVICE long long floor_w(long long x) { return x; }\nDEVICE long long ceil_w(long long x) { return x; }\n"
+    "DEVICE long long round_w(long long x) { return x; }\n"
+    "DEVICE long long fmax_w(long long a, long long b) { return a > b ? a : b; }\n"
+    "DEVICE long long fmin_w(long long a, long long b) { return a < b ? a : b; }\n"
+    "DEVICE long long pow_w(long long a, long long b) {\n"
+    "    u64 x = (u64)a, y = 1;\n"
+    "    if (b < 0) return a == 1 ? 1 : a == -1 ? (b & 1 ? -1 : 1) : 0;\n"
+    "    for (; b; b >>= 1, x *= x)\n        if (b & 1) y *= x;\n"
+    "    return (long long)y;\n}\n"
+    /* a float as an integer: towards zero, the nearest there is if out of range, 0 for NaN */
+    "#define CUT(name, F, T, least, beyond, most) \\\n"
+    "DEVICE T name(F v) { return v >= (beyond) ? (T)(most) : v > (least) ? (T)v : v <= (least) ? (T)(least) : (T)0; }\n"
+    "CUT(f32_i32, float, int, -2147483648.0f, 2147483648.0f, 2147483647)\n"
+    "CUT(f64_i32, double, int, -2147483648.0, 2147483647.0, 2147483647)\n"
+    "CUT(f32_i64, float, long long, -9223372036854775808.0f, 9223372036854775808.0f, 9223372036854775807LL)\n"
+    "CUT(f64_i64, double, long long, -9223372036854775808.0, 9223372036854775808.0, 9223372036854775807LL)\n"
+    "CUT(f32_u8, float, unsigned char, 0.0f, 255.0f, 255)\nCUT(f64_u8, double, unsigned char, 0.0, 255.0, 255)\n"
+    "#define f32_f64(v) ((double)(v))\n#define f64_f32(v) ((float)(v))\n#define i32_f32(v) ((float)(v))\n"
+    "#define i32_f64(v) ((double)(v))\n#define i32_i64(v) ((long long)(v))\n#define i64_f32(v) ((float)(v))\n"
+    "#define i64_f64(v) ((double)(v))\n#define i64_i32(v) ((int)(v))\n",
+    "DEVICE float bf16_float(unsigned short h) { return FLOAT_OF((u32)h << 16); }\n"
+    "DEVICE unsigned short float_bf16(float x) {\n    u32 u = BITS_OF(x);\n"
+    "    return (unsigned short)(x != x ? 0x7fc0 : (u + 0x7fff + ((u >> 16) & 1)) >> 16);\n}\n"
+    "#define f32_bf16_round(x) bf16_float(float_bf16(x))\n#define f32_f16_round(x) f16_float(float_f16(x))\n"
+    /* where the largest (max) or smallest stands: the first of equals, but the first NaN before all others */
+    "#define ARG(T, X) \\\n"
+    "DEVICE int beats_##X(T x, T best, int max) { return best == best && (x != x || (max ? x > best : x < best)); }\\\n"
+    "DEVICE int later_##X(T x, long long at, T best, long long index, int max) {\\\n"
+    "    return at >= 0 && (index < 0 || beats_##X(x, best, max) || (!beats_##X(best, x, max) && at < index));\\\n}\n"
+    "ARG(float, f32)\nARG(double, f64)\nARG(int, i32)\nARG(long long, i64)\n",
+    /* random numbers, bit for bit as in section 9 */
+    "DEVICE void words(u64 key, u64 stream, u64 counter, u32 *w) {\n"
+    "    u32 c0 = (u32)counter, c1 = (u32)(counter >> 32), c2 = (u32)stream, c3 = (u32)(stream >> 32);\n"
+    "    u32 k0 = (u32)key, k1 = (u32)(key >> 32);\n"
+    "    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {\n"
+    "        u64 p = (u64)c0 * 0xD2511F53u, q = (u64)c2 * 0xCD9E8D57u;\n"
+    "        c0 = (u32)(q >> 32) ^ c1 ^ k0, c2 = (u32)(p >> 32) ^ c3 ^ k1, c1 = (u32)q, c3 = (u32)p;\n    }\n"
+    "    w[0] = c0, w[1] = c1, w[2] = c2, w[3] = c3;\n}\n"
+    "DEVICE float uniform(u64 key, u64 stream, long long i) {\n    u32 w[4];\n"
+    "    words(key, stream, (u64)i >> 2, w);\n    return (float)(int)(w[i & 3] >> 8) * 5.9604644775390625e-8f;\n}\n"
+    "DEVICE float radius(u32 w) {\n"
+    "    u32 b = BITS_OF(((float)(int)(w >> 1) + 1.0f) * 4.65661287e-10f) - 0x3f3504f3u;\n"
+    "    float e = (float)((int)b >> 23), f = FLOAT_OF((b & 0x7fffffu) + 0x3f3504f3u) - 1.0f, z = f * f;\n"
+    "    float p = -0.0759919658f;\n"
+    "    p = p * f + 0.127297074f; p = p * f + -0.131613865f; p = p * f + 0.142079964f; p = p * f + -0.166237861f;\n"
+    "    p = p * f + 0.200008228f; p = p * f + -0.250007987f; p = p * f + 0.333333403f;\n"
+    "    float y = z * -0.5f + z * f * p;\n"
+    "    return sqrtf((e * 0.693147182f + (f + y)) * -2.0f);\n}\n"
+    "DEVICE float circle(u32 w, u32 quarters) {\n"
+    "    u32 j = (w + 0x20000000u) >> 30, k = j + quarters;\n"
+    "    float r = (float)(int)(w - (j << 30)) * 1.46291807e-9f, z = r * r;\n"
+    "    float p = ((2.75806656e-06f * z + -0.000198463487f) * z + 0.00833336543f) * z + -0.166666672f;\n"
+    "    float q = (2.45242463e-05f * z + -0.00138882315f) * z + 0.0416666679f;\n"
+    "    float s = r + z * r * p, c = 1.0f + (z * -0.5f + z * z * q);\n"
+    "    return FLOAT_OF(BITS_OF(k & 1u ? c : s) ^ ((k & 2u) << 30));\n}\n"
+    "DEVICE float normal(u64 key, u64 stream, long long i) {\n    u32 w[4], at = (u32)i & 2u;\n"
+    "    words(key, stream, (u64)i >> 2, w);\n    return radius(w[at]) * circle(w[at + 1], i & 1 ? 0u : 1u);\n}\n"
+};
+
+static const char *const flux__formulas[] = {
+#define FLUX__OP_TEXT(NAME, name, n, dt, formula, ...) #formula,
+    FLUX__ELEMENTWISE(FLUX__OP_TEXT)
+};
+static const char *const flux__class_names[] = { "f32", "f64", "i32", "i64" };
+static const char *const flux__class_types[] = { "float", "double", "int", "long long" };
+static const char *const flux__dtype_types[] = { "float", "double", "unsigned short", "unsigned short", "int", "long long",
+                                                 "unsigned char", "unsigned char" };
+
+/* ---- text that grows */
+
+typedef struct flux__listing { char *text; int n, room; bool failed; } flux__listing;
+
+static FLUX__PRINTF(2, 3) void flux__spell(flux__listing *s, const char *format, ...) {
+    for (int tries = 0; tries < 2 && !s->failed; tries++) {
+        va_list args;
+        va_start(args, format);
+        int room = s->room - s->n, n = vsnprintf(s->text ? s->text + s->n : NULL, (size_t)room, format, args);
+        va_end(args);
+        if (n >= 0 && n < room) {
+            s->n += n;
+            return;
+        }
+        char *text = n < 0 ? NULL : (char *)flux__grow(s->text, &s->room, s->n + n + 1, 1);
+        if (text) s->text = text;
+        else s->failed = true;
+    }
+}
+
+/* ---- what a kernel is made into */
+
+typedef struct flux__gpu_fn {             /* a compiled kernel, in the device's table for good */
+    uint64_t hash[2];
+    void *function, *module;
+    struct flux__gpu_fn *next;
+} flux__gpu_fn;
+
+enum { FLUX__SLOTS = 8, FLUX__SLOT_BYTES = FLUX__PIECE, FLUX__STATUS_WORDS = 8, FLUX__COMING = 16 };
+
+typedef struct flux__gpu_counters {
+    int64_t launches;                     /* kernels that were started, in graphs and out of them */
+    int64_t graphs, graph_launches, graph_updates;       /* graphs made; their launches; kernels in them that got other arguments */
+    int64_t waits;                        /* the host waited for a device, or looked whether it had to */
+    int64_t ahead;                        /* uploads beside the device's work */
+    int64_t allocations, uploads, downloads, bytes_up, bytes_down, programs_compiled, programs_read;
+} flux__gpu_counters;
+
+typedef struct flux__slot {               /* pinned memory between the host's and the device's */
+    void *memory, *event;
+    bool busy, used;                      /* a thread fills or empties it; its event stands for a copy */
+} flux__slot;
+
+typedef struct flux__gpu {
+    const flux__driver *driver;
+    int id, lost;                         /* lost: the code of the error after which the device does nothing more */
+    int process;                          /* that opened it: one forked later may make no call of the driver */
+    bool open, pending;                   /* pending: a kernel that tells of bad indices was queued since the last look */
+    flux__gpu_info info;
+    void *stream, *status;
+    flux__slot slot[FLUX__SLOTS];         /* taken in turn */
+    unsigned turn;
+    void *copies, *reached;               /* the stream of copies ahead, or NULL; where the other one was when a copy began */
+    bool alone;                           /* it could not be made: all goes on one stream */
+    struct { const void *at; size_t bytes; void *event; } coming[FLUX__COMING];    /* copies ahead that the stream has not waited for: */
+    unsigned came, comes;                 /* numbers came ... comes - 1 */
+    flux__gpu_fn *known[256];             /* compiled kernels */
+    void **module;
+    int nmodule, module_room;
+    struct flux__replay *replays;         /* all plans' */
+    bool replaying;                       /* the driver can, and FLUX_REPLAY does not forbid it */
+    flux__gpu_counters counters;
+} flux__gpu;
+
+typedef struct flux__gpu_param { char kind; int what; } flux__gpu_param;   /* p: slot; n: value; k: value's key; t: its stream; f: the node's number; s: scratch; e: errors */
+
+/* Blocks along x that a launch has at most; what is more is done in turns. AMD's hardware counts the threads along a side in 32
+   bits, and there are 1024 to a block at most. */
+#ifndef FLUX__GPU_BLOCKS
+#  define FLUX__GPU_BLOCKS (1 << 20)
+#endif
+static unsigned flux__gpu_blocks(int64_t n) { return (unsigned)(n < FLUX__GPU_BLOCKS ? n : FLUX__GPU_BLOCKS); }
+
+typedef struct flux__gpu_step {           /* one launch */
+    char *text;                           /* its source; NULL once compiled */
+    char name[40];
+    flux__gpu_fn *fn;
+    unsigned grid[3], threads, blocks;    /* blocks: that are to fit into a multiprocessor at once; 0: the compiler's choice, which may spill */
+} flux__gpu_step;
+
+typedef struct flux__gpu_kernel {
+    flux__gpu_step *step, next;           /* its launches, one after the other; the one that is being written */
+    int launches, step_room, nparam, param_room;
+    flux__gpu_param *param;
+    void **args;                          /* a launch's arguments, as they were last: addresses, then what they point at */
+    bool stale;                           /* they have changed since the replay was told */
+    struct flux__replay *replay;          /* of the row that starts with it, or NULL */
+    int runs;                             /* of that row; < 0: it is not to be replayed */
+} flux__gpu_kernel;
+
+typedef struct flux__coder {              /* writing one kernel */
+    const flux__kernel *k;
+    const flux__plan *plan;
+    flux__gpu_kernel *gk;
+    flux__listing s, params;
+    const char *index;                    /* int or long long: what positions are */
+    flux__axes *outer_axes, *inner_axes;  /* by value */
+    bool *need;
+    uint8_t ops[FLUX__ELEMENTWISE_COUNT]; /* bit cls: the op's function is wanted */
+    bool failed;
+} flux__coder;
+
+static int flux__coder_param(flux__coder *c, char kind, int what, const char *type) {
+    flux__gpu_kernel *gk = c->gk;
+    for (int i = 0; i < gk->nparam; i++)
+        if (gk->param[i].kind == kind && gk->param[i].what == what) return i;
+    flux__gpu_param *p = (flux__gpu_param *)flux__grow(gk->param, &gk->param_room, gk->nparam + 1, sizeof *p);
+    if (!p) {
+        c->failed = true;
+        return 0;
+    }
+    gk->param = p;
+    p[gk->nparam].kind = kind, p[gk->nparam].what = what;
+    flux__spell(&c->params, "%s%s p%d", gk->nparam ? ", " : "", type, gk->nparam);
+    return gk->nparam++;
+}
+
+static int flux__coder_slot(flux__coder *c, int slot, int dtype) {
+    char type[32];
+    snprintf(type, sizeof type, "%s *", flux__dtype_types[dtype]);
+    return flux__coder_param(c, 'p', slot, type);
+}
+
+/* Adds where the flat place `var` among these dims lies. */
+static void flux__spell_axes(flux__listing *s, const flux__axes *x, const char *var) {
+    int64_t before = 1;
+    for (int d = 0; d < x->nd; d++) {
+        if (x->step[d] && x->dim[d] > 1) {
+            flux__spell(s, " + (%s", var);
+            if (before > 1) flux__spell(s, " / %lld", (long long)before);
+            if (d + 1 < x->nd) flux__spell(s, " %% %lld", (long long)x->dim[d]);
+            flux__spell(s, x->step[d] == 1 ? ")" : ") * %lld", (long long)x->step[d]);
+        }
+        before *= x->dim[d];
+    }
+}
+
+/* Where value i lies, as a position. */
+static void flux__spell_place(const flux__coder *c, flux__listing *s, int i) {
+    const flux__value *v = &c->k->value[i];
+    flux__spell(s, "%lld", (long long)(flux__is_source(v) ? c->k->operand[v->operand].offset : 0));
+    flux__spell_axes(s, &c->outer_axes[i], "o");
+    if (!v->outer && c->k->reduced) flux__spell_axes(s, &c->inner_axes[i], "r");
+}
+
+/* An element as memory has it, as its class, and the other way. */
+static void flux__spell_loaded(flux__listing *s, int dtype, const char *x) {
+    static const char *const how[] = { "%s", "%s", "f16_float(%s)", "bf16_float(%s)", "%s", "%s", "(int)%s", "(int)(%s != 0)" };
+    const char *at = strchr(how[dtype], '%');
+    flux__spell(s, "%.*s%s%s", (int)(at - how[dtype]), how[dtype], x, at + 2);
+}
+static void flux__spell_stored(flux__listing *s, int dtype, int cls, const char *x) {
+    int own = flux__class_of(dtype);
+    char y[80];
+    if (dtype == FLUX_BOOL) {
+        flux__spell(s, "(unsigned char)(%s != 0)", x);
+        return;
+    }
+    if (dtype == FLUX_U8 && cls <= FLUX__F64C) {
+        flux__spell(s, "%s_u8(%s)", flux__class_names[cls], x);
+        return;
+    }
+    if (own == cls) snprintf(y, sizeof y, "%s", x);
+    else snprintf(y, sizeof y, "%s_%s(%s)", flux__class_names[cls], flux__class_names[own], x);
+    flux__spell(s, dtype == FLUX_F16 ? "float_f16(%s)" : dtype == FLUX_BF16 ? "float_bf16(%s)" : dtype == FLUX_U8 ? "(unsigned char)%s" : "%s", y);
+}
+
+static void flux__spell_store(flux__coder *c, int i, const char *indent) {
+    const flux__value *v = &c->k->value[i];
+    char x[24];
+    snprintf(x, sizeof x, "v%d", i);
+    int p = flux__coder_slot(c, v->out, v->dtype);
+    flux__spell(&c->s, "%sp%d[", indent, p);
+    flux__spell_place(c, &c->s, i);
+    flux__spell(&c->s, "] = ");
+    flux__spell_stored(&c->s, v->dtype, v->cls, x);
+    flux__spell(&c->s, ";\n");
+}
+
+static void flux__spell_random(flux__coder *c, int i) {
+    const flux__value *v = &c->k->value[i];
+    int key = flux__coder_param(c, 'k', i, "unsigned long long"), stream = flux__coder_param(c, 't', i, "unsigned long long");
+    flux__spell(&c->s, "%s(p%d, p%d, ", v->op == FLUX__NORMAL ? "normal" : "uniform", key, stream);
+    flux__spell_place(c, &c->s, i);
+    flux__spell(&c->s, ");\n");
+}
+
+/* A line of the kernel's program: const float v7 = ... */
+static void flux__spell_line(flux__coder *c, int i) {
+    const flux__value *v = &c->k->value[i];
+    flux__listing *s = &c->s;
+    char x[64];
+    flux__spell(s, "    const %s v%d = ", flux__class_types[v->cls], i);
+    switch (v->kind) {
+    case FLUX__V_LOAD: {
+        const flux__operand *o = &c->k->operand[v->operand];
+        flux__listing at = { NULL, 0, 0, false };
+        flux__spell(&at, "p%d[", flux__coder_slot(c, o->src, o->dtype));
+        flux__spell_place(c, &at, i);
+        flux__spell(&at, "]");
+        if (at.failed) s->failed = true;
+        else flux__spell_loaded(s, o->dtype, at.text);
+        if (at.text) FLUX_FREE(at.text);
+        flux__spell(s, ";\n");
+        break;
+    }
+    case FLUX__V_NUMBER:
+        if (v->op == 1) flux__spell(s, "(%s)%d;\n", flux__class_types[v->cls], v->node);
+        else flux__spell(s, "p%d;\n", flux__coder_param(c, 'n', i, flux__class_types[v->cls]));
+        break;
+    case FLUX__V_IOTA:
+        flux__spell_place(c, s, i);
+        flux__spell(s, ";\n");
+        break;
+    case FLUX__V_RANDOM: flux__spell_random(c, i); break;
+    case FLUX__V_OP:
+        c->ops[v->op] = (uint8_t)(c->ops[v->op] | 1u << v->cls);
+        flux__spell(s, "%s_%s_op(v%d, v%d, v%d);\n",
+                    flux__op_names[v->op], flux__class_names[v->cls], v->a, v->b < 0 ? v->a : v->b, v->c < 0 ? v->a : v->c);
+        break;
+    case FLUX__V_ROUND: flux__spell(s, "f32_%s_round(v%d);\n", flux__dtypes[v->op].name, v->a); break;
+    case FLUX__V_WRAP: {
+        flux__listing cut = { NULL, 0, 0, false };
+        snprintf(x, sizeof x, "v%d", v->a);
+        flux__spell_stored(&cut, v->op, c->k->value[v->a].cls, x);
+        flux__spell(s, "(%s)%s;\n", flux__class_types[v->cls], cut.failed ? "0" : cut.text);
+        if (cut.text) FLUX_FREE(cut.text);
+        break;
+    }
+    default: {                            /* CONVERT */
+        int from = c->k->value[v->a].cls;
+        if (from == v->cls) flux__spell(s, "v%d;\n", v->a);
+        else flux__spell(s, "%s_%s(v%d);\n", flux__class_names[from], flux__class_names[v->cls], v->a);
+        break;
+    }
+    }
+}
+
+static void flux__hash_bytes(uint64_t *h, const void *data, size_t n) {
+    const unsigned char *p = (const unsigned char *)data;
+    for (size_t i = 0; i < n; i++) {
+        h[0] = (h[0] ^ p[i]) * 0x100000001b3u;
+        h[1] = (h[1] ^ (h[1] >> 29) ^ p[i]) * 0x9e3779b97f4a7c15u;
+    }
+}
+
+static void flux__step_start(flux__gpu_step *next) {
+    memset(next, 0, sizeof *next);
+    next->grid[0] = next->grid[1] = next->grid[2] = 1;
+}
+
+/* Ends a launch's text: what stands around the body, and the name by its content. The next one begins. */
+static bool flux__coder_finish(flux__coder *c) {
+    flux__listing all = { NULL, 0, 0, false };
+    uint64_t h[2] = { 0xcbf29ce484222325u, 0x84222325cbf29ce4u };
+    flux__gpu_kernel *gk = c->gk;
+    flux__gpu_step *step = (flux__gpu_step *)flux__grow(gk->step, &gk->step_room, gk->launches + 1, sizeof *step);
+    if (!step) return false;
+    gk->step = step;
+    if (!c->s.failed && !c->params.failed && !c->failed) {
+        flux__spell(&all, "(%s) {\n%s}\n", c->params.text ? c->params.text : "", c->s.text ? c->s.text : "");
+        if (!all.failed) flux__hash_bytes(h, all.text, (size_t)all.n);
+    }
+    c->s.n = 0;
+    snprintf(gk->next.name, sizeof gk->next.name, "k%016llx%016llx", (unsigned long long)h[0], (unsigned long long)h[1]);
+    gk->next.text = all.text;
+    gk->step[gk->launches++] = gk->next;
+    flux__step_start(&gk->next);
+    return !all.failed && all.text;
+}
+
+#endif /* FLUX__GPU_KERNELS_H */

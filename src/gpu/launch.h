@@ -1,0 +1,182 @@
+#ifndef FLUX__GPU_LAUNCH_H
+#define FLUX__GPU_LAUNCH_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/memory.h"
+#include "../schedule/kernel.h"
+#include "../schedule/plans.h"
+#include "../cpu/blocks.h"
+#include "kernels.h"
+#include "devices.h"
+#include "copies.h"
+
+FLUX__LEAN
+
+static void flux__replay_drop(flux__gpu_kernel *gk);
+
+/* ---- launching
+   A row of kernels is launched one by one until it has been met twice, then as a graph. The graph's kernels, their order
+   and their grids never change; an argument that does (a learning rate, a count of steps, the random numbers' place, an
+   address) is compared with the last one, and a node whose arguments differ is told them before the launch. The pool gives
+   a step that repeats the same memory, so these are few. What a driver refuses is done one by one, now and from then on.
+
+   Rejected: capturing the stream, which makes the same graph but hands no nodes out and forbids other threads' calls
+   meanwhile; arguments in the device's memory, which cost every step a copy and every kernel a dependent load. */
+
+enum {
+    FLUX__REPLAY_AFTER = 2,               /* runs one by one */
+    FLUX__REPLAY_LEAST = 3,               /* launches that are worth a graph */
+    FLUX__REPLAY_MOST = 1 << 16           /* changes, then it is made anew: ROCm takes new memory for each */
+};
+
+static void flux__gpu_arg(const flux__run *r, const flux__kernel *k, const flux__gpu *g, const flux__gpu_param *p, void *out) {
+    const flux__value *v = p->kind == 'n' || p->kind == 'k' || p->kind == 't' ? &k->value[p->what] : NULL;
+    switch (p->kind) {
+    case 'p': memcpy(out, &r->ptr[p->what], sizeof(void *)); break;
+    case 's': memcpy(out, &k->scratch_at, sizeof(void *)); break;
+    case 'e': memcpy(out, &g->status, sizeof(void *)); break;
+    case 'f': memcpy(out, &r->g->node[k->node]->arg.num, sizeof(double)); break;
+    case 'n': flux__set_number(v->cls, out, flux__number_value(r->g, v)); break;
+    default: memcpy(out, &r->g->node[v->node]->arg.u[p->kind == 't'], 8);
+    }
+}
+
+static bool flux__gpu_args(const flux__run *r, const flux__kernel *k, flux__gpu *g) {
+    flux__gpu_kernel *gk = (flux__gpu_kernel *)k->ready;
+    char *values = (char *)(gk->args + gk->nparam);
+    for (int i = 0; i < gk->nparam; i++) {
+        uint64_t now = 0;
+        gk->args[i] = values + i * 8;
+        flux__gpu_arg(r, k, g, &gk->param[i], &now);
+        if (memcmp(gk->args[i], &now, 8) != 0) gk->stale = true;
+        memcpy(gk->args[i], &now, 8);
+        if (gk->param[i].kind == 'e') g->pending = true;
+        if ((gk->param[i].kind == 'p' || gk->param[i].kind == 's') && !flux__gpu_await(g, (const void *)(uintptr_t)now, 1)) return false;
+    }
+    return true;
+}
+
+static int flux__row_launches(const flux__kernel *k, int n) {
+    int count = 0;
+    for (int i = 0; i < n; i++) count += ((const flux__gpu_kernel *)k[i].ready)->launches;
+    return count;
+}
+
+static void flux__replay_free(flux__gpu_kernel *first, bool there) {
+    flux__replay *p = first->replay;
+    if (!p->dead) flux__replay_kill(p, there);
+    if (p->node) FLUX_FREE(p->node);
+    FLUX_FREE(p);
+    first->replay = NULL;
+}
+
+/* With its plan. */
+static void flux__replay_drop(flux__gpu_kernel *first) {
+    void *before;
+    if (!first->replay) return;
+    flux__gpu *g = first->replay->gpu;
+    flux__gpu_lock(g);
+    bool there = !first->replay->dead && flux__gpu_there(g, &before);
+    flux__replay_free(first, there);
+    if (there) g->driver->leave(before);
+    flux__gpu_unlock(g);
+}
+
+static bool flux__replay_make(flux__gpu *g, flux__kernel *k, int n) {
+    flux__gpu_kernel *first = (flux__gpu_kernel *)k->ready;
+    int launches = flux__row_launches(k, n), at = 0;
+    flux__replay *p = first->replay = (flux__replay *)FLUX_MALLOC(sizeof *p);
+    if (!p) return false;
+    memset(p, 0, sizeof *p);
+    p->gpu = g;
+    p->next = g->replays;
+    g->replays = p;
+    p->node = (void **)FLUX_MALLOC((size_t)launches * sizeof *p->node);
+    bool ok = p->node && g->driver->graph(&p->graph) == 0;
+    for (int i = 0; i < n && ok; i++) {
+        flux__gpu_kernel *gk = (flux__gpu_kernel *)k[i].ready;
+        for (int l = 0; l < gk->launches && ok; l++, at++)
+            ok = g->driver->graph_add(&p->node[at], p->graph, at ? p->node[at - 1] : NULL, gk->step[l].fn->function, gk->step[l].grid,
+                                      gk->step[l].threads, gk->args) == 0;
+        gk->stale = false;
+    }
+    ok = ok && g->driver->graph_ready(&p->exec, p->graph) == 0;
+    if (ok) g->counters.graphs++;
+    return ok;
+}
+
+/* Tells the graph what has changed. */
+static bool flux__replay_update(flux__gpu *g, flux__replay *p, flux__kernel *k, int n) {
+    void **node = p->node;
+    for (int i = 0; i < n; i++) {
+        flux__gpu_kernel *gk = (flux__gpu_kernel *)k[i].ready;
+        for (int l = 0; l < gk->launches && gk->stale; l++) {
+            const flux__gpu_step *step = &gk->step[l];
+            if (g->driver->graph_set(p->exec, node[l], step->fn->function, step->grid, step->threads, gk->args) != 0) return false;
+            g->counters.graph_updates++, p->told++;
+        }
+        gk->stale = false;
+        node += gk->launches;
+    }
+    return true;
+}
+
+/* The row as one launch. False: nothing was launched; unless the device is lost now, it is to be done one by one. */
+static bool flux__replay_launch(flux__gpu *g, flux__kernel *k, int n) {
+    flux__gpu_kernel *first = (flux__gpu_kernel *)k->ready;
+    if (!g->replaying || first->runs < 0) return false;
+    if (first->replay && (first->replay->dead || first->replay->told >= FLUX__REPLAY_MOST)) flux__replay_free(first, !first->replay->dead);
+    if (!first->replay && (first->runs++ < FLUX__REPLAY_AFTER || flux__row_launches(k, n) < FLUX__REPLAY_LEAST)) return false;
+    bool ready = (first->replay || flux__replay_make(g, k, n)) && flux__replay_update(g, first->replay, k, n);
+    int code = ready ? g->driver->graph_launch(first->replay->exec, g->stream) : -1;
+    if (code == 0) {
+        g->counters.graph_launches++;
+        g->counters.launches += flux__row_launches(k, n);
+        return true;
+    }
+    if (ready && g->driver->lost(code)) return flux__gpu_ok(g, code, "launching a plan's kernels");
+    if (first->replay) flux__replay_free(first, true);
+    first->runs = -1;
+    flux__note(FLUX_LOG_DEBUG, "gpu.replay", false, "%s device %d: a plan's %d kernels can't be replayed as a graph: they are launched one by one",
+               g->driver->name, g->id, n);
+    return false;
+}
+
+static int flux__gpu_start(flux__gpu *g, const flux__gpu_kernel *gk, int l) {
+    return g->driver->launch(gk->step[l].fn->function, gk->step[l].grid, gk->step[l].threads, g->stream, gk->args);
+}
+
+/* A launch may need memory of the driver's own (what a kernel's threads spill): if it fails, the pool gives back what it
+   doesn't use, and it is tried once more. NULL: it failed, and the device has been left. */
+static flux__gpu *flux__gpu_launch(flux__gpu *g, const flux__kernel *k, void **before) {
+    const flux__gpu_kernel *gk = (const flux__gpu_kernel *)k->ready;
+    for (int l = 0; l < gk->launches; l++) {
+        int code = flux__gpu_start(g, gk, l);
+        if (code != 0 && !g->driver->lost(code)) {
+            flux__gpu_leave(g, *before);  /* the pool's lock comes before the device's */
+            flux_mem_trim(k->device);
+            if (!(g = flux__gpu_enter(k->device.backend, k->device.id, before))) return NULL;
+            code = flux__gpu_start(g, gk, l);
+        }
+        g->counters.launches++;
+        if (flux__gpu_ok(g, code, "launching a kernel")) continue;
+        flux__gpu_leave(g, *before);
+        return NULL;
+    }
+    return g;
+}
+
+static int flux__gpu_run(flux__run *r, flux__kernel *k, int n) {
+    void *before;
+    int done = 0;
+    bool ok = true;
+    flux__gpu *g = flux__gpu_enter(k->device.backend, k->device.id, &before);
+    if (!g) return 0;
+    for (int i = 0; i < n && ok; i++) ok = flux__gpu_args(r, &k[i], g);
+    if (ok && flux__replay_launch(g, k, n)) done = n;
+    while (ok && done < n && !g->lost && (g = flux__gpu_launch(g, &k[done], &before)) != NULL) done++;
+    if (g) flux__gpu_leave(g, before);
+    return done;
+}
+
+#endif /* FLUX__GPU_LAUNCH_H */

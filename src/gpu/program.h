@@ -1,0 +1,99 @@
+#ifndef FLUX__GPU_PROGRAM_H
+#define FLUX__GPU_PROGRAM_H
+#include "../base/platform.h"
+#include "../graph/nodes.h"
+#include "../schedule/kernel.h"
+#include "../schedule/key.h"
+#include "../schedule/grouping.h"
+#include "kernels.h"
+#include "launch.h"
+#include "fused.h"
+#include "gemm.h"
+#include "whole.h"
+#include "attention.h"
+
+/* ---- from kernels to a program's text */
+
+FLUX__LEAN
+
+/* The formula of an operation in a class: FLUX__F(exp)(a) becomes exp_f32(a), FLUX__K and FLUX__IF likewise. */
+static void flux__spell_formula(flux__listing *s, int op, int cls) {
+    bool whole = cls >= FLUX__I32C;
+    const char *T = flux__class_types[cls], *suffix = whole ? "w" : flux__class_names[cls], *p = flux__formulas[op];
+    flux__spell(s, "DEVICE %s %s_%s_op(%s a%s, %s b%s, %s c%s) {\n", T, flux__op_names[op], flux__class_names[cls], T, whole ? "_" : "", T, whole ? "_" : "",
+                T, whole ? "_" : "");
+    if (whole) flux__spell(s, "    long long a = a_, b = b_, c = c_;\n");
+    flux__spell(s, "    return (%s)(", T);
+    while (*p) {
+        if (strncmp(p, "FLUX__F(", 8) == 0) {
+            const char *end = strchr(p, ')');
+            flux__spell(s, "%.*s_%s", (int)(end - p - 8), p + 8, suffix);
+            p = end + 1;
+        } else if (strncmp(p, "FLUX__K", 7) == 0) {
+            flux__spell(s, "K_%s", suffix);
+            p += 7;
+        } else if (strncmp(p, "FLUX__IF", 8) == 0) {
+            flux__spell(s, "IF");
+            p += 8;
+        } else {
+            const char *end = strstr(p, "FLUX__");
+            int n = end ? (int)(end - p) : (int)strlen(p);
+            flux__spell(s, "%.*s", n, p);
+            p += n;
+        }
+    }
+    flux__spell(s, ");\n}\n");
+}
+
+static void flux__gpu_kernel_drop(void *ready) {
+    flux__gpu_kernel *gk = (flux__gpu_kernel *)ready;
+    for (int i = 0; i < gk->launches; i++)
+        if (gk->step[i].text) FLUX_FREE(gk->step[i].text);
+    flux__replay_drop(gk);
+    if (gk->step) FLUX_FREE(gk->step);
+    if (gk->param) FLUX_FREE(gk->param);
+    if (gk->args) FLUX_FREE(gk->args);
+    FLUX_FREE(gk);
+}
+
+static bool flux__code_fused(flux__coder *c, flux__kernel *k, int units) {
+    int64_t points = flux__count8(k->full), outer = 1;
+    if (!k->reduced) {
+        if (points == 0) return true;
+        flux__code_map(c, points);
+        return flux__coder_finish(c);
+    }
+    for (int d = 0; d < FLUX_MAX_DIMS; d++)
+        if (!(k->reduced >> d & 1)) outer *= k->full[d];
+    flux__lanes h = flux__choose_lanes(k, units);
+    if (outer == 0) return true;
+    int scratch = h.split ? flux__coder_param(c, 's', 0, "long long *") : -1;
+    /* both launches take the same parameters: those that only the second one names are found by a dry run */
+    if (h.split) {
+        flux__code_reduce(c, &h, scratch);
+        flux__code_combine(c, &h, scratch);
+        c->s.n = 0;
+    }
+    flux__code_reduce(c, &h, scratch);
+    bool ok = flux__coder_finish(c);
+    if (!ok || !h.split) return ok;
+    k->scratch = (size_t)(h.parts * flux__reductions(k, k->nvalue)) * (size_t)h.outer * 16;
+    flux__code_combine(c, &h, scratch);
+    return flux__coder_finish(c);
+}
+
+static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *graph, flux__kernel *k, const flux__gpu *g) {
+    const flux_tensor *t = k->node >= 0 ? graph->node[k->node] : NULL;
+    int out = plan->nleaf + k->node;
+    if (k->kind == FLUX__K_FUSED) return flux__code_fused(c, k, g->info.units);
+    if (flux__count8(k->full) == 0) return true;
+    if (k->kind == FLUX__K_MATMUL) flux__code_product(c, g, graph->tf32);
+    else if (k->kind == FLUX__K_ATTEND) flux__code_attend(c, t, out);
+    else if (k->kind == FLUX__K_CAT) flux__code_cat(c, t, out);
+    else if (k->kind == FLUX__K_SPREAD) flux__code_spread(c, t, out);
+    else if (k->kind == FLUX__K_SCATTER) return flux__code_scatter(c, k, t, out);
+    else flux__code_gather(c, t, out);
+    return flux__coder_finish(c);
+}
+
+#endif /* FLUX__GPU_PROGRAM_H */

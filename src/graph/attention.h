@@ -1,0 +1,112 @@
+#ifndef FLUX__GRAPH_ATTENTION_H
+#define FLUX__GRAPH_ATTENTION_H
+#include "../base/platform.h"
+#include "../base/dtypes.h"
+#include "nodes.h"
+#include "elementwise.h"
+#include "leaves.h"
+#include "views.h"
+#include "products.h"
+
+/* ---------------- attention
+   V softmax(K'Q) as one operation, so that the scores (keys x queries x heads x batch) need not be stored: its kernel has
+   a tile of them at a time, and its gradient's computes that again from what each query's softmax has as maximum and sum.
+   FLUX__ATTEND puts all results of a kernel into one vector; FLUX__ATTENTION shows one of them, and carries the gradient.
+   The gradient's gradient is that of the same formula in plain operations, which are recorded beside and computed only
+   if somebody asks for it. */
+
+FLUX__COLD
+
+typedef struct flux__attend {
+    flux_tensor *q, *k, *v;               /* features x steps x batch */
+    flux_tensor *extra;                   /* NULL, or stretching to the scores: bool, which may be seen, or to be added */
+    int heads;
+    bool causal;
+} flux__attend;
+
+/* x (features x steps x N) as (a head's features) x steps x heads x N, and back. */
+static flux_tensor *flux__heads(flux_tensor *x, int n) {
+    return flux_permute(flux_reshape(x, x->dim[0] / n, n, x->dim[1], flux_dim(x, 2)), 0, 2, 1, 3);
+}
+
+static flux_tensor *flux__unheads(flux_tensor *x) {
+    return x ? flux_reshape(flux_permute(x, 0, 2, 1, 3), x->dim[0] * x->dim[2], x->dim[1], x->dim[3]) : NULL;
+}
+
+static double flux__attend_scale(const flux__attend *a) { return sqrt((double)a->heads / (double)a->q->dim[0]); }
+
+/* Which scores may be seen, keys x queries at least; NULL: all. */
+static flux_tensor *flux__attend_seen(const flux__attend *a) {
+    flux_tensor *seen = a->extra && a->extra->dtype != FLUX_BOOL ? flux_gt(a->extra, -HUGE_VAL) : a->extra;
+    if (!a->causal) return seen;
+    flux_tensor *past = flux_le(flux__iota_on(a->q->device, a->k->dim[1], 0), flux__iota_on(a->q->device, a->q->dim[1], 1));
+    return seen ? flux_and(seen, past) : past;
+}
+
+/* softmax over the keys of k'q / sqrt(a head's features), 0 for what is not seen. A product in half precision is kept small by q. */
+static flux_tensor *flux__attend_scores(const flux__attend *a) {
+    flux_tensor *q = flux__heads(a->q, a->heads), *k = flux__heads(a->k, a->heads);
+    bool half = a->q->dtype == FLUX_F16;
+    if (!q || !k) return NULL;
+    flux_tensor *l = flux_matmul(flux_transpose(k), half ? flux_mul(q, flux__attend_scale(a)) : q);
+    if (l && !half) l = flux_mul(l, flux__attend_scale(a));
+    if (l && a->extra && a->extra->dtype != FLUX_BOOL) l = flux_add(l, a->extra);
+    flux_tensor *seen = l && (a->extra || a->causal) ? flux__attend_seen(a) : NULL;
+    if (seen) l = flux_where(seen, l, -HUGE_VAL);
+    flux_tensor *p = l ? (flux_softmax)(l) : NULL;
+    return p && a->extra ? flux_where(seen, p, 0.0) : p;  /* of a query that sees nothing, softmax has equal parts */
+}
+
+/* Its features lie together. */
+static flux_tensor *flux__packed(flux_tensor *x) {
+    int64_t offset, stride[FLUX_MAX_DIMS];
+    flux__layout(x, &offset, stride);
+    return x->dim[0] > 1 && stride[0] != 1 ? flux_copy(x) : x;
+}
+
+static flux_tensor *flux__attend_node(const flux__attend *a, int n, flux_tensor **in, int64_t size, bool back) {
+    flux_shape s = flux__shape(&size, 1);
+    flux_tensor *y = flux__node_raw(FLUX__ATTEND, (flux_dtype)a->q->dtype, &s, a->q->device, n);
+    for (int i = 0; y && i < n; i++) flux__edge(&y->in[i], in[i]);
+    if (y) y->arg.i[0] = a->heads, y->arg.i[1] = a->causal, y->arg.i[2] = back;
+    return y ? flux__done(y) : NULL;
+}
+
+/* What lies from `offset` on in the vector all, which is in[0], in the shape of `like` but for the first dim. */
+static flux_tensor *flux__attend_view(int n, flux_tensor **in, int64_t offset, const flux_tensor *like, int64_t first, const flux_tensor *from) {
+    int64_t natural[FLUX_MAX_DIMS];
+    flux_shape s = flux__dims(like);
+    s.dim[0] = first;
+    flux__natural(&s, natural);
+    flux_tensor *y = flux__node_raw(FLUX__ATTENTION, (flux_dtype)in[0]->dtype, &s, in[0]->device, n);
+    if (!y) return NULL;
+    for (int i = 0; i < n; i++) flux__edge(&y->in[i], in[i]);
+    flux__edge(&y->base, in[0]);
+    y->offset = offset;
+    for (int i = 0; i < s.ndim; i++) y->stride[i] = natural[i];
+    if (from) memcpy(y->arg.i, from->arg.i, 2 * sizeof y->arg.i[0]);
+    return flux__done(y);
+}
+
+/* v's features x queries x batch. The kernel works in float32 or float64; behind y it puts each query's maximum and the
+   reciprocal of its sum. A query that sees nothing has the maximum -inf; the reciprocal is 0 then, and so is all of y. */
+static flux_tensor *flux__attention(const flux__attend *what) {
+    flux__attend a = *what;
+    flux_dtype t = flux__promote(flux__promote((flux_dtype)a.q->dtype, (flux_dtype)a.k->dtype), (flux_dtype)a.v->dtype);
+    flux_dtype wide = t == FLUX_F64 ? FLUX_F64 : FLUX_F32;
+    int64_t full[4] = { a.k->dim[1], a.q->dim[1], a.heads, a.q->dim[2] };
+    flux_tensor *in[5] = { NULL };
+    flux_tensor **own[] = { &a.q, &a.k, &a.v };
+    for (int i = 0; i < 3; i++)
+        if (!(in[i + 1] = *own[i] = flux__packed(flux_to_dtype(*own[i], wide)))) return NULL;
+    if (a.extra && a.extra->dtype != FLUX_BOOL) a.extra = flux_to_dtype(a.extra, wide);
+    if (a.extra && !(in[4] = flux_broadcast_to_shape(a.extra, flux__shape(full, 4)))) return NULL;
+    int64_t columns = full[1] * full[3], size = flux__times(columns, a.v->dim[0] + 2 * a.heads);
+    flux_tensor *all = flux__attend_node(&a, in[4] ? 4 : 3, in + 1, size, false);
+    if (!(in[0] = all)) return NULL;
+    flux__multiply_adds(flux__times(flux__times(columns, full[0]), a.q->dim[0] + a.v->dim[0]));
+    flux_tensor *y = flux__attend_view(in[4] ? 5 : 4, in, 0, a.q, a.v->dim[0], all);
+    return y ? flux_to_dtype(y, t) : NULL;
+}
+
+#endif /* FLUX__GRAPH_ATTENTION_H */

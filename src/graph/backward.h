@@ -1,0 +1,399 @@
+#ifndef FLUX__GRAPH_BACKWARD_H
+#define FLUX__GRAPH_BACKWARD_H
+#include "../base/platform.h"
+#include "../base/threads.h" /* flux__atomic_add32 */
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "nodes.h"
+#include "elementwise.h"
+#include "views.h"
+#include "products.h"
+#include "gradients.h"
+
+/* ---------------- the walk */
+
+FLUX__LEAN
+
+/* A map from tensors to numbers that does not write to them: finished ones may be shared between threads. */
+typedef struct flux__map { flux_tensor **key; int *value; int n, room; } flux__map;
+
+typedef struct flux__more { flux_tensor *x; int next; } flux__more;   /* next: from 1; 0: no more */
+
+typedef struct flux__way { flux_tensor *t; int next; bool shared; } flux__way;   /* next: the operand to go on with */
+
+typedef struct flux__walk {
+    flux_tensor **node, **grad;           /* in the order of recording: operands before results */
+    int *refs, refs_room;                 /* of a whole walk: how many operands each node is */
+    int *more_of;                         /* contributions to the gradient beside grad, the last one first */
+    flux__more *more;
+    int nmore, more_room;
+    flux_tensor *cat[8];                  /* made of slices' gradients: the last ones */
+    int ncat;
+    bool *wanted;                         /* depends on something asked for */
+    int n, room;
+    flux__way *way;                       /* from where it began to where it is */
+    int top, way_room;
+    flux__map shared;
+    uint32_t id;
+    bool whole;                           /* also what no gradient passes: behind nodes of FLUX_NOGRAD */
+} flux__walk;
+
+static FLUX__INLINE int *flux__map_slot(const flux__map *m, const flux_tensor *t) {
+    uint64_t hash = ((uint64_t)(uintptr_t)t >> 4) * 0x9e3779b97f4a7c15u;
+    int i = (int)(hash >> 33) & (m->room - 1);
+    while (m->key[i] && m->key[i] != t) i = (i + 1) & (m->room - 1);
+    return &m->value[i];
+}
+
+static bool flux__map_grow(flux__map *m) {
+    flux__map big;
+    if (m->n * 2 < m->room) return true;
+    big.room = m->room ? m->room * 2 : 64;
+    big.n = m->n;
+    big.key = (flux_tensor **)flux__zalloc((size_t)big.room * sizeof *big.key);
+    big.value = (int *)flux__malloc((size_t)big.room * sizeof *big.value);
+    if (!big.key || !big.value) {
+        if (big.key) FLUX_FREE(big.key);
+        if (big.value) FLUX_FREE(big.value);
+        return false;
+    }
+    for (int i = 0; i < m->room; i++)
+        if (m->key[i]) {
+            int *slot = flux__map_slot(&big, m->key[i]);
+            *slot = m->value[i];
+            big.key[slot - big.value] = m->key[i];
+        }
+    if (m->key) FLUX_FREE(m->key), FLUX_FREE(m->value);
+    *m = big;
+    return true;
+}
+
+/* The number of t, or -1 when it has none. */
+static FLUX__O2 int flux__map_get(const flux__map *m, const flux_tensor *t) {
+    if (!m->room) return -1;
+    int *slot = flux__map_slot(m, t);
+    return m->key[slot - m->value] ? *slot : -1;
+}
+
+static bool flux__map_put(flux__map *m, flux_tensor *t, int value) {
+    if (!flux__map_grow(m)) return false;
+    int *slot = flux__map_slot(m, t);
+    if (!m->key[slot - m->value]) m->n++;
+    m->key[slot - m->value] = t;
+    *slot = value;
+    return true;
+}
+
+static void flux__map_free(flux__map *m) {
+    if (m->key) FLUX_FREE(m->key);
+    if (m->value) FLUX_FREE(m->value);
+}
+
+/* An unfinished node belongs to its thread, so that its number can stand in it; but what a finished parameter was moved from
+   may be such a number as threads share. */
+static FLUX__INLINE bool flux__unshared(const flux_tensor *t) {
+    const flux_tensor *b = FLUX__IS_VIEW(t) ? t->base : t;
+    return !b->buf && b->op != FLUX__LEAF && (b->op != FLUX__NUMBER || b->flags & (FLUX__WEAK | FLUX__SEED));
+}
+
+/* A node may be finished while the walk goes on, by FLUX_EAGER; no two walks have the same id. Below 0: it has no number; -2: and is shared. */
+static FLUX__INLINE int flux__walk_get(const flux__walk *w, const flux_tensor *t) {
+    if (t->walk_mark == w->id) return t->walk_index;
+    if (flux__unshared(t)) return -1;
+    const int k = flux__map_get(&w->shared, t);
+    return k < 0 ? -2 : k;
+}
+
+static bool flux__walk_start(flux__walk *w) {
+    static int walks;
+    memset(w, 0, sizeof *w);
+    while (w->id == 0) w->id = (uint32_t)flux__atomic_add32(&walks, 1);
+    return flux__self() != NULL;
+}
+
+static FLUX__INLINE bool flux__walk_push(flux__walk *w, flux_tensor *t, bool shared) {
+    flux__way *way = (flux__way *)flux__grow(w->way, &w->way_room, w->top + 1, sizeof *way);
+    if (!way) return false;
+    w->way = way, way += w->top++;
+    way->t = t, way->next = 0, way->shared = shared;
+    return true;
+}
+
+/* shared: by threads; refs: as an operand of how many */
+static FLUX__INLINE bool flux__walk_number(flux__walk *w, flux_tensor *t, bool shared, int refs) {
+    flux_tensor **node = (flux_tensor **)flux__grow(w->node, &w->room, w->n + 1, sizeof *node);
+    if (!node) return false;
+    w->node = node;
+    if (w->whole) {
+        int *all = (int *)flux__grow(w->refs, &w->refs_room, w->n + 1, sizeof *all);
+        if (!all) return false;
+        w->refs = all, all[w->n] = refs;
+    }
+    if (!shared) t->walk_mark = w->id, t->walk_index = w->n;
+    else if (!flux__map_put(&w->shared, t, w->n)) return false;
+    node[w->n++] = t;
+    return true;
+}
+
+/* How many operands a gradient passes on to: none from what FLUX_NOGRAD recorded, computed or not. */
+static int flux__behind(const flux_tensor *t) { return t->flags & FLUX__FIXED ? 0 : t->nin; }
+
+/* All that the loss depends on, operands first (depth first, without recursion); what a gradient passes only, unless the
+   walk is of the whole. */
+static FLUX__O2 bool flux__walk_collect(flux__walk *w, flux_tensor *loss) {
+    int k = flux__walk_get(w, loss);
+    if (k >= 0) return true;
+    if (!flux__walk_push(w, loss, k == -2)) return false;
+    while (w->top) {
+        flux__way *way = &w->way[w->top - 1];
+        flux_tensor *t = way->t, *x = NULL;
+        const int n = w->whole ? t->nin : flux__behind(t);
+        for (k = 0; way->next < n && k >= 0;) {
+            x = t->in[way->next++];
+            k = flux__walk_get(w, x);
+            if (k < 0 && x->nin == 0) {
+                if (!flux__walk_number(w, x, k == -2, 1)) return false;
+                k = 0;
+            } else if (k >= 0 && w->whole) w->refs[k]++;
+        }
+        if (k < 0 ? !flux__walk_push(w, x, k == -2) : (w->top--, !flux__walk_number(w, t, way->shared, w->top > 0))) return false;
+    }
+    return true;
+}
+
+static void flux__mark_wanted(flux__walk *w, const flux_grads *g) {
+    for (int i = 0; i < g->n; i++) {
+        int k = flux__walk_get(w, g->of[i]);
+        if (k >= 0) w->wanted[k] = true;
+    }
+    for (int k = 0; k < w->n; k++)
+        for (int i = 0; i < flux__behind(w->node[k]) && !w->wanted[k]; i++)
+            w->wanted[k] = w->wanted[flux__walk_get(w, w->node[k]->in[i])];
+}
+
+/* ---------------- many contributions to one gradient
+   A loop over the steps of a sequence takes a slice of one tensor at each and multiplies by one weight at each. Added up
+   one by one, each slice's gradient would be as large as the whole tensor and each weight's a small product: instead
+   slices that don't overlap are joined, and the sum of products becomes one product of what they are made of, joined. */
+
+/* The dim along which y is a slice, from *start on, among zeros; -1 if it is not. */
+static int flux__slab_dim(const flux_tensor *y, int64_t *start) {
+    flux_shape s = flux__dims(y);
+    int64_t natural[FLUX_MAX_DIMS];
+    int dim = -1;
+    if (y->op != FLUX__SPREAD || !y->nin || y->arg.i[0] || y->arg.i[1] || y->in[0]->ndim != s.ndim || !flux__size(y)) return -1;
+    flux__natural(&s, natural);
+    for (int d = 0; d < s.ndim; d++) {
+        int64_t n = y->in[0]->dim[d], first = y->rel / natural[d] % s.dim[d];
+        if ((n > 1 && y->stride[d] != natural[d]) || first + n > s.dim[d]) return -1;
+        if (n == s.dim[d]) continue;
+        if (dim >= 0) return -1;
+        dim = d;
+        *start = first;
+    }
+    return dim;
+}
+
+typedef struct flux__slab { int64_t start; flux_tensor *x; } flux__slab;
+
+static int flux__slab_order(const void *a, const void *b) {
+    int64_t x = ((const flux__slab *)a)->start, y = ((const flux__slab *)b)->start;
+    return x < y ? -1 : x > y;
+}
+
+/* The sum of slices among zeros that don't overlap, with zeros for what none covers; NULL if they are not such. */
+static flux_tensor *flux__join_slices(flux__walk *w, int n, flux_tensor **xs) {
+    int64_t start = 0, at = 0;
+    int dim = flux__slab_dim(xs[0], &start), count = 0;
+    for (int i = 1; i < n; i++)
+        if (dim < 0 || xs[i]->dtype != xs[0]->dtype || flux__slab_dim(xs[i], &start) != dim) return NULL;
+    flux__slab *slab = (flux__slab *)flux__malloc((size_t)n * sizeof *slab);
+    flux_tensor **part = (flux_tensor **)flux__malloc((size_t)(2 * n + 1) * sizeof *part), *y = NULL;
+    flux_shape gap = flux__dims(xs[0]);
+    int64_t end = gap.dim[dim];
+    for (int i = 0; i < n && slab && part; i++) {
+        slab[i].x = xs[i]->in[0];
+        flux__slab_dim(xs[i], &slab[i].start);
+    }
+    if (slab && part) qsort(slab, (size_t)n, sizeof *slab, flux__slab_order);
+    for (int i = 0; i <= n && slab && part && at >= 0; i++) {
+        gap.dim[dim] = (i < n ? slab[i].start : end) - at;
+        if (gap.dim[dim] > 0) part[count++] = flux__move(flux_full_shape(gap, 0, (flux_dtype)xs[0]->dtype), xs[0]->device);
+        if (i == n) break;
+        part[count++] = slab[i].x;
+        at = gap.dim[dim] < 0 ? -1 : slab[i].start + slab[i].x->dim[dim];
+    }
+    if (slab && part && at >= 0) y = flux__cat_many(dim, count, part);
+    if (y && dim > 0 && dim == y->ndim - 1) w->cat[w->ncat++ & 7] = y;
+    if (slab) FLUX_FREE(slab);
+    if (part) FLUX_FREE(part);
+    return y;
+}
+
+/* A matrix's transpose: what it is the transpose of, if it is one. */
+static flux_tensor *flux__turn(flux_tensor *x) {
+    return x->op == FLUX__PERMUTE && x->nin && x->arg.i[0] == 1 ? x->in[0] : flux_transpose(x);
+}
+
+static const flux_tensor *flux__unshaped(const flux_tensor *x) {
+    while (x->op == FLUX__RESHAPE && x->nin) x = x->in[0];
+    return x;
+}
+
+/* Where in the cat c, along its last dim, stand these one after the other, each as a whole; -1: nowhere. */
+static int flux__cat_run(const flux_tensor *c, int n, flux_tensor **xs) {
+    if (!c || c->op != FLUX__CAT || c->arg.i[0] != c->ndim - 1 || c->nin < n || c->dtype != xs[0]->dtype) return -1;
+    for (int i = 0, k; i + n <= c->nin; i++) {
+        for (k = 0; k < n && flux__unshaped(c->in[i + k]) == flux__unshaped(xs[k]); k++) {}
+        if (k == n) return i;
+    }
+    return -1;
+}
+
+/* Matrices side by side: part of a cat that the graph has already, or a new one. */
+static flux_tensor *flux__cat_columns(flux__walk *w, int n, flux_tensor **xs) {
+    flux_shape s = flux__dims(xs[0]);
+    int64_t offset, stride[FLUX_MAX_DIMS];
+    for (int k = w->n + 7; k >= 0; k--) {
+        flux_tensor *c = k >= w->n ? w->cat[k - w->n] : w->node[k];
+        int at = flux__cat_run(c, n, xs), last = c ? c->ndim - 1 : 0;
+        if (at < 0) continue;
+        int64_t each = flux_dim(c->in[0], last), dims[2] = { s.dim[0], flux__times(s.dim[1], n) };
+        for (int i = 1; i < c->nin; i++)
+            if (flux_dim(c->in[i], last) != each) return NULL;
+        return flux_reshape_to(flux_slice(c, last, at * each, (at + n) * each), flux__shape(dims, 2));
+    }
+    flux__layout(xs[0], &offset, stride);
+    if (flux__in_order(&s, stride)) return flux__cat_many(1, n, xs);
+    for (int i = 0; i < n; i++) xs[i] = flux__turn(xs[i]);
+    return flux_transpose(flux__cat_many(0, n, xs));
+}
+
+/* The sum of products of matrices as one product; NULL if they are not such, or so few, or so slim beside what would be
+   copied, that joining does not pay. */
+static flux_tensor *flux__join_products(flux__walk *w, int n, flux_tensor **xs) {
+    int64_t inner = 0, rows = flux_dim(xs[0], 0), cols = flux_dim(xs[0], 1);
+    bool fit = n >= 4;
+    for (int i = 0; i < n && fit; i++) {
+        const flux_tensor *y = xs[i];
+        fit = y->op == FLUX__MATMUL && y->nin == 2 && y->ndim == 2 && y->in[0]->ndim == 2 && y->in[1]->ndim == 2 &&
+              y->dtype == xs[0]->dtype;
+        inner += fit ? y->in[0]->dim[1] : 0;
+    }
+    fit = fit && (4 * (rows + cols) <= rows * cols || inner * (rows + cols) <= 1 << 18);
+    flux_tensor **part = fit ? (flux_tensor **)flux__malloc((size_t)n * sizeof *part) : NULL;
+    if (!part) return NULL;
+    for (int i = 0; i < n; i++) part[i] = xs[n - 1 - i]->in[0];       /* the last came first: now in the graph's order */
+    flux_tensor *a = flux__cat_columns(w, n, part);
+    for (int i = 0; i < n; i++) part[i] = flux__turn(xs[n - 1 - i]->in[1]);
+    flux_tensor *b = a ? flux__cat_columns(w, n, part) : NULL;
+    FLUX_FREE(part);
+    return b ? flux_matmul(a, flux_transpose(b)) : NULL;
+}
+
+static bool flux__contribute(flux__walk *w, int at, flux_tensor *x) {
+    if (!w->grad[at]) {
+        w->grad[at] = x;
+        return true;
+    }
+    flux__more *more = (flux__more *)flux__grow(w->more, &w->more_room, w->nmore + 1, sizeof *more);
+    if (!more) return false;
+    w->more = more;
+    more += w->nmore++;
+    more->x = x;
+    more->next = w->more_of[at];
+    w->more_of[at] = w->nmore;
+    return true;
+}
+
+/* The whole gradient of node k, once all that contributes has. */
+static bool flux__sum_up(flux__walk *w, int k) {
+    int n = 1;
+    if (!w->grad[k] || !w->more_of[k]) return true;
+    for (int i = w->more_of[k]; i; i = w->more[i - 1].next) n++;
+    flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs), *sum;
+    if (!xs) return false;
+    xs[0] = w->grad[k];
+    for (int i = w->more_of[k], at = n; i; i = w->more[i - 1].next) xs[--at] = w->more[i - 1].x;
+    w->more_of[k] = 0;
+    sum = flux__join_slices(w, n, xs);
+    if (!sum) sum = flux__join_products(w, n, xs);
+    bool wide = !sum && n > 2 && flux__is_half(xs[0]->dtype);     /* of two the sum rounds once by itself */
+    for (int i = sum ? n : 0; i < n; i++) {
+        flux_tensor *x = wide ? flux__widened(xs[i]) : xs[i];
+        sum = i ? flux_add(sum, x) : x;
+    }
+    if (wide) sum = flux__narrow(sum, xs[0]->dtype);
+    FLUX_FREE(xs);
+    w->grad[k] = sum;
+    return sum != NULL;
+}
+
+static bool flux__walk_back(flux__walk *w, int k) {
+    flux_tensor *y = w->node[k], *out[255];
+    bool need[255];
+    if (y->op == FLUX__TUPLE || !flux__behind(y)) return true;
+    if (!flux__dtypes[y->dtype].real) return true;
+    for (int i = 0; i < y->nin; i++) {
+        out[i] = NULL;
+        need[i] = w->wanted[flux__walk_get(w, y->in[i])] && flux__dtypes[y->in[i]->dtype].real;
+    }
+    for (int i = y->nin; i < 3; i++) out[i] = NULL, need[i] = false;
+    int64_t failures = flux__failures();
+    flux__gradient_of(y, w->grad[k], need, out);
+    if (flux__failed_since(failures)) return false;
+    for (int i = 0; i < y->nin; i++) {
+        if (!need[i] || !out[i]) continue;
+        if (!flux__contribute(w, flux__walk_get(w, y->in[i]), out[i])) return false;
+    }
+    return true;
+}
+
+static void flux__walk_free(flux__walk *w) {
+    if (w->node) FLUX_FREE(w->node);
+    if (w->grad) FLUX_FREE(w->grad);
+    if (w->more_of) FLUX_FREE(w->more_of);
+    if (w->more) FLUX_FREE(w->more);
+    if (w->wanted) FLUX_FREE(w->wanted);
+    if (w->refs) FLUX_FREE(w->refs);
+    if (w->way) FLUX_FREE(w->way);
+    flux__map_free(&w->shared);
+}
+
+/* The gradient of a loss by itself. */
+static flux_tensor *flux__seed(flux_tensor *loss) {
+    flux_shape s = flux__dims(loss);
+    flux_tensor *one = flux__node_raw(FLUX__NUMBER, (flux_dtype)loss->dtype, &s, loss->device, 0);
+    if (one) one->arg.num = 1, one->flags |= FLUX__SEED;
+    return one ? flux__done(one) : NULL;
+}
+
+static bool flux__backward(flux_grads *g) {
+    flux__walk w;
+    bool ok = flux__walk_start(&w) && flux__walk_collect(&w, g->loss);
+    if (ok) {
+        w.grad = (flux_tensor **)flux__zalloc((size_t)w.n * sizeof *w.grad);
+        w.more_of = (int *)flux__zalloc((size_t)w.n * sizeof *w.more_of);
+        w.wanted = (bool *)flux__zalloc((size_t)w.n);
+        ok = w.grad && w.more_of && w.wanted;
+    }
+    if (ok) {
+        flux__mark_wanted(&w, g);
+        w.grad[w.n - 1] = flux__seed(g->loss);
+        for (int k = w.n - 1; k >= 0 && ok; k--)
+            if (w.grad[k] && w.wanted[k] && w.node[k]->nin) ok = flux__sum_up(&w, k) && flux__walk_back(&w, k);
+        for (int k = w.n - 1; k >= 0 && ok; k--) ok = flux__sum_up(&w, k);   /* leaves: by now all joins are there to be used */
+    }
+    for (int i = 0; i < g->n && ok; i++) {
+        int k = flux__walk_get(&w, g->of[i]);
+        flux_tensor *d = k < 0 ? NULL : w.grad[k];
+        g->grad[i] = (flux_tensor *)flux_retain(d);
+    }
+    flux__walk_free(&w);
+    return ok;
+}
+
+#endif /* FLUX__GRAPH_BACKWARD_H */

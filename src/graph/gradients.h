@@ -1,0 +1,445 @@
+#ifndef FLUX__GRAPH_GRADIENTS_H
+#define FLUX__GRAPH_GRADIENTS_H
+#include "../base/platform.h"
+#include "../base/object.h"
+#include "../base/backend.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "table.h"
+#include "nodes.h"
+#include "elementwise.h"
+#include "leaves.h"
+#include "views.h"
+#include "reductions.h"
+#include "products.h"
+#include "windows.h"
+#include "attention.h"
+
+/* ------------------------------------------------------------------ 7. Gradients
+   The reverse walk: from the loss back along the edges, each operation's gradient written with operations, so that the
+   result is a graph like any other (and has a gradient itself). Contributions to one tensor are summed in the order in
+   which the graph was recorded, which makes the result reproducible. */
+
+FLUX__LEAN
+
+struct flux_grads {
+    flux__head head;
+    flux_tensor *loss;
+    int n;
+    bool used;                            /* up, by flux_update */
+    flux_tensor **of, **grad;             /* the tensors asked for, and their gradients (NULL: none) */
+    flux__pairs number;                   /* of each tensor, from 1, where there are more than FLUX__FEW_ASKED */
+};
+enum { FLUX__FEW_ASKED = 16 };            /* are looked through one by one */
+
+static void flux__grads_free(flux_grads *g) {
+    for (int i = 0; i < g->n; i++) {
+        flux_release(g->of[i]);
+        if (g->grad) flux_release(g->grad[i]);
+    }
+    flux_release(g->loss);
+    if (g->of) FLUX_FREE(g->of);
+    if (g->grad) FLUX_FREE(g->grad);
+    flux__pairs_free(&g->number);
+    flux__bury(g);
+}
+
+/* v in every element, as x has them. */
+static flux_tensor *flux__filled_like(const flux_tensor *x, double v) {
+    return flux__move(flux_full_shape(flux__dims(x), v, (flux_dtype)x->dtype), x->device);
+}
+
+/* b a^(b-1), and 0 where b is 0: for a = 0 too, where that would be 0 times infinity. */
+static flux_tensor *flux__grad_pow_a(flux_tensor *g, flux_tensor *a, flux_tensor *b) {
+    bool number = (b->flags & FLUX__WEAK) != 0;
+    if (number && b->arg.num == 0) return flux__filled_like(a, 0);
+    if (number && b->arg.num == 1) return g;
+    if (!number) a = flux_where(flux_and(flux_eq(a, 0.0), flux_eq(b, 0.0)), 1.0, a);
+    return flux_mul(g, flux_mul(b, flux_pow(a, flux_sub(b, 1.0))));
+}
+
+/* y log a, and 0 where a is 0 (NNlib's rule for 0^b); neither in this nor in its own gradient is there a log 0. */
+static flux_tensor *flux__grad_pow_b(flux_tensor *g, flux_tensor *a, flux_tensor *y) {
+    if (a->flags & FLUX__WEAK) return a->arg.num > 0 ? flux_mul(g, flux_mul(y, flux_log(a))) : flux__filled_like(g, 0);
+    flux_tensor *some = flux_gt(a, 0.0);
+    return flux_mul(g, flux_where(some, flux_mul(y, flux_log(flux_where(some, a, 1.0))), 0.0));
+}
+
+/* gelu and its slope are one row each because what lies between would be stored, and takes longer to pass over than to
+   compute. Here c p(c) is what gelu takes the sigmoid of, and q the derivative of that. */
+static flux_tensor *flux__grad_gelu_slope(flux_tensor *g, flux_tensor *x) {
+    flux_tensor *c = flux_clamp(x, -10, 10), *cc = flux_square(c);
+    flux_tensor *y = flux_sigmoid(flux_mul(c, flux_add(flux_mul(cc, 0.07135481627260025), 1.5957691216057308)));
+    flux_tensor *q = flux_add(flux_mul(cc, 3 * 0.07135481627260025), 1.5957691216057308), *rest = flux_sub(1, y);
+    flux_tensor *bend = flux_add(flux_mul(flux_sub(rest, y), flux_square(q)), flux_mul(c, 6 * 0.07135481627260025));
+    return flux_mul(g, flux_mul(flux_mul(y, rest), flux_add(flux_mul(q, 2), flux_mul(c, bend))));
+}
+
+/* One row of the table: the gradients by a, b, c that are needed (bits of need), at the result's shape. */
+static void flux__row_gradient(int op, flux_tensor *y, flux_tensor *g, flux_tensor *const *in, unsigned need, flux_tensor **out) {
+    flux_tensor *a = in[0], *b = in[1], *c = in[2];
+    (void)a, (void)b, (void)c;
+    switch (op) {
+#define FLUX__GRADIENT_CASE(NAME, name, n, dt, formula, ga, gb, gc) \
+    case FLUX__OP_##NAME:                                           \
+        if (need & 1) out[0] = ga;                                  \
+        if (n > 1 && need & 2) out[1] = gb;                         \
+        if (n > 2 && need & 4) out[2] = gc;                         \
+        break;
+        FLUX__ELEMENTWISE(FLUX__GRADIENT_CASE)
+    default: break;
+    }
+}
+
+/* Whether a row's gradient only hands g on, or rounds once (if no sum over stretched dims follows): then a half format need not be
+   widened for it. */
+static bool flux__rounds_once(const flux_tensor *y) {
+    switch (y->op) {
+    case FLUX__OP_MUL: case FLUX__OP_FMA:
+        for (int i = 0; i < y->nin; i++)
+            if (!(y->in[i]->flags & FLUX__WEAK) && !flux__same_dims(y->in[i], y)) return false;
+        return true;
+    case FLUX__OP_ADD: case FLUX__OP_SUB: case FLUX__OP_SUBMAX: case FLUX__OP_NEG: case FLUX__OP_ABS: case FLUX__OP_MAX2:
+    case FLUX__OP_MIN2: case FLUX__OP_WHERE: case FLUX__OP_RELU: case FLUX__OP_GATE: case FLUX__OP_EXP: case FLUX__OP_LOG: return true;
+    default: return false;
+    }
+}
+
+/* Rows whose gradient has their own value as a factor, and whose half would add its rounding. That of tanh and sigmoid goes by the
+   half, as they are often all that a layer keeps. */
+static bool flux__value_again(int op) { return op == FLUX__OP_DIV || op == FLUX__OP_POW || op == FLUX__OP_SQRT || op == FLUX__OP_RSQRT; }
+
+/* An operand for a gradient. One that was widened is widened anew: kernels of the gradient then read the half format itself,
+   else the forward pass would store for them what it has only widened. */
+static flux_tensor *flux__operand_again(flux_tensor *x, bool wide) {
+    if (wide && flux__is_half(x->dtype)) {
+        if (!(x->flags & FLUX__SEED)) return flux__widened(x);
+        flux_shape s = flux__dims(x);
+        flux_tensor *one = flux__renumber(x, &s, FLUX_F32, x->device);
+        if (one) one->flags |= FLUX__SEED;
+        return one ? flux__done(one) : NULL;
+    }
+    return x->flags & FLUX__WIDENED && !x->buf && x->nin ? flux__widened(x->in[0]) : x;
+}
+
+/* g summed over the dims along which x was stretched to g's shape. */
+static flux_tensor *flux__unbroadcast(flux_tensor *g, const flux_tensor *x) {
+    unsigned mask = 0;
+    if (!g) return NULL;
+    for (int d = 0; d < g->ndim; d++)
+        if ((d < x->ndim ? x->dim[d] : 1) != g->dim[d]) mask |= 1u << d;
+    if (!mask && g->ndim == x->ndim) return g;
+    if (!mask) return flux_reshape_to(g, flux__dims(x));
+    return flux__reduce_node(g, FLUX__RED_SUM, mask, x->ndim);
+}
+
+static flux_tensor *flux__matrix_of(flux_tensor *x, int64_t rows, int64_t cols) {
+    flux_shape s = flux__dims(x);
+    if (s.ndim >= 2) return x;
+    s.ndim = 2, s.dim[0] = rows, s.dim[1] = cols;
+    return flux_reshape_to(x, s);
+}
+
+static flux_tensor *flux__swap01(flux_tensor *x) { return x ? flux_transpose(x) : NULL; }
+
+/* The product of a and b as x's gradient: batch dims along which x was stretched are summed, in float32 with one rounding at the
+   end, and vectors restored. */
+static flux_tensor *flux__fit(flux_tensor *a, flux_tensor *b, const flux_tensor *x) {
+    unsigned mask = 0;
+    int nd = !a || !b ? 0 : a->ndim > b->ndim ? a->ndim : b->ndim;
+    for (int d = 2; d < nd; d++) {
+        int64_t n = d < a->ndim ? a->dim[d] : 1, m = d < b->ndim ? b->dim[d] : 1;
+        if ((d < x->ndim ? x->dim[d] : 1) != (n == 1 ? m : n)) mask |= 1u << d;
+    }
+    flux_tensor *g = a && b ? flux__matmul(a, b, mask != 0) : NULL;
+    if (g && mask) g = flux__reduce_node(g, FLUX__RED_SUM, mask, g->ndim);
+    if (g && !flux__same_dims(g, x)) g = flux_reshape_to(g, flux__dims(x));
+    return flux__narrow(g, x->dtype);
+}
+
+static void flux__matmul_gradient(flux_tensor *y, flux_tensor *g, unsigned need, flux_tensor **out) {
+    int64_t m = y->arg.i[0], n = y->arg.i[1], k = y->arg.i[2];
+    flux_tensor *a = flux__matrix_of(y->in[0], m, k), *b = flux__matrix_of(y->in[1], k, n);
+    g = flux__matrix_of(g, m, n);
+    if (need & 1) out[0] = flux__fit(g, flux__swap01(b), y->in[0]);
+    if (need & 2) out[1] = flux__fit(flux__swap01(a), g, y->in[1]);
+}
+
+/* Each element's number along the dims of mask, counted as ARGREDUCE counts. */
+static flux_tensor *flux__iota_over(const flux_tensor *x, unsigned mask) {
+    flux_tensor *sum = NULL;
+    int64_t step = 1;
+    for (int d = 0; d < x->ndim; d++) {
+        if (!(mask >> d & 1)) continue;
+        flux_tensor *i = flux__iota_on(x->device, x->dim[d], d);
+        if (step != 1) i = flux_mul(i, (double)step);
+        sum = sum ? flux_add(sum, i) : i;
+        step *= x->dim[d];
+    }
+    return sum;
+}
+
+/* A result with all of x's dims, those that were reduced being 1. */
+static flux_tensor *flux__keepdims(flux_tensor *r, const flux_tensor *x, unsigned mask) {
+    flux_shape s = flux__dims(x);
+    for (int d = 0; d < s.ndim; d++)
+        if (mask >> d & 1) s.dim[d] = 1;
+    return r && r->ndim != s.ndim ? flux_reshape_to(r, s) : r;
+}
+
+/* Of a product, each factor's is that of the others. A single zero is a factor of all others' products, two are of each other's: they
+   stand there as what they are, their sum, so that the gradient's own gradient knows them; of more, any product has one left. */
+static flux_tensor *flux__prod_gradient(flux_tensor *x, flux_tensor *g, unsigned mask) {
+    flux_tensor *zero = flux_eq(x, 0.0), *others = flux_where(zero, 1.0, x), *count = others ? flux_to_dtype(zero, (flux_dtype)x->dtype) : NULL;
+    flux_tensor *zeroed = count ? flux_where(zero, x, 0.0) : NULL;
+    if (!zeroed) return NULL;
+    flux_tensor *p = flux__reduce_node(others, FLUX__RED_PROD, mask, x->ndim);
+    flux_tensor *zeros = flux__reduce_node(count, FLUX__RED_SUM, mask, x->ndim);
+    flux_tensor *sum = flux__reduce_node(zeroed, FLUX__RED_SUM, mask, x->ndim);
+    flux_tensor *one = flux_eq(zeros, 1.0), *of_zero = flux_where(one, 1.0, flux_where(flux_eq(zeros, 2.0), flux_sub(sum, x), 0.0));
+    flux_tensor *of_others = flux_where(flux_eq(zeros, 0.0), 1.0, flux_where(one, sum, 0.0));
+    return flux_mul(g, flux_mul(p, flux_where(zero, of_zero, flux_div(of_others, others))));
+}
+
+static flux_tensor *flux__reduce_gradient(flux_tensor *y, flux_tensor *g) {
+    flux_tensor *x = y->in[0];
+    unsigned mask = (unsigned)y->arg.i[1];
+    g = flux__keepdims(g, x, mask);
+    if (!g) return NULL;
+    if (y->arg.i[0] == FLUX__RED_SUM) return flux_broadcast_to_shape(g, flux__dims(x));
+    if (y->arg.i[0] == FLUX__RED_PROD) return flux__narrow(flux__prod_gradient(flux__widened(x), flux__widened(g), mask), x->dtype);
+    flux_tensor *win = flux__argreduce_node(x, y->arg.i[0] == FLUX__RED_MAX, mask, x->ndim);
+    flux_tensor *i = mask ? flux__iota_over(x, mask) : NULL;
+    return !i ? g : flux_where(flux_eq(i, win), g, 0.0);
+}
+
+static flux_tensor *flux__strided_gradient(flux_tensor *y, flux_tensor *g) {
+    flux_shape s = flux__dims(y->in[0]);
+    int64_t step[FLUX_MAX_DIMS], reach[FLUX_MAX_DIMS];
+    bool meet = false;
+    int n = 0;
+    for (int d = 0; d < y->ndim; d++) step[d] = y->arg.i[d];
+    /* Positions may meet unless each dim's step passes over all that the smaller steps reach. */
+    int64_t covered = 0;
+    for (int d = 0; d < y->ndim; d++) reach[d] = 0;
+    for (; n < y->ndim; n++) {
+        int least = -1;
+        for (int d = 0; d < y->ndim; d++) {
+            int64_t a = step[d] < 0 ? -step[d] : step[d];
+            if (!reach[d] && (least < 0 || a < (step[least] < 0 ? -step[least] : step[least]))) least = d;
+        }
+        int64_t a = step[least] < 0 ? -step[least] : step[least];
+        if (y->dim[least] > 1 && a <= covered) meet = true;
+        covered += (y->dim[least] - 1) * a;
+        reach[least] = 1;
+    }
+    return flux__spread(g, &s, y->rel, step, 0, meet);
+}
+
+FLUX__COLD
+
+static flux_tensor *flux__spread_gradient(flux_tensor *y, flux_tensor *g) {
+    flux_shape s = flux__dims(y->in[0]), order = flux__dims(y);
+    int64_t offset, have[FLUX_MAX_DIMS];
+    flux_tensor *base = flux__layout(g, &offset, have);
+    if (!flux__in_order(&order, have) || offset != 0) {
+        g = flux_copy(g);
+        base = g;
+    }
+    return g ? flux__strided(g, &s, y->rel, y->stride, y->rel, y->stride, base) : NULL;
+}
+
+/* The parts of a sum over n samples for a result of so many elements: enough of them for threads as long as they are small. */
+static int64_t flux__conv_parts(int64_t n, int64_t elements) {
+    int64_t parts = 16;
+    while (parts > 1 && (n % parts != 0 || parts * elements > 1 << 16)) parts--;
+    return parts;
+}
+
+/* The gradient by the weight as few products, whose sums go over samples too: operands are read as they lie. On a GPU, and where
+   there are too many dims for that, one for each sample. */
+static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor *x, flux_tensor *weight, flux_tensor *g, const flux__window *w,
+                                         int64_t groups) {
+    int nd = w->nd, n = 0;
+    int64_t in = weight->dim[nd], out = weight->dim[nd + 1] / groups, samples = x->dim[nd + 1], points = flux__product(w->out, nd);
+    int64_t taps = flux__product(w->size, nd) * in, parts = flux__conv_parts(samples, taps * out * groups), order[FLUX_MAX_DIMS];
+    flux_tensor *win = product->op == FLUX__MATMUL && product->nin == 2 ? product->in[0] : NULL;
+    while (win && win->nin && (win->op == FLUX__RESHAPE || win->op == FLUX__COPY || win->op == FLUX__PERMUTE)) win = win->in[0];
+    if (!win || win->op != FLUX__STRIDED) win = flux__windows(flux__pad_window(x, w, 0), w);      /* else the product's own */
+    flux_shape s = win ? flux__dims(win) : flux__shape(NULL, 0);
+    s.ndim = 2 * nd;
+    s.dim[s.ndim++] = in;
+    if (groups > 1) s.dim[s.ndim++] = groups;
+    s.dim[s.ndim++] = samples / parts, s.dim[s.ndim++] = parts;
+    for (int i = 0; i < nd; i++) order[n++] = i;
+    order[n++] = 2 * nd;
+    for (int i = 0; i < nd; i++) order[n++] = nd + i;
+    order[n++] = s.ndim - 2;
+    if (groups > 1) order[n++] = 2 * nd + 1;
+    order[n++] = s.ndim - 1;
+    flux_tensor *a = win ? flux_permute_to(flux_reshape_to(win, s), flux__shape(order, n)) : NULL;
+    flux_tensor *b = flux_permute(flux_reshape(g, points, out, groups, samples / parts, parts), 0, 3, 1, 2, 4);
+    a = a ? flux_reshape(a, taps, points * (samples / parts), groups, parts) : NULL;
+    b = a && b ? flux_reshape(b, points * (samples / parts), out, groups, parts) : NULL;
+    b = b ? flux__matmul(a, b, parts > 1) : NULL;
+    return b && parts > 1 ? flux__reduce_node(b, FLUX__RED_SUM, 8, 3) : b;
+}
+
+static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
+    flux_tensor *x = y->in[1], *weight = y->in[2], *product = y->base, *cols;
+    int groups = (int)y->arg.i[3];
+    bool flip = y->arg.i[4] != 0;
+    flux__window w;
+    memset(&w, 0, sizeof w);
+    w.nd = weight->ndim - 2;
+    for (int i = 0; i < w.nd; i++) {
+        w.stride[i] = y->arg.i[i] & 0xfffff, w.dilation[i] = y->arg.i[i] >> 20 & 0xfffff, w.lo[i] = y->arg.i[i] >> 40;
+        w.size[i] = weight->dim[i], w.out[i] = y->dim[i];
+        w.hi[i] = (w.out[i] - 1) * w.stride[i] + (w.size[i] - 1) * w.dilation[i] + 1 - x->dim[i] - w.lo[i];
+        if (w.hi[i] < 0) w.hi[i] = 0;
+    }
+    if (need[1] && (out[1] = flux__conv_back(g, weight, x->dim, &w, groups, flip)) != NULL)
+        out[1] = flux_to_dtype(out[1], (flux_dtype)x->dtype);
+    if (!need[2]) return;
+    if (!flux__backend_of(x->device.backend)->ready && 2 * w.nd + 3 + (groups > 1) <= FLUX_MAX_DIMS) {
+        flux_tensor *d = flux__conv_by_weight(product, x, weight, g, &w, groups);
+        d = d ? flux_reshape_to(d, flux__dims(weight)) : NULL;
+        if (d && flip) d = flux__flip_kernel(d, w.nd);
+        out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
+        return;
+    }
+    cols = product->op == FLUX__MATMUL && product->nin == 2 ? product->in[0] : flux__conv_columns(x, &w, groups);
+    flux_tensor *each = cols ? flux_reshape(g, cols->dim[0], y->dim[w.nd] / groups, groups, x->dim[w.nd + 1]) : NULL;
+    flux_tensor *d = each ? flux__matmul(flux__swap01(cols), each, true) : NULL;
+    d = d ? flux_reshape_to(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d, flux__dims(weight)) : NULL;
+    if (d && flip) d = flux__flip_kernel(d, w.nd);
+    out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
+}
+
+static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
+    flux__as_one(1);
+    flux__conv_slopes(y, g, need, out);
+    flux__as_one(-1);
+    for (int i = 1; i < 3; i++) out[i] = flux__if_eager(out[i]);
+}
+
+/* The gradients by q, k and v, and before the softmax, in plain operations. */
+static bool flux__attend_formula(const flux__attend *a, flux_tensor *g, flux_tensor **d) {
+    flux_tensor *p = flux__attend_scores(a), *q = flux__heads(a->q, a->heads), *k = flux__heads(a->k, a->heads), *v = flux__heads(a->v, a->heads);
+    flux_tensor *gh = flux__heads(g, a->heads), *dp = gh && v ? flux_matmul(flux_transpose(v), gh) : NULL;
+    if (!p || !q || !k || !dp) return false;
+    d[3] = flux_mul(p, flux_sub(dp, flux_sum(flux_mul(p, dp), 0)));
+    flux_tensor *scaled = flux_mul(d[3], flux__attend_scale(a));
+    d[0] = flux__unheads(flux_matmul(k, scaled));
+    d[1] = flux__unheads(flux_matmul(q, flux__swap01(scaled)));
+    d[2] = flux__unheads(flux_matmul(gh, flux__swap01(p)));
+    return d[0] && d[1] && d[2];
+}
+
+static void flux__attention_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
+    flux_tensor *d[4], *in[6], *pair[2];
+    if (y->nin == 2) {                    /* itself a gradient: in[1] is its formula */
+        out[1] = g;
+        return;
+    }
+    flux__attend a = { y->in[1], y->in[2], y->in[3], y->nin > 4 ? y->in[4] : NULL, (int)y->arg.i[0], y->arg.i[1] != 0 };
+    if (!(g = flux__packed(g)) || !flux__attend_formula(&a, g, d)) return;
+    int64_t size[3], at = 0;
+    in[0] = a.q, in[1] = a.k, in[2] = a.v, in[3] = y->in[0], in[4] = g, in[5] = a.extra;
+    for (int i = 0; i < 3; i++) size[i] = flux__size(in[i]);
+    pair[0] = flux__attend_node(&a, a.extra ? 6 : 5, in, size[0] + size[1] + size[2], true);
+    for (int i = 0; i < 3 && pair[0]; at += size[i++]) {
+        pair[1] = d[i];
+        if (need[i + 1]) out[i + 1] = flux__attend_view(2, pair, at, in[i], in[i]->dim[0], NULL);
+    }
+    if (y->nin > 4 && need[4]) out[4] = d[3];
+}
+
+static void flux__cat_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
+    int dim = (int)y->arg.i[0];
+    int64_t at = 0;
+    for (int k = 0; k < y->nin; k++) {
+        flux_tensor *x = y->in[k];
+        int64_t n = dim < x->ndim ? x->dim[dim] : 1;
+        flux_tensor *part = need[k] ? flux_slice(g, dim, at, at + n) : NULL;
+        out[k] = part && !flux__same_dims(part, x) ? flux_reshape_to(part, flux__dims(x)) : part;
+        at += n;
+    }
+}
+
+static flux_tensor *flux__unpermute(flux_tensor *y, flux_tensor *g) {
+    int64_t order[FLUX_MAX_DIMS];
+    for (int i = 0; i < y->ndim; i++) order[y->arg.i[i]] = i;
+    return flux_permute_to(g, flux__shape(order, y->ndim));
+}
+
+static void flux__index_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
+    int dim = (int)y->arg.i[0];
+    flux_tensor *x = y->in[0];
+    if (y->op == FLUX__SCATTER) {
+        out[0] = g;
+        out[2] = need[2] ? flux_gather(g, dim, y->in[1]) : NULL;
+    } else out[0] = flux_scatter_add(flux_full_shape(flux__dims(x), 0, (flux_dtype)x->dtype), dim, y->in[1], g);
+}
+
+FLUX__LEAN
+
+/* g in dtype t: one that a formula only handed through is what it was before it was widened. */
+static flux_tensor *flux__cast_gradient(flux_tensor *g, flux_dtype t) {
+    bool back = flux__is_half((int)t) && g->op == FLUX__CAST && g->dtype == FLUX_F32 && g->nin && g->in[0]->dtype == t;
+    return back ? g->in[0] : flux_to_dtype(g, t);
+}
+
+/* A row's gradients by operands that were widened, or are to be: a half format's are computed in float32. */
+static void flux__wide_gradient(flux_tensor *y, flux_tensor *g, bool wide, unsigned need, flux_tensor **out) {
+    flux_tensor *in[3] = { NULL, NULL, NULL }, *value = y;
+    for (int i = 0; i < y->nin; i++)
+        if (!(in[i] = flux__operand_again(y->in[i], wide))) return;
+    if (wide) g = flux__operand_again(g, true);
+    if (wide) value = flux__value_again(y->op) ? flux__elementwise(y->op, in[0], in[1], in[2]) : flux__widened(y);
+    if (g && value) flux__row_gradient(y->op, value, g, in, need, out);
+}
+
+/* After the sum over stretched dims comes the one rounding to a half format. */
+static void flux__elementwise_gradient(flux_tensor *y, flux_tensor *g, unsigned need, flux_tensor **out) {
+    bool wide = flux__is_half(y->dtype) && !flux__rounds_once(y), again = wide;
+    for (int i = 0; i < y->nin; i++) again = again || (y->in[i]->flags & FLUX__WIDENED) != 0;
+    if (again) flux__wide_gradient(y, g, wide, need, out);
+    else flux__row_gradient(y->op, y, g, y->in, need, out);
+    for (int i = 0; i < y->nin; i++) out[i] = flux__unbroadcast(out[i], y->in[i]);
+    for (int i = 0; i < y->nin && wide; i++) out[i] = flux__narrow(out[i], y->in[i]->dtype);
+}
+
+/* The gradients of y's operands, given y's own. out has room for all operands and starts as NULLs. */
+static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
+    unsigned bits = (need[0] ? 1u : 0) | (y->nin > 1 && need[1] ? 2u : 0) | (y->nin > 2 && need[2] ? 4u : 0);
+    if (y->op < FLUX__ELEMENTWISE_COUNT) {
+        flux__elementwise_gradient(y, g, bits, out);
+        return;
+    }
+    switch (y->op) {
+    case FLUX__CAST: out[0] = flux__cast_gradient(g, (flux_dtype)y->in[0]->dtype); break;
+    case FLUX__COPY: out[0] = g; break;
+    case FLUX__REDUCE: out[0] = flux__reduce_gradient(y, g); break;
+    case FLUX__RESHAPE: out[0] = flux_reshape_to(g, flux__dims(y->in[0])); break;
+    case FLUX__PERMUTE: out[0] = flux__unpermute(y, g); break;
+    case FLUX__STRIDED: out[0] = flux__strided_gradient(y, g); break;
+    case FLUX__BROADCAST: out[0] = flux__unbroadcast(g, y->in[0]); break;
+    case FLUX__MATMUL: flux__matmul_gradient(y, g, bits, out); break;
+    case FLUX__GATHER:
+    case FLUX__SCATTER: flux__index_gradient(y, g, need, out); break;
+    case FLUX__SPREAD: out[0] = flux__spread_gradient(y, g); break;
+    case FLUX__CAT: flux__cat_gradient(y, g, need, out); break;
+    case FLUX__CONV: flux__conv_gradient(y, g, need, out); break;
+    case FLUX__ATTENTION: flux__attention_gradient(y, g, need, out); break;
+    case FLUX__MOVE: out[0] = flux__move(g, y->in[0]->device); break;
+    case FLUX__NUMBER:                    /* flux__renumber's */
+        g = flux_to_dtype(flux__unbroadcast(g, y->in[0]), (flux_dtype)y->in[0]->dtype);
+        out[0] = g ? flux__move(g, y->in[0]->device) : NULL;
+        break;
+    default: break;                       /* detach, argmax, random, ...: no gradient */
+    }
+}
+
+#endif /* FLUX__GRAPH_GRADIENTS_H */

@@ -1,0 +1,198 @@
+#ifndef FLUX__GRAPH_REDUCTIONS_H
+#define FLUX__GRAPH_REDUCTIONS_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/scopes.h"
+#include "nodes.h"
+#include "elementwise.h"
+#include "views.h"
+
+/* ---------------- reductions */
+
+FLUX__LEAN
+
+enum flux__red { FLUX__RED_SUM, FLUX__RED_PROD, FLUX__RED_MAX, FLUX__RED_MIN };
+
+/* The dims named in a call's options as a bit mask; all of them when none is named. False: an error was told. */
+static bool flux__mask(const char *call, int n, const flux_reduce_opts *o, unsigned *mask) {
+    int d[8];
+    d[0] = o->d0, d[1] = o->d1, d[2] = o->d2, d[3] = o->d3, d[4] = o->d4, d[5] = o->d5, d[6] = o->d6, d[7] = o->d7;
+    flux_tensor *x = o->x;
+    if (!flux__check_operands(call, 1, &x)) return false;
+    *mask = n > 0 ? 0 : (1u << x->ndim) - 1;
+    for (int i = 0; i < n && i < 8; i++) {
+        if (d[i] < 0 || d[i] >= FLUX_MAX_DIMS) return flux__check_dim(call, x, d[i]);
+        if (d[i] < x->ndim) *mask |= 1u << d[i];     /* a dim past the last is of size 1: nothing to do */
+    }
+    return true;
+}
+
+/* x reduced over the dims of mask, which stay as 1 up to out_ndim. */
+static flux_tensor *flux__reduce_node(flux_tensor *x, int red, unsigned mask, int out_ndim) {
+    flux_shape s = flux__shape(NULL, out_ndim);
+    for (int i = 0; i < out_ndim; i++) s.dim[i] = i >= x->ndim || (mask >> i & 1) ? 1 : x->dim[i];
+    flux_tensor *y = flux__node(FLUX__REDUCE, (flux_dtype)x->dtype, &s, x, NULL, NULL);
+    if (!y) return NULL;
+    y->arg.i[0] = red;
+    y->arg.i[1] = (int64_t)mask;
+    return flux__done(y);
+}
+
+static int64_t flux__reduced_count(const flux_tensor *x, unsigned mask) {
+    int64_t n = 1;
+    for (int i = 0; i < x->ndim; i++)
+        if (mask >> i & 1) n *= x->dim[i];
+    return n;
+}
+
+static flux_tensor *flux__reduce_call(const char *call, int red, int n, const flux_reduce_opts *o) {
+    unsigned mask = 0;
+    flux_tensor *x = o->x;
+    if (!flux__mask(call, n, o, &mask)) return NULL;
+    if (red >= FLUX__RED_MAX && flux__reduced_count(x, mask) == 0) {
+        flux__text t = flux__describe(x);
+        return (flux_tensor *)flux__fail("%s: nothing to choose from in %s", call, t.s);
+    }
+    int h = flux__hide();
+    if (red < FLUX__RED_MAX && !flux__dtypes[x->dtype].real) x = flux__cast(x, FLUX_I64);
+    return flux__reveal(h, x ? flux__reduce_node(x, red, mask, n ? x->ndim : 0) : NULL);
+}
+
+FLUX_DEF flux_tensor *flux_sum_over(int n, flux_reduce_opts o) { return flux__reduce_call("sum", FLUX__RED_SUM, n, &o); }
+FLUX_DEF flux_tensor *flux_prod_over(int n, flux_reduce_opts o) { return flux__reduce_call("prod", FLUX__RED_PROD, n, &o); }
+FLUX_DEF flux_tensor *flux_max_over(int n, flux_reduce_opts o) { return flux__reduce_call("max", FLUX__RED_MAX, n, &o); }
+FLUX_DEF flux_tensor *flux_min_over(int n, flux_reduce_opts o) { return flux__reduce_call("min", FLUX__RED_MIN, n, &o); }
+
+FLUX__COLD
+
+static flux_tensor *flux__truth(const char *call, int red, int n, flux_reduce_opts *o) {
+    unsigned mask;
+    if (!flux__mask(call, n, o, &mask)) return NULL;
+    int h = flux__hide();
+    flux_tensor *x = flux__cast(o->x, FLUX_BOOL), *y = x ? flux__reduce_node(x, red, mask, n ? x->ndim : 0) : NULL;
+    if (y && red == FLUX__RED_MAX && flux__reduced_count(x, mask) == 0) y = flux_ne(y, y);     /* of nothing none is true */
+    return flux__reveal(h, y);
+}
+
+FLUX_DEF flux_tensor *flux_any_over(int n, flux_reduce_opts o) { return flux__truth("any", FLUX__RED_MAX, n, &o); }
+FLUX_DEF flux_tensor *flux_all_over(int n, flux_reduce_opts o) { return flux__truth("all", FLUX__RED_MIN, n, &o); }
+
+FLUX__LEAN
+
+static flux_tensor *flux__floating(flux_tensor *x) { return flux__dtypes[x->dtype].real ? x : flux__cast(x, FLUX_F32); }
+
+FLUX_DEF flux_tensor *flux_mean_over(int n, flux_reduce_opts o) {
+    unsigned mask = 0;
+    if (!flux__mask("mean", n, &o, &mask)) return NULL;
+    int h = flux__hide();
+    flux_tensor *x = flux__widened(o.x), *s = x ? flux__reduce_node(x, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL;
+    return flux__reveal(h, s ? flux__narrow(flux_div(s, (double)flux__reduced_count(x, mask)), o.x->dtype) : NULL);
+}
+
+/* The mean of d^2, d = x - mean(x), less the square of d's own mean, which is what the mean of x was rounded by, and takes no part in
+   the gradient. Of a constant the two are the same but for a rounding, for which the latter is taken a little larger. */
+FLUX_DEF flux_tensor *flux_var_over(int n, flux_reduce_opts o) {
+    unsigned mask = 0;
+    if (!flux__mask("var", n, &o, &mask)) return NULL;
+    int h = flux__hide();
+    flux_tensor *x = flux__widened(o.x), *m = x ? flux__reduce_node(x, FLUX__RED_SUM, mask, x->ndim) : NULL;
+    double count = x ? (double)flux__reduced_count(x, mask) : 0;
+    flux_tensor *d = m ? flux_sub(x, flux_div(m, count)) : NULL, *e = d ? flux_square(d) : NULL;
+    flux_tensor *s = e ? flux__reduce_node(e, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL, *var = s ? flux_div(s, count) : NULL;
+    flux_tensor *off = var ? flux_div(flux__reduce_node(flux_detach(d), FLUX__RED_SUM, mask, n ? x->ndim : 0), count) : NULL;
+    if (off) var = flux_sub(var, flux_min2(flux_mul(flux_square(off), 1.000001), flux_detach(var)));
+    return flux__reveal(h, off ? flux__narrow(var, o.x->dtype) : NULL);
+}
+
+/* s^power of a sum of what is not negative. Where s is 0 its slope would be infinite, and what is summed has none there: 0 times
+   that is NaN, so there the gradient is 0. */
+static flux_tensor *flux__root_of_sum(flux_tensor *s, double power) {
+    flux_tensor *none = s ? flux_eq(s, 0.0) : NULL, *some = none ? flux_where(none, 1.0, s) : NULL;
+    some = !some ? NULL : power == 0.5 ? flux_sqrt(some) : flux_pow(some, power);
+    return some ? flux_where(none, 0.0, some) : NULL;
+}
+
+FLUX_DEF flux_tensor *flux_norm_over(int n, flux_reduce_opts o) {
+    int h = flux__hide();
+    unsigned mask = 0;
+    if (!flux__mask("norm", n, &o, &mask)) return flux__reveal(h, NULL);
+    int given = o.x->dtype;
+    o.x = flux_square(flux__widened(o.x));
+    return flux__reveal(h, o.x ? flux__narrow(flux__root_of_sum(flux_sum_over(n, o), 0.5), given) : NULL);
+}
+
+/* x less its largest along mask (which takes no part in the gradient: it cancels). */
+static flux_tensor *flux__shifted(flux_tensor *x, unsigned mask, flux_tensor **top) {
+    flux_tensor *m = flux__reduce_node(x, FLUX__RED_MAX, mask, x->ndim);
+    *top = m ? flux_detach(m) : NULL;
+    return *top ? flux__elementwise(FLUX__OP_SUBMAX, x, *top, NULL) : NULL;
+}
+
+FLUX_DEF flux_tensor *flux_logsumexp_over(int n, flux_reduce_opts o) {
+    unsigned mask = 0;
+    flux_tensor *top;
+    if (!flux__mask("logsumexp", n, &o, &mask)) return NULL;
+    int h = flux__hide();
+    flux_tensor *x = flux__widened(o.x), *s = x ? flux__shifted(x, mask, &top) : NULL;
+    flux_tensor *e = s ? flux_exp(s) : NULL, *sum = e ? flux__reduce_node(e, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL;
+    if (sum && !n) top = flux_reshape_to(top, flux__shape(NULL, 0));
+    return flux__reveal(h, sum ? flux__narrow(flux_add(flux_log(sum), top), o.x->dtype) : NULL);
+}
+
+static flux_tensor *flux__softmax(const char *call, int n, flux_reduce_opts *o, bool logarithm) {
+    unsigned mask = 0;
+    flux_tensor *top;
+    if (n == 0) o->d0 = 0;
+    if (!flux__mask(call, n ? n : 1, o, &mask)) return NULL;
+    int h = flux__hide();
+    flux_tensor *x = flux__widened(o->x), *s = x ? flux__shifted(x, mask, &top) : NULL;
+    flux_tensor *e = s ? flux_exp(s) : NULL, *sum = e ? flux__reduce_node(e, FLUX__RED_SUM, mask, x->ndim) : NULL;
+    if (!sum) return flux__reveal(h, NULL);
+    return flux__reveal(h, flux__narrow(logarithm ? flux_sub(s, flux_log(sum)) : flux_div(e, sum), o->x->dtype));
+}
+
+FLUX_DEF flux_tensor *flux_softmax_over(int n, flux_reduce_opts o) { return flux__softmax("softmax", n, &o, false); }
+FLUX_DEF flux_tensor *flux_logsoftmax_over(int n, flux_reduce_opts o) { return flux__softmax("logsoftmax", n, &o, true); }
+
+FLUX__COLD
+
+static flux_tensor *flux__argreduce_node(flux_tensor *x, bool max, unsigned mask, int out_ndim) {
+    flux_shape s = flux__shape(NULL, out_ndim);
+    for (int i = 0; i < out_ndim; i++) s.dim[i] = mask >> i & 1 ? 1 : x->dim[i];
+    flux_tensor *y = flux__node(FLUX__ARGREDUCE, FLUX_I64, &s, x, NULL, NULL);
+    if (!y) return NULL;
+    y->arg.i[0] = max;
+    y->arg.i[1] = (int64_t)mask;
+    return flux__done(y);
+}
+
+static flux_tensor *flux__arg(const char *call, bool max, int n, flux_reduce_opts *o) {
+    unsigned mask = 0;
+    if (!flux__mask(call, n, o, &mask)) return NULL;
+    if (n > 1) return (flux_tensor *)flux__fail("%s: over one dim or all, not %d", call, n);
+    if (flux__reduced_count(o->x, mask) == 0) {
+        flux__text t = flux__describe(o->x);
+        return (flux_tensor *)flux__fail("%s: nothing to choose from in %s", call, t.s);
+    }
+    return flux__argreduce_node(o->x, max, mask, n ? o->x->ndim : 0);
+}
+
+FLUX_DEF flux_tensor *flux_argmax_over(int n, flux_reduce_opts o) { return flux__arg("argmax", true, n, &o); }
+FLUX_DEF flux_tensor *flux_argmin_over(int n, flux_reduce_opts o) { return flux__arg("argmin", false, n, &o); }
+
+#define FLUX__PUBLIC_RED(name)                                       \
+    FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *x) {            \
+        flux_reduce_opts o;                                          \
+        memset((void *)&o, 0, sizeof o);                             \
+        o.x = x;                                                     \
+        return flux_##name##_over(0, o);                             \
+    }
+
+FLUX__LEAN
+
+FLUX__PUBLIC_RED(sum) FLUX__PUBLIC_RED(mean) FLUX__PUBLIC_RED(var) FLUX__PUBLIC_RED(prod) FLUX__PUBLIC_RED(max)
+FLUX__PUBLIC_RED(min) FLUX__PUBLIC_RED(any) FLUX__PUBLIC_RED(all) FLUX__PUBLIC_RED(norm) FLUX__PUBLIC_RED(logsumexp)
+FLUX__PUBLIC_RED(argmax) FLUX__PUBLIC_RED(argmin) FLUX__PUBLIC_RED(softmax) FLUX__PUBLIC_RED(logsoftmax)
+
+#endif /* FLUX__GRAPH_REDUCTIONS_H */

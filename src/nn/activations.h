@@ -1,0 +1,120 @@
+#ifndef FLUX__NN_ACTIVATIONS_H
+#define FLUX__NN_ACTIVATIONS_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/scopes.h"
+#include "../base/options.h"
+#include "../graph/nodes.h"
+#include "../graph/elementwise.h"
+#include "../graph/leaves.h"
+#include "../graph/views.h"
+#include "initialisers.h"
+
+/* ------------------------------------------------------------------ 19. Activations
+   Those that are not an operation of the table: compositions of operations, which
+   the schedule fuses into one pass. Each keeps NaN, and none lets a branch that was
+   not taken into the gradient (where(x > 0, x, exp(x) - 1) would: its other branch
+   overflows, and 0 times infinity is NaN; so the branch sees min(x, 0)). */
+
+FLUX__COLD
+
+/* An activation's input, as formulas work with it; NULL, with an error, for NULL. */
+static flux_tensor *flux__act_input(const char *call, flux_tensor *x) {
+    return flux__check_operands(call, 1, &x) ? flux__widened(x) : NULL;
+}
+
+FLUX_DEF flux_tensor *flux_identity(flux_tensor *x) {
+    return x ? x : (flux_tensor *)flux__null("identity", "x", x);
+}
+
+/* Functions of x alone: the name, and the value as an expression of x. */
+#define FLUX__COMPOSED(name, value)                                                   \
+    FLUX_DEF flux_tensor *flux_##name(flux_tensor *x) {                                 \
+        int h = flux__hide(), given = x ? x->dtype : 0;                                 \
+        x = flux__act_input(#name, x);                                                  \
+        return flux__reveal(h, x ? flux__narrow(value, given) : NULL);                  \
+    }
+
+/* scale (exp(min(x, 0) by) - 1) for x <= 0, else gain x. */
+static flux_tensor *flux__exp_linear(flux_tensor *x, double scale, double by, double gain) {
+    flux_tensor *low = flux_mul(flux_expm1(flux_mul(flux_min2(x, 0.0), by)), scale);
+    return flux_where(flux_gt(x, 0.0), flux_mul(x, gain), low);
+}
+
+FLUX__COMPOSED(hardsigmoid, flux_clamp(flux_div(flux_add(x, 3.0), 6.0), 0, 1))
+FLUX__COMPOSED(logsigmoid, flux_neg(flux_softplus(flux_neg(x))))
+FLUX__COMPOSED(hardtanh, flux_clamp(x, -1, 1))
+FLUX__COMPOSED(relu6, flux_clamp(x, 0, 6))
+FLUX__COMPOSED(selu,
+               flux__exp_linear(x, 1.0507009873554805 * 1.6732632423543772, 1, 1.0507009873554805))
+FLUX__COMPOSED(gelu_tanh, flux__elementwise(FLUX__OP_GELU, x, NULL, NULL))
+FLUX__COMPOSED(gelu_sigmoid, flux__elementwise(FLUX__OP_GELU, x, NULL, NULL))
+FLUX__COMPOSED(gelu_erf,
+               flux_mul(flux_mul(x, 0.5), flux_add(flux_erf(flux_mul(x, 0.7071067811865476)), 1.0)))
+FLUX__COMPOSED(swish, flux_mul(x, flux_sigmoid(x)))
+FLUX__COMPOSED(hardswish, flux_mul(x, flux_hardsigmoid(x)))
+FLUX__COMPOSED(lisht, flux_mul(x, flux_tanh(x)))
+FLUX__COMPOSED(logcosh, flux__elementwise(FLUX__OP_LOGCOSH, x, NULL, NULL))
+FLUX__COMPOSED(mish, flux_mul(x, flux_tanh(flux_softplus(x))))
+FLUX__COMPOSED(softsign, flux_div(x, flux_add(flux_abs(x), 1.0)))
+FLUX__COMPOSED(tanhshrink, flux__elementwise(FLUX__OP_TANHSHRINK, x, NULL, NULL))
+
+FLUX_DEF flux_tensor *flux_gelu(flux_tensor *x) { return flux_gelu_tanh(x); }
+
+/* Those with a parameter: in `value`, a is .alpha or its default. */
+#define FLUX__COMPOSED_WITH(name, fallback, good, value)                                           \
+    FLUX_DEF flux_tensor *flux_##name##_with(flux_act_opts o) {                                    \
+        double a = flux__given(o.alpha, o.marked, fallback);                                         \
+        if (!flux__finite(a) || !(good))                                                           \
+            return (flux_tensor *)flux__fail(#name ": .alpha is %g", a);                           \
+        int h = flux__hide();                                                                      \
+        flux_tensor *x = flux__act_input(#name, o.x);                                              \
+        return flux__reveal(h, x ? flux__narrow(value, o.x->dtype) : NULL);                        \
+    }                                                                                              \
+    FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *x) {                                         \
+        return flux_##name##_with(flux__act_of(x));                                                \
+    }
+
+static flux_act_opts flux__act_of(flux_tensor *x) {
+    flux_act_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.x = x;
+    return o;
+}
+
+FLUX__COMPOSED_WITH(leakyrelu, 0.01, true, flux_where(flux_gt(x, 0.0), x, flux_mul(x, a)))
+FLUX__COMPOSED_WITH(elu, 1.0, true, flux__exp_linear(x, a, 1, 1))
+FLUX__COMPOSED_WITH(celu, 1.0, a > 0, flux__exp_linear(x, a, 1 / a, 1))
+FLUX__COMPOSED_WITH(softshrink, 0.5, a >= 0, flux_sub(x, flux_clamp(x, -a, a)))
+FLUX__COMPOSED_WITH(trelu, 1.0, true, flux_where(flux_le(x, a), 0.0, x))
+
+FLUX_DEF flux_tensor *flux_rrelu_with(flux_act_opts o) {
+    bool made = o.marked || flux__is_given(o.lo, false) || flux__is_given(o.hi, false);     /* by hand: both or none */
+    double lo = flux__given(o.lo, made, 1.0 / 8), hi = flux__given(o.hi, made, 1.0 / 3);
+    if (!flux__finite(lo) || !flux__finite(hi) || lo > hi)
+        return (flux_tensor *)flux__fail("rrelu: .lo is %g and .hi is %g", lo, hi);
+    int h = flux__hide();
+    flux_tensor *x = flux__act_input("rrelu", o.x);
+    if (!x) return flux__reveal(h, NULL);
+    flux_tensor *u = flux_to_dtype(
+        flux_to_tensor(x->device, flux_rand_shape(flux__dims(x), FLUX_F32)), (flux_dtype)x->dtype);
+    x = flux_where(flux_gt(x, 0.0), x, flux_mul(x, flux_add(flux_mul(u, hi - lo), lo)));
+    return flux__reveal(h, flux__narrow(x, o.x->dtype));
+}
+
+FLUX_DEF flux_tensor *(flux_rrelu)(flux_tensor *x) { return flux_rrelu_with(flux__act_of(x)); }
+
+FLUX_DEF flux_tensor *flux_glu(flux_tensor *x, int dim) {
+    if (!flux__check_operands("glu", 1, &x)) return NULL;
+    if (dim < 0 || dim >= x->ndim || x->dim[dim] % 2) {
+        flux__text t = flux__describe(x);
+        return (flux_tensor *)flux__fail("glu: dim %d of %s can't be cut in two halves", dim, t.s);
+    }
+    int h = flux__hide();
+    int64_t n = x->dim[dim];
+    flux_tensor *a = flux__widened(flux_slice(x, dim, 0, n / 2)), *b = flux__widened(flux_slice(x, dim, n / 2, n));
+    return flux__reveal(h, flux__narrow(flux_mul(a, flux_sigmoid(b)), x->dtype));
+}
+
+#endif /* FLUX__NN_ACTIVATIONS_H */

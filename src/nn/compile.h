@@ -1,0 +1,108 @@
+#ifndef FLUX__NN_COMPILE_H
+#define FLUX__NN_COMPILE_H
+#include "../base/platform.h"
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/backend.h"
+#include "../base/dtypes.h"
+#include "../base/scopes.h"
+#include "../graph/nodes.h"
+#include "../graph/elementwise.h"
+#include "../graph/leaves.h"
+#include "../graph/views.h"
+#include "../schedule/key.h"
+#include "../schedule/plans.h"
+#include "../schedule/looking.h"
+#include "../device/registry.h"
+#include "walk.h"
+#include "map.h"
+#include "model.h"
+#include "moves.h"
+
+/* ---------------- compiling ahead */
+
+FLUX__COLD
+
+/* Zeros where the model lies: a real input, since a layer of somebody's own may look at it. */
+static flux_tensor *flux__prewarm_input(flux_layer *m, flux_shape in, flux_device d) {
+    flux_device cpu = { 0, 0 };
+    flux_tensor *like = flux__sample(m, in), *x = like ? flux__leaf(flux__dims(like), (flux_dtype)like->dtype, cpu) : NULL;
+    if (!x) return NULL;
+    memset(x->buf->ptr, 0, x->buf->bytes);
+    x = flux__move(x, d);
+    return x ? flux_eval(x) : NULL;
+}
+
+/* A weight that is still to be made, or to be moved, would be planned as part of the model's work. */
+static void flux__prewarm_weight(flux_tensor *x, const char *path, bool trained, void *ok) {
+    (void)path, (void)trained;
+    if (*(bool *)ok) *(bool *)ok = flux_eval(x) != NULL;
+}
+
+/* Plans what an evaluation of these would run, which compiles it. cut: as flux_update plans, storing no more than these. */
+static bool flux__prewarm_plan(int n, flux_tensor *const *roots, bool cut) {
+    flux__graph g;
+    flux__graph_start(&g);
+    g.cut = cut;
+    for (int i = 0; i < n && g.ok; i++) {
+        flux_tensor *x = roots[i] ? flux__base(roots[i]) : NULL;
+        if (!x || flux__finished(x)) continue;
+        flux__graph_visit(&g, x);
+        if (g.ok) g.flag[x->index] |= FLUX__ROOT;
+    }
+    bool ok = g.ok;
+    if (ok && g.nnode) {
+        flux__graph_key(&g);
+        ok = g.ok && flux__find_plan(&g) != NULL;
+    }
+    flux__graph_free(&g);
+    return ok;
+}
+
+static bool flux__prewarm_forward(flux_layer *m, flux_tensor *x) {
+    const int b = flux__nograd_enter();
+    flux_tensor *y = flux_call_layer(m, x);
+    flux__nograd_leave(b);
+    return y && (y->op == FLUX__TUPLE ? flux__prewarm_plan(y->nin, y->in, false) : flux__prewarm_plan(1, &y, false));
+}
+
+/* The sum of squares stands for the loss: its gradient depends on the output, as most do. */
+static bool flux__prewarm_backward(flux_layer *m, flux_tensor *x) {
+    flux_tensor *y = flux_call_layer(m, x), *loss = NULL;
+    for (int i = 0; y && i < flux_count(y); i++) {
+        flux_tensor *part = y->op == FLUX__TUPLE ? y->in[i] : y;
+        if (!flux__dtypes[part->dtype].real) continue;
+        part = flux_sum(flux_square(part));
+        loss = loss ? flux_add(loss, part) : part;
+    }
+    if (!loss || flux_params(m, NULL, 0) == 0) return y != NULL;
+    flux_grads *g = flux_gradient(loss, m);
+    return g && flux__prewarm_plan(1, &loss, true) && flux__prewarm_plan(g->n, g->grad, true);
+}
+
+/* Copies are called, so that modes and what a call changes stay as they are, and no random number is used up. */
+FLUX_DEF int flux_prewarm_of(flux_layer *m, flux_shape in) {
+    flux__thread *t = flux__self();
+    if (!m || !t) return flux__null("prewarm", "model", m), -1;
+    if (!flux__check_shape("prewarm", &in)) return -1;
+    flux_device d = flux_device_of_layer(m);
+    if (d.backend < 0) return -1;
+    if (!flux__backend_of(d.backend)->ready) return 0;
+    bool ready = true;
+    flux_visit(m, flux__prewarm_weight, &ready);
+    if (!ready) return -1;
+    uint64_t draws = t->draws;
+    int h = flux__hide(), nograd = t->nograd;
+    int64_t failures = flux__failures();
+    t->nograd = 0;
+    flux_layer *quiet = flux__map_layer(flux__keep_leaf, NULL, m, false), *copy = flux__map_layer(flux__keep_leaf, NULL, m, false);
+    if (quiet) flux_testmode(quiet, true);
+    flux_tensor *x = quiet && copy ? flux__prewarm_input(m, in, d) : NULL;
+    bool ok = x && flux__prewarm_forward(quiet, x) && flux__prewarm_backward(copy, x) && !flux__failed_since(failures);
+    t->nograd = nograd;
+    t->draws = draws;
+    flux__reveal_object(h, NULL);
+    return ok ? 0 : -1;
+}
+
+#endif /* FLUX__NN_COMPILE_H */

@@ -1,0 +1,527 @@
+#ifndef FLUX__NN_CONV_H
+#define FLUX__NN_CONV_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/scopes.h"
+#include "../base/options.h"
+#include "../graph/nodes.h"
+#include "../graph/elementwise.h"
+#include "../graph/leaves.h"
+#include "../graph/views.h"
+#include "../graph/windows.h"
+#include "fields.h"
+#include "functions.h"
+#include "initialisers.h"
+#include "layers.h"
+
+/* ---- convolution: Conv, CrossCor, ConvTranspose, DepthwiseConv */
+
+FLUX__COLD
+
+typedef struct flux__conv_layer {
+    flux_layer base;
+    flux_tensor *weight, *bias;
+    flux_fn activation;
+    flux__window w;                       /* all but out, which depends on the image */
+    int64_t outpad[3];
+    int groups;
+} flux__conv_layer;
+
+typedef flux_tensor *(*flux__convolve_fn)(flux_conv_opts o);
+
+/* ", what=2", or ", what=(2, 1)" where a layer's numbers differ, or nothing where all are the
+   default. */
+static void flux__say_option(flux__words *l, const char *what, const int64_t *v, int n,
+                             int64_t usual) {
+    bool plain = true, one = true;
+    for (int i = 0; i < n; i++) plain = plain && v[i] == usual, one = one && v[i] == v[0];
+    if (plain) return;
+    flux__say(l, one ? ", %s=" : ", %s=(", what);
+    flux__say_dims(l, v, one ? 1 : n);
+    if (!one) flux__say(l, ")");
+}
+
+/* The paddings as an option: one number a dim where both sides are alike. */
+static void flux__say_padding(flux__words *l, const flux__window *w) {
+    flux_shape both = flux__shape(NULL, 2 * w->nd);
+    bool alike = true;
+    for (int i = 0; i < w->nd; i++) {
+        both.dim[2 * i] = w->lo[i];
+        both.dim[2 * i + 1] = w->hi[i];
+        alike = alike && w->lo[i] == w->hi[i];
+    }
+    flux__say_option(l, "pad", alike ? w->lo : both.dim, alike ? w->nd : 2 * w->nd, 0);
+}
+
+static void flux__say_tuple(flux__words *l, const int64_t *v, int n) {
+    flux__say(l, "(");
+    flux__say_dims(l, v, n);
+    flux__say(l, n == 1 ? ",)" : ")");
+}
+
+static flux_shape flux__paddings_of(const flux__window *w) {
+    flux_shape s = flux__shape(NULL, 2 * w->nd);
+    for (int i = 0; i < w->nd; i++) s.dim[2 * i] = w->lo[i], s.dim[2 * i + 1] = w->hi[i];
+    return s;
+}
+
+/* An image of nd spatial dims, as a layer of dtype `want` takes it; nd 0: of any 1 to 3. */
+static flux_tensor *flux__image(flux_layer *m, flux_tensor *x, int nd, flux_dtype want) {
+    flux_tensor *in = flux__input(m, x, want);
+    if (!in || (nd ? in->ndim == nd + 2 : in->ndim >= 3 && in->ndim <= 5)) return in;
+    flux__words line = flux__line_of(m);
+    flux__text got = flux__describe(x);
+    return (flux_tensor *)flux__fail("%s expects %s spatial dims, channels and batch, got %s",
+                                     line.s,
+                                     nd == 1   ? "1"
+                                     : nd == 2 ? "2"
+                                     : nd == 3 ? "3"
+                                               : "1 to 3",
+                                     got.s);
+}
+
+/* A vector of numbers by channel, to go with an image of that many dims. */
+static flux_tensor *flux__by_channel(flux_tensor *v, int ndim) {
+    flux_shape s = flux__shape(NULL, ndim);
+    for (int i = 0; i < ndim; i++) s.dim[i] = i == ndim - 2 ? flux__size(v) : 1;
+    return flux_reshape_to(v, s);
+}
+
+static flux_dtype flux__real_dtype(const flux_tensor *x) {
+    return x->op != FLUX__TUPLE && flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32;
+}
+
+static flux_tensor *flux__conv_run(flux_layer *self, flux_tensor *x, flux__convolve_fn f,
+                                   bool transposed) {
+    flux__conv_layer *m = (flux__conv_layer *)self;
+    int nd = m->w.nd;
+    flux_conv_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.x = flux__image(self, x, nd, (flux_dtype)m->weight->dtype);
+    if (!o.x ||
+        !flux__expect_dim(self, x, nd,
+                          transposed ? m->weight->dim[nd + 1] : m->weight->dim[nd] * m->groups))
+        return NULL;
+    o.weight = m->weight;
+    o.stride = flux__shape(m->w.stride, nd);
+    o.dilation = flux__shape(m->w.dilation, nd);
+    o.pad = flux__paddings_of(&m->w);
+    if (transposed) o.outpad = flux__shape(m->outpad, nd);
+    o.groups = m->groups;
+    /* bias and activation in the shape of the product: done while it is in the cache */
+    flux_tensor *y = f(o), *z = y ? flux_reshape(y, flux__product(y->dim, nd),
+                                                 y->dim[nd] / m->groups, m->groups, y->dim[nd + 1])
+                                  : NULL;
+    if (z && m->bias) z = flux_add(z, flux_reshape(m->bias, 1, -1, m->groups));
+    z = flux__activate(m->activation, z);
+    return z ? flux_reshape_to(z, flux__dims(y)) : NULL;
+}
+
+static flux_tensor *flux__conv_call(flux_layer *self, flux_tensor *x) {
+    return flux__conv_run(self, x, flux_conv_with, false);
+}
+static flux_tensor *flux__crosscor_call(flux_layer *self, flux_tensor *x) {
+    return flux__conv_run(self, x, flux_crosscor_with, false);
+}
+static flux_tensor *flux__convtranspose_call(flux_layer *self, flux_tensor *x) {
+    return flux__conv_run(self, x, flux_conv_transpose_with, true);
+}
+
+static size_t flux__conv_text(flux_layer *self, char *out, size_t n) {
+    const flux__conv_layer *m = (const flux__conv_layer *)self;
+    int nd = m->w.nd;
+    int64_t a = m->weight->dim[nd] * m->groups, b = m->weight->dim[nd + 1];
+    bool transposed = self->type->call == flux__convtranspose_call;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "%s(", self->type->name);
+    flux__say_tuple(&l, m->w.size, nd);
+    flux__say(&l, ", %lld => %lld", (long long)(transposed ? b : a),
+              (long long)(transposed ? a : b));
+    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
+    flux__say_padding(&l, &m->w);
+    flux__say_option(&l, "stride", m->w.stride, nd, 1);
+    flux__say_option(&l, "dilation", m->w.dilation, nd, 1);
+    flux__say_option(&l, "outpad", m->outpad, nd, 0);
+    if (m->groups != 1) flux__say(&l, ", groups=%d", m->groups);
+    flux__say(&l, m->bias ? ")" : ", bias=false)");
+    return flux__line_out(&l, out, n);
+}
+FLUX_LAYER_TEXT(flux__conv_layer, "Conv", flux__conv_call, flux__conv_text, FLUX_PARAM(weight),
+                FLUX_PARAM(bias))
+typedef flux__conv_layer flux__crosscor_layer;
+FLUX_LAYER_TEXT(flux__crosscor_layer, "CrossCor", flux__crosscor_call, flux__conv_text,
+                FLUX_PARAM(weight), FLUX_PARAM(bias))
+typedef flux__conv_layer flux__convtranspose_layer;
+FLUX_LAYER_TEXT(flux__convtranspose_layer, "ConvTranspose", flux__convtranspose_call,
+                flux__conv_text, FLUX_PARAM(weight), FLUX_PARAM(bias))
+
+/* Checks a window's numbers: one a dim, of 1 to 3 dims. */
+static bool flux__check_window(const char *call, const flux_shape *window, flux__window *w) {
+    memset(w, 0, sizeof *w);
+    w->nd = window->ndim;
+    if (w->nd >= 1 && w->nd <= 3)
+        return flux__per_dim(call, "the window", window, w->nd, 1, 1, w->size);
+    flux__fail("%s: the window has %d numbers; 1 to 3 are wanted, as in FLUX_SHAPE(3, 3)", call,
+               w->nd);
+    return false;
+}
+
+static flux_layer *flux__conv_new(const char *call, const flux_layer_type *type,
+                                  flux_conv_layer_opts *o, bool transposed) {
+    flux__conv_layer m;
+    flux_shape size, none = flux__shape(NULL, 0);
+    memset(&m, 0, sizeof m);
+    flux__window *w = &m.w;
+    int64_t ends[2] = { o->in, o->out };
+    m.activation = o->activation;
+    m.groups = (int)flux__given_int(o->groups, o->marked, 1);
+    o->bias = flux__given_switch(o->bias, o->marked);
+    if (!flux__check_window(call, &o->window, w) || !flux__check_sizes(call, 2, ends) ||
+        !flux__check_activation(call, &m.activation) ||
+        !flux__per_dim(call, "stride", &o->stride, w->nd, 1, 1, w->stride) ||
+        !flux__per_dim(call, "dilation", &o->dilation, w->nd, 1, 1, w->dilation) ||
+        !flux__paddings(call, &o->pad, w, transposed) ||
+        !flux__per_dim(call, "outpad", transposed ? &o->outpad : &none, w->nd, 0, 0, m.outpad))
+        return NULL;
+    if (!transposed && o->outpad.ndim)
+        return (flux_layer *)flux__fail("%s: .outpad is for ConvTranspose only", call);
+    if (m.groups < 1 || o->in % m.groups || o->out % m.groups)
+        return (flux_layer *)flux__fail(
+            "%s: .groups is %d, which does not divide %lld channels in and %lld out", call,
+            m.groups, (long long)o->in, (long long)o->out);
+    size = flux__shape(w->size, w->nd + 2);
+    size.dim[w->nd] = (transposed ? o->out : o->in) / m.groups;
+    size.dim[w->nd + 1] = transposed ? o->in : o->out;
+    int h = flux__hide();
+    m.weight = flux__make_weight(call, o->init ? o->init : flux_glorot_uniform, size);
+    m.bias = flux__make_bias(o->bias, m.weight, flux__shape(&o->out, 1));
+    bool good = m.weight && (m.bias || o->bias == FLUX_OFF);
+    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, &m) : NULL);
+}
+
+FLUX_DEF flux_layer *flux_conv_layer_with(flux_conv_layer_opts o) {
+    return flux__conv_new("conv_layer", flux__conv_layer_type(), &o, false);
+}
+FLUX_DEF flux_layer *flux_crosscor_layer_with(flux_conv_layer_opts o) {
+    return flux__conv_new("crosscor_layer", flux__crosscor_layer_type(), &o, false);
+}
+FLUX_DEF flux_layer *flux_conv_transpose_layer_with(flux_conv_layer_opts o) {
+    return flux__conv_new("conv_transpose_layer", flux__convtranspose_layer_type(), &o, true);
+}
+FLUX_DEF flux_layer *flux_depthwiseconv_with(flux_conv_layer_opts o) {
+    if (flux__is_given_int(o.groups, o.marked))
+        return (flux_layer *)flux__fail(
+            "depthwiseconv: .groups is the number of channels in, %lld; it is not to be given",
+            (long long)o.in);
+    o.groups = o.in > 0 && o.in < 1 << 30 ? (int)o.in : 1;
+    return flux__conv_new("depthwiseconv", flux__conv_layer_type(), &o, false);
+}
+
+/* ---- pooling: a window, an output size (adaptive) or the whole image (global) */
+
+enum { FLUX__POOL_MAX, FLUX__POOL_MEAN, FLUX__POOL_LPNORM };
+typedef struct flux__pool_layer {
+    flux_layer base;
+    flux__window w; /* adaptive: size is that of the result; global: nd is 0 */
+    double p;
+    int kind;
+    bool adaptive;
+} flux__pool_layer;
+
+/* The window and stride that make m->w.size numbers of each dim. */
+static bool flux__pool_adapt(flux__pool_layer *m, const flux_tensor *x, flux_pool_opts *o) {
+    o->window = o->stride = flux__shape(NULL, m->w.nd);
+    for (int i = 0; i < m->w.nd; i++) {
+        int64_t in = x->dim[i], out = m->w.size[i];
+        if (in < out) {
+            flux__words line = flux__line_of(&m->base);
+            flux__text t = flux__describe(x);
+            flux__fail("%s can't make more than there is of dim %d of %s", line.s, i, t.s);
+            return false;
+        }
+        o->stride.dim[i] = in / out;
+        o->window.dim[i] = in - flux__times(out - 1, in / out);
+    }
+    return true;
+}
+
+static flux_tensor *flux__pool_call(flux_layer *self, flux_tensor *x) {
+    flux__pool_layer *m = (flux__pool_layer *)self;
+    int nd = m->w.nd;
+    flux_pool_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.x = flux__image(self, x, nd,
+                      m->kind == FLUX__POOL_MAX && x->op != FLUX__TUPLE ? (flux_dtype)x->dtype
+                                                                        : flux__real_dtype(x));
+    if (!o.x) return NULL;
+    o.p = m->p;
+    o.pad = flux__paddings_of(&m->w);
+    o.window = flux__shape(m->w.size, nd);
+    o.stride = flux__shape(m->w.stride, nd);
+    if (!nd) {
+        nd = o.x->ndim - 2;
+        o.window = o.stride = flux__shape(o.x->dim, nd);
+    } else if (m->adaptive && !flux__pool_adapt(m, o.x, &o)) return NULL;
+    return m->kind == FLUX__POOL_MAX    ? flux_maxpool_with(o)
+           : m->kind == FLUX__POOL_MEAN ? flux_meanpool_with(o)
+                                        : flux_lpnormpool_with(o);
+}
+
+static size_t flux__pool_text(flux_layer *self, char *out, size_t n) {
+    static const char *const names[] = { "Max", "Mean", "LPNorm" };
+    const flux__pool_layer *m = (const flux__pool_layer *)self;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "%s%sPool(", !m->w.nd ? "Global" : m->adaptive ? "Adaptive" : "", names[m->kind]);
+    if (m->w.nd) flux__say_tuple(&l, m->w.size, m->w.nd);
+    if (m->kind == FLUX__POOL_LPNORM) flux__say(&l, m->w.nd ? ", p=%.10g" : "p=%.10g", m->p);
+    flux__say_padding(&l, &m->w);
+    if (!m->adaptive && memcmp(m->w.stride, m->w.size, sizeof m->w.size) != 0)
+        flux__say_option(&l, "stride", m->w.stride, m->w.nd, 0);
+    flux__say(&l, ")");
+    return flux__line_out(&l, out, n);
+}
+static const flux_layer_type *flux__pool_type(void) {
+    static const flux_layer_type type = { "Pool", flux__pool_call, sizeof(flux__pool_layer),
+                                          flux__no_fields, flux__pool_text };
+    return &type;
+}
+
+static flux_layer *flux__pool_new(const char *call, int kind, flux_pool_layer_opts *o,
+                                  bool adaptive) {
+    flux__pool_layer m;
+    flux_shape none = flux__shape(NULL, 0);
+    memset(&m, 0, sizeof m);
+    m.kind = kind;
+    m.adaptive = adaptive;
+    m.p = flux__given(o->p, o->marked, 2);
+    if (!flux__check_window(call, &o->window, &m.w) ||
+        !flux__per_dim(call, "stride", o->stride.ndim ? &o->stride : &o->window, m.w.nd, 1, 1,
+                       m.w.stride) ||
+        !flux__per_dim(call, "dilation", &none, m.w.nd, 1, 1, m.w.dilation) ||
+        !flux__paddings(call, &o->pad, &m.w, false))
+        return NULL;
+    if (!(m.p > 0) || !flux__finite(m.p))
+        return (flux_layer *)flux__fail("%s: .p is %g", call, m.p);
+    for (int i = 0; i < m.w.nd; i++)
+        if (m.w.lo[i] >= m.w.size[i] || m.w.hi[i] >= m.w.size[i])
+            return (flux_layer *)flux__fail(
+                "%s: a padding as wide as the window, %lld, leaves windows of nothing else", call,
+                (long long)m.w.size[i]);
+    return flux__layer_new(flux__pool_type(), &m);
+}
+
+FLUX_DEF flux_layer *flux_maxpool_layer_with(flux_pool_layer_opts o) {
+    return flux__pool_new("maxpool_layer", FLUX__POOL_MAX, &o, false);
+}
+FLUX_DEF flux_layer *flux_meanpool_layer_with(flux_pool_layer_opts o) {
+    return flux__pool_new("meanpool_layer", FLUX__POOL_MEAN, &o, false);
+}
+FLUX_DEF flux_layer *flux_lpnormpool_layer_with(flux_pool_layer_opts o) {
+    return flux__pool_new("lpnormpool_layer", FLUX__POOL_LPNORM, &o, false);
+}
+
+static flux_layer *flux__adaptive_new(const char *call, int kind, flux_shape out) {
+    flux_pool_layer_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.window = out;
+    return flux__pool_new(call, kind, &o, true);
+}
+FLUX_DEF flux_layer *flux_adaptivemaxpool(flux_shape out) {
+    return flux__adaptive_new("adaptivemaxpool", FLUX__POOL_MAX, out);
+}
+FLUX_DEF flux_layer *flux_adaptivemeanpool(flux_shape out) {
+    return flux__adaptive_new("adaptivemeanpool", FLUX__POOL_MEAN, out);
+}
+
+static flux_layer *flux__global_new(int kind, double p) {
+    flux__pool_layer m;
+    memset(&m, 0, sizeof m);
+    m.kind = kind;
+    m.p = p;
+    if (!(p > 0) || !flux__finite(p))
+        return (flux_layer *)flux__fail("globallpnormpool: p is %g", p);
+    return flux__layer_new(flux__pool_type(), &m);
+}
+FLUX_DEF flux_layer *flux_globalmaxpool(void) { return flux__global_new(FLUX__POOL_MAX, 2); }
+FLUX_DEF flux_layer *flux_globalmeanpool(void) { return flux__global_new(FLUX__POOL_MEAN, 2); }
+FLUX_DEF flux_layer *flux_globallpnormpool(double p) {
+    return flux__global_new(FLUX__POOL_LPNORM, p);
+}
+
+/* ---- upsampling */
+
+typedef struct flux__upsample_layer { flux_layer base; flux_upsample_opts o; } flux__upsample_layer;
+
+static const char *const flux__upsampling_names[] = { "nearest", "linear", "bilinear",
+                                                      "trilinear" };
+
+/* The size that dim i becomes; -1, with an error, if there is none. */
+static int64_t flux__upsampled(flux__upsample_layer *m, const flux_tensor *x, int i) {
+    const flux_upsample_opts *o = &m->o;
+    int64_t in = x->dim[i];
+    double scale = o->scale[1] > 0 ? o->scale[i] : o->scale[0];
+    double scaled = floor(scale * (double)in * (1 + 1e-12));
+    int64_t out = o->size.ndim ? o->size.dim[o->size.ndim == 1 ? 0 : i] : scaled < 9e18 ? (int64_t)scaled : INT64_MAX;
+    if (o->mode == FLUX_NEAREST ? in > 0 && out >= in && out % in == 0 : out >= 1 && in >= 1)
+        return out;
+    flux__words line = flux__line_of(&m->base);
+    flux__text t = flux__describe(x);
+    flux__fail("%s can't make %lld of dim %d of %s%s", line.s, (long long)out, i, t.s,
+               o->mode == FLUX_NEAREST ? ": nearest makes whole multiples" : "");
+    return -1;
+}
+
+/* Each element `times` times along dim i: a stretched dim before it, merged with it. */
+static flux_tensor *flux__repeat_each(flux_tensor *x, int i, int64_t times) {
+    flux_shape s = flux__dims(x);
+    flux_tensor *y = times == 1 ? x : flux_unsqueeze(x, i);
+    if (times == 1 || !y) return y;
+    flux_shape wide = flux__dims(y);
+    wide.dim[i] = times;
+    s.dim[i] = flux__times(s.dim[i], times);
+    return flux_reshape_to(flux_broadcast_to_shape(y, wide), s);
+}
+
+/* Along dim i: sample k lies between neighbours, at k (in-1)/(out-1). */
+static flux_tensor *flux__interpolate(flux_tensor *x, int i, int64_t out) {
+    flux_shape by = flux__shape(NULL, i + 1);
+    for (int d = 0; d < i; d++) by.dim[d] = 1;
+    by.dim[i] = out;
+    const double last = (double)(x->dim[i] - 1);
+    flux_tensor *k = flux_to_dtype(flux__iota_on(x->device, out, 0), FLUX_F64);
+    flux_tensor *place = out > 1 ? flux_div(flux_mul(k, last), (double)(out - 1)) : k, *below = flux_min2(flux_floor(place), last);
+    flux_tensor *w = flux_to_dtype(flux_reshape_to(flux_sub(place, below), by), x->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32);
+    flux_tensor *low = flux__widened(flux_gather(x, i, flux_to_dtype(below, FLUX_I64)));
+    flux_tensor *high = flux__widened(flux_gather(x, i, flux_to_dtype(flux_min2(flux_add(below, 1.0), last), FLUX_I64)));
+    return flux_add(low, flux_mul(flux_sub(high, low), w));
+}
+
+static flux_tensor *flux__upsample_call(flux_layer *self, flux_tensor *x) {
+    flux__upsample_layer *m = (flux__upsample_layer *)self;
+    bool nearest = m->o.mode == FLUX_NEAREST;
+    int nd = nearest ? m->o.size.ndim > 1  ? m->o.size.ndim
+                       : m->o.scale[2] > 0 ? 3
+                       : m->o.scale[1] > 0 ? 2
+                                           : 0
+                     : (int)m->o.mode;
+    flux_tensor *y = flux__image(
+        self, x, nd, nearest && x->op != FLUX__TUPLE ? (flux_dtype)x->dtype : flux__real_dtype(x));
+    if (!y) return NULL;
+    nd = y->ndim - 2;
+    flux_shape s = flux__dims(y);
+    for (int i = 0; i < nd; i++)
+        if ((s.dim[i] = flux__upsampled(m, x, i)) < 0) return NULL;
+    if (!flux__check_shape("upsample", &s)) return NULL;
+    for (int i = 0; i < nd && y; i++)
+        y = nearest                  ? flux__repeat_each(y, i, s.dim[i] / x->dim[i])
+            : s.dim[i] == x->dim[i] ? y
+                                     : flux__interpolate(y, i, s.dim[i]);
+    return flux__narrow(y, x->dtype);
+}
+
+static size_t flux__upsample_text(flux_layer *self, char *out, size_t n) {
+    const flux_upsample_opts *o = &((const flux__upsample_layer *)self)->o;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "Upsample(:%s, ", flux__upsampling_names[o->mode]);
+    if (o->size.ndim) {
+        flux__say(&l, "size = ");
+        if (o->size.ndim > 1) flux__say_tuple(&l, o->size.dim, o->size.ndim);
+        else flux__say_dims(&l, o->size.dim, 1);
+    } else if (o->scale[1] > 0) {
+        flux__say(&l, "scale = (%.10g, %.10g", o->scale[0], o->scale[1]);
+        if (o->scale[2] > 0) flux__say(&l, ", %.10g", o->scale[2]);
+        flux__say(&l, ")");
+    } else flux__say(&l, "scale = %.10g", o->scale[0]);
+    flux__say(&l, ")");
+    return flux__line_out(&l, out, n);
+}
+static const flux_layer_type *flux__upsample_type(void) {
+    static const flux_layer_type type = { "Upsample", flux__upsample_call,
+                                          sizeof(flux__upsample_layer), flux__no_fields,
+                                          flux__upsample_text };
+    return &type;
+}
+
+FLUX_DEF flux_layer *flux_upsample_with(flux_upsample_opts o) {
+    flux__upsample_layer m;
+    int n = 0;
+    if ((unsigned)o.mode > FLUX_TRILINEAR)
+        return (flux_layer *)flux__fail("upsample: there is no mode %d", (int)o.mode);
+    for (int i = 0; i < 3; i++) {
+        if (!(o.scale[i] >= 0) || !flux__finite(o.scale[i]) || (o.scale[i] > 0 && n < i) ||
+            (o.mode == FLUX_NEAREST && o.scale[i] != floor(o.scale[i])))
+            return (flux_layer *)flux__fail(
+                "upsample: .scale[%d] is %g%s", i, o.scale[i],
+                o.mode == FLUX_NEAREST && o.scale[i] > 0 ? "; nearest takes whole numbers" : "");
+        n += o.scale[i] > 0;
+    }
+    if ((n > 0) == (o.size.ndim > 0))
+        return (flux_layer *)flux__fail("upsample: one of .scale and .size is to be given");
+    int have = n ? n : o.size.ndim;
+    if (have > 3 || (have > 1 && o.mode != FLUX_NEAREST && have != (int)o.mode))
+        return (flux_layer *)flux__fail("upsample: %s has %d numbers for %s",
+                                        n ? ".scale" : ".size", have,
+                                        flux__upsampling_names[o.mode]);
+    if (o.size.ndim && !flux__check_sizes("upsample", o.size.ndim, o.size.dim)) return NULL;
+    memset((void *)&m, 0, sizeof m);
+    m.o = o;
+    return flux__layer_new(flux__upsample_type(), &m);
+}
+
+typedef struct flux__pixelshuffle_layer { flux_layer base; int64_t r; } flux__pixelshuffle_layer;
+
+/* w x h x (r x r x c) x n, the small dims brought before the large ones. */
+static flux_tensor *flux__pixelshuffle_call(flux_layer *self, flux_tensor *x) {
+    int64_t r = ((flux__pixelshuffle_layer *)self)->r, rest, order[FLUX_MAX_DIMS];
+    flux_tensor *y =
+        flux__image(self, x, 0, x->op == FLUX__TUPLE ? FLUX_F32 : (flux_dtype)x->dtype);
+    int nd = y ? y->ndim - 2 : 0;
+    if (!y) return NULL;
+    flux_shape s = flux__shape(y->dim, 2 * nd + 2), end = flux__shape(y->dim, nd + 2);
+    rest = y->dim[nd];
+    bool fits = true;
+    for (int i = 0; i < nd; i++) {
+        fits = fits && rest % r == 0;
+        rest /= r;
+        s.dim[nd + i] = r;
+        end.dim[i] = flux__times(end.dim[i], r);
+        order[2 * i] = nd + i, order[2 * i + 1] = i;
+    }
+    if (!fits) {
+        flux__words line = flux__line_of(self);
+        flux__text t = flux__describe(x);
+        return (flux_tensor *)flux__fail(
+            "%s takes a multiple of %lld channels for each of %d dims, got %s", line.s,
+            (long long)r, nd, t.s);
+    }
+    s.dim[2 * nd] = end.dim[nd] = rest;
+    s.dim[2 * nd + 1] = y->dim[nd + 1];
+    order[2 * nd] = 2 * nd, order[2 * nd + 1] = 2 * nd + 1;
+    return flux_reshape_to(flux_permute_to(flux_reshape_to(y, s), flux__shape(order, 2 * nd + 2)),
+                           end);
+}
+
+static size_t flux__pixelshuffle_text(flux_layer *self, char *out, size_t n) {
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "PixelShuffle(%lld)", (long long)((const flux__pixelshuffle_layer *)self)->r);
+    return flux__line_out(&l, out, n);
+}
+
+FLUX_DEF flux_layer *flux_pixelshuffle(int64_t r) {
+    static const flux_layer_type type = { "PixelShuffle", flux__pixelshuffle_call,
+                                          sizeof(flux__pixelshuffle_layer), flux__no_fields,
+                                          flux__pixelshuffle_text };
+    flux__pixelshuffle_layer m;
+    memset(&m, 0, sizeof m);
+    m.r = r;
+    if (r < 1 || r > 1 << 20)
+        return (flux_layer *)flux__fail("pixelshuffle: r is %lld", (long long)r);
+    return flux__layer_new(&type, &m);
+}
+
+#endif /* FLUX__NN_CONV_H */

@@ -1,0 +1,115 @@
+#ifndef FLUX__NN_DROPOUT_H
+#define FLUX__NN_DROPOUT_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../graph/nodes.h"
+#include "../graph/elementwise.h"
+#include "../graph/leaves.h"
+#include "fields.h"
+#include "functions.h"
+#include "layers.h"
+#include "model.h"
+
+FLUX__COLD
+
+typedef struct flux__dropout { flux_layer base; double p; flux_shape dims; } flux__dropout;
+
+/* ---------------- Dropout and AlphaDropout */
+
+/* Which numbers of x are kept, each with probability 1-p; equal along the dims that
+   are not named. */
+static flux_tensor *flux__dropout_mask(flux__dropout *m, const flux_tensor *x) {
+    flux_shape s = flux__dims(x);
+    for (int i = 0; i < s.ndim && m->dims.ndim; i++) {
+        bool varies = false;
+        for (int k = 0; k < m->dims.ndim; k++) varies = varies || m->dims.dim[k] == i;
+        if (!varies) s.dim[i] = 1;
+    }
+    for (int k = 0; k < m->dims.ndim; k++)
+        if (m->dims.dim[k] >= s.ndim) {
+            flux__words line = flux__line_of(&m->base);
+            flux__text t = flux__describe(x);
+            return (flux_tensor *)flux__fail("%s: the input %s has no dim %lld", line.s, t.s,
+                                             (long long)m->dims.dim[k]);
+        }
+    return flux_gt(flux_to_tensor(x->device, flux_rand_shape(s, FLUX_F32)), m->p);
+}
+
+/* A float of what is dropped out of; NULL after an error, *active false where the
+   layer is to do nothing. */
+static flux_tensor *flux__dropout_input(flux__dropout *m, flux_tensor *x, bool *active) {
+    *active = m->p > 0 && flux_training(&m->base);
+    if (!*active) return x;
+    return flux__input(&m->base, x, flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32);
+}
+
+static flux_tensor *flux__dropout_call(flux_layer *self, flux_tensor *x) {
+    flux__dropout *m = (flux__dropout *)self;
+    bool active;
+    x = flux__dropout_input(m, x, &active);
+    if (!active || !x) return x;
+    flux_tensor *keep =
+        m->p < 1 ? flux__dropout_mask(m, x) : flux_full_shape(flux__shape(NULL, 0), 0.0, FLUX_BOOL);
+    return keep ? flux_where(keep, m->p < 1 ? flux_mul(x, 1 / (1 - m->p)) : x, 0.0) : NULL;
+}
+
+/* What selu gives far below zero stands in for the dropped; a and b put mean and
+   variance right again. */
+static flux_tensor *flux__alphadropout_call(flux_layer *self, flux_tensor *x) {
+    flux__dropout *m = (flux__dropout *)self;
+    const double low = -1.7580993408473766;
+    double p = m->p, a = 1 / sqrt((1 - p) * (1 + p * low * low)), b = -a * low * p;
+    bool active;
+    x = flux__dropout_input(m, x, &active);
+    if (!active || !x) return x;
+    if (!(p < 1)) return flux_where(flux_full_shape(flux__shape(NULL, 0), 0.0, FLUX_BOOL), x, 0.0);
+    flux_tensor *keep = flux__dropout_mask(m, x);
+    return keep ? flux__narrow(flux_add(flux_mul(flux_where(keep, flux__widened(x), low), a), b), x->dtype) : NULL;
+}
+
+static size_t flux__dropout_text(flux_layer *self, char *out, size_t n) {
+    const flux__dropout *m = (const flux__dropout *)self;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "%s(%.10g", self->type->name, m->p);
+    if (m->dims.ndim) flux__say(&l, m->dims.ndim > 1 ? ", dims=(" : ", dims=");
+    flux__say_dims(&l, m->dims.dim, m->dims.ndim);
+    if (m->dims.ndim > 1) flux__say(&l, ")");
+    if (self->mode != FLUX_MODE_AUTO)
+        flux__say(&l, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
+    flux__say(&l, ")");
+    return flux__line_out(&l, out, n);
+}
+
+static const flux_layer_type *flux__dropout_type(bool alpha) {
+    static const flux_layer_type type = { "Dropout", flux__dropout_call, sizeof(flux__dropout),
+                                          flux__no_fields, flux__dropout_text };
+    static const flux_layer_type other = { "AlphaDropout", flux__alphadropout_call,
+                                           sizeof(flux__dropout), flux__no_fields,
+                                           flux__dropout_text };
+    return alpha ? &other : &type;
+}
+
+static flux_layer *flux__dropout_new(const char *call, bool alpha, double p, flux_shape dims) {
+    flux__dropout m;
+    memset(&m, 0, sizeof m);
+    if (!(p >= 0 && p <= 1))
+        return (flux_layer *)flux__fail("%s: p is %g, which is not within 0 to 1", call, p);
+    for (int i = 0; i < dims.ndim || dims.ndim < 0; i++)
+        if (dims.ndim < 0 || dims.ndim > FLUX_MAX_DIMS || dims.dim[i] < 0 ||
+            dims.dim[i] >= FLUX_MAX_DIMS)
+            return (flux_layer *)flux__fail("%s: .dims names a dim that no tensor has", call);
+    m.p = p;
+    m.dims = dims;
+    return flux__layer_new(flux__dropout_type(alpha), &m);
+}
+
+FLUX_DEF flux_layer *flux_dropout_with(flux_dropout_opts o) {
+    return flux__dropout_new("dropout", false, o.p, o.dims);
+}
+FLUX_DEF flux_layer *flux_alphadropout(double p) {
+    return flux__dropout_new("alphadropout", true, p, flux__shape(NULL, 0));
+}
+
+#endif /* FLUX__NN_DROPOUT_H */

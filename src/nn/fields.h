@@ -1,0 +1,244 @@
+#ifndef FLUX__NN_FIELDS_H
+#define FLUX__NN_FIELDS_H
+#include "../base/platform.h"
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "../graph/nodes.h"
+#include "../graph/views.h"
+
+/* ------------------------------------------------------------------ 15. Models
+   A layer is a struct that starts with a flux_layer and a list that names its
+   fields. Everything that a model can do beyond being called is one of two things: a
+   walk over those fields (visit, params, freeze, modes, save, count), or a map,
+   which clones each layer and puts other tensors into the clone's fields (fmap, gpu,
+   f16, copy, restructure).
+
+   Invariants: a layer owns one reference to whatever its fields hold, and its arrays
+   of children and its name are its own memory. Walk and map go depth first in the
+   order of the fields, so a model's tensors have one order everywhere. A map sees
+   each tensor and each layer once, by identity: what was shared stays shared.
+
+   Rejected: a virtual table of clone/walk/free functions for each layer (every
+   user's layer would have to write them), and building a new model by calling
+   constructors (fields that nobody named would be lost). */
+
+FLUX__LEAN
+
+typedef void (*flux__field_fn)(flux_tensor **slot, const char *path, bool trained,
+                               const flux_layer *owner, void *user);
+
+/* ---------------- one-line forms of layers */
+
+typedef struct flux__words { char s[400]; } flux__words;
+
+static void flux__say(flux__words *l, const char *format, ...) FLUX__PRINTF(2, 3);
+static void flux__say(flux__words *l, const char *format, ...) {
+    size_t used = strlen(l->s);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(l->s + used, sizeof l->s - used, format, args);
+    va_end(args);
+}
+
+static size_t flux__line_out(const flux__words *l, char *out, size_t n) {
+    int length = snprintf(out, n, "%s", l->s);
+    return length > 0 ? (size_t)length : 0;
+}
+
+static flux__words flux__line_of(flux_layer *m) {
+    flux__words l;
+    l.s[0] = 0;
+    if (m->type->text) m->type->text(m, l.s, sizeof l.s);
+    else flux__say(&l, "%s", m->type->name);
+    l.s[sizeof l.s - 1] = 0;
+    return l;
+}
+
+static void flux__say_dims(flux__words *l, const int64_t *dim, int n) {
+    for (int i = 0; i < n; i++) flux__say(l, i ? ", %lld" : "%lld", (long long)dim[i]);
+}
+
+/* ---------------- fields */
+
+static flux_tensor **flux__tensor_slot(flux_layer *m, const flux_field *f) {
+    return (flux_tensor **)(void *)((char *)m + f->offset);
+}
+
+static bool flux__is_tensor_field(const flux_field *f) {
+    return f->kind == FLUX__PARAM_FIELD || f->kind == FLUX__STATE_FIELD;
+}
+
+/* The layers that a field holds, *n of them (0 for a field of a tensor). */
+static flux_layer **flux__kids(const flux_layer *m, const flux_field *f, int *n) {
+    char *at = (char *)(intptr_t)m;
+    *n = f->kind == FLUX__CHILD_FIELD      ? 1
+         : f->kind == FLUX__CHILDREN_FIELD ? *(int *)(void *)(at + f->count)
+                                           : 0;
+    if (f->kind == FLUX__CHILDREN_FIELD) return *(flux_layer ***)(void *)(at + f->offset);
+    return (flux_layer **)(void *)(at + f->offset);
+}
+
+FLUX__COLD
+
+/* A tensor that shows another's elements, as W' does W's: where both stand in a model, they
+   are tied. */
+static bool flux__is_tie(const flux_tensor *x) { return FLUX__IS_VIEW(x) && x->op != FLUX__DETACH && x->op != FLUX__CONV && x->op != FLUX__ATTENTION; }
+
+/* x's view of its base, made of another tensor of the base's shape; NULL if that does not lie in
+   order. */
+static flux_tensor *flux__view_like(flux_tensor *x, flux_tensor *base) {
+    int64_t offset, stride[FLUX_MAX_DIMS];
+    flux_shape s = flux__dims(x), all = flux__dims(base);
+    flux_tensor *root = flux__layout(base, &offset, stride);
+    if (!flux__same_dims(base, x->base) || !flux__in_order(&all, stride)) return NULL;
+    return flux__strided(base, &s, x->offset, x->stride, offset + x->offset, x->stride, root);
+}
+
+static void flux__layer_free(flux_layer *m) {
+    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
+        int n;
+        flux_layer **kids = flux__kids(m, f, &n);
+        if (flux__is_tensor_field(f)) flux_release(*flux__tensor_slot(m, f));
+        for (int i = 0; i < n; i++) flux_release(kids[i]);
+        if (f->kind == FLUX__CHILDREN_FIELD && kids) FLUX_FREE(kids);
+    }
+    if (m->name) FLUX_FREE((void *)(intptr_t)m->name);
+    flux__bury(m);
+}
+
+/* A layer that holds this one has a level more. So deep may calls go that follow a model down, and no deeper. */
+static bool flux__take_levels(flux_layer *m, const flux_layer *kid) {
+    if (kid && kid->levels >= m->levels) m->levels = (short)(kid->levels + 1);
+    return m->levels <= FLUX_MAX_LEVELS || FLUX__REFUSE("%s: more than %d layers within layers", m->type->name, (int)FLUX_MAX_LEVELS);
+}
+
+/* Takes over one field of the struct `from` into m, where it is still NULL. */
+static bool flux__take_field(flux_layer *m, const void *from, const flux_field *f) {
+    int n;
+    flux_layer **kids = flux__kids((const flux_layer *)from, f, &n);
+    if (flux__is_tensor_field(f)) {
+        flux_assign(flux__tensor_slot(m, f), *flux__tensor_slot((flux_layer *)(intptr_t)from, f));
+        return true;
+    }
+    if (f->kind == FLUX__CHILD_FIELD) {
+        memcpy((char *)m + f->offset, &kids[0], sizeof kids[0]);
+        flux_retain(kids[0]);
+        return flux__take_levels(m, kids[0]);
+    }
+    flux_layer **own = n > 0 ? (flux_layer **)flux__malloc((size_t)n * sizeof *own) : NULL;
+    if (n > 0 && !own) return false;
+    for (int i = 0; i < n; i++) own[i] = (flux_layer *)flux_retain(kids[i]);
+    memcpy((char *)m + f->offset, &own, sizeof own);
+    memcpy((char *)m + f->count, &n, sizeof n);
+    for (int i = 0; i < n; i++)
+        if (!flux__take_levels(m, own[i])) return false;
+    return true;
+}
+
+/* A layer with the same fields as the struct `from`; its one reference is the
+   caller's. */
+static flux_layer *flux__layer_clone(const flux_layer_type *type, const void *from) {
+    static const flux_layer blank = { { FLUX__LAYER, 0, 1 }, NULL, FLUX_MODE_AUTO, false, 1, NULL };
+    flux_layer *m = (flux_layer *)flux__malloc(type->size);
+    if (!m) return NULL;
+    memcpy(m, from, type->size);
+    *m = blank;
+    m->type = type;
+    for (const flux_field *f = type->fields; f->kind != FLUX__END; f++) {
+        memset((char *)m + f->offset, 0, sizeof(void *));
+        if (f->kind == FLUX__CHILDREN_FIELD) memset((char *)m + f->count, 0, sizeof(int));
+    }
+    for (const flux_field *f = type->fields; f->kind != FLUX__END; f++)
+        if (!flux__take_field(m, from, f)) {
+            flux__layer_free(m);
+            return NULL;
+        }
+    return m;
+}
+
+/* A new layer for the innermost scope, of fields that have been checked. */
+static flux_layer *flux__layer_new(const flux_layer_type *type, const void *fields) {
+    flux_layer *m = flux__layer_clone(type, fields);
+    return m ? (flux_layer *)flux__own(m) : NULL;
+}
+
+/* Whether a field of a struct handed to flux_new_layer can be taken over. One that is NULL was left out, or is what a call
+   that failed gave. */
+static bool flux__check_field(const flux_layer_type *type, const void *fields,
+                              const flux_field *f) {
+    int n;
+    flux_layer **kids = flux__kids((const flux_layer *)fields, f, &n);
+    const void *one = *(void *const *)(const void *)((const char *)fields + f->offset);
+    if (f->kind != FLUX__CHILDREN_FIELD) {
+        int kind = flux__is_tensor_field(f) ? FLUX__TENSOR : FLUX__LAYER;
+        if (!one) return !flux__null_explained();
+        if (((const flux__head *)one)->kind == kind) return true;
+        if (((const flux__head *)one)->kind == FLUX__FREED) return !flux__gone("new", one);
+        flux__fail("new: the field %s of %s is not a %s", f->name, type->name,
+                   kind == FLUX__TENSOR ? "tensor" : "layer");
+        return false;
+    }
+    if (n < 0 || (n > 0 && !kids)) {
+        flux__fail("new: the field %s of %s says that it has %d layers, and %s", f->name,
+                   type->name, n, kids ? "has some" : "has none");
+        return false;
+    }
+    for (int i = 0; i < n; i++) {
+        if (kids[i] && kids[i]->head.kind == FLUX__LAYER) continue;
+        if (kids[i] || !flux__null_explained())
+            flux__fail("new: %s[%d] of %s is %s", f->name, i, type->name,
+                       kids[i] ? "not a layer" : "NULL");
+        return false;
+    }
+    return true;
+}
+
+FLUX_DEF flux_layer *flux_new_layer(const flux_layer_type *type, const void *fields) {
+    if (!type || !fields) return (flux_layer *)flux__null("new", type ? "fields" : "type", NULL);
+    if (!type->call || !type->fields || !type->name || type->size < sizeof(flux_layer))
+        return (flux_layer *)flux__fail(
+            "new: the description of the layer lacks its name, call function, fields or size");
+    for (const flux_field *f = type->fields; f->kind != FLUX__END; f++)
+        if (!flux__check_field(type, fields, f)) return NULL;
+    return flux__layer_new(type, fields);
+}
+
+typedef struct flux__item { flux_layer *layer; flux_tensor *tensor; bool trained; } flux__item;
+
+/* What stands as number `at` among a layer's children and tensors; false past the last. */
+static bool flux__item_of(const flux_layer *m, int at, flux__item *item) {
+    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
+        bool tensor = flux__is_tensor_field(f);
+        int n;
+        flux_layer **kids = flux__kids(m, f, &n);
+        if (tensor) n = 1;
+        if (at < n) {
+            item->layer = tensor ? NULL : kids[at];
+            item->tensor = tensor ? *flux__tensor_slot((flux_layer *)(intptr_t)m, f) : NULL;
+            item->trained = f->kind == FLUX__PARAM_FIELD;
+            return true;
+        }
+        at -= n;
+    }
+    return false;
+}
+
+static bool flux__bare_function(const flux_layer *m) {    /* prints as a name: softmax, + */
+    char text[64];
+    if (!m->type->text || m->type->fields->kind != FLUX__END) return false;
+    size_t n = m->type->text((flux_layer *)(intptr_t)m, text, sizeof text);
+    return n < sizeof text && !strchr(text, '(');
+}
+
+/* Whether it takes one line: it has a text, or no child but plain functions. */
+static bool flux__one_line(const flux_layer *m) {
+    flux__item item;
+    for (int i = 0; !m->type->text && flux__item_of(m, i, &item); i++)
+        if (item.layer && !flux__bare_function(item.layer)) return false;
+    return true;
+}
+
+#endif /* FLUX__NN_FIELDS_H */

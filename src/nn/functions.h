@@ -1,0 +1,206 @@
+#ifndef FLUX__NN_FUNCTIONS_H
+#define FLUX__NN_FUNCTIONS_H
+#include "../base/platform.h"
+#include "../base/threads.h"
+#include "../base/errors.h"
+#include "../base/text.h"
+#include "../graph/views.h"
+#include "../graph/products.h"
+#include "fields.h"
+
+/* ------------------------------------------------------------------ 16. Names of functions
+   Activations and connections are C functions. They print by a table of those that
+   there are, by what flux_name_function said, or by the text of the call that a
+   container's macro kept. */
+
+#define FLUX__UNARY_NAMES(X)                                                                  \
+    X(identity) X(hardsigmoid) X(logsigmoid) X(tanh) X(hardtanh) X(relu) X(relu6) X(selu)     \
+    X(gelu) X(gelu_tanh) X(gelu_sigmoid) X(gelu_erf) X(swish) X(hardswish) X(lisht)           \
+    X(logcosh) X(mish) X(softplus) X(softsign) X(tanhshrink) X(leakyrelu) X(rrelu) X(elu)     \
+    X(celu) X(softshrink) X(trelu) X(softmax) X(logsoftmax) X(flatten) X(neg) X(abs) X(sign)  \
+    X(sqrt) X(rsqrt) X(square) X(exp) X(log) X(log1p) X(expm1) X(sin) X(cos) X(erf) X(floor)  \
+    X(ceil) X(round) X(not) X(detach) X(copy) X(transpose) X(squeeze) X(sum) X(mean) X(var)   \
+    X(prod) X(max) X(min) X(any) X(all) X(norm) X(logsumexp) X(argmax) X(argmin) X(onecold)   \
+    X(gpu) X(cpu) X(cu) X(roc)
+
+FLUX__COLD
+
+typedef struct flux__named_fn { flux_fn f; const char *name; } flux__named_fn;
+typedef struct flux__named_fn2 { flux_fn2 f; const char *name; } flux__named_fn2;
+
+static const flux__named_fn flux__fn_names[] = {
+#define FLUX__FN_ROW(name) { flux_##name, #name },
+    FLUX__UNARY_NAMES(FLUX__FN_ROW)
+};
+static const flux__named_fn2 flux__fn2_names[] = {
+    { flux_add, "+" },     { flux_sub, "-" },    { flux_mul, "*" },      { flux_div, "/" },
+    { flux_pow, "^" },     { flux_max2, "max" }, { flux_min2, "min" },   { flux_matmul, "matmul" },
+    { flux_vcat, "vcat" }, { flux_dot, "dot" },  { flux_outer, "outer" }
+};
+
+#define FLUX__USER_NAMES 200
+/* What flux_name_function was told, under flux__lock. */
+static struct { flux_fn f; char name[64]; } flux__user_names[FLUX__USER_NAMES];
+static int flux__user_named;
+
+FLUX_DEF void flux_name_function(flux_fn f, const char *name) {
+    if (!f || !name) {
+        flux__null("name_function", f ? "name" : "f", NULL);
+        return;
+    }
+    flux__mutex_lock(&flux__lock);
+    int i = 0;
+    while (i < flux__user_named && flux__user_names[i].f != f) i++;
+    if (i < FLUX__USER_NAMES) {
+        flux__user_names[i].f = f;
+        snprintf(flux__user_names[i].name, sizeof flux__user_names[i].name, "%s", name);
+        if (i == flux__user_named) flux__user_named++;
+    }
+    flux__mutex_unlock(&flux__lock);
+    if (i == FLUX__USER_NAMES)
+        flux__fail("name_function: %d functions have names already, no room for \"%.60s\"", i,
+                   name);
+}
+
+/* NULL for a function that nobody has named. */
+static const char *flux__known_name(flux_fn f) {
+    const char *name = NULL;
+    flux__mutex_lock(&flux__lock);
+    for (int i = 0; i < flux__user_named && !name; i++)
+        if (flux__user_names[i].f == f) name = flux__user_names[i].name;
+    flux__mutex_unlock(&flux__lock);
+    if (!name && f == flux_sigmoid) name = flux__ascii() ? "sigmoid" : "\xcf\x83";
+    for (size_t i = 0; i < sizeof flux__fn_names / sizeof *flux__fn_names && !name; i++)
+        if (flux__fn_names[i].f == f) name = flux__fn_names[i].name;
+    return name;
+}
+
+static const char *flux__fn_name(flux_fn f) {
+    const char *name = flux__known_name(f);
+    return name ? name : "function";
+}
+
+static const char *flux__fn2_name(flux_fn2 f) {
+    for (size_t i = 0; i < sizeof flux__fn2_names / sizeof *flux__fn2_names; i++)
+        if (flux__fn2_names[i].f == f) return flux__fn2_names[i].name;
+    return NULL;
+}
+
+/* ---------------- functions as layers */
+
+static const flux_field flux__no_fields[] = { { NULL, FLUX__END, 0, 0 } };
+
+typedef struct flux__function {
+    flux_layer base;
+    flux_fn f;                            /* one of the two */
+    flux_fn2 f2;
+    char label[64];                       /* "": by the tables above */
+} flux__function;
+
+/* All of them by a function of two: f(f(x0, x1), x2) ... */
+static flux_tensor *flux__fold(flux_fn2 f, int n, flux_tensor *const *xs) {
+    flux_tensor *y = xs[0];
+    for (int i = 1; i < n && y; i++) y = f(y, xs[i]);
+    return y;
+}
+
+static bool flux__untuple(flux_tensor *x, flux_tensor **out) {
+    int n = flux_count(x);
+    for (int i = 0; i < n; i++)
+        if (!(out[i] = flux_nth(x, i))) return false;
+    return true;
+}
+
+static flux_tensor *flux__function_call(flux_layer *self, flux_tensor *x) {
+    flux__function *m = (flux__function *)self;
+    flux_tensor *xs[255];
+    if (m->f) return m->f(x);
+    if (flux_count(x) >= 2)
+        return flux__untuple(x, xs) ? flux__fold(m->f2, flux_count(x), xs) : NULL;
+    flux__words line = flux__line_of(self);
+    return (flux_tensor *)flux__fail("%s takes two inputs, got one", line.s);
+}
+
+static size_t flux__function_text(flux_layer *self, char *out, size_t n) {
+    const flux__function *m = (const flux__function *)self;
+    flux__words l;
+    const char *name = m->label[0] ? m->label
+                       : m->f      ? flux__known_name(m->f)
+                                   : flux__fn2_name(m->f2);
+    l.s[0] = 0;
+    flux__say(&l, "%s", name ? name : "function");
+    return flux__line_out(&l, out, n);
+}
+
+static const flux_layer_type *flux__function_type(void) {
+    static const flux_layer_type type = { "Function", flux__function_call, sizeof(flux__function),
+                                          flux__no_fields, flux__function_text };
+    return &type;
+}
+
+static flux_layer *flux__function_new(flux_fn f, flux_fn2 f2, const char *name) {
+    flux__function m;
+    memset(&m, 0, sizeof m);
+    if (!f && !f2) return (flux_layer *)flux__null("function", "f", NULL);
+    m.f = f;
+    m.f2 = f2;
+    if (name) snprintf(m.label, sizeof m.label, "%s", name);
+    return flux__layer_new(flux__function_type(), &m);
+}
+
+FLUX_DEF flux_layer *flux_function(flux_fn f, const char *name) {
+    return flux__function_new(f, NULL, name);
+}
+FLUX_DEF flux_layer *flux_function2(flux_fn2 f, const char *name) {
+    return flux__function_new(NULL, f, name);
+}
+FLUX_DEF flux_layer *flux__layer_of_fn(flux_fn f) { return flux__function_new(f, NULL, NULL); }
+FLUX_DEF flux_layer *flux__layer_of_fn2(flux_fn2 f) { return flux__function_new(NULL, f, NULL); }
+FLUX_DEF flux_layer *flux__layer_of_layer(flux_layer *l) { return l; }
+
+/* The i-th part of "flux_dense(2, 3), my_act": parts end at commas outside brackets
+   and strings. */
+static const char *flux__part_of(const char *names, int i, size_t *length) {
+    int depth = 0;
+    const char *start = names, *s = names;
+    for (; *s; s++) {
+        if (*s == '"' || *s == '\'') {
+            char quote = *s;
+            while (s[1] && s[1] != quote) s += s[1] == '\\' && s[2] ? 2 : 1;
+            if (s[1]) s++;
+        } else if (strchr("([{", *s)) depth++;
+        else if (strchr(")]}", *s)) depth--;
+        else if (*s == ',' && depth == 0) {
+            if (i-- == 0) break;
+            start = s + 1;
+        }
+    }
+    if (i > 0) return NULL;
+    while (start < s && (*start == ' ' || *start == '&')) start++;
+    while (s > start && s[-1] == ' ') s--;
+    *length = (size_t)(s - start);
+    return start;
+}
+
+/* A function of the user's, unnamed so far, is called as in the text of the call. */
+static void flux__label(flux_layer *l, const char *names, int i) {
+    flux__function *m = (flux__function *)l;
+    size_t n = 0;
+    if (!l || l->type != flux__function_type() || !names || m->label[0]) return;
+    if (m->f ? flux__known_name(m->f) != NULL : flux__fn2_name(m->f2) != NULL) return;
+    const char *part = flux__part_of(names, i, &n);
+    if (!part || n == 0) return;
+    for (size_t k = 0; k < n; k++)
+        if (!isalnum((unsigned char)part[k]) && part[k] != '_') return;
+    if (n > 5 && strncmp(part, "flux_", 5) == 0) part += 5, n -= 5;
+    snprintf(m->label, sizeof m->label, "%.*s", (int)n, part);
+}
+
+FLUX_DEF flux_tensor *flux_vcat(flux_tensor *a, flux_tensor *b) {
+    flux_tensor *both[2];
+    both[0] = a;
+    both[1] = b;
+    return flux_cat_all(0, 2, both);
+}
+
+#endif /* FLUX__NN_FUNCTIONS_H */

@@ -1,0 +1,120 @@
+#ifndef FLUX__NN_GRADIENT_H
+#define FLUX__NN_GRADIENT_H
+#include "../base/platform.h"
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "../graph/nodes.h"
+#include "../graph/gradients.h"
+#include "../graph/backward.h"
+#include "walk.h"
+#include "model.h"
+
+/* ---------------- what is asked for: tensors, and models' trained tensors */
+
+FLUX__LEAN
+
+typedef struct flux__wanted { flux_grads *g; int room; bool ok; } flux__wanted;
+
+/* Which of the tensors asked for this is, or -1. */
+static int flux__asked(const flux_grads *g, const flux_tensor *t) {
+    if (g->n > FLUX__FEW_ASKED) return (int)(intptr_t)flux__pairs_get(&g->number, t) - 1;
+    int i = g->n - 1;
+    while (i >= 0 && g->of[i] != t) i--;
+    return i;
+}
+
+static bool flux__number_asked(flux_grads *g) {
+    for (int i = g->n == FLUX__FEW_ASKED + 1 ? 0 : g->n - 1; g->n > FLUX__FEW_ASKED && i < g->n; i++) {
+        bool fresh;
+        flux__pair *p = flux__pairs_at(&g->number, g->of[i], &fresh);
+        if (!p) return false;
+        p->value = (void *)(intptr_t)(i + 1);
+    }
+    return true;
+}
+
+static void flux__want(flux__wanted *w, flux_tensor *t) {
+    if (flux__asked(w->g, t) >= 0) return;
+    flux_tensor **of = (flux_tensor **)flux__grow(w->g->of, &w->room, w->g->n + 1, sizeof *of);
+    if (!of) {
+        w->ok = false;
+        return;
+    }
+    w->g->of = of;
+    of[w->g->n++] = (flux_tensor *)flux_retain(t);
+    if (!flux__number_asked(w->g)) w->ok = false;
+}
+
+static void flux__want_visit(flux_tensor *x, const char *path, bool trained, void *user) {
+    (void)path;
+    if (trained) flux__want((flux__wanted *)user, x);
+}
+
+static bool flux__check_loss(flux_tensor *loss) {
+    if (!flux__check_operands("gradient", 1, &loss)) return false;
+    if (flux__size(loss) != 1 || !flux__dtypes[loss->dtype].real) {
+        flux__text t = flux__describe(loss);
+        return FLUX__REFUSE("gradient: the loss must be one real number, not %s", t.s);
+    }
+    if (loss->flags & FLUX__CONSUMED)
+        return FLUX__REFUSE("gradient: this loss's graph was used up by flux_update; record the loss again");
+    return true;
+}
+
+FLUX_DEF flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *const *what) {
+    if (!flux__check_loss(loss)) return NULL;
+    flux_grads *g = (flux_grads *)flux__zalloc(sizeof *g);
+    if (!g) return NULL;
+    g->head.kind = FLUX__GRADS;
+    g->head.refs = 1;
+    g->loss = (flux_tensor *)flux_retain(loss);
+    flux__wanted w;
+    w.g = g, w.room = 0, w.ok = true;
+    for (int i = 0; i < n && w.ok; i++) {
+        flux__head *h = (flux__head *)(intptr_t)what[i];
+        if (!h) flux__null("gradient", "of the list", h), w.ok = false;
+        else if (h->kind == FLUX__FREED) flux__gone("gradient", h), w.ok = false;
+        else if (h->kind == FLUX__TENSOR) flux__want(&w, (flux_tensor *)h);
+        else if (h->kind == FLUX__LAYER) flux_visit((flux_layer *)h, flux__want_visit, &w);
+        else flux__fail("gradient: by models and tensors only"), w.ok = false;
+    }
+    g->grad = (flux_tensor **)flux__zalloc((size_t)(g->n + 1) * sizeof *g->grad);
+    int depth = flux__hide();
+    bool ok = w.ok && g->grad && flux__backward(g);
+    flux__thread *t = flux__self();
+    if (t) flux__scope_close_to(t, depth);
+    if (!ok) {
+        flux_release(g);
+        return NULL;
+    }
+    return (flux_grads *)flux__own(g);
+}
+
+FLUX_DEF flux_tensor *flux_grad(flux_grads *g, flux_tensor *x) {
+    if (!g || !x) return (flux_tensor *)flux__null("grad", g ? "x" : "g", g ? (void *)x : (void *)g);
+    if (FLUX__GONE("grad", g) || FLUX__GONE("grad", x)) return NULL;
+    if (g->used) return (flux_tensor *)flux__fail("grad: these gradients were used up by flux_update; look at them before");
+    const int i = flux__asked(g, x);
+    return i >= 0 && g->grad[i] ? (flux_tensor *)flux__own(flux_retain(g->grad[i])) : NULL;
+}
+
+FLUX_DEF flux_tensor *flux_grad_param(flux_grads *g, flux_layer *m, const char *path) {
+    flux_tensor *x = flux_param(m, path);
+    return x && g ? flux_grad(g, x) : (flux_tensor *)flux__null("grad_param", "g", g);
+}
+
+FLUX_DEF flux_tensor *flux_withgradient(flux_tensor *(*fn)(flux_layer *m, void *user), void *user, flux_layer *m, flux_grads **g) {
+    if (g) *g = NULL;
+    if (!m || !fn || !g) return (flux_tensor *)flux__null("withgradient", !m ? "m" : !fn ? "fn" : "g", NULL);
+    flux__training here;
+    if (!flux__train_enter(&here, m)) return NULL;
+    flux_tensor *loss = fn(m, user);
+    flux__train_leave(&here);
+    if (loss) *g = flux_gradient(loss, m);
+    return *g ? loss : NULL;
+}
+
+#endif /* FLUX__NN_GRADIENT_H */

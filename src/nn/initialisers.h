@@ -1,0 +1,303 @@
+#ifndef FLUX__NN_INITIALISERS_H
+#define FLUX__NN_INITIALISERS_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "../base/options.h"
+#include "../graph/nodes.h"
+#include "../graph/elementwise.h"
+#include "../graph/leaves.h"
+#include "../schedule/looking.h"
+
+/* ------------------------------------------------------------------ 17. Initialisers
+   Uniform and normal ones are expressions of flux_rand and flux_randn, computed when
+   somebody looks. Those that need all their numbers at once (orthogonal, truncated,
+   sparse, identity) are made on the host, in double precision, from the same random
+   tensors: so a seed gives the same weights everywhere. */
+
+FLUX__COLD
+
+typedef struct flux__init_row {
+    const char *name;
+    flux_tensor *(*make)(flux_shape s, const flux_init_opts *o);
+    double gain, std;                     /* defaults */
+} flux__init_row;
+
+/* Fan-in and fan-out: of a vector (1, n), of a matrix its columns and rows, else
+   channels times the window. */
+static void flux__fans(const flux_shape *s, double *in, double *out) {
+    double window = 1;
+    for (int i = 0; i + 2 < s->ndim; i++) window *= (double)s->dim[i];
+    double a = s->ndim > 1 ? (double)s->dim[s->ndim - 2] : 1,
+           b = s->ndim > 0 ? (double)s->dim[s->ndim - 1] : 1;
+    *in = s->ndim == 2 ? b : a * window;
+    *out = s->ndim == 2 ? a : b * window;
+}
+
+static flux_tensor *flux__uniform(flux_shape s, double width) {
+    return flux_mul(flux_sub(flux_rand_shape(s, FLUX_F32), 0.5), width);
+}
+
+static flux_tensor *flux__init_glorot_uniform(flux_shape s, const flux_init_opts *o) {
+    double in, out;
+    flux__fans(&s, &in, &out);
+    return flux__uniform(s, o->gain * sqrt(24 / (in + out)));
+}
+
+static flux_tensor *flux__init_glorot_normal(flux_shape s, const flux_init_opts *o) {
+    double in, out;
+    flux__fans(&s, &in, &out);
+    return flux_mul(flux_randn_shape(s, FLUX_F32), o->gain * sqrt(2 / (in + out)));
+}
+
+static flux_tensor *flux__init_kaiming_uniform(flux_shape s, const flux_init_opts *o) {
+    double in, out;
+    flux__fans(&s, &in, &out);
+    return flux__uniform(s, 2 * o->gain * sqrt(3 / in));
+}
+
+static flux_tensor *flux__init_kaiming_normal(flux_shape s, const flux_init_opts *o) {
+    double in, out;
+    flux__fans(&s, &in, &out);
+    return flux_mul(flux_randn_shape(s, FLUX_F32), o->gain / sqrt(in));
+}
+
+static flux_tensor *flux__init_zeros(flux_shape s, const flux_init_opts *o) {
+    return (void)o, flux_full_shape(s, 0.0, FLUX_F32);
+}
+static flux_tensor *flux__init_ones(flux_shape s, const flux_init_opts *o) {
+    return (void)o, flux_full_shape(s, 1.0, FLUX_F32);
+}
+static flux_tensor *flux__init_rand(flux_shape s, const flux_init_opts *o) {
+    return (void)o, flux_rand_shape(s, FLUX_F32);
+}
+static flux_tensor *flux__init_randn(flux_shape s, const flux_init_opts *o) {
+    return (void)o, flux_randn_shape(s, FLUX_F32);
+}
+
+/* The x at which a normal distribution has come to p. First the inverse error
+   function of M. Giles, "Approximating the erfinv function", GPU Computing Gems 2
+   (2010), good to single precision; one step of Halley's method makes it double. */
+static double flux__normal_quantile(double p) {
+    static const double middle[] = { 2.81022636e-08,  3.43273939e-07, -3.5233877e-06,
+                                     -4.39150654e-06, 0.00021858087,  -0.00125372503,
+                                     -0.00417768164,  0.246640727,    1.50140941 };
+    static const double tails[] = { -0.000200214257, 0.000100950558, 0.00134934322,
+                                    -0.00367342844,  0.00573950773,  -0.0076224613,
+                                    0.00943887047,   1.00167406,     2.83297682 };
+    double y = 2 * p - 1, w = -log(4 * p * (1 - p)), x = 0;
+    if (!(p > 0 && p < 1)) return p <= 0 ? -HUGE_VAL : HUGE_VAL;
+    const double *c = w < 5 ? middle : tails;
+    w = w < 5 ? w - 2.5 : sqrt(w) - 3;
+    for (int i = 0; i < 9; i++) x = x * w + c[i];
+    x *= y * 1.4142135623730951;
+    double miss = (0.5 * erfc(-x / 1.4142135623730951) - p) * 2.5066282746310002 * exp(x * x / 2);
+    return x - miss / (1 + x * miss / 2);
+}
+
+static double flux__normal_below(double x) { return 0.5 * erfc(-x / 1.4142135623730951); }
+
+static flux_tensor *flux__truncated(flux_shape s, double mean, double std, double lo, double hi) {
+    if (mean < lo - 2 * std || mean > hi + 2 * std)
+        flux__note(FLUX_LOG_WARN, "init.truncated", true,
+                   "truncated_normal: the mean %g is more than two std outside %g to %g", mean, lo,
+                   hi);
+    flux_tensor *u = flux_rand_shape(s, FLUX_F32);
+    const float *from = u ? (const float *)flux_data(u) : NULL;
+    int64_t n = from ? flux__count(&s) : 0;
+    float *x = from ? (float *)flux__malloc((size_t)n * sizeof *x) : NULL;
+    if (!x) return NULL;
+    double a = std > 0 ? flux__normal_below((lo - mean) / std) : 0;      /* std 0: all are the mean, or the bound next to it */
+    double b = std > 0 ? flux__normal_below((hi - mean) / std) : 1;
+    for (int64_t i = 0; i < n; i++) {     /* half a step of u more: neither 0 nor 1 */
+        double y = mean + std * flux__normal_quantile(
+                                    a + ((double)from[i] + 2.9802322387695312e-8) * (b - a));
+        x[i] = (float)(y < lo ? lo : y > hi ? hi : y);
+    }
+    flux_tensor *y = flux_from_data(x, FLUX_F32, s);
+    FLUX_FREE(x);
+    return y;
+}
+
+static flux_tensor *flux__init_truncated(flux_shape s, const flux_init_opts *o) {
+    if (!(o->lo < o->hi))
+        return (flux_tensor *)flux__fail("init: the bounds %g and %g are not in order", (double)o->lo, (double)o->hi);
+    return flux__truncated(s, o->mean, o->std, o->lo, o->hi);
+}
+
+static flux_tensor *flux__init_lecun(flux_shape s, const flux_init_opts *o) {
+    double in, out;
+    flux__fans(&s, &in, &out);
+    return flux__truncated(s, 0, o->gain / sqrt(in), -2, 2);
+}
+
+/* Gram and Schmidt's method, each column against those before it, twice, which is
+   enough (Giraud, Langou, Rozloznik 2005). Its R has a positive diagonal, so no
+   signs are to be put right. */
+static FLUX__O1 void flux__orthonormalise(double *q, int64_t rows, int64_t cols) {
+    for (int64_t k = 0; k < cols; k++) {
+        double *v = q + k * rows, sum = 0;
+        for (int64_t j = 0; j < 2 * k; j++) {
+            const double *u = q + (j % k) * rows;
+            double dot = 0;
+            for (int64_t i = 0; i < rows; i++) dot += u[i] * v[i];
+            for (int64_t i = 0; i < rows; i++) v[i] -= dot * u[i];
+        }
+        for (int64_t i = 0; i < rows; i++) sum += v[i] * v[i];
+        for (int64_t i = 0; i < rows && sum > 0; i++) v[i] /= sqrt(sum);
+    }
+}
+
+static flux_tensor *flux__init_orthogonal(flux_shape s, const flux_init_opts *o) {
+    if (s.ndim < 2)
+        return (flux_tensor *)flux__fail(
+            "init: orthogonal makes matrices and more, not tensors of %d dims", s.ndim);
+    int64_t cols = s.dim[s.ndim - 1], rows = cols ? flux__count(&s) / cols : 0, n = rows * cols;
+    bool wide = rows < cols;              /* then its transpose is made orthonormal */
+    int64_t tall[2] = { wide ? cols : rows, wide ? rows : cols };
+    flux_tensor *g = flux_randn_shape(flux__shape(tall, 2), FLUX_F32);
+    const float *from = g ? (const float *)flux_data(g) : NULL;
+    double *q = from ? (double *)flux__malloc((size_t)n * sizeof *q) : NULL;
+    float *x = q ? (float *)flux__malloc((size_t)n * sizeof *x) : NULL;
+    flux_tensor *y = NULL;
+    if (x) {
+        for (int64_t i = 0; i < n; i++) q[i] = (double)from[i];
+        flux__orthonormalise(q, tall[0], tall[1]);
+        for (int64_t j = 0; j < cols; j++)
+            for (int64_t i = 0; i < rows; i++)
+                x[j * rows + i] = (float)(o->gain * (wide ? q[i * cols + j] : q[j * rows + i]));
+        y = flux_from_data(x, FLUX_F32, s);
+    }
+    if (q) FLUX_FREE(q);
+    if (x) FLUX_FREE(x);
+    return y;
+}
+
+/* Normal numbers, of which in each column `zeros` at random places are 0. */
+static flux_tensor *flux__init_sparse(flux_shape s, const flux_init_opts *o) {
+    if (s.ndim != 2)
+        return (flux_tensor *)flux__fail("init: sparse makes matrices, not tensors of %d dims",
+                                         s.ndim);
+    int64_t rows = s.dim[0],
+            zeros = (int64_t)ceil((o->sparsity < 1 ? o->sparsity : 1) * (double)rows);
+    flux_tensor *u = flux_rand_shape(s, FLUX_F32),
+                *w = flux_mul(flux_randn_shape(s, FLUX_F32), o->std);
+    const float *pick = u ? (const float *)flux_data(u) : NULL,
+                *from = pick ? (const float *)flux_data(w) : NULL;
+    float *x = from ? (float *)flux__malloc((size_t)(flux__count(&s) + 1) * sizeof *x) : NULL;
+    int64_t *order = x ? (int64_t *)flux__malloc((size_t)(rows + 1) * sizeof *order) : NULL;
+    flux_tensor *y = NULL;
+    if (order) {
+        for (int64_t i = 0; i < rows * s.dim[1]; i++) x[i] = from[i];
+        for (int64_t j = 0; j < s.dim[1]; j++) {
+            for (int64_t i = 0; i < rows; i++) order[i] = i;
+            for (int64_t i = 0; i < zeros; i++) {
+                int64_t k = i + (int64_t)((double)pick[j * rows + i] * (double)(rows - i)),
+                        place = order[k];
+                order[k] = order[i];
+                x[j * rows + place] = 0;
+            }
+        }
+        y = flux_from_data(x, FLUX_F32, s);
+    }
+    if (x) FLUX_FREE(x);
+    if (order) FLUX_FREE(order);
+    return y;
+}
+
+/* Ones on the diagonal, or channel i to channel i at the window's centre; .shift
+   moves them along dim 0, around. */
+static flux_tensor *flux__init_identity(flux_shape s, const flux_init_opts *o) {
+    if (s.ndim < 2) return flux_full_shape(s, 0.0, FLUX_F32);
+    const flux_device cpu = { 0, 0 };
+    flux_tensor *y = flux__leaf(s, FLUX_F32, cpu);
+    if (!y) return NULL;
+    float *x = (float *)y->buf->ptr;
+    if (flux__count(&s)) memset(x, 0, y->buf->bytes);
+    int64_t a = s.dim[s.ndim - 2], b = s.dim[s.ndim - 1], first = s.dim[0];
+    for (int64_t i = 0; i < a && i < b && first; i++) {
+        int64_t at = 0, step = 1;
+        for (int d = 0; d < s.ndim; d++) {
+            int64_t k = d >= s.ndim - 2 ? i : (s.dim[d] + 1) / 2 - 1;
+            if (d == 0) k = ((k + o->shift) % first + first) % first;
+            at += k * step;
+            step *= s.dim[d];
+        }
+        if (flux__count(&s)) x[at] = (float)o->gain;
+    }
+    return flux__move(y, flux__home());
+}
+
+static const flux__init_row flux__inits[] = {
+    { "glorot_uniform", flux__init_glorot_uniform, 1, 1 },
+    { "glorot_normal", flux__init_glorot_normal, 1, 1 },
+    { "kaiming_uniform", flux__init_kaiming_uniform, 1.4142135623730951, 1 },
+    { "kaiming_normal", flux__init_kaiming_normal, 1.4142135623730951, 1 },
+    { "truncated_normal", flux__init_truncated, 1, 1 },
+    { "lecun_normal", flux__init_lecun, 1, 1 },
+    { "orthogonal", flux__init_orthogonal, 1, 1 },
+    { "sparse", flux__init_sparse, 1, 0.01 },
+    { "identity", flux__init_identity, 1, 1 },
+    { "zeros", flux__init_zeros, 1, 1 },
+    { "ones", flux__init_ones, 1, 1 },
+    { "rand", flux__init_rand, 1, 1 },
+    { "randn", flux__init_randn, 1, 1 }
+};
+
+static bool flux__finite(double x) { return x - x == 0; }
+
+static bool flux__check_init(const flux_init_opts *o) {
+    const struct { const char *name; double value; bool least0;
+    } all[] = { { "gain", o->gain, false }, { "mean", o->mean, false },
+                { "std", o->std, true },    { "lo", o->lo, false },
+                { "hi", o->hi, false },     { "sparsity", o->sparsity, true } };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!flux__finite(all[i].value) || (all[i].least0 && all[i].value < 0)) {
+            flux__fail("init: .%s is %g", all[i].name, all[i].value);
+            return false;
+        }
+    return true;
+}
+
+FLUX_DEF flux_tensor *flux_init_with(const char *name, flux_init_opts o) {
+    const flux__init_row *row = flux__inits, *end = row + sizeof flux__inits / sizeof *flux__inits;
+    if (!name) return (flux_tensor *)flux__null("init", "name", name);
+    while (row < end && strcmp(row->name, name) != 0) row++;
+    if (row == end)
+        return (flux_tensor *)flux__fail("init: there is no initialiser \"%.60s\"", name);
+    bool bounds = flux__is_given(o.lo, o.marked) || flux__is_given(o.hi, o.marked), made = o.marked || bounds;
+    o.gain = flux__given(o.gain, o.marked, row->gain);
+    o.std = flux__given(o.std, o.marked, row->std);
+    o.lo = flux__given(o.lo, made, -2);
+    o.hi = flux__given(o.hi, made, 2);
+    if (!flux__check_shape("init", &o.shape) || !flux__check_init(&o)) return NULL;
+    int h = flux__hide();
+    const int b = flux__nograd_enter();
+    flux_tensor *y = row->make(o.shape, &o);
+    flux__nograd_leave(b);
+    return flux__reveal(h, y);
+}
+
+#define FLUX__INIT(function, name)                                                      \
+    FLUX_DEF flux_tensor *flux_##function(flux_shape s) {                               \
+        flux_init_opts o;                                                               \
+        memset((void *)&o, 0, sizeof o);                                                \
+        o.shape = s;                                                                    \
+        return flux_init_with(name, o);                                                 \
+    }
+FLUX__INIT(glorot_uniform, "glorot_uniform")
+FLUX__INIT(glorot_normal, "glorot_normal")
+FLUX__INIT(kaiming_uniform, "kaiming_uniform")
+FLUX__INIT(kaiming_normal, "kaiming_normal")
+FLUX__INIT(truncated_normal, "truncated_normal")
+FLUX__INIT(lecun_normal, "lecun_normal")
+FLUX__INIT(orthogonal, "orthogonal")
+FLUX__INIT(identity_init, "identity")
+FLUX__INIT(zeros32, "zeros")
+FLUX__INIT(ones32, "ones")
+FLUX__INIT(rand32, "rand")
+FLUX__INIT(randn32, "randn")
+
+#endif /* FLUX__NN_INITIALISERS_H */

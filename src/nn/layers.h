@@ -1,0 +1,475 @@
+#ifndef FLUX__NN_LAYERS_H
+#define FLUX__NN_LAYERS_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "../base/options.h"
+#include "../graph/nodes.h"
+#include "../graph/elementwise.h"
+#include "../graph/leaves.h"
+#include "../graph/views.h"
+#include "../graph/products.h"
+#include "../schedule/looking.h"
+#include "fields.h"
+#include "functions.h"
+#include "activations.h"
+
+/* ------------------------------------------------------------------ 18. Layers
+   Each is a struct, its text, its call and its constructor. A constructor makes
+   weights inside flux__hide, so that the layer alone owns them and flux_update may
+   write the new values where the old ones lie. A call checks its input once, against
+   the weights as they are now, and names itself as it is printed. */
+
+FLUX__COLD
+
+static flux_tensor *flux__activate(flux_fn f, flux_tensor *x) { return f && x ? f(x) : x; }
+
+/* softmax needs whole columns, an activation sees single numbers (or, fused, less
+   than a column). */
+static bool flux__check_activation(const char *call, flux_fn *f) {
+    if (*f == flux_identity) *f = NULL;
+    if (*f != flux_softmax && *f != flux_logsoftmax) return true;
+    const char *name = flux__fn_name(*f);
+    flux__fail(
+        "%s: %s is no activation: it works on columns, not on single numbers; "
+        "make it a layer of its own, flux_chain(flux_%s(...), flux_%s)",
+        call, name, call, name);
+    return false;
+}
+
+static bool flux__check_sizes(const char *call, int n, const int64_t *size) {
+    for (int i = 0; i < n; i++)
+        if (size[i] < 1) {
+            flux__fail("%s: size %d is %lld; sizes are at least 1", call, i, (long long)size[i]);
+            return false;
+        }
+    return true;
+}
+
+/* A weight of shape s by an initialiser, a user's own perhaps. */
+static flux_tensor *flux__make_weight(const char *call, flux_init_fn init, flux_shape s) {
+    if (!flux__check_shape(call, &s)) return NULL;
+    int64_t failures = flux__failures();
+    flux_tensor *w = init(s), *like = w ? flux__placeholder(s, FLUX_F32) : NULL;
+    if (!w && !flux__failed_since(failures)) return (flux_tensor *)flux__fail("%s: .init gave NULL", call);
+    if (!like || (w->op != FLUX__TUPLE && flux__same_dims(w, like) && flux__dtypes[w->dtype].real))
+        return like ? w : NULL;
+    flux__text want = flux__shape_text(&s), have = flux__describe(w);
+    return (flux_tensor *)flux__fail("%s: .init gave %s where %s floating numbers were asked for",
+                                     call, have.s, want.s);
+}
+
+/* The bias beside a weight, in its dtype; NULL beside none, too. */
+static flux_tensor *flux__make_bias(flux_switch bias, const flux_tensor *weight, flux_shape s) {
+    return bias == FLUX_OFF || !weight ? NULL : flux_full_shape(s, 0.0, (flux_dtype)weight->dtype);
+}
+
+/* An input as a layer of dtype `want` takes it; NULL, with an error, for a tuple. */
+static flux_tensor *flux__input(flux_layer *m, flux_tensor *x, flux_dtype want) {
+    if (x->op == FLUX__TUPLE) {
+        flux__words line = flux__line_of(m);
+        return (flux_tensor *)flux__fail("%s takes one input, got %d", line.s, x->nin);
+    }
+    const flux__dtype_row *have = &flux__dtypes[x->dtype], *to = &flux__dtypes[want];
+    if (have->real && to->real && have->epsilon < to->epsilon) {
+        flux__words line = flux__line_of(m);
+        flux__note(FLUX_LOG_WARN, "layer.dtype", true,
+                   "%s turns its %s input into %s, which its weights are; this is said once",
+                   line.s, have->name, to->name);
+    }
+    return flux_to_dtype(x, want);
+}
+
+static bool flux__expect_dim(flux_layer *m, const flux_tensor *x, int dim, int64_t size) {
+    if (dim < x->ndim && x->dim[dim] == size) return true;
+    flux__words line = flux__line_of(m);
+    flux__text got = flux__describe(x);
+    flux__fail("%s expects dim %d of size %lld, got %s", line.s, dim, (long long)size, got.s);
+    return false;
+}
+
+/* dim 0 stays, all others become one. */
+static flux_tensor *flux__as_columns(flux_tensor *x) {
+    int64_t dims[2] = { x->dim[0], 1 };
+    for (int i = 1; i < x->ndim; i++) dims[1] *= x->dim[i];
+    return flux_reshape_to(x, flux__shape(dims, 2));
+}
+
+/* Columns back to the shape of the input x, with another dim 0. */
+static flux_tensor *flux__as_before(flux_tensor *y, const flux_tensor *x) {
+    flux_shape s = flux__dims(x);
+    if (!y || s.ndim == 2) return y;
+    s.dim[0] = y->dim[0];
+    return flux_reshape_to(y, s);
+}
+
+/* ---------------- Dense */
+
+typedef struct flux__dense_layer {
+    flux_layer base;
+    flux_tensor *weight, *bias;
+    flux_fn activation;
+} flux__dense_layer;
+
+static flux_tensor *flux__dense_call(flux_layer *self, flux_tensor *x) {
+    flux__dense_layer *m = (flux__dense_layer *)self;
+    flux_tensor *in = flux__input(self, x, (flux_dtype)m->weight->dtype);
+    if (!in || !flux__expect_dim(self, x, 0, m->weight->dim[1])) return NULL;
+    flux_tensor *y = flux_matmul(m->weight, in->ndim > 2 ? flux__as_columns(in) : in);
+    if (m->bias && y) y = flux_add(y, m->bias);
+    y = flux__activate(m->activation, y);
+    return in->ndim > 2 ? flux__as_before(y, in) : y;
+}
+
+static size_t flux__dense_text(flux_layer *self, char *out, size_t n) {
+    const flux__dense_layer *m = (const flux__dense_layer *)self;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "Dense(%lld => %lld", (long long)m->weight->dim[1], (long long)m->weight->dim[0]);
+    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
+    flux__say(&l, m->bias ? ")" : "; bias=false)");
+    return flux__line_out(&l, out, n);
+}
+FLUX_LAYER_TEXT(flux__dense_layer, "Dense", flux__dense_call, flux__dense_text, FLUX_PARAM(weight),
+                FLUX_PARAM(bias))
+
+/* A weight or bias of the user's own must fit what was said besides. */
+static bool flux__check_own(flux_dense_opts *o) {
+    flux_tensor *w = o->weight, *b = o->b;
+    bool in_given = flux__is_given_int(o->in, o->marked), out_given = flux__is_given_int(o->out, o->marked);
+    o->in = flux__given_int(o->in, o->marked, 0);
+    o->out = flux__given_int(o->out, o->marked, 0);
+    int64_t out = w && w->op != FLUX__TUPLE && w->ndim == 2 ? w->dim[0] : (int64_t)o->out;
+    if (w && (w->op == FLUX__TUPLE || w->ndim != 2 || !flux__dtypes[w->dtype].real ||
+              (in_given && o->in != w->dim[1]) || (out_given && o->out != w->dim[0]))) {
+        flux__text t = flux__describe(w);
+        flux__fail("dense: .weight must be a floating matrix, out x in%s, not %s",
+                   in_given || out_given ? " as given" : "", t.s);
+        return false;
+    }
+    if (b && (b->op == FLUX__TUPLE || b->ndim != 1 || b->dim[0] != out || o->bias == FLUX_OFF)) {
+        flux__text t = flux__describe(b);
+        flux__fail("dense: .b must be a vector of %lld, and .bias not off; it is %s",
+                   (long long)out, t.s);
+        return false;
+    }
+    if (w) o->in = w->dim[1];
+    o->out = out;
+    return true;
+}
+
+FLUX_DEF flux_layer *flux_dense_with(flux_dense_opts o) {
+    flux__dense_layer m;
+    memset(&m, 0, sizeof m);
+    o.bias = flux__given_switch(o.bias, o.marked);
+    if (!flux__check_own(&o)) return NULL;
+    int64_t size[2] = { o.out, o.in };
+    m.activation = o.activation;
+    if (!flux__check_activation("dense", &m.activation) || !flux__check_sizes("dense", 2, size))
+        return NULL;
+    int h = flux__hide();
+    m.weight = o.weight ? o.weight
+                        : flux__make_weight("dense", o.init ? o.init : flux_glorot_uniform,
+                                            flux__shape(size, 2));
+    m.bias = o.b && m.weight ? flux_to_dtype(o.b, (flux_dtype)m.weight->dtype) : flux__make_bias(o.bias, m.weight, flux__shape(size, 1));
+    bool good = m.weight && (m.bias || o.bias == FLUX_OFF);
+    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__dense_layer_type(), &m)
+                                                     : NULL);
+}
+
+/* ---------------- Scale */
+
+typedef struct flux__scale {
+    flux_layer base;
+    flux_tensor *scale, *bias;
+    flux_fn activation;
+    bool of_norm;                         /* a LayerNorm's: see flux__keeps_f32 */
+} flux__scale;
+
+static flux_tensor *flux__scale_call(flux_layer *self, flux_tensor *x) {
+    flux__scale *m = (flux__scale *)self;
+    flux_tensor *in = flux__input(self, x, (flux_dtype)m->scale->dtype);
+    for (int i = 0; in && i < m->scale->ndim; i++) {
+        int64_t want = m->scale->dim[i], have = i < in->ndim ? in->dim[i] : 1;
+        if (want != 1 && have != 1 && !flux__expect_dim(self, in, i, want)) return NULL;
+    }
+    flux_tensor *y = in ? flux_mul(in, m->scale) : NULL;
+    if (m->bias && y) y = flux_add(y, m->bias);
+    return flux__activate(m->activation, y);
+}
+
+static size_t flux__scale_text(flux_layer *self, char *out, size_t n) {
+    const flux__scale *m = (const flux__scale *)self;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "Scale(");
+    flux__say_dims(&l, m->scale->dim, m->scale->ndim);
+    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
+    flux__say(&l, m->bias ? ")" : "; bias=false)");
+    return flux__line_out(&l, out, n);
+}
+FLUX_LAYER_TEXT(flux__scale, "Scale", flux__scale_call, flux__scale_text, FLUX_PARAM(scale),
+                FLUX_PARAM(bias))
+
+static bool flux__scale_of_norm(const flux_layer *m) { return m->type == flux__scale_type() && ((const flux__scale *)m)->of_norm; }
+
+FLUX_DEF flux_layer *flux_scale_with(flux_scale_opts o) {
+    flux__scale m;
+    memset(&m, 0, sizeof m);
+    m.activation = o.activation;
+    o.bias = flux__given_switch(o.bias, o.marked);
+    if (o.size.ndim < 1)
+        return (flux_layer *)flux__fail("scale: .size is missing, as in flux_scale(FLUX_SHAPE(3))");
+    if (!flux__check_shape("scale", &o.size) ||
+        !flux__check_sizes("scale", o.size.ndim, o.size.dim))
+        return NULL;
+    if (!flux__check_activation("scale", &m.activation)) return NULL;
+    int h = flux__hide();
+    m.scale = flux__make_weight("scale", o.init ? o.init : flux_ones32, o.size);
+    m.bias = flux__make_bias(o.bias, m.scale, o.size);
+    bool good = m.scale && (m.bias || o.bias == FLUX_OFF);
+    return (flux_layer *)flux__reveal_object(h,
+                                             good ? flux__layer_new(flux__scale_type(), &m) : NULL);
+}
+
+/* ---------------- Bilinear */
+
+typedef struct flux__bilinear {
+    flux_layer base;
+    flux_tensor *weight, *bias;
+    flux_fn activation;
+} flux__bilinear;
+
+/* For each column, W folded with y is an out x in1 matrix, which x is multiplied by:
+   two products, the second batched. */
+static flux_tensor *flux__bilinear_columns(flux_tensor *w, flux_tensor *x, flux_tensor *y) {
+    if (!x || !y) return NULL;
+    int64_t out = w->dim[0], in = w->dim[1], n = x->dim[1];
+    int64_t flat[2] = { flux__times(out, in), w->dim[2] }, three[3] = { out, in, n }, column[3] = { in, 1, n },
+            two[2] = { out, n };
+    flux_tensor *wy = flux_matmul(flux_reshape_to(w, flux__shape(flat, 2)), y);
+    flux_tensor *z = flux_matmul(flux_reshape_to(wy, flux__shape(three, 3)),
+                                 flux_reshape_to(x, flux__shape(column, 3)));
+    return flux_reshape_to(z, flux__shape(two, 2));
+}
+
+static flux_tensor *flux__bilinear_call(flux_layer *self, flux_tensor *x) {
+    flux__bilinear *m = (flux__bilinear *)self;
+    flux_tensor *a = flux_nth(x, 0), *b = flux_count(x) > 1 ? flux_nth(x, 1) : a;
+    flux__words line = flux__line_of(self);
+    if (flux_count(x) > 2)
+        return (flux_tensor *)flux__fail("%s takes one or two inputs, got %d", line.s,
+                                         flux_count(x));
+    a = a ? flux__input(self, a, (flux_dtype)m->weight->dtype) : NULL;
+    b = a && b ? flux__input(self, b, (flux_dtype)m->weight->dtype) : NULL;
+    if (!b || !flux__expect_dim(self, a, 0, m->weight->dim[1]) ||
+        !flux__expect_dim(self, b, 0, m->weight->dim[2]))
+        return NULL;
+    bool same = a->ndim == b->ndim;
+    for (int i = 1; i < a->ndim && same; i++) same = a->dim[i] == b->dim[i];
+    if (!same) {
+        flux__text ta = flux__describe(a), tb = flux__describe(b);
+        return (flux_tensor *)flux__fail("%s: its inputs %s and %s differ in more than dim 0",
+                                         line.s, ta.s, tb.s);
+    }
+    flux_tensor *z = flux__bilinear_columns(m->weight, flux__as_columns(a), flux__as_columns(b));
+    if (m->bias && z) z = flux_add(z, m->bias);
+    return flux__as_before(flux__activate(m->activation, z), a);
+}
+
+static size_t flux__bilinear_text(flux_layer *self, char *out, size_t n) {
+    const flux__bilinear *m = (const flux__bilinear *)self;
+    const int64_t *d = m->weight->dim;
+    flux__words l;
+    l.s[0] = 0;
+    if (d[1] == d[2]) flux__say(&l, "Bilinear(%lld => %lld", (long long)d[1], (long long)d[0]);
+    else
+        flux__say(&l, "Bilinear((%lld, %lld) => %lld", (long long)d[1], (long long)d[2],
+                  (long long)d[0]);
+    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
+    flux__say(&l, m->bias ? ")" : "; bias=false)");
+    return flux__line_out(&l, out, n);
+}
+FLUX_LAYER_TEXT(flux__bilinear, "Bilinear", flux__bilinear_call, flux__bilinear_text,
+                FLUX_PARAM(weight), FLUX_PARAM(bias))
+
+FLUX_DEF flux_layer *flux_bilinear_with(flux_bilinear_opts o) {
+    flux__bilinear m;
+    memset(&m, 0, sizeof m);
+    int64_t size[3] = { o.out, o.in1, o.in2 };
+    m.activation = o.activation;
+    o.bias = flux__given_switch(o.bias, o.marked);
+    if (!flux__check_activation("bilinear", &m.activation) ||
+        !flux__check_sizes("bilinear", 3, size))
+        return NULL;
+    int h = flux__hide();
+    m.weight =
+        flux__make_weight("bilinear", o.init ? o.init : flux_glorot_uniform, flux__shape(size, 3));
+    m.bias = flux__make_bias(o.bias, m.weight, flux__shape(size, 1));
+    bool good = m.weight && (m.bias || o.bias == FLUX_OFF);
+    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__bilinear_type(), &m)
+                                                     : NULL);
+}
+
+/* ---------------- Embedding */
+
+typedef struct flux__embedding {
+    flux_layer base;
+    flux_tensor *weight;
+    int64_t padding;                      /* -1: none */
+} flux__embedding;
+
+/* Whether each number of 0 ... n-1, along dim, is not `which`: bool. */
+static flux_tensor *flux__all_but(int64_t n, int dim, int64_t which) {
+    return flux_ne(flux__iota(n, dim), (double)which);
+}
+
+/* The padding column gets no gradient because what comes out of it is set to 0. */
+static flux_tensor *flux__embedding_call(flux_layer *self, flux_tensor *x) {
+    flux__embedding *m = (flux__embedding *)self;
+    flux_dtype t = (flux_dtype)m->weight->dtype;
+    bool masked = m->padding >= 0;
+    if (x->op == FLUX__TUPLE || flux__dtypes[x->dtype].real) {
+        flux__words line = flux__line_of(self);
+        flux__text got = flux__describe(x);
+        return (flux_tensor *)flux__fail("%s takes integer indices or bool columns, got %s", line.s,
+                                         x->op == FLUX__TUPLE ? "a tuple" : got.s);
+    }
+    if (x->dtype == FLUX_BOOL) {
+        if (!flux__expect_dim(self, x, 0, m->weight->dim[1])) return NULL;
+        flux_tensor *in = x->ndim > 2 ? flux__as_columns(x) : x;
+        if (masked && in)
+            in = flux_and(
+                in, flux_to_tensor(x->device, flux__all_but(m->weight->dim[1], 0, m->padding)));
+        flux_tensor *y = flux_matmul(m->weight, flux_to_dtype(in, t));
+        return x->ndim > 2 ? flux__as_before(y, x) : y;
+    }
+    flux_tensor *y = flux_gather(m->weight, 1, x);
+    return masked && y ? flux_where(flux_unsqueeze(flux_ne(x, (double)m->padding), 0), y, 0.0) : y;
+}
+
+static size_t flux__embedding_text(flux_layer *self, char *out, size_t n) {
+    const flux__embedding *m = (const flux__embedding *)self;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "Embedding(%lld => %lld", (long long)m->weight->dim[1],
+              (long long)m->weight->dim[0]);
+    if (m->padding >= 0) flux__say(&l, ", padding_idx=%lld", (long long)m->padding);
+    flux__say(&l, ")");
+    return flux__line_out(&l, out, n);
+}
+FLUX_LAYER_TEXT(flux__embedding, "Embedding", flux__embedding_call, flux__embedding_text,
+                FLUX_PARAM(weight))
+
+FLUX_DEF flux_layer *flux_embedding_with(flux_embedding_opts o) {
+    flux__embedding m;
+    memset(&m, 0, sizeof m);
+    int64_t size[2] = { o.out, o.in };
+    o.pad = flux__given_switch(o.pad, o.marked);
+    bool padded = o.pad == FLUX_ON || (o.pad == FLUX_DEFAULT && flux__is_given_int(o.padding_idx, o.marked));
+    o.padding_idx = flux__given_int(o.padding_idx, o.marked, 0);
+    if (!flux__check_sizes("embedding", 2, size)) return NULL;
+    if (padded && (o.padding_idx < 0 || o.padding_idx >= o.in))
+        return (flux_layer *)flux__fail("embedding: .padding_idx is %lld, indices are 0 to %lld",
+                                        (long long)o.padding_idx, (long long)o.in - 1);
+    m.padding = padded ? (int64_t)o.padding_idx : -1;
+    int h = flux__hide();
+    m.weight = flux__make_weight("embedding", o.init ? o.init : flux_randn32, flux__shape(size, 2));
+    if (m.weight && padded) {
+        const int b = flux__nograd_enter();
+        m.weight = flux_where(
+            flux_to_tensor(m.weight->device, flux__all_but(o.in, 1, o.padding_idx)), m.weight, 0.0);
+        flux__nograd_leave(b);
+    }
+    return (flux_layer *)flux__reveal_object(
+        h, m.weight ? flux__layer_new(flux__embedding_type(), &m) : NULL);
+}
+
+/* ---------------- EmbeddingBag */
+
+typedef struct flux__embeddingbag { flux_layer base; flux_tensor *weight; flux_fn reduction; } flux__embeddingbag;
+
+/* Bags that start at these places in n numbers, as a matrix: a bag a column, short ones filled up with 0s that *real
+   tells from the others. NULL, with an error, for offsets that make no bags. */
+static flux_tensor *flux__bag_columns(const char *line, flux_tensor *data, flux_tensor *offsets, flux_tensor **real) {
+    int64_t bags = offsets->dim[0], n = data->dim[0], longest = 0, size[2];
+    flux_tensor *starts = flux_to_dtype(offsets, FLUX_I64), *index = NULL;
+    const int64_t *at = starts ? (const int64_t *)flux_data(starts) : NULL;
+    for (int64_t i = 0; at && i < bags; i++) {
+        int64_t end = i + 1 < bags ? at[i + 1] : n;
+        if (i == 0 && at[0] != 0)
+            return (flux_tensor *)flux__fail("%s: the first offset is %lld, not 0", line, (long long)at[0]);
+        if (end <= at[i])
+            return (flux_tensor *)flux__fail("%s: offset %lld is %lld, and %s %lld: each bag needs one index at least", line,
+                                             (long long)i, (long long)at[i], i + 1 < bags ? "the next one" : "there are",
+                                             (long long)end);
+        if (end - at[i] > longest) longest = end - at[i];
+    }
+    size[0] = longest, size[1] = bags;
+    int64_t *place = at && longest <= INT64_MAX / 16 / bags ? (int64_t *)flux__malloc((size_t)(longest * bags) * sizeof *place) : NULL;
+    if (!place) return NULL;
+    for (int64_t i = 0; i < longest * bags; i++) {
+        int64_t bag = i / longest, first = at[bag], k = first + i % longest;
+        place[i] = k < (bag + 1 < bags ? at[bag + 1] : n) ? k : -1;
+    }
+    index = flux_to_tensor(data->device, flux_from_data(place, FLUX_I64, flux__shape(size, 2)));
+    FLUX_FREE(place);
+    *real = index ? flux_unsqueeze(flux_ge(index, 0.0), 0) : NULL;
+    return *real ? flux_gather(data, 0, flux_max2(index, 0.0)) : NULL;
+}
+
+static flux_tensor *flux__embeddingbag_call(flux_layer *self, flux_tensor *x) {
+    flux__embeddingbag *m = (flux__embeddingbag *)self;
+    flux_tensor *data = flux_nth(x, 0), *offsets = flux_count(x) > 1 ? flux_nth(x, 1) : NULL, *real = NULL, *y;
+    flux__words line = flux__line_of(self);
+    flux__text got = flux__describe(data);
+    bool hot = data->dtype == FLUX_BOOL;
+    if (flux_count(x) > 2)
+        return (flux_tensor *)flux__fail("%s takes bags, or indices and offsets, got %d inputs", line.s, flux_count(x));
+    if (flux__dtypes[data->dtype].real || data->ndim < (hot ? 2 : 1))
+        return (flux_tensor *)flux__fail("%s takes bags of integer indices or bool columns, got %s", line.s, got.s);
+    if (offsets && (data->ndim != 1 || offsets->ndim != 1 || hot || flux__dtypes[offsets->dtype].real || offsets->dtype == FLUX_BOOL || !flux__size(offsets))) {
+        flux__text t = flux__describe(offsets);
+        return (flux_tensor *)flux__fail("%s takes a vector of indices and one of offsets, got %s and %s", line.s, got.s, t.s);
+    }
+    if (hot && !flux__expect_dim(self, data, 0, m->weight->dim[1])) return NULL;
+    if (hot) y = flux__as_before(flux_matmul(m->weight, flux_to_dtype(flux__as_columns(data), (flux_dtype)m->weight->dtype)), data);
+    else if (!offsets || !(x = flux__bag_columns(line.s, data, offsets, &real))) y = offsets ? NULL : flux_gather(m->weight, 1, data);
+    else y = flux_gather(m->weight, 1, x);
+    if (!y || (offsets && !real)) return NULL;
+    if (real) y = flux_where(real, y, m->reduction == flux_max ? -HUGE_VAL : 0.0);
+    bool mean = m->reduction == flux_mean;
+    flux_shape s = flux__dims(y);
+    flux_tensor *sum = m->reduction == flux_max ? flux_max(y, 1) : mean && !real ? flux_mean(y, 1) : !mean ? flux_sum(y, 1) : NULL;
+    if (mean && real) sum = flux__narrow(flux_div(flux_sum(flux__widened(y), 1), flux_sum(flux_to_dtype(real, FLUX_F32), 1)), y->dtype);
+    for (int i = 1; i + 1 < s.ndim; i++) s.dim[i] = s.dim[i + 1];
+    s.ndim--;
+    return flux_reshape_to(sum, s);
+}
+
+static size_t flux__embeddingbag_text(flux_layer *self, char *out, size_t n) {
+    const flux__embeddingbag *m = (const flux__embeddingbag *)self;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "EmbeddingBag(%lld => %lld%s)", (long long)m->weight->dim[1], (long long)m->weight->dim[0],
+              m->reduction == flux_sum ? ", sum" : m->reduction == flux_max ? ", max" : "");
+    return flux__line_out(&l, out, n);
+}
+FLUX_LAYER_TEXT(flux__embeddingbag, "EmbeddingBag", flux__embeddingbag_call, flux__embeddingbag_text, FLUX_PARAM(weight))
+
+FLUX_DEF flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o) {
+    flux__embeddingbag m;
+    memset(&m, 0, sizeof m);
+    int64_t size[2] = { o.out, o.in };
+    m.reduction = o.reduction ? o.reduction : flux_mean;
+    if (!flux__check_sizes("embeddingbag", 2, size)) return NULL;
+    if (m.reduction != flux_mean && m.reduction != flux_sum && m.reduction != flux_max)
+        return (flux_layer *)flux__fail("embeddingbag: .reduction must be flux_mean, flux_sum or flux_max");
+    int h = flux__hide();
+    m.weight = flux__make_weight("embeddingbag", o.init ? o.init : flux_randn32, flux__shape(size, 2));
+    return (flux_layer *)flux__reveal_object(h, m.weight ? flux__layer_new(flux__embeddingbag_type(), &m) : NULL);
+}
+
+#endif /* FLUX__NN_LAYERS_H */

@@ -1,0 +1,315 @@
+#ifndef FLUX__NN_LOSSES_H
+#define FLUX__NN_LOSSES_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/scopes.h"
+#include "../base/options.h"
+#include "../graph/nodes.h"
+#include "../graph/elementwise.h"
+#include "../graph/leaves.h"
+#include "../graph/views.h"
+#include "../graph/reductions.h"
+#include "../data/orders.h"
+#include "initialisers.h"
+#include "activations.h"
+#include "norms.h"
+
+/* ------------------------------------------------------------------ 20. Losses
+   A loss is a row: its name, its formula, and over what the formula has summed
+   already. Defaults, checks, conversion of y and the aggregate stand in one function
+   for all of them. Formulas see p = yhat and y, both of yhat's dtype or, where that
+   is a half format, float32 up to the aggregate, and never give
+   0 * log(0), nor NaN in the gradient for it. */
+
+FLUX__COLD
+
+typedef enum flux__loss_kind {
+    FLUX__EACH_ELEMENT,
+    FLUX__EACH_SAMPLE,
+    FLUX__ONE_NUMBER
+} flux__loss_kind;
+
+typedef struct flux__loss_row {
+    const char *name;
+    flux_tensor *(*formula)(flux_tensor *p, flux_tensor *y, const flux_loss_opts *o);
+    flux__loss_kind kind;                 /* EACH_SAMPLE: to be summed over the class dimension */
+} flux__loss_row;
+
+/* y log(q), which is 0 where y is 0 and q is not positive. */
+static flux_tensor *flux__ylog(flux_tensor *y, flux_tensor *q) {
+    flux_tensor *nothing = flux_and(flux_eq(y, 0.0), flux_le(q, 0.0));
+    return flux_mul(y, flux_log(flux_where(nothing, 1.0, q)));
+}
+
+static flux_tensor *flux__one_minus(flux_tensor *x) { return flux_sub(1.0, x); }
+static flux_tensor *flux__above0(flux_tensor *x) { return flux_max2(x, 0.0); }
+
+#define FLUX__FORMULA(name, value)                                                            \
+    static flux_tensor *flux__loss_##name(flux_tensor *p, flux_tensor *y,                     \
+                                          const flux_loss_opts *o) {                          \
+        (void)o;                                                                              \
+        return value;                                                                         \
+    }
+FLUX__FORMULA(mae, flux_abs(flux_sub(p, y)))
+FLUX__FORMULA(mse, flux_square(flux_sub(p, y)))
+FLUX__FORMULA(msle,
+              flux_square(flux_log(flux_div(flux_add(p, o->epsilon), flux_add(y, o->epsilon)))))
+FLUX__FORMULA(crossentropy, flux_neg(flux__ylog(y, flux_add(p, o->epsilon))))
+FLUX__FORMULA(logitbinarycrossentropy,
+              flux_add(flux_mul(flux__one_minus(y), p), flux_softplus(flux_neg(p))))
+FLUX__FORMULA(kldivergence, flux_sub(flux__ylog(y, y), flux__ylog(y, flux_add(p, o->epsilon))))
+FLUX__FORMULA(poisson_loss, flux_sub(p, flux__ylog(y, p)))
+FLUX__FORMULA(hinge_loss, flux_relu(flux__one_minus(flux_mul(p, y))))
+FLUX__FORMULA(squared_hinge_loss, flux_square(flux_relu(flux__one_minus(flux_mul(p, y)))))
+
+static flux_tensor *flux__loss_huber_loss(flux_tensor *p, flux_tensor *y, const flux_loss_opts *o) {
+    flux_tensor *e = flux_abs(flux_sub(p, y)),
+                *line = flux_mul(flux_sub(e, o->delta / 2), o->delta);
+    return flux_where(flux_lt(e, o->delta), flux_mul(flux_square(e), 0.5), line);
+}
+
+/* A class that is masked out by a logit of -inf and has y = 0 costs nothing. */
+static flux_tensor *flux__loss_logitcrossentropy(flux_tensor *p, flux_tensor *y,
+                                                 const flux_loss_opts *o) {
+    flux_shape dims = flux__shape(NULL, 0);
+    dims.dim[dims.ndim++] = o->dim;
+    flux_tensor *l = flux_logsoftmax_over(1, flux__over(p, &dims));
+    flux_tensor *nothing = flux_and(flux_eq(y, 0.0), flux_le(l, -1e30));
+    return flux_neg(flux_mul(y, flux_where(nothing, 0.0, l)));
+}
+
+static flux_tensor *flux__loss_binarycrossentropy(flux_tensor *p, flux_tensor *y,
+                                                  const flux_loss_opts *o) {
+    flux_tensor *yes = flux__ylog(y, flux_add(p, o->epsilon));
+    return flux_neg(
+        flux_add(yes, flux__ylog(flux__one_minus(y), flux_add(flux__one_minus(p), o->epsilon))));
+}
+
+static flux_tensor *flux__loss_focal_loss(flux_tensor *p, flux_tensor *y, const flux_loss_opts *o) {
+    flux_tensor *q = flux_add(p, o->epsilon);
+    flux_tensor *weight = flux_pow(flux__above0(flux__one_minus(q)), o->gamma);
+    return flux_neg(flux_mul(weight, flux__ylog(y, q)));
+}
+
+static flux_tensor *flux__loss_binary_focal_loss(flux_tensor *p, flux_tensor *y,
+                                                 const flux_loss_opts *o) {
+    flux_tensor *right = flux_add(flux_mul(y, p), flux_mul(flux__one_minus(y), flux__one_minus(p)));
+    right = flux_add(right, o->epsilon);
+    return flux_neg(
+        flux_mul(flux_pow(flux__above0(flux__one_minus(right)), o->gamma), flux_log(right)));
+}
+
+static flux_tensor *flux__loss_siamese_contrastive_loss(flux_tensor *p, flux_tensor *y,
+                                                        const flux_loss_opts *o) {
+    flux_tensor *apart = flux_square(flux__above0(flux_sub(o->margin, p)));
+    return flux_add(flux_mul(flux__one_minus(y), flux_square(p)), flux_mul(y, apart));
+}
+
+static flux_tensor *flux__loss_dice_coeff_loss(flux_tensor *p, flux_tensor *y,
+                                               const flux_loss_opts *o) {
+    flux_tensor *both = flux_add(flux_mul((flux_sum)(flux_mul(y, p)), 2.0), o->smooth);
+    flux_tensor *all = flux_add((flux_sum)(flux_add(flux_square(y), flux_square(p))), o->smooth);
+    return flux__one_minus(flux_div(both, all));
+}
+
+static flux_tensor *flux__loss_tversky_loss(flux_tensor *p, flux_tensor *y,
+                                            const flux_loss_opts *o) {
+    flux_tensor *both = flux_mul(y, p);
+    flux_tensor *wrong = flux_add(flux_mul(flux_mul(flux__one_minus(y), p), o->beta),
+                                  flux_mul(flux_mul(y, flux__one_minus(p)), 1 - o->beta));
+    return flux__one_minus(flux_div(flux_add((flux_sum)(both), 1.0),
+                                    flux_add((flux_sum)(flux_add(both, wrong)), 1.0)));
+}
+
+static const flux__loss_row flux__losses[] = {
+    { "mae", flux__loss_mae, FLUX__EACH_ELEMENT },
+    { "mse", flux__loss_mse, FLUX__EACH_ELEMENT },
+    { "msle", flux__loss_msle, FLUX__EACH_ELEMENT },
+    { "huber_loss", flux__loss_huber_loss, FLUX__EACH_ELEMENT },
+    { "crossentropy", flux__loss_crossentropy, FLUX__EACH_SAMPLE },
+    { "logitcrossentropy", flux__loss_logitcrossentropy, FLUX__EACH_SAMPLE },
+    { "binarycrossentropy", flux__loss_binarycrossentropy, FLUX__EACH_ELEMENT },
+    { "logitbinarycrossentropy", flux__loss_logitbinarycrossentropy, FLUX__EACH_ELEMENT },
+    { "kldivergence", flux__loss_kldivergence, FLUX__EACH_SAMPLE },
+    { "poisson_loss", flux__loss_poisson_loss, FLUX__EACH_ELEMENT },
+    { "hinge_loss", flux__loss_hinge_loss, FLUX__EACH_ELEMENT },
+    { "squared_hinge_loss", flux__loss_squared_hinge_loss, FLUX__EACH_ELEMENT },
+    { "dice_coeff_loss", flux__loss_dice_coeff_loss, FLUX__ONE_NUMBER },
+    { "tversky_loss", flux__loss_tversky_loss, FLUX__ONE_NUMBER },
+    { "focal_loss", flux__loss_focal_loss, FLUX__EACH_SAMPLE },
+    { "binary_focal_loss", flux__loss_binary_focal_loss, FLUX__EACH_ELEMENT },
+    { "siamese_contrastive_loss", flux__loss_siamese_contrastive_loss, FLUX__EACH_ELEMENT }
+};
+#define FLUX__LOSS_NUMBER(name) FLUX__LOSS_##name,
+enum { FLUX__LOSSES(FLUX__LOSS_NUMBER) FLUX__LOSS_COUNT };   /* the rows stand in this order */
+
+static bool flux__check_loss_opts(const char *call, const flux_loss_opts *o, flux_dtype t) {
+    const struct {
+        const char *name;
+        double value;
+    } all[] = { { "epsilon", o->epsilon }, { "delta", o->delta },   { "gamma", o->gamma },
+                { "margin", o->margin },   { "smooth", o->smooth }, { "beta", o->beta } };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!flux__finite(all[i].value) || all[i].value < 0) {
+            flux__fail("%s: .%s is %g", call, all[i].name, all[i].value);
+            return false;
+        }
+    if (o->beta > 1) return FLUX__REFUSE("%s: .beta is %g, which is not within 0 to 1", call, (double)o->beta);
+    if ((unsigned)o->agg > FLUX_NONE) return FLUX__REFUSE("%s: .agg is %d", call, (int)o->agg);
+    if (o->dim < 0 || o->dim >= FLUX_MAX_DIMS) return FLUX__REFUSE("%s: .dim is %d", call, o->dim);
+    bool tiny = t != FLUX_F64 && o->epsilon > 0 && o->epsilon < 1.2e-38;
+    return !tiny || FLUX__REFUSE("%s: .epsilon is %g, which is 0 in f32", call, (double)o->epsilon);
+}
+
+/* Trailing dimensions of 1 don't matter; a class dimension must be there. */
+static bool flux__check_pair(const flux__loss_row *row, const flux_loss_opts *o) {
+    const flux_tensor *p = o->yhat, *y = o->y;
+    bool same = true;
+    for (int i = 0; i < p->ndim || i < y->ndim; i++)
+        same = same && flux_dim(p, i) == flux_dim(y, i);
+    bool classes = row->kind != FLUX__EACH_SAMPLE || o->dim < p->ndim || o->dim >= FLUX_MAX_DIMS || p->ndim == 0;
+    if (same && classes) return true;
+    flux__text a = flux__describe(p), b = flux__describe(y);
+    if (!same)
+        flux__fail("%s: yhat is %s, y is %s: their shapes must be the same", row->name, a.s, b.s);
+    else flux__fail("%s: yhat is %s and has no dim %d for the classes", row->name, a.s, o->dim);
+    return false;
+}
+
+static bool flux__is_integer(const flux_tensor *x) { return x->op != FLUX__TUPLE && !flux__dtypes[x->dtype].real && x->dtype != FLUX_BOOL; }
+
+/* Labels (or lengths: `what` they are called) that lie in host memory are looked at, so that a wrong one is named. */
+static bool flux__check_labels(const char *call, const char *what, flux_tensor *y, int64_t least, int64_t end, const int64_t *ignored) {
+    return y->device.backend != 0 || !y->buf || flux__labels_good(call, what, y, least, end, ignored);
+}
+
+/* Whether y is labels: integers of p's shape without the class dimension. */
+static bool flux__are_labels(const flux_tensor *p, const flux_tensor *y, int dim) {
+    if (!flux__is_integer(y) || dim < 0 || dim >= p->ndim || y->ndim >= p->ndim) return false;
+    for (int i = 0; i + 1 < p->ndim; i++)
+        if (flux_dim(y, i) != p->dim[i < dim ? i : i + 1]) return false;
+    return true;
+}
+
+typedef struct flux__labels { flux_tensor *y, *wide, *keep; } flux__labels;   /* as p's columns; keep: those not ignored, or NULL */
+
+/* The labels as they stand over p, and whether each is one of the classes. */
+static bool flux__take_labels(const char *call, flux_tensor *p, const flux_loss_opts *o, bool ignore, flux__labels *l) {
+    flux_shape s = flux__dims(p);
+    int64_t classes = s.dim[o->dim], index = o->ignore_index;
+    if (!flux__check_labels(call, "label", o->y, 0, classes, ignore ? &index : NULL)) return false;
+    s.dim[o->dim] = 1;
+    l->y = flux_reshape_to(o->y->dtype == FLUX_U8 ? flux_to_dtype(o->y, FLUX_I32) : o->y, s);
+    flux_tensor *all = l->y ? flux__iota_on(l->y->device, classes, o->dim) : NULL;
+    l->wide = all ? flux_eq(flux_to_dtype(all, (flux_dtype)l->y->dtype), l->y) : NULL;
+    l->keep = ignore && l->wide ? flux_ne(l->y, (double)o->ignore_index) : NULL;
+    return l->wide && (l->keep || !ignore);
+}
+
+/* A vector of a number a class, as it stands along p's class dimension. */
+static flux_tensor *flux__class_weights(const char *call, flux_tensor *p, const flux_loss_opts *o, flux_dtype t) {
+    flux_tensor *w = o->weights;
+    if (w->op == FLUX__TUPLE || w->ndim != 1 || o->dim >= p->ndim || w->dim[0] != p->dim[o->dim] || w->dtype == FLUX_BOOL) {
+        flux__text have = flux__describe(w), of = flux__describe(p);
+        return (flux_tensor *)flux__fail("%s: .weights is a vector of one number a class; it is %s, yhat is %s", call,
+                                         w->op == FLUX__TUPLE ? "a tuple" : have.s, of.s);
+    }
+    flux_shape s = flux__dims(p);
+    for (int i = 0; i < s.ndim; i++)
+        if (i != o->dim) s.dim[i] = 1;
+    return flux_reshape_to(flux_to_dtype(w, t), s);
+}
+
+static flux_tensor *flux__sum_dim(flux_tensor *x, int dim) {
+    flux_shape dims = flux__shape(NULL, 0);
+    dims.dim[dims.ndim++] = dim;
+    return x ? flux_sum_over(1, flux__over(x, &dims)) : NULL;
+}
+
+/* The loss by sample for labels: the formula with y = 1, where the label is. A label that is no class gives NaN: none goes
+   by silently where looking at them would mean to wait for a device. *total: what a mean divides by. */
+static flux_tensor *flux__label_loss(const flux__loss_row *row, flux_tensor *p, const flux_loss_opts *o, bool ignore, flux_tensor **total) {
+    flux__labels l;
+    flux_dtype t = (flux_dtype)p->dtype;
+    if (!flux__take_labels(row->name, p, o, ignore, &l)) return NULL;
+    flux_tensor *w = o->weights ? flux__class_weights(row->name, p, o, t) : NULL, *e;
+    if (o->weights && !w) return NULL;
+    if (row->formula == flux__loss_logitcrossentropy) {   /* what is needed of the logarithms is one a sample */
+        flux_tensor *top, *less = flux__shifted(p, 1u << o->dim, &top);
+        e = less ? flux_sub(flux_log(flux__sum_dim(flux_exp(less), o->dim)), flux__sum_dim(flux_where(l.wide, less, 0.0), o->dim)) : NULL;
+        if (w) e = flux_mul(e, flux__sum_dim(flux_where(l.wide, w, 0.0), o->dim));
+    } else {
+        e = row->formula(p, flux__move(flux_full_shape(flux__shape(NULL, 0), 1, t), p->device), o);
+        if (w) e = flux_mul(e, w);
+        e = flux__sum_dim(flux_where(l.wide, e, 0.0), o->dim);
+    }
+    e = flux_where(flux_or(flux_lt(l.y, 0.0), flux_ge(l.y, (double)p->dim[o->dim])), (double)NAN, e);
+    if (l.keep) e = flux_where(l.keep, e, 0.0);
+    if (w) w = flux__sum_dim(flux_where(l.wide, w, 0.0), o->dim);
+    if (l.keep) w = w ? flux_where(l.keep, w, 0.0) : flux_to_dtype(l.keep, t);
+    *total = w ? (flux_sum)(w) : NULL;
+    return e;
+}
+
+static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
+    flux_tensor *both[2] = { o.yhat, o.y };
+    if (!o.yhat || !o.y) return (flux_tensor *)flux__null(row->name, o.yhat ? "y" : "yhat", NULL);
+    if (!flux__together(row->name, 2, both)) return NULL;
+    o.yhat = both[0], o.y = both[1];
+    flux_dtype t = flux__dtypes[o.yhat->dtype].real ? (flux_dtype)o.yhat->dtype : FLUX_F32;
+    bool labels = row->kind == FLUX__EACH_SAMPLE && flux__are_labels(o.yhat, o.y, o.dim);
+    o.ignore = flux__given_switch(o.ignore, o.marked);
+    bool ignore = o.ignore == FLUX_ON || (o.ignore == FLUX_DEFAULT && flux__is_given_int(o.ignore_index, o.marked));
+    o.ignore_index = flux__given_int(o.ignore_index, o.marked, 0);
+    o.epsilon = flux__given(o.epsilon, o.marked, flux__dtypes[t].epsilon);
+    o.delta = flux__given(o.delta, o.marked, 1);
+    o.gamma = flux__given(o.gamma, o.marked, 2);
+    o.margin = flux__given(o.margin, o.marked, 1);
+    o.smooth = flux__given(o.smooth, o.marked, 1);
+    o.beta = flux__given(o.beta, o.marked, 0.7);
+    if ((!labels && !flux__check_pair(row, &o)) || !flux__check_loss_opts(row->name, &o, t)) return NULL;
+    if (ignore && !labels) return (flux_tensor *)flux__fail("%s: .ignore_index goes with integer labels, which y is not", row->name);
+    if (o.weights && row->kind != FLUX__EACH_SAMPLE) return (flux_tensor *)flux__fail("%s: .weights are of classes, which it has not", row->name);
+    if (o.lengths) return (flux_tensor *)flux__fail("%s: .lengths are for ctc_loss", row->name);
+    int h = flux__hide();
+    flux_tensor *p = flux__widened(o.yhat);
+    flux_tensor *y = labels || !p ? NULL : flux_to_dtype(o.y, (flux_dtype)p->dtype), *total = NULL, *e;
+    if (o.weights && y) y = flux_mul(y, flux__class_weights(row->name, p, &o, (flux_dtype)p->dtype));
+    if (o.weights && y) total = (flux_sum)(y);
+    e = labels && p ? flux__label_loss(row, p, &o, ignore, &total) : p && y ? row->formula(p, y, &o) : NULL;
+    if (e && !labels && row->kind == FLUX__EACH_SAMPLE && e->ndim > 0) e = flux__sum_dim(e, o.dim);
+    if (e && row->kind != FLUX__ONE_NUMBER && o.agg != FLUX_NONE)
+        e = o.agg == FLUX_MEAN && total ? flux_div((flux_sum)(e), total) : o.agg == FLUX_SUM ? (flux_sum)(e) : (flux_mean)(e);
+    return flux__reveal(h, flux__narrow(e, (int)t));
+}
+
+#define FLUX__DEFINE_LOSS(name)                                                               \
+    FLUX_DEF flux_tensor *flux_##name##_with(flux_loss_opts o) {                              \
+        return flux__loss(&flux__losses[FLUX__LOSS_##name], o);                               \
+    }                                                                                         \
+    FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *yhat, flux_tensor *y) {                  \
+        flux_loss_opts o;                                                                     \
+        memset((void *)&o, 0, sizeof o);                                                              \
+        o.yhat = yhat;                                                                        \
+        o.y = y;                                                                              \
+        return flux_##name##_with(o);                                                         \
+    }
+FLUX__LOSSES(FLUX__DEFINE_LOSS)
+
+FLUX_DEF flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim) {
+    if (!flux__check_operands("label_smoothing", 1, &y)) return NULL;
+    if (!(alpha > 0 && alpha < 1))
+        return (flux_tensor *)flux__fail(
+            "label_smoothing: alpha is %g, which is not between 0 and 1", alpha);
+    if (dim < -1 || dim >= y->ndim) {
+        flux__text t = flux__describe(y);
+        return (flux_tensor *)flux__fail("label_smoothing: %s has no dim %d", t.s, dim);
+    }
+    int h = flux__hide();
+    double share = alpha / (dim < 0 ? 2.0 : (double)(y->dim[dim] > 0 ? y->dim[dim] : 1));
+    flux_tensor *x = flux__act_input("label_smoothing", y);
+    return flux__reveal(h, x ? flux__narrow(flux_add(flux_mul(x, 1 - alpha), share), y->dtype) : NULL);
+}
+
+#endif /* FLUX__NN_LOSSES_H */

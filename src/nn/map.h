@@ -1,0 +1,330 @@
+#ifndef FLUX__NN_MAP_H
+#define FLUX__NN_MAP_H
+#include "../base/platform.h"
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "../graph/nodes.h"
+#include "../graph/elementwise.h"
+#include "../graph/views.h"
+#include "fields.h"
+#include "walk.h"
+
+/* ---------------- the map */
+
+FLUX__COLD
+
+typedef flux_tensor *(*flux__map_fn)(flux_tensor *x, const char *path, bool trained,
+                                     const flux_layer *owner, void *user);
+
+typedef struct flux__mapping {
+    flux__map_fn f;
+    void *user;
+    bool (*exclude)(flux_layer *m, void *user);
+    void *exclude_user;
+    flux__pairs tensors, layers;          /* old to new */
+    flux__visiting there;                 /* .seen: the tensors of the model */
+    flux__trail path;
+    bool changed;
+} flux__mapping;
+
+static flux_tensor *flux__map_apply(flux__mapping *p, flux_tensor *x, bool trained,
+                                    const flux_layer *owner) {
+    bool fresh = false;
+    flux__pair *seen = flux__pairs_at(&p->tensors, x, &fresh);
+    if (!seen) return NULL;
+    if (!fresh) return (flux_tensor *)seen->value;
+    int64_t failures = flux__failures();
+    flux_tensor *y = p->f(x, p->path.s, trained, owner, p->user);
+    if (!y && !flux__failed_since(failures))
+        flux__fail("fmap: the function gave NULL for %s of %s", p->path.s, owner->type->name);
+    if (y != x) p->changed = true;
+    seen = flux__pairs_at(&p->tensors, x, &fresh);
+    if (seen) seen->value = y;
+    return y;
+}
+
+/* What is tied to another field's tensor becomes the same view of the new one. */
+static flux_tensor *flux__map_view(flux__mapping *p, flux_tensor *x, bool trained,
+                                   const flux_layer *owner) {
+    flux_tensor *base = flux__map_apply(p, x->base, trained, owner);
+    bool fresh = false;
+    if (!base || base == x->base) return base ? x : NULL;
+    flux__pair *seen = flux__pairs_at(&p->tensors, x, &fresh);
+    if (!seen || !fresh) return seen ? (flux_tensor *)seen->value : NULL;
+    int64_t failures = flux__failures();
+    flux_tensor *y = flux__view_like(x, base);
+    if (!y && !flux__failed_since(failures)) y = p->f(x, p->path.s, trained, owner, p->user);
+    return (flux_tensor *)(seen->value = y);
+}
+
+static bool flux__map_tensor(flux__mapping *p, flux_tensor **slot, bool trained,
+                             const flux_layer *owner) {
+    flux_tensor *x = *slot;
+    bool tied = flux__is_tie(x) && flux__pairs_has(&p->there.seen, x->base);
+    flux_tensor *y =
+        tied ? flux__map_view(p, x, trained, owner) : flux__map_apply(p, x, trained, owner);
+    if (y) flux_assign(slot, y);
+    return y != NULL;
+}
+
+static flux_layer *flux__map_one(flux__mapping *p, flux_layer *m);
+
+static bool flux__map_field(flux__mapping *p, flux_layer *copy, const flux_field *f) {
+    int n;
+    flux_layer **kids = flux__kids(copy, f, &n);
+    if (!flux__trail_add(&p->path, f->name, 0)) return false;
+    if (flux__is_tensor_field(f)) {
+        flux_tensor **slot = flux__tensor_slot(copy, f);
+        if (*slot && !flux__map_tensor(p, slot, flux__is_trained(f, *slot), copy)) return false;
+    }
+    for (int i = 0, at = p->path.length; i < n; i++) {
+        if (!kids[i]) continue;
+        if (f->kind == FLUX__CHILDREN_FIELD && !flux__trail_add(&p->path, kids[i]->name, i))
+            return false;
+        flux_layer *y = flux__map_one(p, kids[i]);
+        if (!y) return false;
+        flux_release(kids[i]);
+        kids[i] = y;
+        flux__trail_back(&p->path, at);
+    }
+    return true;
+}
+
+static bool flux__copy_base(flux_layer *to, const flux_layer *from) {
+    to->mode = from->mode;
+    to->frozen = from->frozen;
+    if (!from->name) return true;
+    size_t n = strlen(from->name) + 1;
+    char *name = (char *)flux__malloc(n);
+    if (name) to->name = (const char *)memcpy(name, from->name, n);
+    return name != NULL;
+}
+
+/* The new layer for an old one; the reference is the caller's. */
+static flux_layer *flux__map_one(flux__mapping *p, flux_layer *m) {
+    bool fresh = false;
+    if (p->exclude && p->exclude(m, p->exclude_user)) return (flux_layer *)flux_retain(m);
+    flux__pair *seen = flux__pairs_at(&p->layers, m, &fresh);
+    if (!seen || !flux__trail_down(&p->path, m)) return NULL;
+    if (!fresh && seen->value) {
+        p->path.depth--;
+        return (flux_layer *)flux_retain(seen->value);
+    }
+    flux_layer *y = flux__layer_clone(m->type, m);
+    bool good = y && flux__copy_base(y, m);
+    for (const flux_field *f = m->type->fields; good && f->kind != FLUX__END; f++) {
+        int at = p->path.length;
+        good = flux__map_field(p, y, f);
+        flux__trail_back(&p->path, at);
+    }
+    if (good && (seen = flux__pairs_at(&p->layers, m, &fresh)) != NULL) {
+        seen->value = y;
+        p->path.depth--;
+        return y;
+    }
+    flux_release(y);
+    return NULL;
+}
+
+/* A new model with f's results in place of m's tensors, owned by the innermost
+   scope. With `same`, m itself where nothing has changed. */
+static flux_layer *flux__map_model(flux__mapping *p, flux_layer *m, bool same) {
+    int h = flux__hide();
+    flux_layer *y = NULL;
+    if (flux__visit_all(&p->there, m)) y = flux__map_one(p, m);
+    flux__pairs_free(&p->tensors);
+    flux__pairs_free(&p->layers);
+    flux__pairs_free(&p->there.seen);
+    if (p->path.s) FLUX_FREE(p->path.s);
+    flux_layer *out = (flux_layer *)flux__reveal_object(h, y && same && !p->changed ? NULL : y);
+    if (y) flux_release(y);               /* reveal took a reference of its own */
+    return y && same && !p->changed ? m : out;
+}
+
+typedef struct flux__fmap_args { flux_fn fn; flux_fmap_fn with; void *user; } flux__fmap_args;
+
+static flux_tensor *flux__fmap_call(flux_tensor *x, const char *path, bool trained,
+                                    const flux_layer *owner, void *user) {
+    flux__fmap_args *a = (flux__fmap_args *)user;
+    (void)trained, (void)owner;
+    return a->fn ? a->fn(x) : a->with(x, path, a->user);
+}
+
+static flux_layer *flux__fmap(flux__fmap_args a, flux_layer *m,
+                              bool (*exclude)(flux_layer *, void *), bool same) {
+    flux__mapping p;
+    if (!m || (!a.fn && !a.with)) return (flux_layer *)flux__null("fmap", m ? "f" : "model", NULL);
+    memset(&p, 0, sizeof p);
+    p.f = flux__fmap_call;
+    p.user = &a;
+    p.exclude = exclude;
+    p.exclude_user = a.user;
+    return flux__map_model(&p, m, same);
+}
+
+FLUX_DEF flux_layer *flux_fmap(flux_fn f, flux_layer *m) {
+    flux__fmap_args a = { f, NULL, NULL };
+    return flux__fmap(a, m, NULL, false);
+}
+
+FLUX_DEF flux_layer *flux_mapleaves(flux_fn f, flux_layer *m) { return flux_fmap(f, m); }
+
+FLUX_DEF flux_layer *flux_fmap_with(flux_fmap_fn f, void *user, flux_layer *m,
+                                    bool (*exclude)(flux_layer *, void *user)) {
+    flux__fmap_args a = { NULL, f, user };
+    return flux__fmap(a, m, exclude, false);
+}
+
+/* For moves and conversions: values only, so the new model's tensors keep no graph
+   to the old ones. */
+static flux_layer *flux__map_layer(flux_fmap_fn f, void *user, flux_layer *m,
+                                   bool same_if_unchanged) {
+    flux__fmap_args a = { NULL, f, user };
+    const int b = flux__nograd_enter();
+    flux_layer *y = flux__fmap(a, m, NULL, same_if_unchanged);
+    flux__nograd_leave(b);
+    return y;
+}
+
+static flux_tensor *flux__copy_leaf(flux_tensor *x, const char *path, void *user) {
+    (void)path, (void)user;
+    return flux_copy(x);
+}
+
+FLUX_DEF flux_layer *flux_copy_layer(flux_layer *m) {
+    return m ? flux__map_layer(flux__copy_leaf, NULL, m, false)
+             : (flux_layer *)flux__null("copy_layer", "model", m);
+}
+
+/* hook: flux__scale_of_norm, nn/layers.h */
+/* Norm layers keep their parameters and statistics in float32: half formats lose too
+   much of a variance. */
+static bool flux__scale_of_norm(const flux_layer *m);
+static bool flux__keeps_f32(const flux_layer *m) {
+    static const char *const names[] = { "BatchNorm", "InstanceNorm", "GroupNorm" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(m->type->name, names[i]) == 0) return true;
+    return flux__scale_of_norm(m);
+}
+
+static flux_tensor *flux__convert_leaf(flux_tensor *x, const char *path, bool trained,
+                                       const flux_layer *owner, void *user) {
+    flux_dtype want = *(flux_dtype *)user;
+    (void)path, (void)trained;
+    if (!flux__dtypes[x->dtype].real) return x;
+    if (flux__is_half((int)want) && flux__keeps_f32(owner)) want = FLUX_F32;
+    return flux_to_dtype(x, want);
+}
+
+static flux_layer *flux__convert_layer(const char *call, flux_layer *m, flux_dtype t) {
+    flux__mapping p;
+    if (!m) return (flux_layer *)flux__null(call, "model", m);
+    memset(&p, 0, sizeof p);
+    p.f = flux__convert_leaf;
+    p.user = &t;
+    const int b = flux__nograd_enter();
+    flux_layer *y = flux__map_model(&p, m, false);
+    flux__nograd_leave(b);
+    return y;
+}
+
+FLUX_DEF flux_layer *flux_f16(flux_layer *m) { return flux__convert_layer("f16", m, FLUX_F16); }
+FLUX_DEF flux_layer *flux_bf16(flux_layer *m) { return flux__convert_layer("bf16", m, FLUX_BF16); }
+FLUX_DEF flux_layer *flux_f32(flux_layer *m) { return flux__convert_layer("f32", m, FLUX_F32); }
+FLUX_DEF flux_layer *flux_f64(flux_layer *m) { return flux__convert_layer("f64", m, FLUX_F64); }
+
+/* ---------------- all trained numbers as one vector */
+
+typedef struct flux__flat {
+    flux_tensor **part;                   /* the trained tensors, then the pieces in their place */
+    int count;
+    int64_t total;
+    flux_dtype dtype;
+    bool ties;                            /* some tensor is a view of another of the model's */
+    flux__pairs where;                    /* trained tensor: its number, from 1 */
+} flux__flat;
+
+static void flux__flat_free(flux__flat *f) {
+    if (f->part) FLUX_FREE(f->part);
+    flux__pairs_free(&f->where);
+}
+
+static bool flux__flat_make(flux__flat *f, flux_layer *m) {
+    flux__tally t = { NULL, 0, 0, 0, NULL, false };
+    memset(f, 0, sizeof *f);
+    if (!flux__tally_all("destructure", m, &t)) return false;
+    f->count = t.count;
+    f->ties = t.ties;
+    f->part = (flux_tensor **)flux__malloc(((size_t)f->count + 1) * sizeof *f->part);
+    if (!f->part || flux_params(m, f->part, f->count) != f->count) return false;
+    for (int i = 0; i < f->count; i++) {
+        bool fresh;
+        flux__pair *p = flux__pairs_at(&f->where, f->part[i], &fresh);
+        if (!p) return false;
+        p->value = (void *)(intptr_t)(i + 1);
+        f->total += flux__size(f->part[i]);
+        f->dtype = i ? flux__promote(f->dtype, (flux_dtype)f->part[i]->dtype)
+                     : (flux_dtype)f->part[i]->dtype;
+    }
+    return true;
+}
+
+FLUX_DEF flux_tensor *flux_destructure(flux_layer *m) {
+    flux__flat f;
+    if (!m) return (flux_tensor *)flux__null("destructure", "model", m);
+    int h = flux__hide();
+    flux_tensor *y = NULL;
+    if (flux__flat_make(&f, m)) {
+        for (int i = 0; i < f.count; i++) {
+            int64_t n = flux__size(f.part[i]);
+            f.part[i] = flux_reshape_to(flux_to_dtype(f.part[i], f.dtype), flux__shape(&n, 1));
+        }
+        y = f.count ? flux__cat_many(0, f.count, f.part)
+                    : flux_full_shape(flux__shape(&f.total, 1), 0.0, FLUX_F32);
+    }
+    flux__flat_free(&f);
+    return flux__reveal(h, y);
+}
+
+static flux_tensor *flux__flat_piece(flux_tensor *x, const char *path, bool trained,
+                                     const flux_layer *owner, void *user) {
+    flux__flat *f = (flux__flat *)user;
+    (void)path, (void)trained, (void)owner;
+    intptr_t i = (intptr_t)flux__pairs_get(&f->where, x);
+    return i ? f->part[i - 1] : x;
+}
+
+FLUX_DEF flux_layer *flux_restructure(flux_layer *m, flux_tensor *flat) {
+    flux__flat f;
+    flux__mapping p;
+    if (!m || !flat) return (flux_layer *)flux__null("restructure", m ? "flat" : "model", NULL);
+    memset(&p, 0, sizeof p);
+    p.f = flux__flat_piece;
+    p.user = &f;
+    int h = flux__hide();
+    bool good = flux__flat_make(&f, m);
+    if (good && (flat->op == FLUX__TUPLE || flat->ndim != 1 || flat->dim[0] != f.total)) {
+        flux__text t = flux__describe(flat);
+        flux__fail("restructure: the model has %lld trained numbers, flat is %s",
+                   (long long)f.total, flat->op == FLUX__TUPLE ? "a tuple" : t.s);
+        good = false;
+    }
+    int64_t at = 0;
+    for (int i = 0; good && i < f.count; i++) {
+        flux_shape s = flux__dims(f.part[i]);
+        int64_t n = flux__size(f.part[i]);
+        f.part[i] = flux_to_dtype(flux_reshape_to(flux_slice(flat, 0, at, at + n), s),
+                                  (flux_dtype)f.part[i]->dtype);
+        if (f.ties) f.part[i] = flux_copy(f.part[i]);   /* what ties go by is no view itself */
+        at += n;
+        good = f.part[i] != NULL;
+    }
+    flux_layer *y = good ? flux__map_model(&p, m, false) : NULL;
+    flux__flat_free(&f);
+    return (flux_layer *)flux__reveal_object(h, y);
+}
+
+#endif /* FLUX__NN_MAP_H */

@@ -1,0 +1,307 @@
+#ifndef FLUX__NN_MODEL_H
+#define FLUX__NN_MODEL_H
+#include "../base/platform.h"
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "../base/text.h"
+#include "../graph/nodes.h"
+#include "../graph/elementwise.h"
+#include "../graph/leaves.h"
+#include "../graph/views.h"
+#include "../schedule/looking.h"
+#include "fields.h"
+#include "walk.h"
+#include "map.h"
+#include "layers.h" /* flux__embedding_type, flux__embeddingbag_type */
+
+FLUX__LEAN
+
+/* A model in train mode for as long as a call lasts; its layers' modes are not touched. */
+typedef struct flux__training {
+    flux__pairs layers;                   /* those in test mode, held; the value is NULL for those put into it since */
+    struct flux__training *outer;
+} flux__training;
+
+static void flux__train_leave(flux__training *here);
+
+FLUX__COLD
+
+/* ---------------- what is carried from turn to turn */
+
+/* The same value, computed, in a tensor that nothing lies behind. */
+static flux_tensor *flux__settled(flux_tensor *x) {
+    if (flux__is_number(x)) {
+        if (x->nin == 0) return x;
+        flux_tensor *y = flux_full_shape(flux__dims(x), (FLUX__IS_VIEW(x) ? x->base : x)->arg.num, (flux_dtype)x->dtype);
+        if (y && !y->buf) y->device = x->device;
+        return y;
+    }
+    if (FLUX__IS_VIEW(x)) x = flux_copy(x);
+    if (!x || !flux_eval(x)) return NULL;
+    return x->nin == 0 && !(x->flags & FLUX__CONSUMED) ? x : flux__share(x);
+}
+
+static flux_tensor *flux__settled_all(flux_tensor *x) {
+    flux_tensor *part[255];
+    if (x->op != FLUX__TUPLE) return flux__settled(x);
+    if (flux_eval_all(1, &x) != 0) return NULL;
+    for (int i = 0; i < x->nin; i++)
+        if (!(part[i] = flux__settled(x->in[i]))) return NULL;
+    return flux_tuple_of(x->nin, part);
+}
+
+static flux_tensor *flux__settled_leaf(flux_tensor *x, const char *path, void *user) {
+    (void)path, (void)user;
+    return flux__settled(x);
+}
+
+FLUX_DEF void *flux_carry_object(const void *old, const void *value) {
+    flux__head *was = (flux__head *)(intptr_t)old, *h = (flux__head *)(intptr_t)value;
+    if (!h || FLUX__GONE("carry", h)) return flux__null("carry", "value", h);
+    if (h->kind == FLUX__TENSOR) h = (flux__head *)flux__settled_all((flux_tensor *)h);
+    else if (h->kind == FLUX__LAYER) h = (flux__head *)flux__map_layer(flux__settled_leaf, NULL, (flux_layer *)h, true);
+    return h ? flux__succeed(was, h) : NULL;
+}
+
+/* ---------------- modes, freezing, names */
+
+static void flux__set_train(flux_layer *m, void *user) { (void)user, m->mode = FLUX_MODE_TRAIN; }
+static void flux__set_test(flux_layer *m, void *user) {
+    flux__thread *t = (flux__thread *)user;
+    m->mode = FLUX_MODE_TEST;
+    for (flux__training *now = t ? t->training : NULL; now; now = now->outer)
+        if (flux__pairs_has(&now->layers, m)) flux__pairs_find(&now->layers, m)->value = NULL;
+}
+static void flux__set_auto(flux_layer *m, void *user) { (void)user, m->mode = FLUX_MODE_AUTO; }
+static void flux__set_frozen(flux_layer *m, void *user) { (void)user, m->frozen = true; }
+static void flux__set_thawed(flux_layer *m, void *user) { (void)user, m->frozen = false; }
+
+static void flux__set_all(const char *call, flux_layer *m, void (*set)(flux_layer *m, void *user)) {
+    if (m) flux__walk_all(m, NULL, set, flux__self());
+    else flux__null(call, "model", m);
+}
+
+FLUX_DEF void flux_testmode(flux_layer *m, bool on) {
+    flux__set_all("testmode", m, on ? flux__set_test : flux__set_auto);
+}
+FLUX_DEF void flux_trainmode(flux_layer *m, bool on) {
+    flux__set_all("trainmode", m, on ? flux__set_train : flux__set_auto);
+}
+FLUX_DEF void flux_freeze(flux_layer *m) { flux__set_all("freeze", m, flux__set_frozen); }
+FLUX_DEF void flux_thaw(flux_layer *m) { flux__set_all("thaw", m, flux__set_thawed); }
+
+typedef struct flux__tested { flux__training *here; bool ok; } flux__tested;
+
+static void flux__train_note(flux_layer *m, void *user) {
+    flux__tested *w = (flux__tested *)user;
+    bool fresh = false;
+    if (m->mode != FLUX_MODE_TEST || !w->ok) return;
+    flux__pair *pair = flux__pairs_at(&w->here->layers, m, &fresh);
+    w->ok = pair != NULL;
+    if (pair && fresh) pair->value = flux_retain(m);
+}
+
+/* False: an error, and there is nothing to leave. */
+static bool flux__train_enter(flux__training *here, flux_layer *m) {
+    flux__thread *t = flux__self();
+    flux__tested w = { here, true };
+    memset(here, 0, sizeof *here);
+    if (!t) return false;
+    here->outer = t->training;
+    t->training = here;
+    if (flux__walk_all(m, NULL, flux__train_note, &w) && w.ok) return true;
+    flux__train_leave(here);
+    return false;
+}
+
+static void flux__train_leave(flux__training *here) {
+    flux__self()->training = here->outer;
+    for (size_t i = 0; i < here->layers.room; i++) flux_release(here->layers.at[i].key);
+    flux__pairs_free(&here->layers);
+}
+
+static bool flux__train_overrules(const flux__training *now, const flux_layer *m) {
+    while (now && !flux__pairs_get(&now->layers, m)) now = now->outer;
+    return now != NULL;
+}
+
+FLUX_DEF bool flux_training(const flux_layer *m) {
+    flux__thread *t = flux__self();
+    if (!m || !t) return false;
+    if (m->mode == FLUX_MODE_TRAIN) return true;
+    return t->nograd == 0 && (m->mode == FLUX_MODE_AUTO || flux__train_overrules(t->training, m));
+}
+
+/* A name is a part of a path, in place of an index. */
+static bool flux__check_name(const char *name) {
+    size_t n = strlen(name), digits = strspn(name, "0123456789");
+    bool good = n > 0 && n < 64 && digits < n && !strchr(name, '.');
+    for (size_t i = 0; i < n && i < 64; i++)
+        if ((unsigned char)name[i] < ' ') good = false;
+    if (!good)
+        flux__fail(
+            "named: \"%.64s\" is no name: 1 to 63 characters, not only digits, without a dot",
+            name);
+    return good;
+}
+
+FLUX_DEF flux_layer *flux_named(const char *name, flux_layer *m) {
+    if (!name || !m) return (flux_layer *)flux__null("named", name ? "model" : "name", NULL);
+    if (!flux__check_name(name)) return NULL;
+    if (m->name && strcmp(m->name, name) == 0) return m;
+    if (m->name)
+        return (flux_layer *)flux__fail(
+            "named: this %s is called \"%s\" already; \"%s\" would rename it wherever it is used",
+            m->type->name, m->name, name);
+    size_t n = strlen(name) + 1;
+    char *copy = (char *)flux__malloc(n);
+    if (!copy) return NULL;
+    m->name = (const char *)memcpy(copy, name, n);
+    return m;
+}
+
+/* ---------------- calls */
+
+/* What flux_summary sees while a model is called: a row a layer, in the order of calls, down to those of one line. */
+typedef struct flux__watch_row { flux_layer *layer; int depth; char out[80]; int64_t products, bytes, numbers; bool frozen; } flux__watch_row;
+struct flux__watch { flux__watch_row *row; int n, room, depth, closed; };   /* closed: within a layer of one line */
+
+static int flux__watch_start(flux__watch *w, flux_layer *m, int64_t products) {
+    if (w->closed) return -1;
+    flux__watch_row *row = (flux__watch_row *)flux__grow(w->row, &w->room, w->n + 1, sizeof *row);
+    if (!row) return -1;
+    w->row = row;
+    memset(&row[w->n], 0, sizeof *row);
+    row[w->n].layer = m;
+    row[w->n].depth = w->depth++;
+    row[w->n].products = products;
+    w->closed = flux__one_line(m);
+    return w->n++;
+}
+
+/* hook: flux__put_line, text/models.h */
+static void flux__put_line(flux__sink *s, flux_layer *m);
+static bool flux__watched_layer(char *out, size_t n) {
+    const flux__thread *t = flux__self();
+    const flux__watch *w = t ? t->watch : NULL;
+    int i = w ? w->n - 1 : -1;
+    while (i >= 0 && w->row[i].depth != w->depth - 1) i--;     /* those further down have ended */
+    if (i < 0) return false;
+    flux_layer *m = w->row[i].layer;
+    flux__sink s = flux__sink_to(out, n);
+    if (m->name) flux__put(&s, m->name), flux__put(&s, " = ");
+    if (flux__one_line(m)) flux__put_line(&s, m);
+    else flux__put(&s, m->type->name);
+    flux__sink_end(&s);
+    return true;
+}
+
+static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t products) {
+    flux__watch_row *row = &w->row[i];
+    size_t used = 0;
+    w->closed = 0;
+    w->depth = row->depth;
+    row->products = products - row->products;
+    for (int k = 0; k < flux_count(y); k++) {
+        flux_tensor *x = y->op == FLUX__TUPLE ? y->in[k] : y;
+        flux_shape s = flux__dims(x);
+        flux__text t = flux__shape_text(&s);
+        if (used < sizeof row->out) used += (size_t)snprintf(row->out + used, sizeof row->out - used, k ? ", %s" : "%s", t.s);
+        row->bytes += flux__size(x) * flux__dtypes[x->dtype].size;
+    }
+}
+
+FLUX__LEAN
+
+FLUX_DEF flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x) {
+    if (!m || !x) return (flux_tensor *)flux__null("call", m ? "x" : "model", NULL);
+    if (FLUX__GONE("call", m) || FLUX__GONE("call", x)) return NULL;
+    int h = flux__hide();
+    flux__thread *t = flux__self();
+    int row = t && t->watch ? flux__watch_start(t->watch, m, t->products) : -1;
+    int64_t failures = flux__failures();
+    flux_tensor *y = m->type->call(m, x);
+    if (!y && !flux__failed_since(failures)) flux__fail("%s: its call gave NULL", m->type->name);
+    if (row >= 0 && y) flux__watch_end(t->watch, row, y, t->products);
+    return flux__reveal(h, y);
+}
+
+FLUX_DEF flux_tensor *flux_call_all(flux_layer *m, int n, flux_tensor *const *xs) {
+    if (!m || n < 1 || !xs) return (flux_tensor *)flux__null("call", m ? "x" : "model", NULL);
+    if (n == 1) return flux_call_layer(m, xs[0]);
+    for (int i = 0; i < n; i++)
+        if (!xs[i]) return (flux_tensor *)flux__null("call", "x", NULL);
+    int h = flux__hide();
+    return flux__reveal(h, flux_call_layer(m, flux_tuple_of(n, xs)));
+}
+
+FLUX__COLD
+
+static void flux__first_tensor(flux_tensor **slot, const char *path, bool trained,
+                               const flux_layer *owner, void *user) {
+    flux_tensor **first = (flux_tensor **)user;
+    (void)path, (void)trained, (void)owner;
+    if (!*first) *first = *slot;
+}
+
+/* What a model's first layer takes: indices if it is an Embedding, else what its
+   weights are made of. */
+static flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
+    flux_tensor *first = NULL;
+    flux_layer *leaf = m, *below;
+    flux__fields(m, flux__first_tensor, &first);
+    for (int depth = 0; depth < FLUX_MAX_LEVELS && (below = flux_child(leaf, 0)) != NULL; depth++)
+        leaf = below;
+    bool indices = leaf->type == flux__embedding_type() || leaf->type == flux__embeddingbag_type();
+    flux_dtype t = indices ? FLUX_I64
+                   : first ? (flux_dtype)first->dtype
+                           : FLUX_F32;
+    /* FLUX_EAGER computes all the same, so on zeros. */
+    flux_tensor *x = flux__eager() ? flux_full_shape(s, 0.0, t) : flux__placeholder(s, t);
+    if (x && first && !x->buf) x->device = first->device;
+    return x && first ? flux_to_tensor(first->device, x) : x;
+}
+
+static flux_tensor *flux__keep_leaf(flux_tensor *x, const char *path, void *user) {
+    (void)path, (void)user;
+    return x;
+}
+
+/* Calls a copy with an input of this shape, so that modes and whatever a layer's call changes stay as they are; no random
+   number is used up and nothing computed. The caller has opened a scope for what is made. */
+static flux_tensor *flux__dry_run(const char *call, flux_layer *m, flux_shape in, flux__watch *watch) {
+    flux__thread *t = flux__self();
+    if (!m || !t) return (flux_tensor *)flux__null(call, "model", m);
+    uint64_t draws = t->draws;
+    flux_layer *copy = flux__map_layer(flux__keep_leaf, NULL, m, false);
+    if (copy) flux_testmode(copy, true);
+    const int b = flux__nograd_enter();
+    flux_tensor *x = copy ? flux__sample(copy, in) : NULL;
+    flux__watch *around = t->watch;       /* a layer may ask within its call, while a summary watches */
+    t->watch = watch;
+    flux_tensor *y = x ? flux_call_layer(copy, x) : NULL;
+    t->watch = around;
+    flux__nograd_leave(b);
+    t->draws = draws;
+    return y;
+}
+
+FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
+    flux_shape none = flux__shape(NULL, -1);
+    int h = flux__hide();
+    flux__watch w;
+    memset(&w, 0, sizeof w);
+    flux_tensor *y = flux__dry_run("outputsize", m, in, &w);
+    if (w.row) FLUX_FREE(w.row);
+    if (y && y->op == FLUX__TUPLE)
+        y = (flux_tensor *)flux__fail("outputsize: %s gives a tuple of %d tensors", m->type->name,
+                                      y->nin);
+    if (y) none = flux__dims(y);
+    flux__reveal_object(h, NULL);
+    return none;
+}
+
+#endif /* FLUX__NN_MODEL_H */

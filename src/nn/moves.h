@@ -1,0 +1,287 @@
+#ifndef FLUX__NN_MOVES_H
+#define FLUX__NN_MOVES_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/backend.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "../graph/nodes.h"
+#include "../graph/elementwise.h"
+#include "../graph/views.h"
+#include "../device/registry.h"
+#include "../device/preferences.h"
+#include "../device/choosing.h"
+#include "../data/orders.h"
+#include "../data/loader.h"
+#include "walk.h"
+#include "map.h"
+#include "adjust.h"
+
+/* ---------------- Moves
+   gpu, cpu, cu, roc and to, for tensors and for everything that holds tensors. One function decides what becomes of a
+   tensor: float64 becomes float32 on its way to a GPU, every other dtype stays, and what is there already is returned
+   as it is. Models, loaders and states only pass it on to their tensors, so that tied ones stay tied and a gradient
+   finds its way back. flux_gpu asks for no GPU: where there is none it says why, once, and does nothing.
+
+   Invariant: a call that moves nothing returns the very object it was given. Rejected: moving in place, which would
+   pull tensors from under the graphs that use them. */
+
+FLUX__COLD
+
+typedef struct flux__trip {
+    flux_device to;
+    bool any;                             /* gpu, cu, roc: any device of that back end will do, but float64 will not */
+} flux__trip;
+
+static bool flux__there(flux_device at, const flux__trip *trip) {
+    return flux__same_device(at, trip->to) || (trip->any && at.backend == trip->to.backend);
+}
+
+/* Whether a tensor of this dtype, lying there, becomes float32: when it enters a GPU, or was meant to have done so. */
+static bool flux__narrows(int dtype, flux_device at, const flux__trip *trip) {
+    return dtype == FLUX_F64 && trip->to.backend != FLUX__CPU_BACKEND && (trip->any || at.backend == FLUX__CPU_BACKEND);
+}
+
+static flux_tensor *flux__travel(flux_tensor *x, const flux__trip *trip) {
+    bool narrows = flux__narrows(x->dtype, x->device, trip), there = flux__there(x->device, trip);
+    if (there && !narrows) return x;
+    int h = flux__hide();
+    flux_tensor *y = narrows ? flux_to_dtype(x, FLUX_F32) : x;
+    return flux__reveal(h, !y || there ? y : flux__move(y, trip->to));
+}
+
+/* A tuple moves as its tensors do; it stays the same object if all of them do. */
+static flux_tensor *flux__travel_any(flux_tensor *x, const flux__trip *trip) {
+    if (x->op != FLUX__TUPLE) return flux__travel(x, trip);
+    int n = flux_count(x), h = flux__hide();
+    flux_tensor **parts = (flux_tensor **)flux__malloc((size_t)n * sizeof *parts), *y = NULL;
+    bool good = parts != NULL, same = true;
+    for (int i = 0; good && i < n; i++) {
+        parts[i] = flux__travel(flux_nth(x, i), trip);
+        good = parts[i] != NULL;
+        same = same && good && parts[i] == flux_nth(x, i);
+    }
+    if (good) y = same ? x : flux_tuple_of(n, parts);
+    if (parts) FLUX_FREE(parts);
+    if (y != x) return flux__reveal(h, y);
+    flux__reveal(h, NULL);
+    return x;
+}
+
+static flux_tensor *flux__travel_leaf(flux_tensor *x, const char *path, void *trip) {
+    (void)path;
+    return flux__travel(x, (const flux__trip *)trip);
+}
+
+/* ---- where a call's argument is to go: true, or false when it stays as it is */
+
+/* Where flux_gpu moves to: the preferred GPU, else the first that works. Without one, says so; CPU as the preference is
+   obeyed in silence. */
+static bool flux__to_gpu(flux__trip *trip) {
+    const char *want = flux__preference();
+    int b = flux__choose(false, false), wanted = want ? flux__backend_number(want) : b;
+    trip->to.backend = b;
+    trip->to.id = 0;
+    trip->any = true;
+    if (b == FLUX__CPU_BACKEND && wanted == FLUX__CPU_BACKEND && want) return true;
+    if (b == FLUX__CPU_BACKEND) {
+        char why[640];
+        flux__why_none(why, sizeof why);
+        flux__note(FLUX_LOG_INFO, "gpu.none", true, "gpu: no GPU can be used, so everything stays where it is (%s)", why);
+        return false;
+    }
+    if (wanted >= 0 && wanted != b)
+        flux__note(FLUX_LOG_WARN, "gpu.other", true, "gpu: the preferred back end %s can't be used (%s): moving to %s",
+                   flux__backends[wanted].name, flux__probe_of(wanted)->why, flux__backends[b].name);
+    return true;
+}
+
+/* For flux_cu and flux_roc: that back end, else a warning. */
+static bool flux__to_named(flux__trip *trip, int b, const char *call) {
+    char id[24];
+    trip->to.backend = b;
+    trip->to.id = 0;
+    trip->any = true;
+    if (flux__probe_of(b)->functional) return true;
+    snprintf(id, sizeof id, "%s.none", call);
+    flux__note(FLUX_LOG_WARN, id, true, "%s: %s can't be used, so everything stays where it is (%s)", call, flux__backends[b].name,
+               flux__probe_of(b)->why);
+    return false;
+}
+static bool flux__to_cu(flux__trip *trip) { return flux__to_named(trip, FLUX__CUDA_BACKEND, "cu"); }
+static bool flux__to_roc(flux__trip *trip) { return flux__to_named(trip, FLUX__AMDGPU_BACKEND, "roc"); }
+
+static bool flux__to_cpu(flux__trip *trip) {
+    memset(trip, 0, sizeof *trip);
+    return true;
+}
+
+/* For flux_to: any device that can be used. Anything else is an error. */
+static bool flux__to_device(flux__trip *trip, flux_device d) {
+    trip->to = d;
+    trip->any = false;
+    if (d.backend == FLUX__CPU_BACKEND) trip->to.id = 0;
+    if (flux__device_is(trip->to)) return true;
+    bool named = d.backend >= 0 && d.backend < FLUX__BACKENDS;
+    if (!named) flux__fail("to: there is no device {%d, %d}", d.backend, d.id);
+    else if (flux__probe_of(d.backend)->functional)
+        flux__fail("to: %s has no device %d: ids go from 0 to %d", flux__backends[d.backend].name, d.id, flux__probe_of(d.backend)->count - 1);
+    else flux__fail("to: %s can't be used: %s", flux__backends[d.backend].name, flux__probe_of(d.backend)->why);
+    return false;
+}
+
+/* ---- the four kinds of things that move */
+
+static flux_layer *flux__travel_layer(flux_layer *m, const flux__trip *trip) {
+    flux__trip copy = *trip;
+    return flux__map_layer(flux__travel_leaf, &copy, m, true);
+}
+
+/* A loader moves its batches, not its data; when those come out right as they are, it stays as it is. */
+static flux_loader *flux__travel_loader(flux_loader *l, const flux__trip *trip) {
+    bool right = flux__there(flux__loader_device(l), trip), to_host = trip->to.backend == FLUX__CPU_BACKEND;
+    const flux__stage *last = l->stages ? &l->stage[l->stages - 1] : NULL;
+    if (last && last->kind == FLUX__STAGE_MOVE) right = right && (to_host || !last->keep_f64 || !trip->any);
+    for (int i = 0; !last && i < l->arrays; i++)
+        right = right && flux__there(l->array[i]->device, trip) && !flux__narrows(l->array[i]->dtype, l->array[i]->device, trip);
+    return right ? l : flux__loader_on(l, trip->to, to_host);
+}
+
+typedef struct flux__state_trip { const flux__trip *trip; bool look, moves, failed; } flux__state_trip;   /* look: only ask what moves */
+
+static void flux__travel_slot(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+    flux__state_trip *t = (flux__state_trip *)user;
+    flux_tensor *x = *slot;
+    (void)path, (void)trained, (void)owner;
+    if (t->failed || !flux__dtypes[x->dtype].real) return;          /* counts of steps are read here, and stay */
+    if (flux__there(x->device, t->trip) && !flux__narrows(x->dtype, x->device, t->trip)) return;
+    t->moves = true;
+    if (t->look) return;
+    x = flux__travel(x, t->trip);
+    if (x) flux_assign(slot, x);
+    else t->failed = true;
+}
+
+static flux_state *flux__travel_state(flux_state *s, const flux__trip *trip) {
+    flux__state_trip t = { trip, true, false, false };
+    flux__state_fields(s, flux__travel_slot, &t);
+    if (!t.moves) return s;
+    int h = flux__hide();
+    const int b = flux__nograd_enter();
+    flux_state *copy = flux__state_copy(s);
+    t.look = false;
+    if (copy) flux__state_fields(copy, flux__travel_slot, &t);
+    for (int i = 0; copy && i < copy->nleaves; i++) {               /* the dtype that its parameters will have there */
+        flux_tensor *p = copy->leaf[i].p;
+        if (!t.failed && flux__narrows(p->dtype, p->device, trip)) flux_assign(&copy->leaf[i].p, flux_to_dtype(p, FLUX_F32));
+        t.failed = t.failed || !copy->leaf[i].p;
+    }
+    flux__nograd_leave(b);
+    return (flux_state *)flux__reveal_object(h, t.failed ? NULL : copy);
+}
+
+#define FLUX__DEFINE_MOVE(T, name, suffix, travel, find)                                                    \
+    FLUX_DEF T *(flux_##name##suffix)(T *x) {                                                        \
+        flux__trip trip;                                                                             \
+        if (!x) return (T *)flux__null(#name, "x", x);                                               \
+        return find(&trip) ? travel(x, &trip) : x;                                                   \
+    }
+#define FLUX__DEFINE_MOVES(T, suffix, to_suffix, travel)                                                 \
+    FLUX__DEFINE_MOVE(T, gpu, suffix, travel, flux__to_gpu)                                                 \
+    FLUX__DEFINE_MOVE(T, cpu, suffix, travel, flux__to_cpu)                                                 \
+    FLUX__DEFINE_MOVE(T, cu, suffix, travel, flux__to_cu)                                                   \
+    FLUX__DEFINE_MOVE(T, roc, suffix, travel, flux__to_roc)                                                 \
+    FLUX_DEF T *flux_to##to_suffix(flux_device d, T *x) {                                            \
+        flux__trip trip;                                                                             \
+        if (!x) return (T *)flux__null("to", "x", x);                                                \
+        return flux__to_device(&trip, d) ? travel(x, &trip) : NULL;                                  \
+    }
+FLUX__DEFINE_MOVES(flux_tensor, , _tensor, flux__travel_any)
+FLUX__DEFINE_MOVES(flux_layer, _layer, _layer, flux__travel_layer)
+FLUX__DEFINE_MOVES(flux_loader, _loader, _loader, flux__travel_loader)
+FLUX__DEFINE_MOVES(flux_state, _state, _state, flux__travel_state)
+
+/* ---- where something is */
+
+typedef struct flux__whereabouts {              /* the first device met, and what was there */
+    flux_device at;
+    bool met, mixed;
+    char path[160];
+} flux__whereabouts;
+
+/* Meets one more tensor; the first that is elsewhere is an error that names both. */
+static void flux__whereabouts_meet(flux__whereabouts *p, flux_device at, const char *path) {
+    if (!p->met) {
+        p->at = at;
+        p->met = true;
+        snprintf(p->path, sizeof p->path, "%s", path);
+    } else if (!p->mixed && !flux__same_device(p->at, at)) {
+        p->mixed = true;
+        flux__fail("device_of: on several devices: %s is on %s, %.150s on %s", p->path, flux_device_name(p->at), path, flux_device_name(at));
+    }
+}
+
+static flux_device flux__whereabouts_of(const flux__whereabouts *p) {
+    flux_device none = { -1, 0 };
+    return p->mixed ? none : p->at;       /* the CPU, where there is no tensor at all */
+}
+
+static void flux__whereabouts_visit(flux_tensor *x, const char *path, bool trained, void *user) {
+    (void)trained;
+    flux__whereabouts_meet((flux__whereabouts *)user, x->device, path);
+}
+
+static void flux__whereabouts_number(flux__whereabouts *p, const flux_tensor *x, const char *what, int i) {
+    char path[40];
+    snprintf(path, sizeof path, "%s %d", what, i);
+    flux__whereabouts_meet(p, x->device, path);
+}
+
+static flux_device flux__nowhere(const void *x) {
+    flux_device none = { -1, 0 };
+    flux__null("device_of", "x", x);
+    return none;
+}
+
+FLUX_DEF flux_device flux_device_of_tensor(const flux_tensor *x) {
+    flux__whereabouts p;
+    memset(&p, 0, sizeof p);
+    if (!x || FLUX__GONE("device_of", x)) return flux__nowhere(x);
+    if (x->op != FLUX__TUPLE) return x->device;
+    for (int i = 0; i < x->nin; i++) flux__whereabouts_number(&p, x->in[i], "tensor", i);
+    return flux__whereabouts_of(&p);
+}
+
+FLUX_DEF flux_device flux_device_of_layer(const flux_layer *m) {
+    flux__whereabouts p;
+    memset(&p, 0, sizeof p);
+    if (!m) return flux__nowhere(m);
+    flux_visit(m, flux__whereabouts_visit, &p);
+    return flux__whereabouts_of(&p);
+}
+
+FLUX_DEF flux_device flux_device_of_loader(const flux_loader *l) {
+    flux__whereabouts p;
+    memset(&p, 0, sizeof p);
+    if (!l) return flux__nowhere(l);
+    for (int i = 0; i < l->stages; i++)
+        if (l->stage[i].kind == FLUX__STAGE_MOVE) return flux__loader_device(l);
+    for (int i = 0; i < l->arrays; i++) flux__whereabouts_number(&p, l->array[i], "array", i);
+    return flux__whereabouts_of(&p);
+}
+
+static void flux__whereabouts_slot(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+    (void)trained, (void)owner;
+    if (flux__dtypes[(*slot)->dtype].real) flux__whereabouts_meet((flux__whereabouts *)user, (*slot)->device, path);
+}
+
+FLUX_DEF flux_device flux_device_of_state(const flux_state *s) {
+    flux__whereabouts p;
+    memset(&p, 0, sizeof p);
+    if (!s) return flux__nowhere(s);
+    flux__state_fields((flux_state *)(intptr_t)s, flux__whereabouts_slot, &p);
+    return flux__whereabouts_of(&p);
+}
+
+#endif /* FLUX__NN_MOVES_H */

@@ -1,0 +1,449 @@
+#ifndef FLUX__NN_NORMS_H
+#define FLUX__NN_NORMS_H
+#include "../base/platform.h"
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "../base/options.h"
+#include "../graph/nodes.h"
+#include "../graph/elementwise.h"
+#include "../graph/views.h"
+#include "../graph/reductions.h"
+#include "../schedule/key.h"
+#include "../schedule/looking.h"
+#include "fields.h"
+#include "map.h"
+#include "functions.h"
+#include "initialisers.h"
+#include "layers.h"
+#include "model.h"
+#include "conv.h"
+
+/* ---------------- LayerNorm */
+
+FLUX__COLD
+
+static flux_reduce_opts flux__over(flux_tensor *x, const flux_shape *dims) {
+    flux_reduce_opts o;
+    int d[FLUX_MAX_DIMS] = { 0 };
+    memset((void *)&o, 0, sizeof o);
+    for (int i = 0; i < dims->ndim && i < FLUX_MAX_DIMS; i++) d[i] = (int)dims->dim[i];
+    o.x = x;
+    o.d0 = d[0], o.d1 = d[1], o.d2 = d[2], o.d3 = d[3], o.d4 = d[4], o.d5 = d[5], o.d6 = d[6],
+    o.d7 = d[7];
+    return o;
+}
+
+/* Half formats are normalised in float32, integers too: a variance of them would
+   overflow. */
+FLUX_DEF flux_tensor *flux_normalise(flux_tensor *x, flux_shape dims, double eps) {
+    if (!flux__check_operands("normalise", 1, &x)) return NULL;
+    if (!(eps >= 0) || !flux__finite(eps))
+        return (flux_tensor *)flux__fail("normalise: eps is %g", eps);
+    if (dims.ndim < 1 || dims.ndim > FLUX_MAX_DIMS)
+        return (flux_tensor *)flux__fail("normalise: %d dims to normalise over", dims.ndim);
+    for (int i = 0; i < dims.ndim; i++)
+        if (dims.dim[i] < 0 || dims.dim[i] >= x->ndim) {
+            flux__text t = flux__describe(x);
+            return (flux_tensor *)flux__fail("normalise: %s has no dim %lld", t.s,
+                                             (long long)dims.dim[i]);
+        }
+    flux_dtype t = flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32;
+    int h = flux__hide();
+    flux_tensor *in = flux_to_dtype(x, t == FLUX_F64 ? FLUX_F64 : FLUX_F32);
+    flux_tensor *centred = flux_sub(in, flux_mean_over(dims.ndim, flux__over(in, &dims)));
+    flux_tensor *var = flux_mean_over(dims.ndim, flux__over(flux_square(centred), &dims));
+    return flux__reveal(h, flux_to_dtype(flux_mul(centred, flux_rsqrt(flux_add(var, eps))), t));
+}
+
+typedef struct flux__layernorm {
+    flux_layer base;
+    flux_layer *diag;
+    flux_fn activation;
+    double eps;
+    flux_shape size;
+} flux__layernorm;
+
+static flux_tensor *flux__layernorm_call(flux_layer *self, flux_tensor *x) {
+    flux__layernorm *m = (flux__layernorm *)self;
+    const flux__scale *diag = (const flux__scale *)m->diag;
+    flux_dtype own = diag                          ? (flux_dtype)diag->scale->dtype
+                     : flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype
+                                                   : FLUX_F32;
+    flux_tensor *in = flux__input(self, x, own);
+    flux_shape dims = flux__shape(NULL, 0);
+    for (int i = 0; in && i < m->size.ndim; i++) {
+        if (!flux__expect_dim(self, in, i, m->size.dim[i])) return NULL;
+        dims.dim[dims.ndim++] = i;
+    }
+    flux_tensor *y = in ? flux_normalise(in, dims, m->eps) : NULL;
+    y = m->diag && y ? flux_call_layer(m->diag, y) : flux__activate(m->activation, y);
+    bool half = flux__is_half(x->dtype);  /* float32 is only for within */
+    return half && y && own == FLUX_F32 ? flux_to_dtype(y, (flux_dtype)x->dtype) : y;
+}
+
+static size_t flux__layernorm_text(flux_layer *self, char *out, size_t n) {
+    const flux__layernorm *m = (const flux__layernorm *)self;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "LayerNorm(");
+    flux__say_dims(&l, m->size.dim, m->size.ndim);
+    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
+    flux__say(&l, m->diag ? ")" : ", affine=false)");
+    return flux__line_out(&l, out, n);
+}
+FLUX_LAYER_TEXT(flux__layernorm, "LayerNorm", flux__layernorm_call, flux__layernorm_text,
+                FLUX_CHILD(diag))
+
+FLUX_DEF flux_layer *flux_layernorm_with(flux_layernorm_opts o) {
+    flux__layernorm m;
+    flux_scale_opts affine;
+    memset(&m, 0, sizeof m);
+    memset((void *)&affine, 0, sizeof affine);
+    m.activation = affine.activation = o.activation;
+    m.size = affine.size = o.size;
+    m.eps = flux__given(o.eps, o.marked, 1e-5);
+    o.affine = flux__given_switch(o.affine, o.marked);
+    if (!(m.eps >= 0) || !flux__finite(m.eps))
+        return (flux_layer *)flux__fail("layernorm: .eps is %g", m.eps);
+    if (o.size.ndim < 1)
+        return (flux_layer *)flux__fail(
+            "layernorm: .size is missing, as in flux_layernorm(FLUX_SHAPE(64))");
+    if (!flux__check_shape("layernorm", &o.size) ||
+        !flux__check_sizes("layernorm", o.size.ndim, o.size.dim))
+        return NULL;
+    if (!flux__check_activation("layernorm", &m.activation)) return NULL;
+    int h = flux__hide();
+    m.diag = o.affine == FLUX_OFF ? NULL : flux_scale_with(affine);
+    if (m.diag) ((flux__scale *)m.diag)->of_norm = true;
+    bool good = m.diag || o.affine == FLUX_OFF;
+    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__layernorm_type(), &m)
+                                                     : NULL);
+}
+
+/* ---- BatchNorm, InstanceNorm, GroupNorm
+   Which dims a mean is taken over makes the difference: all but the channels; one image; one image's
+   group of channels. A running statistic is made of plain values, outside the gradient's graph, and
+   is computed with the next flux_update, or else when it is looked at. */
+
+typedef struct flux__norm_layer {
+    flux_layer base;
+    flux_tensor *beta, *gamma, *mean, *var;
+    flux_fn activation;
+    double eps, momentum;
+    int64_t channels, groups;
+    bool track;
+} flux__norm_layer;
+
+/* The statistics that a batch leaves behind: one number a channel, of the batch's own (averaged over
+   the samples where each has its own), var as of a sample (divided by n-1). */
+static bool flux__norm_track(flux__norm_layer *m, flux_tensor *mean, flux_tensor *var, double n) {
+    flux_tensor *now[2] = { mean, var }, *old[2] = { m->mean, m->var };
+    double scale[2] = { m->momentum, m->momentum * n / (n - 1) };
+    if (!flux__finished(flux__base(old[0])) || !flux__finished(flux__base(old[1])))
+        if (flux_eval_all(2, old) != 0) return false; /* or what nobody looks at would pile up */
+    const int b = flux__nograd_enter();
+    for (int i = 0; i < 2; i++) {
+        flux_tensor *v = now[i];
+        int64_t batch = v->dim[v->ndim - 1], size[2] = { m->channels, batch };
+        v = flux_reshape_to(flux_mul(v, scale[i] / (double)batch), flux__shape(size, 2));
+        v = v ? flux_reshape_to(batch > 1 ? flux_sum(v, 1) : v, flux__shape(size, 1)) : NULL;
+        now[i] = v ? flux_to_dtype(flux_add(flux_mul(old[i], 1 - m->momentum), v),
+                                   (flux_dtype)old[i]->dtype)
+                   : NULL;
+    }
+    flux__nograd_leave(b);
+    if (!now[0] || !now[1]) return false;
+    flux_assign(&m->mean, now[0]);
+    flux_assign(&m->var, now[1]);
+    return true;
+}
+
+/* Mean and variance of the batch, and how many numbers each is of; NULL and 0 without it. */
+static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, flux_tensor **mean,
+                               flux_tensor **var, flux_tensor **centred) {
+    double n = 1;
+    *mean = *var = *centred = NULL;
+    if (!x) return 0;
+    for (int i = 0; i < dims->ndim; i++) n *= (double)x->dim[dims->dim[i]];
+    *mean = flux_mean_over(dims->ndim, flux__over(x, dims));
+    *centred = flux_sub(x, *mean);
+    *var = *centred ? flux_mean_over(dims->ndim, flux__over(flux_square(*centred), dims)) : NULL;
+    return n;
+}
+
+static bool flux__norm_enough(flux_layer *self, const flux_tensor *x, double n) {
+    if (n > 1) return true;
+    flux__words line = flux__line_of(self);
+    flux__text t = flux__describe(x);
+    flux__fail("%s has no variance to take of %s in train mode: one value a channel", line.s, t.s);
+    return false;
+}
+
+static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
+    flux__norm_layer *m = (flux__norm_layer *)self;
+    bool batch = m->groups == 0, training = flux_training(self);
+    flux_dtype t = flux__real_dtype(x), wide = t == FLUX_F64 ? FLUX_F64 : FLUX_F32;
+    flux_tensor *in = flux__input(
+        self, x, m->gamma || m->mean ? (flux_dtype)(m->gamma ? m->gamma : m->mean)->dtype : wide);
+    int nd = in ? in->ndim - 2 : 0;
+    flux_tensor *mean, *var, *y, *gamma;
+    if (!in || (batch && in->ndim == 2 ? false : !flux__image(self, x, 0, t)) ||
+        !flux__expect_dim(self, x, nd, m->channels))
+        return NULL;
+    gamma = m->gamma ? flux__by_channel(m->gamma, in->ndim) : NULL;
+    if (m->mean && !(m->track && training)) {
+        mean = flux__by_channel(m->mean, in->ndim);
+        var = flux__by_channel(m->var, in->ndim);
+        y = flux_sub(in, mean);
+    } else {
+        flux_shape dims = flux__shape(NULL, 0), split = flux__dims(in), whole = split;
+        int64_t each = m->groups ? m->channels / m->groups : 1;
+        for (int i = 0; i < nd; i++) dims.dim[dims.ndim++] = i;
+        if (each > 1) {
+            dims.dim[dims.ndim++] = nd;
+            split.dim[nd] = each, split.dim[nd + 1] = m->groups,
+            split.dim[nd + 2] = in->dim[nd + 1];
+            split.ndim++;
+        }
+        if (batch) dims.dim[dims.ndim++] = nd + 1;
+        double n = flux__norm_stats(flux_reshape_to(in, split), &dims, &mean, &var, &y);
+        if (var && training && !flux__norm_enough(self, x, n)) return NULL;
+        if (!var || (training && m->track && !flux__norm_track(m, mean, var, n))) return NULL;
+        if (each > 1) {
+            y = flux_reshape_to(flux_mul(y, flux_rsqrt(flux_add(var, m->eps))), whole);
+            var = NULL;
+        }
+    }
+    if (var && y) {                       /* one factor a channel: fewer passes than one after the other */
+        flux_tensor *scale = flux_rsqrt(flux_add(var, m->eps));
+        y = flux_mul(y, gamma ? flux_mul(scale, gamma) : scale);
+    } else if (gamma && y) y = flux_mul(y, gamma);
+    if (gamma && y) y = flux_add(y, flux__by_channel(m->beta, in->ndim));
+    return flux_to_dtype(flux__activate(m->activation, y), t);
+}
+
+static size_t flux__norm_text(flux_layer *self, char *out, size_t n) {
+    const flux__norm_layer *m = (const flux__norm_layer *)self;
+    bool group = strcmp(self->type->name, "GroupNorm") == 0;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "%s(%lld", self->type->name, (long long)m->channels);
+    if (group) flux__say(&l, ", %lld", (long long)m->groups);
+    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
+    if (!m->gamma) flux__say(&l, ", affine=false");
+    if (self->mode != FLUX_MODE_AUTO)
+        flux__say(&l, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
+    flux__say(&l, ")");
+    return flux__line_out(&l, out, n);
+}
+#define FLUX__NORM_FIELDS FLUX_PARAM(beta), FLUX_PARAM(gamma), FLUX_STATE(mean), FLUX_STATE(var)
+FLUX_LAYER_TEXT(flux__norm_layer, "BatchNorm", flux__norm_call, flux__norm_text, FLUX__NORM_FIELDS)
+typedef flux__norm_layer flux__instancenorm_layer;
+FLUX_LAYER_TEXT(flux__instancenorm_layer, "InstanceNorm", flux__norm_call, flux__norm_text,
+                FLUX__NORM_FIELDS)
+typedef flux__norm_layer flux__groupnorm_layer;
+FLUX_LAYER_TEXT(flux__groupnorm_layer, "GroupNorm", flux__norm_call, flux__norm_text,
+                FLUX__NORM_FIELDS)
+
+static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type, flux_norm_opts *o,
+                                  int64_t groups) {
+    flux__norm_layer m;
+    memset(&m, 0, sizeof m);
+    m.channels = o->channels;
+    m.groups = groups;
+    m.activation = o->activation;
+    m.eps = flux__given(o->eps, o->marked, 1e-5);
+    m.momentum = flux__given(o->momentum, o->marked, 0.1);
+    m.track = flux__given_switch(o->track_stats, o->marked) == FLUX_ON;
+    bool affine = flux__given_switch(o->affine, o->marked) == FLUX_ON;
+    if (!flux__check_sizes(call, 1, &m.channels) || !flux__check_activation(call, &m.activation))
+        return NULL;
+    if (!(m.eps >= 0) || !flux__finite(m.eps)) return (flux_layer *)flux__fail("%s: .eps is %g", call, m.eps);
+    if (!(m.momentum >= 0 && m.momentum <= 1))
+        return (flux_layer *)flux__fail("%s: .momentum is %g", call, m.momentum);
+    flux_shape s = flux__shape(&m.channels, 1);
+    int h = flux__hide();
+    if (affine) {
+        m.beta = flux__make_weight(call, o->init_beta ? o->init_beta : flux_zeros32, s);
+        m.gamma =
+            m.beta ? flux__make_weight(call, o->init_gamma ? o->init_gamma : flux_ones32, s) : NULL;
+    }
+    bool good = m.gamma || !affine;
+    if (good && m.track) {
+        m.mean = flux_full_shape(s, 0.0, FLUX_F32);
+        m.var = m.mean ? flux_full_shape(s, 1.0, FLUX_F32) : NULL;
+        good = m.var != NULL;
+    }
+    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, &m) : NULL);
+}
+
+FLUX_DEF flux_layer *flux_batchnorm_with(flux_norm_opts o) {
+    if (flux__given_switch(o.affine, o.marked) == FLUX_DEFAULT) o.affine = FLUX_ON;
+    if (flux__given_switch(o.track_stats, o.marked) == FLUX_DEFAULT) o.track_stats = FLUX_ON;
+    return flux__norm_new("batchnorm", flux__norm_layer_type(), &o, 0);
+}
+FLUX_DEF flux_layer *flux_instancenorm_with(flux_norm_opts o) {
+    return flux__norm_new("instancenorm", flux__instancenorm_layer_type(), &o, o.channels);
+}
+FLUX_DEF flux_layer *flux_groupnorm_with(flux_groupnorm_opts g) {
+    flux_norm_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.channels = g.channels;
+    o.activation = g.activation;
+    o.affine = flux__given_switch(g.affine, g.marked) == FLUX_OFF ? FLUX_OFF : FLUX_ON;
+    o.eps = g.eps;
+    o.momentum = FLUX__NO_NUMBER;
+    o.marked = g.marked;
+    if (g.groups < 1 || g.channels % g.groups)
+        return (flux_layer *)flux__fail("groupnorm: %lld groups do not divide %lld channels",
+                                        (long long)g.groups, (long long)g.channels);
+    return flux__norm_new("groupnorm", flux__groupnorm_layer_type(), &o, g.groups);
+}
+
+/* ---- WeightNorm */
+
+typedef struct flux__weightnorm_layer {
+    flux_layer base;
+    flux_layer *layer;                    /* holds v in its weight's place */
+    flux_tensor *g;
+    flux_shape dims;
+    const char *which;                    /* the field's name, which its type owns */
+} flux__weightnorm_layer;
+
+static flux_tensor **flux__tensor_named(flux_layer *m, const char *which, const char **name) {
+    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
+        if (!flux__is_tensor_field(f) || strcmp(f->name, which) != 0) continue;
+        if (name) *name = f->name;
+        return flux__tensor_slot(m, f);
+    }
+    return NULL;
+}
+
+static flux_tensor *flux__weight_length(flux_tensor *v, const flux_shape *dims) {
+    double tiny = flux__dtypes[v->dtype].epsilon;
+    flux_tensor *sum = flux_sum_over(dims->ndim, flux__over(flux_square(flux__widened(v)), dims));
+    return sum ? flux_sqrt(flux_add(sum, tiny * tiny)) : NULL;
+}
+
+/* The layer with the product in v's place; the reference is the caller's. */
+static flux_layer *flux__weightnorm_fold(flux__weightnorm_layer *m) {
+    flux_layer *y = flux__layer_clone(m->layer->type, m->layer);
+    if (!y || !flux__copy_base(y, m->layer)) {
+        flux_release(y);
+        return NULL;
+    }
+    flux_tensor **slot = flux__tensor_named(y, m->which, NULL);
+    flux_tensor *w = flux_div(flux_mul(flux__widened(*slot), m->g), flux__weight_length(*slot, &m->dims));
+    if (w) flux_assign(slot, flux__narrow(w, (*slot)->dtype));
+    return y;
+}
+
+static flux_tensor *flux__weightnorm_call(flux_layer *self, flux_tensor *x) {
+    flux_layer *folded = flux__weightnorm_fold((flux__weightnorm_layer *)self);
+    flux_tensor *y = folded ? flux_call_layer(folded, x) : NULL;
+    flux_release(folded);
+    return y;
+}
+
+static size_t flux__weightnorm_text(flux_layer *self, char *out, size_t n) {
+    const flux__weightnorm_layer *m = (const flux__weightnorm_layer *)self;
+    flux__words inner = flux__line_of(m->layer), l;
+    l.s[0] = 0;
+    flux__say(&l, "WeightNorm(%s, :%s", inner.s, m->which);
+    if (m->dims.ndim != 1 ||
+        m->dims.dim[0] != (*flux__tensor_named(m->layer, m->which, NULL))->ndim - 1)
+        flux__say_option(&l, "dims", m->dims.dim, m->dims.ndim, -1);
+    flux__say(&l, ")");
+    return flux__line_out(&l, out, n);
+}
+FLUX_LAYER_TEXT(flux__weightnorm_layer, "WeightNorm", flux__weightnorm_call, flux__weightnorm_text,
+                FLUX_CHILD(layer), FLUX_PARAM(g))
+
+FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
+    flux__weightnorm_layer m;
+    memset(&m, 0, sizeof m);
+    if (!o.layer) return (flux_layer *)flux__null("weightnorm", "layer", o.layer);
+    const char *which = o.which ? o.which : "weight";
+    flux_tensor **slot = flux__tensor_named(o.layer, which, &m.which);
+    flux__words line = flux__line_of(o.layer);
+    if (!slot || !*slot || !flux__dtypes[(*slot)->dtype].real || (*slot)->ndim < 1)
+        return (flux_layer *)flux__fail("weightnorm: %s has no \"%.60s\" to normalise", line.s,
+                                        which);
+    m.layer = o.layer;
+    m.dims = o.dims;
+    if (!m.dims.ndim) m.dims.dim[m.dims.ndim++] = (*slot)->ndim - 1;
+    for (int i = 0; i < m.dims.ndim; i++)
+        if (m.dims.dim[i] < 0 || m.dims.dim[i] >= (*slot)->ndim) {
+            flux__text t = flux__describe(*slot);
+            return (flux_layer *)flux__fail("weightnorm: %s, %s, has no dim %lld", which, t.s,
+                                            (long long)m.dims.dim[i]);
+        }
+    int h = flux__hide();
+    const int b = flux__nograd_enter();
+    m.g = flux__narrow(flux__weight_length(*slot, &m.dims), (*slot)->dtype);
+    flux__nograd_leave(b);
+    double least = m.g ? flux_item(flux_min(m.g)) : 0;
+    if (m.g && !(least > 2 * flux__dtypes[(*slot)->dtype].epsilon))
+        m.g = (flux_tensor *)flux__fail("weightnorm: %s of %s has no direction: all of it, or a "
+                                        "part that is normalised, is zero",
+                                        which, line.s);
+    return (flux_layer *)flux__reveal_object(
+        h, m.g ? flux__layer_new(flux__weightnorm_layer_type(), &m) : NULL);
+}
+
+/* What a WeightNorm is folded into, whichever place holds it: `folds` has it from the first time
+   on, and with it a reference to the WeightNorm, so that its address stays its own. */
+static flux_layer *flux__unnormed(flux_layer *m, flux__pairs *folds) {
+    bool fresh;
+    flux__pair *known = flux__pairs_at(folds, m, &fresh);
+    if (!known || !fresh) return known ? (flux_layer *)known->value : NULL;
+    flux_retain(m);
+    flux_layer *y = flux__weightnorm_fold((flux__weightnorm_layer *)m);
+    if (y && m->name && !y->name) {       /* the fold stands where it stood */
+        y->name = m->name;
+        m->name = NULL;
+    }
+    known->value = y;
+    return y;
+}
+
+/* Puts the folded layer into each place below m that holds a WeightNorm. */
+static bool flux__unnorm(flux_layer **place, flux__pairs *folds, int depth) {
+    flux_layer *m = *place;
+    if (m->type == flux__weightnorm_layer_type()) {
+        flux_layer *y = flux__unnormed(m, folds);
+        if (!y) return false;
+        *place = (flux_layer *)flux_retain(y);
+        flux_release(m);
+        m = y;
+    }
+    for (const flux_field *f = m->type->fields; depth < FLUX_MAX_LEVELS && f->kind != FLUX__END;
+         f++) {
+        int n;
+        flux_layer **kids = flux__kids(m, f, &n);
+        for (int i = 0; i < n; i++)
+            if (kids[i] && !flux__unnorm(&kids[i], folds, depth + 1)) return false;
+    }
+    return true;
+}
+
+FLUX_DEF flux_layer *flux_remove_weightnorms(flux_layer *m) {
+    if (!m) return (flux_layer *)flux__null("remove_weightnorms", "m", m);
+    int h = flux__hide();
+    const int b = flux__nograd_enter();
+    flux_layer *y = (flux_layer *)flux_retain(flux__map_layer(flux__keep_leaf, NULL, m, false));
+    flux__pairs folds;
+    memset(&folds, 0, sizeof folds);
+    bool good = y && flux__unnorm(&y, &folds, 0);
+    for (size_t i = 0; i < folds.room; i++) flux_release(folds.at[i].key), flux_release(folds.at[i].value);
+    flux__pairs_free(&folds);
+    flux__nograd_leave(b);
+    flux_layer *out = (flux_layer *)flux__reveal_object(h, good ? y : NULL);
+    flux_release(y);
+    return out;
+}
+
+#endif /* FLUX__NN_NORMS_H */

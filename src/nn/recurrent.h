@@ -1,0 +1,282 @@
+#ifndef FLUX__NN_RECURRENT_H
+#define FLUX__NN_RECURRENT_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "../base/options.h"
+#include "../graph/elementwise.h"
+#include "../graph/views.h"
+#include "../graph/products.h"
+#include "fields.h"
+#include "functions.h"
+#include "layers.h"
+#include "model.h"
+
+/* ---- recurrence
+   A cell makes one step, a layer all steps of a sequence. What does not depend on the step before, Wi x + bias, is one
+   product over the whole sequence, laid out step by step so that each takes a piece without holes; only Wh h is left for
+   the steps. A state that starts as zero is no tensor at all, and costs the first step nothing. */
+
+FLUX__COLD
+
+enum { FLUX__RNN, FLUX__LSTM, FLUX__GRU, FLUX__GRUV3, FLUX__CELLS };
+
+typedef struct flux__rnn_cell {
+    flux_layer base;
+    flux_tensor *Wi, *Wh, *bias, *Wh_h;   /* Wh_h: of GRUv3 */
+    flux_tensor *bias_h;                  /* of GRU, if asked for */
+    flux_fn activation;                   /* of RNN */
+    int kind;
+} flux__rnn_cell;
+
+typedef struct flux__recurrent { flux_layer base, *cell; bool return_state; } flux__recurrent;
+
+static const struct { const char *call; int gates, own_gates, states; } flux__cell_rows[FLUX__CELLS] = {
+    { "rnn", 1, 1, 1 }, { "lstm", 4, 4, 2 }, { "gru", 3, 3, 1 }, { "gruv3", 3, 2, 1 }
+};
+
+static flux_tensor *flux__gate(flux_tensor *g, int which, int64_t out) {
+    return flux_slice(g, 0, which * out, (which + 1) * out);
+}
+
+/* What a gate's activation takes: as formulas do, in float32 if g is of a half format. */
+static flux_tensor *flux__wide_gate(flux_tensor *g, int which, int64_t out) { return flux__widened(flux__gate(g, which, out)); }
+
+/* One step: s (of out x N; NULL for zero) after the input's part x of the gates. In half formats what r lets through is a half, whose
+   gradient is then the same for both parts of the gate: rounding it for each of them would be a kernel more. */
+static void flux__cell_step(const flux__rnn_cell *m, flux_tensor *x, flux_tensor **s) {
+    int64_t out = m->Wh->dim[1];
+    if (!x) {
+        s[0] = s[1] = NULL;
+        return;
+    }
+    int given = x->dtype;
+    flux_tensor *h = s[0], *own = h ? flux_matmul(m->Wh, h) : NULL;
+    if (m->kind == FLUX__RNN) s[0] = flux__activate(m->activation, own ? flux_add(own, x) : x);
+    else if (m->kind == FLUX__LSTM) {     /* gates: input, forget, cell, output */
+        flux_tensor *g = own ? flux_add(own, x) : x;
+        flux_tensor *c = flux_mul(flux_sigmoid(flux__wide_gate(g, 0, out)), flux_tanh(flux__wide_gate(g, 2, out)));
+        if (s[1]) c = flux__fma(flux_sigmoid(flux__wide_gate(g, 1, out)), flux__widened(s[1]), c);
+        s[1] = flux__narrow(c, given);
+        s[0] = flux__narrow(flux_mul(flux_sigmoid(flux__wide_gate(g, 3, out)), flux_tanh(c)), given);
+    } else {                              /* reset, update, candidate */
+        flux_tensor *r = flux__gate(x, 0, out), *z = flux__gate(x, 1, out), *n = flux__gate(x, 2, out);
+        flux_tensor *back = m->bias_h;    /* what r lets through */
+        if (own) {
+            r = flux_add(r, flux__gate(own, 0, out));
+            z = flux_add(z, flux__gate(own, 1, out));
+            if (m->kind == FLUX__GRU) back = back ? flux_add(flux__gate(own, 2, out), back) : flux__gate(own, 2, out);
+        }
+        if (own || back) r = flux_sigmoid(r);
+        if (back) n = flux__fma(r, back, n);
+        else if (own) n = flux_add(flux_matmul(m->Wh_h, flux_mul(r, h)), n);
+        z = flux_sigmoid(flux__widened(z));
+        n = flux_tanh(flux__widened(n));
+        s[0] = flux__narrow(h ? flux__lerp(n, flux__widened(h), z) : flux_mul(flux_sub(1.0, z), n), given);
+    }
+}
+
+/* The input and the states of a call: x of in x (steps x) N, states of out (x N). *n: how many states were given. */
+static flux_tensor *flux__cell_input(flux_layer *self, const flux__rnn_cell *m, flux_tensor *x, bool sequence, flux_tensor **s) {
+    int given = flux_count(x) - 1, want = flux__cell_rows[m->kind].states, batch = sequence ? 2 : 1;
+    flux_tensor *in = flux_nth(x, 0);
+    flux__words line = flux__line_of(self);
+    if (given != 0 && given != want)
+        return (flux_tensor *)flux__fail("%s takes x, or x and %s, got %d inputs", line.s, want == 2 ? "h and c" : "a state", given + 1);
+    flux_dtype t = (flux_dtype)m->Wi->dtype;
+    in = in ? flux__input(self, in, t) : NULL;
+    if (!in || !flux__expect_dim(self, in, 0, m->Wi->dim[1])) return NULL;
+    if (in->ndim < batch || in->ndim > batch + 1 || flux__size(in) == 0) {
+        flux__text got = flux__describe(in);
+        return (flux_tensor *)flux__fail("%s takes %s, got %s", line.s, sequence ? "features x steps (x batch)" : "features (x batch)", got.s);
+    }
+    int64_t out = m->Wh->dim[1], full[2] = { out, flux_dim(in, batch) };
+    for (int i = 0; i < given; i++) {
+        s[i] = flux__input(self, flux_nth(x, i + 1), t);
+        if (!s[i]) return NULL;
+        if (s[i]->ndim < 1 || s[i]->ndim > 2 || s[i]->dim[0] != out || (flux_dim(s[i], 1) != full[1] && flux_dim(s[i], 1) != 1)) {
+            flux__text got = flux__describe(s[i]);
+            return (flux_tensor *)flux__fail("%s: its state is %lld x %lld for this input, got %s", line.s, (long long)full[0],
+                                             (long long)full[1], got.s);
+        }
+        s[i] = flux_broadcast_to_shape(s[i], flux__shape(full, 2));
+    }
+    return in;
+}
+
+/* Wi x + bias for all columns of x. */
+static flux_tensor *flux__cell_project(const flux__rnn_cell *m, flux_tensor *x) {
+    flux_tensor *y = flux_matmul(m->Wi, x);
+    return m->bias && y ? flux_add(y, m->bias) : y;
+}
+
+/* The result y with the states behind it. */
+static flux_tensor *flux__with_states(flux_tensor *y, int n, flux_tensor **s, bool vectors) {
+    flux_tensor *all[9] = { y };
+    for (int i = 0; i < n; i++) all[i + 1] = vectors && s[i] && s[i]->ndim == 2 ? flux_reshape(s[i], s[i]->dim[0]) : s[i];
+    for (int i = 0; i <= n; i++)
+        if (!all[i]) return NULL;
+    return flux_tuple_of(n + 1, all);
+}
+
+static flux_tensor *flux__cell_call(flux_layer *self, flux_tensor *x) {
+    flux__rnn_cell *m = (flux__rnn_cell *)self;
+    flux_tensor *s[2] = { NULL, NULL }, *in = flux__cell_input(self, m, x, false, s);
+    if (!in) return NULL;
+    bool vector = in->ndim == 1;
+    flux__cell_step(m, flux__cell_project(m, vector ? flux_unsqueeze(in, 1) : in), s);
+    return flux__with_states(vector && s[0] ? flux_reshape(s[0], s[0]->dim[0]) : s[0], flux__cell_rows[m->kind].states, s, vector);
+}
+
+static const flux_layer_type *flux__cell_type(int kind);
+
+/* Steps 0 to T-1 of x (in x T x N): the outputs as out x T x N. */
+static flux_tensor *flux__cell_sequence(const flux__rnn_cell *m, flux_tensor *x, flux_tensor **s) {
+    int64_t in = x->dim[0], steps = x->dim[1], n = flux_dim(x, 2), flat[2] = { in, flux__times(n, steps) };
+    int64_t gates = m->Wi->dim[0], out = m->Wh->dim[1], three[3] = { gates, n, steps }, one[2] = { gates, n };
+    flux_tensor **y = (flux_tensor **)flux__malloc((size_t)steps * sizeof *y), *all = NULL;
+    if (!y) return NULL;
+    if (x->ndim == 2) x = flux_unsqueeze(x, 2);
+    x = flux_reshape_to(flux_permute(x, 0, 2, 1), flux__shape(flat, 2));
+    flux_tensor *g = flux_reshape_to(flux__cell_project(m, x), flux__shape(three, 3));
+    bool ok = g != NULL;
+    for (int64_t t = 0; t < steps && ok; t++) {
+        flux__cell_step(m, flux_reshape_to(flux_slice(g, 2, t, t + 1), flux__shape(one, 2)), s);
+        y[t] = flux_reshape(s[0], out, n, 1);
+        ok = y[t] != NULL;
+    }
+    if (ok && steps <= INT_MAX) all = flux_permute(flux__cat_many(2, (int)steps, y), 0, 2, 1);
+    FLUX_FREE(y);
+    return all;
+}
+
+/* Any cell: y, state... = cell(x), then cell(x, state...). */
+static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor *x, flux_tensor **s, int *nstates) {
+    int given = flux_count(x) - 1;
+    flux_tensor *in = flux_nth(x, 0), *all = NULL;
+    flux__words line = flux__line_of(self);
+    flux__text got = flux__describe(in);
+    if (given > 7) return (flux_tensor *)flux__fail("%s takes at most 7 states, got %d", line.s, given);
+    if (in->ndim < 2 || in->dim[1] < 1) return (flux_tensor *)flux__fail("%s takes features x steps (x batch), got %s", line.s, got.s);
+    for (int i = 0; i < given; i++) s[i + 1] = flux_nth(x, i + 1);
+    flux_tensor **y = (flux_tensor **)flux__malloc((size_t)in->dim[1] * sizeof *y);
+    bool ok = y != NULL;
+    for (int64_t t = 0; t < in->dim[1] && ok; t++) {
+        s[0] = flux_select(in, 1, t);
+        flux_tensor *r = s[0] ? flux_call_all(cell, given + 1, s) : NULL;
+        int n = flux_count(r);
+        if (r && (n < 2 || n > 8 || (given && n != given + 1)))
+            r = (flux_tensor *)flux__fail("%s: its cell gave %d tensors; it is to give its output and its state%s", line.s, n,
+                                          given ? ", as many as it takes" : "");
+        given = n - 1;
+        for (int i = 0; i < n && r; i++) s[i] = flux_nth(r, i);
+        y[t] = r ? flux_unsqueeze(s[0], 1) : NULL;
+        ok = y[t] != NULL;
+    }
+    if (ok) all = flux__cat_many(1, (int)in->dim[1], y);
+    if (y) FLUX_FREE(y);
+    *nstates = given;
+    return all;
+}
+
+static flux_tensor *flux__recurrent_call(flux_layer *self, flux_tensor *x) {
+    flux__recurrent *m = (flux__recurrent *)self;
+    const flux__rnn_cell *cell = (const flux__rnn_cell *)m->cell;
+    flux_tensor *s[9] = { NULL }, *y, *in;
+    int n = 0, kind = 0;
+    while (kind < FLUX__CELLS && m->cell->type != flux__cell_type(kind)) kind++;
+    if (kind == FLUX__CELLS) {
+        y = flux__recur(self, m->cell, x, s, &n);
+        return y && m->return_state ? flux__with_states(y, n, s + 1, false) : y;
+    }
+    in = flux__cell_input(self, cell, x, true, s);
+    y = in ? flux__cell_sequence(cell, in, s) : NULL;
+    if (y && in->ndim == 2) y = flux_reshape(y, y->dim[0], y->dim[1]);
+    return y && m->return_state ? flux__with_states(y, flux__cell_rows[kind].states, s, in->ndim == 2) : y;
+}
+
+static size_t flux__cell_text(flux_layer *self, char *out, size_t n) {
+    bool whole = self->type->call == flux__recurrent_call;
+    flux__rnn_cell *m = whole ? (flux__rnn_cell *)((flux__recurrent *)self)->cell : (flux__rnn_cell *)self;
+    flux__words l;
+    l.s[0] = 0;
+    flux__say(&l, "%s(%lld => %lld", self->type->name, (long long)m->Wi->dim[1], (long long)m->Wh->dim[1]);
+    if (m->kind == FLUX__RNN) flux__say(&l, ", %s", m->activation ? flux__fn_name(m->activation) : "identity");
+    flux__say(&l, m->bias ? "%s)" : "; bias=false)", m->bias_h ? "; hidden_bias=true" : "");
+    return flux__line_out(&l, out, n);
+}
+
+static const flux_layer_type *flux__cell_type(int kind) {
+    typedef flux__rnn_cell flux__t;
+    static const flux_field fields[] = { FLUX_PARAM(Wi), FLUX_PARAM(Wh), FLUX_PARAM(bias), FLUX_PARAM(Wh_h),
+                                         FLUX_PARAM(bias_h), { NULL, FLUX__END, 0, 0 } };
+#define FLUX__CELL_TYPE(name) { name, flux__cell_call, sizeof(flux__rnn_cell), fields, flux__cell_text }
+    static const flux_layer_type types[FLUX__CELLS] = { FLUX__CELL_TYPE("RNNCell"), FLUX__CELL_TYPE("LSTMCell"),
+                                                        FLUX__CELL_TYPE("GRUCell"), FLUX__CELL_TYPE("GRUv3Cell") };
+    return &types[kind];
+}
+
+static const flux_layer_type *flux__recurrent_type(int kind) {    /* FLUX__CELLS: of any cell */
+    typedef flux__recurrent flux__t;
+    static const flux_field fields[] = { FLUX_CHILD(cell), { NULL, FLUX__END, 0, 0 } };
+#define FLUX__RECURRENT_TYPE(name, text) { name, flux__recurrent_call, sizeof(flux__recurrent), fields, text }
+    static const flux_layer_type types[FLUX__CELLS + 1] = {
+        FLUX__RECURRENT_TYPE("RNN", flux__cell_text), FLUX__RECURRENT_TYPE("LSTM", flux__cell_text),
+        FLUX__RECURRENT_TYPE("GRU", flux__cell_text), FLUX__RECURRENT_TYPE("GRUv3", flux__cell_text),
+        FLUX__RECURRENT_TYPE("Recurrence", NULL) };
+    return &types[kind];
+}
+
+static flux_layer *flux__cell_new(int kind, bool whole, flux_recurrent_opts o) {
+    flux__rnn_cell m;
+    flux__recurrent all;
+    char call[16];
+    memset(&m, 0, sizeof m);
+    memset(&all, 0, sizeof all);
+    snprintf(call, sizeof call, "%s%s", flux__cell_rows[kind].call, whole ? "" : "cell");
+    int64_t size[2] = { o.in, o.out }, wi[2] = { flux__times(flux__cell_rows[kind].gates, o.out), o.in },
+            wh[2] = { flux__times(flux__cell_rows[kind].own_gates, o.out), o.out };
+    m.kind = kind;
+    o.bias = flux__given_switch(o.bias, o.marked);
+    m.activation = o.activation || kind != FLUX__RNN ? o.activation : flux_tanh;
+    if (!flux__check_sizes(call, 2, size) || !flux__check_activation(call, &m.activation)) return NULL;
+    if (o.activation && kind != FLUX__RNN)
+        return (flux_layer *)flux__fail("%s: .activation is for rnn; here they are sigmoid and tanh", call);
+    if (o.hidden_bias && (kind != FLUX__GRU || o.bias == FLUX_OFF))
+        return (flux_layer *)flux__fail("%s: .hidden_bias is for gru, and for one whose .bias is not off", call);
+    if (o.return_state && !whole) return (flux_layer *)flux__fail("%s: .return_state is for %s; a cell always gives it", call, flux__cell_rows[kind].call);
+    int h = flux__hide();
+    flux_init_fn init = o.init ? o.init : flux_glorot_uniform, own = o.init_recurrent ? o.init_recurrent : flux_glorot_uniform;
+    m.Wi = flux__make_weight(call, init, flux__shape(wi, 2));
+    m.Wh = m.Wi ? flux__make_weight(call, own, flux__shape(wh, 2)) : NULL;
+    if (kind == FLUX__GRUV3 && m.Wh) wh[0] = o.out, m.Wh_h = flux__make_weight(call, own, flux__shape(wh, 2));
+    m.bias = flux__make_bias(o.bias, m.Wh, flux__shape(wi, 1));
+    if (o.hidden_bias && m.bias) m.bias_h = flux__make_bias(o.bias, m.Wh, flux__shape(&o.out, 1));
+    bool good = m.Wh && (m.Wh_h || kind != FLUX__GRUV3) && (m.bias || o.bias == FLUX_OFF) && (m.bias_h || !o.hidden_bias);
+    flux_layer *y = good ? flux__layer_new(flux__cell_type(kind), &m) : NULL;
+    all.cell = y;
+    all.return_state = o.return_state;
+    if (y && whole) y = flux__layer_new(flux__recurrent_type(kind), &all);
+    return (flux_layer *)flux__reveal_object(h, y);
+}
+
+#define FLUX__DEFINE_RECURRENT(name, kind)                                                                     \
+    FLUX_DEF flux_layer *flux_##name##_with(flux_recurrent_opts o) { return flux__cell_new(kind, true, o); }   \
+    FLUX_DEF flux_layer *flux_##name##cell_with(flux_recurrent_opts o) { return flux__cell_new(kind, false, o); }
+FLUX__DEFINE_RECURRENT(rnn, FLUX__RNN)
+FLUX__DEFINE_RECURRENT(lstm, FLUX__LSTM)
+FLUX__DEFINE_RECURRENT(gru, FLUX__GRU)
+FLUX__DEFINE_RECURRENT(gruv3, FLUX__GRUV3)
+
+FLUX_DEF flux_layer *flux_recurrence_with(flux_recurrence_opts o) {
+    flux__recurrent m;
+    memset(&m, 0, sizeof m);
+    if (!o.cell) return (flux_layer *)flux__null("recurrence", "cell", NULL);
+    m.cell = o.cell;
+    m.return_state = o.return_state;
+    return flux__layer_new(flux__recurrent_type(FLUX__CELLS), &m);
+}
+
+#endif /* FLUX__NN_RECURRENT_H */

@@ -1,0 +1,460 @@
+#ifndef FLUX__NN_RULES_H
+#define FLUX__NN_RULES_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/options.h"
+#include "../graph/nodes.h"
+#include "../graph/elementwise.h"
+
+/* ------------------------------------------------------------------ 21. Optimisers
+   A rule is a row of a table: its hyper-parameters with their defaults, the tensors it keeps for each parameter, and a
+   function that turns a gradient into what is to be subtracted, written with operations. The definitions are those of
+   Optimisers.jl. A chain is a flat list of rows through which the gradient passes from left to right.
+   A step says its result as scale * d: learning rates and bias corrections are numbers known before anything is
+   computed, so they cost no pass over memory, and p - scale*d is one operation. Powers of beta are taken here in
+   double from the step's count, so that two steps differ only in numbers and the schedule of the first serves all.
+
+   Invariant: flux_update builds the new parameters and states of the whole model as one graph, has them computed
+   together, and only then puts them in their places; whatever fails before that leaves model and state as they were.
+   States are float32, or float64 for float64 parameters: in float16 the square of a small gradient is 0.
+   Rejected: a fused loop per rule (the schedule fuses), states kept in the layers (a rule is not the model's concern),
+   an update per parameter (a small model has many small ones). */
+
+FLUX__LEAN
+
+/* ---------------- hyper-parameters */
+
+enum { FLUX__NONE, FLUX__ETA, FLUX__BETA1, FLUX__BETA2, FLUX__RHO, FLUX__LAMBDA, FLUX__EPSILON, FLUX__DELTA,
+       FLUX__OMEGA, FLUX__NORM_P, FLUX__ELL1, FLUX__ELL2, FLUX__GAMMA1, FLUX__GAMMA2, FLUX__EVERY, FLUX__HYPERS };
+
+typedef struct flux__hyper_row { const char *name; size_t at; double least, most; const char *want; } flux__hyper_row;
+static const flux__hyper_row flux__hypers[FLUX__HYPERS] = {
+    { "", 0, 0, 0, "" },
+    { "eta", offsetof(flux_rule_opts, eta), 0, DBL_MAX, "0 or more" },
+    { "beta", offsetof(flux_rule_opts, beta), 0, 1 - DBL_EPSILON, "at least 0 and less than 1" },
+    { "beta", offsetof(flux_rule_opts, beta) + sizeof(double), 0, 1 - DBL_EPSILON, "at least 0 and less than 1" },
+    { "rho", offsetof(flux_rule_opts, rho), 0, 1, "from 0 to 1" },
+    { "lambda", offsetof(flux_rule_opts, lambda), 0, DBL_MAX, "0 or more" },
+    { "epsilon", offsetof(flux_rule_opts, epsilon), 0, DBL_MAX, "0 or more" },
+    { "delta", offsetof(flux_rule_opts, delta), DBL_MIN, HUGE_VAL, "more than 0" },
+    { "omega", offsetof(flux_rule_opts, omega), DBL_MIN, HUGE_VAL, "more than 0" },
+    { "p", offsetof(flux_rule_opts, p), DBL_MIN, HUGE_VAL, "more than 0" },
+    { "ell", offsetof(flux_rule_opts, ell), DBL_MIN, 1, "more than 0 and at most 1" },
+    { "ell", offsetof(flux_rule_opts, ell) + sizeof(double), 1, DBL_MAX, "1 or more" },
+    { "gamma", offsetof(flux_rule_opts, gamma), 0, DBL_MAX, "0 or more" },
+    { "gamma", offsetof(flux_rule_opts, gamma) + sizeof(double), DBL_MIN, HUGE_VAL, "more than 0" },
+    { "n", 0, 1, INT_MAX, "1 or more" }
+};
+
+static double flux__hyper(const flux_rule_opts *o, int h) {
+    double v;
+    if (h == FLUX__EVERY) return o->n == FLUX__NO_INT ? FLUX__NO_NUMBER : (double)o->n;
+    memcpy(&v, (const char *)o + flux__hypers[h].at, sizeof v);
+    return v;
+}
+
+static void flux__hyper_set(flux_rule_opts *o, int h, double v) {
+    if (h == FLUX__EVERY) o->n = (int)v;
+    else memcpy((char *)o + flux__hypers[h].at, &v, sizeof v);
+}
+
+/* ---------------- steps */
+
+typedef struct flux__constants {          /* the numbers of one update, as operands */
+    double v[24];
+    flux_tensor *x[24];
+    int n;
+} flux__constants;
+
+typedef struct flux__step {               /* of one rule for one parameter */
+    flux_rule_opts o;
+    flux__constants *shared;
+    flux_tensor *p;                       /* the parameter, in the dtype of its states */
+    flux_tensor *d;                       /* the gradient so far is scale * d; NULL: there is nothing to apply yet */
+    double scale;
+    bool measured;                        /* scale came from data: multiply always, so that the graph keeps its shape */
+    int64_t t;                            /* 1 in the first step; what the step leaves here is kept */
+    flux_tensor **s, **next;              /* the rule's states before and after (next NULL: unchanged) */
+    flux_tensor *norm;                    /* ClipNorm's question */
+} flux__step;
+
+/* v as an operand; parameters mostly ask for the same few. */
+static flux_tensor *flux__constant(const flux__step *k, double v) {
+    flux__constants *c = k->shared;
+    for (int i = 0; i < c->n; i++)
+        if (c->v[i] == v) return c->x[i];
+    flux_tensor *x = flux__number(v);
+    if (x && c->n < 24) c->v[c->n] = v, c->x[c->n++] = x;
+    return x;
+}
+
+/* The gradient as one tensor. */
+static flux_tensor *flux__gradient_now(flux__step *k) {
+    if (k->measured || k->scale != 1) k->d = flux__elementwise(FLUX__OP_MUL, k->d, flux__constant(k, k->scale), NULL);
+    k->scale = 1;
+    k->measured = false;
+    return k->d;
+}
+
+/* keep old + (1 - keep) x, and a scale + b */
+static flux_tensor *flux__blend(flux__step *k, flux_tensor *old, flux_tensor *x, double keep) {
+    return flux__lerp(old, x, flux__constant(k, 1 - keep));
+}
+static flux_tensor *flux__scaled_sum(flux__step *k, flux_tensor *a, double scale, flux_tensor *b) {
+    return flux__fma(a, flux__constant(k, scale), b);
+}
+
+static void flux__step_descent(flux__step *k) { k->scale *= k->o.eta; }
+
+static void flux__step_momentum(flux__step *k) {
+    k->scale *= k->o.eta;
+    k->d = k->next[0] = flux__scaled_sum(k, k->s[0], k->o.rho, flux__gradient_now(k));
+}
+
+static void flux__step_nesterov(flux__step *k) {
+    double rho = k->o.rho;
+    k->scale *= k->o.eta;
+    flux_tensor *g = flux__gradient_now(k);
+    k->d = flux__scaled_sum(k, k->s[0], -rho * rho, flux_mul(g, 1 + rho));
+    k->next[0] = flux_sub(flux_mul(k->s[0], rho), g);
+}
+
+static void flux__step_rmsprop(flux__step *k) {
+    flux_tensor *g = flux__gradient_now(k), *q = flux__blend(k, k->s[0], flux_square(g), k->o.rho);
+    k->next[0] = q;
+    k->d = flux_div(g, flux_add(flux_sqrt(q), flux__constant(k, k->o.epsilon)));
+    k->scale = k->o.eta;
+}
+
+static void flux__step_rmsprop_centred(flux__step *k) {
+    flux_tensor *g = flux__gradient_now(k), *q = flux__blend(k, k->s[0], flux_square(g), k->o.rho);
+    flux_tensor *l = flux__blend(k, k->s[1], g, k->o.rho), *spread = flux_max2(flux_sub(q, flux_square(l)), 0.0);
+    k->next[0] = q;                       /* the spread of equal gradients rounds to less than 0: hence max2 */
+    k->next[1] = l;
+    k->d = flux_div(g, flux_add(flux_sqrt(spread), flux__constant(k, k->o.epsilon)));
+    k->scale = k->o.eta;
+}
+
+static void flux__step_rprop(flux__step *k) {
+    flux_tensor *g = flux__gradient_now(k), *same = flux_mul(k->s[0], g), *step = k->s[1];
+    flux_tensor *turned = flux_lt(same, 0.0);
+    flux_tensor *more = flux_min2(flux_mul(step, k->o.ell[1]), k->o.gamma[1]);
+    flux_tensor *less = flux_max2(flux_mul(step, k->o.ell[0]), k->o.gamma[0]);
+    k->next[0] = flux_where(turned, 0.0, g);
+    k->next[1] = flux_where(flux_gt(same, 0.0), more, flux_where(turned, less, step));
+    k->d = flux_mul(k->next[1], flux_sign(k->next[0]));
+}
+
+/* 1 - beta^t for both betas: what the moments lack in their first steps. */
+static double flux__lack(const flux__step *k, int which) { return 1 - pow(k->o.beta[which], (double)k->t); }
+
+/* Adam's two moments into next[0] and next[1]; the gradient. */
+static flux_tensor *flux__moments(flux__step *k) {
+    flux_tensor *g = flux__gradient_now(k);
+    k->next[0] = flux__blend(k, k->s[0], g, k->o.beta[0]);
+    k->next[1] = flux__blend(k, k->s[1], flux_square(g), k->o.beta[1]);
+    return g;
+}
+
+/* eta (m/c1) / (sqrt(v/c2) + epsilon), as eta sqrt(c2)/c1 times m / (sqrt(v) + epsilon sqrt(c2)). */
+static void flux__adam_ratio(flux__step *k, flux_tensor *m, double c1, flux_tensor *v, double c2) {
+    k->d = flux_div(m, flux_add(flux_sqrt(v), flux__constant(k, k->o.epsilon * sqrt(c2))));
+    k->scale = k->o.eta * sqrt(c2) / c1;
+}
+
+static void flux__step_adam(flux__step *k) {
+    flux__moments(k);
+    flux__adam_ratio(k, k->next[0], flux__lack(k, 0), k->next[1], flux__lack(k, 1));
+}
+
+static void flux__step_adamw(flux__step *k) {
+    double lambda = k->o.lambda;
+    flux__step_adam(k);
+    if (lambda == 0) return;
+    if (k->o.couple != FLUX_OFF) lambda *= k->o.eta;
+    k->d = flux__scaled_sum(k, k->p, lambda, flux__gradient_now(k));
+}
+
+static void flux__step_lion(flux__step *k) {
+    flux_tensor *g = flux__gradient_now(k);
+    double b1 = k->o.beta[0], b2 = k->o.beta[1];
+    k->next[0] = flux__blend(k, g, k->s[0], b2);                  /* beta2 weighs the gradient, as in Optimisers.jl */
+    k->d = flux_sign(flux__scaled_sum(k, g, b2 - b1, flux_mul(k->next[0], b1)));
+    k->scale = k->o.eta;
+}
+
+static void flux__step_radam(flux__step *k) {
+    double b2 = pow(k->o.beta[1], (double)k->t), most = 2 / (1 - k->o.beta[1]) - 1;
+    double rho = most - 2 * (double)k->t * b2 / (1 - b2);
+    flux__moments(k);
+    if (rho > 4) {
+        flux__adam_ratio(k, k->next[0], flux__lack(k, 0), k->next[1], 1 - b2);
+        k->scale *= sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho));
+    } else {
+        k->d = k->next[0];
+        k->scale = k->o.eta / flux__lack(k, 0);
+    }
+}
+
+static void flux__step_adamax(flux__step *k) {
+    flux_tensor *g = flux__gradient_now(k);
+    k->next[0] = flux__blend(k, k->s[0], g, k->o.beta[0]);
+    k->next[1] = flux_max2(flux_mul(k->s[1], k->o.beta[1]), flux_abs(g));
+    k->d = flux_div(k->next[0], flux_add(k->next[1], flux__constant(k, k->o.epsilon)));
+    k->scale = k->o.eta / flux__lack(k, 0);
+}
+
+static void flux__step_oadam(flux__step *k) {
+    flux__step_adam(k);
+    k->next[2] = flux__gradient_now(k);
+    k->d = flux_sub(flux_mul(k->next[2], 2), k->s[2]);
+}
+
+static void flux__step_adagrad(flux__step *k) {
+    flux_tensor *g = flux__gradient_now(k);
+    k->next[0] = flux__fma(g, g, k->s[0]);
+    k->d = flux_div(g, flux_add(flux_sqrt(k->next[0]), flux__constant(k, k->o.epsilon)));
+    k->scale = k->o.eta;
+}
+
+static void flux__step_adadelta(flux__step *k) {
+    flux_tensor *g = flux__gradient_now(k), *q = flux__blend(k, k->s[0], flux_square(g), k->o.rho);
+    flux_tensor *e = flux__constant(k, k->o.epsilon);
+    k->next[0] = q;
+    k->d = flux_mul(g, flux_sqrt(flux_div(flux_add(k->s[1], e), flux_add(q, e))));
+    k->next[1] = flux__blend(k, k->s[1], flux_square(k->d), k->o.rho);
+}
+
+static void flux__step_amsgrad(flux__step *k) {
+    flux__moments(k);
+    k->next[2] = flux_max2(k->s[2], k->next[1]);
+    flux__adam_ratio(k, k->next[0], 1, k->next[2], 1);
+}
+
+static void flux__step_nadam(flux__step *k) {
+    double b1 = k->o.beta[0], next = 1 - pow(b1, (double)k->t + 1);
+    flux_tensor *g = flux__moments(k);
+    flux_tensor *m = flux__scaled_sum(k, k->next[0], b1 / next, flux_mul(g, (1 - b1) / flux__lack(k, 0)));
+    if (k->o.beta[1] > 0) flux__adam_ratio(k, m, 1, k->next[1], flux__lack(k, 1) / k->o.beta[1]);
+    else k->d = m, k->scale = k->o.eta / k->o.epsilon;       /* the second moment counts beta[1]: nothing */
+}
+
+static void flux__step_adabelief(flux__step *k) {
+    flux_tensor *g = flux__gradient_now(k), *m = flux__blend(k, k->s[0], g, k->o.beta[0]);
+    k->next[0] = m;
+    flux_tensor *s = flux__blend(k, k->s[1], flux_square(flux_sub(g, m)), k->o.beta[1]);
+    k->next[1] = flux_add(s, flux__constant(k, k->o.epsilon));
+    flux__adam_ratio(k, m, flux__lack(k, 0), k->next[1], flux__lack(k, 1));
+}
+
+static void flux__step_weightdecay(flux__step *k) {
+    k->d = flux__scaled_sum(k, k->p, k->o.lambda, flux__gradient_now(k));
+}
+
+static void flux__step_signdecay(flux__step *k) {
+    k->d = flux__scaled_sum(k, flux_sign(k->p), k->o.lambda, flux__gradient_now(k));
+}
+
+static void flux__step_clipgrad(flux__step *k) {
+    k->d = flux_clamp(flux__gradient_now(k), -k->o.delta, k->o.delta);
+}
+
+/* Only asks for the norm; flux__clip_norms answers, once all norms have been computed together. */
+static void flux__step_clipnorm(flux__step *k) {
+    double p = k->o.p;
+    flux_tensor *size = p == 2 ? k->d : flux_abs(k->d);
+    if (p == 2) k->norm = (flux_norm)(size);
+    else if (p > DBL_MAX) k->norm = (flux_max)(size);
+    else k->norm = flux_pow((flux_sum)(flux_pow(size, p)), 1 / p);
+}
+
+static void flux__step_accumgrad(flux__step *k) {
+    flux_tensor *g = flux__gradient_now(k), *sum = k->t > 1 ? flux_add(k->s[0], g) : k->o.n > 1 ? flux_copy(g) : g;
+    k->d = k->t >= k->o.n ? sum : NULL;
+    k->scale = 1 / (double)k->t;
+    if (k->d) k->t = 0;                   /* the next one starts afresh, whatever the sum holds */
+    else k->next[0] = sum;
+}
+
+/* ---------------- the table of rules */
+
+typedef struct flux__rule_row {
+    const char *name;
+    void (*step)(flux__step *k);
+    bool counts;                          /* needs to know which step it is */
+    struct { const char *name; int start; } state[3];   /* kept per parameter; starts at that hyper-parameter, or 0 */
+    struct { int hyper; double value; } has[7];   /* defaults, in printed order; the first prints without its name */
+} flux__rule_row;
+
+#define FLUX__M_V { { "m", 0 }, { "v", 0 }, { NULL, 0 } }
+#define FLUX__BETAS(beta1, beta2) { FLUX__BETA1, beta1 }, { FLUX__BETA2, beta2 }
+#define FLUX__ADAM_HAS(beta1, beta2, epsilon) \
+    { { FLUX__ETA, 1e-3 }, FLUX__BETAS(beta1, beta2), { FLUX__EPSILON, epsilon }, { 0, 0 } }
+#define FLUX__NO_STATE { { NULL, 0 } }
+#define FLUX__RMS_HAS { { FLUX__ETA, 1e-3 }, { FLUX__RHO, 0.9 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } }
+
+static const flux__rule_row flux__rule_rows[] = {
+    { "", NULL, false, FLUX__NO_STATE, { { 0, 0 } } },
+    { "Descent", flux__step_descent, false, FLUX__NO_STATE, { { FLUX__ETA, 0.1 }, { 0, 0 } } },
+    { "Momentum", flux__step_momentum, false, { { "velocity", 0 } }, { { FLUX__ETA, 0.01 }, { FLUX__RHO, 0.9 }, { 0, 0 } } },
+    { "Nesterov", flux__step_nesterov, false, { { "velocity", 0 } }, { { FLUX__ETA, 1e-3 }, { FLUX__RHO, 0.9 }, { 0, 0 } } },
+    { "RMSProp", flux__step_rmsprop, false, { { "square", 0 } }, FLUX__RMS_HAS },
+    { "RMSProp", flux__step_rmsprop_centred, false, { { "square", 0 }, { "mean", 0 } }, FLUX__RMS_HAS },
+    { "Rprop", flux__step_rprop, false, { { "gradient", 0 }, { "step", FLUX__ETA } },
+      { { FLUX__ETA, 1e-3 }, { FLUX__ELL1, 0.5 }, { FLUX__ELL2, 1.2 }, { FLUX__GAMMA1, 1e-6 },
+        { FLUX__GAMMA2, 50 }, { 0, 0 } } },
+    { "Adam", flux__step_adam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
+    { "AdamW", flux__step_adamw, true, FLUX__M_V,
+      { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { FLUX__LAMBDA, 0 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } } },
+    { "Lion", flux__step_lion, false, { { "m", 0 } }, { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { 0, 0 } } },
+    { "RAdam", flux__step_radam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
+    { "AdaMax", flux__step_adamax, true, { { "m", 0 }, { "u", 0 } }, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
+    { "OAdam", flux__step_oadam, true, { { "m", 0 }, { "v", 0 }, { "last", 0 } }, FLUX__ADAM_HAS(0.5, 0.9, 1e-8) },
+    { "AdaGrad", flux__step_adagrad, false, { { "square", FLUX__EPSILON } },
+      { { FLUX__ETA, 0.1 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } } },
+    { "AdaDelta", flux__step_adadelta, false, { { "square", 0 }, { "delta", 0 } },
+      { { FLUX__RHO, 0.9 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } } },
+    { "AMSGrad", flux__step_amsgrad, false, { { "m", FLUX__EPSILON }, { "v", FLUX__EPSILON }, { "vmax", FLUX__EPSILON } },
+      FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
+    { "NAdam", flux__step_nadam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
+    { "AdaBelief", flux__step_adabelief, true, { { "m", 0 }, { "s", 0 } }, FLUX__ADAM_HAS(0.9, 0.999, 1e-16) },
+    { "WeightDecay", flux__step_weightdecay, false, FLUX__NO_STATE, { { FLUX__LAMBDA, 5e-4 }, { 0, 0 } } },
+    { "SignDecay", flux__step_signdecay, false, FLUX__NO_STATE, { { FLUX__LAMBDA, 1e-3 }, { 0, 0 } } },
+    { "ClipGrad", flux__step_clipgrad, false, FLUX__NO_STATE, { { FLUX__DELTA, 10 }, { 0, 0 } } },
+    { "ClipNorm", flux__step_clipnorm, false, FLUX__NO_STATE, { { FLUX__OMEGA, 10 }, { FLUX__NORM_P, 2 }, { 0, 0 } } },
+    { "AccumGrad", flux__step_accumgrad, true, { { "sum", 0 } }, { { FLUX__EVERY, 1 }, { 0, 0 } } }
+};
+
+enum { FLUX__RULE_ROWS = sizeof flux__rule_rows / sizeof flux__rule_rows[0] };    /* a part's kind is its row's number, not 0 */
+
+FLUX__COLD
+
+static flux_rule flux__bad_rule(void) {
+    flux_rule r;
+    memset((void *)&r, 0, sizeof r);
+    return r;
+}
+
+/* ---------------- making rules */
+
+static flux__text flux__call_name(const flux__rule_row *row) {      /* "Adam" is made by flux_adam */
+    flux__text t;
+    int i = 0;
+    for (; row->name[i] && i < 20; i++) t.s[i] = (char)tolower((unsigned char)row->name[i]);
+    t.s[i] = 0;
+    return t;
+}
+
+static bool flux__row_has(const flux__rule_row *row, int h) {
+    for (int i = 0; i < 7 && row->has[i].hyper; i++)
+        if (row->has[i].hyper == h) return true;
+    return false;
+}
+
+static bool flux__check_hyper(const char *call, const flux_rule_opts *o, int h) {
+    double v = flux__hyper(o, h);
+    const flux__hyper_row *row = &flux__hypers[h];
+    if (v >= row->least && v <= row->most) return true;
+    flux__fail("%s: %s is %g, but must be %s", call, row->name, v, row->want);
+    return false;
+}
+
+static bool flux__resolve_switches(flux_rule_part *r, const char *call) {
+    const flux__rule_row *row = &flux__rule_rows[r->kind];
+    bool couples = row->step == flux__step_adamw, squares = row->step == flux__step_rmsprop;
+    if (r->o.couple != FLUX_DEFAULT && !couples) return FLUX__REFUSE("%s: %s has no couple", call, row->name);
+    if (r->o.centred != FLUX_DEFAULT && !squares && row->step != flux__step_rmsprop_centred)
+        return FLUX__REFUSE("%s: %s has no centred", call, row->name);
+    if (couples && r->o.couple == FLUX_DEFAULT) r->o.couple = FLUX_ON;
+    return true;
+}
+
+static bool flux__has_hyper(const flux_rule_opts *o, int h) { return flux__is_given(flux__hyper(o, h), o->marked); }
+
+/* Fills in defaults, and 0 for what the rule does not have; false, with an error, for a value out of range or a field that the rule does not have. The first
+   number may come without its name, and then arrives as eta: flux_clipnorm(1). */
+static bool flux__resolve(flux_rule_part *r) {
+    const flux__rule_row *row = &flux__rule_rows[r->kind];
+    flux__text call = flux__call_name(row);
+    int first = row->has[0].hyper;
+    if (!flux__row_has(row, FLUX__ETA) && flux__has_hyper(&r->o, FLUX__ETA) && !flux__has_hyper(&r->o, first)) {
+        flux__hyper_set(&r->o, first, r->o.eta);
+        r->o.eta = FLUX__NO_NUMBER;
+    }
+    for (int h = 1; h < FLUX__HYPERS; h++) {
+        if (flux__row_has(row, h)) continue;
+        if (flux__has_hyper(&r->o, h)) return FLUX__REFUSE("%s: %s has no %s", call.s, row->name, flux__hypers[h].name);
+        flux__hyper_set(&r->o, h, 0);
+    }
+    for (int i = 0; i < 7 && row->has[i].hyper; i++) {
+        int h = row->has[i].hyper;
+        if (!flux__has_hyper(&r->o, h)) flux__hyper_set(&r->o, h, row->has[i].value);
+        else if (!flux__check_hyper(call.s, &r->o, h)) return false;
+    }
+    if (r->o.gamma[0] > r->o.gamma[1])
+        return FLUX__REFUSE("%s: gamma is (%g, %g), not in order", call.s, r->o.gamma[0], r->o.gamma[1]);
+    return flux__resolve_switches(r, call.s);
+}
+
+FLUX_DEF flux_rule flux_rule_with(const char *name, flux_rule_opts o) {
+    flux_rule r = flux__bad_rule();
+    flux_rule_part *part = &r.part[0];
+    if (!name) flux__null("rule", "name", name);
+    o.couple = flux__given_switch(o.couple, o.marked);
+    o.centred = flux__given_switch(o.centred, o.marked);
+    part->o = o;
+    part->kind = 1;
+    while (name && part->kind < FLUX__RULE_ROWS && strcmp(flux__rule_rows[part->kind].name, name) != 0) part->kind++;
+    if (part->kind == FLUX__RULE_ROWS) flux__fail("rule: there is no rule named \"%.60s\"", name);
+    if (!name || part->kind == FLUX__RULE_ROWS) return flux__bad_rule();
+    if (o.centred == FLUX_ON && flux__rule_rows[part->kind].step == flux__step_rmsprop) part->kind++;
+    if (!flux__resolve(part)) return flux__bad_rule();
+    r.n = 1;
+    r.made = true;
+    return r;
+}
+
+static bool flux__is_rule(const char *call, const flux_rule *r) {
+    if (r->made) return true;
+    if (!flux__null_explained()) flux__fail("%s: this is not a rule (rules are made by flux_adam() and the like)", call);
+    return false;
+}
+
+static flux_rule flux__chain_rules(const char *call, int n, const flux_rule *rules) {
+    flux_rule r = flux__bad_rule();
+    for (int i = 0; i < n; i++) {
+        if (!flux__is_rule(call, &rules[i])) return flux__bad_rule();
+        if (rules[i].n > FLUX_MAX_RULES - r.n) {
+            flux__fail("%s: a chain has at most %d rules", call, (int)FLUX_MAX_RULES);
+            return flux__bad_rule();
+        }
+        for (int k = 0; k < rules[i].n; k++) r.part[r.n++] = rules[i].part[k];
+        r.mixed |= rules[i].mixed;
+    }
+    r.made = true;
+    return r;
+}
+
+FLUX_DEF flux_rule flux_optimiser_chain_of(int n, const flux_rule *rules) { return flux__chain_rules("optimiser_chain", n, rules); }
+
+FLUX_DEF flux_rule flux_accumgrad(int n, flux_rule rule) {
+    flux_rule two[2];
+    two[0] = flux__bad_rule();
+    two[0].part[0].o.n = n;
+    if (n < 1) {
+        flux__fail("accumgrad: n is %d, but must be 1 or more", n);
+        return flux__bad_rule();
+    }
+    two[0] = flux_rule_with("AccumGrad", two[0].part[0].o);
+    two[1] = rule;
+    return flux__chain_rules("accumgrad", 2, two);
+}
+
+FLUX_DEF flux_rule flux_mixed_precision(flux_rule rule) {
+    flux_rule r = flux__chain_rules("mixed_precision", 1, &rule);
+    r.mixed = r.made;
+    return r;
+}
+
+#endif /* FLUX__NN_RULES_H */

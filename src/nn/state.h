@@ -1,0 +1,252 @@
+#ifndef FLUX__NN_STATE_H
+#define FLUX__NN_STATE_H
+#include "../base/platform.h"
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "../graph/nodes.h"
+#include "../graph/elementwise.h"
+#include "../graph/views.h"
+#include "../schedule/looking.h"
+#include "walk.h"
+#include "rules.h"
+
+/* ---------------- the state of a model */
+
+FLUX__COLD
+
+typedef struct flux__spot {               /* a place in the model that holds a trained tensor, in the order of the walk */
+    char *path;
+    flux_tensor **slot;                   /* as of the last walk */
+    int leaf;
+    bool view;                            /* holds a view of the leaf's tensor (a tied, transposed weight) */
+    flux_tensor *next;                    /* during an update: the view that takes its place */
+} flux__spot;
+
+typedef struct flux__trainee {            /* a distinct trained tensor; its states and counts lie in arrays of the state */
+    int spot;                             /* the first place that holds it, which names it */
+    flux_tensor *p;                       /* as it was set up, or last updated */
+    flux_tensor *master, *master_seen;    /* float32, of 16 bits; seen: as flux__state_fields last showed it */
+    flux_tensor *steps;                   /* the counts as flux__state_fields showed them; where set, it holds them */
+    flux_tensor *now, *next, *next_master;/* during an update: the parameter, and what takes its place */
+    int owners;                           /* how many places of the model hold it */
+    bool frozen;
+} flux__trainee;
+
+struct flux_state {
+    flux__head head;
+    int nrules, nspots, nleaves, nstates; /* nstates: of each leaf, over all rules */
+    bool mixed, counts;
+    double scale;                         /* of the loss; 0: none */
+    int64_t good, skipped;                /* steps since the scale changed; and those not made */
+    flux_tensor *scaling;                 /* these three as flux__state_fields showed them; where set, it holds them */
+    flux_tensor *scaled;                  /* the loss whose gradients flux_update is to be given */
+    flux_rule_part *rule;                 /* nrules of them, as flux_setup was given them */
+    flux__spot *spot;
+    flux__trainee *leaf;
+    flux_rule_opts *o;                    /* leaf x rule: changed for a part of the model by flux_adjust_layer */
+    int64_t *t, *t_next;                  /* leaf x rule: steps made, and after this one */
+    flux_tensor **s, **next;              /* leaf x state, now and after the step */
+    flux__step *step;                     /* by leaf */
+    flux__constants constants;
+    flux_tensor **olds, **news;           /* what flux__update_eval is given; room for all parameters and states */
+    int *owners;
+    flux_tensor **pending;                /* what layers have recorded for their own state: computed along with the step */
+    int npending, pending_room;
+    char *path;                           /* room for the longest name of a state */
+    size_t path_room;
+};
+
+static void flux__state_free(flux_state *s) {
+    for (int i = 0; s->leaf && i < s->nleaves; i++) {
+        flux_release(s->leaf[i].p);
+        flux_release(s->leaf[i].master);
+        flux_release(s->leaf[i].master_seen);
+        flux_release(s->leaf[i].steps);
+    }
+    flux_release(s->scaling);
+    flux_release(s->scaled);
+    for (int i = 0; s->s && i < s->nleaves * s->nstates; i++) flux_release(s->s[i]);
+    for (int i = 0; s->spot && i < s->nspots; i++)
+        if (s->spot[i].path) FLUX_FREE(s->spot[i].path);
+    void *arrays[] = { s->rule, s->spot, s->leaf, s->o, s->t, s->t_next, s->s, s->next, s->step,
+                       s->olds, s->news, s->owners, s->path, s->pending };
+    for (int i = 0; i < (int)(sizeof arrays / sizeof *arrays); i++)
+        if (arrays[i]) FLUX_FREE(arrays[i]);
+    flux__bury(s);
+}
+
+static const char *flux__leaf_path(const flux_state *s, int leaf) { return s->spot[s->leaf[leaf].spot].path; }
+
+/* ---------------- setup */
+
+typedef struct flux__spotting { flux_state *s; int room; bool ok; } flux__spotting;
+
+static void flux__spot_add(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+    flux__spotting *w = (flux__spotting *)user;
+    (void)owner;
+    if (!trained || !w->ok) return;
+    flux__spot *spot = (flux__spot *)flux__grow(w->s->spot, &w->room, w->s->nspots + 1, sizeof *spot);
+    char *copy = spot ? (char *)flux__malloc(strlen(path) + 1) : NULL;
+    if (spot) w->s->spot = spot;
+    w->ok = copy != NULL;
+    if (!copy) return;
+    strcpy(copy, path);
+    if (strlen(path) + 64 > w->s->path_room) w->s->path_room = strlen(path) + 64;
+    spot += w->s->nspots++;
+    spot->path = copy;
+    spot->slot = slot;
+    spot->view = false;
+    spot->next = NULL;
+    spot->leaf = -1;
+}
+
+/* The tensor that decides: what stands there, or the one that it is a view of and that stands elsewhere in the model. */
+static flux_tensor *flux__spot_tensor(const flux_state *s, flux__pairs *there, int i) {
+    flux_tensor *x = *s->spot[i].slot;
+    bool tied = FLUX__IS_VIEW(x) && x->op != FLUX__DETACH && flux__pairs_find(there, x->base)->key;
+    return tied ? x->base : x;
+}
+
+/* Gives each distinct tensor a leaf, in the order of the walk. */
+static bool flux__find_leaves(flux_state *s) {
+    flux__pairs there;
+    bool fresh = false, ok = true;
+    memset(&there, 0, sizeof there);
+    for (int i = 0; i < s->nspots && ok; i++) ok = flux__pairs_at(&there, *s->spot[i].slot, &fresh) != NULL;
+    s->leaf = (flux__trainee *)flux__zalloc((size_t)(s->nspots + 1) * sizeof *s->leaf);
+    ok = ok && s->leaf;
+    for (int i = 0; i < s->nspots && ok; i++) {          /* first those that hold the tensor itself: they name it */
+        flux_tensor *x = *s->spot[i].slot;
+        flux__pair *pair = flux__pairs_find(&there, x);
+        if (flux__spot_tensor(s, &there, i) != x) continue;
+        if (!pair->value) {
+            s->leaf[s->nleaves].spot = i;
+            s->leaf[s->nleaves].p = (flux_tensor *)flux_retain(x);
+            pair->value = &s->leaf[s->nleaves++];
+        }
+        s->spot[i].leaf = (int)((flux__trainee *)pair->value - s->leaf);
+    }
+    for (int i = 0; i < s->nspots && ok; i++) {
+        if (s->spot[i].leaf >= 0) continue;
+        s->spot[i].view = true;
+        s->spot[i].leaf = (int)((flux__trainee *)flux__pairs_find(&there, (*s->spot[i].slot)->base)->value - s->leaf);
+    }
+    flux__pairs_free(&there);
+    return ok;
+}
+
+enum { FLUX__FIRST_SCALE = 1 << 15, FLUX__LAST_SCALE = 1 << 24, FLUX__SCALE_STEPS = 2000 };   /* 2^15: f16 holds it */
+
+static flux_dtype flux__state_dtype(const flux_tensor *p) { return p->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32; }
+
+/* A tensor of p's shape and place with v in every element. */
+static flux_tensor *flux__full_like(flux_tensor *p, double v) {
+    int h = flux__hide();
+    flux_tensor *x = flux_full_shape(flux__dims(p), v, flux__state_dtype(p));
+    x = x ? flux__move(x, p->device) : NULL;
+    return flux__reveal(h, x ? flux_copy(x) : NULL);     /* a copy has memory, which updates can go on using */
+}
+
+FLUX__LEAN
+
+/* Rule r's hyper-parameters for a leaf. In float16 a smaller epsilon would be 0. */
+static flux_rule_opts flux__opts_of(const flux_state *s, int leaf, int r) {
+    flux_rule_opts o = s->o[leaf * s->nrules + r];
+    if (s->leaf[leaf].p->dtype == FLUX_F16 && !s->mixed && o.epsilon > 0 && o.epsilon < 1e-7) o.epsilon = 1e-7;
+    return o;
+}
+
+static int flux__row_states(const flux__rule_row *row) {
+    int n = 0;
+    while (n < 3 && row->state[n].name) n++;
+    return n;
+}
+
+/* Where each rule's states of a leaf start. */
+static bool flux__start_leaf(flux_state *s, int leaf) {
+    flux__trainee *l = &s->leaf[leaf];
+    flux_tensor **at = s->s + (size_t)leaf * (size_t)s->nstates;
+    for (int r = 0; r < s->nrules; r++) {
+        const flux__rule_row *row = &flux__rule_rows[s->rule[r].kind];
+        s->o[leaf * s->nrules + r] = s->rule[r].o;
+        flux_rule_opts o = flux__opts_of(s, leaf, r);
+        for (int i = 0; i < 3 && row->state[i].name; i++, at++) {
+            double start = row->state[i].start ? flux__hyper(&o, row->state[i].start) : 0;
+            *at = (flux_tensor *)flux_retain(flux__full_like(l->p, start));
+            if (!*at) return false;
+        }
+    }
+    if (!s->mixed || !flux__is_half(l->p->dtype)) return true;
+    if (l->p->dtype == FLUX_F16) s->scale = FLUX__FIRST_SCALE;
+    l->master = (flux_tensor *)flux_retain(flux_copy(flux_to_dtype(flux_detach(l->p), FLUX_F32)));
+    return l->master != NULL;
+}
+
+FLUX__COLD
+
+static bool flux__state_arrays(flux_state *s) {
+    size_t leaves = (size_t)s->nleaves + 1, rules = (size_t)s->nrules + 1, states = (size_t)s->nstates + 1;
+    s->o = (flux_rule_opts *)flux__zalloc(leaves * rules * sizeof *s->o);
+    s->t = (int64_t *)flux__zalloc(leaves * rules * sizeof *s->t);
+    s->t_next = (int64_t *)flux__zalloc(leaves * rules * sizeof *s->t);
+    s->s = (flux_tensor **)flux__zalloc(leaves * states * sizeof *s->s);
+    s->next = (flux_tensor **)flux__zalloc(leaves * states * sizeof *s->next);
+    s->step = (flux__step *)flux__zalloc(leaves * sizeof *s->step);
+    s->olds = (flux_tensor **)flux__zalloc(leaves * (states + 2) * sizeof *s->olds);
+    s->news = (flux_tensor **)flux__zalloc(leaves * (states + 2) * sizeof *s->news);
+    s->owners = (int *)flux__zalloc(leaves * (states + 2) * sizeof *s->owners);
+    s->path = (char *)flux__malloc(s->path_room + 1);
+    return s->o && s->t && s->t_next && s->s && s->next && s->step && s->olds && s->news && s->owners && s->path;
+}
+
+/* Parameters and states have their values from the start: the second step then finds what the first one found. */
+static bool flux__start_values(flux_state *s) {
+    int n = 0, h = flux__hide();
+    bool ok = true;
+    for (int i = 0; i < s->nleaves && ok; i++) {
+        ok = flux__start_leaf(s, i);
+        s->olds[n++] = s->leaf[i].p;
+        if (s->leaf[i].master) s->olds[n++] = s->leaf[i].master;
+        for (int k = 0; k < s->nstates; k++) s->olds[n++] = s->s[i * s->nstates + k];
+    }
+    ok = ok && flux_eval_all(n, s->olds) == 0;
+    flux__reveal_object(h, NULL);
+    return ok;
+}
+
+static bool flux__take_rules(flux_state *s, const flux_rule *rule) {
+    if (!flux__is_rule("setup", rule)) return false;
+    s->rule = (flux_rule_part *)flux__zalloc((size_t)(rule->n + 1) * sizeof *s->rule);
+    if (!s->rule) return false;
+    s->mixed = rule->mixed;
+    s->nrules = rule->n;
+    for (int i = 0; i < rule->n; i++) {
+        s->rule[i] = rule->part[i];
+        s->counts |= flux__rule_rows[rule->part[i].kind].counts;
+        s->nstates += flux__row_states(&flux__rule_rows[rule->part[i].kind]);
+    }
+    return true;
+}
+
+FLUX_DEF flux_state *flux_setup(flux_rule rule, flux_layer *model) {
+    if (!model || FLUX__GONE("setup", model)) return (flux_state *)flux__null("setup", "model", model);
+    flux_state *s = (flux_state *)flux__zalloc(sizeof *s);
+    if (!s) return NULL;
+    s->head.kind = FLUX__STATE;
+    s->head.refs = 1;
+    flux__spotting w = { s, 0, true };
+    bool ok = flux__take_rules(s, &rule) && flux__walk_all(model, flux__spot_add, NULL, &w) && w.ok;
+    ok = ok && flux__find_leaves(s) && flux__state_arrays(s) && flux__start_values(s);
+    if (!ok) {
+        flux__state_free(s);
+        return NULL;
+    }
+    if (!s->nleaves)
+        flux__note(FLUX_LOG_WARN, "setup.empty", false, "setup: this %s has no trainable parameters", model->type->name);
+    return (flux_state *)flux__own(s);
+}
+
+#endif /* FLUX__NN_STATE_H */

@@ -1,0 +1,177 @@
+#ifndef FLUX__NN_TRAIN_H
+#define FLUX__NN_TRAIN_H
+#include "../base/platform.h"
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "../graph/nodes.h"
+#include "../graph/elementwise.h"
+#include "../graph/leaves.h"
+#include "../graph/views.h"
+#include "../schedule/looking.h"
+#include "../data/epoch.h"
+#include "model.h"
+#include "gradient.h"
+#include "update.h"
+
+/* ---------------- training */
+
+FLUX__COLD
+
+/* The loss and all gradients, computed together, so that the loss can be looked at before the step is made. */
+static double flux__loss_now(flux_tensor *loss, const flux_grads *g) {
+    flux_tensor **all = (flux_tensor **)flux__malloc((size_t)(g->n + 1) * sizeof *all);
+    int n = 0;
+    if (!all) return (double)NAN;
+    all[n++] = loss;
+    for (int i = 0; i < g->n; i++)
+        if (g->grad[i]) all[n++] = g->grad[i];
+    bool ok = flux_eval_all(n, all) == 0;
+    FLUX_FREE(all);
+    return ok ? flux_item(loss) : (double)NAN;
+}
+
+static int flux__train_batch(flux_tensor *loss, flux_layer *model, flux_state *s, int64_t index) {
+    const void *what[1] = { model };
+    flux_tensor *scaled = loss ? flux_scaled_loss(s, loss) : NULL;
+    flux_grads *g = scaled ? flux_gradient_of(scaled, 1, what) : NULL;
+    int64_t failures = flux__failures();
+    double value = g ? flux__loss_now(loss, g) : 0;
+    if (!g || flux__failed_since(failures)) return -1;
+    if (value - value == 0) return flux_update(s, model, g);
+    flux__fail("train: the loss is %g at batch %lld", value, (long long)index);
+    return -1;
+}
+
+FLUX_DEF int flux_train(flux_loss_fn loss, flux_layer *model, flux_loader *data, flux_state *s) {
+    if (!loss || !model || !data || !s)
+        return flux__null("train", !loss ? "loss" : !model ? "model" : !data ? "data" : "state", NULL), -1;
+    if (FLUX__GONE("train", model) || FLUX__GONE("train", data) || FLUX__GONE("train", s)) return -1;
+    flux__each_args a;
+    memset((void *)&a, 0, sizeof a);
+    a.loader = data;
+    flux__training here;
+    if (!flux__train_enter(&here, model)) return -1;
+    int64_t failures = flux__failures();
+    flux__each_state e = flux__each_begin(a);
+    while (flux__each_next(&e, NULL, 0)) {
+        flux_tensor *y = loss(model, e.batch.x, e.batch.y);
+        if (!y && !flux__failed_since(failures))
+            flux__fail("train: the loss function gave NULL at batch %lld", (long long)e.batch.index);
+        if (flux__train_batch(y, model, s, e.batch.index) != 0) break;
+        e.inner = 0;                      /* the body came to its end */
+    }
+    flux__each_leave(&e);
+    flux__train_leave(&here);
+    return flux__failed_since(failures) ? -1 : 0;
+}
+
+FLUX_DEF bool flux_patience(flux_stopper *s, bool condition, int n) {
+    if (!s) return flux__null("patience", "stopper", s), false;
+    s->count = condition ? s->count + 1 : 0;
+    return s->count >= n;
+}
+
+/* Flux's definition: `count` calls in a row have not brought the score min_dist below the best one. NaN is no better. */
+FLUX_DEF bool flux_early_stopping(flux_stopper *s, double score, int delay, double min_dist) {
+    if (!s) return flux__null("early_stopping", "stopper", s), false;
+    double better = s->started ? s->best - score : HUGE_VAL;
+    if (!s->started || better >= 0) s->best = score == score ? score : HUGE_VAL;
+    s->started = true;
+    return flux_patience(s, !(better >= min_dist), delay);
+}
+
+FLUX_DEF bool flux_plateau(flux_stopper *s, double score, int width, double min_dist) {
+    if (!s) return flux__null("plateau", "stopper", s), false;
+    double moved = s->started ? fabs(s->best - score) : HUGE_VAL;
+    s->best = score;                      /* here: the last one */
+    s->started = true;
+    return flux_patience(s, moved < (min_dist > 0 ? min_dist : 1e-6), width);
+}
+
+/* ---------------- gradients against finite differences */
+
+typedef struct flux__probe_fn {
+    flux_tensor *(*fn)(flux_tensor *x, void *user);
+    void *user;
+    flux_tensor *x;
+    uint64_t draws;                       /* every call draws the same random numbers */
+} flux__probe_fn;
+
+/* fn's value where element i of x (whose elements are `at`) is v instead. */
+static double flux__probe_at(const flux__probe_fn *p, double *at, int64_t i, double v) {
+    double old = at[i];
+    int h = flux__hide();
+    at[i] = v;
+    flux_tensor *x = flux_to_dtype(flux_from_data(at, FLUX_F64, flux__dims(p->x)), (flux_dtype)p->x->dtype);
+    at[i] = old;
+    flux__self()->draws = p->draws;
+    flux_tensor *y = x && (x = flux__move(x, p->x->device)) != NULL ? p->fn(x, p->user) : NULL;
+    double value = y ? flux_item(y) : (double)NAN;
+    flux__reveal_object(h, NULL);
+    return value;
+}
+
+/* The difference quotient by element i. */
+static double flux__quotient(const flux__probe_fn *p, double *at, int64_t i) {
+    double step = cbrt(flux__dtypes[p->x->dtype].epsilon) * (fabs(at[i]) > 1 ? fabs(at[i]) : 1);
+    double hi = at[i] + step, lo = at[i] - step;
+    if (p->x->dtype == FLUX_F32) hi = (double)(float)hi, lo = (double)(float)lo;
+    double up = flux__probe_at(p, at, i, hi), down = flux__probe_at(p, at, i, lo);
+    return (up - down) / (hi - lo);
+}
+
+/* A copy of x's elements as double, to be freed. */
+static double *flux__doubles(flux_tensor *x) {
+    size_t bytes = (size_t)flux__size(x) * sizeof(double);
+    double *out = (double *)flux__malloc(bytes);
+    int h = flux__hide();
+    bool ok = out && flux_read(flux_to_dtype(flux_detach(x), FLUX_F64), out, bytes) == 0;
+    flux__reveal_object(h, NULL);
+    if (!ok && out) FLUX_FREE(out);
+    return ok ? out : NULL;
+}
+
+static double flux__compare_gradient(const flux__probe_fn *p, double *at, const double *want, int probes) {
+    int64_t n = flux__size(p->x);
+    int64_t count = probes > 0 && probes < n ? probes : n;
+    double worst = 0, largest = 0, place = 0;
+    for (int64_t k = 0; k < n; k++)
+        if (want && fabs(want[k]) > largest) largest = fabs(want[k]);
+    for (int64_t k = 0; k < count; k++) {
+        int64_t i = count == n ? k : (int64_t)(place * (double)n);
+        double is = flux__quotient(p, at, i), error = fabs(is - (want ? want[i] : 0));
+        if (error != error) return (double)NAN;
+        if (error > worst) worst = error;
+        if (fabs(is) > largest) largest = fabs(is);
+        place += 0.6180339887498949;      /* by the golden section: spread evenly, in step with no dimension */
+        place -= floor(place);
+    }
+    return largest > 0 ? worst / largest : 0;
+}
+
+FLUX_DEF double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), void *user, flux_tensor *x, int probes) {
+    if (!fn || !x) return flux__null("gradcheck", fn ? "x" : "fn", NULL), (double)NAN;
+    const char *what_it_is = x->op == FLUX__TUPLE ? "a tuple" : flux__dtypes[x->dtype].name;
+    if (x->op == FLUX__TUPLE || !flux__dtypes[x->dtype].real)
+        return flux__fail("gradcheck: x must be a tensor of floating numbers, not %s", what_it_is), (double)NAN;
+    flux__thread *t = flux__self();
+    const void *what[1] = { x };
+    flux__probe_fn p = { fn, user, x, t ? t->draws : 0 };
+    int h = flux__hide();
+    int64_t failures = flux__failures();
+    flux_tensor *y = fn(x, user);
+    flux_grads *g = y ? flux_gradient_of(y, 1, what) : NULL;
+    flux_tensor *d = g ? flux_grad(g, x) : NULL;
+    double *want = d ? flux__doubles(d) : NULL, *at = g && (!d || want) ? flux__doubles(x) : NULL;
+    if (!y && !flux__failed_since(failures)) flux__fail("gradcheck: the function gave NULL");
+    double result = at ? flux__compare_gradient(&p, at, want, probes) : (double)NAN;
+    if (want) FLUX_FREE(want);
+    if (at) FLUX_FREE(at);
+    flux__reveal_object(h, NULL);
+    return flux__failed_since(failures) ? (double)NAN : result;
+}
+
+#endif /* FLUX__NN_TRAIN_H */

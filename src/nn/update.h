@@ -1,0 +1,386 @@
+#ifndef FLUX__NN_UPDATE_H
+#define FLUX__NN_UPDATE_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/backend.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "../graph/nodes.h"
+#include "../graph/elementwise.h"
+#include "../graph/views.h"
+#include "../schedule/key.h"
+#include "../schedule/looking.h"
+#include "../schedule/update.h"
+#include "../device/registry.h"
+#include "walk.h"
+#include "rules.h"
+#include "state.h"
+
+/* ---------------- update: what the model holds now */
+
+FLUX__LEAN
+
+typedef struct flux__meeting { flux_state *s; int at; bool bad; } flux__meeting;
+
+static void flux__spot_meet(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+    flux__meeting *w = (flux__meeting *)user;
+    flux_state *s = w->s;
+    int i = w->at;
+    if (!trained && !flux__finished(flux__base(*slot))) {
+        flux_tensor **all = (flux_tensor **)flux__grow(s->pending, &s->pending_room, s->npending + 1, sizeof *all);
+        if (all) s->pending = all, all[s->npending++] = *slot;
+        else w->bad = true;
+    }
+    if (!trained || w->bad) return;
+    if (i >= s->nspots || strcmp(s->spot[i].path, path) != 0) {
+        flux__fail("update: this model has the parameter %.100s where the one of flux_setup had %.100s", path,
+                   i < s->nspots ? s->spot[i].path : "no more");
+        w->bad = true;
+        return;
+    }
+    s->spot[i].slot = slot;
+    if (owner->frozen) s->leaf[s->spot[i].leaf].frozen = true;
+    w->at++;
+}
+
+/* Whether a layer that stands in the model twice has brought us to this very field before. */
+static bool flux__spot_again(const flux_state *s, int spot) {
+    for (int i = s->leaf[s->spot[spot].leaf].spot; i < spot; i++)
+        if (s->spot[i].slot == s->spot[spot].slot) return true;
+    return false;
+}
+
+/* Each leaf's tensor, and whether tied places still hold one tensor. */
+static bool flux__check_ties(flux_state *s) {
+    for (int i = 0; i < s->nleaves; i++) s->leaf[i].now = *s->spot[s->leaf[i].spot].slot;
+    for (int i = 0; i < s->nspots; i++) {
+        flux__trainee *l = &s->leaf[s->spot[i].leaf];
+        flux_tensor *x = *s->spot[i].slot;
+        if ((s->spot[i].view ? x->base : x) != l->now) {
+            flux__fail("update: %.100s was tied to %.100s at flux_setup and is not any more", s->spot[i].path,
+                       s->spot[l->spot].path);
+            return false;
+        }
+        if (!s->spot[i].view && !flux__spot_again(s, i)) l->owners++;
+    }
+    return true;
+}
+
+/* Some tensor of the leaf's state, or NULL: tells where the state is. */
+static flux_tensor *flux__state_sample(const flux_state *s, int leaf) {
+    return s->leaf[leaf].master ? s->leaf[leaf].master : s->nstates ? s->s[leaf * s->nstates] : NULL;
+}
+
+/* A parameter that somebody has replaced since the last update must still fit its state. */
+static bool flux__check_replaced(const flux_state *s, int leaf) {
+    const flux__trainee *l = &s->leaf[leaf];
+    flux__text a = flux__describe(l->p), b = flux__describe(l->now);
+    if (!flux__same_dims(l->p, l->now) || l->p->dtype != l->now->dtype)
+        return FLUX__REFUSE("update: %.100s is %s, but was %s at flux_setup", flux__leaf_path(s, leaf), b.s, a.s);
+    for (int i = 0; i < s->nleaves; i++)
+        if (i != leaf && s->leaf[i].now == l->now)
+            return FLUX__REFUSE("update: %.100s is tied to %.100s now, and was not at flux_setup",
+                                flux__leaf_path(s, leaf), flux__leaf_path(s, i));
+    return true;
+}
+
+static bool flux__check_device(const flux_state *s, int leaf) {
+    const flux_tensor *held = flux__state_sample(s, leaf), *now = s->leaf[leaf].now;
+    char where[96];
+    if (!held || flux__same_device(now->device, held->device)) return true;
+    snprintf(where, sizeof where, "%s", flux_device_name(held->device));
+    flux__fail("update: %.100s is on %s, but its optimiser state on %s; move the state with flux_to", flux__leaf_path(s, leaf),
+               flux_device_name(now->device), where);
+    return false;
+}
+
+/* What the model holds, leaf by leaf, and that it is the model of flux_setup. */
+static bool flux__meet_model(flux_state *s, flux_layer *model) {
+    flux__meeting w = { s, 0, false };
+    s->npending = 0;
+    for (int i = 0; i < s->nleaves; i++) s->leaf[i].frozen = false, s->leaf[i].owners = 0;
+    if (!flux__walk_all(model, flux__spot_meet, NULL, &w) || w.bad) return false;
+    if (w.at < s->nspots) {
+        flux__fail("update: this model has no parameter %.100s, which the one of flux_setup had", s->spot[w.at].path);
+        return false;
+    }
+    if (!flux__check_ties(s)) return false;
+    for (int i = 0; i < s->nleaves; i++)
+        if (!flux__check_device(s, i) || (s->leaf[i].now != s->leaf[i].p && !flux__check_replaced(s, i))) return false;
+    return true;
+}
+
+/* Numbers that flux__state_fields has shown may have been loaded since: they are taken back. */
+static bool flux__take_scale(flux_state *s) {
+    int64_t v[3];
+    if (!s->scaling) return true;
+    if (flux_read(s->scaling, v, sizeof v) != 0) return false;
+    flux_assign(&s->scaling, NULL);
+    for (int i = 0; i < 3; i++) v[i] = v[i] < (i == 0) ? i == 0 : v[i];
+    if (v[0] > FLUX__LAST_SCALE) v[0] = FLUX__LAST_SCALE;
+    const bool changed = s->scale != (double)v[0];
+    s->scale = (double)v[0], s->good = v[1], s->skipped = v[2];
+    if (s->scaled && changed)
+        return FLUX__REFUSE("update: another loss scale was loaded after flux_scaled_loss; record the loss again");
+    return true;
+}
+
+static bool flux__take_counts(flux_state *s) {
+    if (!flux__take_scale(s)) return false;
+    for (int i = 0; i < s->nleaves; i++) {
+        flux__trainee *l = &s->leaf[i];
+        int64_t *t = &s->t[i * s->nrules];
+        if (!l->steps) continue;
+        if (flux_read(l->steps, t, (size_t)s->nrules * sizeof *t) != 0) return false;
+        flux_assign(&l->steps, NULL);
+        for (int r = 0; r < s->nrules; r++)
+            if (t[r] < 0) t[r] = 0;
+    }
+    return true;
+}
+
+/* ---------------- update: the step */
+
+/* The gradient by x, which likely stands at number `guess`. */
+static flux_tensor *flux__gradient_by(const flux_grads *g, const flux_tensor *x, int guess) {
+    if (guess < g->n && g->of[guess] == x) return g->grad[guess];
+    for (int i = 0; i < g->n; i++)
+        if (g->of[i] == x) return g->grad[i];
+    return NULL;
+}
+
+/* A parameter that was replaced by another (loaded, say) while its master was not: the master is out of date. */
+static bool flux__master_stale(const flux__trainee *l) {
+    return l->now != l->p && (!l->master_seen || l->master_seen == l->master);
+}
+
+static bool flux__start_step(flux_state *s, int leaf, const flux_grads *g) {
+    flux__trainee *l = &s->leaf[leaf];
+    flux__step *k = &s->step[leaf];
+    flux_tensor *d = l->frozen ? NULL : flux__gradient_by(g, l->now, leaf);
+    memset((void *)k, 0, sizeof *k);
+    k->shared = &s->constants;
+    l->next = l->next_master = NULL;
+    for (int i = 0; i < s->nstates; i++) s->next[leaf * s->nstates + i] = NULL;
+    if (!d) return true;
+    flux_dtype t = flux__state_dtype(l->now);
+    k->d = flux_to_dtype(d, t);
+    k->p = l->master && !flux__master_stale(l) ? l->master : flux_to_dtype(l->now, t);
+    k->scale = s->scaled ? 1 / s->scale : 1;
+    k->measured = s->scaled != NULL;
+    return k->d && k->p;
+}
+
+/* The norms that ClipNorm asked for, computed together; each gradient longer than omega is scaled down to it. */
+static bool flux__clip_norms(flux_state *s) {
+    int n = 0;
+    for (int i = 0; i < s->nleaves; i++)
+        if (s->step[i].norm) s->news[n++] = s->step[i].norm;
+    if (flux_eval_all(n, s->news) != 0) return false;
+    for (int i = 0; i < s->nleaves; i++) {
+        flux__step *k = &s->step[i];
+        if (!k->norm) continue;
+        double norm = flux_item(k->norm) * fabs(k->scale);
+        if (!(norm - norm == 0)) {
+            flux__fail("clipnorm: the gradient of %.100s has the %g-norm %g", flux__leaf_path(s, i), (double)k->o.p, norm);
+            return false;
+        }
+        if (norm > k->o.omega) k->scale *= k->o.omega / norm;
+        k->measured = true;
+        k->norm = NULL;
+    }
+    return true;
+}
+
+/* Passes all gradients through rule number r, whose states are from number `at` on. */
+static bool flux__apply_rule(flux_state *s, int r, int at) {
+    const flux__rule_row *row = &flux__rule_rows[s->rule[r].kind];
+    int64_t failures = flux__failures();
+    for (int i = 0; i < s->nleaves; i++) {
+        flux__step *k = &s->step[i];
+        if (!k->d) continue;
+        k->o = flux__opts_of(s, i, r);
+        k->t = s->t[i * s->nrules + r] + 1;
+        k->s = &s->s[i * s->nstates + at];
+        k->next = &s->next[i * s->nstates + at];
+        row->step(k);
+        s->t_next[i * s->nrules + r] = k->t;
+        if (flux__failed_since(failures)) return false;
+    }
+    return row->step != flux__step_clipnorm || flux__clip_norms(s);
+}
+
+/* p - scale*d, in p's dtype. */
+static bool flux__finish_step(flux_state *s, int leaf) {
+    flux__trainee *l = &s->leaf[leaf];
+    flux__step *k = &s->step[leaf];
+    if (!k->d) return true;
+    flux_tensor *p = flux__scaled_sum(k, k->d, -k->scale, k->p);
+    if (l->master) l->next_master = p;
+    l->next = p ? flux_to_dtype(p, (flux_dtype)l->now->dtype) : NULL;
+    return l->next != NULL;
+}
+
+/* The same view of the leaf's new tensor, where a place of the model held one of the old. */
+static bool flux__finish_view(flux_state *s, flux__spot *spot) {
+    flux__trainee *l = &s->leaf[spot->leaf];
+    flux_tensor *x = *spot->slot;
+    spot->next = NULL;
+    if (!spot->view || !l->next) return true;
+    flux_shape dims = flux__dims(x);
+    spot->next = flux__strided(l->next, &dims, x->offset, x->stride, x->offset, x->stride, l->next);
+    return spot->next != NULL;
+}
+
+static bool flux__build_update(flux_state *s, const flux_grads *g) {
+    memcpy(s->t_next, s->t, (size_t)(s->nleaves * s->nrules) * sizeof *s->t);
+    s->constants.n = 0;
+    for (int i = 0; i < s->nleaves; i++)
+        if (!flux__start_step(s, i, g)) return false;
+    for (int r = 0, at = 0; r < s->nrules; r++) {
+        if (!flux__apply_rule(s, r, at)) return false;
+        at += flux__row_states(&flux__rule_rows[s->rule[r].kind]);
+    }
+    for (int i = 0; i < s->nleaves; i++)
+        if (!flux__finish_step(s, i)) return false;
+    for (int i = 0; i < s->nspots; i++)
+        if (!flux__finish_view(s, &s->spot[i])) return false;
+    return true;
+}
+
+static int flux__list_new(flux_state *s, int n, flux_tensor *old, flux_tensor *fresh, int owners) {
+    if (!fresh) return n;
+    s->olds[n] = old;
+    s->news[n] = (flux_tensor *)flux_retain(fresh);
+    s->owners[n] = owners;
+    return n + 1;
+}
+
+/* All that is to be computed, with who lets go of what it replaces. */
+static int flux__list_news(flux_state *s) {
+    int n = 0;
+    for (int i = 0; i < s->nleaves; i++) {
+        flux__trainee *l = &s->leaf[i];
+        n = flux__list_new(s, n, l->now, l->next, l->owners + (l->now == l->p));
+        if (l->next_master != l->next) n = flux__list_new(s, n, l->master, l->next_master, 1);
+        for (int k = i * s->nstates; k < (i + 1) * s->nstates; k++)
+            n = flux__list_new(s, n, s->s[k], s->next[k], 1);
+    }
+    return n;
+}
+
+/* Puts everything in its place; nothing here can fail. */
+static void flux__commit(flux_state *s) {
+    for (int i = 0; i < s->nspots; i++) {
+        flux__spot *spot = &s->spot[i];
+        flux_tensor *fresh = spot->view ? spot->next : s->leaf[spot->leaf].next;
+        if (fresh) flux_assign(spot->slot, fresh);
+    }
+    for (int i = 0; i < s->nleaves; i++) {
+        flux__trainee *l = &s->leaf[i];
+        if (l->next) flux_assign(&l->p, l->next);
+        if (l->next_master) flux_assign(&l->master, l->next_master);
+        flux_assign(&l->master_seen, NULL);
+    }
+    for (int i = 0; i < s->nleaves * s->nstates; i++)
+        if (s->next[i]) flux_assign(&s->s[i], s->next[i]);
+    memcpy(s->t, s->t_next, (size_t)(s->nleaves * s->nrules) * sizeof *s->t);
+}
+
+static bool flux__any_awake(const flux_state *s) {
+    for (int i = 0; i < s->nleaves; i++)
+        if (!s->leaf[i].frozen) return true;
+    return false;
+}
+
+/* ---------------- update: gradients of a scaled loss */
+
+FLUX_DEF flux_tensor *flux_scaled_loss(flux_state *s, flux_tensor *loss) {
+    if (!s || !loss) return (flux_tensor *)flux__null("scaled_loss", s ? "loss" : "state", NULL);
+    if (!flux__check_operands("scaled_loss", 1, &loss)) return NULL;
+    if (s->scale == 0) return loss;
+    if (!flux__take_scale(s)) return NULL;
+    int h = flux__hide();
+    flux_tensor *y = flux_to_dtype(loss, loss->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32);
+    y = y ? flux__elementwise(FLUX__OP_MUL, y, flux__number(s->scale), NULL) : NULL;
+    if (y) flux_assign(&s->scaled, y);
+    return flux__reveal(h, y);
+}
+
+FLUX_DEF double flux_loss_scale(flux_state *s) {
+    if (!s) return flux__null("loss_scale", "state", s), (double)NAN;
+    return !flux__take_scale(s) ? (double)NAN : s->scale > 0 ? s->scale : 1;
+}
+
+FLUX_DEF int64_t flux_skipped(flux_state *s) {
+    if (!s) return flux__null("skipped", "state", s), -1;
+    return flux__take_scale(s) ? s->skipped : -1;
+}
+
+/* Whether all gradients are finite: they are computed for it, and one number is looked at. 0: yes, 1: no, -1: an error. */
+static int flux__overflown(flux_state *s, const flux_grads *g) {
+    int n = 0, h = flux__hide();
+    int64_t failures = flux__failures();
+    flux_tensor *sum = NULL;
+    for (int i = 0; i < s->nleaves && !flux__failed_since(failures); i++) {
+        flux_tensor *d = s->leaf[i].frozen ? NULL : flux__gradient_by(g, s->leaf[i].now, i);
+        if (!d || !flux__size(d)) continue;
+        flux_tensor *most = flux_to_dtype((flux_max)(flux_abs(d)), FLUX_F32), *none = flux_sub(most, most);   /* 0, or NaN */
+        sum = sum ? flux_add(sum, none) : none;
+        s->news[n++] = d;
+    }
+    if (sum) s->news[n++] = sum;
+    bool ok = !flux__failed_since(failures) && flux_eval_all(n, s->news) == 0;
+    double v = ok && sum ? flux_item(sum) : 0;
+    flux__reveal_object(h, NULL);
+    return !ok || flux__failed_since(failures) ? -1 : v != v;
+}
+
+/* After a look at the gradients: whether to make the step, with the scale that the next loss gets. */
+static void flux__next_scale(flux_state *s, bool overflown) {
+    if (overflown) s->skipped++, s->good = 0;
+    else s->good++;
+    if (overflown && s->scale > 1) s->scale /= 2;
+    if (s->good < FLUX__SCALE_STEPS) return;
+    s->good = 0;
+    if (s->scale < (double)FLUX__LAST_SCALE) s->scale *= 2;
+}
+
+/* Sees to the scale of gradients g; true if flux_update is to go on. */
+static bool flux__check_scale(flux_state *s, const flux_grads *g, int *rc) {
+    int bad = -1;
+    if (s->scaled && g->loss != s->scaled)
+        flux__fail("update: these gradients are not of the loss that flux_scaled_loss gave: scale last, then take the gradient");
+    else bad = flux__overflown(s, g);
+    *rc = bad < 0 ? -1 : 0;
+    if (bad > 0) flux__note(FLUX_LOG_DEBUG, "update.skipped", false, "update: a gradient is not finite at the loss scale %g: no step", s->scale);
+    if (bad > 0) flux__next_scale(s, true), flux_assign(&s->scaled, NULL);
+    return bad == 0;
+}
+
+FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
+    int rc = 0;
+    if (!s || !model || !g) return flux__null("update", !s ? "state" : !model ? "model" : "gradients", NULL), -1;
+    if (FLUX__GONE("update", s) || FLUX__GONE("update", model) || FLUX__GONE("update", g)) return -1;
+    if (g->used) return flux__fail("update: these gradients were used up by an earlier flux_update; record the loss again"), -1;
+    if (!flux__take_counts(s) || !flux__meet_model(s, model)) return -1;
+    if (s->scaled && !flux__check_scale(s, g, &rc)) return rc;
+    int h = flux__hide();
+    bool ok = flux__build_update(s, g);
+    int n = ok ? flux__list_news(s) : 0;
+    if (ok && !n && flux__any_awake(s))
+        flux__note(FLUX_LOG_WARN, "update.nothing", true, "update: the loss depends on no parameter of this %s",
+                   model->type->name);
+    for (int i = 0; i < s->nspots && ok; i++) flux_retain(s->spot[i].next);
+    flux__reveal_object(h, NULL);         /* only now is what lies between hidden, and can be fused away */
+    if (ok && n) ok = flux__update_eval(g, n, s->olds, s->news, s->owners, s->npending, s->pending) == 0;
+    if (ok) flux__commit(s);
+    if (ok && s->scaled) flux__next_scale(s, false);
+    flux_assign(&s->scaled, NULL);
+    for (int i = 0; i < n; i++) flux_release(s->news[i]);
+    for (int i = 0; i < s->nspots && n; i++) flux_release(s->spot[i].next);
+    return ok ? 0 : -1;
+}
+
+#endif /* FLUX__NN_UPDATE_H */

@@ -1,0 +1,307 @@
+#ifndef FLUX__NN_WALK_H
+#define FLUX__NN_WALK_H
+#include "../base/platform.h"
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "../graph/nodes.h"
+#include "../graph/elementwise.h"
+#include "fields.h"
+
+/* ---------------- the walk */
+
+FLUX__COLD
+
+typedef struct flux__trail { char *s; int room, length, depth; } flux__trail; /* where a walk is */
+
+FLUX__LEAN
+
+/* Adds ".name" (or an index) to the path; the caller sets length back. */
+static bool flux__trail_add(flux__trail *t, const char *name, int index) {
+    char number[16], *digit = number + sizeof number - 1;
+    *digit = 0;
+    do *--digit = (char)('0' + index % 10);   /* a step walks its model: snprintf takes ten times as long */
+    while (index /= 10);
+    const char *part = name ? name : digit;
+    size_t n = strlen(part);
+    char *s = (char *)flux__grow(t->s, &t->room, t->length + (int)n + 2, 1);
+    if (!s) return false;
+    t->s = s;
+    if (t->length) s[t->length++] = '.';
+    memcpy(s + t->length, part, n + 1);
+    t->length += (int)n;
+    return true;
+}
+
+static FLUX__INLINE void flux__trail_back(flux__trail *t, int length) {
+    t->length = length;
+    if (t->s) t->s[length] = 0;
+}
+
+static bool flux__trail_down(flux__trail *t, const flux_layer *m) {
+    if (++t->depth <= FLUX_MAX_LEVELS) return true;
+    flux__fail("a %s has more than %d layers within layers; does it contain itself?", m->type->name,
+               (int)FLUX_MAX_LEVELS);
+    return false;
+}
+
+static FLUX__INLINE bool flux__is_trained(const flux_field *f, const flux_tensor *x) {
+    return f->kind == FLUX__PARAM_FIELD && flux__dtypes[x->dtype].real;
+}
+
+typedef struct flux__walker {
+    flux__field_fn field;                 /* called for each tensor, or NULL */
+    void (*layer)(flux_layer *m, void *user);   /* for each layer before its fields, or NULL */
+    void *user;
+    flux__trail path;
+} flux__walker;
+
+static bool flux__walk_layer(flux__walker *w, flux_layer *m);
+
+static bool flux__walk_field(flux__walker *w, flux_layer *m, const flux_field *f) {
+    int n;
+    flux_layer **kids = flux__kids(m, f, &n);
+    if (!flux__trail_add(&w->path, f->name, 0)) return false;
+    if (flux__is_tensor_field(f)) {
+        flux_tensor **slot = flux__tensor_slot(m, f);
+        if (*slot && w->field) w->field(slot, w->path.s, flux__is_trained(f, *slot), m, w->user);
+    }
+    for (int i = 0, at = w->path.length; i < n; i++) {
+        if (!kids[i]) continue;
+        if (f->kind == FLUX__CHILDREN_FIELD && !flux__trail_add(&w->path, kids[i]->name, i))
+            return false;
+        if (!flux__walk_layer(w, kids[i])) return false;
+        flux__trail_back(&w->path, at);
+    }
+    return true;
+}
+
+static bool flux__walk_layer(flux__walker *w, flux_layer *m) {
+    if (!flux__trail_down(&w->path, m)) return false;
+    if (w->layer) w->layer(m, w->user);
+    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
+        int at = w->path.length;
+        if (!flux__walk_field(w, m, f)) return false;
+        flux__trail_back(&w->path, at);
+    }
+    w->path.depth--;
+    return true;
+}
+
+static bool flux__walk_all(const flux_layer *m, flux__field_fn field,
+                           void (*layer)(flux_layer *m, void *user), void *user) {
+    flux__walker w;
+    if (FLUX__GONE("model", m)) return false;
+    memset(&w, 0, sizeof w);
+    w.field = field;
+    w.layer = layer;
+    w.user = user;
+    bool done = flux__walk_layer(&w, (flux_layer *)(intptr_t)m);
+    if (w.path.s) FLUX_FREE(w.path.s);
+    return done;
+}
+
+/* Every tensor of a model that is there, in order; tied ones as often as they stand
+   there. */
+static void flux__fields(flux_layer *m, flux__field_fn f, void *user) {
+    flux__walk_all(m, f, NULL, user);
+}
+
+typedef struct flux__visiting {
+    void (*visit)(flux_tensor *x, const char *path, bool trained, void *user);
+    void *user;
+    flux__pairs seen;
+    bool done;
+} flux__visiting;
+
+static void flux__visit_once(flux_tensor **slot, const char *path, bool trained,
+                             const flux_layer *owner, void *user) {
+    flux__visiting *v = (flux__visiting *)user;
+    bool fresh = false;
+    (void)owner;
+    if (!flux__pairs_at(&v->seen, *slot, &fresh)) v->done = false;
+    else if (fresh && v->visit) v->visit(*slot, path, trained, v->user);
+}
+
+/* Each tensor once; false, with an error, if not all could be visited. The caller
+   frees v->seen. */
+static bool flux__visit_all(flux__visiting *v, const flux_layer *m) {
+    memset(&v->seen, 0, sizeof v->seen);
+    v->done = true;
+    return flux__walk_all(m, flux__visit_once, NULL, v) && v->done;
+}
+
+static bool flux__visit(const char *call, const flux_layer *m,
+                        void (*visit)(flux_tensor *, const char *, bool, void *), void *user) {
+    flux__visiting v;
+    if (!m || !visit) {
+        flux__null(call, m ? "visit" : "model", NULL);
+        return false;
+    }
+    v.visit = visit;
+    v.user = user;
+    bool done = flux__visit_all(&v, m);
+    flux__pairs_free(&v.seen);
+    return done;
+}
+
+FLUX_DEF void flux_visit(const flux_layer *m,
+                         void (*visit)(flux_tensor *x, const char *path, bool trained, void *user),
+                         void *user) {
+    flux__visit("visit", m, visit, user);
+}
+
+typedef struct flux__tally {
+    flux_tensor **out;
+    int max, count;
+    int64_t numbers;
+    const flux__pairs *there;             /* the model's tensors: what is tied to one counts not */
+    bool ties;                            /* there was such a one */
+} flux__tally;
+
+FLUX__COLD
+
+static void flux__tally_one(flux_tensor *x, const char *path, bool trained, void *user) {
+    flux__tally *t = (flux__tally *)user;
+    (void)path;
+    bool tied = flux__is_tie(x) && flux__pairs_has(t->there, x->base);
+    t->ties = t->ties || tied;
+    if (!trained || tied) return;
+    if (t->out && t->count < t->max) t->out[t->count] = x;
+    t->count++;
+    t->numbers += flux__size(x);
+}
+
+static bool flux__tally_all(const char *call, const flux_layer *m, flux__tally *t) {
+    flux__visiting v;
+    memset(&v, 0, sizeof v);
+    if (!m) flux__null(call, "model", m);
+    bool done = m && flux__visit_all(&v, m);
+    t->there = &v.seen;
+    done = done && flux__visit(call, m, flux__tally_one, t);
+    flux__pairs_free(&v.seen);
+    return done;
+}
+
+FLUX_DEF int flux_params(flux_layer *m, flux_tensor **out, int max) {
+    flux__tally t = { out, max, 0, 0, NULL, false };
+    return flux__tally_all("params", m, &t) ? t.count : -1;
+}
+
+FLUX_DEF int64_t flux_num_params(const flux_layer *m) {
+    flux__tally t = { NULL, 0, 0, 0, NULL, false };
+    return flux__tally_all("num_params", m, &t) ? t.numbers : -1;
+}
+
+/* ---------------- one tensor of a model */
+
+typedef struct flux__sought {
+    const char *path;
+    flux_tensor *found;                   /* the first there */
+    flux_tensor *value;                   /* for set_param: what takes its place */
+    flux__words have;                      /* paths that there are, for a message */
+} flux__sought;
+
+static void flux__match_path(flux_tensor **slot, const char *path, bool trained,
+                             const flux_layer *owner, void *user) {
+    flux__sought *w = (flux__sought *)user;
+    (void)trained, (void)owner;
+    if (!w->found && strcmp(path, w->path) == 0) w->found = *slot;
+    size_t used = strlen(w->have.s);
+    if (used < 300) flux__say(&w->have, "%s%.80s", used ? ", " : "", path);
+    else if (used < 380 && w->have.s[used - 1] != '.') flux__say(&w->have, ", ...");
+}
+
+static bool flux__find_param(const char *call, flux_layer *m, const char *path, flux__sought *w) {
+    memset(w, 0, sizeof *w);
+    if (!m || !path) {
+        flux__null(call, m ? "path" : "model", NULL);
+        return false;
+    }
+    w->path = path;
+    if (!flux__walk_all(m, flux__match_path, NULL, w)) return false;
+    if (!w->found)
+        flux__fail("%s: %s has no \"%.80s\"; it has %s", call, m->type->name, path,
+                   w->have.s[0] ? w->have.s : "no tensors");
+    return w->found != NULL;
+}
+
+FLUX_DEF flux_tensor *flux_param(flux_layer *m, const char *path) {
+    flux__sought w;
+    return flux__find_param("param", m, path, &w) ? w.found : NULL;
+}
+
+static void flux__replace(flux_tensor **slot, const char *path, bool trained,
+                          const flux_layer *owner, void *user) {
+    flux__sought *w = (flux__sought *)user;
+    (void)path, (void)trained, (void)owner;
+    flux_tensor *x = *slot, *y = w->value;
+    if (x != w->found) y = flux__is_tie(x) && x->base == w->found ? flux__view_like(x, y) : NULL;
+    if (y) flux_assign(slot, y);
+}
+
+FLUX_DEF int flux_set_param(flux_layer *m, const char *path, flux_tensor *value) {
+    flux__sought w;
+    if (!value) flux__null("set_param", "value", value);
+    if (!value || !flux__find_param("set_param", m, path, &w)) return -1;
+    if (value->op == FLUX__TUPLE || !flux__same_dims(w.found, value)) {
+        flux__text a = flux__describe(w.found), b = flux__describe(value);
+        flux__fail("set_param: %.80s is %s, the value is %s", path, a.s,
+                   value->op == FLUX__TUPLE ? "a tuple" : b.s);
+        return -1;
+    }
+    int h = flux__hide();
+    w.value = flux_to_tensor(w.found->device, flux_to_dtype(value, (flux_dtype)w.found->dtype));
+    flux_retain(w.found);                 /* the walk compares with it until its end */
+    if (w.value) flux__fields(m, flux__replace, &w);
+    flux_release(w.found);
+    flux__reveal_object(h, NULL);
+    return w.value ? 0 : -1;
+}
+
+/* The first layer, from m downwards, whose description has a tensor of this name;
+   *slot is where it stands. */
+static flux_layer *flux__declares(flux_layer *m, const char *name, flux_tensor ***slot, int depth) {
+    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++)
+        if (flux__is_tensor_field(f) && strcmp(f->name, name) == 0) {
+            *slot = flux__tensor_slot(m, f);
+            return m;
+        }
+    for (const flux_field *f = m->type->fields; depth < FLUX_MAX_LEVELS && f->kind != FLUX__END;
+         f++) {
+        int n;
+        flux_layer **kids = flux__kids(m, f, &n), *found = NULL;
+        for (int i = 0; i < n && !found; i++)
+            if (kids[i]) found = flux__declares(kids[i], name, slot, depth + 1);
+        if (found) return found;
+    }
+    return NULL;
+}
+
+static flux_tensor *flux__first_of(const char *name, flux_layer *m) {
+    flux_tensor **slot = NULL;
+    if (!m) return (flux_tensor *)flux__null(name, "model", m);
+    flux_layer *owner = flux__declares(m, name, &slot, 0);
+    if (owner && *slot) return *slot;
+    flux__words line = flux__line_of(owner ? owner : m);
+    return (flux_tensor *)flux__fail("%s: %s has none", name, line.s);
+}
+
+FLUX_DEF flux_tensor *flux_weight(flux_layer *m) { return flux__first_of("weight", m); }
+FLUX_DEF flux_tensor *flux_bias(flux_layer *m) { return flux__first_of("bias", m); }
+
+FLUX_DEF flux_layer *flux_child(flux_layer *m, int i) {
+    if (!m) return (flux_layer *)flux__null("child", "model", m);
+    if (i < 0) return NULL;
+    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
+        int n;
+        flux_layer **kids = flux__kids(m, f, &n);
+        for (int k = 0; k < n; k++)
+            if (kids[k] && i-- == 0) return kids[k];
+    }
+    return NULL;
+}
+
+#endif /* FLUX__NN_WALK_H */

@@ -1,0 +1,255 @@
+#ifndef FLUX__SCHEDULE_KEY_H
+#define FLUX__SCHEDULE_KEY_H
+#include "../base/platform.h"
+#include "../base/threads.h" /* flux__atomic_load32 */
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../graph/nodes.h"
+#include "../graph/backward.h"
+#include "kernel.h"
+
+/* ---------------- describing the graph: one walk gives the nodes in order and the plan's key */
+
+FLUX__LEAN
+
+enum { FLUX__ROOT = 1, FLUX__KEEP = 2, FLUX__SEEN = 4 };   /* must be stored; stays after the plan has run; can be looked at */
+enum { FLUX__MOST_NODES = (1 << 23) - 1 };                 /* of a plan: a use of one is an int, see flux__find_uses */
+
+typedef struct flux__graph {
+    flux_tensor **node, **leaf;
+    uint8_t *flag;                        /* of nodes */
+    int *donor;                           /* of nodes: the leaf whose memory it may take over, or -1 */
+    int nnode, node_room, flag_room, donor_room, nleaf, leaf_room;
+    int64_t *key;
+    int nkey, key_room;
+    flux__map leaves;
+    flux__way *way;                       /* of a visit: from where it began to where it is */
+    int top, way_room;
+    uint32_t walk;
+    bool tf32;                            /* products may be computed so; part of the key */
+    bool cut;                             /* nodes are cut off from their operands afterwards, hidden ones not kept */
+    bool copies;                          /* there are some among them */
+    uint8_t flags;                        /* of any of them */
+    bool ok;
+} flux__graph;
+
+typedef struct flux__plans {              /* a thread's; and the arrays of the last graph, for the next */
+    flux__plan *bucket[FLUX__BUCKETS];
+    int count;
+    int64_t bytes;                        /* of all plans */
+    uint32_t clock;
+    flux__graph kept;
+} flux__plans;
+
+static FLUX__INLINE bool flux__finished(const flux_tensor *t) { return t->buf || (t->op == FLUX__LEAF); }
+static FLUX__INLINE flux_tensor *flux__base(flux_tensor *t) { return FLUX__IS_VIEW(t) ? t->base : t; }
+static FLUX__INLINE int flux__reads(const flux_tensor *t) { return t->op == FLUX__NUMBER ? 0 : t->nin; }   /* operands; a number needs none */
+
+/* Asks for a node that a pass over many comes to soon: of a large graph the next is in no cache. */
+static FLUX__INLINE void flux__soon(flux_tensor *const *node, int i, int n) {
+    if ((unsigned)i >= (unsigned)n) return;
+    const char *at = (const char *)node[i];
+    FLUX__PREFETCH(at)
+    FLUX__PREFETCH(at + 64)
+    FLUX__PREFETCH(at + 128)
+    (void)at;
+}
+enum { FLUX__SOON = 6, FLUX__FAR = 2000 };   /* nodes ahead; fewer nodes than these are in the second cache */
+
+static bool flux__is_map(const flux_tensor *t) {
+    return t->op < FLUX__ELEMENTWISE_COUNT || t->op == FLUX__CAST || t->op == FLUX__COPY || t->op == FLUX__IOTA ||
+           t->op == FLUX__RANDOM || t->op == FLUX__NUMBER;
+}
+/* hook: flux__watched_layer, nn/model.h */
+static bool flux__watched_layer(char *out, size_t n);     /* which layer flux_summary or flux_outputsize calls now */
+static bool flux__is_reduce(const flux_tensor *t) { return t->op == FLUX__REDUCE || t->op == FLUX__ARGREDUCE; }
+
+/* The number of a leaf, or -1. Few are looked through one by one; of more, there is a map. */
+#define FLUX__FEW_LEAVES 8
+
+FLUX__HOT
+
+static int flux__leaf_number(const flux__graph *g, const flux_tensor *t) {
+    if (g->nleaf > FLUX__FEW_LEAVES) return flux__map_get(&g->leaves, t);
+    int i = g->nleaf - 1;
+    while (i >= 0 && g->leaf[i] != t) i--;
+    return i;
+}
+
+static void flux__graph_leaf(flux__graph *g, flux_tensor *t) {
+    if (flux__leaf_number(g, t) >= 0) return;
+    flux_tensor **leaf = (flux_tensor **)flux__grow(g->leaf, &g->leaf_room, g->nleaf + 1, sizeof *leaf);
+    if (leaf) g->leaf = leaf, leaf[g->nleaf++] = t;
+    else g->ok = false;
+    for (int i = g->nleaf == FLUX__FEW_LEAVES + 1 ? 0 : g->nleaf - 1; g->ok && g->nleaf > FLUX__FEW_LEAVES && i < g->nleaf; i++)
+        g->ok = flux__map_put(&g->leaves, leaf[i], i);
+    if (!g->ok) return;
+    if (!t->buf) {
+        flux__text text = flux__describe(t);
+        char layer[160];
+        if (t->flags & FLUX__CONSUMED) flux__fail("a tensor's memory was taken over by flux_update; keep a copy with flux_copy (%s)", text.s);
+        else if (flux__watched_layer(layer, sizeof layer))
+            flux__fail("%s looks at a value, but a placeholder (%s) has no value: flux_summary and flux_outputsize compute none", layer, text.s);
+        else flux__fail("a placeholder (%s) has no value", text.s);
+        g->ok = false;
+    }
+}
+
+static void flux__graph_add(flux__graph *g, flux_tensor *t) {
+    flux_tensor **node = (flux_tensor **)flux__grow(g->node, &g->node_room, g->nnode + 1, sizeof *node);
+    if (node) g->node = node;
+    uint8_t *flag = (uint8_t *)flux__grow(g->flag, &g->flag_room, g->nnode + 1, 1);
+    if (flag) g->flag = flag;
+    int *donor = (int *)flux__grow(g->donor, &g->donor_room, g->nnode + 1, sizeof *donor);
+    if (donor) g->donor = donor;
+    if (!node || !flag || !donor) {
+        g->ok = false;
+        return;
+    }
+    t->mark = g->walk;
+    t->index = g->nnode;
+    flag[g->nnode] = 0;
+    donor[g->nnode] = -1;
+    node[g->nnode++] = t;
+}
+
+static void flux__graph_push(flux__graph *g, flux_tensor *t) {
+    flux__way *way = (flux__way *)flux__grow(g->way, &g->way_room, g->top + 1, sizeof *way);
+    if (!way) {
+        g->ok = false;
+        return;
+    }
+    g->way = way, way += g->top++;
+    way->t = t, way->next = 0;
+}
+
+/* The next operand of the node where a visit is that has yet to be visited; NULL: there is none. */
+static flux_tensor *flux__graph_below(flux__graph *g) {
+    flux__way *way = &g->way[g->top - 1];
+    flux_tensor *t = way->t;
+    const int n = flux__reads(t);
+    while (way->next < n) {
+        flux_tensor *x = flux__base(t->in[way->next++]);
+        if (x->op == FLUX__NUMBER && !x->buf && (flux__is_map(t) || flux__is_reduce(t))) continue;
+        if (flux__finished(x)) flux__graph_leaf(g, x);
+        else if (x->mark != g->walk) return x;
+    }
+    return NULL;
+}
+
+/* Depth first from t over what is unfinished; operands get lower numbers than results. */
+static void flux__graph_visit(flux__graph *g, flux_tensor *t) {
+    t = flux__base(t);
+    if (flux__finished(t)) flux__graph_leaf(g, t);
+    else if (t->mark != g->walk) flux__graph_push(g, t);
+    while (g->top && g->ok) {
+        flux_tensor *x = flux__graph_below(g);
+        if (x) flux__graph_push(g, x);
+        else flux__graph_add(g, g->way[--g->top].t);
+    }
+}
+
+/* Room for a node of so many operands; what is added for it then needs no check. */
+static bool flux__key_room(flux__graph *g, int operands) {
+    int64_t *key = (int64_t *)flux__grow(g->key, &g->key_room, g->nkey + 32 + 20 * operands, sizeof *key);
+    if (key) g->key = key;
+    else g->ok = false;
+    return key != NULL;
+}
+
+static FLUX__INLINE int64_t *flux__key_dims(int64_t *key, const int64_t *v, int n) {
+    for (int i = 0; i < n; i++) *key++ = v[i];
+    return key;
+}
+
+/* An operand in the key: what it is, its number, and of a view how it looks at its base. A node's dims stand there already. */
+static int64_t *flux__key_operand(flux__graph *g, int64_t *key, flux_tensor *x) {
+    flux_tensor *b = flux__base(x);
+    const bool number = b->op == FLUX__NUMBER && !b->buf && b->mark != g->walk, leaf = !number && flux__finished(b);
+    const int64_t id = number ? 0 : leaf ? flux__leaf_number(g, b) : b->index, kind = number ? 2 : !leaf;
+    *key++ = kind | (int64_t)x->dtype << 4 | (int64_t)x->ndim << 8 | (int64_t)(x != b) << 12 | id << 16;
+    if (kind == 1 && x == b) return key;
+    key = flux__key_dims(key, x->dim, x->ndim);
+    if (x == b) return key;
+    *key++ = x->offset;
+    return flux__key_dims(key, x->stride, x->ndim);
+}
+
+static int64_t flux__device_word(flux_device d) { return (int64_t)d.backend << 56 | (int64_t)d.id << 48; }
+
+/* What an operation is besides its operands. */
+static int64_t *flux__key_arg(flux__graph *g, int64_t *key, const flux_tensor *t) {
+    if (t->op == FLUX__COPY) g->copies = true;
+    if (t->op == FLUX__REDUCE || t->op == FLUX__ARGREDUCE) return flux__key_dims(key, t->arg.i, 2);
+    if (t->op == FLUX__GATHER || t->op == FLUX__SCATTER || t->op == FLUX__CAT) return flux__key_dims(key, t->arg.i, 1);
+    if (t->op == FLUX__RANDOM) return flux__key_dims(key, t->arg.i + 2, 1);
+    if (t->op == FLUX__ATTEND) return flux__key_dims(key, t->arg.i, 3);
+    if (t->op != FLUX__SPREAD) return key;
+    key = flux__key_dims(key, t->arg.i, 2);
+    *key++ = t->rel;
+    return flux__key_dims(key, t->stride, FLUX_MAX_DIMS);
+}
+
+/* Which nodes stay when the plan has run: all that are stored, or, where graphs are cut, those somebody can look at. */
+static FLUX__INLINE bool flux__stays(const flux__graph *g, const flux_tensor *t, int flag) {
+    if (g->cut) return (flag & (FLUX__SEEN | FLUX__ROOT)) != 0;
+    return !(t->flags & FLUX__FIXED) || (flag & FLUX__ROOT) || flux__visible(t);
+}
+
+static void flux__key_node(flux__graph *g, int i) {
+    flux_tensor *t = g->node[i];
+    const int n = flux__reads(t);
+    if (!flux__key_room(g, t->nin)) return;
+    int flag = g->flag[i];
+    if (flux__stays(g, t, flag)) flag |= FLUX__KEEP, g->flag[i] = (uint8_t)flag;
+    g->flags |= t->flags;
+    int64_t *key = g->key + g->nkey;
+    *key++ = t->op | (int64_t)t->dtype << 16 | (int64_t)t->ndim << 20 | (int64_t)n << 24 |
+             (int64_t)(flag & ~FLUX__SEEN) << 32 | flux__device_word(t->device);
+    *key++ = g->donor[i];
+    key = flux__key_dims(key, t->dim, t->ndim);
+    for (int k = 0; k < n; k++) key = flux__key_operand(g, key, t->in[k]);
+    if (t->op >= FLUX__ELEMENTWISE_COUNT) key = flux__key_arg(g, key, t);
+    g->nkey = (int)(key - g->key);
+}
+
+/* The key; on the way nodes get their flags. */
+static void flux__graph_key(flux__graph *g) {
+    if (!flux__key_room(g, g->nleaf)) return;
+    g->tf32 = flux__atomic_load32(&flux__tf32) != 0;
+    g->key[g->nkey++] = (int64_t)g->nleaf << 32 | (int64_t)g->tf32 << 31 | g->nnode;
+    for (int i = 0; i < g->nleaf; i++) g->key[g->nkey++] = g->leaf[i]->dtype | flux__device_word(g->leaf[i]->device);
+    const int ahead = g->nnode > FLUX__FAR ? FLUX__SOON : 0;
+    for (int i = 0; i < g->nnode; i++) {
+        if (ahead) flux__soon(g->node, i + ahead, g->nnode);
+        flux__key_node(g, i);
+    }
+}
+
+static void flux__graph_drop(flux__graph *g) {
+    if (g->node) FLUX_FREE(g->node);
+    if (g->flag) FLUX_FREE(g->flag);
+    if (g->donor) FLUX_FREE(g->donor);
+    if (g->leaf) FLUX_FREE(g->leaf);
+    if (g->key) FLUX_FREE(g->key);
+    if (g->way) FLUX_FREE(g->way);
+    flux__map_free(&g->leaves);
+}
+
+static void flux__graph_free(flux__graph *g) {
+    flux__thread *t = flux__self();
+    flux__plans *plans = t ? t->plans : NULL;
+    if (!plans || plans->kept.node || g->node_room > 4096) {
+        flux__graph_drop(g);
+        return;
+    }
+    if (g->leaves.n) memset(g->leaves.key, 0, (size_t)g->leaves.room * sizeof *g->leaves.key);
+    g->nnode = g->nleaf = g->nkey = g->top = g->leaves.n = 0;
+    g->cut = g->copies = false;
+    g->flags = 0;
+    plans->kept = *g;
+}
+
+#endif /* FLUX__SCHEDULE_KEY_H */

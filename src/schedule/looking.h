@@ -1,0 +1,316 @@
+#ifndef FLUX__SCHEDULE_LOOKING_H
+#define FLUX__SCHEDULE_LOOKING_H
+#include "../base/platform.h"
+#include "../base/threads.h" /* flux__atomic_cas_place, flux__atomic_load, flux__atomic_load32 */
+#include "../base/system.h"
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/backend.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "../graph/nodes.h"
+#include "../graph/elementwise.h"
+#include "../graph/leaves.h"
+#include "kernel.h"
+#include "key.h"
+#include "plans.h"
+
+FLUX__COLD
+
+FLUX_DEF flux_tensor *flux_random_state(void) {
+    const flux__thread *t = flux__self();
+    int64_t v[2], n = 2;
+    if (!t) return NULL;
+    memcpy(&v[0], &t->seed, sizeof *v), memcpy(&v[1], &t->draws, sizeof *v);
+    return flux_from_data(v, FLUX_I64, flux__shape(&n, 1));
+}
+
+FLUX_DEF int flux_set_random_state(flux_tensor *state) {
+    flux__thread *t = flux__self();
+    int64_t v[2];
+    if (!state || !t) return flux__null("set_random_state", "state", state), -1;
+    flux__text text = flux__describe(state);
+    if (state->op == FLUX__TUPLE || state->dtype != FLUX_I64 || state->ndim != 1 || state->dim[0] != 2)
+        return flux__fail("set_random_state: %s is not what flux_random_state gives, i64 2", text.s), -1;
+    if (flux_read(state, v, sizeof v) != 0) return -1;
+    memcpy(&t->seed, &v[0], sizeof *v), memcpy(&t->draws, &v[1], sizeof *v);
+    return 0;
+}
+
+FLUX__HOT
+
+/* ---------------- looking */
+
+static int flux__eager_known;             /* 1: no, 2: yes, once the environment has been asked */
+static bool flux__eager(void) {
+    if (!flux__atomic_load32(&flux__eager_known)) {
+        const char *e = flux__env("FLUX_EAGER");
+        flux__atomic_store32(&flux__eager_known, e && strcmp(e, "0") != 0 ? 2 : 1);
+    }
+    return flux__atomic_load32(&flux__eager_known) == 2;
+}
+
+static void flux__graph_start(flux__graph *g) {
+    flux__thread *t = flux__self();
+    if (t && t->plans) {
+        *g = t->plans->kept;
+        memset(&t->plans->kept, 0, sizeof t->plans->kept);
+    } else memset(g, 0, sizeof *g);
+    g->ok = t != NULL;
+    g->walk = t ? ++t->walk : 0;
+    if (t && t->walk == 0) g->walk = ++t->walk;
+}
+
+/* What was recorded under FLUX_NOGRAD lets go of its operands once it is computed. */
+static void flux__cut_fixed(flux__graph *g) {
+    int n = 0;
+    for (int i = 0; i < g->nnode; i++)
+        if ((g->node[i]->flags & FLUX__FIXED) && g->node[i]->buf) g->node[n++] = (flux_tensor *)flux_retain(g->node[i]);
+    for (int i = 0; i < n; i++) flux__cut(g->node[i]);
+    for (int i = 0; i < n; i++) flux_release(g->node[i]);
+}
+
+FLUX__COLD
+
+/* ---------------- scopes that grow
+   A loop that is no scope piles up what it makes. When memory has passed 1 GB, and each time that it is a sixteenth more, the
+   scopes are looked at: what each holds, by kind. Of a kind that grows there are many; a few large tensors are data. */
+
+typedef struct flux__heap { const flux_tensor *like; int64_t count, bytes; } flux__heap;      /* all of one operation, dtype and shape */
+enum { FLUX__HEAPS = 512, FLUX__MANY = 8 };
+
+typedef struct flux__hoard {              /* what a scope holds */
+    flux__pairs seen;                     /* by the scopes outside too */
+    const flux_tensor **todo;
+    int ntodo, room;
+    flux__heap heap[FLUX__HEAPS];
+    int nheaps;
+    bool ok;
+} flux__hoard;
+
+static bool flux__same_kind(const flux_tensor *a, const flux_tensor *b) {
+    return a->op == b->op && a->dtype == b->dtype && a->ndim == b->ndim && memcmp(a->dim, b->dim, sizeof a->dim) == 0;
+}
+
+/* What several tensors share is shared out. */
+static void flux__hoard_count(flux__hoard *h, const flux_tensor *x) {
+    int i = 0;
+    while (i < h->nheaps && !flux__same_kind(h->heap[i].like, x)) i++;
+    if (i == FLUX__HEAPS) return;
+    if (i == h->nheaps) h->heap[h->nheaps++].like = x;
+    int64_t owners = x->buf ? flux__atomic_load(&x->buf->refs) : 1;
+    int64_t bytes = x->buf && !x->buf->borrowed ? (int64_t)x->buf->room / (owners > 1 ? owners : 1) : 0;
+    h->heap[i].bytes += bytes + (int64_t)sizeof *x;
+    h->heap[i].count++;
+}
+
+static void flux__hoard_meet(flux__hoard *h, const flux_tensor *x) {
+    bool fresh = false;
+    if (!x || !h->ok) return;
+    h->ok = flux__pairs_at(&h->seen, x, &fresh) != NULL;
+    const flux_tensor **todo = h->ok && fresh ? (const flux_tensor **)flux__grow((void *)h->todo, &h->room, h->ntodo + 1, sizeof *todo) : h->todo;
+    if (!h->ok || !fresh) return;
+    h->ok = todo != NULL;
+    if (todo) h->todo = todo, h->todo[h->ntodo++] = x;
+}
+
+/* What this scope holds and the ones outside do not, with all the graph behind it. */
+static void flux__hoard_find(flux__hoard *h, const flux__thread *t, int scope) {
+    int end = scope + 1 < t->nscopes ? t->scope[scope + 1].start : t->nowned;
+    h->nheaps = 0;
+    memset(h->heap, 0, sizeof h->heap);
+    for (int i = t->scope[scope].start; i < end; i++) {
+        if (((flux__head *)t->owned[i])->kind == FLUX__TENSOR) flux__hoard_meet(h, (const flux_tensor *)t->owned[i]);
+        while (h->ntodo && h->ok) {
+            const flux_tensor *x = h->todo[--h->ntodo];
+            flux__hoard_count(h, x);
+            for (int k = 0; k < x->nin; k++) flux__hoard_meet(h, x->in[k]);
+            flux__hoard_meet(h, x->base);
+            flux__hoard_meet(h, (flux_tensor *)flux__atomic_load_place(&x->dense));
+        }
+    }
+}
+
+static int flux__by_bytes(const void *a, const void *b) {
+    int64_t x = ((const flux__heap *)a)->bytes, y = ((const flux__heap *)b)->bytes;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+static void flux__hoard_tell(flux__hoard *h, const flux__thread *t, int scope) {
+    const flux__scope *s = &t->scope[scope];
+    char what[400] = "", where[200] = "", bytes[40];
+    int64_t sum = 0;
+    size_t n = 0;
+    qsort(h->heap, (size_t)h->nheaps, sizeof *h->heap, flux__by_bytes);
+    for (int i = 0, said = 0; i < h->nheaps; i++) {
+        if (h->heap[i].count < FLUX__MANY) continue;
+        sum += h->heap[i].bytes;
+        if (said > 2 || (said > 0 && h->heap[i].bytes < sum / 20)) continue;
+        said++;
+        flux__text kind = flux__describe(h->heap[i].like);
+        flux__say_bytes(bytes, sizeof bytes, (double)h->heap[i].bytes);
+        n += (size_t)snprintf(what + n, sizeof what - n, "%s%lld x %s of %.80s (%s)", n ? ", " : "", (long long)h->heap[i].count,
+                              flux__op_names[h->heap[i].like->op], kind.s, bytes);
+    }
+    if (sum <= flux__scope_most) return;
+    flux__say_bytes(bytes, sizeof bytes, (double)sum);
+    if (s->file) snprintf(where, sizeof where, "the scope opened at %.150s:%d", s->file, s->line);
+    else snprintf(where, sizeof where, "%s", s->turn ? "a turn of flux_train" : scope ? "a scope" : "the outermost scope");
+    flux__note(FLUX_LOG_WARN, "scope.memory", true, "%s has come to hold %s and is still open; the most: %s. The turns of flux_times and "
+               "flux_each free what they make, and flux_carry takes a value along%s", where, bytes, what, t->nograd ? "; FLUX_NOGRAD alone "
+               "is no scope, FLUX_INFER is" : "");
+}
+
+static void flux__scopes_look(void) {
+    flux__thread *t = flux__self();
+    flux__hoard *h = (flux__hoard *)FLUX_MALLOC(sizeof *h);
+    t->look = false;
+    if (!h) return;
+    memset(h, 0, sizeof *h);
+    h->ok = true;
+    for (int i = 0; i < t->nscopes && h->ok; i++) {
+        flux__hoard_find(h, t, i);
+        if (h->ok) flux__hoard_tell(h, t, i);
+    }
+    if (h->todo) FLUX_FREE((void *)h->todo);
+    flux__pairs_free(&h->seen);
+    FLUX_FREE(h);
+}
+
+FLUX__HOT
+
+static int flux__evaluate(flux__graph *g) {
+    if (!g->ok) return -1;
+    if (g->nnode == 0) return 0;
+    flux__graph_key(g);
+    flux__plan *plan = g->ok ? flux__find_plan(g) : NULL;
+    if (!plan) return -1;
+    int rc = flux__run_plan(plan, g);
+    flux__plans *plans = flux__self()->plans;
+    if (plans->bytes > FLUX__PLANS_MOST) flux__plans_trim(plans);      /* it may be so large that it is not kept */
+    if (rc != 0) return -1;
+    if (!g->cut && (g->flags & FLUX__FIXED)) flux__cut_fixed(g);
+    if (flux__self()->look) flux__scopes_look();
+    return 0;
+}
+
+/* Makes a tensor, or all in a tuple, what the graph is computed for. Tuples hold no more than FLUX_MAX_LEVELS of others; each of
+   them is gone into once (seen). */
+static void flux__graph_root(flux__graph *g, flux_tensor *x, flux__pairs *seen) {
+    bool fresh = true;
+    if (x->op == FLUX__TUPLE) {
+        if (x->arg.i[0] > 1 && !flux__pairs_at(seen, x, &fresh)) g->ok = false;
+        for (int i = 0; i < x->nin && fresh && g->ok; i++) flux__graph_root(g, x->in[i], seen);
+        return;
+    }
+    x = flux__base(x);
+    flux__graph_visit(g, x);
+    if (g->ok && !flux__finished(x)) g->flag[x->index] |= FLUX__ROOT;
+}
+
+FLUX_DEF int flux_eval_all(int n, flux_tensor *const *xs) {
+    flux__graph g;
+    flux__pairs seen = { NULL, 0, 0 };
+    for (int i = 0; i < n; i++)
+        if (!xs[i] || FLUX__GONE("eval", xs[i])) return flux__null("eval", "x", xs[i]), -1;
+    bool work = false;
+    for (int i = 0; i < n; i++)
+        if (xs[i]->op == FLUX__TUPLE || !flux__base(xs[i])->buf) work = true;
+    if (!work) return 0;
+    flux__graph_start(&g);
+    for (int i = 0; i < n && g.ok; i++) flux__graph_root(&g, xs[i], &seen);
+    int rc = flux__evaluate(&g);
+    flux__pairs_free(&seen);
+    flux__graph_free(&g);
+    return rc;
+}
+
+FLUX_DEF flux_tensor *flux_eval(flux_tensor *x) {
+    if (!x) return (flux_tensor *)flux__null("eval", "x", x);
+    return flux_eval_all(1, &x) == 0 ? x : NULL;
+}
+
+FLUX__LEAN
+
+/* The elements in order where the host reads them, as a tensor that x keeps. Threads that look first at one x each make it; one is
+   kept, whole from the moment that others can see it. */
+static flux_tensor *flux__look(flux_tensor *x, bool in_order) {
+    flux_device cpu = { 0, 0 };
+    int h = flux__hide();
+    flux_tensor *copy = in_order ? x : flux_copy(x);
+    if (copy && copy->device.backend != FLUX__CPU_BACKEND) copy = flux__move(copy, cpu);
+    if (copy && flux_eval(copy)) {
+        flux__cut((flux_tensor *)flux_retain(copy));
+        if (!flux__atomic_cas_place(&x->dense, 0, (intptr_t)copy)) flux_release(copy);
+    }
+    flux__thread *t = flux__self();
+    if (t) flux__scope_close_to(t, h);
+    return (flux_tensor *)flux__atomic_load_place(&x->dense);
+}
+
+FLUX_DEF const void *flux_data(flux_tensor *x) {
+    int64_t offset, stride[FLUX_MAX_DIMS];
+    if (!flux__check_operands("data", 1, &x)) return NULL;
+    flux_shape s = flux__dims(x);
+    flux_tensor *base = flux__layout(x, &offset, stride), *seen = (flux_tensor *)flux__atomic_load_place(&x->dense);
+    bool in_order = flux__in_order(&s, stride);
+    if (!(seen && !in_order) && !flux_eval(base)) return NULL;
+    if (seen) return seen->buf->ptr;
+    if (in_order && base->buf->device.backend == FLUX__CPU_BACKEND)
+        return (const char *)base->buf->ptr + (FLUX__IS_VIEW(x) ? (size_t)x->offset * flux__dtypes[x->dtype].size : 0);
+    seen = flux__look(x, in_order);
+    return seen ? seen->buf->ptr : NULL;
+}
+
+FLUX_DEF int flux_read(flux_tensor *x, void *out, size_t bytes) {
+    const void *p = flux_data(x);
+    if (!p) return -1;
+    size_t have = (size_t)flux__size(x) * flux__dtypes[x->dtype].size;
+    if (bytes != have || (!out && bytes)) {
+        flux__text t = flux__describe(x);
+        flux__fail("read: %s is %zu bytes, %zu were asked for", t.s, have, bytes);
+        return -1;
+    }
+    if (bytes) memcpy(out, p, bytes);
+    return 0;
+}
+
+static double flux__number_at(flux_tensor *x, int64_t i) {
+    const char *p = (const char *)flux_data(x);
+    double out[1];
+    if (!p) return (double)NAN;
+    flux__load(FLUX__F64C, out, x->dtype, p + (size_t)i * flux__dtypes[x->dtype].size, 1, 1);
+    return out[0];
+}
+
+FLUX_DEF double flux_item(flux_tensor *x) {
+    if (!flux__check_operands("item", 1, &x)) return (double)NAN;
+    if (flux__size(x) != 1) {
+        flux__text t = flux__describe(x);
+        flux__fail("item: %s is not one number; flux_at takes an index", t.s);
+        return (double)NAN;
+    }
+    return flux__number_at(x, 0);
+}
+
+FLUX_DEF double flux_at_shape(flux_tensor *x, flux_shape index) {
+    if (!flux__check_operands("at", 1, &x)) return (double)NAN;
+    int64_t at = 0, step = 1;
+    flux__text t = flux__describe(x);
+    if (index.ndim != x->ndim) {
+        flux__fail("at: %d indices into %s", index.ndim, t.s);
+        return (double)NAN;
+    }
+    for (int d = 0; d < x->ndim; d++) {
+        if (index.dim[d] < 0 || index.dim[d] >= x->dim[d]) {
+            flux__fail("at: index %lld is not within dim %d of %s", (long long)index.dim[d], d, t.s);
+            return (double)NAN;
+        }
+        at += index.dim[d] * step;
+        step *= x->dim[d];
+    }
+    return flux__number_at(x, at);
+}
+
+#endif /* FLUX__SCHEDULE_LOOKING_H */

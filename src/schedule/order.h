@@ -1,0 +1,284 @@
+#ifndef FLUX__SCHEDULE_ORDER_H
+#define FLUX__SCHEDULE_ORDER_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../graph/nodes.h"
+#include "kernel.h"
+#include "key.h"
+#include "grouping.h"
+#include "program.h"
+
+/* ---------------- order, life of buffers */
+
+FLUX__COLD
+
+/* Numbers of which the highest is taken first: a heap. */
+static void flux__heap_put(int *heap, int n, int x) {
+    for (; n > 0 && heap[(n - 1) / 2] < x; n = (n - 1) / 2) heap[n] = heap[(n - 1) / 2];
+    heap[n] = x;
+}
+
+static int flux__heap_take(int *heap, int n) {       /* n: with the one that is taken */
+    const int top = heap[0], x = heap[--n];
+    int at = 0;
+    for (int kid; (kid = 2 * at + 1) < n; heap[at] = heap[kid], at = kid) {
+        if (kid + 1 < n && heap[kid + 1] > heap[kid]) kid++;
+        if (heap[kid] <= x) break;
+    }
+    heap[at] = x;
+    return top;
+}
+
+/* Kernels in an order in which operands come first; of those that could come next, the one recorded first, which has the
+   highest number. So updates of weights come after all that reads the old ones. */
+static bool flux__order_groups(flux__planner *p, int *order) {
+    const size_t n = (size_t)p->ngroup;
+    int *room = (int *)flux__zalloc((3 * n + (size_t)p->nlink + 1) * sizeof *room), ready = 0, at = 0;
+    int *missing = room, *heap = room + n, *start = room + 2 * n, *user = start + n + 1;  /* user[start[G] ...]: the groups that need G */
+    if (!room) return false;
+    for (int e = 0; e < p->nlink; e++) start[p->link[e].to + 1]++;
+    for (size_t G = 0; G < n; G++) start[G + 1] += start[G];
+    for (int G = p->ngroup - 1; G >= 0; G--)
+        for (int e = p->needs[G]; e >= 0; e = p->link[e].next) user[start[p->link[e].to]++] = G, missing[G]++;
+    for (size_t G = n; G > 0; G--) start[G] = start[G - 1];
+    start[0] = 0;
+    for (int G = 0; G < p->ngroup; G++)
+        if (!missing[G]) flux__heap_put(heap, ready++, G);
+    while (ready) {
+        const int G = order[at++] = flux__heap_take(heap, ready--);
+        for (int u = start[G]; u < start[G + 1]; u++)
+            if (--missing[user[u]] == 0) flux__heap_put(heap, ready++, user[u]);
+    }
+    FLUX_FREE(room);
+    return at == p->ngroup || FLUX__REFUSE("schedule: kernels depend on each other in a circle");
+}
+
+/* Whether line x of a kernel runs after line y: by phase, outer ones first, in order. */
+static bool flux__runs_after(const flux__kernel *k, int x, int y) {
+    int px = k->value[x].phase * 2 + !k->value[x].outer, py = k->value[y].phase * 2 + !k->value[y].outer;
+    return px != py ? px > py : x > y;
+}
+
+/* Whether a line that runs after line `store` still needs what it loads from the leaf. */
+static bool flux__read_later(const flux__kernel *k, int leaf, int store) {
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *v = &k->value[i];
+        if (v->kind != FLUX__V_LOAD || k->operand[v->operand].src != leaf) continue;
+        if (flux__runs_after(k, i, store)) return true;
+        for (int u = 0; u < k->nvalue; u++) {
+            const flux__value *w = &k->value[u];
+            if ((w->a == i || w->b == i || w->c == i) && flux__runs_after(k, u, store)) return true;
+        }
+    }
+    return false;
+}
+
+/* In kernel k, the last that reads the donor leaf, node's value may overwrite that if every read is at the very same point, before. */
+static bool flux__may_overwrite(const flux__plan *plan, int at, int slot, int leaf) {
+    const flux__kernel *k = &plan->kernel[at];
+    if (k->kind != FLUX__K_FUSED && k->kind != FLUX__K_MATMUL) return false;
+    bool outer = false;
+    for (int v = 0; v < k->nvalue; v++)
+        if (k->value[v].out == plan->nleaf + slot) {
+            outer = k->value[v].outer;
+            if (flux__read_later(k, leaf, v)) return false;
+        }
+    if (k->reduced && !outer) return false;
+    int first = k->kind == FLUX__K_MATMUL ? 2 : 0;
+    for (int o = 0; o < k->noperand; o++) {
+        if (k->operand[o].src != leaf) continue;
+        if (o < first || k->operand[o].offset) return false;
+        int64_t step = 1;
+        for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+            bool gone = k->reduced >> d & 1;
+            if (k->operand[o].stride[d] != (k->full[d] > 1 && !gone ? step : 0)) return false;
+            if (!gone) step *= k->full[d];
+        }
+    }
+    return true;
+}
+
+static bool flux__find_lives(flux__plan *plan, flux__graph *g) {
+    int *last = (int *)flux__zalloc(((size_t)plan->nleaf + 1) * sizeof *last);      /* by leaf: the kernel that reads it last */
+    if (!last) return false;
+    for (int k = 0; k < plan->nkernel; k++) {
+        flux__kernel *kernel = &plan->kernel[k];
+        for (int v = 0; v < kernel->nvalue; v++)
+            if (kernel->value[v].out >= 0) plan->slot[kernel->value[v].out - plan->nleaf].out_kernel = k;
+        if (kernel->kind > FLUX__K_MATMUL) plan->slot[kernel->node].out_kernel = k;
+        for (int o = 0; o < kernel->noperand; o++) {
+            const int src = kernel->operand[o].src;
+            if (src >= plan->nleaf) plan->slot[src - plan->nleaf].last_kernel = k;
+            else if (src >= 0) last[src] = k;
+        }
+    }
+    for (int i = 0; i < plan->nnode; i++) {
+        flux__slot_info *s = &plan->slot[i];
+        size_t room;
+        const int donor = g->donor[i];
+        s->donor = -1;
+        if (!s->stored) continue;
+        if (s->last_kernel < s->out_kernel) s->last_kernel = s->out_kernel;
+        s->bytes = flux__size(g->node[i]) * (int64_t)flux__dtypes[g->node[i]->dtype].size;
+        s->cls = flux__size_class((size_t)s->bytes, &room);
+        s->keep = (g->flag[i] & FLUX__KEEP) != 0;
+        s->device = g->node[i]->device;
+        if (donor >= 0 && last[donor] <= s->out_kernel && flux__may_overwrite(plan, s->out_kernel, i, donor)) s->donor = donor;
+    }
+    FLUX_FREE(last);
+    return true;
+}
+
+static bool flux__find_frees(flux__plan *plan) {
+    for (int k = 0; k < plan->nkernel; k++) {
+        flux__kernel *kernel = &plan->kernel[k];
+        size_t most = (size_t)(kernel->noperand + kernel->nvalue + 1);
+        kernel->outs = (int *)flux__plan_take(plan, 2 * most * sizeof(int));
+        if (!kernel->outs) return false;
+        kernel->frees = kernel->outs + most;
+    }
+    for (int i = 0; i < plan->nnode; i++) plan->nout += plan->slot[i].stored;
+    plan->out = (int *)flux__plan_take(plan, (size_t)plan->nout * sizeof(int));
+    if (!plan->out) return false;
+    for (int i = 0, at = 0; i < plan->nnode; i++) {
+        const flux__slot_info *s = &plan->slot[i];
+        if (!s->stored) continue;
+        plan->out[at++] = i;
+        flux__kernel *makes = &plan->kernel[s->out_kernel], *last = &plan->kernel[s->last_kernel];
+        if (!makes->nouts) makes->device = s->device;
+        makes->outs[makes->nouts++] = i;
+        if (!s->keep) last->frees[last->nfrees++] = i;
+    }
+    return true;
+}
+
+/* hook: flux__kernel_unready, cpu/rows.h */
+static void flux__kernel_unready(flux__kernel *k);
+static void flux__plan_free(flux__plan *plan) {
+    for (int i = 0; plan->kernel && i < plan->nkernel; i++) flux__kernel_unready(&plan->kernel[i]);
+    while (plan->chunk) {
+        flux__chunk *chunk = plan->chunk;
+        plan->chunk = chunk->next;
+        FLUX_FREE(chunk);
+    }
+    if (plan->kernel) FLUX_FREE(plan->kernel);
+    if (plan->slot) FLUX_FREE(plan->slot);
+    if (plan->key) FLUX_FREE(plan->key);
+    FLUX_FREE(plan);
+}
+
+/* hook: flux__kernels_ready, cpu/rows.h */
+static bool flux__kernels_ready(flux__plan *plan, flux__graph *g);
+
+static void flux__log_plan(const flux__plan *plan, flux__graph *g);
+
+static bool flux__plan_kernels(flux__planner *p, flux__plan *plan, int *order) {
+    plan->kernel = (flux__kernel *)flux__zalloc((size_t)(p->ngroup + 1) * sizeof *plan->kernel);
+    plan->slot = (flux__slot_info *)flux__zalloc((size_t)(p->n + 1) * sizeof *plan->slot);
+    if (!plan->kernel || !plan->slot || !flux__order_groups(p, order)) return false;
+    for (int i = 0; i < p->ngroup; i++) {
+        plan->nkernel = i + 1;
+        if (!flux__build_kernel(p, order[i], &plan->kernel[i], plan)) return false;
+    }
+    if (!flux__find_lives(plan, p->g) || !flux__find_frees(plan)) return false;
+    return flux__kernels_ready(plan, p->g);
+}
+
+static bool flux__planner_start(flux__planner *p, flux__graph *g) {
+    const size_t n = (size_t)g->nnode + 1;
+    memset(p, 0, sizeof *p);
+    p->g = g, p->n = g->nnode, p->ok = true;
+    p->group = (flux__group *)flux__malloc(n * sizeof *p->group);
+    p->gather = (bool *)flux__zalloc(n);
+    int *room = (int *)flux__malloc((9 * n + 1) * sizeof *room);      /* all that there is a number of for each node */
+    p->group_of = room;
+    if (!p->group || !p->gather || !room) return false;
+    p->needs = room + n, p->level = room + 2 * n, p->tried = room + 3 * n, p->user_of = room + 4 * n;
+    p->member = room + 5 * n, p->member_start = room + 6 * n, p->value_of = room + 7 * n, p->use_start = room + 8 * n;
+    memset(p->use_start, 0, (n + 1) * sizeof *room);
+    memset(p->value_of, -1, n * sizeof *room);
+    return flux__find_uses(p);
+}
+
+static void flux__planner_end(flux__planner *p) {
+    if (p->group) FLUX_FREE(p->group);
+    if (p->gather) FLUX_FREE(p->gather);
+    if (p->group_of) FLUX_FREE(p->group_of);     /* and what lies behind */
+    if (p->link) FLUX_FREE(p->link);
+    if (p->raised) FLUX_FREE(p->raised);
+    if (p->building.value) FLUX_FREE(p->building.value);
+    if (p->building.operand) FLUX_FREE(p->building.operand);
+    if (p->use) FLUX_FREE(p->use);
+}
+
+static flux__plan *flux__make_plan(flux__graph *g) {
+    flux__planner p;
+    if (g->nnode > FLUX__MOST_NODES)
+        return (flux__plan *)flux__fail("%d operations at once are too many (%d at most): look at values on the way, by flux_eval",
+                                        g->nnode, FLUX__MOST_NODES);
+    flux__plan *plan = (flux__plan *)flux__zalloc(sizeof *plan);
+    bool ok = flux__planner_start(&p, g) && plan && flux__assign_groups(&p);
+    if (ok) {
+        plan->nleaf = g->nleaf, plan->nnode = g->nnode;
+        flux__list_members(&p);
+        ok = flux__plan_kernels(&p, plan, p.level);     /* levels have done their work */
+    }
+    if (ok && flux__log_schedules()) flux__log_plan(plan, g);
+    flux__planner_end(&p);
+    if (!ok && plan) {
+        flux__plan_free(plan);
+        plan = NULL;
+    }
+    return plan;
+}
+
+static const char *const flux__kernel_kinds[] = { "fused", "product", "gather", "scatter_add", "spread", "cat", "move", "attention" };
+
+static int64_t flux__out_bytes(const flux_tensor *t) { return flux__size(t) * flux__dtypes[t->dtype].size; }
+
+/* What a kernel reads and writes, each tensor counted once. */
+static int64_t flux__kernel_bytes(const flux__kernel *k, const flux__graph *g) {
+    int64_t bytes = 0;
+    for (int i = 0; i < k->noperand; i++)
+        if (k->operand[i].src >= 0) bytes += flux__count(&k->operand[i].shape) * flux__dtypes[k->operand[i].dtype].size;
+    for (int i = 0; i < k->nouts; i++) bytes += flux__out_bytes(g->node[k->outs[i]]);
+    return bytes;
+}
+
+/* "product 256x64 inner 784: add relu->[256x64 f32]"; short: without what is stored. */
+static void flux__kernel_words(const flux__plan *plan, const flux__graph *g, const flux__kernel *k, bool full, char *out, size_t room) {
+    static const char *const reds[] = { "sum", "prod", "max", "min" };
+    flux_shape s = flux__shape(k->full, FLUX_MAX_DIMS);
+    size_t n = 0;
+#define FLUX__ADD(...) do if (n < room) n += (size_t)snprintf(out + n, room - n, __VA_ARGS__); while (0)
+    while (s.ndim > 1 && s.dim[s.ndim - 1] == 1) s.ndim--;
+    flux__text t = flux__shape_text(&s);
+    FLUX__ADD("%s %s", flux__kernel_kinds[k->kind], t.s);
+    if (k->kind == FLUX__K_MATMUL) FLUX__ADD(" inner %lld", (long long)k->mnk[2]);
+    if (k->reduced && full) FLUX__ADD(", reduced dims %#x", k->reduced);
+    FLUX__ADD(":");
+    for (int v = 0; v < k->nvalue; v++) {
+        const flux__value *line = &k->value[v];
+        if (line->kind == FLUX__V_OP) FLUX__ADD(" %s", flux__op_names[line->op]);
+        if (line->kind == FLUX__V_REDUCE) FLUX__ADD(" %s", reds[line->op]);
+        if (line->kind == FLUX__V_ARGREDUCE) FLUX__ADD(" arg");
+        if (line->kind == FLUX__V_RANDOM || line->kind == FLUX__V_IOTA) FLUX__ADD(line->kind == FLUX__V_IOTA ? " iota" : " random");
+        if (line->out < 0 || !full) continue;
+        flux__text o = flux__describe(g->node[line->out - plan->nleaf]);
+        FLUX__ADD("->[%s%s]", o.s, plan->slot[line->out - plan->nleaf].donor >= 0 ? ", in place" : "");
+    }
+}
+
+/* FLUX_LOG=schedule: one line a kernel. */
+static void flux__log_plan(const flux__plan *plan, flux__graph *g) {
+    char words[2000];
+    fprintf(stderr, "flux: schedule of %d operations in %d kernels\n", plan->nnode, plan->nkernel);
+    for (int i = 0; i < plan->nkernel; i++) {
+        flux__kernel_words(plan, g, &plan->kernel[i], true, words, sizeof words);
+        fprintf(stderr, "  %2d. %s\n", i + 1, words);
+    }
+}
+
+#endif /* FLUX__SCHEDULE_ORDER_H */

@@ -1,0 +1,302 @@
+#ifndef FLUX__SCHEDULE_PLANS_H
+#define FLUX__SCHEDULE_PLANS_H
+#include "../base/platform.h"
+#include "../base/threads.h" /* flux__atomic_add */
+#include "../base/system.h"
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/backend.h"
+#include "../base/memory.h"
+#include "../base/workers.h"
+#include "kernel.h"
+#include "key.h"
+#include "order.h"
+#include "trace.h"
+
+/* ---------------- the cache of plans */
+
+/* hook: flux_device_backend, device/registry.h */
+/* hook: flux_synchronise_device, device/registry.h */
+
+FLUX__LEAN
+
+static void flux__plans_free(flux__plans *plans) {
+    for (int i = 0; i < FLUX__BUCKETS; i++)
+        while (plans->bucket[i]) {
+            flux__plan *plan = plans->bucket[i];
+            plans->bucket[i] = plan->next;
+            flux__plan_free(plan);
+        }
+    flux__graph_drop(&plans->kept);
+    FLUX_FREE(plans);
+}
+
+/* Forgets plans that were last used before so many others. */
+static void flux__plans_forget(flux__plans *plans, uint32_t young) {
+    for (int i = 0; i < FLUX__BUCKETS; i++)
+        for (flux__plan **at = &plans->bucket[i]; *at;) {
+            flux__plan *plan = *at;
+            if (plans->clock - plan->used < young) at = &plan->next;
+            else {
+                *at = plan->next;
+                plans->count--;
+                plans->bytes -= plan->bytes;
+                flux__plan_free(plan);
+            }
+        }
+}
+
+/* Forgets the older half when there are many, or when they have grown large, so that ever new shapes or graphs don't fill
+   the memory; all of them at last, where one alone is so large. */
+static void flux__plans_trim(flux__plans *plans) {
+    if (plans->count >= 512) flux__plans_forget(plans, 256);
+    for (uint32_t young = 256; plans->bytes > FLUX__PLANS_MOST && young; young /= 4) flux__plans_forget(plans, young);
+    if (plans->bytes > FLUX__PLANS_MOST) flux__plans_forget(plans, 0);
+}
+
+FLUX__HOT
+
+/* No product waits for another. What is added at even distances would give many keys of the same sums one hash. */
+static uint64_t flux__key_hash(const int64_t *key, int n) {
+    const uint64_t odd = 0x9e3779b97f4a7c15u;
+    uint64_t hash = n % 2 ? (uint64_t)key[n - 1] * odd : 0, more = odd;
+    for (int i = 0; i + 1 < n; i += 2, more += 0x3c6ef372fe94f82au) hash += ((uint64_t)key[i] + more) * ((uint64_t)key[i + 1] + (more ^ more >> 32 << 1));
+    return (hash ^ hash >> 32) * odd;
+}
+
+static flux__plan *flux__find_plan(flux__graph *g) {
+    flux__thread *t = flux__self();
+    if (!t->plans && !(t->plans = (flux__plans *)flux__zalloc(sizeof *t->plans))) return NULL;
+    flux__plans *plans = t->plans;
+    const uint64_t hash = flux__key_hash(g->key, g->nkey);
+    flux__plan **bucket = &plans->bucket[hash >> 56];
+    plans->clock++;
+    for (flux__plan *plan = *bucket; plan; plan = plan->next)
+        if (plan->hash == hash && plan->key_words == g->nkey && memcmp(plan->key, g->key, (size_t)g->nkey * sizeof *g->key) == 0) {
+            plan->used = plans->clock;
+            return plan;
+        }
+    flux__plans_trim(plans);
+    flux__plan *plan = flux__make_plan(g);
+    if (!plan) return NULL;
+    plan->hash = hash;
+    plan->key = g->key;                   /* the plan takes the key over */
+    plan->key_words = g->nkey;
+    g->key = NULL, g->key_room = 0;
+    plan->used = plans->clock;
+    plan->next = *bucket;
+    *bucket = plan;
+    plans->count++;
+    plan->bytes += (int64_t)g->nkey * 8 + (int64_t)plan->nnode * (int64_t)sizeof *plan->slot;
+    plan->bytes += (int64_t)plan->nkernel * (int64_t)sizeof *plan->kernel;
+    plans->bytes += plan->bytes;
+    return plan;
+}
+
+/* ---------------- running a plan */
+
+typedef struct flux__run {
+    flux__plan *plan;
+    flux__graph *g;
+    flux__buffer **buffer;                /* by node */
+    void **ptr;                           /* by slot */
+    void *extra[3];                       /* what kernels need for a moment: see flux__kernel_extra */
+} flux__run;
+
+/* hook: flux__kernels_run, cpu/attention.h */
+static int flux__kernels_run(flux__run *r, flux__kernel *k, int n);
+/* Runs a kernel with an eye on the clock; a device is waited for, or its time would be the next kernel's. */
+static int flux__kernel_trace(flux__run *r, flux__kernel *k) {
+    char words[300], device[64];
+    double start = flux__now();
+    int done = flux__kernels_run(r, k, 1);
+    flux_device d = r->plan->slot[k->outs[0]].device;
+    if (d.backend != 0) flux_synchronise_device(d);
+    flux__kernel_words(r->plan, r->g, k, false, words, sizeof words);
+    snprintf(device, sizeof device, "%s:%d", flux_device_backend(d), d.id);
+    flux__trace_event("kernel", words, start, flux__kernel_bytes(k, r->g), device);
+    return done;
+}
+/* hook: flux__kernel_extra, cpu/attention.h */
+static void flux__kernel_extra(const flux__run *r, const flux__kernel *k, size_t *bytes);
+
+/* hook: flux__kernels_prepare, cpu/attention.h */
+static bool flux__kernels_prepare(const flux__plan *plan);
+/* Scratch memory of a device: kernels there run one after the other and share a piece, the largest that any of them needs. */
+static bool flux__allocate_scratch(flux__run *r, int at) {
+    flux__kernel *k = &r->plan->kernel[at];
+    flux__buffer **scratch = r->buffer + r->plan->nnode * 2;      /* by kernel */
+    size_t most = k->scratch;
+    if (!k->scratch || scratch[at]) return true;
+    for (int i = at + 1; i < r->plan->nkernel; i++)
+        if (flux__same_device(r->plan->kernel[i].device, k->device) && r->plan->kernel[i].scratch > most) most = r->plan->kernel[i].scratch;
+    flux__buffer *b = flux__buffer_new(k->device, most, NULL);
+    for (int i = at; i < r->plan->nkernel && b; i++) {
+        flux__kernel *other = &r->plan->kernel[i];
+        if (!other->scratch || !flux__same_device(other->device, k->device)) continue;
+        if (i > at) flux__atomic_add(&b->refs, 1);
+        scratch[i] = b;
+        other->scratch_at = b->ptr;
+    }
+    return b != NULL;
+}
+
+/* The memory that kernels need beside their results: one piece of each kind serves them all, one after the other. */
+static bool flux__allocate_extra(flux__run *r) {
+    size_t most[3] = { 0, 0, 0 };
+    for (int k = 0; k < r->plan->nkernel; k++)
+        if (!flux__allocate_scratch(r, k)) return false;
+    for (int k = 0; k < r->plan->nkernel; k++) flux__kernel_extra(r, &r->plan->kernel[k], most);
+    for (int i = 0; i < 3; i++)
+        if (most[i] && !(r->extra[i] = flux__scratch(most[i]))) return flux__fail("out of memory: %zu bytes", most[i]) != NULL;
+    return flux__kernels_prepare(r->plan);
+}
+
+/* What was given up within a plan, by class: lists of nodes whose buffers these were. */
+typedef struct flux__spares {
+    uint64_t some[FLUX__SIZES / 64 + 1];  /* a bit for each class: it has a list; the last word stays 0 */
+    int first[FLUX__SIZES], *next;        /* a node's number + 1; 0: none */
+} flux__spares;
+
+static void flux__spare_give(flux__spares *spare, int node, int cls) {
+    uint64_t *some = &spare->some[cls >> 6], bit = (uint64_t)1 << (cls & 63);
+    spare->next[node] = *some & bit ? spare->first[cls] : 0;
+    spare->first[cls] = node + 1;
+    *some |= bit;
+}
+
+/* A spare buffer for a node, of no more than twice its size, which is at most 12 classes on; NULL: none. Of the few devices
+   that a plan runs on, one is soon found. */
+static flux__buffer *flux__spare_take(flux__run *r, flux__spares *spare, const flux__slot_info *s) {
+    if (s->cls >= FLUX__SIZES) return NULL;      /* there is no such memory */
+    const uint64_t *some = &spare->some[s->cls >> 6];
+    uint64_t near = some[0] >> (s->cls & 63) | some[1] << 1 << (63 - (s->cls & 63));
+    near &= 0x1fff;
+    for (int c = s->cls; near; c++, near >>= 1)
+        for (int *at = &spare->first[c], n = 0; (near & 1) && *at && n < 64; at = &spare->next[*at - 1], n++) {
+            flux__buffer *b = r->buffer[*at - 1];
+            if (!flux__same_device(b->device, s->device) || b->room / 2 > (size_t)s->bytes) continue;
+            *at = spare->next[*at - 1];
+            flux__atomic_add(&b->refs, 1);
+            return b;
+        }
+    return NULL;
+}
+
+/* All memory is found before the first kernel runs, so that a failure leaves everything as it was. Buffers whose life
+   ends are used again at once by later kernels. */
+static bool flux__allocate(flux__run *r) {
+    flux__plan *plan = r->plan;
+    flux__spares spare;
+    const bool share = plan->nkernel > 1;
+    bool ok = true;
+    memset(spare.some, 0, sizeof spare.some);
+    spare.next = (int *)(void *)(r->buffer + plan->nnode);
+    for (int i = 0; i < plan->nleaf; i++) r->ptr[i] = r->g->leaf[i]->buf->ptr;
+    for (int k = 0; k < plan->nkernel && ok; k++) {
+        for (int n = 0; n < plan->kernel[k].nouts && ok; n++) {
+            int i = plan->kernel[k].outs[n];
+            flux__slot_info *s = &plan->slot[i];
+            if (s->donor >= 0) {
+                r->buffer[i] = r->g->leaf[s->donor]->buf;
+                flux__atomic_add(&r->buffer[i]->refs, 1);
+            } else {
+                if (share) r->buffer[i] = flux__spare_take(r, &spare, s);
+                if (!r->buffer[i]) r->buffer[i] = flux__buffer_new(s->device, (size_t)s->bytes, r->g->node[i]);
+            }
+            ok = r->buffer[i] != NULL;
+            if (ok) r->ptr[plan->nleaf + i] = r->buffer[i]->ptr;
+        }
+        for (int j = 0; j < plan->kernel[k].nfrees && ok && share; j++) {
+            int i = plan->kernel[k].frees[j];
+            if (plan->slot[i].donor < 0) flux__spare_give(&spare, i, r->buffer[i]->cls);
+        }
+    }
+    return ok;
+}
+
+/* Gives finished nodes their buffers; in a cutting run they and all hidden nodes let go of their operands. */
+static void flux__settle_nodes(flux__run *r) {
+    flux__plan *plan = r->plan;
+    flux__graph *g = r->g;
+    flux__arena *held = NULL;
+    for (int at = 0; at < plan->nout; at++) {            /* a buffer may have been made for a node whose life has ended */
+        const int i = plan->out[at];
+        flux__buffer *b = plan->slot[i].keep ? r->buffer[i] : NULL;
+        if (b && flux__buffer_labelled(b, g->node[i], (size_t)plan->slot[i].bytes)) continue;
+        flux__arena *pool = b ? &flux__arenas[b->device.backend][b->device.id] : held;
+        if (pool != held && held) flux__arena_unlock(held);
+        if (pool != held) flux__arena_lock(pool);
+        held = pool;
+        if (b) flux__buffer_label(b, g->node[i], (size_t)plan->slot[i].bytes);
+    }
+    if (held) flux__arena_unlock(held);
+    for (int at = 0; at < plan->nout; at++) {
+        const int i = plan->out[at];
+        if (!plan->slot[i].keep || !r->buffer[i]) continue;
+        g->node[i]->buf = r->buffer[i];
+        r->buffer[i] = NULL;
+        if (plan->slot[i].donor >= 0) {
+            flux_tensor *old = g->leaf[plan->slot[i].donor];
+            flux__buffer_release(old->buf);
+            old->buf = NULL;
+            old->flags |= FLUX__CONSUMED;
+        }
+    }
+}
+
+/* How many kernels from number k on follow each other on one device: these may be launched as one. */
+static int flux__kernel_row(const flux__plan *plan, int k) {
+    const flux__kernel *first = &plan->kernel[k];
+    int n = 1;
+    while (first->drop && k + n < plan->nkernel && first[n].drop && flux__same_device(first[n].device, first->device)) n++;
+    return n;
+}
+
+/* A device may fail in the midst of an update. What is in the old weights' memory by then can't be taken back: copies
+   for that case would cost every step. */
+static bool flux__run_kernels(flux__run *r, bool trace) {
+    flux__plan *plan = r->plan;
+    bool changed = false, ok = true;
+    flux__hold();
+    for (int k = 0, n; k < plan->nkernel && ok; k += n) {
+        n = trace ? 1 : flux__kernel_row(plan, k);
+        int done = trace ? flux__kernel_trace(r, &plan->kernel[k]) : flux__kernels_run(r, &plan->kernel[k], n);
+        ok = done == n;
+        for (int i = k; i < k + done; i++)
+            for (int o = 0; o < plan->kernel[i].nouts; o++) changed = changed || plan->slot[plan->kernel[i].outs[o]].donor >= 0;
+    }
+    flux__thread *t = flux__self();
+    if (!ok && changed && t && t->error.unsaid) {
+        size_t used = strlen(t->error.now);
+        snprintf(t->error.now + used, sizeof t->error.text - used, "; the update was half done: load the model from a file");
+    }
+    flux__tell();
+    return ok;
+}
+
+static int flux__run_plan(flux__plan *plan, flux__graph *g) {
+    flux__run r;
+    void *few[256], **room = few;         /* a small plan's buffers, then its slots */
+    size_t n = (size_t)(plan->nnode * 2 + plan->nkernel), all = n + (size_t)(plan->nleaf + plan->nnode);
+    memset(&r, 0, sizeof r);
+    r.plan = plan, r.g = g;
+    if (all > sizeof few / sizeof *few) room = (void **)flux__zalloc(all * sizeof *room);
+    else memset(few, 0, all * sizeof *few);
+    r.buffer = (flux__buffer **)(void *)room;
+    r.ptr = room ? room + n : NULL;
+    bool ok = room && flux__allocate(&r) && flux__allocate_extra(&r);
+    bool trace = flux__tracing();
+    double start = trace ? flux__now() : 0;
+    ok = ok && flux__run_kernels(&r, trace);
+    if (trace) flux__trace_event("plan", "evaluate", start, 0, "");
+    if (ok) flux__settle_nodes(&r);
+    for (int i = plan->nkernel - 1; r.buffer && i >= 0; i--) flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
+    for (int at = plan->nout - 1; r.buffer && at >= 0; at--)
+        if (r.buffer[plan->out[at]]) flux__buffer_release(r.buffer[plan->out[at]]);
+    for (int i = 0; i < 3; i++) flux__scratch_done(r.extra[i]);
+    if (room && room != few) FLUX_FREE(room);
+    return ok ? 0 : -1;
+}
+
+#endif /* FLUX__SCHEDULE_PLANS_H */

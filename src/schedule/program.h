@@ -1,0 +1,365 @@
+#ifndef FLUX__SCHEDULE_PROGRAM_H
+#define FLUX__SCHEDULE_PROGRAM_H
+#include "../base/platform.h"
+#include "../base/object.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../graph/nodes.h"
+#include "kernel.h"
+#include "key.h"
+#include "grouping.h"
+
+/* ---------------- from a group to a kernel's program */
+
+FLUX__LEAN
+
+static int flux__class_of(int dtype) {
+    switch (dtype) {
+    case FLUX_F64: return FLUX__F64C;
+    case FLUX_I64: return FLUX__I64C;
+    case FLUX_I32: case FLUX_U8: case FLUX_BOOL: return FLUX__I32C;
+    default: return FLUX__F32C;
+    }
+}
+
+typedef struct flux__builder {
+    flux__planner *p;
+    flux__kernel *k;
+    int *value_of;                        /* by node: its value in this kernel, or -1 */
+    bool ok;
+} flux__builder;
+
+static int flux__emit(flux__builder *b, const flux__value *v) {
+    flux__kernel *k = b->k;
+    int first = v->a > v->b ? v->a : v->b;
+    if (v->c > first) first = v->c;
+    for (int i = first + 1; i < k->nvalue; i++) {        /* the same line twice is the same value; it comes after what it uses */
+        const flux__value *w = &k->value[i];
+        if (w->a == v->a && w->operand == v->operand && w->op == v->op && w->b == v->b && w->c == v->c && w->kind == v->kind &&
+            w->cls == v->cls && w->dtype == v->dtype && w->outer == v->outer && w->node == v->node) return i;
+    }
+    flux__value *value = (flux__value *)flux__grow(k->value, &k->value_room, k->nvalue + 1, sizeof *value);
+    if (!value || k->nvalue > 30000) {
+        b->ok = false;
+        return 0;
+    }
+    k->value = value;
+    value[k->nvalue] = *v;
+    return k->nvalue++;
+}
+
+FLUX__COLD
+
+static flux__value flux__line(int kind, int op, int cls, int dtype) {
+    flux__value v;
+    memset(&v, 0, sizeof v);
+    v.kind = (uint8_t)kind, v.op = (uint8_t)op, v.cls = (uint8_t)cls, v.dtype = (uint8_t)dtype;
+    v.a = v.b = v.c = v.operand = -1;
+    v.node = v.out = -1;
+    return v;
+}
+
+/* Field by field: between them lies what a copy may bring along. */
+static bool flux__same_operand(const flux__operand *a, const flux__operand *b) {
+    return a->src == b->src && a->dtype == b->dtype && a->offset == b->offset && a->gather == b->gather && flux__same8(a->stride, b->stride) &&
+           a->shape.ndim == b->shape.ndim && flux__same8(a->shape.dim, b->shape.dim) && memcmp(a->owner, b->owner, sizeof a->owner) == 0;
+}
+
+static int flux__add_operand(flux__builder *b, const flux__operand *o) {
+    flux__kernel *k = b->k;
+    for (int i = 0; i < k->noperand; i++)
+        if (flux__same_operand(&k->operand[i], o)) return i;
+    flux__operand *operand = (flux__operand *)flux__grow(k->operand, &k->operand_room, k->noperand + 1, sizeof *operand);
+    if (!operand) {
+        b->ok = false;
+        return 0;
+    }
+    k->operand = operand;
+    operand[k->noperand] = *o;
+    return k->noperand++;
+}
+
+static int flux__slot_of(flux__builder *b, flux_tensor *base) {
+    return flux__finished(base) ? flux__leaf_number(b->p->g, base) : b->p->g->nleaf + base->index;
+}
+
+/* Whether a value that changes with none of the reduced dims: it is the same for a whole row. */
+static bool flux__is_outer(const flux__kernel *k, const flux_tensor *x, const int64_t *stride) {
+    if (!k->reduced) return false;
+    for (int d = 0; d < FLUX_MAX_DIMS; d++)
+        if ((k->reduced >> d & 1) && (stride[d] || (d < x->ndim && x->dim[d] == 0))) return false;     /* of no points there is none to load */
+    return true;
+}
+
+static int flux__emit_load(flux__builder *b, flux_tensor *x, const int64_t *points) {
+    flux__operand o;
+    memset(&o, 0, sizeof o);
+    flux_tensor *base = flux__base(x);
+    o.src = flux__slot_of(b, base);
+    o.dtype = base->dtype;
+    o.shape = flux__dims(x);
+    flux__use_strides(x, points, &o.offset, o.stride);
+    flux__value v = flux__line(FLUX__V_LOAD, 0, flux__class_of(o.dtype), o.dtype);
+    v.outer = flux__is_outer(b->k, x, o.stride);
+    v.operand = (int16_t)flux__add_operand(b, &o);
+    return flux__emit(b, &v);
+}
+
+/* Values that come from a node's place in its own shape: counting and random numbers. */
+static int flux__emit_index(flux__builder *b, flux_tensor *t, int node, int kind) {
+    flux__operand o;
+    int64_t points[FLUX_MAX_DIMS];
+    memset(&o, 0, sizeof o);
+    o.src = -1;
+    o.dtype = FLUX_I64;
+    o.shape = flux__dims(t);
+    flux__dims8(t, points);
+    flux__use_strides(t, points, &o.offset, o.stride);
+    flux__value v = flux__line(kind, kind == FLUX__V_RANDOM ? (int)t->arg.i[2] : 0, kind == FLUX__V_RANDOM ? FLUX__F32C : FLUX__I64C, t->dtype);
+    v.outer = flux__is_outer(b->k, t, o.stride);
+    v.operand = (int16_t)flux__add_operand(b, &o);
+    v.node = kind == FLUX__V_RANDOM ? node : -1;
+    return flux__emit(b, &v);
+}
+
+static int flux__emit_number(flux__builder *b, int cls, int user, int operand) {
+    flux__value v = flux__line(FLUX__V_NUMBER, 0, cls, FLUX_F32);
+    v.outer = b->k->reduced != 0;
+    v.node = user << 8 | operand;         /* operand 255: the node itself is the number */
+    return flux__emit(b, &v);
+}
+
+static int flux__emit_literal(flux__builder *b, int cls, int code) {
+    flux__value v = flux__line(FLUX__V_NUMBER, 1, cls, FLUX_F32);
+    v.outer = b->k->reduced != 0;
+    v.node = code;
+    return flux__emit(b, &v);
+}
+
+static int flux__emit_use(flux__builder *b, int kind, int op, int cls, int dtype, int a, int x, int c) {
+    flux__value v = flux__line(kind, op, cls, dtype);
+    v.a = (int16_t)a, v.b = (int16_t)x, v.c = (int16_t)c;
+    v.outer = b->k->reduced != 0 && b->k->value[a].outer && (x < 0 || b->k->value[x].outer) && (c < 0 || b->k->value[c].outer);
+    return flux__emit(b, &v);
+}
+
+static int flux__as_class(flux__builder *b, int v, int cls) {
+    if (!b->ok || b->k->value[v].cls == cls) return v;
+    return flux__emit_use(b, FLUX__V_CONVERT, 0, cls, b->k->value[v].dtype, v, -1, -1);
+}
+
+/* The value of operand k of a node: from this kernel, from memory, or a number of class cls. */
+static int flux__emit_operand(flux__builder *b, flux_tensor *user, int user_node, int k, int cls) {
+    flux_tensor *x = user->in[k], *base = flux__base(x);
+    int64_t points[FLUX_MAX_DIMS];
+    if (base->op == FLUX__NUMBER && !base->buf && (base->mark != b->p->g->walk || b->value_of[base->index] < 0))
+        return flux__emit_number(b, cls, user_node, k);
+    if (!flux__finished(base) && b->value_of[base->index] >= 0) return flux__as_class(b, b->value_of[base->index], cls);
+    flux__dims8(flux__is_reduce(user) ? user->in[0] : user, points);
+    return flux__as_class(b, flux__emit_load(b, x, points), cls);
+}
+
+/* What keeps a value in its dtype: half formats are rounded, small integers wrapped. */
+static int flux__settle(flux__builder *b, int v, int dtype) {
+    if (!b->ok) return v;
+    if (dtype == FLUX_F16 || dtype == FLUX_BF16) return flux__emit_use(b, FLUX__V_ROUND, dtype, b->k->value[v].cls, dtype, v, -1, -1);
+    if (dtype == FLUX_U8) return flux__emit_use(b, FLUX__V_WRAP, dtype, b->k->value[v].cls, dtype, v, -1, -1);
+    return v;
+}
+
+static int flux__emit_cast(flux__builder *b, flux_tensor *t, int node) {
+    flux_tensor *x = t->in[0];
+    int from = flux__class_of(x->dtype), to = flux__class_of(t->dtype);
+    int v = flux__emit_operand(b, t, node, 0, x->dtype == FLUX_BOOL ? to : from);     /* 0 and 1 are so in any class */
+    if (t->dtype == FLUX_BOOL)
+        return flux__emit_use(b, FLUX__V_OP, FLUX__OP_NE, b->k->value[v].cls, FLUX_BOOL, v, flux__emit_literal(b, b->k->value[v].cls, 0), -1);
+    if (t->dtype == FLUX_U8 && flux__dtypes[x->dtype].real) {
+        v = flux__emit_use(b, FLUX__V_OP, FLUX__OP_MAX2, from, x->dtype, v, flux__emit_literal(b, from, 0), -1);
+        v = flux__emit_use(b, FLUX__V_OP, FLUX__OP_MIN2, from, x->dtype, v, flux__emit_literal(b, from, 255), -1);
+    }
+    return flux__settle(b, flux__as_class(b, v, to), t->dtype);
+}
+
+/* Whether a tensor is at hand in this kernel as floats, as what a comparison of floats gives is. */
+static bool flux__is_floats_here(const flux__builder *b, flux_tensor *x) {
+    const flux_tensor *base = flux__base(x);
+    return !flux__finished(base) && b->value_of[base->index] >= 0 && b->k->value[b->value_of[base->index]].cls == FLUX__F32C;
+}
+
+static int flux__emit_elementwise(flux__builder *b, flux_tensor *t, int node) {
+    int v[3] = { -1, -1, -1 }, cls = flux__class_of(t->dtype);
+    char rule = flux__rules[t->op];
+    for (int k = 0; k < t->nin && rule == 'B'; k++)
+        if (flux__is_floats_here(b, t->in[k])) cls = FLUX__F32C;
+    if (rule == 'C') cls = flux__class_of(t->in[0]->flags & FLUX__WEAK && t->nin > 1 ? t->in[1]->dtype : t->in[0]->dtype);
+    for (int k = 0; k < t->nin && b->ok; k++) v[k] = flux__emit_operand(b, t, node, k, cls);
+    if (!b->ok) return 0;
+    return flux__settle(b, flux__emit_use(b, FLUX__V_OP, t->op, cls, t->dtype, v[0], v[1], v[2]), t->dtype);
+}
+
+static int flux__emit_reduce(flux__builder *b, flux_tensor *t, int node) {
+    int cls = flux__class_of(t->in[0]->dtype), x = flux__emit_operand(b, t, node, 0, cls);
+    bool arg = t->op == FLUX__ARGREDUCE;
+    if (!b->ok) return 0;
+    if (!flux__real_mask(t)) return arg ? flux__emit_literal(b, FLUX__I64C, 0) : x;   /* over dims of 1 */
+    flux__value v = flux__line(arg ? FLUX__V_ARGREDUCE : FLUX__V_REDUCE, (int)t->arg.i[0], arg ? FLUX__I64C : cls, t->dtype);
+    v.a = (int16_t)x;
+    v.outer = true;
+    return flux__settle(b, flux__emit(b, &v), t->dtype);
+}
+
+static int flux__emit_node(flux__builder *b, int node) {
+    flux_tensor *t = b->p->g->node[node];
+    flux__value v;
+    if (t->op < FLUX__ELEMENTWISE_COUNT) return flux__emit_elementwise(b, t, node);
+    switch (t->op) {
+    case FLUX__CAST: return flux__emit_cast(b, t, node);
+    case FLUX__COPY: return flux__emit_operand(b, t, node, 0, flux__class_of(t->dtype));
+    case FLUX__NUMBER: return flux__emit_number(b, flux__class_of(t->dtype), node, 255);
+    case FLUX__IOTA: return flux__emit_index(b, t, node, FLUX__V_IOTA);
+    case FLUX__RANDOM: return flux__emit_index(b, t, node, FLUX__V_RANDOM);
+    case FLUX__MATMUL:
+        v = flux__line(FLUX__V_PRODUCT, 0, flux__class_of(t->dtype), t->dtype);
+        return flux__settle(b, flux__emit(b, &v), t->dtype);
+    default: return flux__emit_reduce(b, t, node);
+    }
+}
+
+/* A whole-tensor operand: as it lies, over its own dims. */
+static void flux__plain_operand(flux__builder *b, flux_tensor *x) {
+    flux__operand o, *operand;
+    flux__kernel *k = b->k;
+    memset(&o, 0, sizeof o);
+    if (flux__is_gather(b->p, flux__base(x))) {
+        o.gather = flux__owners(x, flux__base(x), o.owner);
+        x = flux__base(x)->in[0];
+    }
+    o.src = flux__slot_of(b, flux__base(x));
+    o.dtype = x->dtype;
+    o.shape = flux__dims(x);
+    flux__layout(x, &o.offset, o.stride);
+    for (int d = x->ndim; d < FLUX_MAX_DIMS; d++) o.stride[d] = 0;
+    operand = (flux__operand *)flux__grow(k->operand, &k->operand_room, k->noperand + 1, sizeof *operand);
+    if (!operand) {
+        b->ok = false;
+        return;
+    }
+    k->operand = operand;
+    operand[k->noperand++] = o;
+}
+
+static void flux__set_phases(flux__kernel *k) {
+    for (int i = 0; i < k->nvalue; i++) {
+        flux__value *v = &k->value[i];
+        int use[3], phase = 0;
+        use[0] = v->a, use[1] = v->b, use[2] = v->c;
+        for (int j = 0; j < 3; j++) {
+            if (use[j] < 0) continue;
+            const flux__value *w = &k->value[use[j]];
+            int after = w->phase + (w->kind == FLUX__V_REDUCE || w->kind == FLUX__V_ARGREDUCE);
+            if (after > phase) phase = after;
+        }
+        v->phase = (int16_t)phase;
+    }
+}
+
+/* Whether a node's numbers must go to memory: looked at later, or used by another kernel or not point by point. */
+static bool flux__must_store(flux__planner *p, int node) {
+    if (p->g->flag[node] & FLUX__ROOT) return true;
+    for (int u = p->use_start[node]; u < p->use_start[node + 1]; u++) {
+        const flux_tensor *user = p->g->node[p->use[u] >> 8];
+        bool apart = p->group_of[p->use[u] >> 8] != p->group_of[node];
+        if (apart && (p->g->node[node]->op != FLUX__NUMBER || !(flux__is_map(user) || flux__is_reduce(user)))) return true;
+    }
+    return false;
+}
+
+/* Whether a node of this kernel has one element for each outer point, not for every point. */
+static bool flux__outer_shaped(const flux__kernel *k, const flux_tensor *t) {
+    int64_t s[FLUX_MAX_DIMS];
+    flux__dims8(t, s);
+    return k->reduced != 0 && !flux__same8(s, k->full);
+}
+
+/* The value to store for a node: of its own, if v is stored for another node, has the strides of where it comes from, or
+   is the same for a whole row of a node that has every point. */
+static int flux__storable(flux__builder *b, int v, const flux_tensor *t) {
+    const flux__value *w = &b->k->value[v];
+    bool outer = flux__outer_shaped(b->k, t), source = w->kind <= FLUX__V_RANDOM && w->kind != FLUX__V_NUMBER;
+    if (!b->ok || (w->out < 0 && !source && w->outer == outer)) return v;
+    flux__value line = flux__line(FLUX__V_CONVERT, 1, w->cls, t->dtype);
+    line.a = (int16_t)v, line.outer = outer;
+    line.node = b->k->nvalue;             /* unlike any other */
+    return flux__emit(b, &line);
+}
+
+/* Memory that lasts as long as the plan. There may be a million kernels, so they share pieces that grow with their number. */
+static void *flux__plan_take(flux__plan *plan, size_t bytes) {
+    flux__chunk *chunk = plan->chunk;
+    const size_t head = (sizeof *chunk + 15) & ~(size_t)15, n = (bytes + 15) & ~(size_t)15;
+    if (!chunk || chunk->room - chunk->used < n) {
+        size_t room = plan->bytes < 4096 ? 2048 : plan->bytes > 1 << 26 ? (size_t)1 << 25 : (size_t)plan->bytes / 2;
+        if (room < n) room = n;
+        chunk = (flux__chunk *)flux__malloc(head + room);
+        if (!chunk) return NULL;
+        chunk->next = plan->chunk, chunk->used = 0, chunk->room = room;
+        plan->chunk = chunk;
+        plan->bytes += (int64_t)(head + room);
+    }
+    void *p = (char *)chunk + head + chunk->used;
+    chunk->used += n;
+    return p;
+}
+
+/* The kernel's own copies of what the planner's has room for. */
+static bool flux__settle_kernel(flux__planner *p, flux__kernel *k, flux__plan *plan) {
+    flux__kernel *from = &p->building;
+    from->value = k->value, from->value_room = k->value_room, from->operand = k->operand, from->operand_room = k->operand_room;
+    k->value = (flux__value *)flux__plan_take(plan, (size_t)k->nvalue * sizeof *k->value);
+    k->operand = (flux__operand *)flux__plan_take(plan, (size_t)k->noperand * sizeof *k->operand);
+    k->value_room = k->nvalue, k->operand_room = k->noperand;
+    if (!k->value || !k->operand) return false;
+    if (k->nvalue) memcpy(k->value, from->value, (size_t)k->nvalue * sizeof *k->value);
+    if (k->noperand) memcpy(k->operand, from->operand, (size_t)k->noperand * sizeof *k->operand);
+    return true;
+}
+
+static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__plan *plan) {
+    flux__builder b;
+    flux__group *group = &p->group[G];
+    const int *node = p->member + p->member_start[G], n = p->member_start[G + 1] - p->member_start[G];
+    b.p = p, b.k = k, b.ok = true;
+    b.value_of = p->value_of;
+    memset(k, 0, sizeof *k);
+    k->value = p->building.value, k->value_room = p->building.value_room;
+    k->operand = p->building.operand, k->operand_room = p->building.operand_room;
+    k->kind = group->kind;
+    k->node = -1;
+    if (group->kind != FLUX__K_FUSED) {   /* its operands come first in the list */
+        k->node = group->product >= 0 ? group->product : group->last;
+        const flux_tensor *t = p->g->node[k->node];
+        memcpy(k->mnk, t->arg.i, sizeof k->mnk);
+        for (int j = 0; j < t->nin; j++) flux__plain_operand(&b, t->in[j]);
+    }
+    k->reduced = group->reduced;
+    memcpy(k->full, group->full, sizeof k->full);
+    for (int m = 0; m < n && b.ok; m++) {
+        const int i = node[m];
+        flux_tensor *t = p->g->node[i];
+        flux__soon(p->g->node, i + FLUX__SOON, p->n);      /* most often its neighbour in the group, too */
+        bool fused = group->kind == FLUX__K_FUSED || group->kind == FLUX__K_MATMUL;
+        bool store = flux__must_store(p, i);
+        if (fused && b.ok) {
+            int v = flux__emit_node(&b, i);
+            b.value_of[i] = v;
+            if (store && b.ok) v = flux__storable(&b, v, t), k->value[v].out = p->g->nleaf + i, k->value[v].dtype = t->dtype;
+        }
+        if (store || !fused) plan->slot[i].stored = true;
+    }
+    for (int m = 0; m < n; m++) b.value_of[node[m]] = -1;
+    if (!flux__settle_kernel(p, k, plan)) return false;
+    flux__set_phases(k);
+    return b.ok;
+}
+
+#endif /* FLUX__SCHEDULE_PROGRAM_H */

@@ -1,0 +1,157 @@
+#ifndef FLUX__SCHEDULE_UPDATE_H
+#define FLUX__SCHEDULE_UPDATE_H
+#include "../base/platform.h"
+#include "../base/threads.h" /* flux__atomic_load */
+#include "../base/object.h"
+#include "../base/backend.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "../graph/nodes.h"
+#include "../graph/backward.h"
+#include "key.h"
+#include "looking.h"
+
+/* ---------------- an optimiser's step
+   An update takes the memory of the old weights over where nobody can tell: nobody but the caller (who is about to drop
+   them), the graph of this step and its gradients may refer to them. All references are counted: the graph's nodes and
+   views, and the loss's whole history, are found by walking; if the sum is the reference count, the tensor is ours. */
+
+FLUX__LEAN
+
+typedef struct flux__history {            /* all that the news and the loss come from, finished or not */
+    flux__walk walk;                      /* its refs: all references found */
+    bool *old;                            /* depends on a tensor that is to be replaced */
+} flux__history;
+
+static void flux__history_free(flux__history *h) {
+    flux__walk_free(&h->walk);
+    if (h->old) FLUX_FREE(h->old);
+}
+
+static void flux__history_count(flux__history *h, const flux_tensor *x, int by) {
+    int k = x ? flux__walk_get(&h->walk, x) : -1;
+    if (k >= 0) h->walk.refs[k] += by;
+}
+
+static bool flux__history_find(flux__history *h, flux_grads *g, int n, flux_tensor *const *olds, flux_tensor *const *news, const int *owners,
+                               int beside, flux_tensor *const *also) {
+    memset(h, 0, sizeof *h);
+    if (!flux__walk_start(&h->walk)) return false;
+    h->walk.whole = true;
+    if (g && !flux__walk_collect(&h->walk, g->loss)) return false;
+    for (int i = 0; i < n; i++)
+        if (!flux__walk_collect(&h->walk, news[i])) return false;
+    for (int i = 0; i < beside; i++)
+        if (!flux__walk_collect(&h->walk, also[i])) return false;
+    h->old = (bool *)flux__zalloc((size_t)h->walk.n + 1);
+    if (!h->old) return false;
+    for (int i = 0; i < h->walk.n; i++)
+        if (h->walk.node[i]->base) flux__history_count(h, h->walk.node[i]->base, 1);
+    for (int i = 0; i < n; i++) {
+        int k = flux__walk_get(&h->walk, olds[i]);
+        if (k >= 0) h->old[k] = true;
+        flux__history_count(h, olds[i], owners[i]);
+    }
+    for (int i = 0; g && i < g->n; i++) {
+        flux__history_count(h, g->of[i], 1);
+        flux__history_count(h, g->grad[i], 1);
+    }
+    bool *old = h->old;
+    for (int i = 0, all = h->walk.n; i < all; i++) {
+        const flux_tensor *t = h->walk.node[i];
+        bool is = old[i];
+        for (int k = 0, most = t->nin; k < most && !is; k++) is = old[flux__walk_get(&h->walk, t->in[k])];
+        old[i] = is;
+    }
+    return true;
+}
+
+/* Whether somebody outside of the step can look at node number k. */
+static bool flux__history_seen(const flux__history *h, int k) {
+    return FLUX__REFS(flux__atomic_load(&h->walk.node[k]->head.refs)) > h->walk.refs[k];
+}
+
+/* Nodes that can be looked at later: those that are computed on the way get stored, if that is cheap beside what updating
+   in place saves; views of old tensors, and all if it is not cheap, forbid taking memory over. */
+static bool flux__keep_seen(flux__graph *g, const flux__history *h, int n, flux_tensor *const *olds) {
+    int64_t cost = 0, gain = 65536;
+    bool possible = true;
+    for (int i = 0; i < n; i++) gain += flux__size(olds[i]) * (int64_t)flux__dtypes[olds[i]->dtype].size * 2;
+    for (int k = 0; k < h->walk.n; k++) {
+        flux_tensor *t = h->walk.node[k], *b = flux__base(t);
+        if (!flux__history_seen(h, k)) continue;
+        if (b->mark == g->walk && !flux__finished(b)) {
+            g->flag[b->index] |= FLUX__SEEN;
+            if (h->old[k] && !(g->flag[b->index] & FLUX__ROOT)) cost += flux__size(b) * (int64_t)flux__dtypes[b->dtype].size;
+        } else if (h->old[k] && !b->buf) possible = false;
+        else if (h->old[k] && FLUX__IS_VIEW(t) && b->op == FLUX__LEAF) possible = false;
+    }
+    if (!possible || cost > gain) return false;
+    for (int i = 0; i < g->nnode; i++)
+        if (g->flag[i] & FLUX__SEEN) g->flag[i] |= FLUX__ROOT;
+    return true;
+}
+
+static void flux__set_donors(flux__graph *g, const flux__history *h, int n, flux_tensor *const *olds, flux_tensor *const *news) {
+    for (int i = 0; i < n; i++) {
+        flux_tensor *old = olds[i], *fresh = news[i];
+        int leaf = flux__leaf_number(g, old), k = flux__walk_get(&h->walk, old);
+        if (leaf < 0 || k < 0 || !old->buf || old->buf->borrowed || fresh->mark != g->walk || flux__finished(fresh)) continue;
+        bool alike = old->dtype == fresh->dtype && flux__size(old) == flux__size(fresh) && flux__same_device(old->device, fresh->device);
+        bool sole = !flux__history_seen(h, k) && flux__atomic_load(&old->buf->refs) == 1;
+        if (alike && sole) g->donor[fresh->index] = leaf;
+    }
+}
+
+/* After the update the old graph is no use: what is stored becomes a plain value, the rest goes. */
+static void flux__cut_history(flux__history *h, flux_grads *g) {
+    flux_tensor **node = h->walk.node;
+    int n = 0;
+    for (int k = 0, all = h->walk.n; k < all; k++)
+        if (h->old[k]) node[n++] = (flux_tensor *)flux_retain(node[k]);
+    for (int k = 0; k < n; k++) {
+        flux_tensor *t = node[k];
+        if (!flux__base(t)->buf) continue;
+        if (t->nin) t->flags |= FLUX__CONSUMED;
+        flux__cut(t);
+    }
+    for (int k = 0; k < n; k++) flux_release(node[k]);
+    for (int i = 0; g && i < g->n; i++) {
+        flux_release(g->of[i]);
+        flux_release(g->grad[i]);
+    }
+    if (g) g->n = 0, g->used = true;
+}
+
+/* Computes the news of an update, in the memory of the olds where nobody else can see those, and uses the loss's graph up.
+   owners[i]: references to olds[i] that the caller is about to drop. `also`: what else is to be computed, in place of
+   nothing. Nothing has changed if it fails. */
+static int flux__update_eval(flux_grads *grads, int n, flux_tensor *const *olds, flux_tensor *const *news, const int *owners, int beside,
+                             flux_tensor *const *also) {
+    flux__graph g;
+    flux__history h;
+    flux__graph_start(&g);
+    g.cut = true;
+    if (grads && g.ok) flux__graph_visit(&g, grads->loss);
+    for (int i = 0; i < n + beside && g.ok; i++) {
+        flux_tensor *x = flux__base(i < n ? news[i] : also[i - n]);
+        flux__graph_visit(&g, x);
+        if (g.ok && !flux__finished(x)) g.flag[x->index] |= FLUX__ROOT;
+    }
+    bool walked = g.ok, ok = walked && flux__history_find(&h, grads, n, olds, news, owners, beside, also);
+    flux_tensor *loss = grads ? flux__base(grads->loss) : NULL;
+    if (ok && loss && loss->mark == g.walk && !flux__finished(loss)) g.flag[loss->index] |= FLUX__ROOT;
+    if (ok && flux__keep_seen(&g, &h, n, olds)) flux__set_donors(&g, &h, n, olds, news);
+    int rc = ok ? flux__evaluate(&g) : -1;
+    if (rc == 0) flux__cut_history(&h, grads);
+    for (int i = 0; i < beside && rc == 0; i++) {        /* a running statistic comes from the one before it, ... */
+        flux_tensor *x = flux__base(also[i]);
+        if ((x->flags & FLUX__FIXED) && x->buf) flux__cut(x);
+    }
+    if (walked) flux__history_free(&h);
+    flux__graph_free(&g);
+    return rc;
+}
+
+#endif /* FLUX__SCHEDULE_UPDATE_H */

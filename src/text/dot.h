@@ -1,0 +1,66 @@
+#ifndef FLUX__TEXT_DOT_H
+#define FLUX__TEXT_DOT_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/sinks.h"
+#include "../graph/nodes.h"
+#include "../schedule/kernel.h"
+#include "../schedule/key.h"
+#include "../schedule/order.h"
+#include "../schedule/plans.h"
+#include "../schedule/looking.h"
+
+/* ---------------- a schedule as a picture */
+
+FLUX__COLD
+
+static void flux__dot_kernels(FILE *f, const flux__plan *plan, flux__graph *g, const int *maker) {
+    char words[240];
+    for (int i = 0; i < plan->nkernel; i++) {
+        const flux__kernel *k = &plan->kernel[i];
+        flux__kernel_words(plan, g, k, false, words, sizeof words);
+        fprintf(f, "  k%d [label=\"%d. %s\"];\n", i, i + 1, words);
+        for (int j = 0; j < k->noperand; j++) {
+            int src = k->operand[j].src;
+            bool again = src < 0;         /* only strides, of what the kernel makes itself */
+            for (int e = 0; e < j; e++) again = again || k->operand[e].src == src;
+            if (again) continue;
+            flux__text t = flux__describe(src < plan->nleaf ? g->leaf[src] : g->node[src - plan->nleaf]);
+            if (src < plan->nleaf) fprintf(f, "  l%d [label=\"%s\" shape=ellipse];\n  l%d -> k%d;\n", src, t.s, src, i);
+            else fprintf(f, "  k%d -> k%d [label=\"%s\"];\n", maker[src - plan->nleaf], i, t.s);
+        }
+    }
+}
+
+/* The plan that computing x would run, as Graphviz text. Nothing is computed. */
+static bool flux__dot_write(FILE *f, flux_tensor *x) {
+    flux__graph g;
+    flux__graph_start(&g);
+    flux__graph_visit(&g, flux__base(x));
+    if (g.ok && g.nnode) g.flag[flux__base(x)->index] |= FLUX__ROOT;
+    if (g.ok && g.nnode) flux__graph_key(&g);
+    flux__plan *plan = g.ok && g.nnode ? flux__find_plan(&g) : NULL;
+    int *maker = plan ? (int *)flux__zalloc((size_t)plan->nnode * sizeof *maker) : NULL;
+    bool ok = g.ok && (!g.nnode || maker);
+    fputs("digraph schedule {\n  node [shape=box fontname=monospace fontsize=10];\n  edge [fontname=monospace fontsize=9];\n", f);
+    for (int i = 0; maker && i < plan->nkernel; i++)
+        for (int j = 0; j < plan->kernel[i].nouts; j++) maker[plan->kernel[i].outs[j]] = i;
+    if (maker) flux__dot_kernels(f, plan, &g, maker);
+    fputs("}\n", f);
+    if (maker) FLUX_FREE(maker);
+    flux__graph_free(&g);
+    return ok;
+}
+
+FLUX_DEF int flux_graph_dot(flux_tensor *x, const char *path) {
+    if (!flux__check_operands("graph_dot", 1, &x)) return -1;
+    FILE *f = path ? flux__fopen(path, "wb") : stdout;
+    if (!f) return flux__fail("graph_dot: cannot open %s: %s", path, strerror(errno)), -1;
+    bool ok = flux__dot_write(f, x);
+    if ((path ? fclose(f) : fflush(f)) != 0 && ok) return flux__fail("graph_dot: cannot write %s: %s", path ? path : "to stdout", strerror(errno)), -1;
+    return ok ? 0 : -1;
+}
+
+#endif /* FLUX__TEXT_DOT_H */

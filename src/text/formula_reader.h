@@ -1,0 +1,491 @@
+#ifndef FLUX__TEXT_FORMULA_READER_H
+#define FLUX__TEXT_FORMULA_READER_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/scopes.h"
+#include "../graph/nodes.h"
+#include "../graph/elementwise.h"
+#include "../graph/leaves.h"
+#include "../graph/views.h"
+#include "../graph/reductions.h"
+#include "../graph/products.h"
+#include "../schedule/looking.h"
+#include "../nn/activations.h"
+#include "formulas.h"
+
+/* ---- functions */
+
+FLUX__COLD
+
+static flux_tensor *flux__expr_clamp(flux_tensor *x, flux_tensor *lo, flux_tensor *hi) {
+    return (flux_min2)((flux_max2)(x, lo), hi);
+}
+static flux_tensor *flux__expr_glu(int n, flux_reduce_opts o) {
+    return flux_glu(o.x, n ? o.d0 : 0);
+}
+static flux_tensor *flux__expr_hcat(flux_tensor *a, flux_tensor *b) {
+    flux_tensor *both[2] = { a, b };
+    return flux_cat_all(1, 2, both);
+}
+/* The sum of the diagonal, which is every (n+1)-th element. */
+static flux_tensor *flux__expr_trace(flux_tensor *x) {
+    if (!flux__check_operands("tr", 1, &x)) return NULL;
+    flux__text t = flux__describe(x);
+    if (x->ndim != 2 || x->dim[0] != x->dim[1])
+        return (flux_tensor *)flux__fail("tr: takes a square matrix, not %s", t.s);
+    int64_t n = x->dim[0];
+    return n ? (flux_sum)(flux_slice_step(flux_reshape(x, -1), 0, 0, n * n, n + 1)) : (flux_sum)(x);
+}
+
+/* EACH, PAIR and TRIPLE take one, two and three operands element by element, and so want a dot for
+   arrays; REDUCE takes dims=; WHOLE and BOTH take one and two arrays as they are; LENGTH and SIZE
+   give plain numbers. */
+enum { FLUX__FN_EACH, FLUX__FN_PAIR, FLUX__FN_TRIPLE, FLUX__FN_REDUCE, FLUX__FN_WHOLE,
+       FLUX__FN_BOTH, FLUX__FN_LENGTH, FLUX__FN_SIZE };
+static const int flux__fn_operands[] = { 1, 2, 3, 1, 1, 2, 1, 2 };
+
+typedef struct flux__expr_fn {
+    const char *name;
+    int kind;
+    flux_fn one;
+    flux_fn2 two;
+    flux_tensor *(*three)(flux_tensor *, flux_tensor *, flux_tensor *);
+    flux_tensor *(*reduce)(int n, flux_reduce_opts o);
+} flux__expr_fn;
+
+/* Those that have the name of their flux_ function ... */
+#define FLUX__EACH_NAMES(X)                                                                      \
+    X(abs) X(sqrt) X(rsqrt) X(exp) X(log) X(log1p) X(expm1) X(sin) X(cos) X(tanh) X(erf) X(floor)\
+    X(ceil) X(round) X(neg) X(sign) X(square) X(not) X(identity) X(sigmoid) X(hardsigmoid)       \
+    X(logsigmoid) X(hardtanh) X(relu) X(relu6) X(selu) X(gelu) X(gelu_tanh) X(gelu_sigmoid)      \
+    X(gelu_erf) X(swish) X(hardswish) X(lisht) X(logcosh) X(mish) X(softplus) X(softsign)        \
+    X(tanhshrink) X(leakyrelu) X(rrelu) X(elu) X(celu) X(softshrink) X(trelu)
+#define FLUX__PAIR_NAMES(X)                                                                      \
+    X(add) X(sub) X(mul) X(div) X(pow) X(max2) X(min2) X(eq) X(ne) X(lt) X(le) X(gt) X(ge)      \
+    X(and) X(or)
+#define FLUX__REDUCE_NAMES(X)                                                                    \
+    X(sum) X(mean) X(var) X(prod) X(max) X(min) X(any) X(all) X(norm) X(logsumexp) X(argmax)     \
+    X(argmin) X(softmax) X(logsoftmax)
+#define FLUX__WHOLE_NAMES(X) X(transpose) X(flatten) X(squeeze) X(copy) X(detach) X(onecold)
+#define FLUX__BOTH_NAMES(X) X(matmul) X(outer) X(dot) X(vcat)
+
+#define FLUX__EACH_ROW(f) { #f, FLUX__FN_EACH, flux_##f, NULL, NULL, NULL },
+#define FLUX__PAIR_ROW(f) { #f, FLUX__FN_PAIR, NULL, flux_##f, NULL, NULL },
+#define FLUX__REDUCE_ROW(f) { #f, FLUX__FN_REDUCE, NULL, NULL, NULL, flux_##f##_over },
+#define FLUX__WHOLE_ROW(f) { #f, FLUX__FN_WHOLE, flux_##f, NULL, NULL, NULL },
+#define FLUX__BOTH_ROW(f) { #f, FLUX__FN_BOTH, NULL, flux_##f, NULL, NULL },
+
+static const flux__expr_fn flux__expr_fns[] = {
+    FLUX__EACH_NAMES(FLUX__EACH_ROW)
+    FLUX__PAIR_NAMES(FLUX__PAIR_ROW)
+    FLUX__REDUCE_NAMES(FLUX__REDUCE_ROW)
+    FLUX__WHOLE_NAMES(FLUX__WHOLE_ROW)
+    FLUX__BOTH_NAMES(FLUX__BOTH_ROW)
+    FLUX__LOSSES(FLUX__BOTH_ROW)
+    /* ... and those that have another, mostly Julia's. */
+    { "abs2", FLUX__FN_EACH, flux_square, NULL, NULL, NULL },
+    { "\xCF\x83", FLUX__FN_EACH, flux_sigmoid, NULL, NULL, NULL },
+    { "hard\xCF\x83", FLUX__FN_EACH, flux_hardsigmoid, NULL, NULL, NULL },
+    { "log\xCF\x83", FLUX__FN_EACH, flux_logsigmoid, NULL, NULL, NULL },
+    { "max", FLUX__FN_PAIR, NULL, flux_max2, NULL, NULL },
+    { "min", FLUX__FN_PAIR, NULL, flux_min2, NULL, NULL },
+    { "where", FLUX__FN_TRIPLE, NULL, NULL, flux_where, NULL },
+    { "ifelse", FLUX__FN_TRIPLE, NULL, NULL, flux_where, NULL },
+    { "clamp", FLUX__FN_TRIPLE, NULL, NULL, flux__expr_clamp, NULL },
+    { "maximum", FLUX__FN_REDUCE, NULL, NULL, NULL, flux_max_over },
+    { "minimum", FLUX__FN_REDUCE, NULL, NULL, NULL, flux_min_over },
+    { "glu", FLUX__FN_REDUCE, NULL, NULL, NULL, flux__expr_glu },
+    { "adjoint", FLUX__FN_WHOLE, flux_transpose, NULL, NULL, NULL },
+    { "tr", FLUX__FN_WHOLE, flux__expr_trace, NULL, NULL, NULL },
+    { "hcat", FLUX__FN_BOTH, NULL, flux__expr_hcat, NULL, NULL },
+    { "length", FLUX__FN_LENGTH, NULL, NULL, NULL, NULL },
+    { "len", FLUX__FN_LENGTH, NULL, NULL, NULL, NULL },
+    { "size", FLUX__FN_SIZE, NULL, NULL, NULL, NULL },
+    { "dim", FLUX__FN_SIZE, NULL, NULL, NULL, NULL }
+};
+enum { FLUX__FUNCTIONS = sizeof flux__expr_fns / sizeof *flux__expr_fns };
+
+/* The function of this name that takes so many operands (-1: any); NULL if there is none. */
+static const flux__expr_fn *flux__expr_find(const char *name, int size, int operands) {
+    for (int i = 0; i < (int)FLUX__FUNCTIONS; i++) {
+        const flux__expr_fn *f = &flux__expr_fns[i];
+        if (operands >= 0 && flux__fn_operands[f->kind] != operands) continue;
+        if (flux__is_name(f->name, name, size)) return f;
+    }
+    return NULL;
+}
+
+typedef struct flux__call {               /* f.(a, b, dims=0), as read */
+    const char *name;                     /* where it stands in the formula */
+    int size;
+    bool dot;
+    const flux__expr_fn *first;          /* sum(abs2, x): the function applied first */
+    flux__term arg[FLUX__ARGUMENTS];
+    int n, dims[FLUX_MAX_DIMS], ndims;
+} flux__call;
+
+static flux__term flux__expr_parse(flux__expr *p, int bind);
+
+/* A whole number from 0 to 7 as one of the dims of a call. */
+static void flux__expr_dim(flux__expr *p, flux__call *c) {
+    flux__expr_space(p);
+    bool digit = flux__is_digit(*p->at) && !flux__is_digit(p->at[1]) && p->at[1] != '.';
+    if (!digit || *p->at - '0' >= FLUX_MAX_DIMS || c->ndims == FLUX_MAX_DIMS) {
+        flux__expr_expected(p, "a dim from 0 to 7");
+        return;
+    }
+    c->dims[c->ndims++] = *p->at++ - '0';
+}
+
+/* dims=1 or dims=(0, 1). False: something else stands here. */
+static bool flux__expr_dims(flux__expr *p, flux__call *c) {
+    const char *start = p->at;
+    if (!flux__is_name("dims", p->at, flux__name_size(p->at))) return false;
+    p->at += 4;
+    flux__expr_space(p);
+    if (*p->at != '=' || p->at[1] == '=') {
+        p->at = start;
+        return false;
+    }
+    p->at++;
+    if (c->ndims) flux__expr_fail(p, start, "dims is given twice");
+    bool list = flux__expr_take(p, "(");
+    do flux__expr_dim(p, c);
+    while (list && !p->failed && flux__expr_take(p, ",") && !flux__starts(p->at, ")"));
+    if (list && !p->failed && !flux__expr_take(p, ")")) flux__expr_expected(p, ", or )");
+    return true;
+}
+
+static int flux__expr_bound(const flux__expr *p, const char *name, int size);
+
+/* sum(abs2, x): a name of a function of one number before the first comma. */
+static bool flux__expr_first(flux__expr *p, flux__call *c) {
+    int size = flux__name_size(p->at);
+    const char *after = p->at + size;
+    const flux__expr_fn *f = size ? flux__expr_find(p->at, size, 1) : NULL;
+    while (*after == ' ') after++;
+    if (!f || f->kind != FLUX__FN_EACH || *after != ',' || c->n || c->first) return false;
+    if (flux__expr_bound(p, p->at, size) >= 0) return false;
+    c->first = f;
+    p->at = after + 1;
+    return true;
+}
+
+/* What stands between a call's brackets. */
+static void flux__expr_arguments(flux__expr *p, flux__call *c) {
+    if (flux__expr_take(p, ")")) return;
+    while (!p->failed) {
+        flux__expr_space(p);
+        if (!flux__expr_dims(p, c) && !flux__expr_first(p, c)) {
+            if (c->n == FLUX__ARGUMENTS) {
+                flux__expr_fail(p, p->at, "%.*s takes no more than %d operands", c->size, c->name,
+                                FLUX__ARGUMENTS);
+                return;
+            }
+            c->arg[c->n] = flux__expr_parse(p, 0);
+            c->n++;
+        } else if (c->first && !c->n) continue;
+        if (p->failed || flux__expr_take(p, ")")) return;
+        if (!flux__expr_take(p, ",") && !flux__expr_take(p, ";"))
+            flux__expr_expected(p, ", or ) or an operator");
+    }
+}
+
+/* Whether the call is spelled as its function wants it: operands, dot, dims. */
+static bool flux__expr_check_call(flux__expr *p, const flux__call *c, const flux__expr_fn *f) {
+    const flux__expr_fn *any = f ? f : flux__expr_find(c->name, c->size, -1);
+    bool each = f && f->kind <= FLUX__FN_TRIPLE;
+    if (any->kind != FLUX__FN_REDUCE && (c->ndims || c->first))
+        flux__expr_fail(p, c->name, "%s takes no %s", any->name,
+                        c->ndims ? "dims" : "function as an operand");
+    else if (!f)
+        flux__expr_fail(p, c->name, "%s takes %d operand%s, not %d", any->name,
+                        flux__fn_operands[any->kind], flux__fn_operands[any->kind] == 1 ? "" : "s",
+                        c->n);
+    else if (c->dot && !each)
+        flux__expr_fail(p, c->name, "%s.(...) would take single elements: write %s(...)", f->name,
+                        f->name);
+    for (int i = 0; i < c->n && each && !c->dot && !p->failed; i++)
+        if (!flux__is_scalar(&c->arg[i])) {
+            flux__text t = flux__expr_kind(&c->arg[i]);
+            flux__expr_fail(p, c->name, "%s of %s: write %s.(...) for each element", f->name, t.s,
+                            f->name);
+        }
+    return !p->failed;
+}
+
+/* length(x), size(x, 0) */
+static flux__term flux__expr_count(flux__expr *p, const flux__call *c, const flux__expr_fn *f) {
+    const flux_tensor *x = c->arg[0].t;
+    double d = f->kind == FLUX__FN_SIZE ? c->arg[1].num : 0;
+    if (f->kind == FLUX__FN_LENGTH) return flux__expr_number(x ? (double)flux__size(x) : 1);
+    if (c->arg[1].t || d < 0 || d >= FLUX_MAX_DIMS || d != floor(d))
+        flux__expr_fail(p, c->name, "%s takes a tensor and one of its dims, from 0 to 7", f->name);
+    return flux__expr_number(x && !p->failed ? (double)flux_dim(x, (int)d) : 1);
+}
+
+static flux_tensor *flux__expr_reduce(const flux__call *c, const flux__expr_fn *f, flux_tensor *x) {
+    flux_reduce_opts o;
+    o.x = c->first ? c->first->one(x) : x;
+    o.d0 = c->dims[0], o.d1 = c->dims[1], o.d2 = c->dims[2], o.d3 = c->dims[3];
+    o.d4 = c->dims[4], o.d5 = c->dims[5], o.d6 = c->dims[6], o.d7 = c->dims[7];
+    return f->reduce(c->ndims, o);
+}
+
+/* An operand as the tensor that the function takes; in a call of numbers alone, a float64. */
+static flux_tensor *flux__expr_operand_of(const flux__term *a, const flux__expr_fn *f, bool plain) {
+    if (plain) return flux_full_shape(flux__shape(NULL, 0), a->num, FLUX_F64);
+    return f->two == flux_dot ? flux__unrow(a) : flux__as_tensor(a);
+}
+
+/* Calls the function. Of numbers alone it gives a plain number, computed at once and in double. */
+static flux__term flux__expr_apply(flux__expr *p, const flux__call *c) {
+    const flux__expr_fn *f = flux__expr_find(c->name, c->size, c->n);
+    flux_tensor *t[FLUX__ARGUMENTS] = { NULL, NULL, NULL }, *y;
+    bool plain = true;
+    double num;
+    if (!flux__expr_check_call(p, c, f)) return flux__expr_number(0);
+    if (f->kind >= FLUX__FN_LENGTH) return flux__expr_count(p, c, f);
+    for (int i = 0; i < c->n; i++)
+        if (c->arg[i].t) plain = false;
+    for (int i = 0; i < c->n; i++) t[i] = flux__expr_operand_of(&c->arg[i], f, plain);
+    flux__expr_enter(p, c->name);
+    if (f->one) y = f->one(t[0]);
+    else if (f->two) y = f->two(t[0], t[1]);
+    else y = f->three ? f->three(t[0], t[1], t[2]) : flux__expr_reduce(c, f, t[0]);
+    if (!plain || !y || y->ndim) {
+        flux__term v = flux__expr_leave(p, y);
+        v.row = y && f->kind <= FLUX__FN_TRIPLE && flux__are_row(c->arg, c->n);
+        return v;
+    }
+    bool got = flux_read(flux_to_dtype(y, FLUX_F64), &num, sizeof num) == 0;
+    return flux__expr_leave(p, got ? y : NULL).t ? flux__expr_number(num) : flux__expr_number(0);
+}
+
+/* ---- reading */
+
+/* The number of the bound variable of this name; -1 if there is none. */
+static int flux__expr_bound(const flux__expr *p, const char *name, int size) {
+    const char *s = p->names;
+    for (int i = 0; i < p->n; i++) {
+        while (*s == ' ' || *s == ',') s++;
+        int have = flux__name_size(s);
+        if (have == size && memcmp(s, name, (size_t)size) == 0) return i;
+        s += have;
+    }
+    return -1;
+}
+
+static bool flux__expr_constant(const char *name, int size, double *num) {
+    static const double pi = 3.14159265358979323846, e = 2.71828182845904523536;
+    static const char *const names[] = { "pi", "\xCF\x80", "\xE2\x84\xAF",
+                                         "Inf", "NaN", "true", "false" };
+    const double values[] = { pi, pi, e, HUGE_VAL, HUGE_VAL - HUGE_VAL, 1, 0 };
+    for (int i = 0; i < 7; i++)
+        if (flux__is_name(names[i], name, size)) {
+            *num = values[i];
+            return true;
+        }
+    return false;
+}
+
+/* Whether a dot before s is that of an operator or a call, not of a number before it: 2.*x, 2.^x */
+static bool flux__dots(const char *s) {
+    return (*s && strchr("+-*/^=!<>&|'(", *s)) || flux__is_sign(s);
+}
+
+/* 1, 2.5, .5, 1e-3, 1f0, 1_000. strtod gets digits without a point, as its sign is the locale's. */
+static double flux__expr_literal(flux__expr *p) {
+    char digits[64];
+    int n = 0;
+    long power = 0, e = 0;
+    bool point = false, single = false;
+    for (;; p->at++) {
+        const char *s = p->at;
+        if (flux__is_digit(*s)) {
+            if (n == 40) power++;         /* more digits than matter */
+            else if (n || *s != '0') digits[n++] = *s;
+            if (point) power--;
+        } else if (*s == '.' && !point && !flux__dots(s + 1)) point = true;
+        else if (*s != '_' || !flux__is_digit(s[1]) || !flux__is_digit(s[-1])) break;
+    }
+    if (*p->at == 'e' || *p->at == 'E' || *p->at == 'f') {
+        const char *s = p->at + 1, sign = *s;
+        if (sign == '-' || sign == '+') s++;
+        single = *p->at == 'f' && flux__is_digit(*s);
+        if (flux__is_digit(*s)) p->at = s;
+        for (; p->at == s && flux__is_digit(*s); p->at = ++s)
+            if (e < 100000) e = 10 * e + (*s - '0');
+        power += sign == '-' ? -e : e;
+    }
+    if (!n) digits[n++] = '0';
+    if (power > 9999 || power < -9999) power = power < 0 ? -9999 : 9999;
+    snprintf(digits + n, sizeof digits - (size_t)n, "e%ld", power);
+    double v = strtod(digits, NULL);
+    return single ? (double)(float)v : v;
+}
+
+static flux__term flux__expr_name(flux__expr *p) {
+    flux__call c;
+    memset(&c, 0, sizeof c);
+    c.name = p->at;
+    c.size = flux__name_size(p->at);
+    p->at += c.size;
+    c.dot = p->at[0] == '.' && p->at[1] == '(';
+    bool call = c.dot || *p->at == '(';
+    int bound = flux__expr_bound(p, c.name, c.size);
+    flux__term v = { bound >= 0 ? p->values[bound] : NULL, 0, false };
+    if (!call && (v.t || flux__expr_constant(c.name, c.size, &v.num))) return v;
+    const flux__expr_fn *f = flux__expr_find(c.name, c.size, -1);
+    if (call && f) {
+        p->at += c.dot ? 2 : 1;
+        flux__expr_arguments(p, &c);
+        return p->failed ? v : flux__expr_apply(p, &c);
+    }
+    char found[64];
+    flux__expr_found(c.name, found, sizeof found);
+    const char *names = p->n ? p->names : "none";
+    if (call && v.t) flux__expr_fail(p, c.name, "%s is a variable, not a function", found);
+    else if (call) flux__expr_fail(p, c.name, "unknown function %s", found);
+    else if (f) flux__expr_fail(p, c.name, "%s is a function: write %s(...)", found, f->name);
+    else flux__expr_fail(p, c.name, "unknown name %s (bound: %.300s)", found, names);
+    return v;
+}
+
+/* A number, a name, a call or a bracket, and a ' behind it; or a number and its factor, as in 2x. */
+static flux__term flux__expr_operand(flux__expr *p) {
+    flux__term v = flux__expr_number(0);
+    const char *start;
+    flux__expr_space(p);
+    start = p->at;
+    if (flux__is_digit(*start) || (*start == '.' && flux__is_digit(start[1]))) {
+        v.num = flux__expr_literal(p);
+        if (*p->at == '(' || flux__name_size(p->at)) {
+            flux__term factor = flux__expr_parse(p, FLUX__BIND_JUXTAPOSED);
+            if (p->failed) return v;
+            return factor.t ? flux__expr_times(p, start, v, factor)
+                            : flux__expr_number(v.num * factor.num);
+        }
+    } else if (*start == '(') {
+        p->at++;
+        v = flux__expr_parse(p, 0);
+        if (!p->failed && !flux__expr_take(p, ")")) flux__expr_expected(p, ") or an operator");
+    } else if (flux__name_size(start)) v = flux__expr_name(p);
+    else flux__expr_expected(p, "a number, a name or (");
+    for (; !p->failed && *p->at == '\''; p->at++) v = flux__expr_transpose(p, p->at, v);
+    return v;
+}
+
+/* - + ! and the root sign before what they bind to. */
+static flux__term flux__expr_prefix(flux__expr *p) {
+    static const char *const signs[] = { "-", "+", "!", "\xE2\x88\x9A" };
+    flux__expr_space(p);
+    const char *start = p->at, *s = *start == '.' ? start + 1 : start;
+    int which = 0;
+    while (which < 4 && !flux__starts(s, signs[which])) which++;
+    if (which == 4) return flux__expr_operand(p);
+    p->at = s + strlen(signs[which]);
+    bool call = p->at[0] == '.' && p->at[1] == '(';        /* !.(x) */
+    bool dot = call || s != start;
+    if (call) p->at++;
+    flux__term v = call ? flux__expr_operand(p) : flux__expr_parse(p, FLUX__BIND_UNARY);
+    if (p->failed || which == 1) return v;
+    if (!v.t) return flux__expr_number(which == 0 ? -v.num : which == 2 ? v.num == 0 : sqrt(v.num));
+    bool row = v.row;
+    if (which > 1 && !dot && !flux__is_scalar(&v)) {
+        flux__text t = flux__expr_kind(&v);
+        flux__expr_fail(p, start, "%s of %s: write .%s for each element", signs[which], t.s,
+                        signs[which]);
+        return v;
+    }
+    flux_fn f = which == 0 ? flux_neg : which == 2 ? flux_not : flux_sqrt;
+    v = FLUX__EXPR_AT(p, start, f(v.t));
+    v.row = row && !p->failed;
+    return v;
+}
+
+/* c ? a : b, from the ? on. Both sides are recorded; a plain number chooses one of them at once. */
+static flux__term flux__expr_choice(flux__expr *p, flux__term c) {
+    const char *at = p->at++;
+    flux__term a = flux__expr_parse(p, FLUX__BIND_CHOICE), b;
+    if (!p->failed && !flux__expr_take(p, ":")) flux__expr_expected(p, ":");
+    if (p->failed) return a;
+    b = flux__expr_parse(p, FLUX__BIND_CHOICE);
+    if (p->failed) return a;
+    if (!flux__is_scalar(&c)) {
+        flux__text t = flux__expr_kind(&c);
+        flux__expr_fail(p, at, "? after %s: write ifelse.(c, a, b) for each element", t.s);
+        return a;
+    }
+    if (!c.t) return c.num != 0 ? a : b;
+    return FLUX__EXPR_AT(p, at, (flux_where)(c.t, flux__as_tensor(&a), flux__as_tensor(&b)));
+}
+
+/* Reads what binds at least as tightly as `bind`. */
+static flux__term flux__expr_parse(flux__expr *p, int bind) {
+    flux__term v = flux__expr_number(0);
+    bool dot, compared = false;
+    int size = 0;
+    if (++p->depth > FLUX__NESTING)
+        flux__expr_fail(p, p->at, "nested more than %d deep", FLUX__NESTING);
+    if (!p->failed) v = flux__expr_prefix(p);
+    while (!p->failed) {
+        const flux__infix *op = flux__expr_next(p, &dot, &size);
+        const char *at = p->at;
+        if (!op || op->bind < bind) break;
+        bool compares = op->bind == FLUX__BIND_COMPARE;
+        if (compares && compared) {
+            flux__expr_fail(p, at, "comparisons do not chain here: write (a .< b) .&& (b .< c)");
+            break;
+        }
+        compared = compares;
+        p->at += size;
+        int tighter = op->bind == FLUX__BIND_POWER ? 0 : 1;     /* 2^3^2 is 2^(3^2) */
+        v = flux__expr_infix(p, at, op, dot, v, flux__expr_parse(p, op->bind + tighter));
+    }
+    if (!p->failed && bind <= FLUX__BIND_CHOICE && *p->at == '?') v = flux__expr_choice(p, v);
+    p->depth--;
+    return v;
+}
+
+/* Names must be n plain names; values tensors. */
+static bool flux__expr_check(const flux__expr *p) {
+    const char *s = p->names ? p->names : "";
+    for (int i = 0; i < p->n; i++) {
+        while (*s == ' ') s++;
+        int size = flux__name_size(s);
+        const char *end = s + size;
+        while (*end == ' ') end++;
+        if (!size || *end != (i + 1 < p->n ? ',' : 0)) {
+            flux__fail("expr: variable %d of %d in \"%.200s\" is not a plain name", i + 1, p->n,
+                       p->names ? p->names : "");
+            return false;
+        }
+        if (!p->values || !p->values[i]) {
+            char name[48];
+            snprintf(name, sizeof name, "%.*s", size < 40 ? size : 40, s);
+            flux__null("expr", name, NULL);
+            return false;
+        }
+        s = end + 1;
+    }
+    return true;
+}
+
+FLUX_DEF flux_tensor *flux_expr_with(const char *formula, int n, const char *names,
+                                     flux_tensor *const *values) {
+    flux__expr p = { formula, formula, names, values, n, 0, false, NULL };
+    if (!formula) return (flux_tensor *)flux__null("expr", "formula", formula);
+    if (!flux__expr_check(&p)) return NULL;
+    int h = flux__hide();
+    flux__term v = flux__expr_parse(&p, 0);
+    flux__expr_space(&p);
+    if (!p.failed && *p.at == '[')
+        flux__expr_fail(&p, p.at, "no indexing in formulas: flux_slice and flux_select do that");
+    if (!p.failed && *p.at == ')') flux__expr_fail(&p, p.at, ") without a (");
+    if (!p.failed && *p.at) flux__expr_expected(&p, "an operator or the end");
+    return flux__reveal(h, p.failed ? NULL : v.t ? v.t : flux_scalar(v.num));
+}
+
+#endif /* FLUX__TEXT_FORMULA_READER_H */

@@ -1,0 +1,351 @@
+#ifndef FLUX__TEXT_FORMULAS_H
+#define FLUX__TEXT_FORMULAS_H
+#include "../base/platform.h"
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../graph/nodes.h"
+#include "../graph/elementwise.h"
+#include "../graph/views.h"
+#include "../graph/products.h"
+#include "../files/safetensors.h"
+
+/* ------------------------------------------------------------------ 25. Formulas
+   flux_expr reads a formula in Julia's spelling and calls the operations that
+   it names while it reads: there is no tree. Precedence and strictness are
+   Julia's: * between arrays is the matrix product, + and - want equal shapes,
+   a function of one number is applied to an array only by its dot, exp.(x),
+   and -x^2 is -(x^2). Where Julia would refuse, so does this, and says what to
+   write. Two things are ours: dims count from 0, sum(x, dims=0), and functions
+   have the names of this library (var divides by n), beside Julia's where
+   these differ: abs2, maximum, σ.
+   Numbers stay plain numbers, computed in double, until they meet a tensor,
+   whose dtype they take. A vector transposed is remembered as a row, as in
+   Julia, so that x'*y is a number and y*x' an outer product.
+   All goes by two tables, of operators and of functions. Nesting is limited,
+   since each level takes stack. */
+
+FLUX__COLD
+
+enum { FLUX__NESTING = 200, FLUX__ARGUMENTS = 3 };
+
+typedef struct flux__term {              /* what an expression came to */
+    flux_tensor *t;                       /* NULL: a plain number */
+    double num;
+    bool row;                             /* a vector transposed */
+} flux__term;
+
+typedef struct flux__expr {
+    const char *text, *at;                /* the formula, and how far it is read */
+    const char *names;                    /* "W, x" */
+    flux_tensor *const *values;
+    int n, depth;
+    bool failed;
+    const char *called;                   /* where the operation that is being recorded was called */
+} flux__expr;
+
+/* ---- errors */
+
+static int flux__column(const flux__expr *p, const char *at) {     /* from 1, in characters */
+    int column = 1;
+    for (const char *s = p->text; s < at; s++)
+        if (((unsigned char)*s & 0xC0) != 0x80) column++;
+    return column;
+}
+
+static void flux__expr_fail(flux__expr *p, const char *at, const char *format, ...)
+    FLUX__PRINTF(3, 4);
+static void flux__expr_fail(flux__expr *p, const char *at, const char *format, ...) {
+    char text[400];
+    va_list args;
+    if (p->failed) return;
+    p->failed = true;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    flux__fail("expr: column %d: %s", flux__column(p, at), text);
+}
+
+/* Errors of an operation start with the column of what called it. */
+static int flux__expr_where(const void *place, char *out, size_t n) {
+    const flux__expr *p = (const flux__expr *)place;
+    return snprintf(out, n, "expr: column %d: ", flux__column(p, p->called));
+}
+
+static void flux__expr_enter(flux__expr *p, const char *at) {
+    flux__thread *self = flux__self();
+    p->called = at;
+    if (self) self->where = flux__expr_where, self->place = p;
+}
+
+static flux__term flux__expr_leave(flux__expr *p, flux_tensor *t) {
+    flux__term v = { t, 0, false };
+    flux__thread *self = flux__self();
+    if (self) self->where = NULL;
+    if (!t) p->failed = true;
+    return v;
+}
+/* The result of an operation that is called at some place in the text. */
+#define FLUX__EXPR_AT(p, at, call) (flux__expr_enter(p, at), flux__expr_leave(p, call))
+
+static flux__term flux__expr_number(double num) {
+    flux__term v = { NULL, num, false };
+    return v;
+}
+
+/* ---- characters */
+
+static bool flux__is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/* The bytes of the UTF-8 character at s; 0 at the end, or if it is none. */
+static int flux__char_size(const char *s) {
+    unsigned char c = (unsigned char)*s;
+    int n = c == 0 ? 0 : c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
+    for (int i = 1; i < n; i++)
+        if (((unsigned char)s[i] & 0xC0) != 0x80) return 0;
+    return n && flux__utf8(s, (size_t)n) ? n : 0;
+}
+
+static bool flux__starts(const char *s, const char *sign) {
+    while (*sign && *s == *sign) s++, sign++;
+    return !*sign;
+}
+
+/* Signs that stand for operators, and so not in a name: ≤ ≥ ≠ ⋅ √ × */
+static bool flux__is_sign(const char *s) {
+    static const char *const signs[] = { "\xE2\x89\xA4", "\xE2\x89\xA5", "\xE2\x89\xA0",
+                                         "\xE2\x8B\x85", "\xE2\x88\x9A", "\xC3\x97" };
+    for (int i = 0; i < 6; i++)
+        if (flux__starts(s, signs[i])) return true;
+    return false;
+}
+
+/* The length of the name at s, 0 if there is none. */
+static int flux__name_size(const char *s) {
+    int n = 0;
+    while (s[n]) {
+        char c = s[n];
+        bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+        int size = (unsigned char)c >= 0x80 && !flux__is_sign(s + n) ? flux__char_size(s + n) : 0;
+        if (!letter && !size && !(n && flux__is_digit(c))) break;
+        n += size ? size : 1;
+    }
+    return n;
+}
+
+/* Whether the name of this size is `word`. */
+static bool flux__is_name(const char *word, const char *name, int size) {
+    return *word == *name && strncmp(word, name, (size_t)size) == 0 && !word[size];
+}
+
+static void flux__expr_space(flux__expr *p) {
+    while (*p->at == ' ' || *p->at == '\t' || *p->at == '\n' || *p->at == '\r') p->at++;
+}
+
+static bool flux__expr_take(flux__expr *p, const char *sign) {
+    flux__expr_space(p);
+    if (!flux__starts(p->at, sign)) return false;
+    p->at += strlen(sign);
+    return true;
+}
+
+/* What stands at s, for a message: 'name', the end, byte 0x80. */
+static const char *flux__expr_found(const char *s, char *out, size_t n) {
+    int name = flux__name_size(s), size = name ? name : flux__char_size(s);
+    if (name > 40) {                      /* cut, between two characters */
+        name = size = 40;
+        while (((unsigned char)s[size] & 0xC0) == 0x80) size--;
+    }
+    if (!*s) snprintf(out, n, "the end");
+    else if (!size || (unsigned char)*s < 0x20 || *s == 0x7F)
+        snprintf(out, n, "byte 0x%02X", (unsigned)(unsigned char)*s);
+    else snprintf(out, n, "'%.*s'", size, s);
+    return out;
+}
+
+static void flux__expr_expected(flux__expr *p, const char *what) {
+    char found[64];
+    flux__expr_space(p);
+    flux__expr_fail(p, p->at, "expected %s, found %s", what,
+                    flux__expr_found(p->at, found, sizeof found));
+}
+
+/* ---- operators: sign, how tightly it binds, what it does to elements, and to two numbers */
+
+enum { FLUX__BIND_CHOICE = 1, FLUX__BIND_OR, FLUX__BIND_AND, FLUX__BIND_COMPARE, FLUX__BIND_SUM,
+       FLUX__BIND_PRODUCT, FLUX__BIND_UNARY, FLUX__BIND_JUXTAPOSED, FLUX__BIND_POWER };
+
+typedef struct flux__infix { const char *sign; int bind; flux_fn2 each; char fold; } flux__infix;
+static const flux__infix flux__infixes[] = {      /* a sign before those it begins with */
+    { "||", FLUX__BIND_OR, flux_or, '|' }, { "&&", FLUX__BIND_AND, flux_and, '&' },
+    { "==", FLUX__BIND_COMPARE, flux_eq, '=' }, { "!=", FLUX__BIND_COMPARE, flux_ne, '!' },
+    { "<=", FLUX__BIND_COMPARE, flux_le, 'l' }, { ">=", FLUX__BIND_COMPARE, flux_ge, 'g' },
+    { "<", FLUX__BIND_COMPARE, flux_lt, '<' }, { ">", FLUX__BIND_COMPARE, flux_gt, '>' },
+    { "\xE2\x89\xA4", FLUX__BIND_COMPARE, flux_le, 'l' },
+    { "\xE2\x89\xA5", FLUX__BIND_COMPARE, flux_ge, 'g' },
+    { "\xE2\x89\xA0", FLUX__BIND_COMPARE, flux_ne, '!' },
+    { "|", FLUX__BIND_SUM, flux_or, '|' }, { "&", FLUX__BIND_PRODUCT, flux_and, '&' },
+    { "+", FLUX__BIND_SUM, flux_add, '+' }, { "-", FLUX__BIND_SUM, flux_sub, '-' },
+    { "*", FLUX__BIND_PRODUCT, flux_mul, '*' }, { "/", FLUX__BIND_PRODUCT, flux_div, '/' },
+    { "\xE2\x8B\x85", FLUX__BIND_PRODUCT, flux_dot, '.' }, { "^", FLUX__BIND_POWER, flux_pow, '^' }
+};
+
+static double flux__expr_fold(char fold, double a, double b) {
+    switch (fold) {
+    case '|': return a != 0 || b != 0;
+    case '&': return a != 0 && b != 0;
+    case '=': return a == b;
+    case '!': return a != b;
+    case 'l': return a <= b;
+    case 'g': return a >= b;
+    case '<': return a < b;
+    case '>': return a > b;
+    case '+': return a + b;
+    case '-': return a - b;
+    case '/': return a / b;
+    case '^': return pow(a, b);
+    default: return a * b;                /* * and the dot product of two numbers */
+    }
+}
+
+static bool flux__is_scalar(const flux__term *v) { return !v->t || v->t->ndim == 0; }
+static flux_tensor *flux__as_tensor(const flux__term *v) {
+    return v->t ? v->t : flux__number(v->num);
+}
+
+/* "a 2x5 f32 matrix", "a number" */
+static flux__text flux__expr_kind(const flux__term *v) {
+    static const char *const names[] = { "number", "vector", "matrix" };
+    flux__text t, about;
+    if (flux__is_scalar(v)) {
+        snprintf(t.s, sizeof t.s, "a number");
+        return t;
+    }
+    about = flux__describe(v->t);
+    snprintf(t.s, sizeof t.s, "a %.90s %s", about.s, v->t->ndim < 3 ? names[v->t->ndim] : "array");
+    return t;
+}
+
+/* Whether something done to these element by element is a row: all are rows or numbers. */
+static bool flux__are_row(const flux__term *a, int n) {
+    bool row = false;
+    for (int i = 0; i < n; i++) {
+        if (!a[i].row && !flux__is_scalar(&a[i])) return false;
+        row = row || a[i].row;
+    }
+    return row;
+}
+
+static void flux__expr_refuse(flux__expr *p, const char *at, const char *sign, const flux__term *a,
+                              const flux__term *b, const char *advice) {
+    flux__text ta = flux__expr_kind(a), tb = flux__expr_kind(b);
+    flux__expr_fail(p, at, "%s of %s and %s: %s", sign, ta.s, tb.s, advice);
+}
+
+/* A plain number beside bools of x's kind: true unless it is 0. */
+static flux_tensor *flux__expr_truth(double num, const flux_tensor *x) {
+    return flux__move(flux_full_shape(flux__shape(NULL, 0), num != 0, FLUX_BOOL), x->device);
+}
+
+/* a op b, element by element. */
+static flux__term flux__expr_each(flux__expr *p, const char *at, const flux__infix *op,
+                                  flux__term a, flux__term b) {
+    if (!a.t && !b.t) return flux__expr_number(flux__expr_fold(op->fold, a.num, b.num));
+    if (op->fold == '&' || op->fold == '|') {
+        if (!a.t) a.t = flux__expr_truth(a.num, b.t);
+        if (!b.t) b.t = flux__expr_truth(b.num, a.t);
+    }
+    const flux__term both[2] = { a, b };
+    bool square = op->fold == '^' && !b.t && b.num == 2;
+    flux__expr_enter(p, at);
+    flux_tensor *y = square ? flux_square(a.t) : op->each(flux__as_tensor(&a), flux__as_tensor(&b));
+    flux__term v = flux__expr_leave(p, y);
+    v.row = y && flux__are_row(both, 2);
+    return v;
+}
+
+static flux_tensor *flux__unrow(const flux__term *v) {    /* a row as the vector that it was */
+    return v->row ? flux_reshape(v->t, -1) : flux__as_tensor(v);
+}
+
+static flux__term flux__expr_transpose(flux__expr *p, const char *at, flux__term v) {
+    if (flux__is_scalar(&v)) return v;
+    if (v.t->ndim > 2) {
+        flux__text t = flux__expr_kind(&v);
+        flux__expr_fail(p, at, "' of %s: it takes a vector or a matrix; see flux_permute", t.s);
+        return v;
+    }
+    bool row = v.t->ndim == 1;
+    v = FLUX__EXPR_AT(p, at, v.row ? flux__unrow(&v) : flux_transpose(v.t));
+    v.row = row;
+    return v;
+}
+
+static flux__term flux__expr_times(flux__expr *p, const char *at, flux__term a, flux__term b) {
+    flux__term v;
+    if (flux__is_scalar(&a) || flux__is_scalar(&b)) {
+        v = FLUX__EXPR_AT(p, at, flux_mul(flux__as_tensor(&a), flux__as_tensor(&b)));
+        v.row = a.row || b.row;           /* a scalar is no row */
+        return v;
+    }
+    if (a.row && b.t->ndim == 1) return FLUX__EXPR_AT(p, at, flux_dot(flux__unrow(&a), b.t));
+    if (a.t->ndim == 1 && b.t->ndim == 2 && b.t->dim[0] == 1)
+        return FLUX__EXPR_AT(p, at, flux_outer(a.t, flux_reshape(b.t, -1)));
+    v = FLUX__EXPR_AT(p, at, flux_matmul(a.t, b.t));
+    v.row = a.row && b.t->ndim == 2 && !p->failed;
+    return v;
+}
+
+/* A square matrix times itself, by repeated squaring. */
+static flux__term flux__expr_matrix_power(flux__expr *p, const char *at, flux__term a,
+                                          flux__term b) {
+    bool square = a.t->ndim == 2 && a.t->dim[0] == a.t->dim[1];
+    bool whole = !b.t && b.num >= 1 && b.num <= 1e9 && b.num == floor(b.num);
+    if (!square || !whole) {
+        flux__expr_refuse(p, at, "^", &a, &b,
+                          "only a square matrix has powers, whole ones; for each element write .^");
+        return a;
+    }
+    flux_tensor *y = NULL, *x = a.t;
+    flux__expr_enter(p, at);
+    for (int n = (int)b.num; n && x; n /= 2) {
+        if (n % 2) y = y ? flux_matmul(y, x) : x;
+        if (n > 1) x = flux_matmul(x, x);
+    }
+    return flux__expr_leave(p, x ? y : NULL);
+}
+
+static flux__term flux__expr_infix(flux__expr *p, const char *at, const flux__infix *op, bool dot,
+                                   flux__term a, flux__term b) {
+    bool left = flux__is_scalar(&a), right = flux__is_scalar(&b);
+    char advice[96];
+    if (p->failed || dot || (!a.t && !b.t)) return p->failed ? a : flux__expr_each(p, at, op, a, b);
+    if (op->fold == '*') return flux__expr_times(p, at, a, b);
+    if (op->fold == '.' && !left && !right)
+        return FLUX__EXPR_AT(p, at, flux_dot(flux__unrow(&a), flux__unrow(&b)));
+    if (op->fold == '^' && !left) return flux__expr_matrix_power(p, at, a, b);
+    bool sum = op->fold == '+' || op->fold == '-';
+    bool same = !left && !right && flux__same_dims(a.t, b.t);
+    if ((left && right) || (op->fold == '/' && right) || (sum && same))
+        return flux__expr_each(p, at, op, a, b);
+    snprintf(advice, sizeof advice, "%swrite .%s for each element",
+             sum && !left && !right ? "the shapes differ; " : "", op->sign);
+    flux__expr_refuse(p, at, op->sign, &a, &b, advice);
+    return a;
+}
+
+/* The operator that comes next, after a dot or not; NULL if none does. Does not go on. */
+static const flux__infix *flux__expr_next(flux__expr *p, bool *dot, int *size) {
+    flux__expr_space(p);
+    const char *s = p->at;
+    *dot = *s == '.';
+    if (*dot) s++;
+    for (size_t i = 0; i < sizeof flux__infixes / sizeof *flux__infixes; i++)
+        if (flux__starts(s, flux__infixes[i].sign)) {
+            *size = (int)(s - p->at) + (int)strlen(flux__infixes[i].sign);
+            return &flux__infixes[i];
+        }
+    return NULL;
+}
+
+#endif /* FLUX__TEXT_FORMULAS_H */

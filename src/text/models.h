@@ -1,0 +1,279 @@
+#ifndef FLUX__TEXT_MODELS_H
+#define FLUX__TEXT_MODELS_H
+#include "../base/platform.h"
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "../base/text.h"
+#include "../graph/elementwise.h"
+#include "../graph/views.h"
+#include "../schedule/looking.h"
+#include "../nn/fields.h"
+#include "../nn/walk.h"
+#include "tensors.h"
+
+/* ------------------------------------------------------------------ 22. Printing models
+   A model prints as in Flux.jl: a layer on one line, a container as its
+   children between brackets, and behind each line how many numbers it holds.
+   This stands on nothing but a type's description of its fields, so a layer of
+   the user's own needs no more. What has a text function is a line of its own;
+   what has none is a container:
+
+       ActorCritic(
+         Dense(2 => 2),                        # 6 parameters
+         2-element f32,                        # 2 parameters
+       )                   # Total: 3 arrays, 8 parameters, 32 bytes.
+
+   A tensor that stands in a container is a line too, as `critic` above. A type
+   without text that holds nothing but tensors is one line, Affine(5x2 f32,
+   5-element f32), and so is a container of plain functions, Chain(relu, +).
+   Parameters that a line above has shown are called tied, and totals count
+   them once. Bytes are those of the memory the tensors lie in, on whatever
+   device; memory that two of them share counts once. A flag marks a line whose
+   parameters are all zero, or hold a NaN or Inf: one reduction each, where
+   they lie. */
+
+FLUX__COLD
+
+typedef struct flux__shown_model {        /* one printing of a model */
+    flux__sink *sink;
+    flux__pairs seen;                     /* parameters of the lines above; or memory counted */
+} flux__shown_model;
+
+typedef struct flux__summary {              /* of one line, or of the whole model */
+    flux__shown_model *shown;
+    int64_t arrays, numbers, tied, states, state_numbers, bytes;
+    int64_t frozen;                       /* of the arrays, those that flux_update leaves as they are */
+    bool zero, nan, inf;                  /* the flags */
+    bool total;                           /* of the whole model: bytes, no flags */
+} flux__summary;
+
+/* Whether p comes for the first time. */
+static bool flux__first_sight(flux__shown_model *shown, const void *p) {
+    bool fresh = true;
+    (void)flux__pairs_at(&shown->seen, p, &fresh);
+    return fresh;
+}
+
+/* The largest magnitude tells all three flags: 0, NaN, Inf. */
+static void flux__summary_flags(flux__summary *t, flux_tensor *x) {
+    if (!flux__size(x)) return;
+    double most = 1;                      /* what a failure leaves: no flag, but a pending error */
+    int h = flux__hide();
+    flux_tensor *v = flux__dtypes[x->dtype].real ? flux_detach(x) : flux_to_dtype(x, FLUX_F32);
+    v = flux_to_dtype((flux_max)(flux_abs(v)), FLUX_F64);
+    if (v) flux_read(v, &most, sizeof most);
+    flux__reveal(h, NULL);
+    if (most != 0) t->zero = false;
+    if (most != most) t->nan = true;
+    if (most - most != 0 && most == most) t->inf = true;
+}
+
+static void flux__summary_tensor(flux_tensor *x, const char *path, bool trained, void *user) {
+    flux__summary *t = (flux__summary *)user;
+    const flux_tensor *memory = x->base ? x->base : x;
+    int64_t n = flux__size(x);
+    (void)path;
+    if (trained) t->arrays++, t->numbers += n;
+    else t->states++, t->state_numbers += n;
+    if (t->total) {
+        if (flux__first_sight(t->shown, memory))
+            t->bytes += flux__size(memory) * flux__dtypes[memory->dtype].size;
+    } else if (trained) {
+        if (!flux__first_sight(t->shown, x)) t->tied += n;
+        flux__summary_flags(t, x);
+    }
+}
+
+/* Trained numbers, those of a tensor that came before left out. */
+static void flux__summary_new(flux_tensor *x, const char *path, bool trained, void *user) {
+    flux__summary *t = (flux__summary *)user;
+    (void)path;
+    if (trained && flux__first_sight(t->shown, x->base ? x->base : x)) t->numbers += flux__size(x);
+}
+
+static void flux__summary_frozen(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+    (void)slot, (void)path;
+    if (trained && owner->frozen) ((flux__summary *)user)->frozen++;
+}
+
+static flux__summary flux__summary_start(flux__shown_model *shown) {
+    flux__summary t = { shown, 0, 0, 0, 0, 0, 0, 0, true, false, false, false };
+    return t;
+}
+
+static void flux__put_number(flux__sink *s, const char *before, int64_t n, const char *after) {
+    flux__put(s, before);
+    flux__put_integer(s, n, true);
+    flux__put(s, after);
+}
+
+/* The comment behind a line that is `width` characters long: "# 6 parameters, plus 6". */
+static void flux__put_summary(flux__sink *s, const flux__summary *t, int indent, int64_t width,
+                              bool alone) {
+    int64_t pad = (indent ? 39 - indent : 20) - width;
+    if (!t->arrays && !alone) return;     /* of a layer without parameters nothing is said */
+    flux__put_pad(s, pad > 2 ? pad : 2);
+    flux__put_colour(s, "90");
+    if (t->arrays) flux__put_number(s, "# ", t->numbers, " parameters");
+    else flux__put_number(s, "# ", t->state_numbers, " non-trainable");
+    if (t->arrays && t->state_numbers)
+        flux__put_number(s, ", plus ", t->state_numbers, indent ? "" : " non-trainable");
+    if (t->tied) {
+        if (t->tied < t->numbers) flux__put_number(s, ", ", t->tied, "");
+        else flux__put(s, ",");
+        flux__put(s, " tied");
+    }
+    if (t->frozen) flux__put(s, t->frozen < t->arrays ? ", partly frozen" : ", frozen");
+    bool flag = t->numbers && (t->zero || t->nan || t->inf);
+    if (flag) flux__put_colour(s, t->zero ? "36" : "31");
+    if (flag) flux__put(s, t->zero ? "  (all zero)" : t->nan ? "  (some NaN)" : "  (some Inf)");
+    flux__put_colour(s, "0");
+}
+
+/* ---- the fields of a layer, one by one */
+
+static void flux__put_own_text(flux__sink *s, flux_layer *m) {
+    char text[256], *all;
+    size_t n = m->type->text(m, text, sizeof text);
+    if (n < sizeof text) {
+        flux__put(s, text);
+        return;
+    }
+    /* more than that is a mistake: the name will do */
+    all = n < 65536 ? (char *)flux__malloc(n + 1) : NULL;
+    if (!all) {
+        flux__put(s, m->type->name);
+        return;
+    }
+    all[0] = 0;
+    m->type->text(m, all, n + 1);
+    all[n] = 0;
+    flux__put(s, all);
+    FLUX_FREE(all);
+}
+
+static void flux__put_kind(flux__sink *s, const flux_tensor *x) {      /* "5x2 f32" */
+    flux__put_shape(s, x);
+    flux__put(s, " ");
+    flux__put(s, flux__dtypes[x->dtype].name);
+}
+
+static void flux__put_line(flux__sink *s, flux_layer *m) {
+    flux__item item;
+    bool first = true;
+    if (m->type->text) {
+        flux__put_own_text(s, m);
+        return;
+    }
+    flux__put(s, m->type->name);
+    flux__put(s, "(");
+    for (int i = 0; flux__item_of(m, i, &item); i++) {
+        if (!item.layer && !item.tensor) continue;
+        if (!first) flux__put(s, ", ");
+        first = false;
+        if (item.layer && item.layer->type->text) flux__put_own_text(s, item.layer);
+        else if (item.layer) flux__put(s, item.layer->type->name);
+        else flux__put_kind(s, item.tensor);
+    }
+    flux__put(s, ")");
+}
+
+/* ---- lines */
+
+static void flux__put_leaf(flux__shown_model *shown, flux_layer *m, int indent) {
+    flux__sink *s = shown->sink;
+    flux__summary t = flux__summary_start(shown);
+    size_t start = s->chars;
+    flux__put_pad(s, indent);
+    if (indent && m->name) {
+        flux__put(s, m->name);
+        flux__put(s, " = ");
+    }
+    flux__put_line(s, m);
+    int64_t width = (int64_t)(s->chars - start) - indent;
+    if (indent) flux__put(s, ",");
+    flux_visit(m, flux__summary_tensor, &t);
+    flux__fields(m, flux__summary_frozen, &t);
+    flux__put_summary(s, &t, indent, width, false);
+}
+
+static void flux__put_tensor_line(flux__shown_model *shown, const flux__item *item, int indent, bool frozen) {
+    flux__sink *s = shown->sink;
+    flux__summary t = flux__summary_start(shown);
+    size_t start = s->chars;
+    flux__put_pad(s, indent);
+    flux__put_kind(s, item->tensor);
+    int64_t width = (int64_t)(s->chars - start) - indent;
+    flux__put(s, ",");
+    flux__summary_tensor(item->tensor, "", item->trained, &t);
+    t.frozen = frozen && item->trained;
+    flux__put_summary(s, &t, indent, width, true);
+}
+
+static void flux__put_totals(flux__shown_model *shown, flux_layer *m) {
+    flux__sink *s = shown->sink;
+    flux__summary t = flux__summary_start(shown);
+    char bytes[32];
+    flux__pairs_free(&shown->seen);       /* from here on it knows memory, not parameters */
+    t.total = true;
+    flux_visit(m, flux__summary_tensor, &t);
+    flux_format_bytes(t.bytes, bytes, sizeof bytes);
+    if (t.arrays <= 2) return;
+    flux__put_pad(s, t.states ? 8 : 18);
+    flux__put_colour(s, "90");
+    flux__put_number(s, "# Total: ", t.arrays, t.states ? " trainable arrays, " : " arrays, ");
+    flux__put_number(s, "", t.numbers, " parameters,");
+    if (t.states) {
+        flux__put_number(s, "\n          # plus ", t.states, " non-trainable, ");
+        flux__put_number(s, "", t.state_numbers, " parameters, summarysize");
+    }
+    flux__put(s, " ");
+    flux__put(s, bytes);
+    flux__put(s, ".");
+    flux__put_colour(s, "0");
+}
+
+static void flux__put_model(flux__shown_model *shown, flux_layer *m, int indent) {
+    flux__sink *s = shown->sink;
+    flux__item item;
+    if (flux__one_line(m) || indent > 400) {     /* so deep, its children are not shown */
+        flux__put_leaf(shown, m, indent);
+        if (indent) flux__put(s, "\n");
+        return;
+    }
+    flux__put_pad(s, indent);
+    if (indent && m->name) {
+        flux__put(s, m->name);
+        flux__put(s, " = ");
+    }
+    flux__put(s, m->type->name);
+    flux__put(s, "(\n");
+    for (int i = 0; flux__item_of(m, i, &item); i++)
+        if (item.layer) flux__put_model(shown, item.layer, indent + 2);
+        else if (item.tensor) {
+            flux__put_tensor_line(shown, &item, indent + 2, m->frozen);
+            flux__put(s, "\n");
+        }
+    flux__put_pad(s, indent);
+    flux__put(s, indent ? "),\n" : ") ");
+    if (!indent) flux__put_totals(shown, m);
+}
+
+static void flux__put_whole_model(flux__sink *s, flux_layer *m) {
+    flux__shown_model shown = { s, { NULL, 0, 0 } };
+    if (FLUX__GONE("print", m)) return;
+    flux__put_model(&shown, m, 0);
+    flux__pairs_free(&shown.seen);
+}
+
+FLUX_DEF size_t flux_layer_text(flux_layer *m, char *out, size_t n) {
+    flux__sink s = flux__sink_to(out, n);
+    if (!m) flux__null("layer_text", "m", m);
+    else flux__put_whole_model(&s, m);
+    return flux__sink_end(&s);
+}
+
+#endif /* FLUX__TEXT_MODELS_H */

@@ -1,0 +1,241 @@
+#ifndef FLUX__TEXT_SUMMARY_H
+#define FLUX__TEXT_SUMMARY_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/memory.h"
+#include "../base/scopes.h"
+#include "../base/text.h"
+#include "../data/loader_text.h"
+#include "../nn/fields.h"
+#include "../nn/walk.h"
+#include "../nn/model.h"
+#include "../nn/adjust.h"
+#include "tensors.h"
+#include "models.h"
+
+/* ---- a model at work: what each layer gives, and what that costs */
+
+FLUX__COLD
+
+/* The table fits 80 columns: each is as wide as what stands in it, and where that is too much, names are cut and then what
+   layers give. Long numbers are shortened: 1.24e+12. */
+enum { FLUX__TABLE = 80, FLUX__TABLE_NAME = 20, FLUX__TABLE_OUT = 8 };
+
+typedef struct flux__table { int64_t name, out, numbers, products, bytes; int step; } flux__table;   /* step: of the indent */
+
+static void flux__cell_number(int64_t v, char *out, size_t n) {
+    flux__sink s = flux__sink_to(out, n);
+    if (v < INT64_C(1000000000000)) flux__put_integer(&s, v, true);
+    flux__sink_end(&s);
+    if (v >= INT64_C(1000000000000)) snprintf(out, n, "%.3g", (double)v);
+}
+
+static void flux__put_right(flux__sink *s, const char *text, int64_t width) {
+    flux__put_pad(s, width - (int64_t)strlen(text));
+    flux__put(s, text);
+}
+
+/* What a row has of all columns but the first; of a container's the last two are its children's. */
+static void flux__put_cells(flux__sink *s, const flux__table *t, const flux__watch_row *row, bool all) {
+    char text[48];
+    bool numbers = all || row->numbers;
+    int64_t used = (int64_t)strlen(row->out);
+    flux__put(s, "  ");
+    flux__put_cut(s, row->out, numbers || used > t->out ? t->out : used);
+    flux__cell_number(row->numbers, text, sizeof text);
+    if (numbers) flux__put_right(s, text, t->numbers + 2);
+    if (row->frozen) flux__put(s, "*");
+    if (!all) {
+        flux__put(s, "\n");
+        return;
+    }
+    if (!row->frozen) flux__put(s, " ");
+    flux__cell_number(row->products, text, sizeof text);
+    flux__put_right(s, text, t->products + 1);
+    flux_format_bytes(row->bytes, text, sizeof text);
+    flux__put_right(s, text, t->bytes + 2);
+    flux__put(s, "\n");
+}
+
+/* In a deep model the indent is less, and far down it grows no more. */
+static int64_t flux__name_text(const flux__watch_row *row, int step, char *out, size_t n) {
+    flux__sink s = flux__sink_to(out, n);
+    flux__put_pad(&s, step == 2 ? 2 * row->depth : row->depth < 10 ? row->depth : 10);
+    if (row->layer->name) flux__put(&s, row->layer->name), flux__put(&s, " = ");
+    if (flux__one_line(row->layer)) flux__put_line(&s, row->layer);
+    else flux__put(&s, row->layer->type->name);
+    flux__sink_end(&s);
+    return (int64_t)s.chars;
+}
+
+static void flux__make_room(int64_t *width, int64_t to) {
+    if (*width < to) *width = to;
+}
+
+static flux__table flux__table_of(const flux__watch *w, const flux__watch_row *total) {
+    flux__table t = { 12, 6, 10, 8, 5, 2 };                /* what the heading takes */
+    char text[48];
+    for (int i = 0; i < w->n; i++)
+        if (w->row[i].depth > 8) t.step = 1;
+    for (int i = 0; i <= w->n; i++) {
+        const flux__watch_row *row = i < w->n ? &w->row[i] : total;
+        if (row->layer) flux__make_room(&t.name, flux__name_text(row, t.step, NULL, 0));
+        flux__make_room(&t.out, (int64_t)strlen(row->out));
+        flux__cell_number(row->numbers, text, sizeof text);
+        flux__make_room(&t.numbers, (int64_t)strlen(text));
+        flux__cell_number(row->products, text, sizeof text);
+        flux__make_room(&t.products, (int64_t)strlen(text));
+        flux_format_bytes(row->bytes, text, sizeof text);
+        flux__make_room(&t.bytes, (int64_t)strlen(text));
+    }
+    int64_t room = FLUX__TABLE - (t.numbers + t.products + t.bytes + 8);      /* for names and what layers give */
+    if (t.name + t.out > room && t.out > FLUX__TABLE_OUT) {
+        int64_t least = t.name < FLUX__TABLE_NAME ? t.name : (int64_t)FLUX__TABLE_NAME;
+        if (t.out > room - least) t.out = room - least;
+        if (t.out < FLUX__TABLE_OUT) t.out = FLUX__TABLE_OUT;
+    }
+    if (t.name > room - t.out) t.name = room - t.out;
+    return t;
+}
+
+/* What each row holds itself. Parameters of what came before count 0, and of a container's only those that are no layer's below;
+   the bytes of what it hands on are its children's. */
+static void flux__watch_numbers(flux__shown_model *shown, flux__watch_row *row) {
+    flux__summary t = flux__summary_start(shown);
+    flux__item item;
+    t.total = true;                       /* what is tied, by its memory */
+    if (flux__one_line(row->layer)) {
+        flux_visit(row->layer, flux__summary_new, &t);
+        flux__fields(row->layer, flux__summary_frozen, &t);
+    } else {
+        for (int i = 0; flux__item_of(row->layer, i, &item); i++) {
+            if (!item.tensor || !item.trained) continue;
+            flux__summary_new(item.tensor, "", true, &t);
+            t.frozen += row->layer->frozen;
+        }
+        row->bytes = 0;
+    }
+    row->numbers = t.numbers;
+    row->frozen = t.frozen > 0;
+}
+
+static void flux__frozen_new(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+    if (owner->frozen) flux__summary_new(*slot, path, trained, user);
+}
+
+static void flux__put_watch_end(flux__sink *s, flux_layer *m) {
+    flux__shown_model shown = { s, { NULL, 0, 0 } };
+    flux__summary frozen = flux__summary_start(&shown), all = frozen;
+    char text[48];
+    flux__fields(m, flux__frozen_new, &frozen);
+    flux__pairs_free(&shown.seen);
+    all.total = true;
+    flux_visit(m, flux__summary_tensor, &all);
+    flux__pairs_free(&shown.seen);
+    if (frozen.numbers) {
+        flux__put(s, "* frozen: flux_update leaves ");
+        flux__put_integer(s, frozen.numbers, true);
+        flux__put(s, frozen.numbers == 1 ? " parameter as it is\n" : " parameters as they are\n");
+    }
+    flux_format_bytes(all.bytes, text, sizeof text);
+    flux__put(s, "its parameters take ");
+    flux__put(s, text);
+    flux__put(s, "\n");
+}
+
+static void flux__put_watch(flux__sink *s, flux__watch *w) {
+    flux__shown_model shown = { s, { NULL, 0, 0 } };
+    flux__watch_row total, rest;
+    char name[600];
+    if (!w->n) return;
+    memset((void *)&total, 0, sizeof total);
+    total.products = w->row[0].products;
+    rest = total;
+    for (int i = 0; i < w->n; i++) {
+        flux__watch_numbers(&shown, &w->row[i]);
+        total.numbers += w->row[i].numbers;
+        total.bytes += w->row[i].bytes;
+    }
+    flux__summary left = flux__summary_start(&shown);
+    flux_visit(w->row[0].layer, flux__summary_new, &left);
+    flux__pairs_free(&shown.seen);
+    rest.numbers = left.numbers;
+    total.numbers += rest.numbers;
+    flux__table t = flux__table_of(w, &total);
+    flux__put_cut(s, "layer", t.name);
+    flux__put(s, "  ");
+    flux__put_cut(s, "output", t.out);
+    flux__put_right(s, "parameters", t.numbers + 2);
+    flux__put_right(s, "mul-adds", t.products + 2);
+    flux__put_right(s, "bytes", t.bytes + 2);
+    flux__put(s, "\n");
+    for (int i = 0; i < w->n; i++) {
+        const flux__watch_row *row = &w->row[i];
+        flux__name_text(row, t.step, name, sizeof name);
+        flux__put_cut(s, name, t.name);
+        flux__put_cells(s, &t, row, flux__one_line(row->layer));
+    }
+    if (rest.numbers) flux__put_cut(s, "not called", t.name), flux__put_cells(s, &t, &rest, false);
+    flux__put_cut(s, "total", t.name);
+    flux__put_cells(s, &t, &total, true);
+    flux__put_watch_end(s, w->row[0].layer);
+}
+
+static bool flux__summary_put(flux__sink *s, const char *call, flux_layer *m, flux_shape in) {
+    flux__watch w;
+    memset(&w, 0, sizeof w);
+    int h = flux__hide();
+    flux_tensor *y = flux__dry_run(call, m, in, &w);
+    if (y) flux__put_watch(s, &w);
+    flux__reveal_object(h, NULL);
+    if (w.row) FLUX_FREE(w.row);
+    return y != NULL;
+}
+
+FLUX_DEF size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_t n) {
+    flux__sink s = flux__sink_to(out, n);
+    flux__summary_put(&s, "summary", m, in);
+    return flux__sink_end(&s);
+}
+
+FLUX_DEF void flux_summary_of(flux_layer *m, flux_shape in) {
+    flux__sink s = flux__sink_stdout();
+    flux__summary_put(&s, "summary", m, in);
+}
+
+FLUX_DEF void flux_print_layer(flux_layer *m) {
+    flux__sink s = flux__sink_stdout();
+    if (!m) {
+        flux__null("print", "m", m);
+        return;
+    }
+    flux__put_whole_model(&s, m);
+    flux__put(&s, "\n");
+}
+
+/* Prints what a text function gives for object; it is asked for the length first. */
+static void flux__print_text(size_t n, void *object,
+                             size_t (*text)(void *object, char *out, size_t n)) {
+    char *all = n ? (char *)flux__malloc(n + 1) : NULL;
+    if (!all) return;
+    text(object, all, n + 1);
+    flux__sink s = flux__sink_stdout();
+    flux__put(&s, all);
+    flux__put(&s, "\n");
+    FLUX_FREE(all);
+}
+
+static size_t flux__text_of_loader(void *l, char *out, size_t n) {
+    return flux_loader_text((flux_loader *)l, out, n);
+}
+static size_t flux__text_of_state(void *s, char *out, size_t n) {
+    return flux_state_text((flux_state *)s, out, n);
+}
+FLUX_DEF void flux_print_loader(flux_loader *l) {
+    flux__print_text(flux_loader_text(l, NULL, 0), l, flux__text_of_loader);
+}
+FLUX_DEF void flux_print_state(flux_state *s) {
+    flux__print_text(flux_state_text(s, NULL, 0), s, flux__text_of_state);
+}
+
+#endif /* FLUX__TEXT_SUMMARY_H */
