@@ -1659,13 +1659,23 @@ FLUX__NUMBERS(flux_ne) FLUX__NUMBERS(flux_lt) FLUX__NUMBERS(flux_le) FLUX__NUMBE
 #if defined(FLUX_IMPLEMENTATION) && !defined(FLUX__IMPLEMENTED)
 #define FLUX__IMPLEMENTED
 
-/* ------------------------------------------------------------------ 1. Platform
-   What differs between compilers and systems: attributes, atomics, threads, thread-local state, the clock, files,
-   shared libraries, the terminal. Nothing below asks which system it runs on. Systems: POSIX and Windows; compilers:
-   gcc, clang, MSVC, tcc (which has no intrinsics, no atomics and no thread-local variables).
-   With -std=c11 a C library hides what ISO C lacks, and the user may have included its headers before us, too late for
-   a feature macro: so the few POSIX functions that it hides are declared here.
-   Rejected: C11's <threads.h> and <stdatomic.h>, which C++11, tcc and older MSVC do not have.                        */
+/* ---------------------------------------------------------------------- base/platform.h
+   The platform's compile-time side: system headers, compiler attributes,
+   optimisation modes, and which vector instructions the compiler can emit
+   (FLUX__X86, FLUX__AVX2, FLUX__AVX512, FLUX__NEON). Locks and threads are in
+   base/threads.h, clock, terminal and shared libraries in base/system.h, files
+   in base/sinks.h. Systems: POSIX and Windows; compilers: gcc, clang, MSVC and
+   tcc (which has no intrinsics, no atomics and no thread-local variables).
+
+   Invariant: what differs between systems is behind these four rooms; above
+   them only what concerns forked processes and huge pages asks for the system.
+   With -std=c11 a C library hides what ISO C lacks, and the user may have
+   included its headers before ours, too late for a feature macro: the few POSIX
+   functions that are hidden so are declared here. An optimisation mode
+   (FLUX__LEAN, FLUX__HOT, FLUX__COLD) holds until the next one.
+
+   Rejected: C11's <threads.h> and <stdatomic.h>, which C++11, tcc and older
+   MSVC do not have. */
 
 #if defined(_WIN32)
 #  ifndef WIN32_LEAN_AND_MEAN
@@ -1789,14 +1799,15 @@ extern int madvise(void *at, size_t bytes, int advice);
 #endif
 
 /* How hard gcc tries, part by part, in a user's -O0 build too; every build of a program waits for it. The loops over numbers
-   say what they need themselves (FLUX__O2, and sections 9 and 10; without ira-region -O0 would spill). What every step runs
+   say what they need themselves (FLUX__O2, cpu/loops.h, cpu/gemm_kernels.h; without ira-region -O0 would spill). What every step runs
    through is LEAN: -O1 less the passes that cost more than a third of its time and change no figure; LOOPING within it has
    those again without which loops over vectors took up to twice as long. (ira-algorithm=priority is not among them: products
    by AVX2 would take 1.4 times as long.) What every tensor and every look at one passes through is HOT, all of -O1 and
    functions inlined: a look at a small product takes a fifth less. What runs once or waits for a file or a person is COLD,
    and so is what only says what is to be recorded, once a layer or less: layers, losses, most operations and their
    gradients, and most of what makes a plan. Each word holds up to the next. A function that two of them call is inlined into
-   neither, unless it is FLUX__INLINE. */
+   neither, unless it is FLUX__INLINE. A word resets to what the command line says before it sets its options: of pop_options and
+   push_options in one macro gcc 12 loses the second where a declaration without a body stands before them. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
 #  pragma GCC push_options
 #  define FLUX__O1 __attribute__((optimize("O1")))
@@ -1895,7 +1906,23 @@ void __asan_unpoison_memory_region(void const volatile *p, size_t n);
 #  define FLUX_DEF
 #endif
 
-/* ---- locks, threads */
+/* ---------------------------------------------------------------------- base/threads.h
+   Threads: mutexes, condition variables, threads, atomics, once-only calls, a
+   thread's own pointer (flux__tls_get), and what happens at a fork. Each part
+   has three versions: POSIX, Windows, and FLUX_NO_THREADS, where there is one
+   thread and locks do nothing; atomics also differ by compiler, down to one
+   lock for all of them where the compiler has none.
+
+   Invariant: atomics are sequentially consistent and flux__atomic_add gives the
+   new value. A flux__os_thread must stay where it is until it is joined.
+   flux__tls_set takes the same destructor in every call; it runs when the
+   thread ends and may still call flux__tls_get. The worker threads adopt the
+   floating-point mode of their caller, which flux__float_mode reads.
+
+   At a fork the locks that guard memory shared by all are held, so that what
+   they guard is whole in the child; the other locks are made anew there. Who
+   holds one of the first takes another only in the order of flux__fork_locks
+   (device/registry.h), and calls nothing that may fork. */
 
 /* hook: flux__fork_locks, device/registry.h */
 
@@ -2209,7 +2236,21 @@ static void flux__on_forks(void) { pthread_atfork(flux__before_fork, flux__fork_
 static void flux__on_forks(void) {}
 #endif
 
-/* ---- the clock, the environment, the terminal */
+/* ---------------------------------------------------------------------- base/system.h
+   What the program asks of the system besides threads and files: the monotonic
+   clock, environment variables, the terminal, shared libraries, the number of
+   processors, and the instruction set in use (flux__simd).
+
+   Invariant: shared libraries are opened when they are wanted and never closed,
+   since drivers do not survive that. A function's address is copied into a
+   pointer to function (flux__library_symbol), as ISO C has no cast between the
+   two kinds of pointers. flux__processors counts what this process may use:
+   processors, affinity mask and container quota, whichever is smallest.
+   flux__simd is 0 base, 1 AVX2 with FMA, 2 AVX-512 (F, BW, DQ, VL), 3 that with
+   BF16; it is found out once, and FLUX_SIMD can lower it.
+
+   Rejected: the compilers' own test for processor features: it needs a library
+   that some systems' linkers do not find. */
 
 FLUX__LEAN
 
@@ -2444,12 +2485,19 @@ FLUX__UNUSED static int flux__simd(void) {
     return level;
 }
 
-/* ------------------------------------------------------------------ 2. Objects, threads' state, errors
-   Every handle starts with a flux__head: what it is, who owns it. A reference is held by a scope, by the user
-   (flux_retain), by another object, or by an edge of the graph; edges are counted apart, so that a tensor which only
-   the graph still needs (nobody can look at it) is known as hidden: the lower half of refs counts all of them, the upper one
-   the edges among these, so that one atomic step counts both.
-   All that is not shared between threads stands in one struct per thread. */
+/* ---------------------------------------------------------------------- base/object.h
+   The types that the rooms share: the head of every handle, buffers, tensors
+   (nodes of the graph), scopes, and flux__thread, which holds all state that is
+   not shared between threads. It also declares the error and allocation calls
+   that base/errors.h and base/memory.h define.
+
+   Invariant: every handle starts with a flux__head, which says what it is and
+   counts its references. A reference is held by a scope, by the user
+   (flux_retain), by another object, or by an edge of the graph. The lower half
+   of refs counts all references and the upper half the edges among them, so one
+   atomic step of FLUX__EDGE counts both; a tensor with edges only is hidden
+   (flux__visible is false): nobody can look at it, and it may be fused away. A
+   view's base is never a view itself. */
 
 FLUX__LEAN
 
@@ -2556,6 +2604,23 @@ static FLUX__INLINE bool flux__visible(const flux_tensor *t) {
     const int64_t refs = flux__atomic_load(&t->head.refs);
     return FLUX__REFS(refs) > refs >> 32;
 }
+
+/* ---------------------------------------------------------------------- base/errors.h
+   Errors and messages. flux__self makes a thread's state on first use.
+   flux__fail records an error of this thread and returns NULL; flux__note shows
+   a warning or other message, by level and id. flux_on_error, flux_on_log and
+   flux_silence are the user's side of both.
+
+   Invariant: the first error since flux_clear is the one that flux_error()
+   gives; a sentence that was shown already is only counted. A call judges
+   itself by flux__failures and flux__failed_since, never by what was pending
+   before it. Within flux__hold ... flux__tell no handler runs: a caller that
+   holds a lock opens this pair, and what was to be said is said after it; the
+   same pair, and flux__hide, also drop errors that only follow from the first
+   one within the call. A NULL handle is silent after an error and an error
+   otherwise (flux__null). Handlers are called without flux__lock held.
+   flux__self is NULL only when memory has run out, and that error is pending
+   once there is memory again. */
 
 FLUX__LEAN
 
@@ -2844,16 +2909,23 @@ static bool flux__log_schedules(void) {
     return on;
 }
 
-/* ------------------------------------------------------------------ 3. What a back end is
-   A back end is one table of calls: is it there, does it work, how many devices, memory, copies. The CPU is entry 0 of
-   the registry and needs no driver; every other entry is found out about once per process (section "Devices").
+/* ---------------------------------------------------------------------- base/backend.h
+   The interface of a back end: one table of calls, flux__backend. It says
+   whether the back end is there (available) and works (functional), how many
+   devices it has, and how to allocate, copy, wait, and run kernels. The CPU is
+   entry 0 of the registry and needs no driver; every other back end is asked
+   once per process (device/registry.h). The host memory of the CPU is allocated
+   here too, in 64-byte lines (flux__cpu_alloc).
 
-   Invariant: a call that takes a device id gets one from 0 to count() - 1, and only after functional() said true. Calls
-   that return int give 0 when they are done; the caller words the error, since it knows what was being moved. A back end
-   without ready, run and drop has memory that the host can reach, and the CPU back end runs its kernels.
+   Invariant: a call that takes a device id gets one from 0 to count() - 1, and
+   only after functional() said true. Calls that return int give 0 when they are
+   done; the caller words the error, since it knows what was being moved. A back
+   end without ready, run and drop has memory that the host can reach, and the
+   CPU back end runs its kernels.
 
-   Rejected: a table per device (they differ by a number only), and calls that open the driver on their own (a program
-   that never asks for a GPU would pay for it). */
+   Rejected: a table per device (the tables would differ by a number only), and
+   calls that open the driver on their own (a program that never asks for a GPU
+   would pay for it). */
 
 FLUX__LEAN
 
@@ -2938,7 +3010,22 @@ static void flux__cpu_free(int id, void *p, size_t bytes) {
     FLUX_FREE(base);
 }
 
-/* ---------------- dtypes and shapes */
+/* ---------------------------------------------------------------------- base/dtypes.h
+   Dtypes and shapes: the table of dtypes (name, size, promotion rank, epsilon),
+   the promotion rule (flux__promote), element counts, the check of a shape, and
+   shapes as text for error messages ("64x128 f32").
+
+   Invariant: the rows of flux__dtypes stand in the order of enum flux_dtype.
+   Two dtypes meet at the one of higher rank; f16 and bf16, of equal rank, meet
+   at f32. Every node's shape has passed flux__check_shape, by which at most
+   FLUX__MOST_ELEMENTS elements are possible, an empty dim counted as 1: so
+   elements, strides and offsets of tensors are multiplied and added without a
+   check. Sizes that a user gave are not bounded yet and go through flux__times
+   and flux__plus, which saturate at INT64_MAX.
+
+   Rejected: the compilers' built-in overflow checks, which not every compiler
+   has; flux__times decides by a product in double, which is exact enough to
+   tell overflow. */
 
 FLUX__LEAN
 
@@ -3048,6 +3135,24 @@ static flux__text flux__describe(const flux_tensor *x) {
     snprintf(t.s + n, sizeof t.s - n, " %s", flux__dtypes[x->dtype].name);
     return t;
 }
+
+/* ---------------------------------------------------------------------- base/memory.h
+   Memory: allocation of the library's own data, where running out is an error
+   (flux__malloc, flux__grow); flux__pairs, a hash table keyed by address; and
+   the buffers that hold tensors' elements, from one caching pool per device
+   (flux__arena, an array indexed by back end and device id).
+
+   Invariant: a freed buffer stays in its device's pool under its size class, so
+   that a training step that repeats allocates nothing. Size classes grow in
+   eighths of a power of two, so at most an eighth of a buffer is wasted. On a
+   GPU the spare buffer of lowest address is taken first (roughly so where there
+   are very many), whatever the order in which they came back: a repeated step
+   gets the same addresses, and its launches can be replayed. Live buffers form
+   a list, from which an out-of-memory error names the largest. A borrowed
+   buffer is the user's own memory: it is never written and never freed.
+
+   Rejected: one lock for all pools, since giving memory back may mean waiting
+   for a device; each pool has its own. */
 
 /* hook: flux_device_name, device/registry.h */
 
@@ -3383,7 +3488,18 @@ FLUX_DEF void flux_mem_trim(flux_device d) {
     flux__tell();
 }
 
-/* ---- files */
+/* ---------------------------------------------------------------------- base/sinks.h
+   Files, written the same way for POSIX and Windows: names (UTF-8, converted
+   for Windows), what stands at a path, reading a whole file (flux__read_file),
+   and flux__out, the writer that all saving goes through.
+
+   Invariant: a file that flux__out writes comes to be whole or not at all: its
+   bytes go to a temporary file in the same folder, and flux__out_commit syncs
+   that and moves it over the old one. Devices and pipes are written as they
+   are. An error is recorded where it happens; after it, writes do nothing,
+   flux__out_commit does what flux__out_abort does and gives false. A NULL
+   flux__out is such an error, so callers check once, at the commit. Commit and
+   abort both free it. */
 
 FLUX__COLD
 
@@ -3914,6 +4030,22 @@ FLUX__UNUSED static bool flux__out_commit(flux__out *o) {
     return good;
 }
 
+/* ---------------------------------------------------------------------- base/scopes.h
+   Ownership: reference counts (flux_retain, flux_release), scopes, and the
+   detection of handles that are used after their scope closed. A new object
+   belongs to the innermost open scope (flux__own); flux_keep_object hands it to
+   the scope outside, flux__succeed to the next turn of a loop. A composite
+   operation records its temporaries between flux__hide and flux__reveal, so
+   that only the graph refers to them and they can be fused away.
+
+   Invariant: t->owned is one stack for all open scopes of a thread, oldest
+   first; a scope owns the part from its start to the next scope's start. Number
+   0 is the program's scope (or the thread's life) and never closes. What moves
+   outwards is swapped to the boundary of each scope on the way, which then
+   moves past it. With FLUX__DEBUG a freed handle is not reused until
+   FLUX__GRAVES others have been freed, so its use is an error that names the
+   scope (flux__gone). */
+
 FLUX__LEAN
 
 static void *flux__own(void *object);     /* gives a new object (refs 1) to the innermost scope; returns it */
@@ -4203,7 +4335,21 @@ static void flux__bury(void *object) {
     ((flux__head *)object)->kind = FLUX__FREED;
 }
 
-/* ---------------- the end of a thread, and of the program */
+/* ---------------------------------------------------------------------- base/ending.h
+   What is freed at the end of a thread and at the end of the program:
+   flux__thread_free is the destructor of a thread's state (base/errors.h
+   registers it), flux_shutdown frees what the process holds, and flux__at_exit
+   calls it at exit, or when a shared library that contains this code is
+   unloaded.
+
+   Invariant: objects are released before what releasing needs: first the
+   objects that the thread's scopes own, newest first, then its plans, then its
+   lists of spare and of buried nodes, then the state itself. flux_shutdown ends
+   the calling thread's state, the worker threads and the trace file before it
+   trims the buffer pools, and closes the GPU drivers last, since freeing device
+   memory needs them. Calling it twice does no harm. flux__at_exit also deletes
+   the thread-local key, as the destructor's code may be about to disappear;
+   threads that still run keep their state. */
 
 /* hook: flux__gpu_close, gpu/backend.h */
 
@@ -4260,16 +4406,24 @@ static void flux__at_exit(void) {
     flux__tls_forget();
 }
 
-/* ------------------------------------------------------------------ 4. Worker threads
-   One pool for the process. flux__parallel cuts the numbers 0 ... n-1 into a share for each thread, who takes its own one
-   by one and then what the others left: of one tensor after the other a thread gets about the same part, which its cache
-   still has. (Two processors with no cache in common took twice as long for a recurrent step when anyone took any number.)
-   Who does what is still chance, so a piece of work must not depend on its worker: cut work by its size alone and results
-   are the same for any number of threads.
-   The caller waits only for workers that took part: the gate counts them, and closes when nothing is left, so that a
-   worker which wakes late costs nothing. Workers spin for a moment after each job, because a wake takes 20 us or more
-   and a training step has a job every few; then they sleep.
-   The pool serves one caller at a time. A second thread, and a call from within a job, run their work themselves.  */
+/* ---------------------------------------------------------------------- base/workers.h
+   The pool of worker threads, one per process. flux__parallel runs fn(ctx, i)
+   for i from 0 to n - 1 and cuts these numbers into a share for each thread,
+   which takes its own share one by one and then what the others left: from one
+   tensor to the next a thread gets about the same part, which its cache still
+   has. Scratch memory, which packing and the like need for a moment, is kept
+   here for the next time, by thread.
+
+   Invariant: which thread does what is chance, so a piece of work must not
+   depend on its worker: work is cut by its size alone, and results are the same
+   for any number of threads. The pool serves one caller at a time; a second
+   thread, and a call from within a job, run their work themselves. The caller
+   waits only for workers that took part: the gate counts them and closes when
+   nothing is left. Workers spin for 50 us after a job, since a wake-up takes 20
+   us or more, and then sleep.
+
+   Rejected: letting any thread take any number: two processors without a common
+   cache took twice as long for a recurrent step. */
 
 FLUX__LEAN
 
@@ -4552,8 +4706,14 @@ FLUX_DEF void flux_threads(int n) {
     flux__atomic_store32(&flux__pool.busy, 0);
 }
 
-/* ---------------- options: what was given, or the default. made: the struct has marks in what was left out, so that 0 was
-   given; else it was filled by hand, and 0 was left out. */
+/* ---------------------------------------------------------------------- base/options.h
+   Options: what a program gave, or the default. In a struct that the option
+   macros made (`made`) a field that was left out holds a mark, a number that
+   nobody writes, so that a 0 there was given; in a struct that a C program
+   filled itself, a 0 was left out.
+
+   Invariant: only these functions compare a field with its mark, so that each
+   option is read with its default in one place. */
 
 FLUX__COLD
 
@@ -4570,6 +4730,19 @@ static FLUX__INLINE int64_t flux__given_int(int64_t v, bool made, int64_t fallba
 static FLUX__INLINE flux_switch flux__given_switch(flux_switch v, bool made) {
     return v != 0 ? v : made ? FLUX_OFF : FLUX_DEFAULT;      /* 0 is false */
 }
+
+/* ---------------------------------------------------------------------- base/text.h
+   Text output: flux__sink, which works as snprintf does (writes what fits,
+   counts everything) or writes to a file, in colour on a terminal. Every print
+   and text function goes through it; the glyphs, in Unicode or ASCII, and
+   integers as text are here as well.
+
+   Invariant: a sink without memory only counts, so the same code gives a text
+   and its length. len counts bytes and chars counts characters of UTF-8;
+   columns are aligned by chars, and colour codes take none. flux__sink_end
+   terminates the text within n bytes and returns the length that the whole text
+   needs. Colour is used only where standard output is a terminal and NO_COLOR
+   is not set. */
 
 FLUX__COLD
 
@@ -4687,16 +4860,23 @@ static void flux__put_cut(flux__sink *s, const char *text, int64_t width) {
     flux__put_pad(s, width - kept);
 }
 
-/* ------------------------------------------------------------------ 5. The table of operations
-   Each elementwise operation stands here once: its number of operands, which dtypes it takes and gives, its formula,
-   its gradient. The formula is C over a, b, c that the CPU compiles for every instruction set (where a may be a vector
-   of numbers) and the GPU gets as a string. It may use + - * / unary-, FLUX__K(number) for a constant, comparisons
-   only inside FLUX__IF(comparison, x, y), and the functions FLUX__F(exp) ... that each target defines:
-       abs sqrt exp log log1p expm1 sin cos tanh erf floor ceil round pow fmax fmin sign sigmoid softplus gelu gelu_slope
-   The gradient is written with public operations: g is the gradient of the result y; by operand a, b and c in turn.
+/* ---------------------------------------------------------------------- graph/table.h
+   The table of elementwise operations. Each row has the number of operands, the
+   dtype rule, the formula and the gradient of one operation; enum, names,
+   kernels of every back end and gradients are generated from it. The formula is
+   C over a, b, c, compiled by the CPU for every instruction set (a may be a
+   vector) and handed to the GPU compilers as a string.
 
-   dtypes:  N  numbers: result as the operands;  F  floating: integers become f32;  C  compares: result bool;
-            B  bool to bool;  S  first operand bool, the others and the result numbers (select);  X  special.          */
+   Invariant: a formula uses + - * / and unary -, FLUX__K(number) for a
+   constant, comparisons only inside FLUX__IF(comparison, x, y), and those
+   functions FLUX__F(exp), ... that each target defines: abs sqrt exp log log1p
+   expm1 sin cos tanh erf floor ceil round pow fmax fmin sign sigmoid softplus
+   gelu gelu_slope. The gradient is written with public operations over g, the
+   gradient of the result y, by a, b and c in turn; 0 where there is none.
+
+   Dtype rules: N numbers, result as the operands; F floating, integers become
+   f32; C compares, result bool; B bool to bool; S first operand bool, the
+   others and the result numbers (select). */
 
 #define FLUX__ELEMENTWISE(X)                                                                                          \
 /*  NAME        name        n dt  formula                                        gradient by a, b, c               */ \
@@ -4768,12 +4948,21 @@ X(FMA,          fma,        3, N, a * b + c,                                    
 #define FLUX__F__(name, kind) FLUX__F_(name, kind)
 #define FLUX__F(name) FLUX__F__(name, FLUX__KIND)
 
-/* ------------------------------------------------------------------ 6. The graph
-   A tensor is a node: an operation, its operands, and once it has been computed a buffer. This part makes nodes: it
-   checks shapes, dtypes and devices, and does nothing else. Invariants: a buffer holds its tensor's elements in order,
-   dim 0 fastest; a view (reshape, permute, slice, ...) has no buffer but names a base that is not a view, an offset and
-   strides; a node that is not computed yet belongs to the thread that made it. Nodes come from a list that each thread
-   keeps, since a small training step makes a hundred. */
+/* ---------------------------------------------------------------------- graph/nodes.h
+   The graph: a tensor is a node, that is an operation, its operands, and once
+   it has been computed a buffer. This room lists the operations that are no
+   rows of graph/table.h, makes and frees nodes (flux__node, flux__tensor_free),
+   checks operands and devices, and makes numbers (flux_full_shape,
+   flux__number). Recording does nothing else: it checks shapes, dtypes and
+   devices, and computes nothing unless FLUX_EAGER is set (flux__if_eager).
+
+   Invariant: a buffer holds its tensor's elements contiguously, dim 0 fastest.
+   A view (reshape, permute, slice, ...) has no buffer but names a base that is
+   not a view, an offset and strides. A node that is not computed yet belongs to
+   the thread that made it. A bare number (FLUX__WEAK) has no dtype and no
+   device of its own and adapts to its operands. Freeing a long graph needs no
+   recursion: dead nodes are chained through base. Nodes come from a free list
+   of each thread, as a small training step makes a hundred. */
 
 /* hook: flux_eval, schedule/looking.h */
 /* hook: flux_device_name, device/registry.h */
@@ -5064,6 +5253,20 @@ static bool flux__in_order(const flux_shape *s, const int64_t *stride) {
     return true;
 }
 
+/* ---------------------------------------------------------------------- graph/elementwise.h
+   Elementwise operations: broadcasting, dtype promotion, casts, and
+   flux__elementwise, which makes the node of any row of graph/table.h. The
+   public calls, the copy and the move to another device follow.
+
+   Invariant: a node's operands are on one device and, but for bare numbers,
+   have the dtype in which it computes: flux__taken converts what differs before
+   the node is made. A bare number adapts to the other operands; one that their
+   integer dtype cannot hold is an error, beside bools it makes an i32 or f32.
+   Operations on bare numbers alone are computed at once, in double. A formula
+   of several operations on a half format computes in float32: its operands are
+   widened (flux__wide) and the result is rounded once (flux__narrow), so that
+   no intermediate overflows and kernels load and store halves only. */
+
 FLUX__HOT
 
 static flux_tensor *flux__move(flux_tensor *x, flux_device d);
@@ -5289,7 +5492,19 @@ static flux_tensor *flux__move(flux_tensor *x, flux_device d) {
     return flux__reveal(h, y ? flux__done(y) : NULL);
 }
 
-/* ---------------- leaves */
+/* ---------------------------------------------------------------------- graph/leaves.h
+   Leaves: tensors that come from no other tensor. Data that is copied in
+   (flux_from_data) or borrowed (flux_borrow_data), placeholders for finding out
+   shapes, random numbers, ranges (flux_arange) and identity matrices
+   (flux_eye).
+
+   Invariant: flux__leaf has its buffer from the start; a placeholder never has
+   one and may not be computed. Borrowed memory is the user's: it is never
+   written and never freed. Random numbers are counter-based: a tensor's numbers
+   depend on the thread's seed and on the number of the draw (flux__draw) alone,
+   not on when, where or in how many threads they are computed. They are drawn
+   as float32; a float64 is composed of several streams, a half format is
+   rounded, and what would round to 1 is kept below it. */
 
 FLUX__COLD
 
@@ -5436,7 +5651,19 @@ FLUX_DEF flux_tensor *flux_eye(int64_t n) {
     return flux__reveal(h, same ? flux_to_dtype(same, FLUX_F32) : NULL);
 }
 
-/* ---------------- views */
+/* ---------------------------------------------------------------------- graph/views.h
+   Views and other rearrangements. Reshape, permute, slice, flip, broadcast and
+   detach show the elements of another tensor by offset and strides and copy
+   nothing; flux__strided is as_strided, and flux__spread its reverse,
+   as_strided_scatter. Concatenation, stacking, gather, scatter_add and tuples
+   follow, and the queries of shape and dtype.
+
+   Invariant: a view's base is never a view; its offset and strides are in the
+   base's elements. A strided view also keeps rel and arg.i: its offset and
+   strides in the operand as if that lay contiguously, which is what its
+   gradient needs. A reshape that strides cannot express is a view of a copy. A
+   stride along a dim of size 1 is never used, and is 0 where the step might
+   overflow. Views of bare and full numbers stay numbers. */
 
 FLUX__LEAN
 
@@ -5946,7 +6173,20 @@ FLUX_DEF flux_shape flux_shape_of(const flux_tensor *x) {
     return none;
 }
 
-/* ---------------- reductions */
+/* ---------------------------------------------------------------------- graph/reductions.h
+   Reductions over some dims or all: sum, prod, max, min, any, all, argmax,
+   argmin as nodes (FLUX__REDUCE, FLUX__ARGREDUCE), and what is composed of
+   them: mean, var, norm, logsumexp, softmax, logsoftmax.
+
+   Invariant: dims are a bit mask; named dims stay as dims of size 1, and
+   without names the result is a scalar. A dim past the last has size 1 and
+   changes nothing. Sums and products of integers are int64; softmax and the
+   like subtract the largest element first, which takes no part in the gradient
+   since it cancels. Compositions on half formats compute in float32 and round
+   once. The variance is the mean of d * d for d = x - mean(x), less the square
+   of d's own mean, which corrects the rounding of mean(x). The slope of a root
+   at 0 is taken as 0, where it would be infinite times 0
+   (flux__root_of_sum). */
 
 FLUX__LEAN
 
@@ -6133,7 +6373,16 @@ FLUX__PUBLIC_RED(sum) FLUX__PUBLIC_RED(mean) FLUX__PUBLIC_RED(var) FLUX__PUBLIC_
 FLUX__PUBLIC_RED(min) FLUX__PUBLIC_RED(any) FLUX__PUBLIC_RED(all) FLUX__PUBLIC_RED(norm) FLUX__PUBLIC_RED(logsumexp)
 FLUX__PUBLIC_RED(argmax) FLUX__PUBLIC_RED(argmin) FLUX__PUBLIC_RED(softmax) FLUX__PUBLIC_RED(logsoftmax)
 
-/* ---------------- matrix products */
+/* ---------------------------------------------------------------------- graph/products.h
+   Matrix products: flux_matmul, with batch dims that broadcast, flux_outer and
+   flux_dot. FLUX__MATMUL is the one node; arg.i holds m, n and k.
+
+   Invariant: a is m x k, b is k x n, both column-major, dims from 2 on are
+   batch dims; a vector is a column, on the left a row, and the dim that it
+   lacks is dropped from the result. Operands have one floating dtype and one
+   device (integers become f32). Each product adds its multiply-adds to the
+   thread's count, which flux_summary shows. flux_dot of half formats multiplies
+   and sums in float32 and rounds once. */
 
 FLUX__HOT
 
@@ -6228,9 +6477,24 @@ FLUX_DEF flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b) {
     return flux__reveal(h, flux__dot(a, b));
 }
 
-/* ---------------- convolution and pooling
-   A window view shows each output position's window as dims of their own, without copying: [window..., positions...,
-   channels, batch]. Convolution is then a matrix product over window and channels, pooling a reduction over the window. */
+/* ---------------------------------------------------------------------- graph/windows.h
+   Convolution and pooling. A window view shows each output position's window as
+   dims of their own, without copying: [window..., positions..., channels,
+   batch]. Convolution is then a matrix product over window and channels,
+   pooling a reduction over the window. Windows that tile the image are a
+   reshape of it, whose gradient needs no scatter.
+
+   Invariant: x is space... x channels x batch with 1 to 3 spatial dims, the
+   weight size... x channels / groups x out (of flux_conv_transpose: size... x
+   out / groups x channels). Convolution flips the kernel, cross-correlation
+   does not. A convolution's result is shown through a FLUX__CONV node, whose
+   gradient by x is a convolution again, or on the CPU, where windows lie apart
+   or channels are few, one product whose windows are added up
+   (flux__conv_back). Where the node cannot hold its parameters, or a window
+   lies in the padding altogether, the plain graph's gradient is used.
+
+   Rejected: leaving the gradient by x to the graph always, which would add
+   overlapping windows up from one large product. */
 
 FLUX__COLD
 
@@ -6572,12 +6836,20 @@ FLUX_DEF flux_tensor *flux_lpnormpool_with(flux_pool_opts o) {
     return flux__pool_reduce("lpnormpool", &o, 0, FLUX__RED_SUM, p);
 }
 
-/* ---------------- attention
-   V softmax(K'Q) as one operation, so that the scores (keys x queries x heads x batch) need not be stored: its kernel has
-   a tile of them at a time, and its gradient's computes that again from what each query's softmax has as maximum and sum.
-   FLUX__ATTEND puts all results of a kernel into one vector; FLUX__ATTENTION shows one of them, and carries the gradient.
-   The gradient's gradient is that of the same formula in plain operations, which are recorded beside and computed only
-   if somebody asks for it. */
+/* ---------------------------------------------------------------------- graph/attention.h
+   Attention, V softmax(K'Q), as one operation. The scores (keys x queries x
+   heads x batch) need not be stored: the kernel has a tile of them at a time,
+   and the kernel of the gradient computes them again from the maximum and the
+   sum of each query's softmax. FLUX__ATTEND puts all results of a kernel into
+   one vector; FLUX__ATTENTION shows one of them and carries the gradient.
+
+   Invariant: q, k and v are features x steps x batch, contiguous along features
+   (flux__packed), and float32 or float64: other dtypes are converted before and
+   after. Behind the result y the vector holds each query's maximum and the
+   reciprocal of its sum. A mask broadcasts to keys x queries x heads x batch:
+   bool says what may be seen, any other dtype is added to the scores. The plain
+   formula (flux__attend_scores) is recorded beside the gradient and computed
+   only if somebody asks for the gradient's gradient. */
 
 FLUX__COLD
 
@@ -6673,10 +6945,22 @@ static flux_tensor *flux__attention(const flux__attend *what) {
     return y ? flux_to_dtype(y, t) : NULL;
 }
 
-/* ------------------------------------------------------------------ 7. Gradients
-   The reverse walk: from the loss back along the edges, each operation's gradient written with operations, so that the
-   result is a graph like any other (and has a gradient itself). Contributions to one tensor are summed in the order in
-   which the graph was recorded, which makes the result reproducible. */
+/* ---------------------------------------------------------------------- graph/gradients.h
+   The gradient of each operation, by its operands (flux__gradient_of):
+   elementwise rows by graph/table.h, all others by a function each. Gradients
+   are written with operations, so a gradient is a graph like any other and has
+   a gradient itself. graph/backward.h walks the graph and calls this.
+
+   Invariant: out[i] has the shape and dtype of operand i, or is NULL where none
+   is needed or there is none: dims that were broadcast are summed
+   (flux__unbroadcast). A gradient of half formats computes in float32 and
+   rounds once, after that sum, unless the row only hands g on or rounds once
+   anyway (flux__rounds_once). An operand that was widened is widened anew for
+   the gradient, so that the forward pass need not store it. Infinite slopes are
+   never multiplied by 0: pow, prod and norm replace those operands first.
+
+   Rejected: gelu's slope composed of rows, as what lies between would be
+   stored, and takes longer to pass over than to compute. */
 
 FLUX__LEAN
 
@@ -7099,7 +7383,24 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
     }
 }
 
-/* ---------------- the walk */
+/* ---------------------------------------------------------------------- graph/backward.h
+   Reverse-mode differentiation: the walk from the loss back along the edges.
+   flux__walk_collect numbers all nodes that the loss depends on, operands
+   first, without recursion; flux__backward then calls flux__gradient_of
+   (graph/gradients.h) from the last node to the first and sums what reaches
+   each. flux__map, a hash map from tensors to numbers, is here too.
+   schedule/update.h uses the walk with whole set, to count references.
+
+   Invariant: contributions to one gradient are summed in an order that
+   recording fixes, so results repeat. A walk writes only to nodes of its own
+   thread: an unfinished node keeps its number itself, a finished one, which
+   threads may share, is looked up in a map. Nothing passes behind nodes of
+   FLUX_NOGRAD, except in a whole walk.
+
+   Rejected: adding up the contributions of many time steps one by one, where
+   each slice's gradient would be as large as the whole tensor and each product
+   small: slices that do not overlap are joined, and a sum of products becomes
+   one product of joined matrices. */
 
 FLUX__LEAN
 
@@ -7482,24 +7783,24 @@ static bool flux__backward(flux_grads *g) {
     return ok;
 }
 
-/* ------------------------------------------------------------------ 8. The schedule
-   Somebody looks at tensors: their unfinished graph becomes a plan, a list of kernels in order. A kernel is one pass over
-   an index space `full`, some of whose dims (mask `reduced`) are summed or otherwise reduced away, running a small
-   program of values. A value is inner (one for each point of the space) or outer (one for each point of what is left when
-   the reduced dims are gone); a reduction turns an inner value into an outer one, and outer values may be used by inner
-   ones again, so that softmax, its gradient and what surrounds them are one kernel. A matrix product is a kernel whose
-   program is its epilogue.
+/* ---------------------------------------------------------------------- schedule/kernel.h
+   The types of the scheduler. When somebody looks at tensors, their unfinished
+   graph becomes a plan, a list of kernels in order. A kernel is one pass over
+   an index space full, some of whose dims (mask reduced) are reduced away, and
+   runs a small program of values. A value is inner (one for each point) or
+   outer (one for each point that is left without the reduced dims); a reduction
+   turns inner into outer, and inner values may use outer ones again, so that
+   softmax, its gradient and what surrounds them are one kernel. The program of
+   a matrix product is its epilogue.
 
-   Nodes are grouped from results to operands: a node joins the group of the nodes that use it, if it is used point by
-   point there and no circle comes of it. What other groups use is stored as well. Rejected: grouping from operands to
-   results, which computes cheap masks early and then has to store them.
+   Invariant: a plan depends on shapes, dtypes and connections, not on
+   addresses, numbers or seeds; it is cached under the graph's description, the
+   key, and found again at the next step. Nodes are grouped from results to
+   operands: a node joins the kernel of its users if it is used point by point
+   there and no cycle results. What other kernels use is stored.
 
-   Planning takes time and memory in proportion to the nodes, of which there may be a million, and calls nothing of itself
-   along the graph. So each group has a level above those of all that use it, which tells without a look at the graph that
-   no way leads from one group to another; where it does not tell, so many steps are looked at and no more.
-
-   The plan depends on shapes, dtypes and connections, not on addresses, numbers or seeds, so it is kept under the graph's
-   description (the key) and found again at the next step. */
+   Rejected: grouping from operands to results, which computes cheap masks early
+   and then has to store them. */
 
 FLUX__LEAN
 
@@ -7576,7 +7877,19 @@ typedef struct flux__plan {
 /* hook: flux__load, cpu/casts.h */
 static void flux__load(int cls, void *dst, int dtype, const void *src, int64_t stride, int64_t n);
 
-/* ---------------- describing the graph: one walk gives the nodes in order and the plan's key */
+/* ---------------------------------------------------------------------- schedule/key.h
+   From tensors to a graph in order, and its key. flux__graph_visit collects the
+   unfinished nodes depth first, without recursion, and the leaves, finished
+   tensors that they read; flux__graph_key describes both as a sequence of
+   integers, under which plans are cached (schedule/plans.h).
+
+   Invariant: operands have lower numbers than results. Whatever a plan or a
+   kernel depends on is in the key: operations and their parameters, dtypes,
+   dims, strides of views, devices, which nodes are stored, which leaves may be
+   overwritten, TF32. What a plan must not depend on is not: addresses, values
+   of numbers, random keys. A number is read in place by elementwise operations
+   and reductions and is then no node. Two graphs with equal keys have equal
+   plans. */
 
 FLUX__LEAN
 
@@ -7818,7 +8131,20 @@ static void flux__graph_free(flux__graph *g) {
     plans->kept = *g;
 }
 
-/* ---------------- grouping nodes into kernels */
+/* ---------------------------------------------------------------------- schedule/grouping.h
+   Grouping of nodes into kernels. flux__assign_groups goes from the last node
+   to the first; each joins the group of one of its users, or starts a new one
+   (flux__choose_group). Fused kernels have one index space; a matrix product
+   takes the elementwise nodes that follow it as its epilogue.
+
+   Invariant: a node joins a group only if every user of it in the group reads
+   it point by point, and if no cycle of groups results (flux__no_circle).
+   Groups are bounded in size, as programs and compilers have limits. A copy of
+   overlapping windows that only products read (flux__find_gathers) is never
+   made: the CPU copies it a block at a time while packing, a GPU reads the
+   image itself. A reduction of very many elements to fewer than 4 results joins
+   only users that go on with its result, so that it can be spread over
+   threads. */
 
 FLUX__LEAN
 
@@ -8252,7 +8578,19 @@ static bool flux__find_uses(flux__planner *p) {
     return p->use != NULL;
 }
 
-/* ---------------- from a group to a kernel's program */
+/* ---------------------------------------------------------------------- schedule/program.h
+   From a group to a kernel: flux__build_kernel emits the lines of the kernel's
+   program, its operands with their strides, and decides which values are stored
+   (flux__must_store).
+
+   Invariant: a line uses earlier lines only, and equal lines are one value.
+   Each value has a compute type (flux__class_of: f32, f64, i32 or i64) and the
+   dtype as stored; values of half formats and of u8 are rounded or wrapped
+   after each operation (flux__settle), so that fusion does not change a result.
+   The phase of a line is how many reductions must be complete before it. A
+   value that is stored for two nodes, or that is a plain load or is outer in a
+   node that has every point, gets a line of its own for each. Operands of a
+   kernel that is not elementwise come first in its list. */
 
 FLUX__LEAN
 
@@ -8605,7 +8943,17 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
     return b.ok;
 }
 
-/* ---------------- order, life of buffers */
+/* ---------------------------------------------------------------------- schedule/order.h
+   The order of kernels and the lives of buffers; flux__make_plan puts a plan
+   together, and FLUX_LOG=schedule prints it.
+
+   Invariant: a kernel comes after all whose results it reads; of those that
+   could come next, the one that was recorded first is taken, so that updates of
+   weights come after everything that reads the old ones. A buffer's life ends
+   after the last kernel that reads it (frees). A node takes over the buffer of
+   the leaf that it replaces (its donated buffer) only if every read of that
+   leaf happens before, at the very same point, and no later kernel reads it
+   (flux__may_overwrite). */
 
 FLUX__COLD
 
@@ -8876,9 +9224,16 @@ static void flux__log_plan(const flux__plan *plan, flux__graph *g) {
     }
 }
 
-/* ---------------- FLUX_TRACE=file.json: what ran when
-   One event a kernel, in the format that chrome://tracing started and ui.perfetto.dev reads. It asks for a closing bracket
-   only in theory, so that the file of a program that crashed shows how far it came. */
+/* ---------------------------------------------------------------------- schedule/trace.h
+   FLUX_TRACE=file.json: what ran when, one event a kernel, in the format of
+   chrome://tracing, which ui.perfetto.dev reads.
+
+   Invariant: the file is written under flux__trace_lock, and after the first
+   question flux__tracing costs one atomic load where no trace is asked for.
+   Numbers are written without the locale's decimal point. The closing bracket,
+   which readers do not insist on, is written at shutdown only, so that the file
+   of a program that crashed shows how far it came. A forked child writes no
+   trace: the file is its parent's. */
 
 FLUX__COLD
 
@@ -8929,7 +9284,22 @@ static void flux__trace_event(const char *kind, const char *name, double start, 
     flux__mutex_unlock(&flux__trace_lock);
 }
 
-/* ---------------- the cache of plans */
+/* ---------------------------------------------------------------------- schedule/plans.h
+   The cache of plans and the execution of a plan. Each thread keeps its plans
+   in a hash table by key (flux__find_plan); flux__run_plan allocates, runs the
+   kernels in order through the back ends, and gives the finished nodes their
+   buffers.
+
+   Invariant: all memory is found before the first kernel runs, so a failure of
+   allocation leaves every tensor as it was. Buffers whose life ends are used
+   again at once by later kernels of the plan, if device and size fit; kernels
+   of one device share a piece of scratch memory. Consecutive kernels of one GPU
+   are handed over as a row, which may be launched as one. Of 512 plans or more,
+   those not used for 256 look-ups are dropped.
+
+   Rejected: copies of the weights for the case that a device fails in the
+   middle of an in-place update: they would cost every step. The error says
+   so. */
 
 /* hook: flux_device_backend, device/registry.h */
 /* hook: flux_synchronise_device, device/registry.h */
@@ -9214,6 +9584,21 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     if (room && room != few) FLUX_FREE(room);
     return ok ? 0 : -1;
 }
+
+/* ---------------------------------------------------------------------- schedule/looking.h
+   Looking at values: flux_eval computes, flux_data, flux_read, flux_item and
+   flux_at give elements to the host, and FLUX_EAGER computes each operation at
+   once. The report on scopes that hold very much memory is here as well
+   (flux__scopes_look).
+
+   Invariant: looking changes no value. flux__look gives elements contiguously:
+   the tensor itself, or a copy that it then keeps in dense; so does flux_data
+   for a tensor on a device. A node that is stored stays a value as long as it
+   lives; what was recorded under FLUX_NOGRAD lets go of its operands once it is
+   computed (flux__cut_fixed). When memory passes 1 GiB, and each sixteenth
+   beyond, the scopes are counted by kind of tensor, and one that holds more
+   than that in many alike is named in a warning: it is mostly a loop that is no
+   scope. */
 
 FLUX__COLD
 
@@ -9512,10 +9897,19 @@ FLUX_DEF double flux_at_shape(flux_tensor *x, flux_shape index) {
     return flux__number_at(x, at);
 }
 
-/* ---------------- an optimiser's step
-   An update takes the memory of the old weights over where nobody can tell: nobody but the caller (who is about to drop
-   them), the graph of this step and its gradients may refer to them. All references are counted: the graph's nodes and
-   views, and the loss's whole history, are found by walking; if the sum is the reference count, the tensor is ours. */
+/* ---------------------------------------------------------------------- schedule/update.h
+   An optimiser's step. flux__update_eval computes the new weights, in the
+   memory of the old ones where nobody can tell, and uses the loss's graph up.
+
+   Invariant: a weight is overwritten only if nobody but the caller (who is
+   about to drop it), the graph of this step and its gradients refers to it. All
+   references from these are counted by a walk of the loss's whole history; if
+   the sum is the reference count, the tensor is ours (flux__history_seen).
+   Nodes that can be looked at later are stored on the way if that is cheap
+   beside what updating in place saves; otherwise, and where a view of an old
+   weight is left, no memory is taken over. Nothing has changed if the step
+   fails before its kernels run. Afterwards what was stored is a plain value,
+   and the rest of the graph is gone (flux__cut_history). */
 
 FLUX__LEAN
 
@@ -9654,21 +10048,24 @@ static int flux__update_eval(flux_grads *grads, int n, flux_tensor *const *olds,
     return rc;
 }
 
-/* ------------------------------------------------------------------ 9. CPU: loops
-   The innermost loops of the processor. What they work on is a tile: some hundred elements of one
-   class, in the first-level cache. Each row of the table of operations becomes a function for
-   every class, and for float32 one for every instruction set, in vectors of 16, 8 or 4 lanes; the
-   right one is taken when the program runs, so that no -m option is needed. gcc optimises this
-   part in a user's -O0 build too.
+/* ---------------------------------------------------------------------- cpu/loops.h
+   The innermost loops of the CPU, as macros that cpu/float64.h and
+   cpu/vectors.h instantiate. They work on a tile: some hundred elements of one
+   compute type, in the first-level cache. Each row of graph/table.h becomes a
+   function for every compute type, and for float32 one for every instruction
+   set, in vectors of 16, 8 or 4 lanes, chosen at run time (flux__section),
+   without any -m option. Folds are horizontal reductions of rows. The compiler
+   options set here, for -O0 builds too, end in cpu/random.h.
 
-   Invariants: an element's result depends neither on its place nor on its neighbours, since what
-   is left over at the end of a tile goes through the same vector code. A sum's order depends on
-   its length alone. Random numbers are made without fused multiply-adds: with the same bits on
-   every machine. A result may lie where an operand of stride 1 does.
+   Invariant: an element's result depends neither on its place nor on its
+   neighbours: the rest at the end of a tile goes through the same vector code.
+   A sum's order depends on its length alone. Random numbers use no fused
+   multiply-adds and have the same bits everywhere. A result may lie where an
+   operand of stride 1 does.
 
-   Rejected: leaving f32 to the compiler's own vectorising (ten times slower where the formula is
-   a function); libm (20 ns an element); including this file again for each instruction set, which
-   fails once it is renamed or pasted elsewhere. Hence functions inside macros below. */
+   Rejected: the compiler's vectorising of f32 (ten times slower for functions),
+   libm (20 ns an element), and including a file once per instruction set, which
+   fails when it is renamed: hence functions inside macros. */
 
 /* hook: FLUX__HALVES, cpu/vectors.h */
 /* hook: FLUX__IFD, cpu/vectors.h */
@@ -10147,9 +10544,17 @@ typedef struct flux__section {
 #define FLUX__HELD(x) FLUX__P(HELD)(x)          /* x, in a register: gcc makes constants anew at each use */
 #define FLUX__MUL32(x, m) FLUX__P(MUL32)(x, m)  /* products of 64-bit lanes whose m is below 2^32, and of x the low halves */
 
-/* ---- f64, by libm, and the integers
-   Integers are computed twice as wide where there is such a type, and cut back: so they wrap, and
-   nothing overflows. */
+/* ---------------------------------------------------------------------- cpu/float64.h
+   The loops of float64, by libm, and of the integers: the functions that
+   formulas use in these compute types, and the instances of the loops and
+   reductions. flux__formula_value computes one row of the table on doubles, for
+   numbers that are no tensors.
+
+   Invariant: integers are computed twice as wide where there is such a type,
+   and cut back: so they wrap, and nothing overflows. 64-bit integers need
+   __int128 for that. An integer to a negative power is the whole part of the
+   result. F rows of the table have no integer loops. fmax and fmin give NaN if
+   either operand is NaN. */
 
 #define FLUX__LOOP FLUX__SCALAR_LOOP
 #define FLUX__IF(cond, x, y) ((cond) ? (x) : (y))
@@ -10241,11 +10646,22 @@ FLUX__SCALAR_FOLDS(int64_t, uint64_t, INT64_MIN, INT64_MAX, )
 #undef FLUX__IF
 #undef FLUX__K
 
-/* ---- f32: functions, for any number of lanes
-   FLUX__VU and FLUX__VI are as many 32-bit integers, FLUX__VD, FLUX__VUL and FLUX__VL doubles and
-   64-bit integers in a vector of that size, so half as many. A number may stand for a vector but
-   in FLUX__FMA and FLUX__IF, where it is FLUX__K(number). A comparison gives a lane of bits all
-   set, or 1 where there is but one lane: FLUX__IF, & and | take both. */
+/* ---------------------------------------------------------------------- cpu/float32.h
+   The functions of float32 (exp, log, tanh, pow, ...) for any number of lanes,
+   written once as macros over the vector vocabulary that cpu/vectors.h defines
+   for each instruction set; random numbers; and two loops for several lines of
+   a kernel at once, Adam's step and softmax-like rows.
+
+   Invariant: coefficients are minimax fits on the interval that stands beside
+   each, within 2^-27 or better. Functions keep NaN, infinities and the sign of
+   zero; rare arguments (denormals of log, far angles) are looked for once per
+   vector, which costs less than a choice in each lane. Random numbers are
+   Philox 4x32-10: element i is word i mod 4 of counter i div 4, and between
+   words and numbers stand only sums, products and a square root, rounded one by
+   one. The joined loops use the same sums and products as the lines alone, so
+   they give the same bits.
+
+   Rejected: Adam line by line, which takes three times as long. */
 
 /* FLUX__POLY(3, x, c): c[0] + c[1] x + c[2] x^2, by fused steps; _PLAIN by sums and products, _D in double */
 #define FLUX__POLY(n, x, c) FLUX__POLY##n(FLUX__FUSED, x, c, 0)
@@ -10701,7 +11117,24 @@ static const flux__section FLUX__F(section) = {                                 
     FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random), FLUX__F(adam), FLUX__F(rows), FLUX__F(fold_most), \
     FLUX__F(add_rows), FLUX__F(add_wide), FLUX__F(attend_exp), FLUX__F(attend_back) };
 
-/* ---- f32: instruction sets */
+/* ---------------------------------------------------------------------- cpu/vectors.h
+   The instruction sets of float32: one lane for compilers without vectors, four
+   lanes (SSE2, NEON), eight (AVX2 with FMA), sixteen (AVX-512). Each defines
+   the vocabulary (FLUX__FMA, FLUX__SQRT, ...) and instantiates cpu/loops.h and
+   cpu/float32.h. flux__section_now gives the table of the processor at hand,
+   flux__loop_for the loop of an operation, flux__run_rows runs whole rows:
+   softmax, log-softmax, normalisation.
+
+   Invariant: vectors are the compiler's own types; instructions that these have
+   no operator for are assembler text, with operands in both orders for
+   -masm=intel. AVX2 and AVX-512 give the same bits; without fused multiply-adds
+   the last bits differ. Half formats are converted by the processor where it
+   can. A loop for vectors gets whole vectors: flux__loop_run fills up the rest.
+   A row whose sum is NaN, as one with NaN or Inf may have, is computed again by
+   the plain steps.
+
+   Rejected: the compilers' headers of intrinsics, which take longer to read
+   than a whole instruction set here. */
 
 #if !FLUX__VECTORS
 typedef float flux__t_x1, flux__v_x1;
@@ -11205,8 +11638,19 @@ static void flux__adam_run(int64_t n, float *m, float *v, float *w, const float 
     memcpy(m + whole, out[0], 4 * left), memcpy(v + whole, out[1], 4 * left), memcpy(w + whole, out[2], 4 * left);
 }
 
-/* ---- casts: between a tensor's elements, of any dtype and stride, and a tile of one class
-   Each dtype has its own class, in which it is read and written; others are reached through that. */
+/* ---------------------------------------------------------------------- cpu/casts.h
+   Conversion between a tensor's elements, of any dtype and stride, and a tile
+   of one compute type: flux__load, flux__store, and flux__convert between
+   compute types. f16 and bf16 are converted here in plain C, where the
+   processor has nothing better.
+
+   Invariant: each dtype has its own compute type, in which it is read and
+   written; others are reached through that. A float becomes an integer towards
+   zero, the nearest one if out of range, 0 for NaN; half formats round to
+   nearest even. flux__wrap brings a tile to what its dtype can hold, so that a
+   value that stays in a kernel is the value that memory would hold. A number in
+   a node holds what its dtype would store (flux__as_stored), whether it ever
+   gets a buffer or not. */
 
 static const uint8_t flux__loop_class[FLUX_NUM_DTYPES] = {
     FLUX__F32C, FLUX__F64C, FLUX__F32C, FLUX__F32C, FLUX__I32C, FLUX__I64C, FLUX__I32C, FLUX__I32C };
@@ -11416,7 +11860,18 @@ FLUX__UNUSED static void flux__round_half(int dtype, float *x, int64_t n) {
     flux__wrap(dtype, FLUX__F32C, x, n);
 }
 
-/* ---- reductions */
+/* ---------------------------------------------------------------------- cpu/reductions.h
+   Reductions of tiles: identities, joining of partial results, rows with the
+   order of flux__join_order (flux__join_long), counting of bools, and argmax
+   and argmin.
+
+   Invariant: a long reduction is taken in chunks, one after the other, and in
+   parts that threads share; both are said by flux__join_order, that is by the
+   shape alone. Sums of f32 chunks are added up in double. A maximum or minimum
+   of zeros is +0, since which zero is found would be a matter of order. NaN
+   wins: a maximum is NaN if an element is, and argmax gives the first NaN, else
+   the first of equals. Of short rows several are taken at a time; a row with
+   NaN is found by its sum, which costs less than comparing every element. */
 
 /* What changes nothing when joined. */
 static void flux__identity(int cls, int red, void *out) {
@@ -11622,7 +12077,15 @@ FLUX__UNUSED static void flux__argaccumulate(int cls, bool max, void *best, int6
     table[cls](max, best, index, x, n, now);
 }
 
-/* ---- random numbers: kind 0 uniform in [0, 1) with 24 bits, 1 standard normal */
+/* ---------------------------------------------------------------------- cpu/random.h
+   Random numbers for a kernel: flux__philox_run makes the elements of a stream
+   from any position on, in blocks of FLUX__RANDOM_BLOCK, flux__philox those of
+   any indices. The compiler options that cpu/loops.h set end here.
+
+   Invariant: an element depends on key, stream and its index alone, so any part
+   of a tensor can be made by any thread in any order, with the same bits. Kind
+   0 is uniform in [0, 1) with 24 bits, kind 1 standard normal. Indices are not
+   negative; runs of consecutive ones are made together. */
 
 /* Number `first` of a stream and those after it. */
 static void flux__philox_run(uint64_t key, uint64_t stream, int64_t first, int64_t n, float *out, int kind) {
@@ -11656,22 +12119,24 @@ FLUX__ASBEFORE
 #  pragma GCC pop_options
 #endif
 
-/* ------------------------------------------------------------------ 10. Matrix product
-   C = A B, in f32 or f64, for any strides. A tile of C stays in registers: vectors run down the
-   columns of A and C, single elements of B are broadcast: 32 rows by 12 columns with AVX-512.
-   Both operands are read where they lie when that is fast enough; else blocks of them are copied:
-   A into panels as high as a tile, turned on the way if its columns are strided, B column by
-   column to a distance at which columns do not crowd into one set of the cache.
+/* ---------------------------------------------------------------------- cpu/gemm_kernels.h
+   The matrix product C = A B in f32 or f64, for any strides: its job
+   (flux__gemm_job) and its microkernels; cpu/gemm_pack.h copies operands,
+   cpu/gemm_plan.h cuts the work. An mr x nr tile of C stays in registers:
+   vectors run down the columns of A and C, single elements of B are broadcast,
+   32 x 12 with AVX-512. Inner-product kernels (dots, fours) serve few columns.
+   One macro makes the kernels of every instruction set, for several nr, so that
+   little work goes into padding.
 
-   Threads share out blocks of C. k is cut into chunks by its own length alone, and chunks are added
-   in order: an element's sum is the same for any number of threads, any block and any tile, with AVX2
-   and with AVX-512, and whether an operand is gathered as it is read or was copied before. Where
-   A has few rows and B many columns the roles are swapped, and a block of C is turned at its end.
+   Invariant: k is cut into chunks by its own length alone and chunks are added
+   in order: an element's sum is the same for any number of threads, any block
+   and tile, with AVX2 and AVX-512, and whether an operand is packed or read
+   where it lies. a is m x k with steps a_row, a_col; b k x n with b_row, b_col;
+   c has columns ldc apart. The epilogue sees each finished piece of C once.
 
-   One macro makes the kernels of every instruction set, for several numbers of columns, so that
-   little work goes into padding. Vectors are the compiler's own type.
-   Rejected: intrinsics (immintrin.h alone takes half as long to compile as all of this); packing
-   all of A and B (twice the memory, and slower for the flat matrices of a training step).       */
+   Rejected: intrinsics (immintrin.h alone takes half as long to compile as all
+   of this), and packing all of A and B (twice the memory, and slower for the
+   flat matrices of a training step). */
 
 FLUX__LEAN
 
@@ -12161,7 +12626,20 @@ static const flux__gemm_set *flux__gemm_judge(const flux__gemm_set *set) {
     return set;
 }
 
-/* ---- copying operands */
+/* ---------------------------------------------------------------------- cpu/gemm_pack.h
+   Packing: copies of blocks of A and B for the microkernels of
+   cpu/gemm_kernels.h. Contiguous columns are copied into panels as high as a
+   tile, contiguous rows are transposed in registers, other strides are gathered
+   element by element; B is packed interleaved, a tile's nr columns row by row.
+   The im2col pack (flux__gemm_collector) copies operands that are more than a
+   matrix, windows of an image or a sum over samples, straight from the
+   implicit-GEMM map (flux__axes: how rows and columns are made of several
+   dims).
+
+   Invariant: nothing is read or written beyond what was asked for: the last
+   vector of a run begins earlier and overlaps the one before. Panels whose
+   places would crowd into one set of the cache are copied a few at a time. A
+   unit for flux__gemm_up is a power of two. */
 
 FLUX__LEAN
 
@@ -12431,7 +12909,21 @@ static flux__gemm_collector flux__gemm_collector_now(void) {
     return flux__collect_base;
 }
 
-/* ---- the plan of a product, and one thread's share of it */
+/* ---------------------------------------------------------------------- cpu/gemm_plan.h
+   The plan of a matrix product and one thread's share of it; flux__gemm is the
+   entry. The plan chooses whether C is computed as it is or transposed, which
+   is better where A has few rows and B many columns; whether inner products are
+   cheaper than tiles; the chunks of k; the blocks of C that threads share; and
+   which operands are packed. The constants beside each choice are measured.
+   With FLUX_BLAS products go to the program's CBLAS.
+
+   Invariant: what changes sums (chunks, inner products or tiles) depends on the
+   shape and strides of the whole product alone, judged by AVX-512's measures
+   also on AVX2, never on threads, blocks or packing. Blocks of A fit the
+   second-level cache, a panel of B the first. Less than a vector of rows at the
+   end is done by a tile that begins earlier. C may be missing: then only the
+   epilogue sees it, from scratch memory. Running out of memory is an error and
+   leaves C incomplete. */
 
 FLUX__LEAN
 
@@ -13124,15 +13616,21 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
     return -1;
 }
 
-/* ------------------------------------------------------------------ 11. The CPU back end
-   A fused kernel runs block by block: some outer points times some reduced ones, together about a thousand, so that the
-   registers of its program (a block's numbers each) stay in the first-level cache while the loops of section 9 pass over
-   them. In a block either the reduced points or the outer ones lie next to each other, whichever is so in memory. If all
-   reduced points fit into one block, values live on from phase to phase; else each phase computes anew what it needs.
+/* ---------------------------------------------------------------------- cpu/backend.h
+   The CPU back end: its form of a kernel (flux__cpu), and how a kernel is cut
+   into blocks. A fused kernel runs block by block: some outer points times some
+   reduced ones, about a thousand together, so that the registers of its program
+   (a block's numbers each) stay in the first-level cache while the loops of
+   cpu/loops.h pass over them. In a block either the reduced points or the outer
+   ones lie next to each other, whichever is so in memory. If all reduced points
+   fit into one block, values live on from phase to phase; else each phase
+   computes anew what it needs.
 
-   Invariant: the order in which numbers are joined depends on the shape and the dims that go alone (flux__join_order), never on
-   what a kernel does besides, where its operands lie, its blocks or the number of threads. Sums of f32 are taken in f32 within
-   a chunk, where no number passes through more than some 40 additions, and chunks are added up in f64. */
+   Invariant: the order in which numbers are joined depends on the shape and the
+   reduced dims alone (flux__join_order), never on what a kernel does besides,
+   where its operands lie, its blocks or the number of threads. Sums of f32 are
+   taken in f32 within a chunk, where no number passes through more than some 40
+   additions, and chunks are added up in f64. */
 
 #define FLUX__TILE 1024
 #define FLUX__ATTEND_TILE 32768           /* scores at a time, or some more: they stay in the second cache */
@@ -13387,7 +13885,20 @@ static bool flux__split_phases(flux__plan *plan, flux__kernel *k, flux__cpu *c) 
     return ok;
 }
 
-/* ---- lines that are run as one: Adam's, and those of rows */
+/* ---------------------------------------------------------------------- cpu/rows.h
+   Making a kernel ready for the CPU (flux__cpu_ready): registers for its
+   values, loops for its lines, and the lines that run as one. Three patterns
+   are recognised: Adam's step, rows of softmax, log-softmax or normalisation,
+   and reductions of bools, which are counted. flux__kernels_ready, here too,
+   hands a plan's kernels to their back ends.
+
+   Invariant: lines run as one give the same bits as the lines alone; a pattern
+   is taken only if its intermediate values are needed nowhere else, or are
+   kept. Registers are given out by last use; outer values, and loads that stay
+   the same from block to block (again), keep theirs for the whole kernel. A
+   number has no register. A value that is rounded only to be stored is rounded
+   by the store (parting). Splitting a reduction over threads follows
+   flux__join_order. */
 
 FLUX__COLD
 
@@ -13758,7 +14269,17 @@ static bool flux__kernels_ready(flux__plan *plan, flux__graph *g) {
     return true;
 }
 
-/* ---------------- a block's run */
+/* ---------------------------------------------------------------------- cpu/blocks.h
+   The run of one block (flux__do_block): loads, lines, reductions and stores,
+   phase by phase. flux__block_run is one thread's view of a running kernel.
+
+   Invariant: a value is read or written in the tensor's own memory if the block
+   lies contiguously there in its own dtype (flux__in_place), else by way of a
+   register. walk[i] says whether at[i] holds a number for every point or one
+   for all. A load that is the same from block to block is done once. Results of
+   reductions are stored when they are complete. Numbers that a program gives
+   are kept even below the smallest normal float (flux__float_of), while results
+   that small become 0. In a block without points nothing is read or made. */
 
 FLUX__LEAN
 
@@ -14376,7 +14897,17 @@ static void flux__do_block(flux__block_run *b) {
     flux__store_numbers(b);
 }
 
-/* ---------------- a kernel's run over threads */
+/* ---------------------------------------------------------------------- cpu/run.h
+   A kernel's run over threads: tasks of several blocks, and split reductions,
+   whose parts threads share when there are too few outer points.
+
+   Invariant: a task's blocks and a reduction's parts are fixed by the shape,
+   and partial results are put together in the order of the parts, f32 sums in
+   double: so the number of threads never shows in a result. Each thread has
+   scratch memory of its own for registers, kept for the next kernel. A worker
+   that finds no memory sets job->failed, and the calling thread reports it
+   (flux__job_ok). In a split reduction outer values are stored once, at the
+   end. */
 
 FLUX__LEAN
 
@@ -14530,7 +15061,18 @@ static int flux__run_split(flux__job *job) {
     return 0;
 }
 
-/* ---------------- matrix products */
+/* ---------------------------------------------------------------------- cpu/products.h
+   What a matrix product needs of a kernel: its epilogue, which runs the
+   kernel's program over each finished block of C while that is in the cache,
+   batch offsets, and half formats widened to f32. cpu/half_products.h runs
+   products, cpu/gemm_plan.h multiplies.
+
+   Invariant: a product whose only line stores it in f32 or f64 has no epilogue
+   and is written where it belongs (flux__bare_product). A block in the epilogue
+   is several columns: segments of product_rows points, m apart in the result. A
+   widened operand keeps its order if its elements lie side by side in some
+   order of its dims, and is contiguous otherwise; flux__widened_strides gives
+   its strides. The epilogue gets f32 sums for half formats. */
 
 FLUX__LEAN
 
@@ -14627,6 +15169,18 @@ static void flux__widened_strides(const flux__operand *o, int64_t *stride) {
     if (flux__side_by_side(o)) memcpy(stride, o->stride, sizeof o->stride);
     else flux__natural(&o->shape, stride);
 }
+
+/* ---------------------------------------------------------------------- cpu/whole.h
+   Kernels that are no elementwise program: spread (the reverse of a strided
+   view), concatenation, gather, scatter_add, and moves between devices.
+   flux__copy_elements moves or adds elements between two strided layouts of one
+   shape.
+
+   Invariant: threads share slices of the result, so each element has one writer
+   and additions have one order; gather and scatter_add go index by index in one
+   thread. Where places of a spread meet, f16 and bf16 are summed in f32. An
+   index out of range is an error that names it. A move between two back ends
+   goes by way of host memory. */
 
 FLUX__LEAN
 
@@ -14899,9 +15453,18 @@ static int flux__run_move(flux__run *run, flux__kernel *k) {
     return rc;
 }
 
-/* ---- the largest of small windows, and its gradient
-   Kernels of so few lines, whose rows are a few numbers of an image, are run window by window: max alone, and
-   where(number == argmax, g, 0), which the gradient of max is. */
+/* ---------------------------------------------------------------------- cpu/windows.h
+   Fused kernels that run without blocks: the maximum of small windows (max
+   pooling) and its gradient, window by window, and copies of 32-bit words in
+   another order, as of a flipped kernel. flux__run_fused chooses: one of these,
+   a split reduction, or blocks over threads.
+
+   Invariant: a kernel is one of these only if its program is exactly that: max
+   alone; where(number == argmax, g, 0), with numbers that are each element's
+   own place in its window; or one load and one store. Results are those of the
+   plain program: the first of equals wins, NaN wins, and a maximum of zeros is
+   +0. Four windows are taken side by side without branches on their numbers.
+   Little work is done on the calling thread. */
 
 #define FLUX__WINDOW 64
 
@@ -15179,7 +15742,23 @@ static int flux__run_fused(flux__run *run, flux__kernel *k) {
     return flux__job_ok(&job) ? 0 : -1;
 }
 
-/* ---- products of bf16 by the processor's own instruction, which adds up those of two neighbours along k at once: they are words */
+/* ---------------------------------------------------------------------- cpu/half_products.h
+   The run of a matrix product's kernel (flux__run_product): operands made
+   ready, batches shared out to threads, and the ways to save work: samples of
+   small images joined into one product, a shared operand transposed once, half
+   formats converted by the thread that reads them. Products of bf16 use the
+   processor's own instruction where there is one (AVX512_BF16), on vnni pairs,
+   that is words of two neighbours along k.
+
+   Invariant: many products are shared out whole, few ones in blocks. Whether
+   inner products are used is decided for the whole kernel, as if gathered
+   operands had been copied, so parts and batches have the same sums as one
+   product. An operand that is gathered has no strides but an implicit-GEMM map
+   (grid) of its rows and columns.
+
+   Rejected: converting half formats once for all threads: most of it would come
+   out of another core's cache, and an f16 196 x 64 x 64 took three times as
+   long on two threads as on one. */
 
 FLUX__LEAN
 
@@ -15495,8 +16074,20 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     return flux__job_ok(&p.job) ? 0 : -1;
 }
 
-/* ---------------- attention
-   Some queries at a time, with all their scores: short columns, which the loops of section 9 pass over in the cache. */
+/* ---------------------------------------------------------------------- cpu/attention.h
+   Attention on the CPU: some queries at a time with all their scores, which
+   stay in the second-level cache; products by flux__gemm, softmax by the loops
+   of the instruction set. The dispatch of all kernels is here too:
+   flux__kernels_run runs a kernel on the CPU or hands a row of kernels to
+   another back end.
+
+   Invariant: a task is one tile of queries of one head and sample; in the
+   gradient it is all tiles of a head and sample, one after the other, so that
+   the sums for k and v have one order. Scores of a query are filled up to whole
+   vectors with minus infinity. A query that sees no key sees all alike, and has
+   no gradient by its scores. On the CPU kernels round to nearest and flush
+   denormal results to 0, and the caller's floating-point mode is restored after
+   each (flux__set_float_mode). */
 
 FLUX__LEAN
 
@@ -15760,23 +16351,24 @@ static int flux__kernels_run(flux__run *r, flux__kernel *k, int n) {
 
 #if defined(FLUX_CUDA) || defined(FLUX_HIP)
 
-/* ------------------------------------------------------------------ 12. The GPU layer
-   What CUDA and HIP have in common, which is nearly all: kernels are turned into source text, compiled at run time,
-   kept in memory and on disk, and launched on one stream for each device. flux_cuda.h and flux_hip.h each fill a table of
-   driver calls (flux__driver) and say how their dialect spells what C lacks.
+/* ---------------------------------------------------------------------- gpu/kernels.h
+   The GPU layer: what CUDA and HIP have in common, which is nearly all. Kernels
+   are emitted as C99 source, compiled at run time, kept in memory and on disk,
+   and launched. flux_cuda.h and flux_hip.h each fill flux__driver, a table of
+   driver calls, and spell what C lacks. The source holds shapes as numbers; its
+   parameters are addresses, numbers and random keys. A thread computes a point,
+   or some share an outer point and join their parts in a fixed order. Here are
+   the types, the text before every program, and the emitter.
 
-   A kernel's text is C99 but for the dialect's words, and holds its shapes as numbers, so that the compiler knows every
-   stride; its parameters are addresses, numbers and keys of random numbers. One thread computes one point, or, where dims
-   are reduced, some threads share an outer point, as many as there is work for, and put their parts together in a fixed
-   order. So a result depends on shapes and on nothing else.
+   Invariant: a device has one stream, run in the order of the calls, so memory
+   in the pool may be handed out at once; a loader's next batch is copied on a
+   second, and each waits for the other where they share memory. Only a download
+   waits. The application's context is current again when a call returns.
+   Results depend on shapes and the kind of chip alone.
 
-   Invariants: whatever is queued for a device runs on its one stream in the order of the calls, so memory that comes
-   back to the pool may be handed out at once; but a loader's next batch travels on a second stream, and each of the two waits
-   for the other where they share memory. Nothing waits but a download, and it holds nobody up. The context that the application has made
-   current is current again when a call returns. Positions are 32-bit where all of a kernel's tensors allow it.
-
-   Rejected: a library of compiled kernels (one for each architecture, dtype and shape of broadcasting), and a stream for
-   each thread (memory would need an event for each reuse). */
+   Rejected: a library of compiled kernels (one per architecture, dtype and
+   broadcast), and a stream per thread (each reuse of memory would need an
+   event). */
 
 FLUX__LEAN
 
@@ -15860,7 +16452,7 @@ static int flux__log_code(char **log, int code, const char *text) {
     return code;
 }
 
-/* Half floats by integer arithmetic, as in section 9, for a compiler that has nothing better. */
+/* Half floats by integer arithmetic, as in cpu/casts.h, for a compiler that has nothing better. */
 #define FLUX__SOFT_HALF                                                                                                         \
     "DEVICE float f16_float(unsigned short h) {\n"                                                                              \
     "    float x = FLOAT_OF((unsigned int)(h & 0x7fff) << 13) * 5.192296858534828e33f;\n"                                       \
@@ -15943,7 +16535,7 @@ static const char *const flux__gpu_prelude[] = {
     "DEVICE int later_##X(T x, long long at, T best, long long index, int max) {\\\n"
     "    return at >= 0 && (index < 0 || beats_##X(x, best, max) || (!beats_##X(best, x, max) && at < index));\\\n}\n"
     "ARG(float, f32)\nARG(double, f64)\nARG(int, i32)\nARG(long long, i64)\n",
-    /* random numbers, bit for bit as in section 9 */
+    /* random numbers, bit for bit as in cpu/random.h */
     "DEVICE void words(u64 key, u64 stream, u64 counter, u32 *w) {\n"
     "    u32 c0 = (u32)counter, c1 = (u32)(counter >> 32), c2 = (u32)stream, c3 = (u32)(stream >> 32);\n"
     "    u32 k0 = (u32)key, k1 = (u32)(key >> 32);\n"
@@ -16252,7 +16844,20 @@ static bool flux__coder_finish(flux__coder *c) {
     return !all.failed && all.text;
 }
 
-/* ---- devices: what is open, what is compiled */
+/* ---------------------------------------------------------------------- gpu/devices.h
+   Open devices: locks, opening and closing, and what is known of each
+   (flux__gpu): stream, pinned memory, compiled kernels, driver graphs. A call
+   of the back end's table goes through flux__gpu_enter and flux__gpu_leave,
+   which lock the device and make it current.
+
+   Invariant: the compile lock of a device comes before its device lock, that
+   before the driver lock, which guards opening drivers and compilers. No device
+   lock is held while the host waits for a copy or a kernel (flux__gpu_sleep),
+   fills or empties pinned memory, or compiles; what was found before such a
+   wait may have changed after it. A device that was lost, or was opened before
+   a fork, refuses every call with an error. The device that was current for the
+   thread is current again afterwards. A failed opening leaves nothing open, and
+   the next call tries again. */
 
 FLUX__LEAN
 
@@ -16441,7 +17046,20 @@ static bool flux__gpu_sleep(flux__gpu *g, void *event, const char *what) {
     return flux__gpu_ok(g, code, what);
 }
 
-/* ---- memory and copies */
+/* ---------------------------------------------------------------------- gpu/copies.h
+   Device memory and copies: allocation, uploads and downloads by way of pinned
+   memory, copies within and between devices, and copies ahead, with which a
+   loader's next batch travels on a stream of its own.
+
+   Invariant: a copy ahead starts when what was queued before it is done, since
+   its memory may have been in use there, and whoever uses that memory next
+   waits for it first (flux__gpu_await); places are told by address. Pinned
+   memory is a ring of FLUX__SLOTS pieces: a piece is one thread's while it is
+   busy, and its event says when the device is done with it; nobody waits for a
+   piece while holding one. An upload returns when the data are queued, a
+   download when they are there. Memory is freed only after both streams are
+   drained. Indices that were out of range become an error at a download or wait
+   (flux__gpu_check). */
 
 FLUX__LEAN
 
@@ -16734,6 +17352,24 @@ static int flux__gpu_wait(int backend, int id) {
     return ok ? 0 : -1;
 }
 
+/* ---------------------------------------------------------------------- gpu/launch.h
+   Launching. A row of kernels is launched one by one until it has been met
+   twice, then as one graph of the driver's (flux__replay, a graph exec). The
+   graph's kernels, their order and their grids never change; an argument that
+   does (a learning rate, a step count, a random key, an address) is compared
+   with the last one, and a node whose arguments differ is updated before the
+   launch. The pool gives a repeated step the same memory, so these are few.
+
+   Invariant: what a driver refuses is done one by one, now and from then on,
+   with the same results. All operands of a row wait for copies ahead before it
+   starts (flux__gpu_args). If a launch fails for lack of memory the pool is
+   trimmed and it is tried once more. A graph belongs to its plan; one whose
+   device was closed is dead but not freed.
+
+   Rejected: capturing the stream, which makes the same graph but hands no nodes
+   out and forbids other threads' calls meanwhile; arguments in device memory,
+   which cost every step a copy and every kernel a dependent load. */
+
 FLUX__LEAN
 
 static void flux__replay_drop(flux__gpu_kernel *gk);
@@ -16903,7 +17539,21 @@ static int flux__gpu_run(flux__run *r, flux__kernel *k, int n) {
     return done;
 }
 
-/* ---- fused kernels */
+/* ---------------------------------------------------------------------- gpu/fused.h
+   The text of fused kernels: elementwise ones, one thread a point
+   (flux__code_map), and reductions, where lanes of a block share an outer point
+   (flux__code_reduce). flux__coder_start, which begins the text of every
+   kernel, is here too; it makes positions 32-bit where the kernel's tensors
+   allow it.
+
+   Invariant: the number of lanes and parts of a reduction follows from the
+   shape, the reduced dims and the number of multiprocessors alone, since it
+   shows in a sum; only the order in which threads stand follows from where
+   operands lie. Each lane sums some 32 floats at a time and adds these sums up
+   in double; lanes are joined in a tree, parts in order. A split reduction is
+   two launches: parts go to scratch memory, then one thread an outer point
+   joins them. Threads beyond the last outer point compute as that one does and
+   store nothing, as the barriers need them. */
 
 FLUX__LEAN
 
@@ -17256,8 +17906,22 @@ static void flux__code_reduce(flux__coder *c, const flux__lanes *h, int scratch)
     c->gk->next.grid[0] = flux__gpu_blocks(blocks), c->gk->next.grid[1] = (unsigned)(h->split ? h->parts : 1);
 }
 
-/* ---- matrix products: tiles in shared memory, a piece of the result in each thread's registers, or in each warp's where the
-   chip has an operation on small matrices. Windows that a convolution multiplies are read where they lie in the image. */
+/* ---------------------------------------------------------------------- gpu/gemm.h
+   The text of matrix products: tiles in shared memory, a piece of the result in
+   each thread's registers (flux__code_product_by_thread), or in each warp's
+   where the chip has an operation on small matrices
+   (flux__code_product_by_warp: tensor cores, matrix cores). Windows that a
+   convolution multiplies are read where they lie in the image, by an
+   implicit-GEMM map.
+
+   Invariant: the tile is chosen by shape, dtype and number of multiprocessors;
+   an element's sum has one order. A tile of an operand lies in shared memory as
+   it lies in memory, with rows padded so that their starts fall on different
+   banks, and comes in chunks of 16 bytes where all of these are whole and
+   aligned, else of 4. While one tile is multiplied the next is on its way, in
+   registers, or straight to shared memory if the chip copies by itself. Shared
+   memory stays within 48 KiB. Both operands have one dtype; f32 uses TF32 only
+   if that was allowed. */
 
 FLUX__LEAN
 
@@ -17601,7 +18265,20 @@ static void flux__code_product(flux__coder *c, const flux__gpu *g, bool tf32) {
     flux__code_product_by_thread(c, &a, &b, &tile);
 }
 
-/* ---- whole-tensor kernels: one thread an element of the result */
+/* ---------------------------------------------------------------------- gpu/whole.h
+   The text of whole-tensor kernels, one thread an element of the result:
+   gather, scatter_add, concatenation, and spread, the reverse of a strided
+   view.
+
+   Invariant: no atomic additions: each element of the result finds all that is
+   added to it and adds it in the order of the operand, so sums repeat; half
+   formats are summed in f32. In scatter_add an element looks through all
+   indices or, where that is too much, searches among keys that one block has
+   sorted before (a bitonic sort); a key holds index and number, so equal
+   indices keep their order. An index out of range is noted in the device's
+   status words and becomes an error at the next download or wait. In spread,
+   dims are taken by falling stride, and of each only the indices that the rest
+   allows. */
 
 FLUX__LEAN
 
@@ -17895,8 +18572,19 @@ static void flux__code_spread(flux__coder *c, const flux_tensor *t, int out) {
     flux__spell_result(c, po, dtype);
 }
 
-/* ---- attention: 32 rows of scores by 32 columns at a time. Rows are those that a block's results belong to: queries, or
-   keys in the gradients by k and v; columns are the others, over which a loop goes. Eight threads share a row. */
+/* ---------------------------------------------------------------------- gpu/attention.h
+   The text of attention's kernels: 32 rows of scores by 32 columns at a time,
+   eight threads a row. Rows are those that a block's results belong to,
+   queries, or keys in the gradients by k and v; a loop goes over columns, the
+   others.
+
+   Invariant: scores are never stored. The forward kernel keeps a running
+   maximum and sum of each query, and writes the maximum and the sum's
+   reciprocal behind its result; the gradients read them and compute each tile's
+   weights again. Each result is made by its own blocks (blockIdx.z in the
+   gradients), so nothing is added by two blocks and sums have one order. A
+   query that sees nothing has weights but no gradient by its scores. Tiles that
+   a causal mask hides altogether are skipped, unless there is another mask. */
 
 FLUX__LEAN
 
@@ -18060,7 +18748,17 @@ static void flux__code_attend(flux__coder *c, const flux_tensor *t, int out) {
     c->gk->next.grid[0] = (unsigned)most, c->gk->next.grid[1] = (unsigned)(units < 65535 ? units : 65535), c->gk->next.grid[2] = back ? 3 : 1;
 }
 
-/* ---- from kernels to a program's text */
+/* ---------------------------------------------------------------------- gpu/program.h
+   From a kernel to text: flux__code_kernel chooses the emitter of its kind, and
+   flux__spell_formula turns a formula of graph/table.h into a function of the
+   program, FLUX__F(exp)(a) into exp_f32(a).
+
+   Invariant: a kernel's text depends on its shapes, strides, dtypes and the
+   chip alone, not on addresses or numbers, which are parameters: its hash is
+   its name, and equal kernels are compiled once. A kernel without points has no
+   launch. Both launches of a split reduction take the same parameters: those
+   that only the second one names are found by emitting it once before. Formulas
+   of integers are computed as 64 bits and cut. */
 
 FLUX__LEAN
 
@@ -18144,11 +18842,17 @@ static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *gra
     return flux__coder_finish(c);
 }
 
-/* ---- the cache of compiled programs on disk
-   An entry is named after all that it depends on, the compiler's version among it, and holds a checksum; it is written aside
-   and renamed. The folder must be the user's own and writable by nobody else, and nobody may put another in its place, for its
-   content is run: so the folders above it are looked at too, and entries are opened in the very one that was. Beside the entries
-   stands who made them, so that a compiler whose file is as it was need not be opened to be known. */
+/* ---------------------------------------------------------------------- gpu/cache.h
+   The cache of compiled programs on disk, in FLUX_CACHE_DIR or ~/.cache/flux.
+
+   Invariant: an entry is named after all that it depends on (source,
+   architecture, driver, the compiler's version) and holds a checksum; one that
+   does not match is not used. It is written under another name and renamed, so
+   a reader finds it whole or not at all. The folder must be the user's own and
+   writable by nobody else, since its content is run. Beside the entries stands
+   which compiler made them, with its file's size and time: a compiler whose
+   file is unchanged need not be opened to know its version. A cache that cannot
+   be written is a warning, once, and no error. */
 
 FLUX__LEAN
 
@@ -18299,7 +19003,19 @@ static void flux__cache_write(const flux__gpu *g, const uint64_t *source, const 
     flux__den_close(&den);
 }
 
-/* ---- compiling */
+/* ---------------------------------------------------------------------- gpu/compile.h
+   Compiling: a plan's new kernels are put together into programs of a few,
+   which threads compile; images come from the cache on disk if they are there
+   (gpu/cache.h). flux__gpu_ready is the back end's call that makes a plan's
+   kernels on one device ready.
+
+   Invariant: how many programs there are does not depend on the number of
+   threads, and so neither do their names on disk. A kernel that is known to the
+   device, by the hash of its text, is never compiled again; the compile lock
+   keeps two threads from compiling the same one. The device lock is not held
+   while compiling. An image from disk that the driver refuses is compiled anew.
+   After a failure no kernel of a program that is only partly known is left. An
+   error names the kernel, the line of its text and what the compiler says. */
 
 FLUX__LEAN
 
@@ -18612,7 +19328,17 @@ static bool flux__gpu_ready(int backend, int id, flux__plan *plan, flux__graph *
     return ok;
 }
 
-/* ---- what the registry asks */
+/* ---------------------------------------------------------------------- gpu/backend.h
+   What the registry asks of a GPU back end: available, functional, device
+   names, components, closing; and FLUX__GPU_ROW, which makes the row of the
+   back end's table for each driver.
+
+   Invariant: a driver and its compiler are opened under flux__driver_lock, when
+   they are first asked for. A back end is functional if it has a device and
+   something to compile with; that the cache knows the compiler is enough, since
+   opening one takes time. No log or error handler runs under the lock
+   (flux__hold). flux__gpu_close runs after all memory has gone back, and undoes
+   whatever was opened. */
 
 FLUX__LEAN
 
@@ -18707,6 +19433,21 @@ FLUX__GPU_CALLS(hip, FLUX__AMDGPU_BACKEND)
 #endif
 
 #endif
+
+/* ---------------------------------------------------------------------- device/registry.h
+   The registry of devices: which back ends there are, which of them work here,
+   and the public queries of them. A back end is asked once per process whether
+   it works; the answer stays, with its reason, because every fallback must be
+   able to say why. The table flux__backends has the CPU, CUDA, AMDGPU and Metal
+   in the order of the enum; a back end that is not part of this build has a row
+   that says so.
+
+   Invariant: nothing here changes a device, or which one is current for its
+   driver (flux_default_device only says where new tensors are made). Nobody's
+   function (a log or error handler) is called while flux__device_lock is held.
+   The order in which fork takes the locks, flux__fork_locks, is here since it
+   needs all of them; locks that are held while a driver is called are not
+   waited for, as a driver may fork itself. */
 
 FLUX__LEAN
 
@@ -18975,9 +19716,24 @@ FLUX_DEF void flux_synchronise_device(flux_device d) {
         flux__fail("synchronise_device: work on %s has failed", flux_device_name(d));
 }
 
-/* ---------------- the preferences file: TOML, read
-   A walk over the whole text, which must be TOML, looking for one key of one table wherever TOML lets it stand:
-   under [Flux], as Flux.gpu_backend, or within Flux = { ... }. What is remembered are places in the text. */
+/* ---------------------------------------------------------------------- device/preferences.h
+   The preferences file, LocalPreferences.toml: finding it, reading one key of
+   it (gpu_backend in table Flux or MLDataDevices), and changing that key. The
+   file is the one that FLUX_PREFERENCES names, else the nearest in the working
+   directory or above, no further than a folder that has .git. The TOML reader
+   goes through the whole text, which must be TOML, and remembers places in it,
+   wherever TOML lets the key stand: under [Flux], as Flux.gpu_backend, or
+   within Flux = { ... }.
+
+   Invariant: in the file only one value is ever touched, as a range of bytes:
+   everything else, comments and line ends included, is somebody else's. A file
+   that is not TOML, or has the table in a form that leaves no room, is left as
+   it is. Every index stays within the text, nesting is bounded by
+   FLUX__TOML_DEPTH and the length by FLUX__TOML_MAX. The file is read once, and
+   again after a change of ours.
+
+   Rejected: reading the file into tables and printing them again, which loses
+   comments and layout. */
 
 #define FLUX__TOML_DEPTH 32
 #define FLUX__TOML_MAX (1 << 20)          /* bytes: a longer file is no preferences file */
@@ -19471,7 +20227,17 @@ FLUX_DEF int flux_gpu_backend_set(const char *backend) {
     return rc;
 }
 
-/* ---------------- choosing a device */
+/* ---------------------------------------------------------------------- device/choosing.h
+   The choice of a device: flux_get_device_with follows the argument, else the
+   preference (FLUX_GPU_BACKEND or the preferences file), else the order CUDA,
+   AMDGPU, Metal, CPU.
+
+   Invariant: without an argument there is always a choice, since the CPU always
+   works; a preference that cannot be followed is a warning that says why, and a
+   device is chosen automatically. A back end that was asked for by name and
+   cannot be used is an error with the reason (flux__named_backend), and the
+   device that is returned has back end -1. Choosing changes no device and not
+   the default one. */
 
 FLUX__COLD
 
@@ -19546,22 +20312,24 @@ FLUX_DEF flux_device flux_get_device_with(flux_get_device_opts opts) {
     return d;
 }
 
-/* ------------------------------------------------------------------ 23. Data
-   One-hot labels, loaders, flux_each and its progress bar.
-   A loader is a description: arrays or a data set, how they are cut into batches, and stages
-   (transform, function, move to a device) that each batch passes. It changes nothing but its
-   count of epochs. An epoch under way is a flux__epoch: the order drawn for it, the batch
-   that is out, the one prepared ahead for a device, and the workers with their ring of
-   batches. So one loader can be walked any number of times, nested too, and a loop that is
-   left by `break` takes everything with it. A run is held by a second loader object, its
-   cursor, that belongs to the scope around the loop: where the compiler can't clean up after
-   `return`, that scope does.
-   Invariant: batch i depends on the loader, the epoch's key and i, never on who makes it:
-   random numbers drawn while it is made are keyed by (epoch, i). Workers claim batches in
-   order and put batch i into slot i mod depth, so they come out in order, and only a batch's
-   last owner frees it: values that cross threads are computed and carry no graph.
-   Rejected: an unordered queue (a run would not repeat), and one buffer for all batches (one
-   that is kept would change under its owner). */
+/* ---------------------------------------------------------------------- data/orders.h
+   The types of the data loader, and what decides the order of observations:
+   keys, random orders (flux__new_order), one-hot labels, splitting and
+   shuffling. A flux_loader is a description: arrays or a data set, how they are
+   cut into batches, and the stages (transform, function, move to a device) that
+   each batch passes. An epoch under way is a flux__epoch (data/epoch.h). A
+   loader changes nothing but its count of epochs, so one loader can be walked
+   any number of times, nested too.
+
+   Invariant: batch i depends on the loader, the epoch's key and i, never on who
+   makes it: random numbers drawn while it is made are keyed by (epoch, i).
+   Workers claim batches in order and put batch i into slot i mod depth, so they
+   come out in order; what crosses threads is computed and carries no graph, and
+   a batch is freed by its last owner. Labels are looked at when they are
+   encoded: a wrong one is an error with its place.
+
+   Rejected: an unordered queue (a run would not repeat), and one buffer for all
+   batches (one that is kept would change under its owner). */
 
 FLUX__COLD
 
@@ -19779,7 +20547,19 @@ FLUX_DEF flux_tensor *flux_shuffleobs(flux_tensor *x, uint64_t seed) {
     return flux__reveal(s, flux_gather(x, x->ndim - 1, index));
 }
 
-/* ---- making a loader */
+/* ---------------------------------------------------------------------- data/loader.h
+   Making a loader: flux_dataloader checks its options, takes the arrays or the
+   data set, and cuts the observations into batches and into the shares of
+   ranks. Adding a stage (flux_mapobs, a move to a device) makes a new loader of
+   the same data, which counts its epochs from the start.
+
+   Invariant: the last dim of every array counts observations, and all arrays
+   have the same number. Arrays are computed once, when the loader is made, so a
+   batch costs a copy. Shares of ranks differ by one observation at most, and
+   every rank has the same number of batches, since collectives wait for each
+   other. A move is always a stage of its own, also when it is given to
+   flux_mapobs as a function, as only a move can be made ahead; a second move
+   right after a move replaces it. */
 
 FLUX__COLD
 
@@ -20029,7 +20809,21 @@ FLUX_DEF int64_t flux_length(const flux_loader *l) {
     return l->batches;
 }
 
-/* ---- making a batch */
+/* ---------------------------------------------------------------------- data/batch.h
+   Making one batch: flux__batch_make picks the observations of batch i, joins
+   them, and applies the stages. Host arrays are copied row by row; where a move
+   to a GPU is the only stage they are picked right into the memory that the
+   device copies from; arrays on a device are gathered there.
+
+   Invariant: a batch depends on the loader, the order, the key and its index
+   only: the thread's random stream is keyed for the time it is made and
+   restored afterwards. A worker makes the stages before the first move, and
+   computes what it hands over, since a node that is not computed belongs to its
+   thread; the caller makes the rest. On error no item is left; otherwise the
+   items are retained and everything else is freed. No graph is kept. A share
+   that is one observation short of full batches still has as many batches as
+   the others: its last observation is a batch of its own, taken from the batch
+   before, or there twice. */
 
 FLUX__COLD
 
@@ -20374,7 +21168,15 @@ FLUX_DEF flux_batch flux_first(flux_loader *l) {
     return none;
 }
 
-/* ---- a loader as text */
+/* ---------------------------------------------------------------------- data/loader_text.h
+   A loader as text, as flux_print shows it: the shapes it holds, its options,
+   and the shapes of its first batch.
+
+   Invariant: printing makes the first batch in the order in which the data
+   stand and by the loader's seed, so it neither draws from the thread's random
+   numbers nor counts an epoch. Options appear only where they differ from the
+   defaults, but for batchsize. A failure leaves an empty text and a pending
+   error. */
 
 FLUX__COLD
 
@@ -20451,11 +21253,16 @@ FLUX_DEF size_t flux_loader_text(flux_loader *l, char *out, size_t n) {
     return flux__sink_end(&s);
 }
 
-/* ---- progress
-   A bar looks at the values shown beside it only when it is drawn, ten times a second at
-   most, so a loss that nobody else looks at is not computed for it at every step. On a
-   terminal one line is drawn over and over; elsewhere (a file, a log) an epoch leaves one
-   line at its end. */
+/* ---------------------------------------------------------------------- data/progress.h
+   The progress bar of flux_each, and the values shown beside it
+   (flux_progress).
+
+   Invariant: the bar looks at its values only when it is drawn, ten times a
+   second at most, so a loss that nobody else looks at is not computed at every
+   step; a value that was drawn is let go, and its graph with it. On a terminal
+   one line is drawn over and over; elsewhere (a file, a log) an epoch leaves
+   one line at its end. Bars nest: the innermost one of the thread takes the
+   values, and has room for six. */
 
 FLUX__COLD
 
@@ -20621,7 +21428,20 @@ FLUX_DEF void flux_progress_number(const char *label, double value) {
     if (i >= 0) bar->value[i].number = value;
 }
 
-/* ---- an epoch */
+/* ---------------------------------------------------------------------- data/epoch.h
+   An epoch under way, flux__epoch: the order drawn for it, the batch that is
+   out, the one prepared ahead for a device, and the worker threads with their
+   ring of batches. flux_each is built of flux__each_start, flux__each_next and
+   flux__each_leave.
+
+   Invariant: a run is held by a second loader object, its cursor, which the
+   scope around the loop owns: where the compiler cannot clean up after return
+   or break, that scope does. Batches come out in order. A slot of the ring
+   belongs to the worker that claimed it until it is ready, which is set under
+   the lock. An error while a batch is made becomes that batch's error and is
+   pending only when its turn comes. An error since the loop began ends it, and
+   no batch is handed out while one is pending. A process forked later has no
+   workers and makes the remaining batches itself. */
 
 FLUX__COLD
 
@@ -20860,21 +21680,24 @@ FLUX_DEF void flux__each_leave(flux__each_state *e) {
     flux_release(cursor);
 }
 
-/* ------------------------------------------------------------------ 15. Models
-   A layer is a struct that starts with a flux_layer and a list that names its
-   fields. Everything that a model can do beyond being called is one of two things: a
-   walk over those fields (visit, params, freeze, modes, save, count), or a map,
-   which clones each layer and puts other tensors into the clone's fields (fmap, gpu,
-   f16, copy, restructure).
+/* ---------------------------------------------------------------------- nn/fields.h
+   Layers and their fields. A layer is a struct that starts with a flux_layer,
+   and a list that names its fields: parameters, state, children. Everything
+   that a model can do beyond being called is a walk over those fields
+   (nn/walk.h: visit, params, freeze, modes, save, count) or a map (nn/map.h),
+   which clones each layer and puts other tensors into the clone's fields (fmap,
+   gpu, f16, copy, restructure).
 
-   Invariants: a layer owns one reference to whatever its fields hold, and its arrays
-   of children and its name are its own memory. Walk and map go depth first in the
-   order of the fields, so a model's tensors have one order everywhere. A map sees
-   each tensor and each layer once, by identity: what was shared stays shared.
+   Invariant: a layer owns one reference to whatever its fields hold, and its
+   arrays of children and its name are its own memory. Walk and map go depth
+   first in the order of the fields, so a model's tensors have one order
+   everywhere. A map sees each tensor and each layer once, by identity: what was
+   shared stays shared. A view of another field's tensor, as W' of W, is tied to
+   it (flux__is_tie).
 
-   Rejected: a virtual table of clone/walk/free functions for each layer (every
-   user's layer would have to write them), and building a new model by calling
-   constructors (fields that nobody named would be lost). */
+   Rejected: a virtual table of clone, walk and free functions for each layer
+   (every user's layer would have to write them), and building a new model by
+   calling constructors (fields that nobody named would be lost). */
 
 FLUX__LEAN
 
@@ -21092,7 +21915,21 @@ static bool flux__one_line(const flux_layer *m) {
     return true;
 }
 
-/* ---------------- the walk */
+/* ---------------------------------------------------------------------- nn/walk.h
+   The walk over a model's tensors: flux__walk_all calls a function for each
+   tensor with its path ("layers.0.weight"), and for each layer. What only reads
+   a model, or sets one tensor of it, is here: flux_visit, flux_params,
+   flux_num_params, flux_param, flux_set_param, flux_weight, flux_bias,
+   flux_child.
+
+   Invariant: depth first, in the order of the fields; a path has the field's
+   name, and for one of many children its name or else its index. flux__walk_all
+   sees a tied tensor as often as it stands there, flux_visit each tensor once;
+   params and counts leave out views that are tied to another tensor of the
+   model. Only floating tensors in parameter fields are trained. Nesting is
+   bounded by FLUX_MAX_LEVELS: a deeper model can only contain itself, and is an
+   error. flux_set_param replaces the tensor wherever the model holds it, and
+   views of it. */
 
 FLUX__COLD
 
@@ -21386,7 +22223,20 @@ FLUX_DEF flux_layer *flux_child(flux_layer *m, int i) {
     return NULL;
 }
 
-/* ---------------- the map */
+/* ---------------------------------------------------------------------- nn/map.h
+   The map: flux__map_model makes a new model with a function's results in place
+   of the tensors. fmap, copies, conversion to another dtype, destructure (all
+   trained numbers as one vector) and restructure are maps; moves to a device
+   use it too (nn/moves.h).
+
+   Invariant: the function sees each tensor once and each layer is cloned once,
+   by identity, so tied tensors and shared layers stay so; a view of another
+   field's tensor becomes the same view of the new one. The old model is not
+   changed, and on error nothing of the new one is left. With same set, a map
+   that changes no tensor returns the very model it was given. Moves and
+   conversions record no graph (flux__map_layer), fmap and restructure do, so
+   gradients pass through them. Norm layers keep float32 when a model becomes
+   f16 or bf16 (flux__keeps_f32): half formats lose too much of a variance. */
 
 FLUX__COLD
 
@@ -21701,10 +22551,17 @@ FLUX_DEF flux_layer *flux_restructure(flux_layer *m, flux_tensor *flat) {
     return (flux_layer *)flux__reveal_object(h, y);
 }
 
-/* ------------------------------------------------------------------ 16. Names of functions
-   Activations and connections are C functions. They print by a table of those that
-   there are, by what flux_name_function said, or by the text of the call that a
-   container's macro kept. */
+/* ---------------------------------------------------------------------- nn/functions.h
+   Functions as parts of models. Activations and connections are C functions;
+   they print by a table of those that there are, by what flux_name_function
+   said, or by the text of the call that a container's macro kept (flux__label).
+   A function becomes a layer of type Function, of one operand or of two.
+
+   Invariant: a name is found in this order: the layer's own label, names given
+   by the user, the tables. User names are guarded by flux__lock, and there is
+   room for FLUX__USER_NAMES. A function of two operands takes the tensors of a
+   tuple one after the other, f(f(x0, x1), x2). A function layer has no fields,
+   so it is free to clone and holds no tensors. */
 
 #define FLUX__UNARY_NAMES(X)                                                                  \
     X(identity) X(hardsigmoid) X(logsigmoid) X(tanh) X(hardtanh) X(relu) X(relu6) X(selu)     \
@@ -21896,11 +22753,18 @@ FLUX_DEF flux_tensor *flux_vcat(flux_tensor *a, flux_tensor *b) {
     return flux_cat_all(0, 2, both);
 }
 
-/* ------------------------------------------------------------------ 17. Initialisers
-   Uniform and normal ones are expressions of flux_rand and flux_randn, computed when
-   somebody looks. Those that need all their numbers at once (orthogonal, truncated,
-   sparse, identity) are made on the host, in double precision, from the same random
-   tensors: so a seed gives the same weights everywhere. */
+/* ---------------------------------------------------------------------- nn/initialisers.h
+   Initialisers of weights: one table (flux__inits) by name, with default gain
+   and deviation, and a function for each of them.
+
+   Invariant: uniform and normal ones are expressions of flux_rand and
+   flux_randn, computed when somebody looks. Those that need all their numbers
+   at once (orthogonal, truncated, lecun, sparse, identity) are made on the
+   host, in double precision, from the same random tensors: so a seed gives the
+   same weights everywhere. Results are float32 and carry no graph. Fan-in and
+   fan-out are (1, n) for a vector, columns and rows for a matrix, and channels
+   times the window otherwise (flux__fans). Options are checked before anything
+   is drawn: finite, and where needed not negative. */
 
 FLUX__COLD
 
@@ -22185,11 +23049,16 @@ FLUX__INIT(ones32, "ones")
 FLUX__INIT(rand32, "rand")
 FLUX__INIT(randn32, "randn")
 
-/* ------------------------------------------------------------------ 19. Activations
-   Those that are not an operation of the table: compositions of operations, which
-   the schedule fuses into one pass. Each keeps NaN, and none lets a branch that was
-   not taken into the gradient (where(x > 0, x, exp(x) - 1) would: its other branch
-   overflows, and 0 times infinity is NaN; so the branch sees min(x, 0)). */
+/* ---------------------------------------------------------------------- nn/activations.h
+   Activations that are not a row of graph/table.h: compositions of operations,
+   which the schedule fuses into one pass. Those with a parameter (leakyrelu,
+   elu, celu, softshrink, trelu, rrelu) take flux_act_opts.
+
+   Invariant: each keeps NaN, and none lets a branch that was not taken into the
+   gradient: where(x > 0, x, exp(x) - 1) would, as its other branch overflows
+   and 0 times infinity is NaN; so that branch sees min(x, 0). Half formats are
+   computed in float32 and rounded once, integers become float32. Each call is
+   one operation to its caller: its temporaries are hidden. */
 
 FLUX__COLD
 
@@ -22291,11 +23160,20 @@ FLUX_DEF flux_tensor *flux_glu(flux_tensor *x, int dim) {
     return flux__reveal(h, flux__narrow(flux_mul(a, flux_sigmoid(b)), x->dtype));
 }
 
-/* ------------------------------------------------------------------ 18. Layers
-   Each is a struct, its text, its call and its constructor. A constructor makes
-   weights inside flux__hide, so that the layer alone owns them and flux_update may
-   write the new values where the old ones lie. A call checks its input once, against
-   the weights as they are now, and names itself as it is printed. */
+/* ---------------------------------------------------------------------- nn/layers.h
+   Layers, the simple ones: Dense, Scale, Bilinear, Embedding, EmbeddingBag; and
+   what all layers share: making weights and biases, checks of sizes,
+   activations and inputs. A layer is a struct, its text, its call and its
+   constructor.
+
+   Invariant: a constructor makes weights inside flux__hide, so that the layer
+   alone owns them and flux_update may write the new values where the old ones
+   lie. A call checks its input once, against the weights as they are now, and
+   names itself in errors as it is printed; the input takes the dtype of the
+   weights (flux__input), with one warning where that loses precision. dim 0 is
+   features, all further dims are batch. softmax is no activation, since it
+   needs whole columns. A column that is padding gets no gradient, because what
+   comes out of it is set to 0. */
 
 FLUX__COLD
 
@@ -22747,6 +23625,21 @@ FLUX_DEF flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o) {
     return (flux_layer *)flux__reveal_object(h, m.weight ? flux__layer_new(flux__embeddingbag_type(), &m) : NULL);
 }
 
+/* ---------------------------------------------------------------------- nn/model.h
+   A model as it is used: calling it (flux_call_layer), train and test mode,
+   freezing, names, values carried from turn to turn of a loop
+   (flux_carry_object), and dry runs, which find out shapes (flux_outputsize)
+   and what a summary shows.
+
+   Invariant: a layer is in train mode if it was set so, or else if gradients
+   are recorded and it was not put into test mode; flux_train and
+   flux_withgradient overrule test mode for as long as they last, without
+   touching the layers (flux__training). A call records nothing visible but its
+   result: temporaries are hidden. What is carried is computed and has no graph
+   behind it. A name is a part of a path, so it has no dot, is not all digits,
+   and a layer is renamed only to the same name. A dry run calls a copy in test
+   mode on a placeholder: it computes nothing and uses up no random number. */
+
 FLUX__LEAN
 
 /* A model in train mode for as long as a call lasts; its layers' modes are not touched. */
@@ -23034,7 +23927,17 @@ FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
     return none;
 }
 
-/* ---------------- what is asked for: tensors, and models' trained tensors */
+/* ---------------------------------------------------------------------- nn/gradient.h
+   Gradients by models: flux_gradient_of collects the tensors that are asked
+   for, or a model's trained tensors, and runs flux__backward
+   (graph/backward.h); flux_grad looks one up. flux_withgradient calls a loss
+   function in train mode first.
+
+   Invariant: the loss is one real number whose graph was not used up by
+   flux_update. Each tensor is asked for once, however often a model holds it,
+   and has one gradient; a tensor that the loss does not depend on has none,
+   which is NULL without an error. Gradients hold the loss and their graph until
+   they are freed or used up by flux_update; nothing is computed here. */
 
 FLUX__LEAN
 
@@ -23139,19 +24042,23 @@ FLUX_DEF flux_tensor *flux_withgradient(flux_tensor *(*fn)(flux_layer *m, void *
     return *g ? loss : NULL;
 }
 
-/* ------------------------------------------------------------------ 21. Optimisers
-   A rule is a row of a table: its hyper-parameters with their defaults, the tensors it keeps for each parameter, and a
-   function that turns a gradient into what is to be subtracted, written with operations. The definitions are those of
-   Optimisers.jl. A chain is a flat list of rows through which the gradient passes from left to right.
-   A step says its result as scale * d: learning rates and bias corrections are numbers known before anything is
-   computed, so they cost no pass over memory, and p - scale*d is one operation. Powers of beta are taken here in
-   double from the step's count, so that two steps differ only in numbers and the schedule of the first serves all.
+/* ---------------------------------------------------------------------- nn/rules.h
+   Optimisers: a rule is a row of a table, with its hyper-parameters and their
+   defaults, the tensors it keeps for each parameter, and a function that turns
+   a gradient into what is to be subtracted, written with operations. The
+   definitions are those of Optimisers.jl. A chain is a flat list of rows
+   through which the gradient passes from left to right.
 
-   Invariant: flux_update builds the new parameters and states of the whole model as one graph, has them computed
-   together, and only then puts them in their places; whatever fails before that leaves model and state as they were.
-   States are float32, or float64 for float64 parameters: in float16 the square of a small gradient is 0.
-   Rejected: a fused loop per rule (the schedule fuses), states kept in the layers (a rule is not the model's concern),
-   an update per parameter (a small model has many small ones). */
+   Invariant: a step says its result as scale * d. Learning rates and bias
+   corrections are numbers known before anything is computed, so they cost no
+   pass over memory, and p - scale * d is one operation; powers of beta are
+   taken in double from the step's count, so that two steps differ only in
+   numbers and one plan serves all. States are float32, or float64 for float64
+   parameters: in float16 the square of a small gradient is 0.
+
+   Rejected: a fused loop per rule (the schedule fuses), states kept in the
+   layers (a rule is not the model's concern), an update per parameter (a small
+   model has many small ones). */
 
 FLUX__LEAN
 
@@ -23589,7 +24496,20 @@ FLUX_DEF flux_rule flux_mixed_precision(flux_rule rule) {
     return r;
 }
 
-/* ---------------- the state of a model */
+/* ---------------------------------------------------------------------- nn/state.h
+   The state of an optimiser for one model: flux_setup walks the model, gives
+   each distinct trained tensor an entry (flux__trainee, called leaf) and each
+   place that holds one a path (flux__spot), and makes the rules' tensors for
+   each.
+
+   Invariant: a tied tensor has one entry and one state, whether it is held by
+   several places or as a view of another field's tensor. Entries and places
+   stand in the order of the walk, and arrays by entry x rule and entry x state
+   are flat. All states have memory and values from the start, so that the
+   second step finds the same graph as the first, and updates go on using that
+   memory. With mixed precision, parameters of 16 bits have a float32 master
+   copy, and float16 a scale of the loss. In float16 without a master, an
+   epsilon below 1e-7 is raised to that, as it would be 0. */
 
 FLUX__COLD
 
@@ -23825,7 +24745,20 @@ FLUX_DEF flux_state *flux_setup(flux_rule rule, flux_layer *model) {
     return (flux_state *)flux__own(s);
 }
 
-/* ---------------- adjust */
+/* ---------------------------------------------------------------------- nn/adjust.h
+   What is done to an optimiser's state besides stepping: changing
+   hyper-parameters, for all (flux_adjust) or for a part of the model
+   (flux_adjust_layer), its text, its tensors by path (flux__state_fields), and
+   copies of it.
+
+   Invariant: only hyper-parameters that a rule of the state has can be set,
+   within their ranges; what is not given stays. A state's tensors have paths
+   such as "layers.0.weight.m", ".steps" (int64, one count for each rule),
+   ".master", and "loss_scale" (int64: scale, steps since it changed, steps
+   skipped). Like a layer's fields, these slots stay where they are and may be
+   given other tensors with flux_assign, then or later: the next update takes
+   the numbers back (nn/update.h). Saving, loading and moving a state need
+   nothing else. */
 
 FLUX__LEAN
 
@@ -24159,14 +25092,22 @@ static flux_state *flux__state_copy(const flux_state *from) {
     return (flux_state *)flux__own(s);
 }
 
-/* ---------------- Moves
-   gpu, cpu, cu, roc and to, for tensors and for everything that holds tensors. One function decides what becomes of a
-   tensor: float64 becomes float32 on its way to a GPU, every other dtype stays, and what is there already is returned
-   as it is. Models, loaders and states only pass it on to their tensors, so that tied ones stay tied and a gradient
-   finds its way back. flux_gpu asks for no GPU: where there is none it says why, once, and does nothing.
+/* ---------------------------------------------------------------------- nn/moves.h
+   Moves between devices: gpu, cpu, cu, roc and to, for tensors and for
+   everything that holds tensors, and device_of. One function, flux__travel,
+   decides what becomes of a tensor: float64 becomes float32 on its way to a
+   GPU, every other dtype stays, and what is there already is returned as it is.
+   Models, loaders and states only pass it on to their tensors, so that tied
+   ones stay tied and a gradient finds its way back. A loader moves its batches,
+   not its data.
 
-   Invariant: a call that moves nothing returns the very object it was given. Rejected: moving in place, which would
-   pull tensors from under the graphs that use them. */
+   Invariant: a call that moves nothing returns the very object it was given.
+   flux_gpu demands no GPU: where there is none it says why, once, and does
+   nothing; flux_to names a device and fails if that cannot be used. Counts of
+   steps, which the host reads, stay where they are.
+
+   Rejected: moving in place, which would pull tensors from under the graphs
+   that use them. */
 
 FLUX__COLD
 
@@ -24425,7 +25366,17 @@ FLUX_DEF flux_device flux_device_of_state(const flux_state *s) {
     return flux__whereabouts_of(&p);
 }
 
-/* ---------------- compiling ahead */
+/* ---------------------------------------------------------------------- nn/compile.h
+   Compiling ahead: flux_prewarm plans what a model's forward pass, its
+   gradients and its loss will run for an input of a shape, so that GPU kernels
+   are compiled before the first batch.
+
+   Invariant: nothing is computed but the model's weights and the input, zeros
+   where the model lies: both need values, or they would be planned as part of
+   the model's work. Copies are called, so that modes and what a call changes
+   stay as they are, and no random number is used up. The sum of squares of the
+   output stands for the loss, as its gradient depends on the output, which most
+   do. A back end that compiles nothing (the CPU) has nothing to do. */
 
 FLUX__COLD
 
@@ -24511,7 +25462,16 @@ FLUX_DEF int flux_prewarm_of(flux_layer *m, flux_shape in) {
     return ok ? 0 : -1;
 }
 
-/* ---------------- containers */
+/* ---------------------------------------------------------------------- nn/containers.h
+   Containers: Chain, Parallel, PairwiseFusion, Maxout and SkipConnection,
+   layers that call other layers. All but the last share one struct; what
+   differs is how they call.
+
+   Invariant: a container holds 1 to 255 layers (a Chain also none), none of
+   them NULL, and no two different ones of the same name, as names are parts of
+   paths. Several outputs are joined by the connection: a function of two takes
+   them one after the other, a layer gets them all as a tuple. A function
+   without a name gets the one in the text of the call (flux__label). */
 
 FLUX__COLD
 
@@ -24685,10 +25645,19 @@ FLUX_DEF flux_layer *flux_skipconnection_of(flux_layer *body, flux_layer *connec
     return flux__layer_new(flux__skip_type(), &m);
 }
 
-/* ---- recurrence
-   A cell makes one step, a layer all steps of a sequence. What does not depend on the step before, Wi x + bias, is one
-   product over the whole sequence, laid out step by step so that each takes a piece without holes; only Wh h is left for
-   the steps. A state that starts as zero is no tensor at all, and costs the first step nothing. */
+/* ---------------------------------------------------------------------- nn/recurrent.h
+   Recurrence: cells and layers of RNN, LSTM, GRU and GRUv3, and
+   flux_recurrence, which runs any cell over a sequence. A cell makes one step,
+   a layer all steps.
+
+   Invariant: sequences are features x steps (x batch), states out (x batch).
+   What does not depend on the step before, Wi x + bias, is one product over the
+   whole sequence, laid out step by step so that each step takes a contiguous
+   piece; only Wh h is left for the steps. A state that starts as zero is no
+   tensor at all and costs the first step nothing. Gates of half formats are
+   computed in float32 and states rounded once a step. A cell gives its output
+   and its states as a tuple; a cell of the user's own is y, state... = cell(x),
+   then cell(x, state...), with the same number each time. */
 
 FLUX__COLD
 
@@ -24950,6 +25919,17 @@ FLUX_DEF flux_layer *flux_recurrence_with(flux_recurrence_opts o) {
     return flux__layer_new(flux__recurrent_type(FLUX__CELLS), &m);
 }
 
+/* ---------------------------------------------------------------------- nn/dropout.h
+   Dropout and AlphaDropout: each number is kept with probability 1 - p in train
+   mode, and passes unchanged otherwise.
+
+   Invariant: the mask is drawn from the thread's random stream when the layer
+   is called, so the seed decides it; if .dims is given, it is the same along
+   all other dims. Kept numbers are divided by 1 - p. AlphaDropout puts selu's
+   limit far below zero in place of the dropped ones, and scales and shifts so
+   that mean and variance stay (in float32 for half formats). At p = 1 nothing
+   is divided by 0: all numbers are dropped. */
+
 FLUX__COLD
 
 typedef struct flux__dropout { flux_layer base; double p; flux_shape dims; } flux__dropout;
@@ -25051,7 +26031,18 @@ FLUX_DEF flux_layer *flux_alphadropout(double p) {
     return flux__dropout_new("alphadropout", true, p, flux__shape(NULL, 0));
 }
 
-/* ---- attention */
+/* ---------------------------------------------------------------------- nn/attention.h
+   Attention as layers: dot_product_attention, its scores, causal masks, and
+   MultiHeadAttention. It checks the operands, joins mask and bias, and calls
+   flux__attention (graph/attention.h), which stores no scores.
+
+   Invariant: q, k and v are features x steps (x batch); heads share the
+   features evenly; a mask (bool) or bias stretches to keys x queries x heads x
+   batch. The plain formula with stored scores is used only where it must be:
+   when the scores are dropped out, or an operand is empty; scores that the
+   caller asked for are recorded beside the fused result, and are computed only
+   if somebody looks. With a bias, a mask becomes minus infinity in it. A causal
+   layer needs as many keys as queries. Multiply-adds are counted once. */
 
 FLUX__COLD
 
@@ -25252,7 +26243,19 @@ FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o
     return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__mha_type(), &m) : NULL);
 }
 
-/* ---- convolution: Conv, CrossCor, ConvTranspose, DepthwiseConv */
+/* ---------------------------------------------------------------------- nn/conv.h
+   Layers on images: Conv, CrossCor, ConvTranspose, DepthwiseConv, pooling (by a
+   window, to an output size, of the whole image), upsampling and PixelShuffle,
+   over graph/windows.h.
+
+   Invariant: an image has 1 to 3 spatial dims, then channels and batch.
+   Windows, strides, dilations and paddings are checked when the layer is made,
+   sizes against the image when it is called. Bias and activation are applied in
+   the shape of the product, points x channels / groups x groups x batch, so
+   that they are done while the product is in the cache. An adaptive pool finds
+   its window and stride from the image; a global one has no window of its own.
+   A pool's padding as wide as its window is refused, as it would leave windows
+   of nothing else. */
 
 FLUX__COLD
 
@@ -25761,7 +26764,21 @@ FLUX_DEF flux_layer *flux_pixelshuffle(int64_t r) {
     return flux__layer_new(&type, &m);
 }
 
-/* ---------------- LayerNorm */
+/* ---------------------------------------------------------------------- nn/norms.h
+   Normalisation: LayerNorm, BatchNorm, InstanceNorm, GroupNorm, and WeightNorm
+   with its removal. The three in the middle are one layer: over which dims a
+   mean is taken makes the difference (all but the channels; one image; one
+   image's group of channels).
+
+   Invariant: means and variances are taken in float32, or float64, also of half
+   formats and integers, whose variance would overflow; parameters and
+   statistics of these layers stay float32 in a model of half formats. A running
+   statistic is made of plain values, outside the gradient's graph, and is
+   computed with the next flux_update, or when it is looked at; one that nobody
+   looked at is computed before the next batch is added to it. Its variance is
+   as of a sample (divided by n - 1). WeightNorm holds v in the layer's own
+   place, and its call makes a clone of the layer with g v / |v| there; removal
+   folds each WeightNorm once, however often a model holds it. */
 
 FLUX__COLD
 
@@ -26186,12 +27203,21 @@ FLUX_DEF flux_layer *flux_remove_weightnorms(flux_layer *m) {
     return out;
 }
 
-/* ------------------------------------------------------------------ 20. Losses
-   A loss is a row: its name, its formula, and over what the formula has summed
-   already. Defaults, checks, conversion of y and the aggregate stand in one function
-   for all of them. Formulas see p = yhat and y, both of yhat's dtype or, where that
-   is a half format, float32 up to the aggregate, and never give
-   0 * log(0), nor NaN in the gradient for it. */
+/* ---------------------------------------------------------------------- nn/losses.h
+   Losses: a loss is a row, with its name, its formula, and over what the
+   formula has summed already. Defaults, checks, conversion of y, class weights,
+   integer labels and the aggregate stand in one function for all of them,
+   flux__loss.
+
+   Invariant: formulas see p = yhat and y, both of yhat's dtype or, where that
+   is a half format, float32 up to the aggregate, and never give 0 * log(0), nor
+   NaN in the gradient for it. Rows stand in the order of FLUX__LOSSES, from
+   which the public functions are made. yhat and y have equal shapes, but for
+   trailing dims of 1; a loss over classes also takes integer labels, of yhat's
+   shape without the class dim. A label that is no class is an error where
+   labels lie in host memory and gives NaN elsewhere: none goes by silently
+   where looking would mean waiting for a device. A mean with weights divides by
+   their sum. */
 
 FLUX__COLD
 
@@ -26483,10 +27509,19 @@ FLUX_DEF flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim
     return flux__reveal(h, x ? flux__narrow(flux_add(flux_mul(x, 1 - alpha), share), y->dtype) : NULL);
 }
 
-/* ---- CTC
-   The labels with blanks between and around them are S = 2 labels + 1 places; a(s), for each step, is the log of what all
-   ways to place s by then have in probability. From step to step a way stays, moves on by one, or by two over a blank
-   between labels that differ. -1e30 stands for log 0: its differences and its gradient are numbers. */
+/* ---------------------------------------------------------------------- nn/ctc.h
+   The CTC loss. The labels with blanks between and around them are S = 2 labels
+   + 1 places; a(s), for each step, is the log of the probability of all
+   alignments that are at place s by then. From step to step an alignment stays,
+   moves on by one, or by two over a blank between labels that differ. All of it
+   is operations, so it runs on every device and has a gradient.
+
+   Invariant: yhat is classes x steps (x batch), of which log-softmax is taken,
+   the last class being the blank; negative labels end a target. -1e30 stands
+   for log 0: its differences and its gradient are numbers. A target that no
+   alignment reaches gives infinity; a label that is no class, one behind the
+   end, or a length out of range gives NaN, or an error where it lies in host
+   memory. Steps past a sample's length leave its alignments as they are. */
 
 #define FLUX__LOG0 (-1e30)
 
@@ -26593,7 +27628,20 @@ FLUX_DEF flux_tensor *(flux_ctc_loss)(flux_tensor *yhat, flux_tensor *y) {
     return flux_ctc_loss_with(o);
 }
 
-/* ---------------- update: what the model holds now */
+/* ---------------------------------------------------------------------- nn/update.h
+   The optimiser's step, flux_update: it finds the model's parameters again,
+   builds the new parameters and states, has them computed, and puts them in
+   their places. Scaled losses for float16 are here as well.
+
+   Invariant: the new parameters and states of the whole model are one graph and
+   are computed together (schedule/update.h), in the old ones' memory where
+   nobody can tell; only then are they put in their places, by a commit that
+   cannot fail. Whatever fails before leaves model and state as they were. The
+   model must be that of flux_setup: the same paths, shapes and ties, on the
+   device of its state. Tied places get the new tensor, and views of it the same
+   view. Running statistics that layers have recorded are computed along. A step
+   whose scaled gradients are not finite is skipped, and halves the scale; 2000
+   good ones double it. */
 
 FLUX__LEAN
 
@@ -26959,7 +28007,17 @@ FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
     return ok ? 0 : -1;
 }
 
-/* ---------------- training */
+/* ---------------------------------------------------------------------- nn/train.h
+   Training loops: flux_train, the criteria for stopping (flux_patience,
+   flux_early_stopping, flux_plateau), and flux_gradcheck, which compares
+   gradients with finite differences.
+
+   Invariant: in flux_train the loss and all gradients are computed together and
+   the loss is looked at before the step is made, so a loss that is not finite
+   leaves the model as it was and is an error that names the batch. Each batch
+   is a turn, whose memory goes with it. Errors in a loss function end the loop.
+   flux_gradcheck changes one element at a time, spread evenly over x, and every
+   call draws the same random numbers. */
 
 FLUX__COLD
 
@@ -27117,18 +28175,24 @@ FLUX_DEF double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), v
     return flux__failed_since(failures) ? (double)NAN : result;
 }
 
-/* ------------------------------------------------------------------ 24. Files
-   Readers of IDX (MNIST's format), NumPy's .npy, CSV and safetensors, writers of the second and
-   the last.
-   Readers work on a flux__source: a file, or bytes in memory in its place, so that a test can
-   hand them anything.
-   Invariants: nothing that a file says is used before it is checked; no memory is asked for on
-   the word of a heading before the bytes that it promises are known to be there; what is in
-   memory, or on the disk under the name asked for, changes at the very end of a call or not at
-   all. Files are little-endian (IDX and some .npy are not) and row-major: a tensor's memory is
-   the file's, and its dimensions stand there in reverse, so that no data are shuffled.
-   Rejected: mapping files into memory (a file that shrinks meanwhile kills the process), and a
-   JSON parser for more than safetensors allows: three fixed levels need no recursion. */
+/* ---------------------------------------------------------------------- files/sources.h
+   Reading: flux__source is a file, or bytes in memory in its place, so that a
+   test can hand the readers anything. The table of element types as files name
+   them, decoding to host order, and reading a tensor at a position
+   (flux__read_tensor) are here as well. The readers of IDX (MNIST's format),
+   .npy, CSV and safetensors, and the writers of .npy and safetensors, stand on
+   this.
+
+   Invariant: nothing that a file says is used before it is checked; no memory
+   is asked for on the word of a heading before the bytes that it promises are
+   known to be there; what is in memory, or on the disk under the name asked
+   for, changes at the very end of a call or not at all. Files are little-endian
+   (IDX and some .npy are not) and row-major: a tensor's memory is the file's,
+   and its dims stand there in reverse, so that no data are moved.
+
+   Rejected: mapping files into memory (a file that shrinks meanwhile kills the
+   process), and a JSON parser for more than safetensors allows: three fixed
+   levels need no recursion. */
 
 FLUX__COLD
 
@@ -27340,7 +28404,15 @@ static bool flux__write_elements(flux__out *o, const void *data, uint64_t n, siz
     return true;
 }
 
-/* ---------------- IDX: 0 0 type ndim, sizes as 32-bit numbers, elements; all big-endian */
+/* ---------------------------------------------------------------------- files/idx.h
+   IDX, MNIST's format: two zero bytes, the element type, the number of dims,
+   the sizes as 32-bit numbers, the elements, all big-endian. flux__load_with
+   runs the parser of any format of one tensor over a file.
+
+   Invariant: the file has exactly the bytes that its heading promises, and this
+   is checked before a tensor is allocated. The sizes are row-major, so they are
+   read in reverse and the data stay as they lie. Every temporary is hidden: a
+   call returns one tensor in host memory, or NULL with an error. */
 
 FLUX__COLD
 
@@ -27391,7 +28463,18 @@ FLUX_DEF flux_tensor *flux_load_idx(const char *path) {
     return flux__load_with(flux__parse_idx, "load_idx", path);
 }
 
-/* ---------------- text headings: a cursor that both JSON and NumPy's dictionary are read with */
+/* ---------------------------------------------------------------------- files/npy.h
+   NumPy's .npy: "\x93NUMPY", version, length, a Python dictionary as text,
+   elements. The cursor that reads textual headings, of .npy and of safetensors,
+   is here, and so are the functions with which all writers fetch a tensor's
+   elements (flux__host_data).
+
+   Invariant: a heading has exactly the keys descr, fortran_order and shape,
+   each once. Data in C order are those of the tensor of reversed dims: this is
+   read, and its transpose, a view, is handed out. The writer says
+   fortran_order, since memory is column-major, and the data begin at a multiple
+   of 64. The cursor changes its text in place: strings are terminated where
+   they stand. */
 
 FLUX__COLD
 
@@ -27666,7 +28749,19 @@ FLUX_DEF int flux_save_npy(flux_tensor *x, const char *path) {
     return good ? 0 : -1;
 }
 
-/* ---------------- CSV: lines of numbers */
+/* ---------------------------------------------------------------------- files/csv.h
+   CSV: lines of numbers, as float32, columns x lines. The separator is found in
+   the first line of numbers: a semicolon, a comma, a tab, or any run of blanks.
+   A heading line is skipped, # begins a comment, empty lines do not count.
+
+   Invariant: the whole text is one buffer; a first pass counts columns and
+   lines, a second one reads numbers into the tensor, and all lines have as many
+   as the first. More lines than the text could hold at that width are compared
+   before memory is asked for. A number is rounded to float32 once: from a
+   double where that is safe, by strtof where the double is near the middle
+   between two float32. The locale's decimal point does not matter, as strtof
+   gets digits and an exponent without a point. What is wrong is named by line
+   and column. */
 
 FLUX__COLD
 
@@ -27901,10 +28996,19 @@ FLUX_DEF flux_tensor *flux_load_csv(const char *path) {
     return flux__reveal(h, t);
 }
 
-/* ---------------- safetensors: the heading
-   8 bytes say how long the heading is; it is JSON, {"name": {"dtype": "F32", "shape": [2, 3],
-   "data_offsets": [0, 24]}, ..., "__metadata__": {"any": "text"}}; the data follow, without a
-   hole or an overlap. */
+/* ---------------------------------------------------------------------- files/safetensors.h
+   The heading of a safetensors file: 8 bytes say how long it is; it is JSON,
+   {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...,
+   "__metadata__": {"any": "text"}}; the data follow. flux__archive_open reads
+   and checks it, flux__find looks a name up, flux__entry_read makes the tensor.
+
+   Invariant: in an open archive every entry's shape, dtype and offsets agree,
+   the data follow each other to the file's end without a hole or an overlap,
+   and no name is there twice. Entries and pairs of the metadata are sorted by
+   name; strings point into the heading, unescaped in place. A name is found as
+   it is, else through a tie: "tie:name" in the metadata of our files, plain
+   "name" in those of PyTorch's save_model. An entry whose dtype or number of
+   dims we do not have is an error only when it is read. */
 
 #define FLUX__MAX_HEADING 100000000       /* bytes: what Python's library allows */
 
@@ -28256,10 +29360,19 @@ static flux__entry *flux__find(const flux__archive *z, const char *name) {
     return e || !p ? e : flux__archive_entry(z, p->value);
 }
 
-/* ---------------- safetensors: what is saved and loaded
-   A flux__list names the tensors of the things that a call is given, in the order in which they
-   are visited. Those that are one tensor are known by `first`, the number of the place where it
-   was met first: it is written once, under that name, and the other names become ties. */
+/* ---------------------------------------------------------------------- files/tensors.h
+   Saving and loading tensors, models and optimiser states as safetensors. A
+   flux__list names the tensors of the things that a call is given, in the order
+   in which they are visited; tensors of several things have the thing's name as
+   a prefix.
+
+   Invariant: saving computes everything before anything is written. Loading is
+   all or nothing: names, shapes and dtypes are compared, then everything is
+   read and moved to the device of the tensor that it replaces, and only then
+   the first field changes. Places that hold one tensor are known by first: it
+   is written once, under the first name, and the others become ties in the
+   metadata; on loading they must have equal data. Data are laid out with wide
+   elements first, each at a multiple of its size, from a multiple of 64 on. */
 
 FLUX__COLD
 
@@ -28840,9 +29953,19 @@ static int flux__files_all(const char *call, const char *path, int n, const char
     return result;
 }
 
-/* ---------------- safetensors: PyTorch's models
-   Dimensions are read in reverse anyway, as memory is row-major there. What is left: matrices, which we have the other way
-   round; kernels, which Conv flips; and names. Where a layer is not in the table, names are equal and memory is as well. */
+/* ---------------------------------------------------------------------- files/torch.h
+   Loading a PyTorch model's safetensors into a model of ours (flux_load_torch).
+   Dims are read in reverse anyway, as memory is row-major there; what is left
+   are matrices, which we have transposed, kernels, which Conv flips, and names.
+   One table, flux__torch_rows, says per layer and field what PyTorch calls it
+   and how it lies. The calls for several things in a file and for one tensor of
+   it follow.
+
+   Invariant: nothing of the model changes before every field has found its
+   tensor, of its own shape, and every tensor of the file is taken, but for
+   counts of batches and what the map leaves out. Where a layer has no row, the
+   names are equal and the memory is as well. The map, "ours = theirs, ...",
+   renames the longest part of a path that it names. */
 
 FLUX__COLD
 
@@ -29096,7 +30219,15 @@ FLUX_DEF flux_tensor *flux_load_tensor(const char *path, const char *name) {
     return flux__reveal(h, t);
 }
 
-/* ---------------- a schedule as a picture */
+/* ---------------------------------------------------------------------- text/dot.h
+   A schedule as a picture: flux_graph_dot writes the plan that computing a
+   tensor would run as Graphviz text, one box a kernel, one ellipse a leaf, one
+   arrow a tensor that is read.
+
+   Invariant: nothing is computed (a GPU's kernels may be compiled). The plan is
+   found or made as an evaluation would, and stays in the cache for it; an
+   operand that a kernel reads in several ways is one arrow. A graph without
+   unfinished nodes gives an empty picture and no error. */
 
 FLUX__COLD
 
@@ -29147,20 +30278,22 @@ FLUX_DEF int flux_graph_dot(flux_tensor *x, const char *path) {
     return ok ? 0 : -1;
 }
 
-/* ------------------------------------------------------------------ 14. Printing tensors
-   How values look as text. All text goes through one sink, which works as
-   snprintf does (writes what fits, counts all) or writes to a file: flux_print
-   and the *_text functions are the same code, and need no memory for the text.
-   Tensors look as in Julia: a header with shape, device and dtype, then a row
-   a line, columns aligned on the decimal point, what does not fit left out. A
-   vector shows the fewest digits that read back as the same number, a matrix
-   six at most. A large tensor is cut down where it lies before its elements
-   are fetched, so that printing costs the same for any size on any device, and
-   changes nothing about the tensor or the device.
-   Digits come from printf's %e, of which only digits and exponent are used: a
-   comma as the locale's decimal point does not show. Rejected: %g (it pads, and
-   can't say which digits matter), an algorithm of our own for shortest digits
-   (a page of tables for text that a person reads). */
+/* ---------------------------------------------------------------------- text/tensors.h
+   Tensors as text. flux_print and flux_tensor_text are the same code over a
+   flux__sink (base/text.h). Tensors look as in Julia: a header with shape,
+   device and dtype, then a row a line, columns aligned on the decimal point,
+   what does not fit left out. A vector shows the fewest digits that read back
+   as the same number, a matrix six at most.
+
+   Invariant: a large tensor is cut down where it lies before its elements are
+   fetched, so that printing costs the same for any size on any device, and
+   changes nothing about the tensor or the device. Digits come from printf's %e,
+   of which only digits and exponent are used, so the locale's decimal point
+   does not show.
+
+   Rejected: %g (it pads, and cannot say which digits matter), and an algorithm
+   of our own for shortest digits (a page of tables for text that a person
+   reads). */
 
 FLUX__COLD
 
@@ -29519,26 +30652,20 @@ FLUX_DEF void flux_print_tensor(flux_tensor *x) {
     else if (flux__put_tensor(&s, x)) flux__put(&s, "\n");
 }
 
-/* ------------------------------------------------------------------ 22. Printing models
-   A model prints as in Flux.jl: a layer on one line, a container as its
+/* ---------------------------------------------------------------------- text/models.h
+   Models as text, as in Flux.jl: a layer on one line, a container as its
    children between brackets, and behind each line how many numbers it holds.
-   This stands on nothing but a type's description of its fields, so a layer of
-   the user's own needs no more. What has a text function is a line of its own;
-   what has none is a container:
+   All comes from a type's description of its fields, so a user's own layer
+   needs no more: what has a text function is a line of its own, what has none
+   is a container, and a tensor in a container is a line too. A type without
+   text that holds nothing but tensors is one line, Affine(5x2 f32, 5-element
+   f32), and so is a container of plain functions, Chain(relu, +).
 
-       ActorCritic(
-         Dense(2 => 2),                        # 6 parameters
-         2-element f32,                        # 2 parameters
-       )                   # Total: 3 arrays, 8 parameters, 32 bytes.
-
-   A tensor that stands in a container is a line too, as `critic` above. A type
-   without text that holds nothing but tensors is one line, Affine(5x2 f32,
-   5-element f32), and so is a container of plain functions, Chain(relu, +).
-   Parameters that a line above has shown are called tied, and totals count
-   them once. Bytes are those of the memory the tensors lie in, on whatever
-   device; memory that two of them share counts once. A flag marks a line whose
-   parameters are all zero, or hold a NaN or Inf: one reduction each, where
-   they lie. */
+   Invariant: parameters that a line above has shown are called tied, and totals
+   count them once. Bytes are those of the memory the tensors lie in, on
+   whatever device; memory that two of them share counts once. A line whose
+   parameters are all zero, or hold a NaN or Inf, is flagged: one reduction
+   each, where they lie. */
 
 FLUX__COLD
 
@@ -29781,7 +30908,16 @@ FLUX_DEF size_t flux_layer_text(flux_layer *m, char *out, size_t n) {
     return flux__sink_end(&s);
 }
 
-/* ---- a model at work: what each layer gives, and what that costs */
+/* ---------------------------------------------------------------------- text/summary.h
+   The summary of a model at work: what each layer gives for an input of a
+   shape, and what that costs in parameters, multiply-adds and bytes. The print
+   functions of layers, loaders and states are here as well.
+
+   Invariant: a summary is a dry run (flux__dry_run) over a placeholder: shapes
+   are checked and nodes recorded, nothing is computed. Parameters are counted
+   by memory and only where they come first, so tied ones count once in the
+   total; a container's numbers are its children's. Text is made twice where its
+   length is needed first; both times the code is the same. */
 
 FLUX__COLD
 
@@ -30006,20 +31142,21 @@ FLUX_DEF void flux_print_state(flux_state *s) {
     flux__print_text(flux_state_text(s, NULL, 0), s, flux__text_of_state);
 }
 
-/* ------------------------------------------------------------------ 25. Formulas
-   flux_expr reads a formula in Julia's spelling and calls the operations that
-   it names while it reads: there is no tree. Precedence and strictness are
-   Julia's: * between arrays is the matrix product, + and - want equal shapes,
-   a function of one number is applied to an array only by its dot, exp.(x),
-   and -x^2 is -(x^2). Where Julia would refuse, so does this, and says what to
-   write. Two things are ours: dims count from 0, sum(x, dims=0), and functions
-   have the names of this library (var divides by n), beside Julia's where
-   these differ: abs2, maximum, σ.
-   Numbers stay plain numbers, computed in double, until they meet a tensor,
-   whose dtype they take. A vector transposed is remembered as a row, as in
-   Julia, so that x'*y is a number and y*x' an outer product.
-   All goes by two tables, of operators and of functions. Nesting is limited,
-   since each level takes stack. */
+/* ---------------------------------------------------------------------- text/formulas.h
+   Formulas: the terms, errors, characters and operators of flux_expr; functions
+   and the reader are in text/formula_reader.h. A formula is in Julia's spelling
+   and is evaluated while it is read: there is no tree. Precedence and
+   strictness are Julia's: * between arrays is the matrix product, + and - want
+   equal shapes, a function of one number is applied to an array only by its
+   dot, exp.(x), and -x^2 is -(x^2). Two things are ours: dims count from 0,
+   sum(x, dims=0), and functions have this library's names (var divides by n),
+   beside Julia's where these differ: abs2, maximum, σ.
+
+   Invariant: what Julia would refuse is an error that says what to write; the
+   first error wins, and an operation's own error begins with the column of its
+   call. Numbers stay plain doubles until they meet a tensor, whose dtype they
+   take. A transposed vector is remembered as a row, so that x'*y is a number
+   and y*x' an outer product. */
 
 FLUX__COLD
 
@@ -30344,7 +31481,19 @@ static const flux__infix *flux__expr_next(flux__expr *p, bool *dot, int *size) {
     return NULL;
 }
 
-/* ---- functions */
+/* ---------------------------------------------------------------------- text/formula_reader.h
+   The functions that formulas can call, one table (flux__expr_fns), and the
+   reader: a recursive descent by binding strength (flux__expr_parse), which
+   calls each operation as soon as its operands are read. flux_expr_with is the
+   entry.
+
+   Invariant: nesting is limited to FLUX__NESTING, since each level takes stack.
+   The kind of a function says how many operands it takes, and whether it needs
+   a dot for arrays or takes dims; a call that is spelled otherwise is an error
+   (flux__expr_check_call). A function of plain numbers alone gives a plain
+   number, computed at once in double. Both sides of c ? a : b are recorded; a
+   plain number chooses one of them at once. Literals are read without the
+   locale's decimal point. */
 
 FLUX__COLD
 

@@ -2,16 +2,23 @@
 #define FLUX__BASE_BACKEND_H
 #include "platform.h"
 
-/* ------------------------------------------------------------------ 3. What a back end is
-   A back end is one table of calls: is it there, does it work, how many devices, memory, copies. The CPU is entry 0 of
-   the registry and needs no driver; every other entry is found out about once per process (section "Devices").
+/* ---------------------------------------------------------------------- base/backend.h
+   The interface of a back end: one table of calls, flux__backend. It says
+   whether the back end is there (available) and works (functional), how many
+   devices it has, and how to allocate, copy, wait, and run kernels. The CPU is
+   entry 0 of the registry and needs no driver; every other back end is asked
+   once per process (device/registry.h). The host memory of the CPU is allocated
+   here too, in 64-byte lines (flux__cpu_alloc).
 
-   Invariant: a call that takes a device id gets one from 0 to count() - 1, and only after functional() said true. Calls
-   that return int give 0 when they are done; the caller words the error, since it knows what was being moved. A back end
-   without ready, run and drop has memory that the host can reach, and the CPU back end runs its kernels.
+   Invariant: a call that takes a device id gets one from 0 to count() - 1, and
+   only after functional() said true. Calls that return int give 0 when they are
+   done; the caller words the error, since it knows what was being moved. A back
+   end without ready, run and drop has memory that the host can reach, and the
+   CPU back end runs its kernels.
 
-   Rejected: a table per device (they differ by a number only), and calls that open the driver on their own (a program
-   that never asks for a GPU would pay for it). */
+   Rejected: a table per device (the tables would differ by a number only), and
+   calls that open the driver on their own (a program that never asks for a GPU
+   would pay for it). */
 
 FLUX__LEAN
 

@@ -3,7 +3,22 @@
 #include "platform.h"
 #include "errors.h"
 
-/* ---------------- dtypes and shapes */
+/* ---------------------------------------------------------------------- base/dtypes.h
+   Dtypes and shapes: the table of dtypes (name, size, promotion rank, epsilon),
+   the promotion rule (flux__promote), element counts, the check of a shape, and
+   shapes as text for error messages ("64x128 f32").
+
+   Invariant: the rows of flux__dtypes stand in the order of enum flux_dtype.
+   Two dtypes meet at the one of higher rank; f16 and bf16, of equal rank, meet
+   at f32. Every node's shape has passed flux__check_shape, by which at most
+   FLUX__MOST_ELEMENTS elements are possible, an empty dim counted as 1: so
+   elements, strides and offsets of tensors are multiplied and added without a
+   check. Sizes that a user gave are not bounded yet and go through flux__times
+   and flux__plus, which saturate at INT64_MAX.
+
+   Rejected: the compilers' built-in overflow checks, which not every compiler
+   has; flux__times decides by a product in double, which is exact enough to
+   tell overflow. */
 
 FLUX__LEAN
 

@@ -7,7 +7,21 @@
 #include "memory.h"
 #include "scopes.h"
 
-/* ---------------- the end of a thread, and of the program */
+/* ---------------------------------------------------------------------- base/ending.h
+   What is freed at the end of a thread and at the end of the program:
+   flux__thread_free is the destructor of a thread's state (base/errors.h
+   registers it), flux_shutdown frees what the process holds, and flux__at_exit
+   calls it at exit, or when a shared library that contains this code is
+   unloaded.
+
+   Invariant: objects are released before what releasing needs: first the
+   objects that the thread's scopes own, newest first, then its plans, then its
+   lists of spare and of buried nodes, then the state itself. flux_shutdown ends
+   the calling thread's state, the worker threads and the trace file before it
+   trims the buffer pools, and closes the GPU drivers last, since freeing device
+   memory needs them. Calling it twice does no harm. flux__at_exit also deletes
+   the thread-local key, as the destructor's code may be about to disappear;
+   threads that still run keep their state. */
 
 /* hook: flux__gpu_close, gpu/backend.h */
 

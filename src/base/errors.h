@@ -5,6 +5,23 @@
 #include "system.h"
 #include "object.h"
 
+/* ---------------------------------------------------------------------- base/errors.h
+   Errors and messages. flux__self makes a thread's state on first use.
+   flux__fail records an error of this thread and returns NULL; flux__note shows
+   a warning or other message, by level and id. flux_on_error, flux_on_log and
+   flux_silence are the user's side of both.
+
+   Invariant: the first error since flux_clear is the one that flux_error()
+   gives; a sentence that was shown already is only counted. A call judges
+   itself by flux__failures and flux__failed_since, never by what was pending
+   before it. Within flux__hold ... flux__tell no handler runs: a caller that
+   holds a lock opens this pair, and what was to be said is said after it; the
+   same pair, and flux__hide, also drop errors that only follow from the first
+   one within the call. A NULL handle is silent after an error and an error
+   otherwise (flux__null). Handlers are called without flux__lock held.
+   flux__self is NULL only when memory has run out, and that error is pending
+   once there is memory again. */
+
 FLUX__LEAN
 
 static flux__thread *flux__self(void);    /* this thread's; NULL only when memory has run out */

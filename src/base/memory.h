@@ -7,6 +7,24 @@
 #include "backend.h"
 #include "dtypes.h"
 
+/* ---------------------------------------------------------------------- base/memory.h
+   Memory: allocation of the library's own data, where running out is an error
+   (flux__malloc, flux__grow); flux__pairs, a hash table keyed by address; and
+   the buffers that hold tensors' elements, from one caching pool per device
+   (flux__arena, an array indexed by back end and device id).
+
+   Invariant: a freed buffer stays in its device's pool under its size class, so
+   that a training step that repeats allocates nothing. Size classes grow in
+   eighths of a power of two, so at most an eighth of a buffer is wasted. On a
+   GPU the spare buffer of lowest address is taken first (roughly so where there
+   are very many), whatever the order in which they came back: a repeated step
+   gets the same addresses, and its launches can be replayed. Live buffers form
+   a list, from which an out-of-memory error names the largest. A borrowed
+   buffer is the user's own memory: it is never written and never freed.
+
+   Rejected: one lock for all pools, since giving memory back may mean waiting
+   for a device; each pool has its own. */
+
 /* hook: flux_device_name, device/registry.h */
 
 FLUX__LEAN

@@ -3,12 +3,19 @@
 #include "platform.h"
 #include "threads.h" /* flux__atomic_load */
 
-/* ------------------------------------------------------------------ 2. Objects, threads' state, errors
-   Every handle starts with a flux__head: what it is, who owns it. A reference is held by a scope, by the user
-   (flux_retain), by another object, or by an edge of the graph; edges are counted apart, so that a tensor which only
-   the graph still needs (nobody can look at it) is known as hidden: the lower half of refs counts all of them, the upper one
-   the edges among these, so that one atomic step counts both.
-   All that is not shared between threads stands in one struct per thread. */
+/* ---------------------------------------------------------------------- base/object.h
+   The types that the rooms share: the head of every handle, buffers, tensors
+   (nodes of the graph), scopes, and flux__thread, which holds all state that is
+   not shared between threads. It also declares the error and allocation calls
+   that base/errors.h and base/memory.h define.
+
+   Invariant: every handle starts with a flux__head, which says what it is and
+   counts its references. A reference is held by a scope, by the user
+   (flux_retain), by another object, or by an edge of the graph. The lower half
+   of refs counts all references and the upper half the edges among them, so one
+   atomic step of FLUX__EDGE counts both; a tensor with edges only is hidden
+   (flux__visible is false): nobody can look at it, and it may be fused away. A
+   view's base is never a view itself. */
 
 FLUX__LEAN
 

@@ -2,8 +2,14 @@
 #define FLUX__BASE_OPTIONS_H
 #include "platform.h"
 
-/* ---------------- options: what was given, or the default. made: the struct has marks in what was left out, so that 0 was
-   given; else it was filled by hand, and 0 was left out. */
+/* ---------------------------------------------------------------------- base/options.h
+   Options: what a program gave, or the default. In a struct that the option
+   macros made (`made`) a field that was left out holds a mark, a number that
+   nobody writes, so that a 0 there was given; in a struct that a C program
+   filled itself, a 0 was left out.
+
+   Invariant: only these functions compare a field with its mark, so that each
+   option is read with its default in one place. */
 
 FLUX__COLD
 

@@ -2,13 +2,23 @@
 #define FLUX__BASE_PLATFORM_H
 #include "../api/calls.h"
 
-/* ------------------------------------------------------------------ 1. Platform
-   What differs between compilers and systems: attributes, atomics, threads, thread-local state, the clock, files,
-   shared libraries, the terminal. Nothing below asks which system it runs on. Systems: POSIX and Windows; compilers:
-   gcc, clang, MSVC, tcc (which has no intrinsics, no atomics and no thread-local variables).
-   With -std=c11 a C library hides what ISO C lacks, and the user may have included its headers before us, too late for
-   a feature macro: so the few POSIX functions that it hides are declared here.
-   Rejected: C11's <threads.h> and <stdatomic.h>, which C++11, tcc and older MSVC do not have.                        */
+/* ---------------------------------------------------------------------- base/platform.h
+   The platform's compile-time side: system headers, compiler attributes,
+   optimisation modes, and which vector instructions the compiler can emit
+   (FLUX__X86, FLUX__AVX2, FLUX__AVX512, FLUX__NEON). Locks and threads are in
+   base/threads.h, clock, terminal and shared libraries in base/system.h, files
+   in base/sinks.h. Systems: POSIX and Windows; compilers: gcc, clang, MSVC and
+   tcc (which has no intrinsics, no atomics and no thread-local variables).
+
+   Invariant: what differs between systems is behind these four rooms; above
+   them only what concerns forked processes and huge pages asks for the system.
+   With -std=c11 a C library hides what ISO C lacks, and the user may have
+   included its headers before ours, too late for a feature macro: the few POSIX
+   functions that are hidden so are declared here. An optimisation mode
+   (FLUX__LEAN, FLUX__HOT, FLUX__COLD) holds until the next one.
+
+   Rejected: C11's <threads.h> and <stdatomic.h>, which C++11, tcc and older
+   MSVC do not have. */
 
 #if defined(_WIN32)
 #  ifndef WIN32_LEAN_AND_MEAN
@@ -132,14 +142,15 @@ extern int madvise(void *at, size_t bytes, int advice);
 #endif
 
 /* How hard gcc tries, part by part, in a user's -O0 build too; every build of a program waits for it. The loops over numbers
-   say what they need themselves (FLUX__O2, and sections 9 and 10; without ira-region -O0 would spill). What every step runs
+   say what they need themselves (FLUX__O2, cpu/loops.h, cpu/gemm_kernels.h; without ira-region -O0 would spill). What every step runs
    through is LEAN: -O1 less the passes that cost more than a third of its time and change no figure; LOOPING within it has
    those again without which loops over vectors took up to twice as long. (ira-algorithm=priority is not among them: products
    by AVX2 would take 1.4 times as long.) What every tensor and every look at one passes through is HOT, all of -O1 and
    functions inlined: a look at a small product takes a fifth less. What runs once or waits for a file or a person is COLD,
    and so is what only says what is to be recorded, once a layer or less: layers, losses, most operations and their
    gradients, and most of what makes a plan. Each word holds up to the next. A function that two of them call is inlined into
-   neither, unless it is FLUX__INLINE. */
+   neither, unless it is FLUX__INLINE. A word resets to what the command line says before it sets its options: of pop_options and
+   push_options in one macro gcc 12 loses the second where a declaration without a body stands before them. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
 #  pragma GCC push_options
 #  define FLUX__O1 __attribute__((optimize("O1")))

@@ -6,6 +6,22 @@
 #include "errors.h"
 #include "memory.h"
 
+/* ---------------------------------------------------------------------- base/scopes.h
+   Ownership: reference counts (flux_retain, flux_release), scopes, and the
+   detection of handles that are used after their scope closed. A new object
+   belongs to the innermost open scope (flux__own); flux_keep_object hands it to
+   the scope outside, flux__succeed to the next turn of a loop. A composite
+   operation records its temporaries between flux__hide and flux__reveal, so
+   that only the graph refers to them and they can be fused away.
+
+   Invariant: t->owned is one stack for all open scopes of a thread, oldest
+   first; a scope owns the part from its start to the next scope's start. Number
+   0 is the program's scope (or the thread's life) and never closes. What moves
+   outwards is swapped to the boundary of each scope on the way, which then
+   moves past it. With FLUX__DEBUG a freed handle is not reused until
+   FLUX__GRAVES others have been freed, so its use is an error that names the
+   scope (flux__gone). */
+
 FLUX__LEAN
 
 static void *flux__own(void *object);     /* gives a new object (refs 1) to the innermost scope; returns it */

@@ -5,7 +5,18 @@
 #include "errors.h"
 #include "memory.h"
 
-/* ---- files */
+/* ---------------------------------------------------------------------- base/sinks.h
+   Files, written the same way for POSIX and Windows: names (UTF-8, converted
+   for Windows), what stands at a path, reading a whole file (flux__read_file),
+   and flux__out, the writer that all saving goes through.
+
+   Invariant: a file that flux__out writes comes to be whole or not at all: its
+   bytes go to a temporary file in the same folder, and flux__out_commit syncs
+   that and moves it over the old one. Devices and pipes are written as they
+   are. An error is recorded where it happens; after it, writes do nothing,
+   flux__out_commit does what flux__out_abort does and gives false. A NULL
+   flux__out is such an error, so callers check once, at the commit. Commit and
+   abort both free it. */
 
 FLUX__COLD
 

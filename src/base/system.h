@@ -3,7 +3,21 @@
 #include "platform.h"
 #include "threads.h" /* flux__atomic_load32, flux__atomic_store32 */
 
-/* ---- the clock, the environment, the terminal */
+/* ---------------------------------------------------------------------- base/system.h
+   What the program asks of the system besides threads and files: the monotonic
+   clock, environment variables, the terminal, shared libraries, the number of
+   processors, and the instruction set in use (flux__simd).
+
+   Invariant: shared libraries are opened when they are wanted and never closed,
+   since drivers do not survive that. A function's address is copied into a
+   pointer to function (flux__library_symbol), as ISO C has no cast between the
+   two kinds of pointers. flux__processors counts what this process may use:
+   processors, affinity mask and container quota, whichever is smallest.
+   flux__simd is 0 base, 1 AVX2 with FMA, 2 AVX-512 (F, BW, DQ, VL), 3 that with
+   BF16; it is found out once, and FLUX_SIMD can lower it.
+
+   Rejected: the compilers' own test for processor features: it needs a library
+   that some systems' linkers do not find. */
 
 FLUX__LEAN
 

@@ -4,6 +4,19 @@
 #include "threads.h" /* flux__atomic_load32, flux__atomic_store32 */
 #include "system.h"
 
+/* ---------------------------------------------------------------------- base/text.h
+   Text output: flux__sink, which works as snprintf does (writes what fits,
+   counts everything) or writes to a file, in colour on a terminal. Every print
+   and text function goes through it; the glyphs, in Unicode or ASCII, and
+   integers as text are here as well.
+
+   Invariant: a sink without memory only counts, so the same code gives a text
+   and its length. len counts bytes and chars counts characters of UTF-8;
+   columns are aligned by chars, and colour codes take none. flux__sink_end
+   terminates the text within n bytes and returns the length that the whole text
+   needs. Colour is used only where standard output is a terminal and NO_COLOR
+   is not set. */
+
 FLUX__COLD
 
 typedef struct flux__sink {

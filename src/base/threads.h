@@ -2,7 +2,23 @@
 #define FLUX__BASE_THREADS_H
 #include "platform.h"
 
-/* ---- locks, threads */
+/* ---------------------------------------------------------------------- base/threads.h
+   Threads: mutexes, condition variables, threads, atomics, once-only calls, a
+   thread's own pointer (flux__tls_get), and what happens at a fork. Each part
+   has three versions: POSIX, Windows, and FLUX_NO_THREADS, where there is one
+   thread and locks do nothing; atomics also differ by compiler, down to one
+   lock for all of them where the compiler has none.
+
+   Invariant: atomics are sequentially consistent and flux__atomic_add gives the
+   new value. A flux__os_thread must stay where it is until it is joined.
+   flux__tls_set takes the same destructor in every call; it runs when the
+   thread ends and may still call flux__tls_get. The worker threads adopt the
+   floating-point mode of their caller, which flux__float_mode reads.
+
+   At a fork the locks that guard memory shared by all are held, so that what
+   they guard is whole in the child; the other locks are made anew there. Who
+   holds one of the first takes another only in the order of flux__fork_locks
+   (device/registry.h), and calls nothing that may fork. */
 
 /* hook: flux__fork_locks, device/registry.h */
 

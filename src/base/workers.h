@@ -5,16 +5,24 @@
 #include "system.h"
 #include "errors.h"
 
-/* ------------------------------------------------------------------ 4. Worker threads
-   One pool for the process. flux__parallel cuts the numbers 0 ... n-1 into a share for each thread, who takes its own one
-   by one and then what the others left: of one tensor after the other a thread gets about the same part, which its cache
-   still has. (Two processors with no cache in common took twice as long for a recurrent step when anyone took any number.)
-   Who does what is still chance, so a piece of work must not depend on its worker: cut work by its size alone and results
-   are the same for any number of threads.
-   The caller waits only for workers that took part: the gate counts them, and closes when nothing is left, so that a
-   worker which wakes late costs nothing. Workers spin for a moment after each job, because a wake takes 20 us or more
-   and a training step has a job every few; then they sleep.
-   The pool serves one caller at a time. A second thread, and a call from within a job, run their work themselves.  */
+/* ---------------------------------------------------------------------- base/workers.h
+   The pool of worker threads, one per process. flux__parallel runs fn(ctx, i)
+   for i from 0 to n - 1 and cuts these numbers into a share for each thread,
+   which takes its own share one by one and then what the others left: from one
+   tensor to the next a thread gets about the same part, which its cache still
+   has. Scratch memory, which packing and the like need for a moment, is kept
+   here for the next time, by thread.
+
+   Invariant: which thread does what is chance, so a piece of work must not
+   depend on its worker: work is cut by its size alone, and results are the same
+   for any number of threads. The pool serves one caller at a time; a second
+   thread, and a call from within a job, run their work themselves. The caller
+   waits only for workers that took part: the gate counts them and closes when
+   nothing is left. Workers spin for 50 us after a job, since a wake-up takes 20
+   us or more, and then sleep.
+
+   Rejected: letting any thread take any number: two processors without a common
+   cache took twice as long for a recurrent step. */
 
 FLUX__LEAN
 

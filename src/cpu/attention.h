@@ -24,8 +24,20 @@
 #include "windows.h"
 #include "half_products.h"
 
-/* ---------------- attention
-   Some queries at a time, with all their scores: short columns, which the loops of section 9 pass over in the cache. */
+/* ---------------------------------------------------------------------- cpu/attention.h
+   Attention on the CPU: some queries at a time with all their scores, which
+   stay in the second-level cache; products by flux__gemm, softmax by the loops
+   of the instruction set. The dispatch of all kernels is here too:
+   flux__kernels_run runs a kernel on the CPU or hands a row of kernels to
+   another back end.
+
+   Invariant: a task is one tile of queries of one head and sample; in the
+   gradient it is all tiles of a head and sample, one after the other, so that
+   the sums for k and v have one order. Scores of a query are filled up to whole
+   vectors with minus infinity. A query that sees no key sees all alike, and has
+   no gradient by its scores. On the CPU kernels round to nearest and flush
+   denormal results to 0, and the caller's floating-point mode is restored after
+   each (flux__set_float_mode). */
 
 FLUX__LEAN
 

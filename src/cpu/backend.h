@@ -9,15 +9,21 @@
 #include "gemm_kernels.h"
 #include "gemm_pack.h"
 
-/* ------------------------------------------------------------------ 11. The CPU back end
-   A fused kernel runs block by block: some outer points times some reduced ones, together about a thousand, so that the
-   registers of its program (a block's numbers each) stay in the first-level cache while the loops of section 9 pass over
-   them. In a block either the reduced points or the outer ones lie next to each other, whichever is so in memory. If all
-   reduced points fit into one block, values live on from phase to phase; else each phase computes anew what it needs.
+/* ---------------------------------------------------------------------- cpu/backend.h
+   The CPU back end: its form of a kernel (flux__cpu), and how a kernel is cut
+   into blocks. A fused kernel runs block by block: some outer points times some
+   reduced ones, about a thousand together, so that the registers of its program
+   (a block's numbers each) stay in the first-level cache while the loops of
+   cpu/loops.h pass over them. In a block either the reduced points or the outer
+   ones lie next to each other, whichever is so in memory. If all reduced points
+   fit into one block, values live on from phase to phase; else each phase
+   computes anew what it needs.
 
-   Invariant: the order in which numbers are joined depends on the shape and the dims that go alone (flux__join_order), never on
-   what a kernel does besides, where its operands lie, its blocks or the number of threads. Sums of f32 are taken in f32 within
-   a chunk, where no number passes through more than some 40 additions, and chunks are added up in f64. */
+   Invariant: the order in which numbers are joined depends on the shape and the
+   reduced dims alone (flux__join_order), never on what a kernel does besides,
+   where its operands lie, its blocks or the number of threads. Sums of f32 are
+   taken in f32 within a chunk, where no number passes through more than some 40
+   additions, and chunks are added up in f64. */
 
 #define FLUX__TILE 1024
 #define FLUX__ATTEND_TILE 32768           /* scores at a time, or some more: they stay in the second cache */

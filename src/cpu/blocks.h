@@ -16,7 +16,17 @@
 #include "gemm_pack.h"
 #include "backend.h"
 
-/* ---------------- a block's run */
+/* ---------------------------------------------------------------------- cpu/blocks.h
+   The run of one block (flux__do_block): loads, lines, reductions and stores,
+   phase by phase. flux__block_run is one thread's view of a running kernel.
+
+   Invariant: a value is read or written in the tensor's own memory if the block
+   lies contiguously there in its own dtype (flux__in_place), else by way of a
+   register. walk[i] says whether at[i] holds a number for every point or one
+   for all. A load that is the same from block to block is done once. Results of
+   reductions are stored when they are complete. Numbers that a program gives
+   are kept even below the smallest normal float (flux__float_of), while results
+   that small become 0. In a block without points nothing is read or made. */
 
 FLUX__LEAN
 

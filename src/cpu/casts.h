@@ -7,8 +7,19 @@
 #include "loops.h"
 #include "vectors.h" /* flux__bf16_load_x8, flux__bf16_store_x16, flux__bf16_store_x8 */
 
-/* ---- casts: between a tensor's elements, of any dtype and stride, and a tile of one class
-   Each dtype has its own class, in which it is read and written; others are reached through that. */
+/* ---------------------------------------------------------------------- cpu/casts.h
+   Conversion between a tensor's elements, of any dtype and stride, and a tile
+   of one compute type: flux__load, flux__store, and flux__convert between
+   compute types. f16 and bf16 are converted here in plain C, where the
+   processor has nothing better.
+
+   Invariant: each dtype has its own compute type, in which it is read and
+   written; others are reached through that. A float becomes an integer towards
+   zero, the nearest one if out of range, 0 for NaN; half formats round to
+   nearest even. flux__wrap brings a tile to what its dtype can hold, so that a
+   value that stays in a kernel is the value that memory would hold. A number in
+   a node holds what its dtype would store (flux__as_stored), whether it ever
+   gets a buffer or not. */
 
 static const uint8_t flux__loop_class[FLUX_NUM_DTYPES] = {
     FLUX__F32C, FLUX__F64C, FLUX__F32C, FLUX__F32C, FLUX__I32C, FLUX__I64C, FLUX__I32C, FLUX__I32C };

@@ -5,11 +5,22 @@
 #include "../graph/nodes.h" /* FLUX__OP_DIV, FLUX__OP_SUB */
 #include "loops.h"
 
-/* ---- f32: functions, for any number of lanes
-   FLUX__VU and FLUX__VI are as many 32-bit integers, FLUX__VD, FLUX__VUL and FLUX__VL doubles and
-   64-bit integers in a vector of that size, so half as many. A number may stand for a vector but
-   in FLUX__FMA and FLUX__IF, where it is FLUX__K(number). A comparison gives a lane of bits all
-   set, or 1 where there is but one lane: FLUX__IF, & and | take both. */
+/* ---------------------------------------------------------------------- cpu/float32.h
+   The functions of float32 (exp, log, tanh, pow, ...) for any number of lanes,
+   written once as macros over the vector vocabulary that cpu/vectors.h defines
+   for each instruction set; random numbers; and two loops for several lines of
+   a kernel at once, Adam's step and softmax-like rows.
+
+   Invariant: coefficients are minimax fits on the interval that stands beside
+   each, within 2^-27 or better. Functions keep NaN, infinities and the sign of
+   zero; rare arguments (denormals of log, far angles) are looked for once per
+   vector, which costs less than a choice in each lane. Random numbers are
+   Philox 4x32-10: element i is word i mod 4 of counter i div 4, and between
+   words and numbers stand only sums, products and a square root, rounded one by
+   one. The joined loops use the same sums and products as the lines alone, so
+   they give the same bits.
+
+   Rejected: Adam line by line, which takes three times as long. */
 
 /* FLUX__POLY(3, x, c): c[0] + c[1] x + c[2] x^2, by fused steps; _PLAIN by sums and products, _D in double */
 #define FLUX__POLY(n, x, c) FLUX__POLY##n(FLUX__FUSED, x, c, 0)

@@ -3,9 +3,17 @@
 #include "../base/platform.h"
 #include "loops.h"
 
-/* ---- f64, by libm, and the integers
-   Integers are computed twice as wide where there is such a type, and cut back: so they wrap, and
-   nothing overflows. */
+/* ---------------------------------------------------------------------- cpu/float64.h
+   The loops of float64, by libm, and of the integers: the functions that
+   formulas use in these compute types, and the instances of the loops and
+   reductions. flux__formula_value computes one row of the table on doubles, for
+   numbers that are no tensors.
+
+   Invariant: integers are computed twice as wide where there is such a type,
+   and cut back: so they wrap, and nothing overflows. 64-bit integers need
+   __int128 for that. An integer to a negative power is the whole part of the
+   result. F rows of the table have no integer loops. fmax and fmin give NaN if
+   either operand is NaN. */
 
 #define FLUX__LOOP FLUX__SCALAR_LOOP
 #define FLUX__IF(cond, x, y) ((cond) ? (x) : (y))

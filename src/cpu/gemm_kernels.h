@@ -4,22 +4,24 @@
 #include "../base/system.h"
 #include "loops.h"
 
-/* ------------------------------------------------------------------ 10. Matrix product
-   C = A B, in f32 or f64, for any strides. A tile of C stays in registers: vectors run down the
-   columns of A and C, single elements of B are broadcast: 32 rows by 12 columns with AVX-512.
-   Both operands are read where they lie when that is fast enough; else blocks of them are copied:
-   A into panels as high as a tile, turned on the way if its columns are strided, B column by
-   column to a distance at which columns do not crowd into one set of the cache.
+/* ---------------------------------------------------------------------- cpu/gemm_kernels.h
+   The matrix product C = A B in f32 or f64, for any strides: its job
+   (flux__gemm_job) and its microkernels; cpu/gemm_pack.h copies operands,
+   cpu/gemm_plan.h cuts the work. An mr x nr tile of C stays in registers:
+   vectors run down the columns of A and C, single elements of B are broadcast,
+   32 x 12 with AVX-512. Inner-product kernels (dots, fours) serve few columns.
+   One macro makes the kernels of every instruction set, for several nr, so that
+   little work goes into padding.
 
-   Threads share out blocks of C. k is cut into chunks by its own length alone, and chunks are added
-   in order: an element's sum is the same for any number of threads, any block and any tile, with AVX2
-   and with AVX-512, and whether an operand is gathered as it is read or was copied before. Where
-   A has few rows and B many columns the roles are swapped, and a block of C is turned at its end.
+   Invariant: k is cut into chunks by its own length alone and chunks are added
+   in order: an element's sum is the same for any number of threads, any block
+   and tile, with AVX2 and AVX-512, and whether an operand is packed or read
+   where it lies. a is m x k with steps a_row, a_col; b k x n with b_row, b_col;
+   c has columns ldc apart. The epilogue sees each finished piece of C once.
 
-   One macro makes the kernels of every instruction set, for several numbers of columns, so that
-   little work goes into padding. Vectors are the compiler's own type.
-   Rejected: intrinsics (immintrin.h alone takes half as long to compile as all of this); packing
-   all of A and B (twice the memory, and slower for the flat matrices of a training step).       */
+   Rejected: intrinsics (immintrin.h alone takes half as long to compile as all
+   of this), and packing all of A and B (twice the memory, and slower for the
+   flat matrices of a training step). */
 
 FLUX__LEAN
 

@@ -5,7 +5,20 @@
 #include "loops.h"
 #include "gemm_kernels.h"
 
-/* ---- copying operands */
+/* ---------------------------------------------------------------------- cpu/gemm_pack.h
+   Packing: copies of blocks of A and B for the microkernels of
+   cpu/gemm_kernels.h. Contiguous columns are copied into panels as high as a
+   tile, contiguous rows are transposed in registers, other strides are gathered
+   element by element; B is packed interleaved, a tile's nr columns row by row.
+   The im2col pack (flux__gemm_collector) copies operands that are more than a
+   matrix, windows of an image or a sum over samples, straight from the
+   implicit-GEMM map (flux__axes: how rows and columns are made of several
+   dims).
+
+   Invariant: nothing is read or written beyond what was asked for: the last
+   vector of a run begins earlier and overlaps the one before. Panels whose
+   places would crowd into one set of the cache are copied a few at a time. A
+   unit for flux__gemm_up is a power of two. */
 
 FLUX__LEAN
 

@@ -7,7 +7,21 @@
 #include "gemm_kernels.h"
 #include "gemm_pack.h"
 
-/* ---- the plan of a product, and one thread's share of it */
+/* ---------------------------------------------------------------------- cpu/gemm_plan.h
+   The plan of a matrix product and one thread's share of it; flux__gemm is the
+   entry. The plan chooses whether C is computed as it is or transposed, which
+   is better where A has few rows and B many columns; whether inner products are
+   cheaper than tiles; the chunks of k; the blocks of C that threads share; and
+   which operands are packed. The constants beside each choice are measured.
+   With FLUX_BLAS products go to the program's CBLAS.
+
+   Invariant: what changes sums (chunks, inner products or tiles) depends on the
+   shape and strides of the whole product alone, judged by AVX-512's measures
+   also on AVX2, never on threads, blocks or packing. Blocks of A fit the
+   second-level cache, a panel of B the first. Less than a vector of rows at the
+   end is done by a tile that begins earlier. C may be missing: then only the
+   epilogue sees it, from scratch memory. Running out of memory is an error and
+   leaves C incomplete. */
 
 FLUX__LEAN
 

@@ -3,21 +3,24 @@
 #include "../base/platform.h"
 #include "../graph/table.h"
 
-/* ------------------------------------------------------------------ 9. CPU: loops
-   The innermost loops of the processor. What they work on is a tile: some hundred elements of one
-   class, in the first-level cache. Each row of the table of operations becomes a function for
-   every class, and for float32 one for every instruction set, in vectors of 16, 8 or 4 lanes; the
-   right one is taken when the program runs, so that no -m option is needed. gcc optimises this
-   part in a user's -O0 build too.
+/* ---------------------------------------------------------------------- cpu/loops.h
+   The innermost loops of the CPU, as macros that cpu/float64.h and
+   cpu/vectors.h instantiate. They work on a tile: some hundred elements of one
+   compute type, in the first-level cache. Each row of graph/table.h becomes a
+   function for every compute type, and for float32 one for every instruction
+   set, in vectors of 16, 8 or 4 lanes, chosen at run time (flux__section),
+   without any -m option. Folds are horizontal reductions of rows. The compiler
+   options set here, for -O0 builds too, end in cpu/random.h.
 
-   Invariants: an element's result depends neither on its place nor on its neighbours, since what
-   is left over at the end of a tile goes through the same vector code. A sum's order depends on
-   its length alone. Random numbers are made without fused multiply-adds: with the same bits on
-   every machine. A result may lie where an operand of stride 1 does.
+   Invariant: an element's result depends neither on its place nor on its
+   neighbours: the rest at the end of a tile goes through the same vector code.
+   A sum's order depends on its length alone. Random numbers use no fused
+   multiply-adds and have the same bits everywhere. A result may lie where an
+   operand of stride 1 does.
 
-   Rejected: leaving f32 to the compiler's own vectorising (ten times slower where the formula is
-   a function); libm (20 ns an element); including this file again for each instruction set, which
-   fails once it is renamed or pasted elsewhere. Hence functions inside macros below. */
+   Rejected: the compiler's vectorising of f32 (ten times slower for functions),
+   libm (20 ns an element), and including a file once per instruction set, which
+   fails when it is renamed: hence functions inside macros. */
 
 /* hook: FLUX__HALVES, cpu/vectors.h */
 /* hook: FLUX__IFD, cpu/vectors.h */

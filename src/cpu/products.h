@@ -11,7 +11,18 @@
 #include "blocks.h"
 #include "run.h"
 
-/* ---------------- matrix products */
+/* ---------------------------------------------------------------------- cpu/products.h
+   What a matrix product needs of a kernel: its epilogue, which runs the
+   kernel's program over each finished block of C while that is in the cache,
+   batch offsets, and half formats widened to f32. cpu/half_products.h runs
+   products, cpu/gemm_plan.h multiplies.
+
+   Invariant: a product whose only line stores it in f32 or f64 has no epilogue
+   and is written where it belongs (flux__bare_product). A block in the epilogue
+   is several columns: segments of product_rows points, m apart in the result. A
+   widened operand keeps its order if its elements lie side by side in some
+   order of its dims, and is contiguous otherwise; flux__widened_strides gives
+   its strides. The epilogue gets f32 sums for half formats. */
 
 FLUX__LEAN
 

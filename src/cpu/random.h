@@ -5,7 +5,15 @@
 #include "float32.h"
 #include "vectors.h"
 
-/* ---- random numbers: kind 0 uniform in [0, 1) with 24 bits, 1 standard normal */
+/* ---------------------------------------------------------------------- cpu/random.h
+   Random numbers for a kernel: flux__philox_run makes the elements of a stream
+   from any position on, in blocks of FLUX__RANDOM_BLOCK, flux__philox those of
+   any indices. The compiler options that cpu/loops.h set end here.
+
+   Invariant: an element depends on key, stream and its index alone, so any part
+   of a tensor can be made by any thread in any order, with the same bits. Kind
+   0 is uniform in [0, 1) with 24 bits, kind 1 standard normal. Indices are not
+   negative; runs of consecutive ones are made together. */
 
 /* Number `first` of a stream and those after it. */
 static void flux__philox_run(uint64_t key, uint64_t stream, int64_t first, int64_t n, float *out, int kind) {

@@ -7,7 +7,18 @@
 #include "vectors.h"
 #include "casts.h"
 
-/* ---- reductions */
+/* ---------------------------------------------------------------------- cpu/reductions.h
+   Reductions of tiles: identities, joining of partial results, rows with the
+   order of flux__join_order (flux__join_long), counting of bools, and argmax
+   and argmin.
+
+   Invariant: a long reduction is taken in chunks, one after the other, and in
+   parts that threads share; both are said by flux__join_order, that is by the
+   shape alone. Sums of f32 chunks are added up in double. A maximum or minimum
+   of zeros is +0, since which zero is found would be a matter of order. NaN
+   wins: a maximum is NaN if an element is, and argmax gives the first NaN, else
+   the first of equals. Of short rows several are taken at a time; a row with
+   NaN is found by its sum, which costs less than comparing every element. */
 
 /* What changes nothing when joined. */
 static void flux__identity(int cls, int red, void *out) {

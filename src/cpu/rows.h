@@ -16,7 +16,20 @@
 #include "gemm_plan.h"
 #include "backend.h"
 
-/* ---- lines that are run as one: Adam's, and those of rows */
+/* ---------------------------------------------------------------------- cpu/rows.h
+   Making a kernel ready for the CPU (flux__cpu_ready): registers for its
+   values, loops for its lines, and the lines that run as one. Three patterns
+   are recognised: Adam's step, rows of softmax, log-softmax or normalisation,
+   and reductions of bools, which are counted. flux__kernels_ready, here too,
+   hands a plan's kernels to their back ends.
+
+   Invariant: lines run as one give the same bits as the lines alone; a pattern
+   is taken only if its intermediate values are needed nowhere else, or are
+   kept. Registers are given out by last use; outer values, and loads that stay
+   the same from block to block (again), keep theirs for the whole kernel. A
+   number has no register. A value that is rounded only to be stored is rounded
+   by the store (parting). Splitting a reduction over threads follows
+   flux__join_order. */
 
 FLUX__COLD
 

@@ -15,7 +15,17 @@
 #include "backend.h"
 #include "blocks.h"
 
-/* ---------------- a kernel's run over threads */
+/* ---------------------------------------------------------------------- cpu/run.h
+   A kernel's run over threads: tasks of several blocks, and split reductions,
+   whose parts threads share when there are too few outer points.
+
+   Invariant: a task's blocks and a reduction's parts are fixed by the shape,
+   and partial results are put together in the order of the parts, f32 sums in
+   double: so the number of threads never shows in a result. Each thread has
+   scratch memory of its own for registers, kept for the next kernel. A worker
+   that finds no memory sets job->failed, and the calling thread reports it
+   (flux__job_ok). In a split reduction outer values are stored once, at the
+   end. */
 
 FLUX__LEAN
 

@@ -9,7 +9,24 @@
 #include "float64.h" /* flux__loops_f64 */
 #include "float32.h" /* FLUX__VECTOR_SECTION */
 
-/* ---- f32: instruction sets */
+/* ---------------------------------------------------------------------- cpu/vectors.h
+   The instruction sets of float32: one lane for compilers without vectors, four
+   lanes (SSE2, NEON), eight (AVX2 with FMA), sixteen (AVX-512). Each defines
+   the vocabulary (FLUX__FMA, FLUX__SQRT, ...) and instantiates cpu/loops.h and
+   cpu/float32.h. flux__section_now gives the table of the processor at hand,
+   flux__loop_for the loop of an operation, flux__run_rows runs whole rows:
+   softmax, log-softmax, normalisation.
+
+   Invariant: vectors are the compiler's own types; instructions that these have
+   no operator for are assembler text, with operands in both orders for
+   -masm=intel. AVX2 and AVX-512 give the same bits; without fused multiply-adds
+   the last bits differ. Half formats are converted by the processor where it
+   can. A loop for vectors gets whole vectors: flux__loop_run fills up the rest.
+   A row whose sum is NaN, as one with NaN or Inf may have, is computed again by
+   the plain steps.
+
+   Rejected: the compilers' headers of intrinsics, which take longer to read
+   than a whole instruction set here. */
 
 #if !FLUX__VECTORS
 typedef float flux__t_x1, flux__v_x1;

@@ -19,6 +19,18 @@
 #include "blocks.h"
 #include "products.h"
 
+/* ---------------------------------------------------------------------- cpu/whole.h
+   Kernels that are no elementwise program: spread (the reverse of a strided
+   view), concatenation, gather, scatter_add, and moves between devices.
+   flux__copy_elements moves or adds elements between two strided layouts of one
+   shape.
+
+   Invariant: threads share slices of the result, so each element has one writer
+   and additions have one order; gather and scatter_add go index by index in one
+   thread. Where places of a spread meet, f16 and bf16 are summed in f32. An
+   index out of range is an error that names it. A move between two back ends
+   goes by way of host memory. */
+
 FLUX__LEAN
 
 static const char *flux__operand_ptr(flux__run *run, const flux__operand *o);

@@ -15,9 +15,18 @@
 #include "run.h"
 #include "whole.h"
 
-/* ---- the largest of small windows, and its gradient
-   Kernels of so few lines, whose rows are a few numbers of an image, are run window by window: max alone, and
-   where(number == argmax, g, 0), which the gradient of max is. */
+/* ---------------------------------------------------------------------- cpu/windows.h
+   Fused kernels that run without blocks: the maximum of small windows (max
+   pooling) and its gradient, window by window, and copies of 32-bit words in
+   another order, as of a flipped kernel. flux__run_fused chooses: one of these,
+   a split reduction, or blocks over threads.
+
+   Invariant: a kernel is one of these only if its program is exactly that: max
+   alone; where(number == argmax, g, 0), with numbers that are each element's
+   own place in its window; or one load and one store. Results are those of the
+   plain program: the first of equals wins, NaN wins, and a maximum of zeros is
+   +0. Four windows are taken side by side without branches on their numbers.
+   Little work is done on the calling thread. */
 
 #define FLUX__WINDOW 64
 

@@ -17,7 +17,21 @@
 #include "orders.h"
 #include "loader.h"
 
-/* ---- making a batch */
+/* ---------------------------------------------------------------------- data/batch.h
+   Making one batch: flux__batch_make picks the observations of batch i, joins
+   them, and applies the stages. Host arrays are copied row by row; where a move
+   to a GPU is the only stage they are picked right into the memory that the
+   device copies from; arrays on a device are gathered there.
+
+   Invariant: a batch depends on the loader, the order, the key and its index
+   only: the thread's random stream is keyed for the time it is made and
+   restored afterwards. A worker makes the stages before the first move, and
+   computes what it hands over, since a node that is not computed belongs to its
+   thread; the caller makes the rest. On error no item is left; otherwise the
+   items are retained and everything else is freed. No graph is kept. A share
+   that is one observation short of full batches still has as many batches as
+   the others: its last observation is a batch of its own, taken from the batch
+   before, or there twice. */
 
 FLUX__COLD
 

@@ -12,7 +12,20 @@
 #include "batch.h"
 #include "progress.h"
 
-/* ---- an epoch */
+/* ---------------------------------------------------------------------- data/epoch.h
+   An epoch under way, flux__epoch: the order drawn for it, the batch that is
+   out, the one prepared ahead for a device, and the worker threads with their
+   ring of batches. flux_each is built of flux__each_start, flux__each_next and
+   flux__each_leave.
+
+   Invariant: a run is held by a second loader object, its cursor, which the
+   scope around the loop owns: where the compiler cannot clean up after return
+   or break, that scope does. Batches come out in order. A slot of the ring
+   belongs to the worker that claimed it until it is ready, which is set under
+   the lock. An error while a batch is made becomes that batch's error and is
+   pending only when its turn comes. An error since the loop began ends it, and
+   no batch is handed out while one is pending. A process forked later has no
+   workers and makes the remaining batches itself. */
 
 FLUX__COLD
 

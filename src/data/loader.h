@@ -13,7 +13,19 @@
 #include "../device/registry.h"
 #include "orders.h"
 
-/* ---- making a loader */
+/* ---------------------------------------------------------------------- data/loader.h
+   Making a loader: flux_dataloader checks its options, takes the arrays or the
+   data set, and cuts the observations into batches and into the shares of
+   ranks. Adding a stage (flux_mapobs, a move to a device) makes a new loader of
+   the same data, which counts its epochs from the start.
+
+   Invariant: the last dim of every array counts observations, and all arrays
+   have the same number. Arrays are computed once, when the loader is made, so a
+   batch costs a copy. Shares of ranks differ by one observation at most, and
+   every rank has the same number of batches, since collectives wait for each
+   other. A move is always a stage of its own, also when it is given to
+   flux_mapobs as a function, as only a move can be made ahead; a second move
+   right after a move replaces it. */
 
 FLUX__COLD
 

@@ -11,7 +11,15 @@
 #include "loader.h"
 #include "batch.h"
 
-/* ---- a loader as text */
+/* ---------------------------------------------------------------------- data/loader_text.h
+   A loader as text, as flux_print shows it: the shapes it holds, its options,
+   and the shapes of its first batch.
+
+   Invariant: printing makes the first batch in the order in which the data
+   stand and by the loader's seed, so it neither draws from the thread's random
+   numbers nor counts an epoch. Options appear only where they differ from the
+   defaults, but for batchsize. A failure leaves an empty text and a pending
+   error. */
 
 FLUX__COLD
 

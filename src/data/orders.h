@@ -14,22 +14,24 @@
 #include "../graph/reductions.h"
 #include "../schedule/looking.h"
 
-/* ------------------------------------------------------------------ 23. Data
-   One-hot labels, loaders, flux_each and its progress bar.
-   A loader is a description: arrays or a data set, how they are cut into batches, and stages
-   (transform, function, move to a device) that each batch passes. It changes nothing but its
-   count of epochs. An epoch under way is a flux__epoch: the order drawn for it, the batch
-   that is out, the one prepared ahead for a device, and the workers with their ring of
-   batches. So one loader can be walked any number of times, nested too, and a loop that is
-   left by `break` takes everything with it. A run is held by a second loader object, its
-   cursor, that belongs to the scope around the loop: where the compiler can't clean up after
-   `return`, that scope does.
-   Invariant: batch i depends on the loader, the epoch's key and i, never on who makes it:
-   random numbers drawn while it is made are keyed by (epoch, i). Workers claim batches in
-   order and put batch i into slot i mod depth, so they come out in order, and only a batch's
-   last owner frees it: values that cross threads are computed and carry no graph.
-   Rejected: an unordered queue (a run would not repeat), and one buffer for all batches (one
-   that is kept would change under its owner). */
+/* ---------------------------------------------------------------------- data/orders.h
+   The types of the data loader, and what decides the order of observations:
+   keys, random orders (flux__new_order), one-hot labels, splitting and
+   shuffling. A flux_loader is a description: arrays or a data set, how they are
+   cut into batches, and the stages (transform, function, move to a device) that
+   each batch passes. An epoch under way is a flux__epoch (data/epoch.h). A
+   loader changes nothing but its count of epochs, so one loader can be walked
+   any number of times, nested too.
+
+   Invariant: batch i depends on the loader, the epoch's key and i, never on who
+   makes it: random numbers drawn while it is made are keyed by (epoch, i).
+   Workers claim batches in order and put batch i into slot i mod depth, so they
+   come out in order; what crosses threads is computed and carries no graph, and
+   a batch is freed by its last owner. Labels are looked at when they are
+   encoded: a wrong one is an error with its place.
+
+   Rejected: an unordered queue (a run would not repeat), and one buffer for all
+   batches (one that is kept would change under its owner). */
 
 FLUX__COLD
 

@@ -10,11 +10,16 @@
 #include "../graph/views.h"
 #include "../schedule/looking.h"
 
-/* ---- progress
-   A bar looks at the values shown beside it only when it is drawn, ten times a second at
-   most, so a loss that nobody else looks at is not computed for it at every step. On a
-   terminal one line is drawn over and over; elsewhere (a file, a log) an epoch leaves one
-   line at its end. */
+/* ---------------------------------------------------------------------- data/progress.h
+   The progress bar of flux_each, and the values shown beside it
+   (flux_progress).
+
+   Invariant: the bar looks at its values only when it is drawn, ten times a
+   second at most, so a loss that nobody else looks at is not computed at every
+   step; a value that was drawn is let go, and its graph with it. On a terminal
+   one line is drawn over and over; elsewhere (a file, a log) an epoch leaves
+   one line at its end. Bars nest: the innermost one of the thread takes the
+   values, and has room for six. */
 
 FLUX__COLD
 

@@ -6,7 +6,17 @@
 #include "registry.h"
 #include "preferences.h"
 
-/* ---------------- choosing a device */
+/* ---------------------------------------------------------------------- device/choosing.h
+   The choice of a device: flux_get_device_with follows the argument, else the
+   preference (FLUX_GPU_BACKEND or the preferences file), else the order CUDA,
+   AMDGPU, Metal, CPU.
+
+   Invariant: without an argument there is always a choice, since the CPU always
+   works; a preference that cannot be followed is a warning that says why, and a
+   device is chosen automatically. A back end that was asked for by name and
+   cannot be used is an error with the reason (flux__named_backend), and the
+   device that is returned has back end -1. Choosing changes no device and not
+   the default one. */
 
 FLUX__COLD
 

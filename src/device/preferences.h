@@ -8,9 +8,24 @@
 #include "../base/sinks.h"
 #include "registry.h"
 
-/* ---------------- the preferences file: TOML, read
-   A walk over the whole text, which must be TOML, looking for one key of one table wherever TOML lets it stand:
-   under [Flux], as Flux.gpu_backend, or within Flux = { ... }. What is remembered are places in the text. */
+/* ---------------------------------------------------------------------- device/preferences.h
+   The preferences file, LocalPreferences.toml: finding it, reading one key of
+   it (gpu_backend in table Flux or MLDataDevices), and changing that key. The
+   file is the one that FLUX_PREFERENCES names, else the nearest in the working
+   directory or above, no further than a folder that has .git. The TOML reader
+   goes through the whole text, which must be TOML, and remembers places in it,
+   wherever TOML lets the key stand: under [Flux], as Flux.gpu_backend, or
+   within Flux = { ... }.
+
+   Invariant: in the file only one value is ever touched, as a range of bytes:
+   everything else, comments and line ends included, is somebody else's. A file
+   that is not TOML, or has the table in a form that leaves no room, is left as
+   it is. Every index stays within the text, nesting is bounded by
+   FLUX__TOML_DEPTH and the length by FLUX__TOML_MAX. The file is read once, and
+   again after a change of ours.
+
+   Rejected: reading the file into tables and printing them again, which loses
+   comments and layout. */
 
 #define FLUX__TOML_DEPTH 32
 #define FLUX__TOML_MAX (1 << 20)          /* bytes: a longer file is no preferences file */

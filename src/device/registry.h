@@ -11,6 +11,21 @@
 #include "../gpu/devices.h"
 #include "../gpu/backend.h"
 
+/* ---------------------------------------------------------------------- device/registry.h
+   The registry of devices: which back ends there are, which of them work here,
+   and the public queries of them. A back end is asked once per process whether
+   it works; the answer stays, with its reason, because every fallback must be
+   able to say why. The table flux__backends has the CPU, CUDA, AMDGPU and Metal
+   in the order of the enum; a back end that is not part of this build has a row
+   that says so.
+
+   Invariant: nothing here changes a device, or which one is current for its
+   driver (flux_default_device only says where new tensors are made). Nobody's
+   function (a log or error handler) is called while flux__device_lock is held.
+   The order in which fork takes the locks, flux__fork_locks, is here since it
+   needs all of them; locks that are held while a driver is called are not
+   waited for, as a driver may fork itself. */
+
 FLUX__LEAN
 
 FLUX__UNUSED static void flux__backend_set(int index, const flux__backend *b);   /* a test's own; NULL: the built-in one again */

@@ -8,7 +8,19 @@
 #include "../graph/leaves.h"
 #include "sources.h"
 
-/* ---------------- CSV: lines of numbers */
+/* ---------------------------------------------------------------------- files/csv.h
+   CSV: lines of numbers, as float32, columns x lines. The separator is found in
+   the first line of numbers: a semicolon, a comma, a tab, or any run of blanks.
+   A heading line is skipped, # begins a comment, empty lines do not count.
+
+   Invariant: the whole text is one buffer; a first pass counts columns and
+   lines, a second one reads numbers into the tensor, and all lines have as many
+   as the first. More lines than the text could hold at that width are compared
+   before memory is asked for. A number is rounded to float32 once: from a
+   double where that is safe, by strtof where the double is near the middle
+   between two float32. The locale's decimal point does not matter, as strtof
+   gets digits and an exponent without a point. What is wrong is named by line
+   and column. */
 
 FLUX__COLD
 

@@ -5,7 +5,15 @@
 #include "../base/scopes.h"
 #include "sources.h"
 
-/* ---------------- IDX: 0 0 type ndim, sizes as 32-bit numbers, elements; all big-endian */
+/* ---------------------------------------------------------------------- files/idx.h
+   IDX, MNIST's format: two zero bytes, the element type, the number of dims,
+   the sizes as 32-bit numbers, the elements, all big-endian. flux__load_with
+   runs the parser of any format of one tensor over a file.
+
+   Invariant: the file has exactly the bytes that its heading promises, and this
+   is checked before a tensor is allocated. The sizes are row-major, so they are
+   read in reverse and the data stay as they lie. Every temporary is hidden: a
+   call returns one tensor in host memory, or NULL with an error. */
 
 FLUX__COLD
 

@@ -14,7 +14,18 @@
 #include "sources.h"
 #include "idx.h"
 
-/* ---------------- text headings: a cursor that both JSON and NumPy's dictionary are read with */
+/* ---------------------------------------------------------------------- files/npy.h
+   NumPy's .npy: "\x93NUMPY", version, length, a Python dictionary as text,
+   elements. The cursor that reads textual headings, of .npy and of safetensors,
+   is here, and so are the functions with which all writers fetch a tensor's
+   elements (flux__host_data).
+
+   Invariant: a heading has exactly the keys descr, fortran_order and shape,
+   each once. Data in C order are those of the tensor of reversed dims: this is
+   read, and its transpose, a view, is handed out. The writer says
+   fortran_order, since memory is column-major, and the data begin at a multiple
+   of 64. The cursor changes its text in place: strings are terminated where
+   they stand. */
 
 FLUX__COLD
 

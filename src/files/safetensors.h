@@ -7,10 +7,19 @@
 #include "npy.h"
 #include "csv.h"
 
-/* ---------------- safetensors: the heading
-   8 bytes say how long the heading is; it is JSON, {"name": {"dtype": "F32", "shape": [2, 3],
-   "data_offsets": [0, 24]}, ..., "__metadata__": {"any": "text"}}; the data follow, without a
-   hole or an overlap. */
+/* ---------------------------------------------------------------------- files/safetensors.h
+   The heading of a safetensors file: 8 bytes say how long it is; it is JSON,
+   {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...,
+   "__metadata__": {"any": "text"}}; the data follow. flux__archive_open reads
+   and checks it, flux__find looks a name up, flux__entry_read makes the tensor.
+
+   Invariant: in an open archive every entry's shape, dtype and offsets agree,
+   the data follow each other to the file's end without a hole or an overlap,
+   and no name is there twice. Entries and pairs of the metadata are sorted by
+   name; strings point into the heading, unescaped in place. A name is found as
+   it is, else through a tie: "tie:name" in the metadata of our files, plain
+   "name" in those of PyTorch's save_model. An entry whose dtype or number of
+   dims we do not have is an error only when it is read. */
 
 #define FLUX__MAX_HEADING 100000000       /* bytes: what Python's library allows */
 

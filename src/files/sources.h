@@ -6,18 +6,24 @@
 #include "../base/sinks.h"
 #include "../graph/leaves.h"
 
-/* ------------------------------------------------------------------ 24. Files
-   Readers of IDX (MNIST's format), NumPy's .npy, CSV and safetensors, writers of the second and
-   the last.
-   Readers work on a flux__source: a file, or bytes in memory in its place, so that a test can
-   hand them anything.
-   Invariants: nothing that a file says is used before it is checked; no memory is asked for on
-   the word of a heading before the bytes that it promises are known to be there; what is in
-   memory, or on the disk under the name asked for, changes at the very end of a call or not at
-   all. Files are little-endian (IDX and some .npy are not) and row-major: a tensor's memory is
-   the file's, and its dimensions stand there in reverse, so that no data are shuffled.
-   Rejected: mapping files into memory (a file that shrinks meanwhile kills the process), and a
-   JSON parser for more than safetensors allows: three fixed levels need no recursion. */
+/* ---------------------------------------------------------------------- files/sources.h
+   Reading: flux__source is a file, or bytes in memory in its place, so that a
+   test can hand the readers anything. The table of element types as files name
+   them, decoding to host order, and reading a tensor at a position
+   (flux__read_tensor) are here as well. The readers of IDX (MNIST's format),
+   .npy, CSV and safetensors, and the writers of .npy and safetensors, stand on
+   this.
+
+   Invariant: nothing that a file says is used before it is checked; no memory
+   is asked for on the word of a heading before the bytes that it promises are
+   known to be there; what is in memory, or on the disk under the name asked
+   for, changes at the very end of a call or not at all. Files are little-endian
+   (IDX and some .npy are not) and row-major: a tensor's memory is the file's,
+   and its dims stand there in reverse, so that no data are moved.
+
+   Rejected: mapping files into memory (a file that shrinks meanwhile kills the
+   process), and a JSON parser for more than safetensors allows: three fixed
+   levels need no recursion. */
 
 FLUX__COLD
 

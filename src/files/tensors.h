@@ -18,10 +18,19 @@
 #include "csv.h"
 #include "safetensors.h"
 
-/* ---------------- safetensors: what is saved and loaded
-   A flux__list names the tensors of the things that a call is given, in the order in which they
-   are visited. Those that are one tensor are known by `first`, the number of the place where it
-   was met first: it is written once, under that name, and the other names become ties. */
+/* ---------------------------------------------------------------------- files/tensors.h
+   Saving and loading tensors, models and optimiser states as safetensors. A
+   flux__list names the tensors of the things that a call is given, in the order
+   in which they are visited; tensors of several things have the thing's name as
+   a prefix.
+
+   Invariant: saving computes everything before anything is written. Loading is
+   all or nothing: names, shapes and dtypes are compared, then everything is
+   read and moved to the device of the tensor that it replaces, and only then
+   the first field changes. Places that hold one tensor are known by first: it
+   is written once, under the first name, and the others become ties in the
+   metadata; on loading they must have equal data. Data are laid out with wide
+   elements first, each at a multiple of its size, from a multiple of 64 on. */
 
 FLUX__COLD
 

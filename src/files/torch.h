@@ -20,9 +20,19 @@
 #include "safetensors.h"
 #include "tensors.h"
 
-/* ---------------- safetensors: PyTorch's models
-   Dimensions are read in reverse anyway, as memory is row-major there. What is left: matrices, which we have the other way
-   round; kernels, which Conv flips; and names. Where a layer is not in the table, names are equal and memory is as well. */
+/* ---------------------------------------------------------------------- files/torch.h
+   Loading a PyTorch model's safetensors into a model of ours (flux_load_torch).
+   Dims are read in reverse anyway, as memory is row-major there; what is left
+   are matrices, which we have transposed, kernels, which Conv flips, and names.
+   One table, flux__torch_rows, says per layer and field what PyTorch calls it
+   and how it lies. The calls for several things in a file and for one tensor of
+   it follow.
+
+   Invariant: nothing of the model changes before every field has found its
+   tensor, of its own shape, and every tensor of the file is taken, but for
+   counts of batches and what the map leaves out. Where a layer has no row, the
+   names are equal and the memory is as well. The map, "ours = theirs, ...",
+   renames the longest part of a path that it names. */
 
 FLUX__COLD
 

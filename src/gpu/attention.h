@@ -6,8 +6,19 @@
 #include "kernels.h"
 #include "gemm.h"
 
-/* ---- attention: 32 rows of scores by 32 columns at a time. Rows are those that a block's results belong to: queries, or
-   keys in the gradients by k and v; columns are the others, over which a loop goes. Eight threads share a row. */
+/* ---------------------------------------------------------------------- gpu/attention.h
+   The text of attention's kernels: 32 rows of scores by 32 columns at a time,
+   eight threads a row. Rows are those that a block's results belong to,
+   queries, or keys in the gradients by k and v; a loop goes over columns, the
+   others.
+
+   Invariant: scores are never stored. The forward kernel keeps a running
+   maximum and sum of each query, and writes the maximum and the sum's
+   reciprocal behind its result; the gradients read them and compute each tile's
+   weights again. Each result is made by its own blocks (blockIdx.z in the
+   gradients), so nothing is added by two blocks and sums have one order. A
+   query that sees nothing has weights but no gradient by its scores. Tiles that
+   a causal mask hides altogether are skipped, unless there is another mask. */
 
 FLUX__LEAN
 

@@ -15,7 +15,17 @@
 #include "cache.h"
 #include "compile.h"
 
-/* ---- what the registry asks */
+/* ---------------------------------------------------------------------- gpu/backend.h
+   What the registry asks of a GPU back end: available, functional, device
+   names, components, closing; and FLUX__GPU_ROW, which makes the row of the
+   back end's table for each driver.
+
+   Invariant: a driver and its compiler are opened under flux__driver_lock, when
+   they are first asked for. A back end is functional if it has a device and
+   something to compile with; that the cache knows the compiler is enough, since
+   opening one takes time. No log or error handler runs under the lock
+   (flux__hold). flux__gpu_close runs after all memory has gone back, and undoes
+   whatever was opened. */
 
 FLUX__LEAN
 

@@ -7,11 +7,17 @@
 #include "../base/sinks.h"
 #include "kernels.h"
 
-/* ---- the cache of compiled programs on disk
-   An entry is named after all that it depends on, the compiler's version among it, and holds a checksum; it is written aside
-   and renamed. The folder must be the user's own and writable by nobody else, and nobody may put another in its place, for its
-   content is run: so the folders above it are looked at too, and entries are opened in the very one that was. Beside the entries
-   stands who made them, so that a compiler whose file is as it was need not be opened to be known. */
+/* ---------------------------------------------------------------------- gpu/cache.h
+   The cache of compiled programs on disk, in FLUX_CACHE_DIR or ~/.cache/flux.
+
+   Invariant: an entry is named after all that it depends on (source,
+   architecture, driver, the compiler's version) and holds a checksum; one that
+   does not match is not used. It is written under another name and renamed, so
+   a reader finds it whole or not at all. The folder must be the user's own and
+   writable by nobody else, since its content is run. Beside the entries stands
+   which compiler made them, with its file's size and time: a compiler whose
+   file is unchanged need not be opened to know its version. A cache that cannot
+   be written is a warning, once, and no error. */
 
 FLUX__LEAN
 

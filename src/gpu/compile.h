@@ -15,7 +15,19 @@
 #include "program.h"
 #include "cache.h"
 
-/* ---- compiling */
+/* ---------------------------------------------------------------------- gpu/compile.h
+   Compiling: a plan's new kernels are put together into programs of a few,
+   which threads compile; images come from the cache on disk if they are there
+   (gpu/cache.h). flux__gpu_ready is the back end's call that makes a plan's
+   kernels on one device ready.
+
+   Invariant: how many programs there are does not depend on the number of
+   threads, and so neither do their names on disk. A kernel that is known to the
+   device, by the hash of its text, is never compiled again; the compile lock
+   keeps two threads from compiling the same one. The device lock is not held
+   while compiling. An image from disk that the driver refuses is compiled anew.
+   After a failure no kernel of a program that is only partly known is left. An
+   error names the kernel, the line of its text and what the compiler says. */
 
 FLUX__LEAN
 

@@ -8,7 +8,20 @@
 #include "kernels.h"
 #include "devices.h"
 
-/* ---- memory and copies */
+/* ---------------------------------------------------------------------- gpu/copies.h
+   Device memory and copies: allocation, uploads and downloads by way of pinned
+   memory, copies within and between devices, and copies ahead, with which a
+   loader's next batch travels on a stream of its own.
+
+   Invariant: a copy ahead starts when what was queued before it is done, since
+   its memory may have been in use there, and whoever uses that memory next
+   waits for it first (flux__gpu_await); places are told by address. Pinned
+   memory is a ring of FLUX__SLOTS pieces: a piece is one thread's while it is
+   busy, and its event says when the device is done with it; nobody waits for a
+   piece while holding one. An upload returns when the data are queued, a
+   download when they are there. Memory is freed only after both streams are
+   drained. Indices that were out of range become an error at a download or wait
+   (flux__gpu_check). */
 
 FLUX__LEAN
 

@@ -9,7 +9,20 @@
 #include "../base/sinks.h"
 #include "kernels.h"
 
-/* ---- devices: what is open, what is compiled */
+/* ---------------------------------------------------------------------- gpu/devices.h
+   Open devices: locks, opening and closing, and what is known of each
+   (flux__gpu): stream, pinned memory, compiled kernels, driver graphs. A call
+   of the back end's table goes through flux__gpu_enter and flux__gpu_leave,
+   which lock the device and make it current.
+
+   Invariant: the compile lock of a device comes before its device lock, that
+   before the driver lock, which guards opening drivers and compilers. No device
+   lock is held while the host waits for a copy or a kernel (flux__gpu_sleep),
+   fills or empties pinned memory, or compiles; what was found before such a
+   wait may have changed after it. A device that was lost, or was opened before
+   a fork, refuses every call with an error. The device that was current for the
+   thread is current again afterwards. A failed opening leaves nothing open, and
+   the next call tries again. */
 
 FLUX__LEAN
 

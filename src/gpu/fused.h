@@ -14,7 +14,21 @@
 #include "../cpu/backend.h"
 #include "kernels.h"
 
-/* ---- fused kernels */
+/* ---------------------------------------------------------------------- gpu/fused.h
+   The text of fused kernels: elementwise ones, one thread a point
+   (flux__code_map), and reductions, where lanes of a block share an outer point
+   (flux__code_reduce). flux__coder_start, which begins the text of every
+   kernel, is here too; it makes positions 32-bit where the kernel's tensors
+   allow it.
+
+   Invariant: the number of lanes and parts of a reduction follows from the
+   shape, the reduced dims and the number of multiprocessors alone, since it
+   shows in a sum; only the order in which threads stand follows from where
+   operands lie. Each lane sums some 32 floats at a time and adds these sums up
+   in double; lanes are joined in a tree, parts in order. A split reduction is
+   two launches: parts go to scratch memory, then one thread an outer point
+   joins them. Threads beyond the last outer point compute as that one does and
+   store nothing, as the barriers need them. */
 
 FLUX__LEAN
 

@@ -7,8 +7,22 @@
 #include "kernels.h"
 #include "fused.h"
 
-/* ---- matrix products: tiles in shared memory, a piece of the result in each thread's registers, or in each warp's where the
-   chip has an operation on small matrices. Windows that a convolution multiplies are read where they lie in the image. */
+/* ---------------------------------------------------------------------- gpu/gemm.h
+   The text of matrix products: tiles in shared memory, a piece of the result in
+   each thread's registers (flux__code_product_by_thread), or in each warp's
+   where the chip has an operation on small matrices
+   (flux__code_product_by_warp: tensor cores, matrix cores). Windows that a
+   convolution multiplies are read where they lie in the image, by an
+   implicit-GEMM map.
+
+   Invariant: the tile is chosen by shape, dtype and number of multiprocessors;
+   an element's sum has one order. A tile of an operand lies in shared memory as
+   it lies in memory, with rows padded so that their starts fall on different
+   banks, and comes in chunks of 16 bytes where all of these are whole and
+   aligned, else of 4. While one tile is multiplied the next is on its way, in
+   registers, or straight to shared memory if the chip copies by itself. Shared
+   memory stays within 48 KiB. Both operands have one dtype; f32 uses TF32 only
+   if that was allowed. */
 
 FLUX__LEAN
 

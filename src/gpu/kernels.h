@@ -11,23 +11,24 @@
 #include "../cpu/gemm_kernels.h"
 #include "../cpu/backend.h"
 
-/* ------------------------------------------------------------------ 12. The GPU layer
-   What CUDA and HIP have in common, which is nearly all: kernels are turned into source text, compiled at run time,
-   kept in memory and on disk, and launched on one stream for each device. flux_cuda.h and flux_hip.h each fill a table of
-   driver calls (flux__driver) and say how their dialect spells what C lacks.
+/* ---------------------------------------------------------------------- gpu/kernels.h
+   The GPU layer: what CUDA and HIP have in common, which is nearly all. Kernels
+   are emitted as C99 source, compiled at run time, kept in memory and on disk,
+   and launched. flux_cuda.h and flux_hip.h each fill flux__driver, a table of
+   driver calls, and spell what C lacks. The source holds shapes as numbers; its
+   parameters are addresses, numbers and random keys. A thread computes a point,
+   or some share an outer point and join their parts in a fixed order. Here are
+   the types, the text before every program, and the emitter.
 
-   A kernel's text is C99 but for the dialect's words, and holds its shapes as numbers, so that the compiler knows every
-   stride; its parameters are addresses, numbers and keys of random numbers. One thread computes one point, or, where dims
-   are reduced, some threads share an outer point, as many as there is work for, and put their parts together in a fixed
-   order. So a result depends on shapes and on nothing else.
+   Invariant: a device has one stream, run in the order of the calls, so memory
+   in the pool may be handed out at once; a loader's next batch is copied on a
+   second, and each waits for the other where they share memory. Only a download
+   waits. The application's context is current again when a call returns.
+   Results depend on shapes and the kind of chip alone.
 
-   Invariants: whatever is queued for a device runs on its one stream in the order of the calls, so memory that comes
-   back to the pool may be handed out at once; but a loader's next batch travels on a second stream, and each of the two waits
-   for the other where they share memory. Nothing waits but a download, and it holds nobody up. The context that the application has made
-   current is current again when a call returns. Positions are 32-bit where all of a kernel's tensors allow it.
-
-   Rejected: a library of compiled kernels (one for each architecture, dtype and shape of broadcasting), and a stream for
-   each thread (memory would need an event for each reuse). */
+   Rejected: a library of compiled kernels (one per architecture, dtype and
+   broadcast), and a stream per thread (each reuse of memory would need an
+   event). */
 
 FLUX__LEAN
 
@@ -111,7 +112,7 @@ static int flux__log_code(char **log, int code, const char *text) {
     return code;
 }
 
-/* Half floats by integer arithmetic, as in section 9, for a compiler that has nothing better. */
+/* Half floats by integer arithmetic, as in cpu/casts.h, for a compiler that has nothing better. */
 #define FLUX__SOFT_HALF                                                                                                         \
     "DEVICE float f16_float(unsigned short h) {\n"                                                                              \
     "    float x = FLOAT_OF((unsigned int)(h & 0x7fff) << 13) * 5.192296858534828e33f;\n"                                       \
@@ -194,7 +195,7 @@ static const char *const flux__gpu_prelude[] = {
     "DEVICE int later_##X(T x, long long at, T best, long long index, int max) {\\\n"
     "    return at >= 0 && (index < 0 || beats_##X(x, best, max) || (!beats_##X(best, x, max) && at < index));\\\n}\n"
     "ARG(float, f32)\nARG(double, f64)\nARG(int, i32)\nARG(long long, i64)\n",
-    /* random numbers, bit for bit as in section 9 */
+    /* random numbers, bit for bit as in cpu/random.h */
     "DEVICE void words(u64 key, u64 stream, u64 counter, u32 *w) {\n"
     "    u32 c0 = (u32)counter, c1 = (u32)(counter >> 32), c2 = (u32)stream, c3 = (u32)(stream >> 32);\n"
     "    u32 k0 = (u32)key, k1 = (u32)(key >> 32);\n"

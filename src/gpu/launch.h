@@ -10,6 +10,24 @@
 #include "devices.h"
 #include "copies.h"
 
+/* ---------------------------------------------------------------------- gpu/launch.h
+   Launching. A row of kernels is launched one by one until it has been met
+   twice, then as one graph of the driver's (flux__replay, a graph exec). The
+   graph's kernels, their order and their grids never change; an argument that
+   does (a learning rate, a step count, a random key, an address) is compared
+   with the last one, and a node whose arguments differ is updated before the
+   launch. The pool gives a repeated step the same memory, so these are few.
+
+   Invariant: what a driver refuses is done one by one, now and from then on,
+   with the same results. All operands of a row wait for copies ahead before it
+   starts (flux__gpu_args). If a launch fails for lack of memory the pool is
+   trimmed and it is tried once more. A graph belongs to its plan; one whose
+   device was closed is dead but not freed.
+
+   Rejected: capturing the stream, which makes the same graph but hands no nodes
+   out and forbids other threads' calls meanwhile; arguments in device memory,
+   which cost every step a copy and every kernel a dependent load. */
+
 FLUX__LEAN
 
 static void flux__replay_drop(flux__gpu_kernel *gk);

@@ -12,7 +12,17 @@
 #include "whole.h"
 #include "attention.h"
 
-/* ---- from kernels to a program's text */
+/* ---------------------------------------------------------------------- gpu/program.h
+   From a kernel to text: flux__code_kernel chooses the emitter of its kind, and
+   flux__spell_formula turns a formula of graph/table.h into a function of the
+   program, FLUX__F(exp)(a) into exp_f32(a).
+
+   Invariant: a kernel's text depends on its shapes, strides, dtypes and the
+   chip alone, not on addresses or numbers, which are parameters: its hash is
+   its name, and equal kernels are compiled once. A kernel without points has no
+   launch. Both launches of a split reduction take the same parameters: those
+   that only the second one names are found by emitting it once before. Formulas
+   of integers are computed as 64 bits and cut. */
 
 FLUX__LEAN
 

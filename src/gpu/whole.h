@@ -7,7 +7,20 @@
 #include "kernels.h"
 #include "fused.h"
 
-/* ---- whole-tensor kernels: one thread an element of the result */
+/* ---------------------------------------------------------------------- gpu/whole.h
+   The text of whole-tensor kernels, one thread an element of the result:
+   gather, scatter_add, concatenation, and spread, the reverse of a strided
+   view.
+
+   Invariant: no atomic additions: each element of the result finds all that is
+   added to it and adds it in the order of the operand, so sums repeat; half
+   formats are summed in f32. In scatter_add an element looks through all
+   indices or, where that is too much, searches among keys that one block has
+   sorted before (a bitonic sort); a key holds index and number, so equal
+   indices keep their order. An index out of range is noted in the device's
+   status words and becomes an error at the next download or wait. In spread,
+   dims are taken by falling stride, and of each only the indices that the rest
+   allows. */
 
 FLUX__LEAN
 

@@ -8,12 +8,20 @@
 #include "views.h"
 #include "products.h"
 
-/* ---------------- attention
-   V softmax(K'Q) as one operation, so that the scores (keys x queries x heads x batch) need not be stored: its kernel has
-   a tile of them at a time, and its gradient's computes that again from what each query's softmax has as maximum and sum.
-   FLUX__ATTEND puts all results of a kernel into one vector; FLUX__ATTENTION shows one of them, and carries the gradient.
-   The gradient's gradient is that of the same formula in plain operations, which are recorded beside and computed only
-   if somebody asks for it. */
+/* ---------------------------------------------------------------------- graph/attention.h
+   Attention, V softmax(K'Q), as one operation. The scores (keys x queries x
+   heads x batch) need not be stored: the kernel has a tile of them at a time,
+   and the kernel of the gradient computes them again from the maximum and the
+   sum of each query's softmax. FLUX__ATTEND puts all results of a kernel into
+   one vector; FLUX__ATTENTION shows one of them and carries the gradient.
+
+   Invariant: q, k and v are features x steps x batch, contiguous along features
+   (flux__packed), and float32 or float64: other dtypes are converted before and
+   after. Behind the result y the vector holds each query's maximum and the
+   reciprocal of its sum. A mask broadcasts to keys x queries x heads x batch:
+   bool says what may be seen, any other dtype is added to the scores. The plain
+   formula (flux__attend_scores) is recorded beside the gradient and computed
+   only if somebody asks for the gradient's gradient. */
 
 FLUX__COLD
 

@@ -13,7 +13,24 @@
 #include "products.h"
 #include "gradients.h"
 
-/* ---------------- the walk */
+/* ---------------------------------------------------------------------- graph/backward.h
+   Reverse-mode differentiation: the walk from the loss back along the edges.
+   flux__walk_collect numbers all nodes that the loss depends on, operands
+   first, without recursion; flux__backward then calls flux__gradient_of
+   (graph/gradients.h) from the last node to the first and sums what reaches
+   each. flux__map, a hash map from tensors to numbers, is here too.
+   schedule/update.h uses the walk with whole set, to count references.
+
+   Invariant: contributions to one gradient are summed in an order that
+   recording fixes, so results repeat. A walk writes only to nodes of its own
+   thread: an unfinished node keeps its number itself, a finished one, which
+   threads may share, is looked up in a map. Nothing passes behind nodes of
+   FLUX_NOGRAD, except in a whole walk.
+
+   Rejected: adding up the contributions of many time steps one by one, where
+   each slice's gradient would be as large as the whole tensor and each product
+   small: slices that do not overlap are joined, and a sum of products becomes
+   one product of joined matrices. */
 
 FLUX__LEAN
 

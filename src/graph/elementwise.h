@@ -8,6 +8,20 @@
 #include "../base/scopes.h"
 #include "nodes.h"
 
+/* ---------------------------------------------------------------------- graph/elementwise.h
+   Elementwise operations: broadcasting, dtype promotion, casts, and
+   flux__elementwise, which makes the node of any row of graph/table.h. The
+   public calls, the copy and the move to another device follow.
+
+   Invariant: a node's operands are on one device and, but for bare numbers,
+   have the dtype in which it computes: flux__taken converts what differs before
+   the node is made. A bare number adapts to the other operands; one that their
+   integer dtype cannot hold is an error, beside bools it makes an i32 or f32.
+   Operations on bare numbers alone are computed at once, in double. A formula
+   of several operations on a half format computes in float32: its operands are
+   widened (flux__wide) and the result is rounded once (flux__narrow), so that
+   no intermediate overflows and kernels load and store halves only. */
+
 FLUX__HOT
 
 static flux_tensor *flux__move(flux_tensor *x, flux_device d);

@@ -16,10 +16,22 @@
 #include "windows.h"
 #include "attention.h"
 
-/* ------------------------------------------------------------------ 7. Gradients
-   The reverse walk: from the loss back along the edges, each operation's gradient written with operations, so that the
-   result is a graph like any other (and has a gradient itself). Contributions to one tensor are summed in the order in
-   which the graph was recorded, which makes the result reproducible. */
+/* ---------------------------------------------------------------------- graph/gradients.h
+   The gradient of each operation, by its operands (flux__gradient_of):
+   elementwise rows by graph/table.h, all others by a function each. Gradients
+   are written with operations, so a gradient is a graph like any other and has
+   a gradient itself. graph/backward.h walks the graph and calls this.
+
+   Invariant: out[i] has the shape and dtype of operand i, or is NULL where none
+   is needed or there is none: dims that were broadcast are summed
+   (flux__unbroadcast). A gradient of half formats computes in float32 and
+   rounds once, after that sum, unless the row only hands g on or rounds once
+   anyway (flux__rounds_once). An operand that was widened is widened anew for
+   the gradient, so that the forward pass need not store it. Infinite slopes are
+   never multiplied by 0: pow, prod and norm replace those operands first.
+
+   Rejected: gelu's slope composed of rows, as what lies between would be
+   stored, and takes longer to pass over than to compute. */
 
 FLUX__LEAN
 

@@ -9,7 +9,19 @@
 #include "nodes.h"
 #include "elementwise.h"
 
-/* ---------------- leaves */
+/* ---------------------------------------------------------------------- graph/leaves.h
+   Leaves: tensors that come from no other tensor. Data that is copied in
+   (flux_from_data) or borrowed (flux_borrow_data), placeholders for finding out
+   shapes, random numbers, ranges (flux_arange) and identity matrices
+   (flux_eye).
+
+   Invariant: flux__leaf has its buffer from the start; a placeholder never has
+   one and may not be computed. Borrowed memory is the user's: it is never
+   written and never freed. Random numbers are counter-based: a tensor's numbers
+   depend on the thread's seed and on the number of the draw (flux__draw) alone,
+   not on when, where or in how many threads they are computed. They are drawn
+   as float32; a float64 is composed of several streams, a half format is
+   rounded, and what would round to 1 is kept below it. */
 
 FLUX__COLD
 

@@ -10,12 +10,21 @@
 #include "../base/scopes.h"
 #include "table.h"
 
-/* ------------------------------------------------------------------ 6. The graph
-   A tensor is a node: an operation, its operands, and once it has been computed a buffer. This part makes nodes: it
-   checks shapes, dtypes and devices, and does nothing else. Invariants: a buffer holds its tensor's elements in order,
-   dim 0 fastest; a view (reshape, permute, slice, ...) has no buffer but names a base that is not a view, an offset and
-   strides; a node that is not computed yet belongs to the thread that made it. Nodes come from a list that each thread
-   keeps, since a small training step makes a hundred. */
+/* ---------------------------------------------------------------------- graph/nodes.h
+   The graph: a tensor is a node, that is an operation, its operands, and once
+   it has been computed a buffer. This room lists the operations that are no
+   rows of graph/table.h, makes and frees nodes (flux__node, flux__tensor_free),
+   checks operands and devices, and makes numbers (flux_full_shape,
+   flux__number). Recording does nothing else: it checks shapes, dtypes and
+   devices, and computes nothing unless FLUX_EAGER is set (flux__if_eager).
+
+   Invariant: a buffer holds its tensor's elements contiguously, dim 0 fastest.
+   A view (reshape, permute, slice, ...) has no buffer but names a base that is
+   not a view, an offset and strides. A node that is not computed yet belongs to
+   the thread that made it. A bare number (FLUX__WEAK) has no dtype and no
+   device of its own and adapts to its operands. Freeing a long graph needs no
+   recursion: dead nodes are chained through base. Nodes come from a free list
+   of each thread, as a small training step makes a hundred. */
 
 /* hook: flux_eval, schedule/looking.h */
 /* hook: flux_device_name, device/registry.h */

@@ -10,7 +10,16 @@
 #include "elementwise.h"
 #include "views.h"
 
-/* ---------------- matrix products */
+/* ---------------------------------------------------------------------- graph/products.h
+   Matrix products: flux_matmul, with batch dims that broadcast, flux_outer and
+   flux_dot. FLUX__MATMUL is the one node; arg.i holds m, n and k.
+
+   Invariant: a is m x k, b is k x n, both column-major, dims from 2 on are
+   batch dims; a vector is a column, on the left a row, and the dim that it
+   lacks is dropped from the result. Operands have one floating dtype and one
+   device (integers become f32). Each product adds its multiply-adds to the
+   thread's count, which flux_summary shows. flux_dot of half formats multiplies
+   and sums in float32 and rounds once. */
 
 FLUX__HOT
 

@@ -8,7 +8,20 @@
 #include "elementwise.h"
 #include "views.h"
 
-/* ---------------- reductions */
+/* ---------------------------------------------------------------------- graph/reductions.h
+   Reductions over some dims or all: sum, prod, max, min, any, all, argmax,
+   argmin as nodes (FLUX__REDUCE, FLUX__ARGREDUCE), and what is composed of
+   them: mean, var, norm, logsumexp, softmax, logsoftmax.
+
+   Invariant: dims are a bit mask; named dims stay as dims of size 1, and
+   without names the result is a scalar. A dim past the last has size 1 and
+   changes nothing. Sums and products of integers are int64; softmax and the
+   like subtract the largest element first, which takes no part in the gradient
+   since it cancels. Compositions on half formats compute in float32 and round
+   once. The variance is the mean of d * d for d = x - mean(x), less the square
+   of d's own mean, which corrects the rounding of mean(x). The slope of a root
+   at 0 is taken as 0, where it would be infinite times 0
+   (flux__root_of_sum). */
 
 FLUX__LEAN
 

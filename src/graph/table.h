@@ -1,16 +1,23 @@
 #ifndef FLUX__GRAPH_TABLE_H
 #define FLUX__GRAPH_TABLE_H
 
-/* ------------------------------------------------------------------ 5. The table of operations
-   Each elementwise operation stands here once: its number of operands, which dtypes it takes and gives, its formula,
-   its gradient. The formula is C over a, b, c that the CPU compiles for every instruction set (where a may be a vector
-   of numbers) and the GPU gets as a string. It may use + - * / unary-, FLUX__K(number) for a constant, comparisons
-   only inside FLUX__IF(comparison, x, y), and the functions FLUX__F(exp) ... that each target defines:
-       abs sqrt exp log log1p expm1 sin cos tanh erf floor ceil round pow fmax fmin sign sigmoid softplus gelu gelu_slope
-   The gradient is written with public operations: g is the gradient of the result y; by operand a, b and c in turn.
+/* ---------------------------------------------------------------------- graph/table.h
+   The table of elementwise operations. Each row has the number of operands, the
+   dtype rule, the formula and the gradient of one operation; enum, names,
+   kernels of every back end and gradients are generated from it. The formula is
+   C over a, b, c, compiled by the CPU for every instruction set (a may be a
+   vector) and handed to the GPU compilers as a string.
 
-   dtypes:  N  numbers: result as the operands;  F  floating: integers become f32;  C  compares: result bool;
-            B  bool to bool;  S  first operand bool, the others and the result numbers (select);  X  special.          */
+   Invariant: a formula uses + - * / and unary -, FLUX__K(number) for a
+   constant, comparisons only inside FLUX__IF(comparison, x, y), and those
+   functions FLUX__F(exp), ... that each target defines: abs sqrt exp log log1p
+   expm1 sin cos tanh erf floor ceil round pow fmax fmin sign sigmoid softplus
+   gelu gelu_slope. The gradient is written with public operations over g, the
+   gradient of the result y, by a, b and c in turn; 0 where there is none.
+
+   Dtype rules: N numbers, result as the operands; F floating, integers become
+   f32; C compares, result bool; B bool to bool; S first operand bool, the
+   others and the result numbers (select). */
 
 #define FLUX__ELEMENTWISE(X)                                                                                          \
 /*  NAME        name        n dt  formula                                        gradient by a, b, c               */ \

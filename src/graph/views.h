@@ -8,7 +8,19 @@
 #include "nodes.h"
 #include "elementwise.h"
 
-/* ---------------- views */
+/* ---------------------------------------------------------------------- graph/views.h
+   Views and other rearrangements. Reshape, permute, slice, flip, broadcast and
+   detach show the elements of another tensor by offset and strides and copy
+   nothing; flux__strided is as_strided, and flux__spread its reverse,
+   as_strided_scatter. Concatenation, stacking, gather, scatter_add and tuples
+   follow, and the queries of shape and dtype.
+
+   Invariant: a view's base is never a view; its offset and strides are in the
+   base's elements. A strided view also keeps rel and arg.i: its offset and
+   strides in the operand as if that lay contiguously, which is what its
+   gradient needs. A reshape that strides cannot express is a view of a copy. A
+   stride along a dim of size 1 is never used, and is 0 where the step might
+   overflow. Views of bare and full numbers stay numbers. */
 
 FLUX__LEAN
 

@@ -13,9 +13,24 @@
 #include "reductions.h"
 #include "products.h"
 
-/* ---------------- convolution and pooling
-   A window view shows each output position's window as dims of their own, without copying: [window..., positions...,
-   channels, batch]. Convolution is then a matrix product over window and channels, pooling a reduction over the window. */
+/* ---------------------------------------------------------------------- graph/windows.h
+   Convolution and pooling. A window view shows each output position's window as
+   dims of their own, without copying: [window..., positions..., channels,
+   batch]. Convolution is then a matrix product over window and channels,
+   pooling a reduction over the window. Windows that tile the image are a
+   reshape of it, whose gradient needs no scatter.
+
+   Invariant: x is space... x channels x batch with 1 to 3 spatial dims, the
+   weight size... x channels / groups x out (of flux_conv_transpose: size... x
+   out / groups x channels). Convolution flips the kernel, cross-correlation
+   does not. A convolution's result is shown through a FLUX__CONV node, whose
+   gradient by x is a convolution again, or on the CPU, where windows lie apart
+   or channels are few, one product whose windows are added up
+   (flux__conv_back). Where the node cannot hold its parameters, or a window
+   lies in the padding altogether, the plain graph's gradient is used.
+
+   Rejected: leaving the gradient by x to the graph always, which would add
+   overlapping windows up from one large product. */
 
 FLUX__COLD
 

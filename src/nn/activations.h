@@ -11,11 +11,16 @@
 #include "../graph/views.h"
 #include "initialisers.h"
 
-/* ------------------------------------------------------------------ 19. Activations
-   Those that are not an operation of the table: compositions of operations, which
-   the schedule fuses into one pass. Each keeps NaN, and none lets a branch that was
-   not taken into the gradient (where(x > 0, x, exp(x) - 1) would: its other branch
-   overflows, and 0 times infinity is NaN; so the branch sees min(x, 0)). */
+/* ---------------------------------------------------------------------- nn/activations.h
+   Activations that are not a row of graph/table.h: compositions of operations,
+   which the schedule fuses into one pass. Those with a parameter (leakyrelu,
+   elu, celu, softshrink, trelu, rrelu) take flux_act_opts.
+
+   Invariant: each keeps NaN, and none lets a branch that was not taken into the
+   gradient: where(x > 0, x, exp(x) - 1) would, as its other branch overflows
+   and 0 times infinity is NaN; so that branch sees min(x, 0). Half formats are
+   computed in float32 and rounded once, integers become float32. Each call is
+   one operation to its caller: its temporaries are hidden. */
 
 FLUX__COLD
 

@@ -14,7 +14,20 @@
 #include "rules.h"
 #include "state.h"
 
-/* ---------------- adjust */
+/* ---------------------------------------------------------------------- nn/adjust.h
+   What is done to an optimiser's state besides stepping: changing
+   hyper-parameters, for all (flux_adjust) or for a part of the model
+   (flux_adjust_layer), its text, its tensors by path (flux__state_fields), and
+   copies of it.
+
+   Invariant: only hyper-parameters that a rule of the state has can be set,
+   within their ranges; what is not given stays. A state's tensors have paths
+   such as "layers.0.weight.m", ".steps" (int64, one count for each rule),
+   ".master", and "loss_scale" (int64: scale, steps since it changed, steps
+   skipped). Like a layer's fields, these slots stay where they are and may be
+   given other tensors with flux_assign, then or later: the next update takes
+   the numbers back (nn/update.h). Saving, loading and moving a state need
+   nothing else. */
 
 FLUX__LEAN
 

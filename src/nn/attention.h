@@ -16,7 +16,18 @@
 #include "model.h"
 #include "dropout.h"
 
-/* ---- attention */
+/* ---------------------------------------------------------------------- nn/attention.h
+   Attention as layers: dot_product_attention, its scores, causal masks, and
+   MultiHeadAttention. It checks the operands, joins mask and bias, and calls
+   flux__attention (graph/attention.h), which stores no scores.
+
+   Invariant: q, k and v are features x steps (x batch); heads share the
+   features evenly; a mask (bool) or bias stretches to keys x queries x heads x
+   batch. The plain formula with stored scores is used only where it must be:
+   when the scores are dropped out, or an operand is empty; scores that the
+   caller asked for are recorded beside the fused result, and are computed only
+   if somebody looks. With a bias, a mask becomes minus infinity in it. A causal
+   layer needs as many keys as queries. Multiply-adds are counted once. */
 
 FLUX__COLD
 

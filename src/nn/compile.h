@@ -19,7 +19,17 @@
 #include "model.h"
 #include "moves.h"
 
-/* ---------------- compiling ahead */
+/* ---------------------------------------------------------------------- nn/compile.h
+   Compiling ahead: flux_prewarm plans what a model's forward pass, its
+   gradients and its loss will run for an input of a shape, so that GPU kernels
+   are compiled before the first batch.
+
+   Invariant: nothing is computed but the model's weights and the input, zeros
+   where the model lies: both need values, or they would be planned as part of
+   the model's work. Copies are called, so that modes and what a call changes
+   stay as they are, and no random number is used up. The sum of squares of the
+   output stands for the loss, as its gradient depends on the output, which most
+   do. A back end that compiles nothing (the CPU) has nothing to do. */
 
 FLUX__COLD
 

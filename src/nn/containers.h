@@ -8,7 +8,16 @@
 #include "functions.h"
 #include "model.h"
 
-/* ---------------- containers */
+/* ---------------------------------------------------------------------- nn/containers.h
+   Containers: Chain, Parallel, PairwiseFusion, Maxout and SkipConnection,
+   layers that call other layers. All but the last share one struct; what
+   differs is how they call.
+
+   Invariant: a container holds 1 to 255 layers (a Chain also none), none of
+   them NULL, and no two different ones of the same name, as names are parts of
+   paths. Several outputs are joined by the connection: a function of two takes
+   them one after the other, a layer gets them all as a tuple. A function
+   without a name gets the one in the text of the call (flux__label). */
 
 FLUX__COLD
 

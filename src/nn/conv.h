@@ -15,7 +15,19 @@
 #include "initialisers.h"
 #include "layers.h"
 
-/* ---- convolution: Conv, CrossCor, ConvTranspose, DepthwiseConv */
+/* ---------------------------------------------------------------------- nn/conv.h
+   Layers on images: Conv, CrossCor, ConvTranspose, DepthwiseConv, pooling (by a
+   window, to an output size, of the whole image), upsampling and PixelShuffle,
+   over graph/windows.h.
+
+   Invariant: an image has 1 to 3 spatial dims, then channels and batch.
+   Windows, strides, dilations and paddings are checked when the layer is made,
+   sizes against the image when it is called. Bias and activation are applied in
+   the shape of the product, points x channels / groups x groups x batch, so
+   that they are done while the product is in the cache. An adaptive pool finds
+   its window and stride from the image; a global one has no window of its own.
+   A pool's padding as wide as its window is refused, as it would leave windows
+   of nothing else. */
 
 FLUX__COLD
 

@@ -10,10 +10,19 @@
 #include "../graph/views.h"
 #include "losses.h"
 
-/* ---- CTC
-   The labels with blanks between and around them are S = 2 labels + 1 places; a(s), for each step, is the log of what all
-   ways to place s by then have in probability. From step to step a way stays, moves on by one, or by two over a blank
-   between labels that differ. -1e30 stands for log 0: its differences and its gradient are numbers. */
+/* ---------------------------------------------------------------------- nn/ctc.h
+   The CTC loss. The labels with blanks between and around them are S = 2 labels
+   + 1 places; a(s), for each step, is the log of the probability of all
+   alignments that are at place s by then. From step to step an alignment stays,
+   moves on by one, or by two over a blank between labels that differ. All of it
+   is operations, so it runs on every device and has a gradient.
+
+   Invariant: yhat is classes x steps (x batch), of which log-softmax is taken,
+   the last class being the blank; negative labels end a target. -1e30 stands
+   for log 0: its differences and its gradient are numbers. A target that no
+   alignment reaches gives infinity; a label that is no class, one behind the
+   end, or a length out of range gives NaN, or an error where it lies in host
+   memory. Steps past a sample's length leave its alignments as they are. */
 
 #define FLUX__LOG0 (-1e30)
 

@@ -11,6 +11,17 @@
 #include "layers.h"
 #include "model.h"
 
+/* ---------------------------------------------------------------------- nn/dropout.h
+   Dropout and AlphaDropout: each number is kept with probability 1 - p in train
+   mode, and passes unchanged otherwise.
+
+   Invariant: the mask is drawn from the thread's random stream when the layer
+   is called, so the seed decides it; if .dims is given, it is the same along
+   all other dims. Kept numbers are divided by 1 - p. AlphaDropout puts selu's
+   limit far below zero in place of the dropped ones, and scales and shifts so
+   that mean and variance stay (in float32 for half formats). At p = 1 nothing
+   is divided by 0: all numbers are dropped. */
+
 FLUX__COLD
 
 typedef struct flux__dropout { flux_layer base; double p; flux_shape dims; } flux__dropout;

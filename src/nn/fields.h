@@ -9,21 +9,24 @@
 #include "../graph/nodes.h"
 #include "../graph/views.h"
 
-/* ------------------------------------------------------------------ 15. Models
-   A layer is a struct that starts with a flux_layer and a list that names its
-   fields. Everything that a model can do beyond being called is one of two things: a
-   walk over those fields (visit, params, freeze, modes, save, count), or a map,
-   which clones each layer and puts other tensors into the clone's fields (fmap, gpu,
-   f16, copy, restructure).
+/* ---------------------------------------------------------------------- nn/fields.h
+   Layers and their fields. A layer is a struct that starts with a flux_layer,
+   and a list that names its fields: parameters, state, children. Everything
+   that a model can do beyond being called is a walk over those fields
+   (nn/walk.h: visit, params, freeze, modes, save, count) or a map (nn/map.h),
+   which clones each layer and puts other tensors into the clone's fields (fmap,
+   gpu, f16, copy, restructure).
 
-   Invariants: a layer owns one reference to whatever its fields hold, and its arrays
-   of children and its name are its own memory. Walk and map go depth first in the
-   order of the fields, so a model's tensors have one order everywhere. A map sees
-   each tensor and each layer once, by identity: what was shared stays shared.
+   Invariant: a layer owns one reference to whatever its fields hold, and its
+   arrays of children and its name are its own memory. Walk and map go depth
+   first in the order of the fields, so a model's tensors have one order
+   everywhere. A map sees each tensor and each layer once, by identity: what was
+   shared stays shared. A view of another field's tensor, as W' of W, is tied to
+   it (flux__is_tie).
 
-   Rejected: a virtual table of clone/walk/free functions for each layer (every
-   user's layer would have to write them), and building a new model by calling
-   constructors (fields that nobody named would be lost). */
+   Rejected: a virtual table of clone, walk and free functions for each layer
+   (every user's layer would have to write them), and building a new model by
+   calling constructors (fields that nobody named would be lost). */
 
 FLUX__LEAN
 

@@ -8,10 +8,17 @@
 #include "../graph/products.h"
 #include "fields.h"
 
-/* ------------------------------------------------------------------ 16. Names of functions
-   Activations and connections are C functions. They print by a table of those that
-   there are, by what flux_name_function said, or by the text of the call that a
-   container's macro kept. */
+/* ---------------------------------------------------------------------- nn/functions.h
+   Functions as parts of models. Activations and connections are C functions;
+   they print by a table of those that there are, by what flux_name_function
+   said, or by the text of the call that a container's macro kept (flux__label).
+   A function becomes a layer of type Function, of one operand or of two.
+
+   Invariant: a name is found in this order: the layer's own label, names given
+   by the user, the tables. User names are guarded by flux__lock, and there is
+   room for FLUX__USER_NAMES. A function of two operands takes the tensors of a
+   tuple one after the other, f(f(x0, x1), x2). A function layer has no fields,
+   so it is free to clone and holds no tensors. */
 
 #define FLUX__UNARY_NAMES(X)                                                                  \
     X(identity) X(hardsigmoid) X(logsigmoid) X(tanh) X(hardtanh) X(relu) X(relu6) X(selu)     \

@@ -12,7 +12,17 @@
 #include "walk.h"
 #include "model.h"
 
-/* ---------------- what is asked for: tensors, and models' trained tensors */
+/* ---------------------------------------------------------------------- nn/gradient.h
+   Gradients by models: flux_gradient_of collects the tensors that are asked
+   for, or a model's trained tensors, and runs flux__backward
+   (graph/backward.h); flux_grad looks one up. flux_withgradient calls a loss
+   function in train mode first.
+
+   Invariant: the loss is one real number whose graph was not used up by
+   flux_update. Each tensor is asked for once, however often a model holds it,
+   and has one gradient; a tensor that the loss does not depend on has none,
+   which is NULL without an error. Gradients hold the loss and their graph until
+   they are freed or used up by flux_update; nothing is computed here. */
 
 FLUX__LEAN
 

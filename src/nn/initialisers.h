@@ -11,11 +11,18 @@
 #include "../graph/leaves.h"
 #include "../schedule/looking.h"
 
-/* ------------------------------------------------------------------ 17. Initialisers
-   Uniform and normal ones are expressions of flux_rand and flux_randn, computed when
-   somebody looks. Those that need all their numbers at once (orthogonal, truncated,
-   sparse, identity) are made on the host, in double precision, from the same random
-   tensors: so a seed gives the same weights everywhere. */
+/* ---------------------------------------------------------------------- nn/initialisers.h
+   Initialisers of weights: one table (flux__inits) by name, with default gain
+   and deviation, and a function for each of them.
+
+   Invariant: uniform and normal ones are expressions of flux_rand and
+   flux_randn, computed when somebody looks. Those that need all their numbers
+   at once (orthogonal, truncated, lecun, sparse, identity) are made on the
+   host, in double precision, from the same random tensors: so a seed gives the
+   same weights everywhere. Results are float32 and carry no graph. Fan-in and
+   fan-out are (1, n) for a vector, columns and rows for a matrix, and channels
+   times the window otherwise (flux__fans). Options are checked before anything
+   is drawn: finite, and where needed not negative. */
 
 FLUX__COLD
 

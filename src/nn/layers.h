@@ -16,11 +16,20 @@
 #include "functions.h"
 #include "activations.h"
 
-/* ------------------------------------------------------------------ 18. Layers
-   Each is a struct, its text, its call and its constructor. A constructor makes
-   weights inside flux__hide, so that the layer alone owns them and flux_update may
-   write the new values where the old ones lie. A call checks its input once, against
-   the weights as they are now, and names itself as it is printed. */
+/* ---------------------------------------------------------------------- nn/layers.h
+   Layers, the simple ones: Dense, Scale, Bilinear, Embedding, EmbeddingBag; and
+   what all layers share: making weights and biases, checks of sizes,
+   activations and inputs. A layer is a struct, its text, its call and its
+   constructor.
+
+   Invariant: a constructor makes weights inside flux__hide, so that the layer
+   alone owns them and flux_update may write the new values where the old ones
+   lie. A call checks its input once, against the weights as they are now, and
+   names itself in errors as it is printed; the input takes the dtype of the
+   weights (flux__input), with one warning where that loses precision. dim 0 is
+   features, all further dims are batch. softmax is no activation, since it
+   needs whole columns. A column that is padding gets no gradient, because what
+   comes out of it is set to 0. */
 
 FLUX__COLD
 

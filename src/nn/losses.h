@@ -15,12 +15,21 @@
 #include "activations.h"
 #include "norms.h"
 
-/* ------------------------------------------------------------------ 20. Losses
-   A loss is a row: its name, its formula, and over what the formula has summed
-   already. Defaults, checks, conversion of y and the aggregate stand in one function
-   for all of them. Formulas see p = yhat and y, both of yhat's dtype or, where that
-   is a half format, float32 up to the aggregate, and never give
-   0 * log(0), nor NaN in the gradient for it. */
+/* ---------------------------------------------------------------------- nn/losses.h
+   Losses: a loss is a row, with its name, its formula, and over what the
+   formula has summed already. Defaults, checks, conversion of y, class weights,
+   integer labels and the aggregate stand in one function for all of them,
+   flux__loss.
+
+   Invariant: formulas see p = yhat and y, both of yhat's dtype or, where that
+   is a half format, float32 up to the aggregate, and never give 0 * log(0), nor
+   NaN in the gradient for it. Rows stand in the order of FLUX__LOSSES, from
+   which the public functions are made. yhat and y have equal shapes, but for
+   trailing dims of 1; a loss over classes also takes integer labels, of yhat's
+   shape without the class dim. A label that is no class is an error where
+   labels lie in host memory and gives NaN elsewhere: none goes by silently
+   where looking would mean waiting for a device. A mean with weights divides by
+   their sum. */
 
 FLUX__COLD
 

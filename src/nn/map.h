@@ -12,7 +12,20 @@
 #include "fields.h"
 #include "walk.h"
 
-/* ---------------- the map */
+/* ---------------------------------------------------------------------- nn/map.h
+   The map: flux__map_model makes a new model with a function's results in place
+   of the tensors. fmap, copies, conversion to another dtype, destructure (all
+   trained numbers as one vector) and restructure are maps; moves to a device
+   use it too (nn/moves.h).
+
+   Invariant: the function sees each tensor once and each layer is cloned once,
+   by identity, so tied tensors and shared layers stay so; a view of another
+   field's tensor becomes the same view of the new one. The old model is not
+   changed, and on error nothing of the new one is left. With same set, a map
+   that changes no tensor returns the very model it was given. Moves and
+   conversions record no graph (flux__map_layer), fmap and restructure do, so
+   gradients pass through them. Norm layers keep float32 when a model becomes
+   f16 or bf16 (flux__keeps_f32): half formats lose too much of a variance. */
 
 FLUX__COLD
 

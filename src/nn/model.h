@@ -17,6 +17,21 @@
 #include "map.h"
 #include "layers.h" /* flux__embedding_type, flux__embeddingbag_type */
 
+/* ---------------------------------------------------------------------- nn/model.h
+   A model as it is used: calling it (flux_call_layer), train and test mode,
+   freezing, names, values carried from turn to turn of a loop
+   (flux_carry_object), and dry runs, which find out shapes (flux_outputsize)
+   and what a summary shows.
+
+   Invariant: a layer is in train mode if it was set so, or else if gradients
+   are recorded and it was not put into test mode; flux_train and
+   flux_withgradient overrule test mode for as long as they last, without
+   touching the layers (flux__training). A call records nothing visible but its
+   result: temporaries are hidden. What is carried is computed and has no graph
+   behind it. A name is a part of a path, so it has no dot, is not all digits,
+   and a layer is renamed only to the same name. A dry run calls a copy in test
+   mode on a placeholder: it computes nothing and uses up no random number. */
+
 FLUX__LEAN
 
 /* A model in train mode for as long as a call lasts; its layers' modes are not touched. */

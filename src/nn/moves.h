@@ -18,14 +18,22 @@
 #include "map.h"
 #include "adjust.h"
 
-/* ---------------- Moves
-   gpu, cpu, cu, roc and to, for tensors and for everything that holds tensors. One function decides what becomes of a
-   tensor: float64 becomes float32 on its way to a GPU, every other dtype stays, and what is there already is returned
-   as it is. Models, loaders and states only pass it on to their tensors, so that tied ones stay tied and a gradient
-   finds its way back. flux_gpu asks for no GPU: where there is none it says why, once, and does nothing.
+/* ---------------------------------------------------------------------- nn/moves.h
+   Moves between devices: gpu, cpu, cu, roc and to, for tensors and for
+   everything that holds tensors, and device_of. One function, flux__travel,
+   decides what becomes of a tensor: float64 becomes float32 on its way to a
+   GPU, every other dtype stays, and what is there already is returned as it is.
+   Models, loaders and states only pass it on to their tensors, so that tied
+   ones stay tied and a gradient finds its way back. A loader moves its batches,
+   not its data.
 
-   Invariant: a call that moves nothing returns the very object it was given. Rejected: moving in place, which would
-   pull tensors from under the graphs that use them. */
+   Invariant: a call that moves nothing returns the very object it was given.
+   flux_gpu demands no GPU: where there is none it says why, once, and does
+   nothing; flux_to names a device and fails if that cannot be used. Counts of
+   steps, which the host reads, stay where they are.
+
+   Rejected: moving in place, which would pull tensors from under the graphs
+   that use them. */
 
 FLUX__COLD
 

@@ -21,7 +21,21 @@
 #include "model.h"
 #include "conv.h"
 
-/* ---------------- LayerNorm */
+/* ---------------------------------------------------------------------- nn/norms.h
+   Normalisation: LayerNorm, BatchNorm, InstanceNorm, GroupNorm, and WeightNorm
+   with its removal. The three in the middle are one layer: over which dims a
+   mean is taken makes the difference (all but the channels; one image; one
+   image's group of channels).
+
+   Invariant: means and variances are taken in float32, or float64, also of half
+   formats and integers, whose variance would overflow; parameters and
+   statistics of these layers stay float32 in a model of half formats. A running
+   statistic is made of plain values, outside the gradient's graph, and is
+   computed with the next flux_update, or when it is looked at; one that nobody
+   looked at is computed before the next batch is added to it. Its variance is
+   as of a sample (divided by n - 1). WeightNorm holds v in the layer's own
+   place, and its call makes a clone of the layer with g v / |v| there; removal
+   folds each WeightNorm once, however often a model holds it. */
 
 FLUX__COLD
 

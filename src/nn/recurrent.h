@@ -14,10 +14,19 @@
 #include "layers.h"
 #include "model.h"
 
-/* ---- recurrence
-   A cell makes one step, a layer all steps of a sequence. What does not depend on the step before, Wi x + bias, is one
-   product over the whole sequence, laid out step by step so that each takes a piece without holes; only Wh h is left for
-   the steps. A state that starts as zero is no tensor at all, and costs the first step nothing. */
+/* ---------------------------------------------------------------------- nn/recurrent.h
+   Recurrence: cells and layers of RNN, LSTM, GRU and GRUv3, and
+   flux_recurrence, which runs any cell over a sequence. A cell makes one step,
+   a layer all steps.
+
+   Invariant: sequences are features x steps (x batch), states out (x batch).
+   What does not depend on the step before, Wi x + bias, is one product over the
+   whole sequence, laid out step by step so that each step takes a contiguous
+   piece; only Wh h is left for the steps. A state that starts as zero is no
+   tensor at all and costs the first step nothing. Gates of half formats are
+   computed in float32 and states rounded once a step. A cell gives its output
+   and its states as a tuple; a cell of the user's own is y, state... = cell(x),
+   then cell(x, state...), with the same number each time. */
 
 FLUX__COLD
 

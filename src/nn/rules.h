@@ -7,19 +7,23 @@
 #include "../graph/nodes.h"
 #include "../graph/elementwise.h"
 
-/* ------------------------------------------------------------------ 21. Optimisers
-   A rule is a row of a table: its hyper-parameters with their defaults, the tensors it keeps for each parameter, and a
-   function that turns a gradient into what is to be subtracted, written with operations. The definitions are those of
-   Optimisers.jl. A chain is a flat list of rows through which the gradient passes from left to right.
-   A step says its result as scale * d: learning rates and bias corrections are numbers known before anything is
-   computed, so they cost no pass over memory, and p - scale*d is one operation. Powers of beta are taken here in
-   double from the step's count, so that two steps differ only in numbers and the schedule of the first serves all.
+/* ---------------------------------------------------------------------- nn/rules.h
+   Optimisers: a rule is a row of a table, with its hyper-parameters and their
+   defaults, the tensors it keeps for each parameter, and a function that turns
+   a gradient into what is to be subtracted, written with operations. The
+   definitions are those of Optimisers.jl. A chain is a flat list of rows
+   through which the gradient passes from left to right.
 
-   Invariant: flux_update builds the new parameters and states of the whole model as one graph, has them computed
-   together, and only then puts them in their places; whatever fails before that leaves model and state as they were.
-   States are float32, or float64 for float64 parameters: in float16 the square of a small gradient is 0.
-   Rejected: a fused loop per rule (the schedule fuses), states kept in the layers (a rule is not the model's concern),
-   an update per parameter (a small model has many small ones). */
+   Invariant: a step says its result as scale * d. Learning rates and bias
+   corrections are numbers known before anything is computed, so they cost no
+   pass over memory, and p - scale * d is one operation; powers of beta are
+   taken in double from the step's count, so that two steps differ only in
+   numbers and one plan serves all. States are float32, or float64 for float64
+   parameters: in float16 the square of a small gradient is 0.
+
+   Rejected: a fused loop per rule (the schedule fuses), states kept in the
+   layers (a rule is not the model's concern), an update per parameter (a small
+   model has many small ones). */
 
 FLUX__LEAN
 

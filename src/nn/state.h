@@ -13,7 +13,20 @@
 #include "walk.h"
 #include "rules.h"
 
-/* ---------------- the state of a model */
+/* ---------------------------------------------------------------------- nn/state.h
+   The state of an optimiser for one model: flux_setup walks the model, gives
+   each distinct trained tensor an entry (flux__trainee, called leaf) and each
+   place that holds one a path (flux__spot), and makes the rules' tensors for
+   each.
+
+   Invariant: a tied tensor has one entry and one state, whether it is held by
+   several places or as a view of another field's tensor. Entries and places
+   stand in the order of the walk, and arrays by entry x rule and entry x state
+   are flat. All states have memory and values from the start, so that the
+   second step finds the same graph as the first, and updates go on using that
+   memory. With mixed precision, parameters of 16 bits have a float32 master
+   copy, and float16 a scale of the loss. In float16 without a master, an
+   epsilon below 1e-7 is raised to that, as it would be 0. */
 
 FLUX__COLD
 

@@ -16,7 +16,17 @@
 #include "gradient.h"
 #include "update.h"
 
-/* ---------------- training */
+/* ---------------------------------------------------------------------- nn/train.h
+   Training loops: flux_train, the criteria for stopping (flux_patience,
+   flux_early_stopping, flux_plateau), and flux_gradcheck, which compares
+   gradients with finite differences.
+
+   Invariant: in flux_train the loss and all gradients are computed together and
+   the loss is looked at before the step is made, so a loss that is not finite
+   leaves the model as it was and is an error that names the batch. Each batch
+   is a turn, whose memory goes with it. Errors in a loss function end the loop.
+   flux_gradcheck changes one element at a time, spread evenly over x, and every
+   call draws the same random numbers. */
 
 FLUX__COLD
 

@@ -17,7 +17,20 @@
 #include "rules.h"
 #include "state.h"
 
-/* ---------------- update: what the model holds now */
+/* ---------------------------------------------------------------------- nn/update.h
+   The optimiser's step, flux_update: it finds the model's parameters again,
+   builds the new parameters and states, has them computed, and puts them in
+   their places. Scaled losses for float16 are here as well.
+
+   Invariant: the new parameters and states of the whole model are one graph and
+   are computed together (schedule/update.h), in the old ones' memory where
+   nobody can tell; only then are they put in their places, by a commit that
+   cannot fail. Whatever fails before leaves model and state as they were. The
+   model must be that of flux_setup: the same paths, shapes and ties, on the
+   device of its state. Tied places get the new tensor, and views of it the same
+   view. Running statistics that layers have recorded are computed along. A step
+   whose scaled gradients are not finite is skipped, and halves the scale; 2000
+   good ones double it. */
 
 FLUX__LEAN
 

@@ -10,7 +10,21 @@
 #include "../graph/elementwise.h"
 #include "fields.h"
 
-/* ---------------- the walk */
+/* ---------------------------------------------------------------------- nn/walk.h
+   The walk over a model's tensors: flux__walk_all calls a function for each
+   tensor with its path ("layers.0.weight"), and for each layer. What only reads
+   a model, or sets one tensor of it, is here: flux_visit, flux_params,
+   flux_num_params, flux_param, flux_set_param, flux_weight, flux_bias,
+   flux_child.
+
+   Invariant: depth first, in the order of the fields; a path has the field's
+   name, and for one of many children its name or else its index. flux__walk_all
+   sees a tied tensor as often as it stands there, flux_visit each tensor once;
+   params and counts leave out views that are tied to another tensor of the
+   model. Only floating tensors in parameter fields are trained. Nesting is
+   bounded by FLUX_MAX_LEVELS: a deeper model can only contain itself, and is an
+   error. flux_set_param replaces the tensor wherever the model holds it, and
+   views of it. */
 
 FLUX__COLD
 

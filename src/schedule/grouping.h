@@ -9,7 +9,20 @@
 #include "kernel.h"
 #include "key.h"
 
-/* ---------------- grouping nodes into kernels */
+/* ---------------------------------------------------------------------- schedule/grouping.h
+   Grouping of nodes into kernels. flux__assign_groups goes from the last node
+   to the first; each joins the group of one of its users, or starts a new one
+   (flux__choose_group). Fused kernels have one index space; a matrix product
+   takes the elementwise nodes that follow it as its epilogue.
+
+   Invariant: a node joins a group only if every user of it in the group reads
+   it point by point, and if no cycle of groups results (flux__no_circle).
+   Groups are bounded in size, as programs and compilers have limits. A copy of
+   overlapping windows that only products read (flux__find_gathers) is never
+   made: the CPU copies it a block at a time while packing, a GPU reads the
+   image itself. A reduction of very many elements to fewer than 4 results joins
+   only users that go on with its result, so that it can be spread over
+   threads. */
 
 FLUX__LEAN
 

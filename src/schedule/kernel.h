@@ -2,24 +2,24 @@
 #define FLUX__SCHEDULE_KERNEL_H
 #include "../base/platform.h"
 
-/* ------------------------------------------------------------------ 8. The schedule
-   Somebody looks at tensors: their unfinished graph becomes a plan, a list of kernels in order. A kernel is one pass over
-   an index space `full`, some of whose dims (mask `reduced`) are summed or otherwise reduced away, running a small
-   program of values. A value is inner (one for each point of the space) or outer (one for each point of what is left when
-   the reduced dims are gone); a reduction turns an inner value into an outer one, and outer values may be used by inner
-   ones again, so that softmax, its gradient and what surrounds them are one kernel. A matrix product is a kernel whose
-   program is its epilogue.
+/* ---------------------------------------------------------------------- schedule/kernel.h
+   The types of the scheduler. When somebody looks at tensors, their unfinished
+   graph becomes a plan, a list of kernels in order. A kernel is one pass over
+   an index space full, some of whose dims (mask reduced) are reduced away, and
+   runs a small program of values. A value is inner (one for each point) or
+   outer (one for each point that is left without the reduced dims); a reduction
+   turns inner into outer, and inner values may use outer ones again, so that
+   softmax, its gradient and what surrounds them are one kernel. The program of
+   a matrix product is its epilogue.
 
-   Nodes are grouped from results to operands: a node joins the group of the nodes that use it, if it is used point by
-   point there and no circle comes of it. What other groups use is stored as well. Rejected: grouping from operands to
-   results, which computes cheap masks early and then has to store them.
+   Invariant: a plan depends on shapes, dtypes and connections, not on
+   addresses, numbers or seeds; it is cached under the graph's description, the
+   key, and found again at the next step. Nodes are grouped from results to
+   operands: a node joins the kernel of its users if it is used point by point
+   there and no cycle results. What other kernels use is stored.
 
-   Planning takes time and memory in proportion to the nodes, of which there may be a million, and calls nothing of itself
-   along the graph. So each group has a level above those of all that use it, which tells without a look at the graph that
-   no way leads from one group to another; where it does not tell, so many steps are looked at and no more.
-
-   The plan depends on shapes, dtypes and connections, not on addresses, numbers or seeds, so it is kept under the graph's
-   description (the key) and found again at the next step. */
+   Rejected: grouping from operands to results, which computes cheap masks early
+   and then has to store them. */
 
 FLUX__LEAN
 

@@ -10,7 +10,19 @@
 #include "../graph/backward.h"
 #include "kernel.h"
 
-/* ---------------- describing the graph: one walk gives the nodes in order and the plan's key */
+/* ---------------------------------------------------------------------- schedule/key.h
+   From tensors to a graph in order, and its key. flux__graph_visit collects the
+   unfinished nodes depth first, without recursion, and the leaves, finished
+   tensors that they read; flux__graph_key describes both as a sequence of
+   integers, under which plans are cached (schedule/plans.h).
+
+   Invariant: operands have lower numbers than results. Whatever a plan or a
+   kernel depends on is in the key: operations and their parameters, dtypes,
+   dims, strides of views, devices, which nodes are stored, which leaves may be
+   overwritten, TF32. What a plan must not depend on is not: addresses, values
+   of numbers, random keys. A number is read in place by elementwise operations
+   and reductions and is then no node. Two graphs with equal keys have equal
+   plans. */
 
 FLUX__LEAN
 

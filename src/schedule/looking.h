@@ -16,6 +16,21 @@
 #include "key.h"
 #include "plans.h"
 
+/* ---------------------------------------------------------------------- schedule/looking.h
+   Looking at values: flux_eval computes, flux_data, flux_read, flux_item and
+   flux_at give elements to the host, and FLUX_EAGER computes each operation at
+   once. The report on scopes that hold very much memory is here as well
+   (flux__scopes_look).
+
+   Invariant: looking changes no value. flux__look gives elements contiguously:
+   the tensor itself, or a copy that it then keeps in dense; so does flux_data
+   for a tensor on a device. A node that is stored stays a value as long as it
+   lives; what was recorded under FLUX_NOGRAD lets go of its operands once it is
+   computed (flux__cut_fixed). When memory passes 1 GiB, and each sixteenth
+   beyond, the scopes are counted by kind of tensor, and one that holds more
+   than that in many alike is named in a warning: it is mostly a loop that is no
+   scope. */
+
 FLUX__COLD
 
 FLUX_DEF flux_tensor *flux_random_state(void) {

@@ -10,7 +10,17 @@
 #include "grouping.h"
 #include "program.h"
 
-/* ---------------- order, life of buffers */
+/* ---------------------------------------------------------------------- schedule/order.h
+   The order of kernels and the lives of buffers; flux__make_plan puts a plan
+   together, and FLUX_LOG=schedule prints it.
+
+   Invariant: a kernel comes after all whose results it reads; of those that
+   could come next, the one that was recorded first is taken, so that updates of
+   weights come after everything that reads the old ones. A buffer's life ends
+   after the last kernel that reads it (frees). A node takes over the buffer of
+   the leaf that it replaces (its donated buffer) only if every read of that
+   leaf happens before, at the very same point, and no later kernel reads it
+   (flux__may_overwrite). */
 
 FLUX__COLD
 

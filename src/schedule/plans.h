@@ -13,7 +13,22 @@
 #include "order.h"
 #include "trace.h"
 
-/* ---------------- the cache of plans */
+/* ---------------------------------------------------------------------- schedule/plans.h
+   The cache of plans and the execution of a plan. Each thread keeps its plans
+   in a hash table by key (flux__find_plan); flux__run_plan allocates, runs the
+   kernels in order through the back ends, and gives the finished nodes their
+   buffers.
+
+   Invariant: all memory is found before the first kernel runs, so a failure of
+   allocation leaves every tensor as it was. Buffers whose life ends are used
+   again at once by later kernels of the plan, if device and size fit; kernels
+   of one device share a piece of scratch memory. Consecutive kernels of one GPU
+   are handed over as a row, which may be launched as one. Of 512 plans or more,
+   those not used for 256 look-ups are dropped.
+
+   Rejected: copies of the weights for the case that a device fails in the
+   middle of an in-place update: they would cost every step. The error says
+   so. */
 
 /* hook: flux_device_backend, device/registry.h */
 /* hook: flux_synchronise_device, device/registry.h */

@@ -9,7 +9,19 @@
 #include "key.h"
 #include "grouping.h"
 
-/* ---------------- from a group to a kernel's program */
+/* ---------------------------------------------------------------------- schedule/program.h
+   From a group to a kernel: flux__build_kernel emits the lines of the kernel's
+   program, its operands with their strides, and decides which values are stored
+   (flux__must_store).
+
+   Invariant: a line uses earlier lines only, and equal lines are one value.
+   Each value has a compute type (flux__class_of: f32, f64, i32 or i64) and the
+   dtype as stored; values of half formats and of u8 are rounded or wrapped
+   after each operation (flux__settle), so that fusion does not change a result.
+   The phase of a line is how many reductions must be complete before it. A
+   value that is stored for two nodes, or that is a plain load or is outer in a
+   node that has every point, gets a line of its own for each. Operands of a
+   kernel that is not elementwise come first in its list. */
 
 FLUX__LEAN
 

@@ -6,9 +6,16 @@
 #include "../base/errors.h"
 #include "../base/sinks.h"
 
-/* ---------------- FLUX_TRACE=file.json: what ran when
-   One event a kernel, in the format that chrome://tracing started and ui.perfetto.dev reads. It asks for a closing bracket
-   only in theory, so that the file of a program that crashed shows how far it came. */
+/* ---------------------------------------------------------------------- schedule/trace.h
+   FLUX_TRACE=file.json: what ran when, one event a kernel, in the format of
+   chrome://tracing, which ui.perfetto.dev reads.
+
+   Invariant: the file is written under flux__trace_lock, and after the first
+   question flux__tracing costs one atomic load where no trace is asked for.
+   Numbers are written without the locale's decimal point. The closing bracket,
+   which readers do not insist on, is written at shutdown only, so that the file
+   of a program that crashed shows how far it came. A forked child writes no
+   trace: the file is its parent's. */
 
 FLUX__COLD
 

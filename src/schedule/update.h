@@ -12,10 +12,19 @@
 #include "key.h"
 #include "looking.h"
 
-/* ---------------- an optimiser's step
-   An update takes the memory of the old weights over where nobody can tell: nobody but the caller (who is about to drop
-   them), the graph of this step and its gradients may refer to them. All references are counted: the graph's nodes and
-   views, and the loss's whole history, are found by walking; if the sum is the reference count, the tensor is ours. */
+/* ---------------------------------------------------------------------- schedule/update.h
+   An optimiser's step. flux__update_eval computes the new weights, in the
+   memory of the old ones where nobody can tell, and uses the loss's graph up.
+
+   Invariant: a weight is overwritten only if nobody but the caller (who is
+   about to drop it), the graph of this step and its gradients refers to it. All
+   references from these are counted by a walk of the loss's whole history; if
+   the sum is the reference count, the tensor is ours (flux__history_seen).
+   Nodes that can be looked at later are stored on the way if that is cheap
+   beside what updating in place saves; otherwise, and where a view of an old
+   weight is left, no memory is taken over. Nothing has changed if the step
+   fails before its kernels run. Afterwards what was stored is a plain value,
+   and the rest of the graph is gone (flux__cut_history). */
 
 FLUX__LEAN
 

@@ -12,7 +12,15 @@
 #include "../schedule/plans.h"
 #include "../schedule/looking.h"
 
-/* ---------------- a schedule as a picture */
+/* ---------------------------------------------------------------------- text/dot.h
+   A schedule as a picture: flux_graph_dot writes the plan that computing a
+   tensor would run as Graphviz text, one box a kernel, one ellipse a leaf, one
+   arrow a tensor that is read.
+
+   Invariant: nothing is computed (a GPU's kernels may be compiled). The plan is
+   found or made as an evaluation would, and stays in the cache for it; an
+   operand that a kernel reads in several ways is one arrow. A graph without
+   unfinished nodes gives an empty picture and no error. */
 
 FLUX__COLD
 

@@ -14,7 +14,19 @@
 #include "../nn/activations.h"
 #include "formulas.h"
 
-/* ---- functions */
+/* ---------------------------------------------------------------------- text/formula_reader.h
+   The functions that formulas can call, one table (flux__expr_fns), and the
+   reader: a recursive descent by binding strength (flux__expr_parse), which
+   calls each operation as soon as its operands are read. flux_expr_with is the
+   entry.
+
+   Invariant: nesting is limited to FLUX__NESTING, since each level takes stack.
+   The kind of a function says how many operands it takes, and whether it needs
+   a dot for arrays or takes dims; a call that is spelled otherwise is an error
+   (flux__expr_check_call). A function of plain numbers alone gives a plain
+   number, computed at once in double. Both sides of c ? a : b are recorded; a
+   plain number chooses one of them at once. Literals are read without the
+   locale's decimal point. */
 
 FLUX__COLD
 

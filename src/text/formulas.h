@@ -10,20 +10,21 @@
 #include "../graph/products.h"
 #include "../files/safetensors.h"
 
-/* ------------------------------------------------------------------ 25. Formulas
-   flux_expr reads a formula in Julia's spelling and calls the operations that
-   it names while it reads: there is no tree. Precedence and strictness are
-   Julia's: * between arrays is the matrix product, + and - want equal shapes,
-   a function of one number is applied to an array only by its dot, exp.(x),
-   and -x^2 is -(x^2). Where Julia would refuse, so does this, and says what to
-   write. Two things are ours: dims count from 0, sum(x, dims=0), and functions
-   have the names of this library (var divides by n), beside Julia's where
-   these differ: abs2, maximum, σ.
-   Numbers stay plain numbers, computed in double, until they meet a tensor,
-   whose dtype they take. A vector transposed is remembered as a row, as in
-   Julia, so that x'*y is a number and y*x' an outer product.
-   All goes by two tables, of operators and of functions. Nesting is limited,
-   since each level takes stack. */
+/* ---------------------------------------------------------------------- text/formulas.h
+   Formulas: the terms, errors, characters and operators of flux_expr; functions
+   and the reader are in text/formula_reader.h. A formula is in Julia's spelling
+   and is evaluated while it is read: there is no tree. Precedence and
+   strictness are Julia's: * between arrays is the matrix product, + and - want
+   equal shapes, a function of one number is applied to an array only by its
+   dot, exp.(x), and -x^2 is -(x^2). Two things are ours: dims count from 0,
+   sum(x, dims=0), and functions have this library's names (var divides by n),
+   beside Julia's where these differ: abs2, maximum, σ.
+
+   Invariant: what Julia would refuse is an error that says what to write; the
+   first error wins, and an operation's own error begins with the column of its
+   call. Numbers stay plain doubles until they meet a tensor, whose dtype they
+   take. A transposed vector is remembered as a row, so that x'*y is a number
+   and y*x' an outer product. */
 
 FLUX__COLD
 

@@ -14,26 +14,20 @@
 #include "../nn/walk.h"
 #include "tensors.h"
 
-/* ------------------------------------------------------------------ 22. Printing models
-   A model prints as in Flux.jl: a layer on one line, a container as its
+/* ---------------------------------------------------------------------- text/models.h
+   Models as text, as in Flux.jl: a layer on one line, a container as its
    children between brackets, and behind each line how many numbers it holds.
-   This stands on nothing but a type's description of its fields, so a layer of
-   the user's own needs no more. What has a text function is a line of its own;
-   what has none is a container:
+   All comes from a type's description of its fields, so a user's own layer
+   needs no more: what has a text function is a line of its own, what has none
+   is a container, and a tensor in a container is a line too. A type without
+   text that holds nothing but tensors is one line, Affine(5x2 f32, 5-element
+   f32), and so is a container of plain functions, Chain(relu, +).
 
-       ActorCritic(
-         Dense(2 => 2),                        # 6 parameters
-         2-element f32,                        # 2 parameters
-       )                   # Total: 3 arrays, 8 parameters, 32 bytes.
-
-   A tensor that stands in a container is a line too, as `critic` above. A type
-   without text that holds nothing but tensors is one line, Affine(5x2 f32,
-   5-element f32), and so is a container of plain functions, Chain(relu, +).
-   Parameters that a line above has shown are called tied, and totals count
-   them once. Bytes are those of the memory the tensors lie in, on whatever
-   device; memory that two of them share counts once. A flag marks a line whose
-   parameters are all zero, or hold a NaN or Inf: one reduction each, where
-   they lie. */
+   Invariant: parameters that a line above has shown are called tied, and totals
+   count them once. Bytes are those of the memory the tensors lie in, on
+   whatever device; memory that two of them share counts once. A line whose
+   parameters are all zero, or hold a NaN or Inf, is flagged: one reduction
+   each, where they lie. */
 
 FLUX__COLD
 

@@ -13,7 +13,16 @@
 #include "tensors.h"
 #include "models.h"
 
-/* ---- a model at work: what each layer gives, and what that costs */
+/* ---------------------------------------------------------------------- text/summary.h
+   The summary of a model at work: what each layer gives for an input of a
+   shape, and what that costs in parameters, multiply-adds and bytes. The print
+   functions of layers, loaders and states are here as well.
+
+   Invariant: a summary is a dry run (flux__dry_run) over a placeholder: shapes
+   are checked and nodes recorded, nothing is computed. Parameters are counted
+   by memory and only where they come first, so tied ones count once in the
+   total; a container's numbers are its children's. Text is made twice where its
+   length is needed first; both times the code is the same. */
 
 FLUX__COLD
 

@@ -14,20 +14,22 @@
 #include "../schedule/looking.h"
 #include "../device/registry.h"
 
-/* ------------------------------------------------------------------ 14. Printing tensors
-   How values look as text. All text goes through one sink, which works as
-   snprintf does (writes what fits, counts all) or writes to a file: flux_print
-   and the *_text functions are the same code, and need no memory for the text.
-   Tensors look as in Julia: a header with shape, device and dtype, then a row
-   a line, columns aligned on the decimal point, what does not fit left out. A
-   vector shows the fewest digits that read back as the same number, a matrix
-   six at most. A large tensor is cut down where it lies before its elements
-   are fetched, so that printing costs the same for any size on any device, and
-   changes nothing about the tensor or the device.
-   Digits come from printf's %e, of which only digits and exponent are used: a
-   comma as the locale's decimal point does not show. Rejected: %g (it pads, and
-   can't say which digits matter), an algorithm of our own for shortest digits
-   (a page of tables for text that a person reads). */
+/* ---------------------------------------------------------------------- text/tensors.h
+   Tensors as text. flux_print and flux_tensor_text are the same code over a
+   flux__sink (base/text.h). Tensors look as in Julia: a header with shape,
+   device and dtype, then a row a line, columns aligned on the decimal point,
+   what does not fit left out. A vector shows the fewest digits that read back
+   as the same number, a matrix six at most.
+
+   Invariant: a large tensor is cut down where it lies before its elements are
+   fetched, so that printing costs the same for any size on any device, and
+   changes nothing about the tensor or the device. Digits come from printf's %e,
+   of which only digits and exponent are used, so the locale's decimal point
+   does not show.
+
+   Rejected: %g (it pads, and cannot say which digits matter), and an algorithm
+   of our own for shortest digits (a page of tables for text that a person
+   reads). */
 
 FLUX__COLD
 
