@@ -6,7 +6,7 @@
 #   make bench      the benchmarks in tests/bench/, one line a figure
 #   make bench-peers    our training steps beside those of other libraries, whichever are installed
 #   make fuzz       random graphs, and random bytes for each reader (tests/fuzz.sh)
-#   make coverage   which branches of flux.h the tests take, by section (tests/coverage.sh)
+#   make coverage   which branches of flux.h the tests take, by room (tests/coverage.sh)
 #   make gpu-day    on a GPU that is lent for ten minutes: the suite, a sanitizer, figures beside PyTorch's (tests/gpu_day.sh)
 #   make mutate     one-line defects in the CPU's code: which do the tests see? SEED=1 N=100 (by python3)
 #   make flux.h     joins the header from its rooms in src/, where it is changed (src/README.md)

@@ -1,8 +1,8 @@
-# coverage.awk - the table of coverage.sh. It reads flux.h, for its sections, then what `gcov -t -b
+# coverage.awk - the table of coverage.sh. It reads flux.h, for its rooms, then what `gcov -t -b
 # -c` says of each build: a source file's lines, and after each one its branches and how often they
 # were taken, or that the line never ran. A branch of a function that is always inlined is one,
 # however many copies of it there are.
-function section_of(file, line) { return file == "flux.h" ? at[line] : file }
+function room_of(file, line) { return file == "flux.h" ? at[line] : file }
 function row(name, n, hit) { printf "%-40s %8d %8d %6.1f %%\n", name, n, hit, n ? 100 * hit / n : 100 }
 # How many branches a line has that its text says: two for each condition.
 function written(text, n, joined) {
@@ -10,15 +10,14 @@ function written(text, n, joined) {
     n = gsub(/\?|if \(|while \(|for \(/, "", text)
     return 2 * (joined + (n > 0 ? n : 1))
 }
-BEGIN { section = "the interface"; order[++sections] = section }
+BEGIN { room = "the interface"; order[++rooms] = room }
 FNR == 1 { input++ }
 input == 1 {
-    if (match($0, /^\/\* -+ [0-9]+\. /)) {
-        section = substr($0, RSTART, RLENGTH) substr($0, RSTART + RLENGTH)
-        sub(/^\/\* -+ /, "", section)
-        order[++sections] = section
+    if (/^\/\* -+ [a-z]+\/[a-z0-9_]+\.h$/) {
+        room = $NF
+        order[++rooms] = room
     }
-    at[FNR] = section
+    at[FNR] = room
     text[FNR] = $0
     if (/FLUX__INLINE/) inlined = 1       # up to its end a function's lines stand wherever it is called
     copies[FNR] = inlined
@@ -29,7 +28,7 @@ input == 1 {
     file = $0
     sub(/.*[:\/]/, "", file)
     wanted = file ~ /^flux(_[a-z]+)?\.h$/
-    if (wanted && file != "flux.h" && !(file in known)) { known[file] = 1; order[++sections] = file }
+    if (wanted && file != "flux.h" && !(file in known)) { known[file] = 1; order[++rooms] = file }
     next
 }
 !wanted { next }
@@ -44,13 +43,13 @@ input == 1 {
 END {
     for (key in seen) {
         split(key, part, SUBSEP)
-        s = section_of(part[1], part[2])
+        s = room_of(part[1], part[2])
         branches[s]++
         taken[s] += seen[key]
         if (!seen[key] && part[1] == "flux.h") never[part[2]]++
     }
-    printf "%-40s %8s %8s %8s\n", "section", "branches", "taken", ""
-    for (i = 1; i <= sections; i++) {
+    printf "%-40s %8s %8s %8s\n", "room", "branches", "taken", ""
+    for (i = 1; i <= rooms; i++) {
         s = order[i]
         if (!branches[s]) continue
         row(s, branches[s], taken[s])

@@ -1,10 +1,10 @@
 # coverage.sh - which branches of flux.h the tests take: builds them by gcc with --coverage, runs
-# them on the processor and on software GPUs, and prints a table by section of the manual's
-# contents, with a sum.
+# them on the processor and on software GPUs, and prints a table by room of src/, with a
+# sum.
 #     make coverage                      everything; some minutes
 #     make coverage TESTS='tests/test_ops.c tests/test_files.c'      those alone
-#     make coverage MISSED=Files         and the lines of that section of which a branch is never
-# taken
+#     make coverage MISSED=files/        and the lines of flux.h in such rooms of which a branch is
+# never taken
 # It needs gcc and the gcov that comes with it. A branch counts when it has been taken in one of the
 # builds: those that bring their own implementation are built apart. Processes that end by _exit
 # count as well. Left out are the kernels for processors that this one is not, which the

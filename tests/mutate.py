@@ -195,18 +195,18 @@ HEAD = re.compile(r'\s*(\} )?(else )?(if|for|while) \(.*\)$')
 def candidates(lines, only):
     """The lines of the implementation that begin where a statement may, with their regions."""
     start = next(i for i, line in enumerate(lines) if line.startswith("#define FLUX__IMPLEMENTED"))
-    section, boundary, comment = "", True, False
+    room, boundary, comment = "", True, False
     for i in range(start, len(lines)):
         line = lines[i]
-        banner = re.match(r'/\* -{20,}.* \d+\. (.*)', line)
-        section = banner.group(1).strip() if banner else section
+        banner = re.match(r'/\* -{20,} ([a-z]+/\w+\.h)$', line)
+        room = banner.group(1) if banner else room
         if comment:
             comment = "*/" not in line
             continue
         bare = re.sub(r'/\*.*?\*/|//.*', '', line).rstrip().rstrip("\\").rstrip()
         if "/*" in bare:
             comment, bare = True, bare[:bare.index("/*")].rstrip()
-        meant = section != "The GPU layer" and (not only or only[0] <= i + 1 <= only[1])
+        meant = not room.startswith("gpu/") and (not only or only[0] <= i + 1 <= only[1])
         if boundary and meant and not comment and "#" not in bare:
             offset = 0
             if re.match(r'[A-Za-z]', line):     # a function's heading: what its braces hold there
