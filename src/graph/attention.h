@@ -27,31 +27,41 @@ FLUX__COLD
 
 typedef struct flux__attend {
     flux_tensor *q, *k, *v;               /* features x steps x batch */
-    flux_tensor *extra;                   /* NULL, or stretching to the scores: bool, which may be seen, or to be added */
-    int heads;
-    bool causal;
+    /* the mask, NULL: none. It broadcasts to the scores: bool says which may be seen, any other
+       dtype is added */
+    flux_tensor *extra;
+    int heads;                            /* the features of q, k and v are split into so many */
+    bool causal;                          /* a query sees keys up to its own step only */
 } flux__attend;
 
-/* x (features x steps x N) as (a head's features) x steps x heads x N, and back. */
+/* x, features x steps x N, as (features / heads) x steps x heads x N; flux__unheads is the
+   inverse. */
 static flux_tensor *flux__heads(flux_tensor *x, int n) {
     return flux_permute(flux_reshape(x, x->dim[0] / n, n, x->dim[1], flux_dim(x, 2)), 0, 2, 1, 3);
 }
 
 static flux_tensor *flux__unheads(flux_tensor *x) {
-    return x ? flux_reshape(flux_permute(x, 0, 2, 1, 3), x->dim[0] * x->dim[2], x->dim[1], x->dim[3]) : NULL;
+    return x ? flux_reshape(flux_permute(x, 0, 2, 1, 3), x->dim[0] * x->dim[2], x->dim[1],
+                            x->dim[3]) : NULL;
 }
 
-static double flux__attend_scale(const flux__attend *a) { return sqrt((double)a->heads / (double)a->q->dim[0]); }
+static double flux__attend_scale(const flux__attend *a) {
+    return sqrt((double)a->heads / (double)a->q->dim[0]);
+}
 
-/* Which scores may be seen, keys x queries at least; NULL: all. */
+/* Which scores may be seen, as bools of keys x queries or more dims; NULL: all. */
 static flux_tensor *flux__attend_seen(const flux__attend *a) {
-    flux_tensor *seen = a->extra && a->extra->dtype != FLUX_BOOL ? flux_gt(a->extra, -HUGE_VAL) : a->extra;
+    flux_tensor *seen = a->extra && a->extra->dtype != FLUX_BOOL ? flux_gt(a->extra, -HUGE_VAL)
+                                                                 : a->extra;
     if (!a->causal) return seen;
-    flux_tensor *past = flux_le(flux__iota_on(a->q->device, a->k->dim[1], 0), flux__iota_on(a->q->device, a->q->dim[1], 1));
+    flux_tensor *past = flux_le(flux__iota_on(a->q->device, a->k->dim[1], 0),
+                                flux__iota_on(a->q->device, a->q->dim[1], 1));
     return seen ? flux_and(seen, past) : past;
 }
 
-/* softmax over the keys of k'q / sqrt(a head's features), 0 for what is not seen. A product in half precision is kept small by q. */
+/* The softmax over the keys of k'q / sqrt(features per head), keys x queries x heads x batch,
+   with 0 for what may not be seen. In f16, q is scaled before the product, so that the product
+   stays small. */
 static flux_tensor *flux__attend_scores(const flux__attend *a) {
     flux_tensor *q = flux__heads(a->q, a->heads), *k = flux__heads(a->k, a->heads);
     bool half = a->q->dtype == FLUX_F16;
@@ -62,17 +72,21 @@ static flux_tensor *flux__attend_scores(const flux__attend *a) {
     flux_tensor *seen = l && (a->extra || a->causal) ? flux__attend_seen(a) : NULL;
     if (seen) l = flux_where(seen, l, -HUGE_VAL);
     flux_tensor *p = l ? (flux_softmax)(l) : NULL;
-    return p && a->extra ? flux_where(seen, p, 0.0) : p;  /* of a query that sees nothing, softmax has equal parts */
+    /* the softmax of a query that sees nothing has equal parts */
+    return p && a->extra ? flux_where(seen, p, 0.0) : p;
 }
 
-/* Its features lie together. */
+/* x, or a copy of it whose features (dim 0) are contiguous. */
 static flux_tensor *flux__packed(flux_tensor *x) {
     int64_t offset, stride[FLUX_MAX_DIMS];
     flux__layout(x, &offset, stride);
     return x->dim[0] > 1 && stride[0] != 1 ? flux_copy(x) : x;
 }
 
-static flux_tensor *flux__attend_node(const flux__attend *a, int n, flux_tensor **in, int64_t size, bool back) {
+/* The kernel's node: a vector of `size` elements. Operands are q, k, v and perhaps the mask; of
+   the gradients (back): q, k, v, the forward vector, g and perhaps the mask. */
+static flux_tensor *flux__attend_node(const flux__attend *a, int n, flux_tensor **in, int64_t size,
+                                      bool back) {
     flux_shape s = flux__shape(&size, 1);
     flux_tensor *y = flux__node_raw(FLUX__ATTEND, (flux_dtype)a->q->dtype, &s, a->q->device, n);
     for (int i = 0; y && i < n; i++) flux__edge(&y->in[i], in[i]);
@@ -80,13 +94,18 @@ static flux_tensor *flux__attend_node(const flux__attend *a, int n, flux_tensor 
     return y ? flux__done(y) : NULL;
 }
 
-/* What lies from `offset` on in the vector all, which is in[0], in the shape of `like` but for the first dim. */
-static flux_tensor *flux__attend_view(int n, flux_tensor **in, int64_t offset, const flux_tensor *like, int64_t first, const flux_tensor *from) {
+/* The part of the vector in[0] that starts at `offset`, contiguous in the shape of `like`, but
+   with `first` as dim 0. It has n operands, by which its gradient goes; heads and causal are
+   copied from `from` unless that is NULL. */
+static flux_tensor *flux__attend_view(int n, flux_tensor **in, int64_t offset,
+                                      const flux_tensor *like, int64_t first,
+                                      const flux_tensor *from) {
     int64_t natural[FLUX_MAX_DIMS];
     flux_shape s = flux__dims(like);
     s.dim[0] = first;
     flux__natural(&s, natural);
-    flux_tensor *y = flux__node_raw(FLUX__ATTENTION, (flux_dtype)in[0]->dtype, &s, in[0]->device, n);
+    flux_tensor *y = flux__node_raw(FLUX__ATTENTION, (flux_dtype)in[0]->dtype, &s, in[0]->device,
+                                    n);
     if (!y) return NULL;
     for (int i = 0; i < n; i++) flux__edge(&y->in[i], in[i]);
     flux__edge(&y->base, in[0]);
@@ -96,11 +115,14 @@ static flux_tensor *flux__attend_view(int n, flux_tensor **in, int64_t offset, c
     return flux__done(y);
 }
 
-/* v's features x queries x batch. The kernel works in float32 or float64; behind y it puts each query's maximum and the
-   reciprocal of its sum. A query that sees nothing has the maximum -inf; the reciprocal is 0 then, and so is all of y. */
+/* Attention: (v's features) x queries x batch, in the dtype at which q, k and v meet. The kernel
+   works in float32 or float64; behind the result its vector has each query's maximum and the
+   reciprocal of its sum. A query that sees nothing has the maximum -inf; the reciprocal is 0
+   then, and so is all of its result. */
 static flux_tensor *flux__attention(const flux__attend *what) {
     flux__attend a = *what;
-    flux_dtype t = flux__promote(flux__promote((flux_dtype)a.q->dtype, (flux_dtype)a.k->dtype), (flux_dtype)a.v->dtype);
+    flux_dtype t = flux__promote(flux__promote((flux_dtype)a.q->dtype, (flux_dtype)a.k->dtype),
+                                 (flux_dtype)a.v->dtype);
     flux_dtype wide = t == FLUX_F64 ? FLUX_F64 : FLUX_F32;
     int64_t full[4] = { a.k->dim[1], a.q->dim[1], a.heads, a.q->dim[2] };
     flux_tensor *in[5] = { NULL };

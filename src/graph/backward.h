@@ -34,30 +34,46 @@
 
 FLUX__LEAN
 
-/* A map from tensors to numbers that does not write to them: finished ones may be shared between threads. */
-typedef struct flux__map { flux_tensor **key; int *value; int n, room; } flux__map;
+/* A hash map (open addressing, linear probing) from tensors to numbers. It does not write to the
+   tensors: finished ones may be shared between threads. */
+typedef struct flux__map {
+    flux_tensor **key;                    /* NULL: the slot is free */
+    int *value;
+    int n, room;                          /* entries, at most half of room; room is 2^k or 0 */
+} flux__map;
 
-typedef struct flux__more { flux_tensor *x; int next; } flux__more;   /* next: from 1; 0: no more */
+/* One contribution to a gradient, in a linked list: next is an index from 1, and 0 ends it. */
+typedef struct flux__more { flux_tensor *x; int next; } flux__more;
 
-typedef struct flux__way { flux_tensor *t; int next; bool shared; } flux__way;   /* next: the operand to go on with */
+/* One frame of the depth-first search: a node, the operand to visit next, and whether threads may
+   share the node. */
+typedef struct flux__way { flux_tensor *t; int next; bool shared; } flux__way;
 
 typedef struct flux__walk {
-    flux_tensor **node, **grad;           /* in the order of recording: operands before results */
-    int *refs, refs_room;                 /* of a whole walk: how many operands each node is */
-    int *more_of;                         /* contributions to the gradient beside grad, the last one first */
+    /* numbered nodes, operands before results; their gradients */
+    flux_tensor **node, **grad;
+    /* in a whole walk: how many edges of walked nodes lead to each node */
+    int *refs, refs_room;
+    /* head of each node's list in `more`, the last contribution first; 0: empty */
+    int *more_of;
+    /* all contributions but the first of each node, which is in grad */
     flux__more *more;
     int nmore, more_room;
-    flux_tensor *cat[8];                  /* made of slices' gradients: the last ones */
+    /* the last 8 results of flux__join_slices, a ring: the next at ncat & 7 */
+    flux_tensor *cat[8];
     int ncat;
-    bool *wanted;                         /* depends on something asked for */
-    int n, room;
-    flux__way *way;                       /* from where it began to where it is */
+    /* by node: it depends on a tensor whose gradient is asked for */
+    bool *wanted;
+    int n, room;                          /* nodes numbered; capacity of node */
+    flux__way *way;                       /* the search's stack, the loss first */
     int top, way_room;
-    flux__map shared;
-    uint32_t id;
-    bool whole;                           /* also what no gradient passes: behind nodes of FLUX_NOGRAD */
+    flux__map shared;                     /* numbers of the nodes that threads may share */
+    uint32_t id;                          /* walk_mark of nodes that hold their own number */
+    /* follows edges behind nodes of FLUX_NOGRAD too, which no gradient passes */
+    bool whole;
 } flux__walk;
 
+/* The value slot of t, or the free slot in which t would be put. The map must have room for one. */
 static FLUX__INLINE int *flux__map_slot(const flux__map *m, const flux_tensor *t) {
     uint64_t hash = ((uint64_t)(uintptr_t)t >> 4) * 0x9e3779b97f4a7c15u;
     int i = (int)(hash >> 33) & (m->room - 1);
@@ -65,6 +81,8 @@ static FLUX__INLINE int *flux__map_slot(const flux__map *m, const flux_tensor *t
     return &m->value[i];
 }
 
+/* Makes room for one more entry: doubles the capacity once half of it is taken. False: an error
+   was told. */
 static bool flux__map_grow(flux__map *m) {
     flux__map big;
     if (m->n * 2 < m->room) return true;
@@ -109,14 +127,19 @@ static void flux__map_free(flux__map *m) {
     if (m->value) FLUX_FREE(m->value);
 }
 
-/* An unfinished node belongs to its thread, so that its number can stand in it; but what a finished parameter was moved from
-   may be such a number as threads share. */
+/* Whether t is surely of this thread alone, so that its number in a walk can stand in the node:
+   an unfinished node belongs to the thread that made it. A full number has no buffer either, but
+   a finished parameter may have been moved from it, and so threads may share it; bare numbers and
+   a gradient's seed are never shared so. */
 static FLUX__INLINE bool flux__unshared(const flux_tensor *t) {
     const flux_tensor *b = FLUX__IS_VIEW(t) ? t->base : t;
-    return !b->buf && b->op != FLUX__LEAF && (b->op != FLUX__NUMBER || b->flags & (FLUX__WEAK | FLUX__SEED));
+    return !b->buf && b->op != FLUX__LEAF &&
+           (b->op != FLUX__NUMBER || b->flags & (FLUX__WEAK | FLUX__SEED));
 }
 
-/* A node may be finished while the walk goes on, by FLUX_EAGER; no two walks have the same id. Below 0: it has no number; -2: and is shared. */
+/* The number of t in this walk, or below 0 if it has none yet: -1 where the number will stand in
+   the node, -2 where it will stand in the map, as threads may share t. The node is asked first:
+   FLUX_EAGER may finish a node while the walk goes on. No two walks have the same id. */
 static FLUX__INLINE int flux__walk_get(const flux__walk *w, const flux_tensor *t) {
     if (t->walk_mark == w->id) return t->walk_index;
     if (flux__unshared(t)) return -1;
@@ -124,6 +147,7 @@ static FLUX__INLINE int flux__walk_get(const flux__walk *w, const flux_tensor *t
     return k < 0 ? -2 : k;
 }
 
+/* Sets up an empty walk under an id that no other walk has. False: an error was told. */
 static bool flux__walk_start(flux__walk *w) {
     static int walks;
     memset(w, 0, sizeof *w);
@@ -131,6 +155,7 @@ static bool flux__walk_start(flux__walk *w) {
     return flux__self() != NULL;
 }
 
+/* Pushes t on the search's stack. False: an error was told. */
 static FLUX__INLINE bool flux__walk_push(flux__walk *w, flux_tensor *t, bool shared) {
     flux__way *way = (flux__way *)flux__grow(w->way, &w->way_room, w->top + 1, sizeof *way);
     if (!way) return false;
@@ -139,7 +164,8 @@ static FLUX__INLINE bool flux__walk_push(flux__walk *w, flux_tensor *t, bool sha
     return true;
 }
 
-/* shared: by threads; refs: as an operand of how many */
+/* Gives t the next number. shared: threads may share t, so the number goes into the map. refs:
+   the edges to t seen so far, kept in a whole walk. False: an error was told. */
 static FLUX__INLINE bool flux__walk_number(flux__walk *w, flux_tensor *t, bool shared, int refs) {
     flux_tensor **node = (flux_tensor **)flux__grow(w->node, &w->room, w->n + 1, sizeof *node);
     if (!node) return false;
@@ -155,11 +181,13 @@ static FLUX__INLINE bool flux__walk_number(flux__walk *w, flux_tensor *t, bool s
     return true;
 }
 
-/* How many operands a gradient passes on to: none from what FLUX_NOGRAD recorded, computed or not. */
+/* How many operands the gradient of t passes on to: none if FLUX_NOGRAD recorded t, whether t has
+   been computed or not. */
 static int flux__behind(const flux_tensor *t) { return t->flags & FLUX__FIXED ? 0 : t->nin; }
 
-/* All that the loss depends on, operands first (depth first, without recursion); what a gradient passes only, unless the
-   walk is of the whole. */
+/* Numbers all nodes that the loss depends on, operands first, in depth-first order without
+   recursion. Only edges that a gradient passes are followed, unless the walk is a whole one.
+   False: an error was told. */
 static FLUX__O2 bool flux__walk_collect(flux__walk *w, flux_tensor *loss) {
     int k = flux__walk_get(w, loss);
     if (k >= 0) return true;
@@ -176,11 +204,13 @@ static FLUX__O2 bool flux__walk_collect(flux__walk *w, flux_tensor *loss) {
                 k = 0;
             } else if (k >= 0 && w->whole) w->refs[k]++;
         }
-        if (k < 0 ? !flux__walk_push(w, x, k == -2) : (w->top--, !flux__walk_number(w, t, way->shared, w->top > 0))) return false;
+        if (k < 0 ? !flux__walk_push(w, x, k == -2)
+                  : (w->top--, !flux__walk_number(w, t, way->shared, w->top > 0))) return false;
     }
     return true;
 }
 
+/* Marks the nodes whose gradient is needed: the tensors asked for and all that depend on them. */
 static void flux__mark_wanted(flux__walk *w, const flux_grads *g) {
     for (int i = 0; i < g->n; i++) {
         int k = flux__walk_get(w, g->of[i]);
@@ -192,16 +222,20 @@ static void flux__mark_wanted(flux__walk *w, const flux_grads *g) {
 }
 
 /* ---------------- many contributions to one gradient
-   A loop over the steps of a sequence takes a slice of one tensor at each and multiplies by one weight at each. Added up
-   one by one, each slice's gradient would be as large as the whole tensor and each weight's a small product: instead
-   slices that don't overlap are joined, and the sum of products becomes one product of what they are made of, joined. */
+   A loop over the steps of a sequence takes at each step a slice of one tensor and multiplies it by
+   one weight. If the contributions were added up one by one, each slice's gradient would be as
+   large as the whole tensor, and each contribution to the weight's gradient a small product.
+   Instead the gradients of slices that don't overlap are concatenated, and a sum of products
+   becomes one product of the concatenated factors. */
 
-/* The dim along which y is a slice, from *start on, among zeros; -1 if it is not. */
+/* The dim along which y is a slice, from *start on, with zeros around it (a FLUX__SPREAD of a
+   contiguous range of one dim); -1 if y is not such. */
 static int flux__slab_dim(const flux_tensor *y, int64_t *start) {
     flux_shape s = flux__dims(y);
     int64_t natural[FLUX_MAX_DIMS];
     int dim = -1;
-    if (y->op != FLUX__SPREAD || !y->nin || y->arg.i[0] || y->arg.i[1] || y->in[0]->ndim != s.ndim || !flux__size(y)) return -1;
+    if (y->op != FLUX__SPREAD || !y->nin || y->arg.i[0] || y->arg.i[1] ||
+        y->in[0]->ndim != s.ndim || !flux__size(y)) return -1;
     flux__natural(&s, natural);
     for (int d = 0; d < s.ndim; d++) {
         int64_t n = y->in[0]->dim[d], first = y->rel / natural[d] % s.dim[d];
@@ -214,6 +248,7 @@ static int flux__slab_dim(const flux_tensor *y, int64_t *start) {
     return dim;
 }
 
+/* A slice and where it starts along the common dim. */
 typedef struct flux__slab { int64_t start; flux_tensor *x; } flux__slab;
 
 static int flux__slab_order(const void *a, const void *b) {
@@ -221,14 +256,18 @@ static int flux__slab_order(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* The sum of slices among zeros that don't overlap, with zeros for what none covers; NULL if they are not such. */
+/* The sum of n gradients that are slices among zeros along one dim: their concatenation in the
+   order of their starts, with zeros for what none covers. NULL, without an error, if one is no
+   such slice, or if two overlap. */
 static flux_tensor *flux__join_slices(flux__walk *w, int n, flux_tensor **xs) {
     int64_t start = 0, at = 0;
     int dim = flux__slab_dim(xs[0], &start), count = 0;
     for (int i = 1; i < n; i++)
-        if (dim < 0 || xs[i]->dtype != xs[0]->dtype || flux__slab_dim(xs[i], &start) != dim) return NULL;
+        if (dim < 0 || xs[i]->dtype != xs[0]->dtype || flux__slab_dim(xs[i], &start) != dim)
+            return NULL;
     flux__slab *slab = (flux__slab *)flux__malloc((size_t)n * sizeof *slab);
-    flux_tensor **part = (flux_tensor **)flux__malloc((size_t)(2 * n + 1) * sizeof *part), *y = NULL;
+    flux_tensor **part = (flux_tensor **)flux__malloc((size_t)(2 * n + 1) * sizeof *part),
+        *y = NULL;
     flux_shape gap = flux__dims(xs[0]);
     int64_t end = gap.dim[dim];
     for (int i = 0; i < n && slab && part; i++) {
@@ -238,7 +277,9 @@ static flux_tensor *flux__join_slices(flux__walk *w, int n, flux_tensor **xs) {
     if (slab && part) qsort(slab, (size_t)n, sizeof *slab, flux__slab_order);
     for (int i = 0; i <= n && slab && part && at >= 0; i++) {
         gap.dim[dim] = (i < n ? slab[i].start : end) - at;
-        if (gap.dim[dim] > 0) part[count++] = flux__move(flux_full_shape(gap, 0, (flux_dtype)xs[0]->dtype), xs[0]->device);
+        if (gap.dim[dim] > 0)
+            part[count++] = flux__move(flux_full_shape(gap, 0, (flux_dtype)xs[0]->dtype),
+                                       xs[0]->device);
         if (i == n) break;
         part[count++] = slab[i].x;
         at = gap.dim[dim] < 0 ? -1 : slab[i].start + slab[i].x->dim[dim];
@@ -250,19 +291,22 @@ static flux_tensor *flux__join_slices(flux__walk *w, int n, flux_tensor **xs) {
     return y;
 }
 
-/* A matrix's transpose: what it is the transpose of, if it is one. */
+/* The transpose of a matrix; if x is itself recorded as a transpose, that is x's operand. */
 static flux_tensor *flux__turn(flux_tensor *x) {
     return x->op == FLUX__PERMUTE && x->nin && x->arg.i[0] == 1 ? x->in[0] : flux_transpose(x);
 }
 
+/* The tensor that x is a reshape of. */
 static const flux_tensor *flux__unshaped(const flux_tensor *x) {
     while (x->op == FLUX__RESHAPE && x->nin) x = x->in[0];
     return x;
 }
 
-/* Where in the cat c, along its last dim, stand these one after the other, each as a whole; -1: nowhere. */
+/* The index i at which c, a concatenation along its last dim, has xs[0] to xs[n-1] as its
+   operands i to i+n-1, reshapes ignored; -1 if nowhere. */
 static int flux__cat_run(const flux_tensor *c, int n, flux_tensor **xs) {
-    if (!c || c->op != FLUX__CAT || c->arg.i[0] != c->ndim - 1 || c->nin < n || c->dtype != xs[0]->dtype) return -1;
+    if (!c || c->op != FLUX__CAT || c->arg.i[0] != c->ndim - 1 || c->nin < n ||
+        c->dtype != xs[0]->dtype) return -1;
     for (int i = 0, k; i + n <= c->nin; i++) {
         for (k = 0; k < n && flux__unshaped(c->in[i + k]) == flux__unshaped(xs[k]); k++) {}
         if (k == n) return i;
@@ -270,7 +314,10 @@ static int flux__cat_run(const flux_tensor *c, int n, flux_tensor **xs) {
     return -1;
 }
 
-/* Matrices side by side: part of a cat that the graph has already, or a new one. */
+/* The n matrices xs concatenated along dim 1: a slice of a concatenation that the graph or w->cat
+   already has, or a new one. Where xs[0] is not contiguous, the transposes are concatenated along
+   dim 0 instead, and the result is transposed. Overwrites xs. NULL, without an error, where a
+   concatenation that is there has operands of different sizes. */
 static flux_tensor *flux__cat_columns(flux__walk *w, int n, flux_tensor **xs) {
     flux_shape s = flux__dims(xs[0]);
     int64_t offset, stride[FLUX_MAX_DIMS];
@@ -281,7 +328,8 @@ static flux_tensor *flux__cat_columns(flux__walk *w, int n, flux_tensor **xs) {
         int64_t each = flux_dim(c->in[0], last), dims[2] = { s.dim[0], flux__times(s.dim[1], n) };
         for (int i = 1; i < c->nin; i++)
             if (flux_dim(c->in[i], last) != each) return NULL;
-        return flux_reshape_to(flux_slice(c, last, at * each, (at + n) * each), flux__shape(dims, 2));
+        return flux_reshape_to(flux_slice(c, last, at * each, (at + n) * each),
+                               flux__shape(dims, 2));
     }
     flux__layout(xs[0], &offset, stride);
     if (flux__in_order(&s, stride)) return flux__cat_many(1, n, xs);
@@ -289,21 +337,23 @@ static flux_tensor *flux__cat_columns(flux__walk *w, int n, flux_tensor **xs) {
     return flux_transpose(flux__cat_many(0, n, xs));
 }
 
-/* The sum of products of matrices as one product; NULL if they are not such, or so few, or so slim beside what would be
-   copied, that joining does not pay. */
+/* The sum of n products of matrices as one product of the concatenated factors. NULL, without an
+   error, if they are not products of matrices of one dtype, or where joining does not pay: fewer
+   than 4, or slim ones beside what would be copied. */
 static flux_tensor *flux__join_products(flux__walk *w, int n, flux_tensor **xs) {
     int64_t inner = 0, rows = flux_dim(xs[0], 0), cols = flux_dim(xs[0], 1);
     bool fit = n >= 4;
     for (int i = 0; i < n && fit; i++) {
         const flux_tensor *y = xs[i];
-        fit = y->op == FLUX__MATMUL && y->nin == 2 && y->ndim == 2 && y->in[0]->ndim == 2 && y->in[1]->ndim == 2 &&
-              y->dtype == xs[0]->dtype;
+        fit = y->op == FLUX__MATMUL && y->nin == 2 && y->ndim == 2 && y->in[0]->ndim == 2 &&
+              y->in[1]->ndim == 2 && y->dtype == xs[0]->dtype;
         inner += fit ? y->in[0]->dim[1] : 0;
     }
     fit = fit && (4 * (rows + cols) <= rows * cols || inner * (rows + cols) <= 1 << 18);
     flux_tensor **part = fit ? (flux_tensor **)flux__malloc((size_t)n * sizeof *part) : NULL;
     if (!part) return NULL;
-    for (int i = 0; i < n; i++) part[i] = xs[n - 1 - i]->in[0];       /* the last came first: now in the graph's order */
+    /* the last contribution came first: here in the order of recording */
+    for (int i = 0; i < n; i++) part[i] = xs[n - 1 - i]->in[0];
     flux_tensor *a = flux__cat_columns(w, n, part);
     for (int i = 0; i < n; i++) part[i] = flux__turn(xs[n - 1 - i]->in[1]);
     flux_tensor *b = a ? flux__cat_columns(w, n, part) : NULL;
@@ -311,6 +361,7 @@ static flux_tensor *flux__join_products(flux__walk *w, int n, flux_tensor **xs) 
     return b ? flux_matmul(a, flux_transpose(b)) : NULL;
 }
 
+/* Adds x to the contributions to the gradient of node `at`. False: an error was told. */
 static bool flux__contribute(flux__walk *w, int at, flux_tensor *x) {
     if (!w->grad[at]) {
         w->grad[at] = x;
@@ -326,7 +377,8 @@ static bool flux__contribute(flux__walk *w, int at, flux_tensor *x) {
     return true;
 }
 
-/* The whole gradient of node k, once all that contributes has. */
+/* Puts the sum of all contributions to the gradient of node k into grad[k]. Called once all nodes
+   that use node k have contributed. False: an error was told. */
 static bool flux__sum_up(flux__walk *w, int k) {
     int n = 1;
     if (!w->grad[k] || !w->more_of[k]) return true;
@@ -338,7 +390,8 @@ static bool flux__sum_up(flux__walk *w, int k) {
     w->more_of[k] = 0;
     sum = flux__join_slices(w, n, xs);
     if (!sum) sum = flux__join_products(w, n, xs);
-    bool wide = !sum && n > 2 && flux__is_half(xs[0]->dtype);     /* of two the sum rounds once by itself */
+    /* a sum of two rounds once by itself */
+    bool wide = !sum && n > 2 && flux__is_half(xs[0]->dtype);
     for (int i = sum ? n : 0; i < n; i++) {
         flux_tensor *x = wide ? flux__widened(xs[i]) : xs[i];
         sum = i ? flux_add(sum, x) : x;
@@ -349,6 +402,8 @@ static bool flux__sum_up(flux__walk *w, int k) {
     return sum != NULL;
 }
 
+/* Passes the gradient of node k on: computes what it contributes to each operand that is wanted.
+   False: an error was told. */
 static bool flux__walk_back(flux__walk *w, int k) {
     flux_tensor *y = w->node[k], *out[255];
     bool need[255];
@@ -380,7 +435,7 @@ static void flux__walk_free(flux__walk *w) {
     flux__map_free(&w->shared);
 }
 
-/* The gradient of a loss by itself. */
+/* The gradient of a loss by itself: 1 in every element, flagged as the seed. */
 static flux_tensor *flux__seed(flux_tensor *loss) {
     flux_shape s = flux__dims(loss);
     flux_tensor *one = flux__node_raw(FLUX__NUMBER, (flux_dtype)loss->dtype, &s, loss->device, 0);
@@ -388,6 +443,9 @@ static flux_tensor *flux__seed(flux_tensor *loss) {
     return one ? flux__done(one) : NULL;
 }
 
+/* Fills g->grad with the gradients of g->loss by each tensor of g->of: NULL where the loss
+   does not depend on it. Goes through the numbered nodes from the loss back. False: an error
+   was told. */
 static bool flux__backward(flux_grads *g) {
     flux__walk w;
     bool ok = flux__walk_start(&w) && flux__walk_collect(&w, g->loss);
@@ -401,8 +459,10 @@ static bool flux__backward(flux_grads *g) {
         flux__mark_wanted(&w, g);
         w.grad[w.n - 1] = flux__seed(g->loss);
         for (int k = w.n - 1; k >= 0 && ok; k--)
-            if (w.grad[k] && w.wanted[k] && w.node[k]->nin) ok = flux__sum_up(&w, k) && flux__walk_back(&w, k);
-        for (int k = w.n - 1; k >= 0 && ok; k--) ok = flux__sum_up(&w, k);   /* leaves: by now all joins are there to be used */
+            if (w.grad[k] && w.wanted[k] && w.node[k]->nin)
+                ok = flux__sum_up(&w, k) && flux__walk_back(&w, k);
+        /* leaves last: concatenations made on the way can be reused */
+        for (int k = w.n - 1; k >= 0 && ok; k--) ok = flux__sum_up(&w, k);
     }
     for (int i = 0; i < g->n && ok; i++) {
         int k = flux__walk_get(&w, g->of[i]);

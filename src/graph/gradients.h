@@ -38,12 +38,14 @@ FLUX__LEAN
 struct flux_grads {
     flux__head head;
     flux_tensor *loss;
-    int n;
-    bool used;                            /* up, by flux_update */
-    flux_tensor **of, **grad;             /* the tensors asked for, and their gradients (NULL: none) */
-    flux__pairs number;                   /* of each tensor, from 1, where there are more than FLUX__FEW_ASKED */
+    int n;                                /* how many tensors were asked for */
+    bool used;                            /* flux_update has used the gradients up */
+    /* the n tensors asked for, and their gradients (NULL: none) */
+    flux_tensor **of, **grad;
+    /* index of each tensor, from 1; empty up to FLUX__FEW_ASKED tensors */
+    flux__pairs number;
 };
-enum { FLUX__FEW_ASKED = 16 };            /* are looked through one by one */
+enum { FLUX__FEW_ASKED = 16 };            /* up to so many tensors are searched one by one */
 
 static void flux__grads_free(flux_grads *g) {
     for (int i = 0; i < g->n; i++) {
@@ -57,12 +59,13 @@ static void flux__grads_free(flux_grads *g) {
     flux__bury(g);
 }
 
-/* v in every element, as x has them. */
+/* A tensor of x's shape, dtype and device with v in every element. */
 static flux_tensor *flux__filled_like(const flux_tensor *x, double v) {
     return flux__move(flux_full_shape(flux__dims(x), v, (flux_dtype)x->dtype), x->device);
 }
 
-/* b a^(b-1), and 0 where b is 0: for a = 0 too, where that would be 0 times infinity. */
+/* The gradient of a^b by a, g b a^(b-1). It is 0 where b is 0, also for a = 0, where the formula
+   would multiply 0 by infinity. */
 static flux_tensor *flux__grad_pow_a(flux_tensor *g, flux_tensor *a, flux_tensor *b) {
     bool number = (b->flags & FLUX__WEAK) != 0;
     if (number && b->arg.num == 0) return flux__filled_like(a, 0);
@@ -71,25 +74,34 @@ static flux_tensor *flux__grad_pow_a(flux_tensor *g, flux_tensor *a, flux_tensor
     return flux_mul(g, flux_mul(b, flux_pow(a, flux_sub(b, 1.0))));
 }
 
-/* y log a, and 0 where a is 0 (NNlib's rule for 0^b); neither in this nor in its own gradient is there a log 0. */
+/* The gradient of y = a^b by b, g y log a. It is 0 where a is 0 (NNlib's rule for 0^b); the log
+   of 0 occurs neither here nor in this gradient's own gradient. */
 static flux_tensor *flux__grad_pow_b(flux_tensor *g, flux_tensor *a, flux_tensor *y) {
-    if (a->flags & FLUX__WEAK) return a->arg.num > 0 ? flux_mul(g, flux_mul(y, flux_log(a))) : flux__filled_like(g, 0);
+    if (a->flags & FLUX__WEAK)
+        return a->arg.num > 0 ? flux_mul(g, flux_mul(y, flux_log(a))) : flux__filled_like(g, 0);
     flux_tensor *some = flux_gt(a, 0.0);
     return flux_mul(g, flux_where(some, flux_mul(y, flux_log(flux_where(some, a, 1.0))), 0.0));
 }
 
-/* gelu and its slope are one row each because what lies between would be stored, and takes longer to pass over than to
-   compute. Here c p(c) is what gelu takes the sigmoid of, and q the derivative of that. */
+/* The gradient of gelu's slope by x. gelu and its slope are one row each because intermediate
+   results would be stored, and take longer to pass over than to compute. gelu(x) is x y with y
+   the sigmoid of c (0.0713... c^2 + 1.595...), c being x clamped to [-10, 10]; q is the
+   derivative of the sigmoid's argument. */
 static flux_tensor *flux__grad_gelu_slope(flux_tensor *g, flux_tensor *x) {
     flux_tensor *c = flux_clamp(x, -10, 10), *cc = flux_square(c);
-    flux_tensor *y = flux_sigmoid(flux_mul(c, flux_add(flux_mul(cc, 0.07135481627260025), 1.5957691216057308)));
-    flux_tensor *q = flux_add(flux_mul(cc, 3 * 0.07135481627260025), 1.5957691216057308), *rest = flux_sub(1, y);
-    flux_tensor *bend = flux_add(flux_mul(flux_sub(rest, y), flux_square(q)), flux_mul(c, 6 * 0.07135481627260025));
+    flux_tensor *y =
+        flux_sigmoid(flux_mul(c, flux_add(flux_mul(cc, 0.07135481627260025), 1.5957691216057308)));
+    flux_tensor *q = flux_add(flux_mul(cc, 3 * 0.07135481627260025), 1.5957691216057308),
+        *rest = flux_sub(1, y);
+    flux_tensor *bend = flux_add(flux_mul(flux_sub(rest, y), flux_square(q)),
+                                 flux_mul(c, 6 * 0.07135481627260025));
     return flux_mul(g, flux_mul(flux_mul(y, rest), flux_add(flux_mul(q, 2), flux_mul(c, bend))));
 }
 
-/* One row of the table: the gradients by a, b, c that are needed (bits of need), at the result's shape. */
-static void flux__row_gradient(int op, flux_tensor *y, flux_tensor *g, flux_tensor *const *in, unsigned need, flux_tensor **out) {
+/* The gradients of one row of the table by its operands a, b, c, at the result's shape: the bits
+   of need say which of them. */
+static void flux__row_gradient(int op, flux_tensor *y, flux_tensor *g, flux_tensor *const *in,
+                               unsigned need, flux_tensor **out) {
     flux_tensor *a = in[0], *b = in[1], *c = in[2];
     (void)a, (void)b, (void)c;
     switch (op) {
@@ -104,26 +116,31 @@ static void flux__row_gradient(int op, flux_tensor *y, flux_tensor *g, flux_tens
     }
 }
 
-/* Whether a row's gradient only hands g on, or rounds once (if no sum over stretched dims follows): then a half format need not be
-   widened for it. */
+/* Whether a row's gradient only hands g on, or rounds once (provided that no sum over broadcast
+   dims follows): then a half format need not be widened for it. */
 static bool flux__rounds_once(const flux_tensor *y) {
     switch (y->op) {
     case FLUX__OP_MUL: case FLUX__OP_FMA:
         for (int i = 0; i < y->nin; i++)
             if (!(y->in[i]->flags & FLUX__WEAK) && !flux__same_dims(y->in[i], y)) return false;
         return true;
-    case FLUX__OP_ADD: case FLUX__OP_SUB: case FLUX__OP_SUBMAX: case FLUX__OP_NEG: case FLUX__OP_ABS: case FLUX__OP_MAX2:
-    case FLUX__OP_MIN2: case FLUX__OP_WHERE: case FLUX__OP_RELU: case FLUX__OP_GATE: case FLUX__OP_EXP: case FLUX__OP_LOG: return true;
+    case FLUX__OP_ADD: case FLUX__OP_SUB: case FLUX__OP_SUBMAX: case FLUX__OP_NEG:
+    case FLUX__OP_ABS: case FLUX__OP_MAX2: case FLUX__OP_MIN2: case FLUX__OP_WHERE:
+    case FLUX__OP_RELU: case FLUX__OP_GATE: case FLUX__OP_EXP: case FLUX__OP_LOG: return true;
     default: return false;
     }
 }
 
-/* Rows whose gradient has their own value as a factor, and whose half would add its rounding. That of tanh and sigmoid goes by the
-   half, as they are often all that a layer keeps. */
-static bool flux__value_again(int op) { return op == FLUX__OP_DIV || op == FLUX__OP_POW || op == FLUX__OP_SQRT || op == FLUX__OP_RSQRT; }
+/* Rows whose gradient has their own value y as a factor, and for half formats computes y again in
+   float32, since y's rounding would add to the error. tanh and sigmoid use the stored half value
+   instead, as it is often all that a layer keeps. */
+static bool flux__value_again(int op) {
+    return op == FLUX__OP_DIV || op == FLUX__OP_POW || op == FLUX__OP_SQRT || op == FLUX__OP_RSQRT;
+}
 
-/* An operand for a gradient. One that was widened is widened anew: kernels of the gradient then read the half format itself,
-   else the forward pass would store for them what it has only widened. */
+/* An operand x as a gradient takes it: in float32 if wide and x is of a half format. An x that a
+   formula widened is widened anew: kernels of the gradient then read the half format itself, else
+   the forward pass would store for them what it has only widened. */
 static flux_tensor *flux__operand_again(flux_tensor *x, bool wide) {
     if (wide && flux__is_half(x->dtype)) {
         if (!(x->flags & FLUX__SEED)) return flux__widened(x);
@@ -135,7 +152,7 @@ static flux_tensor *flux__operand_again(flux_tensor *x, bool wide) {
     return x->flags & FLUX__WIDENED && !x->buf && x->nin ? flux__widened(x->in[0]) : x;
 }
 
-/* g summed over the dims along which x was stretched to g's shape. */
+/* g summed over the dims along which x was broadcast to g's shape. */
 static flux_tensor *flux__unbroadcast(flux_tensor *g, const flux_tensor *x) {
     unsigned mask = 0;
     if (!g) return NULL;
@@ -146,6 +163,7 @@ static flux_tensor *flux__unbroadcast(flux_tensor *g, const flux_tensor *x) {
     return flux__reduce_node(g, FLUX__RED_SUM, mask, x->ndim);
 }
 
+/* x as a matrix, rows x cols, if it is a vector. */
 static flux_tensor *flux__matrix_of(flux_tensor *x, int64_t rows, int64_t cols) {
     flux_shape s = flux__dims(x);
     if (s.ndim >= 2) return x;
@@ -153,10 +171,11 @@ static flux_tensor *flux__matrix_of(flux_tensor *x, int64_t rows, int64_t cols) 
     return flux_reshape_to(x, s);
 }
 
+/* flux_transpose of x, which swaps dims 0 and 1; NULL for NULL. */
 static flux_tensor *flux__swap01(flux_tensor *x) { return x ? flux_transpose(x) : NULL; }
 
-/* The product of a and b as x's gradient: batch dims along which x was stretched are summed, in float32 with one rounding at the
-   end, and vectors restored. */
+/* The product of a and b as x's gradient: batch dims along which x was broadcast are summed in
+   float32 with one rounding at the end, and a vector gets its shape back. */
 static flux_tensor *flux__fit(flux_tensor *a, flux_tensor *b, const flux_tensor *x) {
     unsigned mask = 0;
     int nd = !a || !b ? 0 : a->ndim > b->ndim ? a->ndim : b->ndim;
@@ -170,7 +189,9 @@ static flux_tensor *flux__fit(flux_tensor *a, flux_tensor *b, const flux_tensor 
     return flux__narrow(g, x->dtype);
 }
 
-static void flux__matmul_gradient(flux_tensor *y, flux_tensor *g, unsigned need, flux_tensor **out) {
+/* Gradients of y = a b: g b' by a, a' g by b, for each matrix of a batch. */
+static void flux__matmul_gradient(flux_tensor *y, flux_tensor *g, unsigned need,
+                                  flux_tensor **out) {
     int64_t m = y->arg.i[0], n = y->arg.i[1], k = y->arg.i[2];
     flux_tensor *a = flux__matrix_of(y->in[0], m, k), *b = flux__matrix_of(y->in[1], k, n);
     g = flux__matrix_of(g, m, n);
@@ -178,7 +199,8 @@ static void flux__matmul_gradient(flux_tensor *y, flux_tensor *g, unsigned need,
     if (need & 2) out[1] = flux__fit(flux__swap01(a), g, y->in[1]);
 }
 
-/* Each element's number along the dims of mask, counted as ARGREDUCE counts. */
+/* Each element's index along the dims of mask taken together, counted as ARGREDUCE counts: dim 0
+   fastest. It broadcasts to x's shape. */
 static flux_tensor *flux__iota_over(const flux_tensor *x, unsigned mask) {
     flux_tensor *sum = NULL;
     int64_t step = 1;
@@ -192,7 +214,7 @@ static flux_tensor *flux__iota_over(const flux_tensor *x, unsigned mask) {
     return sum;
 }
 
-/* A result with all of x's dims, those that were reduced being 1. */
+/* A reduction's result r with all of x's dims, size 1 for those that were reduced. */
 static flux_tensor *flux__keepdims(flux_tensor *r, const flux_tensor *x, unsigned mask) {
     flux_shape s = flux__dims(x);
     for (int d = 0; d < s.ndim; d++)
@@ -200,46 +222,60 @@ static flux_tensor *flux__keepdims(flux_tensor *r, const flux_tensor *x, unsigne
     return r && r->ndim != s.ndim ? flux_reshape_to(r, s) : r;
 }
 
-/* Of a product, each factor's is that of the others. A single zero is a factor of all others' products, two are of each other's: they
-   stand there as what they are, their sum, so that the gradient's own gradient knows them; of more, any product has one left. */
+/* The gradient by each factor of a product: g times the product of the other factors. Zeros are
+   counted and kept apart, so that nothing is divided by 0: p is the product of all elements that
+   are not 0. A single zero is a factor of the others' product for every other element, and of two
+   zeros each is a factor of the other's. There the zeros stand as the sum of the zero elements,
+   which is 0 but depends on them, so that the gradient's own gradient is right. With more zeros a
+   constant 0 will do: any product of others still has a zero left. */
 static flux_tensor *flux__prod_gradient(flux_tensor *x, flux_tensor *g, unsigned mask) {
-    flux_tensor *zero = flux_eq(x, 0.0), *others = flux_where(zero, 1.0, x), *count = others ? flux_to_dtype(zero, (flux_dtype)x->dtype) : NULL;
+    flux_tensor *zero = flux_eq(x, 0.0), *others = flux_where(zero, 1.0, x),
+        *count = others ? flux_to_dtype(zero, (flux_dtype)x->dtype) : NULL;
     flux_tensor *zeroed = count ? flux_where(zero, x, 0.0) : NULL;
     if (!zeroed) return NULL;
     flux_tensor *p = flux__reduce_node(others, FLUX__RED_PROD, mask, x->ndim);
     flux_tensor *zeros = flux__reduce_node(count, FLUX__RED_SUM, mask, x->ndim);
     flux_tensor *sum = flux__reduce_node(zeroed, FLUX__RED_SUM, mask, x->ndim);
-    flux_tensor *one = flux_eq(zeros, 1.0), *of_zero = flux_where(one, 1.0, flux_where(flux_eq(zeros, 2.0), flux_sub(sum, x), 0.0));
+    flux_tensor *one = flux_eq(zeros, 1.0),
+        *of_zero = flux_where(one, 1.0, flux_where(flux_eq(zeros, 2.0), flux_sub(sum, x), 0.0));
     flux_tensor *of_others = flux_where(flux_eq(zeros, 0.0), 1.0, flux_where(one, sum, 0.0));
     return flux_mul(g, flux_mul(p, flux_where(zero, of_zero, flux_div(of_others, others))));
 }
 
+/* The gradient of a sum, product, maximum or minimum by x. That of a maximum or minimum goes to
+   the element which argmax or argmin names. */
 static flux_tensor *flux__reduce_gradient(flux_tensor *y, flux_tensor *g) {
     flux_tensor *x = y->in[0];
     unsigned mask = (unsigned)y->arg.i[1];
     g = flux__keepdims(g, x, mask);
     if (!g) return NULL;
     if (y->arg.i[0] == FLUX__RED_SUM) return flux_broadcast_to_shape(g, flux__dims(x));
-    if (y->arg.i[0] == FLUX__RED_PROD) return flux__narrow(flux__prod_gradient(flux__widened(x), flux__widened(g), mask), x->dtype);
+    if (y->arg.i[0] == FLUX__RED_PROD)
+        return flux__narrow(flux__prod_gradient(flux__widened(x), flux__widened(g), mask),
+                            x->dtype);
     flux_tensor *win = flux__argreduce_node(x, y->arg.i[0] == FLUX__RED_MAX, mask, x->ndim);
     flux_tensor *i = mask ? flux__iota_over(x, mask) : NULL;
     return !i ? g : flux_where(flux_eq(i, win), g, 0.0);
 }
 
+/* The gradient of an as_strided view by its operand: an as_strided_scatter of g into zeros, with
+   sums where positions may coincide. */
 static flux_tensor *flux__strided_gradient(flux_tensor *y, flux_tensor *g) {
     flux_shape s = flux__dims(y->in[0]);
     int64_t step[FLUX_MAX_DIMS], reach[FLUX_MAX_DIMS];
     bool meet = false;
     int n = 0;
     for (int d = 0; d < y->ndim; d++) step[d] = y->arg.i[d];
-    /* Positions may meet unless each dim's step passes over all that the smaller steps reach. */
+    /* Two positions may coincide unless each dim's step is larger than all that the dims with
+       smaller steps reach together. The dims are visited by increasing step. */
     int64_t covered = 0;
     for (int d = 0; d < y->ndim; d++) reach[d] = 0;
     for (; n < y->ndim; n++) {
         int least = -1;
         for (int d = 0; d < y->ndim; d++) {
             int64_t a = step[d] < 0 ? -step[d] : step[d];
-            if (!reach[d] && (least < 0 || a < (step[least] < 0 ? -step[least] : step[least]))) least = d;
+            if (!reach[d] && (least < 0 || a < (step[least] < 0 ? -step[least] : step[least])))
+                least = d;
         }
         int64_t a = step[least] < 0 ? -step[least] : step[least];
         if (y->dim[least] > 1 && a <= covered) meet = true;
@@ -251,6 +287,8 @@ static flux_tensor *flux__strided_gradient(flux_tensor *y, flux_tensor *g) {
 
 FLUX__COLD
 
+/* The gradient of an as_strided_scatter by the tensor that was put in: the strided view of g at
+   its positions. g is copied if it is not contiguous. */
 static flux_tensor *flux__spread_gradient(flux_tensor *y, flux_tensor *g) {
     flux_shape s = flux__dims(y->in[0]), order = flux__dims(y);
     int64_t offset, have[FLUX_MAX_DIMS];
@@ -262,23 +300,34 @@ static flux_tensor *flux__spread_gradient(flux_tensor *y, flux_tensor *g) {
     return g ? flux__strided(g, &s, y->rel, y->stride, y->rel, y->stride, base) : NULL;
 }
 
-/* The parts of a sum over n samples for a result of so many elements: enough of them for threads as long as they are small. */
+/* Into how many parts the sum over n samples is split, for a result of so many elements: the
+   largest divisor of n up to 16 with which the partial sums stay small (65536 elements). Several
+   parts are work for several threads. */
 static int64_t flux__conv_parts(int64_t n, int64_t elements) {
     int64_t parts = 16;
     while (parts > 1 && (n % parts != 0 || parts * elements > 1 << 16)) parts--;
     return parts;
 }
 
-/* The gradient by the weight as few products, whose sums go over samples too: operands are read as they lie. On a GPU, and where
-   there are too many dims for that, one for each sample. */
-static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor *x, flux_tensor *weight, flux_tensor *g, const flux__window *w,
+/* The gradient by the weight as one batched product that also sums over samples, on operands that
+   need no copy where their strides allow: windows [taps, positions x samples / parts, groups,
+   parts] times g [positions x samples / parts, out, groups, parts], taps being window x channels
+   per group; then the parts are summed. On a GPU, and where there would be too many dims,
+   flux__conv_slopes multiplies once for each sample instead. */
+static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor *x,
+                                         flux_tensor *weight, flux_tensor *g, const flux__window *w,
                                          int64_t groups) {
     int nd = w->nd, n = 0;
-    int64_t in = weight->dim[nd], out = weight->dim[nd + 1] / groups, samples = x->dim[nd + 1], points = flux__product(w->out, nd);
-    int64_t taps = flux__product(w->size, nd) * in, parts = flux__conv_parts(samples, taps * out * groups), order[FLUX_MAX_DIMS];
+    int64_t in = weight->dim[nd], out = weight->dim[nd + 1] / groups, samples = x->dim[nd + 1],
+        points = flux__product(w->out, nd);
+    int64_t taps = flux__product(w->size, nd) * in,
+        parts = flux__conv_parts(samples, taps * out * groups), order[FLUX_MAX_DIMS];
     flux_tensor *win = product->op == FLUX__MATMUL && product->nin == 2 ? product->in[0] : NULL;
-    while (win && win->nin && (win->op == FLUX__RESHAPE || win->op == FLUX__COPY || win->op == FLUX__PERMUTE)) win = win->in[0];
-    if (!win || win->op != FLUX__STRIDED) win = flux__windows(flux__pad_window(x, w, 0), w);      /* else the product's own */
+    while (win && win->nin &&
+           (win->op == FLUX__RESHAPE || win->op == FLUX__COPY || win->op == FLUX__PERMUTE))
+        win = win->in[0];
+    /* else the window view that the forward product used */
+    if (!win || win->op != FLUX__STRIDED) win = flux__windows(flux__pad_window(x, w, 0), w);
     flux_shape s = win ? flux__dims(win) : flux__shape(NULL, 0);
     s.ndim = 2 * nd;
     s.dim[s.ndim++] = in;
@@ -291,13 +340,16 @@ static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor
     if (groups > 1) order[n++] = 2 * nd + 1;
     order[n++] = s.ndim - 1;
     flux_tensor *a = win ? flux_permute_to(flux_reshape_to(win, s), flux__shape(order, n)) : NULL;
-    flux_tensor *b = flux_permute(flux_reshape(g, points, out, groups, samples / parts, parts), 0, 3, 1, 2, 4);
+    flux_tensor *b = flux_permute(flux_reshape(g, points, out, groups, samples / parts, parts),
+                                  0, 3, 1, 2, 4);
     a = a ? flux_reshape(a, taps, points * (samples / parts), groups, parts) : NULL;
     b = a && b ? flux_reshape(b, points * (samples / parts), out, groups, parts) : NULL;
     b = b ? flux__matmul(a, b, parts > 1) : NULL;
     return b && parts > 1 ? flux__reduce_node(b, FLUX__RED_SUM, 8, 3) : b;
 }
 
+/* The gradients of a FLUX__CONV node by x (out[1]) and by the weight (out[2]). stride, dilation
+   and padding are unpacked from arg as flux__conv_node has packed them. */
 static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
     flux_tensor *x = y->in[1], *weight = y->in[2], *product = y->base, *cols;
     int groups = (int)y->arg.i[3];
@@ -306,40 +358,51 @@ static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, 
     memset(&w, 0, sizeof w);
     w.nd = weight->ndim - 2;
     for (int i = 0; i < w.nd; i++) {
-        w.stride[i] = y->arg.i[i] & 0xfffff, w.dilation[i] = y->arg.i[i] >> 20 & 0xfffff, w.lo[i] = y->arg.i[i] >> 40;
+        w.stride[i] = y->arg.i[i] & 0xfffff, w.dilation[i] = y->arg.i[i] >> 20 & 0xfffff,
+            w.lo[i] = y->arg.i[i] >> 40;
         w.size[i] = weight->dim[i], w.out[i] = y->dim[i];
-        w.hi[i] = (w.out[i] - 1) * w.stride[i] + (w.size[i] - 1) * w.dilation[i] + 1 - x->dim[i] - w.lo[i];
+        w.hi[i] = (w.out[i] - 1) * w.stride[i] + (w.size[i] - 1) * w.dilation[i] + 1 - x->dim[i] -
+                  w.lo[i];
         if (w.hi[i] < 0) w.hi[i] = 0;
     }
     if (need[1] && (out[1] = flux__conv_back(g, weight, x->dim, &w, groups, flip)) != NULL)
         out[1] = flux_to_dtype(out[1], (flux_dtype)x->dtype);
     if (!need[2]) return;
-    if (!flux__backend_of(x->device.backend)->ready && 2 * w.nd + 3 + (groups > 1) <= FLUX_MAX_DIMS) {
+    if (!flux__backend_of(x->device.backend)->ready &&
+        2 * w.nd + 3 + (groups > 1) <= FLUX_MAX_DIMS) {
         flux_tensor *d = flux__conv_by_weight(product, x, weight, g, &w, groups);
         d = d ? flux_reshape_to(d, flux__dims(weight)) : NULL;
         if (d && flip) d = flux__flip_kernel(d, w.nd);
         out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
         return;
     }
-    cols = product->op == FLUX__MATMUL && product->nin == 2 ? product->in[0] : flux__conv_columns(x, &w, groups);
-    flux_tensor *each = cols ? flux_reshape(g, cols->dim[0], y->dim[w.nd] / groups, groups, x->dim[w.nd + 1]) : NULL;
+    cols = product->op == FLUX__MATMUL && product->nin == 2 ? product->in[0]
+                                                            : flux__conv_columns(x, &w, groups);
+    flux_tensor *each = cols ? flux_reshape(g, cols->dim[0], y->dim[w.nd] / groups, groups,
+                                            x->dim[w.nd + 1]) : NULL;
     flux_tensor *d = each ? flux__matmul(flux__swap01(cols), each, true) : NULL;
-    d = d ? flux_reshape_to(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d, flux__dims(weight)) : NULL;
+    d = d ? flux_reshape_to(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d,
+                            flux__dims(weight)) : NULL;
     if (d && flip) d = flux__flip_kernel(d, w.nd);
     out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
 }
 
-static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
+/* flux__conv_slopes as one operation for FLUX_EAGER. */
+static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need,
+                                flux_tensor **out) {
     flux__as_one(1);
     flux__conv_slopes(y, g, need, out);
     flux__as_one(-1);
     for (int i = 1; i < 3; i++) out[i] = flux__if_eager(out[i]);
 }
 
-/* The gradients by q, k and v, and before the softmax, in plain operations. */
+/* The gradients of attention in plain operations: d[0], d[1], d[2] by q, k and v, d[3] by the
+   scores, before the softmax. False: an error was told. */
 static bool flux__attend_formula(const flux__attend *a, flux_tensor *g, flux_tensor **d) {
-    flux_tensor *p = flux__attend_scores(a), *q = flux__heads(a->q, a->heads), *k = flux__heads(a->k, a->heads), *v = flux__heads(a->v, a->heads);
-    flux_tensor *gh = flux__heads(g, a->heads), *dp = gh && v ? flux_matmul(flux_transpose(v), gh) : NULL;
+    flux_tensor *p = flux__attend_scores(a), *q = flux__heads(a->q, a->heads),
+        *k = flux__heads(a->k, a->heads), *v = flux__heads(a->v, a->heads);
+    flux_tensor *gh = flux__heads(g, a->heads),
+        *dp = gh && v ? flux_matmul(flux_transpose(v), gh) : NULL;
     if (!p || !q || !k || !dp) return false;
     d[3] = flux_mul(p, flux_sub(dp, flux_sum(flux_mul(p, dp), 0)));
     flux_tensor *scaled = flux_mul(d[3], flux__attend_scale(a));
@@ -349,13 +412,19 @@ static bool flux__attend_formula(const flux__attend *a, flux_tensor *g, flux_ten
     return d[0] && d[1] && d[2];
 }
 
-static void flux__attention_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
+/* The gradients of a FLUX__ATTENTION node. Those by q, k and v come from one kernel, whose result
+   vector has the three one after the other; each also has its formula as in[1], through which its
+   own gradient goes. The gradient by a mask that is added to the scores is the formula's. */
+static void flux__attention_gradient(flux_tensor *y, flux_tensor *g, const bool *need,
+                                     flux_tensor **out) {
     flux_tensor *d[4], *in[6], *pair[2];
-    if (y->nin == 2) {                    /* itself a gradient: in[1] is its formula */
+    /* y is itself a gradient of attention: in[1] is its formula */
+    if (y->nin == 2) {
         out[1] = g;
         return;
     }
-    flux__attend a = { y->in[1], y->in[2], y->in[3], y->nin > 4 ? y->in[4] : NULL, (int)y->arg.i[0], y->arg.i[1] != 0 };
+    flux__attend a = { y->in[1], y->in[2], y->in[3], y->nin > 4 ? y->in[4] : NULL, (int)y->arg.i[0],
+                       y->arg.i[1] != 0 };
     if (!(g = flux__packed(g)) || !flux__attend_formula(&a, g, d)) return;
     int64_t size[3], at = 0;
     in[0] = a.q, in[1] = a.k, in[2] = a.v, in[3] = y->in[0], in[4] = g, in[5] = a.extra;
@@ -368,7 +437,9 @@ static void flux__attention_gradient(flux_tensor *y, flux_tensor *g, const bool 
     if (y->nin > 4 && need[4]) out[4] = d[3];
 }
 
-static void flux__cat_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
+/* The gradient of a concatenation by each operand: its slice of g. */
+static void flux__cat_gradient(flux_tensor *y, flux_tensor *g, const bool *need,
+                               flux_tensor **out) {
     int dim = (int)y->arg.i[0];
     int64_t at = 0;
     for (int k = 0; k < y->nin; k++) {
@@ -380,41 +451,53 @@ static void flux__cat_gradient(flux_tensor *y, flux_tensor *g, const bool *need,
     }
 }
 
+/* The gradient of a permutation: g in the inverse order. */
 static flux_tensor *flux__unpermute(flux_tensor *y, flux_tensor *g) {
     int64_t order[FLUX_MAX_DIMS];
     for (int i = 0; i < y->ndim; i++) order[y->arg.i[i]] = i;
     return flux_permute_to(g, flux__shape(order, y->ndim));
 }
 
-static void flux__index_gradient(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
+/* The gradients of scatter_add by x and src, or of gather by x. */
+static void flux__index_gradient(flux_tensor *y, flux_tensor *g, const bool *need,
+                                 flux_tensor **out) {
     int dim = (int)y->arg.i[0];
     flux_tensor *x = y->in[0];
     if (y->op == FLUX__SCATTER) {
         out[0] = g;
         out[2] = need[2] ? flux_gather(g, dim, y->in[1]) : NULL;
-    } else out[0] = flux_scatter_add(flux_full_shape(flux__dims(x), 0, (flux_dtype)x->dtype), dim, y->in[1], g);
+    } else out[0] = flux_scatter_add(flux_full_shape(flux__dims(x), 0, (flux_dtype)x->dtype), dim,
+                                     y->in[1], g);
 }
 
 FLUX__LEAN
 
-/* g in dtype t: one that a formula only handed through is what it was before it was widened. */
+/* g in dtype t. If g was only widened from t by a formula that handed it through, that is g as it
+   was before. */
 static flux_tensor *flux__cast_gradient(flux_tensor *g, flux_dtype t) {
-    bool back = flux__is_half((int)t) && g->op == FLUX__CAST && g->dtype == FLUX_F32 && g->nin && g->in[0]->dtype == t;
+    bool back = flux__is_half((int)t) && g->op == FLUX__CAST && g->dtype == FLUX_F32 && g->nin &&
+                g->in[0]->dtype == t;
     return back ? g->in[0] : flux_to_dtype(g, t);
 }
 
-/* A row's gradients by operands that were widened, or are to be: a half format's are computed in float32. */
-static void flux__wide_gradient(flux_tensor *y, flux_tensor *g, bool wide, unsigned need, flux_tensor **out) {
+/* A row's gradients where the row computes in a half format (wide: gradients are then computed in
+   float32), or has an operand that was widened. */
+static void flux__wide_gradient(flux_tensor *y, flux_tensor *g, bool wide, unsigned need,
+                                flux_tensor **out) {
     flux_tensor *in[3] = { NULL, NULL, NULL }, *value = y;
     for (int i = 0; i < y->nin; i++)
         if (!(in[i] = flux__operand_again(y->in[i], wide))) return;
     if (wide) g = flux__operand_again(g, true);
-    if (wide) value = flux__value_again(y->op) ? flux__elementwise(y->op, in[0], in[1], in[2]) : flux__widened(y);
+    if (wide)
+        value = flux__value_again(y->op) ? flux__elementwise(y->op, in[0], in[1], in[2])
+                                         : flux__widened(y);
     if (g && value) flux__row_gradient(y->op, value, g, in, need, out);
 }
 
-/* After the sum over stretched dims comes the one rounding to a half format. */
-static void flux__elementwise_gradient(flux_tensor *y, flux_tensor *g, unsigned need, flux_tensor **out) {
+/* A row's gradients at the shape and dtype of its operands. A half format is rounded once, after
+   the sum over broadcast dims. */
+static void flux__elementwise_gradient(flux_tensor *y, flux_tensor *g, unsigned need,
+                                       flux_tensor **out) {
     bool wide = flux__is_half(y->dtype) && !flux__rounds_once(y), again = wide;
     for (int i = 0; i < y->nin; i++) again = again || (y->in[i]->flags & FLUX__WIDENED) != 0;
     if (again) flux__wide_gradient(y, g, wide, need, out);
@@ -423,9 +506,11 @@ static void flux__elementwise_gradient(flux_tensor *y, flux_tensor *g, unsigned 
     for (int i = 0; i < y->nin && wide; i++) out[i] = flux__narrow(out[i], y->in[i]->dtype);
 }
 
-/* The gradients of y's operands, given y's own. out has room for all operands and starts as NULLs. */
+/* The gradients of y's operands, given y's own, g: out[i] for each i with need[i] set. out has
+   room for all operands and starts as NULLs. */
 static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
-    unsigned bits = (need[0] ? 1u : 0) | (y->nin > 1 && need[1] ? 2u : 0) | (y->nin > 2 && need[2] ? 4u : 0);
+    unsigned bits = (need[0] ? 1u : 0) | (y->nin > 1 && need[1] ? 2u : 0) |
+                    (y->nin > 2 && need[2] ? 4u : 0);
     if (y->op < FLUX__ELEMENTWISE_COUNT) {
         flux__elementwise_gradient(y, g, bits, out);
         return;
@@ -446,7 +531,7 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
     case FLUX__CONV: flux__conv_gradient(y, g, need, out); break;
     case FLUX__ATTENTION: flux__attention_gradient(y, g, need, out); break;
     case FLUX__MOVE: out[0] = flux__move(g, y->in[0]->device); break;
-    case FLUX__NUMBER:                    /* flux__renumber's */
+    case FLUX__NUMBER:                    /* a number made by flux__renumber from in[0] */
         g = flux_to_dtype(flux__unbroadcast(g, y->in[0]), (flux_dtype)y->in[0]->dtype);
         out[0] = g ? flux__move(g, y->in[0]->device) : NULL;
         break;

@@ -25,6 +25,7 @@
 
 FLUX__COLD
 
+/* A leaf with a buffer of its own, whose elements the caller fills. */
 static flux_tensor *flux__leaf(flux_shape s, flux_dtype t, flux_device d) {
     flux_tensor *x = flux__node_raw(FLUX__LEAF, t, &s, d, 0);
     if (!x) return NULL;
@@ -36,7 +37,7 @@ static flux_tensor *flux__leaf(flux_shape s, flux_dtype t, flux_device d) {
     return (flux_tensor *)flux__own(x);
 }
 
-/* A leaf that is never computed: to find out shapes. */
+/* A leaf without a buffer, which is never computed: to find out the shapes of a model's results. */
 static flux_tensor *flux__placeholder(flux_shape s, flux_dtype t) {
     flux_device cpu = { 0, 0 };
     if (!flux__check_shape("outputsize", &s)) return NULL;
@@ -89,14 +90,15 @@ FLUX_DEF void flux_seed(uint64_t seed) {
     t->draws = 0;
 }
 
-/* The number of the next random tensor of this thread: with the seed it names a stream of numbers. */
+/* The number of this thread's next random tensor: with the seed it names a stream of numbers. */
 static uint64_t flux__draw(void) {
     flux__thread *t = flux__self();
     return t ? t->draws++ : 0;
 }
 
-/* Float32 numbers of one stream under one key. */
-static flux_tensor *flux__random_node(const flux_shape *s, uint64_t key, uint64_t stream, int kind) {
+/* Float32 random numbers of one stream under one key, FLUX__UNIFORM or FLUX__NORMAL. */
+static flux_tensor *flux__random_node(const flux_shape *s, uint64_t key, uint64_t stream,
+                                      int kind) {
     flux_tensor *x = flux__node(FLUX__RANDOM, FLUX_F32, s, NULL, NULL, NULL);
     if (!x) return NULL;
     x->arg.u[0] = key;
@@ -105,39 +107,53 @@ static flux_tensor *flux__random_node(const flux_shape *s, uint64_t key, uint64_
     return flux__done(x);
 }
 
-/* In [0, 1) with 53 random bits: 24 of a float32's, the next 24 and 5 of those under two other keys. */
+/* Uniform numbers in [0, 1) with 53 random bits: the 24 of a float32, the next 24 from a second
+   key, and 5 from a third. */
 static flux_tensor *flux__uniform_f64(const flux_shape *s, uint64_t key, uint64_t stream) {
     flux_tensor *a = flux__random_node(s, key, stream, FLUX__UNIFORM);
-    flux_tensor *b = flux__random_node(s, key ^ UINT64_C(0x9e3779b97f4a7c15), stream, FLUX__UNIFORM);
-    flux_tensor *c = flux__random_node(s, key ^ UINT64_C(0xbf58476d1ce4e5b9), stream, FLUX__UNIFORM);
+    flux_tensor *b = flux__random_node(s, key ^ UINT64_C(0x9e3779b97f4a7c15), stream,
+                                       FLUX__UNIFORM);
+    flux_tensor *c = flux__random_node(s, key ^ UINT64_C(0xbf58476d1ce4e5b9), stream,
+                                       FLUX__UNIFORM);
     b = flux_mul(flux_to_dtype(b, FLUX_F64), 5.9604644775390625e-8);
     c = flux_mul(flux_to_dtype(flux_floor(flux_mul(c, 32)), FLUX_F64), 1.1102230246251565e-16);
     return flux_add(flux_add(flux_to_dtype(a, FLUX_F64), b), c);
 }
 
-/* By Box and Muller, each from two uniform numbers. */
+/* Normal numbers by Box and Muller's formula, sqrt(-2 log(1 - u)) cos(2 pi v), each from two
+   uniform ones. */
 static flux_tensor *flux__normal_f64(const flux_shape *s, uint64_t key, uint64_t stream) {
     flux_tensor *u = flux__uniform_f64(s, key, stream), *v = flux__uniform_f64(s, ~key, stream);
-    return flux_mul(flux_sqrt(flux_mul(flux_log1p(flux_neg(u)), -2)), flux_cos(flux_mul(v, 6.283185307179586)));
+    return flux_mul(flux_sqrt(flux_mul(flux_log1p(flux_neg(u)), -2)),
+                    flux_cos(flux_mul(v, 6.283185307179586)));
 }
 
+/* flux_rand and flux_randn: a random tensor under the thread's seed and its next draw. */
 static flux_tensor *flux__random(flux_shape s, flux_dtype t, int kind, const char *call) {
     flux__thread *self = flux__self();
     if (!self || !flux__check_make(call, &s, t)) return NULL;
     if (!flux__dtypes[t].real)
-        return (flux_tensor *)flux__fail("%s: random numbers are floating, not %s", call, flux__dtypes[t].name);
+        return (flux_tensor *)flux__fail("%s: random numbers are floating, not %s", call,
+                                         flux__dtypes[t].name);
     uint64_t key = self->seed, stream = flux__draw();
     int h = flux__hide();
-    if (t == FLUX_F64) return flux__reveal(h, kind == FLUX__UNIFORM ? flux__uniform_f64(&s, key, stream) : flux__normal_f64(&s, key, stream));
+    if (t == FLUX_F64)
+        return flux__reveal(h, kind == FLUX__UNIFORM ? flux__uniform_f64(&s, key, stream)
+                                                     : flux__normal_f64(&s, key, stream));
     flux_tensor *x = flux__random_node(&s, key, stream, kind);
-    if (t != FLUX_F32 && kind == FLUX__UNIFORM) x = flux_min2(x, 1 - flux__dtypes[t].epsilon / 2);     /* what would round to 1 */
+    /* no uniform number may round to 1 */
+    if (t != FLUX_F32 && kind == FLUX__UNIFORM) x = flux_min2(x, 1 - flux__dtypes[t].epsilon / 2);
     return flux__reveal(h, flux_to_dtype(x, t));
 }
 
-FLUX_DEF flux_tensor *flux_rand_shape(flux_shape s, flux_dtype t) { return flux__random(s, t, FLUX__UNIFORM, "rand"); }
-FLUX_DEF flux_tensor *flux_randn_shape(flux_shape s, flux_dtype t) { return flux__random(s, t, FLUX__NORMAL, "randn"); }
+FLUX_DEF flux_tensor *flux_rand_shape(flux_shape s, flux_dtype t) {
+    return flux__random(s, t, FLUX__UNIFORM, "rand");
+}
+FLUX_DEF flux_tensor *flux_randn_shape(flux_shape s, flux_dtype t) {
+    return flux__random(s, t, FLUX__NORMAL, "randn");
+}
 
-/* 0, 1, 2, ... along one dimension of an int64 tensor that is 1 in the others. */
+/* An int64 tensor of dim + 1 dims: 0, 1, ... n - 1 along `dim`, and size 1 in the others. */
 static flux_tensor *flux__iota_on(flux_device d, int64_t n, int dim) {
     flux_shape s = flux__shape(NULL, 0);
     for (s.ndim = 0; s.ndim <= dim; s.ndim++) s.dim[s.ndim] = s.ndim == dim ? n : 1;
@@ -152,7 +168,8 @@ static flux_tensor *flux__iota(int64_t n, int dim) {
 FLUX_DEF flux_tensor *flux_arange(double start, double stop, double step) {
     double n = ceil((stop - start) / step);
     if (!(step < 0 || step > 0) || !(n <= FLUX__MOST_ELEMENTS))
-        return (flux_tensor *)flux__fail("arange: from %g to %g by %g is not a range", start, stop, step);
+        return (flux_tensor *)flux__fail("arange: from %g to %g by %g is not a range", start, stop,
+                                         step);
     int h = flux__hide();
     flux_tensor *i = flux_to_dtype(flux__iota(n > 0 ? (int64_t)n : 0, 0), FLUX_F64);
     return flux__reveal(h, flux_to_dtype(flux_add(flux_mul(i, step), start), FLUX_F32));

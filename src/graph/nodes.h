@@ -36,61 +36,76 @@ FLUX__LEAN
 enum flux__op {
     FLUX__ELEMENTWISE(FLUX__OP_ENUM)
     FLUX__ELEMENTWISE_COUNT,
-    FLUX__LEAF = FLUX__ELEMENTWISE_COUNT, /* has its buffer from the start, or is a placeholder without one */
-    FLUX__NUMBER,                         /* arg.num in every element, as its dtype has it unless it is a bare number */
+    /* has its buffer from the start; a placeholder has none */
+    FLUX__LEAF = FLUX__ELEMENTWISE_COUNT,
+    /* arg.num in every element, rounded to its dtype unless bare */
+    FLUX__NUMBER,
     FLUX__CAST, FLUX__COPY,
-    FLUX__IOTA,                           /* int64: each element's own number */
+    FLUX__IOTA,                           /* int64: each element's index */
     FLUX__RANDOM,                         /* arg.u: key, stream, kind */
-    FLUX__REDUCE,                         /* arg.i: which (flux__red), mask of dims that go */
+    FLUX__REDUCE,                         /* arg.i: kind (flux__red), mask of the dims reduced */
     FLUX__ARGREDUCE,                      /* arg.i: 1 for max, mask */
     FLUX__VIEWS,
     FLUX__RESHAPE = FLUX__VIEWS,
     FLUX__PERMUTE,                        /* arg.i: order */
-    FLUX__STRIDED,                        /* rel and arg.i: offset and strides in the operand as if it lay in order */
+    /* as_strided: rel and arg.i are offset and strides in the operand as if that were contiguous */
+    FLUX__STRIDED,
     FLUX__BROADCAST,
     FLUX__DETACH,
-    FLUX__CONV,                           /* a convolution's result: shows in[0], has its own gradient by x and weight, in[1] and in[2] */
-    FLUX__ATTENTION,                      /* shows part of in[0], with a gradient of its own by the others: see flux__attention */
+    /* a convolution's result: shows in[0]; its gradient by x and the weight, in[1] and in[2], is
+       its own */
+    FLUX__CONV,
+    /* shows part of in[0]; its gradient by the other operands is its own, see flux__attention */
+    FLUX__ATTENTION,
     FLUX__VIEWS_END,
     FLUX__MATMUL = FLUX__VIEWS_END,
     FLUX__GATHER, FLUX__SCATTER,          /* arg.i: dim */
-    FLUX__SPREAD,                         /* the reverse of STRIDED: operand added into zeros, or put into stride[0]... see flux__spread */
+    /* as_strided_scatter: the operand is added into zeros, or put into a fill value, see
+       flux__spread */
+    FLUX__SPREAD,
     FLUX__CAT,                            /* arg.i: dim */
     FLUX__MOVE,                           /* to another device */
-    FLUX__ATTEND,                         /* arg.i: heads, causal, 1 for the gradients */
-    FLUX__TUPLE                           /* arg.i: how many levels of tuples */
+    FLUX__ATTEND,                         /* arg.i: heads, causal, 1 for the gradients' kernel */
+    FLUX__TUPLE                           /* arg.i: depth of tuples within tuples */
 };
 static const char *const flux__op_names[] = {
 #define FLUX__OP_NAME(NAME, name, ...) #name,
     FLUX__ELEMENTWISE(FLUX__OP_NAME)
-    "leaf", "number", "cast", "copy", "iota", "random", "reduce", "argreduce", "reshape", "permute", "slice", "broadcast",
-    "detach", "conv", "attention", "matmul", "gather", "scatter_add", "spread", "cat", "move", "attend", "tuple"
+    "leaf", "number", "cast", "copy", "iota", "random", "reduce", "argreduce",
+    "reshape", "permute", "slice", "broadcast", "detach", "conv", "attention",
+    "matmul", "gather", "scatter_add", "spread", "cat", "move", "attend", "tuple"
 };
 static const unsigned char flux__arity[] = {
 #define FLUX__OP_ARITY(NAME, name, n, ...) n,
     FLUX__ELEMENTWISE(FLUX__OP_ARITY)
 };
-static const char flux__rules[] = {       /* the dtype rule's letter */
+static const char flux__rules[] = {       /* by row: the letter of its dtype rule */
 #define FLUX__OP_RULE(NAME, name, n, dt, ...) #dt[0],
     FLUX__ELEMENTWISE(FLUX__OP_RULE)
 };
 #define FLUX__IS_VIEW(t) ((t)->op >= FLUX__VIEWS && (t)->op < FLUX__VIEWS_END)
 enum { FLUX__UNIFORM, FLUX__NORMAL };
-enum flux__class { FLUX__F32C, FLUX__F64C, FLUX__I32C, FLUX__I64C, FLUX__CLASSES };   /* what kernels compute in */
+/* the types in which kernels compute */
+enum flux__class { FLUX__F32C, FLUX__F64C, FLUX__I32C, FLUX__I64C, FLUX__CLASSES };
 
 FLUX__HOT
 
 /* ---------------- nodes */
 
+/* Makes *slot an edge to x, which counts as a reference to x. */
 static void flux__edge(flux_tensor **slot, flux_tensor *x) {
     *slot = x;
     flux__atomic_add(&x->head.refs, FLUX__EDGE);
 }
 
-/* Takes an edge away; true when that was the last reference and the node is to be freed. */
-static bool flux__unedge(flux_tensor *x) { return flux__atomic_add(&x->head.refs, -FLUX__EDGE) == 0; }
+/* Takes an edge to x away. True: that was the last reference, and the caller frees x. */
+static bool flux__unedge(flux_tensor *x) {
+    return flux__atomic_add(&x->head.refs, -FLUX__EDGE) == 0;
+}
 
-/* Frees nodes, and those only they referred to; the dead are chained by base, so that a long graph needs no stack. */
+/* Frees t and all nodes that only freed nodes refer to. Dead nodes are chained by base, so that a
+   long graph needs no recursion. Nodes go to the thread's free list, but in debug builds to
+   flux__bury, which notices a later use. */
 static void flux__tensor_free(flux_tensor *t) {
     flux__thread *self = flux__self();
     flux_tensor *dead = t, *base = t->base;
@@ -105,7 +120,7 @@ static void flux__tensor_free(flux_tensor *t) {
             flux_tensor *b = x->base;
             x->base = dead;
             dead = x;
-            if (b && flux__unedge(b)) {  /* a base is no view: it has no base of its own */
+            if (b && flux__unedge(b)) {   /* a base is never a view, so it has no base itself */
                 b->base = dead;
                 dead = b;
             }
@@ -122,7 +137,7 @@ static void flux__tensor_free(flux_tensor *t) {
     }
 }
 
-/* Cuts a node off from what it was made of; its value (buf, or a view's base) stays. */
+/* Releases the operands of t; its value (buf, or a view's base) stays. */
 static void flux__cut(flux_tensor *t) {
     for (int i = 0; i < t->nin; i++)
         if (t->in[i] && flux__unedge(t->in[i])) flux__tensor_free(t->in[i]);
@@ -131,17 +146,25 @@ static void flux__cut(flux_tensor *t) {
     t->nin = 0;
 }
 
-static flux_tensor *flux__node_raw(int op, flux_dtype dtype, const flux_shape *s, flux_device d, int nin) {
+/* A new node with room for nin operands, which the caller sets, owned by nobody yet. It comes
+   from the thread's free list if that has one. NULL: an error was told. */
+static flux_tensor *flux__node_raw(int op, flux_dtype dtype, const flux_shape *s, flux_device d,
+                                   int nin) {
     flux__thread *self = flux__self();
     flux_tensor *t = self ? self->spare : NULL;
-    const int nd = s->ndim;               /* most nodes are small, and need no closer look */
-    const bool small = nd == 0 || (nd <= 2 && ((uint64_t)s->dim[0] | (uint64_t)s->dim[nd - 1]) < (uint64_t)1 << 21 && nd > 0);
+    /* a small shape is valid: it needs no flux__check_shape */
+    const int nd = s->ndim;
+    const bool small =
+        nd == 0 || (nd <= 2 &&
+                    ((uint64_t)s->dim[0] | (uint64_t)s->dim[nd - 1]) < (uint64_t)1 << 21 &&
+                    nd > 0);
     if (!small && !flux__check_shape(flux__op_names[op], s)) return NULL;
     if (t) {
         self->spare = t->base;
         self->nspare--;
     } else if (!(t = (flux_tensor *)flux__malloc(sizeof *t))) return NULL;
-    t->head.kind = FLUX__TENSOR;          /* field by field: faster than a memset, and there are thousands */
+    /* field by field, faster than memset: thousands are made */
+    t->head.kind = FLUX__TENSOR;
     t->head.carried = 0;
     t->head.refs = 1;
     t->op = (uint16_t)op;
@@ -168,16 +191,21 @@ static flux_tensor *flux__node_raw(int op, flux_dtype dtype, const flux_shape *s
     return t;
 }
 
-static int flux__home_at;                 /* see flux_default_device: a back end and a device in one number, for threads */
+/* the default device, as back end * FLUX__MAX_IDS + id: one number, so that threads read it
+   whole */
+static int flux__home_at;
 static FLUX__INLINE flux_device flux__home(void) {
     int at = flux__atomic_load32(&flux__home_at);
     flux_device d = { at / FLUX__MAX_IDS, at % FLUX__MAX_IDS };
     return d;
 }
 
-/* A new node of up to three operands, owned by nobody yet. */
-static flux_tensor *flux__node(int op, flux_dtype dtype, const flux_shape *s, flux_tensor *a, flux_tensor *b, flux_tensor *c) {
-    flux_tensor *t = flux__node_raw(op, dtype, s, a ? a->device : flux__home(), a ? b ? c ? 3 : 2 : 1 : 0);
+/* A new node of up to three operands (NULL: none from there on), owned by nobody yet. It is on
+   a's device, or without operands on the default device. */
+static flux_tensor *flux__node(int op, flux_dtype dtype, const flux_shape *s, flux_tensor *a,
+                               flux_tensor *b, flux_tensor *c) {
+    flux_tensor *t = flux__node_raw(op, dtype, s, a ? a->device : flux__home(),
+                                    a ? b ? c ? 3 : 2 : 1 : 0);
     if (!t) return NULL;
     if (a) flux__edge(&t->in[0], a);
     if (b) flux__edge(&t->in[1], b);
@@ -188,29 +216,40 @@ static flux_tensor *flux__node(int op, flux_dtype dtype, const flux_shape *s, fl
 /* hook: flux__eager, schedule/looking.h */
 static bool flux__eager(void);
 
-/* Computes x at once under FLUX_EAGER. */
+/* Computes x at once under FLUX_EAGER, unless an operation of several steps is being recorded
+   (flux__as_one). */
 static flux_tensor *flux__if_eager(flux_tensor *x) {
-    return x && flux__eager() && !flux__self()->as_one && x->op != FLUX__TUPLE && !(x->flags & FLUX__WEAK) ? flux_eval(x) : x;
+    return x && flux__eager() && !flux__self()->as_one && x->op != FLUX__TUPLE &&
+           !(x->flags & FLUX__WEAK) ? flux_eval(x) : x;
 }
 
-/* Hands a finished node to the innermost scope. */
-static flux_tensor *flux__done(flux_tensor *t) { return flux__if_eager((flux_tensor *)flux__own(t)); }
+/* Hands a node whose fields are all set to the innermost scope, and computes it under
+   FLUX_EAGER. */
+static flux_tensor *flux__done(flux_tensor *t) {
+    return flux__if_eager((flux_tensor *)flux__own(t));
+}
 
-/* What is recorded between 1 and -1 is one operation: its steps alone would store what together they need not, as a
-   convolution's windows. What it gives goes through flux__if_eager. */
+/* flux__as_one(1) to flux__as_one(-1) records the steps of one operation, which FLUX_EAGER must
+   not compute one by one: a step alone would store what the kernel of all does not need, such as
+   a convolution's windows. The result goes through flux__if_eager afterwards. */
 static void flux__as_one(int by) {
     flux__thread *t = flux__self();
     if (t) t->as_one += by;
 }
 
-/* A number in every element: itself, or a view of one. It is at home on any device, see flux__taken. */
-static bool flux__is_number(const flux_tensor *t) { return (FLUX__IS_VIEW(t) ? t->base : t)->op == FLUX__NUMBER; }
+/* Whether t has one number in every element: a FLUX__NUMBER or a view of one. Such a tensor is an
+   operand on any device, see flux__taken. */
+static bool flux__is_number(const flux_tensor *t) {
+    return (FLUX__IS_VIEW(t) ? t->base : t)->op == FLUX__NUMBER;
+}
 
 /* hook: flux__as_stored, cpu/casts.h */
 static double flux__as_stored(flux_dtype t, double x);
-/* The number of x once more, by a node not finished yet: in another shape or dtype, or on another device. Its gradient is x's,
-   but for a number of ours, which nobody asks for. */
-static flux_tensor *flux__renumber(flux_tensor *x, const flux_shape *s, flux_dtype t, flux_device d) {
+/* A new FLUX__NUMBER with x's number in another shape or dtype, or on another device; the caller
+   still calls flux__done. Its gradient is passed on to x, but for a bare number or a seed, whose
+   gradient nobody asks for. */
+static flux_tensor *flux__renumber(flux_tensor *x, const flux_shape *s, flux_dtype t,
+                                   flux_device d) {
     flux_tensor *y = flux__node_raw(FLUX__NUMBER, t, s, d, 0);
     if (!y) return NULL;
     y->arg.num = flux__as_stored(t, (FLUX__IS_VIEW(x) ? x->base : x)->arg.num);
@@ -220,7 +259,8 @@ static flux_tensor *flux__renumber(flux_tensor *x, const flux_shape *s, flux_dty
     return y;
 }
 
-/* Operands must be real tensors on one device; numbers are everywhere. */
+/* Checks that all n operands are valid tensors, none a tuple, on one device; numbers may be
+   anywhere. False: an error was told, or an operand is NULL. */
 static bool flux__check_operands(const char *call, int n, flux_tensor *const *xs) {
     static const char *const names[] = { "a", "b", "c" };
     const flux_tensor *first = NULL;
@@ -231,7 +271,8 @@ static bool flux__check_operands(const char *call, int n, flux_tensor *const *xs
         }
         if (FLUX__GONE(call, xs[i])) return false;
         if (xs[i]->op == FLUX__TUPLE) {
-            flux__fail("%s: an operand is a tuple of %d tensors; take one with flux_nth", call, xs[i]->nin);
+            flux__fail("%s: an operand is a tuple of %d tensors; take one with flux_nth", call,
+                       xs[i]->nin);
             return false;
         }
         if (flux__is_number(xs[i])) continue;
@@ -239,8 +280,8 @@ static bool flux__check_operands(const char *call, int n, flux_tensor *const *xs
             flux__text ta = flux__describe(first), tb = flux__describe(xs[i]);
             char where[96];
             snprintf(where, sizeof where, "%s", flux_device_name(first->device));
-            flux__fail("%s: operands are on two devices: %s on %s, %s on %s; move one with flux_to", call, ta.s, where, tb.s,
-                       flux_device_name(xs[i]->device));
+            flux__fail("%s: operands are on two devices: %s on %s, %s on %s; move one with flux_to",
+                       call, ta.s, where, tb.s, flux_device_name(xs[i]->device));
             return false;
         }
         if (!first) first = xs[i];
@@ -248,16 +289,19 @@ static bool flux__check_operands(const char *call, int n, flux_tensor *const *xs
     return true;
 }
 
+/* The device on which an operation on these operands is computed. */
 static flux_device flux__place(int n, flux_tensor *const *xs) {
     for (int i = 0; i < n; i++)
         if (!flux__is_number(xs[i])) return xs[i]->device;
-    for (int i = 0; i < n; i++)           /* a bare number lies anywhere; one that a gradient starts from, at its loss */
+    /* a bare number has no device, but a gradient's seed has that of its loss */
+    for (int i = 0; i < n; i++)
         if (!(xs[i]->flags & FLUX__WEAK)) return xs[i]->device;
     return xs[0]->device;
 }
 
 FLUX__COLD
 
+/* Checks dtype and shape of a tensor to be made. False: an error was told. */
 static bool flux__check_make(const char *call, const flux_shape *s, flux_dtype t) {
     if ((unsigned)t >= FLUX_NUM_DTYPES) {
         flux__fail("%s: %d is not a dtype", call, (int)t);
@@ -275,15 +319,17 @@ FLUX_DEF flux_tensor *flux_full_shape(flux_shape s, double value, flux_dtype t) 
 
 FLUX__LEAN
 
+/* A bare number: a scalar whose dtype and device adapt to the other operands. */
 FLUX_DEF flux_tensor *flux__number(double value) {
     flux_shape none = flux__shape(NULL, 0);
     flux_tensor *x = flux__node(FLUX__NUMBER, FLUX_F32, &none, NULL, NULL, NULL);
     if (!x) return NULL;
     x->arg.num = value;
-    x->flags |= FLUX__WEAK;               /* before flux__done: FLUX_EAGER must not round it to f32 */
+    x->flags |= FLUX__WEAK;               /* before flux__done: FLUX_EAGER must not round to f32 */
     return flux__done(x);
 }
 
+/* The strides of a contiguous tensor of shape s, dim 0 fastest. */
 static void flux__natural(const flux_shape *s, int64_t *stride) {
     int64_t step = 1;
     for (int i = 0; i < s->ndim; i++) {
@@ -292,7 +338,8 @@ static void flux__natural(const flux_shape *s, int64_t *stride) {
     }
 }
 
-/* Where x's elements lie: in which base, from which offset, by which strides. */
+/* The tensor in whose buffer x's elements lie (x, or the base of a view), with x's offset and
+   strides in it. */
 static flux_tensor *flux__layout(flux_tensor *x, int64_t *offset, int64_t *stride) {
     if (!FLUX__IS_VIEW(x)) {
         flux_shape s = flux__dims(x);
@@ -305,7 +352,7 @@ static flux_tensor *flux__layout(flux_tensor *x, int64_t *offset, int64_t *strid
     return x->base;
 }
 
-/* Whether elements of such dims and strides lie in order without holes. */
+/* Whether a tensor of these dims and strides is contiguous, dim 0 fastest. */
 static bool flux__in_order(const flux_shape *s, const int64_t *stride) {
     int64_t step = 1;
     for (int i = 0; i < s->ndim; i++) {

@@ -23,13 +23,16 @@
 
 FLUX__HOT
 
+/* Tells why a and b have no product; returns false. */
 static bool flux__no_product(const char *why, const flux_tensor *a, const flux_tensor *b) {
     flux__text ta = flux__describe(a), tb = flux__describe(b);
     return flux__fail("matmul: %s: a is %s, b is %s", why, ta.s, tb.s) != NULL;
 }
 
-/* The element counts m, n, k of a product and the result's shape; a vector is a column, on the left a row. */
-static bool flux__product_shape(const flux_tensor *a, const flux_tensor *b, int64_t *mnk, flux_shape *s) {
+/* The sizes mnk[] = { m, n, k } of the product m x k times k x n, and the result's shape *s. A
+   vector is a column, on the left a row. False: an error was told. */
+static bool flux__product_shape(const flux_tensor *a, const flux_tensor *b, int64_t *mnk,
+                                flux_shape *s) {
     mnk[0] = a->ndim > 1 ? a->dim[0] : 1;
     mnk[1] = b->ndim > 1 ? b->dim[1] : 1;
     mnk[2] = a->dim[a->ndim > 1 ? 1 : 0];
@@ -38,7 +41,8 @@ static bool flux__product_shape(const flux_tensor *a, const flux_tensor *b, int6
     if (a->ndim > 1) s->dim[s->ndim++] = mnk[0];
     if (b->ndim > 1) s->dim[s->ndim++] = mnk[1];
     int nd = a->ndim > b->ndim ? a->ndim : b->ndim;
-    if (nd > 2 && s->ndim < 2) return flux__no_product("batches of products need matrices on both sides", a, b);
+    if (nd > 2 && s->ndim < 2)
+        return flux__no_product("batches of products need matrices on both sides", a, b);
     for (int d = 2; d < nd; d++) {
         int64_t x = d < a->ndim ? a->dim[d] : 1, y = d < b->ndim ? b->dim[d] : 1;
         if (x != y && x != 1 && y != 1) return flux__no_product("batch dims differ", a, b);
@@ -47,23 +51,27 @@ static bool flux__product_shape(const flux_tensor *a, const flux_tensor *b, int6
     return flux__check_shape("matmul", s);
 }
 
+/* Adds n multiply-adds to the thread's count, which flux_summary shows. */
 static void flux__multiply_adds(int64_t n) {
     flux__thread *t = flux__self();
     if (t) t->products = flux__plus(t->products, n);
 }
 
-/* wide: a product of half formats as the float32 in which it is summed, for sums of products that are rounded once. */
+/* The product of a (m x k x batch...) and b (k x n x batch...), or of vectors. wide: the product
+   of half formats stays in float32, in which it is summed anyway, for sums of products that are
+   rounded once. */
 static flux_tensor *flux__matmul(flux_tensor *a, flux_tensor *b, bool wide) {
     flux_tensor *xs[2] = { a, b };
     int64_t mnk[3];
     flux_shape s;
     if (!flux__check_operands("matmul", 2, xs)) return NULL;
-    if (a->ndim == 0 || b->ndim == 0) return (flux_tensor *)flux__fail("matmul: an operand is a scalar; flux_mul scales");
+    if (a->ndim == 0 || b->ndim == 0)
+        return (flux_tensor *)flux__fail("matmul: an operand is a scalar; flux_mul scales");
     int t = flux__meet("matmul", 2, xs);
     if (t < 0 || !flux__product_shape(a, b, mnk, &s)) return NULL;
     if (!flux__dtypes[t].real) t = FLUX_F32;
     bool ready = a->dtype == t && b->dtype == t && flux__same_device(a->device, b->device);
-    int h = ready ? 0 : flux__hide();     /* there is nothing to hide but what has to be converted */
+    int h = ready ? 0 : flux__hide();     /* only conversions would be temporaries to hide */
     flux_device place = flux__place(2, xs);
     a = flux__taken(a, place, (flux_dtype)t);
     b = flux__taken(b, place, (flux_dtype)t);
@@ -77,7 +85,9 @@ static flux_tensor *flux__matmul(flux_tensor *a, flux_tensor *b, bool wide) {
     return ready ? y : flux__reveal(h, y);
 }
 
-FLUX_DEF flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b) { return flux__matmul(a, b, false); }
+FLUX_DEF flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b) {
+    return flux__matmul(a, b, false);
+}
 
 FLUX__COLD
 
@@ -96,7 +106,7 @@ FLUX_DEF flux_tensor *flux_outer(flux_tensor *a, flux_tensor *b) {
     return flux__reveal(h, flux_mul(flux_reshape(a, -1, 1), flux_transpose(b)));
 }
 
-/* In the dtype at which a and b meet. */
+/* The sum of a b over two vectors, in the dtype at which they meet. */
 static flux_tensor *flux__dot(flux_tensor *a, flux_tensor *b) {
     flux_tensor *xs[2] = { a, b };
     int t = flux__meet("dot", 2, xs);

@@ -27,21 +27,25 @@ FLUX__LEAN
 
 enum flux__red { FLUX__RED_SUM, FLUX__RED_PROD, FLUX__RED_MAX, FLUX__RED_MIN };
 
-/* The dims named in a call's options as a bit mask; all of them when none is named. False: an error was told. */
+/* The dims named in a call's options as a bit mask; all of them when none is named. False: an
+   error was told. */
 static bool flux__mask(const char *call, int n, const flux_reduce_opts *o, unsigned *mask) {
     int d[8];
-    d[0] = o->d0, d[1] = o->d1, d[2] = o->d2, d[3] = o->d3, d[4] = o->d4, d[5] = o->d5, d[6] = o->d6, d[7] = o->d7;
+    d[0] = o->d0, d[1] = o->d1, d[2] = o->d2, d[3] = o->d3, d[4] = o->d4, d[5] = o->d5,
+        d[6] = o->d6, d[7] = o->d7;
     flux_tensor *x = o->x;
     if (!flux__check_operands(call, 1, &x)) return false;
     *mask = n > 0 ? 0 : (1u << x->ndim) - 1;
     for (int i = 0; i < n && i < 8; i++) {
         if (d[i] < 0 || d[i] >= FLUX_MAX_DIMS) return flux__check_dim(call, x, d[i]);
-        if (d[i] < x->ndim) *mask |= 1u << d[i];     /* a dim past the last is of size 1: nothing to do */
+        /* a dim past the last has size 1: reducing it changes nothing */
+        if (d[i] < x->ndim) *mask |= 1u << d[i];
     }
     return true;
 }
 
-/* x reduced over the dims of mask, which stay as 1 up to out_ndim. */
+/* x reduced over the dims of mask, in out_ndim dims: those reduced, and those past x's last, have
+   size 1. */
 static flux_tensor *flux__reduce_node(flux_tensor *x, int red, unsigned mask, int out_ndim) {
     flux_shape s = flux__shape(NULL, out_ndim);
     for (int i = 0; i < out_ndim; i++) s.dim[i] = i >= x->ndim || (mask >> i & 1) ? 1 : x->dim[i];
@@ -52,6 +56,7 @@ static flux_tensor *flux__reduce_node(flux_tensor *x, int red, unsigned mask, in
     return flux__done(y);
 }
 
+/* How many elements of x are reduced to one by mask. */
 static int64_t flux__reduced_count(const flux_tensor *x, unsigned mask) {
     int64_t n = 1;
     for (int i = 0; i < x->ndim; i++)
@@ -59,6 +64,7 @@ static int64_t flux__reduced_count(const flux_tensor *x, unsigned mask) {
     return n;
 }
 
+/* A public sum, prod, max or min over n named dims, or over all if n is 0. */
 static flux_tensor *flux__reduce_call(const char *call, int red, int n, const flux_reduce_opts *o) {
     unsigned mask = 0;
     flux_tensor *x = o->x;
@@ -72,54 +78,79 @@ static flux_tensor *flux__reduce_call(const char *call, int red, int n, const fl
     return flux__reveal(h, x ? flux__reduce_node(x, red, mask, n ? x->ndim : 0) : NULL);
 }
 
-FLUX_DEF flux_tensor *flux_sum_over(int n, flux_reduce_opts o) { return flux__reduce_call("sum", FLUX__RED_SUM, n, &o); }
-FLUX_DEF flux_tensor *flux_prod_over(int n, flux_reduce_opts o) { return flux__reduce_call("prod", FLUX__RED_PROD, n, &o); }
-FLUX_DEF flux_tensor *flux_max_over(int n, flux_reduce_opts o) { return flux__reduce_call("max", FLUX__RED_MAX, n, &o); }
-FLUX_DEF flux_tensor *flux_min_over(int n, flux_reduce_opts o) { return flux__reduce_call("min", FLUX__RED_MIN, n, &o); }
+FLUX_DEF flux_tensor *flux_sum_over(int n, flux_reduce_opts o) {
+    return flux__reduce_call("sum", FLUX__RED_SUM, n, &o);
+}
+FLUX_DEF flux_tensor *flux_prod_over(int n, flux_reduce_opts o) {
+    return flux__reduce_call("prod", FLUX__RED_PROD, n, &o);
+}
+FLUX_DEF flux_tensor *flux_max_over(int n, flux_reduce_opts o) {
+    return flux__reduce_call("max", FLUX__RED_MAX, n, &o);
+}
+FLUX_DEF flux_tensor *flux_min_over(int n, flux_reduce_opts o) {
+    return flux__reduce_call("min", FLUX__RED_MIN, n, &o);
+}
 
 FLUX__COLD
 
+/* any and all: max and min of bools. */
 static flux_tensor *flux__truth(const char *call, int red, int n, flux_reduce_opts *o) {
     unsigned mask;
     if (!flux__mask(call, n, o, &mask)) return NULL;
     int h = flux__hide();
-    flux_tensor *x = flux__cast(o->x, FLUX_BOOL), *y = x ? flux__reduce_node(x, red, mask, n ? x->ndim : 0) : NULL;
-    if (y && red == FLUX__RED_MAX && flux__reduced_count(x, mask) == 0) y = flux_ne(y, y);     /* of nothing none is true */
+    flux_tensor *x = flux__cast(o->x, FLUX_BOOL),
+        *y = x ? flux__reduce_node(x, red, mask, n ? x->ndim : 0) : NULL;
+    /* no elements: any is false */
+    if (y && red == FLUX__RED_MAX && flux__reduced_count(x, mask) == 0) y = flux_ne(y, y);
     return flux__reveal(h, y);
 }
 
-FLUX_DEF flux_tensor *flux_any_over(int n, flux_reduce_opts o) { return flux__truth("any", FLUX__RED_MAX, n, &o); }
-FLUX_DEF flux_tensor *flux_all_over(int n, flux_reduce_opts o) { return flux__truth("all", FLUX__RED_MIN, n, &o); }
+FLUX_DEF flux_tensor *flux_any_over(int n, flux_reduce_opts o) {
+    return flux__truth("any", FLUX__RED_MAX, n, &o);
+}
+FLUX_DEF flux_tensor *flux_all_over(int n, flux_reduce_opts o) {
+    return flux__truth("all", FLUX__RED_MIN, n, &o);
+}
 
 FLUX__LEAN
 
-static flux_tensor *flux__floating(flux_tensor *x) { return flux__dtypes[x->dtype].real ? x : flux__cast(x, FLUX_F32); }
+/* x, or integers and bools as float32. */
+static flux_tensor *flux__floating(flux_tensor *x) {
+    return flux__dtypes[x->dtype].real ? x : flux__cast(x, FLUX_F32);
+}
 
 FLUX_DEF flux_tensor *flux_mean_over(int n, flux_reduce_opts o) {
     unsigned mask = 0;
     if (!flux__mask("mean", n, &o, &mask)) return NULL;
     int h = flux__hide();
-    flux_tensor *x = flux__widened(o.x), *s = x ? flux__reduce_node(x, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL;
-    return flux__reveal(h, s ? flux__narrow(flux_div(s, (double)flux__reduced_count(x, mask)), o.x->dtype) : NULL);
+    flux_tensor *x = flux__widened(o.x),
+        *s = x ? flux__reduce_node(x, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL;
+    return flux__reveal(h, s ? flux__narrow(flux_div(s, (double)flux__reduced_count(x, mask)),
+                                            o.x->dtype) : NULL);
 }
 
-/* The mean of d^2, d = x - mean(x), less the square of d's own mean, which is what the mean of x was rounded by, and takes no part in
-   the gradient. Of a constant the two are the same but for a rounding, for which the latter is taken a little larger. */
+/* The mean of d^2 for d = x - mean(x), less the square of d's own mean, which is the rounding
+   error of mean(x) and takes no part in the gradient. For a constant x the two terms are equal
+   but for a rounding, so the latter is taken a little larger, and at most as large as the
+   former. */
 FLUX_DEF flux_tensor *flux_var_over(int n, flux_reduce_opts o) {
     unsigned mask = 0;
     if (!flux__mask("var", n, &o, &mask)) return NULL;
     int h = flux__hide();
-    flux_tensor *x = flux__widened(o.x), *m = x ? flux__reduce_node(x, FLUX__RED_SUM, mask, x->ndim) : NULL;
+    flux_tensor *x = flux__widened(o.x),
+        *m = x ? flux__reduce_node(x, FLUX__RED_SUM, mask, x->ndim) : NULL;
     double count = x ? (double)flux__reduced_count(x, mask) : 0;
     flux_tensor *d = m ? flux_sub(x, flux_div(m, count)) : NULL, *e = d ? flux_square(d) : NULL;
-    flux_tensor *s = e ? flux__reduce_node(e, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL, *var = s ? flux_div(s, count) : NULL;
-    flux_tensor *off = var ? flux_div(flux__reduce_node(flux_detach(d), FLUX__RED_SUM, mask, n ? x->ndim : 0), count) : NULL;
+    flux_tensor *s = e ? flux__reduce_node(e, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL,
+        *var = s ? flux_div(s, count) : NULL;
+    flux_tensor *off = var ? flux_div(flux__reduce_node(flux_detach(d), FLUX__RED_SUM, mask,
+                                                        n ? x->ndim : 0), count) : NULL;
     if (off) var = flux_sub(var, flux_min2(flux_mul(flux_square(off), 1.000001), flux_detach(var)));
     return flux__reveal(h, off ? flux__narrow(var, o.x->dtype) : NULL);
 }
 
-/* s^power of a sum of what is not negative. Where s is 0 its slope would be infinite, and what is summed has none there: 0 times
-   that is NaN, so there the gradient is 0. */
+/* s^power for s, a sum of terms that are not negative. Where s is 0 the slope of the root would
+   be infinite and that of the terms 0, and their product NaN: there the gradient is taken as 0. */
 static flux_tensor *flux__root_of_sum(flux_tensor *s, double power) {
     flux_tensor *none = s ? flux_eq(s, 0.0) : NULL, *some = none ? flux_where(none, 1.0, s) : NULL;
     some = !some ? NULL : power == 0.5 ? flux_sqrt(some) : flux_pow(some, power);
@@ -132,10 +163,12 @@ FLUX_DEF flux_tensor *flux_norm_over(int n, flux_reduce_opts o) {
     if (!flux__mask("norm", n, &o, &mask)) return flux__reveal(h, NULL);
     int given = o.x->dtype;
     o.x = flux_square(flux__widened(o.x));
-    return flux__reveal(h, o.x ? flux__narrow(flux__root_of_sum(flux_sum_over(n, o), 0.5), given) : NULL);
+    return flux__reveal(h, o.x ? flux__narrow(flux__root_of_sum(flux_sum_over(n, o), 0.5), given)
+                               : NULL);
 }
 
-/* x less its largest along mask (which takes no part in the gradient: it cancels). */
+/* x less its maximum over mask, and that maximum in *top. The maximum takes no part in the
+   gradient: it cancels. */
 static flux_tensor *flux__shifted(flux_tensor *x, unsigned mask, flux_tensor **top) {
     flux_tensor *m = flux__reduce_node(x, FLUX__RED_MAX, mask, x->ndim);
     *top = m ? flux_detach(m) : NULL;
@@ -148,11 +181,13 @@ FLUX_DEF flux_tensor *flux_logsumexp_over(int n, flux_reduce_opts o) {
     if (!flux__mask("logsumexp", n, &o, &mask)) return NULL;
     int h = flux__hide();
     flux_tensor *x = flux__widened(o.x), *s = x ? flux__shifted(x, mask, &top) : NULL;
-    flux_tensor *e = s ? flux_exp(s) : NULL, *sum = e ? flux__reduce_node(e, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL;
+    flux_tensor *e = s ? flux_exp(s) : NULL,
+        *sum = e ? flux__reduce_node(e, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL;
     if (sum && !n) top = flux_reshape_to(top, flux__shape(NULL, 0));
     return flux__reveal(h, sum ? flux__narrow(flux_add(flux_log(sum), top), o.x->dtype) : NULL);
 }
 
+/* softmax or its logarithm over n named dims, over dim 0 if none is named. */
 static flux_tensor *flux__softmax(const char *call, int n, flux_reduce_opts *o, bool logarithm) {
     unsigned mask = 0;
     flux_tensor *top;
@@ -160,16 +195,23 @@ static flux_tensor *flux__softmax(const char *call, int n, flux_reduce_opts *o, 
     if (!flux__mask(call, n ? n : 1, o, &mask)) return NULL;
     int h = flux__hide();
     flux_tensor *x = flux__widened(o->x), *s = x ? flux__shifted(x, mask, &top) : NULL;
-    flux_tensor *e = s ? flux_exp(s) : NULL, *sum = e ? flux__reduce_node(e, FLUX__RED_SUM, mask, x->ndim) : NULL;
+    flux_tensor *e = s ? flux_exp(s) : NULL,
+        *sum = e ? flux__reduce_node(e, FLUX__RED_SUM, mask, x->ndim) : NULL;
     if (!sum) return flux__reveal(h, NULL);
-    return flux__reveal(h, flux__narrow(logarithm ? flux_sub(s, flux_log(sum)) : flux_div(e, sum), o->x->dtype));
+    return flux__reveal(h, flux__narrow(logarithm ? flux_sub(s, flux_log(sum)) : flux_div(e, sum),
+                                        o->x->dtype));
 }
 
-FLUX_DEF flux_tensor *flux_softmax_over(int n, flux_reduce_opts o) { return flux__softmax("softmax", n, &o, false); }
-FLUX_DEF flux_tensor *flux_logsoftmax_over(int n, flux_reduce_opts o) { return flux__softmax("logsoftmax", n, &o, true); }
+FLUX_DEF flux_tensor *flux_softmax_over(int n, flux_reduce_opts o) {
+    return flux__softmax("softmax", n, &o, false);
+}
+FLUX_DEF flux_tensor *flux_logsoftmax_over(int n, flux_reduce_opts o) {
+    return flux__softmax("logsoftmax", n, &o, true);
+}
 
 FLUX__COLD
 
+/* The int64 index of the largest (max) or smallest element over the dims of mask. */
 static flux_tensor *flux__argreduce_node(flux_tensor *x, bool max, unsigned mask, int out_ndim) {
     flux_shape s = flux__shape(NULL, out_ndim);
     for (int i = 0; i < out_ndim; i++) s.dim[i] = mask >> i & 1 ? 1 : x->dim[i];
@@ -180,6 +222,7 @@ static flux_tensor *flux__argreduce_node(flux_tensor *x, bool max, unsigned mask
     return flux__done(y);
 }
 
+/* argmax or argmin over one named dim, or over all. */
 static flux_tensor *flux__arg(const char *call, bool max, int n, flux_reduce_opts *o) {
     unsigned mask = 0;
     if (!flux__mask(call, n, o, &mask)) return NULL;
@@ -191,8 +234,12 @@ static flux_tensor *flux__arg(const char *call, bool max, int n, flux_reduce_opt
     return flux__argreduce_node(o->x, max, mask, n ? o->x->ndim : 0);
 }
 
-FLUX_DEF flux_tensor *flux_argmax_over(int n, flux_reduce_opts o) { return flux__arg("argmax", true, n, &o); }
-FLUX_DEF flux_tensor *flux_argmin_over(int n, flux_reduce_opts o) { return flux__arg("argmin", false, n, &o); }
+FLUX_DEF flux_tensor *flux_argmax_over(int n, flux_reduce_opts o) {
+    return flux__arg("argmax", true, n, &o);
+}
+FLUX_DEF flux_tensor *flux_argmin_over(int n, flux_reduce_opts o) {
+    return flux__arg("argmin", false, n, &o);
+}
 
 #define FLUX__PUBLIC_RED(name)                                       \
     FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *x) {            \
@@ -204,8 +251,9 @@ FLUX_DEF flux_tensor *flux_argmin_over(int n, flux_reduce_opts o) { return flux_
 
 FLUX__LEAN
 
-FLUX__PUBLIC_RED(sum) FLUX__PUBLIC_RED(mean) FLUX__PUBLIC_RED(var) FLUX__PUBLIC_RED(prod) FLUX__PUBLIC_RED(max)
-FLUX__PUBLIC_RED(min) FLUX__PUBLIC_RED(any) FLUX__PUBLIC_RED(all) FLUX__PUBLIC_RED(norm) FLUX__PUBLIC_RED(logsumexp)
-FLUX__PUBLIC_RED(argmax) FLUX__PUBLIC_RED(argmin) FLUX__PUBLIC_RED(softmax) FLUX__PUBLIC_RED(logsoftmax)
+FLUX__PUBLIC_RED(sum) FLUX__PUBLIC_RED(mean) FLUX__PUBLIC_RED(var) FLUX__PUBLIC_RED(prod)
+FLUX__PUBLIC_RED(max) FLUX__PUBLIC_RED(min) FLUX__PUBLIC_RED(any) FLUX__PUBLIC_RED(all)
+FLUX__PUBLIC_RED(norm) FLUX__PUBLIC_RED(logsumexp) FLUX__PUBLIC_RED(argmax)
+FLUX__PUBLIC_RED(argmin) FLUX__PUBLIC_RED(softmax) FLUX__PUBLIC_RED(logsoftmax)
 
 #endif /* FLUX__GRAPH_REDUCTIONS_H */

@@ -80,11 +80,12 @@ X(GELU,         gelu,       1, F, FLUX__F(gelu)(a),                             
 X(GELU_SLOPE,   gelu_slope, 1, F, FLUX__F(gelu_slope)(a),                        flux__grad_gelu_slope(g, a), 0, 0)   \
 X(FMA,          fma,        3, N, a * b + c,                                     flux_mul(g, b), flux_mul(g, a), g)
 
-/* Activations that are one formula but have a longer gradient: value by formula, gradient by composing the above. */
+/* Gradients too long for a row are functions flux__grad_... in graph/gradients.h. */
 
-/* Names: FLUX__F(exp) is flux__exp_f64, flux__exp_x16, ... and FLUX__P(FMA) FLUX__FMA_x16, ... as
-   FLUX__KIND says: f64, i32, i64, or for f32 the number of lanes, x16, x8, x4 (x1 for a compiler
-   without vectors). FLUX__T is an element as it is stored, FLUX__V what formulas compute with. */
+/* FLUX__F(exp) pastes the name flux__exp_f64, flux__exp_x16, ..., FLUX__P(FMA) FLUX__FMA_x16, ...
+   FLUX__KIND is the suffix: f64, i32, i64, or for f32 the number of lanes, x16, x8, x4 (x1 for a
+   compiler without vectors). FLUX__T is the type of a stored element, FLUX__V the type in which
+   formulas compute. */
 #define FLUX__F_(name, kind) flux__##name##_##kind
 #define FLUX__F__(name, kind) FLUX__F_(name, kind)
 #define FLUX__F(name) FLUX__F__(name, FLUX__KIND)

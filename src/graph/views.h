@@ -24,7 +24,10 @@
 
 FLUX__LEAN
 
-static flux_tensor *flux__view(int op, flux_tensor *x, const flux_shape *s, flux_tensor *base, int64_t offset, const int64_t *stride) {
+/* A view of x in shape s: its elements are those of `base` from offset by stride. The caller
+   calls flux__done. */
+static flux_tensor *flux__view(int op, flux_tensor *x, const flux_shape *s, flux_tensor *base,
+                               int64_t offset, const int64_t *stride) {
     flux_tensor *y = flux__node(op, (flux_dtype)x->dtype, s, x, NULL, NULL);
     if (!y) return NULL;
     flux__edge(&y->base, base);
@@ -33,8 +36,11 @@ static flux_tensor *flux__view(int op, flux_tensor *x, const flux_shape *s, flux
     return y;
 }
 
-/* The strides of a reshape without moving data (each run of old dims that lie together is cut anew); false: not possible. */
-static bool flux__reshape_strides(const flux_shape *from, const int64_t *have, const flux_shape *to, int64_t *want) {
+/* The strides `want` by which a tensor of dims `from` and strides `have` is shown in dims `to`
+   without copying: each run of old dims that are contiguous among themselves is divided anew.
+   False: the reshape needs a copy. */
+static bool flux__reshape_strides(const flux_shape *from, const int64_t *have, const flux_shape *to,
+                                  int64_t *want) {
     int i = 0, j = 0;
     while (j < to->ndim || i < from->ndim) {
         int64_t a = 1, b = 1, step;
@@ -48,7 +54,8 @@ static bool flux__reshape_strides(const flux_shape *from, const int64_t *have, c
         while (a != b) {
             if (a < b) {
                 while (i < from->ndim && from->dim[i] == 1) i++;
-                if (i >= from->ndim || have[i] != step * a) return false;   /* a is the run's length so far */
+                /* a: length of the run so far */
+                if (i >= from->ndim || have[i] != step * a) return false;
                 a *= from->dim[i++];
             } else {
                 if (j >= to->ndim) return false;
@@ -63,6 +70,8 @@ static bool flux__reshape_strides(const flux_shape *from, const int64_t *have, c
     return true;
 }
 
+/* x in shape s, in which one dim may be -1: it is what the others leave. A view where strides can
+   express it, else a view of a copy. */
 FLUX_DEF flux_tensor *flux_reshape_to(flux_tensor *x, flux_shape s) {
     if (!flux__check_operands("reshape", 1, &x)) return NULL;
     int64_t n = flux__size(x), known = 1, offset, have[FLUX_MAX_DIMS], want[FLUX_MAX_DIMS];
@@ -74,14 +83,17 @@ FLUX_DEF flux_tensor *flux_reshape_to(flux_tensor *x, flux_shape s) {
     if (!flux__check_shape("reshape", &s)) return NULL;
     if (flux__count(&s) != n) {
         flux__text a = flux__describe(x), b = flux__shape_text(&s);
-        return (flux_tensor *)flux__fail("reshape: %s has %lld elements, %s has %lld", a.s, (long long)n, b.s, (long long)flux__count(&s));
+        return (flux_tensor *)flux__fail("reshape: %s has %lld elements, %s has %lld", a.s,
+                                         (long long)n, b.s, (long long)flux__count(&s));
     }
     flux_shape from = flux__dims(x);
     flux_tensor *base = flux__layout(x, &offset, have);
     if (n == 0) flux__natural(&s, want);
     else if (!flux__reshape_strides(&from, have, &s, want)) {
         int h = flux__hide();
-        flux_tensor *same = flux__is_number(x) ? flux__done(flux__renumber(x, &from, (flux_dtype)x->dtype, x->device)) : flux_copy(x);
+        flux_tensor *same = flux__is_number(x)
+                            ? flux__done(flux__renumber(x, &from, (flux_dtype)x->dtype, x->device))
+                            : flux_copy(x);
         return flux__reveal(h, flux_reshape_to(same, s));
     }
     flux_tensor *y = flux__view(FLUX__RESHAPE, x, &s, base, offset, want);
@@ -95,7 +107,7 @@ FLUX_DEF flux_tensor *flux_flatten(flux_tensor *x) {
     return flux_reshape_to(x, flux__shape(dims, 2));
 }
 
-/* A view of x whose dim i is x's dim order[i]. */
+/* A view of x whose dim i is x's dim order[i]; order must be a permutation. */
 static flux_tensor *flux__permuted(flux_tensor *x, const int64_t *order) {
     int64_t offset, have[FLUX_MAX_DIMS];
     flux_shape s;
@@ -117,7 +129,8 @@ FLUX_DEF flux_tensor *flux_permute_to(flux_tensor *x, flux_shape order) {
         if (order.dim[i] >= 0 && order.dim[i] < x->ndim) seen |= 1u << order.dim[i];
     if (order.ndim != x->ndim || seen != (1u << x->ndim) - 1) {
         flux__text t = flux__describe(x);
-        return (flux_tensor *)flux__fail("permute: the order must name each of the %d dims of %s once", x->ndim, t.s);
+        return (flux_tensor *)flux__fail("permute: the order must name each of the %d dims of %s "
+                                         "once", x->ndim, t.s);
     }
     return flux__permuted(x, order.dim);
 }
@@ -129,10 +142,12 @@ FLUX_DEF flux_tensor *flux_transpose(flux_tensor *x) {
     return x->ndim < 2 ? flux_reshape_to(x, flux__shape(row, 2)) : flux__permuted(x, order);
 }
 
-/* The view of shape s that starts at rel and walks by step, both said in x as if x lay in order (so that its gradient
-   is a SPREAD); `from` tells which dim of x each of the new ones walks (-1: none), by how many of its elements. */
-static flux_tensor *flux__strided(flux_tensor *x, const flux_shape *s, int64_t rel, const int64_t *step, int64_t start_at,
-                                  const int64_t *stride_at, flux_tensor *base) {
+/* as_strided: the view of shape s whose elements lie in `base` from start_at by stride_at. rel
+   and step say the same positions in x as if x were contiguous; the gradient, a FLUX__SPREAD,
+   needs them. */
+static flux_tensor *flux__strided(flux_tensor *x, const flux_shape *s, int64_t rel,
+                                  const int64_t *step, int64_t start_at, const int64_t *stride_at,
+                                  flux_tensor *base) {
     flux_tensor *y = flux__view(FLUX__STRIDED, x, s, base, start_at, stride_at);
     if (!y) return NULL;
     y->rel = rel;
@@ -140,6 +155,7 @@ static flux_tensor *flux__strided(flux_tensor *x, const flux_shape *s, int64_t r
     return flux__done(y);
 }
 
+/* Checks that x has the dim. False: an error was told. */
 static bool flux__check_dim(const char *call, const flux_tensor *x, int dim) {
     if (dim >= 0 && dim < x->ndim) return true;
     flux__text t = flux__describe(x);
@@ -147,30 +163,35 @@ static bool flux__check_dim(const char *call, const flux_tensor *x, int dim) {
     return false;
 }
 
-/* Walks of x's own dims: start[d] + i*step[d], n[d] of them. */
-static flux_tensor *flux__walk_view(flux_tensor *x, const int64_t *start, const int64_t *step, const flux_shape *s) {
-    int64_t natural[FLUX_MAX_DIMS], have[FLUX_MAX_DIMS], rel = 0, offset, rels[FLUX_MAX_DIMS], want[FLUX_MAX_DIMS];
+/* The view of shape s whose index i along dim d is x's index start[d] + i * step[d]. */
+static flux_tensor *flux__walk_view(flux_tensor *x, const int64_t *start, const int64_t *step,
+                                    const flux_shape *s) {
+    int64_t natural[FLUX_MAX_DIMS], have[FLUX_MAX_DIMS], rel = 0, offset, rels[FLUX_MAX_DIMS],
+        want[FLUX_MAX_DIMS];
     flux_shape from = flux__dims(x);
     flux__natural(&from, natural);
     flux_tensor *base = flux__layout(x, &offset, have);
     for (int d = 0; d < x->ndim; d++) {
         rel += start[d] * natural[d];
         offset += start[d] * have[d];
-        const bool walks = s->dim[d] > 1;     /* else the step, which may be huge, is never made */
+        /* the step along a dim of size 1 may be huge: it is left 0 */
+        const bool walks = s->dim[d] > 1;
         rels[d] = walks ? step[d] * natural[d] : 0;
         want[d] = walks ? step[d] * have[d] : 0;
     }
     return flux__strided(x, s, rel, rels, offset, want, base);
 }
 
-FLUX_DEF flux_tensor *flux_slice_step(flux_tensor *x, int dim, int64_t start, int64_t stop, int64_t step) {
+FLUX_DEF flux_tensor *flux_slice_step(flux_tensor *x, int dim, int64_t start, int64_t stop,
+                                      int64_t step) {
     if (!flux__check_operands("slice", 1, &x) || !flux__check_dim("slice", x, dim)) return NULL;
     int64_t starts[FLUX_MAX_DIMS] = { 0 }, steps[FLUX_MAX_DIMS];
     flux_shape s = flux__dims(x);
     if (start < 0 || stop < start || stop > x->dim[dim] || step < 1) {
         flux__text t = flux__describe(x);
-        return (flux_tensor *)flux__fail("slice: %lld to %lld by %lld is not within dim %d of %s", (long long)start, (long long)stop,
-                                         (long long)step, dim, t.s);
+        return (flux_tensor *)flux__fail("slice: %lld to %lld by %lld is not within dim %d of %s",
+                                         (long long)start, (long long)stop, (long long)step, dim,
+                                         t.s);
     }
     if (start == 0 && stop == x->dim[dim] && step == 1) return x;
     for (int i = 0; i < x->ndim; i++) steps[i] = 1;
@@ -180,28 +201,37 @@ FLUX_DEF flux_tensor *flux_slice_step(flux_tensor *x, int dim, int64_t start, in
     return flux__walk_view(x, starts, steps, &s);
 }
 
-FLUX_DEF flux_tensor *flux_slice(flux_tensor *x, int dim, int64_t start, int64_t stop) { return flux_slice_step(x, dim, start, stop, 1); }
+FLUX_DEF flux_tensor *flux_slice(flux_tensor *x, int dim, int64_t start, int64_t stop) {
+    return flux_slice_step(x, dim, start, stop, 1);
+}
 
 FLUX__COLD
 
+/* The first n observations of x's last dim, or those after them. */
 static flux_tensor *flux__split(const char *call, flux_tensor *x, int64_t n, bool first) {
     if (!flux__check_operands(call, 1, &x)) return NULL;
     int last = x->ndim - 1;
     if (last < 0 || n < 0 || n > x->dim[last]) {
         flux__text t = flux__describe(x);
-        return (flux_tensor *)flux__fail("%s: %s does not have %lld observations in its last dim", call, t.s, (long long)n);
+        return (flux_tensor *)flux__fail("%s: %s does not have %lld observations in its last dim",
+                                         call, t.s, (long long)n);
     }
     return first ? flux_slice(x, last, 0, n) : flux_slice(x, last, n, x->dim[last]);
 }
 
-FLUX_DEF flux_tensor *flux_take(flux_tensor *x, int64_t n) { return flux__split("take", x, n, true); }
-FLUX_DEF flux_tensor *flux_drop(flux_tensor *x, int64_t n) { return flux__split("drop", x, n, false); }
+FLUX_DEF flux_tensor *flux_take(flux_tensor *x, int64_t n) {
+    return flux__split("take", x, n, true);
+}
+FLUX_DEF flux_tensor *flux_drop(flux_tensor *x, int64_t n) {
+    return flux__split("drop", x, n, false);
+}
 
 FLUX_DEF flux_tensor *flux_select(flux_tensor *x, int dim, int64_t index) {
     if (!flux__check_operands("select", 1, &x) || !flux__check_dim("select", x, dim)) return NULL;
     if (index < 0 || index >= x->dim[dim]) {
         flux__text t = flux__describe(x);
-        return (flux_tensor *)flux__fail("select: index %lld is not within dim %d of %s", (long long)index, dim, t.s);
+        return (flux_tensor *)flux__fail("select: index %lld is not within dim %d of %s",
+                                         (long long)index, dim, t.s);
     }
     flux_shape s = flux__dims(x);
     for (int i = dim; i + 1 < s.ndim; i++) s.dim[i] = s.dim[i + 1];
@@ -214,7 +244,8 @@ FLUX_DEF flux_tensor *flux_unsqueeze(flux_tensor *x, int dim) {
     if (!flux__check_operands("unsqueeze", 1, &x)) return NULL;
     if (dim < 0 || dim > x->ndim || x->ndim == FLUX_MAX_DIMS) {
         flux__text t = flux__describe(x);
-        return (flux_tensor *)flux__fail("unsqueeze: no new dim can stand before dim %d of %s", dim, t.s);
+        return (flux_tensor *)flux__fail("unsqueeze: no new dim can stand before dim %d of %s", dim,
+                                         t.s);
     }
     flux_shape s = flux__dims(x);
     for (int i = s.ndim++; i > dim; i--) s.dim[i] = s.dim[i - 1];
@@ -232,8 +263,11 @@ FLUX_DEF flux_tensor *flux_squeeze(flux_tensor *x) {
 
 FLUX__LEAN
 
+/* x broadcast to shape s: dims of size 1, and dims that x lacks at its end, get stride 0. A
+   number stays a number. */
 FLUX_DEF flux_tensor *flux_broadcast_to_shape(flux_tensor *x, flux_shape s) {
-    if (!flux__check_operands("broadcast_to", 1, &x) || !flux__check_shape("broadcast_to", &s)) return NULL;
+    if (!flux__check_operands("broadcast_to", 1, &x) || !flux__check_shape("broadcast_to", &s))
+        return NULL;
     int64_t offset, have[FLUX_MAX_DIMS], want[FLUX_MAX_DIMS];
     flux_tensor *base = flux__layout(x, &offset, have);
     bool same = x->ndim == s.ndim;
@@ -257,17 +291,20 @@ FLUX_DEF flux_tensor *flux_broadcast_to_shape(flux_tensor *x, flux_shape s) {
     return y ? flux__done(y) : NULL;
 }
 
+/* The view of x with the named dims reversed. */
 FLUX_DEF flux_tensor *flux_flip_dims(flux_tensor *x, flux_shape dims) {
     if (!flux__check_operands("flip", 1, &x)) return NULL;
     int64_t start[FLUX_MAX_DIMS] = { 0 }, step[FLUX_MAX_DIMS];
     flux_shape s = flux__dims(x);
     for (int i = 0; i < x->ndim; i++) step[i] = 1;
-    if (dims.ndim < 0 || dims.ndim > FLUX_MAX_DIMS) return (flux_tensor *)flux__fail("flip: %d dims", dims.ndim);
+    if (dims.ndim < 0 || dims.ndim > FLUX_MAX_DIMS)
+        return (flux_tensor *)flux__fail("flip: %d dims", dims.ndim);
     for (int i = 0; i < dims.ndim; i++) {
         int d = dims.dim[i] < 0 || dims.dim[i] >= x->ndim ? -1 : (int)dims.dim[i];
         if (d < 0) {
             flux__text t = flux__describe(x);
-            return (flux_tensor *)flux__fail("flip: %s has no dim %lld", t.s, (long long)dims.dim[i]);
+            return (flux_tensor *)flux__fail("flip: %s has no dim %lld", t.s,
+                                             (long long)dims.dim[i]);
         }
         start[d] = x->dim[d] ? x->dim[d] - 1 : 0;
         step[d] = -1;
@@ -275,7 +312,8 @@ FLUX_DEF flux_tensor *flux_flip_dims(flux_tensor *x, flux_shape dims) {
     return flux__walk_view(x, start, step, &s);
 }
 
-/* Of a finished tensor: another that shares its memory and nothing else, so that what it came from can go. */
+/* A leaf that shares the buffer of the finished tensor x and has no operands, so that what x was
+   computed from can be freed. */
 static flux_tensor *flux__share(flux_tensor *x) {
     flux_shape s = flux__dims(x);
     flux_tensor *y = flux__node_raw(FLUX__LEAF, (flux_dtype)x->dtype, &s, x->device, 0);
@@ -295,9 +333,11 @@ FLUX_DEF flux_tensor *flux_detach(flux_tensor *x) {
     return y ? flux__done(y) : NULL;
 }
 
-/* The reverse of a strided view: x's elements added (or, where none meet, put) into a tensor of shape s filled with
-   `fill`, from rel by step. */
-static flux_tensor *flux__spread(flux_tensor *x, const flux_shape *s, int64_t rel, const int64_t *step, double fill, bool meet) {
+/* as_strided_scatter, the reverse of a strided view: a tensor of shape s filled with `fill`, in
+   which x's elements are put at the positions from rel by step, contiguous strides of s meant.
+   meet: positions may coincide, so elements are added up. */
+static flux_tensor *flux__spread(flux_tensor *x, const flux_shape *s, int64_t rel,
+                                 const int64_t *step, double fill, bool meet) {
     flux_tensor *y = flux__node(FLUX__SPREAD, (flux_dtype)x->dtype, s, x, NULL, NULL);
     if (!y) return NULL;
     y->rel = rel;
@@ -309,6 +349,8 @@ static flux_tensor *flux__spread(flux_tensor *x, const flux_shape *s, int64_t re
 
 FLUX__COLD
 
+/* x with lo[d] elements of `value` before and hi[d] behind in each dim d; dims that are not named
+   get none. */
 FLUX_DEF flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, flux_shape hi) {
     if (!flux__check_operands("pad", 1, &x)) return NULL;
     flux_shape s = flux__dims(x);
@@ -316,11 +358,14 @@ FLUX_DEF flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, f
     bool none = true;
     if (lo.ndim < 0 || hi.ndim < 0 || lo.ndim > s.ndim || hi.ndim > s.ndim) {
         flux__text t = flux__describe(x);
-        return (flux_tensor *)flux__fail("pad: %d dims to pad, but x is %s", lo.ndim > hi.ndim ? lo.ndim : hi.ndim, t.s);
+        return (flux_tensor *)flux__fail("pad: %d dims to pad, but x is %s",
+                                         lo.ndim > hi.ndim ? lo.ndim : hi.ndim, t.s);
     }
     for (int i = 0; i < s.ndim; i++) {
         int64_t l = i < lo.ndim ? lo.dim[i] : 0, r = i < hi.ndim ? hi.dim[i] : 0;
-        if (l < 0 || r < 0) return (flux_tensor *)flux__fail("pad: negative padding (%lld, %lld) of dim %d", (long long)l, (long long)r, i);
+        if (l < 0 || r < 0)
+            return (flux_tensor *)flux__fail("pad: negative padding (%lld, %lld) of dim %d",
+                                             (long long)l, (long long)r, i);
         s.dim[i] = flux__plus(s.dim[i], flux__plus(l, r));
         if (l || r) none = false;
     }
@@ -334,7 +379,8 @@ FLUX_DEF flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, f
 FLUX_DEF flux_tensor *flux_pad_all(flux_tensor *x, double value, flux_shape lo_hi) {
     flux_shape lo = flux__shape(NULL, 0), hi = lo;
     if (lo_hi.ndim < 0 || lo_hi.ndim % 2 || lo_hi.ndim > FLUX_MAX_DIMS)
-        return (flux_tensor *)flux__fail("pad: %d numbers, but each of up to %d dims needs two", lo_hi.ndim, FLUX_MAX_DIMS / 2);
+        return (flux_tensor *)flux__fail("pad: %d numbers, but each of up to %d dims needs two",
+                                         lo_hi.ndim, FLUX_MAX_DIMS / 2);
     for (int i = 0; i < lo_hi.ndim; i += 2) {
         lo.dim[lo.ndim++] = lo_hi.dim[i];
         hi.dim[hi.ndim++] = lo_hi.dim[i + 1];
@@ -342,7 +388,8 @@ FLUX_DEF flux_tensor *flux_pad_all(flux_tensor *x, double value, flux_shape lo_h
     return flux_pad_by(x, value, lo, hi);
 }
 
-/* Tiles by broadcasting a dim of its own after each dim of x. */
+/* Repeats x times[d] times along each dim d: x is reshaped so that a dim of size 1 stands behind
+   dim d, broadcast along that and copied. */
 FLUX_DEF flux_tensor *flux_repeat_by(flux_tensor *x, flux_shape times) {
     if (!flux__check_operands("repeat", 1, &x)) return NULL;
     int nd = x->ndim > times.ndim ? x->ndim : times.ndim;
@@ -358,7 +405,8 @@ FLUX_DEF flux_tensor *flux_repeat_by(flux_tensor *x, flux_shape times) {
     int h = flux__hide();
     flux_tensor *y = x;
     for (int d = 0; d < nd && y; d++) {
-        int64_t have = d < x->ndim ? x->dim[d] : 1, by = d < times.ndim ? times.dim[d] : 1, split[3] = { 1, 1, 1 }, rest = 1;
+        int64_t have = d < x->ndim ? x->dim[d] : 1, by = d < times.ndim ? times.dim[d] : 1,
+            split[3] = { 1, 1, 1 }, rest = 1;
         for (int i = 0; i < d; i++) rest *= out.dim[i];
         if (by == 1) continue;
         split[0] = rest * have;
@@ -370,6 +418,8 @@ FLUX_DEF flux_tensor *flux_repeat_by(flux_tensor *x, flux_shape times) {
     return flux__reveal(h, y ? flux_reshape_to(y, out) : NULL);
 }
 
+/* Concatenates 1 to 255 tensors along dim, at the dtype at which they meet. All other dims must
+   be equal; a dim past a tensor's last counts as size 1. */
 FLUX_DEF flux_tensor *flux_cat_all(int dim, int n, flux_tensor *const *xs) {
     if (n < 1 || n > 255) return (flux_tensor *)flux__fail("cat: %d tensors (1 to 255)", n);
     if (!flux__check_operands("cat", n, xs)) return NULL;
@@ -385,7 +435,8 @@ FLUX_DEF flux_tensor *flux_cat_all(int dim, int n, flux_tensor *const *xs) {
             if (d == dim) total += b;
             else if (a != b) {
                 flux__text ta = flux__describe(xs[0]), tb = flux__describe(xs[k]);
-                return (flux_tensor *)flux__fail("cat: along dim %d, %s and %s differ in dim %d", dim, ta.s, tb.s, d);
+                return (flux_tensor *)flux__fail("cat: along dim %d, %s and %s differ in dim %d",
+                                                 dim, ta.s, tb.s, d);
             }
         }
     }
@@ -406,11 +457,13 @@ FLUX_DEF flux_tensor *flux_cat_all(int dim, int n, flux_tensor *const *xs) {
     return flux__reveal(h, y ? flux__done(y) : NULL);
 }
 
-/* Any number of tensors along dim, 128 at a time: compilers of kernels have limits too. The list is used up. */
+/* Concatenates any number of tensors along dim, 128 at a time, since kernels' compilers have
+   limits too. Overwrites the list xs. */
 static flux_tensor *flux__cat_many(int dim, int n, flux_tensor **xs) {
     while (n > 1) {
         int groups = 0;
-        for (int i = 0; i < n; i += 128) xs[groups++] = flux_cat_all(dim, n - i < 128 ? n - i : 128, xs + i);
+        for (int i = 0; i < n; i += 128)
+            xs[groups++] = flux_cat_all(dim, n - i < 128 ? n - i : 128, xs + i);
         n = groups;
     }
     return n ? xs[0] : NULL;
@@ -433,6 +486,7 @@ FLUX_DEF flux_tensor *flux_stack_all(int dim, int n, flux_tensor *const *xs) {
     return flux__reveal(h, flux_cat_all(dim, n, rows));
 }
 
+/* Checks that indices are of an integer dtype. False: an error was told. */
 static bool flux__check_index(const char *call, const flux_tensor *index) {
     if (!flux__dtypes[index->dtype].real && index->dtype != FLUX_BOOL) return true;
     flux__text t = flux__describe(index);
@@ -440,7 +494,10 @@ static bool flux__check_index(const char *call, const flux_tensor *index) {
     return false;
 }
 
-static bool flux__gather_shape(const char *call, const flux_tensor *x, int dim, const flux_tensor *index, flux_shape *s) {
+/* The shape of gather's result: x's dims with index's dims in place of dim. False: an error was
+   told. */
+static bool flux__gather_shape(const char *call, const flux_tensor *x, int dim,
+                               const flux_tensor *index, flux_shape *s) {
     if (!flux__check_dim(call, x, dim) || !flux__check_index(call, index)) return false;
     *s = flux__shape(x->dim, dim);
     if (x->ndim - 1 + index->ndim > FLUX_MAX_DIMS) {
@@ -455,20 +512,26 @@ static bool flux__gather_shape(const char *call, const flux_tensor *x, int dim, 
 FLUX_DEF flux_tensor *flux_gather(flux_tensor *x, int dim, flux_tensor *index) {
     flux_tensor *xs[2] = { x, index };
     flux_shape s;
-    if (!flux__check_operands("gather", 2, xs) || !flux__gather_shape("gather", x, dim, index, &s)) return NULL;
+    if (!flux__check_operands("gather", 2, xs) || !flux__gather_shape("gather", x, dim, index, &s))
+        return NULL;
     int h = flux__hide();
     flux_device place = flux__place(2, xs);
     x = flux__taken(x, place, (flux_dtype)x->dtype);
     index = flux__taken(index, place, FLUX_I64);
-    flux_tensor *y = x && index ? flux__node(FLUX__GATHER, (flux_dtype)x->dtype, &s, x, index, NULL) : NULL;
+    flux_tensor *y = x && index ? flux__node(FLUX__GATHER, (flux_dtype)x->dtype, &s, x, index, NULL)
+                                : NULL;
     if (y) y->arg.i[0] = dim;
     return flux__reveal(h, y ? flux__done(y) : NULL);
 }
 
-FLUX_DEF flux_tensor *flux_scatter_add(flux_tensor *x, int dim, flux_tensor *index, flux_tensor *src) {
+/* x with src's elements added at the indices along dim; src has the shape of gather's result.
+   Repeated indices add up. */
+FLUX_DEF flux_tensor *flux_scatter_add(flux_tensor *x, int dim, flux_tensor *index,
+                                       flux_tensor *src) {
     flux_tensor *xs[3] = { x, index, src };
     flux_shape s, out;
-    if (!flux__check_operands("scatter_add", 3, xs) || !flux__gather_shape("scatter_add", x, dim, index, &s)) return NULL;
+    if (!flux__check_operands("scatter_add", 3, xs) ||
+        !flux__gather_shape("scatter_add", x, dim, index, &s)) return NULL;
     flux_shape have = flux__dims(src);
     if (have.ndim != s.ndim || memcmp(have.dim, s.dim, (size_t)s.ndim * sizeof s.dim[0]) != 0) {
         flux__text a = flux__shape_text(&s), b = flux__describe(src);
@@ -477,12 +540,14 @@ FLUX_DEF flux_tensor *flux_scatter_add(flux_tensor *x, int dim, flux_tensor *ind
     int h = flux__hide();
     flux_device place = flux__place(3, xs);
     index = flux__taken(index, place, FLUX_I64);
-    const int given = x->dtype, t = flux__is_half(given) ? FLUX_F32 : given;      /* many halves may meet: they add up in float32 */
+    /* many halves may be added to one element: they are summed in float32 */
+    const int given = x->dtype, t = flux__is_half(given) ? FLUX_F32 : given;
     out = flux__dims(x);
     x = flux__taken(x, place, (flux_dtype)given);
     if (t != given) x = flux__widened(x);
     src = flux__taken(src, place, (flux_dtype)t);
-    flux_tensor *y = x && index && src ? flux__node(FLUX__SCATTER, (flux_dtype)t, &out, x, index, src) : NULL;
+    flux_tensor *y = x && index && src
+                   ? flux__node(FLUX__SCATTER, (flux_dtype)t, &out, x, index, src) : NULL;
     if (y) y->arg.i[0] = dim;
     return flux__reveal(h, y ? flux__narrow(flux__done(y), given) : NULL);
 }
@@ -491,11 +556,14 @@ FLUX_DEF flux_tensor *flux_tuple_of(int n, flux_tensor *const *xs) {
     flux_shape none = flux__shape(NULL, 0);
     if (n < 1 || n > 255) return (flux_tensor *)flux__fail("tuple: %d tensors (1 to 255)", n);
     for (int i = 0; i < n; i++)
-        if (!xs[i] || FLUX__GONE("tuple", xs[i])) return (flux_tensor *)flux__null("tuple", "of the list", xs[i]);
+        if (!xs[i] || FLUX__GONE("tuple", xs[i]))
+            return (flux_tensor *)flux__null("tuple", "of the list", xs[i]);
     int64_t levels = 1;
     for (int i = 0; i < n; i++)
         if (xs[i]->op == FLUX__TUPLE && xs[i]->arg.i[0] >= levels) levels = xs[i]->arg.i[0] + 1;
-    if (levels > FLUX_MAX_LEVELS) return (flux_tensor *)flux__fail("tuple: more than %d tuples within tuples", (int)FLUX_MAX_LEVELS);
+    if (levels > FLUX_MAX_LEVELS)
+        return (flux_tensor *)flux__fail("tuple: more than %d tuples within tuples",
+                                         (int)FLUX_MAX_LEVELS);
     flux_tensor *t = flux__node_raw(FLUX__TUPLE, FLUX_F32, &none, xs[0]->device, n);
     for (int i = 0; t && i < n; i++) flux__edge(&t->in[i], xs[i]);
     if (t) t->arg.i[0] = levels;
@@ -512,7 +580,9 @@ FLUX_DEF flux_tensor *flux_nth(flux_tensor *tuple, int i) {
 
 FLUX__LEAN
 
-FLUX_DEF int flux_count(const flux_tensor *tuple) { return !tuple ? 0 : tuple->op == FLUX__TUPLE ? tuple->nin : 1; }
+FLUX_DEF int flux_count(const flux_tensor *tuple) {
+    return !tuple ? 0 : tuple->op == FLUX__TUPLE ? tuple->nin : 1;
+}
 
 /* ---------------- facts */
 
@@ -520,8 +590,12 @@ FLUX_DEF int flux_ndim(const flux_tensor *x) { return x && !FLUX__GONE("ndim", x
 FLUX_DEF int64_t flux_dim(const flux_tensor *x, int dim) {
     return !x || dim < 0 || FLUX__GONE("dim", x) ? -1 : dim < x->ndim ? x->dim[dim] : 1;
 }
-FLUX_DEF int64_t flux_len(const flux_tensor *x) { return x && !FLUX__GONE("len", x) ? flux__size(x) : -1; }
-FLUX_DEF flux_dtype flux_dtype_of(const flux_tensor *x) { return x && !FLUX__GONE("dtype_of", x) ? (flux_dtype)x->dtype : FLUX_F32; }
+FLUX_DEF int64_t flux_len(const flux_tensor *x) {
+    return x && !FLUX__GONE("len", x) ? flux__size(x) : -1;
+}
+FLUX_DEF flux_dtype flux_dtype_of(const flux_tensor *x) {
+    return x && !FLUX__GONE("dtype_of", x) ? (flux_dtype)x->dtype : FLUX_F32;
+}
 
 FLUX_DEF flux_shape flux_shape_of(const flux_tensor *x) {
     flux_shape none = flux__shape(NULL, 0);

@@ -34,10 +34,17 @@
 
 FLUX__COLD
 
-typedef struct flux__window { int nd; int64_t size[3], stride[3], dilation[3], lo[3], hi[3], out[3]; } flux__window;
+typedef struct flux__window {
+    int nd;                               /* spatial dims, 1 to 3: the first nd dims of x */
+    int64_t size[3], stride[3], dilation[3],
+            lo[3], hi[3],                 /* padding before and behind */
+            out[3];                       /* positions of the window: the result's spatial dims */
+} flux__window;
 
-/* One number a spatial dim, or one for all, or the default. */
-static bool flux__per_dim(const char *call, const char *what, const flux_shape *s, int nd, int64_t otherwise, int64_t least, int64_t *out) {
+/* Fills out with an option's numbers: one for each spatial dim, or one for all, or the default
+   `otherwise`. False: an error was told. */
+static bool flux__per_dim(const char *call, const char *what, const flux_shape *s, int nd,
+                          int64_t otherwise, int64_t least, int64_t *out) {
     if (s->ndim != 0 && s->ndim != 1 && s->ndim != nd) {
         flux__fail("%s: %s has %d numbers for %d dims", call, what, s->ndim, nd);
         return false;
@@ -52,17 +59,23 @@ static bool flux__per_dim(const char *call, const char *what, const flux_shape *
     return true;
 }
 
-/* FLUX_SAMEPAD: as much as makes the positions ceil(size/stride), the odd one in front; transposed, as undoes that. */
-static bool flux__paddings(const char *call, const flux_shape *pad, flux__window *w, bool transposed) {
+/* Fills lo and hi from the option pad: two numbers for each dim, or one for both sides, or
+   FLUX_SAMEPAD. That pads so that there are ceil(size/stride) positions, the odd element in
+   front; of a transposed convolution it takes off as much as undoes this. False: an error was
+   told. */
+static bool flux__paddings(const char *call, const flux_shape *pad, flux__window *w,
+                           bool transposed) {
     bool same = pad->ndim == 1 && pad->dim[0] == FLUX__SAME;
     if (same || (pad->ndim == 2 * w->nd && w->nd > 0)) {
         for (int i = 0; i < w->nd; i++) {
-            int64_t all = flux__times(w->size[i] - 1, w->dilation[i]) - (transposed ? w->stride[i] - 1 : 0);
+            int64_t all = flux__times(w->size[i] - 1, w->dilation[i]) -
+                          (transposed ? w->stride[i] - 1 : 0);
             if (same && all < 0) all = 0;
             w->lo[i] = same ? all - all / 2 : pad->dim[2 * i];
             w->hi[i] = same ? all / 2 : pad->dim[2 * i + 1];
             if (w->lo[i] < 0 || w->hi[i] < 0)
-                return FLUX__REFUSE("%s: negative padding (%lld, %lld)", call, (long long)w->lo[i], (long long)w->hi[i]);
+                return FLUX__REFUSE("%s: negative padding (%lld, %lld)", call, (long long)w->lo[i],
+                                    (long long)w->hi[i]);
         }
         return true;
     }
@@ -71,14 +84,15 @@ static bool flux__paddings(const char *call, const flux_shape *pad, flux__window
     return true;
 }
 
+/* Fills out, the number of positions in x as padded. False: an error was told. */
 static bool flux__window_out(const char *call, const flux_tensor *x, flux__window *w) {
     for (int i = 0; i < w->nd; i++) {
         int64_t reach = flux__plus(flux__times(w->size[i] - 1, w->dilation[i]), 1);
         int64_t have = flux__plus(x->dim[i], flux__plus(w->lo[i], w->hi[i]));
         if (reach > have || w->size[i] < 1) {
             flux__text t = flux__describe(x);
-            flux__fail("%s: a window that reaches over %lld does not fit into dim %d of %s, padded to %lld", call, (long long)reach, i,
-                       t.s, (long long)have);
+            flux__fail("%s: a window that reaches over %lld does not fit into dim %d of %s, "
+                       "padded to %lld", call, (long long)reach, i, t.s, (long long)have);
             return false;
         }
         w->out[i] = (have - reach) / w->stride[i] + 1;
@@ -86,14 +100,19 @@ static bool flux__window_out(const char *call, const flux_tensor *x, flux__windo
     return true;
 }
 
+/* x padded by lo and hi with value. */
 static flux_tensor *flux__pad_window(flux_tensor *x, const flux__window *w, double value) {
     return flux_pad_by(x, value, flux__shape(w->lo, w->nd), flux__shape(w->hi, w->nd));
 }
 
-/* Of n steps by `by` elements that lie `stride` apart; one that is never made may be too large for the image. */
-static int64_t flux__window_step(int64_t stride, int64_t by, int64_t n) { return n > 1 ? stride * by : 0; }
+/* The stride of a dim of size n that steps over `by` elements, themselves `stride` apart. Along a
+   dim of size 1 it is 0: never used, it might be too large for the image. */
+static int64_t flux__window_step(int64_t stride, int64_t by, int64_t n) {
+    return n > 1 ? stride * by : 0;
+}
 
-/* The dims of a window view, and its strides in the padded image. */
+/* The dims of a window view, [window..., positions..., channels, batch], and its strides in the
+   contiguous padded image. */
 static flux_shape flux__window_dims(const flux__window *w, const flux_shape *image, int64_t *step) {
     flux_shape s = flux__shape(NULL, 0);
     int64_t natural[FLUX_MAX_DIMS];
@@ -113,6 +132,8 @@ static flux_shape flux__window_dims(const flux__window *w, const flux_shape *ima
     return s;
 }
 
+/* The window view of x, an image that is already padded: [window..., positions..., channels,
+   batch]. */
 static flux_tensor *flux__windows(flux_tensor *x, const flux__window *w) {
     int64_t step[FLUX_MAX_DIMS], have[FLUX_MAX_DIMS], want[FLUX_MAX_DIMS], offset;
     if (!x) return NULL;
@@ -126,7 +147,10 @@ static flux_tensor *flux__windows(flux_tensor *x, const flux__window *w) {
     return flux__strided(x, &s, 0, step, offset, want, base);
 }
 
-static bool flux__conv_window(const char *call, flux_conv_opts *o, flux__window *w, bool transposed) {
+/* Reads the options of a convolution into w (all but out), and moves x and weight to one device.
+   False: an error was told. */
+static bool flux__conv_window(const char *call, flux_conv_opts *o, flux__window *w,
+                              bool transposed) {
     flux_tensor *xs[2] = { o->x, o->weight };
     if (!flux__together(call, 2, xs)) return false;
     o->x = xs[0], o->weight = xs[1];
@@ -135,34 +159,44 @@ static bool flux__conv_window(const char *call, flux_conv_opts *o, flux__window 
     o->groups = (int)flux__given_int(o->groups, o->marked, 1);
     if (w->nd < 1 || w->nd > 3 || o->x->ndim != o->weight->ndim) {
         flux__text a = flux__describe(o->x), b = flux__describe(o->weight);
-        flux__fail("%s: x is %s, weight is %s; both need 1 to 3 spatial dims and two more", call, a.s, b.s);
+        flux__fail("%s: x is %s, weight is %s; both need 1 to 3 spatial dims and two more", call,
+                   a.s, b.s);
         return false;
     }
     for (int i = 0; i < w->nd; i++) w->size[i] = o->weight->dim[i];
     return flux__per_dim(call, "stride", &o->stride, w->nd, 1, 1, w->stride) &&
-           flux__per_dim(call, "dilation", &o->dilation, w->nd, 1, 1, w->dilation) && flux__paddings(call, &o->pad, w, transposed);
+           flux__per_dim(call, "dilation", &o->dilation, w->nd, 1, 1, w->dilation) &&
+           flux__paddings(call, &o->pad, w, transposed);
 }
 
+/* The product of n numbers, saturated as by flux__times. */
 static int64_t flux__product(const int64_t *v, int n) {
     int64_t p = 1;
     for (int i = 0; i < n; i++) p = flux__times(p, v[i]);
     return p;
 }
 
-static bool flux__check_channels(const char *call, const flux_conv_opts *o, int nd, bool transposed) {
+/* Checks that the channels of x and weight fit each other and the groups. False: an error was
+   told. */
+static bool flux__check_channels(const char *call, const flux_conv_opts *o, int nd,
+                                 bool transposed) {
     int64_t in = o->x->dim[nd], a = o->weight->dim[nd], b = o->weight->dim[nd + 1], g = o->groups;
-    if (g >= 1 && (transposed ? b == in && in % g == 0 : in % g == 0 && a == in / g && b % g == 0)) return true;
+    if (g >= 1 && (transposed ? b == in && in % g == 0 : in % g == 0 && a == in / g && b % g == 0))
+        return true;
     flux__text tx = flux__describe(o->x), tw = flux__describe(o->weight);
-    flux__fail("%s: channels do not fit: x is %s, weight is %s, groups %d", call, tx.s, tw.s, (int)o->groups);
+    flux__fail("%s: channels do not fit: x is %s, weight is %s, groups %d", call, tx.s, tw.s,
+               (int)o->groups);
     return false;
 }
 
+/* The weight with its nd spatial dims reversed: cross-correlation becomes convolution. */
 static flux_tensor *flux__flip_kernel(flux_tensor *w, int nd) {
     int64_t dims[3] = { 0, 1, 2 };
     return flux_flip_dims(w, flux__shape(dims, nd));
 }
 
-/* What a product takes of a padded image: [positions, window x channels / groups, groups, batch]. */
+/* The im2col matrix of x, which is padded here: [positions, window x channels / groups, groups,
+   batch]. */
 static flux_tensor *flux__conv_columns(flux_tensor *x, const flux__window *w, int64_t groups) {
     int nd = w->nd;
     int64_t order[FLUX_MAX_DIMS];
@@ -174,36 +208,45 @@ static flux_tensor *flux__conv_columns(flux_tensor *x, const flux__window *w, in
     return win ? flux_reshape(win, flux__product(w->out, nd), each, groups, x->dim[nd + 1]) : NULL;
 }
 
-/* The gradient by x that the graph would find adds overlapping windows up, from one large product. Shown through this
-   node instead, it is a convolution again (flux__conv_back), and so is the gradient's gradient. Where a window lies in the
-   padding altogether, the graph's own has to do. */
-static flux_tensor *flux__conv_node(flux_tensor *y, const flux_conv_opts *o, const flux__window *w, bool flip) {
+/* Shows a convolution's result y through a FLUX__CONV node, whose gradient by x is a convolution
+   again (flux__conv_back), and so is the gradient's gradient. The plain graph's gradient would
+   add overlapping windows up from one large product. It has to do, and y is returned as it is,
+   where a window lies in the padding altogether, where a parameter does not fit into the 20 bits
+   that arg has for it, and under FLUX_NOGRAD. */
+static flux_tensor *flux__conv_node(flux_tensor *y, const flux_conv_opts *o, const flux__window *w,
+                                    bool flip) {
     const flux__thread *self = flux__self();
     int64_t offset, have[FLUX_MAX_DIMS];
     bool fits = y && self && !self->nograd;
     for (int i = 0; i < w->nd && fits; i++)
-        fits = w->lo[i] <= (w->size[i] - 1) * w->dilation[i] && (w->out[i] - 1) * w->stride[i] - w->lo[i] < o->x->dim[i] &&
+        fits = w->lo[i] <= (w->size[i] - 1) * w->dilation[i] &&
+               (w->out[i] - 1) * w->stride[i] - w->lo[i] < o->x->dim[i] &&
                (w->lo[i] | w->stride[i] | w->dilation[i]) >> 20 == 0;
     if (!fits) return y;
     flux_shape s = flux__dims(y);
-    flux_tensor *base = flux__layout(y, &offset, have), *node = flux__node(FLUX__CONV, (flux_dtype)y->dtype, &s, y, o->x, o->weight);
+    flux_tensor *base = flux__layout(y, &offset, have),
+        *node = flux__node(FLUX__CONV, (flux_dtype)y->dtype, &s, y, o->x, o->weight);
     if (!node) return NULL;
     flux__edge(&node->base, base);
     node->offset = offset;
     memcpy(node->stride, have, sizeof have);
-    for (int i = 0; i < w->nd; i++) node->arg.i[i] = w->stride[i] | w->dilation[i] << 20 | w->lo[i] << 40;
+    for (int i = 0; i < w->nd; i++)
+        node->arg.i[i] = w->stride[i] | w->dilation[i] << 20 | w->lo[i] << 40;
     node->arg.i[3] = o->groups, node->arg.i[4] = flip;
     return flux__done(node);
 }
 
-/* Columns times [window x channels / groups, out / groups, groups]. */
+/* A convolution (flip) or cross-correlation as a product: im2col [positions, window x channels /
+   groups, groups, batch] times weight [window x channels / groups, out / groups, groups]. */
 static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip) {
     flux__window w;
-    if (!flux__conv_window(call, &o, &w, false) || !flux__check_channels(call, &o, w.nd, false) || !flux__window_out(call, o.x, &w)) return NULL;
+    if (!flux__conv_window(call, &o, &w, false) || !flux__check_channels(call, &o, w.nd, false) ||
+        !flux__window_out(call, o.x, &w)) return NULL;
     int h = flux__hide(), nd = w.nd;
     flux__as_one(1);
     int64_t g = o.groups, out = o.weight->dim[nd + 1], shape[5];
-    flux_tensor *cols = flux__conv_columns(o.x, &w, g), *weight = flip ? flux__flip_kernel(o.weight, nd) : o.weight;
+    flux_tensor *cols = flux__conv_columns(o.x, &w, g),
+        *weight = flip ? flux__flip_kernel(o.weight, nd) : o.weight;
     weight = cols && weight ? flux_reshape(weight, cols->dim[1], out / g, g) : NULL;
     flux_tensor *y = weight ? flux_matmul(cols, weight) : NULL;
     memcpy(shape, w.out, sizeof w.out);
@@ -215,17 +258,24 @@ static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip
 }
 
 FLUX_DEF flux_tensor *flux_conv_with(flux_conv_opts o) { return flux__convolve("conv", o, true); }
-FLUX_DEF flux_tensor *flux_crosscor_with(flux_conv_opts o) { return flux__convolve("crosscor", o, false); }
+FLUX_DEF flux_tensor *flux_crosscor_with(flux_conv_opts o) {
+    return flux__convolve("crosscor", o, false);
+}
 
-/* The same where windows lie apart, or channels are few: one product by the weight, and what it gives of each window added up. */
-static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const int64_t *size, const flux__window *w, int groups, bool flip) {
+/* A convolution's gradient by its input, of spatial dims `size`, where windows lie apart or
+   channels are few: one product of g and the transposed weight gives the contribution of each
+   window, and FLUX__SPREAD adds these up (col2im). w is the forward convolution's window. */
+static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const int64_t *size,
+                                     const flux__window *w, int groups, bool flip) {
     int nd = w->nd;
-    int64_t natural[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS], taps = flux__product(weight->dim, nd + 1), out = weight->dim[nd + 1] / groups;
+    int64_t natural[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS], taps = flux__product(weight->dim, nd + 1),
+        out = weight->dim[nd + 1] / groups;
     flux_shape s = flux__dims(g), image = s;
     flux_tensor *kernel = flip ? flux__flip_kernel(weight, nd) : weight, *y;
     bool meet = false;
     for (int i = 0; i < nd; i++) {
-        int64_t wide = (w->size[i] - 1) * w->dilation[i] + 1, reach = (w->out[i] - 1) * w->stride[i] + wide;
+        int64_t wide = (w->size[i] - 1) * w->dilation[i] + 1,
+            reach = (w->out[i] - 1) * w->stride[i] + wide;
         int64_t padded = flux__plus(size[i], w->lo[i]);
         meet = meet || wide > w->stride[i];
         image.dim[i] = reach > padded ? reach : padded;
@@ -241,30 +291,41 @@ static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const 
     }
     step[2 * nd] = natural[nd], step[2 * nd + 1] = natural[nd + 1];
     kernel = flux_transpose(flux_reshape(kernel, taps, out, groups));
-    y = flux_matmul(flux_reshape(g, flux__product(w->out, nd), out, groups, image.dim[nd + 1]), kernel);
+    y = flux_matmul(flux_reshape(g, flux__product(w->out, nd), out, groups, image.dim[nd + 1]),
+                    kernel);
     y = y ? flux__spread(flux_reshape_to(y, s), &image, 0, step, 0, meet) : NULL;
     for (int i = 0; i < nd && y; i++) y = flux_slice(y, i, w->lo[i], w->lo[i] + size[i]);
     return y;
 }
 
-/* Whether that is better. On a GPU windows are read in parallel, but to add up takes turns. */
-static bool flux__conv_adds(const flux_tensor *g, const flux_tensor *weight, const flux__window *w) {
-    bool apart = flux__product(w->stride, w->nd) > 1, few = 4 * weight->dim[w->nd] <= weight->dim[w->nd + 1];
-    return !flux__backend_of(g->device.backend)->ready && (apart || (few && flux__product(w->size, w->nd) > 1));
+/* Whether flux__conv_added is better than a convolution of g. Not on a GPU: there windows are
+   read in parallel, but adding them up takes turns. */
+static bool flux__conv_adds(const flux_tensor *g, const flux_tensor *weight,
+                            const flux__window *w) {
+    bool apart = flux__product(w->stride, w->nd) > 1,
+        few = 4 * weight->dim[w->nd] <= weight->dim[w->nd + 1];
+    return !flux__backend_of(g->device.backend)->ready &&
+           (apart || (few && flux__product(w->size, w->nd) > 1));
 }
 
-/* A convolution's gradient by its input, which had `size` pixels: g, its elements a stride apart, convolved with the kernel
-   turned round and its channels' roles swapped. NULL, without an error, where that would need a negative padding. */
-static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const int64_t *size, const flux__window *w, int groups, bool flip) {
+/* A convolution's gradient by its input, of spatial dims `size`: g, its elements spread a stride
+   apart, convolved with the kernel, which is flipped and has the roles of its channels swapped. w
+   is the forward convolution's window. NULL, without an error, where that would need a negative
+   padding. */
+static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const int64_t *size,
+                                    const flux__window *w, int groups, bool flip) {
     int nd = w->nd;
-    int64_t natural[FLUX_MAX_DIMS], rel = 0, each = weight->dim[nd], out = weight->dim[nd + 1] / groups;
-    flux_shape s = flux__dims(g), parts = flux__shape(weight->dim, nd + 3), order = flux__shape(NULL, nd + 3), whole;
+    int64_t natural[FLUX_MAX_DIMS], rel = 0, each = weight->dim[nd],
+        out = weight->dim[nd + 1] / groups;
+    flux_shape s = flux__dims(g), parts = flux__shape(weight->dim, nd + 3),
+        order = flux__shape(NULL, nd + 3), whole;
     bool spread = false;
     flux_conv_opts o;
     if (flux__conv_adds(g, weight, w)) return flux__conv_added(g, weight, size, w, groups, flip);
     memset((void *)&o, 0, sizeof o);
     for (int i = 0; i < nd; i++) {
-        int64_t reach = (w->size[i] - 1) * w->dilation[i], wide = (w->out[i] - 1) * w->stride[i] + 1;
+        int64_t reach = (w->size[i] - 1) * w->dilation[i],
+            wide = (w->out[i] - 1) * w->stride[i] + 1;
         s.dim[i] = flux__plus(size[i], reach);
         if (reach < w->lo[i] || size[i] + w->lo[i] < wide) return NULL;
         spread = spread || s.dim[i] != g->dim[i];
@@ -286,19 +347,25 @@ static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const i
     return o.x && o.weight ? flux__convolve("conv", o, !flip) : NULL;
 }
 
+/* A transposed convolution: the gradient of a convolution by its input, with x as g, where `size`
+   is the result's. image is that before the padding is taken off. */
 FLUX_DEF flux_tensor *flux_conv_transpose_with(flux_conv_opts o) {
     flux__window w;
     int64_t extra[3], size[3], lo[3];
-    if (!flux__conv_window("conv_transpose", &o, &w, true) || !flux__check_channels("conv_transpose", &o, w.nd, true) ||
+    if (!flux__conv_window("conv_transpose", &o, &w, true) ||
+        !flux__check_channels("conv_transpose", &o, w.nd, true) ||
         !flux__per_dim("conv_transpose", "outpad", &o.outpad, w.nd, 0, 0, extra)) return NULL;
-    flux_shape image = flux__dims(o.x);   /* before the padding is taken off */
-    bool inside = true;                   /* else all of it is computed, and the padding cut off */
+    flux_shape image = flux__dims(o.x);   /* spatial dims before the padding is cut off */
+    /* the padding can be left out; else all is computed, and then it is cut off */
+    bool inside = true;
     for (int i = 0; i < w.nd; i++) {
         int64_t reach = flux__times(w.size[i] - 1, w.dilation[i]);
         w.out[i] = o.x->dim[i];
-        image.dim[i] = flux__plus(flux__plus(flux__times(w.out[i] - 1, w.stride[i]), reach), 1 + extra[i]);
+        image.dim[i] = flux__plus(flux__plus(flux__times(w.out[i] - 1, w.stride[i]), reach),
+                                  1 + extra[i]);
         size[i] = flux__plus(image.dim[i], -flux__plus(w.lo[i], w.hi[i]));
-        if (size[i] < 1) return (flux_tensor *)flux__fail("conv_transpose: padding leaves nothing of dim %d", i);
+        if (size[i] < 1)
+            return (flux_tensor *)flux__fail("conv_transpose: padding leaves nothing of dim %d", i);
         inside = inside && w.lo[i] <= reach && w.hi[i] <= reach + extra[i];
     }
     if (!flux__check_shape("conv_transpose", &image)) return NULL;
@@ -312,9 +379,11 @@ FLUX_DEF flux_tensor *flux_conv_transpose_with(flux_conv_opts o) {
     return flux__reveal(h, y);
 }
 
-/* The window view of a pooling's input, padded with value; *mask names the window's dims, *at the dims of the result. Where
-   windows tile the image they are the image itself, each dim cut in two: its gradient then needs no spreading. */
-static flux_tensor *flux__pool_windows(const char *call, flux_pool_opts *o, double value, flux__window *w, unsigned *mask, flux_shape *at) {
+/* The window view of a pooling's input, padded with value. *mask is the window's dims in it, *at
+   the result's shape. Where windows tile the image, they are the image itself with each dim
+   divided in two; the gradient of that reshape needs no scatter. */
+static flux_tensor *flux__pool_windows(const char *call, flux_pool_opts *o, double value,
+                                       flux__window *w, unsigned *mask, flux_shape *at) {
     flux_tensor *x = o->x;
     bool tiles = true;
     if (!flux__check_operands(call, 1, &x)) return NULL;
@@ -322,13 +391,16 @@ static flux_tensor *flux__pool_windows(const char *call, flux_pool_opts *o, doub
     w->nd = x->ndim - 2;
     if (w->nd < 1 || w->nd > 3 || o->window.ndim == 0) {
         flux__text t = flux__describe(x);
-        return (flux_tensor *)flux__fail("%s: x is %s, window has %d dims; needs 1 to 3 spatial dims and two more", call, t.s, o->window.ndim);
+        return (flux_tensor *)flux__fail("%s: x is %s, window has %d dims; "
+                                         "needs 1 to 3 spatial dims and two more", call, t.s,
+                                         o->window.ndim);
     }
     flux_shape none = flux__shape(NULL, 0), cut = none;
     if (!flux__per_dim(call, "window", &o->window, w->nd, 1, 1, w->size) ||
-        !flux__per_dim(call, "stride", o->stride.ndim ? &o->stride : &o->window, w->nd, 1, 1, w->stride) ||
-        !flux__per_dim(call, "dilation", &none, w->nd, 1, 1, w->dilation) || !flux__paddings(call, &o->pad, w, false) ||
-        !flux__window_out(call, x, w)) return NULL;
+        !flux__per_dim(call, "stride", o->stride.ndim ? &o->stride : &o->window, w->nd, 1, 1,
+                       w->stride) ||
+        !flux__per_dim(call, "dilation", &none, w->nd, 1, 1, w->dilation) ||
+        !flux__paddings(call, &o->pad, w, false) || !flux__window_out(call, x, w)) return NULL;
     *at = none;
     *mask = 0;
     for (int i = 0; i < w->nd; i++) {
@@ -347,12 +419,16 @@ static flux_tensor *flux__pool_windows(const char *call, flux_pool_opts *o, doub
     return x ? flux_reshape_to(x, cut) : NULL;
 }
 
-static flux_tensor *flux__pool_reduce(const char *call, flux_pool_opts *o, double pad, int red, double power) {
+/* Pools by a reduction `red` over each window: the maximum, the mean (sum, power 0) or the norm
+   of the given power (sum, power > 0). pad is the value of the padding. */
+static flux_tensor *flux__pool_reduce(const char *call, flux_pool_opts *o, double pad, int red,
+                                      double power) {
     flux__window w;
     flux_shape at;
     unsigned mask = 0;
     int h = flux__hide();
-    if (o->x && o->x->op != FLUX__TUPLE) o->x = flux__floating(o->x);     /* integers have no number below all for the padding */
+    /* integers lack the -infinity that the padding needs */
+    if (o->x && o->x->op != FLUX__TUPLE) o->x = flux__floating(o->x);
     flux_tensor *win = flux__pool_windows(call, o, pad, &w, &mask, &at);
     if (win && red == FLUX__RED_SUM) win = flux__widened(win);
     if (win && power > 0) win = flux_pow(win, power);
@@ -363,8 +439,12 @@ static flux_tensor *flux__pool_reduce(const char *call, flux_pool_opts *o, doubl
     return flux__reveal(h, y ? flux_reshape_to(y, at) : NULL);
 }
 
-FLUX_DEF flux_tensor *flux_maxpool_with(flux_pool_opts o) { return flux__pool_reduce("maxpool", &o, -HUGE_VAL, FLUX__RED_MAX, 0); }
-FLUX_DEF flux_tensor *flux_meanpool_with(flux_pool_opts o) { return flux__pool_reduce("meanpool", &o, 0, FLUX__RED_SUM, 0); }
+FLUX_DEF flux_tensor *flux_maxpool_with(flux_pool_opts o) {
+    return flux__pool_reduce("maxpool", &o, -HUGE_VAL, FLUX__RED_MAX, 0);
+}
+FLUX_DEF flux_tensor *flux_meanpool_with(flux_pool_opts o) {
+    return flux__pool_reduce("meanpool", &o, 0, FLUX__RED_SUM, 0);
+}
 
 FLUX_DEF flux_tensor *flux_lpnormpool_with(flux_pool_opts o) {
     double p = flux__given(o.p, o.marked, 2);
