@@ -27,9 +27,8 @@ FLUX__COLD
 
 typedef struct flux__attend {
     flux_tensor *q, *k, *v;               /* features x steps x batch */
-    /* the mask, NULL: none. It broadcasts to the scores: bool says which may be seen, any other
-       dtype is added */
-    flux_tensor *extra;
+    flux_tensor *extra;                   /* the mask, or NULL. It broadcasts to the scores: bool
+                                             says which may be seen, any other dtype is added */
     int heads;                            /* the features of q, k and v are split into so many */
     bool causal;                          /* a query sees keys up to its own step only */
 } flux__attend;

@@ -50,27 +50,23 @@ typedef struct flux__more { flux_tensor *x; int next; } flux__more;
 typedef struct flux__way { flux_tensor *t; int next; bool shared; } flux__way;
 
 typedef struct flux__walk {
-    /* numbered nodes, operands before results; their gradients */
-    flux_tensor **node, **grad;
-    /* in a whole walk: how many edges of walked nodes lead to each node */
-    int *refs, refs_room;
-    /* head of each node's list in `more`, the last contribution first; 0: empty */
-    int *more_of;
-    /* all contributions but the first of each node, which is in grad */
-    flux__more *more;
+    flux_tensor **node, **grad;           /* numbered nodes, operands first; their gradients */
+    int *refs, refs_room;                 /* by node in a whole walk: edges of walked nodes to it */
+    int *more_of;                         /* by node: head of its list in more, the last
+                                             contribution first; 0: the list is empty */
+    flux__more *more;                     /* contributions but for each node's first, in grad */
     int nmore, more_room;
-    /* the last 8 results of flux__join_slices, a ring: the next at ncat & 7 */
-    flux_tensor *cat[8];
+    flux_tensor *cat[8];                  /* the last 8 concatenations along a last dim made by
+                                             flux__join_slices: a ring, the next at ncat & 7 */
     int ncat;
-    /* by node: it depends on a tensor whose gradient is asked for */
-    bool *wanted;
+    bool *wanted;                         /* by node: it depends on a tensor that was asked for */
     int n, room;                          /* nodes numbered; capacity of node */
     flux__way *way;                       /* the search's stack, the loss first */
     int top, way_room;
     flux__map shared;                     /* numbers of the nodes that threads may share */
     uint32_t id;                          /* walk_mark of nodes that hold their own number */
-    /* follows edges behind nodes of FLUX_NOGRAD too, which no gradient passes */
-    bool whole;
+    bool whole;                           /* also follows edges behind nodes of FLUX_NOGRAD,
+                                             which no gradient passes */
 } flux__walk;
 
 /* The value slot of t, or the free slot in which t would be put. The map must have room for one. */
@@ -113,6 +109,7 @@ static FLUX__O2 int flux__map_get(const flux__map *m, const flux_tensor *t) {
     return m->key[slot - m->value] ? *slot : -1;
 }
 
+/* Sets the number of t, new or not. False: an error was told. */
 static bool flux__map_put(flux__map *m, flux_tensor *t, int value) {
     if (!flux__map_grow(m)) return false;
     int *slot = flux__map_slot(m, t);
@@ -424,6 +421,7 @@ static bool flux__walk_back(flux__walk *w, int k) {
     return true;
 }
 
+/* Frees the arrays of a walk; the nodes themselves belong to others. */
 static void flux__walk_free(flux__walk *w) {
     if (w->node) FLUX_FREE(w->node);
     if (w->grad) FLUX_FREE(w->grad);

@@ -19,8 +19,8 @@
    integer dtype cannot hold is an error, beside bools it makes an i32 or f32.
    Operations on bare numbers alone are computed at once, in double. A formula
    of several operations on a half format computes in float32: its operands are
-   widened (flux__wide) and the result is rounded once (flux__narrow), so that
-   no intermediate overflows and kernels load and store halves only. */
+   widened (flux__widened) and the result is rounded once (flux__narrow), so
+   that no intermediate overflows and kernels load and store halves only. */
 
 FLUX__HOT
 
@@ -204,13 +204,13 @@ static flux_tensor *flux__elementwise(int op, flux_tensor *a, flux_tensor *b, fl
     return flux__done(y);
 }
 
-#define FLUX__PUBLIC_1(NAME, name)                                      \
-    FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *x) {               \
-        return flux__elementwise(FLUX__OP_##NAME, x, NULL, NULL);       \
+#define FLUX__PUBLIC_1(NAME, name)                                          \
+    FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *x) {                   \
+        return flux__elementwise(FLUX__OP_##NAME, x, NULL, NULL);           \
     }
-#define FLUX__PUBLIC_2(NAME, name)                                      \
-    FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *a, flux_tensor *b) { \
-        return flux__elementwise(FLUX__OP_##NAME, a, b, NULL);          \
+#define FLUX__PUBLIC_2(NAME, name)                                          \
+    FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *a, flux_tensor *b) {   \
+        return flux__elementwise(FLUX__OP_##NAME, a, b, NULL);              \
     }
 FLUX__PUBLIC_2(SUB, sub) FLUX__PUBLIC_2(DIV, div) FLUX__PUBLIC_2(POW, pow)
 FLUX__PUBLIC_2(MAX2, max2) FLUX__PUBLIC_2(MIN2, min2) FLUX__PUBLIC_2(EQ, eq)
@@ -224,8 +224,9 @@ FLUX__PUBLIC_1(TANH, tanh) FLUX__PUBLIC_1(ERF, erf) FLUX__PUBLIC_1(FLOOR, floor)
 FLUX__PUBLIC_1(CEIL, ceil) FLUX__PUBLIC_1(ROUND, round) FLUX__PUBLIC_1(SIGMOID, sigmoid)
 FLUX__PUBLIC_1(SOFTPLUS, softplus) FLUX__PUBLIC_1(RELU, relu)
 
-/* Whether `number` is the given value and x op number is x itself: gradients often multiply by 1.
-   The number must be bare or a seed of x's dtype, and must not change x's shape. */
+/* Whether `number` holds the given neutral value, so that x op number is x itself and needs no
+   node: gradients often multiply by 1. `number` must be a bare number or a seed of x's dtype, and
+   must not change x's shape. */
 static bool flux__neutral(const flux_tensor *x, const flux_tensor *number, double value) {
     if (x && number && FLUX__IS_VIEW(number) && flux__same_dims(x, number)) number = number->base;
     return x && number &&
@@ -239,6 +240,7 @@ FLUX_DEF flux_tensor *(flux_add)(flux_tensor *a, flux_tensor *b) {
     return flux__elementwise(FLUX__OP_ADD, a, b, NULL);
 }
 
+/* The product a b; a factor that is the number 1, as gradients have it, makes no node. */
 FLUX_DEF flux_tensor *(flux_mul)(flux_tensor *a, flux_tensor *b) {
     if (flux__neutral(a, b, 1)) return a;
     if (flux__neutral(b, a, 1)) return b;
@@ -249,10 +251,11 @@ FLUX_DEF flux_tensor *(flux_where)(flux_tensor *cond, flux_tensor *a, flux_tenso
     return flux__elementwise(FLUX__OP_WHERE, cond, a, b);
 }
 
-/* a + t (b - a); then a b + c. */
+/* The linear interpolation a + t (b - a). */
 static flux_tensor *flux__lerp(flux_tensor *a, flux_tensor *b, flux_tensor *t) {
     return flux__elementwise(FLUX__OP_LERP, a, b, t);
 }
+/* a b + c, one row of the table. */
 static flux_tensor *flux__fma(flux_tensor *a, flux_tensor *b, flux_tensor *c) {
     return flux__elementwise(FLUX__OP_FMA, a, b, c);
 }
@@ -271,6 +274,7 @@ FLUX_DEF flux_tensor *flux_to_dtype(flux_tensor *x, flux_dtype t) {
     return flux__cast(x, t);
 }
 
+/* A contiguous copy of x, with a buffer of its own. */
 FLUX_DEF flux_tensor *flux_copy(flux_tensor *x) {
     if (!flux__check_operands("copy", 1, &x)) return NULL;
     flux_shape s = flux__dims(x);
@@ -284,7 +288,7 @@ static flux_tensor *flux__move(flux_tensor *x, flux_device d) {
     if (!flux__check_operands("to", 1, &x)) return NULL;
     if (flux__same_device(x->device, d)) return x;
     flux_shape s = flux__dims(x);
-    if (flux__is_number(x)) {             /* a number is made there, not copied */
+    if (flux__is_number(x)) {             /* a number is made there anew, not copied */
         return flux__done(flux__renumber(x, &s, (flux_dtype)x->dtype, d));
     }
     int h = flux__hide();

@@ -40,10 +40,9 @@ struct flux_grads {
     flux_tensor *loss;
     int n;                                /* how many tensors were asked for */
     bool used;                            /* flux_update has used the gradients up */
-    /* the n tensors asked for, and their gradients (NULL: none) */
-    flux_tensor **of, **grad;
-    /* index of each tensor, from 1; empty up to FLUX__FEW_ASKED tensors */
-    flux__pairs number;
+    flux_tensor **of, **grad;             /* the n tensors asked for; their gradients, NULL: none */
+    flux__pairs number;                   /* index of each tensor, from 1, if there are more than
+                                             FLUX__FEW_ASKED */
 };
 enum { FLUX__FEW_ASKED = 16 };            /* up to so many tensors are searched one by one */
 

@@ -44,6 +44,7 @@ static flux_tensor *flux__placeholder(flux_shape s, flux_dtype t) {
     return (flux_tensor *)flux__own(flux__node_raw(FLUX__LEAF, t, &s, cpu, 0));
 }
 
+/* A tensor of a copy of data, on the default device. */
 FLUX_DEF flux_tensor *flux_from_data(const void *data, flux_dtype t, flux_shape s) {
     flux_device cpu = { 0, 0 };
     if (!flux__check_make("from", &s, t)) return NULL;
@@ -53,6 +54,7 @@ FLUX_DEF flux_tensor *flux_from_data(const void *data, flux_dtype t, flux_shape 
     return x ? flux__move(x, flux__home()) : NULL;
 }
 
+/* A tensor whose buffer is the user's memory itself if the default device is the CPU. */
 FLUX_DEF flux_tensor *flux_borrow_data(const void *data, flux_dtype t, flux_shape s) {
     flux_device cpu = { 0, 0 };
     if (!flux__check_make("borrow", &s, t)) return NULL;
@@ -83,6 +85,7 @@ FLUX_DEF flux_tensor *flux__same(flux_tensor *x) { return x; }
 
 FLUX__COLD
 
+/* Sets this thread's seed and starts its count of draws anew. */
 FLUX_DEF void flux_seed(uint64_t seed) {
     flux__thread *t = flux__self();
     if (!t) return;
@@ -165,6 +168,7 @@ static flux_tensor *flux__iota(int64_t n, int dim) {
     return flux__iota_on(flux__home(), n, dim);
 }
 
+/* Computed as start + i * step in float64, then rounded to float32. */
 FLUX_DEF flux_tensor *flux_arange(double start, double stop, double step) {
     double n = ceil((stop - start) / step);
     if (!(step < 0 || step > 0) || !(n <= FLUX__MOST_ELEMENTS))
@@ -175,6 +179,7 @@ FLUX_DEF flux_tensor *flux_arange(double start, double stop, double step) {
     return flux__reveal(h, flux_to_dtype(flux_add(flux_mul(i, step), start), FLUX_F32));
 }
 
+/* The identity matrix: where the row's index equals the column's. */
 FLUX_DEF flux_tensor *flux_eye(int64_t n) {
     flux_shape s = flux__shape(NULL, 2);
     s.dim[0] = s.dim[1] = n;

@@ -15,16 +15,16 @@
    it has been computed a buffer. This room lists the operations that are no
    rows of graph/table.h, makes and frees nodes (flux__node, flux__tensor_free),
    checks operands and devices, and makes numbers (flux_full_shape,
-   flux__number). Recording does nothing else: it checks shapes, dtypes and
-   devices, and computes nothing unless FLUX_EAGER is set (flux__if_eager).
+   flux__number). Recording an operation checks shapes, dtypes and devices and
+   makes a node; it computes nothing unless FLUX_EAGER is set (flux__if_eager).
 
    Invariant: a buffer holds its tensor's elements contiguously, dim 0 fastest.
    A view (reshape, permute, slice, ...) has no buffer but names a base that is
    not a view, an offset and strides. A node that is not computed yet belongs to
    the thread that made it. A bare number (FLUX__WEAK) has no dtype and no
-   device of its own and adapts to its operands. Freeing a long graph needs no
-   recursion: dead nodes are chained through base. Nodes come from a free list
-   of each thread, as a small training step makes a hundred. */
+   device of its own and adapts to the operands beside it. Freeing a long graph
+   needs no recursion: dead nodes are chained through base. Nodes come from a
+   free list of each thread, as a small training step makes a hundred. */
 
 /* hook: flux_eval, schedule/looking.h */
 /* hook: flux_device_name, device/registry.h */
@@ -36,10 +36,9 @@ FLUX__LEAN
 enum flux__op {
     FLUX__ELEMENTWISE(FLUX__OP_ENUM)
     FLUX__ELEMENTWISE_COUNT,
-    /* has its buffer from the start; a placeholder has none */
-    FLUX__LEAF = FLUX__ELEMENTWISE_COUNT,
-    /* arg.num in every element, rounded to its dtype unless bare */
-    FLUX__NUMBER,
+    FLUX__LEAF = FLUX__ELEMENTWISE_COUNT, /* has its buffer from the start; a placeholder has
+                                             none */
+    FLUX__NUMBER,                         /* arg.num in every element, in its dtype unless bare */
     FLUX__CAST, FLUX__COPY,
     FLUX__IOTA,                           /* int64: each element's index */
     FLUX__RANDOM,                         /* arg.u: key, stream, kind */
@@ -48,21 +47,19 @@ enum flux__op {
     FLUX__VIEWS,
     FLUX__RESHAPE = FLUX__VIEWS,
     FLUX__PERMUTE,                        /* arg.i: order */
-    /* as_strided: rel and arg.i are offset and strides in the operand as if that were contiguous */
-    FLUX__STRIDED,
+    FLUX__STRIDED,                        /* as_strided: rel and arg.i are offset and strides in
+                                             the operand as if that were contiguous */
     FLUX__BROADCAST,
     FLUX__DETACH,
-    /* a convolution's result: shows in[0]; its gradient by x and the weight, in[1] and in[2], is
-       its own */
-    FLUX__CONV,
-    /* shows part of in[0]; its gradient by the other operands is its own, see flux__attention */
-    FLUX__ATTENTION,
+    FLUX__CONV,                           /* shows in[0], a convolution's result, and has its own
+                                             gradient by x and the weight, in[1] and in[2] */
+    FLUX__ATTENTION,                      /* shows part of in[0], and has its own gradient by the
+                                             other operands: see flux__attention */
     FLUX__VIEWS_END,
     FLUX__MATMUL = FLUX__VIEWS_END,
     FLUX__GATHER, FLUX__SCATTER,          /* arg.i: dim */
-    /* as_strided_scatter: the operand is added into zeros, or put into a fill value, see
-       flux__spread */
-    FLUX__SPREAD,
+    FLUX__SPREAD,                         /* as_strided_scatter: the operand is added into zeros,
+                                             or put into a fill value: see flux__spread */
     FLUX__CAT,                            /* arg.i: dim */
     FLUX__MOVE,                           /* to another device */
     FLUX__ATTEND,                         /* arg.i: heads, causal, 1 for the gradients' kernel */
@@ -152,7 +149,7 @@ static flux_tensor *flux__node_raw(int op, flux_dtype dtype, const flux_shape *s
                                    int nin) {
     flux__thread *self = flux__self();
     flux_tensor *t = self ? self->spare : NULL;
-    /* a small shape is valid: it needs no flux__check_shape */
+    /* a small shape is valid and needs no flux__check_shape */
     const int nd = s->ndim;
     const bool small =
         nd == 0 || (nd <= 2 &&
@@ -191,8 +188,8 @@ static flux_tensor *flux__node_raw(int op, flux_dtype dtype, const flux_shape *s
     return t;
 }
 
-/* the default device, as back end * FLUX__MAX_IDS + id: one number, so that threads read it
-   whole */
+/* The default device as back end * FLUX__MAX_IDS + id: one number, so that threads read it
+   whole. */
 static int flux__home_at;
 static FLUX__INLINE flux_device flux__home(void) {
     int at = flux__atomic_load32(&flux__home_at);
@@ -310,6 +307,7 @@ static bool flux__check_make(const char *call, const flux_shape *s, flux_dtype t
     return flux__check_shape(call, s);
 }
 
+/* A full number: one node, whose arg.num is the value of every element as dtype t stores it. */
 FLUX_DEF flux_tensor *flux_full_shape(flux_shape s, double value, flux_dtype t) {
     if (!flux__check_make("full", &s, t)) return NULL;
     flux_tensor *x = flux__node(FLUX__NUMBER, t, &s, NULL, NULL, NULL);

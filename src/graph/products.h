@@ -91,6 +91,7 @@ FLUX_DEF flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b) {
 
 FLUX__COLD
 
+/* Checks that a and b are vectors. False: an error was told, or one is NULL. */
 static bool flux__check_vectors(const char *call, flux_tensor *a, flux_tensor *b) {
     flux_tensor *xs[2] = { a, b };
     if (!flux__check_operands(call, 2, xs)) return false;
@@ -100,6 +101,7 @@ static bool flux__check_vectors(const char *call, flux_tensor *a, flux_tensor *b
     return false;
 }
 
+/* The outer product of two vectors: a column times a row, elementwise by broadcasting. */
 FLUX_DEF flux_tensor *flux_outer(flux_tensor *a, flux_tensor *b) {
     if (!flux__check_vectors("outer", a, b)) return NULL;
     int h = flux__hide();

@@ -119,6 +119,7 @@ static flux_tensor *flux__floating(flux_tensor *x) {
     return flux__dtypes[x->dtype].real ? x : flux__cast(x, FLUX_F32);
 }
 
+/* The mean: the sum, in float32 for integers and half formats, divided by the count. */
 FLUX_DEF flux_tensor *flux_mean_over(int n, flux_reduce_opts o) {
     unsigned mask = 0;
     if (!flux__mask("mean", n, &o, &mask)) return NULL;
@@ -157,6 +158,7 @@ static flux_tensor *flux__root_of_sum(flux_tensor *s, double power) {
     return some ? flux_where(none, 0.0, some) : NULL;
 }
 
+/* The Euclidean norm, the root of the sum of squares. */
 FLUX_DEF flux_tensor *flux_norm_over(int n, flux_reduce_opts o) {
     int h = flux__hide();
     unsigned mask = 0;
@@ -175,6 +177,7 @@ static flux_tensor *flux__shifted(flux_tensor *x, unsigned mask, flux_tensor **t
     return *top ? flux__elementwise(FLUX__OP_SUBMAX, x, *top, NULL) : NULL;
 }
 
+/* log(sum(exp(x))), computed as max + log(sum(exp(x - max))) so that exp does not overflow. */
 FLUX_DEF flux_tensor *flux_logsumexp_over(int n, flux_reduce_opts o) {
     unsigned mask = 0;
     flux_tensor *top;
@@ -241,6 +244,7 @@ FLUX_DEF flux_tensor *flux_argmin_over(int n, flux_reduce_opts o) {
     return flux__arg("argmin", false, n, &o);
 }
 
+/* The public reduction over all dims; softmax and logsoftmax take dim 0. */
 #define FLUX__PUBLIC_RED(name)                                       \
     FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *x) {            \
         flux_reduce_opts o;                                          \

@@ -47,6 +47,8 @@ static bool flux__reshape_strides(const flux_shape *from, const int64_t *have, c
         while (i < from->ndim && from->dim[i] == 1) i++;
         while (j < to->ndim && to->dim[j] == 1) want[j++] = 1;
         if (i >= from->ndim || j >= to->ndim) return true;
+        /* one run of old dims and one of new dims with equally many elements: a and b are their
+           lengths so far, and the shorter one takes another dim */
         int j0 = j;
         step = have[i];
         a = from->dim[i++];
@@ -54,7 +56,6 @@ static bool flux__reshape_strides(const flux_shape *from, const int64_t *have, c
         while (a != b) {
             if (a < b) {
                 while (i < from->ndim && from->dim[i] == 1) i++;
-                /* a: length of the run so far */
                 if (i >= from->ndim || have[i] != step * a) return false;
                 a *= from->dim[i++];
             } else {
@@ -79,6 +80,7 @@ FLUX_DEF flux_tensor *flux_reshape_to(flux_tensor *x, flux_shape s) {
     for (int i = 0; i < s.ndim && i < FLUX_MAX_DIMS; i++)
         if (s.dim[i] == -1) open = i, opens++;
         else known = flux__times(known, s.dim[i]);
+    /* the one dim of -1 is what the others leave; a second one is refused as negative */
     if (opens == 1 && known > 0) s.dim[open] = n / known;
     if (!flux__check_shape("reshape", &s)) return NULL;
     if (flux__count(&s) != n) {
@@ -100,6 +102,7 @@ FLUX_DEF flux_tensor *flux_reshape_to(flux_tensor *x, flux_shape s) {
     return y ? flux__done(y) : NULL;
 }
 
+/* x as a matrix: all dims but the last become one. */
 FLUX_DEF flux_tensor *flux_flatten(flux_tensor *x) {
     if (!flux__check_operands("flatten", 1, &x)) return NULL;
     int64_t n = x->ndim ? x->dim[x->ndim - 1] : 1, dims[2] = { 1, n };
@@ -122,6 +125,7 @@ static flux_tensor *flux__permuted(flux_tensor *x, const int64_t *order) {
     return flux__done(y);
 }
 
+/* Permutes dims: order must name each dim of x once. */
 FLUX_DEF flux_tensor *flux_permute_to(flux_tensor *x, flux_shape order) {
     if (!flux__check_operands("permute", 1, &x)) return NULL;
     unsigned seen = 0;
@@ -135,6 +139,7 @@ FLUX_DEF flux_tensor *flux_permute_to(flux_tensor *x, flux_shape order) {
     return flux__permuted(x, order.dim);
 }
 
+/* Swaps dims 0 and 1, for each matrix of a batch; a vector becomes a row. */
 FLUX_DEF flux_tensor *flux_transpose(flux_tensor *x) {
     if (!flux__check_operands("transpose", 1, &x)) return NULL;
     static const int64_t order[FLUX_MAX_DIMS] = { 1, 0, 2, 3, 4, 5, 6, 7 };
@@ -182,6 +187,8 @@ static flux_tensor *flux__walk_view(flux_tensor *x, const int64_t *start, const 
     return flux__strided(x, s, rel, rels, offset, want, base);
 }
 
+/* The view of indices start, start + step, ... below stop along dim. A slice of everything is x
+   itself. */
 FLUX_DEF flux_tensor *flux_slice_step(flux_tensor *x, int dim, int64_t start, int64_t stop,
                                       int64_t step) {
     if (!flux__check_operands("slice", 1, &x) || !flux__check_dim("slice", x, dim)) return NULL;
@@ -226,6 +233,7 @@ FLUX_DEF flux_tensor *flux_drop(flux_tensor *x, int64_t n) {
     return flux__split("drop", x, n, false);
 }
 
+/* x at one index of dim, without that dim: a slice, reshaped. */
 FLUX_DEF flux_tensor *flux_select(flux_tensor *x, int dim, int64_t index) {
     if (!flux__check_operands("select", 1, &x) || !flux__check_dim("select", x, dim)) return NULL;
     if (index < 0 || index >= x->dim[dim]) {
@@ -240,6 +248,7 @@ FLUX_DEF flux_tensor *flux_select(flux_tensor *x, int dim, int64_t index) {
     return flux__reveal(h, flux_reshape_to(flux_slice(x, dim, index, index + 1), s));
 }
 
+/* x with a new dim of size 1 before dim `dim`, or after the last. */
 FLUX_DEF flux_tensor *flux_unsqueeze(flux_tensor *x, int dim) {
     if (!flux__check_operands("unsqueeze", 1, &x)) return NULL;
     if (dim < 0 || dim > x->ndim || x->ndim == FLUX_MAX_DIMS) {
@@ -253,6 +262,7 @@ FLUX_DEF flux_tensor *flux_unsqueeze(flux_tensor *x, int dim) {
     return flux_reshape_to(x, s);
 }
 
+/* x without its dims of size 1. */
 FLUX_DEF flux_tensor *flux_squeeze(flux_tensor *x) {
     if (!flux__check_operands("squeeze", 1, &x)) return NULL;
     flux_shape s = flux__shape(NULL, 0);
@@ -273,7 +283,7 @@ FLUX_DEF flux_tensor *flux_broadcast_to_shape(flux_tensor *x, flux_shape s) {
     bool same = x->ndim == s.ndim;
     for (int i = 0; i < s.ndim; i++) {
         int64_t n = i < x->ndim ? x->dim[i] : 1;
-        want[i] = n == 1 ? 0 : have[i];
+        want[i] = n == 1 ? 0 : have[i];   /* each index of a broadcast dim shows the same element */
         if (n != s.dim[i]) same = false;
         if (n != s.dim[i] && n != 1) {
             flux__text a = flux__describe(x), b = flux__shape_text(&s);
@@ -323,6 +333,8 @@ static flux_tensor *flux__share(flux_tensor *x) {
     return (flux_tensor *)flux__own(y);
 }
 
+/* x's value without its gradient: of a finished tensor a leaf that shares its buffer, else a view
+   through which no gradient passes. */
 FLUX_DEF flux_tensor *flux_detach(flux_tensor *x) {
     if (!flux__check_operands("detach", 1, &x)) return NULL;
     if (x->buf && x->op != FLUX__NUMBER) return flux__share(x);
@@ -334,8 +346,8 @@ FLUX_DEF flux_tensor *flux_detach(flux_tensor *x) {
 }
 
 /* as_strided_scatter, the reverse of a strided view: a tensor of shape s filled with `fill`, in
-   which x's elements are put at the positions from rel by step, contiguous strides of s meant.
-   meet: positions may coincide, so elements are added up. */
+   which x's elements stand at the positions that start at rel and go by step, both counted in the
+   contiguous result. meet: positions may coincide, so elements are added up. */
 static flux_tensor *flux__spread(flux_tensor *x, const flux_shape *s, int64_t rel,
                                  const int64_t *step, double fill, bool meet) {
     flux_tensor *y = flux__node(FLUX__SPREAD, (flux_dtype)x->dtype, s, x, NULL, NULL);
@@ -376,6 +388,7 @@ FLUX_DEF flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, f
     return flux__spread(x, &s, rel, natural, value, false);
 }
 
+/* flux_pad_by with both sides in one list: lo and hi of dim 0, of dim 1, ... */
 FLUX_DEF flux_tensor *flux_pad_all(flux_tensor *x, double value, flux_shape lo_hi) {
     flux_shape lo = flux__shape(NULL, 0), hi = lo;
     if (lo_hi.ndim < 0 || lo_hi.ndim % 2 || lo_hi.ndim > FLUX_MAX_DIMS)
@@ -409,6 +422,7 @@ FLUX_DEF flux_tensor *flux_repeat_by(flux_tensor *x, flux_shape times) {
             split[3] = { 1, 1, 1 }, rest = 1;
         for (int i = 0; i < d; i++) rest *= out.dim[i];
         if (by == 1) continue;
+        /* y as [dims up to d, 1, dims after d]: the 1 is broadcast to `by` */
         split[0] = rest * have;
         split[2] = flux__size(y) / (split[0] > 0 ? split[0] : 1);
         y = flux_reshape_to(y, flux__shape(split, 3));
@@ -469,6 +483,7 @@ static flux_tensor *flux__cat_many(int dim, int n, flux_tensor **xs) {
     return n ? xs[0] : NULL;
 }
 
+/* Concatenates tensors of one shape along a new dim. */
 FLUX_DEF flux_tensor *flux_stack_all(int dim, int n, flux_tensor *const *xs) {
     if (n < 1 || n > 255) return (flux_tensor *)flux__fail("stack: %d tensors (1 to 255)", n);
     if (!flux__check_operands("stack", n, xs)) return NULL;
@@ -509,6 +524,7 @@ static bool flux__gather_shape(const char *call, const flux_tensor *x, int dim,
     return flux__check_shape(call, s);
 }
 
+/* x's elements at the indices along dim: that dim is replaced by the dims of index. */
 FLUX_DEF flux_tensor *flux_gather(flux_tensor *x, int dim, flux_tensor *index) {
     flux_tensor *xs[2] = { x, index };
     flux_shape s;
@@ -552,6 +568,7 @@ FLUX_DEF flux_tensor *flux_scatter_add(flux_tensor *x, int dim, flux_tensor *ind
     return flux__reveal(h, y ? flux__narrow(flux__done(y), given) : NULL);
 }
 
+/* A tuple of 1 to 255 tensors or tuples, whose depth is kept in arg.i[0] and bounded. */
 FLUX_DEF flux_tensor *flux_tuple_of(int n, flux_tensor *const *xs) {
     flux_shape none = flux__shape(NULL, 0);
     if (n < 1 || n > 255) return (flux_tensor *)flux__fail("tuple: %d tensors (1 to 255)", n);
@@ -570,6 +587,7 @@ FLUX_DEF flux_tensor *flux_tuple_of(int n, flux_tensor *const *xs) {
     return t ? flux__done(t) : NULL;
 }
 
+/* Member i of a tuple; a tensor that is no tuple counts as a tuple of itself. */
 FLUX_DEF flux_tensor *flux_nth(flux_tensor *tuple, int i) {
     if (!tuple || FLUX__GONE("nth", tuple)) return (flux_tensor *)flux__null("nth", "tuple", tuple);
     int n = flux_count(tuple);
@@ -584,9 +602,10 @@ FLUX_DEF int flux_count(const flux_tensor *tuple) {
     return !tuple ? 0 : tuple->op == FLUX__TUPLE ? tuple->nin : 1;
 }
 
-/* ---------------- facts */
+/* ---------------- queries of shape and dtype */
 
 FLUX_DEF int flux_ndim(const flux_tensor *x) { return x && !FLUX__GONE("ndim", x) ? x->ndim : -1; }
+/* The size of a dim: 1 past the last, -1 for what is no tensor or a negative dim. */
 FLUX_DEF int64_t flux_dim(const flux_tensor *x, int dim) {
     return !x || dim < 0 || FLUX__GONE("dim", x) ? -1 : dim < x->ndim ? x->dim[dim] : 1;
 }

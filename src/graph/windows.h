@@ -61,8 +61,8 @@ static bool flux__per_dim(const char *call, const char *what, const flux_shape *
 
 /* Fills lo and hi from the option pad: two numbers for each dim, or one for both sides, or
    FLUX_SAMEPAD. That pads so that there are ceil(size/stride) positions, the odd element in
-   front; of a transposed convolution it takes off as much as undoes this. False: an error was
-   told. */
+   front; to undo this, it cuts the result of a transposed convolution down to stride times the
+   size of x. False: an error was told. */
 static bool flux__paddings(const char *call, const flux_shape *pad, flux__window *w,
                            bool transposed) {
     bool same = pad->ndim == 1 && pad->dim[0] == FLUX__SAME;
@@ -347,8 +347,8 @@ static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const i
     return o.x && o.weight ? flux__convolve("conv", o, !flip) : NULL;
 }
 
-/* A transposed convolution: the gradient of a convolution by its input, with x as g, where `size`
-   is the result's. image is that before the padding is taken off. */
+/* A transposed convolution: the gradient of a convolution by its input, where x stands for g.
+   `size` is the spatial dims of the result, `image` those before the padding is cut off. */
 FLUX_DEF flux_tensor *flux_conv_transpose_with(flux_conv_opts o) {
     flux__window w;
     int64_t extra[3], size[3], lo[3];
@@ -446,6 +446,7 @@ FLUX_DEF flux_tensor *flux_meanpool_with(flux_pool_opts o) {
     return flux__pool_reduce("meanpool", &o, 0, FLUX__RED_SUM, 0);
 }
 
+/* The p-norm of each window: the root of the sum of powers; p is 2 unless given. */
 FLUX_DEF flux_tensor *flux_lpnormpool_with(flux_pool_opts o) {
     double p = flux__given(o.p, o.marked, 2);
     if (!(p > 0)) return (flux_tensor *)flux__fail("lpnormpool: p is %g", p);
