@@ -20,43 +20,49 @@
 
 /* ---------------------------------------------------------------------- files/tensors.h
    Saving and loading tensors, models and optimiser states as safetensors. A
-   flux__list names the tensors of the things that a call is given, in the order
-   in which they are visited; tensors of several things have the thing's name as
-   a prefix.
+   save or load call is given things: tensors, layers, states or loaders. A
+   flux__list names the tensors that these things hold, in the order in which
+   they are visited. Where a call is given several things, the name of each
+   thing is the prefix of its tensors' names.
 
-   Invariant: saving computes everything before anything is written. Loading is
-   all or nothing: names, shapes and dtypes are compared, then everything is
-   read and moved to the device of the tensor that it replaces, and only then
-   the first field changes. Places that hold one tensor are known by first: it
-   is written once, under the first name, and the others become ties in the
-   metadata; on loading they must have equal data. Data are laid out with wide
-   elements first, each at a multiple of its size, from a multiple of 64 on. */
+   Invariant: saving computes all tensors before the first byte is written.
+   Loading is all or nothing: names, shapes and dtypes are compared, then every
+   tensor is read and moved to the device of the tensor that it replaces, and
+   only then the first field changes. Where several fields hold the same tensor,
+   the file stores it once, under the name of the first field; the other names
+   are "tie:" pairs in the metadata. On loading into such fields, the file's
+   data for all of them must be equal. Data begin at a multiple of 64 bytes;
+   tensors of wide elements come first, so that each tensor lies at a multiple
+   of its element size. */
 
 FLUX__COLD
 
+/* One tensor to be saved or loaded. */
 typedef struct flux__stored {
-    char *name;
-    flux_tensor **field, *x;              /* where it is held (or NULL), the tensor */
-    int number, first;                    /* of this place; of the first one with the same tensor */
-    bool ties;                            /* to be one tensor means something, as in layers */
-    uint64_t begin;                       /* among the file's data */
-    flux_tensor *loaded;
+    char *name;                           /* owned by the list */
+    flux_tensor **field, *x;              /* the field that holds it, or NULL; the tensor */
+    int number, first;                    /* this item's number; that of the first with this x */
+    bool ties;                            /* sharing x has a meaning: not in optimiser states */
+    uint64_t begin;                       /* byte offset from the start of the file's data */
+    flux_tensor *loaded;                  /* the tensor that will replace x, of first items only */
 } flux__stored;
 
-typedef struct flux__thing { const char *name; int length; const void *object; } flux__thing;   /* what a call is given */
+/* A tensor, layer, state or loader that a call is given. The name has `length` bytes and no NUL. */
+typedef struct flux__thing { const char *name; int length; const void *object; } flux__thing;
 
 typedef struct flux__list {
-    const char *call;
+    const char *call;                     /* name of the public call, for messages */
     const flux__thing *thing;
     int things;
     flux__stored *item;
     int items, room;
-    const char *prefix;                   /* of what is visited now; "": none */
+    const char *prefix;                   /* name of the thing that is visited now; "": none */
     int prefix_length;
-    bool ties, failed;
+    bool ties, failed;                    /* ties: for the items of that thing */
 } flux__list;
 
-/* "opt" and "layers.0.weight.m" make "opt.layers.0.weight.m"; either may be empty. */
+/* Joins a prefix and a path by a dot: "opt" and "layers.0.weight.m" make "opt.layers.0.weight.m".
+   Either may be empty. The caller frees the name. */
 static char *flux__full_name(const char *prefix, int length, const char *path) {
     size_t n = strlen(path), before = (size_t)length, dot = before && n;
     char *name = (char *)flux__malloc(before + dot + n + 1);
@@ -67,6 +73,7 @@ static char *flux__full_name(const char *prefix, int length, const char *path) {
     return name;
 }
 
+/* Appends a tensor to the list; x may be NULL, as of an absent bias, and is not appended then. */
 static void flux__list_add(flux__list *l, const char *path, flux_tensor **field, flux_tensor *x) {
     if (l->failed || !x) return;
     flux__stored *it = (flux__stored *)flux__grow(l->item, &l->room, l->items + 1, sizeof *it);
@@ -101,20 +108,25 @@ static int flux__by_item_name(const void *a, const void *b) {
     return strcmp(((const flux__stored *)a)->name, ((const flux__stored *)b)->name);
 }
 
-/* Whether two of the things that have numbers beside their tensors have one name. */
+/* Whether two states, or two loaders, have the same name: their pairs in the metadata would have
+   the same key. That is an error. */
 static bool flux__same_names(const flux__list *l) {
     for (int i = 0; i < l->things; i++)
         for (int k = 0; k < i; k++) {
             const flux__thing *a = &l->thing[i], *b = &l->thing[k];
             int kind = ((const flux__head *)a->object)->kind;
-            if (kind != ((const flux__head *)b->object)->kind || (kind != FLUX__STATE && kind != FLUX__LOADER)) continue;
+            if (kind != ((const flux__head *)b->object)->kind ||
+                (kind != FLUX__STATE && kind != FLUX__LOADER))
+                continue;
             if (a->length == b->length && memcmp(a->name, b->name, (size_t)a->length) == 0)
-                return flux__fail("%s: two things have the name %.*s", l->call, a->length, a->name), true;
+                return flux__fail("%s: two things have the name %.*s", l->call, a->length, a->name),
+                       true;
         }
     return false;
 }
 
-/* Finds out which places hold one tensor, and that no two have one name. */
+/* Sets `first` of all items that share a tensor, and checks that no two items have the same name.
+   The list is in the order of visits again when this returns true. */
 static bool flux__list_finish(flux__list *l) {
     if (l->failed || flux__same_names(l)) return false;
     if (!l->items) return true;
@@ -134,6 +146,7 @@ static bool flux__list_finish(flux__list *l) {
 
 /* ---------------- safetensors: writing */
 
+/* A heading as it is built: n of `room` bytes at `at` are in use, not NUL-terminated. */
 typedef struct flux__json { char *at; int n, room; bool failed; } flux__json;
 
 static void flux__json_add(flux__json *j, const char *text, size_t n) {
@@ -154,6 +167,7 @@ static void flux__json_text(flux__json *j, const char *text) {
     flux__json_add(j, text, strlen(text));
 }
 
+/* Appends a JSON string: `before` as it is, then `text` with what JSON forbids escaped. */
 static void flux__json_quoted(flux__json *j, const char *before, const char *text) {
     char escape[8];
     flux__json_text(j, "\"");
@@ -167,7 +181,7 @@ static void flux__json_quoted(flux__json *j, const char *before, const char *tex
     flux__json_text(j, "\"");
 }
 
-/* "before" and numbers, separated by commas, the last one first. */
+/* Appends `before`, which ends with "[", the n numbers in reverse, separated by commas, and "]". */
 static void flux__json_reversed(flux__json *j, const char *before, const int64_t *v, int n) {
     char number[24];
     flux__json_text(j, before);
@@ -178,10 +192,12 @@ static void flux__json_reversed(flux__json *j, const char *before, const int64_t
     flux__json_text(j, "]");
 }
 
-/* Numbers that are no tensors stand in the metadata: of a state its rules, as it prints them, "rules:opt", and those of a
-   parameter that was adjusted apart, "rules:opt.layers.0.weight"; of a loader how many epochs it has begun, "epoch:loader".
-   Who knows nothing of them passes them over. */
-static void flux__json_pair(flux__json *j, const char *kind, const flux__thing *t, const char *path, const char *value) {
+/* Appends a pair to the metadata, which holds numbers that are no tensors; other readers ignore
+   them. For a state, "rules:opt" is the text of its rules as flux_print shows them, and
+   "rules:opt.layers.0.weight" that of a parameter whose numbers flux_adjust has set apart. For a
+   loader, "epoch:loader" is how many epochs it has begun. */
+static void flux__json_pair(flux__json *j, const char *kind, const flux__thing *t, const char *path,
+                            const char *value) {
     char *name = flux__full_name(t->name, t->length, path);
     j->failed |= !name;
     if (!name) return;
@@ -192,9 +208,10 @@ static void flux__json_pair(flux__json *j, const char *kind, const flux__thing *
     FLUX_FREE(name);
 }
 
+/* Appends the pairs of one thing, if it is a loader or a state. */
 static void flux__json_beside(flux__json *j, const flux__thing *t) {
     const flux__head *head = (const flux__head *)t->object;
-    char text[6000];                      /* room for the longest chain */
+    char text[6000];                      /* enough for the longest chain of rules */
     if (head->kind == FLUX__LOADER) {
         snprintf(text, sizeof text, "%lld", (long long)((const flux_loader *)t->object)->epoch);
         flux__json_pair(j, "epoch:", t, "", text);
@@ -210,8 +227,9 @@ static void flux__json_beside(flux__json *j, const flux__thing *t) {
     }
 }
 
-/* Data order: wide elements before narrow ones, so that each tensor lies at a multiple of its
-   element size; then by name. Ties come last: they have no data. */
+/* Compares items by the place of their data in the file: wide elements before narrow ones, so
+   that each tensor lies at a multiple of its element size; then by name. Ties come last, since
+   they have no data of their own. */
 static int flux__by_layout(const void *a, const void *b) {
     const flux__stored *x = (const flux__stored *)a, *y = (const flux__stored *)b;
     int tied = (x->first != x->number) - (y->first != y->number);
@@ -219,8 +237,9 @@ static int flux__by_layout(const void *a, const void *b) {
     return tied ? tied : size ? size : strcmp(x->name, y->name);
 }
 
-/* The heading, padded so that the data begin at a multiple of 64. `names` says what each number
-   of a first place is called. */
+/* Writes the heading, padded with blanks so that the data begin at a multiple of 64 bytes. The
+   items are in the order of their data; names[i] is the name of the item whose number is i, which
+   a tie refers to. Sets `begin` of each item that has data. */
 static void flux__json_heading(flux__json *j, flux__list *l, const char *const *names) {
     uint64_t at = 0;
     flux__json_text(j, "{\"__metadata__\":{\"flux.h\":\"1\"");
@@ -251,6 +270,7 @@ static void flux__json_heading(flux__json *j, flux__list *l, const char *const *
     while (!j->failed && (j->n + 8) % 64) flux__json_add(j, " ", 1);
 }
 
+/* Whether a safetensors file can hold all tensors and names of the list; an error if not. */
 static bool flux__save_check(const flux__list *l) {
     for (int i = 0; i < l->items; i++) {
         const flux__stored *it = &l->item[i];
@@ -263,12 +283,13 @@ static bool flux__save_check(const flux__list *l) {
     }
     for (int i = 0; i < l->things; i++)
         if (!flux__utf8(l->thing[i].name, (size_t)l->thing[i].length))
-            return FLUX__REFUSE("%s: nothing can have the name %.*s in a safetensors file", l->call, l->thing[i].length, l->thing[i].name);
+            return FLUX__REFUSE("%s: nothing can have the name %.*s in a safetensors file", l->call,
+                                l->thing[i].length, l->thing[i].name);
     return true;
 }
 
-/* Computes what is not computed yet, all at once, so that nothing has been written when that
-   fails. */
+/* Evaluates all tensors at once, before the file is opened, so that nothing has been written if
+   that fails. */
 static bool flux__save_compute(const flux__list *l) {
     flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)l->items * sizeof *xs);
     for (int i = 0; xs && i < l->items; i++) xs[i] = l->item[i].x;
@@ -286,6 +307,8 @@ static bool flux__save_data(flux__out *o, const flux__stored *it) {
     return good;
 }
 
+/* Writes the list to a file: the heading's length in 8 bytes, the heading, the data. On an error
+   the file that was at that path before is unchanged. */
 static bool flux__save_list(flux__list *l, const char *path) {
     flux__json j = { NULL, 0, 0, false };
     unsigned char length[8];
@@ -311,13 +334,16 @@ static bool flux__save_list(flux__list *l, const char *path) {
 
 /* ---------------- safetensors: loading */
 
-/* What is wrong with a file for these targets, gathered so that one sentence can say it all. */
+/* All differences between a file and the list it is loaded into, so that one message names them:
+   tensors of another shape or dtype, tensors that the file lacks, and names that the list lacks. */
 typedef struct flux__misfit {
-    char first[320];                      /* the first tensor that differs, in words */
+    char first[320];                      /* describes the first tensor that differs */
     int differ, missing, unexpected;
     const char *missing_name, *unexpected_name;
 } flux__misfit;
 
+/* Compares one item with the file's entry of its name, marks the entry as used, and counts the
+   item in m if the file has no such entry, or one of another shape or dtype. */
 static void flux__compare_item(const flux__archive *z, const flux__stored *it, flux__misfit *m) {
     flux__entry *e = flux__find(z, it->name);
     if (!e) {
@@ -335,9 +361,8 @@ static void flux__compare_item(const flux__archive *z, const flux__stored *it, f
              e->dtype);
 }
 
-/* Names in the file that belong to what was asked for but to no tensor of it. `things` are the
-   prefixes asked for, each as long as said; none: everything in the file. */
-
+/* Counts a name of the file that no item uses as unexpected, if it belongs to one of the n things
+   being loaded: its prefix is the thing's name. With n = 0 every name of the file belongs. */
 static void flux__compare_name(const char *name, const flux__thing *things, int n,
                                flux__misfit *m) {
     bool ours = n == 0;
@@ -350,10 +375,12 @@ static void flux__compare_name(const char *name, const flux__thing *things, int 
     if (ours && !m->unexpected++) m->unexpected_name = name;
 }
 
+/* Whether the file has all tensors of the list, of equal shape and dtype, and of the n things no
+   other ones (n = 0: no others at all). If not, one error names all differences. */
 static bool flux__compare(const flux__archive *z, const flux__list *l, const flux__thing *things,
                           int n) {
     flux__misfit m;
-    char text[720];                       /* room for the longest of each part */
+    char text[720];                       /* enough for the longest text of each part */
     int at = 0;
     memset(&m, 0, sizeof m);
     for (int i = 0; i < l->items; i++) flux__compare_item(z, &l->item[i], &m);
@@ -377,7 +404,7 @@ static bool flux__compare(const flux__archive *z, const flux__list *l, const flu
     return false;
 }
 
-/* The tensor of that entry, on the device of the one whose place it takes. */
+/* Reads the tensor of an entry and moves it to the device of `old`, which it will replace. */
 static flux_tensor *flux__load_placed(flux__archive *z, const flux__entry *e,
                                       const flux_tensor *old) {
     int h = flux__hide();
@@ -390,8 +417,8 @@ static flux_tensor *flux__load_placed(flux__archive *z, const flux__entry *e,
     return flux__reveal(h, t);
 }
 
-/* Reads the tensor that comes into the place of it->x, or, where an earlier place has done so,
-   sees that the file has the same for this one. */
+/* Reads the tensor that will replace it->x. Where an earlier item holds the same tensor, nothing
+   is kept: this checks only that the file's data for both names are equal. */
 static bool flux__load_item(flux__archive *z, flux__list *l, flux__stored *it) {
     const flux__stored *first = &l->item[it->first];
     const flux__entry *e = flux__find(z, it->name), *before = flux__find(z, first->name);
@@ -407,8 +434,11 @@ static bool flux__load_item(flux__archive *z, flux__list *l, flux__stored *it) {
     return same;
 }
 
-/* What the file keeps beside the tensors of a thing; NULL: nothing. */
-static const char *flux__beside(const flux__archive *z, const char *kind, const flux__thing *t, const char *path) {
+/* The value in the metadata whose key is `kind`, the thing's name and path ("rules:opt.layers.0");
+   NULL: there is none. Pairs are sorted by key, so this is a binary search that compares the key
+   part by part and need not build it. */
+static const char *flux__beside(const flux__archive *z, const char *kind, const flux__thing *t,
+                                const char *path) {
     size_t before = strlen(kind), n = (size_t)t->length, dot = n && *path;
     int lo = 0, hi = z->pairs;
     while (lo < hi) {
@@ -425,35 +455,49 @@ static const char *flux__beside(const flux__archive *z, const char *kind, const 
     return NULL;
 }
 
+/* Checks a loader's epoch in the metadata, and with `take` sets it. It must be there. */
 static bool flux__load_epoch(const flux__archive *z, const flux__thing *t, bool take) {
     const char *text = flux__beside(z, "epoch:", t, "");
     flux_loader *l = (flux_loader *)(intptr_t)t->object;
-    if (!text) return flux__bad(&z->source, "it does not fit: it has no epoch of a loader %.*s", t->length, t->name), false;
+    if (!text)
+        return flux__bad(&z->source, "it does not fit: it has no epoch of a loader %.*s", t->length,
+                         t->name),
+               false;
     if (strspn(text, "0123456789") != strlen(text) || !*text || strlen(text) > 18)
-        return flux__bad(&z->source, "the epoch of %.*s is \"%.40s\", no count", t->length, t->name, text), false;
+        return flux__bad(&z->source, "the epoch of %.*s is \"%.40s\", no count", t->length, t->name,
+                         text),
+               false;
     if (take) l->epoch = (int64_t)strtoll(text, NULL, 10);
     return true;
 }
 
-/* Files of earlier versions have no rules, and those of other rules than ours say nothing of these. */
+/* With `take`, sets a state's numbers (learning rates, decays) from the metadata. Files of earlier
+   versions have none. Numbers that were saved by another chain of rules do not apply to this one:
+   the state keeps its own, and the call without `take` logs a warning. Neither is an error. */
 static void flux__load_rules(const flux__archive *z, const flux__thing *t, bool take) {
     flux_state *s = (flux_state *)(intptr_t)t->object;
     const char *text = flux__beside(z, "rules:", t, "");
     flux_rule_opts all[FLUX_MAX_RULES], own[FLUX_MAX_RULES];
     if (!text) return;
     if (!flux__read_rules(text, s, all)) {
-        if (!take) flux__note(FLUX_LOG_WARN, "load.rules", false, "load: %s: it was saved by %.160s; the numbers of this state stay as they are",
-                              flux__short_path(z->source.path), text);
+        if (!take)
+            flux__note(FLUX_LOG_WARN, "load.rules", false,
+                       "load: %s: it was saved by %.160s; "
+                       "the numbers of this state stay as they are",
+                       flux__short_path(z->source.path), text);
         return;
     }
     for (int r = 0; take && r < s->nrules; r++) s->rule[r].o = all[r];
     for (int i = 0; take && i < s->nleaves; i++) {
         text = flux__beside(z, "rules:", t, flux__leaf_path(s, i));
-        memcpy((void *)&s->o[i * s->nrules], (void *)(text && flux__read_rules(text, s, own) ? own : all), (size_t)s->nrules * sizeof *own);
+        memcpy((void *)&s->o[i * s->nrules],
+               (void *)(text && flux__read_rules(text, s, own) ? own : all),
+               (size_t)s->nrules * sizeof *own);
     }
 }
 
-/* Numbers that are no tensors. take false: looks whether they can be had, so that taking them can't fail. */
+/* Loads the numbers of one thing that are no tensors. It is called twice: first with take = false,
+   which checks them and changes nothing, then with take = true, which cannot fail any more. */
 static bool flux__load_beside(const flux__archive *z, const flux__thing *t, bool take) {
     const flux__head *head = (const flux__head *)t->object;
     if (head->kind == FLUX__LOADER) return flux__load_epoch(z, t, take);
@@ -461,7 +505,8 @@ static bool flux__load_beside(const flux__archive *z, const flux__thing *t, bool
     return true;
 }
 
-/* All or nothing: everything is compared, then read and moved, before the first field changes. */
+/* Loads the list from an open file, all or nothing: everything is compared, read and moved before
+   the first field changes. `things`, n: see flux__compare. */
 static bool flux__load_archive(flux__archive *z, flux__list *l, const flux__thing *things, int n) {
     int h = flux__hide();
     bool good = flux__compare(z, l, things, n);
@@ -490,7 +535,8 @@ static void flux__list_field(flux_tensor **field, const char *path, bool trained
     flux__list_add((flux__list *)list, path, field, *field);
 }
 
-/* Adds what one thing holds. A tensor can't be loaded into: it is a value. */
+/* Adds the tensors that one thing holds to the list. A tensor cannot be loaded into, since it is
+   a value that never changes; for that, and for an object of any other kind, there is an error. */
 static bool flux__list_visit(flux__list *l, const flux__thing *t, bool load) {
     const flux__head *head = (const flux__head *)t->object;
     void *object = (void *)(intptr_t)t->object;
@@ -507,16 +553,17 @@ static bool flux__list_visit(flux__list *l, const flux__thing *t, bool load) {
     else if (head->kind != FLUX__LOADER) {
         l->failed = true;
         if (head->kind != FLUX__TENSOR)
-            flux__fail("%s: %.*s is no tensor, layer, loader or optimiser state", l->call, t->length,
-                       t->name);
+            flux__fail("%s: %.*s is no tensor, layer, loader or optimiser state", l->call,
+                       t->length, t->name);
         else
             flux__fail("%s: %.*s is a tensor, which never changes: "
                        "flux_load_tensor(path, \"%.*s\") makes a new one",
                        l->call, t->length, t->name, t->length, t->name);
     }
-    return !l->failed && !flux__failed_since(failures);  /* counts may have found no memory */
+    return !l->failed && !flux__failed_since(failures);  /* a state's step counts need memory */
 }
 
+/* Saves n things to a file, or loads them from it. 0: done; -1: an error. */
 static int flux__files_items(const char *call, const char *path, const flux__thing *things, int n,
                              bool load) {
     flux__list l = { call, things, n, NULL, 0, 0, "", 0, true, false };
@@ -527,7 +574,7 @@ static int flux__files_items(const char *call, const char *path, const flux__thi
     }
     for (int i = 0; good && i < n; i++) good = flux__list_visit(&l, &things[i], load);
     good = good && flux__list_finish(&l);
-    if (!things[0].length) n = 0;          /* one thing without a name: the file is all its own */
+    if (!things[0].length) n = 0;         /* one thing without a name: all of the file is its own */
     if (good && load) good = flux__load_list(&l, path, things, n);
     else if (good) good = flux__save_list(&l, path);
     flux__list_free(&l);
@@ -558,8 +605,8 @@ FLUX_DEF int flux_load_state(flux_state *s, const char *path) {
     return flux__files_one("load", "s", "", s, path, true);
 }
 
-/* The end of the C expression that begins at p: the comma that stands in no bracket, or the end
-   of the text. */
+/* The end of the C expression that begins at p: the first comma outside brackets, strings and
+   character constants, or the end of the text. */
 static const char *flux__expression_end(const char *p) {
     char quote = 0;
     for (int depth = 0; *p; p++) {
@@ -573,7 +620,8 @@ static const char *flux__expression_end(const char *p) {
     return p;
 }
 
-/* The things with the names of the call's text, "model, opt"; NULL is an error. To be freed. */
+/* Makes things of n objects and the text of a call's arguments, "model, opt", from which they have
+   their names. The caller frees them; the names point into `names`. NULL: an error. */
 static flux__thing *flux__things(const char *call, int n, const char *names,
                                  const void *const *objects) {
     const char *p = names, *end, *next;

@@ -22,27 +22,34 @@
 
 /* ---------------------------------------------------------------------- files/torch.h
    Loading a PyTorch model's safetensors into a model of ours (flux_load_torch).
-   Dims are read in reverse anyway, as memory is row-major there; what is left
-   are matrices, which we have transposed, kernels, which Conv flips, and names.
-   One table, flux__torch_rows, says per layer and field what PyTorch calls it
-   and how it lies. The calls for several things in a file and for one tensor of
-   it follow.
+   PyTorch's row-major memory is ours with dims in reverse, and dims are read in
+   reverse. Three differences are left: our matrices are the transposes of
+   PyTorch's, the kernels of Conv are flipped, and names differ. One table,
+   flux__torch_rows, says for each layer's field what PyTorch calls it and how
+   its tensor is laid out. The calls that save and load several things in one
+   file, and the one that loads a single tensor, are at the end.
 
-   Invariant: nothing of the model changes before every field has found its
-   tensor, of its own shape, and every tensor of the file is taken, but for
-   counts of batches and what the map leaves out. Where a layer has no row, the
-   names are equal and the memory is as well. The map, "ours = theirs, ...",
-   renames the longest part of a path that it names. */
+   Invariant: the model does not change before every field has found its tensor,
+   of equal shape, and every tensor of the file has been used, except for
+   num_batches_tracked and for names that the map leaves out. A field that has
+   no row in the table has the same name and layout in PyTorch. The map, "ours =
+   theirs, ...", replaces the longest prefix of a path that it names. */
 
 FLUX__COLD
 
+/* Layout of PyTorch's tensor, once its dims are reversed: TURNED is the transpose of ours; FLIPPED
+   is a convolution kernel that is reversed along its window dims. */
 enum { FLUX__TORCH_TURNED = 1, FLUX__TORCH_FLIPPED = 2 };
 
+/* What PyTorch calls one field of a layer and how it stores it. */
 typedef struct flux__torch_row {
-    flux_tensor *(*call)(flux_layer *, flux_tensor *);
-    const char *within, *ours, *theirs;   /* within: how the layer must be called here; that name falls away */
-    int layout, part, parts;              /* parts: theirs is so many of ours, one below the other */
-    const char *added;                    /* they have two biases, and ours is the sum */
+    flux_tensor *(*call)(flux_layer *, flux_tensor *);   /* the layer's call, which is its type */
+    const char *within,                   /* the row holds only where the layer has this name in
+                                             its parent; PyTorch's path lacks the name; or NULL */
+        *ours, *theirs;                   /* the field's name here and in PyTorch */
+    int layout, part, parts;              /* parts > 0: PyTorch's tensor is `parts` tensors of our
+                                             shape joined along dim 0, and ours is number `part` */
+    const char *added;                    /* PyTorch's second bias; ours is the sum of both */
 } flux__torch_row;
 static const flux__torch_row flux__torch_rows[] = {
 #define FLUX__TORCH_HEADS(name, part)                                                                 \
@@ -68,17 +75,18 @@ static const flux__torch_row flux__torch_rows[] = {
 };
 
 typedef struct flux__torch_item { char *path; flux_tensor *value; } flux__torch_item;
-typedef struct flux__torch {
-    const char *map;
+typedef struct flux__torch {              /* one call of flux_load_torch */
+    const char *map;                      /* the caller's; NULL: none */
     flux__archive z;
-    flux__torch_item *item;               /* what has been read, for which of our places */
+    flux__torch_item *item;               /* tensors read so far, each with its path in our model */
     int items, room;
-    bool failed;
+    bool failed;                          /* an error has been raised; the walk does nothing more */
 } flux__torch;
 
+/* One pair of the map, "ours = theirs": two texts without blanks around them, and their lengths. */
 typedef struct flux__torch_pair { const char *ours, *theirs; int nours, ntheirs; } flux__torch_pair;
 
-/* The next pair of a map; false at its end, or with an error. */
+/* Reads the next pair of a map and advances *map past it; false at its end, or with an error. */
 static bool flux__torch_next(const char **map, flux__torch_pair *pair) {
     const char *p = *map ? *map : "", *end = strchr(p, ','), *equals = strchr(p, '='), *stop;
     if (!*p) return false;
@@ -96,19 +104,25 @@ static bool flux__torch_next(const char **map, flux__torch_pair *pair) {
     return true;
 }
 
+/* Whether a path is the prefix of n characters or lies below it. */
 static bool flux__torch_within(const char *name, const char *prefix, int n) {
     return strncmp(name, prefix, (size_t)n) == 0 && (name[n] == '.' || name[n] == 0);
 }
 
-/* What the tensor at our path is called there: the longest part that the map names by what it says; of the rest the
-   containers' own names fall away, and the last is the table's, in place of a * in what the map says. False: it is not to
-   be loaded. */
-static bool flux__torch_name(const flux__torch *t, const char *path, const flux__torch_row *row, const char *theirs,
-                             flux__words *name) {
+/* Writes PyTorch's name of the tensor at our path. The longest prefix that the map names is
+   replaced by the map's text. Of the rest, the field names of containers ("layers", "diag") and
+   the name that the row says (within) are dropped, and the last part becomes `theirs`, if there is
+   a row (NULL: none). If the map's text has a *, that rest replaces the * instead of following the
+   text: "lstm.*_l1" gives "lstm.weight_ih_l1". Without a *, a cell within a recurrent layer gets
+   PyTorch's suffix of its first layer, "_l0". False: the map says not to load this tensor. */
+static bool flux__torch_name(const flux__torch *t, const char *path, const flux__torch_row *row,
+                             const char *theirs, flux__words *name) {
     const char *map = t->map, *rest = path, *dot, *star = NULL;
     flux__torch_pair pair, best = { NULL, NULL, -1, 0 };
     while (flux__torch_next(&map, &pair))
-        if (pair.nours > best.nours && pair.nours > 0 && flux__torch_within(path, pair.ours, pair.nours)) best = pair;
+        if (pair.nours > best.nours && pair.nours > 0 &&
+            flux__torch_within(path, pair.ours, pair.nours))
+            best = pair;
     name->s[0] = 0;
     if (best.ours) {
         if (!best.ntheirs) return false;
@@ -121,7 +135,8 @@ static bool flux__torch_name(const flux__torch *t, const char *path, const flux_
     for (; (dot = strchr(rest, '.')) != NULL; rest = dot + 1) {
         int n = (int)(dot - rest);
         if (flux__torch_within(rest, "layers", 6) || flux__torch_within(rest, "diag", 4)) continue;
-        if (!row || !row->within || strchr(dot + 1, '.')) flux__say(name, "%s%.*s", name->s[0] ? "." : "", n, rest);
+        if (!row || !row->within || strchr(dot + 1, '.'))
+            flux__say(name, "%s%.*s", name->s[0] ? "." : "", n, rest);
     }
     if (*rest) flux__say(name, "%s%s", name->s[0] ? "." : "", row ? theirs : rest);
     if (star) flux__say(name, "%.*s", (int)(best.theirs + best.ntheirs - star) - 1, star + 1);
@@ -129,35 +144,55 @@ static bool flux__torch_name(const flux__torch *t, const char *path, const flux_
     return true;
 }
 
-static bool flux__torch_suits(const flux__torch_row *row, const char *path, const flux_layer *owner) {
-    size_t n = strlen(path), last = strlen(row->ours), within = row->within ? strlen(row->within) : 0;
-    if (row->call != owner->type->call || n < last || strcmp(path + n - last, row->ours) != 0) return false;
+/* Whether a row describes the field at this path of a layer: the layer's type, the field's name
+   and, if the row says it, the layer's name in its parent. */
+static bool flux__torch_suits(const flux__torch_row *row, const char *path,
+                              const flux_layer *owner) {
+    size_t n = strlen(path), last = strlen(row->ours),
+           within = row->within ? strlen(row->within) : 0;
+    if (row->call != owner->type->call || n < last || strcmp(path + n - last, row->ours) != 0)
+        return false;
     if (n > last && path[n - last - 1] != '.') return false;
     if (!row->within) return true;
     const char *at = path + n - last - 1 - within;
-    return n > last + within && strncmp(at, row->within, within) == 0 && (at == path || at[-1] == '.');
+    return n > last + within && strncmp(at, row->within, within) == 0 &&
+           (at == path || at[-1] == '.');
 }
 
-/* PyTorch's GRU has a bias within what the reset gate lets through; ours has it where it was asked for. */
-static flux_tensor *flux__torch_gru_bias(flux__torch *t, const flux__entry *e, flux_tensor *b, const flux__rnn_cell *m) {
+/* The part of a GRU's bias_hh (b, 3 out numbers) that can be added to bias_ih: its last third
+   belongs to the candidate, where the reset gate multiplies it, so it is set to 0 here. Our cell
+   keeps that third as bias_h if it was made with .hidden_bias = true; if not, numbers other than
+   0 there are an error. */
+static flux_tensor *flux__torch_gru_bias(flux__torch *t, const flux__entry *e, flux_tensor *b,
+                                         const flux__rnn_cell *m) {
     int64_t out = m->Wh->dim[1];
     if (b->ndim != 1 || b->dim[0] != 3 * out) return b;
     flux_tensor *n = flux_slice(b, 0, 2 * out, 3 * out);
     if (!m->bias_h && flux_item(flux_sum(flux_abs(n))) != 0)
-        return flux__refuse(&t->z.source, "%.100s adds to the candidate before the reset gate: gru needs .hidden_bias = true for that", e->name);
+        return flux__refuse(&t->z.source,
+                            "%.100s adds to the candidate before the reset gate: "
+                            "gru needs .hidden_bias = true for that",
+                            e->name);
     return flux_cat(0, flux_slice(b, 0, 0, 2 * out), flux_mul(n, 0.0));
 }
 
-static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, flux__entry *added, const flux__torch_row *row,
-                                     const flux_layer *owner, const flux_tensor *old, const char *path) {
-    flux_tensor *x = flux__entry_read(&t->z, e), *y = x, *b = x && added ? flux__entry_read(&t->z, added) : NULL;
+/* Reads an entry as the tensor that replaces `old`: transposed, flipped, sliced or with a second
+   bias added, as the row says (NULL: none of these), and converted to old's dtype. NULL: an error,
+   as where its shape is not that of `old`. */
+static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, flux__entry *added,
+                                     const flux__torch_row *row, const flux_layer *owner,
+                                     const flux_tensor *old, const char *path) {
+    flux_tensor *x = flux__entry_read(&t->z, e), *y = x,
+                *b = x && added ? flux__entry_read(&t->z, added) : NULL;
     flux_shape order = flux__shape(NULL, x ? x->ndim : 0);
     for (int i = 0; i < order.ndim; i++) order.dim[i] = order.ndim - 1 - i;
     if (x && row && row->layout == FLUX__TORCH_TURNED) y = flux_permute_to(x, order);
-    if (x && row && row->layout == FLUX__TORCH_FLIPPED && x->ndim > 2) y = flux__flip_kernel(x, x->ndim - 2);
+    if (x && row && row->layout == FLUX__TORCH_FLIPPED && x->ndim > 2)
+        y = flux__flip_kernel(x, x->ndim - 2);
     if (y && row && row->parts && y->ndim && y->dim[0] == row->parts * old->dim[0])
         y = flux_slice(y, 0, row->part * old->dim[0], (row->part + 1) * old->dim[0]);
-    if (b && ((const flux__rnn_cell *)owner)->kind == FLUX__GRU) b = flux__torch_gru_bias(t, added, b, (const flux__rnn_cell *)owner);
+    if (b && ((const flux__rnn_cell *)owner)->kind == FLUX__GRU)
+        b = flux__torch_gru_bias(t, added, b, (const flux__rnn_cell *)owner);
     if (added) y = y && b ? flux_add(y, b) : NULL;
     if (y && !flux__same_dims(y, old)) {
         flux__text a = flux__describe(old), there = flux__describe(y);
@@ -168,9 +203,12 @@ static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, flux__entry
     return y ? flux_eval(flux_copy(y)) : NULL;
 }
 
-/* What goes to our path: the first row that names something there. False: nothing does, with an error, or it stays. */
-static bool flux__torch_find(flux__torch *t, const char *path, const flux_layer *owner, const flux__torch_row **row,
-                             flux__entry **e, flux__entry **added) {
+/* Finds the file's entry for our path, and the entry of its second bias: those of the first row
+   that suits and whose names the file has. If no row suits, the name is the path's own (*row is
+   NULL). False: the file has no such entry, which is an error, or the map says that this tensor
+   is not loaded. */
+static bool flux__torch_find(flux__torch *t, const char *path, const flux_layer *owner,
+                             const flux__torch_row **row, flux__entry **e, flux__entry **added) {
     int n = (int)(sizeof flux__torch_rows / sizeof *flux__torch_rows), tried = 0;
     flux__words first, name;
     *e = *added = NULL;
@@ -180,16 +218,21 @@ static bool flux__torch_find(flux__torch *t, const char *path, const flux_layer 
         if (!flux__torch_name(t, path, *row, *row ? (*row)->theirs : NULL, &name)) return false;
         if (!tried++) first = name;
         *e = flux__find(&t->z, name.s);
-        if (*e && *row && (*row)->added && flux__torch_name(t, path, *row, (*row)->added, &name) && !(*added = flux__find(&t->z, name.s)))
+        if (*e && *row && (*row)->added &&
+            flux__torch_name(t, path, *row, (*row)->added, &name) &&
+            !(*added = flux__find(&t->z, name.s)))
             *e = NULL, first = name;
     }
-    bool v3 = owner->type->call == flux__cell_call && ((const flux__rnn_cell *)owner)->kind == FLUX__GRUV3;
+    bool v3 = owner->type->call == flux__cell_call &&
+              ((const flux__rnn_cell *)owner)->kind == FLUX__GRUV3;
     if (v3) flux__bad(&t->z.source, "PyTorch has no GRUv3, which %.120s is of", path);
-    else if (!*e) flux__bad(&t->z.source, "it has no \"%.120s\", which would be %.120s here", first.s, path);
+    else if (!*e)
+        flux__bad(&t->z.source, "it has no \"%.120s\", which would be %.120s here", first.s, path);
     t->failed = v3 || !*e;
     return !t->failed;
 }
 
+/* Called for each tensor of our model: reads its new value and keeps it, with the path, in t. */
 static void flux__torch_field(flux_tensor **slot, const char *path, bool trained,
                               const flux_layer *owner, void *user) {
     flux__torch *t = (flux__torch *)user;
@@ -197,7 +240,8 @@ static void flux__torch_field(flux_tensor **slot, const char *path, bool trained
     flux__entry *e, *added;
     (void)trained;
     if (t->failed || !flux__torch_find(t, path, owner, &row, &e, &added)) return;
-    flux__torch_item *it = (flux__torch_item *)flux__grow(t->item, &t->room, t->items + 1, sizeof *it);
+    flux__torch_item *it = (flux__torch_item *)flux__grow(t->item, &t->room, t->items + 1,
+                                                          sizeof *it);
     if (it) t->item = it;
     flux_tensor *value = it ? flux__torch_read(t, e, added, row, owner, *slot, path) : NULL;
     char *copy = value ? (char *)flux__malloc(strlen(path) + 1) : NULL;
@@ -209,7 +253,8 @@ static void flux__torch_field(flux_tensor **slot, const char *path, bool trained
     it[t->items++].value = value;
 }
 
-/* Everything there is taken by something here, counts of batches aside, or the map leaves it out. */
+/* Whether each entry of the file was used by the model, is a num_batches_tracked, or is left out
+   by the map ("= theirs"). If not, the error names the first one. */
 static bool flux__torch_all_used(const flux__torch *t) {
     static const char counts[] = "num_batches_tracked";
     for (int i = 0; i < t->z.entries; i++) {
@@ -228,6 +273,8 @@ static bool flux__torch_all_used(const flux__torch *t) {
     return true;
 }
 
+/* Checks the map, reads a value for each tensor of the model, checks that the whole file was used,
+   and only then sets the model's fields. 0: done; -1: an error, and the model is unchanged. */
 FLUX_DEF int flux_load_torch(flux_layer *m, const char *path, const char *map) {
     flux__torch t;
     flux__torch_pair pair;
@@ -236,8 +283,9 @@ FLUX_DEF int flux_load_torch(flux_layer *m, const char *path, const char *map) {
     t.map = map;
     int64_t failures = flux__failures();
     while (flux__torch_next(&map, &pair))
-        continue; /* a wrong map is told before the file is opened */
-    if (flux__failed_since(failures) || !flux__archive_open(&t.z, "load_torch", path, NULL)) return -1;
+        continue;                         /* reports errors of the map before the file is opened */
+    if (flux__failed_since(failures) || !flux__archive_open(&t.z, "load_torch", path, NULL))
+        return -1;
     int h = flux__hide();
     const int b = flux__nograd_enter();
     bool good =
@@ -259,7 +307,8 @@ FLUX_DEF int flux_load_items(const char *path, int n, const char *names, const v
     return flux__files_all("load_all", path, n, names, items, true);
 }
 
-/* The entry that is asked for; an error if there is none, or more than one to choose from. */
+/* The entry of this name, or with NULL the only one of the file; NULL, with an error that lists
+   names, if there is no such entry, or several and no name was given. */
 static const flux__entry *flux__entry_wanted(const flux__archive *z, const char *name) {
     const flux__entry *e = name ? flux__find(z, name) : z->entries == 1 ? z->entry : NULL;
     char list[200];
