@@ -12,42 +12,44 @@
 
 /* ---------------------------------------------------------------------- text/formulas.h
    Formulas: the terms, errors, characters and operators of flux_expr; functions
-   and the reader are in text/formula_reader.h. A formula is in Julia's spelling
-   and is evaluated while it is read: there is no tree. Precedence and
-   strictness are Julia's: * between arrays is the matrix product, + and - want
-   equal shapes, a function of one number is applied to an array only by its
-   dot, exp.(x), and -x^2 is -(x^2). Two things are ours: dims count from 0,
-   sum(x, dims=0), and functions have this library's names (var divides by n),
-   beside Julia's where these differ: abs2, maximum, σ.
+   and the parser are in text/formula_reader.h. A formula is written as in Julia,
+   and its operations are recorded while it is parsed: there is no syntax tree.
+   Precedence and strictness are Julia's: * between arrays is the matrix
+   product, + and - need equal shapes, a function of one number is applied to an
+   array only with a dot, exp.(x), and -x^2 is -(x^2). Two things differ from
+   Julia: dims count from 0, sum(x, dims=0), and functions have this library's
+   names and meaning (var divides by n), with Julia's names beside them where
+   these differ: abs2, maximum, σ.
 
-   Invariant: what Julia would refuse is an error that says what to write; the
-   first error wins, and an operation's own error begins with the column of its
-   call. Numbers stay plain doubles until they meet a tensor, whose dtype they
-   take. A transposed vector is remembered as a row, so that x'*y is a number
-   and y*x' an outer product. */
+   Invariant: what Julia would refuse is an error, whose message says what to
+   write instead. Only the first error is reported, and an operation's own error
+   message begins with the column of its call. Numbers stay plain doubles until
+   they meet a tensor, whose dtype they take. The transpose of a vector is
+   marked as a row, so that x'*y is a number and y*x' an outer product. */
 
 FLUX__COLD
 
 enum { FLUX__NESTING = 200, FLUX__ARGUMENTS = 3 };
 
-typedef struct flux__term {              /* what an expression came to */
-    flux_tensor *t;                       /* NULL: a plain number */
+typedef struct flux__term {               /* the value of an expression */
+    flux_tensor *t;                       /* NULL: it is a plain number, num */
     double num;
-    bool row;                             /* a vector transposed */
+    bool row;                             /* t is a transposed vector, of shape 1 x n */
 } flux__term;
 
-typedef struct flux__expr {
-    const char *text, *at;                /* the formula, and how far it is read */
-    const char *names;                    /* "W, x" */
-    flux_tensor *const *values;
-    int n, depth;
-    bool failed;
-    const char *called;                   /* where the operation that is being recorded was called */
+typedef struct flux__expr {               /* one call of flux_expr */
+    const char *text, *at;                /* the formula, and the next character to be read */
+    const char *names;                    /* the bound variables: "W, x" */
+    flux_tensor *const *values;           /* n tensors, one for each name */
+    int n, depth;                         /* depth: of nesting, at `at` */
+    bool failed;                          /* an error has been raised; later ones are ignored */
+    const char *called;                   /* where in the text the operation that runs is called */
 } flux__expr;
 
 /* ---- errors */
 
-static int flux__column(const flux__expr *p, const char *at) {     /* from 1, in characters */
+/* The column of a place in the formula, counted in characters from 1. */
+static int flux__column(const flux__expr *p, const char *at) {
     int column = 1;
     for (const char *s = p->text; s < at; s++)
         if (((unsigned char)*s & 0xC0) != 0x80) column++;
@@ -67,18 +69,20 @@ static void flux__expr_fail(flux__expr *p, const char *at, const char *format, .
     flux__fail("expr: column %d: %s", flux__column(p, at), text);
 }
 
-/* Errors of an operation start with the column of what called it. */
+/* Writes the words that an operation's own error messages begin with: the column of its call. */
 static int flux__expr_where(const void *place, char *out, size_t n) {
     const flux__expr *p = (const flux__expr *)place;
     return snprintf(out, n, "expr: column %d: ", flux__column(p, p->called));
 }
 
+/* Before an operation is called: its errors will name the column of `at`. */
 static void flux__expr_enter(flux__expr *p, const char *at) {
     flux__thread *self = flux__self();
     p->called = at;
     if (self) self->where = flux__expr_where, self->place = p;
 }
 
+/* After it: t is its result, or NULL if it failed. */
 static flux__term flux__expr_leave(flux__expr *p, flux_tensor *t) {
     flux__term v = { t, 0, false };
     flux__thread *self = flux__self();
@@ -86,7 +90,7 @@ static flux__term flux__expr_leave(flux__expr *p, flux_tensor *t) {
     if (!t) p->failed = true;
     return v;
 }
-/* The result of an operation that is called at some place in the text. */
+/* The result of an operation whose place in the formula is `at`. */
 #define FLUX__EXPR_AT(p, at, call) (flux__expr_enter(p, at), flux__expr_leave(p, call))
 
 static flux__term flux__expr_number(double num) {
@@ -98,7 +102,7 @@ static flux__term flux__expr_number(double num) {
 
 static bool flux__is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/* The bytes of the UTF-8 character at s; 0 at the end, or if it is none. */
+/* The length in bytes of the UTF-8 character at s; 0 at the text's end, or if it is not UTF-8. */
 static int flux__char_size(const char *s) {
     unsigned char c = (unsigned char)*s;
     int n = c == 0 ? 0 : c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
@@ -112,7 +116,7 @@ static bool flux__starts(const char *s, const char *sign) {
     return !*sign;
 }
 
-/* Signs that stand for operators, and so not in a name: ≤ ≥ ≠ ⋅ √ × */
+/* Whether an operator outside ASCII is at s, which no name can contain: ≤ ≥ ≠ ⋅ √ × */
 static bool flux__is_sign(const char *s) {
     static const char *const signs[] = { "\xE2\x89\xA4", "\xE2\x89\xA5", "\xE2\x89\xA0",
                                          "\xE2\x8B\x85", "\xE2\x88\x9A", "\xC3\x97" };
@@ -121,7 +125,7 @@ static bool flux__is_sign(const char *s) {
     return false;
 }
 
-/* The length of the name at s, 0 if there is none. */
+/* The length in bytes of the name at s; 0 if there is none. */
 static int flux__name_size(const char *s) {
     int n = 0;
     while (s[n]) {
@@ -143,6 +147,7 @@ static void flux__expr_space(flux__expr *p) {
     while (*p->at == ' ' || *p->at == '\t' || *p->at == '\n' || *p->at == '\r') p->at++;
 }
 
+/* Skips blanks, and then `sign` if it comes next; whether it did. */
 static bool flux__expr_take(flux__expr *p, const char *sign) {
     flux__expr_space(p);
     if (!flux__starts(p->at, sign)) return false;
@@ -150,10 +155,10 @@ static bool flux__expr_take(flux__expr *p, const char *sign) {
     return true;
 }
 
-/* What stands at s, for a message: 'name', the end, byte 0x80. */
+/* Describes what is at s, for a message: 'name', "the end" or "byte 0x80". */
 static const char *flux__expr_found(const char *s, char *out, size_t n) {
     int name = flux__name_size(s), size = name ? name : flux__char_size(s);
-    if (name > 40) {                      /* cut, between two characters */
+    if (name > 40) {                      /* a long name is cut between two characters */
         name = size = 40;
         while (((unsigned char)s[size] & 0xC0) == 0x80) size--;
     }
@@ -171,13 +176,17 @@ static void flux__expr_expected(flux__expr *p, const char *what) {
                     flux__expr_found(p->at, found, sizeof found));
 }
 
-/* ---- operators: sign, how tightly it binds, what it does to elements, and to two numbers */
+/* ---- operators */
 
+/* Binding strengths, the loosest first. */
 enum { FLUX__BIND_CHOICE = 1, FLUX__BIND_OR, FLUX__BIND_AND, FLUX__BIND_COMPARE, FLUX__BIND_SUM,
        FLUX__BIND_PRODUCT, FLUX__BIND_UNARY, FLUX__BIND_JUXTAPOSED, FLUX__BIND_POWER };
 
+/* An operator between two operands: its sign, its binding strength, the operation on each element,
+   and the letter by which flux__expr_fold computes it for two plain numbers. A sign stands before
+   any other sign that is its beginning: "<=" before "<". */
 typedef struct flux__infix { const char *sign; int bind; flux_fn2 each; char fold; } flux__infix;
-static const flux__infix flux__infixes[] = {      /* a sign before those it begins with */
+static const flux__infix flux__infixes[] = {
     { "||", FLUX__BIND_OR, flux_or, '|' }, { "&&", FLUX__BIND_AND, flux_and, '&' },
     { "==", FLUX__BIND_COMPARE, flux_eq, '=' }, { "!=", FLUX__BIND_COMPARE, flux_ne, '!' },
     { "<=", FLUX__BIND_COMPARE, flux_le, 'l' }, { ">=", FLUX__BIND_COMPARE, flux_ge, 'g' },
@@ -191,6 +200,7 @@ static const flux__infix flux__infixes[] = {      /* a sign before those it begi
     { "\xE2\x8B\x85", FLUX__BIND_PRODUCT, flux_dot, '.' }, { "^", FLUX__BIND_POWER, flux_pow, '^' }
 };
 
+/* The result of an operator for two plain numbers; comparisons and logic give 0 or 1. */
 static double flux__expr_fold(char fold, double a, double b) {
     switch (fold) {
     case '|': return a != 0 || b != 0;
@@ -205,7 +215,7 @@ static double flux__expr_fold(char fold, double a, double b) {
     case '-': return a - b;
     case '/': return a / b;
     case '^': return pow(a, b);
-    default: return a * b;                /* * and the dot product of two numbers */
+    default: return a * b;                /* *, and the dot product of two numbers */
     }
 }
 
@@ -214,7 +224,7 @@ static flux_tensor *flux__as_tensor(const flux__term *v) {
     return v->t ? v->t : flux__number(v->num);
 }
 
-/* "a 2x5 f32 matrix", "a number" */
+/* Describes a term for a message: "a 2x5 f32 matrix", "a number". */
 static flux__text flux__expr_kind(const flux__term *v) {
     static const char *const names[] = { "number", "vector", "matrix" };
     flux__text t, about;
@@ -227,7 +237,8 @@ static flux__text flux__expr_kind(const flux__term *v) {
     return t;
 }
 
-/* Whether something done to these element by element is a row: all are rows or numbers. */
+/* Whether an elementwise operation on these n terms gives a row: at least one is a row, and the
+   others are rows or numbers. */
 static bool flux__are_row(const flux__term *a, int n) {
     bool row = false;
     for (int i = 0; i < n; i++) {
@@ -237,18 +248,19 @@ static bool flux__are_row(const flux__term *a, int n) {
     return row;
 }
 
+/* Raises the error that an operator does not take these operands, with advice on what to write. */
 static void flux__expr_refuse(flux__expr *p, const char *at, const char *sign, const flux__term *a,
                               const flux__term *b, const char *advice) {
     flux__text ta = flux__expr_kind(a), tb = flux__expr_kind(b);
     flux__expr_fail(p, at, "%s of %s and %s: %s", sign, ta.s, tb.s, advice);
 }
 
-/* A plain number beside bools of x's kind: true unless it is 0. */
+/* A plain number as a bool on x's device, for an operand of && or ||: true unless it is 0. */
 static flux_tensor *flux__expr_truth(double num, const flux_tensor *x) {
     return flux__move(flux_full_shape(flux__shape(NULL, 0), num != 0, FLUX_BOOL), x->device);
 }
 
-/* a op b, element by element. */
+/* a op b for each element, or at once for two plain numbers. x^2 is recorded as a square. */
 static flux__term flux__expr_each(flux__expr *p, const char *at, const flux__infix *op,
                                   flux__term a, flux__term b) {
     if (!a.t && !b.t) return flux__expr_number(flux__expr_fold(op->fold, a.num, b.num));
@@ -265,10 +277,12 @@ static flux__term flux__expr_each(flux__expr *p, const char *at, const flux__inf
     return v;
 }
 
-static flux_tensor *flux__unrow(const flux__term *v) {    /* a row as the vector that it was */
+/* A term as a tensor; a row becomes the vector whose transpose it is. */
+static flux_tensor *flux__unrow(const flux__term *v) {
     return v->row ? flux_reshape(v->t, -1) : flux__as_tensor(v);
 }
 
+/* v': the transpose of a vector is a row, that of a row a vector; a number stays as it is. */
 static flux__term flux__expr_transpose(flux__expr *p, const char *at, flux__term v) {
     if (flux__is_scalar(&v)) return v;
     if (v.t->ndim > 2) {
@@ -282,11 +296,13 @@ static flux__term flux__expr_transpose(flux__expr *p, const char *at, flux__term
     return v;
 }
 
+/* a * b: scaling if one of them is a number; a row times a vector is their dot product, a vector
+   times a matrix of one row (1 x n) their outer product, and all else the matrix product. */
 static flux__term flux__expr_times(flux__expr *p, const char *at, flux__term a, flux__term b) {
     flux__term v;
     if (flux__is_scalar(&a) || flux__is_scalar(&b)) {
         v = FLUX__EXPR_AT(p, at, flux_mul(flux__as_tensor(&a), flux__as_tensor(&b)));
-        v.row = a.row || b.row;           /* a scalar is no row */
+        v.row = a.row || b.row;           /* a scaled row is a row; the number is none */
         return v;
     }
     if (a.row && b.t->ndim == 1) return FLUX__EXPR_AT(p, at, flux_dot(flux__unrow(&a), b.t));
@@ -297,7 +313,7 @@ static flux__term flux__expr_times(flux__expr *p, const char *at, flux__term a, 
     return v;
 }
 
-/* A square matrix times itself, by repeated squaring. */
+/* a^b for a square matrix a and a whole number b from 1 on, by repeated squaring. */
 static flux__term flux__expr_matrix_power(flux__expr *p, const char *at, flux__term a,
                                           flux__term b) {
     bool square = a.t->ndim == 2 && a.t->dim[0] == a.t->dim[1];
@@ -316,6 +332,9 @@ static flux__term flux__expr_matrix_power(flux__expr *p, const char *at, flux__t
     return flux__expr_leave(p, x ? y : NULL);
 }
 
+/* Records a op b, or a .op b if `dot` says so. Without a dot, *, the dot product and ^ are those
+   of matrices; + and - take equal shapes, and / an array and a number; other operators take
+   numbers only. All else is an error that advises the operator with a dot. */
 static flux__term flux__expr_infix(flux__expr *p, const char *at, const flux__infix *op, bool dot,
                                    flux__term a, flux__term b) {
     bool left = flux__is_scalar(&a), right = flux__is_scalar(&b);
@@ -335,7 +354,8 @@ static flux__term flux__expr_infix(flux__expr *p, const char *at, const flux__in
     return a;
 }
 
-/* The operator that comes next, after a dot or not; NULL if none does. Does not go on. */
+/* The operator that comes next; NULL if there is none. *dot says whether a dot is before it, and
+   *size is the length of both. Nothing but blanks is consumed. */
 static const flux__infix *flux__expr_next(flux__expr *p, bool *dot, int *size) {
     flux__expr_space(p);
     const char *s = p->at;

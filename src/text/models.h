@@ -15,46 +15,49 @@
 #include "tensors.h"
 
 /* ---------------------------------------------------------------------- text/models.h
-   Models as text, as in Flux.jl: a layer on one line, a container as its
-   children between brackets, and behind each line how many numbers it holds.
-   All comes from a type's description of its fields, so a user's own layer
-   needs no more: what has a text function is a line of its own, what has none
-   is a container, and a tensor in a container is a line too. A type without
-   text that holds nothing but tensors is one line, Affine(5x2 f32, 5-element
-   f32), and so is a container of plain functions, Chain(relu, +).
+   Models as text, as in Flux.jl: a layer is one line, a container is its
+   children's lines between brackets, and a comment behind each line says how
+   many numbers it holds. All of this comes from the description of a type's
+   fields, so a user's own layer prints without further code: a layer whose type
+   has a text function is one line, a layer without one is a container, and a
+   tensor in a container is a line too. A type without a text function that
+   holds only tensors is one line, Affine(5x2 f32, 5-element f32), and so is a
+   container of plain functions, Chain(relu, +).
 
-   Invariant: parameters that a line above has shown are called tied, and totals
-   count them once. Bytes are those of the memory the tensors lie in, on
-   whatever device; memory that two of them share counts once. A line whose
-   parameters are all zero, or hold a NaN or Inf, is flagged: one reduction
-   each, where they lie. */
+   Invariant: parameters that an earlier line has shown are called tied, and
+   totals count them once. Bytes are the sizes of the tensors' memory, on
+   whatever device; memory that several tensors share counts once. A line whose
+   parameters are all zero, or hold a NaN or Inf, is flagged; this takes one
+   reduction for each tensor, on its own device. */
 
 FLUX__COLD
 
 typedef struct flux__shown_model {        /* one printing of a model */
     flux__sink *sink;
-    flux__pairs seen;                     /* parameters of the lines above; or memory counted */
+    flux__pairs seen;                     /* set of parameters in earlier lines, or of memory */
 } flux__shown_model;
 
-typedef struct flux__summary {              /* of one line, or of the whole model */
+typedef struct flux__summary {            /* counts of one line, or of the whole model */
     flux__shown_model *shown;
-    int64_t arrays, numbers, tied, states, state_numbers, bytes;
-    int64_t frozen;                       /* of the arrays, those that flux_update leaves as they are */
-    bool zero, nan, inf;                  /* the flags */
-    bool total;                           /* of the whole model: bytes, no flags */
+    int64_t arrays, numbers, tied,        /* parameters: tensors, elements, tied elements */
+        states, state_numbers, bytes;     /* tensors that are not trained, and their elements */
+    int64_t frozen;                       /* of the arrays, those that flux_update leaves alone */
+    bool zero, nan, inf;                  /* parameters: all are 0; some NaN; some infinite */
+    bool total;                           /* of the whole model: has bytes, and no flags */
 } flux__summary;
 
-/* Whether p comes for the first time. */
+/* Adds p to the set of what has been seen; true if it was not there. */
 static bool flux__first_sight(flux__shown_model *shown, const void *p) {
     bool fresh = true;
     (void)flux__pairs_at(&shown->seen, p, &fresh);
     return fresh;
 }
 
-/* The largest magnitude tells all three flags: 0, NaN, Inf. */
+/* Updates the flags zero, nan and inf for a tensor, from max(abs(x)) alone: that is 0, NaN or Inf
+   if the tensor is all zero, has a NaN, or else has an infinite element. */
 static void flux__summary_flags(flux__summary *t, flux_tensor *x) {
     if (!flux__size(x)) return;
-    double most = 1;                      /* what a failure leaves: no flag, but a pending error */
+    double most = 1;                      /* stays 1, so sets no flag, if reading it fails */
     int h = flux__hide();
     flux_tensor *v = flux__dtypes[x->dtype].real ? flux_detach(x) : flux_to_dtype(x, FLUX_F32);
     v = flux_to_dtype((flux_max)(flux_abs(v)), FLUX_F64);
@@ -65,6 +68,7 @@ static void flux__summary_flags(flux__summary *t, flux_tensor *x) {
     if (most - most != 0 && most == most) t->inf = true;
 }
 
+/* Counts one tensor of the model: a visitor of flux_visit, which calls it once for each tensor. */
 static void flux__summary_tensor(flux_tensor *x, const char *path, bool trained, void *user) {
     flux__summary *t = (flux__summary *)user;
     const flux_tensor *memory = x->base ? x->base : x;
@@ -81,14 +85,16 @@ static void flux__summary_tensor(flux_tensor *x, const char *path, bool trained,
     }
 }
 
-/* Trained numbers, those of a tensor that came before left out. */
+/* Counts the elements of a parameter whose memory has not been counted before. */
 static void flux__summary_new(flux_tensor *x, const char *path, bool trained, void *user) {
     flux__summary *t = (flux__summary *)user;
     (void)path;
     if (trained && flux__first_sight(t->shown, x->base ? x->base : x)) t->numbers += flux__size(x);
 }
 
-static void flux__summary_frozen(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+/* Counts a parameter that belongs to a frozen layer. */
+static void flux__summary_frozen(flux_tensor **slot, const char *path, bool trained,
+                                 const flux_layer *owner, void *user) {
     (void)slot, (void)path;
     if (trained && owner->frozen) ((flux__summary *)user)->frozen++;
 }
@@ -104,11 +110,12 @@ static void flux__put_number(flux__sink *s, const char *before, int64_t n, const
     flux__put(s, after);
 }
 
-/* The comment behind a line that is `width` characters long: "# 6 parameters, plus 6". */
+/* Writes the comment behind a line whose text is `width` characters long, "# 6 parameters, plus 6".
+   `alone` says that the line is a single tensor; a layer without parameters gets no comment. */
 static void flux__put_summary(flux__sink *s, const flux__summary *t, int indent, int64_t width,
                               bool alone) {
     int64_t pad = (indent ? 39 - indent : 20) - width;
-    if (!t->arrays && !alone) return;     /* of a layer without parameters nothing is said */
+    if (!t->arrays && !alone) return;
     flux__put_pad(s, pad > 2 ? pad : 2);
     flux__put_colour(s, "90");
     if (t->arrays) flux__put_number(s, "# ", t->numbers, " parameters");
@@ -129,6 +136,7 @@ static void flux__put_summary(flux__sink *s, const flux__summary *t, int indent,
 
 /* ---- the fields of a layer, one by one */
 
+/* Writes the text that the layer's own text function gives. */
 static void flux__put_own_text(flux__sink *s, flux_layer *m) {
     char text[256], *all;
     size_t n = m->type->text(m, text, sizeof text);
@@ -136,7 +144,7 @@ static void flux__put_own_text(flux__sink *s, flux_layer *m) {
         flux__put(s, text);
         return;
     }
-    /* more than that is a mistake: the name will do */
+    /* a text function that asks for 64 KiB or more is wrong: its type's name is shown instead */
     all = n < 65536 ? (char *)flux__malloc(n + 1) : NULL;
     if (!all) {
         flux__put(s, m->type->name);
@@ -155,6 +163,7 @@ static void flux__put_kind(flux__sink *s, const flux_tensor *x) {      /* "5x2 f
     flux__put(s, flux__dtypes[x->dtype].name);
 }
 
+/* Writes a layer as one line: its own text, or its type's name and what its fields hold. */
 static void flux__put_line(flux__sink *s, flux_layer *m) {
     flux__item item;
     bool first = true;
@@ -177,6 +186,7 @@ static void flux__put_line(flux__sink *s, flux_layer *m) {
 
 /* ---- lines */
 
+/* Writes the line of a layer that is shown as one line, with its comment. */
 static void flux__put_leaf(flux__shown_model *shown, flux_layer *m, int indent) {
     flux__sink *s = shown->sink;
     flux__summary t = flux__summary_start(shown);
@@ -194,7 +204,9 @@ static void flux__put_leaf(flux__shown_model *shown, flux_layer *m, int indent) 
     flux__put_summary(s, &t, indent, width, false);
 }
 
-static void flux__put_tensor_line(flux__shown_model *shown, const flux__item *item, int indent, bool frozen) {
+/* Writes the line of a tensor that is a container's field, with its comment. */
+static void flux__put_tensor_line(flux__shown_model *shown, const flux__item *item, int indent,
+                                  bool frozen) {
     flux__sink *s = shown->sink;
     flux__summary t = flux__summary_start(shown);
     size_t start = s->chars;
@@ -207,11 +219,13 @@ static void flux__put_tensor_line(flux__shown_model *shown, const flux__item *it
     flux__put_summary(s, &t, indent, width, true);
 }
 
+/* Writes the totals of the whole model behind its last bracket, as Flux.jl does; a model of at
+   most two arrays has none. */
 static void flux__put_totals(flux__shown_model *shown, flux_layer *m) {
     flux__sink *s = shown->sink;
     flux__summary t = flux__summary_start(shown);
     char bytes[32];
-    flux__pairs_free(&shown->seen);       /* from here on it knows memory, not parameters */
+    flux__pairs_free(&shown->seen);       /* from here on the set holds memory, not parameters */
     t.total = true;
     flux_visit(m, flux__summary_tensor, &t);
     flux_format_bytes(t.bytes, bytes, sizeof bytes);
@@ -230,10 +244,12 @@ static void flux__put_totals(flux__shown_model *shown, flux_layer *m) {
     flux__put_colour(s, "0");
 }
 
+/* Writes a layer and, if it is a container, its children on lines of their own, 2 characters
+   further to the right. The outermost one (indent 0) ends with the totals. */
 static void flux__put_model(flux__shown_model *shown, flux_layer *m, int indent) {
     flux__sink *s = shown->sink;
     flux__item item;
-    if (flux__one_line(m) || indent > 400) {     /* so deep, its children are not shown */
+    if (flux__one_line(m) || indent > 400) {     /* below 200 levels children are not shown */
         flux__put_leaf(shown, m, indent);
         if (indent) flux__put(s, "\n");
         return;

@@ -14,24 +14,31 @@
 #include "models.h"
 
 /* ---------------------------------------------------------------------- text/summary.h
-   The summary of a model at work: what each layer gives for an input of a
-   shape, and what that costs in parameters, multiply-adds and bytes. The print
-   functions of layers, loaders and states are here as well.
+   The summary of a model (flux_summary): a table with one row for each layer,
+   which has the shape of the layer's output for an input of a given shape, and
+   the costs in parameters, multiply-adds and bytes. The print functions of
+   layers, loaders and states are here as well.
 
    Invariant: a summary is a dry run (flux__dry_run) over a placeholder: shapes
-   are checked and nodes recorded, nothing is computed. Parameters are counted
-   by memory and only where they come first, so tied ones count once in the
-   total; a container's numbers are its children's. Text is made twice where its
-   length is needed first; both times the code is the same. */
+   are checked and nodes are recorded, but nothing is computed. Parameters are
+   compared by their memory and counted in the first row that has them, so tied
+   ones count once in the total. A container's row counts only parameters that
+   belong to none of its children's rows. Where the length of a text is needed
+   before the text, the same function runs twice, first without a buffer. */
 
 FLUX__COLD
 
-/* The table fits 80 columns: each is as wide as what stands in it, and where that is too much, names are cut and then what
-   layers give. Long numbers are shortened: 1.24e+12. */
+/* The table is at most 80 characters wide. Each column is as wide as its widest cell. If the sum
+   is too wide, names are cut first, to no less than 20 characters, then outputs, to no less than 8,
+   then names again. Numbers from 10^12 on are shortened: 1.24e+12. */
 enum { FLUX__TABLE = 80, FLUX__TABLE_NAME = 20, FLUX__TABLE_OUT = 8 };
 
-typedef struct flux__table { int64_t name, out, numbers, products, bytes; int step; } flux__table;   /* step: of the indent */
+typedef struct flux__table {              /* widths of the columns, in characters */
+    int64_t name, out, numbers, products, bytes;
+    int step;                             /* indent of a name for each level of nesting: 2 or 1 */
+} flux__table;
 
+/* Writes a number as a cell shows it: with groups of three digits, or shortened. */
 static void flux__cell_number(int64_t v, char *out, size_t n) {
     flux__sink s = flux__sink_to(out, n);
     if (v < INT64_C(1000000000000)) flux__put_integer(&s, v, true);
@@ -44,8 +51,11 @@ static void flux__put_right(flux__sink *s, const char *text, int64_t width) {
     flux__put(s, text);
 }
 
-/* What a row has of all columns but the first; of a container's the last two are its children's. */
-static void flux__put_cells(flux__sink *s, const flux__table *t, const flux__watch_row *row, bool all) {
+/* Writes the cells of a row after its name. `all` is false for a container, whose multiply-adds and
+   bytes are its children's, and for the row of layers that were not called: these two cells are
+   left out, and so is a count of 0 parameters. A * marks a count with frozen parameters. */
+static void flux__put_cells(flux__sink *s, const flux__table *t, const flux__watch_row *row,
+                            bool all) {
     char text[48];
     bool numbers = all || row->numbers;
     int64_t used = (int64_t)strlen(row->out);
@@ -66,7 +76,8 @@ static void flux__put_cells(flux__sink *s, const flux__table *t, const flux__wat
     flux__put(s, "\n");
 }
 
-/* In a deep model the indent is less, and far down it grows no more. */
+/* Writes a row's name, indented by its depth, and returns its length in characters. With a step of
+   1, for deep models, the indent grows no further than 10. */
 static int64_t flux__name_text(const flux__watch_row *row, int step, char *out, size_t n) {
     flux__sink s = flux__sink_to(out, n);
     flux__put_pad(&s, step == 2 ? 2 * row->depth : row->depth < 10 ? row->depth : 10);
@@ -77,12 +88,14 @@ static int64_t flux__name_text(const flux__watch_row *row, int step, char *out, 
     return (int64_t)s.chars;
 }
 
+/* Widens a column to `to` characters, if it is narrower. */
 static void flux__make_room(int64_t *width, int64_t to) {
     if (*width < to) *width = to;
 }
 
+/* Finds the widths of the columns from all rows and the row of totals; see FLUX__TABLE. */
 static flux__table flux__table_of(const flux__watch *w, const flux__watch_row *total) {
-    flux__table t = { 12, 6, 10, 8, 5, 2 };                /* what the heading takes */
+    flux__table t = { 12, 6, 10, 8, 5, 2 };                /* widths of the heading's words */
     char text[48];
     for (int i = 0; i < w->n; i++)
         if (w->row[i].depth > 8) t.step = 1;
@@ -97,7 +110,7 @@ static flux__table flux__table_of(const flux__watch *w, const flux__watch_row *t
         flux_format_bytes(row->bytes, text, sizeof text);
         flux__make_room(&t.bytes, (int64_t)strlen(text));
     }
-    int64_t room = FLUX__TABLE - (t.numbers + t.products + t.bytes + 8);      /* for names and what layers give */
+    int64_t room = FLUX__TABLE - (t.numbers + t.products + t.bytes + 8);   /* for name and out */
     if (t.name + t.out > room && t.out > FLUX__TABLE_OUT) {
         int64_t least = t.name < FLUX__TABLE_NAME ? t.name : (int64_t)FLUX__TABLE_NAME;
         if (t.out > room - least) t.out = room - least;
@@ -107,12 +120,13 @@ static flux__table flux__table_of(const flux__watch *w, const flux__watch_row *t
     return t;
 }
 
-/* What each row holds itself. Parameters of what came before count 0, and of a container's only those that are no layer's below;
-   the bytes of what it hands on are its children's. */
+/* Sets `numbers` and `frozen` of a row: the parameters that no earlier row has counted. Of a
+   container only tensors in its own fields count; the parameters of its children belong to their
+   rows, and so do the bytes of its output, which are set to 0. */
 static void flux__watch_numbers(flux__shown_model *shown, flux__watch_row *row) {
     flux__summary t = flux__summary_start(shown);
     flux__item item;
-    t.total = true;                       /* what is tied, by its memory */
+    t.total = true;                       /* parameters are told apart by memory */
     if (flux__one_line(row->layer)) {
         flux_visit(row->layer, flux__summary_new, &t);
         flux__fields(row->layer, flux__summary_frozen, &t);
@@ -128,10 +142,13 @@ static void flux__watch_numbers(flux__shown_model *shown, flux__watch_row *row) 
     row->frozen = t.frozen > 0;
 }
 
-static void flux__frozen_new(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+/* Counts the parameters of frozen layers, each memory once. */
+static void flux__frozen_new(flux_tensor **slot, const char *path, bool trained,
+                             const flux_layer *owner, void *user) {
     if (owner->frozen) flux__summary_new(*slot, path, trained, user);
 }
 
+/* Writes the lines below the table: how many parameters are frozen, and how many bytes all take. */
 static void flux__put_watch_end(flux__sink *s, flux_layer *m) {
     flux__shown_model shown = { s, { NULL, 0, 0 } };
     flux__summary frozen = flux__summary_start(&shown), all = frozen;
@@ -152,9 +169,11 @@ static void flux__put_watch_end(flux__sink *s, flux_layer *m) {
     flux__put(s, "\n");
 }
 
+/* Writes the table of a dry run: the heading, a row for each layer that was called, a row for
+   parameters of layers that were not, the totals, and the lines below. Row 0 is the model. */
 static void flux__put_watch(flux__sink *s, flux__watch *w) {
     flux__shown_model shown = { s, { NULL, 0, 0 } };
-    flux__watch_row total, rest;
+    flux__watch_row total, rest;          /* rest: parameters that no row has */
     char name[600];
     if (!w->n) return;
     memset((void *)&total, 0, sizeof total);
@@ -190,6 +209,7 @@ static void flux__put_watch(flux__sink *s, flux__watch *w) {
     flux__put_watch_end(s, w->row[0].layer);
 }
 
+/* Writes the summary of m for an input of shape `in`; false, with an error, if m refuses it. */
 static bool flux__summary_put(flux__sink *s, const char *call, flux_layer *m, flux_shape in) {
     flux__watch w;
     memset(&w, 0, sizeof w);
@@ -222,7 +242,8 @@ FLUX_DEF void flux_print_layer(flux_layer *m) {
     flux__put(&s, "\n");
 }
 
-/* Prints what a text function gives for object; it is asked for the length first. */
+/* Prints what a text function writes for an object. n is the text's length, which the caller has
+   from a first call of the same function without a buffer; 0: it failed, and nothing is printed. */
 static void flux__print_text(size_t n, void *object,
                              size_t (*text)(void *object, char *out, size_t n)) {
     char *all = n ? (char *)flux__malloc(n + 1) : NULL;

@@ -15,13 +15,14 @@
 #include "../device/registry.h"
 
 /* ---------------------------------------------------------------------- text/tensors.h
-   Tensors as text. flux_print and flux_tensor_text are the same code over a
+   Tensors as text. flux_print and flux_tensor_text run the same code over a
    flux__sink (base/text.h). Tensors look as in Julia: a header with shape,
-   device and dtype, then a row a line, columns aligned on the decimal point,
-   what does not fit left out. A vector shows the fewest digits that read back
-   as the same number, a matrix six at most.
+   device and dtype, then one line for each row, with columns aligned on the
+   decimal point; rows and columns that do not fit are left out. A number in a
+   vector has the fewest digits that read back as the same number, one in a
+   matrix at most six.
 
-   Invariant: a large tensor is cut down where it lies before its elements are
+   Invariant: a large tensor is sliced on its own device before its elements are
    fetched, so that printing costs the same for any size on any device, and
    changes nothing about the tensor or the device. Digits come from printf's %e,
    of which only digits and exponent are used, so the locale's decimal point
@@ -44,6 +45,9 @@ FLUX_DEF void flux_print_limits(int rows, int columns) {
 
 /* ---- numbers */
 
+/* Writes a number of bytes with the unit that suits it: "512 bytes", "3.004 KiB". Three decimals
+   are written, rounded; the digits of the fraction come from 1000 + thousandths, whose first
+   digit is overwritten by the point. */
 FLUX_DEF size_t flux_format_bytes(int64_t bytes, char *out, size_t n) {
     static const char *const units[] = { " KiB", " MiB", " GiB", " TiB", " PiB", " EiB" };
     flux__sink s = flux__sink_to(out, n);
@@ -56,7 +60,7 @@ FLUX_DEF size_t flux_format_bytes(int64_t bytes, char *out, size_t n) {
     int64_t unit = 1024, part;
     char text[32];
     while (u < 5 && bytes / unit >= 1024) unit *= 1024, u++;
-    part = (int64_t)((double)(bytes % unit) * 1000.0 / (double)unit + 0.5);      /* thousandths */
+    part = (int64_t)((double)(bytes % unit) * 1000.0 / (double)unit + 0.5);   /* thousandths */
     flux__put_integer(&s, bytes / unit + part / 1000, false);
     flux__integer_text(1000 + part % 1000, false, text);
     text[0] = '.';
@@ -65,19 +69,22 @@ FLUX_DEF size_t flux_format_bytes(int64_t bytes, char *out, size_t n) {
     return flux__sink_end(&s);
 }
 
-/* Whether r is nearer to v than to any other number of v's dtype; neither is negative. */
+/* Whether r, rounded to dtype t, is v: r is nearer to v than to any other number of that dtype.
+   Neither is negative. */
 static bool flux__reads_back(double r, double v, flux_dtype t) {
-    static const int bits[] = { 24, 53, 11, 8 };             /* of f32, f64, f16, bf16 */
+    /* bits of the mantissa, and exponent of the smallest subnormal, of f32, f64, f16, bf16 */
+    static const int bits[] = { 24, 53, 11, 8 };
     static const int lowest[] = { -149, -1074, -24, -133 };
     int e;
     double m = frexp(v, &e), gap = ldexp(1.0, e - bits[t] > lowest[t] ? e - bits[t] : lowest[t]);
-    /* below a power of two numbers lie twice as close */
+    /* just below a power of two, numbers are half as far apart as above it */
     bool narrow = m == 0.5 && r < v && e - bits[t] > lowest[t];
     return r == v || fabs(r - v) < (narrow ? gap / 4 : gap / 2);
 }
 
-/* The decimal digits of v: d[0].d[1]d[2]... times ten to the *power; as few as read back, at most
-   `most`. *exact says whether they are v and no rounding of it. Their count. */
+/* Writes the decimal digits of |v| and returns their count: v is d[0].d[1]d[2]... times ten to the
+   *power. They are as few as read back as v, at most `most`. *exact says whether they are v itself
+   and not a rounding of it. */
 static int flux__decimal(double v, flux_dtype t, int most, char *d, int *power, bool *exact) {
     char text[40];
     double r = 0;
@@ -105,13 +112,14 @@ static void flux__real_text(double v, flux_dtype t, int most, char *out) {
         strcpy(out, v != v ? "NaN" : v > 0 ? "Inf" : "-Inf");
         return;
     }
-    if (copysign(1, v) < 0) *at++ = '-';    /* signbit warns of a conversion in C libraries that have it as a macro of three types */
+    /* no signbit: where it is a macro over three types, compilers warn of a conversion */
+    if (copysign(1, v) < 0) *at++ = '-';
     if (v == 0) {
         strcpy(at, "0.0");
         return;
     }
     n = flux__decimal(v, t, most, d, &power, &exact);
-    int point = power + 1;                /* digits before the point */
+    int point = power + 1;                /* number of digits before the point */
     if (point <= -4 || point > 6 || (point >= n && !exact)) {
         *at++ = d[0];
         *at++ = '.';
@@ -121,7 +129,7 @@ static void flux__real_text(double v, flux_dtype t, int most, char *out) {
         flux__integer_text(power, false, at);
         return;
     }
-    int last = point + 1 > n ? point + 1 : n;      /* digits, and zeros to one after the point */
+    int last = point + 1 > n ? point + 1 : n;      /* at least one digit after the point */
     for (int i = point < 1 ? point - 1 : 0; i < last; i++) {
         if (i == point) *at++ = '.';
         *at++ = i >= 0 && i < n ? d[i] : '0';
@@ -131,10 +139,12 @@ static void flux__real_text(double v, flux_dtype t, int most, char *out) {
 
 /* ---- tensors */
 
-/* An element as text; left and right: its characters before the point, and from there on. */
+/* An element as text. left: the number of characters before the point; right: of the rest. Of a
+   column's widths only left and right are used. */
 typedef struct flux__cell { char text[40]; int left, right; } flux__cell;
 
-/* Of n things, those from both ends that are shown; have: how many of n were fetched. */
+/* Which of n rows, columns or pages are shown: the first `head` and the last `tail`. `have` is how
+   many were fetched: n, or only those shown. head + tail == n if all are shown. */
 typedef struct flux__ends { int64_t n, head, tail, have; } flux__ends;
 
 static flux__ends flux__ends_of(int64_t n, int64_t most, int64_t head, int64_t tail) {
@@ -144,12 +154,14 @@ static flux__ends flux__ends_of(int64_t n, int64_t most, int64_t head, int64_t t
 }
 
 static int64_t flux__shown(const flux__ends *e) { return e->head + e->tail; }
+/* The index, among those fetched, of the i-th that is shown. */
 static int64_t flux__end_at(const flux__ends *e, int64_t i) {
     return i < e->head ? i : e->have - flux__shown(e) + i;
 }
 
-/* What is shown of x, which has three dims, cut along dims 0 to `dim` and joined. It slices all the
-   way down before it joins, so that no more than what is shown is ever copied. */
+/* The part of x (rows x columns x pages) that is shown: for dims 0 to `dim` the first and the last
+   elements are sliced and concatenated. All dims are sliced before any concatenation, so that no
+   more than what is shown is ever copied. */
 static flux_tensor *flux__cut_dims(flux_tensor *x, int dim, flux__ends *const *ends) {
     if (!x || dim < 0) return x;
     flux__ends *e = ends[dim];
@@ -163,14 +175,15 @@ static flux_tensor *flux__cut_dims(flux_tensor *x, int dim, flux__ends *const *e
 
 typedef struct flux__grid {               /* what is shown of a tensor: rows x columns x pages */
     flux__ends rows, columns, pages;
-    const void *data;
-    flux_dtype dtype, stored;             /* stored: of data, where half formats have become f32 */
-    int most;                             /* digits */
-    bool dots;                            /* zeros as dots: a one-hot matrix is easier to see */
-    int limit;                            /* characters a line */
+    const void *data;                     /* column-major: rows.have x columns.have x pages.have */
+    flux_dtype dtype, stored;             /* x's; that of data: half formats are fetched as f32 */
+    int most;                             /* digits of a number, at most */
+    bool dots;                            /* zeros are dots: a one-hot matrix is easier to see */
+    int limit;                            /* characters of a line, at most */
 } flux__grid;
 
-/* Fetches what is to be shown. False: an error was told. */
+/* Decides which rows, columns and pages of x are shown, and fetches their elements. Up to 4096
+   elements are fetched whole, a larger tensor is sliced first. False: an error. */
 static bool flux__grid_of(flux__grid *g, flux_tensor *x) {
     int rows = flux__atomic_load32(&flux__print_rows);
     g->limit = flux__atomic_load32(&flux__print_columns);
@@ -202,7 +215,7 @@ static int64_t flux__whole_at(const void *data, flux_dtype t, int64_t i) {
     return t == FLUX_BOOL ? bytes[i] != 0 : bytes[i];
 }
 
-/* What stands in row i, column j of page k, as text. */
+/* Writes the element in row i, column j of page k, counted among those shown, as text. */
 static void flux__grid_cell(const flux__grid *g, flux__cell *c, int64_t i, int64_t j, int64_t k) {
     int64_t at = flux__end_at(&g->pages, k);
     at = flux__end_at(&g->columns, j) + g->columns.have * at;
@@ -219,7 +232,8 @@ static void flux__grid_cell(const flux__grid *g, flux__cell *c, int64_t i, int64
     if (g->dots && c->text[0] == '0') strcpy(c->text, flux__glyph(FLUX__DOT));
 }
 
-/* Finds the columns' widths on page k, and keeps as many from both sides as fit in a line. */
+/* Finds the widths of the columns on page k. If not all columns fit into a line, keeps as many as
+   do, alternately from the left and the right; widths then has the head's and the tail's. */
 static void flux__grid_fit(flux__grid *g, flux__cell *widths, int64_t k) {
     int64_t total = flux__shown(&g->columns), head = 0, tail = 0, used = 1, all = 1;
     flux__cell c;
@@ -233,7 +247,7 @@ static void flux__grid_fit(flux__grid *g, flux__cell *widths, int64_t k) {
         all += widths[j].left + widths[j].right + (j ? 2 : 0);
     }
     if (all <= g->limit && total == g->columns.n) return;
-    for (;;) {                            /* one more from the left, or the right */
+    for (;;) {                            /* takes one more column, from the left or the right */
         bool right = tail < head;
         if (head + tail == total) break;
         const flux__cell *w = &widths[right ? total - 1 - tail : head];
@@ -247,6 +261,8 @@ static void flux__grid_fit(flux__grid *g, flux__cell *widths, int64_t k) {
     g->columns.tail = tail;
 }
 
+/* Writes row i of page k. Where columns are left out, there is a gap between head and tail, with a
+   sign of dots in it in every fifth row; without a tail the sign stands at the line's end. */
 static void flux__put_row(flux__sink *s, const flux__grid *g, const flux__cell *widths, int64_t i,
                           int64_t k) {
     int64_t shown = flux__shown(&g->columns);
@@ -268,7 +284,8 @@ static void flux__put_row(flux__sink *s, const flux__grid *g, const flux__cell *
     }
 }
 
-/* The line that stands for rows left out: a sign at the units of the first column. */
+/* Writes the line that stands for rows left out: vertical dots, below the units of the first
+   column. */
 static void flux__put_rows_left_out(flux__sink *s, const flux__cell *widths) {
     flux__put_pad(s, widths[0].left);
     flux__put(s, flux__glyph(FLUX__ROWS_LEFT_OUT));
@@ -291,7 +308,7 @@ static void flux__put_page(flux__sink *s, const flux__grid *whole, flux__cell *w
     }
 }
 
-/* "[:, :, 0, 2] =" above page `at` of a tensor with more than two dimensions. */
+/* Writes "[:, :, 0, 2] =", the line above page number `at` of a tensor of more than two dims. */
 static void flux__put_page_name(flux__sink *s, const flux_tensor *x, int64_t at) {
     flux__put(s, "\n[:, :");
     for (int d = 2; d < x->ndim; d++) {
@@ -317,7 +334,7 @@ static void flux__put_pages(flux__sink *s, const flux_tensor *x, const flux__gri
     }
 }
 
-/* "3x2", or "5-element": a tensor's shape in words. */
+/* Writes a tensor's shape: "3x2", "5-element" or "scalar". */
 static void flux__put_shape(flux__sink *s, const flux_tensor *x) {
     for (int d = 0; d < x->ndim; d++) {
         if (d) flux__put(s, flux__glyph(FLUX__TIMES));
@@ -327,6 +344,7 @@ static void flux__put_shape(flux__sink *s, const flux_tensor *x) {
     if (x->ndim == 0) flux__put(s, "scalar");
 }
 
+/* Writes the device and dtype: " cpu f32", " cuda(0) f16". */
 static void flux__put_place(flux__sink *s, const flux_tensor *x) {
     flux__put(s, " ");
     flux__put(s, flux_device_backend(x->device));
@@ -339,6 +357,8 @@ static void flux__put_place(flux__sink *s, const flux_tensor *x) {
     flux__put(s, flux__dtypes[x->dtype].name);
 }
 
+/* Writes a tensor that is no tuple: its header and pages, or for a scalar its number, device and
+   dtype on one line. False: an error, as when the tensor cannot be computed. */
 static bool flux__put_array(flux__sink *s, flux_tensor *x) {
     flux__grid g;
     flux__cell c, *widths;
@@ -347,7 +367,7 @@ static bool flux__put_array(flux__sink *s, flux_tensor *x) {
     widths = flux__grid_of(&g, x)
                  ? (flux__cell *)flux__malloc((size_t)flux__shown(&g.columns) * sizeof *widths)
                  : NULL;
-    if (widths && x->ndim == 0) {         /* a scalar: the number, where and what it is */
+    if (widths && x->ndim == 0) {
         flux__grid_cell(&g, &c, 0, 0, 0);
         flux__put(s, c.text);
         flux__put_place(s, x);
