@@ -13,17 +13,20 @@
 #include "../schedule/looking.h"
 
 /* ---------------------------------------------------------------------- text/dot.h
-   A schedule as a picture: flux_graph_dot writes the plan that computing a
-   tensor would run as Graphviz text, one box a kernel, one ellipse a leaf, one
-   arrow a tensor that is read.
+   A schedule as a picture: flux_graph_dot writes the plan that evaluating a
+   tensor would run as Graphviz text. Each kernel is a box, each leaf an
+   ellipse, and each tensor that a kernel reads an arrow to that kernel.
 
    Invariant: nothing is computed (a GPU's kernels may be compiled). The plan is
-   found or made as an evaluation would, and stays in the cache for it; an
-   operand that a kernel reads in several ways is one arrow. A graph without
-   unfinished nodes gives an empty picture and no error. */
+   looked up or made as an evaluation would do it, and stays in the cache, where
+   that evaluation finds it. An operand that a kernel reads in several ways is
+   one arrow. A graph without unevaluated nodes gives an empty picture and no
+   error. */
 
 FLUX__COLD
 
+/* Writes a box for each kernel of a plan, with arrows from what it reads. maker[i] is the index of
+   the kernel that stores node i of the graph. */
 static void flux__dot_kernels(FILE *f, const flux__plan *plan, flux__graph *g, const int *maker) {
     char words[240];
     for (int i = 0; i < plan->nkernel; i++) {
@@ -32,17 +35,21 @@ static void flux__dot_kernels(FILE *f, const flux__plan *plan, flux__graph *g, c
         fprintf(f, "  k%d [label=\"%d. %s\"];\n", i, i + 1, words);
         for (int j = 0; j < k->noperand; j++) {
             int src = k->operand[j].src;
-            bool again = src < 0;         /* only strides, of what the kernel makes itself */
+            bool again = src < 0;         /* no tensor: only strides, of a value of this kernel */
             for (int e = 0; e < j; e++) again = again || k->operand[e].src == src;
             if (again) continue;
-            flux__text t = flux__describe(src < plan->nleaf ? g->leaf[src] : g->node[src - plan->nleaf]);
-            if (src < plan->nleaf) fprintf(f, "  l%d [label=\"%s\" shape=ellipse];\n  l%d -> k%d;\n", src, t.s, src, i);
+            flux__text t = flux__describe(src < plan->nleaf ? g->leaf[src]
+                                                            : g->node[src - plan->nleaf]);
+            if (src < plan->nleaf)
+                fprintf(f, "  l%d [label=\"%s\" shape=ellipse];\n  l%d -> k%d;\n", src, t.s, src,
+                        i);
             else fprintf(f, "  k%d -> k%d [label=\"%s\"];\n", maker[src - plan->nleaf], i, t.s);
         }
     }
 }
 
-/* The plan that computing x would run, as Graphviz text. Nothing is computed. */
+/* Writes the plan that evaluating x would run as Graphviz text, and evaluates nothing. False: an
+   error, after which the text has no kernels. */
 static bool flux__dot_write(FILE *f, flux_tensor *x) {
     flux__graph g;
     flux__graph_start(&g);
@@ -52,7 +59,10 @@ static bool flux__dot_write(FILE *f, flux_tensor *x) {
     flux__plan *plan = g.ok && g.nnode ? flux__find_plan(&g) : NULL;
     int *maker = plan ? (int *)flux__zalloc((size_t)plan->nnode * sizeof *maker) : NULL;
     bool ok = g.ok && (!g.nnode || maker);
-    fputs("digraph schedule {\n  node [shape=box fontname=monospace fontsize=10];\n  edge [fontname=monospace fontsize=9];\n", f);
+    fputs("digraph schedule {\n"
+          "  node [shape=box fontname=monospace fontsize=10];\n"
+          "  edge [fontname=monospace fontsize=9];\n",
+          f);
     for (int i = 0; maker && i < plan->nkernel; i++)
         for (int j = 0; j < plan->kernel[i].nouts; j++) maker[plan->kernel[i].outs[j]] = i;
     if (maker) flux__dot_kernels(f, plan, &g, maker);
@@ -67,7 +77,10 @@ FLUX_DEF int flux_graph_dot(flux_tensor *x, const char *path) {
     FILE *f = path ? flux__fopen(path, "wb") : stdout;
     if (!f) return flux__fail("graph_dot: cannot open %s: %s", path, strerror(errno)), -1;
     bool ok = flux__dot_write(f, x);
-    if ((path ? fclose(f) : fflush(f)) != 0 && ok) return flux__fail("graph_dot: cannot write %s: %s", path ? path : "to stdout", strerror(errno)), -1;
+    if ((path ? fclose(f) : fflush(f)) != 0 && ok)
+        return flux__fail("graph_dot: cannot write %s: %s", path ? path : "to stdout",
+                          strerror(errno)),
+               -1;
     return ok ? 0 : -1;
 }
 

@@ -15,18 +15,18 @@
 #include "formulas.h"
 
 /* ---------------------------------------------------------------------- text/formula_reader.h
-   The functions that formulas can call, one table (flux__expr_fns), and the
-   reader: a recursive descent by binding strength (flux__expr_parse), which
-   calls each operation as soon as its operands are read. flux_expr_with is the
-   entry.
+   The functions that formulas can call, in one table (flux__expr_fns), and the
+   parser: a recursive descent by binding strength (flux__expr_parse), which
+   calls each operation as soon as its operands are parsed. flux_expr_with is
+   the entry.
 
    Invariant: nesting is limited to FLUX__NESTING, since each level takes stack.
-   The kind of a function says how many operands it takes, and whether it needs
-   a dot for arrays or takes dims; a call that is spelled otherwise is an error
-   (flux__expr_check_call). A function of plain numbers alone gives a plain
-   number, computed at once in double. Both sides of c ? a : b are recorded; a
-   plain number chooses one of them at once. Literals are read without the
-   locale's decimal point. */
+   The kind of a function says how many operands it takes, whether it needs a
+   dot for arrays, and whether it takes dims; any other call is an error
+   (flux__expr_check_call). A function whose operands are all plain numbers
+   gives a plain number, computed at once in double. Both sides of c ? a : b are
+   recorded; where c is a plain number, the expression is one of them and no
+   choice is recorded. Literals do not depend on the locale's decimal point. */
 
 FLUX__COLD
 
@@ -40,7 +40,7 @@ static flux_tensor *flux__expr_hcat(flux_tensor *a, flux_tensor *b) {
     flux_tensor *both[2] = { a, b };
     return flux_cat_all(1, 2, both);
 }
-/* The sum of the diagonal, which is every (n+1)-th element. */
+/* The trace: the sum of the diagonal, which is every (n+1)-th element of an n x n matrix. */
 static flux_tensor *flux__expr_trace(flux_tensor *x) {
     if (!flux__check_operands("tr", 1, &x)) return NULL;
     flux__text t = flux__describe(x);
@@ -50,14 +50,14 @@ static flux_tensor *flux__expr_trace(flux_tensor *x) {
     return n ? (flux_sum)(flux_slice_step(flux_reshape(x, -1), 0, 0, n * n, n + 1)) : (flux_sum)(x);
 }
 
-/* EACH, PAIR and TRIPLE take one, two and three operands element by element, and so want a dot for
-   arrays; REDUCE takes dims=; WHOLE and BOTH take one and two arrays as they are; LENGTH and SIZE
-   give plain numbers. */
+/* Kinds of functions. EACH, PAIR and TRIPLE work on each element of one, two and three operands, so
+   that arrays need a dot; REDUCE takes one operand and dims=; WHOLE and BOTH take one and two
+   operands as whole arrays; LENGTH (one operand) and SIZE (two) give plain numbers. */
 enum { FLUX__FN_EACH, FLUX__FN_PAIR, FLUX__FN_TRIPLE, FLUX__FN_REDUCE, FLUX__FN_WHOLE,
        FLUX__FN_BOTH, FLUX__FN_LENGTH, FLUX__FN_SIZE };
 static const int flux__fn_operands[] = { 1, 2, 3, 1, 1, 2, 1, 2 };
 
-typedef struct flux__expr_fn {
+typedef struct flux__expr_fn {            /* one of the four pointers is set; LENGTH, SIZE: none */
     const char *name;
     int kind;
     flux_fn one;
@@ -66,7 +66,7 @@ typedef struct flux__expr_fn {
     flux_tensor *(*reduce)(int n, flux_reduce_opts o);
 } flux__expr_fn;
 
-/* Those that have the name of their flux_ function ... */
+/* The functions whose name in formulas is that of the flux_ function behind them. */
 #define FLUX__EACH_NAMES(X)                                                                      \
     X(abs) X(sqrt) X(rsqrt) X(exp) X(log) X(log1p) X(expm1) X(sin) X(cos) X(tanh) X(erf) X(floor)\
     X(ceil) X(round) X(neg) X(sign) X(square) X(not) X(identity) X(sigmoid) X(hardsigmoid)       \
@@ -95,7 +95,7 @@ static const flux__expr_fn flux__expr_fns[] = {
     FLUX__WHOLE_NAMES(FLUX__WHOLE_ROW)
     FLUX__BOTH_NAMES(FLUX__BOTH_ROW)
     FLUX__LOSSES(FLUX__BOTH_ROW)
-    /* ... and those that have another, mostly Julia's. */
+    /* Functions that have another name in formulas, mostly Julia's. */
     { "abs2", FLUX__FN_EACH, flux_square, NULL, NULL, NULL },
     { "\xCF\x83", FLUX__FN_EACH, flux_sigmoid, NULL, NULL, NULL },
     { "hard\xCF\x83", FLUX__FN_EACH, flux_hardsigmoid, NULL, NULL, NULL },
@@ -118,7 +118,7 @@ static const flux__expr_fn flux__expr_fns[] = {
 };
 enum { FLUX__FUNCTIONS = sizeof flux__expr_fns / sizeof *flux__expr_fns };
 
-/* The function of this name that takes so many operands (-1: any); NULL if there is none. */
+/* The function of this name that takes `operands` operands (-1: any number of them); NULL: none. */
 static const flux__expr_fn *flux__expr_find(const char *name, int size, int operands) {
     for (int i = 0; i < (int)FLUX__FUNCTIONS; i++) {
         const flux__expr_fn *f = &flux__expr_fns[i];
@@ -128,18 +128,18 @@ static const flux__expr_fn *flux__expr_find(const char *name, int size, int oper
     return NULL;
 }
 
-typedef struct flux__call {               /* f.(a, b, dims=0), as read */
-    const char *name;                     /* where it stands in the formula */
-    int size;
-    bool dot;
-    const flux__expr_fn *first;          /* sum(abs2, x): the function applied first */
+typedef struct flux__call {               /* a call as it is parsed: f.(a, b, dims=0) */
+    const char *name;                     /* points into the formula */
+    int size;                             /* length of the name */
+    bool dot;                             /* f.( and not f( */
+    const flux__expr_fn *first;           /* abs2 in sum(abs2, x): applied to x before sum */
     flux__term arg[FLUX__ARGUMENTS];
-    int n, dims[FLUX_MAX_DIMS], ndims;
+    int n, dims[FLUX_MAX_DIMS], ndims;    /* n operands; ndims dims, 0: none were given */
 } flux__call;
 
 static flux__term flux__expr_parse(flux__expr *p, int bind);
 
-/* A whole number from 0 to 7 as one of the dims of a call. */
+/* Parses a whole number from 0 to 7 and appends it to the call's dims. */
 static void flux__expr_dim(flux__expr *p, flux__call *c) {
     flux__expr_space(p);
     bool digit = flux__is_digit(*p->at) && !flux__is_digit(p->at[1]) && p->at[1] != '.';
@@ -150,7 +150,7 @@ static void flux__expr_dim(flux__expr *p, flux__call *c) {
     c->dims[c->ndims++] = *p->at++ - '0';
 }
 
-/* dims=1 or dims=(0, 1). False: something else stands here. */
+/* Parses dims=1 or dims=(0, 1). False: the next argument is not dims, and nothing was consumed. */
 static bool flux__expr_dims(flux__expr *p, flux__call *c) {
     const char *start = p->at;
     if (!flux__is_name("dims", p->at, flux__name_size(p->at))) return false;
@@ -171,7 +171,9 @@ static bool flux__expr_dims(flux__expr *p, flux__call *c) {
 
 static int flux__expr_bound(const flux__expr *p, const char *name, int size);
 
-/* sum(abs2, x): a name of a function of one number before the first comma. */
+/* Parses the first argument of sum(abs2, x): the name of an elementwise function of one operand,
+   and the comma. False, with nothing consumed: something else is next, as a variable of that
+   name. */
 static bool flux__expr_first(flux__expr *p, flux__call *c) {
     int size = flux__name_size(p->at);
     const char *after = p->at + size;
@@ -184,7 +186,7 @@ static bool flux__expr_first(flux__expr *p, flux__call *c) {
     return true;
 }
 
-/* What stands between a call's brackets. */
+/* Parses the arguments of a call, up to and with its closing bracket. */
 static void flux__expr_arguments(flux__expr *p, flux__call *c) {
     if (flux__expr_take(p, ")")) return;
     while (!p->failed) {
@@ -204,7 +206,8 @@ static void flux__expr_arguments(flux__expr *p, flux__call *c) {
     }
 }
 
-/* Whether the call is spelled as its function wants it: operands, dot, dims. */
+/* Whether a call suits its function: the number of operands, the dot and the dims; an error if not.
+   f is the function of that name and number of operands; NULL: only others have the name. */
 static bool flux__expr_check_call(flux__expr *p, const flux__call *c, const flux__expr_fn *f) {
     const flux__expr_fn *any = f ? f : flux__expr_find(c->name, c->size, -1);
     bool each = f && f->kind <= FLUX__FN_TRIPLE;
@@ -227,7 +230,7 @@ static bool flux__expr_check_call(flux__expr *p, const flux__call *c, const flux
     return !p->failed;
 }
 
-/* length(x), size(x, 0) */
+/* The value of length(x) or size(x, 0), a plain number. */
 static flux__term flux__expr_count(flux__expr *p, const flux__call *c, const flux__expr_fn *f) {
     const flux_tensor *x = c->arg[0].t;
     double d = f->kind == FLUX__FN_SIZE ? c->arg[1].num : 0;
@@ -237,6 +240,7 @@ static flux__term flux__expr_count(flux__expr *p, const flux__call *c, const flu
     return flux__expr_number(x && !p->failed ? (double)flux_dim(x, (int)d) : 1);
 }
 
+/* Records a reduction over the dims of a call, after the function in sum(abs2, x), if given. */
 static flux_tensor *flux__expr_reduce(const flux__call *c, const flux__expr_fn *f, flux_tensor *x) {
     flux_reduce_opts o;
     o.x = c->first ? c->first->one(x) : x;
@@ -245,13 +249,15 @@ static flux_tensor *flux__expr_reduce(const flux__call *c, const flux__expr_fn *
     return f->reduce(c->ndims, o);
 }
 
-/* An operand as the tensor that the function takes; in a call of numbers alone, a float64. */
+/* An operand as a tensor. In a call whose operands are all plain numbers (`plain`) it is a float64
+   scalar; for the dot product a row becomes a vector. */
 static flux_tensor *flux__expr_operand_of(const flux__term *a, const flux__expr_fn *f, bool plain) {
     if (plain) return flux_full_shape(flux__shape(NULL, 0), a->num, FLUX_F64);
     return f->two == flux_dot ? flux__unrow(a) : flux__as_tensor(a);
 }
 
-/* Calls the function. Of numbers alone it gives a plain number, computed at once and in double. */
+/* Checks and runs a call. If all operands are plain numbers and the result is a scalar, the result
+   is computed at once, in double, and is a plain number; else it is a recorded tensor. */
 static flux__term flux__expr_apply(flux__expr *p, const flux__call *c) {
     const flux__expr_fn *f = flux__expr_find(c->name, c->size, c->n);
     flux_tensor *t[FLUX__ARGUMENTS] = { NULL, NULL, NULL }, *y;
@@ -275,9 +281,9 @@ static flux__term flux__expr_apply(flux__expr *p, const flux__call *c) {
     return flux__expr_leave(p, got ? y : NULL).t ? flux__expr_number(num) : flux__expr_number(0);
 }
 
-/* ---- reading */
+/* ---- parsing */
 
-/* The number of the bound variable of this name; -1 if there is none. */
+/* The index of the bound variable of this name; -1 if there is none. */
 static int flux__expr_bound(const flux__expr *p, const char *name, int size) {
     const char *s = p->names;
     for (int i = 0; i < p->n; i++) {
@@ -289,6 +295,7 @@ static int flux__expr_bound(const flux__expr *p, const char *name, int size) {
     return -1;
 }
 
+/* Whether the name is that of a constant, whose value is written to *num. */
 static bool flux__expr_constant(const char *name, int size, double *num) {
     static const double pi = 3.14159265358979323846, e = 2.71828182845904523536;
     static const char *const names[] = { "pi", "\xCF\x80", "\xE2\x84\xAF",
@@ -302,12 +309,14 @@ static bool flux__expr_constant(const char *name, int size, double *num) {
     return false;
 }
 
-/* Whether a dot before s is that of an operator or a call, not of a number before it: 2.*x, 2.^x */
+/* Whether a dot just before s belongs to the operator or call at s, as in 2.*x and 2.^x, and not to
+   the number before the dot. */
 static bool flux__dots(const char *s) {
     return (*s && strchr("+-*/^=!<>&|'(", *s)) || flux__is_sign(s);
 }
 
-/* 1, 2.5, .5, 1e-3, 1f0, 1_000. strtod gets digits without a point, as its sign is the locale's. */
+/* Parses a number: 1, 2.5, .5, 1e-3, 1_000, or 1f0, which is rounded to float32. strtod gets the
+   digits and an exponent, but no point, because strtod expects the locale's decimal sign. */
 static double flux__expr_literal(flux__expr *p) {
     char digits[64];
     int n = 0;
@@ -316,7 +325,7 @@ static double flux__expr_literal(flux__expr *p) {
     for (;; p->at++) {
         const char *s = p->at;
         if (flux__is_digit(*s)) {
-            if (n == 40) power++;         /* more digits than matter */
+            if (n == 40) power++;         /* digits past the 40th are dropped */
             else if (n || *s != '0') digits[n++] = *s;
             if (point) power--;
         } else if (*s == '.' && !point && !flux__dots(s + 1)) point = true;
@@ -338,6 +347,8 @@ static double flux__expr_literal(flux__expr *p) {
     return single ? (double)(float)v : v;
 }
 
+/* Parses what begins with a name: a call, a bound variable or a constant. Without brackets a
+   variable comes before a constant of its name; with them only functions are looked up. */
 static flux__term flux__expr_name(flux__expr *p) {
     flux__call c;
     memset(&c, 0, sizeof c);
@@ -365,7 +376,8 @@ static flux__term flux__expr_name(flux__expr *p) {
     return v;
 }
 
-/* A number, a name, a call or a bracket, and a ' behind it; or a number and its factor, as in 2x. */
+/* Parses an operand: a number, a name, a call or an expression in brackets, with any ' after it. A
+   number just before a name or bracket is multiplied by what follows, as in 2x. */
 static flux__term flux__expr_operand(flux__expr *p) {
     flux__term v = flux__expr_number(0);
     const char *start;
@@ -389,7 +401,7 @@ static flux__term flux__expr_operand(flux__expr *p) {
     return v;
 }
 
-/* - + ! and the root sign before what they bind to. */
+/* Parses an operand with a prefix operator before it, if there is one: - + ! or the root sign. */
 static flux__term flux__expr_prefix(flux__expr *p) {
     static const char *const signs[] = { "-", "+", "!", "\xE2\x88\x9A" };
     flux__expr_space(p);
@@ -398,7 +410,7 @@ static flux__term flux__expr_prefix(flux__expr *p) {
     while (which < 4 && !flux__starts(s, signs[which])) which++;
     if (which == 4) return flux__expr_operand(p);
     p->at = s + strlen(signs[which]);
-    bool call = p->at[0] == '.' && p->at[1] == '(';        /* !.(x) */
+    bool call = p->at[0] == '.' && p->at[1] == '(';        /* as in !.(x) */
     bool dot = call || s != start;
     if (call) p->at++;
     flux__term v = call ? flux__expr_operand(p) : flux__expr_parse(p, FLUX__BIND_UNARY);
@@ -417,7 +429,8 @@ static flux__term flux__expr_prefix(flux__expr *p) {
     return v;
 }
 
-/* c ? a : b, from the ? on. Both sides are recorded; a plain number chooses one of them at once. */
+/* Parses the rest of c ? a : b, from the ? on. Both sides are recorded. If c is a plain number the
+   result is one of them; if c is a scalar tensor it is a where over both. */
 static flux__term flux__expr_choice(flux__expr *p, flux__term c) {
     const char *at = p->at++;
     flux__term a = flux__expr_parse(p, FLUX__BIND_CHOICE), b;
@@ -434,7 +447,9 @@ static flux__term flux__expr_choice(flux__expr *p, flux__term c) {
     return FLUX__EXPR_AT(p, at, (flux_where)(c.t, flux__as_tensor(&a), flux__as_tensor(&b)));
 }
 
-/* Reads what binds at least as tightly as `bind`. */
+/* Parses an expression, as far as its operators bind at least as tightly as `bind` (0: all), and
+   returns its value. Operators of equal strength are applied from left to right, ^ from right to
+   left. */
 static flux__term flux__expr_parse(flux__expr *p, int bind) {
     flux__term v = flux__expr_number(0);
     bool dot, compared = false;
@@ -461,7 +476,7 @@ static flux__term flux__expr_parse(flux__expr *p, int bind) {
     return v;
 }
 
-/* Names must be n plain names; values tensors. */
+/* Whether `names` are n plain names, separated by commas, and each has a tensor; else an error. */
 static bool flux__expr_check(const flux__expr *p) {
     const char *s = p->names ? p->names : "";
     for (int i = 0; i < p->n; i++) {
@@ -485,6 +500,7 @@ static bool flux__expr_check(const flux__expr *p) {
     return true;
 }
 
+/* Parses the formula as a whole and returns its value as a tensor. NULL: an error. */
 FLUX_DEF flux_tensor *flux_expr_with(const char *formula, int n, const char *names,
                                      flux_tensor *const *values) {
     flux__expr p = { formula, formula, names, values, n, 0, false, NULL };

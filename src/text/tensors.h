@@ -344,7 +344,7 @@ static void flux__put_shape(flux__sink *s, const flux_tensor *x) {
     if (x->ndim == 0) flux__put(s, "scalar");
 }
 
-/* Writes the device and dtype: " cpu f32", " cuda(0) f16". */
+/* Writes the device and dtype: " CPU f32", " CUDA(0) f16". */
 static void flux__put_place(flux__sink *s, const flux_tensor *x) {
     flux__put(s, " ");
     flux__put(s, flux_device_backend(x->device));
