@@ -9,33 +9,38 @@
 #include "sources.h"
 
 /* ---------------------------------------------------------------------- files/csv.h
-   CSV: lines of numbers, as float32, columns x lines. The separator is found in
-   the first line of numbers: a semicolon, a comma, a tab, or any run of blanks.
-   A heading line is skipped, # begins a comment, empty lines do not count.
+   CSV: lines of numbers are read as a float32 tensor of columns x lines. The
+   separator is found in the first line of numbers: a semicolon, a comma, a tab,
+   or any run of blanks. A heading line is skipped, # begins a comment, and empty
+   lines do not count.
 
-   Invariant: the whole text is one buffer; a first pass counts columns and
-   lines, a second one reads numbers into the tensor, and all lines have as many
-   as the first. More lines than the text could hold at that width are compared
-   before memory is asked for. A number is rounded to float32 once: from a
-   double where that is safe, by strtof where the double is near the middle
-   between two float32. The locale's decimal point does not matter, as strtof
-   gets digits and an exponent without a point. What is wrong is named by line
-   and column. */
+   Invariant: the whole text is one buffer. A first pass counts columns and
+   lines, a second one reads the numbers into the tensor and checks that all
+   lines have as many as the first. If columns x lines is more than a text of
+   this size can hold, the second pass runs once without a tensor, to report the
+   line that is too short before memory is allocated. A number is rounded to
+   float32 once: from a double where that is safe, by strtof where the double is
+   near the middle between two float32. The locale's decimal point does not
+   matter, since strtof gets digits and an exponent without a point. Errors name
+   line and column. */
 
 FLUX__COLD
 
 static bool flux__digit(char c) { return c >= '0' && c <= '9'; }
 
-/* Whether the text is `word`, letters of either case. */
+/* Whether the text is `word`, which is in lower case, with letters of either case. */
 static bool flux__word(const char *p, const char *end, const char *word) {
     for (; p < end && *word && (*p | 32) == *word; p++) word++;
     return p == end && *word == 0;
 }
 
-/* The digits of a number without its point, and the power of ten that this takes: "12.50" is
-   1250 and -2. Of those past the 780th only matters whether one is not 0. */
+/* The n digits of a number without its point, and the power of ten they are multiplied by: "12.50"
+   is 1250 and -2. `value` is the first 19 digits as an integer; n has leading zeros left out. Of
+   the digits past the 780th it matters only whether one is not 0: then the last digit kept is made
+   odd, so that the number does not round as if they were 0. */
 typedef struct flux__digits { char text[800]; int n; int64_t power; uint64_t value; } flux__digits;
 
+/* Splits an unsigned number, "12.5e3", into digits and power; false: the text is not one. */
 static bool flux__take_digits(const char *p, const char *end, flux__digits *d) {
     bool point = false, any = false, minus;
     d->n = 0, d->power = 0, d->value = 0;
@@ -45,7 +50,7 @@ static bool flux__take_digits(const char *p, const char *end, flux__digits *d) {
             continue;
         }
         any = true;
-        if (d->n == 0 && *p == '0') d->power -= point;     /* leading zeros are none */
+        if (d->n == 0 && *p == '0') d->power -= point;     /* a leading zero is not kept */
         else if (d->n < 780) {
             d->text[d->n++] = *p;
             if (d->n < 20) d->value = d->value * 10 + (uint64_t)(*p - '0');
@@ -66,10 +71,10 @@ static bool flux__take_digits(const char *p, const char *end, flux__digits *d) {
     return p == end && p > start;
 }
 
-/* Reads 1250 and -2 as 12.5. Up to 19 digits make a double that is right but for its last bit
-   or two; unless that leaves it open on which side of the middle between two float32 the number
-   lies, it is rounded once more. Else strtof decides, which sees only "1250e-2", whatever the
-   locale's point. */
+/* The float32 that is nearest to digits and power: 1250 and -2 give 12.5. From up to 19 digits and
+   a power of at most 22 a double is computed, whose last bit or two may be wrong. If it is not
+   near the middle between two float32, it lies on the right side of it, and rounding it gives the
+   right float32. Else strtof reads the text "1250e-2", in which the locale has no part. */
 static float flux__round_digits(flux__digits *d) {
     static const double ten[] = { 1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
                                   1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
@@ -80,14 +85,16 @@ static float flux__round_digits(flux__digits *d) {
                                 : (double)d->value * ten[d->power];
         uint64_t bits;
         memcpy(&bits, &v, sizeof bits);
-        bits = (bits & 0x1FFFFFFF) - 0x10000000 + 8;   /* what goes; 0 to 16: near the middle */
+        bits = (bits & 0x1FFFFFFF) - 0x10000000 + 8;   /* the 29 bits that rounding drops; 0 to
+                                                          16 says that they are near the middle */
         if (bits > 16 && v < 3e38) return (float)v;
     }
     snprintf(d->text + d->n, sizeof d->text - (size_t)d->n, "e%lld", (long long)d->power);
     return strtof(d->text, NULL);
 }
 
-/* A decimal number (1), or inf or nan (2). 0 if the text as a whole is none of them. */
+/* Parses a text as a whole and writes its value to *out. Returns 1 for a decimal number, 2 for inf
+   or nan, and 0 if it is none of them. */
 static int flux__number_of(const char *p, const char *end, float *out) {
     flux__digits d;
     int kind = 2;
@@ -103,19 +110,20 @@ static int flux__number_of(const char *p, const char *end, float *out) {
 
 typedef struct flux__csv {
     flux__source *source;
-    const char *at, *end;
-    int64_t line;                         /* number of the line that was read last, from 1 */
-    char separator;                       /* ' ': any run of blanks */
+    const char *at, *end;                 /* what is left of the text */
+    int64_t line;                         /* number, from 1, of the line that was read last */
+    char separator;                       /* ' ' stands for any run of blanks and tabs */
 } flux__csv;
 
 static bool flux__is_blank(char c) { return c == ' ' || c == '\t'; }
 
+/* Moves both ends of a text inwards past blanks. */
 static void flux__trim(const char **p, const char **end) {
     while (*p < *end && flux__is_blank(**p)) ++*p;
     while (*p < *end && flux__is_blank((*end)[-1])) --*end;
 }
 
-/* The next line that has something on it, without its comment. */
+/* Finds the next line that is not empty, without its comment; false at the text's end. */
 static FLUX__O1 bool flux__csv_line(flux__csv *c, const char **start, const char **stop) {
     while (c->at < c->end) {
         const char *p = c->at, *q = p, *comment;
@@ -133,9 +141,10 @@ static FLUX__O1 bool flux__csv_line(flux__csv *c, const char **start, const char
     return false;
 }
 
-/* Takes the next field, a to b, off the line that goes on at *p (NULL: it does not). */
-static FLUX__O1 bool flux__csv_field(const flux__csv *c, const char **p, const char *end, const char **a,
-                            const char **b) {
+/* Takes the next field, from *a to *b, off a line of which *p to end is left, and advances *p; *p
+   becomes NULL after the last field. False: there is no further field. */
+static FLUX__O1 bool flux__csv_field(const flux__csv *c, const char **p, const char *end,
+                                     const char **a, const char **b) {
     const char *q;
     if (!*p) return false;
     if (c->separator == ' ') flux__trim(p, &end);
@@ -148,6 +157,8 @@ static FLUX__O1 bool flux__csv_field(const flux__csv *c, const char **p, const c
     return true;
 }
 
+/* Raises the error that a field is wrong, and returns -1. The field is shown in at most 24
+   characters, control characters as ?. */
 static int64_t flux__csv_bad(const flux__csv *c, int64_t column, const char *a, const char *b,
                              const char *why) {
     char shown[28];
@@ -159,10 +170,10 @@ static int64_t flux__csv_bad(const flux__csv *c, int64_t column, const char *a, 
     return -1;
 }
 
-/* The numbers of a line, of which `most` fit into out (NULL: they are only counted); how many,
-   or -1 with an error. */
-static FLUX__O1 int64_t flux__csv_numbers(const flux__csv *c, const char *p, const char *end, float *out,
-                                 int64_t most) {
+/* Parses the numbers of a line into out, which has room for `most`, and returns how many the line
+   has, or -1 with an error. With out NULL the fields are only counted. */
+static FLUX__O1 int64_t flux__csv_numbers(const flux__csv *c, const char *p, const char *end,
+                                          float *out, int64_t most) {
     const char *a, *b;
     int64_t n = 0;
     float v = 0;
@@ -180,7 +191,7 @@ static FLUX__O1 int64_t flux__csv_numbers(const flux__csv *c, const char *p, con
     return n;
 }
 
-/* Skips the heading, finds the separator, counts columns and lines; c then stands before the
+/* Skips the heading, finds the separator, and counts columns and lines. Then c is back before the
    first line of numbers. */
 static bool flux__csv_survey(flux__csv *c, int64_t *columns, int64_t *lines) {
     const char *a, *b, *q;
@@ -190,7 +201,7 @@ static bool flux__csv_survey(flux__csv *c, int64_t *columns, int64_t *lines) {
     if (have) {
         while (a < b && flux__is_blank(*a)) a++;
         for (q = a; q < b && *q != ',' && *q != ';' && !flux__is_blank(*q);) q++;
-        if (!flux__number_of(a, q, &v)) {              /* a heading, then */
+        if (!flux__number_of(a, q, &v)) {              /* no number: this line is a heading */
             before = *c;
             have = flux__csv_line(c, &a, &b);
         }
@@ -211,7 +222,8 @@ static bool flux__csv_survey(flux__csv *c, int64_t *columns, int64_t *lines) {
     return true;
 }
 
-/* Reads all lines into out, or if that is NULL only compares their lengths. */
+/* Reads all lines into out (columns x lines), or if out is NULL only checks that each line has as
+   many numbers as there are columns. */
 static bool flux__csv_fill(flux__csv *c, float *out, int64_t columns) {
     const char *a, *b;
     int64_t first = 0;
@@ -235,7 +247,7 @@ static flux_tensor *flux__parse_csv(flux__source *s) {
     const char *text = (const char *)s->bytes;
     flux__csv c = { s, text, text + s->size, 0, ',' };
     if (flux__foreign(s)) return NULL;
-    if (s->size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) c.at += 3; /* the mark of UTF-8 */
+    if (s->size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) c.at += 3; /* byte order mark */
     if (!flux__csv_survey(&c, &size[0], &size[1])) return NULL;
     if ((uint64_t)size[1] > (s->size + 1) / (uint64_t)size[0] && !flux__csv_fill(&c, NULL, size[0]))
         return NULL;

@@ -8,15 +8,17 @@
 /* ---------------------------------------------------------------------- files/idx.h
    IDX, MNIST's format: two zero bytes, the element type, the number of dims,
    the sizes as 32-bit numbers, the elements, all big-endian. flux__load_with
-   runs the parser of any format of one tensor over a file.
+   runs the parser of any format that holds one tensor over a file.
 
    Invariant: the file has exactly the bytes that its heading promises, and this
-   is checked before a tensor is allocated. The sizes are row-major, so they are
-   read in reverse and the data stay as they lie. Every temporary is hidden: a
-   call returns one tensor in host memory, or NULL with an error. */
+   is checked before a tensor is allocated. The file is row-major, so its sizes
+   are read in reverse order and its data as they are. Every temporary belongs
+   to a scope of the call (flux__hide): a call returns one tensor in host
+   memory, or NULL with an error. */
 
 FLUX__COLD
 
+/* Checks the heading of an IDX file and reads its tensor. */
 static flux_tensor *flux__parse_idx(flux__source *s) {
     unsigned char head[4 + 4 * FLUX_MAX_DIMS];
     const flux__element *e = NULL;
@@ -49,7 +51,8 @@ static flux_tensor *flux__parse_idx(flux__source *s) {
     return flux__read_tensor(s, start, e, shape, true);
 }
 
-/* Runs a parser over a file, its temporaries hidden. */
+/* Opens a file and runs a parser over it; the parser's temporaries end with this call, which is
+   named `call` in messages. */
 static flux_tensor *flux__load_with(flux_tensor *(*parse)(flux__source *), const char *call,
                                     const char *path) {
     flux__source s;

@@ -16,25 +16,26 @@
 
 /* ---------------------------------------------------------------------- files/npy.h
    NumPy's .npy: "\x93NUMPY", version, length, a Python dictionary as text,
-   elements. The cursor that reads textual headings, of .npy and of safetensors,
-   is here, and so are the functions with which all writers fetch a tensor's
-   elements (flux__host_data).
+   elements. The cursor that parses the textual headings of .npy and of
+   safetensors is here, and so are the functions with which all writers fetch a
+   tensor's elements (flux__host_data).
 
    Invariant: a heading has exactly the keys descr, fortran_order and shape,
-   each once. Data in C order are those of the tensor of reversed dims: this is
-   read, and its transpose, a view, is handed out. The writer says
+   each once. Data in C order are those of the tensor of reversed dims: this
+   tensor is read, and its transpose, a view, is returned. The writer sets
    fortran_order, since memory is column-major, and the data begin at a multiple
-   of 64. The cursor changes its text in place: strings are terminated where
-   they stand. */
+   of 64 bytes. The cursor changes its text in place: it ends each string with a
+   NUL over the closing quote. */
 
 FLUX__COLD
 
 typedef struct flux__cursor {
-    const flux__source *source;
-    char *start, *at, *end;
+    const flux__source *source;           /* for messages */
+    char *start, *at, *end;               /* the heading in memory; at: the next character */
     uint64_t offset;                      /* of start in the file */
 } flux__cursor;
 
+/* Raises the error that the heading is broken at the cursor, and returns false. */
 static bool flux__cursor_bad(const flux__cursor *c, const char *what) {
     flux__bad(c->source, "its heading is broken at byte %llu: %s",
               (unsigned long long)(c->at - c->start) + c->offset, what);
@@ -46,7 +47,7 @@ static void flux__blanks(flux__cursor *c) {
         c->at++;
 }
 
-/* Steps over that character, if it comes next. */
+/* Skips blanks, and then the character `want` if it comes next; whether it did. */
 static bool flux__next_is(flux__cursor *c, char want) {
     flux__blanks(c);
     if (c->at >= c->end || *c->at != want) return false;
@@ -54,6 +55,7 @@ static bool flux__next_is(flux__cursor *c, char want) {
     return true;
 }
 
+/* The same, but with an error if another character comes next. */
 static bool flux__expect(flux__cursor *c, char want) {
     char what[32];
     if (flux__next_is(c, want)) return true;
@@ -61,7 +63,7 @@ static bool flux__expect(flux__cursor *c, char want) {
     return flux__cursor_bad(c, what);
 }
 
-/* A whole number from 0 to 2^63-1, without sign or leading zeros. */
+/* Parses a whole number from 0 to 2^63-1, without sign or leading zeros. */
 static bool flux__whole(flux__cursor *c, int64_t *out) {
     flux__blanks(c);
     char *start = c->at;
@@ -80,14 +82,15 @@ static bool flux__whole(flux__cursor *c, int64_t *out) {
 
 /* ---------------- .npy: "\x93NUMPY", version, length, a Python dictionary as text, elements */
 
-typedef struct flux__npy {
+typedef struct flux__npy {                /* what a heading says */
     const flux__element *type;
-    bool big, fortran;
-    flux_shape shape;
-    int seen;                             /* bits: descr, fortran_order, shape */
+    bool big, fortran;                    /* big-endian elements; column-major order */
+    flux_shape shape;                     /* dims in NumPy's order */
+    int seen;                             /* bits of the keys read: descr, fortran_order, shape */
 } flux__npy;
 
-/* A Python string without escapes; NUL-terminated where it stands. */
+/* Parses a Python string without escapes. It is returned within the text, where the closing quote
+   becomes its NUL. */
 static char *flux__npy_string(flux__cursor *c) {
     flux__blanks(c);
     char quote = c->at < c->end ? *c->at : 0, *start = c->at + 1;
@@ -105,7 +108,7 @@ static char *flux__npy_string(flux__cursor *c) {
     return start;
 }
 
-/* NumPy's name of a dtype: byte order, letter, bytes: "<f4". */
+/* Parses NumPy's name of a dtype, "<f4": byte order, letter and bytes of an element. */
 static bool flux__npy_dtype(flux__cursor *c, flux__npy *npy) {
     flux__blanks(c);
     if (c->at < c->end && *c->at == '[') {
@@ -140,6 +143,7 @@ static bool flux__npy_bool(flux__cursor *c, bool *out) {
     return true;
 }
 
+/* Parses a tuple of sizes: "()", "(3,)" or "(3, 4)". */
 static bool flux__npy_shape(flux__cursor *c, flux__npy *npy) {
     int n = 0;
     bool comma = true;
@@ -160,6 +164,7 @@ static bool flux__npy_shape(flux__cursor *c, flux__npy *npy) {
     return n <= FLUX_MAX_DIMS;
 }
 
+/* Parses the dictionary of a heading: its three keys in any order, each once, and nothing else. */
 static bool flux__npy_heading(flux__cursor *c, flux__npy *npy) {
     static const char *const keys[] = { "descr", "fortran_order", "shape" };
     bool comma = true;
@@ -184,8 +189,9 @@ static bool flux__npy_heading(flux__cursor *c, flux__npy *npy) {
     return c->at == c->end || flux__cursor_bad(c, "something follows the dictionary");
 }
 
-/* Data in C order are those of the tensor of reversed dimensions, so that is read, and its
-   transpose handed out. */
+/* Reads the tensor whose data begin at `at`. Data in C order are those of the tensor of reversed
+   dims, so that tensor is read and its transpose, a view, is returned. With at most one dim that
+   is not 1 (`wide` counts these) both orders are the same. */
 static flux_tensor *flux__npy_tensor(flux__source *s, uint64_t at, flux__npy *npy) {
     uint64_t bytes;
     flux_shape shape = npy->shape, back = npy->shape, order = npy->shape;
@@ -203,6 +209,7 @@ static flux_tensor *flux__npy_tensor(flux__source *s, uint64_t at, flux__npy *np
     return t ? flux_permute_to(t, order) : NULL;
 }
 
+/* Checks the heading of a .npy file, of versions 1 to 3 of the format, and reads its tensor. */
 static flux_tensor *flux__parse_npy(flux__source *s) {
     unsigned char head[12];
     flux__npy npy;
@@ -234,7 +241,8 @@ FLUX_DEF flux_tensor *flux_load_npy(const char *path) {
     return flux__load_with(flux__parse_npy, "load_npy", path);
 }
 
-/* The heading for x, with the data beginning at a multiple of 64; its length. */
+/* Writes the heading for a tensor of this element type and shape to out, and returns its length, a
+   multiple of 64, so that the data begin at one. */
 static size_t flux__npy_head(char *out, size_t room, const flux__element *e,
                              const flux_shape *shape) {
     size_t n = 10, total;
@@ -253,18 +261,20 @@ static size_t flux__npy_head(char *out, size_t room, const flux__element *e,
     return total;
 }
 
-/* x, dtype and all, on that device (flux_to would make a float64 on its way to a GPU a float32). */
+/* x on device d, with its dtype unchanged (flux_to converts float64 to float32 on the way to a
+   GPU). */
 static flux_tensor *flux__placed(flux_tensor *x, flux_device d) {
     return flux__same_device(x->device, d) ? x : flux__move(x, d);
 }
 
-/* Its elements in host memory. */
+/* The elements of x in host memory, evaluated; NULL: an error. */
 static const void *flux__host_data(flux_tensor *x) {
     flux_device cpu = { 0, 0 };
     flux_tensor *y = flux__placed(x, cpu);
     return y ? flux_data(y) : NULL;
 }
 
+/* Whether x is a tensor that a file can hold; NULL and tuples are errors. */
 static bool flux__plain(const char *call, const char *arg, const flux_tensor *x) {
     if (!x) flux__null(call, arg, x);
     else if (x->op == FLUX__TUPLE)
@@ -273,6 +283,8 @@ static bool flux__plain(const char *call, const char *arg, const flux_tensor *x)
     return false;
 }
 
+/* Writes x as .npy, with its shape as NumPy will show it. 0: done; -1: an error, and the file that
+   was there before is unchanged. */
 FLUX_DEF int flux_save_npy(flux_tensor *x, const char *path) {
     char head[512];
     if (!flux__plain("save_npy", "x", x)) return -1;

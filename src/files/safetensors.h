@@ -8,39 +8,44 @@
 #include "csv.h"
 
 /* ---------------------------------------------------------------------- files/safetensors.h
-   The heading of a safetensors file: 8 bytes say how long it is; it is JSON,
+   The heading of a safetensors file. The file begins with 8 bytes, the length
+   of the heading. The heading is JSON,
    {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...,
-   "__metadata__": {"any": "text"}}; the data follow. flux__archive_open reads
-   and checks it, flux__find looks a name up, flux__entry_read makes the tensor.
+   "__metadata__": {"any": "text"}}, and the data follow it. flux__archive_open
+   reads and checks the heading, flux__find looks a name up, and flux__entry_read
+   makes the tensor.
 
    Invariant: in an open archive every entry's shape, dtype and offsets agree,
-   the data follow each other to the file's end without a hole or an overlap,
-   and no name is there twice. Entries and pairs of the metadata are sorted by
-   name; strings point into the heading, unescaped in place. A name is found as
-   it is, else through a tie: "tie:name" in the metadata of our files, plain
-   "name" in those of PyTorch's save_model. An entry whose dtype or number of
-   dims we do not have is an error only when it is read. */
+   the tensors' data follow each other to the file's end without a hole or an
+   overlap, and no name is there twice. Entries and pairs of the metadata are
+   sorted by name; strings point into the heading, where they are unescaped in
+   place. A name that no entry has may be tied to another one by the metadata:
+   the pair's key is "tie:name" in our files, and plain "name" in those of
+   PyTorch's save_model. An entry of a dtype or number of dims that flux.h does
+   not support is an error only when it is read. */
 
-#define FLUX__MAX_HEADING 100000000       /* bytes: what Python's library allows */
+#define FLUX__MAX_HEADING 100000000       /* bytes: the limit of Python's library */
 
 FLUX__COLD
 
 typedef struct flux__entry {              /* a tensor in the file */
     const char *name, *dtype;
-    const flux__element *type;            /* NULL: one that we don't have */
-    int ndim;                             /* may be more than a flux_shape has room for */
-    int64_t dim[FLUX_MAX_DIMS];           /* in the file's order */
-    uint64_t begin, end;                  /* among the data */
-    bool used;
+    const flux__element *type;            /* NULL: a dtype that we do not support */
+    int ndim;                             /* may be more than FLUX_MAX_DIMS */
+    int64_t dim[FLUX_MAX_DIMS];           /* the first ones, in the file's (row-major) order */
+    uint64_t begin, end;                  /* byte offsets from the start of the data */
+    bool used;                            /* for the caller: a tensor was loaded from it */
 } flux__entry;
+
+/* A pair of the metadata. used: flux__find has looked for the name that it ties. */
 typedef struct flux__remark { const char *key, *value; bool used; } flux__remark;
 
 typedef struct flux__archive {            /* a safetensors file, its heading read and checked */
     flux__source source;
-    char *heading;                        /* the names' memory */
-    uint64_t data;                        /* where the data begin */
-    flux__entry *entry;                   /* sorted by name, as pairs are */
-    flux__remark *pair;
+    char *heading;                        /* its text, which all names point into */
+    uint64_t data;                        /* position in the file at which the data begin */
+    flux__entry *entry;                   /* sorted by name */
+    flux__remark *pair;                   /* sorted by key */
     int entries, entry_room, pairs, pair_room;
 } flux__archive;
 
@@ -62,6 +67,7 @@ static bool flux__utf8(const char *text, size_t n) {
     return true;
 }
 
+/* The number that four hexadecimal digits say; -1: they are not. */
 static int flux__hex4(const char *p) {
     int v = 0;
     for (int i = 0; i < 4; i++) {
@@ -74,8 +80,9 @@ static int flux__hex4(const char *p) {
     return v;
 }
 
-/* The character after a backslash, written to *out as UTF-8; it never takes more room there
-   than its escape did. */
+/* Parses an escape, whose backslash has been read, and writes its character to *out as UTF-8.
+   *out is in the same text: the character is never longer than its escape, so it overwrites only
+   what has been read. */
 static bool flux__json_escape(flux__cursor *c, char **out) {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     const char *known = c->at < c->end && *c->at ? strchr(from, *c->at) : NULL;
@@ -109,7 +116,8 @@ static bool flux__json_escape(flux__cursor *c, char **out) {
     return true;
 }
 
-/* A JSON string, unescaped and NUL-terminated where it stands. */
+/* Parses a JSON string. It is returned within the text, where it is unescaped and NUL-terminated
+   in place. */
 static char *flux__json_string(flux__cursor *c) {
     if (!flux__expect(c, '"')) return NULL;
     char *start = c->at, *o = start;
@@ -133,15 +141,16 @@ static char *flux__json_string(flux__cursor *c) {
     return NULL;
 }
 
-/* Steps from one member of an object or array to the next: 1 there is one, 0 it ended, -1
-   broken. */
+/* Goes to the next member of an object or array that ends with `close`. 1: there is one, 0: the
+   object or array has ended, -1: an error. */
 static int flux__json_next(flux__cursor *c, bool first, char close) {
     if (flux__next_is(c, close)) return 0;
     if (!first && !flux__expect(c, ',')) return -1;
     return 1;
 }
 
-/* Numbers in brackets; how many, or -1. Those past `most` are checked and counted. */
+/* Parses an array of whole numbers and returns how many there are, or -1. The first `most` are
+   stored in out; the others are only checked and counted. */
 static int flux__json_numbers(flux__cursor *c, int64_t *out, int most) {
     int n = 0, more;
     int64_t v;
@@ -153,7 +162,7 @@ static int flux__json_numbers(flux__cursor *c, int64_t *out, int most) {
     return more < 0 ? -1 : n;
 }
 
-/* The object that describes one tensor. */
+/* Parses the object that describes one tensor: dtype, shape and data_offsets, each once. */
 static bool flux__json_entry(flux__cursor *c, flux__entry *e) {
     static const char *const keys[] = { "dtype", "shape", "data_offsets" };
     int64_t at[2] = { 0, 0 };
@@ -182,6 +191,7 @@ static bool flux__json_entry(flux__cursor *c, flux__entry *e) {
     return true;
 }
 
+/* Parses the object of __metadata__: strings only. */
 static bool flux__json_metadata(flux__cursor *c, flux__archive *z) {
     int more;
     if (!flux__expect(c, '{')) return false;
@@ -200,6 +210,7 @@ static bool flux__json_metadata(flux__cursor *c, flux__archive *z) {
     return more == 0;
 }
 
+/* Parses the whole heading: an object with one member for each tensor, and __metadata__. */
 static bool flux__json_archive(flux__cursor *c, flux__archive *z) {
     int more;
     bool metadata = false;
@@ -240,8 +251,8 @@ static int flux__by_key(const void *a, const void *b) {
     return strcmp(((const flux__remark *)a)->key, ((const flux__remark *)b)->key);
 }
 
-/* Whether a tensor's shape, dtype and place agree. What we have no type or no room for is taken
-   by its place alone. */
+/* Whether a tensor's shape and dtype take as many bytes as its data_offsets say. An entry of a
+   dtype or number of dims that we do not support has only its offsets checked, by the caller. */
 static bool flux__check_entry(const flux__source *s, const flux__entry *e) {
     uint64_t bytes;
     flux_shape shape = flux__shape(e->dim, e->ndim < FLUX_MAX_DIMS ? e->ndim : FLUX_MAX_DIMS);
@@ -255,7 +266,8 @@ static bool flux__check_entry(const flux__source *s, const flux__entry *e) {
     return bytes == e->end - e->begin;
 }
 
-/* Tensors follow upon each other to the file's end, and no name is there twice. */
+/* Checks that the tensors' data follow each other to the file's end without a hole or overlap, and
+   that no name or key is there twice. Sorts entries and pairs. */
 static bool flux__check_archive(flux__archive *z) {
     flux__source *s = &z->source;
     uint64_t at = 0;
@@ -281,6 +293,7 @@ static bool flux__check_archive(flux__archive *z) {
     return !twice;
 }
 
+/* Reads the heading's length and text, parses it and checks it. False: an error. */
 static bool flux__read_heading(flux__archive *z) {
     flux__source *s = &z->source;
     unsigned char head[8];
@@ -312,7 +325,8 @@ static void flux__archive_close(flux__archive *z) {
     memset(z, 0, sizeof *z);
 }
 
-/* Opens a file, or bytes in memory where that is given. False: an error, and nothing to close. */
+/* Opens the file at `path`, or if `memory` is given that source instead. False: an error, and
+   nothing to close. */
 static bool flux__archive_open(flux__archive *z, const char *call, const char *path,
                                const flux__source *memory) {
     memset(z, 0, sizeof *z);
@@ -323,6 +337,7 @@ static bool flux__archive_open(flux__archive *z, const char *call, const char *p
     return false;
 }
 
+/* An entry's shape as ours: its dims in reverse order. */
 static flux_shape flux__entry_shape(const flux__entry *e) {
     flux_shape s = flux__shape(NULL, 0);
     s.ndim = e->ndim < FLUX_MAX_DIMS ? e->ndim : FLUX_MAX_DIMS;
@@ -330,7 +345,7 @@ static flux_shape flux__entry_shape(const flux__entry *e) {
     return s;
 }
 
-/* A tensor of the file, in host memory. */
+/* Reads the tensor of an entry into host memory. */
 static flux_tensor *flux__entry_read(flux__archive *z, const flux__entry *e) {
     if (!e->type)
         return flux__refuse(&z->source, "%.100s has dtype %.20s, which flux does not have", e->name,
@@ -341,8 +356,7 @@ static flux_tensor *flux__entry_read(flux__archive *z, const flux__entry *e) {
     return flux__read_tensor(&z->source, z->data + e->begin, e->type, flux__entry_shape(e), false);
 }
 
-/* Where a name of ours is found in a file, in this one place: as it is; else through a tie,
-   "tie:name" in the metadata of our files, plain "name" in those of PyTorch's save_model. */
+/* The pair whose key is `before` and `name` together, by binary search; NULL: none. */
 static flux__remark *flux__archive_pair(const flux__archive *z, const char *before,
                                         const char *name) {
     size_t n = strlen(before);
@@ -363,6 +377,10 @@ static flux__entry *flux__archive_entry(const flux__archive *z, const char *name
                                                flux__by_name)
                       : NULL;
 }
+
+/* The entry for a name of ours: the one of that name, or else the one that the name is tied to.
+   The pair that ties it has the key "tie:name" in our files, and plain "name" in those of PyTorch's
+   save_model; its value is the other name. NULL: none. Only this function resolves ties. */
 static flux__entry *flux__find(const flux__archive *z, const char *name) {
     flux__entry *e = flux__archive_entry(z, name);
     flux__remark *p = flux__archive_pair(z, "tie:", name);

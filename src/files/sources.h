@@ -7,34 +7,36 @@
 #include "../graph/leaves.h"
 
 /* ---------------------------------------------------------------------- files/sources.h
-   Reading: flux__source is a file, or bytes in memory in its place, so that a
-   test can hand the readers anything. The table of element types as files name
-   them, decoding to host order, and reading a tensor at a position
-   (flux__read_tensor) are here as well. The readers of IDX (MNIST's format),
-   .npy, CSV and safetensors, and the writers of .npy and safetensors, stand on
-   this.
+   Reading: a flux__source is a file, or bytes in memory in place of one, so that
+   a test can give the parsers any bytes. The table of element types as files
+   name them, decoding to the host's byte order, and reading a tensor at a
+   position (flux__read_tensor) are here as well. The readers of IDX (MNIST's
+   format), .npy, CSV and safetensors, and the writers of .npy and safetensors,
+   use this room.
 
-   Invariant: nothing that a file says is used before it is checked; no memory
-   is asked for on the word of a heading before the bytes that it promises are
-   known to be there; what is in memory, or on the disk under the name asked
+   Invariant: nothing that a file says is used before it is checked. No memory
+   is allocated for data that a heading announces before these bytes are known
+   to be in the file. What is in memory, or on the disk under the name asked
    for, changes at the very end of a call or not at all. Files are little-endian
-   (IDX and some .npy are not) and row-major: a tensor's memory is the file's,
-   and its dims stand there in reverse, so that no data are moved.
+   (IDX and some .npy are not) and row-major, and tensors are column-major: a
+   tensor of reversed dims has its elements in the file's order, so they are
+   read without a transpose.
 
-   Rejected: mapping files into memory (a file that shrinks meanwhile kills the
-   process), and a JSON parser for more than safetensors allows: three fixed
-   levels need no recursion. */
+   Rejected: mapping files into memory (if another process truncates the file
+   meanwhile, reading kills this one), and a JSON parser for more than
+   safetensors allows: three fixed levels need no recursion. */
 
 FLUX__COLD
 
-/* Element types as files name them. The first ones stand in flux_dtype's order: what we write.
-   The others are read into the next wider type we have. */
+/* Element types as files name them. The first ones are our dtypes, in the order of flux_dtype, so
+   that a dtype is an index; only these are written. The others are converted to the next wider
+   dtype when they are read. */
 typedef struct flux__element {
-    const char *name;                     /* safetensors' */
-    char letter;                          /* NumPy's; 0: it has none */
-    uint8_t idx;                          /* IDX's number; 0: it has none */
-    uint8_t size;                         /* bytes in the file */
-    uint8_t dtype;                        /* ours */
+    const char *name;                     /* name in safetensors */
+    char letter;                          /* NumPy's letter; 0: NumPy has no such type */
+    uint8_t idx;                          /* IDX's number; 0: IDX has no such type */
+    uint8_t size;                         /* bytes of an element in the file */
+    uint8_t dtype;                        /* flux_dtype that it is read as */
 } flux__element;
 static const flux__element flux__elements[] = {
     { "F32", 'f', 0x0D, 4, FLUX_F32 }, { "F64", 'f', 0x0E, 8, FLUX_F64 },
@@ -50,11 +52,12 @@ enum { FLUX__NUM_ELEMENTS = (int)(sizeof flux__elements / sizeof *flux__elements
 
 typedef struct flux__source {
     const char *call, *path;              /* for messages */
-    FILE *file;                           /* NULL: memory */
-    const unsigned char *bytes;
-    uint64_t size;                        /* of bytes */
+    FILE *file;                           /* NULL: the source is `bytes` */
+    const unsigned char *bytes;           /* owned by the caller; NULL if there is a file */
+    uint64_t size;                        /* number of bytes; of a file not known: 0 */
 } flux__source;
 
+/* Raises an error about a source, "CALL: PATH: what is wrong", and returns NULL. */
 static void *flux__bad(const flux__source *s, const char *format, ...) FLUX__PRINTF(2, 3);
 static void *flux__bad(const flux__source *s, const char *format, ...) {
     char why[400];
@@ -67,7 +70,8 @@ static void *flux__bad(const flux__source *s, const char *format, ...) {
 
 #define flux__refuse(...) ((flux_tensor *)flux__bad(__VA_ARGS__))
 
-/* In steps that a 32-bit long can say, each of them proved to lie in the file before the next. */
+/* Seeks to byte `at`. fseek takes a long, which may have 32 bits, so a far position is reached in
+   steps of LONG_MAX + 1; after each one fgetc proves that the file is that long. */
 static bool flux__seek(FILE *f, uint64_t at) {
     if (fseek(f, 0, SEEK_SET) != 0) return false;
     while (at > (uint64_t)LONG_MAX) {
@@ -77,7 +81,7 @@ static bool flux__seek(FILE *f, uint64_t at) {
     return fseek(f, (long)at, SEEK_CUR) == 0;
 }
 
-/* Reads n bytes from position `at`; false, without an error, where the file ends before. */
+/* Reads n bytes from position `at`; false, without raising an error, if the file ends before. */
 static bool flux__peek(flux__source *s, uint64_t at, void *out, size_t n) {
     if (s->file) return flux__seek(s->file, at) && fread(out, 1, n, s->file) == n;
     if (at > s->size || n > s->size - at) return false;
@@ -91,7 +95,7 @@ static bool flux__reaches(flux__source *s, uint64_t n) {
     return n == 0 || flux__peek(s, n - 1, &last, 1);
 }
 
-/* Whether the file has exactly n bytes; an error if not. */
+/* Whether the file has exactly n bytes; an error if not, which names `what` as what needs them. */
 static bool flux__exactly(flux__source *s, uint64_t n, const char *what) {
     if (!flux__reaches(s, n))
         flux__bad(s, "it ends before its data do: %s needs %llu bytes", what,
@@ -102,6 +106,8 @@ static bool flux__exactly(flux__source *s, uint64_t n, const char *what) {
     return false;
 }
 
+/* Opens a file, and reads its first byte, so that a file that is empty or cannot be read, as a
+   folder, is an error here. False: an error, and nothing to close. */
 static bool flux__source_open(flux__source *s, const char *call, const char *path) {
     char first;
     s->call = call;
@@ -132,9 +138,11 @@ static void flux__source_close(flux__source *s) {
     s->file = NULL;
 }
 
-/* Files that are something else than they were taken for, by how they begin. */
+/* The n first bytes of a kind of file that no parser here reads. */
 typedef struct flux__magic { const char *bytes; size_t n; const char *what; } flux__magic;
 
+/* Whether a file is of such a kind: compressed, an archive, a pickle. The error says which, and
+   what to do. */
 static bool flux__foreign(flux__source *s) {
     static const flux__magic known[] = {
         { "\x1f\x8b", 2, "compressed by gzip: unpack it first (gunzip)" },
@@ -154,7 +162,7 @@ static bool flux__foreign(flux__source *s) {
     return false;
 }
 
-/* ---------------- elements, from the file's form to ours and back */
+/* ---------------- decoding and encoding elements */
 
 static bool flux__big_endian(void) {
     const uint16_t one = 1;
@@ -163,6 +171,7 @@ static bool flux__big_endian(void) {
     return low == 0;
 }
 
+/* Stores the low `size` bytes of v at `to`, in the host's byte order. */
 static void flux__put_element(unsigned char *to, uint64_t v, size_t size) {
     if (size == 1) *to = (unsigned char)v;
     if (size == 2) { uint16_t w = (uint16_t)v; memcpy(to, &w, 2); }
@@ -170,9 +179,10 @@ static void flux__put_element(unsigned char *to, uint64_t v, size_t size) {
     if (size == 8) memcpy(to, &v, 8);
 }
 
-/* Turns n elements, lying as the file has them at the end of the room for ours, into ours in
-   place: bytes in this machine's order, small integers widened (the front never overtakes the
-   rest), bools 0 or 1. */
+/* Decodes n elements in place, from the file's type e to e->dtype. `to` has room for the decoded
+   elements, and the encoded ones are at the end of that room. The result has the host's byte
+   order, integers of other sizes widened, and bools that are 0 or 1. Going forward is safe: an
+   element is never written past the start of the next one that is to be read. */
 static void flux__decode(unsigned char *to, size_t n, const flux__element *e, bool big) {
     size_t size = e->size, wide = flux__dtypes[e->dtype].size;
     const unsigned char *from = to + n * (wide - size);
@@ -181,16 +191,16 @@ static void flux__decode(unsigned char *to, size_t n, const flux__element *e, bo
     for (size_t i = 0; i < n; i++, from += size, to += wide) {
         uint64_t v = 0;
         for (size_t k = 0; k < size; k++) v |= (uint64_t)from[big ? size - 1 - k : k] << (8 * k);
-        v = (v ^ sign) - sign;            /* spreads the sign bit */
+        v = (v ^ sign) - sign;            /* extends the sign bit */
         flux__put_element(to, e->dtype == FLUX_BOOL ? v != 0 : v, wide);
     }
 }
 
-/* The bytes that a tensor takes in the file; false, with an error, where they could not be
-   counted or had. */
+/* Computes how many bytes a tensor of this shape takes in the file. False, with an error: it is
+   larger than a tensor may be, or than an integer can count. */
 static bool flux__file_bytes(const flux__source *s, const flux__element *e, const flux_shape *shape,
                              uint64_t *bytes) {
-    uint64_t n = 1, most = (uint64_t)7e13 / 8;         /* as flux__check_shape has it */
+    uint64_t n = 1, most = (uint64_t)7e13 / 8;         /* the limit of flux__check_shape */
     if (most > SIZE_MAX / 8) most = SIZE_MAX / 8;
     for (int i = 0; i < shape->ndim; i++) {
         uint64_t d = shape->dim[i] > 0 ? (uint64_t)shape->dim[i] : 1;
@@ -205,7 +215,8 @@ static bool flux__file_bytes(const flux__source *s, const flux__element *e, cons
     return true;
 }
 
-/* A tensor of the elements that lie at position `at`. */
+/* Makes a tensor in host memory from the file's elements at position `at`, which are of type e and
+   big-endian if `big` says so. The caller has checked that the file has them. */
 static flux_tensor *flux__read_tensor(flux__source *s, uint64_t at, const flux__element *e,
                                       flux_shape shape, bool big) {
     flux_device cpu = { 0, 0 };
@@ -222,7 +233,8 @@ static flux_tensor *flux__read_tensor(flux__source *s, uint64_t at, const flux__
     return t;
 }
 
-/* Writes n elements of `size` bytes each, least significant byte first. */
+/* Writes n elements of `size` bytes each as little-endian; on a big-endian machine their bytes are
+   reversed in blocks of at most 1024 bytes. */
 static bool flux__write_elements(flux__out *o, const void *data, uint64_t n, size_t size) {
     const unsigned char *p = (const unsigned char *)data;
     unsigned char turned[1024];
