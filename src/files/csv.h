@@ -18,7 +18,7 @@
    lines, a second one reads the numbers into the tensor and checks that all
    lines have as many as the first. If columns x lines is more than a text of
    this size can hold, the second pass runs once without a tensor, to report the
-   line that is too short before memory is allocated. A number is rounded to
+   line that differs before memory is allocated. A number is rounded to
    float32 once: from a double where that is safe, by strtof where the double is
    near the middle between two float32. The locale's decimal point does not
    matter, since strtof gets digits and an exponent without a point. Errors name
@@ -35,8 +35,8 @@ static bool flux__word(const char *p, const char *end, const char *word) {
 }
 
 /* The n digits of a number without its point, and the power of ten they are multiplied by: "12.50"
-   is 1250 and -2. `value` is the first 19 digits as an integer; n has leading zeros left out. Of
-   the digits past the 780th it matters only whether one is not 0: then the last digit kept is made
+   is 1250 and -2. Leading zeros are left out. `value` is the first 19 digits as an integer. Of the
+   digits past the 780th it matters only whether one is not 0: then the last digit kept is made
    odd, so that the number does not round as if they were 0. */
 typedef struct flux__digits { char text[800]; int n; int64_t power; uint64_t value; } flux__digits;
 
@@ -241,6 +241,7 @@ static bool flux__csv_fill(flux__csv *c, float *out, int64_t columns) {
     return true;
 }
 
+/* Parses a text in memory: counts columns and lines, then allocates the tensor and fills it. */
 static flux_tensor *flux__parse_csv(flux__source *s) {
     int64_t size[2];
     flux_device cpu = { 0, 0 };

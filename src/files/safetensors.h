@@ -317,6 +317,7 @@ static bool flux__read_heading(flux__archive *z) {
     return false;
 }
 
+/* Closes an archive and frees its heading; tensors that were read from it stay. */
 static void flux__archive_close(flux__archive *z) {
     flux__source_close(&z->source);
     if (z->heading) FLUX_FREE(z->heading);
@@ -370,6 +371,8 @@ static flux__remark *flux__archive_pair(const flux__archive *z, const char *befo
     }
     return NULL;
 }
+
+/* The entry of exactly this name, by binary search; NULL: none. */
 static flux__entry *flux__archive_entry(const flux__archive *z, const char *name) {
     flux__entry key;
     key.name = name;

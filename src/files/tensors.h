@@ -95,6 +95,7 @@ static void flux__list_free(flux__list *l) {
     if (l->item) FLUX_FREE(l->item);
 }
 
+/* Compares items so that those which share a tensor follow each other, the first one first. */
 static int flux__by_tensor(const void *a, const void *b) {
     const flux__stored *x = (const flux__stored *)a, *y = (const flux__stored *)b;
     if (x->ties != y->ties) return x->ties - y->ties;
@@ -149,6 +150,7 @@ static bool flux__list_finish(flux__list *l) {
 /* A heading as it is built: n of `room` bytes at `at` are in use, not NUL-terminated. */
 typedef struct flux__json { char *at; int n, room; bool failed; } flux__json;
 
+/* Appends n bytes of text. After an error, which sets `failed`, nothing more is appended. */
 static void flux__json_add(flux__json *j, const char *text, size_t n) {
     char *at = NULL;
     if (j->failed) return;
@@ -298,6 +300,7 @@ static bool flux__save_compute(const flux__list *l) {
     return good;
 }
 
+/* Writes the elements of one item, fetched to host memory for that time only. */
 static bool flux__save_data(flux__out *o, const flux__stored *it) {
     int h = flux__hide();
     const void *data = flux__host_data(it->x);
@@ -581,6 +584,7 @@ static int flux__files_items(const char *call, const char *path, const flux__thi
     return good ? 0 : -1;
 }
 
+/* Saves or loads one thing. With the name "" its tensors' names have no prefix. */
 static int flux__files_one(const char *call, const char *arg, const char *name, const void *object,
                            const char *path, bool load) {
     flux__thing t = { name, (int)strlen(name), object };
@@ -650,6 +654,7 @@ static flux__thing *flux__things(const char *call, int n, const char *names,
     return NULL;
 }
 
+/* Saves or loads n things, whose names are in the text of the call's arguments. */
 static int flux__files_all(const char *call, const char *path, int n, const char *names,
                            const void *const *objects, bool load) {
     flux__thing *things = flux__things(call, n, names, objects);

@@ -56,6 +56,7 @@ static int flux__column(const flux__expr *p, const char *at) {
     return column;
 }
 
+/* Raises an error at a place in the formula, unless the formula has failed already. */
 static void flux__expr_fail(flux__expr *p, const char *at, const char *format, ...)
     FLUX__PRINTF(3, 4);
 static void flux__expr_fail(flux__expr *p, const char *at, const char *format, ...) {
@@ -75,14 +76,14 @@ static int flux__expr_where(const void *place, char *out, size_t n) {
     return snprintf(out, n, "expr: column %d: ", flux__column(p, p->called));
 }
 
-/* Before an operation is called: its errors will name the column of `at`. */
+/* Announces an operation, whose errors will name the column of `at`. */
 static void flux__expr_enter(flux__expr *p, const char *at) {
     flux__thread *self = flux__self();
     p->called = at;
     if (self) self->where = flux__expr_where, self->place = p;
 }
 
-/* After it: t is its result, or NULL if it failed. */
+/* Ends an announced operation and gives its result t as a term; NULL: the operation failed. */
 static flux__term flux__expr_leave(flux__expr *p, flux_tensor *t) {
     flux__term v = { t, 0, false };
     flux__thread *self = flux__self();
@@ -169,6 +170,7 @@ static const char *flux__expr_found(const char *s, char *out, size_t n) {
     return out;
 }
 
+/* Raises the error that `what` is expected, and says what comes next instead. */
 static void flux__expr_expected(flux__expr *p, const char *what) {
     char found[64];
     flux__expr_space(p);
@@ -296,7 +298,7 @@ static flux__term flux__expr_transpose(flux__expr *p, const char *at, flux__term
     return v;
 }
 
-/* a * b: scaling if one of them is a number; a row times a vector is their dot product, a vector
+/* a * b: scaling if one of them is a scalar; a row times a vector is their dot product, a vector
    times a matrix of one row (1 x n) their outer product, and all else the matrix product. */
 static flux__term flux__expr_times(flux__expr *p, const char *at, flux__term a, flux__term b) {
     flux__term v;
@@ -333,8 +335,8 @@ static flux__term flux__expr_matrix_power(flux__expr *p, const char *at, flux__t
 }
 
 /* Records a op b, or a .op b if `dot` says so. Without a dot, *, the dot product and ^ are those
-   of matrices; + and - take equal shapes, and / an array and a number; other operators take
-   numbers only. All else is an error that advises the operator with a dot. */
+   of matrices; + and - take equal shapes, and / takes an array and a scalar; other operators take
+   scalars only. All else is an error that advises the operator with a dot. */
 static flux__term flux__expr_infix(flux__expr *p, const char *at, const flux__infix *op, bool dot,
                                    flux__term a, flux__term b) {
     bool left = flux__is_scalar(&a), right = flux__is_scalar(&b);

@@ -272,6 +272,7 @@ static void flux__put_model(flux__shown_model *shown, flux_layer *m, int indent)
     if (!indent) flux__put_totals(shown, m);
 }
 
+/* Writes a model with its totals, without a line break at the end. */
 static void flux__put_whole_model(flux__sink *s, flux_layer *m) {
     flux__shown_model shown = { s, { NULL, 0, 0 } };
     if (FLUX__GONE("print", m)) return;

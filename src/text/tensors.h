@@ -208,6 +208,7 @@ static bool flux__grid_of(flux__grid *g, flux_tensor *x) {
     return x && (g->data = flux_data(x)) != NULL;
 }
 
+/* Element i of an array of integers or bools. */
 static int64_t flux__whole_at(const void *data, flux_dtype t, int64_t i) {
     const uint8_t *bytes = (const uint8_t *)data;
     if (t == FLUX_I32) return ((const int32_t *)data)[i];
@@ -291,6 +292,7 @@ static void flux__put_rows_left_out(flux__sink *s, const flux__cell *widths) {
     flux__put(s, flux__glyph(FLUX__ROWS_LEFT_OUT));
 }
 
+/* Writes page k: a line for each row that is shown. `widths` has room for all columns shown. */
 static void flux__put_page(flux__sink *s, const flux__grid *whole, flux__cell *widths, int64_t k) {
     flux__grid g = *whole;
     flux__grid_fit(&g, widths, k);
@@ -319,6 +321,7 @@ static void flux__put_page_name(flux__sink *s, const flux_tensor *x, int64_t at)
     flux__put(s, "] =");
 }
 
+/* Writes all pages that are shown; those of a tensor of more than two dims have a name above. */
 static void flux__put_pages(flux__sink *s, const flux_tensor *x, const flux__grid *g,
                             flux__cell *widths) {
     for (int64_t k = 0; k < flux__shown(&g->pages); k++) {
@@ -382,6 +385,7 @@ static bool flux__put_array(flux__sink *s, flux_tensor *x) {
     return widths != NULL;
 }
 
+/* Writes any tensor; a tuple as the list of its tensors. False: an error. */
 static bool flux__put_tensor(flux__sink *s, flux_tensor *x) {
     if (x->op != FLUX__TUPLE) return flux__put_array(s, x);
     flux__put_integer(s, x->nin, false);
