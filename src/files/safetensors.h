@@ -34,7 +34,7 @@ typedef struct flux__entry {              /* a tensor in the file */
     int ndim;                             /* may be more than FLUX_MAX_DIMS */
     int64_t dim[FLUX_MAX_DIMS];           /* the first ones, in the file's (row-major) order */
     uint64_t begin, end;                  /* byte offsets from the start of the data */
-    bool used;                            /* for the caller: a tensor was loaded from it */
+    bool used;                            /* set while loading: a tensor here takes its value */
 } flux__entry;
 
 /* A pair of the metadata. used: flux__find has looked for the name that it ties. */
