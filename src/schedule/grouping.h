@@ -27,42 +27,57 @@
 FLUX__LEAN
 
 typedef struct flux__group {
-    int kind, product;                    /* product: the node of the matrix product, or -1 */
+    int kind, product;                    /* product: number of the matmul node, or -1 */
     int64_t full[FLUX_MAX_DIMS];
     unsigned reduced;
-    bool reduces;                         /* has a reduction already */
-    int members, nodes, last;             /* how many nodes that compute; how many in all; the highest number */
+    bool reduces;                         /* one of its nodes is a reduction */
+    int members, nodes, last;             /* members: nodes that compute (flux__is_width does not
+                                             count); nodes: all of them; last: the highest node
+                                             number */
 } flux__group;
 
 enum {
-    FLUX__GROUP_MEMBERS = 60,             /* of a kernel: no more nodes that compute, */
-    FLUX__GROUP_NODES = 256,              /* nor in all */
-    FLUX__CIRCLE_STEPS = 512,             /* looked at for a node, to see whether a circle would come of joining a group */
-    FLUX__JOIN_LOOKS = 4096               /* how many of its uses are looked at to find a group for a node, see flux__tries */
+    FLUX__GROUP_MEMBERS = 60,             /* most nodes of a kernel that compute */
+    FLUX__GROUP_NODES = 256,              /* most nodes of a kernel in all */
+    FLUX__CIRCLE_STEPS = 512,             /* most links followed, for one node, to find out
+                                             whether joining a group closes a cycle */
+    /* most uses examined to find a group for one node, see flux__tries */
+    FLUX__JOIN_LOOKS = 4096
 };
 
-typedef struct flux__link { int to, next; } flux__link;   /* next: the number of another link of the same group, -1: none */
+/* next: number of the next link of the same group, or -1 */
+typedef struct flux__link { int to, next; } flux__link;
 
 typedef struct flux__planner {
     flux__graph *g;
-    int n;                                /* nodes */
+    int n;                                /* how many nodes the graph has */
     int *group_of;                        /* by node */
     flux__group *group;
     int ngroup;
-    int *needs;                           /* by group: its last link to one that makes what it uses; -1: none */
+    int *needs;                           /* by group: its newest link to a group whose results
+                                             it reads, or -1 */
     flux__link *link;
     int nlink, link_room;
-    int *level;                           /* by group: higher than those of all groups that use what it makes */
-    int *tried, *user_of;                 /* by group: the last node + 1 that was to join it; that it uses */
-    flux__link *raised;                   /* groups whose level was raised, and what it was */
+    int *level;                           /* by group: above the levels of all groups that read
+                                             its results */
+    int *tried, *user_of;                 /* by group: number + 1 of the last node tried for it;
+                                             of the last such node that it reads */
+    flux__link *raised;                   /* groups whose level was raised (to), and the level
+                                             before (next) */
     int nraised, raised_room;
-    int steps;                            /* left of FLUX__CIRCLE_STEPS */
-    int *member, *member_start;           /* nodes of group G: member[member_start[G] ... member_start[G+1]-1], in order */
-    int *value_of;                        /* by node: its value in the kernel that is being built, or -1 */
-    flux__kernel building;                /* that kernel's lines and operands, before they are counted */
-    bool *gather;                         /* by node: a copy that products read through, see flux__find_gathers */
-    int *use, *use_start;                 /* uses of node i: use[use_start[i] ... use_start[i+1]-1] = node * 256 + operand */
-    bool ok;                              /* memory has not run out */
+    int steps;                            /* how many of FLUX__CIRCLE_STEPS are left for this
+                                             node */
+    int *member, *member_start;           /* nodes of group G, ascending: member[member_start[G]
+                                             ... member_start[G+1]-1] */
+    int *value_of;                        /* by node: the value that holds it in the kernel being
+                                             built, or -1 */
+    flux__kernel building;                /* arrays with spare capacity for that kernel's lines
+                                             and operands */
+    bool *gather;                         /* by node: a copy that is never made, see
+                                             flux__find_gathers */
+    int *use, *use_start;                 /* uses of node i: use[use_start[i] ...
+                                             use_start[i+1]-1] = node * 256 + operand */
+    bool ok;                              /* false once memory has run out */
 } flux__planner;
 
 static void flux__dims8(const flux_tensor *t, int64_t *out) {
@@ -71,16 +86,22 @@ static void flux__dims8(const flux_tensor *t, int64_t *out) {
     while (d < FLUX_MAX_DIMS) out[d++] = 1;
 }
 
-static bool flux__same8(const int64_t *a, const int64_t *b) { return memcmp(a, b, FLUX_MAX_DIMS * sizeof *a) == 0; }
-
-/* The strides by which a use reads its operand over the user's points; false if x's dims don't fit those. */
-static void flux__use_strides(flux_tensor *x, const int64_t *points, int64_t *offset, int64_t *stride) {
-    int64_t have[FLUX_MAX_DIMS];
-    flux__layout(x, offset, have);
-    for (int d = 0; d < FLUX_MAX_DIMS; d++) stride[d] = d < x->ndim && x->dim[d] == points[d] && points[d] > 1 ? have[d] : 0;
+static bool flux__same8(const int64_t *a, const int64_t *b) {
+    return memcmp(a, b, FLUX_MAX_DIMS * sizeof *a) == 0;
 }
 
-/* Whether user reads operand k point by point: element (i, j, ...) of the node at point (i, j, ...), stretched dims aside. */
+/* The strides by which a user reads x while it goes over its own points: those of x's layout, and 0
+   along dims in which x is broadcast. */
+static void flux__use_strides(flux_tensor *x, const int64_t *points, int64_t *offset,
+                              int64_t *stride) {
+    int64_t have[FLUX_MAX_DIMS];
+    flux__layout(x, offset, have);
+    for (int d = 0; d < FLUX_MAX_DIMS; d++)
+        stride[d] = d < x->ndim && x->dim[d] == points[d] && points[d] > 1 ? have[d] : 0;
+}
+
+/* Whether user reads operand k point by point: at point (i, j, ...) it reads element (i, j, ...) of
+   the node, apart from dims in which the node is broadcast. */
 static bool flux__pointwise(flux_tensor *user, int k, const flux_tensor *node) {
     int64_t points[FLUX_MAX_DIMS], offset, stride[FLUX_MAX_DIMS], step = 1;
     flux__dims8(flux__is_reduce(user) ? user->in[0] : user, points);
@@ -101,9 +122,10 @@ static void flux__outer_dims(const flux__group *G, int64_t *out) {
 
 static int64_t flux__count8(const int64_t *v) { return flux__product(v, FLUX_MAX_DIMS); }
 
-/* A group's level becomes at least this, and is written down. */
+/* Sets a group's level and records the old one in p->raised, so that it can be undone. */
 static void flux__raise_one(flux__planner *p, int G, int level) {
-    flux__link *raised = (flux__link *)flux__grow(p->raised, &p->raised_room, p->nraised + 1, sizeof *raised);
+    flux__link *raised =
+        (flux__link *)flux__grow(p->raised, &p->raised_room, p->nraised + 1, sizeof *raised);
     if (!raised) {
         p->ok = false;
         return;
@@ -113,8 +135,9 @@ static void flux__raise_one(flux__planner *p, int G, int level) {
     p->level[G] = level;
 }
 
-/* Raises a group's level, and with it those of the groups that it needs, where they are not higher anyway. False, with all
-   levels as they were: one of these uses the node, so that a circle would be closed; or it takes too long to know. */
+/* Raises the level of group G, and those of the groups that it needs where they are not higher
+   already. Returns false, with all levels as they were, if one of the needed groups reads the node,
+   so that a cycle would be closed, or if the search runs out of steps. */
 static bool flux__raise(flux__planner *p, int G, int level, int node) {
     bool good = true;
     p->nraised = 0;
@@ -129,11 +152,13 @@ static bool flux__raise(flux__planner *p, int G, int level, int node) {
             flux__raise_one(p, to, p->level[from] + 1);
         }
     }
-    while (!(good && p->ok) && p->nraised) p->nraised--, p->level[p->raised[p->nraised].to] = p->raised[p->nraised].next;
+    while (!(good && p->ok) && p->nraised)
+        p->nraised--, p->level[p->raised[p->nraised].to] = p->raised[p->nraised].next;
     return good && p->ok;
 }
 
-/* Whether the groups that use a node may need its group G, and so come before it, without a circle. */
+/* Whether node can join group G without a cycle: all groups that use the node will then need G,
+   which must come before them. */
 static bool flux__no_circle(flux__planner *p, int node, int G) {
     int level = p->level[G];
     for (int u = p->use_start[node]; u < p->use_start[node + 1]; u++) {
@@ -146,7 +171,8 @@ static bool flux__no_circle(flux__planner *p, int node, int G) {
     return level == p->level[G] || flux__raise(p, G, level, node);
 }
 
-/* Group a uses what group b makes. */
+/* Records that group a reads a result of group b. Only the four newest links are searched for a
+   duplicate. */
 static void flux__need_group(flux__planner *p, int a, int b) {
     for (int e = p->needs[a], n = 0; e >= 0 && n < 4; e = p->link[e].next, n++)
         if (p->link[e].to == b) return;
@@ -162,7 +188,7 @@ static void flux__need_group(flux__planner *p, int a, int b) {
 
 FLUX__COLD
 
-/* The dims that a reduction really reduces: those that are not 1 anyway. */
+/* The mask of the dims that a reduction really reduces: dims of size 1 do not count. */
 static unsigned flux__real_mask(const flux_tensor *t) {
     unsigned real = 0;
     for (int d = 0; d < t->in[0]->ndim; d++)
@@ -170,7 +196,9 @@ static unsigned flux__real_mask(const flux_tensor *t) {
     return real;
 }
 
-/* A map joins if its points are the group's, or are the outer ones (perhaps by declaring dims reduced). */
+/* Whether a map (a node computed point by point) fits into group G: its dims are all the group's
+   dims, or its outer dims. In a fused group without a reduction it also fits if its dims are 1
+   where they differ from the group's; with `commit`, those dims become the reduced ones. */
 static bool flux__map_fits(flux__group *G, const flux_tensor *t, bool commit) {
     int64_t s[FLUX_MAX_DIMS], outer[FLUX_MAX_DIMS];
     unsigned mask = 0;
@@ -186,8 +214,9 @@ static bool flux__map_fits(flux__group *G, const flux_tensor *t, bool commit) {
     return true;
 }
 
-/* Few outer points and many inner ones are better spread over threads, in kernels of one phase each: there a reduction
-   joins only those that go on with its result. */
+/* Whether a reduction is so deep that it stays out of the group. More than 65536 elements reduced
+   to fewer than 4 results are best spread over threads, which takes a kernel of a single phase, so
+   that such a reduction joins only users that have the shape of its result. */
 static bool flux__too_deep(flux__planner *p, int node, const int64_t *full, unsigned mask) {
     int64_t outer = 1, s[FLUX_MAX_DIMS], other[FLUX_MAX_DIMS];
     for (int d = 0; d < FLUX_MAX_DIMS; d++)
@@ -201,6 +230,10 @@ static bool flux__too_deep(flux__planner *p, int node, const int64_t *full, unsi
     return false;
 }
 
+/* Whether a reduction fits into group G. Its input dims are the group's dims, which have the same
+   reduced mask or none yet; or its result dims are the dims of a group without a reduction. In the
+   latter case the group's dims become the outer ones of the larger space. With `commit`, the
+   group's dims and mask are changed accordingly. */
 static bool flux__reduce_fits(flux__planner *p, int node, flux__group *G, bool commit) {
     const flux_tensor *t = p->g->node[node];
     int64_t full[FLUX_MAX_DIMS], s[FLUX_MAX_DIMS];
@@ -215,17 +248,20 @@ static bool flux__reduce_fits(flux__planner *p, int node, flux__group *G, bool c
         return true;
     }
     if (G->reduced || G->reduces || !flux__same8(G->full, s) || !real) return false;
-    if (commit) {                         /* the group worked on the result alone: its points become the outer ones */
+    /* the group had the dims of the result: they become its outer dims */
+    if (commit) {
         memcpy(G->full, full, sizeof full);
         G->reduced = real;
     }
     return true;
 }
 
+/* Whether a matrix product can take group G as its epilogue. */
 static bool flux__product_fits(const flux__group *G, const flux_tensor *t) {
     int64_t s[FLUX_MAX_DIMS];
     flux__dims8(t, s);
-    return G->kind == FLUX__K_FUSED && G->product < 0 && !G->reduced && !G->reduces && flux__same8(G->full, s) && G->members <= 24;
+    return G->kind == FLUX__K_FUSED && G->product < 0 && !G->reduced && !G->reduces &&
+           flux__same8(G->full, s) && G->members <= 24;
 }
 
 static bool flux__fits(flux__planner *p, int node, int G, bool commit) {
@@ -233,7 +269,10 @@ static bool flux__fits(flux__planner *p, int node, int G, bool commit) {
     flux__group *group = &p->group[G];
     if (group->kind != FLUX__K_FUSED && group->kind != FLUX__K_MATMUL) return false;
     if (group->members >= FLUX__GROUP_MEMBERS || group->nodes >= FLUX__GROUP_NODES) return false;
-    if (flux__is_map(t)) return group->kind == FLUX__K_MATMUL && group->members > 24 ? false : flux__map_fits(group, t, commit);
+    if (flux__is_map(t))
+        return group->kind == FLUX__K_MATMUL && group->members > 24
+                   ? false
+                   : flux__map_fits(group, t, commit);
     if (flux__is_reduce(t)) return flux__reduce_fits(p, node, group, commit);
     if (t->op == FLUX__MATMUL) return flux__product_fits(group, t);
     return false;
@@ -269,12 +308,14 @@ static int flux__new_group(flux__planner *p, int node) {
     return p->ngroup++;
 }
 
-/* In how many groups a node's place is looked for. Each look goes over all its uses: of many uses, a few are enough. */
+/* How many groups are tried for a node. Each try goes over all uses of the node, so a node with
+   many uses gets fewer tries. */
 static int flux__tries(const flux__planner *p, int node) {
     return FLUX__JOIN_LOOKS / (p->use_start[node + 1] - p->use_start[node] + 1) + 4;
 }
 
-/* Whether all in group G that use the node do so point by point, and no circle comes of it. */
+/* Whether a node may join group G: it fits, all its users in G read it point by point and none of
+   them is the matrix product, and no cycle of groups results. */
 static bool flux__may_join(flux__planner *p, int node, int G) {
     if (p->tried[G] == node + 1) return false;
     p->tried[G] = node + 1;
@@ -282,25 +323,35 @@ static bool flux__may_join(flux__planner *p, int node, int G) {
     for (int v = p->use_start[node]; v < p->use_start[node + 1]; v++) {
         int user = p->use[v] >> 8;
         if (user == p->group[G].product) return false;
-        if (p->group_of[user] == G && !flux__pointwise(p->g->node[user], p->use[v] & 255, p->g->node[node])) return false;
+        if (p->group_of[user] == G &&
+            !flux__pointwise(p->g->node[user], p->use[v] & 255, p->g->node[node]))
+            return false;
     }
     return flux__no_circle(p, node, G);
 }
 
-/* Whether a product or reduction that nobody else uses ends in this node: it is better left to be its epilogue. */
+/* Whether this node, up to `depth` maps back, depends on a matrix product or reduction that has no
+   other user. Such a node is better left to be its epilogue. */
 static bool flux__ends_work(const flux__planner *p, int node, int depth) {
     flux_tensor *t = p->g->node[node];
     for (int k = 0; k < t->nin && depth; k++) {
         flux_tensor *b = flux__base(t->in[k]);
-        if (flux__finished(b) || b->op == FLUX__NUMBER || p->use_start[b->index + 1] - p->use_start[b->index] != 1) continue;
-        if (b->op == FLUX__MATMUL || flux__is_reduce(b) || (flux__is_map(b) && flux__ends_work(p, b->index, depth - 1))) return true;
+        if (flux__finished(b) || b->op == FLUX__NUMBER ||
+            p->use_start[b->index + 1] - p->use_start[b->index] != 1)
+            continue;
+        if (b->op == FLUX__MATMUL || flux__is_reduce(b) ||
+            (flux__is_map(b) && flux__ends_work(p, b->index, depth - 1)))
+            return true;
     }
     return false;
 }
 
-static bool flux__is_computed(const flux_tensor *t) { return t->op < FLUX__ELEMENTWISE_COUNT || t->op == FLUX__CAST; }
+static bool flux__is_computed(const flux_tensor *t) {
+    return t->op < FLUX__ELEMENTWISE_COUNT || t->op == FLUX__CAST;
+}
 
-/* The group of a tensor of the same shape that is to be joined to this one by a cat: what gates share is read once. */
+/* The group of another operand, of the same shape, of a cat that reads this node; -1: none. In one
+   kernel, what the operands of the cat share (as the gates of a recurrent cell do) is read once. */
 static int flux__choose_sibling(flux__planner *p, int node, int tries) {
     flux_tensor *t = p->g->node[node];
     int64_t s[FLUX_MAX_DIMS];
@@ -324,7 +375,8 @@ static int flux__choose_sibling(flux__planner *p, int node, int tries) {
     return -1;
 }
 
-/* The group for a node: one of its users', if all is well, else a new one. Users have theirs already. */
+/* The group that a node joins: that of one of its users, which have theirs already, or of a sibling
+   under a cat. -1: it needs a group of its own. */
 static int flux__choose_group(flux__planner *p, int node) {
     int tries = flux__tries(p, node);
     p->steps = FLUX__CIRCLE_STEPS;
@@ -336,11 +388,16 @@ static int flux__choose_group(flux__planner *p, int node) {
     return flux__choose_sibling(p, node, tries);
 }
 
-/* Whether a node only widens a half format, or narrows to it: that is a part of loading and of rounding, no work of its own. */
+/* Whether a node only widens a half format to f32 or narrows f32 to a half format. That is part of
+   a load or of the rounding before a store, so it does not count as a member of its group. */
 static bool flux__is_width(const flux_tensor *t) {
-    return t->op == FLUX__CAST && (t->dtype == FLUX_F32 ? flux__is_half(t->in[0]->dtype) : t->in[0]->dtype == FLUX_F32 && flux__is_half(t->dtype));
+    return t->op == FLUX__CAST &&
+           (t->dtype == FLUX_F32 ? flux__is_half(t->in[0]->dtype)
+                                 : t->in[0]->dtype == FLUX_F32 && flux__is_half(t->dtype));
 }
 
+/* Gives every node its group, from the last node to the first, so that the users of a node have
+   their groups before it. Copies that are never made (p->gather) get none. False: out of memory. */
 static bool flux__assign_groups(flux__planner *p) {
     for (int i = p->n - 1; i >= 0; i--) {
         flux_tensor *t = p->g->node[i];
@@ -365,18 +422,20 @@ static bool flux__assign_groups(flux__planner *p) {
     return true;
 }
 
-/* The nodes of each group, in order. */
+/* Lists the nodes of each group in ascending order (member, member_start), by a counting sort. */
 static void flux__list_members(flux__planner *p) {
     int *start = p->member_start;
     for (int G = 0; G <= p->ngroup; G++) start[G] = 0;
     for (int i = 0; i < p->n; i++)
         if (p->group_of[i] >= 0) start[p->group_of[i]]++;
-    for (int G = 0, at = 0; G <= p->ngroup; G++) at += start[G], start[G] = at;     /* the ends now */
+    /* start[G] is the end of group G now */
+    for (int G = 0, at = 0; G <= p->ngroup; G++) at += start[G], start[G] = at;
     for (int i = p->n - 1; i >= 0; i--)
         if (p->group_of[i] >= 0) p->member[--start[p->group_of[i]]] = i;
 }
 
-/* Which dim of x, a view of all of a copy's elements, each dim of the copy is a part of; false: not so simple. */
+/* x is a view of all elements of `copy`. Fills owner: for each dim of the copy, the dim of x that
+   it is a part of. False if a dim of x is not made of consecutive dims of the copy. */
 static bool flux__owners(const flux_tensor *x, const flux_tensor *copy, uint8_t *owner) {
     int64_t natural[FLUX_MAX_DIMS], offset = FLUX__IS_VIEW(x) ? x->offset : 0, count = 1;
     flux_shape s = flux__dims(copy);
@@ -398,25 +457,33 @@ static bool flux__owners(const flux_tensor *x, const flux_tensor *copy, uint8_t 
     return count == flux__count(&s);
 }
 
-/* A convolution's product takes a copy of overlapping windows, many times the image. It is never made: the CPU copies a
-   block at a time, as the product would copy a matrix, so that it stays in the cache; a GPU reads the image itself. So with
-   copies that a product would have to make of rows in another order: those of a sum over samples. */
+/* Marks the copies that are never made (p->gather). The matrix product of a convolution reads a
+   copy of overlapping windows (im2col), many times the size of the image. The CPU packs it a block
+   at a time, as it would pack a matrix, so that the block stays in the cache; a GPU reads the image
+   itself. On the CPU the same is done with copies that only put rows in another order, which the
+   product would have to make to sum over samples. A copy loses its mark if anything but a matrix
+   product reads it, or if the product's view of it is not made of whole dims of the copy
+   (flux__owners). */
 static void flux__find_gathers(flux__planner *p) {
     uint8_t owner[FLUX_MAX_DIMS];
     for (int i = 0; i < p->n && p->g->copies; i++) {
         const flux_tensor *t = p->g->node[i], *x = t->nin ? t->in[0] : NULL;
         if (t->op != FLUX__COPY || !FLUX__IS_VIEW(x) || (p->g->flag[i] & FLUX__ROOT)) continue;
-        bool reads = t->dtype == FLUX_F32 || t->dtype == FLUX_F64 || flux__backend_of(t->device.backend)->ready, plain;
+        bool reads = t->dtype == FLUX_F32 || t->dtype == FLUX_F64 ||
+                     flux__backend_of(t->device.backend)->ready,
+             plain;
         plain = x->dtype == t->dtype && reads && x->base->op != FLUX__NUMBER;
         bool chained = !flux__finished(x->base) && p->gather[x->base->index];
-        bool along = x->stride[0] == 1 && !flux__backend_of(t->device.backend)->ready;   /* as good as copied */
+        /* rows are contiguous: packing reads them as fast as it would read a copy */
+        bool along = x->stride[0] == 1 && !flux__backend_of(t->device.backend)->ready;
         p->gather[i] = plain && !chained && (along || flux__size(t) > flux__size(x->base));
     }
     for (int i = 0; i < p->n && p->g->copies; i++)
         for (int k = 0; k < p->g->node[i]->nin; k++) {
             flux_tensor *x = p->g->node[i]->in[k], *b = flux__base(x);
             if (flux__finished(b) || b->mark != p->g->walk || !p->gather[b->index]) continue;
-            if (p->g->node[i]->op != FLUX__MATMUL || !flux__owners(x, b, owner)) p->gather[b->index] = false;
+            if (p->g->node[i]->op != FLUX__MATMUL || !flux__owners(x, b, owner))
+                p->gather[b->index] = false;
         }
 }
 
@@ -424,11 +491,13 @@ static bool flux__is_gather(const flux__planner *p, const flux_tensor *b) {
     return p->g->copies && !flux__finished(b) && b->mark == p->g->walk && p->gather[b->index];
 }
 
-/* Uses come after what they use. A number that was numbered later than what reads it is none of its operands: it was to be
-   looked at itself, or is another node's operand, and who reads it takes the number. */
+/* Fills use and use_start, the uses of each node. A NUMBER node with a higher index than its reader
+   does not count as an operand: it is in the graph because it is evaluated itself or another node
+   reads it as a tensor, and this reader takes its value directly. */
 static bool flux__find_uses(flux__planner *p) {
     int *count = p->use_start, total = 0, room = 0;
-    flux__link *all = NULL;               /* in the order of users: what is used, and node * 256 + operand */
+    /* in the order of users; to: the node used, next: user * 256 + operand */
+    flux__link *all = NULL;
     flux__find_gathers(p);
     for (int i = 0; i < p->n; i++) {
         flux_tensor *t = p->g->node[i];
@@ -436,7 +505,9 @@ static bool flux__find_uses(flux__planner *p) {
         for (int k = 0; k < flux__reads(t) && !p->gather[i]; k++) {
             flux_tensor *b = flux__base(t->in[k]);
             if (flux__is_gather(p, b)) b = b->in[0]->base;
-            if (flux__finished(b) || (b->op == FLUX__NUMBER && (b->mark != p->g->walk || b->index > i))) continue;
+            if (flux__finished(b) ||
+                (b->op == FLUX__NUMBER && (b->mark != p->g->walk || b->index > i)))
+                continue;
             flux__link *more = (flux__link *)flux__grow(all, &room, total + 1, sizeof *all);
             if (!more) {
                 if (all) FLUX_FREE(all);

@@ -23,75 +23,99 @@
 
 FLUX__LEAN
 
-enum { FLUX__K_FUSED, FLUX__K_MATMUL, FLUX__K_GATHER, FLUX__K_SCATTER, FLUX__K_SPREAD, FLUX__K_CAT, FLUX__K_MOVE, FLUX__K_ATTEND };
-enum flux__value_kind { FLUX__V_LOAD, FLUX__V_NUMBER, FLUX__V_IOTA, FLUX__V_RANDOM, FLUX__V_OP, FLUX__V_CONVERT, FLUX__V_ROUND,
-                        FLUX__V_WRAP, FLUX__V_REDUCE, FLUX__V_ARGREDUCE, FLUX__V_PRODUCT };
+/* The kinds of kernels. Only fused kernels and matrix products run a program of lines; the others
+   are done as a whole. */
+enum {
+    FLUX__K_FUSED, FLUX__K_MATMUL, FLUX__K_GATHER, FLUX__K_SCATTER,
+    FLUX__K_SPREAD, FLUX__K_CAT, FLUX__K_MOVE, FLUX__K_ATTEND
+};
+
+enum flux__value_kind {
+    FLUX__V_LOAD, FLUX__V_NUMBER, FLUX__V_IOTA, FLUX__V_RANDOM, FLUX__V_OP, FLUX__V_CONVERT,
+    FLUX__V_ROUND, FLUX__V_WRAP, FLUX__V_REDUCE, FLUX__V_ARGREDUCE, FLUX__V_PRODUCT
+};
 
 typedef struct flux__operand {            /* a tensor that a kernel reads */
-    int src;                              /* its slot: leaves first, then the plan's nodes */
+    int src;                              /* its slot: leaves come first, then the plan's nodes;
+                                             -1: none */
     uint8_t dtype;
-    int64_t offset, stride[FLUX_MAX_DIMS];/* over the kernel's dims; of a whole-tensor kernel, over its own */
-    flux_shape shape;                     /* its own */
-    bool gather;                          /* a product's, and a copy of windows that is never made: shape and stride are those */
-    uint8_t owner[FLUX_MAX_DIMS];         /* of the windows, and these the product's dims that they belong to */
+    int64_t offset, stride[FLUX_MAX_DIMS];/* in elements, along the kernel's dims; for operands
+                                             of a whole-tensor kernel along their own dims */
+    flux_shape shape;                     /* the dims of the tensor */
+    bool gather;                          /* a matrix product reads it as windows, copied only
+                                             while packing; shape and stride are the windows' */
+    uint8_t owner[FLUX_MAX_DIMS];         /* by dim of the windows: the dim of the product's
+                                             operand that it is a part of */
 } flux__operand;
 
-typedef struct flux__value {              /* a line of a kernel's program */
-    uint8_t kind, op, cls, dtype;         /* op: of the table, or the reduction; dtype: as stored */
+/* A line of a kernel's program, and the value that it computes. */
+typedef struct flux__value {
+    uint8_t kind, op, cls, dtype;         /* op: row of the elementwise table, or the kind of
+                                             reduction; cls: compute type; dtype: as stored */
     bool outer;
-    int16_t a, b, c;                      /* values used, -1: none */
-    int16_t operand;                      /* LOAD, IOTA, RANDOM: which operand (for its strides) */
-    int16_t phase;                        /* how many reductions must be complete before it */
-    int node;                             /* NUMBER, RANDOM: whose arguments; REDUCE: whose mask */
-    int out;                              /* slot that it is stored to, or -1 */
+    int16_t a, b, c;                      /* numbers of the values used, -1: none */
+    int16_t operand;                      /* LOAD, IOTA, RANDOM: number of the operand, which
+                                             gives the strides */
+    int16_t phase;                        /* how many reductions in a chain must be complete
+                                             before this line runs */
+    int node;                             /* NUMBER, RANDOM: the node that holds the arguments */
+    int out;                              /* slot that the value is stored to, or -1 */
 } flux__value;
 
 typedef struct flux__kernel {
-    int kind, node;                       /* node: the plan's node that gave it its kind */
-    int64_t full[FLUX_MAX_DIMS];          /* all 8: 1 past the last */
+    int kind, node;                       /* node: the plan's node that is not fused (a product,
+                                             gather, ...), or -1 */
+    int64_t full[FLUX_MAX_DIMS];          /* the index space; dims past the last are 1 */
     unsigned reduced;
     flux__value *value;
     int nvalue, value_room;
     flux__operand *operand;
     int noperand, operand_room;
-    int *outs, nouts;                     /* nodes that it stores */
-    int *frees, nfrees;                   /* nodes that nobody reads after it */
+    int *outs, nouts;                     /* nodes that the kernel stores */
+    int *frees, nfrees;                   /* nodes that no later kernel reads and that are not
+                                             kept: their buffers are free after it */
     int64_t mnk[3];
-    flux_device device;                   /* where it runs */
-    size_t scratch;                       /* bytes of the device's memory that it needs for itself */
-    void *scratch_at;                     /* and where they are in this run */
-    void *ready;                          /* what the back end made of it */
+    flux_device device;                   /* device that it runs on */
+    size_t scratch;                       /* bytes of scratch memory that it needs on its device */
+    void *scratch_at;                     /* address of that scratch memory in the current run */
+    void *ready;                          /* what the back end made of the kernel; drop frees it */
     void (*drop)(void *ready);
 } flux__kernel;
 
-typedef struct flux__slot_info {          /* cls: its size's class, see flux__size_class */
+/* What a plan knows of a node. out_kernel computes the node, last_kernel is the last that reads it.
+   donor: leaf whose buffer the node takes over, or -1. cls: size class of its bytes, see
+   flux__size_class. stored: the node has a buffer; keep: it has it after the run, too. */
+typedef struct flux__slot_info {
     flux_device device;
     int64_t bytes;
     int out_kernel, last_kernel, donor, cls;
     bool keep, stored;
 } flux__slot_info;
 
-typedef struct flux__chunk {              /* of a plan's memory; what it has lies behind */
+/* A piece of a plan's memory; its bytes follow the header. */
+typedef struct flux__chunk {
     struct flux__chunk *next;
     size_t used, room;
 } flux__chunk;
 
 typedef struct flux__plan {
     uint64_t hash;
-    flux__chunk *chunk;                   /* where its kernels' lines and operands lie, and what the CPU makes of these */
-    int64_t bytes;                        /* of all chunks, and of what else grows with the graph */
+    flux__chunk *chunk;                   /* memory for the kernels' lines and operands and for
+                                             what the CPU makes of them */
+    int64_t bytes;                        /* size of all chunks and of all else that grows with
+                                             the graph */
     int64_t *key;
     int key_words;
     int nleaf, nnode, nkernel;
     flux__kernel *kernel;
-    flux__slot_info *slot;                /* of the nodes, by number */
-    int *out, nout;                       /* those that kernels store, in order */
-    struct flux__plan *next;              /* in its bucket */
-    uint32_t used;                        /* when last, for throwing old ones away */
+    flux__slot_info *slot;                /* by node number */
+    int *out, nout;                       /* nodes that kernels store, ascending */
+    struct flux__plan *next;              /* next plan of the same hash bucket */
+    uint32_t used;                        /* reading of the clock of flux__plans at the last use */
 } flux__plan;
 
 #define FLUX__BUCKETS 256
-#define FLUX__PLANS_MOST ((int64_t)1 << 28)   /* bytes of plans that a thread keeps */
+#define FLUX__PLANS_MOST ((int64_t)1 << 28)   /* most bytes of plans that a thread keeps */
 
 /* hook: flux__load, cpu/casts.h */
 static void flux__load(int cls, void *dst, int dtype, const void *src, int64_t stride, int64_t n);

@@ -14,52 +14,68 @@
    From tensors to a graph in order, and its key. flux__graph_visit collects the
    unfinished nodes depth first, without recursion, and the leaves, finished
    tensors that they read; flux__graph_key describes both as a sequence of
-   integers, under which plans are cached (schedule/plans.h).
+   integers, the key, under which plans are cached (schedule/plans.h).
 
    Invariant: operands have lower numbers than results. Whatever a plan or a
    kernel depends on is in the key: operations and their parameters, dtypes,
    dims, strides of views, devices, which nodes are stored, which leaves may be
-   overwritten, TF32. What a plan must not depend on is not: addresses, values
-   of numbers, random keys. A number is read in place by elementwise operations
-   and reductions and is then no node. Two graphs with equal keys have equal
-   plans. */
+   overwritten, TF32. What a plan must not depend on is left out: addresses,
+   values of numbers, random keys. Elementwise operations and reductions read
+   the value of a NUMBER in place; it is then no node of the graph. Two graphs
+   with equal keys have equal plans. */
 
 FLUX__LEAN
 
-enum { FLUX__ROOT = 1, FLUX__KEEP = 2, FLUX__SEEN = 4 };   /* must be stored; stays after the plan has run; can be looked at */
-enum { FLUX__MOST_NODES = (1 << 23) - 1 };                 /* of a plan: a use of one is an int, see flux__find_uses */
+/* Flags of a node. ROOT: it must be stored; KEEP: it keeps its buffer after the plan has run; SEEN:
+   somebody outside the step can still look at it. */
+enum { FLUX__ROOT = 1, FLUX__KEEP = 2, FLUX__SEEN = 4 };
+/* The most nodes of a plan: a use is an int, node * 256 + operand, see flux__find_uses */
+enum { FLUX__MOST_NODES = (1 << 23) - 1 };
 
 typedef struct flux__graph {
     flux_tensor **node, **leaf;
-    uint8_t *flag;                        /* of nodes */
-    int *donor;                           /* of nodes: the leaf whose memory it may take over, or -1 */
+    uint8_t *flag;                        /* by node: FLUX__ROOT and others */
+    int *donor;                           /* by node: the leaf whose buffer it may take over, or
+                                             -1 */
     int nnode, node_room, flag_room, donor_room, nleaf, leaf_room;
     int64_t *key;
     int nkey, key_room;
     flux__map leaves;
-    flux__way *way;                       /* of a visit: from where it began to where it is */
+    flux__way *way;                       /* stack of a depth-first visit: frames from its start
+                                             to the current node */
     int top, way_room;
     uint32_t walk;
-    bool tf32;                            /* products may be computed so; part of the key */
-    bool cut;                             /* nodes are cut off from their operands afterwards, hidden ones not kept */
-    bool copies;                          /* there are some among them */
-    uint8_t flags;                        /* of any of them */
+    bool tf32;                            /* matrix products may use TF32; part of the key */
+    bool cut;                             /* an update: nodes are cut off from their operands
+                                             afterwards, and those that nobody can look at are
+                                             not kept */
+    bool copies;                          /* some nodes are COPY */
+    uint8_t flags;                        /* the flags of all nodes, or-ed */
     bool ok;
 } flux__graph;
 
-typedef struct flux__plans {              /* a thread's; and the arrays of the last graph, for the next */
+/* The plans of a thread. kept: the arrays of the last graph, which the next one uses again. */
+typedef struct flux__plans {
     flux__plan *bucket[FLUX__BUCKETS];
     int count;
-    int64_t bytes;                        /* of all plans */
+    int64_t bytes;                        /* bytes of all plans together */
     uint32_t clock;
     flux__graph kept;
 } flux__plans;
 
-static FLUX__INLINE bool flux__finished(const flux_tensor *t) { return t->buf || (t->op == FLUX__LEAF); }
-static FLUX__INLINE flux_tensor *flux__base(flux_tensor *t) { return FLUX__IS_VIEW(t) ? t->base : t; }
-static FLUX__INLINE int flux__reads(const flux_tensor *t) { return t->op == FLUX__NUMBER ? 0 : t->nin; }   /* operands; a number needs none */
+static FLUX__INLINE bool flux__finished(const flux_tensor *t) {
+    return t->buf || (t->op == FLUX__LEAF);
+}
+static FLUX__INLINE flux_tensor *flux__base(flux_tensor *t) {
+    return FLUX__IS_VIEW(t) ? t->base : t;
+}
+/* Number of operands that must be computed first; a NUMBER needs none. */
+static FLUX__INLINE int flux__reads(const flux_tensor *t) {
+    return t->op == FLUX__NUMBER ? 0 : t->nin;
+}
 
-/* Asks for a node that a pass over many comes to soon: of a large graph the next is in no cache. */
+/* Prefetches a node that a pass over many nodes reaches soon: the nodes of a large graph are in no
+   cache when they are reached. */
 static FLUX__INLINE void flux__soon(flux_tensor *const *node, int i, int n) {
     if ((unsigned)i >= (unsigned)n) return;
     const char *at = (const char *)node[i];
@@ -68,17 +84,23 @@ static FLUX__INLINE void flux__soon(flux_tensor *const *node, int i, int n) {
     FLUX__PREFETCH(at + 128)
     (void)at;
 }
-enum { FLUX__SOON = 6, FLUX__FAR = 2000 };   /* nodes ahead; fewer nodes than these are in the second cache */
+/* SOON: how many nodes ahead to prefetch; FAR: graphs of fewer nodes fit into the second-level
+   cache. */
+enum { FLUX__SOON = 6, FLUX__FAR = 2000 };
 
 static bool flux__is_map(const flux_tensor *t) {
-    return t->op < FLUX__ELEMENTWISE_COUNT || t->op == FLUX__CAST || t->op == FLUX__COPY || t->op == FLUX__IOTA ||
-           t->op == FLUX__RANDOM || t->op == FLUX__NUMBER;
+    return t->op < FLUX__ELEMENTWISE_COUNT || t->op == FLUX__CAST || t->op == FLUX__COPY ||
+           t->op == FLUX__IOTA || t->op == FLUX__RANDOM || t->op == FLUX__NUMBER;
 }
 /* hook: flux__watched_layer, nn/model.h */
-static bool flux__watched_layer(char *out, size_t n);     /* which layer flux_summary or flux_outputsize calls now */
-static bool flux__is_reduce(const flux_tensor *t) { return t->op == FLUX__REDUCE || t->op == FLUX__ARGREDUCE; }
+/* Writes to out which layer flux_summary or flux_outputsize is calling; false: none. */
+static bool flux__watched_layer(char *out, size_t n);
+static bool flux__is_reduce(const flux_tensor *t) {
+    return t->op == FLUX__REDUCE || t->op == FLUX__ARGREDUCE;
+}
 
-/* The number of a leaf, or -1. Few are looked through one by one; of more, there is a map. */
+/* flux__leaf_number gives the number of a leaf, or -1. Up to FLUX__FEW_LEAVES leaves are searched
+   one by one; beyond that the graph has a hash map of them. */
 #define FLUX__FEW_LEAVES 8
 
 FLUX__HOT
@@ -90,27 +112,38 @@ static int flux__leaf_number(const flux__graph *g, const flux_tensor *t) {
     return i;
 }
 
+/* Adds a finished tensor to the graph's leaves, unless it is one already. A leaf without a buffer
+   has no value to read, which is an error: a placeholder, or a tensor whose memory an update took
+   over. */
 static void flux__graph_leaf(flux__graph *g, flux_tensor *t) {
     if (flux__leaf_number(g, t) >= 0) return;
-    flux_tensor **leaf = (flux_tensor **)flux__grow(g->leaf, &g->leaf_room, g->nleaf + 1, sizeof *leaf);
+    flux_tensor **leaf =
+        (flux_tensor **)flux__grow(g->leaf, &g->leaf_room, g->nleaf + 1, sizeof *leaf);
     if (leaf) g->leaf = leaf, leaf[g->nleaf++] = t;
     else g->ok = false;
-    for (int i = g->nleaf == FLUX__FEW_LEAVES + 1 ? 0 : g->nleaf - 1; g->ok && g->nleaf > FLUX__FEW_LEAVES && i < g->nleaf; i++)
+    for (int i = g->nleaf == FLUX__FEW_LEAVES + 1 ? 0 : g->nleaf - 1;
+         g->ok && g->nleaf > FLUX__FEW_LEAVES && i < g->nleaf; i++)
         g->ok = flux__map_put(&g->leaves, leaf[i], i);
     if (!g->ok) return;
     if (!t->buf) {
         flux__text text = flux__describe(t);
         char layer[160];
-        if (t->flags & FLUX__CONSUMED) flux__fail("a tensor's memory was taken over by flux_update; keep a copy with flux_copy (%s)", text.s);
+        if (t->flags & FLUX__CONSUMED)
+            flux__fail(
+                "a tensor's memory was taken over by flux_update; keep a copy with flux_copy (%s)",
+                text.s);
         else if (flux__watched_layer(layer, sizeof layer))
-            flux__fail("%s looks at a value, but a placeholder (%s) has no value: flux_summary and flux_outputsize compute none", layer, text.s);
+            flux__fail("%s looks at a value, but a placeholder (%s) has no value: flux_summary and "
+                       "flux_outputsize compute none",
+                       layer, text.s);
         else flux__fail("a placeholder (%s) has no value", text.s);
         g->ok = false;
     }
 }
 
 static void flux__graph_add(flux__graph *g, flux_tensor *t) {
-    flux_tensor **node = (flux_tensor **)flux__grow(g->node, &g->node_room, g->nnode + 1, sizeof *node);
+    flux_tensor **node =
+        (flux_tensor **)flux__grow(g->node, &g->node_room, g->nnode + 1, sizeof *node);
     if (node) g->node = node;
     uint8_t *flag = (uint8_t *)flux__grow(g->flag, &g->flag_room, g->nnode + 1, 1);
     if (flag) g->flag = flag;
@@ -137,7 +170,9 @@ static void flux__graph_push(flux__graph *g, flux_tensor *t) {
     way->t = t, way->next = 0;
 }
 
-/* The next operand of the node where a visit is that has yet to be visited; NULL: there is none. */
+/* The next operand of the node on top of the stack that has yet to be visited, or NULL. Finished
+   operands become leaves on the way; numbers that a map or a reduction reads in place are
+   skipped. */
 static flux_tensor *flux__graph_below(flux__graph *g) {
     flux__way *way = &g->way[g->top - 1];
     flux_tensor *t = way->t;
@@ -151,7 +186,8 @@ static flux_tensor *flux__graph_below(flux__graph *g) {
     return NULL;
 }
 
-/* Depth first from t over what is unfinished; operands get lower numbers than results. */
+/* Visits t and the unfinished nodes behind it depth first, so that operands get lower numbers than
+   results. */
 static void flux__graph_visit(flux__graph *g, flux_tensor *t) {
     t = flux__base(t);
     if (flux__finished(t)) flux__graph_leaf(g, t);
@@ -163,9 +199,11 @@ static void flux__graph_visit(flux__graph *g, flux_tensor *t) {
     }
 }
 
-/* Room for a node of so many operands; what is added for it then needs no check. */
+/* Grows the key for a node of so many operands, so that what is appended for the node needs no
+   check. */
 static bool flux__key_room(flux__graph *g, int operands) {
-    int64_t *key = (int64_t *)flux__grow(g->key, &g->key_room, g->nkey + 32 + 20 * operands, sizeof *key);
+    int64_t *key =
+        (int64_t *)flux__grow(g->key, &g->key_room, g->nkey + 32 + 20 * operands, sizeof *key);
     if (key) g->key = key;
     else g->ok = false;
     return key != NULL;
@@ -176,12 +214,16 @@ static FLUX__INLINE int64_t *flux__key_dims(int64_t *key, const int64_t *v, int 
     return key;
 }
 
-/* An operand in the key: what it is, its number, and of a view how it looks at its base. A node's dims stand there already. */
+/* Appends an operand to the key: its kind (0 leaf, 1 node, 2 number), its number, and for a view
+   the layout in which it reads its base. The dims of a node are in the key already. */
 static int64_t *flux__key_operand(flux__graph *g, int64_t *key, flux_tensor *x) {
     flux_tensor *b = flux__base(x);
-    const bool number = b->op == FLUX__NUMBER && !b->buf && b->mark != g->walk, leaf = !number && flux__finished(b);
-    const int64_t id = number ? 0 : leaf ? flux__leaf_number(g, b) : b->index, kind = number ? 2 : !leaf;
-    *key++ = kind | (int64_t)x->dtype << 4 | (int64_t)x->ndim << 8 | (int64_t)(x != b) << 12 | id << 16;
+    const bool number = b->op == FLUX__NUMBER && !b->buf && b->mark != g->walk,
+               leaf = !number && flux__finished(b);
+    const int64_t id = number ? 0 : leaf ? flux__leaf_number(g, b) : b->index,
+                  kind = number ? 2 : !leaf;
+    *key++ = kind | (int64_t)x->dtype << 4 | (int64_t)x->ndim << 8 | (int64_t)(x != b) << 12 |
+             id << 16;
     if (kind == 1 && x == b) return key;
     key = flux__key_dims(key, x->dim, x->ndim);
     if (x == b) return key;
@@ -189,13 +231,16 @@ static int64_t *flux__key_operand(flux__graph *g, int64_t *key, flux_tensor *x) 
     return flux__key_dims(key, x->stride, x->ndim);
 }
 
-static int64_t flux__device_word(flux_device d) { return (int64_t)d.backend << 56 | (int64_t)d.id << 48; }
+static int64_t flux__device_word(flux_device d) {
+    return (int64_t)d.backend << 56 | (int64_t)d.id << 48;
+}
 
-/* What an operation is besides its operands. */
+/* Appends the parameters of an operation, besides its operands, to the key. */
 static int64_t *flux__key_arg(flux__graph *g, int64_t *key, const flux_tensor *t) {
     if (t->op == FLUX__COPY) g->copies = true;
     if (t->op == FLUX__REDUCE || t->op == FLUX__ARGREDUCE) return flux__key_dims(key, t->arg.i, 2);
-    if (t->op == FLUX__GATHER || t->op == FLUX__SCATTER || t->op == FLUX__CAT) return flux__key_dims(key, t->arg.i, 1);
+    if (t->op == FLUX__GATHER || t->op == FLUX__SCATTER || t->op == FLUX__CAT)
+        return flux__key_dims(key, t->arg.i, 1);
     if (t->op == FLUX__RANDOM) return flux__key_dims(key, t->arg.i + 2, 1);
     if (t->op == FLUX__ATTEND) return flux__key_dims(key, t->arg.i, 3);
     if (t->op != FLUX__SPREAD) return key;
@@ -204,7 +249,9 @@ static int64_t *flux__key_arg(flux__graph *g, int64_t *key, const flux_tensor *t
     return flux__key_dims(key, t->stride, FLUX_MAX_DIMS);
 }
 
-/* Which nodes stay when the plan has run: all that are stored, or, where graphs are cut, those somebody can look at. */
+/* Whether a node keeps its buffer when the plan has run: if the graph is cut, only nodes that
+   somebody can look at do; otherwise all stored nodes but those recorded without grad that no
+   handle reaches. */
 static FLUX__INLINE bool flux__stays(const flux__graph *g, const flux_tensor *t, int flag) {
     if (g->cut) return (flag & (FLUX__SEEN | FLUX__ROOT)) != 0;
     return !(t->flags & FLUX__FIXED) || (flag & FLUX__ROOT) || flux__visible(t);
@@ -227,12 +274,13 @@ static void flux__key_node(flux__graph *g, int i) {
     g->nkey = (int)(key - g->key);
 }
 
-/* The key; on the way nodes get their flags. */
+/* Builds the graph's key. On the way the nodes get their KEEP flags. */
 static void flux__graph_key(flux__graph *g) {
     if (!flux__key_room(g, g->nleaf)) return;
     g->tf32 = flux__atomic_load32(&flux__tf32) != 0;
     g->key[g->nkey++] = (int64_t)g->nleaf << 32 | (int64_t)g->tf32 << 31 | g->nnode;
-    for (int i = 0; i < g->nleaf; i++) g->key[g->nkey++] = g->leaf[i]->dtype | flux__device_word(g->leaf[i]->device);
+    for (int i = 0; i < g->nleaf; i++)
+        g->key[g->nkey++] = g->leaf[i]->dtype | flux__device_word(g->leaf[i]->device);
     const int ahead = g->nnode > FLUX__FAR ? FLUX__SOON : 0;
     for (int i = 0; i < g->nnode; i++) {
         if (ahead) flux__soon(g->node, i + ahead, g->nnode);

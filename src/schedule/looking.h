@@ -22,14 +22,15 @@
    once. The report on scopes that hold very much memory is here as well
    (flux__scopes_look).
 
-   Invariant: looking changes no value. flux__look gives elements contiguously:
-   the tensor itself, or a copy that it then keeps in dense; so does flux_data
-   for a tensor on a device. A node that is stored stays a value as long as it
-   lives; what was recorded under FLUX_NOGRAD lets go of its operands once it is
-   computed (flux__cut_fixed). When memory passes 1 GiB, and each sixteenth
-   beyond, the scopes are counted by kind of tensor, and one that holds more
-   than that in many alike is named in a warning: it is mostly a loop that is no
-   scope. */
+   Invariant: looking changes no value. flux_data gives contiguous elements in
+   host memory: the tensor's own buffer, or for a strided view or a tensor on a
+   device a copy that the tensor then keeps in dense (flux__look). A node that
+   is stored stays a value as long as it lives; a node recorded under
+   FLUX_NOGRAD releases its operands once it is computed (flux__cut_fixed). When
+   memory passes 1 GiB, and each time it has grown by a sixteenth more, what the
+   open scopes hold is counted by kind of tensor. A scope that holds more than
+   1 GiB in many alike tensors is named in a warning: it is mostly a loop whose
+   body is no scope. */
 
 FLUX__COLD
 
@@ -46,8 +47,11 @@ FLUX_DEF int flux_set_random_state(flux_tensor *state) {
     int64_t v[2];
     if (!state || !t) return flux__null("set_random_state", "state", state), -1;
     flux__text text = flux__describe(state);
-    if (state->op == FLUX__TUPLE || state->dtype != FLUX_I64 || state->ndim != 1 || state->dim[0] != 2)
-        return flux__fail("set_random_state: %s is not what flux_random_state gives, i64 2", text.s), -1;
+    if (state->op == FLUX__TUPLE || state->dtype != FLUX_I64 || state->ndim != 1 ||
+        state->dim[0] != 2)
+        return flux__fail("set_random_state: %s is not what flux_random_state gives, i64 2",
+                          text.s),
+               -1;
     if (flux_read(state, v, sizeof v) != 0) return -1;
     memcpy(&t->seed, &v[0], sizeof *v), memcpy(&t->draws, &v[1], sizeof *v);
     return 0;
@@ -57,7 +61,8 @@ FLUX__HOT
 
 /* ---------------- looking */
 
-static int flux__eager_known;             /* 1: no, 2: yes, once the environment has been asked */
+/* 0: the environment has not been read yet; 1: not eager; 2: eager */
+static int flux__eager_known;
 static bool flux__eager(void) {
     if (!flux__atomic_load32(&flux__eager_known)) {
         const char *e = flux__env("FLUX_EAGER");
@@ -77,11 +82,12 @@ static void flux__graph_start(flux__graph *g) {
     if (t && t->walk == 0) g->walk = ++t->walk;
 }
 
-/* What was recorded under FLUX_NOGRAD lets go of its operands once it is computed. */
+/* Nodes recorded under FLUX_NOGRAD release their operands once they are computed. */
 static void flux__cut_fixed(flux__graph *g) {
     int n = 0;
     for (int i = 0; i < g->nnode; i++)
-        if ((g->node[i]->flags & FLUX__FIXED) && g->node[i]->buf) g->node[n++] = (flux_tensor *)flux_retain(g->node[i]);
+        if ((g->node[i]->flags & FLUX__FIXED) && g->node[i]->buf)
+            g->node[n++] = (flux_tensor *)flux_retain(g->node[i]);
     for (int i = 0; i < n; i++) flux__cut(g->node[i]);
     for (int i = 0; i < n; i++) flux_release(g->node[i]);
 }
@@ -89,14 +95,17 @@ static void flux__cut_fixed(flux__graph *g) {
 FLUX__COLD
 
 /* ---------------- scopes that grow
-   A loop that is no scope piles up what it makes. When memory has passed 1 GB, and each time that it is a sixteenth more, the
-   scopes are looked at: what each holds, by kind. Of a kind that grows there are many; a few large tensors are data. */
+   A loop whose body is no scope piles up the tensors that it makes. When memory has passed 1 GiB,
+   and each time that it has grown by a sixteenth more, every open scope is searched and what it
+   holds is counted by kind of tensor. A kind that piles up has many tensors; a few large ones are
+   data. */
 
-typedef struct flux__heap { const flux_tensor *like; int64_t count, bytes; } flux__heap;      /* all of one operation, dtype and shape */
+/* tensors of one operation, dtype and shape */
+typedef struct flux__heap { const flux_tensor *like; int64_t count, bytes; } flux__heap;
 enum { FLUX__HEAPS = 512, FLUX__MANY = 8 };
 
-typedef struct flux__hoard {              /* what a scope holds */
-    flux__pairs seen;                     /* by the scopes outside too */
+typedef struct flux__hoard {              /* what a scope holds (leak report) */
+    flux__pairs seen;                     /* tensors met in this scope or in one outside */
     const flux_tensor **todo;
     int ntodo, room;
     flux__heap heap[FLUX__HEAPS];
@@ -105,38 +114,46 @@ typedef struct flux__hoard {              /* what a scope holds */
 } flux__hoard;
 
 static bool flux__same_kind(const flux_tensor *a, const flux_tensor *b) {
-    return a->op == b->op && a->dtype == b->dtype && a->ndim == b->ndim && memcmp(a->dim, b->dim, sizeof a->dim) == 0;
+    return a->op == b->op && a->dtype == b->dtype && a->ndim == b->ndim &&
+           memcmp(a->dim, b->dim, sizeof a->dim) == 0;
 }
 
-/* What several tensors share is shared out. */
+/* Adds tensor x to its heap. A buffer that several tensors share is divided evenly among them. */
 static void flux__hoard_count(flux__hoard *h, const flux_tensor *x) {
     int i = 0;
     while (i < h->nheaps && !flux__same_kind(h->heap[i].like, x)) i++;
     if (i == FLUX__HEAPS) return;
     if (i == h->nheaps) h->heap[h->nheaps++].like = x;
     int64_t owners = x->buf ? flux__atomic_load(&x->buf->refs) : 1;
-    int64_t bytes = x->buf && !x->buf->borrowed ? (int64_t)x->buf->room / (owners > 1 ? owners : 1) : 0;
+    int64_t bytes =
+        x->buf && !x->buf->borrowed ? (int64_t)x->buf->room / (owners > 1 ? owners : 1) : 0;
     h->heap[i].bytes += bytes + (int64_t)sizeof *x;
     h->heap[i].count++;
 }
 
+/* Puts a tensor on the list of those to be counted, unless it was met before. */
 static void flux__hoard_meet(flux__hoard *h, const flux_tensor *x) {
     bool fresh = false;
     if (!x || !h->ok) return;
     h->ok = flux__pairs_at(&h->seen, x, &fresh) != NULL;
-    const flux_tensor **todo = h->ok && fresh ? (const flux_tensor **)flux__grow((void *)h->todo, &h->room, h->ntodo + 1, sizeof *todo) : h->todo;
+    const flux_tensor **todo = h->ok && fresh
+                                   ? (const flux_tensor **)flux__grow((void *)h->todo, &h->room,
+                                                                      h->ntodo + 1, sizeof *todo)
+                                   : h->todo;
     if (!h->ok || !fresh) return;
     h->ok = todo != NULL;
     if (todo) h->todo = todo, h->todo[h->ntodo++] = x;
 }
 
-/* What this scope holds and the ones outside do not, with all the graph behind it. */
+/* Counts what this scope holds and the scopes outside it do not: its tensors and all of the graph
+   behind them. */
 static void flux__hoard_find(flux__hoard *h, const flux__thread *t, int scope) {
     int end = scope + 1 < t->nscopes ? t->scope[scope + 1].start : t->nowned;
     h->nheaps = 0;
     memset(h->heap, 0, sizeof h->heap);
     for (int i = t->scope[scope].start; i < end; i++) {
-        if (((flux__head *)t->owned[i])->kind == FLUX__TENSOR) flux__hoard_meet(h, (const flux_tensor *)t->owned[i]);
+        if (((flux__head *)t->owned[i])->kind == FLUX__TENSOR)
+            flux__hoard_meet(h, (const flux_tensor *)t->owned[i]);
         while (h->ntodo && h->ok) {
             const flux_tensor *x = h->todo[--h->ntodo];
             flux__hoard_count(h, x);
@@ -152,6 +169,8 @@ static int flux__by_bytes(const void *a, const void *b) {
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
+/* Warns if many alike tensors in a scope hold more than flux__scope_most bytes. The message names
+   the scope and up to three kinds of tensors that hold the most. */
 static void flux__hoard_tell(flux__hoard *h, const flux__thread *t, int scope) {
     const flux__scope *s = &t->scope[scope];
     char what[400] = "", where[200] = "", bytes[40];
@@ -165,16 +184,21 @@ static void flux__hoard_tell(flux__hoard *h, const flux__thread *t, int scope) {
         said++;
         flux__text kind = flux__describe(h->heap[i].like);
         flux__say_bytes(bytes, sizeof bytes, (double)h->heap[i].bytes);
-        n += (size_t)snprintf(what + n, sizeof what - n, "%s%lld x %s of %.80s (%s)", n ? ", " : "", (long long)h->heap[i].count,
-                              flux__op_names[h->heap[i].like->op], kind.s, bytes);
+        n += (size_t)snprintf(what + n, sizeof what - n, "%s%lld x %s of %.80s (%s)", n ? ", " : "",
+                              (long long)h->heap[i].count, flux__op_names[h->heap[i].like->op],
+                              kind.s, bytes);
     }
     if (sum <= flux__scope_most) return;
     flux__say_bytes(bytes, sizeof bytes, (double)sum);
     if (s->file) snprintf(where, sizeof where, "the scope opened at %.150s:%d", s->file, s->line);
-    else snprintf(where, sizeof where, "%s", s->turn ? "a turn of flux_train" : scope ? "a scope" : "the outermost scope");
-    flux__note(FLUX_LOG_WARN, "scope.memory", true, "%s has come to hold %s and is still open; the most: %s. The turns of flux_times and "
-               "flux_each free what they make, and flux_carry takes a value along%s", where, bytes, what, t->nograd ? "; FLUX_NOGRAD alone "
-               "is no scope, FLUX_INFER is" : "");
+    else
+        snprintf(where, sizeof where, "%s",
+                 s->turn ? "a turn of flux_train" : scope ? "a scope" : "the outermost scope");
+    flux__note(FLUX_LOG_WARN, "scope.memory", true,
+               "%s has come to hold %s and is still open; the most: %s. The turns of flux_times "
+               "and flux_each free what they make, and flux_carry takes a value along%s",
+               where, bytes, what,
+               t->nograd ? "; FLUX_NOGRAD alone is no scope, FLUX_INFER is" : "");
 }
 
 static void flux__scopes_look(void) {
@@ -203,15 +227,16 @@ static int flux__evaluate(flux__graph *g) {
     if (!plan) return -1;
     int rc = flux__run_plan(plan, g);
     flux__plans *plans = flux__self()->plans;
-    if (plans->bytes > FLUX__PLANS_MOST) flux__plans_trim(plans);      /* it may be so large that it is not kept */
+    /* the plan may be so large that it is not kept */
+    if (plans->bytes > FLUX__PLANS_MOST) flux__plans_trim(plans);
     if (rc != 0) return -1;
     if (!g->cut && (g->flags & FLUX__FIXED)) flux__cut_fixed(g);
     if (flux__self()->look) flux__scopes_look();
     return 0;
 }
 
-/* Makes a tensor, or all in a tuple, what the graph is computed for. Tuples hold no more than FLUX_MAX_LEVELS of others; each of
-   them is gone into once (seen). */
+/* Makes a tensor, or all tensors of a tuple, roots of the graph: those it is computed for. Tuples
+   nest no more than FLUX_MAX_LEVELS deep; `seen` makes sure that each is entered once. */
 static void flux__graph_root(flux__graph *g, flux_tensor *x, flux__pairs *seen) {
     bool fresh = true;
     if (x->op == FLUX__TUPLE) {
@@ -248,8 +273,9 @@ FLUX_DEF flux_tensor *flux_eval(flux_tensor *x) {
 
 FLUX__LEAN
 
-/* The elements in order where the host reads them, as a tensor that x keeps. Threads that look first at one x each make it; one is
-   kept, whole from the moment that others can see it. */
+/* Makes a tensor that holds the elements of x contiguously in host memory, and keeps it in
+   x->dense. If several threads do so at once, each makes one; the first to publish its copy wins,
+   and others see it only when it is complete. */
 static flux_tensor *flux__look(flux_tensor *x, bool in_order) {
     flux_device cpu = { 0, 0 };
     int h = flux__hide();
@@ -268,12 +294,14 @@ FLUX_DEF const void *flux_data(flux_tensor *x) {
     int64_t offset, stride[FLUX_MAX_DIMS];
     if (!flux__check_operands("data", 1, &x)) return NULL;
     flux_shape s = flux__dims(x);
-    flux_tensor *base = flux__layout(x, &offset, stride), *seen = (flux_tensor *)flux__atomic_load_place(&x->dense);
+    flux_tensor *base = flux__layout(x, &offset, stride),
+                *seen = (flux_tensor *)flux__atomic_load_place(&x->dense);
     bool in_order = flux__in_order(&s, stride);
     if (!(seen && !in_order) && !flux_eval(base)) return NULL;
     if (seen) return seen->buf->ptr;
     if (in_order && base->buf->device.backend == FLUX__CPU_BACKEND)
-        return (const char *)base->buf->ptr + (FLUX__IS_VIEW(x) ? (size_t)x->offset * flux__dtypes[x->dtype].size : 0);
+        return (const char *)base->buf->ptr +
+               (FLUX__IS_VIEW(x) ? (size_t)x->offset * flux__dtypes[x->dtype].size : 0);
     seen = flux__look(x, in_order);
     return seen ? seen->buf->ptr : NULL;
 }
@@ -319,7 +347,8 @@ FLUX_DEF double flux_at_shape(flux_tensor *x, flux_shape index) {
     }
     for (int d = 0; d < x->ndim; d++) {
         if (index.dim[d] < 0 || index.dim[d] >= x->dim[d]) {
-            flux__fail("at: index %lld is not within dim %d of %s", (long long)index.dim[d], d, t.s);
+            flux__fail("at: index %lld is not within dim %d of %s", (long long)index.dim[d], d,
+                       t.s);
             return (double)NAN;
         }
         at += index.dim[d] * step;

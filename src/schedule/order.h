@@ -24,13 +24,13 @@
 
 FLUX__COLD
 
-/* Numbers of which the highest is taken first: a heap. */
+/* Inserts x into a binary max-heap of n numbers. */
 static void flux__heap_put(int *heap, int n, int x) {
     for (; n > 0 && heap[(n - 1) / 2] < x; n = (n - 1) / 2) heap[n] = heap[(n - 1) / 2];
     heap[n] = x;
 }
 
-static int flux__heap_take(int *heap, int n) {       /* n: with the one that is taken */
+static int flux__heap_take(int *heap, int n) {       /* n: the size before the removal */
     const int top = heap[0], x = heap[--n];
     int at = 0;
     for (int kid; (kid = 2 * at + 1) < n; heap[at] = heap[kid], at = kid) {
@@ -41,17 +41,22 @@ static int flux__heap_take(int *heap, int n) {       /* n: with the one that is 
     return top;
 }
 
-/* Kernels in an order in which operands come first; of those that could come next, the one recorded first, which has the
-   highest number. So updates of weights come after all that reads the old ones. */
+/* Orders the groups so that each comes after all groups that it needs (Kahn's algorithm). Of those
+   that are ready, the one recorded first is taken, which has the highest group number. So updates
+   of weights come after everything that reads the old ones. */
 static bool flux__order_groups(flux__planner *p, int *order) {
     const size_t n = (size_t)p->ngroup;
-    int *room = (int *)flux__zalloc((3 * n + (size_t)p->nlink + 1) * sizeof *room), ready = 0, at = 0;
-    int *missing = room, *heap = room + n, *start = room + 2 * n, *user = start + n + 1;  /* user[start[G] ...]: the groups that need G */
+    int *room = (int *)flux__zalloc((3 * n + (size_t)p->nlink + 1) * sizeof *room), ready = 0,
+        at = 0;
+    /* user[start[G] ...] are the groups that need G; missing[G]: how many groups G still waits
+       for */
+    int *missing = room, *heap = room + n, *start = room + 2 * n, *user = start + n + 1;
     if (!room) return false;
     for (int e = 0; e < p->nlink; e++) start[p->link[e].to + 1]++;
     for (size_t G = 0; G < n; G++) start[G + 1] += start[G];
     for (int G = p->ngroup - 1; G >= 0; G--)
-        for (int e = p->needs[G]; e >= 0; e = p->link[e].next) user[start[p->link[e].to]++] = G, missing[G]++;
+        for (int e = p->needs[G]; e >= 0; e = p->link[e].next)
+            user[start[p->link[e].to]++] = G, missing[G]++;
     for (size_t G = n; G > 0; G--) start[G] = start[G - 1];
     start[0] = 0;
     for (int G = 0; G < p->ngroup; G++)
@@ -65,13 +70,16 @@ static bool flux__order_groups(flux__planner *p, int *order) {
     return at == p->ngroup || FLUX__REFUSE("schedule: kernels depend on each other in a circle");
 }
 
-/* Whether line x of a kernel runs after line y: by phase, outer ones first, in order. */
+/* Whether line x of a kernel runs after line y: lines run by phase, within a phase the outer ones
+   first, then in order. */
 static bool flux__runs_after(const flux__kernel *k, int x, int y) {
-    int px = k->value[x].phase * 2 + !k->value[x].outer, py = k->value[y].phase * 2 + !k->value[y].outer;
+    int px = k->value[x].phase * 2 + !k->value[x].outer,
+        py = k->value[y].phase * 2 + !k->value[y].outer;
     return px != py ? px > py : x > y;
 }
 
-/* Whether a line that runs after line `store` still needs what it loads from the leaf. */
+/* Whether a line that runs after line `store` loads from the leaf or uses a value loaded from
+   it. */
 static bool flux__read_later(const flux__kernel *k, int leaf, int store) {
     for (int i = 0; i < k->nvalue; i++) {
         const flux__value *v = &k->value[i];
@@ -85,7 +93,10 @@ static bool flux__read_later(const flux__kernel *k, int leaf, int store) {
     return false;
 }
 
-/* In kernel k, the last that reads the donor leaf, node's value may overwrite that if every read is at the very same point, before. */
+/* Whether a node (slot) may take over the buffer of a leaf. Kernel number `at` computes the node
+   and is the last that reads the leaf. It must read the leaf only at the very point that it then
+   stores to: contiguously, without offset, and before the store. Neither do the first two operands
+   of a matrix product allow it, nor may an inner value of a kernel with reduced dims do so. */
 static bool flux__may_overwrite(const flux__plan *plan, int at, int slot, int leaf) {
     const flux__kernel *k = &plan->kernel[at];
     if (k->kind != FLUX__K_FUSED && k->kind != FLUX__K_MATMUL) return false;
@@ -110,13 +121,18 @@ static bool flux__may_overwrite(const flux__plan *plan, int at, int slot, int le
     return true;
 }
 
+/* Fills plan->slot: for each stored node which kernel computes it and which reads it last, its
+   size, and whether it takes over a leaf's buffer, if the graph allows that (g->donor) and
+   flux__may_overwrite does. */
 static bool flux__find_lives(flux__plan *plan, flux__graph *g) {
-    int *last = (int *)flux__zalloc(((size_t)plan->nleaf + 1) * sizeof *last);      /* by leaf: the kernel that reads it last */
+    /* by leaf: number of the kernel that reads it last */
+    int *last = (int *)flux__zalloc(((size_t)plan->nleaf + 1) * sizeof *last);
     if (!last) return false;
     for (int k = 0; k < plan->nkernel; k++) {
         flux__kernel *kernel = &plan->kernel[k];
         for (int v = 0; v < kernel->nvalue; v++)
-            if (kernel->value[v].out >= 0) plan->slot[kernel->value[v].out - plan->nleaf].out_kernel = k;
+            if (kernel->value[v].out >= 0)
+                plan->slot[kernel->value[v].out - plan->nleaf].out_kernel = k;
         if (kernel->kind > FLUX__K_MATMUL) plan->slot[kernel->node].out_kernel = k;
         for (int o = 0; o < kernel->noperand; o++) {
             const int src = kernel->operand[o].src;
@@ -135,12 +151,16 @@ static bool flux__find_lives(flux__plan *plan, flux__graph *g) {
         s->cls = flux__size_class((size_t)s->bytes, &room);
         s->keep = (g->flag[i] & FLUX__KEEP) != 0;
         s->device = g->node[i]->device;
-        if (donor >= 0 && last[donor] <= s->out_kernel && flux__may_overwrite(plan, s->out_kernel, i, donor)) s->donor = donor;
+        if (donor >= 0 && last[donor] <= s->out_kernel &&
+            flux__may_overwrite(plan, s->out_kernel, i, donor))
+            s->donor = donor;
     }
     FLUX_FREE(last);
     return true;
 }
 
+/* Lists the nodes that each kernel stores (outs) and those whose buffers are free after it (frees),
+   and all stored nodes of the plan (out). Takes a kernel's device from its results. */
 static bool flux__find_frees(flux__plan *plan) {
     for (int k = 0; k < plan->nkernel; k++) {
         flux__kernel *kernel = &plan->kernel[k];
@@ -202,11 +222,14 @@ static bool flux__planner_start(flux__planner *p, flux__graph *g) {
     p->g = g, p->n = g->nnode, p->ok = true;
     p->group = (flux__group *)flux__malloc(n * sizeof *p->group);
     p->gather = (bool *)flux__zalloc(n);
-    int *room = (int *)flux__malloc((9 * n + 1) * sizeof *room);      /* all that there is a number of for each node */
+    /* all arrays that have an int for each node */
+    int *room = (int *)flux__malloc((9 * n + 1) * sizeof *room);
     p->group_of = room;
     if (!p->group || !p->gather || !room) return false;
-    p->needs = room + n, p->level = room + 2 * n, p->tried = room + 3 * n, p->user_of = room + 4 * n;
-    p->member = room + 5 * n, p->member_start = room + 6 * n, p->value_of = room + 7 * n, p->use_start = room + 8 * n;
+    p->needs = room + n, p->level = room + 2 * n, p->tried = room + 3 * n,
+    p->user_of = room + 4 * n;
+    p->member = room + 5 * n, p->member_start = room + 6 * n, p->value_of = room + 7 * n,
+    p->use_start = room + 8 * n;
     memset(p->use_start, 0, (n + 1) * sizeof *room);
     memset(p->value_of, -1, n * sizeof *room);
     return flux__find_uses(p);
@@ -215,7 +238,7 @@ static bool flux__planner_start(flux__planner *p, flux__graph *g) {
 static void flux__planner_end(flux__planner *p) {
     if (p->group) FLUX_FREE(p->group);
     if (p->gather) FLUX_FREE(p->gather);
-    if (p->group_of) FLUX_FREE(p->group_of);     /* and what lies behind */
+    if (p->group_of) FLUX_FREE(p->group_of);     /* the other int arrays lie in the same block */
     if (p->link) FLUX_FREE(p->link);
     if (p->raised) FLUX_FREE(p->raised);
     if (p->building.value) FLUX_FREE(p->building.value);
@@ -223,17 +246,22 @@ static void flux__planner_end(flux__planner *p) {
     if (p->use) FLUX_FREE(p->use);
 }
 
+/* Makes the plan of a graph: groups its nodes into kernels, orders and builds these, finds the
+   lives of buffers and has the kernels made ready by their back ends. NULL and an error if it
+   fails. */
 static flux__plan *flux__make_plan(flux__graph *g) {
     flux__planner p;
     if (g->nnode > FLUX__MOST_NODES)
-        return (flux__plan *)flux__fail("%d operations at once are too many (%d at most): look at values on the way, by flux_eval",
+        return (flux__plan *)flux__fail("%d operations at once are too many (%d at most): look at "
+                                        "values on the way, by flux_eval",
                                         g->nnode, FLUX__MOST_NODES);
     flux__plan *plan = (flux__plan *)flux__zalloc(sizeof *plan);
     bool ok = flux__planner_start(&p, g) && plan && flux__assign_groups(&p);
     if (ok) {
         plan->nleaf = g->nleaf, plan->nnode = g->nnode;
         flux__list_members(&p);
-        ok = flux__plan_kernels(&p, plan, p.level);     /* levels have done their work */
+        /* the array of levels is free now and holds the order */
+        ok = flux__plan_kernels(&p, plan, p.level);
     }
     if (ok && flux__log_schedules()) flux__log_plan(plan, g);
     flux__planner_end(&p);
@@ -244,25 +272,33 @@ static flux__plan *flux__make_plan(flux__graph *g) {
     return plan;
 }
 
-static const char *const flux__kernel_kinds[] = { "fused", "product", "gather", "scatter_add", "spread", "cat", "move", "attention" };
+static const char *const flux__kernel_kinds[] = {
+    "fused", "product", "gather", "scatter_add", "spread", "cat", "move", "attention"
+};
 
-static int64_t flux__out_bytes(const flux_tensor *t) { return flux__size(t) * flux__dtypes[t->dtype].size; }
+static int64_t flux__out_bytes(const flux_tensor *t) {
+    return flux__size(t) * flux__dtypes[t->dtype].size;
+}
 
-/* What a kernel reads and writes, each tensor counted once. */
+/* The bytes that a kernel reads and writes, each tensor counted once. */
 static int64_t flux__kernel_bytes(const flux__kernel *k, const flux__graph *g) {
     int64_t bytes = 0;
     for (int i = 0; i < k->noperand; i++)
-        if (k->operand[i].src >= 0) bytes += flux__count(&k->operand[i].shape) * flux__dtypes[k->operand[i].dtype].size;
+        if (k->operand[i].src >= 0)
+            bytes += flux__count(&k->operand[i].shape) * flux__dtypes[k->operand[i].dtype].size;
     for (int i = 0; i < k->nouts; i++) bytes += flux__out_bytes(g->node[k->outs[i]]);
     return bytes;
 }
 
-/* "product 256x64 inner 784: add relu->[256x64 f32]"; short: without what is stored. */
-static void flux__kernel_words(const flux__plan *plan, const flux__graph *g, const flux__kernel *k, bool full, char *out, size_t room) {
+/* Describes a kernel: "product 256x64 inner 784: add relu->[256x64 f32]". Not `full`: without the
+   reduced dims and what is stored. */
+static void flux__kernel_words(const flux__plan *plan, const flux__graph *g, const flux__kernel *k,
+                               bool full, char *out, size_t room) {
     static const char *const reds[] = { "sum", "prod", "max", "min" };
     flux_shape s = flux__shape(k->full, FLUX_MAX_DIMS);
     size_t n = 0;
-#define FLUX__ADD(...) do if (n < room) n += (size_t)snprintf(out + n, room - n, __VA_ARGS__); while (0)
+#define FLUX__ADD(...)                                                                             \
+    do if (n < room) n += (size_t)snprintf(out + n, room - n, __VA_ARGS__); while (0)
     while (s.ndim > 1 && s.dim[s.ndim - 1] == 1) s.ndim--;
     flux__text t = flux__shape_text(&s);
     FLUX__ADD("%s %s", flux__kernel_kinds[k->kind], t.s);
@@ -274,14 +310,16 @@ static void flux__kernel_words(const flux__plan *plan, const flux__graph *g, con
         if (line->kind == FLUX__V_OP) FLUX__ADD(" %s", flux__op_names[line->op]);
         if (line->kind == FLUX__V_REDUCE) FLUX__ADD(" %s", reds[line->op]);
         if (line->kind == FLUX__V_ARGREDUCE) FLUX__ADD(" arg");
-        if (line->kind == FLUX__V_RANDOM || line->kind == FLUX__V_IOTA) FLUX__ADD(line->kind == FLUX__V_IOTA ? " iota" : " random");
+        if (line->kind == FLUX__V_RANDOM || line->kind == FLUX__V_IOTA)
+            FLUX__ADD(line->kind == FLUX__V_IOTA ? " iota" : " random");
         if (line->out < 0 || !full) continue;
         flux__text o = flux__describe(g->node[line->out - plan->nleaf]);
-        FLUX__ADD("->[%s%s]", o.s, plan->slot[line->out - plan->nleaf].donor >= 0 ? ", in place" : "");
+        FLUX__ADD("->[%s%s]", o.s,
+                  plan->slot[line->out - plan->nleaf].donor >= 0 ? ", in place" : "");
     }
 }
 
-/* FLUX_LOG=schedule: one line a kernel. */
+/* Prints the plan for FLUX_LOG=schedule, one line per kernel. */
 static void flux__log_plan(const flux__plan *plan, flux__graph *g) {
     char words[2000];
     fprintf(stderr, "flux: schedule of %d operations in %d kernels\n", plan->nnode, plan->nkernel);

@@ -46,7 +46,7 @@ static void flux__plans_free(flux__plans *plans) {
     FLUX_FREE(plans);
 }
 
-/* Forgets plans that were last used before so many others. */
+/* Drops the plans whose last use lies `young` look-ups back or more. */
 static void flux__plans_forget(flux__plans *plans, uint32_t young) {
     for (int i = 0; i < FLUX__BUCKETS; i++)
         for (flux__plan **at = &plans->bucket[i]; *at;) {
@@ -61,24 +61,31 @@ static void flux__plans_forget(flux__plans *plans, uint32_t young) {
         }
 }
 
-/* Forgets the older half when there are many, or when they have grown large, so that ever new shapes or graphs don't fill
-   the memory; all of them at last, where one alone is so large. */
+/* Drops old plans, so that ever new shapes or graphs don't fill the memory: of 512 plans or more
+   those that were not used for 256 look-ups; beyond FLUX__PLANS_MOST bytes the same, then younger
+   and younger ones, and at last all of them, where one plan alone is that large. */
 static void flux__plans_trim(flux__plans *plans) {
     if (plans->count >= 512) flux__plans_forget(plans, 256);
-    for (uint32_t young = 256; plans->bytes > FLUX__PLANS_MOST && young; young /= 4) flux__plans_forget(plans, young);
+    for (uint32_t young = 256; plans->bytes > FLUX__PLANS_MOST && young; young /= 4)
+        flux__plans_forget(plans, young);
     if (plans->bytes > FLUX__PLANS_MOST) flux__plans_forget(plans, 0);
 }
 
 FLUX__HOT
 
-/* No product waits for another. What is added at even distances would give many keys of the same sums one hash. */
+/* The hash of a key of n words: a sum of products of two words each, none of which waits for
+   another. The constants added to the second words are unevenly spaced; with even spacing many keys
+   whose words have the same sums would get one hash. */
 static uint64_t flux__key_hash(const int64_t *key, int n) {
     const uint64_t odd = 0x9e3779b97f4a7c15u;
     uint64_t hash = n % 2 ? (uint64_t)key[n - 1] * odd : 0, more = odd;
-    for (int i = 0; i + 1 < n; i += 2, more += 0x3c6ef372fe94f82au) hash += ((uint64_t)key[i] + more) * ((uint64_t)key[i + 1] + (more ^ more >> 32 << 1));
+    for (int i = 0; i + 1 < n; i += 2, more += 0x3c6ef372fe94f82au)
+        hash += ((uint64_t)key[i] + more) * ((uint64_t)key[i + 1] + (more ^ more >> 32 << 1));
     return (hash ^ hash >> 32) * odd;
 }
 
+/* Finds this thread's plan for the graph's key, or makes one and keeps it. NULL and an error if
+   that fails. */
 static flux__plan *flux__find_plan(flux__graph *g) {
     flux__thread *t = flux__self();
     if (!t->plans && !(t->plans = (flux__plans *)flux__zalloc(sizeof *t->plans))) return NULL;
@@ -87,7 +94,8 @@ static flux__plan *flux__find_plan(flux__graph *g) {
     flux__plan **bucket = &plans->bucket[hash >> 56];
     plans->clock++;
     for (flux__plan *plan = *bucket; plan; plan = plan->next)
-        if (plan->hash == hash && plan->key_words == g->nkey && memcmp(plan->key, g->key, (size_t)g->nkey * sizeof *g->key) == 0) {
+        if (plan->hash == hash && plan->key_words == g->nkey &&
+            memcmp(plan->key, g->key, (size_t)g->nkey * sizeof *g->key) == 0) {
             plan->used = plans->clock;
             return plan;
         }
@@ -113,14 +121,17 @@ static flux__plan *flux__find_plan(flux__graph *g) {
 typedef struct flux__run {
     flux__plan *plan;
     flux__graph *g;
-    flux__buffer **buffer;                /* by node */
-    void **ptr;                           /* by slot */
-    void *extra[3];                       /* what kernels need for a moment: see flux__kernel_extra */
+    flux__buffer **buffer;                /* by node; behind these lie flux__spares.next (by
+                                             node) and the scratch buffers (by kernel) */
+    void **ptr;                           /* by slot: where its elements are */
+    void *extra[3];                       /* memory that CPU kernels need while they run: see
+                                             flux__kernel_extra */
 } flux__run;
 
 /* hook: flux__kernels_run, cpu/attention.h */
 static int flux__kernels_run(flux__run *r, flux__kernel *k, int n);
-/* Runs a kernel with an eye on the clock; a device is waited for, or its time would be the next kernel's. */
+/* Runs one kernel and writes its time to the trace. It waits for the device, or the kernel's time
+   would be counted as that of the next. */
 static int flux__kernel_trace(flux__run *r, flux__kernel *k) {
     char words[300], device[64];
     double start = flux__now();
@@ -137,14 +148,17 @@ static void flux__kernel_extra(const flux__run *r, const flux__kernel *k, size_t
 
 /* hook: flux__kernels_prepare, cpu/attention.h */
 static bool flux__kernels_prepare(const flux__plan *plan);
-/* Scratch memory of a device: kernels there run one after the other and share a piece, the largest that any of them needs. */
+/* Finds scratch memory for kernel number `at` and for all later kernels of its device. Kernels of
+   one device run one after the other, so they share one buffer, as large as any of them needs. */
 static bool flux__allocate_scratch(flux__run *r, int at) {
     flux__kernel *k = &r->plan->kernel[at];
     flux__buffer **scratch = r->buffer + r->plan->nnode * 2;      /* by kernel */
     size_t most = k->scratch;
     if (!k->scratch || scratch[at]) return true;
     for (int i = at + 1; i < r->plan->nkernel; i++)
-        if (flux__same_device(r->plan->kernel[i].device, k->device) && r->plan->kernel[i].scratch > most) most = r->plan->kernel[i].scratch;
+        if (flux__same_device(r->plan->kernel[i].device, k->device) &&
+            r->plan->kernel[i].scratch > most)
+            most = r->plan->kernel[i].scratch;
     flux__buffer *b = flux__buffer_new(k->device, most, NULL);
     for (int i = at; i < r->plan->nkernel && b; i++) {
         flux__kernel *other = &r->plan->kernel[i];
@@ -156,21 +170,25 @@ static bool flux__allocate_scratch(flux__run *r, int at) {
     return b != NULL;
 }
 
-/* The memory that kernels need beside their results: one piece of each kind serves them all, one after the other. */
+/* Finds the memory that kernels need besides their results. One piece of each kind serves all
+   kernels, since they run one after the other. */
 static bool flux__allocate_extra(flux__run *r) {
     size_t most[3] = { 0, 0, 0 };
     for (int k = 0; k < r->plan->nkernel; k++)
         if (!flux__allocate_scratch(r, k)) return false;
     for (int k = 0; k < r->plan->nkernel; k++) flux__kernel_extra(r, &r->plan->kernel[k], most);
     for (int i = 0; i < 3; i++)
-        if (most[i] && !(r->extra[i] = flux__scratch(most[i]))) return flux__fail("out of memory: %zu bytes", most[i]) != NULL;
+        if (most[i] && !(r->extra[i] = flux__scratch(most[i])))
+            return flux__fail("out of memory: %zu bytes", most[i]) != NULL;
     return flux__kernels_prepare(r->plan);
 }
 
-/* What was given up within a plan, by class: lists of nodes whose buffers these were. */
+/* The buffers given up within a plan, by size class: lists of the nodes that had them. */
 typedef struct flux__spares {
-    uint64_t some[FLUX__SIZES / 64 + 1];  /* a bit for each class: it has a list; the last word stays 0 */
-    int first[FLUX__SIZES], *next;        /* a node's number + 1; 0: none */
+    uint64_t some[FLUX__SIZES / 64 + 1];  /* a bit for each class: whether it has a list; the
+                                             last word stays 0 */
+    int first[FLUX__SIZES], *next;        /* first: by class, next: by node; number + 1 of a
+                                             node, 0: end of the list */
 } flux__spares;
 
 static void flux__spare_give(flux__spares *spare, int node, int cls) {
@@ -180,17 +198,21 @@ static void flux__spare_give(flux__spares *spare, int node, int cls) {
     *some |= bit;
 }
 
-/* A spare buffer for a node, of no more than twice its size, which is at most 12 classes on; NULL: none. Of the few devices
-   that a plan runs on, one is soon found. */
+/* A spare buffer for a node, of no more than twice its size, which is at most 12 classes up; NULL:
+   none. A list may have buffers of several devices; since a plan runs on few, one of the right
+   device is soon found. */
 static flux__buffer *flux__spare_take(flux__run *r, flux__spares *spare, const flux__slot_info *s) {
-    if (s->cls >= FLUX__SIZES) return NULL;      /* there is no such memory */
+    /* larger than any size class: no memory is that large */
+    if (s->cls >= FLUX__SIZES) return NULL;
     const uint64_t *some = &spare->some[s->cls >> 6];
     uint64_t near = some[0] >> (s->cls & 63) | some[1] << 1 << (63 - (s->cls & 63));
     near &= 0x1fff;
     for (int c = s->cls; near; c++, near >>= 1)
-        for (int *at = &spare->first[c], n = 0; (near & 1) && *at && n < 64; at = &spare->next[*at - 1], n++) {
+        for (int *at = &spare->first[c], n = 0; (near & 1) && *at && n < 64;
+             at = &spare->next[*at - 1], n++) {
             flux__buffer *b = r->buffer[*at - 1];
-            if (!flux__same_device(b->device, s->device) || b->room / 2 > (size_t)s->bytes) continue;
+            if (!flux__same_device(b->device, s->device) || b->room / 2 > (size_t)s->bytes)
+                continue;
             *at = spare->next[*at - 1];
             flux__atomic_add(&b->refs, 1);
             return b;
@@ -198,8 +220,9 @@ static flux__buffer *flux__spare_take(flux__run *r, flux__spares *spare, const f
     return NULL;
 }
 
-/* All memory is found before the first kernel runs, so that a failure leaves everything as it was. Buffers whose life
-   ends are used again at once by later kernels. */
+/* Gives every stored node a buffer: that of its donor leaf, a spare one of a node whose life has
+   ended earlier in the plan, or a new one. All memory is found before the first kernel runs, so
+   that a failure leaves everything as it was. */
 static bool flux__allocate(flux__run *r) {
     flux__plan *plan = r->plan;
     flux__spares spare;
@@ -217,7 +240,8 @@ static bool flux__allocate(flux__run *r) {
                 flux__atomic_add(&r->buffer[i]->refs, 1);
             } else {
                 if (share) r->buffer[i] = flux__spare_take(r, &spare, s);
-                if (!r->buffer[i]) r->buffer[i] = flux__buffer_new(s->device, (size_t)s->bytes, r->g->node[i]);
+                if (!r->buffer[i])
+                    r->buffer[i] = flux__buffer_new(s->device, (size_t)s->bytes, r->g->node[i]);
             }
             ok = r->buffer[i] != NULL;
             if (ok) r->ptr[plan->nleaf + i] = r->buffer[i]->ptr;
@@ -230,12 +254,15 @@ static bool flux__allocate(flux__run *r) {
     return ok;
 }
 
-/* Gives finished nodes their buffers; in a cutting run they and all hidden nodes let go of their operands. */
+/* Gives the nodes that are kept their buffers, labelled with their shape and dtype. A leaf whose
+   buffer a node took over loses it and is CONSUMED. The lock of a pool is held from one buffer to
+   the next of the same pool. */
 static void flux__settle_nodes(flux__run *r) {
     flux__plan *plan = r->plan;
     flux__graph *g = r->g;
     flux__arena *held = NULL;
-    for (int at = 0; at < plan->nout; at++) {            /* a buffer may have been made for a node whose life has ended */
+    /* The label may still be that of a node whose life has ended. */
+    for (int at = 0; at < plan->nout; at++) {
         const int i = plan->out[at];
         flux__buffer *b = plan->slot[i].keep ? r->buffer[i] : NULL;
         if (b && flux__buffer_labelled(b, g->node[i], (size_t)plan->slot[i].bytes)) continue;
@@ -260,40 +287,50 @@ static void flux__settle_nodes(flux__run *r) {
     }
 }
 
-/* How many kernels from number k on follow each other on one device: these may be launched as one. */
+/* How many GPU kernels (those with a drop) from number k on follow each other on one device: such a
+   row may be launched as one. At least 1. */
 static int flux__kernel_row(const flux__plan *plan, int k) {
     const flux__kernel *first = &plan->kernel[k];
     int n = 1;
-    while (first->drop && k + n < plan->nkernel && first[n].drop && flux__same_device(first[n].device, first->device)) n++;
+    while (first->drop && k + n < plan->nkernel && first[n].drop &&
+           flux__same_device(first[n].device, first->device))
+        n++;
     return n;
 }
 
-/* A device may fail in the midst of an update. What is in the old weights' memory by then can't be taken back: copies
-   for that case would cost every step. */
+/* Runs all kernels in order. A device may fail in the middle of an update; what has been written
+   into the memory of old weights by then can't be taken back, since copies for that case would cost
+   every step. The error then says that the update is half done. */
 static bool flux__run_kernels(flux__run *r, bool trace) {
     flux__plan *plan = r->plan;
     bool changed = false, ok = true;
     flux__hold();
     for (int k = 0, n; k < plan->nkernel && ok; k += n) {
         n = trace ? 1 : flux__kernel_row(plan, k);
-        int done = trace ? flux__kernel_trace(r, &plan->kernel[k]) : flux__kernels_run(r, &plan->kernel[k], n);
+        int done = trace ? flux__kernel_trace(r, &plan->kernel[k])
+                         : flux__kernels_run(r, &plan->kernel[k], n);
         ok = done == n;
         for (int i = k; i < k + done; i++)
-            for (int o = 0; o < plan->kernel[i].nouts; o++) changed = changed || plan->slot[plan->kernel[i].outs[o]].donor >= 0;
+            for (int o = 0; o < plan->kernel[i].nouts; o++)
+                changed = changed || plan->slot[plan->kernel[i].outs[o]].donor >= 0;
     }
     flux__thread *t = flux__self();
     if (!ok && changed && t && t->error.unsaid) {
         size_t used = strlen(t->error.now);
-        snprintf(t->error.now + used, sizeof t->error.text - used, "; the update was half done: load the model from a file");
+        snprintf(t->error.now + used, sizeof t->error.text - used,
+                 "; the update was half done: load the model from a file");
     }
     flux__tell();
     return ok;
 }
 
+/* Runs a plan for the graph g, which has its key: finds memory, runs the kernels, gives the nodes
+   their buffers and releases all others. -1 and an error if it fails. */
 static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     flux__run r;
-    void *few[256], **room = few;         /* a small plan's buffers, then its slots */
-    size_t n = (size_t)(plan->nnode * 2 + plan->nkernel), all = n + (size_t)(plan->nleaf + plan->nnode);
+    void *few[256], **room = few;         /* the arrays r.buffer and r.ptr of a small plan */
+    size_t n = (size_t)(plan->nnode * 2 + plan->nkernel),
+           all = n + (size_t)(plan->nleaf + plan->nnode);
     memset(&r, 0, sizeof r);
     r.plan = plan, r.g = g;
     if (all > sizeof few / sizeof *few) room = (void **)flux__zalloc(all * sizeof *room);
@@ -306,7 +343,8 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     ok = ok && flux__run_kernels(&r, trace);
     if (trace) flux__trace_event("plan", "evaluate", start, 0, "");
     if (ok) flux__settle_nodes(&r);
-    for (int i = plan->nkernel - 1; r.buffer && i >= 0; i--) flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
+    for (int i = plan->nkernel - 1; r.buffer && i >= 0; i--)
+        flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
     for (int at = plan->nout - 1; r.buffer && at >= 0; at--)
         if (r.buffer[plan->out[at]]) flux__buffer_release(r.buffer[plan->out[at]]);
     for (int i = 0; i < 3; i++) flux__scratch_done(r.extra[i]);

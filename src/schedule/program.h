@@ -37,20 +37,27 @@ static int flux__class_of(int dtype) {
 typedef struct flux__builder {
     flux__planner *p;
     flux__kernel *k;
-    int *value_of;                        /* by node: its value in this kernel, or -1 */
+    int *value_of;                        /* by node: the value that holds it in this kernel, or
+                                             -1 */
     bool ok;
 } flux__builder;
 
+/* Adds a line to the kernel's program and gives its number; a line equal to an earlier one is not
+   added, and the number is that of the earlier one. */
 static int flux__emit(flux__builder *b, const flux__value *v) {
     flux__kernel *k = b->k;
     int first = v->a > v->b ? v->a : v->b;
     if (v->c > first) first = v->c;
-    for (int i = first + 1; i < k->nvalue; i++) {        /* the same line twice is the same value; it comes after what it uses */
+    /* an equal line can only stand behind the values that it uses */
+    for (int i = first + 1; i < k->nvalue; i++) {
         const flux__value *w = &k->value[i];
-        if (w->a == v->a && w->operand == v->operand && w->op == v->op && w->b == v->b && w->c == v->c && w->kind == v->kind &&
-            w->cls == v->cls && w->dtype == v->dtype && w->outer == v->outer && w->node == v->node) return i;
+        if (w->a == v->a && w->operand == v->operand && w->op == v->op && w->b == v->b &&
+            w->c == v->c && w->kind == v->kind && w->cls == v->cls && w->dtype == v->dtype &&
+            w->outer == v->outer && w->node == v->node)
+            return i;
     }
-    flux__value *value = (flux__value *)flux__grow(k->value, &k->value_room, k->nvalue + 1, sizeof *value);
+    flux__value *value =
+        (flux__value *)flux__grow(k->value, &k->value_room, k->nvalue + 1, sizeof *value);
     if (!value || k->nvalue > 30000) {
         b->ok = false;
         return 0;
@@ -71,17 +78,20 @@ static flux__value flux__line(int kind, int op, int cls, int dtype) {
     return v;
 }
 
-/* Field by field: between them lies what a copy may bring along. */
+/* Compares two operands field by field, since the padding between fields may differ. */
 static bool flux__same_operand(const flux__operand *a, const flux__operand *b) {
-    return a->src == b->src && a->dtype == b->dtype && a->offset == b->offset && a->gather == b->gather && flux__same8(a->stride, b->stride) &&
-           a->shape.ndim == b->shape.ndim && flux__same8(a->shape.dim, b->shape.dim) && memcmp(a->owner, b->owner, sizeof a->owner) == 0;
+    return a->src == b->src && a->dtype == b->dtype && a->offset == b->offset &&
+           a->gather == b->gather && flux__same8(a->stride, b->stride) &&
+           a->shape.ndim == b->shape.ndim && flux__same8(a->shape.dim, b->shape.dim) &&
+           memcmp(a->owner, b->owner, sizeof a->owner) == 0;
 }
 
 static int flux__add_operand(flux__builder *b, const flux__operand *o) {
     flux__kernel *k = b->k;
     for (int i = 0; i < k->noperand; i++)
         if (flux__same_operand(&k->operand[i], o)) return i;
-    flux__operand *operand = (flux__operand *)flux__grow(k->operand, &k->operand_room, k->noperand + 1, sizeof *operand);
+    flux__operand *operand =
+        (flux__operand *)flux__grow(k->operand, &k->operand_room, k->noperand + 1, sizeof *operand);
     if (!operand) {
         b->ok = false;
         return 0;
@@ -95,11 +105,13 @@ static int flux__slot_of(flux__builder *b, flux_tensor *base) {
     return flux__finished(base) ? flux__leaf_number(b->p->g, base) : b->p->g->nleaf + base->index;
 }
 
-/* Whether a value that changes with none of the reduced dims: it is the same for a whole row. */
+/* Whether a value that is read with these strides is outer: it changes along none of the reduced
+   dims, so that it is the same for a whole row. */
 static bool flux__is_outer(const flux__kernel *k, const flux_tensor *x, const int64_t *stride) {
     if (!k->reduced) return false;
     for (int d = 0; d < FLUX_MAX_DIMS; d++)
-        if ((k->reduced >> d & 1) && (stride[d] || (d < x->ndim && x->dim[d] == 0))) return false;     /* of no points there is none to load */
+        /* a dim of size 0 has no element to load */
+        if ((k->reduced >> d & 1) && (stride[d] || (d < x->ndim && x->dim[d] == 0))) return false;
     return true;
 }
 
@@ -117,7 +129,8 @@ static int flux__emit_load(flux__builder *b, flux_tensor *x, const int64_t *poin
     return flux__emit(b, &v);
 }
 
-/* Values that come from a node's place in its own shape: counting and random numbers. */
+/* Emits a value computed from an element's index in the node's own shape: IOTA counts, RANDOM
+   draws. */
 static int flux__emit_index(flux__builder *b, flux_tensor *t, int node, int kind) {
     flux__operand o;
     int64_t points[FLUX_MAX_DIMS];
@@ -127,7 +140,8 @@ static int flux__emit_index(flux__builder *b, flux_tensor *t, int node, int kind
     o.shape = flux__dims(t);
     flux__dims8(t, points);
     flux__use_strides(t, points, &o.offset, o.stride);
-    flux__value v = flux__line(kind, kind == FLUX__V_RANDOM ? (int)t->arg.i[2] : 0, kind == FLUX__V_RANDOM ? FLUX__F32C : FLUX__I64C, t->dtype);
+    flux__value v = flux__line(kind, kind == FLUX__V_RANDOM ? (int)t->arg.i[2] : 0,
+                               kind == FLUX__V_RANDOM ? FLUX__F32C : FLUX__I64C, t->dtype);
     v.outer = flux__is_outer(b->k, t, o.stride);
     v.operand = (int16_t)flux__add_operand(b, &o);
     v.node = kind == FLUX__V_RANDOM ? node : -1;
@@ -137,7 +151,7 @@ static int flux__emit_index(flux__builder *b, flux_tensor *t, int node, int kind
 static int flux__emit_number(flux__builder *b, int cls, int user, int operand) {
     flux__value v = flux__line(FLUX__V_NUMBER, 0, cls, FLUX_F32);
     v.outer = b->k->reduced != 0;
-    v.node = user << 8 | operand;         /* operand 255: the node itself is the number */
+    v.node = user << 8 | operand;         /* operand 255: the node itself is the NUMBER */
     return flux__emit(b, &v);
 }
 
@@ -148,10 +162,12 @@ static int flux__emit_literal(flux__builder *b, int cls, int code) {
     return flux__emit(b, &v);
 }
 
-static int flux__emit_use(flux__builder *b, int kind, int op, int cls, int dtype, int a, int x, int c) {
+static int flux__emit_use(flux__builder *b, int kind, int op, int cls, int dtype, int a, int x,
+                          int c) {
     flux__value v = flux__line(kind, op, cls, dtype);
     v.a = (int16_t)a, v.b = (int16_t)x, v.c = (int16_t)c;
-    v.outer = b->k->reduced != 0 && b->k->value[a].outer && (x < 0 || b->k->value[x].outer) && (c < 0 || b->k->value[c].outer);
+    v.outer = b->k->reduced != 0 && b->k->value[a].outer && (x < 0 || b->k->value[x].outer) &&
+              (c < 0 || b->k->value[c].outer);
     return flux__emit(b, &v);
 }
 
@@ -160,42 +176,53 @@ static int flux__as_class(flux__builder *b, int v, int cls) {
     return flux__emit_use(b, FLUX__V_CONVERT, 0, cls, b->k->value[v].dtype, v, -1, -1);
 }
 
-/* The value of operand k of a node: from this kernel, from memory, or a number of class cls. */
+/* The value of operand k of a node, in compute type cls: a value of this kernel, a load from
+   memory, or a number. */
 static int flux__emit_operand(flux__builder *b, flux_tensor *user, int user_node, int k, int cls) {
     flux_tensor *x = user->in[k], *base = flux__base(x);
     int64_t points[FLUX_MAX_DIMS];
-    if (base->op == FLUX__NUMBER && !base->buf && (base->mark != b->p->g->walk || b->value_of[base->index] < 0))
+    if (base->op == FLUX__NUMBER && !base->buf &&
+        (base->mark != b->p->g->walk || b->value_of[base->index] < 0))
         return flux__emit_number(b, cls, user_node, k);
-    if (!flux__finished(base) && b->value_of[base->index] >= 0) return flux__as_class(b, b->value_of[base->index], cls);
+    if (!flux__finished(base) && b->value_of[base->index] >= 0)
+        return flux__as_class(b, b->value_of[base->index], cls);
     flux__dims8(flux__is_reduce(user) ? user->in[0] : user, points);
     return flux__as_class(b, flux__emit_load(b, x, points), cls);
 }
 
-/* What keeps a value in its dtype: half formats are rounded, small integers wrapped. */
+/* Brings a value into its dtype after an operation: half formats are rounded, u8 is wrapped. */
 static int flux__settle(flux__builder *b, int v, int dtype) {
     if (!b->ok) return v;
-    if (dtype == FLUX_F16 || dtype == FLUX_BF16) return flux__emit_use(b, FLUX__V_ROUND, dtype, b->k->value[v].cls, dtype, v, -1, -1);
-    if (dtype == FLUX_U8) return flux__emit_use(b, FLUX__V_WRAP, dtype, b->k->value[v].cls, dtype, v, -1, -1);
+    if (dtype == FLUX_F16 || dtype == FLUX_BF16)
+        return flux__emit_use(b, FLUX__V_ROUND, dtype, b->k->value[v].cls, dtype, v, -1, -1);
+    if (dtype == FLUX_U8)
+        return flux__emit_use(b, FLUX__V_WRAP, dtype, b->k->value[v].cls, dtype, v, -1, -1);
     return v;
 }
 
 static int flux__emit_cast(flux__builder *b, flux_tensor *t, int node) {
     flux_tensor *x = t->in[0];
     int from = flux__class_of(x->dtype), to = flux__class_of(t->dtype);
-    int v = flux__emit_operand(b, t, node, 0, x->dtype == FLUX_BOOL ? to : from);     /* 0 and 1 are so in any class */
+    /* a bool is 0 or 1 in any compute type */
+    int v = flux__emit_operand(b, t, node, 0, x->dtype == FLUX_BOOL ? to : from);
     if (t->dtype == FLUX_BOOL)
-        return flux__emit_use(b, FLUX__V_OP, FLUX__OP_NE, b->k->value[v].cls, FLUX_BOOL, v, flux__emit_literal(b, b->k->value[v].cls, 0), -1);
+        return flux__emit_use(b, FLUX__V_OP, FLUX__OP_NE, b->k->value[v].cls, FLUX_BOOL, v,
+                              flux__emit_literal(b, b->k->value[v].cls, 0), -1);
     if (t->dtype == FLUX_U8 && flux__dtypes[x->dtype].real) {
-        v = flux__emit_use(b, FLUX__V_OP, FLUX__OP_MAX2, from, x->dtype, v, flux__emit_literal(b, from, 0), -1);
-        v = flux__emit_use(b, FLUX__V_OP, FLUX__OP_MIN2, from, x->dtype, v, flux__emit_literal(b, from, 255), -1);
+        v = flux__emit_use(b, FLUX__V_OP, FLUX__OP_MAX2, from, x->dtype, v,
+                           flux__emit_literal(b, from, 0), -1);
+        v = flux__emit_use(b, FLUX__V_OP, FLUX__OP_MIN2, from, x->dtype, v,
+                           flux__emit_literal(b, from, 255), -1);
     }
     return flux__settle(b, flux__as_class(b, v, to), t->dtype);
 }
 
-/* Whether a tensor is at hand in this kernel as floats, as what a comparison of floats gives is. */
+/* Whether a tensor is a value of this kernel in compute type f32, as the result of a comparison of
+   floats is. */
 static bool flux__is_floats_here(const flux__builder *b, flux_tensor *x) {
     const flux_tensor *base = flux__base(x);
-    return !flux__finished(base) && b->value_of[base->index] >= 0 && b->k->value[b->value_of[base->index]].cls == FLUX__F32C;
+    return !flux__finished(base) && b->value_of[base->index] >= 0 &&
+           b->k->value[b->value_of[base->index]].cls == FLUX__F32C;
 }
 
 static int flux__emit_elementwise(flux__builder *b, flux_tensor *t, int node) {
@@ -203,18 +230,23 @@ static int flux__emit_elementwise(flux__builder *b, flux_tensor *t, int node) {
     char rule = flux__rules[t->op];
     for (int k = 0; k < t->nin && rule == 'B'; k++)
         if (flux__is_floats_here(b, t->in[k])) cls = FLUX__F32C;
-    if (rule == 'C') cls = flux__class_of(t->in[0]->flags & FLUX__WEAK && t->nin > 1 ? t->in[1]->dtype : t->in[0]->dtype);
+    if (rule == 'C')
+        cls = flux__class_of(t->in[0]->flags & FLUX__WEAK && t->nin > 1 ? t->in[1]->dtype
+                                                                        : t->in[0]->dtype);
     for (int k = 0; k < t->nin && b->ok; k++) v[k] = flux__emit_operand(b, t, node, k, cls);
     if (!b->ok) return 0;
-    return flux__settle(b, flux__emit_use(b, FLUX__V_OP, t->op, cls, t->dtype, v[0], v[1], v[2]), t->dtype);
+    return flux__settle(b, flux__emit_use(b, FLUX__V_OP, t->op, cls, t->dtype, v[0], v[1], v[2]),
+                        t->dtype);
 }
 
 static int flux__emit_reduce(flux__builder *b, flux_tensor *t, int node) {
     int cls = flux__class_of(t->in[0]->dtype), x = flux__emit_operand(b, t, node, 0, cls);
     bool arg = t->op == FLUX__ARGREDUCE;
     if (!b->ok) return 0;
-    if (!flux__real_mask(t)) return arg ? flux__emit_literal(b, FLUX__I64C, 0) : x;   /* over dims of 1 */
-    flux__value v = flux__line(arg ? FLUX__V_ARGREDUCE : FLUX__V_REDUCE, (int)t->arg.i[0], arg ? FLUX__I64C : cls, t->dtype);
+    /* all reduced dims have size 1 */
+    if (!flux__real_mask(t)) return arg ? flux__emit_literal(b, FLUX__I64C, 0) : x;
+    flux__value v = flux__line(arg ? FLUX__V_ARGREDUCE : FLUX__V_REDUCE, (int)t->arg.i[0],
+                               arg ? FLUX__I64C : cls, t->dtype);
     v.a = (int16_t)x;
     v.outer = true;
     return flux__settle(b, flux__emit(b, &v), t->dtype);
@@ -237,7 +269,8 @@ static int flux__emit_node(flux__builder *b, int node) {
     }
 }
 
-/* A whole-tensor operand: as it lies, over its own dims. */
+/* Adds an operand with the offset and strides of its layout, along its own dims. For a copy that is
+   never made, the operand is the source of that copy. */
 static void flux__plain_operand(flux__builder *b, flux_tensor *x) {
     flux__operand o, *operand;
     flux__kernel *k = b->k;
@@ -251,7 +284,8 @@ static void flux__plain_operand(flux__builder *b, flux_tensor *x) {
     o.shape = flux__dims(x);
     flux__layout(x, &o.offset, o.stride);
     for (int d = x->ndim; d < FLUX_MAX_DIMS; d++) o.stride[d] = 0;
-    operand = (flux__operand *)flux__grow(k->operand, &k->operand_room, k->noperand + 1, sizeof *operand);
+    operand =
+        (flux__operand *)flux__grow(k->operand, &k->operand_room, k->noperand + 1, sizeof *operand);
     if (!operand) {
         b->ok = false;
         return;
@@ -275,42 +309,52 @@ static void flux__set_phases(flux__kernel *k) {
     }
 }
 
-/* Whether a node's numbers must go to memory: looked at later, or used by another kernel or not point by point. */
+/* Whether a node must be stored: it is a root, or another kernel reads it. Maps and reductions take
+   the value of a NUMBER in place, so it is not stored for them. */
 static bool flux__must_store(flux__planner *p, int node) {
     if (p->g->flag[node] & FLUX__ROOT) return true;
     for (int u = p->use_start[node]; u < p->use_start[node + 1]; u++) {
         const flux_tensor *user = p->g->node[p->use[u] >> 8];
         bool apart = p->group_of[p->use[u] >> 8] != p->group_of[node];
-        if (apart && (p->g->node[node]->op != FLUX__NUMBER || !(flux__is_map(user) || flux__is_reduce(user)))) return true;
+        if (apart && (p->g->node[node]->op != FLUX__NUMBER ||
+                      !(flux__is_map(user) || flux__is_reduce(user))))
+            return true;
     }
     return false;
 }
 
-/* Whether a node of this kernel has one element for each outer point, not for every point. */
+/* Whether a node of this kernel has one element for each outer point, instead of one for every
+   point. */
 static bool flux__outer_shaped(const flux__kernel *k, const flux_tensor *t) {
     int64_t s[FLUX_MAX_DIMS];
     flux__dims8(t, s);
     return k->reduced != 0 && !flux__same8(s, k->full);
 }
 
-/* The value to store for a node: of its own, if v is stored for another node, has the strides of where it comes from, or
-   is the same for a whole row of a node that has every point. */
+/* The value to store for a node: v, or a line of its own that copies v. The latter is needed if v
+   is stored for another node already, if v is a LOAD, IOTA or RANDOM, which has the strides of its
+   source, or if one of v and the node is outer and the other is not. */
 static int flux__storable(flux__builder *b, int v, const flux_tensor *t) {
     const flux__value *w = &b->k->value[v];
-    bool outer = flux__outer_shaped(b->k, t), source = w->kind <= FLUX__V_RANDOM && w->kind != FLUX__V_NUMBER;
+    bool outer = flux__outer_shaped(b->k, t),
+         source = w->kind <= FLUX__V_RANDOM && w->kind != FLUX__V_NUMBER;
     if (!b->ok || (w->out < 0 && !source && w->outer == outer)) return v;
     flux__value line = flux__line(FLUX__V_CONVERT, 1, w->cls, t->dtype);
     line.a = (int16_t)v, line.outer = outer;
-    line.node = b->k->nvalue;             /* unlike any other */
+    /* A node number that no other line has makes flux__emit add the line. */
+    line.node = b->k->nvalue;
     return flux__emit(b, &line);
 }
 
-/* Memory that lasts as long as the plan. There may be a million kernels, so they share pieces that grow with their number. */
+/* Takes memory that lasts as long as the plan. A plan may have a million kernels, so what they take
+   comes from chunks, whose size grows with the plan. */
 static void *flux__plan_take(flux__plan *plan, size_t bytes) {
     flux__chunk *chunk = plan->chunk;
     const size_t head = (sizeof *chunk + 15) & ~(size_t)15, n = (bytes + 15) & ~(size_t)15;
     if (!chunk || chunk->room - chunk->used < n) {
-        size_t room = plan->bytes < 4096 ? 2048 : plan->bytes > 1 << 26 ? (size_t)1 << 25 : (size_t)plan->bytes / 2;
+        size_t room = plan->bytes < 4096      ? 2048
+                      : plan->bytes > 1 << 26 ? (size_t)1 << 25
+                                              : (size_t)plan->bytes / 2;
         if (room < n) room = n;
         chunk = (flux__chunk *)flux__malloc(head + room);
         if (!chunk) return NULL;
@@ -323,10 +367,12 @@ static void *flux__plan_take(flux__plan *plan, size_t bytes) {
     return p;
 }
 
-/* The kernel's own copies of what the planner's has room for. */
+/* Copies the kernel's lines and operands out of the planner's arrays, which keep their spare
+   capacity for the next kernel, into memory of the plan. */
 static bool flux__settle_kernel(flux__planner *p, flux__kernel *k, flux__plan *plan) {
     flux__kernel *from = &p->building;
-    from->value = k->value, from->value_room = k->value_room, from->operand = k->operand, from->operand_room = k->operand_room;
+    from->value = k->value, from->value_room = k->value_room, from->operand = k->operand,
+    from->operand_room = k->operand_room;
     k->value = (flux__value *)flux__plan_take(plan, (size_t)k->nvalue * sizeof *k->value);
     k->operand = (flux__operand *)flux__plan_take(plan, (size_t)k->noperand * sizeof *k->operand);
     k->value_room = k->nvalue, k->operand_room = k->noperand;
@@ -336,10 +382,13 @@ static bool flux__settle_kernel(flux__planner *p, flux__kernel *k, flux__plan *p
     return true;
 }
 
+/* Builds kernel k from group G: emits operands and program lines of the group's nodes in order,
+   decides which values are stored, and sets the phases. False: out of memory or too many lines. */
 static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__plan *plan) {
     flux__builder b;
     flux__group *group = &p->group[G];
-    const int *node = p->member + p->member_start[G], n = p->member_start[G + 1] - p->member_start[G];
+    const int *node = p->member + p->member_start[G],
+              n = p->member_start[G + 1] - p->member_start[G];
     b.p = p, b.k = k, b.ok = true;
     b.value_of = p->value_of;
     memset(k, 0, sizeof *k);
@@ -347,7 +396,7 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
     k->operand = p->building.operand, k->operand_room = p->building.operand_room;
     k->kind = group->kind;
     k->node = -1;
-    if (group->kind != FLUX__K_FUSED) {   /* its operands come first in the list */
+    if (group->kind != FLUX__K_FUSED) {   /* the operands of the operation itself come first */
         k->node = group->product >= 0 ? group->product : group->last;
         const flux_tensor *t = p->g->node[k->node];
         memcpy(k->mnk, t->arg.i, sizeof k->mnk);
@@ -358,13 +407,16 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
     for (int m = 0; m < n && b.ok; m++) {
         const int i = node[m];
         flux_tensor *t = p->g->node[i];
-        flux__soon(p->g->node, i + FLUX__SOON, p->n);      /* most often its neighbour in the group, too */
+        /* most often the next node of the group, too */
+        flux__soon(p->g->node, i + FLUX__SOON, p->n);
         bool fused = group->kind == FLUX__K_FUSED || group->kind == FLUX__K_MATMUL;
         bool store = flux__must_store(p, i);
         if (fused && b.ok) {
             int v = flux__emit_node(&b, i);
             b.value_of[i] = v;
-            if (store && b.ok) v = flux__storable(&b, v, t), k->value[v].out = p->g->nleaf + i, k->value[v].dtype = t->dtype;
+            if (store && b.ok)
+                v = flux__storable(&b, v, t), k->value[v].out = p->g->nleaf + i,
+                k->value[v].dtype = t->dtype;
         }
         if (store || !fused) plan->slot[i].stored = true;
     }

@@ -21,18 +21,21 @@ FLUX__COLD
 
 static flux__mutex flux__trace_lock = FLUX__MUTEX_INIT;
 static struct { FILE *file; bool known, started; } flux__trace;
-static int flux__trace_no;                /* it is known that nothing is asked for */
+static int flux__trace_no;                /* 1: it is known that FLUX_TRACE asks for nothing */
 
 static bool flux__tracing(void) {
     if (flux__atomic_load32(&flux__trace_no)) return false;
     flux__mutex_lock(&flux__trace_lock);
     const char *path = flux__trace.known ? NULL : flux__env("FLUX_TRACE");
     flux__trace.known = true;
-    if (path && *path && (flux__trace.file = flux__fopen(path, "wb")) != NULL) fputs("[", flux__trace.file);
+    if (path && *path && (flux__trace.file = flux__fopen(path, "wb")) != NULL)
+        fputs("[", flux__trace.file);
     bool on = flux__trace.file != NULL, failed = path && *path && !on;
     flux__atomic_store32(&flux__trace_no, !on);
     flux__mutex_unlock(&flux__trace_lock);
-    if (failed) flux__note(FLUX_LOG_WARN, "trace", true, "FLUX_TRACE=%s cannot be written: nothing is traced", path);
+    if (failed)
+        flux__note(FLUX_LOG_WARN, "trace", true,
+                   "FLUX_TRACE=%s cannot be written: nothing is traced", path);
     return on;
 }
 
@@ -47,20 +50,27 @@ static void flux__trace_close(void) {
 static void flux__trace_fork(int when) {
     flux__fork_lock(&flux__trace_lock, when);
     if (when != FLUX__FORK_CHILD) return;
-    flux__trace_no = flux__trace_no || flux__trace.file;      /* the file is the parent's */
+    /* the file belongs to the parent process */
+    flux__trace_no = flux__trace_no || flux__trace.file;
     flux__trace.file = NULL;
 }
 #endif
 
-/* An event from `start` until now, in seconds; its numbers are written without the locale's point. */
-static void flux__trace_event(const char *kind, const char *name, double start, int64_t bytes, const char *device) {
+/* Writes an event that lasted from `start` (flux__now, in seconds) until now. Microseconds are
+   written from integers, so that the locale's decimal point does not get in. */
+static void flux__trace_event(const char *kind, const char *name, double start, int64_t bytes,
+                              const char *device) {
     int64_t at = (int64_t)(start * 1e9), ns = (int64_t)((flux__now() - start) * 1e9);
     unsigned thread = (unsigned)((uintptr_t)flux__self() >> 6 & 0xffff);
     flux__mutex_lock(&flux__trace_lock);
     if (flux__trace.file) {
-        fprintf(flux__trace.file, "%s\n{\"ph\":\"X\",\"pid\":1,\"tid\":%u,\"cat\":\"%s\",\"name\":\"%s\",\"ts\":%lld.%03d,\"dur\":%lld.%03d,"
-                "\"args\":{\"bytes\":%lld,\"device\":\"%s\"}}", flux__trace.started ? "," : "", thread, kind, name, (long long)(at / 1000),
-                (int)(at % 1000), (long long)(ns / 1000), (int)(ns % 1000), (long long)bytes, device);
+        fprintf(flux__trace.file,
+                "%s\n{\"ph\":\"X\",\"pid\":1,\"tid\":%u,\"cat\":\"%s\",\"name\":\"%s\","
+                "\"ts\":%lld.%03d,\"dur\":%lld.%03d,"
+                "\"args\":{\"bytes\":%lld,\"device\":\"%s\"}}",
+                flux__trace.started ? "," : "", thread, kind, name, (long long)(at / 1000),
+                (int)(at % 1000), (long long)(ns / 1000), (int)(ns % 1000), (long long)bytes,
+                device);
         flux__trace.started = true;
     }
     flux__mutex_unlock(&flux__trace_lock);

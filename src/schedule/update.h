@@ -28,9 +28,12 @@
 
 FLUX__LEAN
 
-typedef struct flux__history {            /* all that the news and the loss come from, finished or not */
-    flux__walk walk;                      /* its refs: all references found */
-    bool *old;                            /* depends on a tensor that is to be replaced */
+/* All that the new tensors (news) and the loss were computed from, finished or not. */
+typedef struct flux__history {
+    flux__walk walk;                      /* walk.refs[k]: how many references to node k were
+                                             found */
+    bool *old;                            /* by node: whether it depends on a tensor to be
+                                             replaced (olds) */
 } flux__history;
 
 static void flux__history_free(flux__history *h) {
@@ -43,8 +46,13 @@ static void flux__history_count(flux__history *h, const flux_tensor *x, int by) 
     if (k >= 0) h->walk.refs[k] += by;
 }
 
-static bool flux__history_find(flux__history *h, flux_grads *g, int n, flux_tensor *const *olds, flux_tensor *const *news, const int *owners,
-                               int beside, flux_tensor *const *also) {
+/* Walks all that the loss, the news and the tensors `also` were computed from. Counts in
+   h->walk.refs the references to each node: from operands, from views to their bases, from the
+   gradients, and the owners[i] that the caller is about to drop. Marks in h->old what depends on
+   one of the olds. False: out of memory. */
+static bool flux__history_find(flux__history *h, flux_grads *g, int n, flux_tensor *const *olds,
+                               flux_tensor *const *news, const int *owners, int beside,
+                               flux_tensor *const *also) {
     memset(h, 0, sizeof *h);
     if (!flux__walk_start(&h->walk)) return false;
     h->walk.whole = true;
@@ -70,29 +78,36 @@ static bool flux__history_find(flux__history *h, flux_grads *g, int n, flux_tens
     for (int i = 0, all = h->walk.n; i < all; i++) {
         const flux_tensor *t = h->walk.node[i];
         bool is = old[i];
-        for (int k = 0, most = t->nin; k < most && !is; k++) is = old[flux__walk_get(&h->walk, t->in[k])];
+        for (int k = 0, most = t->nin; k < most && !is; k++)
+            is = old[flux__walk_get(&h->walk, t->in[k])];
         old[i] = is;
     }
     return true;
 }
 
-/* Whether somebody outside of the step can look at node number k. */
+/* Whether somebody outside of the step can look at node number k: it has more references than were
+   found. */
 static bool flux__history_seen(const flux__history *h, int k) {
     return FLUX__REFS(flux__atomic_load(&h->walk.node[k]->head.refs)) > h->walk.refs[k];
 }
 
-/* Nodes that can be looked at later: those that are computed on the way get stored, if that is cheap beside what updating
-   in place saves; views of old tensors, and all if it is not cheap, forbid taking memory over. */
-static bool flux__keep_seen(flux__graph *g, const flux__history *h, int n, flux_tensor *const *olds) {
+/* Sees to the nodes that somebody can look at later. Those that this step computes become roots, so
+   that they are stored, if the bytes that this costs are at most what updating in place saves.
+   False: no memory may be taken over, because storing costs more, or because somebody can look at a
+   view of an old tensor or at a node behind it that this step does not compute. */
+static bool flux__keep_seen(flux__graph *g, const flux__history *h, int n,
+                            flux_tensor *const *olds) {
     int64_t cost = 0, gain = 65536;
     bool possible = true;
-    for (int i = 0; i < n; i++) gain += flux__size(olds[i]) * (int64_t)flux__dtypes[olds[i]->dtype].size * 2;
+    for (int i = 0; i < n; i++)
+        gain += flux__size(olds[i]) * (int64_t)flux__dtypes[olds[i]->dtype].size * 2;
     for (int k = 0; k < h->walk.n; k++) {
         flux_tensor *t = h->walk.node[k], *b = flux__base(t);
         if (!flux__history_seen(h, k)) continue;
         if (b->mark == g->walk && !flux__finished(b)) {
             g->flag[b->index] |= FLUX__SEEN;
-            if (h->old[k] && !(g->flag[b->index] & FLUX__ROOT)) cost += flux__size(b) * (int64_t)flux__dtypes[b->dtype].size;
+            if (h->old[k] && !(g->flag[b->index] & FLUX__ROOT))
+                cost += flux__size(b) * (int64_t)flux__dtypes[b->dtype].size;
         } else if (h->old[k] && !b->buf) possible = false;
         else if (h->old[k] && FLUX__IS_VIEW(t) && b->op == FLUX__LEAF) possible = false;
     }
@@ -102,18 +117,25 @@ static bool flux__keep_seen(flux__graph *g, const flux__history *h, int n, flux_
     return true;
 }
 
-static void flux__set_donors(flux__graph *g, const flux__history *h, int n, flux_tensor *const *olds, flux_tensor *const *news) {
+/* Lets each new tensor take over the buffer of the old one where both have the same dtype, size and
+   device, and nobody outside of the step refers to the old tensor or to its buffer. */
+static void flux__set_donors(flux__graph *g, const flux__history *h, int n,
+                             flux_tensor *const *olds, flux_tensor *const *news) {
     for (int i = 0; i < n; i++) {
         flux_tensor *old = olds[i], *fresh = news[i];
         int leaf = flux__leaf_number(g, old), k = flux__walk_get(&h->walk, old);
-        if (leaf < 0 || k < 0 || !old->buf || old->buf->borrowed || fresh->mark != g->walk || flux__finished(fresh)) continue;
-        bool alike = old->dtype == fresh->dtype && flux__size(old) == flux__size(fresh) && flux__same_device(old->device, fresh->device);
+        if (leaf < 0 || k < 0 || !old->buf || old->buf->borrowed || fresh->mark != g->walk ||
+            flux__finished(fresh))
+            continue;
+        bool alike = old->dtype == fresh->dtype && flux__size(old) == flux__size(fresh) &&
+                     flux__same_device(old->device, fresh->device);
         bool sole = !flux__history_seen(h, k) && flux__atomic_load(&old->buf->refs) == 1;
         if (alike && sole) g->donor[fresh->index] = leaf;
     }
 }
 
-/* After the update the old graph is no use: what is stored becomes a plain value, the rest goes. */
+/* Drops the graph behind an update, which is of no use any more: nodes with a buffer become plain
+   values, and the gradients are released with all the rest. */
 static void flux__cut_history(flux__history *h, flux_grads *g) {
     flux_tensor **node = h->walk.node;
     int n = 0;
@@ -133,10 +155,12 @@ static void flux__cut_history(flux__history *h, flux_grads *g) {
     if (g) g->n = 0, g->used = true;
 }
 
-/* Computes the news of an update, in the memory of the olds where nobody else can see those, and uses the loss's graph up.
-   owners[i]: references to olds[i] that the caller is about to drop. `also`: what else is to be computed, in place of
-   nothing. Nothing has changed if it fails. */
-static int flux__update_eval(flux_grads *grads, int n, flux_tensor *const *olds, flux_tensor *const *news, const int *owners, int beside,
+/* Computes the new tensors (news) of an update, in the memory of the old ones (olds) where nobody
+   else can see those, and uses up the loss's graph. owners[i]: references to olds[i] that the
+   caller is about to drop. also: `beside` more tensors to be computed, which replace nothing. If it
+   fails before its kernels run, nothing has changed. */
+static int flux__update_eval(flux_grads *grads, int n, flux_tensor *const *olds,
+                             flux_tensor *const *news, const int *owners, int beside,
                              flux_tensor *const *also) {
     flux__graph g;
     flux__history h;
@@ -148,13 +172,16 @@ static int flux__update_eval(flux_grads *grads, int n, flux_tensor *const *olds,
         flux__graph_visit(&g, x);
         if (g.ok && !flux__finished(x)) g.flag[x->index] |= FLUX__ROOT;
     }
-    bool walked = g.ok, ok = walked && flux__history_find(&h, grads, n, olds, news, owners, beside, also);
+    bool walked = g.ok,
+         ok = walked && flux__history_find(&h, grads, n, olds, news, owners, beside, also);
     flux_tensor *loss = grads ? flux__base(grads->loss) : NULL;
-    if (ok && loss && loss->mark == g.walk && !flux__finished(loss)) g.flag[loss->index] |= FLUX__ROOT;
+    if (ok && loss && loss->mark == g.walk && !flux__finished(loss))
+        g.flag[loss->index] |= FLUX__ROOT;
     if (ok && flux__keep_seen(&g, &h, n, olds)) flux__set_donors(&g, &h, n, olds, news);
     int rc = ok ? flux__evaluate(&g) : -1;
     if (rc == 0) flux__cut_history(&h, grads);
-    for (int i = 0; i < beside && rc == 0; i++) {        /* a running statistic comes from the one before it, ... */
+    /* A running statistic depends on the one before it, and so on: the chain is cut. */
+    for (int i = 0; i < beside && rc == 0; i++) {
         flux_tensor *x = flux__base(also[i]);
         if ((x->flags & FLUX__FIXED) && x->buf) flux__cut(x);
     }
