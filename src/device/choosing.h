@@ -20,7 +20,7 @@
 
 FLUX__COLD
 
-/* Why no GPU can be used: "CUDA, AMDGPU: not part of this build; Metal: ..." */
+/* Writes why no GPU can be used: "CUDA, AMDGPU: not part of this build; Metal: ..." */
 static void flux__why_none(char *out, size_t n) {
     const char *last = "";
     size_t at = 0;
@@ -30,64 +30,80 @@ static void flux__why_none(char *out, size_t n) {
         const char *why = flux__probe_of(b)->why;
         const char *next = i + 2 < FLUX__BACKENDS ? flux__probe_of(flux__order[i + 1])->why : "";
         bool group = strcmp(why, next) == 0;
-        at += (size_t)snprintf(out + at, n - at, "%s%s%s%.200s", i == 0 ? "" : strcmp(last, why) == 0 ? ", " : "; ",
+        at += (size_t)snprintf(out + at, n - at, "%s%s%s%.200s",
+                               i == 0 ? "" : strcmp(last, why) == 0 ? ", " : "; ",
                                flux__backends[b].name, group ? "" : ": ", group ? "" : why);
         last = why;
     }
 }
 
-/* The back end to use: the preferred one, else the first that works. `warn`: says so when the preference can't be followed. */
+/* The back end to use: the preferred one if it works, else the first of flux__order that works.
+   `warn`: gives a warning when the preference can't be followed; `verbose`: says what was
+   chosen. */
 static int flux__choose(bool verbose, bool warn) {
     const char *want = flux__preference();
     int b = want ? flux__backend_number(want) : -1;
     if (want && b < 0)
-        flux__note(FLUX_LOG_WARN, "device.preference", true, "the preference gpu_backend is \"%.60s\", but there are only "
+        flux__note(FLUX_LOG_WARN, "device.preference", true,
+                   "the preference gpu_backend is \"%.60s\", but there are only "
                    FLUX__BACKEND_NAMES ": a device is chosen automatically", want);
     if (b >= 0) {
         const flux__probe *p = flux__probe_of(b);
         const char *name = flux__backends[b].name;
-        if (verbose) flux__note(FLUX_LOG_INFO, "device.preferred", false, "get_device: following the preference %s", name);
+        if (verbose)
+            flux__note(FLUX_LOG_INFO, "device.preferred", false,
+                       "get_device: following the preference %s", name);
         if (p->functional) return b;
         if (warn && !p->available)
-            flux__note(FLUX_LOG_WARN, "device.unavailable", false, "the preferred back end %s is not available here (%s): "
-                       "a device is chosen automatically", name, p->why);
+            flux__note(FLUX_LOG_WARN, "device.unavailable", false,
+                       "the preferred back end %s is not available here (%s): "
+                       "a device is chosen automatically",
+                       name, p->why);
         else if (warn)
-            flux__note(FLUX_LOG_WARN, "device.not_functional", false, "the preferred back end %s is there but does not work (%s): "
-                       "a device is chosen automatically", name, p->why);
+            flux__note(FLUX_LOG_WARN, "device.not_functional", false,
+                       "the preferred back end %s is there but does not work (%s): "
+                       "a device is chosen automatically",
+                       name, p->why);
     }
     int i = 0;
     while (flux__order[i] != FLUX__CPU_BACKEND && !flux__probe_of(flux__order[i])->functional) i++;
     b = flux__order[i];
     char why[640] = "";
     if (b == FLUX__CPU_BACKEND) flux__why_none(why, sizeof why);
-    if (verbose) flux__note(FLUX_LOG_INFO, "device.chosen", false, "get_device: using %s%s%s", flux__backends[b].name, *why ? ": " : "", why);
+    if (verbose)
+        flux__note(FLUX_LOG_INFO, "device.chosen", false, "get_device: using %s%s%s",
+                   flux__backends[b].name, *why ? ": " : "", why);
     return b;
 }
 
-/* The back end that was asked for by name, when it can be used; -1 and an error when not. */
+/* The back end that was asked for by name if it can be used; otherwise -1 and an error. */
 static int flux__named_backend(const char *call, const char *name) {
     int b = flux__backend_arg(call, name);
     if (b < 0) return -1;
     const flux__probe *p = flux__probe_of(b);
     if (p->functional) return b;
-    if (!p->available) flux__fail("%s: back end %s is unavailable: %s", call, flux__backends[b].name, p->why);
+    if (!p->available)
+        flux__fail("%s: back end %s is unavailable: %s", call, flux__backends[b].name, p->why);
     else flux__fail("%s: back end %s does not work here: %s", call, flux__backends[b].name, p->why);
     return -1;
 }
 
 FLUX_DEF flux_device flux_get_device_with(flux_get_device_opts opts) {
     flux_device d = { -1, 0 };
-    int b = opts.backend ? flux__named_backend("get_device", opts.backend) : flux__choose(opts.verbose, true);
+    int b = opts.backend ? flux__named_backend("get_device", opts.backend)
+                         : flux__choose(opts.verbose, true);
     if (b < 0) return d;
     int count = flux__probe_of(b)->count, id = b == FLUX__CPU_BACKEND ? 0 : opts.id;
     if (id < 0 || id >= count) {
-        flux__fail("get_device: %s has no device %d: there %s %d, from 0 to %d", flux__backends[b].name, id, count == 1 ? "is" : "are",
-                   count, count - 1);
+        flux__fail("get_device: %s has no device %d: there %s %d, from 0 to %d",
+                   flux__backends[b].name, id, count == 1 ? "is" : "are", count, count - 1);
         return d;
     }
     d.backend = b;
     d.id = id;
-    if (opts.verbose && opts.backend) flux__note(FLUX_LOG_INFO, "device.chosen", false, "get_device: using %s, as asked", flux_device_name(d));
+    if (opts.verbose && opts.backend)
+        flux__note(FLUX_LOG_INFO, "device.chosen", false, "get_device: using %s, as asked",
+                   flux_device_name(d));
     return d;
 }
 

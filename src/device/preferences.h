@@ -32,20 +32,26 @@
 
 FLUX__COLD
 
-typedef struct flux__path { char text[120]; size_t len; } flux__path;     /* "Flux", "a.b": parts joined by byte 1 */
+/* A dotted key as text, its parts joined by byte 1. */
+typedef struct flux__path { char text[120]; size_t len; } flux__path;
 
 typedef struct flux__toml {
     const char *s;
     size_t n, at;
-    const char *table, *key;              /* looked for */
+    const char *table, *key;              /* the table and the key that are looked for */
     const char *wrong;                    /* why the text is not TOML at .at, or NULL */
-    size_t start;                         /* of the statement being read */
-    size_t value, value_end;              /* the value's place; value_end 0: the key is not there */
-    size_t line, line_end;                /* its statement's lines */
-    size_t header_end, dotted_end, whole; /* after the line [table]; after the last `table.x = y`; where `table = ...` starts */
-    int dotted;                           /* how many `table.x = y` there are */
-    bool header, fixed;                   /* is there a line [table]; fixed: the table is inline, or a list of tables */
-    bool in_braces, is_string;            /* the value is inside { }; it is a string, whose text is: */
+    size_t start;                         /* where the statement being read begins */
+    size_t value, value_end;              /* the bytes of the key's value; value_end is 0 if the
+                                             key is not there */
+    size_t line, line_end;                /* the bytes of the lines of its statement */
+    size_t header_end, dotted_end, whole; /* after the line [table]; after the last `table.x =
+                                             y`; where the value of `table = ...` or the line
+                                             [[table]] begins */
+    int dotted;                           /* how many statements `table.x = y` there are */
+    bool header, fixed;                   /* header: there is a line [table]; fixed: the table is
+                                             inline, or a list of tables */
+    bool in_braces, is_string;            /* in_braces: the value is inside { }; is_string: it is
+                                             a string, whose text is in .text */
     char text[64];
 } flux__toml;
 
@@ -86,16 +92,19 @@ static void flux__toml_comment(flux__toml *t) {
 static bool flux__toml_end_of_line(flux__toml *t) {
     flux__toml_space(t);
     flux__toml_comment(t);
-    return t->at == t->n || flux__toml_newline(t) || flux__toml_wrong(t, t->at, "more text where the line should end");
+    return t->at == t->n || flux__toml_newline(t) ||
+           flux__toml_wrong(t, t->at, "more text where the line should end");
 }
-static void flux__toml_blank(flux__toml *t) {       /* between the elements of a list */
+/* Skips blanks, comments and ends of lines, as they may stand between the elements of a list. */
+static void flux__toml_blank(flux__toml *t) {
     do {
         flux__toml_space(t);
         flux__toml_comment(t);
     } while (flux__toml_newline(t));
 }
 
-/* One character of a string in double quotes, or of an escape in it; false: the escape is none. */
+/* Reads one character of a string in double quotes, which may be an escape. False: the escape is
+   unknown. */
 static bool flux__toml_char(flux__toml *t, char *c) {
     static const char from[] = "btnfre\"\\", to[] = "\b\t\n\f\r\033\"\\";
     *c = t->s[t->at++];
@@ -115,12 +124,13 @@ static bool flux__toml_char(flux__toml *t, char *c) {
         if (!p) return false;
         code = code * 16 + (unsigned long)((p - hex) & 15);
     }
-    *c = code < 128 ? (char)code : '?';             /* our names are ASCII: any other character is only not one of them */
+    /* our names are ASCII, so any other character becomes one that is in none of them */
+    *c = code < 128 ? (char)code : '?';
     t->at += digits ? (size_t)digits + 1 : 0;
     return digits > 0;
 }
 
-/* A string of any of the four kinds; its text, cut to n - 1 bytes, goes to out. */
+/* Reads a string of any of TOML's four kinds; its text, cut to n - 1 bytes, goes to out. */
 static bool flux__toml_string(flux__toml *t, char *out, size_t n, bool one_line) {
     size_t start = t->at, used = 0;
     char quote = t->s[start], three[4] = { quote, quote, quote, 0 };
@@ -137,26 +147,32 @@ static bool flux__toml_string(flux__toml *t, char *out, size_t n, bool one_line)
         }
         if (!many && c == '\n') break;
         if (quote == '"' && many && c == '\\' && flux__toml_white(flux__toml_peek(t, 1))) {
-            for (t->at++; flux__toml_white(flux__toml_peek(t, 0));) t->at++;    /* a line that goes on in the next */
+            /* a backslash at the end of a line: the string goes on at the next character that is
+               not white */
+            for (t->at++; flux__toml_white(flux__toml_peek(t, 0));) t->at++;
             continue;
         }
         if (quote == '\'') t->at++;
-        else if (!flux__toml_char(t, &c)) return flux__toml_wrong(t, t->at, "an unknown escape in a string");
+        else if (!flux__toml_char(t, &c))
+            return flux__toml_wrong(t, t->at, "an unknown escape in a string");
         if (out && used + 1 < n) out[used++] = c;
     }
     return flux__toml_wrong(t, start, "a string without its closing quote");
 }
 
 static bool flux__toml_bare(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-';
 }
 
 static void flux__path_add(flux__path *p, const char *part) {
     int n = snprintf(p->text + p->len, sizeof p->text - p->len, "%s%s", p->len ? "\001" : "", part);
-    p->len += (size_t)n < sizeof p->text - p->len ? (size_t)n : sizeof p->text - p->len - 1;   /* too long to be ours */
+    /* a path that is too long is cut: it is not one that we look for */
+    p->len += (size_t)n < sizeof p->text - p->len ? (size_t)n : sizeof p->text - p->len - 1;
 }
 
-/* A key, dotted or not: its parts go to the end of path. Gives how many there are, 0 on error. */
+/* Reads a key, dotted or not, and appends its parts to path. Gives the number of parts, 0 on
+   error. */
 static int flux__toml_key(flux__toml *t, flux__path *path) {
     for (int parts = 1;; parts++) {
         char part[80];
@@ -166,7 +182,8 @@ static int flux__toml_key(flux__toml *t, flux__path *path) {
         if (c == '"' || c == '\'') {
             if (!flux__toml_string(t, part, sizeof part, true)) return 0;
         } else {
-            if (!flux__toml_bare(c)) return flux__toml_wrong(t, t->at, "a key or [table] should stand there");
+            if (!flux__toml_bare(c))
+                return flux__toml_wrong(t, t->at, "a key or [table] should stand there");
             for (; flux__toml_bare(flux__toml_peek(t, 0)); t->at++)
                 if (used + 1 < sizeof part) part[used++] = t->s[t->at];
             part[used] = '\0';
@@ -178,29 +195,37 @@ static int flux__toml_key(flux__toml *t, flux__path *path) {
     }
 }
 
-static bool flux__path_in(const flux__path *p, const char *table) {      /* something within that table */
+/* Whether p is within that table. */
+static bool flux__path_in(const flux__path *p, const char *table) {
     size_t n = strlen(table);
     return strncmp(p->text, table, n) == 0 && p->text[n] == '\001';
 }
 static bool flux__path_is(const flux__path *p, const char *table, const char *key) {
-    return key ? flux__path_in(p, table) && strcmp(p->text + strlen(table) + 1, key) == 0 : strcmp(p->text, table) == 0;
+    return key ? flux__path_in(p, table) && strcmp(p->text + strlen(table) + 1, key) == 0
+               : strcmp(p->text, table) == 0;
 }
 
-/* true, a number, a date: whatever is made of such characters and is no bare word. */
+/* Skips a value that is no string, list or table: true, false, a number or a date. A text of such
+   characters passes if it is one of the words or if it begins, after its sign, with a digit. */
 static bool flux__toml_plain(flux__toml *t) {
     size_t start = t->at;
-    while (flux__toml_bare(flux__toml_peek(t, 0)) || (flux__toml_peek(t, 0) && strchr("+.:", flux__toml_peek(t, 0)))) t->at++;
+    while (flux__toml_bare(flux__toml_peek(t, 0)) ||
+           (flux__toml_peek(t, 0) && strchr("+.:", flux__toml_peek(t, 0))))
+        t->at++;
     size_t n = t->at - start;
-    const char *s = t->s + start, *words[] = { "true", "false", "inf", "nan", "+inf", "-inf", "+nan", "-nan" };
-    if (n == 10 && s[4] == '-' && flux__toml_peek(t, 0) == ' ' && flux__toml_peek(t, 1) >= '0' && flux__toml_peek(t, 1) <= '9') {
-        t->at++;                                    /* a date and a time with a space between */
+    const char *s = t->s + start,
+               *words[] = { "true", "false", "inf", "nan", "+inf", "-inf", "+nan", "-nan" };
+    if (n == 10 && s[4] == '-' && flux__toml_peek(t, 0) == ' ' && flux__toml_peek(t, 1) >= '0' &&
+        flux__toml_peek(t, 1) <= '9') {
+        t->at++;                                    /* a date, a blank and a time */
         return flux__toml_plain(t);
     }
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (n == strlen(words[i]) && memcmp(s, words[i], n) == 0) return true;
     size_t sign = n > 0 && (s[0] == '+' || s[0] == '-');
     if (n > sign && s[sign] >= '0' && s[sign] <= '9') return true;
-    return flux__toml_wrong(t, start, n ? "a value that is a word should stand in quotes" : "a value is missing");
+    return flux__toml_wrong(
+        t, start, n ? "a value that is a word should stand in quotes" : "a value is missing");
 }
 
 static bool flux__toml_assign(flux__toml *t, const flux__path *prefix, int depth);
@@ -215,13 +240,16 @@ static bool flux__toml_braces(flux__toml *t, const flux__path *path, int depth) 
         if (!flux__toml_assign(t, path, depth)) return false;
         flux__toml_space(t);
         char c = flux__toml_peek(t, 0);
-        if (c != ',' && c != '}') return flux__toml_wrong(t, t->at, "a table in braces should go on with , or end with }");
+        if (c != ',' && c != '}')
+            return flux__toml_wrong(t, t->at,
+                                    "a table in braces should go on with , or end with }");
         t->at++;
         if (c == '}') return true;
     }
 }
 
-static bool flux__toml_value(flux__toml *t, const flux__path *path, int depth, char *text, size_t n) {
+static bool flux__toml_value(flux__toml *t, const flux__path *path, int depth, char *text,
+                             size_t n) {
     char c = flux__toml_peek(t, 0);
     if (depth > FLUX__TOML_DEPTH) return flux__toml_wrong(t, t->at, "nested too deep");
     if (c == '"' || c == '\'') return flux__toml_string(t, text, n, false);
@@ -232,7 +260,8 @@ static bool flux__toml_value(flux__toml *t, const flux__path *path, int depth, c
 
 static bool flux__toml_list(flux__toml *t, const flux__path *path, int depth) {
     flux__path inside = *path;
-    flux__path_add(&inside, "[]");                  /* a table in a list is not the one looked for */
+    /* a table in a list is never the one looked for */
+    flux__path_add(&inside, "[]");
     t->at++;
     for (;;) {
         flux__toml_blank(t);
@@ -240,12 +269,14 @@ static bool flux__toml_list(flux__toml *t, const flux__path *path, int depth) {
         if (!flux__toml_value(t, &inside, depth, NULL, 0)) return false;
         flux__toml_blank(t);
         char c = flux__toml_peek(t, 0);
-        if (c != ',' && c != ']') return flux__toml_wrong(t, t->at, "a list should go on with , or end with ]");
+        if (c != ',' && c != ']')
+            return flux__toml_wrong(t, t->at, "a list should go on with , or end with ]");
         if (c == ',') t->at++;
     }
 }
 
-/* key = value, by itself or within braces (depth > 0). */
+/* Reads `key = value`, as a statement or within braces (depth > 0), and remembers its place if it
+   is the key looked for. */
 static bool flux__toml_assign(flux__toml *t, const flux__path *prefix, int depth) {
     flux__path path = *prefix;
     int parts = flux__toml_key(t, &path);
@@ -272,7 +303,8 @@ static bool flux__toml_assign(flux__toml *t, const flux__path *prefix, int depth
     return true;
 }
 
-/* [table] or [[table]]: what follows belongs to it. */
+/* Reads the line [table] or [[table]]; `prefix` becomes that table, to which the keys that follow
+   belong. */
 static bool flux__toml_header(flux__toml *t, flux__path *prefix) {
     size_t start = t->at;
     int marks = flux__toml_is(t, "[[") ? 2 : 1;
@@ -280,12 +312,14 @@ static bool flux__toml_header(flux__toml *t, flux__path *prefix) {
     prefix->len = 0;
     prefix->text[0] = '\0';
     if (!flux__toml_key(t, prefix)) return false;
-    if (!flux__toml_is(t, marks == 2 ? "]]" : "]")) return flux__toml_wrong(t, t->at, "] is missing after a table's name");
+    if (!flux__toml_is(t, marks == 2 ? "]]" : "]"))
+        return flux__toml_wrong(t, t->at, "] is missing after a table's name");
     t->at += (size_t)marks;
     if (!flux__toml_end_of_line(t)) return false;
     bool ours = flux__path_is(prefix, t->table, NULL);
     if (marks == 2) flux__path_add(prefix, "[]");
-    if (ours && (t->header || t->dotted)) return flux__toml_wrong(t, start, "the same table for the second time");
+    if (ours && (t->header || t->dotted))
+        return flux__toml_wrong(t, start, "the same table for the second time");
     if (ours && marks == 1) {
         t->header = true;
         t->header_end = t->at;
@@ -296,13 +330,16 @@ static bool flux__toml_header(flux__toml *t, flux__path *prefix) {
     return true;
 }
 
-/* Reads the text for one key; false: it is not TOML, .wrong and .at say why and where. */
-static bool flux__toml_read(flux__toml *t, const char *s, size_t n, const char *table, const char *key) {
+/* Reads the whole text and finds one key in it. False: the text is not TOML; .wrong and .at say why
+   and where. */
+static bool flux__toml_read(flux__toml *t, const char *s, size_t n, const char *table,
+                            const char *key) {
     flux__path prefix = { "", 0 };
     memset(t, 0, sizeof *t);
     t->s = s, t->n = n, t->table = table, t->key = key;
     for (size_t i = 0; i < n; i++)
-        if ((unsigned char)s[i] < ' ' && !strchr("\t\n\r", s[i] ? s[i] : 'x')) return flux__toml_wrong(t, i, "a control character");
+        if ((unsigned char)s[i] < ' ' && !strchr("\t\n\r", s[i] ? s[i] : 'x'))
+            return flux__toml_wrong(t, i, "a control character");
     if (flux__toml_is(t, "\xEF\xBB\xBF")) t->at = 3;           /* a byte order mark */
     for (;;) {
         flux__toml_blank(t);
@@ -321,16 +358,18 @@ static bool flux__toml_read(flux__toml *t, const char *s, size_t n, const char *
 }
 
 /* ---------------- the preferences file: found, used, changed
-   It is the one that FLUX_PREFERENCES names, else LocalPreferences.toml in the working directory, else the nearest above
-   it, no further than a folder that has .git. It is read once, and again after a change of ours. */
+   FLUX_PREFERENCES names the file; else it is LocalPreferences.toml in the working directory, else
+   the nearest one above, no further than a folder that has .git. It is read once, and again after a
+   change of ours. */
 
 #define FLUX__PREFS_NAME "LocalPreferences.toml"
-#define FLUX__PREFS_UP 40                 /* folders to look in */
+#define FLUX__PREFS_UP 40                 /* most folders to look in */
 
 typedef struct flux__prefs {
-    bool known, given;                    /* given: the path is FLUX_PREFERENCES's */
+    bool known, given;                    /* known: the file has been read; given: the path is
+                                             that of FLUX_PREFERENCES */
     char path[1024];                      /* the file in use, or the one to be made */
-    char value[64];                       /* gpu_backend; "": not set */
+    char value[64];                       /* the value of gpu_backend; "": not set */
 } flux__prefs;
 static flux__prefs flux__pref;
 
@@ -350,7 +389,8 @@ static void flux__prefs_find(char *path, size_t n) {
     snprintf(path, n, FLUX__PREFS_NAME);
 }
 
-/* The file's text, to be given to FLUX_FREE. NULL: there is none, or *why says why it can't be read. */
+/* The file's text, to be freed with FLUX_FREE. NULL: there is no file, or *why says why it can't be
+   read. */
 static char *flux__prefs_load(const char *path, size_t *n, const char **why) {
     *n = 0;
     *why = NULL;
@@ -373,36 +413,44 @@ static char *flux__prefs_load(const char *path, size_t *n, const char **why) {
 
 /* Reads gpu_backend from the file at p->path; what is wrong with the file goes to warning. */
 static void flux__prefs_read(flux__prefs *p, char *warning, size_t n) {
-    static const char *const tables[] = { "Flux", "MLDataDevices" };   /* the second is what newer programs of Flux's family write */
+    /* MLDataDevices is the table that newer programs of Flux's family write */
+    static const char *const tables[] = { "Flux", "MLDataDevices" };
     const char *why;
     size_t size;
     p->value[0] = '\0';
     if (!p->path[0]) {
-        snprintf(warning, n, "FLUX_PREFERENCES is longer than %d bytes: no preference is taken from it", (int)sizeof p->path - 1);
+        snprintf(warning, n,
+                 "FLUX_PREFERENCES is longer than %d bytes: no preference is taken from it",
+                 (int)sizeof p->path - 1);
         return;
     }
     char *text = flux__prefs_load(p->path, &size, &why);
     flux__toml t;
-    if (why) snprintf(warning, n, "%s can't be read (%s): no preference is taken from it", p->path, why);
+    if (why)
+        snprintf(warning, n, "%s can't be read (%s): no preference is taken from it", p->path, why);
     for (int i = 0; text && i < 2 && !p->value[0]; i++) {
         if (!flux__toml_read(&t, text, size, tables[i], "gpu_backend")) {
-            snprintf(warning, n, "%s, line %d: %s: no preference is taken from it", p->path, flux__toml_line(&t, t.at), t.wrong);
+            snprintf(warning, n, "%s, line %d: %s: no preference is taken from it", p->path,
+                     flux__toml_line(&t, t.at), t.wrong);
             break;
         }
         if (t.value_end && !t.is_string)
-            snprintf(warning, n, "%s, line %d: gpu_backend should be a string, such as \"CUDA\"", p->path, flux__toml_line(&t, t.value));
+            snprintf(warning, n, "%s, line %d: gpu_backend should be a string, such as \"CUDA\"",
+                     p->path, flux__toml_line(&t, t.value));
         else memcpy(p->value, t.text, sizeof p->value);
     }
     if (text) FLUX_FREE(text);
 }
 
-/* Brings flux__pref up to date (called with the lock held). */
+/* Reads the preferences, unless they have been read from the file that FLUX_PREFERENCES (set or
+   not) means. The caller holds flux__device_lock. */
 static void flux__prefs_update(flux__prefs *p, char *warning, size_t n) {
     const char *given = flux__env("FLUX_PREFERENCES");
     if (p->known && (given ? p->given && strcmp(p->path, given) == 0 : !p->given)) return;
     p->known = true;
     p->given = given != NULL;
-    if (given) snprintf(p->path, sizeof p->path, "%s", strlen(given) < sizeof p->path ? given : "");      /* "": too long */
+    /* "": the name is too long */
+    if (given) snprintf(p->path, sizeof p->path, "%s", strlen(given) < sizeof p->path ? given : "");
     else flux__prefs_find(p->path, sizeof p->path);
     flux__prefs_read(p, warning, n);
 }
@@ -416,7 +464,8 @@ static const char *flux__preference(void) {
     flux__prefs_update(&flux__pref, warning, sizeof warning);
     name = flux__pref.value[0] ? flux__pref.value : NULL;
     for (int i = 0; name && i < FLUX__BACKENDS; i++)
-        if (strcmp(name, flux__backends[i].name) == 0) name = flux__backends[i].name;   /* stays valid for good */
+        /* a constant text, which stays valid */
+        if (strcmp(name, flux__backends[i].name) == 0) name = flux__backends[i].name;
     flux__mutex_unlock(&flux__device_lock);
     if (warning[0]) flux__note(FLUX_LOG_WARN, "preferences", true, "%s", warning);
     return name;
@@ -429,28 +478,32 @@ FLUX_DEF const char *flux_gpu_backend(void) {
 
 FLUX_DEF bool flux_gpu_backend_is_set(void) { return flux__preference() != NULL; }
 
-/* One change to a text: the bytes from a to b become .put. */
+/* One change to a text: the bytes from a to b are replaced by .put. */
 typedef struct flux__edit { size_t a, b; char put[96]; } flux__edit;
 
-/* The change that sets the key to name (NULL: takes it away). False: the table is written in a way that leaves no room. */
+/* Finds the change that sets the key to name, or removes it (name NULL). False: the table is
+   written in a form that has no place for the change. */
 static bool flux__prefs_edit(const flux__toml *t, const char *name, flux__edit *e) {
     const char *nl = memchr(t->s, '\n', t->n) ? (const char *)memchr(t->s, '\n', t->n) : t->s;
-    const char *eol = nl > t->s && nl[-1] == '\r' ? "\r\n" : "\n";      /* as the file's first line ends */
+    /* lines end as the file's first line does */
+    const char *eol = nl > t->s && nl[-1] == '\r' ? "\r\n" : "\n";
     e->put[0] = '\0';
     if (t->value_end && !name && t->in_braces) return false;
     if (t->value_end) {
         e->a = name ? t->value : t->line;
         e->b = name ? t->value_end : t->line_end;
         if (name) snprintf(e->put, sizeof e->put, "\"%s\"", name);
-        while (!name && e->a > 0 && (t->s[e->a - 1] == ' ' || t->s[e->a - 1] == '\t')) e->a--;   /* the whole line goes */
+        /* the whole line is removed */
+        while (!name && e->a > 0 && (t->s[e->a - 1] == ' ' || t->s[e->a - 1] == '\t')) e->a--;
         return true;
     }
     if (t->fixed) return false;
     bool dotted = t->dotted > 0 && !t->header, fresh = !t->header && !dotted;
     e->a = e->b = t->header ? t->header_end : dotted ? t->dotted_end : t->n;
-    bool open = e->a > 0 && t->s[e->a - 1] != '\n';           /* the line before has no end */
-    snprintf(e->put, sizeof e->put, "%s%s%s%s%s%s = \"%s\"%s", open ? eol : "", fresh && t->n ? eol : "", fresh ? "[Flux]" : "",
-             fresh ? eol : "", dotted ? "Flux." : "", t->key, name, eol);
+    bool open = e->a > 0 && t->s[e->a - 1] != '\n';           /* the last line has no line end */
+    snprintf(e->put, sizeof e->put, "%s%s%s%s%s%s = \"%s\"%s", open ? eol : "",
+             fresh && t->n ? eol : "", fresh ? "[Flux]" : "", fresh ? eol : "",
+             dotted ? "Flux." : "", t->key, name, eol);
     return true;
 }
 
@@ -464,25 +517,39 @@ static bool flux__prefs_write(const char *path, const char *text, size_t n, cons
 
 static void flux__prefs_say(const char *name, const char *path, bool same) {
     const char *env = flux__env("FLUX_GPU_BACKEND");
-    const char *over = env && (!name || strcmp(env, name) != 0) ? "; FLUX_GPU_BACKEND in the environment overrides it" : "";
-    if (same && name) flux__note(FLUX_LOG_INFO, "preference.same", false, "the preferred back end is %s already (%s): nothing to do%s", name, path, over);
-    else if (same) flux__note(FLUX_LOG_INFO, "preference.same", false, "no preferred back end is set in %s: nothing to do", path);
-    else if (name) flux__note(FLUX_LOG_INFO, "preference.set", false, "the preferred back end is now %s, at once and for later runs (%s)%s", name, path, over);
-    else flux__note(FLUX_LOG_INFO, "preference.set", false, "no back end is preferred any more (%s)%s", path, over);
+    const char *over = env && (!name || strcmp(env, name) != 0)
+                           ? "; FLUX_GPU_BACKEND in the environment overrides it"
+                           : "";
+    if (same && name)
+        flux__note(FLUX_LOG_INFO, "preference.same", false,
+                   "the preferred back end is %s already (%s): nothing to do%s", name, path, over);
+    else if (same)
+        flux__note(FLUX_LOG_INFO, "preference.same", false,
+                   "no preferred back end is set in %s: nothing to do", path);
+    else if (name)
+        flux__note(FLUX_LOG_INFO, "preference.set", false,
+                   "the preferred back end is now %s, at once and for later runs (%s)%s", name,
+                   path, over);
+    else
+        flux__note(FLUX_LOG_INFO, "preference.set", false,
+                   "no back end is preferred any more (%s)%s", path, over);
 }
 
-/* Sets or takes away the key in a file whose text is given. */
+/* Sets the key in a file whose text is given, or removes it (name NULL), and says what was done. -1
+   and an error if the file is not TOML, has no place for the key or can't be written. */
 static int flux__prefs_change(const char *path, const char *text, size_t n, const char *name) {
     flux__toml t;
     flux__edit e;
     if (!flux__toml_read(&t, text, n, "Flux", "gpu_backend")) {
-        flux__fail("gpu_backend_set: %s, line %d: %s; the file is left as it is", path, flux__toml_line(&t, t.at), t.wrong);
+        flux__fail("gpu_backend_set: %s, line %d: %s; the file is left as it is", path,
+                   flux__toml_line(&t, t.at), t.wrong);
         return -1;
     }
     bool same = name ? t.value_end && t.is_string && strcmp(t.text, name) == 0 : !t.value_end;
     if (!same && !flux__prefs_edit(&t, name, &e)) {
-        flux__fail("gpu_backend_set: %s, line %d: Flux is no plain table [Flux] there; please change that line by hand", path,
-                   flux__toml_line(&t, t.value_end ? t.value : t.whole));
+        flux__fail("gpu_backend_set: %s, line %d: Flux is no plain table [Flux] there; please "
+                   "change that line by hand",
+                   path, flux__toml_line(&t, t.value_end ? t.value : t.whole));
         return -1;
     }
     if (!same && !flux__prefs_write(path, text, n, &e)) return -1;
@@ -493,6 +560,7 @@ static int flux__prefs_change(const char *path, const char *text, size_t n, cons
     return 0;
 }
 
+/* Writes the preferred back end (NULL or "": removes it) into the preferences file. */
 FLUX_DEF int flux_gpu_backend_set(const char *backend) {
     const char *why = NULL;
     size_t n = 0;
@@ -501,14 +569,15 @@ FLUX_DEF int flux_gpu_backend_set(const char *backend) {
         b = flux__backend_arg("gpu_backend_set", backend);
         if (b < 0) return -1;
     }
-    flux__preference();                   /* for a warning about the file, and its path */
+    flux__preference();                   /* warns about what is wrong with the file */
     char path[sizeof flux__pref.path], warning[800];
     flux__mutex_lock(&flux__device_lock);
     flux__prefs_update(&flux__pref, warning, sizeof warning);
     memcpy(path, flux__pref.path, sizeof path);
     flux__mutex_unlock(&flux__device_lock);
     if (!path[0])
-        return flux__fail("gpu_backend_set: FLUX_PREFERENCES is longer than %d bytes", (int)sizeof path - 1), -1;
+        return flux__fail("gpu_backend_set: FLUX_PREFERENCES is longer than %d bytes",
+                          (int)sizeof path - 1), -1;
     char *text = flux__prefs_load(path, &n, &why);
     if (why) {
         flux__fail("gpu_backend_set: %s can't be read: %s", path, why);

@@ -28,26 +28,17 @@
 
 FLUX__LEAN
 
-FLUX__UNUSED static void flux__backend_set(int index, const flux__backend *b);   /* a test's own; NULL: the built-in one again */
+/* Lets a test replace a back end by its own; NULL restores the built-in one. */
+FLUX__UNUSED static void flux__backend_set(int index, const flux__backend *b);
 
 FLUX__COLD
 
-/* ------------------------------------------------------------------ 13. Devices
-   Which back ends there are, which of them work here, which one is meant, and the file that keeps the preference. A back
-   end is asked once per process whether it works; the answer stays, with its reason, because every fallback must be able
-   to say why. Choosing follows the preference if there is one and else the order CUDA, AMDGPU, Metal, CPU; the CPU
-   always works, so there is always a choice.
-
-   Invariant: nothing here changes a device, or which one is current; and nobody's function (a log or error handler) is
-   called while flux__device_lock is held.
-
-   In the preferences file only one value is ever touched, as a range of bytes: everything else, comments and line ends
-   included, is somebody else's. Rejected: reading it into tables and printing them again, which loses just that. */
 
 static flux__mutex flux__device_lock = FLUX__MUTEX_INIT;
 
 #if !defined(FLUX_NO_THREADS) && !defined(_WIN32)
-/* The locks that are held while a driver is called, which may fork itself, are not waited for. */
+/* Takes or releases all locks around a fork. Locks that are held while a driver is called are not
+   waited for, as a driver may fork itself; the child makes them anew. */
 static void flux__fork_locks(int when) {
     flux__trace_fork(when);
     flux__fork_lock(&flux__arena_locks[FLUX__CPU_BACKEND][0], when);
@@ -83,16 +74,25 @@ static void flux__cpu_name(int id, char *out, size_t n) {
     snprintf(out, n, "CPU");
 }
 
-/* Components by name, so that a misspelt one is an error on every machine. The CPU needs neither driver nor compiler. */
+/* The components of each back end by name, so that a misspelt name is an error on every machine.
+   The CPU needs neither driver nor compiler, so it has both. */
 static const char *const flux__parts_cpu[] = { "all", "driver", "compiler", NULL };
 static const char *const flux__parts_metal[] = { "all", "driver", "compiler", NULL };
-static bool flux__cpu_component(const char *name, bool *known) { return *known = flux__in_list(name, flux__parts_cpu); }
-static bool flux__metal_component(const char *name, bool *known) { return *known = flux__in_list(name, flux__parts_metal), false; }
+static bool flux__cpu_component(const char *name, bool *known) {
+    return *known = flux__in_list(name, flux__parts_cpu);
+}
+static bool flux__metal_component(const char *name, bool *known) {
+    return *known = flux__in_list(name, flux__parts_metal), false;
+}
 #if !defined(FLUX_CUDA)
-static bool flux__cuda_component(const char *name, bool *known) { return *known = flux__in_list(name, flux__cuda_parts), false; }
+static bool flux__cuda_component(const char *name, bool *known) {
+    return *known = flux__in_list(name, flux__cuda_parts), false;
+}
 #endif
 #if !defined(FLUX_HIP)
-static bool flux__amd_component(const char *name, bool *known) { return *known = flux__in_list(name, flux__amd_parts), false; }
+static bool flux__amd_component(const char *name, bool *known) {
+    return *known = flux__in_list(name, flux__amd_parts), false;
+}
 #endif
 
 static int flux__cpu_move(int id, void *dst, const void *src, size_t bytes) {
@@ -104,20 +104,30 @@ static int flux__cpu_copy(int to, void *dst, int from, const void *src, size_t b
     (void)from;
     return flux__cpu_move(to, dst, src, bytes);
 }
-static int flux__cpu_wait(int id) { return (void)id, 0; }         /* work is done when a look at it returns */
+/* An evaluation on the CPU is complete when it returns, so there is nothing to wait for. */
+static int flux__cpu_wait(int id) { return (void)id, 0; }
 
 static void flux__no_name(int id, char *out, size_t n) { snprintf(out, n, "device %d", id); }
 static void *flux__no_alloc(int id, size_t bytes) { return (void)id, (void)bytes, (void *)NULL; }
 static void flux__no_free(int id, void *p, size_t bytes) { (void)id, (void)p, (void)bytes; }
-static int flux__no_move(int id, void *dst, const void *src, size_t bytes) { return (void)id, (void)dst, (void)src, (void)bytes, -1; }
-static int flux__no_copy(int to, void *dst, int from, const void *src, size_t bytes) { return (void)from, flux__no_move(to, dst, src, bytes); }
+static int flux__no_move(int id, void *dst, const void *src, size_t bytes) {
+    return (void)id, (void)dst, (void)src, (void)bytes, -1;
+}
+static int flux__no_copy(int to, void *dst, int from, const void *src, size_t bytes) {
+    return (void)from, flux__no_move(to, dst, src, bytes);
+}
 static int flux__no_wait(int id) { return (void)id, -1; }
 
-#define FLUX__ABSENT(name, component) { name, flux__not_built, flux__not_built, flux__count_none, flux__no_name, component, \
-    flux__no_alloc, flux__no_free, flux__no_move, flux__no_move, flux__no_copy, flux__no_wait, NULL, NULL, NULL, NULL, NULL }
-static const flux__backend flux__backends[FLUX__BACKENDS] = {     /* in the order of FLUX__CPU_BACKEND ... */
+/* The row of a back end that is not part of this build. */
+#define FLUX__ABSENT(name, component)                                                              \
+    { name, flux__not_built, flux__not_built, flux__count_none, flux__no_name, component,          \
+      flux__no_alloc, flux__no_free, flux__no_move, flux__no_move, flux__no_copy, flux__no_wait,   \
+      NULL, NULL, NULL, NULL, NULL }
+/* The table of back ends, in the order of the enum that begins with FLUX__CPU_BACKEND. */
+static const flux__backend flux__backends[FLUX__BACKENDS] = {
     { "CPU", flux__yes, flux__yes, flux__count_one, flux__cpu_name, flux__cpu_component,
-      flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy, flux__cpu_wait, NULL, NULL, NULL, NULL, NULL },
+      flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy,
+      flux__cpu_wait, NULL, NULL, NULL, NULL, NULL },
 #if defined(FLUX_CUDA)
     FLUX__GPU_ROW(cuda, "CUDA"),
 #else
@@ -130,14 +140,16 @@ static const flux__backend flux__backends[FLUX__BACKENDS] = {     /* in the orde
 #endif
     FLUX__ABSENT("Metal", flux__metal_component)
 };
-static const int flux__order[FLUX__BACKENDS] = { FLUX__CUDA_BACKEND, FLUX__AMDGPU_BACKEND, FLUX__METAL_BACKEND, FLUX__CPU_BACKEND };
+static const int flux__order[FLUX__BACKENDS] = { FLUX__CUDA_BACKEND, FLUX__AMDGPU_BACKEND,
+                                                 FLUX__METAL_BACKEND, FLUX__CPU_BACKEND };
 #define FLUX__BACKEND_NAMES "CUDA, AMDGPU, Metal and CPU"
 
-typedef struct flux__probe {              /* what asking a back end gave */
+/* What a back end answered when it was asked whether it works. */
+typedef struct flux__probe {
     bool known, available, functional;
     int count;
     char why[320];                        /* "functional", or why not */
-    char device[FLUX__MAX_IDS][112];      /* "CUDA device 0: NVIDIA H200", once asked for */
+    char device[FLUX__MAX_IDS][112];      /* "CUDA device 0: NVIDIA H200"; empty until asked for */
 } flux__probe;
 static flux__probe flux__probes[FLUX__BACKENDS];
 static const flux__backend *flux__replaced[FLUX__BACKENDS];
@@ -154,11 +166,15 @@ static void flux__backend_set(int index, const flux__backend *b) {
     flux__mutex_unlock(&flux__device_lock);
 }
 
-/* What hides devices from a driver is part of the reason, where it is set. */
+/* Appends to the reason the environment variables that hide devices from a driver, where they are
+   set. */
 static void flux__add_visibility(int index, char *why, size_t n) {
     static const char *const names[FLUX__BACKENDS][4] = {
-        { NULL, NULL, NULL, NULL }, { "CUDA_VISIBLE_DEVICES", NULL, NULL, NULL },
-        { "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL" }, { NULL, NULL, NULL, NULL }
+        { NULL, NULL, NULL, NULL },
+        { "CUDA_VISIBLE_DEVICES", NULL, NULL, NULL },
+        { "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES",
+          "GPU_DEVICE_ORDINAL" },
+        { NULL, NULL, NULL, NULL }
     };
     for (int i = 0; i < 4 && names[index][i]; i++) {
         const char *value = getenv(names[index][i]);
@@ -196,10 +212,11 @@ static const flux__probe *flux__probe_of(int index) {
 
 /* ---------------- names and what can be asked of them */
 
-/* The number of a back end, -1 for a name that is none. */
+/* The number of the back end of that name, -1 if there is none. */
 static int flux__backend_number(const char *name) {
     if (strcmp(name, "AMD") == 0) {
-        flux__note(FLUX_LOG_INFO, "device.amd", true, "the back end for AMD's GPUs is called AMDGPU; AMD is taken to mean it");
+        flux__note(FLUX_LOG_INFO, "device.amd", true,
+                   "the back end for AMD's GPUs is called AMDGPU; AMD is taken to mean it");
         return FLUX__AMDGPU_BACKEND;
     }
     for (int i = 0; i < FLUX__BACKENDS; i++)
@@ -207,16 +224,18 @@ static int flux__backend_number(const char *name) {
     return -1;
 }
 
-/* The same for a call's argument: a name that is none is an error. */
+/* The number of the back end that a call's argument names; -1 and an error if there is none. */
 static int flux__backend_arg(const char *call, const char *name) {
     int b = name ? flux__backend_number(name) : -1;
     if (!name) flux__null(call, "backend", name);
-    else if (b < 0) flux__fail("%s: unknown back end \"%.60s\"; there are " FLUX__BACKEND_NAMES, call, name);
+    else if (b < 0)
+        flux__fail("%s: unknown back end \"%.60s\"; there are " FLUX__BACKEND_NAMES, call, name);
     return b;
 }
 
 static bool flux__device_is(flux_device d) {
-    return d.backend >= 0 && d.backend < FLUX__BACKENDS && d.id >= 0 && d.id < flux__probe_of(d.backend)->count;
+    return d.backend >= 0 && d.backend < FLUX__BACKENDS && d.id >= 0 &&
+           d.id < flux__probe_of(d.backend)->count;
 }
 
 FLUX_DEF const char *const *flux_supported_devices(void) {
@@ -239,7 +258,9 @@ FLUX_DEF bool flux_functional_with(const char *backend, const char *component) {
     if (b < 0) return false;
     if (!component) return flux__null("functional_with", "component", component) != NULL;
     bool known = false, there = flux__backend_of(b)->component(component, &known);
-    if (!known) flux__fail("functional_with: %s has no component \"%.60s\"", flux__backends[b].name, component);
+    if (!known)
+        flux__fail("functional_with: %s has no component \"%.60s\"", flux__backends[b].name,
+                   component);
     return known && there;
 }
 
@@ -267,7 +288,8 @@ FLUX_DEF const char *flux_device_name(flux_device d) {
     if (!*name) {
         char model[72] = "";
         flux__backend_of(d.backend)->device_name(d.id, model, sizeof model);
-        snprintf(name, sizeof flux__probes[0].device[0], "%s device %d: %s", flux__backends[d.backend].name, d.id, model);
+        snprintf(name, sizeof flux__probes[0].device[0], "%s device %d: %s",
+                 flux__backends[d.backend].name, d.id, model);
     }
     flux__mutex_unlock(&flux__device_lock);
     flux__tell();
@@ -288,7 +310,8 @@ FLUX_DEF void flux_default_device(flux_device d) {
 }
 
 FLUX_DEF void flux_synchronise_device(flux_device d) {
-    if (!flux__device_is(d)) flux__fail("synchronise_device: device {%d, %d} can't be used here", d.backend, d.id);
+    if (!flux__device_is(d))
+        flux__fail("synchronise_device: device {%d, %d} can't be used here", d.backend, d.id);
     else if (flux__backend_of(d.backend)->wait(d.id) != 0)
         flux__fail("synchronise_device: work on %s has failed", flux_device_name(d));
 }

@@ -50,8 +50,7 @@ FLUX_DEF int flux_set_random_state(flux_tensor *state) {
     if (state->op == FLUX__TUPLE || state->dtype != FLUX_I64 || state->ndim != 1 ||
         state->dim[0] != 2)
         return flux__fail("set_random_state: %s is not what flux_random_state gives, i64 2",
-                          text.s),
-               -1;
+                          text.s), -1;
     if (flux_read(state, v, sizeof v) != 0) return -1;
     memcpy(&t->seed, &v[0], sizeof *v), memcpy(&t->draws, &v[1], sizeof *v);
     return 0;
