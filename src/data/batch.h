@@ -28,16 +28,17 @@
    restored afterwards. A worker makes the stages before the first move, and
    computes what it hands over, since a node that is not computed belongs to its
    thread; the caller makes the rest. On error no item is left; otherwise the
-   items are retained and everything else is freed. No graph is kept. A share
-   that is one observation short of full batches still has as many batches as
-   the others: its last observation is a batch of its own, taken from the batch
-   before, or there twice. */
+   items are retained and everything else is freed. No graph is kept. All ranks
+   have the same number of batches. Where a share is one observation too small
+   for the last batch, that batch is the share's last observation, which is
+   taken from the batch before; with a batchsize of 1 it comes twice. */
 
 FLUX__COLD
 
-/* Which observations of the share batch i has. A share that is one short of a multiple of the
-   batchsize still has as many batches as the others': its last two divide what the last full
-   one has. Where that is one observation, it comes twice. */
+/* The number of observations in batch i; *from is its first, counted from the start of the share.
+   All ranks have as many batches as the largest share needs. A share that has one observation less
+   may fill one batch less: then the last observation of its last full batch becomes a batch of its
+   own. With a batchsize of 1 the last observation comes twice instead. */
 static int64_t flux__batch_span(const flux_loader *l, int64_t i, int64_t *from) {
     bool lacking = l->partial && l->batches > 1 && (l->batches - 1) * l->batch >= l->share;
     int64_t start = i * l->batch, stop = flux__plus(start, l->batch);
@@ -48,8 +49,8 @@ static int64_t flux__batch_span(const flux_loader *l, int64_t i, int64_t *from) 
     return stop - start;
 }
 
-/* Copies observations of `row` bytes each, in the given order (or as they stand, from `begin`
-   on). */
+/* Copies n observations of `row` bytes each: from[order[0]], from[order[1]], ..., or without an
+   order those from `begin` on. */
 static void flux__copy_observations(char *to, const char *from, size_t row, const int64_t *order,
                                     int64_t begin, int64_t n) {
     if (!order) memcpy(to, from + (size_t)begin * row, (size_t)n * row);
@@ -64,42 +65,56 @@ static void flux__copy_observations(char *to, const char *from, size_t row, cons
             memcpy(to + (size_t)i * row, from + (size_t)order[i] * row, row);
 }
 
-/* Bytes of an observation. */
+/* The bytes of one observation of x: of all its dims but the last. */
 static size_t flux__row_bytes(const flux_tensor *x) {
     size_t row = flux_dtype_size((flux_dtype)x->dtype);
     for (int i = 0; i < x->ndim - 1; i++) row *= (size_t)x->dim[i];
     return row;
 }
 
-/* Where there is but a move to a device, observations are picked right into the memory that it copies from. */
-typedef struct flux__picking { const char *from; size_t row; const int64_t *order; int64_t begin; } flux__picking;
+/* Where a move to a device is the only stage, observations are copied right into the memory that
+   the device copies from. flux__picking is what flux__pick_part, the filler of the back end's fill,
+   needs. */
+typedef struct flux__picking {
+    const char *from;
+    size_t row;
+    const int64_t *order;
+    int64_t begin;
+} flux__picking;
 static void flux__pick_part(const void *ctx, char *to, size_t at, size_t n) {
     const flux__picking *p = (const flux__picking *)ctx;
     int64_t first = (int64_t)(at / p->row);
-    flux__copy_observations(to, p->from, p->row, p->order ? p->order + first : NULL, p->begin + first, (int64_t)(n / p->row));
+    flux__copy_observations(to, p->from, p->row, p->order ? p->order + first : NULL,
+                            p->begin + first, (int64_t)(n / p->row));
 }
 static bool flux__picks_away(const flux_loader *l, int k) {
     const flux__stage *s = l->stages == 1 ? &l->stage[0] : NULL;
     const flux_tensor *x = l->array[k];
-    if (!s || s->kind != FLUX__STAGE_MOVE || !flux__backend_of(s->device.backend)->fill || (x->dtype == FLUX_F64 && !s->keep_f64)) return false;
+    if (!s || s->kind != FLUX__STAGE_MOVE || !flux__backend_of(s->device.backend)->fill ||
+        (x->dtype == FLUX_F64 && !s->keep_f64))
+        return false;
     size_t row = flux__row_bytes(x);
     return flux__in_host_memory(x) && row > 0 && row <= FLUX__PIECE && !flux__tracing();
 }
-static flux_tensor *flux__pick_away(const flux_loader *l, int k, const int64_t *order, int64_t begin, int64_t n) {
+static flux_tensor *flux__pick_away(const flux_loader *l, int k, const int64_t *order,
+                                    int64_t begin, int64_t n) {
     flux_shape s = flux_shape_of(l->array[k]);
     flux__picking p = { l->host[k], flux__row_bytes(l->array[k]), order, begin };
     flux_device d = l->stage[0].device;
     s.dim[s.ndim - 1] = n;
     flux_tensor *part = flux__leaf(s, (flux_dtype)l->array[k]->dtype, d);
-    bool good = part && flux__backend_of(d.backend)->fill(d.id, part->buf->ptr, (size_t)n * p.row, p.row, flux__pick_part, &p) == 0;
+    bool good = part && flux__backend_of(d.backend)->fill(d.id, part->buf->ptr, (size_t)n * p.row,
+                                                          p.row, flux__pick_part, &p) == 0;
     return good ? part : NULL;
 }
 
-/* n observations of array k as one tensor, or without the last dimension where n is -1. */
+/* n observations of array k, which is in host memory, as one tensor. n = -1: one observation,
+   without the last dimension. */
 static flux_tensor *flux__pick_host(const flux_loader *l, int k, const int64_t *order,
                                     int64_t begin, int64_t n) {
     flux_tensor *x = l->array[k];
-    if (!order && begin == 0 && n == l->total) return x;         /* all of it */
+    /* all observations in their order: no copy is needed */
+    if (!order && begin == 0 && n == l->total) return x;
     flux_shape s = flux_shape_of(x);
     size_t row = flux__row_bytes(x);
     if (n < 0) s.ndim--;
@@ -111,7 +126,8 @@ static flux_tensor *flux__pick_host(const flux_loader *l, int k, const int64_t *
     return part;
 }
 
-/* The same of an array on a device: gathered there, no element comes to the host. */
+/* The same for an array on a device: observations are gathered there, and no element comes to the
+   host. */
 static flux_tensor *flux__pick_device(const flux_loader *l, int k, const int64_t *order,
                                       int64_t begin, int64_t n) {
     flux_tensor *x = l->array[k];
@@ -138,8 +154,9 @@ static flux_tensor *flux__pick_tuple(const flux_loader *l, int k, const int64_t 
     return tuple;
 }
 
-/* Array k of n observations of a data set, of which `obs` has all arrays, as one tensor: joined
-   along a new last dimension. */
+/* Joins array k of n observations of a data set along a new last dimension: shape s becomes s x n.
+   obs has all arrays of the first observation, then those of the second, and so on. An error if
+   shapes or dtypes differ. */
 static flux_tensor *flux__batch_join(const flux_loader *l, int k, flux_tensor **obs, int64_t n) {
     flux_tensor *a = obs[k], *whole = NULL;
     flux_shape s = flux_shape_of(a);
@@ -177,7 +194,7 @@ static flux_tensor *flux__batch_join(const flux_loader *l, int k, flux_tensor **
     return whole;
 }
 
-/* Observation i of the user's data set, its arrays into out. */
+/* Gets observation i of the user's data set; its arrays go to out. */
 static bool flux__observation(const flux_loader *l, int64_t i, flux_tensor **out) {
     int width = l->set.arrays;
     for (int k = 0; k < width; k++) out[k] = NULL;
@@ -195,10 +212,13 @@ static bool flux__observation(const flux_loader *l, int64_t i, flux_tensor **out
     return true;
 }
 
+/* Fills m with n observations of the user's data set: each array as one tensor, as a tuple of n
+   tensors where they are not collated, or alone where a batch is a single observation. */
 static bool flux__batch_own(const flux_loader *l, const int64_t *order, int64_t begin, int64_t n,
                             flux__made *m) {
     int64_t step = l->set.arrays;
-    flux_tensor **obs = (flux_tensor **)flux__malloc((size_t)flux__times(flux__times(n, step), (int64_t)sizeof *obs));
+    flux_tensor **obs = (flux_tensor **)flux__malloc(
+        (size_t)flux__times(flux__times(n, step), (int64_t)sizeof *obs));
     flux_tensor **one = obs ? (flux_tensor **)flux__malloc((size_t)n * sizeof *one) : NULL;
     bool good = obs && one;
     for (int64_t i = 0; good && i < n; i++)
@@ -215,11 +235,13 @@ static bool flux__batch_own(const flux_loader *l, const int64_t *order, int64_t 
     return good;
 }
 
+/* Fills m with n observations of the loader's arrays, in the same three forms. */
 static bool flux__batch_arrays(const flux_loader *l, const int64_t *order, int64_t begin, int64_t n,
                                bool worker, flux__made *m) {
     bool whole = !l->single && l->collate != FLUX_COLLATE_NONE;
     for (int k = 0; k < l->arrays; k++) {
-        if (!worker && whole && flux__picks_away(l, k)) m->item[k] = flux__pick_away(l, k, order, begin, n);
+        if (!worker && whole && flux__picks_away(l, k))
+            m->item[k] = flux__pick_away(l, k, order, begin, n);
         else if (l->single) m->item[k] = flux__pick(l, k, order, begin, -1);
         else if (l->collate == FLUX_COLLATE_NONE)
             m->item[k] = flux__pick_tuple(l, k, order, begin, n);
@@ -240,13 +262,15 @@ static flux_batch flux__as_batch(const flux__made *m) {
     return b;
 }
 
-/* What a transform gave: its items, with x and y where it set those. */
+/* Applies a transform to a batch. The new items are those that it gave, but where it set .x or .y,
+   these are items 0 and 1. */
 static bool flux__stage_transform(const flux__stage *s, flux__made *m) {
     int64_t failures = flux__failures();
     flux_batch was = flux__as_batch(m), b = s->transform(was, s->user);
     int n = b.count;
     if (flux__failed_since(failures)) return false;
-    if (n == was.count && n == 1 && b.y) n = 2;  /* a second array was added, or taken away */
+    /* .y was set, which adds a second array, or cleared, which removes it */
+    if (n == was.count && n == 1 && b.y) n = 2;
     if (n == was.count && n == 2 && was.y && !b.y) n = 1;
     if (n < 1 || !b.x || !b.item)
         return FLUX__REFUSE("dataloader: the transform gave no array for batch %lld",
@@ -289,7 +313,7 @@ static flux_tensor *flux__stage_each(const flux__stage *s, flux_tensor *x) {
     return tuple;
 }
 
-/* Stages from m->stage on: all of them, or, on a worker, those before the first move. */
+/* Applies the stages from m->stage on: all of them, or on a worker those before the first move. */
 static bool flux__batch_stages(const flux_loader *l, flux__made *m, bool worker) {
     for (; m->stage < l->stages; m->stage++) {
         const flux__stage *s = &l->stage[m->stage];
@@ -321,11 +345,13 @@ static bool flux__batch_items(const flux_loader *l, const int64_t *order, int64_
     m->size = n;
     m->stage = 0;
     m->count = width;
-    return l->set.get ? flux__batch_own(l, own, l->begin + from, n, m) : flux__batch_arrays(l, own, l->begin + from, n, worker, m);
+    return l->set.get ? flux__batch_own(l, own, l->begin + from, n, m)
+                      : flux__batch_arrays(l, own, l->begin + from, n, worker, m);
 }
 
-/* A value that goes to another thread must be there: a node that is still to be computed
-   belongs to its thread. One that goes to a device is sent off now, not when it is needed. */
+/* Computes an item, or all tensors of a tuple. What is handed to another thread must be computed,
+   since a node that is not belongs to its thread. A move to a device starts now, not when the batch
+   is needed. */
 static bool flux__batch_computed(flux_tensor *x) {
     bool good = x->op == FLUX__TUPLE || flux_eval(x) != NULL;
     for (int i = 0; good && x->op == FLUX__TUPLE && i < x->nin; i++)
@@ -333,9 +359,9 @@ static bool flux__batch_computed(flux_tensor *x) {
     return good;
 }
 
-/* Batch `index` of the epoch that order and key stand for, or (a worker's batch that is to go
-   on) its remaining stages. What is made on the way is freed, the items are retained; on error
-   none is there. No graph is kept. */
+/* Makes batch `index` of the epoch that order and key stand for, or, with go_on, applies the
+   remaining stages to a batch that a worker began. The items are retained and everything else is
+   freed; on error there are no items. No graph is kept. */
 static bool flux__batch_make(const flux_loader *l, const int64_t *order, uint64_t key,
                              int64_t index, bool worker, bool go_on, flux__made *m) {
     flux__thread *t = flux__self();
@@ -344,8 +370,9 @@ static bool flux__batch_make(const flux_loader *l, const int64_t *order, uint64_
     uint64_t seed = t->seed, draws = t->draws;
     flux__block scope = flux__block_enter(true, true, NULL, 0);
     t->seed = flux__scramble(key + (uint64_t)index);
-    t->draws = go_on ? (uint64_t)1 << 32 : 0;  /* another part of the batch's own stream */
-    for (int i = 0; go_on && i < m->count; i++)  /* the scope has the old ones from here on */
+    /* a part of the batch's own random stream that the worker does not use */
+    t->draws = go_on ? (uint64_t)1 << 32 : 0;
+    for (int i = 0; go_on && i < m->count; i++)  /* the scope owns the old items from here on */
         if (!flux__own(m->item[i])) good = false;
     good = good && (go_on || flux__batch_items(l, order, index, worker, m)) &&
            flux__batch_stages(l, m, worker);

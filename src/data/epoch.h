@@ -29,11 +29,13 @@
 
 FLUX__COLD
 
-/* The thread's error becomes the batch's: it counts when that batch's turn comes, if it does. */
+/* Withdraws the thread's error and makes it the batch's: it counts when that batch's turn comes, if
+   it comes. */
 static void flux__made_fail(flux__made *m, int64_t failures) {
     flux__withdraw(failures, m->error, sizeof m->error, "dataloader: no batch was made");
 }
 
+/* Makes the batch's error the thread's pending error. */
 static void flux__made_error(flux__made *m) {
     flux__thread *t = flux__self();
     if (!t) return;
@@ -47,6 +49,9 @@ static void flux__made_swap(flux__made *a, flux__made *b) {
     *b = c;
 }
 
+/* What a worker thread does: it claims the next batch, makes its stages up to the first move into
+   its slot of the ring, and marks it ready. It waits while the ring is full, and ends when all
+   batches are claimed or the epoch stops. */
 static void flux__epoch_worker(void *arg) {
     flux__epoch *r = (flux__epoch *)arg;
     flux_loader *l = r->loader;
@@ -59,7 +64,8 @@ static void flux__epoch_worker(void *arg) {
             continue;
         }
         int64_t i = r->claimed++;
-        flux__made *m = &r->ring[i % r->depth];  /* nobody else touches it until it is ready */
+        /* no other thread touches the slot until it is ready */
+        flux__made *m = &r->ring[i % r->depth];
         flux__mutex_unlock(&r->lock);
         flux__made_empty(m);
         int64_t failures = flux__failures();
@@ -71,12 +77,14 @@ static void flux__epoch_worker(void *arg) {
     flux__mutex_unlock(&r->lock);
 }
 
-/* As many workers as the system gives; with none, the batches are made by who asks for them. */
+/* Starts the worker threads, as many as the system gives. With none, whoever asks for a batch makes
+   it. */
 static void flux__epoch_hire(flux__epoch *r) {
     static const flux__mutex lock = FLUX__MUTEX_INIT;
     static const flux__cond changed = FLUX__COND_INIT;
     int want = r->loader->workers;
-    for (int k = 0; k < r->loader->arrays; k++)    /* a device makes its batches itself */
+    /* batches of an array on a device are gathered there, without workers */
+    for (int k = 0; k < r->loader->arrays; k++)
         if (!flux__in_host_memory(r->loader->array[k])) want = 0;
     if (want > r->loader->batches) want = (int)r->loader->batches;
     if (want < 1) return;
@@ -106,7 +114,8 @@ static flux__epoch *flux__epoch_new(flux_loader *l) {
     return r;
 }
 
-/* A process forked later has no workers, and makes the batches itself. What they were at is left as it is. */
+/* A process forked later has no workers and makes the batches itself. The ring, in which the
+   workers may have been writing, is left as it is. */
 static void flux__epoch_forked(flux__epoch *r) {
     if (r->forks == flux__forks) return;
     r->forks = flux__forks;
@@ -134,7 +143,7 @@ static void flux__epoch_free(flux__epoch *r) {
     FLUX_FREE(r);
 }
 
-/* Batch i out of the ring. False: it is not there yet, and we are not to wait. */
+/* Takes batch i out of the ring. False: it is not ready yet and `wait` is false. */
 static bool flux__ring_take(flux__epoch *r, int64_t i, bool wait, flux__made *out) {
     flux__made *m = &r->ring[i % r->depth];
     flux__mutex_lock(&r->lock);
@@ -150,7 +159,9 @@ static bool flux__ring_take(flux__epoch *r, int64_t i, bool wait, flux__made *ou
     return there;
 }
 
-/* Batch i into m, with all its stages done; or why not in m->error. */
+/* Makes batch i, with all its stages, in m, or takes it over from a worker and applies the
+   remaining stages. m->error says why there is no batch. If a worker is not done and `wait` is
+   false, m is not ready. */
 static void flux__epoch_make(flux__epoch *r, int64_t i, bool wait, flux__made *m) {
     flux__thread *t = flux__self();
     bool good = true, was = t && t->quiet;
@@ -158,16 +169,18 @@ static void flux__epoch_make(flux__epoch *r, int64_t i, bool wait, flux__made *m
     flux__made_empty(m);
     m->ready = false;
     flux__epoch_forked(r);
-    const bool begun = r->threads != 0;   /* by a worker, up to the first move */
+    /* by a worker, which applies the stages before the first move */
+    const bool begun = r->threads != 0;
     if (begun && (!flux__ring_take(r, i, wait, m) || m->error[0])) return;
     if (t) t->quiet = true;
-    if (!begun || m->stage < r->loader->stages) good = flux__batch_make(r->loader, r->order, r->key, i, false, begun, m);
+    if (!begun || m->stage < r->loader->stages)
+        good = flux__batch_make(r->loader, r->order, r->key, i, false, begun, m);
     if (t) t->quiet = was;
     if (!good) flux__made_fail(m, failures);
     m->ready = true;
 }
 
-/* The next batch into r->now. False: an error, now pending. */
+/* Puts the next batch into r->now. False: there is an error, which is pending now. */
 static bool flux__epoch_next(flux__epoch *r) {
     if (r->ahead.ready) {
         flux__made_swap(&r->now, &r->ahead);
@@ -181,7 +194,8 @@ static bool flux__epoch_next(flux__epoch *r) {
     return true;
 }
 
-/* While the device works on this batch, the next one travels. */
+/* Prepares the next batch, if batches are moved to a device: it is copied there while the device
+   works on this one. */
 static void flux__epoch_ahead(flux__epoch *r) {
     flux_loader *l = r->loader;
     bool moves = l->stages && flux__loader_device(l).backend != FLUX__CPU_BACKEND;
@@ -207,15 +221,16 @@ static flux__each_state flux__each_begin(flux__each_args a) {
     return e;
 }
 
-/* No further batch is handed out while an error is pending: not the first either. */
+/* Begins the loop. While an error is pending no batch is handed out, not even the first. */
 FLUX_DEF flux__each_state flux__each_start(flux__each_args a) {
     flux__each_state none;
     memset(&none, 0, sizeof none);
-    if (!a.loader || FLUX__GONE("each", a.loader)) return flux__null("each", "loader", a.loader), none;
+    if (!a.loader || FLUX__GONE("each", a.loader))
+        return flux__null("each", "loader", a.loader), none;
     return flux_failed() ? none : flux__each_begin(a);
 }
 
-/* Hands the batch to the iteration's scope. The array of items stays the run's. */
+/* Hands the batch's items to the scope of the iteration. The array of items stays with the run. */
 static bool flux__each_batch(flux__each_state *e, flux__epoch *r, const char *file, int line) {
     bool good = true;
     e->batch = flux__as_batch(&r->now);
@@ -230,12 +245,13 @@ FLUX_DEF bool flux__each_next(flux__each_state *e, const char *file, int line) {
     flux_loader *cursor = (flux_loader *)e->run;
     if (!cursor) return false;
     flux__epoch *r = cursor->run;
-    bool left = e->inner != 0;                                   /* by break */
+    /* the last iteration was left by break */
+    bool left = e->inner != 0;
     e->inner = 0;
     flux__block_leave(&r->scope);
     if (r->bar && r->next) flux__bar_step(r->bar, r->next, e->batch.size);
-    if (left || flux__failed_since(r->failures) || r->next >= r->loader->batches || !flux__epoch_next(r) ||
-        !flux__each_batch(e, r, file, line)) {
+    if (left || flux__failed_since(r->failures) || r->next >= r->loader->batches ||
+        !flux__epoch_next(r) || !flux__each_batch(e, r, file, line)) {
         flux__each_leave(e);
         return false;
     }
@@ -244,7 +260,7 @@ FLUX_DEF bool flux__each_next(flux__each_state *e, const char *file, int line) {
     return true;
 }
 
-/* Takes an object back from the scope that owns it. */
+/* Removes an object from the scope that owns it, without releasing it. */
 static void flux__disown(void *object) {
     flux__thread *t = flux__self();
     int i = t ? flux__owned_at(t, object, t->nowned - 1, 0) : -1;

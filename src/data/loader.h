@@ -66,8 +66,8 @@ static bool flux__in_host_memory(const flux_tensor *x) {
     return x->device.backend == FLUX__CPU_BACKEND;
 }
 
-/* Takes n arrays: computed once, here, so that a batch costs a copy. False: out of memory, or
-   they have no value. */
+/* Retains n arrays and computes them, once and here, so that a batch costs a copy only. False: out
+   of memory, or an array has no value. */
 static bool flux__loader_hold(flux_loader *l, int n, flux_tensor *const *xs) {
     l->array = (flux_tensor **)flux__zalloc((size_t)(n ? n : 1) * sizeof *l->array);
     l->host = (const char **)flux__zalloc((size_t)(n ? n : 1) * sizeof *l->host);
@@ -81,13 +81,15 @@ static bool flux__loader_hold(flux_loader *l, int n, flux_tensor *const *xs) {
     return true;
 }
 
-/* The options' arrays, tuples taken apart; NULL ends them. Gives the number, -1 on error. */
+/* Collects the arrays of the options, with tuples taken apart. NULL after the last array is fine;
+   between arrays it is an error. Gives their number, -1 on error. */
 static int flux__loader_arrays(const flux_loader_opts *o, flux_tensor ***out) {
     flux_tensor *given[] = { o->x, o->y, o->z, o->x3, o->x4, o->x5, o->x6, o->x7 };
     int n = 0, room = 0, last = 7;
     while (last > 0 && !given[last]) last--;
     for (int i = 0; i <= last; i++) {
-        if (!given[i] && i && !flux__null_explained()) flux__fail("dataloader: array %d is NULL", i);
+        if (!given[i] && i && !flux__null_explained())
+            flux__fail("dataloader: array %d is NULL", i);
         if (!given[i]) return i ? -1 : (flux__null("dataloader", "x", NULL), -1);
         int parts = flux_count(given[i]);
         bool tuple = given[i]->op == FLUX__TUPLE;
@@ -113,6 +115,8 @@ static bool flux__arrays_agree(int n, flux_tensor *const *xs) {
     return true;
 }
 
+/* Takes the options' arrays or data set as the loader's source and finds the number of
+   observations. */
 static bool flux__loader_source(flux_loader *l, const flux_loader_opts *o) {
     if (!o->data) {
         flux_tensor **xs = NULL;
@@ -137,9 +141,9 @@ static bool flux__loader_source(flux_loader *l, const flux_loader_opts *o) {
     return true;
 }
 
-/* This rank's share of the observations, and its batches: shares differ by one at most, and
-   since collectives wait for each other every rank gets the number of batches that the largest
-   share (or, without partial ones, the smallest) needs. */
+/* Cuts the observations into shares and this rank's share into batches. Shares differ by one
+   observation at most. Since collectives wait for each other, every rank gets the number of batches
+   that the largest share needs (without partial batches: that the smallest share fills). */
 static bool flux__loader_cut(flux_loader *l, int batchsize) {
     int64_t least = l->total / l->ranks, over = l->total % l->ranks, most = least + (over > 0);
     if (l->ranks > 1 && least < 1)
@@ -156,7 +160,7 @@ static bool flux__loader_cut(flux_loader *l, int batchsize) {
                    (long long)limit, (long long)l->batch, (long long)limit);
         l->batch = limit;
     }
-    if (l->collate == FLUX_COLLATE_NONE && l->batch > 255)       /* a tuple's most */
+    if (l->collate == FLUX_COLLATE_NONE && l->batch > 255)       /* the most that a tuple holds */
         return FLUX__REFUSE(
             "dataloader: a batch that is not collated has 255 observations at most, not %lld",
             (long long)l->batch);
@@ -174,8 +178,11 @@ static bool flux__add_stage(flux_loader *l, flux__stage s) {
     return true;
 }
 
+/* Checks the options of flux_dataloader and fills the loader from them. False and an error if they
+   are wrong. */
 static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
-    int ranks = (int)flux__given_int(o->ranks, o->marked, 1), batchsize = (int)flux__given_int(o->batchsize, o->marked, 1);
+    int ranks = (int)flux__given_int(o->ranks, o->marked, 1),
+        batchsize = (int)flux__given_int(o->batchsize, o->marked, 1);
     if (ranks < 1 || o->rank < 0 || o->rank >= ranks)
         return FLUX__REFUSE("dataloader: rank %d of %d does not exist", o->rank, ranks);
     if (batchsize == 0) return FLUX__REFUSE("dataloader: .batchsize is 0");
@@ -206,7 +213,8 @@ FLUX_DEF flux_loader *flux_dataloader_with(flux_loader_opts o) {
     return NULL;
 }
 
-/* A loader of the same data with one stage more. It counts its epochs from the start. */
+/* A loader of the same data with one more stage, s; `replace`: in place of the last stage. It
+   counts its epochs from the start. */
 static flux_loader *flux__loader_with(const flux_loader *l, flux__stage s, bool replace) {
     flux_loader *copy = flux__loader_new();
     if (!copy) return NULL;
@@ -227,8 +235,8 @@ static flux_loader *flux__loader_with(const flux_loader *l, flux__stage s, bool 
     return NULL;
 }
 
-/* The loader whose batches are on d: the data stays where it is. A move that was the last stage
-   is replaced. */
+/* A loader whose batches are moved to d; the data stays where it is. If the last stage is a move,
+   this one replaces it. */
 static flux_loader *flux__loader_on(flux_loader *l, flux_device d, bool keep_f64) {
     flux__stage s;
     if (!l) return (flux_loader *)flux__null("to", "loader", l);
@@ -249,7 +257,8 @@ static flux_device flux__loader_device(const flux_loader *l) {
 
 FLUX_DEF flux_loader *flux_cuiterator(flux_loader *l) {
     if (!l) return (flux_loader *)flux__null("cuiterator", "l", l);
-    if (!flux_functional("CUDA")) return flux_cu_loader(l);      /* which says why, and gives l */
+    /* warns why there is no CUDA and gives l */
+    if (!flux_functional("CUDA")) return flux_cu_loader(l);
     flux_device d = { FLUX__CUDA_BACKEND, 0 };
     return flux__loader_on(l, d, true);
 }
@@ -263,7 +272,8 @@ FLUX_DEF flux_loader *flux_mapobs(flux_fn f, flux_loader *l) {
     static const whole all[] = { flux_gpu_loader, flux_cpu_loader, flux_cu_loader,
                                  flux_roc_loader };
     for (int i = 0; i < 4; i++)
-        if (f == move[i]) return all[i](l);    /* a move can be made ahead, a function can't */
+        /* a move can be made ahead of time, a function can't */
+        if (f == move[i]) return all[i](l);
     memset(&s, 0, sizeof s);
     s.kind = FLUX__STAGE_MAP;
     s.map = f;

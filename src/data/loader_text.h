@@ -23,8 +23,8 @@
 
 FLUX__COLD
 
-/* "2x3 f32", or "4-element tuple of 2 f32"; of an array that a loader holds, the last dimension
-   counts observations. */
+/* Writes "2x3 f32", or "4-element tuple of 2 f32". The last dimension of an array that a loader
+   holds counts observations. */
 static void flux__put_part(flux__sink *s, const flux_tensor *x) {
     bool tuple = x->op == FLUX__TUPLE;
     if (tuple) {
@@ -65,6 +65,8 @@ static void flux__put_options(flux__sink *s, const flux_loader *l) {
     flux__put(s, ")");
 }
 
+/* Writes a loader: the arrays it holds, its options, and the shapes of its first batch, which is
+   made for this. */
 static bool flux__put_loader(flux__sink *s, flux_loader *l) {
     flux__made m;
     memset(&m, 0, sizeof m);

@@ -42,54 +42,63 @@ typedef struct flux__stage {
     void *user;
     flux_fn map;
     flux_device device;
-    bool keep_f64;
+    bool keep_f64;                        /* a move to a device keeps f64; else f64 becomes f32 */
 } flux__stage;
 
 struct flux_loader {
     flux__head head;
     flux_tensor **array;                  /* arrays of equal last dimension; none with a data set */
-    const char **host;  /* their elements in host memory; NULL for one that lies on a device */
-    int arrays;                           /* how many; 0 with a data set */
-    flux_dataset set;                     /* .get NULL: arrays */
-    int64_t total, begin, share;          /* observations: all, this rank's first, and how many */
+    const char **host;                    /* their elements in host memory; NULL for an array on a
+                                             device */
+    int arrays;                           /* how many arrays; 0 with a data set */
+    flux_dataset set;                     /* .get is NULL if there are arrays */
+    int64_t total, begin, share;          /* in observations: all, the first of this rank, how
+                                             many this rank has */
     int64_t batch, batches;               /* observations a batch, batches an epoch */
-    bool single, shuffle, partial;
+    bool single, shuffle, partial;        /* single: batchsize -1, an observation without the last
+                                             dimension */
     flux_collate collate;
     int workers, rank, ranks;
     uint64_t seed;
-    bool seeded;                          /* else each epoch draws its own from the thread's stream */
+    bool seeded;                          /* false: each epoch draws its key from the thread's
+                                             stream */
     int64_t epoch;
     flux__stage *stage;
     int stages;
-    flux_tensor **first;                  /* flux_first's items */
-    struct flux__epoch *run;                /* a cursor's: it has nothing else */
+    flux_tensor **first;                  /* the array of items that flux_first gave last */
+    struct flux__epoch *run;              /* the epoch under way, if this is a cursor, which has
+                                             nothing else */
 };
 
 typedef struct flux__made {               /* a batch, its items retained */
     flux_tensor **item;
-    int count, room;
-    int64_t index, size;
+    int count, room;                      /* items, and capacity of the array of items */
+    int64_t index, size;                  /* the batch's number, and how many observations it has */
     int stage;                            /* the next one to be applied */
-    bool ready;                           /* in the ring: only under the lock */
-    char error[1024];                     /* why there is none */
+    bool ready;                           /* in the ring: read and set under the lock only */
+    char error[1024];                     /* why there is no batch; "": no error */
 } flux__made;
 
 typedef struct flux__epoch {
     flux_loader *loader;
-    int64_t *order;  /* the share's observations as they come; NULL: as they stand */
+    int64_t *order;                       /* the share's observations in the order of the epoch;
+                                             NULL: as they stand */
     uint64_t key;
     int64_t next;                         /* the batch to be handed out next */
-    flux__made now, ahead;
-    flux__block scope;                    /* the iteration's */
+    flux__made now, ahead;                /* the batch handed out, and the one prepared ahead */
+    flux__block scope;                    /* the scope of the iteration */
     struct flux__progress *bar;
-    flux__made *ring;
-    int depth, threads;
+    flux__made *ring;                     /* batch i, made by a worker, is in slot i mod depth */
+    int depth, threads;                   /* slots of the ring, and workers that were started */
     flux__os_thread *thread;
-    int forks;                            /* in whose process they are */
-    int64_t failures;                     /* when it began: one since then ends it */
+    int forks;                            /* the count of forks (flux__forks) when the threads
+                                             were started */
+    int64_t failures;                     /* the thread's count of failures when the epoch began:
+                                             a later failure ends it */
     flux__mutex lock;                     /* guards what follows, and .ready in the ring */
     flux__cond changed;
-    int64_t claimed, taken;
+    int64_t claimed, taken;               /* batches that workers have claimed, and that have been
+                                             taken out of the ring */
     bool stop;
 } flux__epoch;
 
@@ -102,7 +111,7 @@ static uint64_t flux__scramble(uint64_t z) {  /* SplitMix64's finaliser (Steele,
     return z ^ (z >> 31);
 }
 
-/* A key out of the thread's stream of random numbers, which goes on by one draw. */
+/* Draws a key from the thread's stream of random numbers, which advances by one. */
 static uint64_t flux__draw_key(void) {
     flux__thread *t = flux__self();
     return t ? flux__scramble(t->seed ^ flux__scramble(0x5EED + t->draws++)) : 0;
@@ -119,8 +128,8 @@ static uint64_t flux__below(uint64_t bound, uint64_t *key) {
     return m >> 32;
 }
 
-/* The integers from `begin`, n of them, in the order that belongs to the key (Fisher and
-   Yates). NULL: out of memory. */
+/* The n integers from `begin` on, in the order that belongs to the key (Fisher and Yates). NULL:
+   out of memory, or n is 2^32 or more. */
 static int64_t *flux__new_order(int64_t begin, int64_t n, uint64_t key) {
     if (n >= (int64_t)1 << 32)
         return (int64_t *)flux__fail("shuffle: %lld observations; 4294967295 are possible",
@@ -144,7 +153,7 @@ static int64_t flux__integer_at(const void *p, flux_dtype t, int64_t i) {
     return ((const int64_t *)p)[i];
 }
 
-/* "(3)" or "(1, 2)": where element i of x stands. */
+/* Writes the index of element i of x: "(3)" or "(1, 2)". */
 static void flux__place_text(const flux_tensor *x, int64_t i, char *out, size_t n) {
     size_t len = 0;
     for (int d = 0; d < x->ndim && len < n; i /= x->dim[d++])
@@ -153,9 +162,10 @@ static void flux__place_text(const flux_tensor *x, int64_t i, char *out, size_t 
     if (len < n) snprintf(out + len, n - len, "%s", x->ndim ? ")" : "()");
 }
 
-/* Labels are data, so they are looked at right here: a wrong one is an error with its place,
-   not a column of zeros. */
-static bool flux__labels_good(const char *call, const char *what, flux_tensor *labels, int64_t least, int64_t end, const int64_t *ignored) {
+/* Checks that labels are at least `least` and below `end`, or equal to *ignored. Labels are data,
+   so they are evaluated here: a wrong one is an error with its place, not a column of zeros. */
+static bool flux__labels_good(const char *call, const char *what, flux_tensor *labels,
+                              int64_t least, int64_t end, const int64_t *ignored) {
     char place[200];
     const void *p = flux_data(labels);
     int64_t n = flux_len(labels);
@@ -164,19 +174,22 @@ static bool flux__labels_good(const char *call, const char *what, flux_tensor *l
         int64_t v = flux__integer_at(p, (flux_dtype)labels->dtype, i);
         if ((v >= least && v < end) || (ignored && v == *ignored)) continue;
         flux__place_text(labels, i, place, sizeof place);
-        flux__fail("%s: %s %lld at %s is not one of 0 to %lld", call, what, (long long)v, place, (long long)(end - 1));
+        flux__fail("%s: %s %lld at %s is not one of 0 to %lld", call, what, (long long)v, place,
+                   (long long)(end - 1));
         return false;
     }
     return true;
 }
 
+/* Compares the labels, reshaped to 1 x dims, with the column 0, 1, ..., classes - 1, by
+   broadcasting. */
 FLUX_DEF flux_tensor *flux_onehot(flux_tensor *labels, int64_t classes) {
     if (!labels) return (flux_tensor *)flux__null("onehot", "labels", labels);
     if (labels->dtype != FLUX_U8 && labels->dtype != FLUX_I32 && labels->dtype != FLUX_I64)
         return (flux_tensor *)flux__fail(
             "onehot: labels are %s, not integers; flux_to_dtype converts them",
             flux_dtype_name((flux_dtype)labels->dtype));
-    if (classes < 1 || classes > 1 << 24)      /* as far as float32, in which arange counts */
+    if (classes < 1 || classes > 1 << 24)      /* arange counts in f32, which is exact up to 2^24 */
         return (flux_tensor *)flux__fail("onehot: %lld classes; 1 to 16777216 are possible",
                                          (long long)classes);
     if (labels->ndim == FLUX_MAX_DIMS)
@@ -225,7 +238,7 @@ FLUX_DEF int flux_splitobs(double part, flux_tensor *x, flux_tensor **first, flu
     return 0;
 }
 
-/* An index tensor on device d: these integers. */
+/* An i64 tensor on device d: the n integers of order, or without an order those from `begin` on. */
 static flux_tensor *flux__index_tensor(const int64_t *order, int64_t begin, int64_t n,
                                        flux_device d) {
     flux_device cpu = { 0, 0 };

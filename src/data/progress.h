@@ -25,15 +25,16 @@ FLUX__COLD
 
 typedef struct flux__progress {
     struct flux__progress *outer;
-    char label[256];                      /* 60 characters at most */
+    char label[256];                      /* at most 60 characters */
     int64_t done, total, samples;
     double start, drawn;
     bool terminal;
-    int values, width;                    /* width: columns of the line that stands there */
+    int values, width;                    /* values: how many of value[]; width: columns of the
+                                             line that is drawn now */
     struct { char label[64]; flux_tensor *x; double number; } value[6];
 } flux__progress;
 
-/* A label's first characters. */
+/* Writes the first characters of a label, at most `most`, to out; gives their number. */
 static int64_t flux__label_cut(char *out, size_t n, const char *label, int64_t most) {
     flux__sink s = flux__sink_to(out, n);
     int64_t chars = flux__characters(label);
@@ -77,19 +78,21 @@ static void flux__time_text(double seconds, char *out, size_t n) {
     else snprintf(out, n, "%d:%02d:%02d", (int)(s / 3600), (int)(s / 60 % 60), (int)(s % 60));
 }
 
-/* "  loss 0.3456": the values as they are now. */
+/* Writes the values as they are now, each with its label, as in "loss 0.3456", after the gap. */
 static void flux__bar_values(flux__progress *bar, const char *gap, char *out, size_t n) {
     size_t len = 0;
     out[0] = 0;
     for (int i = 0; i < bar->values && len < n; i++) {
         if (bar->value[i].x) bar->value[i].number = flux_item(bar->value[i].x);
-        flux_assign(&bar->value[i].x, NULL);       /* looked at: no need to hold its graph */
+        /* its number is known: its graph need not be kept */
+        flux_assign(&bar->value[i].x, NULL);
         len += (size_t)snprintf(out + len, n - len, "%s%s %.4g", gap, bar->value[i].label,
                                 bar->value[i].number);
     }
 }
 
-/* What stands behind the bar. Where there is no room for all of it, the values stay, as what people look for. */
+/* Writes what stands behind the bar and gives its width in characters. If it is wider than `room`,
+   rate and time are left out, and the values stay, as what people look for. */
 static int64_t flux__bar_tail(flux__progress *bar, bool last, int64_t room, char *out, size_t n) {
     char values[600], rate[32], time[32];
     double spent = flux__now() - bar->start, done = (double)bar->done;
@@ -97,18 +100,23 @@ static int64_t flux__bar_tail(flux__progress *bar, bool last, int64_t room, char
     flux__bar_values(bar, "  ", values, sizeof values);
     flux__rate_text(spent > 0 ? (double)bar->samples / spent : 0, rate, sizeof rate);
     flux__time_text(last ? spent : left, time, sizeof time);
-    snprintf(out, n, " %lld/%lld  %s samples/s  %s %s%s", (long long)bar->done, (long long)bar->total, rate, last ? "time" : "eta", time, values);
-    if (flux__characters(out) > room) snprintf(out, n, " %lld/%lld%s", (long long)bar->done, (long long)bar->total, values);
+    snprintf(out, n, " %lld/%lld  %s samples/s  %s %s%s", (long long)bar->done,
+             (long long)bar->total, rate, last ? "time" : "eta", time, values);
+    if (flux__characters(out) > room)
+        snprintf(out, n, " %lld/%lld%s", (long long)bar->done, (long long)bar->total, values);
     return flux__characters(out);
 }
 
+/* Draws the bar's line: label, percent, the bar itself, and what stands behind it. The bar is at
+   most 30 columns wide and gives way first, then the label, so that the line fits the terminal. */
 static void flux__bar_draw(flux__progress *bar, bool last) {
     char tail[800], label[256], shown[900], line[32];
     int columns = flux__terminal_width(stderr) - 1, percent = 100, full, old = bar->width;
     int64_t most = flux__characters(bar->label), least = most < 12 ? most : 12;
     int64_t len = flux__bar_tail(bar, last, columns - 7 - least, tail, sizeof tail);
-    if (most > columns - 7 - len) most = columns - 7 - len;     /* a long label gives way */
-    int head = (int)flux__label_cut(label, sizeof label, bar->label, most > 3 ? most : 0) + 7, room = columns - head - (int)len;
+    if (most > columns - 7 - len) most = columns - 7 - len;     /* a long label is cut */
+    int head = (int)flux__label_cut(label, sizeof label, bar->label, most > 3 ? most : 0) + 7,
+        room = columns - head - (int)len;
     room = room < 0 ? 0 : room > 30 ? 30 : room;
     full = bar->total > 0 ? (int)(room * bar->done / bar->total) : room;
     if (bar->total > 0) percent = (int)(100 * bar->done / bar->total);
@@ -117,11 +125,12 @@ static void flux__bar_draw(flux__progress *bar, bool last) {
     len = flux__label_cut(shown, sizeof shown, tail, columns > head ? columns - head : 0);
     bar->width = head + room + (int)len;
     bar->drawn = flux__now();
-    fprintf(stderr, "\r%s %3d%% %s%s%*s", label, percent, line, shown, old > bar->width ? old - bar->width : 0, "");
+    fprintf(stderr, "\r%s %3d%% %s%s%*s", label, percent, line, shown,
+            old > bar->width ? old - bar->width : 0, "");
     fflush(stderr);
 }
 
-/* `done` batches are over, the last of them with `size` observations. */
+/* Notes that `done` batches are over, the last of them with `size` observations. */
 static void flux__bar_step(flux__progress *bar, int64_t done, int64_t size) {
     if (done <= bar->done) return;
     bar->done = done;
@@ -135,7 +144,8 @@ static void flux__bar_end(flux__progress *bar) {
     if (bar->terminal) {
         flux__bar_draw(bar, true);
         if (!bar->outer) fputc('\n', stderr);
-        else fprintf(stderr, "\r%*s\r", bar->width, "");  /* the bar around it draws there again */
+        /* the bar outside it is drawn in the same line again */
+        else fprintf(stderr, "\r%*s\r", bar->width, "");
         fflush(stderr);
         return;
     }
@@ -147,7 +157,8 @@ static void flux__bar_end(flux__progress *bar) {
             rate, values);
 }
 
-/* The place of a label on the innermost bar; what it held is let go. NULL: no bar, or no room. */
+/* The place of a label on the innermost bar (*out); the value that it held is released. -1: there
+   is no bar or label, or all six places are taken. */
 static int flux__bar_place(const char *label, flux__progress **out) {
     flux__thread *t = flux__self();
     flux__progress *bar = t ? t->bar : NULL;
