@@ -81,12 +81,17 @@ typedef struct flux__picking {
     const int64_t *order;
     int64_t begin;
 } flux__picking;
+/* Writes n bytes of the picked observations, from byte `at` on, to `to`. Both are multiples of a
+   row. */
 static void flux__pick_part(const void *ctx, char *to, size_t at, size_t n) {
     const flux__picking *p = (const flux__picking *)ctx;
     int64_t first = (int64_t)(at / p->row);
     flux__copy_observations(to, p->from, p->row, p->order ? p->order + first : NULL,
                             p->begin + first, (int64_t)(n / p->row));
 }
+/* Whether array k can be picked right into the memory that a device copies from: a move is the only
+   stage, dtypes agree, and an observation is no larger than a piece of such a copy. When a trace is
+   written it is not done. */
 static bool flux__picks_away(const flux_loader *l, int k) {
     const flux__stage *s = l->stages == 1 ? &l->stage[0] : NULL;
     const flux_tensor *x = l->array[k];
@@ -96,6 +101,7 @@ static bool flux__picks_away(const flux_loader *l, int k) {
     size_t row = flux__row_bytes(x);
     return flux__in_host_memory(x) && row > 0 && row <= FLUX__PIECE && !flux__tracing();
 }
+/* n observations of array k as a tensor on the device; NULL and an error if it fails. */
 static flux_tensor *flux__pick_away(const flux_loader *l, int k, const int64_t *order,
                                     int64_t begin, int64_t n) {
     flux_shape s = flux_shape_of(l->array[k]);
@@ -143,6 +149,7 @@ static flux_tensor *flux__pick(const flux_loader *l, int k, const int64_t *order
     return flux__pick_device(l, k, order, begin, n);
 }
 
+/* n observations of array k as a tuple of n tensors, without the last dimension. */
 static flux_tensor *flux__pick_tuple(const flux_loader *l, int k, const int64_t *order,
                                      int64_t begin, int64_t n) {
     flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs);
@@ -251,6 +258,7 @@ static bool flux__batch_arrays(const flux_loader *l, const int64_t *order, int64
     return true;
 }
 
+/* A made batch as the user sees it; the items stay with m. */
 static flux_batch flux__as_batch(const flux__made *m) {
     flux_batch b;
     b.x = m->count > 0 ? m->item[0] : NULL;
@@ -295,6 +303,8 @@ static bool flux__stage_transform(const flux__stage *s, flux__made *m) {
     return good;
 }
 
+/* Applies a function or a move to one tensor. A move to a device makes f32 of f64, unless the stage
+   keeps f64. */
 static flux_tensor *flux__stage_one(const flux__stage *s, flux_tensor *x) {
     if (s->kind == FLUX__STAGE_MAP) return s->map(x);
     if (x->dtype == FLUX_F64 && !s->keep_f64 && s->device.backend != FLUX__CPU_BACKEND)
@@ -302,6 +312,7 @@ static flux_tensor *flux__stage_one(const flux__stage *s, flux_tensor *x) {
     return flux__same_device(x->device, s->device) ? x : flux__move(x, s->device);
 }
 
+/* Applies a function or a move to an item: to a tensor, or to all tensors of a tuple. */
 static flux_tensor *flux__stage_each(const flux__stage *s, flux_tensor *x) {
     int n = flux_count(x);
     if (x->op != FLUX__TUPLE) return flux__stage_one(s, x);
@@ -333,6 +344,7 @@ static bool flux__batch_stages(const flux_loader *l, flux__made *m, bool worker)
     return true;
 }
 
+/* Picks the observations of batch `index`, before any stage. */
 static bool flux__batch_items(const flux_loader *l, const int64_t *order, int64_t index,
                               bool worker, flux__made *m) {
     int width = l->set.get ? l->set.arrays : l->arrays;

@@ -102,6 +102,7 @@ static void flux__epoch_hire(flux__epoch *r) {
                    "dataloader: %d of %d workers could be started", r->threads, want);
 }
 
+/* Begins an epoch: counts it, draws its key, makes its order, and starts the workers. */
 static flux__epoch *flux__epoch_new(flux_loader *l) {
     flux__epoch *r = (flux__epoch *)flux__zalloc(sizeof *r);
     if (!r) return NULL;
@@ -123,6 +124,7 @@ static void flux__epoch_forked(flux__epoch *r) {
     r->ring = NULL;
 }
 
+/* Ends an epoch: stops the workers, waits for them, and frees all. */
 static void flux__epoch_free(flux__epoch *r) {
     flux__epoch_forked(r);
     if (r->threads) {
@@ -206,6 +208,8 @@ static void flux__epoch_ahead(flux__epoch *r) {
     t->ahead = false;
 }
 
+/* Makes the cursor, which has the epoch and its progress bar and is owned by the scope around the
+   loop. */
 static flux__each_state flux__each_begin(flux__each_args a) {
     flux__each_state e;
     memset(&e, 0, sizeof e);

@@ -29,6 +29,7 @@
 
 FLUX__COLD
 
+/* Releases the items of a batch; the array of items stays for the next. */
 static void flux__made_empty(flux__made *m) {
     for (int i = 0; i < m->count; i++) flux_release(m->item[i]);
     m->count = 0;
@@ -101,6 +102,8 @@ static int flux__loader_arrays(const flux_loader_opts *o, flux_tensor ***out) {
     return n;
 }
 
+/* Checks that all arrays have the same number of observations, which their last dimension
+   counts. */
 static bool flux__arrays_agree(int n, flux_tensor *const *xs) {
     for (int i = 0; i < n; i++) {
         if (!xs[i]) return false;
@@ -168,6 +171,7 @@ static bool flux__loader_cut(flux_loader *l, int batchsize) {
     return true;
 }
 
+/* Appends a stage to the loader. */
 static bool flux__add_stage(flux_loader *l, flux__stage s) {
     flux__stage *more = (flux__stage *)flux__malloc((size_t)(l->stages + 1) * sizeof *more);
     if (!more) return false;

@@ -43,6 +43,7 @@ static int64_t flux__label_cut(char *out, size_t n, const char *label, int64_t m
     return (int64_t)s.chars;
 }
 
+/* Makes a bar for a number of batches, and makes it the innermost one of this thread. */
 static flux__progress *flux__bar_new(const char *label, int64_t batches) {
     flux__progress *bar = (flux__progress *)flux__zalloc(sizeof *bar);
     flux__thread *t = flux__self();
@@ -56,6 +57,7 @@ static flux__progress *flux__bar_new(const char *label, int64_t batches) {
     return bar;
 }
 
+/* Takes a bar out of this thread's bars and frees it with its values. */
 static void flux__bar_free(flux__progress *bar) {
     flux__thread *t = flux__self();
     if (!bar) return;
@@ -66,12 +68,14 @@ static void flux__bar_free(flux__progress *bar) {
     FLUX_FREE(bar);
 }
 
+/* Writes a rate in three or so digits: "950", "12.3k", "4.5M". */
 static size_t flux__rate_text(double rate, char *out, size_t n) {
     if (rate >= 1e6) return (size_t)snprintf(out, n, "%.1fM", rate / 1e6);
     if (rate >= 1e4) return (size_t)snprintf(out, n, "%.1fk", rate / 1e3);
     return (size_t)snprintf(out, n, "%.0f", rate);
 }
 
+/* Writes seconds as "1:05" or "2:03:04"; 0 if there is no sensible number. */
 static void flux__time_text(double seconds, char *out, size_t n) {
     int64_t s = seconds < 0 || !(seconds < 1e8) ? 0 : (int64_t)(seconds + 0.5);
     if (s < 3600) snprintf(out, n, "%d:%02d", (int)(s / 60), (int)(s % 60));
@@ -138,6 +142,8 @@ static void flux__bar_step(flux__progress *bar, int64_t done, int64_t size) {
     if (bar->terminal && flux__now() - bar->drawn >= 0.1) flux__bar_draw(bar, false);
 }
 
+/* Ends a bar: on a terminal it is drawn once more, and an inner one erased; elsewhere one line is
+   written. */
 static void flux__bar_end(flux__progress *bar) {
     char values[600], rate[32], of[32];
     double spent = flux__now() - bar->start;

@@ -55,6 +55,7 @@ typedef struct flux__toml {
     char text[64];
 } flux__toml;
 
+/* Notes why the text is not TOML and where, unless something was wrong before. Always false. */
 static bool flux__toml_wrong(flux__toml *t, size_t at, const char *what) {
     if (!t->wrong) {
         t->wrong = what;
@@ -63,6 +64,7 @@ static bool flux__toml_wrong(flux__toml *t, size_t at, const char *what) {
     return false;
 }
 
+/* The number of the line, counted from 1, that has byte `at`. */
 static int flux__toml_line(const flux__toml *t, size_t at) {
     int line = 1;
     for (size_t i = 0; i < at && i < t->n; i++) line += t->s[i] == '\n';
@@ -89,6 +91,7 @@ static void flux__toml_comment(flux__toml *t) {
     if (flux__toml_peek(t, 0) == '#')
         while (t->at < t->n && !flux__toml_is(t, "\n") && !flux__toml_is(t, "\r\n")) t->at++;
 }
+/* Skips blanks, a comment and the end of the line; anything else there is an error. */
 static bool flux__toml_end_of_line(flux__toml *t) {
     flux__toml_space(t);
     flux__toml_comment(t);
@@ -165,6 +168,7 @@ static bool flux__toml_bare(char c) {
            c == '-';
 }
 
+/* Appends a part to a path. */
 static void flux__path_add(flux__path *p, const char *part) {
     int n = snprintf(p->text + p->len, sizeof p->text - p->len, "%s%s", p->len ? "\001" : "", part);
     /* a path that is too long is cut: it is not one that we look for */
@@ -200,6 +204,7 @@ static bool flux__path_in(const flux__path *p, const char *table) {
     size_t n = strlen(table);
     return strncmp(p->text, table, n) == 0 && p->text[n] == '\001';
 }
+/* Whether p is that key of that table, or, with key NULL, the table itself. */
 static bool flux__path_is(const flux__path *p, const char *table, const char *key) {
     return key ? flux__path_in(p, table) && strcmp(p->text + strlen(table) + 1, key) == 0
                : strcmp(p->text, table) == 0;
@@ -232,6 +237,7 @@ static bool flux__toml_assign(flux__toml *t, const flux__path *prefix, int depth
 
 static bool flux__toml_list(flux__toml *t, const flux__path *path, int depth);
 
+/* Reads an inline table, { key = value, ... }. */
 static bool flux__toml_braces(flux__toml *t, const flux__path *path, int depth) {
     t->at++;
     flux__toml_space(t);
@@ -248,6 +254,7 @@ static bool flux__toml_braces(flux__toml *t, const flux__path *path, int depth) 
     }
 }
 
+/* Reads a value of any kind; the text of a string goes to `text`. */
 static bool flux__toml_value(flux__toml *t, const flux__path *path, int depth, char *text,
                              size_t n) {
     char c = flux__toml_peek(t, 0);
@@ -258,6 +265,7 @@ static bool flux__toml_value(flux__toml *t, const flux__path *path, int depth, c
     return flux__toml_plain(t);
 }
 
+/* Reads a list, [ value, ... ], which may be of several lines. */
 static bool flux__toml_list(flux__toml *t, const flux__path *path, int depth) {
     flux__path inside = *path;
     /* a table in a list is never the one looked for */
@@ -373,6 +381,8 @@ typedef struct flux__prefs {
 } flux__prefs;
 static flux__prefs flux__pref;
 
+/* Finds the preferences file: the nearest in the working directory or above, no further than a
+   folder that has .git. If there is none, path is the one to be made, in the working directory. */
 static void flux__prefs_find(char *path, size_t n) {
     char up[3 * FLUX__PREFS_UP + 1] = "", git[sizeof up + 4];
     for (int i = 0, mode; i < FLUX__PREFS_UP; i++) {
@@ -507,6 +517,7 @@ static bool flux__prefs_edit(const flux__toml *t, const char *name, flux__edit *
     return true;
 }
 
+/* Writes the changed text to the file, which is replaced as a whole or not at all. */
 static bool flux__prefs_write(const char *path, const char *text, size_t n, const flux__edit *e) {
     flux__out *o = flux__out_open(path, "gpu_backend_set");
     flux__out_write(o, text, e->a);
@@ -515,6 +526,7 @@ static bool flux__prefs_write(const char *path, const char *text, size_t n, cons
     return flux__out_commit(o);
 }
 
+/* Says what was done, in an INFO message; same: the key had that value already. */
 static void flux__prefs_say(const char *name, const char *path, bool same) {
     const char *env = flux__env("FLUX_GPU_BACKEND");
     const char *over = env && (!name || strcmp(env, name) != 0)

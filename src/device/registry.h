@@ -59,6 +59,8 @@ static void flux__fork_locks(int when) {
 
 /* ---------------- the registry */
 
+/* Answers to "does it work?" of the built-in rows: the CPU always does, a back end that is not part
+   of the build never. */
 static bool flux__yes(char *why, size_t n) {
     snprintf(why, n, "functional");
     return true;
@@ -107,6 +109,7 @@ static int flux__cpu_copy(int to, void *dst, int from, const void *src, size_t b
 /* An evaluation on the CPU is complete when it returns, so there is nothing to wait for. */
 static int flux__cpu_wait(int id) { return (void)id, 0; }
 
+/* Functions for the row of a back end that is not part of this build: they do nothing and fail. */
 static void flux__no_name(int id, char *out, size_t n) { snprintf(out, n, "device %d", id); }
 static void *flux__no_alloc(int id, size_t bytes) { return (void)id, (void)bytes, (void *)NULL; }
 static void flux__no_free(int id, void *p, size_t bytes) { (void)id, (void)p, (void)bytes; }
@@ -154,6 +157,7 @@ typedef struct flux__probe {
 static flux__probe flux__probes[FLUX__BACKENDS];
 static const flux__backend *flux__replaced[FLUX__BACKENDS];
 
+/* The table row of a back end: a test's own, if there is one. */
 static const flux__backend *flux__backend_of(int index) {
     if (index < 0 || index >= FLUX__BACKENDS) index = FLUX__CPU_BACKEND;
     return flux__replaced[index] ? flux__replaced[index] : &flux__backends[index];
@@ -185,6 +189,8 @@ static void flux__add_visibility(int index, char *why, size_t n) {
     }
 }
 
+/* Asks a back end whether it is available and works, and how many devices it has. p->why gets the
+   reason if it does not work. Called with flux__device_lock held. */
 static void flux__find_out(int index, flux__probe *p) {
     const flux__backend *b = flux__backend_of(index);
     p->available = b->available(p->why, sizeof p->why);
@@ -201,6 +207,8 @@ static void flux__find_out(int index, flux__probe *p) {
     p->known = true;
 }
 
+/* What a back end answered; it is asked at the first call. Messages wait until the lock is
+   released, since no handler may run while it is held. */
 static const flux__probe *flux__probe_of(int index) {
     flux__hold();
     flux__mutex_lock(&flux__device_lock);
@@ -233,6 +241,7 @@ static int flux__backend_arg(const char *call, const char *name) {
     return b;
 }
 
+/* Whether d is a device that can be used here. */
 static bool flux__device_is(flux_device d) {
     return d.backend >= 0 && d.backend < FLUX__BACKENDS && d.id >= 0 &&
            d.id < flux__probe_of(d.backend)->count;

@@ -45,13 +45,13 @@ enum {
     FLUX__JOIN_LOOKS = 4096
 };
 
-/* next: number of the next link of the same group, or -1 */
+/* An entry of a list by group; next: number of the next link of the same group, or -1. */
 typedef struct flux__link { int to, next; } flux__link;
 
 typedef struct flux__planner {
     flux__graph *g;
     int n;                                /* how many nodes the graph has */
-    int *group_of;                        /* by node */
+    int *group_of;                        /* by node: its group, or -1 */
     flux__group *group;
     int ngroup;
     int *needs;                           /* by group: its newest link to a group whose results

@@ -29,7 +29,7 @@ FLUX__LEAN
 /* Flags of a node. ROOT: it must be stored; KEEP: it keeps its buffer after the plan has run; SEEN:
    somebody outside the step can still look at it. */
 enum { FLUX__ROOT = 1, FLUX__KEEP = 2, FLUX__SEEN = 4 };
-/* The most nodes of a plan: a use is an int, node * 256 + operand, see flux__find_uses */
+/* The most nodes of a plan: a use is an int, node * 256 + operand, see flux__find_uses. */
 enum { FLUX__MOST_NODES = (1 << 23) - 1 };
 
 typedef struct flux__graph {
@@ -54,7 +54,8 @@ typedef struct flux__graph {
     bool ok;
 } flux__graph;
 
-/* The plans of a thread. kept: the arrays of the last graph, which the next one uses again. */
+/* The plans of a thread. clock: how many look-ups there were. kept: the arrays of the last graph,
+   which the next one uses again. */
 typedef struct flux__plans {
     flux__plan *bucket[FLUX__BUCKETS];
     int count;
@@ -88,6 +89,7 @@ static FLUX__INLINE void flux__soon(flux_tensor *const *node, int i, int n) {
    cache. */
 enum { FLUX__SOON = 6, FLUX__FAR = 2000 };
 
+/* Whether a node is computed point by point and can be a value in a fused kernel. */
 static bool flux__is_map(const flux_tensor *t) {
     return t->op < FLUX__ELEMENTWISE_COUNT || t->op == FLUX__CAST || t->op == FLUX__COPY ||
            t->op == FLUX__IOTA || t->op == FLUX__RANDOM || t->op == FLUX__NUMBER;
@@ -141,6 +143,7 @@ static void flux__graph_leaf(flux__graph *g, flux_tensor *t) {
     }
 }
 
+/* Gives a node its number in the graph and marks it as visited. */
 static void flux__graph_add(flux__graph *g, flux_tensor *t) {
     flux_tensor **node =
         (flux_tensor **)flux__grow(g->node, &g->node_room, g->nnode + 1, sizeof *node);
@@ -257,6 +260,8 @@ static FLUX__INLINE bool flux__stays(const flux__graph *g, const flux_tensor *t,
     return !(t->flags & FLUX__FIXED) || (flag & FLUX__ROOT) || flux__visible(t);
 }
 
+/* Appends a node to the key: operation, dtype, device, flags, donor, dims, operands and
+   parameters. */
 static void flux__key_node(flux__graph *g, int i) {
     flux_tensor *t = g->node[i];
     const int n = flux__reads(t);
@@ -298,6 +303,8 @@ static void flux__graph_drop(flux__graph *g) {
     flux__map_free(&g->leaves);
 }
 
+/* Leaves the graph's arrays to this thread's next graph, or frees them if these are large or the
+   thread has such arrays already. */
 static void flux__graph_free(flux__graph *g) {
     flux__thread *t = flux__self();
     flux__plans *plans = t ? t->plans : NULL;

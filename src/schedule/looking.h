@@ -62,6 +62,7 @@ FLUX__HOT
 
 /* 0: the environment has not been read yet; 1: not eager; 2: eager */
 static int flux__eager_known;
+/* Whether FLUX_EAGER asks that each operation is computed at once. The environment is read once. */
 static bool flux__eager(void) {
     if (!flux__atomic_load32(&flux__eager_known)) {
         const char *e = flux__env("FLUX_EAGER");
@@ -70,6 +71,8 @@ static bool flux__eager(void) {
     return flux__atomic_load32(&flux__eager_known) == 2;
 }
 
+/* Makes g an empty graph, with the arrays that this thread's last graph left and a new number,
+   g->walk, by which visited nodes are marked. 0 marks no graph. */
 static void flux__graph_start(flux__graph *g) {
     flux__thread *t = flux__self();
     if (t && t->plans) {
@@ -99,7 +102,7 @@ FLUX__COLD
    holds is counted by kind of tensor. A kind that piles up has many tensors; a few large ones are
    data. */
 
-/* tensors of one operation, dtype and shape */
+/* Tensors of one operation, dtype and shape: how many, and their bytes. */
 typedef struct flux__heap { const flux_tensor *like; int64_t count, bytes; } flux__heap;
 enum { FLUX__HEAPS = 512, FLUX__MANY = 8 };
 
@@ -200,6 +203,8 @@ static void flux__hoard_tell(flux__hoard *h, const flux__thread *t, int scope) {
                t->nograd ? "; FLUX_NOGRAD alone is no scope, FLUX_INFER is" : "");
 }
 
+/* The leak report: searches all open scopes of this thread, the outermost first, and warns of those
+   that hold too much. */
 static void flux__scopes_look(void) {
     flux__thread *t = flux__self();
     flux__hoard *h = (flux__hoard *)FLUX_MALLOC(sizeof *h);
@@ -218,6 +223,8 @@ static void flux__scopes_look(void) {
 
 FLUX__HOT
 
+/* Computes a graph: builds its key, finds or makes its plan, and runs that. -1 and an error if it
+   fails. */
 static int flux__evaluate(flux__graph *g) {
     if (!g->ok) return -1;
     if (g->nnode == 0) return 0;
@@ -248,6 +255,8 @@ static void flux__graph_root(flux__graph *g, flux_tensor *x, flux__pairs *seen) 
     if (g->ok && !flux__finished(x)) g->flag[x->index] |= FLUX__ROOT;
 }
 
+/* All tensors are computed as one graph, so what they share is computed once. If all have their
+   values already, no graph is built. */
 FLUX_DEF int flux_eval_all(int n, flux_tensor *const *xs) {
     flux__graph g;
     flux__pairs seen = { NULL, 0, 0 };
@@ -318,6 +327,8 @@ FLUX_DEF int flux_read(flux_tensor *x, void *out, size_t bytes) {
     return 0;
 }
 
+/* Element i of x, counted in contiguous order, as a double; NaN and an error if it can't be
+   computed. */
 static double flux__number_at(flux_tensor *x, int64_t i) {
     const char *p = (const char *)flux_data(x);
     double out[1];

@@ -186,6 +186,7 @@ static bool flux__find_frees(flux__plan *plan) {
 
 /* hook: flux__kernel_unready, cpu/rows.h */
 static void flux__kernel_unready(flux__kernel *k);
+/* Frees a plan and all that back ends made of its kernels. */
 static void flux__plan_free(flux__plan *plan) {
     for (int i = 0; plan->kernel && i < plan->nkernel; i++) flux__kernel_unready(&plan->kernel[i]);
     while (plan->chunk) {
@@ -204,6 +205,8 @@ static bool flux__kernels_ready(flux__plan *plan, flux__graph *g);
 
 static void flux__log_plan(const flux__plan *plan, flux__graph *g);
 
+/* Orders the groups and builds a kernel of each, finds the lives of buffers, and has the kernels
+   made ready by their back ends. */
 static bool flux__plan_kernels(flux__planner *p, flux__plan *plan, int *order) {
     plan->kernel = (flux__kernel *)flux__zalloc((size_t)(p->ngroup + 1) * sizeof *plan->kernel);
     plan->slot = (flux__slot_info *)flux__zalloc((size_t)(p->n + 1) * sizeof *plan->slot);
@@ -216,6 +219,8 @@ static bool flux__plan_kernels(flux__planner *p, flux__plan *plan, int *order) {
     return flux__kernels_ready(plan, p->g);
 }
 
+/* Prepares a planner for the graph: allocates its arrays by node and finds the uses of all
+   nodes. */
 static bool flux__planner_start(flux__planner *p, flux__graph *g) {
     const size_t n = (size_t)g->nnode + 1;
     memset(p, 0, sizeof *p);

@@ -25,6 +25,7 @@
 
 FLUX__LEAN
 
+/* The compute type of a dtype. */
 static int flux__class_of(int dtype) {
     switch (dtype) {
     case FLUX_F64: return FLUX__F64C;
@@ -34,7 +35,7 @@ static int flux__class_of(int dtype) {
     }
 }
 
-typedef struct flux__builder {
+typedef struct flux__builder {            /* the state while one kernel is built */
     flux__planner *p;
     flux__kernel *k;
     int *value_of;                        /* by node: the value that holds it in this kernel, or
@@ -69,6 +70,7 @@ static int flux__emit(flux__builder *b, const flux__value *v) {
 
 FLUX__COLD
 
+/* A line that uses no values and no operand and is not stored. */
 static flux__value flux__line(int kind, int op, int cls, int dtype) {
     flux__value v;
     memset(&v, 0, sizeof v);
@@ -86,6 +88,8 @@ static bool flux__same_operand(const flux__operand *a, const flux__operand *b) {
            memcmp(a->owner, b->owner, sizeof a->owner) == 0;
 }
 
+/* Adds an operand to the kernel and gives its number, which is that of an equal one if there is
+   one. */
 static int flux__add_operand(flux__builder *b, const flux__operand *o) {
     flux__kernel *k = b->k;
     for (int i = 0; i < k->noperand; i++)
@@ -101,6 +105,7 @@ static int flux__add_operand(flux__builder *b, const flux__operand *o) {
     return k->noperand++;
 }
 
+/* The slot of a tensor that is no view: leaves come first, then the graph's nodes. */
 static int flux__slot_of(flux__builder *b, flux_tensor *base) {
     return flux__finished(base) ? flux__leaf_number(b->p->g, base) : b->p->g->nleaf + base->index;
 }
@@ -115,6 +120,7 @@ static bool flux__is_outer(const flux__kernel *k, const flux_tensor *x, const in
     return true;
 }
 
+/* Emits a load of x, read over the given points of its user. */
 static int flux__emit_load(flux__builder *b, flux_tensor *x, const int64_t *points) {
     flux__operand o;
     memset(&o, 0, sizeof o);
@@ -148,6 +154,8 @@ static int flux__emit_index(flux__builder *b, flux_tensor *t, int node, int kind
     return flux__emit(b, &v);
 }
 
+/* Emits the value of a NUMBER node, which is no part of the plan: the line says where the run finds
+   it, as operand number `operand` of node number `user`. */
 static int flux__emit_number(flux__builder *b, int cls, int user, int operand) {
     flux__value v = flux__line(FLUX__V_NUMBER, 0, cls, FLUX_F32);
     v.outer = b->k->reduced != 0;
@@ -155,6 +163,7 @@ static int flux__emit_number(flux__builder *b, int cls, int user, int operand) {
     return flux__emit(b, &v);
 }
 
+/* Emits an integer that is a constant of the program itself. */
 static int flux__emit_literal(flux__builder *b, int cls, int code) {
     flux__value v = flux__line(FLUX__V_NUMBER, 1, cls, FLUX_F32);
     v.outer = b->k->reduced != 0;
@@ -162,6 +171,7 @@ static int flux__emit_literal(flux__builder *b, int cls, int code) {
     return flux__emit(b, &v);
 }
 
+/* Emits a line that uses the values a, x and c (-1: none). It is outer if all of these are. */
 static int flux__emit_use(flux__builder *b, int kind, int op, int cls, int dtype, int a, int x,
                           int c) {
     flux__value v = flux__line(kind, op, cls, dtype);
@@ -171,6 +181,7 @@ static int flux__emit_use(flux__builder *b, int kind, int op, int cls, int dtype
     return flux__emit(b, &v);
 }
 
+/* Converts a value to compute type cls, if it has another. */
 static int flux__as_class(flux__builder *b, int v, int cls) {
     if (!b->ok || b->k->value[v].cls == cls) return v;
     return flux__emit_use(b, FLUX__V_CONVERT, 0, cls, b->k->value[v].dtype, v, -1, -1);
@@ -200,6 +211,8 @@ static int flux__settle(flux__builder *b, int v, int dtype) {
     return v;
 }
 
+/* Emits a cast. To bool it is x != 0; from a real dtype to u8 the value is first clamped to 0 ...
+   255. */
 static int flux__emit_cast(flux__builder *b, flux_tensor *t, int node) {
     flux_tensor *x = t->in[0];
     int from = flux__class_of(x->dtype), to = flux__class_of(t->dtype);
@@ -225,6 +238,9 @@ static bool flux__is_floats_here(const flux__builder *b, flux_tensor *x) {
            b->k->value[b->value_of[base->index]].cls == FLUX__F32C;
 }
 
+/* Emits a row of the elementwise table. A comparison (rule C) has the compute type of its operands;
+   an operation on bools (rule B) is computed in f32 if one of its operands is a value in f32
+   here. */
 static int flux__emit_elementwise(flux__builder *b, flux_tensor *t, int node) {
     int v[3] = { -1, -1, -1 }, cls = flux__class_of(t->dtype);
     char rule = flux__rules[t->op];
@@ -239,6 +255,7 @@ static int flux__emit_elementwise(flux__builder *b, flux_tensor *t, int node) {
                         t->dtype);
 }
 
+/* Emits a reduction or the index of a maximum or minimum. */
 static int flux__emit_reduce(flux__builder *b, flux_tensor *t, int node) {
     int cls = flux__class_of(t->in[0]->dtype), x = flux__emit_operand(b, t, node, 0, cls);
     bool arg = t->op == FLUX__ARGREDUCE;
@@ -252,6 +269,7 @@ static int flux__emit_reduce(flux__builder *b, flux_tensor *t, int node) {
     return flux__settle(b, flux__emit(b, &v), t->dtype);
 }
 
+/* Emits the lines of a node and gives the number of its value. */
 static int flux__emit_node(flux__builder *b, int node) {
     flux_tensor *t = b->p->g->node[node];
     flux__value v;
@@ -294,6 +312,8 @@ static void flux__plain_operand(flux__builder *b, flux_tensor *x) {
     operand[k->noperand++] = o;
 }
 
+/* Sets the phase of each line: one more than that of a reduction that it uses, and no lower than
+   those of all values that it uses. */
 static void flux__set_phases(flux__kernel *k) {
     for (int i = 0; i < k->nvalue; i++) {
         flux__value *v = &k->value[i];
