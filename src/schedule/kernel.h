@@ -52,7 +52,7 @@ typedef struct flux__operand {            /* a tensor that a kernel reads */
 typedef struct flux__value {
     uint8_t kind, op, cls, dtype;         /* op: row of the elementwise table, or the kind of
                                              reduction; cls: compute type; dtype: as stored */
-    bool outer;
+    bool outer;                           /* one value for each outer point, not for every point */
     int16_t a, b, c;                      /* numbers of the values used, -1: none */
     int16_t operand;                      /* LOAD, IOTA, RANDOM: number of the operand, which
                                              gives the strides */
@@ -66,7 +66,7 @@ typedef struct flux__kernel {
     int kind, node;                       /* node: the plan's node that is not fused (a product,
                                              gather, ...), or -1 */
     int64_t full[FLUX_MAX_DIMS];          /* the index space; dims past the last are 1 */
-    unsigned reduced;
+    unsigned reduced;                     /* mask of the dims that are reduced away */
     flux__value *value;
     int nvalue, value_room;
     flux__operand *operand;
@@ -74,7 +74,8 @@ typedef struct flux__kernel {
     int *outs, nouts;                     /* nodes that the kernel stores */
     int *frees, nfrees;                   /* nodes that no later kernel reads and that are not
                                              kept: their buffers are free after it */
-    int64_t mnk[3];
+    int64_t mnk[3];                       /* arguments of the node; of a product m, n and the
+                                             inner size k */
     flux_device device;                   /* device that it runs on */
     size_t scratch;                       /* bytes of scratch memory that it needs on its device */
     void *scratch_at;                     /* address of that scratch memory in the current run */
