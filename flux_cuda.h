@@ -32,16 +32,21 @@ typedef struct flux__cu_calls {
     int (*MemFreeHost)(void *p);
     int (*MemcpyHtoDAsync)(unsigned long long dst, const void *src, size_t bytes, void *stream);
     int (*MemcpyDtoHAsync)(void *dst, unsigned long long src, size_t bytes, void *stream);
-    int (*MemcpyDtoDAsync)(unsigned long long dst, unsigned long long src, size_t bytes, void *stream);
-    int (*MemcpyPeerAsync)(unsigned long long dst, void *to, unsigned long long src, void *from, size_t bytes, void *stream);
+    int (*MemcpyDtoDAsync)(unsigned long long dst, unsigned long long src, size_t bytes,
+                           void *stream);
+    int (*MemcpyPeerAsync)(unsigned long long dst, void *to, unsigned long long src, void *from,
+                           size_t bytes, void *stream);
     int (*MemGetInfo)(size_t *available, size_t *total);
     int (*ModuleLoadData)(void **module, const void *image);
     int (*ModuleUnload)(void *module);
     int (*ModuleGetFunction)(void **function, void *module, const char *name);
-    int (*LaunchKernel)(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **args, void **extra);
+    int (*LaunchKernel)(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                        unsigned by, unsigned bz, unsigned shared, void *stream, void **args,
+                        void **extra);
     int (*GetErrorString)(int code, const char **text);
     int (*GraphCreate)(void **graph, unsigned flags);
-    int (*GraphAddKernelNode)(void **node, void *graph, void *const *after, size_t n, const void *launch);
+    int (*GraphAddKernelNode)(void **node, void *graph, void *const *after, size_t n,
+                              const void *launch);
     int (*GraphInstantiate)(void **exec, void *graph, unsigned long long flags);
     int (*GraphExecKernelNodeSetParams)(void *exec, void *node, const void *launch);
     int (*GraphLaunch)(void *exec, void *stream);
@@ -55,7 +60,8 @@ typedef struct flux__cu_node {                     /* CUDA_KERNEL_NODE_PARAMS */
     unsigned grid[3], block[3], shared;
     void **args, **extra, *kernel, *context;
 } flux__cu_node;
-static void *flux__cu_context[FLUX__MAX_IDS];      /* primary contexts of the devices that were opened */
+/* primary contexts of the devices that were opened */
+static void *flux__cu_context[FLUX__MAX_IDS];
 
 /* Each call and the driver's name for it */
 #define FLUX__CU_CALLS(X) \
@@ -85,7 +91,8 @@ static const flux__symbol flux__cu_names[] = {
 #undef FLUX__CU
 };
 static bool flux__cu_graphs;
-static int flux__cu_version;              /* the newest CUDA whose code the driver takes: 12040 is 12.4 */
+/* the newest CUDA whose code the driver takes: 12040 is 12.4 */
+static int flux__cu_version;
 
 /* number: the caller's room for what the driver has no words for; threads may meet errors at once */
 static const char *flux__cu_error(int code, char number[FLUX__GPU_NUMBER]) {
@@ -96,7 +103,8 @@ static const char *flux__cu_error(int code, char number[FLUX__GPU_NUMBER]) {
 }
 
 static bool flux__cu_open(char *why, size_t n) {
-    static int state;                     /* 1: open; the registry asks once, but a component may be asked for any time */
+    /* 1: open; the registry asks once, but a component may be asked for any time */
+    static int state;
     if (state == 1) return true;
 #if defined(_WIN32)
     const char *set = flux__env("FLUX_CUDA_LIBRARY"), *file = set ? set : "nvcuda.dll";
@@ -104,18 +112,25 @@ static bool flux__cu_open(char *why, size_t n) {
     const char *set = flux__env("FLUX_CUDA_LIBRARY"), *file = set ? set : "libcuda.so.1";
 #endif
     void *library = flux__library_open(file);
-    if (!library && set) return flux__library_why(why, n, "NVIDIA driver", "FLUX_CUDA_LIBRARY"), false;
+    if (!library && set)
+        return flux__library_why(why, n, "NVIDIA driver", "FLUX_CUDA_LIBRARY"), false;
     if (!library) return snprintf(why, n, "no NVIDIA driver: %s is not there", file), false;
     flux__cu_graphs = true;
     for (size_t i = 0; i < sizeof flux__cu_names / sizeof *flux__cu_names; i++) {
-        if (flux__library_symbol(library, flux__cu_names[i].name, (char *)&flux__cu + flux__cu_names[i].at, sizeof(void *))) continue;
-        if (!flux__cu_names[i].spare) return snprintf(why, n, "the NVIDIA driver is too old: it has no %s", flux__cu_names[i].name), false;
+        if (flux__library_symbol(library, flux__cu_names[i].name,
+                                 (char *)&flux__cu + flux__cu_names[i].at, sizeof(void *)))
+            continue;
+        if (!flux__cu_names[i].spare)
+            return snprintf(why, n, "the NVIDIA driver is too old: it has no %s",
+                            flux__cu_names[i].name), false;
         flux__cu_graphs = false;
     }
     char number[FLUX__GPU_NUMBER];
     int code = flux__cu.Init(0);
     if (code == 0) code = flux__cu.DriverGetVersion(&flux__cu_version);
-    if (code != 0) return snprintf(why, n, "the NVIDIA driver did not start: %s", flux__cu_error(code, number)), false;
+    if (code != 0)
+        return snprintf(why, n, "the NVIDIA driver did not start: %s",
+                        flux__cu_error(code, number)), false;
     state = 1;
     return true;
 }
@@ -129,9 +144,11 @@ static int flux__cu_device(int id, flux__gpu_info *info) {
     int device = 0, major = 0, minor = 0, code = flux__cu.DeviceGet(&device, id);
     memset(info, 0, sizeof *info);
     if (code == 0) code = flux__cu.DeviceGetName(info->model, (int)sizeof info->model, device);
-    if (code == 0) code = flux__cu.DeviceGetAttribute(&major, 75, device);    /* COMPUTE_CAPABILITY_MAJOR, _MINOR */
+    /* COMPUTE_CAPABILITY_MAJOR, _MINOR */
+    if (code == 0) code = flux__cu.DeviceGetAttribute(&major, 75, device);
     if (code == 0) code = flux__cu.DeviceGetAttribute(&minor, 76, device);
-    if (code == 0) code = flux__cu.DeviceGetAttribute(&info->units, 16, device);   /* MULTIPROCESSOR_COUNT */
+    /* MULTIPROCESSOR_COUNT */
+    if (code == 0) code = flux__cu.DeviceGetAttribute(&info->units, 16, device);
     snprintf(info->arch, sizeof info->arch, "sm_%d%d", major, minor);
     return code;
 }
@@ -149,18 +166,27 @@ static int flux__cu_enter(int id, void **before) {
 static void flux__cu_leave(void *before) { flux__cu.CtxPopCurrent(&before); }
 static void flux__cu_close(int id) {
     int device = 0;
-    if (flux__cu_context[id] && flux__cu.DeviceGet(&device, id) == 0) flux__cu.DevicePrimaryCtxRelease(device);
+    if (flux__cu_context[id] && flux__cu.DeviceGet(&device, id) == 0)
+        flux__cu.DevicePrimaryCtxRelease(device);
     flux__cu_context[id] = NULL;
 }
-static int flux__cu_stream(void **s) { return flux__cu.StreamCreate(s, 1); }         /* NON_BLOCKING: apart from the default stream */
+/* NON_BLOCKING: apart from the default stream */
+static int flux__cu_stream(void **s) {
+    return flux__cu.StreamCreate(s, 1);
+}
 static int flux__cu_stream_wait(void *s) { return flux__cu.StreamSynchronize(s); }
 static void flux__cu_stream_free(void *s) { flux__cu.StreamDestroy(s); }
-static int flux__cu_event(void **e) { return flux__cu.EventCreate(e, 2); }           /* DISABLE_TIMING */
+/* DISABLE_TIMING */
+static int flux__cu_event(void **e) {
+    return flux__cu.EventCreate(e, 2);
+}
 static int flux__cu_event_record(void *e, void *s) { return flux__cu.EventRecord(e, s); }
 static int flux__cu_event_wait(void *e) { return flux__cu.EventSynchronize(e); }
 static int flux__cu_event_before(void *e, void *s) { return flux__cu.StreamWaitEvent(s, e, 0); }
 static void flux__cu_event_free(void *e) { flux__cu.EventDestroy(e); }
-static unsigned long long flux__cu_address(const void *p) { return (unsigned long long)(uintptr_t)p; }
+static unsigned long long flux__cu_address(const void *p) {
+    return (unsigned long long)(uintptr_t)p;
+}
 static int flux__cu_alloc(void **p, size_t bytes) {
     unsigned long long at = 0;
     int code = flux__cu.MemAlloc(&at, bytes);
@@ -168,26 +194,43 @@ static int flux__cu_alloc(void **p, size_t bytes) {
     return code;
 }
 static void flux__cu_release(void *p) { flux__cu.MemFree(flux__cu_address(p)); }
-static int flux__cu_pinned(void **p, size_t bytes) { return flux__cu.MemHostAlloc(p, bytes, 1); }    /* PORTABLE: for all contexts */
+/* PORTABLE: for all contexts */
+static int flux__cu_pinned(void **p, size_t bytes) {
+    return flux__cu.MemHostAlloc(p, bytes, 1);
+}
 static void flux__cu_unpin(void *p) { flux__cu.MemFreeHost(p); }
-static int flux__cu_up(void *dst, const void *src, size_t n, void *s) { return flux__cu.MemcpyHtoDAsync(flux__cu_address(dst), src, n, s); }
-static int flux__cu_down(void *dst, const void *src, size_t n, void *s) { return flux__cu.MemcpyDtoHAsync(dst, flux__cu_address(src), n, s); }
+static int flux__cu_up(void *dst, const void *src, size_t n, void *s) {
+    return flux__cu.MemcpyHtoDAsync(flux__cu_address(dst), src, n, s);
+}
+static int flux__cu_down(void *dst, const void *src, size_t n, void *s) {
+    return flux__cu.MemcpyDtoHAsync(dst, flux__cu_address(src), n, s);
+}
 static int flux__cu_across(void *dst, const void *src, size_t n, void *s) {
     return flux__cu.MemcpyDtoDAsync(flux__cu_address(dst), flux__cu_address(src), n, s);
 }
 static int flux__cu_peer(void *dst, int to, const void *src, int from, size_t n, void *s) {
-    return flux__cu.MemcpyPeerAsync(flux__cu_address(dst), flux__cu_context[to], flux__cu_address(src), flux__cu_context[from], n, s);
+    return flux__cu.MemcpyPeerAsync(flux__cu_address(dst), flux__cu_context[to],
+                                    flux__cu_address(src), flux__cu_context[from], n, s);
 }
-static int flux__cu_room(size_t *available, size_t *total) { return flux__cu.MemGetInfo(available, total); }
-static int flux__cu_load(void **module, const void *image) { return flux__cu.ModuleLoadData(module, image); }
+static int flux__cu_room(size_t *available, size_t *total) {
+    return flux__cu.MemGetInfo(available, total);
+}
+static int flux__cu_load(void **module, const void *image) {
+    return flux__cu.ModuleLoadData(module, image);
+}
 static void flux__cu_unload(void *module) { flux__cu.ModuleUnload(module); }
-static int flux__cu_find(void **function, void *module, const char *name) { return flux__cu.ModuleGetFunction(function, module, name); }
-static int flux__cu_launch(void *function, const unsigned *grid, unsigned threads, void *stream, void **args) {
-    return flux__cu.LaunchKernel(function, grid[0], grid[1], grid[2], threads, 1, 1, 0, stream, args, NULL);
+static int flux__cu_find(void **function, void *module, const char *name) {
+    return flux__cu.ModuleGetFunction(function, module, name);
+}
+static int flux__cu_launch(void *function, const unsigned *grid, unsigned threads, void *stream,
+                           void **args) {
+    return flux__cu.LaunchKernel(function, grid[0], grid[1], grid[2], threads, 1, 1, 0, stream,
+                                 args, NULL);
 }
 static bool flux__cu_has_graphs(void) { return flux__cu_graphs; }
 static int flux__cu_graph(void **graph) { return flux__cu.GraphCreate(graph, 0); }
-static flux__cu_node flux__cu_launch_node(void *function, const unsigned *grid, unsigned threads, void **args) {
+static flux__cu_node flux__cu_launch_node(void *function, const unsigned *grid, unsigned threads,
+                                          void **args) {
     flux__cu_node k;
     memset(&k, 0, sizeof k);
     k.function = function, k.args = args;
@@ -195,17 +238,24 @@ static flux__cu_node flux__cu_launch_node(void *function, const unsigned *grid, 
     k.block[0] = threads, k.block[1] = k.block[2] = 1;
     return k;
 }
-static int flux__cu_graph_add(void **node, void *graph, void *after, void *function, const unsigned *grid, unsigned threads, void **args) {
+static int flux__cu_graph_add(void **node, void *graph, void *after, void *function,
+                              const unsigned *grid, unsigned threads, void **args) {
     flux__cu_node k = flux__cu_launch_node(function, grid, threads, args);
     return flux__cu.GraphAddKernelNode(node, graph, &after, after != NULL, &k);
 }
-static int flux__cu_graph_ready(void **exec, void *graph) { return flux__cu.GraphInstantiate(exec, graph, 0); }
-static int flux__cu_graph_set(void *exec, void *node, void *function, const unsigned *grid, unsigned threads, void **args) {
+static int flux__cu_graph_ready(void **exec, void *graph) {
+    return flux__cu.GraphInstantiate(exec, graph, 0);
+}
+static int flux__cu_graph_set(void *exec, void *node, void *function, const unsigned *grid,
+                              unsigned threads, void **args) {
     flux__cu_node k = flux__cu_launch_node(function, grid, threads, args);
     return flux__cu.GraphExecKernelNodeSetParams(exec, node, &k);
 }
-static int flux__cu_graph_launch(void *exec, void *stream) { return flux__cu.GraphLaunch(exec, stream); }
-static void flux__cu_graph_free(void *graph, void *exec) {        /* a launch under way goes on all the same */
+static int flux__cu_graph_launch(void *exec, void *stream) {
+    return flux__cu.GraphLaunch(exec, stream);
+}
+/* a launch under way goes on all the same */
+static void flux__cu_graph_free(void *graph, void *exec) {
     if (exec) flux__cu.GraphExecDestroy(exec);
     if (graph) flux__cu.GraphDestroy(graph);
 }
@@ -213,7 +263,8 @@ static void flux__cu_graph_free(void *graph, void *exec) {        /* a launch un
    an assertion; some are the machine's (memory or a link that failed, an error that the driver contained to this process); and
    the driver has ended or another library has destroyed the context. */
 static bool flux__cu_lost(int code) {
-    static const short codes[] = { 4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721 };
+    static const short codes[] = { 4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718,
+                                   719, 721 };
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
         if (codes[i] == code) return true;
     return false;
@@ -225,7 +276,8 @@ typedef struct flux__nvrtc_calls {
     int (*Version)(int *major, int *minor);
     int (*GetNumSupportedArchs)(int *n);
     int (*GetSupportedArchs)(int *archs);
-    int (*CreateProgram)(void **program, const char *source, const char *name, int nheaders, const char *const *headers, const char *const *names);
+    int (*CreateProgram)(void **program, const char *source, const char *name, int nheaders,
+                         const char *const *headers, const char *const *names);
     int (*CompileProgram)(void *program, int noptions, const char *const *options);
     int (*GetProgramLogSize)(void *program, size_t *bytes);
     int (*GetProgramLog)(void *program, char *log);
@@ -252,12 +304,16 @@ static const flux__symbol flux__nvrtc_names[] = {
 /* A library's version as the driver counts; 0: it says none */
 static int flux__nvrtc_asked(void *library) {
     int (*version)(int *major, int *minor) = NULL, major = 0, minor = 0;
-    if (!library || !flux__library_symbol(library, "nvrtcVersion", &version, sizeof version)) return 0;
-    return version(&major, &minor) == 0 && major > 0 && major < 1000 ? major * 1000 + minor * 10 : 0;
+    if (!library || !flux__library_symbol(library, "nvrtcVersion", &version, sizeof version))
+        return 0;
+    return version(&major, &minor) == 0 && major > 0 && major < 1000 ? major * 1000 + minor * 10
+           : 0;
 }
 
 /* A driver loads the machine code of every compiler of its own CUDA's number, a newer minor one too, and of older ones. */
-static bool flux__nvrtc_fits(int version) { return version > 0 && version / 1000 <= flux__cu_version / 1000; }
+static bool flux__nvrtc_fits(int version) {
+    return version > 0 && version / 1000 <= flux__cu_version / 1000;
+}
 
 /* The names of NVRTC for one number of CUDA's, 0 for the name without any. */
 static void flux__nvrtc_file(char *out, size_t n, int major) {
@@ -277,7 +333,8 @@ static void *flux__nvrtc_find(const char *file, int *other) {
 #else
     static const char *const folders[] = { "lib64", "lib" };
 #endif
-    const char *homes[] = { NULL, flux__env("CUDA_PATH"), flux__env("CUDA_HOME"), "/usr/local/cuda" };
+    const char *homes[] = { NULL, flux__env("CUDA_PATH"), flux__env("CUDA_HOME"),
+                            "/usr/local/cuda" };
     for (int h = 0; h < 4; h++)
         for (int d = 0; d < (h ? 2 : 1); d++) {
             char path[600];
@@ -299,19 +356,26 @@ static void *flux__nvrtc_library(char *why, size_t n) {
     int most = flux__cu_version / 1000, other = set ? flux__nvrtc_asked(library) : 0;
     char file[40];
     if (set && !library) return flux__library_why(why, n, "NVRTC", "FLUX_NVRTC"), (void *)NULL;
-    if (set && (!other || flux__nvrtc_fits(other))) return library;    /* the user's word; what lacks a call is told of */
+    /* the user's word; what lacks a call is told of */
+    if (set && (!other || flux__nvrtc_fits(other))) return library;
     for (int major = most < NEWEST ? most : NEWEST; major >= OLDEST && !set && !library; major--) {
         flux__nvrtc_file(file, sizeof file, major);
         library = flux__nvrtc_find(file, &other);
     }
-    for (int more = 0; more < 4 && !set && !library; more++) { /* without a number; and what is too new, to say that it is there */
+    /* without a number; and what is too new, to say that it is there */
+    for (int more = 0; more < 4 && !set && !library; more++) {
         flux__nvrtc_file(file, sizeof file, more ? most + more : 0);
         library = flux__nvrtc_find(file, &other);
     }
     if (library && !set) return library;
-    if (other) snprintf(why, n, "NVRTC %d.%d is here, but the NVIDIA driver is of CUDA %d.%d and takes no code of a newer one: it wants NVRTC %d%s",
-                        other / 1000, other % 1000 / 10, most, flux__cu_version % 1000 / 10, most, set ? " (FLUX_NVRTC)" : "");
-    else snprintf(why, n, "no NVRTC: libnvrtc is not among the system's libraries, nor under CUDA_PATH, CUDA_HOME or /usr/local/cuda");
+    if (other)
+        snprintf(why, n,
+                 "NVRTC %d.%d is here, but the NVIDIA driver is of CUDA %d.%d and takes no code of "
+                 "a newer one: it wants NVRTC %d%s", other / 1000, other % 1000 / 10, most,
+                 flux__cu_version % 1000 / 10, most, set ? " (FLUX_NVRTC)" : "");
+    else snprintf(why, n,
+                  "no NVRTC: libnvrtc is not among the system's libraries, nor under CUDA_PATH, "
+                  "CUDA_HOME or /usr/local/cuda");
     return NULL;
 }
 
@@ -321,21 +385,27 @@ static bool flux__nvrtc_open(char *why, size_t n) {
     void *library = flux__nvrtc_library(why, n);
     if (!library) return false;
     for (size_t i = 0; i < sizeof flux__nvrtc_names / sizeof *flux__nvrtc_names; i++)
-        if (!flux__library_symbol(library, flux__nvrtc_names[i].name, (char *)&flux__nvrtc + flux__nvrtc_names[i].at, sizeof(void *)))
-            return snprintf(why, n, "NVRTC is too old: it has no %s", flux__nvrtc_names[i].name), false;
-    if (flux__nvrtc.Version(&major, &minor) != 0) return snprintf(why, n, "NVRTC does not answer"), false;
+        if (!flux__library_symbol(library, flux__nvrtc_names[i].name,
+                                  (char *)&flux__nvrtc + flux__nvrtc_names[i].at, sizeof(void *)))
+            return snprintf(why, n, "NVRTC is too old: it has no %s", flux__nvrtc_names[i].name),
+            false;
+    if (flux__nvrtc.Version(&major, &minor) != 0)
+        return snprintf(why, n, "NVRTC does not answer"), false;
     flux__nvrtc_limits_stack = major > 11 || (major == 11 && minor >= 4);
     snprintf(flux__nvrtc_version, sizeof flux__nvrtc_version, "NVRTC %d.%d", major, minor);
     return true;
 }
 static const char *flux__nvrtc_named(void) { return flux__nvrtc_version; }
-static bool flux__nvrtc_taken(const char *version) { return strncmp(version, "NVRTC ", 6) == 0 && flux__nvrtc_fits(atoi(version + 6) * 1000); }
+static bool flux__nvrtc_taken(const char *version) {
+    return strncmp(version, "NVRTC ", 6) == 0 && flux__nvrtc_fits(atoi(version + 6) * 1000);
+}
 
 /* The architecture to compile for: the card's own, as machine code; if this NVRTC is older than the card, the newest one
    that it knows, as PTX, which the driver translates. */
 static bool flux__nvrtc_arch(const char *arch, char *option, size_t n) {
     int count = 0, archs[128], want = atoi(arch + 3), best = 0;
-    bool known = flux__nvrtc.GetNumSupportedArchs(&count) == 0 && count > 0 && count <= 128 && flux__nvrtc.GetSupportedArchs(archs) == 0;
+    bool known = flux__nvrtc.GetNumSupportedArchs(&count) == 0 && count > 0 && count <= 128 &&
+                 flux__nvrtc.GetSupportedArchs(archs) == 0;
     for (int i = 0; known && i < count; i++)
         if (archs[i] <= want && archs[i] > best) best = archs[i];
     bool exact = !known || best == want;
@@ -344,7 +414,8 @@ static bool flux__nvrtc_arch(const char *arch, char *option, size_t n) {
     return exact;
 }
 
-static int flux__nvrtc_compile(const char *source, const char *arch, char **log, void **image, size_t *bytes) {
+static int flux__nvrtc_compile(const char *source, const char *arch, char **log, void **image,
+                               size_t *bytes) {
     char option[64];
     bool exact = flux__nvrtc_arch(arch, option, sizeof option);
     /* else it would raise the limit of the stack of the whole process while it compiles, and threads that start meanwhile get so much */
@@ -355,26 +426,33 @@ static int flux__nvrtc_compile(const char *source, const char *arch, char **log,
     int code = flux__nvrtc.CreateProgram(&program, source, "flux.cu", 0, NULL, NULL);
     if (code != 0) return flux__log_code(log, code, flux__nvrtc.GetErrorString(code));
     code = flux__nvrtc.CompileProgram(program, flux__nvrtc_limits_stack ? 4 : 3, options);
-    if (code != 0 && flux__nvrtc.GetProgramLogSize(program, &n) == 0 && (*log = (char *)flux__zalloc(n + 1)) != NULL) flux__nvrtc.GetProgramLog(program, *log);
-    if (code == 0) code = (exact ? flux__nvrtc.GetCUBINSize : flux__nvrtc.GetPTXSize)(program, bytes);
-    if (code == 0 && (*image = flux__zalloc(*bytes + 1)) != NULL) code = (exact ? flux__nvrtc.GetCUBIN : flux__nvrtc.GetPTX)(program, (char *)*image);
+    if (code != 0 && flux__nvrtc.GetProgramLogSize(program, &n) == 0 &&
+        (*log = (char *)flux__zalloc(n + 1)) != NULL)
+        flux__nvrtc.GetProgramLog(program, *log);
+    if (code == 0)
+        code = (exact ? flux__nvrtc.GetCUBINSize : flux__nvrtc.GetPTXSize)(program, bytes);
+    if (code == 0 && (*image = flux__zalloc(*bytes + 1)) != NULL)
+        code = (exact ? flux__nvrtc.GetCUBIN : flux__nvrtc.GetPTX)(program, (char *)*image);
     flux__nvrtc.DestroyProgram(&program);
     return flux__log_code(log, code, flux__nvrtc.GetErrorString(code));
 }
 
 /* Libraries that flux.h does not use itself; a program may ask whether they are there. */
 static bool flux__cuda_has(const char *name) {
-    static const char *const libraries[][2] = { { "NCCL", "nccl" }, { "cuBLAS", "cublas" }, { "cuDNN", "cudnn" } };
+    static const char *const libraries[][2] = { { "NCCL", "nccl" }, { "cuBLAS", "cublas" },
+                                                { "cuDNN", "cudnn" } };
     char why[320];
     if (strcmp(name, "NVRTC") == 0) return flux__nvrtc_open(why, sizeof why);
     for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++)
-        if (strcmp(name, libraries[i][0]) == 0) return flux__library_numbered(flux__library_open, libraries[i][1]) != NULL;
+        if (strcmp(name, libraries[i][0]) == 0)
+            return flux__library_numbered(flux__library_open, libraries[i][1]) != NULL;
     return false;
 }
 
 /* Tensor cores, by the PTX that each architecture has; a compute capability below 7.5 is left to plain arithmetic. */
 static const flux__fragment *flux__cu_fragment(const char *arch, int dtype, bool tf32) {
-    static const flux__fragment f16 = { "f16", 16, 32, 4, true }, bf16 = { "bf16", 16, 32, 4, true }, f32 = { "tf32", 8, 32, 4, true };
+    static const flux__fragment f16 = { "f16", 16, 32, 4, true },
+        bf16 = { "bf16", 16, 32, 4, true }, f32 = { "tf32", 8, 32, 4, true };
     static const flux__fragment turing = { "f16", 16, 32, 4, false };
     int sm = atoi(arch + 3);
     if (dtype == FLUX_F16) return sm >= 80 ? &f16 : sm >= 75 ? &turing : NULL;
@@ -396,8 +474,10 @@ static const char flux__cuda_dialect[] =
     "#define ALIGN16 __align__(16)\n#define BLOCKS(n) , n\n"
     "#define INF FLOAT_OF(0x7f800000u)\n"
     "#define FLOAT_OF(u) __uint_as_float(u)\n#define BITS_OF(x) __float_as_uint(x)\n"
-    "DEVICE float f16_float(unsigned short h) { float x; asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(x) : \"h\"(h)); return x; }\n"
-    "DEVICE unsigned short float_f16(float x) { unsigned short h; asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(h) : \"f\"(x)); return h; }\n";
+    "DEVICE float f16_float(unsigned short h) { float x; asm(\"cvt.f32.f16 %0, "
+    "%1;\" : \"=f\"(x) : \"h\"(h)); return x; }\n"
+    "DEVICE unsigned short float_f16(float x) { unsigned short h; asm(\"cvt.rn.f16.f32 %0, "
+    "%1;\" : \"=h\"(h) : \"f\"(x)); return h; }\n";
 
 /* A lane of mma has row (of b: column) lane / 4, and of the inner dim's neighbours number lane % 4. */
 static const char flux__cuda_matrices[] =
@@ -406,10 +486,12 @@ static const char flux__cuda_matrices[] =
     "#if __CUDA_ARCH__ >= 750\n"
     "DEVICE void four(unsigned *r, const void *p) {\n"
     "    asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\"\n"
-    "        : \"=r\"(r[0]), \"=r\"(r[1]), \"=r\"(r[2]), \"=r\"(r[3]) : \"r\"((unsigned)__cvta_generic_to_shared(p)));\n}\n"
+    "        : \"=r\"(r[0]), \"=r\"(r[1]), \"=r\"(r[2]), "
+    "\"=r\"(r[3]) : \"r\"((unsigned)__cvta_generic_to_shared(p)));\n}\n"
     "DEVICE void four_turned(unsigned *r, const void *p) {\n"
     "    asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\"\n"
-    "        : \"=r\"(r[0]), \"=r\"(r[1]), \"=r\"(r[2]), \"=r\"(r[3]) : \"r\"((unsigned)__cvta_generic_to_shared(p)));\n}\n"
+    "        : \"=r\"(r[0]), \"=r\"(r[1]), \"=r\"(r[2]), "
+    "\"=r\"(r[3]) : \"r\"((unsigned)__cvta_generic_to_shared(p)));\n}\n"
     "DEVICE void mma_a_f16(unsigned *r, const unsigned short *t, int row, int in) {\n"
     "    const int q = (int)threadIdx.x % 32, low = q % 16, high = q / 16 * 8;\n"
     "    if (in == 1) four(r, t + low * row + high);\n"
@@ -422,36 +504,48 @@ static const char flux__cuda_matrices[] =
     "#if __CUDA_ARCH__ >= 800\n"
     "DEVICE void copy_16(void *to, const void *from, int bytes) {\n"
     "    asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16, %2;\"\n"
-    "        : : \"r\"((unsigned)__cvta_generic_to_shared(to)), \"l\"(from), \"r\"(bytes) : \"memory\");\n}\n"
+    "        : : \"r\"((unsigned)__cvta_generic_to_shared(to)), \"l\"(from), "
+    "\"r\"(bytes) : \"memory\");\n}\n"
     "#define copies_end() asm volatile(\"cp.async.commit_group;\" : : : \"memory\")\n"
     "#define copies_left(n) asm volatile(\"cp.async.wait_group %0;\" : : \"n\"(n) : \"memory\")\n"
     "#define mma_a_bf16 mma_a_f16\n#define mma_b_bf16 mma_b_f16\n"
     FLUX__CU_MMA_16("f16_8", "f16") FLUX__CU_MMA_16("bf16_8", "bf16")
-    "DEVICE unsigned tf32(float x) { unsigned u; asm(\"cvt.rna.tf32.f32 %0, %1;\" : \"=r\"(u) : \"f\"(x)); return u; }\n"
+    "DEVICE unsigned tf32(float x) { unsigned u; asm(\"cvt.rna.tf32.f32 %0, "
+    "%1;\" : \"=r\"(u) : \"f\"(x)); return u; }\n"
     "DEVICE void mma_a_tf32(unsigned *r, const float *t, int row, int in) {\n"
     "    const float *p = t + (int)threadIdx.x % 32 / 4 * row + (int)threadIdx.x % 4 * in;\n"
-    "    r[0] = tf32(p[0]), r[1] = tf32(p[8 * row]), r[2] = tf32(p[4 * in]), r[3] = tf32(p[8 * row + 4 * in]);\n}\n"
+    "    r[0] = tf32(p[0]), r[1] = tf32(p[8 * row]), r[2] = tf32(p[4 * in]), "
+    "r[3] = tf32(p[8 * row + 4 * in]);\n}\n"
     "DEVICE void mma_b_tf32(unsigned *r, const float *t, int col, int in) {\n"
     "    const float *p = t + (int)threadIdx.x % 32 / 4 * col + (int)threadIdx.x % 4 * in;\n"
-    "    r[0] = tf32(p[0]), r[1] = tf32(p[4 * in]), r[2] = tf32(p[8 * col]), r[3] = tf32(p[8 * col + 4 * in]);\n}\n"
+    "    r[0] = tf32(p[0]), r[1] = tf32(p[4 * in]), r[2] = tf32(p[8 * col]), "
+    "r[3] = tf32(p[8 * col + 4 * in]);\n}\n"
     FLUX__CU_MMA("tf32_8", "8", "tf32", "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3}")
-    FLUX__CU_SUMS "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"r\"(b[0]), \"r\"(b[1]));\n}\n"
+    FLUX__CU_SUMS "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"r\"(b[0]), \"r\"(b[1]));\n"
+    "}\n"
     "#define TWICE(name) DEVICE void mma_##name(float *d, const unsigned *a, const unsigned *b) "
     "{ mma_##name##_8(d, a, b), mma_##name##_8(d + 4, a, b + 2); }\n"
     "TWICE(f16)\nTWICE(bf16)\nTWICE(tf32)\n"
     "#elif __CUDA_ARCH__ >= 750\n"
-    FLUX__CU_MMA("f16_8", "8", "f16", "{%4,%5}, {%6}, {%0,%1,%2,%3}") FLUX__CU_SUMS "\"r\"(a[0]), \"r\"(a[1]), \"r\"(b[0]));\n}\n"
+    FLUX__CU_MMA("f16_8", "8", "f16", "{%4,%5}, {%6}, {%0,%1,%2,%3}") FLUX__CU_SUMS "\"r\"(a[0]), "
+    "\"r\"(a[1]), \"r\"(b[0]));\n}\n"
     "DEVICE void mma_f16(float *d, const unsigned *a, const unsigned *b) {\n"
-    "    mma_f16_8(d, a, b), mma_f16_8(d, a + 2, b + 1), mma_f16_8(d + 4, a, b + 2), mma_f16_8(d + 4, a + 2, b + 3);\n}\n"
+    "    mma_f16_8(d, a, b), mma_f16_8(d, a + 2, b + 1), mma_f16_8(d + 4, a, b + 2), "
+    "mma_f16_8(d + 4, a + 2, b + 3);\n}\n"
     "#endif\n";
 
 static const flux__driver flux__cuda_driver = {
-    "CUDA", flux__cuda_dialect, flux__cuda_matrices, flux__cu_fragment, flux__cu_open, flux__cu_count, flux__cu_device, flux__cu_enter, flux__cu_leave, flux__cu_close,
+    "CUDA", flux__cuda_dialect, flux__cuda_matrices, flux__cu_fragment, flux__cu_open,
+    flux__cu_count, flux__cu_device, flux__cu_enter, flux__cu_leave, flux__cu_close,
     flux__cu_stream, flux__cu_stream_wait, flux__cu_stream_free,
-    flux__cu_event, flux__cu_event_record, flux__cu_event_wait, flux__cu_event_before, flux__cu_event_free,
-    flux__cu_alloc, flux__cu_release, flux__cu_pinned, flux__cu_unpin, flux__cu_up, flux__cu_down, flux__cu_across, flux__cu_peer,
+    flux__cu_event, flux__cu_event_record, flux__cu_event_wait, flux__cu_event_before,
+    flux__cu_event_free,
+    flux__cu_alloc, flux__cu_release, flux__cu_pinned, flux__cu_unpin, flux__cu_up, flux__cu_down,
+    flux__cu_across, flux__cu_peer,
     flux__cu_room, flux__cu_load, flux__cu_unload, flux__cu_find, flux__cu_launch,
-    flux__cu_has_graphs, flux__cu_graph, flux__cu_graph_add, flux__cu_graph_ready, flux__cu_graph_set, flux__cu_graph_launch, flux__cu_graph_free,
+    flux__cu_has_graphs, flux__cu_graph, flux__cu_graph_add, flux__cu_graph_ready,
+    flux__cu_graph_set, flux__cu_graph_launch, flux__cu_graph_free,
     flux__cu_error, flux__cu_lost,
-    flux__nvrtc_open, flux__nvrtc_named, flux__nvrtc_taken, &flux__nvrtc, flux__nvrtc_compile, flux__cuda_parts, flux__cuda_has
+    flux__nvrtc_open, flux__nvrtc_named, flux__nvrtc_taken, &flux__nvrtc, flux__nvrtc_compile,
+    flux__cuda_parts, flux__cuda_has
 };

@@ -29,16 +29,19 @@ typedef struct flux__roc_calls {
     int (*MemcpyHtoDAsync)(void *dst, void *src, size_t bytes, void *stream);
     int (*MemcpyDtoHAsync)(void *dst, void *src, size_t bytes, void *stream);
     int (*MemcpyDtoDAsync)(void *dst, void *src, size_t bytes, void *stream);
-    int (*MemcpyPeerAsync)(void *dst, int to, const void *src, int from, size_t bytes, void *stream);
+    int (*MemcpyPeerAsync)(void *dst, int to, const void *src, int from, size_t bytes,
+                           void *stream);
     int (*MemGetInfo)(size_t *available, size_t *total);
     int (*ModuleLoadData)(void **module, const void *image);
     int (*ModuleUnload)(void *module);
     int (*ModuleGetFunction)(void **function, void *module, const char *name);
-    int (*ModuleLaunchKernel)(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream,
-                              void **args, void **extra);
+    int (*ModuleLaunchKernel)(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                              unsigned by, unsigned bz, unsigned shared, void *stream, void **args,
+                              void **extra);
     const char *(*GetErrorString)(int code);
     int (*GraphCreate)(void **graph, unsigned flags);
-    int (*GraphAddKernelNode)(void **node, void *graph, void *const *after, size_t n, const void *launch);
+    int (*GraphAddKernelNode)(void **node, void *graph, void *const *after, size_t n,
+                              const void *launch);
     int (*GraphInstantiateWithFlags)(void **exec, void *graph, unsigned long long flags);
     int (*GraphExecKernelNodeSetParams)(void *exec, void *node, const void *launch);
     int (*GraphLaunch)(void *exec, void *stream);
@@ -46,7 +49,8 @@ typedef struct flux__roc_calls {
     int (*GraphDestroy)(void *graph);
 } flux__roc_calls;
 
-typedef struct flux__roc_node {           /* hipKernelNodeParams; newer runtimes take a module's function there too */
+/* hipKernelNodeParams; newer runtimes take a module's function there too */
+typedef struct flux__roc_node {
     unsigned block[3];
     void **extra, *function;
     unsigned grid[3];
@@ -84,7 +88,8 @@ static const char *flux__roc_error(int code, char number[FLUX__GPU_NUMBER]) {
 
 /* A library by the path in `set`, by its names, newest first, and in ROCm's folders. */
 static void *flux__roc_find(const char *set, const char *const *files) {
-    const char *path = set ? flux__env(set) : NULL, *homes[] = { flux__env("ROCM_PATH"), flux__env("HIP_PATH"), "/opt/rocm" };
+    const char *path = set ? flux__env(set) : NULL,
+        *homes[] = { flux__env("ROCM_PATH"), flux__env("HIP_PATH"), "/opt/rocm" };
     void *library = path ? flux__library_open(path) : NULL;
     if (path) return library;             /* the user's word, good or bad */
     for (int f = 0; files[f] && !library; f++) library = flux__library_open(files[f]);
@@ -107,25 +112,36 @@ static bool flux__roc_open(char *why, size_t n) {
 #if defined(_WIN32)
     static const char *const files[] = { "amdhip64_7.dll", "amdhip64_6.dll", "amdhip64.dll", NULL };
 #else
-    static const char *const files[] = { "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so", NULL };
+    static const char *const files[] = { "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",
+                                         "libamdhip64.so", NULL };
 #endif
     if (state == 1) return true;
     void *library = flux__roc_find("FLUX_HIP_LIBRARY", files);
-    if (!library && flux__env("FLUX_HIP_LIBRARY")) return flux__library_why(why, n, "HIP runtime", "FLUX_HIP_LIBRARY"), false;
-    if (!library) return snprintf(why, n, "no HIP runtime: libamdhip64 is not among the system's libraries, nor under ROCM_PATH, HIP_PATH or /opt/rocm"), false;
+    if (!library && flux__env("FLUX_HIP_LIBRARY"))
+        return flux__library_why(why, n, "HIP runtime", "FLUX_HIP_LIBRARY"), false;
+    if (!library)
+        return snprintf(why, n,
+                        "no HIP runtime: libamdhip64 is not among the system's libraries, "
+                        "nor under ROCM_PATH, HIP_PATH or /opt/rocm"), false;
     flux__roc_graphs = true;
     for (size_t i = 0; i < sizeof flux__roc_names / sizeof *flux__roc_names; i++) {
         const char *name = flux__roc_names[i].name;
         void *at = (char *)&flux__roc + flux__roc_names[i].at;
-        bool renamed = strcmp(name, "hipGetDeviceProperties") == 0 && flux__library_symbol(library, "hipGetDevicePropertiesR0600", at, sizeof(void *));    /* since ROCm 6 */
+        /* since ROCm 6 */
+        bool renamed = strcmp(name, "hipGetDeviceProperties") == 0 &&
+                       flux__library_symbol(library, "hipGetDevicePropertiesR0600", at,
+                                            sizeof(void *));
         if (renamed || flux__library_symbol(library, name, at, sizeof(void *))) continue;
-        if (!flux__roc_names[i].spare) return snprintf(why, n, "the HIP runtime is too old: it has no %s", name), false;
+        if (!flux__roc_names[i].spare)
+            return snprintf(why, n, "the HIP runtime is too old: it has no %s", name), false;
         flux__roc_graphs = false;
     }
     flux__roc_library = library;          /* hiprtc may lie within, device or not */
     char number[FLUX__GPU_NUMBER];
     int code = flux__roc.Init(0);
-    if (code != 0) return snprintf(why, n, "the HIP runtime did not start: %s", flux__roc_error(code, number)), false;
+    if (code != 0)
+        return snprintf(why, n, "the HIP runtime did not start: %s", flux__roc_error(code, number)),
+            false;
     state = 1;
     return true;
 }
@@ -157,40 +173,68 @@ static int flux__roc_device(int id, flux__gpu_info *info) {
     if (code == 0) snprintf(info->model, sizeof info->model, "%.70s", properties);
     for (int i = 256; i < 16000 && code == 0; i++)
         if (memcmp(properties + i, "gfx", 3) == 0) {
-            snprintf(info->arch, sizeof info->arch, "%.*s", (int)strcspn(properties + i, ":"), properties + i);
+            snprintf(info->arch, sizeof info->arch, "%.*s", (int)strcspn(properties + i, ":"),
+                     properties + i);
             break;
         }
-    if (code == 0) code = flux__roc.DeviceGetAttribute(&info->units, 63, id);    /* MultiprocessorCount */
+    /* MultiprocessorCount */
+    if (code == 0) code = flux__roc.DeviceGetAttribute(&info->units, 63, id);
     FLUX_FREE(properties);
     return code;
 }
 
-static int flux__roc_stream(void **s) { return flux__roc.StreamCreateWithFlags(s, 1); }    /* NonBlocking */
+/* NonBlocking */
+static int flux__roc_stream(void **s) {
+    return flux__roc.StreamCreateWithFlags(s, 1);
+}
 static int flux__roc_stream_wait(void *s) { return flux__roc.StreamSynchronize(s); }
 static void flux__roc_stream_free(void *s) { flux__roc.StreamDestroy(s); }
-static int flux__roc_event(void **e) { return flux__roc.EventCreateWithFlags(e, 2); }      /* DisableTiming */
+/* DisableTiming */
+static int flux__roc_event(void **e) {
+    return flux__roc.EventCreateWithFlags(e, 2);
+}
 static int flux__roc_event_record(void *e, void *s) { return flux__roc.EventRecord(e, s); }
 static int flux__roc_event_wait(void *e) { return flux__roc.EventSynchronize(e); }
 static int flux__roc_event_before(void *e, void *s) { return flux__roc.StreamWaitEvent(s, e, 0); }
 static void flux__roc_event_free(void *e) { flux__roc.EventDestroy(e); }
 static int flux__roc_alloc(void **p, size_t bytes) { return flux__roc.Malloc(p, bytes); }
 static void flux__roc_release(void *p) { flux__roc.Free(p); }
-static int flux__roc_pinned(void **p, size_t bytes) { return flux__roc.HostMalloc(p, bytes, 1); }   /* Portable: for all devices */
+/* Portable: for all devices */
+static int flux__roc_pinned(void **p, size_t bytes) {
+    return flux__roc.HostMalloc(p, bytes, 1);
+}
 static void flux__roc_unpin(void *p) { flux__roc.HostFree(p); }
-static int flux__roc_up(void *dst, const void *src, size_t n, void *s) { return flux__roc.MemcpyHtoDAsync(dst, (void *)(intptr_t)src, n, s); }
-static int flux__roc_down(void *dst, const void *src, size_t n, void *s) { return flux__roc.MemcpyDtoHAsync(dst, (void *)(intptr_t)src, n, s); }
-static int flux__roc_across(void *dst, const void *src, size_t n, void *s) { return flux__roc.MemcpyDtoDAsync(dst, (void *)(intptr_t)src, n, s); }
-static int flux__roc_peer(void *dst, int to, const void *src, int from, size_t n, void *s) { return flux__roc.MemcpyPeerAsync(dst, to, src, from, n, s); }
-static int flux__roc_room(size_t *available, size_t *total) { return flux__roc.MemGetInfo(available, total); }
-static int flux__roc_load(void **module, const void *image) { return flux__roc.ModuleLoadData(module, image); }
+static int flux__roc_up(void *dst, const void *src, size_t n, void *s) {
+    return flux__roc.MemcpyHtoDAsync(dst, (void *)(intptr_t)src, n, s);
+}
+static int flux__roc_down(void *dst, const void *src, size_t n, void *s) {
+    return flux__roc.MemcpyDtoHAsync(dst, (void *)(intptr_t)src, n, s);
+}
+static int flux__roc_across(void *dst, const void *src, size_t n, void *s) {
+    return flux__roc.MemcpyDtoDAsync(dst, (void *)(intptr_t)src, n, s);
+}
+static int flux__roc_peer(void *dst, int to, const void *src, int from, size_t n, void *s) {
+    return flux__roc.MemcpyPeerAsync(dst, to, src, from, n, s);
+}
+static int flux__roc_room(size_t *available, size_t *total) {
+    return flux__roc.MemGetInfo(available, total);
+}
+static int flux__roc_load(void **module, const void *image) {
+    return flux__roc.ModuleLoadData(module, image);
+}
 static void flux__roc_unload(void *module) { flux__roc.ModuleUnload(module); }
-static int flux__roc_function(void **function, void *module, const char *name) { return flux__roc.ModuleGetFunction(function, module, name); }
-static int flux__roc_launch(void *function, const unsigned *grid, unsigned threads, void *stream, void **args) {
-    return flux__roc.ModuleLaunchKernel(function, grid[0], grid[1], grid[2], threads, 1, 1, 0, stream, args, NULL);
+static int flux__roc_function(void **function, void *module, const char *name) {
+    return flux__roc.ModuleGetFunction(function, module, name);
+}
+static int flux__roc_launch(void *function, const unsigned *grid, unsigned threads, void *stream,
+                            void **args) {
+    return flux__roc.ModuleLaunchKernel(function, grid[0], grid[1], grid[2], threads, 1, 1, 0,
+                                        stream, args, NULL);
 }
 static bool flux__roc_has_graphs(void) { return flux__roc_graphs; }
 static int flux__roc_graph(void **graph) { return flux__roc.GraphCreate(graph, 0); }
-static flux__roc_node flux__roc_launch_node(void *function, const unsigned *grid, unsigned threads, void **args) {
+static flux__roc_node flux__roc_launch_node(void *function, const unsigned *grid, unsigned threads,
+                                            void **args) {
     flux__roc_node k;
     memset(&k, 0, sizeof k);
     k.function = function, k.args = args;
@@ -198,16 +242,22 @@ static flux__roc_node flux__roc_launch_node(void *function, const unsigned *grid
     k.block[0] = threads, k.block[1] = k.block[2] = 1;
     return k;
 }
-static int flux__roc_graph_add(void **node, void *graph, void *after, void *function, const unsigned *grid, unsigned threads, void **args) {
+static int flux__roc_graph_add(void **node, void *graph, void *after, void *function,
+                               const unsigned *grid, unsigned threads, void **args) {
     flux__roc_node k = flux__roc_launch_node(function, grid, threads, args);
     return flux__roc.GraphAddKernelNode(node, graph, &after, after != NULL, &k);
 }
-static int flux__roc_graph_ready(void **exec, void *graph) { return flux__roc.GraphInstantiateWithFlags(exec, graph, 0); }
-static int flux__roc_graph_set(void *exec, void *node, void *function, const unsigned *grid, unsigned threads, void **args) {
+static int flux__roc_graph_ready(void **exec, void *graph) {
+    return flux__roc.GraphInstantiateWithFlags(exec, graph, 0);
+}
+static int flux__roc_graph_set(void *exec, void *node, void *function, const unsigned *grid,
+                               unsigned threads, void **args) {
     flux__roc_node k = flux__roc_launch_node(function, grid, threads, args);
     return flux__roc.GraphExecKernelNodeSetParams(exec, node, &k);
 }
-static int flux__roc_graph_launch(void *exec, void *stream) { return flux__roc.GraphLaunch(exec, stream); }
+static int flux__roc_graph_launch(void *exec, void *stream) {
+    return flux__roc.GraphLaunch(exec, stream);
+}
 static void flux__roc_graph_free(void *graph, void *exec) {
     if (exec) flux__roc.GraphExecDestroy(exec);
     if (graph) flux__roc.GraphDestroy(graph);
@@ -225,7 +275,8 @@ static bool flux__roc_lost(int code) {
 
 typedef struct flux__hiprtc_calls {
     int (*Version)(int *major, int *minor);
-    int (*CreateProgram)(void **program, const char *source, const char *name, int nheaders, const char **headers, const char **names);
+    int (*CreateProgram)(void **program, const char *source, const char *name, int nheaders,
+                         const char **headers, const char **names);
     int (*CompileProgram)(void *program, int noptions, const char **options);
     int (*GetProgramLogSize)(void *program, size_t *bytes);
     int (*GetProgramLog)(void *program, char *log);
@@ -248,31 +299,42 @@ static const flux__symbol flux__hiprtc_names[] = {
 
 static bool flux__hiprtc_all(void *library) {
     for (size_t i = 0; i < sizeof flux__hiprtc_names / sizeof *flux__hiprtc_names; i++)
-        if (!flux__library_symbol(library, flux__hiprtc_names[i].name, (char *)&flux__hiprtc + flux__hiprtc_names[i].at, sizeof(void *))) return false;
+        if (!flux__library_symbol(library, flux__hiprtc_names[i].name,
+                                  (char *)&flux__hiprtc + flux__hiprtc_names[i].at, sizeof(void *)))
+            return false;
     return true;
 }
 
 static bool flux__hiprtc_open(char *why, size_t n) {
 #if defined(_WIN32)
-    static const char *const files[] = { "hiprtc0702.dll", "hiprtc0701.dll", "hiprtc0700.dll", "hiprtc0604.dll", "hiprtc0603.dll",
-        "hiprtc0602.dll", "hiprtc0601.dll", "hiprtc0600.dll", "hiprtc0507.dll", "hiprtc0506.dll", "hiprtc0505.dll", "hiprtc.dll", NULL };
+    static const char *const files[] = { "hiprtc0702.dll", "hiprtc0701.dll", "hiprtc0700.dll",
+                                         "hiprtc0604.dll", "hiprtc0603.dll",
+        "hiprtc0602.dll", "hiprtc0601.dll", "hiprtc0600.dll", "hiprtc0507.dll", "hiprtc0506.dll",
+        "hiprtc0505.dll", "hiprtc.dll", NULL };
 #else
-    static const char *const files[] = { "libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5", "libhiprtc.so", NULL };
+    static const char *const files[] = { "libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5",
+                                         "libhiprtc.so", NULL };
 #endif
     int major = 0, minor = 0;
     if (*flux__hiprtc_version) return true;
     void *library = flux__roc_find("FLUX_HIPRTC", files);
-    if (!library && flux__env("FLUX_HIPRTC")) return flux__library_why(why, n, "hiprtc", "FLUX_HIPRTC"), false;
+    if (!library && flux__env("FLUX_HIPRTC"))
+        return flux__library_why(why, n, "hiprtc", "FLUX_HIPRTC"), false;
     if (!library) library = flux__roc_library;    /* until ROCm 6 the runtime had it within */
-    if (!library || !flux__hiprtc_all(library)) return snprintf(why, n, "no hiprtc: it is not among the system's libraries, nor under ROCM_PATH, HIP_PATH or /opt/rocm"), false;
-    if (flux__hiprtc.Version(&major, &minor) != 0) return snprintf(why, n, "hiprtc does not answer"), false;
+    if (!library || !flux__hiprtc_all(library))
+        return snprintf(why, n,
+                        "no hiprtc: it is not among the system's libraries, nor under ROCM_PATH, "
+                        "HIP_PATH or /opt/rocm"), false;
+    if (flux__hiprtc.Version(&major, &minor) != 0)
+        return snprintf(why, n, "hiprtc does not answer"), false;
     snprintf(flux__hiprtc_version, sizeof flux__hiprtc_version, "hiprtc %d.%d", major, minor);
     return true;
 }
 static const char *flux__hiprtc_named(void) { return flux__hiprtc_version; }
 static bool flux__hiprtc_taken(const char *version) { return strncmp(version, "hiprtc ", 7) == 0; }
 
-static int flux__hiprtc_compile(const char *source, const char *arch, char **log, void **image, size_t *bytes) {
+static int flux__hiprtc_compile(const char *source, const char *arch, char **log, void **image,
+                                size_t *bytes) {
     char option[80];
     const char *options[] = { option, "-O3", "-ffp-contract=off", "-std=c++17" };
     void *program = NULL;
@@ -282,29 +344,39 @@ static int flux__hiprtc_compile(const char *source, const char *arch, char **log
     int code = flux__hiprtc.CreateProgram(&program, source, "flux.hip", 0, NULL, NULL);
     if (code != 0) return flux__log_code(log, code, flux__hiprtc.GetErrorString(code));
     code = flux__hiprtc.CompileProgram(program, 4, options);
-    if (code != 0 && flux__hiprtc.GetProgramLogSize(program, &n) == 0 && (*log = (char *)flux__zalloc(n + 1)) != NULL) flux__hiprtc.GetProgramLog(program, *log);
+    if (code != 0 && flux__hiprtc.GetProgramLogSize(program, &n) == 0 &&
+        (*log = (char *)flux__zalloc(n + 1)) != NULL)
+        flux__hiprtc.GetProgramLog(program, *log);
     if (code == 0) code = flux__hiprtc.GetCodeSize(program, bytes);
-    if (code == 0 && (*image = flux__zalloc(*bytes + 1)) != NULL) code = flux__hiprtc.GetCode(program, (char *)*image);
+    if (code == 0 && (*image = flux__zalloc(*bytes + 1)) != NULL)
+        code = flux__hiprtc.GetCode(program, (char *)*image);
     flux__hiprtc.DestroyProgram(&program);
     return flux__log_code(log, code, flux__hiprtc.GetErrorString(code));
 }
 
 /* lld and the device libraries are within hiprtc; the others flux.h does not use itself, but a program may ask for them. */
 static bool flux__hip_has(const char *name) {
-    static const char *const libraries[][2] = { { "RCCL", "rccl" }, { "NCCL", "rccl" }, { "rocblas", "rocblas" }, { "rocsolver", "rocsolver" },
-        { "rocsparse", "rocsparse" }, { "rocrand", "rocrand" }, { "rocfft", "rocfft" }, { "hiptensor", "hiptensor" }, { "MIOpen", "MIOpen" } };
+    static const char *const libraries[][2] = { { "RCCL", "rccl" }, { "NCCL", "rccl" },
+                                                { "rocblas", "rocblas" },
+                                                { "rocsolver", "rocsolver" },
+        { "rocsparse", "rocsparse" }, { "rocrand", "rocrand" }, { "rocfft", "rocfft" },
+        { "hiptensor", "hiptensor" }, { "MIOpen", "MIOpen" } };
     char why[320];
     if (strcmp(name, "hip") == 0) return true;
-    if (strcmp(name, "hiprtc") == 0 || strcmp(name, "lld") == 0 || strcmp(name, "device_libs") == 0) return flux__hiprtc_open(why, sizeof why);
+    if (strcmp(name, "hiprtc") == 0 || strcmp(name, "lld") == 0 || strcmp(name, "device_libs") == 0)
+        return flux__hiprtc_open(why, sizeof why);
     for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++)
-        if (strcmp(name, libraries[i][0]) == 0) return flux__library_numbered(flux__roc_named, libraries[i][1]) != NULL;
+        if (strcmp(name, libraries[i][0]) == 0)
+            return flux__library_numbered(flux__roc_named, libraries[i][1]) != NULL;
     return false;
 }
 
 /* Matrix cores of the chips for computing; they also multiply f32, to all its bits. */
 static const flux__fragment *flux__roc_fragment(const char *arch, int dtype, bool tf32) {
-    static const char *const archs[] = { "gfx908", "gfx90a", "gfx940", "gfx941", "gfx942", "gfx950", NULL };
-    static const flux__fragment f16 = { "f16", 16, 64, 2, false }, bf16 = { "bf16", 16, 64, 2, false }, f32 = { "f32", 4, 64, 1, false };
+    static const char *const archs[] = { "gfx908", "gfx90a", "gfx940", "gfx941", "gfx942", "gfx950",
+                                         NULL };
+    static const flux__fragment f16 = { "f16", 16, 64, 2, false },
+        bf16 = { "bf16", 16, 64, 2, false }, f32 = { "f32", 4, 64, 1, false };
     (void)tf32;
     if (!flux__in_list(arch, archs)) return NULL;
     return dtype == FLUX_F16 ? &f16 : dtype == FLUX_BF16 ? &bf16 : dtype == FLUX_F32 ? &f32 : NULL;
@@ -318,12 +390,15 @@ static const flux__fragment *flux__roc_fragment(const char *arch, int dtype, boo
 
 static const char flux__hip_dialect[] =
     "#define DEVICE static __device__ __forceinline__\n"
-    "#define ALIGN16 __attribute__((aligned(16)))\n#define BLOCKS(n)\n"      /* its launch bounds count something else */
+    /* its launch bounds count something else */
+    "#define ALIGN16 __attribute__((aligned(16)))\n#define BLOCKS(n)\n"
     "#define INF FLOAT_OF(0x7f800000u)\n"
     "#define FLOAT_OF(u) __uint_as_float(u)\n#define BITS_OF(x) __float_as_uint(x)\n"
     "#if defined(__HIP_DEVICE_COMPILE__)\n"
-    "DEVICE float f16_float(unsigned short h) { _Float16 x; __builtin_memcpy(&x, &h, 2); return (float)x; }\n"
-    "DEVICE unsigned short float_f16(float f) { _Float16 x = (_Float16)f; unsigned short h; __builtin_memcpy(&h, &x, 2); return h; }\n"
+    "DEVICE float f16_float(unsigned short h) { _Float16 x; __builtin_memcpy(&x, &h, 2); "
+    "return (float)x; }\n"
+    "DEVICE unsigned short float_f16(float f) { _Float16 x = (_Float16)f; unsigned short h; "
+    "__builtin_memcpy(&h, &x, 2); return h; }\n"
     "#else\n" FLUX__SOFT_HALF "#endif\n";
 
 /* A lane of mfma has row (of b: column) lane % 16, and of the inner dim number lane / 16: four neighbours of half floats. */
@@ -338,27 +413,37 @@ static const char flux__hip_matrices[] =
     "VECTOR(float, 4, float_x4)\nVECTOR(short, 4, short_x4)\nVECTOR(short, 2, short_x2)\n"
     "DEVICE int mma_row(int e) { return (int)threadIdx.x % 64 / 16 * 4 + e; }\n"
     "DEVICE int mma_col(int e) { return (int)threadIdx.x % 16; }\n"
-    "#if defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__) || defined(__gfx950__)\n"
+    "#if defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx941__) "
+    "|| defined(__gfx942__) || defined(__gfx950__)\n"
     "DEVICE void mma_a_f16(unsigned *r, const unsigned short *t, int row, int in) {\n"
-    "    const unsigned short *p = t + (int)threadIdx.x % 16 * row + (int)threadIdx.x % 64 / 16 * 4 * in;\n"
+    "    const unsigned short *p = t + (int)threadIdx.x % 16 * row + (int)threadIdx.x % 64 / 16 * "
+    "4 * in;\n"
     "    r[0] = p[0] | (unsigned)p[in] << 16, r[1] = p[2 * in] | (unsigned)p[3 * in] << 16;\n}\n"
     "DEVICE void mma_a_f32(unsigned *r, const float *t, int row, int in) {\n"
     "    r[0] = BITS_OF(t[(int)threadIdx.x % 16 * row + (int)threadIdx.x % 64 / 16 * in]);\n}\n"
-    "#define mma_b_f16 mma_a_f16\n#define mma_a_bf16 mma_a_f16\n#define mma_b_bf16 mma_a_f16\n#define mma_b_f32 mma_a_f32\n"
+    "#define mma_b_f16 mma_a_f16\n#define mma_a_bf16 mma_a_f16\n#define mma_b_bf16 mma_a_f16\n"
+    "#define mma_b_f32 mma_a_f32\n"
     FLUX__ROC_MFMA("f16", "half_x4", "16x16x16f16") FLUX__ROC_MFMA("f32", "float", "16x16x4f32")
-    "#if defined(__gfx908__)\n"           /* half as deep: which of the inner dim's numbers it takes first is all the same */
+    /* half as deep: which of the inner dim's numbers it takes first is all the same */
+    "#if defined(__gfx908__)\n"
     FLUX__ROC_MFMA("bf16_8", "short_x2", "16x16x8bf16")
-    "DEVICE void mma_bf16(float *d, const unsigned *a, const unsigned *b) { mma_bf16_8(d, a, b), mma_bf16_8(d, a + 1, b + 1); }\n"
+    "DEVICE void mma_bf16(float *d, const unsigned *a, const unsigned *b) { mma_bf16_8(d, a, b), "
+    "mma_bf16_8(d, a + 1, b + 1); }\n"
     "#else\n" FLUX__ROC_MFMA("bf16", "short_x4", "16x16x16bf16_1k") "#endif\n"
     "#endif\n";
 
 static const flux__driver flux__hip_driver = {
-    "AMDGPU", flux__hip_dialect, flux__hip_matrices, flux__roc_fragment, flux__roc_open, flux__roc_count, flux__roc_device, flux__roc_enter, flux__roc_leave, flux__roc_close,
+    "AMDGPU", flux__hip_dialect, flux__hip_matrices, flux__roc_fragment, flux__roc_open,
+    flux__roc_count, flux__roc_device, flux__roc_enter, flux__roc_leave, flux__roc_close,
     flux__roc_stream, flux__roc_stream_wait, flux__roc_stream_free,
-    flux__roc_event, flux__roc_event_record, flux__roc_event_wait, flux__roc_event_before, flux__roc_event_free,
-    flux__roc_alloc, flux__roc_release, flux__roc_pinned, flux__roc_unpin, flux__roc_up, flux__roc_down, flux__roc_across, flux__roc_peer,
+    flux__roc_event, flux__roc_event_record, flux__roc_event_wait, flux__roc_event_before,
+    flux__roc_event_free,
+    flux__roc_alloc, flux__roc_release, flux__roc_pinned, flux__roc_unpin, flux__roc_up,
+    flux__roc_down, flux__roc_across, flux__roc_peer,
     flux__roc_room, flux__roc_load, flux__roc_unload, flux__roc_function, flux__roc_launch,
-    flux__roc_has_graphs, flux__roc_graph, flux__roc_graph_add, flux__roc_graph_ready, flux__roc_graph_set, flux__roc_graph_launch, flux__roc_graph_free,
+    flux__roc_has_graphs, flux__roc_graph, flux__roc_graph_add, flux__roc_graph_ready,
+    flux__roc_graph_set, flux__roc_graph_launch, flux__roc_graph_free,
     flux__roc_error, flux__roc_lost,
-    flux__hiprtc_open, flux__hiprtc_named, flux__hiprtc_taken, &flux__hiprtc, flux__hiprtc_compile, flux__amd_parts, flux__hip_has
+    flux__hiprtc_open, flux__hiprtc_named, flux__hiprtc_taken, &flux__hiprtc, flux__hiprtc_compile,
+    flux__amd_parts, flux__hip_has
 };

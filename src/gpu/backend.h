@@ -44,8 +44,11 @@ static bool flux__gpu_works(const flux__driver *d, char *why, size_t n) {
     if (d->count() < 1) return snprintf(why, n, "no device"), false;
     char number[FLUX__GPU_NUMBER];
     int code = d->device(0, &info);
-    if (code != 0) return snprintf(why, n, "device 0 can't be asked what it is: %s", d->error(code, number)), false;
-    return (!*d->version() && flux__cache_made_by(d, info.arch, &m)) || flux__cache_compiler(d, info.arch, why, n);
+    if (code != 0)
+        return snprintf(why, n, "device 0 can't be asked what it is: %s", d->error(code, number)),
+            false;
+    return (!*d->version() && flux__cache_made_by(d, info.arch, &m)) ||
+           flux__cache_compiler(d, info.arch, why, n);
 }
 
 static bool flux__gpu_functional(int backend, char *why, size_t n) {

@@ -22,16 +22,23 @@
 FLUX__LEAN
 
 typedef struct flux__cache_head { char magic[8]; uint64_t key[2], sum[2], bytes; } flux__cache_head;
-typedef struct flux__cache_maker { char version[40], file[488]; int64_t stamp[2]; } flux__cache_maker;
+typedef struct flux__cache_maker {
+    char version[40], file[488];
+    int64_t stamp[2];
+} flux__cache_maker;
 
 /* Where the cache is to be; false: nobody says. The specification of XDG's variables has relative paths ignored. */
 static bool flux__cache_place(char *out, size_t n) {
-    const char *set[] = { flux__env("FLUX_CACHE_DIR"), flux__env("XDG_CACHE_HOME"), flux__env("HOME"), flux__env("LOCALAPPDATA") };
+    const char *set[] = { flux__env("FLUX_CACHE_DIR"), flux__env("XDG_CACHE_HOME"),
+                          flux__env("HOME"), flux__env("LOCALAPPDATA") };
     static const char *const below[] = { "", "/flux", "/.cache/flux", "/flux" };
     for (int i = 0; i < 4; i++) {
         if (!set[i]) continue;
-        if (flux__is_absolute(set[i])) return (size_t)snprintf(out, n, "%s%s", set[i], below[i]) < n;
-        flux__note(FLUX_LOG_WARN, "gpu.cache.relative", true, "%.200s in the environment is a relative path: no cache of kernels is looked for there", set[i]);
+        if (flux__is_absolute(set[i]))
+            return (size_t)snprintf(out, n, "%s%s", set[i], below[i]) < n;
+        flux__note(FLUX_LOG_WARN, "gpu.cache.relative", true,
+                   "%.200s in the environment is a relative path: no cache of kernels is looked "
+                   "for there", set[i]);
     }
     return *out = 0, false;
 }
@@ -42,20 +49,24 @@ static bool flux__cache_open(flux__den *den) {
     const char *why;
     if (!flux__cache_place(place, sizeof place)) {
         flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %s",
-                   *place ? "the folder's name is too long" : "neither FLUX_CACHE_DIR nor HOME says where");
+                   *place ? "the folder's name is too long"
+                   : "neither FLUX_CACHE_DIR nor HOME says where");
         return false;
     }
     if ((why = flux__den_open(den, place)) == NULL) return true;
-    flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %.200s %s", place, why);
+    flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %.200s %s", place,
+               why);
     return false;
 }
 
 /* Writes head and image aside, and gives them their name; what went wrong, or 0. */
-static int flux__cache_put(const flux__den *den, const char *name, const void *head, size_t n, const void *image, size_t bytes) {
+static int flux__cache_put(const flux__den *den, const char *name, const void *head, size_t n,
+                           const void *image, size_t bytes) {
     char start[220], aside[280];
     static int count;
     snprintf(start, sizeof start, ".%s.", name);
-    snprintf(aside, sizeof aside, "%s%d-%d.tmp", start, flux__process_id(), flux__atomic_add32(&count, 1));
+    snprintf(aside, sizeof aside, "%s%d-%d.tmp", start, flux__process_id(),
+             flux__atomic_add32(&count, 1));
     flux__folder_sweep(den->path, den->fd, start);           /* what others left who were killed */
     int fd = flux__den_file(den, aside, true), why = fd < 0 ? errno : 0;
     bool ok = fd >= 0 && flux__file_lock(fd) && flux__file_put(fd, head, n) == (int64_t)n;
@@ -77,10 +88,15 @@ static int flux__cache_put(const flux__den *den, const char *name, const void *h
 }
 
 static void flux__cache_lost(const flux__den *den, const char *name, int why) {
-    if (why) flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %.200s%.100s can't be written: %s", den->path, name, strerror(why));
+    if (why)
+        flux__note(FLUX_LOG_WARN, "gpu.cache", true,
+                   "compiled kernels are not kept: %.200s%.100s can't be written: %s", den->path,
+                   name, strerror(why));
 }
 
-static void flux__cache_maker_name(char *out, size_t n, const flux__driver *d, const char *arch) { snprintf(out, n, "%s-%s", d->name, arch); }
+static void flux__cache_maker_name(char *out, size_t n, const flux__driver *d, const char *arch) {
+    snprintf(out, n, "%s-%s", d->name, arch);
+}
 
 /* Who made the entries for such devices, if its file is still there and has not changed. */
 static bool flux__cache_read_maker(const flux__den *den, const char *name, flux__cache_maker *m) {
@@ -111,7 +127,8 @@ static bool flux__cache_compiler(const flux__driver *d, const char *arch, char *
     flux__cache_maker_name(name, sizeof name, d, arch);
     memset(&m, 0, sizeof m);
     if (there) snprintf(m.version, sizeof m.version, "%s", d->version());
-    if (there && kept && flux__library_file(d->calls, m.file, sizeof m.file) && flux__file_stamp(m.file, m.stamp)) {
+    if (there && kept && flux__library_file(d->calls, m.file, sizeof m.file) &&
+        flux__file_stamp(m.file, m.stamp)) {
         if (!flux__cache_read_maker(&den, name, &before) || memcmp(&m, &before, sizeof m) != 0)
             flux__cache_lost(&den, name, flux__cache_put(&den, name, &m, sizeof m, NULL, 0));
     } else if (kept) flux__den_remove(&den, name);
@@ -120,23 +137,27 @@ static bool flux__cache_compiler(const flux__driver *d, const char *arch, char *
 }
 
 /* What a program is called that such a compiler made, in the folder that it opens. */
-static bool flux__cache_entry(flux__den *den, char *name, size_t n, const flux__gpu *g, const uint64_t *source, const char *version, uint64_t *key) {
+static bool flux__cache_entry(flux__den *den, char *name, size_t n, const flux__gpu *g,
+                              const uint64_t *source, const char *version, uint64_t *key) {
     key[0] = source[0], key[1] = source[1];
     flux__hash_bytes(key, version, strlen(version));
     if (!*version || !flux__cache_open(den)) return false;
-    snprintf(name, n, "%s-%.100s-%016llx%016llx", g->driver->name, g->info.arch, (unsigned long long)key[0], (unsigned long long)key[1]);
+    snprintf(name, n, "%s-%.100s-%016llx%016llx", g->driver->name, g->info.arch,
+             (unsigned long long)key[0], (unsigned long long)key[1]);
     return true;
 }
 
 static void *flux__cache_read_image(int fd, const uint64_t *key) {
     flux__cache_head head;
     char *image = NULL;
-    if (flux__file_get_all(fd, &head, sizeof head) == sizeof head && memcmp(head.magic, "fluxgpu2", 8) == 0 &&
+    if (flux__file_get_all(fd, &head, sizeof head) == sizeof head &&
+        memcmp(head.magic, "fluxgpu2", 8) == 0 &&
         memcmp(head.key, key, sizeof head.key) == 0 && head.bytes < (1u << 30))
         image = (char *)FLUX_MALLOC((size_t)head.bytes + 1);
     if (!image) return NULL;
     uint64_t sum[2] = { 1, 2 };
-    bool whole = flux__file_get_all(fd, image, (size_t)head.bytes + 1) == head.bytes;        /* and nothing after it */
+    /* and nothing after it */
+    bool whole = flux__file_get_all(fd, image, (size_t)head.bytes + 1) == head.bytes;
     if (whole) flux__hash_bytes(sum, image, (size_t)head.bytes);
     if (whole && memcmp(sum, head.sum, sizeof sum) == 0) return image;
     FLUX_FREE(image);
@@ -155,12 +176,14 @@ static void *flux__cache_read(const flux__gpu *g, const uint64_t *source, const 
     return image;
 }
 
-static void flux__cache_write(const flux__gpu *g, const uint64_t *source, const void *image, size_t bytes) {
+static void flux__cache_write(const flux__gpu *g, const uint64_t *source, const void *image,
+                              size_t bytes) {
     char name[200];
     flux__cache_head head;
     flux__den den;
     memset(&head, 0, sizeof head);
-    if (!flux__cache_entry(&den, name, sizeof name, g, source, g->driver->version(), head.key)) return;
+    if (!flux__cache_entry(&den, name, sizeof name, g, source, g->driver->version(), head.key))
+        return;
     memcpy(head.magic, "fluxgpu2", 8);
     head.bytes = bytes, head.sum[0] = 1, head.sum[1] = 2;
     flux__hash_bytes(head.sum, image, bytes);

@@ -46,26 +46,32 @@ static const char *flux__compile_complaint(const char *log, int *line) {
 /* What the compiler complains of, with the kernel and the line that it means. */
 static void flux__compile_failed(const flux__gpu *g, const char *source, const char *log) {
     int line;
-    const char *said = flux__compile_complaint(log, &line), *text = source, *kernel = NULL, *next = source;
+    const char *said = flux__compile_complaint(log, &line), *text = source, *kernel = NULL,
+        *next = source;
     for (int i = 1; i < line && text; i++) {
         text = strchr(text, '\n');
         if (text) text++;
     }
     if (!line || !text) {
-        flux__fail("%s device %d: a kernel did not compile for %s: %.500s", g->driver->name, g->id, g->info.arch, said);
+        flux__fail("%s device %d: a kernel did not compile for %s: %.500s", g->driver->name, g->id,
+                   g->info.arch, said);
         return;
     }
-    while ((next = strstr(next, "\nextern \"C\" __global__")) != NULL && next < text) kernel = next++;
+    while ((next = strstr(next, "\nextern \"C\" __global__")) != NULL && next < text)
+        kernel = next++;
     const char *name = kernel ? strstr(kernel, ") ") : NULL;      /* behind the launch bounds */
     int width = name ? (int)strcspn(name + 2, "(") : 0;
-    flux__fail("%s device %d: a kernel did not compile for %s: %.400s\n  in %.*s, line %d: %.*s", g->driver->name, g->id, g->info.arch, said,
-               name ? width : 11, name ? name + 2 : "the prelude", line, (int)strcspn(text, "\n"), text);
+    flux__fail("%s device %d: a kernel did not compile for %s: %.400s\n  in %.*s, line %d: %.*s",
+               g->driver->name, g->id, g->info.arch, said, name ? width : 11, name ? name + 2
+               : "the prelude", line, (int)strcspn(text, "\n"), text);
 }
 
 static flux__gpu_fn *flux__gpu_known(flux__gpu *g, const char *name) {
-    for (flux__gpu_fn *f = g->known[(unsigned char)(name[1] * 31 + name[2] * 7 + name[3])]; f; f = f->next) {
+    for (flux__gpu_fn *f = g->known[(unsigned char)(name[1] * 31 + name[2] * 7 + name[3])]; f;
+         f = f->next) {
         char same[40];
-        snprintf(same, sizeof same, "k%016llx%016llx", (unsigned long long)f->hash[0], (unsigned long long)f->hash[1]);
+        snprintf(same, sizeof same, "k%016llx%016llx", (unsigned long long)f->hash[0],
+                 (unsigned long long)f->hash[1]);
         if (strcmp(same, name) == 0) return f;
     }
     return NULL;
@@ -90,7 +96,8 @@ static void flux__gpu_unlearn(flux__gpu *g, void *module) {
 static flux__gpu_fn *flux__gpu_learn(flux__gpu *g, const char *name, void *module) {
     flux__gpu_fn *f = (flux__gpu_fn *)flux__zalloc(sizeof *f);
     if (!f) return NULL;
-    if (!flux__gpu_ok(g, g->driver->find(&f->function, module, name), "finding a kernel in its module")) {
+    if (!flux__gpu_ok(g, g->driver->find(&f->function, module, name),
+                      "finding a kernel in its module")) {
         FLUX_FREE(f);
         return NULL;
     }
@@ -155,15 +162,19 @@ static bool flux__program_source(flux__program *p, const char *preface) {
 /* What was compiled goes to disk; what was not is an error. */
 static bool flux__program_compiled(const flux__gpu *g, const flux__program *p) {
     if (p->read) return true;
-    if (!p->image) flux__compile_failed(g, p->source, p->log && *p->log ? p->log : "the compiler gives no reason");
+    if (!p->image)
+        flux__compile_failed(g, p->source, p->log &&
+                             *p->log ? p->log : "the compiler gives no reason");
     else flux__cache_write(g, p->key, p->image, p->bytes);
     return p->image != NULL;
 }
 
 /* The compiler's version, "" if there is none. Unless it is needed itself, it is opened only if the cache does not know it. */
-static const char *flux__gpu_compiler(const flux__gpu *g, bool needed, flux__cache_maker *m, char *why, size_t n) {
+static const char *flux__gpu_compiler(const flux__gpu *g, bool needed, flux__cache_maker *m,
+                                      char *why, size_t n) {
     flux__mutex_lock(&flux__driver_lock);
-    bool known = !needed && !*g->driver->version() && flux__cache_made_by(g->driver, g->info.arch, m);
+    bool known = !needed && !*g->driver->version() &&
+                 flux__cache_made_by(g->driver, g->info.arch, m);
     bool there = known || flux__cache_compiler(g->driver, g->info.arch, why, n);
     flux__mutex_unlock(&flux__driver_lock);
     return known ? m->version : there ? g->driver->version() : "";
@@ -198,7 +209,8 @@ static bool flux__program_load(flux__gpu *g, flux__program *p) {
     if (!more) return false;
     g->module = more;
     int code = g->driver->load(&p->module, p->image);
-    if (code != 0 && p->read && !g->driver->lost(code) && *flux__gpu_compiler(g, true, &m, why, sizeof why)) {
+    if (code != 0 && p->read && !g->driver->lost(code) &&
+        *flux__gpu_compiler(g, true, &m, why, sizeof why)) {
         FLUX_FREE(p->image);
         p->image = NULL, p->read = false;
         flux__program_compile(p, 0);
@@ -216,7 +228,9 @@ static bool flux__programs_load(flux__gpu *g, flux__program *p, int n) {
     bool ok = true;
     for (int i = 0; i < n && ok; i++) {
         ok = flux__program_load(g, &p[i]);
-        for (int j = 0; j < p[i].n && ok; j++) ok = flux__gpu_learn(g, p[i].first[j].gk->step[p[i].first[j].launch].name, p[i].module) != NULL;
+        for (int j = 0; j < p[i].n && ok; j++)
+            ok = flux__gpu_learn(g, p[i].first[j].gk->step[p[i].first[j].launch].name,
+                                 p[i].module) != NULL;
     }
     for (int i = 0; i < n && !ok; i++)
         if (p[i].module) flux__gpu_unlearn(g, p[i].module);
@@ -224,8 +238,10 @@ static bool flux__programs_load(flux__gpu *g, flux__program *p, int n) {
 }
 
 /* Makes kernels known that are not known yet. */
-static bool flux__gpu_learn_all(flux__gpu *g, const flux__fresh *fresh, int n, const char *preface) {
-    int count = n < 2 * FLUX__PROGRAM_KERNELS ? n > 0 : (n + FLUX__PROGRAM_KERNELS - 1) / FLUX__PROGRAM_KERNELS;
+static bool flux__gpu_learn_all(flux__gpu *g, const flux__fresh *fresh, int n,
+                                const char *preface) {
+    int count = n < 2 * FLUX__PROGRAM_KERNELS ? n > 0
+                : (n + FLUX__PROGRAM_KERNELS - 1) / FLUX__PROGRAM_KERNELS;
     flux__program *p = (flux__program *)flux__zalloc((size_t)(count + 1) * sizeof *p);
     bool ok = p != NULL;
     for (int i = 0; i < count && ok; i++) {
@@ -238,7 +254,9 @@ static bool flux__gpu_learn_all(flux__gpu *g, const flux__fresh *fresh, int n, c
         flux__gpu_unlock(g);
         ok = flux__programs_images(g, p, count);
         flux__gpu_lock(g);
-        for (int i = 0; i < count; i++) g->counters.programs_read += p[i].read, g->counters.programs_compiled += p[i].image && !p[i].read;
+        for (int i = 0; i < count; i++)
+            g->counters.programs_read += p[i].read, g->counters.programs_compiled += p[i].image &&
+                !p[i].read;
         ok = ok && flux__programs_load(g, p, count);
     }
     for (int i = 0; p && i < count; i++) {
@@ -254,7 +272,8 @@ static bool flux__gpu_learn_all(flux__gpu *g, const flux__fresh *fresh, int n, c
 static char *flux__gpu_preface(const flux__gpu *g, const uint8_t *ops) {
     flux__listing s = { NULL, 0, 0, false };
     flux__spell(&s, "%s%s", g->driver->dialect, g->driver->matrices);
-    for (size_t i = 0; i < sizeof flux__gpu_prelude / sizeof *flux__gpu_prelude; i++) flux__spell(&s, "%s", flux__gpu_prelude[i]);
+    for (size_t i = 0; i < sizeof flux__gpu_prelude / sizeof *flux__gpu_prelude; i++)
+        flux__spell(&s, "%s", flux__gpu_prelude[i]);
     for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++)
         for (int cls = 0; cls < FLUX__CLASSES; cls++)
             if (ops[op] >> cls & 1) flux__spell_formula(&s, op, cls);
@@ -270,7 +289,8 @@ static int flux__gpu_unknown(flux__gpu *g, flux__gpu_kernel **list, int n, flux_
         for (int l = 0; l < list[i]->launches; l++) {
             const char *name = list[i]->step[l].name;
             bool known = flux__gpu_known(g, name) != NULL;
-            for (int j = 0; j < count && !known; j++) known = strcmp(fresh[j].gk->step[fresh[j].launch].name, name) == 0;
+            for (int j = 0; j < count && !known; j++)
+                known = strcmp(fresh[j].gk->step[fresh[j].launch].name, name) == 0;
             fresh[count].gk = list[i], fresh[count].launch = l;
             count += !known;
         }
@@ -288,7 +308,8 @@ static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, cons
         flux__gpu_unlock(g);
         flux__mutex_lock(compiling);
         flux__gpu_lock(g);
-        int count = flux__gpu_unknown(g, list, n, fresh);      /* others may have compiled them meanwhile */
+        /* others may have compiled them meanwhile */
+        int count = flux__gpu_unknown(g, list, n, fresh);
         char *preface = count ? flux__gpu_preface(g, ops) : NULL;
         ok = count == 0 || (preface && flux__gpu_learn_all(g, fresh, count, preface));
         if (preface) FLUX_FREE(preface);
@@ -315,7 +336,8 @@ static bool flux__gpu_ready(int backend, int id, flux__plan *plan, flux__graph *
     void *before;
     flux__gpu *g = flux__gpu_enter(backend, id, &before);
     if (!g) return false;
-    flux__gpu_kernel **list = (flux__gpu_kernel **)flux__zalloc((size_t)(plan->nkernel + 1) * sizeof *list);
+    flux__gpu_kernel **list =
+        (flux__gpu_kernel **)flux__zalloc((size_t)(plan->nkernel + 1) * sizeof *list);
     uint8_t ops[FLUX__ELEMENTWISE_COUNT] = { 0 };
     bool ok = list != NULL;
     int n = 0;
@@ -328,7 +350,8 @@ static bool flux__gpu_ready(int backend, int id, flux__plan *plan, flux__graph *
         else {
             flux__gpu_kernel *gk = (flux__gpu_kernel *)k->ready;
             flux__step_start(&gk->next);
-            ok = flux__coder_start(&c, plan, k, gk) && flux__code_kernel(&c, plan, graph, k, g) && flux__gpu_room_for_args(gk);
+            ok = flux__coder_start(&c, plan, k, gk) && flux__code_kernel(&c, plan, graph, k, g) &&
+                 flux__gpu_room_for_args(gk);
             for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++) ops[op] |= c.ops[op];
             flux__coder_end(&c);
             list[n++] = gk;

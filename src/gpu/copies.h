@@ -32,7 +32,8 @@ static void *flux__gpu_alloc(int backend, int id, size_t bytes) {
     int code = g->driver->alloc(&p, bytes);
     if (code == 0) g->counters.allocations++;
     else p = NULL;
-    if (code != 0 && code != 2) flux__gpu_ok(g, code, "allocating");    /* 2: out of memory, in both; the caller says that */
+    /* 2: out of memory, in both; the caller says that */
+    if (code != 0 && code != 2) flux__gpu_ok(g, code, "allocating");
     flux__gpu_leave(g, before);
     return p;
 }
@@ -81,14 +82,17 @@ static bool flux__copies_open(flux__gpu *g) {
 /* The stream for an upload. */
 static void *flux__copies_begin(flux__gpu *g) {
     flux__thread *t = flux__self();
-    bool apart = t && t->ahead && flux__copies_open(g) && g->driver->event_record(g->reached, g->stream) == 0 &&
+    bool apart = t && t->ahead && flux__copies_open(g) &&
+                 g->driver->event_record(g->reached, g->stream) == 0 &&
                  g->driver->event_before(g->reached, g->copies) == 0;
     return apart ? g->copies : g->stream;
 }
 
 /* The stream waits for copies up to number `last`, of those that it has not waited for. */
 static bool flux__copies_wait(flux__gpu *g, unsigned last) {
-    if (!flux__gpu_ok(g, g->driver->event_before(g->coming[last % FLUX__COMING].event, g->stream), "waiting for a copy")) return false;
+    if (!flux__gpu_ok(g, g->driver->event_before(g->coming[last % FLUX__COMING].event, g->stream),
+                      "waiting for a copy"))
+        return false;
     g->came = last + 1;
     return true;
 }
@@ -97,7 +101,8 @@ static bool flux__copies_wait(flux__gpu *g, unsigned last) {
 static bool flux__copies_end(flux__gpu *g, const void *at, size_t bytes) {
     bool ok = g->comes - g->came < FLUX__COMING || flux__copies_wait(g, g->came);
     unsigned i = g->comes % FLUX__COMING;
-    ok = ok && flux__gpu_ok(g, g->driver->event_record(g->coming[i].event, g->copies), "recording an event");
+    ok = ok && flux__gpu_ok(g, g->driver->event_record(g->coming[i].event, g->copies),
+                            "recording an event");
     if (ok) g->coming[i].at = at, g->coming[i].bytes = bytes, g->comes++;
     else g->driver->stream_wait(g->copies);              /* then nothing is */
     g->counters.ahead++;
@@ -109,7 +114,8 @@ static bool flux__gpu_await(flux__gpu *g, const void *p, size_t bytes) {
     uintptr_t from = (uintptr_t)p;
     for (unsigned i = g->comes; i != g->came; i--) {
         uintptr_t at = (uintptr_t)g->coming[(i - 1) % FLUX__COMING].at;
-        if (from < at + g->coming[(i - 1) % FLUX__COMING].bytes && at < from + bytes) return flux__copies_wait(g, i - 1);
+        if (from < at + g->coming[(i - 1) % FLUX__COMING].bytes && at < from + bytes)
+            return flux__copies_wait(g, i - 1);
     }
     return true;
 }
@@ -125,12 +131,14 @@ static int flux__slot_take(flux__gpu *g, bool wait) {
             if (s->busy) continue;
             g->turn = n + 1;
             s->busy = true;
-            if (!s->used || flux__gpu_sleep(g, s->event, "waiting for a copy")) return s->used = false, (int)n;
+            if (!s->used || flux__gpu_sleep(g, s->event, "waiting for a copy"))
+                return s->used = false, (int)n;
             s->busy = false;
             return -1;
         }
         if (!wait) return -1;
-        flux__gpu_unlock(g);              /* all are in other threads' hands, for as long as a copy takes */
+        /* all are in other threads' hands, for as long as a copy takes */
+        flux__gpu_unlock(g);
         flux__thread_yield();
         flux__gpu_lock(g);
     }
@@ -140,7 +148,9 @@ static int flux__slot_take(flux__gpu *g, bool wait) {
 static bool flux__slot_sent(flux__gpu *g, int n, int code, const char *what, void *stream) {
     flux__slot *s = &g->slot[n];
     bool ok = flux__gpu_ok(g, code, what);
-    if (ok) s->used = ok = flux__gpu_ok(g, g->driver->event_record(s->event, stream), "recording an event");
+    if (ok)
+        s->used = ok = flux__gpu_ok(g, g->driver->event_record(s->event, stream),
+                                    "recording an event");
     if (!ok) g->driver->stream_wait(stream);
     return ok;
 }
@@ -151,20 +161,25 @@ static size_t flux__gpu_chunk(size_t bytes, size_t at) {
     return bytes - at < most ? bytes - at : most;
 }
 
-static void flux__copy_piece(const void *src, char *to, size_t at, size_t n) { memcpy(to, (const char *)src + at, n); }
+static void flux__copy_piece(const void *src, char *to, size_t at, size_t n) {
+    memcpy(to, (const char *)src + at, n);
+}
 
-static bool flux__slot_upload(flux__gpu *g, void *dst, flux__filler put, const void *ctx, size_t at, size_t n, void *stream) {
+static bool flux__slot_upload(flux__gpu *g, void *dst, flux__filler put, const void *ctx, size_t at,
+                              size_t n, void *stream) {
     int i = flux__slot_take(g, true);
     if (i < 0) return false;
     flux__gpu_unlock(g);
     put(ctx, (char *)g->slot[i].memory, at, n);
     flux__gpu_lock(g);
-    bool ok = flux__slot_sent(g, i, g->driver->up(dst, g->slot[i].memory, n, stream), "copying to it", stream);
+    bool ok = flux__slot_sent(g, i, g->driver->up(dst, g->slot[i].memory, n, stream),
+                              "copying to it", stream);
     g->slot[i].busy = false;
     return ok;
 }
 
-static int flux__gpu_fill(int backend, int id, void *dst, size_t bytes, size_t unit, flux__filler put, const void *ctx) {
+static int flux__gpu_fill(int backend, int id, void *dst, size_t bytes, size_t unit,
+                          flux__filler put, const void *ctx) {
     void *before;
     size_t most = FLUX__SLOT_BYTES / unit * unit;
     flux__gpu *g = flux__gpu_enter(backend, id, &before);
@@ -172,7 +187,8 @@ static int flux__gpu_fill(int backend, int id, void *dst, size_t bytes, size_t u
     void *stream = flux__copies_begin(g);
     bool apart = stream == g->copies, ok = apart || flux__gpu_await(g, dst, bytes);
     for (size_t at = 0; at < bytes && ok; at += most)
-        ok = flux__slot_upload(g, (char *)dst + at, put, ctx, at, bytes - at < most ? bytes - at : most, stream);
+        ok = flux__slot_upload(g, (char *)dst + at, put, ctx, at, bytes - at < most ? bytes - at
+                               : most, stream);
     if (apart) ok = flux__copies_end(g, dst, bytes) && ok;
     g->counters.uploads++, g->counters.bytes_up += (int64_t)bytes;
     flux__gpu_leave(g, before);
@@ -189,7 +205,8 @@ static int flux__slot_download(flux__gpu *g, const void *src, size_t n, bool wai
     int i = flux__slot_take(g, wait);
     *ok = !flux__failed_since(failures);
     if (i < 0) return -1;
-    *ok = flux__slot_sent(g, i, g->driver->down(g->slot[i].memory, src, n, g->stream), "copying from it", g->stream);
+    *ok = flux__slot_sent(g, i, g->driver->down(g->slot[i].memory, src, n, g->stream),
+                          "copying from it", g->stream);
     if (*ok) return i;
     g->slot[i].busy = false;
     return -1;
@@ -213,7 +230,8 @@ static bool flux__gpu_read(flux__gpu *g, char *dst, const char *src, size_t byte
     size_t at = 0, taken = 0;
     bool ok = flux__gpu_await(g, src, bytes);
     while (ok && (at < bytes || last >= 0)) {
-        int i = at < bytes ? flux__slot_download(g, src + at, flux__gpu_chunk(bytes, at), last < 0, &ok) : -1;
+        int i = at < bytes ? flux__slot_download(g, src + at, flux__gpu_chunk(bytes, at), last < 0,
+                                                 &ok) : -1;
         if (i >= 0) at += FLUX__SLOT_BYTES;
         if (last >= 0) {
             ok = flux__slot_read(g, last, dst + taken, flux__gpu_chunk(bytes, taken)) && ok;
@@ -235,8 +253,9 @@ static bool flux__gpu_check(flux__gpu *g) {
         return false;
     }
     if (!status[0]) return true;
-    flux__fail("%s: index %lld (number %lld) is not within dim %lld of size %lld", status[5] ? "scatter_add" : "gather", (long long)status[1],
-               (long long)status[2], (long long)status[3], (long long)status[4]);
+    flux__fail("%s: index %lld (number %lld) is not within dim %lld of size %lld",
+               status[5] ? "scatter_add" : "gather", (long long)status[1], (long long)status[2],
+               (long long)status[3], (long long)status[4]);
     memset(status, 0, sizeof status);
     flux__slot_upload(g, g->status, flux__copy_piece, status, 0, sizeof status, g->stream);
     return false;
@@ -265,21 +284,27 @@ static int flux__gpu_copy(int backend, int to, void *dst, int from, const void *
         return ok ? 0 : -1;
     }
     void *done = NULL;
-    bool ok = flux__gpu_await(a, src, bytes) && flux__gpu_ok(a, a->driver->event(&event), "making an event") &&
+    bool ok = flux__gpu_await(a, src, bytes) &&
+              flux__gpu_ok(a, a->driver->event(&event), "making an event") &&
               flux__gpu_ok(a, a->driver->event_record(event, a->stream), "recording an event");
     flux__gpu_leave(a, before);
     b = ok ? flux__gpu_enter(backend, to, &before) : NULL;
     if (b) {
-        bool queued = flux__gpu_await(b, dst, bytes) && flux__gpu_ok(b, b->driver->event_before(event, b->stream), "waiting for the other device") &&
-                      flux__gpu_ok(b, b->driver->peer(dst, to, src, from, bytes, b->stream), "copying from the other device");
+        bool queued = flux__gpu_await(b, dst, bytes) &&
+                      flux__gpu_ok(b, b->driver->event_before(event, b->stream),
+                                   "waiting for the other device") &&
+                      flux__gpu_ok(b, b->driver->peer(dst, to, src, from, bytes, b->stream),
+                                   "copying from the other device");
         ok = queued && flux__gpu_ok(b, b->driver->event(&done), "making an event") &&
              flux__gpu_ok(b, b->driver->event_record(done, b->stream), "recording an event");
-        if (queued && !ok) b->driver->stream_wait(b->stream);    /* then nothing else holds the other device back */
+        /* then nothing else holds the other device back */
+        if (queued && !ok) b->driver->stream_wait(b->stream);
         flux__gpu_leave(b, before);
     }
     ok = ok && b != NULL;
     if (event && (a = flux__gpu_enter(backend, from, &before)) != NULL) {
-        bool waits = !ok || flux__gpu_ok(a, a->driver->event_before(done, a->stream), "waiting for the copy");
+        bool waits = !ok || flux__gpu_ok(a, a->driver->event_before(done, a->stream),
+                                         "waiting for the copy");
         if (!waits) a->driver->event_wait(done);
         ok = ok && waits;
         a->driver->event_free(event);

@@ -35,12 +35,15 @@ static flux__mutex flux__gpu_locks[2][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__
 static flux__mutex flux__compile_locks[2][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
 static flux__mutex flux__driver_lock = FLUX__MUTEX_INIT;
 
-static flux__mutex *flux__gpu_lock_of(const flux__gpu *g) { return &flux__gpu_locks[0][0] + (g - &flux__gpus[0][0]); }
+static flux__mutex *flux__gpu_lock_of(const flux__gpu *g) {
+    return &flux__gpu_locks[0][0] + (g - &flux__gpus[0][0]);
+}
 static void flux__gpu_lock(const flux__gpu *g) { flux__mutex_lock(flux__gpu_lock_of(g)); }
 static void flux__gpu_unlock(const flux__gpu *g) { flux__mutex_unlock(flux__gpu_lock_of(g)); }
 
 #if !defined(FLUX_NO_THREADS) && !defined(_WIN32)
-static void flux__gpu_fork(void) {        /* in the child: what was opened is refused, see flux__gpu_forked */
+/* in the child: what was opened is refused, see flux__gpu_forked */
+static void flux__gpu_fork(void) {
     flux__mutex_anew(&flux__gpu_locks[0][0], 2 * FLUX__MAX_IDS);
     flux__mutex_anew(&flux__compile_locks[0][0], 2 * FLUX__MAX_IDS);
     flux__mutex_anew(&flux__driver_lock, 1);
@@ -78,14 +81,18 @@ static bool flux__gpu_ok(flux__gpu *g, int code, const char *what) {
     if (code == 0) return true;
     char number[FLUX__GPU_NUMBER];
     if (!g->lost && g->driver->lost(code)) g->lost = code;
-    flux__fail("%s device %d: %s: %s%s", g->driver->name, g->id, what, g->driver->error(code, number), g->lost ? "; the device is lost to this process" : "");
+    flux__fail("%s device %d: %s: %s%s", g->driver->name, g->id, what,
+               g->driver->error(code, number), g->lost ? "; the device is lost to this process"
+               : "");
     return false;
 }
 
 static bool flux__gpu_forked(const flux__gpu *g) { return g->process != flux__process_id(); }
 
 /* Makes an open device current, or not: for what is done without an error. */
-static bool flux__gpu_there(const flux__gpu *g, void **before) { return !flux__gpu_forked(g) && g->driver->enter(g->id, before) == 0; }
+static bool flux__gpu_there(const flux__gpu *g, void **before) {
+    return !flux__gpu_forked(g) && g->driver->enter(g->id, before) == 0;
+}
 
 /* A row of launches as one of the driver's graphs: its nodes, each after the one before. A plan owns it and its device
    knows it, so that what is left when the device is closed is dead but still there. */
@@ -102,7 +109,8 @@ static void flux__replay_kill(flux__replay *p, bool there) {
     flux__replay **at = &p->gpu->replays;
     while (*at && *at != p) at = &(*at)->next;
     if (*at) *at = p->next;
-    if (there && p->exec) p->gpu->driver->stream_wait(p->gpu->stream);    /* a launch of it may be under way */
+    /* a launch of it may be under way */
+    if (there && p->exec) p->gpu->driver->stream_wait(p->gpu->stream);
     if (there) p->gpu->driver->graph_free(p->graph, p->exec);
     p->dead = true;
 }
@@ -161,12 +169,15 @@ static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
     ok = entered && flux__gpu_ok(g, g->driver->stream(&g->stream), "making a stream") &&
          flux__gpu_ok(g, g->driver->alloc(&g->status, FLUX__STATUS_WORDS * 8), "allocating");
     for (int i = 0; i < FLUX__SLOTS && ok; i++)
-        ok = flux__gpu_ok(g, g->driver->pinned(&g->slot[i].memory, FLUX__SLOT_BYTES), "pinning memory") &&
+        ok = flux__gpu_ok(g, g->driver->pinned(&g->slot[i].memory, FLUX__SLOT_BYTES),
+                          "pinning memory") &&
              flux__gpu_ok(g, g->driver->event(&g->slot[i].event), "making an event");
     if (ok) {                             /* no error is pending yet */
         memset(g->slot[0].memory, 0, FLUX__STATUS_WORDS * 8);
-        ok = flux__gpu_ok(g, g->driver->up(g->status, g->slot[0].memory, FLUX__STATUS_WORDS * 8, g->stream), "copying to it") &&
-             flux__gpu_ok(g, g->driver->event_record(g->slot[0].event, g->stream), "recording an event");
+        ok = flux__gpu_ok(g, g->driver->up(g->status, g->slot[0].memory, FLUX__STATUS_WORDS * 8,
+                                           g->stream), "copying to it") &&
+             flux__gpu_ok(g, g->driver->event_record(g->slot[0].event, g->stream),
+                          "recording an event");
         g->slot[0].used = true;
         g->turn = 1;
     }
@@ -185,10 +196,12 @@ static flux__gpu *flux__gpu_enter(int backend, int id, void **before) {
     bool ok = flux__gpu_open(g, backend, id);
     if (ok && g->lost) {
         char number[FLUX__GPU_NUMBER];
-        flux__fail("%s device %d was lost: %s", g->driver->name, id, g->driver->error(g->lost, number));
+        flux__fail("%s device %d was lost: %s", g->driver->name, id,
+                   g->driver->error(g->lost, number));
         ok = false;
     } else if (ok && flux__gpu_forked(g)) {
-        flux__fail("%s device %d: this process was forked after the device had been opened, and can't use it", g->driver->name, id);
+        flux__fail("%s device %d: this process was forked after the device had been opened, "
+                   "and can't use it", g->driver->name, id);
         ok = false;
     }
     if (ok && flux__gpu_ok(g, g->driver->enter(id, before), "making it current")) return g;

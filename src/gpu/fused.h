@@ -32,9 +32,12 @@
 
 FLUX__LEAN
 
-static bool flux__gpu_late(const flux__value *v, int phase) { return v->outer && !flux__reducing(v) && v->phase == phase; }
+static bool flux__gpu_late(const flux__value *v, int phase) {
+    return v->outer && !flux__reducing(v) && v->phase == phase;
+}
 
-static bool flux__coder_start(flux__coder *c, const flux__plan *plan, const flux__kernel *k, flux__gpu_kernel *gk) {
+static bool flux__coder_start(flux__coder *c, const flux__plan *plan, const flux__kernel *k,
+                              flux__gpu_kernel *gk) {
     size_t n = (size_t)k->nvalue + 1;
     memset(c, 0, sizeof *c);
     c->k = k, c->plan = plan, c->gk = gk;
@@ -47,7 +50,8 @@ static bool flux__coder_start(flux__coder *c, const flux__plan *plan, const flux
         int64_t step[FLUX_MAX_DIMS];
         const flux__value *v = &k->value[i];
         if (v->kind == FLUX__V_OP && !flux__loop_for(v->cls, v->op))
-            return flux__fail("%s: no kernel for %s", flux__op_names[v->op], flux__dtypes[v->dtype].name) != NULL;
+            return flux__fail("%s: no kernel for %s", flux__op_names[v->op],
+                              flux__dtypes[v->dtype].name) != NULL;
         flux__value_strides(k, v, step);
         flux__merge_axes(&c->outer_axes[i], k->full, step, k->reduced, false);
         flux__merge_axes(&c->inner_axes[i], k->full, step, k->reduced, true);
@@ -55,7 +59,8 @@ static bool flux__coder_start(flux__coder *c, const flux__plan *plan, const flux
     for (int o = 0; o < k->noperand; o++) {
         int64_t far = k->operand[o].offset;
         for (int d = 0; d < FLUX_MAX_DIMS; d++) {
-            int64_t many = d < k->operand[o].shape.ndim ? k->operand[o].shape.dim[d] : 1, step = k->operand[o].stride[d];
+            int64_t many = d < k->operand[o].shape.ndim ? k->operand[o].shape.dim[d] : 1,
+                step = k->operand[o].stride[d];
             if (k->full[d] > many && !k->operand[o].gather) many = k->full[d];
             far += (step < 0 ? -step : step) * (many - 1);
         }
@@ -96,8 +101,9 @@ static void flux__code_map(flux__coder *c, int64_t points) {
     flux__gpu_kernel *gk = c->gk;
     int64_t blocks = (points + 255) / 256;
     flux__spell_numbers(c);
-    flux__spell(&c->s, "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; o += (%s)gridDim.x * 256) {\n",
-                c->index, c->index, (long long)points, c->index);
+    flux__spell(&c->s,
+                "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; "
+                "o += (%s)gridDim.x * 256) {\n", c->index, c->index, (long long)points, c->index);
     flux__spell_point(c, -1);
     flux__spell(&c->s, "    }\n");
     gk->next.threads = 256, gk->next.blocks = 1, gk->next.grid[0] = flux__gpu_blocks(blocks);
@@ -106,7 +112,11 @@ static void flux__code_map(flux__coder *c, int64_t points) {
 /* How threads share a reduction: lanes beside each other on an outer point, rows of those in a block. How many lanes and parts there
    are is said by the shape and the dims that go, since it shows in a sum; in which order threads stand, by where operands lie.
    Parts are shared out to blocks (split) or come one after the other. */
-typedef struct flux__lanes { int64_t outer, inner; int lanes, rows, parts; bool inner_first, split; } flux__lanes;
+typedef struct flux__lanes {
+    int64_t outer, inner;
+    int lanes, rows, parts;
+    bool inner_first, split;
+} flux__lanes;
 
 static flux__lanes flux__choose_lanes(const flux__kernel *k, int units) {
     const flux__join_order order = flux__order_of(k->full, k->reduced);
@@ -115,7 +125,9 @@ static flux__lanes flux__choose_lanes(const flux__kernel *k, int units) {
     h.inner_first = flux__prefer_inner(k);
     int64_t enough = (int64_t)units * 1024;
     int most = order.rows ? 256 : 32;
-    while (h.lanes < most && h.lanes * 2 <= h.inner && (h.outer * h.lanes < enough || (order.rows && h.lanes < 32))) h.lanes *= 2;
+    while (h.lanes < most && h.lanes * 2 <= h.inner &&
+           (h.outer * h.lanes < enough || (order.rows && h.lanes < 32)))
+        h.lanes *= 2;
     h.rows = 256 / h.lanes;
     int64_t blocks = (h.outer + h.rows - 1) / h.rows, each = h.inner / h.lanes;
     if (blocks < units && each >= 32) {
@@ -128,7 +140,8 @@ static flux__lanes flux__choose_lanes(const flux__kernel *k, int units) {
     return h;
 }
 
-static int flux__reductions(const flux__kernel *k, int upto) {    /* how many stand before value `upto` */
+/* how many stand before value `upto` */
+static int flux__reductions(const flux__kernel *k, int upto) {
     int n = 0;
     for (int i = 0; i < upto; i++) n += flux__reducing(&k->value[i]);
     return n;
@@ -141,24 +154,31 @@ static const char *flux__red_name(const flux__value *v) {
 static const char *flux__red_start(const flux__value *v) {
     static const char *const real[] = { "0", "1", "-INF", "INF" };
     static const char *const i32[] = { "0", "1", "(-2147483647 - 1)", "2147483647" };
-    static const char *const i64[] = { "0", "1", "(-9223372036854775807LL - 1)", "9223372036854775807LL" };
+    static const char *const i64[] = { "0", "1", "(-9223372036854775807LL - 1)",
+                                       "9223372036854775807LL" };
     return (v->cls <= FLUX__F64C ? real : v->cls == FLUX__I32C ? i32 : i64)[v->op];
 }
 
-static bool flux__reduces_in(const flux__kernel *k, int i, int p) { return flux__reducing(&k->value[i]) && k->value[i].phase == p; }
+static bool flux__reduces_in(const flux__kernel *k, int i, int p) {
+    return flux__reducing(&k->value[i]) && k->value[i].phase == p;
+}
 
 /* What value i is reduced in: sums of floats in doubles, to which each lane adds its sum of some. */
-static bool flux__adds_wide(const flux__value *v) { return v->kind == FLUX__V_REDUCE && v->cls == FLUX__F32C && v->op == FLUX__RED_SUM; }
+static bool flux__adds_wide(const flux__value *v) {
+    return v->kind == FLUX__V_REDUCE && v->cls == FLUX__F32C && v->op == FLUX__RED_SUM;
+}
 static int flux__reduced_class(const flux__coder *c, int i) {
     const flux__value *v = &c->k->value[i];
-    return flux__adds_wide(v) ? (int)FLUX__F64C : v->kind == FLUX__V_REDUCE ? v->cls : c->k->value[v->a].cls;
+    return flux__adds_wide(v) ? (int)FLUX__F64C : v->kind == FLUX__V_REDUCE ? v->cls
+           : c->k->value[v->a].cls;
 }
 
 static void flux__spell_accumulators(flux__coder *c, int p) {
     for (int i = 0; i < c->k->nvalue; i++) {
         const char *type = flux__class_types[flux__reduced_class(c, i)];
         if (!flux__reduces_in(c->k, i, p)) continue;
-        if (c->k->value[i].kind == FLUX__V_REDUCE) flux__spell(&c->s, "    %s a%d = %s;\n", type, i, flux__red_start(&c->k->value[i]));
+        if (c->k->value[i].kind == FLUX__V_REDUCE)
+            flux__spell(&c->s, "    %s a%d = %s;\n", type, i, flux__red_start(&c->k->value[i]));
         else flux__spell(&c->s, "    %s a%d = 0;\n    long long x%d = -1;\n", type, i, i);
     }
 }
@@ -167,9 +187,11 @@ static void flux__spell_accumulators(flux__coder *c, int p) {
 static void flux__spell_reduced(flux__coder *c, int p) {
     for (int i = 0; i < c->k->nvalue; i++) {
         const flux__value *v = &c->k->value[i];
-        const bool arg = v->kind == FLUX__V_ARGREDUCE, zero = !arg && v->op >= FLUX__RED_MAX && v->cls <= FLUX__F64C;
+        const bool arg = v->kind == FLUX__V_ARGREDUCE, zero = !arg && v->op >= FLUX__RED_MAX &&
+            v->cls <= FLUX__F64C;
         if (!flux__reduces_in(c->k, i, p)) continue;
-        flux__spell(&c->s, "    const %s v%d = (%s)%s%d%s;\n", flux__class_types[v->cls], i, flux__class_types[v->cls], arg ? "x" : "a", i, zero ? " + 0" : "");
+        flux__spell(&c->s, "    const %s v%d = (%s)%s%d%s;\n", flux__class_types[v->cls], i,
+                    flux__class_types[v->cls], arg ? "x" : "a", i, zero ? " + 0" : "");
     }
 }
 
@@ -177,20 +199,26 @@ static void flux__spell_reduced(flux__coder *c, int p) {
 static void flux__spell_join(flux__coder *c, int i, const char *b, const char *y) {
     const flux__value *v = &c->k->value[i];
     const char *cls = flux__class_names[flux__reduced_class(c, i)];
-    if (v->kind == FLUX__V_REDUCE) flux__spell(&c->s, "    a%d = %s_%s(a%d, %s);\n", i, flux__red_name(v), cls, i, b);
-    else flux__spell(&c->s, "    if (later_%s(%s, %s, a%d, x%d, %d)) a%d = %s, x%d = %s;\n", cls, b, y, i, i, v->op != 0, i, b, i, y);
+    if (v->kind == FLUX__V_REDUCE)
+        flux__spell(&c->s, "    a%d = %s_%s(a%d, %s);\n", i, flux__red_name(v), cls, i, b);
+    else flux__spell(&c->s, "    if (later_%s(%s, %s, a%d, x%d, %d)) a%d = %s, x%d = %s;\n", cls, b,
+                     y, i, i, v->op != 0, i, b, i, y);
 }
 
 /* Phase p's pass over the reduced points of a part: what they need, what they store, what they add. */
 static void flux__spell_pass(flux__coder *c, int p, const flux__lanes *h) {
     const flux__kernel *k = c->k;
     const int64_t some = h->inner / h->lanes / h->parts > 32 ? 32 * h->lanes : h->inner;
-    flux__spell(&c->s, "    const %s from = (%s)(%lldLL * part / %d), to = (%s)(%lldLL * (part + 1) / %d);\n", c->index, c->index,
-                (long long)h->inner, h->parts, c->index, (long long)h->inner, h->parts);
-    flux__spell(&c->s, "    for (%s next = from; next < to; next += %lld) {\n    const %s end = to - next < %lld ? to : next + %lld;\n", c->index,
+    flux__spell(&c->s,
+                "    const %s from = (%s)(%lldLL * part / %d), "
+                "to = (%s)(%lldLL * (part + 1) / %d);\n", c->index, c->index, (long long)h->inner,
+                h->parts, c->index, (long long)h->inner, h->parts);
+    flux__spell(&c->s, "    for (%s next = from; next < to; next += %lld) {\n"
+                "    const %s end = to - next < %lld ? to : next + %lld;\n", c->index,
                 (long long)some, c->index, (long long)some, (long long)some);
     for (int i = 0; i < k->nvalue; i++)
-        if (flux__reduces_in(k, i, p) && flux__adds_wide(&k->value[i])) flux__spell(&c->s, "    float s%d = 0;\n", i);
+        if (flux__reduces_in(k, i, p) && flux__adds_wide(&k->value[i]))
+            flux__spell(&c->s, "    float s%d = 0;\n", i);
     flux__spell(&c->s, "    for (%s r = next + lane; r < end; r += %d) {\n", c->index, h->lanes);
     for (int i = 0; i < k->nvalue; i++) {
         const flux__value *v = &k->value[i];
@@ -208,7 +236,8 @@ static void flux__spell_pass(flux__coder *c, int p, const flux__lanes *h) {
     }
     flux__spell(&c->s, "    }\n");
     for (int i = 0; i < k->nvalue; i++)
-        if (flux__reduces_in(k, i, p) && flux__adds_wide(&k->value[i])) flux__spell(&c->s, "    a%d = a%d + (double)s%d;\n", i, i, i);
+        if (flux__reduces_in(k, i, p) && flux__adds_wide(&k->value[i]))
+            flux__spell(&c->s, "    a%d = a%d + (double)s%d;\n", i, i, i);
     flux__spell(&c->s, "    }\n");
 }
 
@@ -225,8 +254,10 @@ static void flux__spell_tree(flux__coder *c, int p, const flux__lanes *h) {
         if (h->lanes > 1) {
             flux__spell(&c->s, "    ((%s *)shared)[tid] = a%d;\n", type, i);
             if (arg) flux__spell(&c->s, "    places[tid] = x%d;\n", i);
-            flux__spell(&c->s, "    __syncthreads();\n    for (int w = %d; w > 0; w /= 2) {\n    if (lane < w) {\n", h->lanes / 2);
-            flux__spell(&c->s, "    const %s b = ((%s *)shared)[tid + w * %s];\n", type, type, step);
+            flux__spell(&c->s, "    __syncthreads();\n    for (int w = %d; w > 0; w /= 2) {\n"
+                        "    if (lane < w) {\n", h->lanes / 2);
+            flux__spell(&c->s, "    const %s b = ((%s *)shared)[tid + w * %s];\n", type, type,
+                        step);
             if (arg) flux__spell(&c->s, "    const long long y = places[tid + w * %s];\n", step);
             flux__spell_join(c, i, "b", "y");
             flux__spell(&c->s, "    ((%s *)shared)[tid] = a%d;\n", type, i);
@@ -258,7 +289,8 @@ static void flux__spell_phase(flux__coder *c, int p, const flux__lanes *h) {
     for (int i = 0; i < k->nvalue && h->parts > 1 && !h->split; i++) {
         if (!flux__reduces_in(k, i, p)) continue;
         const bool arg = k->value[i].kind == FLUX__V_ARGREDUCE;
-        flux__spell(&c->s, "    const %s b%d = a%d;\n    a%d = %s;\n", flux__class_types[flux__reduced_class(c, i)], i, i, i,
+        flux__spell(&c->s, "    const %s b%d = a%d;\n    a%d = %s;\n",
+                    flux__class_types[flux__reduced_class(c, i)], i, i, i,
                     arg ? "0" : flux__red_start(&k->value[i]));
         if (arg) flux__spell(&c->s, "    const long long y%d = x%d;\n    x%d = -1;\n", i, i, i);
     }
@@ -266,8 +298,10 @@ static void flux__spell_phase(flux__coder *c, int p, const flux__lanes *h) {
     flux__spell_tree(c, p, h);
     for (int i = 0; i < k->nvalue && h->parts > 1 && !h->split; i++) {
         if (!flux__reduces_in(k, i, p)) continue;
-        flux__spell(&c->s, "    { const %s b = a%d;\n    a%d = b%d;\n", flux__class_types[flux__reduced_class(c, i)], i, i, i);
-        if (k->value[i].kind == FLUX__V_ARGREDUCE) flux__spell(&c->s, "    const long long y = x%d;\n    x%d = y%d;\n", i, i, i);
+        flux__spell(&c->s, "    { const %s b = a%d;\n    a%d = b%d;\n",
+                    flux__class_types[flux__reduced_class(c, i)], i, i, i);
+        if (k->value[i].kind == FLUX__V_ARGREDUCE)
+            flux__spell(&c->s, "    const long long y = x%d;\n    x%d = y%d;\n", i, i, i);
         flux__spell_join(c, i, "b", "y");
         flux__spell(&c->s, "    }\n");
     }
@@ -284,16 +318,20 @@ static bool flux__has_arg(const flux__kernel *k) {
 /* A block along x does what is numbered `turn` or, where there are more than a launch has blocks, that and others: to be closed. */
 static void flux__spell_turns(flux__coder *c, int64_t n) {
     if (n <= FLUX__GPU_BLOCKS) flux__spell(&c->s, "    { const unsigned turn = blockIdx.x;\n");
-    else flux__spell(&c->s, "    for (long long turn = blockIdx.x; turn < %lld; turn += gridDim.x) {\n", (long long)n);
+    else flux__spell(&c->s,
+                     "    for (long long turn = blockIdx.x; turn < %lld; turn += gridDim.x) {\n",
+                     (long long)n);
 }
 
 /* Where a thread stands. Threads beyond the last outer point do as that one does, but store nothing: they are needed at
    the barriers. */
 static void flux__spell_lanes(flux__coder *c, const flux__lanes *h) {
     if (h->lanes > 1) flux__spell(&c->s, "    __shared__ double shared[256];\n");
-    if (h->lanes > 1 && flux__has_arg(c->k)) flux__spell(&c->s, "    __shared__ long long places[256];\n");
-    flux__spell(&c->s, "    const int tid = (int)threadIdx.x, lane = tid %s %d, row = tid %s %d;\n", h->inner_first ? "%" : "/",
-              h->inner_first ? h->lanes : h->rows, h->inner_first ? "/" : "%", h->inner_first ? h->lanes : h->rows);
+    if (h->lanes > 1 && flux__has_arg(c->k))
+        flux__spell(&c->s, "    __shared__ long long places[256];\n");
+    flux__spell(&c->s, "    const int tid = (int)threadIdx.x, lane = tid %s %d, row = tid %s %d;\n",
+                h->inner_first ? "%" : "/", h->inner_first ? h->lanes : h->rows,
+                h->inner_first ? "/" : "%", h->inner_first ? h->lanes : h->rows);
     flux__spell_turns(c, (h->outer + h->rows - 1) / h->rows);
     flux__spell(&c->s, "    const %s at = (%s)turn * %d + row, o = at < %lld ? at : %lld;\n",
                 c->index, c->index, h->rows, (long long)h->outer, (long long)h->outer - 1);
@@ -302,7 +340,8 @@ static void flux__spell_lanes(flux__coder *c, const flux__lanes *h) {
 
 static void flux__spell_late(flux__coder *c, int p) {
     for (int i = 0; i < c->k->nvalue; i++)
-        if (flux__gpu_late(&c->k->value[i], p) && c->k->value[i].kind != FLUX__V_NUMBER) flux__spell_line(c, i);
+        if (flux__gpu_late(&c->k->value[i], p) && c->k->value[i].kind != FLUX__V_NUMBER)
+            flux__spell_line(c, i);
 }
 
 static void flux__spell_outer_stores(flux__coder *c) {
@@ -319,7 +358,8 @@ static void flux__spell_parts(flux__coder *c, const flux__lanes *h, int scratch)
         if (!flux__reducing(v)) continue;
         bool arg = v->kind == FLUX__V_ARGREDUCE;
         const char *type = flux__class_types[flux__reduced_class(c, i)];
-        flux__spell(&c->s, "    { long long q = (((long long)part * %d + %d) * %lld + o) * 2;\n", n, flux__reductions(c->k, i), (long long)h->outer);
+        flux__spell(&c->s, "    { long long q = (((long long)part * %d + %d) * %lld + o) * 2;\n", n,
+                    flux__reductions(c->k, i), (long long)h->outer);
         flux__spell(&c->s, "    *(%s *)(p%d + q) = a%d;", type, scratch, i);
         if (arg) flux__spell(&c->s, " p%d[q + 1] = x%d;", scratch, i);
         flux__spell(&c->s, " }\n");
@@ -332,7 +372,8 @@ static void flux__code_combine(flux__coder *c, const flux__lanes *h, int scratch
     int n = flux__reductions(c->k, c->k->nvalue), phases = 1;
     flux__spell_numbers(c);
     flux__spell_turns(c, (h->outer + 255) / 256);
-    flux__spell(&c->s, "    const %s o = (%s)turn * 256 + threadIdx.x;\n    if (o >= %lld) return;\n", c->index, c->index, (long long)h->outer);
+    flux__spell(&c->s, "    const %s o = (%s)turn * 256 + threadIdx.x;\n"
+                "    if (o >= %lld) return;\n", c->index, c->index, (long long)h->outer);
     for (int i = 0; i < c->k->nvalue; i++)
         if (c->k->value[i].phase >= phases) phases = c->k->value[i].phase + 1;
     flux__spell_late(c, 0);
@@ -342,8 +383,9 @@ static void flux__code_combine(flux__coder *c, const flux__lanes *h, int scratch
         const flux__value *v = &c->k->value[i];
         if (!flux__reducing(v)) continue;
         const char *type = flux__class_types[flux__reduced_class(c, i)];
-        flux__spell(&c->s, "    { const long long *q = p%d + (((long long)part * %d + %d) * %lld + o) * 2;\n",
-                    scratch, n, flux__reductions(c->k, i), (long long)h->outer);
+        flux__spell(&c->s,
+                    "    { const long long *q = p%d + (((long long)part * %d + %d) * %lld + o) * "
+                    "2;\n", scratch, n, flux__reductions(c->k, i), (long long)h->outer);
         flux__spell(&c->s, "    const %s b = *(const %s *)q;\n", type, type);
         flux__spell_join(c, i, "b", "q[1]");
         flux__spell(&c->s, "    }\n");
@@ -375,10 +417,14 @@ static void flux__code_reduce(flux__coder *c, const flux__lanes *h, int scratch)
     }
     flux__spell(&c->s, "    }\n");
     int64_t blocks = (h->outer + h->rows - 1) / h->rows;
-    bool doubles = false;                 /* their functions need more registers than three blocks of a multiprocessor would leave */
-    for (int i = 0; i < c->k->nvalue; i++) doubles = doubles || (c->k->value[i].kind == FLUX__V_OP && c->k->value[i].cls == FLUX__F64C);
+    /* their functions need more registers than three blocks of a multiprocessor would leave */
+    bool doubles = false;
+    for (int i = 0; i < c->k->nvalue; i++)
+        doubles = doubles ||
+                  (c->k->value[i].kind == FLUX__V_OP && c->k->value[i].cls == FLUX__F64C);
     c->gk->next.threads = 256, c->gk->next.blocks = doubles ? 2 : 3;
-    c->gk->next.grid[0] = flux__gpu_blocks(blocks), c->gk->next.grid[1] = (unsigned)(h->split ? h->parts : 1);
+    c->gk->next.grid[0] = flux__gpu_blocks(blocks),
+        c->gk->next.grid[1] = (unsigned)(h->split ? h->parts : 1);
 }
 
 #endif /* FLUX__GPU_FUSED_H */

@@ -35,7 +35,10 @@ typedef struct flux__factor {             /* an operand as the tiles see it */
     bool deep;                            /* neighbours in memory follow the inner dim */
 } flux__factor;
 
-typedef struct flux__tile_shape { int m, n, k, tm, tn, groups; } flux__tile_shape;   /* groups of threads share the inner dim */
+/* groups of threads share the inner dim */
+typedef struct flux__tile_shape {
+    int m, n, k, tm, tn, groups;
+} flux__tile_shape;
 
 /* The dims of memory that make up dim `dim` of an operand. */
 static void flux__factor_axes(const flux__operand *o, int dim, flux__axes *x) {
@@ -80,7 +83,8 @@ static void flux__spell_batch(flux__coder *c, const flux__factor *f) {
         flux__axes x;
         char at[64];
         flux__factor_axes(f->o, d, &x);
-        snprintf(at, sizeof at, "(batch / %lld %% %lld)", (long long)before, (long long)c->k->full[d]);
+        snprintf(at, sizeof at, "(batch / %lld %% %lld)", (long long)before,
+                 (long long)c->k->full[d]);
         if (c->k->full[d] > 1) flux__spell_axes(&c->s, &x, at);
         before *= c->k->full[d];
     }
@@ -95,13 +99,15 @@ static void flux__spell_element(flux__listing *s, const flux__factor *f) {
 }
 
 /* A tile into shared memory, neighbours in memory by neighbouring threads. */
-static void flux__spell_tile(flux__coder *c, const flux__factor *f, int width, int depth, int threads) {
+static void flux__spell_tile(flux__coder *c, const flux__factor *f, int width, int depth,
+                             int threads) {
     flux__listing at = { NULL, 0, 0, false }, *s = &c->s;
     flux__spell(s, "    for (int e = t; e < %d; e += %d) {\n", width * depth, threads);
     if (f->deep) flux__spell(s, "    const int y = e %% %d, x = e / %d;\n", depth, depth);
     else flux__spell(s, "    const int x = e %% %d, y = e / %d;\n", width, width);
     flux__spell(s, "    const %s i = %c0 + x, l = l0 + y;\n    ", c->index, f->name);
-    flux__spell(s, "%c_tile[g][y][x] = i < %lld && l < %lld ? ", f->name, (long long)f->limit, (long long)c->k->mnk[2]);
+    flux__spell(s, "%c_tile[g][y][x] = i < %lld && l < %lld ? ", f->name, (long long)f->limit,
+                (long long)c->k->mnk[2]);
     flux__spell(&at, "p%d[", f->p);
     flux__spell_element(&at, f);
     flux__spell(&at, "]");
@@ -113,15 +119,22 @@ static void flux__spell_tile(flux__coder *c, const flux__factor *f, int width, i
 
 /* A block takes one of n units, by its y, or several where there are more than a grid may have: a loop costs registers. */
 static void flux__spell_unit(flux__coder *c, const char *name, int64_t n, const char *only) {
-    if (n <= 65535) flux__spell(&c->s, "    %s{ const %s %s = (%s)blockIdx.y;\n", only, c->index, name, c->index);
-    else flux__spell(&c->s, "    %sfor (%s %s = (%s)blockIdx.y; %s < %lld; %s += (%s)gridDim.y) {\n", only, c->index, name, c->index, name, (long long)n, name, c->index);
+    if (n <= 65535)
+        flux__spell(&c->s, "    %s{ const %s %s = (%s)blockIdx.y;\n", only, c->index, name,
+                    c->index);
+    else flux__spell(&c->s,
+                     "    %sfor (%s %s = (%s)blockIdx.y; %s < %lld; %s += (%s)gridDim.y) {\n", only,
+                     c->index, name, c->index, name, (long long)n, name, c->index);
 }
 
 /* What both kinds of products begin with: which tile, which batch. */
-static void flux__spell_product_start(flux__coder *c, const flux__factor *a, const flux__factor *b, int m, int n) {
-    int64_t tiles = (c->k->mnk[0] + m - 1) / m, batches = flux__batches(c->k), all = tiles * ((c->k->mnk[1] + n - 1) / n);
+static void flux__spell_product_start(flux__coder *c, const flux__factor *a, const flux__factor *b,
+                                      int m, int n) {
+    int64_t tiles = (c->k->mnk[0] + m - 1) / m, batches = flux__batches(c->k),
+        all = tiles * ((c->k->mnk[1] + n - 1) / n);
     flux__spell_turns(c, all);
-    flux__spell(&c->s, "    const %s a0 = (%s)(turn %% %lldu) * %d, b0 = (%s)(turn / %lldu) * %d;\n",
+    flux__spell(&c->s,
+                "    const %s a0 = (%s)(turn %% %lldu) * %d, b0 = (%s)(turn / %lldu) * %d;\n",
                 c->index, c->index, (long long)tiles, m, c->index, (long long)tiles, n);
     flux__spell_unit(c, "batch", batches, "");
     flux__spell_batch(c, a);
@@ -135,16 +148,19 @@ static void flux__spell_epilogue(flux__coder *c, const char *type) {
     int product = -1;
     for (int i = 0; i < c->k->nvalue; i++)
         if (c->k->value[i].kind == FLUX__V_PRODUCT) product = i;
-    flux__spell(&c->s, "    const %s o = (batch * %lld + j) * %lld + i;\n", c->index, (long long)c->k->mnk[1], (long long)c->k->mnk[0]);
+    flux__spell(&c->s, "    const %s o = (batch * %lld + j) * %lld + i;\n", c->index,
+                (long long)c->k->mnk[1], (long long)c->k->mnk[0]);
     if (product >= 0) flux__spell(&c->s, "    const %s v%d = v;\n", type, product);
     flux__spell_point(c, product);
 }
 
 static flux__tile_shape flux__choose_tile(const flux__kernel *k, int units) {
-    static const flux__tile_shape shapes[] = { { 128, 128, 8, 8, 8, 1 }, { 64, 64, 16, 4, 4, 1 }, { 32, 32, 16, 4, 4, 4 } };
+    static const flux__tile_shape shapes[] = { { 128, 128, 8, 8, 8, 1 }, { 64, 64, 16, 4, 4, 1 },
+                                               { 32, 32, 16, 4, 4, 4 } };
     bool f64 = k->operand[0].dtype == FLUX_F64;
     for (int i = f64 ? 1 : 0; i < 2; i++) {
-        int64_t tiles = (k->mnk[0] + shapes[i].m - 1) / shapes[i].m * ((k->mnk[1] + shapes[i].n - 1) / shapes[i].n) * flux__batches(k);
+        int64_t tiles = (k->mnk[0] + shapes[i].m - 1) / shapes[i].m *
+                        ((k->mnk[1] + shapes[i].n - 1) / shapes[i].n) * flux__batches(k);
         if (tiles >= units) return shapes[i];
     }
     flux__tile_shape last = shapes[2];
@@ -152,38 +168,58 @@ static flux__tile_shape flux__choose_tile(const flux__kernel *k, int units) {
     return last;
 }
 
-static void flux__code_product_by_thread(flux__coder *c, const flux__factor *a, const flux__factor *b, const flux__tile_shape *t) {
-    const char *T = a->o->dtype == FLUX_F64 ? "double" : "float", *fma = a->o->dtype == FLUX_F64 ? "fma" : "fmaf";
+static void flux__code_product_by_thread(flux__coder *c, const flux__factor *a,
+                                         const flux__factor *b, const flux__tile_shape *t) {
+    const char *T = a->o->dtype == FLUX_F64 ? "double" : "float",
+        *fma = a->o->dtype == FLUX_F64 ? "fma" : "fmaf";
     int wide = t->m / t->tm, each = wide * (t->n / t->tn);
     int64_t M = c->k->mnk[0], N = c->k->mnk[1], K = c->k->mnk[2];
     flux__listing *s = &c->s;
-    flux__spell(s, "    __shared__ %s a_tile[%d][%d][%d], b_tile[%d][%d][%d];\n", T, t->groups, t->k, t->m + 1, t->groups, t->k, t->n + 1);
-    if (t->groups > 1) flux__spell(s, "    __shared__ %s sums[%d][%d][%d];\n", T, t->groups, t->n, t->m + 1);
+    flux__spell(s, "    __shared__ %s a_tile[%d][%d][%d], b_tile[%d][%d][%d];\n", T, t->groups,
+                t->k, t->m + 1, t->groups, t->k, t->n + 1);
+    if (t->groups > 1)
+        flux__spell(s, "    __shared__ %s sums[%d][%d][%d];\n", T, t->groups, t->n, t->m + 1);
     flux__spell_numbers(c);
-    flux__spell(s, "    const int g = (int)threadIdx.x / %d, t = (int)threadIdx.x %% %d, tx = t %% %d, ty = t / %d;\n", each, each, wide, wide);
+    flux__spell(s, "    const int g = (int)threadIdx.x / %d, t = (int)threadIdx.x %% %d, "
+                "tx = t %% %d, ty = t / %d;\n", each, each, wide, wide);
     flux__spell_product_start(c, a, b, t->m, t->n);
-    flux__spell(s, "    %s sum[%d][%d];\n    for (int y = 0; y < %d; y++) for (int x = 0; x < %d; x++) sum[y][x] = 0;\n",
-                T, t->tn, t->tm, t->tn, t->tm);
-    flux__spell(s, "    for (%s first = 0; first < %lld; first += %d) {\n    const %s l0 = first + g * %d;\n",
-                c->index, (long long)K, t->k * t->groups, c->index, t->k);
+    flux__spell(s, "    %s sum[%d][%d];\n"
+                "    for (int y = 0; y < %d; y++) for (int x = 0; x < %d; x++) sum[y][x] = 0;\n", T,
+                t->tn, t->tm, t->tn, t->tm);
+    flux__spell(s, "    for (%s first = 0; first < %lld; first += %d) {\n"
+                "    const %s l0 = first + g * %d;\n", c->index, (long long)K, t->k * t->groups,
+                c->index, t->k);
     flux__spell_tile(c, a, t->m, t->k, each);
     flux__spell_tile(c, b, t->n, t->k, each);
-    flux__spell(s, "    __syncthreads();\n%s    for (int l = 0; l < %d; l++) {\n    %s x[%d], y[%d];\n", *T == 'd' ? "#pragma unroll 4\n" : "", t->k, T, t->tm, t->tn);
-    flux__spell(s, "    for (int i = 0; i < %d; i++) x[i] = a_tile[g][l][tx + i * %d];\n", t->tm, wide);
-    flux__spell(s, "    for (int j = 0; j < %d; j++) y[j] = b_tile[g][l][ty + j * %d];\n", t->tn, t->n / t->tn);
-    flux__spell(s, "    for (int j = 0; j < %d; j++) for (int i = 0; i < %d; i++) sum[j][i] = %s(x[i], y[j], sum[j][i]);\n", t->tn, t->tm, fma);
+    flux__spell(s, "    __syncthreads();\n%s    for (int l = 0; l < %d; l++) {\n"
+                "    %s x[%d], y[%d];\n", *T == 'd' ? "#pragma unroll 4\n" : "", t->k, T, t->tm,
+                t->tn);
+    flux__spell(s, "    for (int i = 0; i < %d; i++) x[i] = a_tile[g][l][tx + i * %d];\n", t->tm,
+                wide);
+    flux__spell(s, "    for (int j = 0; j < %d; j++) y[j] = b_tile[g][l][ty + j * %d];\n", t->tn,
+                t->n / t->tn);
+    flux__spell(s, "    for (int j = 0; j < %d; j++) for (int i = 0; i < %d; "
+                "i++) sum[j][i] = %s(x[i], y[j], sum[j][i]);\n", t->tn, t->tm, fma);
     flux__spell(s, "    }\n    __syncthreads();\n    }\n");
     if (t->groups > 1) {
-        flux__spell(s, "    for (int j = 0; j < %d; j++) for (int i = 0; i < %d; i++) sums[g][ty + j * %d][tx + i * %d] = sum[j][i];\n",
-                    t->tn, t->tm, t->n / t->tn, wide);
-        flux__spell(s, "    __syncthreads();\n    for (int e = (int)threadIdx.x; e < %d; e += %d) {\n    const %s i = a0 + e %% %d, j = b0 + e / %d;\n",
-                    t->m * t->n, each * t->groups, c->index, t->m, t->m);
-        flux__spell(s, "    if (i < %lld && j < %lld) {\n    %s v = sums[0][e / %d][e %% %d];\n", (long long)M, (long long)N, T, t->m, t->m);
-        flux__spell(s, "    for (int q = 1; q < %d; q++) v += sums[q][e / %d][e %% %d];\n", t->groups, t->m, t->m);
+        flux__spell(s, "    for (int j = 0; j < %d; j++) for (int i = 0; i < %d; "
+                    "i++) sums[g][ty + j * %d][tx + i * %d] = sum[j][i];\n", t->tn, t->tm,
+                    t->n / t->tn, wide);
+        flux__spell(s, "    __syncthreads();\n"
+                    "    for (int e = (int)threadIdx.x; e < %d; e += %d) {\n"
+                    "    const %s i = a0 + e %% %d, j = b0 + e / %d;\n", t->m * t->n,
+                    each * t->groups, c->index, t->m, t->m);
+        flux__spell(s, "    if (i < %lld && j < %lld) {\n    %s v = sums[0][e / %d][e %% %d];\n",
+                    (long long)M, (long long)N, T, t->m, t->m);
+        flux__spell(s, "    for (int q = 1; q < %d; q++) v += sums[q][e / %d][e %% %d];\n",
+                    t->groups, t->m, t->m);
     } else {
-        flux__spell(s, "    for (int jj = 0; jj < %d; jj++) for (int ii = 0; ii < %d; ii++) {\n", t->tn, t->tm);
-        flux__spell(s, "    const %s i = a0 + tx + ii * %d, j = b0 + ty + jj * %d;\n", c->index, wide, t->n / t->tn);
-        flux__spell(s, "    if (i < %lld && j < %lld) {\n    const %s v = sum[jj][ii];\n", (long long)M, (long long)N, T);
+        flux__spell(s, "    for (int jj = 0; jj < %d; jj++) for (int ii = 0; ii < %d; ii++) {\n",
+                    t->tn, t->tm);
+        flux__spell(s, "    const %s i = a0 + tx + ii * %d, j = b0 + ty + jj * %d;\n", c->index,
+                    wide, t->n / t->tn);
+        flux__spell(s, "    if (i < %lld && j < %lld) {\n    const %s v = sum[jj][ii];\n",
+                    (long long)M, (long long)N, T);
     }
     flux__spell_epilogue(c, T);
     flux__spell(s, "    }\n    }\n%s    }\n    }\n", t->groups > 1 ? "    __syncthreads();\n" : "");
@@ -195,12 +231,16 @@ static void flux__code_product_by_thread(flux__coder *c, const flux__factor *a, 
    on different banks. It comes in chunks: of 16 bytes where all of these are whole and aligned, else of 4. While one tile is
    multiplied the next is on its way, in registers or, if the chip copies by itself, straight to its place. */
 
-typedef struct flux__warp_tile { int m, n, k, wm, wn; } flux__warp_tile;   /* the block's tile and a warp's part; k: in bytes */
+/* the block's tile and a warp's part; k: in bytes */
+typedef struct flux__warp_tile {
+    int m, n, k, wm, wn;
+} flux__warp_tile;
 
 typedef struct flux__tile {               /* an operand's tile */
     const flux__factor *f;
     const char *type;
-    int size, chunk, fast, slow, pitch;   /* bytes of an element; elements of a chunk, of the tile's two sides, of a padded row */
+    /* bytes of an element; elements of a chunk, of the tile's two sides, of a padded row */
+    int size, chunk, fast, slow, pitch;
     int row, in;                          /* steps in the tile across and along the inner dim */
     int count, threads;                   /* chunks of a thread, and how many threads fetch */
     bool ahead;
@@ -208,13 +248,16 @@ typedef struct flux__tile {               /* an operand's tile */
 
 static bool flux__chunks_fit(const flux__factor *f, int64_t inner, int chunk) {
     const flux__axes *fast = f->deep ? &f->in : &f->across;
-    bool fit = !f->o->gather && flux__first_step(fast) == 1 && (f->deep ? inner : f->limit) % chunk == 0 && f->o->offset % chunk == 0;
+    bool fit = !f->o->gather && flux__first_step(fast) == 1 &&
+               (f->deep ? inner : f->limit) % chunk == 0 && f->o->offset % chunk == 0;
     for (int d = 0; d < f->o->shape.ndim && fit; d++)
-        if (f->o->shape.dim[d] > 1 && f->o->stride[d] != 1 && f->o->stride[d] % chunk != 0) fit = false;
+        if (f->o->shape.dim[d] > 1 && f->o->stride[d] != 1 && f->o->stride[d] % chunk != 0)
+            fit = false;
     return fit;
 }
 
-static flux__tile flux__tile_of(const flux__kernel *k, const flux__factor *f, const flux__fragment *fragment, int width, int depth, int threads) {
+static flux__tile flux__tile_of(const flux__kernel *k, const flux__factor *f,
+                                const flux__fragment *fragment, int width, int depth, int threads) {
     flux__tile t;
     t.f = f;
     t.size = flux__is_half(f->o->dtype) ? 2 : 4;
@@ -245,19 +288,27 @@ static void flux__spell_fetch(flux__coder *c, const flux__tile *t, int threads, 
     int per = t->fast / t->chunk;
     char n = f->name;
     flux__spell_guard(s, t, threads);
-    flux__spell(s, "#pragma unroll\n    for (int u = 0; u < %d; u++) {\n    const int y = t / %d + u * %d;\n", t->count, per, threads / per);
+    flux__spell(s, "#pragma unroll\n    for (int u = 0; u < %d; u++) {\n"
+                "    const int y = t / %d + u * %d;\n", t->count, per, threads / per);
     if (t->chunk * t->size == 4)
-        flux__spell(s, "    %c_words[u] = 0;\n#pragma unroll\n    for (int q = 0; q < %d; q++) {\n    const int x = t %% %d * %d + q;\n", n, t->chunk, per, t->chunk);
+        flux__spell(s, "    %c_words[u] = 0;\n#pragma unroll\n    for (int q = 0; q < %d; q++) {\n"
+                    "    const int x = t %% %d * %d + q;\n", n, t->chunk, per, t->chunk);
     else flux__spell(s, "    const int x = t %% %d * %d;\n", per, t->chunk);
-    flux__spell(s, "    const %s i = %c0 + %c, l = l0 + %c;\n    const int there = i < %lld && l < %lld;\n    const %s from = there ? ",
-                c->index, n, f->deep ? 'y' : 'x', f->deep ? 'x' : 'y', (long long)f->limit, (long long)c->k->mnk[2], c->index);
+    flux__spell(s, "    const %s i = %c0 + %c, l = l0 + %c;\n"
+                "    const int there = i < %lld && l < %lld;\n    const %s from = there ? ",
+                c->index, n, f->deep ? 'y' : 'x', f->deep ? 'x' : 'y', (long long)f->limit,
+                (long long)c->k->mnk[2], c->index);
     flux__spell_element(s, f);
     flux__spell(s, " : 0;\n");
-    if (t->ahead) flux__spell(s, "    copy_16(%c_tile + %s * %d + y * %d + x, p%d + from, there ? 16 : 0);\n", n, stage, t->slow * t->pitch, t->pitch, f->p);
+    if (t->ahead)
+        flux__spell(s, "    copy_16(%c_tile + %s * %d + y * %d + x, p%d + from, there ? 16 : 0);\n",
+                    n, stage, t->slow * t->pitch, t->pitch, f->p);
     else if (t->chunk * t->size == 16) {
         flux__spell(s, "    if (there) %c_words[u] = *(const words4 *)(p%d + from);\n", n, f->p);
-        flux__spell(s, "    else %c_words[u].x[0] = %c_words[u].x[1] = %c_words[u].x[2] = %c_words[u].x[3] = 0;\n", n, n, n, n);
-    } else if (t->size == 2) flux__spell(s, "    if (there) %c_words[u] |= (u32)p%d[from] << q * 16;\n    }\n", n, f->p);
+        flux__spell(s, "    else %c_words[u].x[0] = %c_words[u].x[1] = %c_words[u].x[2] = "
+                    "%c_words[u].x[3] = 0;\n", n, n, n, n);
+    } else if (t->size == 2)
+        flux__spell(s, "    if (there) %c_words[u] |= (u32)p%d[from] << q * 16;\n    }\n", n, f->p);
     else flux__spell(s, "    if (there) %c_words[u] = BITS_OF(p%d[from]);\n    }\n", n, f->p);
     flux__spell(s, "    }\n    }\n");
 }
@@ -267,17 +318,25 @@ static void flux__spell_put(flux__coder *c, const flux__tile *t, int threads, co
     int per = t->fast / t->chunk;
     if (t->ahead) return;
     flux__spell_guard(&c->s, t, threads);
-    flux__spell(&c->s, "#pragma unroll\n    for (int u = 0; u < %d; u++)\n    *(%s *)(%c_tile + %s * %d + (t / %d + u * %d) * %d + t %% %d * %d) = %c_words[u];\n    }\n", t->count,
-                t->chunk * t->size == 16 ? "words4" : "u32", t->f->name, stage, t->slow * t->pitch, per, threads / per, t->pitch, per, t->chunk, t->f->name);
+    flux__spell(&c->s, "#pragma unroll\n    for (int u = 0; u < %d; u++)\n"
+                "    *(%s *)(%c_tile + %s * %d + (t / %d + u * %d) * %d + t %% %d * %d) = "
+                "%c_words[u];\n    }\n", t->count, t->chunk * t->size == 16 ? "words4" : "u32",
+                t->f->name, stage, t->slow * t->pitch, per, threads / per, t->pitch, per, t->chunk,
+                t->f->name);
 }
 
 /* The largest tile of which there are enough for the chip, and that the result fills. */
-static flux__warp_tile flux__choose_warp_tile(const flux__kernel *k, const flux__fragment *f, int units) {
-    static const flux__warp_tile shapes[2][3] = { { { 128, 128, 64, 64, 32 }, { 64, 64, 64, 32, 32 }, { 32, 32, 128, 16, 16 } },
-                                                  { { 128, 128, 64, 64, 64 }, { 64, 64, 64, 32, 32 }, { 32, 32, 128, 16, 16 } } };
+static flux__warp_tile flux__choose_warp_tile(const flux__kernel *k, const flux__fragment *f,
+                                              int units) {
+    static const flux__warp_tile shapes[2][3] =
+        { { { 128, 128, 64, 64, 32 }, { 64, 64, 64, 32, 32 }, { 32, 32, 128, 16, 16 } },
+                                                  { { 128, 128, 64, 64, 64 },
+                                                    { 64, 64, 64, 32, 32 },
+                                                    { 32, 32, 128, 16, 16 } } };
     const flux__warp_tile *t = shapes[f->lanes > 32];
     for (int i = 0; i < 2; i++, t++) {
-        int64_t tiles = (k->mnk[0] + t->m - 1) / t->m * ((k->mnk[1] + t->n - 1) / t->n) * flux__batches(k);
+        int64_t tiles = (k->mnk[0] + t->m - 1) / t->m * ((k->mnk[1] + t->n - 1) / t->n) *
+                        flux__batches(k);
         if (tiles >= units && k->mnk[0] > t->m / 2 && k->mnk[1] > t->n / 2) return *t;
     }
     return *t;
@@ -285,58 +344,87 @@ static flux__warp_tile flux__choose_warp_tile(const flux__kernel *k, const flux_
 
 /* The sums of a warp, sixteen columns at a time, go by way of shared memory, so that neighbours in the result are
    neighbouring threads' work. */
-static void flux__spell_warp_sums(flux__coder *c, const flux__warp_tile *t, const flux__fragment *f) {
+static void flux__spell_warp_sums(flux__coder *c, const flux__warp_tile *t,
+                                  const flux__fragment *f) {
     flux__listing *s = &c->s;
     int pitch = t->wm + 4, sums = 256 / f->lanes;
-    flux__spell(s, "    float *const out = (float *)shared + warp * %d;\n#pragma unroll\n    for (int y = 0; y < %d; y++) {\n", 16 * pitch, t->wn / 16);
-    flux__spell(s, "    __syncthreads();\n#pragma unroll\n    for (int x = 0; x < %d; x++)\n#pragma unroll\n    for (int e = 0; e < %d; e++) "
-                "out[mma_col(e) * %d + x * 16 + mma_row(e)] = sum[x][y][e];\n    __syncthreads();\n", t->wm / 16, sums, pitch);
-    flux__spell(s, "    for (int e = t %% %d; e < %d; e += %d) {\n    const %s i = a0 + wi + e %% %d, j = b0 + wj + y * 16 + e / %d;\n",
-                f->lanes, 16 * t->wm, f->lanes, c->index, t->wm, t->wm);
-    flux__spell(s, "    if (i < %lld && j < %lld) {\n    const float v = out[e / %d * %d + e %% %d];\n",
-                (long long)c->k->mnk[0], (long long)c->k->mnk[1], t->wm, pitch, t->wm);
+    flux__spell(s, "    float *const out = (float *)shared + warp * %d;\n#pragma unroll\n"
+                "    for (int y = 0; y < %d; y++) {\n", 16 * pitch, t->wn / 16);
+    flux__spell(s, "    __syncthreads();\n#pragma unroll\n    for (int x = 0; x < %d; x++)\n"
+                "#pragma unroll\n    for (int e = 0; e < %d; e++) "
+                "out[mma_col(e) * %d + x * 16 + mma_row(e)] = sum[x][y][e];\n"
+                "    __syncthreads();\n", t->wm / 16, sums, pitch);
+    flux__spell(s, "    for (int e = t %% %d; e < %d; e += %d) {\n"
+                "    const %s i = a0 + wi + e %% %d, j = b0 + wj + y * 16 + e / %d;\n", f->lanes,
+                16 * t->wm, f->lanes, c->index, t->wm, t->wm);
+    flux__spell(s, "    if (i < %lld && j < %lld) {\n"
+                "    const float v = out[e / %d * %d + e %% %d];\n", (long long)c->k->mnk[0],
+                (long long)c->k->mnk[1], t->wm, pitch, t->wm);
     flux__spell_epilogue(c, "float");
     flux__spell(s, "    }\n    }\n    }\n    __syncthreads();\n");
 }
 
-static void flux__spell_warp_steps(flux__coder *c, const flux__warp_tile *w, const flux__fragment *f, const flux__tile *a, const flux__tile *b) {
+static void flux__spell_warp_steps(flux__coder *c, const flux__warp_tile *w,
+                                   const flux__fragment *f, const flux__tile *a,
+                                   const flux__tile *b) {
     flux__listing *s = &c->s;
     int depth = w->k / a->size, x = w->wm / 16, y = w->wn / 16;
-    flux__spell(s, "    const %s *const as = a_tile + stage * %d + wi * %d, *const bs = b_tile + stage * %d + wj * %d;\n", a->type,
-                a->slow * a->pitch, a->row, b->slow * b->pitch, b->row);
-    flux__spell(s, "#pragma unroll\n    for (int l = 0; l < %d; l += %d) {\n    u32 x[%d][%d], y[%d][%d];\n", depth, f->k, x, f->words, y, f->words);
-    flux__spell(s, "#pragma unroll\n    for (int i = 0; i < %d; i++) mma_a_%s(x[i], as + i * %d + l * %d, %d, %d);\n", x, f->name, 16 * a->row, a->in, a->row, a->in);
-    flux__spell(s, "#pragma unroll\n    for (int j = 0; j < %d; j++) mma_b_%s(y[j], bs + j * %d + l * %d, %d, %d);\n", y, f->name, 16 * b->row, b->in, b->row, b->in);
-    flux__spell(s, "#pragma unroll\n    for (int i = 0; i < %d; i++)\n#pragma unroll\n    for (int j = 0; j < %d; j++) mma_%s(sum[i][j], x[i], y[j]);\n    }\n", x, y, f->name);
+    flux__spell(s, "    const %s *const as = a_tile + stage * %d + wi * %d, "
+                "*const bs = b_tile + stage * %d + wj * %d;\n", a->type, a->slow * a->pitch, a->row,
+                b->slow * b->pitch, b->row);
+    flux__spell(s, "#pragma unroll\n    for (int l = 0; l < %d; l += %d) {\n"
+                "    u32 x[%d][%d], y[%d][%d];\n", depth, f->k, x, f->words, y, f->words);
+    flux__spell(s, "#pragma unroll\n"
+                "    for (int i = 0; i < %d; i++) mma_a_%s(x[i], as + i * %d + l * %d, %d, %d);\n",
+                x, f->name, 16 * a->row, a->in, a->row, a->in);
+    flux__spell(s, "#pragma unroll\n"
+                "    for (int j = 0; j < %d; j++) mma_b_%s(y[j], bs + j * %d + l * %d, %d, %d);\n",
+                y, f->name, 16 * b->row, b->in, b->row, b->in);
+    flux__spell(s, "#pragma unroll\n    for (int i = 0; i < %d; i++)\n#pragma unroll\n"
+                "    for (int j = 0; j < %d; j++) mma_%s(sum[i][j], x[i], y[j]);\n    }\n", x, y,
+                f->name);
 }
 
-static void flux__code_product_by_warp(flux__coder *c, const flux__factor *fa, const flux__factor *fb, const flux__fragment *f, int units) {
+static void flux__code_product_by_warp(flux__coder *c, const flux__factor *fa,
+                                       const flux__factor *fb, const flux__fragment *f, int units) {
     flux__warp_tile w = flux__choose_warp_tile(c->k, f, units);
-    int warps = w.m / w.wm * (w.n / w.wn), threads = warps * f->lanes, depth = w.k / (flux__is_half(fa->o->dtype) ? 2 : 4), stages = 2;
-    flux__tile a = flux__tile_of(c->k, fa, f, w.m, depth, threads), b = flux__tile_of(c->k, fb, f, w.n, depth, threads);
-    int bytes_a = a.slow * a.pitch * a.size, bytes = bytes_a + b.slow * b.pitch * b.size, out = warps * 16 * (w.wm + 4) * 4;
+    int warps = w.m / w.wm * (w.n / w.wn), threads = warps * f->lanes,
+        depth = w.k / (flux__is_half(fa->o->dtype) ? 2 : 4), stages = 2;
+    flux__tile a = flux__tile_of(c->k, fa, f, w.m, depth, threads),
+        b = flux__tile_of(c->k, fb, f, w.n, depth, threads);
+    int bytes_a = a.slow * a.pitch * a.size, bytes = bytes_a + b.slow * b.pitch * b.size,
+        out = warps * 16 * (w.wm + 4) * 4;
     bool ahead = a.ahead || b.ahead;
     if (a.ahead && b.ahead) stages = 49152 / bytes < 4 ? 49152 / bytes : 4;
     flux__listing *s = &c->s;
-    flux__spell(s, "    __shared__ ALIGN16 u32 shared[%d];\n", (stages * bytes > out ? stages * bytes : out) / 4);
-    flux__spell(s, "    %s *const a_tile = (%s *)shared, *const b_tile = (%s *)(shared + %d);\n", a.type, a.type, a.type, stages * bytes_a / 4);
+    flux__spell(s, "    __shared__ ALIGN16 u32 shared[%d];\n",
+                (stages * bytes > out ? stages * bytes : out) / 4);
+    flux__spell(s, "    %s *const a_tile = (%s *)shared, *const b_tile = (%s *)(shared + %d);\n",
+                a.type, a.type, a.type, stages * bytes_a / 4);
     flux__spell_numbers(c);
-    flux__spell(s, "    const int t = (int)threadIdx.x, warp = t / %d, wi = warp %% %d * %d, wj = warp / %d * %d;\n",
-                f->lanes, w.m / w.wm, w.wm, w.m / w.wm, w.wn);
+    flux__spell(s, "    const int t = (int)threadIdx.x, warp = t / %d, wi = warp %% %d * %d, "
+                "wj = warp / %d * %d;\n", f->lanes, w.m / w.wm, w.wm, w.m / w.wm, w.wn);
     flux__spell_product_start(c, fa, fb, w.m, w.n);
     flux__spell(s, "    float sum[%d][%d][%d];\n", w.wm / 16, w.wn / 16, 256 / f->lanes);
-    flux__spell(s, "#pragma unroll\n    for (int x = 0; x < %d; x++)\n#pragma unroll\n    for (int y = 0; y < %d; y++)\n#pragma unroll\n"
-                "    for (int e = 0; e < %d; e++) sum[x][y][e] = 0;\n", w.wm / 16, w.wn / 16, 256 / f->lanes);
-    if (!a.ahead) flux__spell(s, "    %s a_words[%d];\n", a.chunk * a.size == 16 ? "words4" : "u32", a.count);
-    if (!b.ahead) flux__spell(s, "    %s b_words[%d];\n", b.chunk * b.size == 16 ? "words4" : "u32", b.count);
-    flux__spell(s, "    for (int next = 0; next < %d; next++) {\n    const %s l0 = next * %d;\n", stages - 1, c->index, depth);
+    flux__spell(s, "#pragma unroll\n    for (int x = 0; x < %d; x++)\n#pragma unroll\n"
+                "    for (int y = 0; y < %d; y++)\n#pragma unroll\n"
+                "    for (int e = 0; e < %d; e++) sum[x][y][e] = 0;\n", w.wm / 16, w.wn / 16,
+                256 / f->lanes);
+    if (!a.ahead)
+        flux__spell(s, "    %s a_words[%d];\n", a.chunk * a.size == 16 ? "words4" : "u32", a.count);
+    if (!b.ahead)
+        flux__spell(s, "    %s b_words[%d];\n", b.chunk * b.size == 16 ? "words4" : "u32", b.count);
+    flux__spell(s, "    for (int next = 0; next < %d; next++) {\n    const %s l0 = next * %d;\n",
+                stages - 1, c->index, depth);
     flux__spell_fetch(c, &a, threads, "next");
     flux__spell_fetch(c, &b, threads, "next");
     if (ahead) flux__spell(s, "    copies_end();\n");
     flux__spell_put(c, &a, threads, "next");
     flux__spell_put(c, &b, threads, "next");
-    flux__spell(s, "    }\n    int stage = 0, next = %d;\n#pragma unroll 1\n    for (%s first = 0; first < %lld; first += %d) {\n    const %s l0 = first + %d;\n",
-                stages - 1, c->index, (long long)c->k->mnk[2], depth, c->index, (stages - 1) * depth);
+    flux__spell(s, "    }\n    int stage = 0, next = %d;\n#pragma unroll 1\n"
+                "    for (%s first = 0; first < %lld; first += %d) {\n"
+                "    const %s l0 = first + %d;\n", stages - 1, c->index, (long long)c->k->mnk[2],
+                depth, c->index, (stages - 1) * depth);
     if (ahead) flux__spell(s, "    copies_left(%d);\n", stages - 2);
     flux__spell(s, "    __syncthreads();\n");
     flux__spell_fetch(c, &a, threads, "next");
@@ -345,18 +433,21 @@ static void flux__code_product_by_warp(flux__coder *c, const flux__factor *fa, c
     flux__spell_warp_steps(c, &w, f, &a, &b);
     flux__spell_put(c, &a, threads, "next");
     flux__spell_put(c, &b, threads, "next");
-    flux__spell(s, "    stage = stage == %d ? 0 : stage + 1, next = next == %d ? 0 : next + 1;\n    }\n", stages - 1, stages - 1);
+    flux__spell(s, "    stage = stage == %d ? 0 : stage + 1, next = next == %d ? 0 : next + 1;\n"
+                "    }\n", stages - 1, stages - 1);
     if (ahead) flux__spell(s, "    copies_left(0);\n");
     flux__spell_warp_sums(c, &w, f);
     flux__spell(s, "    }\n    }\n");
     c->gk->next.threads = (unsigned)threads;
     /* Two large blocks share a multiprocessor where their registers suffice: not with the next tile in them, nor with TF32's. */
-    c->gk->next.blocks = threads < 256 ? 3 : a.ahead && b.ahead && flux__is_half(fa->o->dtype) ? 2 : 1;
+    c->gk->next.blocks = threads < 256 ? 3 : a.ahead && b.ahead && flux__is_half(fa->o->dtype) ? 2
+                         : 1;
 }
 
 static void flux__code_product(flux__coder *c, const flux__gpu *g, bool tf32) {
     flux__factor a = flux__factor_of(c, 0), b = flux__factor_of(c, 1);
-    bool cores = a.o->dtype == b.o->dtype && c->k->mnk[2] > 0;          /* without inner points there is nothing for them to do */
+    /* without inner points there is nothing for them to do */
+    bool cores = a.o->dtype == b.o->dtype && c->k->mnk[2] > 0;
     const flux__fragment *f = cores ? g->driver->fragment(g->info.arch, a.o->dtype, tf32) : NULL;
     if (f) {
         flux__code_product_by_warp(c, &a, &b, f, g->info.units);

@@ -33,7 +33,8 @@
 FLUX__LEAN
 
 typedef struct flux__gpu_info {           /* what a driver says of a device */
-    char model[72], arch[40];             /* "NVIDIA H200"; as its compiler calls it: "sm_90", "gfx90a" */
+    /* "NVIDIA H200"; as its compiler calls it: "sm_90", "gfx90a" */
+    char model[72], arch[40];
     int units;                            /* multiprocessors */
 } flux__gpu_info;
 
@@ -43,12 +44,18 @@ typedef struct flux__gpu_info {           /* what a driver says of a device */
 typedef struct flux__fragment {
     const char *name;
     int k, lanes, words;                  /* words: of each operand in a lane */
-    bool ahead;                           /* the chip copies to shared memory while it computes: copy_16, copies_end, copies_left */
+    /* the chip copies to shared memory while it computes: copy_16, copies_end, copies_left */
+    bool ahead;
 } flux__fragment;
 
 enum { FLUX__GPU_NUMBER = 40 };           /* room for an error's number in words */
 
-typedef struct flux__symbol { const char *name; size_t at; bool spare; } flux__symbol;    /* a library's call; spare: done without */
+/* a library's call; spare: done without */
+typedef struct flux__symbol {
+    const char *name;
+    size_t at;
+    bool spare;
+} flux__symbol;
 
 /* Calls of a driver; those that return int give 0 or the driver's own code, for which error() has a sentence. All but
    open, count, device and close are made between enter and leave. Asking what a device is does not open it: a context
@@ -57,11 +64,13 @@ typedef struct flux__driver {
     const char *name;
     const char *dialect;                  /* source text that stands before ours */
     const char *matrices;                 /* and what it has for fragments */
-    const flux__fragment *(*fragment)(const char *arch, int dtype, bool tf32);    /* for operands of a dtype; NULL: none */
+    /* for operands of a dtype; NULL: none */
+    const flux__fragment *(*fragment)(const char *arch, int dtype, bool tf32);
     bool (*open)(char *why, size_t n);    /* finds the library and its calls, starts it */
     int (*count)(void);
     int (*device)(int id, flux__gpu_info *info);
-    int (*enter)(int id, void **before);  /* makes the device current for this thread; before: what was */
+    /* makes the device current for this thread; before: what was */
+    int (*enter)(int id, void **before);
     void (*leave)(void *before);
     void (*close)(int id);                /* what enter opened */
     int (*stream)(void **stream);
@@ -84,21 +93,29 @@ typedef struct flux__driver {
     int (*load)(void **module, const void *image);
     void (*unload)(void *module);
     int (*find)(void **function, void *module, const char *name);
-    int (*launch)(void *function, const unsigned *grid, unsigned threads, void *stream, void **args);
-    bool (*has_graphs)(void);             /* the driver has what follows: launches kept, to be launched again as one */
+    int (*launch)(void *function, const unsigned *grid, unsigned threads, void *stream,
+                  void **args);
+    /* the driver has what follows: launches kept, to be launched again as one */
+    bool (*has_graphs)(void);
     int (*graph)(void **graph);
-    int (*graph_add)(void **node, void *graph, void *after, void *function, const unsigned *grid, unsigned threads, void **args);
+    int (*graph_add)(void **node, void *graph, void *after, void *function, const unsigned *grid,
+                     unsigned threads, void **args);
     int (*graph_ready)(void **exec, void *graph);
-    int (*graph_set)(void *exec, void *node, void *function, const unsigned *grid, unsigned threads, void **args);   /* for launches to come */
+    /* for launches to come */
+    int (*graph_set)(void *exec, void *node, void *function, const unsigned *grid, unsigned threads,
+                     void **args);
     int (*graph_launch)(void *exec, void *stream);
-    void (*graph_free)(void *graph, void *exec);     /* each may be NULL; the stream has been waited for */
-    const char *(*error)(int code, char number[FLUX__GPU_NUMBER]);    /* the driver's words, or a number written there */
+    /* each may be NULL; the stream has been waited for */
+    void (*graph_free)(void *graph, void *exec);
+    /* the driver's words, or a number written there */
+    const char *(*error)(int code, char number[FLUX__GPU_NUMBER]);
     bool (*lost)(int code);               /* after such an error the device does nothing any more */
     bool (*compiler)(char *why, size_t n);/* opens the run-time compiler */
     const char *(*version)(void);         /* of the compiler; "" until it is open */
     bool (*takes)(const char *version);   /* the driver loads what such a compiler made */
     const void *calls;                    /* the compiler's, as addresses of functions */
-    int (*compile)(const char *source, const char *arch, char **log, void **image, size_t *bytes);   /* both by flux__malloc */
+    /* both by flux__malloc */
+    int (*compile)(const char *source, const char *arch, char **log, void **image, size_t *bytes);
     const char *const *components;        /* by name, NULL at the end */
     bool (*component)(const char *name);
 } flux__driver;
@@ -138,34 +155,49 @@ static int flux__log_code(char **log, int code, const char *text) {
    are computed as 64 bits and cut. */
 static const char *const flux__gpu_prelude[] = {
     "#define IF(c, x, y) ((c) ? (x) : (y))\n"
-    "#define K_f32(v) ((float)(v))\n#define K_f64(v) ((double)(v))\n#define K_w(v) ((long long)(v))\n"
-    "typedef unsigned int u32;\ntypedef unsigned long long u64;\ntypedef struct ALIGN16 { u32 x[4]; } words4;\n"
+    "#define K_f32(v) ((float)(v))\n#define K_f64(v) ((double)(v))\n"
+    "#define K_w(v) ((long long)(v))\n"
+    "typedef unsigned int u32;\ntypedef unsigned long long u64;\n"
+    "typedef struct ALIGN16 { u32 x[4]; } words4;\n"
     "#define REAL(T, X, s) \\\n"
-    "DEVICE T abs_##X(T x) { return fabs##s(x); }\\\nDEVICE T sqrt_##X(T x) { return sqrt##s(x); }\\\n"
+    "DEVICE T abs_##X(T x) { return fabs##s(x); }\\\n"
+    "DEVICE T sqrt_##X(T x) { return sqrt##s(x); }\\\n"
     "DEVICE T exp_##X(T x) { return exp##s(x); }\\\nDEVICE T log_##X(T x) { return log##s(x); }\\\n"
-    "DEVICE T log1p_##X(T x) { return log1p##s(x); }\\\nDEVICE T expm1_##X(T x) { return expm1##s(x); }\\\n"
+    "DEVICE T log1p_##X(T x) { return log1p##s(x); }\\\n"
+    "DEVICE T expm1_##X(T x) { return expm1##s(x); }\\\n"
     "DEVICE T sin_##X(T x) { return sin##s(x); }\\\nDEVICE T cos_##X(T x) { return cos##s(x); }\\\n"
-    "DEVICE T tanh_##X(T x) { return tanh##s(x); }\\\nDEVICE T erf_##X(T x) { return erf##s(x); }\\\n"
-    "DEVICE T floor_##X(T x) { return floor##s(x); }\\\nDEVICE T ceil_##X(T x) { return ceil##s(x); }\\\n"
-    "DEVICE T round_##X(T x) { return rint##s(x); }\\\nDEVICE T pow_##X(T x, T y) { return pow##s(x, y); }\\\n"
+    "DEVICE T tanh_##X(T x) { return tanh##s(x); }\\\n"
+    "DEVICE T erf_##X(T x) { return erf##s(x); }\\\n"
+    "DEVICE T floor_##X(T x) { return floor##s(x); }\\\n"
+    "DEVICE T ceil_##X(T x) { return ceil##s(x); }\\\n"
+    "DEVICE T round_##X(T x) { return rint##s(x); }\\\n"
+    "DEVICE T pow_##X(T x, T y) { return pow##s(x, y); }\\\n"
     "DEVICE T fmax_##X(T a, T b) { return a != a ? a : a > b ? a : b; }\\\n"
     "DEVICE T fmin_##X(T a, T b) { return a != a ? a : a < b ? a : b; }\\\n"
     "DEVICE T sign_##X(T x) { return x > 0 ? (T)1 : x < 0 ? (T)-1 : x; }\\\n"
-    "DEVICE T sigmoid_##X(T x) { T e = exp##s(-fabs##s(x)); return (x < 0 ? e : (T)1) / ((T)1 + e); }\\\n"
+    "DEVICE T sigmoid_##X(T x) { T e = exp##s(-fabs##s(x)); "
+    "return (x < 0 ? e : (T)1) / ((T)1 + e); }\\\n"
     "DEVICE T softplus_##X(T x) { return (x > 0 ? x : (T)0) + log1p##s(exp##s(-fabs##s(x))); }\\\n"
-    "DEVICE T gelu_##X(T x) { return x * sigmoid_##X(x * ((T)1.5957691216057308 + (T)0.07135481627260025 * x * x)); }\\\n"
-    "DEVICE T gelu_slope_##X(T x) {\\\n    const T u = (T)1.5957691216057308, v = (T)0.07135481627260025;\\\n"
-    "    const T c = x > 10 ? (T)10 : x < -10 ? (T)-10 : x, e = exp##s(-fabs##s(c * (u + v * c * c))), r = (T)1 / ((T)1 + e);\\\n"
+    "DEVICE T gelu_##X(T x) { return x * sigmoid_##X(x * ((T)1.5957691216057308 + "
+    "(T)0.07135481627260025 * x * x)); }\\\n"
+    "DEVICE T gelu_slope_##X(T x) {\\\n"
+    "    const T u = (T)1.5957691216057308, v = (T)0.07135481627260025;\\\n"
+    "    const T c = x > 10 ? (T)10 : x < -10 ? (T)-10 : x, "
+    "e = exp##s(-fabs##s(c * (u + v * c * c))), r = (T)1 / ((T)1 + e);\\\n"
     "    return (x > 0 ? r : e * r) + c * (u + 3 * v * c * c) * r * (e * r);\\\n}\\\n"
-    "DEVICE T sum_##X(T a, T b) { return a + b; }\\\nDEVICE T prod_##X(T a, T b) { return a * b; }\n"
+    "DEVICE T sum_##X(T a, T b) { return a + b; }\\\n"
+    "DEVICE T prod_##X(T a, T b) { return a * b; }\n"
     "REAL(float, f32, f)\nREAL(double, f64, )\n",
     "#define WHOLE(T, U, X) \\\n"
-    "DEVICE T sum_##X(T a, T b) { return (T)((U)a + (U)b); }\\\nDEVICE T prod_##X(T a, T b) { return (T)((U)a * (U)b); }\\\n"
-    "DEVICE T fmax_##X(T a, T b) { return a > b ? a : b; }\\\nDEVICE T fmin_##X(T a, T b) { return a < b ? a : b; }\n"
+    "DEVICE T sum_##X(T a, T b) { return (T)((U)a + (U)b); }\\\n"
+    "DEVICE T prod_##X(T a, T b) { return (T)((U)a * (U)b); }\\\n"
+    "DEVICE T fmax_##X(T a, T b) { return a > b ? a : b; }\\\n"
+    "DEVICE T fmin_##X(T a, T b) { return a < b ? a : b; }\n"
     "WHOLE(int, u32, i32)\nWHOLE(long long, u64, i64)\n"
     "DEVICE long long abs_w(long long x) { return x < 0 ? -x : x; }\n"
     "DEVICE long long sign_w(long long x) { return (x > 0) - (x < 0); }\n"
-    "DEVICE long long floor_w(long long x) { return x; }\nDEVICE long long ceil_w(long long x) { return x; }\n"
+    "DEVICE long long floor_w(long long x) { return x; }\n"
+    "DEVICE long long ceil_w(long long x) { return x; }\n"
     "DEVICE long long round_w(long long x) { return x; }\n"
     "DEVICE long long fmax_w(long long a, long long b) { return a > b ? a : b; }\n"
     "DEVICE long long fmin_w(long long a, long long b) { return a < b ? a : b; }\n"
@@ -176,52 +208,68 @@ static const char *const flux__gpu_prelude[] = {
     "    return (long long)y;\n}\n"
     /* a float as an integer: towards zero, the nearest there is if out of range, 0 for NaN */
     "#define CUT(name, F, T, least, beyond, most) \\\n"
-    "DEVICE T name(F v) { return v >= (beyond) ? (T)(most) : v > (least) ? (T)v : v <= (least) ? (T)(least) : (T)0; }\n"
+    "DEVICE T name(F v) { return v >= (beyond) ? (T)(most) : v > (least) ? (T)v : v <= (least) ? "
+    "(T)(least) : (T)0; }\n"
     "CUT(f32_i32, float, int, -2147483648.0f, 2147483648.0f, 2147483647)\n"
     "CUT(f64_i32, double, int, -2147483648.0, 2147483647.0, 2147483647)\n"
-    "CUT(f32_i64, float, long long, -9223372036854775808.0f, 9223372036854775808.0f, 9223372036854775807LL)\n"
-    "CUT(f64_i64, double, long long, -9223372036854775808.0, 9223372036854775808.0, 9223372036854775807LL)\n"
-    "CUT(f32_u8, float, unsigned char, 0.0f, 255.0f, 255)\nCUT(f64_u8, double, unsigned char, 0.0, 255.0, 255)\n"
-    "#define f32_f64(v) ((double)(v))\n#define f64_f32(v) ((float)(v))\n#define i32_f32(v) ((float)(v))\n"
-    "#define i32_f64(v) ((double)(v))\n#define i32_i64(v) ((long long)(v))\n#define i64_f32(v) ((float)(v))\n"
+    "CUT(f32_i64, float, long long, -9223372036854775808.0f, 9223372036854775808.0f, "
+    "9223372036854775807LL)\n"
+    "CUT(f64_i64, double, long long, -9223372036854775808.0, 9223372036854775808.0, "
+    "9223372036854775807LL)\n"
+    "CUT(f32_u8, float, unsigned char, 0.0f, 255.0f, 255)\n"
+    "CUT(f64_u8, double, unsigned char, 0.0, 255.0, 255)\n"
+    "#define f32_f64(v) ((double)(v))\n#define f64_f32(v) ((float)(v))\n"
+    "#define i32_f32(v) ((float)(v))\n"
+    "#define i32_f64(v) ((double)(v))\n#define i32_i64(v) ((long long)(v))\n"
+    "#define i64_f32(v) ((float)(v))\n"
     "#define i64_f64(v) ((double)(v))\n#define i64_i32(v) ((int)(v))\n",
     "DEVICE float bf16_float(unsigned short h) { return FLOAT_OF((u32)h << 16); }\n"
     "DEVICE unsigned short float_bf16(float x) {\n    u32 u = BITS_OF(x);\n"
     "    return (unsigned short)(x != x ? 0x7fc0 : (u + 0x7fff + ((u >> 16) & 1)) >> 16);\n}\n"
-    "#define f32_bf16_round(x) bf16_float(float_bf16(x))\n#define f32_f16_round(x) f16_float(float_f16(x))\n"
+    "#define f32_bf16_round(x) bf16_float(float_bf16(x))\n"
+    "#define f32_f16_round(x) f16_float(float_f16(x))\n"
     /* where the largest (max) or smallest stands: the first of equals, but the first NaN before all others */
     "#define ARG(T, X) \\\n"
-    "DEVICE int beats_##X(T x, T best, int max) { return best == best && (x != x || (max ? x > best : x < best)); }\\\n"
+    "DEVICE int beats_##X(T x, T best, int max) { return best == best && (x != x || (max ? x > "
+    "best : x < best)); }\\\n"
     "DEVICE int later_##X(T x, long long at, T best, long long index, int max) {\\\n"
-    "    return at >= 0 && (index < 0 || beats_##X(x, best, max) || (!beats_##X(best, x, max) && at < index));\\\n}\n"
+    "    return at >= 0 && (index < 0 || beats_##X(x, best, max) || (!beats_##X(best, x, "
+    "max) && at < index));\\\n}\n"
     "ARG(float, f32)\nARG(double, f64)\nARG(int, i32)\nARG(long long, i64)\n",
     /* random numbers, bit for bit as in cpu/random.h */
     "DEVICE void words(u64 key, u64 stream, u64 counter, u32 *w) {\n"
-    "    u32 c0 = (u32)counter, c1 = (u32)(counter >> 32), c2 = (u32)stream, c3 = (u32)(stream >> 32);\n"
+    "    u32 c0 = (u32)counter, c1 = (u32)(counter >> 32), c2 = (u32)stream, "
+    "c3 = (u32)(stream >> 32);\n"
     "    u32 k0 = (u32)key, k1 = (u32)(key >> 32);\n"
     "    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {\n"
     "        u64 p = (u64)c0 * 0xD2511F53u, q = (u64)c2 * 0xCD9E8D57u;\n"
-    "        c0 = (u32)(q >> 32) ^ c1 ^ k0, c2 = (u32)(p >> 32) ^ c3 ^ k1, c1 = (u32)q, c3 = (u32)p;\n    }\n"
+    "        c0 = (u32)(q >> 32) ^ c1 ^ k0, c2 = (u32)(p >> 32) ^ c3 ^ k1, c1 = (u32)q, "
+    "c3 = (u32)p;\n    }\n"
     "    w[0] = c0, w[1] = c1, w[2] = c2, w[3] = c3;\n}\n"
     "DEVICE float uniform(u64 key, u64 stream, long long i) {\n    u32 w[4];\n"
-    "    words(key, stream, (u64)i >> 2, w);\n    return (float)(int)(w[i & 3] >> 8) * 5.9604644775390625e-8f;\n}\n"
+    "    words(key, stream, (u64)i >> 2, w);\n"
+    "    return (float)(int)(w[i & 3] >> 8) * 5.9604644775390625e-8f;\n}\n"
     "DEVICE float radius(u32 w) {\n"
     "    u32 b = BITS_OF(((float)(int)(w >> 1) + 1.0f) * 4.65661287e-10f) - 0x3f3504f3u;\n"
-    "    float e = (float)((int)b >> 23), f = FLOAT_OF((b & 0x7fffffu) + 0x3f3504f3u) - 1.0f, z = f * f;\n"
+    "    float e = (float)((int)b >> 23), f = FLOAT_OF((b & 0x7fffffu) + 0x3f3504f3u) - 1.0f, "
+    "z = f * f;\n"
     "    float p = -0.0759919658f;\n"
-    "    p = p * f + 0.127297074f; p = p * f + -0.131613865f; p = p * f + 0.142079964f; p = p * f + -0.166237861f;\n"
+    "    p = p * f + 0.127297074f; p = p * f + -0.131613865f; p = p * f + 0.142079964f; "
+    "p = p * f + -0.166237861f;\n"
     "    p = p * f + 0.200008228f; p = p * f + -0.250007987f; p = p * f + 0.333333403f;\n"
     "    float y = z * -0.5f + z * f * p;\n"
     "    return sqrtf((e * 0.693147182f + (f + y)) * -2.0f);\n}\n"
     "DEVICE float circle(u32 w, u32 quarters) {\n"
     "    u32 j = (w + 0x20000000u) >> 30, k = j + quarters;\n"
     "    float r = (float)(int)(w - (j << 30)) * 1.46291807e-9f, z = r * r;\n"
-    "    float p = ((2.75806656e-06f * z + -0.000198463487f) * z + 0.00833336543f) * z + -0.166666672f;\n"
+    "    float p = ((2.75806656e-06f * z + -0.000198463487f) * z + 0.00833336543f) * z + "
+    "-0.166666672f;\n"
     "    float q = (2.45242463e-05f * z + -0.00138882315f) * z + 0.0416666679f;\n"
     "    float s = r + z * r * p, c = 1.0f + (z * -0.5f + z * z * q);\n"
     "    return FLOAT_OF(BITS_OF(k & 1u ? c : s) ^ ((k & 2u) << 30));\n}\n"
     "DEVICE float normal(u64 key, u64 stream, long long i) {\n    u32 w[4], at = (u32)i & 2u;\n"
-    "    words(key, stream, (u64)i >> 2, w);\n    return radius(w[at]) * circle(w[at + 1], i & 1 ? 0u : 1u);\n}\n"
+    "    words(key, stream, (u64)i >> 2, w);\n"
+    "    return radius(w[at]) * circle(w[at + 1], i & 1 ? 0u : 1u);\n}\n"
 };
 
 static const char *const flux__formulas[] = {
@@ -230,7 +278,8 @@ static const char *const flux__formulas[] = {
 };
 static const char *const flux__class_names[] = { "f32", "f64", "i32", "i64" };
 static const char *const flux__class_types[] = { "float", "double", "int", "long long" };
-static const char *const flux__dtype_types[] = { "float", "double", "unsigned short", "unsigned short", "int", "long long",
+static const char *const flux__dtype_types[] = { "float", "double", "unsigned short",
+                                                 "unsigned short", "int", "long long",
                                                  "unsigned char", "unsigned char" };
 
 /* ---- text that grows */
@@ -241,7 +290,8 @@ static FLUX__PRINTF(2, 3) void flux__spell(flux__listing *s, const char *format,
     for (int tries = 0; tries < 2 && !s->failed; tries++) {
         va_list args;
         va_start(args, format);
-        int room = s->room - s->n, n = vsnprintf(s->text ? s->text + s->n : NULL, (size_t)room, format, args);
+        int room = s->room - s->n,
+            n = vsnprintf(s->text ? s->text + s->n : NULL, (size_t)room, format, args);
         va_end(args);
         if (n >= 0 && n < room) {
             s->n += n;
@@ -265,29 +315,37 @@ enum { FLUX__SLOTS = 8, FLUX__SLOT_BYTES = FLUX__PIECE, FLUX__STATUS_WORDS = 8, 
 
 typedef struct flux__gpu_counters {
     int64_t launches;                     /* kernels that were started, in graphs and out of them */
-    int64_t graphs, graph_launches, graph_updates;       /* graphs made; their launches; kernels in them that got other arguments */
-    int64_t waits;                        /* the host waited for a device, or looked whether it had to */
+    /* graphs made; their launches; kernels in them that got other arguments */
+    int64_t graphs, graph_launches, graph_updates;
+    /* the host waited for a device, or looked whether it had to */
+    int64_t waits;
     int64_t ahead;                        /* uploads beside the device's work */
     int64_t allocations, uploads, downloads, bytes_up, bytes_down, programs_compiled, programs_read;
 } flux__gpu_counters;
 
 typedef struct flux__slot {               /* pinned memory between the host's and the device's */
     void *memory, *event;
-    bool busy, used;                      /* a thread fills or empties it; its event stands for a copy */
+    /* a thread fills or empties it; its event stands for a copy */
+    bool busy, used;
 } flux__slot;
 
 typedef struct flux__gpu {
     const flux__driver *driver;
-    int id, lost;                         /* lost: the code of the error after which the device does nothing more */
-    int process;                          /* that opened it: one forked later may make no call of the driver */
-    bool open, pending;                   /* pending: a kernel that tells of bad indices was queued since the last look */
+    /* lost: the code of the error after which the device does nothing more */
+    int id, lost;
+    /* that opened it: one forked later may make no call of the driver */
+    int process;
+    /* pending: a kernel that tells of bad indices was queued since the last look */
+    bool open, pending;
     flux__gpu_info info;
     void *stream, *status;
     flux__slot slot[FLUX__SLOTS];         /* taken in turn */
     unsigned turn;
-    void *copies, *reached;               /* the stream of copies ahead, or NULL; where the other one was when a copy began */
+    /* the stream of copies ahead, or NULL; where the other one was when a copy began */
+    void *copies, *reached;
     bool alone;                           /* it could not be made: all goes on one stream */
-    struct { const void *at; size_t bytes; void *event; } coming[FLUX__COMING];    /* copies ahead that the stream has not waited for: */
+    /* copies ahead that the stream has not waited for: */
+    struct { const void *at; size_t bytes; void *event; } coming[FLUX__COMING];
     unsigned came, comes;                 /* numbers came ... comes - 1 */
     flux__gpu_fn *known[256];             /* compiled kernels */
     void **module;
@@ -297,27 +355,37 @@ typedef struct flux__gpu {
     flux__gpu_counters counters;
 } flux__gpu;
 
-typedef struct flux__gpu_param { char kind; int what; } flux__gpu_param;   /* p: slot; n: value; k: value's key; t: its stream; f: the node's number; s: scratch; e: errors */
+/* p: slot; n: value; k: value's key; t: its stream; f: the node's number; s: scratch; e: errors */
+typedef struct flux__gpu_param {
+    char kind;
+    int what;
+} flux__gpu_param;
 
 /* Blocks along x that a launch has at most; what is more is done in turns. AMD's hardware counts the threads along a side in 32
    bits, and there are 1024 to a block at most. */
 #ifndef FLUX__GPU_BLOCKS
 #  define FLUX__GPU_BLOCKS (1 << 20)
 #endif
-static unsigned flux__gpu_blocks(int64_t n) { return (unsigned)(n < FLUX__GPU_BLOCKS ? n : FLUX__GPU_BLOCKS); }
+static unsigned flux__gpu_blocks(int64_t n) {
+    return (unsigned)(n < FLUX__GPU_BLOCKS ? n : FLUX__GPU_BLOCKS);
+}
 
 typedef struct flux__gpu_step {           /* one launch */
     char *text;                           /* its source; NULL once compiled */
     char name[40];
     flux__gpu_fn *fn;
-    unsigned grid[3], threads, blocks;    /* blocks: that are to fit into a multiprocessor at once; 0: the compiler's choice, which may spill */
+    /* blocks: that are to fit into a multiprocessor at once; 0: the compiler's choice, which may
+       spill */
+    unsigned grid[3], threads, blocks;
 } flux__gpu_step;
 
 typedef struct flux__gpu_kernel {
-    flux__gpu_step *step, next;           /* its launches, one after the other; the one that is being written */
+    /* its launches, one after the other; the one that is being written */
+    flux__gpu_step *step, next;
     int launches, step_room, nparam, param_room;
     flux__gpu_param *param;
-    void **args;                          /* a launch's arguments, as they were last: addresses, then what they point at */
+    /* a launch's arguments, as they were last: addresses, then what they point at */
+    void **args;
     bool stale;                           /* they have changed since the replay was told */
     struct flux__replay *replay;          /* of the row that starts with it, or NULL */
     int runs;                             /* of that row; < 0: it is not to be replayed */
@@ -339,7 +407,8 @@ static int flux__coder_param(flux__coder *c, char kind, int what, const char *ty
     flux__gpu_kernel *gk = c->gk;
     for (int i = 0; i < gk->nparam; i++)
         if (gk->param[i].kind == kind && gk->param[i].what == what) return i;
-    flux__gpu_param *p = (flux__gpu_param *)flux__grow(gk->param, &gk->param_room, gk->nparam + 1, sizeof *p);
+    flux__gpu_param *p = (flux__gpu_param *)flux__grow(gk->param, &gk->param_room, gk->nparam + 1,
+                                                       sizeof *p);
     if (!p) {
         c->failed = true;
         return 0;
@@ -380,7 +449,8 @@ static void flux__spell_place(const flux__coder *c, flux__listing *s, int i) {
 
 /* An element as memory has it, as its class, and the other way. */
 static void flux__spell_loaded(flux__listing *s, int dtype, const char *x) {
-    static const char *const how[] = { "%s", "%s", "f16_float(%s)", "bf16_float(%s)", "%s", "%s", "(int)%s", "(int)(%s != 0)" };
+    static const char *const how[] = { "%s", "%s", "f16_float(%s)", "bf16_float(%s)", "%s", "%s",
+                                       "(int)%s", "(int)(%s != 0)" };
     const char *at = strchr(how[dtype], '%');
     flux__spell(s, "%.*s%s%s", (int)(at - how[dtype]), how[dtype], x, at + 2);
 }
@@ -397,7 +467,8 @@ static void flux__spell_stored(flux__listing *s, int dtype, int cls, const char 
     }
     if (own == cls) snprintf(y, sizeof y, "%s", x);
     else snprintf(y, sizeof y, "%s_%s(%s)", flux__class_names[cls], flux__class_names[own], x);
-    flux__spell(s, dtype == FLUX_F16 ? "float_f16(%s)" : dtype == FLUX_BF16 ? "float_bf16(%s)" : dtype == FLUX_U8 ? "(unsigned char)%s" : "%s", y);
+    flux__spell(s, dtype == FLUX_F16 ? "float_f16(%s)" : dtype == FLUX_BF16 ? "float_bf16(%s)"
+                : dtype == FLUX_U8 ? "(unsigned char)%s" : "%s", y);
 }
 
 static void flux__spell_store(flux__coder *c, int i, const char *indent) {
@@ -414,7 +485,8 @@ static void flux__spell_store(flux__coder *c, int i, const char *indent) {
 
 static void flux__spell_random(flux__coder *c, int i) {
     const flux__value *v = &c->k->value[i];
-    int key = flux__coder_param(c, 'k', i, "unsigned long long"), stream = flux__coder_param(c, 't', i, "unsigned long long");
+    int key = flux__coder_param(c, 'k', i, "unsigned long long"),
+        stream = flux__coder_param(c, 't', i, "unsigned long long");
     flux__spell(&c->s, "%s(p%d, p%d, ", v->op == FLUX__NORMAL ? "normal" : "uniform", key, stream);
     flux__spell_place(c, &c->s, i);
     flux__spell(&c->s, ");\n");
@@ -451,9 +523,11 @@ static void flux__spell_line(flux__coder *c, int i) {
     case FLUX__V_OP:
         c->ops[v->op] = (uint8_t)(c->ops[v->op] | 1u << v->cls);
         flux__spell(s, "%s_%s_op(v%d, v%d, v%d);\n",
-                    flux__op_names[v->op], flux__class_names[v->cls], v->a, v->b < 0 ? v->a : v->b, v->c < 0 ? v->a : v->c);
+                    flux__op_names[v->op], flux__class_names[v->cls], v->a, v->b < 0 ? v->a : v->b,
+                    v->c < 0 ? v->a : v->c);
         break;
-    case FLUX__V_ROUND: flux__spell(s, "f32_%s_round(v%d);\n", flux__dtypes[v->op].name, v->a); break;
+    case FLUX__V_ROUND: flux__spell(s, "f32_%s_round(v%d);\n", flux__dtypes[v->op].name,
+                                    v->a); break;
     case FLUX__V_WRAP: {
         flux__listing cut = { NULL, 0, 0, false };
         snprintf(x, sizeof x, "v%d", v->a);
@@ -465,7 +539,8 @@ static void flux__spell_line(flux__coder *c, int i) {
     default: {                            /* CONVERT */
         int from = c->k->value[v->a].cls;
         if (from == v->cls) flux__spell(s, "v%d;\n", v->a);
-        else flux__spell(s, "%s_%s(v%d);\n", flux__class_names[from], flux__class_names[v->cls], v->a);
+        else flux__spell(s, "%s_%s(v%d);\n", flux__class_names[from], flux__class_names[v->cls],
+                         v->a);
         break;
     }
     }
@@ -489,15 +564,18 @@ static bool flux__coder_finish(flux__coder *c) {
     flux__listing all = { NULL, 0, 0, false };
     uint64_t h[2] = { 0xcbf29ce484222325u, 0x84222325cbf29ce4u };
     flux__gpu_kernel *gk = c->gk;
-    flux__gpu_step *step = (flux__gpu_step *)flux__grow(gk->step, &gk->step_room, gk->launches + 1, sizeof *step);
+    flux__gpu_step *step = (flux__gpu_step *)flux__grow(gk->step, &gk->step_room, gk->launches + 1,
+                                                        sizeof *step);
     if (!step) return false;
     gk->step = step;
     if (!c->s.failed && !c->params.failed && !c->failed) {
-        flux__spell(&all, "(%s) {\n%s}\n", c->params.text ? c->params.text : "", c->s.text ? c->s.text : "");
+        flux__spell(&all, "(%s) {\n%s}\n", c->params.text ? c->params.text : "",
+                    c->s.text ? c->s.text : "");
         if (!all.failed) flux__hash_bytes(h, all.text, (size_t)all.n);
     }
     c->s.n = 0;
-    snprintf(gk->next.name, sizeof gk->next.name, "k%016llx%016llx", (unsigned long long)h[0], (unsigned long long)h[1]);
+    snprintf(gk->next.name, sizeof gk->next.name, "k%016llx%016llx", (unsigned long long)h[0],
+             (unsigned long long)h[1]);
     gk->next.text = all.text;
     gk->step[gk->launches++] = gk->next;
     flux__step_start(&gk->next);

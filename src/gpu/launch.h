@@ -44,11 +44,14 @@ static void flux__replay_drop(flux__gpu_kernel *gk);
 enum {
     FLUX__REPLAY_AFTER = 2,               /* runs one by one */
     FLUX__REPLAY_LEAST = 3,               /* launches that are worth a graph */
-    FLUX__REPLAY_MOST = 1 << 16           /* changes, then it is made anew: ROCm takes new memory for each */
+    /* changes, then it is made anew: ROCm takes new memory for each */
+    FLUX__REPLAY_MOST = 1 << 16
 };
 
-static void flux__gpu_arg(const flux__run *r, const flux__kernel *k, const flux__gpu *g, const flux__gpu_param *p, void *out) {
-    const flux__value *v = p->kind == 'n' || p->kind == 'k' || p->kind == 't' ? &k->value[p->what] : NULL;
+static void flux__gpu_arg(const flux__run *r, const flux__kernel *k, const flux__gpu *g,
+                          const flux__gpu_param *p, void *out) {
+    const flux__value *v = p->kind == 'n' || p->kind == 'k' || p->kind == 't' ? &k->value[p->what]
+                           : NULL;
     switch (p->kind) {
     case 'p': memcpy(out, &r->ptr[p->what], sizeof(void *)); break;
     case 's': memcpy(out, &k->scratch_at, sizeof(void *)); break;
@@ -69,7 +72,9 @@ static bool flux__gpu_args(const flux__run *r, const flux__kernel *k, flux__gpu 
         if (memcmp(gk->args[i], &now, 8) != 0) gk->stale = true;
         memcpy(gk->args[i], &now, 8);
         if (gk->param[i].kind == 'e') g->pending = true;
-        if ((gk->param[i].kind == 'p' || gk->param[i].kind == 's') && !flux__gpu_await(g, (const void *)(uintptr_t)now, 1)) return false;
+        if ((gk->param[i].kind == 'p' || gk->param[i].kind == 's') &&
+            !flux__gpu_await(g, (const void *)(uintptr_t)now, 1))
+            return false;
     }
     return true;
 }
@@ -114,7 +119,8 @@ static bool flux__replay_make(flux__gpu *g, flux__kernel *k, int n) {
     for (int i = 0; i < n && ok; i++) {
         flux__gpu_kernel *gk = (flux__gpu_kernel *)k[i].ready;
         for (int l = 0; l < gk->launches && ok; l++, at++)
-            ok = g->driver->graph_add(&p->node[at], p->graph, at ? p->node[at - 1] : NULL, gk->step[l].fn->function, gk->step[l].grid,
+            ok = g->driver->graph_add(&p->node[at], p->graph, at ? p->node[at - 1] : NULL,
+                                      gk->step[l].fn->function, gk->step[l].grid,
                                       gk->step[l].threads, gk->args) == 0;
         gk->stale = false;
     }
@@ -130,7 +136,9 @@ static bool flux__replay_update(flux__gpu *g, flux__replay *p, flux__kernel *k, 
         flux__gpu_kernel *gk = (flux__gpu_kernel *)k[i].ready;
         for (int l = 0; l < gk->launches && gk->stale; l++) {
             const flux__gpu_step *step = &gk->step[l];
-            if (g->driver->graph_set(p->exec, node[l], step->fn->function, step->grid, step->threads, gk->args) != 0) return false;
+            if (g->driver->graph_set(p->exec, node[l], step->fn->function, step->grid,
+                                     step->threads, gk->args) != 0)
+                return false;
             g->counters.graph_updates++, p->told++;
         }
         gk->stale = false;
@@ -143,9 +151,13 @@ static bool flux__replay_update(flux__gpu *g, flux__replay *p, flux__kernel *k, 
 static bool flux__replay_launch(flux__gpu *g, flux__kernel *k, int n) {
     flux__gpu_kernel *first = (flux__gpu_kernel *)k->ready;
     if (!g->replaying || first->runs < 0) return false;
-    if (first->replay && (first->replay->dead || first->replay->told >= FLUX__REPLAY_MOST)) flux__replay_free(first, !first->replay->dead);
-    if (!first->replay && (first->runs++ < FLUX__REPLAY_AFTER || flux__row_launches(k, n) < FLUX__REPLAY_LEAST)) return false;
-    bool ready = (first->replay || flux__replay_make(g, k, n)) && flux__replay_update(g, first->replay, k, n);
+    if (first->replay && (first->replay->dead || first->replay->told >= FLUX__REPLAY_MOST))
+        flux__replay_free(first, !first->replay->dead);
+    if (!first->replay &&
+        (first->runs++ < FLUX__REPLAY_AFTER || flux__row_launches(k, n) < FLUX__REPLAY_LEAST))
+        return false;
+    bool ready = (first->replay || flux__replay_make(g, k, n)) &&
+                 flux__replay_update(g, first->replay, k, n);
     int code = ready ? g->driver->graph_launch(first->replay->exec, g->stream) : -1;
     if (code == 0) {
         g->counters.graph_launches++;
@@ -155,13 +167,15 @@ static bool flux__replay_launch(flux__gpu *g, flux__kernel *k, int n) {
     if (ready && g->driver->lost(code)) return flux__gpu_ok(g, code, "launching a plan's kernels");
     if (first->replay) flux__replay_free(first, true);
     first->runs = -1;
-    flux__note(FLUX_LOG_DEBUG, "gpu.replay", false, "%s device %d: a plan's %d kernels can't be replayed as a graph: they are launched one by one",
-               g->driver->name, g->id, n);
+    flux__note(FLUX_LOG_DEBUG, "gpu.replay", false,
+               "%s device %d: a plan's %d kernels can't be replayed as a graph: they are launched "
+               "one by one", g->driver->name, g->id, n);
     return false;
 }
 
 static int flux__gpu_start(flux__gpu *g, const flux__gpu_kernel *gk, int l) {
-    return g->driver->launch(gk->step[l].fn->function, gk->step[l].grid, gk->step[l].threads, g->stream, gk->args);
+    return g->driver->launch(gk->step[l].fn->function, gk->step[l].grid, gk->step[l].threads,
+                             g->stream, gk->args);
 }
 
 /* A launch may need memory of the driver's own (what a kernel's threads spill): if it fails, the pool gives back what it
@@ -192,7 +206,8 @@ static int flux__gpu_run(flux__run *r, flux__kernel *k, int n) {
     if (!g) return 0;
     for (int i = 0; i < n && ok; i++) ok = flux__gpu_args(r, &k[i], g);
     if (ok && flux__replay_launch(g, k, n)) done = n;
-    while (ok && done < n && !g->lost && (g = flux__gpu_launch(g, &k[done], &before)) != NULL) done++;
+    while (ok && done < n && !g->lost && (g = flux__gpu_launch(g, &k[done], &before)) != NULL)
+        done++;
     if (g) flux__gpu_leave(g, before);
     return done;
 }

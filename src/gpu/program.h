@@ -29,9 +29,11 @@ FLUX__LEAN
 /* The formula of an operation in a class: FLUX__F(exp)(a) becomes exp_f32(a), FLUX__K and FLUX__IF likewise. */
 static void flux__spell_formula(flux__listing *s, int op, int cls) {
     bool whole = cls >= FLUX__I32C;
-    const char *T = flux__class_types[cls], *suffix = whole ? "w" : flux__class_names[cls], *p = flux__formulas[op];
-    flux__spell(s, "DEVICE %s %s_%s_op(%s a%s, %s b%s, %s c%s) {\n", T, flux__op_names[op], flux__class_names[cls], T, whole ? "_" : "", T, whole ? "_" : "",
-                T, whole ? "_" : "");
+    const char *T = flux__class_types[cls], *suffix = whole ? "w" : flux__class_names[cls],
+        *p = flux__formulas[op];
+    flux__spell(s, "DEVICE %s %s_%s_op(%s a%s, %s b%s, %s c%s) {\n", T, flux__op_names[op],
+                flux__class_names[cls], T, whole ? "_" : "", T, whole ? "_" : "", T,
+                whole ? "_" : "");
     if (whole) flux__spell(s, "    long long a = a_, b = b_, c = c_;\n");
     flux__spell(s, "    return (%s)(", T);
     while (*p) {
@@ -92,7 +94,8 @@ static bool flux__code_fused(flux__coder *c, flux__kernel *k, int units) {
     return flux__coder_finish(c);
 }
 
-static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *graph, flux__kernel *k, const flux__gpu *g) {
+static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *graph, flux__kernel *k,
+                              const flux__gpu *g) {
     const flux_tensor *t = k->node >= 0 ? graph->node[k->node] : NULL;
     int out = plan->nleaf + k->node;
     if (k->kind == FLUX__K_FUSED) return flux__code_fused(c, k, g->info.units);

@@ -38,9 +38,11 @@ static void flux__spell_coordinates(flux__coder *c, const flux_shape *shape) {
 
 static void flux__spell_each(flux__coder *c, int64_t n) {
     int64_t blocks = (n + 255) / 256;
-    flux__spell(&c->s, "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; o += (%s)gridDim.x * 256) {\n",
-                c->index, c->index, (long long)n, c->index);
-    c->gk->next.threads = 256, c->gk->next.blocks = 1, c->gk->next.grid[0] = flux__gpu_blocks(blocks);
+    flux__spell(&c->s,
+                "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; "
+                "o += (%s)gridDim.x * 256) {\n", c->index, c->index, (long long)n, c->index);
+    c->gk->next.threads = 256, c->gk->next.blocks = 1,
+        c->gk->next.grid[0] = flux__gpu_blocks(blocks);
 }
 
 /* Adds x to sum, in the class of the dtype; half formats are summed in f32. */
@@ -57,13 +59,17 @@ static void flux__spell_result(flux__coder *c, int p, int dtype) {
     flux__spell(&c->s, ";\n    }\n");
 }
 
-static void flux__spell_zero(flux__coder *c, int dtype) { flux__spell(&c->s, "    %s sum = 0;\n", flux__class_types[flux__class_of(dtype)]); }
+static void flux__spell_zero(flux__coder *c, int dtype) {
+    flux__spell(&c->s, "    %s sum = 0;\n", flux__class_types[flux__class_of(dtype)]);
+}
 
 /* Adds where number `var` of some elements lies, by strides of their dims. */
-static void flux__spell_number_at(flux__listing *s, const flux_shape *shape, const int64_t *stride, const char *var) {
+static void flux__spell_number_at(flux__listing *s, const flux_shape *shape, const int64_t *stride,
+                                  const char *var) {
     int64_t before = 1;
     for (int d = 0; d < shape->ndim; d++) {
-        flux__spell(s, " + (%s / %lld %% %lld) * %lld", var, (long long)before, (long long)shape->dim[d], (long long)stride[d]);
+        flux__spell(s, " + (%s / %lld %% %lld) * %lld", var, (long long)before,
+                    (long long)shape->dim[d], (long long)stride[d]);
         before *= shape->dim[d];
     }
 }
@@ -73,38 +79,51 @@ static void flux__code_gather(flux__coder *c, const flux_tensor *t, int out) {
     const flux__operand *x = &c->k->operand[0], *index = &c->k->operand[1];
     int dim = (int)t->arg.i[0], nd = x->shape.ndim, ni = index->shape.ndim, dtype = t->dtype;
     flux_shape whole = flux__dims(t);
-    int px = flux__coder_slot(c, x->src, dtype), pi = flux__coder_slot(c, index->src, FLUX_I64), po = flux__coder_slot(c, out, dtype);
+    int px = flux__coder_slot(c, x->src, dtype), pi = flux__coder_slot(c, index->src, FLUX_I64),
+        po = flux__coder_slot(c, out, dtype);
     int pe = flux__coder_param(c, 'e', 0, "long long *");
     int64_t rows = x->shape.dim[dim], before = 1;
     flux__listing *s = &c->s;
     flux__spell_each(c, flux__count(&whole));
     flux__spell_coordinates(c, &whole);
     flux__spell(s, "    long long id = p%d[%lld", pi, (long long)index->offset);
-    for (int d = 0; d < ni; d++) flux__spell(s, " + d%d * %lld", dim + d, (long long)index->stride[d]);
-    flux__spell(s, "];\n    if (id < 0 || id >= %lld) {\n    p%d[1] = id, p%d[2] = 0", (long long)rows, pe, pe);
+    for (int d = 0; d < ni; d++)
+        flux__spell(s, " + d%d * %lld", dim + d, (long long)index->stride[d]);
+    flux__spell(s, "];\n    if (id < 0 || id >= %lld) {\n    p%d[1] = id, p%d[2] = 0",
+                (long long)rows, pe, pe);
     for (int d = 0; d < ni; d++) {
         flux__spell(s, " + d%d * %lld", dim + d, (long long)before);
         before *= index->shape.dim[d];
     }
-    flux__spell(s, ", p%d[3] = %d, p%d[4] = %lld, p%d[5] = 0, p%d[0] = 1;\n    id = 0;\n    }\n", pe, dim, pe, (long long)rows, pe, pe);
-    flux__spell(s, "    p%d[o] = p%d[%lld + (%s)id * %lld", po, px, (long long)x->offset, c->index, (long long)x->stride[dim]);
+    flux__spell(s, ", p%d[3] = %d, p%d[4] = %lld, p%d[5] = 0, p%d[0] = 1;\n    id = 0;\n    }\n",
+                pe, dim, pe, (long long)rows, pe, pe);
+    flux__spell(s, "    p%d[o] = p%d[%lld + (%s)id * %lld", po, px, (long long)x->offset, c->index,
+                (long long)x->stride[dim]);
     for (int d = 0; d < nd; d++)
-        if (d != dim) flux__spell(s, " + d%d * %lld", d < dim ? d : d - 1 + ni, (long long)x->stride[d]);
+        if (d != dim)
+            flux__spell(s, " + d%d * %lld", d < dim ? d : d - 1 + ni, (long long)x->stride[d]);
     flux__spell(s, "];\n    }\n");
 }
 
 /* Scatter: each element of the result adds what the indices that mean it bring, in their order. It finds them by a look at
    all indices or, where that is too much, by a search among keys, which have been sorted before: an index and behind it,
    in the key's lower bits, its number, so that no two are equal. */
-typedef struct flux__scatter { int dim, px, pi, ps, po, pe, keys, bits; int64_t n, rows, sorted; bool sorts; } flux__scatter;   /* sorted: where the keys are at last */
+/* sorted: where the keys are at last */
+typedef struct flux__scatter {
+    int dim, px, pi, ps, po, pe, keys, bits;
+    int64_t n, rows, sorted;
+    bool sorts;
+} flux__scatter;
 
 /* Declares id, index number `var`; one that is out of range is told. */
 static void flux__spell_index(flux__coder *c, const flux__scatter *h, const char *var) {
     const flux__operand *index = &c->k->operand[1];
     flux__spell(&c->s, "    const long long id = p%d[%lld", h->pi, (long long)index->offset);
     flux__spell_number_at(&c->s, &index->shape, index->stride, var);
-    flux__spell(&c->s, "];\n    if (id < 0 || id >= %lld) p%d[1] = id, p%d[2] = %s, p%d[3] = %d, p%d[4] = %lld, p%d[5] = 1, p%d[0] = 1;\n", (long long)h->rows,
-                h->pe, h->pe, var, h->pe, h->dim, h->pe, (long long)h->rows, h->pe, h->pe);
+    flux__spell(&c->s, "];\n"
+                "    if (id < 0 || id >= %lld) p%d[1] = id, p%d[2] = %s, p%d[3] = %d, "
+                "p%d[4] = %lld, p%d[5] = 1, p%d[0] = 1;\n", (long long)h->rows, h->pe, h->pe, var,
+                h->pe, h->dim, h->pe, (long long)h->rows, h->pe, h->pe);
 }
 
 enum { FLUX__SORT_PIECE = 2048, FLUX__SORT_WAYS = 4 };
@@ -115,34 +134,53 @@ static void flux__code_sort_pieces(flux__coder *c, const flux__scatter *h) {
     while (piece < h->n && piece < FLUX__SORT_PIECE) piece *= 2;
     int half = (int)piece / 2, pieces = (int)((h->n + piece - 1) / piece);
     flux__listing *s = &c->s;
-    flux__spell(s, "    u64 *keys = (u64 *)p%d;\n    __shared__ u64 part[%lld];\n", h->keys, (long long)piece);
+    flux__spell(s, "    u64 *keys = (u64 *)p%d;\n    __shared__ u64 part[%lld];\n", h->keys,
+                (long long)piece);
     flux__spell_turns(c, pieces);
     flux__spell(s, "    const long long first = (long long)turn * %lld;\n", (long long)piece);
-    flux__spell(s, "    for (int at = (int)threadIdx.x; at < %lld; at += %d) {\n", (long long)piece, half);
-    flux__spell(s, "    const long long i = first + at;\n    u64 key = ~(u64)0;\n    if (i < %lld) {\n", (long long)h->n);
+    flux__spell(s, "    for (int at = (int)threadIdx.x; at < %lld; at += %d) {\n", (long long)piece,
+                half);
+    flux__spell(s, "    const long long i = first + at;\n    u64 key = ~(u64)0;\n"
+                "    if (i < %lld) {\n", (long long)h->n);
     flux__spell_index(c, h, "i");
-    flux__spell(s, "    key = (u64)(id < 0 || id >= %lld ? %lld : id) << %d | (u64)i;\n    }\n    part[at] = key;\n    }\n",
-                (long long)h->rows, (long long)h->rows, h->bits);
-    flux__spell(s, "    __syncthreads();\n    for (int run = 2; run <= %lld; run *= 2)\n", (long long)piece);
-    flux__spell(s, "    for (int far = run / 2; far > 0; far /= 2) {\n    const int i = (int)threadIdx.x;\n");
-    flux__spell(s, "    const int a = i / far * 2 * far + i %% far, b = a + far;\n    const u64 x = part[a], y = part[b];\n");
-    flux__spell(s, "    if ((x > y) == ((a & run) == 0)) part[a] = y, part[b] = x;\n    __syncthreads();\n    }\n");
-    flux__spell(s, "    for (int at = (int)threadIdx.x; at < %lld; at += %d)\n", (long long)piece, half);
-    flux__spell(s, "    if (first + at < %lld) keys[first + at] = part[at];\n    __syncthreads();\n    }\n", (long long)h->n);
+    flux__spell(s, "    key = (u64)(id < 0 || id >= %lld ? %lld : id) << %d | (u64)i;\n    }\n"
+                "    part[at] = key;\n    }\n", (long long)h->rows, (long long)h->rows, h->bits);
+    flux__spell(s, "    __syncthreads();\n    for (int run = 2; run <= %lld; run *= 2)\n",
+                (long long)piece);
+    flux__spell(s, "    for (int far = run / 2; far > 0; far /= 2) {\n"
+                "    const int i = (int)threadIdx.x;\n");
+    flux__spell(s, "    const int a = i / far * 2 * far + i %% far, b = a + far;\n"
+                "    const u64 x = part[a], y = part[b];\n");
+    flux__spell(s, "    if ((x > y) == ((a & run) == 0)) part[a] = y, part[b] = x;\n"
+                "    __syncthreads();\n    }\n");
+    flux__spell(s, "    for (int at = (int)threadIdx.x; at < %lld; at += %d)\n", (long long)piece,
+                half);
+    flux__spell(s, "    if (first + at < %lld) keys[first + at] = part[at];\n    __syncthreads();\n"
+                "    }\n", (long long)h->n);
     c->gk->next.threads = (unsigned)half, c->gk->next.grid[0] = flux__gpu_blocks(pieces);
 }
 
 /* Sorted runs of so many keys become runs of four times as many: a key's place is how many in the runs beside are less. */
-static void flux__code_sort_merge(flux__coder *c, const flux__scatter *h, int64_t run, int64_t from, int64_t to) {
+static void flux__code_sort_merge(flux__coder *c, const flux__scatter *h, int64_t run, int64_t from,
+                                  int64_t to) {
     flux__listing *s = &c->s;
-    flux__spell(s, "    const u64 *keys = (const u64 *)p%d + %lld;\n    u64 *merged = (u64 *)p%d + %lld;\n", h->keys, (long long)from, h->keys, (long long)to);
-    flux__spell(s, "    for (long long i = (long long)blockIdx.x * 256 + threadIdx.x; i < %lld; i += (long long)gridDim.x * 256) {\n", (long long)h->n);
-    flux__spell(s, "    const u64 key = keys[i];\n    const long long first = i / %lld * %lld;\n", (long long)run * FLUX__SORT_WAYS, (long long)run * FLUX__SORT_WAYS);
-    flux__spell(s, "    const int own = (int)((i - first) / %lld);\n    long long at = first + (i - first) %% %lld;\n", (long long)run, (long long)run);
-    flux__spell(s, "    for (int way = 0; way < %d; way++) {\n    long long low = first + way * %lldLL, start = low, high = low + %lld;\n", FLUX__SORT_WAYS, (long long)run,
+    flux__spell(s, "    const u64 *keys = (const u64 *)p%d + %lld;\n"
+                "    u64 *merged = (u64 *)p%d + %lld;\n", h->keys, (long long)from, h->keys,
+                (long long)to);
+    flux__spell(s, "    for (long long i = (long long)blockIdx.x * 256 + threadIdx.x; i < %lld; "
+                "i += (long long)gridDim.x * 256) {\n", (long long)h->n);
+    flux__spell(s, "    const u64 key = keys[i];\n    const long long first = i / %lld * %lld;\n",
+                (long long)run * FLUX__SORT_WAYS, (long long)run * FLUX__SORT_WAYS);
+    flux__spell(s, "    const int own = (int)((i - first) / %lld);\n"
+                "    long long at = first + (i - first) %% %lld;\n", (long long)run,
                 (long long)run);
-    flux__spell(s, "    if (high > %lld) high = %lld;\n    if (way == own) continue;\n    while (low < high) {\n", (long long)h->n, (long long)h->n);
-    flux__spell(s, "    const long long middle = (low + high) / 2;\n    if (keys[middle] < key) low = middle + 1;\n    else high = middle;\n    }\n");
+    flux__spell(s, "    for (int way = 0; way < %d; way++) {\n"
+                "    long long low = first + way * %lldLL, start = low, high = low + %lld;\n",
+                FLUX__SORT_WAYS, (long long)run, (long long)run);
+    flux__spell(s, "    if (high > %lld) high = %lld;\n    if (way == own) continue;\n"
+                "    while (low < high) {\n", (long long)h->n, (long long)h->n);
+    flux__spell(s, "    const long long middle = (low + high) / 2;\n"
+                "    if (keys[middle] < key) low = middle + 1;\n    else high = middle;\n    }\n");
     flux__spell(s, "    at += low - start;\n    }\n    merged[at] = key;\n    }\n");
     c->gk->next.threads = 256, c->gk->next.grid[0] = flux__gpu_blocks((h->n + 255) / 256);
 }
@@ -164,27 +202,35 @@ static void flux__spell_meant(flux__coder *c, const flux__scatter *h) {
     const flux__operand *index = &c->k->operand[1];
     flux__listing *s = &c->s;
     if (!h->sorts) {
-        flux__spell(s, "    for (%s q = 0; q < %lld; q++) {\n    if (p%d[%lld", c->index, (long long)h->n, h->pi, (long long)index->offset);
+        flux__spell(s, "    for (%s q = 0; q < %lld; q++) {\n    if (p%d[%lld", c->index,
+                    (long long)h->n, h->pi, (long long)index->offset);
         flux__spell_number_at(s, &index->shape, index->stride, "q");
         flux__spell(s, "] != d%d) continue;\n", h->dim);
         return;
     }
-    flux__spell(s, "    const u64 *keys = (const u64 *)p%d + %lld;\n    long long at = 0, end = %lld;\n    while (at < end) {\n", h->keys, (long long)h->sorted,
-                (long long)h->n);
-    flux__spell(s, "    const long long middle = (at + end) / 2;\n    if (keys[middle] < (u64)d%d << %d) at = middle + 1;\n    else end = middle;\n    }\n", h->dim, h->bits);
-    flux__spell(s, "    for (; at < %lld && keys[at] >> %d == (u64)d%d; at++) {\n", (long long)h->n, h->bits, h->dim);
-    flux__spell(s, "    const %s q = (%s)(keys[at] & %lluu);\n", c->index, c->index, (unsigned long long)(((uint64_t)1 << h->bits) - 1));
+    flux__spell(s, "    const u64 *keys = (const u64 *)p%d + %lld;\n"
+                "    long long at = 0, end = %lld;\n    while (at < end) {\n", h->keys,
+                (long long)h->sorted, (long long)h->n);
+    flux__spell(s, "    const long long middle = (at + end) / 2;\n"
+                "    if (keys[middle] < (u64)d%d << %d) at = middle + 1;\n    else end = middle;\n"
+                "    }\n", h->dim, h->bits);
+    flux__spell(s, "    for (; at < %lld && keys[at] >> %d == (u64)d%d; at++) {\n", (long long)h->n,
+                h->bits, h->dim);
+    flux__spell(s, "    const %s q = (%s)(keys[at] & %lluu);\n", c->index, c->index,
+                (unsigned long long)(((uint64_t)1 << h->bits) - 1));
 }
 
 static void flux__code_add(flux__coder *c, const flux_tensor *t, const flux__scatter *h) {
-    const flux__operand *x = &c->k->operand[0], *src = &c->k->operand[2], *index = &c->k->operand[1];
+    const flux__operand *x = &c->k->operand[0], *src = &c->k->operand[2],
+        *index = &c->k->operand[1];
     int nd = x->shape.ndim, ni = index->shape.ndim, dtype = t->dtype;
     flux_shape whole = flux__dims(t);
     int64_t count = flux__count(&whole);
     flux__listing *s = &c->s;
     char at[64];
     flux__spell_each(c, !h->sorts && h->n > count ? h->n : count);
-    if (!h->sorts) {                      /* an index that is out of range is found by whoever comes first to it */
+    /* an index that is out of range is found by whoever comes first to it */
+    if (!h->sorts) {
         flux__spell(s, "    if (o < %lld) {\n", (long long)h->n);
         flux__spell_index(c, h, "o");
         flux__spell(s, "    }\n    if (o >= %lld) continue;\n", (long long)count);
@@ -200,7 +246,8 @@ static void flux__code_add(flux__coder *c, const flux_tensor *t, const flux__sca
     flux__spell_meant(c, h);
     flux__spell(s, "    const %s from = %lld", c->index, (long long)src->offset);
     for (int d = 0; d < nd; d++)
-        if (d != h->dim) flux__spell(s, " + d%d * %lld", d, (long long)src->stride[d < h->dim ? d : d - 1 + ni]);
+        if (d != h->dim)
+            flux__spell(s, " + d%d * %lld", d, (long long)src->stride[d < h->dim ? d : d - 1 + ni]);
     flux__spell_number_at(s, &index->shape, src->stride + h->dim, "q");
     snprintf(at, sizeof at, "p%d[from]", h->ps);
     flux__spell(s, ";\n    ");
@@ -209,21 +256,26 @@ static void flux__code_add(flux__coder *c, const flux_tensor *t, const flux__sca
     flux__spell_result(c, h->po, dtype);
 }
 
-enum { FLUX__SCATTER_LOOKS = 1 << 20 };   /* looks at an index, by all threads together, that are not worth a sort */
+/* looks at an index, by all threads together, that are not worth a sort */
+enum { FLUX__SCATTER_LOOKS = 1 << 20 };
 
 static bool flux__code_scatter(flux__coder *c, flux__kernel *k, const flux_tensor *t, int out) {
     flux__scatter h;
     flux_shape whole = flux__dims(t);
     memset(&h, 0, sizeof h);
-    h.dim = (int)t->arg.i[0], h.n = flux__count(&k->operand[1].shape), h.rows = k->operand[0].shape.dim[h.dim];
-    h.px = flux__coder_slot(c, k->operand[0].src, t->dtype), h.pi = flux__coder_slot(c, k->operand[1].src, FLUX_I64);
-    h.ps = flux__coder_slot(c, k->operand[2].src, t->dtype), h.po = flux__coder_slot(c, out, t->dtype);
+    h.dim = (int)t->arg.i[0], h.n = flux__count(&k->operand[1].shape),
+        h.rows = k->operand[0].shape.dim[h.dim];
+    h.px = flux__coder_slot(c, k->operand[0].src, t->dtype),
+        h.pi = flux__coder_slot(c, k->operand[1].src, FLUX_I64);
+    h.ps = flux__coder_slot(c, k->operand[2].src, t->dtype),
+        h.po = flux__coder_slot(c, out, t->dtype);
     h.pe = flux__coder_param(c, 'e', 0, "long long *");
     h.sorts = h.n > FLUX__SCATTER_LOOKS / flux__count(&whole);
     if (h.sorts) {
         while ((int64_t)1 << h.bits < h.n) h.bits++;
         h.keys = flux__coder_param(c, 's', 0, "long long *");
-        k->scratch = (size_t)h.n * (h.n > FLUX__SORT_PIECE ? 16 : 8);       /* from one half to the other and back */
+        /* from one half to the other and back */
+        k->scratch = (size_t)h.n * (h.n > FLUX__SORT_PIECE ? 16 : 8);
         if (!flux__code_sort(c, &h)) return false;
     }
     flux__code_add(c, t, &h);
@@ -242,9 +294,9 @@ static void flux__code_cat(flux__coder *c, const flux_tensor *t, int out) {
         const flux__operand *o = &c->k->operand[i];
         int64_t n = dim < o->shape.ndim ? o->shape.dim[dim] : 1;
         int p = flux__coder_slot(c, o->src, t->dtype);
-        flux__spell(&c->s, "    %sif (d%d < %lld) p%d[o] = p%d[%lld + (d%d - %lld) * %lld", i ? "else " : "",
-                    dim, (long long)(at + n), po, p, (long long)o->offset, dim,
-                  (long long)at, (long long)(dim < o->shape.ndim ? o->stride[dim] : 0));
+        flux__spell(&c->s, "    %sif (d%d < %lld) p%d[o] = p%d[%lld + (d%d - %lld) * %lld",
+                    i ? "else " : "", dim, (long long)(at + n), po, p, (long long)o->offset, dim,
+                    (long long)at, (long long)(dim < o->shape.ndim ? o->stride[dim] : 0));
         for (int d = 0; d < o->shape.ndim; d++)
             if (d != dim) flux__spell(&c->s, " + d%d * %lld", d, (long long)o->stride[d]);
         flux__spell(&c->s, "];\n");
@@ -265,7 +317,8 @@ static void flux__code_spread(flux__coder *c, const flux_tensor *t, int out) {
         if (n == 0) empty = true;
         if (n <= 1) continue;
         step[d] = t->stride[d];
-        if (step[d] < 0) start += step[d] * (n - 1), step[d] = -step[d];   /* counted from its other end */
+        /* counted from its other end */
+        if (step[d] < 0) start += step[d] * (n - 1), step[d] = -step[d];
         int at = nd++;
         while (at > 0 && step[order[at - 1]] < step[d]) order[at] = order[at - 1], at--;
         order[at] = d;
@@ -275,18 +328,27 @@ static void flux__code_spread(flux__coder *c, const flux_tensor *t, int out) {
     flux__listing *s = &c->s;
     flux__spell_each(c, flux__size(t));
     flux__spell_zero(c, dtype);
-    if (!add) flux__spell(s, "    sum = (%s)p%d;\n", flux__class_types[flux__class_of(dtype)], flux__coder_param(c, 'f', 0, "double"));
-    if (!empty) flux__spell(s, "    const %s rest0 = o - (%lld);\n    if (rest0 >= 0 && rest0 <= %lld) {\n", c->index, (long long)start, (long long)reach);
+    if (!add)
+        flux__spell(s, "    sum = (%s)p%d;\n", flux__class_types[flux__class_of(dtype)],
+                    flux__coder_param(c, 'f', 0, "double"));
+    if (!empty)
+        flux__spell(s, "    const %s rest0 = o - (%lld);\n    if (rest0 >= 0 && rest0 <= %lld) {\n",
+                    c->index, (long long)start, (long long)reach);
     for (int i = 0; i < nd && !empty; i++) {
         int d = order[i];
         int64_t n = x->shape.dim[d];
         reach -= step[d] * (n - 1);
-        if (step[d] == 0) flux__spell(s, "    const %s rest%d = rest%d;\n    for (%s i%d = 0; i%d < %lld; i%d++) {\n", c->index, i + 1, i, c->index, d, d, (long long)n, d);
+        if (step[d] == 0)
+            flux__spell(s, "    const %s rest%d = rest%d;\n"
+                        "    for (%s i%d = 0; i%d < %lld; i%d++) {\n", c->index, i + 1, i, c->index,
+                        d, d, (long long)n, d);
         else {
-            flux__spell(s, "    for (%s i%d = rest%d > %lld ? (rest%d - %lld + %lld) / %lld : 0; i%d < %lld && i%d * %lld <= rest%d; i%d++) {\n",
-                        c->index, d, i, (long long)reach, i, (long long)reach,
-                      (long long)step[d] - 1, (long long)step[d], d, (long long)n, d, (long long)step[d], i, d);
-            flux__spell(s, "    const %s rest%d = rest%d - i%d * %lld;\n", c->index, i + 1, i, d, (long long)step[d]);
+            flux__spell(s, "    for (%s i%d = rest%d > %lld ? (rest%d - %lld + %lld) / %lld : 0; "
+                        "i%d < %lld && i%d * %lld <= rest%d; i%d++) {\n", c->index, d, i,
+                        (long long)reach, i, (long long)reach, (long long)step[d] - 1,
+                        (long long)step[d], d, (long long)n, d, (long long)step[d], i, d);
+            flux__spell(s, "    const %s rest%d = rest%d - i%d * %lld;\n", c->index, i + 1, i, d,
+                        (long long)step[d]);
         }
     }
     if (!empty) {
@@ -295,7 +357,9 @@ static void flux__code_spread(flux__coder *c, const flux_tensor *t, int out) {
         flux__spell(&at, "p%d[%lld", px, (long long)x->offset);
         for (int i = 0; i < nd; i++) {
             int d = order[i];
-            if (t->stride[d] < 0) flux__spell(&at, " + (%lld - i%d) * %lld", (long long)x->shape.dim[d] - 1, d, (long long)x->stride[d]);
+            if (t->stride[d] < 0)
+                flux__spell(&at, " + (%lld - i%d) * %lld", (long long)x->shape.dim[d] - 1, d,
+                            (long long)x->stride[d]);
             else flux__spell(&at, " + i%d * %lld", d, (long long)x->stride[d]);
         }
         flux__spell(&at, "]");
