@@ -7,35 +7,43 @@
 #include "gemm.h"
 
 /* ---------------------------------------------------------------------- gpu/attention.h
-   The text of attention's kernels: 32 rows of scores by 32 columns at a time,
-   eight threads a row. Rows are those that a block's results belong to,
-   queries, or keys in the gradients by k and v; a loop goes over columns, the
-   others.
+   The text of attention's kernels. A block computes scores in tiles of 32 rows by
+   32 columns, eight threads a row. Its rows are what its results belong to: the
+   queries or, in the gradients of k and v, the keys; a loop goes over the columns,
+   which are the other of the two.
 
-   Invariant: scores are never stored. The forward kernel keeps a running
-   maximum and sum of each query, and writes the maximum and the sum's
-   reciprocal behind its result; the gradients read them and compute each tile's
-   weights again. Each result is made by its own blocks (blockIdx.z in the
-   gradients), so nothing is added by two blocks and sums have one order. A
-   query that sees nothing has weights but no gradient by its scores. Tiles that
-   a causal mask hides altogether are skipped, unless there is another mask. */
+   Layout: q, k, v and the result's gradient are [features * heads, positions,
+   batch], features contiguous, with strides of their own for position and sample.
+   Results are contiguous in the same order. A mask is [key, query, head, sample]
+   by any strides. A unit is one head of one sample.
+
+   Invariant: scores are not stored in device memory. The forward kernel keeps
+   each query's running maximum and sum (online softmax), and writes the maximum
+   and the sum's reciprocal behind its result; the gradients read them and compute
+   each tile's weights again. Each result has its own blocks (blockIdx.z in the
+   gradients), so no two blocks add to one element and sums have one order. A
+   query whose keys are all masked passes no gradient to its scores, though its
+   weights are numbers. Tiles that a causal mask hides altogether are skipped,
+   unless there is another mask. */
 
 FLUX__LEAN
 
-/* what a block makes */
+/* What a block computes: the result y, or the gradient of q, k or v. */
 enum { FLUX__ATTEND_Y, FLUX__ATTEND_DQ, FLUX__ATTEND_DK, FLUX__ATTEND_DV };
-enum { FLUX__ATTEND_FEATURES = 64 };      /* of a result, at most, in a block */
+enum { FLUX__ATTEND_FEATURES = 64 };      /* of a result that a block computes */
 
 typedef struct flux__attend_text {
     flux__coder *c;
-    const char *T, *X;                    /* "float", "f32" */
-    const flux__operand *o[6];            /* as in flux__attend_job */
-    int p[6], out;                        /* parameters */
-    int64_t heads, d, dv, queries, keys, batch;
+    const char *T, *X;                    /* the type and its name in functions: "float", "f32" */
+    const flux__operand *o[6];            /* q, k, v, y (gradients only), y's gradient, mask or
+                                             NULL */
+    int p[6], out;                        /* parameters of these, and of what is computed */
+    int64_t heads, d, dv, queries, keys, batch;   /* d: features of a head in q and k; dv: in v */
     bool causal;
 } flux__attend_text;
 
-/* "p2[...]": feature f of a step of operand i. */
+/* Writes to `out` the expression "p2[...]": feature f of the unit at position `step` of operand
+   i. */
 static const char *flux__attend_element(const flux__attend_text *a, int i, const char *step,
                                         const char *f, char *out, size_t n) {
     const flux__operand *o = a->o[i];
@@ -45,7 +53,9 @@ static const char *flux__attend_element(const flux__attend_text *a, int i, const
     return out;
 }
 
-/* to[0 ... 3]: the products of operand i's features at row r with those of operand k at four columns. */
+/* Adds to to[0 ... 3] the dot products, over the features, of operand i at the thread's row
+   with operand k at its four columns. Both come through shared memory, 16 features at a time:
+   a_tile[feature][row], b_tile[feature][column], rows padded to 33. */
 static void flux__spell_attend_product(const flux__attend_text *a, const char *to, int i, int k) {
     const flux__operand *o = a->o[i];
     long long depth = (long long)(o->shape.dim[0] / a->heads), rows = (long long)o->shape.dim[1],
@@ -66,8 +76,10 @@ static void flux__spell_attend_product(const flux__attend_text *a, const char *t
                 "    }\n    __syncthreads();\n    }\n", to, a->T[0] == 'f' ? "f" : "", to);
 }
 
-/* What the forward kernel found of the query i = from + t, and y'g if asked for. That loop's loads are in flight eight at a
-   time: all of them would need more registers than three blocks of a multiprocessor have. */
+/* Loads what the forward kernel wrote for the query i = from + t: most[t] (maximum) and sum[t]
+   (reciprocal of the sum). With `less` also fade[t], the dot product of y and its gradient,
+   which the softmax's gradient subtracts. That loop is unrolled by 8: loads of all features at
+   once would need more registers than three blocks of a multiprocessor have. */
 static void flux__spell_attend_stats(const flux__attend_text *a, const char *from, bool less) {
     flux__listing *s = &a->c->s;
     long long y = (long long)(a->dv * a->heads * a->queries * a->batch),
@@ -88,7 +100,10 @@ static void flux__spell_attend_stats(const flux__attend_text *a, const char *fro
     flux__spell(s, "    }\n    __syncthreads();\n");
 }
 
-/* From the products x (and g) to the weights w of a tile; in the forward kernel from a running maximum. */
+/* Makes the tile w[row][column] from the dot products x of q and k (and g of v and y's
+   gradient): the scores are scaled and masked. The forward kernel stores exp(score - running
+   maximum), and in fade[] the factor by which older sums shrink when the maximum grows. The
+   gradient of v needs the softmax's weights p, those of q and k p (g - fade). */
 static void flux__spell_attend_weights(const flux__attend_text *a, int what) {
     flux__listing *s = &a->c->s;
     const flux__operand *o = a->o[5];
@@ -129,17 +144,20 @@ static void flux__spell_attend_weights(const flux__attend_text *a, int what) {
                 : "most[q] == -INF ? 0 : p * (g[j] - fade[q])");
 }
 
+/* Blocks along x for a result: tiles of 32 rows times chunks of features. */
 static int64_t flux__attend_blocks(int64_t rows, int64_t features) {
     return (rows + 31) / 32 * ((features + FLUX__ATTEND_FEATURES - 1) / FLUX__ATTEND_FEATURES);
 }
 
-/* One of the results: at element `at` of what the kernel makes. */
+/* The text of one result, which begins at element `at` of the kernel's output. For each tile of
+   columns it makes w and loads z[column][feature] (of v, k, q or y's gradient, see `with`), and
+   a thread adds w z to acc[], 8 of the 64 features of its row, 8 apart. */
 static void flux__spell_attend(const flux__attend_text *a, int what, int64_t at) {
     static const int row_of[] = { 0, 0, 1, 1 }, column_of[] = { 1, 1, 0, 0 },
         with[] = { 2, 1, 0, 4 };
     flux__listing *s = &a->c->s;
-    bool forward = what == FLUX__ATTEND_Y, turned = what >= FLUX__ATTEND_DK, skip = a->causal &&
-        !a->o[5];
+    bool forward = what == FLUX__ATTEND_Y, turned = what >= FLUX__ATTEND_DK,
+         skip = a->causal && !a->o[5];
     int z = with[what];
     long long features = (long long)(a->o[z]->shape.dim[0] / a->heads),
         rows = (long long)a->o[row_of[what]]->shape.dim[1];
@@ -183,7 +201,7 @@ static void flux__spell_attend(const flux__attend_text *a, int what, int64_t at)
                 "    for (int j = 0; j < %d; j++) acc[j] = fma%s(w[r][i], z[i][c + j * 8], "
                 "acc[j]);\n    __syncthreads();\n    }\n",
                 FLUX__ATTEND_FEATURES / 8, a->T[0] == 'f' ? "f" : "");
-    /* sees nothing: 0 */
+    /* a query whose keys are all masked has the result 0 */
     if (forward)
         flux__spell(s, "    if (t < 32 && most[t] == -INF) sum[t] = INF;\n    __syncthreads();\n");
     flux__spell(s, "    for (int j = 0; j < %d; j++) {\n    const %s f = e0 + c + j * 8;\n",
@@ -203,6 +221,9 @@ static void flux__spell_attend(const flux__attend_text *a, int what, int64_t at)
     flux__spell(s, "    __syncthreads();\n    }\n");
 }
 
+/* The kernel of attention's node t, forward (arg.i[2] == 0) or gradients: shared memory, then
+   the text of each result for its blockIdx.z. The output holds y and two numbers a query, or
+   the gradients of q, k and v, one behind the other. */
 static void flux__code_attend(flux__coder *c, const flux_tensor *t, int out) {
     const flux__kernel *k = c->k;
     bool back = t->arg.i[2] != 0, extra = k->noperand > (back ? 5 : 3);

@@ -15,27 +15,37 @@
 #include "kernels.h"
 
 /* ---------------------------------------------------------------------- gpu/fused.h
-   The text of fused kernels: elementwise ones, one thread a point
-   (flux__code_map), and reductions, where lanes of a block share an outer point
-   (flux__code_reduce). flux__coder_start, which begins the text of every
-   kernel, is here too; it makes positions 32-bit where the kernel's tensors
-   allow it.
+   The text of fused kernels: elementwise ones, where a thread computes a point
+   (flux__code_map), and reductions, where several threads of a block, the lanes,
+   reduce the points of one outer point together (flux__code_reduce).
+   flux__coder_start begins the text of every kernel; it makes positions 32-bit
+   integers if the kernel's tensors are small enough.
 
-   Invariant: the number of lanes and parts of a reduction follows from the
-   shape, the reduced dims and the number of multiprocessors alone, since it
-   shows in a sum; only the order in which threads stand follows from where
-   operands lie. Each lane sums some 32 floats at a time and adds these sums up
-   in double; lanes are joined in a tree, parts in order. A split reduction is
-   two launches: parts go to scratch memory, then one thread an outer point
-   joins them. Threads beyond the last outer point compute as that one does and
-   store nothing, as the barriers need them. */
+   In the text o is the outer point (an element of what the reduction leaves), r
+   the reduced point. A reduction's range of r is cut into parts, which a block
+   works through, or which different blocks take (a split reduction, two launches:
+   partial results go to scratch memory, then one thread an outer point joins
+   them). A kernel may reduce several times, in phases: a phase uses the results
+   of those before it.
+
+   Invariant: the number of lanes and parts depends on the shape, the reduced dims
+   and the number of multiprocessors alone, since it decides in which order a sum
+   is added; the operands' strides decide only which threads are the lanes of one
+   outer point. Each lane sums some 32 floats at a time in float and adds these
+   sums up in double; lanes are joined in a tree, parts in order. Threads beyond
+   the last outer point compute the last one again, because barriers need them,
+   and store nothing. */
 
 FLUX__LEAN
 
+/* Whether value v is computed once an outer point, before the reductions of `phase`. */
 static bool flux__gpu_late(const flux__value *v, int phase) {
     return v->outer && !flux__reducing(v) && v->phase == phase;
 }
 
+/* Begins the text of kernel k: finds the dims of each value, outer and reduced ones apart, and
+   whether 32 bits suffice for the farthest position of any operand. False is an error: no
+   memory, or an operation that has no kernel for its dtype. */
 static bool flux__coder_start(flux__coder *c, const flux__plan *plan, const flux__kernel *k,
                               flux__gpu_kernel *gk) {
     size_t n = (size_t)k->nvalue + 1;
@@ -78,12 +88,16 @@ static void flux__coder_end(flux__coder *c) {
     if (c->params.text) FLUX_FREE(c->params.text);
 }
 
+/* Declares the kernel's numbers (constants and values that the host passes), which are the same
+   at every point. */
 static void flux__spell_numbers(flux__coder *c) {
     for (int i = 0; i < c->k->nvalue; i++)
         if (c->k->value[i].kind == FLUX__V_NUMBER) flux__spell_line(c, i);
 }
 
-/* One point after the other: no dims are reduced. Also what a product does with an element. */
+/* The lines for point o of a kernel without reduced dims, phase by phase, with its stores. A
+   product's epilogue is such a point, and `product` is the value that it has already declared;
+   else -1. */
 static void flux__spell_point(flux__coder *c, int product) {
     for (int p = 0, more = 1; more; p++) {
         more = 0;
@@ -97,6 +111,7 @@ static void flux__spell_point(flux__coder *c, int product) {
     }
 }
 
+/* An elementwise kernel: a grid-stride loop over all points. */
 static void flux__code_map(flux__coder *c, int64_t points) {
     flux__gpu_kernel *gk = c->gk;
     int64_t blocks = (points + 255) / 256;
@@ -109,14 +124,18 @@ static void flux__code_map(flux__coder *c, int64_t points) {
     gk->next.threads = 256, gk->next.blocks = 1, gk->next.grid[0] = flux__gpu_blocks(blocks);
 }
 
-/* How threads share a reduction: lanes beside each other on an outer point, rows of those in a block. How many lanes and parts there
-   are is said by the shape and the dims that go, since it shows in a sum; in which order threads stand, by where operands lie.
-   Parts are shared out to blocks (split) or come one after the other. */
+/* How a reduction's work is shared out. */
 typedef struct flux__lanes {
-    int64_t outer, inner;
-    int lanes, rows, parts;
-    bool inner_first, split;
+    int64_t outer, inner;                 /* outer points; reduced points of each */
+    int lanes, rows, parts;               /* threads of an outer point; outer points of a block,
+                                             lanes * rows == 256; parts of the reduced points */
+    bool inner_first, split;              /* neighbouring threads are lanes of one outer point, else
+                                             rows; each part has its own blocks */
 } flux__lanes;
+
+/* Doubles the lanes, up to one for each reduced point, until there are 1024 threads for each
+   multiprocessor; makes parts if there are still fewer blocks than multiprocessors and a lane
+   has 32 points or more. Only a kernel that needs one pass over the reduced points is split. */
 
 static flux__lanes flux__choose_lanes(const flux__kernel *k, int units) {
     const flux__join_order order = flux__order_of(k->full, k->reduced);
@@ -140,13 +159,15 @@ static flux__lanes flux__choose_lanes(const flux__kernel *k, int units) {
     return h;
 }
 
-/* how many stand before value `upto` */
+/* The number of reductions among the kernel's values before value `upto`. */
 static int flux__reductions(const flux__kernel *k, int upto) {
     int n = 0;
     for (int i = 0; i < upto; i++) n += flux__reducing(&k->value[i]);
     return n;
 }
 
+/* The prelude's function that joins two partial results, and the value that a reduction starts
+   from. */
 static const char *flux__red_name(const flux__value *v) {
     static const char *const names[] = { "sum", "prod", "fmax", "fmin" };
     return names[v->op];
@@ -159,20 +180,24 @@ static const char *flux__red_start(const flux__value *v) {
     return (v->cls <= FLUX__F64C ? real : v->cls == FLUX__I32C ? i32 : i64)[v->op];
 }
 
+/* Whether value i is a reduction of phase p. */
 static bool flux__reduces_in(const flux__kernel *k, int i, int p) {
     return flux__reducing(&k->value[i]) && k->value[i].phase == p;
 }
 
-/* What value i is reduced in: sums of floats in doubles, to which each lane adds its sum of some. */
+/* Whether v is a sum of floats. Its accumulator is a double, to which each lane adds float sums
+   of some points. */
 static bool flux__adds_wide(const flux__value *v) {
     return v->kind == FLUX__V_REDUCE && v->cls == FLUX__F32C && v->op == FLUX__RED_SUM;
 }
+/* The class of the accumulator of value i; that of an argmax or argmin is its operand's. */
 static int flux__reduced_class(const flux__coder *c, int i) {
     const flux__value *v = &c->k->value[i];
-    return flux__adds_wide(v) ? (int)FLUX__F64C : v->kind == FLUX__V_REDUCE ? v->cls
-           : c->k->value[v->a].cls;
+    return flux__adds_wide(v) ? (int)FLUX__F64C
+           : v->kind == FLUX__V_REDUCE ? v->cls : c->k->value[v->a].cls;
 }
 
+/* Declares the accumulators a<i> of phase p, and the positions x<i> of argmax and argmin. */
 static void flux__spell_accumulators(flux__coder *c, int p) {
     for (int i = 0; i < c->k->nvalue; i++) {
         const char *type = flux__class_types[flux__reduced_class(c, i)];
@@ -183,19 +208,21 @@ static void flux__spell_accumulators(flux__coder *c, int p) {
     }
 }
 
-/* Of zeros the largest and the smallest are +0, see flux__settle_zeros. */
+/* Declares the results of phase p. A maximum or minimum that is a zero becomes +0, as by
+   flux__settle_zeros. */
 static void flux__spell_reduced(flux__coder *c, int p) {
     for (int i = 0; i < c->k->nvalue; i++) {
         const flux__value *v = &c->k->value[i];
-        const bool arg = v->kind == FLUX__V_ARGREDUCE, zero = !arg && v->op >= FLUX__RED_MAX &&
-            v->cls <= FLUX__F64C;
+        const bool arg = v->kind == FLUX__V_ARGREDUCE,
+                   zero = !arg && v->op >= FLUX__RED_MAX && v->cls <= FLUX__F64C;
         if (!flux__reduces_in(c->k, i, p)) continue;
         flux__spell(&c->s, "    const %s v%d = (%s)%s%d%s;\n", flux__class_types[v->cls], i,
                     flux__class_types[v->cls], arg ? "x" : "a", i, zero ? " + 0" : "");
     }
 }
 
-/* Joins b (and for an argument its place y) to the accumulator of value i. */
+/* Joins the partial result b (of argmax and argmin also its position y) to the accumulator of
+   value i. */
 static void flux__spell_join(flux__coder *c, int i, const char *b, const char *y) {
     const flux__value *v = &c->k->value[i];
     const char *cls = flux__class_names[flux__reduced_class(c, i)];
@@ -205,7 +232,8 @@ static void flux__spell_join(flux__coder *c, int i, const char *b, const char *y
                      y, i, i, v->op != 0, i, b, i, y);
 }
 
-/* Phase p's pass over the reduced points of a part: what they need, what they store, what they add. */
+/* A lane's loop over its reduced points of a part, in phase p: computes the values in c->need,
+   stores those of this phase that are outputs, and adds to the accumulators. */
 static void flux__spell_pass(flux__coder *c, int p, const flux__lanes *h) {
     const flux__kernel *k = c->k;
     const int64_t some = h->inner / h->lanes / h->parts > 32 ? 32 * h->lanes : h->inner;
@@ -241,7 +269,8 @@ static void flux__spell_pass(flux__coder *c, int p, const flux__lanes *h) {
     flux__spell(&c->s, "    }\n");
 }
 
-/* The lanes' accumulators of phase p become one, which all lanes then have. */
+/* Joins the lanes' accumulators of phase p in a tree in shared memory; every lane gets the
+   result. Lanes stand 1 thread apart, or h->rows. */
 static void flux__spell_tree(flux__coder *c, int p, const flux__lanes *h) {
     const char *lane = h->inner_first ? "1" : NULL;
     char step[16];
@@ -270,7 +299,8 @@ static void flux__spell_tree(flux__coder *c, int p, const flux__lanes *h) {
     }
 }
 
-/* A phase: its pass and its tree, in a block of their own; what a part comes to joins what those before it came to. */
+/* One phase: for each part its pass and its tree, then the part's result is joined to that of
+   the parts before it (a split reduction leaves that to flux__code_combine). */
 static void flux__spell_phase(flux__coder *c, int p, const flux__lanes *h) {
     const flux__kernel *k = c->k;
     bool any = false;
@@ -309,13 +339,15 @@ static void flux__spell_phase(flux__coder *c, int p, const flux__lanes *h) {
     if (!h->split) flux__spell_reduced(c, p);
 }
 
+/* Whether the kernel has an argmax or argmin. */
 static bool flux__has_arg(const flux__kernel *k) {
     for (int i = 0; i < k->nvalue; i++)
         if (k->value[i].kind == FLUX__V_ARGREDUCE) return true;
     return false;
 }
 
-/* A block along x does what is numbered `turn` or, where there are more than a launch has blocks, that and others: to be closed. */
+/* Opens a block of text for work number `turn` of n: blockIdx.x or, if a launch cannot have n
+   blocks, a loop that strides over them. */
 static void flux__spell_turns(flux__coder *c, int64_t n) {
     if (n <= FLUX__GPU_BLOCKS) flux__spell(&c->s, "    { const unsigned turn = blockIdx.x;\n");
     else flux__spell(&c->s,
@@ -323,8 +355,9 @@ static void flux__spell_turns(flux__coder *c, int64_t n) {
                      (long long)n);
 }
 
-/* Where a thread stands. Threads beyond the last outer point do as that one does, but store nothing: they are needed at
-   the barriers. */
+/* Declares shared memory and where a thread stands: its lane, its row, its outer point o, and
+   `live`, which is false beyond the last outer point. Such threads are needed at the barriers:
+   they compute the last point again and store nothing. */
 static void flux__spell_lanes(flux__coder *c, const flux__lanes *h) {
     if (h->lanes > 1) flux__spell(&c->s, "    __shared__ double shared[256];\n");
     if (h->lanes > 1 && flux__has_arg(c->k))
@@ -338,18 +371,21 @@ static void flux__spell_lanes(flux__coder *c, const flux__lanes *h) {
     flux__spell(&c->s, "    const int live = at < %lld;\n", (long long)h->outer);
 }
 
+/* The values that are computed once an outer point in phase p. */
 static void flux__spell_late(flux__coder *c, int p) {
     for (int i = 0; i < c->k->nvalue; i++)
         if (flux__gpu_late(&c->k->value[i], p) && c->k->value[i].kind != FLUX__V_NUMBER)
             flux__spell_line(c, i);
 }
 
+/* The stores of outputs that have one element an outer point. */
 static void flux__spell_outer_stores(flux__coder *c) {
     for (int i = 0; i < c->k->nvalue; i++)
         if (c->k->value[i].out >= 0 && c->k->value[i].outer) flux__spell_store(c, i, "    ");
 }
 
-/* A part's results go to scratch memory, 16 bytes for each: value, place. */
+/* Stores a part's partial results to scratch memory, laid out [part][reduction][outer point],
+   16 bytes for each: value and, of argmax and argmin, position. */
 static void flux__spell_parts(flux__coder *c, const flux__lanes *h, int scratch) {
     int n = flux__reductions(c->k, c->k->nvalue);
     flux__spell(&c->s, "    if (live && lane == 0) {\n    const int part = (int)blockIdx.y;\n");
@@ -367,7 +403,8 @@ static void flux__spell_parts(flux__coder *c, const flux__lanes *h, int scratch)
     flux__spell(&c->s, "    }\n");
 }
 
-/* The second launch of a split reduction: one thread an outer point puts the parts together, in order. */
+/* The second launch of a split reduction: one thread an outer point joins its parts in order,
+   computes what depends on the results, and stores. */
 static void flux__code_combine(flux__coder *c, const flux__lanes *h, int scratch) {
     int n = flux__reductions(c->k, c->k->nvalue), phases = 1;
     flux__spell_numbers(c);
@@ -399,6 +436,9 @@ static void flux__code_combine(flux__coder *c, const flux__lanes *h, int scratch
     c->gk->next.grid[0] = flux__gpu_blocks((h->outer + 255) / 256), c->gk->next.grid[1] = 1;
 }
 
+/* A reduction's kernel, or the first launch of a split one: phase by phase, then the outer
+   stores (or the partial results). `scratch` is the parameter of the scratch memory if it is
+   split. */
 static void flux__code_reduce(flux__coder *c, const flux__lanes *h, int scratch) {
     int phases = 1;
     for (int i = 0; i < c->k->nvalue; i++)
@@ -410,14 +450,14 @@ static void flux__code_reduce(flux__coder *c, const flux__lanes *h, int scratch)
         flux__spell_phase(c, p, h);
     }
     if (h->split) flux__spell_parts(c, h, scratch);
-    else {                                /* lanes may still read what these overwrite */
+    else {                                /* lanes may still read what is overwritten */
         flux__spell(&c->s, "    __syncthreads();\n    if (live && lane == 0) {\n");
         flux__spell_outer_stores(c);
         flux__spell(&c->s, "    }\n");
     }
     flux__spell(&c->s, "    }\n");
     int64_t blocks = (h->outer + h->rows - 1) / h->rows;
-    /* their functions need more registers than three blocks of a multiprocessor would leave */
+    /* functions of doubles need more registers than three blocks of a multiprocessor would leave */
     bool doubles = false;
     for (int i = 0; i < c->k->nvalue; i++)
         doubles = doubles ||

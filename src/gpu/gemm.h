@@ -8,39 +8,46 @@
 #include "fused.h"
 
 /* ---------------------------------------------------------------------- gpu/gemm.h
-   The text of matrix products: tiles in shared memory, a piece of the result in
-   each thread's registers (flux__code_product_by_thread), or in each warp's
-   where the chip has an operation on small matrices
-   (flux__code_product_by_warp: tensor cores, matrix cores). Windows that a
-   convolution multiplies are read where they lie in the image, by an
-   implicit-GEMM map.
+   The text of matrix products. A block computes a tile of the result from tiles
+   of the operands in shared memory; each thread keeps a piece of it in registers
+   (flux__code_product_by_thread), or each warp where the chip multiplies small
+   matrices (flux__code_product_by_warp: tensor cores, matrix cores). The patches
+   that a convolution multiplies are read from the image itself (implicit GEMM).
 
-   Invariant: the tile is chosen by shape, dtype and number of multiprocessors;
-   an element's sum has one order. A tile of an operand lies in shared memory as
-   it lies in memory, with rows padded so that their starts fall on different
-   banks, and comes in chunks of 16 bytes where all of these are whole and
-   aligned, else of 4. While one tile is multiplied the next is on its way, in
-   registers, or straight to shared memory if the chip copies by itself. Shared
-   memory stays within 48 KiB. Both operands have one dtype; f32 uses TF32 only
-   if that was allowed. */
+   Everything here emits text for one product: a is M x K, b is K x N, the result
+   is M x N, mnk[] holds M, N, K, and there may be batches. The first dim is the
+   contiguous one (column-major) in the result, which has leading dimension M; an
+   operand may have any strides. The text's i and j number rows and columns of the
+   result, l the inner dim.
+
+   Invariant: shape, dtype and number of multiprocessors choose the tile, and the
+   terms of an element's sum are added in one order. The warps' tile of an operand
+   has the layout that the operand has in memory, with rows padded so that they
+   start in different banks. It is loaded in chunks of 16 bytes if every chunk is
+   whole and aligned, else of 4. While one tile is multiplied the next is loaded,
+   into registers, or directly into shared memory if the chip has asynchronous
+   copies. Shared memory stays within 48 KiB. Matrix instructions need both
+   operands in one dtype; f32 uses TF32 only if that was allowed. */
 
 FLUX__LEAN
 
-typedef struct flux__factor {             /* an operand as the tiles see it */
+typedef struct flux__factor {             /* an operand, its dims told apart */
     const flux__operand *o;
     char name;                            /* 'a' or 'b' */
-    int p;                                /* its parameter */
-    int64_t limit;                        /* rows of a, columns of b */
-    flux__axes across, in;                /* along the result's side, along the inner dim */
-    bool deep;                            /* neighbours in memory follow the inner dim */
+    int p;                                /* the kernel's parameter with its address */
+    int64_t limit;                        /* M for a, N for b */
+    flux__axes across, in;                /* dims along M or N; dims along the inner dim K */
+    bool deep;                            /* the inner dim is the contiguous one */
 } flux__factor;
 
-/* groups of threads share the inner dim */
+/* A block's tile of the result, and how its threads share the work. */
 typedef struct flux__tile_shape {
-    int m, n, k, tm, tn, groups;
+    int m, n, k, tm, tn, groups;          /* tile m x n, k terms at a time; a thread has tm x tn of
+                                             it; groups of threads take turns along the inner dim */
 } flux__tile_shape;
 
-/* The dims of memory that make up dim `dim` of an operand. */
+/* The sizes and strides of the dims in memory that make up dim `dim` of an operand's matrix:
+   one dim, or several if the operand is the implicit im2col matrix of a convolution. */
 static void flux__factor_axes(const flux__operand *o, int dim, flux__axes *x) {
     x->nd = 0;
     for (int d = 0; d < o->shape.ndim; d++) {
@@ -50,12 +57,14 @@ static void flux__factor_axes(const flux__operand *o, int dim, flux__axes *x) {
     }
 }
 
+/* The stride of the first dim that has more than one element, or 0. */
 static int64_t flux__first_step(const flux__axes *x) {
     for (int d = 0; d < x->nd; d++)
         if (x->dim[d] > 1) return x->step[d];
     return 0;
 }
 
+/* Operand 0 (a, M x K) or 1 (b, K x N) of the product; a vector has the inner dim alone. */
 static flux__factor flux__factor_of(flux__coder *c, int which) {
     flux__factor f;
     bool vector = c->k->operand[which].shape.ndim == 1;
@@ -75,7 +84,7 @@ static int64_t flux__batches(const flux__kernel *k) {
     return n;
 }
 
-/* Where batch number `batch` of an operand starts. */
+/* Declares a_at or b_at: where the operand's matrix number `batch` starts. */
 static void flux__spell_batch(flux__coder *c, const flux__factor *f) {
     int64_t before = 1;
     flux__spell(&c->s, "    const %s %c_at = %lld", c->index, f->name, (long long)f->o->offset);
@@ -91,14 +100,17 @@ static void flux__spell_batch(flux__coder *c, const flux__factor *f) {
     flux__spell(&c->s, ";\n");
 }
 
-/* Element i across, l in, of the batch's matrix. */
+/* The position of the element at i (row of a, column of b) and l (inner dim) of the batch's
+   matrix. */
 static void flux__spell_element(flux__listing *s, const flux__factor *f) {
     flux__spell(s, "%c_at", f->name);
     flux__spell_axes(s, &f->across, "i");
     flux__spell_axes(s, &f->in, "l");
 }
 
-/* A tile into shared memory, neighbours in memory by neighbouring threads. */
+/* Loads an operand's tile, `width` across by `depth` of the inner dim, to a_tile[g][l][i] or
+   b_tile[g][l][j] in shared memory. Neighbouring threads load neighbours in memory; beyond the
+   matrix there are zeros. */
 static void flux__spell_tile(flux__coder *c, const flux__factor *f, int width, int depth,
                              int threads) {
     flux__listing at = { NULL, 0, 0, false }, *s = &c->s;
@@ -117,7 +129,9 @@ static void flux__spell_tile(flux__coder *c, const flux__factor *f, int width, i
     flux__spell(s, " : 0;\n    }\n");
 }
 
-/* A block takes one of n units, by its y, or several where there are more than a grid may have: a loop costs registers. */
+/* Opens the text's block for the unit `name` of n, which blockIdx.y chooses; `only` stands
+   before it. It is a loop only if there are more units than a grid may have blocks along y,
+   since a loop costs registers. */
 static void flux__spell_unit(flux__coder *c, const char *name, int64_t n, const char *only) {
     if (n <= 65535)
         flux__spell(&c->s, "    %s{ const %s %s = (%s)blockIdx.y;\n", only, c->index, name,
@@ -127,7 +141,9 @@ static void flux__spell_unit(flux__coder *c, const char *name, int64_t n, const 
                      c->index, name, c->index, name, (long long)n, name, c->index);
 }
 
-/* What both kinds of products begin with: which tile, which batch. */
+/* What both kinds of products begin with: the tile's first row a0 and column b0, the batch, and
+   where its operands start. Opens two blocks of text, over tiles and over batches, and sets the
+   launch's grid. */
 static void flux__spell_product_start(flux__coder *c, const flux__factor *a, const flux__factor *b,
                                       int m, int n) {
     int64_t tiles = (c->k->mnk[0] + m - 1) / m, batches = flux__batches(c->k),
@@ -143,7 +159,8 @@ static void flux__spell_product_start(flux__coder *c, const flux__factor *a, con
     c->gk->next.grid[1] = (unsigned)(batches < 65535 ? batches : 65535);
 }
 
-/* What is done with the sum v of row i and column j. */
+/* The epilogue: what the kernel computes from v, the sum at row i and column j, and its stores.
+   `type` is v's type in the text. */
 static void flux__spell_epilogue(flux__coder *c, const char *type) {
     int product = -1;
     for (int i = 0; i < c->k->nvalue; i++)
@@ -154,6 +171,8 @@ static void flux__spell_epilogue(flux__coder *c, const char *type) {
     flux__spell_point(c, product);
 }
 
+/* The larger tile of which the result has one for each multiprocessor, else the smallest, whose
+   groups split the inner dim. The largest tile is not for f64. */
 static flux__tile_shape flux__choose_tile(const flux__kernel *k, int units) {
     static const flux__tile_shape shapes[] = { { 128, 128, 8, 8, 8, 1 }, { 64, 64, 16, 4, 4, 1 },
                                                { 32, 32, 16, 4, 4, 4 } };
@@ -164,10 +183,14 @@ static flux__tile_shape flux__choose_tile(const flux__kernel *k, int units) {
         if (tiles >= units) return shapes[i];
     }
     flux__tile_shape last = shapes[2];
-    if (f64) last.groups = 2;             /* twice the bytes, and shared memory has 48 KiB */
+    if (f64) last.groups = 2;             /* f64 has twice the bytes, shared memory 48 KiB */
     return last;
 }
 
+/* The product with one fused multiply-add a term. A thread sums the tm x tn elements of the
+   block's m x n tile that are m / tm rows and n / tn columns apart; operand tiles are k x m and
+   k x n in shared memory, with one element of padding a row. Several groups sum different parts
+   of the inner dim, and their sums are added in the order of the groups. */
 static void flux__code_product_by_thread(flux__coder *c, const flux__factor *a,
                                          const flux__factor *b, const flux__tile_shape *t) {
     const char *T = a->o->dtype == FLUX_F64 ? "double" : "float",
@@ -227,24 +250,28 @@ static void flux__code_product_by_thread(flux__coder *c, const flux__factor *a,
     c->gk->next.blocks = (t->tm > 4 || *T == 'd' ? 512 : 1024) / c->gk->next.threads;
 }
 
-/* ---- the same by warps. A tile of an operand lies in shared memory as it lies in memory, rows padded so that their starts fall
-   on different banks. It comes in chunks: of 16 bytes where all of these are whole and aligned, else of 4. While one tile is
-   multiplied the next is on its way, in registers or, if the chip copies by itself, straight to its place. */
+/* ---- products by warps, with matrix instructions */
 
-/* the block's tile and a warp's part; k: in bytes */
 typedef struct flux__warp_tile {
-    int m, n, k, wm, wn;
+    int m, n, k, wm, wn;                  /* block's tile m x n, a warp's part wm x wn; k is in
+                                             bytes */
 } flux__warp_tile;
 
-typedef struct flux__tile {               /* an operand's tile */
+typedef struct flux__tile {               /* an operand's tile in shared memory, fast x slow
+                                             elements */
     const flux__factor *f;
-    const char *type;
-    /* bytes of an element; elements of a chunk, of the tile's two sides, of a padded row */
-    int size, chunk, fast, slow, pitch;
-    int row, in;                          /* steps in the tile across and along the inner dim */
-    int count, threads;                   /* chunks of a thread, and how many threads fetch */
-    bool ahead;
+    const char *type;                     /* of an element in the text */
+    int size, chunk,                      /* bytes of an element; elements of a chunk */
+        fast, slow, pitch;                /* the side that is contiguous, the other, and the stride
+                                             of the other */
+    int row, in;                          /* strides in the tile across (along M or N) and along the
+                                             inner dim */
+    int count, threads;                   /* chunks that a thread loads, and how many threads
+                                             load */
+    bool ahead;                           /* by asynchronous copies to shared memory */
 } flux__tile;
+
+/* Whether all chunks of `chunk` elements along the contiguous side are whole and aligned. */
 
 static bool flux__chunks_fit(const flux__factor *f, int64_t inner, int chunk) {
     const flux__axes *fast = f->deep ? &f->in : &f->across;
@@ -256,6 +283,8 @@ static bool flux__chunks_fit(const flux__factor *f, int64_t inner, int chunk) {
     return fit;
 }
 
+/* The tile of operand f, `width` across by `depth` of the inner dim, that `threads` threads
+   load. */
 static flux__tile flux__tile_of(const flux__kernel *k, const flux__factor *f,
                                 const flux__fragment *fragment, int width, int depth, int threads) {
     flux__tile t;
@@ -275,13 +304,15 @@ static flux__tile flux__tile_of(const flux__kernel *k, const flux__factor *f,
     return t;
 }
 
-/* A small tile has less than a chunk for each thread. */
+/* Opens a block of text for the threads that load: of a small tile not all have a chunk. */
 static void flux__spell_guard(flux__listing *s, const flux__tile *t, int threads) {
     if (t->threads < threads) flux__spell(s, "    if (t < %d)", t->threads);
     flux__spell(s, "    {\n");
 }
 
-/* The chunks of the tile that begins at l0 are fetched: into registers, or ahead to the tile `stage`. */
+/* Loads the thread's chunks of the tile that begins at l0 of the inner dim: into the registers
+   a_words or b_words, or by asynchronous copies to tile number `stage` in shared memory. Beyond
+   the matrix are zeros. */
 static void flux__spell_fetch(flux__coder *c, const flux__tile *t, int threads, const char *stage) {
     const flux__factor *f = t->f;
     flux__listing *s = &c->s;
@@ -313,7 +344,7 @@ static void flux__spell_fetch(flux__coder *c, const flux__tile *t, int threads, 
     flux__spell(s, "    }\n    }\n");
 }
 
-/* What was fetched into registers goes to its tile. */
+/* Stores what flux__spell_fetch loaded into registers to tile number `stage`. */
 static void flux__spell_put(flux__coder *c, const flux__tile *t, int threads, const char *stage) {
     int per = t->fast / t->chunk;
     if (t->ahead) return;
@@ -325,14 +356,14 @@ static void flux__spell_put(flux__coder *c, const flux__tile *t, int threads, co
                 t->f->name);
 }
 
-/* The largest tile of which there are enough for the chip, and that the result fills. */
+/* The largest tile of which there is one for each multiprocessor and of which the result has
+   more than half along both sides, else the smallest. Warps of 64 lanes have their own
+   shapes. */
 static flux__warp_tile flux__choose_warp_tile(const flux__kernel *k, const flux__fragment *f,
                                               int units) {
-    static const flux__warp_tile shapes[2][3] =
-        { { { 128, 128, 64, 64, 32 }, { 64, 64, 64, 32, 32 }, { 32, 32, 128, 16, 16 } },
-                                                  { { 128, 128, 64, 64, 64 },
-                                                    { 64, 64, 64, 32, 32 },
-                                                    { 32, 32, 128, 16, 16 } } };
+    static const flux__warp_tile shapes[2][3] = {
+        { { 128, 128, 64, 64, 32 }, { 64, 64, 64, 32, 32 }, { 32, 32, 128, 16, 16 } },
+        { { 128, 128, 64, 64, 64 }, { 64, 64, 64, 32, 32 }, { 32, 32, 128, 16, 16 } } };
     const flux__warp_tile *t = shapes[f->lanes > 32];
     for (int i = 0; i < 2; i++, t++) {
         int64_t tiles = (k->mnk[0] + t->m - 1) / t->m * ((k->mnk[1] + t->n - 1) / t->n) *
@@ -342,8 +373,9 @@ static flux__warp_tile flux__choose_warp_tile(const flux__kernel *k, const flux_
     return *t;
 }
 
-/* The sums of a warp, sixteen columns at a time, go by way of shared memory, so that neighbours in the result are
-   neighbouring threads' work. */
+/* The epilogue of a warp's wm x wn sums. They go through shared memory, 16 columns at a time
+   with leading dimension wm + 4, so that neighbouring threads store neighbours of the
+   result. */
 static void flux__spell_warp_sums(flux__coder *c, const flux__warp_tile *t,
                                   const flux__fragment *f) {
     flux__listing *s = &c->s;
@@ -364,6 +396,9 @@ static void flux__spell_warp_sums(flux__coder *c, const flux__warp_tile *t,
     flux__spell(s, "    }\n    }\n    }\n    __syncthreads();\n");
 }
 
+/* Multiplies the operands' tiles number `stage`: f->k of the inner dim at a time, a warp loads
+   its fragments of 16 rows of a and 16 columns of b, and adds all their products to its
+   sums. */
 static void flux__spell_warp_steps(flux__coder *c, const flux__warp_tile *w,
                                    const flux__fragment *f, const flux__tile *a,
                                    const flux__tile *b) {
@@ -385,6 +420,10 @@ static void flux__spell_warp_steps(flux__coder *c, const flux__warp_tile *w,
                 f->name);
 }
 
+/* The product with matrix instructions, a pipeline of 2 to 4 tiles: `stages` - 1 are loaded
+   before the loop, and each turn of it loads one more and multiplies the oldest. Sums of any
+   dtype are f32. The sums' way through shared memory (flux__spell_warp_sums) uses the tiles'
+   place. */
 static void flux__code_product_by_warp(flux__coder *c, const flux__factor *fa,
                                        const flux__factor *fb, const flux__fragment *f, int units) {
     flux__warp_tile w = flux__choose_warp_tile(c->k, f, units);
@@ -439,14 +478,17 @@ static void flux__code_product_by_warp(flux__coder *c, const flux__factor *fa,
     flux__spell_warp_sums(c, &w, f);
     flux__spell(s, "    }\n    }\n");
     c->gk->next.threads = (unsigned)threads;
-    /* Two large blocks share a multiprocessor where their registers suffice: not with the next tile in them, nor with TF32's. */
-    c->gk->next.blocks = threads < 256 ? 3 : a.ahead && b.ahead && flux__is_half(fa->o->dtype) ? 2
-                         : 1;
+    /* Two large blocks share a multiprocessor if their registers suffice, which they do not
+       where the next tile is loaded into registers, nor with TF32. */
+    c->gk->next.blocks = threads < 256 ? 3
+                         : a.ahead && b.ahead && flux__is_half(fa->o->dtype) ? 2 : 1;
 }
 
+/* The text of a product's kernel: by warps if the chip has a matrix instruction for the
+   operands' dtype. */
 static void flux__code_product(flux__coder *c, const flux__gpu *g, bool tf32) {
     flux__factor a = flux__factor_of(c, 0), b = flux__factor_of(c, 1);
-    /* without inner points there is nothing for them to do */
+    /* with K = 0 there is nothing to multiply */
     bool cores = a.o->dtype == b.o->dtype && c->k->mnk[2] > 0;
     const flux__fragment *f = cores ? g->driver->fragment(g->info.arch, a.o->dtype, tf32) : NULL;
     if (f) {

@@ -9,18 +9,19 @@
 
 /* ---------------------------------------------------------------------- gpu/whole.h
    The text of whole-tensor kernels, one thread an element of the result:
-   gather, scatter_add, concatenation, and spread, the reverse of a strided
-   view.
+   gather, scatter_add, concatenation, and spread (as_strided_scatter), the
+   reverse of a strided view.
 
-   Invariant: no atomic additions: each element of the result finds all that is
-   added to it and adds it in the order of the operand, so sums repeat; half
-   formats are summed in f32. In scatter_add an element looks through all
-   indices or, where that is too much, searches among keys that one block has
-   sorted before (a bitonic sort); a key holds index and number, so equal
-   indices keep their order. An index out of range is noted in the device's
-   status words and becomes an error at the next download or wait. In spread,
-   dims are taken by falling stride, and of each only the indices that the rest
-   allows. */
+   Invariant: no atomic additions: the thread of an element of the result finds
+   all that is added to it and adds it in the order of the operand, so sums are
+   the same in every run; half formats are summed in f32. In scatter_add a thread
+   compares all indices with its own or, where these are too many, searches in
+   keys that earlier launches have sorted (bitonic sorts of pieces, then merges).
+   A key holds an index and its number, so equal indices keep their order. A
+   kernel that meets an index out of range writes it to the device's status
+   words, and it becomes an error at the next download or wait. Spread loops over
+   the dims by falling stride, and in each over the indices alone from which the
+   dims behind can still reach the element. */
 
 FLUX__LEAN
 
@@ -36,6 +37,7 @@ static void flux__spell_coordinates(flux__coder *c, const flux_shape *shape) {
     }
 }
 
+/* Opens a grid-stride loop over the n elements o of the result, and sets the launch's grid. */
 static void flux__spell_each(flux__coder *c, int64_t n) {
     int64_t blocks = (n + 255) / 256;
     flux__spell(&c->s,
@@ -45,7 +47,7 @@ static void flux__spell_each(flux__coder *c, int64_t n) {
         c->gk->next.grid[0] = flux__gpu_blocks(blocks);
 }
 
-/* Adds x to sum, in the class of the dtype; half formats are summed in f32. */
+/* The statement that adds x, an element as it is stored, to sum. */
 static void flux__spell_add(flux__coder *c, int dtype, const char *x) {
     int cls = flux__class_of(dtype);
     flux__spell(&c->s, "sum = sum_%s(sum, ", flux__class_names[cls]);
@@ -53,17 +55,20 @@ static void flux__spell_add(flux__coder *c, int dtype, const char *x) {
     flux__spell(&c->s, ");");
 }
 
+/* Stores sum as element o of the result, and closes the loop of flux__spell_each. */
 static void flux__spell_result(flux__coder *c, int p, int dtype) {
     flux__spell(&c->s, "    p%d[o] = ", p);
     flux__spell_stored(&c->s, dtype, flux__class_of(dtype), "sum");
     flux__spell(&c->s, ";\n    }\n");
 }
 
+/* Declares sum, in the class that the dtype is computed in: f32 for half formats. */
 static void flux__spell_zero(flux__coder *c, int dtype) {
     flux__spell(&c->s, "    %s sum = 0;\n", flux__class_types[flux__class_of(dtype)]);
 }
 
-/* Adds where number `var` of some elements lies, by strides of their dims. */
+/* Adds to a position the offset of element number `var` of a tensor with this shape and these
+   strides. */
 static void flux__spell_number_at(flux__listing *s, const flux_shape *shape, const int64_t *stride,
                                   const char *var) {
     int64_t before = 1;
@@ -74,7 +79,9 @@ static void flux__spell_number_at(flux__listing *s, const flux_shape *shape, con
     }
 }
 
-/* Gather: the place of the result tells the index's, and that the operand's. */
+/* Gather along arg.i[0]: the coordinates of element o of the result give the position of its
+   index, and the index gives the position in the operand. An index out of range is reported,
+   and 0 is used. */
 static void flux__code_gather(flux__coder *c, const flux_tensor *t, int out) {
     const flux__operand *x = &c->k->operand[0], *index = &c->k->operand[1];
     int dim = (int)t->arg.i[0], nd = x->shape.ndim, ni = index->shape.ndim, dtype = t->dtype;
@@ -105,17 +112,18 @@ static void flux__code_gather(flux__coder *c, const flux_tensor *t, int out) {
     flux__spell(s, "];\n    }\n");
 }
 
-/* Scatter: each element of the result adds what the indices that mean it bring, in their order. It finds them by a look at
-   all indices or, where that is too much, by a search among keys, which have been sorted before: an index and behind it,
-   in the key's lower bits, its number, so that no two are equal. */
-/* sorted: where the keys are at last */
+/* Scatter_add: each element of the result adds what belongs to its index, in the order of the
+   indices. A thread compares all indices with its own or, if these are too many, searches in
+   sorted keys: the upper bits of a key are an index, the lower ones the index's number, so no
+   two keys are equal. */
 typedef struct flux__scatter {
-    int dim, px, pi, ps, po, pe, keys, bits;
-    int64_t n, rows, sorted;
+    int dim, px, pi, ps, po, pe, keys, bits;   /* parameters of operand, indices, source, result,
+                                                  status and keys; bits: of a number in a key */
+    int64_t n, rows, sorted;              /* indices; size of dim; where the sorted keys start */
     bool sorts;
 } flux__scatter;
 
-/* Declares id, index number `var`; one that is out of range is told. */
+/* Declares id, index number `var`, and reports it if it is out of range. */
 static void flux__spell_index(flux__coder *c, const flux__scatter *h, const char *var) {
     const flux__operand *index = &c->k->operand[1];
     flux__spell(&c->s, "    const long long id = p%d[%lld", h->pi, (long long)index->offset);
@@ -126,9 +134,10 @@ static void flux__spell_index(flux__coder *c, const flux__scatter *h, const char
                 h->pe, h->dim, h->pe, (long long)h->rows, h->pe, h->pe);
 }
 
-enum { FLUX__SORT_PIECE = 2048, FLUX__SORT_WAYS = 4 };
+enum { FLUX__SORT_PIECE = 2048, FLUX__SORT_WAYS = 4 };   /* keys of a block; runs merged */
 
-/* Pieces of the keys are sorted each by a block in its shared memory, as Batcher did in 1968. */
+/* Makes the keys and sorts them in pieces of at most FLUX__SORT_PIECE, each by one block in its
+   shared memory, with Batcher's bitonic sort (1968). */
 static void flux__code_sort_pieces(flux__coder *c, const flux__scatter *h) {
     int64_t piece = 64;
     while (piece < h->n && piece < FLUX__SORT_PIECE) piece *= 2;
@@ -160,7 +169,9 @@ static void flux__code_sort_pieces(flux__coder *c, const flux__scatter *h) {
     c->gk->next.threads = (unsigned)half, c->gk->next.grid[0] = flux__gpu_blocks(pieces);
 }
 
-/* Sorted runs of so many keys become runs of four times as many: a key's place is how many in the runs beside are less. */
+/* Merges sorted runs of `run` keys into runs of FLUX__SORT_WAYS times as many, from offset
+   `from` to offset `to`: a key moves by the number of smaller keys in the neighbouring runs,
+   found by binary search. */
 static void flux__code_sort_merge(flux__coder *c, const flux__scatter *h, int64_t run, int64_t from,
                                   int64_t to) {
     flux__listing *s = &c->s;
@@ -185,6 +196,7 @@ static void flux__code_sort_merge(flux__coder *c, const flux__scatter *h, int64_
     c->gk->next.threads = 256, c->gk->next.grid[0] = flux__gpu_blocks((h->n + 255) / 256);
 }
 
+/* The launches of a sort: pieces, then merges from one half of the scratch memory to the other. */
 static bool flux__code_sort(flux__coder *c, flux__scatter *h) {
     flux__code_sort_pieces(c, h);
     bool ok = flux__coder_finish(c);
@@ -197,7 +209,8 @@ static bool flux__code_sort(flux__coder *c, flux__scatter *h) {
     return ok;
 }
 
-/* The numbers q of the indices that mean this element's row, in order: the head of a loop. */
+/* The head of a loop over the numbers q, in order, of the indices that equal this element's
+   coordinate along dim. */
 static void flux__spell_meant(flux__coder *c, const flux__scatter *h) {
     const flux__operand *index = &c->k->operand[1];
     flux__listing *s = &c->s;
@@ -220,6 +233,8 @@ static void flux__spell_meant(flux__coder *c, const flux__scatter *h) {
                 (unsigned long long)(((uint64_t)1 << h->bits) - 1));
 }
 
+/* The adding launch of scatter_add: element o starts from the operand's and adds the source's
+   elements of all indices that mean it. */
 static void flux__code_add(flux__coder *c, const flux_tensor *t, const flux__scatter *h) {
     const flux__operand *x = &c->k->operand[0], *src = &c->k->operand[2],
         *index = &c->k->operand[1];
@@ -229,8 +244,7 @@ static void flux__code_add(flux__coder *c, const flux_tensor *t, const flux__sca
     flux__listing *s = &c->s;
     char at[64];
     flux__spell_each(c, !h->sorts && h->n > count ? h->n : count);
-    /* an index that is out of range is found by whoever comes first to it */
-    if (!h->sorts) {
+    if (!h->sorts) {                      /* thread o also checks index number o */
         flux__spell(s, "    if (o < %lld) {\n", (long long)h->n);
         flux__spell_index(c, h, "o");
         flux__spell(s, "    }\n    if (o >= %lld) continue;\n", (long long)count);
@@ -256,9 +270,10 @@ static void flux__code_add(flux__coder *c, const flux_tensor *t, const flux__sca
     flux__spell_result(c, h->po, dtype);
 }
 
-/* looks at an index, by all threads together, that are not worth a sort */
+/* So many comparisons with an index, by all threads together, are not worth a sort. */
 enum { FLUX__SCATTER_LOOKS = 1 << 20 };
 
+/* The kernel of scatter_add: a sort if the comparisons are too many, then the adding launch. */
 static bool flux__code_scatter(flux__coder *c, flux__kernel *k, const flux_tensor *t, int out) {
     flux__scatter h;
     flux_shape whole = flux__dims(t);
@@ -274,7 +289,7 @@ static bool flux__code_scatter(flux__coder *c, flux__kernel *k, const flux_tenso
     if (h.sorts) {
         while ((int64_t)1 << h.bits < h.n) h.bits++;
         h.keys = flux__coder_param(c, 's', 0, "long long *");
-        /* from one half to the other and back */
+        /* more than one piece is merged from one half of the memory to the other */
         k->scratch = (size_t)h.n * (h.n > FLUX__SORT_PIECE ? 16 : 8);
         if (!flux__code_sort(c, &h)) return false;
     }
@@ -282,7 +297,8 @@ static bool flux__code_scatter(flux__coder *c, flux__kernel *k, const flux_tenso
     return flux__coder_finish(c);
 }
 
-/* Concatenation: the first operand whose end along dim lies beyond the place. */
+/* Concatenation along arg.i[0]: an element comes from the first operand that ends beyond its
+   coordinate. */
 static void flux__code_cat(flux__coder *c, const flux_tensor *t, int out) {
     int dim = (int)t->arg.i[0];
     flux_shape whole = flux__dims(t);
@@ -305,8 +321,11 @@ static void flux__code_cat(flux__coder *c, const flux_tensor *t, int out) {
     flux__spell(&c->s, "    }\n");
 }
 
-/* The reverse of a strided view: element o of the result gets all elements of the operand whose place in the view was o.
-   Dims are taken by falling stride, and of each only the indices that leave a rest which those behind can reach. */
+/* The reverse of a strided view (as_strided_scatter): element o of the result gets the elements
+   of the operand that the view placed at o: their sum if several may meet (arg.i[1]), else the
+   only one, or the fill value if there is none. Loops go over the dims by falling stride;
+   `rest` is the distance still to go, and a loop takes only indices that leave a rest which the
+   dims behind can reach. A dim with a negative stride is counted from its other end. */
 static void flux__code_spread(flux__coder *c, const flux_tensor *t, int out) {
     const flux__operand *x = &c->k->operand[0];
     int order[FLUX_MAX_DIMS], nd = 0, dtype = t->dtype;
@@ -317,7 +336,6 @@ static void flux__code_spread(flux__coder *c, const flux_tensor *t, int out) {
         if (n == 0) empty = true;
         if (n <= 1) continue;
         step[d] = t->stride[d];
-        /* counted from its other end */
         if (step[d] < 0) start += step[d] * (n - 1), step[d] = -step[d];
         int at = nd++;
         while (at > 0 && step[order[at - 1]] < step[d]) order[at] = order[at - 1], at--;
