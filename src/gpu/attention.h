@@ -22,8 +22,8 @@
    and the sum's reciprocal behind its result; the gradients read them and compute
    each tile's weights again. Each result has its own blocks (blockIdx.z in the
    gradients), so no two blocks add to one element and sums have one order. A
-   query whose keys are all masked passes no gradient to its scores, though its
-   weights are numbers. Tiles that a causal mask hides altogether are skipped,
+   query whose keys are all masked has the result 0, and its scores get no
+   gradient. Tiles that a causal mask hides altogether are skipped,
    unless there is another mask. */
 
 FLUX__LEAN
@@ -140,8 +140,8 @@ static void flux__spell_attend_weights(const flux__attend_text *a, int what) {
     flux__spell(s, "    const int q = %s;\n"
                 "    %s p = live ? exp_%s(v == most[q] ? 0 : v - most[q]) * sum[q] : 0;\n",
                 turned ? "c + j * 8" : "r", a->T, a->X);
-    flux__spell(s, "    w[r][c + j * 8] = %s;\n    }\n", what == FLUX__ATTEND_DV ? "p"
-                : "most[q] == -INF ? 0 : p * (g[j] - fade[q])");
+    flux__spell(s, "    w[r][c + j * 8] = %s;\n    }\n",
+                what == FLUX__ATTEND_DV ? "p" : "most[q] == -INF ? 0 : p * (g[j] - fade[q])");
 }
 
 /* Blocks along x for a result: tiles of 32 rows times chunks of features. */
@@ -176,8 +176,8 @@ static void flux__spell_attend(const flux__attend_text *a, int what, int64_t at)
     if (forward) flux__spell(s, "    if (t < 32) most[t] = -INF, sum[t] = 0;\n");
     if (what == FLUX__ATTEND_DQ) flux__spell_attend_stats(a, "r0", true);
     flux__spell(s, "    for (%s c0 = %s; c0 < %lld%s; c0 += 32) {\n    %s x[4] = { 0 };\n",
-                a->c->index, skip && turned ? "r0" : "0", columns, skip &&
-                !turned ? " && c0 < r0 + 32" : "", a->T);
+                a->c->index, skip && turned ? "r0" : "0", columns,
+                skip && !turned ? " && c0 < r0 + 32" : "", a->T);
     if (turned) flux__spell_attend_stats(a, "c0", what == FLUX__ATTEND_DK);
     flux__spell_attend_product(a, "x", row_of[what], column_of[what]);
     if (!forward && what != FLUX__ATTEND_DV) {
@@ -247,8 +247,8 @@ static void flux__code_attend(flux__coder *c, const flux_tensor *t, int out) {
     for (int what = back ? FLUX__ATTEND_DQ : FLUX__ATTEND_Y;
          what <= (back ? FLUX__ATTEND_DV : FLUX__ATTEND_Y); what++) {
         if (back) flux__spell(&c->s, "    if (blockIdx.z == %du) {\n", what - FLUX__ATTEND_DQ);
-        flux__spell_attend(&a, what, what == FLUX__ATTEND_DK ? q : what == FLUX__ATTEND_DV
-                           ? q + a.d * a.heads * a.keys * a.batch : 0);
+        flux__spell_attend(&a, what, what == FLUX__ATTEND_DK ? q
+                           : what == FLUX__ATTEND_DV ? q + a.d * a.heads * a.keys * a.batch : 0);
         if (back) flux__spell(&c->s, "    }\n");
         n = flux__attend_blocks(what >= FLUX__ATTEND_DK ? a.keys : a.queries,
                                 what == FLUX__ATTEND_Y || what == FLUX__ATTEND_DV ? a.dv : a.d);

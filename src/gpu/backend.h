@@ -21,11 +21,11 @@
    back end's table for each driver.
 
    Invariant: a driver and its compiler are opened under flux__driver_lock, when
-   they are first asked for. A back end is functional if it has a device and
-   something to compile with; that the cache knows the compiler is enough, since
-   opening one takes time. No log or error handler runs under the lock
-   (flux__hold). flux__gpu_close runs after all memory has gone back, and undoes
-   whatever was opened. */
+   they are first asked for. A back end is functional if it has a device and a
+   compiler; a compiler that the cache knows to be unchanged counts without being
+   opened, since opening takes time. No log or error handler runs under the lock
+   (flux__hold). flux__gpu_close runs after all memory has been given back, and
+   closes every open device. */
 
 FLUX__LEAN
 
@@ -36,8 +36,8 @@ static bool flux__gpu_available(int backend, char *why, size_t n) {
     return there;
 }
 
-/* A driver, a device, and something to compile with; that the cache knows the compiler is enough of the last, since opening
-   it takes time. */
+/* Whether an open driver has a device and a compiler, one that the cache knows or one that can
+   be opened; `why` if not. */
 static bool flux__gpu_works(const flux__driver *d, char *why, size_t n) {
     flux__gpu_info info;
     flux__cache_maker m;
@@ -66,6 +66,7 @@ static void flux__gpu_name(int backend, int id, char *out, size_t n) {
     else snprintf(out, n, "device %d", id);
 }
 
+/* Whether a component of the back end is there; *known: whether it has one of this name. */
 static bool flux__gpu_component(int backend, const char *name, bool *known) {
     const flux__driver *d = flux__driver_of(backend);
     char why[320];
@@ -83,7 +84,7 @@ static bool flux__gpu_component(int backend, const char *name, bool *known) {
     return there;
 }
 
-/* Everything that was opened goes; memory has gone before. */
+/* Closes all devices, when their memory has been given back. */
 static void flux__gpu_close(void) {
     for (int b = 0; b < 2; b++)
         for (int id = 0; id < FLUX__MAX_IDS; id++) {
@@ -94,7 +95,7 @@ static void flux__gpu_close(void) {
         }
 }
 
-/* The back end's table, for each driver. */
+/* The calls of the back end's table for each driver, and its row. */
 #define FLUX__GPU_CALLS(x, B)                                                                                                   \
 static bool flux__##x##_available(char *why, size_t n) { return flux__gpu_available(B, why, n); }                               \
 static bool flux__##x##_functional(char *why, size_t n) { return flux__gpu_functional(B, why, n); }                             \

@@ -12,22 +12,27 @@
 
    Invariant: an entry is named after all that it depends on (source,
    architecture, driver, the compiler's version) and holds a checksum; one that
-   does not match is not used. It is written under another name and renamed, so
-   a reader finds it whole or not at all. The folder must be the user's own and
-   writable by nobody else, since its content is run. Beside the entries stands
-   which compiler made them, with its file's size and time: a compiler whose
-   file is unchanged need not be opened to know its version. A cache that cannot
-   be written is a warning, once, and no error. */
+   does not match is not used. It is written under another name and renamed, so a
+   reader finds it whole or not at all. The folder must be the user's own and
+   writable by nobody else, since its content is run. A file for each kind of
+   device records which compiler made its entries, and the size and time of that
+   compiler's own file: if these are unchanged, the compiler need not be opened to
+   know its version. A cache that cannot be written is a warning, once, and no
+   error. */
 
 FLUX__LEAN
 
+/* An entry begins with this; `bytes` of image follow. sum is the image's hash. */
 typedef struct flux__cache_head { char magic[8]; uint64_t key[2], sum[2], bytes; } flux__cache_head;
+/* A compiler: its version, and its library's path, size and time. */
 typedef struct flux__cache_maker {
     char version[40], file[488];
     int64_t stamp[2];
 } flux__cache_maker;
 
-/* Where the cache is to be; false: nobody says. The specification of XDG's variables has relative paths ignored. */
+/* The cache's folder, from the first of these variables that holds an absolute path; false if
+   there is none, or if the name is too long (`out` is not empty then). The XDG specification
+   tells to ignore relative paths. */
 static bool flux__cache_place(char *out, size_t n) {
     const char *set[] = { flux__env("FLUX_CACHE_DIR"), flux__env("XDG_CACHE_HOME"),
                           flux__env("HOME"), flux__env("LOCALAPPDATA") };
@@ -43,7 +48,8 @@ static bool flux__cache_place(char *out, size_t n) {
     return *out = 0, false;
 }
 
-/* Opens the cache's folder, to be closed again; false where there can be none, which is said once. */
+/* Opens the cache's folder, which the caller closes; false, with one warning, if there can be
+   no cache. */
 static bool flux__cache_open(flux__den *den) {
     char place[600];
     const char *why;
@@ -59,7 +65,8 @@ static bool flux__cache_open(flux__den *den) {
     return false;
 }
 
-/* Writes head and image aside, and gives them their name; what went wrong, or 0. */
+/* Writes head and image to a temporary file and renames it to `name`; returns 0, or the errno
+   of what failed. */
 static int flux__cache_put(const flux__den *den, const char *name, const void *head, size_t n,
                            const void *image, size_t bytes) {
     char start[220], aside[280];
@@ -67,7 +74,8 @@ static int flux__cache_put(const flux__den *den, const char *name, const void *h
     snprintf(start, sizeof start, ".%s.", name);
     snprintf(aside, sizeof aside, "%s%d-%d.tmp", start, flux__process_id(),
              flux__atomic_add32(&count, 1));
-    flux__folder_sweep(den->path, den->fd, start);           /* what others left who were killed */
+    flux__folder_sweep(den->path, den->fd, start);           /* temporary files of killed
+                                                                processes */
     int fd = flux__den_file(den, aside, true), why = fd < 0 ? errno : 0;
     bool ok = fd >= 0 && flux__file_lock(fd) && flux__file_put(fd, head, n) == (int64_t)n;
     for (size_t at = 0; ok && at < bytes;) {
@@ -87,6 +95,7 @@ static int flux__cache_put(const flux__den *den, const char *name, const void *h
     return why ? why : EIO;
 }
 
+/* Warns, once, that an entry could not be written, for the errno `why`; nothing if that is 0. */
 static void flux__cache_lost(const flux__den *den, const char *name, int why) {
     if (why)
         flux__note(FLUX_LOG_WARN, "gpu.cache", true,
@@ -94,11 +103,13 @@ static void flux__cache_lost(const flux__den *den, const char *name, int why) {
                    name, strerror(why));
 }
 
+/* The name of the file that records the compiler for an architecture. */
 static void flux__cache_maker_name(char *out, size_t n, const flux__driver *d, const char *arch) {
     snprintf(out, n, "%s-%s", d->name, arch);
 }
 
-/* Who made the entries for such devices, if its file is still there and has not changed. */
+/* Reads which compiler made the entries; false if that is not recorded, or the compiler's file
+   is gone or has changed. */
 static bool flux__cache_read_maker(const flux__den *den, const char *name, flux__cache_maker *m) {
     int64_t stamp[2] = { 0, 0 };
     int fd = flux__den_file(den, name, false);
@@ -108,6 +119,8 @@ static bool flux__cache_read_maker(const flux__den *den, const char *name, flux_
     return flux__file_stamp(m->file, stamp) && stamp[0] == m->stamp[0] && stamp[1] == m->stamp[1];
 }
 
+/* The compiler recorded for an architecture, if it is unchanged and the driver loads what it
+   makes. */
 static bool flux__cache_made_by(const flux__driver *d, const char *arch, flux__cache_maker *m) {
     char name[200];
     flux__den den;
@@ -118,7 +131,8 @@ static bool flux__cache_made_by(const flux__driver *d, const char *arch, flux__c
     return known;
 }
 
-/* Opens the compiler, and leaves word of it for those who only need to know which it is. Under the drivers' lock. */
+/* Opens the compiler, and records its version and file for processes that only need to know the
+   version. The caller holds the driver lock. */
 static bool flux__cache_compiler(const flux__driver *d, const char *arch, char *why, size_t n) {
     flux__cache_maker m, before;
     char name[200];
@@ -136,7 +150,8 @@ static bool flux__cache_compiler(const flux__driver *d, const char *arch, char *
     return there;
 }
 
-/* What a program is called that such a compiler made, in the folder that it opens. */
+/* Opens the cache's folder, and makes the name and key of the entry for this source and this
+   version of the compiler. */
 static bool flux__cache_entry(flux__den *den, char *name, size_t n, const flux__gpu *g,
                               const uint64_t *source, const char *version, uint64_t *key) {
     key[0] = source[0], key[1] = source[1];
@@ -147,6 +162,8 @@ static bool flux__cache_entry(flux__den *den, char *name, size_t n, const flux__
     return true;
 }
 
+/* Reads an entry's image, for the caller to free; NULL if the key, the size or the checksum
+   does not match. */
 static void *flux__cache_read_image(int fd, const uint64_t *key) {
     flux__cache_head head;
     char *image = NULL;
@@ -156,7 +173,7 @@ static void *flux__cache_read_image(int fd, const uint64_t *key) {
         image = (char *)FLUX_MALLOC((size_t)head.bytes + 1);
     if (!image) return NULL;
     uint64_t sum[2] = { 1, 2 };
-    /* and nothing after it */
+    /* one byte more is asked for, so that an entry with something after the image is refused */
     bool whole = flux__file_get_all(fd, image, (size_t)head.bytes + 1) == head.bytes;
     if (whole) flux__hash_bytes(sum, image, (size_t)head.bytes);
     if (whole && memcmp(sum, head.sum, sizeof sum) == 0) return image;
@@ -164,6 +181,7 @@ static void *flux__cache_read_image(int fd, const uint64_t *key) {
     return NULL;
 }
 
+/* The image of a program from the cache, or NULL. */
 static void *flux__cache_read(const flux__gpu *g, const uint64_t *source, const char *version) {
     char name[200];
     uint64_t key[2];
@@ -176,6 +194,7 @@ static void *flux__cache_read(const flux__gpu *g, const uint64_t *source, const 
     return image;
 }
 
+/* Writes a program's image to the cache; a failure is a warning. */
 static void flux__cache_write(const flux__gpu *g, const uint64_t *source, const void *image,
                               size_t bytes) {
     char name[200];

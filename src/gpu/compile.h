@@ -16,23 +16,23 @@
 #include "cache.h"
 
 /* ---------------------------------------------------------------------- gpu/compile.h
-   Compiling: a plan's new kernels are put together into programs of a few,
-   which threads compile; images come from the cache on disk if they are there
-   (gpu/cache.h). flux__gpu_ready is the back end's call that makes a plan's
-   kernels on one device ready.
+   Compiling: a plan's new kernels are put together into programs of a few
+   kernels each, which threads compile; a program's image comes from the cache on
+   disk if it is there (gpu/cache.h). flux__gpu_ready is the back end's call that
+   makes a plan's kernels on one device ready.
 
-   Invariant: how many programs there are does not depend on the number of
-   threads, and so neither do their names on disk. A kernel that is known to the
-   device, by the hash of its text, is never compiled again; the compile lock
-   keeps two threads from compiling the same one. The device lock is not held
-   while compiling. An image from disk that the driver refuses is compiled anew.
-   After a failure no kernel of a program that is only partly known is left. An
-   error names the kernel, the line of its text and what the compiler says. */
+   Invariant: the number of programs does not depend on the number of threads, and
+   so neither do their names on disk. A kernel whose text, by its hash, the device
+   has is not compiled again; the compile lock keeps two threads from compiling
+   the same one. The device lock is not held while compiling. An image from disk
+   that the driver refuses is compiled anew. If loading fails, all programs of
+   that call are unloaded and their kernels forgotten. An error names the kernel,
+   the line of its text and what the compiler says. */
 
 FLUX__LEAN
 
-/* The first line of the log that is an error, and the line of the source that it means: "flux.cu(12): error: ..." or
-   "flux.hip:12:3: error: ...". */
+/* The first line with an error in a compiler's log, as "flux.cu(12): error: ..." or
+   "flux.hip:12:3: error: ..."; *line is the line of the source that it means, or 0. */
 static const char *flux__compile_complaint(const char *log, int *line) {
     const char *error = strstr(log, "error"), *start = error;
     *line = 0;
@@ -43,7 +43,8 @@ static const char *flux__compile_complaint(const char *log, int *line) {
     return start;
 }
 
-/* What the compiler complains of, with the kernel and the line that it means. */
+/* The error for source text that did not compile: the compiler's message, the kernel and the
+   line that it means. */
 static void flux__compile_failed(const flux__gpu *g, const char *source, const char *log) {
     int line;
     const char *said = flux__compile_complaint(log, &line), *text = source, *kernel = NULL,
@@ -59,13 +60,14 @@ static void flux__compile_failed(const flux__gpu *g, const char *source, const c
     }
     while ((next = strstr(next, "\nextern \"C\" __global__")) != NULL && next < text)
         kernel = next++;
-    const char *name = kernel ? strstr(kernel, ") ") : NULL;      /* behind the launch bounds */
+    const char *name = kernel ? strstr(kernel, ") ") : NULL;      /* after the launch bounds */
     int width = name ? (int)strcspn(name + 2, "(") : 0;
     flux__fail("%s device %d: a kernel did not compile for %s: %.400s\n  in %.*s, line %d: %.*s",
-               g->driver->name, g->id, g->info.arch, said, name ? width : 11, name ? name + 2
-               : "the prelude", line, (int)strcspn(text, "\n"), text);
+               g->driver->name, g->id, g->info.arch, said, name ? width : 11,
+               name ? name + 2 : "the prelude", line, (int)strcspn(text, "\n"), text);
 }
 
+/* The device's compiled kernel of this name, or NULL. */
 static flux__gpu_fn *flux__gpu_known(flux__gpu *g, const char *name) {
     for (flux__gpu_fn *f = g->known[(unsigned char)(name[1] * 31 + name[2] * 7 + name[3])]; f;
          f = f->next) {
@@ -77,7 +79,7 @@ static flux__gpu_fn *flux__gpu_known(flux__gpu *g, const char *name) {
     return NULL;
 }
 
-/* Forgets a program that is of no use: not all of its kernels could be found. */
+/* Unloads a program, and forgets those of its kernels that are known. */
 static void flux__gpu_unlearn(flux__gpu *g, void *module) {
     for (int i = 0; i < 256; i++)
         for (flux__gpu_fn **at = &g->known[i]; *at;) {
@@ -93,6 +95,7 @@ static void flux__gpu_unlearn(flux__gpu *g, void *module) {
     g->driver->unload(module);
 }
 
+/* Finds a kernel in a loaded program and enters it into the device's table; NULL is an error. */
 static flux__gpu_fn *flux__gpu_learn(flux__gpu *g, const char *name, void *module) {
     flux__gpu_fn *f = (flux__gpu_fn *)flux__zalloc(sizeof *f);
     if (!f) return NULL;
@@ -113,23 +116,23 @@ static flux__gpu_fn *flux__gpu_learn(flux__gpu *g, const char *name, void *modul
     return *at = f;
 }
 
-/* New kernels are compiled in programs of a few, which threads share out. How many there are does not depend on the
-   number of threads, and so neither does what the programs are called on disk. */
-enum { FLUX__PROGRAM_KERNELS = 4 };
-typedef struct flux__fresh { flux__gpu_kernel *gk; int launch; } flux__fresh;
+enum { FLUX__PROGRAM_KERNELS = 4 };       /* about so many kernels a program */
+typedef struct flux__fresh { flux__gpu_kernel *gk; int launch; } flux__fresh;   /* a launch to be
+                                                                                   compiled */
 typedef struct flux__program {
     flux__gpu *g;
-    const flux__fresh *first;
+    const flux__fresh *first;             /* its n launches */
     int n;
     char *source, *log;
-    uint64_t key[2];
-    void *image, *module;
+    uint64_t key[2];                      /* hash of driver, architecture and source */
+    void *image, *module;                 /* compiled; loaded */
     size_t bytes;
-    bool read;                            /* from disk */
-    int code;
+    bool read;                            /* the image is from disk */
+    int code;                             /* the compiler's answer */
 } flux__program;
 
-/* Takes no lock and says nothing: it runs in any thread. */
+/* Compiles program number i of `list` unless it has an image. It runs in any thread: it takes
+   no lock and reports nothing. */
 static void flux__program_compile(void *list, int64_t i) {
     flux__program *p = (flux__program *)list + i;
     if (p->image) return;
@@ -139,6 +142,8 @@ static void flux__program_compile(void *list, int64_t i) {
     p->image = NULL;
 }
 
+/* Puts a program's source together from the preface and its kernels, and hashes it.
+   FLUX_LOG=source prints it. */
 static bool flux__program_source(flux__program *p, const char *preface) {
     flux__listing s = { NULL, 0, 0, false };
     flux__spell(&s, "%s", preface);
@@ -159,17 +164,18 @@ static bool flux__program_source(flux__program *p, const char *preface) {
     return true;
 }
 
-/* What was compiled goes to disk; what was not is an error. */
+/* Writes a compiled program to the cache; an error if it did not compile. */
 static bool flux__program_compiled(const flux__gpu *g, const flux__program *p) {
     if (p->read) return true;
     if (!p->image)
-        flux__compile_failed(g, p->source, p->log &&
-                             *p->log ? p->log : "the compiler gives no reason");
+        flux__compile_failed(g, p->source,
+                             p->log && *p->log ? p->log : "the compiler gives no reason");
     else flux__cache_write(g, p->key, p->image, p->bytes);
     return p->image != NULL;
 }
 
-/* The compiler's version, "" if there is none. Unless it is needed itself, it is opened only if the cache does not know it. */
+/* The compiler's version, "" if there is no compiler. Unless the compiler itself is needed, it
+   is opened only if the cache does not know its version. */
 static const char *flux__gpu_compiler(const flux__gpu *g, bool needed, flux__cache_maker *m,
                                       char *why, size_t n) {
     flux__mutex_lock(&flux__driver_lock);
@@ -180,7 +186,7 @@ static const char *flux__gpu_compiler(const flux__gpu *g, bool needed, flux__cac
     return known ? m->version : there ? g->driver->version() : "";
 }
 
-/* The programs' images: from disk, else from the compiler. The device's lock is not held. */
+/* Gets the programs' images from disk, or compiles them. The device lock is not held. */
 static bool flux__programs_images(const flux__gpu *g, flux__program *p, int n) {
     char why[320] = "";
     flux__cache_maker m;
@@ -201,7 +207,8 @@ static bool flux__programs_images(const flux__gpu *g, flux__program *p, int n) {
     return all;
 }
 
-/* An image that was kept may be of no use to another version of the driver: then it is made anew. */
+/* Loads a program's image. If the driver refuses one from disk, as another version of it may,
+   the program is compiled anew. */
 static bool flux__program_load(flux__gpu *g, flux__program *p) {
     char why[320] = "";
     flux__cache_maker m;
@@ -224,6 +231,7 @@ static bool flux__program_load(flux__gpu *g, flux__program *p) {
     return true;
 }
 
+/* Loads all programs and finds their kernels; after a failure none is left. */
 static bool flux__programs_load(flux__gpu *g, flux__program *p, int n) {
     bool ok = true;
     for (int i = 0; i < n && ok; i++) {
@@ -237,7 +245,7 @@ static bool flux__programs_load(flux__gpu *g, flux__program *p, int n) {
     return ok;
 }
 
-/* Makes kernels known that are not known yet. */
+/* Compiles or reads, and loads, the n launches of `fresh`, which the device does not have yet. */
 static bool flux__gpu_learn_all(flux__gpu *g, const flux__fresh *fresh, int n,
                                 const char *preface) {
     int count = n < 2 * FLUX__PROGRAM_KERNELS ? n > 0
@@ -255,8 +263,8 @@ static bool flux__gpu_learn_all(flux__gpu *g, const flux__fresh *fresh, int n,
         ok = flux__programs_images(g, p, count);
         flux__gpu_lock(g);
         for (int i = 0; i < count; i++)
-            g->counters.programs_read += p[i].read, g->counters.programs_compiled += p[i].image &&
-                !p[i].read;
+            g->counters.programs_read += p[i].read,
+            g->counters.programs_compiled += p[i].image && !p[i].read;
         ok = ok && flux__programs_load(g, p, count);
     }
     for (int i = 0; p && i < count; i++) {
@@ -268,7 +276,8 @@ static bool flux__gpu_learn_all(flux__gpu *g, const flux__fresh *fresh, int n,
     return ok;
 }
 
-/* What stands before the kernels of every program: the dialect, the prelude, and the formulas that are used. */
+/* The text before the kernels of a plan's programs: the dialect, the prelude, and the functions
+   of the operations that are used. NULL: no memory. */
 static char *flux__gpu_preface(const flux__gpu *g, const uint8_t *ops) {
     flux__listing s = { NULL, 0, 0, false };
     flux__spell(&s, "%s%s", g->driver->dialect, g->driver->matrices);
@@ -282,7 +291,8 @@ static char *flux__gpu_preface(const flux__gpu *g, const uint8_t *ops) {
     return NULL;
 }
 
-/* How many of these kernels' launches are not known yet; and which. */
+/* Counts the launches of these kernels that the device does not have, each once, and lists them
+   in `fresh`. */
 static int flux__gpu_unknown(flux__gpu *g, flux__gpu_kernel **list, int n, flux__fresh *fresh) {
     int count = 0;
     for (int i = 0; i < n; i++)
@@ -297,7 +307,8 @@ static int flux__gpu_unknown(flux__gpu *g, flux__gpu_kernel **list, int n, flux_
     return count;
 }
 
-/* Finds all the plan's kernels, compiling those that are not known yet. */
+/* Finds the compiled kernel of each launch, compiling those that the device does not have; then
+   frees their texts. */
 static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, const uint8_t *ops) {
     size_t launches = 1;
     for (int i = 0; i < n; i++) launches += (size_t)list[i]->launches;
@@ -308,7 +319,7 @@ static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, cons
         flux__gpu_unlock(g);
         flux__mutex_lock(compiling);
         flux__gpu_lock(g);
-        /* others may have compiled them meanwhile */
+        /* counted again: another thread may have compiled some meanwhile */
         int count = flux__gpu_unknown(g, list, n, fresh);
         char *preface = count ? flux__gpu_preface(g, ops) : NULL;
         ok = count == 0 || (preface && flux__gpu_learn_all(g, fresh, count, preface));
@@ -326,6 +337,7 @@ static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, cons
     return ok;
 }
 
+/* Allocates the arguments of a kernel's launches: nparam addresses, then 8 bytes each. */
 static bool flux__gpu_room_for_args(flux__gpu_kernel *gk) {
     gk->args = (void **)flux__zalloc((size_t)(gk->nparam + 1) * (sizeof(void *) + 8));
     return gk->args != NULL;

@@ -9,19 +9,20 @@
 #include "devices.h"
 
 /* ---------------------------------------------------------------------- gpu/copies.h
-   Device memory and copies: allocation, uploads and downloads by way of pinned
-   memory, copies within and between devices, and copies ahead, with which a
-   loader's next batch travels on a stream of its own.
+   Device memory and copies: allocation, uploads and downloads through pinned
+   memory, copies within and between devices, and copies ahead, by which a
+   loader's next batch is uploaded on a second stream while the device works on
+   the present one.
 
-   Invariant: a copy ahead starts when what was queued before it is done, since
-   its memory may have been in use there, and whoever uses that memory next
-   waits for it first (flux__gpu_await); places are told by address. Pinned
-   memory is a ring of FLUX__SLOTS pieces: a piece is one thread's while it is
-   busy, and its event says when the device is done with it; nobody waits for a
-   piece while holding one. An upload returns when the data are queued, a
-   download when they are there. Memory is freed only after both streams are
-   drained. Indices that were out of range become an error at a download or wait
-   (flux__gpu_check). */
+   Invariant: a copy ahead starts when all that was queued before it is done,
+   since its destination may have been in use there, and the main stream waits
+   for it before it uses that memory again, for whatever purpose (flux__gpu_await
+   compares addresses). Pinned memory is a ring of FLUX__SLOTS slots: a busy slot
+   belongs to one thread, and a slot's event says when the device has done its
+   copy; no thread waits for a slot while it holds one. An upload returns when its
+   copies are queued, a download when the data have arrived. Memory is freed only
+   after both streams are drained. Indices that were out of range become an error
+   at a download or wait (flux__gpu_check). */
 
 FLUX__LEAN
 
@@ -32,13 +33,13 @@ static void *flux__gpu_alloc(int backend, int id, size_t bytes) {
     int code = g->driver->alloc(&p, bytes);
     if (code == 0) g->counters.allocations++;
     else p = NULL;
-    /* 2: out of memory, in both; the caller says that */
+    /* 2 is out of memory in CUDA and HIP; the caller reports that */
     if (code != 0 && code != 2) flux__gpu_ok(g, code, "allocating");
     flux__gpu_leave(g, before);
     return p;
 }
 
-/* Until all that was queued is done; without the lock. */
+/* Waits, without the device lock, until both streams have done all that was queued. */
 static int flux__gpu_drain(flux__gpu *g) {
     void *stream[2] = { g->stream, g->copies };
     unsigned comes = g->comes;
@@ -52,22 +53,23 @@ static int flux__gpu_drain(flux__gpu *g) {
     return code;
 }
 
+/* Frees device memory; of a device that is closed or was opened before a fork, nothing. */
 static void flux__gpu_free(int backend, int id, void *p) {
     void *before;
     flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
     flux__gpu_lock(g);
     if (g->open && flux__gpu_there(g, &before)) {
-        flux__gpu_drain(g);               /* the driver may not wait for what still uses it */
+        flux__gpu_drain(g);               /* the driver may free memory that is in use */
         g->driver->release(p);
         g->driver->leave(before);
     }
     flux__gpu_unlock(g);
 }
 
-/* ---- copies ahead: a loader's next batch travels on a stream of its own while the device works on this one
-   Such a copy starts when what was queued before it is done, since its memory may have been in use there; and whoever uses
-   that memory next, be it for what was copied or for something else, waits for it first. Places are told by address. */
+/* ---- copies ahead */
 
+/* Makes the second stream and its events when they are first needed; if that fails, copies use
+   the main stream. */
 static bool flux__copies_open(flux__gpu *g) {
     if (g->copies || g->alone) return g->copies != NULL;
     bool ok = g->driver->stream(&g->copies) == 0;
@@ -79,7 +81,8 @@ static bool flux__copies_open(flux__gpu *g) {
     return ok;
 }
 
-/* The stream for an upload. */
+/* The stream for an upload: the second one, after all that the main stream has queued so far,
+   if the calling thread uploads ahead; else the main one. */
 static void *flux__copies_begin(flux__gpu *g) {
     flux__thread *t = flux__self();
     bool apart = t && t->ahead && flux__copies_open(g) &&
@@ -88,7 +91,7 @@ static void *flux__copies_begin(flux__gpu *g) {
     return apart ? g->copies : g->stream;
 }
 
-/* The stream waits for copies up to number `last`, of those that it has not waited for. */
+/* Makes the main stream wait for the copies ahead up to number `last`. */
 static bool flux__copies_wait(flux__gpu *g, unsigned last) {
     if (!flux__gpu_ok(g, g->driver->event_before(g->coming[last % FLUX__COMING].event, g->stream),
                       "waiting for a copy"))
@@ -97,19 +100,21 @@ static bool flux__copies_wait(flux__gpu *g, unsigned last) {
     return true;
 }
 
-/* Something is under way to this place; whether or not all of it is. */
+/* Ends a copy ahead to `at`: records its event, so that flux__gpu_await finds it, even if only
+   a part was queued. */
 static bool flux__copies_end(flux__gpu *g, const void *at, size_t bytes) {
     bool ok = g->comes - g->came < FLUX__COMING || flux__copies_wait(g, g->came);
     unsigned i = g->comes % FLUX__COMING;
     ok = ok && flux__gpu_ok(g, g->driver->event_record(g->coming[i].event, g->copies),
                             "recording an event");
     if (ok) g->coming[i].at = at, g->coming[i].bytes = bytes, g->comes++;
-    else g->driver->stream_wait(g->copies);              /* then nothing is */
+    else g->driver->stream_wait(g->copies);              /* then none is under way */
     g->counters.ahead++;
     return ok;
 }
 
-/* What is queued from here on may use this place. */
+/* Makes the main stream wait for copies ahead to this memory, if there are any, so that what it
+   queues next may use it. */
 static bool flux__gpu_await(flux__gpu *g, const void *p, size_t bytes) {
     uintptr_t from = (uintptr_t)p;
     for (unsigned i = g->comes; i != g->came; i--) {
@@ -122,7 +127,8 @@ static bool flux__gpu_await(flux__gpu *g, const void *p, size_t bytes) {
 
 /* ---- copies */
 
-/* A slot to be filled, its own copy waited for. -1: there is none, or an error. wait: there is to be one. */
+/* Takes a slot whose last copy is done, waiting for that. Returns -1 after an error, or if all
+   slots are busy and `wait` is false. */
 static int flux__slot_take(flux__gpu *g, bool wait) {
     for (;;) {
         for (unsigned i = 0; i < FLUX__SLOTS; i++) {
@@ -137,14 +143,15 @@ static int flux__slot_take(flux__gpu *g, bool wait) {
             return -1;
         }
         if (!wait) return -1;
-        /* all are in other threads' hands, for as long as a copy takes */
-        flux__gpu_unlock(g);
+        flux__gpu_unlock(g);              /* other threads have all slots, for as long as a copy
+                                             takes */
         flux__thread_yield();
         flux__gpu_lock(g);
     }
 }
 
-/* The slot's copy has been queued, if it was. */
+/* Records the event of a slot whose copy the driver was asked to queue, with answer `code`;
+   after an error waits for the stream, so that the slot is free. */
 static bool flux__slot_sent(flux__gpu *g, int n, int code, const char *what, void *stream) {
     flux__slot *s = &g->slot[n];
     bool ok = flux__gpu_ok(g, code, what);
@@ -155,7 +162,7 @@ static bool flux__slot_sent(flux__gpu *g, int n, int code, const char *what, voi
     return ok;
 }
 
-/* How much of a copy goes through a slot at a time. */
+/* Bytes of the chunk at `at` of a copy of so many bytes: a slot's, or what is left. */
 static size_t flux__gpu_chunk(size_t bytes, size_t at) {
     size_t most = FLUX__SLOT_BYTES;
     return bytes - at < most ? bytes - at : most;
@@ -165,6 +172,8 @@ static void flux__copy_piece(const void *src, char *to, size_t at, size_t n) {
     memcpy(to, (const char *)src + at, n);
 }
 
+/* Uploads n bytes through a slot: `put` writes those from `at` on into pinned memory, without
+   the lock. */
 static bool flux__slot_upload(flux__gpu *g, void *dst, flux__filler put, const void *ctx, size_t at,
                               size_t n, void *stream) {
     int i = flux__slot_take(g, true);
@@ -178,6 +187,8 @@ static bool flux__slot_upload(flux__gpu *g, void *dst, flux__filler put, const v
     return ok;
 }
 
+/* Uploads bytes that `put` makes, slot by slot; each slot begins at a multiple of `unit` bytes.
+   0, or -1 after an error. */
 static int flux__gpu_fill(int backend, int id, void *dst, size_t bytes, size_t unit,
                           flux__filler put, const void *ctx) {
     void *before;
@@ -187,8 +198,8 @@ static int flux__gpu_fill(int backend, int id, void *dst, size_t bytes, size_t u
     void *stream = flux__copies_begin(g);
     bool apart = stream == g->copies, ok = apart || flux__gpu_await(g, dst, bytes);
     for (size_t at = 0; at < bytes && ok; at += most)
-        ok = flux__slot_upload(g, (char *)dst + at, put, ctx, at, bytes - at < most ? bytes - at
-                               : most, stream);
+        ok = flux__slot_upload(g, (char *)dst + at, put, ctx, at,
+                               bytes - at < most ? bytes - at : most, stream);
     if (apart) ok = flux__copies_end(g, dst, bytes) && ok;
     g->counters.uploads++, g->counters.bytes_up += (int64_t)bytes;
     flux__gpu_leave(g, before);
@@ -199,7 +210,8 @@ static int flux__gpu_upload(int backend, int id, void *dst, const void *src, siz
     return flux__gpu_fill(backend, id, dst, bytes, 1, flux__copy_piece, src);
 }
 
-/* Queues a copy to a slot, which the caller then has; -1 as flux__slot_take. */
+/* Queues a download to a slot, which the caller then holds; -1 as flux__slot_take, with *ok
+   false after an error. */
 static int flux__slot_download(flux__gpu *g, const void *src, size_t n, bool wait, bool *ok) {
     int64_t failures = flux__failures();
     int i = flux__slot_take(g, wait);
@@ -212,7 +224,7 @@ static int flux__slot_download(flux__gpu *g, const void *src, size_t n, bool wai
     return -1;
 }
 
-/* Waits for the slot's copy, takes it out if all is well, and gives the slot back. */
+/* Waits for a slot's download, copies the data out if it succeeded, and gives the slot back. */
 static bool flux__slot_read(flux__gpu *g, int i, void *dst, size_t n) {
     bool ok = flux__gpu_sleep(g, g->slot[i].event, "waiting for its results");
     if (ok) {
@@ -224,14 +236,15 @@ static bool flux__slot_read(flux__gpu *g, int i, void *dst, size_t n) {
     return ok;
 }
 
-/* One chunk is on its way while the last is taken out; but nobody waits for a slot while having one. */
+/* Downloads: one chunk is under way while the one before is copied out. While it holds a slot
+   it takes a second only if one is free, so two threads cannot wait for each other. */
 static bool flux__gpu_read(flux__gpu *g, char *dst, const char *src, size_t bytes) {
     int last = -1;
     size_t at = 0, taken = 0;
     bool ok = flux__gpu_await(g, src, bytes);
     while (ok && (at < bytes || last >= 0)) {
-        int i = at < bytes ? flux__slot_download(g, src + at, flux__gpu_chunk(bytes, at), last < 0,
-                                                 &ok) : -1;
+        int i = at < bytes
+                ? flux__slot_download(g, src + at, flux__gpu_chunk(bytes, at), last < 0, &ok) : -1;
         if (i >= 0) at += FLUX__SLOT_BYTES;
         if (last >= 0) {
             ok = flux__slot_read(g, last, dst + taken, flux__gpu_chunk(bytes, taken)) && ok;
@@ -243,7 +256,8 @@ static bool flux__gpu_read(flux__gpu *g, char *dst, const char *src, size_t byte
     return ok;
 }
 
-/* An index out of range that a kernel met since the last look is an error now. */
+/* Reads the status words if a kernel may have written them; an index out of range that it met
+   is an error now. */
 static bool flux__gpu_check(flux__gpu *g) {
     int64_t status[FLUX__STATUS_WORDS];
     if (!g->pending) return true;
@@ -272,7 +286,8 @@ static int flux__gpu_download(int backend, int id, void *dst, const void *src, s
     return ok ? 0 : -1;
 }
 
-/* Within a device, or to another of the same driver: the other stream waits for this one, and this one for the copy. */
+/* Copies within a device, or to another of the same driver. Then the copy runs on the
+   destination's stream, which waits for the source's, and the source's waits for the copy. */
 static int flux__gpu_copy(int backend, int to, void *dst, int from, const void *src, size_t bytes) {
     void *before, *event = NULL;
     flux__gpu *a = flux__gpu_enter(backend, from, &before), *b;
@@ -297,7 +312,7 @@ static int flux__gpu_copy(int backend, int to, void *dst, int from, const void *
                                    "copying from the other device");
         ok = queued && flux__gpu_ok(b, b->driver->event(&done), "making an event") &&
              flux__gpu_ok(b, b->driver->event_record(done, b->stream), "recording an event");
-        /* then nothing else holds the other device back */
+        /* without its event the source's stream cannot wait for the copy: the host does */
         if (queued && !ok) b->driver->stream_wait(b->stream);
         flux__gpu_leave(b, before);
     }
@@ -317,6 +332,7 @@ static int flux__gpu_copy(int backend, int to, void *dst, int from, const void *
     return ok ? 0 : -1;
 }
 
+/* Free and total bytes of an open device's memory; not 0 if it cannot say. */
 static int flux__gpu_room(int backend, int id, size_t *available, size_t *total) {
     void *before;
     flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
@@ -330,6 +346,7 @@ static int flux__gpu_room(int backend, int id, size_t *available, size_t *total)
     return code;
 }
 
+/* Waits for all that was queued on the device, and reports bad indices. */
 static int flux__gpu_wait(int backend, int id) {
     void *before;
     flux__gpu *g = flux__gpu_enter(backend, id, &before);

@@ -10,27 +10,25 @@
 #include "kernels.h"
 
 /* ---------------------------------------------------------------------- gpu/devices.h
-   Open devices: locks, opening and closing, and what is known of each
-   (flux__gpu): stream, pinned memory, compiled kernels, driver graphs. A call
-   of the back end's table goes through flux__gpu_enter and flux__gpu_leave,
-   which lock the device and make it current.
+   Open devices (flux__gpu): their locks, opening and closing, and what each one
+   holds: stream, pinned memory, compiled kernels, driver graphs. A call of the
+   back end's table goes through flux__gpu_enter and flux__gpu_leave, which lock
+   the device and make it current.
 
-   Invariant: the compile lock of a device comes before its device lock, that
-   before the driver lock, which guards opening drivers and compilers. No device
-   lock is held while the host waits for a copy or a kernel (flux__gpu_sleep),
-   fills or empties pinned memory, or compiles; what was found before such a
-   wait may have changed after it. A device that was lost, or was opened before
-   a fork, refuses every call with an error. The device that was current for the
-   thread is current again afterwards. A failed opening leaves nothing open, and
-   the next call tries again. */
+   Invariant: locks are taken in this order: a device's compile lock, so that no
+   kernel is compiled twice; its device lock, which the calls of the table take;
+   the driver lock, which guards opening drivers and compilers. No device lock is
+   held while the host waits for a copy or a kernel (flux__gpu_sleep), fills or
+   empties pinned memory, or compiles, so the device's state may have changed
+   after these. A device that was lost, or was opened before a fork, refuses every
+   call with an error. The device that was current for the thread is current again
+   afterwards. A failed opening leaves nothing open, and the next call tries
+   again. */
 
 FLUX__LEAN
 
-static flux__gpu flux__gpus[2][FLUX__MAX_IDS];       /* CUDA, AMDGPU */
+static flux__gpu flux__gpus[2][FLUX__MAX_IDS];       /* by back end (CUDA, AMDGPU) and device id */
 
-/* A lock for each device, and one for opening drivers and compilers, which comes after it. The calls of the back end's table
-   take them; nobody holds one while the host waits for a copy or for a kernel, or compiles. Who compiles for a device has
-   another lock, which comes before these, so that no kernel is compiled twice. */
 static flux__mutex flux__gpu_locks[2][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
 static flux__mutex flux__compile_locks[2][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
 static flux__mutex flux__driver_lock = FLUX__MUTEX_INIT;
@@ -42,7 +40,8 @@ static void flux__gpu_lock(const flux__gpu *g) { flux__mutex_lock(flux__gpu_lock
 static void flux__gpu_unlock(const flux__gpu *g) { flux__mutex_unlock(flux__gpu_lock_of(g)); }
 
 #if !defined(FLUX_NO_THREADS) && !defined(_WIN32)
-/* in the child: what was opened is refused, see flux__gpu_forked */
+/* In a forked child: makes the locks anew. Devices that the parent opened are refused, see
+   flux__gpu_forked. */
 static void flux__gpu_fork(void) {
     flux__mutex_anew(&flux__gpu_locks[0][0], 2 * FLUX__MAX_IDS);
     flux__mutex_anew(&flux__compile_locks[0][0], 2 * FLUX__MAX_IDS);
@@ -60,15 +59,16 @@ static const flux__driver *flux__driver_of(int backend) {
     return NULL;
 }
 
-/* At a program's end what was registered last goes first, and drivers register their own end when they are opened, and more
-   with the first context: ours is registered again behind each, so that what we give back finds the driver alive. To end
-   twice does no harm. */
+/* Makes sure that our exit handler runs before the driver's. Exit handlers run in reverse order
+   of registration, and drivers register theirs when they are opened and with the first context:
+   ours is registered again after each of these, so that the driver is alive when we give its
+   memory back. Our handler may run twice. */
 static void flux__driver_outlasts(bool *known) {
     if (!*known) atexit(flux__at_exit);
     *known = true;
 }
 
-/* Under the drivers' lock. */
+/* Opens a driver; the caller holds the driver lock. */
 static bool flux__driver_open(int backend, char *why, size_t n) {
     static bool known[2];
     if (!flux__driver_of(backend)->open(why, n)) return false;
@@ -76,35 +76,39 @@ static bool flux__driver_open(int backend, char *why, size_t n) {
     return true;
 }
 
-/* Whether a driver's answer is good; if not, the error says what was done, on which device, and what the driver says. */
+/* Whether a driver's answer is good. If not, it is an error, which names the device, what was
+   tried and the driver's sentence; a lost device is marked. */
 static bool flux__gpu_ok(flux__gpu *g, int code, const char *what) {
     if (code == 0) return true;
     char number[FLUX__GPU_NUMBER];
     if (!g->lost && g->driver->lost(code)) g->lost = code;
     flux__fail("%s device %d: %s: %s%s", g->driver->name, g->id, what,
-               g->driver->error(code, number), g->lost ? "; the device is lost to this process"
-               : "");
+               g->driver->error(code, number),
+               g->lost ? "; the device is lost to this process" : "");
     return false;
 }
 
+/* Whether this process is a child forked after the device had been opened. */
 static bool flux__gpu_forked(const flux__gpu *g) { return g->process != flux__process_id(); }
 
-/* Makes an open device current, or not: for what is done without an error. */
+/* Makes an open device current if that is possible; no error if not. */
 static bool flux__gpu_there(const flux__gpu *g, void **before) {
     return !flux__gpu_forked(g) && g->driver->enter(g->id, before) == 0;
 }
 
-/* A row of launches as one of the driver's graphs: its nodes, each after the one before. A plan owns it and its device
-   knows it, so that what is left when the device is closed is dead but still there. */
+/* A row of launches as one graph of the driver, whose nodes run one after the other. A plan
+   owns it and its device lists it: closing the device frees the driver's graph and marks this
+   as dead, and the plan frees this. */
 typedef struct flux__replay {
     flux__gpu *gpu;
     bool dead;                            /* the device has been closed */
     void *graph, *exec, **node;
-    int told;                             /* changes so far */
-    struct flux__replay *next;            /* of its device's */
+    int told;                             /* updates of nodes so far */
+    struct flux__replay *next;            /* in the device's list */
 } flux__replay;
 
-/* there: the device is the current one; else its graph goes with the process */
+/* Takes a graph off its device's list and marks it as dead. Its driver's graph is freed if the
+   device is current (`there`), else it ends with the process. */
 static void flux__replay_kill(flux__replay *p, bool there) {
     flux__replay **at = &p->gpu->replays;
     while (*at && *at != p) at = &(*at)->next;
@@ -115,6 +119,7 @@ static void flux__replay_kill(flux__replay *p, bool there) {
     p->dead = true;
 }
 
+/* Gives back the stream of copies ahead and its events; the device is current. */
 static void flux__copies_close(flux__gpu *g) {
     for (int i = 0; i < FLUX__COMING; i++) {
         if (g->coming[i].event) g->driver->event_free(g->coming[i].event);
@@ -125,7 +130,8 @@ static void flux__copies_close(flux__gpu *g) {
     g->reached = g->copies = NULL;
 }
 
-/* Gives back all that was opened; what a lost device refuses to take back goes with the process. */
+/* Closes a device: gives back all that it holds, and forgets it. What a lost device refuses
+   ends with the process. */
 static void flux__gpu_undo(flux__gpu *g) {
     void *before;
     bool there = flux__gpu_there(g, &before);
@@ -152,6 +158,8 @@ static void flux__gpu_undo(flux__gpu *g) {
     memset(g, 0, sizeof *g);
 }
 
+/* Opens a device when it is first used: its stream, status words and pinned memory. The caller
+   holds the device lock. False is an error, and leaves nothing open. */
 static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
     void *before;
     if (g->open) return true;
@@ -172,7 +180,7 @@ static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
         ok = flux__gpu_ok(g, g->driver->pinned(&g->slot[i].memory, FLUX__SLOT_BYTES),
                           "pinning memory") &&
              flux__gpu_ok(g, g->driver->event(&g->slot[i].event), "making an event");
-    if (ok) {                             /* no error is pending yet */
+    if (ok) {                             /* zero status: no bad index was met */
         memset(g->slot[0].memory, 0, FLUX__STATUS_WORDS * 8);
         ok = flux__gpu_ok(g, g->driver->up(g->status, g->slot[0].memory, FLUX__STATUS_WORDS * 8,
                                            g->stream), "copying to it") &&
@@ -188,7 +196,8 @@ static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
     return g->open = ok;
 }
 
-/* The device for a call, made current; NULL is an error. Ends with flux__gpu_leave. */
+/* Begins a call: opens the device if need be, locks it and makes it current. NULL is an error,
+   and nothing is locked; else flux__gpu_leave ends the call. */
 static flux__gpu *flux__gpu_enter(int backend, int id, void **before) {
     flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
     flux__hold();
@@ -215,7 +224,8 @@ static void flux__gpu_leave(flux__gpu *g, void *before) {
     flux__tell();
 }
 
-/* What the stream has to have done, waited for without the lock; so that what was found before it may have changed. */
+/* Waits for an event without the device lock, so that the device's state may have changed
+   afterwards. */
 static bool flux__gpu_sleep(flux__gpu *g, void *event, const char *what) {
     g->counters.waits++;
     flux__gpu_unlock(g);

@@ -15,16 +15,17 @@
    The GPU layer: what CUDA and HIP have in common, which is nearly all. Kernels
    are emitted as C99 source, compiled at run time, kept in memory and on disk,
    and launched. flux_cuda.h and flux_hip.h each fill flux__driver, a table of
-   driver calls, and spell what C lacks. The source holds shapes as numbers; its
-   parameters are addresses, numbers and random keys. A thread computes a point,
-   or some share an outer point and join their parts in a fixed order. Here are
-   the types, the text before every program, and the emitter.
+   driver calls, and a dialect: text that defines what C lacks. The source holds
+   shapes as numbers; its parameters are addresses, numbers and random keys. A
+   thread computes a point, or several share an outer point and join their partial
+   results in a fixed order. Here are the types, the prelude (the text before every
+   program), and the emitter, which writes a kernel's program as text.
 
-   Invariant: a device has one stream, run in the order of the calls, so memory
-   in the pool may be handed out at once; a loader's next batch is copied on a
-   second, and each waits for the other where they share memory. Only a download
-   waits. The application's context is current again when a call returns.
-   Results depend on shapes and the kind of chip alone.
+   Invariant: a device runs its work on one stream in the order of the calls, so
+   the pool may hand out freed memory at once; a loader's next batch is copied on
+   a second stream, and each stream waits for the other where they share memory.
+   Only a download makes the host wait. The application's context is current again
+   when a call returns. Results depend on shapes and the kind of chip alone.
 
    Rejected: a library of compiled kernels (one per architecture, dtype and
    broadcast), and a stream per thread (each reuse of memory would need an
@@ -32,95 +33,101 @@
 
 FLUX__LEAN
 
-typedef struct flux__gpu_info {           /* what a driver says of a device */
-    /* "NVIDIA H200"; as its compiler calls it: "sm_90", "gfx90a" */
-    char model[72], arch[40];
+typedef struct flux__gpu_info {           /* a device, as its driver describes it */
+    char model[72], arch[40];             /* "NVIDIA H200"; the compiler's name of its architecture:
+                                             "sm_90", "gfx90a" */
     int units;                            /* multiprocessors */
 } flux__gpu_info;
 
-/* What the lanes of a warp make of an operation of their chip on small matrices: 16 x 16 sums over k of the inner dim. The
-   dialect has mma_NAME, which adds to a lane's part of the sums, mma_a_NAME and mma_b_NAME, which load its part of the
-   operands from a tile, and mma_row and mma_col, which say where its n-th sum belongs. */
+/* A chip's instruction on small matrices: a warp multiplies 16 x k by k x 16 and adds to 16 x
+   16 sums, which its lanes share. The dialect defines mma_NAME(d, a, b), which adds to a lane's
+   sums; mma_a_NAME and mma_b_NAME, which load a lane's part of the operands from a tile in
+   shared memory; and mma_row(n) and mma_col(n), the position of a lane's n-th sum. */
 typedef struct flux__fragment {
     const char *name;
-    int k, lanes, words;                  /* words: of each operand in a lane */
-    /* the chip copies to shared memory while it computes: copy_16, copies_end, copies_left */
-    bool ahead;
+    int k, lanes, words;                  /* lanes of a warp; 32-bit words of each operand in a
+                                             lane */
+    bool ahead;                           /* the chip has asynchronous copies to shared memory:
+                                             copy_16, copies_end, copies_left */
 } flux__fragment;
 
-enum { FLUX__GPU_NUMBER = 40 };           /* room for an error's number in words */
+enum { FLUX__GPU_NUMBER = 40 };           /* bytes for the text of an error code without a name */
 
-/* a library's call; spare: done without */
+/* A function of a library, and where its address is stored. */
 typedef struct flux__symbol {
     const char *name;
-    size_t at;
-    bool spare;
+    size_t at;                            /* offset in the table of calls */
+    bool spare;                           /* the library may lack it */
 } flux__symbol;
 
-/* Calls of a driver; those that return int give 0 or the driver's own code, for which error() has a sentence. All but
-   open, count, device and close are made between enter and leave. Asking what a device is does not open it: a context
-   takes time and memory, and a process of several often uses but one device. */
+/* A driver's calls. Those that return int return 0 or the driver's error code, for which
+   error() has a sentence. All but open, count, device and close are made between enter and
+   leave. device() does not open the device: a context takes time and memory, and where there
+   are several devices a process often uses but one. */
 typedef struct flux__driver {
     const char *name;
-    const char *dialect;                  /* source text that stands before ours */
-    const char *matrices;                 /* and what it has for fragments */
-    /* for operands of a dtype; NULL: none */
+    const char *dialect;                  /* text before the prelude: what C lacks */
+    const char *matrices;                 /* text of the functions that flux__fragment names */
+    /* the matrix instruction for operands of a dtype; NULL: none */
     const flux__fragment *(*fragment)(const char *arch, int dtype, bool tf32);
-    bool (*open)(char *why, size_t n);    /* finds the library and its calls, starts it */
+    bool (*open)(char *why, size_t n);    /* finds the library and its calls, starts the driver */
     int (*count)(void);
     int (*device)(int id, flux__gpu_info *info);
-    /* makes the device current for this thread; before: what was */
-    int (*enter)(int id, void **before);
+    int (*enter)(int id, void **before);  /* makes the device current for this thread; *before: what
+                                             was current */
     void (*leave)(void *before);
-    void (*close)(int id);                /* what enter opened */
+    void (*close)(int id);                /* gives back what enter opened */
     int (*stream)(void **stream);
     int (*stream_wait)(void *stream);
     void (*stream_free)(void *stream);
     int (*event)(void **event);
     int (*event_record)(void *event, void *stream);
-    int (*event_wait)(void *event);       /* this thread waits */
-    int (*event_before)(void *event, void *stream);   /* what is queued there from now on waits */
+    int (*event_wait)(void *event);       /* the host's thread waits */
+    int (*event_before)(void *event, void *stream);   /* what is queued on the stream from now on
+                                                         waits */
     void (*event_free)(void *event);
     int (*alloc)(void **p, size_t bytes);
     void (*release)(void *p);
     int (*pinned)(void **p, size_t bytes);
     void (*unpin)(void *p);
+    /* copies that a stream queues: to the device, from it, within it, from another device */
     int (*up)(void *dst, const void *src, size_t bytes, void *stream);
     int (*down)(void *dst, const void *src, size_t bytes, void *stream);
     int (*across)(void *dst, const void *src, size_t bytes, void *stream);
     int (*peer)(void *dst, int to, const void *src, int from, size_t bytes, void *stream);
-    int (*room)(size_t *available, size_t *total);
+    int (*room)(size_t *available, size_t *total);   /* bytes of the device's memory */
     int (*load)(void **module, const void *image);
     void (*unload)(void *module);
     int (*find)(void **function, void *module, const char *name);
     int (*launch)(void *function, const unsigned *grid, unsigned threads, void *stream,
                   void **args);
-    /* the driver has what follows: launches kept, to be launched again as one */
-    bool (*has_graphs)(void);
+    bool (*has_graphs)(void);             /* whether it has graphs: launches kept, to be replayed as
+                                             one */
     int (*graph)(void **graph);
     int (*graph_add)(void **node, void *graph, void *after, void *function, const unsigned *grid,
                      unsigned threads, void **args);
     int (*graph_ready)(void **exec, void *graph);
-    /* for launches to come */
+    /* changes a node's arguments, for later launches of the graph */
     int (*graph_set)(void *exec, void *node, void *function, const unsigned *grid, unsigned threads,
                      void **args);
     int (*graph_launch)(void *exec, void *stream);
-    /* each may be NULL; the stream has been waited for */
+    /* each may be NULL; the caller has waited for the stream */
     void (*graph_free)(void *graph, void *exec);
-    /* the driver's words, or a number written there */
+    /* the driver's sentence, or the code's number, written to `number` */
     const char *(*error)(int code, char number[FLUX__GPU_NUMBER]);
-    bool (*lost)(int code);               /* after such an error the device does nothing any more */
+    bool (*lost)(int code);               /* whether the device does nothing any more after this
+                                             error */
     bool (*compiler)(char *why, size_t n);/* opens the run-time compiler */
-    const char *(*version)(void);         /* of the compiler; "" until it is open */
-    bool (*takes)(const char *version);   /* the driver loads what such a compiler made */
-    const void *calls;                    /* the compiler's, as addresses of functions */
-    /* both by flux__malloc */
+    const char *(*version)(void);         /* of the compiler; "" until it is opened */
+    bool (*takes)(const char *version);   /* whether the driver loads what such a compiler made */
+    const void *calls;                    /* the compiler's functions, a table of addresses */
+    /* *log and *image are the caller's to free */
     int (*compile)(const char *source, const char *arch, char **log, void **image, size_t *bytes);
-    const char *const *components;        /* by name, NULL at the end */
-    bool (*component)(const char *name);
+    const char *const *components;        /* names for flux_functional_with, NULL at the end */
+    bool (*component)(const char *name);  /* whether a component is there */
 } flux__driver;
 
-/* A compiler's failure without a word of its log gets its code's text. */
+/* If a compiler fails and its log is empty, the log becomes the text of its error code. */
 static int flux__log_code(char **log, int code, const char *text) {
     if (code == 0 || (*log && **log)) return code;
     if (*log) FLUX_FREE(*log);
@@ -129,7 +136,8 @@ static int flux__log_code(char **log, int code, const char *text) {
     return code;
 }
 
-/* Half floats by integer arithmetic, as in cpu/casts.h, for a compiler that has nothing better. */
+/* Conversions of f16 by integer arithmetic, as in cpu/casts.h, for a compiler that has no
+   instruction for them. */
 #define FLUX__SOFT_HALF                                                                                                         \
     "DEVICE float f16_float(unsigned short h) {\n"                                                                              \
     "    float x = FLOAT_OF((unsigned int)(h & 0x7fff) << 13) * 5.192296858534828e33f;\n"                                       \
@@ -150,9 +158,10 @@ static int flux__log_code(char **log, int code, const char *text) {
 #  include "flux_hip.h"
 #endif
 
-/* ---- the text that stands before every program: the functions that formulas use, in each class; casts; random numbers.
-   After the dialect's own, which says what DEVICE is and how half floats are read. A suffix _w is for integers, which
-   are computed as 64 bits and cut. */
+/* ---- the prelude, the text before every program: the functions that formulas use, for each
+   class; casts; random numbers. It stands after the dialect, which defines DEVICE and
+   conversions of f16. The suffix _w is that of integers, which are computed in 64 bits and then
+   cut. */
 static const char *const flux__gpu_prelude[] = {
     "#define IF(c, x, y) ((c) ? (x) : (y))\n"
     "#define K_f32(v) ((float)(v))\n#define K_f64(v) ((double)(v))\n"
@@ -206,7 +215,7 @@ static const char *const flux__gpu_prelude[] = {
     "    if (b < 0) return a == 1 ? 1 : a == -1 ? (b & 1 ? -1 : 1) : 0;\n"
     "    for (; b; b >>= 1, x *= x)\n        if (b & 1) y *= x;\n"
     "    return (long long)y;\n}\n"
-    /* a float as an integer: towards zero, the nearest there is if out of range, 0 for NaN */
+    /* a float as an integer: rounded towards zero, clamped to the range, 0 for NaN */
     "#define CUT(name, F, T, least, beyond, most) \\\n"
     "DEVICE T name(F v) { return v >= (beyond) ? (T)(most) : v > (least) ? (T)v : v <= (least) ? "
     "(T)(least) : (T)0; }\n"
@@ -228,7 +237,7 @@ static const char *const flux__gpu_prelude[] = {
     "    return (unsigned short)(x != x ? 0x7fc0 : (u + 0x7fff + ((u >> 16) & 1)) >> 16);\n}\n"
     "#define f32_bf16_round(x) bf16_float(float_bf16(x))\n"
     "#define f32_f16_round(x) f16_float(float_f16(x))\n"
-    /* where the largest (max) or smallest stands: the first of equals, but the first NaN before all others */
+    /* argmax (max) and argmin: the first of equal elements; a NaN comes before all others */
     "#define ARG(T, X) \\\n"
     "DEVICE int beats_##X(T x, T best, int max) { return best == best && (x != x || (max ? x > "
     "best : x < best)); }\\\n"
@@ -286,6 +295,7 @@ static const char *const flux__dtype_types[] = { "float", "double", "unsigned sh
 
 typedef struct flux__listing { char *text; int n, room; bool failed; } flux__listing;
 
+/* Appends formatted text. Without memory it sets s->failed and does nothing from then on. */
 static FLUX__PRINTF(2, 3) void flux__spell(flux__listing *s, const char *format, ...) {
     for (int tries = 0; tries < 2 && !s->failed; tries++) {
         va_list args;
@@ -303,10 +313,11 @@ static FLUX__PRINTF(2, 3) void flux__spell(flux__listing *s, const char *format,
     }
 }
 
-/* ---- what a kernel is made into */
+/* ---- compiled kernels, devices, launches */
 
-typedef struct flux__gpu_fn {             /* a compiled kernel, in the device's table for good */
-    uint64_t hash[2];
+typedef struct flux__gpu_fn {             /* a compiled kernel, in its device's hash table until
+                                             that is closed */
+    uint64_t hash[2];                     /* of its text */
     void *function, *module;
     struct flux__gpu_fn *next;
 } flux__gpu_fn;
@@ -314,55 +325,61 @@ typedef struct flux__gpu_fn {             /* a compiled kernel, in the device's 
 enum { FLUX__SLOTS = 8, FLUX__SLOT_BYTES = FLUX__PIECE, FLUX__STATUS_WORDS = 8, FLUX__COMING = 16 };
 
 typedef struct flux__gpu_counters {
-    int64_t launches;                     /* kernels that were started, in graphs and out of them */
-    /* graphs made; their launches; kernels in them that got other arguments */
-    int64_t graphs, graph_launches, graph_updates;
-    /* the host waited for a device, or looked whether it had to */
-    int64_t waits;
-    int64_t ahead;                        /* uploads beside the device's work */
+    int64_t launches;                     /* kernels launched, alone or in graphs */
+    int64_t graphs, graph_launches, graph_updates;   /* graphs made; their launches; nodes that got
+                                                        other arguments */
+    int64_t waits;                        /* times that the host waited for a device, or asked
+                                             whether it had to */
+    int64_t ahead;                        /* uploads on the second stream, beside the device's
+                                             work */
     int64_t allocations, uploads, downloads, bytes_up, bytes_down, programs_compiled, programs_read;
 } flux__gpu_counters;
 
-typedef struct flux__slot {               /* pinned memory between the host's and the device's */
+typedef struct flux__slot {               /* a piece of pinned memory, which copies go through */
     void *memory, *event;
-    /* a thread fills or empties it; its event stands for a copy */
-    bool busy, used;
+    bool busy, used;                      /* a thread fills or empties it; its event belongs to a
+                                             copy that may be under way */
 } flux__slot;
 
 typedef struct flux__gpu {
     const flux__driver *driver;
-    /* lost: the code of the error after which the device does nothing more */
-    int id, lost;
-    /* that opened it: one forked later may make no call of the driver */
-    int process;
-    /* pending: a kernel that tells of bad indices was queued since the last look */
-    bool open, pending;
+    int id, lost;                         /* lost: the error code after which the device does
+                                             nothing more, or 0 */
+    int process;                          /* the one that opened it; a child forked later must not
+                                             call the driver */
+    bool open, pending;                   /* pending: a kernel that may report a bad index was
+                                             queued since status was read */
     flux__gpu_info info;
-    void *stream, *status;
-    flux__slot slot[FLUX__SLOTS];         /* taken in turn */
-    unsigned turn;
-    /* the stream of copies ahead, or NULL; where the other one was when a copy began */
-    void *copies, *reached;
-    bool alone;                           /* it could not be made: all goes on one stream */
-    /* copies ahead that the stream has not waited for: */
+    void *stream, *status;                /* status: FLUX__STATUS_WORDS in device memory, for bad
+                                             indices */
+    flux__slot slot[FLUX__SLOTS];         /* a ring */
+    unsigned turn;                        /* the next to take, modulo FLUX__SLOTS */
+    void *copies, *reached;               /* stream of copies ahead, or NULL; event: what the main
+                                             stream had queued when a copy ahead began */
+    bool alone;                           /* that stream could not be made: all copies use the main
+                                             one */
+    /* copies ahead that the main stream has not waited for: numbers came ... comes - 1, a ring */
     struct { const void *at; size_t bytes; void *event; } coming[FLUX__COMING];
-    unsigned came, comes;                 /* numbers came ... comes - 1 */
-    flux__gpu_fn *known[256];             /* compiled kernels */
-    void **module;
+    unsigned came, comes;
+    flux__gpu_fn *known[256];             /* compiled kernels, by hash */
+    void **module;                        /* programs loaded */
     int nmodule, module_room;
-    struct flux__replay *replays;         /* all plans' */
-    bool replaying;                       /* the driver can, and FLUX_REPLAY does not forbid it */
+    struct flux__replay *replays;         /* graphs of all plans */
+    bool replaying;                       /* the driver has graphs, and FLUX_REPLAY does not forbid
+                                             them */
     flux__gpu_counters counters;
 } flux__gpu;
 
-/* p: slot; n: value; k: value's key; t: its stream; f: the node's number; s: scratch; e: errors */
+/* A kernel's parameter, whose argument is, by kind: p, the address of slot `what`; n, the
+   number of value `what`; k and t, key and stream of random value `what`; f, the node's number;
+   s, scratch memory; e, the status words. */
 typedef struct flux__gpu_param {
     char kind;
     int what;
 } flux__gpu_param;
 
-/* Blocks along x that a launch has at most; what is more is done in turns. AMD's hardware counts the threads along a side in 32
-   bits, and there are 1024 to a block at most. */
+/* The most blocks along x of a launch; where there is work for more, a block loops. AMD's
+   hardware counts the threads along a side in 32 bits, and a block has at most 1024. */
 #ifndef FLUX__GPU_BLOCKS
 #  define FLUX__GPU_BLOCKS (1 << 20)
 #endif
@@ -374,35 +391,39 @@ typedef struct flux__gpu_step {           /* one launch */
     char *text;                           /* its source; NULL once compiled */
     char name[40];
     flux__gpu_fn *fn;
-    /* blocks: that are to fit into a multiprocessor at once; 0: the compiler's choice, which may
-       spill */
-    unsigned grid[3], threads, blocks;
+    unsigned grid[3], threads, blocks;    /* threads of a block; blocks that are to fit on a
+                                             multiprocessor at once (0: the compiler's choice, which
+                                             may spill) */
 } flux__gpu_step;
 
-typedef struct flux__gpu_kernel {
-    /* its launches, one after the other; the one that is being written */
-    flux__gpu_step *step, next;
+typedef struct flux__gpu_kernel {         /* a plan's kernel, made ready for a device */
+    flux__gpu_step *step, next;           /* its launches in order; the one whose text is being
+                                             written */
     int launches, step_room, nparam, param_room;
     flux__gpu_param *param;
-    /* a launch's arguments, as they were last: addresses, then what they point at */
-    void **args;
-    bool stale;                           /* they have changed since the replay was told */
-    struct flux__replay *replay;          /* of the row that starts with it, or NULL */
-    int runs;                             /* of that row; < 0: it is not to be replayed */
+    void **args;                          /* the last launch's arguments: nparam addresses, then the
+                                             8 bytes that each points to */
+    bool stale;                           /* they have changed since the graph got them */
+    struct flux__replay *replay;          /* graph of the row of kernels that starts with this, or
+                                             NULL */
+    int runs;                             /* runs of that row; < 0: it can't be replayed */
 } flux__gpu_kernel;
 
-typedef struct flux__coder {              /* writing one kernel */
+typedef struct flux__coder {              /* the emitter's state for one kernel */
     const flux__kernel *k;
     const flux__plan *plan;
     flux__gpu_kernel *gk;
-    flux__listing s, params;
-    const char *index;                    /* int or long long: what positions are */
-    flux__axes *outer_axes, *inner_axes;  /* by value */
-    bool *need;
-    uint8_t ops[FLUX__ELEMENTWISE_COUNT]; /* bit cls: the op's function is wanted */
+    flux__listing s, params;              /* text of the body, and of the parameters'
+                                             declarations */
+    const char *index;                    /* the type of positions: "int" or "long long" */
+    flux__axes *outer_axes, *inner_axes;  /* of each value: dims that stay, dims that are reduced */
+    bool *need;                           /* of each value: a phase's pass computes it */
+    uint8_t ops[FLUX__ELEMENTWISE_COUNT]; /* bit cls: the text calls the op's function of that
+                                             class */
     bool failed;
 } flux__coder;
 
+/* The number of the kernel's parameter of this kind, declared when it is first asked for. */
 static int flux__coder_param(flux__coder *c, char kind, int what, const char *type) {
     flux__gpu_kernel *gk = c->gk;
     for (int i = 0; i < gk->nparam; i++)
@@ -419,13 +440,15 @@ static int flux__coder_param(flux__coder *c, char kind, int what, const char *ty
     return gk->nparam++;
 }
 
+/* The parameter that is the address of a slot's buffer. */
 static int flux__coder_slot(flux__coder *c, int slot, int dtype) {
     char type[32];
     snprintf(type, sizeof type, "%s *", flux__dtype_types[dtype]);
     return flux__coder_param(c, 'p', slot, type);
 }
 
-/* Adds where the flat place `var` among these dims lies. */
+/* Adds to a position the offset of element number `var` of these dims, as terms + (var / before
+   % dim) * step. */
 static void flux__spell_axes(flux__listing *s, const flux__axes *x, const char *var) {
     int64_t before = 1;
     for (int d = 0; d < x->nd; d++) {
@@ -439,7 +462,7 @@ static void flux__spell_axes(flux__listing *s, const flux__axes *x, const char *
     }
 }
 
-/* Where value i lies, as a position. */
+/* The position of value i at the outer point o and the reduced point r. */
 static void flux__spell_place(const flux__coder *c, flux__listing *s, int i) {
     const flux__value *v = &c->k->value[i];
     flux__spell(s, "%lld", (long long)(flux__is_source(v) ? c->k->operand[v->operand].offset : 0));
@@ -447,7 +470,8 @@ static void flux__spell_place(const flux__coder *c, flux__listing *s, int i) {
     if (!v->outer && c->k->reduced) flux__spell_axes(s, &c->inner_axes[i], "r");
 }
 
-/* An element as memory has it, as its class, and the other way. */
+/* Converts x, an element as it is stored, to the class it is computed in; and x of class cls to
+   what is stored. */
 static void flux__spell_loaded(flux__listing *s, int dtype, const char *x) {
     static const char *const how[] = { "%s", "%s", "f16_float(%s)", "bf16_float(%s)", "%s", "%s",
                                        "(int)%s", "(int)(%s != 0)" };
@@ -468,9 +492,10 @@ static void flux__spell_stored(flux__listing *s, int dtype, int cls, const char 
     if (own == cls) snprintf(y, sizeof y, "%s", x);
     else snprintf(y, sizeof y, "%s_%s(%s)", flux__class_names[cls], flux__class_names[own], x);
     flux__spell(s, dtype == FLUX_F16 ? "float_f16(%s)" : dtype == FLUX_BF16 ? "float_bf16(%s)"
-                : dtype == FLUX_U8 ? "(unsigned char)%s" : "%s", y);
+                   : dtype == FLUX_U8 ? "(unsigned char)%s" : "%s", y);
 }
 
+/* Stores value i to its output. */
 static void flux__spell_store(flux__coder *c, int i, const char *indent) {
     const flux__value *v = &c->k->value[i];
     char x[24];
@@ -492,7 +517,7 @@ static void flux__spell_random(flux__coder *c, int i) {
     flux__spell(&c->s, ");\n");
 }
 
-/* A line of the kernel's program: const float v7 = ... */
+/* The declaration of value i of the kernel's program: const float v7 = ... */
 static void flux__spell_line(flux__coder *c, int i) {
     const flux__value *v = &c->k->value[i];
     flux__listing *s = &c->s;
@@ -526,8 +551,9 @@ static void flux__spell_line(flux__coder *c, int i) {
                     flux__op_names[v->op], flux__class_names[v->cls], v->a, v->b < 0 ? v->a : v->b,
                     v->c < 0 ? v->a : v->c);
         break;
-    case FLUX__V_ROUND: flux__spell(s, "f32_%s_round(v%d);\n", flux__dtypes[v->op].name,
-                                    v->a); break;
+    case FLUX__V_ROUND:
+        flux__spell(s, "f32_%s_round(v%d);\n", flux__dtypes[v->op].name, v->a);
+        break;
     case FLUX__V_WRAP: {
         flux__listing cut = { NULL, 0, 0, false };
         snprintf(x, sizeof x, "v%d", v->a);
@@ -546,6 +572,7 @@ static void flux__spell_line(flux__coder *c, int i) {
     }
 }
 
+/* Continues a 128-bit hash, h[0] and h[1]. */
 static void flux__hash_bytes(uint64_t *h, const void *data, size_t n) {
     const unsigned char *p = (const unsigned char *)data;
     for (size_t i = 0; i < n; i++) {
@@ -559,7 +586,8 @@ static void flux__step_start(flux__gpu_step *next) {
     next->grid[0] = next->grid[1] = next->grid[2] = 1;
 }
 
-/* Ends a launch's text: what stands around the body, and the name by its content. The next one begins. */
+/* Ends a launch: adds the parameters and braces around the body, and names the launch by the
+   hash of its text. Then the next launch begins. */
 static bool flux__coder_finish(flux__coder *c) {
     flux__listing all = { NULL, 0, 0, false };
     uint64_t h[2] = { 0xcbf29ce484222325u, 0x84222325cbf29ce4u };

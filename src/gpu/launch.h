@@ -11,18 +11,19 @@
 #include "copies.h"
 
 /* ---------------------------------------------------------------------- gpu/launch.h
-   Launching. A row of kernels is launched one by one until it has been met
-   twice, then as one graph of the driver's (flux__replay, a graph exec). The
-   graph's kernels, their order and their grids never change; an argument that
-   does (a learning rate, a step count, a random key, an address) is compared
-   with the last one, and a node whose arguments differ is updated before the
-   launch. The pool gives a repeated step the same memory, so these are few.
+   Launching. A row of kernels, those of a plan that run on one device in
+   succession, is launched kernel by kernel the first times (FLUX__REPLAY_AFTER),
+   then as one graph of the driver (flux__replay). The graph's kernels, their
+   order and their grids never change. Arguments may (a learning rate, a step
+   count, a random key, an address): they are compared with the last ones, and a
+   node whose arguments differ is updated before the launch. The pool gives a
+   repeated step the same memory, so updates are few.
 
-   Invariant: what a driver refuses is done one by one, now and from then on,
-   with the same results. All operands of a row wait for copies ahead before it
-   starts (flux__gpu_args). If a launch fails for lack of memory the pool is
-   trimmed and it is tried once more. A graph belongs to its plan; one whose
-   device was closed is dead but not freed.
+   Invariant: a row whose graph the driver refuses is launched kernel by kernel,
+   now and from then on, with the same results. A row starts after all copies
+   ahead to its operands (flux__gpu_args). If a launch fails, the pool gives its
+   free memory back and the launch is tried once more. A graph belongs to its
+   plan; one whose device was closed is dead but not freed.
 
    Rejected: capturing the stream, which makes the same graph but hands no nodes
    out and forbids other threads' calls meanwhile; arguments in device memory,
@@ -32,26 +33,18 @@ FLUX__LEAN
 
 static void flux__replay_drop(flux__gpu_kernel *gk);
 
-/* ---- launching
-   A row of kernels is launched one by one until it has been met twice, then as a graph. The graph's kernels, their order
-   and their grids never change; an argument that does (a learning rate, a count of steps, the random numbers' place, an
-   address) is compared with the last one, and a node whose arguments differ is told them before the launch. The pool gives
-   a step that repeats the same memory, so these are few. What a driver refuses is done one by one, now and from then on.
-
-   Rejected: capturing the stream, which makes the same graph but hands no nodes out and forbids other threads' calls
-   meanwhile; arguments in the device's memory, which cost every step a copy and every kernel a dependent load. */
-
 enum {
-    FLUX__REPLAY_AFTER = 2,               /* runs one by one */
-    FLUX__REPLAY_LEAST = 3,               /* launches that are worth a graph */
-    /* changes, then it is made anew: ROCm takes new memory for each */
-    FLUX__REPLAY_MOST = 1 << 16
+    FLUX__REPLAY_AFTER = 2,               /* runs of a row before it becomes a graph */
+    FLUX__REPLAY_LEAST = 3,               /* the fewest launches that are worth a graph */
+    FLUX__REPLAY_MOST = 1 << 16           /* updates before a graph is made anew, since ROCm takes
+                                             new memory for each */
 };
 
+/* Writes the value of parameter p of kernel k in this run to `out`. */
 static void flux__gpu_arg(const flux__run *r, const flux__kernel *k, const flux__gpu *g,
                           const flux__gpu_param *p, void *out) {
-    const flux__value *v = p->kind == 'n' || p->kind == 'k' || p->kind == 't' ? &k->value[p->what]
-                           : NULL;
+    const flux__value *v =
+        p->kind == 'n' || p->kind == 'k' || p->kind == 't' ? &k->value[p->what] : NULL;
     switch (p->kind) {
     case 'p': memcpy(out, &r->ptr[p->what], sizeof(void *)); break;
     case 's': memcpy(out, &k->scratch_at, sizeof(void *)); break;
@@ -62,6 +55,8 @@ static void flux__gpu_arg(const flux__run *r, const flux__kernel *k, const flux_
     }
 }
 
+/* Finds a kernel's arguments for this run, marks it as stale if they have changed, and makes
+   the stream wait for copies ahead to its operands. */
 static bool flux__gpu_args(const flux__run *r, const flux__kernel *k, flux__gpu *g) {
     flux__gpu_kernel *gk = (flux__gpu_kernel *)k->ready;
     char *values = (char *)(gk->args + gk->nparam);
@@ -79,12 +74,14 @@ static bool flux__gpu_args(const flux__run *r, const flux__kernel *k, flux__gpu 
     return true;
 }
 
+/* Launches of a row of n kernels: a kernel may have several. */
 static int flux__row_launches(const flux__kernel *k, int n) {
     int count = 0;
     for (int i = 0; i < n; i++) count += ((const flux__gpu_kernel *)k[i].ready)->launches;
     return count;
 }
 
+/* Frees the graph of the row that starts with `first`; there: the device is current. */
 static void flux__replay_free(flux__gpu_kernel *first, bool there) {
     flux__replay *p = first->replay;
     if (!p->dead) flux__replay_kill(p, there);
@@ -93,7 +90,7 @@ static void flux__replay_free(flux__gpu_kernel *first, bool there) {
     first->replay = NULL;
 }
 
-/* With its plan. */
+/* Frees the graph of the row that starts with `first`, when its plan is freed. */
 static void flux__replay_drop(flux__gpu_kernel *first) {
     void *before;
     if (!first->replay) return;
@@ -105,6 +102,8 @@ static void flux__replay_drop(flux__gpu_kernel *first) {
     flux__gpu_unlock(g);
 }
 
+/* Makes the graph of a row of n kernels from their last arguments. False: the driver refused,
+   and first->replay, if not NULL, is to be freed. */
 static bool flux__replay_make(flux__gpu *g, flux__kernel *k, int n) {
     flux__gpu_kernel *first = (flux__gpu_kernel *)k->ready;
     int launches = flux__row_launches(k, n), at = 0;
@@ -129,7 +128,7 @@ static bool flux__replay_make(flux__gpu *g, flux__kernel *k, int n) {
     return ok;
 }
 
-/* Tells the graph what has changed. */
+/* Updates the graph's nodes whose arguments have changed. */
 static bool flux__replay_update(flux__gpu *g, flux__replay *p, flux__kernel *k, int n) {
     void **node = p->node;
     for (int i = 0; i < n; i++) {
@@ -147,7 +146,8 @@ static bool flux__replay_update(flux__gpu *g, flux__replay *p, flux__kernel *k, 
     return true;
 }
 
-/* The row as one launch. False: nothing was launched; unless the device is lost now, it is to be done one by one. */
+/* Launches the row as one graph. False: nothing was launched, and unless the device is lost
+   now, the row is to be launched kernel by kernel. */
 static bool flux__replay_launch(flux__gpu *g, flux__kernel *k, int n) {
     flux__gpu_kernel *first = (flux__gpu_kernel *)k->ready;
     if (!g->replaying || first->runs < 0) return false;
@@ -173,13 +173,15 @@ static bool flux__replay_launch(flux__gpu *g, flux__kernel *k, int n) {
     return false;
 }
 
+/* Launch number l of a kernel. */
 static int flux__gpu_start(flux__gpu *g, const flux__gpu_kernel *gk, int l) {
     return g->driver->launch(gk->step[l].fn->function, gk->step[l].grid, gk->step[l].threads,
                              g->stream, gk->args);
 }
 
-/* A launch may need memory of the driver's own (what a kernel's threads spill): if it fails, the pool gives back what it
-   doesn't use, and it is tried once more. NULL: it failed, and the device has been left. */
+/* Launches one kernel. The driver may need memory for it (registers that threads spill): if a
+   launch fails, the pool gives back what it doesn't use, and the launch is tried once more.
+   NULL: it failed, and the device has been left. */
 static flux__gpu *flux__gpu_launch(flux__gpu *g, const flux__kernel *k, void **before) {
     const flux__gpu_kernel *gk = (const flux__gpu_kernel *)k->ready;
     for (int l = 0; l < gk->launches; l++) {
@@ -198,6 +200,7 @@ static flux__gpu *flux__gpu_launch(flux__gpu *g, const flux__kernel *k, void **b
     return g;
 }
 
+/* Runs a row of n kernels; returns how many of them were launched, fewer than n after an error. */
 static int flux__gpu_run(flux__run *r, flux__kernel *k, int n) {
     void *before;
     int done = 0;

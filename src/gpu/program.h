@@ -17,16 +17,17 @@
    flux__spell_formula turns a formula of graph/table.h into a function of the
    program, FLUX__F(exp)(a) into exp_f32(a).
 
-   Invariant: a kernel's text depends on its shapes, strides, dtypes and the
-   chip alone, not on addresses or numbers, which are parameters: its hash is
-   its name, and equal kernels are compiled once. A kernel without points has no
-   launch. Both launches of a split reduction take the same parameters: those
-   that only the second one names are found by emitting it once before. Formulas
-   of integers are computed as 64 bits and cut. */
+   Invariant: a kernel's text depends on its shapes, strides, dtypes and the chip
+   alone, not on addresses or numbers, which are parameters; the text's hash is the
+   kernel's name, so equal kernels are compiled once. A kernel without points has
+   no launch. Both launches of a split reduction take the same parameters: those
+   that only the second one uses are found by emitting both once and throwing the
+   text away. Formulas of integers are computed in 64 bits and cut. */
 
 FLUX__LEAN
 
-/* The formula of an operation in a class: FLUX__F(exp)(a) becomes exp_f32(a), FLUX__K and FLUX__IF likewise. */
+/* Emits the function of an operation in a class, exp_f32_op for example, from its formula:
+   FLUX__F(exp)(a) becomes exp_f32(a), FLUX__K becomes K_f32, FLUX__IF becomes IF. */
 static void flux__spell_formula(flux__listing *s, int op, int cls) {
     bool whole = cls >= FLUX__I32C;
     const char *T = flux__class_types[cls], *suffix = whole ? "w" : flux__class_names[cls],
@@ -57,6 +58,7 @@ static void flux__spell_formula(flux__listing *s, int op, int cls) {
     flux__spell(s, ");\n}\n");
 }
 
+/* Frees what flux__gpu_ready made of a kernel, when its plan is freed. */
 static void flux__gpu_kernel_drop(void *ready) {
     flux__gpu_kernel *gk = (flux__gpu_kernel *)ready;
     for (int i = 0; i < gk->launches; i++)
@@ -68,6 +70,8 @@ static void flux__gpu_kernel_drop(void *ready) {
     FLUX_FREE(gk);
 }
 
+/* The text of a fused kernel: elementwise, a reduction, or a split reduction, which needs
+   scratch memory. */
 static bool flux__code_fused(flux__coder *c, flux__kernel *k, int units) {
     int64_t points = flux__count8(k->full), outer = 1;
     if (!k->reduced) {
@@ -80,7 +84,7 @@ static bool flux__code_fused(flux__coder *c, flux__kernel *k, int units) {
     flux__lanes h = flux__choose_lanes(k, units);
     if (outer == 0) return true;
     int scratch = h.split ? flux__coder_param(c, 's', 0, "long long *") : -1;
-    /* both launches take the same parameters: those that only the second one names are found by a dry run */
+    /* a dry run declares the parameters of both launches */
     if (h.split) {
         flux__code_reduce(c, &h, scratch);
         flux__code_combine(c, &h, scratch);
@@ -94,6 +98,7 @@ static bool flux__code_fused(flux__coder *c, flux__kernel *k, int units) {
     return flux__coder_finish(c);
 }
 
+/* The text of a kernel of any kind; one without points has no launch. False: no memory. */
 static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *graph, flux__kernel *k,
                               const flux__gpu *g) {
     const flux_tensor *t = k->node >= 0 ? graph->node[k->node] : NULL;
