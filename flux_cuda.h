@@ -1,11 +1,14 @@
-/* flux_cuda.h - what CUDA adds to flux.h: its driver's calls, its compiler's, and how its dialect says what C can't.
-   flux.h includes this file when FLUX_CUDA is defined; keep the two side by side. Public domain or MIT, as flux.h.
+/* flux_cuda.h - what CUDA adds to flux.h: its driver's calls, its compiler's, and its dialect, the
+   text that defines what C lacks. flux.h includes this file when FLUX_CUDA is defined; keep the two
+   side by side. Public domain or MIT, as flux.h.
 
-   Nothing of CUDA's is needed to build. At run time the driver is opened (by the path in FLUX_CUDA_LIBRARY, else
-   libcuda.so.1 or nvcuda.dll) and, when a kernel is to be compiled, NVRTC: by the path in FLUX_NVRTC, else the newest
-   whose code the driver takes, by its name (libnvrtc.so.13, .12, ... nvrtc64_130_0.dll ...) as such or in the lib folders
-   of CUDA_PATH, CUDA_HOME and /usr/local/cuda. All declarations are our own; their types have the size
-   and meaning of the driver's. Devices are used through their primary contexts, which a program's other CUDA code shares. */
+   Nothing of CUDA's is needed to build. At run time the driver is opened, by the path in
+   FLUX_CUDA_LIBRARY, else as libcuda.so.1 or nvcuda.dll. When a kernel is to be compiled, NVRTC is
+   opened: by the path in FLUX_NVRTC, else the newest whose code the driver takes, by file name
+   (libnvrtc.so.13, .12, ... nvrtc64_130_0.dll ...), searched where the system does and in the lib
+   folders of CUDA_PATH, CUDA_HOME and /usr/local/cuda. All declarations are our own; their types
+   have the size and meaning of the driver's. Devices are used through their primary contexts, which
+   a program's other CUDA code shares. */
 
 typedef struct flux__cu_calls {
     int (*Init)(unsigned flags);
@@ -60,10 +63,10 @@ typedef struct flux__cu_node {                     /* CUDA_KERNEL_NODE_PARAMS */
     unsigned grid[3], block[3], shared;
     void **args, **extra, *kernel, *context;
 } flux__cu_node;
-/* primary contexts of the devices that were opened */
+/* primary contexts of open devices, else NULL */
 static void *flux__cu_context[FLUX__MAX_IDS];
 
-/* Each call and the driver's name for it */
+/* Each call, and the name of the driver's function */
 #define FLUX__CU_CALLS(X) \
     X(Init, cuInit) X(DriverGetVersion, cuDriverGetVersion) X(DeviceGetCount, cuDeviceGetCount) X(DeviceGet, cuDeviceGet) \
     X(DeviceGetName, cuDeviceGetName) X(DeviceGetAttribute, cuDeviceGetAttribute) \
@@ -77,7 +80,7 @@ static void *flux__cu_context[FLUX__MAX_IDS];
     X(MemcpyDtoDAsync, cuMemcpyDtoDAsync_v2) X(MemcpyPeerAsync, cuMemcpyPeerAsync) X(MemGetInfo, cuMemGetInfo_v2) \
     X(ModuleLoadData, cuModuleLoadData) X(ModuleUnload, cuModuleUnload) X(ModuleGetFunction, cuModuleGetFunction) \
     X(LaunchKernel, cuLaunchKernel) X(GetErrorString, cuGetErrorString)
-/* Graphs, from CUDA 12 on: without them kernels are launched one by one */
+/* Graphs, since CUDA 12; without them kernels are launched one by one */
 #define FLUX__CU_GRAPH_CALLS(X) \
     X(GraphCreate, cuGraphCreate) X(GraphAddKernelNode, cuGraphAddKernelNode_v2) X(GraphInstantiate, cuGraphInstantiateWithFlags) \
     X(GraphExecKernelNodeSetParams, cuGraphExecKernelNodeSetParams_v2) X(GraphLaunch, cuGraphLaunch) \
@@ -90,11 +93,12 @@ static const flux__symbol flux__cu_names[] = {
     FLUX__CU_GRAPH_CALLS(FLUX__CU)
 #undef FLUX__CU
 };
-static bool flux__cu_graphs;
+static bool flux__cu_graphs;              /* the driver has all calls of graphs */
 /* the newest CUDA whose code the driver takes: 12040 is 12.4 */
 static int flux__cu_version;
 
-/* number: the caller's room for what the driver has no words for; threads may meet errors at once */
+/* The driver's sentence for a code; if it has none, text written to `number`, which is the
+   caller's since threads may meet errors at the same time. */
 static const char *flux__cu_error(int code, char number[FLUX__GPU_NUMBER]) {
     const char *text = NULL;
     if (flux__cu.GetErrorString && flux__cu.GetErrorString(code, &text) == 0 && text) return text;
@@ -102,9 +106,10 @@ static const char *flux__cu_error(int code, char number[FLUX__GPU_NUMBER]) {
     return number;
 }
 
+/* Opens the driver and finds its calls; `why` says what failed. */
 static bool flux__cu_open(char *why, size_t n) {
-    /* 1: open; the registry asks once, but a component may be asked for any time */
-    static int state;
+    static int state;                     /* 1: open. A query for a component may come at any
+                                             time */
     if (state == 1) return true;
 #if defined(_WIN32)
     const char *set = flux__env("FLUX_CUDA_LIBRARY"), *file = set ? set : "nvcuda.dll";
@@ -144,10 +149,9 @@ static int flux__cu_device(int id, flux__gpu_info *info) {
     int device = 0, major = 0, minor = 0, code = flux__cu.DeviceGet(&device, id);
     memset(info, 0, sizeof *info);
     if (code == 0) code = flux__cu.DeviceGetName(info->model, (int)sizeof info->model, device);
-    /* COMPUTE_CAPABILITY_MAJOR, _MINOR */
+    /* attributes 75 and 76: COMPUTE_CAPABILITY_MAJOR and _MINOR; 16: MULTIPROCESSOR_COUNT */
     if (code == 0) code = flux__cu.DeviceGetAttribute(&major, 75, device);
     if (code == 0) code = flux__cu.DeviceGetAttribute(&minor, 76, device);
-    /* MULTIPROCESSOR_COUNT */
     if (code == 0) code = flux__cu.DeviceGetAttribute(&info->units, 16, device);
     snprintf(info->arch, sizeof info->arch, "sm_%d%d", major, minor);
     return code;
@@ -170,13 +174,13 @@ static void flux__cu_close(int id) {
         flux__cu.DevicePrimaryCtxRelease(device);
     flux__cu_context[id] = NULL;
 }
-/* NON_BLOCKING: apart from the default stream */
+/* Flag 1 is CU_STREAM_NON_BLOCKING: no synchronisation with the default stream. */
 static int flux__cu_stream(void **s) {
     return flux__cu.StreamCreate(s, 1);
 }
 static int flux__cu_stream_wait(void *s) { return flux__cu.StreamSynchronize(s); }
 static void flux__cu_stream_free(void *s) { flux__cu.StreamDestroy(s); }
-/* DISABLE_TIMING */
+/* Flag 2 is CU_EVENT_DISABLE_TIMING. */
 static int flux__cu_event(void **e) {
     return flux__cu.EventCreate(e, 2);
 }
@@ -194,7 +198,7 @@ static int flux__cu_alloc(void **p, size_t bytes) {
     return code;
 }
 static void flux__cu_release(void *p) { flux__cu.MemFree(flux__cu_address(p)); }
-/* PORTABLE: for all contexts */
+/* Flag 1 is CU_MEMHOSTALLOC_PORTABLE: pinned for all contexts. */
 static int flux__cu_pinned(void **p, size_t bytes) {
     return flux__cu.MemHostAlloc(p, bytes, 1);
 }
@@ -254,14 +258,15 @@ static int flux__cu_graph_set(void *exec, void *node, void *function, const unsi
 static int flux__cu_graph_launch(void *exec, void *stream) {
     return flux__cu.GraphLaunch(exec, stream);
 }
-/* a launch under way goes on all the same */
+/* A launch that is under way still finishes. */
 static void flux__cu_graph_free(void *graph, void *exec) {
     if (exec) flux__cu.GraphExecDestroy(exec);
     if (graph) flux__cu.GraphDestroy(graph);
 }
-/* Errors after which a context takes no calls. Most are a running kernel's: an illegal address, a launch that took too long,
-   an assertion; some are the machine's (memory or a link that failed, an error that the driver contained to this process); and
-   the driver has ended or another library has destroyed the context. */
+/* Errors after which a context takes no calls. Most come from a running kernel: an illegal
+   address, a launch that took too long, an assertion. Some come from the machine: memory or a
+   link that failed, an error that the driver contained to this process. In others the driver
+   has shut down, or another library has destroyed the context. */
 static bool flux__cu_lost(int code) {
     static const short codes[] = { 4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718,
                                    719, 721 };
@@ -290,7 +295,7 @@ typedef struct flux__nvrtc_calls {
 } flux__nvrtc_calls;
 static flux__nvrtc_calls flux__nvrtc;
 static char flux__nvrtc_version[40];
-static bool flux__nvrtc_limits_stack;    /* it knows the option, see flux__nvrtc_compile */
+static bool flux__nvrtc_limits_stack;    /* it has the option, see flux__nvrtc_compile */
 
 #define FLUX__NVRTC_CALLS(X) \
     X(Version) X(GetNumSupportedArchs) X(GetSupportedArchs) X(CreateProgram) X(CompileProgram) X(GetProgramLogSize) \
@@ -301,21 +306,22 @@ static const flux__symbol flux__nvrtc_names[] = {
 #undef FLUX__RTC
 };
 
-/* A library's version as the driver counts; 0: it says none */
+/* The version of an NVRTC, counted as the driver does (12040 is 12.4); 0 if it gives none. */
 static int flux__nvrtc_asked(void *library) {
     int (*version)(int *major, int *minor) = NULL, major = 0, minor = 0;
     if (!library || !flux__library_symbol(library, "nvrtcVersion", &version, sizeof version))
         return 0;
-    return version(&major, &minor) == 0 && major > 0 && major < 1000 ? major * 1000 + minor * 10
-           : 0;
+    return version(&major, &minor) == 0 && major > 0 && major < 1000
+           ? major * 1000 + minor * 10 : 0;
 }
 
-/* A driver loads the machine code of every compiler of its own CUDA's number, a newer minor one too, and of older ones. */
+/* Whether the driver loads an NVRTC's machine code: it takes that of its own major version of
+   CUDA, newer minor versions too, and of older ones. */
 static bool flux__nvrtc_fits(int version) {
     return version > 0 && version / 1000 <= flux__cu_version / 1000;
 }
 
-/* The names of NVRTC for one number of CUDA's, 0 for the name without any. */
+/* The file name of NVRTC for a major version of CUDA; 0: the name without a version. */
 static void flux__nvrtc_file(char *out, size_t n, int major) {
 #if defined(_WIN32)
     if (major) snprintf(out, n, "nvrtc64_%d%s_0.dll", major, major == 11 ? "2" : "0");
@@ -326,7 +332,8 @@ static void flux__nvrtc_file(char *out, size_t n, int major) {
 #endif
 }
 
-/* The file as such, or in CUDA's own folders, that makes code for the driver; other: the version of one that does not. */
+/* Opens NVRTC by this file name, by itself or in CUDA's folders, if the driver loads its code;
+   *other gets the version of one whose code it does not. */
 static void *flux__nvrtc_find(const char *file, int *other) {
 #if defined(_WIN32)
     static const char *const folders[] = { "bin/x64", "bin" };
@@ -348,21 +355,21 @@ static void *flux__nvrtc_find(const char *file, int *other) {
     return NULL;
 }
 
-/* The newest NVRTC of those that the driver goes with, or NULL and the reason. */
+/* The newest NVRTC whose code the driver loads, or NULL and the reason in `why`. */
 static void *flux__nvrtc_library(char *why, size_t n) {
-    enum { OLDEST = 11, NEWEST = 40 };    /* of CUDA's numbers that are looked for */
+    enum { OLDEST = 11, NEWEST = 40 };    /* major versions of CUDA that are tried */
     const char *set = flux__env("FLUX_NVRTC");
     void *library = set ? flux__library_open(set) : NULL;
     int most = flux__cu_version / 1000, other = set ? flux__nvrtc_asked(library) : 0;
     char file[40];
     if (set && !library) return flux__library_why(why, n, "NVRTC", "FLUX_NVRTC"), (void *)NULL;
-    /* the user's word; what lacks a call is told of */
+    /* the user chose it; flux__nvrtc_open reports a call that it lacks */
     if (set && (!other || flux__nvrtc_fits(other))) return library;
     for (int major = most < NEWEST ? most : NEWEST; major >= OLDEST && !set && !library; major--) {
         flux__nvrtc_file(file, sizeof file, major);
         library = flux__nvrtc_find(file, &other);
     }
-    /* without a number; and what is too new, to say that it is there */
+    /* the name without a version; then versions that are too new, to report that they are there */
     for (int more = 0; more < 4 && !set && !library; more++) {
         flux__nvrtc_file(file, sizeof file, more ? most + more : 0);
         library = flux__nvrtc_find(file, &other);
@@ -379,6 +386,7 @@ static void *flux__nvrtc_library(char *why, size_t n) {
     return NULL;
 }
 
+/* Opens NVRTC and finds its calls; `why` says what failed. */
 static bool flux__nvrtc_open(char *why, size_t n) {
     int major = 0, minor = 0;
     if (*flux__nvrtc_version) return true;
@@ -388,7 +396,7 @@ static bool flux__nvrtc_open(char *why, size_t n) {
         if (!flux__library_symbol(library, flux__nvrtc_names[i].name,
                                   (char *)&flux__nvrtc + flux__nvrtc_names[i].at, sizeof(void *)))
             return snprintf(why, n, "NVRTC is too old: it has no %s", flux__nvrtc_names[i].name),
-            false;
+                   false;
     if (flux__nvrtc.Version(&major, &minor) != 0)
         return snprintf(why, n, "NVRTC does not answer"), false;
     flux__nvrtc_limits_stack = major > 11 || (major == 11 && minor >= 4);
@@ -400,8 +408,9 @@ static bool flux__nvrtc_taken(const char *version) {
     return strncmp(version, "NVRTC ", 6) == 0 && flux__nvrtc_fits(atoi(version + 6) * 1000);
 }
 
-/* The architecture to compile for: the card's own, as machine code; if this NVRTC is older than the card, the newest one
-   that it knows, as PTX, which the driver translates. */
+/* Writes the option for the architecture to compile for. True: the card's own, as machine code.
+   False: this NVRTC is older than the card, and the option is the newest architecture that it
+   knows, as PTX, which the driver translates. */
 static bool flux__nvrtc_arch(const char *arch, char *option, size_t n) {
     int count = 0, archs[128], want = atoi(arch + 3), best = 0;
     bool known = flux__nvrtc.GetNumSupportedArchs(&count) == 0 && count > 0 && count <= 128 &&
@@ -414,11 +423,13 @@ static bool flux__nvrtc_arch(const char *arch, char *option, size_t n) {
     return exact;
 }
 
+/* Compiles source text for an architecture: 0 and the image, or the error's code and the log. */
 static int flux__nvrtc_compile(const char *source, const char *arch, char **log, void **image,
                                size_t *bytes) {
     char option[64];
     bool exact = flux__nvrtc_arch(arch, option, sizeof option);
-    /* else it would raise the limit of the stack of the whole process while it compiles, and threads that start meanwhile get so much */
+    /* The last option keeps NVRTC from raising the whole process's stack limit while it
+       compiles: threads that start meanwhile would get stacks of that size. */
     const char *options[] = { option, "--fmad=false", "--std=c++17", "--modify-stack-limit=false" };
     void *program = NULL;
     size_t n = 0;
@@ -437,7 +448,8 @@ static int flux__nvrtc_compile(const char *source, const char *arch, char **log,
     return flux__log_code(log, code, flux__nvrtc.GetErrorString(code));
 }
 
-/* Libraries that flux.h does not use itself; a program may ask whether they are there. */
+/* Whether a component is there: NVRTC, or a library that flux.h does not use but a program may
+   ask for. */
 static bool flux__cuda_has(const char *name) {
     static const char *const libraries[][2] = { { "NCCL", "nccl" }, { "cuBLAS", "cublas" },
                                                 { "cuDNN", "cudnn" } };
@@ -449,7 +461,8 @@ static bool flux__cuda_has(const char *name) {
     return false;
 }
 
-/* Tensor cores, by the PTX that each architecture has; a compute capability below 7.5 is left to plain arithmetic. */
+/* The tensor cores' instruction for a dtype, by the PTX that the architecture has. A compute
+   capability below 7.5 has none here. */
 static const flux__fragment *flux__cu_fragment(const char *arch, int dtype, bool tf32) {
     static const flux__fragment f16 = { "f16", 16, 32, 4, true },
         bf16 = { "bf16", 16, 32, 4, true }, f32 = { "tf32", 8, 32, 4, true };
@@ -460,7 +473,8 @@ static const flux__fragment *flux__cu_fragment(const char *arch, int dtype, bool
     return dtype == FLUX_F32 && tf32 && sm >= 80 ? &f32 : NULL;
 }
 
-/* An operation on fragments: 16 rows, 8 columns, k of the inner dim. */
+/* The text of a function for one mma instruction: d += a b, 16 rows, 8 columns, k of the inner
+   dim. */
 #define FLUX__CU_MMA(name, k, type, operands)                                                                                        \
     "DEVICE void mma_" name "(float *d, const unsigned *a, const unsigned *b) {\n"                                              \
     "    asm volatile(\"mma.sync.aligned.m16n8k" k ".row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, " operands ";\"\n"
@@ -479,7 +493,9 @@ static const char flux__cuda_dialect[] =
     "DEVICE unsigned short float_f16(float x) { unsigned short h; asm(\"cvt.rn.f16.f32 %0, "
     "%1;\" : \"=h\"(h) : \"f\"(x)); return h; }\n";
 
-/* A lane of mma has row (of b: column) lane / 4, and of the inner dim's neighbours number lane % 4. */
+/* Loads and multiplies fragments. In an mma instruction a lane has row lane / 4 of a (column
+   lane / 4 of b), and number lane % 4 of neighbouring elements, or pairs of half floats, along
+   the inner dim. */
 static const char flux__cuda_matrices[] =
     "DEVICE int mma_row(int e) { return (int)threadIdx.x % 32 / 4 + e / 2 % 2 * 8; }\n"
     "DEVICE int mma_col(int e) { return (int)threadIdx.x % 4 * 2 + e % 2 + e / 4 * 8; }\n"

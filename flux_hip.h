@@ -1,10 +1,13 @@
-/* flux_hip.h - what HIP adds to flux.h: AMD's driver calls, its compiler's, and how its dialect says what C can't.
-   flux.h includes this file when FLUX_HIP is defined; keep the two side by side. Public domain or MIT, as flux.h.
+/* flux_hip.h - what HIP adds to flux.h: AMD's driver calls, its compiler's, and its dialect, the
+   text that defines what C lacks. flux.h includes this file when FLUX_HIP is defined; keep the two
+   side by side. Public domain or MIT, as flux.h.
 
-   Nothing of ROCm's is needed to build. At run time the driver (libamdhip64) and, when a kernel is to be compiled, hiprtc
-   are opened: by the paths in FLUX_HIP_LIBRARY and FLUX_HIPRTC, by their names, or in the lib folders of ROCM_PATH, HIP_PATH
-   and /opt/rocm; hiprtc also lies within libamdhip64 itself. All declarations are our own; their types have the size and
-   meaning of the driver's. The calls take the device that is current on the thread, which is put back after each. */
+   Nothing of ROCm's is needed to build. At run time the driver (libamdhip64) is opened and, when a
+   kernel is to be compiled, hiprtc: by the paths in FLUX_HIP_LIBRARY and FLUX_HIPRTC, else by their
+   file names, searched where the system does and in the lib folders of ROCM_PATH, HIP_PATH and
+   /opt/rocm. If there is no file of hiprtc, it may be inside libamdhip64. All declarations are our
+   own; their types have the size and meaning of the driver's. HIP's calls use the device that is
+   current on the thread: it is set before a call and set back afterwards. */
 
 typedef struct flux__roc_calls {
     int (*Init)(unsigned flags);
@@ -49,7 +52,7 @@ typedef struct flux__roc_calls {
     int (*GraphDestroy)(void *graph);
 } flux__roc_calls;
 
-/* hipKernelNodeParams; newer runtimes take a module's function there too */
+/* hipKernelNodeParams; in newer runtimes `function` may also be a module's */
 typedef struct flux__roc_node {
     unsigned block[3];
     void **extra, *function;
@@ -58,7 +61,7 @@ typedef struct flux__roc_node {
     unsigned shared;
 } flux__roc_node;
 static flux__roc_calls flux__roc;
-static void *flux__roc_library;
+static void *flux__roc_library;           /* the runtime, which may contain hiprtc */
 
 #define FLUX__ROC_CALLS(X) \
     X(Init) X(GetDeviceCount) X(GetDevice) X(SetDevice) X(DeviceGetName) X(DeviceGetAttribute) X(GetDeviceProperties) \
@@ -66,7 +69,7 @@ static void *flux__roc_library;
     X(EventRecord) X(EventSynchronize) X(EventDestroy) X(Malloc) X(Free) X(HostMalloc) X(HostFree) X(MemcpyHtoDAsync) \
     X(MemcpyDtoHAsync) X(MemcpyDtoDAsync) X(MemcpyPeerAsync) X(MemGetInfo) X(ModuleLoadData) X(ModuleUnload) \
     X(ModuleGetFunction) X(ModuleLaunchKernel) X(GetErrorString)
-/* Graphs: without them kernels are launched one by one */
+/* Graphs; without them kernels are launched one by one */
 #define FLUX__ROC_GRAPH_CALLS(X) \
     X(GraphCreate) X(GraphAddKernelNode) X(GraphInstantiateWithFlags) X(GraphExecKernelNodeSetParams) X(GraphLaunch) \
     X(GraphExecDestroy) X(GraphDestroy)
@@ -81,17 +84,18 @@ static const flux__symbol flux__roc_names[] = {
 static bool flux__roc_graphs;
 
 static const char *flux__roc_error(int code, char number[FLUX__GPU_NUMBER]) {
-    (void)number;                         /* it has words for any */
+    (void)number;                         /* HIP has a text for every code */
     const char *text = flux__roc.GetErrorString ? flux__roc.GetErrorString(code) : NULL;
     return text ? text : "unknown HIP error";
 }
 
-/* A library by the path in `set`, by its names, newest first, and in ROCm's folders. */
+/* Opens a library: by the path in the environment variable `set`, or by its file names, newest
+   first, by themselves and then in ROCm's folders. */
 static void *flux__roc_find(const char *set, const char *const *files) {
     const char *path = set ? flux__env(set) : NULL,
         *homes[] = { flux__env("ROCM_PATH"), flux__env("HIP_PATH"), "/opt/rocm" };
     void *library = path ? flux__library_open(path) : NULL;
-    if (path) return library;             /* the user's word, good or bad */
+    if (path) return library;             /* the user chose it, whether it opened or not */
     for (int f = 0; files[f] && !library; f++) library = flux__library_open(files[f]);
     for (int h = 0; h < 3 && !library; h++)
         for (int f = 0; homes[h] && files[f] && !library; f++) {
@@ -107,6 +111,7 @@ static void *flux__roc_named(const char *file) {
     return flux__roc_find(NULL, files);
 }
 
+/* Opens the HIP runtime and finds its calls; `why` says what failed. */
 static bool flux__roc_open(char *why, size_t n) {
     static int state;                     /* 1: open */
 #if defined(_WIN32)
@@ -127,7 +132,7 @@ static bool flux__roc_open(char *why, size_t n) {
     for (size_t i = 0; i < sizeof flux__roc_names / sizeof *flux__roc_names; i++) {
         const char *name = flux__roc_names[i].name;
         void *at = (char *)&flux__roc + flux__roc_names[i].at;
-        /* since ROCm 6 */
+        /* ROCm 6 renamed this call */
         bool renamed = strcmp(name, "hipGetDeviceProperties") == 0 &&
                        flux__library_symbol(library, "hipGetDevicePropertiesR0600", at,
                                             sizeof(void *));
@@ -136,12 +141,12 @@ static bool flux__roc_open(char *why, size_t n) {
             return snprintf(why, n, "the HIP runtime is too old: it has no %s", name), false;
         flux__roc_graphs = false;
     }
-    flux__roc_library = library;          /* hiprtc may lie within, device or not */
+    flux__roc_library = library;          /* for hiprtc, even if Init fails */
     char number[FLUX__GPU_NUMBER];
     int code = flux__roc.Init(0);
     if (code != 0)
         return snprintf(why, n, "the HIP runtime did not start: %s", flux__roc_error(code, number)),
-            false;
+               false;
     state = 1;
     return true;
 }
@@ -163,8 +168,9 @@ static void flux__roc_leave(void *before) {
 
 static void flux__roc_close(int id) { (void)id; }
 
-/* The architecture's name stands in a struct that has grown over the years. It is the only text in there that starts
-   with gfx, behind the name, so it is looked for; what follows a colon are features, and the compiler knows those. */
+/* What a device is. The architecture's name is in a struct that has grown over the years, so it
+   is searched for: it is the only text after the device's name that starts with gfx. Features
+   follow it after a colon, and the compiler knows them. */
 static int flux__roc_device(int id, flux__gpu_info *info) {
     char *properties = (char *)flux__zalloc(16384);
     memset(info, 0, sizeof *info);
@@ -177,19 +183,19 @@ static int flux__roc_device(int id, flux__gpu_info *info) {
                      properties + i);
             break;
         }
-    /* MultiprocessorCount */
+    /* attribute 63: MultiprocessorCount */
     if (code == 0) code = flux__roc.DeviceGetAttribute(&info->units, 63, id);
     FLUX_FREE(properties);
     return code;
 }
 
-/* NonBlocking */
+/* Flag 1 is hipStreamNonBlocking. */
 static int flux__roc_stream(void **s) {
     return flux__roc.StreamCreateWithFlags(s, 1);
 }
 static int flux__roc_stream_wait(void *s) { return flux__roc.StreamSynchronize(s); }
 static void flux__roc_stream_free(void *s) { flux__roc.StreamDestroy(s); }
-/* DisableTiming */
+/* Flag 2 is hipEventDisableTiming. */
 static int flux__roc_event(void **e) {
     return flux__roc.EventCreateWithFlags(e, 2);
 }
@@ -199,7 +205,7 @@ static int flux__roc_event_before(void *e, void *s) { return flux__roc.StreamWai
 static void flux__roc_event_free(void *e) { flux__roc.EventDestroy(e); }
 static int flux__roc_alloc(void **p, size_t bytes) { return flux__roc.Malloc(p, bytes); }
 static void flux__roc_release(void *p) { flux__roc.Free(p); }
-/* Portable: for all devices */
+/* Flag 1 is hipHostMallocPortable: pinned for all devices. */
 static int flux__roc_pinned(void **p, size_t bytes) {
     return flux__roc.HostMalloc(p, bytes, 1);
 }
@@ -262,7 +268,8 @@ static void flux__roc_graph_free(void *graph, void *exec) {
     if (exec) flux__roc.GraphExecDestroy(exec);
     if (graph) flux__roc.GraphDestroy(graph);
 }
-/* As CUDA's: the driver has ended, memory has failed, an illegal address, a launch that took too long, a context that was
+/* Errors after which the device takes no calls, with CUDA's codes: the driver has shut down,
+   memory has failed, an illegal address, a launch that took too long, a context that was
    destroyed, an assertion, a launch that failed. */
 static bool flux__roc_lost(int code) {
     static const short codes[] = { 4, 214, 700, 702, 709, 710, 719 };
@@ -305,10 +312,11 @@ static bool flux__hiprtc_all(void *library) {
     return true;
 }
 
+/* Opens hiprtc and finds its calls; `why` says what failed. */
 static bool flux__hiprtc_open(char *why, size_t n) {
 #if defined(_WIN32)
-    static const char *const files[] = { "hiprtc0702.dll", "hiprtc0701.dll", "hiprtc0700.dll",
-                                         "hiprtc0604.dll", "hiprtc0603.dll",
+    static const char *const files[] = {
+        "hiprtc0702.dll", "hiprtc0701.dll", "hiprtc0700.dll", "hiprtc0604.dll", "hiprtc0603.dll",
         "hiprtc0602.dll", "hiprtc0601.dll", "hiprtc0600.dll", "hiprtc0507.dll", "hiprtc0506.dll",
         "hiprtc0505.dll", "hiprtc.dll", NULL };
 #else
@@ -320,7 +328,7 @@ static bool flux__hiprtc_open(char *why, size_t n) {
     void *library = flux__roc_find("FLUX_HIPRTC", files);
     if (!library && flux__env("FLUX_HIPRTC"))
         return flux__library_why(why, n, "hiprtc", "FLUX_HIPRTC"), false;
-    if (!library) library = flux__roc_library;    /* until ROCm 6 the runtime had it within */
+    if (!library) library = flux__roc_library;    /* until ROCm 6 the runtime contained it */
     if (!library || !flux__hiprtc_all(library))
         return snprintf(why, n,
                         "no hiprtc: it is not among the system's libraries, nor under ROCM_PATH, "
@@ -333,6 +341,7 @@ static bool flux__hiprtc_open(char *why, size_t n) {
 static const char *flux__hiprtc_named(void) { return flux__hiprtc_version; }
 static bool flux__hiprtc_taken(const char *version) { return strncmp(version, "hiprtc ", 7) == 0; }
 
+/* Compiles source text for an architecture: 0 and the image, or the error's code and the log. */
 static int flux__hiprtc_compile(const char *source, const char *arch, char **log, void **image,
                                 size_t *bytes) {
     char option[80];
@@ -354,13 +363,13 @@ static int flux__hiprtc_compile(const char *source, const char *arch, char **log
     return flux__log_code(log, code, flux__hiprtc.GetErrorString(code));
 }
 
-/* lld and the device libraries are within hiprtc; the others flux.h does not use itself, but a program may ask for them. */
+/* Whether a component is there. hiprtc contains lld and the device libraries; flux.h does not
+   use the other libraries, but a program may ask for them. */
 static bool flux__hip_has(const char *name) {
-    static const char *const libraries[][2] = { { "RCCL", "rccl" }, { "NCCL", "rccl" },
-                                                { "rocblas", "rocblas" },
-                                                { "rocsolver", "rocsolver" },
-        { "rocsparse", "rocsparse" }, { "rocrand", "rocrand" }, { "rocfft", "rocfft" },
-        { "hiptensor", "hiptensor" }, { "MIOpen", "MIOpen" } };
+    static const char *const libraries[][2] = {
+        { "RCCL", "rccl" }, { "NCCL", "rccl" }, { "rocblas", "rocblas" },
+        { "rocsolver", "rocsolver" }, { "rocsparse", "rocsparse" }, { "rocrand", "rocrand" },
+        { "rocfft", "rocfft" }, { "hiptensor", "hiptensor" }, { "MIOpen", "MIOpen" } };
     char why[320];
     if (strcmp(name, "hip") == 0) return true;
     if (strcmp(name, "hiprtc") == 0 || strcmp(name, "lld") == 0 || strcmp(name, "device_libs") == 0)
@@ -371,7 +380,8 @@ static bool flux__hip_has(const char *name) {
     return false;
 }
 
-/* Matrix cores of the chips for computing; they also multiply f32, to all its bits. */
+/* The matrix cores' instruction for a dtype, on the chips made for computing; they also
+   multiply f32 in full precision. */
 static const flux__fragment *flux__roc_fragment(const char *arch, int dtype, bool tf32) {
     static const char *const archs[] = { "gfx908", "gfx90a", "gfx940", "gfx941", "gfx942", "gfx950",
                                          NULL };
@@ -382,6 +392,8 @@ static const flux__fragment *flux__roc_fragment(const char *arch, int dtype, boo
     return dtype == FLUX_F16 ? &f16 : dtype == FLUX_BF16 ? &bf16 : dtype == FLUX_F32 ? &f32 : NULL;
 }
 
+/* The text of a function for one mfma instruction: d += x y. T is the type of a lane's part of
+   x and y. */
 #define FLUX__ROC_MFMA(name, T, builtin)                                                                                         \
     "DEVICE void mma_" name "(float *d, const unsigned *a, const unsigned *b) {\n"                                               \
     "    " T " x, y; float_x4 z;\n"                                                                                              \
@@ -390,7 +402,7 @@ static const flux__fragment *flux__roc_fragment(const char *arch, int dtype, boo
 
 static const char flux__hip_dialect[] =
     "#define DEVICE static __device__ __forceinline__\n"
-    /* its launch bounds count something else */
+    /* BLOCKS is empty, since the second number of HIP's launch bounds counts something else */
     "#define ALIGN16 __attribute__((aligned(16)))\n#define BLOCKS(n)\n"
     "#define INF FLOAT_OF(0x7f800000u)\n"
     "#define FLOAT_OF(u) __uint_as_float(u)\n#define BITS_OF(x) __float_as_uint(x)\n"
@@ -401,7 +413,9 @@ static const char flux__hip_dialect[] =
     "__builtin_memcpy(&h, &x, 2); return h; }\n"
     "#else\n" FLUX__SOFT_HALF "#endif\n";
 
-/* A lane of mfma has row (of b: column) lane % 16, and of the inner dim number lane / 16: four neighbours of half floats. */
+/* Loads and multiplies fragments. In an mfma instruction a lane has row lane % 16 of a (column
+   lane % 16 of b), and along the inner dim element number lane / 16 or, of half floats, four
+   neighbours. */
 static const char flux__hip_matrices[] =
     "#if defined(__HIP_DEVICE_COMPILE__)\n"
     "#define VECTOR(T, n, name) typedef T name __attribute__((ext_vector_type(n)));\n"
@@ -424,7 +438,8 @@ static const char flux__hip_matrices[] =
     "#define mma_b_f16 mma_a_f16\n#define mma_a_bf16 mma_a_f16\n#define mma_b_bf16 mma_a_f16\n"
     "#define mma_b_f32 mma_a_f32\n"
     FLUX__ROC_MFMA("f16", "half_x4", "16x16x16f16") FLUX__ROC_MFMA("f32", "float", "16x16x4f32")
-    /* half as deep: which of the inner dim's numbers it takes first is all the same */
+    /* gfx908's instruction takes half of the inner dim: two are issued, and their order in the
+       inner dim is free */
     "#if defined(__gfx908__)\n"
     FLUX__ROC_MFMA("bf16_8", "short_x2", "16x16x8bf16")
     "DEVICE void mma_bf16(float *d, const unsigned *a, const unsigned *b) { mma_bf16_8(d, a, b), "
