@@ -59,7 +59,7 @@ static void flux__gpu_free(int backend, int id, void *p) {
     flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
     flux__gpu_lock(g);
     if (g->open && flux__gpu_there(g, &before)) {
-        flux__gpu_drain(g);               /* the driver may free memory that is in use */
+        flux__gpu_drain(g);               /* release need not wait for work that uses p */
         g->driver->release(p);
         g->driver->leave(before);
     }

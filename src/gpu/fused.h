@@ -136,7 +136,6 @@ typedef struct flux__lanes {
 /* Doubles the lanes, up to one for each reduced point, until there are 1024 threads for each
    multiprocessor; makes parts if there are still fewer blocks than multiprocessors and a lane
    has 32 points or more. Only a kernel that needs one pass over the reduced points is split. */
-
 static flux__lanes flux__choose_lanes(const flux__kernel *k, int units) {
     const flux__join_order order = flux__order_of(k->full, k->reduced);
     flux__lanes h;

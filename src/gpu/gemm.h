@@ -272,7 +272,6 @@ typedef struct flux__tile {               /* an operand's tile in shared memory,
 } flux__tile;
 
 /* Whether all chunks of `chunk` elements along the contiguous side are whole and aligned. */
-
 static bool flux__chunks_fit(const flux__factor *f, int64_t inner, int chunk) {
     const flux__axes *fast = f->deep ? &f->in : &f->across;
     bool fit = !f->o->gather && flux__first_step(fast) == 1 &&

@@ -15,8 +15,8 @@
    Invariant: no atomic additions: the thread of an element of the result finds
    all that is added to it and adds it in the order of the operand, so sums are
    the same in every run; half formats are summed in f32. In scatter_add a thread
-   compares all indices with its own or, where these are too many, searches in
-   keys that earlier launches have sorted (bitonic sorts of pieces, then merges).
+   compares all indices with its coordinate or, where these are too many, searches
+   in keys that earlier launches have sorted (bitonic sorts of pieces, then merges).
    A key holds an index and its number, so equal indices keep their order. A
    kernel that meets an index out of range writes it to the device's status
    words, and it becomes an error at the next download or wait. Spread loops over
@@ -113,7 +113,7 @@ static void flux__code_gather(flux__coder *c, const flux_tensor *t, int out) {
 }
 
 /* Scatter_add: each element of the result adds what belongs to its index, in the order of the
-   indices. A thread compares all indices with its own or, if these are too many, searches in
+   indices. A thread compares all indices with its coordinate or, if these are too many, searches in
    sorted keys: the upper bits of a key are an index, the lower ones the index's number, so no
    two keys are equal. */
 typedef struct flux__scatter {
