@@ -343,7 +343,7 @@ static bool flux__gpu_room_for_args(flux__gpu_kernel *gk) {
     return gk->args != NULL;
 }
 
-/* Makes a plan's kernels on one device ready: their text, then one program of what is new. */
+/* Makes a plan's kernels on one device ready: emits their text, then finds or compiles them. */
 static bool flux__gpu_ready(int backend, int id, flux__plan *plan, flux__graph *graph) {
     void *before;
     flux__gpu *g = flux__gpu_enter(backend, id, &before);
