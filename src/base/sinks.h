@@ -6,22 +6,23 @@
 #include "memory.h"
 
 /* ---------------------------------------------------------------------- base/sinks.h
-   Files, written the same way for POSIX and Windows: names (UTF-8, converted
-   for Windows), what stands at a path, reading a whole file (flux__read_file),
-   and flux__out, the writer that all saving goes through.
+   Files: the same calls for POSIX and Windows. File names are UTF-8 (Windows'
+   calls get UTF-16). The room tells what stands at a path, reads a whole file
+   (flux__read_file), and has flux__out, the writer that all saving goes through.
 
-   Invariant: a file that flux__out writes comes to be whole or not at all: its
-   bytes go to a temporary file in the same folder, and flux__out_commit syncs
-   that and moves it over the old one. Devices and pipes are written as they
-   are. An error is recorded where it happens; after it, writes do nothing,
-   flux__out_commit does what flux__out_abort does and gives false. A NULL
-   flux__out is such an error, so callers check once, at the commit. Commit and
-   abort both free it. */
+   Invariant: a file that flux__out writes appears whole or not at all: its bytes
+   go to a temporary file in the same folder, and flux__out_commit syncs that
+   file and renames it over the old one. Devices and pipes are written in place.
+   An error is recorded where it happens; after it, writes do nothing, and
+   flux__out_commit does what flux__out_abort does and returns false. A NULL
+   flux__out counts as such an error, so callers check once, at the commit.
+   Commit and abort both free the flux__out. */
 
 FLUX__COLD
 
 #if defined(_WIN32)
-static wchar_t *flux__wide(const char *path) {     /* names are UTF-8 here, UTF-16 there */
+/* The UTF-8 name as UTF-16, for Windows' calls; the caller frees it with FLUX_FREE. */
+static wchar_t *flux__wide(const char *path) {
     int n = MultiByteToWideChar(CP_UTF8, 0, path, -1, NULL, 0);
     wchar_t *w = n > 0 ? (wchar_t *)FLUX_MALLOC((size_t)n * sizeof(wchar_t)) : NULL;
     if (w) MultiByteToWideChar(CP_UTF8, 0, path, -1, w, n);
@@ -72,9 +73,11 @@ static bool flux__file_close(int fd) { return _close(fd) == 0; }
 static int flux__process_id(void) { return (int)GetCurrentProcessId(); }
 static void flux__folder_sync(const char *folder) { (void)folder; }
 static bool flux__is_separator(char c) { return c == '/' || c == '\\' || c == ':'; }
-/* An open file can't be removed here: that it is open says that it is being written. */
+/* Windows removes no open file, so an open temporary file is safe from flux__folder_sweep without a
+   lock. */
 static bool flux__file_lock(int fd) { (void)fd; return true; }
 static int flux__file_hold(int fd) { (void)fd; return -1; }
+/* Removes the temporary files that killed writers left in a folder (see the version for POSIX). */
 static void flux__folder_sweep(const char *folder, int at_fd, const char *start) {
     size_t n = strlen(folder);
     (void)at_fd;
@@ -96,7 +99,9 @@ static void flux__folder_sweep(const char *folder, int at_fd, const char *start)
     FLUX_FREE(w);
     FLUX_FREE(pattern);
 }
-/* What stands at path: 0 nothing, 1 a file that we may replace, 2 something to write into as it is, -1 neither (errno). */
+/* What stands at path: 0 nothing, 1 a regular file that may be replaced, 2 a device or a pipe,
+   which is written to in place; -1 (with errno) a folder, or what this process may not write.
+   *mode is 0 here. */
 static int flux__file_kind(const char *path, int *mode) {
     wchar_t *w = flux__wide(path);
     DWORD a = w ? GetFileAttributesW(w) : 0;
@@ -105,35 +110,44 @@ static int flux__file_kind(const char *path, int *mode) {
     if (!w) return -1;
     if (a == INVALID_FILE_ATTRIBUTES) return 0;
     errno = a & FILE_ATTRIBUTE_DIRECTORY ? EISDIR : EACCES;
-    return a & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_READONLY) ? -1 : a & FILE_ATTRIBUTE_DEVICE ? 2 : 1;
+    return a & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_READONLY) ? -1 :
+           a & FILE_ATTRIBUTE_DEVICE ? 2 : 1;
 }
-FLUX__UNUSED static bool flux__file_stamp(const char *path, int64_t *stamp) {   /* its size and when it was written; false: it is not there */
+/* Gives the file's size in stamp[0] and the time of its last change in stamp[1]; false: no file. */
+FLUX__UNUSED static bool flux__file_stamp(const char *path, int64_t *stamp) {
     WIN32_FILE_ATTRIBUTE_DATA a;
     if (!GetFileAttributesExA(path, GetFileExInfoStandard, &a)) return false;
     stamp[0] = (int64_t)a.nFileSizeHigh << 32 | (int64_t)a.nFileSizeLow;
-    stamp[1] = (int64_t)a.ftLastWriteTime.dwHighDateTime << 32 | (int64_t)a.ftLastWriteTime.dwLowDateTime;
+    stamp[1] = (int64_t)a.ftLastWriteTime.dwHighDateTime << 32 |
+               (int64_t)a.ftLastWriteTime.dwLowDateTime;
     return true;
 }
-static bool flux__file_streams(const char *path) {         /* a pipe or a device, of which nobody knows the end */
+/* Whether path is a pipe or a device, whose length is not known before its end is reached. */
+static bool flux__file_streams(const char *path) {
     DWORD found = GetFileAttributesA(path);
     return found == INVALID_FILE_ATTRIBUTES || (found & FILE_ATTRIBUTE_DEVICE);
 }
-/* Where a file named path is to lie, behind links: to be given to FLUX_FREE. NULL, with errno: nobody can say. */
+/* The path at which a file named path is to be written, as a copy that the caller frees with
+   FLUX_FREE; NULL, with errno set, if there is none. (Links are followed under POSIX only.) */
 static char *flux__file_target(const char *path) {
     char *copy = (char *)FLUX_MALLOC(strlen(path) + 1);
     if (!copy) errno = ENOMEM;
     return copy ? strcpy(copy, path) : NULL;
 }
 FLUX__UNUSED static bool flux__is_absolute(const char *path) {
-    return (path[0] && path[1] == ':' && flux__is_separator(path[2])) || (flux__is_separator(path[0]) && flux__is_separator(path[1]));
+    return (path[0] && path[1] == ':' && flux__is_separator(path[2])) ||
+           (flux__is_separator(path[0]) && flux__is_separator(path[1]));
 }
 static void flux__folder_make(const char *path) { CreateDirectoryA(path, NULL); }
 static int flux__folder_open(const char *path) { (void)path; return -1; }
 static void flux__folder_close(int fd) { (void)fd; }
-static const char *flux__folder_unsafe(const char *path, int fd) {         /* a user's own folders are closed to others */
+/* What is wrong with a folder that only this user may change, or NULL: that it is a folder is all
+   that is checked, since Windows closes a user's own folders to other users. */
+static const char *flux__folder_unsafe(const char *path, int fd) {
     DWORD found = GetFileAttributesA(path);
     (void)fd;
-    return found != INVALID_FILE_ATTRIBUTES && (found & FILE_ATTRIBUTE_DIRECTORY) ? NULL : "is not a folder";
+    return found != INVALID_FILE_ATTRIBUTES && (found & FILE_ATTRIBUTE_DIRECTORY)
+               ? NULL : "is not a folder";
 }
 
 #else
@@ -144,7 +158,8 @@ static const char *flux__folder_unsafe(const char *path, int fd) {         /* a 
 #  endif
 static FILE *flux__fopen(const char *path, const char *mode) { return fopen(path, mode); }
 static int flux__file_create(const char *path, bool exclusive, int mode) {
-    return open(path, O_WRONLY | FLUX__CLOEXEC | (exclusive ? O_CREAT | O_EXCL : 0), mode ? mode : 0666);
+    return open(path, O_WRONLY | FLUX__CLOEXEC | (exclusive ? O_CREAT | O_EXCL : 0),
+                mode ? mode : 0666);
 }
 static int64_t flux__file_get(int fd, void *data, size_t bytes) {
     return (int64_t)read(fd, data, bytes < 1 << 30 ? bytes : 1 << 30);
@@ -154,32 +169,39 @@ static void flux__file_remove(const char *path) { unlink(path); }
 static int64_t flux__file_put(int fd, const void *data, size_t bytes) {
     return (int64_t)write(fd, data, bytes < 1 << 30 ? bytes : 1 << 30);
 }
-static bool flux__file_sync(int fd) { return fsync(fd) == 0 || errno == EINVAL || errno == EROFS; }   /* pipes can't */
+static bool flux__file_sync(int fd) {     /* EINVAL, EROFS: a pipe, which can't be synced */
+    return fsync(fd) == 0 || errno == EINVAL || errno == EROFS;
+}
 static bool flux__file_close(int fd) { return close(fd) == 0; }
 static int flux__process_id(void) { return (int)getpid(); }
-static void flux__folder_sync(const char *folder) {     /* so that the new name survives a power cut; some systems refuse */
+/* Syncs the folder itself, so that a new name in it survives a power cut. Some systems refuse that,
+   and it is no error. */
+static void flux__folder_sync(const char *folder) {
     int fd = open(folder, O_RDONLY | FLUX__CLOEXEC);
     if (fd < 0) return;
     (void)fsync(fd);
     close(fd);
 }
 static bool flux__is_separator(char c) { return c == '/'; }
-/* Marks a file as being written, for as long as it is open and whoever opened it lives. False: it was swept away before. */
+/* Locks a temporary file, which marks it as being written for as long as it is open and the process
+   lives. False: flux__folder_sweep of another process removed the file before it was locked. */
 static bool flux__file_lock(int fd) {
 #  ifdef LOCK_EX
     struct stat s;
     if (flock(fd, LOCK_EX) == 0 && fstat(fd, &s) == 0) return s.st_nlink > 0;
 #  endif
     (void)fd;
-    return true;                          /* such a file system knows no locks, and nothing is swept there */
+    return true;                          /* a file system without locks: nothing is swept there */
 }
-static int flux__file_hold(int fd) {      /* keeps the mark when fd is closed, until this is closed too; -1: it does not */
-    return dup(fd);
-}
-/* Removes a file that is marked no more: whoever wrote it was killed. */
+/* A second descriptor that keeps the file's lock after fd is closed, until it is closed too; or
+   -1. */
+static int flux__file_hold(int fd) { return dup(fd); }
+/* Removes a temporary file that nobody has locked: the process that wrote it was killed. The name
+   is relative to the open folder `at`, or to the current folder if at is -1. */
 static void flux__file_sweep(int at, const char *path) {
 #  ifdef LOCK_EX
-    int flags = O_WRONLY | O_NONBLOCK | FLUX__CLOEXEC, fd = at < 0 ? open(path, flags) : openat(at, path, flags);
+    int flags = O_WRONLY | O_NONBLOCK | FLUX__CLOEXEC,
+        fd = at < 0 ? open(path, flags) : openat(at, path, flags);
     struct stat s;
     if (fd < 0) return;
     if (fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0)
@@ -189,14 +211,16 @@ static void flux__file_sweep(int at, const char *path) {
     (void)at, (void)path;
 #  endif
 }
-/* Removes of a folder ("" or with its last separator) what begins so, ends in .tmp and is being written by nobody. at: the
-   folder opened, or -1: names are then looked for in it. */
+/* Removes the files of a folder whose names begin with `start` and end in .tmp, unless a process
+   that is writing them has them locked. folder: "", or its name with the last separator. at: the
+   open folder in which the files are then opened and removed; -1: they are found by path. */
 static void flux__folder_sweep(const char *folder, int at, const char *start) {
     DIR *d = opendir(*folder ? folder : ".");
     size_t n = strlen(folder), begins = strlen(start);
     for (const struct dirent *e; d && (e = readdir(d)) != NULL;) {
         size_t length = strlen(e->d_name);
-        if (length < begins + 4 || memcmp(e->d_name, start, begins) != 0 || strcmp(e->d_name + length - 4, ".tmp") != 0) continue;
+        if (length < begins + 4 || memcmp(e->d_name, start, begins) != 0 ||
+            strcmp(e->d_name + length - 4, ".tmp") != 0) continue;
         char *path = (char *)FLUX_MALLOC(n + length + 1);
         if (!path) continue;
         memcpy(path, folder, n);
@@ -206,7 +230,9 @@ static void flux__folder_sweep(const char *folder, int at, const char *start) {
     }
     if (d) closedir(d);
 }
-/* What stands at path: 0 nothing, 1 a file that we may replace, 2 something to write into as it is, -1 neither (errno). */
+/* What stands at path: 0 nothing, 1 a regular file that may be replaced, 2 a device or a pipe,
+   which is written to in place; -1 (with errno) a folder, or what this process may not write.
+   *mode: a file's permission bits. */
 static int flux__file_kind(const char *path, int *mode) {
     struct stat s;
     *mode = 0;
@@ -219,17 +245,20 @@ static int flux__file_kind(const char *path, int *mode) {
     *mode = (int)(s.st_mode & 07777);
     return S_ISREG(s.st_mode) ? 1 : 2;
 }
-FLUX__UNUSED static bool flux__file_stamp(const char *path, int64_t *stamp) {   /* its size and when it was written; false: it is not there */
+/* Gives the file's size in stamp[0] and the time of its last change in stamp[1]; false: no file. */
+FLUX__UNUSED static bool flux__file_stamp(const char *path, int64_t *stamp) {
     struct stat s;
     if (stat(path, &s) != 0) return false;
     stamp[0] = (int64_t)s.st_size, stamp[1] = (int64_t)s.st_mtime;
     return true;
 }
-static bool flux__file_streams(const char *path) {         /* a pipe or a device, of which nobody knows the end */
+/* Whether path is a pipe or a device, whose length is not known before its end is reached. */
+static bool flux__file_streams(const char *path) {
     struct stat s;
     return stat(path, &s) == 0 && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode);
 }
-/* What the link at path says, seen from path's folder: to be given to FLUX_FREE. NULL: it is no link, or errno says. */
+/* The target of the symbolic link at path; a relative target gets path's folder before it. The
+   caller frees it with FLUX_FREE. NULL: path is not a link or can't be read, as errno says. */
 static char *flux__link_target(const char *path) {
     size_t folder = strlen(path), room = 4096;
     char *out = NULL;
@@ -251,8 +280,9 @@ static char *flux__link_target(const char *path) {
     FLUX_FREE(out);
     return NULL;
 }
-/* Where a file named path is to lie, behind links, those to nothing too: a link stays one when its file is replaced. To be
-   given to FLUX_FREE. NULL, with errno: nobody can say. */
+/* The path at which a file named path is to be written: the target of symbolic links, even where
+   that does not exist yet, so that a link remains a link when its file is replaced. The caller
+   frees it with FLUX_FREE. NULL: the target can't be found, as errno says. */
 static char *flux__file_target(const char *path) {
     struct stat s;
     bool there = stat(path, &s) == 0, file = there && S_ISREG(s.st_mode);
@@ -262,7 +292,7 @@ static char *flux__file_target(const char *path) {
     if (at) strcpy(at, from);
     free(real);
     if (!at) return errno = ENOMEM, (char *)NULL;
-    if (real || (there && !file)) return at;       /* a pipe's link in /proc names no file */
+    if (real || (there && !file)) return at;       /* a pipe's link in /proc names no path */
     for (int links = 0; links < 40; links++) {
         errno = 0;
         next = flux__link_target(at);
@@ -281,22 +311,27 @@ static void flux__folder_make(const char *path) { mkdir(path, 0700); }
 #  else
 #    define FLUX__DIRECTORY 0
 #  endif
-static int flux__folder_open(const char *path) { return open(path, O_RDONLY | FLUX__DIRECTORY | FLUX__CLOEXEC); }
+static int flux__folder_open(const char *path) {
+    return open(path, O_RDONLY | FLUX__DIRECTORY | FLUX__CLOEXEC);
+}
 static void flux__folder_close(int fd) { close(fd); }
-/* Who may write to a folder may put another in the place of what is in it, unless it is sticky, like /tmp. A group of the
-   user's own, which has the user's number, is the user. */
+/* Whether no other user can replace what is in this folder. A user with write permission for a
+   folder may replace its entries, unless the folder is sticky, as /tmp is. A group whose number
+   is the user's own is taken for a private group that has no other members; root's group is not. */
 static bool flux__folder_guarded(const struct stat *s) {
     bool own_group = s->st_gid == (gid_t)geteuid() && geteuid() != 0;
     mode_t others = own_group ? 002 : 022;
-    return (s->st_uid == geteuid() || s->st_uid == 0) && (!(s->st_mode & others) || (s->st_mode & 01000));
+    return (s->st_uid == geteuid() || s->st_uid == 0) &&
+           (!(s->st_mode & others) || (s->st_mode & 01000));
 }
-/* Why somebody else may change what is in a folder, or put another in its place; NULL: nobody may. Its parents are those
-   of the folder that was opened, whatever links led there. */
+/* Why another user could change what is in the open folder fd, or replace the folder; NULL: nobody
+   could. The folders above it are found from fd by "..", so that links in its path don't matter. */
 static const char *flux__folder_unsafe(const char *path, int fd) {
     char up[1200] = "..";
     struct stat s, below;
     (void)path;
-    if (fd < 0 || fstat(fd, &s) != 0 || !S_ISDIR(s.st_mode) || s.st_uid != geteuid() || (s.st_mode & 022) != 0)
+    if (fd < 0 || fstat(fd, &s) != 0 || !S_ISDIR(s.st_mode) || s.st_uid != geteuid() ||
+        (s.st_mode & 022) != 0)
         return "is not a folder of this user that nobody else may write to";
     for (size_t n = 2; n + 4 < sizeof up; n += 3) {
         below = s;
@@ -309,11 +344,15 @@ static const char *flux__folder_unsafe(const char *path, int fd) {
 }
 #endif
 
-/* ---- a folder of this user's alone, in which all is opened relative to the folder that was looked at */
+/* ---- a folder that only this user may change (for kernels kept on disk)
+   Files are opened relative to the open folder that was checked, not by path. */
 
-typedef struct flux__den { char path[600]; int fd; } flux__den;   /* path: with its last separator; fd -1: there is none */
+typedef struct flux__den {                /* such a folder */
+    char path[600];                       /* ends with a separator */
+    int fd;                               /* the open folder; -1: none (always, under Windows) */
+} flux__den;
 
-/* Makes the folder, and those above it. What is wrong with it, or NULL. */
+/* Makes the folder and its parents, opens and checks it. Returns NULL, or what is wrong with it. */
 FLUX__UNUSED static const char *flux__den_open(flux__den *d, const char *path) {
     size_t n = strlen(path);
     d->fd = -1;
@@ -338,7 +377,9 @@ FLUX__UNUSED static void flux__den_close(flux__den *d) {
 }
 
 #if defined(_WIN32)
-static bool flux__den_path(const flux__den *d, const char *name, char *out, size_t n) { return (size_t)snprintf(out, n, "%s%s", d->path, name) < n; }
+static bool flux__den_path(const flux__den *d, const char *name, char *out, size_t n) {
+    return (size_t)snprintf(out, n, "%s%s", d->path, name) < n;
+}
 FLUX__UNUSED static int flux__den_file(const flux__den *d, const char *name, bool fresh) {
     char path[900];
     if (!flux__den_path(d, name, path, sizeof path)) return errno = ENAMETOOLONG, -1;
@@ -346,23 +387,30 @@ FLUX__UNUSED static int flux__den_file(const flux__den *d, const char *name, boo
 }
 FLUX__UNUSED static bool flux__den_rename(const flux__den *d, const char *from, const char *to) {
     char a[900], b[900];
-    return flux__den_path(d, from, a, sizeof a) && flux__den_path(d, to, b, sizeof b) && flux__file_replace(a, b);
+    return flux__den_path(d, from, a, sizeof a) && flux__den_path(d, to, b, sizeof b) &&
+           flux__file_replace(a, b);
 }
 FLUX__UNUSED static void flux__den_remove(const flux__den *d, const char *name) {
     char path[900];
     if (flux__den_path(d, name, path, sizeof path)) flux__file_remove(path);
 }
 #else
-FLUX__UNUSED static int flux__den_file(const flux__den *d, const char *name, bool fresh) {      /* to be written anew, or read */
-    return openat(d->fd, name, fresh ? O_WRONLY | O_CREAT | O_EXCL | FLUX__CLOEXEC : O_RDONLY | FLUX__CLOEXEC, 0600);
+/* Opens a file of the folder: a new one for writing (fresh), or an existing one for reading. */
+FLUX__UNUSED static int flux__den_file(const flux__den *d, const char *name, bool fresh) {
+    return openat(d->fd, name,
+                  fresh ? O_WRONLY | O_CREAT | O_EXCL | FLUX__CLOEXEC : O_RDONLY | FLUX__CLOEXEC,
+                  0600);
 }
 FLUX__UNUSED static bool flux__den_rename(const flux__den *d, const char *from, const char *to) {
     return renameat(d->fd, from, d->fd, to) == 0;
 }
-FLUX__UNUSED static void flux__den_remove(const flux__den *d, const char *name) { unlinkat(d->fd, name, 0); }
+FLUX__UNUSED static void flux__den_remove(const flux__den *d, const char *name) {
+    unlinkat(d->fd, name, 0);
+}
 #endif
 
-/* The next bytes of a file, as many as there are; fewer are the end, or an error. */
+/* Reads the next `bytes` bytes of a file and returns how many there were; fewer: its end or an
+   error. */
 FLUX__UNUSED static size_t flux__file_get_all(int fd, void *data, size_t bytes) {
     size_t n = 0;
     while (n < bytes) {
@@ -374,14 +422,16 @@ FLUX__UNUSED static size_t flux__file_get_all(int fd, void *data, size_t bytes) 
     return n;
 }
 
-/* The end of a long path says more than its start, and messages have a length. */
+/* The last 120 bytes of a long path, for messages, whose length is limited: the end says most. */
 FLUX__UNUSED static const char *flux__short_path(const char *path) {
     size_t n = strlen(path);
     return n > 120 ? path + n - 120 : path;
 }
 
-/* The whole text of a file, with a 0 after its end, to be given to FLUX_FREE; NULL is an error named after `call`. Pipes are
-   read as far as FLUX__STREAM_MAX, and devices: some never end. A first 0 there says that it is no text. */
+/* Reads a whole text file; returns its *size bytes with a 0 after the last, which the caller
+   frees with FLUX_FREE. NULL is an error, named after `call`. Of pipes and devices, some of which
+   never end, at most about FLUX__STREAM_MAX bytes are read, and a zero byte in them is the error
+   "it is no text". */
 #define FLUX__STREAM_MAX (1 << 28)
 FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const char *call) {
     FILE *f = path ? flux__fopen(path, "rb") : NULL;
@@ -390,7 +440,8 @@ FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const 
     const char *why = NULL;
     *size = 0;
     if (!path) return flux__fail("%s: the path is NULL", call);
-    if (!f) return flux__fail("%s: cannot open %s: %s", call, flux__short_path(path), strerror(errno));
+    if (!f)
+        return flux__fail("%s: cannot open %s: %s", call, flux__short_path(path), strerror(errno));
     const bool streams = flux__file_streams(path);
     while (!why) {
         more = room <= SIZE_MAX / 4 ? (char *)FLUX_REALLOC(data, room + 1) : NULL;
@@ -404,7 +455,8 @@ FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const 
         if (ferror(f)) why = errno ? strerror(errno) : "read error";
         else if (n < room) break;
         else if (streams && memchr(data, 0, n)) why = "it is no text";
-        else if (streams && n >= FLUX__STREAM_MAX) why = "it gives more than 256 MiB: save that as a file";
+        else if (streams && n >= FLUX__STREAM_MAX)
+            why = "it gives more than 256 MiB: save that as a file";
         room *= 2;
     }
     fclose(f);
@@ -412,56 +464,66 @@ FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const 
         FLUX_FREE(data);
         return flux__fail("%s: cannot read %s: %s", call, flux__short_path(path), why);
     }
-    more = (char *)FLUX_REALLOC(data, n + 1);   /* give back what was too much */
+    more = (char *)FLUX_REALLOC(data, n + 1);   /* gives back the unused capacity */
     if (more) data = more;
     data[n] = 0;
     *size = n;
     return data;
 }
 
-/* A file that comes to be whole or not at all: written under another name in the same folder, moved over the old one
-   by flux__out_commit. Devices and pipes are written as they are. An error is recorded where it happens; after one,
-   writes do nothing, commit does what abort does and says false. NULL is such an error. commit and abort free it. */
+/* A file that is being written; it appears whole or not at all (see the head of this room). */
 typedef struct flux__out {
-    int fd;
-    bool aside, failed;
-    const char *call;
-    char *path, *temporary;               /* path: where it will be, links followed; both within one allocation */
-    size_t folder, used;                  /* length of the folder's name in path; bytes waiting in buffer */
-    char start[32];                       /* of the temporary file's name: ".flux-" and a number made of the file's */
+    int fd;                               /* the temporary file, or the device or pipe */
+    bool aside,                           /* written to `temporary`; false: in place */
+         failed;                          /* an error was recorded: writes do nothing */
+    const char *call;                     /* whose name an error begins with */
+    char *path, *temporary;               /* path: the final one, links followed; both behind o */
+    size_t folder,                        /* length of the folder's name in path, with separator */
+           used;                          /* bytes that wait in buffer */
+    char start[32];                       /* how temporary begins: ".flux-", a hash of the name, "-" */
     char buffer[1 << 14];
 } flux__out;
 
 static bool flux__out_fail(flux__out *o) {
-    if (!o->failed) flux__fail("%s: cannot write %s: %s", o->call, flux__short_path(o->path), strerror(errno));
+    if (!o->failed)
+        flux__fail("%s: cannot write %s: %s", o->call, flux__short_path(o->path), strerror(errno));
     o->failed = true;
     return false;
 }
 
-/* Sweeps away what others who wrote this file and were killed have left, and opens a file that was not there before. The
-   names say which file they are for, but not by its name, for which there may be no room. */
+/* Removes the temporary files that killed writers of this file have left, then creates and locks
+   a new one. Its name has a hash of the file's name, and not the name itself, which could make it
+   longer than a file name may be. */
 static bool flux__out_name(flux__out *o, int mode) {
     static int64_t serial;
     uint64_t hash = UINT64_C(0xcbf29ce484222325);      /* FNV-1a */
-    for (const char *p = o->path + o->folder; *p; p++) hash = (hash ^ (unsigned char)*p) * UINT64_C(0x100000001b3);
+    for (const char *p = o->path + o->folder; *p; p++)
+        hash = (hash ^ (unsigned char)*p) * UINT64_C(0x100000001b3);
     sprintf(o->start, ".flux-%016llx-", (unsigned long long)hash);
     o->temporary[o->folder] = 0;
     flux__folder_sweep(o->temporary, -1, o->start);
     for (int tries = 0; tries < 1000; tries++) {
-        sprintf(o->temporary + o->folder, "%s%d-%lld.tmp", o->start, flux__process_id(), (long long)flux__atomic_add(&serial, 1));
+        sprintf(o->temporary + o->folder, "%s%d-%lld.tmp", o->start, flux__process_id(),
+                (long long)flux__atomic_add(&serial, 1));
         o->fd = flux__file_create(o->temporary, true, mode & 0777);
         if (o->fd < 0 && errno != EEXIST) break;
         if (o->fd >= 0 && flux__file_lock(o->fd)) break;
-        if (o->fd >= 0) flux__file_close(o->fd), o->fd = -1;     /* swept before it was marked */
+        if (o->fd >= 0) flux__file_close(o->fd), o->fd = -1;     /* another process swept it away */
         errno = EEXIST;
     }
     return o->fd >= 0;
 }
 
+/* Begins to write the file at path: under a temporary name, or in place if it is a device or a
+   pipe. A file that is replaced gives its permissions to the new one. NULL is an error, named
+   after `call`. */
 FLUX__UNUSED static flux__out *flux__out_open(const char *path, const char *call) {
-    if (!path || !*path) return (flux__out *)flux__fail("%s: the path is %s", call, path ? "empty" : "NULL");
+    if (!path || !*path)
+        return (flux__out *)flux__fail("%s: the path is %s", call, path ? "empty" : "NULL");
     char *target = flux__file_target(path);
-    if (!target) return (flux__out *)flux__fail("%s: cannot write %s: %s", call, flux__short_path(path), strerror(errno));
+    if (!target)
+        return (flux__out *)flux__fail("%s: cannot write %s: %s", call, flux__short_path(path),
+                                       strerror(errno));
     size_t n = strlen(target);
     flux__out *o = (flux__out *)flux__malloc(sizeof *o + 2 * n + 80);
     int kind, mode;
@@ -478,7 +540,8 @@ FLUX__UNUSED static flux__out *flux__out_open(const char *path, const char *call
     memcpy(o->path, target, n + 1);
     memcpy(o->temporary, target, n + 1);
     FLUX_FREE(target);
-    for (o->folder = n; o->folder > 0 && !flux__is_separator(o->path[o->folder - 1]);) o->folder--;
+    for (o->folder = n; o->folder > 0 && !flux__is_separator(o->path[o->folder - 1]);)
+        o->folder--;
     kind = flux__file_kind(o->path, &mode);
     o->aside = kind == 0 || kind == 1;
     if (o->aside) flux__out_name(o, mode);
@@ -489,7 +552,7 @@ FLUX__UNUSED static flux__out *flux__out_open(const char *path, const char *call
         return NULL;
     }
 #if !defined(_WIN32)
-    if (kind == 1) (void)(fchmod(o->fd, (mode_t)mode) == 0);   /* not ours to change: the file keeps what we could give */
+    if (kind == 1) (void)(fchmod(o->fd, (mode_t)mode) == 0);   /* refused: that of creation stays */
 #endif
     return o;
 }
@@ -506,6 +569,7 @@ static bool flux__out_flush(flux__out *o, const char *data, size_t bytes) {
     return true;
 }
 
+/* Appends bytes, through the buffer unless they are more than it holds; false after an error. */
 FLUX__UNUSED static bool flux__out_write(flux__out *o, const void *data, size_t bytes) {
     if (!o || o->failed) return false;
     if (bytes > sizeof o->buffer - o->used) {
@@ -518,6 +582,7 @@ FLUX__UNUSED static bool flux__out_write(flux__out *o, const void *data, size_t 
     return true;
 }
 
+/* Gives up: closes the file, removes the temporary one and frees o (NULL is fine). */
 FLUX__UNUSED static void flux__out_abort(flux__out *o) {
     if (!o) return;
     if (o->fd >= 0) flux__file_close(o->fd);
@@ -525,23 +590,26 @@ FLUX__UNUSED static void flux__out_abort(flux__out *o) {
     FLUX_FREE(o);
 }
 
+/* Ends the file: writes what waits, syncs and closes it and renames it to its final name. False:
+   it, or something before it, failed, and the old file is as it was. Frees o in any case. */
 FLUX__UNUSED static bool flux__out_commit(flux__out *o) {
     bool good;
     if (!o) return false;
     if (!o->failed && flux__out_flush(o, o->buffer, o->used)) {
-        int held = o->aside ? flux__file_hold(o->fd) : -1;       /* until it has its name, nobody is to sweep it away */
+        int held = o->aside ? flux__file_hold(o->fd) : -1;     /* locked until it is renamed */
         good = flux__file_sync(o->fd);
         if (!good) flux__out_fail(o);
         if (!flux__file_close(o->fd) && good) flux__out_fail(o);
         o->fd = -1;
-        if (!o->failed && o->aside && !flux__file_replace(o->temporary, o->path)) flux__out_fail(o);
+        if (!o->failed && o->aside && !flux__file_replace(o->temporary, o->path))
+            flux__out_fail(o);
         if (held >= 0) flux__file_close(held);
     }
     good = !o->failed;
     if (good && o->aside) {
         o->path[o->folder] = 0;
         flux__folder_sync(o->folder ? o->path : ".");
-        o->aside = false;                 /* what was the temporary file is the file now */
+        o->aside = false;                 /* renamed: there is no temporary file to remove */
     }
     flux__out_abort(o);
     return good;
