@@ -16,23 +16,25 @@
    Invariant: a freed buffer stays in its device's pool under its size class, so
    that a training step that repeats allocates nothing. Size classes grow in
    eighths of a power of two, so at most an eighth of a buffer is wasted. On a
-   GPU the spare buffer of lowest address is taken first (roughly so where there
-   are very many), whatever the order in which they came back: a repeated step
-   gets the same addresses, and its launches can be replayed. Live buffers form
-   a list, from which an out-of-memory error names the largest. A borrowed
-   buffer is the user's own memory: it is never written and never freed.
+   GPU the spare buffer of lowest address is taken first (roughly so where a
+   class has very many), in whatever order they were freed: a repeated step gets
+   the same addresses, and its launches can be replayed. Live buffers form a
+   list, from which an out-of-memory error names the largest. A borrowed buffer
+   is the user's own memory: it is never written and never freed.
 
-   Rejected: one lock for all pools, since giving memory back may mean waiting
-   for a device; each pool has its own. */
+   Rejected: one lock for all pools, since freeing memory may mean waiting for a
+   device; each pool has its own. */
 
 /* hook: flux_device_name, device/registry.h */
 
 FLUX__LEAN
 
-static void *flux__malloc(size_t bytes);  /* NULL is already an error: "out of memory: N bytes for ..." */
+static void *flux__malloc(size_t bytes);  /* NULL: "out of memory: N bytes" is recorded */
 static void *flux__zalloc(size_t bytes);
 static void *flux__grow_more(void *array, int *room, int want, size_t size);
-static FLUX__INLINE void *flux__grow(void *array, int *room, int want, size_t size) {   /* array with room for `want`; NULL: as it was */
+/* The array, reallocated if it needs to be, with capacity (*room) for `want` elements of `size`
+   bytes. NULL is an error, and the array is as it was. */
+static FLUX__INLINE void *flux__grow(void *array, int *room, int want, size_t size) {
     return want <= *room ? array : flux__grow_more(array, room, want, size);
 }
 
@@ -59,8 +61,11 @@ static void *flux__grow_more(void *array, int *room, int want, size_t size) {
     return p;
 }
 
-/* ---------------- a table by address */
+/* ---------------- a hash map whose keys are addresses
+   Open addressing with linear probing; room, the capacity, is a power of two, at least 2 count. */
 
+/* The pair of this key, or the empty pair (key NULL) at which the key would be added. p->at is
+   not NULL. */
 static flux__pair *flux__pairs_find(const flux__pairs *p, const void *key) {
     size_t i = (size_t)(((uint64_t)(uintptr_t)key >> 4) * 0x9e3779b97f4a7c15u >> 20);
     while (p->at[i & (p->room - 1)].key && p->at[i & (p->room - 1)].key != key) i++;
@@ -74,8 +79,8 @@ static void *flux__pairs_get(const flux__pairs *p, const void *key) {
     return p->at ? flux__pairs_find(p, key)->value : NULL;
 }
 
-/* The pair of this key, made if it is not there (*fresh says so, and its value is
-   NULL). NULL: out of memory. */
+/* The pair of this key. If there is none, it is added with value NULL and *fresh becomes true. The
+   address holds until the next call. NULL: out of memory. */
 static flux__pair *flux__pairs_at(flux__pairs *p, const void *key, bool *fresh) {
     if (2 * (p->count + 1) > p->room) {
         flux__pairs more;
@@ -102,32 +107,41 @@ static void flux__pairs_free(flux__pairs *p) {
     memset(p, 0, sizeof *p);
 }
 
-/* ---------------- buffers: a pool for each device
-   A freed buffer stays in its device's pool, by size class, so a step that repeats allocates nothing. */
+/* ---------------- buffers: a pool of freed ones by size class, for each device */
 
 #define FLUX__MAX_IDS 16
 #define FLUX__SIZES 256
 
 typedef struct flux__arena {
-    flux__buffer *spare[FLUX__SIZES];     /* a spare buffer has no owners: refs chains it */
-    flux__buffer *live;
+    flux__buffer *spare[FLUX__SIZES];     /* freed buffers by class; refs: address of the next
+                                             one */
+    flux__buffer *live;                   /* those in use, linked by before and after */
     flux_mem stats;
-    int64_t looked;                       /* so many bytes beyond flux__scope_most it is time for flux__scopes_look */
+    int64_t looked;                       /* stats.live above flux__scope_most + looked: time for
+                                             flux__scopes_look, which warns of a scope that keeps
+                                             too much */
 } flux__arena;
 static flux__arena flux__arenas[FLUX__BACKENDS][FLUX__MAX_IDS];
-static int64_t flux__scope_most = (int64_t)1 << 30;     /* bytes that a scope may hold without a word */
+static int64_t flux__scope_most = (int64_t)1 << 30;     /* bytes that a scope may hold unwarned */
 
-/* Each pool has its lock, as giving memory back may mean to wait for the device. */
+/* Each pool has its own lock (at the same place of flux__arena_locks), since freeing device
+   memory may wait for the device. FLUX__MAX_LOCKS initialises FLUX__MAX_IDS locks. */
 #define FLUX__FOUR_LOCKS FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT
-#define FLUX__MAX_LOCKS { FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS }    /* FLUX__MAX_IDS of them */
-static flux__mutex flux__arena_locks[FLUX__BACKENDS][FLUX__MAX_IDS] = { FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
+#define FLUX__MAX_LOCKS { FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS }
+static flux__mutex flux__arena_locks[FLUX__BACKENDS][FLUX__MAX_IDS] = {
+    FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
 
 FLUX__HOT
 
-static void flux__arena_lock(const flux__arena *pool) { flux__mutex_lock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0])); }
-static void flux__arena_unlock(const flux__arena *pool) { flux__mutex_unlock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0])); }
+static void flux__arena_lock(const flux__arena *pool) {
+    flux__mutex_lock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0]));
+}
+static void flux__arena_unlock(const flux__arena *pool) {
+    flux__mutex_unlock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0]));
+}
 
-/* Sizes grow in eighths of a power of two, from 64 bytes: at most an eighth is wasted. */
+/* The size class of so many bytes; *room: the size of its buffers. They grow in eighths of a
+   power of two, from 64 bytes, so at most an eighth of a buffer is wasted. */
 static FLUX__INLINE int flux__size_class(size_t bytes, size_t *room) {
     size_t unit = (bytes + 63) / 64, top = 1;
     int power = 0;
@@ -139,6 +153,7 @@ static FLUX__INLINE int flux__size_class(size_t bytes, size_t *room) {
     return power * 8 + (int)k;
 }
 
+/* Frees all spare buffers of a pool whose lock the caller holds. */
 static void flux__arena_trim(flux_device d, flux__arena *pool) {
     for (int i = 0; i < FLUX__SIZES; i++)
         while (pool->spare[i]) {
@@ -151,6 +166,10 @@ static void flux__arena_trim(flux_device d, flux__arena *pool) {
         }
 }
 
+/* A buffer of size class cls (room bytes): a spare one, or a new one. If the limit of
+   flux_mem_limit is reached or the device has no memory, the spare buffers are freed and the
+   allocation is tried again. NULL: out of memory, not yet recorded as an error. The caller holds
+   the pool's lock. */
 static flux__buffer *flux__arena_take(flux_device d, flux__arena *pool, int cls, size_t room) {
     flux__buffer *b = pool->spare[cls];
     if (b) {
@@ -165,7 +184,7 @@ static flux__buffer *flux__arena_take(flux_device d, flux__arena *pool, int cls,
     if (!b) return NULL;
     int64_t failures = flux__failures();
     b->ptr = flux__backend_of(d.backend)->alloc(d.id, room);
-    if (!b->ptr && !flux__failed_since(failures)) {       /* no room; an error is about something else */
+    if (!b->ptr && !flux__failed_since(failures)) {       /* out of memory; no other error */
         flux__arena_trim(d, pool);
         b->ptr = flux__backend_of(d.backend)->alloc(d.id, room);
     }
@@ -179,11 +198,14 @@ static flux__buffer *flux__arena_take(flux_device d, flux__arena *pool, int cls,
     return b;
 }
 
-/* On a device the lowest address goes first, whatever the order in which they come back, so that a step which repeats gets
-   the same memory and its launches can be replayed as they are. Among very many they lie only roughly so. */
+/* Puts a freed buffer among the spare ones of its class. A GPU's are kept in order of address, so
+   that flux__arena_take gives the lowest first: a step that repeats then gets the same addresses,
+   in whatever order its buffers were freed, and its launches can be replayed unchanged. The
+   search for the place ends after 256 buffers, beyond which the order is only roughly kept. */
 static void flux__arena_give(flux__arena *pool, int cls, flux__buffer *b) {
     flux__buffer *before = NULL, *next = pool->spare[cls];
-    for (int i = 0; i < 256 && next && b->device.backend && (uintptr_t)next->ptr < (uintptr_t)b->ptr; i++)
+    for (int i = 0; i < 256 && next && b->device.backend && (uintptr_t)next->ptr < (uintptr_t)b->ptr;
+         i++)
         before = next, next = (flux__buffer *)(intptr_t)next->refs;
     b->refs = (int64_t)(intptr_t)next;
     if (!b->device.backend) FLUX__POISON(b->ptr, b->room);
@@ -191,6 +213,7 @@ static void flux__arena_give(flux__arena *pool, int cls, flux__buffer *b) {
     else pool->spare[cls] = b;
 }
 
+/* Adds a buffer to its pool's list of live ones. */
 static void flux__buffer_join(flux__arena *pool, flux__buffer *b) {
     b->before = NULL;
     b->after = pool->live;
@@ -198,13 +221,15 @@ static void flux__buffer_join(flux__arena *pool, flux__buffer *b) {
     pool->live = b;
 }
 
+/* Takes a buffer out of its pool's list of live ones. */
 static void flux__buffer_part(flux__arena *pool, flux__buffer *b) {
     if (b->before) b->before->after = b->after;
     else pool->live = b->after;
     if (b->after) b->after->before = b->before;
 }
 
-/* Remembers whose value it holds: called with the lock held. */
+/* Records dtype and shape of the tensor whose value the buffer holds, for messages about memory.
+   The caller holds the pool's lock. */
 static void flux__buffer_label(flux__buffer *b, const flux_tensor *x, size_t bytes) {
     b->bytes = bytes;
     b->ndim = x->ndim;
@@ -214,11 +239,14 @@ static void flux__buffer_label(flux__buffer *b, const flux_tensor *x, size_t byt
 
 FLUX__LEAN
 
-/* Whether it does so already: only who has the buffer changes that. */
+/* Whether flux__buffer_label would change nothing. It needs no lock, since only the buffer's owner
+   labels it. */
 static bool flux__buffer_labelled(const flux__buffer *b, const flux_tensor *x, size_t bytes) {
-    return b->bytes == bytes && b->ndim == x->ndim && b->dtype == x->dtype && memcmp(b->dim, x->dim, sizeof b->dim) == 0;
+    return b->bytes == bytes && b->ndim == x->ndim && b->dtype == x->dtype &&
+           memcmp(b->dim, x->dim, sizeof b->dim) == 0;
 }
 
+/* Writes a number of bytes as text, as in "1.50 MiB"; returns what snprintf does. */
 static int flux__say_bytes(char *out, size_t n, double bytes) {
     static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
     int u = 0;
@@ -226,7 +254,8 @@ static int flux__say_bytes(char *out, size_t n, double bytes) {
     return snprintf(out, n, u ? "%.2f %s" : "%.0f %s", bytes, units[u]);
 }
 
-/* The largest live buffers, as in "f32 1024x1024 (4.00 MiB), 2 x f32 512x512 (1.00 MiB)"; those alike are counted. */
+/* Writes the three largest sizes of live buffers and how many have each, as in
+   "f32 1024x1024 (4.00 MiB), 2 x f32 512x512 (1.00 MiB)". The caller holds the pool's lock. */
 static void flux__arena_largest(const flux__arena *pool, char *out, size_t n) {
     const flux__buffer *last = NULL;
     size_t used = 0;
@@ -235,12 +264,17 @@ static void flux__arena_largest(const flux__arena *pool, char *out, size_t n) {
         int count = 0;
         for (const flux__buffer *b = pool->live; b; b = b->after)
             if ((!last || b->bytes < last->bytes) && (!most || b->bytes > most->bytes)) most = b;
-        for (const flux__buffer *b = pool->live; b && most; b = b->after) count += b->bytes == most->bytes;
+        for (const flux__buffer *b = pool->live; b && most; b = b->after)
+            count += b->bytes == most->bytes;
         if (!most) break;
         used += (size_t)snprintf(out + used, n - used, i ? ", " : "");
         if (count > 1) used += (size_t)snprintf(out + used, n - used, "%d x ", count);
-        if (most->ndim >= 0) used += (size_t)snprintf(out + used, n - used, "%s ", flux_dtype_name((flux_dtype)most->dtype));
-        for (int d = 0; d < most->ndim && used + 40 < n; d++) used += (size_t)snprintf(out + used, n - used, d ? "x%lld" : "%lld", (long long)most->dim[d]);
+        if (most->ndim >= 0)
+            used += (size_t)snprintf(out + used, n - used, "%s ",
+                                     flux_dtype_name((flux_dtype)most->dtype));
+        for (int d = 0; d < most->ndim && used + 40 < n; d++)
+            used += (size_t)snprintf(out + used, n - used, d ? "x%lld" : "%lld",
+                                     (long long)most->dim[d]);
         used += (size_t)snprintf(out + used, n - used, most->ndim > 0 ? " (" : "(");
         used += (size_t)flux__say_bytes(out + used, n - used, (double)most->bytes);
         used += (size_t)snprintf(out + used, n - used, ")");
@@ -248,7 +282,9 @@ static void flux__arena_largest(const flux__arena *pool, char *out, size_t n) {
     }
 }
 
-/* No room: how much was asked for, what there is, and who has it. */
+/* Records the out-of-memory error of a device: the bytes asked for, what is in use, held or free
+   there, and the largest buffers in use (`largest`, as flux__arena_largest wrote it). Returns
+   NULL. */
 static flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_mem now, const char *largest) {
     char asked[40], live[40], held[40], most[40], room[120] = "";
     size_t available = 0, total = 0;
@@ -264,13 +300,15 @@ static flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_mem now, co
         flux__say_bytes(whole, sizeof whole, (double)total);
         snprintf(room, sizeof room, "; %s of %s are free there", have, whole);
     }
-    return (flux__buffer *)flux__fail("out of memory on %s: %zu bytes asked for (%s), %s in use, %s held%s%s%s", flux_device_name(d), bytes, asked, live, held, room,
-                                      *largest ? "; the largest: " : "", largest);
+    return (flux__buffer *)flux__fail(
+        "out of memory on %s: %zu bytes asked for (%s), %s in use, %s held%s%s%s",
+        flux_device_name(d), bytes, asked, live, held, room, *largest ? "; the largest: " : "", largest);
 }
 
 FLUX__HOT
 
-/* for_whom: the tensor whose value it will hold, or NULL */
+/* A buffer of at least `bytes` bytes with one reference; NULL is an error. for_whom: the tensor
+   whose value it will hold, or NULL. */
 static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_tensor *for_whom) {
     size_t room;
     char largest[400];
@@ -278,7 +316,8 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
     bool look = false;
     int cls = flux__size_class(bytes, &room);
     if (bytes >> 23 > (size_t)1 << 23 || cls >= FLUX__SIZES || d.id < 0 || d.id >= FLUX__MAX_IDS)
-        return (flux__buffer *)flux__fail("out of memory: a tensor of %.3g bytes was asked for", (double)bytes);
+        return (flux__buffer *)flux__fail("out of memory: a tensor of %.3g bytes was asked for",
+                                          (double)bytes);
     flux__arena *pool = &flux__arenas[d.backend][d.id];
     flux__hold();
     flux__arena_lock(pool);
@@ -304,6 +343,7 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
     return b;
 }
 
+/* Drops one reference (b may be NULL); after the last the buffer goes back to its pool. */
 static void flux__buffer_release(flux__buffer *b) {
     if (!b || flux__atomic_add(&b->refs, -1) > 0) return;
     if (b->borrowed) {
@@ -320,8 +360,10 @@ static void flux__buffer_release(flux__buffer *b) {
 
 FLUX__COLD
 
+/* The pool of a device that a user named in the call `call`; NULL is an error. */
 static flux__arena *flux__arena_of(flux_device d, const char *call) {
-    if (d.backend >= 0 && d.backend < FLUX__BACKENDS && d.id >= 0 && d.id < FLUX__MAX_IDS) return &flux__arenas[d.backend][d.id];
+    if (d.backend >= 0 && d.backend < FLUX__BACKENDS && d.id >= 0 && d.id < FLUX__MAX_IDS)
+        return &flux__arenas[d.backend][d.id];
     return (flux__arena *)flux__fail("%s: device {%d, %d} does not exist", call, d.backend, d.id);
 }
 

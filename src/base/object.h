@@ -9,115 +9,142 @@
    not shared between threads. It also declares the error and allocation calls
    that base/errors.h and base/memory.h define.
 
-   Invariant: every handle starts with a flux__head, which says what it is and
-   counts its references. A reference is held by a scope, by the user
-   (flux_retain), by another object, or by an edge of the graph. The lower half
-   of refs counts all references and the upper half the edges among them, so one
-   atomic step of FLUX__EDGE counts both; a tensor with edges only is hidden
-   (flux__visible is false): nobody can look at it, and it may be fused away. A
-   view's base is never a view itself. */
+   Invariant: every handle starts with a flux__head, which says what kind of
+   object it is and counts its references. A reference is held by a scope, by
+   the user (flux_retain), by another object, or by an edge of the graph. The
+   lower 32 bits of refs count all references and the upper 32 bits the edges
+   among them, so one atomic addition of FLUX__EDGE counts both. A tensor that
+   has no references but edges is hidden (flux__visible is false): no program
+   can read its value, and it may be fused away. A view's base is never a view
+   itself. */
 
 FLUX__LEAN
 
 enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRADS, FLUX__FREED };
 
-typedef struct flux__buffer {             /* memory on a device, shared by the tensors that lie in it */
-    int64_t refs;
+typedef struct flux__buffer {             /* memory on a device, shared by the tensors in it */
+    int64_t refs;                         /* atomic; of a spare buffer: the next one's address */
     flux_device device;
     size_t bytes;                         /* as asked for; the pool may have given more */
-    size_t room;
-    int cls;                              /* its size's class in the pool */
+    size_t room;                          /* bytes that were allocated */
+    int cls;                              /* its size class in the pool */
     void *ptr;
     bool borrowed;                        /* the user's own: never written, never freed */
-    struct flux__buffer *before, *after;  /* among the device's live ones: an error of memory names the largest */
-    int64_t dim[FLUX_MAX_DIMS];           /* of the tensor that it was made for, */
-    int16_t ndim, dtype;                  /* ndim -1: no tensor's */
+    struct flux__buffer *before, *after;  /* neighbours in the device's list of live buffers */
+    int64_t dim[FLUX_MAX_DIMS];           /* shape of the tensor that it was made for */
+    int16_t ndim, dtype;                  /* ndim -1: made for no tensor */
 } flux__buffer;
 
 struct flux_tensor {                      /* a node of the graph; with buf set, also its value */
     flux__head head;
     uint16_t op;
     uint8_t dtype, ndim, nin, flags;
-    uint32_t mark, walk_mark;             /* the schedule's, and a gradient's: which walk saw it, */
-    int32_t index, walk_index;            /* and under which number */
+    uint32_t mark, walk_mark;             /* id of the last traversal that visited the node, by the
+                                             scheduler (mark) and for gradients (walk_mark) */
+    int32_t index, walk_index;            /* the node's number in that traversal */
     flux_tensor **in, *slot[3];           /* operands: in points to slot, or to memory of its own */
-    flux__buffer *buf;                    /* the value: elements in order, dim 0 fastest */
-    flux_tensor *base;                    /* a view's: whose elements it shows (not itself a view), from .offset by .stride */
-    flux_device device;                   /* so far is what walks over graphs look at: it lies together */
+    flux__buffer *buf;                    /* the value: contiguous elements, dim 0 fastest */
+    flux_tensor *base;                    /* of a view: the tensor, no view, whose elements it
+                                             shows, from offset by stride */
+    flux_device device;                   /* the fields up to here are those that traversals of the
+                                             graph read, kept together for the cache */
     int64_t dim[FLUX_MAX_DIMS];
-    int64_t offset, stride[FLUX_MAX_DIMS];
-    int64_t rel;                          /* FLUX__STRIDED, FLUX__SPREAD: where arg.i strides start, in the operand in order */
-    union { double num; int64_t i[FLUX_MAX_DIMS]; uint64_t u[FLUX_MAX_DIMS]; } arg;   /* the operation's own parameters */
-    intptr_t dense;                       /* a tensor, atomic: the elements in order in the host's memory, once flux_data asked for them */
+    int64_t offset, stride[FLUX_MAX_DIMS];   /* of a view, in elements of base */
+    int64_t rel;                          /* FLUX__STRIDED, FLUX__SPREAD: the offset that goes with
+                                             the strides in arg.i, both as if the operand were
+                                             contiguous */
+    union {
+        double num; int64_t i[FLUX_MAX_DIMS]; uint64_t u[FLUX_MAX_DIMS];
+    } arg;                                /* the operation's own parameters */
+    intptr_t dense;                       /* atomic, a flux_tensor * or 0: the contiguous copy in
+                                             host memory that flux_data made */
 };
 enum {                                    /* flags of a tensor */
     FLUX__WEAK = 1, FLUX__SEED = 2,       /* a bare number; the 1 that a gradient starts from */
-    FLUX__CONSUMED = 4, FLUX__FIXED = 8,  /* graph used up by flux_update; no graph kept */
-    FLUX__WIDENED = 16                    /* half format that a formula takes as float32, see flux__widened */
+    FLUX__CONSUMED = 4,                   /* flux_update used up its graph or took its memory */
+    FLUX__FIXED = 8,                      /* recorded under FLUX_NOGRAD: its graph is not kept */
+    FLUX__WIDENED = 16                    /* half format computed as float32, see flux__widened */
 };
 
-typedef struct flux__pending {            /* what failed since flux_clear; .set: something did */
-    char text[1024], more[1024], *now;    /* the first failure's sentence, the latest other one's, and which of these is the latest */
-    bool set, unsaid;
-    int64_t failures, first, repeated;    /* failures ever, which of them was the first, and how many said nothing new */
-    uint64_t said[32];                    /* hashes of the sentences that were said */
-    int nsaid;
+typedef struct flux__pending {            /* the errors of a thread since flux_clear */
+    char text[1024], more[1024], *now;    /* first error's sentence, a later one's; now: the
+                                             latest */
+    bool set, unsaid;                     /* set: there was one; unsaid: flux__tell will report
+                                             it */
+    int64_t failures, first, repeated;    /* failures ever, the number of the first one since
+                                             flux_clear, and how many repeated a sentence already
+                                             reported */
+    uint64_t said[32];                    /* ring of hashes of the sentences reported */
+    int nsaid;                            /* how many there are; from 32 on it stays in 32 ... 63 */
 } flux__pending;
-typedef struct flux__unsaid { int level; bool waits, once; char id[40], text[600]; } flux__unsaid;    /* a message that waits */
+typedef struct flux__unsaid {             /* a message that waits for flux__tell */
+    int level; bool waits, once; char id[40], text[600];
+} flux__unsaid;
 
 typedef struct flux__watch flux__watch;
 
 typedef struct flux__pair { const void *key; void *value; } flux__pair;
-typedef struct flux__pairs { flux__pair *at; size_t room, count; } flux__pairs;   /* a table by address; room: 2^k */
+typedef struct flux__pairs {              /* a hash map keyed by address, see base/memory.h */
+    flux__pair *at; size_t room, count;   /* room: capacity, a power of two or 0 */
+} flux__pairs;
 
-typedef struct flux__scope {              /* an open one */
-    int start;                            /* of its things in owned */
-    int line;                             /* where it was opened; 0: nobody knows */
+typedef struct flux__scope {              /* an open scope */
+    int start;                            /* index in owned of the first object that it owns */
+    int line;                             /* where it was opened; 0: not known */
     const char *file;
-    bool turn;                            /* of flux_times or flux_each */
+    bool turn;                            /* an iteration of flux_times or flux_each */
 } flux__scope;
 
-typedef struct flux__grave { void *object; const char *file; int line, kind; } flux__grave;       /* what was freed, by whose end */
+typedef struct flux__grave {              /* a freed handle, and the scope whose end freed it */
+    void *object; const char *file; int line, kind;
+} flux__grave;
 
 typedef struct flux__thread {             /* a thread's own state */
     int64_t products;                     /* multiply-adds of all matrix products recorded so far */
-    flux__watch *watch;                   /* of a flux_summary under way, or NULL */
+    flux__watch *watch;                   /* of the flux_summary that runs now, or NULL */
     flux__pending error;
-    int (*where)(const void *place, char *out, size_t n);   /* writes what errors are to name first; or NULL */
-    const void *place;
-    void **owned;                         /* what the open scopes hold, oldest first */
-    int nowned, room;
-    flux__scope *scope;                   /* those that are open; the first is the program's, or the thread's life */
+    int (*where)(const void *place, char *out, size_t n);   /* writes what errors begin with,
+                                                               returns its length; or NULL */
+    const void *place;                    /* the first argument of where */
+    void **owned;                         /* stack of the objects that open scopes own, oldest
+                                             first */
+    int nowned, room;                     /* its length and capacity */
+    flux__scope *scope;                   /* the open scopes; the first is the program's (or
+                                             thread's) own */
     int nscopes, scope_room;
     int nograd;                           /* depth of FLUX_NOGRAD */
-    struct flux__training *training;      /* whose test mode flux_train and flux_withgradient overrule now */
-    int as_one;                           /* depth of operations of ours that FLUX_EAGER computes as one, see flux__as_one */
+    struct flux__training *training;      /* models whose test mode flux_train or flux_withgradient
+                                             overrule */
+    int as_one;                           /* depth of flux__as_one, within which FLUX_EAGER waits */
     uint64_t seed, draws;                 /* random numbers: key, and how many tensors were drawn */
-    uint32_t walk;                        /* the last mark given */
-    bool ahead;                           /* what it copies to a device is for later: it goes beside the device's work */
-    flux_tensor *spare;                   /* freed nodes, chained by base */
+    uint32_t walk;                        /* the id of the last traversal, for mark and walk_mark */
+    bool ahead;                           /* it makes a batch ahead of need: copies to a device go
+                                             beside the device's work */
+    flux_tensor *spare;                   /* freed nodes to be used again, linked by base */
     int nspare;
-    flux__grave *graves;                  /* FLUX__DEBUG: a ring of what was freed last */
-    int64_t buried;
-    flux__scope closing;                  /* the scope that closes now */
-    struct flux__plans *plans;            /* schedules found before */
-    void *scratch;                        /* memory of the kernels it runs */
+    flux__grave *graves;                  /* FLUX__DEBUG: a ring of the handles freed last */
+    int64_t buried;                       /* how many were ever put there */
+    flux__scope closing;                  /* FLUX__DEBUG: the scope that closes now */
+    struct flux__plans *plans;            /* cached plans */
+    void *scratch;                        /* scratch memory of the kernels that it runs */
     size_t scratch_bytes;
-    bool look;                            /* memory has grown so much that its scopes are to be looked at */
+    bool look;                            /* memory has grown: flux__scopes_look is due */
     struct flux__progress *bar;           /* the innermost progress bar */
-    int held;                             /* depth of flux__hold: messages wait */
-    int64_t held_at;                      /* how many failures there had been then */
-    int hidden;                           /* 0, or 1 more than the scopes around the outermost flux__hide */
-    int64_t hidden_at;                    /* how many failures there had been then */
-    bool quiet;                           /* its failures are taken back, and said when and where they count */
-    flux__unsaid later;
+    int held;                             /* depth of flux__hold: messages wait for flux__tell */
+    int64_t held_at;                      /* error.failures when the outermost flux__hold began */
+    int hidden;                           /* 0, or 1 + the scopes around the outermost flux__hide */
+    int64_t hidden_at;                    /* error.failures when it began */
+    bool quiet;                           /* errors are recorded only: the caller withdraws them,
+                                             and reports them where they matter */
+    flux__unsaid later;                   /* the message that waits while held */
 } flux__thread;
 /* hook: flux__threads_stop, base/workers.h */
 static void flux__threads_stop(void);
 
-#define FLUX__EDGE (((int64_t)1 << 32) + 1)   /* an edge in refs, which is a reference too */
-#define FLUX__REFS(refs) ((int32_t)(refs))
-/* Whether somebody other than the graph can look at a node, whatever other threads do with references of theirs. */
+#define FLUX__EDGE (((int64_t)1 << 32) + 1)   /* one edge, which also is a reference */
+#define FLUX__REFS(refs) ((int32_t)(refs))    /* all references, edges included */
+/* Whether a node has a reference that is no edge of the graph, so that its value may be asked
+   for. One atomic read gives both counts, so other threads may change theirs at the same time. */
 static FLUX__INLINE bool flux__visible(const flux_tensor *t) {
     const int64_t refs = flux__atomic_load(&t->head.refs);
     return FLUX__REFS(refs) > refs >> 32;

@@ -480,7 +480,7 @@ typedef struct flux__out {
     char *path, *temporary;               /* path: the final one, links followed; both behind o */
     size_t folder,                        /* length of the folder's name in path, with separator */
            used;                          /* bytes that wait in buffer */
-    char start[32];                       /* how temporary begins: ".flux-", a hash of the name, "-" */
+    char start[32];                       /* the temporary name begins so: ".flux-", a hash, "-" */
     char buffer[1 << 14];
 } flux__out;
 
