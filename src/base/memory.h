@@ -204,8 +204,8 @@ static flux__buffer *flux__arena_take(flux_device d, flux__arena *pool, int cls,
    search for the place ends after 256 buffers, beyond which the order is only roughly kept. */
 static void flux__arena_give(flux__arena *pool, int cls, flux__buffer *b) {
     flux__buffer *before = NULL, *next = pool->spare[cls];
-    for (int i = 0; i < 256 && next && b->device.backend && (uintptr_t)next->ptr < (uintptr_t)b->ptr;
-         i++)
+    for (int i = 0; i < 256 && next && b->device.backend &&
+                    (uintptr_t)next->ptr < (uintptr_t)b->ptr; i++)
         before = next, next = (flux__buffer *)(intptr_t)next->refs;
     b->refs = (int64_t)(intptr_t)next;
     if (!b->device.backend) FLUX__POISON(b->ptr, b->room);
@@ -302,7 +302,8 @@ static flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_mem now, co
     }
     return (flux__buffer *)flux__fail(
         "out of memory on %s: %zu bytes asked for (%s), %s in use, %s held%s%s%s",
-        flux_device_name(d), bytes, asked, live, held, room, *largest ? "; the largest: " : "", largest);
+        flux_device_name(d), bytes, asked, live, held, room,
+        *largest ? "; the largest: " : "", largest);
 }
 
 FLUX__HOT

@@ -10,12 +10,13 @@
    in base/sinks.h. Systems: POSIX and Windows; compilers: gcc, clang, MSVC and
    tcc (which has no intrinsics, no atomics and no thread-local variables).
 
-   Invariant: what differs between systems is behind these four rooms; above
-   them only what concerns forked processes and huge pages asks for the system.
-   With -std=c11 a C library hides what ISO C lacks, and the user may have
-   included its headers before ours, too late for a feature macro: the few POSIX
-   functions that are hidden so are declared here. An optimisation mode
-   (FLUX__LEAN, FLUX__HOT, FLUX__COLD) holds until the next one.
+   Invariant: differences between systems are confined to these four rooms;
+   above them only code for forked processes and huge pages tests which system
+   it is compiled for. With -std=c11 a C library hides functions that ISO C
+   lacks, and a feature macro can come too late, since the user may have included
+   system headers before this one: the few POSIX functions that are hidden so
+   are declared here. An optimisation mode (FLUX__LEAN, FLUX__HOT, FLUX__COLD)
+   holds until the next one.
 
    Rejected: C11's <threads.h> and <stdatomic.h>, which C++11, tcc and older
    MSVC do not have. */
@@ -28,7 +29,7 @@
 #    define NOMINMAX
 #  endif
 #  include <windows.h>
-#  undef near                             /* relics that take names from those who come after */
+#  undef near                             /* windows.h defines these words as macros, a relic */
 #  undef far
 #  undef small
 #  undef interface
@@ -63,7 +64,8 @@
 #include <string.h>
 
 #if defined(_MSC_VER)
-#  pragma warning(disable : 4996 4200 4127 4324)  /* "deprecated" ISO C functions, and the like */
+#  pragma warning(disable : 4996 4200 4127 4324)  /* "deprecated" ISO C functions and similar
+                                                     warnings */
 #  include <intrin.h>
 #endif
 
@@ -74,16 +76,16 @@
 #else
 #  define FLUX__CLOCK 1
 #endif
-#if !defined(_WIN32) && !defined(CLOCK_MONOTONIC)   /* strict ISO C: declare what was hidden */
+#if !defined(_WIN32) && !defined(CLOCK_MONOTONIC)   /* strict ISO C: declares what <time.h> hides */
 extern int clock_gettime(int clock, struct timespec *t);
 extern int fsync(int fd);
 extern int fchmod(int fd, mode_t mode);
 extern char *realpath(const char *path, char *out);
 #elif defined(__linux__) && !defined(_DEFAULT_SOURCE) && !defined(_GNU_SOURCE) && !defined(_BSD_SOURCE) && \
       (!defined(_XOPEN_SOURCE) || _XOPEN_SOURCE + 0 < 500)
-extern char *realpath(const char *path, char *out);    /* who asks for POSIX alone is not given this one */
+extern char *realpath(const char *path, char *out);    /* hidden where only POSIX was asked for */
 #endif
-#if !defined(_WIN32) && !defined(AT_FDCWD)            /* a C library hides AT_FDCWD and these together */
+#if !defined(_WIN32) && !defined(AT_FDCWD)            /* a C library hides it and these together */
 extern ssize_t readlink(const char *path, char *out, size_t n);
 extern int openat(int folder, const char *name, int flags, ...);
 extern int fstatat(int folder, const char *name, struct stat *out, int flags);
@@ -92,7 +94,8 @@ extern int unlinkat(int folder, const char *name, int flags);
 #endif
 #if defined(MADV_HUGEPAGE)
 #  define FLUX__HUGE_PAGES MADV_HUGEPAGE
-#elif defined(__linux__)                  /* the same */
+#elif defined(__linux__)                  /* its value, and madvise, where <sys/mman.h> hides
+                                             them */
 #  define FLUX__HUGE_PAGES 14
 extern int madvise(void *at, size_t bytes, int advice);
 #endif
@@ -108,7 +111,8 @@ extern int madvise(void *at, size_t bytes, int advice);
 #  define FLUX__NOINLINE __attribute__((noinline))
 #  define FLUX__INLINE inline __attribute__((always_inline))
 #  if defined(__MINGW32__) && !defined(__clang__)
-#    define FLUX__PRINTF(a, b) __attribute__((format(gnu_printf, a, b)))     /* printf means that of Microsoft's old library */
+/* MinGW: format(printf) would mean the printf of Microsoft's old library. */
+#    define FLUX__PRINTF(a, b) __attribute__((format(gnu_printf, a, b)))
 #  else
 #    define FLUX__PRINTF(a, b) __attribute__((format(printf, a, b)))
 #  endif
@@ -126,7 +130,7 @@ extern int madvise(void *at, size_t bytes, int advice);
 
 #if (defined(__GNUC__) || defined(__clang__)) && !defined(__TINYC__)
 #  define FLUX__PREFETCH(p) __builtin_prefetch(p);
-#  define FLUX__PREFETCH_LATER(p) __builtin_prefetch(p, 0, 2);   /* to the second cache */
+#  define FLUX__PREFETCH_LATER(p) __builtin_prefetch(p, 0, 2);   /* into the L2 cache */
 #  define FLUX__PREFETCH_WRITE(p) __builtin_prefetch(p, 1);
 #else
 #  define FLUX__PREFETCH(p) (void)(p);
@@ -134,23 +138,31 @@ extern int madvise(void *at, size_t bytes, int advice);
 #  define FLUX__PREFETCH_WRITE(p) (void)(p);
 #endif
 
-/* Asked before gcc is told anything about optimising. */
-#if defined(FLUX_DEBUG) || (!defined(NDEBUG) && !defined(__OPTIMIZE__) && (defined(__GNUC__) || defined(__TINYC__) || defined(_DEBUG)))
+/* Debug checks: asked for, or a build without optimisation and NDEBUG. This stands before the
+   pragmas below, which set gcc's options and with them __OPTIMIZE__. */
+#if defined(FLUX_DEBUG) || (!defined(NDEBUG) && !defined(__OPTIMIZE__) && \
+                            (defined(__GNUC__) || defined(__TINYC__) || defined(_DEBUG)))
 #  define FLUX__DEBUG 1
 #else
 #  define FLUX__DEBUG 0
 #endif
 
-/* How hard gcc tries, part by part, in a user's -O0 build too; every build of a program waits for it. The loops over numbers
-   say what they need themselves (FLUX__O2, cpu/loops.h, cpu/gemm_kernels.h; without ira-region -O0 would spill). What every step runs
-   through is LEAN: -O1 less the passes that cost more than a third of its time and change no figure; LOOPING within it has
-   those again without which loops over vectors took up to twice as long. (ira-algorithm=priority is not among them: products
-   by AVX2 would take 1.4 times as long.) What every tensor and every look at one passes through is HOT, all of -O1 and
-   functions inlined: a look at a small product takes a fifth less. What runs once or waits for a file or a person is COLD,
-   and so is what only says what is to be recorded, once a layer or less: layers, losses, most operations and their
-   gradients, and most of what makes a plan. Each word holds up to the next. A function that two of them call is inlined into
-   neither, unless it is FLUX__INLINE. A word resets to what the command line says before it sets its options: of pop_options and
-   push_options in one macro gcc 12 loses the second where a declaration without a body stands before them. */
+/* Optimisation modes for gcc: how much it optimises each part of the header, whatever -O the
+   user's build has. They keep compile time low, which every build of a program pays. A mode holds
+   up to the next one. - FLUX__LEAN is for code that every training step runs through: -O1 less
+   the passes that cost more than a third of the compile time and change no measured figure.
+   (ira-algorithm=priority is not used: matrix products by AVX2 would take 1.4 times as long.)
+   FLUX__LOOPING, within LEAN and up to FLUX__ASBEFORE, restores the passes without which loops
+   over vectors took up to twice as long. - FLUX__HOT is for code that runs for every tensor and
+   at every evaluation: all of -O1, and functions are inlined. Evaluating a small matrix product
+   takes a fifth less. - FLUX__COLD is for code that runs once, or waits for a file or a person,
+   and for code that only records nodes, once a layer or less often: layers, losses, most
+   operations and their gradients, and most of what makes a plan. - Inner loops over numbers state
+   their own options (FLUX__O2, cpu/loops.h, cpu/gemm_kernels.h); without ira-region, -O0 would
+   spill registers. gcc inlines no function of one mode into a function of another, unless it is
+   FLUX__INLINE. A mode first resets to the options of the command line. Rejected: pop_options and
+   push_options in one macro, of which gcc 12 loses the second where a declaration without a body
+   stands before them. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
 #  pragma GCC push_options
 #  define FLUX__O1 __attribute__((optimize("O1")))
@@ -179,15 +191,15 @@ extern int madvise(void *at, size_t bytes, int advice);
 #  define FLUX__ASBEFORE
 #endif
 
-/* Vector code for x86-64 chosen at run time: FLUX__X86 says that the compiler can make it, FLUX__AVX2 and FLUX__AVX512
-   mark a function that uses it, so that no -m option is needed. */
+/* Vector code for x86-64, chosen at run time: FLUX__X86 says whether the compiler can make it. A
+   function that uses it is marked FLUX__AVX2 or FLUX__AVX512, so that no -m option is needed. */
 #if (defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__)) && !defined(__TINYC__)) || \
     (defined(_M_X64) && defined(_MSC_VER))
 #  define FLUX__X86 1
 #else
 #  define FLUX__X86 0
 #endif
-/* ARM's NEON for 64 bits, which all of those processors have. */
+/* NEON, which every 64-bit ARM processor has. */
 #if defined(__aarch64__) && defined(__ARM_NEON) && !defined(__ARM_BIG_ENDIAN) && !defined(__TINYC__)
 #  define FLUX__NEON 1
 #else
@@ -200,13 +212,14 @@ extern int madvise(void *at, size_t bytes, int advice);
 #  define FLUX__AVX2
 #  define FLUX__AVX512
 #endif
-/* Products of bf16 by AVX-512's own instruction, where the compiler knows it. */
+/* Matrix products of bf16 use the instructions of AVX512-BF16 where the compiler knows them. */
 #if FLUX__X86 && defined(__clang__) && __clang_major__ >= 12
 #  define FLUX__BF16 1
 #  define FLUX__AVX512_BF16 __attribute__((target("avx512bf16,avx512f,avx2,fma,f16c")))
 #elif FLUX__X86 && !defined(__clang__) && defined(__GNUC__) && __GNUC__ >= 10
 #  define FLUX__BF16 1
-#  define FLUX__AVX512_BF16 FLUX__AVX512   /* one set of options less to prepare: what stands in assembler needs none */
+#  define FLUX__AVX512_BF16 FLUX__AVX512   /* the instruction is inline assembler, which needs no
+                                              option of its own */
 #else
 #  define FLUX__BF16 0
 #endif
@@ -215,7 +228,9 @@ extern int madvise(void *at, size_t bytes, int advice);
 #  include <cpuid.h>
 #endif
 
-/* Under the address sanitizer freed handles go back to the allocator, which tells of a use, and memory in our pool is poisoned. */
+/* FLUX__ASAN: the address sanitizer is on. Then freed handles go back to the allocator at once,
+   so that it reports their use (see flux__bury), and spare buffers of the CPU's pool are
+   poisoned. */
 #if defined(__has_feature)
 #  if __has_feature(address_sanitizer)
 #    define FLUX__ASAN 1

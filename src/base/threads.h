@@ -15,10 +15,11 @@
    thread ends and may still call flux__tls_get. The worker threads adopt the
    floating-point mode of their caller, which flux__float_mode reads.
 
-   At a fork the locks that guard memory shared by all are held, so that what
-   they guard is whole in the child; the other locks are made anew there. Who
-   holds one of the first takes another only in the order of flux__fork_locks
-   (device/registry.h), and calls nothing that may fork. */
+   At a fork the locks that guard memory shared by all threads are held, so that
+   this memory is consistent in the child; the other locks are initialised again
+   there. A thread that holds one of the former takes another of them only in
+   the order of flux__fork_locks (device/registry.h), and calls nothing that may
+   fork. */
 
 /* hook: flux__fork_locks, device/registry.h */
 
@@ -53,7 +54,9 @@ typedef struct flux__os_thread {
 #  define FLUX__COND_INIT CONDITION_VARIABLE_INIT
 FLUX__UNUSED static void flux__mutex_lock(flux__mutex *m) { AcquireSRWLockExclusive(m); }
 FLUX__UNUSED static void flux__mutex_unlock(flux__mutex *m) { ReleaseSRWLockExclusive(m); }
-FLUX__UNUSED static void flux__cond_wait(flux__cond *c, flux__mutex *m) { SleepConditionVariableSRW(c, m, INFINITE, 0); }
+FLUX__UNUSED static void flux__cond_wait(flux__cond *c, flux__mutex *m) {
+    SleepConditionVariableSRW(c, m, INFINITE, 0);
+}
 FLUX__UNUSED static void flux__cond_signal(flux__cond *c) { WakeConditionVariable(c); }
 FLUX__UNUSED static void flux__cond_broadcast(flux__cond *c) { WakeAllConditionVariable(c); }
 FLUX__UNUSED static void flux__thread_yield(void) { SwitchToThread(); }
@@ -62,7 +65,8 @@ static unsigned __stdcall flux__thread_main(void *p) {
     t->fn(t->arg);
     return 0;
 }
-/* Starts fn(arg); *t must stay where it is until joined. False: the system refused, nothing was started. */
+/* Runs fn(arg) in a new thread; *t must not move until it is joined. False: no thread was
+   started. */
 FLUX__UNUSED static bool flux__thread_start(flux__os_thread *t, void (*fn)(void *), void *arg) {
     t->fn = fn;
     t->arg = arg;
@@ -95,7 +99,8 @@ static void *flux__thread_main(void *p) {
     t->fn(t->arg);
     return NULL;
 }
-/* Starts fn(arg); *t must stay where it is until joined. False: the system refused, nothing was started. */
+/* Runs fn(arg) in a new thread; *t must not move until it is joined. False: no thread was
+   started. */
 FLUX__UNUSED static bool flux__thread_start(flux__os_thread *t, void (*fn)(void *), void *arg) {
     t->fn = fn;
     t->arg = arg;
@@ -104,7 +109,8 @@ FLUX__UNUSED static bool flux__thread_start(flux__os_thread *t, void (*fn)(void 
 FLUX__UNUSED static void flux__thread_join(flux__os_thread *t) { pthread_join(t->id, NULL); }
 #endif
 
-/* ---- atomics: sequentially consistent, for counters and flags; add gives the new value */
+/* ---- atomics, for counters and flags: sequentially consistent; add returns the new value, and cas
+   says whether *p was `was` and has become v */
 
 #if defined(FLUX_NO_THREADS)
 #  define FLUX__ATOMICS(T, add, load, store, cas)                                             \
@@ -141,7 +147,8 @@ FLUX__UNUSED static void flux__thread_join(flux__os_thread *t) { pthread_join(t-
         while (!cas(p, load(p), v)) {}                                                        \
     }
 #else
-static flux__mutex flux__atomic_lock = FLUX__MUTEX_INIT;   /* a compiler without atomics: one lock for all of them */
+static flux__mutex flux__atomic_lock = FLUX__MUTEX_INIT;   /* no atomics: one lock for all of
+                                                              them */
 #  define FLUX__ATOMIC_LOCK 1
 #  define FLUX__ATOMICS(T, add, load, store, cas)                                             \
     static T add(T *p, T v) {                                                                 \
@@ -166,10 +173,12 @@ static flux__mutex flux__atomic_lock = FLUX__MUTEX_INIT;   /* a compiler without
     }
 #endif
 FLUX__ATOMICS(int64_t, flux__atomic_add, flux__atomic_load, flux__atomic_store, flux__atomic_cas)
-FLUX__ATOMICS(intptr_t, flux__atomic_add_place, flux__atomic_load_place, flux__atomic_store_place, flux__atomic_cas_place)
-FLUX__ATOMICS(int, flux__atomic_add32, flux__atomic_load32, flux__atomic_store32, flux__atomic_cas32)
+FLUX__ATOMICS(intptr_t, flux__atomic_add_place, flux__atomic_load_place, flux__atomic_store_place,
+              flux__atomic_cas_place)
+FLUX__ATOMICS(int, flux__atomic_add32, flux__atomic_load32, flux__atomic_store32,
+              flux__atomic_cas32)
 
-/* What a loop does that waits for a moment: tells the processor so. */
+/* Tells the processor, within a spinning loop, that this thread waits. */
 FLUX__UNUSED static void flux__relax(void) {
 #if FLUX__X86 && defined(_MSC_VER)
     _mm_pause();
@@ -180,8 +189,10 @@ FLUX__UNUSED static void flux__relax(void) {
 #endif
 }
 
-/* How this thread's arithmetic rounds, and whether a result below the smallest normal number becomes 0 (FLUX__FLUSH): processors
-   for x86 may take a hundred times as long for such numbers. Elsewhere there is nothing to say: 0. */
+/* The floating-point mode of this thread: how it rounds, and whether results below the smallest
+   normal number become 0 (FLUX__FLUSH); x86 processors may take a hundred times as long for such
+   subnormal numbers. The value is x86's MXCSR, of which FLUX__ROUNDING are the bits that change
+   results; it is 0 on other processors. */
 enum { FLUX__FLUSH = 0x8000, FLUX__ROUNDING = FLUX__FLUSH | 0x6040 };
 static FLUX__INLINE unsigned flux__float_mode(void) {
 #if FLUX__X86 && defined(_MSC_VER) && !defined(__clang__)
@@ -202,7 +213,8 @@ static FLUX__INLINE void flux__set_float_mode(unsigned mode) {
 #endif
 }
 
-/* Runs fn once, whoever asks first; the others wait until it is done. Zeroed but for the lock: {FLUX__MUTEX_INIT, 0}. */
+/* flux__once runs fn in the first call with this flag; calls of other threads wait until fn has
+   returned. A flag starts as FLUX__ONCE_INIT. */
 typedef struct flux__once_flag { flux__mutex lock; int done; } flux__once_flag;
 #define FLUX__ONCE_INIT {FLUX__MUTEX_INIT, 0}
 FLUX__UNUSED static void flux__once(flux__once_flag *o, void (*fn)(void)) {
@@ -215,9 +227,10 @@ FLUX__UNUSED static void flux__once(flux__once_flag *o, void (*fn)(void)) {
     flux__mutex_unlock(&o->lock);
 }
 
-/* ---- a thread's own pointer
-   flux__tls_set's at_thread_end runs when a thread that set one ends (not the main thread, whose end is exit), and may
-   still call flux__tls_get. It is the same function in every call. */
+/* ---- a thread-local pointer with a destructor
+   flux__tls_set's at_thread_end, the same function in every call, runs when a thread ends that has
+   set the pointer, and may still call flux__tls_get. It does not run for the main thread, which
+   ends by exit. */
 
 #if defined(FLUX_NO_THREADS)
 #  define FLUX__THREAD_LOCAL
@@ -232,7 +245,7 @@ static void flux__tls_forget(void) {}
 
 #else
 static flux__mutex flux__tls_lock = FLUX__MUTEX_INIT;
-static int flux__tls_ready;               /* atomic: threads that end look at it */
+static int flux__tls_ready;               /* atomic: the key exists; read as threads end */
 static void (*flux__tls_end)(void *);
 #  if defined(_WIN32)
 typedef DWORD flux__tls_key;
@@ -251,11 +264,14 @@ typedef pthread_key_t flux__tls_key;
 #  endif
 static flux__tls_key flux__tls_slot;
 
-/* The system's key runs the function at the thread's end; a thread-local variable, where the compiler has them, is faster to read. */
+/* The system's key is what calls the destructor when a thread ends. The pointer is read from a
+   thread-local variable, which is faster, where the compiler has these. */
 #  if defined(__TINYC__)
 #    define FLUX__THREAD_LOCAL
 static int flux__tls_made;
-static FLUX__INLINE void *flux__tls_get(void) { return flux__atomic_load32(&flux__tls_made) ? FLUX__TLS_LOAD(flux__tls_slot) : NULL; }
+static FLUX__INLINE void *flux__tls_get(void) {
+    return flux__atomic_load32(&flux__tls_made) ? FLUX__TLS_LOAD(flux__tls_slot) : NULL;
+}
 static bool flux__tls_put(void *p) {
     flux__atomic_store32(&flux__tls_made, 1);
     return FLUX__TLS_STORE(flux__tls_slot, p);
@@ -275,8 +291,10 @@ static bool flux__tls_put(void *p) {
 }
 #  endif
 
+/* The system's destructor of the key. The system has cleared the pointer; it is set again while the
+   destructor proper runs. */
 static void FLUX__TLS_CALL flux__tls_ended(void *p) {
-    if (!p || !flux__atomic_load32(&flux__tls_ready) || !flux__tls_put(p)) return;   /* the system has cleared the key: set it again meanwhile */
+    if (!p || !flux__atomic_load32(&flux__tls_ready) || !flux__tls_put(p)) return;
     flux__tls_end(p);
     flux__tls_put(NULL);
 }
@@ -293,7 +311,8 @@ static bool flux__tls_set(void *p, void (*at_thread_end)(void *)) {
     return ready && flux__tls_put(p);
 }
 
-/* Takes the key away, since this code may be unloaded before the threads end that set one: they keep what they had. */
+/* Deletes the key, since this code may be unloaded before the other threads end: their
+   destructors then don't run, and their state is not freed. */
 static void flux__tls_forget(void) {
     flux__mutex_lock(&flux__tls_lock);
     if (flux__tls_ready) {
@@ -305,18 +324,21 @@ static void flux__tls_forget(void) {
 #endif
 
 /* ---- forks
-   A child has the thread that forked and no other. The locks that guard the memory of all are taken for the moment of the
-   fork, so that what they guard is whole in the child; the others are made anew there. Nobody who holds one of the first
-   takes another of them but in the order in which flux__fork_locks has them, or calls what may fork. */
+   A child process has only the thread that forked. flux__fork_locks takes the locks that guard
+   memory shared by all threads before the fork and releases them after it in both processes; in the
+   child it initialises the other locks again (flux__mutex_anew). See the head of this room. */
 
 enum { FLUX__FORK_BEFORE, FLUX__FORK_PARENT, FLUX__FORK_CHILD };
-static int flux__forks;                   /* how many there are between the program's start and this process */
+static int flux__forks;                   /* how many forks lie between the program's start and this
+                                             process */
 #if !defined(FLUX_NO_THREADS) && !defined(_WIN32)
 static void flux__fork_locks(int when);
+/* Takes a lock before the fork and releases it after it, in the parent and in the child. */
 static void flux__fork_lock(flux__mutex *m, int when) {
     if (when == FLUX__FORK_BEFORE) flux__mutex_lock(m);
     else flux__mutex_unlock(m);
 }
+/* Initialises n locks again, in the child, whatever thread of the parent held them. */
 static void flux__mutex_anew(flux__mutex *m, int n) {
     static const flux__mutex fresh = FLUX__MUTEX_INIT;
     while (n-- > 0) memcpy(&m[n], &fresh, sizeof fresh);
@@ -327,7 +349,9 @@ static void flux__fork_child(void) {
     flux__forks++;
     flux__fork_locks(FLUX__FORK_CHILD);
 }
-static void flux__on_forks(void) { pthread_atfork(flux__before_fork, flux__fork_parent, flux__fork_child); }
+static void flux__on_forks(void) {
+    pthread_atfork(flux__before_fork, flux__fork_parent, flux__fork_child);
+}
 #else
 static void flux__on_forks(void) {}
 #endif
