@@ -9,12 +9,12 @@
    shapes as text for error messages ("64x128 f32").
 
    Invariant: the rows of flux__dtypes stand in the order of enum flux_dtype.
-   Two dtypes meet at the one of higher rank; f16 and bf16, of equal rank, meet
-   at f32. Every node's shape has passed flux__check_shape, by which at most
-   FLUX__MOST_ELEMENTS elements are possible, an empty dim counted as 1: so
-   elements, strides and offsets of tensors are multiplied and added without a
-   check. Sizes that a user gave are not bounded yet and go through flux__times
-   and flux__plus, which saturate at INT64_MAX.
+   Two dtypes promote to the one of higher rank; f16 and bf16, of equal rank,
+   promote to f32. Every node's shape has passed flux__check_shape, which allows
+   at most FLUX__MOST_ELEMENTS elements, where an empty dim counts as 1: so
+   element counts, strides and offsets of tensors are multiplied and added
+   without a check. Sizes that a user gave are not bounded yet and go through
+   flux__times and flux__plus, which saturate at INT64_MAX.
 
    Rejected: the compilers' built-in overflow checks, which not every compiler
    has; flux__times decides by a product in double, which is exact enough to
@@ -22,18 +22,25 @@
 
 FLUX__LEAN
 
-typedef struct flux__dtype_row { const char *name; uint8_t size; bool real; int rank; double epsilon; } flux__dtype_row;
+typedef struct flux__dtype_row {          /* size in bytes; rank: see flux__promote */
+    const char *name; uint8_t size; bool real; int rank; double epsilon;
+} flux__dtype_row;
 static const flux__dtype_row flux__dtypes[FLUX_NUM_DTYPES] = {
     { "f32", 4, true, 7, 1.1920928955078125e-7 }, { "f64", 8, true, 8, 2.220446049250313e-16 },
     { "f16", 2, true, 5, 9.765625e-4 }, { "bf16", 2, true, 5, 7.8125e-3 },
-    { "i32", 4, false, 3, 0 }, { "i64", 8, false, 4, 0 }, { "u8", 1, false, 2, 0 }, { "bool", 1, false, 1, 0 }
+    { "i32", 4, false, 3, 0 }, { "i64", 8, false, 4, 0 },
+    { "u8", 1, false, 2, 0 }, { "bool", 1, false, 1, 0 }
 };
 
-FLUX_DEF const char *flux_dtype_name(flux_dtype t) { return (unsigned)t < FLUX_NUM_DTYPES ? flux__dtypes[t].name : "?"; }
-FLUX_DEF size_t flux_dtype_size(flux_dtype t) { return (unsigned)t < FLUX_NUM_DTYPES ? flux__dtypes[t].size : 0; }
+FLUX_DEF const char *flux_dtype_name(flux_dtype t) {
+    return (unsigned)t < FLUX_NUM_DTYPES ? flux__dtypes[t].name : "?";
+}
+FLUX_DEF size_t flux_dtype_size(flux_dtype t) {
+    return (unsigned)t < FLUX_NUM_DTYPES ? flux__dtypes[t].size : 0;
+}
 static bool flux__is_half(int dtype) { return dtype == FLUX_F16 || dtype == FLUX_BF16; }
 
-/* The dtype at which two meet: the higher rank; of the two half formats, f32. */
+/* The dtype to which two promote: the one of higher rank; of the two half formats, f32. */
 static flux_dtype flux__promote(flux_dtype a, flux_dtype b) {
     if (a == b) return a;
     if (flux__dtypes[a].rank == flux__dtypes[b].rank) return FLUX_F32;
@@ -57,9 +64,10 @@ static FLUX__INLINE flux_shape flux__dims(const flux_tensor *t) {
     return s;
 }
 
-/* Arithmetic on sizes, which a user may have given: what int64 does not hold is INT64_MAX or its negative, which no shape
-   takes. (By double, since not every compiler has a multiplication that tells; it is exact enough to tell on which side
-   of the end a product lies, 9.2e18 being less than 2^63.) */
+/* Saturating arithmetic on sizes, which a user may have given: where int64 overflows, the result
+   is INT64_MAX or its negative, which no shape allows. (Overflow is found by a product in double,
+   since not every compiler has a built-in check: double is exact enough for that, 9.2e18 being
+   less than 2^63.) */
 static FLUX__INLINE int64_t flux__times(int64_t a, int64_t b) {
     const double p = (double)a * (double)b;
     return p > 9.2e18 ? INT64_MAX : p < -9.2e18 ? -INT64_MAX : a * b;
@@ -69,12 +77,14 @@ static FLUX__INLINE int64_t flux__plus(int64_t a, int64_t b) {
     return a < 0 && b < -INT64_MAX - a ? -INT64_MAX : a + b;
 }
 
+/* The number of elements of a shape. */
 static int64_t flux__count(const flux_shape *s) {
     int64_t n = 1;
     for (int i = 0; i < s->ndim; i++) n *= s->dim[i];
     return n;
 }
 
+/* The number of elements of a tensor. */
 static int64_t flux__size(const flux_tensor *t) {
     int64_t n = 1;
     for (int i = 0; i < t->ndim; i++) n *= t->dim[i];
@@ -88,9 +98,10 @@ static bool flux__same_dims(const flux_tensor *a, const flux_tensor *b) {
     return true;
 }
 
-/* A shape is usable when its element count, in bytes of the widest dtype, fits; an empty dim counts as one, since strides
-   go by it too. Every node's shape is, see flux__node_raw: so elements, strides and offsets of tensors can be multiplied and
-   added up as they are. */
+/* Whether a shape may be a tensor's; false is an error, named after `call`. The product of its
+   dims, in bytes of the widest dtype, must fit int64; an empty dim counts as 1 in it, since
+   strides are such products too. flux__node_raw checks every node's shape, so that element
+   counts, strides and offsets can be multiplied and added without a check. */
 #define FLUX__MOST_ELEMENTS 8.75e12
 static bool flux__check_shape(const char *call, const flux_shape *s) {
     double n = 1;
@@ -105,11 +116,13 @@ static bool flux__check_shape(const char *call, const flux_shape *s) {
         }
         n *= s->dim[i] > 0 ? (double)s->dim[i] : 1.0;
     }
-    return n <= FLUX__MOST_ELEMENTS || FLUX__REFUSE("%s: a tensor of %.3g elements is too large", call, n);
+    return n <= FLUX__MOST_ELEMENTS ||
+           FLUX__REFUSE("%s: a tensor of %.3g elements is too large", call, n);
 }
 
 typedef struct flux__text { char s[112]; } flux__text;    /* "64x128 f32", for messages */
 
+/* A shape as messages show it: "scalar", "5-element" or "64x128". */
 static flux__text flux__shape_text(const flux_shape *s) {
     flux__text t;
     int at = 0;
@@ -117,10 +130,12 @@ static flux__text flux__shape_text(const flux_shape *s) {
     if (s->ndim == 0) snprintf(t.s, sizeof t.s, "scalar");
     if (s->ndim == 1) snprintf(t.s, sizeof t.s, "%lld-element", (long long)s->dim[0]);
     for (int i = 0; s->ndim > 1 && i < s->ndim && at < 90; i++)
-        at += snprintf(t.s + at, sizeof t.s - (size_t)at, i ? "x%lld" : "%lld", (long long)s->dim[i]);
+        at += snprintf(t.s + at, sizeof t.s - (size_t)at, i ? "x%lld" : "%lld",
+                       (long long)s->dim[i]);
     return t;
 }
 
+/* A tensor as messages show it: "64x128 f32". */
 static flux__text flux__describe(const flux_tensor *x) {
     flux_shape s = flux__dims(x);
     flux__text t = flux__shape_text(&s);

@@ -11,22 +11,23 @@
    What is freed at the end of a thread and at the end of the program:
    flux__thread_free is the destructor of a thread's state (base/errors.h
    registers it), flux_shutdown frees what the process holds, and flux__at_exit
-   calls it at exit, or when a shared library that contains this code is
-   unloaded.
+   calls flux_shutdown at exit, or when a shared library that contains this code
+   is unloaded.
 
-   Invariant: objects are released before what releasing needs: first the
-   objects that the thread's scopes own, newest first, then its plans, then its
-   lists of spare and of buried nodes, then the state itself. flux_shutdown ends
-   the calling thread's state, the worker threads and the trace file before it
-   trims the buffer pools, and closes the GPU drivers last, since freeing device
-   memory needs them. Calling it twice does no harm. flux__at_exit also deletes
-   the thread-local key, as the destructor's code may be about to disappear;
-   threads that still run keep their state. */
+   Invariant: an object is released before the things that its release needs:
+   first the objects that the thread's scopes own, newest first, then its plans,
+   then its lists of spare nodes and of graves, then the state itself.
+   flux_shutdown ends the calling thread's state, the worker threads and the
+   trace file before it trims the buffer pools, and closes the GPU drivers last,
+   since freeing device memory needs them. Calling it twice does no harm.
+   flux__at_exit also deletes the thread-local key, as the destructor's code may
+   be about to be unloaded; threads that still run keep their state. */
 
 /* hook: flux__gpu_close, gpu/backend.h */
 
 FLUX__COLD
 
+/* Releases all that a thread owns, and its state. */
 static void flux__thread_free(void *state) {
     flux__thread *t = (flux__thread *)state;
     if (!t) return;
@@ -72,7 +73,7 @@ FLUX_DEF void flux_shutdown(void) {
 #endif
 }
 
-/* Also when a library that has this code is unloaded. */
+/* Runs at exit, and when a shared library that contains this code is unloaded. */
 static void flux__at_exit(void) {
     flux_shutdown();
     flux__tls_forget();

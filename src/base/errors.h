@@ -11,44 +11,52 @@
    a warning or other message, by level and id. flux_on_error, flux_on_log and
    flux_silence are the user's side of both.
 
-   Invariant: the first error since flux_clear is the one that flux_error()
-   gives; a sentence that was shown already is only counted. A call judges
-   itself by flux__failures and flux__failed_since, never by what was pending
-   before it. Within flux__hold ... flux__tell no handler runs: a caller that
-   holds a lock opens this pair, and what was to be said is said after it; the
-   same pair, and flux__hide, also drop errors that only follow from the first
-   one within the call. A NULL handle is silent after an error and an error
-   otherwise (flux__null). Handlers are called without flux__lock held.
-   flux__self is NULL only when memory has run out, and that error is pending
-   once there is memory again. */
+   Invariant: flux_error() returns the first error since flux_clear; a sentence
+   that was reported already is only counted. A call decides whether it failed by
+   flux__failures and flux__failed_since, never by errors that were pending
+   before it. Between flux__hold and flux__tell no handler runs: a caller that
+   holds a lock calls this pair, and messages are delivered at its end. Within
+   the pair, and within flux__hide, errors after the first are dropped, since
+   they only follow from it. A NULL handle is no new error while an error is
+   pending, and an error otherwise (flux__null). Handlers are called without
+   flux__lock held. flux__self is NULL only when memory has run out, and that
+   error is pending once there is memory again. */
 
 FLUX__LEAN
 
-static flux__thread *flux__self(void);    /* this thread's; NULL only when memory has run out */
+static flux__thread *flux__self(void);    /* this thread's state; NULL: memory has run out */
 
-static void *flux__fail(const char *format, ...) FLUX__PRINTF(1, 2);   /* an error: keeps the sentence, returns NULL */
+/* Records an error of this thread and reports it to the user, unless flux__hold is open. Returns
+   NULL; FLUX__REFUSE is the same for functions that return false. */
+static void *flux__fail(const char *format, ...) FLUX__PRINTF(1, 2);
 #define FLUX__REFUSE(...) (flux__fail(__VA_ARGS__), false)
-static void flux__hold(void);             /* while a lock is held, nobody's handler may be called: what is to be said waits */
-static void flux__tell(void);             /* the lock is free again */
-static void flux__note(flux_level level, const char *id, bool once, const char *format, ...) FLUX__PRINTF(4, 5);
+/* Between these two calls no handler of the user's is called, as is needed while a lock is held;
+   at the end flux__tell delivers the messages that waited. Pairs may nest. */
+static void flux__hold(void);
+static void flux__tell(void);
+/* Shows a message of this level, unless its id is silenced, or was shown and `once` is set. */
+static void flux__note(flux_level level, const char *id, bool once, const char *format, ...)
+    FLUX__PRINTF(4, 5);
 
 /* ---------------- the thread's state and its errors */
 
-typedef struct flux__settings {           /* the process's: changed rarely, under flux__lock */
+typedef struct flux__settings {           /* of the process, guarded by flux__lock */
     flux_error_fn on_error;
     void *error_user;
     flux_log_fn on_log;
     void *log_user;
     int level;                            /* -1: not read from FLUX_LOG yet */
-    int schedules;                        /* FLUX_LOG=schedule */
-    char ids[64][40];                     /* messages shown that are shown once, and silenced ones */
-    bool silenced[64];
+    int schedules;                        /* 1: FLUX_LOG asks for schedules */
+    char ids[64][40];                     /* ids that were silenced, or shown and are shown only
+                                             once */
+    bool silenced[64];                    /* of each id: silenced by flux_silence */
     int nids;
 } flux__settings;
 static flux__settings flux__set = { NULL, NULL, NULL, NULL, -1, 0, { { 0 } }, { 0 }, 0 };
 static flux__mutex flux__lock = FLUX__MUTEX_INIT;
-static int flux__exit_known;
-static int flux__tf32;                    /* flux_allow_tf32's word */
+static int flux__exit_known;              /* 1: flux__at_exit and the fork handlers are
+                                             registered */
+static int flux__tf32;                    /* atomic: what flux_allow_tf32 was given last */
 
 /* hook: flux__thread_free, base/ending.h */
 static void flux__thread_free(void *state);
@@ -56,8 +64,10 @@ static void flux__thread_free(void *state);
 /* hook: flux__at_exit, base/ending.h */
 static void flux__at_exit(void);
 
-static FLUX__THREAD_LOCAL bool flux__no_self;   /* there was no memory for this thread's state: the error waits until there is */
+/* There was no memory for this thread's state; the error becomes pending once there is. */
+static FLUX__THREAD_LOCAL bool flux__no_self;
 
+/* Allocates this thread's state, zeroed but for its stack of scopes; NULL: out of memory. */
 static flux__thread *flux__self_alloc(void) {
     flux__thread *t = (flux__thread *)FLUX_MALLOC(sizeof *t);
     if (!t) return NULL;
@@ -69,6 +79,8 @@ static flux__thread *flux__self_alloc(void) {
     return NULL;
 }
 
+/* Makes this thread's state, with its own scope open; the first call in the process also
+   registers what is to run at exit and at forks. */
 static flux__thread *flux__self_new(void) {
     flux__thread *t = flux__self_alloc();
     if (!t) {
@@ -76,7 +88,9 @@ static flux__thread *flux__self_new(void) {
         return NULL;
     }
     t->error.set = flux__no_self;
-    if (flux__no_self) snprintf(t->error.text, sizeof t->error.text, "out of memory: %zu bytes for a thread's state", sizeof *t);
+    if (flux__no_self)
+        snprintf(t->error.text, sizeof t->error.text,
+                 "out of memory: %zu bytes for a thread's state", sizeof *t);
     flux__no_self = false;
     t->scope_room = 16;
     memset(t->scope, 0, sizeof *t->scope);
@@ -98,6 +112,7 @@ static FLUX__INLINE flux__thread *flux__self(void) {
 
 FLUX__COLD
 
+/* Reports an error: to the user's handler or to stderr; ends the program if FLUX_ERROR=abort. */
 static void flux__say_error(const char *text) {
     flux__mutex_lock(&flux__lock);
     flux_error_fn handler = flux__set.on_error;
@@ -109,7 +124,8 @@ static void flux__say_error(const char *text) {
     if (mode && strcmp(mode, "abort") == 0) abort();
 }
 
-/* The sentence in flux__sentence's room is pending from here on. True: it is a new one, and said (unless quiet). */
+/* Counts the failure whose sentence is in e->now, and makes it pending. Returns whether the
+   sentence is new since flux_clear; unless quiet, it counts as reported from then on. */
 static bool flux__pend(flux__pending *e, bool quiet) {
     uint64_t hash = 14695981039346656037u;
     for (const char *p = e->now; *p; p++) hash = (hash ^ (unsigned char)*p) * 1099511628211u;
@@ -124,6 +140,7 @@ static bool flux__pend(flux__pending *e, bool quiet) {
     return true;
 }
 
+/* The memory for the next error's sentence: text for the first since flux_clear, else more. */
 static char *flux__sentence(flux__pending *e) { return e->now = e->set ? e->more : e->text; }
 
 static void *flux__fail(const char *format, ...) {
@@ -132,8 +149,10 @@ static void *flux__fail(const char *format, ...) {
         fprintf(stderr, "flux: out of memory\n");
         return NULL;
     }
-    const int64_t failures = t->error.failures;          /* a call has one reason: what fails after it within the call follows */
-    if ((t->held && failures != t->held_at) || (t->hidden && failures != t->hidden_at)) return t->error.failures++, (void *)NULL;
+    /* Of the errors within one call only the first is recorded: the others follow from it. */
+    const int64_t failures = t->error.failures;
+    if ((t->held && failures != t->held_at) || (t->hidden && failures != t->hidden_at))
+        return t->error.failures++, (void *)NULL;
     va_list args;
     va_start(args, format);
     char *text = flux__sentence(&t->error);
@@ -148,8 +167,9 @@ static void *flux__fail(const char *format, ...) {
 
 FLUX__LEAN
 
-/* A call judges itself: it failed if something did since it asked for flux__failures(), and was not cleared, as a user's
-   function within it may. What was pending before is no concern of its. */
+/* How a call finds out whether it failed: it did if flux__failed_since(f), where f is what
+   flux__failures() returned as it began. Errors that were pending before don't count, nor do
+   errors that were cleared meanwhile, as a user's function within the call may do. */
 static int64_t flux__failures(void) {
     flux__thread *t = flux__self();
     return t ? t->error.failures : -1;
@@ -159,7 +179,8 @@ static bool flux__failed_since(int64_t failures) {
     return !t || (t->error.set && t->error.failures != failures);
 }
 
-/* Takes back what failed since then; the last sentence of it to out, or `or_else`. */
+/* Takes back the errors since `failures` (from flux__failures), and copies the latest sentence of
+   them to out, or `or_else` if there is none. Errors that were pending before stay so. */
 static void flux__withdraw(int64_t failures, char *out, size_t n, const char *or_else) {
     flux__thread *t = flux__self();
     snprintf(out, n, "%s", t && flux__failed_since(failures) ? t->error.now : or_else);
@@ -201,7 +222,8 @@ FLUX_DEF void flux_clear(void) {
     flux__thread *t = flux__self();
     if (!t) return;
     if (t->error.set && t->error.repeated)
-        flux__note(FLUX_LOG_DEBUG, "error.repeated", false, "%lld more calls failed for reasons that had been said",
+        flux__note(FLUX_LOG_DEBUG, "error.repeated", false,
+                   "%lld more calls failed for reasons that had been said",
                    (long long)t->error.repeated);
     t->error.set = t->error.unsaid = false;
     t->held_at = t->hidden_at = t->error.failures;
@@ -215,11 +237,13 @@ FLUX_DEF void flux_on_error(flux_error_fn handler, void *user) {
     flux__mutex_unlock(&flux__lock);
 }
 
-/* Whether a NULL handle needs no words: a call that failed gave it (NULL in, NULL out). Nothing else may depend on what was
-   pending before a call, but that flux_each begins with nothing pending. */
+/* Whether a NULL handle needs no error of its own, since an error is pending: the call that
+   failed returned it (NULL in, NULL out). Nothing else may depend on errors that were pending
+   before a call, except that flux_each begins with none. */
 static bool flux__null_explained(void) { return flux_failed(); }
 
-/* A NULL handle: silent after an error, else the mistake of this call. */
+/* Records the error that argument `arg` of `call` is NULL, if p is and no error is pending that
+   explains it. Always returns NULL. */
 static void *flux__null(const char *call, const char *arg, const void *p) {
     if (!p && !flux__null_explained()) flux__fail("%s: argument %s is NULL", call, arg);
     return NULL;
@@ -227,6 +251,7 @@ static void *flux__null(const char *call, const char *arg, const void *p) {
 
 /* ---------------- messages that are not errors */
 
+/* Reads FLUX_LOG: a level, "schedule", or both. The caller holds flux__lock. */
 static void flux__read_level(void) {
     static const char *const names[] = { "error", "warn", "info", "debug" };
     const char *text = flux__env("FLUX_LOG");
@@ -236,7 +261,8 @@ static void flux__read_level(void) {
     flux__set.schedules = text && strstr(text, "schedule");
 }
 
-/* Whether a message may appear: not silenced, and not shown before if it appears once. */
+/* Whether a message may be shown: it is not silenced, nor was it shown before if `once`. The caller
+   holds flux__lock. */
 static bool flux__may_show(const char *id, bool once) {
     for (int i = 0; i < flux__set.nids; i++)
         if (strcmp(flux__set.ids[i], id) == 0) return !once && !flux__set.silenced[i];
@@ -255,7 +281,7 @@ static void flux__note(flux_level level, const char *id, bool once, const char *
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     if (t && t->held) {
-        if (t->later.waits) return;       /* one is enough for what is said under a lock */
+        if (t->later.waits) return;       /* only the first message under a lock is kept */
         t->later.waits = true, t->later.once = once, t->later.level = (int)level;
         snprintf(t->later.id, sizeof t->later.id, "%s", id);
         snprintf(t->later.text, sizeof t->later.text, "%.590s", text);

@@ -64,8 +64,7 @@
 #include <string.h>
 
 #if defined(_MSC_VER)
-#  pragma warning(disable : 4996 4200 4127 4324)  /* "deprecated" ISO C functions and similar
-                                                     warnings */
+#  pragma warning(disable : 4996 4200 4127 4324)  /* "deprecated" ISO C functions, and others */
 #  include <intrin.h>
 #endif
 
@@ -94,8 +93,7 @@ extern int unlinkat(int folder, const char *name, int flags);
 #endif
 #if defined(MADV_HUGEPAGE)
 #  define FLUX__HUGE_PAGES MADV_HUGEPAGE
-#elif defined(__linux__)                  /* its value, and madvise, where <sys/mman.h> hides
-                                             them */
+#elif defined(__linux__)                  /* <sys/mman.h> may hide this and madvise */
 #  define FLUX__HUGE_PAGES 14
 extern int madvise(void *at, size_t bytes, int advice);
 #endif
@@ -149,20 +147,23 @@ extern int madvise(void *at, size_t bytes, int advice);
 
 /* Optimisation modes for gcc: how much it optimises each part of the header, whatever -O the
    user's build has. They keep compile time low, which every build of a program pays. A mode holds
-   up to the next one. - FLUX__LEAN is for code that every training step runs through: -O1 less
-   the passes that cost more than a third of the compile time and change no measured figure.
-   (ira-algorithm=priority is not used: matrix products by AVX2 would take 1.4 times as long.)
-   FLUX__LOOPING, within LEAN and up to FLUX__ASBEFORE, restores the passes without which loops
-   over vectors took up to twice as long. - FLUX__HOT is for code that runs for every tensor and
-   at every evaluation: all of -O1, and functions are inlined. Evaluating a small matrix product
-   takes a fifth less. - FLUX__COLD is for code that runs once, or waits for a file or a person,
-   and for code that only records nodes, once a layer or less often: layers, losses, most
-   operations and their gradients, and most of what makes a plan. - Inner loops over numbers state
-   their own options (FLUX__O2, cpu/loops.h, cpu/gemm_kernels.h); without ira-region, -O0 would
-   spill registers. gcc inlines no function of one mode into a function of another, unless it is
-   FLUX__INLINE. A mode first resets to the options of the command line. Rejected: pop_options and
-   push_options in one macro, of which gcc 12 loses the second where a declaration without a body
-   stands before them. */
+   up to the next one.
+   - FLUX__LEAN is for code that every training step runs through: -O1 less the passes that cost
+     more than a third of the compile time and change no measured figure.
+     (ira-algorithm=priority is not used: matrix products by AVX2 would take 1.4 times as long.)
+     FLUX__LOOPING, within LEAN and up to FLUX__ASBEFORE, restores the passes without which loops
+     over vectors took up to twice as long.
+   - FLUX__HOT is for code that runs for every tensor and at every evaluation: all of -O1, and
+     functions are inlined. Evaluating a small matrix product takes a fifth less.
+   - FLUX__COLD is for code that runs once, or waits for a file or a person, and for code that
+     only records nodes, once a layer or less often: layers, losses, most operations and their
+     gradients, and most of what makes a plan.
+   - Inner loops over numbers state their own options (FLUX__O2, cpu/loops.h,
+     cpu/gemm_kernels.h; without ira-region -O0 would spill).
+   A function that is called from two modes is inlined into neither, unless it is FLUX__INLINE. A
+   mode first resets to the options of the command line. Rejected: pop_options and push_options in
+   one macro, of which gcc 12 loses the second where a declaration without a body stands before
+   them. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
 #  pragma GCC push_options
 #  define FLUX__O1 __attribute__((optimize("O1")))
@@ -218,8 +219,7 @@ extern int madvise(void *at, size_t bytes, int advice);
 #  define FLUX__AVX512_BF16 __attribute__((target("avx512bf16,avx512f,avx2,fma,f16c")))
 #elif FLUX__X86 && !defined(__clang__) && defined(__GNUC__) && __GNUC__ >= 10
 #  define FLUX__BF16 1
-#  define FLUX__AVX512_BF16 FLUX__AVX512   /* the instruction is inline assembler, which needs no
-                                              option of its own */
+#  define FLUX__AVX512_BF16 FLUX__AVX512   /* it is inline assembler, which needs no option */
 #else
 #  define FLUX__BF16 0
 #endif

@@ -9,27 +9,32 @@
 /* ---------------------------------------------------------------------- base/scopes.h
    Ownership: reference counts (flux_retain, flux_release), scopes, and the
    detection of handles that are used after their scope closed. A new object
-   belongs to the innermost open scope (flux__own); flux_keep_object hands it to
-   the scope outside, flux__succeed to the next turn of a loop. A composite
-   operation records its temporaries between flux__hide and flux__reveal, so
-   that only the graph refers to them and they can be fused away.
+   belongs to the innermost open scope (flux__own); flux_keep_object moves it to
+   the scope outside, flux__succeed (flux_carry) to the next iteration of a loop.
+   A composite operation records its temporaries between flux__hide and
+   flux__reveal, so that only the graph refers to them and they can be fused
+   away.
 
    Invariant: t->owned is one stack for all open scopes of a thread, oldest
-   first; a scope owns the part from its start to the next scope's start. Number
-   0 is the program's scope (or the thread's life) and never closes. What moves
-   outwards is swapped to the boundary of each scope on the way, which then
-   moves past it. With FLUX__DEBUG a freed handle is not reused until
-   FLUX__GRAVES others have been freed, so its use is an error that names the
-   scope (flux__gone). */
+   object first; a scope owns the part from its start to the next scope's start.
+   Scope 0 is the program's (or, of other threads, the thread's) and never
+   closes. An object that moves outwards is swapped, in each scope on the way,
+   with the first object of that scope, whose start then moves past it. With
+   FLUX__DEBUG the memory of a freed handle is not reused until FLUX__GRAVES
+   others have been freed, so that using it is an error that names the scope
+   (flux__gone). */
 
 FLUX__LEAN
 
-static void *flux__own(void *object);     /* gives a new object (refs 1) to the innermost scope; returns it */
+static void *flux__own(void *object);     /* gives a new object (refs 1) to the innermost scope */
 
-/* Whether a handle has been freed, which is an error then. Where handles are used again at once, it may be another by now. */
-#define FLUX__GONE(call, h) (((const flux__head *)(const void *)(h))->kind == FLUX__FREED && flux__gone(call, h))
+/* Whether a handle has been freed, which is an error. Without FLUX__DEBUG this may go unnoticed,
+   since the memory of freed handles is reused at once and may hold another object by now. */
+#define FLUX__GONE(call, h) \
+    (((const flux__head *)(const void *)(h))->kind == FLUX__FREED && flux__gone(call, h))
 static bool flux__gone(const char *call, const void *object);
-static void flux__bury(void *object);     /* frees a handle's memory, or keeps it for a while to tell of its use */
+static void flux__bury(void *object);     /* frees a handle's memory; FLUX__DEBUG: only later, see
+                                             below */
 
 FLUX__HOT
 
@@ -80,6 +85,10 @@ FLUX_DEF void flux_assign(flux_tensor **field, flux_tensor *value) {
 
 /* hook: flux__scopes_look, schedule/looking.h */
 static void flux__scopes_look(void);
+
+/* Pushes a new object on the stack t->owned and returns it. If memory runs out, it is released
+   and the result is NULL. A scope that has come to own very many objects is checked
+   (flux__scopes_look). */
 static void *flux__own(void *object) {
     flux__thread *t = flux__self();
     if (!object || !t) return object;
@@ -96,9 +105,11 @@ static void *flux__own(void *object) {
     return object;
 }
 
-/* Out of memory: what follows then belongs to the scope outside. */
+/* Opens a scope. If memory runs out, none is opened, and new objects belong to the scope
+   outside. */
 static FLUX__INLINE void flux__scope_push(flux__thread *t, bool turn, const char *file, int line) {
-    flux__scope *all = (flux__scope *)flux__grow(t->scope, &t->scope_room, t->nscopes + 1, sizeof *all);
+    flux__scope *all = (flux__scope *)flux__grow(t->scope, &t->scope_room, t->nscopes + 1,
+                                                 sizeof *all);
     if (!all) return;
     t->scope = all;
     flux__scope *s = &all[t->nscopes++];
@@ -113,7 +124,8 @@ FLUX_DEF void flux_scope_open(void) {
     if (t) flux__scope_push(t, false, NULL, 0);
 }
 
-/* Closes the scopes from number `depth` on (the program's own is 0 and stays). */
+/* Closes all scopes from number `depth` on, newest object first; scope 0 is never
+   closed. */
 static void flux__scope_close_to(flux__thread *t, int depth) {
     if (t->hidden > depth) t->hidden = 0;
     if (depth < 1 || t->nscopes <= depth) return;
@@ -131,14 +143,15 @@ FLUX_DEF void flux_scope_close(void) {
     else flux__scope_close_to(t, t->nscopes - 1);
 }
 
-/* Where among what is owned, from number i downwards to `start`, the object stands; -1: nowhere there. */
+/* The index of the object in t->owned, searched from i down to `start`; -1: it is not there. */
 static int flux__owned_at(const flux__thread *t, const void *object, int i, int start) {
     while (i >= start && t->owned[i] != object) i--;
     return i < start ? -1 : i;
 }
 
-/* Hands what stands at number i to the scope outside of number `depth`: in each scope on the way to the boundary, which then
-   moves past it. */
+/* Moves the object at index i of t->owned to the scope just outside of scope `depth`. In each
+   scope from its own to `depth` it changes places with the scope's first object, and the scope's
+   start then moves past it. */
 static void flux__hand_out(flux__thread *t, int i, int depth) {
     void *object = t->owned[i];
     int k = t->nscopes - 1;
@@ -156,19 +169,22 @@ FLUX_DEF void *flux_keep_object(const void *object) {
     if (p && FLUX__GONE("keep", p)) return NULL;
     if (!p || !t || t->nscopes <= 1) return p;
     int i = flux__owned_at(t, p, t->nowned - 1, t->scope[t->nscopes - 1].start);
-    if (i >= 0) flux__hand_out(t, i, t->nscopes - 1);     /* else it belongs to a scope further out already */
+    if (i >= 0) flux__hand_out(t, i, t->nscopes - 1);     /* else it belongs to a scope further out
+                                                             already */
     return p;
 }
 
-/* The number of the innermost turn of a loop; of the innermost scope where there is none. */
+/* The number of the innermost scope that is an iteration of flux_times or flux_each; of the
+   innermost scope if there is none. */
 static int flux__turn_at(const flux__thread *t) {
     int k = t->nscopes - 1;
     while (k > 0 && !t->scope[k].turn) k--;
     return k > 0 ? k : t->nscopes - 1;
 }
 
-/* The value takes the place outside of this turn that `old` has there from flux_carry, and old the value's within, or else a
-   place of its own. */
+/* flux_carry's work: makes `value` outlive this iteration of a loop, owned by the scope around
+   it. If `old` was carried there before, the two change places in t->owned, so that old is
+   released at the end of this iteration; else value is moved out. */
 static void *flux__succeed(flux__head *old, flux__head *value) {
     flux__thread *t = flux__self();
     int depth = t ? flux__turn_at(t) : 0;
@@ -186,6 +202,7 @@ static void *flux__succeed(flux__head *old, flux__head *value) {
     return value;
 }
 
+/* Opens the scope of one iteration of flux_times or flux_each. */
 static flux__block flux__turn_enter(const char *file, int line) {
     flux__thread *t = flux__self();
     flux__block b = { 1, t ? t->nscopes : 0, t ? t->nograd : 0 };
@@ -210,10 +227,13 @@ FLUX_DEF void flux__block_leave(flux__block *b) {
     b->live = 0;
 }
 
-/* The body has been left: at its end or by `continue`, or by `break`, which may have meant a loop around the block. */
+/* Runs when the body of a block has been left. live is 2 if by its end or `continue`, and 1 if by
+   `break`: that leaves the block only, though a loop around it may have been meant, so it is
+   warned of. */
 FLUX_DEF void flux__block_end(flux__block *b, const char *file, int line) {
     if (b->live == 1)
-        flux__note(FLUX_LOG_WARN, "scope.break", true, "%s:%d: break left this block only, a loop around it goes on; it leaves "
+        flux__note(FLUX_LOG_WARN, "scope.break", true,
+                   "%s:%d: break left this block only, a loop around it goes on; it leaves "
                    "flux_times, whose turns are scopes", file, line);
     flux__block_leave(b);
 }
@@ -227,8 +247,9 @@ FLUX_DEF flux__turns flux__times_start(int64_t n) {
     return e;
 }
 
+/* Ends the iteration before and begins the next; false: there is none, or break, or an error. */
 FLUX_DEF bool flux__times_next(flux__turns *e, const char *file, int line) {
-    const bool left = e->inner != 0;      /* by break */
+    const bool left = e->inner != 0;      /* the body ended by break, which skips inner = 0 */
     flux__block_leave(&e->turn);
     if (left || flux__failed_since(e->failures) || e->at + 1 >= e->n) return false;
     e->at++;
@@ -239,7 +260,7 @@ FLUX_DEF bool flux__times_next(flux__turns *e, const char *file, int line) {
 
 FLUX_DEF void flux__times_leave(flux__turns *e) { flux__block_leave(&e->turn); }
 
-/* Our own: what is recorded between these two keeps no graph. */
+/* Nodes that the library records between these two calls keep no graph, as under FLUX_NOGRAD. */
 static int flux__nograd_enter(void) {
     flux__thread *t = flux__self();
     return t ? t->nograd++ : 0;
@@ -250,8 +271,9 @@ static void flux__nograd_leave(int depth) {
     if (t) t->nograd = depth;
 }
 
-/* A composite operation hides its temporaries: int s = flux__hide(); ...; return flux__reveal(s, y). Nothing but the
-   graph refers to them then, so that they can be fused away. */
+/* A composite operation hides its temporaries: int s = flux__hide(); ...; return flux__reveal(s,
+   y). They belong to a scope that flux__reveal closes, so that only the graph refers to them and
+   they can be fused away; y goes to the scope outside. */
 static int flux__hide(void) {
     flux__thread *t = flux__self();
     int depth = t ? t->nscopes : 0;
@@ -271,29 +293,40 @@ static void *flux__reveal_object(int depth, void *object) {
 
 FLUX__COLD
 
-/* ---------------- what was freed
-   A handle that is used after its scope is another tensor's, or nobody's. Freed nodes are used again at once, newest first,
-   so it takes luck to notice. With FLUX__DEBUG nothing is used again until as many others have been freed as there are graves,
-   and a grave knows the scope. */
+/* ---------------- handles that were freed
+   The memory of a freed handle may belong to another tensor by now, or to none: freed nodes are
+   reused at once, newest first, so the use of an old handle may go unnoticed. With FLUX__DEBUG a
+   handle's memory is kept until FLUX__GRAVES others have been freed, in a ring of graves, each of
+   which knows the scope whose end freed its handle. */
 
 enum { FLUX__GRAVES = 1 << 12 };
 
+/* Records the error that `call` was given a freed handle, with the scope that owned it if it is
+   known. Always true. */
 static bool flux__gone(const char *call, const void *object) {
     const flux__thread *t = flux__self();
     const flux__grave *grave = NULL;
     for (int i = 0; t && t->graves && i < FLUX__GRAVES; i++)
         if (t->graves[i].object == object) grave = &t->graves[i];
-    static const char *const whats[] = { "a tensor is", "a layer is", "a loader is", "a state is", "gradients are" };
-    static const char advice[] = "; flux_keep hands a value to the scope outside, flux_carry to the next turn";
+    static const char *const whats[] = { "a tensor is", "a layer is", "a loader is", "a state is",
+        "gradients are" };
+    static const char advice[] =
+        "; flux_keep hands a value to the scope outside, flux_carry to the next turn";
     const char *what = whats[grave ? grave->kind - FLUX__TENSOR : 0];
     if (grave && grave->file)
-        flux__fail("%s: %s used after the scope that had it, opened at %s:%d, has closed%s", call, what, grave->file, grave->line, advice);
-    else flux__fail("%s: %s used after the scope that had it has closed, or after the last owner's release%s", call, what, advice);
+        flux__fail("%s: %s used after the scope that had it, opened at %s:%d, has closed%s", call,
+                   what, grave->file, grave->line, advice);
+    else
+        flux__fail("%s: %s used after the scope that had it has closed, "
+                   "or after the last owner's release%s", call, what, advice);
     return true;
 }
 
 FLUX__HOT
 
+/* Frees a handle's memory. With FLUX__DEBUG (and no address sanitizer) it is marked as freed and
+   put in the ring of graves instead, in place of the oldest handle there, whose memory is
+   freed. */
 static void flux__bury(void *object) {
     flux__thread *t = FLUX__DEBUG && !FLUX__ASAN ? flux__self() : NULL;
     if (t && !t->graves) t->graves = (flux__grave *)FLUX_MALLOC(FLUX__GRAVES * sizeof *t->graves);

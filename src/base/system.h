@@ -10,18 +10,19 @@
 
    Invariant: shared libraries are opened when they are wanted and never closed,
    since drivers do not survive that. A function's address is copied into a
-   pointer to function (flux__library_symbol), as ISO C has no cast between the
-   two kinds of pointers. flux__processors counts what this process may use:
-   processors, affinity mask and container quota, whichever is smallest.
-   flux__simd is 0 base, 1 AVX2 with FMA, 2 AVX-512 (F, BW, DQ, VL), 3 that with
-   BF16; it is found out once, and FLUX_SIMD can lower it.
+   pointer to function (flux__library_symbol), as ISO C has no cast between
+   pointers to objects and to functions. flux__processors is how many processors
+   this process may use: those online, those in its affinity mask, or its
+   container's quota, whichever is smallest. flux__simd is 0 base, 1 AVX2 with
+   FMA, 2 AVX-512 (F, BW, DQ, VL), 3 AVX-512 with BF16; it is detected once, and
+   FLUX_SIMD can lower it.
 
    Rejected: the compilers' own test for processor features: it needs a library
    that some systems' linkers do not find. */
 
 FLUX__LEAN
 
-static double flux__now(void) {           /* seconds since some moment; never goes back */
+static double flux__now(void) {           /* seconds since a fixed time; never goes back */
 #if defined(_WIN32)
     LARGE_INTEGER count, rate;
     QueryPerformanceCounter(&count);
@@ -36,7 +37,8 @@ static double flux__now(void) {           /* seconds since some moment; never go
 
 FLUX__COLD
 
-/* Whether the program has rights that whoever started it lacks (setuid, setgid, capabilities): the environment is theirs. */
+/* Whether the program has rights that the user who started it lacks (setuid, setgid,
+   capabilities). The environment is that user's, and then not to be trusted. */
 static bool flux__privileged(void) {
 #if defined(_WIN32)
     return false;
@@ -46,12 +48,14 @@ static bool flux__privileged(void) {
     return getuid() != geteuid() || getgid() != getegid();
 #endif
 }
-static const char *flux__env(const char *name) {   /* NULL: unset or empty, or not to be trusted */
+/* The value of an environment variable; NULL if it is unset, empty, or not to be trusted. */
+static const char *flux__env(const char *name) {
     const char *s = getenv(name);
     return s && *s && !flux__privileged() ? s : NULL;
 }
 
-FLUX__UNUSED static bool flux__is_terminal(FILE *f) {   /* stdout and stderr only: any other file says no */
+/* Whether stdout or stderr is a terminal; false for any other file. */
+FLUX__UNUSED static bool flux__is_terminal(FILE *f) {
     int fd = f == stdout ? 1 : f == stderr ? 2 : -1;
 #if defined(_WIN32)
     return fd > 0 && _isatty(fd) != 0;
@@ -60,16 +64,19 @@ FLUX__UNUSED static bool flux__is_terminal(FILE *f) {   /* stdout and stderr onl
 #endif
 }
 
-FLUX__UNUSED static int flux__terminal_width(FILE *f) {   /* columns; 80 when nobody knows */
+/* Columns of the terminal at stdout or stderr, or COLUMNS; 80 when neither is known. */
+FLUX__UNUSED static int flux__terminal_width(FILE *f) {
     const char *s = flux__env("COLUMNS");
     int width = s ? atoi(s) : 0;
 #if defined(_WIN32)
     CONSOLE_SCREEN_BUFFER_INFO info;
     HANDLE console = GetStdHandle(f == stderr ? STD_ERROR_HANDLE : STD_OUTPUT_HANDLE);
-    if (GetConsoleScreenBufferInfo(console, &info)) width = info.srWindow.Right - info.srWindow.Left + 1;
+    if (GetConsoleScreenBufferInfo(console, &info))
+        width = info.srWindow.Right - info.srWindow.Left + 1;
 #elif defined(TIOCGWINSZ)
     struct winsize size;
-    if (ioctl(f == stderr ? 2 : 1, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) width = size.ws_col;
+    if (ioctl(f == stderr ? 2 : 1, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+        width = size.ws_col;
 #else
     (void)f;
 #endif
@@ -78,16 +85,20 @@ FLUX__UNUSED static int flux__terminal_width(FILE *f) {   /* columns; 80 when no
 
 /* ---- shared libraries: opened when wanted, never closed (drivers do not survive it) */
 
-/* Why the last one that a user named could not be opened: "no NVRTC: FLUX_NVRTC: x.so: file too short". */
-FLUX__UNUSED static void flux__library_why(char *why, size_t n, const char *what, const char *variable) {
+/* Writes why flux__library_open failed just now for a file that a user named by an environment
+   variable, as in "no NVRTC: FLUX_NVRTC: x.so: file too short". */
+FLUX__UNUSED static void flux__library_why(char *why, size_t n, const char *what,
+                                           const char *variable) {
 #if defined(_WIN32)
-    snprintf(why, n, "no %s: %s: it can't be opened (error %lu)", what, variable, (unsigned long)GetLastError());
+    snprintf(why, n, "no %s: %s: it can't be opened (error %lu)", what, variable,
+             (unsigned long)GetLastError());
 #else
     const char *text = dlerror();
     snprintf(why, n, "no %s: %s: %.200s", what, variable, text ? text : "it can't be opened");
 #endif
 }
-FLUX__UNUSED static void *flux__library_open(const char *name) {   /* NULL: not there. name NULL: the program itself */
+/* Opens a shared library, or the program itself if name is NULL; NULL: it can't be opened. */
+FLUX__UNUSED static void *flux__library_open(const char *name) {
 #if defined(_WIN32)
     return name ? (void *)LoadLibraryA(name) : (void *)GetModuleHandleA(NULL);
 #else
@@ -95,9 +106,11 @@ FLUX__UNUSED static void *flux__library_open(const char *name) {   /* NULL: not 
 #endif
 }
 
-/* A library whose file carries its version, as it does where programs only run and nothing is built: the newest there is.
-   open looks for a file. */
-FLUX__UNUSED static void *flux__library_numbered(void *(*open)(const char *file), const char *name) {
+/* Opens the newest version of a library, from 40 down to 0 (libNAME.so.12), else the file without a
+   version: where only the library's runtime package is installed, the file without a version is
+   missing. `open` opens a file of this name, or returns NULL. */
+FLUX__UNUSED static void *flux__library_numbered(void *(*open)(const char *file),
+                                                 const char *name) {
     void *library = NULL;
     for (int version = 40; version >= -1 && !library; version--) {
         char file[80];
@@ -113,8 +126,11 @@ FLUX__UNUSED static void *flux__library_numbered(void *(*open)(const char *file)
     return library;
 }
 
-/* Copies the address of a function into *fn, a pointer to function: no cast between kinds of pointers, which ISO C lacks. */
-FLUX__UNUSED static bool flux__library_symbol(void *library, const char *name, void *fn, size_t size) {
+/* Copies the address of a library's function into *fn, a pointer to function of `size` bytes;
+   false: the library has no such function. The bytes are copied since ISO C has no cast from void
+   *. */
+FLUX__UNUSED static bool flux__library_symbol(void *library, const char *name, void *fn,
+                                              size_t size) {
 #if defined(_WIN32)
     FARPROC p = GetProcAddress((HMODULE)library, name);
 #else
@@ -125,23 +141,27 @@ FLUX__UNUSED static bool flux__library_symbol(void *library, const char *name, v
     return true;
 }
 
-/* The file of the library that has the function whose address is at *fn; false where nobody knows. */
+/* Writes the path of the library that contains a function; fn points to a pointer to that function.
+   False: the path is not known, or has n bytes or more. */
 FLUX__UNUSED static bool flux__library_file(const void *fn, char *file, size_t n) {
 #if defined(_WIN32)
     HMODULE library;
-    DWORD flags = GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS | GET_MODULE_HANDLE_EX_FLAG_UNCHANGED_REFCOUNT, used;
+    DWORD flags = GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS |
+                  GET_MODULE_HANDLE_EX_FLAG_UNCHANGED_REFCOUNT, used;
     LPCSTR at;
     memcpy(&at, fn, sizeof at);
     if (!GetModuleHandleExA(flags, at, &library)) return false;
     used = GetModuleFileNameA(library, file, (DWORD)n);
     return used > 0 && used < n;
 #else
-    struct { const char *file; void *base; const char *name; void *place; } found;    /* Dl_info, which the C library hides from ISO C */
+    /* The struct is Dl_info, which the C library hides from ISO C, as it does dladdr. */
+    struct { const char *file; void *base; const char *name; void *place; } found;
     int (*dladdr_)(const void *at, void *found);
     const void *at;
     memcpy(&at, fn, sizeof at);
     memset(&found, 0, sizeof found);
-    if (!flux__library_symbol(flux__library_open(NULL), "dladdr", &dladdr_, sizeof dladdr_) || !dladdr_(at, &found) || !found.file) return false;
+    if (!flux__library_symbol(flux__library_open(NULL), "dladdr", &dladdr_, sizeof dladdr_) ||
+        !dladdr_(at, &found) || !found.file) return false;
     return strlen(found.file) < n && snprintf(file, n, "%s", found.file) > 0;
 #endif
 }
@@ -149,25 +169,29 @@ FLUX__UNUSED static bool flux__library_file(const void *fn, char *file, size_t n
 /* ---- processors */
 
 #if defined(__linux__)
-/* A container's share of the processors' time, rounded up: threads beyond it would only wait for each other. */
+/* How many processors' time a container may use (cgroup v2's cpu.max), rounded up; 0: no limit is
+   known. More threads than that would only wait for each other. */
 static int flux__cgroup_processors(void) {
     long quota = 0, period = 0;
     int n = 0;
     FILE *f = fopen("/sys/fs/cgroup/cpu.max", "r");
     if (!f) return 0;
-    if (fscanf(f, "%ld %ld", &quota, &period) == 2 && quota > 0 && period > 0) n = (int)((quota + period - 1) / period);
+    if (fscanf(f, "%ld %ld", &quota, &period) == 2 && quota > 0 && period > 0)
+        n = (int)((quota + period - 1) / period);
     fclose(f);
     return n;
 }
 
-/* Processors this process may run on. The C library hides the call unless a GNU program asks, so it is looked up. */
+/* How many processors are in this process's affinity mask; 0: not known. sched_getaffinity is
+   looked up at run time, since the C library declares it only with _GNU_SOURCE. */
 static int flux__allowed_processors(void) {
     unsigned char mask[1024];
     int (*affinity)(int pid, size_t bytes, void *mask);
     int n = 0;
     size_t i;
     memset(mask, 0, sizeof mask);
-    if (!flux__library_symbol(flux__library_open(NULL), "sched_getaffinity", &affinity, sizeof affinity)) return 0;
+    if (!flux__library_symbol(flux__library_open(NULL), "sched_getaffinity", &affinity,
+                              sizeof affinity)) return 0;
     if (affinity(0, sizeof mask, mask) != 0) return 0;
     for (i = 0; i < 8 * sizeof mask; i++) n += mask[i / 8] >> i % 8 & 1;
     return n;
@@ -193,8 +217,11 @@ static int flux__processors(void) {
     return n > 0 ? n : 1;
 }
 
-/* The instruction set in use: 0 base, 1 AVX2 with FMA, 2 AVX-512 (F, BW, DQ, VL), 3 that with BF16. FLUX_SIMD caps it. */
-static void flux__cpuid(unsigned leaf, unsigned part, unsigned *r) {   /* eax, ebx, ecx, edx; zeros where there is none */
+/* ---- the instruction set */
+
+/* CPUID's eax, ebx, ecx, edx in r[0 ... 3] for a leaf and its subleaf `part`; zeros if there is
+   no such leaf. */
+static void flux__cpuid(unsigned leaf, unsigned part, unsigned *r) {
     r[0] = r[1] = r[2] = r[3] = 0;
 #if FLUX__X86 && defined(_MSC_VER) && !defined(__clang__)
     int v[4];
@@ -203,13 +230,16 @@ static void flux__cpuid(unsigned leaf, unsigned part, unsigned *r) {   /* eax, e
     __cpuidex(v, (int)leaf, (int)part);
     memcpy(r, v, sizeof v);
 #elif FLUX__X86
-    if ((unsigned)__get_cpuid_max(0, NULL) >= leaf) __cpuid_count(leaf, part, r[0], r[1], r[2], r[3]);
+    if ((unsigned)__get_cpuid_max(0, NULL) >= leaf)
+        __cpuid_count(leaf, part, r[0], r[1], r[2], r[3]);
 #else
     (void)leaf, (void)part;
 #endif
 }
 
-static unsigned flux__xcr0(void) {        /* which registers the system saves; only where OSXSAVE is set */
+/* Register XCR0: which vector registers the operating system saves. Call it only if CPUID has
+   OSXSAVE. */
+static unsigned flux__xcr0(void) {
 #if FLUX__X86 && defined(_MSC_VER) && !defined(__clang__)
     return (unsigned)_xgetbv(0);
 #elif FLUX__X86
@@ -221,9 +251,12 @@ static unsigned flux__xcr0(void) {        /* which registers the system saves; o
 #endif
 }
 
-/* Asked of the processor itself: the compilers' own test needs a library that some systems' linkers do not find. */
+/* The highest level of flux__simd that the processor and the operating system support. It asks
+   CPUID itself, since the compilers' own test needs a library that some systems' linkers do not
+   find. */
 static int flux__simd_detect(void) {
-    const unsigned basic = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29;      /* FMA, OSXSAVE, AVX, F16C */
+    /* FMA, OSXSAVE, AVX, F16C */
+    const unsigned basic = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29;
     const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;     /* F, DQ, BW, VL */
     unsigned one[4], seven[4], more[4], saved;
     flux__cpuid(1, 0, one);
@@ -238,7 +271,10 @@ static int flux__simd_detect(void) {
 
 FLUX__LEAN
 
-static int flux__simd_known;              /* level + 1, once it has been found out */
+static int flux__simd_known;              /* atomic: level + 1, or 0 before it was detected */
+
+/* The instruction set in use: 0 base, 1 AVX2 with FMA, 2 AVX-512 (F, BW, DQ, VL), 3 AVX-512 with
+   BF16. The environment variable FLUX_SIMD (base, avx2, avx512) lowers it. */
 FLUX__UNUSED static int flux__simd(void) {
     int level = flux__atomic_load32(&flux__simd_known) - 1;
     if (level < 0) {

@@ -5,33 +5,36 @@
 #include "system.h"
 
 /* ---------------------------------------------------------------------- base/text.h
-   Text output: flux__sink, which works as snprintf does (writes what fits,
-   counts everything) or writes to a file, in colour on a terminal. Every print
-   and text function goes through it; the glyphs, in Unicode or ASCII, and
+   Text output: a flux__sink either works as snprintf does (it writes what fits
+   and counts everything) or writes to a file, in colour on a terminal. Every
+   print and text function writes to one. The glyphs, in Unicode or ASCII, and
    integers as text are here as well.
 
    Invariant: a sink without memory only counts, so the same code gives a text
    and its length. len counts bytes and chars counts characters of UTF-8;
-   columns are aligned by chars, and colour codes take none. flux__sink_end
-   terminates the text within n bytes and returns the length that the whole text
-   needs. Colour is used only where standard output is a terminal and NO_COLOR
-   is not set. */
+   columns are aligned by chars, and colour codes are not counted in it.
+   flux__sink_end terminates the text within n bytes and returns the length of
+   the whole text. Colour is used only where standard output is a terminal and
+   NO_COLOR is not set. */
 
 FLUX__COLD
 
 typedef struct flux__sink {
-    char *out;                            /* at most n bytes go here, a 0 among them */
-    size_t n, len, chars;                 /* len: bytes needed; chars: characters, to align by */
-    FILE *file;                           /* in place of out */
+    char *out;                            /* at most n bytes are written here, the last of them a
+                                             0 */
+    size_t n, len, chars;                 /* bytes and characters of the whole text so far */
+    FILE *file;                           /* where the text is written in place of out, or NULL */
     bool colour;
 } flux__sink;
 
+/* A sink that writes to n bytes at out; out may be NULL: it only counts. */
 static flux__sink flux__sink_to(char *out, size_t n) {
     flux__sink s = { out, out ? n : 0, 0, 0, NULL, false };
     return s;
 }
 
-/* Standard output; in colour where a person looks at it (https://no-color.org). */
+/* A sink that writes to standard output, in colour if that is a terminal which shows it and
+   NO_COLOR is not set (https://no-color.org). */
 static flux__sink flux__sink_stdout(void) {
     flux__sink s = { NULL, 0, 0, 0, stdout, false };
     const char *term = flux__env("TERM");
@@ -45,7 +48,7 @@ static void flux__put_bytes(flux__sink *s, const char *text, size_t n) {
     else if (s->len + 1 < s->n)
         memcpy(s->out + s->len, text, n < s->n - 1 - s->len ? n : s->n - 1 - s->len);
     s->len += n;
-    for (size_t i = 0; i < n; i++)        /* UTF-8: not those bytes that continue a character */
+    for (size_t i = 0; i < n; i++)        /* UTF-8: 10xxxxxx continues a character */
         if (((unsigned char)text[i] & 0xC0) != 0x80) s->chars++;
 }
 
@@ -55,7 +58,8 @@ static void flux__put_pad(flux__sink *s, int64_t n) {
     for (; n > 0; n -= 16) flux__put_bytes(s, "                ", n < 16 ? (size_t)n : 16);
 }
 
-/* A terminal's colour from here on ("90" grey, "31" red, "36" cyan, "0" back); takes no column. */
+/* Sets the terminal's colour from here on ("90" grey, "31" red, "36" cyan, "0" the default);
+   counts no characters. */
 static void flux__put_colour(flux__sink *s, const char *code) {
     size_t chars = s->chars;
     if (!s->colour) return;
@@ -65,13 +69,14 @@ static void flux__put_colour(flux__sink *s, const char *code) {
     s->chars = chars;
 }
 
-/* Ends the text; the length that the whole of it needs, without the 0. */
+/* Terminates the text with a 0; returns the length of the whole text, without the 0. */
 static size_t flux__sink_end(flux__sink *s) {
     if (s->n) s->out[s->len < s->n ? s->len : s->n - 1] = 0;
     return s->len;
 }
 
-static int flux__print_plain;                         /* 0: by FLUX_ASCII, 1: ASCII, 2: Unicode */
+static int flux__print_plain;                         /* atomic; 0: as FLUX_ASCII says, 1: ASCII, 2:
+                                                         Unicode */
 
 FLUX_DEF void flux_print_ascii(bool on) { flux__atomic_store32(&flux__print_plain, on ? 1 : 2); }
 
@@ -90,7 +95,8 @@ static const char *flux__glyph(int which) {
     return glyphs[which][flux__ascii()];
 }
 
-/* v in decimal, with _ between groups of three digits on request; out has 32 bytes. The length. */
+/* Writes v in decimal to out, which has 32 bytes; `groups`: with _ between groups of three digits.
+   Returns the length. */
 static int flux__integer_text(int64_t v, bool groups, char *out) {
     char back[32];
     int n = 0, digits = 0;
@@ -112,24 +118,27 @@ static void flux__put_integer(flux__sink *s, int64_t v, bool groups) {
     flux__put_bytes(s, text, (size_t)flux__integer_text(v, groups, text));
 }
 
-static int64_t flux__characters(const char *text) {        /* of UTF-8 */
+static int64_t flux__characters(const char *text) {        /* how many UTF-8 has */
     int64_t n = 0;
     for (; *text; text++) n += ((unsigned char)*text & 0xC0) != 0x80;
     return n;
 }
 
-/* At most so many characters of a text, the last of them dots if it has more; then blanks up to that width. */
+/* Writes a text in exactly `width` characters: a longer one is cut and ends in dots, a shorter
+   one is followed by blanks. */
 static void flux__put_cut(flux__sink *s, const char *text, int64_t width) {
     int64_t dots = flux__ascii() ? 3 : 1, chars = 0, kept = 0;
     size_t end = 0;
     if (dots > width) dots = width;
     for (size_t i = 0; text[i]; i++) {
-        if (((unsigned char)text[i] & 0xC0) == 0x80) continue;       /* within a character of UTF-8 */
+        /* within a character of UTF-8 */
+        if (((unsigned char)text[i] & 0xC0) == 0x80) continue;
         if (chars++ == width - dots) end = i;
     }
     kept = chars > width ? width - dots : chars;
     flux__put_bytes(s, text, chars > width ? end : strlen(text));
-    if (chars > width) flux__put(s, flux__ascii() ? &"..."[3 - dots] : dots ? "\xe2\x80\xa6" : ""), kept += dots;
+    if (chars > width)
+        flux__put(s, flux__ascii() ? &"..."[3 - dots] : dots ? "\xe2\x80\xa6" : ""), kept += dots;
     flux__put_pad(s, width - kept);
 }
 

@@ -65,8 +65,7 @@ static unsigned __stdcall flux__thread_main(void *p) {
     t->fn(t->arg);
     return 0;
 }
-/* Runs fn(arg) in a new thread; *t must not move until it is joined. False: no thread was
-   started. */
+/* Runs fn(arg) in a new thread; *t must not move until it is joined. False: none was started. */
 FLUX__UNUSED static bool flux__thread_start(flux__os_thread *t, void (*fn)(void *), void *arg) {
     t->fn = fn;
     t->arg = arg;
@@ -99,8 +98,7 @@ static void *flux__thread_main(void *p) {
     t->fn(t->arg);
     return NULL;
 }
-/* Runs fn(arg) in a new thread; *t must not move until it is joined. False: no thread was
-   started. */
+/* Runs fn(arg) in a new thread; *t must not move until it is joined. False: none was started. */
 FLUX__UNUSED static bool flux__thread_start(flux__os_thread *t, void (*fn)(void *), void *arg) {
     t->fn = fn;
     t->arg = arg;
@@ -147,8 +145,7 @@ FLUX__UNUSED static void flux__thread_join(flux__os_thread *t) { pthread_join(t-
         while (!cas(p, load(p), v)) {}                                                        \
     }
 #else
-static flux__mutex flux__atomic_lock = FLUX__MUTEX_INIT;   /* no atomics: one lock for all of
-                                                              them */
+static flux__mutex flux__atomic_lock = FLUX__MUTEX_INIT;   /* without atomics: one for all */
 #  define FLUX__ATOMIC_LOCK 1
 #  define FLUX__ATOMICS(T, add, load, store, cas)                                             \
     static T add(T *p, T v) {                                                                 \
@@ -329,8 +326,7 @@ static void flux__tls_forget(void) {
    child it initialises the other locks again (flux__mutex_anew). See the head of this room. */
 
 enum { FLUX__FORK_BEFORE, FLUX__FORK_PARENT, FLUX__FORK_CHILD };
-static int flux__forks;                   /* how many forks lie between the program's start and this
-                                             process */
+static int flux__forks;                   /* forks between the program's start and this process */
 #if !defined(FLUX_NO_THREADS) && !defined(_WIN32)
 static void flux__fork_locks(int when);
 /* Takes a lock before the fork and releases it after it, in the parent and in the child. */

@@ -28,21 +28,17 @@ FLUX__LEAN
 
 enum { FLUX__MAX_THREADS = 1024, FLUX__GATE_SHUT = 1 << 30 };
 
-typedef struct flux__memory {             /* head of a block of scratch memory, right before its
-                                             first byte */
+typedef struct flux__memory {             /* stands right before a block of scratch memory */
     struct flux__memory *next;            /* in the list of blocks that are not in use */
     size_t bytes;
     void *start;                          /* the address from FLUX_MALLOC */
-    const void *user;                     /* the thread that used it last, whose cache may have
-                                             it */
+    const void *user;                     /* the thread that used it last: its cache may have it */
 } flux__memory;
 
-typedef struct flux__pool_share {         /* one thread's share of a job, on a cache line of its
-                                             own */
+typedef struct flux__pool_share {         /* a thread's share of a job, on its own cache line */
     int64_t next;                         /* the next index to run in the low FLUX__SHARE_BITS, and
-                                             above them the number of its job; if that is not the
-                                             current job, no index of the share has been taken
-                                             yet */
+                                             above them its job's number; if the current job is
+                                             another, no index of the share has been taken yet */
     char line[56];
 } flux__pool_share;
 #define FLUX__SHARE_BITS 40
@@ -54,16 +50,13 @@ static struct flux__pool {
     flux__os_thread *worker;
     void (*fn)(void *ctx, int worker, int64_t i);   /* the job: fn for i from 0 to n - 1 */
     void *ctx;
-    int64_t n, job;                       /* job: its number, in as many bits as a share has for
-                                             it */
+    int64_t n, job;                       /* job: its number, in the 63 - FLUX__SHARE_BITS bits that
+                                             a share has for it */
     int nshares, most;                    /* shares of this job; how many are allocated */
-    unsigned mode;                        /* the caller's floating-point mode, which workers
-                                             adopt */
+    unsigned mode;                        /* the caller's floating-point mode, adopted by workers */
     flux__pool_share *share;
-    char line1[64];                       /* padding: gate and round have cache lines of their
-                                             own */
-    int gate;                             /* workers in the job, plus FLUX__GATE_SHUT if none may
-                                             join */
+    char line1[64];                       /* so that gate and round have their own cache lines */
+    int gate;                             /* workers in the job; + FLUX__GATE_SHUT: none may join */
     char line2[64];
     int round, sleepers;                  /* round: counts what workers are to notice; sleepers: how
                                              many workers wait on wake */
@@ -112,8 +105,7 @@ static void *flux__scratch(size_t bytes) {
                                                                 : ours);
         if ((*p)->bytes >= bytes && better) best = p;
     }
-    /* too small: freed for a larger one */
-    if (!best && flux__pool.memory) best = &flux__pool.memory;
+    if (!best && flux__pool.memory) best = &flux__pool.memory;   /* too small: freed for a larger */
     m = best ? *best : NULL;
     if (m) *best = m->next, m->user = self;
     flux__mutex_unlock(&flux__pool.memory_lock);
@@ -272,8 +264,7 @@ static void flux__parallel_workers(int64_t n, void (*fn)(void *ctx, int worker, 
     flux__pool.ctx = ctx;
     flux__pool.n = n;
     flux__pool.mode = flux__float_mode();
-    if (++flux__pool.job >> (63 - FLUX__SHARE_BITS)) {     /* job numbers start again: forget old
-                                                              ones */
+    if (++flux__pool.job >> (63 - FLUX__SHARE_BITS)) {     /* numbers start again: forget all */
         memset(flux__pool.share, 0, (size_t)flux__pool.most * sizeof *flux__pool.share);
         flux__pool.job = 1;
     }
