@@ -29,8 +29,7 @@ struct flux__kernel;
 
 enum { FLUX__PIECE = 1 << 20 };           /* bytes that are copied to a device at a time */
 
-/* Writes bytes at ... at + n - 1 of some data to `to`; at and n are multiples of the unit (see
-   fill). */
+/* Writes bytes at ... at + n - 1 of some data to `to`; at and n are multiples of fill's unit. */
 typedef void (*flux__filler)(const void *ctx, char *to, size_t at, size_t n);
 
 typedef struct flux__backend {
@@ -105,8 +104,7 @@ static void flux__large_pages(char *p, size_t bytes) {
 }
 
 /* Host memory, aligned to 64 bytes, so that vector loops need no scalar head, and two tensors
-   don't share a cache line. The address from FLUX_MALLOC is stored just before the address that
-   is returned. */
+   don't share a cache line. The address from FLUX_MALLOC is stored just before the one returned. */
 static void *flux__cpu_alloc(int id, size_t bytes) {
     (void)id;
     if (bytes > SIZE_MAX - 64 - sizeof(void *)) return NULL;

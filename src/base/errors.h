@@ -47,15 +47,13 @@ typedef struct flux__settings {           /* of the process, guarded by flux__lo
     void *log_user;
     int level;                            /* -1: not read from FLUX_LOG yet */
     int schedules;                        /* 1: FLUX_LOG asks for schedules */
-    char ids[64][40];                     /* ids that were silenced, or shown and are shown only
-                                             once */
+    char ids[64][40];                     /* ids that are silenced, or shown once and were shown */
     bool silenced[64];                    /* of each id: silenced by flux_silence */
     int nids;
 } flux__settings;
 static flux__settings flux__set = { NULL, NULL, NULL, NULL, -1, 0, { { 0 } }, { 0 }, 0 };
 static flux__mutex flux__lock = FLUX__MUTEX_INIT;
-static int flux__exit_known;              /* 1: flux__at_exit and the fork handlers are
-                                             registered */
+static int flux__exit_known;              /* 1: handlers for exit and forks are registered */
 static int flux__tf32;                    /* atomic: what flux_allow_tf32 was given last */
 
 /* hook: flux__thread_free, base/ending.h */
@@ -261,7 +259,7 @@ static void flux__read_level(void) {
     flux__set.schedules = text && strstr(text, "schedule");
 }
 
-/* Whether a message may be shown: it is not silenced, nor was it shown before if `once`. The caller
+/* Whether a message may be shown: it is not silenced, nor shown before if `once`. The caller
    holds flux__lock. */
 static bool flux__may_show(const char *id, bool once) {
     for (int i = 0; i < flux__set.nids; i++)

@@ -64,8 +64,7 @@ static void *flux__grow_more(void *array, int *room, int want, size_t size) {
 /* ---------------- a hash map whose keys are addresses
    Open addressing with linear probing; room, the capacity, is a power of two, at least 2 count. */
 
-/* The pair of this key, or the empty pair (key NULL) at which the key would be added. p->at is
-   not NULL. */
+/* The pair of this key, or the empty pair (key NULL) where the key belongs. p->at is not NULL. */
 static flux__pair *flux__pairs_find(const flux__pairs *p, const void *key) {
     size_t i = (size_t)(((uint64_t)(uintptr_t)key >> 4) * 0x9e3779b97f4a7c15u >> 20);
     while (p->at[i & (p->room - 1)].key && p->at[i & (p->room - 1)].key != key) i++;
@@ -113,13 +112,11 @@ static void flux__pairs_free(flux__pairs *p) {
 #define FLUX__SIZES 256
 
 typedef struct flux__arena {
-    flux__buffer *spare[FLUX__SIZES];     /* freed buffers by class; refs: address of the next
-                                             one */
+    flux__buffer *spare[FLUX__SIZES];     /* freed buffers by class; refs: address of the next */
     flux__buffer *live;                   /* those in use, linked by before and after */
     flux_mem stats;
-    int64_t looked;                       /* stats.live above flux__scope_most + looked: time for
-                                             flux__scopes_look, which warns of a scope that keeps
-                                             too much */
+    int64_t looked;                       /* when stats.live is above flux__scope_most + looked,
+                                             flux__scopes_look is due: a scope may hold too much */
 } flux__arena;
 static flux__arena flux__arenas[FLUX__BACKENDS][FLUX__MAX_IDS];
 static int64_t flux__scope_most = (int64_t)1 << 30;     /* bytes that a scope may hold unwarned */
@@ -283,8 +280,7 @@ static void flux__arena_largest(const flux__arena *pool, char *out, size_t n) {
 }
 
 /* Records the out-of-memory error of a device: the bytes asked for, what is in use, held or free
-   there, and the largest buffers in use (`largest`, as flux__arena_largest wrote it). Returns
-   NULL. */
+   there, and the largest buffers in use (`largest`, from flux__arena_largest). Returns NULL. */
 static flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_mem now, const char *largest) {
     char asked[40], live[40], held[40], most[40], room[120] = "";
     size_t available = 0, total = 0;

@@ -50,9 +50,8 @@ struct flux_tensor {                      /* a node of the graph; with buf set, 
                                              graph read, kept together for the cache */
     int64_t dim[FLUX_MAX_DIMS];
     int64_t offset, stride[FLUX_MAX_DIMS];   /* of a view, in elements of base */
-    int64_t rel;                          /* FLUX__STRIDED, FLUX__SPREAD: the offset that goes with
-                                             the strides in arg.i, both as if the operand were
-                                             contiguous */
+    int64_t rel;                          /* FLUX__STRIDED, FLUX__SPREAD: the offset to the strides
+                                             in arg.i, both as if the operand were contiguous */
     union {
         double num; int64_t i[FLUX_MAX_DIMS]; uint64_t u[FLUX_MAX_DIMS];
     } arg;                                /* the operation's own parameters */
@@ -67,13 +66,11 @@ enum {                                    /* flags of a tensor */
 };
 
 typedef struct flux__pending {            /* the errors of a thread since flux_clear */
-    char text[1024], more[1024], *now;    /* first error's sentence, a later one's; now: the
-                                             latest */
-    bool set, unsaid;                     /* set: there was one; unsaid: flux__tell will report
-                                             it */
-    int64_t failures, first, repeated;    /* failures ever, the number of the first one since
-                                             flux_clear, and how many repeated a sentence already
-                                             reported */
+    char text[1024], more[1024], *now;    /* first error's sentence, a later one's, the latest */
+    bool set, unsaid;                     /* set: there was one; unsaid: flux__tell reports it */
+    int64_t failures, first, repeated;    /* failures ever; the number of the first since
+                                             flux_clear; how many had a sentence that was reported
+                                             before */
     uint64_t said[32];                    /* ring of hashes of the sentences reported */
     int nsaid;                            /* how many there are; from 32 on it stays in 32 ... 63 */
 } flux__pending;
@@ -106,15 +103,12 @@ typedef struct flux__thread {             /* a thread's own state */
     int (*where)(const void *place, char *out, size_t n);   /* writes what errors begin with,
                                                                returns its length; or NULL */
     const void *place;                    /* the first argument of where */
-    void **owned;                         /* stack of the objects that open scopes own, oldest
-                                             first */
+    void **owned;                         /* stack of what the open scopes own, oldest first */
     int nowned, room;                     /* its length and capacity */
-    flux__scope *scope;                   /* the open scopes; the first is the program's (or
-                                             thread's) own */
+    flux__scope *scope;                   /* open scopes; the first is the program's or thread's */
     int nscopes, scope_room;
     int nograd;                           /* depth of FLUX_NOGRAD */
-    struct flux__training *training;      /* models whose test mode flux_train or flux_withgradient
-                                             overrule */
+    struct flux__training *training;      /* models in training, whose test mode is overruled now */
     int as_one;                           /* depth of flux__as_one, within which FLUX_EAGER waits */
     uint64_t seed, draws;                 /* random numbers: key, and how many tensors were drawn */
     uint32_t walk;                        /* the id of the last traversal, for mark and walk_mark */

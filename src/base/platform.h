@@ -162,8 +162,7 @@ extern int madvise(void *at, size_t bytes, int advice);
      cpu/gemm_kernels.h; without ira-region -O0 would spill).
    A function that is called from two modes is inlined into neither, unless it is FLUX__INLINE. A
    mode first resets to the options of the command line. Rejected: pop_options and push_options in
-   one macro, of which gcc 12 loses the second where a declaration without a body stands before
-   them. */
+   one macro, of which gcc 12 loses the second where a body-less declaration stands before them. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
 #  pragma GCC push_options
 #  define FLUX__O1 __attribute__((optimize("O1")))
@@ -229,8 +228,7 @@ extern int madvise(void *at, size_t bytes, int advice);
 #endif
 
 /* FLUX__ASAN: the address sanitizer is on. Then freed handles go back to the allocator at once,
-   so that it reports their use (see flux__bury), and spare buffers of the CPU's pool are
-   poisoned. */
+   so that it reports their use (see flux__bury), and the CPU's spare buffers are poisoned. */
 #if defined(__has_feature)
 #  if __has_feature(address_sanitizer)
 #    define FLUX__ASAN 1

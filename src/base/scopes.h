@@ -33,8 +33,7 @@ static void *flux__own(void *object);     /* gives a new object (refs 1) to the 
 #define FLUX__GONE(call, h) \
     (((const flux__head *)(const void *)(h))->kind == FLUX__FREED && flux__gone(call, h))
 static bool flux__gone(const char *call, const void *object);
-static void flux__bury(void *object);     /* frees a handle's memory; FLUX__DEBUG: only later, see
-                                             below */
+static void flux__bury(void *object);     /* frees a handle's memory, with FLUX__DEBUG only later */
 
 FLUX__HOT
 
@@ -87,8 +86,8 @@ FLUX_DEF void flux_assign(flux_tensor **field, flux_tensor *value) {
 static void flux__scopes_look(void);
 
 /* Pushes a new object on the stack t->owned and returns it. If memory runs out, it is released
-   and the result is NULL. A scope that has come to own very many objects is checked
-   (flux__scopes_look). */
+   and the result is NULL. If the stack is very long, flux__scopes_look
+   checks the scopes. */
 static void *flux__own(void *object) {
     flux__thread *t = flux__self();
     if (!object || !t) return object;
@@ -105,8 +104,7 @@ static void *flux__own(void *object) {
     return object;
 }
 
-/* Opens a scope. If memory runs out, none is opened, and new objects belong to the scope
-   outside. */
+/* Opens a scope. If memory runs out, none is opened: new objects go to the scope outside. */
 static FLUX__INLINE void flux__scope_push(flux__thread *t, bool turn, const char *file, int line) {
     flux__scope *all = (flux__scope *)flux__grow(t->scope, &t->scope_room, t->nscopes + 1,
                                                  sizeof *all);
@@ -124,8 +122,7 @@ FLUX_DEF void flux_scope_open(void) {
     if (t) flux__scope_push(t, false, NULL, 0);
 }
 
-/* Closes all scopes from number `depth` on, newest object first; scope 0 is never
-   closed. */
+/* Closes all scopes from number `depth` on, newest object first. Scope 0 never closes. */
 static void flux__scope_close_to(flux__thread *t, int depth) {
     if (t->hidden > depth) t->hidden = 0;
     if (depth < 1 || t->nscopes <= depth) return;
@@ -169,8 +166,7 @@ FLUX_DEF void *flux_keep_object(const void *object) {
     if (p && FLUX__GONE("keep", p)) return NULL;
     if (!p || !t || t->nscopes <= 1) return p;
     int i = flux__owned_at(t, p, t->nowned - 1, t->scope[t->nscopes - 1].start);
-    if (i >= 0) flux__hand_out(t, i, t->nscopes - 1);     /* else it belongs to a scope further out
-                                                             already */
+    if (i >= 0) flux__hand_out(t, i, t->nscopes - 1);     /* else a scope further out has it */
     return p;
 }
 
@@ -228,8 +224,8 @@ FLUX_DEF void flux__block_leave(flux__block *b) {
 }
 
 /* Runs when the body of a block has been left. live is 2 if by its end or `continue`, and 1 if by
-   `break`: that leaves the block only, though a loop around it may have been meant, so it is
-   warned of. */
+   `break`: that leaves the block only, and gets a warning, since a loop around it may have
+   been meant. */
 FLUX_DEF void flux__block_end(flux__block *b, const char *file, int line) {
     if (b->live == 1)
         flux__note(FLUX_LOG_WARN, "scope.break", true,
@@ -325,8 +321,7 @@ static bool flux__gone(const char *call, const void *object) {
 FLUX__HOT
 
 /* Frees a handle's memory. With FLUX__DEBUG (and no address sanitizer) it is marked as freed and
-   put in the ring of graves instead, in place of the oldest handle there, whose memory is
-   freed. */
+   put in the ring of graves instead, and the oldest handle there is freed. */
 static void flux__bury(void *object) {
     flux__thread *t = FLUX__DEBUG && !FLUX__ASAN ? flux__self() : NULL;
     if (t && !t->graves) t->graves = (flux__grave *)FLUX_MALLOC(FLUX__GRAVES * sizeof *t->graves);

@@ -73,8 +73,7 @@ static bool flux__file_close(int fd) { return _close(fd) == 0; }
 static int flux__process_id(void) { return (int)GetCurrentProcessId(); }
 static void flux__folder_sync(const char *folder) { (void)folder; }
 static bool flux__is_separator(char c) { return c == '/' || c == '\\' || c == ':'; }
-/* Windows removes no open file, so an open temporary file is safe from flux__folder_sweep without a
-   lock. */
+/* Windows removes no open file, so flux__folder_sweep needs no locks to spare open ones. */
 static bool flux__file_lock(int fd) { (void)fd; return true; }
 static int flux__file_hold(int fd) { (void)fd; return -1; }
 /* Removes the temporary files that killed writers left in a folder (see the version for POSIX). */
@@ -193,8 +192,7 @@ static bool flux__file_lock(int fd) {
     (void)fd;
     return true;                          /* a file system without locks: nothing is swept there */
 }
-/* A second descriptor that keeps the file's lock after fd is closed, until it is closed too; or
-   -1. */
+/* A second descriptor of the file, or -1: the file's lock then outlives the closing of fd. */
 static int flux__file_hold(int fd) { return dup(fd); }
 /* Removes a temporary file that nobody has locked: the process that wrote it was killed. The name
    is relative to the open folder `at`, or to the current folder if at is -1. */
@@ -409,8 +407,7 @@ FLUX__UNUSED static void flux__den_remove(const flux__den *d, const char *name) 
 }
 #endif
 
-/* Reads the next `bytes` bytes of a file and returns how many there were; fewer: its end or an
-   error. */
+/* Reads the next `bytes` bytes of a file and returns how many came; fewer: its end or an error. */
 FLUX__UNUSED static size_t flux__file_get_all(int fd, void *data, size_t bytes) {
     size_t n = 0;
     while (n < bytes) {
@@ -515,8 +512,8 @@ static bool flux__out_name(flux__out *o, int mode) {
 }
 
 /* Begins to write the file at path: under a temporary name, or in place if it is a device or a
-   pipe. A file that is replaced gives its permissions to the new one. NULL is an error, named
-   after `call`. */
+   pipe. A file that is replaced gives its permissions to the new one. NULL is an error,
+   named after `call`. */
 FLUX__UNUSED static flux__out *flux__out_open(const char *path, const char *call) {
     if (!path || !*path)
         return (flux__out *)flux__fail("%s: the path is %s", call, path ? "empty" : "NULL");

@@ -127,8 +127,8 @@ FLUX__UNUSED static void *flux__library_numbered(void *(*open)(const char *file)
 }
 
 /* Copies the address of a library's function into *fn, a pointer to function of `size` bytes;
-   false: the library has no such function. The bytes are copied since ISO C has no cast from void
-   *. */
+   false: the library has no such function. The bytes are copied, as ISO C has no
+   cast from void * to it. */
 FLUX__UNUSED static bool flux__library_symbol(void *library, const char *name, void *fn,
                                               size_t size) {
 #if defined(_WIN32)
@@ -237,7 +237,7 @@ static void flux__cpuid(unsigned leaf, unsigned part, unsigned *r) {
 #endif
 }
 
-/* Register XCR0: which vector registers the operating system saves. Call it only if CPUID has
+/* Register XCR0: which vector registers the system saves. To be called only if CPUID has
    OSXSAVE. */
 static unsigned flux__xcr0(void) {
 #if FLUX__X86 && defined(_MSC_VER) && !defined(__clang__)
@@ -252,8 +252,7 @@ static unsigned flux__xcr0(void) {
 }
 
 /* The highest level of flux__simd that the processor and the operating system support. It asks
-   CPUID itself, since the compilers' own test needs a library that some systems' linkers do not
-   find. */
+   CPUID itself, since the compilers' own test needs a library that some linkers do not find. */
 static int flux__simd_detect(void) {
     /* FMA, OSXSAVE, AVX, F16C */
     const unsigned basic = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29;

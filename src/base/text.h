@@ -20,8 +20,7 @@
 FLUX__COLD
 
 typedef struct flux__sink {
-    char *out;                            /* at most n bytes are written here, the last of them a
-                                             0 */
+    char *out;                            /* at most n bytes are written here, the last is a 0 */
     size_t n, len, chars;                 /* bytes and characters of the whole text so far */
     FILE *file;                           /* where the text is written in place of out, or NULL */
     bool colour;
@@ -75,8 +74,7 @@ static size_t flux__sink_end(flux__sink *s) {
     return s->len;
 }
 
-static int flux__print_plain;                         /* atomic; 0: as FLUX_ASCII says, 1: ASCII, 2:
-                                                         Unicode */
+static int flux__print_plain;                         /* 0: by FLUX_ASCII, 1: ASCII, 2: Unicode */
 
 FLUX_DEF void flux_print_ascii(bool on) { flux__atomic_store32(&flux__print_plain, on ? 1 : 2); }
 

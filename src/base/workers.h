@@ -67,8 +67,7 @@ static struct flux__pool {
 } flux__pool = {0, 0, 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, {0}, FLUX__GATE_SHUT, {0}, 0, 0,
                 FLUX__MUTEX_INIT, FLUX__COND_INIT, FLUX__MUTEX_INIT, NULL};
 
-/* Threads for a job, the caller's included: from flux_threads, FLUX_NUM_THREADS or
-   flux__processors. */
+/* Threads for a job, the caller's included: by flux_threads, FLUX_NUM_THREADS or processors. */
 static int flux__num_threads(void) {
     int n = flux__atomic_load32(&flux__pool.wanted);
     if (n == 0) {
@@ -218,7 +217,7 @@ static void flux__pool_stop(void) {
 }
 
 /* Starts threads - 1 workers unless there are workers, and allocates the shares behind them, from
-   a 64-byte boundary on. If the system grants fewer threads, that is no error. The caller has set
+   a 64-byte boundary on. If the system grants fewer threads, it is no error. The caller has set
    busy. */
 static void flux__pool_start(int threads) {
     int i;
