@@ -32,34 +32,30 @@ enum { FLUX__PIECE = 1 << 20 };           /* bytes that are copied to a device a
 /* Writes bytes at ... at + n - 1 of some data to `to`; at and n are multiples of fill's unit. */
 typedef void (*flux__filler)(const void *ctx, char *to, size_t at, size_t n);
 
+/* available and functional write to `why` why not; component gives in *known whether the back end
+   has such a component: "driver", "compiler", "NCCL", "MIOpen", ... */
 typedef struct flux__backend {
-    const char *name;                                        /* "CUDA" */
-    bool (*available)(char *why, size_t n);                  /* the driver's library and its symbols
-                                                                are there; else why not */
-    /* it has started, and has a device and a compiler; else why not */
-    bool (*functional)(char *why, size_t n);
-    int (*count)(void);                                      /* number of devices */
-    void (*device_name)(int id, char *out, size_t n);        /* its maker's name: "NVIDIA H200" */
-    bool (*component)(const char *name, bool *known);        /* whether this part works: "driver",
-                                                                "compiler", "NCCL", "MIOpen", ...;
-                                                                *known: there is such a name */
-    /* NULL: out of memory, no error recorded */
-    void *(*alloc)(int id, size_t bytes);
+    const char *name;                                       /* "CUDA" */
+    bool (*available)(char *why, size_t n);                 /* driver library and symbols found? */
+    bool (*functional)(char *why, size_t n);                /* started, with device and compiler? */
+    int (*count)(void);                                     /* number of devices */
+    void (*device_name)(int id, char *out, size_t n);       /* its maker's name: "NVIDIA H200" */
+    bool (*component)(const char *name, bool *known);       /* does "driver", "NCCL", ... work? */
+    void *(*alloc)(int id, size_t bytes);                   /* NULL: no memory, without an error */
     void (*free)(int id, void *p, size_t bytes);
-    int (*upload)(int id, void *dst, const void *src, size_t bytes);      /* from host memory */
-    int (*download)(int id, void *dst, const void *src, size_t bytes);    /* to host memory */
+    /* from host memory */
+    int (*upload)(int id, void *dst, const void *src, size_t bytes);
+    int (*download)(int id, void *dst, const void *src, size_t bytes);         /* to host memory */
     /* among its devices */
     int (*copy)(int to, void *dst, int from, const void *src, size_t bytes);
-    /* until all work of the device is done */
-    int (*wait)(int id);
-    /* memory in bytes; may be NULL: not known */
-    int (*room)(int id, size_t *available, size_t *total);
-    /* Makes the plan's kernels for this device ready to run; false: an error was recorded. */
+    int (*wait)(int id);                                    /* until all its work is done */
+    int (*room)(int id, size_t *available, size_t *total);  /* bytes; NULL: not known */
+    /* Makes the plan's kernels for this device ready to run; false: they can't be. */
     bool (*ready)(int id, struct flux__plan *plan, struct flux__graph *g);
-    /* Runs the n kernels from k on, in order; returns how many it started. */
+    /* Runs the n kernels from k on, in order; returns how many of them it started. */
     int (*run)(struct flux__run *run, struct flux__kernel *k, int n);
-    /* frees what ready() made for a kernel */
-    void (*drop)(void *ready);
+    void (*drop)(void *ready);                              /* frees what ready() made for a
+                                                               kernel */
     /* An upload of data that `put` writes piece by piece, each of whole units; may be NULL. */
     int (*fill)(int id, void *dst, size_t bytes, size_t unit, flux__filler put, const void *ctx);
 } flux__backend;
@@ -73,8 +69,7 @@ static FLUX__INLINE bool flux__same_device(flux_device a, flux_device b) {
 }
 
 /* hook: flux__backend_of, device/registry.h */
-/* never NULL for 0 <= index < FLUX__BACKENDS */
-static const flux__backend *flux__backend_of(int index);
+static const flux__backend *flux__backend_of(int index);     /* not NULL if below FLUX__BACKENDS */
 
 /* The names of components that flux_functional_with knows. */
 static const char *const flux__cuda_parts[] = { "all", "driver", "compiler", "NVRTC", "NCCL",

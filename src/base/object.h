@@ -69,8 +69,8 @@ typedef struct flux__pending {            /* the errors of a thread since flux_c
     char text[1024], more[1024], *now;    /* first error's sentence, a later one's, the latest */
     bool set, unsaid;                     /* set: there was one; unsaid: flux__tell reports it */
     int64_t failures, first, repeated;    /* failures ever; the number of the first since
-                                             flux_clear; how many had a sentence that was reported
-                                             before */
+                                             flux_clear; how many had a sentence that was known
+                                             already */
     uint64_t said[32];                    /* ring of hashes of the sentences reported */
     int nsaid;                            /* how many there are; from 32 on it stays in 32 ... 63 */
 } flux__pending;

@@ -86,8 +86,8 @@ FLUX_DEF void flux_assign(flux_tensor **field, flux_tensor *value) {
 static void flux__scopes_look(void);
 
 /* Pushes a new object on the stack t->owned and returns it. If memory runs out, it is released
-   and the result is NULL. If the stack is very long, flux__scopes_look
-   checks the scopes. */
+   and the result is NULL. Whenever a very long stack grows,
+   flux__scopes_look checks the scopes. */
 static void *flux__own(void *object) {
     flux__thread *t = flux__self();
     if (!object || !t) return object;
@@ -224,8 +224,8 @@ FLUX_DEF void flux__block_leave(flux__block *b) {
 }
 
 /* Runs when the body of a block has been left. live is 2 if by its end or `continue`, and 1 if by
-   `break`: that leaves the block only, and gets a warning, since a loop around it may have
-   been meant. */
+   `break`: that leaves the block only, and gets a warning, since a loop around it may
+   have been meant. */
 FLUX_DEF void flux__block_end(flux__block *b, const char *file, int line) {
     if (b->live == 1)
         flux__note(FLUX_LOG_WARN, "scope.break", true,
@@ -267,9 +267,10 @@ static void flux__nograd_leave(int depth) {
     if (t) t->nograd = depth;
 }
 
-/* A composite operation hides its temporaries: int s = flux__hide(); ...; return flux__reveal(s,
-   y). They belong to a scope that flux__reveal closes, so that only the graph refers to them and
-   they can be fused away; y goes to the scope outside. */
+/* A composite operation hides its temporaries:
+   int s = flux__hide(); ...; return flux__reveal(s, y).
+   They belong to a scope that flux__reveal closes, so that only the graph refers to them and they
+   can be fused away; y goes to the scope outside. */
 static int flux__hide(void) {
     flux__thread *t = flux__self();
     int depth = t ? t->nscopes : 0;
