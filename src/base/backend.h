@@ -43,10 +43,10 @@ typedef struct flux__backend {
     bool (*component)(const char *name, bool *known);       /* does "driver", "NCCL", ... work? */
     void *(*alloc)(int id, size_t bytes);                   /* NULL: no memory, without an error */
     void (*free)(int id, void *p, size_t bytes);
-    /* from host memory */
+    /* Copies of host memory to the device, of device memory to the host, and between its
+       devices. */
     int (*upload)(int id, void *dst, const void *src, size_t bytes);
-    int (*download)(int id, void *dst, const void *src, size_t bytes);         /* to host memory */
-    /* among its devices */
+    int (*download)(int id, void *dst, const void *src, size_t bytes);
     int (*copy)(int to, void *dst, int from, const void *src, size_t bytes);
     int (*wait)(int id);                                    /* until all its work is done */
     int (*room)(int id, size_t *available, size_t *total);  /* bytes; NULL: not known */
@@ -54,8 +54,7 @@ typedef struct flux__backend {
     bool (*ready)(int id, struct flux__plan *plan, struct flux__graph *g);
     /* Runs the n kernels from k on, in order; returns how many of them it started. */
     int (*run)(struct flux__run *run, struct flux__kernel *k, int n);
-    void (*drop)(void *ready);                              /* frees what ready() made for a
-                                                               kernel */
+    void (*drop)(void *ready);                              /* frees what ready() made */
     /* An upload of data that `put` writes piece by piece, each of whole units; may be NULL. */
     int (*fill)(int id, void *dst, size_t bytes, size_t unit, flux__filler put, const void *ctx);
 } flux__backend;

@@ -168,7 +168,7 @@ static void flux__file_remove(const char *path) { unlink(path); }
 static int64_t flux__file_put(int fd, const void *data, size_t bytes) {
     return (int64_t)write(fd, data, bytes < 1 << 30 ? bytes : 1 << 30);
 }
-static bool flux__file_sync(int fd) {     /* EINVAL, EROFS: a pipe, which can't be synced */
+static bool flux__file_sync(int fd) {     /* EINVAL, EROFS: a pipe or the like can't be synced */
     return fsync(fd) == 0 || errno == EINVAL || errno == EROFS;
 }
 static bool flux__file_close(int fd) { return close(fd) == 0; }
@@ -182,8 +182,8 @@ static void flux__folder_sync(const char *folder) {
     close(fd);
 }
 static bool flux__is_separator(char c) { return c == '/'; }
-/* Locks a temporary file, which marks it as being written for as long as it is open and the process
-   lives. False: flux__folder_sweep of another process removed the file before it was locked. */
+/* Locks a temporary file, which marks it as being written for as long as it is open and the
+   process lives. False: another process's sweep removed the file before it was locked. */
 static bool flux__file_lock(int fd) {
 #  ifdef LOCK_EX
     struct stat s;
@@ -425,11 +425,12 @@ FLUX__UNUSED static const char *flux__short_path(const char *path) {
     return n > 120 ? path + n - 120 : path;
 }
 
+#define FLUX__STREAM_MAX (1 << 28)        /* bytes that are read from a pipe or device at most */
+
 /* Reads a whole text file; returns its *size bytes with a 0 after the last, which the caller
-   frees with FLUX_FREE. NULL is an error, named after `call`. Of pipes and devices, some of which
-   never end, at most about FLUX__STREAM_MAX bytes are read, and a zero byte in them is the error
-   "it is no text". */
-#define FLUX__STREAM_MAX (1 << 28)
+   frees with FLUX_FREE. NULL is an error, named after `call`. Pipes and devices, some of which
+   never end, are read up to FLUX__STREAM_MAX, and a zero byte in them is the error "it is no
+   text". */
 FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const char *call) {
     FILE *f = path ? flux__fopen(path, "rb") : NULL;
     size_t n = 0, room = 1 << 16;

@@ -67,7 +67,8 @@ static struct flux__pool {
 } flux__pool = {0, 0, 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, {0}, FLUX__GATE_SHUT, {0}, 0, 0,
                 FLUX__MUTEX_INIT, FLUX__COND_INIT, FLUX__MUTEX_INIT, NULL};
 
-/* Threads for a job, the caller's included: by flux_threads, FLUX_NUM_THREADS or processors. */
+/* How many threads a job gets, the caller's included: as flux_threads or the environment variable
+   FLUX_NUM_THREADS says, else as many as there are processors. */
 static int flux__num_threads(void) {
     int n = flux__atomic_load32(&flux__pool.wanted);
     if (n == 0) {
@@ -120,7 +121,7 @@ static void *flux__scratch(size_t bytes) {
     return m + 1;
 }
 
-static void flux__scratch_done(void *data) {       /* NULL is fine */
+static void flux__scratch_done(void *data) {       /* gives it back; NULL is fine */
     flux__memory *m;
     if (!data) return;
     m = (flux__memory *)data - 1;
