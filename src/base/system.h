@@ -64,7 +64,7 @@ FLUX__UNUSED static bool flux__is_terminal(FILE *f) {
 #endif
 }
 
-/* Columns of the terminal at stdout or stderr, or COLUMNS; 80 when neither is known. */
+/* Columns of the terminal at stdout or stderr, else COLUMNS, else 80. */
 FLUX__UNUSED static int flux__terminal_width(FILE *f) {
     const char *s = flux__env("COLUMNS");
     int width = s ? atoi(s) : 0;
@@ -127,8 +127,8 @@ FLUX__UNUSED static void *flux__library_numbered(void *(*open)(const char *file)
 }
 
 /* Copies the address of a library's function into *fn, a pointer to function of `size` bytes;
-   false: the library has no such function. The bytes are copied, as ISO C has no
-   cast from void * to it. */
+   false: the library has no such function. Bytes are copied, as ISO C has no cast from void * to
+   such a pointer. */
 FLUX__UNUSED static bool flux__library_symbol(void *library, const char *name, void *fn,
                                               size_t size) {
 #if defined(_WIN32)
@@ -237,8 +237,7 @@ static void flux__cpuid(unsigned leaf, unsigned part, unsigned *r) {
 #endif
 }
 
-/* Register XCR0: which vector registers the system saves. To be called only if CPUID has
-   OSXSAVE. */
+/* Register XCR0: which vector registers the system saves. Call it only if CPUID has OSXSAVE. */
 static unsigned flux__xcr0(void) {
 #if FLUX__X86 && defined(_MSC_VER) && !defined(__clang__)
     return (unsigned)_xgetbv(0);
