@@ -43,48 +43,75 @@ FLUX__LEAN
 
 typedef struct flux__attend_job {
     const flux__kernel *k;
-    const char *x[6];                     /* q, k, v; in the gradients what the forward kernel made, and theirs by y; extra */
+    /* operands: q, k, v; in the gradient also what the forward kernel made, and the gradient of
+       y; [5]: the mask or bias, or NULL */
+    const char *x[6];
     const flux__operand *o[6];
     char *out;
     int cls, failed;
-    int64_t size, heads, d, dv, keys, queries, batch, tile;    /* size: bytes of an element; d, dv: features of a head */
+    /* size: bytes of an element; d, dv: features of q and k, of v and y, of one head; tile:
+       queries a task takes at a time */
+    int64_t size, heads, d, dv, keys, queries, batch, tile;
     bool causal;
     double scale;
 } flux__attend_job;
 
-typedef struct flux__attend_part {        /* of one head and sample */
+typedef struct flux__attend_part {        /* a tile of queries of one head and sample */
     const flux__attend_job *j;
-    int64_t head, sample, q0, n, keys;    /* queries q0 ... q0+n-1, which see no more than so many keys */
-    int64_t ld;                           /* scores of a query, filled up to whole vectors */
-    char *q, *s, *ds, *column;            /* scratch: queries, scaled; their scores; the scores' gradient; a column */
+    /* the queries q0 ... q0+n-1, which see the keys 0 ... keys-1 at most */
+    int64_t head, sample, q0, n, keys;
+    int64_t ld;  /* leading dimension of s and ds: keys, filled up to whole vectors */
+    /* Scratch memory. q: d x n, contiguous: the queries, scaled. s, ds: keys x n, columns ld
+       apart: the scores, then the probabilities, and their gradient. column: as long as the
+       larger of ld and dv. */
+    char *q, *s, *ds, *column;
 } flux__attend_part;
 
-static void flux__attend_op(const flux__attend_job *j, int op, int64_t n, void *y, const void *a, const void *b, int sb) {
+/* y[i] = a[i] op b[i] for n numbers of the job's compute type; sb 0: b is one number. */
+static void flux__attend_op(const flux__attend_job *j, int op, int64_t n, void *y, const void *a,
+                            const void *b, int sb) {
     flux__loop_run(j->cls, flux__loop_for(j->cls, op), n, y, a, b, a, 1, sb, 1);
 }
 
-/* The features of this head at that step of operand i, and how far apart steps are. */
+/* The address of the features of this head at step `step` (a query or key) of operand i,
+   (features of a head) x steps, contiguous along the features; *ld: the distance of steps in
+   elements. The operand is (heads * features) x steps x samples. */
 static const char *flux__attend_at(const flux__attend_part *p, int i, int64_t step, int64_t *ld) {
     const flux__operand *o = p->j->o[i];
     int64_t features = o->shape.dim[0] / p->j->heads;
     *ld = o->stride[1];
-    return p->j->x[i] + (p->head * features + step * o->stride[1] + p->sample * o->stride[2]) * p->j->size;
+    return p->j->x[i] + (p->head * features + step * o->stride[1] + p->sample * o->stride[2]) *
+           p->j->size;
 }
 
-/* The same of a result that starts at element `from` of what is made. */
-static char *flux__attend_to(const flux__attend_part *p, int64_t from, int64_t features, int64_t steps, int64_t step) {
-    return p->j->out + (from + p->head * features + (p->sample * steps + step) * features * p->j->heads) * p->j->size;
+/* The same of a result, (heads * features) x steps x samples, contiguous, that starts at
+   element `from` of the kernel's output; steps are heads * features elements apart. */
+static char *flux__attend_to(const flux__attend_part *p, int64_t from, int64_t features,
+                             int64_t steps, int64_t step) {
+    return p->j->out + (from + p->head * features +
+                        (p->sample * steps + step) * features * p->j->heads) * p->j->size;
 }
 
+/* The address of a query's two statistics behind the y of the forward kernel (`made`): its
+   maximal score, and 1 / the sum of its exponentials. */
 static char *flux__attend_stats(const flux__attend_part *p, const char *made, int64_t query) {
     const flux__attend_job *j = p->j;
     int64_t y = j->dv * j->heads * j->queries * j->batch;
-    return (char *)(intptr_t)made + (y + ((p->sample * j->heads + p->head) * j->queries + query) * 2) * j->size;
+    return (char *)(intptr_t)made + (y +
+                                     ((p->sample * j->heads + p->head) * j->queries + query) * 2) *
+           j->size;
 }
 
-typedef struct flux__attend_sum { const flux__attend_job *j; char *to; int64_t ld; } flux__attend_sum;
+typedef struct flux__attend_sum {
+    const flux__attend_job *j;
+    char *to;
+    int64_t ld;
+} flux__attend_sum;
 
-static void flux__attend_add(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb, int64_t nb, void *block, int64_t ld) {
+/* An epilogue: adds the finished block (mb x nb, columns ld apart) to the rows from i0 and
+   columns from j0 of s->to, whose columns are s->ld apart. */
+static void flux__attend_add(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb, int64_t nb,
+                             void *block, int64_t ld) {
     const flux__attend_sum *s = (const flux__attend_sum *)ctx;
     (void)worker;
     for (int64_t c = 0; c < nb; c++) {
@@ -93,9 +120,11 @@ static void flux__attend_add(void *ctx, int worker, int64_t i0, int64_t j0, int6
     }
 }
 
-/* c = a b, or with `sum` c += a b; strides from row to row, column to column. */
-static bool flux__attend_product(const flux__attend_job *j, int64_t m, int64_t n, int64_t k, const char *a, int64_t a_row, int64_t a_col,
-                                 const char *b, int64_t b_row, int64_t b_col, char *c, int64_t ldc, bool sum) {
+/* c = a b, or with `sum` c += a b. a: m x k with strides a_row, a_col; b: k x n with b_row,
+   b_col; c: m x n, columns contiguous and ldc apart. False: out of memory. */
+static bool flux__attend_product(const flux__attend_job *j, int64_t m, int64_t n, int64_t k,
+                                 const char *a, int64_t a_row, int64_t a_col, const char *b,
+                                 int64_t b_row, int64_t b_col, char *c, int64_t ldc, bool sum) {
     flux__attend_sum s = { j, c, ldc };
     flux__gemm_job g;
     memset(&g, 0, sizeof g);
@@ -107,7 +136,9 @@ static bool flux__attend_product(const flux__attend_job *j, int64_t m, int64_t n
     return flux__gemm(j->cls == FLUX__F64C, &g) == 0;
 }
 
-/* The scores of the queries before the softmax. */
+/* Makes the scores of the part's queries before the softmax: p->q = scale * q (d x n), then
+   p->s = k' p->q (keys x n), then the bias is added, or scores that the mask or causality hides
+   become minus infinity. False: out of memory. */
 static bool flux__attend_logits(flux__attend_part *p) {
     const flux__attend_job *j = p->j;
     const flux__operand *o = j->o[5];
@@ -116,20 +147,27 @@ static bool flux__attend_logits(flux__attend_part *p) {
     const char *q = flux__attend_at(p, 0, p->q0, &ld);
     flux__set_number(j->cls, scale, j->scale);
     flux__identity(j->cls, FLUX__RED_MAX, none);
-    for (int64_t i = 0; i < p->n; i++) flux__attend_op(j, FLUX__OP_MUL, j->d, p->q + i * j->d * size, q + i * ld * size, scale, 0);
+    for (int64_t i = 0; i < p->n; i++)
+        flux__attend_op(j, FLUX__OP_MUL, j->d, p->q + i * j->d * size, q + i * ld * size, scale, 0);
     q = flux__attend_at(p, 1, 0, &ld);
-    if (!flux__attend_product(j, p->keys, p->n, j->d, q, ld, 1, p->q, 1, j->d, p->s, p->ld, false)) return false;
+    if (!flux__attend_product(j, p->keys, p->n, j->d, q, ld, 1, p->q, 1, j->d, p->s, p->ld, false))
+        return false;
     for (int64_t i = 0; i < p->n && o; i++) {
         char *s = p->s + i * p->ld * size;
-        int64_t at = (p->q0 + i) * o->stride[1] + p->head * o->stride[2] + p->sample * o->stride[3], seen = p->q0 + i + 1;
-        flux__load(j->cls, p->column, o->dtype, j->x[5] + at * (int64_t)flux__dtypes[o->dtype].size, o->stride[0], p->keys);
+        int64_t at = (p->q0 + i) * o->stride[1] + p->head * o->stride[2] + p->sample * o->stride[3],
+                seen = p->q0 + i + 1;
+        flux__load(j->cls, p->column, o->dtype, j->x[5] + at * (int64_t)flux__dtypes[o->dtype].size,
+                   o->stride[0], p->keys);
         if (o->dtype != FLUX_BOOL) flux__attend_op(j, FLUX__OP_ADD, p->keys, s, s, p->column, 1);
-        else flux__loop_run(j->cls, flux__loop_for(j->cls, FLUX__OP_WHERE), p->keys, s, p->column, s, none, 1, 1, 0);
-        if (j->causal && seen < p->keys) flux__copies((size_t)size, p->keys - seen, s + seen * size, 1, none, 0);
+        else flux__loop_run(j->cls, flux__loop_for(j->cls, FLUX__OP_WHERE), p->keys, s, p->column,
+                            s, none, 1, 1, 0);
+        if (j->causal && seen < p->keys)
+            flux__copies((size_t)size, p->keys - seen, s + seen * size, 1, none, 0);
     }
     return true;
 }
 
+/* The number of the job's compute type that is stored at `at`. */
 static double flux__attend_number(const flux__attend_job *j, const char *at) {
     float x;
     double y;
@@ -137,20 +175,28 @@ static double flux__attend_number(const flux__attend_job *j, const char *at) {
     return memcpy(&x, at, sizeof x), (double)x;
 }
 
-/* exp of what the query's maximum leaves of its scores, 0 for what it does not see; their sum. *n: how many numbers that takes. */
-static double flux__attend_exp(const flux__attend_part *p, int64_t i, char *most, bool find, int64_t *n) {
+/* Replaces the scores of query i by exp(score - maximum), 0 for keys that it does not see, and
+   returns their sum. `most`: the query's maximum, which is found first if `find`. *n: the
+   numbers that this takes, whole vectors. A query that sees no key gets zeros and the sum 0. */
+static double flux__attend_exp(const flux__attend_part *p, int64_t i, char *most, bool find,
+                               int64_t *n) {
     const flux__attend_job *j = p->j;
-    int64_t size = j->size, seen = j->causal && !j->o[5] && p->q0 + i < p->keys ? p->q0 + i + 1 : p->keys;
+    int64_t size = j->size, seen = j->causal && !j->o[5] && p->q0 + i < p->keys ? p->q0 + i + 1 :
+        p->keys;
     char *s = p->s + i * p->ld * size, none[8];
     *n = flux__gemm_up(seen, 16);
     flux__identity(j->cls, FLUX__RED_MAX, none);
     for (int64_t at = seen; at < *n; at++) memcpy(s + at * size, none, (size_t)size);
-    double sum = (j->cls == FLUX__F64C ? flux__attend_exp_f64 : flux__section_now()->attend_exp)(*n, s, most, find);
+    double sum = (j->cls == FLUX__F64C ? flux__attend_exp_f64 : flux__section_now()->attend_exp)(*n,
+        s, most, find);
     bool blind = memcmp(most, none, (size_t)size) == 0;
     memset(s + (blind ? 0 : seen * size), 0, (size_t)((p->ld - (blind ? 0 : seen)) * size));
     return blind ? 0 : sum;
 }
 
+/* y = v p for the part's queries. v: dv x keys, p: keys x n, y: dv x n, columns of y heads * dv
+   elements apart. p is divided by its sums only in y. Stores each query's statistics for the
+   gradient. False: out of memory. */
 static bool flux__attend_forward(flux__attend_part *p) {
     const flux__attend_job *j = p->j;
     int64_t size = j->size, ld, wide = j->dv * j->heads, n;
@@ -162,54 +208,79 @@ static bool flux__attend_forward(flux__attend_part *p) {
     }
     const char *v = flux__attend_at(p, 2, 0, &ld);
     char *y = flux__attend_to(p, 0, j->dv, j->queries, p->q0);
-    if (!flux__attend_product(j, j->dv, p->n, p->keys, v, 1, ld, p->s, 1, p->ld, y, wide, false)) return false;
+    if (!flux__attend_product(j, j->dv, p->n, p->keys, v, 1, ld, p->s, 1, p->ld, y, wide, false))
+        return false;
     for (int64_t i = 0; i < p->n; i++, y += wide * size)
-        flux__attend_op(j, FLUX__OP_MUL, j->dv, y, y, flux__attend_stats(p, j->out, p->q0 + i) + size, 0);
+        flux__attend_op(j, FLUX__OP_MUL, j->dv, y, y,
+                        flux__attend_stats(p, j->out, p->q0 + i) + size, 0);
     return true;
 }
 
-/* A query's column of the scores' gradient: p (dp - y'g). */
+/* Makes p->s column i the probabilities p, and p->ds column i the gradient of the scores, p (dp
+   - y'g), where ds held dp. g: the gradient of the query's y, dv numbers. */
 static void flux__attend_column(const flux__attend_part *p, int64_t i, const char *g) {
     const flux__attend_job *j = p->j;
     int64_t size = j->size, n;
     char *ds = p->ds + i * p->ld * size, *most = flux__attend_stats(p, j->x[3], p->q0 + i), sum[8];
-    const char *y = j->x[3] + (p->head * j->dv + (p->sample * j->queries + p->q0 + i) * j->dv * j->heads) * size;
+    const char *y =
+        j->x[3] + (p->head * j->dv + (p->sample * j->queries + p->q0 + i) * j->dv * j->heads) *
+        size;
     flux__attend_exp(p, i, most, false, &n);
     flux__identity(j->cls, FLUX__RED_MAX, sum);
-    bool blind = memcmp(most, sum, (size_t)size) == 0;    /* sees nothing: its scores do not matter */
+    /* it sees no key: its scores have no gradient */
+    bool blind = memcmp(most, sum, (size_t)size) == 0;
     flux__attend_op(j, FLUX__OP_MUL, j->dv, p->column, g, y, 1);
     flux__identity(j->cls, FLUX__RED_SUM, sum);
     flux__reduce(j->cls, FLUX__RED_SUM, sum, p->column, j->dv);
-    (j->cls == FLUX__F64C ? flux__attend_back_f64 : flux__section_now()->attend_back)(n, p->s + i * p->ld * size, ds, flux__attend_number(j, most + size),
-                                                                                       flux__attend_number(j, sum));
+    (j->cls == FLUX__F64C ? flux__attend_back_f64 : flux__section_now()->attend_back)(n,
+        p->s + i * p->ld * size, ds, flux__attend_number(j, most + size),
+        flux__attend_number(j, sum));
     memset(ds + (blind ? 0 : n * size), 0, (size_t)((p->ld - (blind ? 0 : n)) * size));
 }
 
-/* dq of these queries, and their part of dk and dv. */
+/* The gradient of the part's queries: dq (d x n), and what they add to dk (d x keys) and dv (dv
+   x keys); all have columns that are heads * (d or dv) elements apart. dp = v'g, dv += g p', dk
+   += q ds', dq = k ds, with q scaled before and dq scaled after. False: out of memory. */
 static bool flux__attend_backward(flux__attend_part *p) {
     const flux__attend_job *j = p->j;
-    int64_t size = j->size, ldv, ldk, ldg, dk = j->d * j->heads * j->queries * j->batch, dv = dk + j->d * j->heads * j->keys * j->batch;
-    const char *k = flux__attend_at(p, 1, 0, &ldk), *v = flux__attend_at(p, 2, 0, &ldv), *g = flux__attend_at(p, 4, p->q0, &ldg);
+    int64_t size = j->size, ldv, ldk, ldg, dk = j->d * j->heads * j->queries * j->batch,
+            dv = dk + j->d * j->heads * j->keys * j->batch;
+    const char *k = flux__attend_at(p, 1, 0, &ldk), *v = flux__attend_at(p, 2, 0, &ldv),
+               *g = flux__attend_at(p, 4, p->q0, &ldg);
     char scale[8], *dq = flux__attend_to(p, 0, j->d, j->queries, p->q0);
     flux__set_number(j->cls, scale, j->scale);
-    if (!flux__attend_logits(p) || !flux__attend_product(j, p->keys, p->n, j->dv, v, ldv, 1, g, 1, ldg, p->ds, p->ld, false)) return false;
+    if (!flux__attend_logits(p) || !flux__attend_product(j, p->keys, p->n, j->dv, v, ldv, 1, g, 1,
+                                                         ldg, p->ds, p->ld, false)) return false;
     for (int64_t i = 0; i < p->n; i++) flux__attend_column(p, i, g + i * ldg * size);
-    bool sum = p->q0 > 0 || p->keys < j->keys;            /* the first queries may find zeros */
-    bool ok = flux__attend_product(j, j->dv, p->keys, p->n, g, 1, ldg, p->s, p->ld, 1, flux__attend_to(p, dv, j->dv, j->keys, 0), j->dv * j->heads, sum) &&
-              flux__attend_product(j, j->d, p->keys, p->n, p->q, 1, j->d, p->ds, p->ld, 1, flux__attend_to(p, dk, j->d, j->keys, 0), j->d * j->heads, sum) &&
-              flux__attend_product(j, j->d, p->n, p->keys, k, 1, ldk, p->ds, 1, p->ld, dq, j->d * j->heads, false);
-    for (int64_t i = 0; i < p->n && ok; i++, dq += j->d * j->heads * size) flux__attend_op(j, FLUX__OP_MUL, j->d, dq, dq, scale, 0);
+    /* dk and dv hold zeros yet: the first tile stores, if it sees all keys */
+    bool sum = p->q0 > 0 || p->keys < j->keys;
+    bool ok = flux__attend_product(j, j->dv, p->keys, p->n, g, 1, ldg, p->s, p->ld, 1,
+                                   flux__attend_to(p, dv, j->dv, j->keys, 0), j->dv * j->heads,
+                                   sum) &&
+              flux__attend_product(j, j->d, p->keys, p->n, p->q, 1, j->d, p->ds, p->ld, 1,
+                                   flux__attend_to(p, dk, j->d, j->keys, 0), j->d * j->heads,
+                                   sum) &&
+              flux__attend_product(j, j->d, p->n, p->keys, k, 1, ldk, p->ds, 1, p->ld, dq,
+                                   j->d * j->heads, false);
+    for (int64_t i = 0; i < p->n && ok; i++, dq += j->d * j->heads * size)
+        flux__attend_op(j, FLUX__OP_MUL, j->d, dq, dq, scale, 0);
     return ok;
 }
 
-/* One tile of queries of one head and sample; in the gradients all of them, one after the other, so that sums have an order. */
+/* Runs one task: one tile of queries of one head and sample; in the gradient all tiles of it
+   one after the other, so that the sums for dk and dv have one order. Takes the scratch memory
+   of the part. */
 static void flux__attend_task(void *ctx, int64_t task) {
     flux__attend_job *j = (flux__attend_job *)ctx;
     bool back = j->o[4] != NULL, ok = true;
-    int64_t tiles = (j->queries + j->tile - 1) / j->tile, from = back ? 0 : task % tiles, to = back ? tiles : from + 1, unit = back ? task : task / tiles;
-    int64_t ld = flux__gemm_up(j->keys, 16), column = ld > j->dv ? ld : j->dv, scores = j->tile * ld;
-    int64_t queries = flux__gemm_up(j->tile * j->d, 16), room = queries + scores * (back ? 2 : 1) + column;
-    flux__attend_part p = { j, unit % j->heads, unit / j->heads, 0, 0, 0, 0, NULL, NULL, NULL, NULL };
+    int64_t tiles = (j->queries + j->tile - 1) / j->tile, from = back ? 0 : task % tiles,
+            to = back ? tiles : from + 1, unit = back ? task : task / tiles;
+    int64_t ld = flux__gemm_up(j->keys, 16), column = ld > j->dv ? ld : j->dv,
+            scores = j->tile * ld;
+    int64_t queries = flux__gemm_up(j->tile * j->d, 16),
+            room = queries + scores * (back ? 2 : 1) + column;
+    flux__attend_part p = { j, unit % j->heads, unit / j->heads, 0, 0, 0, 0, NULL, NULL, NULL,
+                            NULL };
     p.s = (char *)flux__scratch((size_t)(room * j->size));
     p.ds = p.s ? p.s + (back ? scores * j->size : 0) : NULL;
     p.q = p.s ? p.ds + scores * j->size : NULL;
@@ -225,6 +296,8 @@ static void flux__attend_task(void *ctx, int64_t task) {
     flux__scratch_done(p.s);
 }
 
+/* Runs an attention kernel, forward or gradient: fills the job from the kernel's operands and
+   shares its tasks out to the threads. Returns 0, or -1 with an error recorded. */
 static int flux__run_attend(flux__run *run, flux__kernel *k) {
     flux_tensor *t = run->g->node[k->node];
     bool back = t->arg.i[2] != 0, extra = k->noperand > (back ? 5 : 3);
@@ -241,40 +314,52 @@ static int flux__run_attend(flux__run *run, flux__kernel *k) {
     j.d = j.o[0]->shape.dim[0] / j.heads, j.dv = j.o[2]->shape.dim[0] / j.heads;
     j.queries = j.o[0]->shape.dim[1], j.keys = j.o[1]->shape.dim[1], j.batch = j.o[0]->shape.dim[2];
     j.scale = 1 / sqrt((double)j.d);
-    j.tile = FLUX__ATTEND_TILE / j.keys < 16 ? 16 : FLUX__ATTEND_TILE / j.keys > 64 ? 64 : FLUX__ATTEND_TILE / j.keys;
-    if (back) memset(j.out + t->in[0]->dim[0] * j.queries * j.batch * j.size, 0, (size_t)((j.d + j.dv) * j.heads * j.keys * j.batch * j.size));
-    flux__parallel(j.heads * j.batch * (back ? 1 : (j.queries + j.tile - 1) / j.tile), flux__attend_task, &j);
+    j.tile = FLUX__ATTEND_TILE / j.keys < 16 ? 16 : FLUX__ATTEND_TILE / j.keys > 64 ? 64 :
+        FLUX__ATTEND_TILE / j.keys;
+    if (back)
+        memset(j.out + t->in[0]->dim[0] * j.queries * j.batch * j.size, 0,
+               (size_t)((j.d + j.dv) * j.heads * j.keys * j.batch * j.size));
+    flux__parallel(j.heads * j.batch * (back ? 1 : (j.queries + j.tile - 1) / j.tile),
+                   flux__attend_task, &j);
     if (!j.failed) return 0;
     flux__fail("out of memory: a worker's scratch for attention");
     return -1;
 }
 
+/* Raises *bytes to n if it is less. */
 static void flux__at_least(size_t *bytes, int64_t n) {
     if (*bytes < (size_t)n) *bytes = (size_t)n;
 }
 
-/* Half formats as f32 (0: the first operand, 1: the second, or a sum), and the parts of split reductions (2). */
+/* Raises bytes[0 ... 2] to what this kernel needs of the run's extra memory: [0] and [1] for
+   operands of half formats as f32 (or, for a spread, its operand and its sum), [2] for the
+   parts of split reductions. */
 static void flux__kernel_extra(const flux__run *r, const flux__kernel *k, size_t *bytes) {
     const flux__cpu *c = (const flux__cpu *)k->ready;
-    if (k->drop) return;                  /* another back end's */
-    if (k->kind == FLUX__K_FUSED && c->splits > 1) flux__at_least(&bytes[2], (int64_t)(c->splits + 1) * c->nreduce * 2 * c->outer * 8);
+    if (k->drop) return;                  /* a kernel of another back end */
+    if (k->kind == FLUX__K_FUSED && c->splits > 1)
+        flux__at_least(&bytes[2], (int64_t)(c->splits + 1) * c->nreduce * 2 * c->outer * 8);
     for (int i = 0; i < 2 && k->kind == FLUX__K_MATMUL; i++)
-        if (flux__is_half(k->operand[i].dtype)) flux__at_least(&bytes[i], flux__count(&k->operand[i].shape) * 4);
+        if (flux__is_half(k->operand[i].dtype))
+            flux__at_least(&bytes[i], flux__count(&k->operand[i].shape) * 4);
     if (k->kind == FLUX__K_SPREAD && flux__is_half(k->operand[0].dtype)) {
         flux__at_least(&bytes[0], flux__count(&k->operand[0].shape) * 4);
         flux__at_least(&bytes[1], flux__size(r->g->node[k->node]) * 4);
     }
 }
 
-/* Finds this thread's memory for the largest of the plan's programs. */
+/* Takes this thread's scratch memory for the largest fused kernel or product of the plan.
+   False: out of memory. */
 static bool flux__kernels_prepare(const flux__plan *plan) {
     size_t most = 0;
     for (int k = 0; k < plan->nkernel; k++)
         if (plan->kernel[k].kind <= FLUX__K_MATMUL && !plan->kernel[k].drop)
-            flux__at_least(&most, (int64_t)flux__memory_bytes(&plan->kernel[k], (const flux__cpu *)plan->kernel[k].ready) + 64);
+            flux__at_least(&most, (int64_t)flux__memory_bytes(&plan->kernel[k],
+                    (const flux__cpu *)plan->kernel[k].ready) + 64);
     return most == 0 || flux__kernel_memory(most) != NULL;
 }
 
+/* Runs one kernel on the CPU. */
 static int flux__kernel_run(flux__run *r, flux__kernel *k) {
     switch (k->kind) {
     case FLUX__K_FUSED: return flux__run_fused(r, k);
@@ -287,12 +372,15 @@ static int flux__kernel_run(flux__run *r, flux__kernel *k) {
     }
 }
 
-/* A row of n kernels; gives how many of them were done or, on a device, started. On a CPU they round to the nearest, and a result
-   that is too small for a normal number is 0 (FLUX__FLUSH), whatever the caller's arithmetic does, which is left as it was: the
-   moments of a weight whose gradient stays 0 would end as such numbers, as exponentials do, and slow everything down. */
+/* Runs kernels k[0] ... k[n-1], or the first of them, and returns how many were done or, on a
+   device, started. On the CPU kernels round to nearest, and results below the smallest normal
+   number become 0 (FLUX__FLUSH), whatever the caller's floating-point mode is, which is
+   restored: the moments of a weight whose gradient stays 0 would end as denormals, as
+   exponentials do, and slow everything down. */
 static int flux__kernels_run(flux__run *r, flux__kernel *k, int n) {
     if (k->drop) return flux__backend_of(k->device.backend)->run(r, k, n);
-    const unsigned mode = flux__float_mode(), ours = (mode & ~(unsigned)FLUX__ROUNDING) | FLUX__FLUSH;
+    const unsigned mode = flux__float_mode(),
+                   ours = (mode & ~(unsigned)FLUX__ROUNDING) | FLUX__FLUSH;
     if (mode != ours) flux__set_float_mode(ours);
     int rc = flux__kernel_run(r, k);
     if (mode != ours) flux__set_float_mode(mode);

@@ -34,25 +34,36 @@ typedef struct flux__block_run {          /* one thread's view of a running kern
     flux__run *run;
     flux__kernel *k;
     flux__cpu *c;
-    char *memory;                         /* registers, then the reductions' results and indices */
-    void **at;                            /* by value: where its numbers are now */
-    uint8_t *walk;                        /* by value: 1, or 0 where one number serves all */
-    int64_t *held;                        /* by value: of a load that may be the same again, which block its register has; or 0 */
-    int64_t o0, w, r0, rt;                /* the block: outer points from o0, w of them (in each segment); reduced ones */
-    int64_t r_start, r_end;               /* the reduced points that the phase runs over */
-    int64_t segments, segment_step;       /* a product's block is several columns: w points each, so far apart */
+    /* registers, a scratch register, a register a reduction (the best of an argmax, counts),
+       then flux__sums */
+    char *memory;
+    void **at;                            /* by value: where its elements are now */
+    uint8_t *walk;  /* by value: 1: an element a point, 0: one number for all points */
+    int64_t *held;  /* by value: which block a hoisted load's register holds, or 0 */
+    /* the block: outer points from o0, w in each segment; reduced points from r0, rt of them */
+    int64_t o0, w, r0, rt;
+    int64_t r_start, r_end;               /* the reduced points over which the phase runs */
+    /* a block of a product: so many columns, w points each, segment_step points apart */
+    int64_t segments, segment_step;
+    /* a product's finished block: product_rows rows, columns product_ld elements apart */
     const char *product;
     int64_t product_rows, product_ld;
-    bool fresh;                           /* the first reduced block of a pass: accumulators start */
-    bool part;                            /* of a split reduction: what outer points have is stored once, in the end */
+    bool fresh;  /* first block of a pass over the reduced points: accumulators start */
+    bool part;  /* part of a split reduction: outer values are stored once, at the end */
     int phase;
 } flux__block_run;
 
-static char *flux__reg(flux__block_run *b, int reg) { return b->memory + (size_t)reg * (size_t)b->c->tile * (size_t)b->c->width; }
-/* Behind the registers: where sum number `reduction` adds up its chunks, a double each, and behind these its slots; and the numbers. */
-static char *flux__sums(flux__block_run *b, int reduction) { return flux__reg(b, b->c->nreg + 1 + b->c->nreduce) + (size_t)reduction * b->c->sum_bytes; }
+static char *flux__reg(flux__block_run *b, int reg) {
+    return b->memory + (size_t)reg * (size_t)b->c->tile * (size_t)b->c->width;
+}
+/* Behind the registers: for each reduction w doubles, in which it adds up its chunks, then its
+   slots; behind these the numbers. */
+static char *flux__sums(flux__block_run *b, int reduction) {
+    return flux__reg(b, b->c->nreg + 1 + b->c->nreduce) + (size_t)reduction * b->c->sum_bytes;
+}
 static char *flux__numbers_at(flux__block_run *b) { return flux__sums(b, b->c->nreduce); }
 
+/* The number of elements of a value in the block. */
 static int64_t flux__block_count(const flux__block_run *b, const flux__value *v) {
     int64_t outer = b->w * b->segments;
     return v->outer ? outer : outer * b->rt;
@@ -60,8 +71,10 @@ static int64_t flux__block_count(const flux__block_run *b, const flux__value *v)
 
 typedef void (*flux__run_fn)(void *ctx, int64_t offset, int64_t step, int64_t at, int64_t n);
 
-/* Calls fn for each run of points that lie evenly: the flat range [f0, f0 + n) of axes, to block positions from at on. */
-static void flux__each_run(const flux__axes *x, int64_t base, int64_t f0, int64_t n, int64_t at, flux__run_fn fn, void *ctx) {
+/* Calls fn for each run of evenly spaced points in the flat range [f0, f0 + n) of x, with the
+   run's offset (base added), step and length, and its position in the block, counted from `at`. */
+static void flux__each_run(const flux__axes *x, int64_t base, int64_t f0, int64_t n, int64_t at,
+                           flux__run_fn fn, void *ctx) {
     int64_t pos[FLUX_MAX_DIMS];
     for (int d = 0; d < x->nd; d++) {
         pos[d] = d + 1 < x->nd ? f0 % x->dim[d] : f0;
@@ -81,15 +94,20 @@ static void flux__each_run(const flux__axes *x, int64_t base, int64_t f0, int64_
     }
 }
 
-/* Whether a block's rows follow each other like the numbers of one: then they are one run. */
-static bool flux__rows_follow(const flux__block_run *b, const flux__axes *out, const flux__axes *in, int64_t o0) {
-    return in->nd == 1 && b->rt == b->c->inner && out->step[0] == in->step[0] * b->rt && (out->nd == 1 || o0 % out->dim[0] + b->w <= out->dim[0]);
+/* Whether the rows of a block, which begin at outer point o0, follow each other evenly in
+   memory: then they are one run. */
+static bool flux__rows_follow(const flux__block_run *b, const flux__axes *out, const flux__axes *in,
+                              int64_t o0) {
+    return in->nd == 1 && b->rt == b->c->inner && out->step[0] == in->step[0] * b->rt &&
+           (out->nd == 1 || o0 % out->dim[0] + b->w <= out->dim[0]);
 }
 
-/* All runs of a value's block: along the points that lie together, for each of the others. */
+/* Calls fn for all runs of a value's block: along the contiguous points, for each of the
+   others. */
 static void flux__each_run_of(flux__block_run *b, int i, flux__run_fn fn, void *ctx) {
     const flux__value *v = &b->k->value[i];
-    const flux__axes *out = &b->c->outer_axes[b->c->axes_at[i]], *in = &b->c->inner_axes[b->c->axes_at[i]];
+    const flux__axes *out = &b->c->outer_axes[b->c->axes_at[i]],
+                     *in = &b->c->inner_axes[b->c->axes_at[i]];
     int64_t base = flux__is_source(v) ? b->k->operand[v->operand].offset : 0, at = 0;
     for (int64_t s = 0; s < b->segments; s++) {
         int64_t o0 = b->o0 + s * b->segment_step;
@@ -97,23 +115,32 @@ static void flux__each_run_of(flux__block_run *b, int i, flux__run_fn fn, void *
             flux__each_run(out, base, o0, b->w, at, fn, ctx);
             at += b->w;
         } else if (b->c->inner_first && flux__rows_follow(b, out, in, o0)) {
-            fn(ctx, base + flux__axes_at(out, o0) + flux__axes_at(in, b->r0), in->step[0], at, b->w * b->rt);
+            fn(ctx, base + flux__axes_at(out, o0) + flux__axes_at(in, b->r0), in->step[0], at,
+               b->w * b->rt);
             at += b->w * b->rt;
         } else if (b->c->inner_first)
-            for (int64_t o = 0; o < b->w; o++, at += b->rt) flux__each_run(in, base + flux__axes_at(out, o0 + o), b->r0, b->rt, at, fn, ctx);
+            for (int64_t o = 0; o < b->w; o++, at += b->rt)
+                flux__each_run(in, base + flux__axes_at(out, o0 + o), b->r0, b->rt, at, fn, ctx);
         else
-            for (int64_t r = 0; r < b->rt; r++, at += b->w) flux__each_run(out, base + flux__axes_at(in, b->r0 + r), o0, b->w, at, fn, ctx);
+            for (int64_t r = 0; r < b->rt; r++, at += b->w)
+                flux__each_run(out, base + flux__axes_at(in, b->r0 + r), o0, b->w, at, fn, ctx);
     }
 }
 
-/* If the whole block lies in order in memory: where, else NULL (dtype must be its class's own, but for rows of bools). */
+/* The address of value i's block in a tensor at `memory`, if the block is contiguous there in
+   the order of a register and in the compute type's own dtype (or is rows of bools that are
+   counted); else NULL. */
 static FLUX__O2 char *flux__in_place(flux__block_run *b, int i, char *memory, int dtype) {
     const flux__value *v = &b->k->value[i];
-    const flux__axes *out = &b->c->outer_axes[b->c->axes_at[i]], *in = &b->c->inner_axes[b->c->axes_at[i]];
+    const flux__axes *out = &b->c->outer_axes[b->c->axes_at[i]],
+                     *in = &b->c->inner_axes[b->c->axes_at[i]];
     bool o_run = out->nd == 1 || b->o0 % out->dim[0] + b->w * b->segments <= out->dim[0];
     bool r_run = in->nd == 1 || v->outer || b->r0 % in->dim[0] + b->rt <= in->dim[0];
-    if ((flux__own_dtype[v->cls] != dtype && !(v->kind == FLUX__V_LOAD && b->c->truth[i] && b->c->inner_first)) || !o_run || !r_run) return NULL;
-    int64_t outer = b->w * b->segments, base = flux__is_source(v) ? b->k->operand[v->operand].offset : 0;
+    if ((flux__own_dtype[v->cls] != dtype &&
+         !(v->kind == FLUX__V_LOAD && b->c->truth[i] && b->c->inner_first)) || !o_run || !r_run)
+        return NULL;
+    int64_t outer = b->w * b->segments,
+            base = flux__is_source(v) ? b->k->operand[v->operand].offset : 0;
     if (b->segments > 1 && b->segment_step != b->w) return NULL;
     bool o_ok = outer == 1, r_ok = v->outer || b->rt == 1;
     if (b->c->inner_first) {
@@ -128,16 +155,23 @@ static FLUX__O2 char *flux__in_place(flux__block_run *b, int i, char *memory, in
     return memory + (size_t)at * flux__dtypes[dtype].size;
 }
 
-typedef struct flux__transfer { const char *src; char *dst; int cls, dtype; size_t wide, narrow; } flux__transfer;
+typedef struct flux__transfer {
+    const char *src;
+    char *dst;
+    int cls, dtype;
+    size_t wide, narrow;
+} flux__transfer;
 
 static void flux__load_run(void *ctx, int64_t offset, int64_t step, int64_t at, int64_t n) {
     flux__transfer *t = (flux__transfer *)ctx;
-    flux__load(t->cls, t->dst + (size_t)at * t->wide, t->dtype, t->src + (ptrdiff_t)offset * (ptrdiff_t)t->narrow, step, n);
+    flux__load(t->cls, t->dst + (size_t)at * t->wide, t->dtype,
+               t->src + (ptrdiff_t)offset * (ptrdiff_t)t->narrow, step, n);
 }
 
 static void flux__store_run(void *ctx, int64_t offset, int64_t step, int64_t at, int64_t n) {
     flux__transfer *t = (flux__transfer *)ctx;
-    flux__store(t->dtype, t->dst + (ptrdiff_t)offset * (ptrdiff_t)t->narrow, step, t->cls, t->src + (size_t)at * t->wide, n);
+    flux__store(t->dtype, t->dst + (ptrdiff_t)offset * (ptrdiff_t)t->narrow, step, t->cls,
+                t->src + (size_t)at * t->wide, n);
 }
 
 static void flux__index_run(void *ctx, int64_t offset, int64_t step, int64_t at, int64_t n) {
@@ -145,35 +179,47 @@ static void flux__index_run(void *ctx, int64_t offset, int64_t step, int64_t at,
     for (int64_t i = 0; i < n; i++) out[i] = offset + i * step;
 }
 
-/* Of a large tensor that is summed up the next block, most likely behind this one, comes to the second cache meanwhile: a block is a
-   page or less, and the processor's own look-ahead begins anew with each. Where results are stored too, that is slower. */
+/* Prefetches the next block of a large operand of a reduction, most likely behind this one,
+   into the second-level cache: a block is a page or less, and the processor's own prefetcher
+   begins anew with each. Not in kernels without a reduction, nor in those with softmax-like
+   rows: they store results too, and there it is slower. */
 static void flux__fetch_ahead(const flux__block_run *b, int i, const char *there) {
     const flux__value *v = &b->k->value[i];
-    const int64_t size = b->c->truth[i] ? 1 : (int64_t)flux__class_size[v->cls], bytes = flux__block_count(b, v) * size;
+    const int64_t size = b->c->truth[i] ? 1 : (int64_t)flux__class_size[v->cls],
+                  bytes = flux__block_count(b, v) * size;
     if (!b->k->reduced || b->c->rows.first >= 0 || b->c->outer * b->c->inner < FLUX__LARGE) return;
-    if (!b->c->inner_first && !v->outer && b->r0 + b->rt < b->c->inner) there += b->c->inner_axes[b->c->axes_at[i]].step[0] * b->rt * size;
-    else there += bytes - (b->c->inner_first ? 0 : b->c->inner_axes[b->c->axes_at[i]].step[0] * b->r0 * size);
+    if (!b->c->inner_first && !v->outer && b->r0 + b->rt < b->c->inner)
+        there += b->c->inner_axes[b->c->axes_at[i]].step[0] * b->rt * size;
+    else there += bytes - (b->c->inner_first ? 0 :
+                           b->c->inner_axes[b->c->axes_at[i]].step[0] * b->r0 * size);
     for (int64_t at = 0; at < bytes; at += 64) FLUX__PREFETCH_LATER(there + at)
 }
 
-/* Each of so many numbers n times. */
+/* Repeats each of `numbers` elements n times: out[i * n ...] = in[i]. */
 static void flux__each_times(char *out, const char *in, size_t size, int64_t n, int64_t numbers) {
-    int64_t quick = size == 4 && n >= 4 && n < 16 && numbers > 4 ? numbers - 4 : 0;      /* four have the 16 numbers that are written past one */
+    /* flux__spread_rows may write 16 floats past the end: the last four elements, 16 or more
+       outputs, are left to the plain loop */
+    int64_t quick = size == 4 && n >= 4 && n < 16 && numbers > 4 ? numbers - 4 : 0;
     flux__spread_rows((float *)(void *)out, (const float *)(const void *)in, n, quick);
-    for (int64_t i = quick; i < numbers; i++) flux__fill(out + (size_t)(i * n) * size, in + (size_t)i * size, size, (size_t)n);
+    for (int64_t i = quick; i < numbers; i++)
+        flux__fill(out + (size_t)(i * n) * size, in + (size_t)i * size, size, (size_t)n);
 }
+/* Copies a row of so many bytes n times; the first copy may be the row itself. */
 static void flux__row_times(char *out, const char *row, size_t bytes, int64_t n) {
     for (int64_t r = 0; r < n; r++, out += bytes)
         if (out != row) memcpy(out, row, bytes);
 }
 
-/* A block's rows that are all the same, or one number each, are read once. */
+/* Loads a block whose rows are all the same, or each of one repeated number, and reads these
+   once. False: it is no such block, nothing is done. */
 static bool flux__load_repeated(flux__block_run *b, int i, flux__transfer t) {
     const flux__value *v = &b->k->value[i];
     const bool first = b->c->inner_first;
-    const flux__axes *out = &b->c->outer_axes[b->c->axes_at[i]], *in = &b->c->inner_axes[b->c->axes_at[i]];
+    const flux__axes *out = &b->c->outer_axes[b->c->axes_at[i]],
+                     *in = &b->c->inner_axes[b->c->axes_at[i]];
     const flux__axes *along = first ? in : out, *down = first ? out : in;
-    const int64_t n = first ? b->rt : b->w, rows = first ? b->w : b->rt, base = flux__is_source(v) ? b->k->operand[v->operand].offset : 0;
+    const int64_t n = first ? b->rt : b->w, rows = first ? b->w : b->rt,
+                  base = flux__is_source(v) ? b->k->operand[v->operand].offset : 0;
     if (v->outer || b->segments > 1 || rows == 1) return false;
     if (down->nd == 1 && down->step[0] == 0) {
         flux__each_run(along, base, first ? b->r0 : b->o0, n, 0, flux__load_run, &t);
@@ -187,35 +233,45 @@ static bool flux__load_repeated(flux__block_run *b, int i, flux__transfer t) {
     return true;
 }
 
-/* Whether the register has this block already. */
+/* Whether the register of a hoisted load holds this block already; if not, notes that it will. */
 static bool flux__is_held(flux__block_run *b, int i) {
     const flux__axes *out = &b->c->outer_axes[b->c->axes_at[i]];
     if (!b->c->again[i]) return false;
-    const int64_t period = out->nd == 1 ? 1 : out->dim[0], is = (b->o0 % period) << 40 | b->w << 20 | b->segments;
+    const int64_t period = out->nd == 1 ? 1 : out->dim[0],
+                  is = (b->o0 % period) << 40 | b->w << 20 | b->segments;
     if (b->segments > 1 && b->segment_step % period) return false;
     if (b->held[i] == is) return true;
     b->held[i] = is;
     return false;
 }
 
-/* Words that follow each other in memory across a block are turned on the way. */
+/* Loads a block that is contiguous in memory across its rows by transposing it. False: it is no
+   such block, nothing is done. */
 static bool flux__load_turned(flux__block_run *b, int i, const flux__transfer *t) {
     const flux__value *v = &b->k->value[i];
-    const flux__axes *out = &b->c->outer_axes[b->c->axes_at[i]], *in = &b->c->inner_axes[b->c->axes_at[i]];
+    const flux__axes *out = &b->c->outer_axes[b->c->axes_at[i]],
+                     *in = &b->c->inner_axes[b->c->axes_at[i]];
     const flux__axes *along = b->c->inner_first ? in : out, *across = b->c->inner_first ? out : in;
-    const int64_t base = flux__is_source(v) ? b->k->operand[v->operand].offset : 0, rows = b->c->inner_first ? b->rt : b->w;
-    if (v->outer || b->segments > 1 || t->narrow != t->wide || across->step[0] != 1 || rows == 1 || b->w * b->rt == rows) return false;
-    if ((out->nd > 1 && b->o0 % out->dim[0] + b->w > out->dim[0]) || (in->nd > 1 && b->r0 % in->dim[0] + b->rt > in->dim[0])) return false;
-    flux__gemm_copy((int64_t)t->wide, t->src + (base + flux__axes_at(out, b->o0) + flux__axes_at(in, b->r0)) * (int64_t)t->narrow, along->step[0], 1, t->dst,
-                    rows, rows, b->w * b->rt / rows);
+    const int64_t base = flux__is_source(v) ? b->k->operand[v->operand].offset : 0,
+                  rows = b->c->inner_first ? b->rt : b->w;
+    if (v->outer || b->segments > 1 || t->narrow != t->wide || across->step[0] != 1 || rows == 1 ||
+        b->w * b->rt == rows) return false;
+    if ((out->nd > 1 && b->o0 % out->dim[0] + b->w > out->dim[0]) ||
+        (in->nd > 1 && b->r0 % in->dim[0] + b->rt > in->dim[0])) return false;
+    flux__gemm_copy((int64_t)t->wide, t->src +
+                    (base + flux__axes_at(out, b->o0) + flux__axes_at(in, b->r0)) *
+                    (int64_t)t->narrow, along->step[0], 1, t->dst, rows, rows, b->w * b->rt / rows);
     return true;
 }
 
+/* Runs a load, or reads again what an earlier phase has stored: in place if the block is
+   contiguous there, else into the register. */
 static void flux__do_load(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
-    bool own = v->kind != FLUX__V_LOAD;   /* stored by an earlier phase */
+    bool own = v->kind != FLUX__V_LOAD;   /* a value that an earlier phase has stored */
     int dtype = own ? v->dtype : b->k->operand[v->operand].dtype;
-    char *src = (char *)b->run->ptr[own ? v->out : b->k->operand[v->operand].src], *there = flux__in_place(b, i, src, dtype);
+    char *src = (char *)b->run->ptr[own ? v->out : b->k->operand[v->operand].src],
+         *there = flux__in_place(b, i, src, dtype);
     b->walk[i] = 1;
     b->at[i] = there ? there : (void *)flux__reg(b, b->c->reg[i]);
     if (there) {
@@ -223,10 +279,13 @@ static void flux__do_load(flux__block_run *b, int i) {
         return;
     }
     if (flux__is_held(b, i)) return;
-    flux__transfer t = { src, (char *)b->at[i], v->cls, dtype, flux__class_size[v->cls], flux__dtypes[dtype].size };
-    if (!flux__load_turned(b, i, &t) && !flux__load_repeated(b, i, t)) flux__each_run_of(b, i, flux__load_run, &t);
+    flux__transfer t = { src, (char *)b->at[i], v->cls, dtype, flux__class_size[v->cls],
+                         flux__dtypes[dtype].size };
+    if (!flux__load_turned(b, i, &t) && !flux__load_repeated(b, i, t))
+        flux__each_run_of(b, i, flux__load_run, &t);
 }
 
+/* Stores a value's block in its tensor, unless it was written there. */
 static void flux__do_store(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     char *dst = (char *)b->run->ptr[v->out];
@@ -238,15 +297,17 @@ static void flux__do_store(flux__block_run *b, int i) {
         return;
     }
     const char *src = (const char *)b->at[i];
-    if (!b->walk[i]) {                    /* one number for all */
+    if (!b->walk[i]) {                    /* one number for all points */
         char *fill = flux__reg(b, b->c->nreg);
         flux__load(v->cls, fill, flux__own_dtype[v->cls], src, 0, n);
         src = fill;
     }
-    flux__transfer t = { src, dst, v->cls, v->dtype, flux__class_size[v->cls], flux__dtypes[v->dtype].size };
+    flux__transfer t = { src, dst, v->cls, v->dtype, flux__class_size[v->cls],
+                         flux__dtypes[v->dtype].size };
     flux__each_run_of(b, i, flux__store_run, &t);
 }
 
+/* The value of a number: a literal, or that of a node's operand, read anew at each run. */
 static double flux__number_value(const flux__graph *g, const flux__value *v) {
     if (v->op == 1) return v->node;       /* a literal */
     flux_tensor *user = g->node[v->node >> 8];
@@ -254,11 +315,12 @@ static double flux__number_value(const flux__graph *g, const flux__value *v) {
     return flux__base(user->in[v->node & 255])->arg.num;
 }
 
-/* The float32 nearest to x. Kernels run where a conversion makes 0 of what is below the smallest normal number; a number that a
-   program gives is no result, and is kept: such a float's bits count 2^-149. */
+/* The float32 nearest to x. Kernels run in a mode in which a conversion makes 0 of what is
+   below the smallest normal number; but a number that a program gives is no result, and is
+   kept: such a float's bits are a count of 2^-149. */
 static float flux__float_of(double x) {
     if (x == 0 || !(fabs(x) < (double)FLT_MIN)) return (float)x;
-    const double even = 6755399441055744.0;      /* 1.5 2^52: beside it a double has no fraction */
+    const double even = 6755399441055744.0;  /* 1.5 2^52: a double of this size has no fraction */
     const double count = ldexp(fabs(x), 149) + even;
     const uint32_t bits = (uint32_t)(count - even) | (x < 0 ? UINT32_C(1) << 31 : 0);
     float f;
@@ -266,6 +328,7 @@ static float flux__float_of(double x) {
     return f;
 }
 
+/* Stores x as one number of a compute type. */
 static void flux__set_number(int cls, void *out, double x) {
     if (cls == FLUX__F32C) {
         *(float *)out = flux__float_of(x);
@@ -276,6 +339,7 @@ static void flux__set_number(int cls, void *out, double x) {
     flux__convert(cls, out, FLUX__F64C, d, 1);
 }
 
+/* Makes a block of random numbers from the flat indices of its points. */
 static void flux__do_random(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     const flux_tensor *t = b->run->g->node[v->node];
@@ -283,56 +347,68 @@ static void flux__do_random(flux__block_run *b, int i) {
     flux__each_run_of(b, i, flux__index_run, index);
     b->walk[i] = 1;
     b->at[i] = flux__reg(b, b->c->reg[i]);
-    flux__philox(t->arg.u[0], t->arg.u[1], index, flux__block_count(b, v), (float *)b->at[i], (int)t->arg.u[2]);
+    flux__philox(t->arg.u[0], t->arg.u[1], index, flux__block_count(b, v), (float *)b->at[i],
+                 (int)t->arg.u[2]);
 }
 
-/* An outer value spread over the block's reduced points, for inner ones to use. */
+/* Broadcasts an outer value over the block's reduced points, into its expansion register, for
+   inner lines to use. */
 static void flux__expand_value(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     const int64_t outer = b->w * b->segments;
     char *out = flux__reg(b, b->c->expand_reg[i]);
     if (outer == 1 || b->rt == 1) return;
-    if (b->c->inner_first) flux__each_times(out, (const char *)b->at[i], flux__class_size[v->cls], b->rt, outer);
-    else flux__row_times(out, (const char *)b->at[i], (size_t)outer * flux__class_size[v->cls], b->rt);
+    if (b->c->inner_first)
+        flux__each_times(out, (const char *)b->at[i], flux__class_size[v->cls], b->rt, outer);
+    else flux__row_times(out, (const char *)b->at[i], (size_t)outer * flux__class_size[v->cls],
+                         b->rt);
 }
 
-/* Where an inner line finds operand x, and whether it walks there. */
+/* Where a line finds operand x: returns the address, and *walk: 1: an element a point, 0: one
+   number for all points. */
 static const void *flux__operand_at(flux__block_run *b, const flux__value *user, int x, int *walk) {
     const flux__value *v = &b->k->value[x];
     *walk = b->walk[x];
-    if (!v->outer || v->kind == FLUX__V_NUMBER || (user->outer && !flux__reducing(user))) return b->at[x];
+    if (!v->outer || v->kind == FLUX__V_NUMBER || (user->outer && !flux__reducing(user)))
+        return b->at[x];
     if (b->w * b->segments == 1) *walk = 0;
     else if (b->rt != 1) return flux__reg(b, b->c->expand_reg[x]);
     return b->at[x];
 }
 
-/* Joins rows of n numbers to acc: as many rows at a time as make a run of whole vectors, then half of these to the other half. What
-   is in `room` may be read and written up to a whole vector. */
-static void flux__do_reduce_columns(int cls, int red, char *acc, const char *x, int64_t n, int64_t rows, char *room) {
+/* acc = acc op x for rows of n numbers, joined column by column: as many rows at a time as make
+   a run of whole vectors, then half of these with the other half. `room`: scratch memory that
+   may be read and written up to a whole vector. */
+static void flux__do_reduce_columns(int cls, int red, char *acc, const char *x, int64_t n,
+                                    int64_t rows, char *room) {
     const int64_t row = n * (int64_t)flux__class_size[cls];
     int64_t many = 1, r;
     if (rows <= 0) return;
     while (2 * many <= rows && (many * n < 256 || many * n % 16)) many *= 2;
-    for (r = many; r + many <= rows; r += many) flux__join(cls, red, room, r == many ? x : room, x + r * row, many * n);
+    for (r = many; r + many <= rows; r += many)
+        flux__join(cls, red, room, r == many ? x : room, x + r * row, many * n);
     for (int64_t i = r; i < rows; i++) flux__accumulate(cls, red, acc, x + i * row, n);
     if (r > many) x = room;
     for (int64_t half = many / 2; half > 0; half /= 2, x = room)
-        flux__join(cls, red, room, x, x + half * row, x == room ? flux__gemm_up(half * n, 16) : half * n);
+        flux__join(cls, red, room, x, x + half * row,
+                   x == room ? flux__gemm_up(half * n, 16) : half * n);
     flux__accumulate(cls, red, acc, x, x == room ? flux__gemm_up(n, 16) : n);
 }
 
-/* acc = acc op x, of the block's rows or columns: of integers, whose order does not matter */
+/* acc = acc op x for the block's rows or columns of integers, whose order does not matter. */
 static void flux__reduce_block(flux__block_run *b, int cls, int red, char *acc, const char *x) {
     if (b->c->inner_first) flux__reduce_rows(cls, red, acc, x, b->rt, b->w);
     else flux__do_reduce_columns(cls, red, acc, x, b->w, b->rt, flux__reg(b, b->c->nreg));
 }
 
-/* Whether chunks are added up in double. */
+/* Whether the chunks of a reduction are added up in double. */
 static FLUX__INLINE bool flux__is_wide(const flux__cpu *c, const flux__value *v) {
-    return v->kind == FLUX__V_REDUCE && v->cls == FLUX__F32C && v->op == FLUX__RED_SUM && c->inner > c->order.chunk;
+    return v->kind == FLUX__V_REDUCE && v->cls == FLUX__F32C && v->op == FLUX__RED_SUM &&
+           c->inner > c->order.chunk;
 }
 
-/* A block's rows of floating numbers: they are a chunk each, or whole with all their chunks, or the next chunk of one. */
+/* Joins a block's rows of floating-point numbers to acc. A block holds rows of one chunk each,
+   or whole rows with all their chunks (resident), or the next chunks of some rows. */
 static void flux__join_rows(flux__block_run *b, int i, int cls, int red, char *acc, const char *x) {
     const flux__join_order *o = &b->c->order;
     const size_t size = flux__class_size[cls];
@@ -341,7 +417,9 @@ static void flux__join_rows(flux__block_run *b, int i, int cls, int red, char *a
     const bool is_wide = flux__is_wide(b->c, &b->k->value[i]);
     if (o->inner <= o->chunk) fold(acc, x, b->rt, b->w);
     else if (b->c->resident)
-        for (int64_t row = 0; row < b->w; row++) flux__join_long(o, fold, cls, red, acc + (size_t)row * size, x + (size_t)(row * b->rt) * size);
+        for (int64_t row = 0; row < b->w; row++)
+            flux__join_long(o, fold, cls, red, acc + (size_t)row * size,
+                            x + (size_t)(row * b->rt) * size);
     else
         for (int64_t row = 0, r, m; row < b->w; row++)
             for (r = 0; r < b->rt; r += m, x += (size_t)m * size) {
@@ -351,70 +429,83 @@ static void flux__join_rows(flux__block_run *b, int i, int cls, int red, char *a
                 if (is_wide) wide[row] += (double)part;
             }
 }
-/* The same of columns: rows of a block go to their chunk's slots, as many at a time as follow each other there. What is no sum has
-   one chunk. */
-static void flux__join_columns(flux__block_run *b, int i, int cls, int red, char *acc, const char *x) {
+/* The same for columns: the block's rows go to the slots of their chunk, as many at a time as
+   have consecutive slots. What is not a sum has one chunk. */
+static void flux__join_columns(flux__block_run *b, int i, int cls, int red, char *acc,
+                               const char *x) {
     const flux__section *s = flux__section_now();
-    const int64_t n = b->w, slots = b->c->order.slots, chunk = red == FLUX__RED_SUM ? b->c->order.chunk : b->r_end - b->r_start;
+    const int64_t n = b->w, slots = b->c->order.slots,
+                  chunk = red == FLUX__RED_SUM ? b->c->order.chunk : b->r_end - b->r_start;
     const size_t row = (size_t)n * flux__class_size[cls];
     const bool sum = cls == FLUX__F32C && red == FLUX__RED_SUM;
     double *wide = (double *)(void *)flux__sums(b, b->c->reduce_at[i]), none;
     char *first = (char *)(wide + b->c->w);
     flux__identity(cls, red, &none);
     for (int64_t r = 0, m; r < b->rt; r += m, x += (size_t)m * row) {
-        const int64_t from = b->r0 + r - b->r_start, at = red == FLUX__RED_SUM ? from & (chunk - 1) : from, slot = at & (slots - 1), left = b->rt - r;
+        const int64_t from = b->r0 + r - b->r_start,
+                      at = red == FLUX__RED_SUM ? from & (chunk - 1) : from,
+                      slot = at & (slots - 1), left = b->rt - r;
         m = flux__gemm_min(slots - slot, left);
-        if (at == 0 && b->r_end - b->r_start - from < slots) flux__fill(first, &none, flux__class_size[cls], (size_t)(slots * n));
+        if (at == 0 && b->r_end - b->r_start - from < slots)
+            flux__fill(first, &none, flux__class_size[cls], (size_t)(slots * n));
         if (at < slots) memcpy(first + (size_t)slot * row, x, (size_t)m * row);
         else if (sum && slot == 0 && left >= slots) {
             const int64_t many = flux__gemm_min(chunk - at, left) / slots;
             s->add_rows((float *)(void *)first, (const float *)(const void *)x, slots * n, many);
             m = many * slots;
-        } else flux__join(cls, red, first + (size_t)slot * row, first + (size_t)slot * row, x, m * n);
+        } else flux__join(cls, red, first + (size_t)slot * row, first + (size_t)slot * row, x,
+                          m * n);
         if (at + m < chunk && b->r_start + from + m < b->r_end) continue;
-        for (int64_t half = slots / 2; half > 0; half /= 2) flux__join(cls, red, first, first, first + (size_t)half * row, half * n);
+        for (int64_t half = slots / 2; half > 0; half /= 2)
+            flux__join(cls, red, first, first, first + (size_t)half * row, half * n);
         if (sum && b->c->inner > chunk) s->add_wide(wide, (const float *)(void *)first, n);
         else flux__accumulate(cls, red, acc, first, n);
     }
 }
 
-/* The same of a block of truths, which are counted: how many there are says whether any is, or all. Floats, or bytes if the block is read
-   where it lies. */
+/* The same for a block of bools, which are counted: the count says whether any is true, or all
+   are. x: floats of 0 and 1, or bytes if the block is read in place. */
 static void flux__do_count(flux__block_run *b, int i, char *acc, const char *x) {
     const flux__value *v = &b->k->value[i];
     const int64_t outer = b->w * b->segments;
     int32_t *count = (int32_t *)(void *)flux__reg(b, b->c->nreg);
     char *sum = flux__reg(b, b->c->nreg + 1 + b->c->reduce_at[i]);
-    if (b->c->truth[v->a] && x != flux__reg(b, b->c->reg[v->a])) flux__count_bytes(count, (const uint8_t *)x, b->rt, outer);
+    if (b->c->truth[v->a] && x != flux__reg(b, b->c->reg[v->a]))
+        flux__count_bytes(count, (const uint8_t *)x, b->rt, outer);
     else {
         memset(sum, 0, (size_t)outer * sizeof(float));
         flux__reduce_block(b, FLUX__F32C, FLUX__RED_SUM, sum, x);
         flux__count_floats(count, (const float *)(void *)sum, outer);
     }
-    if (v->op != FLUX__RED_SUM) flux__count_reaches(count, v->op == FLUX__RED_MAX ? 1 : (int32_t)b->rt, outer);
+    if (v->op != FLUX__RED_SUM)
+        flux__count_reaches(count, v->op == FLUX__RED_MAX ? 1 : (int32_t)b->rt, outer);
     flux__convert(v->cls, b->fresh ? acc : sum, FLUX__I32C, count, outer);
     if (!b->fresh) flux__accumulate(v->cls, v->op, acc, sum, outer);
 }
 
-/* A block of floating numbers, in the order that the shape says. */
+/* Joins a block of floating-point numbers in the order that the shape prescribes, and completes
+   the results after the last block. */
 static void flux__do_join(flux__block_run *b, int i, int cls, char *acc, const char *x) {
     double *wide = (double *)(void *)flux__sums(b, b->c->reduce_at[i]);
-    const bool is_wide = flux__is_wide(b->c, &b->k->value[i]) && !(b->c->resident && b->c->inner_first);
+    const bool is_wide = flux__is_wide(b->c, &b->k->value[i]) &&
+                         !(b->c->resident && b->c->inner_first);
     if (is_wide && b->fresh) memset(wide, 0, (size_t)b->w * sizeof *wide);
-    (b->c->inner_first ? flux__join_rows : flux__join_columns)(b, i, cls, b->k->value[i].op, acc, x);
+    (b->c->inner_first ? flux__join_rows : flux__join_columns)(b, i, cls, b->k->value[i].op,
+                                                               acc, x);
     if (b->r0 + b->rt < b->r_end) return;
     if (is_wide) flux__convert(FLUX__F32C, acc, FLUX__F64C, wide, b->w);
     flux__settle_zeros(cls, b->k->value[i].op, acc, b->w);
 }
 
+/* Runs a reduction's line: joins the block of its operand to the accumulators. */
 static void flux__do_reduce(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     const int64_t outer = b->w * b->segments;
     int walk, cls = b->k->value[v->a].cls;
     const char *x = (const char *)flux__operand_at(b, v, v->a, &walk);
     char *acc = flux__reg(b, b->c->reg[i]);
-    int64_t none;                         /* of a class's size */
-    if (!walk) {                          /* the same number at every point */
+    int64_t none;                         /* an identity, of any compute type's size */
+    if (!walk) {                          /* one number for all points */
         char *fill = flux__reg(b, b->c->nreg);
         int dtype = flux__own_dtype[cls];
         flux__load(cls, fill, dtype, x, 0, outer * b->rt);
@@ -431,6 +522,8 @@ static void flux__do_reduce(flux__block_run *b, int i) {
     b->walk[i] = 1;
 }
 
+/* Runs the line of an argmax or argmin: updates the best numbers and their indices by the block
+   of its operand. */
 static void flux__do_argreduce(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     int64_t outer = b->w * b->segments;
@@ -441,31 +534,40 @@ static void flux__do_argreduce(flux__block_run *b, int i) {
     char *best = flux__reg(b, b->c->nreg + 1 + b->c->reduce_at[i]);
     const bool rows = walk && b->c->inner_first && b->fresh && cls == FLUX__F32C;
     for (int64_t o = 0; b->fresh && !rows && o < outer; o++) index[o] = -1;
-    if (rows) flux__argreduce_rows(v->op != 0, (float *)(void *)best, index, (const float *)(const void *)x, b->rt, outer, b->r0);
+    if (rows)
+        flux__argreduce_rows(v->op != 0, (float *)(void *)best, index,
+                             (const float *)(const void *)x, b->rt, outer, b->r0);
     else if (!walk) {
         for (int64_t o = 0; o < outer; o++) index[o] = 0;
     } else if (b->c->inner_first)
         for (int64_t o = 0; o < outer; o++)
-            flux__argreduce(cls, v->op != 0, best + (size_t)o * size, index + o, x + (size_t)(o * b->rt) * size, b->rt, b->r0);
+            flux__argreduce(cls, v->op != 0, best + (size_t)o * size, index + o,
+                            x + (size_t)(o * b->rt) * size, b->rt, b->r0);
     else
-        for (int64_t r = 0; r < b->rt; r++) flux__argaccumulate(cls, v->op != 0, best, index, x + (size_t)(r * outer) * size, outer, b->r0 + r);
+        for (int64_t r = 0; r < b->rt; r++)
+            flux__argaccumulate(cls, v->op != 0, best, index, x + (size_t)(r * outer) * size, outer,
+                                b->r0 + r);
     b->at[i] = index;
     b->walk[i] = 1;
 }
 
-/* Where a line may write its result: straight to the tensor's memory, if the block lies in order there. */
+/* Where a line writes its result: in the tensor's own memory if the block is contiguous there,
+   else in its register. */
 static void *flux__result_at(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
-    char *there = v->out >= 0 && !(b->part && v->outer) ? flux__in_place(b, i, (char *)b->run->ptr[v->out], v->dtype) : NULL;
+    char *there = v->out >= 0 && !(b->part && v->outer)
+        ? flux__in_place(b, i, (char *)b->run->ptr[v->out], v->dtype) : NULL;
     return there ? (void *)there : (void *)flux__reg(b, b->c->reg[i]);
 }
 
+/* Runs all lines of an Adam step at once, for a block. */
 static void flux__do_adam(flux__block_run *b) {
     const flux__adam *a = &b->c->adam;
     const int made[3] = { a->new_m, a->new_v, a->last };
     const float *in[4];
     float by[4], *out[3];
-    in[0] = (const float *)b->at[a->g], in[1] = (const float *)b->at[a->m], in[2] = (const float *)b->at[a->v];
+    in[0] = (const float *)b->at[a->g], in[1] = (const float *)b->at[a->m],
+        in[2] = (const float *)b->at[a->v];
     in[3] = a->w < 0 ? NULL : (const float *)b->at[a->w];
     for (int i = 0; i < 4; i++) by[i] = *(const float *)b->at[a->by[i]];
     for (int i = 0; i < 3; i++) {
@@ -473,11 +575,13 @@ static void flux__do_adam(flux__block_run *b) {
         b->walk[made[i]] = 1;
     }
     flux__adam_run(flux__block_count(b, &b->k->value[a->last]), out[0], out[1], out[2], in, by);
-    for (int i = 0; i < 3; i++)           /* what is in a register is not yet where it belongs */
-        if (b->k->value[made[i]].out >= 0 && (char *)out[i] == flux__reg(b, b->c->reg[made[i]])) flux__do_store(b, made[i]);
+    for (int i = 0; i < 3; i++)  /* a result that lies in a register still has to be stored */
+        if (b->k->value[made[i]].out >= 0 && (char *)out[i] == flux__reg(b, b->c->reg[made[i]]))
+            flux__do_store(b, made[i]);
 }
 
-/* What nobody else is to have needs room for some rows. */
+/* Where the rows of value i go: if they are kept, to the tensor or the value's register for the
+   whole block, otherwise to the register, of which only some rows are used. */
 static float *flux__part_at(flux__block_run *b, int i, bool keep) {
     float *to = (float *)(keep ? flux__result_at(b, i) : (void *)flux__reg(b, b->c->reg[i]));
     b->at[i] = to;
@@ -485,14 +589,17 @@ static float *flux__part_at(flux__block_run *b, int i, bool keep) {
     return to;
 }
 
+/* Runs all lines of softmax-like rows at once, for a block of whole rows. */
 static void flux__do_rows(flux__block_run *b) {
     const flux__rows *a = &b->c->rows;
     flux__rows_run r;
     const int stored[3] = { a->d, a->e, a->y };
     memset(&r, 0, sizeof r);
-    r.order = &b->c->order, r.n = b->rt, r.room = b->c->tile, r.count = b->w, r.x = (const float *)b->at[a->x], r.squares = a->squares;
+    r.order = &b->c->order, r.n = b->rt, r.room = b->c->tile, r.count = b->w,
+        r.x = (const float *)b->at[a->x], r.squares = a->squares;
     r.last = a->y < 0 ? -1 : b->k->value[a->y].op;
-    for (int i = 0; i < 3 && a->squares && (i == 0 || a->y >= 0); i++) r.by[i] = *(const float *)b->at[a->by[i]];
+    for (int i = 0; i < 3 && a->squares && (i == 0 || a->y >= 0); i++)
+        r.by[i] = *(const float *)b->at[a->by[i]];
     b->at[a->first] = r.first = (float *)(void *)flux__reg(b, b->c->reg[a->first]);
     b->at[a->second] = r.second = (float *)(void *)flux__reg(b, b->c->reg[a->second]);
     b->walk[a->first] = b->walk[a->second] = 1;
@@ -504,11 +611,14 @@ static void flux__do_rows(flux__block_run *b) {
         if (stored[i] >= 0 && b->k->value[stored[i]].out >= 0) flux__do_store(b, stored[i]);
 }
 
+/* Runs line i for the present block: computes value i from its operands and stores it if it
+   belongs to a tensor. */
 static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     int64_t n = flux__block_count(b, v);
     int sa, sb, sc;
-    if (n == 0 && v->kind != FLUX__V_NUMBER && !flux__reducing(v)) {     /* of no points: nothing is read or made */
+    /* a block without points: nothing is read or made */
+    if (n == 0 && v->kind != FLUX__V_NUMBER && !flux__reducing(v)) {
         b->at[i] = flux__reg(b, b->c->reg[i]);
         b->walk[i] = 1;
         return;
@@ -527,7 +637,7 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
     }
     switch (v->kind) {
     case FLUX__V_LOAD: flux__do_load(b, i); break;
-    case FLUX__V_NUMBER: break;           /* set before the first block */
+    case FLUX__V_NUMBER: break;           /* set before the first block (flux__start_numbers) */
     case FLUX__V_IOTA:
         b->at[i] = flux__reg(b, b->c->reg[i]);
         b->walk[i] = 1;
@@ -542,12 +652,15 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
         b->at[i] = (void *)(intptr_t)b->product;
         if (b->product_ld == rows || columns == 1) break;
         b->at[i] = flux__reg(b, b->c->reg[i]);
-        flux__gemm_copy(flux__class_size[v->cls], b->product, 1, b->product_ld, b->at[i], rows, rows, columns);
+        flux__gemm_copy(flux__class_size[v->cls], b->product, 1, b->product_ld, b->at[i], rows,
+                        rows, columns);
         break;
     }
     default: {
         const void *a = flux__operand_at(b, v, v->a, &sa);
-        const void *x = a, *y = a;      /* what there is not, is a once more: a loop's end is copied before it is computed */
+        /* an operand that the operation lacks is given as a again, since a loop may read all
+           three: it fills up the end of each */
+        const void *x = a, *y = a;
         sb = sc = sa;
         if (v->b >= 0) x = flux__operand_at(b, v, v->b, &sb);
         if (v->c >= 0) y = flux__operand_at(b, v, v->c, &sc);
@@ -559,11 +672,13 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
         void *out = flux__result_at(b, i);
         b->at[i] = out;
         b->walk[i] = 1;
-        if (v->kind == FLUX__V_OP) flux__loop_run(v->cls, b->c->loop[i], n, out, a, x, y, sa, sb, sc);
+        if (v->kind == FLUX__V_OP)
+            flux__loop_run(v->cls, b->c->loop[i], n, out, a, x, y, sa, sb, sc);
         else {
             int from = b->k->value[v->a].cls;
             if (!sa) n = 1, b->walk[i] = 0, b->at[i] = out = flux__reg(b, b->c->reg[i]);
-            if (v->kind == FLUX__V_CONVERT && from != v->cls) flux__convert(v->cls, out, from, a, n);
+            if (v->kind == FLUX__V_CONVERT && from != v->cls)
+                flux__convert(v->cls, out, from, a, n);
             else if (out != a) memcpy(out, a, (size_t)n * flux__class_size[v->cls]);
             if (v->kind == FLUX__V_ROUND) flux__round_half(v->op, (float *)out, n);
             if (v->kind == FLUX__V_WRAP) flux__wrap(v->op, v->cls, out, n);
@@ -573,6 +688,7 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
     if (v->out >= 0 && !(b->part && v->outer)) flux__do_store(b, i);
 }
 
+/* Sets the kernel's numbers, before the first block. */
 static void flux__start_numbers(flux__block_run *b) {
     char *numbers = flux__numbers_at(b);
     for (int i = 0; i < b->k->nvalue; i++) {
@@ -584,12 +700,13 @@ static void flux__start_numbers(flux__block_run *b) {
     }
 }
 
-/* Numbers that are stored (a filled tensor) have no line of their own. */
+/* Stores numbers that are results (a filled tensor): they have no line. */
 static void flux__store_numbers(flux__block_run *b) {
     for (int i = 0; i < b->k->nvalue; i++)
         if (b->k->value[i].kind == FLUX__V_NUMBER && b->k->value[i].out >= 0) flux__do_store(b, i);
 }
 
+/* The per-row stage of phase p: runs the outer lines, once per outer point. */
 static void flux__do_late(flux__block_run *b, int p) {
     const flux__phase *ph = &b->c->phase[p];
     int64_t rt = b->rt;
@@ -598,7 +715,8 @@ static void flux__do_late(flux__block_run *b, int p) {
     b->rt = rt;
 }
 
-/* In a block that holds whole rows what an earlier phase has expanded stays as it is. */
+/* Expands the outer values that inner lines of phase p use. In a block that holds whole rows,
+   those that an earlier phase has expanded stay as they are. */
 static void flux__expand_all(flux__block_run *b, int p) {
     for (int i = 0; i < b->k->nvalue; i++) {
         const flux__value *v = &b->k->value[i];
@@ -607,7 +725,7 @@ static void flux__expand_all(flux__block_run *b, int p) {
     }
 }
 
-/* One phase over reduced points [r_from, r_to). */
+/* Runs phase p over the reduced points [r_from, r_to), block by block. */
 static void flux__do_phase(flux__block_run *b, int p, int64_t r_from, int64_t r_to) {
     const flux__phase *ph = &b->c->phase[p];
     b->fresh = true;
@@ -625,15 +743,17 @@ static void flux__do_phase(flux__block_run *b, int p, int64_t r_from, int64_t r_
     }
 }
 
-/* Reductions have no store of their own until they are complete. */
+/* Stores the results of phase p's reductions, which are complete only now. */
 static void flux__store_reductions(flux__block_run *b, int p) {
     b->rt = 1;
     for (int i = 0; i < b->k->nvalue; i++)
-        if (flux__reducing(&b->k->value[i]) && b->k->value[i].phase == p && b->k->value[i].out >= 0) flux__do_store(b, i);
+        if (flux__reducing(&b->k->value[i]) && b->k->value[i].phase == p && b->k->value[i].out >= 0)
+            flux__do_store(b, i);
 }
 
+/* Runs all phases for one block of outer points. */
 static void flux__do_block(flux__block_run *b) {
-    b->rt = b->c->inner;                  /* for numbers that are stored, inner ones included */
+    b->rt = b->c->inner;  /* also numbers that are stored for inner points see all of these */
     for (int p = 0; p < b->c->nphase; p++) {
         flux__do_late(b, p);
         flux__do_phase(b, p, 0, b->c->inner);

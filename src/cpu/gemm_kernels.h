@@ -25,7 +25,9 @@
 
 FLUX__LEAN
 
-typedef struct flux__axes { int nd; int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS]; } flux__axes;   /* merged dims */
+/* a map from a flat index to an offset: dim[0] runs fastest; step: elements; dims that follow
+   each other in memory are merged */
+typedef struct flux__axes { int nd; int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS]; } flux__axes;
 
 typedef struct flux__gemm_job {
     int64_t m, n, k;
@@ -33,45 +35,68 @@ typedef struct flux__gemm_job {
     int64_t a_row, a_col;                 /* from row to row, from column to column */
     const void *b;                        /* B, k x n */
     int64_t b_row, b_col;
-    const flux__axes *a_grid, *b_grid;    /* may be NULL; else no strides: what its rows, and its columns, are made of */
-    void *c;                              /* C, m x n, its columns ldc apart */
+    /* implicit-GEMM maps, or NULL. With a map, A or B has no strides: [0] maps its rows, [1]
+       its columns to offsets, which are added */
+    const flux__axes *a_grid, *b_grid;
+    void *c;  /* C, m x n, its columns ldc elements apart, each contiguous */
     int64_t ldc;                          /* c NULL: only the epilogue sees C */
-    const void *a_next;                   /* may be NULL: the A of the product that comes next, with the same strides */
-    int64_t batches;                      /* how many such products are made one after another, or 0 */
-    bool pairs;                           /* an element of A or B is a word of two numbers of bf16; of C, an f32 */
-    int dots;                             /* 0, or how the product that this is a part of is made: see flux__gemm_by_dots */
-    /* May be NULL. Called once for each finished piece of C, from any thread, while it is in the
-       cache: rows i0 ... i0+mb-1, columns j0 ... j0+nb-1, its (i, j) at block[i + j * ld]. */
+    /* NULL, or the A of the product that comes next, with the same strides: its first block is
+       prefetched */
+    const void *a_next;
+    int64_t batches;  /* number of such products that are computed one after another, or 0 */
+    /* bf16: an element of A or B is a 32-bit word of two neighbours along k (vnni pairs); an
+       element of C is an f32 */
+    bool pairs;
+    /* 0, or what flux__gemm_by_dots chose for the whole product of which this is a part */
+    int dots;
+    /* NULL, or called once for each finished piece of C, from any thread, while the piece is in
+       the cache: rows i0 ... i0+mb-1, columns j0 ... j0+nb-1, element (i, j) of the piece at
+       block[i + j * ld]. */
     void (*epilogue)(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb, int64_t nb,
                      void *block, int64_t ld);
     void *ctx;
 } flux__gemm_job;
 
-/* A kernel adds up k products for one tile: of A as many rows as the tile has, columns a_step apart. Meanwhile it fetches k lines
-   for tiles to come, next_step bytes apart: all at once before it, they would fill the queue that its own loads go through.
-   The sums become C, are added to it, or (of tiles one vector high) go on from it, as if they had never stopped. */
+/* A microkernel computes one tile of C, mr x nr, as a sum of k products. a: mr x k, each column
+   contiguous, columns a_step elements apart. b: k x nr, element (l, j) at b[l * b_row + j *
+   b_col]. c: mr x nr, columns contiguous and ldc apart. Meanwhile it prefetches k cache lines
+   for tiles to come, from `next` on, next_step bytes apart: prefetched all at once before the
+   loop, they would fill the queue that the kernel's own loads go through. add: the sums become
+   C, are added to C, or (tiles one vector high only) continue from the sums that C holds, as if
+   the loop had never stopped. */
 enum { FLUX__GEMM_NEW, FLUX__GEMM_ADD, FLUX__GEMM_GO_ON };
-typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, const void *b, int64_t b_row, int64_t b_col, void *c, int64_t ldc,
-                                  int add, const void *next, int64_t next_step);
+typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, const void *b,
+                                  int64_t b_row, int64_t b_col, void *c, int64_t ldc, int add,
+                                  const void *next, int64_t next_step);
 
-/* Rows of A, by fours, times two columns of B, both contiguous in k, a vector or more: sums of products, without turning either.
-   Gives of each four the first column's sums, then the second's. */
-typedef void (*flux__gemm_dots)(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t fours);
-/* The same of four columns of B, and the same bits, stored where they belong: a row's four lie together, rows c_row apart. */
-typedef void (*flux__gemm_fours)(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *c, int64_t c_row, int64_t fours);
+/* An inner-product kernel: 4 * fours rows of A times two columns of B. a: rows a_row apart, b:
+   columns b_col apart, both contiguous along k (k is a vector or more), so that neither is
+   transposed. sum: of each four rows first the four sums of column 0, then the four of column
+   1. */
+typedef void (*flux__gemm_dots)(int64_t k, const void *a, int64_t a_row, const void *b,
+                                int64_t b_col, void *sum, int64_t fours);
+/* The same of four columns of B, with the same bits. c: the four sums of a row are contiguous,
+   rows are c_row apart. */
+typedef void (*flux__gemm_fours)(int64_t k, const void *a, int64_t a_row, const void *b,
+                                 int64_t b_col, void *c, int64_t c_row, int64_t fours);
 
 typedef struct flux__gemm_set {           /* the kernels for one element type and instruction set */
-    const struct flux__gemm_set *narrow;  /* those with vectors of half the length and the same bits, or NULL */
-    int lanes, columns;                   /* elements of a vector; most columns of a tile */
-    const flux__gemm_kernel *one, *two;   /* one and two vectors high; of 1, 2, 3, 4, 6, ... columns */
-    flux__gemm_kernel keep;               /* NULL, or of the largest tile: fetches nothing, but copies A's part to `next` */
-    flux__gemm_kernel plain;              /* NULL, or of the largest tile: fetches nothing */
-    flux__gemm_dots dots;
-    flux__gemm_fours fours;               /* NULL where registers are too few */
+    /* the set with vectors of half the length that gives the same bits, or NULL */
+    const struct flux__gemm_set *narrow;
+    int lanes, columns;                   /* elements of a vector; the largest nr */
+    /* microkernels one and two vectors high, for nr = 1, 2, 3, 4, 6, ... */
+    const flux__gemm_kernel *one, *two;
+    /* NULL, or the packing kernel of the largest tile: it prefetches nothing, but copies its
+       part of A to `next` */
+    flux__gemm_kernel keep;
+    /* NULL, or a microkernel of the largest tile that prefetches nothing */
+    flux__gemm_kernel plain;
+    flux__gemm_dots dots;                 /* inner products with two columns of B, */
+    flux__gemm_fours fours;  /* and with four; NULL where there are too few registers */
 } flux__gemm_set;
 
-/* Column j of B is read through pointer j / 3, at 0, 1 or 2 column strides from it: what an address
-   can hold. */
+/* Column j of B is read through pointer j / 3, at 0, 1 or 2 column strides from it: that is
+   what an address of an instruction can hold. X(column, pointer, strides). */
 #define FLUX__COLUMNS1(X) X(0, 0, 0)
 #define FLUX__COLUMNS2(X) FLUX__COLUMNS1(X) X(1, 0, 1)
 #define FLUX__COLUMNS3(X) FLUX__COLUMNS2(X) X(2, 0, 2)
@@ -120,8 +145,9 @@ FLUX__GEMM_TYPES(64)
 #  define FLUX__K_PUT2(j, q, r) at[0] = x##j; at[1] = y##j; at = FLUX__K_NEXT(at);
 #  define FLUX__K_NEXT(at) (V *)(void *)((T *)(void *)at + ldc)
 
-/* gcc fills a register with each element of B, which takes AVX-512 longer than the product itself if that is its only one;
-   it can multiply by an element where it lies. Operands in both orders, for -masm=intel. */
+/* gcc broadcasts each element of B into a register. With AVX-512 that takes longer than the
+   product itself if the element has only one product; the instruction can broadcast an element
+   from memory instead. Operands stand in both orders, for -masm=intel. */
 #  define FLUX__K_MULS2 FLUX__K_MUL2
 #  define FLUX__K_MULD2 FLUX__K_MUL2
 #  if defined(__clang__)
@@ -134,26 +160,31 @@ FLUX__GEMM_TYPES(64)
         __asm__("vfmadd231pd {%2%{1to8%}, %1, %0|%0, %1, %2%{1to8%}}" : "+v"(x##j) : "v"(u), "m"(b##q[r * b_col]));
 #  endif
 
-/* Words are two numbers of bf16 each, whose products are both added. */
+/* bf16: a word of u and of B holds two numbers; both products are added. */
 #  define FLUX__K_MULB1(j, q, r)                                                                   \
     __asm__("vdpbf16ps {%2%{1to16%}, %1, %0|%0, %1, %2%{1to16%}}" : "+v"(x##j) : "v"(u), "m"(b##q[r * b_col]));
 #  define FLUX__K_MULB2(j, q, r)                                                                   \
     __asm__("vdpbf16ps {%4%{1to16%}, %2, %0|%0, %2, %4%{1to16%}}\n\tvdpbf16ps {%4%{1to16%}, %3, %1|%1, %3, %4%{1to16%}}" \
             : "+v"(x##j), "+v"(y##j) : "v"(u), "v"(v), "m"(b##q[r * b_col]));
 
-/* NEON multiplies by one element of a register, so that none is filled with it. */
-#  define FLUX__K_MULN1(j, q, r) __asm__("fmla %0.4s, %1.4s, %2.s[0]" : "+w"(x##j) : "w"(u), "w"(b##q[r * b_col]));
+/* NEON multiplies by one element of a register, so no register is filled with copies of it. */
+#  define FLUX__K_MULN1(j, q, r)                                                                   \
+    __asm__("fmla %0.4s, %1.4s, %2.s[0]" : "+w"(x##j) : "w"(u), "w"(b##q[r * b_col]));
 #  define FLUX__K_MULN2(j, q, r)                                                                   \
     __asm__("fmla %0.4s, %2.4s, %4.s[0]\n\tfmla %1.4s, %3.4s, %4.s[0]"                             \
             : "+w"(x##j), "+w"(y##j) : "w"(u), "w"(v), "w"(b##q[r * b_col]));
-#  define FLUX__K_MULO1(j, q, r) __asm__("fmla %0.2d, %1.2d, %2.d[0]" : "+w"(x##j) : "w"(u), "w"(b##q[r * b_col]));
+#  define FLUX__K_MULO1(j, q, r)                                                                   \
+    __asm__("fmla %0.2d, %1.2d, %2.d[0]" : "+w"(x##j) : "w"(u), "w"(b##q[r * b_col]));
 #  define FLUX__K_MULO2(j, q, r)                                                                   \
     __asm__("fmla %0.2d, %2.2d, %4.d[0]\n\tfmla %1.2d, %3.2d, %4.d[0]"                             \
             : "+w"(x##j), "+w"(y##j) : "w"(u), "w"(v), "w"(b##q[r * b_col]));
 
 #  define FLUX__K_FETCH FLUX__PREFETCH_LATER(fetch)
-/* What it copies is in the second cache by then, but columns are too far apart for more. */
-#  define FLUX__K_KEEP ((V *)(uintptr_t)fetch)[0] = u, ((V *)(uintptr_t)fetch)[1] = v; FLUX__PREFETCH(p + 16 * a_step)
+/* What the packing kernel copies is in the second-level cache by then, but its columns are too
+   far apart for the processor to prefetch more. */
+#  define FLUX__K_KEEP                                                                             \
+    ((V *)(uintptr_t)fetch)[0] = u, ((V *)(uintptr_t)fetch)[1] = v;                                \
+        FLUX__PREFETCH(p + 16 * a_step)
 #  define FLUX__GEMM_KERNEL(name, type, vec, mul, high, wide, target)                              \
     FLUX__GEMM_LOOP(name##_##high##x##wide, type, vec, mul##high, high, wide, target, FLUX__K_FETCH)
 #  define FLUX__GEMM_LOOP(name, type, vec, mul, high, wide, target, beside)                        \
@@ -184,8 +215,10 @@ FLUX__GEMM_TYPES(64)
         FLUX__COLUMNS##wide(FLUX__K_PUT##high)                                                     \
         (void)v, (void)w, (void)b3, (void)fetch;                                                   \
     }
-/* Vectors half as long are twice the instructions, and a core that two threads share reads so many that each one beside the sums
-   takes time (there, a fetch 8 % of a product): the largest tile where nothing is to be fetched, two steps of k at a time. */
+/* Vectors of half the length are twice the instructions, and a core that two threads share
+   reads so many that each one beside the sums takes time (there, a prefetch is 8 % of a
+   product). So this is the largest tile for where nothing is to be prefetched, with two steps
+   of k in a turn of the loop. */
 #  define FLUX__K_SUM(j, q, r) w = b##q[r * b_col + o * b_row] - zero; x##j += u * w; y##j += v * w;
 #  define FLUX__K_STEP(further)                                                                    \
     {                                                                                              \
@@ -243,10 +276,14 @@ typedef int64_t flux__gemm_l64 __attribute__((vector_size(64)));
     FLUX__LANE8(i) + 4, FLUX__LANE8(j) + 4, FLUX__LANE8(k) + 4, FLUX__LANE8(l) + 4
 #  define FLUX__LANE4(i) ((i) < 2 ? (i) : (i) + 2)
 #  define FLUX__LANES22(i, j) FLUX__LANE4(i), FLUX__LANE4(j), FLUX__LANE4(i) + 2, FLUX__LANE4(j) + 2
-/* A vector for each sum. Folding turns four such vectors into sums that stand side by side, as it turns squares: f32 by fours,
-   f64 by twos. Vectors of 16 B hold one of these, those of 32 B two and those of 64 B four, which are added at the end. The last
-   vectors of k begin so much earlier that they end with it, and what others had already is 0 in them. */
-static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+/* Inner products. Each sum has a vector of partial sums. The horizontal reduction transposes
+   four such vectors (f32) or two (f64) in registers, as a pack transposes squares, so that
+   their sums stand side by side. Vectors of 16 bytes hold one group of partial sums, those of
+   32 bytes two and those of 64 bytes four, which are added at the end. The last vectors of k
+   start earlier so that they end with it, and the elements that were added already are masked
+   to 0. */
+static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1,
+                                         -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
 #  define FLUX__D_ALL(p) *(const V *)(const void *)(p)
 #  define FLUX__D_LAST(p) (V)(*(const M *)(const void *)(p) & last)
 #  define FLUX__D_LOOP(type, step, first)                                                          \
@@ -272,8 +309,12 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 #  define FLUX__FOLD_D(ints, lanes, c)                                                             \
     FLUX__SHUFFLE(u, x0##c, x1##c, ints, lanes(0, 2)) FLUX__SHUFFLE(v, x0##c, x1##c, ints, lanes(1, 3)) u += v; \
     FLUX__SHUFFLE(v, x2##c, x3##c, ints, lanes(0, 2)) FLUX__SHUFFLE(w, x2##c, x3##c, ints, lanes(1, 3)) v += w;
-#  define FLUX__JOIN(to, x) { H half; W all; FLUX__D_HALVE(half, H, x) FLUX__D_HALVE(all, W, half) *(W *)(void *)(to) = all; }
-#  define FLUX__SUMS_F(ints, lanes) FLUX__FOLD_F(ints, lanes, 0) FLUX__JOIN(to, u) FLUX__FOLD_F(ints, lanes, 1) FLUX__JOIN(to + 4, u)
+#  define FLUX__JOIN(to, x)                                                                        \
+    { H half; W all; FLUX__D_HALVE(half, H, x) FLUX__D_HALVE(all, W,                               \
+                                                             half) *(W *)(void *)(to) = all; }
+#  define FLUX__SUMS_F(ints, lanes)                                                                \
+    FLUX__FOLD_F(ints, lanes, 0) FLUX__JOIN(to, u) FLUX__FOLD_F(ints, lanes,                       \
+                                                                1) FLUX__JOIN(to + 4, u)
 #  define FLUX__SUMS_D(ints, lanes)                                                                \
     FLUX__FOLD_D(ints, lanes, 0) FLUX__JOIN(to, u) FLUX__JOIN(to + 2, v)                           \
     FLUX__FOLD_D(ints, lanes, 1) FLUX__JOIN(to + 4, u) FLUX__JOIN(to + 6, v)
@@ -294,8 +335,8 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         }                                                                                          \
     }
 #  if FLUX__X86
-/* The same of vectors of 64 B that are two of 32 B, and so the same bits: one half after the other, or, where there is but one column
-   of B, both at once. */
+/* The same for vectors of 64 bytes that are two of 32, so that AVX2 gives the bits of AVX-512:
+   one half after the other, or both at once if B has only one column. */
 #    define FLUX__D_BOTH(r)                                                                        \
                 t = FLUX__D_ALL(p + r * a_row), x##r##0 += t * y, t = FLUX__D_ALL(p + r * a_row + n / 2), x##r##1 += t * z;
 #    define FLUX__D_REST(r)                                                                        \
@@ -313,7 +354,9 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
                 y = FLUX__D_LAST(q), z = (V)(*(const M *)(const void *)(q + n / 2) & high);        \
                 FLUX__D_REST(0) FLUX__D_REST(1) FLUX__D_REST(2) FLUX__D_REST(3)                    \
             }
-#    define FLUX__ONE_F(ints, lanes) FLUX__FOLD_F(ints, lanes, 0) s0 = u; FLUX__FOLD_F(ints, lanes, 1) u += s0; FLUX__JOIN(to, u) FLUX__JOIN(to + 4, u)
+#    define FLUX__ONE_F(ints, lanes)                                                               \
+    FLUX__FOLD_F(ints, lanes, 0) s0 = u; FLUX__FOLD_F(ints, lanes, 1) u += s0;                     \
+        FLUX__JOIN(to, u) FLUX__JOIN(to + 4, u)
 #    define FLUX__ONE_D(ints, lanes)                                                               \
     FLUX__FOLD_D(ints, lanes, 0) s0 = u, s1 = v; FLUX__FOLD_D(ints, lanes, 1) u += s0, v += s1;     \
     FLUX__JOIN(to, u) FLUX__JOIN(to + 2, v) FLUX__JOIN(to + 4, u) FLUX__JOIN(to + 6, v)
@@ -350,8 +393,9 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
             (void)s2, (void)s3;                                                                    \
         }                                                                                          \
     }
-/* Sixteen sums at a time: there are registers for so many vectors of 64 B. The parts of four folded ones are joined into one, whose
-   parts are rows of C, or halves of them. */
+/* Sixteen sums at a time: AVX-512 has registers for so many vectors of 64 bytes. The reduced
+   groups of four vectors are joined into one, whose quarters (f32) or halves (f64) are rows of
+   C or halves of rows. */
 #    define FLUX__LANE16(i, first) ((i) < 4 ? (i) : (i) + 12) + (first)
 #    define FLUX__LANES16(i, j, k, l)                                                              \
     FLUX__LANE16(i, 0), FLUX__LANE16(j, 0), FLUX__LANE16(k, 0), FLUX__LANE16(l, 0), FLUX__LANE16(i, 4), FLUX__LANE16(j, 4), FLUX__LANE16(k, 4), \
@@ -361,7 +405,8 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 #    define FLUX__LANES2222(i, j)                                                                  \
     FLUX__LANE2(i, 0), FLUX__LANE2(j, 0), FLUX__LANE2(i, 2), FLUX__LANE2(j, 2), FLUX__LANE2(i, 4), FLUX__LANE2(j, 4), FLUX__LANE2(i, 6), FLUX__LANE2(j, 6)
 #    define FLUX__D_VAR4(c) , x0##c = zero, x1##c = zero, x2##c = zero, x3##c = zero
-#    define FLUX__D_MUL4(at, c) t = at(p + c * a_row); x0##c += t * y0, x1##c += t * y1, x2##c += t * y2, x3##c += t * y3;
+#    define FLUX__D_MUL4(at, c)                                                                    \
+    t = at(p + c * a_row); x0##c += t * y0, x1##c += t * y1, x2##c += t * y2, x3##c += t * y3;
 #    define FLUX__D_STEP4(at) {                                                                    \
                 const V y0 = at(q), y1 = at(q + b_col), y2 = at(q + 2 * b_col), y3 = at(q + 3 * b_col); \
                 FLUX__D_MUL4(at, 0) FLUX__D_MUL4(at, 1) FLUX__D_MUL4(at, 2) FLUX__D_MUL4(at, 3)    \
@@ -377,7 +422,8 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
     FLUX__JOIN_HALVES(c, c, d, FLUX__LIST(0, 1, 2, 3, 8, 9, 10, 11), FLUX__LIST(4, 5, 6, 7, 12, 13, 14, 15)) \
     FLUX__JOIN_HALVES(a, a, b, FLUX__LIST(0, 1, 2, 3, 8, 9, 10, 11), FLUX__LIST(4, 5, 6, 7, 12, 13, 14, 15)) \
     FLUX__JOIN_HALVES(a, a, c, FLUX__LIST(0, 1, 4, 5, 8, 9, 12, 13), FLUX__LIST(2, 3, 6, 7, 10, 11, 14, 15))
-#    define FLUX__PUT_ROW(c, x, i) *(W *)(void *)(to + c * c_row) = ((const W *)(const void *)&x)[i];
+#    define FLUX__PUT_ROW(c, x, i)                                                                 \
+    *(W *)(void *)(to + c * c_row) = ((const W *)(const void *)&x)[i];
 #    define FLUX__FOURS_F(ints, lanes)                                                             \
     FLUX__FOLD_F(ints, lanes, 0) s0 = u; FLUX__FOLD_F(ints, lanes, 1) s1 = u; FLUX__FOLD_F(ints, lanes, 2) s2 = u; FLUX__FOLD_F(ints, lanes, 3) \
     FLUX__JOIN4(s0, s1, s2, u)                                                                     \
@@ -415,39 +461,59 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
     static const flux__gemm_set name = {narrow, bytes / (int)sizeof(type), wide, name##_one,       \
                                         name##_two, keep, plain, dots##_dots, fours};
 
-FLUX__GEMM_DOTS(flux__gemm_f32_base_dots, float, flux__gemm_f16, flux__gemm_f16, flux__gemm_f16, FLUX__SUMS_F, flux__gemm_i16, FLUX__LANES4, )
-FLUX__GEMM_DOTS(flux__gemm_f64_base_dots, double, flux__gemm_d16, flux__gemm_d16, flux__gemm_d16, FLUX__SUMS_D, flux__gemm_l16, FLUX__LANES2, )
+FLUX__GEMM_DOTS(flux__gemm_f32_base_dots, float, flux__gemm_f16, flux__gemm_f16, flux__gemm_f16,
+                FLUX__SUMS_F, flux__gemm_i16, FLUX__LANES4, )
+FLUX__GEMM_DOTS(flux__gemm_f64_base_dots, double, flux__gemm_d16, flux__gemm_d16, flux__gemm_d16,
+                FLUX__SUMS_D, flux__gemm_l16, FLUX__LANES2, )
 #  if FLUX__X86
-FLUX__GEMM_HALVES(flux__gemm_f32_avx2_dots, float, flux__gemm_f32, flux__gemm_f16, FLUX__HALVES_F, FLUX__ONE_F, flux__gemm_i32, FLUX__LANES8)
-FLUX__GEMM_HALVES(flux__gemm_f64_avx2_dots, double, flux__gemm_d32, flux__gemm_d16, FLUX__HALVES_D, FLUX__ONE_D, flux__gemm_l32, FLUX__LANES22)
-FLUX__GEMM_DOTS(flux__gemm_f32_avx512_dots, float, flux__gemm_f64, flux__gemm_f32, flux__gemm_f16, FLUX__SUMS_F, flux__gemm_i64, FLUX__LANES16, FLUX__AVX512)
-FLUX__GEMM_DOTS(flux__gemm_f64_avx512_dots, double, flux__gemm_d64, flux__gemm_d32, flux__gemm_d16, FLUX__SUMS_D, flux__gemm_l64, FLUX__LANES2222, FLUX__AVX512)
-FLUX__GEMM_FOURS(flux__gemm_f32_fours, float, flux__gemm_f64, flux__gemm_f16, FLUX__FOURS_F, flux__gemm_i64, FLUX__LANES16)
-FLUX__GEMM_FOURS(flux__gemm_f64_fours, double, flux__gemm_d64, flux__gemm_d32, FLUX__FOURS_D, flux__gemm_l64, FLUX__LANES2222)
+FLUX__GEMM_HALVES(flux__gemm_f32_avx2_dots, float, flux__gemm_f32, flux__gemm_f16, FLUX__HALVES_F,
+                  FLUX__ONE_F, flux__gemm_i32, FLUX__LANES8)
+FLUX__GEMM_HALVES(flux__gemm_f64_avx2_dots, double, flux__gemm_d32, flux__gemm_d16, FLUX__HALVES_D,
+                  FLUX__ONE_D, flux__gemm_l32, FLUX__LANES22)
+FLUX__GEMM_DOTS(flux__gemm_f32_avx512_dots, float, flux__gemm_f64, flux__gemm_f32, flux__gemm_f16,
+                FLUX__SUMS_F, flux__gemm_i64, FLUX__LANES16, FLUX__AVX512)
+FLUX__GEMM_DOTS(flux__gemm_f64_avx512_dots, double, flux__gemm_d64, flux__gemm_d32, flux__gemm_d16,
+                FLUX__SUMS_D, flux__gemm_l64, FLUX__LANES2222, FLUX__AVX512)
+FLUX__GEMM_FOURS(flux__gemm_f32_fours, float, flux__gemm_f64, flux__gemm_f16, FLUX__FOURS_F,
+                 flux__gemm_i64, FLUX__LANES16)
+FLUX__GEMM_FOURS(flux__gemm_f64_fours, double, flux__gemm_d64, flux__gemm_d32, FLUX__FOURS_D,
+                 flux__gemm_l64, FLUX__LANES2222)
 #  endif
 #  if FLUX__NEON
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MULN, 12, , NULL, flux__gemm_f32_base, NULL, NULL, NULL)
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MULO, 12, , NULL, flux__gemm_f64_base, NULL, NULL, NULL)
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MULN, 12, , NULL,
+               flux__gemm_f32_base, NULL, NULL, NULL)
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MULO, 12, , NULL,
+               flux__gemm_f64_base, NULL, NULL, NULL)
 #  else
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 6, , NULL, flux__gemm_f32_base, NULL, NULL, NULL)
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, , NULL, flux__gemm_f64_base, NULL, NULL, NULL)
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 6, , NULL,
+               flux__gemm_f32_base, NULL, NULL, NULL)
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, , NULL,
+               flux__gemm_f64_base, NULL, NULL, NULL)
 #  endif
 #  if FLUX__X86
-FLUX__GEMM_LOOP(flux__gemm_f32_keep, float, flux__gemm_f32, FLUX__K_MUL2, 2, 6, FLUX__AVX2, FLUX__K_KEEP)
-FLUX__GEMM_LOOP(flux__gemm_f64_keep, double, flux__gemm_d32, FLUX__K_MUL2, 2, 6, FLUX__AVX2, FLUX__K_KEEP)
+FLUX__GEMM_LOOP(flux__gemm_f32_keep, float, flux__gemm_f32, FLUX__K_MUL2, 2, 6, FLUX__AVX2,
+                FLUX__K_KEEP)
+FLUX__GEMM_LOOP(flux__gemm_f64_keep, double, flux__gemm_d32, FLUX__K_MUL2, 2, 6, FLUX__AVX2,
+                FLUX__K_KEEP)
 FLUX__GEMM_PLAIN(flux__gemm_f32_plain, float, flux__gemm_f32, FLUX__AVX2)
 FLUX__GEMM_PLAIN(flux__gemm_f64_plain, double, flux__gemm_d32, FLUX__AVX2)
-FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f32_avx2, NULL, flux__gemm_f32_keep, flux__gemm_f32_plain)
-FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL, flux__gemm_f64_avx2, NULL, flux__gemm_f64_keep, flux__gemm_f64_plain)
-FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512, &flux__gemm_f32_avx2, flux__gemm_f32_avx512, flux__gemm_f32_fours, NULL, NULL)
-FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512, &flux__gemm_f64_avx2, flux__gemm_f64_avx512, flux__gemm_f64_fours, NULL, NULL)
+FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL,
+               flux__gemm_f32_avx2, NULL, flux__gemm_f32_keep, flux__gemm_f32_plain)
+FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL,
+               flux__gemm_f64_avx2, NULL, flux__gemm_f64_keep, flux__gemm_f64_plain)
+FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512,
+               &flux__gemm_f32_avx2, flux__gemm_f32_avx512, flux__gemm_f32_fours, NULL, NULL)
+FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512,
+               &flux__gemm_f64_avx2, flux__gemm_f64_avx512, flux__gemm_f64_fours, NULL, NULL)
 #  endif
 #  if FLUX__BF16
-FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX__AVX512_BF16, NULL, flux__gemm_f32_avx2, NULL, NULL, NULL)
+FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX__AVX512_BF16, NULL,
+               flux__gemm_f32_avx2, NULL, NULL, NULL)
 #  endif
 
 #else
-/* A compiler without vectors: the same interface, four rows to a "vector", four columns at most. */
+/* For compilers without vectors: the same interface; a "vector" is four rows, a tile has four
+   columns at most. */
 #  define FLUX__GEMM_FN(target) static
 #  define FLUX__GEMM_KERNEL(name, type, high, wide)                                                \
     static void name##_##high##x##wide(int64_t k, const void *a, int64_t a_step, const void *b,    \
@@ -489,6 +555,7 @@ FLUX__GEMM_SET(flux__gemm_f32_base, float)
 FLUX__GEMM_SET(flux__gemm_f64_base, double)
 #endif
 
+/* The microkernels for f32, f64 or bf16 pairs on this processor. */
 static const flux__gemm_set *flux__gemm_kernels(bool f64, bool pairs) {
 #if FLUX__BF16
     if (pairs) return &flux__gemm_bf16;
@@ -502,7 +569,8 @@ static const flux__gemm_set *flux__gemm_kernels(bool f64, bool pairs) {
     return f64 ? &flux__gemm_f64_base : &flux__gemm_f32_base;
 }
 
-/* The set whose measures say how a product is made: with AVX2 as with AVX-512, so that the sums are the same. */
+/* The set by whose vector length and tile the ways of summing are chosen: with AVX2 it is that
+   of AVX-512, so that the sums are the same. */
 static const flux__gemm_set *flux__gemm_judge(const flux__gemm_set *set) {
 #if FLUX__GEMM_VECTORS && FLUX__X86
     if (set == &flux__gemm_f32_avx2) return &flux__gemm_f32_avx512;

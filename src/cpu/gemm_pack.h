@@ -22,12 +22,15 @@
 
 FLUX__LEAN
 
-static int64_t flux__gemm_up(int64_t n, int64_t unit) { return (n + unit - 1) & -unit; }   /* unit: a power of two */
+/* unit: a power of two */
+static int64_t flux__gemm_up(int64_t n, int64_t unit) { return (n + unit - 1) & -unit; }
 static int64_t flux__gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 #define FLUX__GEMM_MOVE(vec, to, from) *(vec *)(void *)(to) = *(const vec *)(const void *)(from);
-/* Copies rows of so many contiguous bytes, steps in bytes; lengths that the compiler knows are a few instructions each. */
-FLUX__GEMM_FN() void flux__gemm_copy_rows(const char *from, int64_t from_step, char *to, int64_t to_step, int64_t rows, int64_t bytes) {
+/* Copies `rows` rows of `bytes` contiguous bytes, from_step and to_step bytes apart. Copies of
+   a size that the compiler knows are a few instructions each. */
+FLUX__GEMM_FN() void flux__gemm_copy_rows(const char *from, int64_t from_step, char *to,
+                                          int64_t to_step, int64_t rows, int64_t bytes) {
     int64_t i;
     for (; rows > 0; rows--, from += from_step, to += to_step) {
         const char *next = rows > 1 ? from + from_step : from;
@@ -42,10 +45,13 @@ FLUX__GEMM_FN() void flux__gemm_copy_rows(const char *from, int64_t from_step, c
         (void)next;
     }
 }
-/* columns x whole panels, each `tall` bytes high (two vectors: 32, 64 or 128): each panel goes to a place of its own, columns * tall
-   from the last, so that A is read in the order in which it lies; but where these places crowd into one set of the cache, only so many
-   panels at a time as have room there. */
-FLUX__GEMM_FN() void flux__gemm_panels(const char *from, int64_t from_step, char *to, int64_t tall, int64_t panels, int64_t columns) {
+/* Packs whole panels of A. from: contiguous columns, from_step bytes apart, of panels * tall
+   bytes each. to: a panel is tall bytes (two vectors: 32, 64 or 128) of each of `columns`
+   columns, contiguously, and begins columns * tall bytes after the last one. A is read in the
+   order in which it lies in memory; but where panels begin at places that fall into one set of
+   the cache, only as many panels are packed at a time as have room there. */
+FLUX__GEMM_FN() void flux__gemm_panels(const char *from, int64_t from_step, char *to, int64_t tall,
+                                       int64_t panels, int64_t columns) {
     const int64_t step = columns * tall, few = step % 2048 == 0 ? 4 : panels;
     for (int64_t p = 0, n; p < panels; p += n) {
         const char *column = from + p * tall;
@@ -71,15 +77,18 @@ FLUX__GEMM_FN() void flux__gemm_panels(const char *from, int64_t from_step, char
         }
     }
 }
-/* Pieces that lie one after another go to_step apart; 24 and 48 bytes are what the largest tiles have of a row of B. */
-FLUX__GEMM_FN() void flux__gemm_deal(const char *from, char *to, int64_t to_step, int64_t pieces, int64_t bytes) {
+/* The interleaved pack: `pieces` contiguous pieces of `bytes` bytes each go to places to_step
+   bytes apart. 24 and 48 bytes are what the largest tiles take of a row of B. */
+FLUX__GEMM_FN() void flux__gemm_deal(const char *from, char *to, int64_t to_step, int64_t pieces,
+                                     int64_t bytes) {
     if (bytes == 24)
         for (; pieces > 0; pieces--, from += 24, to += to_step) memcpy(to, from, 24);
     else if (bytes == 48)
         for (; pieces > 0; pieces--, from += 48, to += to_step) memcpy(to, from, 48);
     else flux__gemm_copy_rows(from, bytes, to, to_step, pieces, bytes);
 }
-/* Element by element, for any strides: rows end up 1 apart, columns to_step apart. */
+/* Copies rows x columns elements one by one, for any strides `row` and `column`; in the copy
+   rows are 1 and columns to_step elements apart. */
 #define FLUX__GEMM_GATHER(name, type)                                                              \
     FLUX__GEMM_FN() void name(const void *from, int64_t row, int64_t column, void *to,             \
                               int64_t to_step, int64_t rows, int64_t columns) {                    \
@@ -92,10 +101,12 @@ FLUX__GEMM_GATHER(flux__gemm_gather4, float)
 FLUX__GEMM_GATHER(flux__gemm_gather8, double)
 
 #if FLUX__GEMM_VECTORS
-/* Turns contiguous rows, from_step apart, into columns to_step apart: squares of elements in registers, and in an order in
-   which whole lines are written; of two squares the last may overlap the first. A long vector is two short ones side by side,
-   each with a square of its own: those of two vectors below one another make whole columns. What is smaller than a square is
-   for `rest`. */
+/* Transposes rows x columns elements: contiguous rows, from_step elements apart, become columns
+   to_step apart. Squares of n x n elements are transposed in registers, in an order in which
+   whole cache lines are written; the last square may overlap the one before. A vector of 32
+   bytes is two of 16 side by side, each with a square of its own: the results of two vectors
+   that lie below one another make whole columns. What is smaller than a square is left to
+   `rest`. */
 #  define FLUX__TURN_ROW(V, p) *(const V *)(const void *)(p)
 #  define FLUX__TURN_PUT(V, column, x) *(V *)(void *)(d + (column) * to_step) = x;
 #  define FLUX__TURN_4(V, ints, lanes, s, a, b, c, e)                                              \
@@ -108,7 +119,8 @@ FLUX__GEMM_GATHER(flux__gemm_gather8, double)
 #  define FLUX__TURN_2(V, ints, lanes, s, a, b)                                                    \
     { V one = FLUX__TURN_ROW(V, s), two = FLUX__TURN_ROW(V, s + from_step);                        \
       FLUX__SHUFFLE(a, one, two, ints, lanes(0, 2)) FLUX__SHUFFLE(b, one, two, ints, lanes(1, 3)) }
-#  define FLUX__TURN_JOIN(V, ints, column, a, b, ...) { V joined; FLUX__SHUFFLE(joined, a, b, ints, __VA_ARGS__) FLUX__TURN_PUT(V, column, joined) }
+#  define FLUX__TURN_JOIN(V, ints, column, a, b, ...)                                              \
+    { V joined; FLUX__SHUFFLE(joined, a, b, ints, __VA_ARGS__) FLUX__TURN_PUT(V, column, joined) }
 #  define FLUX__TURN_JOIN8(V, at, ...)                                                             \
     FLUX__TURN_JOIN(V, flux__gemm_i32, at, a, f, __VA_ARGS__) FLUX__TURN_JOIN(V, flux__gemm_i32, at + 1, b, g, __VA_ARGS__) \
     FLUX__TURN_JOIN(V, flux__gemm_i32, at + 2, c, h, __VA_ARGS__) FLUX__TURN_JOIN(V, flux__gemm_i32, at + 3, e, k, __VA_ARGS__)
@@ -149,13 +161,17 @@ FLUX__GEMM_GATHER(flux__gemm_gather8, double)
             }                                                                                      \
         }                                                                                          \
     }
-#  define FLUX__TURN_REST4(from, step, to, to_step, rows, columns) flux__gemm_gather4(from, step, 1, to, to_step, rows, columns)
-#  define FLUX__TURN_REST8(from, step, to, to_step, rows, columns) flux__gemm_gather8(from, step, 1, to, to_step, rows, columns)
+#  define FLUX__TURN_REST4(from, step, to, to_step, rows, columns)                                 \
+    flux__gemm_gather4(from, step, 1, to, to_step, rows, columns)
+#  define FLUX__TURN_REST8(from, step, to, to_step, rows, columns)                                 \
+    flux__gemm_gather8(from, step, 1, to, to_step, rows, columns)
 FLUX__GEMM_TURN(flux__gemm_turn4, float, flux__gemm_f16, 4, FLUX__TURN_F16, FLUX__TURN_REST4, )
 FLUX__GEMM_TURN(flux__gemm_turn8, double, flux__gemm_d16, 2, FLUX__TURN_D16, FLUX__TURN_REST8, )
 #  if FLUX__X86
-FLUX__GEMM_TURN(flux__gemm_turn4_avx2, float, flux__gemm_f32, 8, FLUX__TURN_F32, flux__gemm_turn4, FLUX__AVX2)
-FLUX__GEMM_TURN(flux__gemm_turn8_avx2, double, flux__gemm_d32, 4, FLUX__TURN_D32, flux__gemm_turn8, FLUX__AVX2)
+FLUX__GEMM_TURN(flux__gemm_turn4_avx2, float, flux__gemm_f32, 8, FLUX__TURN_F32, flux__gemm_turn4,
+                FLUX__AVX2)
+FLUX__GEMM_TURN(flux__gemm_turn8_avx2, double, flux__gemm_d32, 4, FLUX__TURN_D32, flux__gemm_turn8,
+                FLUX__AVX2)
 #    define FLUX__TURN(name) (flux__simd() ? name##_avx2 : name)
 #  endif
 #else
@@ -172,30 +188,37 @@ static void flux__gemm_turn8(const double *from, int64_t from_step, double *to, 
 #  define FLUX__TURN(name) name
 #endif
 
-/* Copies rows x columns of a matrix with any strides to where rows are 1 and columns to_step apart,
-   the fastest way there is. */
+/* Packs rows x columns elements of `size` bytes with strides `row` and `column` (in elements)
+   into columns to_step elements apart, each contiguous, in the fastest way for these strides. */
 static void flux__gemm_copy(int64_t size, const void *from, int64_t row, int64_t column, void *to,
                             int64_t to_step, int64_t rows, int64_t columns) {
     const float *f = (const float *)from;
     const double *d = (const double *)from;
-    if (row == 1) flux__gemm_copy_rows((const char *)from, column * size, (char *)to, to_step * size, columns, rows * size);
-    else if (size == 4 && column == 1) FLUX__TURN(flux__gemm_turn4)(f, row, (float *)to, to_step, rows, columns);
+    if (row == 1)
+        flux__gemm_copy_rows((const char *)from, column * size, (char *)to, to_step * size, columns,
+                             rows * size);
+    else if (size == 4 && column == 1)
+        FLUX__TURN(flux__gemm_turn4)(f, row, (float *)to, to_step, rows, columns);
     else if (size == 4) flux__gemm_gather4(f, row, column, to, to_step, rows, columns);
-    else if (column == 1) FLUX__TURN(flux__gemm_turn8)(d, row, (double *)to, to_step, rows, columns);
+    else if (column == 1)
+        FLUX__TURN(flux__gemm_turn8)(d, row, (double *)to, to_step, rows, columns);
     else flux__gemm_gather8(d, row, column, to, to_step, rows, columns);
 }
 
-/* ---- copying operands that are more than a matrix: the windows of an image, or a sum that goes over samples */
+/* ---- the im2col pack: operands that are more than a matrix, as the windows of an image, or a
+   sum that also goes over samples */
 
-/* Some words, `step` apart: where the first is, and the place of it in a copy. */
+/* n words: where the first is, from the point's start, and its place in the copy */
 typedef struct flux__gemm_run { int64_t from, to, n; } flux__gemm_run;
 
-/* Copies the runs once for each of the points first ... first+count-1 of `across`, to places to_step words apart; an element
-   is one word or two. */
-typedef void (*flux__gemm_collector)(int64_t words, const float *from, const flux__axes *across, int64_t first, int64_t count,
-                                     const flux__gemm_run *run, int64_t runs, int64_t step, float *to, int64_t to_step);
+/* Copies the runs once for each of the points first ... first+count-1 of `across`; copies of
+   points are to_step words apart. A run's words are `step` apart in `from` and contiguous in
+   the copy; an element is `words` words, one or two. */
+typedef void (*flux__gemm_collector)(int64_t words, const float *from, const flux__axes *across,
+                                     int64_t first, int64_t count, const flux__gemm_run *run,
+                                     int64_t runs, int64_t step, float *to, int64_t to_step);
 
-/* Where a point is, and its place in each dim. */
+/* The offset of point `flat`, and its index in each dim. */
 static int64_t flux__axes_point(const flux__axes *x, int64_t flat, int64_t *place) {
     int64_t at = 0;
     for (int d = 0; d < x->nd; d++) {
@@ -206,7 +229,8 @@ static int64_t flux__axes_point(const flux__axes *x, int64_t flat, int64_t *plac
     return at;
 }
 
-/* How far it is to the next point of the dims from d on. */
+/* Steps to the next point of the dims from d on: updates the indices and returns the change of
+   the offset. */
 static FLUX__INLINE int64_t flux__axes_next(const flux__axes *x, int d, int64_t *place) {
     int64_t far = 0;
     for (; d < x->nd; d++) {
@@ -218,7 +242,8 @@ static FLUX__INLINE int64_t flux__axes_next(const flux__axes *x, int d, int64_t 
     return far;
 }
 
-/* Runs are short, such as rows of an image: whole vectors, the last of which may overlap the one before. */
+/* Runs are short, such as rows of an image: they are copied in whole vectors, the last of which
+   may overlap the one before. */
 #define FLUX__GEMM_ENDS(vec) {                                                                     \
         FLUX__GEMM_MOVE(vec, q, p)                                                                 \
         i = n - (int)(sizeof(vec) / sizeof *q);                                                    \
@@ -253,7 +278,7 @@ static FLUX__INLINE int64_t flux__axes_next(const flux__axes *x, int d, int64_t 
 #  define FLUX__EVENS(to, from)
 FLUX__GEMM_COLLECT(flux__collect_base, float, float, float, FLUX__EVENS, )
 #else
-/* Every second word, without reading past the last of them. */
+/* Copies every second word, without reading past the last of them. */
 #  if defined(__clang__)
 #    define FLUX__EVEN(vec, ints, to, from, ...)                                                   \
         *(vec *)(void *)(to) = __builtin_shufflevector(((const vec *)(const void *)(from))[0], ((const vec *)(const void *)(from))[1], __VA_ARGS__);
@@ -264,7 +289,9 @@ FLUX__GEMM_COLLECT(flux__collect_base, float, float, float, FLUX__EVENS, )
     }
 #  endif
 #  define FLUX__EVEN4(to, from) FLUX__EVEN(flux__gemm_f16, flux__gemm_i16, to, from, 0, 2, 4, 6)
-#  define FLUX__EVEN16(to, from) FLUX__EVEN(flux__gemm_f64, flux__gemm_i64, to, from, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
+#  define FLUX__EVEN16(to, from)                                                                   \
+    FLUX__EVEN(flux__gemm_f64, flux__gemm_i64, to, from, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20,    \
+               22, 24, 26, 28, 30)
 #  define FLUX__EVENS(lanes, even, to, from) {                                                     \
         for (; i + lanes < n; i += lanes) even(to + i, from + 2 * i)                               \
         i = n - 1;                                                                                 \
@@ -274,13 +301,17 @@ FLUX__GEMM_COLLECT(flux__collect_base, float, float, float, FLUX__EVENS, )
 #  define FLUX__EVENS16(to, from)                                                                  \
     if (n > 16) FLUX__EVENS(16, FLUX__EVEN16, to, from)                                            \
     else FLUX__EVENS4(to, from)
-FLUX__GEMM_COLLECT(flux__collect_base, flux__gemm_f16, flux__gemm_f16, flux__gemm_f16, FLUX__EVENS4, )
+FLUX__GEMM_COLLECT(flux__collect_base, flux__gemm_f16, flux__gemm_f16, flux__gemm_f16,
+                   FLUX__EVENS4, )
 #  if FLUX__X86
-FLUX__GEMM_COLLECT(flux__collect_avx2, flux__gemm_f32, flux__gemm_f16, flux__gemm_f16, FLUX__EVENS4, FLUX__AVX2)
-FLUX__GEMM_COLLECT(flux__collect_avx512, flux__gemm_f64, flux__gemm_f32, flux__gemm_f16, FLUX__EVENS16, FLUX__AVX512)
+FLUX__GEMM_COLLECT(flux__collect_avx2, flux__gemm_f32, flux__gemm_f16, flux__gemm_f16, FLUX__EVENS4,
+                   FLUX__AVX2)
+FLUX__GEMM_COLLECT(flux__collect_avx512, flux__gemm_f64, flux__gemm_f32, flux__gemm_f16,
+                   FLUX__EVENS16, FLUX__AVX512)
 #  endif
 #endif
 
+/* The im2col pack for this processor. */
 static flux__gemm_collector flux__gemm_collector_now(void) {
 #if FLUX__GEMM_VECTORS && FLUX__X86
     if (flux__simd() > 0) return flux__simd() > 1 ? flux__collect_avx512 : flux__collect_avx2;

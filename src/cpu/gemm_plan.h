@@ -196,9 +196,8 @@ static void flux__gemm_pack_grid(flux__gemm_task *t) {
     t->a_step = flux__gemm_apart(p, t->ib);
     if (t->ib < p->set->lanes) memset(t->a, 0, (size_t)(t->a_step * t->kb * p->size));
     if (flux__gemm_along(p, p->a_cols, p->a_rows)) flux__gemm_collect_turned(t);
-    else
-        flux__gemm_collect(p, p->a, p->a_rows, t->i0 + t->i, t->ib, p->a_cols, t->k0, t->kb, t->a,
-                           t->a_step);
+    else flux__gemm_collect(p, p->a, p->a_rows, t->i0 + t->i, t->ib, p->a_cols, t->k0, t->kb, t->a,
+                            t->a_step);
 }
 
 /* Packs the rows at hand of A: all of them if the plan copies A, or, if they are less than a
@@ -487,9 +486,8 @@ static bool flux__gemm_room(flux__gemm_task *t) {
     if (total > 0 && (t->a = (char *)flux__scratch((size_t)total)) == NULL) return false;
     if (total > 0) t->b = t->a + a, t->edge = t->b + b;
     if (!out) t->block += (t->i0 + t->j0 * t->ld) * p->size;
-    else
-        t->block = t->out = t->edge + edge + ((2112 - (intptr_t)(t->edge + edge)) & 4095),
-            t->ld = high;
+    else t->block = t->out = t->edge + edge + ((2112 - (intptr_t)(t->edge + edge)) & 4095),
+        t->ld = high;
     return true;
 }
 
@@ -604,9 +602,8 @@ static void flux__gemm_dots_run(void *ctx, int worker, int64_t number) {
             if (size == 4)
                 flux__gemm_sums4(p, (const float *)a, (const float *)b, b_col, (float *)to, row,
                                  c_col, n);
-            else
-                flux__gemm_sums8(p, (const double *)a, (const double *)b, b_col, (double *)to, row,
-                                 c_col, n);
+            else flux__gemm_sums8(p, (const double *)a, (const double *)b, b_col, (double *)to, row,
+                                  c_col, n);
         }
         if (!job->epilogue) continue;
         if (p->flip) job->epilogue(job->ctx, worker, 0, i, p->n, n, c, ld);
@@ -673,8 +670,7 @@ static int flux__gemm_by_dots(const flux__gemm_plan *plan, const flux__gemm_job 
     double cost = plan->cost;
     if (j->dots) return j->dots;
     if ((flip ? j->b_row : j->a_col) != 1 || j->a_grid || j->b_grid || j->pairs ||
-        few > FLUX__GEMM_FEW)
-        return 1;
+        few > FLUX__GEMM_FEW) return 1;
     if (few > 1 && (most + few) * p->k * p->size > 512 << 10) return 1;
     p->set = flux__gemm_judge(plan->set);
     if (p->set != plan->set) cost = flux__gemm_orient_best(p);
@@ -682,8 +678,7 @@ static int flux__gemm_by_dots(const flux__gemm_plan *plan, const flux__gemm_job 
     const double vectors = (double)((p->k + p->set->lanes - 1) / p->set->lanes),
                  fold = p->size == 4 ? 0.9 : 0.5;
     if (few > 1 && (double)(most * few) * (0.5 * vectors + fold) +
-        (turn ? 0.1 * (double)(few * p->k) : 0) > cost)
-        return 1;
+        (turn ? 0.1 * (double)(few * p->k) : 0) > cost) return 1;
     return flip ? 3 : 2;
 }
 
@@ -717,11 +712,11 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     bool often = p->set->columns <= 6;
     bool keep = flux__gemm_keeps(p, p->columns);
     bool apart = flux__gemm_large(p) || (a_step >= 2000 && p->k > 64) ||
-        (often && p->m * p->k * p->size >= 32 << 10);
+                 (often && p->m * p->k * p->size >= 32 << 10);
     bool many = p->columns > (keep || a_step % 2048 == 0 ? 8 : often ? 24 : 48) * p->set->columns;
     int64_t most = flux__gemm_up(FLUX__GEMM_BLOCK / (p->chunk * p->size), 8 * p->set->lanes);
     bool crowded = p->rows > 2 * p->set->lanes &&
-        b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
+                   b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
     p->copy_a = p->a_row != 1 || (apart && many);
     /* each part is soon done, so the next one to prefetch must be small */
     if (keep && p->copy_a && p->columns < 32 * p->set->columns) most /= 2;
@@ -732,7 +727,7 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     int64_t tiles = p->rows / (2 * p->set->lanes),
             much = often && tiles >= 32 ? 32 << 10 : 256 << 10;
     p->panels_b = p->b_col == 1 && p->b_row > 1 && tiles >= 8 &&
-        p->chunk * p->b_row * p->size > much;
+                  p->chunk * p->b_row * p->size > much;
     p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
     if (p->a_rows) p->copy_a = true;
     if (p->b_rows) p->copy_b = true, p->panels_b = flux__gemm_along(p, p->b_cols, p->b_rows);
@@ -843,8 +838,7 @@ static bool flux__blas(bool f64, const flux__gemm_job *job) {
     flux__blas_part p;
     void *scratch = NULL;
     if (!ta || !tb || job->a_grid || job->b_grid || job->k < 1 || job->m > INT_MAX ||
-        job->n > INT_MAX || job->k > INT_MAX || job->ldc > INT_MAX)
-        return false;
+        job->n > INT_MAX || job->k > INT_MAX || job->ldc > INT_MAX) return false;
     p.job = job, p.size = f64 ? 8 : 4, p.each = FLUX__GEMM_PIECE / job->m + 1;
     if (!job->c && !(scratch = flux__scratch((size_t)(job->m * most * p.size)))) return false;
     p.block = (char *)(job->c ? job->c : scratch);

@@ -37,20 +37,24 @@
 FLUX__LEAN
 
 #if FLUX__BF16
+/* Whether a product of two bf16 matrices is computed with the instruction for vnni pairs. */
 static bool flux__multiplies_pairs(const flux__kernel *k) {
     const flux__operand *o = k->operand;
-    return flux__simd() > 2 && o[0].dtype == FLUX_BF16 && o[1].dtype == FLUX_BF16 && !o[0].gather && !o[1].gather && k->mnk[0] > 1 &&
-           k->mnk[1] > 1 && k->mnk[2] > 1;
+    return flux__simd() > 2 && o[0].dtype == FLUX_BF16 && o[1].dtype == FLUX_BF16 && !o[0].gather &&
+           !o[1].gather && k->mnk[0] > 1 && k->mnk[1] > 1 && k->mnk[2] > 1;
 }
 
-/* k columns of n numbers, the last of them alone if k is odd */
-FLUX__GEMM_FN() void flux__pair_columns(const uint16_t *x, int64_t row, int64_t col, int64_t k, int64_t n, uint32_t *to) {
+/* Makes vnni pairs. x: n x k, with strides row and col; to: n x (k + 1) / 2 words, contiguous,
+   word (i, l) of x's columns 2l and 2l + 1. The last column of an odd k is paired with zeros. */
+FLUX__GEMM_FN() void flux__pair_columns(const uint16_t *x, int64_t row, int64_t col, int64_t k,
+                                        int64_t n, uint32_t *to) {
     typedef uint16_t V __attribute__((vector_size(16)));
     typedef uint16_t At __attribute__((vector_size(16), aligned(2), may_alias));
     int64_t i;
     for (; k > 1; k -= 2, x += 2 * col, to += n) {
         for (i = 0; row == 1 && i + 8 <= n; i += 8) {
-            V a = *(const At *)(const void *)(x + i), b = *(const At *)(const void *)(x + col + i), low, high;
+            V a = *(const At *)(const void *)(x + i), b = *(const At *)(const void *)(x + col + i),
+              low, high;
             FLUX__SHUFFLE(low, a, b, V, 0, 8, 1, 9, 2, 10, 3, 11)
             FLUX__SHUFFLE(high, a, b, V, 4, 12, 5, 13, 6, 14, 7, 15)
             ((At *)(void *)(to + i))[0] = low, ((At *)(void *)(to + i))[1] = high;
@@ -60,31 +64,47 @@ FLUX__GEMM_FN() void flux__pair_columns(const uint16_t *x, int64_t row, int64_t 
     for (i = 0; k > 0 && i < n; i++) to[i] = x[i * row];
 }
 
-/* An operand's neighbours along dim k as words, line by line: of two columns each, or of a row that has them side by side. */
-typedef struct flux__pairing { const flux__operand *o; const uint16_t *x; uint32_t *to; int k; int64_t lines, n, total, each; } flux__pairing;
+/* Pairs an operand's neighbours along dim k into words, line by line: a line is n words of two
+   columns, or of a row that has the neighbours contiguous. lines: lines of one matrix; total:
+   of all; each: of a task. */
+typedef struct flux__pairing {
+    const flux__operand *o;
+    const uint16_t *x;
+    uint32_t *to;
+    int k;
+    int64_t lines, n, total, each;
+} flux__pairing;
+/* Makes the words of one task's lines. */
 static void flux__pair_part(void *ctx, int64_t part) {
     const flux__pairing *t = (const flux__pairing *)ctx;
     const flux__operand *o = t->o;
     int64_t k = o->shape.dim[t->k], row = o->stride[!t->k], col = o->stride[t->k], at, rest, some;
-    for (int64_t line = part * t->each, end = flux__gemm_min(line + t->each, t->total); line < end; line += some) {
+    for (int64_t line = part * t->each, end = flux__gemm_min(line + t->each, t->total); line < end;
+         line += some) {
         const uint16_t *x = t->x + o->offset;
         uint32_t *to = t->to + line * t->n;
         at = line % t->lines, rest = line / t->lines;
         some = flux__gemm_min(end - line, t->lines - at);
-        for (int d = 2; d < o->shape.ndim; rest /= o->shape.dim[d++]) x += rest % o->shape.dim[d] * o->stride[d];
-        if (col != 1) flux__pair_columns(x + 2 * at * col, row, col, flux__gemm_min(2 * some, k - 2 * at), t->n, to);
-        else for (int64_t i = at; i < at + some; i++, to += t->n) to[t->n - 1] = 0, memcpy(to, x + i * row, (size_t)k * 2);
+        for (int d = 2; d < o->shape.ndim; rest /= o->shape.dim[d++])
+            x += rest % o->shape.dim[d] * o->stride[d];
+        if (col != 1)
+            flux__pair_columns(x + 2 * at * col, row, col, flux__gemm_min(2 * some, k - 2 * at),
+                               t->n, to);
+        else for (int64_t i = at; i < at + some; i++, to += t->n)
+            to[t->n - 1] = 0, memcpy(to, x + i * row, (size_t)k * 2);
     }
 }
 
-/* Whether the pairs of *o, which is at src, are words as they lie. */
+/* Whether the pairs of operand *o at `src` are words in memory already. */
 static bool flux__paired(const flux__operand *o, const char *src, int k) {
-    bool there = o->stride[k] == 1 && o->shape.dim[k] % 2 == 0 && o->offset % 2 == 0 && (intptr_t)src % 4 == 0;
+    bool there = o->stride[k] == 1 && o->shape.dim[k] % 2 == 0 && o->offset % 2 == 0 &&
+                 (intptr_t)src % 4 == 0;
     for (int d = 0; d < o->shape.ndim; d++) there = there && (d == k || o->stride[d] % 2 == 0);
     return there;
 }
 
-/* Makes *o one of words; where its pairs are such already they stay. Gives where it is then. */
+/* Makes *o an operand of words: where the pairs are words already they are used in place,
+   otherwise they are made in `memory`. Returns the address of the words. */
 static const char *flux__pair_up(flux__operand *o, const char *src, void *memory, int k) {
     flux__operand was = *o;
     int64_t words = (o->shape.dim[k] + 1) / 2, rows = o->shape.dim[!k], size = words * rows;
@@ -99,7 +119,8 @@ static const char *flux__pair_up(flux__operand *o, const char *src, void *memory
     o->stride[k] = along ? 1 : rows;
     o->stride[!k] = along ? words : 1;
     for (int d = 2; d < o->shape.ndim; size *= o->shape.dim[d++]) o->stride[d] = size;
-    flux__pairing t = { &was, (const uint16_t *)(const void *)src, (uint32_t *)memory, k, along ? rows : words, along ? words : rows, 0, 0 };
+    flux__pairing t = { &was, (const uint16_t *)(const void *)src, (uint32_t *)memory, k,
+                        along ? rows : words, along ? words : rows, 0, 0 };
     t.total = size / t.n, t.each = FLUX__WIDEN / 2 / t.n + 1;
     flux__parallel((t.total + t.each - 1) / t.each, flux__pair_part, &t);
     return (const char *)memory;
@@ -110,26 +131,32 @@ static const char *flux__pair_up(flux__operand *o, const char *src, void *memory
 #  define flux__pair_up(o, src, memory, k) (src)
 #endif
 
+/* An operand of a product: where it is, its strides in elements, or for a gathered operand (an
+   im2col operand that is never stored) the implicit-GEMM maps of its rows and columns. */
 typedef struct flux__matrix {
     const char *at;
     int64_t row, col;
     flux__operand o;
-    flux__axes grid[2];                   /* of an operand that is gathered: its rows, its columns */
+    flux__axes grid[2];  /* of a gathered operand: maps of its rows and its columns */
 } flux__matrix;
 
-/* Of which dims of the product's index space a matrix's rows (side 0) or columns are made: dim `side`, then `more`. */
+/* Makes the map of the operand's rows (side 0) or columns (side 1) from its dims that belong to
+   dim `side` of the product's index space, then those of dim `more` (-1: none). */
 static void flux__matrix_grid(flux__matrix *m, int side, int more) {
     int64_t dim[FLUX_MAX_DIMS] = { 1, 1, 1, 1, 1, 1, 1, 1 }, step[FLUX_MAX_DIMS] = { 0 };
     for (int n = 0, owner = side; owner >= 0; owner = owner == side ? more : -1)
         for (int d = 0; d < m->o.shape.ndim; d++)
-            if ((m->o.gather ? m->o.owner[d] : d) == owner) dim[n] = m->o.shape.dim[d], step[n++] = m->o.stride[d];
+            if ((m->o.gather ? m->o.owner[d] : d) == owner)
+                dim[n] = m->o.shape.dim[d], step[n++] = m->o.stride[d];
     flux__merge_axes(&m->grid[side], dim, step, 0, false);
 }
 
 FLUX__HOT
 
-/* The product's operand number i; memory is for what half formats become. */
-static void flux__matrix_operand(const flux__run *run, const flux__operand *o, int i, bool pairs, void *memory, flux__matrix *m) {
+/* Prepares operand i (0: A, 1: B) of a product; `memory` receives the f32 or the words that
+   half formats become. */
+static void flux__matrix_operand(const flux__run *run, const flux__operand *o, int i, bool pairs,
+                                 void *memory, flux__matrix *m) {
     m->o = *o;
     m->at = (const char *)run->ptr[m->o.src];
     if (m->o.gather) {
@@ -152,38 +179,55 @@ static void flux__matrix_operand(const flux__run *run, const flux__operand *o, i
     m->col = vector ? (i == 0 ? m->o.stride[0] : 0) : m->o.stride[1];
 }
 
-typedef struct flux__products { flux__job job; flux__gemm_job g; flux__matrix a, b; int64_t batches; bool f64, bare; int failed; } flux__products;
+/* One kernel's products: the job that all share, the operands, and the number of batches; bare:
+   the product is stored without an epilogue. */
+typedef struct flux__products {
+    flux__job job;
+    flux__gemm_job g;
+    flux__matrix a, b;
+    int64_t batches;
+    bool f64, bare;
+    int failed;
+} flux__products;
 
-/* The strides that a gathered operand's copy would have, had it been made. */
+/* The stride along `side` that a contiguous copy of a gathered operand would have. */
 static int64_t flux__copied_stride(const flux__matrix *m, int side) {
     int64_t step = 1;
     int d = 0;
-    while (d < m->o.shape.ndim && (m->o.owner[d] != side || m->o.shape.dim[d] == 1)) step *= m->o.shape.dim[d++];
+    while (d < m->o.shape.ndim && (m->o.owner[d] != side || m->o.shape.dim[d] == 1))
+        step *= m->o.shape.dim[d++];
     return d < m->o.shape.ndim ? step : 1;
 }
-/* How all products of a kernel are made, as it would be said of copies. */
+/* Which way (see flux__gemm_by_dots) the products of a kernel are computed, as if gathered
+   operands were copies. */
 static int flux__products_by_dots(const flux__products *p) {
     flux__gemm_plan plan;
     flux__gemm_job g = p->g;
     g.a_grid = g.b_grid = NULL;
-    if (p->a.o.gather) g.a_row = flux__copied_stride(&p->a, 0), g.a_col = flux__copied_stride(&p->a, 1);
-    if (p->b.o.gather) g.b_row = flux__copied_stride(&p->b, 0), g.b_col = flux__copied_stride(&p->b, 1);
+    if (p->a.o.gather)
+        g.a_row = flux__copied_stride(&p->a, 0), g.a_col = flux__copied_stride(&p->a, 1);
+    if (p->b.o.gather)
+        g.b_row = flux__copied_stride(&p->b, 0), g.b_col = flux__copied_stride(&p->b, 1);
     flux__gemm_plan_for(&plan, p->f64, &g);
     return flux__gemm_by_dots(&plan, &g);
 }
-/* A gathered operand's rows (A) or columns (B), each contiguous along k. */
-static bool flux__gather_now(const void **x, const flux__axes **grid, bool f64, int64_t many, int64_t k, int64_t *many_step, int64_t *k_step, int side) {
+/* Copies a gathered operand for inner products: `many` rows of A (side 0) or columns of B (side
+   1), each contiguous along k. *x becomes the copy, k elements a row or column, and *grid NULL.
+   False: out of memory. */
+static bool flux__gather_now(const void **x, const flux__axes **grid, bool f64, int64_t many,
+                             int64_t k, int64_t *many_step, int64_t *k_step, int side) {
     const flux__axes *axes = *grid;
     flux__gemm_plan plan;
     void *to = flux__scratch((size_t)(many * k * (f64 ? 8 : 4)));
     if (!to) return false;
     plan.size = f64 ? 8 : 4, plan.collect = flux__gemm_collector_now();
-    flux__gemm_collect(&plan, (const char *)*x, &axes[!side], 0, k, &axes[side], 0, many, (char *)to, k);
+    flux__gemm_collect(&plan, (const char *)*x, &axes[!side], 0, k, &axes[side], 0, many,
+                       (char *)to, k);
     *x = to, *grid = NULL, *many_step = k, *k_step = 1;
     return true;
 }
 
-/* Where a batch's matrix is. */
+/* The address of a batch's matrix. */
 static const void *flux__matrix_at(const flux__kernel *k, const flux__matrix *m, int64_t batch) {
     int64_t size = m->o.dtype == FLUX_F64 ? 8 : 4, at = m->o.offset;
     if (!m->o.gather) return m->at + flux__batch_offset(k, &m->o, batch) * size;
@@ -199,6 +243,7 @@ static const void *flux__matrix_at(const flux__kernel *k, const flux__matrix *m,
     return m->at + at * size;
 }
 
+/* Computes the product of one batch. */
 static void flux__product_task(void *ctx, int64_t batch) {
     flux__products *p = (flux__products *)ctx;
     flux__job job = p->job;
@@ -207,20 +252,27 @@ static void flux__product_task(void *ctx, int64_t batch) {
     g.ctx = &job;
     g.a = flux__matrix_at(job.k, &p->a, batch);
     g.b = flux__matrix_at(job.k, &p->b, batch);
-    g.a_next = g.a_row == 1 && batch + 1 < p->batches ? flux__matrix_at(job.k, &p->a, batch + 1) : NULL;
-    if (p->bare) g.c = (char *)job.run->ptr[job.k->value[0].out] + (size_t)(job.first + batch * g.m * g.n) * (p->f64 ? 8 : 4);
+    g.a_next = g.a_row == 1 && batch + 1 < p->batches ? flux__matrix_at(job.k, &p->a, batch + 1) :
+        NULL;
+    if (p->bare)
+        g.c = (char *)job.run->ptr[job.k->value[0].out] +
+            (size_t)(job.first + batch * g.m * g.n) * (p->f64 ? 8 : 4);
     const bool now_a = g.dots > 1 && g.a_grid, now_b = g.dots > 1 && g.b_grid;
     bool ok = !now_a || flux__gather_now(&g.a, &g.a_grid, p->f64, g.m, g.k, &g.a_row, &g.a_col, 0);
-    ok = ok && (!now_b || flux__gather_now(&g.b, &g.b_grid, p->f64, g.n, g.k, &g.b_col, &g.b_row, 1));
-    if (!ok || flux__gemm(p->f64, &g) != 0 || flux__atomic_load32(&job.failed)) flux__atomic_store32(&p->failed, 1);
+    ok = ok && (!now_b || flux__gather_now(&g.b, &g.b_grid, p->f64, g.n, g.k, &g.b_col, &g.b_row,
+                                           1));
+    if (!ok || flux__gemm(p->f64, &g) != 0 || flux__atomic_load32(&job.failed))
+        flux__atomic_store32(&p->failed, 1);
     if (now_b && ok) flux__scratch_done((void *)(uintptr_t)g.b);
     if (now_a && !g.a_grid) flux__scratch_done((void *)(uintptr_t)g.a);
 }
 
-/* The same of samples that are one product: each sees its own rows. */
+/* The epilogue of samples that are joined to one product: each sample's rows go to
+   flux__epilogue with its own batch number. */
 FLUX__LEAN
 
-static void flux__epilogue_samples(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb, int64_t nb, void *block, int64_t ld) {
+static void flux__epilogue_samples(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb,
+                                   int64_t nb, void *block, int64_t ld) {
     flux__job job = *(flux__job *)ctx;
     int64_t m = job.k->mnk[0], i, n, size = job.k->operand[0].dtype == FLUX_F64 ? 8 : 4;
     for (i = 0; i < mb; i += n) {
@@ -231,7 +283,8 @@ static void flux__epilogue_samples(void *ctx, int worker, int64_t i0, int64_t j0
     if (job.failed) flux__atomic_store32(&((flux__job *)ctx)->failed, 1);
 }
 
-/* Small matrices that are all multiplied by the same one are one that is high: samples of small images by the weight. */
+/* Joins the samples to one product of many rows where small matrices are all multiplied by the
+   same one, as small images by a weight. False: they are not of this kind. */
 static bool flux__samples_join(flux__products *p) {
     const int64_t *full = p->job.k->full;
     const flux__operand *b = &p->b.o;
@@ -251,25 +304,31 @@ static bool flux__samples_join(flux__products *p) {
     return true;
 }
 
-/* What all images are multiplied by, contiguous along their channels: turned once, not for each image. NULL: it stays as it is. */
+/* Transposes a B that all batches share, once instead of for each, if its columns are to be
+   contiguous along k. Returns the copy (k x n, in scratch memory), or NULL: B stays as it is. */
 static void *flux__turn_shared(flux__products *p) {
     const flux__operand *b = &p->b.o;
     int64_t size = p->f64 ? 8 : 4, step = (flux__gemm_up(p->g.k * size, 64) | 64) / size;
-    bool shared = !b->gather && p->g.a_row == 1 && p->g.b_col == 1 && p->g.b_row > 1 && p->g.m >= 64 * flux__num_threads();
+    bool shared = !b->gather && p->g.a_row == 1 && p->g.b_col == 1 && p->g.b_row > 1 &&
+                  p->g.m >= 64 * flux__num_threads();
     for (int d = 2; d < b->shape.ndim; d++) shared = shared && b->shape.dim[d] == 1;
     void *turned = shared ? flux__scratch((size_t)(step * p->g.n * size)) : NULL;
     if (!turned) return NULL;
-    flux__gemm_copy(size, (const char *)p->b.at + b->offset * size, p->g.b_row, 1, turned, step, p->g.k, p->g.n);
+    flux__gemm_copy(size, (const char *)p->b.at + b->offset * size, p->g.b_row, 1, turned, step,
+                    p->g.k, p->g.n);
     p->b.at = (const char *)turned, p->b.o.offset = 0, p->g.b_row = 1, p->g.b_col = step;
     return turned;
 }
 
-/* ---- a product of half formats on several threads: each makes f32, or words, of what it reads by itself. Made once for all of them,
-   most of that would have to come out of the cache of the one that made it: where they share none, f16 196 x 64 x 64 took three
-   times as long on two threads as on one. */
+/* ---- a product of half formats on several threads: each thread converts what it reads to f32,
+   or to words. If it were converted once for all of them, most of it would have to come out of
+   the cache of the thread that converted it: where threads share no cache, f16 196 x 64 x 64
+   took three times as long on two threads as on one. */
 
-typedef struct flux__halves { flux__products *all; int side; int64_t each, n; } flux__halves;   /* side 0: cuts A's rows, 1: B's columns */
+/* `all` is cut into parts of `each` of its n rows of A (side 0) or columns of B (side 1) */
+typedef struct flux__halves { flux__products *all; int side; int64_t each, n; } flux__halves;
 
+/* Converts the operands of one part and computes its product. */
 static void flux__half_part(void *ctx, int64_t part) {
     const flux__halves *h = (const flux__halves *)ctx;
     flux__products p = *h->all;
@@ -277,7 +336,8 @@ static void flux__half_part(void *ctx, int64_t part) {
     int64_t at = part * h->each, n = flux__gemm_min(h->n - at, h->each), first, all;
     o[h->side].shape.dim[h->side] = n;
     o[h->side].offset += at * o[h->side].stride[h->side];
-    first = flux__gemm_up(flux__count(&o[0].shape) * 4, 64), all = first + flux__count(&o[1].shape) * 4;
+    first = flux__gemm_up(flux__count(&o[0].shape) * 4, 64),
+        all = first + flux__count(&o[1].shape) * 4;
     char *memory = (char *)flux__scratch((size_t)all);
     if (memory) {
         flux__matrix_operand(p.job.run, &o[0], 0, p.g.pairs, memory, &p.a);
@@ -291,16 +351,22 @@ static void flux__half_part(void *ctx, int64_t part) {
     if (!memory || p.failed) flux__atomic_store32(&h->all->failed, 1);
 }
 
-/* False: it is not worth it, or there is nothing to make, or what all parts need is too much to be made for each. */
+/* Computes a product of half formats in parts, one or more a thread. False, and nothing is
+   done: it is too small, there is nothing to convert, or what every part needs is too much to
+   convert for each. */
 static bool flux__halves_apart(flux__products *p) {
     const flux__operand *o = p->job.k->operand;
     flux__gemm_plan plan;
     flux__halves h = { p, p->g.m < p->g.n, 0, p->g.m < p->g.n ? p->g.n : p->g.m };
-    int64_t k = p->job.k->mnk[2], parts = flux__gemm_min(flux__num_threads(), h.n / 32), a[FLUX_MAX_DIMS], b[FLUX_MAX_DIMS];
-    if (parts < 2 || p->batches > 1 || !flux__is_half(o[0].dtype) || !flux__is_half(o[1].dtype) || o[0].shape.ndim < 2 || o[1].shape.ndim < 2)
+    int64_t k = p->job.k->mnk[2], parts = flux__gemm_min(flux__num_threads(), h.n / 32),
+            a[FLUX_MAX_DIMS], b[FLUX_MAX_DIMS];
+    if (parts < 2 || p->batches > 1 || !flux__is_half(o[0].dtype) || !flux__is_half(o[1].dtype) ||
+        o[0].shape.ndim < 2 || o[1].shape.ndim < 2)
         return false;
-    if (o[0].gather || o[1].gather || (double)p->g.m * (double)p->g.n * (double)k < 4e5 || flux__gemm_min(p->g.m, p->g.n) * k > 1 << 18) return false;
-    if (p->g.pairs && flux__paired(&o[0], (const char *)p->job.run->ptr[o[0].src], 1) && flux__paired(&o[1], (const char *)p->job.run->ptr[o[1].src], 0)) return false;
+    if (o[0].gather || o[1].gather || (double)p->g.m * (double)p->g.n * (double)k < 4e5 ||
+        flux__gemm_min(p->g.m, p->g.n) * k > 1 << 18) return false;
+    if (p->g.pairs && flux__paired(&o[0], (const char *)p->job.run->ptr[o[0].src], 1) &&
+        flux__paired(&o[1], (const char *)p->job.run->ptr[o[1].src], 0)) return false;
     flux__widened_strides(&o[0], a);
     flux__widened_strides(&o[1], b);
     p->g.a_row = a[0], p->g.a_col = a[1], p->g.b_row = b[0], p->g.b_col = b[1];
@@ -311,7 +377,8 @@ static bool flux__halves_apart(flux__products *p) {
     return true;
 }
 
-/* Many products are shared out whole, few ones in blocks. */
+/* Runs a product's kernel: many batches are shared out to threads whole, few ones in blocks.
+   Returns 0, or -1 with an error recorded. */
 static int flux__run_product(flux__run *run, flux__kernel *k) {
     flux__products p;
     int64_t batches = 1;
@@ -323,7 +390,8 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
     p.job.run = run, p.job.k = k;
     p.g.pairs = flux__multiplies_pairs(k);
-    p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = p.g.pairs ? (k->mnk[2] + 1) / 2 : k->mnk[2], p.g.ldc = p.g.m;
+    p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = p.g.pairs ? (k->mnk[2] + 1) / 2 : k->mnk[2],
+        p.g.ldc = p.g.m;
     if (!p.bare) p.g.epilogue = flux__epilogue;
     if (flux__halves_apart(&p)) {
         p.job.failed = p.failed;

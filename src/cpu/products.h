@@ -26,8 +26,11 @@
 
 FLUX__LEAN
 
-/* A block of the result comes by while it is hot: the kernel's program runs over it, in pieces that fit a register. */
-static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb, int64_t nb, void *block, int64_t ld) {
+/* The epilogue of a product: runs the kernel's program over a finished block of C while it is
+   in the cache, in pieces that fit a register. block: mb x nb, rows from i0, columns from j0,
+   columns contiguous and ld apart. */
+static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb, int64_t nb,
+                           void *block, int64_t ld) {
     flux__job *job = (flux__job *)ctx;
     flux__block_run b;
     (void)worker;
@@ -43,7 +46,7 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
         for (int64_t i = 0; i < mb; i += rows) {
             int64_t high = mb - i < rows ? mb - i : rows, wide = nb - j < cols ? nb - j : cols;
             b.product_rows = high;
-            b.w = high == m ? high * wide : high;          /* whole columns are one run */
+            b.w = high == m ? high * wide : high;          /* several whole columns are one run */
             b.segments = high == m ? 1 : wide;
             b.segment_step = m;
             b.o0 = job->first + job->batch * m * n + (j0 + j) * m + i0 + i;
@@ -60,11 +63,14 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
 
 FLUX__HOT
 
-/* The only thing done is to store the product itself? Then the product writes it where it belongs. */
+/* Whether the program does nothing but store the product as f32 or f64: then the product is
+   written in place, without an epilogue. */
 static bool flux__bare_product(const flux__kernel *k) {
-    return k->nvalue == 1 && k->value[0].kind == FLUX__V_PRODUCT && (k->value[0].dtype == FLUX_F32 || k->value[0].dtype == FLUX_F64);
+    return k->nvalue == 1 && k->value[0].kind == FLUX__V_PRODUCT &&
+           (k->value[0].dtype == FLUX_F32 || k->value[0].dtype == FLUX_F64);
 }
 
+/* The offset of a batch's matrix in an operand. */
 static int64_t flux__batch_offset(const flux__kernel *k, const flux__operand *o, int64_t batch) {
     int64_t at = o->offset;
     int first = k->mnk[0] < 0 ? 0 : 2;
@@ -78,20 +84,22 @@ static int64_t flux__batch_offset(const flux__kernel *k, const flux__operand *o,
 
 FLUX__LEAN
 
-/* An operand of a half format as f32, in order. */
+/* Converts an operand of a half format to f32, contiguous in the order of its dims. */
 static float *flux__widen(const flux__operand *o, const void *src, void *memory) {
     int64_t n = flux__count(&o->shape);
     flux__axes x;
     int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS];
     float *out = (float *)memory;
-    for (int d = 0; d < FLUX_MAX_DIMS; d++) dim[d] = d < o->shape.ndim ? o->shape.dim[d] : 1, step[d] = d < o->shape.ndim ? o->stride[d] : 0;
+    for (int d = 0; d < FLUX_MAX_DIMS; d++)
+        dim[d] = d < o->shape.ndim ? o->shape.dim[d] : 1,
+            step[d] = d < o->shape.ndim ? o->stride[d] : 0;
     flux__merge_axes(&x, dim, step, 0, false);
     flux__transfer t = { (const char *)src, (char *)out, FLUX__F32C, o->dtype, 4, 2 };
     flux__each_run(&x, o->offset, 0, n, 0, flux__load_run, &t);
     return out;
 }
 
-/* Whether an operand's elements lie side by side, in whichever order of its dims. */
+/* Whether an operand is contiguous in some order of its dims. */
 static bool flux__side_by_side(const flux__operand *o) {
     int64_t at = 1, n = flux__count(&o->shape);
     int d = 0;
@@ -101,20 +109,23 @@ static bool flux__side_by_side(const flux__operand *o) {
     return at == n;
 }
 
-/* Such an operand as f32, in the order in which it lies. */
+/* Converts such an operand to f32 in the order in which it lies, in parts of FLUX__WIDEN
+   elements. */
 #define FLUX__WIDEN ((int64_t)1 << 16)
 static void flux__widen_part(void *ctx, int64_t part) {
     const flux__transfer *t = (const flux__transfer *)ctx;
     int64_t at = part * FLUX__WIDEN, left = (int64_t)t->wide - at;
-    flux__load(FLUX__F32C, t->dst + at * 4, t->dtype, t->src + at * 2, 1, left < FLUX__WIDEN ? left : FLUX__WIDEN);
+    flux__load(FLUX__F32C, t->dst + at * 4, t->dtype, t->src + at * 2, 1,
+               left < FLUX__WIDEN ? left : FLUX__WIDEN);
 }
 static const char *flux__widen_all(const flux__operand *o, const char *src, void *memory) {
-    flux__transfer t = { src + o->offset * 2, (char *)memory, FLUX__F32C, o->dtype, (size_t)flux__count(&o->shape), 2 };
+    flux__transfer t = { src + o->offset * 2, (char *)memory, FLUX__F32C, o->dtype,
+                         (size_t)flux__count(&o->shape), 2 };
     flux__parallel(((int64_t)t.wide + FLUX__WIDEN - 1) / FLUX__WIDEN, flux__widen_part, &t);
     return t.dst;
 }
 
-/* The strides that it has then. */
+/* The strides of a half format's operand after its conversion to f32. */
 static void flux__widened_strides(const flux__operand *o, int64_t *stride) {
     if (flux__side_by_side(o)) memcpy(stride, o->stride, sizeof o->stride);
     else flux__natural(&o->shape, stride);

@@ -33,17 +33,26 @@
 
 FLUX__COLD
 
+/* Whether value v is this operation (kind and op) in f32, outer or not. */
 static bool flux__is_line(const flux__kernel *k, int v, int kind, int op, bool outer) {
     const flux__value *x = &k->value[v];
-    return x->kind == kind && x->op == op && x->cls == FLUX__F32C && x->dtype == FLUX_F32 && x->outer == outer;
+    return x->kind == kind && x->op == op && x->cls == FLUX__F32C && x->dtype == FLUX_F32 &&
+           x->outer == outer;
 }
-static bool flux__is_f32(const flux__kernel *k, int v, int op) { return flux__is_line(k, v, FLUX__V_OP, op, false); }
-static bool flux__is_const(const flux__kernel *k, int v) { return k->value[v].kind == FLUX__V_NUMBER; }
-static bool flux__is_walk(const flux__kernel *k, int v) {             /* one number a point, in f32 */
+/* Whether value v is this elementwise operation in f32, at all points. */
+static bool flux__is_f32(const flux__kernel *k, int v, int op) {
+    return flux__is_line(k, v, FLUX__V_OP, op, false);
+}
+static bool flux__is_const(const flux__kernel *k, int v) {
+    return k->value[v].kind == FLUX__V_NUMBER;
+}
+/* Whether value v is an operand in f32 with an element a point. */
+static bool flux__is_walk(const flux__kernel *k, int v) {
     const flux__value *x = &k->value[v];
-    return (x->kind == FLUX__V_OP || x->kind == FLUX__V_LOAD || x->kind == FLUX__V_PRODUCT) && x->cls == FLUX__F32C && !x->outer;
+    return (x->kind == FLUX__V_OP || x->kind == FLUX__V_LOAD || x->kind == FLUX__V_PRODUCT) &&
+           x->cls == FLUX__F32C && !x->outer;
 }
-/* Whether only one line needs it, and which. */
+/* The only line that uses value v, or -1 if there are several or none. */
 static int flux__only_user(const flux__kernel *k, int v) {
     int user = -1;
     for (int i = 0; i < k->nvalue; i++) {
@@ -54,17 +63,21 @@ static int flux__only_user(const flux__kernel *k, int v) {
     }
     return user;
 }
-static bool flux__passes(const flux__kernel *k, int v, int op, int user) {   /* needed by that line, and nowhere else */
+/* Whether value v is this operation, and `user` alone needs it. */
+static bool flux__passes(const flux__kernel *k, int v, int op, int user) {
     return flux__is_f32(k, v, op) && k->value[v].out < 0 && flux__only_user(k, v) == user;
 }
 
-/* div: m' / (sqrt(v') + epsilon), with m' = lerp(m, g), v' = lerp(v, square(g)); and perhaps fma(div, scale, w) */
+/* Whether the division `div` is that of an Adam step, m' / (sqrt(v') + epsilon) with m' =
+   lerp(m, g) and v' = lerp(v, square(g)), perhaps followed by fma(div, scale, w); if so, fills
+   in *a. */
 static bool flux__adam_at(const flux__kernel *k, int div, flux__adam *a) {
     const flux__value *x = k->value;
     int sum, root, square, fma;
     if (!flux__is_f32(k, div, FLUX__OP_DIV)) return false;
     a->new_m = x[div].a, sum = x[div].b, a->last = div, a->w = -1;
-    if (!flux__is_f32(k, a->new_m, FLUX__OP_LERP) || !flux__passes(k, sum, FLUX__OP_ADD, div)) return false;
+    if (!flux__is_f32(k, a->new_m, FLUX__OP_LERP) || !flux__passes(k, sum, FLUX__OP_ADD, div))
+        return false;
     root = x[sum].a, a->by[2] = a->by[3] = x[sum].b;
     if (!flux__is_const(k, a->by[2]) || !flux__passes(k, root, FLUX__OP_SQRT, sum)) return false;
     a->new_v = x[root].a;
@@ -74,13 +87,16 @@ static bool flux__adam_at(const flux__kernel *k, int div, flux__adam *a) {
     if (!flux__passes(k, square, FLUX__OP_SQUARE, a->new_v) || x[square].a != a->g) return false;
     if (flux__only_user(k, a->new_m) != div || flux__only_user(k, a->new_v) != root) return false;
     fma = flux__only_user(k, div);
-    if (fma >= 0 && x[div].out < 0 && flux__is_f32(k, fma, FLUX__OP_FMA) && x[fma].a == div && flux__is_const(k, x[fma].b) &&
-        flux__is_walk(k, x[fma].c) && x[fma].phase == x[div].phase)
+    if (fma >= 0 && x[div].out < 0 && flux__is_f32(k, fma, FLUX__OP_FMA) && x[fma].a == div &&
+        flux__is_const(k, x[fma].b) && flux__is_walk(k, x[fma].c) && x[fma].phase == x[div].phase)
         a->w = x[fma].c, a->by[3] = x[fma].b, a->last = fma;
-    return flux__is_const(k, a->by[0]) && flux__is_const(k, a->by[1]) && flux__is_walk(k, a->g) && flux__is_walk(k, a->m) &&
-           flux__is_walk(k, a->v) && x[a->m].phase == x[div].phase && x[a->v].phase == x[div].phase && x[square].phase == x[div].phase;
+    return flux__is_const(k, a->by[0]) && flux__is_const(k, a->by[1]) && flux__is_walk(k, a->g) &&
+           flux__is_walk(k, a->m) && flux__is_walk(k, a->v) && x[a->m].phase == x[div].phase &&
+           x[a->v].phase == x[div].phase && x[square].phase == x[div].phase;
 }
 
+/* Finds the kernel's Adam step, and marks the lines that it replaces; a->last is -1 if there is
+   none. */
 static void flux__find_adam(const flux__kernel *k, flux__cpu *c) {
     const flux__value *x = k->value;
     flux__adam *a = &c->adam;
@@ -91,11 +107,13 @@ static void flux__find_adam(const flux__kernel *k, flux__cpu *c) {
         return;
     }
     c->made[div] = true;
-    c->made[a->new_m] = c->made[a->new_v] = c->made[x[a->new_v].b] = c->made[x[div].b] = c->made[x[x[div].b].a] = true;
+    c->made[a->new_m] = c->made[a->new_v] = c->made[x[a->new_v].b] = c->made[x[div].b] =
+        c->made[x[x[div].b].a] = true;
     c->made[a->last] = false;
 }
 
-/* second: the sum of exp(x - max(x)), or of square(x - mean(x)) */
+/* Whether the sum `second` is the second reduction of softmax-like rows: the sum of exp(x -
+   max(x)), or of square(x - mean(x)). If so, fills in *a. */
 static bool flux__rows_at(const flux__kernel *k, int second, flux__rows *a) {
     const flux__value *x = k->value;
     if (!flux__is_line(k, second, FLUX__V_REDUCE, FLUX__RED_SUM, true)) return false;
@@ -110,48 +128,61 @@ static bool flux__rows_at(const flux__kernel *k, int second, flux__rows *a) {
         a->by[0] = x[a->first].b, a->first = x[a->first].a;
         if (!flux__is_const(k, a->by[0])) return false;
     }
-    return flux__is_line(k, a->first, FLUX__V_REDUCE, a->squares ? FLUX__RED_SUM : FLUX__RED_MAX, true) && x[a->first].a == a->x &&
-           flux__is_walk(k, a->x) && x[a->d].phase == x[a->first].phase + 1;
+    return flux__is_line(k, a->first, FLUX__V_REDUCE, a->squares ? FLUX__RED_SUM : FLUX__RED_MAX,
+                         true) && x[a->first].a == a->x && flux__is_walk(k, a->x) &&
+           x[a->d].phase == x[a->first].phase + 1;
 }
 
-/* y: e / second, d - log(second), or d rsqrt(second / by[1] + by[2]) */
+/* Whether value y ends such rows: e / second (softmax), d - log(second) (log-softmax), or d
+   rsqrt(second / by[1] + by[2]) (normalisation). */
 static bool flux__ends_rows(const flux__kernel *k, int y, flux__rows *a) {
     const flux__value *x = k->value;
     const int by = x[y].b;
     if (!a->squares && flux__is_f32(k, y, FLUX__OP_DIV)) return x[y].a == a->e && by == a->second;
-    if (!a->squares) return flux__is_f32(k, y, FLUX__OP_SUB) && x[y].a == a->d && flux__is_line(k, by, FLUX__V_OP, FLUX__OP_LOG, true) && x[by].a == a->second;
-    if (!flux__is_f32(k, y, FLUX__OP_MUL) || x[y].a != a->d || !flux__is_line(k, by, FLUX__V_OP, FLUX__OP_RSQRT, true)) return false;
+    if (!a->squares)
+        return flux__is_f32(k, y, FLUX__OP_SUB) && x[y].a == a->d &&
+               flux__is_line(k, by, FLUX__V_OP, FLUX__OP_LOG, true) && x[by].a == a->second;
+    if (!flux__is_f32(k, y, FLUX__OP_MUL) || x[y].a != a->d ||
+        !flux__is_line(k, by, FLUX__V_OP, FLUX__OP_RSQRT, true)) return false;
     const int sum = x[by].a;
-    if (!flux__is_line(k, sum, FLUX__V_OP, FLUX__OP_ADD, true) || !flux__is_line(k, x[sum].a, FLUX__V_OP, FLUX__OP_DIV, true)) return false;
+    if (!flux__is_line(k, sum, FLUX__V_OP, FLUX__OP_ADD, true) ||
+        !flux__is_line(k, x[sum].a, FLUX__V_OP, FLUX__OP_DIV, true)) return false;
     a->by[1] = x[x[sum].a].b, a->by[2] = x[sum].b;
     return x[x[sum].a].a == a->second && flux__is_const(k, a->by[1]) && flux__is_const(k, a->by[2]);
 }
 
-/* Whether another line than these, or the tensor's own memory, is to have a value. */
+/* Whether a tensor, or a line other than `user` and `or_user`, needs value v. */
 static bool flux__is_kept(const flux__kernel *k, int v, int user, int or_user) {
     if (k->value[v].out >= 0) return true;
     for (int i = 0; i < k->nvalue; i++)
-        if (i != user && i != or_user && (k->value[i].a == v || k->value[i].b == v || k->value[i].c == v)) return true;
+        if (i != user && i != or_user && (k->value[i].a == v || k->value[i].b == v ||
+                                          k->value[i].c == v)) return true;
     return false;
 }
 
-/* Bools are reduced as what they are: floats of 0 and 1 that a comparison gives, or bytes. Lines that widened these first are none then. */
+/* Finds reductions of bools, and lets them count the bools as these are: floats of 0 and 1 from
+   a comparison, or bytes from memory. The lines that converted the bools are dropped if nothing
+   else needs them. */
 static void flux__find_truths(flux__kernel *k, flux__cpu *c) {
     for (int i = 0; i < k->nvalue; i++) {
         flux__value *v = &k->value[i];
         if (v->kind != FLUX__V_REDUCE || v->cls == FLUX__F32C) continue;
         int x = v->a;
         bool alone = flux__only_user(k, x) == i;
-        for (int user; k->value[x].kind == FLUX__V_CONVERT; alone = alone && flux__only_user(k, x) == user) user = x, x = k->value[x].a;
+        for (int user; k->value[x].kind == FLUX__V_CONVERT;
+             alone = alone && flux__only_user(k, x) == user)
+            user = x, x = k->value[x].a;
         flux__value *from = &k->value[x];
-        if (from->dtype != FLUX_BOOL || from->outer || !(from->kind == FLUX__V_LOAD ? alone : from->cls == FLUX__F32C)) continue;
+        if (from->dtype != FLUX_BOOL || from->outer ||
+            !(from->kind == FLUX__V_LOAD ? alone : from->cls == FLUX__F32C)) continue;
         c->truth[i] = true, c->truth[x] = from->kind == FLUX__V_LOAD, from->cls = FLUX__F32C;
-        for (int at = v->a, next = v->a = (int16_t)x; at != x && !flux__is_kept(k, at, -1, -1); at = next)
+        for (int at = v->a, next = v->a = (int16_t)x; at != x && !flux__is_kept(k, at, -1, -1);
+             at = next)
             next = k->value[at].a, k->value[at].a = -1, k->value[at].phase = -1;
     }
 }
 
-/* Outer values that only such lines need come with them. */
+/* Marks outer values that only the lines of a pattern need: they are computed with it. */
 static void flux__find_made(const flux__kernel *k, flux__cpu *c) {
     const flux__value *x = k->value;
     for (int i = k->nvalue - 1; i >= 0; i--) {
@@ -162,7 +193,8 @@ static void flux__find_made(const flux__kernel *k, flux__cpu *c) {
     }
 }
 
-/* Blocks are chosen with them in mind: they need whole rows, and of registers no more than a row. */
+/* Finds softmax-like rows, and chooses the blocks for them: rows must be whole within a block,
+   and need only registers of a row. False: there are none. */
 static bool flux__find_rows(const flux__kernel *k, flux__cpu *c) {
     flux__rows *a = &c->rows;
     int64_t points = 1, inner = 1;
@@ -172,8 +204,10 @@ static bool flux__find_rows(const flux__kernel *k, flux__cpu *c) {
     while (y < k->nvalue && !flux__ends_rows(k, y, a)) y++;
     if (y < k->nvalue) c->made[a->y = y] = true;
     c->made[a->d] = c->made[a->e] = c->made[second] = true;
-    a->keep_d = flux__is_kept(k, a->d, a->e, a->y), a->keep_e = flux__is_kept(k, a->e, second, a->y);
-    for (int d = 0; d < FLUX_MAX_DIMS; d++) points *= k->full[d], inner *= k->reduced >> d & 1 ? k->full[d] : 1;
+    a->keep_d = flux__is_kept(k, a->d, a->e, a->y),
+        a->keep_e = flux__is_kept(k, a->e, second, a->y);
+    for (int d = 0; d < FLUX_MAX_DIMS; d++)
+        points *= k->full[d], inner *= k->reduced >> d & 1 ? k->full[d] : 1;
     c->tile = (points < FLUX__LARGE ? 4 : 16) * FLUX__TILE;
     if (inner > c->tile && inner <= FLUX__LONG_ROW) c->tile = (int)(inner + 15) / 16 * 16;
     flux__choose_blocks(k, c);
@@ -186,17 +220,20 @@ static bool flux__find_rows(const flux__kernel *k, flux__cpu *c) {
     return false;
 }
 
-/* How many values of the full points need a register: they are neither read nor stored where they lie. */
+/* How many values at all points need a register, because they are neither read nor stored in
+   place. */
 static int flux__in_registers(const flux__kernel *k) {
     int n = 0;
     for (int i = 0; i < k->nvalue; i++) {
         const flux__value *v = &k->value[i];
         if (v->outer || v->kind == FLUX__V_NUMBER || flux__reducing(v)) continue;
-        n += v->kind == FLUX__V_LOAD ? k->operand[v->operand].dtype != flux__own_dtype[v->cls] : v->out < 0;
+        n += v->kind == FLUX__V_LOAD ? k->operand[v->operand].dtype != flux__own_dtype[v->cls] :
+            v->out < 0;
     }
     return n;
 }
 
+/* Removes from a list of lines those that a pattern computes; returns how many are left. */
 static int flux__not_made(const flux__cpu *c, int *line, int n) {
     int left = 0;
     for (int i = 0; i < n; i++)
@@ -206,33 +243,43 @@ static int flux__not_made(const flux__cpu *c, int *line, int n) {
 static void flux__take_out_made(flux__cpu *c) {
     for (int p = 0; p < c->nphase; p++) {
         flux__phase *ph = &c->phase[p];
-        ph->n = flux__not_made(c, ph->line, ph->n), ph->nlate = flux__not_made(c, ph->late, ph->nlate);
+        ph->n = flux__not_made(c, ph->line, ph->n),
+            ph->nlate = flux__not_made(c, ph->late, ph->nlate);
     }
 }
 
-/* The values that a line has to do with: itself, its operands, and from the fifth on what it makes besides. */
+/* Lists the values that a line uses: [0] itself, [1 ... 4] its operands, from [5] on what it
+   makes besides; -1: none. Returns the length of the list. */
 static int flux__used(const flux__kernel *k, const flux__cpu *c, int line, int *use) {
     const flux__value *v = &k->value[line];
     const flux__adam *a = &c->adam;
     const flux__rows *r = &c->rows;
     use[0] = line, use[1] = v->a, use[2] = v->b, use[3] = v->c, use[4] = -1;
     if (line == r->first) use[5] = r->keep_d ? r->d : -1, use[6] = r->e, use[7] = r->y;
-    else if (line == a->last) use[1] = a->g, use[2] = a->m, use[3] = a->v, use[4] = a->w, use[5] = a->new_m, use[6] = a->new_v, use[7] = -1;
+    else if (line == a->last)
+        use[1] = a->g, use[2] = a->m, use[3] = a->v, use[4] = a->w, use[5] = a->new_m,
+            use[6] = a->new_v, use[7] = -1;
     else return 4;
     return 8;
 }
 
+/* Whether a value needs a register: a number does not. */
 static bool flux__needs_register(const flux__value *v) { return v->kind != FLUX__V_NUMBER; }
 
-/* A bias of a matrix of short columns, or what all rows have in common: read once, as long as blocks are alike. */
+/* Whether a load is the same from block to block and can be hoisted: a bias of a matrix with
+   short columns, or what all rows have in common. */
 static bool flux__is_again(const flux__kernel *k, const flux__cpu *c, int i) {
     const flux__axes *out = &c->outer_axes[c->axes_at[i]];
-    if (k->value[i].kind != FLUX__V_LOAD || k->value[i].outer || (c->inner > 1 && !(c->inner_first && c->resident))) return false;
-    return c->inner_axes[c->axes_at[i]].nd == 1 && (out->nd == 1 ? out->step[0] == 0 : out->nd == 2 && out->step[1] == 0 && out->dim[0] <= c->tile);
+    if (k->value[i].kind != FLUX__V_LOAD || k->value[i].outer ||
+        (c->inner > 1 && !(c->inner_first && c->resident))) return false;
+    return c->inner_axes[c->axes_at[i]].nd == 1 &&
+           (out->nd == 1 ? out->step[0] == 0 :
+            out->nd == 2 && out->step[1] == 0 && out->dim[0] <= c->tile);
 }
 
-/* Registers by last use. In a block that holds whole rows a value lives from its own line to its last use in any phase;
-   else it lives within a phase. Outer values keep theirs. */
+/* Gives values their registers, by last use. In a block of whole rows a value lives from its
+   own line to its last use in any phase; otherwise it lives within a phase. Outer values keep
+   theirs. last, taken: scratch arrays, for values and registers. */
 static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, bool *taken) {
     int clock = 0;
     memset(last, -1, (size_t)k->nvalue * sizeof(int));
@@ -256,40 +303,51 @@ static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, boo
                 if (use[u] < 0 || (u > 0 && u < 5)) continue;
                 const flux__value *v = &k->value[use[u]];
                 if (v->outer || !flux__needs_register(v) || c->reg[use[u]] >= 0) continue;
-                int r = fixed;            /* of what the line makes */
+                int r = fixed;            /* a register for what the line makes */
                 while (taken[r]) r++;
                 taken[r] = true;
                 c->reg[use[u]] = r;
                 if (r >= top) top = r + 1;
             }
             for (int u = 0; u < n; u++)
-                if (use[u] >= 0 && !k->value[use[u]].outer && last[use[u]] == clock && c->reg[use[u]] >= 0) taken[c->reg[use[u]]] = false;
+                if (use[u] >= 0 && !k->value[use[u]].outer && last[use[u]] == clock &&
+                    c->reg[use[u]] >= 0)
+                    taken[c->reg[use[u]]] = false;
         }
     c->nreg = top;
 }
 
+/* Finds which values are rounded only to be stored, and which outer values are expanded. */
 static void flux__find_roles(const flux__kernel *k, flux__cpu *c) {
     for (int i = 0; i < k->nvalue; i++) {
         const flux__value *v = &k->value[i];
         int use[3];
         use[0] = v->a, use[1] = v->b, use[2] = v->c;
-        c->parting[i] = v->kind == FLUX__V_ROUND && v->out >= 0 && v->op == v->dtype;     /* not to f32, after a cast */
+        /* not if it is stored in another dtype than it is rounded to, after a cast */
+        c->parting[i] = v->kind == FLUX__V_ROUND && v->out >= 0 && v->op == v->dtype;
         for (int j = 0; j < 3; j++) {
             if (use[j] < 0) continue;
             c->parting[use[j]] = false;
-            if ((!v->outer || flux__reducing(v)) && !c->made[i] && k->value[use[j]].outer && k->value[use[j]].kind != FLUX__V_NUMBER) c->expand[use[j]] = true;
+            if ((!v->outer || flux__reducing(v)) && !c->made[i] && k->value[use[j]].outer &&
+                k->value[use[j]].kind != FLUX__V_NUMBER)
+                c->expand[use[j]] = true;
         }
     }
 }
 
+/* Finds the loop of each operation, the maps of what is loaded or stored, the number of each
+   reduction, and the width of registers. False: an operation has no loop for its dtype; the
+   error is recorded. */
 static bool flux__bind_loops(flux__kernel *k, flux__cpu *c) {
     for (int i = 0; i < k->nvalue; i++) {
         flux__value *v = &k->value[i];
         int64_t step[FLUX_MAX_DIMS];
         c->reduce_at[i] = flux__reducing(v) ? c->nreduce++ : -1;
-        if (v->cls == FLUX__F64C || v->cls == FLUX__I64C || v->kind == FLUX__V_IOTA || v->kind == FLUX__V_RANDOM) c->width = 8;
+        if (v->cls == FLUX__F64C || v->cls == FLUX__I64C || v->kind == FLUX__V_IOTA ||
+            v->kind == FLUX__V_RANDOM) c->width = 8;
         if (v->kind == FLUX__V_OP && !(c->loop[i] = flux__loop_for(v->cls, v->op)))
-            return flux__fail("%s: no kernel for %s", flux__op_names[v->op], flux__dtypes[v->dtype].name) != NULL;
+            return flux__fail("%s: no kernel for %s", flux__op_names[v->op],
+                              flux__dtypes[v->dtype].name) != NULL;
         if (!flux__is_source(v) && v->out < 0) continue;
         flux__value_strides(k, v, step);
         flux__merge_axes(&c->outer_axes[c->axes_at[i]], k->full, step, k->reduced, false);
@@ -298,21 +356,26 @@ static bool flux__bind_loops(flux__kernel *k, flux__cpu *c) {
     return true;
 }
 
+/* The work of one point, in additions. */
 static int64_t flux__point_cost(const flux__kernel *k) {
     int64_t cost = 0;
     for (int i = 0; i < k->nvalue; i++) {
-        int op = k->value[i].op;          /* a function takes about five times as long as a sum */
-        cost += op < FLUX__ELEMENTWISE_COUNT && flux__arity[op] == 1 && flux__rules[op] == 'F' ? 5 : 1;
+        /* a function such as exp takes about five times as long as an addition */
+        int op = k->value[i].op;
+        cost += op < FLUX__ELEMENTWISE_COUNT && flux__arity[op] == 1 && flux__rules[op] == 'F'
+            ? 5 : 1;
     }
     return cost;
 }
 
-/* A kernel made ready and all it has of each value, in the plan's memory. */
+/* A prepared kernel with the arrays for its values, in one piece of the plan's memory. NULL:
+   out of memory. */
 static flux__cpu *flux__cpu_new(flux__plan *plan, const flux__kernel *k) {
     const size_t n = (size_t)k->nvalue, at = (sizeof(flux__cpu) + 15) & ~(size_t)15;
-    size_t moved = 1;                     /* values that have axes; the others are given the last */
+    size_t moved = 1;  /* number of values that have maps; the others share the last one */
     for (size_t i = 0; i < n; i++) moved += flux__is_source(&k->value[i]) || k->value[i].out >= 0;
-    const size_t all = at + moved * 2 * sizeof(flux__axes) + n * (sizeof(flux__loop) + 4 * sizeof(int) + 5 * sizeof(bool));
+    const size_t all = at + moved * 2 * sizeof(flux__axes) +
+        n * (sizeof(flux__loop) + 4 * sizeof(int) + 5 * sizeof(bool));
     flux__cpu *c = (flux__cpu *)flux__plan_take(plan, all);
     if (!c) return NULL;
     memset(c, 0, all);
@@ -329,16 +392,19 @@ static flux__cpu *flux__cpu_new(flux__plan *plan, const flux__kernel *k) {
     c->made = c->parting + n;
     c->truth = c->made + n;
     for (size_t i = 0, next = 0; i < n; i++)
-        c->axes_at[i] = (int)(flux__is_source(&k->value[i]) || k->value[i].out >= 0 ? next++ : moved - 1);
+        c->axes_at[i] =
+            (int)(flux__is_source(&k->value[i]) || k->value[i].out >= 0 ? next++ : moved - 1);
     return c;
 }
 
+/* Gives back what a device has prepared for a kernel. */
 static void flux__kernel_unready(flux__kernel *k) {
     if (k->ready && k->drop) k->drop(k->ready);
     k->ready = NULL;
 }
 
-/* Larger blocks cost less where few registers are needed or rows are short, and turn more of what lies across. */
+/* How many times the usual size a register is. Larger blocks cost less per point where few
+   registers are needed or rows are short, and transpose longer runs where loads transpose. */
 static int flux__tile_times(const flux__kernel *k, const flux__cpu *c, bool large) {
     if (c->across) return c->inner_first ? 16 : 4;
     if (c->inner_first) return !large && flux__in_registers(k) == 0 ? 4 : 1;
@@ -346,6 +412,8 @@ static int flux__tile_times(const flux__kernel *k, const flux__cpu *c, bool larg
     return c->resident || flux__in_registers(k) < 2 ? 4 : 1;
 }
 
+/* Prepares a kernel for the CPU: patterns, blocks, phases, loops and registers. Kernels of
+   whole tensors need none of this. False: out of memory, or an error is recorded. */
 static bool flux__cpu_ready(flux__plan *plan, flux__kernel *k) {
     if (k->kind > FLUX__K_MATMUL) return true;
     flux__cpu *c = flux__cpu_new(plan, k);
@@ -358,7 +426,8 @@ static bool flux__cpu_ready(flux__plan *plan, flux__kernel *k) {
     if (!flux__find_rows(k, c)) {
         c->rows.first = -1;
         flux__choose_blocks(k, c);
-        const int times = !k->reduced ? 1 : flux__tile_times(k, c, c->outer * c->inner >= FLUX__LARGE);
+        const int times = !k->reduced ? 1 :
+            flux__tile_times(k, c, c->outer * c->inner >= FLUX__LARGE);
         if (times > 1) {
             c->tile = times * FLUX__TILE;
             flux__choose_blocks(k, c);
@@ -372,7 +441,8 @@ static bool flux__cpu_ready(flux__plan *plan, flux__kernel *k) {
         flux__find_adam(k, c);
         flux__find_roles(k, c);
         flux__take_out_made(c);
-        if (k->kind == FLUX__K_MATMUL && c->adam.last >= 0) c->tile = FLUX__GEMM_PIECE;   /* reads and writes in place */
+        /* it reads and writes in place, so whole pieces of the product fit a register */
+        if (k->kind == FLUX__K_MATMUL && c->adam.last >= 0) c->tile = FLUX__GEMM_PIECE;
         flux__assign_registers(k, c, last, taken);
         c->splits = c->nreduce && !c->resident ? c->order.parts : 1;
         c->sum_bytes = ((size_t)((c->order.slots + 1) * c->w) * 8 + 63) / 64 * 64;
@@ -383,7 +453,9 @@ static bool flux__cpu_ready(flux__plan *plan, flux__kernel *k) {
     return ok;
 }
 
-/* Each device makes its kernels ready at once, so that a compiler is called once. Moves are the host's business. */
+/* Prepares the plan's kernels: the CPU's one by one, those of each other device together, so
+   that its compiler is called once. Moves between devices need no preparation. False: an error
+   is recorded. */
 static bool flux__kernels_ready(flux__plan *plan, flux__graph *g) {
     for (int i = 0; i < plan->nkernel; i++) {
         flux__kernel *k = &plan->kernel[i];
@@ -394,7 +466,9 @@ static bool flux__kernels_ready(flux__plan *plan, flux__graph *g) {
             continue;
         }
         for (int j = i; j < plan->nkernel; j++)
-            if (plan->kernel[j].kind != FLUX__K_MOVE && flux__same_device(plan->kernel[j].device, k->device)) plan->kernel[j].drop = b->drop;
+            if (plan->kernel[j].kind != FLUX__K_MOVE &&
+                flux__same_device(plan->kernel[j].device, k->device))
+                plan->kernel[j].drop = b->drop;
         if (!b->ready(k->device.id, plan, g)) return false;
     }
     return true;

@@ -29,14 +29,29 @@
 
 FLUX__LEAN
 
-typedef struct flux__job { flux__run *run; flux__kernel *k; int64_t per_task, tasks; char *partial; int failed, phase; int64_t batch, first; } flux__job;
+/* One kernel's run, shared by its threads. per_task: blocks a task; partial: results of a split
+   reduction's parts; failed: a task found no memory; phase: of a split reduction; batch, first:
+   of a product, the batch and the element of C at which the product begins. */
+typedef struct flux__job {
+    flux__run *run;
+    flux__kernel *k;
+    int64_t per_task, tasks;
+    char *partial;
+    int failed, phase;
+    int64_t batch, first;
+} flux__job;
 
+/* Bytes of scratch memory a thread needs for a kernel: registers, sums, numbers, and the arrays
+   of flux__block_run. */
 static size_t flux__memory_bytes(const flux__kernel *k, const flux__cpu *c) {
-    size_t regs = (size_t)(c->nreg + 1 + c->nreduce) * (size_t)c->tile * (size_t)c->width + (size_t)c->tile * 8;
-    return regs + (size_t)c->nreduce * c->sum_bytes + (size_t)k->nvalue * (16 + sizeof(void *) + 1) + 192;
+    size_t regs = (size_t)(c->nreg + 1 + c->nreduce) * (size_t)c->tile * (size_t)c->width +
+        (size_t)c->tile * 8;
+    return regs + (size_t)c->nreduce * c->sum_bytes +
+           (size_t)k->nvalue * (16 + sizeof(void *) + 1) + 192;
 }
 
-/* This thread's memory for kernels, kept for the next. */
+/* This thread's scratch memory for kernels, aligned to 64 bytes, and kept for the next kernel.
+   NULL: out of memory. */
 static char *flux__kernel_memory(size_t bytes) {
     flux__thread *t = flux__self();
     if (!t) return NULL;
@@ -50,11 +65,15 @@ static char *flux__kernel_memory(size_t bytes) {
     return (char *)(((uintptr_t)t->scratch + 63) & ~(uintptr_t)63);
 }
 
-/* Whether all of a kernel's tasks found their memory; the error of one on another thread is told on this one. */
+/* Whether all of a kernel's tasks found their memory; if not, the calling thread records the
+   error here. */
 static bool flux__job_ok(const flux__job *job) {
-    return !flux__atomic_load32(&job->failed) || FLUX__REFUSE("out of memory: a worker's scratch for a kernel");
+    return !flux__atomic_load32(&job->failed) ||
+           FLUX__REFUSE("out of memory: a worker's scratch for a kernel");
 }
 
+/* Prepares a thread's view of a running kernel: its scratch memory, divided, and the kernel's
+   numbers. False: out of memory. */
 static bool flux__block_start(flux__block_run *b, flux__run *run, flux__kernel *k) {
     flux__cpu *c = (flux__cpu *)k->ready;
     memset(b, 0, sizeof *b);
@@ -71,6 +90,7 @@ static bool flux__block_start(flux__block_run *b, flux__run *run, flux__kernel *
     return true;
 }
 
+/* Runs one task: per_task blocks of outer points. */
 static void flux__block_task(void *ctx, int64_t task) {
     flux__job *job = (flux__job *)ctx;
     flux__block_run b;
@@ -86,13 +106,15 @@ static void flux__block_task(void *ctx, int64_t task) {
     }
 }
 
-/* Where a split reduction's results of a part are, and behind all parts what these are together; an argmax has its best besides. */
+/* Where a split reduction has its results of a part; part number `splits` are the combined
+   ones. best: the best numbers that belong to an argmax's indices. */
 static char *flux__partial(const flux__job *job, int i, int64_t part, bool best) {
     const flux__cpu *c = (const flux__cpu *)job->k->ready;
     return job->partial + ((part * c->nreduce + c->reduce_at[i]) * 2 + best) * c->outer * 8;
 }
 
-/* The outer values that phase p starts from: reductions are complete, and what follows from them is made again. */
+/* Makes the outer values that phase p starts from: reductions of earlier phases are read from
+   the combined results, and the outer lines that follow from them run again. */
 static void flux__start_phase(flux__block_run *b, const flux__job *job, int p) {
     for (int q = 0; q <= p; q++) {
         for (int i = 0; i < b->k->nvalue; i++) {
@@ -101,13 +123,15 @@ static void flux__start_phase(flux__block_run *b, const flux__job *job, int p) {
             b->at[i] = flux__reg(b, b->c->reg[i]);
             b->walk[i] = 1;
             const size_t size = flux__class_size[v->cls];
-            memcpy(b->at[i], flux__partial(job, i, b->c->splits, false) + (size_t)b->o0 * size, (size_t)b->w * size);
+            memcpy(b->at[i], flux__partial(job, i, b->c->splits, false) + (size_t)b->o0 * size,
+                   (size_t)b->w * size);
         }
         flux__do_late(b, q);
     }
 }
 
-/* A phase of a part of the reduced points for all outer ones. */
+/* Runs one phase over one part of the reduced points, for all outer points, and keeps the
+   part's results. */
 static void flux__split_task(void *ctx, int64_t part) {
     flux__job *job = (flux__job *)ctx;
     flux__block_run b;
@@ -116,7 +140,8 @@ static void flux__split_task(void *ctx, int64_t part) {
         return;
     }
     flux__cpu *c = b.c;
-    const int64_t from = flux__part_start(&c->order, part), to = flux__part_start(&c->order, part + 1);
+    const int64_t from = flux__part_start(&c->order, part),
+                  to = flux__part_start(&c->order, part + 1);
     b.part = true;
     for (b.o0 = 0; b.o0 < c->outer; b.o0 += c->w) {
         b.w = c->outer - b.o0 < c->w ? c->outer - b.o0 : c->w;
@@ -125,24 +150,30 @@ static void flux__split_task(void *ctx, int64_t part) {
         for (int i = 0; i < job->k->nvalue; i++) {
             const flux__value *v = &job->k->value[i];
             if (!flux__reducing(v) || v->phase != job->phase) continue;
-            const size_t size = flux__class_size[v->cls], wide = flux__class_size[job->k->value[v->a].cls];
-            memcpy(flux__partial(job, i, part, false) + (size_t)b.o0 * size, b.at[i], (size_t)b.w * size);
+            const size_t size = flux__class_size[v->cls],
+                         wide = flux__class_size[job->k->value[v->a].cls];
+            memcpy(flux__partial(job, i, part, false) + (size_t)b.o0 * size, b.at[i],
+                   (size_t)b.w * size);
             if (v->kind == FLUX__V_ARGREDUCE)
-                memcpy(flux__partial(job, i, part, true) + (size_t)b.o0 * wide, flux__reg(&b, c->nreg + 1 + c->reduce_at[i]), (size_t)b.w * wide);
+                memcpy(flux__partial(job, i, part, true) + (size_t)b.o0 * wide,
+                       flux__reg(&b, c->nreg + 1 + c->reduce_at[i]), (size_t)b.w * wide);
         }
     }
 }
 
-/* Puts the parts of a split reduction together, in order. */
+/* Combines the results of a split reduction's parts, in their order; f32 sums in double. */
 static void flux__combine(const flux__job *job, int i) {
     const flux__value *v = &job->k->value[i];
     const flux__cpu *c = (const flux__cpu *)job->k->ready;
     const size_t size = flux__class_size[v->cls], wide = flux__class_size[job->k->value[v->a].cls];
-    char *acc = flux__partial(job, i, c->splits, false), *best = flux__partial(job, i, c->splits, true);
+    char *acc = flux__partial(job, i, c->splits, false),
+         *best = flux__partial(job, i, c->splits, true);
     if (flux__is_wide(c, v)) {
         memset(best, 0, (size_t)c->outer * 8);
         for (int part = 0; part < c->splits; part++)
-            flux__section_now()->add_wide((double *)(void *)best, (const float *)(const void *)flux__partial(job, i, part, false), c->outer);
+            flux__section_now()->add_wide((double *)(void *)best,
+                                          (const float *)(const void *)flux__partial(job, i, part,
+                    false), c->outer);
         flux__convert(FLUX__F32C, acc, FLUX__F64C, best, c->outer);
         return;
     }
@@ -153,13 +184,17 @@ static void flux__combine(const flux__job *job, int i) {
         if (v->kind == FLUX__V_REDUCE) flux__accumulate(v->cls, v->op, acc, x, c->outer);
         else
             for (int64_t o = 0; o < c->outer; o++) {
-                int64_t won = 0;          /* becomes 1 if the later part has the better one */
-                flux__argreduce(job->k->value[v->a].cls, v->op != 0, best + (size_t)o * wide, &won, y + (size_t)o * wide, 1, 1);
+                int64_t won = 0;          /* becomes 1 if the later part has the better number */
+                flux__argreduce(job->k->value[v->a].cls, v->op != 0, best + (size_t)o * wide, &won,
+                                y + (size_t)o * wide, 1, 1);
                 if (won) memcpy(acc + (size_t)o * 8, x + (size_t)o * 8, 8);
             }
     }
 }
 
+/* Runs a kernel whose reductions are split: phase by phase, all parts in parallel, then their
+   results combined; stores the outer values at the end. Returns 0, or -1 with an error
+   recorded. */
 static int flux__run_split(flux__job *job) {
     flux__cpu *c = (flux__cpu *)job->k->ready;
     flux__block_run b;
@@ -168,7 +203,8 @@ static int flux__run_split(flux__job *job) {
         if (c->phase[job->phase].n) flux__parallel(c->splits, flux__split_task, job);
         if (!flux__job_ok(job)) return -1;
         for (int i = 0; i < job->k->nvalue; i++)
-            if (flux__reducing(&job->k->value[i]) && job->k->value[i].phase == job->phase) flux__combine(job, i);
+            if (flux__reducing(&job->k->value[i]) && job->k->value[i].phase == job->phase)
+                flux__combine(job, i);
     }
     if (!flux__block_start(&b, job->run, job->k)) return -1;
     for (; b.o0 < c->outer; b.o0 += c->w) {

@@ -37,11 +37,16 @@ static const char *flux__operand_ptr(flux__run *run, const flux__operand *o);
 
 /* ---------------- whole-tensor kernels */
 
-/* Moves elements between two strided layouts of the same shape, adding if asked. */
-static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step, const char *src, const int64_t *src_step, bool add);
+/* Copies (or with `add` adds) the elements of a strided layout of the shape *s to another one
+   of the same shape; t: their dtype, steps in elements. */
+static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step,
+                                const char *src, const int64_t *src_step, bool add);
 
-static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, int64_t ss, int64_t n) {
-    if (ds == 1 && ss == 1) {             /* rows of an image are too short for a call of memcpy each */
+/* Copies n 32-bit words, ss apart, to places ds apart. */
+static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, int64_t ss,
+                                      int64_t n) {
+    /* rows of an image are too short to be worth a call of memcpy each */
+    if (ds == 1 && ss == 1) {
         for (; n >= 8; n -= 8, dst += 8, src += 8) memcpy(dst, src, 32);
         if (n >= 4) memcpy(dst, src, 16), n -= 4, dst += 4, src += 4;
         for (; n > 0; n--) memcpy(dst++, src++, 4);
@@ -49,12 +54,17 @@ static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, 
         for (; n > 0; n--, dst += ds, src += ss) memcpy(dst, src, 4);
 }
 
-static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, int64_t ss, int64_t n) {
+/* Adds n floats, ss apart, to those at dst, ds apart. */
+static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, int64_t ss,
+                                     int64_t n) {
 #if FLUX__GEMM_VECTORS
-    const flux__gemm_f16 none = { -0.0f, -0.0f, -0.0f, -0.0f };       /* what lies between stays as it is */
+    /* adding -0 leaves the elements in between as they are */
+    const flux__gemm_f16 none = { -0.0f, -0.0f, -0.0f, -0.0f };
     flux__gemm_f16 v, w, *at;
-    for (; n >= 4 && ds == 1 && ss == 1; n -= 4, dst += 4, src += 4) *(flux__gemm_f16 *)(void *)dst += *(const flux__gemm_f16 *)(const void *)src;
-    for (; n > 4 && ds == 2 && ss == 1; n -= 4, dst += 8, src += 4) { /* > : nothing beyond the last one is touched */
+    for (; n >= 4 && ds == 1 && ss == 1; n -= 4, dst += 4, src += 4)
+        *(flux__gemm_f16 *)(void *)dst += *(const flux__gemm_f16 *)(const void *)src;
+    /* not >=: nothing beyond the last element is touched */
+    for (; n > 4 && ds == 2 && ss == 1; n -= 4, dst += 8, src += 4) {
         v = *(const flux__gemm_f16 *)(const void *)src, at = (flux__gemm_f16 *)(void *)dst;
         FLUX__SHUFFLE(w, v, none, flux__gemm_i16, 2, 6, 3, 7)
         FLUX__SHUFFLE(v, v, none, flux__gemm_i16, 0, 4, 1, 5)
@@ -64,7 +74,9 @@ static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, i
     for (; n > 0; n--, dst += ds, src += ss) *dst += *src;
 }
 
-static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss, bool add) {
+/* Copies or adds n elements of dtype t, ss apart, to places ds apart. */
+static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss,
+                           bool add) {
     size_t size = flux__dtypes[t].size;
     if (!add && size == 4 && (n < 256 || ds != 1 || ss != 1)) {
         flux__copy_words((float *)(void *)dst, ds, (const float *)(const void *)src, ss, n);
@@ -74,8 +86,9 @@ static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *
         memcpy(dst, src, (size_t)n * size);
         return;
     }
-    if (!add) {                           /* bytes as they are */
-        for (int64_t i = 0; i < n; i++, dst += ds * (int64_t)size, src += ss * (int64_t)size) memcpy(dst, src, size);
+    if (!add) {                           /* copied as bytes */
+        for (int64_t i = 0; i < n; i++, dst += ds * (int64_t)size, src += ss * (int64_t)size)
+            memcpy(dst, src, size);
         return;
     }
     int cls = flux__class_of(t);
@@ -90,13 +103,17 @@ static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *
     }
 }
 
-/* The same for words, two dims at a time. */
-static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, const char *src, const int64_t *ss, bool add) {
-    void (*row)(float *, int64_t, const float *, int64_t, int64_t) = add ? flux__add_words : flux__copy_words;
+/* Copies 32-bit words or adds floats between two layouts of at least two dims, two dims in one
+   loop. */
+static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, const char *src,
+                             const int64_t *ss, bool add) {
+    void (*row)(float *, int64_t, const float *, int64_t, int64_t) = add ? flux__add_words :
+        flux__copy_words;
     int64_t at[FLUX_MAX_DIMS] = { 0 }, to = 0, from = 0;
     for (;;) {
         for (int64_t i = 0; i < s->dim[1]; i++)
-            row((float *)(void *)dst + to + i * ds[1], ds[0], (const float *)(const void *)src + from + i * ss[1], ss[0], s->dim[0]);
+            row((float *)(void *)dst + to + i * ds[1], ds[0],
+                (const float *)(const void *)src + from + i * ss[1], ss[0], s->dim[0]);
         int d = 2;
         for (; d < s->ndim; d++) {
             to += ds[d], from += ss[d];
@@ -108,7 +125,10 @@ static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, 
     }
 }
 
-static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step, const char *src, const int64_t *src_step, bool add) {
+/* Runs over all dims but the first, row by row; words of two dims and more go to
+   flux__copy_image. */
+static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step,
+                                const char *src, const int64_t *src_step, bool add) {
     int64_t at[FLUX_MAX_DIMS] = { 0 }, n = s->ndim ? s->dim[0] : 1;
     ptrdiff_t size = (ptrdiff_t)flux__dtypes[t].size;
     if (flux__count(s) == 0) return;
@@ -129,10 +149,13 @@ static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int
     }
 }
 
+/* The address of an operand's first element. */
 static const char *flux__operand_ptr(flux__run *run, const flux__operand *o) {
-    return (const char *)run->ptr[o->src] + (ptrdiff_t)o->offset * (ptrdiff_t)flux__dtypes[o->dtype].size;
+    return (const char *)run->ptr[o->src] +
+           (ptrdiff_t)o->offset * (ptrdiff_t)flux__dtypes[o->dtype].size;
 }
 
+/* Fills n elements of dtype t with a number. */
 static void flux__fill_with(int t, void *dst, int64_t n, double value) {
     char one[8];
     int cls = flux__class_of(t);
@@ -141,26 +164,41 @@ static void flux__fill_with(int t, void *dst, int64_t n, double value) {
     flux__set_number(cls, one, value);
     flux__load(cls, tile, own, one, 0, 256);
     for (int64_t i = 0; i < n; i += 256)
-        flux__store(t, (char *)dst + (size_t)i * flux__dtypes[t].size, 1, cls, tile, n - i < 256 ? n - i : 256);
+        flux__store(t, (char *)dst + (size_t)i * flux__dtypes[t].size, 1, cls, tile,
+                    n - i < 256 ? n - i : 256);
 }
 
-typedef struct flux__spread_job { const flux_tensor *t; flux_shape part; flux__operand o; char *dst; const char *src; int64_t slab, units, each; } flux__spread_job;
+/* A spread (the reverse of a strided view, as_strided_scatter) in slices: `units` slices of
+   `slab` elements of the result, each a task's `each` at a time; `part` is the shape of the
+   operand within a slice. */
+typedef struct flux__spread_job {
+    const flux_tensor *t;
+    flux_shape part;
+    flux__operand o;
+    char *dst;
+    const char *src;
+    int64_t slab, units, each;
+} flux__spread_job;
 
-/* Fills and writes slabs of the result, which are of the same make, and among them the operand's last dims count. */
+/* Fills the slices of one task and writes the operand's elements into them; the operand's last
+   dims, which `part` lacks, count the slices. */
 static void flux__spread_task(void *ctx, int64_t task) {
     const flux__spread_job *j = (const flux__spread_job *)ctx;
     ptrdiff_t size = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
     for (int64_t u = task * j->each; u < j->units && u < (task + 1) * j->each; u++) {
         int64_t from = 0, rest = u;
-        for (int d = j->part.ndim; d < j->o.shape.ndim; rest /= j->o.shape.dim[d++]) from += rest % j->o.shape.dim[d] * j->o.stride[d];
+        for (int d = j->part.ndim; d < j->o.shape.ndim; rest /= j->o.shape.dim[d++])
+            from += rest % j->o.shape.dim[d] * j->o.stride[d];
         char *dst = j->dst + (ptrdiff_t)(u * j->slab) * size;
         flux__fill_with(j->t->dtype, dst, j->slab, j->t->arg.i[1] ? 0 : j->t->arg.num);
-        flux__copy_elements(j->t->dtype, &j->part, dst + (ptrdiff_t)j->t->rel * size, j->t->stride, j->src + (ptrdiff_t)from * size, j->o.stride,
-                            j->t->arg.i[1] != 0);
+        flux__copy_elements(j->t->dtype, &j->part, dst + (ptrdiff_t)j->t->rel * size, j->t->stride,
+                            j->src + (ptrdiff_t)from * size, j->o.stride, j->t->arg.i[1] != 0);
     }
 }
 
-/* Elements that meet are added with the additions of a float's own format; f16 and bf16 sums are taken in f32. */
+/* Runs a spread. Elements that go to the same place are added in a float's own format, those of
+   f16 and bf16 in f32. The result is cut into slices along the operand's last dims as long as
+   each slice has its elements alone, so that threads share the slices. */
 static int flux__run_spread(flux__run *run, flux__kernel *k) {
     flux_tensor *t = run->g->node[k->node];
     const flux__operand *o = &k->operand[0];
@@ -172,7 +210,8 @@ static int flux__run_spread(flux__run *run, flux__kernel *k) {
         flux__spread_job j = { t, o->shape, *o, dst, flux__operand_ptr(run, o), n, 1, 1 };
         int64_t reach = t->rel;
         for (int d = 0; d < o->shape.ndim; d++) reach += (o->shape.dim[d] - 1) * t->stride[d];
-        while (j.part.ndim > 1 && t->stride[j.part.ndim - 1] > 0 && t->stride[j.part.ndim - 1] * j.part.dim[j.part.ndim - 1] == j.slab) {
+        while (j.part.ndim > 1 && t->stride[j.part.ndim - 1] > 0 &&
+               t->stride[j.part.ndim - 1] * j.part.dim[j.part.ndim - 1] == j.slab) {
             int64_t slab = t->stride[j.part.ndim - 1], many = j.part.dim[j.part.ndim - 1];
             if (reach - (many - 1) * slab >= slab || slab < 64) break;
             reach -= (many - 1) * slab, j.slab = slab, j.units *= many, j.part.ndim--;
@@ -185,14 +224,24 @@ static int flux__run_spread(flux__run *run, flux__kernel *k) {
     int64_t natural[FLUX_MAX_DIMS];
     flux__natural(&o->shape, natural);
     memset(sum, 0, (size_t)n * sizeof *sum);
-    flux__copy_elements(FLUX_F32, &o->shape, (char *)(sum + t->rel), t->stride, (const char *)wide, natural, true);
+    flux__copy_elements(FLUX_F32, &o->shape, (char *)(sum + t->rel), t->stride, (const char *)wide,
+                        natural, true);
     flux__store(t->dtype, dst, 1, FLUX__F32C, sum, n);
     return 0;
 }
 
-typedef struct flux__cat_job { flux__run *run; const flux__kernel *k; const flux_tensor *t; char *dst; int end; int64_t each; } flux__cat_job;
+/* A concatenation, cut along dim `end`, the last one longer than 1, into tasks of `each`
+   slices. */
+typedef struct flux__cat_job {
+    flux__run *run;
+    const flux__kernel *k;
+    const flux_tensor *t;
+    char *dst;
+    int end;
+    int64_t each;
+} flux__cat_job;
 
-/* Some slices of the result's last dim, from whichever operands they come. */
+/* Copies one task's slices of the result's last dim, from the operands that have them. */
 static void flux__cat_task(void *ctx, int64_t task) {
     const flux__cat_job *j = (const flux__cat_job *)ctx;
     int64_t natural[FLUX_MAX_DIMS], at = 0, from = task * j->each, to = from + j->each;
@@ -209,13 +258,15 @@ static void flux__cat_task(void *ctx, int64_t task) {
         if (first < last) {
             char *dst = j->dst + (ptrdiff_t)(at * natural[dim] + first * natural[end]) * size;
             const char *src = flux__operand_ptr(j->run, o);
-            if (end < part.ndim) part.dim[end] = last - first, src += (ptrdiff_t)(first * o->stride[end]) * size;
+            if (end < part.ndim)
+                part.dim[end] = last - first, src += (ptrdiff_t)(first * o->stride[end]) * size;
             flux__copy_elements(j->t->dtype, &part, dst, natural, src, o->stride, false);
         }
         at += many;
     }
 }
 
+/* Runs a concatenation, in tasks of about 8192 elements. */
 static int flux__run_cat(flux__run *run, flux__kernel *k) {
     flux_tensor *t = run->g->node[k->node];
     flux__cat_job j = { run, k, t, (char *)run->ptr[run->plan->nleaf + k->node], t->ndim - 1, 1 };
@@ -227,16 +278,20 @@ static int flux__run_cat(flux__run *run, flux__kernel *k) {
     return 0;
 }
 
-/* One index after the other: of x the points before and after dim, moved to or from the result. */
+/* Runs a gather or scatter_add, index by index: a slice of x (its dims before and after `dim`)
+   is copied to the result, or a slice of the source is added to the result. An index out of
+   range is an error. */
 static int flux__run_index(flux__run *run, flux__kernel *k) {
     flux_tensor *t = run->g->node[k->node];
     bool scatter = t->op == FLUX__SCATTER;
-    const flux__operand *x = &k->operand[0], *index = &k->operand[1], *src = scatter ? &k->operand[2] : NULL;
+    const flux__operand *x = &k->operand[0], *index = &k->operand[1],
+                        *src = scatter ? &k->operand[2] : NULL;
     int dim = (int)t->arg.i[0];
     int dt = t->dtype;
     ptrdiff_t size = (ptrdiff_t)flux__dtypes[dt].size;
     char *out = (char *)run->ptr[run->plan->nleaf + k->node];
-    int64_t n = flux__count(&index->shape), rows = x->shape.dim[dim], natural[FLUX_MAX_DIMS], picked[FLUX_MAX_DIMS];
+    int64_t n = flux__count(&index->shape), rows = x->shape.dim[dim], natural[FLUX_MAX_DIMS],
+            picked[FLUX_MAX_DIMS];
     flux_shape slice = flux__shape(NULL, 0), whole = flux__dims(t), is = index->shape;
     int64_t big_step[FLUX_MAX_DIMS], small_step[FLUX_MAX_DIMS], index_out[FLUX_MAX_DIMS];
     flux__natural(&whole, natural);
@@ -248,7 +303,9 @@ static int flux__run_index(flux__run *run, flux__kernel *k) {
         slice.dim[slice.ndim++] = x->shape.dim[d];
     }
     for (int d = 0; d < is.ndim; d++) index_out[d] = small[dim + d];
-    if (scatter) flux__copy_elements(dt, &x->shape, out, natural, flux__operand_ptr(run, x), x->stride, false);
+    if (scatter)
+        flux__copy_elements(dt, &x->shape, out, natural, flux__operand_ptr(run, x), x->stride,
+                            false);
     const int64_t *ids = (const int64_t *)(const void *)flux__operand_ptr(run, index);
     for (int64_t i = 0; i < n; i++) {
         int64_t at = 0, place = 0, rest = i;
@@ -260,26 +317,33 @@ static int flux__run_index(flux__run *run, flux__kernel *k) {
         }
         int64_t id = ids[at];
         if (id < 0 || id >= rows) {
-            flux__fail("%s: index %lld (number %lld) is not within dim %d of size %lld", flux__op_names[t->op], (long long)id,
-                       (long long)i, dim, (long long)rows);
+            flux__fail("%s: index %lld (number %lld) is not within dim %d of size %lld",
+                       flux__op_names[t->op], (long long)id, (long long)i, dim, (long long)rows);
             return -1;
         }
         if (scatter)
             flux__copy_elements(dt, &slice, out + (ptrdiff_t)(id * natural[dim]) * size, big_step,
-                                flux__operand_ptr(run, src) + (ptrdiff_t)place * size, small_step, true);
+                                flux__operand_ptr(run, src) + (ptrdiff_t)place * size, small_step,
+                                true);
         else
             flux__copy_elements(dt, &slice, out + (ptrdiff_t)place * size, small_step,
-                                flux__operand_ptr(run, x) + (ptrdiff_t)(id * x->stride[dim]) * size, big_step, false);
+                                flux__operand_ptr(run, x) + (ptrdiff_t)(id * x->stride[dim]) * size,
+                                big_step, false);
     }
     return 0;
 }
 
-/* Between devices: up, down, or across by way of the host. */
-static int flux__move_bytes(flux_device to, void *dst, flux_device from, const void *src, size_t bytes) {
+/* Copies bytes between devices: up, down, within a back end, or by way of the host's memory
+   between two others. Returns 0, or not 0 if it failed. */
+static int flux__move_bytes(flux_device to, void *dst, flux_device from, const void *src,
+                            size_t bytes) {
     if (bytes == 0) return 0;
-    if (from.backend == to.backend) return flux__backend_of(to.backend)->copy(to.id, dst, from.id, src, bytes);
-    if (from.backend == FLUX__CPU_BACKEND) return flux__backend_of(to.backend)->upload(to.id, dst, src, bytes);
-    if (to.backend == FLUX__CPU_BACKEND) return flux__backend_of(from.backend)->download(from.id, dst, src, bytes);
+    if (from.backend == to.backend)
+        return flux__backend_of(to.backend)->copy(to.id, dst, from.id, src, bytes);
+    if (from.backend == FLUX__CPU_BACKEND)
+        return flux__backend_of(to.backend)->upload(to.id, dst, src, bytes);
+    if (to.backend == FLUX__CPU_BACKEND)
+        return flux__backend_of(from.backend)->download(from.id, dst, src, bytes);
     void *host = flux__malloc(bytes);
     int rc = host ? flux__backend_of(from.backend)->download(from.id, host, src, bytes) : -1;
     if (rc == 0) rc = flux__backend_of(to.backend)->upload(to.id, dst, host, bytes);
@@ -287,6 +351,7 @@ static int flux__move_bytes(flux_device to, void *dst, flux_device from, const v
     return rc;
 }
 
+/* Runs a move of a tensor between devices; records an error if it fails. */
 static int flux__run_move(flux__run *run, flux__kernel *k) {
     flux_tensor *t = run->g->node[k->node];
     const flux__operand *o = &k->operand[0];
@@ -297,7 +362,8 @@ static int flux__run_move(flux__run *run, flux__kernel *k) {
     if (rc != 0) {
         char there[96];
         snprintf(there, sizeof there, "%s", flux_device_name(from));
-        flux__fail("to: %zu bytes could not be copied from %s to %s", bytes, there, flux_device_name(to));
+        flux__fail("to: %zu bytes could not be copied from %s to %s", bytes, there,
+                   flux_device_name(to));
     }
     return rc;
 }

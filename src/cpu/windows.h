@@ -28,53 +28,71 @@
    +0. Four windows are taken side by side without branches on their numbers.
    Little work is done on the calling thread. */
 
+/* Windows of at most so many elements. */
 #define FLUX__WINDOW 64
 
 FLUX__LEAN
 
+/* A max pooling (g NULL) or its gradient, window by window. */
 typedef struct flux__windows_job {
     flux__run *run;
     const flux__kernel *k;
     const float *x, *g;
     float *y;
-    int64_t n;                            /* numbers in a window; where they are in x, and of a gradient in y: */
+    /* elements in a window, and their offsets from the window's start in x, and in the gradient
+       y: */
+    int64_t n;
     int64_t from[FLUX__WINDOW], to[FLUX__WINDOW];
-    int64_t dim[3][FLUX_MAX_DIMS];        /* the windows' dims, the steps of x and g; those of y: */
+    /* the windows' dims, and for each the steps of x and of g; below, those of y: */
+    int64_t dim[3][FLUX_MAX_DIMS];
     int64_t step[FLUX_MAX_DIMS];
-    int64_t rows, run_length;             /* windows side by side, and how many such runs */
-    int64_t each;                         /* of them in a task; piece > 0: there is one only, and a task has so many of its windows */
+    int64_t rows, run_length;             /* number of runs, and of windows side by side in a run */
+    /* runs in a task; piece > 0: there is one run only, and a task has so many windows of it */
+    int64_t each;
     int64_t piece;
 } flux__windows_job;
 
+/* Whether value v is a load of f32 that nothing else stores, outer or not. */
 static bool flux__is_words(const flux__kernel *k, int v, bool outer) {
     const flux__value *w = &k->value[v];
-    return v >= 0 && w->kind == FLUX__V_LOAD && w->outer == outer && w->dtype == FLUX_F32 && w->cls == FLUX__F32C &&
-           k->operand[w->operand].dtype == FLUX_F32 && w->out < 0;
+    return v >= 0 && w->kind == FLUX__V_LOAD && w->outer == outer && w->dtype == FLUX_F32 &&
+           w->cls == FLUX__F32C && k->operand[w->operand].dtype == FLUX_F32 && w->out < 0;
 }
 
-/* The value that is stored if the kernel is one of the two, *x and *g being what it loads (g -1: max alone); else -1. */
-static int flux__windows_kernel(flux__run *run, const flux__kernel *k, int *x, int *g, int *number) {
+/* Whether a kernel is the maximum of windows or its gradient: returns the value that is stored,
+   or -1. *x, *g: the values that it loads (g -1: the maximum alone); *number: the operand with
+   the places that the gradient compares the argmax with. */
+static int flux__windows_kernel(flux__run *run, const flux__kernel *k, int *x, int *g,
+                                int *number) {
     int top = k->nvalue - 1;
     const flux__value *v = &k->value[top];
     *g = -1;
     if (v->kind == FLUX__V_REDUCE && k->nvalue == 2) {
         *x = v->a;
-        return v->op == FLUX__RED_MAX && v->out >= 0 && v->dtype == FLUX_F32 && flux__is_words(k, *x, false) ? top : -1;
+        return v->op == FLUX__RED_MAX && v->out >= 0 && v->dtype == FLUX_F32 &&
+               flux__is_words(k, *x, false) ? top : -1;
     }
-    if (v->kind != FLUX__V_OP || v->op != FLUX__OP_WHERE || v->out < 0 || v->dtype != FLUX_F32 || v->outer) return -1;
+    if (v->kind != FLUX__V_OP || v->op != FLUX__OP_WHERE || v->out < 0 || v->dtype != FLUX_F32 ||
+        v->outer) return -1;
     const flux__value *eq = &k->value[v->a], *zero = &k->value[v->c], *arg, *i;
-    if (eq->kind == FLUX__V_CONVERT && eq->out < 0) eq = &k->value[eq->a];      /* where takes its condition as a float */
-    if (eq->kind != FLUX__V_OP || eq->op != FLUX__OP_EQ || eq->out >= 0 || zero->kind != FLUX__V_NUMBER || !flux__is_words(k, v->b, true)) return -1;
+    /* `where` takes its condition as a float */
+    if (eq->kind == FLUX__V_CONVERT && eq->out < 0) eq = &k->value[eq->a];
+    if (eq->kind != FLUX__V_OP || eq->op != FLUX__OP_EQ || eq->out >= 0 ||
+        zero->kind != FLUX__V_NUMBER || !flux__is_words(k, v->b, true)) return -1;
     arg = &k->value[eq->b], i = &k->value[eq->a];
-    if (arg->kind != FLUX__V_ARGREDUCE || arg->op != 1 || arg->out >= 0 || !flux__is_words(k, arg->a, false)) return -1;
-    if (i->kind != FLUX__V_LOAD || i->outer || i->cls != FLUX__I64C || i->dtype != FLUX_I64 || i->out >= 0) return -1;
+    if (arg->kind != FLUX__V_ARGREDUCE || arg->op != 1 || arg->out >= 0 ||
+        !flux__is_words(k, arg->a, false)) return -1;
+    if (i->kind != FLUX__V_LOAD || i->outer || i->cls != FLUX__I64C || i->dtype != FLUX_I64 ||
+        i->out >= 0) return -1;
     if (flux__number_value(run->g, zero) < 0 || flux__number_value(run->g, zero) > 0) return -1;
     *x = arg->a, *g = v->b, *number = i->operand;
     return top;
 }
 
-/* Whether what the argmax is compared with is each number's own place in its window, whichever the window. */
-static bool flux__windows_counted(const flux__run *run, const flux__kernel *k, const flux__operand *o, int64_t n) {
+/* Whether the numbers that the argmax is compared with are each element's own place in its
+   window, the same for all windows. */
+static bool flux__windows_counted(const flux__run *run, const flux__kernel *k,
+                                  const flux__operand *o, int64_t n) {
     const int64_t *value = (const int64_t *)run->ptr[o->src] + o->offset;
     int64_t at[FLUX_MAX_DIMS] = { 0 };
     for (int d = 0; d < FLUX_MAX_DIMS; d++)
@@ -90,8 +108,9 @@ static bool flux__windows_counted(const flux__run *run, const flux__kernel *k, c
     return true;
 }
 
-/* Four windows side by side (fewer at the end of a run: their last one again), without a branch on their numbers, which
-   are as good as random, and without writing them down: to read four at once what was written one by one takes long. */
+/* Four windows are taken side by side (at the end of a run the last one several times), without
+   a branch on their elements, which are as good as random, and without an array of four: to
+   load four elements at once that were stored one by one takes long. */
 #if FLUX__GEMM_VECTORS
 typedef int32_t flux__mask4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef flux__gemm_f16 flux__float4;
@@ -113,19 +132,27 @@ typedef struct flux__float4 { float at[4]; } flux__float4;
 #endif
 
 #if FLUX__GEMM_VECTORS
-/* The same of windows two wide that tile a row (their numbers and the gradient's in pairs), and of any that lie two apart. The
-   last four may overlap those before. Of seven numbers every second. */
+/* The same for windows two wide that tile a row (their elements, and those of the gradient, in
+   pairs), and for any windows two elements apart. The last four may overlap those before.
+   FLUX__TWOS takes every second of seven elements. */
 #  define FLUX__TWOS(v, from) {                                                                       \
         flux__float4 head = *(const flux__float4 *)(const void *)(from), tail = *(const flux__float4 *)(const void *)((from) + 3); \
         FLUX__SHUFFLE(v, head, tail, flux__gemm_i16, 0, 2, 5, 7)                                        \
     }
-static bool flux__windows_paired(const flux__windows_job *j, bool gradient, int64_t sx, int64_t sg, int64_t sy) {
-    if (j->run_length < 4 || sx != 2 || sy != (gradient ? 2 : 1) || (gradient && (sg != 1 || j->n % 2))) return false;
+/* Whether the job's windows are of that kind; sx, sg, sy: steps from window to window in x, g
+   and y. */
+static bool flux__windows_paired(const flux__windows_job *j, bool gradient, int64_t sx, int64_t sg,
+                                 int64_t sy) {
+    if (j->run_length < 4 || sx != 2 || sy != (gradient ? 2 : 1) ||
+        (gradient && (sg != 1 || j->n % 2))) return false;
     for (int64_t w = 0; w < j->n && gradient; w += 2)
         if (j->to[w + 1] != j->to[w] + 1) return false;
     return true;
 }
-static FLUX__O2 void flux__windows_pairs(const flux__windows_job *j, const float *x, const float *g, float *y) {
+/* One run of such windows: the maximum y, or the gradient y, which gets g at the place of the
+   maximum and 0 elsewhere. */
+static FLUX__O2 void flux__windows_pairs(const flux__windows_job *j, const float *x, const float *g,
+                                         float *y) {
     for (int64_t i = 0, o = 0; o < j->run_length; o += 4) {
         flux__float4 v, best, low, high;
         flux__mask4 at;
@@ -138,7 +165,8 @@ static FLUX__O2 void flux__windows_pairs(const flux__windows_job *j, const float
         }
         if (!g) *(flux__float4 *)(void *)(y + i) = best + 0.0f;   /* see flux__settle_zeros */
         for (int32_t w = 0; w < (int32_t)j->n && g; w += 2) {
-            const flux__mask4 own = *(const flux__mask4 *)(const void *)(g + i), one = { w, w, w, w }, two = one + 1;
+            const flux__mask4 own = *(const flux__mask4 *)(const void *)(g + i),
+                              one = { w, w, w, w }, two = one + 1;
             float *to = y + 2 * i + j->to[w];
             low = (flux__float4)(own & (at == one)), high = (flux__float4)(own & (at == two));
             FLUX__SHUFFLE(v, low, high, flux__gemm_i16, 0, 4, 1, 5)
@@ -150,7 +178,10 @@ static FLUX__O2 void flux__windows_pairs(const flux__windows_job *j, const float
 }
 #endif
 
-static FLUX__O2 void flux__windows_run(const flux__windows_job *j, const float *x, const float *g, float *y, int64_t sx, int64_t sg, int64_t sy) {
+/* One run of windows of any kind: x, g and y begin at its first window, and step by sx, sg and
+   sy from window to window. */
+static FLUX__O2 void flux__windows_run(const flux__windows_job *j, const float *x, const float *g,
+                                       float *y, int64_t sx, int64_t sg, int64_t sy) {
 #if FLUX__GEMM_VECTORS
     if (flux__windows_paired(j, g != NULL, sx, sg, sy)) {
         flux__windows_pairs(j, x, g, y);
@@ -182,28 +213,35 @@ static FLUX__O2 void flux__windows_run(const flux__windows_job *j, const float *
     }
 }
 
+/* Runs one task: some runs of windows, or a piece of the only one. */
 static void flux__windows_task(void *ctx, int64_t part) {
     const flux__windows_job *j = (const flux__windows_job *)ctx;
-    int64_t row = part * j->each, end = row + j->each < j->rows ? row + j->each : j->rows, at[3] = { 0 }, place[FLUX_MAX_DIMS], rest = row;
+    int64_t row = part * j->each, end = row + j->each < j->rows ? row + j->each : j->rows,
+            at[3] = { 0 }, place[FLUX_MAX_DIMS], rest = row;
     int first = 0, d;
     while (first + 1 < FLUX_MAX_DIMS && j->dim[0][first] == 1) first++;
     if (j->piece) {
         flux__windows_job some = *j;
-        const int64_t from = part * j->piece, sx = j->dim[1][first], sg = j->dim[2][first], sy = j->step[first];
+        const int64_t from = part * j->piece, sx = j->dim[1][first], sg = j->dim[2][first],
+                      sy = j->step[first];
         some.run_length = flux__gemm_min(j->piece, j->run_length - from);
-        flux__windows_run(&some, j->x + from * sx, j->g ? j->g + from * sg : NULL, j->y + from * sy, sx, sg, sy);
+        flux__windows_run(&some, j->x + from * sx, j->g ? j->g + from * sg : NULL, j->y + from * sy,
+                          sx, sg, sy);
         return;
     }
     for (d = first + 1; d < FLUX_MAX_DIMS; rest /= j->dim[0][d++]) {
         place[d] = rest % j->dim[0][d];
-        at[0] += place[d] * j->dim[1][d], at[1] += place[d] * j->dim[2][d], at[2] += place[d] * j->step[d];
+        at[0] += place[d] * j->dim[1][d], at[1] += place[d] * j->dim[2][d],
+            at[2] += place[d] * j->step[d];
     }
     for (; row < end; row++) {
-        flux__windows_run(j, j->x + at[0], j->g ? j->g + at[1] : NULL, j->y + at[2], j->dim[1][first], j->dim[2][first], j->step[first]);
+        flux__windows_run(j, j->x + at[0], j->g ? j->g + at[1] : NULL, j->y + at[2],
+                          j->dim[1][first], j->dim[2][first], j->step[first]);
         for (d = first + 1; d < FLUX_MAX_DIMS; place[d++] = 0) {
             at[0] += j->dim[1][d], at[1] += j->dim[2][d], at[2] += j->step[d];
             if (++place[d] < j->dim[0][d]) break;
-            at[0] -= j->dim[0][d] * j->dim[1][d], at[1] -= j->dim[0][d] * j->dim[2][d], at[2] -= j->dim[0][d] * j->step[d];
+            at[0] -= j->dim[0][d] * j->dim[1][d], at[1] -= j->dim[0][d] * j->dim[2][d],
+                at[2] -= j->dim[0][d] * j->step[d];
         }
     }
 }
@@ -213,10 +251,13 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     const flux__cpu *c = (const flux__cpu *)k->ready;
     flux__windows_job j;
     int x = -1, g = -1, count = -1;
-    int top = c->inner > 1 && c->inner <= FLUX__WINDOW && c->outer > 1 ? flux__windows_kernel(run, k, &x, &g, &count) : -1;
+    int top = c->inner > 1 && c->inner <= FLUX__WINDOW && c->outer > 1
+        ? flux__windows_kernel(run, k, &x, &g, &count) : -1;
     int64_t natural[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
-    if (top < 0 || (g < 0 && flux__reduces_rows(k->reduced, c->inner)) || (count >= 0 && !flux__windows_counted(run, k, &k->operand[count], c->inner))) return false;
-    const flux__operand *ox = &k->operand[k->value[x].operand], *og = g >= 0 ? &k->operand[k->value[g].operand] : NULL;
+    if (top < 0 || (g < 0 && flux__reduces_rows(k->reduced, c->inner)) ||
+        (count >= 0 && !flux__windows_counted(run, k, &k->operand[count], c->inner))) return false;
+    const flux__operand *ox = &k->operand[k->value[x].operand],
+                        *og = g >= 0 ? &k->operand[k->value[g].operand] : NULL;
     memset(&j, 0, sizeof j);
     j.n = c->inner;
     j.x = (const float *)run->ptr[ox->src] + ox->offset;
@@ -231,33 +272,47 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     }
     for (int64_t i = 0; i < j.n; i++) {
         for (int d = 0; d < FLUX_MAX_DIMS; d++)
-            if (k->reduced >> d & 1) j.from[i] += at[d] * ox->stride[d], j.to[i] += at[d] * natural[d];
+            if (k->reduced >> d & 1)
+                j.from[i] += at[d] * ox->stride[d], j.to[i] += at[d] * natural[d];
         for (int d = 0; d < FLUX_MAX_DIMS; d++)
             if ((k->reduced >> d & 1) && ++at[d] < k->full[d]) break;
             else at[d] = 0;
     }
     j.rows = c->outer / j.run_length;
     j.each = c->outer * j.n < 32768 ? j.rows : (j.rows + 63) / 64;
-    if (j.rows == 1 && c->outer * j.n >= 32768) j.piece = flux__gemm_up((j.run_length + 63) / 64, 16);
-    flux__parallel(j.piece ? (j.run_length + j.piece - 1) / j.piece : (j.rows + j.each - 1) / j.each, flux__windows_task, &j);
+    if (j.rows == 1 && c->outer * j.n >= 32768)
+        j.piece = flux__gemm_up((j.run_length + 63) / 64, 16);
+    flux__parallel(j.piece ? (j.run_length + j.piece - 1) / j.piece :
+                   (j.rows + j.each - 1) / j.each, flux__windows_task, &j);
     return true;
 }
 
-/* A copy of words in another order, such as a kernel turned round: a few words that lie together are no work for a block. */
-typedef struct flux__copy_job { flux_shape part; int64_t from[FLUX_MAX_DIMS], to[FLUX_MAX_DIMS], each; const char *src; char *dst; } flux__copy_job;
+/* A copy of 32-bit words in another order, as of a convolution kernel that is flipped: a few
+   contiguous words are too little work for a block. from, to: steps of the shape `part`; each:
+   slices of its last dim in a task. */
+typedef struct flux__copy_job {
+    flux_shape part;
+    int64_t from[FLUX_MAX_DIMS], to[FLUX_MAX_DIMS], each;
+    const char *src;
+    char *dst;
+} flux__copy_job;
 
+/* Copies one task's slices. */
 static void flux__copy_task(void *ctx, int64_t task) {
     const flux__copy_job *j = (const flux__copy_job *)ctx;
     flux__copy_job part = *j;
     int last = part.part.ndim - 1;
     int64_t first = task * j->each, rest = part.part.dim[last] - first;
     part.part.dim[last] = rest < j->each ? rest : j->each;
-    if (llabs(part.from[last]) < llabs(part.from[last - 1])) {           /* so that a line that is read is used up */
+    /* the dim with the smaller step runs first, so that a cache line that is read is used up */
+    if (llabs(part.from[last]) < llabs(part.from[last - 1])) {
         int64_t dim = part.part.dim[last], from = part.from[last], to = part.to[last];
-        part.part.dim[last] = part.part.dim[last - 1], part.from[last] = part.from[last - 1], part.to[last] = part.to[last - 1];
+        part.part.dim[last] = part.part.dim[last - 1], part.from[last] = part.from[last - 1],
+            part.to[last] = part.to[last - 1];
         part.part.dim[last - 1] = dim, part.from[last - 1] = from, part.to[last - 1] = to;
     }
-    flux__copy_elements(FLUX_F32, &part.part, j->dst + first * j->to[last] * 4, part.to, j->src + first * j->from[last] * 4, part.from, false);
+    flux__copy_elements(FLUX_F32, &part.part, j->dst + first * j->to[last] * 4, part.to,
+                        j->src + first * j->from[last] * 4, part.from, false);
 }
 
 /* False: the kernel is of another kind. */
@@ -265,7 +320,8 @@ static bool flux__run_copy(flux__run *run, const flux__kernel *k) {
     const flux__value *x = &k->value[0], *v = &k->value[k->nvalue - 1];
     flux__copy_job j;
     int64_t at = 1, n = 1;
-    if (k->nvalue != 2 || x->kind != FLUX__V_LOAD || v->kind != FLUX__V_CONVERT || x->out >= 0 || v->out < 0 || k->reduced) return false;
+    if (k->nvalue != 2 || x->kind != FLUX__V_LOAD || v->kind != FLUX__V_CONVERT || x->out >= 0 ||
+        v->out < 0 || k->reduced) return false;
     const flux__operand *o = &k->operand[x->operand];
     if (o->dtype != v->dtype || flux__dtypes[o->dtype].size != 4) return false;
     j.part = flux__shape(NULL, 0);
@@ -287,6 +343,8 @@ static bool flux__run_copy(flux__run *run, const flux__kernel *k) {
     return true;
 }
 
+/* Runs a fused kernel: as windows, as a copy, as a split reduction, or in blocks that threads
+   share. Returns 0, or -1 with an error recorded. */
 static int flux__run_fused(flux__run *run, flux__kernel *k) {
     flux__cpu *c = (flux__cpu *)k->ready;
     flux__job job;
@@ -294,8 +352,10 @@ static int flux__run_fused(flux__run *run, flux__kernel *k) {
     job.run = run, job.k = k;
     if (c->outer == 0 || flux__run_windows(run, k) || flux__run_copy(run, k)) return 0;
     if (c->splits > 1) return flux__run_split(&job);
-    int64_t blocks = (c->outer + c->w - 1) / c->w, work = c->outer * (c->inner > 0 ? c->inner : 1) * c->cost;
-    int64_t tasks = work / 131072 + 1;    /* too little work for a second thread is done here */
+    int64_t blocks = (c->outer + c->w - 1) / c->w,
+            work = c->outer * (c->inner > 0 ? c->inner : 1) * c->cost;
+    /* too little work for a second thread is done on the calling one */
+    int64_t tasks = work / 131072 + 1;
     if (tasks > 256) tasks = 256;
     if (tasks > blocks) tasks = blocks;
     job.per_task = (blocks + tasks - 1) / tasks;
