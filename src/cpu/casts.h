@@ -21,10 +21,14 @@
    a node holds what its dtype would store (flux__as_stored), whether it ever
    gets a buffer or not. */
 
+/* The compute type of each dtype, and the bytes of a compute type's element. */
 static const uint8_t flux__loop_class[FLUX_NUM_DTYPES] = {
-    FLUX__F32C, FLUX__F64C, FLUX__F32C, FLUX__F32C, FLUX__I32C, FLUX__I64C, FLUX__I32C, FLUX__I32C };
+    FLUX__F32C, FLUX__F64C, FLUX__F32C, FLUX__F32C, FLUX__I32C, FLUX__I64C, FLUX__I32C,
+        FLUX__I32C };
 static const uint8_t flux__class_size[FLUX__CLASSES] = { 4, 8, 4, 8 };
 
+/* A function that converts n contiguous elements of type X to type Y; `value` is an expression
+   in v. */
 #define FLUX__CASTING(name, Y, X, value)                                                             \
 static void name(int64_t n, void *out, const void *in) {                                             \
     const X *x = (const X *)in;                                                                      \
@@ -34,7 +38,8 @@ static void name(int64_t n, void *out, const void *in) {                        
         y[i] = value;                                                                                \
     }                                                                                                \
 }
-/* a float as an integer: towards zero, the nearest there is if out of range, 0 for NaN */
+/* A float as an integer: rounded towards zero; the nearest integer if out of range; 0 for NaN.
+   most: the type's largest value; beyond: the float from which on it is given. */
 #define FLUX__WHOLE(T, v, least, beyond, most) \
     ((v) >= (beyond) ? (most) : (v) > (least) ? (T)(v) : (v) <= (least) ? (T)(least) : (T)0)
 #define FLUX__2_31 2147483648.0f
@@ -49,9 +54,12 @@ FLUX__FAST FLUX__CASTING(flux__i32_i64, int64_t, int32_t, (int64_t)v)
 FLUX__CASTING(flux__i64_f32, float, int64_t, (float)v)
 FLUX__CASTING(flux__i64_f64, double, int64_t, (double)v)
 FLUX__CASTING(flux__i64_i32, int32_t, int64_t, (int32_t)v)
-FLUX__FAST FLUX__CASTING(flux__f32_i32, int32_t, float, FLUX__WHOLE(int32_t, v, -FLUX__2_31, FLUX__2_31, INT32_MAX))
-FLUX__CASTING(flux__f64_i32, int32_t, double, FLUX__WHOLE(int32_t, v, -2147483648.0, 2147483647.0, INT32_MAX))
-FLUX__CASTING(flux__f32_i64, int64_t, float, FLUX__WHOLE(int64_t, v, -FLUX__2_63, FLUX__2_63, INT64_MAX))
+FLUX__FAST FLUX__CASTING(flux__f32_i32, int32_t, float,
+                         FLUX__WHOLE(int32_t, v, -FLUX__2_31, FLUX__2_31, INT32_MAX))
+FLUX__CASTING(flux__f64_i32, int32_t, double,
+              FLUX__WHOLE(int32_t, v, -2147483648.0, 2147483647.0, INT32_MAX))
+FLUX__CASTING(flux__f32_i64, int64_t, float,
+              FLUX__WHOLE(int64_t, v, -FLUX__2_63, FLUX__2_63, INT64_MAX))
 FLUX__CASTING(flux__f64_i64, int64_t, double,
               FLUX__WHOLE(int64_t, v, -(double)FLUX__2_63, (double)FLUX__2_63, INT64_MAX))
 FLUX__CASTING(flux__f32_u8, uint8_t, float, FLUX__WHOLE(uint8_t, v, 0, 255, 255))
@@ -72,20 +80,23 @@ static FLUX__INLINE uint32_t flux__to_bits(float x) {
     memcpy(&u, &x, sizeof u);
     return u;
 }
-/* to the nearest, a half to even; NaN becomes 0x7fc0 */
+/* Rounds to the nearest bf16, ties to even; NaN becomes 0x7fc0. */
 static FLUX__INLINE uint16_t flux__bf16_of(float x) {
     uint32_t u = flux__to_bits(x);
     return (uint16_t)(x != x ? 0x7fc0 : (u + 0x7fff + ((u >> 16) & 1)) >> 16);
 }
-/* A product moves the exponent by 112. A denormal is counted from 0.5, whatever the processor does with one of f32. */
+/* The value of an f16. A multiplication moves the exponent by 112. A denormal is computed from
+   0.5 plus its bits, whatever the processor does with denormals of f32. */
 static FLUX__INLINE float flux__half_value(uint16_t h) {
     float tiny = flux__from_bits(0x3f000000u + (h & 0x3ff)) - 0.5f;
-    float x = h & 0x7c00 ? flux__from_bits((uint32_t)(h & 0x7fff) << 13) * 5.192296858534828e33f : tiny;
+    float x = h & 0x7c00 ? flux__from_bits((uint32_t)(h & 0x7fff) << 13) * 5.192296858534828e33f :
+        tiny;
     uint32_t u = flux__to_bits(x) | (x >= 65536 ? 0x7f800000u : 0);
     if ((h & 0x7c00) == 0x7c00 && (h & 0x3ff)) u |= 0x400000;
     return flux__from_bits(u | (uint32_t)(h & 0x8000) << 16);
 }
-/* as the processor's own: a NaN stays one, with what fits of its bits; adding 0.5 rounds a denormal */
+/* Rounds to the nearest f16, as the processor's own instruction does: a NaN stays one, with as
+   many of its bits as fit; adding 0.5 rounds a denormal. */
 static FLUX__INLINE uint16_t flux__half_of(float x) {
     uint32_t u = flux__to_bits(x) & 0x7fffffff, sign = (flux__to_bits(x) >> 16) & 0x8000, h;
     if (u > 0x7f800000) h = 0x7e00 | ((u >> 13) & 0x3ff);
@@ -95,11 +106,13 @@ static FLUX__INLINE uint16_t flux__half_of(float x) {
 }
 FLUX__FAST FLUX__CASTING(flux__bf16_f32, float, uint16_t, flux__from_bits((uint32_t)v << 16))
 FLUX__FAST FLUX__CASTING(flux__f32_bf16, uint16_t, float, flux__bf16_of(v))
-#if !FLUX__VECTORS || !FLUX__NEON         /* else see there */
+#if !FLUX__VECTORS || !FLUX__NEON         /* with NEON, cpu/vectors.h has them */
 FLUX__CASTING(flux__f16_f32, float, uint16_t, flux__half_value(v))
 FLUX__CASTING(flux__f32_f16, uint16_t, float, flux__half_of(v))
 #endif
 
+/* A function that copies n elements of `size` bytes, `from` elements apart, to places `to`
+   elements apart. */
 #define FLUX__COPIES(name, size)                                                                     \
 static void name(int64_t n, void *dst, int64_t to, const void *src, int64_t from) {                  \
     char *y = (char *)dst;                                                                           \
@@ -110,8 +123,10 @@ FLUX__COPIES(flux__copies1, 1)
 FLUX__COPIES(flux__copies2, 2)
 FLUX__COPIES(flux__copies4, 4)
 FLUX__COPIES(flux__copies8, 8)
-/* n elements of so many bytes: `from` elements apart, to where they stand `to` apart */
-static void flux__copies(size_t size, int64_t n, void *dst, int64_t to, const void *src, int64_t from) {
+/* Copies n elements of `size` bytes, `from` elements apart (0: one element, repeated), to
+   places `to` elements apart. */
+static void flux__copies(size_t size, int64_t n, void *dst, int64_t to, const void *src,
+                         int64_t from) {
     if (n <= 0) return;
     if (to == 1 && from == 1) memcpy(dst, src, size * (size_t)n);
     else if (to == 1 && from == 0) flux__fill(dst, src, size, (size_t)n);
@@ -121,6 +136,7 @@ static void flux__copies(size_t size, int64_t n, void *dst, int64_t to, const vo
     else flux__copies8(n, dst, to, src, from);
 }
 
+/* Converts n contiguous elements between compute types. */
 static void flux__convert(int to_cls, void *dst, int from_cls, const void *src, int64_t n) {
     static const flux__cast_fn table[FLUX__CLASSES][FLUX__CLASSES] = {    /* [from][to] */
         { NULL, flux__f32_f64, flux__f32_i32, flux__f32_i64 },
@@ -131,7 +147,8 @@ static void flux__convert(int to_cls, void *dst, int from_cls, const void *src, 
     else table[from_cls][to_cls](n, dst, src);
 }
 
-/* From a dtype's elements to its own class. NULL: they are that already. */
+/* The function that converts a dtype's elements to its compute type. NULL: they have it
+   already. */
 static flux__cast_fn flux__reader(int dtype) {
 #if FLUX__VECTORS && FLUX__X86
     if (dtype == FLUX_F16 && flux__simd() > 0) return flux__half_load_x8;
@@ -145,17 +162,20 @@ static flux__cast_fn flux__reader(int dtype) {
     default: return NULL;
     }
 }
-/* To a dtype's elements, from this class where that matters (a truth, a byte's range), else from
-   its own, which *cls then is. NULL: they are that already. */
+/* The function that converts elements to a dtype: from *cls where that matters (bool, the range
+   of u8), else from the dtype's own compute type, which *cls becomes. NULL: they need no
+   conversion. */
 static flux__cast_fn flux__writer(int dtype, int *cls) {
-    static const flux__cast_fn truth[] = { flux__f32_bool, flux__f64_bool, flux__i32_bool, flux__i64_bool };
+    static const flux__cast_fn truth[] = {
+        flux__f32_bool, flux__f64_bool, flux__i32_bool, flux__i64_bool };
     if (dtype == FLUX_BOOL) return truth[*cls];
     if (dtype == FLUX_U8 && *cls == FLUX__F32C) return flux__f32_u8;
     if (dtype == FLUX_U8 && *cls == FLUX__F64C) return flux__f64_u8;
     *cls = flux__loop_class[dtype];
 #if FLUX__VECTORS && FLUX__X86
     if (dtype == FLUX_F16 && flux__simd() > 0) return flux__half_store_x8;
-    if (dtype == FLUX_BF16 && flux__simd() > 0) return flux__simd() > 1 ? flux__bf16_store_x16 : flux__bf16_store_x8;
+    if (dtype == FLUX_BF16 && flux__simd() > 0)
+        return flux__simd() > 1 ? flux__bf16_store_x16 : flux__bf16_store_x8;
 #endif
     switch (dtype) {
     case FLUX_F16: return flux__f32_f16;
@@ -165,9 +185,10 @@ static flux__cast_fn flux__writer(int dtype, int *cls) {
     }
 }
 
-#define FLUX__CAST_TILE 256               /* elements a step, where something lies between */
+#define FLUX__CAST_TILE 256  /* elements converted at a time, where there are several steps */
 
-/* n elements of a tensor, `stride` elements apart (0, 1, any), as a tile; and back. */
+/* Loads n elements of dtype `dtype`, `stride` elements apart (0, 1, any), as contiguous
+   elements of the compute type cls. */
 static void flux__load(int cls, void *dst, int dtype, const void *src, int64_t stride, int64_t n) {
     const flux__cast_fn read = flux__reader(dtype);
     const int own = flux__loop_class[dtype];
@@ -187,6 +208,8 @@ static void flux__load(int cls, void *dst, int dtype, const void *src, int64_t s
     }
 }
 
+/* Stores n contiguous elements of the compute type cls as elements of dtype `dtype`, `stride`
+   elements apart. */
 static void flux__store(int dtype, void *dst, int64_t stride, int cls, const void *src, int64_t n) {
     int needs = cls;
     const flux__cast_fn write = flux__writer(dtype, &needs);
@@ -206,10 +229,11 @@ static void flux__store(int dtype, void *dst, int64_t stride, int cls, const voi
     }
 }
 
-/* Rounds or wraps what a tile holds to what the dtype can. */
+/* Rounds or wraps n elements of a tile to what the dtype can hold. */
 static void flux__wrap(int dtype, int cls, void *x, int64_t n) {
     double tile[FLUX__CAST_TILE];
-    if (dtype <= FLUX_F64 || (dtype == FLUX_I32 && cls == FLUX__I32C) || (dtype == FLUX_I64 && cls == FLUX__I64C))
+    if (dtype <= FLUX_F64 || (dtype == FLUX_I32 && cls == FLUX__I32C) ||
+        (dtype == FLUX_I64 && cls == FLUX__I64C))
         return;
     for (int64_t i = 0; i < n; i += FLUX__CAST_TILE) {
         const int64_t m = n - i < FLUX__CAST_TILE ? n - i : FLUX__CAST_TILE;
@@ -218,13 +242,15 @@ static void flux__wrap(int dtype, int cls, void *x, int64_t n) {
         flux__load(cls, part, dtype, tile, 1, m);
     }
 }
-/* A number as a tensor of this dtype has it: a node that holds one holds this, whether it ever gets a buffer or not. */
+/* The number x as a tensor of this dtype holds it: a number in a node is this, whether it ever
+   gets a buffer or not. */
 static double flux__as_stored(flux_dtype t, double x) {
     double stored[1];
     flux__store((int)t, stored, 1, FLUX__F64C, &x, 1);
     flux__load(FLUX__F64C, &x, (int)t, stored, 1, 1);
     return x;
 }
+/* Rounds n floats to a half format. */
 FLUX__UNUSED static void flux__round_half(int dtype, float *x, int64_t n) {
     flux__wrap(dtype, FLUX__F32C, x, n);
 }

@@ -22,7 +22,8 @@
 
    Rejected: Adam line by line, which takes three times as long. */
 
-/* FLUX__POLY(3, x, c): c[0] + c[1] x + c[2] x^2, by fused steps; _PLAIN by sums and products, _D in double */
+/* Polynomials. FLUX__POLY(3, x, c) is c[0] + c[1] x + c[2] x^2 by fused multiply-adds; _PLAIN
+   by separate products and sums, _D in double. */
 #define FLUX__POLY(n, x, c) FLUX__POLY##n(FLUX__FUSED, x, c, 0)
 #define FLUX__POLY_PLAIN(n, x, c) FLUX__POLY##n(FLUX__PLAIN, x, c, 0)
 #define FLUX__POLY_D(n, x, c) FLUX__POLY##n(FLUX__DOUBLES, x, c, 0)
@@ -46,15 +47,18 @@
 #define FLUX__POLY12(step, x, c, i) step(FLUX__POLY11(step, x, c, (i) + 1), x, (c)[i])
 #define FLUX__POLY13(step, x, c, i) step(FLUX__POLY12(step, x, c, (i) + 1), x, (c)[i])
 
-/* Coefficients: minimax fits (pow's: Chebyshev) on the interval beside each, within 2^-27 or better. */
+/* Coefficients are minimax fits (those of pow: Chebyshev) on the interval that stands beside
+   each, within 2^-27 or better. */
 static const float flux__exp_c[] = {      /* e^r, |r| < 0.35 */
     1.0f, 1.0f, 0.49999997f, 0.166665256f, 0.041667711f, 0.00836828537f, 0.00138460414f };
 static const float flux__log_c[] = {      /* (log(1+f) - f + f^2/2) / f^3, 0.707 < 1+f < 1.414 */
     0.333333313f, -0.25000003f, 0.200011224f, -0.16667816f, 0.142361864f, -0.124151088f,
     0.117893502f, -0.116004936f, 0.0686802641f };
-/* Pieces of a function: polynomials in t = x - start. The piece from 0 on is number 12, where 1 + start is 1; 13: 1.25, 14: 1.5,
-   15: 1.75, 0: 2, 1: 2.5, ... 4: 4, 5: 5, ...: the bits of 1 + x say it. A row has the pieces' numbers of one power of t. Those of
-   number 12 are f(x)/x less 1 or, where erf stands, 2, and the first is large: see FLUX__F(curve). */
+/* Piecewise polynomials of a function, in t = x - start of a piece. A piece's number is in the
+   bits of 1 + x: pieces begin where 1 + x is 1 (number 12, from x = 0 on), 1.25 (13), 1.5 (14),
+   1.75 (15), 2 (0), 2.5 (1), ... 4 (4), 5 (5), ... A row holds the coefficients of all pieces
+   for one power of t. Those of piece 12 are of f(x)/x less 1 (erf: less 2), and its first is a
+   large number: see FLUX__F(curve). */
 static const float flux__tanh_c[7][16] = {
     { 0.761594176f, 0.905148268f, 0.964027584f, 0.986614287f, 0.995054781f, 0.999329329f, 0.999909222f, 0.999987721f,
       0.999998331f, 1, 1, 1, 3e38f, 0.244918659f, 0.462117165f, 0.635148942f },
@@ -85,7 +89,8 @@ static const float flux__erf_c[7][16] = {
       0, 0, 0, 0, 0.117961414f, 0.084803462f, -0.00522770174f, -0.0799925104f },
     { 0.0201855823f, 0.00951745547f, -0.00231762137f, -0.0022550507f, -0.000105825442f, 0, 0, 0,
       0, 0, 0, 0, -0.0190888904f, -0.0524474606f, -0.0298493933f, 0.0156883169f } };
-/* 2^k log(1+e^x) for x = r - k ln 2, |r| < 0.35, in powers of r: k = 0 is number 0, 1: 15, 2: 14, ... 15: 1, which is e^r. */
+/* 2^k log(1+e^x) for x = r - k ln 2, |r| < 0.35, in powers of r: k = 0 is piece 0, k = 1 piece
+   15, k = 2 piece 14, ... k = 15 piece 1, which is e^r. */
 static const float flux__softplus_c[7][16] = {
     { 0.693147182f, 1, 0.999969482f, 0.999938965f, 0.99987793f, 0.999755919f, 0.999512017f, 0.999024689f,
       0.998051941f, 0.996113956f, 0.992267966f, 0.98469305f, 0.969993949f, 0.942264259f, 0.892574191f, 0.810930192f },
@@ -185,9 +190,10 @@ FLUX__FN(expm1)(FLUX__V x) {                                                    
     FLUX__V p = FLUX__F(power)(t - 1.0f), y = FLUX__FMA(s, p, p - 0.5f);                             \
     return FLUX__F(like)(FLUX__IF(t == FLUX__MAGIC, s, y + y), x);                                   \
 }                                                                                                    \
-/* 1/(1+e^-x): with -|x| = n ln 2 + r, w = 2^n and s = e^r - 1 it is 1/(1+w+ws), or of a negative x with s = e^-r - 1 \
-   w/(1+w+s). What the denominator's last sum and the division round away comes back after it. All but d is less than 0, \
-   so that nothing has to change its sign */                                                         \
+/* 1/(1+e^-x). With -|x| = n ln 2 + r and w = 2^n it is, for x >= 0 and s = e^r - 1, 1/(1+w+ws),     \
+   and for x < 0 and s = e^-r - 1, w/(1+w+s). What the denominator's last sum and the division       \
+   round away is added back. All intermediate values but d are negative, so that none has to         \
+   change its sign */                                                                                \
 FLUX__FN(sigmoid)(FLUX__V x) {                                                                       \
     FLUX__VU sign = FLUX__BITS(x) & 0x80000000u;                                                     \
     FLUX__V t, r = FLUX__F(part)(FLUX__MAX(FLUX__K(-104), FLUX__FLOAT(FLUX__BITS(x) | 0x80000000u)), &t); \
@@ -196,7 +202,8 @@ FLUX__FN(sigmoid)(FLUX__V x) {                                                  
     q = FLUX__FMA(q, FLUX__FMA(q, (one - d) - u, FLUX__FMA(q, d, one)), q);                          \
     return q * FLUX__IF(sign == 0u, -one, w);                                                        \
 }                                                                                                    \
-/* e^-|y|, where gelu is x/(1+e^-y): y is not known so well that sigmoid's care would show */        \
+/* e^-|y|, where gelu is x/(1+e^-y): y is not exact enough for the corrections of sigmoid to         \
+   matter */                                                                                         \
 FLUX__FN(gelu_power)(FLUX__V x) {                                                                    \
     FLUX__V y = x * FLUX__FMA(x * x, FLUX__K(0.0713548163f), FLUX__K(1.59576912f));                  \
     return FLUX__F(exp_below)(FLUX__FLOAT(FLUX__BITS(y) | 0x80000000u));                             \
@@ -210,8 +217,10 @@ FLUX__FN(gelu_slope)(FLUX__V x) {                                               
     FLUX__V q = FLUX__FMA(c * c, FLUX__K(0.214064449f), FLUX__K(1.59576912f)) * c;                   \
     return FLUX__FMA(q * r, e * r, FLUX__IF(x > 0.0f, r, e * r));                                    \
 }                                                                                                    \
-/* An odd function of x, by the pieces of c; a is |x|, or less where the function is 1. The first piece is added to a or 2a, more  \
-   than any other's f(start), so that f(a)/a is not rounded where it is near 1 or more */            \
+/* An odd function of x by the pieces of c; a is |x|, capped where the function is 1; whole is a     \
+   (tanh) or 2a (erf). The constant of the piece is the smaller of c[0] and whole: in the first      \
+   piece c[0] is large, and whole is taken, so that f(a)/a is not rounded where it is near 1 or      \
+   more */                                                                                           \
 FLUX__FN(curve)(FLUX__V x, FLUX__V a, FLUX__V whole, const float (*c)[16]) {                         \
     FLUX__V u = a + 1.0f, y;                                                                         \
     FLUX__VU i = FLUX__BITS(u) >> 21;                                                                \
@@ -241,7 +250,8 @@ FLUX__FN(log_sum)(FLUX__V f, FLUX__V e, FLUX__V c) {                            
     y = FLUX__FMA(z * f, FLUX__POLY(9, f, flux__log_c), y);                                          \
     return FLUX__FMA(e, FLUX__K(0.693359375f), f + FLUX__FMA(z, FLUX__K(-0.5f), y));                 \
 }                                                                                                    \
-/* Few vectors have denormals or what has no logarithm: to look costs less than to choose */         \
+/* Few vectors have denormals or numbers without a logarithm: one test per vector costs less         \
+   than a choice in each lane */                                                                     \
 FLUX__FN(log)(FLUX__V x) {                                                                           \
     FLUX__VI plain = (FLUX__VI)((x >= FLT_MIN) & (x < FLUX__K(INFINITY)));                           \
     FLUX__V shift = FLUX__K(0), m = x, e, y;                                                         \
@@ -255,7 +265,7 @@ FLUX__FN(log)(FLUX__V x) {                                                      
     }                                                                                                \
     return y;                                                                                        \
 }                                                                                                    \
-/* log(1+x) for -1 < x < inf: what 1+x rounds away comes back as c */                                \
+/* log(1+x) for -1 < x < inf: what 1+x rounds away is added again as c */                            \
 FLUX__FN(log_of_1p)(FLUX__V x) {                                                                     \
     FLUX__V u = x + 1.0f, e, m = FLUX__F(split)(u, &e);                                              \
     FLUX__V c = FLUX__IF(e == 0.0f, FLUX__K(0), (x - (u - 1.0f)) / u);                               \
@@ -266,7 +276,8 @@ FLUX__FN(log1p)(FLUX__V x) {                                                    
     y = FLUX__IF(x < FLUX__K(INFINITY), y, x);                                                       \
     return FLUX__IF(x > -1.0f, y, FLUX__IF(x == -1.0f, FLUX__K(-INFINITY), FLUX__K(NAN)));           \
 }                                                                                                    \
-/* max(x, 0) + log(1+e^-|x|), which is 2^-k times a piece, and from k = 15 on y - y^2/2 of y = e^-|x| */ \
+/* max(x, 0) + log(1+e^-|x|): the logarithm is 2^-k times a piece; from k = 15 on it is y -          \
+   y^2/2 of y = e^-|x| */                                                                            \
 FLUX__FN(softplus)(FLUX__V x) {                                                                      \
     FLUX__V t, a = FLUX__FLOAT(FLUX__BITS(x) | 0x80000000u), r = FLUX__F(part)(FLUX__MAX(FLUX__K(-104), a), &t); \
     FLUX__VU i = FLUX__BITS(FLUX__MAX(t, FLUX__K(FLUX__MAGIC - 15)));                                \
@@ -276,7 +287,7 @@ FLUX__FN(softplus)(FLUX__V x) {                                                 
     return FLUX__IF(x > 0.0f, x, FLUX__K(0)) + y;                                                    \
 }
 
-/* Angles past 1e5, one by one. */
+/* Angles of 1e5 and more (and NaN) among n floats, one by one in double. */
 static FLUX__NOINLINE void flux__far_angles(void *y, const void *x, int n, double (*f)(double)) {
     const float *in = (const float *)x;
     float *out = (float *)y;
@@ -285,7 +296,8 @@ static FLUX__NOINLINE void flux__far_angles(void *y, const void *x, int n, doubl
 }
 
 #define FLUX__VECTOR_TRIG                                                                            \
-/* x - n pi/2, in two floats: n < 2^17 times the 33 bits of the first part is exact in double */     \
+/* x - n pi/2 as a sum of two floats: n < 2^17 times the 33 bits of the first part of pi/2 is        \
+   exact in double */                                                                                \
 FLUX__FN(turn)(FLUX__V x, FLUX__V n, FLUX__V *low) {                                                 \
     FLUX__VD d[2], k[2];                                                                             \
     FLUX__F(widen)(x, d), FLUX__F(widen)(n, k);                                                      \
@@ -297,7 +309,7 @@ FLUX__FN(turn)(FLUX__V x, FLUX__V n, FLUX__V *low) {                            
     *low = FLUX__F(narrow)(d);                                                                       \
     return r;                                                                                        \
 }                                                                                                    \
-/* sin(x + quarter pi/2); f is the same in double */                                                 \
+/* sin(x + quarter pi/2); f is the same function in double, for far angles */                        \
 FLUX__FN(trig)(FLUX__V x, uint32_t quarter, double (*f)(double)) {                                   \
     FLUX__V t = FLUX__FMA(x, FLUX__K(0.636619772f), FLUX__K(FLUX__MAGIC));                           \
     FLUX__V l, r = FLUX__F(turn)(x, t - FLUX__MAGIC, &l), z = r * r;                                 \
@@ -319,7 +331,7 @@ FLUX__FN(sin)(FLUX__V x) { return FLUX__IF(x == 0.0f, x, FLUX__F(trig)(x, 0, sin
 FLUX__FN(cos)(FLUX__V x) { return FLUX__F(trig)(x, 1, cos); }
 
 #define FLUX__VECTOR_POW                                                                             \
-/* log2 of x >= 0; of 0 and inf a very large number */                                               \
+/* log2 of x >= 0; for 0 and inf a number that is very large in magnitude */                         \
 static FLUX__INLINE FLUX__VD FLUX__F(log2)(FLUX__VD x) {                                             \
     const uint64_t root = UINT64_C(0x3fe6a09e667f3bcd), one = UINT64_C(0x3ff0000000000000);          \
     FLUX__VUL i = FLUX__DBITS(x) + (one - root);                                                     \
@@ -352,8 +364,8 @@ FLUX__FN(pow)(FLUX__V a, FLUX__V b) {                                           
    word i mod 4 of the block at counter (i div 4, stream): no state, any order, any number of
    threads. Normal numbers follow by Box and Muller from the words 0 and 1, 2 and 3. Between the
    words and the numbers stand only sums, products and a square root, rounded one by one. */
-#define FLUX__RANDOM_BLOCK 64             /* elements made at once: 16 counters */
-static const float flux__normal_c[] = {   /* as flux__log_c */
+#define FLUX__RANDOM_BLOCK 64             /* elements made at once, from 16 counters */
+static const float flux__normal_c[] = {   /* as flux__log_c, for FLUX__POLY_PLAIN */
     0.333333403f, -0.250007987f, 0.200008228f, -0.166237861f, 0.142079964f, -0.131613865f,
     0.127297074f, -0.0759919658f };
 
@@ -366,7 +378,7 @@ FLUX__FN(radius)(FLUX__VU w) {                                                  
     FLUX__V y = z * -0.5f + z * f * FLUX__POLY_PLAIN(8, f, flux__normal_c);                          \
     return FLUX__SQRT((e * 0.693147182f + (f + y)) * -2.0f);                                         \
 }                                                                                                    \
-/* sine of the part w/2^32 of a full circle, and so many quarters: with one the cosine */            \
+/* sine of the angle w/2^32 of a full circle plus `quarters` quarters: with one it is the cosine */  \
 FLUX__FN(circle)(FLUX__VU w, uint32_t quarters) {                                                    \
     FLUX__VU j = (w + 0x20000000u) >> 30, k = j + quarters;                                          \
     FLUX__V r = FLUX__TOFLOAT((FLUX__VI)(w - (j << 30))) * 1.46291807e-9f, z = r * r;                \
@@ -374,7 +386,8 @@ FLUX__FN(circle)(FLUX__VU w, uint32_t quarters) {                               
     FLUX__V c = 1.0f + (z * -0.5f + z * z * FLUX__POLY_PLAIN(3, z, flux__cos_c));                    \
     return FLUX__FLOAT(FLUX__BITS(FLUX__IF((k & 1u) != 0u, c, s)) ^ ((k & 2u) << 30));               \
 }                                                                                                    \
-/* Words 0 and 2 of the counters in *e, 1 and 3 in *o; a counter has a lane of 64 bits */            \
+/* Philox: words 0 and 2 of the counters in *e, words 1 and 3 in *o; a counter has one lane of       \
+   64 bits */                                                                                        \
 static FLUX__INLINE void FLUX__F(words)(const FLUX__VUL *key, FLUX__VUL c0, FLUX__VUL c2, FLUX__VUL *e, FLUX__VUL *o) { \
     FLUX__VUL c1 = c0 >> 32, c3 = c2 >> 32, k0 = key[0], k1 = key[1];                                \
     const uint64_t low = 0xffffffff;                                                                 \
@@ -412,8 +425,9 @@ static void FLUX__F(random)(uint64_t key, uint64_t stream, uint64_t counter, int
     }                                                                                                \
 }
 
-/* What Adam does to an element has seven lines and moves 28 bytes: passing over them line by line takes three times as long.
-   The same sums and products, so the same bits as those lines give. What comes next is fetched while roots are drawn. */
+/* Adam's step has seven lines for an element and moves 28 bytes: to pass over them line by line
+   takes three times as long. The sums and products are those of the lines, so the bits are the
+   same. What comes next is prefetched while square roots are computed. */
 #define FLUX__ADAM_AHEAD 1024
 #define FLUX__VECTOR_ADAM                                                                            \
 static void FLUX__F(adam)(int64_t n, float *to_m, float *to_v, float *to_w, const float *const *in,  \
@@ -431,8 +445,10 @@ static void FLUX__F(adam)(int64_t n, float *to_m, float *to_v, float *to_w, cons
     }                                                                                                \
 }
 
-/* The end of a row is a vector that begins earlier: no result stands where an operand does. The rows after these come closer while
-   the parts are computed. Exponentials of rows and divisions of others fill each other's gaps in one loop. */
+/* Softmax-like rows (flux__rows_run). The last vector of a row begins earlier, and overlaps the
+   one before: so no result may lie where an operand does. The rows after these are prefetched
+   while d and e are computed. One loop computes the exponentials of some rows and the divisions
+   of others, which fill each other's gaps. */
 #define FLUX__ROW_LOOP(r, from, ...)                                                                 \
     for (int64_t row = 0, o = 0; row < r->count; row++, o += n) {                                    \
         const FLUX__V less = FLUX__K(r->less[row]), by = FLUX__K(r->each[row]);                      \

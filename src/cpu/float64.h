@@ -53,16 +53,20 @@ static FLUX__INLINE double flux__sigmoid_f64(double x) {
     double e = exp(-fabs(x));
     return (x < 0 ? e : 1) / (1 + e);
 }
-static FLUX__INLINE double flux__gelu_f64(double x) { return x * flux__sigmoid_f64(x * (1.5957691216057308 + 0.07135481627260025 * x * x)); }
+static FLUX__INLINE double flux__gelu_f64(double x) {
+    return x * flux__sigmoid_f64(x * (1.5957691216057308 + 0.07135481627260025 * x * x));
+}
 static FLUX__INLINE double flux__gelu_slope_f64(double x) {
-    double c = x > 10 ? 10 : x < -10 ? -10 : x, e = exp(-fabs(c * (1.5957691216057308 + 0.07135481627260025 * c * c))), r = 1 / (1 + e);
-    return (x > 0 ? r : e * r) + c * (1.5957691216057308 + 3 * 0.07135481627260025 * c * c) * r * (e * r);
+    double c = x > 10 ? 10 : x < -10 ? -10 : x,
+           e = exp(-fabs(c * (1.5957691216057308 + 0.07135481627260025 * c * c))), r = 1 / (1 + e);
+    return (x > 0 ? r : e * r) + c * (1.5957691216057308 + 3 * 0.07135481627260025 * c * c) * r *
+           (e * r);
 }
 static FLUX__INLINE double flux__softplus_f64(double x) {
     return (x > 0 ? x : 0) + log1p(exp(-fabs(x)));
 }
 
-/* a^b, wrapping; of a negative power the whole part */
+/* a^b, which wraps; for a negative b the whole part of the result */
 static int64_t flux__whole_power(int64_t a, int64_t b) {
     uint64_t x = (uint64_t)a, y = 1;
     if (b < 0) return a == 1 ? 1 : a == -1 ? (b & 1 ? -1 : 1) : 0;
@@ -83,6 +87,7 @@ FLUX__FN(pow)(FLUX__V a, FLUX__V b) { return flux__whole_power((int64_t)a, (int6
 
 #define FLUX__KIND f64
 FLUX__LOOPS
+/* The value of one row of graph/table.h for the operands v[0 ... 2]. */
 static double flux__formula_value(int op, const double *v) {
     double y;
     flux__loops_f64[op](1, &y, &v[0], &v[1], &v[2], 0, 0, 0);
@@ -94,7 +99,7 @@ FLUX__ATTEND_ROWS(double, FLUX__JOIN_LANES)
 #define FLUX__KIND i32
 FLUX__INTEGER_MATH
 FLUX__LOOPS
-FLUX__SCALAR_FOLDS(int32_t, uint32_t, INT32_MIN, INT32_MAX, FLUX__FAST)    /* bools' too */
+FLUX__SCALAR_FOLDS(int32_t, uint32_t, INT32_MIN, INT32_MAX, FLUX__FAST)    /* used for bools, too */
 #undef FLUX__KIND
 #define FLUX__KIND i64
 FLUX__INTEGER_MATH

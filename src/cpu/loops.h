@@ -33,40 +33,57 @@
 
 FLUX__LEAN
 
-/* y[i] = f(a[i], b[i], c[i]). A stride of 1 walks along the operand, 0 repeats its first element. */
+/* y[i] = f(a[i], b[i], c[i]) for n elements. A stride of 1 walks along the operand, 0 repeats
+   its first element. */
 typedef void (*flux__loop)(int64_t n, void *y, const void *a, const void *b, const void *c,
                            int sa, int sb, int sc);
-typedef void (*flux__run_loop)(flux__loop f, int64_t n, void *y, const void *a, const void *b, const void *c,
-                               int sa, int sb, int sc);
-typedef void (*flux__fold_fn)(void *acc, const void *x, int64_t n, int64_t rows);      /* one acc a row of n numbers */
+/* Runs a loop for any n and strides: fills up what a loop for vectors needs whole. */
+typedef void (*flux__run_loop)(flux__loop f, int64_t n, void *y, const void *a, const void *b,
+                               const void *c, int sa, int sb, int sc);
+/* A horizontal reduction: acc[r] = acc[r] op all numbers of row r; rows of n contiguous numbers
+   follow each other. */
+typedef void (*flux__fold_fn)(void *acc, const void *x, int64_t n, int64_t rows);
+/* Converts n contiguous elements. */
 typedef void (*flux__cast_fn)(int64_t n, void *y, const void *x);
+/* Makes `blocks` blocks of FLUX__RANDOM_BLOCK random numbers, from `counter` on; kind 0:
+   uniform, 1: normal. */
 typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter, int64_t blocks,
                                 float *out, int kind);
-/* Adam's lines as one: in: g, m, v, w (NULL: none); by: 1 - beta1, 1 - beta2, epsilon, scale */
-typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const float *const *in, const float *by);
-/* How the points of a reduction are joined: in chunks, one after the other, and those of a chunk in slots: number r goes to slot
-   r mod slots, and slots join in halves. Of rows, which lie along dim 0, the slots are those of the folds below. */
+/* An Adam step for n elements. in: g, m, v, w (NULL: none); by: 1 - beta1, 1 - beta2, epsilon,
+   scale. */
+typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const float *const *in,
+                              const float *by);
+/* How the points of a reduction are joined. The `inner` reduced points of each of `outer`
+   results are taken in chunks, one after the other. Within a chunk, point r goes to slot r mod
+   slots, and the slots are joined in halves. If `rows`, the reduced points lie along dim 0, and
+   the slots are the lanes of the horizontal reductions below. */
 typedef struct flux__join_order {
     int64_t outer, inner, chunk, slots;
     bool rows;
-    int parts;                            /* a long reduction to few results is cut into so many, joined in order, for threads to share */
+    /* a long reduction to few results is cut into so many parts, which threads share and which
+       are joined in order */
+    int parts;
 } flux__join_order;
-/* Rows of n >= 4 numbers, one behind the other. Of each: first, its maximum or its sum; d = x - maximum, e = exp(d), or
-   d = x - sum / by[0], e = d^2 (squares); second, the sum of e; and y by `last`: DIV e / second, SUB d - log(second),
-   MUL d / sqrt(second / by[1] + by[2]). e has room for all rows, or if it is not kept for `room` numbers, a row at least.
-   d, y NULL: not wanted. */
+/* `count` rows of n >= 4 numbers, contiguous and one after the other. For each row: first: its
+   maximum, or (squares) its sum; d = x - maximum and e = exp(d), or (squares) d = x - sum /
+   by[0] and e = d^2; second: the sum of e; and y, by the operation `last`: DIV: e / second,
+   SUB: d - log(second), MUL: d / sqrt(second / by[1] + by[2]). e has room for all rows, or, if
+   it is not kept (keep_e), for `room` numbers, a row at least. d or y is NULL if it is not
+   wanted. */
 typedef struct flux__rows_run {
     const flux__join_order *order;
     int64_t n, room, count;
-    const float *x, *less, *each;         /* of a row: what d is less by, and what y is made with */
+    /* less, each: per row, what is subtracted for d, and what y is computed with */
+    const float *x, *less, *each;
     float *first, *second, *d, *e, *y, by[3];
     int last;
     bool squares, keep_e;
 } flux__rows_run;
-/* d and e of rows, or y of others, or of both, as many: e without d and e / second */
+/* Computes d and e of the rows of r, or y of the rows of `last`, or both, of as many rows: then
+   r has no d, and y is e / second. */
 typedef void (*flux__rows_fn)(const flux__rows_run *r, const flux__rows_run *last);
 
-#ifndef FLUX__VECTORS                     /* does the compiler have vector types? */
+#ifndef FLUX__VECTORS                     /* whether the compiler has vector types */
 #  if !defined(_MSC_VER) && !defined(__TINYC__) && \
       (defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 9))
 #    define FLUX__VECTORS 1
@@ -74,8 +91,9 @@ typedef void (*flux__rows_fn)(const flux__rows_run *r, const flux__rows_run *las
 #    define FLUX__VECTORS 0
 #  endif
 #endif
-#if FLUX__VECTORS && defined(__clang__)   /* also in a user's -ffast-math build */
-#  if FLUX__X86 || __clang_major__ >= 16   /* older ones know it for this processor alone */
+/* the same arithmetic in a program built with -ffast-math */
+#if FLUX__VECTORS && defined(__clang__)
+#  if FLUX__X86 || __clang_major__ >= 16   /* older ones have it for x86 alone */
 #    define FLUX__FLOAT_CONTROL 1
 #    pragma float_control(push)
 #    pragma float_control(precise, on)
@@ -94,17 +112,20 @@ typedef void (*flux__rows_fn)(const flux__rows_run *r, const flux__rows_run *las
 #define FLUX__T FLUX__F(t)
 #define FLUX__V FLUX__F(v)
 
-/* out: of the numbers of a and of those of b, counted on, the ones named; ints is a vector of such numbers */
+/* out: the elements of a and b (those of b numbered on from a's) that the list names; ints: a
+   vector type for such a list */
 #if defined(__clang__)
 #  define FLUX__SHUFFLE(out, a, b, ints, ...) out = __builtin_shufflevector(a, b, __VA_ARGS__);
 #else
-#  define FLUX__SHUFFLE(out, a, b, ints, ...) { ints mask = {__VA_ARGS__}; out = __builtin_shuffle(a, b, mask); }
+#  define FLUX__SHUFFLE(out, a, b, ints, ...)                                                      \
+    { ints mask = {__VA_ARGS__}; out = __builtin_shuffle(a, b, mask); }
 #endif
 #define FLUX__LANES4(i, j, k, l) i, j, k, l
 #if FLUX__VECTORS
 typedef uint64_t flux__two_words __attribute__((vector_size(16)));
 #endif
-/* One element, all the way. Copies of a size that is known here are not calls. */
+/* Fills `all` elements of `size` bytes with the one at p. memcpy of a size that is known here
+   is no call. */
 static void flux__fill(void *out, const void *p, size_t size, size_t all) {
     char *to = (char *)out;
     size_t bytes = size * all;
@@ -123,9 +144,9 @@ static void flux__fill(void *out, const void *p, size_t size, size_t all) {
     memcpy(to, &all_of, bytes);
 }
 
-/* A formula's loop, in vectors and element by element; a, b and c are the formula's operands. The
-   vectors' takes whole steps, and of an operand with stride 0 a vector full of it: FLUX__F(run) sees
-   to that, once for all formulas, of which there are many. */
+/* A formula's loop, in vectors or element by element; a, b and c are the formula's operands.
+   The loop in vectors is given whole vectors, and for an operand with stride 0 a vector full of
+   it: FLUX__F(run) sees to that, once for all formulas, of which there are many. */
 #define FLUX__VECTOR_LOOP(NAME, count, formula)                                                      \
 static void FLUX__F(loop_##NAME)(int64_t n, void *y, const void *pa, const void *pb,                 \
                                  const void *pc, int sa, int sb, int sc) {                           \
@@ -151,9 +172,9 @@ static void FLUX__F(run)(flux__loop f, int64_t n, void *y, const void *a, const 
     if (n % FLUX__LANES) flux__run_rest(f, FLUX__LANES, n, (float *)y, a, b, c, sa, sb, sc);         \
 }
 #if FLUX__VECTORS
-/* The elements left over at the end are filled up to a whole step. */
-static void flux__run_rest(flux__loop f, int lanes, int64_t n, float *y, const void *a, const void *b,
-                           const void *c, int sa, int sb, int sc) {
+/* Runs a loop for the n % lanes elements at the end, filled up to a whole vector. */
+static void flux__run_rest(flux__loop f, int lanes, int64_t n, float *y, const void *a,
+                           const void *b, const void *c, int sa, int sb, int sc) {
     float pad[4][16];
     const float *in[3] = { (const float *)a, (const float *)b, (const float *)c };
     const int stride[3] = { sa, sb, sc };
@@ -168,8 +189,8 @@ static void flux__run_rest(flux__loop f, int lanes, int64_t n, float *y, const v
     for (int i = 0; i < left; i++) y[whole + i] = pad[3][i];
 }
 #else
-static void flux__run_x1(flux__loop f, int64_t n, void *y, const void *a, const void *b, const void *c,
-                         int sa, int sb, int sc) {
+static void flux__run_x1(flux__loop f, int64_t n, void *y, const void *a, const void *b,
+                         const void *c, int sa, int sb, int sc) {
     f(n, y, a, b, c, sa, sb, sc);
 }
 #endif
@@ -185,7 +206,8 @@ static void FLUX__F(loop_##NAME)(int64_t n, void *y, const void *pa, const void 
     }                                                                                                \
 }
 
-/* A class's loops, by the table: of an F row (floating) the integers have none. */
+/* The loops of a compute type, by the rows of the table; F rows (floating point) have none for
+   integers. */
 #define FLUX__WHEN_N(yes, no) yes
 #define FLUX__WHEN_C(yes, no) yes
 #define FLUX__WHEN_B(yes, no) yes
@@ -200,13 +222,14 @@ static void FLUX__F(loop_##NAME)(int64_t n, void *y, const void *pa, const void 
 FLUX__ELEMENTWISE(FLUX__LOOP_ROW)                                                                    \
 static const flux__loop FLUX__F(loops)[] = { FLUX__ELEMENTWISE(FLUX__POINTER_ROW) };
 
-#if FLUX__VECTORS                         /* 16 lanes joined as a tree, into the first: halves with halves */
+#if FLUX__VECTORS  /* joins 16 lanes into the first, as a tree: halves with halves */
 typedef float flux__quad __attribute__((vector_size(16)));
 typedef int32_t flux__quad_bits __attribute__((vector_size(16)));
 static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad a, flux__quad b) {
     return (flux__quad)((first & (flux__quad_bits)a) | (~first & (flux__quad_bits)b));
 }
-#  define FLUX__MAX_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a != a) | (flux__quad_bits)(a > b), a, b)
+#  define FLUX__MAX_QUAD(a, b)                                                                     \
+    flux__quad_pick((flux__quad_bits)(a != a) | (flux__quad_bits)(a > b), a, b)
 #  define FLUX__MORE_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a > b), a, b)
 #  define FLUX__LESS_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a < b), a, b)
 #  define FLUX__MOST_QUAD(a, b) FLUX__P(MAX_QUAD)(a, b)
@@ -228,14 +251,16 @@ static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad
         for (int one_of = 0; one_of < half; one_of++) lane[one_of] = op(lane[one_of], lane[one_of + half]);
 
 #if FLUX__VECTORS && !defined(__clang__)
-/* casts and folds worth being made in vectors of what every processor has */
-#  define FLUX__FAST __attribute__((optimize("O1", "tree-loop-optimize", "tree-loop-vectorize", "vect-cost-model=dynamic", "no-trapping-math")))
+/* for casts and reductions that are worth compiling to vectors of what every processor has */
+#  define FLUX__FAST                                                                               \
+    __attribute__((optimize("O1", "tree-loop-optimize", "tree-loop-vectorize",                     \
+                            "vect-cost-model=dynamic", "no-trapping-math")))
 #else
 #  define FLUX__FAST
 #endif
 
-/* Of each row, acc = acc op x[0] op x[1] ...: from 16 elements on in lanes, element i going to lane i mod 16, that are joined at
-   the end. */
+/* Horizontal reductions: for each row, acc = acc op x[0] op x[1] ... A row of 16 elements or
+   more is taken in lanes, element i in lane i mod 16, which are joined at the end. */
 #define FLUX__FOLD(name, T, op, identity)                                                            \
 static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
     const T *x = (const T *)in;                                                                      \
@@ -258,7 +283,8 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) { 
 }
 #define FLUX__SUM_OF(a, b) ((a) + (b))
 #define FLUX__PROD_OF(a, b) ((a) * (b))
-#define FLUX__MAX_OF(a, b) ((a) != (a) ? (a) : (a) > (b) ? (a) : (b))  /* NaN if either is */
+/* NaN if either operand is NaN */
+#define FLUX__MAX_OF(a, b) ((a) != (a) ? (a) : (a) > (b) ? (a) : (b))
 #define FLUX__MIN_OF(a, b) ((a) != (a) ? (a) : (a) < (b) ? (a) : (b))
 #define FLUX__MOST_OF(a, b) ((a) > (b) ? (a) : (b))
 #define FLUX__LEAST_OF(a, b) ((a) < (b) ? (a) : (b))
@@ -272,8 +298,9 @@ fast FLUX__FOLD(fold_max, T, FLUX__MAX_OF, lowest)                              
 fast FLUX__FOLD(fold_min, T, FLUX__MIN_OF, highest)                                                  \
 FLUX__FOLD_TABLE
 
-/* The same in vectors, from 32 elements on: four sums of 16 lanes each, in as many variables as that takes (an array would lie in memory). What is
-   left over comes with the elements before it, which are masked. */
+/* The same in vectors, for rows of 32 elements or more: four accumulators of 16 lanes each, in
+   as many variables as that takes (an array would be kept in memory). The elements left over at
+   the end are loaded with those before them, which are masked. */
 #define FLUX__PARTS_x16(F, g, vop) F(g, 0, vop)
 #define FLUX__PARTS_x8(F, g, vop) F(g, 0, vop) F(g, 1, vop)
 #define FLUX__PARTS_x4(F, g, vop) F(g, 0, vop) F(g, 1, vop) F(g, 2, vop) F(g, 3, vop)
@@ -284,11 +311,14 @@ FLUX__FOLD_TABLE
     s##g##i = vop(s##g##i, FLUX__IF(mask, v, start));
 #define FLUX__PART_JOIN(g, i, vop) s0##i = vop(vop(s0##i, s1##i), vop(s2##i, s3##i));
 #define FLUX__PART_PUT(g, i, vop) memcpy(lane + i * FLUX__LANES, &s0##i, sizeof v);
-/* Rows of less than 32: four side by side, the end of a row with the numbers before it, which are masked; then their quads as
-   columns. What is left at the end is filled up to four, so that each row is joined in one order wherever it stands. */
+/* Rows of less than 32 elements: four rows side by side, in vectors of four. The end of a row
+   is loaded with the elements before it, which are masked. Then the four accumulators are
+   transposed and joined. Less than four rows at the end are filled up to four, so that each row
+   is joined in one order wherever it stands. */
 #define FLUX__QUAD_AT(y, p) memcpy(&y, p, sizeof y);
 #define FLUX__QUAD_TAKE(y, p, qop) FLUX__QUAD_AT(v, p) y = qop(y, v);
-#define FLUX__QUAD_LAST(y, p, qop) FLUX__QUAD_AT(v, p) v = flux__quad_pick(last, v, start), y = qop(y, v);
+#define FLUX__QUAD_LAST(y, p, qop)                                                                 \
+    FLUX__QUAD_AT(v, p) v = flux__quad_pick(last, v, start), y = qop(y, v);
 #define FLUX__QUAD_JOIN(y, a, b, lanes1, lanes2, qop)                                                \
     FLUX__SHUFFLE(v, a, b, flux__quad_bits, lanes1) FLUX__SHUFFLE(y, a, b, flux__quad_bits, lanes2) y = qop(v, y);
 #define FLUX__FEW(name, op, qop, identity)                                                           \
@@ -323,7 +353,9 @@ static void flux__few_##name(float *acc, const float *x, int64_t n, int64_t rows
     memcpy(acc, four, (size_t)rows * 4);                                                             \
 }
 #if FLUX__VECTORS
-static const int32_t flux__last_lanes[32] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1 };
+static const int32_t flux__last_lanes[32] = {
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
+    -1, -1, -1, -1 };
 FLUX__FEW(fold_sum, FLUX__SUM_OF, FLUX__SUM_OF, 0)
 FLUX__FEW(fold_prod, FLUX__PROD_OF, FLUX__PROD_OF, 1)
 FLUX__FEW(fold_most, FLUX__MOST_OF, FLUX__MORE_QUAD, -INFINITY)
@@ -363,9 +395,11 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) { 
 #  undef FLUX__VECTOR_FOLD
 #  define FLUX__VECTOR_FOLD(name, vop, op, identity, qop) FLUX__FOLD(name, float, op, identity)
 #endif
-/* A maximum that passes NaN on: where there is one, the sum is NaN too, and to look at that, of several short rows at once, costs
-   less than to compare all. */
-static void flux__fold_odd_rows(flux__fold_fn fold, float *acc, const float *x, int64_t n, int64_t rows) {
+/* A maximum or minimum that is NaN if an element is. The sum of a row with a NaN is NaN too,
+   and to test the sum of several short rows at once costs less than to compare all elements.
+   This is the slow way, for rows with a NaN, or Inf and -Inf. */
+static void flux__fold_odd_rows(flux__fold_fn fold, float *acc, const float *x, int64_t n,
+                                int64_t rows) {
     for (; rows > 0; rows--, acc++, x += n) {
         if (*acc != *acc) continue;
         fold(acc, x, n, 1);
@@ -396,7 +430,8 @@ FLUX__NAN_FOLD(fold_max, fold_most)                                             
 FLUX__NAN_FOLD(fold_min, fold_least)                                                                 \
 FLUX__FOLD_TABLE
 
-/* What adds up columns: rows of n numbers, one behind the other, one after the other, four at a time; and floats to doubles. */
+/* Sums of columns. add_rows: sum[i] += x[i] of `rows` rows of n floats, one after the other,
+   four at a time. add_wide: adds n floats to doubles. */
 #define FLUX__VECTOR_WIDE                                                                            \
 static void FLUX__F(add_rows)(float *sum, const float *x, int64_t n, int64_t rows) {                 \
     for (int64_t r = 0, i; r < rows; x += n, r++) {                                                  \
@@ -426,8 +461,10 @@ static void FLUX__F(add_wide)(double *sum, const float *x, int64_t n) {         
     for (; n > 0; n--) *sum++ += (double)*x++;                                                       \
 }
 
-/* For attention, n a multiple of 16: s = exp(s - *most), where *most is first found if asked for; gives the sum. And from p
-   before its division by its sum, whose reciprocal is by: p, and the gradient dp before the softmax. */
+/* For attention; n is a multiple of 16. attend_exp: s = exp(s - *most), where *most, the
+   maximum, is first found if `find`; returns the sum. attend_back: given p before the division
+   by its sum, whose reciprocal is `by`, and dp, makes p = p by and the gradient before the
+   softmax, dp = p (dp - less). */
 #define FLUX__ATTEND_ROWS(T, join)                                                                   \
 static double FLUX__F(attend_exp)(int64_t n, void *row, void *most, bool find) {                     \
     enum { one = sizeof(FLUX__V) / sizeof(T), few = 16 / one };                                      \
@@ -472,14 +509,15 @@ static void FLUX__F(attend_back)(int64_t n, void *row, void *grad, double by, do
 #define FLUX__MAGIC 12582912.0f           /* 1.5 2^23: x + MAGIC has round(x) in its low bits */
 #define FLUX__MAGIC_D 6755399441055744.0  /* 1.5 2^52: the same in double */
 
+/* What an instruction set offers for float32. */
 typedef struct flux__section {
     const flux__loop *loops;
-    flux__run_loop run;                   /* runs one of them */
+    flux__run_loop run;                   /* runs one of the loops */
     const flux__fold_fn *folds;
     flux__random_fn random;
     flux__adam_fn adam;
     flux__rows_fn rows;
-    flux__fold_fn most;                   /* a maximum of numbers that are none of them NaN */
+    flux__fold_fn most;                   /* the maximum of rows without NaN */
     void (*add_rows)(float *sum, const float *x, int64_t n, int64_t rows);
     void (*add_wide)(double *sum, const float *x, int64_t n);
     double (*attend_exp)(int64_t n, void *row, void *most, bool find);
@@ -494,9 +532,12 @@ typedef struct flux__section {
 #define FLUX__MAX(a, b) FLUX__P(MAX)(a, b)
 #define FLUX__SCALE(x, t) FLUX__P(SCALE)(x, t)
 #define FLUX__SCALE_DOWN(x, t) FLUX__P(SCALE_DOWN)(x, t)
-#define FLUX__LOOKUP(table, i) FLUX__P(LOOKUP)(table, i)   /* in 16 numbers, by the lowest 4 bits of each lane of i */
+/* Looks up each lane of i in a table of 16 numbers, by its lowest 4 bits. */
+#define FLUX__LOOKUP(table, i) FLUX__P(LOOKUP)(table, i)
 #define FLUX__ALL(mask) FLUX__P(ALL)(mask)
-#define FLUX__HELD(x) FLUX__P(HELD)(x)          /* x, in a register: gcc makes constants anew at each use */
-#define FLUX__MUL32(x, m) FLUX__P(MUL32)(x, m)  /* products of 64-bit lanes whose m is below 2^32, and of x the low halves */
+/* x, kept in a register: gcc makes constants anew at each use */
+#define FLUX__HELD(x) FLUX__P(HELD)(x)
+/* Products of 64-bit lanes: the low 32 bits of x times m, which is below 2^32. */
+#define FLUX__MUL32(x, m) FLUX__P(MUL32)(x, m)
 
 #endif /* FLUX__CPU_LOOPS_H */

@@ -20,22 +20,26 @@
    the first of equals. Of short rows several are taken at a time; a row with
    NaN is found by its sum, which costs less than comparing every element. */
 
-/* What changes nothing when joined. */
+/* Stores a reduction's identity: 0, 1, the lowest or the highest number. */
 static void flux__identity(int cls, int red, void *out) {
     const bool narrow = cls == FLUX__I32C;
     const double real[] = { 0, 1, -HUGE_VAL, HUGE_VAL };
-    const int64_t whole[] = { 0, 1, narrow ? INT32_MIN : INT64_MIN, narrow ? INT32_MAX : INT64_MAX };
+    const int64_t whole[] = { 0, 1, narrow ? INT32_MIN : INT64_MIN,
+                              narrow ? INT32_MAX : INT64_MAX };
     if (cls <= FLUX__F64C) flux__convert(cls, out, FLUX__F64C, real + red, 1);
     else flux__convert(cls, out, FLUX__I64C, whole + red, 1);
 }
 
-/* out[i] = x[i] op y[i], acc[i] = acc[i] op x[i] */
+/* out[i] = x[i] op y[i]; flux__accumulate: acc[i] = acc[i] op x[i]. */
 static void flux__join(int cls, int red, void *out, const void *x, const void *y, int64_t n) {
     static const int op[] = { FLUX__OP_ADD, FLUX__OP_MUL, FLUX__OP_MAX2, FLUX__OP_MIN2 };
     flux__loop_run(cls, flux__loop_for(cls, op[red]), n, out, x, y, x, 1, 1, 1);
 }
-static void flux__accumulate(int cls, int red, void *acc, const void *x, int64_t n) { flux__join(cls, red, acc, acc, x, n); }
-/* Of zeros that are the largest or the smallest numbers it is a matter of order which one is found: it becomes +0. */
+static void flux__accumulate(int cls, int red, void *acc, const void *x, int64_t n) {
+    flux__join(cls, red, acc, acc, x, n);
+}
+/* Turns -0 among n maxima or minima into +0: which of several zeros is found depends on the
+   order. */
 static void flux__settle_zeros(int cls, int red, void *acc, int64_t n) {
     float *f = (float *)acc;
     double *d = (double *)acc;
@@ -44,14 +48,18 @@ static void flux__settle_zeros(int cls, int red, void *acc, int64_t n) {
         else d[i] += 0.0;
 }
 
+/* The horizontal reduction of rows, for a compute type. */
 static flux__fold_fn flux__fold_for(int cls, int red) {
-    static const flux__fold_fn *const tables[] = { NULL, flux__folds_f64, flux__folds_i32, flux__folds_i64 };
+    static const flux__fold_fn *const tables[] = {
+        NULL, flux__folds_f64, flux__folds_i32, flux__folds_i64 };
     return (cls == FLUX__F32C ? flux__section_now()->folds : tables[cls])[red];
 }
-/* acc[r] = acc[r] op x[0] op ... op x[n-1] of row r. Long rows are halved, so that a sum's error hardly grows. */
+/* acc[r] = acc[r] op x[0] op ... op x[n-1] for each row r of n contiguous numbers; rows follow
+   each other. Long rows are halved, so that a sum's error hardly grows. */
 static void flux__reduce_rows(int cls, int red, void *acc, const void *x, int64_t n, int64_t rows) {
     const size_t size = flux__class_size[cls];
-    for (; n > 4096 && rows > 0; rows--, acc = (char *)acc + size, x = (const char *)x + (size_t)n * size) {
+    for (; n > 4096 && rows > 0; rows--, acc = (char *)acc + size,
+         x = (const char *)x + (size_t)n * size) {
         const int64_t half = (n / 2 + 4095) / 4096 * 4096;
         double part;
         flux__identity(cls, red, &part);
@@ -61,15 +69,20 @@ static void flux__reduce_rows(int cls, int red, void *acc, const void *x, int64_
     }
     if (rows > 0) flux__fold_for(cls, red)(acc, x, n, rows);
 }
-static void flux__reduce(int cls, int red, void *acc, const void *x, int64_t n) { flux__reduce_rows(cls, red, acc, x, n, 1); }
+static void flux__reduce(int cls, int red, void *acc, const void *x, int64_t n) {
+    flux__reduce_rows(cls, red, acc, x, n, 1);
+}
 
-/* The first point of a part. */
+/* The first reduced point of a part. */
 static int64_t flux__part_start(const flux__join_order *o, int64_t part) {
-    const int64_t at = part == 0 || part == o->parts ? part * o->inner : (o->inner + o->chunk - 1) / o->chunk * part / o->parts * o->chunk;
+    const int64_t at = part == 0 || part == o->parts ? part * o->inner :
+        (o->inner + o->chunk - 1) / o->chunk * part / o->parts * o->chunk;
     return at < o->inner ? at : o->inner;
 }
-/* acc = x[0] op x[1] ... of a row of several chunks, in order. */
-static void flux__join_long(const flux__join_order *o, flux__fold_fn fold, int cls, int red, void *acc, const void *x) {
+/* *acc = x[0] op x[1] ... for a row of several chunks, which are joined in order, and so are
+   the parts. f32 sums of chunks are added up in double. */
+static void flux__join_long(const flux__join_order *o, flux__fold_fn fold, int cls, int red,
+                            void *acc, const void *x) {
     const int64_t size = flux__class_size[cls];
     const bool wide = cls == FLUX__F32C && red == FLUX__RED_SUM;
     double all = 0;
@@ -91,7 +104,8 @@ static void flux__join_long(const flux__join_order *o, flux__fold_fn fold, int c
     if (wide) *(float *)acc = (float)all;
 }
 
-/* Of each row of n bytes, how many are not 0: eight at a time, which make up to 254 words' sums of bytes. */
+/* Counts in each row of n bytes how many are not 0: eight bytes at a time, whose byte sums hold
+   up to 254 words. */
 #define FLUX__BYTES(b) (UINT64_C(0x0101010101010101) * (b))
 static FLUX__INLINE uint64_t flux__true_bytes(const uint8_t *x) {
     uint64_t word;
@@ -107,24 +121,29 @@ static void flux__count_bytes(int32_t *count, const uint8_t *x, int64_t n, int64
         const uint8_t *const next = x + n;
         uint64_t sum = 0;
         int32_t all = 0;
-        for (const uint8_t *stop; next - x >= 8; all += (int32_t)(sum * UINT64_C(0x1000100010001) >> 48), sum = 0) {
+        for (const uint8_t *stop; next - x >= 8;
+             all += (int32_t)(sum * UINT64_C(0x1000100010001) >> 48), sum = 0) {
             stop = next - x > 8 * 254 ? x + 8 * 254 : next - (next - x) % 8;
             for (; x < stop; x += 8) sum += flux__true_bytes(x);
             sum = (sum & UINT64_C(0xff00ff00ff00ff)) + ((sum >> 8) & UINT64_C(0xff00ff00ff00ff));
         }
-        if (n % 8 && end - x >= 8) all += (int32_t)((flux__true_bytes(x) & kept) * FLUX__BYTES(1) >> 56), x = next;
+        if (n % 8 && end - x >= 8)
+            all += (int32_t)((flux__true_bytes(x) & kept) * FLUX__BYTES(1) >> 56), x = next;
         for (; x < next; x++) all += *x != 0;
         *count = all;
     }
 }
+/* Sums of 0 and 1 as counts. */
 FLUX__FAST static void flux__count_floats(int32_t *count, const float *sum, int64_t n) {
     for (int64_t i = 0; i < n; i++) count[i] = (int32_t)sum[i];
 }
+/* Whether each count is at least `least`, as 0 or 1. */
 FLUX__FAST static void flux__count_reaches(int32_t *count, int32_t least, int64_t n) {
     for (int64_t i = 0; i < n; i++) count[i] = count[i] >= least;
 }
 
-/* The first of blocks of 64 in which there is the number or a NaN. */
+/* The start of the first block of 64 floats that has the number or a NaN; the last one if none
+   of the others has. */
 FLUX__FAST static int64_t flux__skip_less(const void *in, int64_t n, float number) {
     const float *x = (const float *)in;
     int64_t at = 0;
@@ -136,8 +155,10 @@ FLUX__FAST static int64_t flux__skip_less(const void *in, int64_t n, float numbe
     return at;
 }
 
-/* Where the largest or smallest stands: the first of equals, but the first NaN before all others.
-   An index below 0 says that there is none yet. */
+/* argreduce: the index of the largest (max) or smallest number of a row, whose first element
+   has the index `first`: the first of equals, but the first NaN before all others; *acc and
+   *index hold the best so far, and an index below 0 says that there is none yet. argaccumulate:
+   the same for n columns, element `now` of each. */
 #define FLUX__ARG(name, T, I, cls, fast)                                                             \
 static FLUX__INLINE bool flux__beats_##name(T x, T best, bool max) {                                 \
     return best == best && (x != x || (max ? x > best : x < best));                                  \
@@ -181,42 +202,50 @@ FLUX__ARG(f64, double, int64_t, FLUX__F64C, )
 FLUX__ARG(i32, int32_t, int32_t, FLUX__I32C, )
 FLUX__ARG(i64, int64_t, int64_t, FLUX__I64C, )
 
-/* The same of rows of n floats each, four short ones at a time: of long ones the maximum is sooner found by itself, and then looked
-   for. A row with a NaN has a sum that is one. */
+/* The argmax or argmin of rows of n floats each, four short rows at a time. For a long row it
+   is faster to find the maximum first and then to look for it. A row with a NaN has a sum that
+   is NaN. */
 #define FLUX__ARG_SHORT 256
-static void flux__argreduce_rows(bool max, float *best, int64_t *index, const float *x, int64_t n, int64_t rows, int64_t first) {
+static void flux__argreduce_rows(bool max, float *best, int64_t *index, const float *x, int64_t n,
+                                 int64_t rows, int64_t first) {
 #if FLUX__VECTORS
     const int32_t sign = max ? 0 : INT32_MIN;
-    const flux__quad_bits none = { 0, 0, 0, 0 }, one = { 1, 1, 1, 1 }, flip = { sign, sign, sign, sign };
+    const flux__quad_bits none = { 0, 0, 0, 0 }, one = { 1, 1, 1, 1 },
+        flip = { sign, sign, sign, sign };
     const flux__quad zero = { 0, 0, 0, 0 }, least = { -INFINITY, -INFINITY, -INFINITY, -INFINITY };
     for (; n <= FLUX__ARG_SHORT && rows >= 4; rows -= 4, x += 4 * n, best += 4, index += 4) {
         const float *x1 = x + n, *x2 = x1 + n, *x3 = x2 + n;
         flux__quad top = least, sum = zero;
         flux__quad_bits at = none, now = none;
         for (int64_t i = 0; i < n; i++, now += one) {
-            const flux__quad v = { x[i], x1[i], x2[i], x3[i] }, y = (flux__quad)((flux__quad_bits)v ^ flip);
+            const flux__quad v = { x[i], x1[i], x2[i], x3[i] },
+                             y = (flux__quad)((flux__quad_bits)v ^ flip);
             const flux__quad_bits more = y > top;
             sum += v, top = flux__quad_pick(more, y, top), at = (more & now) | (~more & at);
         }
         const flux__two_words nans = (flux__two_words)(sum != sum);
         top = (flux__quad)((flux__quad_bits)top ^ flip);
         memcpy(best, &top, sizeof top);
-        index[0] = first + at[0], index[1] = first + at[1], index[2] = first + at[2], index[3] = first + at[3];
-        for (int r = 0; r < 4 && (nans[0] | nans[1]); r++) index[r] = -1, flux__argreduce_f32(max, best + r, index + r, x + r * n, n, first);
+        index[0] = first + at[0], index[1] = first + at[1], index[2] = first + at[2],
+            index[3] = first + at[3];
+        for (int r = 0; r < 4 && (nans[0] | nans[1]); r++)
+            index[r] = -1, flux__argreduce_f32(max, best + r, index + r, x + r * n, n, first);
     }
 #endif
-    for (; rows > 0; rows--, x += n, best++, index++) *index = -1, flux__argreduce_f32(max, best, index, x, n, first);
+    for (; rows > 0; rows--, x += n, best++, index++)
+        *index = -1, flux__argreduce_f32(max, best, index, x, n, first);
 }
-typedef void (*flux__arg_fn)(bool max, void *best, int64_t *index, const void *x, int64_t n, int64_t at);
+typedef void (*flux__arg_fn)(bool max, void *best, int64_t *index, const void *x, int64_t n,
+                             int64_t at);
 
-/* best and index over x, whose first element is number `first`. */
-FLUX__UNUSED static void flux__argreduce(int cls, bool max, void *best, int64_t *index, const void *x,
-                                         int64_t n, int64_t first) {
+/* Updates best and index by the row x, whose first element has the index `first`. */
+FLUX__UNUSED static void flux__argreduce(int cls, bool max, void *best, int64_t *index,
+                                         const void *x, int64_t n, int64_t first) {
     static const flux__arg_fn table[] = { flux__argreduce_f32, flux__argreduce_f64,
                                           flux__argreduce_i32, flux__argreduce_i64 };
     table[cls](max, best, index, x, n, first);
 }
-/* best[i] and index[i] with x[i]; all x are number `now` of their row. */
+/* Updates best[i] and index[i] by x[i]; all x have the index `now` in their column. */
 FLUX__UNUSED static void flux__argaccumulate(int cls, bool max, void *best, int64_t *index,
                                              const void *x, int64_t n, int64_t now) {
     static const flux__arg_fn table[] = { flux__argaccumulate_f32, flux__argaccumulate_f64,

@@ -171,9 +171,9 @@ static void flux__combine(const flux__job *job, int i) {
     if (flux__is_wide(c, v)) {
         memset(best, 0, (size_t)c->outer * 8);
         for (int part = 0; part < c->splits; part++)
-            flux__section_now()->add_wide((double *)(void *)best,
-                                          (const float *)(const void *)flux__partial(job, i, part,
-                    false), c->outer);
+            flux__section_now()->add_wide(
+                (double *)(void *)best,
+                (const float *)(const void *)flux__partial(job, i, part, false), c->outer);
         flux__convert(FLUX__F32C, acc, FLUX__F64C, best, c->outer);
         return;
     }

@@ -112,15 +112,16 @@ static FLUX__INLINE void FLUX__F(widen)(FLUX__V x, FLUX__VD *halves) {          
 FLUX__FN(narrow)(const FLUX__VD *x) { return FLUX__P(JOIN)(x[0], x[1]); }                            \
 FLUX__VECTOR_RUN
 
-/* The instructions that the vector types have no operator for, as text: the compilers' headers of intrinsics take longer to
-   read than a whole section. */
+/* Instructions for which the vector types have no operator, as assembler text: the compilers'
+   headers of intrinsics take longer to read than a whole instruction set here. */
 #define FLUX__INSTRUCTION(type, name, args, text, in, ...)                                           \
 static FLUX__INLINE type FLUX__F(name) args {                                                        \
     type y;                                                                                          \
     __asm__(text : "=" in(y) : __VA_ARGS__);                                                         \
     return y;                                                                                        \
 }
-#if defined(__clang__)                    /* it can be told to fuse these, and then has its choice of operands */
+/* clang can be told to fuse a product and a sum, and then may choose the operands itself */
+#if defined(__clang__)
 #  define FLUX__FUSED_STEP(type, name, text, ...)                                                    \
 static FLUX__INLINE type FLUX__F(name)(type a, type b, type c) {                                     \
     _Pragma("STDC FP_CONTRACT ON")                                                                   \
@@ -131,7 +132,8 @@ static FLUX__INLINE type FLUX__F(name)(type a, type b, type c) {                
 FLUX__INSTRUCTION(type, name, (type a, type b, type c), text, __VA_ARGS__)
 #endif
 
-/* A vector of numbers of 16 bits, h, as floats, v; and back. */
+/* Loads and stores of half formats: `convert` makes h, a vector of 16-bit numbers, the floats
+   v, or the reverse. */
 #define FLUX__LOAD16(name, convert)                                                                  \
 static void name(int64_t n, void *y, const void *x) {                                                \
     float *out = (float *)y, tail[FLUX__LANES] = { 0 };                                              \
@@ -170,7 +172,8 @@ static void name(int64_t n, void *y, const void *x) {                           
     memcpy(tail, &h, sizeof h), memcpy(out, tail, (size_t)n * 2);                                    \
 }
 
-/* As flux__bf16_of. `pack` leaves the lower halves of all lanes in the lower half of the register. */
+/* As flux__bf16_of, for a vector. `pack` moves the low 16 bits of all lanes to the lower half
+   of the register. */
 #define FLUX__BF16_OF(pack, in)                                                                      \
 static FLUX__INLINE FLUX__F(halves) FLUX__F(bf16_of)(FLUX__V v, FLUX__VU below, FLUX__VU odd, FLUX__VU quiet) { \
     FLUX__VU u = FLUX__BITS(v), r = (u + below + ((u >> 16) & odd)) >> 16;                           \
@@ -181,7 +184,8 @@ static FLUX__INLINE FLUX__F(halves) FLUX__F(bf16_of)(FLUX__V v, FLUX__VU below, 
     return h;                                                                                        \
 }
 
-/* What every machine has that the compiler was told of: on x86-64 SSE2, on ARM's 64 bits NEON. */
+/* Four lanes: what every processor for which the compiler compiles has: SSE2 on x86-64, NEON on
+   64-bit ARM. */
 #  define FLUX__FLOATING_x4(yes, no) yes
 #  define FLUX__LANES_x4 4
 #  define FLUX__HELD_x4(x) (x)
@@ -276,8 +280,9 @@ FLUX__STORE16(flux__f32_f16, __asm__("fcvtn %0.4h, %1.4s" : "=w"(h) : "w"(v)))
 
 #  if FLUX__X86
 FLUX__LOOPING
-/* Operands stand in both orders, for -masm=intel. `in` says which registers it may be (AVX2's own instructions can't name
-   those that AVX-512 adds), `half` is the letter of half a register. */
+/* Operands stand in both orders, for -masm=intel. `in` says which registers an operand may be
+   in (AVX2's own instructions cannot name those that AVX-512 adds), `half` is the letter that
+   names the lower half of a register. */
 #define FLUX__VECTOR_INSTRUCTIONS(in, half, extract, insert)                                         \
 FLUX__INSTRUCTION(FLUX__V, vsqrt, (FLUX__V x), "vsqrtps {%1, %0|%0, %1}", in, in(x))                 \
 FLUX__INSTRUCTION(FLUX__V, vmin, (FLUX__V a, FLUX__V b), "vminps {%2, %1, %0|%0, %1, %2}", in, in(a), in(b)) \
@@ -309,7 +314,9 @@ FLUX__INSTRUCTION(FLUX__V, vjoin, (FLUX__V a, FLUX__V b),                       
 #    define FLUX__HELD_x8(x) flux__held_x8(x)
 #    define FLUX__SCALE_x8(x, t) flux__scale_x8(x, t)
 #    define FLUX__SCALE_DOWN_x8(x, t) flux__scale_down_x8(x, t)
-#    define FLUX__LOOKUP_x8(table, i) flux__either_x8(flux__look_x8(flux__at_x8(table), i), flux__look_x8(flux__at_x8((table) + 8), i), (i) << 28)
+#    define FLUX__LOOKUP_x8(table, i)                                                              \
+    flux__either_x8(flux__look_x8(flux__at_x8(table), i),                                          \
+                    flux__look_x8(flux__at_x8((table) + 8), i), (i) << 28)
 #    define FLUX__LOW_x8(x) flux__low_x8(x)
 #    define FLUX__HIGH_x8(x) flux__high_x8(x)
 #    define FLUX__JOIN_x8(x, y) flux__vjoin_x8(flux__thin_x8(x), flux__thin_x8(y))
@@ -394,6 +401,7 @@ static const flux__section *const flux__sections[] = {
 #  endif
 #endif
 
+/* The instruction set of this processor. */
 static const flux__section *flux__section_now(void) {
 #if FLUX__VECTORS && FLUX__X86
     return flux__sections[flux__simd()];
@@ -402,23 +410,29 @@ static const flux__section *flux__section_now(void) {
 #endif
 }
 
-/* Some rows at a time, each step for all of them, so that none waits for the end of its own sum. */
+/* Elements of the rows that are taken at a time: each step runs for all of them, so that no row
+   waits for the end of its own sum. */
 #define FLUX__ROWS_TILE 512
 /* hook: flux__join_long, cpu/reductions.h */
-static void flux__join_long(const flux__join_order *o, flux__fold_fn fold, int cls, int red, void *acc, const void *x);
+static void flux__join_long(const flux__join_order *o, flux__fold_fn fold, int cls, int red,
+                            void *acc, const void *x);
 
 /* hook: flux__settle_zeros, cpu/reductions.h */
 static void flux__settle_zeros(int cls, int red, void *acc, int64_t n);
 
-static void flux__fold_rows(const flux__rows_run *r, flux__fold_fn fold, int red, float *acc, const float *x) {
+/* acc[r] = the sum or maximum of row r, for the rows of r, in the order of flux__join_order. */
+static void flux__fold_rows(const flux__rows_run *r, flux__fold_fn fold, int red, float *acc,
+                            const float *x) {
     const float start = red == FLUX__RED_SUM ? 0 : -INFINITY;
     flux__fill(acc, &start, sizeof start, (size_t)r->count);
     if (r->n <= r->order->chunk) fold(acc, x, r->n, r->count);
     else
-        for (int64_t row = 0; row < r->count; row++, x += r->n) flux__join_long(r->order, fold, FLUX__F32C, red, acc + row, x);
+        for (int64_t row = 0; row < r->count; row++, x += r->n)
+            flux__join_long(r->order, fold, FLUX__F32C, red, acc + row, x);
     flux__settle_zeros(FLUX__F32C, red, acc, r->count);
 }
-/* A row with an infinite number or one that is NaN among it: then it may have no maximum, and inf - inf be none. */
+/* Computes a row that has NaN or Inf once more, by the plain steps: such a row may have no
+   maximum, and inf - inf is NaN. */
 static void flux__run_odd_row(const flux__section *s, const flux__rows_run *all, int64_t row) {
     flux__rows_run r = *all;
     float *e = r.e + row * r.n;
@@ -429,27 +443,34 @@ static void flux__run_odd_row(const flux__section *s, const flux__rows_run *all,
     s->run(s->loops[FLUX__OP_EXP], r.n, e, e, e, e, 1, 1, 1);
     flux__fold_rows(&r, s->folds[FLUX__RED_SUM], FLUX__RED_SUM, r.second + row, e);
 }
-/* The maxima or sums of rows; their parts, and what ends those of `was`; their sums, and what y is made with. */
-static void flux__run_some_rows(const flux__section *s, flux__rows_run *r, flux__rows_run *was, float *less, float *each) {
+/* Runs all steps but the last for some rows: their maxima or sums, d and e (together with y of
+   the rows of `was`, if there are any), the sums of e, and what y is computed with. less, each:
+   arrays for the rows of r. */
+static void flux__run_some_rows(const flux__section *s, flux__rows_run *r, flux__rows_run *was,
+                                float *less, float *each) {
     const int64_t many = r->count;
-    flux__fold_rows(r, r->squares ? s->folds[FLUX__RED_SUM] : s->most, r->squares ? FLUX__RED_SUM : FLUX__RED_MAX, r->first, r->x);
+    flux__fold_rows(r, r->squares ? s->folds[FLUX__RED_SUM] : s->most,
+                    r->squares ? FLUX__RED_SUM : FLUX__RED_MAX, r->first, r->x);
     for (int64_t i = 0; i < many; i++) less[i] = r->squares ? r->first[i] / r->by[0] : r->first[i];
     s->rows(r, was->count > 0 ? was : NULL);
-    if (was->count > many) {              /* the last ones are fewer */
-        was->count -= many, was->x += many * r->n, was->e += many * r->n, was->y += many * r->n, was->less += many, was->each += many;
+    if (was->count > many) {              /* the last rows are fewer than those of `was` */
+        was->count -= many, was->x += many * r->n, was->e += many * r->n, was->y += many * r->n,
+            was->less += many, was->each += many;
         s->rows(NULL, was);
     }
     was->count = 0;
     flux__fold_rows(r, s->folds[FLUX__RED_SUM], FLUX__RED_SUM, r->second, r->e);
     for (int64_t i = 0; i < many && !r->squares; i++)
         if (r->second[i] != r->second[i]) flux__run_odd_row(s, r, i), less[i] = r->first[i];
-    for (int64_t i = 0; i < many; i++) each[i] = r->squares ? r->second[i] / r->by[1] + r->by[2] : r->second[i];
+    for (int64_t i = 0; i < many; i++)
+        each[i] = r->squares ? r->second[i] / r->by[1] + r->by[2] : r->second[i];
     if (r->y && r->last != FLUX__OP_DIV) {
         const flux__loop map = s->loops[r->squares ? FLUX__OP_RSQRT : FLUX__OP_LOG];
         s->run(map, (many + 15) / 16 * 16, each, each, each, each, 1, 1, 1);
     }
 }
-/* Each of some numbers 4 to 15 times, one after the other; up to 16 more are written. */
+/* Repeats each of `many` numbers n times (4 to 15), one after the other; up to 16 numbers past
+   the end are overwritten. */
 #define FLUX__SPREAD(width)                                                                          \
     for (; n <= width && many > 0; many--, to += n, x++) {                                           \
         const float all = *x;                                                                        \
@@ -458,43 +479,56 @@ static void flux__run_some_rows(const flux__section *s, flux__rows_run *r, flux_
 static FLUX__FAST void flux__spread_rows(float *to, const float *x, int64_t n, int64_t many) {
     FLUX__SPREAD(8) FLUX__SPREAD(16)
 }
-/* Rows too short for vectors of their own: what a row's numbers have in common is spread over them, and all are one run. */
+/* Runs rows that are too short for vectors of their own: what the numbers of a row have in
+   common is repeated for each of them, so that all rows are one run. */
 static FLUX__FAST void flux__run_short_rows(const flux__section *s, const flux__rows_run *all) {
-    const flux__loop less = s->loops[all->squares ? FLUX__OP_SUB : FLUX__OP_SUBMAX], map = s->loops[all->squares ? FLUX__OP_SQUARE : FLUX__OP_EXP];
+    const flux__loop less = s->loops[all->squares ? FLUX__OP_SUB : FLUX__OP_SUBMAX],
+                     map = s->loops[all->squares ? FLUX__OP_SQUARE : FLUX__OP_EXP];
     flux__rows_run r = *all;
     float row[FLUX__ROWS_TILE], each[FLUX__ROWS_TILE + 16];
     for (int64_t at = 0, n = r.n, o = 0; at < all->count; at += r.count, o += r.count * n) {
-        const int64_t most = FLUX__ROWS_TILE / n / 16 * 16, many = r.count = all->count - at < most ? all->count - at : most;
-        r.x = all->x + o, r.e = all->e + (r.keep_e ? o : 0), r.y = all->y ? all->y + o : NULL, r.first = all->first + at, r.second = all->second + at;
+        const int64_t most = FLUX__ROWS_TILE / n / 16 * 16,
+                      many = r.count = all->count - at < most ? all->count - at : most;
+        r.x = all->x + o, r.e = all->e + (r.keep_e ? o : 0), r.y = all->y ? all->y + o : NULL,
+            r.first = all->first + at, r.second = all->second + at;
         r.d = all->d ? all->d + o : r.y && r.last != FLUX__OP_DIV ? r.y : r.e;
-        flux__fold_rows(&r, s->folds[r.squares ? FLUX__RED_SUM : FLUX__RED_MAX], r.squares ? FLUX__RED_SUM : FLUX__RED_MAX, r.first, r.x);
+        flux__fold_rows(&r, s->folds[r.squares ? FLUX__RED_SUM : FLUX__RED_MAX],
+                        r.squares ? FLUX__RED_SUM : FLUX__RED_MAX, r.first, r.x);
         for (int64_t i = 0; i < many && r.squares; i++) row[i] = r.first[i] / r.by[0];
         flux__spread_rows(each, r.squares ? row : r.first, n, many);
-        s->run(less, many * n, r.d, r.x, each, each, 1, 1, 1), s->run(map, many * n, r.e, r.d, r.d, r.d, 1, 1, 1);
+        s->run(less, many * n, r.d, r.x, each, each, 1, 1, 1),
+            s->run(map, many * n, r.e, r.d, r.d, r.d, 1, 1, 1);
         flux__fold_rows(&r, s->folds[FLUX__RED_SUM], FLUX__RED_SUM, r.second, r.e);
         if (!r.y) continue;
         for (int64_t i = 0; i < many && r.squares; i++) row[i] = r.second[i] / r.by[1] + r.by[2];
         if (r.squares) s->run(s->loops[FLUX__OP_RSQRT], many, row, row, row, row, 1, 1, 1);
-        else if (r.last == FLUX__OP_SUB) s->run(s->loops[FLUX__OP_LOG], many, row, r.second, row, row, 1, 1, 1);
+        else if (r.last == FLUX__OP_SUB)
+            s->run(s->loops[FLUX__OP_LOG], many, row, r.second, row, row, 1, 1, 1);
         flux__spread_rows(each, r.last == FLUX__OP_DIV ? r.second : row, n, many);
-        s->run(s->loops[r.last], many * n, r.y, r.last == FLUX__OP_DIV ? r.e : r.d, each, each, 1, 1, 1);
+        s->run(s->loops[r.last], many * n, r.y, r.last == FLUX__OP_DIV ? r.e : r.d, each, each, 1,
+               1, 1);
     }
 }
+/* Runs softmax-like rows (flux__rows_run), FLUX__ROWS_TILE elements at a time. Where y is e /
+   second and d is not wanted, the divisions wait for the exponentials of the next rows. */
 static void flux__run_rows(const flux__section *s, const flux__rows_run *all) {
     if (all->n < 16) {
         flux__run_short_rows(s, all);
         return;
     }
     const int64_t many = all->n < FLUX__ROWS_TILE ? FLUX__ROWS_TILE / all->n : 1, n = all->n;
-    const bool wait = (all->keep_e || 2 * many * n <= all->room) && all->y && !all->d && all->last == FLUX__OP_DIV;
+    const bool wait = (all->keep_e || 2 * many * n <= all->room) && all->y && !all->d &&
+                      all->last == FLUX__OP_DIV;
     flux__rows_run r = *all, was = *all;
     float less[2][FLUX__ROWS_TILE / 16], each[2][FLUX__ROWS_TILE / 16];
     for (int i = 0; i < FLUX__ROWS_TILE / 16; i++) each[0][i] = each[1][i] = 1;
     was.count = 0;
     for (int64_t row = 0, odd = 0; row < all->count; row += many, odd ^= wait) {
         r.count = all->count - row < many ? all->count - row : many;
-        r.x = all->x + row * n, r.d = all->d ? all->d + row * n : NULL, r.e = all->e + (all->keep_e ? row * n : odd * many * n);
-        r.y = all->y ? all->y + row * n : NULL, r.first = all->first + row, r.second = all->second + row;
+        r.x = all->x + row * n, r.d = all->d ? all->d + row * n : NULL,
+            r.e = all->e + (all->keep_e ? row * n : odd * many * n);
+        r.y = all->y ? all->y + row * n : NULL, r.first = all->first + row,
+            r.second = all->second + row;
         r.less = less[odd], r.each = each[odd];
         flux__run_some_rows(s, &r, &was, less[odd], each[odd]);
         if (wait) was = r;
@@ -503,21 +537,27 @@ static void flux__run_rows(const flux__section *s, const flux__rows_run *all) {
     if (was.count > 0) s->rows(NULL, &was);
 }
 
-/* The loop of an operation of the table, or NULL where its dtype rule leaves none. */
+/* The loop of an operation of the table, or NULL if it has none for this compute type. */
 static flux__loop flux__loop_for(int cls, int op) {
-    static const flux__loop *const tables[] = { NULL, flux__loops_f64, flux__loops_i32, flux__loops_i64 };
+    static const flux__loop *const tables[] = {
+        NULL, flux__loops_f64, flux__loops_i32, flux__loops_i64 };
     if (cls < 0 || cls >= FLUX__CLASSES || op < 0 || op >= FLUX__ELEMENTWISE_COUNT) return NULL;
     return cls == FLUX__F32C ? flux__section_now()->loops[op] : tables[cls][op];
 }
 
-/* Runs one of them. A loop for vectors is called as it is only where there is nothing to fill up. */
-static FLUX__INLINE void flux__loop_run(int cls, flux__loop f, int64_t n, void *y, const void *a, const void *b, const void *c,
-                           int sa, int sb, int sc) {
-    if (cls == FLUX__F32C && (n % 16 || !(sa & sb & sc))) flux__section_now()->run(f, n, y, a, b, c, sa, sb, sc);
+/* Runs a loop. A loop for vectors is called directly only if n and the strides leave nothing to
+   fill up. */
+static FLUX__INLINE void flux__loop_run(int cls, flux__loop f, int64_t n, void *y, const void *a,
+                                        const void *b, const void *c, int sa, int sb, int sc) {
+    if (cls == FLUX__F32C && (n % 16 || !(sa & sb & sc)))
+        flux__section_now()->run(f, n, y, a, b, c, sa, sb, sc);
     else f(n, y, a, b, c, sa, sb, sc);
 }
 
-static void flux__adam_run(int64_t n, float *m, float *v, float *w, const float *const *in, const float *by) {
+/* Runs an Adam step for n elements: whole vectors, then the rest, filled up to 16. m, v, w:
+   results; in, by: see flux__adam_fn. */
+static void flux__adam_run(int64_t n, float *m, float *v, float *w, const float *const *in,
+                           const float *by) {
     const flux__adam_fn adam = flux__section_now()->adam;
     const int64_t whole = n - n % 16;
     const size_t left = (size_t)(n - whole);
@@ -525,9 +565,11 @@ static void flux__adam_run(int64_t n, float *m, float *v, float *w, const float 
     const float *last[4];
     adam(whole, m, v, w, in, by);
     if (!left) return;
-    for (int i = 0; i < 4; i++) last[i] = in[i] ? (const float *)memcpy(pad[i], in[i] + whole, 4 * left) : NULL;
+    for (int i = 0; i < 4; i++)
+        last[i] = in[i] ? (const float *)memcpy(pad[i], in[i] + whole, 4 * left) : NULL;
     adam(16, out[0], out[1], out[2], last, by);
-    memcpy(m + whole, out[0], 4 * left), memcpy(v + whole, out[1], 4 * left), memcpy(w + whole, out[2], 4 * left);
+    memcpy(m + whole, out[0], 4 * left), memcpy(v + whole, out[1], 4 * left),
+        memcpy(w + whole, out[2], 4 * left);
 }
 
 #endif /* FLUX__CPU_VECTORS_H */

@@ -246,7 +246,8 @@ static void flux__windows_task(void *ctx, int64_t part) {
     }
 }
 
-/* False: the kernel is of another kind. */
+/* Runs a max pooling or its gradient window by window. False, and nothing is done: the kernel
+   is of another kind. */
 static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     const flux__cpu *c = (const flux__cpu *)k->ready;
     flux__windows_job j;
@@ -315,7 +316,8 @@ static void flux__copy_task(void *ctx, int64_t task) {
                         j->src + first * j->from[last] * 4, part.from, false);
 }
 
-/* False: the kernel is of another kind. */
+/* Runs a kernel that only copies 32-bit words into another order. False, and nothing is done:
+   it is of another kind. */
 static bool flux__run_copy(flux__run *run, const flux__kernel *k) {
     const flux__value *x = &k->value[0], *v = &k->value[k->nvalue - 1];
     flux__copy_job j;
