@@ -425,9 +425,10 @@ static int64_t flux__gemm_panels_of_b(flux__gemm_task *t, int64_t j) {
 /* Whether A is packed by the kernels that read it first, for the tiles that follow: beside
    their products the copy costs nothing. Not if there are many columns: then a copy made
    beforehand costs little in proportion, and leaves the second-level cache to larger blocks.
-   Nor if the epilogue is given whole columns of C that exceed the cache: it reads its other
-   operands in place then (Adam's part of a step on two threads took 1.5 times as long by parts
-   of columns). */
+   Nor if the block has whole columns of C for an epilogue and its part of A is large: packed
+   beforehand, A need not be divided by rows, and the epilogue, which is given whole columns,
+   reads its other operands in place (Adam's part of a step on two threads took 1.5 times as
+   long by parts of columns). */
 static bool flux__gemm_keeps(const flux__gemm_plan *p, int64_t columns) {
     if (p->job->epilogue && p->rows >= p->m && p->rows * p->chunk * p->size > 2 * FLUX__GEMM_BLOCK)
         return false;

@@ -104,14 +104,15 @@ static void flux__join_long(const flux__join_order *o, flux__fold_fn fold, int c
     if (wide) *(float *)acc = (float)all;
 }
 
-/* Counts in each row of n bytes how many are not 0: eight bytes at a time, whose byte sums hold
-   up to 254 words. */
+/* Bytes that are not 0 are counted eight at a time: each byte of a sum can count those of up to
+   254 words. */
 #define FLUX__BYTES(b) (UINT64_C(0x0101010101010101) * (b))
 static FLUX__INLINE uint64_t flux__true_bytes(const uint8_t *x) {
     uint64_t word;
     memcpy(&word, x, sizeof word);
     return ((((word & FLUX__BYTES(127)) + FLUX__BYTES(127)) | word) >> 7) & FLUX__BYTES(1);
 }
+/* count[r] = how many of the n bytes of row r are not 0; rows follow each other. */
 static void flux__count_bytes(int32_t *count, const uint8_t *x, int64_t n, int64_t rows) {
     static const uint8_t first[16] = { 1, 1, 1, 1, 1, 1, 1, 1 };
     const uint8_t *const end = x + n * rows;
@@ -183,7 +184,7 @@ fast static void flux__argaccumulate_##name(bool max, void *acc, int64_t *index,
                                             int64_t n, int64_t now) {                                \
     const T *x = (const T *)in;                                                                      \
     T *best = (T *)acc;                                                                              \
-    I take[64];                           /* all ones or zeros: no jump that nobody can foresee */   \
+    I take[64];      /* masks of ones or zeros: a branch could not be predicted */                   \
     for (int64_t i = 0; i < n && index[i] < 0; i++) best[i] = x[i], index[i] = now;                  \
     for (int64_t i = 0, m; i < n; i += m, x += m, best += m) {                                       \
         m = n - i < 64 ? n - i : 64;                                                                 \
@@ -202,10 +203,11 @@ FLUX__ARG(f64, double, int64_t, FLUX__F64C, )
 FLUX__ARG(i32, int32_t, int32_t, FLUX__I32C, )
 FLUX__ARG(i64, int64_t, int64_t, FLUX__I64C, )
 
-/* The argmax or argmin of rows of n floats each, four short rows at a time. For a long row it
-   is faster to find the maximum first and then to look for it. A row with a NaN has a sum that
-   is NaN. */
+/* Argmax and argmin of rows take four short rows at a time; for a long row it is faster to find
+   the maximum first and then to look for it. A row with a NaN has a sum that is NaN. */
 #define FLUX__ARG_SHORT 256
+/* best[r], index[r]: the largest (max) or smallest number of row r and its index, counted from
+   `first`; what they held before does not matter. */
 static void flux__argreduce_rows(bool max, float *best, int64_t *index, const float *x, int64_t n,
                                  int64_t rows, int64_t first) {
 #if FLUX__VECTORS

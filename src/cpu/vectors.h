@@ -29,6 +29,7 @@
    than a whole instruction set here. */
 
 #if !FLUX__VECTORS
+/* One lane: compilers without vectors. */
 typedef float flux__t_x1, flux__v_x1;
 typedef double flux__vd_x1;
 typedef int32_t flux__vi_x1;
@@ -302,6 +303,7 @@ FLUX__INSTRUCTION(FLUX__V, thin, (FLUX__VD x), "vcvtpd2ps {%1, %" half "0|%" hal
 FLUX__INSTRUCTION(FLUX__V, vjoin, (FLUX__V a, FLUX__V b),                                            \
                   insert " {$1, %" half "2, %1, %0|%0, %1, %" half "2, 1}", in, in(a), in(b))
 
+/* Eight lanes: AVX2 with FMA and F16C. */
 #    define FLUX__FLOATING_x8(yes, no) yes
 #    define FLUX__LANES_x8 8
 #    define FLUX__SQRT_x8(x) flux__vsqrt_x8(x)
@@ -353,6 +355,7 @@ FLUX__STORE16(flux__bf16_store_x8, h = flux__bf16_of_x8(v, below, odd, quiet))
 #    endif
 
 #    undef FLUX__KIND
+/* Sixteen lanes: AVX-512F, with what AVX2 has. */
 #    define FLUX__FLOATING_x16(yes, no) yes
 #    define FLUX__LANES_x16 16
 #    define FLUX__SQRT_x16(x) flux__vsqrt_x16(x)
