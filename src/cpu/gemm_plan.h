@@ -33,9 +33,9 @@ typedef struct flux__gemm_plan {
     bool flip, copy_a, copy_b;
     /* layout of the packed b: panels of nr columns, row by row; else column by column */
     bool panels_b;
-    int64_t m, n, k;
-    const char *a, *b, *a_next;
-    int64_t a_row, a_col, b_row, b_col;
+    int64_t m, n, k;  /* C is m x n, a m x k, b k x n, as the plan reads them: */
+    const char *a, *b, *a_next;           /* a_next: the next product's a, or NULL */
+    int64_t a_row, a_col, b_row, b_col;   /* strides of a and b, in elements */
     /* implicit-GEMM maps of a's and b's rows and columns; NULL: plain strides. With a map the
        operand is copied by `collect` */
     const flux__axes *a_rows, *a_cols, *b_rows, *b_cols;
