@@ -97,9 +97,8 @@ static char *flux__attend_to(const flux__attend_part *p, int64_t from, int64_t f
 static char *flux__attend_stats(const flux__attend_part *p, const char *made, int64_t query) {
     const flux__attend_job *j = p->j;
     int64_t y = j->dv * j->heads * j->queries * j->batch;
-    return (char *)(intptr_t)made + (y +
-                                     ((p->sample * j->heads + p->head) * j->queries + query) * 2) *
-           j->size;
+    return (char *)(intptr_t)made +
+           (y + ((p->sample * j->heads + p->head) * j->queries + query) * 2) * j->size;
 }
 
 typedef struct flux__attend_sum {
@@ -137,8 +136,9 @@ static bool flux__attend_product(const flux__attend_job *j, int64_t m, int64_t n
 }
 
 /* Makes the scores of the part's queries before the softmax: p->q = scale * q (d x n), then
-   p->s = k' p->q (keys x n), then the bias is added, or scores that the mask or causality hides
-   become minus infinity. False: out of memory. */
+   p->s = k' p->q (keys x n). If there is a mask or bias, the bias is added or masked scores
+   become minus infinity, and so do those that causality hides (without a mask flux__attend_exp
+   leaves these out). False: out of memory. */
 static bool flux__attend_logits(flux__attend_part *p) {
     const flux__attend_job *j = p->j;
     const flux__operand *o = j->o[5];
@@ -181,14 +181,14 @@ static double flux__attend_number(const flux__attend_job *j, const char *at) {
 static double flux__attend_exp(const flux__attend_part *p, int64_t i, char *most, bool find,
                                int64_t *n) {
     const flux__attend_job *j = p->j;
-    int64_t size = j->size, seen = j->causal && !j->o[5] && p->q0 + i < p->keys ? p->q0 + i + 1 :
-        p->keys;
+    int64_t size = j->size,
+            seen = j->causal && !j->o[5] && p->q0 + i < p->keys ? p->q0 + i + 1 : p->keys;
     char *s = p->s + i * p->ld * size, none[8];
     *n = flux__gemm_up(seen, 16);
     flux__identity(j->cls, FLUX__RED_MAX, none);
     for (int64_t at = seen; at < *n; at++) memcpy(s + at * size, none, (size_t)size);
-    double sum = (j->cls == FLUX__F64C ? flux__attend_exp_f64 : flux__section_now()->attend_exp)(*n,
-        s, most, find);
+    double sum = (j->cls == FLUX__F64C ? flux__attend_exp_f64 : flux__section_now()->attend_exp)(
+        *n, s, most, find);
     bool blind = memcmp(most, none, (size_t)size) == 0;
     memset(s + (blind ? 0 : seen * size), 0, (size_t)((p->ld - (blind ? 0 : seen)) * size));
     return blind ? 0 : sum;
@@ -222,9 +222,8 @@ static void flux__attend_column(const flux__attend_part *p, int64_t i, const cha
     const flux__attend_job *j = p->j;
     int64_t size = j->size, n;
     char *ds = p->ds + i * p->ld * size, *most = flux__attend_stats(p, j->x[3], p->q0 + i), sum[8];
-    const char *y =
-        j->x[3] + (p->head * j->dv + (p->sample * j->queries + p->q0 + i) * j->dv * j->heads) *
-        size;
+    const char *y = j->x[3] + (p->head * j->dv + (p->sample * j->queries + p->q0 + i) *
+                               j->dv * j->heads) * size;
     flux__attend_exp(p, i, most, false, &n);
     flux__identity(j->cls, FLUX__RED_MAX, sum);
     /* it sees no key: its scores have no gradient */
@@ -232,8 +231,8 @@ static void flux__attend_column(const flux__attend_part *p, int64_t i, const cha
     flux__attend_op(j, FLUX__OP_MUL, j->dv, p->column, g, y, 1);
     flux__identity(j->cls, FLUX__RED_SUM, sum);
     flux__reduce(j->cls, FLUX__RED_SUM, sum, p->column, j->dv);
-    (j->cls == FLUX__F64C ? flux__attend_back_f64 : flux__section_now()->attend_back)(n,
-        p->s + i * p->ld * size, ds, flux__attend_number(j, most + size),
+    (j->cls == FLUX__F64C ? flux__attend_back_f64 : flux__section_now()->attend_back)(
+        n, p->s + i * p->ld * size, ds, flux__attend_number(j, most + size),
         flux__attend_number(j, sum));
     memset(ds + (blind ? 0 : n * size), 0, (size_t)((p->ld - (blind ? 0 : n)) * size));
 }
@@ -249,10 +248,11 @@ static bool flux__attend_backward(flux__attend_part *p) {
                *g = flux__attend_at(p, 4, p->q0, &ldg);
     char scale[8], *dq = flux__attend_to(p, 0, j->d, j->queries, p->q0);
     flux__set_number(j->cls, scale, j->scale);
-    if (!flux__attend_logits(p) || !flux__attend_product(j, p->keys, p->n, j->dv, v, ldv, 1, g, 1,
-                                                         ldg, p->ds, p->ld, false)) return false;
+    if (!flux__attend_logits(p) ||
+        !flux__attend_product(j, p->keys, p->n, j->dv, v, ldv, 1, g, 1, ldg, p->ds, p->ld, false))
+        return false;
     for (int64_t i = 0; i < p->n; i++) flux__attend_column(p, i, g + i * ldg * size);
-    /* dk and dv hold zeros yet: the first tile stores, if it sees all keys */
+    /* dk and dv hold zeros: the first tile stores if it sees all keys, and adds otherwise */
     bool sum = p->q0 > 0 || p->keys < j->keys;
     bool ok = flux__attend_product(j, j->dv, p->keys, p->n, g, 1, ldg, p->s, p->ld, 1,
                                    flux__attend_to(p, dv, j->dv, j->keys, 0), j->dv * j->heads,
@@ -314,8 +314,8 @@ static int flux__run_attend(flux__run *run, flux__kernel *k) {
     j.d = j.o[0]->shape.dim[0] / j.heads, j.dv = j.o[2]->shape.dim[0] / j.heads;
     j.queries = j.o[0]->shape.dim[1], j.keys = j.o[1]->shape.dim[1], j.batch = j.o[0]->shape.dim[2];
     j.scale = 1 / sqrt((double)j.d);
-    j.tile = FLUX__ATTEND_TILE / j.keys < 16 ? 16 : FLUX__ATTEND_TILE / j.keys > 64 ? 64 :
-        FLUX__ATTEND_TILE / j.keys;
+    j.tile = FLUX__ATTEND_TILE / j.keys < 16 ? 16 :
+             FLUX__ATTEND_TILE / j.keys > 64 ? 64 : FLUX__ATTEND_TILE / j.keys;
     if (back)
         memset(j.out + t->in[0]->dim[0] * j.queries * j.batch * j.size, 0,
                (size_t)((j.d + j.dv) * j.heads * j.keys * j.batch * j.size));
