@@ -242,8 +242,8 @@ static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
     c->outer = c->order.outer, c->inner = c->order.inner, c->inner_first = c->order.rows;
     c->across = k->reduced && flux__prefer_inner(k) != c->inner_first;
     if (c->inner == 0) c->rt = 0, c->w = c->outer < tile ? c->outer : tile;
-    else if (c->inner == 1 || c->inner <=
-             (c->inner_first ? tile : flux__one_pass(k) ? 4 : FLUX__SHORT)) {
+    else if (c->inner == 1 ||
+             c->inner <= (c->inner_first ? tile : flux__one_pass(k) ? 4 : FLUX__SHORT)) {
         c->rt = c->inner;
         c->w = tile / c->inner;
         /* makes a block whole vectors, if several rows can */
@@ -304,8 +304,8 @@ static bool flux__split_phases(flux__plan *plan, flux__kernel *k, flux__cpu *c) 
     for (int i = 0; i < k->nvalue; i++)
         if (k->value[i].phase >= c->nphase) c->nphase = k->value[i].phase + 1;
     const size_t phases = (size_t)c->nphase, values = (size_t)k->nvalue;
-    c->phase = (flux__phase *)flux__plan_take(plan,
-        (phases + 1) * sizeof *c->phase + 2 * phases * values * sizeof(int));
+    c->phase = (flux__phase *)flux__plan_take(
+        plan, (phases + 1) * sizeof *c->phase + 2 * phases * values * sizeof(int));
     bool *need = (bool *)flux__malloc(values);
     bool ok = c->phase && need;
     if (ok) memset(c->phase, 0, (phases + 1) * sizeof *c->phase);

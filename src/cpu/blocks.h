@@ -490,8 +490,8 @@ static void flux__do_join(flux__block_run *b, int i, int cls, char *acc, const c
     const bool is_wide = flux__is_wide(b->c, &b->k->value[i]) &&
                          !(b->c->resident && b->c->inner_first);
     if (is_wide && b->fresh) memset(wide, 0, (size_t)b->w * sizeof *wide);
-    (b->c->inner_first ? flux__join_rows : flux__join_columns)(b, i, cls, b->k->value[i].op,
-                                                               acc, x);
+    (b->c->inner_first ? flux__join_rows : flux__join_columns)(
+        b, i, cls, b->k->value[i].op, acc, x);
     if (b->r0 + b->rt < b->r_end) return;
     if (is_wide) flux__convert(FLUX__F32C, acc, FLUX__F64C, wide, b->w);
     flux__settle_zeros(cls, b->k->value[i].op, acc, b->w);

@@ -184,7 +184,7 @@ FLUX__GEMM_TYPES(64)
    far apart for the processor to prefetch more. */
 #  define FLUX__K_KEEP                                                                             \
     ((V *)(uintptr_t)fetch)[0] = u, ((V *)(uintptr_t)fetch)[1] = v;                                \
-        FLUX__PREFETCH(p + 16 * a_step)
+    FLUX__PREFETCH(p + 16 * a_step)
 #  define FLUX__GEMM_KERNEL(name, type, vec, mul, high, wide, target)                              \
     FLUX__GEMM_LOOP(name##_##high##x##wide, type, vec, mul##high, high, wide, target, FLUX__K_FETCH)
 #  define FLUX__GEMM_LOOP(name, type, vec, mul, high, wide, target, beside)                        \
@@ -310,11 +310,11 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
     FLUX__SHUFFLE(u, x0##c, x1##c, ints, lanes(0, 2)) FLUX__SHUFFLE(v, x0##c, x1##c, ints, lanes(1, 3)) u += v; \
     FLUX__SHUFFLE(v, x2##c, x3##c, ints, lanes(0, 2)) FLUX__SHUFFLE(w, x2##c, x3##c, ints, lanes(1, 3)) v += w;
 #  define FLUX__JOIN(to, x)                                                                        \
-    { H half; W all; FLUX__D_HALVE(half, H, x) FLUX__D_HALVE(all, W,                               \
-                                                             half) *(W *)(void *)(to) = all; }
+    { H half; W all; FLUX__D_HALVE(half, H, x) FLUX__D_HALVE(all, W, half)                         \
+      *(W *)(void *)(to) = all; }
 #  define FLUX__SUMS_F(ints, lanes)                                                                \
-    FLUX__FOLD_F(ints, lanes, 0) FLUX__JOIN(to, u) FLUX__FOLD_F(ints, lanes,                       \
-                                                                1) FLUX__JOIN(to + 4, u)
+    FLUX__FOLD_F(ints, lanes, 0) FLUX__JOIN(to, u)                                                 \
+    FLUX__FOLD_F(ints, lanes, 1) FLUX__JOIN(to + 4, u)
 #  define FLUX__SUMS_D(ints, lanes)                                                                \
     FLUX__FOLD_D(ints, lanes, 0) FLUX__JOIN(to, u) FLUX__JOIN(to + 2, v)                           \
     FLUX__FOLD_D(ints, lanes, 1) FLUX__JOIN(to + 4, u) FLUX__JOIN(to + 6, v)
@@ -356,7 +356,7 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
             }
 #    define FLUX__ONE_F(ints, lanes)                                                               \
     FLUX__FOLD_F(ints, lanes, 0) s0 = u; FLUX__FOLD_F(ints, lanes, 1) u += s0;                     \
-        FLUX__JOIN(to, u) FLUX__JOIN(to + 4, u)
+    FLUX__JOIN(to, u) FLUX__JOIN(to + 4, u)
 #    define FLUX__ONE_D(ints, lanes)                                                               \
     FLUX__FOLD_D(ints, lanes, 0) s0 = u, s1 = v; FLUX__FOLD_D(ints, lanes, 1) u += s0, v += s1;     \
     FLUX__JOIN(to, u) FLUX__JOIN(to + 2, v) FLUX__JOIN(to + 4, u) FLUX__JOIN(to + 6, v)

@@ -723,8 +723,8 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     if (keep && p->copy_a && p->columns < 32 * p->set->columns) most /= 2;
     if ((keep || !p->copy_a) && p->rows * p->chunk * p->size >
         (p->set->keep ? 2 : 8) * FLUX__GEMM_BLOCK)
-        p->sub = flux__gemm_min(p->sub, flux__gemm_split(p->rows, (p->rows + most - 1) / most,
-                                                         2 * p->set->lanes));
+        p->sub = flux__gemm_min(p->sub, flux__gemm_split(
+            p->rows, (p->rows + most - 1) / most, 2 * p->set->lanes));
     int64_t tiles = p->rows / (2 * p->set->lanes),
             much = often && tiles >= 32 ? 32 << 10 : 256 << 10;
     p->panels_b = p->b_col == 1 && p->b_row > 1 && tiles >= 8 &&
