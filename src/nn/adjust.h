@@ -15,19 +15,20 @@
 #include "state.h"
 
 /* ---------------------------------------------------------------------- nn/adjust.h
-   What is done to an optimiser's state besides stepping: changing
-   hyper-parameters, for all (flux_adjust) or for a part of the model
-   (flux_adjust_layer), its text, its tensors by path (flux__state_fields), and
-   copies of it.
+   Operations on an optimiser's state other than the step: changing
+   hyper-parameters, for all parameters (flux_adjust) or for a part of the model
+   (flux_adjust_layer), printing it and reading that text, listing its tensors
+   by path (flux__state_fields), and copying it.
 
-   Invariant: only hyper-parameters that a rule of the state has can be set,
-   within their ranges; what is not given stays. A state's tensors have paths
-   such as "layers.0.weight.m", ".steps" (int64, one count for each rule),
-   ".master", and "loss_scale" (int64: scale, steps since it changed, steps
-   skipped). Like a layer's fields, these slots stay where they are and may be
-   given other tensors with flux_assign, then or later: the next update takes
-   the numbers back (nn/update.h). Saving, loading and moving a state need
-   nothing else. */
+   Invariant: only hyper-parameters that a rule of the state has can be set, and
+   only within their ranges; those that are not given keep their values. A
+   state's tensors have paths such as "layers.0.weight.m",
+   "layers.0.weight.steps" (int64, one count for each rule),
+   "layers.0.weight.master", and "loss_scale" (int64: the scale, the steps since
+   it changed, the steps skipped). Like a layer's fields, these slots keep their
+   addresses and may be given other tensors with flux_assign at any later time:
+   the next update reads the numbers back (nn/update.h). Saving, loading and
+   moving a state need nothing else. */
 
 FLUX__LEAN
 
@@ -41,11 +42,14 @@ static size_t flux__rules_text(const flux_state *s, const flux_rule_opts *o, cha
 
 FLUX__COLD
 
+/* Whether the options can be applied to the state: every number that is given belongs to one of its
+   rules and is in range. */
 static bool flux__check_adjust(const flux_state *s, const char *call, const flux_rule_opts *o) {
     char text[200];
     bool couple = false;
     flux__rules_text(s, NULL, text, sizeof text);
-    for (int r = 0; r < s->nrules; r++) couple |= flux__rule_rows[s->rule[r].kind].step == flux__step_adamw;
+    for (int r = 0; r < s->nrules; r++)
+        couple |= flux__rule_rows[s->rule[r].kind].step == flux__step_adamw;
     for (int h = 1; h < FLUX__HYPERS; h++) {
         if (!flux__has_hyper(o, h)) continue;
         if (flux__some_rule_has(s, h)) {
@@ -54,20 +58,25 @@ static bool flux__check_adjust(const flux_state *s, const char *call, const flux
     }
     if (flux__given_switch(o->couple, o->marked) != FLUX_DEFAULT && !couple)
         return FLUX__REFUSE("%s: there is no couple in %s", call, text);
-    if (flux__given_switch(o->centred, o->marked) != FLUX_DEFAULT) return FLUX__REFUSE("%s: centred can't be changed: it decides which states there are", call);
+    if (flux__given_switch(o->centred, o->marked) != FLUX_DEFAULT)
+        return FLUX__REFUSE("%s: centred can't be changed: it decides which states there are",
+                            call);
     return true;
 }
 
+/* Copies the options that are given, and that the rule of this kind has, into `to`. */
 static void flux__adjust_one(flux_rule_opts *to, int kind, const flux_rule_opts *o) {
     const flux__rule_row *row = &flux__rule_rows[kind];
     for (int h = 1; h < FLUX__HYPERS; h++)
-        if (flux__has_hyper(o, h) && flux__row_has(row, h)) flux__hyper_set(to, h, flux__hyper(o, h));
+        if (flux__has_hyper(o, h) && flux__row_has(row, h))
+            flux__hyper_set(to, h, flux__hyper(o, h));
     flux_switch couple = flux__given_switch(o->couple, o->marked);
     if (couple != FLUX_DEFAULT && row->step == flux__step_adamw) to->couple = couple;
 }
 
 static void flux__adjust_leaf(flux_state *s, int leaf, const flux_rule_opts *o) {
-    for (int r = 0; r < s->nrules; r++) flux__adjust_one(&s->o[leaf * s->nrules + r], s->rule[r].kind, o);
+    for (int r = 0; r < s->nrules; r++)
+        flux__adjust_one(&s->o[leaf * s->nrules + r], s->rule[r].kind, o);
 }
 
 FLUX_DEF int flux_adjust_with(flux_state *s, flux_rule_opts o) {
@@ -78,10 +87,16 @@ FLUX_DEF int flux_adjust_with(flux_state *s, flux_rule_opts o) {
     return 0;
 }
 
-typedef struct flux__adjusting { flux_state *s; const flux_rule_opts *o; int found; } flux__adjusting;
+typedef struct flux__adjusting {
+    flux_state *s;
+    const flux_rule_opts *o;
+    int found;
+} flux__adjusting;
 
-/* A field of the part is known by where it is, or by what it holds. */
-static void flux__adjust_slot(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+/* Walk callback of flux_adjust_layer: adjusts the leaf that belongs to a field of the part, found
+   by the field's address or else by the tensor that it holds. */
+static void flux__adjust_slot(flux_tensor **slot, const char *path, bool trained,
+                              const flux_layer *owner, void *user) {
     flux__adjusting *w = (flux__adjusting *)user;
     (void)path, (void)owner;
     for (int i = 0; i < w->s->nspots && trained; i++) {
@@ -98,20 +113,23 @@ FLUX_DEF int flux_adjust_layer(flux_state *s, flux_layer *part, flux_rule_opts o
     if (!flux__check_adjust(s, "adjust_layer", &o)) return -1;
     flux__adjusting w = { s, &o, 0 };
     if (!flux__walk_all(part, flux__adjust_slot, NULL, &w)) return -1;
-    if (!w.found) flux__fail("adjust_layer: no parameter of this %s belongs to the model of the state", part->type->name);
+    if (!w.found)
+        flux__fail("adjust_layer: no parameter of this %s belongs to the model of the state",
+                   part->type->name);
     return w.found ? 0 : -1;
 }
 
 /* ---------------- a state as text, and as tensors */
 
-/* The locale's decimal point, which may be several bytes; its length. */
+/* Writes the locale's decimal point, which may be several bytes, to out; returns its length. */
 static size_t flux__locale_point(char *out, size_t n) {
     char half[16];
-    snprintf(half, sizeof half, "%.1f", 0.5);              /* 0 point 5 */
+    snprintf(half, sizeof half, "%.1f", 0.5);             /* "0", the decimal point, "5" */
     return (size_t)snprintf(out, n, "%.*s", (int)strlen(half) - 2, half + 1);
 }
 
-/* v in the fewest digits that read back as v: 0.001, 1e-08, 50. */
+/* Puts v with the fewest digits that read back as v: 0.001, 1e-08, 50. The decimal point is a dot
+   in any locale. */
 static void flux__put_short(flux__sink *out, double v) {
     char text[48], point[16], *at;
     int least = fabs(v) >= 1 && fabs(v) < 1e6 ? (int)log10(fabs(v)) + 1 : 1;
@@ -124,23 +142,25 @@ static void flux__put_short(flux__sink *out, double v) {
     flux__put(out, text);
 }
 
-/* Reads what flux__put_short has put, of n characters and at most 40. */
+/* Reads the n characters (at most 40) of a number that flux__put_short has written. */
 static bool flux__get_short(const char *text, size_t n, double *v) {
     char local[64], point[16], *end;
     const char *dot = (const char *)memchr(text, '.', n);
     int whole = (int)(dot ? dot - text : (ptrdiff_t)n);
     flux__locale_point(point, sizeof point);
-    snprintf(local, sizeof local, "%.*s%s%.*s", whole, text, dot ? point : "", dot ? (int)n - whole - 1 : 0, dot ? dot + 1 : "");
+    snprintf(local, sizeof local, "%.*s%s%.*s", whole, text, dot ? point : "",
+             dot ? (int)n - whole - 1 : 0, dot ? dot + 1 : "");
     *v = strtod(local, &end);
     return end != local && *end == 0;
 }
 
-/* Whether number i of a rule and the next are printed as one: beta=(0.9, 0.999). */
+/* Whether hyper-parameters i and i + 1 of a rule are printed as a pair: beta=(0.9, 0.999). */
 static bool flux__hyper_pair(const flux__rule_row *row, int i) {
-    return i < 6 && strcmp(flux__hypers[row->has[i + 1].hyper].name, flux__hypers[row->has[i].hyper].name) == 0;
+    return i < 6 && strcmp(flux__hypers[row->has[i + 1].hyper].name,
+                           flux__hypers[row->has[i].hyper].name) == 0;
 }
 
-/* Adam(0.001, beta=(0.9, 0.999), epsilon=1e-08) */
+/* Puts a rule with its hyper-parameters: Adam(0.001, beta=(0.9, 0.999), epsilon=1e-08) */
 static void flux__put_rule(flux__sink *out, int kind, const flux_rule_opts *o) {
     const flux__rule_row *row = &flux__rule_rows[kind];
     flux__put(out, row->name);
@@ -164,7 +184,8 @@ static void flux__put_rule(flux__sink *out, int kind, const flux_rule_opts *o) {
     flux__put(out, ")");
 }
 
-/* The rules of a state, with the hyper-parameters of o (one for each rule) or, if that is NULL, those of the whole. */
+/* Puts the rules of a state with the hyper-parameters o[0] ... o[nrules - 1] or, if o is NULL, with
+   those of the whole model. */
 static void flux__put_rules(flux__sink *out, const flux_state *s, const flux_rule_opts *o) {
     if (s->mixed) flux__put(out, "MixedPrecision(");
     if (s->nrules != 1) flux__put(out, "OptimiserChain(");
@@ -182,8 +203,10 @@ static size_t flux__rules_text(const flux_state *s, const flux_rule_opts *o, cha
     return flux__sink_end(&sink);
 }
 
-/* The text of flux__put_rules is also what files keep of the rules: it is read back here, to the bit. */
+/* Files store the rules as the text that flux__put_rules writes. The functions below read it back
+   and get the very same numbers, bit for bit. */
 
+/* If the text continues with `word`, moves *p past it. */
 static bool flux__skip_word(const char **p, const char *word) {
     size_t n = strlen(word);
     if (strncmp(*p, word, n) != 0) return false;
@@ -191,43 +214,57 @@ static bool flux__skip_word(const char **p, const char *word) {
     return true;
 }
 
+/* Reads hyper-parameter h into o; false if there is no number or it is out of range. */
 static bool flux__read_hyper(const char **p, int h, flux_rule_opts *o) {
     size_t n = strspn(*p, "0123456789.+-einf");
     double v;
-    if (n > 40 || !flux__get_short(*p, n, &v) || !(v >= flux__hypers[h].least && v <= flux__hypers[h].most)) return false;
+    if (n > 40 || !flux__get_short(*p, n, &v) ||
+        !(v >= flux__hypers[h].least && v <= flux__hypers[h].most))
+        return false;
     flux__hyper_set(o, h, v);
     *p += n;
     return true;
 }
 
+/* Reads the text of one rule of this kind, as flux__put_rule writes it, into o. */
 static bool flux__read_rule(const char **p, int kind, flux_rule_opts *o) {
     const flux__rule_row *row = &flux__rule_rows[kind];
     if (!flux__skip_word(p, row->name) || !flux__skip_word(p, "(")) return false;
     for (int i = 0; i < 7 && row->has[i].hyper; i++) {
         int h = row->has[i].hyper;
         bool pair = flux__hyper_pair(row, i);
-        if (i && !(flux__skip_word(p, ", ") && flux__skip_word(p, flux__hypers[h].name) && flux__skip_word(p, pair ? "=(" : "="))) return false;
+        if (i && !(flux__skip_word(p, ", ") && flux__skip_word(p, flux__hypers[h].name) &&
+                   flux__skip_word(p, pair ? "=(" : "=")))
+            return false;
         if (!flux__read_hyper(p, h, o)) return false;
-        if (pair && !(flux__skip_word(p, ", ") && flux__read_hyper(p, row->has[++i].hyper, o) && flux__skip_word(p, ")"))) return false;
+        if (pair && !(flux__skip_word(p, ", ") && flux__read_hyper(p, row->has[++i].hyper, o) &&
+                      flux__skip_word(p, ")")))
+            return false;
     }
-    if (row->step == flux__step_rmsprop_centred && !flux__skip_word(p, ", centred=true")) return false;
-    if (row->step == flux__step_adamw) o->couple = flux__skip_word(p, ", couple=false") ? FLUX_OFF : o->couple == FLUX_OFF ? FLUX_ON : (flux_switch)o->couple;
+    if (row->step == flux__step_rmsprop_centred && !flux__skip_word(p, ", centred=true"))
+        return false;
+    if (row->step == flux__step_adamw)
+        o->couple = flux__skip_word(p, ", couple=false") ? FLUX_OFF
+                    : o->couple == FLUX_OFF              ? FLUX_ON
+                                                         : (flux_switch)o->couple;
     return flux__skip_word(p, ")");
 }
 
-/* The numbers that a text has for the rules of s, into o[0] ... o[nrules - 1]; false: it is of other rules. */
+/* Reads the text of a state's rules into o[0] ... o[nrules - 1]; false if the text is of other
+   rules than those of s. */
 static bool flux__read_rules(const char *p, const flux_state *s, flux_rule_opts *o) {
     if (s->mixed && !flux__skip_word(&p, "MixedPrecision(")) return false;
     if (s->nrules != 1 && !flux__skip_word(&p, "OptimiserChain(")) return false;
     for (int r = 0; r < s->nrules; r++) {
         o[r] = s->rule[r].o;
-        if ((r && !flux__skip_word(&p, ", ")) || !flux__read_rule(&p, s->rule[r].kind, &o[r])) return false;
+        if ((r && !flux__skip_word(&p, ", ")) || !flux__read_rule(&p, s->rule[r].kind, &o[r]))
+            return false;
     }
     if (s->nrules != 1 && !flux__skip_word(&p, ")")) return false;
     return !(s->mixed && !flux__skip_word(&p, ")")) && *p == 0;
 }
 
-/* Whether a leaf has been adjusted apart from the rest. */
+/* Whether a leaf's hyper-parameters differ from those of the whole model. */
 static bool flux__leaf_differs(const flux_state *s, int leaf) {
     for (int r = 0; r < s->nrules; r++) {
         const flux_rule_opts *a = &s->o[leaf * s->nrules + r];
@@ -239,7 +276,8 @@ static bool flux__leaf_differs(const flux_state *s, int leaf) {
     return false;
 }
 
-/* The rule; the leaves of which another one holds. */
+/* The state as text: its rules, how many arrays and parameters it has, and a line for each leaf
+   whose hyper-parameters differ. */
 FLUX_DEF size_t flux_state_text(flux_state *s, char *out, size_t n) {
     flux__sink sink = flux__sink_to(out, n);
     int64_t numbers = 0;
@@ -261,7 +299,8 @@ FLUX_DEF size_t flux_state_text(flux_state *s, char *out, size_t n) {
     return flux__sink_end(&sink);
 }
 
-/* What sets a rule's state apart from one of the same name of an earlier rule: m, m2, ... */
+/* The number that follows the name of a rule's state in its path: 1 (not printed) for the first
+   state of that name in the chain, 2 for the second, so that the paths are m, m2, ... */
 static int flux__state_copy_number(const flux_state *s, int rule, const char *name) {
     int n = 1;
     for (int r = 0; r < rule; r++)
@@ -270,6 +309,7 @@ static int flux__state_copy_number(const flux_state *s, int rule, const char *na
     return n;
 }
 
+/* Calls f for the states of one leaf, of all rules, with their paths. */
 static void flux__show_state(flux_state *s, int leaf, flux__field_fn f, void *user) {
     const char *path = flux__leaf_path(s, leaf);
     flux_tensor **at = &s->s[leaf * s->nstates];
@@ -277,17 +317,17 @@ static void flux__show_state(flux_state *s, int leaf, flux__field_fn f, void *us
         const flux__rule_row *row = &flux__rule_rows[s->rule[r].kind];
         for (int i = 0; i < 3 && row->state[i].name; i++, at++) {
             int number = flux__state_copy_number(s, r, row->state[i].name);
-            if (number > 1) snprintf(s->path, s->path_room, "%s.%s%d", path, row->state[i].name, number);
+            if (number > 1)
+                snprintf(s->path, s->path_room, "%s.%s%d", path, row->state[i].name, number);
             else snprintf(s->path, s->path_room, "%s.%s", path, row->state[i].name);
             f(at, s->path, false, NULL, user);
         }
     }
 }
 
-/* Every tensor of a state, with a path like "layers.0.weight.m". The steps made are "layers.0.weight.steps", an int64
-   vector with one count for each rule; for f16 and bf16 with masters there is "layers.0.weight.master". A scale of the loss
-   is "loss_scale", int64 too: the scale, the steps since it changed, those skipped. Like a layer's fields, the slots stay
-   where they are, and may be given other tensors with flux_assign, then or later. */
+/* Calls f for every tensor of a state: "loss_scale" if the loss is scaled, then for each leaf its
+   states, its master copy and, if a rule counts steps, its step counts. The head of this room gives
+   the paths and what f may do with the slots. */
 static void flux__state_fields(flux_state *s, flux__field_fn f, void *user) {
     if (s->scale > 0) {
         int64_t v[3] = { (int64_t)s->scale, s->good, s->skipped }, n = 3;
@@ -307,13 +347,16 @@ static void flux__state_fields(flux_state *s, flux__field_fn f, void *user) {
         if (!s->counts) continue;
         int64_t n = s->nrules;
         int h = flux__hide();
-        if (!l->steps) flux_assign(&l->steps, flux_from_data(&s->t[i * s->nrules], FLUX_I64, flux__shape(&n, 1)));
+        if (!l->steps)
+            flux_assign(&l->steps,
+                        flux_from_data(&s->t[i * s->nrules], FLUX_I64, flux__shape(&n, 1)));
         flux__reveal_object(h, NULL);
         snprintf(s->path, s->path_room, "%s.steps", flux__leaf_path(s, i));
         if (l->steps) f(&l->steps, s->path, false, NULL, user);
     }
 }
 
+/* Copies places and leaves of `from`, which share its tensors but not its paths. */
 static bool flux__copy_leaves(flux_state *s, const flux_state *from) {
     s->spot = (flux__spot *)flux__zalloc((size_t)(from->nspots + 1) * sizeof *s->spot);
     s->leaf = (flux__trainee *)flux__zalloc((size_t)(from->nspots + 1) * sizeof *s->leaf);
@@ -336,7 +379,8 @@ static bool flux__copy_leaves(flux_state *s, const flux_state *from) {
     return true;
 }
 
-/* A state with the same tensors, whose slots can then be given others: owned by the innermost scope. */
+/* A copy of a state that shares its tensors; other tensors can then be put into the copy's slots.
+   It is owned by the innermost scope. */
 static flux_state *flux__state_copy(const flux_state *from) {
     flux_state *s = (flux_state *)flux__zalloc(sizeof *s);
     if (!s) return NULL;
@@ -357,7 +401,8 @@ static flux_state *flux__state_copy(const flux_state *from) {
     int counts = s->nleaves * s->nrules;
     for (int r = 0; r < s->nrules; r++) s->rule[r] = from->rule[r];
     for (int i = 0; i < counts; i++) s->o[i] = from->o[i], s->t[i] = from->t[i];
-    for (int i = 0; i < s->nleaves * s->nstates; i++) s->s[i] = (flux_tensor *)flux_retain(from->s[i]);
+    for (int i = 0; i < s->nleaves * s->nstates; i++)
+        s->s[i] = (flux_tensor *)flux_retain(from->s[i]);
     return (flux_state *)flux__own(s);
 }
 

@@ -18,16 +18,19 @@
 
 /* ---------------------------------------------------------------------- nn/attention.h
    Attention as layers: dot_product_attention, its scores, causal masks, and
-   MultiHeadAttention. It checks the operands, joins mask and bias, and calls
-   flux__attention (graph/attention.h), which stores no scores.
+   MultiHeadAttention. This room checks the operands, joins mask and bias into
+   one tensor, and calls flux__attention (graph/attention.h), which stores no
+   scores.
 
-   Invariant: q, k and v are features x steps (x batch); heads share the
-   features evenly; a mask (bool) or bias stretches to keys x queries x heads x
-   batch. The plain formula with stored scores is used only where it must be:
-   when the scores are dropped out, or an operand is empty; scores that the
-   caller asked for are recorded beside the fused result, and are computed only
-   if somebody looks. With a bias, a mask becomes minus infinity in it. A causal
-   layer needs as many keys as queries. Multiply-adds are counted once. */
+   Invariant: q, k and v are features x steps (x batch); the features are split
+   evenly among the heads; a mask (bool) or bias broadcasts to keys x queries x
+   heads x batch. The plain formula with stored scores is used only where it
+   must be: when dropout applies to the scores, or an operand is empty. Scores
+   that the caller asked for are recorded beside the fused result and are
+   computed only if they are evaluated. If there are a mask and a bias, the bias
+   becomes minus infinity where the mask is false. A causal layer needs as many
+   keys as queries. Multiply-adds are counted once, although scores may be
+   recorded beside the fused result. */
 
 FLUX__COLD
 
@@ -35,62 +38,83 @@ FLUX_DEF flux_tensor *flux_make_causal_mask(flux_tensor *x) {
     if (!flux__check_operands("make_causal_mask", 1, &x)) return NULL;
     if (x->ndim < 2) {
         flux__text t = flux__describe(x);
-        return (flux_tensor *)flux__fail("make_causal_mask: x is features x steps (x batch), got %s", t.s);
+        return (flux_tensor *)flux__fail(
+            "make_causal_mask: x is features x steps (x batch), got %s", t.s);
     }
     int h = flux__hide();
-    flux_tensor *key = flux__iota_on(x->device, x->dim[1], 0), *query = flux__iota_on(x->device, x->dim[1], 1);
+    flux_tensor *key = flux__iota_on(x->device, x->dim[1], 0),
+                *query = flux__iota_on(x->device, x->dim[1], 1);
     return flux__reveal(h, flux_le(key, query));
 }
 
-static flux_tensor *flux__three_dims(flux_tensor *x) { return x->ndim == 2 ? flux_unsqueeze(x, 2) : x; }
+/* features x steps becomes features x steps x 1. */
+static flux_tensor *flux__three_dims(flux_tensor *x) {
+    return x->ndim == 2 ? flux_unsqueeze(x, 2) : x;
+}
 
+/* Checks dtypes and shapes of q, k and v (of q and k for the scores alone), the number of heads and
+   the mask's dtype: q is features x queries (x batch), k features x keys (x batch), v value
+   features x keys (x batch). */
 static bool flux__check_attention(const char *call, flux_attention_opts *o, bool scores) {
     flux_tensor *xs[3] = { o->q, o->k, o->v };
     int n = scores ? 2 : 3, heads = o->nheads;
     static const char *const names[] = { "q", "k", "v" };
     for (int i = 0; i < n; i++) {
         if (!xs[i]) return flux__null(call, names[i], NULL), false;
-        if (xs[i]->op == FLUX__TUPLE || xs[i]->ndim < 2 || xs[i]->ndim > 3 || !flux__dtypes[xs[i]->dtype].real) {
+        if (xs[i]->op == FLUX__TUPLE || xs[i]->ndim < 2 || xs[i]->ndim > 3 ||
+            !flux__dtypes[xs[i]->dtype].real) {
             flux__text t = flux__describe(xs[i]);
-            flux__fail("%s: %s is floating features x steps (x batch), got %s", call, names[i], xs[i]->op == FLUX__TUPLE ? "a tuple" : t.s);
+            flux__fail("%s: %s is floating features x steps (x batch), got %s", call, names[i],
+                       xs[i]->op == FLUX__TUPLE ? "a tuple" : t.s);
             return false;
         }
     }
     if (!flux__check_operands(call, n, xs)) return false;
     flux__text a = flux__describe(xs[0]), b = flux__describe(xs[1]), c = flux__describe(xs[n - 1]);
     if (heads < 1 || xs[0]->dim[0] % heads || xs[n - 1]->dim[0] % heads)
-        flux__fail("%s: %d heads can't share the features of %s and %s evenly", call, heads, a.s, c.s);
+        flux__fail("%s: %d heads can't share the features of %s and %s evenly", call, heads, a.s,
+                   c.s);
     else if (xs[0]->dim[0] != xs[1]->dim[0] || flux_dim(xs[0], 2) != flux_dim(xs[1], 2))
-        flux__fail("%s: q is %s, k is %s: their features and batch must be the same", call, a.s, b.s);
+        flux__fail("%s: q is %s, k is %s: their features and batch must be the same", call, a.s,
+                   b.s);
     else if (xs[1]->dim[1] != xs[n - 1]->dim[1] || flux_dim(xs[1], 2) != flux_dim(xs[n - 1], 2))
         flux__fail("%s: k is %s, v is %s: their steps and batch must be the same", call, b.s, c.s);
     else if (o->mask && (o->mask->op == FLUX__TUPLE || o->mask->dtype != FLUX_BOOL))
-        flux__fail("%s: .mask must be bool, true where a key may be seen; .bias is added to the logits", call);
+        flux__fail(
+            "%s: .mask must be bool, true where a key may be seen; .bias is added to the logits",
+            call);
     else return true;
     return false;
 }
 
-/* A mask or bias stretches to keys x queries x heads x batch. */
-static bool flux__check_fits(const char *call, const char *name, const flux_tensor *x, const flux__attend *a) {
+/* Whether a mask or bias, x (NULL: none), broadcasts to keys x queries x heads x batch. */
+static bool flux__check_fits(const char *call, const char *name, const flux_tensor *x,
+                             const flux__attend *a) {
     int64_t full[4] = { a->k->dim[1], a->q->dim[1], a->heads, a->q->dim[2] };
     bool fits = !x || (x->op != FLUX__TUPLE && x->ndim <= 4);
     for (int i = 0; fits && x && i < x->ndim; i++) fits = x->dim[i] == 1 || x->dim[i] == full[i];
     if (fits) return true;
     flux_shape s = flux__shape(full, 4);
     flux__text t = flux__describe(x), want = flux__shape_text(&s);
-    flux__fail("%s: %s is %s, the scores (keys x queries x heads x batch) are %s %s", call, name, t.s, want.s,
-               flux__dtypes[a->q->dtype].name);
+    flux__fail("%s: %s is %s, the scores (keys x queries x heads x batch) are %s %s", call, name,
+               t.s, want.s, flux__dtypes[a->q->dtype].name);
     return false;
 }
 
-/* What is asked for, on one device, with .bias and .mask as one; false: an error. */
+/* Fills in the operands of flux__attention, on one device: q, k, v as features x steps x batch (v
+   NULL for the scores alone), and in `extra` the bias in q's dtype, or the bool mask, or the bias
+   with minus infinity where the mask is false. False on an error. */
 static bool flux__attend_for(const char *call, const flux_attention_opts *o, flux__attend *a) {
-    flux_tensor *xs[5] = { o->q, o->k, o->v ? o->v : o->q, o->bias ? o->bias : o->q, o->mask ? o->mask : o->q };
+    flux_tensor *xs[5] = { o->q, o->k, o->v ? o->v : o->q, o->bias ? o->bias : o->q,
+                           o->mask ? o->mask : o->q };
     memset(a, 0, sizeof *a);
-    a->q = flux__three_dims(o->q), a->k = flux__three_dims(o->k), a->heads = o->nheads, a->causal = o->causal;
-    if (!a->q || !a->k || !flux__check_fits(call, ".bias", o->bias, a) || !flux__check_fits(call, ".mask", o->mask, a) ||
-        !flux__together(call, 5, xs)) return false;
-    a->q = flux__three_dims(xs[0]), a->k = flux__three_dims(xs[1]), a->v = o->v ? flux__three_dims(xs[2]) : NULL;
+    a->q = flux__three_dims(o->q), a->k = flux__three_dims(o->k), a->heads = o->nheads,
+    a->causal = o->causal;
+    if (!a->q || !a->k || !flux__check_fits(call, ".bias", o->bias, a) ||
+        !flux__check_fits(call, ".mask", o->mask, a) || !flux__together(call, 5, xs))
+        return false;
+    a->q = flux__three_dims(xs[0]), a->k = flux__three_dims(xs[1]),
+    a->v = o->v ? flux__three_dims(xs[2]) : NULL;
     a->extra = o->bias ? flux_to_dtype(xs[3], (flux_dtype)a->q->dtype) : o->mask ? xs[4] : NULL;
     if (o->bias && o->mask) a->extra = flux_where(xs[4], a->extra, -HUGE_VAL);
     return a->q && a->k && (a->v || !o->v) && (a->extra || !(o->bias || o->mask));
@@ -110,21 +134,26 @@ FLUX_DEF flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts
     return flux__reveal(h, flux__attend_for(call, &o, &a) ? flux__attention_scores(&o, &a) : NULL);
 }
 
-/* y, and the scores if they are asked for. A dropout of the scores, where it does anything, needs them as they are. */
-static flux_tensor *flux__attention_pair(const char *call, const flux_attention_opts *o, flux_tensor **scores) {
+/* The result, value features x queries x batch, and in *scores, if `scores` is not NULL, the
+   scores, keys x queries x heads x batch. If dropout is active, the plain formula is used, as it
+   needs the scores themselves. */
+static flux_tensor *flux__attention_pair(const char *call, const flux_attention_opts *o,
+                                         flux_tensor **scores) {
     flux__attend a;
-    bool drops = o->drop && (o->drop->type != flux__dropout_type(false) || (((flux__dropout *)o->drop)->p > 0 && flux_training(o->drop)));
+    bool drops = o->drop && (o->drop->type != flux__dropout_type(false) ||
+                             (((flux__dropout *)o->drop)->p > 0 && flux_training(o->drop)));
     if (!flux__attend_for(call, o, &a)) return NULL;
     bool plain = drops || !flux__size(a.q) || !flux__size(a.k) || !flux__size(a.v);
     int64_t products = flux__self()->products;
     flux_tensor *p = plain || scores ? flux__attention_scores(o, &a) : NULL;
     if (scores) *scores = p;
     if (plain) return p ? flux__unheads(flux_matmul(flux__heads(a.v, a.heads), p)) : NULL;
-    flux__self()->products = products;    /* these are counted once */
+    flux__self()->products = products;    /* multiply-adds of the scores count once, below */
     return flux__attention(&a);
 }
 
-static flux_tensor *flux__attention_of(const char *call, flux_attention_opts o, flux_tensor **scores) {
+static flux_tensor *flux__attention_of(const char *call, flux_attention_opts o,
+                                       flux_tensor **scores) {
     o.nheads = (int)flux__given_int(o.nheads, o.marked, 1);
     if (!flux__check_attention(call, &o, false)) return NULL;
     flux_tensor *y = flux__attention_pair(call, &o, scores);
@@ -138,24 +167,32 @@ FLUX_DEF flux_tensor *flux_dot_product_attention_with(flux_attention_opts o) {
     return flux__reveal(h, both[0] ? flux_tuple_of(2, both) : NULL);
 }
 
+/* q_proj, k_proj, v_proj and out_proj are Dense layers; alone: the call returns no scores. */
 typedef struct flux__mha {
     flux_layer base, *q_proj, *k_proj, *v_proj, *attn_drop, *out_proj;
     int nheads;
     bool causal, alone;
 } flux__mha;
 
+/* MultiHeadAttention of x, of (q, kv), (q, k, v) or (q, k, v, mask or bias), each features x steps
+   (x batch): projects q, k and v, attends, and projects the result. Returns out features x queries
+   (x batch) or, unless `alone`, a tuple of that and the scores. */
 static flux_tensor *flux__mha_call(flux_layer *self, flux_tensor *x) {
     flux__mha *m = (flux__mha *)self;
     int n = flux_count(x);
     flux_attention_opts o;
     memset((void *)&o, 0, sizeof o);
     flux__words line = flux__line_of(self);
-    if (n > 4) return (flux_tensor *)flux__fail("%s takes x, or q and kv, or q, k, v and perhaps a mask, got %d inputs", line.s, n);
-    flux_tensor *in[3] = { flux_nth(x, 0), flux_nth(x, n > 1 ? 1 : 0), flux_nth(x, n > 2 ? 2 : n - 1) };
+    if (n > 4)
+        return (flux_tensor *)flux__fail(
+            "%s takes x, or q and kv, or q, k, v and perhaps a mask, got %d inputs", line.s, n);
+    flux_tensor *in[3] = { flux_nth(x, 0), flux_nth(x, n > 1 ? 1 : 0),
+                           flux_nth(x, n > 2 ? 2 : n - 1) };
     for (int i = 0; i < 3; i++)
         if (in[i]->ndim < 2 || in[i]->ndim > 3) {
             flux__text got = flux__describe(in[i]);
-            return (flux_tensor *)flux__fail("%s takes features x steps (x batch), got %s", line.s, got.s);
+            return (flux_tensor *)flux__fail("%s takes features x steps (x batch), got %s", line.s,
+                                             got.s);
         }
     if (!(o.q = flux_call_layer(m->q_proj, in[0])) || !(o.k = flux_call_layer(m->k_proj, in[1])) ||
         !(o.v = flux_call_layer(m->v_proj, in[2]))) return NULL;
@@ -163,7 +200,8 @@ static flux_tensor *flux__mha_call(flux_layer *self, flux_tensor *x) {
     else if (n > 3) o.mask = flux_nth(x, 3);
     if (m->causal && o.q->dim[1] != o.k->dim[1]) {
         flux__text a = flux__describe(o.q), b = flux__describe(o.k);
-        return (flux_tensor *)flux__fail("%s: a causal mask needs as many keys as queries, got %s and %s", line.s, b.s, a.s);
+        return (flux_tensor *)flux__fail(
+            "%s: a causal mask needs as many keys as queries, got %s and %s", line.s, b.s, a.s);
     }
     o.causal = m->causal;
     o.nheads = m->nheads;
@@ -175,15 +213,21 @@ static flux_tensor *flux__mha_call(flux_layer *self, flux_tensor *x) {
     return flux__reveal(h, !out[0] || m->alone ? out[0] : flux_tuple_of(2, out));
 }
 
+/* "MultiHeadAttention(in => qk => out; nheads=8)"; in may be (q, k, v), and qk may be (qk, v). */
 static size_t flux__mha_text(flux_layer *self, char *out, size_t n) {
     const flux__mha *m = (const flux__mha *)self;
-    const flux__dense_layer *q = (const flux__dense_layer *)m->q_proj, *k = (const flux__dense_layer *)m->k_proj,
-                            *v = (const flux__dense_layer *)m->v_proj, *y = (const flux__dense_layer *)m->out_proj;
+    const flux__dense_layer *q = (const flux__dense_layer *)m->q_proj,
+                            *k = (const flux__dense_layer *)m->k_proj,
+                            *v = (const flux__dense_layer *)m->v_proj,
+                            *y = (const flux__dense_layer *)m->out_proj;
     long long in[3] = { q->weight->dim[1], k->weight->dim[1], v->weight->dim[1] };
     long long qk = q->weight->dim[0], vd = v->weight->dim[0], o = y->weight->dim[0];
     flux__words l;
     l.s[0] = 0;
-    flux__say(&l, in[0] == in[1] && in[0] == in[2] ? "MultiHeadAttention(%lld" : "MultiHeadAttention((%lld, %lld, %lld)", in[0], in[1], in[2]);
+    flux__say(&l,
+              in[0] == in[1] && in[0] == in[2] ? "MultiHeadAttention(%lld"
+                                               : "MultiHeadAttention((%lld, %lld, %lld)",
+              in[0], in[1], in[2]);
     if (in[0] != in[1] || in[0] != in[2] || qk != in[0] || vd != qk || o != qk) {
         flux__say(&l, qk == vd ? " => %lld" : " => (%lld, %lld)", qk, vd);
         flux__say(&l, " => %lld", o);
@@ -195,9 +239,11 @@ static size_t flux__mha_text(flux_layer *self, char *out, size_t n) {
     flux__say(&l, m->causal ? ", causal=true)" : ")");
     return flux__line_out(&l, out, n);
 }
-FLUX_LAYER_TEXT(flux__mha, "MultiHeadAttention", flux__mha_call, flux__mha_text, FLUX_CHILD(q_proj), FLUX_CHILD(k_proj),
-                FLUX_CHILD(v_proj), FLUX_CHILD(attn_drop), FLUX_CHILD(out_proj))
+FLUX_LAYER_TEXT(flux__mha, "MultiHeadAttention", flux__mha_call, flux__mha_text, FLUX_CHILD(q_proj),
+                FLUX_CHILD(k_proj), FLUX_CHILD(v_proj), FLUX_CHILD(attn_drop), FLUX_CHILD(out_proj))
 
+/* size: features of the input q, of q and k, of v and of the output once projected, and of the
+   inputs k and v. */
 FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o) {
     flux__mha m;
     flux_dense_opts d;
@@ -206,16 +252,20 @@ FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o
     memset(&m, 0, sizeof m);
     memset((void *)&d, 0, sizeof d);
     memset((void *)&drop, 0, sizeof drop);
-    int64_t in = o.in, qk = flux__given_int(o.qk, o.marked, in), v = flux__given_int(o.v, o.marked, qk);
+    int64_t in = o.in, qk = flux__given_int(o.qk, o.marked, in),
+            v = flux__given_int(o.v, o.marked, qk);
     int64_t out = flux__given_int(o.out, o.marked, in);
-    int64_t size[6] = { in, qk, v, out, flux__given_int(o.k_in, o.marked, in), flux__given_int(o.v_in, o.marked, in) };
+    int64_t size[6] = {
+        in, qk, v, out, flux__given_int(o.k_in, o.marked, in), flux__given_int(o.v_in, o.marked, in)
+    };
     m.nheads = (int)flux__given_int(o.nheads, o.marked, 8);
     m.causal = o.causal;
     m.alone = flux__given_switch(o.scores, o.marked) == FLUX_OFF;
     if (!flux__check_sizes(call, 6, size)) return NULL;
     if (m.nheads < 1 || qk % m.nheads || v % m.nheads)
-        return (flux_layer *)flux__fail("%s: %d heads can't share %lld query and %lld value features evenly", call, m.nheads,
-                                        (long long)qk, (long long)v);
+        return (flux_layer *)flux__fail(
+            "%s: %d heads can't share %lld query and %lld value features evenly", call, m.nheads,
+            (long long)qk, (long long)v);
     int h = flux__hide();
     d.bias = o.bias ? FLUX_ON : FLUX_OFF;
     d.init = o.init;
@@ -225,7 +275,8 @@ FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o
                 (d.in = size[5], d.out = v, m.v_proj = flux_dense_with(d)) != NULL &&
                 (d.in = v, d.out = out, m.out_proj = flux_dense_with(d)) != NULL &&
                 (m.attn_drop = flux_dropout_with(drop)) != NULL;
-    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__mha_type(), &m) : NULL);
+    return (flux_layer *)flux__reveal_object(h,
+                                             good ? flux__layer_new(flux__mha_type(), &m) : NULL);
 }
 
 #endif /* FLUX__NN_ATTENTION_H */

@@ -11,113 +11,156 @@
 #include "losses.h"
 
 /* ---------------------------------------------------------------------- nn/ctc.h
-   The CTC loss. The labels with blanks between and around them are S = 2 labels
-   + 1 places; a(s), for each step, is the log of the probability of all
-   alignments that are at place s by then. From step to step an alignment stays,
-   moves on by one, or by two over a blank between labels that differ. All of it
-   is operations, so it runs on every device and has a gradient.
+   The CTC loss (connectionist temporal classification), by the forward
+   recursion. The labels of a target with blanks between and around them are S =
+   2 labels + 1 places; a(s), after each step, is the log of the probability of
+   all alignments that are at place s then. In each step an alignment stays at
+   its place, moves on by one place, or moves on by two, over a blank between
+   labels that differ. The recursion is recorded as operations, so it runs on
+   every device and has a gradient.
 
-   Invariant: yhat is classes x steps (x batch), of which log-softmax is taken,
-   the last class being the blank; negative labels end a target. -1e30 stands
-   for log 0: its differences and its gradient are numbers. A target that no
-   alignment reaches gives infinity; a label that is no class, one behind the
-   end, or a length out of range gives NaN, or an error where it lies in host
-   memory. Steps past a sample's length leave its alignments as they are. */
+   Invariant: yhat is classes x steps (x batch); its log-softmax over the classes
+   is taken, and the last class is the blank. A negative label ends a target.
+   -1e30 stands for log 0, because its differences and its gradient are finite.
+   A target that no alignment reaches gives infinity. A label that is no class,
+   a label after the end of its target, or a length out of range gives NaN; the
+   class and the length are an error instead if they lie in host memory. Steps
+   past a sample's length leave its alignments as they are. */
 
 #define FLUX__LOG0 (-1e30)
 
 FLUX__COLD
 
-/* n places later along dim 0, log 0 coming in. */
+/* a, S x N, moved on by n places along dim 0; the first n places become log 0. */
 static flux_tensor *flux__ctc_later(flux_tensor *a, int64_t n) {
     return flux_pad(flux_slice(a, 0, 0, a->dim[0] - n), FLUX__LOG0, n, 0);
 }
 
+/* log(exp(a) + exp(b) + exp(c)) by element; the largest is subtracted first, so nothing overflows.
+   */
 static flux_tensor *flux__log_sum3(flux_tensor *a, flux_tensor *b, flux_tensor *c) {
     flux_tensor *top = flux_detach(flux_max2(a, flux_max2(b, c)));
-    flux_tensor *sum = flux_add(flux_exp(flux_sub(a, top)), flux_add(flux_exp(flux_sub(b, top)), flux_exp(flux_sub(c, top))));
+    flux_tensor *sum = flux_add(flux_exp(flux_sub(a, top)),
+                                flux_add(flux_exp(flux_sub(b, top)), flux_exp(flux_sub(c, top))));
     return flux_add(top, flux_log(sum));
 }
 
-/* The places as classes, S x N; what follows a target's end is blank as well. */
+/* The class at each place, S x N, for the labels y, labels x N. Places after a target's end are
+   blank as well. */
 static flux_tensor *flux__ctc_places(flux_tensor *y, int64_t blank) {
-    int64_t labels = y->dim[0], n = y->dim[1], one[3] = { 1, labels, n }, all[2] = { flux__times(2, labels), n }, last[2] = { 1, n };
-    flux_tensor *real = flux_reshape_to(flux_where(flux_lt(y, 0.0), (double)blank, y), flux__shape(one, 3));
-    flux_tensor *none = flux__move(flux_full_shape(flux__shape(one, 3), (double)blank, FLUX_I64), y->device);
-    flux_tensor *end = flux__move(flux_full_shape(flux__shape(last, 2), (double)blank, FLUX_I64), y->device);
+    int64_t labels = y->dim[0], n = y->dim[1], one[3] = { 1, labels, n },
+            all[2] = { flux__times(2, labels), n }, last[2] = { 1, n };
+    flux_tensor *real =
+        flux_reshape_to(flux_where(flux_lt(y, 0.0), (double)blank, y), flux__shape(one, 3));
+    flux_tensor *none =
+        flux__move(flux_full_shape(flux__shape(one, 3), (double)blank, FLUX_I64), y->device);
+    flux_tensor *end =
+        flux__move(flux_full_shape(flux__shape(last, 2), (double)blank, FLUX_I64), y->device);
     if (!labels) return end;
     return flux_cat(0, flux_reshape_to(flux_cat(0, none, real), flux__shape(all, 2)), end);
 }
 
-/* p: log probabilities, classes x T x N; y: labels x N, int64; lengths: 1 x N or NULL. 1 x N. */
+/* The loss of each sample, 1 x N. p: log probabilities, classes x T x N; y: labels x N, int64;
+   lengths: 1 x N, or NULL if all samples have T steps. e: log probabilities at the places, S x N x
+   T; a: see the head; over: the places that an alignment may reach from two places before; ends:
+   index of the place after each target's last label. */
 static flux_tensor *flux__ctc(flux_tensor *p, flux_tensor *y, flux_tensor *lengths) {
-    int64_t classes = p->dim[0], steps = p->dim[1], n = p->dim[2], flat = classes * steps * n, places = 2 * y->dim[0] + 1;
+    int64_t classes = p->dim[0], steps = p->dim[1], n = p->dim[2], flat = classes * steps * n,
+            places = 2 * y->dim[0] + 1;
     flux_device d = p->device;
     flux_tensor *place = flux__ctc_places(y, classes - 1), *s = flux__iota_on(d, places, 0);
     flux_tensor *ends = flux_mul(flux_sum(flux_to_dtype(flux_ge(y, 0.0), FLUX_I64), 0), 2.0);
-    flux_tensor *at = flux_add(flux__iota_on(d, steps, 2), flux_mul(flux__iota_on(d, n, 1), (double)steps));
+    flux_tensor *at =
+        flux_add(flux__iota_on(d, steps, 2), flux_mul(flux__iota_on(d, n, 1), (double)steps));
     flux_tensor *index = flux_add(flux_mul(at, (double)classes), flux_unsqueeze(place, 2));
-    flux_tensor *e = flux_gather(flux_reshape_to(p, flux__shape(&flat, 1)), 0, index), *a = NULL, *over = NULL;
-    if (places > 2 && place) over = flux_pad(flux_slice(place, 0, 0, places - 2), (double)(classes - 1), 2, 0);
+    flux_tensor *e = flux_gather(flux_reshape_to(p, flux__shape(&flat, 1)), 0, index), *a = NULL,
+                *over = NULL;
+    if (places > 2 && place)
+        over = flux_pad(flux_slice(place, 0, 0, places - 2), (double)(classes - 1), 2, 0);
     if (over) over = flux_and(flux_ne(place, over), flux_ne(place, (double)(classes - 1)));
     for (int64_t t = 0; t < steps && e; t++) {
         flux_tensor *now = flux_select(e, 2, t), *next;
         if (t == 0) a = flux_where(flux_lt(s, 2.0), now, FLUX__LOG0);
         else {
-            flux_tensor *one = places > 1 ? flux__ctc_later(a, 1) : a, *two = places > 2 ? flux_where(over, flux__ctc_later(a, 2), FLUX__LOG0) : NULL;
-            next = places > 1 ? flux_add(flux__log_sum3(a, one, two ? two : flux_mul(one, 1.0)), now) : flux_add(a, now);
+            flux_tensor *one = places > 1 ? flux__ctc_later(a, 1) : a,
+                        *two =
+                            places > 2 ? flux_where(over, flux__ctc_later(a, 2), FLUX__LOG0) : NULL;
+            next = places > 1
+                       ? flux_add(flux__log_sum3(a, one, two ? two : flux_mul(one, 1.0)), now)
+                       : flux_add(a, now);
             a = lengths ? flux_where(flux_gt(lengths, (double)t), next, a) : next;
         }
-        if (t == 0 && lengths) {          /* before the first step a way stands on the first place */
-            flux_tensor *start = flux_mul(flux_to_dtype(flux_ne(s, 0.0), (flux_dtype)p->dtype), FLUX__LOG0);
+        if (t == 0 && lengths) {          /* a sample of length 0: its alignment is at place 0 */
+            flux_tensor *start =
+                flux_mul(flux_to_dtype(flux_ne(s, 0.0), (flux_dtype)p->dtype), FLUX__LOG0);
             a = flux_where(flux_gt(lengths, 0.0), a, start);
         }
         if (!a) return NULL;
     }
     a = flux_where(flux_or(flux_eq(s, ends), flux_eq(s, flux_sub(ends, 1.0))), a, FLUX__LOG0);
     a = flux_neg(flux_logsumexp(a, 0));
-    a = flux_where(flux_gt(a, -0.1 * FLUX__LOG0), HUGE_VAL, a);      /* no way at all */
-    if (lengths) a = flux_where(flux_or(flux_lt(lengths, 0.0), flux_gt(lengths, (double)steps)), (double)NAN, a);
+    a = flux_where(flux_gt(a, -0.1 * FLUX__LOG0), HUGE_VAL, a); /* no alignment reaches the end */
+    if (lengths)
+        a = flux_where(flux_or(flux_lt(lengths, 0.0), flux_gt(lengths, (double)steps)), (double)NAN,
+                       a);
     return a;
 }
 
+/* Checks dtypes and shapes: yhat classes x steps (x batch), y labels (x batch), lengths batch. */
 static bool flux__check_ctc(const flux_loss_opts *o) {
     const flux_tensor *p = o->yhat, *y = o->y, *l = o->lengths;
     flux__text a = flux__describe(p), b = flux__describe(y);
-    if (p->ndim < 2 || p->ndim > 3 || p->dim[0] < 2 || p->dim[1] < 1 || !flux__dtypes[p->dtype].real)
-        return FLUX__REFUSE("ctc_loss: yhat is floating classes x steps (x batch), 2 classes at least, got %s", a.s);
-    if (!flux__is_integer(y) || y->ndim < 1 || y->ndim > p->ndim - 1 || flux_dim(y, 1) != flux_dim(p, 2))
-        return FLUX__REFUSE("ctc_loss: y is integer labels (x batch) to yhat's %s, got %s", a.s, b.s);
+    if (p->ndim < 2 || p->ndim > 3 || p->dim[0] < 2 || p->dim[1] < 1 ||
+        !flux__dtypes[p->dtype].real)
+        return FLUX__REFUSE(
+            "ctc_loss: yhat is floating classes x steps (x batch), 2 classes at least, got %s",
+            a.s);
+    if (!flux__is_integer(y) || y->ndim < 1 || y->ndim > p->ndim - 1 ||
+        flux_dim(y, 1) != flux_dim(p, 2))
+        return FLUX__REFUSE("ctc_loss: y is integer labels (x batch) to yhat's %s, got %s", a.s,
+                            b.s);
     if (l && (!flux__is_integer(l) || flux__size(l) != flux_dim(p, 2))) {
         flux__text c = flux__describe(l);
-        return FLUX__REFUSE("ctc_loss: .lengths is one integer a sample, got %s for %s", l->op == FLUX__TUPLE ? "a tuple" : c.s, a.s);
+        return FLUX__REFUSE("ctc_loss: .lengths is one integer a sample, got %s for %s",
+                            l->op == FLUX__TUPLE ? "a tuple" : c.s, a.s);
     }
     if ((unsigned)o->agg > FLUX_NONE) return FLUX__REFUSE("ctc_loss: .agg is %d", (int)o->agg);
     return true;
 }
 
+/* Checks the operands, brings them to classes x steps x batch and labels x batch, takes
+   log-softmax, and applies the aggregate to the losses of the samples. */
 FLUX_DEF flux_tensor *flux_ctc_loss_with(flux_loss_opts o) {
     flux_tensor *all[3] = { o.yhat, o.y, o.lengths };
     if (!o.yhat || !o.y) return (flux_tensor *)flux__null("ctc_loss", o.yhat ? "y" : "yhat", NULL);
     if (!flux__together("ctc_loss", o.lengths ? 3 : 2, all)) return NULL;
     o.yhat = all[0], o.y = all[1], o.lengths = all[2];
     if (!flux__check_ctc(&o)) return NULL;
-    int64_t classes = o.yhat->dim[0], n = flux_dim(o.yhat, 2), two[2] = { o.y->dim[0], n }, row[2] = { 1, n };
+    int64_t classes = o.yhat->dim[0], n = flux_dim(o.yhat, 2), two[2] = { o.y->dim[0], n },
+            row[2] = { 1, n };
     int64_t three[3] = { classes, o.yhat->dim[1], n };
     if (!flux__check_labels("ctc_loss", "label", o.y, INT64_MIN, classes - 1, NULL)) return NULL;
-    if (o.lengths && !flux__check_labels("ctc_loss", "length", o.lengths, 0, o.yhat->dim[1] + 1, NULL)) return NULL;
+    if (o.lengths &&
+        !flux__check_labels("ctc_loss", "length", o.lengths, 0, o.yhat->dim[1] + 1, NULL))
+        return NULL;
     int h = flux__hide();
-    flux_tensor *p = flux_to_dtype(o.yhat, o.yhat->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32), *e = NULL;
+    flux_tensor *p = flux_to_dtype(o.yhat, o.yhat->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32),
+                *e = NULL;
     flux_tensor *y = flux_reshape_to(flux_to_dtype(o.y, FLUX_I64), flux__shape(two, 2));
-    flux_tensor *l = o.lengths ? flux_reshape_to(flux_to_dtype(o.lengths, FLUX_I64), flux__shape(row, 2)) : NULL;
+    flux_tensor *l =
+        o.lengths ? flux_reshape_to(flux_to_dtype(o.lengths, FLUX_I64), flux__shape(row, 2)) : NULL;
     p = flux_reshape_to((flux_logsoftmax)(p), flux__shape(three, 3));
     if (p && y && (l || !o.lengths)) e = flux__ctc(p, y, l);
     if (e && two[0]) e = flux_where(flux_any(flux_ge(y, (double)(classes - 1)), 0), (double)NAN, e);
-    if (e && two[0] > 1) {                /* a label behind the end */
-        flux_tensor *end = flux_lt(flux_slice(y, 0, 0, two[0] - 1), 0.0), *next = flux_ge(flux_slice(y, 0, 1, two[0]), 0.0);
+    if (e && two[0] > 1) {                /* NaN for a label after the end of its target */
+        flux_tensor *end = flux_lt(flux_slice(y, 0, 0, two[0] - 1), 0.0),
+                    *next = flux_ge(flux_slice(y, 0, 1, two[0]), 0.0);
         e = flux_where(flux_any(flux_and(end, next), 0), (double)NAN, e);
     }
-    if (e) e = o.agg == FLUX_MEAN ? (flux_mean)(e) : o.agg == FLUX_SUM ? (flux_sum)(e) : flux_reshape_to(e, flux__shape(&n, 1));
+    if (e)
+        e = o.agg == FLUX_MEAN  ? (flux_mean)(e)
+            : o.agg == FLUX_SUM ? (flux_sum)(e)
+                                : flux_reshape_to(e, flux__shape(&n, 1));
     return flux__reveal(h, e);
 }
 

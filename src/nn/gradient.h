@@ -13,22 +13,24 @@
 #include "model.h"
 
 /* ---------------------------------------------------------------------- nn/gradient.h
-   Gradients by models: flux_gradient_of collects the tensors that are asked
-   for, or a model's trained tensors, and runs flux__backward
-   (graph/backward.h); flux_grad looks one up. flux_withgradient calls a loss
-   function in train mode first.
+   Gradients with respect to models and tensors: flux_gradient_of collects the
+   tensors that are given and the trained tensors of the models that are given,
+   and runs flux__backward (graph/backward.h); flux_grad returns one gradient.
+   flux_withgradient first calls a loss function in train mode.
 
    Invariant: the loss is one real number whose graph was not used up by
-   flux_update. Each tensor is asked for once, however often a model holds it,
-   and has one gradient; a tensor that the loss does not depend on has none,
-   which is NULL without an error. Gradients hold the loss and their graph until
-   they are freed or used up by flux_update; nothing is computed here. */
+   flux_update. Each tensor is collected once, however often a model holds it,
+   and has one gradient. The gradient of a tensor that the loss does not depend
+   on is NULL, which is no error. A flux_grads holds references to the loss and
+   the graph until it is freed or used up by flux_update. Nothing is evaluated
+   here. */
 
 FLUX__LEAN
 
+/* Collecting the tensors whose gradients are wanted. */
 typedef struct flux__wanted { flux_grads *g; int room; bool ok; } flux__wanted;
 
-/* Which of the tensors asked for this is, or -1. */
+/* The index of t among the collected tensors, or -1: a scan if they are few, else the hash map. */
 static int flux__asked(const flux_grads *g, const flux_tensor *t) {
     if (g->n > FLUX__FEW_ASKED) return (int)(intptr_t)flux__pairs_get(&g->number, t) - 1;
     int i = g->n - 1;
@@ -36,8 +38,10 @@ static int flux__asked(const flux_grads *g, const flux_tensor *t) {
     return i;
 }
 
+/* Adds the newest tensor to the hash map; when there are first too many for a scan, adds all. */
 static bool flux__number_asked(flux_grads *g) {
-    for (int i = g->n == FLUX__FEW_ASKED + 1 ? 0 : g->n - 1; g->n > FLUX__FEW_ASKED && i < g->n; i++) {
+    for (int i = g->n == FLUX__FEW_ASKED + 1 ? 0 : g->n - 1; g->n > FLUX__FEW_ASKED && i < g->n;
+         i++) {
         bool fresh;
         flux__pair *p = flux__pairs_at(&g->number, g->of[i], &fresh);
         if (!p) return false;
@@ -46,6 +50,7 @@ static bool flux__number_asked(flux_grads *g) {
     return true;
 }
 
+/* Collects t, unless it is there already. */
 static void flux__want(flux__wanted *w, flux_tensor *t) {
     if (flux__asked(w->g, t) >= 0) return;
     flux_tensor **of = (flux_tensor **)flux__grow(w->g->of, &w->room, w->g->n + 1, sizeof *of);
@@ -70,10 +75,12 @@ static bool flux__check_loss(flux_tensor *loss) {
         return FLUX__REFUSE("gradient: the loss must be one real number, not %s", t.s);
     }
     if (loss->flags & FLUX__CONSUMED)
-        return FLUX__REFUSE("gradient: this loss's graph was used up by flux_update; record the loss again");
+        return FLUX__REFUSE(
+            "gradient: this loss's graph was used up by flux_update; record the loss again");
     return true;
 }
 
+/* Records the gradients of the loss with respect to n models or tensors. */
 FLUX_DEF flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *const *what) {
     if (!flux__check_loss(loss)) return NULL;
     flux_grads *g = (flux_grads *)flux__zalloc(sizeof *g);
@@ -104,9 +111,12 @@ FLUX_DEF flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *cons
 }
 
 FLUX_DEF flux_tensor *flux_grad(flux_grads *g, flux_tensor *x) {
-    if (!g || !x) return (flux_tensor *)flux__null("grad", g ? "x" : "g", g ? (void *)x : (void *)g);
+    if (!g || !x)
+        return (flux_tensor *)flux__null("grad", g ? "x" : "g", g ? (void *)x : (void *)g);
     if (FLUX__GONE("grad", g) || FLUX__GONE("grad", x)) return NULL;
-    if (g->used) return (flux_tensor *)flux__fail("grad: these gradients were used up by flux_update; look at them before");
+    if (g->used)
+        return (flux_tensor *)flux__fail(
+            "grad: these gradients were used up by flux_update; look at them before");
     const int i = flux__asked(g, x);
     return i >= 0 && g->grad[i] ? (flux_tensor *)flux__own(flux_retain(g->grad[i])) : NULL;
 }
@@ -116,9 +126,11 @@ FLUX_DEF flux_tensor *flux_grad_param(flux_grads *g, flux_layer *m, const char *
     return x && g ? flux_grad(g, x) : (flux_tensor *)flux__null("grad_param", "g", g);
 }
 
-FLUX_DEF flux_tensor *flux_withgradient(flux_tensor *(*fn)(flux_layer *m, void *user), void *user, flux_layer *m, flux_grads **g) {
+FLUX_DEF flux_tensor *flux_withgradient(flux_tensor *(*fn)(flux_layer *m, void *user), void *user,
+                                        flux_layer *m, flux_grads **g) {
     if (g) *g = NULL;
-    if (!m || !fn || !g) return (flux_tensor *)flux__null("withgradient", !m ? "m" : !fn ? "fn" : "g", NULL);
+    if (!m || !fn || !g)
+        return (flux_tensor *)flux__null("withgradient", !m ? "m" : !fn ? "fn" : "g", NULL);
     flux__training here;
     if (!flux__train_enter(&here, m)) return NULL;
     flux_tensor *loss = fn(m, user);

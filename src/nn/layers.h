@@ -17,26 +17,27 @@
 #include "activations.h"
 
 /* ---------------------------------------------------------------------- nn/layers.h
-   Layers, the simple ones: Dense, Scale, Bilinear, Embedding, EmbeddingBag; and
-   what all layers share: making weights and biases, checks of sizes,
-   activations and inputs. A layer is a struct, its text, its call and its
-   constructor.
+   The simple layers: Dense, Scale, Bilinear, Embedding, EmbeddingBag; and what
+   all layers share: making weights and biases, and the checks of sizes,
+   activations and inputs. A layer is a struct, a call function, a text function
+   and a constructor.
 
-   Invariant: a constructor makes weights inside flux__hide, so that the layer
-   alone owns them and flux_update may write the new values where the old ones
-   lie. A call checks its input once, against the weights as they are now, and
-   names itself in errors as it is printed; the input takes the dtype of the
-   weights (flux__input), with one warning where that loses precision. dim 0 is
-   features, all further dims are batch. softmax is no activation, since it
-   needs whole columns. A column that is padding gets no gradient, because what
-   comes out of it is set to 0. */
+   Invariant: a constructor makes weights inside flux__hide, so that only the
+   layer owns them and flux_update can write the new values into the same memory.
+   A call checks its input once, against the weights as they are now; in errors a
+   layer is named as it is printed. The input is converted to the dtype of the
+   weights (flux__input), with one warning if that loses precision. Dim 0 is
+   features, all further dims are batch. softmax is refused as an activation,
+   since it needs whole columns. The padding column of an Embedding gets no
+   gradient, because its outputs are replaced by 0. */
 
 FLUX__COLD
 
+/* f(x), or x itself if f is NULL. */
 static flux_tensor *flux__activate(flux_fn f, flux_tensor *x) { return f && x ? f(x) : x; }
 
-/* softmax needs whole columns, an activation sees single numbers (or, fused, less
-   than a column). */
+/* Refuses softmax and logsoftmax as activations: they need whole columns, where an activation works
+   on single numbers and, fused, sees less than a column. identity becomes NULL. */
 static bool flux__check_activation(const char *call, flux_fn *f) {
     if (*f == flux_identity) *f = NULL;
     if (*f != flux_softmax && *f != flux_logsoftmax) return true;
@@ -57,12 +58,14 @@ static bool flux__check_sizes(const char *call, int n, const int64_t *size) {
     return true;
 }
 
-/* A weight of shape s by an initialiser, a user's own perhaps. */
+/* A weight of shape s from an initialiser, whose result is checked, as it may be a user's function.
+   */
 static flux_tensor *flux__make_weight(const char *call, flux_init_fn init, flux_shape s) {
     if (!flux__check_shape(call, &s)) return NULL;
     int64_t failures = flux__failures();
     flux_tensor *w = init(s), *like = w ? flux__placeholder(s, FLUX_F32) : NULL;
-    if (!w && !flux__failed_since(failures)) return (flux_tensor *)flux__fail("%s: .init gave NULL", call);
+    if (!w && !flux__failed_since(failures))
+        return (flux_tensor *)flux__fail("%s: .init gave NULL", call);
     if (!like || (w->op != FLUX__TUPLE && flux__same_dims(w, like) && flux__dtypes[w->dtype].real))
         return like ? w : NULL;
     flux__text want = flux__shape_text(&s), have = flux__describe(w);
@@ -70,12 +73,13 @@ static flux_tensor *flux__make_weight(const char *call, flux_init_fn init, flux_
                                      call, have.s, want.s);
 }
 
-/* The bias beside a weight, in its dtype; NULL beside none, too. */
+/* A bias of zeros of shape s in the weight's dtype; NULL if it is off, or if there is no weight. */
 static flux_tensor *flux__make_bias(flux_switch bias, const flux_tensor *weight, flux_shape s) {
     return bias == FLUX_OFF || !weight ? NULL : flux_full_shape(s, 0.0, (flux_dtype)weight->dtype);
 }
 
-/* An input as a layer of dtype `want` takes it; NULL, with an error, for a tuple. */
+/* The input x of a layer converted to `want`, the dtype of its weights; NULL, with an error, for a
+   tuple. */
 static flux_tensor *flux__input(flux_layer *m, flux_tensor *x, flux_dtype want) {
     if (x->op == FLUX__TUPLE) {
         flux__words line = flux__line_of(m);
@@ -91,6 +95,7 @@ static flux_tensor *flux__input(flux_layer *m, flux_tensor *x, flux_dtype want) 
     return flux_to_dtype(x, want);
 }
 
+/* Whether dim `dim` of the input x has the size that m's weights need; if not, an error. */
 static bool flux__expect_dim(flux_layer *m, const flux_tensor *x, int dim, int64_t size) {
     if (dim < x->ndim && x->dim[dim] == size) return true;
     flux__words line = flux__line_of(m);
@@ -99,14 +104,14 @@ static bool flux__expect_dim(flux_layer *m, const flux_tensor *x, int dim, int64
     return false;
 }
 
-/* dim 0 stays, all others become one. */
+/* x reshaped to a matrix: dim 0 stays, all other dims are merged into dim 1. */
 static flux_tensor *flux__as_columns(flux_tensor *x) {
     int64_t dims[2] = { x->dim[0], 1 };
     for (int i = 1; i < x->ndim; i++) dims[1] *= x->dim[i];
     return flux_reshape_to(x, flux__shape(dims, 2));
 }
 
-/* Columns back to the shape of the input x, with another dim 0. */
+/* The reverse for a result y: a matrix, reshaped to x's dims with y's own size of dim 0. */
 static flux_tensor *flux__as_before(flux_tensor *y, const flux_tensor *x) {
     flux_shape s = flux__dims(x);
     if (!y || s.ndim == 2) return y;
@@ -118,7 +123,7 @@ static flux_tensor *flux__as_before(flux_tensor *y, const flux_tensor *x) {
 
 typedef struct flux__dense_layer {
     flux_layer base;
-    flux_tensor *weight, *bias;
+    flux_tensor *weight, *bias;           /* out x in; out, or NULL */
     flux_fn activation;
 } flux__dense_layer;
 
@@ -144,10 +149,12 @@ static size_t flux__dense_text(flux_layer *self, char *out, size_t n) {
 FLUX_LAYER_TEXT(flux__dense_layer, "Dense", flux__dense_call, flux__dense_text, FLUX_PARAM(weight),
                 FLUX_PARAM(bias))
 
-/* A weight or bias of the user's own must fit what was said besides. */
+/* Checks .weight and .b, tensors that the user gives, against each other and against .in and .out,
+   and sets .in and .out from them. */
 static bool flux__check_own(flux_dense_opts *o) {
     flux_tensor *w = o->weight, *b = o->b;
-    bool in_given = flux__is_given_int(o->in, o->marked), out_given = flux__is_given_int(o->out, o->marked);
+    bool in_given = flux__is_given_int(o->in, o->marked),
+         out_given = flux__is_given_int(o->out, o->marked);
     o->in = flux__given_int(o->in, o->marked, 0);
     o->out = flux__given_int(o->out, o->marked, 0);
     int64_t out = w && w->op != FLUX__TUPLE && w->ndim == 2 ? w->dim[0] : (int64_t)o->out;
@@ -182,7 +189,8 @@ FLUX_DEF flux_layer *flux_dense_with(flux_dense_opts o) {
     m.weight = o.weight ? o.weight
                         : flux__make_weight("dense", o.init ? o.init : flux_glorot_uniform,
                                             flux__shape(size, 2));
-    m.bias = o.b && m.weight ? flux_to_dtype(o.b, (flux_dtype)m.weight->dtype) : flux__make_bias(o.bias, m.weight, flux__shape(size, 1));
+    m.bias = o.b && m.weight ? flux_to_dtype(o.b, (flux_dtype)m.weight->dtype)
+                             : flux__make_bias(o.bias, m.weight, flux__shape(size, 1));
     bool good = m.weight && (m.bias || o.bias == FLUX_OFF);
     return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__dense_layer_type(), &m)
                                                      : NULL);
@@ -194,7 +202,7 @@ typedef struct flux__scale {
     flux_layer base;
     flux_tensor *scale, *bias;
     flux_fn activation;
-    bool of_norm;                         /* a LayerNorm's: see flux__keeps_f32 */
+    bool of_norm;                         /* part of a LayerNorm: see flux__keeps_f32 */
 } flux__scale;
 
 static flux_tensor *flux__scale_call(flux_layer *self, flux_tensor *x) {
@@ -222,7 +230,9 @@ static size_t flux__scale_text(flux_layer *self, char *out, size_t n) {
 FLUX_LAYER_TEXT(flux__scale, "Scale", flux__scale_call, flux__scale_text, FLUX_PARAM(scale),
                 FLUX_PARAM(bias))
 
-static bool flux__scale_of_norm(const flux_layer *m) { return m->type == flux__scale_type() && ((const flux__scale *)m)->of_norm; }
+static bool flux__scale_of_norm(const flux_layer *m) {
+    return m->type == flux__scale_type() && ((const flux__scale *)m)->of_norm;
+}
 
 FLUX_DEF flux_layer *flux_scale_with(flux_scale_opts o) {
     flux__scale m;
@@ -247,23 +257,26 @@ FLUX_DEF flux_layer *flux_scale_with(flux_scale_opts o) {
 
 typedef struct flux__bilinear {
     flux_layer base;
-    flux_tensor *weight, *bias;
+    flux_tensor *weight, *bias;           /* out x in1 x in2; out, or NULL */
     flux_fn activation;
 } flux__bilinear;
 
-/* For each column, W folded with y is an out x in1 matrix, which x is multiplied by:
-   two products, the second batched. */
+/* W, out x in1 x in2, applied to x, in1 x n, and y, in2 x n: out x n. The first product contracts W
+   with y to an out x in1 matrix for each column; the second, batched, multiplies it by the column
+   of x. */
 static flux_tensor *flux__bilinear_columns(flux_tensor *w, flux_tensor *x, flux_tensor *y) {
     if (!x || !y) return NULL;
     int64_t out = w->dim[0], in = w->dim[1], n = x->dim[1];
-    int64_t flat[2] = { flux__times(out, in), w->dim[2] }, three[3] = { out, in, n }, column[3] = { in, 1, n },
-            two[2] = { out, n };
+    int64_t flat[2] = { flux__times(out, in), w->dim[2] }, three[3] = { out, in, n },
+            column[3] = { in, 1, n }, two[2] = { out, n };
     flux_tensor *wy = flux_matmul(flux_reshape_to(w, flux__shape(flat, 2)), y);
     flux_tensor *z = flux_matmul(flux_reshape_to(wy, flux__shape(three, 3)),
                                  flux_reshape_to(x, flux__shape(column, 3)));
     return flux_reshape_to(z, flux__shape(two, 2));
 }
 
+/* Bilinear of a tuple of two inputs, in1 x batch and in2 x batch, or of one input that serves as
+   both. */
 static flux_tensor *flux__bilinear_call(flux_layer *self, flux_tensor *x) {
     flux__bilinear *m = (flux__bilinear *)self;
     flux_tensor *a = flux_nth(x, 0), *b = flux_count(x) > 1 ? flux_nth(x, 1) : a;
@@ -326,16 +339,18 @@ FLUX_DEF flux_layer *flux_bilinear_with(flux_bilinear_opts o) {
 
 typedef struct flux__embedding {
     flux_layer base;
-    flux_tensor *weight;
-    int64_t padding;                      /* -1: none */
+    flux_tensor *weight;                  /* out x in: a column for each index */
+    int64_t padding;                      /* index of the padding column; -1: none */
 } flux__embedding;
 
-/* Whether each number of 0 ... n-1, along dim, is not `which`: bool. */
+/* A bool vector along dim `dim` of size n: false at index `which`, true elsewhere. */
 static flux_tensor *flux__all_but(int64_t n, int dim, int64_t which) {
     return flux_ne(flux__iota(n, dim), (double)which);
 }
 
-/* The padding column gets no gradient because what comes out of it is set to 0. */
+/* The columns of the weight at integer indices x, out x (dims of x), or its product with bool
+   columns x, in x batch. The padding column gets no gradient, because its outputs are replaced by
+   0. */
 static flux_tensor *flux__embedding_call(flux_layer *self, flux_tensor *x) {
     flux__embedding *m = (flux__embedding *)self;
     flux_dtype t = (flux_dtype)m->weight->dtype;
@@ -372,12 +387,14 @@ static size_t flux__embedding_text(flux_layer *self, char *out, size_t n) {
 FLUX_LAYER_TEXT(flux__embedding, "Embedding", flux__embedding_call, flux__embedding_text,
                 FLUX_PARAM(weight))
 
+/* An Embedding; its padding column, if there is one, starts as zeros. */
 FLUX_DEF flux_layer *flux_embedding_with(flux_embedding_opts o) {
     flux__embedding m;
     memset(&m, 0, sizeof m);
     int64_t size[2] = { o.out, o.in };
     o.pad = flux__given_switch(o.pad, o.marked);
-    bool padded = o.pad == FLUX_ON || (o.pad == FLUX_DEFAULT && flux__is_given_int(o.padding_idx, o.marked));
+    bool padded =
+        o.pad == FLUX_ON || (o.pad == FLUX_DEFAULT && flux__is_given_int(o.padding_idx, o.marked));
     o.padding_idx = flux__given_int(o.padding_idx, o.marked, 0);
     if (!flux__check_sizes("embedding", 2, size)) return NULL;
     if (padded && (o.padding_idx < 0 || o.padding_idx >= o.in))
@@ -398,26 +415,37 @@ FLUX_DEF flux_layer *flux_embedding_with(flux_embedding_opts o) {
 
 /* ---------------- EmbeddingBag */
 
-typedef struct flux__embeddingbag { flux_layer base; flux_tensor *weight; flux_fn reduction; } flux__embeddingbag;
+/* weight: out x in; reduction: flux_mean, flux_sum or flux_max. */
+typedef struct flux__embeddingbag {
+    flux_layer base;
+    flux_tensor *weight;
+    flux_fn reduction;
+} flux__embeddingbag;
 
-/* Bags that start at these places in n numbers, as a matrix: a bag a column, short ones filled up with 0s that *real
-   tells from the others. NULL, with an error, for offsets that make no bags. */
-static flux_tensor *flux__bag_columns(const char *line, flux_tensor *data, flux_tensor *offsets, flux_tensor **real) {
+/* Cuts the vector `data` into bags that start at `offsets`: a matrix, longest bag x bags, with a
+   bag in each column. Shorter bags are padded with the first number of data; *real, bool of 1 x
+   longest x bags, is false there. NULL, with an error, if an offset is out of order. */
+static flux_tensor *flux__bag_columns(const char *line, flux_tensor *data, flux_tensor *offsets,
+                                      flux_tensor **real) {
     int64_t bags = offsets->dim[0], n = data->dim[0], longest = 0, size[2];
     flux_tensor *starts = flux_to_dtype(offsets, FLUX_I64), *index = NULL;
     const int64_t *at = starts ? (const int64_t *)flux_data(starts) : NULL;
     for (int64_t i = 0; at && i < bags; i++) {
         int64_t end = i + 1 < bags ? at[i + 1] : n;
         if (i == 0 && at[0] != 0)
-            return (flux_tensor *)flux__fail("%s: the first offset is %lld, not 0", line, (long long)at[0]);
+            return (flux_tensor *)flux__fail("%s: the first offset is %lld, not 0", line,
+                                             (long long)at[0]);
         if (end <= at[i])
-            return (flux_tensor *)flux__fail("%s: offset %lld is %lld, and %s %lld: each bag needs one index at least", line,
-                                             (long long)i, (long long)at[i], i + 1 < bags ? "the next one" : "there are",
-                                             (long long)end);
+            return (flux_tensor *)flux__fail(
+                "%s: offset %lld is %lld, and %s %lld: each bag needs one index at least", line,
+                (long long)i, (long long)at[i], i + 1 < bags ? "the next one" : "there are",
+                (long long)end);
         if (end - at[i] > longest) longest = end - at[i];
     }
     size[0] = longest, size[1] = bags;
-    int64_t *place = at && longest <= INT64_MAX / 16 / bags ? (int64_t *)flux__malloc((size_t)(longest * bags) * sizeof *place) : NULL;
+    int64_t *place = at && longest <= INT64_MAX / 16 / bags
+                         ? (int64_t *)flux__malloc((size_t)(longest * bags) * sizeof *place)
+                         : NULL;
     if (!place) return NULL;
     for (int64_t i = 0; i < longest * bags; i++) {
         int64_t bag = i / longest, first = at[bag], k = first + i % longest;
@@ -429,30 +457,49 @@ static flux_tensor *flux__bag_columns(const char *line, flux_tensor *data, flux_
     return *real ? flux_gather(data, 0, flux_max2(index, 0.0)) : NULL;
 }
 
+/* Reduces the embeddings of each bag to one column. x: integer indices, bag x batch, each column a
+   bag; or bool columns, in x bag x batch; or a tuple of a vector of indices and one of offsets at
+   which the bags start. Returns out x batch. */
 static flux_tensor *flux__embeddingbag_call(flux_layer *self, flux_tensor *x) {
     flux__embeddingbag *m = (flux__embeddingbag *)self;
-    flux_tensor *data = flux_nth(x, 0), *offsets = flux_count(x) > 1 ? flux_nth(x, 1) : NULL, *real = NULL, *y;
+    flux_tensor *data = flux_nth(x, 0), *offsets = flux_count(x) > 1 ? flux_nth(x, 1) : NULL,
+                *real = NULL, *y;
     flux__words line = flux__line_of(self);
     flux__text got = flux__describe(data);
     bool hot = data->dtype == FLUX_BOOL;
     if (flux_count(x) > 2)
-        return (flux_tensor *)flux__fail("%s takes bags, or indices and offsets, got %d inputs", line.s, flux_count(x));
+        return (flux_tensor *)flux__fail("%s takes bags, or indices and offsets, got %d inputs",
+                                         line.s, flux_count(x));
     if (flux__dtypes[data->dtype].real || data->ndim < (hot ? 2 : 1))
-        return (flux_tensor *)flux__fail("%s takes bags of integer indices or bool columns, got %s", line.s, got.s);
-    if (offsets && (data->ndim != 1 || offsets->ndim != 1 || hot || flux__dtypes[offsets->dtype].real || offsets->dtype == FLUX_BOOL || !flux__size(offsets))) {
+        return (flux_tensor *)flux__fail("%s takes bags of integer indices or bool columns, got %s",
+                                         line.s, got.s);
+    if (offsets &&
+        (data->ndim != 1 || offsets->ndim != 1 || hot || flux__dtypes[offsets->dtype].real ||
+         offsets->dtype == FLUX_BOOL || !flux__size(offsets))) {
         flux__text t = flux__describe(offsets);
-        return (flux_tensor *)flux__fail("%s takes a vector of indices and one of offsets, got %s and %s", line.s, got.s, t.s);
+        return (flux_tensor *)flux__fail(
+            "%s takes a vector of indices and one of offsets, got %s and %s", line.s, got.s, t.s);
     }
     if (hot && !flux__expect_dim(self, data, 0, m->weight->dim[1])) return NULL;
-    if (hot) y = flux__as_before(flux_matmul(m->weight, flux_to_dtype(flux__as_columns(data), (flux_dtype)m->weight->dtype)), data);
-    else if (!offsets || !(x = flux__bag_columns(line.s, data, offsets, &real))) y = offsets ? NULL : flux_gather(m->weight, 1, data);
+    if (hot)
+        y = flux__as_before(flux_matmul(m->weight, flux_to_dtype(flux__as_columns(data),
+                                                                 (flux_dtype)m->weight->dtype)),
+                            data);
+    else if (!offsets || !(x = flux__bag_columns(line.s, data, offsets, &real)))
+        y = offsets ? NULL : flux_gather(m->weight, 1, data);
     else y = flux_gather(m->weight, 1, x);
     if (!y || (offsets && !real)) return NULL;
     if (real) y = flux_where(real, y, m->reduction == flux_max ? -HUGE_VAL : 0.0);
     bool mean = m->reduction == flux_mean;
     flux_shape s = flux__dims(y);
-    flux_tensor *sum = m->reduction == flux_max ? flux_max(y, 1) : mean && !real ? flux_mean(y, 1) : !mean ? flux_sum(y, 1) : NULL;
-    if (mean && real) sum = flux__narrow(flux_div(flux_sum(flux__widened(y), 1), flux_sum(flux_to_dtype(real, FLUX_F32), 1)), y->dtype);
+    flux_tensor *sum = m->reduction == flux_max ? flux_max(y, 1)
+                       : mean && !real          ? flux_mean(y, 1)
+                       : !mean                  ? flux_sum(y, 1)
+                                                : NULL;
+    if (mean && real)
+        sum = flux__narrow(
+            flux_div(flux_sum(flux__widened(y), 1), flux_sum(flux_to_dtype(real, FLUX_F32), 1)),
+            y->dtype);
     for (int i = 1; i + 1 < s.ndim; i++) s.dim[i] = s.dim[i + 1];
     s.ndim--;
     return flux_reshape_to(sum, s);
@@ -462,11 +509,15 @@ static size_t flux__embeddingbag_text(flux_layer *self, char *out, size_t n) {
     const flux__embeddingbag *m = (const flux__embeddingbag *)self;
     flux__words l;
     l.s[0] = 0;
-    flux__say(&l, "EmbeddingBag(%lld => %lld%s)", (long long)m->weight->dim[1], (long long)m->weight->dim[0],
-              m->reduction == flux_sum ? ", sum" : m->reduction == flux_max ? ", max" : "");
+    flux__say(&l, "EmbeddingBag(%lld => %lld%s)", (long long)m->weight->dim[1],
+              (long long)m->weight->dim[0],
+              m->reduction == flux_sum   ? ", sum"
+              : m->reduction == flux_max ? ", max"
+                                         : "");
     return flux__line_out(&l, out, n);
 }
-FLUX_LAYER_TEXT(flux__embeddingbag, "EmbeddingBag", flux__embeddingbag_call, flux__embeddingbag_text, FLUX_PARAM(weight))
+FLUX_LAYER_TEXT(flux__embeddingbag, "EmbeddingBag", flux__embeddingbag_call,
+                flux__embeddingbag_text, FLUX_PARAM(weight))
 
 FLUX_DEF flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o) {
     flux__embeddingbag m;
@@ -475,10 +526,13 @@ FLUX_DEF flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o) {
     m.reduction = o.reduction ? o.reduction : flux_mean;
     if (!flux__check_sizes("embeddingbag", 2, size)) return NULL;
     if (m.reduction != flux_mean && m.reduction != flux_sum && m.reduction != flux_max)
-        return (flux_layer *)flux__fail("embeddingbag: .reduction must be flux_mean, flux_sum or flux_max");
+        return (flux_layer *)flux__fail(
+            "embeddingbag: .reduction must be flux_mean, flux_sum or flux_max");
     int h = flux__hide();
-    m.weight = flux__make_weight("embeddingbag", o.init ? o.init : flux_randn32, flux__shape(size, 2));
-    return (flux_layer *)flux__reveal_object(h, m.weight ? flux__layer_new(flux__embeddingbag_type(), &m) : NULL);
+    m.weight =
+        flux__make_weight("embeddingbag", o.init ? o.init : flux_randn32, flux__shape(size, 2));
+    return (flux_layer *)flux__reveal_object(
+        h, m.weight ? flux__layer_new(flux__embeddingbag_type(), &m) : NULL);
 }
 
 #endif /* FLUX__NN_LAYERS_H */

@@ -16,20 +16,20 @@
 #include "norms.h"
 
 /* ---------------------------------------------------------------------- nn/losses.h
-   Losses: a loss is a row, with its name, its formula, and over what the
-   formula has summed already. Defaults, checks, conversion of y, class weights,
-   integer labels and the aggregate stand in one function for all of them,
-   flux__loss.
+   Losses. A loss is a row of a table: its name, its formula, and whether the
+   formula gives a value for each element, for each class of a sample, or one
+   number. One function for all losses, flux__loss, does the rest: defaults,
+   checks, conversion of y, class weights, integer labels and the aggregate.
 
-   Invariant: formulas see p = yhat and y, both of yhat's dtype or, where that
-   is a half format, float32 up to the aggregate, and never give 0 * log(0), nor
-   NaN in the gradient for it. Rows stand in the order of FLUX__LOSSES, from
-   which the public functions are made. yhat and y have equal shapes, but for
+   Invariant: a formula gets p = yhat and y in yhat's dtype or, if that is a half
+   format, in float32, which lasts up to the aggregate. It takes 0 * log(0) as 0,
+   without NaN in the gradient. Rows stand in the order of FLUX__LOSSES, from
+   which the public functions are made. yhat and y have equal shapes, except for
    trailing dims of 1; a loss over classes also takes integer labels, of yhat's
-   shape without the class dim. A label that is no class is an error where
-   labels lie in host memory and gives NaN elsewhere: none goes by silently
-   where looking would mean waiting for a device. A mean with weights divides by
-   their sum. */
+   shape without the class dim. A label that is no class is an error if the
+   labels lie in host memory. Reading them from a device would mean waiting for
+   it, so there such a label makes the loss NaN and does not go unnoticed. A mean
+   with weights divides by the sum of the weights. */
 
 FLUX__COLD
 
@@ -42,10 +42,10 @@ typedef enum flux__loss_kind {
 typedef struct flux__loss_row {
     const char *name;
     flux_tensor *(*formula)(flux_tensor *p, flux_tensor *y, const flux_loss_opts *o);
-    flux__loss_kind kind;                 /* EACH_SAMPLE: to be summed over the class dimension */
+    flux__loss_kind kind;                 /* EACH_SAMPLE: flux__loss sums over the class dim */
 } flux__loss_row;
 
-/* y log(q), which is 0 where y is 0 and q is not positive. */
+/* y log(q), and 0 where y is 0 and q is 0 or less. */
 static flux_tensor *flux__ylog(flux_tensor *y, flux_tensor *q) {
     flux_tensor *nothing = flux_and(flux_eq(y, 0.0), flux_le(q, 0.0));
     return flux_mul(y, flux_log(flux_where(nothing, 1.0, q)));
@@ -78,7 +78,8 @@ static flux_tensor *flux__loss_huber_loss(flux_tensor *p, flux_tensor *y, const 
     return flux_where(flux_lt(e, o->delta), flux_mul(flux_square(e), 0.5), line);
 }
 
-/* A class that is masked out by a logit of -inf and has y = 0 costs nothing. */
+/* -y log(softmax(p)) along the class dim. A class that is masked out by a logit of -inf and has y =
+   0 adds 0 to the loss. */
 static flux_tensor *flux__loss_logitcrossentropy(flux_tensor *p, flux_tensor *y,
                                                  const flux_loss_opts *o) {
     flux_shape dims = flux__shape(NULL, 0);
@@ -151,7 +152,7 @@ static const flux__loss_row flux__losses[] = {
     { "siamese_contrastive_loss", flux__loss_siamese_contrastive_loss, FLUX__EACH_ELEMENT }
 };
 #define FLUX__LOSS_NUMBER(name) FLUX__LOSS_##name,
-enum { FLUX__LOSSES(FLUX__LOSS_NUMBER) FLUX__LOSS_COUNT };   /* the rows stand in this order */
+enum { FLUX__LOSSES(FLUX__LOSS_NUMBER) FLUX__LOSS_COUNT }; /* the rows stand in this order */
 
 static bool flux__check_loss_opts(const char *call, const flux_loss_opts *o, flux_dtype t) {
     const struct {
@@ -164,20 +165,23 @@ static bool flux__check_loss_opts(const char *call, const flux_loss_opts *o, flu
             flux__fail("%s: .%s is %g", call, all[i].name, all[i].value);
             return false;
         }
-    if (o->beta > 1) return FLUX__REFUSE("%s: .beta is %g, which is not within 0 to 1", call, (double)o->beta);
+    if (o->beta > 1)
+        return FLUX__REFUSE("%s: .beta is %g, which is not within 0 to 1", call, (double)o->beta);
     if ((unsigned)o->agg > FLUX_NONE) return FLUX__REFUSE("%s: .agg is %d", call, (int)o->agg);
     if (o->dim < 0 || o->dim >= FLUX_MAX_DIMS) return FLUX__REFUSE("%s: .dim is %d", call, o->dim);
     bool tiny = t != FLUX_F64 && o->epsilon > 0 && o->epsilon < 1.2e-38;
     return !tiny || FLUX__REFUSE("%s: .epsilon is %g, which is 0 in f32", call, (double)o->epsilon);
 }
 
-/* Trailing dimensions of 1 don't matter; a class dimension must be there. */
+/* Whether yhat and y have the same shape, except for trailing dims of 1, and yhat has the class dim
+   that the loss needs. */
 static bool flux__check_pair(const flux__loss_row *row, const flux_loss_opts *o) {
     const flux_tensor *p = o->yhat, *y = o->y;
     bool same = true;
     for (int i = 0; i < p->ndim || i < y->ndim; i++)
         same = same && flux_dim(p, i) == flux_dim(y, i);
-    bool classes = row->kind != FLUX__EACH_SAMPLE || o->dim < p->ndim || o->dim >= FLUX_MAX_DIMS || p->ndim == 0;
+    bool classes = row->kind != FLUX__EACH_SAMPLE || o->dim < p->ndim || o->dim >= FLUX_MAX_DIMS ||
+                   p->ndim == 0;
     if (same && classes) return true;
     flux__text a = flux__describe(p), b = flux__describe(y);
     if (!same)
@@ -186,14 +190,20 @@ static bool flux__check_pair(const flux__loss_row *row, const flux_loss_opts *o)
     return false;
 }
 
-static bool flux__is_integer(const flux_tensor *x) { return x->op != FLUX__TUPLE && !flux__dtypes[x->dtype].real && x->dtype != FLUX_BOOL; }
-
-/* Labels (or lengths: `what` they are called) that lie in host memory are looked at, so that a wrong one is named. */
-static bool flux__check_labels(const char *call, const char *what, flux_tensor *y, int64_t least, int64_t end, const int64_t *ignored) {
-    return y->device.backend != 0 || !y->buf || flux__labels_good(call, what, y, least, end, ignored);
+static bool flux__is_integer(const flux_tensor *x) {
+    return x->op != FLUX__TUPLE && !flux__dtypes[x->dtype].real && x->dtype != FLUX_BOOL;
 }
 
-/* Whether y is labels: integers of p's shape without the class dimension. */
+/* Checks labels (or lengths; `what` names them in the message) if their values lie in host memory:
+   an error names the first one outside least ... end - 1 that is not *ignored. Others pass unread.
+   */
+static bool flux__check_labels(const char *call, const char *what, flux_tensor *y, int64_t least,
+                               int64_t end, const int64_t *ignored) {
+    return y->device.backend != 0 || !y->buf ||
+           flux__labels_good(call, what, y, least, end, ignored);
+}
+
+/* Whether y is integer labels: of p's shape without dim `dim`, the class dimension. */
 static bool flux__are_labels(const flux_tensor *p, const flux_tensor *y, int dim) {
     if (!flux__is_integer(y) || dim < 0 || dim >= p->ndim || y->ndim >= p->ndim) return false;
     for (int i = 0; i + 1 < p->ndim; i++)
@@ -201,10 +211,14 @@ static bool flux__are_labels(const flux_tensor *p, const flux_tensor *y, int dim
     return true;
 }
 
-typedef struct flux__labels { flux_tensor *y, *wide, *keep; } flux__labels;   /* as p's columns; keep: those not ignored, or NULL */
+/* Labels beside p. y: the labels, of p's shape with 1 in the class dim; wide: bool of p's shape,
+   true at the class of the label (one-hot); keep: bool of y's shape, false for ignored labels, or
+   NULL. */
+typedef struct flux__labels { flux_tensor *y, *wide, *keep; } flux__labels;
 
-/* The labels as they stand over p, and whether each is one of the classes. */
-static bool flux__take_labels(const char *call, flux_tensor *p, const flux_loss_opts *o, bool ignore, flux__labels *l) {
+/* Checks the labels and records the three tensors; false on an error. */
+static bool flux__take_labels(const char *call, flux_tensor *p, const flux_loss_opts *o,
+                              bool ignore, flux__labels *l) {
     flux_shape s = flux__dims(p);
     int64_t classes = s.dim[o->dim], index = o->ignore_index;
     if (!flux__check_labels(call, "label", o->y, 0, classes, ignore ? &index : NULL)) return false;
@@ -216,13 +230,17 @@ static bool flux__take_labels(const char *call, flux_tensor *p, const flux_loss_
     return l->wide && (l->keep || !ignore);
 }
 
-/* A vector of a number a class, as it stands along p's class dimension. */
-static flux_tensor *flux__class_weights(const char *call, flux_tensor *p, const flux_loss_opts *o, flux_dtype t) {
+/* .weights, a vector of one number a class, reshaped to broadcast along p's class dim, in dtype t.
+   */
+static flux_tensor *flux__class_weights(const char *call, flux_tensor *p, const flux_loss_opts *o,
+                                        flux_dtype t) {
     flux_tensor *w = o->weights;
-    if (w->op == FLUX__TUPLE || w->ndim != 1 || o->dim >= p->ndim || w->dim[0] != p->dim[o->dim] || w->dtype == FLUX_BOOL) {
+    if (w->op == FLUX__TUPLE || w->ndim != 1 || o->dim >= p->ndim || w->dim[0] != p->dim[o->dim] ||
+        w->dtype == FLUX_BOOL) {
         flux__text have = flux__describe(w), of = flux__describe(p);
-        return (flux_tensor *)flux__fail("%s: .weights is a vector of one number a class; it is %s, yhat is %s", call,
-                                         w->op == FLUX__TUPLE ? "a tuple" : have.s, of.s);
+        return (flux_tensor *)flux__fail(
+            "%s: .weights is a vector of one number a class; it is %s, yhat is %s", call,
+            w->op == FLUX__TUPLE ? "a tuple" : have.s, of.s);
     }
     flux_shape s = flux__dims(p);
     for (int i = 0; i < s.ndim; i++)
@@ -230,30 +248,37 @@ static flux_tensor *flux__class_weights(const char *call, flux_tensor *p, const 
     return flux_reshape_to(flux_to_dtype(w, t), s);
 }
 
+/* The sum over one dim, which stays with size 1. */
 static flux_tensor *flux__sum_dim(flux_tensor *x, int dim) {
     flux_shape dims = flux__shape(NULL, 0);
     dims.dim[dims.ndim++] = dim;
     return x ? flux_sum_over(1, flux__over(x, &dims)) : NULL;
 }
 
-/* The loss by sample for labels: the formula with y = 1, where the label is. A label that is no class gives NaN: none goes
-   by silently where looking at them would mean to wait for a device. *total: what a mean divides by. */
-static flux_tensor *flux__label_loss(const flux__loss_row *row, flux_tensor *p, const flux_loss_opts *o, bool ignore, flux_tensor **total) {
+/* The loss of each sample for integer labels: the formula with y = 1, taken at the class of the
+   label. A label that is no class makes the sample's loss NaN, an ignored one makes it 0. *total:
+   what a mean divides by, the sum of weights or the number of labels kept, or NULL for the number
+   of samples. */
+static flux_tensor *flux__label_loss(const flux__loss_row *row, flux_tensor *p,
+                                     const flux_loss_opts *o, bool ignore, flux_tensor **total) {
     flux__labels l;
     flux_dtype t = (flux_dtype)p->dtype;
     if (!flux__take_labels(row->name, p, o, ignore, &l)) return NULL;
     flux_tensor *w = o->weights ? flux__class_weights(row->name, p, o, t) : NULL, *e;
     if (o->weights && !w) return NULL;
-    if (row->formula == flux__loss_logitcrossentropy) {   /* what is needed of the logarithms is one a sample */
+    if (row->formula == flux__loss_logitcrossentropy) { /* log(sum exp) - logit: one log a sample */
         flux_tensor *top, *less = flux__shifted(p, 1u << o->dim, &top);
-        e = less ? flux_sub(flux_log(flux__sum_dim(flux_exp(less), o->dim)), flux__sum_dim(flux_where(l.wide, less, 0.0), o->dim)) : NULL;
+        e = less ? flux_sub(flux_log(flux__sum_dim(flux_exp(less), o->dim)),
+                            flux__sum_dim(flux_where(l.wide, less, 0.0), o->dim))
+                 : NULL;
         if (w) e = flux_mul(e, flux__sum_dim(flux_where(l.wide, w, 0.0), o->dim));
     } else {
         e = row->formula(p, flux__move(flux_full_shape(flux__shape(NULL, 0), 1, t), p->device), o);
         if (w) e = flux_mul(e, w);
         e = flux__sum_dim(flux_where(l.wide, e, 0.0), o->dim);
     }
-    e = flux_where(flux_or(flux_lt(l.y, 0.0), flux_ge(l.y, (double)p->dim[o->dim])), (double)NAN, e);
+    e = flux_where(flux_or(flux_lt(l.y, 0.0), flux_ge(l.y, (double)p->dim[o->dim])), (double)NAN,
+                   e);
     if (l.keep) e = flux_where(l.keep, e, 0.0);
     if (w) w = flux__sum_dim(flux_where(l.wide, w, 0.0), o->dim);
     if (l.keep) w = w ? flux_where(l.keep, w, 0.0) : flux_to_dtype(l.keep, t);
@@ -261,6 +286,7 @@ static flux_tensor *flux__label_loss(const flux__loss_row *row, flux_tensor *p, 
     return e;
 }
 
+/* Any loss: fills in defaults, checks, converts, and applies the formula, weights and aggregate. */
 static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     flux_tensor *both[2] = { o.yhat, o.y };
     if (!o.yhat || !o.y) return (flux_tensor *)flux__null(row->name, o.yhat ? "y" : "yhat", NULL);
@@ -269,7 +295,8 @@ static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     flux_dtype t = flux__dtypes[o.yhat->dtype].real ? (flux_dtype)o.yhat->dtype : FLUX_F32;
     bool labels = row->kind == FLUX__EACH_SAMPLE && flux__are_labels(o.yhat, o.y, o.dim);
     o.ignore = flux__given_switch(o.ignore, o.marked);
-    bool ignore = o.ignore == FLUX_ON || (o.ignore == FLUX_DEFAULT && flux__is_given_int(o.ignore_index, o.marked));
+    bool ignore = o.ignore == FLUX_ON ||
+                  (o.ignore == FLUX_DEFAULT && flux__is_given_int(o.ignore_index, o.marked));
     o.ignore_index = flux__given_int(o.ignore_index, o.marked, 0);
     o.epsilon = flux__given(o.epsilon, o.marked, flux__dtypes[t].epsilon);
     o.delta = flux__given(o.delta, o.marked, 1);
@@ -277,19 +304,30 @@ static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     o.margin = flux__given(o.margin, o.marked, 1);
     o.smooth = flux__given(o.smooth, o.marked, 1);
     o.beta = flux__given(o.beta, o.marked, 0.7);
-    if ((!labels && !flux__check_pair(row, &o)) || !flux__check_loss_opts(row->name, &o, t)) return NULL;
-    if (ignore && !labels) return (flux_tensor *)flux__fail("%s: .ignore_index goes with integer labels, which y is not", row->name);
-    if (o.weights && row->kind != FLUX__EACH_SAMPLE) return (flux_tensor *)flux__fail("%s: .weights are of classes, which it has not", row->name);
+    if ((!labels && !flux__check_pair(row, &o)) || !flux__check_loss_opts(row->name, &o, t))
+        return NULL;
+    if (ignore && !labels)
+        return (flux_tensor *)flux__fail(
+            "%s: .ignore_index goes with integer labels, which y is not", row->name);
+    if (o.weights && row->kind != FLUX__EACH_SAMPLE)
+        return (flux_tensor *)flux__fail("%s: .weights are of classes, which it has not",
+                                         row->name);
     if (o.lengths) return (flux_tensor *)flux__fail("%s: .lengths are for ctc_loss", row->name);
     int h = flux__hide();
     flux_tensor *p = flux__widened(o.yhat);
-    flux_tensor *y = labels || !p ? NULL : flux_to_dtype(o.y, (flux_dtype)p->dtype), *total = NULL, *e;
-    if (o.weights && y) y = flux_mul(y, flux__class_weights(row->name, p, &o, (flux_dtype)p->dtype));
+    flux_tensor *y = labels || !p ? NULL : flux_to_dtype(o.y, (flux_dtype)p->dtype), *total = NULL,
+                *e;
+    if (o.weights && y)
+        y = flux_mul(y, flux__class_weights(row->name, p, &o, (flux_dtype)p->dtype));
     if (o.weights && y) total = (flux_sum)(y);
-    e = labels && p ? flux__label_loss(row, p, &o, ignore, &total) : p && y ? row->formula(p, y, &o) : NULL;
+    e = labels && p ? flux__label_loss(row, p, &o, ignore, &total)
+        : p && y    ? row->formula(p, y, &o)
+                    : NULL;
     if (e && !labels && row->kind == FLUX__EACH_SAMPLE && e->ndim > 0) e = flux__sum_dim(e, o.dim);
     if (e && row->kind != FLUX__ONE_NUMBER && o.agg != FLUX_NONE)
-        e = o.agg == FLUX_MEAN && total ? flux_div((flux_sum)(e), total) : o.agg == FLUX_SUM ? (flux_sum)(e) : (flux_mean)(e);
+        e = o.agg == FLUX_MEAN && total ? flux_div((flux_sum)(e), total)
+            : o.agg == FLUX_SUM         ? (flux_sum)(e)
+                                        : (flux_mean)(e);
     return flux__reveal(h, flux__narrow(e, (int)t));
 }
 
@@ -318,7 +356,8 @@ FLUX_DEF flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim
     int h = flux__hide();
     double share = alpha / (dim < 0 ? 2.0 : (double)(y->dim[dim] > 0 ? y->dim[dim] : 1));
     flux_tensor *x = flux__act_input("label_smoothing", y);
-    return flux__reveal(h, x ? flux__narrow(flux_add(flux_mul(x, 1 - alpha), share), y->dtype) : NULL);
+    return flux__reveal(h,
+                        x ? flux__narrow(flux_add(flux_mul(x, 1 - alpha), share), y->dtype) : NULL);
 }
 
 #endif /* FLUX__NN_LOSSES_H */

@@ -18,39 +18,42 @@
 #include "layers.h" /* flux__embedding_type, flux__embeddingbag_type */
 
 /* ---------------------------------------------------------------------- nn/model.h
-   A model as it is used: calling it (flux_call_layer), train and test mode,
-   freezing, names, values carried from turn to turn of a loop
-   (flux_carry_object), and dry runs, which find out shapes (flux_outputsize)
-   and what a summary shows.
+   Using a model: calling it (flux_call_layer), train and test mode, freezing,
+   names, values carried from one iteration of a loop to the next
+   (flux_carry_object), and dry runs, which find shapes (flux_outputsize) and the
+   rows of a summary.
 
-   Invariant: a layer is in train mode if it was set so, or else if gradients
-   are recorded and it was not put into test mode; flux_train and
-   flux_withgradient overrule test mode for as long as they last, without
-   touching the layers (flux__training). A call records nothing visible but its
-   result: temporaries are hidden. What is carried is computed and has no graph
-   behind it. A name is a part of a path, so it has no dot, is not all digits,
-   and a layer is renamed only to the same name. A dry run calls a copy in test
-   mode on a placeholder: it computes nothing and uses up no random number. */
+   Invariant: a layer is in train mode if it was set to it, or if gradients are
+   recorded and it was not set to test mode. flux_train and flux_withgradient
+   overrule test mode for as long as they run, without changing the layers
+   (flux__training). The only tensor that a call leaves in the caller's scope is
+   its result. A carried value is evaluated and has no graph behind it. A name is
+   a part of a path, so it has no dot and is not all digits, and a layer that has
+   a name cannot get another one. A dry run calls a copy in test mode on a
+   placeholder: it computes nothing and uses up no random numbers. */
 
 FLUX__LEAN
 
-/* A model in train mode for as long as a call lasts; its layers' modes are not touched. */
+/* Train mode of a model for as long as a call lasts; the layers' own modes are not changed.
+   `layers` has the layers that were in test mode on entry, with a reference to each; the value is
+   NULL for those that were set to test mode since, which train mode does not overrule. */
 typedef struct flux__training {
-    flux__pairs layers;                   /* those in test mode, held; the value is NULL for those put into it since */
-    struct flux__training *outer;
+    flux__pairs layers;
+    struct flux__training *outer;         /* of the call around this one */
 } flux__training;
 
 static void flux__train_leave(flux__training *here);
 
 FLUX__COLD
 
-/* ---------------- what is carried from turn to turn */
+/* ---------------- values carried from one iteration to the next */
 
-/* The same value, computed, in a tensor that nothing lies behind. */
+/* x's value, evaluated, in a tensor without operands, so that no graph is kept alive. */
 static flux_tensor *flux__settled(flux_tensor *x) {
     if (flux__is_number(x)) {
         if (x->nin == 0) return x;
-        flux_tensor *y = flux_full_shape(flux__dims(x), (FLUX__IS_VIEW(x) ? x->base : x)->arg.num, (flux_dtype)x->dtype);
+        flux_tensor *y = flux_full_shape(flux__dims(x), (FLUX__IS_VIEW(x) ? x->base : x)->arg.num,
+                                         (flux_dtype)x->dtype);
         if (y && !y->buf) y->device = x->device;
         return y;
     }
@@ -59,6 +62,7 @@ static flux_tensor *flux__settled(flux_tensor *x) {
     return x->nin == 0 && !(x->flags & FLUX__CONSUMED) ? x : flux__share(x);
 }
 
+/* The same for a tensor or a tuple. */
 static flux_tensor *flux__settled_all(flux_tensor *x) {
     flux_tensor *part[255];
     if (x->op != FLUX__TUPLE) return flux__settled(x);
@@ -77,7 +81,8 @@ FLUX_DEF void *flux_carry_object(const void *old, const void *value) {
     flux__head *was = (flux__head *)(intptr_t)old, *h = (flux__head *)(intptr_t)value;
     if (!h || FLUX__GONE("carry", h)) return flux__null("carry", "value", h);
     if (h->kind == FLUX__TENSOR) h = (flux__head *)flux__settled_all((flux_tensor *)h);
-    else if (h->kind == FLUX__LAYER) h = (flux__head *)flux__map_layer(flux__settled_leaf, NULL, (flux_layer *)h, true);
+    else if (h->kind == FLUX__LAYER)
+        h = (flux__head *)flux__map_layer(flux__settled_leaf, NULL, (flux_layer *)h, true);
     return h ? flux__succeed(was, h) : NULL;
 }
 
@@ -110,6 +115,7 @@ FLUX_DEF void flux_thaw(flux_layer *m) { flux__set_all("thaw", m, flux__set_thaw
 
 typedef struct flux__tested { flux__training *here; bool ok; } flux__tested;
 
+/* Walk callback of flux__train_enter: notes a layer that is in test mode. */
 static void flux__train_note(flux_layer *m, void *user) {
     flux__tested *w = (flux__tested *)user;
     bool fresh = false;
@@ -119,7 +125,8 @@ static void flux__train_note(flux_layer *m, void *user) {
     if (pair && fresh) pair->value = flux_retain(m);
 }
 
-/* False: an error, and there is nothing to leave. */
+/* Begins train mode for m; flux__train_leave must follow, unless this returns false, on an error.
+   */
 static bool flux__train_enter(flux__training *here, flux_layer *m) {
     flux__thread *t = flux__self();
     flux__tested w = { here, true };
@@ -138,6 +145,7 @@ static void flux__train_leave(flux__training *here) {
     flux__pairs_free(&here->layers);
 }
 
+/* Whether flux_train or flux_withgradient overrules the test mode of m. */
 static bool flux__train_overrules(const flux__training *now, const flux_layer *m) {
     while (now && !flux__pairs_get(&now->layers, m)) now = now->outer;
     return now != NULL;
@@ -150,7 +158,7 @@ FLUX_DEF bool flux_training(const flux_layer *m) {
     return t->nograd == 0 && (m->mode == FLUX_MODE_AUTO || flux__train_overrules(t->training, m));
 }
 
-/* A name is a part of a path, in place of an index. */
+/* Whether a string can be a layer's name: it stands in paths in place of an index. */
 static bool flux__check_name(const char *name) {
     size_t n = strlen(name), digits = strspn(name, "0123456789");
     bool good = n > 0 && n < 64 && digits < n && !strchr(name, '.');
@@ -180,10 +188,22 @@ FLUX_DEF flux_layer *flux_named(const char *name, flux_layer *m) {
 
 /* ---------------- calls */
 
-/* What flux_summary sees while a model is called: a row a layer, in the order of calls, down to those of one line. */
-typedef struct flux__watch_row { flux_layer *layer; int depth; char out[80]; int64_t products, bytes, numbers; bool frozen; } flux__watch_row;
-struct flux__watch { flux__watch_row *row; int n, room, depth, closed; };   /* closed: within a layer of one line */
+/* What flux_summary records while a model is called: a row for each layer in the order of calls. A
+   layer that prints as one line has a row, layers within it have none (closed: a call is within
+   such a layer). out: the shapes of the result; products: multiply-adds; bytes: of the result. */
+typedef struct flux__watch_row {
+    flux_layer *layer;
+    int depth;
+    char out[80];
+    int64_t products, bytes, numbers;
+    bool frozen;
+} flux__watch_row;
+struct flux__watch {
+    flux__watch_row *row;
+    int n, room, depth, closed;
+};
 
+/* Begins the row of a layer that is being called; its index, or -1 if it gets none. */
 static int flux__watch_start(flux__watch *w, flux_layer *m, int64_t products) {
     if (w->closed) return -1;
     flux__watch_row *row = (flux__watch_row *)flux__grow(w->row, &w->room, w->n + 1, sizeof *row);
@@ -199,11 +219,12 @@ static int flux__watch_start(flux__watch *w, flux_layer *m, int64_t products) {
 
 /* hook: flux__put_line, text/models.h */
 static void flux__put_line(flux__sink *s, flux_layer *m);
+/* Writes the layer whose call is in progress, for messages; false if no call is watched. */
 static bool flux__watched_layer(char *out, size_t n) {
     const flux__thread *t = flux__self();
     const flux__watch *w = t ? t->watch : NULL;
     int i = w ? w->n - 1 : -1;
-    while (i >= 0 && w->row[i].depth != w->depth - 1) i--;     /* those further down have ended */
+    while (i >= 0 && w->row[i].depth != w->depth - 1) i--; /* calls of deeper rows have ended */
     if (i < 0) return false;
     flux_layer *m = w->row[i].layer;
     flux__sink s = flux__sink_to(out, n);
@@ -214,6 +235,7 @@ static bool flux__watched_layer(char *out, size_t n) {
     return true;
 }
 
+/* Completes row i when its layer's call has returned y. */
 static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t products) {
     flux__watch_row *row = &w->row[i];
     size_t used = 0;
@@ -224,7 +246,9 @@ static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t produ
         flux_tensor *x = y->op == FLUX__TUPLE ? y->in[k] : y;
         flux_shape s = flux__dims(x);
         flux__text t = flux__shape_text(&s);
-        if (used < sizeof row->out) used += (size_t)snprintf(row->out + used, sizeof row->out - used, k ? ", %s" : "%s", t.s);
+        if (used < sizeof row->out)
+            used +=
+                (size_t)snprintf(row->out + used, sizeof row->out - used, k ? ", %s" : "%s", t.s);
         row->bytes += flux__size(x) * flux__dtypes[x->dtype].size;
     }
 }
@@ -262,8 +286,8 @@ static void flux__first_tensor(flux_tensor **slot, const char *path, bool traine
     if (!*first) *first = *slot;
 }
 
-/* What a model's first layer takes: indices if it is an Embedding, else what its
-   weights are made of. */
+/* An input of shape s for a dry run, on the model's device: int64 if the first layer is an
+   Embedding or EmbeddingBag, else of the dtype of the model's first tensor. */
 static flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
     flux_tensor *first = NULL;
     flux_layer *leaf = m, *below;
@@ -274,20 +298,23 @@ static flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
     flux_dtype t = indices ? FLUX_I64
                    : first ? (flux_dtype)first->dtype
                            : FLUX_F32;
-    /* FLUX_EAGER computes all the same, so on zeros. */
+    /* FLUX_EAGER evaluates each operation at once, so it needs values: zeros */
     flux_tensor *x = flux__eager() ? flux_full_shape(s, 0.0, t) : flux__placeholder(s, t);
     if (x && first && !x->buf) x->device = first->device;
     return x && first ? flux_to_tensor(first->device, x) : x;
 }
 
+/* The identity for maps: a clone of the layers that shares the tensors. */
 static flux_tensor *flux__keep_leaf(flux_tensor *x, const char *path, void *user) {
     (void)path, (void)user;
     return x;
 }
 
-/* Calls a copy with an input of this shape, so that modes and whatever a layer's call changes stay as they are; no random
-   number is used up and nothing computed. The caller has opened a scope for what is made. */
-static flux_tensor *flux__dry_run(const char *call, flux_layer *m, flux_shape in, flux__watch *watch) {
+/* Calls a copy of m with an input of this shape, so that modes and what a layer's call changes stay
+   as they are in m. It uses up no random numbers and evaluates nothing. The caller must have opened
+   a scope for the copy and the tensors. */
+static flux_tensor *flux__dry_run(const char *call, flux_layer *m, flux_shape in,
+                                  flux__watch *watch) {
     flux__thread *t = flux__self();
     if (!m || !t) return (flux_tensor *)flux__null(call, "model", m);
     uint64_t draws = t->draws;
@@ -295,7 +322,7 @@ static flux_tensor *flux__dry_run(const char *call, flux_layer *m, flux_shape in
     if (copy) flux_testmode(copy, true);
     const int b = flux__nograd_enter();
     flux_tensor *x = copy ? flux__sample(copy, in) : NULL;
-    flux__watch *around = t->watch;       /* a layer may ask within its call, while a summary watches */
+    flux__watch *around = t->watch;       /* a layer's call may itself make a dry run */
     t->watch = watch;
     flux_tensor *y = x ? flux_call_layer(copy, x) : NULL;
     t->watch = around;

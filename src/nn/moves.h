@@ -21,36 +21,39 @@
 /* ---------------------------------------------------------------------- nn/moves.h
    Moves between devices: gpu, cpu, cu, roc and to, for tensors and for
    everything that holds tensors, and device_of. One function, flux__travel,
-   decides what becomes of a tensor: float64 becomes float32 on its way to a
-   GPU, every other dtype stays, and what is there already is returned as it is.
-   Models, loaders and states only pass it on to their tensors, so that tied
-   ones stay tied and a gradient finds its way back. A loader moves its batches,
-   not its data.
+   moves a tensor: float64 becomes float32 on its way to a GPU, every other dtype
+   stays, and a tensor that is on the device already is returned as it is.
+   Models and states apply it to each of their tensors, so that tied tensors stay
+   tied, and the move of a tensor is an operation with a gradient. A loader moves
+   its batches, not its data.
 
    Invariant: a call that moves nothing returns the very object it was given.
-   flux_gpu demands no GPU: where there is none it says why, once, and does
-   nothing; flux_to names a device and fails if that cannot be used. Counts of
-   steps, which the host reads, stay where they are.
+   flux_gpu does not need a GPU: without one it logs the reason once and returns
+   its argument. flux_to names a device and fails if that cannot be used. Step
+   counts of an optimiser, which the host reads, stay where they are.
 
-   Rejected: moving in place, which would pull tensors from under the graphs
-   that use them. */
+   Rejected: moving in place, which would change tensors that recorded graphs
+   use. */
 
 FLUX__COLD
 
-typedef struct flux__trip {
-    flux_device to;
-    bool any;                             /* gpu, cu, roc: any device of that back end will do, but float64 will not */
-} flux__trip;
+/* The target of a move. any (gpu, cu, roc): a tensor on another device of the same back end stays
+   there, but float64 becomes float32 also there. */
+typedef struct flux__trip { flux_device to; bool any; } flux__trip;
 
+/* Whether a tensor on device `at` needs no move. */
 static bool flux__there(flux_device at, const flux__trip *trip) {
     return flux__same_device(at, trip->to) || (trip->any && at.backend == trip->to.backend);
 }
 
-/* Whether a tensor of this dtype, lying there, becomes float32: when it enters a GPU, or was meant to have done so. */
+/* Whether a tensor of this dtype on device `at` becomes float32: float64 does when it moves from
+   the CPU to a GPU and, under gpu, cu and roc, also if it is on a GPU already. */
 static bool flux__narrows(int dtype, flux_device at, const flux__trip *trip) {
-    return dtype == FLUX_F64 && trip->to.backend != FLUX__CPU_BACKEND && (trip->any || at.backend == FLUX__CPU_BACKEND);
+    return dtype == FLUX_F64 && trip->to.backend != FLUX__CPU_BACKEND &&
+           (trip->any || at.backend == FLUX__CPU_BACKEND);
 }
 
+/* Moves one tensor, which is no tuple; returns x itself if nothing changes. */
 static flux_tensor *flux__travel(flux_tensor *x, const flux__trip *trip) {
     bool narrows = flux__narrows(x->dtype, x->device, trip), there = flux__there(x->device, trip);
     if (there && !narrows) return x;
@@ -59,7 +62,7 @@ static flux_tensor *flux__travel(flux_tensor *x, const flux__trip *trip) {
     return flux__reveal(h, !y || there ? y : flux__move(y, trip->to));
 }
 
-/* A tuple moves as its tensors do; it stays the same object if all of them do. */
+/* Moves a tensor, or each tensor of a tuple. Returns x itself if none of them changes. */
 static flux_tensor *flux__travel_any(flux_tensor *x, const flux__trip *trip) {
     if (x->op != FLUX__TUPLE) return flux__travel(x, trip);
     int n = flux_count(x), h = flux__hide();
@@ -82,10 +85,11 @@ static flux_tensor *flux__travel_leaf(flux_tensor *x, const char *path, void *tr
     return flux__travel(x, (const flux__trip *)trip);
 }
 
-/* ---- where a call's argument is to go: true, or false when it stays as it is */
+/* ---- the target of each call; false: the argument stays where it is */
 
-/* Where flux_gpu moves to: the preferred GPU, else the first that works. Without one, says so; CPU as the preference is
-   obeyed in silence. */
+/* The target of flux_gpu: the preferred back end, else the first GPU back end that works. If none
+   works, logs why and returns false; if the preference is the CPU, that is the target, without a
+   log. */
 static bool flux__to_gpu(flux__trip *trip) {
     const char *want = flux__preference();
     int b = flux__choose(false, false), wanted = want ? flux__backend_number(want) : b;
@@ -96,16 +100,19 @@ static bool flux__to_gpu(flux__trip *trip) {
     if (b == FLUX__CPU_BACKEND) {
         char why[640];
         flux__why_none(why, sizeof why);
-        flux__note(FLUX_LOG_INFO, "gpu.none", true, "gpu: no GPU can be used, so everything stays where it is (%s)", why);
+        flux__note(FLUX_LOG_INFO, "gpu.none", true,
+                   "gpu: no GPU can be used, so everything stays where it is (%s)", why);
         return false;
     }
     if (wanted >= 0 && wanted != b)
-        flux__note(FLUX_LOG_WARN, "gpu.other", true, "gpu: the preferred back end %s can't be used (%s): moving to %s",
-                   flux__backends[wanted].name, flux__probe_of(wanted)->why, flux__backends[b].name);
+        flux__note(FLUX_LOG_WARN, "gpu.other", true,
+                   "gpu: the preferred back end %s can't be used (%s): moving to %s",
+                   flux__backends[wanted].name, flux__probe_of(wanted)->why,
+                   flux__backends[b].name);
     return true;
 }
 
-/* For flux_cu and flux_roc: that back end, else a warning. */
+/* The target of flux_cu and flux_roc: back end b; if it cannot be used, warns and returns false. */
 static bool flux__to_named(flux__trip *trip, int b, const char *call) {
     char id[24];
     trip->to.backend = b;
@@ -113,19 +120,22 @@ static bool flux__to_named(flux__trip *trip, int b, const char *call) {
     trip->any = true;
     if (flux__probe_of(b)->functional) return true;
     snprintf(id, sizeof id, "%s.none", call);
-    flux__note(FLUX_LOG_WARN, id, true, "%s: %s can't be used, so everything stays where it is (%s)", call, flux__backends[b].name,
-               flux__probe_of(b)->why);
+    flux__note(FLUX_LOG_WARN, id, true,
+               "%s: %s can't be used, so everything stays where it is (%s)", call,
+               flux__backends[b].name, flux__probe_of(b)->why);
     return false;
 }
 static bool flux__to_cu(flux__trip *trip) { return flux__to_named(trip, FLUX__CUDA_BACKEND, "cu"); }
-static bool flux__to_roc(flux__trip *trip) { return flux__to_named(trip, FLUX__AMDGPU_BACKEND, "roc"); }
+static bool flux__to_roc(flux__trip *trip) {
+    return flux__to_named(trip, FLUX__AMDGPU_BACKEND, "roc");
+}
 
 static bool flux__to_cpu(flux__trip *trip) {
     memset(trip, 0, sizeof *trip);
     return true;
 }
 
-/* For flux_to: any device that can be used. Anything else is an error. */
+/* The target of flux_to: device d; false, with an error, if it cannot be used. */
 static bool flux__to_device(flux__trip *trip, flux_device d) {
     trip->to = d;
     trip->any = false;
@@ -134,8 +144,11 @@ static bool flux__to_device(flux__trip *trip, flux_device d) {
     bool named = d.backend >= 0 && d.backend < FLUX__BACKENDS;
     if (!named) flux__fail("to: there is no device {%d, %d}", d.backend, d.id);
     else if (flux__probe_of(d.backend)->functional)
-        flux__fail("to: %s has no device %d: ids go from 0 to %d", flux__backends[d.backend].name, d.id, flux__probe_of(d.backend)->count - 1);
-    else flux__fail("to: %s can't be used: %s", flux__backends[d.backend].name, flux__probe_of(d.backend)->why);
+        flux__fail("to: %s has no device %d: ids go from 0 to %d", flux__backends[d.backend].name,
+                   d.id, flux__probe_of(d.backend)->count - 1);
+    else
+        flux__fail("to: %s can't be used: %s", flux__backends[d.backend].name,
+                   flux__probe_of(d.backend)->why);
     return false;
 }
 
@@ -146,23 +159,33 @@ static flux_layer *flux__travel_layer(flux_layer *m, const flux__trip *trip) {
     return flux__map_layer(flux__travel_leaf, &copy, m, true);
 }
 
-/* A loader moves its batches, not its data; when those come out right as they are, it stays as it is. */
+/* Moves a loader's batches, not its data, by a stage at its end. Returns the loader itself if its
+   batches are on the target already, in the dtypes that they would get there. */
 static flux_loader *flux__travel_loader(flux_loader *l, const flux__trip *trip) {
-    bool right = flux__there(flux__loader_device(l), trip), to_host = trip->to.backend == FLUX__CPU_BACKEND;
+    bool right = flux__there(flux__loader_device(l), trip),
+         to_host = trip->to.backend == FLUX__CPU_BACKEND;
     const flux__stage *last = l->stages ? &l->stage[l->stages - 1] : NULL;
-    if (last && last->kind == FLUX__STAGE_MOVE) right = right && (to_host || !last->keep_f64 || !trip->any);
+    if (last && last->kind == FLUX__STAGE_MOVE)
+        right = right && (to_host || !last->keep_f64 || !trip->any);
     for (int i = 0; !last && i < l->arrays; i++)
-        right = right && flux__there(l->array[i]->device, trip) && !flux__narrows(l->array[i]->dtype, l->array[i]->device, trip);
+        right = right && flux__there(l->array[i]->device, trip) &&
+                !flux__narrows(l->array[i]->dtype, l->array[i]->device, trip);
     return right ? l : flux__loader_on(l, trip->to, to_host);
 }
 
-typedef struct flux__state_trip { const flux__trip *trip; bool look, moves, failed; } flux__state_trip;   /* look: only ask what moves */
+/* look: move nothing, only find out whether something would move (moves). */
+typedef struct flux__state_trip {
+    const flux__trip *trip;
+    bool look, moves, failed;
+} flux__state_trip;
 
-static void flux__travel_slot(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+/* Moves the tensor in one slot of a state (flux__state_fields calls it). */
+static void flux__travel_slot(flux_tensor **slot, const char *path, bool trained,
+                              const flux_layer *owner, void *user) {
     flux__state_trip *t = (flux__state_trip *)user;
     flux_tensor *x = *slot;
     (void)path, (void)trained, (void)owner;
-    if (t->failed || !flux__dtypes[x->dtype].real) return;          /* counts of steps are read here, and stay */
+    if (t->failed || !flux__dtypes[x->dtype].real) return; /* int64 counts are read on the host */
     if (flux__there(x->device, t->trip) && !flux__narrows(x->dtype, x->device, t->trip)) return;
     t->moves = true;
     if (t->look) return;
@@ -171,6 +194,8 @@ static void flux__travel_slot(flux_tensor **slot, const char *path, bool trained
     else t->failed = true;
 }
 
+/* Moves a state: the first pass asks whether a tensor would move; if so, a copy's tensors are
+   moved. */
 static flux_state *flux__travel_state(flux_state *s, const flux__trip *trip) {
     flux__state_trip t = { trip, true, false, false };
     flux__state_fields(s, flux__travel_slot, &t);
@@ -180,9 +205,11 @@ static flux_state *flux__travel_state(flux_state *s, const flux__trip *trip) {
     flux_state *copy = flux__state_copy(s);
     t.look = false;
     if (copy) flux__state_fields(copy, flux__travel_slot, &t);
-    for (int i = 0; copy && i < copy->nleaves; i++) {               /* the dtype that its parameters will have there */
+    /* flux_update compares leaf.p's dtype with that of the parameter, which narrows when moved */
+    for (int i = 0; copy && i < copy->nleaves; i++) {
         flux_tensor *p = copy->leaf[i].p;
-        if (!t.failed && flux__narrows(p->dtype, p->device, trip)) flux_assign(&copy->leaf[i].p, flux_to_dtype(p, FLUX_F32));
+        if (!t.failed && flux__narrows(p->dtype, p->device, trip))
+            flux_assign(&copy->leaf[i].p, flux_to_dtype(p, FLUX_F32));
         t.failed = t.failed || !copy->leaf[i].p;
     }
     flux__nograd_leave(b);
@@ -212,13 +239,15 @@ FLUX__DEFINE_MOVES(flux_state, _state, _state, flux__travel_state)
 
 /* ---- where something is */
 
-typedef struct flux__whereabouts {              /* the first device met, and what was there */
+/* The device of several tensors: that of the first, whose path is kept for the message if another
+   tensor is elsewhere (mixed). */
+typedef struct flux__whereabouts {
     flux_device at;
     bool met, mixed;
     char path[160];
 } flux__whereabouts;
 
-/* Meets one more tensor; the first that is elsewhere is an error that names both. */
+/* Adds the device of one more tensor; the first one that differs is an error that names both. */
 static void flux__whereabouts_meet(flux__whereabouts *p, flux_device at, const char *path) {
     if (!p->met) {
         p->at = at;
@@ -226,13 +255,14 @@ static void flux__whereabouts_meet(flux__whereabouts *p, flux_device at, const c
         snprintf(p->path, sizeof p->path, "%s", path);
     } else if (!p->mixed && !flux__same_device(p->at, at)) {
         p->mixed = true;
-        flux__fail("device_of: on several devices: %s is on %s, %.150s on %s", p->path, flux_device_name(p->at), path, flux_device_name(at));
+        flux__fail("device_of: on several devices: %s is on %s, %.150s on %s", p->path,
+                   flux_device_name(p->at), path, flux_device_name(at));
     }
 }
 
 static flux_device flux__whereabouts_of(const flux__whereabouts *p) {
     flux_device none = { -1, 0 };
-    return p->mixed ? none : p->at;       /* the CPU, where there is no tensor at all */
+    return p->mixed ? none : p->at;       /* {0, 0}, the CPU, if there is no tensor */
 }
 
 static void flux__whereabouts_visit(flux_tensor *x, const char *path, bool trained, void *user) {
@@ -240,7 +270,8 @@ static void flux__whereabouts_visit(flux_tensor *x, const char *path, bool train
     flux__whereabouts_meet((flux__whereabouts *)user, x->device, path);
 }
 
-static void flux__whereabouts_number(flux__whereabouts *p, const flux_tensor *x, const char *what, int i) {
+static void flux__whereabouts_number(flux__whereabouts *p, const flux_tensor *x, const char *what,
+                                     int i) {
     char path[40];
     snprintf(path, sizeof path, "%s %d", what, i);
     flux__whereabouts_meet(p, x->device, path);
@@ -279,9 +310,11 @@ FLUX_DEF flux_device flux_device_of_loader(const flux_loader *l) {
     return flux__whereabouts_of(&p);
 }
 
-static void flux__whereabouts_slot(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+static void flux__whereabouts_slot(flux_tensor **slot, const char *path, bool trained,
+                                   const flux_layer *owner, void *user) {
     (void)trained, (void)owner;
-    if (flux__dtypes[(*slot)->dtype].real) flux__whereabouts_meet((flux__whereabouts *)user, (*slot)->device, path);
+    if (flux__dtypes[(*slot)->dtype].real)
+        flux__whereabouts_meet((flux__whereabouts *)user, (*slot)->device, path);
 }
 
 FLUX_DEF flux_device flux_device_of_state(const flux_state *s) {

@@ -23,22 +23,23 @@
 
 /* ---------------------------------------------------------------------- nn/norms.h
    Normalisation: LayerNorm, BatchNorm, InstanceNorm, GroupNorm, and WeightNorm
-   with its removal. The three in the middle are one layer: over which dims a
-   mean is taken makes the difference (all but the channels; one image; one
-   image's group of channels).
+   with its removal. BatchNorm, InstanceNorm and GroupNorm are one struct and
+   differ in the dims over which means are taken: all but the channels; the
+   spatial dims of one image; a group of channels of one image.
 
-   Invariant: means and variances are taken in float32, or float64, also of half
-   formats and integers, whose variance would overflow; parameters and
+   Invariant: means and variances are computed in float32, or float64, also for
+   half formats and integers, whose variance would overflow; parameters and
    statistics of these layers stay float32 in a model of half formats. A running
-   statistic is made of plain values, outside the gradient's graph, and is
-   computed with the next flux_update, or when it is looked at; one that nobody
-   looked at is computed before the next batch is added to it. Its variance is
-   as of a sample (divided by n - 1). WeightNorm holds v in the layer's own
-   place, and its call makes a clone of the layer with g v / |v| there; removal
-   folds each WeightNorm once, however often a model holds it. */
+   statistic is recorded without gradient. It is evaluated by the next
+   flux_update, or when it is read, or else before the next batch is added to
+   it. A running variance is that of a sample (divided by n - 1). WeightNorm
+   stores v in the weight field of its layer; its call makes a clone of the layer
+   with g v / |v| in that field. Removal does so once for each WeightNorm,
+   however often a model holds it. */
 
 FLUX__COLD
 
+/* Options of a reduction of x over `dims`. */
 static flux_reduce_opts flux__over(flux_tensor *x, const flux_shape *dims) {
     flux_reduce_opts o;
     int d[FLUX_MAX_DIMS] = { 0 };
@@ -50,8 +51,8 @@ static flux_reduce_opts flux__over(flux_tensor *x, const flux_shape *dims) {
     return o;
 }
 
-/* Half formats are normalised in float32, integers too: a variance of them would
-   overflow. */
+/* (x - mean) / sqrt(var + eps) over `dims`. Half formats and integers are normalised in float32, as
+   their variance would overflow. */
 FLUX_DEF flux_tensor *flux_normalise(flux_tensor *x, flux_shape dims, double eps) {
     if (!flux__check_operands("normalise", 1, &x)) return NULL;
     if (!(eps >= 0) || !flux__finite(eps))
@@ -94,7 +95,7 @@ static flux_tensor *flux__layernorm_call(flux_layer *self, flux_tensor *x) {
     }
     flux_tensor *y = in ? flux_normalise(in, dims, m->eps) : NULL;
     y = m->diag && y ? flux_call_layer(m->diag, y) : flux__activate(m->activation, y);
-    bool half = flux__is_half(x->dtype);  /* float32 is only for within */
+    bool half = flux__is_half(x->dtype);  /* the result returns to the half format of x */
     return half && y && own == FLUX_F32 ? flux_to_dtype(y, (flux_dtype)x->dtype) : y;
 }
 
@@ -111,6 +112,8 @@ static size_t flux__layernorm_text(flux_layer *self, char *out, size_t n) {
 FLUX_LAYER_TEXT(flux__layernorm, "LayerNorm", flux__layernorm_call, flux__layernorm_text,
                 FLUX_CHILD(diag))
 
+/* LayerNorm over the first dims, of sizes .size, with a Scale (diag) after it unless .affine is
+   off. */
 FLUX_DEF flux_layer *flux_layernorm_with(flux_layernorm_opts o) {
     flux__layernorm m;
     flux_scale_opts affine;
@@ -137,27 +140,26 @@ FLUX_DEF flux_layer *flux_layernorm_with(flux_layernorm_opts o) {
                                                      : NULL);
 }
 
-/* ---- BatchNorm, InstanceNorm, GroupNorm
-   Which dims a mean is taken over makes the difference: all but the channels; one image; one image's
-   group of channels. A running statistic is made of plain values, outside the gradient's graph, and
-   is computed with the next flux_update, or else when it is looked at. */
+/* ---- BatchNorm, InstanceNorm, GroupNorm: they differ in the dims over which means are taken */
 
 typedef struct flux__norm_layer {
     flux_layer base;
     flux_tensor *beta, *gamma, *mean, *var;
     flux_fn activation;
     double eps, momentum;
-    int64_t channels, groups;
-    bool track;
+    int64_t channels, groups;             /* groups: 0 for BatchNorm, channels for InstanceNorm */
+    bool track;                           /* keeps running statistics: mean and var, of channels */
 } flux__norm_layer;
 
-/* The statistics that a batch leaves behind: one number a channel, of the batch's own (averaged over
-   the samples where each has its own), var as of a sample (divided by n-1). */
+/* Records the running statistics after a batch: (1 - momentum) old + momentum new, where `new` has
+   one number a channel, averaged over the samples if each sample has its own. The variance is that
+   of a sample (divided by n - 1); n is how many numbers each mean and var is of. */
 static bool flux__norm_track(flux__norm_layer *m, flux_tensor *mean, flux_tensor *var, double n) {
     flux_tensor *now[2] = { mean, var }, *old[2] = { m->mean, m->var };
     double scale[2] = { m->momentum, m->momentum * n / (n - 1) };
     if (!flux__finished(flux__base(old[0])) || !flux__finished(flux__base(old[1])))
-        if (flux_eval_all(2, old) != 0) return false; /* or what nobody looks at would pile up */
+        if (flux_eval_all(2, old) != 0)
+            return false; /* else the graph would grow with each batch */
     const int b = flux__nograd_enter();
     for (int i = 0; i < 2; i++) {
         flux_tensor *v = now[i];
@@ -175,7 +177,8 @@ static bool flux__norm_track(flux__norm_layer *m, flux_tensor *mean, flux_tensor
     return true;
 }
 
-/* Mean and variance of the batch, and how many numbers each is of; NULL and 0 without it. */
+/* Records mean, variance and x - mean over `dims`; returns how many numbers each mean is of. If x
+   is NULL, the results are NULL and 0. */
 static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, flux_tensor **mean,
                                flux_tensor **var, flux_tensor **centred) {
     double n = 1;
@@ -196,6 +199,9 @@ static bool flux__norm_enough(flux_layer *self, const flux_tensor *x, double n) 
     return false;
 }
 
+/* Normalises x, spatial dims x channels x batch, with the statistics of the batch or, in test mode
+   if there are any, the running ones; then gamma, beta and the activation. For groups of several
+   channels the channel dim is split in two, channels of a group x groups. */
 static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
     flux__norm_layer *m = (flux__norm_layer *)self;
     bool batch = m->groups == 0, training = flux_training(self);
@@ -231,7 +237,7 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
             var = NULL;
         }
     }
-    if (var && y) {                       /* one factor a channel: fewer passes than one after the other */
+    if (var && y) { /* gamma / sqrt(var + eps), one number a channel, is one pass over y, not two */
         flux_tensor *scale = flux_rsqrt(flux_add(var, m->eps));
         y = flux_mul(y, gamma ? flux_mul(scale, gamma) : scale);
     } else if (gamma && y) y = flux_mul(y, gamma);
@@ -262,6 +268,7 @@ typedef flux__norm_layer flux__groupnorm_layer;
 FLUX_LAYER_TEXT(flux__groupnorm_layer, "GroupNorm", flux__norm_call, flux__norm_text,
                 FLUX__NORM_FIELDS)
 
+/* Makes any of the three layers; groups: 0 for BatchNorm, else the number of groups of channels. */
 static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type, flux_norm_opts *o,
                                   int64_t groups) {
     flux__norm_layer m;
@@ -275,7 +282,8 @@ static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type,
     bool affine = flux__given_switch(o->affine, o->marked) == FLUX_ON;
     if (!flux__check_sizes(call, 1, &m.channels) || !flux__check_activation(call, &m.activation))
         return NULL;
-    if (!(m.eps >= 0) || !flux__finite(m.eps)) return (flux_layer *)flux__fail("%s: .eps is %g", call, m.eps);
+    if (!(m.eps >= 0) || !flux__finite(m.eps))
+        return (flux_layer *)flux__fail("%s: .eps is %g", call, m.eps);
     if (!(m.momentum >= 0 && m.momentum <= 1))
         return (flux_layer *)flux__fail("%s: .momentum is %g", call, m.momentum);
     flux_shape s = flux__shape(&m.channels, 1);
@@ -321,12 +329,13 @@ FLUX_DEF flux_layer *flux_groupnorm_with(flux_groupnorm_opts g) {
 
 typedef struct flux__weightnorm_layer {
     flux_layer base;
-    flux_layer *layer;                    /* holds v in its weight's place */
+    flux_layer *layer;                    /* its field `which` holds v */
     flux_tensor *g;
     flux_shape dims;
-    const char *which;                    /* the field's name, which its type owns */
+    const char *which;                    /* the field's name; memory of the layer's type */
 } flux__weightnorm_layer;
 
+/* The tensor field of m called `which`, or NULL; *name is its name in the layer's type. */
 static flux_tensor **flux__tensor_named(flux_layer *m, const char *which, const char **name) {
     for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
         if (!flux__is_tensor_field(f) || strcmp(f->name, which) != 0) continue;
@@ -336,13 +345,14 @@ static flux_tensor **flux__tensor_named(flux_layer *m, const char *which, const 
     return NULL;
 }
 
+/* |v|, the norm over `dims`; the dtype's epsilon keeps it above 0. */
 static flux_tensor *flux__weight_length(flux_tensor *v, const flux_shape *dims) {
     double tiny = flux__dtypes[v->dtype].epsilon;
     flux_tensor *sum = flux_sum_over(dims->ndim, flux__over(flux_square(flux__widened(v)), dims));
     return sum ? flux_sqrt(flux_add(sum, tiny * tiny)) : NULL;
 }
 
-/* The layer with the product in v's place; the reference is the caller's. */
+/* A clone of m's layer with g v / |v| in place of v; the caller owns the reference. */
 static flux_layer *flux__weightnorm_fold(flux__weightnorm_layer *m) {
     flux_layer *y = flux__layer_clone(m->layer->type, m->layer);
     if (!y || !flux__copy_base(y, m->layer)) {
@@ -350,7 +360,8 @@ static flux_layer *flux__weightnorm_fold(flux__weightnorm_layer *m) {
         return NULL;
     }
     flux_tensor **slot = flux__tensor_named(y, m->which, NULL);
-    flux_tensor *w = flux_div(flux_mul(flux__widened(*slot), m->g), flux__weight_length(*slot, &m->dims));
+    flux_tensor *w =
+        flux_div(flux_mul(flux__widened(*slot), m->g), flux__weight_length(*slot, &m->dims));
     if (w) flux_assign(slot, flux__narrow(w, (*slot)->dtype));
     return y;
 }
@@ -376,6 +387,7 @@ static size_t flux__weightnorm_text(flux_layer *self, char *out, size_t n) {
 FLUX_LAYER_TEXT(flux__weightnorm_layer, "WeightNorm", flux__weightnorm_call, flux__weightnorm_text,
                 FLUX_CHILD(layer), FLUX_PARAM(g))
 
+/* Wraps a layer: g starts as |v|, so that the layer's output is what it was. */
 FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
     flux__weightnorm_layer m;
     memset(&m, 0, sizeof m);
@@ -408,15 +420,16 @@ FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
         h, m.g ? flux__layer_new(flux__weightnorm_layer_type(), &m) : NULL);
 }
 
-/* What a WeightNorm is folded into, whichever place holds it: `folds` has it from the first time
-   on, and with it a reference to the WeightNorm, so that its address stays its own. */
+/* The plain layer that replaces a WeightNorm, the same one wherever the model holds it. `folds`
+   maps the WeightNorm to it, and holds a reference to both, so that no other layer gets that
+   address. */
 static flux_layer *flux__unnormed(flux_layer *m, flux__pairs *folds) {
     bool fresh;
     flux__pair *known = flux__pairs_at(folds, m, &fresh);
     if (!known || !fresh) return known ? (flux_layer *)known->value : NULL;
     flux_retain(m);
     flux_layer *y = flux__weightnorm_fold((flux__weightnorm_layer *)m);
-    if (y && m->name && !y->name) {       /* the fold stands where it stood */
+    if (y && m->name && !y->name) {       /* the plain layer takes over the WeightNorm's name */
         y->name = m->name;
         m->name = NULL;
     }
@@ -424,7 +437,7 @@ static flux_layer *flux__unnormed(flux_layer *m, flux__pairs *folds) {
     return y;
 }
 
-/* Puts the folded layer into each place below m that holds a WeightNorm. */
+/* Replaces every WeightNorm at *place or below it by its plain layer. */
 static bool flux__unnorm(flux_layer **place, flux__pairs *folds, int depth) {
     flux_layer *m = *place;
     if (m->type == flux__weightnorm_layer_type()) {
@@ -452,7 +465,8 @@ FLUX_DEF flux_layer *flux_remove_weightnorms(flux_layer *m) {
     flux__pairs folds;
     memset(&folds, 0, sizeof folds);
     bool good = y && flux__unnorm(&y, &folds, 0);
-    for (size_t i = 0; i < folds.room; i++) flux_release(folds.at[i].key), flux_release(folds.at[i].value);
+    for (size_t i = 0; i < folds.room; i++)
+        flux_release(folds.at[i].key), flux_release(folds.at[i].value);
     flux__pairs_free(&folds);
     flux__nograd_leave(b);
     flux_layer *out = (flux_layer *)flux__reveal_object(h, good ? y : NULL);

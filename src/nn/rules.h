@@ -8,18 +8,20 @@
 #include "../graph/elementwise.h"
 
 /* ---------------------------------------------------------------------- nn/rules.h
-   Optimisers: a rule is a row of a table, with its hyper-parameters and their
-   defaults, the tensors it keeps for each parameter, and a function that turns
-   a gradient into what is to be subtracted, written with operations. The
-   definitions are those of Optimisers.jl. A chain is a flat list of rows
-   through which the gradient passes from left to right.
+   Optimisers. A rule is a row of a table: its hyper-parameters with their
+   defaults, the states (tensors) that it keeps for each parameter, and a step
+   function, which records operations that turn a gradient into the value to
+   subtract from the parameter. The definitions are those of Optimisers.jl. A
+   chain is a flat list of rules, and the gradient passes through them from left
+   to right.
 
-   Invariant: a step says its result as scale * d. Learning rates and bias
-   corrections are numbers known before anything is computed, so they cost no
-   pass over memory, and p - scale * d is one operation; powers of beta are
-   taken in double from the step's count, so that two steps differ only in
-   numbers and one plan serves all. States are float32, or float64 for float64
-   parameters: in float16 the square of a small gradient is 0.
+   Invariant: a step function gives its result as scale * d, a number times a
+   tensor. Learning rates and bias corrections are numbers that are known before
+   anything is computed, so they go into scale and cost no pass over memory, and
+   p - scale * d is one operation. Powers of beta are taken in double from the
+   step's count, so two steps differ only in their numbers and one plan serves
+   all. States are float32, or float64 for float64 parameters: in float16 the
+   square of a small gradient is 0.
 
    Rejected: a fused loop per rule (the schedule fuses), states kept in the
    layers (a rule is not the model's concern), an update per parameter (a small
@@ -29,15 +31,38 @@ FLUX__LEAN
 
 /* ---------------- hyper-parameters */
 
-enum { FLUX__NONE, FLUX__ETA, FLUX__BETA1, FLUX__BETA2, FLUX__RHO, FLUX__LAMBDA, FLUX__EPSILON, FLUX__DELTA,
-       FLUX__OMEGA, FLUX__NORM_P, FLUX__ELL1, FLUX__ELL2, FLUX__GAMMA1, FLUX__GAMMA2, FLUX__EVERY, FLUX__HYPERS };
+enum {
+    FLUX__NONE,
+    FLUX__ETA,
+    FLUX__BETA1,
+    FLUX__BETA2,
+    FLUX__RHO,
+    FLUX__LAMBDA,
+    FLUX__EPSILON,
+    FLUX__DELTA,
+    FLUX__OMEGA,
+    FLUX__NORM_P,
+    FLUX__ELL1,
+    FLUX__ELL2,
+    FLUX__GAMMA1,
+    FLUX__GAMMA2,
+    FLUX__EVERY,
+    FLUX__HYPERS
+};
 
-typedef struct flux__hyper_row { const char *name; size_t at; double least, most; const char *want; } flux__hyper_row;
+/* A hyper-parameter: its name, its offset in flux_rule_opts, its range, and the range in words. */
+typedef struct flux__hyper_row {
+    const char *name;
+    size_t at;
+    double least, most;
+    const char *want;
+} flux__hyper_row;
 static const flux__hyper_row flux__hypers[FLUX__HYPERS] = {
     { "", 0, 0, 0, "" },
     { "eta", offsetof(flux_rule_opts, eta), 0, DBL_MAX, "0 or more" },
     { "beta", offsetof(flux_rule_opts, beta), 0, 1 - DBL_EPSILON, "at least 0 and less than 1" },
-    { "beta", offsetof(flux_rule_opts, beta) + sizeof(double), 0, 1 - DBL_EPSILON, "at least 0 and less than 1" },
+    { "beta", offsetof(flux_rule_opts, beta) + sizeof(double), 0, 1 - DBL_EPSILON,
+      "at least 0 and less than 1" },
     { "rho", offsetof(flux_rule_opts, rho), 0, 1, "from 0 to 1" },
     { "lambda", offsetof(flux_rule_opts, lambda), 0, DBL_MAX, "0 or more" },
     { "epsilon", offsetof(flux_rule_opts, epsilon), 0, DBL_MAX, "0 or more" },
@@ -65,25 +90,29 @@ static void flux__hyper_set(flux_rule_opts *o, int h, double v) {
 
 /* ---------------- steps */
 
-typedef struct flux__constants {          /* the numbers of one update, as operands */
+/* The numbers that one update uses as operands, each as one scalar tensor. */
+typedef struct flux__constants {
     double v[24];
     flux_tensor *x[24];
     int n;
 } flux__constants;
 
-typedef struct flux__step {               /* of one rule for one parameter */
-    flux_rule_opts o;
+/* The step of one rule for one parameter. The gradient, as the rules so far have changed it, is
+   scale * d. If scale came from data (measured), it is always multiplied in, even where it is 1, so
+   that the graph has the same shape in every step. */
+typedef struct flux__step {
+    flux_rule_opts o;                     /* the rule's hyper-parameters for this parameter */
     flux__constants *shared;
     flux_tensor *p;                       /* the parameter, in the dtype of its states */
-    flux_tensor *d;                       /* the gradient so far is scale * d; NULL: there is nothing to apply yet */
+    flux_tensor *d;                       /* NULL: no step is made for this parameter */
     double scale;
-    bool measured;                        /* scale came from data: multiply always, so that the graph keeps its shape */
-    int64_t t;                            /* 1 in the first step; what the step leaves here is kept */
-    flux_tensor **s, **next;              /* the rule's states before and after (next NULL: unchanged) */
-    flux_tensor *norm;                    /* ClipNorm's question */
+    bool measured;
+    int64_t t;               /* the step's number, from 1; its value after the step is kept */
+    flux_tensor **s, **next; /* the rule's states before and after (next NULL: unchanged) */
+    flux_tensor *norm;                    /* set by ClipNorm: the norm of d, to be evaluated */
 } flux__step;
 
-/* v as an operand; parameters mostly ask for the same few. */
+/* v as a scalar operand. Most parameters need the same few numbers, so they share the tensors. */
 static flux_tensor *flux__constant(const flux__step *k, double v) {
     flux__constants *c = k->shared;
     for (int i = 0; i < c->n; i++)
@@ -93,15 +122,16 @@ static flux_tensor *flux__constant(const flux__step *k, double v) {
     return x;
 }
 
-/* The gradient as one tensor. */
+/* The gradient as one tensor: multiplies scale into d. */
 static flux_tensor *flux__gradient_now(flux__step *k) {
-    if (k->measured || k->scale != 1) k->d = flux__elementwise(FLUX__OP_MUL, k->d, flux__constant(k, k->scale), NULL);
+    if (k->measured || k->scale != 1)
+        k->d = flux__elementwise(FLUX__OP_MUL, k->d, flux__constant(k, k->scale), NULL);
     k->scale = 1;
     k->measured = false;
     return k->d;
 }
 
-/* keep old + (1 - keep) x, and a scale + b */
+/* flux__blend: keep * old + (1 - keep) * x. flux__scaled_sum: a * scale + b. */
 static flux_tensor *flux__blend(flux__step *k, flux_tensor *old, flux_tensor *x, double keep) {
     return flux__lerp(old, x, flux__constant(k, 1 - keep));
 }
@@ -133,8 +163,9 @@ static void flux__step_rmsprop(flux__step *k) {
 
 static void flux__step_rmsprop_centred(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k), *q = flux__blend(k, k->s[0], flux_square(g), k->o.rho);
-    flux_tensor *l = flux__blend(k, k->s[1], g, k->o.rho), *spread = flux_max2(flux_sub(q, flux_square(l)), 0.0);
-    k->next[0] = q;                       /* the spread of equal gradients rounds to less than 0: hence max2 */
+    flux_tensor *l = flux__blend(k, k->s[1], g, k->o.rho),
+                *spread = flux_max2(flux_sub(q, flux_square(l)), 0.0);
+    k->next[0] = q;                       /* max2: q - l^2 of equal gradients can round below 0 */
     k->next[1] = l;
     k->d = flux_div(g, flux_add(flux_sqrt(spread), flux__constant(k, k->o.epsilon)));
     k->scale = k->o.eta;
@@ -150,10 +181,12 @@ static void flux__step_rprop(flux__step *k) {
     k->d = flux_mul(k->next[1], flux_sign(k->next[0]));
 }
 
-/* 1 - beta^t for both betas: what the moments lack in their first steps. */
-static double flux__lack(const flux__step *k, int which) { return 1 - pow(k->o.beta[which], (double)k->t); }
+/* Adam's bias correction, 1 - beta[which]^t, by which a moment is divided. */
+static double flux__lack(const flux__step *k, int which) {
+    return 1 - pow(k->o.beta[which], (double)k->t);
+}
 
-/* Adam's two moments into next[0] and next[1]; the gradient. */
+/* Records Adam's first and second moment in next[0] and next[1]; returns the gradient. */
 static flux_tensor *flux__moments(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k);
     k->next[0] = flux__blend(k, k->s[0], g, k->o.beta[0]);
@@ -161,7 +194,8 @@ static flux_tensor *flux__moments(flux__step *k) {
     return g;
 }
 
-/* eta (m/c1) / (sqrt(v/c2) + epsilon), as eta sqrt(c2)/c1 times m / (sqrt(v) + epsilon sqrt(c2)). */
+/* Adam's step with moments m, v and bias corrections c1, c2: eta (m/c1) / (sqrt(v/c2) + epsilon),
+   written as scale = eta sqrt(c2)/c1 times d = m / (sqrt(v) + epsilon sqrt(c2)). */
 static void flux__adam_ratio(flux__step *k, flux_tensor *m, double c1, flux_tensor *v, double c2) {
     k->d = flux_div(m, flux_add(flux_sqrt(v), flux__constant(k, k->o.epsilon * sqrt(c2))));
     k->scale = k->o.eta * sqrt(c2) / c1;
@@ -183,7 +217,7 @@ static void flux__step_adamw(flux__step *k) {
 static void flux__step_lion(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k);
     double b1 = k->o.beta[0], b2 = k->o.beta[1];
-    k->next[0] = flux__blend(k, g, k->s[0], b2);                  /* beta2 weighs the gradient, as in Optimisers.jl */
+    k->next[0] = flux__blend(k, g, k->s[0], b2);          /* b2 weighs g, as in Optimisers.jl */
     k->d = flux_sign(flux__scaled_sum(k, g, b2 - b1, flux_mul(k->next[0], b1)));
     k->scale = k->o.eta;
 }
@@ -239,9 +273,10 @@ static void flux__step_amsgrad(flux__step *k) {
 static void flux__step_nadam(flux__step *k) {
     double b1 = k->o.beta[0], next = 1 - pow(b1, (double)k->t + 1);
     flux_tensor *g = flux__moments(k);
-    flux_tensor *m = flux__scaled_sum(k, k->next[0], b1 / next, flux_mul(g, (1 - b1) / flux__lack(k, 0)));
+    flux_tensor *m =
+        flux__scaled_sum(k, k->next[0], b1 / next, flux_mul(g, (1 - b1) / flux__lack(k, 0)));
     if (k->o.beta[1] > 0) flux__adam_ratio(k, m, 1, k->next[1], flux__lack(k, 1) / k->o.beta[1]);
-    else k->d = m, k->scale = k->o.eta / k->o.epsilon;       /* the second moment counts beta[1]: nothing */
+    else k->d = m, k->scale = k->o.eta / k->o.epsilon;    /* v is weighed by beta[1], which is 0 */
 }
 
 static void flux__step_adabelief(flux__step *k) {
@@ -264,7 +299,8 @@ static void flux__step_clipgrad(flux__step *k) {
     k->d = flux_clamp(flux__gradient_now(k), -k->o.delta, k->o.delta);
 }
 
-/* Only asks for the norm; flux__clip_norms answers, once all norms have been computed together. */
+/* Only records the norm of d. flux__clip_norms (nn/update.h) evaluates the norms of all parameters
+   together and changes k->scale. */
 static void flux__step_clipnorm(flux__step *k) {
     double p = k->o.p;
     flux_tensor *size = p == 2 ? k->d : flux_abs(k->d);
@@ -273,11 +309,15 @@ static void flux__step_clipnorm(flux__step *k) {
     else k->norm = flux_pow((flux_sum)(flux_pow(size, p)), 1 / p);
 }
 
+/* Adds up gradients; every n-th step passes on their mean, the others pass on nothing (d is NULL).
+   */
 static void flux__step_accumgrad(flux__step *k) {
-    flux_tensor *g = flux__gradient_now(k), *sum = k->t > 1 ? flux_add(k->s[0], g) : k->o.n > 1 ? flux_copy(g) : g;
+    flux_tensor *g = flux__gradient_now(k), *sum = k->t > 1     ? flux_add(k->s[0], g)
+                                                   : k->o.n > 1 ? flux_copy(g)
+                                                                : g;
     k->d = k->t >= k->o.n ? sum : NULL;
     k->scale = 1 / (double)k->t;
-    if (k->d) k->t = 0;                   /* the next one starts afresh, whatever the sum holds */
+    if (k->d) k->t = 0;                   /* the next step has number 1 and begins a new sum */
     else k->next[0] = sum;
 }
 
@@ -286,9 +326,11 @@ static void flux__step_accumgrad(flux__step *k) {
 typedef struct flux__rule_row {
     const char *name;
     void (*step)(flux__step *k);
-    bool counts;                          /* needs to know which step it is */
-    struct { const char *name; int start; } state[3];   /* kept per parameter; starts at that hyper-parameter, or 0 */
-    struct { int hyper; double value; } has[7];   /* defaults, in printed order; the first prints without its name */
+    bool counts;                          /* the step function needs the step's number, k->t */
+    /* states for each parameter; start: 0, or the hyper-parameter whose value they start with */
+    struct { const char *name; int start; } state[3];
+    /* hyper-parameters and defaults in printed order; the first is printed without its name */
+    struct { int hyper; double value; } has[7];
 } flux__rule_row;
 
 #define FLUX__M_V { { "m", 0 }, { "v", 0 }, { NULL, 0 } }
@@ -301,39 +343,104 @@ typedef struct flux__rule_row {
 static const flux__rule_row flux__rule_rows[] = {
     { "", NULL, false, FLUX__NO_STATE, { { 0, 0 } } },
     { "Descent", flux__step_descent, false, FLUX__NO_STATE, { { FLUX__ETA, 0.1 }, { 0, 0 } } },
-    { "Momentum", flux__step_momentum, false, { { "velocity", 0 } }, { { FLUX__ETA, 0.01 }, { FLUX__RHO, 0.9 }, { 0, 0 } } },
-    { "Nesterov", flux__step_nesterov, false, { { "velocity", 0 } }, { { FLUX__ETA, 1e-3 }, { FLUX__RHO, 0.9 }, { 0, 0 } } },
+    { "Momentum",
+      flux__step_momentum,
+      false,
+      { { "velocity", 0 } },
+      { { FLUX__ETA, 0.01 }, { FLUX__RHO, 0.9 }, { 0, 0 } } },
+    { "Nesterov",
+      flux__step_nesterov,
+      false,
+      { { "velocity", 0 } },
+      { { FLUX__ETA, 1e-3 }, { FLUX__RHO, 0.9 }, { 0, 0 } } },
     { "RMSProp", flux__step_rmsprop, false, { { "square", 0 } }, FLUX__RMS_HAS },
-    { "RMSProp", flux__step_rmsprop_centred, false, { { "square", 0 }, { "mean", 0 } }, FLUX__RMS_HAS },
-    { "Rprop", flux__step_rprop, false, { { "gradient", 0 }, { "step", FLUX__ETA } },
-      { { FLUX__ETA, 1e-3 }, { FLUX__ELL1, 0.5 }, { FLUX__ELL2, 1.2 }, { FLUX__GAMMA1, 1e-6 },
-        { FLUX__GAMMA2, 50 }, { 0, 0 } } },
+    { "RMSProp",
+      flux__step_rmsprop_centred,
+      false,
+      { { "square", 0 }, { "mean", 0 } },
+      FLUX__RMS_HAS },
+    { "Rprop",
+      flux__step_rprop,
+      false,
+      { { "gradient", 0 }, { "step", FLUX__ETA } },
+      { { FLUX__ETA, 1e-3 },
+        { FLUX__ELL1, 0.5 },
+        { FLUX__ELL2, 1.2 },
+        { FLUX__GAMMA1, 1e-6 },
+        { FLUX__GAMMA2, 50 },
+        { 0, 0 } } },
     { "Adam", flux__step_adam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "AdamW", flux__step_adamw, true, FLUX__M_V,
-      { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { FLUX__LAMBDA, 0 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } } },
-    { "Lion", flux__step_lion, false, { { "m", 0 } }, { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { 0, 0 } } },
+    { "AdamW",
+      flux__step_adamw,
+      true,
+      FLUX__M_V,
+      { { FLUX__ETA, 1e-3 },
+        FLUX__BETAS(0.9, 0.999),
+        { FLUX__LAMBDA, 0 },
+        { FLUX__EPSILON, 1e-8 },
+        { 0, 0 } } },
+    { "Lion",
+      flux__step_lion,
+      false,
+      { { "m", 0 } },
+      { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { 0, 0 } } },
     { "RAdam", flux__step_radam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "AdaMax", flux__step_adamax, true, { { "m", 0 }, { "u", 0 } }, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "OAdam", flux__step_oadam, true, { { "m", 0 }, { "v", 0 }, { "last", 0 } }, FLUX__ADAM_HAS(0.5, 0.9, 1e-8) },
-    { "AdaGrad", flux__step_adagrad, false, { { "square", FLUX__EPSILON } },
+    { "AdaMax",
+      flux__step_adamax,
+      true,
+      { { "m", 0 }, { "u", 0 } },
+      FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
+    { "OAdam",
+      flux__step_oadam,
+      true,
+      { { "m", 0 }, { "v", 0 }, { "last", 0 } },
+      FLUX__ADAM_HAS(0.5, 0.9, 1e-8) },
+    { "AdaGrad",
+      flux__step_adagrad,
+      false,
+      { { "square", FLUX__EPSILON } },
       { { FLUX__ETA, 0.1 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } } },
-    { "AdaDelta", flux__step_adadelta, false, { { "square", 0 }, { "delta", 0 } },
+    { "AdaDelta",
+      flux__step_adadelta,
+      false,
+      { { "square", 0 }, { "delta", 0 } },
       { { FLUX__RHO, 0.9 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } } },
-    { "AMSGrad", flux__step_amsgrad, false, { { "m", FLUX__EPSILON }, { "v", FLUX__EPSILON }, { "vmax", FLUX__EPSILON } },
+    { "AMSGrad",
+      flux__step_amsgrad,
+      false,
+      { { "m", FLUX__EPSILON }, { "v", FLUX__EPSILON }, { "vmax", FLUX__EPSILON } },
       FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
     { "NAdam", flux__step_nadam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "AdaBelief", flux__step_adabelief, true, { { "m", 0 }, { "s", 0 } }, FLUX__ADAM_HAS(0.9, 0.999, 1e-16) },
-    { "WeightDecay", flux__step_weightdecay, false, FLUX__NO_STATE, { { FLUX__LAMBDA, 5e-4 }, { 0, 0 } } },
-    { "SignDecay", flux__step_signdecay, false, FLUX__NO_STATE, { { FLUX__LAMBDA, 1e-3 }, { 0, 0 } } },
+    { "AdaBelief",
+      flux__step_adabelief,
+      true,
+      { { "m", 0 }, { "s", 0 } },
+      FLUX__ADAM_HAS(0.9, 0.999, 1e-16) },
+    { "WeightDecay",
+      flux__step_weightdecay,
+      false,
+      FLUX__NO_STATE,
+      { { FLUX__LAMBDA, 5e-4 }, { 0, 0 } } },
+    { "SignDecay",
+      flux__step_signdecay,
+      false,
+      FLUX__NO_STATE,
+      { { FLUX__LAMBDA, 1e-3 }, { 0, 0 } } },
     { "ClipGrad", flux__step_clipgrad, false, FLUX__NO_STATE, { { FLUX__DELTA, 10 }, { 0, 0 } } },
-    { "ClipNorm", flux__step_clipnorm, false, FLUX__NO_STATE, { { FLUX__OMEGA, 10 }, { FLUX__NORM_P, 2 }, { 0, 0 } } },
+    { "ClipNorm",
+      flux__step_clipnorm,
+      false,
+      FLUX__NO_STATE,
+      { { FLUX__OMEGA, 10 }, { FLUX__NORM_P, 2 }, { 0, 0 } } },
     { "AccumGrad", flux__step_accumgrad, true, { { "sum", 0 } }, { { FLUX__EVERY, 1 }, { 0, 0 } } }
 };
 
-enum { FLUX__RULE_ROWS = sizeof flux__rule_rows / sizeof flux__rule_rows[0] };    /* a part's kind is its row's number, not 0 */
+/* The kind of a flux_rule_part is the number of its row, 1 or more. */
+enum { FLUX__RULE_ROWS = sizeof flux__rule_rows / sizeof flux__rule_rows[0] };
 
 FLUX__COLD
 
+/* A rule that was not made: flux_setup and chains refuse it. */
 static flux_rule flux__bad_rule(void) {
     flux_rule r;
     memset((void *)&r, 0, sizeof r);
@@ -342,7 +449,8 @@ static flux_rule flux__bad_rule(void) {
 
 /* ---------------- making rules */
 
-static flux__text flux__call_name(const flux__rule_row *row) {      /* "Adam" is made by flux_adam */
+/* The name of the call that makes a rule, for messages: "adam" for the row "Adam". */
+static flux__text flux__call_name(const flux__rule_row *row) {
     flux__text t;
     int i = 0;
     for (; row->name[i] && i < 20; i++) t.s[i] = (char)tolower((unsigned char)row->name[i]);
@@ -364,31 +472,38 @@ static bool flux__check_hyper(const char *call, const flux_rule_opts *o, int h) 
     return false;
 }
 
+/* Checks couple (AdamW) and centred (RMSProp), and sets the default of couple. */
 static bool flux__resolve_switches(flux_rule_part *r, const char *call) {
     const flux__rule_row *row = &flux__rule_rows[r->kind];
     bool couples = row->step == flux__step_adamw, squares = row->step == flux__step_rmsprop;
-    if (r->o.couple != FLUX_DEFAULT && !couples) return FLUX__REFUSE("%s: %s has no couple", call, row->name);
+    if (r->o.couple != FLUX_DEFAULT && !couples)
+        return FLUX__REFUSE("%s: %s has no couple", call, row->name);
     if (r->o.centred != FLUX_DEFAULT && !squares && row->step != flux__step_rmsprop_centred)
         return FLUX__REFUSE("%s: %s has no centred", call, row->name);
     if (couples && r->o.couple == FLUX_DEFAULT) r->o.couple = FLUX_ON;
     return true;
 }
 
-static bool flux__has_hyper(const flux_rule_opts *o, int h) { return flux__is_given(flux__hyper(o, h), o->marked); }
+static bool flux__has_hyper(const flux_rule_opts *o, int h) {
+    return flux__is_given(flux__hyper(o, h), o->marked);
+}
 
-/* Fills in defaults, and 0 for what the rule does not have; false, with an error, for a value out of range or a field that the rule does not have. The first
-   number may come without its name, and then arrives as eta: flux_clipnorm(1). */
+/* Fills in the rule's defaults, and 0 for hyper-parameters that it does not have. False, with an
+   error, for a value out of range or a hyper-parameter that the rule does not have. The first
+   number may be given without its name, and then arrives as eta: flux_clipnorm(1). */
 static bool flux__resolve(flux_rule_part *r) {
     const flux__rule_row *row = &flux__rule_rows[r->kind];
     flux__text call = flux__call_name(row);
     int first = row->has[0].hyper;
-    if (!flux__row_has(row, FLUX__ETA) && flux__has_hyper(&r->o, FLUX__ETA) && !flux__has_hyper(&r->o, first)) {
+    if (!flux__row_has(row, FLUX__ETA) && flux__has_hyper(&r->o, FLUX__ETA) &&
+        !flux__has_hyper(&r->o, first)) {
         flux__hyper_set(&r->o, first, r->o.eta);
         r->o.eta = FLUX__NO_NUMBER;
     }
     for (int h = 1; h < FLUX__HYPERS; h++) {
         if (flux__row_has(row, h)) continue;
-        if (flux__has_hyper(&r->o, h)) return FLUX__REFUSE("%s: %s has no %s", call.s, row->name, flux__hypers[h].name);
+        if (flux__has_hyper(&r->o, h))
+            return FLUX__REFUSE("%s: %s has no %s", call.s, row->name, flux__hypers[h].name);
         flux__hyper_set(&r->o, h, 0);
     }
     for (int i = 0; i < 7 && row->has[i].hyper; i++) {
@@ -397,10 +512,12 @@ static bool flux__resolve(flux_rule_part *r) {
         else if (!flux__check_hyper(call.s, &r->o, h)) return false;
     }
     if (r->o.gamma[0] > r->o.gamma[1])
-        return FLUX__REFUSE("%s: gamma is (%g, %g), not in order", call.s, r->o.gamma[0], r->o.gamma[1]);
+        return FLUX__REFUSE("%s: gamma is (%g, %g), not in order", call.s, r->o.gamma[0],
+                            r->o.gamma[1]);
     return flux__resolve_switches(r, call.s);
 }
 
+/* A rule by its row's name. The row of centred RMSProp follows that of RMSProp and has its name. */
 FLUX_DEF flux_rule flux_rule_with(const char *name, flux_rule_opts o) {
     flux_rule r = flux__bad_rule();
     flux_rule_part *part = &r.part[0];
@@ -409,10 +526,13 @@ FLUX_DEF flux_rule flux_rule_with(const char *name, flux_rule_opts o) {
     o.centred = flux__given_switch(o.centred, o.marked);
     part->o = o;
     part->kind = 1;
-    while (name && part->kind < FLUX__RULE_ROWS && strcmp(flux__rule_rows[part->kind].name, name) != 0) part->kind++;
+    while (name && part->kind < FLUX__RULE_ROWS &&
+           strcmp(flux__rule_rows[part->kind].name, name) != 0)
+        part->kind++;
     if (part->kind == FLUX__RULE_ROWS) flux__fail("rule: there is no rule named \"%.60s\"", name);
     if (!name || part->kind == FLUX__RULE_ROWS) return flux__bad_rule();
-    if (o.centred == FLUX_ON && flux__rule_rows[part->kind].step == flux__step_rmsprop) part->kind++;
+    if (o.centred == FLUX_ON && flux__rule_rows[part->kind].step == flux__step_rmsprop)
+        part->kind++;
     if (!flux__resolve(part)) return flux__bad_rule();
     r.n = 1;
     r.made = true;
@@ -421,10 +541,12 @@ FLUX_DEF flux_rule flux_rule_with(const char *name, flux_rule_opts o) {
 
 static bool flux__is_rule(const char *call, const flux_rule *r) {
     if (r->made) return true;
-    if (!flux__null_explained()) flux__fail("%s: this is not a rule (rules are made by flux_adam() and the like)", call);
+    if (!flux__null_explained())
+        flux__fail("%s: this is not a rule (rules are made by flux_adam() and the like)", call);
     return false;
 }
 
+/* The parts of n rules, which may be chains themselves, one after the other. */
 static flux_rule flux__chain_rules(const char *call, int n, const flux_rule *rules) {
     flux_rule r = flux__bad_rule();
     for (int i = 0; i < n; i++) {
@@ -440,7 +562,9 @@ static flux_rule flux__chain_rules(const char *call, int n, const flux_rule *rul
     return r;
 }
 
-FLUX_DEF flux_rule flux_optimiser_chain_of(int n, const flux_rule *rules) { return flux__chain_rules("optimiser_chain", n, rules); }
+FLUX_DEF flux_rule flux_optimiser_chain_of(int n, const flux_rule *rules) {
+    return flux__chain_rules("optimiser_chain", n, rules);
+}
 
 FLUX_DEF flux_rule flux_accumgrad(int n, flux_rule rule) {
     flux_rule two[2];

@@ -14,61 +14,66 @@
 #include "rules.h"
 
 /* ---------------------------------------------------------------------- nn/state.h
-   The state of an optimiser for one model: flux_setup walks the model, gives
-   each distinct trained tensor an entry (flux__trainee, called leaf) and each
-   place that holds one a path (flux__spot), and makes the rules' tensors for
-   each.
+   The state of an optimiser for one model. flux_setup walks the model. Each
+   distinct trained tensor gets an entry (flux__trainee, called a leaf), with the
+   tensors that the rules keep for it; each field that holds a trained tensor is
+   a place (flux__spot) and is known by its path.
 
-   Invariant: a tied tensor has one entry and one state, whether it is held by
-   several places or as a view of another field's tensor. Entries and places
-   stand in the order of the walk, and arrays by entry x rule and entry x state
-   are flat. All states have memory and values from the start, so that the
-   second step finds the same graph as the first, and updates go on using that
-   memory. With mixed precision, parameters of 16 bits have a float32 master
-   copy, and float16 a scale of the loss. In float16 without a master, an
-   epsilon below 1e-7 is raised to that, as it would be 0. */
+   Invariant: a tied tensor has one leaf and one set of states, whether several
+   fields hold it or one field holds a view of another field's tensor. Leaves and
+   places stand in the order of the walk. Arrays indexed by leaf and rule, or by
+   leaf and state, are flat, and the leaf is the slower index. All states have
+   memory and values from the start, so that the second step records the same
+   graph as the first, and updates can reuse that memory. With mixed precision,
+   parameters of 16 bits have a float32 master copy, and a model with float16
+   parameters has a loss scale. A float16 parameter without a master copy raises
+   an epsilon below 1e-7 to 1e-7, as a smaller one would be 0. */
 
 FLUX__COLD
 
-typedef struct flux__spot {               /* a place in the model that holds a trained tensor, in the order of the walk */
-    char *path;
-    flux_tensor **slot;                   /* as of the last walk */
-    int leaf;
-    bool view;                            /* holds a view of the leaf's tensor (a tied, transposed weight) */
-    flux_tensor *next;                    /* during an update: the view that takes its place */
+/* A place: a field of the model that holds a trained tensor. */
+typedef struct flux__spot {
+    char *path;                           /* "layers.0.weight"; owned by the state */
+    flux_tensor **slot;                   /* the field's address, as of the last walk */
+    int leaf;                             /* index of the tensor's leaf */
+    bool view;                            /* it holds a view of the leaf's tensor (a tied weight) */
+    flux_tensor *next;                    /* during an update: the view that replaces it */
 } flux__spot;
 
-typedef struct flux__trainee {            /* a distinct trained tensor; its states and counts lie in arrays of the state */
-    int spot;                             /* the first place that holds it, which names it */
-    flux_tensor *p;                       /* as it was set up, or last updated */
-    flux_tensor *master, *master_seen;    /* float32, of 16 bits; seen: as flux__state_fields last showed it */
-    flux_tensor *steps;                   /* the counts as flux__state_fields showed them; where set, it holds them */
-    flux_tensor *now, *next, *next_master;/* during an update: the parameter, and what takes its place */
-    int owners;                           /* how many places of the model hold it */
-    bool frozen;
+/* A leaf: a distinct trained tensor. Its states and step counts lie in arrays of flux_state. */
+typedef struct flux__trainee {
+    int spot;                             /* the first place that holds it, whose path names it */
+    flux_tensor *p;                       /* the parameter as of flux_setup or the last update */
+    /* master: its float32 copy if it has 16 bits and precision is mixed, else NULL;
+       master_seen: that copy as flux__state_fields last showed it */
+    flux_tensor *master, *master_seen;
+    flux_tensor *steps; /* step counts shown as a tensor; while set, it holds them */
+    flux_tensor *now, *next, *next_master; /* during an update: the parameter and its successors */
+    int owners;                           /* how many fields of the model hold it (not views) */
+    bool frozen;                          /* a layer that holds it is frozen */
 } flux__trainee;
 
 struct flux_state {
     flux__head head;
-    int nrules, nspots, nleaves, nstates; /* nstates: of each leaf, over all rules */
-    bool mixed, counts;
-    double scale;                         /* of the loss; 0: none */
-    int64_t good, skipped;                /* steps since the scale changed; and those not made */
-    flux_tensor *scaling;                 /* these three as flux__state_fields showed them; where set, it holds them */
-    flux_tensor *scaled;                  /* the loss whose gradients flux_update is to be given */
-    flux_rule_part *rule;                 /* nrules of them, as flux_setup was given them */
-    flux__spot *spot;
-    flux__trainee *leaf;
-    flux_rule_opts *o;                    /* leaf x rule: changed for a part of the model by flux_adjust_layer */
-    int64_t *t, *t_next;                  /* leaf x rule: steps made, and after this one */
-    flux_tensor **s, **next;              /* leaf x state, now and after the step */
-    flux__step *step;                     /* by leaf */
+    int nrules, nspots, nleaves, nstates; /* nstates: states of each leaf, over all rules */
+    bool mixed, counts;                   /* mixed precision; some rule needs the step's number */
+    double scale;                         /* the loss scale; 0: the loss is not scaled */
+    int64_t good, skipped; /* steps since the scale changed; steps that were skipped */
+    flux_tensor *scaling; /* these three shown as a tensor; while set, it holds them */
+    flux_tensor *scaled;  /* result of flux_scaled_loss, whose gradients must follow */
+    flux_rule_part *rule; /* [nrules], with the hyper-parameters of the whole model */
+    flux__spot *spot;                     /* [nspots] */
+    flux__trainee *leaf;                  /* [nleaves] */
+    flux_rule_opts *o;                    /* [leaf][rule]: hyper-parameters of each leaf */
+    int64_t *t, *t_next; /* [leaf][rule]: steps made, before and after this update */
+    flux_tensor **s, **next;              /* [leaf][state], before and after this update */
+    flux__step *step;                     /* [leaf] */
     flux__constants constants;
-    flux_tensor **olds, **news;           /* what flux__update_eval is given; room for all parameters and states */
-    int *owners;
-    flux_tensor **pending;                /* what layers have recorded for their own state: computed along with the step */
+    flux_tensor **olds, **news; /* lists for flux__update_eval: replaced and new tensors */
+    int *owners;                          /* beside olds: references that the commit releases */
+    flux_tensor **pending; /* unevaluated running statistics, computed with the step */
     int npending, pending_room;
-    char *path;                           /* room for the longest name of a state */
+    char *path;                           /* buffer for the path of any of the states */
     size_t path_room;
 };
 
@@ -91,17 +96,22 @@ static void flux__state_free(flux_state *s) {
     flux__bury(s);
 }
 
-static const char *flux__leaf_path(const flux_state *s, int leaf) { return s->spot[s->leaf[leaf].spot].path; }
+static const char *flux__leaf_path(const flux_state *s, int leaf) {
+    return s->spot[s->leaf[leaf].spot].path;
+}
 
 /* ---------------- setup */
 
 typedef struct flux__spotting { flux_state *s; int room; bool ok; } flux__spotting;
 
-static void flux__spot_add(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+/* Walk callback of flux_setup: adds a place for each trained tensor. */
+static void flux__spot_add(flux_tensor **slot, const char *path, bool trained,
+                           const flux_layer *owner, void *user) {
     flux__spotting *w = (flux__spotting *)user;
     (void)owner;
     if (!trained || !w->ok) return;
-    flux__spot *spot = (flux__spot *)flux__grow(w->s->spot, &w->room, w->s->nspots + 1, sizeof *spot);
+    flux__spot *spot =
+        (flux__spot *)flux__grow(w->s->spot, &w->room, w->s->nspots + 1, sizeof *spot);
     char *copy = spot ? (char *)flux__malloc(strlen(path) + 1) : NULL;
     if (spot) w->s->spot = spot;
     w->ok = copy != NULL;
@@ -116,22 +126,25 @@ static void flux__spot_add(flux_tensor **slot, const char *path, bool trained, c
     spot->leaf = -1;
 }
 
-/* The tensor that decides: what stands there, or the one that it is a view of and that stands elsewhere in the model. */
+/* The tensor that is trained at place i: the place's own tensor or, if that is a view of a tensor
+   that another place holds, the base of the view. `there` has the tensors of all places. */
 static flux_tensor *flux__spot_tensor(const flux_state *s, flux__pairs *there, int i) {
     flux_tensor *x = *s->spot[i].slot;
     bool tied = FLUX__IS_VIEW(x) && x->op != FLUX__DETACH && flux__pairs_find(there, x->base)->key;
     return tied ? x->base : x;
 }
 
-/* Gives each distinct tensor a leaf, in the order of the walk. */
+/* Gives each distinct tensor a leaf, in the order of the walk. The first pass takes the places that
+   hold a tensor itself, so that one of these names the leaf; the second adds the views. */
 static bool flux__find_leaves(flux_state *s) {
     flux__pairs there;
     bool fresh = false, ok = true;
     memset(&there, 0, sizeof there);
-    for (int i = 0; i < s->nspots && ok; i++) ok = flux__pairs_at(&there, *s->spot[i].slot, &fresh) != NULL;
+    for (int i = 0; i < s->nspots && ok; i++)
+        ok = flux__pairs_at(&there, *s->spot[i].slot, &fresh) != NULL;
     s->leaf = (flux__trainee *)flux__zalloc((size_t)(s->nspots + 1) * sizeof *s->leaf);
     ok = ok && s->leaf;
-    for (int i = 0; i < s->nspots && ok; i++) {          /* first those that hold the tensor itself: they name it */
+    for (int i = 0; i < s->nspots && ok; i++) {
         flux_tensor *x = *s->spot[i].slot;
         flux__pair *pair = flux__pairs_find(&there, x);
         if (flux__spot_tensor(s, &there, i) != x) continue;
@@ -145,40 +158,48 @@ static bool flux__find_leaves(flux_state *s) {
     for (int i = 0; i < s->nspots && ok; i++) {
         if (s->spot[i].leaf >= 0) continue;
         s->spot[i].view = true;
-        s->spot[i].leaf = (int)((flux__trainee *)flux__pairs_find(&there, (*s->spot[i].slot)->base)->value - s->leaf);
+        s->spot[i].leaf =
+            (int)((flux__trainee *)flux__pairs_find(&there, (*s->spot[i].slot)->base)->value -
+                  s->leaf);
     }
     flux__pairs_free(&there);
     return ok;
 }
 
-enum { FLUX__FIRST_SCALE = 1 << 15, FLUX__LAST_SCALE = 1 << 24, FLUX__SCALE_STEPS = 2000 };   /* 2^15: f16 holds it */
+/* The loss scale at first (2^15, which f16 can hold), at most, and how many steps double it. */
+enum { FLUX__FIRST_SCALE = 1 << 15, FLUX__LAST_SCALE = 1 << 24, FLUX__SCALE_STEPS = 2000 };
 
-static flux_dtype flux__state_dtype(const flux_tensor *p) { return p->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32; }
+static flux_dtype flux__state_dtype(const flux_tensor *p) {
+    return p->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32;
+}
 
-/* A tensor of p's shape and place with v in every element. */
+/* A tensor of p's shape, on p's device, in the dtype of p's states, with v in every element. */
 static flux_tensor *flux__full_like(flux_tensor *p, double v) {
     int h = flux__hide();
     flux_tensor *x = flux_full_shape(flux__dims(p), v, flux__state_dtype(p));
     x = x ? flux__move(x, p->device) : NULL;
-    return flux__reveal(h, x ? flux_copy(x) : NULL);     /* a copy has memory, which updates can go on using */
+    return flux__reveal(h, x ? flux_copy(x) : NULL); /* a copy has memory that updates can reuse */
 }
 
 FLUX__LEAN
 
-/* Rule r's hyper-parameters for a leaf. In float16 a smaller epsilon would be 0. */
+/* Rule r's hyper-parameters for a leaf. In float16 an epsilon below 1e-7 would be 0. */
 static flux_rule_opts flux__opts_of(const flux_state *s, int leaf, int r) {
     flux_rule_opts o = s->o[leaf * s->nrules + r];
-    if (s->leaf[leaf].p->dtype == FLUX_F16 && !s->mixed && o.epsilon > 0 && o.epsilon < 1e-7) o.epsilon = 1e-7;
+    if (s->leaf[leaf].p->dtype == FLUX_F16 && !s->mixed && o.epsilon > 0 && o.epsilon < 1e-7)
+        o.epsilon = 1e-7;
     return o;
 }
 
+/* How many tensors a rule keeps for each parameter. */
 static int flux__row_states(const flux__rule_row *row) {
     int n = 0;
     while (n < 3 && row->state[n].name) n++;
     return n;
 }
 
-/* Where each rule's states of a leaf start. */
+/* Makes a leaf's states with their start values, its copy of the hyper-parameters and, with mixed
+   precision, its master copy. */
 static bool flux__start_leaf(flux_state *s, int leaf) {
     flux__trainee *l = &s->leaf[leaf];
     flux_tensor **at = s->s + (size_t)leaf * (size_t)s->nstates;
@@ -200,8 +221,11 @@ static bool flux__start_leaf(flux_state *s, int leaf) {
 
 FLUX__COLD
 
+/* Allocates the arrays of a state whose leaves and rules are known. olds, news and owners have room
+   for a leaf's states, parameter and master. */
 static bool flux__state_arrays(flux_state *s) {
-    size_t leaves = (size_t)s->nleaves + 1, rules = (size_t)s->nrules + 1, states = (size_t)s->nstates + 1;
+    size_t leaves = (size_t)s->nleaves + 1, rules = (size_t)s->nrules + 1,
+           states = (size_t)s->nstates + 1;
     s->o = (flux_rule_opts *)flux__zalloc(leaves * rules * sizeof *s->o);
     s->t = (int64_t *)flux__zalloc(leaves * rules * sizeof *s->t);
     s->t_next = (int64_t *)flux__zalloc(leaves * rules * sizeof *s->t);
@@ -212,10 +236,12 @@ static bool flux__state_arrays(flux_state *s) {
     s->news = (flux_tensor **)flux__zalloc(leaves * (states + 2) * sizeof *s->news);
     s->owners = (int *)flux__zalloc(leaves * (states + 2) * sizeof *s->owners);
     s->path = (char *)flux__malloc(s->path_room + 1);
-    return s->o && s->t && s->t_next && s->s && s->next && s->step && s->olds && s->news && s->owners && s->path;
+    return s->o && s->t && s->t_next && s->s && s->next && s->step && s->olds && s->news &&
+           s->owners && s->path;
 }
 
-/* Parameters and states have their values from the start: the second step then finds what the first one found. */
+/* Makes the states of all leaves and evaluates them and the parameters, so that the second step
+   finds evaluated tensors just as the first one does. */
 static bool flux__start_values(flux_state *s) {
     int n = 0, h = flux__hide();
     bool ok = true;
@@ -230,6 +256,7 @@ static bool flux__start_values(flux_state *s) {
     return ok;
 }
 
+/* Copies the rules into the state and counts their states. */
 static bool flux__take_rules(flux_state *s, const flux_rule *rule) {
     if (!flux__is_rule("setup", rule)) return false;
     s->rule = (flux_rule_part *)flux__zalloc((size_t)(rule->n + 1) * sizeof *s->rule);
@@ -245,7 +272,8 @@ static bool flux__take_rules(flux_state *s, const flux_rule *rule) {
 }
 
 FLUX_DEF flux_state *flux_setup(flux_rule rule, flux_layer *model) {
-    if (!model || FLUX__GONE("setup", model)) return (flux_state *)flux__null("setup", "model", model);
+    if (!model || FLUX__GONE("setup", model))
+        return (flux_state *)flux__null("setup", "model", model);
     flux_state *s = (flux_state *)flux__zalloc(sizeof *s);
     if (!s) return NULL;
     s->head.kind = FLUX__STATE;
@@ -258,7 +286,8 @@ FLUX_DEF flux_state *flux_setup(flux_rule rule, flux_layer *model) {
         return NULL;
     }
     if (!s->nleaves)
-        flux__note(FLUX_LOG_WARN, "setup.empty", false, "setup: this %s has no trainable parameters", model->type->name);
+        flux__note(FLUX_LOG_WARN, "setup.empty", false,
+                   "setup: this %s has no trainable parameters", model->type->name);
     return (flux_state *)flux__own(s);
 }
 

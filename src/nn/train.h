@@ -21,16 +21,17 @@
    flux_early_stopping, flux_plateau), and flux_gradcheck, which compares
    gradients with finite differences.
 
-   Invariant: in flux_train the loss and all gradients are computed together and
-   the loss is looked at before the step is made, so a loss that is not finite
-   leaves the model as it was and is an error that names the batch. Each batch
-   is a turn, whose memory goes with it. Errors in a loss function end the loop.
-   flux_gradcheck changes one element at a time, spread evenly over x, and every
-   call draws the same random numbers. */
+   Invariant: flux_train evaluates the loss and all gradients together and checks
+   the loss before it makes the step. So a loss that is not finite leaves the
+   model as it was and is an error that names the batch. The tensors of a batch
+   are freed at the end of its iteration. An error in the loss function ends the
+   loop. flux_gradcheck changes one element at a time, at places spread evenly
+   over x, and every call of the function draws the same random numbers. */
 
 FLUX__COLD
 
-/* The loss and all gradients, computed together, so that the loss can be looked at before the step is made. */
+/* Evaluates the loss and all gradients together; returns the loss, which is checked before the
+   step. */
 static double flux__loss_now(flux_tensor *loss, const flux_grads *g) {
     flux_tensor **all = (flux_tensor **)flux__malloc((size_t)(g->n + 1) * sizeof *all);
     int n = 0;
@@ -43,6 +44,7 @@ static double flux__loss_now(flux_tensor *loss, const flux_grads *g) {
     return ok ? flux_item(loss) : (double)NAN;
 }
 
+/* One step: gradients of the loss and the update; -1, with an error, if the loss is not finite. */
 static int flux__train_batch(flux_tensor *loss, flux_layer *model, flux_state *s, int64_t index) {
     const void *what[1] = { model };
     flux_tensor *scaled = loss ? flux_scaled_loss(s, loss) : NULL;
@@ -55,10 +57,18 @@ static int flux__train_batch(flux_tensor *loss, flux_layer *model, flux_state *s
     return -1;
 }
 
+/* One epoch: for each batch of data the loss, its gradients and a step; 0, or -1 on an error. */
 FLUX_DEF int flux_train(flux_loss_fn loss, flux_layer *model, flux_loader *data, flux_state *s) {
     if (!loss || !model || !data || !s)
-        return flux__null("train", !loss ? "loss" : !model ? "model" : !data ? "data" : "state", NULL), -1;
-    if (FLUX__GONE("train", model) || FLUX__GONE("train", data) || FLUX__GONE("train", s)) return -1;
+        return flux__null("train",
+                          !loss    ? "loss"
+                          : !model ? "model"
+                          : !data  ? "data"
+                                   : "state",
+                          NULL),
+               -1;
+    if (FLUX__GONE("train", model) || FLUX__GONE("train", data) || FLUX__GONE("train", s))
+        return -1;
     flux__each_args a;
     memset((void *)&a, 0, sizeof a);
     a.loader = data;
@@ -69,9 +79,10 @@ FLUX_DEF int flux_train(flux_loss_fn loss, flux_layer *model, flux_loader *data,
     while (flux__each_next(&e, NULL, 0)) {
         flux_tensor *y = loss(model, e.batch.x, e.batch.y);
         if (!y && !flux__failed_since(failures))
-            flux__fail("train: the loss function gave NULL at batch %lld", (long long)e.batch.index);
+            flux__fail("train: the loss function gave NULL at batch %lld",
+                       (long long)e.batch.index);
         if (flux__train_batch(y, model, s, e.batch.index) != 0) break;
-        e.inner = 0;                      /* the body came to its end */
+        e.inner = 0;                      /* marks the iteration as complete for flux__each_next */
     }
     flux__each_leave(&e);
     flux__train_leave(&here);
@@ -84,7 +95,8 @@ FLUX_DEF bool flux_patience(flux_stopper *s, bool condition, int n) {
     return s->count >= n;
 }
 
-/* Flux's definition: `count` calls in a row have not brought the score min_dist below the best one. NaN is no better. */
+/* As in Flux: true once `delay` calls in a row have not brought the score min_dist or more below
+   the best one. A score of NaN counts as no improvement. */
 FLUX_DEF bool flux_early_stopping(flux_stopper *s, double score, int delay, double min_dist) {
     if (!s) return flux__null("early_stopping", "stopper", s), false;
     double better = s->started ? s->best - score : HUGE_VAL;
@@ -93,29 +105,32 @@ FLUX_DEF bool flux_early_stopping(flux_stopper *s, double score, int delay, doub
     return flux_patience(s, !(better >= min_dist), delay);
 }
 
+/* True once `width` calls in a row have moved the score by less than min_dist (default 1e-6). */
 FLUX_DEF bool flux_plateau(flux_stopper *s, double score, int width, double min_dist) {
     if (!s) return flux__null("plateau", "stopper", s), false;
     double moved = s->started ? fabs(s->best - score) : HUGE_VAL;
-    s->best = score;                      /* here: the last one */
+    s->best = score;                      /* flux_plateau keeps the last score here */
     s->started = true;
     return flux_patience(s, moved < (min_dist > 0 ? min_dist : 1e-6), width);
 }
 
 /* ---------------- gradients against finite differences */
 
+/* The function that flux_gradcheck calls, and its argument. */
 typedef struct flux__probe_fn {
     flux_tensor *(*fn)(flux_tensor *x, void *user);
     void *user;
     flux_tensor *x;
-    uint64_t draws;                       /* every call draws the same random numbers */
+    uint64_t draws;                       /* position of the random stream before each call */
 } flux__probe_fn;
 
-/* fn's value where element i of x (whose elements are `at`) is v instead. */
+/* fn's value at x with element i replaced by v; `at` has the elements of x. */
 static double flux__probe_at(const flux__probe_fn *p, double *at, int64_t i, double v) {
     double old = at[i];
     int h = flux__hide();
     at[i] = v;
-    flux_tensor *x = flux_to_dtype(flux_from_data(at, FLUX_F64, flux__dims(p->x)), (flux_dtype)p->x->dtype);
+    flux_tensor *x =
+        flux_to_dtype(flux_from_data(at, FLUX_F64, flux__dims(p->x)), (flux_dtype)p->x->dtype);
     at[i] = old;
     flux__self()->draws = p->draws;
     flux_tensor *y = x && (x = flux__move(x, p->x->device)) != NULL ? p->fn(x, p->user) : NULL;
@@ -124,7 +139,8 @@ static double flux__probe_at(const flux__probe_fn *p, double *at, int64_t i, dou
     return value;
 }
 
-/* The difference quotient by element i. */
+/* The central difference quotient with respect to element i; the step is the cube root of the
+   dtype's epsilon, times |x[i]| if that is above 1. */
 static double flux__quotient(const flux__probe_fn *p, double *at, int64_t i) {
     double step = cbrt(flux__dtypes[p->x->dtype].epsilon) * (fabs(at[i]) > 1 ? fabs(at[i]) : 1);
     double hi = at[i] + step, lo = at[i] - step;
@@ -133,7 +149,7 @@ static double flux__quotient(const flux__probe_fn *p, double *at, int64_t i) {
     return (up - down) / (hi - lo);
 }
 
-/* A copy of x's elements as double, to be freed. */
+/* A copy of x's elements as double, which the caller frees; NULL on an error. */
 static double *flux__doubles(flux_tensor *x) {
     size_t bytes = (size_t)flux__size(x) * sizeof(double);
     double *out = (double *)flux__malloc(bytes);
@@ -144,7 +160,10 @@ static double *flux__doubles(flux_tensor *x) {
     return ok ? out : NULL;
 }
 
-static double flux__compare_gradient(const flux__probe_fn *p, double *at, const double *want, int probes) {
+/* The largest error of the gradient `want` (NULL: zero) at `probes` elements (0: at all), divided
+   by the largest gradient; NaN if a difference quotient is NaN. */
+static double flux__compare_gradient(const flux__probe_fn *p, double *at, const double *want,
+                                     int probes) {
     int64_t n = flux__size(p->x);
     int64_t count = probes > 0 && probes < n ? probes : n;
     double worst = 0, largest = 0, place = 0;
@@ -156,17 +175,20 @@ static double flux__compare_gradient(const flux__probe_fn *p, double *at, const 
         if (error != error) return (double)NAN;
         if (error > worst) worst = error;
         if (fabs(is) > largest) largest = fabs(is);
-        place += 0.6180339887498949;      /* by the golden section: spread evenly, in step with no dimension */
+        place += 0.6180339887498949;      /* golden ratio: even spread, in phase with no dim */
         place -= floor(place);
     }
     return largest > 0 ? worst / largest : 0;
 }
 
-FLUX_DEF double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), void *user, flux_tensor *x, int probes) {
+/* The error of fn's gradient at x relative to finite differences: see flux__compare_gradient. */
+FLUX_DEF double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), void *user,
+                               flux_tensor *x, int probes) {
     if (!fn || !x) return flux__null("gradcheck", fn ? "x" : "fn", NULL), (double)NAN;
     const char *what_it_is = x->op == FLUX__TUPLE ? "a tuple" : flux__dtypes[x->dtype].name;
     if (x->op == FLUX__TUPLE || !flux__dtypes[x->dtype].real)
-        return flux__fail("gradcheck: x must be a tensor of floating numbers, not %s", what_it_is), (double)NAN;
+        return flux__fail("gradcheck: x must be a tensor of floating numbers, not %s", what_it_is),
+               (double)NAN;
     flux__thread *t = flux__self();
     const void *what[1] = { x };
     flux__probe_fn p = { fn, user, x, t ? t->draws : 0 };

@@ -18,37 +18,45 @@
 #include "state.h"
 
 /* ---------------------------------------------------------------------- nn/update.h
-   The optimiser's step, flux_update: it finds the model's parameters again,
-   builds the new parameters and states, has them computed, and puts them in
-   their places. Scaled losses for float16 are here as well.
+   The optimiser's step, flux_update: it walks the model to find the parameters,
+   records the new parameters and states, evaluates them, and stores them in the
+   model and the state. Scaled losses for float16 are here as well.
 
    Invariant: the new parameters and states of the whole model are one graph and
-   are computed together (schedule/update.h), in the old ones' memory where
-   nobody can tell; only then are they put in their places, by a commit that
-   cannot fail. Whatever fails before leaves model and state as they were. The
-   model must be that of flux_setup: the same paths, shapes and ties, on the
-   device of its state. Tied places get the new tensor, and views of it the same
-   view. Running statistics that layers have recorded are computed along. A step
-   whose scaled gradients are not finite is skipped, and halves the scale; 2000
-   good ones double it. */
+   are computed together (schedule/update.h), in the memory of the old ones where
+   no other reference can observe it. Only then does a commit, which cannot fail,
+   store them. Whatever fails before the commit leaves model and state as they
+   were. The model must be that of flux_setup: the same paths, shapes and ties,
+   on the device of its state. Tied fields get the one new tensor, and a field
+   that held a view of the old tensor gets the same view of the new one. Running
+   statistics that layers have recorded are computed in the same evaluation. A
+   step whose scaled gradients are not finite is skipped and halves the loss
+   scale; 2000 steps without one double it. */
 
 FLUX__LEAN
 
+/* The walk of flux_update over the model: `at` is the place expected next. */
 typedef struct flux__meeting { flux_state *s; int at; bool bad; } flux__meeting;
 
-static void flux__spot_meet(flux_tensor **slot, const char *path, bool trained, const flux_layer *owner, void *user) {
+/* Walk callback of flux_update. A trained tensor must stand at the path of the next place; its
+   field is noted there, and whether its layer is frozen. Any other tensor that is not evaluated yet
+   (a running statistic) goes into s->pending. */
+static void flux__spot_meet(flux_tensor **slot, const char *path, bool trained,
+                            const flux_layer *owner, void *user) {
     flux__meeting *w = (flux__meeting *)user;
     flux_state *s = w->s;
     int i = w->at;
     if (!trained && !flux__finished(flux__base(*slot))) {
-        flux_tensor **all = (flux_tensor **)flux__grow(s->pending, &s->pending_room, s->npending + 1, sizeof *all);
+        flux_tensor **all =
+            (flux_tensor **)flux__grow(s->pending, &s->pending_room, s->npending + 1, sizeof *all);
         if (all) s->pending = all, all[s->npending++] = *slot;
         else w->bad = true;
     }
     if (!trained || w->bad) return;
     if (i >= s->nspots || strcmp(s->spot[i].path, path) != 0) {
-        flux__fail("update: this model has the parameter %.100s where the one of flux_setup had %.100s", path,
-                   i < s->nspots ? s->spot[i].path : "no more");
+        flux__fail(
+            "update: this model has the parameter %.100s where the one of flux_setup had %.100s",
+            path, i < s->nspots ? s->spot[i].path : "no more");
         w->bad = true;
         return;
     }
@@ -57,22 +65,23 @@ static void flux__spot_meet(flux_tensor **slot, const char *path, bool trained, 
     w->at++;
 }
 
-/* Whether a layer that stands in the model twice has brought us to this very field before. */
+/* Whether an earlier place is this very field, because a shared layer stands in the model twice. */
 static bool flux__spot_again(const flux_state *s, int spot) {
     for (int i = s->leaf[s->spot[spot].leaf].spot; i < spot; i++)
         if (s->spot[i].slot == s->spot[spot].slot) return true;
     return false;
 }
 
-/* Each leaf's tensor, and whether tied places still hold one tensor. */
+/* Finds each leaf's present tensor and how many fields hold it, and checks that fields that were
+   tied at flux_setup still hold that tensor or a view of it. */
 static bool flux__check_ties(flux_state *s) {
     for (int i = 0; i < s->nleaves; i++) s->leaf[i].now = *s->spot[s->leaf[i].spot].slot;
     for (int i = 0; i < s->nspots; i++) {
         flux__trainee *l = &s->leaf[s->spot[i].leaf];
         flux_tensor *x = *s->spot[i].slot;
         if ((s->spot[i].view ? x->base : x) != l->now) {
-            flux__fail("update: %.100s was tied to %.100s at flux_setup and is not any more", s->spot[i].path,
-                       s->spot[l->spot].path);
+            flux__fail("update: %.100s was tied to %.100s at flux_setup and is not any more",
+                       s->spot[i].path, s->spot[l->spot].path);
             return false;
         }
         if (!s->spot[i].view && !flux__spot_again(s, i)) l->owners++;
@@ -80,9 +89,11 @@ static bool flux__check_ties(flux_state *s) {
     return true;
 }
 
-/* Some tensor of the leaf's state, or NULL: tells where the state is. */
+/* A tensor of the leaf's state, or NULL if it has none; its device is the state's. */
 static flux_tensor *flux__state_sample(const flux_state *s, int leaf) {
-    return s->leaf[leaf].master ? s->leaf[leaf].master : s->nstates ? s->s[leaf * s->nstates] : NULL;
+    return s->leaf[leaf].master ? s->leaf[leaf].master
+           : s->nstates         ? s->s[leaf * s->nstates]
+                                : NULL;
 }
 
 /* A parameter that somebody has replaced since the last update must still fit its state. */
@@ -90,7 +101,8 @@ static bool flux__check_replaced(const flux_state *s, int leaf) {
     const flux__trainee *l = &s->leaf[leaf];
     flux__text a = flux__describe(l->p), b = flux__describe(l->now);
     if (!flux__same_dims(l->p, l->now) || l->p->dtype != l->now->dtype)
-        return FLUX__REFUSE("update: %.100s is %s, but was %s at flux_setup", flux__leaf_path(s, leaf), b.s, a.s);
+        return FLUX__REFUSE("update: %.100s is %s, but was %s at flux_setup",
+                            flux__leaf_path(s, leaf), b.s, a.s);
     for (int i = 0; i < s->nleaves; i++)
         if (i != leaf && s->leaf[i].now == l->now)
             return FLUX__REFUSE("update: %.100s is tied to %.100s now, and was not at flux_setup",
@@ -103,28 +115,34 @@ static bool flux__check_device(const flux_state *s, int leaf) {
     char where[96];
     if (!held || flux__same_device(now->device, held->device)) return true;
     snprintf(where, sizeof where, "%s", flux_device_name(held->device));
-    flux__fail("update: %.100s is on %s, but its optimiser state on %s; move the state with flux_to", flux__leaf_path(s, leaf),
-               flux_device_name(now->device), where);
+    flux__fail(
+        "update: %.100s is on %s, but its optimiser state on %s; move the state with flux_to",
+        flux__leaf_path(s, leaf), flux_device_name(now->device), where);
     return false;
 }
 
-/* What the model holds, leaf by leaf, and that it is the model of flux_setup. */
+/* Walks the model: fills in each place's field and each leaf's present tensor, and checks that it
+   is the model of flux_setup. */
 static bool flux__meet_model(flux_state *s, flux_layer *model) {
     flux__meeting w = { s, 0, false };
     s->npending = 0;
     for (int i = 0; i < s->nleaves; i++) s->leaf[i].frozen = false, s->leaf[i].owners = 0;
     if (!flux__walk_all(model, flux__spot_meet, NULL, &w) || w.bad) return false;
     if (w.at < s->nspots) {
-        flux__fail("update: this model has no parameter %.100s, which the one of flux_setup had", s->spot[w.at].path);
+        flux__fail("update: this model has no parameter %.100s, which the one of flux_setup had",
+                   s->spot[w.at].path);
         return false;
     }
     if (!flux__check_ties(s)) return false;
     for (int i = 0; i < s->nleaves; i++)
-        if (!flux__check_device(s, i) || (s->leaf[i].now != s->leaf[i].p && !flux__check_replaced(s, i))) return false;
+        if (!flux__check_device(s, i) ||
+            (s->leaf[i].now != s->leaf[i].p && !flux__check_replaced(s, i)))
+            return false;
     return true;
 }
 
-/* Numbers that flux__state_fields has shown may have been loaded since: they are taken back. */
+/* Reads scale, good and skipped back from s->scaling: flux__state_fields has shown that tensor, and
+   a file may have been loaded into it since. Numbers out of range are clamped. */
 static bool flux__take_scale(flux_state *s) {
     int64_t v[3];
     if (!s->scaling) return true;
@@ -135,10 +153,12 @@ static bool flux__take_scale(flux_state *s) {
     const bool changed = s->scale != (double)v[0];
     s->scale = (double)v[0], s->good = v[1], s->skipped = v[2];
     if (s->scaled && changed)
-        return FLUX__REFUSE("update: another loss scale was loaded after flux_scaled_loss; record the loss again");
+        return FLUX__REFUSE(
+            "update: another loss scale was loaded after flux_scaled_loss; record the loss again");
     return true;
 }
 
+/* The same for the loss scale and the step counts of all leaves. */
 static bool flux__take_counts(flux_state *s) {
     if (!flux__take_scale(s)) return false;
     for (int i = 0; i < s->nleaves; i++) {
@@ -155,7 +175,7 @@ static bool flux__take_counts(flux_state *s) {
 
 /* ---------------- update: the step */
 
-/* The gradient by x, which likely stands at number `guess`. */
+/* The gradient with respect to x, or NULL; index `guess` is tried first. */
 static flux_tensor *flux__gradient_by(const flux_grads *g, const flux_tensor *x, int guess) {
     if (guess < g->n && g->of[guess] == x) return g->grad[guess];
     for (int i = 0; i < g->n; i++)
@@ -163,11 +183,14 @@ static flux_tensor *flux__gradient_by(const flux_grads *g, const flux_tensor *x,
     return NULL;
 }
 
-/* A parameter that was replaced by another (loaded, say) while its master was not: the master is out of date. */
+/* Whether the master copy is out of date: the parameter was replaced by another tensor (loaded,
+   say), and the master was not. */
 static bool flux__master_stale(const flux__trainee *l) {
     return l->now != l->p && (!l->master_seen || l->master_seen == l->master);
 }
 
+/* Sets up the leaf's flux__step with its gradient, unscaled through k->scale, and its parameter in
+   the dtype of the states. Without a gradient, or if frozen, k->d stays NULL: no step is made. */
 static bool flux__start_step(flux_state *s, int leaf, const flux_grads *g) {
     flux__trainee *l = &s->leaf[leaf];
     flux__step *k = &s->step[leaf];
@@ -185,7 +208,8 @@ static bool flux__start_step(flux_state *s, int leaf, const flux_grads *g) {
     return k->d && k->p;
 }
 
-/* The norms that ClipNorm asked for, computed together; each gradient longer than omega is scaled down to it. */
+/* Evaluates the norms that flux__step_clipnorm has recorded, all together, and scales each gradient
+   whose norm is above omega down to omega. */
 static bool flux__clip_norms(flux_state *s) {
     int n = 0;
     for (int i = 0; i < s->nleaves; i++)
@@ -196,7 +220,8 @@ static bool flux__clip_norms(flux_state *s) {
         if (!k->norm) continue;
         double norm = flux_item(k->norm) * fabs(k->scale);
         if (!(norm - norm == 0)) {
-            flux__fail("clipnorm: the gradient of %.100s has the %g-norm %g", flux__leaf_path(s, i), (double)k->o.p, norm);
+            flux__fail("clipnorm: the gradient of %.100s has the %g-norm %g", flux__leaf_path(s, i),
+                       (double)k->o.p, norm);
             return false;
         }
         if (norm > k->o.omega) k->scale *= k->o.omega / norm;
@@ -206,7 +231,8 @@ static bool flux__clip_norms(flux_state *s) {
     return true;
 }
 
-/* Passes all gradients through rule number r, whose states are from number `at` on. */
+/* Passes the gradients of all leaves through rule number r, whose first state has the index `at`
+   among a leaf's states. */
 static bool flux__apply_rule(flux_state *s, int r, int at) {
     const flux__rule_row *row = &flux__rule_rows[s->rule[r].kind];
     int64_t failures = flux__failures();
@@ -224,7 +250,8 @@ static bool flux__apply_rule(flux_state *s, int r, int at) {
     return row->step != flux__step_clipnorm || flux__clip_norms(s);
 }
 
-/* p - scale*d, in p's dtype. */
+/* Records the new parameter, p - scale * d in p's dtype, and the new master copy if there is one.
+   */
 static bool flux__finish_step(flux_state *s, int leaf) {
     flux__trainee *l = &s->leaf[leaf];
     flux__step *k = &s->step[leaf];
@@ -235,7 +262,7 @@ static bool flux__finish_step(flux_state *s, int leaf) {
     return l->next != NULL;
 }
 
-/* The same view of the leaf's new tensor, where a place of the model held one of the old. */
+/* For a place that holds a view of its leaf's tensor: records the same view of the new tensor. */
 static bool flux__finish_view(flux_state *s, flux__spot *spot) {
     flux__trainee *l = &s->leaf[spot->leaf];
     flux_tensor *x = *spot->slot;
@@ -246,6 +273,8 @@ static bool flux__finish_view(flux_state *s, flux__spot *spot) {
     return spot->next != NULL;
 }
 
+/* Records the graph of the whole update: every leaf through every rule, then parameters and views.
+   */
 static bool flux__build_update(flux_state *s, const flux_grads *g) {
     memcpy(s->t_next, s->t, (size_t)(s->nleaves * s->nrules) * sizeof *s->t);
     s->constants.n = 0;
@@ -262,6 +291,8 @@ static bool flux__build_update(flux_state *s, const flux_grads *g) {
     return true;
 }
 
+/* Adds a pair of tensors to olds and news, unless `fresh` is NULL; returns the new length. `owners`
+   is the number of references to `old` that the commit releases. */
 static int flux__list_new(flux_state *s, int n, flux_tensor *old, flux_tensor *fresh, int owners) {
     if (!fresh) return n;
     s->olds[n] = old;
@@ -270,7 +301,8 @@ static int flux__list_new(flux_state *s, int n, flux_tensor *old, flux_tensor *f
     return n + 1;
 }
 
-/* All that is to be computed, with who lets go of what it replaces. */
+/* Lists all new parameters, masters and states beside the tensors that they replace; returns how
+   many there are. A parameter is held by its fields and, if unchanged since, by leaf.p. */
 static int flux__list_news(flux_state *s) {
     int n = 0;
     for (int i = 0; i < s->nleaves; i++) {
@@ -283,7 +315,7 @@ static int flux__list_news(flux_state *s) {
     return n;
 }
 
-/* Puts everything in its place; nothing here can fail. */
+/* Stores the new tensors in the model's fields and in the state; nothing here can fail. */
 static void flux__commit(flux_state *s) {
     for (int i = 0; i < s->nspots; i++) {
         flux__spot *spot = &s->spot[i];
@@ -331,7 +363,8 @@ FLUX_DEF int64_t flux_skipped(flux_state *s) {
     return flux__take_scale(s) ? s->skipped : -1;
 }
 
-/* Whether all gradients are finite: they are computed for it, and one number is looked at. 0: yes, 1: no, -1: an error. */
+/* Whether a gradient is not finite: 1 if one is, 0 if all are finite, -1 on an error. The gradients
+   are evaluated together with one number, which is NaN if any of them has a NaN or infinity. */
 static int flux__overflown(flux_state *s, const flux_grads *g) {
     int n = 0, h = flux__hide();
     int64_t failures = flux__failures();
@@ -339,7 +372,8 @@ static int flux__overflown(flux_state *s, const flux_grads *g) {
     for (int i = 0; i < s->nleaves && !flux__failed_since(failures); i++) {
         flux_tensor *d = s->leaf[i].frozen ? NULL : flux__gradient_by(g, s->leaf[i].now, i);
         if (!d || !flux__size(d)) continue;
-        flux_tensor *most = flux_to_dtype((flux_max)(flux_abs(d)), FLUX_F32), *none = flux_sub(most, most);   /* 0, or NaN */
+        flux_tensor *most = flux_to_dtype((flux_max)(flux_abs(d)), FLUX_F32),
+                    *none = flux_sub(most, most);
         sum = sum ? flux_add(sum, none) : none;
         s->news[n++] = d;
     }
@@ -350,7 +384,8 @@ static int flux__overflown(flux_state *s, const flux_grads *g) {
     return !ok || flux__failed_since(failures) ? -1 : v != v;
 }
 
-/* After a look at the gradients: whether to make the step, with the scale that the next loss gets. */
+/* Counts a step that was made or skipped (overflown), and sets the scale of the next loss: half
+   after a skipped step, double after FLUX__SCALE_STEPS good ones. */
 static void flux__next_scale(flux_state *s, bool overflown) {
     if (overflown) s->skipped++, s->good = 0;
     else s->good++;
@@ -360,34 +395,47 @@ static void flux__next_scale(flux_state *s, bool overflown) {
     if (s->scale < (double)FLUX__LAST_SCALE) s->scale *= 2;
 }
 
-/* Sees to the scale of gradients g; true if flux_update is to go on. */
+/* For a scaled loss: checks that g are the gradients of that loss and that they are finite. True if
+   flux_update is to go on; if not, *rc is what it returns (0 for a skipped step, -1 on an error).
+   */
 static bool flux__check_scale(flux_state *s, const flux_grads *g, int *rc) {
     int bad = -1;
     if (s->scaled && g->loss != s->scaled)
-        flux__fail("update: these gradients are not of the loss that flux_scaled_loss gave: scale last, then take the gradient");
+        flux__fail("update: these gradients are not of the loss that flux_scaled_loss gave: scale "
+                   "last, then take the gradient");
     else bad = flux__overflown(s, g);
     *rc = bad < 0 ? -1 : 0;
-    if (bad > 0) flux__note(FLUX_LOG_DEBUG, "update.skipped", false, "update: a gradient is not finite at the loss scale %g: no step", s->scale);
+    if (bad > 0)
+        flux__note(FLUX_LOG_DEBUG, "update.skipped", false,
+                   "update: a gradient is not finite at the loss scale %g: no step", s->scale);
     if (bad > 0) flux__next_scale(s, true), flux_assign(&s->scaled, NULL);
     return bad == 0;
 }
 
+/* One step of the optimiser. The scope of temporaries is closed before the evaluation, so that
+   intermediate results have no handle and can be fused away. */
 FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
     int rc = 0;
-    if (!s || !model || !g) return flux__null("update", !s ? "state" : !model ? "model" : "gradients", NULL), -1;
-    if (FLUX__GONE("update", s) || FLUX__GONE("update", model) || FLUX__GONE("update", g)) return -1;
-    if (g->used) return flux__fail("update: these gradients were used up by an earlier flux_update; record the loss again"), -1;
+    if (!s || !model || !g)
+        return flux__null("update", !s ? "state" : !model ? "model" : "gradients", NULL), -1;
+    if (FLUX__GONE("update", s) || FLUX__GONE("update", model) || FLUX__GONE("update", g))
+        return -1;
+    if (g->used)
+        return flux__fail("update: these gradients were used up by an earlier flux_update; record "
+                          "the loss again"),
+               -1;
     if (!flux__take_counts(s) || !flux__meet_model(s, model)) return -1;
     if (s->scaled && !flux__check_scale(s, g, &rc)) return rc;
     int h = flux__hide();
     bool ok = flux__build_update(s, g);
     int n = ok ? flux__list_news(s) : 0;
     if (ok && !n && flux__any_awake(s))
-        flux__note(FLUX_LOG_WARN, "update.nothing", true, "update: the loss depends on no parameter of this %s",
-                   model->type->name);
+        flux__note(FLUX_LOG_WARN, "update.nothing", true,
+                   "update: the loss depends on no parameter of this %s", model->type->name);
     for (int i = 0; i < s->nspots && ok; i++) flux_retain(s->spot[i].next);
-    flux__reveal_object(h, NULL);         /* only now is what lies between hidden, and can be fused away */
-    if (ok && n) ok = flux__update_eval(g, n, s->olds, s->news, s->owners, s->npending, s->pending) == 0;
+    flux__reveal_object(h, NULL);
+    if (ok && n)
+        ok = flux__update_eval(g, n, s->olds, s->news, s->owners, s->npending, s->pending) == 0;
     if (ok) flux__commit(s);
     if (ok && s->scaled) flux__next_scale(s, false);
     flux_assign(&s->scaled, NULL);
