@@ -242,8 +242,8 @@ static size_t flux__mha_text(flux_layer *self, char *out, size_t n) {
 FLUX_LAYER_TEXT(flux__mha, "MultiHeadAttention", flux__mha_call, flux__mha_text, FLUX_CHILD(q_proj),
                 FLUX_CHILD(k_proj), FLUX_CHILD(v_proj), FLUX_CHILD(attn_drop), FLUX_CHILD(out_proj))
 
-/* size: features of the input q, of q and k, of v and of the output once projected, and of the
-   inputs k and v. */
+/* size[]: the features of the input q; of q and k once projected; of v once projected; of the
+   output; of the input k; of the input v. */
 FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o) {
     flux__mha m;
     flux_dense_opts d;

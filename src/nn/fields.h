@@ -11,18 +11,18 @@
 
 /* ---------------------------------------------------------------------- nn/fields.h
    Layers and their fields. A layer is a struct that starts with a flux_layer,
-   and a list that names its fields: parameters, state, children. Everything
-   that a model can do beyond being called is a walk over those fields
-   (nn/walk.h: visit, params, freeze, modes, save, count) or a map (nn/map.h),
-   which clones each layer and puts other tensors into the clone's fields (fmap,
-   gpu, f16, copy, restructure).
+   and a list that names its fields: parameters, state, children. Every operation
+   on a model other than its call is a walk over those fields (nn/walk.h: visit,
+   params, freeze, modes, save, count) or a map (nn/map.h), which clones each
+   layer and puts other tensors into the clone's fields (fmap, gpu, f16, copy,
+   restructure).
 
-   Invariant: a layer owns one reference to whatever its fields hold, and its
-   arrays of children and its name are its own memory. Walk and map go depth
-   first in the order of the fields, so a model's tensors have one order
-   everywhere. A map sees each tensor and each layer once, by identity: what was
-   shared stays shared. A view of another field's tensor, as W' of W, is tied to
-   it (flux__is_tie).
+   Invariant: a layer owns one reference to each object that its fields hold, and
+   it owns the memory of its arrays of children and of its name. Walk and map go
+   depth first in the order of the fields, so a model's tensors have one order
+   everywhere. A map handles each tensor and each layer once, by identity:
+   objects that were shared stay shared. A view of another field's tensor, such
+   as the transpose W' of W, is tied to it (flux__is_tie).
 
    Rejected: a virtual table of clone, walk and free functions for each layer
    (every user's layer would have to write them), and building a new model by
@@ -35,6 +35,7 @@ typedef void (*flux__field_fn)(flux_tensor **slot, const char *path, bool traine
 
 /* ---------------- one-line forms of layers */
 
+/* A line of text; flux__say appends to it and cuts off what is too long. */
 typedef struct flux__words { char s[400]; } flux__words;
 
 static void flux__say(flux__words *l, const char *format, ...) FLUX__PRINTF(2, 3);
@@ -74,7 +75,7 @@ static bool flux__is_tensor_field(const flux_field *f) {
     return f->kind == FLUX__PARAM_FIELD || f->kind == FLUX__STATE_FIELD;
 }
 
-/* The layers that a field holds, *n of them (0 for a field of a tensor). */
+/* The array of layers that a field holds, and their number *n (0 if the field holds a tensor). */
 static flux_layer **flux__kids(const flux_layer *m, const flux_field *f, int *n) {
     char *at = (char *)(intptr_t)m;
     *n = f->kind == FLUX__CHILD_FIELD      ? 1
@@ -86,12 +87,15 @@ static flux_layer **flux__kids(const flux_layer *m, const flux_field *f, int *n)
 
 FLUX__COLD
 
-/* A tensor that shows another's elements, as W' does W's: where both stand in a model, they
-   are tied. */
-static bool flux__is_tie(const flux_tensor *x) { return FLUX__IS_VIEW(x) && x->op != FLUX__DETACH && x->op != FLUX__CONV && x->op != FLUX__ATTENTION; }
+/* Whether x is a view of another tensor's elements, such as the transpose W' of W: if a model holds
+   both, they are tied. */
+static bool flux__is_tie(const flux_tensor *x) {
+    return FLUX__IS_VIEW(x) && x->op != FLUX__DETACH && x->op != FLUX__CONV &&
+           x->op != FLUX__ATTENTION;
+}
 
-/* x's view of its base, made of another tensor of the base's shape; NULL if that does not lie in
-   order. */
+/* The view of `base` that x is of its own base, for a tensor `base` of the same shape; NULL if it
+   is not of that shape or not contiguous. */
 static flux_tensor *flux__view_like(flux_tensor *x, flux_tensor *base) {
     int64_t offset, stride[FLUX_MAX_DIMS];
     flux_shape s = flux__dims(x), all = flux__dims(base);
@@ -112,13 +116,16 @@ static void flux__layer_free(flux_layer *m) {
     flux__bury(m);
 }
 
-/* A layer that holds this one has a level more. So deep may calls go that follow a model down, and no deeper. */
+/* Makes m's levels at least one more than those of its child; false, with an error, above
+   FLUX_MAX_LEVELS, which bounds the depth of every recursion over a model. */
 static bool flux__take_levels(flux_layer *m, const flux_layer *kid) {
     if (kid && kid->levels >= m->levels) m->levels = (short)(kid->levels + 1);
-    return m->levels <= FLUX_MAX_LEVELS || FLUX__REFUSE("%s: more than %d layers within layers", m->type->name, (int)FLUX_MAX_LEVELS);
+    return m->levels <= FLUX_MAX_LEVELS || FLUX__REFUSE("%s: more than %d layers within layers",
+                                                        m->type->name, (int)FLUX_MAX_LEVELS);
 }
 
-/* Takes over one field of the struct `from` into m, where it is still NULL. */
+/* Copies one field of the struct `from` into m, with a reference to each object and an array of
+   children of its own. The field of m must be NULL. */
 static bool flux__take_field(flux_layer *m, const void *from, const flux_field *f) {
     int n;
     flux_layer **kids = flux__kids((const flux_layer *)from, f, &n);
@@ -141,8 +148,7 @@ static bool flux__take_field(flux_layer *m, const void *from, const flux_field *
     return true;
 }
 
-/* A layer with the same fields as the struct `from`; its one reference is the
-   caller's. */
+/* A new layer with the fields of the struct `from`; the caller owns the one reference. */
 static flux_layer *flux__layer_clone(const flux_layer_type *type, const void *from) {
     static const flux_layer blank = { { FLUX__LAYER, 0, 1 }, NULL, FLUX_MODE_AUTO, false, 1, NULL };
     flux_layer *m = (flux_layer *)flux__malloc(type->size);
@@ -162,14 +168,14 @@ static flux_layer *flux__layer_clone(const flux_layer_type *type, const void *fr
     return m;
 }
 
-/* A new layer for the innermost scope, of fields that have been checked. */
+/* The same, owned by the innermost scope; the fields have been checked. */
 static flux_layer *flux__layer_new(const flux_layer_type *type, const void *fields) {
     flux_layer *m = flux__layer_clone(type, fields);
     return m ? (flux_layer *)flux__own(m) : NULL;
 }
 
-/* Whether a field of a struct handed to flux_new_layer can be taken over. One that is NULL was left out, or is what a call
-   that failed gave. */
+/* Checks one field of a struct that was given to flux_new_layer. A NULL field is good if the user
+   left it out, and bad if it is the result of a call that failed (flux__null_explained). */
 static bool flux__check_field(const flux_layer_type *type, const void *fields,
                               const flux_field *f) {
     int n;
@@ -209,9 +215,10 @@ FLUX_DEF flux_layer *flux_new_layer(const flux_layer_type *type, const void *fie
     return flux__layer_new(type, fields);
 }
 
+/* A child or a tensor of a layer; the other pointer is NULL. */
 typedef struct flux__item { flux_layer *layer; flux_tensor *tensor; bool trained; } flux__item;
 
-/* What stands as number `at` among a layer's children and tensors; false past the last. */
+/* The child or tensor number `at` of a layer, in the order of the fields; false after the last. */
 static bool flux__item_of(const flux_layer *m, int at, flux__item *item) {
     for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
         bool tensor = flux__is_tensor_field(f);
@@ -229,14 +236,15 @@ static bool flux__item_of(const flux_layer *m, int at, flux__item *item) {
     return false;
 }
 
-static bool flux__bare_function(const flux_layer *m) {    /* prints as a name: softmax, + */
+/* Whether a layer is a function that prints as a bare name: softmax, + */
+static bool flux__bare_function(const flux_layer *m) {
     char text[64];
     if (!m->type->text || m->type->fields->kind != FLUX__END) return false;
     size_t n = m->type->text((flux_layer *)(intptr_t)m, text, sizeof text);
     return n < sizeof text && !strchr(text, '(');
 }
 
-/* Whether it takes one line: it has a text, or no child but plain functions. */
+/* Whether a layer prints as one line: it has a text function, or all its children are functions. */
 static bool flux__one_line(const flux_layer *m) {
     flux__item item;
     for (int i = 0; !m->type->text && flux__item_of(m, i, &item); i++)

@@ -13,19 +13,20 @@
 #include "walk.h"
 
 /* ---------------------------------------------------------------------- nn/map.h
-   The map: flux__map_model makes a new model with a function's results in place
-   of the tensors. fmap, copies, conversion to another dtype, destructure (all
-   trained numbers as one vector) and restructure are maps; moves to a device
-   use it too (nn/moves.h).
+   The map: flux__map_model makes a new model whose tensors are the results of a
+   function of the old ones. fmap, copies, conversion to another dtype and
+   restructure (the reverse of destructure, which makes one vector of all trained
+   numbers) are maps; moves to a device use it too (nn/moves.h).
 
-   Invariant: the function sees each tensor once and each layer is cloned once,
-   by identity, so tied tensors and shared layers stay so; a view of another
-   field's tensor becomes the same view of the new one. The old model is not
-   changed, and on error nothing of the new one is left. With same set, a map
-   that changes no tensor returns the very model it was given. Moves and
-   conversions record no graph (flux__map_layer), fmap and restructure do, so
-   gradients pass through them. Norm layers keep float32 when a model becomes
-   f16 or bf16 (flux__keeps_f32): half formats lose too much of a variance. */
+   Invariant: the function is called once for each tensor and each layer is
+   cloned once, by identity, so tied tensors stay tied and shared layers shared;
+   a view of another field's tensor becomes the same view of the new tensor. The
+   old model is not changed, and on an error nothing of the new one is left. If
+   `same` is set, a map that changes no tensor returns the very model it was
+   given. Moves and conversions record no graph (flux__map_layer); fmap and
+   restructure do, so gradients pass through them. Norm layers stay float32 when
+   a model becomes f16 or bf16 (flux__keeps_f32): half formats lose too much of a
+   variance. */
 
 FLUX__COLD
 
@@ -35,14 +36,15 @@ typedef flux_tensor *(*flux__map_fn)(flux_tensor *x, const char *path, bool trai
 typedef struct flux__mapping {
     flux__map_fn f;
     void *user;
-    bool (*exclude)(flux_layer *m, void *user);
+    bool (*exclude)(flux_layer *m, void *user); /* layers to take over as they are, or NULL */
     void *exclude_user;
-    flux__pairs tensors, layers;          /* old to new */
-    flux__visiting there;                 /* .seen: the tensors of the model */
+    flux__pairs tensors, layers;          /* maps from old to new */
+    flux__visiting there;                 /* .seen: all tensors of the old model */
     flux__trail path;
-    bool changed;
+    bool changed;                         /* f gave another tensor for some tensor */
 } flux__mapping;
 
+/* f's result for x; the first one for a tensor seen before. */
 static flux_tensor *flux__map_apply(flux__mapping *p, flux_tensor *x, bool trained,
                                     const flux_layer *owner) {
     bool fresh = false;
@@ -59,7 +61,8 @@ static flux_tensor *flux__map_apply(flux__mapping *p, flux_tensor *x, bool train
     return y;
 }
 
-/* What is tied to another field's tensor becomes the same view of the new one. */
+/* For x, a view of another field's tensor: the same view of that tensor's result or, if that is not
+   possible (flux__view_like), f's result for x. */
 static flux_tensor *flux__map_view(flux__mapping *p, flux_tensor *x, bool trained,
                                    const flux_layer *owner) {
     flux_tensor *base = flux__map_apply(p, x->base, trained, owner);
@@ -85,6 +88,7 @@ static bool flux__map_tensor(flux__mapping *p, flux_tensor **slot, bool trained,
 
 static flux_layer *flux__map_one(flux__mapping *p, flux_layer *m);
 
+/* Maps one field of a clone: its tensor, or its children. */
 static bool flux__map_field(flux__mapping *p, flux_layer *copy, const flux_field *f) {
     int n;
     flux_layer **kids = flux__kids(copy, f, &n);
@@ -106,6 +110,7 @@ static bool flux__map_field(flux__mapping *p, flux_layer *copy, const flux_field
     return true;
 }
 
+/* Copies mode, frozen and name. */
 static bool flux__copy_base(flux_layer *to, const flux_layer *from) {
     to->mode = from->mode;
     to->frozen = from->frozen;
@@ -116,7 +121,7 @@ static bool flux__copy_base(flux_layer *to, const flux_layer *from) {
     return name != NULL;
 }
 
-/* The new layer for an old one; the reference is the caller's. */
+/* The new layer for an old one; the caller owns the reference. */
 static flux_layer *flux__map_one(flux__mapping *p, flux_layer *m) {
     bool fresh = false;
     if (p->exclude && p->exclude(m, p->exclude_user)) return (flux_layer *)flux_retain(m);
@@ -142,8 +147,8 @@ static flux_layer *flux__map_one(flux__mapping *p, flux_layer *m) {
     return NULL;
 }
 
-/* A new model with f's results in place of m's tensors, owned by the innermost
-   scope. With `same`, m itself where nothing has changed. */
+/* A new model with f's results in place of m's tensors, owned by the innermost scope; m itself if
+   `same` is set and no tensor has changed. */
 static flux_layer *flux__map_model(flux__mapping *p, flux_layer *m, bool same) {
     int h = flux__hide();
     flux_layer *y = NULL;
@@ -153,7 +158,7 @@ static flux_layer *flux__map_model(flux__mapping *p, flux_layer *m, bool same) {
     flux__pairs_free(&p->there.seen);
     if (p->path.s) FLUX_FREE(p->path.s);
     flux_layer *out = (flux_layer *)flux__reveal_object(h, y && same && !p->changed ? NULL : y);
-    if (y) flux_release(y);               /* reveal took a reference of its own */
+    if (y) flux_release(y);               /* flux__reveal_object holds a reference of its own */
     return y && same && !p->changed ? m : out;
 }
 
@@ -166,6 +171,7 @@ static flux_tensor *flux__fmap_call(flux_tensor *x, const char *path, bool train
     return a->fn ? a->fn(x) : a->with(x, path, a->user);
 }
 
+/* flux_fmap and flux_fmap_with: `a` has the function, of either type. */
 static flux_layer *flux__fmap(flux__fmap_args a, flux_layer *m,
                               bool (*exclude)(flux_layer *, void *), bool same) {
     flux__mapping p;
@@ -191,8 +197,8 @@ FLUX_DEF flux_layer *flux_fmap_with(flux_fmap_fn f, void *user, flux_layer *m,
     return flux__fmap(a, m, exclude, false);
 }
 
-/* For moves and conversions: values only, so the new model's tensors keep no graph
-   to the old ones. */
+/* A map that records no graph, for moves and copies: the new tensors do not depend on the old ones.
+   */
 static flux_layer *flux__map_layer(flux_fmap_fn f, void *user, flux_layer *m,
                                    bool same_if_unchanged) {
     flux__fmap_args a = { NULL, f, user };
@@ -213,9 +219,9 @@ FLUX_DEF flux_layer *flux_copy_layer(flux_layer *m) {
 }
 
 /* hook: flux__scale_of_norm, nn/layers.h */
-/* Norm layers keep their parameters and statistics in float32: half formats lose too
-   much of a variance. */
 static bool flux__scale_of_norm(const flux_layer *m);
+/* Norm layers keep their parameters and statistics in float32: half formats lose too much of a
+   variance. */
 static bool flux__keeps_f32(const flux_layer *m) {
     static const char *const names[] = { "BatchNorm", "InstanceNorm", "GroupNorm" };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -223,6 +229,8 @@ static bool flux__keeps_f32(const flux_layer *m) {
     return flux__scale_of_norm(m);
 }
 
+/* x in the dtype *user: floating tensors only, and norm layers keep float32 instead of half
+   formats. */
 static flux_tensor *flux__convert_leaf(flux_tensor *x, const char *path, bool trained,
                                        const flux_layer *owner, void *user) {
     flux_dtype want = *(flux_dtype *)user;
@@ -251,13 +259,14 @@ FLUX_DEF flux_layer *flux_f64(flux_layer *m) { return flux__convert_layer("f64",
 
 /* ---------------- all trained numbers as one vector */
 
+/* All trained tensors of a model, for destructure and restructure. */
 typedef struct flux__flat {
-    flux_tensor **part;                   /* the trained tensors, then the pieces in their place */
+    flux_tensor **part;                   /* the trained tensors, later what replaces them */
     int count;
     int64_t total;
     flux_dtype dtype;
-    bool ties;                            /* some tensor is a view of another of the model's */
-    flux__pairs where;                    /* trained tensor: its number, from 1 */
+    bool ties;                            /* some tensor is a view of another one of the model */
+    flux__pairs where;                    /* a trained tensor's index + 1 */
 } flux__flat;
 
 static void flux__flat_free(flux__flat *f) {
@@ -310,6 +319,7 @@ static flux_tensor *flux__flat_piece(flux_tensor *x, const char *path, bool trai
     return i ? f->part[i - 1] : x;
 }
 
+/* A model like m whose trained tensors are slices of `flat`, in the order of destructure. */
 FLUX_DEF flux_layer *flux_restructure(flux_layer *m, flux_tensor *flat) {
     flux__flat f;
     flux__mapping p;
@@ -331,7 +341,7 @@ FLUX_DEF flux_layer *flux_restructure(flux_layer *m, flux_tensor *flat) {
         int64_t n = flux__size(f.part[i]);
         f.part[i] = flux_to_dtype(flux_reshape_to(flux_slice(flat, 0, at, at + n), s),
                                   (flux_dtype)f.part[i]->dtype);
-        if (f.ties) f.part[i] = flux_copy(f.part[i]);   /* what ties go by is no view itself */
+        if (f.ties) f.part[i] = flux_copy(f.part[i]); /* tied views need a base that is no view */
         at += n;
         good = f.part[i] != NULL;
     }

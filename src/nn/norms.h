@@ -199,9 +199,10 @@ static bool flux__norm_enough(flux_layer *self, const flux_tensor *x, double n) 
     return false;
 }
 
-/* Normalises x, spatial dims x channels x batch, with the statistics of the batch or, in test mode
-   if there are any, the running ones; then gamma, beta and the activation. For groups of several
-   channels the channel dim is split in two, channels of a group x groups. */
+/* Normalises x, spatial dims x channels x batch, with the statistics of the batch or, outside
+   training, with the running ones if the layer has them; then applies gamma, beta and the
+   activation. For groups of several channels the channel dim is split in two, channels of a group x
+   groups. */
 static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
     flux__norm_layer *m = (flux__norm_layer *)self;
     bool batch = m->groups == 0, training = flux_training(self);

@@ -82,7 +82,7 @@ FLUX_DEF int flux_train(flux_loss_fn loss, flux_layer *model, flux_loader *data,
             flux__fail("train: the loss function gave NULL at batch %lld",
                        (long long)e.batch.index);
         if (flux__train_batch(y, model, s, e.batch.index) != 0) break;
-        e.inner = 0;                      /* marks the iteration as complete for flux__each_next */
+        e.inner = 0;                      /* the loop body was not left by a break */
     }
     flux__each_leave(&e);
     flux__train_leave(&here);

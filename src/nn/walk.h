@@ -12,31 +12,34 @@
 
 /* ---------------------------------------------------------------------- nn/walk.h
    The walk over a model's tensors: flux__walk_all calls a function for each
-   tensor with its path ("layers.0.weight"), and for each layer. What only reads
-   a model, or sets one tensor of it, is here: flux_visit, flux_params,
-   flux_num_params, flux_param, flux_set_param, flux_weight, flux_bias,
-   flux_child.
+   tensor with its path ("layers.0.weight"), and one for each layer. Functions
+   that only read a model, or set one tensor of it, are here: flux_visit,
+   flux_params, flux_num_params, flux_param, flux_set_param, flux_weight,
+   flux_bias, flux_child.
 
-   Invariant: depth first, in the order of the fields; a path has the field's
-   name, and for one of many children its name or else its index. flux__walk_all
-   sees a tied tensor as often as it stands there, flux_visit each tensor once;
-   params and counts leave out views that are tied to another tensor of the
-   model. Only floating tensors in parameter fields are trained. Nesting is
-   bounded by FLUX_MAX_LEVELS: a deeper model can only contain itself, and is an
-   error. flux_set_param replaces the tensor wherever the model holds it, and
-   views of it. */
+   Invariant: the walk is depth first, in the order of the fields. A path has the
+   field's name and, for a field of several children, the child's name or else
+   its index. flux__walk_all passes a tensor once for each field that holds it,
+   flux_visit once; params and counts leave out views that are tied to another
+   tensor of the model. Only floating tensors in parameter fields are trained.
+   Nesting is bounded by FLUX_MAX_LEVELS: a deeper model can only be one that
+   contains itself, and is an error. flux_set_param replaces the tensor in every
+   field that holds it, and views of it by the same views of the new one. */
 
 FLUX__COLD
 
-typedef struct flux__trail { char *s; int room, length, depth; } flux__trail; /* where a walk is */
+/* The path of a walk's present field, and how many layers deep it is. */
+typedef struct flux__trail { char *s; int room, length, depth; } flux__trail;
 
 FLUX__LEAN
 
-/* Adds ".name" (or an index) to the path; the caller sets length back. */
+/* Adds ".name" or, if name is NULL, ".index" to the path; flux__trail_back takes it off again. The
+   digits are written by hand, as snprintf takes ten times as long and each training step walks the
+   model. */
 static bool flux__trail_add(flux__trail *t, const char *name, int index) {
     char number[16], *digit = number + sizeof number - 1;
     *digit = 0;
-    do *--digit = (char)('0' + index % 10);   /* a step walks its model: snprintf takes ten times as long */
+    do *--digit = (char)('0' + index % 10);
     while (index /= 10);
     const char *part = name ? name : digit;
     size_t n = strlen(part);
@@ -54,6 +57,7 @@ static FLUX__INLINE void flux__trail_back(flux__trail *t, int length) {
     if (t->s) t->s[length] = 0;
 }
 
+/* Enters layer m; false, with an error, if the nesting is too deep. */
 static bool flux__trail_down(flux__trail *t, const flux_layer *m) {
     if (++t->depth <= FLUX_MAX_LEVELS) return true;
     flux__fail("a %s has more than %d layers within layers; does it contain itself?", m->type->name,
@@ -67,13 +71,14 @@ static FLUX__INLINE bool flux__is_trained(const flux_field *f, const flux_tensor
 
 typedef struct flux__walker {
     flux__field_fn field;                 /* called for each tensor, or NULL */
-    void (*layer)(flux_layer *m, void *user);   /* for each layer before its fields, or NULL */
+    void (*layer)(flux_layer *m, void *user); /* called for each layer before its fields, or NULL */
     void *user;
     flux__trail path;
 } flux__walker;
 
 static bool flux__walk_layer(flux__walker *w, flux_layer *m);
 
+/* Walks one field of m: its tensor, or its children. */
 static bool flux__walk_field(flux__walker *w, flux_layer *m, const flux_field *f) {
     int n;
     flux_layer **kids = flux__kids(m, f, &n);
@@ -104,6 +109,8 @@ static bool flux__walk_layer(flux__walker *w, flux_layer *m) {
     return true;
 }
 
+/* Calls `field` for each tensor of a model and `layer` for each layer; either may be NULL. False,
+   with an error, if the walk did not come to its end. */
 static bool flux__walk_all(const flux_layer *m, flux__field_fn field,
                            void (*layer)(flux_layer *m, void *user), void *user) {
     flux__walker w;
@@ -117,8 +124,7 @@ static bool flux__walk_all(const flux_layer *m, flux__field_fn field,
     return done;
 }
 
-/* Every tensor of a model that is there, in order; tied ones as often as they stand
-   there. */
+/* Calls f for each field of the model that holds a tensor, in order. */
 static void flux__fields(flux_layer *m, flux__field_fn f, void *user) {
     flux__walk_all(m, f, NULL, user);
 }
@@ -139,8 +145,8 @@ static void flux__visit_once(flux_tensor **slot, const char *path, bool trained,
     else if (fresh && v->visit) v->visit(*slot, path, trained, v->user);
 }
 
-/* Each tensor once; false, with an error, if not all could be visited. The caller
-   frees v->seen. */
+/* Calls v->visit (or NULL) for each tensor once; afterwards v->seen has all tensors, and the caller
+   frees it. False, with an error, if not all could be visited. */
 static bool flux__visit_all(flux__visiting *v, const flux_layer *m) {
     memset(&v->seen, 0, sizeof v->seen);
     v->done = true;
@@ -167,12 +173,13 @@ FLUX_DEF void flux_visit(const flux_layer *m,
     flux__visit("visit", m, visit, user);
 }
 
+/* Counts the trained tensors, and the numbers in them; the first `max` tensors go to out. */
 typedef struct flux__tally {
     flux_tensor **out;
     int max, count;
     int64_t numbers;
-    const flux__pairs *there;             /* the model's tensors: what is tied to one counts not */
-    bool ties;                            /* there was such a one */
+    const flux__pairs *there;             /* the model's tensors: views of one are not counted */
+    bool ties;                            /* there is such a view */
 } flux__tally;
 
 FLUX__COLD
@@ -211,11 +218,12 @@ FLUX_DEF int64_t flux_num_params(const flux_layer *m) {
 
 /* ---------------- one tensor of a model */
 
+/* The search for the tensor at a path. */
 typedef struct flux__sought {
     const char *path;
-    flux_tensor *found;                   /* the first there */
-    flux_tensor *value;                   /* for set_param: what takes its place */
-    flux__words have;                      /* paths that there are, for a message */
+    flux_tensor *found;                   /* the first tensor at that path, or NULL */
+    flux_tensor *value;                   /* flux_set_param: the tensor that replaces it */
+    flux__words have;                     /* the model's paths, for the message */
 } flux__sought;
 
 static void flux__match_path(flux_tensor **slot, const char *path, bool trained,
@@ -247,6 +255,7 @@ FLUX_DEF flux_tensor *flux_param(flux_layer *m, const char *path) {
     return flux__find_param("param", m, path, &w) ? w.found : NULL;
 }
 
+/* Walk callback of flux_set_param: replaces the tensor found, or a view of it, by the new one. */
 static void flux__replace(flux_tensor **slot, const char *path, bool trained,
                           const flux_layer *owner, void *user) {
     flux__sought *w = (flux__sought *)user;
@@ -268,15 +277,15 @@ FLUX_DEF int flux_set_param(flux_layer *m, const char *path, flux_tensor *value)
     }
     int h = flux__hide();
     w.value = flux_to_tensor(w.found->device, flux_to_dtype(value, (flux_dtype)w.found->dtype));
-    flux_retain(w.found);                 /* the walk compares with it until its end */
+    flux_retain(w.found);                 /* flux__replace compares with it during the whole walk */
     if (w.value) flux__fields(m, flux__replace, &w);
     flux_release(w.found);
     flux__reveal_object(h, NULL);
     return w.value ? 0 : -1;
 }
 
-/* The first layer, from m downwards, whose description has a tensor of this name;
-   *slot is where it stands. */
+/* The first layer, depth first from m, whose type has a tensor field of this name; *slot is the
+   field's address. */
 static flux_layer *flux__declares(flux_layer *m, const char *name, flux_tensor ***slot, int depth) {
     for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++)
         if (flux__is_tensor_field(f) && strcmp(f->name, name) == 0) {
