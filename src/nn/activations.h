@@ -16,15 +16,17 @@
    which the schedule fuses into one pass. Those with a parameter (leakyrelu,
    elu, celu, softshrink, trelu, rrelu) take flux_act_opts.
 
-   Invariant: each keeps NaN, and none lets a branch that was not taken into the
-   gradient: where(x > 0, x, exp(x) - 1) would, as its other branch overflows
-   and 0 times infinity is NaN; so that branch sees min(x, 0). Half formats are
-   computed in float32 and rounded once, integers become float32. Each call is
-   one operation to its caller: its temporaries are hidden. */
+   Invariant: a NaN in the input gives NaN. In a choice by flux_where, the branch
+   that is not taken must not reach the gradient. where(x > 0, x, exp(x) - 1)
+   would break this, as exp(x) overflows for large x, and 0 times infinity is
+   NaN; so that branch is computed from min(x, 0). Half formats are computed in
+   float32 and rounded once, integers become float32. Temporaries are hidden, so
+   the caller sees only the result. */
 
 FLUX__COLD
 
-/* An activation's input, as formulas work with it; NULL, with an error, for NULL. */
+/* An activation's input as its formula takes it, float32 for half formats; NULL, with an error, if
+   x cannot be an operand. */
 static flux_tensor *flux__act_input(const char *call, flux_tensor *x) {
     return flux__check_operands(call, 1, &x) ? flux__widened(x) : NULL;
 }
@@ -41,7 +43,7 @@ FLUX_DEF flux_tensor *flux_identity(flux_tensor *x) {
         return flux__reveal(h, x ? flux__narrow(value, given) : NULL);                  \
     }
 
-/* scale (exp(min(x, 0) by) - 1) for x <= 0, else gain x. */
+/* scale * (exp(by * x) - 1) for x <= 0, else gain * x. */
 static flux_tensor *flux__exp_linear(flux_tensor *x, double scale, double by, double gain) {
     flux_tensor *low = flux_mul(flux_expm1(flux_mul(flux_min2(x, 0.0), by)), scale);
     return flux_where(flux_gt(x, 0.0), flux_mul(x, gain), low);
@@ -95,7 +97,8 @@ FLUX__COMPOSED_WITH(softshrink, 0.5, a >= 0, flux_sub(x, flux_clamp(x, -a, a)))
 FLUX__COMPOSED_WITH(trelu, 1.0, true, flux_where(flux_le(x, a), 0.0, x))
 
 FLUX_DEF flux_tensor *flux_rrelu_with(flux_act_opts o) {
-    bool made = o.marked || flux__is_given(o.lo, false) || flux__is_given(o.hi, false);     /* by hand: both or none */
+    /* options that were set without the macro: if .lo or .hi is not 0, both are given */
+    bool made = o.marked || flux__is_given(o.lo, false) || flux__is_given(o.hi, false);
     double lo = flux__given(o.lo, made, 1.0 / 8), hi = flux__given(o.hi, made, 1.0 / 3);
     if (!flux__finite(lo) || !flux__finite(hi) || lo > hi)
         return (flux_tensor *)flux__fail("rrelu: .lo is %g and .hi is %g", lo, hi);
@@ -118,7 +121,8 @@ FLUX_DEF flux_tensor *flux_glu(flux_tensor *x, int dim) {
     }
     int h = flux__hide();
     int64_t n = x->dim[dim];
-    flux_tensor *a = flux__widened(flux_slice(x, dim, 0, n / 2)), *b = flux__widened(flux_slice(x, dim, n / 2, n));
+    flux_tensor *a = flux__widened(flux_slice(x, dim, 0, n / 2)),
+                *b = flux__widened(flux_slice(x, dim, n / 2, n));
     return flux__reveal(h, flux__narrow(flux_mul(a, flux_sigmoid(b)), x->dtype));
 }
 

@@ -20,36 +20,40 @@
 #include "moves.h"
 
 /* ---------------------------------------------------------------------- nn/compile.h
-   Compiling ahead: flux_prewarm plans what a model's forward pass, its
-   gradients and its loss will run for an input of a shape, so that GPU kernels
-   are compiled before the first batch.
+   Compiling ahead: flux_prewarm makes the plans that a model's forward pass, its
+   loss and its gradients will run for an input of a given shape, so that GPU
+   kernels are compiled before the first batch.
 
-   Invariant: nothing is computed but the model's weights and the input, zeros
-   where the model lies: both need values, or they would be planned as part of
-   the model's work. Copies are called, so that modes and what a call changes
-   stay as they are, and no random number is used up. The sum of squares of the
-   output stands for the loss, as its gradient depends on the output, which most
-   do. A back end that compiles nothing (the CPU) has nothing to do. */
+   Invariant: only the model's weights and the input, zeros on the model's
+   device, are evaluated: they need values, or their computation would be planned
+   as part of the forward pass. Copies of the model are called, so that modes and
+   whatever a call changes stay as they are, and no random numbers are used up.
+   The sum of squares of the output stands for the loss: its gradient depends on
+   the output, as that of most losses does. For a back end that compiles nothing
+   (the CPU) the call does nothing. */
 
 FLUX__COLD
 
-/* Zeros where the model lies: a real input, since a layer of somebody's own may look at it. */
+/* An input of zeros on device d, with values, since a user's layer may read them. */
 static flux_tensor *flux__prewarm_input(flux_layer *m, flux_shape in, flux_device d) {
     flux_device cpu = { 0, 0 };
-    flux_tensor *like = flux__sample(m, in), *x = like ? flux__leaf(flux__dims(like), (flux_dtype)like->dtype, cpu) : NULL;
+    flux_tensor *like = flux__sample(m, in),
+                *x = like ? flux__leaf(flux__dims(like), (flux_dtype)like->dtype, cpu) : NULL;
     if (!x) return NULL;
     memset(x->buf->ptr, 0, x->buf->bytes);
     x = flux__move(x, d);
     return x ? flux_eval(x) : NULL;
 }
 
-/* A weight that is still to be made, or to be moved, would be planned as part of the model's work. */
+/* Evaluates a weight: if it were still to be initialised or moved, that would be planned as part of
+   the forward pass. */
 static void flux__prewarm_weight(flux_tensor *x, const char *path, bool trained, void *ok) {
     (void)path, (void)trained;
     if (*(bool *)ok) *(bool *)ok = flux_eval(x) != NULL;
 }
 
-/* Plans what an evaluation of these would run, which compiles it. cut: as flux_update plans, storing no more than these. */
+/* Makes the plan that an evaluation of the n roots would run, which compiles its kernels. cut: the
+   plan is one as flux_update makes it, which stores nothing but the roots. */
 static bool flux__prewarm_plan(int n, flux_tensor *const *roots, bool cut) {
     flux__graph g;
     flux__graph_start(&g);
@@ -69,14 +73,17 @@ static bool flux__prewarm_plan(int n, flux_tensor *const *roots, bool cut) {
     return ok;
 }
 
+/* Plans the forward pass without gradients. */
 static bool flux__prewarm_forward(flux_layer *m, flux_tensor *x) {
     const int b = flux__nograd_enter();
     flux_tensor *y = flux_call_layer(m, x);
     flux__nograd_leave(b);
-    return y && (y->op == FLUX__TUPLE ? flux__prewarm_plan(y->nin, y->in, false) : flux__prewarm_plan(1, &y, false));
+    return y && (y->op == FLUX__TUPLE ? flux__prewarm_plan(y->nin, y->in, false)
+                                      : flux__prewarm_plan(1, &y, false));
 }
 
-/* The sum of squares stands for the loss: its gradient depends on the output, as most do. */
+/* Plans the loss and the gradients in train mode, with the sum of squares of the output as the
+   loss. */
 static bool flux__prewarm_backward(flux_layer *m, flux_tensor *x) {
     flux_tensor *y = flux_call_layer(m, x), *loss = NULL;
     for (int i = 0; y && i < flux_count(y); i++) {
@@ -90,7 +97,7 @@ static bool flux__prewarm_backward(flux_layer *m, flux_tensor *x) {
     return g && flux__prewarm_plan(1, &loss, true) && flux__prewarm_plan(g->n, g->grad, true);
 }
 
-/* Copies are called, so that modes and what a call changes stay as they are, and no random number is used up. */
+/* Calls one copy of the model in test mode and one as it is, and restores the random stream. */
 FLUX_DEF int flux_prewarm_of(flux_layer *m, flux_shape in) {
     flux__thread *t = flux__self();
     if (!m || !t) return flux__null("prewarm", "model", m), -1;
@@ -105,10 +112,12 @@ FLUX_DEF int flux_prewarm_of(flux_layer *m, flux_shape in) {
     int h = flux__hide(), nograd = t->nograd;
     int64_t failures = flux__failures();
     t->nograd = 0;
-    flux_layer *quiet = flux__map_layer(flux__keep_leaf, NULL, m, false), *copy = flux__map_layer(flux__keep_leaf, NULL, m, false);
+    flux_layer *quiet = flux__map_layer(flux__keep_leaf, NULL, m, false),
+               *copy = flux__map_layer(flux__keep_leaf, NULL, m, false);
     if (quiet) flux_testmode(quiet, true);
     flux_tensor *x = quiet && copy ? flux__prewarm_input(m, in, d) : NULL;
-    bool ok = x && flux__prewarm_forward(quiet, x) && flux__prewarm_backward(copy, x) && !flux__failed_since(failures);
+    bool ok = x && flux__prewarm_forward(quiet, x) && flux__prewarm_backward(copy, x) &&
+              !flux__failed_since(failures);
     t->nograd = nograd;
     t->draws = draws;
     flux__reveal_object(h, NULL);

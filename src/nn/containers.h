@@ -10,17 +10,19 @@
 
 /* ---------------------------------------------------------------------- nn/containers.h
    Containers: Chain, Parallel, PairwiseFusion, Maxout and SkipConnection,
-   layers that call other layers. All but the last share one struct; what
-   differs is how they call.
+   layers that call other layers. All but SkipConnection share one struct and
+   differ in their call functions.
 
-   Invariant: a container holds 1 to 255 layers (a Chain also none), none of
-   them NULL, and no two different ones of the same name, as names are parts of
-   paths. Several outputs are joined by the connection: a function of two takes
-   them one after the other, a layer gets them all as a tuple. A function
-   without a name gets the one in the text of the call (flux__label). */
+   Invariant: a container holds 1 to 255 layers (a Chain may be empty), none of
+   them NULL, and no two different layers of the same name, as names are parts of
+   paths. Several outputs are joined by the connection: a function of two
+   operands reduces them from the left, a layer gets them all as a tuple. A
+   function without a name gets the one in the source text of the call
+   (flux__label). */
 
 FLUX__COLD
 
+/* Checks the n layers of a container: at least `least`, none NULL or freed, no name twice. */
 static bool flux__check_layers(const char *call, int n, int least, flux_layer *const *ls) {
     if (n < least || n > 255 || (n > 0 && !ls)) {
         flux__fail("%s: %d layers (%d to 255)", call, n, least);
@@ -42,8 +44,8 @@ static bool flux__check_layers(const char *call, int n, int least, flux_layer *c
     return true;
 }
 
-/* Chain, Parallel, PairwiseFusion and Maxout hold the same: what differs is how they
-   are called. */
+/* The struct of Chain, Parallel, PairwiseFusion and Maxout; connection is NULL in Chain and Maxout.
+   */
 typedef struct flux__container {
     flux_layer base;
     flux_layer *connection;
@@ -51,6 +53,7 @@ typedef struct flux__container {
     int count;
 } flux__container;
 
+/* Makes one of them. `names`: the source text of the call's arguments, connection first. */
 static flux_layer *flux__group_new(const char *call, const flux_layer_type *type,
                                    flux_layer *connection, int n, flux_layer *const *ls,
                                    const char *names, int least) {
@@ -91,8 +94,8 @@ FLUX_DEF flux_tensor *flux_activations(flux_layer *chain, flux_tensor *x) {
     return flux__reveal(h, x ? flux_tuple_of(m->count, ys) : NULL);
 }
 
-/* The connection of several outputs: a function of two takes them one by one, a
-   layer gets all. */
+/* Joins n outputs: a function of two operands reduces them from the left, a layer gets their tuple.
+   */
 static flux_tensor *flux__connect(flux_layer *connection, int n, flux_tensor *const *ys) {
     const flux__function *f = (const flux__function *)connection;
     if (connection->type == flux__function_type() && f->f2) return flux__fold(f->f2, n, ys);
@@ -103,6 +106,7 @@ static flux_tensor *flux__mismatch(const char *type, int layers, int inputs) {
     return (flux_tensor *)flux__fail("%s: %d layers, but %d inputs", type, layers, inputs);
 }
 
+/* Layer i gets input i; a single input goes to all layers, a single layer gets all inputs. */
 static flux_tensor *flux__parallel_call(flux_layer *self, flux_tensor *x) {
     flux__container *m = (flux__container *)self;
     int inputs = flux_count(x), n = m->count > inputs ? m->count : inputs;
@@ -125,6 +129,8 @@ FLUX_DEF flux_layer *flux_parallel_of(flux_layer *connection, int n, flux_layer 
     return flux__group_new("parallel", flux__parallel_layer_type(), connection, n, ls, names, 1);
 }
 
+/* y0 = l0(x0), y1 = l1(connection(y0, x1)), ...: the tuple of all y. A single x serves as all
+   inputs. */
 static flux_tensor *flux__fusion_call(flux_layer *self, flux_tensor *x) {
     flux__container *m = (flux__container *)self;
     int inputs = flux_count(x);

@@ -16,34 +16,35 @@
 #include "layers.h"
 
 /* ---------------------------------------------------------------------- nn/conv.h
-   Layers on images: Conv, CrossCor, ConvTranspose, DepthwiseConv, pooling (by a
-   window, to an output size, of the whole image), upsampling and PixelShuffle,
-   over graph/windows.h.
+   Layers on images: Conv, CrossCor, ConvTranspose, DepthwiseConv, pooling (with
+   a window, to a given output size, or of the whole image), upsampling and
+   PixelShuffle, over graph/windows.h.
 
    Invariant: an image has 1 to 3 spatial dims, then channels and batch.
    Windows, strides, dilations and paddings are checked when the layer is made,
    sizes against the image when it is called. Bias and activation are applied in
-   the shape of the product, points x channels / groups x groups x batch, so
-   that they are done while the product is in the cache. An adaptive pool finds
-   its window and stride from the image; a global one has no window of its own.
-   A pool's padding as wide as its window is refused, as it would leave windows
-   of nothing else. */
+   the shape of the matrix product, points x channels / groups x groups x batch,
+   so that they run as its epilogue, while the product is in the cache. An
+   adaptive pool computes its window and stride from the image; the window of a
+   global pool is the whole image. A pool's padding must be smaller than its
+   window, as else some windows would hold nothing but padding. */
 
 FLUX__COLD
 
 typedef struct flux__conv_layer {
     flux_layer base;
+    /* weight: window x in / groups x out (ConvTranspose: window x out / groups x in);
+       bias: out, or NULL */
     flux_tensor *weight, *bias;
     flux_fn activation;
-    flux__window w;                       /* all but out, which depends on the image */
-    int64_t outpad[3];
+    flux__window w;                       /* all fields but `out`, which depends on the image */
+    int64_t outpad[3];                    /* ConvTranspose only */
     int groups;
 } flux__conv_layer;
 
 typedef flux_tensor *(*flux__convolve_fn)(flux_conv_opts o);
 
-/* ", what=2", or ", what=(2, 1)" where a layer's numbers differ, or nothing where all are the
-   default. */
+/* Adds ", what=2", or ", what=(2, 1)" if the n numbers differ, or nothing if all are `usual`. */
 static void flux__say_option(flux__words *l, const char *what, const int64_t *v, int n,
                              int64_t usual) {
     bool plain = true, one = true;
@@ -54,7 +55,7 @@ static void flux__say_option(flux__words *l, const char *what, const int64_t *v,
     if (!one) flux__say(l, ")");
 }
 
-/* The paddings as an option: one number a dim where both sides are alike. */
+/* Adds the paddings as an option: one number for each dim if both its sides are alike, else two. */
 static void flux__say_padding(flux__words *l, const flux__window *w) {
     flux_shape both = flux__shape(NULL, 2 * w->nd);
     bool alike = true;
@@ -78,7 +79,8 @@ static flux_shape flux__paddings_of(const flux__window *w) {
     return s;
 }
 
-/* An image of nd spatial dims, as a layer of dtype `want` takes it; nd 0: of any 1 to 3. */
+/* Checks that x is an image of nd spatial dims (nd 0: of 1 to 3), and converts it to dtype `want`.
+   */
 static flux_tensor *flux__image(flux_layer *m, flux_tensor *x, int nd, flux_dtype want) {
     flux_tensor *in = flux__input(m, x, want);
     if (!in || (nd ? in->ndim == nd + 2 : in->ndim >= 3 && in->ndim <= 5)) return in;
@@ -93,7 +95,7 @@ static flux_tensor *flux__image(flux_layer *m, flux_tensor *x, int nd, flux_dtyp
                                      got.s);
 }
 
-/* A vector of numbers by channel, to go with an image of that many dims. */
+/* A vector of one number a channel, reshaped to broadcast along an image of ndim dims. */
 static flux_tensor *flux__by_channel(flux_tensor *v, int ndim) {
     flux_shape s = flux__shape(NULL, ndim);
     for (int i = 0; i < ndim; i++) s.dim[i] = i == ndim - 2 ? flux__size(v) : 1;
@@ -104,6 +106,8 @@ static flux_dtype flux__real_dtype(const flux_tensor *x) {
     return x->op != FLUX__TUPLE && flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32;
 }
 
+/* Calls a convolution layer on x, spatial dims x in x batch, by the operation f; `transposed`: a
+   ConvTranspose, whose weight has the channels of x in its last dim. */
 static flux_tensor *flux__conv_run(flux_layer *self, flux_tensor *x, flux__convolve_fn f,
                                    bool transposed) {
     flux__conv_layer *m = (flux__conv_layer *)self;
@@ -121,7 +125,7 @@ static flux_tensor *flux__conv_run(flux_layer *self, flux_tensor *x, flux__convo
     o.pad = flux__paddings_of(&m->w);
     if (transposed) o.outpad = flux__shape(m->outpad, nd);
     o.groups = m->groups;
-    /* bias and activation in the shape of the product: done while it is in the cache */
+    /* bias and activation in the shape of the product, so that they run as its epilogue */
     flux_tensor *y = f(o), *z = y ? flux_reshape(y, flux__product(y->dim, nd),
                                                  y->dim[nd] / m->groups, m->groups, y->dim[nd + 1])
                                   : NULL;
@@ -140,6 +144,7 @@ static flux_tensor *flux__convtranspose_call(flux_layer *self, flux_tensor *x) {
     return flux__conv_run(self, x, flux_conv_transpose_with, true);
 }
 
+/* "Conv((3, 3), 1 => 16, relu, pad=1)": options that have their defaults are left out. */
 static size_t flux__conv_text(flux_layer *self, char *out, size_t n) {
     const flux__conv_layer *m = (const flux__conv_layer *)self;
     int nd = m->w.nd;
@@ -169,7 +174,7 @@ typedef flux__conv_layer flux__convtranspose_layer;
 FLUX_LAYER_TEXT(flux__convtranspose_layer, "ConvTranspose", flux__convtranspose_call,
                 flux__conv_text, FLUX_PARAM(weight), FLUX_PARAM(bias))
 
-/* Checks a window's numbers: one a dim, of 1 to 3 dims. */
+/* Checks the window of a layer, 1 to 3 sizes of at least 1, and stores it in w, which it clears. */
 static bool flux__check_window(const char *call, const flux_shape *window, flux__window *w) {
     memset(w, 0, sizeof *w);
     w->nd = window->ndim;
@@ -180,6 +185,8 @@ static bool flux__check_window(const char *call, const flux_shape *window, flux_
     return false;
 }
 
+/* Makes any of the convolution layers; outpad is allowed if it is a ConvTranspose (`transposed`).
+   */
 static flux_layer *flux__conv_new(const char *call, const flux_layer_type *type,
                                   flux_conv_layer_opts *o, bool transposed) {
     flux__conv_layer m;
@@ -236,13 +243,13 @@ FLUX_DEF flux_layer *flux_depthwiseconv_with(flux_conv_layer_opts o) {
 enum { FLUX__POOL_MAX, FLUX__POOL_MEAN, FLUX__POOL_LPNORM };
 typedef struct flux__pool_layer {
     flux_layer base;
-    flux__window w; /* adaptive: size is that of the result; global: nd is 0 */
+    flux__window w;                       /* adaptive: w.size is the result's; global: w.nd is 0 */
     double p;
     int kind;
     bool adaptive;
 } flux__pool_layer;
 
-/* The window and stride that make m->w.size numbers of each dim. */
+/* Sets the window and stride with which a pool of x has m->w.size results along each dim. */
 static bool flux__pool_adapt(flux__pool_layer *m, const flux_tensor *x, flux_pool_opts *o) {
     o->window = o->stride = flux__shape(NULL, m->w.nd);
     for (int i = 0; i < m->w.nd; i++) {
@@ -259,6 +266,7 @@ static bool flux__pool_adapt(flux__pool_layer *m, const flux_tensor *x, flux_poo
     return true;
 }
 
+/* Pools x, spatial dims x channels x batch. A max pool keeps the dtype of x, even an integer. */
 static flux_tensor *flux__pool_call(flux_layer *self, flux_tensor *x) {
     flux__pool_layer *m = (flux__pool_layer *)self;
     int nd = m->w.nd;
@@ -301,6 +309,7 @@ static const flux_layer_type *flux__pool_type(void) {
     return &type;
 }
 
+/* Makes a pool with a window or, if `adaptive`, with .window as the size of the result. */
 static flux_layer *flux__pool_new(const char *call, int kind, flux_pool_layer_opts *o,
                                   bool adaptive) {
     flux__pool_layer m;
@@ -370,13 +379,15 @@ typedef struct flux__upsample_layer { flux_layer base; flux_upsample_opts o; } f
 static const char *const flux__upsampling_names[] = { "nearest", "linear", "bilinear",
                                                       "trilinear" };
 
-/* The size that dim i becomes; -1, with an error, if there is none. */
+/* The size of dim i after upsampling; -1, with an error, if the layer cannot make that size. */
 static int64_t flux__upsampled(flux__upsample_layer *m, const flux_tensor *x, int i) {
     const flux_upsample_opts *o = &m->o;
     int64_t in = x->dim[i];
     double scale = o->scale[1] > 0 ? o->scale[i] : o->scale[0];
     double scaled = floor(scale * (double)in * (1 + 1e-12));
-    int64_t out = o->size.ndim ? o->size.dim[o->size.ndim == 1 ? 0 : i] : scaled < 9e18 ? (int64_t)scaled : INT64_MAX;
+    int64_t out = o->size.ndim    ? o->size.dim[o->size.ndim == 1 ? 0 : i]
+                  : scaled < 9e18 ? (int64_t)scaled
+                                  : INT64_MAX;
     if (o->mode == FLUX_NEAREST ? in > 0 && out >= in && out % in == 0 : out >= 1 && in >= 1)
         return out;
     flux__words line = flux__line_of(&m->base);
@@ -386,7 +397,8 @@ static int64_t flux__upsampled(flux__upsample_layer *m, const flux_tensor *x, in
     return -1;
 }
 
-/* Each element `times` times along dim i: a stretched dim before it, merged with it. */
+/* Repeats each element `times` times along dim i: inserts a dim before dim i, broadcasts it, and
+   merges the two. */
 static flux_tensor *flux__repeat_each(flux_tensor *x, int i, int64_t times) {
     flux_shape s = flux__dims(x);
     flux_tensor *y = times == 1 ? x : flux_unsqueeze(x, i);
@@ -397,20 +409,26 @@ static flux_tensor *flux__repeat_each(flux_tensor *x, int i, int64_t times) {
     return flux_reshape_to(flux_broadcast_to_shape(y, wide), s);
 }
 
-/* Along dim i: sample k lies between neighbours, at k (in-1)/(out-1). */
+/* Linear interpolation along dim i, from `in` to `out` samples: sample k lies at k (in-1)/(out-1)
+   between its neighbours, so the first and last samples stay. */
 static flux_tensor *flux__interpolate(flux_tensor *x, int i, int64_t out) {
     flux_shape by = flux__shape(NULL, i + 1);
     for (int d = 0; d < i; d++) by.dim[d] = 1;
     by.dim[i] = out;
     const double last = (double)(x->dim[i] - 1);
     flux_tensor *k = flux_to_dtype(flux__iota_on(x->device, out, 0), FLUX_F64);
-    flux_tensor *place = out > 1 ? flux_div(flux_mul(k, last), (double)(out - 1)) : k, *below = flux_min2(flux_floor(place), last);
-    flux_tensor *w = flux_to_dtype(flux_reshape_to(flux_sub(place, below), by), x->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32);
+    flux_tensor *place = out > 1 ? flux_div(flux_mul(k, last), (double)(out - 1)) : k,
+                *below = flux_min2(flux_floor(place), last);
+    flux_tensor *w = flux_to_dtype(flux_reshape_to(flux_sub(place, below), by),
+                                   x->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32);
     flux_tensor *low = flux__widened(flux_gather(x, i, flux_to_dtype(below, FLUX_I64)));
-    flux_tensor *high = flux__widened(flux_gather(x, i, flux_to_dtype(flux_min2(flux_add(below, 1.0), last), FLUX_I64)));
+    flux_tensor *high = flux__widened(
+        flux_gather(x, i, flux_to_dtype(flux_min2(flux_add(below, 1.0), last), FLUX_I64)));
     return flux_add(low, flux_mul(flux_sub(high, low), w));
 }
 
+/* Upsamples x, spatial dims x channels x batch. nd: how many spatial dims the options need; 0: any.
+   */
 static flux_tensor *flux__upsample_call(flux_layer *self, flux_tensor *x) {
     flux__upsample_layer *m = (flux__upsample_layer *)self;
     bool nearest = m->o.mode == FLUX_NEAREST;
@@ -458,6 +476,8 @@ static const flux_layer_type *flux__upsample_type(void) {
     return &type;
 }
 
+/* Checks the mode and that one of .scale and .size is given, with one number or one for each dim.
+   */
 FLUX_DEF flux_layer *flux_upsample_with(flux_upsample_opts o) {
     flux__upsample_layer m;
     int n = 0;
@@ -486,7 +506,8 @@ FLUX_DEF flux_layer *flux_upsample_with(flux_upsample_opts o) {
 
 typedef struct flux__pixelshuffle_layer { flux_layer base; int64_t r; } flux__pixelshuffle_layer;
 
-/* w x h x (r x r x c) x n, the small dims brought before the large ones. */
+/* Reshapes x to w x h x r x r x c x n, permutes that to r x w x r x h x c x n, and merges each r
+   with the dim after it: r w x r h x c x n. */
 static flux_tensor *flux__pixelshuffle_call(flux_layer *self, flux_tensor *x) {
     int64_t r = ((flux__pixelshuffle_layer *)self)->r, rest, order[FLUX_MAX_DIMS];
     flux_tensor *y =

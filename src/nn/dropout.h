@@ -16,11 +16,11 @@
    mode, and passes unchanged otherwise.
 
    Invariant: the mask is drawn from the thread's random stream when the layer
-   is called, so the seed decides it; if .dims is given, it is the same along
-   all other dims. Kept numbers are divided by 1 - p. AlphaDropout puts selu's
-   limit far below zero in place of the dropped ones, and scales and shifts so
-   that mean and variance stay (in float32 for half formats). At p = 1 nothing
-   is divided by 0: all numbers are dropped. */
+   is called, so the seed determines it; if .dims is given, the mask varies along
+   those dims only. Kept numbers are divided by 1 - p. AlphaDropout replaces
+   dropped numbers by the limit of selu at minus infinity, then scales and shifts
+   so that mean and variance stay as they were (in float32 for half formats). At
+   p = 1 all numbers are dropped, and nothing is divided by 0. */
 
 FLUX__COLD
 
@@ -28,8 +28,8 @@ typedef struct flux__dropout { flux_layer base; double p; flux_shape dims; } flu
 
 /* ---------------- Dropout and AlphaDropout */
 
-/* Which numbers of x are kept, each with probability 1-p; equal along the dims that
-   are not named. */
+/* The mask of x: bool, true with probability 1 - p. It varies along the dims of m->dims, or along
+   all dims if none are named; the other dims have size 1 and broadcast. */
 static flux_tensor *flux__dropout_mask(flux__dropout *m, const flux_tensor *x) {
     flux_shape s = flux__dims(x);
     for (int i = 0; i < s.ndim && m->dims.ndim; i++) {
@@ -47,8 +47,8 @@ static flux_tensor *flux__dropout_mask(flux__dropout *m, const flux_tensor *x) {
     return flux_gt(flux_to_tensor(x->device, flux_rand_shape(s, FLUX_F32)), m->p);
 }
 
-/* A float of what is dropped out of; NULL after an error, *active false where the
-   layer is to do nothing. */
+/* The input as a floating tensor; NULL after an error. *active is false if the layer is to return
+   its input unchanged. */
 static flux_tensor *flux__dropout_input(flux__dropout *m, flux_tensor *x, bool *active) {
     *active = m->p > 0 && flux_training(&m->base);
     if (!*active) return x;
@@ -65,8 +65,8 @@ static flux_tensor *flux__dropout_call(flux_layer *self, flux_tensor *x) {
     return keep ? flux_where(keep, m->p < 1 ? flux_mul(x, 1 / (1 - m->p)) : x, 0.0) : NULL;
 }
 
-/* What selu gives far below zero stands in for the dropped; a and b put mean and
-   variance right again. */
+/* Replaces dropped numbers by `low`, the limit of selu at minus infinity; y a + b then has the mean
+   and variance of x. */
 static flux_tensor *flux__alphadropout_call(flux_layer *self, flux_tensor *x) {
     flux__dropout *m = (flux__dropout *)self;
     const double low = -1.7580993408473766;
@@ -76,7 +76,9 @@ static flux_tensor *flux__alphadropout_call(flux_layer *self, flux_tensor *x) {
     if (!active || !x) return x;
     if (!(p < 1)) return flux_where(flux_full_shape(flux__shape(NULL, 0), 0.0, FLUX_BOOL), x, 0.0);
     flux_tensor *keep = flux__dropout_mask(m, x);
-    return keep ? flux__narrow(flux_add(flux_mul(flux_where(keep, flux__widened(x), low), a), b), x->dtype) : NULL;
+    return keep ? flux__narrow(flux_add(flux_mul(flux_where(keep, flux__widened(x), low), a), b),
+                               x->dtype)
+                : NULL;
 }
 
 static size_t flux__dropout_text(flux_layer *self, char *out, size_t n) {

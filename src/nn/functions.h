@@ -9,16 +9,17 @@
 #include "fields.h"
 
 /* ---------------------------------------------------------------------- nn/functions.h
-   Functions as parts of models. Activations and connections are C functions;
-   they print by a table of those that there are, by what flux_name_function
-   said, or by the text of the call that a container's macro kept (flux__label).
-   A function becomes a layer of type Function, of one operand or of two.
+   Functions as parts of models. Activations and connections are C functions.
+   Their names for printing come from a table of the library's functions, from
+   flux_name_function, or from the source text of the call, which the macro of a
+   container passes on (flux__label). A function becomes a layer of type
+   Function, of one operand or of two.
 
-   Invariant: a name is found in this order: the layer's own label, names given
-   by the user, the tables. User names are guarded by flux__lock, and there is
-   room for FLUX__USER_NAMES. A function of two operands takes the tensors of a
-   tuple one after the other, f(f(x0, x1), x2). A function layer has no fields,
-   so it is free to clone and holds no tensors. */
+   Invariant: a name is looked up in this order: the layer's own label, names
+   given by the user, the tables. User names are guarded by flux__lock, and there
+   can be FLUX__USER_NAMES of them. A function of two operands reduces the
+   tensors of a tuple from the left, f(f(x0, x1), x2). A function layer has no
+   fields: a clone copies no tensors. */
 
 #define FLUX__UNARY_NAMES(X)                                                                  \
     X(identity) X(hardsigmoid) X(logsigmoid) X(tanh) X(hardtanh) X(relu) X(relu6) X(selu)     \
@@ -46,7 +47,7 @@ static const flux__named_fn2 flux__fn2_names[] = {
 };
 
 #define FLUX__USER_NAMES 200
-/* What flux_name_function was told, under flux__lock. */
+/* The names given by flux_name_function, guarded by flux__lock. */
 static struct { flux_fn f; char name[64]; } flux__user_names[FLUX__USER_NAMES];
 static int flux__user_named;
 
@@ -69,7 +70,7 @@ FLUX_DEF void flux_name_function(flux_fn f, const char *name) {
                    name);
 }
 
-/* NULL for a function that nobody has named. */
+/* The name of a function of one operand; NULL if it has none. */
 static const char *flux__known_name(flux_fn f) {
     const char *name = NULL;
     flux__mutex_lock(&flux__lock);
@@ -99,18 +100,19 @@ static const flux_field flux__no_fields[] = { { NULL, FLUX__END, 0, 0 } };
 
 typedef struct flux__function {
     flux_layer base;
-    flux_fn f;                            /* one of the two */
+    flux_fn f;                            /* one of f and f2 is NULL */
     flux_fn2 f2;
-    char label[64];                       /* "": by the tables above */
+    char label[64];                       /* name for printing; "": look it up above */
 } flux__function;
 
-/* All of them by a function of two: f(f(x0, x1), x2) ... */
+/* Reduces n tensors from the left by a function of two: f(f(x0, x1), x2) ... */
 static flux_tensor *flux__fold(flux_fn2 f, int n, flux_tensor *const *xs) {
     flux_tensor *y = xs[0];
     for (int i = 1; i < n && y; i++) y = f(y, xs[i]);
     return y;
 }
 
+/* The tensors of a tuple, or x itself, into out[0 ... 254]. */
 static bool flux__untuple(flux_tensor *x, flux_tensor **out) {
     int n = flux_count(x);
     for (int i = 0; i < n; i++)
@@ -165,8 +167,8 @@ FLUX_DEF flux_layer *flux__layer_of_fn(flux_fn f) { return flux__function_new(f,
 FLUX_DEF flux_layer *flux__layer_of_fn2(flux_fn2 f) { return flux__function_new(NULL, f, NULL); }
 FLUX_DEF flux_layer *flux__layer_of_layer(flux_layer *l) { return l; }
 
-/* The i-th part of "flux_dense(2, 3), my_act": parts end at commas outside brackets
-   and strings. */
+/* Argument number i in the source text of a call, such as "flux_dense(2, 3), my_act", and its
+   length. Arguments end at commas outside brackets and strings. */
 static const char *flux__part_of(const char *names, int i, size_t *length) {
     int depth = 0;
     const char *start = names, *s = names;
@@ -189,7 +191,8 @@ static const char *flux__part_of(const char *names, int i, size_t *length) {
     return start;
 }
 
-/* A function of the user's, unnamed so far, is called as in the text of the call. */
+/* Labels a function layer that has no name yet with argument number i of the call's source text, if
+   that is an identifier. */
 static void flux__label(flux_layer *l, const char *names, int i) {
     flux__function *m = (flux__function *)l;
     size_t n = 0;

@@ -12,28 +12,29 @@
 #include "../schedule/looking.h"
 
 /* ---------------------------------------------------------------------- nn/initialisers.h
-   Initialisers of weights: one table (flux__inits) by name, with default gain
-   and deviation, and a function for each of them.
+   Initialisers of weights: one table of them by name (flux__inits), with default
+   gain and standard deviation, and a public function for each.
 
-   Invariant: uniform and normal ones are expressions of flux_rand and
-   flux_randn, computed when somebody looks. Those that need all their numbers
-   at once (orthogonal, truncated, lecun, sparse, identity) are made on the
-   host, in double precision, from the same random tensors: so a seed gives the
-   same weights everywhere. Results are float32 and carry no graph. Fan-in and
-   fan-out are (1, n) for a vector, columns and rows for a matrix, and channels
-   times the window otherwise (flux__fans). Options are checked before anything
-   is drawn: finite, and where needed not negative. */
+   Invariant: uniform and normal initialisers are expressions of flux_rand and
+   flux_randn, which are evaluated when they are needed. Those that need all
+   their numbers at once (orthogonal, truncated, lecun, sparse, identity) are
+   made on the host, in double precision, from the same random tensors, so a seed
+   gives the same weights on every device. Results are float32 and record no
+   graph. Fan-in and fan-out are (1, n) for a vector, columns and rows for a
+   matrix, and channels times the window otherwise (flux__fans). Options are
+   checked before anything is drawn: they must be finite, and where needed not
+   negative. */
 
 FLUX__COLD
 
 typedef struct flux__init_row {
     const char *name;
     flux_tensor *(*make)(flux_shape s, const flux_init_opts *o);
-    double gain, std;                     /* defaults */
+    double gain, std;                     /* the defaults of .gain and .std */
 } flux__init_row;
 
-/* Fan-in and fan-out: of a vector (1, n), of a matrix its columns and rows, else
-   channels times the window. */
+/* Fan-in and fan-out of a weight of shape s: 1 and n of a vector, columns and rows of a matrix,
+   else channels in and channels out times the window. */
 static void flux__fans(const flux_shape *s, double *in, double *out) {
     double window = 1;
     for (int i = 0; i + 2 < s->ndim; i++) window *= (double)s->dim[i];
@@ -84,9 +85,9 @@ static flux_tensor *flux__init_randn(flux_shape s, const flux_init_opts *o) {
     return (void)o, flux_randn_shape(s, FLUX_F32);
 }
 
-/* The x at which a normal distribution has come to p. First the inverse error
-   function of M. Giles, "Approximating the erfinv function", GPU Computing Gems 2
-   (2010), good to single precision; one step of Halley's method makes it double. */
+/* The p-quantile of the standard normal distribution. First the inverse error function of M. Giles,
+   "Approximating the erfinv function", GPU Computing Gems 2 (2010), good to single precision; one
+   step of Halley's method makes it double. */
 static double flux__normal_quantile(double p) {
     static const double middle[] = { 2.81022636e-08,  3.43273939e-07, -3.5233877e-06,
                                      -4.39150654e-06, 0.00021858087,  -0.00125372503,
@@ -104,8 +105,11 @@ static double flux__normal_quantile(double p) {
     return x - miss / (1 + x * miss / 2);
 }
 
+/* The probability that a standard normal number is below x. */
 static double flux__normal_below(double x) { return 0.5 * erfc(-x / 1.4142135623730951); }
 
+/* Normal numbers between lo and hi: the quantiles of uniform numbers in the interval [a, b] that
+   the bounds have under the distribution. */
 static flux_tensor *flux__truncated(flux_shape s, double mean, double std, double lo, double hi) {
     if (mean < lo - 2 * std || mean > hi + 2 * std)
         flux__note(FLUX_LOG_WARN, "init.truncated", true,
@@ -116,9 +120,10 @@ static flux_tensor *flux__truncated(flux_shape s, double mean, double std, doubl
     int64_t n = from ? flux__count(&s) : 0;
     float *x = from ? (float *)flux__malloc((size_t)n * sizeof *x) : NULL;
     if (!x) return NULL;
-    double a = std > 0 ? flux__normal_below((lo - mean) / std) : 0;      /* std 0: all are the mean, or the bound next to it */
+    /* std 0: all numbers are the mean, or the bound nearest to it */
+    double a = std > 0 ? flux__normal_below((lo - mean) / std) : 0;
     double b = std > 0 ? flux__normal_below((hi - mean) / std) : 1;
-    for (int64_t i = 0; i < n; i++) {     /* half a step of u more: neither 0 nor 1 */
+    for (int64_t i = 0; i < n; i++) {     /* u plus half its step is neither 0 nor 1 */
         double y = mean + std * flux__normal_quantile(
                                     a + ((double)from[i] + 2.9802322387695312e-8) * (b - a));
         x[i] = (float)(y < lo ? lo : y > hi ? hi : y);
@@ -130,7 +135,8 @@ static flux_tensor *flux__truncated(flux_shape s, double mean, double std, doubl
 
 static flux_tensor *flux__init_truncated(flux_shape s, const flux_init_opts *o) {
     if (!(o->lo < o->hi))
-        return (flux_tensor *)flux__fail("init: the bounds %g and %g are not in order", (double)o->lo, (double)o->hi);
+        return (flux_tensor *)flux__fail("init: the bounds %g and %g are not in order",
+                                         (double)o->lo, (double)o->hi);
     return flux__truncated(s, o->mean, o->std, o->lo, o->hi);
 }
 
@@ -140,9 +146,9 @@ static flux_tensor *flux__init_lecun(flux_shape s, const flux_init_opts *o) {
     return flux__truncated(s, 0, o->gain / sqrt(in), -2, 2);
 }
 
-/* Gram and Schmidt's method, each column against those before it, twice, which is
-   enough (Giraud, Langou, Rozloznik 2005). Its R has a positive diagonal, so no
-   signs are to be put right. */
+/* Makes the columns of q, rows x cols, column-major, orthonormal, by the Gram-Schmidt process: each
+   column is orthogonalised against those before it twice, which is enough (Giraud, Langou,
+   Rozloznik 2005). Its R has a positive diagonal, so no signs need correction. */
 static FLUX__O1 void flux__orthonormalise(double *q, int64_t rows, int64_t cols) {
     for (int64_t k = 0; k < cols; k++) {
         double *v = q + k * rows, sum = 0;
@@ -157,12 +163,13 @@ static FLUX__O1 void flux__orthonormalise(double *q, int64_t rows, int64_t cols)
     }
 }
 
+/* A random orthogonal matrix times gain; all dims but the last are merged into its rows. */
 static flux_tensor *flux__init_orthogonal(flux_shape s, const flux_init_opts *o) {
     if (s.ndim < 2)
         return (flux_tensor *)flux__fail(
             "init: orthogonal makes matrices and more, not tensors of %d dims", s.ndim);
     int64_t cols = s.dim[s.ndim - 1], rows = cols ? flux__count(&s) / cols : 0, n = rows * cols;
-    bool wide = rows < cols;              /* then its transpose is made orthonormal */
+    bool wide = rows < cols;              /* if so, the transpose is made orthonormal */
     int64_t tall[2] = { wide ? cols : rows, wide ? rows : cols };
     flux_tensor *g = flux_randn_shape(flux__shape(tall, 2), FLUX_F32);
     const float *from = g ? (const float *)flux_data(g) : NULL;
@@ -182,7 +189,7 @@ static flux_tensor *flux__init_orthogonal(flux_shape s, const flux_init_opts *o)
     return y;
 }
 
-/* Normal numbers, of which in each column `zeros` at random places are 0. */
+/* Normal numbers, except for zeros at random places of each column, as many as .sparsity says. */
 static flux_tensor *flux__init_sparse(flux_shape s, const flux_init_opts *o) {
     if (s.ndim != 2)
         return (flux_tensor *)flux__fail("init: sparse makes matrices, not tensors of %d dims",
@@ -214,8 +221,8 @@ static flux_tensor *flux__init_sparse(flux_shape s, const flux_init_opts *o) {
     return y;
 }
 
-/* Ones on the diagonal, or channel i to channel i at the window's centre; .shift
-   moves them along dim 0, around. */
+/* .gain on the diagonal of a matrix or, in a convolution's weight, from channel i to channel i at
+   the window's centre; .shift moves them along dim 0, cyclically. */
 static flux_tensor *flux__init_identity(flux_shape s, const flux_init_opts *o) {
     if (s.ndim < 2) return flux_full_shape(s, 0.0, FLUX_F32);
     const flux_device cpu = { 0, 0 };
@@ -274,7 +281,8 @@ FLUX_DEF flux_tensor *flux_init_with(const char *name, flux_init_opts o) {
     while (row < end && strcmp(row->name, name) != 0) row++;
     if (row == end)
         return (flux_tensor *)flux__fail("init: there is no initialiser \"%.60s\"", name);
-    bool bounds = flux__is_given(o.lo, o.marked) || flux__is_given(o.hi, o.marked), made = o.marked || bounds;
+    bool bounds = flux__is_given(o.lo, o.marked) || flux__is_given(o.hi, o.marked),
+         made = o.marked || bounds;
     o.gain = flux__given(o.gain, o.marked, row->gain);
     o.std = flux__given(o.std, o.marked, row->std);
     o.lo = flux__given(o.lo, made, -2);
