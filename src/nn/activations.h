@@ -36,7 +36,7 @@ FLUX_DEF flux_tensor *flux_identity(flux_tensor *x) {
 }
 
 /* Functions of x alone: the name, and the value as an expression of x. */
-#define FLUX__COMPOSED(name, value)                                                   \
+#define FLUX__COMPOSED(name, value)                                                     \
     FLUX_DEF flux_tensor *flux_##name(flux_tensor *x) {                                 \
         int h = flux__hide(), given = x ? x->dtype : 0;                                 \
         x = flux__act_input(#name, x);                                                  \
@@ -72,14 +72,14 @@ FLUX_DEF flux_tensor *flux_gelu(flux_tensor *x) { return flux_gelu_tanh(x); }
 /* Those with a parameter: in `value`, a is .alpha or its default. */
 #define FLUX__COMPOSED_WITH(name, fallback, good, value)                                           \
     FLUX_DEF flux_tensor *flux_##name##_with(flux_act_opts o) {                                    \
-        double a = flux__given(o.alpha, o.marked, fallback);                                         \
+        double a = flux__given(o.alpha, o.marked, fallback);                                       \
         if (!flux__finite(a) || !(good))                                                           \
             return (flux_tensor *)flux__fail(#name ": .alpha is %g", a);                           \
         int h = flux__hide();                                                                      \
         flux_tensor *x = flux__act_input(#name, o.x);                                              \
         return flux__reveal(h, x ? flux__narrow(value, o.x->dtype) : NULL);                        \
     }                                                                                              \
-    FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *x) {                                         \
+    FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *x) {                                          \
         return flux_##name##_with(flux__act_of(x));                                                \
     }
 

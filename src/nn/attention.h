@@ -148,7 +148,7 @@ static flux_tensor *flux__attention_pair(const char *call, const flux_attention_
     flux_tensor *p = plain || scores ? flux__attention_scores(o, &a) : NULL;
     if (scores) *scores = p;
     if (plain) return p ? flux__unheads(flux_matmul(flux__heads(a.v, a.heads), p)) : NULL;
-    flux__self()->products = products;    /* multiply-adds of the scores count once, below */
+    flux__self()->products = products;    /* flux__attention counts these multiply-adds */
     return flux__attention(&a);
 }
 

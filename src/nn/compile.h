@@ -82,8 +82,7 @@ static bool flux__prewarm_forward(flux_layer *m, flux_tensor *x) {
                                       : flux__prewarm_plan(1, &y, false));
 }
 
-/* Plans the loss and the gradients in train mode, with the sum of squares of the output as the
-   loss. */
+/* Plans the loss, which is the sum of squares of the floating outputs, and its gradients. */
 static bool flux__prewarm_backward(flux_layer *m, flux_tensor *x) {
     flux_tensor *y = flux_call_layer(m, x), *loss = NULL;
     for (int i = 0; y && i < flux_count(y); i++) {

@@ -80,6 +80,7 @@ FLUX_DEF flux_layer *flux_chain_of(int n, flux_layer *const *ls, const char *nam
     return flux__group_new("chain", flux__chain_layer_type(), NULL, n, ls, names, 0);
 }
 
+/* The tuple of the outputs of all layers of a chain. */
 FLUX_DEF flux_tensor *flux_activations(flux_layer *chain, flux_tensor *x) {
     flux_tensor *ys[255];
     if (!chain || !x) return (flux_tensor *)flux__null("activations", chain ? "x" : "chain", NULL);
@@ -159,6 +160,7 @@ FLUX_DEF flux_layer *flux_pairwisefusion_of(flux_layer *connection, int n, flux_
     return flux__group_new("pairwisefusion", flux__fusion_type(), connection, n, ls, names, 1);
 }
 
+/* The largest of the outputs of all layers for the same x, by element. */
 static flux_tensor *flux__maxout_call(flux_layer *self, flux_tensor *x) {
     flux__container *m = (flux__container *)self;
     flux_tensor *y = flux_call_layer(m->layers[0], x);
@@ -174,6 +176,7 @@ FLUX_DEF flux_layer *flux_maxout_of(int n, flux_layer *const *ls, const char *na
 
 typedef struct flux__skip { flux_layer base; flux_layer *layers, *connection; } flux__skip;
 
+/* connection(layers(x), x) */
 static flux_tensor *flux__skip_call(flux_layer *self, flux_tensor *x) {
     flux__skip *m = (flux__skip *)self;
     flux_tensor *pair[2];

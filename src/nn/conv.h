@@ -67,12 +67,14 @@ static void flux__say_padding(flux__words *l, const flux__window *w) {
     flux__say_option(l, "pad", alike ? w->lo : both.dim, alike ? w->nd : 2 * w->nd, 0);
 }
 
+/* Adds "(3, 3)", or "(3,)" for one number. */
 static void flux__say_tuple(flux__words *l, const int64_t *v, int n) {
     flux__say(l, "(");
     flux__say_dims(l, v, n);
     flux__say(l, n == 1 ? ",)" : ")");
 }
 
+/* The paddings of a window as options give them: low and high side of each dim in turn. */
 static flux_shape flux__paddings_of(const flux__window *w) {
     flux_shape s = flux__shape(NULL, 2 * w->nd);
     for (int i = 0; i < w->nd; i++) s.dim[2 * i] = w->lo[i], s.dim[2 * i + 1] = w->hi[i];
@@ -102,6 +104,7 @@ static flux_tensor *flux__by_channel(flux_tensor *v, int ndim) {
     return flux_reshape_to(v, s);
 }
 
+/* The dtype of x if it is a floating one, else f32. */
 static flux_dtype flux__real_dtype(const flux_tensor *x) {
     return x->op != FLUX__TUPLE && flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32;
 }
@@ -344,6 +347,7 @@ FLUX_DEF flux_layer *flux_lpnormpool_layer_with(flux_pool_layer_opts o) {
     return flux__pool_new("lpnormpool_layer", FLUX__POOL_LPNORM, &o, false);
 }
 
+/* A pool whose result has the spatial size `out`. */
 static flux_layer *flux__adaptive_new(const char *call, int kind, flux_shape out) {
     flux_pool_layer_opts o;
     memset((void *)&o, 0, sizeof o);
@@ -357,6 +361,7 @@ FLUX_DEF flux_layer *flux_adaptivemeanpool(flux_shape out) {
     return flux__adaptive_new("adaptivemeanpool", FLUX__POOL_MEAN, out);
 }
 
+/* A pool over the whole image. */
 static flux_layer *flux__global_new(int kind, double p) {
     flux__pool_layer m;
     memset(&m, 0, sizeof m);

@@ -55,6 +55,7 @@ static flux_tensor *flux__dropout_input(flux__dropout *m, flux_tensor *x, bool *
     return flux__input(&m->base, x, flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32);
 }
 
+/* x / (1 - p) where the mask is true, else 0. */
 static flux_tensor *flux__dropout_call(flux_layer *self, flux_tensor *x) {
     flux__dropout *m = (flux__dropout *)self;
     bool active;

@@ -104,6 +104,7 @@ static flux_tensor *flux__view_like(flux_tensor *x, flux_tensor *base) {
     return flux__strided(base, &s, x->offset, x->stride, offset + x->offset, x->stride, root);
 }
 
+/* Frees a layer: releases what its fields hold, its arrays of children and its name. */
 static void flux__layer_free(flux_layer *m) {
     for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
         int n;

@@ -68,6 +68,7 @@ static void flux__want_visit(flux_tensor *x, const char *path, bool trained, voi
     if (trained) flux__want((flux__wanted *)user, x);
 }
 
+/* Whether gradients of this loss can be taken: one real number, its graph not used up. */
 static bool flux__check_loss(flux_tensor *loss) {
     if (!flux__check_operands("gradient", 1, &loss)) return false;
     if (flux__size(loss) != 1 || !flux__dtypes[loss->dtype].real) {
@@ -126,6 +127,7 @@ FLUX_DEF flux_tensor *flux_grad_param(flux_grads *g, flux_layer *m, const char *
     return x && g ? flux_grad(g, x) : (flux_tensor *)flux__null("grad_param", "g", g);
 }
 
+/* Calls fn in train mode and returns its loss; *g has the gradients by m. NULL on an error. */
 FLUX_DEF flux_tensor *flux_withgradient(flux_tensor *(*fn)(flux_layer *m, void *user), void *user,
                                         flux_layer *m, flux_grads **g) {
     if (g) *g = NULL;

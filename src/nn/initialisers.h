@@ -44,28 +44,33 @@ static void flux__fans(const flux_shape *s, double *in, double *out) {
     *out = s->ndim == 2 ? a : b * window;
 }
 
+/* Uniform numbers from -width / 2 to width / 2. */
 static flux_tensor *flux__uniform(flux_shape s, double width) {
     return flux_mul(flux_sub(flux_rand_shape(s, FLUX_F32), 0.5), width);
 }
 
+/* Uniform numbers of standard deviation gain sqrt(2 / (fan-in + fan-out)). */
 static flux_tensor *flux__init_glorot_uniform(flux_shape s, const flux_init_opts *o) {
     double in, out;
     flux__fans(&s, &in, &out);
     return flux__uniform(s, o->gain * sqrt(24 / (in + out)));
 }
 
+/* Normal numbers of the same deviation. */
 static flux_tensor *flux__init_glorot_normal(flux_shape s, const flux_init_opts *o) {
     double in, out;
     flux__fans(&s, &in, &out);
     return flux_mul(flux_randn_shape(s, FLUX_F32), o->gain * sqrt(2 / (in + out)));
 }
 
+/* Uniform numbers of standard deviation gain / sqrt(fan-in). */
 static flux_tensor *flux__init_kaiming_uniform(flux_shape s, const flux_init_opts *o) {
     double in, out;
     flux__fans(&s, &in, &out);
     return flux__uniform(s, 2 * o->gain * sqrt(3 / in));
 }
 
+/* Normal numbers of the same deviation. */
 static flux_tensor *flux__init_kaiming_normal(flux_shape s, const flux_init_opts *o) {
     double in, out;
     flux__fans(&s, &in, &out);
@@ -108,8 +113,8 @@ static double flux__normal_quantile(double p) {
 /* The probability that a standard normal number is below x. */
 static double flux__normal_below(double x) { return 0.5 * erfc(-x / 1.4142135623730951); }
 
-/* Normal numbers between lo and hi: the quantiles of uniform numbers in the interval [a, b] that
-   the bounds have under the distribution. */
+/* Normal numbers between lo and hi. a and b are the probabilities of numbers below lo and below hi;
+   the results are the quantiles of uniform numbers between a and b. */
 static flux_tensor *flux__truncated(flux_shape s, double mean, double std, double lo, double hi) {
     if (mean < lo - 2 * std || mean > hi + 2 * std)
         flux__note(FLUX_LOG_WARN, "init.truncated", true,
@@ -140,6 +145,7 @@ static flux_tensor *flux__init_truncated(flux_shape s, const flux_init_opts *o) 
     return flux__truncated(s, o->mean, o->std, o->lo, o->hi);
 }
 
+/* Normal numbers of standard deviation gain / sqrt(fan-in), truncated to -2 ... 2. */
 static flux_tensor *flux__init_lecun(flux_shape s, const flux_init_opts *o) {
     double in, out;
     flux__fans(&s, &in, &out);
@@ -262,6 +268,7 @@ static const flux__init_row flux__inits[] = {
 
 static bool flux__finite(double x) { return x - x == 0; }
 
+/* Whether all numbers of the options are finite, and .std and .sparsity not negative. */
 static bool flux__check_init(const flux_init_opts *o) {
     const struct { const char *name; double value; bool least0;
     } all[] = { { "gain", o->gain, false }, { "mean", o->mean, false },
@@ -275,6 +282,7 @@ static bool flux__check_init(const flux_init_opts *o) {
     return true;
 }
 
+/* A float32 weight of shape o.shape by the initialiser of this name. */
 FLUX_DEF flux_tensor *flux_init_with(const char *name, flux_init_opts o) {
     const flux__init_row *row = flux__inits, *end = row + sizeof flux__inits / sizeof *flux__inits;
     if (!name) return (flux_tensor *)flux__null("init", "name", name);

@@ -127,6 +127,8 @@ typedef struct flux__dense_layer {
     flux_fn activation;
 } flux__dense_layer;
 
+/* activation(weight x + bias): x, in x batch dims, gives out x batch dims. Several batch dims are
+   merged for the product. */
 static flux_tensor *flux__dense_call(flux_layer *self, flux_tensor *x) {
     flux__dense_layer *m = (flux__dense_layer *)self;
     flux_tensor *in = flux__input(self, x, (flux_dtype)m->weight->dtype);
@@ -176,6 +178,7 @@ static bool flux__check_own(flux_dense_opts *o) {
     return true;
 }
 
+/* A Dense layer from sizes and an initialiser, or from the tensors .weight and .b. */
 FLUX_DEF flux_layer *flux_dense_with(flux_dense_opts o) {
     flux__dense_layer m;
     memset(&m, 0, sizeof m);
@@ -205,6 +208,8 @@ typedef struct flux__scale {
     bool of_norm;                         /* part of a LayerNorm: see flux__keeps_f32 */
 } flux__scale;
 
+/* activation(x * scale + bias), broadcast. Where scale has more than one number along a dim, x must
+   have as many, or one. */
 static flux_tensor *flux__scale_call(flux_layer *self, flux_tensor *x) {
     flux__scale *m = (flux__scale *)self;
     flux_tensor *in = flux__input(self, x, (flux_dtype)m->scale->dtype);

@@ -72,6 +72,7 @@ FLUX__FORMULA(poisson_loss, flux_sub(p, flux__ylog(y, p)))
 FLUX__FORMULA(hinge_loss, flux_relu(flux__one_minus(flux_mul(p, y))))
 FLUX__FORMULA(squared_hinge_loss, flux_square(flux_relu(flux__one_minus(flux_mul(p, y)))))
 
+/* e = |p - y|: e^2 / 2 below delta, else delta (e - delta / 2) */
 static flux_tensor *flux__loss_huber_loss(flux_tensor *p, flux_tensor *y, const flux_loss_opts *o) {
     flux_tensor *e = flux_abs(flux_sub(p, y)),
                 *line = flux_mul(flux_sub(e, o->delta / 2), o->delta);
@@ -89,6 +90,7 @@ static flux_tensor *flux__loss_logitcrossentropy(flux_tensor *p, flux_tensor *y,
     return flux_neg(flux_mul(y, flux_where(nothing, 0.0, l)));
 }
 
+/* -y log(p + epsilon) - (1 - y) log(1 - p + epsilon) */
 static flux_tensor *flux__loss_binarycrossentropy(flux_tensor *p, flux_tensor *y,
                                                   const flux_loss_opts *o) {
     flux_tensor *yes = flux__ylog(y, flux_add(p, o->epsilon));
@@ -96,12 +98,15 @@ static flux_tensor *flux__loss_binarycrossentropy(flux_tensor *p, flux_tensor *y
         flux_add(yes, flux__ylog(flux__one_minus(y), flux_add(flux__one_minus(p), o->epsilon))));
 }
 
+/* -(1 - q)^gamma y log(q), with q = p + epsilon */
 static flux_tensor *flux__loss_focal_loss(flux_tensor *p, flux_tensor *y, const flux_loss_opts *o) {
     flux_tensor *q = flux_add(p, o->epsilon);
     flux_tensor *weight = flux_pow(flux__above0(flux__one_minus(q)), o->gamma);
     return flux_neg(flux_mul(weight, flux__ylog(y, q)));
 }
 
+/* -(1 - q)^gamma log(q), where q = y p + (1 - y) (1 - p) + epsilon is the probability given to the
+   right answer */
 static flux_tensor *flux__loss_binary_focal_loss(flux_tensor *p, flux_tensor *y,
                                                  const flux_loss_opts *o) {
     flux_tensor *right = flux_add(flux_mul(y, p), flux_mul(flux__one_minus(y), flux__one_minus(p)));
@@ -110,12 +115,14 @@ static flux_tensor *flux__loss_binary_focal_loss(flux_tensor *p, flux_tensor *y,
         flux_mul(flux_pow(flux__above0(flux__one_minus(right)), o->gamma), flux_log(right)));
 }
 
+/* (1 - y) p^2 + y max(0, margin - p)^2; p is the distance of a pair */
 static flux_tensor *flux__loss_siamese_contrastive_loss(flux_tensor *p, flux_tensor *y,
                                                         const flux_loss_opts *o) {
     flux_tensor *apart = flux_square(flux__above0(flux_sub(o->margin, p)));
     return flux_add(flux_mul(flux__one_minus(y), flux_square(p)), flux_mul(y, apart));
 }
 
+/* 1 - (2 sum(y p) + smooth) / (sum(y^2 + p^2) + smooth) */
 static flux_tensor *flux__loss_dice_coeff_loss(flux_tensor *p, flux_tensor *y,
                                                const flux_loss_opts *o) {
     flux_tensor *both = flux_add(flux_mul((flux_sum)(flux_mul(y, p)), 2.0), o->smooth);
@@ -123,6 +130,7 @@ static flux_tensor *flux__loss_dice_coeff_loss(flux_tensor *p, flux_tensor *y,
     return flux__one_minus(flux_div(both, all));
 }
 
+/* 1 - (sum(y p) + 1) / (sum(y p + beta (1 - y) p + (1 - beta) y (1 - p)) + 1) */
 static flux_tensor *flux__loss_tversky_loss(flux_tensor *p, flux_tensor *y,
                                             const flux_loss_opts *o) {
     flux_tensor *both = flux_mul(y, p);
@@ -154,6 +162,9 @@ static const flux__loss_row flux__losses[] = {
 #define FLUX__LOSS_NUMBER(name) FLUX__LOSS_##name,
 enum { FLUX__LOSSES(FLUX__LOSS_NUMBER) FLUX__LOSS_COUNT }; /* the rows stand in this order */
 
+/* Checks the options, with their defaults filled in: all numbers finite and not negative, .beta at
+   most 1, and .epsilon not so small that it is 0 in float32, in which a loss of dtype t is
+   computed. */
 static bool flux__check_loss_opts(const char *call, const flux_loss_opts *o, flux_dtype t) {
     const struct {
         const char *name;
@@ -331,19 +342,21 @@ static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     return flux__reveal(h, flux__narrow(e, (int)t));
 }
 
-#define FLUX__DEFINE_LOSS(name)                                                               \
-    FLUX_DEF flux_tensor *flux_##name##_with(flux_loss_opts o) {                              \
-        return flux__loss(&flux__losses[FLUX__LOSS_##name], o);                               \
-    }                                                                                         \
-    FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *yhat, flux_tensor *y) {                  \
-        flux_loss_opts o;                                                                     \
-        memset((void *)&o, 0, sizeof o);                                                              \
-        o.yhat = yhat;                                                                        \
-        o.y = y;                                                                              \
-        return flux_##name##_with(o);                                                         \
+#define FLUX__DEFINE_LOSS(name)                                                                    \
+    FLUX_DEF flux_tensor *flux_##name##_with(flux_loss_opts o) {                                   \
+        return flux__loss(&flux__losses[FLUX__LOSS_##name], o);                                    \
+    }                                                                                              \
+    FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *yhat, flux_tensor *y) {                       \
+        flux_loss_opts o;                                                                          \
+        memset((void *)&o, 0, sizeof o);                                                           \
+        o.yhat = yhat;                                                                             \
+        o.y = y;                                                                                   \
+        return flux_##name##_with(o);                                                              \
     }
 FLUX__LOSSES(FLUX__DEFINE_LOSS)
 
+/* y (1 - alpha) + alpha / n, n being the number of classes along dim, or 2 if dim is -1 (binary
+   labels). */
 FLUX_DEF flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim) {
     if (!flux__check_operands("label_smoothing", 1, &y)) return NULL;
     if (!(alpha > 0 && alpha < 1))

@@ -76,6 +76,7 @@ static flux_tensor *flux__map_view(flux__mapping *p, flux_tensor *x, bool traine
     return (flux_tensor *)(seen->value = y);
 }
 
+/* Puts the new tensor into a field of a clone. */
 static bool flux__map_tensor(flux__mapping *p, flux_tensor **slot, bool trained,
                              const flux_layer *owner) {
     flux_tensor *x = *slot;
@@ -274,6 +275,8 @@ static void flux__flat_free(flux__flat *f) {
     flux__pairs_free(&f->where);
 }
 
+/* Lists the trained tensors of m in the order of the walk; their common dtype is the promoted one.
+   */
 static bool flux__flat_make(flux__flat *f, flux_layer *m) {
     flux__tally t = { NULL, 0, 0, 0, NULL, false };
     memset(f, 0, sizeof *f);
@@ -294,6 +297,7 @@ static bool flux__flat_make(flux__flat *f, flux_layer *m) {
     return true;
 }
 
+/* All trained numbers of m as one vector; gradients pass through it. */
 FLUX_DEF flux_tensor *flux_destructure(flux_layer *m) {
     flux__flat f;
     if (!m) return (flux_tensor *)flux__null("destructure", "model", m);
@@ -311,6 +315,7 @@ FLUX_DEF flux_tensor *flux_destructure(flux_layer *m) {
     return flux__reveal(h, y);
 }
 
+/* The slice that replaces a trained tensor; any other tensor stays. */
 static flux_tensor *flux__flat_piece(flux_tensor *x, const char *path, bool trained,
                                      const flux_layer *owner, void *user) {
     flux__flat *f = (flux__flat *)user;

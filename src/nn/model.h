@@ -77,6 +77,7 @@ static flux_tensor *flux__settled_leaf(flux_tensor *x, const char *path, void *u
     return flux__settled(x);
 }
 
+/* Replaces the carried object `old` by the evaluated value of a tensor, or of a layer's tensors. */
 FLUX_DEF void *flux_carry_object(const void *old, const void *value) {
     flux__head *was = (flux__head *)(intptr_t)old, *h = (flux__head *)(intptr_t)value;
     if (!h || FLUX__GONE("carry", h)) return flux__null("carry", "value", h);
@@ -255,6 +256,8 @@ static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t produ
 
 FLUX__LEAN
 
+/* Calls a layer; all tensors that the call makes are hidden but its result. Reports a call that
+   gives NULL without an error, and fills in the row of a summary that watches. */
 FLUX_DEF flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x) {
     if (!m || !x) return (flux_tensor *)flux__null("call", m ? "x" : "model", NULL);
     if (FLUX__GONE("call", m) || FLUX__GONE("call", x)) return NULL;

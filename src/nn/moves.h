@@ -216,21 +216,21 @@ static flux_state *flux__travel_state(flux_state *s, const flux__trip *trip) {
     return (flux_state *)flux__reveal_object(h, t.failed ? NULL : copy);
 }
 
-#define FLUX__DEFINE_MOVE(T, name, suffix, travel, find)                                                    \
-    FLUX_DEF T *(flux_##name##suffix)(T *x) {                                                        \
-        flux__trip trip;                                                                             \
-        if (!x) return (T *)flux__null(#name, "x", x);                                               \
-        return find(&trip) ? travel(x, &trip) : x;                                                   \
+#define FLUX__DEFINE_MOVE(T, name, suffix, travel, find)                                           \
+    FLUX_DEF T *(flux_##name##suffix)(T *x) {                                                      \
+        flux__trip trip;                                                                           \
+        if (!x) return (T *)flux__null(#name, "x", x);                                             \
+        return find(&trip) ? travel(x, &trip) : x;                                                 \
     }
-#define FLUX__DEFINE_MOVES(T, suffix, to_suffix, travel)                                                 \
-    FLUX__DEFINE_MOVE(T, gpu, suffix, travel, flux__to_gpu)                                                 \
-    FLUX__DEFINE_MOVE(T, cpu, suffix, travel, flux__to_cpu)                                                 \
-    FLUX__DEFINE_MOVE(T, cu, suffix, travel, flux__to_cu)                                                   \
-    FLUX__DEFINE_MOVE(T, roc, suffix, travel, flux__to_roc)                                                 \
-    FLUX_DEF T *flux_to##to_suffix(flux_device d, T *x) {                                            \
-        flux__trip trip;                                                                             \
-        if (!x) return (T *)flux__null("to", "x", x);                                                \
-        return flux__to_device(&trip, d) ? travel(x, &trip) : NULL;                                  \
+#define FLUX__DEFINE_MOVES(T, suffix, to_suffix, travel)                                           \
+    FLUX__DEFINE_MOVE(T, gpu, suffix, travel, flux__to_gpu)                                        \
+    FLUX__DEFINE_MOVE(T, cpu, suffix, travel, flux__to_cpu)                                        \
+    FLUX__DEFINE_MOVE(T, cu, suffix, travel, flux__to_cu)                                          \
+    FLUX__DEFINE_MOVE(T, roc, suffix, travel, flux__to_roc)                                        \
+    FLUX_DEF T *flux_to##to_suffix(flux_device d, T *x) {                                          \
+        flux__trip trip;                                                                           \
+        if (!x) return (T *)flux__null("to", "x", x);                                              \
+        return flux__to_device(&trip, d) ? travel(x, &trip) : NULL;                                \
     }
 FLUX__DEFINE_MOVES(flux_tensor, , _tensor, flux__travel_any)
 FLUX__DEFINE_MOVES(flux_layer, _layer, _layer, flux__travel_layer)

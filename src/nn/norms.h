@@ -81,6 +81,8 @@ typedef struct flux__layernorm {
     flux_shape size;
 } flux__layernorm;
 
+/* Normalises x over its first dims, which must be m->size, then applies scale and bias (diag) and
+   the activation. */
 static flux_tensor *flux__layernorm_call(flux_layer *self, flux_tensor *x) {
     flux__layernorm *m = (flux__layernorm *)self;
     const flux__scale *diag = (const flux__scale *)m->diag;
@@ -191,6 +193,7 @@ static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, flux_tens
     return n;
 }
 
+/* Whether a variance can be taken in train mode: of more than one number; if not, an error. */
 static bool flux__norm_enough(flux_layer *self, const flux_tensor *x, double n) {
     if (n > 1) return true;
     flux__words line = flux__line_of(self);
@@ -458,6 +461,7 @@ static bool flux__unnorm(flux_layer **place, flux__pairs *folds, int depth) {
     return true;
 }
 
+/* A copy of m in which each WeightNorm is replaced by its layer with the weight g v / |v|. */
 FLUX_DEF flux_layer *flux_remove_weightnorms(flux_layer *m) {
     if (!m) return (flux_layer *)flux__null("remove_weightnorms", "m", m);
     int h = flux__hide();

@@ -329,9 +329,13 @@ static flux_layer *flux__cell_new(int kind, bool whole, flux_recurrent_opts o) {
     return (flux_layer *)flux__reveal_object(h, y);
 }
 
-#define FLUX__DEFINE_RECURRENT(name, kind)                                                                     \
-    FLUX_DEF flux_layer *flux_##name##_with(flux_recurrent_opts o) { return flux__cell_new(kind, true, o); }   \
-    FLUX_DEF flux_layer *flux_##name##cell_with(flux_recurrent_opts o) { return flux__cell_new(kind, false, o); }
+#define FLUX__DEFINE_RECURRENT(name, kind)                               \
+    FLUX_DEF flux_layer *flux_##name##_with(flux_recurrent_opts o) {     \
+        return flux__cell_new(kind, true, o);                            \
+    }                                                                    \
+    FLUX_DEF flux_layer *flux_##name##cell_with(flux_recurrent_opts o) { \
+        return flux__cell_new(kind, false, o);                           \
+    }
 FLUX__DEFINE_RECURRENT(rnn, FLUX__RNN)
 FLUX__DEFINE_RECURRENT(lstm, FLUX__LSTM)
 FLUX__DEFINE_RECURRENT(gru, FLUX__GRU)

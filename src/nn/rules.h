@@ -76,6 +76,7 @@ static const flux__hyper_row flux__hypers[FLUX__HYPERS] = {
     { "n", 0, 1, INT_MAX, "1 or more" }
 };
 
+/* The value of hyper-parameter h in o; FLUX__NO_NUMBER if it is not given. */
 static double flux__hyper(const flux_rule_opts *o, int h) {
     double v;
     if (h == FLUX__EVERY) return o->n == FLUX__NO_INT ? FLUX__NO_NUMBER : (double)o->n;
@@ -88,7 +89,10 @@ static void flux__hyper_set(flux_rule_opts *o, int h, double v) {
     else memcpy((char *)o + flux__hypers[h].at, &v, sizeof v);
 }
 
-/* ---------------- steps */
+/* ---------------- steps
+
+   In the comments on step functions g is the gradient, p the parameter, x' the new value of a state
+   x; each says what is subtracted from p if the rule stands alone. */
 
 /* The numbers that one update uses as operands, each as one scalar tensor. */
 typedef struct flux__constants {
@@ -139,13 +143,16 @@ static flux_tensor *flux__scaled_sum(flux__step *k, flux_tensor *a, double scale
     return flux__fma(a, flux__constant(k, scale), b);
 }
 
+/* eta g */
 static void flux__step_descent(flux__step *k) { k->scale *= k->o.eta; }
 
+/* velocity' = rho velocity + eta g, which is subtracted */
 static void flux__step_momentum(flux__step *k) {
     k->scale *= k->o.eta;
     k->d = k->next[0] = flux__scaled_sum(k, k->s[0], k->o.rho, flux__gradient_now(k));
 }
 
+/* v' = rho v - eta g, v the velocity; (1 + rho) eta g - rho^2 v is subtracted */
 static void flux__step_nesterov(flux__step *k) {
     double rho = k->o.rho;
     k->scale *= k->o.eta;
@@ -154,6 +161,7 @@ static void flux__step_nesterov(flux__step *k) {
     k->next[0] = flux_sub(flux_mul(k->s[0], rho), g);
 }
 
+/* q' = rho q + (1 - rho) g^2, the mean square; eta g / (sqrt(q') + epsilon) */
 static void flux__step_rmsprop(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k), *q = flux__blend(k, k->s[0], flux_square(g), k->o.rho);
     k->next[0] = q;
@@ -161,6 +169,7 @@ static void flux__step_rmsprop(flux__step *k) {
     k->scale = k->o.eta;
 }
 
+/* The same with the variance q' - l'^2 in place of the mean square q', l being the mean of g. */
 static void flux__step_rmsprop_centred(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k), *q = flux__blend(k, k->s[0], flux_square(g), k->o.rho);
     flux_tensor *l = flux__blend(k, k->s[1], g, k->o.rho),
@@ -171,6 +180,8 @@ static void flux__step_rmsprop_centred(flux__step *k) {
     k->scale = k->o.eta;
 }
 
+/* Each element has its own step. It grows by ell[1], to gamma[1] at most, while g keeps its sign.
+   It shrinks by ell[0], to gamma[0] at least, when the sign changes; then g counts as 0 once. */
 static void flux__step_rprop(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k), *same = flux_mul(k->s[0], g), *step = k->s[1];
     flux_tensor *turned = flux_lt(same, 0.0);
@@ -206,6 +217,7 @@ static void flux__step_adam(flux__step *k) {
     flux__adam_ratio(k, k->next[0], flux__lack(k, 0), k->next[1], flux__lack(k, 1));
 }
 
+/* Adam's step plus lambda p, or plus eta lambda p if coupled */
 static void flux__step_adamw(flux__step *k) {
     double lambda = k->o.lambda;
     flux__step_adam(k);
@@ -214,6 +226,7 @@ static void flux__step_adamw(flux__step *k) {
     k->d = flux__scaled_sum(k, k->p, lambda, flux__gradient_now(k));
 }
 
+/* m' = beta2 g + (1 - beta2) m; eta sign(beta1 m' + (beta2 - beta1) g) */
 static void flux__step_lion(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k);
     double b1 = k->o.beta[0], b2 = k->o.beta[1];
@@ -222,6 +235,8 @@ static void flux__step_lion(flux__step *k) {
     k->scale = k->o.eta;
 }
 
+/* Adam's step times a rectification, if rho, the length of the average that v is of, is above 4;
+   before that, the first moment alone. */
 static void flux__step_radam(flux__step *k) {
     double b2 = pow(k->o.beta[1], (double)k->t), most = 2 / (1 - k->o.beta[1]) - 1;
     double rho = most - 2 * (double)k->t * b2 / (1 - b2);
@@ -235,6 +250,7 @@ static void flux__step_radam(flux__step *k) {
     }
 }
 
+/* u' = max(beta2 u, |g|); eta / (1 - beta1^t) m' / (u' + epsilon) */
 static void flux__step_adamax(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k);
     k->next[0] = flux__blend(k, k->s[0], g, k->o.beta[0]);
@@ -243,12 +259,14 @@ static void flux__step_adamax(flux__step *k) {
     k->scale = k->o.eta / flux__lack(k, 0);
 }
 
+/* last' = Adam's step; 2 last' - last is subtracted */
 static void flux__step_oadam(flux__step *k) {
     flux__step_adam(k);
     k->next[2] = flux__gradient_now(k);
     k->d = flux_sub(flux_mul(k->next[2], 2), k->s[2]);
 }
 
+/* square' = square + g^2; eta g / (sqrt(square') + epsilon) */
 static void flux__step_adagrad(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k);
     k->next[0] = flux__fma(g, g, k->s[0]);
@@ -256,6 +274,8 @@ static void flux__step_adagrad(flux__step *k) {
     k->scale = k->o.eta;
 }
 
+/* q' = rho q + (1 - rho) g^2; d = g sqrt((delta + epsilon) / (q' + epsilon)) is subtracted; delta
+   is the running mean of d^2. */
 static void flux__step_adadelta(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k), *q = flux__blend(k, k->s[0], flux_square(g), k->o.rho);
     flux_tensor *e = flux__constant(k, k->o.epsilon);
@@ -264,12 +284,15 @@ static void flux__step_adadelta(flux__step *k) {
     k->next[1] = flux__blend(k, k->s[1], flux_square(k->d), k->o.rho);
 }
 
+/* vmax' = max(vmax, v'); eta m' / (sqrt(vmax') + epsilon), without bias corrections */
 static void flux__step_amsgrad(flux__step *k) {
     flux__moments(k);
     k->next[2] = flux_max2(k->s[2], k->next[1]);
     flux__adam_ratio(k, k->next[0], 1, k->next[2], 1);
 }
 
+/* Adam's step with beta1 / (1 - beta1^(t+1)) m' + (1 - beta1) / (1 - beta1^t) g for the corrected
+   first moment, and beta2 v' / (1 - beta2^t) for the second. */
 static void flux__step_nadam(flux__step *k) {
     double b1 = k->o.beta[0], next = 1 - pow(b1, (double)k->t + 1);
     flux_tensor *g = flux__moments(k);
@@ -279,6 +302,7 @@ static void flux__step_nadam(flux__step *k) {
     else k->d = m, k->scale = k->o.eta / k->o.epsilon;    /* v is weighed by beta[1], which is 0 */
 }
 
+/* Adam's step with s' = beta2 s + (1 - beta2) (g - m')^2 + epsilon for the second moment */
 static void flux__step_adabelief(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k), *m = flux__blend(k, k->s[0], g, k->o.beta[0]);
     k->next[0] = m;
@@ -287,14 +311,17 @@ static void flux__step_adabelief(flux__step *k) {
     flux__adam_ratio(k, m, flux__lack(k, 0), k->next[1], flux__lack(k, 1));
 }
 
+/* g + lambda p */
 static void flux__step_weightdecay(flux__step *k) {
     k->d = flux__scaled_sum(k, k->p, k->o.lambda, flux__gradient_now(k));
 }
 
+/* g + lambda sign(p) */
 static void flux__step_signdecay(flux__step *k) {
     k->d = flux__scaled_sum(k, flux_sign(k->p), k->o.lambda, flux__gradient_now(k));
 }
 
+/* g clamped to -delta ... delta by element */
 static void flux__step_clipgrad(flux__step *k) {
     k->d = flux_clamp(flux__gradient_now(k), -k->o.delta, k->o.delta);
 }
@@ -458,12 +485,14 @@ static flux__text flux__call_name(const flux__rule_row *row) {
     return t;
 }
 
+/* Whether a rule has hyper-parameter h. */
 static bool flux__row_has(const flux__rule_row *row, int h) {
     for (int i = 0; i < 7 && row->has[i].hyper; i++)
         if (row->has[i].hyper == h) return true;
     return false;
 }
 
+/* Whether hyper-parameter h is in its range; if not, an error. */
 static bool flux__check_hyper(const char *call, const flux_rule_opts *o, int h) {
     double v = flux__hyper(o, h);
     const flux__hyper_row *row = &flux__hypers[h];
@@ -539,6 +568,7 @@ FLUX_DEF flux_rule flux_rule_with(const char *name, flux_rule_opts o) {
     return r;
 }
 
+/* Whether a rule was made by one of the calls that make rules; if not, an error. */
 static bool flux__is_rule(const char *call, const flux_rule *r) {
     if (r->made) return true;
     if (!flux__null_explained())
@@ -566,6 +596,7 @@ FLUX_DEF flux_rule flux_optimiser_chain_of(int n, const flux_rule *rules) {
     return flux__chain_rules("optimiser_chain", n, rules);
 }
 
+/* AccumGrad in front of `rule`: the rule steps once in n updates, with the mean gradient. */
 FLUX_DEF flux_rule flux_accumgrad(int n, flux_rule rule) {
     flux_rule two[2];
     two[0] = flux__bad_rule();

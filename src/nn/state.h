@@ -77,6 +77,7 @@ struct flux_state {
     size_t path_room;
 };
 
+/* Frees a state, also one that is only partly made. */
 static void flux__state_free(flux_state *s) {
     for (int i = 0; s->leaf && i < s->nleaves; i++) {
         flux_release(s->leaf[i].p);

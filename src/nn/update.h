@@ -110,6 +110,7 @@ static bool flux__check_replaced(const flux_state *s, int leaf) {
     return true;
 }
 
+/* Whether a leaf is on the device of its state; if not, an error. */
 static bool flux__check_device(const flux_state *s, int leaf) {
     const flux_tensor *held = flux__state_sample(s, leaf), *now = s->leaf[leaf].now;
     char where[96];
@@ -333,6 +334,7 @@ static void flux__commit(flux_state *s) {
     memcpy(s->t, s->t_next, (size_t)(s->nleaves * s->nrules) * sizeof *s->t);
 }
 
+/* Whether any leaf is not frozen. */
 static bool flux__any_awake(const flux_state *s) {
     for (int i = 0; i < s->nleaves; i++)
         if (!s->leaf[i].frozen) return true;
@@ -341,6 +343,8 @@ static bool flux__any_awake(const flux_state *s) {
 
 /* ---------------- update: gradients of a scaled loss */
 
+/* The loss times the loss scale, in float32 or float64; the loss itself if the state has no scale.
+   */
 FLUX_DEF flux_tensor *flux_scaled_loss(flux_state *s, flux_tensor *loss) {
     if (!s || !loss) return (flux_tensor *)flux__null("scaled_loss", s ? "loss" : "state", NULL);
     if (!flux__check_operands("scaled_loss", 1, &loss)) return NULL;

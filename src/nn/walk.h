@@ -136,6 +136,7 @@ typedef struct flux__visiting {
     bool done;
 } flux__visiting;
 
+/* Walk callback of flux__visit_all: passes on a tensor that was not seen before. */
 static void flux__visit_once(flux_tensor **slot, const char *path, bool trained,
                              const flux_layer *owner, void *user) {
     flux__visiting *v = (flux__visiting *)user;
@@ -184,6 +185,7 @@ typedef struct flux__tally {
 
 FLUX__COLD
 
+/* Counts one tensor, if it is trained and not tied. */
 static void flux__tally_one(flux_tensor *x, const char *path, bool trained, void *user) {
     flux__tally *t = (flux__tally *)user;
     (void)path;
@@ -195,6 +197,7 @@ static void flux__tally_one(flux_tensor *x, const char *path, bool trained, void
     t->numbers += flux__size(x);
 }
 
+/* Fills in t for a model: a first visit finds all tensors, a second one counts. */
 static bool flux__tally_all(const char *call, const flux_layer *m, flux__tally *t) {
     flux__visiting v;
     memset(&v, 0, sizeof v);
@@ -226,6 +229,7 @@ typedef struct flux__sought {
     flux__words have;                     /* the model's paths, for the message */
 } flux__sought;
 
+/* Walk callback: looks for a path, and lists the paths of the model for the message. */
 static void flux__match_path(flux_tensor **slot, const char *path, bool trained,
                              const flux_layer *owner, void *user) {
     flux__sought *w = (flux__sought *)user;
@@ -236,6 +240,7 @@ static void flux__match_path(flux_tensor **slot, const char *path, bool trained,
     else if (used < 380 && w->have.s[used - 1] != '.') flux__say(&w->have, ", ...");
 }
 
+/* Finds the tensor at a path; false, with an error, if there is none. */
 static bool flux__find_param(const char *call, flux_layer *m, const char *path, flux__sought *w) {
     memset(w, 0, sizeof *w);
     if (!m || !path) {
@@ -303,6 +308,7 @@ static flux_layer *flux__declares(flux_layer *m, const char *name, flux_tensor *
     return NULL;
 }
 
+/* The first tensor of this field name in a model; the name is also that of the call. */
 static flux_tensor *flux__first_of(const char *name, flux_layer *m) {
     flux_tensor **slot = NULL;
     if (!m) return (flux_tensor *)flux__null(name, "model", m);
