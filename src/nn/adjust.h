@@ -128,8 +128,8 @@ static size_t flux__locale_point(char *out, size_t n) {
     return (size_t)snprintf(out, n, "%.*s", (int)strlen(half) - 2, half + 1);
 }
 
-/* Puts v with the fewest digits that read back as v: 0.001, 1e-08, 50. The decimal point is a dot
-   in any locale. */
+/* Puts v with the fewest digits that read back as v: 0.001, 1e-08, 50. The decimal point is a
+   dot in any locale. */
 static void flux__put_short(flux__sink *out, double v) {
     char text[48], point[16], *at;
     int least = fabs(v) >= 1 && fabs(v) < 1e6 ? (int)log10(fabs(v)) + 1 : 1;

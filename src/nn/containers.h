@@ -44,8 +44,8 @@ static bool flux__check_layers(const char *call, int n, int least, flux_layer *c
     return true;
 }
 
-/* The struct of Chain, Parallel, PairwiseFusion and Maxout; connection is NULL in Chain and Maxout.
-   */
+/* The struct of Chain, Parallel, PairwiseFusion and Maxout; connection is NULL in
+   Chain and Maxout. */
 typedef struct flux__container {
     flux_layer base;
     flux_layer *connection;
@@ -95,8 +95,8 @@ FLUX_DEF flux_tensor *flux_activations(flux_layer *chain, flux_tensor *x) {
     return flux__reveal(h, x ? flux_tuple_of(m->count, ys) : NULL);
 }
 
-/* Joins n outputs: a function of two operands reduces them from the left, a layer gets their tuple.
-   */
+/* Joins n outputs: a function of two operands reduces them from the left, a layer
+   gets their tuple. */
 static flux_tensor *flux__connect(flux_layer *connection, int n, flux_tensor *const *ys) {
     const flux__function *f = (const flux__function *)connection;
     if (connection->type == flux__function_type() && f->f2) return flux__fold(f->f2, n, ys);
@@ -130,8 +130,8 @@ FLUX_DEF flux_layer *flux_parallel_of(flux_layer *connection, int n, flux_layer 
     return flux__group_new("parallel", flux__parallel_layer_type(), connection, n, ls, names, 1);
 }
 
-/* y0 = l0(x0), y1 = l1(connection(y0, x1)), ...: the tuple of all y. A single x serves as all
-   inputs. */
+/* y0 = l0(x0), y1 = l1(connection(y0, x1)), ...: the tuple of all y. A single x
+   serves as all inputs. */
 static flux_tensor *flux__fusion_call(flux_layer *self, flux_tensor *x) {
     flux__container *m = (flux__container *)self;
     int inputs = flux_count(x);

@@ -81,8 +81,8 @@ static flux_shape flux__paddings_of(const flux__window *w) {
     return s;
 }
 
-/* Checks that x is an image of nd spatial dims (nd 0: of 1 to 3), and converts it to dtype `want`.
-   */
+/* Checks that x is an image of nd spatial dims (nd 0: of 1 to 3), and converts it
+   to dtype `want`. */
 static flux_tensor *flux__image(flux_layer *m, flux_tensor *x, int nd, flux_dtype want) {
     flux_tensor *in = flux__input(m, x, want);
     if (!in || (nd ? in->ndim == nd + 2 : in->ndim >= 3 && in->ndim <= 5)) return in;
@@ -188,8 +188,8 @@ static bool flux__check_window(const char *call, const flux_shape *window, flux_
     return false;
 }
 
-/* Makes any of the convolution layers; outpad is allowed if it is a ConvTranspose (`transposed`).
-   */
+/* Makes any of the convolution layers; outpad is allowed if it is a ConvTranspose
+   (`transposed`). */
 static flux_layer *flux__conv_new(const char *call, const flux_layer_type *type,
                                   flux_conv_layer_opts *o, bool transposed) {
     flux__conv_layer m;
@@ -432,8 +432,8 @@ static flux_tensor *flux__interpolate(flux_tensor *x, int i, int64_t out) {
     return flux_add(low, flux_mul(flux_sub(high, low), w));
 }
 
-/* Upsamples x, spatial dims x channels x batch. nd: how many spatial dims the options need; 0: any.
-   */
+/* Upsamples x, spatial dims x channels x batch. nd: how many spatial dims the
+   options need; 0: any. */
 static flux_tensor *flux__upsample_call(flux_layer *self, flux_tensor *x) {
     flux__upsample_layer *m = (flux__upsample_layer *)self;
     bool nearest = m->o.mode == FLUX_NEAREST;
@@ -481,8 +481,8 @@ static const flux_layer_type *flux__upsample_type(void) {
     return &type;
 }
 
-/* Checks the mode and that one of .scale and .size is given, with one number or one for each dim.
-   */
+/* Checks the mode and that one of .scale and .size is given, with one number or
+   one for each dim. */
 FLUX_DEF flux_layer *flux_upsample_with(flux_upsample_opts o) {
     flux__upsample_layer m;
     int n = 0;

@@ -36,8 +36,8 @@ static flux_tensor *flux__ctc_later(flux_tensor *a, int64_t n) {
     return flux_pad(flux_slice(a, 0, 0, a->dim[0] - n), FLUX__LOG0, n, 0);
 }
 
-/* log(exp(a) + exp(b) + exp(c)) by element; the largest is subtracted first, so nothing overflows.
-   */
+/* log(exp(a) + exp(b) + exp(c)) by element; the largest is subtracted first, so
+   nothing overflows. */
 static flux_tensor *flux__log_sum3(flux_tensor *a, flux_tensor *b, flux_tensor *c) {
     flux_tensor *top = flux_detach(flux_max2(a, flux_max2(b, c)));
     flux_tensor *sum = flux_add(flux_exp(flux_sub(a, top)),
@@ -45,8 +45,8 @@ static flux_tensor *flux__log_sum3(flux_tensor *a, flux_tensor *b, flux_tensor *
     return flux_add(top, flux_log(sum));
 }
 
-/* The class at each place, S x N, for the labels y, labels x N. Places after a target's end are
-   blank as well. */
+/* The class at each place, S x N, for the labels y, labels x N. Places after a target's end
+   are blank as well. */
 static flux_tensor *flux__ctc_places(flux_tensor *y, int64_t blank) {
     int64_t labels = y->dim[0], n = y->dim[1], one[3] = { 1, labels, n },
             all[2] = { flux__times(2, labels), n }, last[2] = { 1, n };

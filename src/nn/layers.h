@@ -58,8 +58,8 @@ static bool flux__check_sizes(const char *call, int n, const int64_t *size) {
     return true;
 }
 
-/* A weight of shape s from an initialiser, whose result is checked, as it may be a user's function.
-   */
+/* A weight of shape s from an initialiser, whose result is checked, as it may be a
+   user's function. */
 static flux_tensor *flux__make_weight(const char *call, flux_init_fn init, flux_shape s) {
     if (!flux__check_shape(call, &s)) return NULL;
     int64_t failures = flux__failures();
@@ -78,8 +78,8 @@ static flux_tensor *flux__make_bias(flux_switch bias, const flux_tensor *weight,
     return bias == FLUX_OFF || !weight ? NULL : flux_full_shape(s, 0.0, (flux_dtype)weight->dtype);
 }
 
-/* The input x of a layer converted to `want`, the dtype of its weights; NULL, with an error, for a
-   tuple. */
+/* The input x of a layer converted to `want`, the dtype of its weights; NULL, with an
+   error, for a tuple. */
 static flux_tensor *flux__input(flux_layer *m, flux_tensor *x, flux_dtype want) {
     if (x->op == FLUX__TUPLE) {
         flux__words line = flux__line_of(m);
@@ -266,9 +266,9 @@ typedef struct flux__bilinear {
     flux_fn activation;
 } flux__bilinear;
 
-/* W, out x in1 x in2, applied to x, in1 x n, and y, in2 x n: out x n. The first product contracts W
-   with y to an out x in1 matrix for each column; the second, batched, multiplies it by the column
-   of x. */
+/* W, out x in1 x in2, applied to x, in1 x n, and y, in2 x n: out x n. The first product
+   contracts W with y to an out x in1 matrix for each column; the second, batched, multiplies it
+   by the column of x. */
 static flux_tensor *flux__bilinear_columns(flux_tensor *w, flux_tensor *x, flux_tensor *y) {
     if (!x || !y) return NULL;
     int64_t out = w->dim[0], in = w->dim[1], n = x->dim[1];
@@ -280,8 +280,8 @@ static flux_tensor *flux__bilinear_columns(flux_tensor *w, flux_tensor *x, flux_
     return flux_reshape_to(z, flux__shape(two, 2));
 }
 
-/* Bilinear of a tuple of two inputs, in1 x batch and in2 x batch, or of one input that serves as
-   both. */
+/* Bilinear of a tuple of two inputs, in1 x batch and in2 x batch, or of one input that
+   serves as both. */
 static flux_tensor *flux__bilinear_call(flux_layer *self, flux_tensor *x) {
     flux__bilinear *m = (flux__bilinear *)self;
     flux_tensor *a = flux_nth(x, 0), *b = flux_count(x) > 1 ? flux_nth(x, 1) : a;
@@ -353,9 +353,9 @@ static flux_tensor *flux__all_but(int64_t n, int dim, int64_t which) {
     return flux_ne(flux__iota(n, dim), (double)which);
 }
 
-/* The columns of the weight at integer indices x, out x (dims of x), or its product with bool
-   columns x, in x batch. The padding column gets no gradient, because its outputs are replaced by
-   0. */
+/* The columns of the weight at integer indices x, out x (dims of x), or its product with
+   bool columns x, in x batch. The padding column gets no gradient, because its outputs
+   are replaced by 0. */
 static flux_tensor *flux__embedding_call(flux_layer *self, flux_tensor *x) {
     flux__embedding *m = (flux__embedding *)self;
     flux_dtype t = (flux_dtype)m->weight->dtype;

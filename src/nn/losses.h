@@ -105,8 +105,8 @@ static flux_tensor *flux__loss_focal_loss(flux_tensor *p, flux_tensor *y, const 
     return flux_neg(flux_mul(weight, flux__ylog(y, q)));
 }
 
-/* -(1 - q)^gamma log(q), where q = y p + (1 - y) (1 - p) + epsilon is the probability given to the
-   right answer */
+/* -(1 - q)^gamma log(q), where q = y p + (1 - y) (1 - p) + epsilon is the probability given to
+   the right answer */
 static flux_tensor *flux__loss_binary_focal_loss(flux_tensor *p, flux_tensor *y,
                                                  const flux_loss_opts *o) {
     flux_tensor *right = flux_add(flux_mul(y, p), flux_mul(flux__one_minus(y), flux__one_minus(p)));
@@ -162,9 +162,9 @@ static const flux__loss_row flux__losses[] = {
 #define FLUX__LOSS_NUMBER(name) FLUX__LOSS_##name,
 enum { FLUX__LOSSES(FLUX__LOSS_NUMBER) FLUX__LOSS_COUNT }; /* the rows stand in this order */
 
-/* Checks the options, with their defaults filled in: all numbers finite and not negative, .beta at
-   most 1, and .epsilon not so small that it is 0 in float32, in which a loss of dtype t is
-   computed. */
+/* Checks the options, with their defaults filled in: all numbers finite and not negative,
+   .beta at most 1, and .epsilon not so small that it is 0 in float32, in which a loss of
+   dtype t is computed. */
 static bool flux__check_loss_opts(const char *call, const flux_loss_opts *o, flux_dtype t) {
     const struct {
         const char *name;
@@ -205,9 +205,9 @@ static bool flux__is_integer(const flux_tensor *x) {
     return x->op != FLUX__TUPLE && !flux__dtypes[x->dtype].real && x->dtype != FLUX_BOOL;
 }
 
-/* Checks labels (or lengths; `what` names them in the message) if their values lie in host memory:
-   an error names the first one outside least ... end - 1 that is not *ignored. Others pass unread.
-   */
+/* Checks labels (or lengths; `what` names them in the message) if their values lie in host
+   memory: an error names the first one outside least ... end - 1 that is not *ignored.
+   Others pass unread. */
 static bool flux__check_labels(const char *call, const char *what, flux_tensor *y, int64_t least,
                                int64_t end, const int64_t *ignored) {
     return y->device.backend != 0 || !y->buf ||
@@ -222,9 +222,9 @@ static bool flux__are_labels(const flux_tensor *p, const flux_tensor *y, int dim
     return true;
 }
 
-/* Labels beside p. y: the labels, of p's shape with 1 in the class dim; wide: bool of p's shape,
-   true at the class of the label (one-hot); keep: bool of y's shape, false for ignored labels, or
-   NULL. */
+/* Labels beside p. y: the labels, of p's shape with 1 in the class dim; wide: bool of p's
+   shape, true at the class of the label (one-hot); keep: bool of y's shape, false for ignored
+   labels, or NULL. */
 typedef struct flux__labels { flux_tensor *y, *wide, *keep; } flux__labels;
 
 /* Checks the labels and records the three tensors; false on an error. */
@@ -241,8 +241,8 @@ static bool flux__take_labels(const char *call, flux_tensor *p, const flux_loss_
     return l->wide && (l->keep || !ignore);
 }
 
-/* .weights, a vector of one number a class, reshaped to broadcast along p's class dim, in dtype t.
-   */
+/* .weights, a vector of one number a class, reshaped to broadcast along p's class
+   dim, in dtype t. */
 static flux_tensor *flux__class_weights(const char *call, flux_tensor *p, const flux_loss_opts *o,
                                         flux_dtype t) {
     flux_tensor *w = o->weights;
@@ -267,9 +267,9 @@ static flux_tensor *flux__sum_dim(flux_tensor *x, int dim) {
 }
 
 /* The loss of each sample for integer labels: the formula with y = 1, taken at the class of the
-   label. A label that is no class makes the sample's loss NaN, an ignored one makes it 0. *total:
-   what a mean divides by, the sum of weights or the number of labels kept, or NULL for the number
-   of samples. */
+   label. A label that is no class makes the sample's loss NaN, an ignored one makes it 0.
+   *total: what a mean divides by, the sum of weights or the number of labels kept, or NULL for
+   the number of samples. */
 static flux_tensor *flux__label_loss(const flux__loss_row *row, flux_tensor *p,
                                      const flux_loss_opts *o, bool ignore, flux_tensor **total) {
     flux__labels l;
@@ -355,8 +355,8 @@ static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     }
 FLUX__LOSSES(FLUX__DEFINE_LOSS)
 
-/* y (1 - alpha) + alpha / n, n being the number of classes along dim, or 2 if dim is -1 (binary
-   labels). */
+/* y (1 - alpha) + alpha / n, n being the number of classes along dim, or 2 if dim is -1
+   (binary labels). */
 FLUX_DEF flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim) {
     if (!flux__check_operands("label_smoothing", 1, &y)) return NULL;
     if (!(alpha > 0 && alpha < 1))

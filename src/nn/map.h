@@ -198,8 +198,8 @@ FLUX_DEF flux_layer *flux_fmap_with(flux_fmap_fn f, void *user, flux_layer *m,
     return flux__fmap(a, m, exclude, false);
 }
 
-/* A map that records no graph, for moves and copies: the new tensors do not depend on the old ones.
-   */
+/* A map that records no graph, for moves and copies: the new tensors do not depend
+   on the old ones. */
 static flux_layer *flux__map_layer(flux_fmap_fn f, void *user, flux_layer *m,
                                    bool same_if_unchanged) {
     flux__fmap_args a = { NULL, f, user };
@@ -221,8 +221,8 @@ FLUX_DEF flux_layer *flux_copy_layer(flux_layer *m) {
 
 /* hook: flux__scale_of_norm, nn/layers.h */
 static bool flux__scale_of_norm(const flux_layer *m);
-/* Norm layers keep their parameters and statistics in float32: half formats lose too much of a
-   variance. */
+/* Norm layers keep their parameters and statistics in float32: half formats lose too
+   much of a variance. */
 static bool flux__keeps_f32(const flux_layer *m) {
     static const char *const names[] = { "BatchNorm", "InstanceNorm", "GroupNorm" };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -230,8 +230,8 @@ static bool flux__keeps_f32(const flux_layer *m) {
     return flux__scale_of_norm(m);
 }
 
-/* x in the dtype *user: floating tensors only, and norm layers keep float32 instead of half
-   formats. */
+/* x in the dtype *user: floating tensors only, and norm layers keep float32 instead
+   of half formats. */
 static flux_tensor *flux__convert_leaf(flux_tensor *x, const char *path, bool trained,
                                        const flux_layer *owner, void *user) {
     flux_dtype want = *(flux_dtype *)user;
@@ -275,8 +275,8 @@ static void flux__flat_free(flux__flat *f) {
     flux__pairs_free(&f->where);
 }
 
-/* Lists the trained tensors of m in the order of the walk; their common dtype is the promoted one.
-   */
+/* Lists the trained tensors of m in the order of the walk; their common dtype is
+   the promoted one. */
 static bool flux__flat_make(flux__flat *f, flux_layer *m) {
     flux__tally t = { NULL, 0, 0, 0, NULL, false };
     memset(f, 0, sizeof *f);

@@ -126,8 +126,8 @@ static void flux__train_note(flux_layer *m, void *user) {
     if (pair && fresh) pair->value = flux_retain(m);
 }
 
-/* Begins train mode for m; flux__train_leave must follow, unless this returns false, on an error.
-   */
+/* Begins train mode for m; flux__train_leave must follow, unless this returns
+   false, on an error. */
 static bool flux__train_enter(flux__training *here, flux_layer *m) {
     flux__thread *t = flux__self();
     flux__tested w = { here, true };

@@ -87,9 +87,9 @@ static flux_tensor *flux__travel_leaf(flux_tensor *x, const char *path, void *tr
 
 /* ---- the target of each call; false: the argument stays where it is */
 
-/* The target of flux_gpu: the preferred back end, else the first GPU back end that works. If none
-   works, logs why and returns false; if the preference is the CPU, that is the target, without a
-   log. */
+/* The target of flux_gpu: the preferred back end, else the first GPU back end that works.
+   If none works, logs why and returns false; if the preference is the CPU, that is the
+   target, without a log. */
 static bool flux__to_gpu(flux__trip *trip) {
     const char *want = flux__preference();
     int b = flux__choose(false, false), wanted = want ? flux__backend_number(want) : b;
@@ -194,8 +194,8 @@ static void flux__travel_slot(flux_tensor **slot, const char *path, bool trained
     else t->failed = true;
 }
 
-/* Moves a state: the first pass asks whether a tensor would move; if so, a copy's tensors are
-   moved. */
+/* Moves a state: the first pass asks whether a tensor would move; if so, a copy's
+   tensors are moved. */
 static flux_state *flux__travel_state(flux_state *s, const flux__trip *trip) {
     flux__state_trip t = { trip, true, false, false };
     flux__state_fields(s, flux__travel_slot, &t);

@@ -114,8 +114,8 @@ static size_t flux__layernorm_text(flux_layer *self, char *out, size_t n) {
 FLUX_LAYER_TEXT(flux__layernorm, "LayerNorm", flux__layernorm_call, flux__layernorm_text,
                 FLUX_CHILD(diag))
 
-/* LayerNorm over the first dims, of sizes .size, with a Scale (diag) after it unless .affine is
-   off. */
+/* LayerNorm over the first dims, of sizes .size, with a Scale (diag) after it unless
+   .affine is off. */
 FLUX_DEF flux_layer *flux_layernorm_with(flux_layernorm_opts o) {
     flux__layernorm m;
     flux_scale_opts affine;
@@ -204,8 +204,8 @@ static bool flux__norm_enough(flux_layer *self, const flux_tensor *x, double n) 
 
 /* Normalises x, spatial dims x channels x batch, with the statistics of the batch or, outside
    training, with the running ones if the layer has them; then applies gamma, beta and the
-   activation. For groups of several channels the channel dim is split in two, channels of a group x
-   groups. */
+   activation. For groups of several channels the channel dim is split in two, channels of a
+   group x groups. */
 static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
     flux__norm_layer *m = (flux__norm_layer *)self;
     bool batch = m->groups == 0, training = flux_training(self);
@@ -424,9 +424,9 @@ FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
         h, m.g ? flux__layer_new(flux__weightnorm_layer_type(), &m) : NULL);
 }
 
-/* The plain layer that replaces a WeightNorm, the same one wherever the model holds it. `folds`
-   maps the WeightNorm to it, and holds a reference to both, so that no other layer gets that
-   address. */
+/* The plain layer that replaces a WeightNorm, the same one wherever the model holds it.
+   `folds` maps the WeightNorm to it, and holds a reference to both, so that no other layer
+   gets that address. */
 static flux_layer *flux__unnormed(flux_layer *m, flux__pairs *folds) {
     bool fresh;
     flux__pair *known = flux__pairs_at(folds, m, &fresh);

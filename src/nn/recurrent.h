@@ -45,8 +45,8 @@ typedef struct flux__rnn_cell {
 
 typedef struct flux__recurrent { flux_layer base, *cell; bool return_state; } flux__recurrent;
 
-/* gates: how many of size `out` Wi has; own_gates: how many Wh has; states: how many the cell has.
-   */
+/* gates: how many of size `out` Wi has; own_gates: how many Wh has; states: how
+   many the cell has. */
 static const struct { const char *call; int gates, own_gates, states; }
     flux__cell_rows[FLUX__CELLS] = {
     { "rnn", 1, 1, 1 }, { "lstm", 4, 4, 2 }, { "gru", 3, 3, 1 }, { "gruv3", 3, 2, 1 }
@@ -63,10 +63,10 @@ static flux_tensor *flux__wide_gate(flux_tensor *g, int which, int64_t out) {
 }
 
 /* One step of a cell. x: the input's part of the gates, Wi x + bias, gates*out x N. s: the states
-   before, each out x N or NULL for zero; on return the states after, s[0] being the output. In half
-   formats the reset gate r, and what it multiplies, stay in the half format: then the gradient of
-   the gate is rounded once for both of its summands, where rounding it for each would be one more
-   kernel. */
+   before, each out x N or NULL for zero; on return the states after, s[0] being the output. In
+   half formats the reset gate r, and what it multiplies, stay in the half format: then the
+   gradient of the gate is rounded once for both of its summands, where rounding it for each would
+   be one more kernel. */
 static void flux__cell_step(const flux__rnn_cell *m, flux_tensor *x, flux_tensor **s) {
     int64_t out = m->Wh->dim[1];
     if (!x) {

@@ -32,22 +32,9 @@ FLUX__LEAN
 /* ---------------- hyper-parameters */
 
 enum {
-    FLUX__NONE,
-    FLUX__ETA,
-    FLUX__BETA1,
-    FLUX__BETA2,
-    FLUX__RHO,
-    FLUX__LAMBDA,
-    FLUX__EPSILON,
-    FLUX__DELTA,
-    FLUX__OMEGA,
-    FLUX__NORM_P,
-    FLUX__ELL1,
-    FLUX__ELL2,
-    FLUX__GAMMA1,
-    FLUX__GAMMA2,
-    FLUX__EVERY,
-    FLUX__HYPERS
+    FLUX__NONE, FLUX__ETA, FLUX__BETA1, FLUX__BETA2, FLUX__RHO, FLUX__LAMBDA, FLUX__EPSILON,
+    FLUX__DELTA, FLUX__OMEGA, FLUX__NORM_P, FLUX__ELL1, FLUX__ELL2, FLUX__GAMMA1, FLUX__GAMMA2,
+    FLUX__EVERY, FLUX__HYPERS
 };
 
 /* A hyper-parameter: its name, its offset in flux_rule_opts, its range, and the range in words. */
@@ -111,8 +98,8 @@ typedef struct flux__step {
     flux_tensor *d;                       /* NULL: no step is made for this parameter */
     double scale;
     bool measured;
-    int64_t t;               /* the step's number, from 1; its value after the step is kept */
-    flux_tensor **s, **next; /* the rule's states before and after (next NULL: unchanged) */
+    int64_t t;                            /* the step's number, from 1; its new value is kept */
+    flux_tensor **s, **next;              /* its states before and after (next NULL: unchanged) */
     flux_tensor *norm;                    /* set by ClipNorm: the norm of d, to be evaluated */
 } flux__step;
 
@@ -336,12 +323,11 @@ static void flux__step_clipnorm(flux__step *k) {
     else k->norm = flux_pow((flux_sum)(flux_pow(size, p)), 1 / p);
 }
 
-/* Adds up gradients; every n-th step passes on their mean, the others pass on nothing (d is NULL).
-   */
+/* Adds up gradients; every n-th step passes on their mean, the others pass on
+   nothing (d is NULL). */
 static void flux__step_accumgrad(flux__step *k) {
-    flux_tensor *g = flux__gradient_now(k), *sum = k->t > 1     ? flux_add(k->s[0], g)
-                                                   : k->o.n > 1 ? flux_copy(g)
-                                                                : g;
+    flux_tensor *g = flux__gradient_now(k),
+                *sum = k->t > 1 ? flux_add(k->s[0], g) : k->o.n > 1 ? flux_copy(g) : g;
     k->d = k->t >= k->o.n ? sum : NULL;
     k->scale = 1 / (double)k->t;
     if (k->d) k->t = 0;                   /* the next step has number 1 and begins a new sum */
@@ -370,94 +356,43 @@ typedef struct flux__rule_row {
 static const flux__rule_row flux__rule_rows[] = {
     { "", NULL, false, FLUX__NO_STATE, { { 0, 0 } } },
     { "Descent", flux__step_descent, false, FLUX__NO_STATE, { { FLUX__ETA, 0.1 }, { 0, 0 } } },
-    { "Momentum",
-      flux__step_momentum,
-      false,
-      { { "velocity", 0 } },
+    { "Momentum", flux__step_momentum, false, { { "velocity", 0 } },
       { { FLUX__ETA, 0.01 }, { FLUX__RHO, 0.9 }, { 0, 0 } } },
-    { "Nesterov",
-      flux__step_nesterov,
-      false,
-      { { "velocity", 0 } },
+    { "Nesterov", flux__step_nesterov, false, { { "velocity", 0 } },
       { { FLUX__ETA, 1e-3 }, { FLUX__RHO, 0.9 }, { 0, 0 } } },
     { "RMSProp", flux__step_rmsprop, false, { { "square", 0 } }, FLUX__RMS_HAS },
-    { "RMSProp",
-      flux__step_rmsprop_centred,
-      false,
-      { { "square", 0 }, { "mean", 0 } },
+    { "RMSProp", flux__step_rmsprop_centred, false, { { "square", 0 }, { "mean", 0 } },
       FLUX__RMS_HAS },
-    { "Rprop",
-      flux__step_rprop,
-      false,
-      { { "gradient", 0 }, { "step", FLUX__ETA } },
-      { { FLUX__ETA, 1e-3 },
-        { FLUX__ELL1, 0.5 },
-        { FLUX__ELL2, 1.2 },
-        { FLUX__GAMMA1, 1e-6 },
-        { FLUX__GAMMA2, 50 },
-        { 0, 0 } } },
+    { "Rprop", flux__step_rprop, false, { { "gradient", 0 }, { "step", FLUX__ETA } },
+      { { FLUX__ETA, 1e-3 }, { FLUX__ELL1, 0.5 }, { FLUX__ELL2, 1.2 }, { FLUX__GAMMA1, 1e-6 },
+        { FLUX__GAMMA2, 50 }, { 0, 0 } } },
     { "Adam", flux__step_adam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "AdamW",
-      flux__step_adamw,
-      true,
-      FLUX__M_V,
-      { { FLUX__ETA, 1e-3 },
-        FLUX__BETAS(0.9, 0.999),
-        { FLUX__LAMBDA, 0 },
-        { FLUX__EPSILON, 1e-8 },
-        { 0, 0 } } },
-    { "Lion",
-      flux__step_lion,
-      false,
-      { { "m", 0 } },
+    { "AdamW", flux__step_adamw, true, FLUX__M_V,
+      { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { FLUX__LAMBDA, 0 }, { FLUX__EPSILON, 1e-8 },
+      { 0, 0 } } },
+    { "Lion", flux__step_lion, false, { { "m", 0 } },
       { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { 0, 0 } } },
     { "RAdam", flux__step_radam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "AdaMax",
-      flux__step_adamax,
-      true,
-      { { "m", 0 }, { "u", 0 } },
+    { "AdaMax", flux__step_adamax, true, { { "m", 0 }, { "u", 0 } },
       FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "OAdam",
-      flux__step_oadam,
-      true,
-      { { "m", 0 }, { "v", 0 }, { "last", 0 } },
+    { "OAdam", flux__step_oadam, true, { { "m", 0 }, { "v", 0 }, { "last", 0 } },
       FLUX__ADAM_HAS(0.5, 0.9, 1e-8) },
-    { "AdaGrad",
-      flux__step_adagrad,
-      false,
-      { { "square", FLUX__EPSILON } },
+    { "AdaGrad", flux__step_adagrad, false, { { "square", FLUX__EPSILON } },
       { { FLUX__ETA, 0.1 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } } },
-    { "AdaDelta",
-      flux__step_adadelta,
-      false,
-      { { "square", 0 }, { "delta", 0 } },
+    { "AdaDelta", flux__step_adadelta, false, { { "square", 0 }, { "delta", 0 } },
       { { FLUX__RHO, 0.9 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } } },
-    { "AMSGrad",
-      flux__step_amsgrad,
-      false,
+    { "AMSGrad", flux__step_amsgrad, false,
       { { "m", FLUX__EPSILON }, { "v", FLUX__EPSILON }, { "vmax", FLUX__EPSILON } },
       FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
     { "NAdam", flux__step_nadam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "AdaBelief",
-      flux__step_adabelief,
-      true,
-      { { "m", 0 }, { "s", 0 } },
+    { "AdaBelief", flux__step_adabelief, true, { { "m", 0 }, { "s", 0 } },
       FLUX__ADAM_HAS(0.9, 0.999, 1e-16) },
-    { "WeightDecay",
-      flux__step_weightdecay,
-      false,
-      FLUX__NO_STATE,
+    { "WeightDecay", flux__step_weightdecay, false, FLUX__NO_STATE,
       { { FLUX__LAMBDA, 5e-4 }, { 0, 0 } } },
-    { "SignDecay",
-      flux__step_signdecay,
-      false,
-      FLUX__NO_STATE,
+    { "SignDecay", flux__step_signdecay, false, FLUX__NO_STATE,
       { { FLUX__LAMBDA, 1e-3 }, { 0, 0 } } },
     { "ClipGrad", flux__step_clipgrad, false, FLUX__NO_STATE, { { FLUX__DELTA, 10 }, { 0, 0 } } },
-    { "ClipNorm",
-      flux__step_clipnorm,
-      false,
-      FLUX__NO_STATE,
+    { "ClipNorm", flux__step_clipnorm, false, FLUX__NO_STATE,
       { { FLUX__OMEGA, 10 }, { FLUX__NORM_P, 2 }, { 0, 0 } } },
     { "AccumGrad", flux__step_accumgrad, true, { { "sum", 0 } }, { { FLUX__EVERY, 1 }, { 0, 0 } } }
 };

@@ -30,8 +30,8 @@
 
 FLUX__COLD
 
-/* Evaluates the loss and all gradients together; returns the loss, which is checked before the
-   step. */
+/* Evaluates the loss and all gradients together; returns the loss, which is checked
+   before the step. */
 static double flux__loss_now(flux_tensor *loss, const flux_grads *g) {
     flux_tensor **all = (flux_tensor **)flux__malloc((size_t)(g->n + 1) * sizeof *all);
     int n = 0;
@@ -60,13 +60,8 @@ static int flux__train_batch(flux_tensor *loss, flux_layer *model, flux_state *s
 /* One epoch: for each batch of data the loss, its gradients and a step; 0, or -1 on an error. */
 FLUX_DEF int flux_train(flux_loss_fn loss, flux_layer *model, flux_loader *data, flux_state *s) {
     if (!loss || !model || !data || !s)
-        return flux__null("train",
-                          !loss    ? "loss"
-                          : !model ? "model"
-                          : !data  ? "data"
-                                   : "state",
-                          NULL),
-               -1;
+        return flux__null("train", !loss ? "loss" : !model ? "model" : !data ? "data" : "state",
+                          NULL), -1;
     if (FLUX__GONE("train", model) || FLUX__GONE("train", data) || FLUX__GONE("train", s))
         return -1;
     flux__each_args a;

@@ -251,8 +251,8 @@ static bool flux__apply_rule(flux_state *s, int r, int at) {
     return row->step != flux__step_clipnorm || flux__clip_norms(s);
 }
 
-/* Records the new parameter, p - scale * d in p's dtype, and the new master copy if there is one.
-   */
+/* Records the new parameter, p - scale * d in p's dtype, and the new master copy
+   if there is one. */
 static bool flux__finish_step(flux_state *s, int leaf) {
     flux__trainee *l = &s->leaf[leaf];
     flux__step *k = &s->step[leaf];
@@ -274,8 +274,8 @@ static bool flux__finish_view(flux_state *s, flux__spot *spot) {
     return spot->next != NULL;
 }
 
-/* Records the graph of the whole update: every leaf through every rule, then parameters and views.
-   */
+/* Records the graph of the whole update: every leaf through every rule, then
+   parameters and views. */
 static bool flux__build_update(flux_state *s, const flux_grads *g) {
     memcpy(s->t_next, s->t, (size_t)(s->nleaves * s->nrules) * sizeof *s->t);
     s->constants.n = 0;
@@ -343,8 +343,8 @@ static bool flux__any_awake(const flux_state *s) {
 
 /* ---------------- update: gradients of a scaled loss */
 
-/* The loss times the loss scale, in float32 or float64; the loss itself if the state has no scale.
-   */
+/* The loss times the loss scale, in float32 or float64; the loss itself if the
+   state has no scale. */
 FLUX_DEF flux_tensor *flux_scaled_loss(flux_state *s, flux_tensor *loss) {
     if (!s || !loss) return (flux_tensor *)flux__null("scaled_loss", s ? "loss" : "state", NULL);
     if (!flux__check_operands("scaled_loss", 1, &loss)) return NULL;
@@ -399,9 +399,9 @@ static void flux__next_scale(flux_state *s, bool overflown) {
     if (s->scale < (double)FLUX__LAST_SCALE) s->scale *= 2;
 }
 
-/* For a scaled loss: checks that g are the gradients of that loss and that they are finite. True if
-   flux_update is to go on; if not, *rc is what it returns (0 for a skipped step, -1 on an error).
-   */
+/* For a scaled loss: checks that g are the gradients of that loss and that they are
+   finite. True if flux_update is to go on; if not, *rc is what it returns (0 for a skipped
+   step, -1 on an error). */
 static bool flux__check_scale(flux_state *s, const flux_grads *g, int *rc) {
     int bad = -1;
     if (s->scaled && g->loss != s->scaled)

@@ -33,9 +33,9 @@ typedef struct flux__trail { char *s; int room, length, depth; } flux__trail;
 
 FLUX__LEAN
 
-/* Adds ".name" or, if name is NULL, ".index" to the path; flux__trail_back takes it off again. The
-   digits are written by hand, as snprintf takes ten times as long and each training step walks the
-   model. */
+/* Adds ".name" or, if name is NULL, ".index" to the path; flux__trail_back takes it off again.
+   The digits are written by hand, as snprintf takes ten times as long and each training step
+   walks the model. */
 static bool flux__trail_add(flux__trail *t, const char *name, int index) {
     char number[16], *digit = number + sizeof number - 1;
     *digit = 0;
