@@ -96,6 +96,7 @@ FLUX__COMPOSED_WITH(celu, 1.0, a > 0, flux__exp_linear(x, a, 1 / a, 1))
 FLUX__COMPOSED_WITH(softshrink, 0.5, a >= 0, flux_sub(x, flux_clamp(x, -a, a)))
 FLUX__COMPOSED_WITH(trelu, 1.0, true, flux_where(flux_le(x, a), 0.0, x))
 
+/* x where x > 0, else x times a slope drawn uniformly from .lo to .hi for each element. */
 FLUX_DEF flux_tensor *flux_rrelu_with(flux_act_opts o) {
     /* options that were set without the macro: if .lo or .hi is not 0, both are given */
     bool made = o.marked || flux__is_given(o.lo, false) || flux__is_given(o.hi, false);
@@ -113,6 +114,7 @@ FLUX_DEF flux_tensor *flux_rrelu_with(flux_act_opts o) {
 
 FLUX_DEF flux_tensor *(flux_rrelu)(flux_tensor *x) { return flux_rrelu_with(flux__act_of(x)); }
 
+/* a * sigmoid(b), where a and b are the first and second half of x along dim. */
 FLUX_DEF flux_tensor *flux_glu(flux_tensor *x, int dim) {
     if (!flux__check_operands("glu", 1, &x)) return NULL;
     if (dim < 0 || dim >= x->ndim || x->dim[dim] % 2) {

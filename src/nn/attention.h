@@ -34,6 +34,7 @@
 
 FLUX__COLD
 
+/* A bool mask of keys x queries for x, features x steps (x batch): true where key <= query. */
 FLUX_DEF flux_tensor *flux_make_causal_mask(flux_tensor *x) {
     if (!flux__check_operands("make_causal_mask", 1, &x)) return NULL;
     if (x->ndim < 2) {

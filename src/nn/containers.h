@@ -187,6 +187,7 @@ static flux_tensor *flux__skip_call(flux_layer *self, flux_tensor *x) {
 FLUX_LAYER(flux__skip, "SkipConnection", flux__skip_call, FLUX_CHILD(layers),
            FLUX_CHILD(connection))
 
+/* SkipConnection: `body` is the layer whose output the connection joins with the input. */
 FLUX_DEF flux_layer *flux_skipconnection_of(flux_layer *body, flux_layer *connection,
                                             const char *names) {
     flux__skip m;

@@ -292,6 +292,7 @@ static flux_tensor *flux__pool_call(flux_layer *self, flux_tensor *x) {
                                         : flux_lpnormpool_with(o);
 }
 
+/* "MaxPool((2, 2), stride=1)", "AdaptiveMeanPool((4, 4))", "GlobalLPNormPool(p=2)" */
 static size_t flux__pool_text(flux_layer *self, char *out, size_t n) {
     static const char *const names[] = { "Max", "Mean", "LPNorm" };
     const flux__pool_layer *m = (const flux__pool_layer *)self;
@@ -457,6 +458,7 @@ static flux_tensor *flux__upsample_call(flux_layer *self, flux_tensor *x) {
     return flux__narrow(y, x->dtype);
 }
 
+/* "Upsample(:bilinear, scale = (2, 3))" or "Upsample(:nearest, size = 8)" */
 static size_t flux__upsample_text(flux_layer *self, char *out, size_t n) {
     const flux_upsample_opts *o = &((const flux__upsample_layer *)self)->o;
     flux__words l;

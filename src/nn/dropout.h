@@ -105,6 +105,7 @@ static const flux_layer_type *flux__dropout_type(bool alpha) {
     return alpha ? &other : &type;
 }
 
+/* Makes a Dropout or, with `alpha`, an AlphaDropout; `dims`: those along which the mask varies. */
 static flux_layer *flux__dropout_new(const char *call, bool alpha, double p, flux_shape dims) {
     flux__dropout m;
     memset(&m, 0, sizeof m);

@@ -51,6 +51,7 @@ static const flux__named_fn2 flux__fn2_names[] = {
 static struct { flux_fn f; char name[64]; } flux__user_names[FLUX__USER_NAMES];
 static int flux__user_named;
 
+/* Gives f a name for printing, or a new one; the name is cut off after 63 bytes. */
 FLUX_DEF void flux_name_function(flux_fn f, const char *name) {
     if (!f || !name) {
         flux__null("name_function", f ? "name" : "f", NULL);

@@ -239,6 +239,7 @@ static bool flux__scale_of_norm(const flux_layer *m) {
     return m->type == flux__scale_type() && ((const flux__scale *)m)->of_norm;
 }
 
+/* A Scale of shape .size: scale starts as ones, unless .init is given, and bias as zeros. */
 FLUX_DEF flux_layer *flux_scale_with(flux_scale_opts o) {
     flux__scale m;
     memset(&m, 0, sizeof m);
@@ -322,6 +323,7 @@ static size_t flux__bilinear_text(flux_layer *self, char *out, size_t n) {
 FLUX_LAYER_TEXT(flux__bilinear, "Bilinear", flux__bilinear_call, flux__bilinear_text,
                 FLUX_PARAM(weight), FLUX_PARAM(bias))
 
+/* A Bilinear from .in1, .in2 and .out features. */
 FLUX_DEF flux_layer *flux_bilinear_with(flux_bilinear_opts o) {
     flux__bilinear m;
     memset(&m, 0, sizeof m);
@@ -524,6 +526,7 @@ static size_t flux__embeddingbag_text(flux_layer *self, char *out, size_t n) {
 FLUX_LAYER_TEXT(flux__embeddingbag, "EmbeddingBag", flux__embeddingbag_call,
                 flux__embeddingbag_text, FLUX_PARAM(weight))
 
+/* An EmbeddingBag of .in indices and .out features; .reduction is flux_mean by default. */
 FLUX_DEF flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o) {
     flux__embeddingbag m;
     memset(&m, 0, sizeof m);

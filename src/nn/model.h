@@ -172,6 +172,7 @@ static bool flux__check_name(const char *name) {
     return good;
 }
 
+/* Names a layer that has no name yet, or has this one; returns the layer, or NULL on an error. */
 FLUX_DEF flux_layer *flux_named(const char *name, flux_layer *m) {
     if (!name || !m) return (flux_layer *)flux__null("named", name ? "model" : "name", NULL);
     if (!flux__check_name(name)) return NULL;
@@ -334,6 +335,7 @@ static flux_tensor *flux__dry_run(const char *call, flux_layer *m, flux_shape in
     return y;
 }
 
+/* The shape of m's result for an input of shape `in`, by a dry run; ndim is -1 on an error. */
 FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
     flux_shape none = flux__shape(NULL, -1);
     int h = flux__hide();

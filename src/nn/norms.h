@@ -314,6 +314,7 @@ FLUX_DEF flux_layer *flux_batchnorm_with(flux_norm_opts o) {
 FLUX_DEF flux_layer *flux_instancenorm_with(flux_norm_opts o) {
     return flux__norm_new("instancenorm", flux__instancenorm_layer_type(), &o, o.channels);
 }
+/* GroupNorm: .groups must divide .channels; it keeps no running statistics. */
 FLUX_DEF flux_layer *flux_groupnorm_with(flux_groupnorm_opts g) {
     flux_norm_opts o;
     memset((void *)&o, 0, sizeof o);

@@ -226,6 +226,9 @@ static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor 
     return all;
 }
 
+/* Runs the layer's cell over x, features x steps (x batch), or over a tuple of x and
+   states. Returns the outputs, out x steps (x batch), or with .return_state a tuple of them
+   and the last states. */
 static flux_tensor *flux__recurrent_call(flux_layer *self, flux_tensor *x) {
     flux__recurrent *m = (flux__recurrent *)self;
     const flux__rnn_cell *cell = (const flux__rnn_cell *)m->cell;

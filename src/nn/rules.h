@@ -369,7 +369,7 @@ static const flux__rule_row flux__rule_rows[] = {
     { "Adam", flux__step_adam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
     { "AdamW", flux__step_adamw, true, FLUX__M_V,
       { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { FLUX__LAMBDA, 0 }, { FLUX__EPSILON, 1e-8 },
-      { 0, 0 } } },
+        { 0, 0 } } },
     { "Lion", flux__step_lion, false, { { "m", 0 } },
       { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { 0, 0 } } },
     { "RAdam", flux__step_radam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },

@@ -272,6 +272,7 @@ static bool flux__take_rules(flux_state *s, const flux_rule *rule) {
     return true;
 }
 
+/* Makes the state of a rule for a model, owned by the innermost scope; NULL on an error. */
 FLUX_DEF flux_state *flux_setup(flux_rule rule, flux_layer *model) {
     if (!model || FLUX__GONE("setup", model))
         return (flux_state *)flux__null("setup", "model", model);

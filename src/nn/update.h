@@ -159,7 +159,7 @@ static bool flux__take_scale(flux_state *s) {
     return true;
 }
 
-/* The same for the loss scale and the step counts of all leaves. */
+/* Reads back the loss scale and the step counts of all leaves, where they were shown as tensors. */
 static bool flux__take_counts(flux_state *s) {
     if (!flux__take_scale(s)) return false;
     for (int i = 0; i < s->nleaves; i++) {

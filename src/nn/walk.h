@@ -154,6 +154,7 @@ static bool flux__visit_all(flux__visiting *v, const flux_layer *m) {
     return flux__walk_all(m, flux__visit_once, NULL, v) && v->done;
 }
 
+/* Calls `visit` for each tensor once; `call` names the public call in messages. */
 static bool flux__visit(const char *call, const flux_layer *m,
                         void (*visit)(flux_tensor *, const char *, bool, void *), void *user) {
     flux__visiting v;
@@ -270,6 +271,8 @@ static void flux__replace(flux_tensor **slot, const char *path, bool trained,
     if (y) flux_assign(slot, y);
 }
 
+/* Replaces the tensor at a path, in every field that holds it, by `value`, which must have its
+   shape and is converted to its dtype and device. 0, or -1 on an error. */
 FLUX_DEF int flux_set_param(flux_layer *m, const char *path, flux_tensor *value) {
     flux__sought w;
     if (!value) flux__null("set_param", "value", value);
