@@ -103,7 +103,8 @@
                 gradients backward
      schedule/  kernel key grouping program order trace plans looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
-                gemm_plan backend rows blocks run products whole windows half_products attention
+                gemm_tasks gemm_plan backend rows blocks run products whole windows half_products
+                attention
      gpu/       kernels devices copies launch fused gemm whole attention program cache compile
                 backend
      device/    registry preferences choosing
@@ -182,6 +183,7 @@
 #include "cpu/random.h"
 #include "cpu/gemm_kernels.h"
 #include "cpu/gemm_pack.h"
+#include "cpu/gemm_tasks.h"
 #include "cpu/gemm_plan.h"
 #include "cpu/backend.h"
 #include "cpu/rows.h"

@@ -11,6 +11,7 @@
 #include "loops.h"
 #include "gemm_kernels.h"
 #include "gemm_pack.h"
+#include "gemm_tasks.h"
 #include "gemm_plan.h"
 #include "backend.h"
 #include "run.h"

@@ -13,7 +13,7 @@
 #include "loops.h"
 #include "vectors.h"
 #include "gemm_kernels.h"
-#include "gemm_plan.h"
+#include "gemm_tasks.h"
 #include "backend.h"
 
 /* ---------------------------------------------------------------------- cpu/rows.h
