@@ -28,52 +28,66 @@
 
    HOW IT WORKS, IN FIVE RULES
 
-   1. Operations record, looking computes. flux_add(a, b) checks shapes and dtypes there and then and
-      returns at once; numbers are computed when somebody looks (flux_item, flux_data, flux_print,
-      flux_save, flux_update, flux_eval), fused into as few passes over memory as can be.
-   2. Tensors are values. Nothing that you hold ever changes: an operation makes a new tensor.
+   1. Operations record, looking computes. flux_add(a, b) checks shapes and dtypes at once and
+      returns a tensor whose numbers are not computed yet. They are computed when somebody looks at
+      them (flux_item, flux_data, flux_print, flux_save, flux_update, flux_eval), and the recorded
+      operations are then fused into as few passes over memory as possible.
+   2. Tensors are values. A tensor that you hold never changes: an operation makes a new tensor.
       (flux_update reuses the memory of weights that nobody else holds.)
-   3. Memory has a scope. What a call returns belongs to the innermost open scope (a turn of
-      flux_times or flux_each, FLUX_SCOPE, or the program) and goes when that closes. So loops that
-      compute are flux_times (i, n) { } and flux_each (b, data) { }; in a bare `for` memory grows.
-      flux_keep hands a value to the scope outside, h = flux_carry(h, value) to the next turn, each
-      in place of the one before; flux_retain and flux_release are the manual way. A value keeps
-      what it was computed from, for its gradient, until flux_detach or flux_update lets that go;
-      FLUX_NOGRAD { } records without, and FLUX_INFER { } is that and a scope in one.
-   4. Errors are values. A call that can't be done returns NULL (or non-zero, or NaN), says why in one
-      sentence (printed once to stderr, kept in flux_error()), and changes nothing. NULL in gives
-      NULL out silently, so a chain of calls is checked once, at its end, with flux_failed(). A
-      program that goes on after an error calls flux_clear().
-   5. Column-major, features first, batch last. Dimension 0 varies fastest: C's `float img[N][H][W]` is
-      the tensor W x H x N, with no copy. Indices, dimensions and device ids count from 0.
+   3. Memory has a scope. What a call returns belongs to the innermost open scope and is freed when
+      that scope closes. A scope is an iteration of flux_times or flux_each, a FLUX_SCOPE block, or
+      the whole program. So write loops that compute as flux_times (i, n) { } and
+      flux_each (b, data) { }: in a plain `for` memory grows with every iteration.
+      flux_keep(x) moves x to the enclosing scope. h = flux_carry(h, value) takes a value to the
+      next iteration, where it replaces the previous h. flux_retain and flux_release count owners by
+      hand. A tensor keeps the tensors that it was computed from, because its gradient needs them,
+      until flux_detach or flux_update lets them go. Inside FLUX_NOGRAD { } nothing is recorded for
+      gradients; FLUX_INFER { } is FLUX_NOGRAD and a scope in one.
+   4. Errors are values. A call that can't be done returns NULL (or non-zero, or NaN) and changes
+      nothing. It says why in one sentence, which is printed once to stderr and kept in
+      flux_error(). A NULL argument that comes from an earlier error gives NULL without a second
+      message, so a chain of calls is checked once, at its end, with flux_failed(). A program that
+      goes on after an error calls flux_clear().
+   5. Column-major, features first, batch last. Dimension 0 varies fastest in memory: the C array
+      `float img[N][H][W]` is the tensor W x H x N, with no copy. Indices, dimensions and device ids
+      count from 0.
 
    THE SAME BITS
-   A value's bits depend on what is computed and on nothing else: not on whether it was looked at, on what is computed beside
-   it, on FLUX_EAGER, on the number of threads. An element's place is no matter, and the order of a sum is said by its shape.
-   With the same seed two runs of a program agree, on all processors for x86 with AVX2 or AVX-512, and on
-   all GPUs of one kind, each among themselves. What differs from these:
-   - x86 without AVX2 (FLUX_SIMD=base), other processors and compilers without vectors, in the last bits: they have no fused
-     multiply-add, or join sums and products in other lanes. Random numbers are everywhere the same;
-   - products of bf16 where the processor has its own (AVX512_BF16), and all products under FLUX_BLAS;
-   - float64's functions (exp, sin, ...), which are the C library's;
-   - numbers below the smallest normal one (1.2e-38 in float32): on x86 a result that small is 0, whatever computes it, an
-     update or a formula; other processors and GPUs keep them. What a program gives, data and numbers, is kept everywhere.
-   Sums of float32 have an error of at most 1e-6 of the sum of magnitudes, whatever their length.
+   The bits of a value depend on what is computed and on nothing else: not on whether the value was
+   looked at, on what is computed beside it, on FLUX_EAGER or on the number of threads. Where an
+   element stands in a tensor does not matter either, and the order of a sum follows from its shape.
+   With the same seed, two runs of a program agree on all x86 processors that have AVX2 or AVX-512,
+   and on all GPUs of one kind; processors and GPUs do not agree with each other. The exceptions:
+   - x86 without AVX2 (FLUX_SIMD=base), other processors, and compilers without vectors differ in
+     the last bits: they have no fused multiply-add, or they join sums and products in other lanes.
+     Random numbers are the same everywhere;
+   - products of bf16 differ where the processor has its own instructions for them (AVX512_BF16),
+     and all products differ under FLUX_BLAS;
+   - functions of float64 (exp, sin, ...) are those of the C library;
+   - numbers below the smallest normal one (1.2e-38 in float32): on x86 such a result becomes 0, no
+     matter which operation computes it, an update or a formula; other processors and GPUs keep it.
+     Numbers that the program itself supplies, as data or as constants, are kept everywhere.
+   A sum of float32 has an error of at most 1e-6 of the sum of magnitudes, whatever its length.
 
    OPTIONS OF A CALL
-   What a call needs are its arguments; what may be left out are named: flux_dense(10, 5, flux_tanh, .bias = false). An option that
-   is left out has its default, and a 0 that is written is 0: flux_adjust(opt, .eta = 0). Where 0 can't be, it is an error.
-   flux_rule_with and others like it take a struct: FLUX_OPTIONS(flux_rule_opts, .eta = 0) makes it as the calls do. In one that a
-   C program fills itself, beginning with {0}, a 0 is left out.
+   A call takes what it needs as plain arguments and what may be left out as named options:
+   flux_dense(10, 5, flux_tanh, .bias = false). An option that is left out has its default. An
+   option that is written as 0 is 0: flux_adjust(opt, .eta = 0); where 0 makes no sense, it is an
+   error.
+   flux_rule_with and similar functions take a struct of options:
+   FLUX_OPTIONS(flux_rule_opts, .eta = 0) makes one in the same way as the calls do. In a struct
+   that a C program fills itself, starting from {0}, a field that is 0 counts as left out.
 
    OPTIONS BEFORE THE #include
-       FLUX_IMPLEMENTATION   the code, in one file
-       FLUX_STATIC           everything static: private to the file that includes it
+       FLUX_IMPLEMENTATION   compiles the code; define it in exactly one file
+       FLUX_STATIC           makes everything static: private to the file that includes it
        FLUX_NO_THREADS       no worker threads, no thread-local state
-       FLUX_DEBUG            a handle that is used after its scope has closed is an error that names the scope; also without
-                             this where the compiler does not optimise (-O0), unless NDEBUG is defined
-       FLUX_BLAS             matrix products by the CBLAS that your program links (its integers 32 bits wide;
-                             if not, or if you use it yourself, include its cblas.h before this file)
+       FLUX_DEBUG            the use of a handle after its scope has closed is an error that names
+                             the scope; this is also on where the compiler does not optimise (-O0),
+                             unless NDEBUG is defined
+       FLUX_BLAS             matrix products are done by the CBLAS that your program links; its
+                             integers must be 32 bits wide (if they are not, or if you use CBLAS
+                             yourself, include its cblas.h before this file)
        FLUX_MALLOC(n), FLUX_REALLOC(p, n), FLUX_FREE(p)      your own allocator; define all three
 
    ENVIRONMENT
