@@ -16,22 +16,32 @@
 #  define FLUX_API extern
 #endif
 
-/* An option struct starts with FLUX__DUMMY, a byte that nobody reads: in C `{ ._ = 0, __VA_ARGS__ }` may then be empty, by
-   place or by name. C++ must not count it among the members that are given by place, so there it has no name; a struct has
-   one layout in both, which a program in C++ relies on if it links an implementation compiled as C.
+/* ------------------------------------------------------------------ options that know whether they were given
+   An option struct starts with FLUX__DUMMY, a byte that nobody reads. It lets C write
+   `{ ._ = 0, __VA_ARGS__ }` where the arguments may be empty, by position or by name. In C++ the
+   dummy has no name, because C++ would count it among the members that are given by position. The
+   struct has the same layout in both languages, on which a program in C++ relies if it links an
+   implementation compiled as C.
 
-   A 0 that a program writes is taken: flux_adjust(opt, .eta = 0). What it leaves out holds a mark, a number that nobody
-   writes. In C the macros write the marks before the program's fields, which C lets the latter override (FLUX__OPTS); in C++
-   the members have types whose constructors set them. Such a struct ends with `marked`, which says that it has its marks; one
-   that a C program fills itself starts as {0} and has none, so that there 0 is left out (FLUX_OPTIONS makes one with marks).
-   A field that is given in braces is given whole: .beta = {0.9} is {0.9, 0}, as C has it.
-   Compilers warn of a field that is written twice, which is meant here; in C, a file that includes this one is not told of its
-   own any more, since neither takes a pragma where it would be wanted: gcc none within an expression, and clang's does not
-   reach through a macro within a macro.
-   Rejected: a name for "really 0", which must be remembered; to read the names of fields from the text of the arguments,
-   where a macro of the program's own hides them; unions of a field and its mark, which gcc lets override without a word, but
-   which make it warn of braces by place, and lose half of .beta[1] = 0.9; a statement as an expression (GNU), where gcc takes
-   pragmas, but where the life of &(flux_dataset){ ... } ends. */
+   A 0 that a program writes is taken as 0: flux_adjust(opt, .eta = 0). A field that is left out
+   holds a mark instead, a number that nobody writes (FLUX__NO_NUMBER, ...). In C, the call macros
+   write the marks before the program's fields, which override them (FLUX__OPTS,
+   FLUX__LEFT_OUT_...); in C++, the members have types whose constructors set the mark. The last
+   field of such a struct, `marked`, says that the marks were set. A struct that a C program fills
+   itself starts as {0} and has no marks; there a field that is 0 counts as left out (FLUX_OPTIONS
+   makes one with marks). A field given in braces is given as a whole: .beta = {0.9} is {0.9, 0}, as
+   in plain C.
+
+   Compilers warn about a field that is initialised twice, which is intended here, so the warning is
+   switched off. In C this also silences it for the rest of a file that includes this one, because
+   no compiler takes the pragma where it is needed: gcc takes none within an expression, and clang's
+   does not reach through a macro within a macro.
+
+   Rejected: a name for "really 0", which users would have to remember; reading the names of the
+   fields from the text of the arguments, which a macro of the program can hide; a union of each
+   field and its mark, which gcc lets a program override without a warning, but which makes gcc warn
+   about braces by position and loses half of .beta[1] = 0.9; a GNU statement expression, in which
+   gcc takes pragmas, but at whose end the object in &(flux_dataset){ ... } dies. */
 #define FLUX__NO_NUMBER (-1.6180339887498949e308)
 #define FLUX__NO_INT (-2147480119)
 #define FLUX__NO_INT64 INT64_C(-9223372036854770119)
@@ -49,24 +59,24 @@
 #    define FLUX__ZERO = {}            /* default member initialisers keep -Wextra quiet */
 #  else
 #    define FLUX__ZERO
-#    if defined(__GNUC__)              /* C++11 has no other way to say that the options left out are left out */
+#    if defined(__GNUC__)              /* C++11 has no other way to leave options out quietly */
 #      pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 #    endif
 #  endif
 #  if defined(__clang__)
 #    if __has_warning("-Wc99-designator")
-#      pragma clang diagnostic ignored "-Wc99-designator"   /* options by name, in C++ before C++20, or after others by place */
+#      pragma clang diagnostic ignored "-Wc99-designator"   /* names, before C++20 or after positions */
 #    endif
 #  endif
 #  if defined(__clang__)
-#    pragma clang diagnostic push         /* structs with defaults are returned by value; C sees them without */
+#    pragma clang diagnostic push   /* C linkage: C sees the same structs without constructors */
 #    pragma clang diagnostic ignored "-Wreturn-type-c-linkage"
 #  endif
 inline double flux__no(double) { return FLUX__NO_NUMBER; }
 inline int flux__no(int) { return FLUX__NO_INT; }
 inline int64_t flux__no(int64_t) { return FLUX__NO_INT64; }
 inline uint64_t flux__no(uint64_t) { return FLUX__NO_SEED; }
-template <class T> struct flux__option {  /* a T, or the mark */
+template <class T> struct flux__option {  /* a T, or T's mark if the option was left out */
     T value;
     flux__option() : value(flux__no(T())) {}
     flux__option(T v) : value(v) {}
@@ -100,22 +110,23 @@ typedef uint64_t flux__uint64;
 typedef bool flux__marked;
 #endif
 
-#define FLUX_MAX_DIMS 8
+#define FLUX_MAX_DIMS 8                   /* a tensor has 0 to 8 dimensions */
 
 /* ------------------------------------------------------------------ types */
 
-typedef struct flux_tensor flux_tensor;   /* an immutable array of numbers, computed when looked at */
+typedef struct flux_tensor flux_tensor;   /* an immutable array of numbers, computed when needed */
 typedef struct flux_layer flux_layer;     /* a model or a part of one */
 typedef struct flux_loader flux_loader;   /* hands out a data set in batches */
 typedef struct flux_state flux_state;     /* an optimiser's state for one model */
-typedef struct flux_grads flux_grads;     /* gradients, found by the tensor they belong to */
+typedef struct flux_grads flux_grads;     /* gradients, looked up by their tensor or parameter */
 
-typedef enum flux_dtype {                 /* element type of a tensor */
+typedef enum flux_dtype {                 /* element type of a tensor; the last name is their number */
     FLUX_F32, FLUX_F64, FLUX_F16, FLUX_BF16, FLUX_I32, FLUX_I64, FLUX_U8, FLUX_BOOL, FLUX_NUM_DTYPES
 } flux_dtype;
 
-/* An option that is on unless said, or whose default depends on others; true and false are as good. Only the option macros
-   and C++ tell false from what is left out: a struct of options that starts as {0} wants FLUX_OFF. */
+/* The type of an option that is on by default, or whose default depends on other options. true and
+   false may be written for FLUX_ON and FLUX_OFF where the option macros or C++ make the struct; in
+   a struct that starts as {0}, false counts as left out, so write FLUX_OFF there. */
 typedef enum flux_switch { FLUX_ON = 1, FLUX_OFF, FLUX_DEFAULT } flux_switch;
 #ifdef __cplusplus
 struct flux__switch {
@@ -129,10 +140,12 @@ struct flux__switch {
 typedef flux_switch flux__switch;
 #endif
 
+/* A tensor's sizes, dim[0] the fastest in memory; also any other list of up to 8 integers (strides,
+   dimensions, an index). flux_shape_of and flux_outputsize give ndim -1 on error. */
 typedef struct flux_shape { int ndim; int64_t dim[FLUX_MAX_DIMS]; } flux_shape;
-typedef struct flux_device { int backend, id; } flux_device;                /* {0, 0} is the CPU */
+typedef struct flux_device { int backend, id; } flux_device;      /* {0, 0} is the CPU */
 
-typedef flux_tensor *(*flux_fn)(flux_tensor *);                             /* an activation, say */
-typedef flux_tensor *(*flux_fn2)(flux_tensor *, flux_tensor *);             /* a connection, say flux_add */
+typedef flux_tensor *(*flux_fn)(flux_tensor *);                   /* for example an activation */
+typedef flux_tensor *(*flux_fn2)(flux_tensor *, flux_tensor *);   /* for example flux_add */
 
 #endif /* FLUX__API_TYPES_H */
