@@ -16,8 +16,7 @@
 #  define FLUX_API extern
 #endif
 
-/* ------------------------------------------------------------------ options that know whether they were given
-   An option struct starts with FLUX__DUMMY, a byte that nobody reads. It lets C write
+/* An option struct starts with FLUX__DUMMY, a byte that nobody reads. It lets C write
    `{ ._ = 0, __VA_ARGS__ }` where the arguments may be empty, by position or by name. In C++ the
    dummy has no name, because C++ would count it among the members that are given by position. The
    struct has the same layout in both languages, on which a program in C++ relies if it links an
@@ -65,7 +64,8 @@
 #  endif
 #  if defined(__clang__)
 #    if __has_warning("-Wc99-designator")
-#      pragma clang diagnostic ignored "-Wc99-designator"   /* names, before C++20 or after positions */
+#      pragma clang diagnostic ignored "-Wc99-designator"   /* names before C++20 or after
+                                                               positions */
 #    endif
 #  endif
 #  if defined(__clang__)
@@ -120,7 +120,7 @@ typedef struct flux_loader flux_loader;   /* hands out a data set in batches */
 typedef struct flux_state flux_state;     /* an optimiser's state for one model */
 typedef struct flux_grads flux_grads;     /* gradients, looked up by their tensor or parameter */
 
-typedef enum flux_dtype {                 /* element type of a tensor; the last name is their number */
+typedef enum flux_dtype {                 /* element type of a tensor; the last one counts them */
     FLUX_F32, FLUX_F64, FLUX_F16, FLUX_BF16, FLUX_I32, FLUX_I64, FLUX_U8, FLUX_BOOL, FLUX_NUM_DTYPES
 } flux_dtype;
 
