@@ -3,32 +3,42 @@
 #include "layers.h"
 
 /* ------------------------------------------------------------------ losses
-   loss(y_predicted, y, options): the mean over all elements, or over the batch where a formula sums over classes.
-   .agg = FLUX_SUM sums, FLUX_NONE leaves them. Shapes must agree; where a formula sums over classes, y may also be
-   integer labels, yhat's shape without the class dimension. Formulas: Flux.Losses. */
+   flux_NAME(yhat, y, options): yhat is what the model predicts, y what is true. The formulas are
+   those of Flux.Losses, per element or, where they have sum_classes, per sample. The result is
+   their mean, 0-dimensional; with .agg = FLUX_SUM it is their sum, with FLUX_NONE the tensor of
+   them all (per sample: with size 1 in the class dimension). The dice and Tversky losses are one
+   number anyway. yhat and y must have the same shape, except for trailing dimensions of 1. A loss
+   that sums over classes also takes integer labels for y, counted from 0, in the shape of yhat
+   without its class dimension. A label that is no class is an error where labels lie in host
+   memory, and makes the loss NaN where they lie on a GPU or are still to be computed. NULL on
+   error. */
 
 typedef enum flux_agg { FLUX_MEAN, FLUX_SUM, FLUX_NONE } flux_agg;
 typedef struct flux_loss_opts {
     FLUX__DUMMY
     flux_tensor *yhat FLUX__ZERO, *y FLUX__ZERO;
     flux_agg agg FLUX__ZERO;
-    int dim FLUX__ZERO;                   /* the class dimension; default 0 */
-    flux__double epsilon FLUX__ZERO;      /* keeps log finite; default the dtype's epsilon */
+    int dim FLUX__ZERO;                   /* the dimension of the classes; default 0 */
+    flux__double epsilon FLUX__ZERO;      /* keeps log finite; default: the dtype's epsilon */
     flux__double delta FLUX__ZERO;        /* huber_loss: 1 */
     flux__double gamma FLUX__ZERO;        /* focal losses: 2 */
     flux__double margin FLUX__ZERO;       /* siamese_contrastive_loss: 1 */
     flux__double smooth FLUX__ZERO;       /* dice_coeff_loss: 1 */
     flux__double beta FLUX__ZERO;         /* tversky_loss: 0.7 */
-    flux_tensor *weights FLUX__ZERO;      /* of the classes; the mean is then the weighted one */
-    flux__switch ignore FLUX__ZERO;       /* FLUX_ON, or an .ignore_index (default 0): samples with this label don't count */
-    flux__int64 ignore_index FLUX__ZERO;
-    flux_tensor *lengths FLUX__ZERO;      /* ctc_loss: each sample's steps, integers, 0 to yhat's; default all */
+    flux_tensor *weights FLUX__ZERO;   /* vector, one per class; a mean is then the weighted one */
+    flux__switch ignore FLUX__ZERO;       /* samples whose label is .ignore_index do not count; on
+                                             if an .ignore_index is given */
+    flux__int64 ignore_index FLUX__ZERO;  /* default 0 */
+    flux_tensor *lengths FLUX__ZERO;      /* ctc_loss: the steps of each sample, integers from 0 to
+                                             the steps of yhat; default: all steps */
     flux__marked marked FLUX__ZERO;
 } flux_loss_opts;
 #define FLUX__LEFT_OUT_flux_loss_opts .epsilon = FLUX__NO_NUMBER, .delta = FLUX__NO_NUMBER, \
     .gamma = FLUX__NO_NUMBER, .margin = FLUX__NO_NUMBER, .smooth = FLUX__NO_NUMBER, \
     .beta = FLUX__NO_NUMBER, .ignore = FLUX_DEFAULT, .ignore_index = FLUX__NO_INT64, \
     .marked = true,
+/* The list of losses with their formulas. eps, delta, gamma, margin, s and b stand for the options
+   .epsilon, .delta, .gamma, .margin, .smooth and .beta. */
 #define FLUX__LOSSES(X)                                                                              \
     X(mae)                        /* |yhat - y| */                                                   \
     X(mse)                        /* (yhat - y)^2 */                                                 \
@@ -51,12 +61,17 @@ typedef struct flux_loss_opts {
     FLUX_API flux_tensor *flux_##name(flux_tensor *yhat, flux_tensor *y);       \
     FLUX_API flux_tensor *flux_##name##_with(flux_loss_opts o);
 FLUX__LOSSES(FLUX__DECLARE_LOSS)
-/* -log of the probability of the labels, steps being free to repeat one or to give none, which is the last class: yhat is
-   classes x steps (x batch) before softmax, y labels (x batch), a target's unused end being -1. A label or length out of range
-   is an error where it lies in host memory, and makes the sample's loss NaN where it is computed or on a device, as does a label
-   behind a target's end. A target that its steps cannot give has the loss inf. (Graves et al. 2006.) */
+/* Connectionist temporal classification (Graves et al. 2006): -log of the probability that the
+   steps spell the target, where steps may repeat a label or give the blank, which is the last
+   class. yhat is classes x steps (x batch), before softmax; y holds integer labels, target length
+   (x batch), where -1 fills the unused end of a target. A label or length out of range, or a label
+   after the end of a target, is an error where it lies in host memory, and makes the loss of its
+   sample NaN where it lies on a GPU or is still to be computed. A target that the steps cannot
+   spell has loss inf. */
 FLUX_API flux_tensor *flux_ctc_loss(flux_tensor *yhat, flux_tensor *y);
 FLUX_API flux_tensor *flux_ctc_loss_with(flux_loss_opts o);
-FLUX_API flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim);  /* y (1-a) + a/size(y, dim); dim -1: binary, a/2 */
+/* Smoothed one-hot labels, in the shape of y: y (1 - alpha) + alpha/n, n being the size of dim, the
+   class dimension. dim -1: binary labels, n = 2. alpha must lie between 0 and 1, both excluded. */
+FLUX_API flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim);
 
 #endif /* FLUX__API_LOSSES_H */

@@ -3,69 +3,98 @@
 #include "devices.h"
 
 /* ------------------------------------------------------------------ making tensors
-   A shape is written as its dimensions: flux_zeros(2, 5) is a 2 x 5 matrix; float32 unless the name says otherwise. */
+   A shape is written as its dimensions: flux_zeros(2, 5) is a 2 x 5 matrix. A tensor has 0 to 8
+   dimensions of size 0 or more; any other shape is an error. The element type is float32 unless the
+   name says otherwise. Tensors are made on the device that flux_default_device set. */
 
-FLUX_API flux_tensor *flux_full_shape(flux_shape s, double value, flux_dtype t);   /* value as flux_to_dtype makes it of float64 */
-FLUX_API flux_tensor *flux_rand_shape(flux_shape s, flux_dtype t);    /* below 1 in every dtype; f64 has 53 random bits, f32 24 */
+/* Every element is `value`, converted from float64 as by flux_to_dtype. */
+FLUX_API flux_tensor *flux_full_shape(flux_shape s, double value, flux_dtype t);
+/* Random numbers, uniform in [0, 1) and standard normal; a dtype that is not floating is an error.
+   A uniform number is below 1 in every dtype; in f64 it has 53 random bits, in f32 24. */
+FLUX_API flux_tensor *flux_rand_shape(flux_shape s, flux_dtype t);
 FLUX_API flux_tensor *flux_randn_shape(flux_shape s, flux_dtype t);
 #define flux_zeros(...) flux_full_shape(FLUX_SHAPE(__VA_ARGS__), 0.0, FLUX_F32)
 #define flux_ones(...) flux_full_shape(FLUX_SHAPE(__VA_ARGS__), 1.0, FLUX_F32)
 #define flux_full(value, ...) flux_full_shape(FLUX_SHAPE(__VA_ARGS__), value, FLUX_F32)
-#define flux_rand(...) flux_rand_shape(FLUX_SHAPE(__VA_ARGS__), FLUX_F32)     /* uniform in [0, 1) */
+#define flux_rand(...) flux_rand_shape(FLUX_SHAPE(__VA_ARGS__), FLUX_F32)   /* uniform in [0, 1) */
 #define flux_randn(...) flux_randn_shape(FLUX_SHAPE(__VA_ARGS__), FLUX_F32)   /* standard normal */
-FLUX_API void flux_seed(uint64_t seed);   /* restarts the thread's random numbers; every thread starts with seed 0 */
-/* Where the thread's random numbers are, as two int64, to be saved and to go on from there. 0: done. */
+FLUX_API void flux_seed(uint64_t seed);   /* restarts this thread's random numbers; each thread
+                                             starts with seed 0 */
+/* The position in this thread's random numbers, an int64 vector of 2, to be saved and set again
+   later. flux_set_random_state returns 0, or non-zero if state is no such vector. */
 FLUX_API flux_tensor *flux_random_state(void);
 FLUX_API int flux_set_random_state(flux_tensor *state);
-FLUX_API flux_tensor *flux_arange(double start, double stop, double step);  /* float32, start, start+step, ... before stop */
-FLUX_API flux_tensor *flux_eye(int64_t n);                        /* n x n identity */
+/* The float32 vector start, start+step, ..., of the numbers before stop. A step of 0 is an
+   error. */
+FLUX_API flux_tensor *flux_arange(double start, double stop, double step);
+FLUX_API flux_tensor *flux_eye(int64_t n);                        /* the n x n identity matrix */
 FLUX_API flux_tensor *flux_scalar(double value);                  /* 0-dimensional float32 */
-/* From C memory, dim 0 fastest, dtype by the pointer's type: float, double, int32_t, int64_t, uint8_t, bool.
-   flux_from copies. flux_borrow does not: the memory must outlive the tensor and must not change. */
+/* A tensor from C memory, whose dimension 0 varies fastest. The dtype follows from the pointer's
+   type: float, double, int32_t, int64_t, uint8_t or bool. flux_from copies the memory.
+   flux_borrow does not copy: the memory must outlive the tensor and must not change. */
 #define flux_from(ptr, ...) flux_from_data(ptr, FLUX__DTYPE_OF(ptr), FLUX_SHAPE(__VA_ARGS__))
 #define flux_borrow(ptr, ...) flux_borrow_data(ptr, FLUX__DTYPE_OF(ptr), FLUX_SHAPE(__VA_ARGS__))
-/* A C array a[rows][cols] as the rows x cols matrix that it looks like (a transposing view of a copy). */
+/* A C array a[rows][cols] as the rows x cols matrix that it looks like: a transposing view of a
+   copy. */
 #define flux_from_rows(ptr, rows, cols) flux_transpose(flux_from(ptr, cols, rows))
 FLUX_API flux_tensor *flux_from_data(const void *data, flux_dtype t, flux_shape s);
 FLUX_API flux_tensor *flux_borrow_data(const void *data, flux_dtype t, flux_shape s);
-FLUX_API flux_tensor *flux_copy(flux_tensor *x);                  /* a tensor with memory of its own */
+FLUX_API flux_tensor *flux_copy(flux_tensor *x);   /* the same values in new memory */
 
 /* ------------------------------------------------------------------ looking at tensors */
 
-FLUX_API double flux_item(flux_tensor *x);                        /* the value of a one-element tensor; NaN on error */
+/* The value of a tensor that has one element, of any shape. NaN on error. */
+FLUX_API double flux_item(flux_tensor *x);
 FLUX_API double flux_at_shape(flux_tensor *x, flux_shape index);  /* see flux_at */
-#define flux_at(x, ...) flux_at_shape(x, FLUX_SHAPE(__VA_ARGS__)) /* one element: flux_at(w, 2, 0); NaN on error */
-FLUX_API const void *flux_data(flux_tensor *x);                   /* its elements in host memory, dim 0 fastest; lives as long as x */
-#define flux_floats(x) ((const float *)flux_data(x))              /* of a float32 tensor */
-FLUX_API int flux_read(flux_tensor *x, void *out, size_t bytes);  /* copies flux_data; bytes must be its exact size. 0: done */
+/* One element: flux_at(w, 2, 0). NaN on error: an index for each dimension is needed, from 0. */
+#define flux_at(x, ...) flux_at_shape(x, FLUX_SHAPE(__VA_ARGS__))
+/* The elements in host memory, contiguous, dimension 0 fastest; valid as long as x lives. NULL on
+   error. */
+FLUX_API const void *flux_data(flux_tensor *x);
+#define flux_floats(x) ((const float *)flux_data(x))              /* x must be float32: no check */
+/* Copies the elements to out, as flux_data has them. bytes must be exactly their size. Returns 0,
+   or non-zero on error. */
+FLUX_API int flux_read(flux_tensor *x, void *out, size_t bytes);
 FLUX_API int flux_ndim(const flux_tensor *x);                     /* -1 for NULL */
-FLUX_API int64_t flux_dim(const flux_tensor *x, int dim);         /* 1 past the last dimension; -1 for NULL */
-FLUX_API int64_t flux_len(const flux_tensor *x);                  /* number of elements; -1 for NULL */
-FLUX_API flux_shape flux_shape_of(const flux_tensor *x);
-FLUX_API flux_dtype flux_dtype_of(const flux_tensor *x);
+/* the size of one dimension: 1 past the last one; -1 for NULL */
+FLUX_API int64_t flux_dim(const flux_tensor *x, int dim);
+FLUX_API int64_t flux_len(const flux_tensor *x);   /* number of elements; -1 for NULL */
+FLUX_API flux_shape flux_shape_of(const flux_tensor *x);          /* .ndim is -1 for NULL */
+FLUX_API flux_dtype flux_dtype_of(const flux_tensor *x);          /* FLUX_F32 for NULL */
 FLUX_API const char *flux_dtype_name(flux_dtype t);               /* "f32", ... */
-FLUX_API size_t flux_dtype_size(flux_dtype t);                    /* bytes an element */
-FLUX_API flux_tensor *flux_eval(flux_tensor *x);                  /* computes it now; returns it, NULL on error */
-FLUX_API int flux_eval_all(int n, flux_tensor *const *xs);        /* several at once; 0: done */
-/* The kernels that computing x takes, as Graphviz text for `dot -Tsvg`, to a file (NULL: stdout). Computes nothing; 0: done. */
+FLUX_API size_t flux_dtype_size(flux_dtype t);                    /* bytes of one element */
+/* computes x now; returns it, or NULL on error */
+FLUX_API flux_tensor *flux_eval(flux_tensor *x);
+FLUX_API int flux_eval_all(int n, flux_tensor *const *xs);   /* several at once; 0 on success */
+/* Writes the kernels that computing x takes as Graphviz text, for `dot -Tsvg`, to a file (NULL:
+   stdout). Computes nothing. Returns 0, or non-zero on error. */
 FLUX_API int flux_graph_dot(flux_tensor *x, const char *path);
-FLUX_API void flux_print_tensor(flux_tensor *x);                  /* to stdout */
+/* What flux_print(x) prints, to stdout. */
+FLUX_API void flux_print_tensor(flux_tensor *x);
 FLUX_API void flux_print_layer(flux_layer *m);
 FLUX_API void flux_print_loader(flux_loader *l);
 FLUX_API void flux_print_state(flux_state *s);
-/* The text that flux_print would print, as snprintf does: writes at most n bytes, returns the length needed. */
+/* The ..._text functions give the text that flux_print would print, as snprintf does: they write at
+   most n bytes to out, the final 0 included, and return the length of the whole text. */
 FLUX_API size_t flux_tensor_text(flux_tensor *x, char *out, size_t n);
 FLUX_API size_t flux_layer_text(flux_layer *m, char *out, size_t n);
-/* What each layer gives for an input of this shape, its parameters, multiply-adds of products, bytes of its output:
-   flux_summary(model, 784, 64). Nothing is computed. No line is longer than 80 characters; a * marks parameters that
-   flux_freeze holds. */
+/* Prints a table of a model's layers for an input of this shape: what each gives, its parameters,
+   the multiply-adds of its products, the bytes of its output. flux_summary(model, 784, 64). Nothing
+   is computed. No line is longer than 80 characters. A * marks parameters that flux_freeze
+   holds. */
 FLUX_API void flux_summary_of(flux_layer *m, flux_shape in);
 #define flux_summary(m, ...) flux_summary_of(m, FLUX_SHAPE(__VA_ARGS__))
 FLUX_API size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_t n);
 FLUX_API size_t flux_loader_text(flux_loader *l, char *out, size_t n);
 FLUX_API size_t flux_state_text(flux_state *s, char *out, size_t n);
-FLUX_API void flux_print_limits(int rows, int columns);           /* elide what is more; 0, 0: the defaults, 20 and 80 characters */
-FLUX_API void flux_print_ascii(bool on);                          /* x for the times sign, sigma, ...; also FLUX_ASCII=1 */
-FLUX_API size_t flux_format_bytes(int64_t bytes, char *out, size_t n);   /* "3.004 KiB" */
+/* Sets how many rows, and characters of a line, a printed tensor takes before it is elided. 0 means
+   the default: 20 rows, 80 characters. */
+FLUX_API void flux_print_limits(int rows, int columns);
+/* prints x for the times sign, sigma ...; as FLUX_ASCII=1 does */
+/* Whether to print ASCII only, as FLUX_ASCII=1 does: x for the times sign, sigmoid for the
+   sigma. */
+FLUX_API void flux_print_ascii(bool on);
+/* A number of bytes as people read it, as snprintf does: "3.004 KiB". */
+FLUX_API size_t flux_format_bytes(int64_t bytes, char *out, size_t n);
 
 #endif /* FLUX__API_TENSORS_H */
