@@ -4,35 +4,46 @@
 
 /* ------------------------------------------------------------------ gradients */
 
-/* Gradients of a one-element loss by models and tensors: flux_gradient(loss, model, W). Each can be looked up with
-   flux_grad, differentiated again, or handed to flux_update. NULL on error. */
+/* Records the gradients of a loss with respect to models (their trained parameters) and tensors:
+   flux_gradient(loss, model, W). The loss is one real number, whose graph flux_update has not used
+   up. Look a gradient up with flux_grad, differentiate it again, or hand all of them to
+   flux_update. A gradient has the shape of its tensor. NULL on error. */
 FLUX_API flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *const *what);
-#define flux_gradient(loss, ...) flux_gradient_of(loss, FLUX__NARG(__VA_ARGS__), FLUX__OBJECTS(__VA_ARGS__))
-FLUX_API flux_tensor *flux_grad(flux_grads *g, flux_tensor *x);   /* NULL, without an error, where the loss does not depend on x */
+#define flux_gradient(loss, ...) \
+    flux_gradient_of(loss, FLUX__NARG(__VA_ARGS__), FLUX__OBJECTS(__VA_ARGS__))
+/* The gradient with respect to x, or to the parameter of m at this path ("layers.0.weight"). NULL,
+   without an error, if the loss does not depend on it. */
+FLUX_API flux_tensor *flux_grad(flux_grads *g, flux_tensor *x);
 FLUX_API flux_tensor *flux_grad_param(flux_grads *g, flux_layer *m, const char *path);
-/* Calls fn, m being in train mode meanwhile whatever its layers' own modes are: its value, and the gradients by m's parameters
-   in *g. */
-FLUX_API flux_tensor *flux_withgradient(flux_tensor *(*fn)(flux_layer *m, void *user), void *user, flux_layer *m, flux_grads **g);
-/* Compares flux_gradient with finite differences of fn(x): the largest difference, relative to the gradient's largest
-   magnitude, over at most `probes` elements (0: all). NaN on error. x should be float64. */
-FLUX_API double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), void *user, flux_tensor *x, int probes);
+/* Calls fn(m, user), which returns a loss, and returns it; *g becomes the gradients with respect to
+   the parameters of m. During the call m is in train mode, whatever modes its layers have. */
+FLUX_API flux_tensor *flux_withgradient(flux_tensor *(*fn)(flux_layer *m, void *user), void *user,
+                                        flux_layer *m, flux_grads **g);
+/* Compares flux_gradient with finite differences of the number fn(x, user), at no more than
+   `probes` elements of x (0: all). Returns the largest difference, relative to the largest
+   magnitude in the gradient; NaN on error. x should be float64. */
+FLUX_API double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), void *user,
+                               flux_tensor *x, int probes);
 
-/* ------------------------------------------------------------------ optimisers (Optimisers.jl's definitions)
-   Rules are values, which hold all that they are: flux_adam(1e-3, .beta = {0.9, 0.99}). State per parameter lives in what
-   flux_setup returns. */
+/* ------------------------------------------------------------------ optimisers
+   A rule turns a gradient g into the step that is subtracted from its parameter p; the formulas are
+   those of Optimisers.jl. A rule is a plain value with its hyper-parameters: flux_adam(1e-3, .beta
+   = {0.9, 0.99}). What a rule stores for each parameter (moments, velocities) is in the state that
+   flux_setup returns. A hyper-parameter that the rule does not have, or that is out of range, is an
+   error; such a rule has .made false. */
 
 typedef struct flux_rule_opts {
     FLUX__DUMMY
     flux__double eta FLUX__ZERO;          /* learning rate */
-    flux__two beta FLUX__ZERO;           /* decay of the moments */
-    flux__double rho FLUX__ZERO;          /* momentum or decay */
-    flux__double epsilon FLUX__ZERO;
+    flux__two beta FLUX__ZERO;            /* decay of the two moments */
+    flux__double rho FLUX__ZERO;          /* momentum, or decay of an average */
+    flux__double epsilon FLUX__ZERO;      /* keeps a divisor above 0 */
     flux__double lambda FLUX__ZERO;       /* weight decay */
-    flux__double delta FLUX__ZERO;        /* clipgrad: bound */
-    flux__double omega FLUX__ZERO, p FLUX__ZERO;/* clipnorm: bound, which norm */
-    flux__two ell FLUX__ZERO, gamma FLUX__ZERO;     /* rprop: factors, bounds of the step */
-    flux__int n FLUX__ZERO;               /* accumgrad: how many */
-    flux__switch centred FLUX__ZERO;      /* rmsprop */
+    flux__double delta FLUX__ZERO;        /* clipgrad: the bound */
+    flux__double omega FLUX__ZERO, p FLUX__ZERO;   /* clipnorm: the bound, and which norm */
+    flux__two ell FLUX__ZERO, gamma FLUX__ZERO;    /* rprop: the step's factors and bounds */
+    flux__int n FLUX__ZERO;               /* accumgrad: how many gradients */
+    flux__switch centred FLUX__ZERO;      /* rmsprop: divides by the standard deviation of g */
     flux__switch couple FLUX__ZERO;       /* adamw: lambda is multiplied by eta; on by default */
     flux__marked marked FLUX__ZERO;
 } flux_rule_opts;
@@ -42,65 +53,99 @@ typedef struct flux_rule_opts {
     .p = FLUX__NO_NUMBER, .ell = { FLUX__NO_NUMBER, FLUX__NO_NUMBER }, \
     .gamma = { FLUX__NO_NUMBER, FLUX__NO_NUMBER }, .n = FLUX__NO_INT, .centred = FLUX_DEFAULT, \
     .couple = FLUX_DEFAULT, .marked = true,
-enum { FLUX_MAX_RULES = 16 };             /* of a chain, those of the chains in it counted */
+enum { FLUX_MAX_RULES = 16 };   /* most rules of a chain, with those of chains inside it */
 typedef struct flux_rule_part { int kind; flux_rule_opts o; } flux_rule_part;
-typedef struct flux_rule { bool made, mixed; int n; flux_rule_part part[FLUX_MAX_RULES]; } flux_rule;   /* made false: none */
+/* made: false if making it failed; mixed: by flux_mixed_precision; n: how many parts are in use. */
+typedef struct flux_rule {
+    bool made, mixed;
+    int n;
+    flux_rule_part part[FLUX_MAX_RULES];
+} flux_rule;
+/* A rule by its name in Optimisers.jl ("Adam", ...). An unknown name is an error. */
 FLUX_API flux_rule flux_rule_with(const char *name, flux_rule_opts o);
 #define FLUX__RULE(name, ...) flux_rule_with(name, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))
-#define flux_descent(...) FLUX__RULE("Descent", __VA_ARGS__)      /* eta 0.1: eta g */
+/* Optimisers with their defaults. An option by position is the first one, eta: flux_adam(0.05). */
+#define flux_descent(...) FLUX__RULE("Descent", __VA_ARGS__)      /* eta g; eta 0.1 */
 #define flux_momentum(...) FLUX__RULE("Momentum", __VA_ARGS__)    /* eta 0.01, rho 0.9 */
 #define flux_nesterov(...) FLUX__RULE("Nesterov", __VA_ARGS__)    /* eta 0.001, rho 0.9 */
-#define flux_rmsprop(...) FLUX__RULE("RMSProp", __VA_ARGS__)      /* eta 0.001, rho 0.9, epsilon 1e-8, centred */
-#define flux_rprop(...) FLUX__RULE("Rprop", __VA_ARGS__)          /* eta 0.001, ell {0.5, 1.2}, gamma {1e-6, 50} */
-#define flux_adam(...) FLUX__RULE("Adam", __VA_ARGS__)            /* eta 0.001, beta {0.9, 0.999}, epsilon 1e-8 */
-#define flux_adamw(...) FLUX__RULE("AdamW", __VA_ARGS__)          /* and lambda 0, couple */
-#define flux_lion(...) FLUX__RULE("Lion", __VA_ARGS__)
+/* eta 0.001, rho 0.9, epsilon 1e-8, centred off */
+#define flux_rmsprop(...) FLUX__RULE("RMSProp", __VA_ARGS__)
+/* eta 0.001, ell {0.5, 1.2}, gamma {1e-6, 50} (Riedmiller and Braun 1993) */
+#define flux_rprop(...) FLUX__RULE("Rprop", __VA_ARGS__)
+/* Adam (Kingma and Ba 2015) and its kin have eta 0.001, beta {0.9, 0.999}, epsilon 1e-8, unless the
+   line says otherwise. */
+#define flux_adam(...) FLUX__RULE("Adam", __VA_ARGS__)
+#define flux_adamw(...) FLUX__RULE("AdamW", __VA_ARGS__)          /* and lambda 0, couple on */
+#define flux_lion(...) FLUX__RULE("Lion", __VA_ARGS__)            /* no epsilon */
 #define flux_radam(...) FLUX__RULE("RAdam", __VA_ARGS__)
 #define flux_adamax(...) FLUX__RULE("AdaMax", __VA_ARGS__)
 #define flux_oadam(...) FLUX__RULE("OAdam", __VA_ARGS__)          /* beta {0.5, 0.9} */
-#define flux_adagrad(...) FLUX__RULE("AdaGrad", __VA_ARGS__)      /* eta 0.1 */
-#define flux_adadelta(...) FLUX__RULE("AdaDelta", __VA_ARGS__)    /* rho 0.9 */
+#define flux_adagrad(...) FLUX__RULE("AdaGrad", __VA_ARGS__)      /* eta 0.1, epsilon 1e-8 */
+#define flux_adadelta(...) FLUX__RULE("AdaDelta", __VA_ARGS__)  /* rho 0.9, epsilon 1e-8, no eta */
 #define flux_amsgrad(...) FLUX__RULE("AMSGrad", __VA_ARGS__)
 #define flux_nadam(...) FLUX__RULE("NAdam", __VA_ARGS__)
 #define flux_adabelief(...) FLUX__RULE("AdaBelief", __VA_ARGS__)  /* epsilon 1e-16 */
-/* Parts of a chain: they change the gradient for the rule that follows. */
-#define flux_weightdecay(...) FLUX__RULE("WeightDecay", __VA_ARGS__)   /* g + lambda p; flux_weightdecay(.lambda = 5e-4) */
-#define flux_signdecay(...) FLUX__RULE("SignDecay", __VA_ARGS__)       /* g + lambda sign(p); lambda 1e-3 */
-#define flux_clipgrad(...) FLUX__RULE("ClipGrad", __VA_ARGS__)         /* each element to [-delta, delta]; delta 10 */
-#define flux_clipnorm(...) FLUX__RULE("ClipNorm", __VA_ARGS__)         /* each tensor to norm omega; omega 10, p 2 */
+/* Parts of a chain, which change the gradient for the rule that follows. */
+/* g + lambda p; lambda 5e-4: flux_weightdecay(.lambda = 1e-4) */
+#define flux_weightdecay(...) FLUX__RULE("WeightDecay", __VA_ARGS__)
+/* g + lambda sign(p); lambda 1e-3 */
+#define flux_signdecay(...) FLUX__RULE("SignDecay", __VA_ARGS__)
+/* Clips each element to [-delta, delta]; delta 10. */
+#define flux_clipgrad(...) FLUX__RULE("ClipGrad", __VA_ARGS__)
+/* Scales each tensor whose p-norm is above omega down to omega; omega 10, p 2. */
+#define flux_clipnorm(...) FLUX__RULE("ClipNorm", __VA_ARGS__)
+/* Rules in a row: the gradient passes through them from left to right. */
 FLUX_API flux_rule flux_optimiser_chain_of(int n, const flux_rule *rules);
-#define flux_optimiser_chain(...) flux_optimiser_chain_of(FLUX__NARG(__VA_ARGS__), FLUX__ARRAY(const flux_rule, __VA_ARGS__))
-FLUX_API flux_rule flux_accumgrad(int n, flux_rule rule);         /* applies the mean of n gradients at every n-th call */
-/* Keeps float32 masters of f16 and bf16 parameters. Small gradients are 0 in f16: so take those of the loss times a scale,
-   flux_gradient(flux_scaled_loss(opt, loss), model). flux_update divides by it again; if gradients are not finite, it makes
-   no step and halves the scale, and after 2000 steps it doubles it. Without f16 parameters the loss stays as it is.
-   flux_train does that by itself. */
+#define flux_optimiser_chain(...) \
+    flux_optimiser_chain_of(FLUX__NARG(__VA_ARGS__), FLUX__ARRAY(const flux_rule, __VA_ARGS__))
+/* Collects gradients, and at every n-th flux_update applies the rule to the mean of n of them. */
+FLUX_API flux_rule flux_accumgrad(int n, flux_rule rule);
+/* Mixed precision: the state keeps float32 master copies of f16 and bf16 parameters. Because small
+   gradients are 0 in f16, take the gradients of the loss times a scale:
+   flux_gradient(flux_scaled_loss(opt, loss), model). flux_update divides them by the scale again.
+   If gradients are not finite, it makes no step and halves the scale; after 2000 good steps it
+   doubles the scale. Without f16 parameters flux_scaled_loss returns the loss as it is. flux_train
+   calls it by itself. */
 FLUX_API flux_rule flux_mixed_precision(flux_rule rule);
 FLUX_API flux_tensor *flux_scaled_loss(flux_state *s, flux_tensor *loss);
-FLUX_API double flux_loss_scale(flux_state *s);                   /* the scale now; 1 where there is none */
-FLUX_API int64_t flux_skipped(flux_state *s);                     /* steps not made because of gradients that were not finite */
+FLUX_API double flux_loss_scale(flux_state *s);   /* the present scale; 1 without f16 */
+/* How many steps were not made because gradients were not finite. */
+FLUX_API int64_t flux_skipped(flux_state *s);
 
-/* State for every trained tensor of a model (tied ones share it). Move the model to its device first. */
+/* The state of a rule for all trained parameters of a model; tied parameters share it. Move the
+   model to its device before this. NULL on error. */
 FLUX_API flux_state *flux_setup(flux_rule rule, flux_layer *model);
-/* One step: replaces the model's parameters; those without a gradient are left alone entirely. The loss's graph is
-   used up: its value can still be looked at, its gradient not taken again. 0: done. What it computes on an x86 processor, and
-   what is still to be computed for it, has 0 in place of numbers below 1.2e-38, f64 below 2.2e-308: the smallest normal ones
-   of what is computed in. */
+/* One step: replaces the parameters of the model (that of flux_setup) by new tensors. Parameters
+   without a gradient stay entirely as they are. It uses up the graph of the loss: the value of the
+   loss can still be looked at, but no gradient of it be taken again. Returns 0, or non-zero on
+   error, which leaves model and state as they were. On an x86 processor, what it computes, and what
+   is still to be computed for it, has 0 in place of numbers below the smallest normal one of the
+   type computed in: 1.2e-38 in f32, 2.2e-308 in f64. */
 FLUX_API int flux_update(flux_state *s, flux_layer *model, flux_grads *g);
-/* Changes hyper-parameters from now on: flux_adjust(opt, .eta = 1e-4). Fields left out stay. A field that the
-   rule does not have is an error. 0: done. */
+/* Changes hyper-parameters from now on: flux_adjust(opt, .eta = 1e-4). Fields that are left out
+   stay. A field that the rule does not have is an error. Returns 0, or non-zero on error. */
 FLUX_API int flux_adjust_with(flux_state *s, flux_rule_opts o);
 #define flux_adjust(s, ...) flux_adjust_with(s, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))
-#define flux_adjust_part(s, part, ...) flux_adjust_layer(s, part, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))    /* only for this part of the model */
+/* The same, only for the parameters of this part of the model. */
+#define flux_adjust_part(s, part, ...) \
+    flux_adjust_layer(s, part, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))
 FLUX_API int flux_adjust_layer(flux_state *s, flux_layer *part, flux_rule_opts o);
-/* Trains over the loader once; the model is in train mode meanwhile, whatever its layers' own modes are. A loss that is not finite
-   stops it before the update, as an error. 0: done. */
+/* Trains the model for one epoch of the loader: for each batch it calls loss(model, x, y), takes
+   the gradients, and updates. Meanwhile the model is in train mode, whatever modes its layers have.
+   A loss that is not finite is an error, and stops before the update. Returns 0, or non-zero on
+   error. */
 typedef flux_tensor *(*flux_loss_fn)(flux_layer *model, flux_tensor *x, flux_tensor *y);
 FLUX_API int flux_train(flux_loss_fn loss, flux_layer *model, flux_loader *data, flux_state *s);
-/* Training helpers: each keeps its state in a struct of yours that starts as {0}. */
+/* Criteria for stopping, called once per epoch, say; the definitions are Flux's. Each keeps its
+   state in a struct of yours that starts as {0}, and returns true when it is time to stop. */
 typedef struct flux_stopper { double best; int count; bool started; } flux_stopper;
-FLUX_API bool flux_patience(flux_stopper *s, bool condition, int n);           /* true after n trues in a row */
-FLUX_API bool flux_early_stopping(flux_stopper *s, double score, int delay, double min_dist);   /* no better by min_dist in delay calls */
-FLUX_API bool flux_plateau(flux_stopper *s, double score, int width, double min_dist);          /* within min_dist for width calls */
+/* True if the condition held in the last n calls. */
+FLUX_API bool flux_patience(flux_stopper *s, bool condition, int n);
+/* True if in `delay` calls in a row the score was not lower by min_dist than the best one before.
+   NaN is no better score. */
+FLUX_API bool flux_early_stopping(flux_stopper *s, double score, int delay, double min_dist);
+/* True if in `width` calls in a row the score moved by less than min_dist (0: 1e-6) from the call
+   before. */
+FLUX_API bool flux_plateau(flux_stopper *s, double score, int width, double min_dist);
 
 #endif /* FLUX__API_OPTIMISERS_H */
