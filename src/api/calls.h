@@ -2,17 +2,28 @@
 #define FLUX__API_CALLS_H
 #include "data.h"
 
-/* ------------------------------------------------------------------ how the calls above are made; no need to read on */
+/* ------------------------------------------------------------------ how the calls above are made
+   The macros behind the interface: options, operands of different types, loops and blocks, and
+   overloads for C++. To use the library, you need not read on. */
 
-typedef struct flux__block { int live, depth, nograd; } flux__block;      /* live: 1 in its body, 2 at its end, 0 after it */
+/* A block or an iteration. live: 1 in its body, 2 after `continue` or at the end of the body, 0
+   after it was left; depth: open scopes before it (0: it opened none); nograd: FLUX_NOGRADs before
+   it. */
+typedef struct flux__block { int live, depth, nograd; } flux__block;
 FLUX_API flux__block flux__block_enter(bool scope, bool nograd, const char *file, int line);
 FLUX_API void flux__block_end(flux__block *b, const char *file, int line);
 FLUX_API void flux__block_leave(flux__block *b);
+/* flux_times: iteration `at` of n. inner stays 1 if `break` leaves the body; failures: the number
+   of errors before the loop, to notice new ones. */
 typedef struct flux__turns { int64_t at, n, failures; int inner; flux__block turn; } flux__turns;
 FLUX_API flux__turns flux__times_start(int64_t n);
 FLUX_API bool flux__times_next(flux__turns *e, const char *file, int line);
 FLUX_API void flux__times_leave(flux__turns *e);
-typedef struct flux__each_args { FLUX__DUMMY flux_loader *loader FLUX__ZERO; const char *progress FLUX__ZERO; } flux__each_args;
+typedef struct flux__each_args {
+    FLUX__DUMMY
+    flux_loader *loader FLUX__ZERO;
+    const char *progress FLUX__ZERO;
+} flux__each_args;
 #define FLUX__LEFT_OUT_flux__each_args
 typedef struct flux__each_state { flux_batch batch; void *run; int inner; } flux__each_state;
 FLUX_API bool flux__each_next(flux__each_state *e, const char *file, int line);
@@ -21,7 +32,9 @@ FLUX_API flux__each_state flux__each_start(flux__each_args a);
 FLUX_API flux_layer *flux__layer_of_fn(flux_fn f);
 FLUX_API flux_layer *flux__layer_of_fn2(flux_fn2 f);
 FLUX_API flux_layer *flux__layer_of_layer(flux_layer *l);
-FLUX_API flux_tensor *flux__number(double v);   /* a number among tensors: takes the other operand's dtype */
+/* A number as an operand, which takes the dtype of the other operand; and a tensor as an operand,
+   which is returned as it is. */
+FLUX_API flux_tensor *flux__number(double v);
 FLUX_API flux_tensor *flux__same(flux_tensor *x);
 FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 
@@ -38,10 +51,14 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 
 #define FLUX__CAT_(a, b) a##b
 #define FLUX__CAT(a, b) FLUX__CAT_(a, b)
-/* What leaves a block or loop runs once more where the compiler knows cleanup, and does nothing then. */
-#define FLUX__BLOCK(b, scope, nograd)                                                                                \
-    for (flux__block b FLUX__CLEANUP(flux__block_leave) = flux__block_enter(scope, nograd, __FILE__, __LINE__);      \
-         b.live; flux__block_end(&b, __FILE__, __LINE__))                                                            \
+/* A block or loop is a `for` that runs its body once in an inner `for`, so that `break` and
+   `continue` end the inner one only. With compilers that have the cleanup attribute, the function
+   that leaves the block also runs at the end of the variable's life, for a `return`; if the block
+   was left already, it does nothing. */
+#define FLUX__BLOCK(b, scope, nograd)                                                              \
+    for (flux__block b FLUX__CLEANUP(flux__block_leave) =                                          \
+             flux__block_enter(scope, nograd, __FILE__, __LINE__);                                 \
+         b.live; flux__block_end(&b, __FILE__, __LINE__))                                          \
         for (; b.live == 1; b.live = 2)
 
 #if defined(__cplusplus)
@@ -49,20 +66,25 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #elif defined(__GNUC__) || defined(__TINYC__)
 #  define FLUX__COUNTER(n) __typeof__((n) + 0)
 #else
-#  define FLUX__COUNTER(n) int            /* C has had typeof only since 2023 */
+#  define FLUX__COUNTER(n) int            /* without typeof, which C has only since 2023 */
 #endif
-#define FLUX__TIMES(i, n)                                                                                            \
-    for (flux__turns i##_turns FLUX__CLEANUP(flux__times_leave) = flux__times_start((int64_t)(n));                   \
-         flux__times_next(&i##_turns, __FILE__, __LINE__);)                                                          \
-        for (FLUX__UNUSED FLUX__COUNTER(n) i = (FLUX__COUNTER(n))i##_turns.at; i##_turns.inner; i##_turns.inner = 0)
+#define FLUX__TIMES(i, n)                                                                          \
+    for (flux__turns i##_turns FLUX__CLEANUP(flux__times_leave) =                                  \
+             flux__times_start((int64_t)(n));                                                      \
+         flux__times_next(&i##_turns, __FILE__, __LINE__);)                                        \
+        for (FLUX__UNUSED FLUX__COUNTER(n) i = (FLUX__COUNTER(n))i##_turns.at; i##_turns.inner;    \
+             i##_turns.inner = 0)
 
-#define FLUX__EACH(b, ...)                                                                                     \
-    for (flux__each_state b##_each FLUX__CLEANUP(flux__each_leave) =                                            \
-             flux__each_start(FLUX__OPTS(flux__each_args, __VA_ARGS__));                                   \
-         flux__each_next(&b##_each, __FILE__, __LINE__);)                                                       \
+#define FLUX__EACH(b, ...)                                                                         \
+    for (flux__each_state b##_each FLUX__CLEANUP(flux__each_leave) =                               \
+             flux__each_start(FLUX__OPTS(flux__each_args, __VA_ARGS__));                           \
+         flux__each_next(&b##_each, __FILE__, __LINE__);)                                          \
         for (FLUX__UNUSED flux_batch b = b##_each.batch; b##_each.inner; b##_each.inner = 0)
 
-#define FLUX__NARG(...) FLUX__NARG_(__VA_ARGS__, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
+/* FLUX__NARG counts its arguments, 1 to 32; FLUX__MAP(f, a, b) is f(a), f(b). */
+#define FLUX__NARG(...) \
+    FLUX__NARG_(__VA_ARGS__, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, \
+                15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
 #define FLUX__NARG_(a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18, a19, a20, a21, a22, a23, a24, a25, a26, a27, a28, a29, a30, a31, a32, n, ...) n
 #define FLUX__MAP(f, ...) FLUX__CAT(FLUX__MAP_, FLUX__NARG(__VA_ARGS__))(f, __VA_ARGS__)
 #define FLUX__MAP_1(f, x) f(x)
@@ -98,47 +120,71 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define FLUX__MAP_31(f, x, ...) f(x), FLUX__MAP_30(f, __VA_ARGS__)
 #define FLUX__MAP_32(f, x, ...) f(x), FLUX__MAP_31(f, __VA_ARGS__)
 
+/* FLUX__OPTS(T, ...) makes a struct of options with marks (api/types.h). Names in braces are C++20;
+   __extension__ keeps g++ from saying so. */
 #if defined(__cplusplus) && defined(__GNUC__) && !defined(__clang__)
-#  define FLUX__OPTS(T, ...) (__extension__ T{ __VA_ARGS__ })   /* names in braces are C++20: g++ need not say so */
+#  define FLUX__OPTS(T, ...) (__extension__ T{ __VA_ARGS__ })
 #elif defined(__cplusplus)
 #  define FLUX__OPTS(T, ...) T{ __VA_ARGS__ }
 #else
 #  define FLUX__OPTS(T, ...) ((T){ FLUX__LEFT_OUT_##T ._ = 0, __VA_ARGS__ })
 #endif
-/* A struct of options for a function that takes one: flux_adam's is flux_rule_with("Adam", FLUX_OPTIONS(flux_rule_opts, .eta = 0)). */
+/* A struct of options for a function that takes one; flux_adam(.eta = 0), for example, is
+   flux_rule_with("Adam", FLUX_OPTIONS(flux_rule_opts, .eta = 0)). */
 #define FLUX_OPTIONS(T, ...) FLUX__OPTS(T, __VA_ARGS__)
 
 #ifndef __cplusplus
 #define FLUX__REDUCE_OPTS(...) FLUX__OPTS(flux_reduce_opts, __VA_ARGS__)
 #define FLUX__ARRAY(T, ...) ((T[]){ __VA_ARGS__ })
-#define FLUX_SHAPE(...) flux__shape(FLUX__ARRAY(const int64_t, __VA_ARGS__), (int)(sizeof(FLUX__ARRAY(const int64_t, __VA_ARGS__)) / sizeof(int64_t)))
+/* FLUX_SHAPE(3, 4) is the flux_shape of these numbers. */
+#define FLUX_SHAPE(...) \
+    flux__shape(FLUX__ARRAY(const int64_t, __VA_ARGS__), \
+                (int)(sizeof(FLUX__ARRAY(const int64_t, __VA_ARGS__)) / sizeof(int64_t)))
 #define FLUX__TENSORS(...) ((flux_tensor *const[]){ FLUX__MAP(FLUX__TENSOR, __VA_ARGS__) })
 #define FLUX__TENSOR(x) (x)
 #define FLUX__OBJECTS(...) ((const void *const[]){ FLUX__MAP(FLUX__OBJECT, __VA_ARGS__) })
-#define FLUX__OBJECT(x) _Generic((x), flux_tensor *: (x), flux_layer *: (x), flux_state *: (x), flux_loader *: (x))
+#define FLUX__OBJECT(x) \
+    _Generic((x), flux_tensor *: (x), flux_layer *: (x), flux_state *: (x), flux_loader *: (x))
 #define FLUX__LAYERS(...) ((flux_layer *const[]){ FLUX__MAP(FLUX__AS_LAYER, __VA_ARGS__) })
-#define FLUX__AS_LAYER(x) _Generic(&*(x), flux_layer *: flux__layer_of_layer, flux_fn: flux__layer_of_fn, flux_fn2: flux__layer_of_fn2)(x)
-#define FLUX__SAME_TYPE(x, value) _Generic((x), flux_tensor *: (flux_tensor *)(value), flux_layer *: (flux_layer *)(value), \
-    flux_loader *: (flux_loader *)(value), flux_state *: (flux_state *)(value), flux_grads *: (flux_grads *)(value))
+/* &*(x): a function becomes a pointer to it. */
+#define FLUX__AS_LAYER(x) \
+    _Generic(&*(x), flux_layer *: flux__layer_of_layer, flux_fn: flux__layer_of_fn, \
+             flux_fn2: flux__layer_of_fn2)(x)
+/* value, a void *, as a pointer of the type of x. */
+#define FLUX__SAME_TYPE(x, value) \
+    _Generic((x), flux_tensor *: (flux_tensor *)(value), flux_layer *: (flux_layer *)(value), \
+             flux_loader *: (flux_loader *)(value), flux_state *: (flux_state *)(value), \
+             flux_grads *: (flux_grads *)(value))
 #define flux_keep(x) FLUX__SAME_TYPE(x, flux_keep_object(x))
 #define flux_carry(old, value) FLUX__SAME_TYPE(value, flux_carry_object(old, value))
-#define FLUX__DTYPE_OF(p) _Generic(&*(p), float *: FLUX_F32, const float *: FLUX_F32, double *: FLUX_F64, const double *: FLUX_F64, \
-    int32_t *: FLUX_I32, const int32_t *: FLUX_I32, int64_t *: FLUX_I64, const int64_t *: FLUX_I64,                         \
-    uint8_t *: FLUX_U8, const uint8_t *: FLUX_U8, bool *: FLUX_BOOL, const bool *: FLUX_BOOL)
+#define FLUX__DTYPE_OF(p)                                                                          \
+    _Generic(&*(p), float *: FLUX_F32, const float *: FLUX_F32, double *: FLUX_F64,                \
+             const double *: FLUX_F64, int32_t *: FLUX_I32, const int32_t *: FLUX_I32,             \
+             int64_t *: FLUX_I64, const int64_t *: FLUX_I64, uint8_t *: FLUX_U8,                   \
+             const uint8_t *: FLUX_U8, bool *: FLUX_BOOL, const bool *: FLUX_BOOL)
 
-#define FLUX__MOVES(f, x) _Generic((x), flux_tensor *: (f), flux_layer *: FLUX__CAT(f, _layer), flux_loader *: FLUX__CAT(f, _loader), flux_state *: FLUX__CAT(f, _state))(x)
+/* For tensors, f in parentheses is the function of that name, not the macro. */
+#define FLUX__MOVES(f, x) \
+    _Generic((x), flux_tensor *: (f), flux_layer *: FLUX__CAT(f, _layer), \
+             flux_loader *: FLUX__CAT(f, _loader), flux_state *: FLUX__CAT(f, _state))(x)
 #define flux_gpu(x) FLUX__MOVES(flux_gpu, x)
 #define flux_cpu(x) FLUX__MOVES(flux_cpu, x)
 #define flux_cu(x) FLUX__MOVES(flux_cu, x)
 #define flux_roc(x) FLUX__MOVES(flux_roc, x)
-#define FLUX__BY_TYPE(f, x) _Generic((x), flux_tensor *: f##_tensor, flux_layer *: f##_layer, flux_loader *: f##_loader, flux_state *: f##_state)
+#define FLUX__BY_TYPE(f, x) \
+    _Generic((x), flux_tensor *: f##_tensor, flux_layer *: f##_layer, \
+             flux_loader *: f##_loader, flux_state *: f##_state)
 #define flux_to(device, x) FLUX__BY_TYPE(flux_to, x)(device, x)
 #define flux_device_of(x) FLUX__BY_TYPE(flux_device_of, x)(x)
 #define flux_print(x) FLUX__BY_TYPE(flux_print, x)(x)
-#define FLUX__SAVES(f, x) _Generic((x), flux_tensor *: f##_tensor, flux_layer *: f##_layer, flux_state *: f##_state)
+#define FLUX__SAVES(f, x) \
+    _Generic((x), flux_tensor *: f##_tensor, flux_layer *: f##_layer, flux_state *: f##_state)
 #define flux_save(x, path) FLUX__SAVES(flux_save, x)(x, path)
-#define flux_load(x, path) _Generic((x), flux_layer *: flux_load_layer, flux_state *: flux_load_state)(x, path)
+#define flux_load(x, path) \
+    _Generic((x), flux_layer *: flux_load_layer, flux_state *: flux_load_state)(x, path)
 
+/* An operand may be a tensor or a number. The macro of a name is not expanded again inside itself,
+   so that flux_add(a, b) calls the function flux_add. */
 #define FLUX__OPERAND(x) _Generic((x), flux_tensor *: flux__same, default: flux__number)(x)
 #define flux_add(a, b) flux_add(FLUX__OPERAND(a), FLUX__OPERAND(b))
 #define flux_sub(a, b) flux_sub(FLUX__OPERAND(a), FLUX__OPERAND(b))
@@ -181,7 +227,8 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define flux_tversky_loss(...) FLUX__LOSS(flux_tversky_loss_with, __VA_ARGS__)
 #define flux_focal_loss(...) FLUX__LOSS(flux_focal_loss_with, __VA_ARGS__)
 #define flux_binary_focal_loss(...) FLUX__LOSS(flux_binary_focal_loss_with, __VA_ARGS__)
-#define flux_siamese_contrastive_loss(...) FLUX__LOSS(flux_siamese_contrastive_loss_with, __VA_ARGS__)
+#define flux_siamese_contrastive_loss(...) \
+    FLUX__LOSS(flux_siamese_contrastive_loss_with, __VA_ARGS__)
 #define flux_ctc_loss(...) FLUX__LOSS(flux_ctc_loss_with, __VA_ARGS__)
 
 #define flux_sum(...) FLUX__REDUCE(flux_sum_over, __VA_ARGS__)
@@ -201,14 +248,16 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 
 #ifdef __cplusplus
 }
-inline flux_reduce_opts flux__reduce_opts(flux_tensor *x, int a = 0, int b = 0, int c = 0, int d = 0, int e = 0, int f = 0, int g = 0, int h = 0) {
+inline flux_reduce_opts flux__reduce_opts(flux_tensor *x, int a = 0, int b = 0, int c = 0,
+                                          int d = 0, int e = 0, int f = 0, int g = 0, int h = 0) {
     flux_reduce_opts o = flux_reduce_opts();
     o.x = x, o.d0 = a, o.d1 = b, o.d2 = c, o.d3 = d, o.d4 = e, o.d5 = f, o.d6 = g, o.d7 = h;
     return o;
 }
 #define FLUX__REDUCE_OPTS(...) flux__reduce_opts(__VA_ARGS__)
 template <class T, int N> struct flux__array { T at[N]; operator const T *() const { return at; } };
-#define FLUX__ARRAY(T, ...) (flux__array<typename flux__bare<T>::type, FLUX__NARG(__VA_ARGS__)>{ { __VA_ARGS__ } })
+#define FLUX__ARRAY(T, ...) \
+    (flux__array<typename flux__bare<T>::type, FLUX__NARG(__VA_ARGS__)>{ { __VA_ARGS__ } })
 template <class T> struct flux__bare { typedef T type; };
 template <class T> struct flux__bare<const T> { typedef T type; };
 template <class... T> inline flux_shape flux__shape_cpp(T... d) {
@@ -224,7 +273,8 @@ typedef const void *flux__object_p;
 #define FLUX__OBJECTS(...) FLUX__ARRAY(flux__object_p, FLUX__MAP(FLUX__OBJECT, __VA_ARGS__))
 #define FLUX__AS_LAYER(x) flux__as_layer(x)
 #define FLUX__LAYERS(...) FLUX__ARRAY(flux__layer_p, FLUX__MAP(FLUX__AS_LAYER, __VA_ARGS__))
-#define FLUX__DTYPE_OF(p) flux__dtype_of(decltype(&*(p))())   /* only its type is asked for: p is evaluated once */
+/* decltype looks at the type of p only, so that p is evaluated once in flux_from(p, ...). */
+#define FLUX__DTYPE_OF(p) flux__dtype_of(decltype(&*(p))())
 inline const void *flux__object(flux_tensor *x) { return x; }
 inline const void *flux__object(flux_layer *x) { return x; }
 inline const void *flux__object(flux_loader *x) { return x; }
@@ -233,22 +283,26 @@ inline flux_layer *flux__as_layer(flux_layer *l) { return l; }
 inline flux_layer *flux__as_layer(flux_fn f) { return flux__layer_of_fn(f); }
 inline flux_layer *flux__as_layer(flux_fn2 f) { return flux__layer_of_fn2(f); }
 template <class T> inline T *flux_keep(T *x) { return static_cast<T *>(flux_keep_object(x)); }
-template <class T> inline T *flux_carry(T *old, T *value) { return static_cast<T *>(flux_carry_object(old, value)); }
-template <class T> inline T *flux_carry(decltype(nullptr), T *value) { return static_cast<T *>(flux_carry_object(NULL, value)); }
+template <class T> inline T *flux_carry(T *old, T *value) {
+    return static_cast<T *>(flux_carry_object(old, value));
+}
+template <class T> inline T *flux_carry(decltype(nullptr), T *value) {
+    return static_cast<T *>(flux_carry_object(NULL, value));
+}
 inline flux_dtype flux__dtype_of(const float *) { return FLUX_F32; }
 inline flux_dtype flux__dtype_of(const double *) { return FLUX_F64; }
 inline flux_dtype flux__dtype_of(const int32_t *) { return FLUX_I32; }
 inline flux_dtype flux__dtype_of(const int64_t *) { return FLUX_I64; }
 inline flux_dtype flux__dtype_of(const uint8_t *) { return FLUX_U8; }
 inline flux_dtype flux__dtype_of(const bool *) { return FLUX_BOOL; }
-#define FLUX__OVERLOADS(T, kind)                                                                     \
-    inline T *flux_gpu(T *x) { return flux_gpu_##kind(x); }                                          \
-    inline T *flux_cpu(T *x) { return flux_cpu_##kind(x); }                                          \
-    inline T *flux_cu(T *x) { return flux_cu_##kind(x); }                                            \
+#define FLUX__OVERLOADS(T, kind)                                                                   \
+    inline T *flux_gpu(T *x) { return flux_gpu_##kind(x); }                                        \
+    inline T *flux_cpu(T *x) { return flux_cpu_##kind(x); }                                        \
+    inline T *flux_cu(T *x) { return flux_cu_##kind(x); }                                          \
     inline T *flux_roc(T *x) { return flux_roc_##kind(x); }
-#define FLUX__OVERLOADS_ALL(T, kind)                                                                 \
-    inline T *flux_to(flux_device d, T *x) { return flux_to_##kind(d, x); }                          \
-    inline flux_device flux_device_of(const T *x) { return flux_device_of_##kind(x); }               \
+#define FLUX__OVERLOADS_ALL(T, kind)                                                               \
+    inline T *flux_to(flux_device d, T *x) { return flux_to_##kind(d, x); }                        \
+    inline flux_device flux_device_of(const T *x) { return flux_device_of_##kind(x); }             \
     inline void flux_print(T *x) { flux_print_##kind(x); }
 FLUX__OVERLOADS(flux_layer, layer)
 FLUX__OVERLOADS(flux_loader, loader)
@@ -262,14 +316,24 @@ inline int flux_save(flux_layer *x, const char *path) { return flux_save_layer(x
 inline int flux_save(flux_state *x, const char *path) { return flux_save_state(x, path); }
 inline int flux_load(flux_layer *x, const char *path) { return flux_load_layer(x, path); }
 inline int flux_load(flux_state *x, const char *path) { return flux_load_state(x, path); }
-#define FLUX__NUMBERS(f)                                                                             \
-    template <class N> inline flux_tensor *f(flux_tensor *a, N b) { return f(a, flux__number((double)b)); } \
-    template <class N> inline flux_tensor *f(N a, flux_tensor *b) { return f(flux__number((double)a), b); }
-template <class N> inline flux_tensor *flux_where(flux_tensor *c, flux_tensor *a, N b) { return flux_where(c, a, flux__number((double)b)); }
-template <class N> inline flux_tensor *flux_where(flux_tensor *c, N a, flux_tensor *b) { return flux_where(c, flux__number((double)a), b); }
+/* In C++, overloads let a number stand for either operand. */
+#define FLUX__NUMBERS(f)                                                                           \
+    template <class N> inline flux_tensor *f(flux_tensor *a, N b) {                                \
+        return f(a, flux__number((double)b));                                                      \
+    }                                                                                              \
+    template <class N> inline flux_tensor *f(N a, flux_tensor *b) {                                \
+        return f(flux__number((double)a), b);                                                      \
+    }
+template <class N> inline flux_tensor *flux_where(flux_tensor *c, flux_tensor *a, N b) {
+    return flux_where(c, a, flux__number((double)b));
+}
+template <class N> inline flux_tensor *flux_where(flux_tensor *c, N a, flux_tensor *b) {
+    return flux_where(c, flux__number((double)a), b);
+}
 FLUX__NUMBERS(flux_add) FLUX__NUMBERS(flux_sub) FLUX__NUMBERS(flux_mul) FLUX__NUMBERS(flux_div)
 FLUX__NUMBERS(flux_pow) FLUX__NUMBERS(flux_max2) FLUX__NUMBERS(flux_min2) FLUX__NUMBERS(flux_eq)
-FLUX__NUMBERS(flux_ne) FLUX__NUMBERS(flux_lt) FLUX__NUMBERS(flux_le) FLUX__NUMBERS(flux_gt) FLUX__NUMBERS(flux_ge)
+FLUX__NUMBERS(flux_ne) FLUX__NUMBERS(flux_lt) FLUX__NUMBERS(flux_le) FLUX__NUMBERS(flux_gt)
+FLUX__NUMBERS(flux_ge)
 #if defined(__clang__)
 #  pragma clang diagnostic pop
 #endif

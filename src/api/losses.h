@@ -39,23 +39,23 @@ typedef struct flux_loss_opts {
     .marked = true,
 /* The list of losses with their formulas. eps, delta, gamma, margin, s and b stand for the options
    .epsilon, .delta, .gamma, .margin, .smooth and .beta. */
-#define FLUX__LOSSES(X)                                                                              \
-    X(mae)                        /* |yhat - y| */                                                   \
-    X(mse)                        /* (yhat - y)^2 */                                                 \
-    X(msle)                       /* log((yhat + eps)/(y + eps))^2 */                                \
-    X(huber_loss)                 /* e = |yhat - y|; e < delta ? e^2/2 : delta (e - delta/2) */       \
-    X(crossentropy)               /* -sum_classes y log(yhat + eps) */                               \
-    X(logitcrossentropy)          /* -sum_classes y logsoftmax(yhat) */                              \
-    X(binarycrossentropy)         /* -y log(yhat + eps) - (1-y) log(1 - yhat + eps) */               \
-    X(logitbinarycrossentropy)    /* (1-y) yhat - logsigmoid(yhat) */                                \
-    X(kldivergence)               /* sum_classes y log(y) + crossentropy */                          \
-    X(poisson_loss)               /* yhat - y log(yhat) */                                           \
-    X(hinge_loss)                 /* max(0, 1 - yhat y) */                                           \
-    X(squared_hinge_loss)         /* max(0, 1 - yhat y)^2 */                                         \
-    X(dice_coeff_loss)            /* 1 - (2 sum(y yhat) + s)/(sum(y^2) + sum(yhat^2) + s) */          \
+#define FLUX__LOSSES(X)                                                                                       \
+    X(mae)                        /* |yhat - y| */                                                            \
+    X(mse)                        /* (yhat - y)^2 */                                                          \
+    X(msle)                       /* log((yhat + eps)/(y + eps))^2 */                                         \
+    X(huber_loss)                 /* e = |yhat - y|; e < delta ? e^2/2 : delta (e - delta/2) */               \
+    X(crossentropy)               /* -sum_classes y log(yhat + eps) */                                        \
+    X(logitcrossentropy)          /* -sum_classes y logsoftmax(yhat) */                                       \
+    X(binarycrossentropy)         /* -y log(yhat + eps) - (1-y) log(1 - yhat + eps) */                        \
+    X(logitbinarycrossentropy)    /* (1-y) yhat - logsigmoid(yhat) */                                         \
+    X(kldivergence)               /* sum_classes y log(y) + crossentropy */                                   \
+    X(poisson_loss)               /* yhat - y log(yhat) */                                                    \
+    X(hinge_loss)                 /* max(0, 1 - yhat y) */                                                    \
+    X(squared_hinge_loss)         /* max(0, 1 - yhat y)^2 */                                                  \
+    X(dice_coeff_loss)            /* 1 - (2 sum(y yhat) + s)/(sum(y^2) + sum(yhat^2) + s) */                  \
     X(tversky_loss)               /* 1 - (sum(y yhat)+1)/(sum(y yhat + b (1-y) yhat + (1-b) y (1-yhat))+1) */ \
-    X(focal_loss)                 /* -sum_classes y (1 - yhat - eps)^gamma log(yhat + eps) */         \
-    X(binary_focal_loss)          /* p = y yhat + (1-y)(1-yhat) (+eps); -(1-p)^gamma log(p) */        \
+    X(focal_loss)                 /* -sum_classes y (1 - yhat - eps)^gamma log(yhat + eps) */                 \
+    X(binary_focal_loss)          /* p = y yhat + (1-y)(1-yhat) (+eps); -(1-p)^gamma log(p) */                \
     X(siamese_contrastive_loss)   /* (1-y) yhat^2 + y max(0, margin - yhat)^2 */
 #define FLUX__DECLARE_LOSS(name)                                                \
     FLUX_API flux_tensor *flux_##name(flux_tensor *yhat, flux_tensor *y);       \

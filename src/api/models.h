@@ -70,12 +70,12 @@ enum { FLUX_MAX_LEVELS = 1000 };
 #define FLUX_LAYER_TEXT(...) FLUX__LAYER_TEXT(__VA_ARGS__, FLUX__NO_MORE)
 #define FLUX__NO_MORE { NULL, FLUX__END, 0, 0 }
 #define FLUX__LAYER(T, printed, callfn, ...) FLUX__LAYER_TEXT(T, printed, callfn, NULL, __VA_ARGS__)
-#define FLUX__LAYER_TEXT(T, printed, callfn, textfn, ...)                                            \
-    FLUX__UNUSED static const flux_layer_type *T##_type(void) {                                      \
-        typedef T flux__t;                                                                           \
-        static const flux_field fields[] = { __VA_ARGS__ };                                          \
-        static const flux_layer_type type = { printed, callfn, sizeof(flux__t), fields, textfn };    \
-        return &type;                                                                                \
+#define FLUX__LAYER_TEXT(T, printed, callfn, textfn, ...)                                          \
+    FLUX__UNUSED static const flux_layer_type *T##_type(void) {                                    \
+        typedef T flux__t;                                                                         \
+        static const flux_field fields[] = { __VA_ARGS__ };                                        \
+        static const flux_layer_type type = { printed, callfn, sizeof(flux__t), fields, textfn };  \
+        return &type;                                                                              \
     }
 #define FLUX_CHILD(f) { #f, FLUX__CHILD_FIELD, FLUX__OFFSET(f, flux_layer *, "FLUX_CHILD"), 0 }
 #define FLUX_CHILDREN(f, n) { #f, FLUX__CHILDREN_FIELD, \
@@ -90,8 +90,8 @@ enum { FLUX_MAX_LEVELS = 1000 };
 #elif defined(__TINYC__)
 #  define FLUX__OFFSET(f, T, what) (offsetof(flux__t, f) + _Generic(&((flux__t *)0)->f, T *: 0))
 #else
-#  define FLUX__OFFSET(f, T, what) (offsetof(flux__t, f) + 0 * sizeof(struct { char c;                \
-    _Static_assert(_Generic(&((flux__t *)0)->f, T *: 1, default: 0),                                 \
+#  define FLUX__OFFSET(f, T, what) (offsetof(flux__t, f) + 0 * sizeof(struct { char c;             \
+    _Static_assert(_Generic(&((flux__t *)0)->f, T *: 1, default: 0),                               \
                    what ": the field " #f " must be declared as " #T); }))
 #endif
 /* A new layer of struct T, whose fields are given as in C:
@@ -115,14 +115,14 @@ template <class T> struct flux__must_be<T, T> { char c; };
 extern "C" {
 #elif defined(__GNUC__)
 /* may be {} */
-/* __extension__: no field may be given, and {} is no C11. */
+/* Without any field it is (T){}, which is an extension to C11. */
 #define FLUX__NEW(T, ...) flux_new_layer(T##_type(), __extension__ &(T){ __VA_ARGS__ })
 #else
 #define FLUX__NEW(T, ...) flux_new_layer(T##_type(), &(T){ __VA_ARGS__ })
 #endif
 
 /* The output of layer m for x. Several inputs, flux_call(m, a, b), reach the layer as one
-   flux_tuple. Shapes are what the layer takes and gives. NULL on error. */
+   flux_tuple. Which shapes it takes and gives depends on the layer. NULL on error. */
 FLUX_API flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x);
 FLUX_API flux_tensor *flux_call_all(flux_layer *m, int n, flux_tensor *const *xs);
 #define flux_call(m, ...) flux_call_all(m, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
