@@ -70,9 +70,9 @@ FLUX_API int flux_splitobs(double part, flux_tensor *x, flux_tensor **first, flu
    so arrays of equal length stay in step. */
 FLUX_API flux_tensor *flux_shuffleobs(flux_tensor *x, uint64_t seed);
 
-/* flux_each (b, loader) { ... b.x ... b.y ... }: a loop over the batches of one epoch. Each
-   iteration is a scope; after an error there is no further one. flux_each (b, loader, .progress =
-   "label") draws a bar with samples per second on stderr. */
+/* flux_each (b, loader) { ... b.x ... b.y ... } is a loop over the batches of one epoch. Each
+   iteration is a scope; after an error there is no further one. The loop
+   flux_each (b, loader, .progress = "label") draws a bar with samples per second on stderr. */
 #define flux_each(b, ...) FLUX__EACH(b, __VA_ARGS__)
 /* Shows a value beside the innermost progress bar: a one-element tensor, or a number. */
 FLUX_API void flux_progress(const char *label, flux_tensor *value);
@@ -82,9 +82,9 @@ FLUX_API void flux_progress_number(const char *label, double value);
    and changes nothing. Functions that return int return 0 on success. */
 /* The IDX format of MNIST. Dimensions are in reverse order: N images are 28 x 28 x N. */
 FLUX_API flux_tensor *flux_load_idx(const char *path);
-/* the shape that NumPy shows, whether the file is in C or Fortran order */
+/* NumPy's format. The shape is the one that NumPy shows, whether the file is in C or in Fortran
+   order; numpy.load in turn shows the shape of the tensor that was saved. */
 FLUX_API flux_tensor *flux_load_npy(const char *path);
-/* numpy.load gives the same shape */
 FLUX_API int flux_save_npy(flux_tensor *x, const char *path);
 /* Lines of numbers: float32, columns x lines. A heading line is skipped. From a pipe or a device it
    reads at most 256 MiB. */
@@ -104,15 +104,16 @@ FLUX_API int flux_load_state(flux_state *s, const char *path);
 /* Loads a state_dict that PyTorch saved as safetensors into a model of the same architecture, and
    translates names, the order of dimensions, transposed matrices and flipped kernels. The parameter
    "layers.3.weight" is read from "3.weight", which suits nn.Sequential and names given by
-   flux_named. Where the names differ, map says which is which, as in "layers.0 = conv1, layers.1 =
-   bn1" (NULL: no map). An entry "layers.9 =" leaves that part of the model as it is; "= head"
-   leaves out that part of the file. The second layer of a two-layer nn.LSTM is "layers.1 =
-   lstm.*_l1". PyTorch's two biases of a recurrent layer are added up; for a GRU whose second
-   candidate bias is not 0, make the gru with .hidden_bias. The in_proj matrix of an attention is
-   split into its three parts. Returns 0, or non-zero on error. */
+   flux_named. Where the names differ, map (NULL: none) says which is which, in entries:
+     "layers.0 = conv1, layers.1 = bn1"   our layers.0 is their conv1, ...
+     "layers.9 ="                         that part of the model stays as it is
+     "= head"                             that part of the file is left out
+     "layers.1 = lstm.*_l1"               the second layer of a two-layer nn.LSTM
+   PyTorch's two biases of a recurrent layer are added up; for a GRU whose second candidate bias is
+   not 0, make the gru with .hidden_bias. The in_proj matrix of an attention is split into its three
+   parts. Returns 0, or non-zero on error. */
 FLUX_API int flux_load_torch(flux_layer *m, const char *path, const char *map);
-/* One tensor of a safetensors file. name NULL: the only one in it; it is an error if there are
-   more. */
+/* One tensor of a safetensors file. If name is NULL, the only one; having more is an error then. */
 FLUX_API flux_tensor *flux_load_tensor(const char *path, const char *name);
 /* Several objects in one file, by their C names: flux_save_all("run.safetensors", model, opt);
    flux_load_all with the same names reads them back. To resume a run bit for bit as if it had not

@@ -27,10 +27,10 @@ FLUX_API double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), v
 
 /* ------------------------------------------------------------------ optimisers
    A rule turns a gradient g into the step that is subtracted from its parameter p; the formulas are
-   those of Optimisers.jl. A rule is a plain value with its hyper-parameters: flux_adam(1e-3, .beta
-   = {0.9, 0.99}). What a rule stores for each parameter (moments, velocities) is in the state that
-   flux_setup returns. A hyper-parameter that the rule does not have, or that is out of range, is an
-   error; such a rule has .made false. */
+   those of Optimisers.jl. A rule is a plain value with its hyper-parameters:
+   flux_adam(1e-3, .beta = {0.9, 0.99}). What a rule stores for each parameter (moments, velocities)
+   is in the state that flux_setup returns. A hyper-parameter that the rule does not have, or that
+   is out of range, is an error, and the rule's .made is false. */
 
 typedef struct flux_rule_opts {
     FLUX__DUMMY

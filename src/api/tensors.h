@@ -56,20 +56,20 @@ FLUX_API const void *flux_data(flux_tensor *x);
    or non-zero on error. */
 FLUX_API int flux_read(flux_tensor *x, void *out, size_t bytes);
 FLUX_API int flux_ndim(const flux_tensor *x);                     /* -1 for NULL */
-/* the size of one dimension: 1 past the last one; -1 for NULL */
+/* The size of one dimension: 1 if dim is past the last one; -1 for NULL. */
 FLUX_API int64_t flux_dim(const flux_tensor *x, int dim);
 FLUX_API int64_t flux_len(const flux_tensor *x);   /* number of elements; -1 for NULL */
 FLUX_API flux_shape flux_shape_of(const flux_tensor *x);          /* .ndim is -1 for NULL */
 FLUX_API flux_dtype flux_dtype_of(const flux_tensor *x);          /* FLUX_F32 for NULL */
 FLUX_API const char *flux_dtype_name(flux_dtype t);               /* "f32", ... */
 FLUX_API size_t flux_dtype_size(flux_dtype t);                    /* bytes of one element */
-/* computes x now; returns it, or NULL on error */
+/* Computes x now. Returns x, or NULL on error. */
 FLUX_API flux_tensor *flux_eval(flux_tensor *x);
 FLUX_API int flux_eval_all(int n, flux_tensor *const *xs);   /* several at once; 0 on success */
 /* Writes the kernels that computing x takes as Graphviz text, for `dot -Tsvg`, to a file (NULL:
    stdout). Computes nothing. Returns 0, or non-zero on error. */
 FLUX_API int flux_graph_dot(flux_tensor *x, const char *path);
-/* What flux_print(x) prints, to stdout. */
+/* The functions behind flux_print(x), by the type of x. They print to stdout. */
 FLUX_API void flux_print_tensor(flux_tensor *x);
 FLUX_API void flux_print_layer(flux_layer *m);
 FLUX_API void flux_print_loader(flux_loader *l);
@@ -79,9 +79,8 @@ FLUX_API void flux_print_state(flux_state *s);
 FLUX_API size_t flux_tensor_text(flux_tensor *x, char *out, size_t n);
 FLUX_API size_t flux_layer_text(flux_layer *m, char *out, size_t n);
 /* Prints a table of a model's layers for an input of this shape: what each gives, its parameters,
-   the multiply-adds of its products, the bytes of its output. flux_summary(model, 784, 64). Nothing
-   is computed. No line is longer than 80 characters. A * marks parameters that flux_freeze
-   holds. */
+   the multiply-adds of its products, the bytes of its output: flux_summary(model, 784, 64). Nothing
+   is computed. No line is longer than 80 characters. A * marks parameters that are frozen. */
 FLUX_API void flux_summary_of(flux_layer *m, flux_shape in);
 #define flux_summary(m, ...) flux_summary_of(m, FLUX_SHAPE(__VA_ARGS__))
 FLUX_API size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_t n);
@@ -90,9 +89,7 @@ FLUX_API size_t flux_state_text(flux_state *s, char *out, size_t n);
 /* Sets how many rows, and characters of a line, a printed tensor takes before it is elided. 0 means
    the default: 20 rows, 80 characters. */
 FLUX_API void flux_print_limits(int rows, int columns);
-/* prints x for the times sign, sigma ...; as FLUX_ASCII=1 does */
-/* Whether to print ASCII only, as FLUX_ASCII=1 does: x for the times sign, sigmoid for the
-   sigma. */
+/* Whether to print ASCII only, as FLUX_ASCII=1 does: x for the times sign, sigmoid for sigma. */
 FLUX_API void flux_print_ascii(bool on);
 /* A number of bytes as people read it, as snprintf does: "3.004 KiB". */
 FLUX_API size_t flux_format_bytes(int64_t bytes, char *out, size_t n);

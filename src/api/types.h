@@ -64,8 +64,8 @@
 #  endif
 #  if defined(__clang__)
 #    if __has_warning("-Wc99-designator")
-#      pragma clang diagnostic ignored "-Wc99-designator"   /* names before C++20 or after
-                                                               positions */
+       /* Options by name before C++20, or after options by position. */
+#      pragma clang diagnostic ignored "-Wc99-designator"
 #    endif
 #  endif
 #  if defined(__clang__)
