@@ -6,8 +6,10 @@
    A back end is a kind of device, given by name: CUDA, AMDGPU, Metal or CPU, in the order of
    preference. Any other name is an error. A device is a back end and an id, counted from 0. */
 
-FLUX_API const char *const *flux_supported_devices(void);         /* the four names, then NULL */
-FLUX_API bool flux_functional(const char *backend);   /* can it be used on this machine? */
+/* The four names, on any machine, with NULL at the end. */
+FLUX_API const char *const *flux_supported_devices(void);
+/* Whether the back end can be used on this machine; for the four names this is never an error. */
+FLUX_API bool flux_functional(const char *backend);
 /* Whether a part of the back end is there: "driver", "compiler", "NCCL", "MIOpen", ... A component
    that the back end does not have at all is an error. */
 FLUX_API bool flux_functional_with(const char *backend, const char *component);
