@@ -36,7 +36,7 @@ fields() {
         n = split(substr($i, RLENGTH + 1), name, ",");
         for (k = 1; k <= n; k++) { gsub(/[ ]|\[.*/, "", name[k]); print $1, name[k] } } }' "$tmp/structs" | sort
 }
-fields 'flux__(double|two|int|int64|uint64|switch)' >"$tmp/marked"
+fields 'flux__(double|double2|int|int64|uint64|switch)' >"$tmp/marked"
 sed -n '/^#define FLUX__LEFT_OUT_/{:more
 /\\$/{N;b more
 };s/\n//g;p

@@ -201,30 +201,39 @@ static void read_formula(const uint8_t *data, size_t n) {
 /* ---------------------------------------- the cache of compiled kernels */
 
 static const char *version_1(void) { return "1"; }
+static bool takes_any(const char *version) { return (void)version, true; }
+static void write_entry(flux__den *den, const char *name, const uint8_t *data, size_t n) {
+    char path[820];
+    snprintf(path, sizeof path, "%s%s", den->path, name);
+    write_file(path, data, n);
+    flux__den_close(den);
+}
 /* The first byte says which of an entry's guards hold, so that what is behind them is reached: its
    key, its sum; or that the rest is the note of who made the entries. */
 static void read_cache(const uint8_t *data, size_t n) {
     static flux__driver driver;
     static flux__gpu gpu;
-    char path[700];
+    char name[200];
+    flux__den den;
     uint64_t source[2] = { 3, 4 }, key[2];
     flux__cache_head head;
     flux__cache_maker maker;
     make_folder();
-    driver.name = "fuzz", driver.version = version_1, gpu.driver = &driver;
+    driver.name = "fuzz", driver.version = version_1, driver.takes = takes_any, gpu.driver = &driver;
     snprintf(gpu.info.arch, sizeof gpu.info.arch, "x");
     if (n < 1) return;
     uint8_t *copy = (uint8_t *)malloc(n), flags = data[0];
     if (!copy) abort();
     memcpy(copy, data + 1, --n);
     if (flags & 4) {
-        if (!flux__cache_maker_path(path, sizeof path, &driver, "x")) abort();
-        write_file(path, copy, n);
+        flux__cache_maker_name(name, sizeof name, &driver, "x");
+        if (!flux__cache_open(&den)) abort();
+        write_entry(&den, name, copy, n);
         if (flux__cache_made_by(&driver, "x", &maker))
             taken += strlen(maker.version) < sizeof maker.version;
         else refused++;
     } else {
-        if (!flux__cache_path(path, sizeof path, &gpu, source, "1", key)) abort();
+        if (!flux__cache_entry(&den, name, sizeof name, &gpu, source, "1", key)) abort();
         if ((flags & 1) && n >= sizeof head) {
             memcpy(&head, copy, sizeof head);
             memcpy(head.magic, "fluxgpu2", 8), memcpy(head.key, key, sizeof key);
@@ -232,7 +241,7 @@ static void read_cache(const uint8_t *data, size_t n) {
                 flux__hash_bytes(head.sum, copy + sizeof head, n - sizeof head);
             memcpy(copy, &head, sizeof head);
         }
-        write_file(path, copy, n);
+        write_entry(&den, name, copy, n);
         void *image = flux__cache_read(&gpu, source, "1");
         if (image && memcmp(image, copy + sizeof head, n - sizeof head) != 0) abort();
         if (image) taken++;

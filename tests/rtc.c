@@ -444,6 +444,7 @@ static void list_archs(void) {
     static const char *const gfx[] = { "gfx90a", "gfx803", "gfx900", "gfx906", "gfx1010", "gfx1030" };
     int n = 0, sm[MOST_ARCHS - 6];
     char why[400] = "", name[16];
+    flux__cu_version = 99000;             /* no driver has to load what is compiled here: any NVRTC will do */
     bool there = flux__nvrtc_open(why, sizeof why) && flux__nvrtc.GetNumSupportedArchs(&n) == 0 && n <= MOST_ARCHS - 6 && flux__nvrtc.GetSupportedArchs(sm) == 0;
     for (int i = 0; i < 6; i++) archs[narchs++] = target_of(gfx[i]);
     for (int i = 0; i < n && there; i++) {

@@ -443,7 +443,8 @@ TEST(extremes_are_the_same_at_every_place) {
         for (int k = 0; k < 40; k++) {
             CHECK(isnan(y[k]) ? isnan(one[0]) : !memcmp(&y[k], one, sizeof *one));
             CHECK(isnan(y4[k]) ? isnan(one4[0]) : !memcmp(&y4[k], one4, sizeof *one4));
-            CHECK(isnan(y4[k]) ? isnan(y[k]) : y4[k] == y[k] && !signbit(y4[k]) == !signbit(y[k]));
+            CHECK(isnan(y4[k]) ? isnan(y[k]) : y4[k] == y[k]);
+            if (!FLUX__NEON) CHECK(isnan(y4[k]) || !signbit(y4[k]) == !signbit(y[k]));    /* its instruction takes -0 for the smaller zero */
         }
     }
 }

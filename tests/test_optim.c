@@ -170,7 +170,10 @@ TEST(what_fades_by_hand_is_what_fades_in_an_update) {
     REQUIRE(flux_save(opt, "build/test_optim.safetensors") == 0);
     for (int i = 0; i < 40; i++) CHECK_NEAR(flux_floats(flux_param(m, "p"))[i], flux_floats(p)[i], 1e-6);
     flux_tensor *velocity = flux_load_tensor("build/test_optim.safetensors", "p.velocity");
-    for (int i = 0; i < 40; i++) CHECK(flux_floats(velocity)[i] == flux_floats(v)[i] && (fabsf(flux_floats(v)[i]) > FLT_MIN || flux_floats(v)[i] == 0));
+    for (int i = 0; i < 40; i++) CHECK(flux_floats(velocity)[i] == flux_floats(v)[i]);
+#if defined(__x86_64__) || defined(_M_X64)     /* other processors keep such numbers, in both */
+    for (int i = 0; i < 40; i++) CHECK(fabsf(flux_floats(v)[i]) > FLT_MIN || flux_floats(v)[i] == 0);
+#endif
     CHECK(faded_least * 0.1f > 0);
     remove("build/test_optim.safetensors");
 }

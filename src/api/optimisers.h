@@ -35,13 +35,13 @@ FLUX_API double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), v
 typedef struct flux_rule_opts {
     FLUX__DUMMY
     flux__double eta FLUX__ZERO;          /* learning rate */
-    flux__two beta FLUX__ZERO;            /* decay of the two moments */
+    flux__double2 beta FLUX__ZERO;            /* decay of the two moments */
     flux__double rho FLUX__ZERO;          /* momentum, or decay of an average */
     flux__double epsilon FLUX__ZERO;      /* keeps a divisor above 0 */
     flux__double lambda FLUX__ZERO;       /* weight decay */
     flux__double delta FLUX__ZERO;        /* clipgrad: the bound */
     flux__double omega FLUX__ZERO, p FLUX__ZERO;   /* clipnorm: the bound, and which norm */
-    flux__two ell FLUX__ZERO, gamma FLUX__ZERO;    /* rprop: the step's factors and bounds */
+    flux__double2 ell FLUX__ZERO, gamma FLUX__ZERO;    /* rprop: the step's factors and bounds */
     flux__int n FLUX__ZERO;               /* accumgrad: how many gradients */
     flux__switch centred FLUX__ZERO;      /* rmsprop: divides by the standard deviation of g */
     flux__switch couple FLUX__ZERO;       /* adamw: lambda is multiplied by eta; on by default */

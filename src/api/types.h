@@ -86,10 +86,10 @@ typedef flux__option<double> flux__double;
 typedef flux__option<int> flux__int;
 typedef flux__option<int64_t> flux__int64;
 typedef flux__option<uint64_t> flux__uint64;
-struct flux__two {
+struct flux__double2 {
     double at[2];
-    flux__two() { at[0] = at[1] = FLUX__NO_NUMBER; }
-    flux__two(double a, double b = 0) { at[0] = a, at[1] = b; }
+    flux__double2() { at[0] = at[1] = FLUX__NO_NUMBER; }
+    flux__double2(double a, double b = 0) { at[0] = a, at[1] = b; }
     double &operator[](int i) { return at[i]; }
     double operator[](int i) const { return at[i]; }
 };
@@ -103,7 +103,7 @@ extern "C" {
 #  define FLUX__DUMMY char _;
 #  define FLUX__ZERO
 typedef double flux__double;
-typedef double flux__two[2];
+typedef double flux__double2[2];
 typedef int flux__int;
 typedef int64_t flux__int64;
 typedef uint64_t flux__uint64;
