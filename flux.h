@@ -997,7 +997,9 @@ FLUX_API flux_layer *flux_fmap_with(flux_fmap_fn f, void *user, flux_layer *m,
 FLUX_API void flux_visit(const flux_layer *m,
                          void (*visit)(flux_tensor *x, const char *path, bool trained, void *user),
                          void *user);
-/* The parameter at a path: flux_param(model, "layers.0.weight"). An error if there is none. */
+/* The parameter at a path: flux_param(model, "layers.0.weight"). An error if there is none. What
+   these three give stays as it is up to the end of the scope, also when flux_update or
+   flux_set_param puts another in its place. */
 FLUX_API flux_tensor *flux_param(flux_layer *m, const char *path);
 /* The field "weight", or "bias", of m or of its first child that has one. An error if none has. */
 FLUX_API flux_tensor *flux_weight(flux_layer *m);
@@ -7354,8 +7356,9 @@ FLUX_DEF flux_tensor *flux_var_over(int n, flux_reduce_opts o) {
     flux_tensor *d = m ? flux_sub(x, flux_div(m, count)) : NULL, *e = d ? flux_square(d) : NULL;
     flux_tensor *s = e ? flux__reduce_node(e, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL,
         *var = s ? flux_div(s, count) : NULL;
-    flux_tensor *off = var ? flux_div(flux__reduce_node(flux_detach(d), FLUX__RED_SUM, mask,
-                                                        n ? x->ndim : 0), count) : NULL;
+    flux_tensor *flat = var ? flux_detach(d) : NULL,
+        *sum = flat ? flux__reduce_node(flat, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL,
+        *off = sum ? flux_div(sum, count) : NULL;
     if (off) var = flux_sub(var, flux_min2(flux_mul(flux_square(off), 1.000001), flux_detach(var)));
     return flux__reveal(h, off ? flux__narrow(var, o.x->dtype) : NULL);
 }
@@ -7866,7 +7869,8 @@ static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const 
     kernel = flux_transpose(flux_reshape(kernel, taps, out, groups));
     y = flux_matmul(flux_reshape(g, flux__product(w->out, nd), out, groups, image.dim[nd + 1]),
                     kernel);
-    y = y ? flux__spread(flux_reshape_to(y, s), &image, 0, step, 0, meet) : NULL;
+    y = y ? flux_reshape_to(y, s) : NULL;
+    y = y ? flux__spread(y, &image, 0, step, 0, meet) : NULL;
     for (int i = 0; i < nd && y; i++) y = flux_slice(y, i, w->lo[i], w->lo[i] + size[i]);
     return y;
 }
@@ -20676,8 +20680,8 @@ static int flux__reduced_class(const flux__coder *c, int i) {
 /* Declares the accumulators a<i> of phase p, and the positions x<i> of argmax and argmin. */
 static void flux__spell_accumulators(flux__coder *c, int p) {
     for (int i = 0; i < c->k->nvalue; i++) {
-        const char *type = flux__class_types[flux__reduced_class(c, i)];
         if (!flux__reduces_in(c->k, i, p)) continue;
+        const char *type = flux__class_types[flux__reduced_class(c, i)];
         if (c->k->value[i].kind == FLUX__V_REDUCE)
             flux__spell(&c->s, "    %s a%d = %s;\n", type, i, flux__red_start(&c->k->value[i]));
         else flux__spell(&c->s, "    %s a%d = 0;\n    long long x%d = -1;\n", type, i, i);
@@ -25821,9 +25825,15 @@ static bool flux__find_param(const char *call, flux_layer *m, const char *path, 
     return w->found != NULL;
 }
 
+/* A model's tensor for its caller, whose innermost scope owns it too: it stays what it is when the
+   model gets another in its place, as at the next flux_update. NULL gives NULL. */
+static flux_tensor *flux__handed_out(flux_tensor *x) {
+    return x ? (flux_tensor *)flux__own(flux_retain(x)) : NULL;
+}
+
 FLUX_DEF flux_tensor *flux_param(flux_layer *m, const char *path) {
     flux__sought w;
-    return flux__find_param("param", m, path, &w) ? w.found : NULL;
+    return flux__find_param("param", m, path, &w) ? flux__handed_out(w.found) : NULL;
 }
 
 /* Walk callback of flux_set_param: replaces the tensor found, or a view of it, by the new one. */
@@ -25886,8 +25896,12 @@ static flux_tensor *flux__first_of(const char *name, flux_layer *m) {
     return (flux_tensor *)flux__fail("%s: %s has none", name, line.s);
 }
 
-FLUX_DEF flux_tensor *flux_weight(flux_layer *m) { return flux__first_of("weight", m); }
-FLUX_DEF flux_tensor *flux_bias(flux_layer *m) { return flux__first_of("bias", m); }
+FLUX_DEF flux_tensor *flux_weight(flux_layer *m) {
+    return flux__handed_out(flux__first_of("weight", m));
+}
+FLUX_DEF flux_tensor *flux_bias(flux_layer *m) {
+    return flux__handed_out(flux__first_of("bias", m));
+}
 
 FLUX_DEF flux_layer *flux_child(flux_layer *m, int i) {
     if (!m) return (flux_layer *)flux__null("child", "model", m);

@@ -574,6 +574,24 @@ TEST(calls_hide_their_temporaries) {
     CHECK_NEAR(gap(y, z), 0, 0);
 }
 
+/* What a getter gave stays what it is, whatever the model has by then. */
+TEST(a_weight_that_is_held_stays_as_it_is) {
+    flux_layer *m = flux_chain(flux_dense(3, 2));
+    flux_state *opt = flux_setup(flux_descent(0.1), m);
+    flux_tensor *x = flux_ones(3, 4), *w[3];
+    double was[3];
+    flux_times (i, 2) CHECK(flux_update(opt, m, flux_gradient(flux_sum(flux_call(m, x)), m)) == 0);
+    for (int i = 0; i < 3; i++) {
+        w[i] = i == 0 ? flux_weight(m) : i == 1 ? flux_bias(m) : flux_param(m, "layers.0.weight");
+        FLUX_SCOPE was[i] = flux_item(flux_sum(w[i]));     /* what it is in does not hold it */
+        flux_times (k, 3) CHECK(flux_update(opt, m, flux_gradient(flux_sum(flux_call(m, x)), m)) == 0);
+    }
+    flux_tensor *last = flux_weight(m);
+    CHECK(flux_set_param(m, "layers.0.weight", flux_zeros(2, 3)) == 0);
+    for (int i = 0; i < 3; i++) CHECK_NEAR(flux_item(flux_sum(w[i])), was[i], 0);
+    CHECK(flux_item(flux_sum(last)) < was[2] && flux_item(flux_sum(flux_weight(m))) == 0);
+}
+
 /* ---- outputsize */
 
 static bool is_shape(flux_shape s, int n, int64_t a, int64_t b, int64_t c) {

@@ -343,9 +343,11 @@ TEST(a_weight_that_is_read_later_is_not_overwritten) {
     flux_state *opt = flux_setup(flux_descent(1e-4), m);
     for (int i = 0; i < 3; i++) FLUX_SCOPE {
         flux_tensor *a = NULL, *b = NULL;
-        FLUX_NOGRAD {
-            a = flux_eval(flux_copy(flux_param(m, "outer")));
-            b = flux_eval(flux_copy(flux_param(m, "inner")));
+        FLUX_SCOPE {                          /* a parameter that is held is not overwritten */
+            FLUX_NOGRAD {
+                a = flux_keep(flux_eval(flux_copy(flux_param(m, "outer"))));
+                b = flux_keep(flux_eval(flux_copy(flux_param(m, "inner"))));
+            }
         }
         flux_tensor *bx = flux_matmul(b, x), *d = flux_mul(flux_matmul(a, bx), 2);
         flux_tensor *outer = flux_matmul(d, flux_transpose(bx));

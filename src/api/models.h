@@ -140,7 +140,9 @@ FLUX_API flux_layer *flux_fmap_with(flux_fmap_fn f, void *user, flux_layer *m,
 FLUX_API void flux_visit(const flux_layer *m,
                          void (*visit)(flux_tensor *x, const char *path, bool trained, void *user),
                          void *user);
-/* The parameter at a path: flux_param(model, "layers.0.weight"). An error if there is none. */
+/* The parameter at a path: flux_param(model, "layers.0.weight"). An error if there is none. What
+   these three give stays as it is up to the end of the scope, also when flux_update or
+   flux_set_param puts another in its place. */
 FLUX_API flux_tensor *flux_param(flux_layer *m, const char *path);
 /* The field "weight", or "bias", of m or of its first child that has one. An error if none has. */
 FLUX_API flux_tensor *flux_weight(flux_layer *m);

@@ -199,8 +199,8 @@ static int flux__reduced_class(const flux__coder *c, int i) {
 /* Declares the accumulators a<i> of phase p, and the positions x<i> of argmax and argmin. */
 static void flux__spell_accumulators(flux__coder *c, int p) {
     for (int i = 0; i < c->k->nvalue; i++) {
-        const char *type = flux__class_types[flux__reduced_class(c, i)];
         if (!flux__reduces_in(c->k, i, p)) continue;
+        const char *type = flux__class_types[flux__reduced_class(c, i)];
         if (c->k->value[i].kind == FLUX__V_REDUCE)
             flux__spell(&c->s, "    %s a%d = %s;\n", type, i, flux__red_start(&c->k->value[i]));
         else flux__spell(&c->s, "    %s a%d = 0;\n    long long x%d = -1;\n", type, i, i);

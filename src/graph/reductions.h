@@ -144,8 +144,9 @@ FLUX_DEF flux_tensor *flux_var_over(int n, flux_reduce_opts o) {
     flux_tensor *d = m ? flux_sub(x, flux_div(m, count)) : NULL, *e = d ? flux_square(d) : NULL;
     flux_tensor *s = e ? flux__reduce_node(e, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL,
         *var = s ? flux_div(s, count) : NULL;
-    flux_tensor *off = var ? flux_div(flux__reduce_node(flux_detach(d), FLUX__RED_SUM, mask,
-                                                        n ? x->ndim : 0), count) : NULL;
+    flux_tensor *flat = var ? flux_detach(d) : NULL,
+        *sum = flat ? flux__reduce_node(flat, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL,
+        *off = sum ? flux_div(sum, count) : NULL;
     if (off) var = flux_sub(var, flux_min2(flux_mul(flux_square(off), 1.000001), flux_detach(var)));
     return flux__reveal(h, off ? flux__narrow(var, o.x->dtype) : NULL);
 }

@@ -293,7 +293,8 @@ static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const 
     kernel = flux_transpose(flux_reshape(kernel, taps, out, groups));
     y = flux_matmul(flux_reshape(g, flux__product(w->out, nd), out, groups, image.dim[nd + 1]),
                     kernel);
-    y = y ? flux__spread(flux_reshape_to(y, s), &image, 0, step, 0, meet) : NULL;
+    y = y ? flux_reshape_to(y, s) : NULL;
+    y = y ? flux__spread(y, &image, 0, step, 0, meet) : NULL;
     for (int i = 0; i < nd && y; i++) y = flux_slice(y, i, w->lo[i], w->lo[i] + size[i]);
     return y;
 }

@@ -256,9 +256,15 @@ static bool flux__find_param(const char *call, flux_layer *m, const char *path, 
     return w->found != NULL;
 }
 
+/* A model's tensor for its caller, whose innermost scope owns it too: it stays what it is when the
+   model gets another in its place, as at the next flux_update. NULL gives NULL. */
+static flux_tensor *flux__handed_out(flux_tensor *x) {
+    return x ? (flux_tensor *)flux__own(flux_retain(x)) : NULL;
+}
+
 FLUX_DEF flux_tensor *flux_param(flux_layer *m, const char *path) {
     flux__sought w;
-    return flux__find_param("param", m, path, &w) ? w.found : NULL;
+    return flux__find_param("param", m, path, &w) ? flux__handed_out(w.found) : NULL;
 }
 
 /* Walk callback of flux_set_param: replaces the tensor found, or a view of it, by the new one. */
@@ -321,8 +327,12 @@ static flux_tensor *flux__first_of(const char *name, flux_layer *m) {
     return (flux_tensor *)flux__fail("%s: %s has none", name, line.s);
 }
 
-FLUX_DEF flux_tensor *flux_weight(flux_layer *m) { return flux__first_of("weight", m); }
-FLUX_DEF flux_tensor *flux_bias(flux_layer *m) { return flux__first_of("bias", m); }
+FLUX_DEF flux_tensor *flux_weight(flux_layer *m) {
+    return flux__handed_out(flux__first_of("weight", m));
+}
+FLUX_DEF flux_tensor *flux_bias(flux_layer *m) {
+    return flux__handed_out(flux__first_of("bias", m));
+}
 
 FLUX_DEF flux_layer *flux_child(flux_layer *m, int i) {
     if (!m) return (flux_layer *)flux__null("child", "model", m);
