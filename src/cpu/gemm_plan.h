@@ -10,11 +10,12 @@
 
 /* ---------------------------------------------------------------------- cpu/gemm_plan.h
    The plan of a matrix product, products by inner products, and the entry,
-   flux__gemm; cpu/gemm_tasks.h computes blocks of C. The plan chooses whether C is computed as it is or transposed, which
-   is better where A has few rows and B many columns; whether inner products are
-   cheaper than tiles; the chunks of k; the blocks of C that threads share; and
-   which operands are packed. The constants beside each choice are measured.
-   With FLUX_BLAS products go to the program's CBLAS.
+   flux__gemm; cpu/gemm_tasks.h computes blocks of C. The plan chooses whether C
+   is computed as it is or transposed, which is better where A has few rows and B
+   many columns; whether inner products are cheaper than tiles; the chunks of k;
+   the blocks of C that threads share; and which operands are packed. The
+   constants beside each choice are measured. With FLUX_BLAS products go to the
+   program's CBLAS.
 
    Invariant: what changes sums (chunks, inner products or tiles) depends on the
    shape and strides of the whole product alone, judged by AVX-512's measures
