@@ -27475,7 +27475,7 @@ static flux_tensor *flux__settled_all(flux_tensor *x) {
     if (x->op != FLUX__TUPLE) return flux__settled(x);
     if (flux_eval_all(1, &x) != 0) return NULL;
     for (int i = 0; i < x->nin; i++)
-        if (!(part[i] = flux__settled(x->in[i]))) return NULL;
+        if (!(part[i] = flux__settled_all(x->in[i]))) return NULL;    /* tuples in tuples, too */
     return flux_tuple_of(x->nin, part);
 }
 

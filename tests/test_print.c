@@ -478,7 +478,7 @@ TEST(layers_of_the_users_own) {
               ")         # Total: 6 trainable arrays, 12 parameters,\n"
               "          # plus 1 non-trainable, 12 parameters, summarysize 96 bytes.");
     CHECK_STR(model_text(flux_new(tracker, .seen = NULL)), "Tracker()");
-    empty e = { { { 0, 0, 0 }, NULL, FLUX_MODE_AUTO, false, NULL }, 0 };
+    empty e = { { { 0, 0, 0 }, NULL, FLUX_MODE_AUTO, false, 0, NULL }, 0 };
     CHECK_STR(model_text(flux_new_layer(&empty_type, &e)), "Empty()");
     static char said[3000];
     memset(said, 'a', sizeof said - 1);

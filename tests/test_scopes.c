@@ -168,4 +168,14 @@ TEST(a_graph_that_nobody_looks_at_grows_too) {
     end_small();
 }
 
+TEST(a_tuple_within_a_tuple_is_carried) {
+    flux_tensor *all = NULL;
+    flux_times (i, 3) {
+        flux_tensor *inner = flux_tuple(flux_full(i, 2), flux_add(flux_ones(3), i)), *outer = flux_tuple(flux_zeros(1), inner);
+        all = (flux_tensor *)flux_carry(all, outer);
+    }
+    CHECK(all && flux_count(all) == 2);
+    CHECK_NEAR(flux_item(flux_sum(flux_nth(flux_nth(all, 1), 1))), 9, 0);
+}
+
 TEST_MAIN()
