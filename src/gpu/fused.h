@@ -457,14 +457,13 @@ static void flux__code_reduce(flux__coder *c, const flux__lanes *h, int scratch)
     flux__spell(&c->s, "    }\n");
     int64_t blocks = (h->outer + h->rows - 1) / h->rows;
     /* Functions of doubles need more registers than three blocks of a multiprocessor would leave,
-       and many values of a kernel that has doubles more than two. */
-    enum { FLUX__MANY_VALUES = 40 };
+       or two: a kernel that has them may take all that one block can have. */
     bool doubles = false;
     for (int i = 0; i < c->k->nvalue; i++)
         doubles = doubles ||
                   (c->k->value[i].kind == FLUX__V_OP && c->k->value[i].cls == FLUX__F64C);
     c->gk->next.threads = 256;
-    c->gk->next.blocks = !doubles ? 3 : c->k->nvalue < FLUX__MANY_VALUES ? 2 : 1;
+    c->gk->next.blocks = doubles ? 1 : 3;
     c->gk->next.grid[0] = flux__gpu_blocks(blocks),
         c->gk->next.grid[1] = (unsigned)(h->split ? h->parts : 1);
 }
