@@ -2176,8 +2176,8 @@ FLUX__NUMBERS(flux_ge)
    it is compiled for. With -std=c11 a C library hides functions that ISO C
    lacks, and a feature macro can come too late, since the user may have included
    system headers before this one: the few POSIX functions that are hidden so
-   are declared here. An optimisation mode (FLUX__LEAN, FLUX__HOT, FLUX__COLD)
-   holds until the next one.
+   are declared here. A room's optimisation mode (FLUX__BEGIN_LEAN, ...)
+   ends with the room.
 
    Rejected: C11's <threads.h> and <stdatomic.h>, which C++11, tcc and older
    MSVC do not have. */
@@ -2306,50 +2306,71 @@ extern int madvise(void *at, size_t bytes, int advice);
 #  define FLUX__DEBUG 0
 #endif
 
-/* Optimisation modes for gcc: how much it optimises each part of the header, whatever -O the
-   user's build has. They keep compile time low, which every build of a program pays. A mode holds
-   up to the next one.
-   - FLUX__LEAN is for code that every training step runs through: -O1 less the passes that cost
-     more than a third of the compile time and change no measured figure.
+/* Optimisation modes for gcc: how much it optimises a room, whatever -O the user's build has. They
+   keep compile time low, which every build of a program pays. A room that defines functions has
+   one mode: FLUX__BEGIN_X stands before its first function, FLUX__END_X is its last line.
+   - LEAN is for code that every training step runs through or that moves data: -O1 less the
+     passes that cost more than a third of the compile time and change no measured figure.
      (ira-algorithm=priority is not used: matrix products by AVX2 would take 1.4 times as long.)
-     FLUX__LOOPING, within LEAN and up to FLUX__ASBEFORE, restores the passes without which loops
-     over vectors took up to twice as long.
-   - FLUX__HOT is for code that runs for every tensor and at every evaluation: all of -O1, and
-     functions are inlined. Evaluating a small matrix product takes a fifth less.
-   - FLUX__COLD is for code that runs once, or waits for a file or a person, and for code that
-     only records nodes, once a layer or less often: layers, losses, most operations and their
-     gradients, and most of what makes a plan.
-   - Inner loops over numbers state their own options (FLUX__O2, cpu/loops.h,
-     cpu/gemm_kernels.h; without ira-region -O0 would spill).
-   A function that is called from two modes is inlined into neither, unless it is FLUX__INLINE. A
-   mode first resets to the options of the command line. Rejected: pop_options and push_options in
-   one macro, of which gcc 12 loses the second where a body-less declaration stands before them. */
+   - HOT is for code that runs for every tensor and at every evaluation: all of -O1, and functions
+     are inlined. Evaluating a small matrix product takes a fifth less.
+   - COLD is for code that runs once or waits for a person, and for code that only records nodes,
+     once a layer or less often: layers, losses, texts.
+   - NUMBERS is for loops over the elements of tensors (cpu/loops.h to cpu/random.h): -O1 with the
+     passes that loops over vectors need, and the same arithmetic in a program that is built with
+     -ffast-math.
+   Inner loops may state more (FLUX__O2, cpu/gemm_kernels.h). A function that is called from two
+   modes is inlined into neither, unless it is FLUX__INLINE. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
-#  pragma GCC push_options
 #  define FLUX__O1 __attribute__((optimize("O1")))
 #  define FLUX__O2 __attribute__((optimize("O2", "tree-ch", "tree-ccp", "tree-copy-prop")))
-#  define FLUX__SWITCH(options) _Pragma("GCC reset_options") _Pragma(options)
-#  define FLUX__LEAN FLUX__SWITCH("GCC optimize(\"O1\", \"no-tree-pta\", \"no-tree-dominator-opts\", \
-      \"no-tree-loop-optimize\", \"no-tree-sink\", \"no-if-conversion\", \"no-if-conversion2\", \
-      \"no-forward-propagate\", \"no-dse\", \"no-dce\", \"no-cprop-registers\", \"no-compare-elim\", \
+#  define FLUX__MODE(options) _Pragma("GCC push_options") _Pragma(options)
+#  define FLUX__BEGIN_LEAN FLUX__MODE("GCC optimize(\"O1\", \"no-tree-pta\", \
+      \"no-tree-dominator-opts\", \"no-tree-loop-optimize\", \"no-tree-sink\", \
+      \"no-if-conversion\", \"no-if-conversion2\", \"no-forward-propagate\", \"no-dse\", \
+      \"no-dce\", \"no-cprop-registers\", \"no-compare-elim\", \"no-combine-stack-adjustments\", \
+      \"no-shrink-wrap\", \"no-ipa-pure-const\", \"no-move-loop-invariants\", \
+      \"no-guess-branch-probability\", \"no-reorder-blocks\", \"no-tree-builtin-call-dce\", \
+      \"no-ipa-modref\", \"no-ipa-icf\", \"no-split-wide-types\", \"no-printf-return-value\", \
+      \"ira-region=one\", \"no-tree-ch\", \"no-tree-ccp\", \"no-tree-copy-prop\", \
+      \"no-tree-reassoc\")")
+#  define FLUX__BEGIN_HOT FLUX__MODE("GCC optimize(\"O1\", \"inline-small-functions\", \
+      \"inline-functions\", \"align-functions=16\")")
+#  define FLUX__BEGIN_COLD FLUX__MODE("GCC optimize(\"O0\", \"omit-frame-pointer\", \
+      \"tree-ter\", \"tree-coalesce-vars\")")
+#  define FLUX__BEGIN_NUMBERS FLUX__MODE("GCC optimize(\"O1\", \"no-thread-jumps\", \
+      \"align-loops=64\", \"no-fast-math\", \"fp-contract=off\", \"no-tree-pta\", \
+      \"no-tree-dominator-opts\", \"no-tree-sink\", \"no-if-conversion\", \
+      \"no-if-conversion2\", \"no-dce\", \"no-cprop-registers\", \"no-compare-elim\", \
       \"no-combine-stack-adjustments\", \"no-shrink-wrap\", \"no-ipa-pure-const\", \
-      \"no-move-loop-invariants\", \"no-guess-branch-probability\", \"no-reorder-blocks\", \
-      \"no-tree-builtin-call-dce\", \"no-ipa-modref\", \"no-ipa-icf\", \"no-split-wide-types\", \
-      \"no-printf-return-value\", \"ira-region=one\", \"no-tree-ch\", \"no-tree-ccp\", \
-      \"no-tree-copy-prop\", \"no-tree-reassoc\")")
-#  define FLUX__HOT FLUX__SWITCH("GCC optimize(\"O1\", \"inline-small-functions\", \"inline-functions\", \"align-functions=16\")")
-#  define FLUX__COLD FLUX__SWITCH("GCC optimize(\"O0\", \"omit-frame-pointer\", \"tree-ter\", \"tree-coalesce-vars\")")
-#  define FLUX__LOOPING _Pragma("GCC push_options") _Pragma("GCC optimize(\"move-loop-invariants\", \
-      \"tree-loop-optimize\", \"forward-propagate\", \"dse\")")
-#  define FLUX__ASBEFORE _Pragma("GCC pop_options")
+      \"no-guess-branch-probability\", \"no-reorder-blocks\", \"no-tree-builtin-call-dce\", \
+      \"no-ipa-modref\", \"no-ipa-icf\", \"no-split-wide-types\", \"no-printf-return-value\", \
+      \"ira-region=one\", \"tree-ch\", \"no-tree-ccp\", \"no-tree-copy-prop\", \
+      \"no-tree-reassoc\")")
+#  define FLUX__END_LEAN _Pragma("GCC pop_options")
+#  define FLUX__END_HOT _Pragma("GCC pop_options")
+#  define FLUX__END_COLD _Pragma("GCC pop_options")
+#  define FLUX__END_NUMBERS _Pragma("GCC pop_options")
 #else
 #  define FLUX__O1
 #  define FLUX__O2
-#  define FLUX__LEAN
-#  define FLUX__HOT
-#  define FLUX__COLD
-#  define FLUX__LOOPING
-#  define FLUX__ASBEFORE
+#  define FLUX__BEGIN_LEAN
+#  define FLUX__BEGIN_HOT
+#  define FLUX__BEGIN_COLD
+#  define FLUX__END_LEAN
+#  define FLUX__END_HOT
+#  define FLUX__END_COLD
+#  if defined(__clang__) && (defined(__x86_64__) || __clang_major__ >= 16) /* older: x86 alone */
+#    define FLUX__BEGIN_NUMBERS _Pragma("float_control(push)") _Pragma("float_control(precise, on)") \
+                                _Pragma("clang fp contract(off)")
+#    define FLUX__END_NUMBERS _Pragma("float_control(pop)")
+#  elif defined(__clang__)
+#    define FLUX__BEGIN_NUMBERS _Pragma("clang fp contract(off)")
+#    define FLUX__END_NUMBERS
+#  else
+#    define FLUX__BEGIN_NUMBERS
+#    define FLUX__END_NUMBERS
+#  endif
 #endif
 
 /* Vector code for x86-64, chosen at run time: FLUX__X86 says whether the compiler can make it. A
@@ -2398,7 +2419,7 @@ extern int madvise(void *at, size_t bytes, int advice);
 #  define FLUX__ASAN 1
 #endif
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 #ifdef FLUX__ASAN
 #  ifdef __cplusplus
@@ -2423,6 +2444,8 @@ void __asan_unpoison_memory_region(void const volatile *p, size_t n);
 #  define FLUX_DEF
 #endif
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- base/threads.h
    Threads: mutexes, condition variables, threads, atomics, once-only calls, a
    thread's own pointer (flux__tls_get), and what happens at a fork. Each part
@@ -2444,7 +2467,7 @@ void __asan_unpoison_memory_region(void const volatile *p, size_t n);
 
 /* hook: flux__fork_locks, device/registry.h */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 #if defined(FLUX_NO_THREADS)
 typedef int flux__mutex, flux__cond;
@@ -2773,6 +2796,8 @@ static void flux__on_forks(void) {
 static void flux__on_forks(void) {}
 #endif
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- base/system.h
    What the program asks of the system besides threads and files: the monotonic
    clock, environment variables, the terminal, shared libraries, the number of
@@ -2790,7 +2815,7 @@ static void flux__on_forks(void) {}
    Rejected: the compilers' own test for processor features: it needs a library
    that some systems' linkers do not find. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 static double flux__now(void) {           /* seconds since a fixed time; never goes back */
 #if defined(_WIN32)
@@ -2804,8 +2829,6 @@ static double flux__now(void) {           /* seconds since a fixed time; never g
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 #endif
 }
-
-FLUX__COLD
 
 /* Whether the program has rights that the user who started it lacks (setuid, setgid,
    capabilities). The environment is that user's, and then not to be trusted. */
@@ -3037,8 +3060,6 @@ static int flux__simd_detect(void) {
     return seven[0] > 0 && more[0] & 1u << 5 ? 3 : 2;
 }
 
-FLUX__LEAN
-
 static int flux__simd_known;              /* atomic: level + 1, or 0 before it was detected */
 
 /* The instruction set in use: 0 base, 1 AVX2 with FMA, 2 AVX-512 (F, BW, DQ, VL), 3 AVX-512 with
@@ -3056,6 +3077,8 @@ FLUX__UNUSED static int flux__simd(void) {
     return level;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- base/object.h
    The types that the rooms share: the head of every handle, buffers, tensors
    (nodes of the graph), scopes, and flux__thread, which holds all state that is
@@ -3071,7 +3094,7 @@ FLUX__UNUSED static int flux__simd(void) {
    can read its value, and it may be fused away. A view's base is never a view
    itself. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRADS, FLUX__FREED };
 
@@ -3197,6 +3220,8 @@ static FLUX__INLINE bool flux__visible(const flux_tensor *t) {
     return FLUX__REFS(refs) > refs >> 32;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- base/errors.h
    Errors and messages. flux__self makes a thread's state on first use.
    flux__fail records an error of this thread and returns NULL; flux__note shows
@@ -3214,7 +3239,7 @@ static FLUX__INLINE bool flux__visible(const flux_tensor *t) {
    flux__lock held. flux__self is NULL only when memory has run out, and that
    error is pending once there is memory again. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 static flux__thread *flux__self(void);    /* this thread's state; NULL: memory has run out */
 
@@ -3300,8 +3325,6 @@ static FLUX__INLINE flux__thread *flux__self(void) {
     return t ? t : flux__self_new();
 }
 
-FLUX__COLD
-
 /* Reports an error: to the user's handler or to stderr; ends the program if FLUX_ERROR=abort. */
 static void flux__say_error(const char *text) {
     flux__mutex_lock(&flux__lock);
@@ -3355,8 +3378,6 @@ static void *flux__fail(const char *format, ...) {
     return NULL;
 }
 
-FLUX__LEAN
-
 /* How a call finds out whether it failed: it did if flux__failed_since(f), where f is what
    flux__failures() returned as it began. Errors that were pending before don't count, nor do
    errors that were cleared meanwhile, as a user's function within the call may do. */
@@ -3405,8 +3426,6 @@ FLUX_DEF bool flux_failed(void) {
     flux__thread *t = flux__self();
     return !t || t->error.set;
 }
-
-FLUX__COLD
 
 FLUX_DEF void flux_clear(void) {
     flux__thread *t = flux__self();
@@ -3515,8 +3534,6 @@ FLUX_DEF void flux_silence(const char *id) {
     flux__mutex_unlock(&flux__lock);
 }
 
-FLUX__LEAN
-
 static bool flux__log_schedules(void) {
     flux__mutex_lock(&flux__lock);
     if (flux__set.level < 0) flux__read_level();
@@ -3524,6 +3541,8 @@ static bool flux__log_schedules(void) {
     flux__mutex_unlock(&flux__lock);
     return on;
 }
+
+FLUX__END_LEAN
 
 /* ---------------------------------------------------------------------- base/backend.h
    The interface of a back end: one table of calls, flux__backend. Its calls say
@@ -3543,7 +3562,7 @@ static bool flux__log_schedules(void) {
    calls that open the driver on their own (a program that never asks for a GPU
    would pay for it). */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 struct flux__plan;
 struct flux__graph;
@@ -3642,6 +3661,8 @@ static void flux__cpu_free(int id, void *p, size_t bytes) {
     FLUX_FREE(base);
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- base/dtypes.h
    Dtypes and shapes: the table of dtypes (name, size, promotion rank, epsilon),
    the promotion rule (flux__promote), element counts, the check of a shape, and
@@ -3659,7 +3680,7 @@ static void flux__cpu_free(int id, void *p, size_t bytes) {
    has; flux__times decides by a product in double, which is exact enough to
    tell overflow. */
 
-FLUX__LEAN
+FLUX__BEGIN_HOT
 
 typedef struct flux__dtype_row {          /* size in bytes; rank: see flux__promote */
     const char *name; uint8_t size; bool real; int rank; double epsilon;
@@ -3685,8 +3706,6 @@ static flux_dtype flux__promote(flux_dtype a, flux_dtype b) {
     if (flux__dtypes[a].rank == flux__dtypes[b].rank) return FLUX_F32;
     return flux__dtypes[a].rank > flux__dtypes[b].rank ? a : b;
 }
-
-FLUX__HOT
 
 FLUX_DEF flux_shape flux__shape(const int64_t *dims, int n) {
     flux_shape s;
@@ -3783,6 +3802,8 @@ static flux__text flux__describe(const flux_tensor *x) {
     return t;
 }
 
+FLUX__END_HOT
+
 /* ---------------------------------------------------------------------- base/memory.h
    Memory: allocation of the library's own data, where running out is an error
    (flux__malloc, flux__grow); flux__pairs, a hash table keyed by address; and
@@ -3803,7 +3824,7 @@ static flux__text flux__describe(const flux_tensor *x) {
 
 /* hook: flux_device_name, device/registry.h */
 
-FLUX__LEAN
+FLUX__BEGIN_HOT
 
 static void *flux__malloc(size_t bytes);  /* NULL: "out of memory: N bytes" is recorded */
 static void *flux__zalloc(size_t bytes);
@@ -3903,8 +3924,6 @@ static int64_t flux__scope_most = (int64_t)1 << 30;     /* bytes that a scope ma
 #define FLUX__MAX_LOCKS { FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS }
 static flux__mutex flux__arena_locks[FLUX__BACKENDS][FLUX__MAX_IDS] = {
     FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
-
-FLUX__HOT
 
 static void flux__arena_lock(const flux__arena *pool) {
     flux__mutex_lock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0]));
@@ -4010,8 +4029,6 @@ static void flux__buffer_label(flux__buffer *b, const flux_tensor *x, size_t byt
     memcpy(b->dim, x->dim, sizeof b->dim);
 }
 
-FLUX__LEAN
-
 /* Whether flux__buffer_label would change nothing. It needs no lock, since only the buffer's owner
    labels it. */
 static bool flux__buffer_labelled(const flux__buffer *b, const flux_tensor *x, size_t bytes) {
@@ -4078,8 +4095,6 @@ static flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_mem now, co
         *largest ? "; the largest: " : "", largest);
 }
 
-FLUX__HOT
-
 /* A buffer of at least `bytes` bytes with one reference; NULL is an error. for_whom: the tensor
    whose value it will hold, or NULL. */
 static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_tensor *for_whom) {
@@ -4131,8 +4146,6 @@ static void flux__buffer_release(flux__buffer *b) {
     flux__arena_unlock(pool);
 }
 
-FLUX__COLD
-
 /* The pool of a device that a user named in the call `call`; NULL is an error. */
 static flux__arena *flux__arena_of(flux_device d, const char *call) {
     if (d.backend >= 0 && d.backend < FLUX__BACKENDS && d.id >= 0 && d.id < FLUX__MAX_IDS)
@@ -4174,6 +4187,8 @@ FLUX_DEF void flux_mem_trim(flux_device d) {
     flux__tell();
 }
 
+FLUX__END_HOT
+
 /* ---------------------------------------------------------------------- base/sinks.h
    Files: the same calls for POSIX and Windows. File names are UTF-8 (Windows'
    calls get UTF-16). The room tells what stands at a path, reads a whole file
@@ -4187,7 +4202,7 @@ FLUX_DEF void flux_mem_trim(flux_device d) {
    flux__out counts as such an error, so callers check once, at the commit.
    Commit and abort both free the flux__out. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 #if defined(_WIN32)
 /* The UTF-8 name as UTF-16, for Windows' calls; the caller frees it with FLUX_FREE. */
@@ -4782,6 +4797,8 @@ FLUX__UNUSED static bool flux__out_commit(flux__out *o) {
     return good;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- base/scopes.h
    Ownership: reference counts (flux_retain, flux_release), scopes, and the
    detection of handles that are used after their scope closed. A new object
@@ -4800,7 +4817,7 @@ FLUX__UNUSED static bool flux__out_commit(flux__out *o) {
    others have been freed, so that using it is an error that names the scope
    (flux__gone). */
 
-FLUX__LEAN
+FLUX__BEGIN_HOT
 
 static void *flux__own(void *object);     /* gives a new object (refs 1) to the innermost scope */
 
@@ -4810,8 +4827,6 @@ static void *flux__own(void *object);     /* gives a new object (refs 1) to the 
     (((const flux__head *)(const void *)(h))->kind == FLUX__FREED && flux__gone(call, h))
 static bool flux__gone(const char *call, const void *object);
 static void flux__bury(void *object);     /* frees a handle's memory, with FLUX__DEBUG only later */
-
-FLUX__HOT
 
 /* ---------------- ownership and scopes */
 
@@ -5064,8 +5079,6 @@ static void *flux__reveal_object(int depth, void *object) {
 }
 #define flux__reveal(depth, y) ((flux_tensor *)flux__reveal_object(depth, y))
 
-FLUX__COLD
-
 /* ---------------- handles that were freed
    The memory of a freed handle may belong to another tensor by now, or to none: freed nodes are
    reused at once, newest first, so the use of an old handle may go unnoticed. With FLUX__DEBUG a
@@ -5095,8 +5108,6 @@ static bool flux__gone(const char *call, const void *object) {
     return true;
 }
 
-FLUX__HOT
-
 /* Frees a handle's memory. With FLUX__DEBUG (and no address sanitizer) it is marked as freed and
    put in the ring of graves instead, and the oldest handle there is freed. */
 static void flux__bury(void *object) {
@@ -5116,6 +5127,8 @@ static void flux__bury(void *object) {
     ((flux__head *)object)->kind = FLUX__FREED;
 }
 
+FLUX__END_HOT
+
 /* ---------------------------------------------------------------------- base/ending.h
    What is freed at the end of a thread and at the end of the program:
    flux__thread_free is the destructor of a thread's state (base/errors.h
@@ -5134,7 +5147,7 @@ static void flux__bury(void *object) {
 
 /* hook: flux__gpu_close, gpu/backend.h */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* Releases all that a thread owns, and its state. */
 static void flux__thread_free(void *state) {
@@ -5188,6 +5201,8 @@ static void flux__at_exit(void) {
     flux__tls_forget();
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- base/workers.h
    The pool of worker threads, one per process. flux__parallel runs fn(ctx, i)
    for i from 0 to n - 1. It divides these indices into one contiguous share per
@@ -5207,7 +5222,7 @@ static void flux__at_exit(void) {
    Rejected: one queue of indices for all threads: two processors without a
    common cache took twice as long for a recurrent step. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 enum { FLUX__MAX_THREADS = 1024, FLUX__GATE_SHUT = 1 << 30 };
 
@@ -5526,6 +5541,8 @@ FLUX_DEF void flux_threads(int n) {
     flux__atomic_store32(&flux__pool.busy, 0);
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- base/options.h
    Options: the value that a program gave, or the default. In a struct that the
    option macros made (`made`), a field that was left out holds a mark
@@ -5536,7 +5553,7 @@ FLUX_DEF void flux_threads(int n) {
    Invariant: only these functions compare a field with its mark, so that each
    option is read with its default in one place. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 static FLUX__INLINE bool flux__is_given(double v, bool made) {
     return v != FLUX__NO_NUMBER && (made || v != 0);
@@ -5557,6 +5574,8 @@ static FLUX__INLINE flux_switch flux__given_switch(flux_switch v, bool made) {
     return v != 0 ? v : made ? FLUX_OFF : FLUX_DEFAULT;
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- base/text.h
    Text output: a flux__sink either works as snprintf does (it writes what fits
    and counts everything) or writes to a file, in colour on a terminal. Every
@@ -5570,7 +5589,7 @@ static FLUX__INLINE flux_switch flux__given_switch(flux_switch v, bool made) {
    the whole text. Colour is used only where standard output is a terminal and
    NO_COLOR is not set. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 typedef struct flux__sink {
     char *out;                            /* at most n bytes are written here, the last is a 0 */
@@ -5693,6 +5712,8 @@ static void flux__put_cut(flux__sink *s, const char *text, int64_t width) {
     flux__put_pad(s, width - kept);
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- graph/table.h
    The table of elementwise operations. Each row has the number of operands, the
    dtype rule, the formula and the gradient of one operation; enum, names,
@@ -5803,7 +5824,7 @@ X(FMA,          fma,        3, N, a * b + c,                                    
 
 #define FLUX__OP_ENUM(NAME, ...) FLUX__OP_##NAME,
 
-FLUX__LEAN
+FLUX__BEGIN_HOT
 
 enum flux__op {
     FLUX__ELEMENTWISE(FLUX__OP_ENUM)
@@ -5856,8 +5877,6 @@ static const char flux__rules[] = {       /* by row: the letter of its dtype rul
 enum { FLUX__UNIFORM, FLUX__NORMAL };
 /* the types in which kernels compute */
 enum flux__class { FLUX__F32C, FLUX__F64C, FLUX__I32C, FLUX__I64C, FLUX__CLASSES };
-
-FLUX__HOT
 
 /* ---------------- nodes */
 
@@ -6068,8 +6087,6 @@ static flux_device flux__place(int n, flux_tensor *const *xs) {
     return xs[0]->device;
 }
 
-FLUX__COLD
-
 /* Checks dtype and shape of a tensor to be made. False: an error was told. */
 static bool flux__check_make(const char *call, const flux_shape *s, flux_dtype t) {
     if ((unsigned)t >= FLUX_NUM_DTYPES) {
@@ -6086,8 +6103,6 @@ FLUX_DEF flux_tensor *flux_full_shape(flux_shape s, double value, flux_dtype t) 
     if (x) x->arg.num = flux__as_stored(t, value);
     return x ? flux__done(x) : NULL;
 }
-
-FLUX__LEAN
 
 /* A bare number: a scalar whose dtype and device adapt to the other operands. */
 FLUX_DEF flux_tensor *flux__number(double value) {
@@ -6132,6 +6147,8 @@ static bool flux__in_order(const flux_shape *s, const int64_t *stride) {
     return true;
 }
 
+FLUX__END_HOT
+
 /* ---------------------------------------------------------------------- graph/elementwise.h
    Elementwise operations: broadcasting, dtype promotion, casts, and
    flux__elementwise, which makes the node of any row of graph/table.h. The
@@ -6146,11 +6163,9 @@ static bool flux__in_order(const flux_shape *s, const int64_t *stride) {
    widened (flux__widened) and the result is rounded once (flux__narrow), so
    that no intermediate overflows and kernels load and store halves only. */
 
-FLUX__HOT
+FLUX__BEGIN_HOT
 
 static flux_tensor *flux__move(flux_tensor *x, flux_device d);
-
-FLUX__LEAN
 
 /* ---------------- elementwise operations */
 
@@ -6424,6 +6439,8 @@ static flux_tensor *flux__move(flux_tensor *x, flux_device d) {
     return flux__reveal(h, y ? flux__done(y) : NULL);
 }
 
+FLUX__END_HOT
+
 /* ---------------------------------------------------------------------- graph/leaves.h
    Leaves: tensors that come from no other tensor. Data that is copied in
    (flux_from_data) or borrowed (flux_borrow_data), placeholders for finding out
@@ -6438,7 +6455,7 @@ static flux_tensor *flux__move(flux_tensor *x, flux_device d) {
    as float32; a float64 is composed of several streams, a half format is
    rounded, and what would round to 1 is kept below it. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 /* A leaf with a buffer of its own, whose elements the caller fills. */
 static flux_tensor *flux__leaf(flux_shape s, flux_dtype t, flux_device d) {
@@ -6494,11 +6511,7 @@ FLUX_DEF flux_tensor *flux_scalar(double value) {
     return flux_full_shape(s, value, FLUX_F32);
 }
 
-FLUX__LEAN
-
 FLUX_DEF flux_tensor *flux__same(flux_tensor *x) { return x; }
-
-FLUX__COLD
 
 /* Sets this thread's seed and starts its count of draws anew. */
 FLUX_DEF void flux_seed(uint64_t seed) {
@@ -6605,6 +6618,8 @@ FLUX_DEF flux_tensor *flux_eye(int64_t n) {
     return flux__reveal(h, same ? flux_to_dtype(same, FLUX_F32) : NULL);
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- graph/views.h
    Views and other rearrangements. Reshape, permute, slice, flip, broadcast and
    detach show the elements of another tensor by offset and strides and copy
@@ -6619,7 +6634,7 @@ FLUX_DEF flux_tensor *flux_eye(int64_t n) {
    stride along a dim of size 1 is never used, and is 0 where the step might
    overflow. Views of bare and full numbers stay numbers. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* A view of x in shape s: its elements are those of `base` from offset by stride. The caller
    calls flux__done. */
@@ -6809,8 +6824,6 @@ FLUX_DEF flux_tensor *flux_slice(flux_tensor *x, int dim, int64_t start, int64_t
     return flux_slice_step(x, dim, start, stop, 1);
 }
 
-FLUX__COLD
-
 /* The first n observations of x's last dim, or those after them. */
 static flux_tensor *flux__split(const char *call, flux_tensor *x, int64_t n, bool first) {
     if (!flux__check_operands(call, 1, &x)) return NULL;
@@ -6867,8 +6880,6 @@ FLUX_DEF flux_tensor *flux_squeeze(flux_tensor *x) {
         if (x->dim[i] != 1) s.dim[s.ndim++] = x->dim[i];
     return flux_reshape_to(x, s);
 }
-
-FLUX__LEAN
 
 /* x broadcast to shape s: dims of size 1, and dims that x lacks at its end, get stride 0. A
    number stays a number. */
@@ -6955,8 +6966,6 @@ static flux_tensor *flux__spread(flux_tensor *x, const flux_shape *s, int64_t re
     for (int i = 0; i < FLUX_MAX_DIMS; i++) y->stride[i] = i < x->ndim ? step[i] : 0;
     return flux__done(y);
 }
-
-FLUX__COLD
 
 /* x with lo[d] elements of `value` before and hi[d] behind in each dim d; dims that are not named
    get none. */
@@ -7193,8 +7202,6 @@ FLUX_DEF flux_tensor *flux_nth(flux_tensor *tuple, int i) {
     return (flux_tensor *)flux__own(flux_retain(tuple->in[i]));
 }
 
-FLUX__LEAN
-
 FLUX_DEF int flux_count(const flux_tensor *tuple) {
     return !tuple ? 0 : tuple->op == FLUX__TUPLE ? tuple->nin : 1;
 }
@@ -7220,6 +7227,8 @@ FLUX_DEF flux_shape flux_shape_of(const flux_tensor *x) {
     return none;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- graph/reductions.h
    Reductions over some dims or all: sum, prod, max, min, any, all, argmax,
    argmin as nodes (FLUX__REDUCE, FLUX__ARGREDUCE), and what is composed of
@@ -7235,7 +7244,7 @@ FLUX_DEF flux_shape flux_shape_of(const flux_tensor *x) {
    at 0 is taken as 0, where it would be infinite times 0
    (flux__root_of_sum). */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 enum flux__red { FLUX__RED_SUM, FLUX__RED_PROD, FLUX__RED_MAX, FLUX__RED_MIN };
 
@@ -7303,8 +7312,6 @@ FLUX_DEF flux_tensor *flux_min_over(int n, flux_reduce_opts o) {
     return flux__reduce_call("min", FLUX__RED_MIN, n, &o);
 }
 
-FLUX__COLD
-
 /* any and all: max and min of bools. */
 static flux_tensor *flux__truth(const char *call, int red, int n, flux_reduce_opts *o) {
     unsigned mask;
@@ -7323,8 +7330,6 @@ FLUX_DEF flux_tensor *flux_any_over(int n, flux_reduce_opts o) {
 FLUX_DEF flux_tensor *flux_all_over(int n, flux_reduce_opts o) {
     return flux__truth("all", FLUX__RED_MIN, n, &o);
 }
-
-FLUX__LEAN
 
 /* x, or integers and bools as float32. */
 static flux_tensor *flux__floating(flux_tensor *x) {
@@ -7425,8 +7430,6 @@ FLUX_DEF flux_tensor *flux_logsoftmax_over(int n, flux_reduce_opts o) {
     return flux__softmax("logsoftmax", n, &o, true);
 }
 
-FLUX__COLD
-
 /* The int64 index of the largest (max) or smallest element over the dims of mask. */
 static flux_tensor *flux__argreduce_node(flux_tensor *x, bool max, unsigned mask, int out_ndim) {
     flux_shape s = flux__shape(NULL, out_ndim);
@@ -7466,12 +7469,12 @@ FLUX_DEF flux_tensor *flux_argmin_over(int n, flux_reduce_opts o) {
         return flux_##name##_over(0, o);                             \
     }
 
-FLUX__LEAN
-
 FLUX__PUBLIC_RED(sum) FLUX__PUBLIC_RED(mean) FLUX__PUBLIC_RED(var) FLUX__PUBLIC_RED(prod)
 FLUX__PUBLIC_RED(max) FLUX__PUBLIC_RED(min) FLUX__PUBLIC_RED(any) FLUX__PUBLIC_RED(all)
 FLUX__PUBLIC_RED(norm) FLUX__PUBLIC_RED(logsumexp) FLUX__PUBLIC_RED(argmax)
 FLUX__PUBLIC_RED(argmin) FLUX__PUBLIC_RED(softmax) FLUX__PUBLIC_RED(logsoftmax)
+
+FLUX__END_LEAN
 
 /* ---------------------------------------------------------------------- graph/products.h
    Matrix products: flux_matmul, with batch dims that broadcast, flux_outer and
@@ -7484,7 +7487,7 @@ FLUX__PUBLIC_RED(argmin) FLUX__PUBLIC_RED(softmax) FLUX__PUBLIC_RED(logsoftmax)
    thread's count, which flux_summary shows. flux_dot of half formats multiplies
    and sums in float32 and rounds once. */
 
-FLUX__HOT
+FLUX__BEGIN_HOT
 
 /* Tells why a and b have no product; returns false. */
 static bool flux__no_product(const char *why, const flux_tensor *a, const flux_tensor *b) {
@@ -7552,8 +7555,6 @@ FLUX_DEF flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b) {
     return flux__matmul(a, b, false);
 }
 
-FLUX__COLD
-
 /* Checks that a and b are vectors. False: an error was told, or one is NULL. */
 static bool flux__check_vectors(const char *call, flux_tensor *a, flux_tensor *b) {
     flux_tensor *xs[2] = { a, b };
@@ -7589,6 +7590,8 @@ FLUX_DEF flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b) {
     return flux__reveal(h, flux__dot(a, b));
 }
 
+FLUX__END_HOT
+
 /* ---------------------------------------------------------------------- graph/windows.h
    Convolution and pooling. A window view shows each output position's window as
    dims of their own, without copying: [window..., positions..., channels,
@@ -7608,7 +7611,7 @@ FLUX_DEF flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b) {
    Rejected: leaving the gradient by x to the graph always, which would add
    overlapping windows up from one large product. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 typedef struct flux__window {
     int nd;                               /* spatial dims, 1 to 3: the first nd dims of x */
@@ -8030,6 +8033,8 @@ FLUX_DEF flux_tensor *flux_lpnormpool_with(flux_pool_opts o) {
     return flux__pool_reduce("lpnormpool", &o, 0, FLUX__RED_SUM, p);
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- graph/attention.h
    Attention, V softmax(K'Q), as one operation. The scores (keys x queries x
    heads x batch) need not be stored: the kernel has a tile of them at a time,
@@ -8045,7 +8050,7 @@ FLUX_DEF flux_tensor *flux_lpnormpool_with(flux_pool_opts o) {
    formula (flux__attend_scores) is recorded beside the gradient and computed
    only if somebody asks for the gradient's gradient. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 typedef struct flux__attend {
     flux_tensor *q, *k, *v;               /* features x steps x batch */
@@ -8160,6 +8165,8 @@ static flux_tensor *flux__attention(const flux__attend *what) {
     return y ? flux_to_dtype(y, t) : NULL;
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- graph/gradients.h
    The gradient of each operation, by its operands (flux__gradient_of):
    elementwise rows by graph/table.h, all others by a function each. Gradients
@@ -8177,7 +8184,7 @@ static flux_tensor *flux__attention(const flux__attend *what) {
    Rejected: gelu's slope composed of rows, as what lies between would be
    stored, and takes longer to pass over than to compute. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 struct flux_grads {
     flux__head head;
@@ -8428,8 +8435,6 @@ static flux_tensor *flux__strided_gradient(flux_tensor *y, flux_tensor *g) {
     return flux__spread(g, &s, y->rel, step, 0, meet);
 }
 
-FLUX__COLD
-
 /* The gradient of an as_strided_scatter by the tensor that was put in: the strided view of g at
    its positions. g is copied if it is not contiguous. */
 static flux_tensor *flux__spread_gradient(flux_tensor *y, flux_tensor *g) {
@@ -8613,8 +8618,6 @@ static void flux__index_gradient(flux_tensor *y, flux_tensor *g, const bool *nee
                                      y->in[1], g);
 }
 
-FLUX__LEAN
-
 /* g in dtype t. If g was only widened from t by a formula that handed it through, that is g as it
    was before. */
 static flux_tensor *flux__cast_gradient(flux_tensor *g, flux_dtype t) {
@@ -8682,6 +8685,8 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
     }
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- graph/backward.h
    Reverse-mode differentiation: the walk from the loss back along the edges.
    flux__walk_collect numbers all nodes that the loss depends on, operands
@@ -8701,7 +8706,7 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
    small: slices that do not overlap are joined, and a sum of products becomes
    one product of joined matrices. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* A hash map (open addressing, linear probing) from tensors to numbers. It does not write to the
    tensors: finished ones may be shared between threads. */
@@ -9140,6 +9145,8 @@ static bool flux__backward(flux_grads *g) {
     return ok;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- schedule/kernel.h
    The types of the scheduler. When somebody looks at tensors, their unfinished
    graph becomes a plan, a list of kernels in order. A kernel is one pass over
@@ -9159,7 +9166,7 @@ static bool flux__backward(flux_grads *g) {
    Rejected: grouping from operands to results, which computes cheap masks early
    and then has to store them. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* The kinds of kernels. Only fused kernels and matrix products run a program of lines; the others
    are done as a whole. */
@@ -9259,6 +9266,8 @@ typedef struct flux__plan {
 /* hook: flux__load, cpu/casts.h */
 static void flux__load(int cls, void *dst, int dtype, const void *src, int64_t stride, int64_t n);
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- schedule/key.h
    From tensors to a graph in order, and its key. flux__graph_visit collects the
    unfinished nodes depth first, without recursion, and the leaves, finished
@@ -9273,7 +9282,7 @@ static void flux__load(int cls, void *dst, int dtype, const void *src, int64_t s
    the value of a NUMBER in place; it is then no node of the graph. Two graphs
    with equal keys have equal plans. */
 
-FLUX__LEAN
+FLUX__BEGIN_HOT
 
 /* Flags of a node. ROOT: it must be stored; KEEP: it keeps its buffer after the plan has run; SEEN:
    somebody outside the step can still look at it. */
@@ -9353,8 +9362,6 @@ static bool flux__is_reduce(const flux_tensor *t) {
 /* flux__leaf_number gives the number of a leaf, or -1. Up to FLUX__FEW_LEAVES leaves are searched
    one by one; beyond that the graph has a hash map of them. */
 #define FLUX__FEW_LEAVES 8
-
-FLUX__HOT
 
 static int flux__leaf_number(const flux__graph *g, const flux_tensor *t) {
     if (g->nleaf > FLUX__FEW_LEAVES) return flux__map_get(&g->leaves, t);
@@ -9568,6 +9575,8 @@ static void flux__graph_free(flux__graph *g) {
     plans->kept = *g;
 }
 
+FLUX__END_HOT
+
 /* ---------------------------------------------------------------------- schedule/grouping.h
    Grouping of nodes into kernels. flux__assign_groups goes from the last node
    to the first; each joins the group of one of its users, or starts a new one
@@ -9583,7 +9592,7 @@ static void flux__graph_free(flux__graph *g) {
    only users that go on with its result, so that it can be spread over
    threads. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 typedef struct flux__group {
     int kind, product;                    /* product: number of the matmul node, or -1 */
@@ -9744,8 +9753,6 @@ static void flux__need_group(flux__planner *p, int a, int b) {
     link[p->nlink].to = b, link[p->nlink].next = p->needs[a];
     p->needs[a] = p->nlink++;
 }
-
-FLUX__COLD
 
 /* The mask of the dims that a reduction really reduces: dims of size 1 do not count. */
 static unsigned flux__real_mask(const flux_tensor *t) {
@@ -10086,6 +10093,8 @@ static bool flux__find_uses(flux__planner *p) {
     return p->use != NULL;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- schedule/program.h
    From a group to a kernel: flux__build_kernel emits the lines of the kernel's
    program, its operands with their strides, and decides which values are stored
@@ -10100,7 +10109,7 @@ static bool flux__find_uses(flux__planner *p) {
    node that has every point, gets a line of its own for each. Operands of a
    kernel that is not elementwise come first in its list. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* The compute type of a dtype. */
 static int flux__class_of(int dtype) {
@@ -10144,8 +10153,6 @@ static int flux__emit(flux__builder *b, const flux__value *v) {
     value[k->nvalue] = *v;
     return k->nvalue++;
 }
-
-FLUX__COLD
 
 /* A line that uses no values and no operand and is not stored. */
 static flux__value flux__line(int kind, int op, int cls, int dtype) {
@@ -10523,6 +10530,8 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
     return b.ok;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- schedule/order.h
    The order of kernels and the lives of buffers; flux__make_plan puts a plan
    together, and FLUX_LOG=schedule prints it.
@@ -10535,7 +10544,7 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
    leaf happens before, at the very same point, and no later kernel reads it
    (flux__may_overwrite). */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* Inserts x into a binary max-heap of n numbers. */
 static void flux__heap_put(int *heap, int n, int x) {
@@ -10847,6 +10856,8 @@ static void flux__log_plan(const flux__plan *plan, flux__graph *g) {
     }
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- schedule/trace.h
    FLUX_TRACE=file.json: what ran when, one event a kernel, in the format of
    chrome://tracing, which ui.perfetto.dev reads.
@@ -10858,7 +10869,7 @@ static void flux__log_plan(const flux__plan *plan, flux__graph *g) {
    of a program that crashed shows how far it came. A forked child writes no
    trace: the file is its parent's. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 static flux__mutex flux__trace_lock = FLUX__MUTEX_INIT;
 static struct { FILE *file; bool known, started; } flux__trace;
@@ -10917,6 +10928,8 @@ static void flux__trace_event(const char *kind, const char *name, double start, 
     flux__mutex_unlock(&flux__trace_lock);
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- schedule/plans.h
    The cache of plans and the execution of a plan. Each thread keeps its plans
    in a hash table by key (flux__find_plan); flux__run_plan allocates, runs the
@@ -10937,7 +10950,7 @@ static void flux__trace_event(const char *kind, const char *name, double start, 
 /* hook: flux_device_backend, device/registry.h */
 /* hook: flux_synchronise_device, device/registry.h */
 
-FLUX__LEAN
+FLUX__BEGIN_HOT
 
 static void flux__plans_free(flux__plans *plans) {
     for (int i = 0; i < FLUX__BUCKETS; i++)
@@ -10974,8 +10987,6 @@ static void flux__plans_trim(flux__plans *plans) {
         flux__plans_forget(plans, young);
     if (plans->bytes > FLUX__PLANS_MOST) flux__plans_forget(plans, 0);
 }
-
-FLUX__HOT
 
 /* The hash of a key of n words: a sum of products of two words each, none of which waits for
    another. The constants added to the second words are unevenly spaced; with even spacing many keys
@@ -11256,6 +11267,8 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     return ok ? 0 : -1;
 }
 
+FLUX__END_HOT
+
 /* ---------------------------------------------------------------------- schedule/looking.h
    Looking at values: flux_eval computes, flux_data, flux_read, flux_item and
    flux_at give elements to the host, and FLUX_EAGER computes each operation at
@@ -11272,7 +11285,7 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
    1 GiB in many alike tensors is named in a warning: it is mostly a loop whose
    body is no scope. */
 
-FLUX__COLD
+FLUX__BEGIN_HOT
 
 FLUX_DEF flux_tensor *flux_random_state(void) {
     const flux__thread *t = flux__self();
@@ -11295,8 +11308,6 @@ FLUX_DEF int flux_set_random_state(flux_tensor *state) {
     memcpy(&t->seed, &v[0], sizeof *v), memcpy(&t->draws, &v[1], sizeof *v);
     return 0;
 }
-
-FLUX__HOT
 
 /* ---------------- looking */
 
@@ -11333,8 +11344,6 @@ static void flux__cut_fixed(flux__graph *g) {
     for (int i = 0; i < n; i++) flux__cut(g->node[i]);
     for (int i = 0; i < n; i++) flux_release(g->node[i]);
 }
-
-FLUX__COLD
 
 /* ---------------- scopes that grow
    A loop whose body is no scope piles up the tensors that it makes. When memory has passed 1 GiB,
@@ -11461,8 +11470,6 @@ static void flux__scopes_look(void) {
     FLUX_FREE(h);
 }
 
-FLUX__HOT
-
 /* Computes a graph: builds its key, finds or makes its plan, and runs that. -1 and an error if it
    fails. */
 static int flux__evaluate(flux__graph *g) {
@@ -11518,8 +11525,6 @@ FLUX_DEF flux_tensor *flux_eval(flux_tensor *x) {
     if (!x) return (flux_tensor *)flux__null("eval", "x", x);
     return flux_eval_all(1, &x) == 0 ? x : NULL;
 }
-
-FLUX__LEAN
 
 /* Makes a tensor that holds the elements of x contiguously in host memory, and keeps it in
    x->dense. If several threads do so at once, each makes one; the first to publish its copy wins,
@@ -11607,6 +11612,8 @@ FLUX_DEF double flux_at_shape(flux_tensor *x, flux_shape index) {
     return flux__number_at(x, at);
 }
 
+FLUX__END_HOT
+
 /* ---------------------------------------------------------------------- schedule/update.h
    An optimiser's step. flux__update_eval computes the new weights, in the
    memory of the old ones where nobody can tell, and uses the loss's graph up.
@@ -11621,7 +11628,7 @@ FLUX_DEF double flux_at_shape(flux_tensor *x, flux_shape index) {
    fails before its kernels run. Afterwards what was stored is a plain value,
    and the rest of the graph is gone (flux__cut_history). */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* All that the new tensors (news) and the loss were computed from, finished or not. */
 typedef struct flux__history {
@@ -11785,6 +11792,8 @@ static int flux__update_eval(flux_grads *grads, int n, flux_tensor *const *olds,
     return rc;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- cpu/loops.h
    The innermost loops of the CPU, as macros that cpu/float64.h and
    cpu/vectors.h instantiate. They work on a tile: some hundred elements of one
@@ -11813,7 +11822,7 @@ static int flux__update_eval(flux_grads *grads, int n, flux_tensor *const *olds,
 /* hook: FLUX__KD, cpu/vectors.h */
 /* hook: FLUX__DBITS, cpu/vectors.h */
 
-FLUX__LEAN
+FLUX__BEGIN_NUMBERS
 
 /* y[i] = f(a[i], b[i], c[i]) for n elements. A stride of 1 walks along the operand, 0 repeats
    its first element. */
@@ -11873,21 +11882,6 @@ typedef void (*flux__rows_fn)(const flux__rows_run *r, const flux__rows_run *las
 #    define FLUX__VECTORS 0
 #  endif
 #endif
-/* the same arithmetic in a program built with -ffast-math */
-#if FLUX__VECTORS && defined(__clang__)
-#  if FLUX__X86 || __clang_major__ >= 16   /* older ones have it for x86 alone */
-#    define FLUX__FLOAT_CONTROL 1
-#    pragma float_control(push)
-#    pragma float_control(precise, on)
-#  else
-#    define FLUX__FLOAT_CONTROL 0
-#  endif
-#  pragma clang fp contract(off)
-#elif FLUX__VECTORS
-#  pragma GCC push_options
-#  pragma GCC optimize("O1", "no-thread-jumps", "align-loops=64", "no-fast-math", "fp-contract=off", "tree-ch")
-#endif
-
 #define FLUX__P_(name, kind) FLUX__##name##_##kind
 #define FLUX__P__(name, kind) FLUX__P_(name, kind)
 #define FLUX__P(name) FLUX__P__(name, FLUX__KIND)
@@ -12322,6 +12316,8 @@ typedef struct flux__section {
 /* Products of 64-bit lanes: the low 32 bits of x times m, which is below 2^32. */
 #define FLUX__MUL32(x, m) FLUX__P(MUL32)(x, m)
 
+FLUX__END_NUMBERS
+
 /* ---------------------------------------------------------------------- cpu/float64.h
    The loops of float64, by libm, and of the integers: the functions that
    formulas use in these compute types, and the instances of the loops and
@@ -12333,6 +12329,8 @@ typedef struct flux__section {
    __int128 for that. An integer to a negative power is the whole part of the
    result. F rows of the table have no integer loops. fmax and fmin give NaN if
    either operand is NaN. */
+
+FLUX__BEGIN_NUMBERS
 
 #define FLUX__LOOP FLUX__SCALAR_LOOP
 #define FLUX__IF(cond, x, y) ((cond) ? (x) : (y))
@@ -12429,6 +12427,8 @@ FLUX__SCALAR_FOLDS(int64_t, uint64_t, INT64_MIN, INT64_MAX, )
 #undef FLUX__IF
 #undef FLUX__K
 
+FLUX__END_NUMBERS
+
 /* ---------------------------------------------------------------------- cpu/float32.h
    The functions of float32 (exp, log, tanh, pow, ...) for any number of lanes,
    written once as macros over the vector vocabulary that cpu/vectors.h defines
@@ -12445,6 +12445,8 @@ FLUX__SCALAR_FOLDS(int64_t, uint64_t, INT64_MIN, INT64_MAX, )
    they give the same bits.
 
    Rejected: Adam line by line, which takes three times as long. */
+
+FLUX__BEGIN_NUMBERS
 
 /* Polynomials. FLUX__POLY(3, x, c) is c[0] + c[1] x + c[2] x^2 by fused multiply-adds; _PLAIN
    by separate products and sums, _D in double. */
@@ -12916,6 +12918,8 @@ static const flux__section FLUX__F(section) = {                                 
     FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random), FLUX__F(adam), FLUX__F(rows), FLUX__F(fold_most), \
     FLUX__F(add_rows), FLUX__F(add_wide), FLUX__F(attend_exp), FLUX__F(attend_back) };
 
+FLUX__END_NUMBERS
+
 /* ---------------------------------------------------------------------- cpu/vectors.h
    The instruction sets of float32: one lane for compilers without vectors, four
    lanes (SSE2, NEON), eight (AVX2 with FMA), sixteen (AVX-512). Each defines
@@ -12934,6 +12938,8 @@ static const flux__section FLUX__F(section) = {                                 
 
    Rejected: the compilers' headers of intrinsics, which take longer to read
    than a whole instruction set here. */
+
+FLUX__BEGIN_NUMBERS
 
 #if !FLUX__VECTORS
 /* One lane: compilers without vectors. */
@@ -13148,9 +13154,6 @@ FLUX__OF_LANES(flux__four, flux__joined, (flux__two x, flux__two y), (float)x[0]
 #  endif
 #  define FLUX__ALL_OF(mask) ((((FLUX__VL)(mask))[0] & ((FLUX__VL)(mask))[1]) == -1)
 #  define FLUX__KIND x4
-#  if !FLUX__X86
-FLUX__LOOPING
-#  endif
 FLUX__VECTOR_TYPES
 #  if FLUX__X86
 FLUX__INSTRUCTION(FLUX__V, vsqrt, (FLUX__V x), "sqrtps {%1, %0|%0, %1}", "x", "x"(x))
@@ -13187,7 +13190,6 @@ FLUX__STORE16(flux__f32_f16, __asm__("fcvtn %0.4h, %1.4s" : "=w"(h) : "w"(v)))
 #  endif
 
 #  if FLUX__X86
-FLUX__LOOPING
 /* Operands stand in both orders, for -masm=intel. `in` says which registers an operand may be
    in (AVX2's own instructions cannot name those that AVX-512 adds), `half` is the letter that
    names the lower half of a register. */
@@ -13482,6 +13484,8 @@ static void flux__adam_run(int64_t n, float *m, float *v, float *w, const float 
         memcpy(w + whole, out[2], 4 * left);
 }
 
+FLUX__END_NUMBERS
+
 /* ---------------------------------------------------------------------- cpu/casts.h
    Conversion between a tensor's elements, of any dtype and stride, and a tile
    of one compute type: flux__load, flux__store, and flux__convert between
@@ -13495,6 +13499,8 @@ static void flux__adam_run(int64_t n, float *m, float *v, float *w, const float 
    value that stays in a kernel is the value that memory would hold. A number in
    a node holds what its dtype would store (flux__as_stored), whether it ever
    gets a buffer or not. */
+
+FLUX__BEGIN_NUMBERS
 
 /* The compute type of each dtype, and the bytes of a compute type's element. */
 static const uint8_t flux__loop_class[FLUX_NUM_DTYPES] = {
@@ -13730,6 +13736,8 @@ FLUX__UNUSED static void flux__round_half(int dtype, float *x, int64_t n) {
     flux__wrap(dtype, FLUX__F32C, x, n);
 }
 
+FLUX__END_NUMBERS
+
 /* ---------------------------------------------------------------------- cpu/reductions.h
    Reductions of tiles: identities, joining of partial results, rows with the
    order of flux__join_order (flux__join_long), counting of bools, and argmax
@@ -13742,6 +13750,8 @@ FLUX__UNUSED static void flux__round_half(int dtype, float *x, int64_t n) {
    wins: a maximum is NaN if an element is, and argmax gives the first NaN, else
    the first of equals. Of short rows several are taken at a time; a row with
    NaN is found by its sum, which costs less than comparing every element. */
+
+FLUX__BEGIN_NUMBERS
 
 /* Stores a reduction's identity: 0, 1, the lowest or the highest number. */
 static void flux__identity(int cls, int red, void *out) {
@@ -13978,15 +13988,19 @@ FLUX__UNUSED static void flux__argaccumulate(int cls, bool max, void *best, int6
     table[cls](max, best, index, x, n, now);
 }
 
+FLUX__END_NUMBERS
+
 /* ---------------------------------------------------------------------- cpu/random.h
    Random numbers for a kernel: flux__philox_run makes the elements of a stream
    from any position on, in blocks of FLUX__RANDOM_BLOCK, flux__philox those of
-   any indices. The compiler options that cpu/loops.h set end here.
+   any indices.
 
    Invariant: an element depends on key, stream and its index alone, so any part
    of a tensor can be made by any thread in any order, with the same bits. Kind
    0 is uniform in [0, 1) with 24 bits, kind 1 standard normal. Indices are not
    negative; runs of consecutive ones are made together. */
+
+FLUX__BEGIN_NUMBERS
 
 /* Makes the elements first ... first+n-1 of a stream. */
 static void flux__philox_run(uint64_t key, uint64_t stream, int64_t first, int64_t n, float *out,
@@ -14013,14 +14027,7 @@ FLUX__UNUSED static void flux__philox(uint64_t key, uint64_t stream, const int64
     }
 }
 
-#if FLUX__VECTORS && defined(__clang__)
-#  if FLUX__FLOAT_CONTROL
-#    pragma float_control(pop)
-#  endif
-#elif FLUX__VECTORS
-FLUX__ASBEFORE
-#  pragma GCC pop_options
-#endif
+FLUX__END_NUMBERS
 
 /* ---------------------------------------------------------------------- cpu/gemm_kernels.h
    The matrix product C = A B in f32 or f64, for any strides: its job
@@ -14041,7 +14048,7 @@ FLUX__ASBEFORE
    of this), and packing all of A and B (twice the memory, and slower for the
    flat matrices of a training step). */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* a map from a flat index to an offset: dim[0] runs fastest; step: elements; dims that follow
    each other in memory are merged */
@@ -14597,6 +14604,8 @@ static const flux__gemm_set *flux__gemm_judge(const flux__gemm_set *set) {
     return set;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- cpu/gemm_pack.h
    Packing: copies of blocks of A and B for the microkernels of
    cpu/gemm_kernels.h. Contiguous columns are copied into panels as high as a
@@ -14612,7 +14621,7 @@ static const flux__gemm_set *flux__gemm_judge(const flux__gemm_set *set) {
    places would crowd into one set of the cache are copied a few at a time. A
    unit for flux__gemm_up is a power of two. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* unit: a power of two */
 static int64_t flux__gemm_up(int64_t n, int64_t unit) { return (n + unit - 1) & -unit; }
@@ -14911,6 +14920,8 @@ static flux__gemm_collector flux__gemm_collector_now(void) {
     return flux__collect_base;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- cpu/gemm_tasks.h
    One thread's share of a matrix product: a task computes a block of C. It
    packs its part of A and B if the plan says so, multiplies chunk of k after
@@ -14924,7 +14935,7 @@ static flux__gemm_collector flux__gemm_collector_now(void) {
    scratch memory. A task that finds no scratch memory sets plan->failed and
    leaves its block incomplete. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 typedef struct flux__gemm_plan {
     const flux__gemm_job *job;
@@ -15421,6 +15432,8 @@ static void flux__gemm_task_run(void *ctx, int worker, int64_t number) {
     flux__scratch_done(t.a);
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- cpu/gemm_plan.h
    The plan of a matrix product, products by inner products, and the entry,
    flux__gemm; cpu/gemm_tasks.h computes blocks of C. The plan chooses whether C
@@ -15435,7 +15448,7 @@ static void flux__gemm_task_run(void *ctx, int worker, int64_t number) {
    also on AVX2, never on threads, blocks or packing. Running out of memory is an
    error and leaves C incomplete. */
 
-FLUX__LEAN
+FLUX__BEGIN_HOT
 
 /* The number of partial sums that an inner-product kernel keeps for each result. */
 static int64_t flux__gemm_dot_lanes(const flux__gemm_plan *p) {
@@ -15528,8 +15541,6 @@ static void flux__gemm_dots_run(void *ctx, int worker, int64_t number) {
         else job->epilogue(job->ctx, worker, i, 0, n, p->n, c, ld);
     }
 }
-
-FLUX__HOT
 
 /* Fills in the plan's operands: as the job has them, or with flip exchanged and transposed, so
    that C is computed transposed. */
@@ -15804,6 +15815,8 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
     return -1;
 }
 
+FLUX__END_HOT
+
 /* ---------------------------------------------------------------------- cpu/backend.h
    The CPU back end: its form of a kernel (flux__cpu), and how a kernel is cut
    into blocks. A fused kernel runs block by block: some outer points times some
@@ -15829,7 +15842,7 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
 /* rows up to this length are run as one, however large blocks are otherwise */
 #define FLUX__LONG_ROW (1 << 18)
 
-FLUX__HOT
+FLUX__BEGIN_HOT
 
 /* the lines (value numbers) that run for every block of reduced points; `late`: the per-row
    stage before them, once per outer point */
@@ -15881,8 +15894,6 @@ typedef struct flux__cpu {
     int tile;                             /* elements of a register */
 } flux__cpu;
 
-FLUX__LEAN
-
 /* ---------------- merging dims */
 
 /* Makes the map x of the dims that are in `mask` (in: true) or not in it (false): dims of size
@@ -15921,8 +15932,6 @@ static int64_t flux__axes_at(const flux__axes *x, int64_t flat) {
     }
     return at;
 }
-
-FLUX__COLD
 
 /* ---------------- making a kernel ready */
 
@@ -16128,6 +16137,8 @@ static bool flux__split_phases(flux__plan *plan, flux__kernel *k, flux__cpu *c) 
     return ok;
 }
 
+FLUX__END_HOT
+
 /* ---------------------------------------------------------------------- cpu/rows.h
    Making a kernel ready for the CPU (flux__cpu_ready): registers for its
    values, loops for its lines, and the lines that run as one. Three patterns
@@ -16143,7 +16154,7 @@ static bool flux__split_phases(flux__plan *plan, flux__kernel *k, flux__cpu *c) 
    by the store (parting). Splitting a reduction over threads follows
    flux__join_order. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* Whether value v is this operation (kind and op) in f32, outer or not. */
 static bool flux__is_line(const flux__kernel *k, int v, int kind, int op, bool outer) {
@@ -16586,6 +16597,8 @@ static bool flux__kernels_ready(flux__plan *plan, flux__graph *g) {
     return true;
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- cpu/blocks.h
    The run of one block (flux__do_block): loads, lines, reductions and stores,
    phase by phase. flux__block_run is one thread's view of a running kernel.
@@ -16598,7 +16611,7 @@ static bool flux__kernels_ready(flux__plan *plan, flux__graph *g) {
    are kept even below the smallest normal float (flux__float_of), while results
    that small become 0. In a block without points nothing is read or made. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 typedef struct flux__block_run {          /* one thread's view of a running kernel */
     flux__run *run;
@@ -17334,6 +17347,8 @@ static void flux__do_block(flux__block_run *b) {
     flux__store_numbers(b);
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- cpu/run.h
    A kernel's run over threads: tasks of several blocks, and split reductions,
    whose parts threads share when there are too few outer points.
@@ -17346,7 +17361,7 @@ static void flux__do_block(flux__block_run *b) {
    (flux__job_ok). In a split reduction outer values are stored once, at the
    end. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* One kernel's run, shared by its threads. per_task: blocks a task; partial: results of a split
    reduction's parts; failed: a task found no memory; phase: of a split reduction; batch, first:
@@ -17534,6 +17549,8 @@ static int flux__run_split(flux__job *job) {
     return 0;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- cpu/products.h
    What a matrix product needs of a kernel: its epilogue, which runs the
    kernel's program over each finished block of C while that is in the cache,
@@ -17547,7 +17564,7 @@ static int flux__run_split(flux__job *job) {
    order of its dims, and is contiguous otherwise; flux__widened_strides gives
    its strides. The epilogue gets f32 sums for half formats. */
 
-FLUX__LEAN
+FLUX__BEGIN_HOT
 
 /* The epilogue of a product: runs the kernel's program over a finished block of C while it is
    in the cache, in pieces that fit a register. block: mb x nb, rows from i0, columns from j0,
@@ -17584,8 +17601,6 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
         }
 }
 
-FLUX__HOT
-
 /* Whether the program does nothing but store the product as f32 or f64: then the product is
    written in place, without an epilogue. */
 static bool flux__bare_product(const flux__kernel *k) {
@@ -17604,8 +17619,6 @@ static int64_t flux__batch_offset(const flux__kernel *k, const flux__operand *o,
     }
     return at;
 }
-
-FLUX__LEAN
 
 /* Converts an operand of a half format to f32, contiguous in the order of its dims. */
 static float *flux__widen(const flux__operand *o, const void *src, void *memory) {
@@ -17654,6 +17667,8 @@ static void flux__widened_strides(const flux__operand *o, int64_t *stride) {
     else flux__natural(&o->shape, stride);
 }
 
+FLUX__END_HOT
+
 /* ---------------------------------------------------------------------- cpu/whole.h
    Kernels that are no elementwise program: spread (the reverse of a strided
    view), concatenation, gather, scatter_add, and moves between devices.
@@ -17666,7 +17681,7 @@ static void flux__widened_strides(const flux__operand *o, int64_t *stride) {
    index out of range is an error that names it. A move between two back ends
    goes by way of host memory. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 static const char *flux__operand_ptr(flux__run *run, const flux__operand *o);
 
@@ -18003,6 +18018,8 @@ static int flux__run_move(flux__run *run, flux__kernel *k) {
     return rc;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- cpu/windows.h
    Fused kernels that run without blocks: the maximum of small windows (max
    pooling) and its gradient, window by window, and copies of 32-bit words in
@@ -18019,7 +18036,7 @@ static int flux__run_move(flux__run *run, flux__kernel *k) {
 /* Windows of at most so many elements. */
 #define FLUX__WINDOW 64
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* A max pooling (g NULL) or its gradient, window by window. */
 typedef struct flux__windows_job {
@@ -18354,6 +18371,8 @@ static int flux__run_fused(flux__run *run, flux__kernel *k) {
     return flux__job_ok(&job) ? 0 : -1;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- cpu/half_products.h
    The run of a matrix product's kernel (flux__run_product): operands made
    ready, batches shared out to threads, and the ways to save work: samples of
@@ -18372,7 +18391,7 @@ static int flux__run_fused(flux__run *run, flux__kernel *k) {
    out of another core's cache, and an f16 196 x 64 x 64 took three times as
    long on two threads as on one. */
 
-FLUX__LEAN
+FLUX__BEGIN_HOT
 
 #if FLUX__BF16
 /* Whether a product of two bf16 matrices is computed with the instruction for vnni pairs. */
@@ -18488,8 +18507,6 @@ static void flux__matrix_grid(flux__matrix *m, int side, int more) {
                 dim[n] = m->o.shape.dim[d], step[n++] = m->o.stride[d];
     flux__merge_axes(&m->grid[side], dim, step, 0, false);
 }
-
-FLUX__HOT
 
 /* Prepares operand i (0: A, 1: B) of a product; `memory` receives the f32 or the words that
    half formats become. */
@@ -18607,7 +18624,6 @@ static void flux__product_task(void *ctx, int64_t batch) {
 
 /* The epilogue of samples that are joined to one product: each sample's rows go to
    flux__epilogue with its own batch number. */
-FLUX__LEAN
 
 static void flux__epilogue_samples(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb,
                                    int64_t nb, void *block, int64_t ld) {
@@ -18754,6 +18770,8 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     return flux__job_ok(&p.job) ? 0 : -1;
 }
 
+FLUX__END_HOT
+
 /* ---------------------------------------------------------------------- cpu/attention.h
    Attention on the CPU: some queries at a time with all their scores, which
    stay in the second-level cache; products by flux__gemm, softmax by the loops
@@ -18769,7 +18787,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
    denormal results to 0, and the caller's floating-point mode is restored after
    each (flux__set_float_mode). */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 typedef struct flux__attend_job {
     const flux__kernel *k;
@@ -19117,6 +19135,8 @@ static int flux__kernels_run(flux__run *r, flux__kernel *k, int n) {
     return rc == 0;
 }
 
+FLUX__END_LEAN
+
 #if defined(FLUX_CUDA) || defined(FLUX_HIP)
 
 /* ---------------------------------------------------------------------- gpu/kernels.h
@@ -19139,7 +19159,7 @@ static int flux__kernels_run(flux__run *r, flux__kernel *k, int n) {
    broadcast), and a stream per thread (each reuse of memory would need an
    event). */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 typedef struct flux__gpu_info {           /* a device, as its driver describes it */
     char model[72], arch[40];             /* "NVIDIA H200"; the compiler's name of its architecture:
@@ -19718,6 +19738,8 @@ static bool flux__coder_finish(flux__coder *c) {
     return !all.failed && all.text;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- gpu/devices.h
    Open devices (flux__gpu): their locks, opening and closing, and what each one
    holds: stream, pinned memory, compiled kernels, driver graphs. A call of the
@@ -19734,7 +19756,7 @@ static bool flux__coder_finish(flux__coder *c) {
    afterwards. A failed opening leaves nothing open, and the next call tries
    again. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 static flux__gpu flux__gpus[2][FLUX__MAX_IDS];       /* by back end (CUDA, AMDGPU) and device id */
 
@@ -19943,6 +19965,8 @@ static bool flux__gpu_sleep(flux__gpu *g, void *event, const char *what) {
     return flux__gpu_ok(g, code, what);
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- gpu/copies.h
    Device memory and copies: allocation, uploads and downloads through pinned
    memory, copies within and between devices, and copies ahead, by which a
@@ -19959,7 +19983,7 @@ static bool flux__gpu_sleep(flux__gpu *g, void *event, const char *what) {
    after both streams are drained. Indices that were out of range become an error
    at a download or wait (flux__gpu_check). */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 static void *flux__gpu_alloc(int backend, int id, size_t bytes) {
     void *before, *p = NULL;
@@ -20291,6 +20315,8 @@ static int flux__gpu_wait(int backend, int id) {
     return ok ? 0 : -1;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- gpu/launch.h
    Launching. A row of kernels, those of a plan that run on one device in
    succession, is launched kernel by kernel the first times (FLUX__REPLAY_AFTER),
@@ -20310,7 +20336,7 @@ static int flux__gpu_wait(int backend, int id) {
    out and forbids other threads' calls meanwhile; arguments in device memory,
    which cost every step a copy and every kernel a dependent load. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 static void flux__replay_drop(flux__gpu_kernel *gk);
 
@@ -20496,6 +20522,8 @@ static int flux__gpu_run(flux__run *r, flux__kernel *k, int n) {
     return done;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- gpu/fused.h
    The text of fused kernels: elementwise ones, where a thread computes a point
    (flux__code_map), and reductions, where several threads of a block, the lanes,
@@ -20518,7 +20546,7 @@ static int flux__gpu_run(flux__run *r, flux__kernel *k, int n) {
    the last outer point compute the last one again, because barriers need them,
    and store nothing. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* Whether value v is computed once an outer point, before the reductions of `phase`. */
 static bool flux__gpu_late(const flux__value *v, int phase) {
@@ -20950,6 +20978,8 @@ static void flux__code_reduce(flux__coder *c, const flux__lanes *h, int scratch)
         c->gk->next.grid[1] = (unsigned)(h->split ? h->parts : 1);
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- gpu/gemm.h
    The text of matrix products. A block computes a tile of the result from tiles
    of the operands in shared memory; each thread keeps a piece of it in registers
@@ -20972,7 +21002,7 @@ static void flux__code_reduce(flux__coder *c, const flux__lanes *h, int scratch)
    copies. Shared memory stays within 48 KiB. Matrix instructions need both
    operands in one dtype; f32 uses TF32 only if that was allowed. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 typedef struct flux__factor {             /* an operand, its dims told apart */
     const flux__operand *o;
@@ -21441,6 +21471,8 @@ static void flux__code_product(flux__coder *c, const flux__gpu *g, bool tf32) {
     flux__code_product_by_thread(c, &a, &b, &tile);
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- gpu/whole.h
    The text of whole-tensor kernels, one thread an element of the result:
    gather, scatter_add, concatenation, and spread (as_strided_scatter), the
@@ -21457,7 +21489,7 @@ static void flux__code_product(flux__coder *c, const flux__gpu *g, bool tf32) {
    the dims by falling stride, and in each over the indices alone from which the
    dims behind can still reach the element. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* Declares the coordinates of element o of the result: d0, d1, ... */
 static void flux__spell_coordinates(flux__coder *c, const flux_shape *shape) {
@@ -21830,6 +21862,8 @@ static void flux__code_spread(flux__coder *c, const flux_tensor *t, int out) {
     flux__spell_result(c, po, dtype);
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- gpu/attention.h
    The text of attention's kernels. A block computes scores in tiles of 32 rows by
    32 columns, eight threads a row. Its rows are what its results belong to: the
@@ -21850,7 +21884,7 @@ static void flux__code_spread(flux__coder *c, const flux_tensor *t, int out) {
    gradient. Tiles that a causal mask hides altogether are skipped,
    unless there is another mask. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* What a block computes: the result y, or the gradient of q, k or v. */
 enum { FLUX__ATTEND_Y, FLUX__ATTEND_DQ, FLUX__ATTEND_DK, FLUX__ATTEND_DV };
@@ -22084,6 +22118,8 @@ static void flux__code_attend(flux__coder *c, const flux_tensor *t, int out) {
         c->gk->next.grid[2] = back ? 3 : 1;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- gpu/program.h
    From a kernel to text: flux__code_kernel chooses the emitter of its kind, and
    flux__spell_formula turns a formula of graph/table.h into a function of the
@@ -22096,7 +22132,7 @@ static void flux__code_attend(flux__coder *c, const flux_tensor *t, int out) {
    that only the second one uses are found by emitting both once and throwing the
    text away. Formulas of integers are computed in 64 bits and cut. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* Emits the function of an operation in a class, exp_f32_op for example, from its formula:
    FLUX__F(exp)(a) becomes exp_f32(a), FLUX__K becomes K_f32, FLUX__IF becomes IF. */
@@ -22186,6 +22222,8 @@ static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *gra
     return flux__coder_finish(c);
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- gpu/cache.h
    The cache of compiled programs on disk, in FLUX_CACHE_DIR or ~/.cache/flux.
 
@@ -22199,7 +22237,7 @@ static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *gra
    know its version. A cache that cannot be written is a warning, once, and no
    error. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* An entry begins with this; `bytes` of image follow. sum is the image's hash. */
 typedef struct flux__cache_head { char magic[8]; uint64_t key[2], sum[2], bytes; } flux__cache_head;
@@ -22389,6 +22427,8 @@ static void flux__cache_write(const flux__gpu *g, const uint64_t *source, const 
     flux__den_close(&den);
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- gpu/compile.h
    Compiling: a plan's new kernels are put together into programs of a few
    kernels each, which threads compile; a program's image comes from the cache on
@@ -22403,7 +22443,7 @@ static void flux__cache_write(const flux__gpu *g, const uint64_t *source, const 
    that call are unloaded and their kernels forgotten. An error names the kernel,
    the line of its text and what the compiler says. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* The first line with an error in a compiler's log, as "flux.cu(12): error: ..." or
    "flux.hip:12:3: error: ..."; *line is the line of the source that it means, or 0. */
@@ -22749,6 +22789,8 @@ static bool flux__gpu_ready(int backend, int id, flux__plan *plan, flux__graph *
     return ok;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- gpu/backend.h
    What the registry asks of a GPU back end: available, functional, device
    names, components, closing; and FLUX__GPU_ROW, which makes the row of the
@@ -22761,7 +22803,7 @@ static bool flux__gpu_ready(int backend, int id, flux__plan *plan, flux__graph *
    (flux__hold). flux__gpu_close runs after all memory has been given back, and
    closes every open device. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 static bool flux__gpu_available(int backend, char *why, size_t n) {
     flux__mutex_lock(&flux__driver_lock);
@@ -22857,6 +22899,8 @@ FLUX__GPU_CALLS(cuda, FLUX__CUDA_BACKEND)
 FLUX__GPU_CALLS(hip, FLUX__AMDGPU_BACKEND)
 #endif
 
+FLUX__END_LEAN
+
 #endif
 
 /* ---------------------------------------------------------------------- device/registry.h
@@ -22874,12 +22918,10 @@ FLUX__GPU_CALLS(hip, FLUX__AMDGPU_BACKEND)
    needs all of them; locks that are held while a driver is called are not
    waited for, as a driver may fork itself. */
 
-FLUX__LEAN
+FLUX__BEGIN_COLD
 
 /* Lets a test replace a back end by its own; NULL restores the built-in one. */
 FLUX__UNUSED static void flux__backend_set(int index, const flux__backend *b);
-
-FLUX__COLD
 
 static flux__mutex flux__device_lock = FLUX__MUTEX_INIT;
 
@@ -23172,6 +23214,8 @@ FLUX_DEF void flux_synchronise_device(flux_device d) {
         flux__fail("synchronise_device: work on %s has failed", flux_device_name(d));
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- device/preferences.h
    The preferences file, LocalPreferences.toml: finding it, reading one key of
    it (gpu_backend in table Flux or MLDataDevices), and changing that key. The
@@ -23194,7 +23238,7 @@ FLUX_DEF void flux_synchronise_device(flux_device d) {
 #define FLUX__TOML_DEPTH 32
 #define FLUX__TOML_MAX (1 << 20)          /* bytes: a longer file is no preferences file */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* A dotted key as text, its parts joined by byte 1. */
 typedef struct flux__path { char text[120]; size_t len; } flux__path;
@@ -23764,6 +23808,8 @@ FLUX_DEF int flux_gpu_backend_set(const char *backend) {
     return rc;
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- device/choosing.h
    The choice of a device: flux_get_device_with follows the argument, else the
    preference (FLUX_GPU_BACKEND or the preferences file), else the order CUDA,
@@ -23776,7 +23822,7 @@ FLUX_DEF int flux_gpu_backend_set(const char *backend) {
    device that is returned has back end -1. Choosing changes no device and not
    the default one. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* Writes why no GPU can be used: "CUDA, AMDGPU: not part of this build; Metal: ..." */
 static void flux__why_none(char *out, size_t n) {
@@ -23865,6 +23911,8 @@ FLUX_DEF flux_device flux_get_device_with(flux_get_device_opts opts) {
     return d;
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- data/orders.h
    The types of the data loader, and what decides the order of observations:
    keys, random orders (flux__new_order), one-hot labels, splitting and
@@ -23884,7 +23932,7 @@ FLUX_DEF flux_device flux_get_device_with(flux_get_device_opts opts) {
    Rejected: an unordered queue (a run would not repeat), and one buffer for all
    batches (one that is kept would change under its owner). */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 typedef enum { FLUX__STAGE_TRANSFORM, FLUX__STAGE_MAP, FLUX__STAGE_MOVE } flux__stage_kind;
 typedef struct flux__stage {
@@ -24113,6 +24161,8 @@ FLUX_DEF flux_tensor *flux_shuffleobs(flux_tensor *x, uint64_t seed) {
     return flux__reveal(s, flux_gather(x, x->ndim - 1, index));
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- data/loader.h
    Making a loader: flux_dataloader checks its options, takes the arrays or the
    data set, and cuts the observations into batches and into the shares of
@@ -24127,7 +24177,7 @@ FLUX_DEF flux_tensor *flux_shuffleobs(flux_tensor *x, uint64_t seed) {
    flux_mapobs as a function, as only a move can be made ahead; a second move
    right after a move replaces it. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 /* Releases the items of a batch; the array of items stays for the next. */
 static void flux__made_empty(flux__made *m) {
@@ -24389,6 +24439,8 @@ FLUX_DEF int64_t flux_length(const flux_loader *l) {
     return l->batches;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- data/batch.h
    Making one batch: flux__batch_make picks the observations of batch i, joins
    them, and applies the stages. Host arrays are copied row by row; where a move
@@ -24405,7 +24457,7 @@ FLUX_DEF int64_t flux_length(const flux_loader *l) {
    for the last batch, that batch is the share's last observation, which is
    taken from the batch before; with a batchsize of 1 it comes twice. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 /* The number of observations in batch i; *from is its first, counted from the start of the share.
    All ranks have as many batches as the largest share needs. A share that has one observation less
@@ -24787,6 +24839,8 @@ FLUX_DEF flux_batch flux_first(flux_loader *l) {
     return none;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- data/loader_text.h
    A loader as text, as flux_print shows it: the shapes it holds, its options,
    and the shapes of its first batch.
@@ -24797,7 +24851,7 @@ FLUX_DEF flux_batch flux_first(flux_loader *l) {
    defaults, but for batchsize. A failure leaves an empty text and a pending
    error. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* Writes "2x3 f32", or "4-element tuple of 2 f32". The last dimension of an array that a loader
    holds counts observations. */
@@ -24874,6 +24928,8 @@ FLUX_DEF size_t flux_loader_text(flux_loader *l, char *out, size_t n) {
     return flux__sink_end(&s);
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- data/progress.h
    The progress bar of flux_each, and the values shown beside it
    (flux_progress).
@@ -24885,7 +24941,7 @@ FLUX_DEF size_t flux_loader_text(flux_loader *l, char *out, size_t n) {
    one line at its end. Bars nest: the innermost one of the thread takes the
    values, and has room for six. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 typedef struct flux__progress {
     struct flux__progress *outer;
@@ -25066,6 +25122,8 @@ FLUX_DEF void flux_progress_number(const char *label, double value) {
     if (i >= 0) bar->value[i].number = value;
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- data/epoch.h
    An epoch under way, flux__epoch: the order drawn for it, the batch that is
    out, the one prepared ahead for a device, and the worker threads with their
@@ -25081,7 +25139,7 @@ FLUX_DEF void flux_progress_number(const char *label, double value) {
    no batch is handed out while one is pending. A process forked later has no
    workers and makes the remaining batches itself. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 /* Withdraws the thread's error and makes it the batch's: it counts when that batch's turn comes, if
    it comes. */
@@ -25338,6 +25396,8 @@ FLUX_DEF void flux__each_leave(flux__each_state *e) {
     flux_release(cursor);
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- nn/fields.h
    Layers and their fields. A layer is a struct that starts with a flux_layer,
    and a list that names its fields: parameters, state, children. Every operation
@@ -25357,7 +25417,7 @@ FLUX_DEF void flux__each_leave(flux__each_state *e) {
    (every user's layer would have to write them), and building a new model by
    calling constructors (fields that nobody named would be lost). */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 typedef void (*flux__field_fn)(flux_tensor **slot, const char *path, bool trained,
                                const flux_layer *owner, void *user);
@@ -25413,8 +25473,6 @@ static flux_layer **flux__kids(const flux_layer *m, const flux_field *f, int *n)
     if (f->kind == FLUX__CHILDREN_FIELD) return *(flux_layer ***)(void *)(at + f->offset);
     return (flux_layer **)(void *)(at + f->offset);
 }
-
-FLUX__COLD
 
 /* Whether x is a view of another tensor's elements, such as the transpose W' of W: if a model holds
    both, they are tied. */
@@ -25582,6 +25640,8 @@ static bool flux__one_line(const flux_layer *m) {
     return true;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- nn/walk.h
    The walk over a model's tensors: flux__walk_all calls a function for each
    tensor with its path ("layers.0.weight"), and one for each layer. Functions
@@ -25598,12 +25658,10 @@ static bool flux__one_line(const flux_layer *m) {
    contains itself, and is an error. flux_set_param replaces the tensor in every
    field that holds it, and views of it by the same views of the new one. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 /* The path of a walk's present field, and how many layers deep it is. */
 typedef struct flux__trail { char *s; int room, length, depth; } flux__trail;
-
-FLUX__LEAN
 
 /* Adds ".name" or, if name is NULL, ".index" to the path; flux__trail_back takes it off again.
    The digits are written by hand, as snprintf takes ten times as long and each training step
@@ -25755,8 +25813,6 @@ typedef struct flux__tally {
     const flux__pairs *there;             /* the model's tensors: views of one are not counted */
     bool ties;                            /* there is such a view */
 } flux__tally;
-
-FLUX__COLD
 
 /* Counts one tensor, if it is trained and not tied. */
 static void flux__tally_one(flux_tensor *x, const char *path, bool trained, void *user) {
@@ -25918,6 +25974,8 @@ FLUX_DEF flux_layer *flux_child(flux_layer *m, int i) {
     return NULL;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- nn/map.h
    The map: flux__map_model makes a new model whose tensors are the results of a
    function of the old ones. fmap, copies, conversion to another dtype and
@@ -25934,7 +25992,7 @@ FLUX_DEF flux_layer *flux_child(flux_layer *m, int i) {
    a model becomes f16 or bf16 (flux__keeps_f32): half formats lose too much of a
    variance. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 typedef flux_tensor *(*flux__map_fn)(flux_tensor *x, const char *path, bool trained,
                                      const flux_layer *owner, void *user);
@@ -26261,6 +26319,8 @@ FLUX_DEF flux_layer *flux_restructure(flux_layer *m, flux_tensor *flat) {
     return (flux_layer *)flux__reveal_object(h, y);
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- nn/functions.h
    Functions as parts of models. Activations and connections are C functions.
    Their names for printing come from a table of the library's functions, from
@@ -26284,7 +26344,7 @@ FLUX_DEF flux_layer *flux_restructure(flux_layer *m, flux_tensor *flat) {
     X(prod) X(max) X(min) X(any) X(all) X(norm) X(logsumexp) X(argmax) X(argmin) X(onecold)   \
     X(gpu) X(cpu) X(cu) X(roc)
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 typedef struct flux__named_fn { flux_fn f; const char *name; } flux__named_fn;
 typedef struct flux__named_fn2 { flux_fn2 f; const char *name; } flux__named_fn2;
@@ -26467,6 +26527,8 @@ FLUX_DEF flux_tensor *flux_vcat(flux_tensor *a, flux_tensor *b) {
     return flux_cat_all(0, 2, both);
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- nn/initialisers.h
    Initialisers of weights: one table of them by name (flux__inits), with default
    gain and standard deviation, and a public function for each.
@@ -26481,7 +26543,7 @@ FLUX_DEF flux_tensor *flux_vcat(flux_tensor *a, flux_tensor *b) {
    checked before anything is drawn: they must be finite, and where needed not
    negative. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 typedef struct flux__init_row {
     const char *name;
@@ -26779,6 +26841,8 @@ FLUX__INIT(ones32, "ones")
 FLUX__INIT(rand32, "rand")
 FLUX__INIT(randn32, "randn")
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- nn/activations.h
    Activations that are not a row of graph/table.h: compositions of operations,
    which the schedule fuses into one pass. Those with a parameter (leakyrelu,
@@ -26791,7 +26855,7 @@ FLUX__INIT(randn32, "randn")
    float32 and rounded once, integers become float32. Temporaries are hidden, so
    the caller sees only the result. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* An activation's input as its formula takes it, float32 for half formats; NULL, with an error, if
    x cannot be an operand. */
@@ -26896,6 +26960,8 @@ FLUX_DEF flux_tensor *flux_glu(flux_tensor *x, int dim) {
     return flux__reveal(h, flux__narrow(flux_mul(a, flux_sigmoid(b)), x->dtype));
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- nn/layers.h
    The simple layers: Dense, Scale, Bilinear, Embedding, EmbeddingBag; and what
    all layers share: making weights and biases, and the checks of sizes,
@@ -26911,7 +26977,7 @@ FLUX_DEF flux_tensor *flux_glu(flux_tensor *x, int dim) {
    since it needs whole columns. The padding column of an Embedding gets no
    gradient, because its outputs are replaced by 0. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* f(x), or x itself if f is NULL. */
 static flux_tensor *flux__activate(flux_fn f, flux_tensor *x) { return f && x ? f(x) : x; }
@@ -27423,6 +27489,8 @@ FLUX_DEF flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o) {
         h, m.weight ? flux__layer_new(flux__embeddingbag_type(), &m) : NULL);
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- nn/model.h
    Using a model: calling it (flux_call_layer), train and test mode, freezing,
    names, values carried from one iteration of a loop to the next
@@ -27438,7 +27506,7 @@ FLUX_DEF flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o) {
    a name cannot get another one. A dry run calls a copy in test mode on a
    placeholder: it computes nothing and uses up no random numbers. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* Train mode of a model for as long as a call lasts; the layers' own modes are not changed.
    `layers` has the layers that were in test mode on entry, with a reference to each; the value is
@@ -27449,8 +27517,6 @@ typedef struct flux__training {
 } flux__training;
 
 static void flux__train_leave(flux__training *here);
-
-FLUX__COLD
 
 /* ---------------- values carried from one iteration to the next */
 
@@ -27661,8 +27727,6 @@ static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t produ
     }
 }
 
-FLUX__LEAN
-
 /* Calls a layer; all tensors that the call makes are hidden but its result. Reports a call that
    gives NULL without an error, and fills in the row of a summary that watches. */
 FLUX_DEF flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x) {
@@ -27686,8 +27750,6 @@ FLUX_DEF flux_tensor *flux_call_all(flux_layer *m, int n, flux_tensor *const *xs
     int h = flux__hide();
     return flux__reveal(h, flux_call_layer(m, flux_tuple_of(n, xs)));
 }
-
-FLUX__COLD
 
 static void flux__first_tensor(flux_tensor **slot, const char *path, bool trained,
                                const flux_layer *owner, void *user) {
@@ -27757,6 +27819,8 @@ FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
     return none;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- nn/gradient.h
    Gradients with respect to models and tensors: flux_gradient_of collects the
    tensors that are given and the trained tensors of the models that are given,
@@ -27770,7 +27834,7 @@ FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
    the graph until it is freed or used up by flux_update. Nothing is evaluated
    here. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* Collecting the tensors whose gradients are wanted. */
 typedef struct flux__wanted { flux_grads *g; int room; bool ok; } flux__wanted;
@@ -27886,6 +27950,8 @@ FLUX_DEF flux_tensor *flux_withgradient(flux_tensor *(*fn)(flux_layer *m, void *
     return *g ? loss : NULL;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- nn/rules.h
    Optimisers. A rule is a row of a table: its hyper-parameters with their
    defaults, the states (tensors) that it keeps for each parameter, and a step
@@ -27906,7 +27972,7 @@ FLUX_DEF flux_tensor *flux_withgradient(flux_tensor *(*fn)(flux_layer *m, void *
    layers (a rule is not the model's concern), an update per parameter (a small
    model has many small ones). */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* ---------------- hyper-parameters */
 
@@ -28279,8 +28345,6 @@ static const flux__rule_row flux__rule_rows[] = {
 /* The kind of a flux_rule_part is the number of its row, 1 or more. */
 enum { FLUX__RULE_ROWS = sizeof flux__rule_rows / sizeof flux__rule_rows[0] };
 
-FLUX__COLD
-
 /* A rule that was not made: flux_setup and chains refuse it. */
 static flux_rule flux__bad_rule(void) {
     flux_rule r;
@@ -28430,6 +28494,8 @@ FLUX_DEF flux_rule flux_mixed_precision(flux_rule rule) {
     return r;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- nn/state.h
    The state of an optimiser for one model. flux_setup walks the model. Each
    distinct trained tensor gets an entry (flux__trainee, called a leaf), with the
@@ -28446,7 +28512,7 @@ FLUX_DEF flux_rule flux_mixed_precision(flux_rule rule) {
    parameters has a loss scale. A float16 parameter without a master copy raises
    an epsilon below 1e-7 to 1e-7, as a smaller one would be 0. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 /* A place: a field of the model that holds a trained tensor. */
 typedef struct flux__spot {
@@ -28599,8 +28665,6 @@ static flux_tensor *flux__full_like(flux_tensor *p, double v) {
     return flux__reveal(h, x ? flux_copy(x) : NULL); /* a copy has memory that updates can reuse */
 }
 
-FLUX__LEAN
-
 /* Rule r's hyper-parameters for a leaf. In float16 an epsilon below 1e-7 would be 0. */
 static flux_rule_opts flux__opts_of(const flux_state *s, int leaf, int r) {
     flux_rule_opts o = s->o[leaf * s->nrules + r];
@@ -28636,8 +28700,6 @@ static bool flux__start_leaf(flux_state *s, int leaf) {
     l->master = (flux_tensor *)flux_retain(flux_copy(flux_to_dtype(flux_detach(l->p), FLUX_F32)));
     return l->master != NULL;
 }
-
-FLUX__COLD
 
 /* Allocates the arrays of a state whose leaves and rules are known. olds, news and owners have room
    for a leaf's states, parameter and master. */
@@ -28710,6 +28772,8 @@ FLUX_DEF flux_state *flux_setup(flux_rule rule, flux_layer *model) {
     return (flux_state *)flux__own(s);
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- nn/adjust.h
    Operations on an optimiser's state other than the step: changing
    hyper-parameters, for all parameters (flux_adjust) or for a part of the model
@@ -28726,7 +28790,7 @@ FLUX_DEF flux_state *flux_setup(flux_rule rule, flux_layer *model) {
    the next update reads the numbers back (nn/update.h). Saving, loading and
    moving a state need nothing else. */
 
-FLUX__LEAN
+FLUX__BEGIN_COLD
 
 static bool flux__some_rule_has(const flux_state *s, int h) {
     for (int r = 0; r < s->nrules; r++)
@@ -28735,8 +28799,6 @@ static bool flux__some_rule_has(const flux_state *s, int h) {
 }
 
 static size_t flux__rules_text(const flux_state *s, const flux_rule_opts *o, char *out, size_t n);
-
-FLUX__COLD
 
 /* Whether the options can be applied to the state: every number that is given belongs to one of its
    rules and is in range. */
@@ -29102,6 +29164,8 @@ static flux_state *flux__state_copy(const flux_state *from) {
     return (flux_state *)flux__own(s);
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- nn/moves.h
    Moves between devices: gpu, cpu, cu, roc and to, for tensors and for
    everything that holds tensors, and device_of. One function, flux__travel,
@@ -29119,7 +29183,7 @@ static flux_state *flux__state_copy(const flux_state *from) {
    Rejected: moving in place, which would change tensors that recorded graphs
    use. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* The target of a move. any (gpu, cu, roc): a tensor on another device of the same back end stays
    there, but float64 becomes float32 also there. */
@@ -29409,6 +29473,8 @@ FLUX_DEF flux_device flux_device_of_state(const flux_state *s) {
     return flux__whereabouts_of(&p);
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- nn/compile.h
    Compiling ahead: flux_prewarm makes the plans that a model's forward pass, its
    loss and its gradients will run for an input of a given shape, so that GPU
@@ -29422,7 +29488,7 @@ FLUX_DEF flux_device flux_device_of_state(const flux_state *s) {
    the output, as that of most losses does. For a back end that compiles nothing
    (the CPU) the call does nothing. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* An input of zeros on device d, with values, since a user's layer may read them. */
 static flux_tensor *flux__prewarm_input(flux_layer *m, flux_shape in, flux_device d) {
@@ -29513,6 +29579,8 @@ FLUX_DEF int flux_prewarm_of(flux_layer *m, flux_shape in) {
     return ok ? 0 : -1;
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- nn/containers.h
    Containers: Chain, Parallel, PairwiseFusion, Maxout and SkipConnection,
    layers that call other layers. All but SkipConnection share one struct and
@@ -29525,7 +29593,7 @@ FLUX_DEF int flux_prewarm_of(flux_layer *m, flux_shape in) {
    function without a name gets the one in the source text of the call
    (flux__label). */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* Checks the n layers of a container: at least `least`, none NULL or freed, no name twice. */
 static bool flux__check_layers(const char *call, int n, int least, flux_layer *const *ls) {
@@ -29706,6 +29774,8 @@ FLUX_DEF flux_layer *flux_skipconnection_of(flux_layer *body, flux_layer *connec
     return flux__layer_new(flux__skip_type(), &m);
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- nn/recurrent.h
    Recurrence: cells and layers of RNN, LSTM, GRU and GRUv3, and
    flux_recurrence, which runs any cell over a sequence. A cell makes one step,
@@ -29721,7 +29791,7 @@ FLUX_DEF flux_layer *flux_skipconnection_of(flux_layer *body, flux_layer *connec
    user's own cell is called as y, state... = cell(x) in the first step and
    cell(x, state...) in later ones, with the same number of states each time. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 enum { FLUX__RNN, FLUX__LSTM, FLUX__GRU, FLUX__GRUV3, FLUX__CELLS };
 
@@ -30045,6 +30115,8 @@ FLUX_DEF flux_layer *flux_recurrence_with(flux_recurrence_opts o) {
     return flux__layer_new(flux__recurrent_type(FLUX__CELLS), &m);
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- nn/dropout.h
    Dropout and AlphaDropout: each number is kept with probability 1 - p in train
    mode, and passes unchanged otherwise.
@@ -30056,7 +30128,7 @@ FLUX_DEF flux_layer *flux_recurrence_with(flux_recurrence_opts o) {
    so that mean and variance stay as they were (in float32 for half formats). At
    p = 1 all numbers are dropped, and nothing is divided by 0. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 typedef struct flux__dropout { flux_layer base; double p; flux_shape dims; } flux__dropout;
 
@@ -30161,6 +30233,8 @@ FLUX_DEF flux_layer *flux_alphadropout(double p) {
     return flux__dropout_new("alphadropout", true, p, flux__shape(NULL, 0));
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- nn/attention.h
    Attention as layers: dot_product_attention, its scores, causal masks, and
    MultiHeadAttention. This room checks the operands, joins mask and bias into
@@ -30177,7 +30251,7 @@ FLUX_DEF flux_layer *flux_alphadropout(double p) {
    keys as queries. Multiply-adds are counted once, although scores may be
    recorded beside the fused result. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* A bool mask of keys x queries for x, features x steps (x batch): true where key <= query. */
 FLUX_DEF flux_tensor *flux_make_causal_mask(flux_tensor *x) {
@@ -30425,6 +30499,8 @@ FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o
                                              good ? flux__layer_new(flux__mha_type(), &m) : NULL);
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- nn/conv.h
    Layers on images: Conv, CrossCor, ConvTranspose, DepthwiseConv, pooling (with
    a window, to a given output size, or of the whole image), upsampling and
@@ -30439,7 +30515,7 @@ FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o
    global pool is the whole image. A pool's padding must be smaller than its
    window, as else some windows would hold nothing but padding. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 typedef struct flux__conv_layer {
     flux_layer base;
@@ -30974,6 +31050,8 @@ FLUX_DEF flux_layer *flux_pixelshuffle(int64_t r) {
     return flux__layer_new(&type, &m);
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- nn/norms.h
    Normalisation: LayerNorm, BatchNorm, InstanceNorm, GroupNorm, and WeightNorm
    with its removal. BatchNorm, InstanceNorm and GroupNorm are one struct and
@@ -30990,7 +31068,7 @@ FLUX_DEF flux_layer *flux_pixelshuffle(int64_t r) {
    with g v / |v| in that field. Removal does so once for each WeightNorm,
    however often a model holds it. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* Options of a reduction of x over `dims`. */
 static flux_reduce_opts flux__over(flux_tensor *x, const flux_shape *dims) {
@@ -31433,6 +31511,8 @@ FLUX_DEF flux_layer *flux_remove_weightnorms(flux_layer *m) {
     return out;
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- nn/losses.h
    Losses. A loss is a row of a table: its name, its formula, and whether the
    formula gives a value for each element, for each class of a sample, or one
@@ -31449,7 +31529,7 @@ FLUX_DEF flux_layer *flux_remove_weightnorms(flux_layer *m) {
    it, so there such a label makes the loss NaN and does not go unnoticed. A mean
    with weights divides by the sum of the weights. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 typedef enum flux__loss_kind {
     FLUX__EACH_ELEMENT,
@@ -31791,6 +31871,8 @@ FLUX_DEF flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim
                         x ? flux__narrow(flux_add(flux_mul(x, 1 - alpha), share), y->dtype) : NULL);
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- nn/ctc.h
    The CTC loss (connectionist temporal classification), by the forward
    recursion. The labels of a target with blanks between and around them are S =
@@ -31810,7 +31892,7 @@ FLUX_DEF flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim
 
 #define FLUX__LOG0 (-1e30)
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* a, S x N, moved on by n places along dim 0; the first n places become log 0. */
 static flux_tensor *flux__ctc_later(flux_tensor *a, int64_t n) {
@@ -31953,6 +32035,8 @@ FLUX_DEF flux_tensor *(flux_ctc_loss)(flux_tensor *yhat, flux_tensor *y) {
     return flux_ctc_loss_with(o);
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- nn/update.h
    The optimiser's step, flux_update: it walks the model to find the parameters,
    records the new parameters and states, evaluates them, and stores them in the
@@ -31969,7 +32053,7 @@ FLUX_DEF flux_tensor *(flux_ctc_loss)(flux_tensor *yhat, flux_tensor *y) {
    step whose scaled gradients are not finite is skipped and halves the loss
    scale; 2000 steps without one double it. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* The walk of flux_update over the model: `at` is the place expected next. */
 typedef struct flux__meeting { flux_state *s; int at; bool bad; } flux__meeting;
@@ -32384,6 +32468,8 @@ FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
     return ok ? 0 : -1;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- nn/train.h
    Training loops: flux_train, the criteria for stopping (flux_patience,
    flux_early_stopping, flux_plateau), and flux_gradcheck, which compares
@@ -32396,7 +32482,7 @@ FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
    loop. flux_gradcheck changes one element at a time, at places spread evenly
    over x, and every call of the function draws the same random numbers. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* Evaluates the loss and all gradients together; returns the loss, which is checked
    before the step. */
@@ -32569,6 +32655,8 @@ FLUX_DEF double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), v
     return flux__failed_since(failures) ? (double)NAN : result;
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- files/sources.h
    Reading: a flux__source is a file, or bytes in memory in place of one, so that
    a test can give the parsers any bytes. The table of element types as files
@@ -32589,7 +32677,7 @@ FLUX_DEF double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), v
    meanwhile, reading kills this one), and a JSON parser for more than
    safetensors allows: three fixed levels need no recursion. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 /* Element types as files name them. The first ones are our dtypes, in the order of flux_dtype, so
    that a dtype is an index; only these are written. The others are converted to the next wider
@@ -32810,6 +32898,8 @@ static bool flux__write_elements(flux__out *o, const void *data, uint64_t n, siz
     return true;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- files/idx.h
    IDX, MNIST's format: two zero bytes, the element type, the number of dims,
    the sizes as 32-bit numbers, the elements, all big-endian. flux__load_with
@@ -32821,7 +32911,7 @@ static bool flux__write_elements(flux__out *o, const void *data, uint64_t n, siz
    to a scope of the call (flux__hide): a call returns one tensor in host
    memory, or NULL with an error. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 /* Checks the heading of an IDX file and reads its tensor. */
 static flux_tensor *flux__parse_idx(flux__source *s) {
@@ -32872,6 +32962,8 @@ FLUX_DEF flux_tensor *flux_load_idx(const char *path) {
     return flux__load_with(flux__parse_idx, "load_idx", path);
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- files/npy.h
    NumPy's .npy: "\x93NUMPY", version, length, a Python dictionary as text,
    elements. The cursor that parses the textual headings of .npy and of
@@ -32885,7 +32977,7 @@ FLUX_DEF flux_tensor *flux_load_idx(const char *path) {
    of 64 bytes. The cursor changes its text in place: it ends each string with a
    NUL over the closing quote. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 typedef struct flux__cursor {
     const flux__source *source;           /* for messages */
@@ -33170,6 +33262,8 @@ FLUX_DEF int flux_save_npy(flux_tensor *x, const char *path) {
     return good ? 0 : -1;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- files/csv.h
    CSV: lines of numbers are read as a float32 tensor of columns x lines. The
    separator is found in the first line of numbers: a semicolon, a comma, a tab,
@@ -33186,7 +33280,7 @@ FLUX_DEF int flux_save_npy(flux_tensor *x, const char *path) {
    matter, since strtof gets digits and an exponent without a point. Errors name
    line and column. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 static bool flux__digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -33430,6 +33524,8 @@ FLUX_DEF flux_tensor *flux_load_csv(const char *path) {
     return flux__reveal(h, t);
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- files/safetensors.h
    The heading of a safetensors file. The file begins with 8 bytes, the length
    of the heading. The heading is JSON,
@@ -33449,7 +33545,7 @@ FLUX_DEF flux_tensor *flux_load_csv(const char *path) {
 
 #define FLUX__MAX_HEADING 100000000       /* bytes: the limit of Python's library */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 typedef struct flux__entry {              /* a tensor in the file */
     const char *name, *dtype;
@@ -33815,6 +33911,8 @@ static flux__entry *flux__find(const flux__archive *z, const char *name) {
     return e || !p ? e : flux__archive_entry(z, p->value);
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- files/tensors.h
    Saving and loading tensors, models and optimiser states as safetensors. A
    save or load call is given things: tensors, layers, states or loaders. A
@@ -33832,7 +33930,7 @@ static flux__entry *flux__find(const flux__archive *z, const char *name) {
    tensors of wide elements come first, so that each tensor lies at a multiple
    of its element size. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 /* One tensor to be saved or loaded. */
 typedef struct flux__stored {
@@ -34461,6 +34559,8 @@ static int flux__files_all(const char *call, const char *path, int n, const char
     return result;
 }
 
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- files/torch.h
    Loading a PyTorch model's safetensors into a model of ours (flux_load_torch).
    PyTorch's row-major memory is ours with dims in reverse, and dims are read in
@@ -34476,7 +34576,7 @@ static int flux__files_all(const char *call, const char *path, int n, const char
    no row in the table has the same name and layout in PyTorch. The map, "ours =
    theirs, ...", replaces the longest prefix of a path that it names. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* Layout of PyTorch's tensor, once its dims are reversed: TURNED is the transpose of ours; FLIPPED
    is a convolution kernel that is reversed along its window dims. */
@@ -34776,6 +34876,8 @@ FLUX_DEF flux_tensor *flux_load_tensor(const char *path, const char *name) {
     return flux__reveal(h, t);
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- text/dot.h
    A schedule as a picture: flux_graph_dot writes the plan that evaluating a
    tensor would run as Graphviz text. Each kernel is a box, each leaf an
@@ -34787,7 +34889,7 @@ FLUX_DEF flux_tensor *flux_load_tensor(const char *path, const char *name) {
    one arrow. A graph without unevaluated nodes gives an empty picture and no
    error. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* Writes a box for each kernel of a plan, with arrows from what it reads. maker[i] is the index of
    the kernel that stores node i of the graph. */
@@ -34848,6 +34950,8 @@ FLUX_DEF int flux_graph_dot(flux_tensor *x, const char *path) {
     return ok ? 0 : -1;
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- text/tensors.h
    Tensors as text. flux_print and flux_tensor_text run the same code over a
    flux__sink (base/text.h). Tensors look as in Julia: a header with shape,
@@ -34866,7 +34970,7 @@ FLUX_DEF int flux_graph_dot(flux_tensor *x, const char *path) {
    of our own for shortest digits (a page of tables for text that a person
    reads). */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* ---- settings */
 
@@ -35246,6 +35350,8 @@ FLUX_DEF void flux_print_tensor(flux_tensor *x) {
     else if (flux__put_tensor(&s, x)) flux__put(&s, "\n");
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- text/models.h
    Models as text, as in Flux.jl: a layer is one line, a container is its
    children's lines between brackets, and a comment behind each line says how
@@ -35262,7 +35368,7 @@ FLUX_DEF void flux_print_tensor(flux_tensor *x) {
    parameters are all zero, or hold a NaN or Inf, is flagged; this takes one
    reduction for each tensor, on its own device. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 typedef struct flux__shown_model {        /* one printing of a model */
     flux__sink *sink;
@@ -35519,6 +35625,8 @@ FLUX_DEF size_t flux_layer_text(flux_layer *m, char *out, size_t n) {
     return flux__sink_end(&s);
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- text/summary.h
    The summary of a model (flux_summary): a table with one row for each layer,
    which has the shape of the layer's output for an input of a given shape, and
@@ -35532,7 +35640,7 @@ FLUX_DEF size_t flux_layer_text(flux_layer *m, char *out, size_t n) {
    belong to none of its children's rows. Where the length of a text is needed
    before the text, the same function runs twice, first without a buffer. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* The table is at most 80 characters wide. Each column is as wide as its widest cell. If the sum
    is too wide, names are cut first, to no less than 20 characters, then outputs, to no less than 8,
@@ -35774,6 +35882,8 @@ FLUX_DEF void flux_print_state(flux_state *s) {
     flux__print_text(flux_state_text(s, NULL, 0), s, flux__text_of_state);
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- text/formulas.h
    Formulas: the terms, errors, characters and operators of flux_expr; functions
    and the parser are in text/formula_reader.h. A formula is written as in Julia,
@@ -35791,7 +35901,7 @@ FLUX_DEF void flux_print_state(flux_state *s) {
    they meet a tensor, whose dtype they take. The transpose of a vector is
    marked as a row, so that x'*y is a number and y*x' an outer product. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 enum { FLUX__NESTING = 200, FLUX__ARGUMENTS = 3 };
 
@@ -36135,6 +36245,8 @@ static const flux__infix *flux__expr_next(flux__expr *p, bool *dot, int *size) {
     return NULL;
 }
 
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- text/formula_reader.h
    The functions that formulas can call, in one table (flux__expr_fns), and the
    parser: a recursive descent by binding strength (flux__expr_parse), which
@@ -36149,7 +36261,7 @@ static const flux__infix *flux__expr_next(flux__expr *p, bool *dot, int *size) {
    recorded; where c is a plain number, the expression is one of them and no
    choice is recorded. Literals do not depend on the locale's decimal point. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 static flux_tensor *flux__expr_clamp(flux_tensor *x, flux_tensor *lo, flux_tensor *hi) {
     return (flux_min2)((flux_max2)(x, lo), hi);
@@ -36637,5 +36749,6 @@ FLUX_DEF flux_tensor *flux_expr_with(const char *formula, int n, const char *nam
     return flux__reveal(h, p.failed ? NULL : v.t ? v.t : flux_scalar(v.num));
 }
 
-FLUX__ASBEFORE
+FLUX__END_COLD
+
 #endif /* FLUX_IMPLEMENTATION */

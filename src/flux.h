@@ -269,5 +269,4 @@
 #include "text/formulas.h"
 #include "text/formula_reader.h"
 
-FLUX__ASBEFORE
 #endif /* FLUX_IMPLEMENTATION */

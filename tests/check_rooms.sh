@@ -65,6 +65,15 @@ END {
 }' "$tmp/facts" "$tmp/facts" | sort >"$tmp/wrong"
 if [ -s "$tmp/wrong" ]; then fail "rooms that stand wrongly"; head -n 40 "$tmp/wrong"; else pass; fi
 
+# A room's optimisation mode begins before its first function and ends with the room.
+for room in $(ls src/*/*.h | grep -v -e ^src/api/ -e ^src/graph/table.h); do
+    awk '/^(static|FLUX_DEF) .*\) \{/ && !mode { early = 1 }
+         /^FLUX__BEGIN_/ { mode = substr($0, 13); begun++ }
+         /^FLUX__END_/ { ended = substr($0, 11) } NF && !/^#endif/ { last = $0 }
+         END { if (early || begun != 1 || ended != mode || last != "FLUX__END_" mode) print FILENAME }' "$room" >>"$tmp/modes"
+done
+if [ -s "$tmp/modes" ]; then fail "rooms whose mode does not begin and end with them:"; cat "$tmp/modes"; else pass; fi
+
 for room in src/flux.h src/*/*.h; do
     $CC -std=c11 -fsyntax-only -Werror=implicit-function-declaration -I. -x c "$room" >"$tmp/log" 2>&1 || { echo "$room"; grep -m 3 error "$tmp/log"; } >>"$tmp/alone"
 done

@@ -105,7 +105,7 @@ FNR == 1 {
         next
     }
     if (line ~ /^extern "" *\{/ || (depth == 0 && line ~ /^\} *$/ && !inside)) next            # extern "C" { }
-    if (depth == 0 && head ~ /^ *$/ && line ~ /^FLUX__[A-Z]+ *$/) { each_name(line, "use"); next }
+    if (depth == 0 && head ~ /^ *$/ && line ~ /^FLUX__(BEGIN|END)_[A-Z]+ *$/) { each_name(line, "use"); next }
     n = length(line)
     for (i = 1; i <= n; i++) {
         c = substr(line, i, 1)

@@ -20,7 +20,7 @@
    calls that open the driver on their own (a program that never asks for a GPU
    would pay for it). */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 struct flux__plan;
 struct flux__graph;
@@ -118,5 +118,7 @@ static void flux__cpu_free(int id, void *p, size_t bytes) {
     memcpy(&base, (char *)p - sizeof(void *), sizeof(void *));
     FLUX_FREE(base);
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__BASE_BACKEND_H */

@@ -20,7 +20,7 @@
    has; flux__times decides by a product in double, which is exact enough to
    tell overflow. */
 
-FLUX__LEAN
+FLUX__BEGIN_HOT
 
 typedef struct flux__dtype_row {          /* size in bytes; rank: see flux__promote */
     const char *name; uint8_t size; bool real; int rank; double epsilon;
@@ -46,8 +46,6 @@ static flux_dtype flux__promote(flux_dtype a, flux_dtype b) {
     if (flux__dtypes[a].rank == flux__dtypes[b].rank) return FLUX_F32;
     return flux__dtypes[a].rank > flux__dtypes[b].rank ? a : b;
 }
-
-FLUX__HOT
 
 FLUX_DEF flux_shape flux__shape(const int64_t *dims, int n) {
     flux_shape s;
@@ -143,5 +141,7 @@ static flux__text flux__describe(const flux_tensor *x) {
     snprintf(t.s + n, sizeof t.s - n, " %s", flux__dtypes[x->dtype].name);
     return t;
 }
+
+FLUX__END_HOT
 
 #endif /* FLUX__BASE_DTYPES_H */

@@ -25,7 +25,7 @@
 
 /* hook: flux__gpu_close, gpu/backend.h */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* Releases all that a thread owns, and its state. */
 static void flux__thread_free(void *state) {
@@ -78,5 +78,7 @@ static void flux__at_exit(void) {
     flux_shutdown();
     flux__tls_forget();
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__BASE_ENDING_H */

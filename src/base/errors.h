@@ -22,7 +22,7 @@
    flux__lock held. flux__self is NULL only when memory has run out, and that
    error is pending once there is memory again. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 static flux__thread *flux__self(void);    /* this thread's state; NULL: memory has run out */
 
@@ -108,8 +108,6 @@ static FLUX__INLINE flux__thread *flux__self(void) {
     return t ? t : flux__self_new();
 }
 
-FLUX__COLD
-
 /* Reports an error: to the user's handler or to stderr; ends the program if FLUX_ERROR=abort. */
 static void flux__say_error(const char *text) {
     flux__mutex_lock(&flux__lock);
@@ -163,8 +161,6 @@ static void *flux__fail(const char *format, ...) {
     return NULL;
 }
 
-FLUX__LEAN
-
 /* How a call finds out whether it failed: it did if flux__failed_since(f), where f is what
    flux__failures() returned as it began. Errors that were pending before don't count, nor do
    errors that were cleared meanwhile, as a user's function within the call may do. */
@@ -213,8 +209,6 @@ FLUX_DEF bool flux_failed(void) {
     flux__thread *t = flux__self();
     return !t || t->error.set;
 }
-
-FLUX__COLD
 
 FLUX_DEF void flux_clear(void) {
     flux__thread *t = flux__self();
@@ -323,8 +317,6 @@ FLUX_DEF void flux_silence(const char *id) {
     flux__mutex_unlock(&flux__lock);
 }
 
-FLUX__LEAN
-
 static bool flux__log_schedules(void) {
     flux__mutex_lock(&flux__lock);
     if (flux__set.level < 0) flux__read_level();
@@ -332,5 +324,7 @@ static bool flux__log_schedules(void) {
     flux__mutex_unlock(&flux__lock);
     return on;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__BASE_ERRORS_H */

@@ -27,7 +27,7 @@
 
 /* hook: flux_device_name, device/registry.h */
 
-FLUX__LEAN
+FLUX__BEGIN_HOT
 
 static void *flux__malloc(size_t bytes);  /* NULL: "out of memory: N bytes" is recorded */
 static void *flux__zalloc(size_t bytes);
@@ -127,8 +127,6 @@ static int64_t flux__scope_most = (int64_t)1 << 30;     /* bytes that a scope ma
 #define FLUX__MAX_LOCKS { FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS }
 static flux__mutex flux__arena_locks[FLUX__BACKENDS][FLUX__MAX_IDS] = {
     FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
-
-FLUX__HOT
 
 static void flux__arena_lock(const flux__arena *pool) {
     flux__mutex_lock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0]));
@@ -234,8 +232,6 @@ static void flux__buffer_label(flux__buffer *b, const flux_tensor *x, size_t byt
     memcpy(b->dim, x->dim, sizeof b->dim);
 }
 
-FLUX__LEAN
-
 /* Whether flux__buffer_label would change nothing. It needs no lock, since only the buffer's owner
    labels it. */
 static bool flux__buffer_labelled(const flux__buffer *b, const flux_tensor *x, size_t bytes) {
@@ -302,8 +298,6 @@ static flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_mem now, co
         *largest ? "; the largest: " : "", largest);
 }
 
-FLUX__HOT
-
 /* A buffer of at least `bytes` bytes with one reference; NULL is an error. for_whom: the tensor
    whose value it will hold, or NULL. */
 static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_tensor *for_whom) {
@@ -355,8 +349,6 @@ static void flux__buffer_release(flux__buffer *b) {
     flux__arena_unlock(pool);
 }
 
-FLUX__COLD
-
 /* The pool of a device that a user named in the call `call`; NULL is an error. */
 static flux__arena *flux__arena_of(flux_device d, const char *call) {
     if (d.backend >= 0 && d.backend < FLUX__BACKENDS && d.id >= 0 && d.id < FLUX__MAX_IDS)
@@ -397,5 +389,7 @@ FLUX_DEF void flux_mem_trim(flux_device d) {
     flux__arena_unlock(pool);
     flux__tell();
 }
+
+FLUX__END_HOT
 
 #endif /* FLUX__BASE_MEMORY_H */

@@ -18,7 +18,7 @@
    can read its value, and it may be fused away. A view's base is never a view
    itself. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRADS, FLUX__FREED };
 
@@ -143,5 +143,7 @@ static FLUX__INLINE bool flux__visible(const flux_tensor *t) {
     const int64_t refs = flux__atomic_load(&t->head.refs);
     return FLUX__REFS(refs) > refs >> 32;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__BASE_OBJECT_H */

@@ -12,7 +12,7 @@
    Invariant: only these functions compare a field with its mark, so that each
    option is read with its default in one place. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 static FLUX__INLINE bool flux__is_given(double v, bool made) {
     return v != FLUX__NO_NUMBER && (made || v != 0);
@@ -32,5 +32,7 @@ static FLUX__INLINE flux_switch flux__given_switch(flux_switch v, bool made) {
     /* 0 in a made struct: `false` was given */
     return v != 0 ? v : made ? FLUX_OFF : FLUX_DEFAULT;
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__BASE_OPTIONS_H */

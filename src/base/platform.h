@@ -15,8 +15,8 @@
    it is compiled for. With -std=c11 a C library hides functions that ISO C
    lacks, and a feature macro can come too late, since the user may have included
    system headers before this one: the few POSIX functions that are hidden so
-   are declared here. An optimisation mode (FLUX__LEAN, FLUX__HOT, FLUX__COLD)
-   holds until the next one.
+   are declared here. A room's optimisation mode (FLUX__BEGIN_LEAN, ...)
+   ends with the room.
 
    Rejected: C11's <threads.h> and <stdatomic.h>, which C++11, tcc and older
    MSVC do not have. */
@@ -145,50 +145,71 @@ extern int madvise(void *at, size_t bytes, int advice);
 #  define FLUX__DEBUG 0
 #endif
 
-/* Optimisation modes for gcc: how much it optimises each part of the header, whatever -O the
-   user's build has. They keep compile time low, which every build of a program pays. A mode holds
-   up to the next one.
-   - FLUX__LEAN is for code that every training step runs through: -O1 less the passes that cost
-     more than a third of the compile time and change no measured figure.
+/* Optimisation modes for gcc: how much it optimises a room, whatever -O the user's build has. They
+   keep compile time low, which every build of a program pays. A room that defines functions has
+   one mode: FLUX__BEGIN_X stands before its first function, FLUX__END_X is its last line.
+   - LEAN is for code that every training step runs through or that moves data: -O1 less the
+     passes that cost more than a third of the compile time and change no measured figure.
      (ira-algorithm=priority is not used: matrix products by AVX2 would take 1.4 times as long.)
-     FLUX__LOOPING, within LEAN and up to FLUX__ASBEFORE, restores the passes without which loops
-     over vectors took up to twice as long.
-   - FLUX__HOT is for code that runs for every tensor and at every evaluation: all of -O1, and
-     functions are inlined. Evaluating a small matrix product takes a fifth less.
-   - FLUX__COLD is for code that runs once, or waits for a file or a person, and for code that
-     only records nodes, once a layer or less often: layers, losses, most operations and their
-     gradients, and most of what makes a plan.
-   - Inner loops over numbers state their own options (FLUX__O2, cpu/loops.h,
-     cpu/gemm_kernels.h; without ira-region -O0 would spill).
-   A function that is called from two modes is inlined into neither, unless it is FLUX__INLINE. A
-   mode first resets to the options of the command line. Rejected: pop_options and push_options in
-   one macro, of which gcc 12 loses the second where a body-less declaration stands before them. */
+   - HOT is for code that runs for every tensor and at every evaluation: all of -O1, and functions
+     are inlined. Evaluating a small matrix product takes a fifth less.
+   - COLD is for code that runs once or waits for a person, and for code that only records nodes,
+     once a layer or less often: layers, losses, texts.
+   - NUMBERS is for loops over the elements of tensors (cpu/loops.h to cpu/random.h): -O1 with the
+     passes that loops over vectors need, and the same arithmetic in a program that is built with
+     -ffast-math.
+   Inner loops may state more (FLUX__O2, cpu/gemm_kernels.h). A function that is called from two
+   modes is inlined into neither, unless it is FLUX__INLINE. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
-#  pragma GCC push_options
 #  define FLUX__O1 __attribute__((optimize("O1")))
 #  define FLUX__O2 __attribute__((optimize("O2", "tree-ch", "tree-ccp", "tree-copy-prop")))
-#  define FLUX__SWITCH(options) _Pragma("GCC reset_options") _Pragma(options)
-#  define FLUX__LEAN FLUX__SWITCH("GCC optimize(\"O1\", \"no-tree-pta\", \"no-tree-dominator-opts\", \
-      \"no-tree-loop-optimize\", \"no-tree-sink\", \"no-if-conversion\", \"no-if-conversion2\", \
-      \"no-forward-propagate\", \"no-dse\", \"no-dce\", \"no-cprop-registers\", \"no-compare-elim\", \
+#  define FLUX__MODE(options) _Pragma("GCC push_options") _Pragma(options)
+#  define FLUX__BEGIN_LEAN FLUX__MODE("GCC optimize(\"O1\", \"no-tree-pta\", \
+      \"no-tree-dominator-opts\", \"no-tree-loop-optimize\", \"no-tree-sink\", \
+      \"no-if-conversion\", \"no-if-conversion2\", \"no-forward-propagate\", \"no-dse\", \
+      \"no-dce\", \"no-cprop-registers\", \"no-compare-elim\", \"no-combine-stack-adjustments\", \
+      \"no-shrink-wrap\", \"no-ipa-pure-const\", \"no-move-loop-invariants\", \
+      \"no-guess-branch-probability\", \"no-reorder-blocks\", \"no-tree-builtin-call-dce\", \
+      \"no-ipa-modref\", \"no-ipa-icf\", \"no-split-wide-types\", \"no-printf-return-value\", \
+      \"ira-region=one\", \"no-tree-ch\", \"no-tree-ccp\", \"no-tree-copy-prop\", \
+      \"no-tree-reassoc\")")
+#  define FLUX__BEGIN_HOT FLUX__MODE("GCC optimize(\"O1\", \"inline-small-functions\", \
+      \"inline-functions\", \"align-functions=16\")")
+#  define FLUX__BEGIN_COLD FLUX__MODE("GCC optimize(\"O0\", \"omit-frame-pointer\", \
+      \"tree-ter\", \"tree-coalesce-vars\")")
+#  define FLUX__BEGIN_NUMBERS FLUX__MODE("GCC optimize(\"O1\", \"no-thread-jumps\", \
+      \"align-loops=64\", \"no-fast-math\", \"fp-contract=off\", \"no-tree-pta\", \
+      \"no-tree-dominator-opts\", \"no-tree-sink\", \"no-if-conversion\", \
+      \"no-if-conversion2\", \"no-dce\", \"no-cprop-registers\", \"no-compare-elim\", \
       \"no-combine-stack-adjustments\", \"no-shrink-wrap\", \"no-ipa-pure-const\", \
-      \"no-move-loop-invariants\", \"no-guess-branch-probability\", \"no-reorder-blocks\", \
-      \"no-tree-builtin-call-dce\", \"no-ipa-modref\", \"no-ipa-icf\", \"no-split-wide-types\", \
-      \"no-printf-return-value\", \"ira-region=one\", \"no-tree-ch\", \"no-tree-ccp\", \
-      \"no-tree-copy-prop\", \"no-tree-reassoc\")")
-#  define FLUX__HOT FLUX__SWITCH("GCC optimize(\"O1\", \"inline-small-functions\", \"inline-functions\", \"align-functions=16\")")
-#  define FLUX__COLD FLUX__SWITCH("GCC optimize(\"O0\", \"omit-frame-pointer\", \"tree-ter\", \"tree-coalesce-vars\")")
-#  define FLUX__LOOPING _Pragma("GCC push_options") _Pragma("GCC optimize(\"move-loop-invariants\", \
-      \"tree-loop-optimize\", \"forward-propagate\", \"dse\")")
-#  define FLUX__ASBEFORE _Pragma("GCC pop_options")
+      \"no-guess-branch-probability\", \"no-reorder-blocks\", \"no-tree-builtin-call-dce\", \
+      \"no-ipa-modref\", \"no-ipa-icf\", \"no-split-wide-types\", \"no-printf-return-value\", \
+      \"ira-region=one\", \"tree-ch\", \"no-tree-ccp\", \"no-tree-copy-prop\", \
+      \"no-tree-reassoc\")")
+#  define FLUX__END_LEAN _Pragma("GCC pop_options")
+#  define FLUX__END_HOT _Pragma("GCC pop_options")
+#  define FLUX__END_COLD _Pragma("GCC pop_options")
+#  define FLUX__END_NUMBERS _Pragma("GCC pop_options")
 #else
 #  define FLUX__O1
 #  define FLUX__O2
-#  define FLUX__LEAN
-#  define FLUX__HOT
-#  define FLUX__COLD
-#  define FLUX__LOOPING
-#  define FLUX__ASBEFORE
+#  define FLUX__BEGIN_LEAN
+#  define FLUX__BEGIN_HOT
+#  define FLUX__BEGIN_COLD
+#  define FLUX__END_LEAN
+#  define FLUX__END_HOT
+#  define FLUX__END_COLD
+#  if defined(__clang__) && (defined(__x86_64__) || __clang_major__ >= 16) /* older: x86 alone */
+#    define FLUX__BEGIN_NUMBERS _Pragma("float_control(push)") _Pragma("float_control(precise, on)") \
+                                _Pragma("clang fp contract(off)")
+#    define FLUX__END_NUMBERS _Pragma("float_control(pop)")
+#  elif defined(__clang__)
+#    define FLUX__BEGIN_NUMBERS _Pragma("clang fp contract(off)")
+#    define FLUX__END_NUMBERS
+#  else
+#    define FLUX__BEGIN_NUMBERS
+#    define FLUX__END_NUMBERS
+#  endif
 #endif
 
 /* Vector code for x86-64, chosen at run time: FLUX__X86 says whether the compiler can make it. A
@@ -237,7 +258,7 @@ extern int madvise(void *at, size_t bytes, int advice);
 #  define FLUX__ASAN 1
 #endif
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 #ifdef FLUX__ASAN
 #  ifdef __cplusplus
@@ -261,5 +282,7 @@ void __asan_unpoison_memory_region(void const volatile *p, size_t n);
 #else
 #  define FLUX_DEF
 #endif
+
+FLUX__END_LEAN
 
 #endif /* FLUX__BASE_PLATFORM_H */

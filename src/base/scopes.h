@@ -24,7 +24,7 @@
    others have been freed, so that using it is an error that names the scope
    (flux__gone). */
 
-FLUX__LEAN
+FLUX__BEGIN_HOT
 
 static void *flux__own(void *object);     /* gives a new object (refs 1) to the innermost scope */
 
@@ -34,8 +34,6 @@ static void *flux__own(void *object);     /* gives a new object (refs 1) to the 
     (((const flux__head *)(const void *)(h))->kind == FLUX__FREED && flux__gone(call, h))
 static bool flux__gone(const char *call, const void *object);
 static void flux__bury(void *object);     /* frees a handle's memory, with FLUX__DEBUG only later */
-
-FLUX__HOT
 
 /* ---------------- ownership and scopes */
 
@@ -288,8 +286,6 @@ static void *flux__reveal_object(int depth, void *object) {
 }
 #define flux__reveal(depth, y) ((flux_tensor *)flux__reveal_object(depth, y))
 
-FLUX__COLD
-
 /* ---------------- handles that were freed
    The memory of a freed handle may belong to another tensor by now, or to none: freed nodes are
    reused at once, newest first, so the use of an old handle may go unnoticed. With FLUX__DEBUG a
@@ -319,8 +315,6 @@ static bool flux__gone(const char *call, const void *object) {
     return true;
 }
 
-FLUX__HOT
-
 /* Frees a handle's memory. With FLUX__DEBUG (and no address sanitizer) it is marked as freed and
    put in the ring of graves instead, and the oldest handle there is freed. */
 static void flux__bury(void *object) {
@@ -339,5 +333,7 @@ static void flux__bury(void *object) {
     grave->kind = ((flux__head *)object)->kind;
     ((flux__head *)object)->kind = FLUX__FREED;
 }
+
+FLUX__END_HOT
 
 #endif /* FLUX__BASE_SCOPES_H */

@@ -18,7 +18,7 @@
    flux__out counts as such an error, so callers check once, at the commit.
    Commit and abort both free the flux__out. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 #if defined(_WIN32)
 /* The UTF-8 name as UTF-16, for Windows' calls; the caller frees it with FLUX_FREE. */
@@ -612,5 +612,7 @@ FLUX__UNUSED static bool flux__out_commit(flux__out *o) {
     flux__out_abort(o);
     return good;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__BASE_SINKS_H */

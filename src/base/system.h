@@ -20,7 +20,7 @@
    Rejected: the compilers' own test for processor features: it needs a library
    that some systems' linkers do not find. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 static double flux__now(void) {           /* seconds since a fixed time; never goes back */
 #if defined(_WIN32)
@@ -34,8 +34,6 @@ static double flux__now(void) {           /* seconds since a fixed time; never g
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 #endif
 }
-
-FLUX__COLD
 
 /* Whether the program has rights that the user who started it lacks (setuid, setgid,
    capabilities). The environment is that user's, and then not to be trusted. */
@@ -267,8 +265,6 @@ static int flux__simd_detect(void) {
     return seven[0] > 0 && more[0] & 1u << 5 ? 3 : 2;
 }
 
-FLUX__LEAN
-
 static int flux__simd_known;              /* atomic: level + 1, or 0 before it was detected */
 
 /* The instruction set in use: 0 base, 1 AVX2 with FMA, 2 AVX-512 (F, BW, DQ, VL), 3 AVX-512 with
@@ -285,5 +281,7 @@ FLUX__UNUSED static int flux__simd(void) {
     }
     return level;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__BASE_SYSTEM_H */

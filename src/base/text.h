@@ -17,7 +17,7 @@
    the whole text. Colour is used only where standard output is a terminal and
    NO_COLOR is not set. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 typedef struct flux__sink {
     char *out;                            /* at most n bytes are written here, the last is a 0 */
@@ -139,5 +139,7 @@ static void flux__put_cut(flux__sink *s, const char *text, int64_t width) {
         flux__put(s, flux__ascii() ? &"..."[3 - dots] : dots ? "\xe2\x80\xa6" : ""), kept += dots;
     flux__put_pad(s, width - kept);
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__BASE_TEXT_H */

@@ -23,7 +23,7 @@
 
 /* hook: flux__fork_locks, device/registry.h */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 #if defined(FLUX_NO_THREADS)
 typedef int flux__mutex, flux__cond;
@@ -351,5 +351,7 @@ static void flux__on_forks(void) {
 #else
 static void flux__on_forks(void) {}
 #endif
+
+FLUX__END_LEAN
 
 #endif /* FLUX__BASE_THREADS_H */

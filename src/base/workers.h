@@ -24,7 +24,7 @@
    Rejected: one queue of indices for all threads: two processors without a
    common cache took twice as long for a recurrent step. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 enum { FLUX__MAX_THREADS = 1024, FLUX__GATE_SHUT = 1 << 30 };
 
@@ -342,5 +342,7 @@ FLUX_DEF void flux_threads(int n) {
     flux__atomic_store32(&flux__pool.wanted, n);
     flux__atomic_store32(&flux__pool.busy, 0);
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__BASE_WORKERS_H */

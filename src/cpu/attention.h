@@ -39,7 +39,7 @@
    denormal results to 0, and the caller's floating-point mode is restored after
    each (flux__set_float_mode). */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 typedef struct flux__attend_job {
     const flux__kernel *k;
@@ -386,5 +386,7 @@ static int flux__kernels_run(flux__run *r, flux__kernel *k, int n) {
     if (mode != ours) flux__set_float_mode(mode);
     return rc == 0;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__CPU_ATTENTION_H */

@@ -34,7 +34,7 @@
 /* rows up to this length are run as one, however large blocks are otherwise */
 #define FLUX__LONG_ROW (1 << 18)
 
-FLUX__HOT
+FLUX__BEGIN_HOT
 
 /* the lines (value numbers) that run for every block of reduced points; `late`: the per-row
    stage before them, once per outer point */
@@ -86,8 +86,6 @@ typedef struct flux__cpu {
     int tile;                             /* elements of a register */
 } flux__cpu;
 
-FLUX__LEAN
-
 /* ---------------- merging dims */
 
 /* Makes the map x of the dims that are in `mask` (in: true) or not in it (false): dims of size
@@ -126,8 +124,6 @@ static int64_t flux__axes_at(const flux__axes *x, int64_t flat) {
     }
     return at;
 }
-
-FLUX__COLD
 
 /* ---------------- making a kernel ready */
 
@@ -332,5 +328,7 @@ static bool flux__split_phases(flux__plan *plan, flux__kernel *k, flux__cpu *c) 
     if (need) FLUX_FREE(need);
     return ok;
 }
+
+FLUX__END_HOT
 
 #endif /* FLUX__CPU_BACKEND_H */

@@ -28,7 +28,7 @@
    are kept even below the smallest normal float (flux__float_of), while results
    that small become 0. In a block without points nothing is read or made. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 typedef struct flux__block_run {          /* one thread's view of a running kernel */
     flux__run *run;
@@ -763,5 +763,7 @@ static void flux__do_block(flux__block_run *b) {
     b->rt = b->c->rt;
     flux__store_numbers(b);
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__CPU_BLOCKS_H */

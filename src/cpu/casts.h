@@ -21,6 +21,8 @@
    a node holds what its dtype would store (flux__as_stored), whether it ever
    gets a buffer or not. */
 
+FLUX__BEGIN_NUMBERS
+
 /* The compute type of each dtype, and the bytes of a compute type's element. */
 static const uint8_t flux__loop_class[FLUX_NUM_DTYPES] = {
     FLUX__F32C, FLUX__F64C, FLUX__F32C, FLUX__F32C, FLUX__I32C, FLUX__I64C, FLUX__I32C,
@@ -254,5 +256,7 @@ static double flux__as_stored(flux_dtype t, double x) {
 FLUX__UNUSED static void flux__round_half(int dtype, float *x, int64_t n) {
     flux__wrap(dtype, FLUX__F32C, x, n);
 }
+
+FLUX__END_NUMBERS
 
 #endif /* FLUX__CPU_CASTS_H */

@@ -22,6 +22,8 @@
 
    Rejected: Adam line by line, which takes three times as long. */
 
+FLUX__BEGIN_NUMBERS
+
 /* Polynomials. FLUX__POLY(3, x, c) is c[0] + c[1] x + c[2] x^2 by fused multiply-adds; _PLAIN
    by separate products and sums, _D in double. */
 #define FLUX__POLY(n, x, c) FLUX__POLY##n(FLUX__FUSED, x, c, 0)
@@ -491,5 +493,7 @@ FLUX__ATTEND_ROWS(float, FLUX__JOIN_QUADS)                                      
 static const flux__section FLUX__F(section) = {                                                      \
     FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random), FLUX__F(adam), FLUX__F(rows), FLUX__F(fold_most), \
     FLUX__F(add_rows), FLUX__F(add_wide), FLUX__F(attend_exp), FLUX__F(attend_back) };
+
+FLUX__END_NUMBERS
 
 #endif /* FLUX__CPU_FLOAT32_H */

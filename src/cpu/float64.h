@@ -15,6 +15,8 @@
    result. F rows of the table have no integer loops. fmax and fmin give NaN if
    either operand is NaN. */
 
+FLUX__BEGIN_NUMBERS
+
 #define FLUX__LOOP FLUX__SCALAR_LOOP
 #define FLUX__IF(cond, x, y) ((cond) ? (x) : (y))
 #define FLUX__K(v) ((FLUX__V)(v))
@@ -109,5 +111,7 @@ FLUX__SCALAR_FOLDS(int64_t, uint64_t, INT64_MIN, INT64_MAX, )
 #undef FLUX__LOOP
 #undef FLUX__IF
 #undef FLUX__K
+
+FLUX__END_NUMBERS
 
 #endif /* FLUX__CPU_FLOAT64_H */

@@ -23,7 +23,7 @@
    of this), and packing all of A and B (twice the memory, and slower for the
    flat matrices of a training step). */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* a map from a flat index to an offset: dim[0] runs fastest; step: elements; dims that follow
    each other in memory are merged */
@@ -578,5 +578,7 @@ static const flux__gemm_set *flux__gemm_judge(const flux__gemm_set *set) {
 #endif
     return set;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__CPU_GEMM_KERNELS_H */

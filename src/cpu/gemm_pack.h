@@ -20,7 +20,7 @@
    places would crowd into one set of the cache are copied a few at a time. A
    unit for flux__gemm_up is a power of two. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* unit: a power of two */
 static int64_t flux__gemm_up(int64_t n, int64_t unit) { return (n + unit - 1) & -unit; }
@@ -318,5 +318,7 @@ static flux__gemm_collector flux__gemm_collector_now(void) {
 #endif
     return flux__collect_base;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__CPU_GEMM_PACK_H */

@@ -22,7 +22,7 @@
    also on AVX2, never on threads, blocks or packing. Running out of memory is an
    error and leaves C incomplete. */
 
-FLUX__LEAN
+FLUX__BEGIN_HOT
 
 /* The number of partial sums that an inner-product kernel keeps for each result. */
 static int64_t flux__gemm_dot_lanes(const flux__gemm_plan *p) {
@@ -115,8 +115,6 @@ static void flux__gemm_dots_run(void *ctx, int worker, int64_t number) {
         else job->epilogue(job->ctx, worker, i, 0, n, p->n, c, ld);
     }
 }
-
-FLUX__HOT
 
 /* Fills in the plan's operands: as the job has them, or with flip exchanged and transposed, so
    that C is computed transposed. */
@@ -390,5 +388,7 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
                (long long)job->k, (long long)job->k, (long long)job->n);
     return -1;
 }
+
+FLUX__END_HOT
 
 #endif /* FLUX__CPU_GEMM_PLAN_H */

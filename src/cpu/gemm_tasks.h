@@ -19,7 +19,7 @@
    scratch memory. A task that finds no scratch memory sets plan->failed and
    leaves its block incomplete. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 typedef struct flux__gemm_plan {
     const flux__gemm_job *job;
@@ -515,5 +515,7 @@ static void flux__gemm_task_run(void *ctx, int worker, int64_t number) {
     } while (t.k0 < p->k);
     flux__scratch_done(t.a);
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__CPU_GEMM_TASKS_H */

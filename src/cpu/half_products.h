@@ -35,7 +35,7 @@
    out of another core's cache, and an f16 196 x 64 x 64 took three times as
    long on two threads as on one. */
 
-FLUX__LEAN
+FLUX__BEGIN_HOT
 
 #if FLUX__BF16
 /* Whether a product of two bf16 matrices is computed with the instruction for vnni pairs. */
@@ -151,8 +151,6 @@ static void flux__matrix_grid(flux__matrix *m, int side, int more) {
                 dim[n] = m->o.shape.dim[d], step[n++] = m->o.stride[d];
     flux__merge_axes(&m->grid[side], dim, step, 0, false);
 }
-
-FLUX__HOT
 
 /* Prepares operand i (0: A, 1: B) of a product; `memory` receives the f32 or the words that
    half formats become. */
@@ -270,7 +268,6 @@ static void flux__product_task(void *ctx, int64_t batch) {
 
 /* The epilogue of samples that are joined to one product: each sample's rows go to
    flux__epilogue with its own batch number. */
-FLUX__LEAN
 
 static void flux__epilogue_samples(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb,
                                    int64_t nb, void *block, int64_t ld) {
@@ -416,5 +413,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     p.job.failed = p.failed;
     return flux__job_ok(&p.job) ? 0 : -1;
 }
+
+FLUX__END_HOT
 
 #endif /* FLUX__CPU_HALF_PRODUCTS_H */

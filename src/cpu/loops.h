@@ -31,7 +31,7 @@
 /* hook: FLUX__KD, cpu/vectors.h */
 /* hook: FLUX__DBITS, cpu/vectors.h */
 
-FLUX__LEAN
+FLUX__BEGIN_NUMBERS
 
 /* y[i] = f(a[i], b[i], c[i]) for n elements. A stride of 1 walks along the operand, 0 repeats
    its first element. */
@@ -91,21 +91,6 @@ typedef void (*flux__rows_fn)(const flux__rows_run *r, const flux__rows_run *las
 #    define FLUX__VECTORS 0
 #  endif
 #endif
-/* the same arithmetic in a program built with -ffast-math */
-#if FLUX__VECTORS && defined(__clang__)
-#  if FLUX__X86 || __clang_major__ >= 16   /* older ones have it for x86 alone */
-#    define FLUX__FLOAT_CONTROL 1
-#    pragma float_control(push)
-#    pragma float_control(precise, on)
-#  else
-#    define FLUX__FLOAT_CONTROL 0
-#  endif
-#  pragma clang fp contract(off)
-#elif FLUX__VECTORS
-#  pragma GCC push_options
-#  pragma GCC optimize("O1", "no-thread-jumps", "align-loops=64", "no-fast-math", "fp-contract=off", "tree-ch")
-#endif
-
 #define FLUX__P_(name, kind) FLUX__##name##_##kind
 #define FLUX__P__(name, kind) FLUX__P_(name, kind)
 #define FLUX__P(name) FLUX__P__(name, FLUX__KIND)
@@ -539,5 +524,7 @@ typedef struct flux__section {
 #define FLUX__HELD(x) FLUX__P(HELD)(x)
 /* Products of 64-bit lanes: the low 32 bits of x times m, which is below 2^32. */
 #define FLUX__MUL32(x, m) FLUX__P(MUL32)(x, m)
+
+FLUX__END_NUMBERS
 
 #endif /* FLUX__CPU_LOOPS_H */

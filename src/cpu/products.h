@@ -24,7 +24,7 @@
    order of its dims, and is contiguous otherwise; flux__widened_strides gives
    its strides. The epilogue gets f32 sums for half formats. */
 
-FLUX__LEAN
+FLUX__BEGIN_HOT
 
 /* The epilogue of a product: runs the kernel's program over a finished block of C while it is
    in the cache, in pieces that fit a register. block: mb x nb, rows from i0, columns from j0,
@@ -61,8 +61,6 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
         }
 }
 
-FLUX__HOT
-
 /* Whether the program does nothing but store the product as f32 or f64: then the product is
    written in place, without an epilogue. */
 static bool flux__bare_product(const flux__kernel *k) {
@@ -81,8 +79,6 @@ static int64_t flux__batch_offset(const flux__kernel *k, const flux__operand *o,
     }
     return at;
 }
-
-FLUX__LEAN
 
 /* Converts an operand of a half format to f32, contiguous in the order of its dims. */
 static float *flux__widen(const flux__operand *o, const void *src, void *memory) {
@@ -130,5 +126,7 @@ static void flux__widened_strides(const flux__operand *o, int64_t *stride) {
     if (flux__side_by_side(o)) memcpy(stride, o->stride, sizeof o->stride);
     else flux__natural(&o->shape, stride);
 }
+
+FLUX__END_HOT
 
 #endif /* FLUX__CPU_PRODUCTS_H */

@@ -8,12 +8,14 @@
 /* ---------------------------------------------------------------------- cpu/random.h
    Random numbers for a kernel: flux__philox_run makes the elements of a stream
    from any position on, in blocks of FLUX__RANDOM_BLOCK, flux__philox those of
-   any indices. The compiler options that cpu/loops.h set end here.
+   any indices.
 
    Invariant: an element depends on key, stream and its index alone, so any part
    of a tensor can be made by any thread in any order, with the same bits. Kind
    0 is uniform in [0, 1) with 24 bits, kind 1 standard normal. Indices are not
    negative; runs of consecutive ones are made together. */
+
+FLUX__BEGIN_NUMBERS
 
 /* Makes the elements first ... first+n-1 of a stream. */
 static void flux__philox_run(uint64_t key, uint64_t stream, int64_t first, int64_t n, float *out,
@@ -40,13 +42,6 @@ FLUX__UNUSED static void flux__philox(uint64_t key, uint64_t stream, const int64
     }
 }
 
-#if FLUX__VECTORS && defined(__clang__)
-#  if FLUX__FLOAT_CONTROL
-#    pragma float_control(pop)
-#  endif
-#elif FLUX__VECTORS
-FLUX__ASBEFORE
-#  pragma GCC pop_options
-#endif
+FLUX__END_NUMBERS
 
 #endif /* FLUX__CPU_RANDOM_H */

@@ -20,6 +20,8 @@
    the first of equals. Of short rows several are taken at a time; a row with
    NaN is found by its sum, which costs less than comparing every element. */
 
+FLUX__BEGIN_NUMBERS
+
 /* Stores a reduction's identity: 0, 1, the lowest or the highest number. */
 static void flux__identity(int cls, int red, void *out) {
     const bool narrow = cls == FLUX__I32C;
@@ -254,5 +256,7 @@ FLUX__UNUSED static void flux__argaccumulate(int cls, bool max, void *best, int6
                                           flux__argaccumulate_i32, flux__argaccumulate_i64 };
     table[cls](max, best, index, x, n, now);
 }
+
+FLUX__END_NUMBERS
 
 #endif /* FLUX__CPU_REDUCTIONS_H */

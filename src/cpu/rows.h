@@ -31,7 +31,7 @@
    by the store (parting). Splitting a reduction over threads follows
    flux__join_order. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* Whether value v is this operation (kind and op) in f32, outer or not. */
 static bool flux__is_line(const flux__kernel *k, int v, int kind, int op, bool outer) {
@@ -473,5 +473,7 @@ static bool flux__kernels_ready(flux__plan *plan, flux__graph *g) {
     }
     return true;
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__CPU_ROWS_H */

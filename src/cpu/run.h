@@ -27,7 +27,7 @@
    (flux__job_ok). In a split reduction outer values are stored once, at the
    end. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* One kernel's run, shared by its threads. per_task: blocks a task; partial: results of a split
    reduction's parts; failed: a task found no memory; phase: of a split reduction; batch, first:
@@ -214,5 +214,7 @@ static int flux__run_split(flux__job *job) {
     }
     return 0;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__CPU_RUN_H */

@@ -28,6 +28,8 @@
    Rejected: the compilers' headers of intrinsics, which take longer to read
    than a whole instruction set here. */
 
+FLUX__BEGIN_NUMBERS
+
 #if !FLUX__VECTORS
 /* One lane: compilers without vectors. */
 typedef float flux__t_x1, flux__v_x1;
@@ -241,9 +243,6 @@ FLUX__OF_LANES(flux__four, flux__joined, (flux__two x, flux__two y), (float)x[0]
 #  endif
 #  define FLUX__ALL_OF(mask) ((((FLUX__VL)(mask))[0] & ((FLUX__VL)(mask))[1]) == -1)
 #  define FLUX__KIND x4
-#  if !FLUX__X86
-FLUX__LOOPING
-#  endif
 FLUX__VECTOR_TYPES
 #  if FLUX__X86
 FLUX__INSTRUCTION(FLUX__V, vsqrt, (FLUX__V x), "sqrtps {%1, %0|%0, %1}", "x", "x"(x))
@@ -280,7 +279,6 @@ FLUX__STORE16(flux__f32_f16, __asm__("fcvtn %0.4h, %1.4s" : "=w"(h) : "w"(v)))
 #  endif
 
 #  if FLUX__X86
-FLUX__LOOPING
 /* Operands stand in both orders, for -masm=intel. `in` says which registers an operand may be
    in (AVX2's own instructions cannot name those that AVX-512 adds), `half` is the letter that
    names the lower half of a register. */
@@ -574,5 +572,7 @@ static void flux__adam_run(int64_t n, float *m, float *v, float *w, const float 
     memcpy(m + whole, out[0], 4 * left), memcpy(v + whole, out[1], 4 * left),
         memcpy(w + whole, out[2], 4 * left);
 }
+
+FLUX__END_NUMBERS
 
 #endif /* FLUX__CPU_VECTORS_H */

@@ -31,7 +31,7 @@
    index out of range is an error that names it. A move between two back ends
    goes by way of host memory. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 static const char *flux__operand_ptr(flux__run *run, const flux__operand *o);
 
@@ -367,5 +367,7 @@ static int flux__run_move(flux__run *run, flux__kernel *k) {
     }
     return rc;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__CPU_WHOLE_H */

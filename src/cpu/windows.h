@@ -31,7 +31,7 @@
 /* Windows of at most so many elements. */
 #define FLUX__WINDOW 64
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* A max pooling (g NULL) or its gradient, window by window. */
 typedef struct flux__windows_job {
@@ -365,5 +365,7 @@ static int flux__run_fused(flux__run *run, flux__kernel *k) {
     flux__parallel(job.tasks, flux__block_task, &job);
     return flux__job_ok(&job) ? 0 : -1;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__CPU_WINDOWS_H */

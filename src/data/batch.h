@@ -33,7 +33,7 @@
    for the last batch, that batch is the share's last observation, which is
    taken from the batch before; with a batchsize of 1 it comes twice. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 /* The number of observations in batch i; *from is its first, counted from the start of the share.
    All ranks have as many batches as the largest share needs. A share that has one observation less
@@ -414,5 +414,7 @@ FLUX_DEF flux_batch flux_first(flux_loader *l) {
     flux__made_free(&m);
     return none;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__DATA_BATCH_H */

@@ -27,7 +27,7 @@
    no batch is handed out while one is pending. A process forked later has no
    workers and makes the remaining batches itself. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 /* Withdraws the thread's error and makes it the batch's: it counts when that batch's turn comes, if
    it comes. */
@@ -283,5 +283,7 @@ FLUX_DEF void flux__each_leave(flux__each_state *e) {
     flux__disown(cursor);
     flux_release(cursor);
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__DATA_EPOCH_H */

@@ -27,7 +27,7 @@
    flux_mapobs as a function, as only a move can be made ahead; a second move
    right after a move replaces it. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 /* Releases the items of a batch; the array of items stays for the next. */
 static void flux__made_empty(flux__made *m) {
@@ -288,5 +288,7 @@ FLUX_DEF int64_t flux_length(const flux_loader *l) {
     if (!l || FLUX__GONE("length", l)) return flux__null("length", "l", l), -1;
     return l->batches;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__DATA_LOADER_H */

@@ -21,7 +21,7 @@
    defaults, but for batchsize. A failure leaves an empty text and a pending
    error. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* Writes "2x3 f32", or "4-element tuple of 2 f32". The last dimension of an array that a loader
    holds counts observations. */
@@ -97,5 +97,7 @@ FLUX_DEF size_t flux_loader_text(flux_loader *l, char *out, size_t n) {
     else if (!flux__put_loader(&s, l)) s.len = 0;
     return flux__sink_end(&s);
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__DATA_LOADER_TEXT_H */

@@ -33,7 +33,7 @@
    Rejected: an unordered queue (a run would not repeat), and one buffer for all
    batches (one that is kept would change under its owner). */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 typedef enum { FLUX__STAGE_TRANSFORM, FLUX__STAGE_MAP, FLUX__STAGE_MOVE } flux__stage_kind;
 typedef struct flux__stage {
@@ -261,5 +261,7 @@ FLUX_DEF flux_tensor *flux_shuffleobs(flux_tensor *x, uint64_t seed) {
     FLUX_FREE(order);
     return flux__reveal(s, flux_gather(x, x->ndim - 1, index));
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__DATA_ORDERS_H */

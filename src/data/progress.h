@@ -21,7 +21,7 @@
    one line at its end. Bars nest: the innermost one of the thread takes the
    values, and has room for six. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 typedef struct flux__progress {
     struct flux__progress *outer;
@@ -201,5 +201,7 @@ FLUX_DEF void flux_progress_number(const char *label, double value) {
     int i = flux__bar_place(label, &bar);
     if (i >= 0) bar->value[i].number = value;
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__DATA_PROGRESS_H */

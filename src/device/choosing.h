@@ -18,7 +18,7 @@
    device that is returned has back end -1. Choosing changes no device and not
    the default one. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* Writes why no GPU can be used: "CUDA, AMDGPU: not part of this build; Metal: ..." */
 static void flux__why_none(char *out, size_t n) {
@@ -106,5 +106,7 @@ FLUX_DEF flux_device flux_get_device_with(flux_get_device_opts opts) {
                    flux_device_name(d));
     return d;
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__DEVICE_CHOOSING_H */

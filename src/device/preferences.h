@@ -30,7 +30,7 @@
 #define FLUX__TOML_DEPTH 32
 #define FLUX__TOML_MAX (1 << 20)          /* bytes: a longer file is no preferences file */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* A dotted key as text, its parts joined by byte 1. */
 typedef struct flux__path { char text[120]; size_t len; } flux__path;
@@ -599,5 +599,7 @@ FLUX_DEF int flux_gpu_backend_set(const char *backend) {
     if (text) FLUX_FREE(text);
     return rc;
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__DEVICE_PREFERENCES_H */

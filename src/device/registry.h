@@ -26,13 +26,10 @@
    needs all of them; locks that are held while a driver is called are not
    waited for, as a driver may fork itself. */
 
-FLUX__LEAN
+FLUX__BEGIN_COLD
 
 /* Lets a test replace a back end by its own; NULL restores the built-in one. */
 FLUX__UNUSED static void flux__backend_set(int index, const flux__backend *b);
-
-FLUX__COLD
-
 
 static flux__mutex flux__device_lock = FLUX__MUTEX_INIT;
 
@@ -324,5 +321,7 @@ FLUX_DEF void flux_synchronise_device(flux_device d) {
     else if (flux__backend_of(d.backend)->wait(d.id) != 0)
         flux__fail("synchronise_device: work on %s has failed", flux_device_name(d));
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__DEVICE_REGISTRY_H */

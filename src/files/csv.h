@@ -24,7 +24,7 @@
    matter, since strtof gets digits and an exponent without a point. Errors name
    line and column. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 static bool flux__digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -267,5 +267,7 @@ FLUX_DEF flux_tensor *flux_load_csv(const char *path) {
     FLUX_FREE(text);
     return flux__reveal(h, t);
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__FILES_CSV_H */

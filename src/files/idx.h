@@ -16,7 +16,7 @@
    to a scope of the call (flux__hide): a call returns one tensor in host
    memory, or NULL with an error. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 /* Checks the heading of an IDX file and reads its tensor. */
 static flux_tensor *flux__parse_idx(flux__source *s) {
@@ -66,5 +66,7 @@ static flux_tensor *flux__load_with(flux_tensor *(*parse)(flux__source *), const
 FLUX_DEF flux_tensor *flux_load_idx(const char *path) {
     return flux__load_with(flux__parse_idx, "load_idx", path);
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__FILES_IDX_H */

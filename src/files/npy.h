@@ -27,7 +27,7 @@
    of 64 bytes. The cursor changes its text in place: it ends each string with a
    NUL over the closing quote. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 typedef struct flux__cursor {
     const flux__source *source;           /* for messages */
@@ -311,5 +311,7 @@ FLUX_DEF int flux_save_npy(flux_tensor *x, const char *path) {
     flux__reveal(h, NULL);
     return good ? 0 : -1;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__FILES_NPY_H */

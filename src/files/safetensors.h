@@ -26,7 +26,7 @@
 
 #define FLUX__MAX_HEADING 100000000       /* bytes: the limit of Python's library */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 typedef struct flux__entry {              /* a tensor in the file */
     const char *name, *dtype;
@@ -391,5 +391,7 @@ static flux__entry *flux__find(const flux__archive *z, const char *name) {
     if (!p) p = flux__archive_pair(z, "", name);
     return e || !p ? e : flux__archive_entry(z, p->value);
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__FILES_SAFETENSORS_H */

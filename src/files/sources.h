@@ -26,7 +26,7 @@
    meanwhile, reading kills this one), and a JSON parser for more than
    safetensors allows: three fixed levels need no recursion. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 /* Element types as files name them. The first ones are our dtypes, in the order of flux_dtype, so
    that a dtype is an index; only these are written. The others are converted to the next wider
@@ -246,5 +246,7 @@ static bool flux__write_elements(flux__out *o, const void *data, uint64_t n, siz
     }
     return true;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__FILES_SOURCES_H */

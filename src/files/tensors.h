@@ -35,7 +35,7 @@
    tensors of wide elements come first, so that each tensor lies at a multiple
    of its element size. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 /* One tensor to be saved or loaded. */
 typedef struct flux__stored {
@@ -663,5 +663,7 @@ static int flux__files_all(const char *call, const char *path, int n, const char
     FLUX_FREE(things);
     return result;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__FILES_TENSORS_H */

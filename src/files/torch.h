@@ -35,7 +35,7 @@
    no row in the table has the same name and layout in PyTorch. The map, "ours =
    theirs, ...", replaces the longest prefix of a path that it names. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* Layout of PyTorch's tensor, once its dims are reversed: TURNED is the transpose of ours; FLIPPED
    is a convolution kernel that is reversed along its window dims. */
@@ -334,5 +334,7 @@ FLUX_DEF flux_tensor *flux_load_tensor(const char *path, const char *name) {
     flux__archive_close(&z);
     return flux__reveal(h, t);
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__FILES_TORCH_H */

@@ -26,7 +26,7 @@
    gradient. Tiles that a causal mask hides altogether are skipped,
    unless there is another mask. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* What a block computes: the result y, or the gradient of q, k or v. */
 enum { FLUX__ATTEND_Y, FLUX__ATTEND_DQ, FLUX__ATTEND_DK, FLUX__ATTEND_DV };
@@ -259,5 +259,7 @@ static void flux__code_attend(flux__coder *c, const flux_tensor *t, int out) {
         c->gk->next.grid[1] = (unsigned)(units < 65535 ? units : 65535),
         c->gk->next.grid[2] = back ? 3 : 1;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__GPU_ATTENTION_H */

@@ -27,7 +27,7 @@
    (flux__hold). flux__gpu_close runs after all memory has been given back, and
    closes every open device. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 static bool flux__gpu_available(int backend, char *why, size_t n) {
     flux__mutex_lock(&flux__driver_lock);
@@ -122,5 +122,7 @@ FLUX__GPU_CALLS(cuda, FLUX__CUDA_BACKEND)
 #if defined(FLUX_HIP)
 FLUX__GPU_CALLS(hip, FLUX__AMDGPU_BACKEND)
 #endif
+
+FLUX__END_LEAN
 
 #endif /* FLUX__GPU_BACKEND_H */

@@ -20,7 +20,7 @@
    know its version. A cache that cannot be written is a warning, once, and no
    error. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* An entry begins with this; `bytes` of image follow. sum is the image's hash. */
 typedef struct flux__cache_head { char magic[8]; uint64_t key[2], sum[2], bytes; } flux__cache_head;
@@ -209,5 +209,7 @@ static void flux__cache_write(const flux__gpu *g, const uint64_t *source, const 
     flux__cache_lost(&den, name, flux__cache_put(&den, name, &head, sizeof head, image, bytes));
     flux__den_close(&den);
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__GPU_CACHE_H */

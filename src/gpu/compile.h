@@ -29,7 +29,7 @@
    that call are unloaded and their kernels forgotten. An error names the kernel,
    the line of its text and what the compiler says. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* The first line with an error in a compiler's log, as "flux.cu(12): error: ..." or
    "flux.hip:12:3: error: ..."; *line is the line of the source that it means, or 0. */
@@ -374,5 +374,7 @@ static bool flux__gpu_ready(int backend, int id, flux__plan *plan, flux__graph *
     flux__gpu_leave(g, before);
     return ok;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__GPU_COMPILE_H */

@@ -24,7 +24,7 @@
    after both streams are drained. Indices that were out of range become an error
    at a download or wait (flux__gpu_check). */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 static void *flux__gpu_alloc(int backend, int id, size_t bytes) {
     void *before, *p = NULL;
@@ -355,5 +355,7 @@ static int flux__gpu_wait(int backend, int id) {
     flux__gpu_leave(g, before);
     return ok ? 0 : -1;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__GPU_COPIES_H */

@@ -25,7 +25,7 @@
    afterwards. A failed opening leaves nothing open, and the next call tries
    again. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 static flux__gpu flux__gpus[2][FLUX__MAX_IDS];       /* by back end (CUDA, AMDGPU) and device id */
 
@@ -233,5 +233,7 @@ static bool flux__gpu_sleep(flux__gpu *g, void *event, const char *what) {
     flux__gpu_lock(g);
     return flux__gpu_ok(g, code, what);
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__GPU_DEVICES_H */

@@ -36,7 +36,7 @@
    the last outer point compute the last one again, because barriers need them,
    and store nothing. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* Whether value v is computed once an outer point, before the reductions of `phase`. */
 static bool flux__gpu_late(const flux__value *v, int phase) {
@@ -467,5 +467,7 @@ static void flux__code_reduce(flux__coder *c, const flux__lanes *h, int scratch)
     c->gk->next.grid[0] = flux__gpu_blocks(blocks),
         c->gk->next.grid[1] = (unsigned)(h->split ? h->parts : 1);
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__GPU_FUSED_H */

@@ -29,7 +29,7 @@
    copies. Shared memory stays within 48 KiB. Matrix instructions need both
    operands in one dtype; f32 uses TF32 only if that was allowed. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 typedef struct flux__factor {             /* an operand, its dims told apart */
     const flux__operand *o;
@@ -497,5 +497,7 @@ static void flux__code_product(flux__coder *c, const flux__gpu *g, bool tf32) {
     flux__tile_shape tile = flux__choose_tile(c->k, g->info.units);
     flux__code_product_by_thread(c, &a, &b, &tile);
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__GPU_GEMM_H */

@@ -31,7 +31,7 @@
    broadcast), and a stream per thread (each reuse of memory would need an
    event). */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 typedef struct flux__gpu_info {           /* a device, as its driver describes it */
     char model[72], arch[40];             /* "NVIDIA H200"; the compiler's name of its architecture:
@@ -609,5 +609,7 @@ static bool flux__coder_finish(flux__coder *c) {
     flux__step_start(&gk->next);
     return !all.failed && all.text;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__GPU_KERNELS_H */

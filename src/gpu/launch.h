@@ -29,7 +29,7 @@
    out and forbids other threads' calls meanwhile; arguments in device memory,
    which cost every step a copy and every kernel a dependent load. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 static void flux__replay_drop(flux__gpu_kernel *gk);
 
@@ -214,5 +214,7 @@ static int flux__gpu_run(flux__run *r, flux__kernel *k, int n) {
     if (g) flux__gpu_leave(g, before);
     return done;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__GPU_LAUNCH_H */

@@ -24,7 +24,7 @@
    that only the second one uses are found by emitting both once and throwing the
    text away. Formulas of integers are computed in 64 bits and cut. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* Emits the function of an operation in a class, exp_f32_op for example, from its formula:
    FLUX__F(exp)(a) becomes exp_f32(a), FLUX__K becomes K_f32, FLUX__IF becomes IF. */
@@ -113,5 +113,7 @@ static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *gra
     else flux__code_gather(c, t, out);
     return flux__coder_finish(c);
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__GPU_PROGRAM_H */

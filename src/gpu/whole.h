@@ -23,7 +23,7 @@
    the dims by falling stride, and in each over the indices alone from which the
    dims behind can still reach the element. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* Declares the coordinates of element o of the result: d0, d1, ... */
 static void flux__spell_coordinates(flux__coder *c, const flux_shape *shape) {
@@ -395,5 +395,7 @@ static void flux__code_spread(flux__coder *c, const flux_tensor *t, int out) {
     }
     flux__spell_result(c, po, dtype);
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__GPU_WHOLE_H */

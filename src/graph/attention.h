@@ -23,7 +23,7 @@
    formula (flux__attend_scores) is recorded beside the gradient and computed
    only if somebody asks for the gradient's gradient. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 typedef struct flux__attend {
     flux_tensor *q, *k, *v;               /* features x steps x batch */
@@ -137,5 +137,7 @@ static flux_tensor *flux__attention(const flux__attend *what) {
     flux_tensor *y = flux__attend_view(in[4] ? 5 : 4, in, 0, a.q, a.v->dim[0], all);
     return y ? flux_to_dtype(y, t) : NULL;
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__GRAPH_ATTENTION_H */

@@ -32,7 +32,7 @@
    small: slices that do not overlap are joined, and a sum of products becomes
    one product of joined matrices. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* A hash map (open addressing, linear probing) from tensors to numbers. It does not write to the
    tensors: finished ones may be shared between threads. */
@@ -470,5 +470,7 @@ static bool flux__backward(flux_grads *g) {
     flux__walk_free(&w);
     return ok;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__GRAPH_BACKWARD_H */

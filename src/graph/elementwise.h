@@ -22,11 +22,9 @@
    widened (flux__widened) and the result is rounded once (flux__narrow), so
    that no intermediate overflows and kernels load and store halves only. */
 
-FLUX__HOT
+FLUX__BEGIN_HOT
 
 static flux_tensor *flux__move(flux_tensor *x, flux_device d);
-
-FLUX__LEAN
 
 /* ---------------- elementwise operations */
 
@@ -299,5 +297,7 @@ static flux_tensor *flux__move(flux_tensor *x, flux_device d) {
     if (y) y->device = d;
     return flux__reveal(h, y ? flux__done(y) : NULL);
 }
+
+FLUX__END_HOT
 
 #endif /* FLUX__GRAPH_ELEMENTWISE_H */

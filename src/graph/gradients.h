@@ -33,7 +33,7 @@
    Rejected: gelu's slope composed of rows, as what lies between would be
    stored, and takes longer to pass over than to compute. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 struct flux_grads {
     flux__head head;
@@ -284,8 +284,6 @@ static flux_tensor *flux__strided_gradient(flux_tensor *y, flux_tensor *g) {
     return flux__spread(g, &s, y->rel, step, 0, meet);
 }
 
-FLUX__COLD
-
 /* The gradient of an as_strided_scatter by the tensor that was put in: the strided view of g at
    its positions. g is copied if it is not contiguous. */
 static flux_tensor *flux__spread_gradient(flux_tensor *y, flux_tensor *g) {
@@ -469,8 +467,6 @@ static void flux__index_gradient(flux_tensor *y, flux_tensor *g, const bool *nee
                                      y->in[1], g);
 }
 
-FLUX__LEAN
-
 /* g in dtype t. If g was only widened from t by a formula that handed it through, that is g as it
    was before. */
 static flux_tensor *flux__cast_gradient(flux_tensor *g, flux_dtype t) {
@@ -537,5 +533,7 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
     default: break;                       /* detach, argmax, random, ...: no gradient */
     }
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__GRAPH_GRADIENTS_H */

@@ -23,7 +23,7 @@
    as float32; a float64 is composed of several streams, a half format is
    rounded, and what would round to 1 is kept below it. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 /* A leaf with a buffer of its own, whose elements the caller fills. */
 static flux_tensor *flux__leaf(flux_shape s, flux_dtype t, flux_device d) {
@@ -79,11 +79,7 @@ FLUX_DEF flux_tensor *flux_scalar(double value) {
     return flux_full_shape(s, value, FLUX_F32);
 }
 
-FLUX__LEAN
-
 FLUX_DEF flux_tensor *flux__same(flux_tensor *x) { return x; }
-
-FLUX__COLD
 
 /* Sets this thread's seed and starts its count of draws anew. */
 FLUX_DEF void flux_seed(uint64_t seed) {
@@ -189,5 +185,7 @@ FLUX_DEF flux_tensor *flux_eye(int64_t n) {
     flux_tensor *same = flux_eq(flux__iota(n, 0), flux__iota(n, 1));
     return flux__reveal(h, same ? flux_to_dtype(same, FLUX_F32) : NULL);
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__GRAPH_LEAVES_H */

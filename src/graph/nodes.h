@@ -31,7 +31,7 @@
 
 #define FLUX__OP_ENUM(NAME, ...) FLUX__OP_##NAME,
 
-FLUX__LEAN
+FLUX__BEGIN_HOT
 
 enum flux__op {
     FLUX__ELEMENTWISE(FLUX__OP_ENUM)
@@ -84,8 +84,6 @@ static const char flux__rules[] = {       /* by row: the letter of its dtype rul
 enum { FLUX__UNIFORM, FLUX__NORMAL };
 /* the types in which kernels compute */
 enum flux__class { FLUX__F32C, FLUX__F64C, FLUX__I32C, FLUX__I64C, FLUX__CLASSES };
-
-FLUX__HOT
 
 /* ---------------- nodes */
 
@@ -296,8 +294,6 @@ static flux_device flux__place(int n, flux_tensor *const *xs) {
     return xs[0]->device;
 }
 
-FLUX__COLD
-
 /* Checks dtype and shape of a tensor to be made. False: an error was told. */
 static bool flux__check_make(const char *call, const flux_shape *s, flux_dtype t) {
     if ((unsigned)t >= FLUX_NUM_DTYPES) {
@@ -314,8 +310,6 @@ FLUX_DEF flux_tensor *flux_full_shape(flux_shape s, double value, flux_dtype t) 
     if (x) x->arg.num = flux__as_stored(t, value);
     return x ? flux__done(x) : NULL;
 }
-
-FLUX__LEAN
 
 /* A bare number: a scalar whose dtype and device adapt to the other operands. */
 FLUX_DEF flux_tensor *flux__number(double value) {
@@ -359,5 +353,7 @@ static bool flux__in_order(const flux_shape *s, const int64_t *stride) {
     }
     return true;
 }
+
+FLUX__END_HOT
 
 #endif /* FLUX__GRAPH_NODES_H */

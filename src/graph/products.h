@@ -21,7 +21,7 @@
    thread's count, which flux_summary shows. flux_dot of half formats multiplies
    and sums in float32 and rounds once. */
 
-FLUX__HOT
+FLUX__BEGIN_HOT
 
 /* Tells why a and b have no product; returns false. */
 static bool flux__no_product(const char *why, const flux_tensor *a, const flux_tensor *b) {
@@ -89,8 +89,6 @@ FLUX_DEF flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b) {
     return flux__matmul(a, b, false);
 }
 
-FLUX__COLD
-
 /* Checks that a and b are vectors. False: an error was told, or one is NULL. */
 static bool flux__check_vectors(const char *call, flux_tensor *a, flux_tensor *b) {
     flux_tensor *xs[2] = { a, b };
@@ -125,5 +123,7 @@ FLUX_DEF flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b) {
     int h = flux__hide();
     return flux__reveal(h, flux__dot(a, b));
 }
+
+FLUX__END_HOT
 
 #endif /* FLUX__GRAPH_PRODUCTS_H */

@@ -23,7 +23,7 @@
    at 0 is taken as 0, where it would be infinite times 0
    (flux__root_of_sum). */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 enum flux__red { FLUX__RED_SUM, FLUX__RED_PROD, FLUX__RED_MAX, FLUX__RED_MIN };
 
@@ -91,8 +91,6 @@ FLUX_DEF flux_tensor *flux_min_over(int n, flux_reduce_opts o) {
     return flux__reduce_call("min", FLUX__RED_MIN, n, &o);
 }
 
-FLUX__COLD
-
 /* any and all: max and min of bools. */
 static flux_tensor *flux__truth(const char *call, int red, int n, flux_reduce_opts *o) {
     unsigned mask;
@@ -111,8 +109,6 @@ FLUX_DEF flux_tensor *flux_any_over(int n, flux_reduce_opts o) {
 FLUX_DEF flux_tensor *flux_all_over(int n, flux_reduce_opts o) {
     return flux__truth("all", FLUX__RED_MIN, n, &o);
 }
-
-FLUX__LEAN
 
 /* x, or integers and bools as float32. */
 static flux_tensor *flux__floating(flux_tensor *x) {
@@ -213,8 +209,6 @@ FLUX_DEF flux_tensor *flux_logsoftmax_over(int n, flux_reduce_opts o) {
     return flux__softmax("logsoftmax", n, &o, true);
 }
 
-FLUX__COLD
-
 /* The int64 index of the largest (max) or smallest element over the dims of mask. */
 static flux_tensor *flux__argreduce_node(flux_tensor *x, bool max, unsigned mask, int out_ndim) {
     flux_shape s = flux__shape(NULL, out_ndim);
@@ -254,11 +248,11 @@ FLUX_DEF flux_tensor *flux_argmin_over(int n, flux_reduce_opts o) {
         return flux_##name##_over(0, o);                             \
     }
 
-FLUX__LEAN
-
 FLUX__PUBLIC_RED(sum) FLUX__PUBLIC_RED(mean) FLUX__PUBLIC_RED(var) FLUX__PUBLIC_RED(prod)
 FLUX__PUBLIC_RED(max) FLUX__PUBLIC_RED(min) FLUX__PUBLIC_RED(any) FLUX__PUBLIC_RED(all)
 FLUX__PUBLIC_RED(norm) FLUX__PUBLIC_RED(logsumexp) FLUX__PUBLIC_RED(argmax)
 FLUX__PUBLIC_RED(argmin) FLUX__PUBLIC_RED(softmax) FLUX__PUBLIC_RED(logsoftmax)
+
+FLUX__END_LEAN
 
 #endif /* FLUX__GRAPH_REDUCTIONS_H */

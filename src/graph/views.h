@@ -22,7 +22,7 @@
    stride along a dim of size 1 is never used, and is 0 where the step might
    overflow. Views of bare and full numbers stay numbers. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* A view of x in shape s: its elements are those of `base` from offset by stride. The caller
    calls flux__done. */
@@ -212,8 +212,6 @@ FLUX_DEF flux_tensor *flux_slice(flux_tensor *x, int dim, int64_t start, int64_t
     return flux_slice_step(x, dim, start, stop, 1);
 }
 
-FLUX__COLD
-
 /* The first n observations of x's last dim, or those after them. */
 static flux_tensor *flux__split(const char *call, flux_tensor *x, int64_t n, bool first) {
     if (!flux__check_operands(call, 1, &x)) return NULL;
@@ -270,8 +268,6 @@ FLUX_DEF flux_tensor *flux_squeeze(flux_tensor *x) {
         if (x->dim[i] != 1) s.dim[s.ndim++] = x->dim[i];
     return flux_reshape_to(x, s);
 }
-
-FLUX__LEAN
 
 /* x broadcast to shape s: dims of size 1, and dims that x lacks at its end, get stride 0. A
    number stays a number. */
@@ -358,8 +354,6 @@ static flux_tensor *flux__spread(flux_tensor *x, const flux_shape *s, int64_t re
     for (int i = 0; i < FLUX_MAX_DIMS; i++) y->stride[i] = i < x->ndim ? step[i] : 0;
     return flux__done(y);
 }
-
-FLUX__COLD
 
 /* x with lo[d] elements of `value` before and hi[d] behind in each dim d; dims that are not named
    get none. */
@@ -596,8 +590,6 @@ FLUX_DEF flux_tensor *flux_nth(flux_tensor *tuple, int i) {
     return (flux_tensor *)flux__own(flux_retain(tuple->in[i]));
 }
 
-FLUX__LEAN
-
 FLUX_DEF int flux_count(const flux_tensor *tuple) {
     return !tuple ? 0 : tuple->op == FLUX__TUPLE ? tuple->nin : 1;
 }
@@ -622,5 +614,7 @@ FLUX_DEF flux_shape flux_shape_of(const flux_tensor *x) {
     none.ndim = -1;
     return none;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__GRAPH_VIEWS_H */

@@ -32,7 +32,7 @@
    Rejected: leaving the gradient by x to the graph always, which would add
    overlapping windows up from one large product. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 typedef struct flux__window {
     int nd;                               /* spatial dims, 1 to 3: the first nd dims of x */
@@ -453,5 +453,7 @@ FLUX_DEF flux_tensor *flux_lpnormpool_with(flux_pool_opts o) {
     if (!(p > 0)) return (flux_tensor *)flux__fail("lpnormpool: p is %g", p);
     return flux__pool_reduce("lpnormpool", &o, 0, FLUX__RED_SUM, p);
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__GRAPH_WINDOWS_H */

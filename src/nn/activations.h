@@ -23,7 +23,7 @@
    float32 and rounded once, integers become float32. Temporaries are hidden, so
    the caller sees only the result. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* An activation's input as its formula takes it, float32 for half formats; NULL, with an error, if
    x cannot be an operand. */
@@ -127,5 +127,7 @@ FLUX_DEF flux_tensor *flux_glu(flux_tensor *x, int dim) {
                 *b = flux__widened(flux_slice(x, dim, n / 2, n));
     return flux__reveal(h, flux__narrow(flux_mul(a, flux_sigmoid(b)), x->dtype));
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__NN_ACTIVATIONS_H */

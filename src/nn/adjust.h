@@ -30,7 +30,7 @@
    the next update reads the numbers back (nn/update.h). Saving, loading and
    moving a state need nothing else. */
 
-FLUX__LEAN
+FLUX__BEGIN_COLD
 
 static bool flux__some_rule_has(const flux_state *s, int h) {
     for (int r = 0; r < s->nrules; r++)
@@ -39,8 +39,6 @@ static bool flux__some_rule_has(const flux_state *s, int h) {
 }
 
 static size_t flux__rules_text(const flux_state *s, const flux_rule_opts *o, char *out, size_t n);
-
-FLUX__COLD
 
 /* Whether the options can be applied to the state: every number that is given belongs to one of its
    rules and is in range. */
@@ -405,5 +403,7 @@ static flux_state *flux__state_copy(const flux_state *from) {
         s->s[i] = (flux_tensor *)flux_retain(from->s[i]);
     return (flux_state *)flux__own(s);
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__NN_ADJUST_H */

@@ -32,7 +32,7 @@
    keys as queries. Multiply-adds are counted once, although scores may be
    recorded beside the fused result. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* A bool mask of keys x queries for x, features x steps (x batch): true where key <= query. */
 FLUX_DEF flux_tensor *flux_make_causal_mask(flux_tensor *x) {
@@ -279,5 +279,7 @@ FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o
     return (flux_layer *)flux__reveal_object(h,
                                              good ? flux__layer_new(flux__mha_type(), &m) : NULL);
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__NN_ATTENTION_H */

@@ -32,7 +32,7 @@
    the output, as that of most losses does. For a back end that compiles nothing
    (the CPU) the call does nothing. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* An input of zeros on device d, with values, since a user's layer may read them. */
 static flux_tensor *flux__prewarm_input(flux_layer *m, flux_shape in, flux_device d) {
@@ -122,5 +122,7 @@ FLUX_DEF int flux_prewarm_of(flux_layer *m, flux_shape in) {
     flux__reveal_object(h, NULL);
     return ok ? 0 : -1;
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__NN_COMPILE_H */

@@ -20,7 +20,7 @@
    function without a name gets the one in the source text of the call
    (flux__label). */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* Checks the n layers of a container: at least `least`, none NULL or freed, no name twice. */
 static bool flux__check_layers(const char *call, int n, int least, flux_layer *const *ls) {
@@ -200,5 +200,7 @@ FLUX_DEF flux_layer *flux_skipconnection_of(flux_layer *body, flux_layer *connec
     m.connection = connection;
     return flux__layer_new(flux__skip_type(), &m);
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__NN_CONTAINERS_H */

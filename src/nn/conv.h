@@ -29,7 +29,7 @@
    global pool is the whole image. A pool's padding must be smaller than its
    window, as else some windows would hold nothing but padding. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 typedef struct flux__conv_layer {
     flux_layer base;
@@ -563,5 +563,7 @@ FLUX_DEF flux_layer *flux_pixelshuffle(int64_t r) {
         return (flux_layer *)flux__fail("pixelshuffle: r is %lld", (long long)r);
     return flux__layer_new(&type, &m);
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__NN_CONV_H */

@@ -29,7 +29,7 @@
 
 #define FLUX__LOG0 (-1e30)
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* a, S x N, moved on by n places along dim 0; the first n places become log 0. */
 static flux_tensor *flux__ctc_later(flux_tensor *a, int64_t n) {
@@ -171,5 +171,7 @@ FLUX_DEF flux_tensor *(flux_ctc_loss)(flux_tensor *yhat, flux_tensor *y) {
     o.y = y;
     return flux_ctc_loss_with(o);
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__NN_CTC_H */

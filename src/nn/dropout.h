@@ -22,7 +22,7 @@
    so that mean and variance stay as they were (in float32 for half formats). At
    p = 1 all numbers are dropped, and nothing is divided by 0. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 typedef struct flux__dropout { flux_layer base; double p; flux_shape dims; } flux__dropout;
 
@@ -126,5 +126,7 @@ FLUX_DEF flux_layer *flux_dropout_with(flux_dropout_opts o) {
 FLUX_DEF flux_layer *flux_alphadropout(double p) {
     return flux__dropout_new("alphadropout", true, p, flux__shape(NULL, 0));
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__NN_DROPOUT_H */

@@ -28,7 +28,7 @@
    (every user's layer would have to write them), and building a new model by
    calling constructors (fields that nobody named would be lost). */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 typedef void (*flux__field_fn)(flux_tensor **slot, const char *path, bool trained,
                                const flux_layer *owner, void *user);
@@ -84,8 +84,6 @@ static flux_layer **flux__kids(const flux_layer *m, const flux_field *f, int *n)
     if (f->kind == FLUX__CHILDREN_FIELD) return *(flux_layer ***)(void *)(at + f->offset);
     return (flux_layer **)(void *)(at + f->offset);
 }
-
-FLUX__COLD
 
 /* Whether x is a view of another tensor's elements, such as the transpose W' of W: if a model holds
    both, they are tied. */
@@ -252,5 +250,7 @@ static bool flux__one_line(const flux_layer *m) {
         if (item.layer && !flux__bare_function(item.layer)) return false;
     return true;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__NN_FIELDS_H */

@@ -31,7 +31,7 @@
     X(prod) X(max) X(min) X(any) X(all) X(norm) X(logsumexp) X(argmax) X(argmin) X(onecold)   \
     X(gpu) X(cpu) X(cu) X(roc)
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 typedef struct flux__named_fn { flux_fn f; const char *name; } flux__named_fn;
 typedef struct flux__named_fn2 { flux_fn2 f; const char *name; } flux__named_fn2;
@@ -213,5 +213,7 @@ FLUX_DEF flux_tensor *flux_vcat(flux_tensor *a, flux_tensor *b) {
     both[1] = b;
     return flux_cat_all(0, 2, both);
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__NN_FUNCTIONS_H */

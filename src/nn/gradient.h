@@ -25,7 +25,7 @@
    the graph until it is freed or used up by flux_update. Nothing is evaluated
    here. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* Collecting the tensors whose gradients are wanted. */
 typedef struct flux__wanted { flux_grads *g; int room; bool ok; } flux__wanted;
@@ -140,5 +140,7 @@ FLUX_DEF flux_tensor *flux_withgradient(flux_tensor *(*fn)(flux_layer *m, void *
     if (loss) *g = flux_gradient(loss, m);
     return *g ? loss : NULL;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__NN_GRADIENT_H */

@@ -25,7 +25,7 @@
    checked before anything is drawn: they must be finite, and where needed not
    negative. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 typedef struct flux__init_row {
     const char *name;
@@ -322,5 +322,7 @@ FLUX__INIT(zeros32, "zeros")
 FLUX__INIT(ones32, "ones")
 FLUX__INIT(rand32, "rand")
 FLUX__INIT(randn32, "randn")
+
+FLUX__END_COLD
 
 #endif /* FLUX__NN_INITIALISERS_H */

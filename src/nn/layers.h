@@ -31,7 +31,7 @@
    since it needs whole columns. The padding column of an Embedding gets no
    gradient, because its outputs are replaced by 0. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* f(x), or x itself if f is NULL. */
 static flux_tensor *flux__activate(flux_fn f, flux_tensor *x) { return f && x ? f(x) : x; }
@@ -542,5 +542,7 @@ FLUX_DEF flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o) {
     return (flux_layer *)flux__reveal_object(
         h, m.weight ? flux__layer_new(flux__embeddingbag_type(), &m) : NULL);
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__NN_LAYERS_H */

@@ -31,7 +31,7 @@
    it, so there such a label makes the loss NaN and does not go unnoticed. A mean
    with weights divides by the sum of the weights. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 typedef enum flux__loss_kind {
     FLUX__EACH_ELEMENT,
@@ -372,5 +372,7 @@ FLUX_DEF flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim
     return flux__reveal(h,
                         x ? flux__narrow(flux_add(flux_mul(x, 1 - alpha), share), y->dtype) : NULL);
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__NN_LOSSES_H */

@@ -28,7 +28,7 @@
    a model becomes f16 or bf16 (flux__keeps_f32): half formats lose too much of a
    variance. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 typedef flux_tensor *(*flux__map_fn)(flux_tensor *x, const char *path, bool trained,
                                      const flux_layer *owner, void *user);
@@ -354,5 +354,7 @@ FLUX_DEF flux_layer *flux_restructure(flux_layer *m, flux_tensor *flat) {
     flux__flat_free(&f);
     return (flux_layer *)flux__reveal_object(h, y);
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__NN_MAP_H */

@@ -32,7 +32,7 @@
    a name cannot get another one. A dry run calls a copy in test mode on a
    placeholder: it computes nothing and uses up no random numbers. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* Train mode of a model for as long as a call lasts; the layers' own modes are not changed.
    `layers` has the layers that were in test mode on entry, with a reference to each; the value is
@@ -43,8 +43,6 @@ typedef struct flux__training {
 } flux__training;
 
 static void flux__train_leave(flux__training *here);
-
-FLUX__COLD
 
 /* ---------------- values carried from one iteration to the next */
 
@@ -255,8 +253,6 @@ static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t produ
     }
 }
 
-FLUX__LEAN
-
 /* Calls a layer; all tensors that the call makes are hidden but its result. Reports a call that
    gives NULL without an error, and fills in the row of a summary that watches. */
 FLUX_DEF flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x) {
@@ -280,8 +276,6 @@ FLUX_DEF flux_tensor *flux_call_all(flux_layer *m, int n, flux_tensor *const *xs
     int h = flux__hide();
     return flux__reveal(h, flux_call_layer(m, flux_tuple_of(n, xs)));
 }
-
-FLUX__COLD
 
 static void flux__first_tensor(flux_tensor **slot, const char *path, bool trained,
                                const flux_layer *owner, void *user) {
@@ -350,5 +344,7 @@ FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
     flux__reveal_object(h, NULL);
     return none;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__NN_MODEL_H */

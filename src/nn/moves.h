@@ -35,7 +35,7 @@
    Rejected: moving in place, which would change tensors that recorded graphs
    use. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* The target of a move. any (gpu, cu, roc): a tensor on another device of the same back end stays
    there, but float64 becomes float32 also there. */
@@ -324,5 +324,7 @@ FLUX_DEF flux_device flux_device_of_state(const flux_state *s) {
     flux__state_fields((flux_state *)(intptr_t)s, flux__whereabouts_slot, &p);
     return flux__whereabouts_of(&p);
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__NN_MOVES_H */

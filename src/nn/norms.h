@@ -37,7 +37,7 @@
    with g v / |v| in that field. Removal does so once for each WeightNorm,
    however often a model holds it. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* Options of a reduction of x over `dims`. */
 static flux_reduce_opts flux__over(flux_tensor *x, const flux_shape *dims) {
@@ -479,5 +479,7 @@ FLUX_DEF flux_layer *flux_remove_weightnorms(flux_layer *m) {
     flux_release(y);
     return out;
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__NN_NORMS_H */

@@ -29,7 +29,7 @@
    user's own cell is called as y, state... = cell(x) in the first step and
    cell(x, state...) in later ones, with the same number of states each time. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 enum { FLUX__RNN, FLUX__LSTM, FLUX__GRU, FLUX__GRUV3, FLUX__CELLS };
 
@@ -352,5 +352,7 @@ FLUX_DEF flux_layer *flux_recurrence_with(flux_recurrence_opts o) {
     m.return_state = o.return_state;
     return flux__layer_new(flux__recurrent_type(FLUX__CELLS), &m);
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__NN_RECURRENT_H */

@@ -27,7 +27,7 @@
    layers (a rule is not the model's concern), an update per parameter (a small
    model has many small ones). */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* ---------------- hyper-parameters */
 
@@ -400,8 +400,6 @@ static const flux__rule_row flux__rule_rows[] = {
 /* The kind of a flux_rule_part is the number of its row, 1 or more. */
 enum { FLUX__RULE_ROWS = sizeof flux__rule_rows / sizeof flux__rule_rows[0] };
 
-FLUX__COLD
-
 /* A rule that was not made: flux_setup and chains refuse it. */
 static flux_rule flux__bad_rule(void) {
     flux_rule r;
@@ -550,5 +548,7 @@ FLUX_DEF flux_rule flux_mixed_precision(flux_rule rule) {
     r.mixed = r.made;
     return r;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__NN_RULES_H */

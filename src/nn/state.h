@@ -29,7 +29,7 @@
    parameters has a loss scale. A float16 parameter without a master copy raises
    an epsilon below 1e-7 to 1e-7, as a smaller one would be 0. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 /* A place: a field of the model that holds a trained tensor. */
 typedef struct flux__spot {
@@ -182,8 +182,6 @@ static flux_tensor *flux__full_like(flux_tensor *p, double v) {
     return flux__reveal(h, x ? flux_copy(x) : NULL); /* a copy has memory that updates can reuse */
 }
 
-FLUX__LEAN
-
 /* Rule r's hyper-parameters for a leaf. In float16 an epsilon below 1e-7 would be 0. */
 static flux_rule_opts flux__opts_of(const flux_state *s, int leaf, int r) {
     flux_rule_opts o = s->o[leaf * s->nrules + r];
@@ -219,8 +217,6 @@ static bool flux__start_leaf(flux_state *s, int leaf) {
     l->master = (flux_tensor *)flux_retain(flux_copy(flux_to_dtype(flux_detach(l->p), FLUX_F32)));
     return l->master != NULL;
 }
-
-FLUX__COLD
 
 /* Allocates the arrays of a state whose leaves and rules are known. olds, news and owners have room
    for a leaf's states, parameter and master. */
@@ -292,5 +288,7 @@ FLUX_DEF flux_state *flux_setup(flux_rule rule, flux_layer *model) {
                    "setup: this %s has no trainable parameters", model->type->name);
     return (flux_state *)flux__own(s);
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__NN_STATE_H */

@@ -28,7 +28,7 @@
    loop. flux_gradcheck changes one element at a time, at places spread evenly
    over x, and every call of the function draws the same random numbers. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* Evaluates the loss and all gradients together; returns the loss, which is checked
    before the step. */
@@ -200,5 +200,7 @@ FLUX_DEF double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), v
     flux__reveal_object(h, NULL);
     return flux__failed_since(failures) ? (double)NAN : result;
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__NN_TRAIN_H */

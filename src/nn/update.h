@@ -33,7 +33,7 @@
    step whose scaled gradients are not finite is skipped and halves the loss
    scale; 2000 steps without one double it. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* The walk of flux_update over the model: `at` is the place expected next. */
 typedef struct flux__meeting { flux_state *s; int at; bool bad; } flux__meeting;
@@ -447,5 +447,7 @@ FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
     for (int i = 0; i < s->nspots && n; i++) flux_release(s->spot[i].next);
     return ok ? 0 : -1;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__NN_UPDATE_H */

@@ -26,12 +26,10 @@
    contains itself, and is an error. flux_set_param replaces the tensor in every
    field that holds it, and views of it by the same views of the new one. */
 
-FLUX__COLD
+FLUX__BEGIN_LEAN
 
 /* The path of a walk's present field, and how many layers deep it is. */
 typedef struct flux__trail { char *s; int room, length, depth; } flux__trail;
-
-FLUX__LEAN
 
 /* Adds ".name" or, if name is NULL, ".index" to the path; flux__trail_back takes it off again.
    The digits are written by hand, as snprintf takes ten times as long and each training step
@@ -183,8 +181,6 @@ typedef struct flux__tally {
     const flux__pairs *there;             /* the model's tensors: views of one are not counted */
     bool ties;                            /* there is such a view */
 } flux__tally;
-
-FLUX__COLD
 
 /* Counts one tensor, if it is trained and not tied. */
 static void flux__tally_one(flux_tensor *x, const char *path, bool trained, void *user) {
@@ -345,5 +341,7 @@ FLUX_DEF flux_layer *flux_child(flux_layer *m, int i) {
     }
     return NULL;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__NN_WALK_H */

@@ -24,7 +24,7 @@
    only users that go on with its result, so that it can be spread over
    threads. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 typedef struct flux__group {
     int kind, product;                    /* product: number of the matmul node, or -1 */
@@ -185,8 +185,6 @@ static void flux__need_group(flux__planner *p, int a, int b) {
     link[p->nlink].to = b, link[p->nlink].next = p->needs[a];
     p->needs[a] = p->nlink++;
 }
-
-FLUX__COLD
 
 /* The mask of the dims that a reduction really reduces: dims of size 1 do not count. */
 static unsigned flux__real_mask(const flux_tensor *t) {
@@ -526,5 +524,7 @@ static bool flux__find_uses(flux__planner *p) {
     if (all) FLUX_FREE(all);
     return p->use != NULL;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__SCHEDULE_GROUPING_H */

@@ -21,7 +21,7 @@
    Rejected: grouping from operands to results, which computes cheap masks early
    and then has to store them. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* The kinds of kernels. Only fused kernels and matrix products run a program of lines; the others
    are done as a whole. */
@@ -120,5 +120,7 @@ typedef struct flux__plan {
 
 /* hook: flux__load, cpu/casts.h */
 static void flux__load(int cls, void *dst, int dtype, const void *src, int64_t stride, int64_t n);
+
+FLUX__END_LEAN
 
 #endif /* FLUX__SCHEDULE_KERNEL_H */

@@ -24,7 +24,7 @@
    the value of a NUMBER in place; it is then no node of the graph. Two graphs
    with equal keys have equal plans. */
 
-FLUX__LEAN
+FLUX__BEGIN_HOT
 
 /* Flags of a node. ROOT: it must be stored; KEEP: it keeps its buffer after the plan has run; SEEN:
    somebody outside the step can still look at it. */
@@ -104,8 +104,6 @@ static bool flux__is_reduce(const flux_tensor *t) {
 /* flux__leaf_number gives the number of a leaf, or -1. Up to FLUX__FEW_LEAVES leaves are searched
    one by one; beyond that the graph has a hash map of them. */
 #define FLUX__FEW_LEAVES 8
-
-FLUX__HOT
 
 static int flux__leaf_number(const flux__graph *g, const flux_tensor *t) {
     if (g->nleaf > FLUX__FEW_LEAVES) return flux__map_get(&g->leaves, t);
@@ -318,5 +316,7 @@ static void flux__graph_free(flux__graph *g) {
     g->flags = 0;
     plans->kept = *g;
 }
+
+FLUX__END_HOT
 
 #endif /* FLUX__SCHEDULE_KEY_H */

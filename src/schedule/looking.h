@@ -32,7 +32,7 @@
    1 GiB in many alike tensors is named in a warning: it is mostly a loop whose
    body is no scope. */
 
-FLUX__COLD
+FLUX__BEGIN_HOT
 
 FLUX_DEF flux_tensor *flux_random_state(void) {
     const flux__thread *t = flux__self();
@@ -55,8 +55,6 @@ FLUX_DEF int flux_set_random_state(flux_tensor *state) {
     memcpy(&t->seed, &v[0], sizeof *v), memcpy(&t->draws, &v[1], sizeof *v);
     return 0;
 }
-
-FLUX__HOT
 
 /* ---------------- looking */
 
@@ -93,8 +91,6 @@ static void flux__cut_fixed(flux__graph *g) {
     for (int i = 0; i < n; i++) flux__cut(g->node[i]);
     for (int i = 0; i < n; i++) flux_release(g->node[i]);
 }
-
-FLUX__COLD
 
 /* ---------------- scopes that grow
    A loop whose body is no scope piles up the tensors that it makes. When memory has passed 1 GiB,
@@ -221,8 +217,6 @@ static void flux__scopes_look(void) {
     FLUX_FREE(h);
 }
 
-FLUX__HOT
-
 /* Computes a graph: builds its key, finds or makes its plan, and runs that. -1 and an error if it
    fails. */
 static int flux__evaluate(flux__graph *g) {
@@ -278,8 +272,6 @@ FLUX_DEF flux_tensor *flux_eval(flux_tensor *x) {
     if (!x) return (flux_tensor *)flux__null("eval", "x", x);
     return flux_eval_all(1, &x) == 0 ? x : NULL;
 }
-
-FLUX__LEAN
 
 /* Makes a tensor that holds the elements of x contiguously in host memory, and keeps it in
    x->dense. If several threads do so at once, each makes one; the first to publish its copy wins,
@@ -366,5 +358,7 @@ FLUX_DEF double flux_at_shape(flux_tensor *x, flux_shape index) {
     }
     return flux__number_at(x, at);
 }
+
+FLUX__END_HOT
 
 #endif /* FLUX__SCHEDULE_LOOKING_H */

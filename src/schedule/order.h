@@ -22,7 +22,7 @@
    leaf happens before, at the very same point, and no later kernel reads it
    (flux__may_overwrite). */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* Inserts x into a binary max-heap of n numbers. */
 static void flux__heap_put(int *heap, int n, int x) {
@@ -333,5 +333,7 @@ static void flux__log_plan(const flux__plan *plan, flux__graph *g) {
         fprintf(stderr, "  %2d. %s\n", i + 1, words);
     }
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__SCHEDULE_ORDER_H */

@@ -33,7 +33,7 @@
 /* hook: flux_device_backend, device/registry.h */
 /* hook: flux_synchronise_device, device/registry.h */
 
-FLUX__LEAN
+FLUX__BEGIN_HOT
 
 static void flux__plans_free(flux__plans *plans) {
     for (int i = 0; i < FLUX__BUCKETS; i++)
@@ -70,8 +70,6 @@ static void flux__plans_trim(flux__plans *plans) {
         flux__plans_forget(plans, young);
     if (plans->bytes > FLUX__PLANS_MOST) flux__plans_forget(plans, 0);
 }
-
-FLUX__HOT
 
 /* The hash of a key of n words: a sum of products of two words each, none of which waits for
    another. The constants added to the second words are unevenly spaced; with even spacing many keys
@@ -351,5 +349,7 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     if (room && room != few) FLUX_FREE(room);
     return ok ? 0 : -1;
 }
+
+FLUX__END_HOT
 
 #endif /* FLUX__SCHEDULE_PLANS_H */

@@ -23,7 +23,7 @@
    node that has every point, gets a line of its own for each. Operands of a
    kernel that is not elementwise come first in its list. */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* The compute type of a dtype. */
 static int flux__class_of(int dtype) {
@@ -67,8 +67,6 @@ static int flux__emit(flux__builder *b, const flux__value *v) {
     value[k->nvalue] = *v;
     return k->nvalue++;
 }
-
-FLUX__COLD
 
 /* A line that uses no values and no operand and is not stored. */
 static flux__value flux__line(int kind, int op, int cls, int dtype) {
@@ -445,5 +443,7 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
     flux__set_phases(k);
     return b.ok;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__SCHEDULE_PROGRAM_H */

@@ -17,7 +17,7 @@
    of a program that crashed shows how far it came. A forked child writes no
    trace: the file is its parent's. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 static flux__mutex flux__trace_lock = FLUX__MUTEX_INIT;
 static struct { FILE *file; bool known, started; } flux__trace;
@@ -75,5 +75,7 @@ static void flux__trace_event(const char *kind, const char *name, double start, 
     }
     flux__mutex_unlock(&flux__trace_lock);
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__SCHEDULE_TRACE_H */

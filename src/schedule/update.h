@@ -26,7 +26,7 @@
    fails before its kernels run. Afterwards what was stored is a plain value,
    and the rest of the graph is gone (flux__cut_history). */
 
-FLUX__LEAN
+FLUX__BEGIN_LEAN
 
 /* All that the new tensors (news) and the loss were computed from, finished or not. */
 typedef struct flux__history {
@@ -189,5 +189,7 @@ static int flux__update_eval(flux_grads *grads, int n, flux_tensor *const *olds,
     flux__graph_free(&g);
     return rc;
 }
+
+FLUX__END_LEAN
 
 #endif /* FLUX__SCHEDULE_UPDATE_H */

@@ -23,7 +23,7 @@
    one arrow. A graph without unevaluated nodes gives an empty picture and no
    error. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* Writes a box for each kernel of a plan, with arrows from what it reads. maker[i] is the index of
    the kernel that stores node i of the graph. */
@@ -83,5 +83,7 @@ FLUX_DEF int flux_graph_dot(flux_tensor *x, const char *path) {
                -1;
     return ok ? 0 : -1;
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__TEXT_DOT_H */

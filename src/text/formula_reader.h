@@ -28,7 +28,7 @@
    recorded; where c is a plain number, the expression is one of them and no
    choice is recorded. Literals do not depend on the locale's decimal point. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 static flux_tensor *flux__expr_clamp(flux_tensor *x, flux_tensor *lo, flux_tensor *hi) {
     return (flux_min2)((flux_max2)(x, lo), hi);
@@ -515,5 +515,7 @@ FLUX_DEF flux_tensor *flux_expr_with(const char *formula, int n, const char *nam
     if (!p.failed && *p.at) flux__expr_expected(&p, "an operator or the end");
     return flux__reveal(h, p.failed ? NULL : v.t ? v.t : flux_scalar(v.num));
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__TEXT_FORMULA_READER_H */

@@ -27,7 +27,7 @@
    they meet a tensor, whose dtype they take. The transpose of a vector is
    marked as a row, so that x'*y is a number and y*x' an outer product. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 enum { FLUX__NESTING = 200, FLUX__ARGUMENTS = 3 };
 
@@ -370,5 +370,7 @@ static const flux__infix *flux__expr_next(flux__expr *p, bool *dot, int *size) {
         }
     return NULL;
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__TEXT_FORMULAS_H */

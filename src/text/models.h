@@ -30,7 +30,7 @@
    parameters are all zero, or hold a NaN or Inf, is flagged; this takes one
    reduction for each tensor, on its own device. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 typedef struct flux__shown_model {        /* one printing of a model */
     flux__sink *sink;
@@ -286,5 +286,7 @@ FLUX_DEF size_t flux_layer_text(flux_layer *m, char *out, size_t n) {
     else flux__put_whole_model(&s, m);
     return flux__sink_end(&s);
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__TEXT_MODELS_H */

@@ -26,7 +26,7 @@
    belong to none of its children's rows. Where the length of a text is needed
    before the text, the same function runs twice, first without a buffer. */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* The table is at most 80 characters wide. Each column is as wide as its widest cell. If the sum
    is too wide, names are cut first, to no less than 20 characters, then outputs, to no less than 8,
@@ -267,5 +267,7 @@ FLUX_DEF void flux_print_loader(flux_loader *l) {
 FLUX_DEF void flux_print_state(flux_state *s) {
     flux__print_text(flux_state_text(s, NULL, 0), s, flux__text_of_state);
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__TEXT_SUMMARY_H */

@@ -32,7 +32,7 @@
    of our own for shortest digits (a page of tables for text that a person
    reads). */
 
-FLUX__COLD
+FLUX__BEGIN_COLD
 
 /* ---- settings */
 
@@ -411,5 +411,7 @@ FLUX_DEF void flux_print_tensor(flux_tensor *x) {
     if (!x) flux__null("print", "x", x);
     else if (flux__put_tensor(&s, x)) flux__put(&s, "\n");
 }
+
+FLUX__END_COLD
 
 #endif /* FLUX__TEXT_TENSORS_H */
