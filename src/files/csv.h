@@ -71,26 +71,46 @@ static bool flux__take_digits(const char *p, const char *end, flux__digits *d) {
     return p == end && p > start;
 }
 
-/* The float32 that is nearest to digits and power: 1250 and -2 give 12.5. From up to 19 digits and
-   a power of at most 22 a double is computed, whose last bit or two may be wrong. If it is not
-   near the middle between two float32, it lies on the right side of it, and rounding it gives the
-   right float32. Else strtof reads the text "1250e-2", in which the locale has no part. */
-static float flux__round_digits(flux__digits *d) {
+/* Writes the float32 that is nearest to value times 10^power, value below 10^19, to *out. The double
+   that is computed for a power of at most 22 may have its last bit or two wrong. If it is not near
+   the middle between two float32, it lies on the right side of it, and rounding it gives the right
+   float32; else the answer is false. */
+static bool flux__round_quickly(uint64_t value, int64_t power, float *out) {
     static const double ten[] = { 1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
                                   1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
                                   1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22 };
+    if (power < -22 || power > 22) return false;
+    double v = power < 0 ? (double)value / ten[-power] : (double)value * ten[power];
+    uint64_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    *out = (float)v;
+    bits = (bits & 0x1FFFFFFF) - 0x10000000 + 8;   /* the 29 bits that rounding drops; 0 to 16 says
+                                                      that they are near the middle */
+    return bits > 16 && v < 3e38;
+}
+
+/* The float32 that is nearest to digits and power: 1250 and -2 give 12.5. Where the quick way does
+   not do, strtof reads the text "1250e-2", in which the locale has no part. */
+static float flux__round_digits(flux__digits *d) {
+    float out;
     if (d->n == 0) return 0;
-    if (d->n < 20 && d->power >= -22 && d->power <= 22) {
-        double v = d->power < 0 ? (double)d->value / ten[-d->power]
-                                : (double)d->value * ten[d->power];
-        uint64_t bits;
-        memcpy(&bits, &v, sizeof bits);
-        bits = (bits & 0x1FFFFFFF) - 0x10000000 + 8;   /* the 29 bits that rounding drops; 0 to
-                                                          16 says that they are near the middle */
-        if (bits > 16 && v < 3e38) return (float)v;
-    }
+    if (d->n < 20 && flux__round_quickly(d->value, d->power, &out)) return out;
     snprintf(d->text + d->n, sizeof d->text - (size_t)d->n, "e%lld", (long long)d->power);
     return strtof(d->text, NULL);
+}
+
+/* Reads a plain decimal of at most 19 characters, "12.5", as most numbers are, without keeping its
+   digits; false: the text is something else, or must be rounded with care. */
+static bool flux__plain_number(const char *p, const char *end, float *out) {
+    const char *point = NULL;
+    uint64_t value = 0;
+    if (end - p > 19) return false;
+    for (const char *q = p; q < end; q++) {
+        if (flux__digit(*q)) value = value * 10 + (uint64_t)(*q - '0');
+        else if (*q == '.' && !point) point = q;
+        else return false;
+    }
+    return value > 0 && flux__round_quickly(value, point ? point + 1 - end : 0, out);
 }
 
 /* Parses a text as a whole and writes its value to *out. Returns 1 for a decimal number, 2 for inf
@@ -100,7 +120,8 @@ static int flux__number_of(const char *p, const char *end, float *out) {
     int kind = 2;
     bool minus = p < end && *p == '-';
     if (p < end && (*p == '-' || *p == '+')) p++;
-    if (flux__word(p, end, "inf") || flux__word(p, end, "infinity")) *out = HUGE_VALF;
+    if (flux__plain_number(p, end, out)) kind = 1;
+    else if (flux__word(p, end, "inf") || flux__word(p, end, "infinity")) *out = HUGE_VALF;
     else if (flux__word(p, end, "nan")) *out = NAN;
     else if (flux__take_digits(p, end, &d)) *out = flux__round_digits(&d), kind = 1;
     else return 0;
