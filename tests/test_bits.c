@@ -74,9 +74,10 @@ static double value_at(const char *p, flux_dtype t, int64_t i) {
     flux__load(FLUX__F64C, &d, (int)t, one, 1, 1);
     return d;
 }
-typedef struct way { const char *name; double look; bool eager; int threads, simd; } way;
+typedef struct way { const char *name; double look; bool eager; int threads, simd, part; } way;
 static void set_way(const way *w, int simd) {
     flux__atomic_store32(&flux__eager_known, w->eager ? 2 : 1);
+    flux__part_nodes = w->part ? w->part : 4096;
     if (w->simd >= 0 && flux__simd() != (w->simd < simd ? w->simd : simd)) {      /* what is planned is so for an instruction set */
         flux__thread *self = flux__self();
         if (self && self->plans) flux__plans_free(self->plans), self->plans = NULL;
@@ -134,15 +135,15 @@ static void compare_ways(const way *ways, int n, uint64_t first, int graphs) {
             flux_clear();
         }
     }
-    const way last = { "", 0, false, 0, simd };
+    const way last = { "", 0, false, 0, simd, 0 };
     set_way(&last, simd);
 }
 
 TEST(a_value_does_not_change_by_being_looked_at) {
     static const way ways[] = {
-        { "lazily", 0, false, 1, -1 }, { "half of it looked at", 0.5, false, 1, -1 }, { "most looked at, 3 threads", 0.9, false, 3, -1 },
-        { "at once", 0, true, 1, -1 }, { "2 threads", 0.2, false, 2, -1 }, { "5 threads", 0, false, 5, -1 } };
-    compare_ways(ways, 6, 1, test_left_out(1, 2) ? 10 : test_device.backend ? 100 : 400);
+        { "lazily", 0, false, 1, -1, 0 }, { "half of it looked at", 0.5, false, 1, -1, 0 }, { "most looked at, 3 threads", 0.9, false, 3, -1, 0 },
+        { "at once", 0, true, 1, -1, 0 }, { "2 threads", 0.2, false, 2, -1, 0 }, { "5 threads", 0, false, 5, -1, 0 }, { "in parts", 0, false, 1, -1, 5 } };
+    compare_ways(ways, 7, 1, test_left_out(1, 2) ? 10 : test_device.backend ? 100 : 400);
 }
 
 /* Steps of a model with a bit of everything: its parameters and losses after them. */
@@ -182,7 +183,7 @@ static void train(int rule, double look, float *out, int64_t most, int64_t *n) {
     CHECK(*n <= most);
 }
 TEST(training_is_the_same_to_the_last_bit) {
-    static const way ways[] = { { "lazily", 0, false, 1, -1 }, { "looked at", 0.6, false, 2, -1 }, { "at once", 0, true, 1, -1 }, { "AVX2", 0.3, false, 3, 1 } };
+    static const way ways[] = { { "lazily", 0, false, 1, -1, 0 }, { "looked at", 0.6, false, 2, -1, 0 }, { "at once", 0, true, 1, -1, 0 }, { "AVX2", 0.3, false, 3, 1, 0 } };
     static float was[3000], now[3000];
     const int simd = flux__simd();
     for (int rule = 0; rule < 6; rule++) {
@@ -192,14 +193,14 @@ TEST(training_is_the_same_to_the_last_bit) {
             train(rule, ways[w].look, w ? now : was, 3000, w ? &more : &n);
             if (w && !CHECK(n == more && first_other((char *)was, (char *)now, (size_t)n * 4, FLUX_F32) < 0)) fprintf(stderr, "    rule %d, %s\n", rule, ways[w].name);
         }
-        const way last = { "", 0, false, 0, simd };
+        const way last = { "", 0, false, 0, simd, 0 };
         set_way(&last, simd);
     }
 }
 
 /* Processors with AVX2 and those with AVX-512 give the same bits. */
 TEST(instruction_sets_agree) {
-    static const way ways[] = { { "as it is", 0, false, 2, 2 }, { "with AVX2", 0, false, 2, 1 } };
+    static const way ways[] = { { "as it is", 0, false, 2, 2, 0 }, { "with AVX2", 0, false, 2, 1, 0 } };
     ONLY_ON_CPU();
     if (flux__simd() < 2) SKIP("needs AVX-512");
     compare_ways(ways, 2, 100000, 200);

@@ -1,6 +1,6 @@
 /* Random graphs against an interpreter in double (tests/graphs.h): values, gradients and second
-   gradients; computed lazily, with nodes looked at as they come, and each at once (FLUX_EAGER). A
-   graph that differs is made smaller while it does, and printed.
+   gradients; computed lazily, with nodes looked at as they come, each at once (FLUX_EAGER), and in
+   parts of few nodes. A graph that differs is made smaller while it does, and printed.
        GRAPHS=100000 test_graphs      so many (default 300; `make fuzz` asks for many)
        GRAPH_SEED=17 GRAPHS=1 test_graphs      that one; FLUX_GRAPH_SHOW=1 prints it
    Where there is fork, graphs run in child processes, so that one that crashes is made smaller
@@ -24,7 +24,7 @@
 /* what a child tells its parent */
 typedef struct told { uint64_t seed; int64_t compared, loose, made[G_OPS]; char why[600]; } told;
 static told *tale;
-typedef struct mode { const char *name; double look; bool eager; } mode;
+typedef struct mode { const char *name; double look; bool eager; int part; } mode;
 
 static const double *read_numbers(flux_tensor *x) {
     return (const double *)flux_data(flux_cpu(flux_to_dtype(x, FLUX_F64)));
@@ -159,14 +159,15 @@ static bool one_mode(const graph *g, num *const *v, const mode *how) {
     return good;
 }
 static bool graph_agrees(const graph *g) {
-    static const mode modes[] = { { "lazily", 0, false }, { "half of it looked at", 0.5, false }, {
-        "at once", 0, true } };
+    static const mode modes[] = { { "lazily", 0, false, 4096 }, { "half of it looked at", 0.5, false,
+        4096 }, { "at once", 0, true, 4096 }, { "in parts", 0, false, 3 } };
     num *v[GRAPH_MOST];
     bool good = true;
     tale->why[0] = 0;
     for (int i = 0; i < g->n; i++) tale->made[g->step[i].op]++;
     graph_values(g, NULL, v);
-    for (int m = 0; m < 3 && good; m++) {
+    for (int m = 0; m < 4 && good; m++) {
+        flux__part_nodes = modes[m].part;
         FLUX_SCOPE good = one_mode(g, v, &modes[m]);
         flux_clear();
         if (!good) {

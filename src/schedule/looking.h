@@ -19,8 +19,8 @@
 /* ---------------------------------------------------------------------- schedule/looking.h
    Looking at values: flux_eval computes, flux_data, flux_read, flux_item and
    flux_at give elements to the host, and FLUX_EAGER computes each operation at
-   once. The report on scopes that hold very much memory is here as well
-   (flux__scopes_look).
+   once. A graph of very many nodes is computed in parts. The report on scopes
+   that hold very much memory is here as well (flux__scopes_look).
 
    Invariant: looking changes no value. flux_data gives contiguous elements in
    host memory: the tensor's own buffer, or for a strided view or a tensor on a
@@ -217,11 +217,9 @@ static void flux__scopes_look(void) {
     FLUX_FREE(h);
 }
 
-/* Computes a graph: builds its key, finds or makes its plan, and runs that. -1 and an error if it
-   fails. */
-static int flux__evaluate(flux__graph *g) {
-    if (!g->ok) return -1;
-    if (g->nnode == 0) return 0;
+/* Computes a graph as one plan: builds its key, finds or makes the plan, and runs it. -1 and an
+   error if it fails. */
+static int flux__compute(flux__graph *g) {
     flux__graph_key(g);
     flux__plan *plan = g->ok ? flux__find_plan(g) : NULL;
     if (!plan) return -1;
@@ -235,6 +233,61 @@ static int flux__evaluate(flux__graph *g) {
     return 0;
 }
 
+/* Visits the graph behind x, which is no view, and makes x a root. */
+static void flux__graph_want(flux__graph *g, flux_tensor *x) {
+    flux__graph_visit(g, x);
+    if (g->ok && !flux__finished(x)) g->flag[x->index] |= FLUX__ROOT;
+}
+
+/* ---------------- large graphs
+   A graph of very many nodes is computed in parts of nodes that follow each other, as if its
+   program had looked at values on the way. The plan of a part stays in the processor's caches,
+   where a plan of a million nodes takes gigabytes, and like parts, which a loop makes, share one
+   plan. */
+
+static int flux__part_nodes = 4096;       /* most nodes of a part; tests make it small */
+
+/* For each node of a graph the number of the last node that reads it; of a root nnode, of a node
+   that is read by none its own. NULL: out of memory. */
+static int *flux__last_reads(const flux__graph *g) {
+    int *last = (int *)flux__malloc((size_t)g->nnode * sizeof *last);
+    for (int i = 0; last && i < g->nnode; i++) {
+        const flux_tensor *t = g->node[i];
+        flux__soon(g->node, i + FLUX__SOON, g->nnode);
+        last[i] = g->flag[i] & FLUX__ROOT ? g->nnode : i;
+        for (int k = 0, n = flux__reads(t); k < n; k++) {
+            const flux_tensor *x = flux__base(t->in[k]);
+            if (x->mark == g->walk && last[x->index] < i) last[x->index] = i;
+        }
+    }
+    return last;
+}
+
+/* Computes a graph in parts. The roots of a part are the nodes that a later part reads. Nodes of
+   FLUX_NOGRAD, and what only they read, may be freed once their part is computed. */
+static int flux__compute_parts(const flux__graph *g) {
+    int *last = flux__last_reads(g), rc = last ? 0 : -1;
+    for (int start = 0, end; start < g->nnode && rc == 0; start = end) {
+        flux__graph part;
+        end = g->nnode - start > flux__part_nodes ? start + flux__part_nodes : g->nnode;
+        flux__graph_start(&part);
+        for (int i = start; i < end && part.ok; i++)
+            if (last[i] >= end) flux__graph_want(&part, g->node[i]);
+        rc = part.ok ? flux__compute(&part) : -1;
+        flux__graph_free(&part);
+    }
+    if (last) FLUX_FREE(last);
+    return rc;
+}
+
+/* Computes a graph. An update's is one plan however large it is, as it overwrites the weights. -1
+   and an error if it fails. */
+static int flux__evaluate(flux__graph *g) {
+    if (!g->ok) return -1;
+    if (g->nnode == 0) return 0;
+    return g->nnode > flux__part_nodes && !g->cut ? flux__compute_parts(g) : flux__compute(g);
+}
+
 /* Makes a tensor, or all tensors of a tuple, roots of the graph: those it is computed for. Tuples
    nest no more than FLUX_MAX_LEVELS deep; `seen` makes sure that each is entered once. */
 static void flux__graph_root(flux__graph *g, flux_tensor *x, flux__pairs *seen) {
@@ -244,9 +297,7 @@ static void flux__graph_root(flux__graph *g, flux_tensor *x, flux__pairs *seen) 
         for (int i = 0; i < x->nin && fresh && g->ok; i++) flux__graph_root(g, x->in[i], seen);
         return;
     }
-    x = flux__base(x);
-    flux__graph_visit(g, x);
-    if (g->ok && !flux__finished(x)) g->flag[x->index] |= FLUX__ROOT;
+    flux__graph_want(g, flux__base(x));
 }
 
 /* All tensors are computed as one graph, so what they share is computed once. If all have their
