@@ -4,6 +4,7 @@
 #     need tcc || finish                          # a tool that is missing is skipped, not failed
 #     check "compiles with tcc" tcc -c x.c        # passes if the command succeeds; its output is shown if not
 #     finish
+. tests/verdict.sh
 CC=${CC:-cc} CXX=${CXX:-c++} passed=0 failed=0 skipped=0
 tmp=${BUILD:-build}/$(basename "$0" .sh).tmp
 rm -rf "$tmp" && mkdir -p "$tmp" || exit 1
@@ -36,4 +37,11 @@ implementation() {
     impl=${BUILD:-build/release}/impl.o
     check "the implementation" env MAKEFLAGS= make -s CC="$CC" BUILD="${BUILD:-build/release}" "$impl"
 }
-finish() { rm -rf "$tmp"; echo "$passed passed, $failed failed, $skipped skipped"; exit $((failed > 0)); }
+# add WHAT FILE: the counts with which a program's output ends; one failure if there are none
+add() {
+    what=$1
+    set -- $(tail -n 1 "$2" | counted)
+    [ $# = 3 ] || { fail "$what: ended without a count"; return; }
+    passed=$((passed + $1)) failed=$((failed + $2)) skipped=$((skipped + $3))
+}
+finish() { rm -rf "$tmp"; verdict $passed $failed $skipped; exit; }
