@@ -1,0 +1,33 @@
+# one.sh RUN PROGRAM - one run of plan.sh's: builds the program, and has run.sh run it where the run's
+# name says. From the Makefile: MAKE, BUILD, TOTAL, CC, CXX, TIMEOUT.
+run=$1 program=$2 name=${1##*/} device=
+shown=$run
+case $run in
+short/* | long/*) device=${run#*/} device=${device%/*} shown="tests/$name on $device" ;;
+esac
+
+# A device's kernels are kept for check_rtc, one device of each kind. So that all of them are seen,
+# the cache that has those of earlier runs is another one.
+kernels=$(cd "$BUILD" && pwd)/gpu/kernels/$name-$device
+case $device in
+soft-cuda1 | soft-hip2)
+    rm -rf "$kernels" && mkdir -p "$kernels"
+    export FLUX_CACHE_DIR="$kernels.cache" SOFTGPU_SOURCES="$kernels" ;;
+esac
+
+case $run in
+*/check_*) set -- env CC="$CC" CXX="$CXX" BUILD="$BUILD" sh "$program" ;;
+*)
+    case $run in
+    short/*) set -- env SHORT=1 sh tests/on_device.sh "$device" "$program" ;;
+    long/*) set -- sh tests/on_device.sh "$device" "$program" ;;
+    *) case $program in
+        */gpu/*) set -- env FLUX_CUDA_LIBRARY=none FLUX_HIP_LIBRARY=none "$program" ;;
+        *) set -- "$program" ;;
+        esac ;;
+    esac
+    set -- sh -c '"$MAKE" --no-print-directory -s "$0" && exec "$@"' "$program" "$@" ;;
+esac
+export MAKE
+sh tests/run.sh "$BUILD/progress" "$TOTAL" "$shown" "$BUILD/$run.result" "$@"
+rm -rf "$kernels.cache"

@@ -1,0 +1,113 @@
+# plan.sh GOAL... - what is run for `make test`, test-all, gpu-tests, test-NAME or check-NAME. Prints
+# rules for Make, of which each run has one:
+#     build/release/tests/test_ops.result: private PROGRAM := build/release/gpu/test_ops
+#     build/release/tests/test_ops.result: build/release/gpu/impl.o | start
+# A run is named by the file that gets what it says: in $BUILD, tests/test_ops.result and
+# tests/check_laws.result are on the processor, short/soft-cuda1/test_ops.result is on a device with
+# SHORT=1 in its environment, and long/soft-cuda1/test_ops.result is without. The first line says
+# what it executes; the second what is built beforehand, lest two runs build it at once, and after
+# the bar the runs that must have ended.
+# From the Makefile: BUILD; TESTS, CHECKS and ON_DEVICES, files; OWN, those that bring their own
+# implementation; DEVICES; ASKED, devices that were named by the user; AFTER.
+
+# names FILE...: tests/test_ops.c is test_ops
+names() { for file; do file=${file##*/}; echo "${file%.*}"; done; }
+# among LIST WORD..., without LIST WORD...: the words that are in the list, or that are not
+among() { list=" $(echo $1) "; shift; for w; do case $list in *" $w "*) echo "$w" ;; esac; done; }
+without() { list=" $(echo $1) "; shift; for w; do case $list in *" $w "*) ;; *) echo "$w" ;; esac; done; }
+
+tests=$(names $TESTS) checks=$(names $CHECKS) own=$(names $OWN) on_devices=$(names $ON_DEVICES)
+# a test that has fewer cases with SHORT=1
+shortened=$([ -z "$ON_DEVICES" ] || names $(grep -l test_left_out $ON_DEVICES))
+# one that makes a false back end, for which there must be room
+false_ones=$([ -z "$ON_DEVICES" ] || names $(grep -l flux__backend_set $ON_DEVICES))
+# These are compiled once, with GPUs, and find none on the processor.
+both=$(without "$false_ones" $(among "$on_devices" $own))
+[ -n "$DEVICES" ] || both=
+
+# `make test` leaves to `make test-all` what takes minutes: checks that compile much,
+slow='check_blas check_compile_time check_compilers check_fuzz_files check_late check_processors
+      check_python check_rtc check_warnings'
+# what HIP does as CUDA does, what three devices do as one does, and the long form of tests.
+hip='test_data test_gpu test_trace'
+several='test_data test_files test_tensors test_trace'
+in_short() {
+    case $1 in
+    soft-hip*) among "$hip" $on_devices ;;
+    soft-cuda3) among "$several" $on_devices ;;
+    *) echo $on_devices ;;
+    esac
+}
+in_all() {
+    all=$on_devices
+    [ "$1" != soft-cuda3 ] || all=$(among "$several test_gpu" $on_devices)
+    { among "$shortened" $all; without "$(in_short "$1")" $all; } | sort -u
+}
+on() { prefix=$1; shift; for w; do echo "$prefix/$w"; done; }
+short=$(for d in $DEVICES; do on "short/$d" $(in_short "$d"); done)
+long=$(for d in $DEVICES; do on "long/$d" $(in_all "$d"); done)
+# test_gpu has nothing to do on the processor
+processor=$(without "test_softgpu ${DEVICES:+$(among test_gpu $on_devices)}" $tests)
+quick=$(on tests $processor $(without "$slow" $checks) $(among test_softgpu $tests); echo "$short")
+
+# one GOAL FOLDER EXTENSION PREFIX: the name of the test or check that the goal is to run
+one() {
+    name=$4$(echo "${1#*-}" | tr - _)
+    [ -f "$2/$name.$3" ] && echo "$name" && return
+    echo "\$(error $1: there is no $2/$name.$3; there are $(cd "$2" && echo $4*.$3))" >&3
+}
+runs_of() {
+    case $1 in
+    test) echo "$quick" ;;
+    gpu-tests) echo "$short" ;;
+    test-all)          # what a long form says, a short one need not; AFTER=test: `make test` has run
+        [ "$AFTER" = test ] || without "$(echo "$long" | sed 's/^long/short/')" $quick
+        echo "$long"
+        on tests $(among "$slow" $checks) ;;
+    check-*) on tests $(one "$1" tests sh check_) ;;
+    test-*)
+        name=$(one "$1" tests c test_)
+        on tests $name
+        for d in $ASKED; do on "long/$d" $name; done ;;
+    esac
+}
+# program RUN, needs RUN: what it executes; what is built before
+program() {
+    name=${1##*/}
+    case $1 in
+    */check_*) echo "tests/$name.sh" ;;
+    tests/*) [ -n "$(among "$both" "$name")" ] && echo "$BUILD/gpu/$name" || echo "$BUILD/tests/$name" ;;
+    *) echo "$BUILD/gpu/$name" ;;
+    esac
+}
+needs() {
+    name=${1##*/}
+    case $1 in
+    */check_*) ! grep -qE '^(.*&& )?implementation( |;|$)' "tests/$name.sh" || echo "$BUILD/impl.o" ;;
+    *) [ -n "$(among "$own" "$name")" ] || echo "$(dirname "$(program "$1" | sed 's|/tests/|/|')")/impl.o" ;;
+    esac
+    case $1 in */test_softgpu | */soft-*) echo softgpu ;; esac
+}
+
+exec 3>&1
+runs=
+for goal; do
+    of_goal=$(runs_of "$goal")
+    echo "$goal:" $(for r in $of_goal; do echo "$BUILD/$r.result"; done)
+    runs="$runs $(without "$runs" $of_goal)"
+done
+echo "RESULTS :=" $(for r in $runs; do echo "$BUILD/$r.result"; done)
+# The processor's tests come first; runs of one program come one after the other, for it is built
+# once, and what it writes has the same names; check_rtc takes the kernels that devices left.
+first=$(among "$(on tests $processor)" $runs)
+echo "FIRST :=" $(for r in $first; do echo "$BUILD/$r.result"; done)
+before=
+for r in $runs; do
+    name=${r##*/} wait=start
+    [ -n "$(among "$first" "$r")" ] || wait='start $(FIRST)'
+    [ "$name" != check_rtc ] || wait='start $(FIRST) $(filter $(BUILD)/short/% $(BUILD)/long/%,$(RESULTS))'
+    last=$(for b in $before; do case $b in */"$name") echo "$b" ;; esac; done | tail -n 1)
+    before="$before $r"
+    echo "$BUILD/$r.result: private PROGRAM := $(program "$r")"
+    echo "$BUILD/$r.result:" $(needs "$r") "| $wait" ${last:+"$BUILD/$last.result"}
+done
