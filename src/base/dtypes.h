@@ -32,6 +32,11 @@ static const flux__dtype_row flux__dtypes[FLUX_NUM_DTYPES] = {
     { "u8", 1, false, 2, 0 }, { "bool", 1, false, 1, 0 }
 };
 
+/* A float as an integer: rounded towards zero; the nearest integer if out of range; 0 for NaN.
+   most: the type's largest value; beyond: the float from which on it is given. */
+#define FLUX__WHOLE(T, v, least, beyond, most) \
+    ((v) >= (beyond) ? (most) : (v) > (least) ? (T)(v) : (v) <= (least) ? (T)(least) : (T)0)
+
 FLUX_DEF const char *flux_dtype_name(flux_dtype t) {
     return (unsigned)t < FLUX_NUM_DTYPES ? flux__dtypes[t].name : "?";
 }

@@ -5,14 +5,13 @@
 #include "../graph/nodes.h"
 #include "../graph/reductions.h"
 #include "../schedule/kernel.h"
-#include "../schedule/key.h"
+#include "../schedule/analysis.h"
 #include "../schedule/plans.h"
 #include "loops.h"
 #include "vectors.h"
 #include "casts.h"
 #include "reductions.h"
 #include "random.h"
-#include "gemm_kernels.h"
 #include "gemm_pack.h"
 #include "backend.h"
 
@@ -24,9 +23,8 @@
    lies contiguously there in its own dtype (flux__in_place), else by way of a
    register. walk[i] says whether at[i] holds a number for every point or one
    for all. A load that is the same from block to block is done once. Results of
-   reductions are stored when they are complete. Numbers that a program gives
-   are kept even below the smallest normal float (flux__float_of), while results
-   that small become 0. In a block without points nothing is read or made. */
+   reductions are stored when they are complete. Results below the
+   smallest normal float become 0. In a block without points nothing is read or made. */
 
 FLUX__BEGIN_LEAN
 
@@ -305,38 +303,6 @@ static void flux__do_store(flux__block_run *b, int i) {
     flux__transfer t = { src, dst, v->cls, v->dtype, flux__class_size[v->cls],
                          flux__dtypes[v->dtype].size };
     flux__each_run_of(b, i, flux__store_run, &t);
-}
-
-/* The value of a number: a literal, or that of a node's operand, read anew at each run. */
-static double flux__number_value(const flux__graph *g, const flux__value *v) {
-    if (v->op == 1) return v->node;       /* a literal */
-    flux_tensor *user = g->node[v->node >> 8];
-    if ((v->node & 255) == 255) return user->arg.num;
-    return flux__base(user->in[v->node & 255])->arg.num;
-}
-
-/* The float32 nearest to x. Kernels run in a mode in which a conversion makes 0 of what is
-   below the smallest normal number; but a number that a program gives is no result, and is
-   kept: such a float's bits are a count of 2^-149. */
-static float flux__float_of(double x) {
-    if (x == 0 || !(fabs(x) < (double)FLT_MIN)) return (float)x;
-    const double even = 6755399441055744.0;  /* 1.5 2^52: a double of this size has no fraction */
-    const double count = ldexp(fabs(x), 149) + even;
-    const uint32_t bits = (uint32_t)(count - even) | (x < 0 ? UINT32_C(1) << 31 : 0);
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-/* Stores x as one number of a compute type. */
-static void flux__set_number(int cls, void *out, double x) {
-    if (cls == FLUX__F32C) {
-        *(float *)out = flux__float_of(x);
-        return;
-    }
-    double d[1];
-    d[0] = x;
-    flux__convert(cls, out, FLUX__F64C, d, 1);
 }
 
 /* Makes a block of random numbers from the flat indices of its points. */

@@ -40,10 +40,6 @@ static void name(int64_t n, void *out, const void *in) {                        
         y[i] = value;                                                                                \
     }                                                                                                \
 }
-/* A float as an integer: rounded towards zero; the nearest integer if out of range; 0 for NaN.
-   most: the type's largest value; beyond: the float from which on it is given. */
-#define FLUX__WHOLE(T, v, least, beyond, most) \
-    ((v) >= (beyond) ? (most) : (v) > (least) ? (T)(v) : (v) <= (least) ? (T)(least) : (T)0)
 #define FLUX__2_31 2147483648.0f
 #define FLUX__2_63 9223372036854775808.0f
 FLUX__FAST FLUX__CASTING(flux__f32_f64, double, float, (double)v)

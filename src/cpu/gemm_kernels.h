@@ -2,6 +2,7 @@
 #define FLUX__CPU_GEMM_KERNELS_H
 #include "../base/platform.h"
 #include "../base/system.h"
+#include "../schedule/analysis.h"
 #include "loops.h"
 
 /* ---------------------------------------------------------------------- cpu/gemm_kernels.h
@@ -24,10 +25,6 @@
    flat matrices of a training step). */
 
 FLUX__BEGIN_LEAN
-
-/* a map from a flat index to an offset: dim[0] runs fastest; step: elements; dims that follow
-   each other in memory are merged */
-typedef struct flux__axes { int nd; int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS]; } flux__axes;
 
 typedef struct flux__gemm_job {
     int64_t m, n, k;

@@ -2,6 +2,7 @@
 #define FLUX__CPU_GEMM_PACK_H
 #include "../base/platform.h"
 #include "../base/system.h"
+#include "../schedule/analysis.h"
 #include "loops.h"
 #include "gemm_kernels.h"
 

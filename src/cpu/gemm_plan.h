@@ -4,6 +4,7 @@
 #include "../base/threads.h" /* flux__atomic_load32, flux__atomic_store32 */
 #include "../base/errors.h"
 #include "../base/workers.h"
+#include "../schedule/analysis.h"
 #include "gemm_kernels.h"
 #include "gemm_pack.h"
 #include "gemm_tasks.h"

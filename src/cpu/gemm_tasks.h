@@ -3,6 +3,7 @@
 #include "../base/platform.h"
 #include "../base/threads.h" /* flux__atomic_store32 */
 #include "../base/workers.h"
+#include "../schedule/analysis.h"
 #include "gemm_kernels.h"
 #include "gemm_pack.h"
 

@@ -2,6 +2,7 @@
 #define FLUX__CPU_LOOPS_H
 #include "../base/platform.h"
 #include "../graph/table.h"
+#include "../schedule/analysis.h"
 
 /* ---------------------------------------------------------------------- cpu/loops.h
    The innermost loops of the CPU, as macros that cpu/float64.h and
@@ -53,17 +54,6 @@ typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter,
    scale. */
 typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const float *const *in,
                               const float *by);
-/* How the points of a reduction are joined. The `inner` reduced points of each of `outer`
-   results are taken in chunks, one after the other. Within a chunk, point r goes to slot r mod
-   slots, and the slots are joined in halves. If `rows`, the reduced points lie along dim 0, and
-   the slots are the lanes of the horizontal reductions below. */
-typedef struct flux__join_order {
-    int64_t outer, inner, chunk, slots;
-    bool rows;
-    /* a long reduction to few results is cut into so many parts, which threads share and which
-       are joined in order */
-    int parts;
-} flux__join_order;
 /* `count` rows of n >= 4 numbers, contiguous and one after the other. For each row: first: its
    maximum, or (squares) its sum; d = x - maximum and e = exp(d), or (squares) d = x - sum /
    by[0] and e = d^2; second: the sum of e; and y, by the operation `last`: DIV: e / second,

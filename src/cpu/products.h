@@ -6,7 +6,7 @@
 #include "../base/workers.h"
 #include "../graph/nodes.h"
 #include "../schedule/kernel.h"
-#include "gemm_kernels.h"
+#include "../schedule/analysis.h"
 #include "backend.h"
 #include "blocks.h"
 #include "run.h"

@@ -3,6 +3,7 @@
 #include "../base/platform.h"
 #include "../graph/nodes.h"
 #include "../graph/reductions.h"
+#include "../schedule/analysis.h"
 #include "loops.h"
 #include "vectors.h"
 #include "casts.h"

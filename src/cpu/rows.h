@@ -1,18 +1,16 @@
 #ifndef FLUX__CPU_ROWS_H
 #define FLUX__CPU_ROWS_H
 #include "../base/platform.h"
-#include "../base/errors.h"
 #include "../base/backend.h"
-#include "../base/dtypes.h"
 #include "../base/memory.h"
 #include "../graph/nodes.h"
 #include "../graph/reductions.h"
 #include "../schedule/kernel.h"
 #include "../schedule/key.h"
+#include "../schedule/analysis.h"
 #include "../schedule/program.h"
 #include "loops.h"
 #include "vectors.h"
-#include "gemm_kernels.h"
 #include "gemm_tasks.h"
 #include "backend.h"
 
@@ -336,24 +334,20 @@ static void flux__find_roles(const flux__kernel *k, flux__cpu *c) {
 }
 
 /* Finds the loop of each operation, the maps of what is loaded or stored, the number of each
-   reduction, and the width of registers. False: an operation has no loop for its dtype; the
-   error is recorded. */
-static bool flux__bind_loops(flux__kernel *k, flux__cpu *c) {
+   reduction, and the width of registers. */
+static void flux__bind_loops(flux__kernel *k, flux__cpu *c) {
     for (int i = 0; i < k->nvalue; i++) {
         flux__value *v = &k->value[i];
         int64_t step[FLUX_MAX_DIMS];
         c->reduce_at[i] = flux__reducing(v) ? c->nreduce++ : -1;
         if (v->cls == FLUX__F64C || v->cls == FLUX__I64C || v->kind == FLUX__V_IOTA ||
             v->kind == FLUX__V_RANDOM) c->width = 8;
-        if (v->kind == FLUX__V_OP && !(c->loop[i] = flux__loop_for(v->cls, v->op)))
-            return flux__fail("%s: no kernel for %s", flux__op_names[v->op],
-                              flux__dtypes[v->dtype].name) != NULL;
+        if (v->kind == FLUX__V_OP) c->loop[i] = flux__loop_for(v->cls, v->op);
         if (!flux__is_source(v) && v->out < 0) continue;
         flux__value_strides(k, v, step);
         flux__merge_axes(&c->outer_axes[c->axes_at[i]], k->full, step, k->reduced, false);
         flux__merge_axes(&c->inner_axes[c->axes_at[i]], k->full, step, k->reduced, true);
     }
-    return true;
 }
 
 /* The work of one point, in additions. */
@@ -435,9 +429,9 @@ static bool flux__cpu_ready(flux__plan *plan, flux__kernel *k) {
     }
     int *last = (int *)flux__zalloc(n * sizeof(int));
     bool *taken = (bool *)flux__zalloc(n * 3 + 8);
-    bool ok = last && taken;
-    ok = ok && flux__split_phases(plan, k, c) && flux__bind_loops(k, c);
+    bool ok = last && taken && flux__split_phases(plan, k, c);
     if (ok) {
+        flux__bind_loops(k, c);
         flux__find_adam(k, c);
         flux__find_roles(k, c);
         flux__take_out_made(c);

@@ -8,6 +8,7 @@
 #include "../base/workers.h"
 #include "../graph/nodes.h"
 #include "../schedule/kernel.h"
+#include "../schedule/analysis.h"
 #include "../schedule/plans.h"
 #include "vectors.h"
 #include "casts.h"

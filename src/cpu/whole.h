@@ -9,14 +9,13 @@
 #include "../graph/nodes.h"
 #include "../graph/reductions.h"
 #include "../schedule/kernel.h"
+#include "../schedule/analysis.h"
 #include "../schedule/program.h"
 #include "../schedule/plans.h"
 #include "loops.h"
 #include "casts.h"
 #include "reductions.h"
 #include "gemm_kernels.h" /* flux__gemm_f16, flux__gemm_i16 */
-#include "backend.h"
-#include "blocks.h"
 #include "products.h"
 
 /* ---------------------------------------------------------------------- cpu/whole.h

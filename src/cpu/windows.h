@@ -6,12 +6,12 @@
 #include "../graph/nodes.h"
 #include "../graph/reductions.h"
 #include "../schedule/kernel.h"
+#include "../schedule/analysis.h"
 #include "../schedule/plans.h"
 #include "loops.h"
 #include "gemm_kernels.h"
 #include "gemm_pack.h"
 #include "backend.h"
-#include "blocks.h"
 #include "run.h"
 #include "whole.h"
 

@@ -1,17 +1,12 @@
 #ifndef FLUX__GPU_FUSED_H
 #define FLUX__GPU_FUSED_H
 #include "../base/platform.h"
-#include "../base/errors.h"
-#include "../base/dtypes.h"
 #include "../base/memory.h"
 #include "../graph/nodes.h"
 #include "../graph/reductions.h"
 #include "../schedule/kernel.h"
+#include "../schedule/analysis.h"
 #include "../schedule/grouping.h"
-#include "../cpu/loops.h"
-#include "../cpu/vectors.h"
-#include "../cpu/gemm_kernels.h"
-#include "../cpu/backend.h"
 #include "kernels.h"
 
 /* ---------------------------------------------------------------------- gpu/fused.h
@@ -45,7 +40,7 @@ static bool flux__gpu_late(const flux__value *v, int phase) {
 
 /* Begins the text of kernel k: finds the dims of each value, outer and reduced ones apart, and
    whether 32 bits suffice for the farthest position of any operand. False is an error: no
-   memory, or an operation that has no kernel for its dtype. */
+   memory. */
 static bool flux__coder_start(flux__coder *c, const flux__plan *plan, const flux__kernel *k,
                               flux__gpu_kernel *gk) {
     size_t n = (size_t)k->nvalue + 1;
@@ -59,9 +54,6 @@ static bool flux__coder_start(flux__coder *c, const flux__plan *plan, const flux
     for (int i = 0; i < k->nvalue; i++) {
         int64_t step[FLUX_MAX_DIMS];
         const flux__value *v = &k->value[i];
-        if (v->kind == FLUX__V_OP && !flux__loop_for(v->cls, v->op))
-            return flux__fail("%s: no kernel for %s", flux__op_names[v->op],
-                              flux__dtypes[v->dtype].name) != NULL;
         flux__value_strides(k, v, step);
         flux__merge_axes(&c->outer_axes[i], k->full, step, k->reduced, false);
         flux__merge_axes(&c->inner_axes[i], k->full, step, k->reduced, true);

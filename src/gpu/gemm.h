@@ -3,7 +3,7 @@
 #include "../base/platform.h"
 #include "../base/dtypes.h"
 #include "../schedule/kernel.h"
-#include "../cpu/gemm_kernels.h"
+#include "../schedule/analysis.h"
 #include "kernels.h"
 #include "fused.h"
 

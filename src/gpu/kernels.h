@@ -7,9 +7,8 @@
 #include "../graph/table.h"
 #include "../graph/nodes.h"
 #include "../schedule/kernel.h"
+#include "../schedule/analysis.h"
 #include "../schedule/program.h"
-#include "../cpu/gemm_kernels.h"
-#include "../cpu/backend.h"
 
 /* ---------------------------------------------------------------------- gpu/kernels.h
    The GPU layer: what CUDA and HIP have in common, which is nearly all. Kernels

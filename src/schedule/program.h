@@ -2,6 +2,7 @@
 #define FLUX__SCHEDULE_PROGRAM_H
 #include "../base/platform.h"
 #include "../base/object.h"
+#include "../base/errors.h"
 #include "../base/dtypes.h"
 #include "../base/memory.h"
 #include "../graph/nodes.h"
@@ -238,7 +239,7 @@ static bool flux__is_floats_here(const flux__builder *b, flux_tensor *x) {
 
 /* Emits a row of the elementwise table. A comparison (rule C) has the compute type of its operands;
    an operation on bools (rule B) is computed in f32 if one of its operands is a value in f32
-   here. */
+   here. An operation of rule F on integers is an error: graph/elementwise.h converts these. */
 static int flux__emit_elementwise(flux__builder *b, flux_tensor *t, int node) {
     int v[3] = { -1, -1, -1 }, cls = flux__class_of(t->dtype);
     char rule = flux__rules[t->op];
@@ -247,6 +248,10 @@ static int flux__emit_elementwise(flux__builder *b, flux_tensor *t, int node) {
     if (rule == 'C')
         cls = flux__class_of(t->in[0]->flags & FLUX__WEAK && t->nin > 1 ? t->in[1]->dtype
                                                                         : t->in[0]->dtype);
+    if (rule == 'F' && cls > FLUX__F64C) {
+        flux__fail("%s: no kernel for %s", flux__op_names[t->op], flux__dtypes[t->dtype].name);
+        b->ok = false;
+    }
     for (int k = 0; k < t->nin && b->ok; k++) v[k] = flux__emit_operand(b, t, node, k, cls);
     if (!b->ok) return 0;
     return flux__settle(b, flux__emit_use(b, FLUX__V_OP, t->op, cls, t->dtype, v[0], v[1], v[2]),
