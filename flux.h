@@ -47,10 +47,33 @@
       nothing. It says why in one sentence, which is printed once to stderr and kept in
       flux_error(). A NULL argument that comes from an earlier error gives NULL without a second
       message, so a chain of calls is checked once, at its end, with flux_failed(). A program that
-      goes on after an error calls flux_clear().
+      goes on after an error calls flux_clear(). Calls do not ask what failed before them: each
+      different sentence is printed once, and valid calls are done. But while an error is pending,
+      flux_new takes a field that is NULL for one that failed, and flux_times and flux_each begin no
+      further iteration. No file, however broken, and no failed allocation makes the library crash.
    5. Column-major, features first, batch last. Dimension 0 varies fastest in memory: the C array
       `float img[N][H][W]` is the tensor W x H x N, with no copy. Indices, dimensions and device ids
       count from 0.
+
+   WHICH WAY A TENSOR LIES
+   A C array is the tensor with its dimensions read backwards; no number moves:
+
+       float a[3][2];                  flux_from(&a[0][0], 2, 3)      2 x 3
+                                       (without copying: flux_borrow)
+       memory    | 0 | 1 | 2 | 3 | 4 | 5 |
+       C           a[0][0] a[0][1] a[1][0] ...   rows of 2, one after the other
+       flux.h                                    columns of 2, one after the other
+                                                    sample 0   sample 1   sample 2
+                                        feature 0  |    0    |    2    |    4    |
+                                        feature 1  |    1    |    3    |    5    |
+
+       float img[N][H][W]       is   W x H x N       e.g. 28 x 28 x 60000
+       float img[N][C][H][W]    is   W x H x C x N
+
+   So a[i][j] in C is flux_at(t, j, i), and a batch of samples is a matrix with one column a sample.
+   flux_dense(in, out) has a weight of out x in that multiplies the batch from the left. If you mean
+   a C array m[rows][cols] as the matrix that it looks like on paper, write
+   flux_from_rows(&m[0][0], rows, cols).
 
    THE SAME BITS
    The bits of a value depend on what is computed and on nothing else: not on whether the value was
@@ -83,39 +106,120 @@
        FLUX_STATIC           makes everything static: private to the file that includes it
        FLUX_NO_THREADS       no worker threads, no thread-local state
        FLUX_DEBUG            the use of a handle after its scope has closed is an error that names
-                             the scope; this is also on where the compiler does not optimise (-O0),
-                             unless NDEBUG is defined
-       FLUX_BLAS             matrix products are done by the CBLAS that your program links; its
+                             the scope's file and line; this is also on where the compiler does not
+                             optimise (-O0), unless NDEBUG is defined, which spares the smallest
+                             steps a sixth of their time there. Without it, the address sanitizer
+                             finds such a use.
+       FLUX_CUDA, FLUX_HIP   adds NVIDIA's GPUs (flux_cuda.h lies beside this file), AMD's
+                             (flux_hip.h), or both; see GPUS
+       FLUX_BLAS             matrix products are done by the CBLAS that your program links, for
+                             machines that the library's own kernels do not know: OpenBLAS, MKL,
+                             BLIS, Accelerate (`cc -DFLUX_BLAS app.c -lopenblas -lm`). Whether the
+                             results are the same for any number of threads is then up to it. Its
                              integers must be 32 bits wide (if they are not, or if you use CBLAS
                              yourself, include its cblas.h before this file)
        FLUX_MALLOC(n), FLUX_REALLOC(p, n), FLUX_FREE(p)      your own allocator; define all three
 
+   COMPILING
+   Link libm; older systems also want -lpthread and -ldl. C11 and later and C++11 and later compile
+   without a warning. C++ wants the options of a call named all or none, as the standard has it:
+   flux_dataloader(.x = x, .y = y, .batchsize = 64); clang, and g++ up to C++17, also take what C
+   does. In C, gcc and clang do not warn of a field that is written twice (-Woverride-init) in a
+   file that includes this one, because that is how options come by their defaults.
+   With gcc, optimisation flags matter little: what counts is compiled for speed whatever you ask
+   for, and at -O0 products, elementwise work and training steps run at 0.9 to 1.0 of their speed at
+   -O2. clang has no such means: at -O0 training steps take 3 to 14 times as long and elementwise
+   work 10 to 50 times, so give it -O2 for the file that has the implementation. tcc, which does not
+   optimise, and MSVC, whose code has not been measured, compile plain C without vectors.
+
+   GPUS
+       cc -O2 -DFLUX_CUDA prog.c -lm           NVIDIA
+       cc -O2 -DFLUX_HIP prog.c -lm            AMD
+
+   Nothing of CUDA's or ROCm's is needed to build, and the program runs where there is no GPU. What
+   was written with flux_gpu(model) and flux_gpu(loader) uses one if there is one. When a program
+   first asks for a GPU, the library opens these, each by the path in a variable of the environment,
+   and then no other; or else by its name, in the system's places and in the folders named last:
+   - NVIDIA's driver      FLUX_CUDA_LIBRARY; libcuda.so.1
+   - NVRTC, its compiler, from 11.2 on; the newest that the driver takes
+                          FLUX_NVRTC; libnvrtc.so.13, .12, .11.2, libnvrtc.so; lib64 and lib of
+                          CUDA_PATH, CUDA_HOME, /usr/local/cuda
+   - AMD's HIP runtime    FLUX_HIP_LIBRARY; libamdhip64.so.7, .6, .5, libamdhip64.so; lib of
+                          ROCM_PATH, HIP_PATH, /opt/rocm
+   - hiprtc, its compiler FLUX_HIPRTC; libhiprtc.so.7, .6, .5, libhiprtc.so; the same folders, then
+                          the runtime itself
+   On Windows they are nvcuda.dll, nvrtc64_130_0.dll, amdhip64_7.dll, hiprtc0700.dll and older ones.
+   cuDNN, NCCL and others are opened only if the program asks for them:
+   flux_functional_with("CUDA", "cuDNN"). If something is missing, the program goes on with the CPU
+   and says so once, and flux_functional_reason("CUDA") gives the reason:
+
+       flux_device best = flux_get_device(.verbose = true);
+       flux: get_device: using CPU: CUDA: no NVIDIA driver: libcuda.so.1 is not there; ...
+
+   Each schedule becomes a few kernels. They are written as source for exactly these shapes,
+   compiled once, and kept on disk (FLUX_CACHE_DIR) by source, architecture and the compiler's
+   version, in a folder that nobody but you may write to, nor to those above it. If all are there,
+   the compiler is not even opened; if its file is gone, the program goes on with the CPU and says
+   so. flux_prewarm(model, 784, 64) compiles ahead. Launches, copies and the reuse of memory are
+   queued on a stream of the library's own, and only a look at a value waits. So what goes wrong on
+   the device, an index out of range for instance, is reported at the next look.
+   A step that is met for the third time is launched as one CUDA or HIP graph. Its kernels are the
+   same and memory comes back at the same addresses; only kernels whose arguments changed, by a step
+   count or a learning rate, are told so before the launch. The numbers are those of single
+   launches, bit for bit. Kernels are launched one by one under FLUX_REPLAY=0, under FLUX_TRACE, and
+   by drivers without these calls (CUDA before 12, old ROCm).
+   The next batch of a loader on a device travels on a second stream while the device works on this
+   one, from pinned memory whoever made it: observations that are only picked are picked right into
+   that memory, and what workers, transforms or a data set made is copied there.
+   Products and convolutions of float16 and bfloat16 use tensor cores (NVIDIA: float16 from sm_75,
+   bfloat16 from sm_80 on) or matrix cores (AMD: gfx908, gfx90a, gfx94x, gfx950, also for float32)
+   and sum in float32. flux_allow_tf32(true) lets NVIDIA's multiply float32 as TF32; without it
+   float32 is computed to its full precision. All else, float64 too, runs on plain arithmetic units.
+   A convolution multiplies the windows where they lie in the image, forward and backward; no copy
+   of them is made.
+   flux_get_device(.backend = "CUDA", .id = 1) names one of several GPUs, flux_to(device, model)
+   moves there, and a tensor knows where it is; two tensors on different devices in one call are an
+   error that names both. Each device has a lock of its own, which nobody holds while waiting or
+   compiling: threads use one device, or several, side by side. The context that your program has
+   made current is never changed. A process that is forked after a device was opened can't use it.
+   What of this was proved without a GPU, and how, is told in tests/softgpu/README.md.
+
    ENVIRONMENT
-       FLUX_NUM_THREADS=n    threads for CPU work, 1 for none but yours (default: the processors there are)
-       FLUX_EAGER=1          compute each operation when it is called: the same bits, for a debugger
-       FLUX_ERROR=abort      stop in the debugger at the first error
-       FLUX_LOG=level        error, warn, info (default), debug; or "schedule" to list kernels as they are planned,
-                             "source" to see their text for the GPU's compiler
-       FLUX_TRACE=file.json  what ran when, a kernel an event, for ui.perfetto.dev
-       FLUX_GPU_BACKEND      CUDA, AMDGPU, Metal or CPU: overrides LocalPreferences.toml
-       FLUX_PREFERENCES      path of the preferences file, in place of LocalPreferences.toml
-       FLUX_REPLAY=0         GPUs: a step's kernels one by one, never as one graph of the driver's
-       FLUX_CACHE_DIR        where kernels compiled for GPUs are kept, in place of ~/.cache/flux; from the root, and
-                             only you may write to it, or to what is above it
-       FLUX_CUDA_LIBRARY, FLUX_NVRTC, FLUX_HIP_LIBRARY, FLUX_HIPRTC      paths of the drivers and their compilers
-       FLUX_ASCII=1          print x and s in place of the Unicode signs
-       FLUX_SIMD=name        use no better instruction set than: base, avx2, avx512 (to compare or debug;
-                             what the last leaves out is a processor's own products of bf16)
-       A program with rights that its user lacks, a setuid one, reads none of them.
+   Everything that the library reads from it; a program with rights that its user lacks, such as a
+   setuid one, reads none of it.
+       FLUX_NUM_THREADS=n    threads for CPU work, 1 for none but yours (default: the processors
+                             there are)
+       FLUX_EAGER=1          computes each operation when called, for a debugger: the same bits
+       FLUX_ERROR=abort      stops in the debugger at the first error
+       FLUX_LOG=level        error, warn, info (default), debug; or "schedule" to list kernels as
+                             they are planned, "source" to see their text for the GPU's compiler
+       FLUX_TRACE=file.json  writes what ran when, a kernel an event, for ui.perfetto.dev
+       FLUX_SIMD=name        uses no better instruction set than base, avx2 or avx512, to compare or
+                             debug; avx512 leaves out a processor's own products of bf16
+       FLUX_GPU_BACKEND      CUDA, AMDGPU, Metal or CPU: overrides the preferences file
+       FLUX_PREFERENCES      path of that file, in place of LocalPreferences.toml in the working
+                             directory or above it
+       FLUX_REPLAY=0         launches a GPU's kernels one by one, never as a graph
+       FLUX_CACHE_DIR        where kernels compiled for GPUs are kept; else flux in XDG_CACHE_HOME,
+                             .cache/flux in HOME, or flux in LOCALAPPDATA. Paths begin at the root;
+                             a relative one is passed over, and so is a folder that others may write
+                             to, or to those above it
+       XDG_CACHE_HOME, HOME, LOCALAPPDATA      see FLUX_CACHE_DIR
+       FLUX_CUDA_LIBRARY, FLUX_NVRTC, CUDA_PATH, CUDA_HOME      where NVIDIA's libraries are (GPUS)
+       FLUX_HIP_LIBRARY, FLUX_HIPRTC, ROCM_PATH, HIP_PATH       where AMD's are
+       CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES, GPU_DEVICE_ORDINAL
+                             the drivers' own; if they leave no device, the reason names them
+       FLUX_ASCII=1          prints x and s in place of Unicode signs
+       COLUMNS, NO_COLOR, TERM, WT_SESSION     the terminal's width; whether to print in colour
 
    CONTENTS
-   What follows the interface is joined from rooms, the files of src/, in this order. Each begins with a line
-   that has its name; src/README.md is their map.
+   What follows the interface is joined from rooms, the files of src/, in this order. Each begins
+   with a line that has its name; src/README.md is their map.
      base/      platform threads system object errors backend dtypes memory sinks scopes ending
                 workers options text
      graph/     table nodes elementwise leaves views reductions products windows attention
                 gradients backward
-     schedule/  kernel key grouping program order trace plans looking update
+     schedule/  kernel key analysis grouping program order trace plans looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan backend rows blocks run products whole windows half_products
                 attention
@@ -2156,10 +2260,10 @@ FLUX__NUMBERS(flux_ge)
 
 #endif /* FLUX_H */
 
-/* ======================================================================================================
-   The interface ends here. What follows is the implementation; you need not read it to use the library. It is made from the
-   rooms in src/ by `make flux.h`: change it there.
-   ====================================================================================================== */
+/* =================================================================================================
+   The interface ends here. What follows is the implementation; you need not read it to use the
+   library. It is made from the rooms in src/ by `make flux.h`: change it there.
+   ============================================================================================== */
 #if defined(FLUX_IMPLEMENTATION) && !defined(FLUX__IMPLEMENTED)
 #define FLUX__IMPLEMENTED
 
@@ -9582,6 +9686,248 @@ static void flux__graph_free(flux__graph *g) {
 
 FLUX__END_HOT
 
+/* ---------------------------------------------------------------------- schedule/analysis.h
+   What back ends ask of a kernel: where the elements of its values lie
+   (flux__axes), which of its points are contiguous, in which order a reduction
+   joins its numbers, which lines a phase needs, and the numbers that are set
+   anew at each run. Nothing here knows which back end asks.
+
+   Invariant: the order in which numbers are joined depends on the shape and the
+   reduced dims alone (flux__join_order), never on what a kernel does besides,
+   where its operands lie, its blocks or the number of threads. Sums of f32 are
+   taken in f32 within a chunk, where no number passes through more than some 40
+   additions, and chunks are added up in f64. */
+
+FLUX__BEGIN_LEAN
+
+/* most points of a reduction that are joined as one chunk; also the elements of a CPU's register */
+#define FLUX__TILE 1024
+/* a reduction of up to so many points to many results is not split; also the most elements of a
+   column that a CPU's block holds although they are far apart in memory */
+#define FLUX__SHORT 64
+
+/* a map from a flat index to an offset: dim[0] runs fastest; step: elements; dims that follow
+   each other in memory are merged */
+typedef struct flux__axes { int nd; int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS]; } flux__axes;
+
+/* How the points of a reduction are joined. The `inner` reduced points of each of `outer`
+   results are taken in chunks, one after the other. Within a chunk, point r goes to slot r mod
+   slots, and the slots are joined in halves. If `rows`, the reduced points lie along dim 0, and
+   the slots are the lanes of the horizontal reductions below. */
+typedef struct flux__join_order {
+    int64_t outer, inner, chunk, slots;
+    bool rows;
+    /* a long reduction to few results is cut into so many parts, which threads share and which
+       are joined in order */
+    int parts;
+} flux__join_order;
+/* ---------------- maps from points to offsets */
+
+/* Makes the map x of the dims that are in `mask` (in: true) or not in it (false): dims of size
+   1 are left out, and a dim that continues the one before is merged with it. x has at least one
+   dim. dim, step: sizes and strides of FLUX_MAX_DIMS dims. */
+static void flux__merge_axes(flux__axes *x, const int64_t *dim, const int64_t *step, unsigned mask,
+                             bool in) {
+    x->nd = 0;
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+        if (((mask >> d & 1) != 0) != in || dim[d] == 1) continue;
+        if (dim[d] == 0) {                /* no points; a dim of size 0 would be divided by */
+            x->nd = 0;
+            break;
+        }
+        int last = x->nd - 1;
+        if (last >= 0 && step[d] == x->step[last] * x->dim[last]) x->dim[last] *= dim[d];
+        else {
+            x->dim[x->nd] = dim[d];
+            x->step[x->nd++] = step[d];
+        }
+    }
+    if (x->nd == 0) {
+        x->nd = 1;
+        x->dim[0] = 1;
+        x->step[0] = 0;
+    }
+}
+
+/* The offset of the point with the flat index `flat`. */
+static int64_t flux__axes_at(const flux__axes *x, int64_t flat) {
+    int64_t at = 0;
+    if (x->nd == 1) return flat * x->step[0];
+    for (int d = 0; d < x->nd; d++) {
+        at += flat % x->dim[d] * x->step[d];
+        flat /= x->dim[d];
+    }
+    return at;
+}
+
+/* The value of a number: a literal, or that of a node's operand, read anew at each run. */
+static double flux__number_value(const flux__graph *g, const flux__value *v) {
+    if (v->op == 1) return v->node;       /* a literal */
+    flux_tensor *user = g->node[v->node >> 8];
+    if ((v->node & 255) == 255) return user->arg.num;
+    return flux__base(user->in[v->node & 255])->arg.num;
+}
+
+/* The float32 nearest to x. Kernels run in a mode in which a conversion makes 0 of what is
+   below the smallest normal number; but a number that a program gives is no result, and is
+   kept: such a float's bits are a count of 2^-149. */
+static float flux__float_of(double x) {
+    if (x == 0 || !(fabs(x) < (double)FLT_MIN)) return (float)x;
+    const double even = 6755399441055744.0;  /* 1.5 2^52: a double of this size has no fraction */
+    const double count = ldexp(fabs(x), 149) + even;
+    const uint32_t bits = (uint32_t)(count - even) | (x < 0 ? UINT32_C(1) << 31 : 0);
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+/* Stores x as one number of a compute type. */
+static void flux__set_number(int cls, void *out, double x) {
+    switch (cls) {
+    case FLUX__F32C: *(float *)out = flux__float_of(x); break;
+    case FLUX__F64C: *(double *)out = x; break;
+    case FLUX__I32C:
+        *(int32_t *)out = FLUX__WHOLE(int32_t, x, -2147483648.0, 2147483647.0, INT32_MAX);
+        break;
+    default:
+        *(int64_t *)out = FLUX__WHOLE(int64_t, x, -9223372036854775808.0, 9223372036854775808.0,
+                                      INT64_MAX);
+    }
+}
+
+/* ---------------- what a kernel's lines read, write and need */
+
+static FLUX__INLINE bool flux__is_source(const flux__value *v) {
+    return v->kind == FLUX__V_LOAD || v->kind == FLUX__V_IOTA || v->kind == FLUX__V_RANDOM;
+}
+
+/* The strides of a value that is loaded or stored, by dims of the kernel's index space; 0 where
+   it does not vary. */
+static void flux__value_strides(const flux__kernel *k, const flux__value *v, int64_t *step) {
+    if (flux__is_source(v)) {
+        memcpy(step, k->operand[v->operand].stride, FLUX_MAX_DIMS * sizeof *step);
+        return;
+    }
+    int64_t at = 1;  /* a stored value is contiguous; an outer one has no reduced dims */
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+        bool gone = v->outer && (k->reduced >> d & 1);
+        step[d] = gone || k->full[d] == 1 ? 0 : at;
+        if (!gone) at *= k->full[d];
+    }
+}
+
+/* Whether in most of what is read and written the reduced points, rather than the outer ones,
+   are contiguous. */
+static bool flux__prefer_inner(const flux__kernel *k) {
+    int votes = 0;
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *v = &k->value[i];
+        int64_t step[FLUX_MAX_DIMS], least = INT64_MAX;
+        int at = -1;
+        if (v->outer || (v->kind != FLUX__V_LOAD && v->out < 0)) continue;
+        flux__value_strides(k, v, step);
+        for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+            int64_t s = step[d] < 0 ? -step[d] : step[d];
+            if (s && k->full[d] > 1 && s < least) least = s, at = d;
+        }
+        if (at >= 0) votes += k->reduced >> at & 1 ? 1 : -1;
+    }
+    if (votes) return votes > 0;
+    return (k->reduced & 1) != 0 && k->full[0] > 1;
+}
+
+/* Whether whole rows are reduced: the reduced dims are the first ones, and a row has more than
+   two or three numbers. */
+static FLUX__INLINE bool flux__reduces_rows(unsigned reduced, int64_t inner) {
+    return inner >= 4 && !(reduced & (reduced + 1));
+}
+
+/* Whether reductions are small windows that lie side by side in many, as in pooling: then it is
+   better to have runs of windows contiguous than runs within one, unless these fill a vector. */
+static bool flux__small_windows(const int64_t *full, unsigned reduced, int64_t inner) {
+    int64_t run = 1;
+    int d = 0;
+    if (inner > 32 || ((reduced & 1) && full[0] >= 16) || flux__reduces_rows(reduced, inner))
+        return false;
+    while (d < FLUX_MAX_DIMS && (reduced >> d & 1)) d++;
+    for (; d < FLUX_MAX_DIMS && !(reduced >> d & 1); d++) run *= full[d];
+    return run >= 4 && run > (reduced & 1 ? full[0] : 1);
+}
+
+/* Reduced points per block: if they come in runs that are contiguous in memory, so many that
+   blocks divide the runs evenly and are used in place. */
+static int64_t flux__even_tile(const int64_t *full, unsigned reduced) {
+    int64_t run = 1, parts;
+    for (int d = 0; d < FLUX_MAX_DIMS && (reduced >> d & 1); d++) run *= full[d];
+    parts = (run + FLUX__TILE - 1) / FLUX__TILE;
+    return run > FLUX__TILE / 4 && run % parts == 0 ? run / parts : FLUX__TILE;
+}
+
+/* The order in which a reduction over the dims in `reduced` of a space of the shape `full`
+   joins its numbers. It depends on nothing else. */
+static flux__join_order flux__order_of(const int64_t *full, unsigned reduced) {
+    flux__join_order o = { 1, 1, 1, 1, false, 1 };
+    int first = 0;
+    for (int d = 0; d < FLUX_MAX_DIMS; d++)
+        if (reduced >> d & 1) o.inner *= full[d];
+        else o.outer *= full[d];
+    while (first < FLUX_MAX_DIMS - 1 && full[first] == 1) first++;
+    o.rows = (reduced >> first & 1) && !flux__small_windows(full, reduced, o.inner);
+    if (o.rows) o.chunk = o.inner <= FLUX__TILE ? o.inner : flux__even_tile(full, reduced);
+    else {  /* as many slots as make a row of slots a run of whole vectors */
+        while (2 * o.slots <= o.inner && o.slots < 128 && o.outer < 256 &&
+               (o.slots * o.outer < 256 || o.slots * o.outer % 16)) o.slots *= 2;
+        o.chunk = 32 * o.slots;
+    }
+    const int64_t work = o.outer * o.inner;
+    int64_t parts = work / 32768 < 32 ? work / 32768 : 32;
+    if (o.outer > (o.rows ? 7 : 4096) || work < 65536 || o.inner <= FLUX__SHORT) return o;
+    if (parts > o.inner / o.chunk) parts = o.inner / o.chunk;
+    if (parts > 1) o.parts = (int)parts;
+    return o;
+}
+
+static FLUX__INLINE bool flux__reducing(const flux__value *v) {
+    return v->kind == FLUX__V_REDUCE || v->kind == FLUX__V_ARGREDUCE;
+}
+
+/* Whether all reductions are in the first phase and no inner line comes after: one pass over
+   the reduced points is enough. */
+static bool flux__one_pass(const flux__kernel *k) {
+    for (int i = 0; i < k->nvalue; i++)
+        if (k->value[i].phase > 0 && (flux__reducing(&k->value[i]) || !k->value[i].outer))
+            return false;
+    return true;
+}
+
+/* The dtype that a compute type is stored in without a conversion. */
+static const int flux__own_dtype[FLUX__CLASSES] = { FLUX_F32, FLUX_F64, FLUX_I32, FLUX_I64 };
+
+/* Whether a phase reads a value that an earlier phase has stored, instead of computing it
+   again. */
+static FLUX__INLINE bool flux__read_again(const flux__value *v, int phase) {
+    return v->out >= 0 && v->phase < phase && !v->outer && v->kind >= FLUX__V_OP &&
+           flux__own_dtype[v->cls] == v->dtype;
+}
+
+/* Marks value v as needed, unless it is outer (or -1). */
+static FLUX__INLINE void flux__need(const flux__kernel *k, bool *need, int v) {
+    if (v >= 0 && !k->value[v].outer) need[v] = true;
+}
+
+/* Marks what the needed lines need in turn: operands stand before the lines that use them. */
+static void flux__need_more(const flux__kernel *k, bool *need, int phase) {
+    for (int i = k->nvalue - 1; i >= 0; i--) {
+        const flux__value *v = &k->value[i];
+        if (!need[i] || flux__read_again(v, phase)) continue;
+        flux__need(k, need, v->a);
+        flux__need(k, need, v->b);
+        flux__need(k, need, v->c);
+    }
+}
+
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- schedule/grouping.h
    Grouping of nodes into kernels. flux__assign_groups goes from the last node
    to the first; each joins the group of one of its users, or starts a new one
@@ -11850,248 +12196,6 @@ static int flux__update_eval(flux_grads *grads, int n, flux_tensor *const *olds,
     if (walked) flux__history_free(&h);
     flux__graph_free(&g);
     return rc;
-}
-
-FLUX__END_LEAN
-
-/* ---------------------------------------------------------------------- schedule/analysis.h
-   What back ends ask of a kernel: where the elements of its values lie
-   (flux__axes), which of its points are contiguous, in which order a reduction
-   joins its numbers, which lines a phase needs, and the numbers that are set
-   anew at each run. Nothing here knows which back end asks.
-
-   Invariant: the order in which numbers are joined depends on the shape and the
-   reduced dims alone (flux__join_order), never on what a kernel does besides,
-   where its operands lie, its blocks or the number of threads. Sums of f32 are
-   taken in f32 within a chunk, where no number passes through more than some 40
-   additions, and chunks are added up in f64. */
-
-FLUX__BEGIN_LEAN
-
-/* most points of a reduction that are joined as one chunk; also the elements of a CPU's register */
-#define FLUX__TILE 1024
-/* a reduction of up to so many points to many results is not split; also the most elements of a
-   column that a CPU's block holds although they are far apart in memory */
-#define FLUX__SHORT 64
-
-/* a map from a flat index to an offset: dim[0] runs fastest; step: elements; dims that follow
-   each other in memory are merged */
-typedef struct flux__axes { int nd; int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS]; } flux__axes;
-
-/* How the points of a reduction are joined. The `inner` reduced points of each of `outer`
-   results are taken in chunks, one after the other. Within a chunk, point r goes to slot r mod
-   slots, and the slots are joined in halves. If `rows`, the reduced points lie along dim 0, and
-   the slots are the lanes of the horizontal reductions below. */
-typedef struct flux__join_order {
-    int64_t outer, inner, chunk, slots;
-    bool rows;
-    /* a long reduction to few results is cut into so many parts, which threads share and which
-       are joined in order */
-    int parts;
-} flux__join_order;
-/* ---------------- maps from points to offsets */
-
-/* Makes the map x of the dims that are in `mask` (in: true) or not in it (false): dims of size
-   1 are left out, and a dim that continues the one before is merged with it. x has at least one
-   dim. dim, step: sizes and strides of FLUX_MAX_DIMS dims. */
-static void flux__merge_axes(flux__axes *x, const int64_t *dim, const int64_t *step, unsigned mask,
-                             bool in) {
-    x->nd = 0;
-    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
-        if (((mask >> d & 1) != 0) != in || dim[d] == 1) continue;
-        if (dim[d] == 0) {                /* no points; a dim of size 0 would be divided by */
-            x->nd = 0;
-            break;
-        }
-        int last = x->nd - 1;
-        if (last >= 0 && step[d] == x->step[last] * x->dim[last]) x->dim[last] *= dim[d];
-        else {
-            x->dim[x->nd] = dim[d];
-            x->step[x->nd++] = step[d];
-        }
-    }
-    if (x->nd == 0) {
-        x->nd = 1;
-        x->dim[0] = 1;
-        x->step[0] = 0;
-    }
-}
-
-/* The offset of the point with the flat index `flat`. */
-static int64_t flux__axes_at(const flux__axes *x, int64_t flat) {
-    int64_t at = 0;
-    if (x->nd == 1) return flat * x->step[0];
-    for (int d = 0; d < x->nd; d++) {
-        at += flat % x->dim[d] * x->step[d];
-        flat /= x->dim[d];
-    }
-    return at;
-}
-
-/* The value of a number: a literal, or that of a node's operand, read anew at each run. */
-static double flux__number_value(const flux__graph *g, const flux__value *v) {
-    if (v->op == 1) return v->node;       /* a literal */
-    flux_tensor *user = g->node[v->node >> 8];
-    if ((v->node & 255) == 255) return user->arg.num;
-    return flux__base(user->in[v->node & 255])->arg.num;
-}
-
-/* The float32 nearest to x. Kernels run in a mode in which a conversion makes 0 of what is
-   below the smallest normal number; but a number that a program gives is no result, and is
-   kept: such a float's bits are a count of 2^-149. */
-static float flux__float_of(double x) {
-    if (x == 0 || !(fabs(x) < (double)FLT_MIN)) return (float)x;
-    const double even = 6755399441055744.0;  /* 1.5 2^52: a double of this size has no fraction */
-    const double count = ldexp(fabs(x), 149) + even;
-    const uint32_t bits = (uint32_t)(count - even) | (x < 0 ? UINT32_C(1) << 31 : 0);
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-/* Stores x as one number of a compute type. */
-static void flux__set_number(int cls, void *out, double x) {
-    switch (cls) {
-    case FLUX__F32C: *(float *)out = flux__float_of(x); break;
-    case FLUX__F64C: *(double *)out = x; break;
-    case FLUX__I32C:
-        *(int32_t *)out = FLUX__WHOLE(int32_t, x, -2147483648.0, 2147483647.0, INT32_MAX);
-        break;
-    default:
-        *(int64_t *)out = FLUX__WHOLE(int64_t, x, -9223372036854775808.0, 9223372036854775808.0,
-                                      INT64_MAX);
-    }
-}
-
-/* ---------------- what a kernel's lines read, write and need */
-
-static FLUX__INLINE bool flux__is_source(const flux__value *v) {
-    return v->kind == FLUX__V_LOAD || v->kind == FLUX__V_IOTA || v->kind == FLUX__V_RANDOM;
-}
-
-/* The strides of a value that is loaded or stored, by dims of the kernel's index space; 0 where
-   it does not vary. */
-static void flux__value_strides(const flux__kernel *k, const flux__value *v, int64_t *step) {
-    if (flux__is_source(v)) {
-        memcpy(step, k->operand[v->operand].stride, FLUX_MAX_DIMS * sizeof *step);
-        return;
-    }
-    int64_t at = 1;  /* a stored value is contiguous; an outer one has no reduced dims */
-    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
-        bool gone = v->outer && (k->reduced >> d & 1);
-        step[d] = gone || k->full[d] == 1 ? 0 : at;
-        if (!gone) at *= k->full[d];
-    }
-}
-
-/* Whether in most of what is read and written the reduced points, rather than the outer ones,
-   are contiguous. */
-static bool flux__prefer_inner(const flux__kernel *k) {
-    int votes = 0;
-    for (int i = 0; i < k->nvalue; i++) {
-        const flux__value *v = &k->value[i];
-        int64_t step[FLUX_MAX_DIMS], least = INT64_MAX;
-        int at = -1;
-        if (v->outer || (v->kind != FLUX__V_LOAD && v->out < 0)) continue;
-        flux__value_strides(k, v, step);
-        for (int d = 0; d < FLUX_MAX_DIMS; d++) {
-            int64_t s = step[d] < 0 ? -step[d] : step[d];
-            if (s && k->full[d] > 1 && s < least) least = s, at = d;
-        }
-        if (at >= 0) votes += k->reduced >> at & 1 ? 1 : -1;
-    }
-    if (votes) return votes > 0;
-    return (k->reduced & 1) != 0 && k->full[0] > 1;
-}
-
-/* Whether whole rows are reduced: the reduced dims are the first ones, and a row has more than
-   two or three numbers. */
-static FLUX__INLINE bool flux__reduces_rows(unsigned reduced, int64_t inner) {
-    return inner >= 4 && !(reduced & (reduced + 1));
-}
-
-/* Whether reductions are small windows that lie side by side in many, as in pooling: then it is
-   better to have runs of windows contiguous than runs within one, unless these fill a vector. */
-static bool flux__small_windows(const int64_t *full, unsigned reduced, int64_t inner) {
-    int64_t run = 1;
-    int d = 0;
-    if (inner > 32 || ((reduced & 1) && full[0] >= 16) || flux__reduces_rows(reduced, inner))
-        return false;
-    while (d < FLUX_MAX_DIMS && (reduced >> d & 1)) d++;
-    for (; d < FLUX_MAX_DIMS && !(reduced >> d & 1); d++) run *= full[d];
-    return run >= 4 && run > (reduced & 1 ? full[0] : 1);
-}
-
-/* Reduced points per block: if they come in runs that are contiguous in memory, so many that
-   blocks divide the runs evenly and are used in place. */
-static int64_t flux__even_tile(const int64_t *full, unsigned reduced) {
-    int64_t run = 1, parts;
-    for (int d = 0; d < FLUX_MAX_DIMS && (reduced >> d & 1); d++) run *= full[d];
-    parts = (run + FLUX__TILE - 1) / FLUX__TILE;
-    return run > FLUX__TILE / 4 && run % parts == 0 ? run / parts : FLUX__TILE;
-}
-
-/* The order in which a reduction over the dims in `reduced` of a space of the shape `full`
-   joins its numbers. It depends on nothing else. */
-static flux__join_order flux__order_of(const int64_t *full, unsigned reduced) {
-    flux__join_order o = { 1, 1, 1, 1, false, 1 };
-    int first = 0;
-    for (int d = 0; d < FLUX_MAX_DIMS; d++)
-        if (reduced >> d & 1) o.inner *= full[d];
-        else o.outer *= full[d];
-    while (first < FLUX_MAX_DIMS - 1 && full[first] == 1) first++;
-    o.rows = (reduced >> first & 1) && !flux__small_windows(full, reduced, o.inner);
-    if (o.rows) o.chunk = o.inner <= FLUX__TILE ? o.inner : flux__even_tile(full, reduced);
-    else {  /* as many slots as make a row of slots a run of whole vectors */
-        while (2 * o.slots <= o.inner && o.slots < 128 && o.outer < 256 &&
-               (o.slots * o.outer < 256 || o.slots * o.outer % 16)) o.slots *= 2;
-        o.chunk = 32 * o.slots;
-    }
-    const int64_t work = o.outer * o.inner;
-    int64_t parts = work / 32768 < 32 ? work / 32768 : 32;
-    if (o.outer > (o.rows ? 7 : 4096) || work < 65536 || o.inner <= FLUX__SHORT) return o;
-    if (parts > o.inner / o.chunk) parts = o.inner / o.chunk;
-    if (parts > 1) o.parts = (int)parts;
-    return o;
-}
-
-static FLUX__INLINE bool flux__reducing(const flux__value *v) {
-    return v->kind == FLUX__V_REDUCE || v->kind == FLUX__V_ARGREDUCE;
-}
-
-/* Whether all reductions are in the first phase and no inner line comes after: one pass over
-   the reduced points is enough. */
-static bool flux__one_pass(const flux__kernel *k) {
-    for (int i = 0; i < k->nvalue; i++)
-        if (k->value[i].phase > 0 && (flux__reducing(&k->value[i]) || !k->value[i].outer))
-            return false;
-    return true;
-}
-
-/* The dtype that a compute type is stored in without a conversion. */
-static const int flux__own_dtype[FLUX__CLASSES] = { FLUX_F32, FLUX_F64, FLUX_I32, FLUX_I64 };
-
-/* Whether a phase reads a value that an earlier phase has stored, instead of computing it
-   again. */
-static FLUX__INLINE bool flux__read_again(const flux__value *v, int phase) {
-    return v->out >= 0 && v->phase < phase && !v->outer && v->kind >= FLUX__V_OP &&
-           flux__own_dtype[v->cls] == v->dtype;
-}
-
-/* Marks value v as needed, unless it is outer (or -1). */
-static FLUX__INLINE void flux__need(const flux__kernel *k, bool *need, int v) {
-    if (v >= 0 && !k->value[v].outer) need[v] = true;
-}
-
-/* Marks what the needed lines need in turn: operands stand before the lines that use them. */
-static void flux__need_more(const flux__kernel *k, bool *need, int phase) {
-    for (int i = k->nvalue - 1; i >= 0; i--) {
-        const flux__value *v = &k->value[i];
-        if (!need[i] || flux__read_again(v, phase)) continue;
-        flux__need(k, need, v->a);
-        flux__need(k, need, v->b);
-        flux__need(k, need, v->c);
-    }
 }
 
 FLUX__END_LEAN

@@ -47,10 +47,33 @@
       nothing. It says why in one sentence, which is printed once to stderr and kept in
       flux_error(). A NULL argument that comes from an earlier error gives NULL without a second
       message, so a chain of calls is checked once, at its end, with flux_failed(). A program that
-      goes on after an error calls flux_clear().
+      goes on after an error calls flux_clear(). Calls do not ask what failed before them: each
+      different sentence is printed once, and valid calls are done. But while an error is pending,
+      flux_new takes a field that is NULL for one that failed, and flux_times and flux_each begin no
+      further iteration. No file, however broken, and no failed allocation makes the library crash.
    5. Column-major, features first, batch last. Dimension 0 varies fastest in memory: the C array
       `float img[N][H][W]` is the tensor W x H x N, with no copy. Indices, dimensions and device ids
       count from 0.
+
+   WHICH WAY A TENSOR LIES
+   A C array is the tensor with its dimensions read backwards; no number moves:
+
+       float a[3][2];                  flux_from(&a[0][0], 2, 3)      2 x 3
+                                       (without copying: flux_borrow)
+       memory    | 0 | 1 | 2 | 3 | 4 | 5 |
+       C           a[0][0] a[0][1] a[1][0] ...   rows of 2, one after the other
+       flux.h                                    columns of 2, one after the other
+                                                    sample 0   sample 1   sample 2
+                                        feature 0  |    0    |    2    |    4    |
+                                        feature 1  |    1    |    3    |    5    |
+
+       float img[N][H][W]       is   W x H x N       e.g. 28 x 28 x 60000
+       float img[N][C][H][W]    is   W x H x C x N
+
+   So a[i][j] in C is flux_at(t, j, i), and a batch of samples is a matrix with one column a sample.
+   flux_dense(in, out) has a weight of out x in that multiplies the batch from the left. If you mean
+   a C array m[rows][cols] as the matrix that it looks like on paper, write
+   flux_from_rows(&m[0][0], rows, cols).
 
    THE SAME BITS
    The bits of a value depend on what is computed and on nothing else: not on whether the value was
@@ -83,39 +106,120 @@
        FLUX_STATIC           makes everything static: private to the file that includes it
        FLUX_NO_THREADS       no worker threads, no thread-local state
        FLUX_DEBUG            the use of a handle after its scope has closed is an error that names
-                             the scope; this is also on where the compiler does not optimise (-O0),
-                             unless NDEBUG is defined
-       FLUX_BLAS             matrix products are done by the CBLAS that your program links; its
+                             the scope's file and line; this is also on where the compiler does not
+                             optimise (-O0), unless NDEBUG is defined, which spares the smallest
+                             steps a sixth of their time there. Without it, the address sanitizer
+                             finds such a use.
+       FLUX_CUDA, FLUX_HIP   adds NVIDIA's GPUs (flux_cuda.h lies beside this file), AMD's
+                             (flux_hip.h), or both; see GPUS
+       FLUX_BLAS             matrix products are done by the CBLAS that your program links, for
+                             machines that the library's own kernels do not know: OpenBLAS, MKL,
+                             BLIS, Accelerate (`cc -DFLUX_BLAS app.c -lopenblas -lm`). Whether the
+                             results are the same for any number of threads is then up to it. Its
                              integers must be 32 bits wide (if they are not, or if you use CBLAS
                              yourself, include its cblas.h before this file)
        FLUX_MALLOC(n), FLUX_REALLOC(p, n), FLUX_FREE(p)      your own allocator; define all three
 
+   COMPILING
+   Link libm; older systems also want -lpthread and -ldl. C11 and later and C++11 and later compile
+   without a warning. C++ wants the options of a call named all or none, as the standard has it:
+   flux_dataloader(.x = x, .y = y, .batchsize = 64); clang, and g++ up to C++17, also take what C
+   does. In C, gcc and clang do not warn of a field that is written twice (-Woverride-init) in a
+   file that includes this one, because that is how options come by their defaults.
+   With gcc, optimisation flags matter little: what counts is compiled for speed whatever you ask
+   for, and at -O0 products, elementwise work and training steps run at 0.9 to 1.0 of their speed at
+   -O2. clang has no such means: at -O0 training steps take 3 to 14 times as long and elementwise
+   work 10 to 50 times, so give it -O2 for the file that has the implementation. tcc, which does not
+   optimise, and MSVC, whose code has not been measured, compile plain C without vectors.
+
+   GPUS
+       cc -O2 -DFLUX_CUDA prog.c -lm           NVIDIA
+       cc -O2 -DFLUX_HIP prog.c -lm            AMD
+
+   Nothing of CUDA's or ROCm's is needed to build, and the program runs where there is no GPU. What
+   was written with flux_gpu(model) and flux_gpu(loader) uses one if there is one. When a program
+   first asks for a GPU, the library opens these, each by the path in a variable of the environment,
+   and then no other; or else by its name, in the system's places and in the folders named last:
+   - NVIDIA's driver      FLUX_CUDA_LIBRARY; libcuda.so.1
+   - NVRTC, its compiler, from 11.2 on; the newest that the driver takes
+                          FLUX_NVRTC; libnvrtc.so.13, .12, .11.2, libnvrtc.so; lib64 and lib of
+                          CUDA_PATH, CUDA_HOME, /usr/local/cuda
+   - AMD's HIP runtime    FLUX_HIP_LIBRARY; libamdhip64.so.7, .6, .5, libamdhip64.so; lib of
+                          ROCM_PATH, HIP_PATH, /opt/rocm
+   - hiprtc, its compiler FLUX_HIPRTC; libhiprtc.so.7, .6, .5, libhiprtc.so; the same folders, then
+                          the runtime itself
+   On Windows they are nvcuda.dll, nvrtc64_130_0.dll, amdhip64_7.dll, hiprtc0700.dll and older ones.
+   cuDNN, NCCL and others are opened only if the program asks for them:
+   flux_functional_with("CUDA", "cuDNN"). If something is missing, the program goes on with the CPU
+   and says so once, and flux_functional_reason("CUDA") gives the reason:
+
+       flux_device best = flux_get_device(.verbose = true);
+       flux: get_device: using CPU: CUDA: no NVIDIA driver: libcuda.so.1 is not there; ...
+
+   Each schedule becomes a few kernels. They are written as source for exactly these shapes,
+   compiled once, and kept on disk (FLUX_CACHE_DIR) by source, architecture and the compiler's
+   version, in a folder that nobody but you may write to, nor to those above it. If all are there,
+   the compiler is not even opened; if its file is gone, the program goes on with the CPU and says
+   so. flux_prewarm(model, 784, 64) compiles ahead. Launches, copies and the reuse of memory are
+   queued on a stream of the library's own, and only a look at a value waits. So what goes wrong on
+   the device, an index out of range for instance, is reported at the next look.
+   A step that is met for the third time is launched as one CUDA or HIP graph. Its kernels are the
+   same and memory comes back at the same addresses; only kernels whose arguments changed, by a step
+   count or a learning rate, are told so before the launch. The numbers are those of single
+   launches, bit for bit. Kernels are launched one by one under FLUX_REPLAY=0, under FLUX_TRACE, and
+   by drivers without these calls (CUDA before 12, old ROCm).
+   The next batch of a loader on a device travels on a second stream while the device works on this
+   one, from pinned memory whoever made it: observations that are only picked are picked right into
+   that memory, and what workers, transforms or a data set made is copied there.
+   Products and convolutions of float16 and bfloat16 use tensor cores (NVIDIA: float16 from sm_75,
+   bfloat16 from sm_80 on) or matrix cores (AMD: gfx908, gfx90a, gfx94x, gfx950, also for float32)
+   and sum in float32. flux_allow_tf32(true) lets NVIDIA's multiply float32 as TF32; without it
+   float32 is computed to its full precision. All else, float64 too, runs on plain arithmetic units.
+   A convolution multiplies the windows where they lie in the image, forward and backward; no copy
+   of them is made.
+   flux_get_device(.backend = "CUDA", .id = 1) names one of several GPUs, flux_to(device, model)
+   moves there, and a tensor knows where it is; two tensors on different devices in one call are an
+   error that names both. Each device has a lock of its own, which nobody holds while waiting or
+   compiling: threads use one device, or several, side by side. The context that your program has
+   made current is never changed. A process that is forked after a device was opened can't use it.
+   What of this was proved without a GPU, and how, is told in tests/softgpu/README.md.
+
    ENVIRONMENT
-       FLUX_NUM_THREADS=n    threads for CPU work, 1 for none but yours (default: the processors there are)
-       FLUX_EAGER=1          compute each operation when it is called: the same bits, for a debugger
-       FLUX_ERROR=abort      stop in the debugger at the first error
-       FLUX_LOG=level        error, warn, info (default), debug; or "schedule" to list kernels as they are planned,
-                             "source" to see their text for the GPU's compiler
-       FLUX_TRACE=file.json  what ran when, a kernel an event, for ui.perfetto.dev
-       FLUX_GPU_BACKEND      CUDA, AMDGPU, Metal or CPU: overrides LocalPreferences.toml
-       FLUX_PREFERENCES      path of the preferences file, in place of LocalPreferences.toml
-       FLUX_REPLAY=0         GPUs: a step's kernels one by one, never as one graph of the driver's
-       FLUX_CACHE_DIR        where kernels compiled for GPUs are kept, in place of ~/.cache/flux; from the root, and
-                             only you may write to it, or to what is above it
-       FLUX_CUDA_LIBRARY, FLUX_NVRTC, FLUX_HIP_LIBRARY, FLUX_HIPRTC      paths of the drivers and their compilers
-       FLUX_ASCII=1          print x and s in place of the Unicode signs
-       FLUX_SIMD=name        use no better instruction set than: base, avx2, avx512 (to compare or debug;
-                             what the last leaves out is a processor's own products of bf16)
-       A program with rights that its user lacks, a setuid one, reads none of them.
+   Everything that the library reads from it; a program with rights that its user lacks, such as a
+   setuid one, reads none of it.
+       FLUX_NUM_THREADS=n    threads for CPU work, 1 for none but yours (default: the processors
+                             there are)
+       FLUX_EAGER=1          computes each operation when called, for a debugger: the same bits
+       FLUX_ERROR=abort      stops in the debugger at the first error
+       FLUX_LOG=level        error, warn, info (default), debug; or "schedule" to list kernels as
+                             they are planned, "source" to see their text for the GPU's compiler
+       FLUX_TRACE=file.json  writes what ran when, a kernel an event, for ui.perfetto.dev
+       FLUX_SIMD=name        uses no better instruction set than base, avx2 or avx512, to compare or
+                             debug; avx512 leaves out a processor's own products of bf16
+       FLUX_GPU_BACKEND      CUDA, AMDGPU, Metal or CPU: overrides the preferences file
+       FLUX_PREFERENCES      path of that file, in place of LocalPreferences.toml in the working
+                             directory or above it
+       FLUX_REPLAY=0         launches a GPU's kernels one by one, never as a graph
+       FLUX_CACHE_DIR        where kernels compiled for GPUs are kept; else flux in XDG_CACHE_HOME,
+                             .cache/flux in HOME, or flux in LOCALAPPDATA. Paths begin at the root;
+                             a relative one is passed over, and so is a folder that others may write
+                             to, or to those above it
+       XDG_CACHE_HOME, HOME, LOCALAPPDATA      see FLUX_CACHE_DIR
+       FLUX_CUDA_LIBRARY, FLUX_NVRTC, CUDA_PATH, CUDA_HOME      where NVIDIA's libraries are (GPUS)
+       FLUX_HIP_LIBRARY, FLUX_HIPRTC, ROCM_PATH, HIP_PATH       where AMD's are
+       CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES, GPU_DEVICE_ORDINAL
+                             the drivers' own; if they leave no device, the reason names them
+       FLUX_ASCII=1          prints x and s in place of Unicode signs
+       COLUMNS, NO_COLOR, TERM, WT_SESSION     the terminal's width; whether to print in colour
 
    CONTENTS
-   What follows the interface is joined from rooms, the files of src/, in this order. Each begins with a line
-   that has its name; src/README.md is their map.
+   What follows the interface is joined from rooms, the files of src/, in this order. Each begins
+   with a line that has its name; src/README.md is their map.
      base/      platform threads system object errors backend dtypes memory sinks scopes ending
                 workers options text
      graph/     table nodes elementwise leaves views reductions products windows attention
                 gradients backward
-     schedule/  kernel key grouping program order trace plans looking update
+     schedule/  kernel key analysis grouping program order trace plans looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan backend rows blocks run products whole windows half_products
                 attention
@@ -147,10 +251,10 @@
 
 #endif /* FLUX_H */
 
-/* ======================================================================================================
-   The interface ends here. What follows is the implementation; you need not read it to use the library. It is made from the
-   rooms in src/ by `make flux.h`: change it there.
-   ====================================================================================================== */
+/* =================================================================================================
+   The interface ends here. What follows is the implementation; you need not read it to use the
+   library. It is made from the rooms in src/ by `make flux.h`: change it there.
+   ============================================================================================== */
 #if defined(FLUX_IMPLEMENTATION) && !defined(FLUX__IMPLEMENTED)
 #define FLUX__IMPLEMENTED
 
@@ -181,6 +285,7 @@
 #include "graph/backward.h"
 #include "schedule/kernel.h"
 #include "schedule/key.h"
+#include "schedule/analysis.h"
 #include "schedule/grouping.h"
 #include "schedule/program.h"
 #include "schedule/order.h"
