@@ -3678,10 +3678,27 @@ enum { FLUX__PIECE = 1 << 20 };           /* bytes that are copied to a device a
 /* Writes bytes at ... at + n - 1 of some data to `to`; at and n are multiples of fill's unit. */
 typedef void (*flux__filler)(const void *ctx, char *to, size_t at, size_t n);
 
+/* What a back end is good at: flux__backend.traits, data by which kernels are chosen. No code asks
+   which back end it has before it. */
+enum {
+    FLUX__HOST_MEMORY = 1,                /* the host reads and writes its memory itself */
+    FLUX__COMPILES = 2,                   /* ready calls a compiler, which flux_prewarm does ahead */
+    /* operands that a product reads in place of a copy (flux__find_gathers): windows of half
+       formats, too; rows in another order, which it packs as fast as it would pack the copy */
+    FLUX__GATHERS_HALVES = 4,
+    FLUX__GATHERS_ROWS = 8,
+    /* of the gradients of a convolution: windows that are added up take less time than a
+       convolution with zeros between (flux__conv_adds); one product over all samples less than a
+       product each (flux__conv_by_weight) */
+    FLUX__ADDS_WINDOWS = 16,
+    FLUX__LONG_PRODUCTS = 32
+};
+
 /* available and functional write to `why` why not; component gives in *known whether the back end
    has such a component: "driver", "compiler", "NCCL", "MIOpen", ... */
 typedef struct flux__backend {
     const char *name;                                       /* "CUDA" */
+    unsigned traits;                                        /* FLUX__HOST_MEMORY, ... */
     bool (*available)(char *why, size_t n);                 /* driver library and symbols found? */
     bool (*functional)(char *why, size_t n);                /* started, with device and compiler? */
     int (*count)(void);                                     /* number of devices */
@@ -3715,6 +3732,11 @@ static FLUX__INLINE bool flux__same_device(flux_device a, flux_device b) {
 
 /* hook: flux__backend_of, device/registry.h */
 static const flux__backend *flux__backend_of(int index);     /* not NULL if below FLUX__BACKENDS */
+
+/* Whether the back end of a device has this trait. */
+static FLUX__INLINE bool flux__has_trait(flux_device d, unsigned trait) {
+    return (flux__backend_of(d.backend)->traits & trait) != 0;
+}
 
 /* The names of components that flux_functional_with knows. */
 static const char *const flux__cuda_parts[] = { "all", "driver", "compiler", "NVRTC", "NCCL",
@@ -7712,9 +7734,9 @@ FLUX__END_HOT
    weight size... x channels / groups x out (of flux_conv_transpose: size... x
    out / groups x channels). Convolution flips the kernel, cross-correlation
    does not. A convolution's result is shown through a FLUX__CONV node, whose
-   gradient by x is a convolution again, or on the CPU, where windows lie apart
-   or channels are few, one product whose windows are added up
-   (flux__conv_back). Where the node cannot hold its parameters, or a window
+   gradient by x is a convolution again, or for back ends that are better at
+   that, where windows lie apart or channels are few, one product whose windows
+   are added up (flux__conv_back). Where the node cannot hold its parameters, or a window
    lies in the padding altogether, the plain graph's gradient is used.
 
    Rejected: leaving the gradient by x to the graph always, which would add
@@ -7987,13 +8009,13 @@ static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const 
     return y;
 }
 
-/* Whether flux__conv_added is better than a convolution of g. Not on a GPU: there windows are
-   read in parallel, but adding them up takes turns. */
+/* Whether flux__conv_added is better than a convolution of g. A GPU lacks the trait: there
+   windows are read in parallel, but adding them up takes turns. */
 static bool flux__conv_adds(const flux_tensor *g, const flux_tensor *weight,
                             const flux__window *w) {
     bool apart = flux__product(w->stride, w->nd) > 1,
         few = 4 * weight->dim[w->nd] <= weight->dim[w->nd + 1];
-    return !flux__backend_of(g->device.backend)->ready &&
+    return flux__has_trait(g->device, FLUX__ADDS_WINDOWS) &&
            (apart || (few && flux__product(w->size, w->nd) > 1));
 }
 
@@ -8569,8 +8591,9 @@ static int64_t flux__conv_parts(int64_t n, int64_t elements) {
 /* The gradient by the weight as one batched product that also sums over samples, on operands that
    need no copy where their strides allow: windows [taps, positions x samples / parts, groups,
    parts] times g [positions x samples / parts, out, groups, parts], taps being window x channels
-   per group; then the parts are summed. On a GPU, and where there would be too many dims,
-   flux__conv_slopes multiplies once for each sample instead. */
+   per group; then the parts are summed. For a back end that is not better at long
+   products, as a GPU, and where there would be too many dims, flux__conv_slopes multiplies once
+   for each sample instead. */
 static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor *x,
                                          flux_tensor *weight, flux_tensor *g, const flux__window *w,
                                          int64_t groups) {
@@ -8625,7 +8648,7 @@ static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, 
     if (need[1] && (out[1] = flux__conv_back(g, weight, x->dim, &w, groups, flip)) != NULL)
         out[1] = flux_to_dtype(out[1], (flux_dtype)x->dtype);
     if (!need[2]) return;
-    if (!flux__backend_of(x->device.backend)->ready &&
+    if (flux__has_trait(x->device, FLUX__LONG_PRODUCTS) &&
         2 * w.nd + 3 + (groups > 1) <= FLUX_MAX_DIMS) {
         flux_tensor *d = flux__conv_by_weight(product, x, weight, g, &w, groups);
         d = d ? flux_reshape_to(d, flux__dims(weight)) : NULL;
@@ -10387,12 +10410,12 @@ static void flux__find_gathers(flux__planner *p) {
         const flux_tensor *t = p->g->node[i], *x = t->nin ? t->in[0] : NULL;
         if (t->op != FLUX__COPY || !FLUX__IS_VIEW(x) || (p->g->flag[i] & FLUX__ROOT)) continue;
         bool reads = t->dtype == FLUX_F32 || t->dtype == FLUX_F64 ||
-                     flux__backend_of(t->device.backend)->ready,
+                     flux__has_trait(t->device, FLUX__GATHERS_HALVES),
              plain;
         plain = x->dtype == t->dtype && reads && x->base->op != FLUX__NUMBER;
         bool chained = !flux__finished(x->base) && p->gather[x->base->index];
         /* rows are contiguous: packing reads them as fast as it would read a copy */
-        bool along = x->stride[0] == 1 && !flux__backend_of(t->device.backend)->ready;
+        bool along = x->stride[0] == 1 && flux__has_trait(t->device, FLUX__GATHERS_ROWS);
         p->gather[i] = plain && !chained && (along || flux__size(t) > flux__size(x->base));
     }
     for (int i = 0; i < p->n && p->g->copies; i++)
@@ -11407,7 +11430,7 @@ static int flux__kernel_trace(flux__run *r, flux__kernel *k) {
     double start = flux__now();
     int done = flux__kernels_run(r, k, 1);
     flux_device d = r->plan->slot[k->outs[0]].device;
-    if (d.backend != 0) flux_synchronise_device(d);
+    flux_synchronise_device(d);
     flux__kernel_words(r->plan, r->g, k, false, words, sizeof words);
     snprintf(device, sizeof device, "%s:%d", flux_device_backend(d), d.id);
     flux__trace_event("kernel", words, start, flux__kernel_bytes(k, r->g), device);
@@ -11976,6 +11999,11 @@ FLUX_DEF int flux_read(flux_tensor *x, void *out, size_t bytes) {
     }
     if (bytes) memcpy(out, p, bytes);
     return 0;
+}
+
+/* Whether the host can read x's elements where they are, without computing or copying them. */
+static bool flux__readable(const flux_tensor *x) {
+    return x->buf && flux__has_trait(x->device, FLUX__HOST_MEMORY);
 }
 
 /* Element i of x, counted in contiguous order, as a double; NaN and an error if it can't be
@@ -23064,7 +23092,7 @@ static bool flux__##x##_ready(int id, flux__plan *plan, flux__graph *g) { return
 static int flux__##x##_fill(int id, void *dst, size_t n, size_t unit, flux__filler put, const void *ctx) {                           \
     return flux__gpu_fill(B, id, dst, n, unit, put, ctx);                                                                        \
 }
-#define FLUX__GPU_ROW(x, name) { name, flux__##x##_available, flux__##x##_functional, flux__##x##_count, flux__##x##_name,       \
+#define FLUX__GPU_ROW(x, name) { name, FLUX__COMPILES | FLUX__GATHERS_HALVES, flux__##x##_available, flux__##x##_functional, flux__##x##_count, flux__##x##_name,       \
     flux__##x##_component, flux__##x##_alloc, flux__##x##_free, flux__##x##_upload, flux__##x##_download, flux__##x##_copy,      \
     flux__##x##_wait, flux__##x##_room, flux__##x##_ready, flux__gpu_run, flux__gpu_kernel_drop, flux__##x##_fill }
 #if defined(FLUX_CUDA)
@@ -23187,12 +23215,15 @@ static int flux__no_wait(int id) { return (void)id, -1; }
 
 /* The row of a back end that is not part of this build. */
 #define FLUX__ABSENT(name, component)                                                              \
-    { name, flux__not_built, flux__not_built, flux__count_none, flux__no_name, component,          \
+    { name, 0, flux__not_built, flux__not_built, flux__count_none, flux__no_name, component,          \
       flux__no_alloc, flux__no_free, flux__no_move, flux__no_move, flux__no_copy, flux__no_wait,   \
       NULL, NULL, NULL, NULL, NULL }
+#define FLUX__CPU_TRAITS (FLUX__HOST_MEMORY | FLUX__GATHERS_ROWS | FLUX__ADDS_WINDOWS |              \
+                          FLUX__LONG_PRODUCTS)
 /* The table of back ends, in the order of the enum that begins with FLUX__CPU_BACKEND. */
 static const flux__backend flux__backends[FLUX__BACKENDS] = {
-    { "CPU", flux__yes, flux__yes, flux__count_one, flux__cpu_name, flux__cpu_component,
+    { "CPU", FLUX__CPU_TRAITS, flux__yes, flux__yes, flux__count_one, flux__cpu_name,
+      flux__cpu_component,
       flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy,
       flux__cpu_wait, NULL, NULL, NULL, NULL, NULL },
 #if defined(FLUX_CUDA)
@@ -29734,7 +29765,7 @@ FLUX_DEF int flux_prewarm_of(flux_layer *m, flux_shape in) {
     if (!flux__check_shape("prewarm", &in)) return -1;
     flux_device d = flux_device_of_layer(m);
     if (d.backend < 0) return -1;
-    if (!flux__backend_of(d.backend)->ready) return 0;
+    if (!flux__has_trait(d, FLUX__COMPILES)) return 0;
     bool ready = true;
     flux_visit(m, flux__prewarm_weight, &ready);
     if (!ready) return -1;
@@ -31878,13 +31909,12 @@ static bool flux__is_integer(const flux_tensor *x) {
     return x->op != FLUX__TUPLE && !flux__dtypes[x->dtype].real && x->dtype != FLUX_BOOL;
 }
 
-/* Checks labels (or lengths; `what` names them in the message) if their values lie in host
-   memory: an error names the first one outside least ... end - 1 that is not *ignored.
-   Others pass unread. */
+/* Checks labels (or lengths; `what` names them in the message) if their values can be read at
+   once: an error names the first one outside least ... end - 1 that is not *ignored. Others pass
+   unread. */
 static bool flux__check_labels(const char *call, const char *what, flux_tensor *y, int64_t least,
                                int64_t end, const int64_t *ignored) {
-    return y->device.backend != 0 || !y->buf ||
-           flux__labels_good(call, what, y, least, end, ignored);
+    return !flux__readable(y) || flux__labels_good(call, what, y, least, end, ignored);
 }
 
 /* Whether y is integer labels: of p's shape without dim `dim`, the class dimension. */

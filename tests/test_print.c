@@ -315,7 +315,8 @@ static int fake_move(int id, void *to, const void *from, size_t bytes) { return 
 TEST(on_a_device) {
     if (getenv("FLUX_TEST_DEVICE")) SKIP("a back end of its own takes the place of the one that the tests run on");
     flux_device d = { FLUX__CUDA_BACKEND, 1 };
-    flux__backend fake = *flux__backend_of(FLUX__CUDA_BACKEND);
+    static flux__backend fake;
+    fake = *flux__backend_of(FLUX__CPU_BACKEND);
     fake.available = fake.functional = fake_yes, fake.count = fake_count, fake.device_name = fake_name;
     fake.alloc = fake_alloc, fake.free = fake_free, fake.upload = fake.download = fake_move;
     flux__backend_set(FLUX__CUDA_BACKEND, &fake);

@@ -32,10 +32,27 @@ enum { FLUX__PIECE = 1 << 20 };           /* bytes that are copied to a device a
 /* Writes bytes at ... at + n - 1 of some data to `to`; at and n are multiples of fill's unit. */
 typedef void (*flux__filler)(const void *ctx, char *to, size_t at, size_t n);
 
+/* What a back end is good at: flux__backend.traits, data by which kernels are chosen. No code asks
+   which back end it has before it. */
+enum {
+    FLUX__HOST_MEMORY = 1,                /* the host reads and writes its memory itself */
+    FLUX__COMPILES = 2,                   /* ready calls a compiler, which flux_prewarm does ahead */
+    /* operands that a product reads in place of a copy (flux__find_gathers): windows of half
+       formats, too; rows in another order, which it packs as fast as it would pack the copy */
+    FLUX__GATHERS_HALVES = 4,
+    FLUX__GATHERS_ROWS = 8,
+    /* of the gradients of a convolution: windows that are added up take less time than a
+       convolution with zeros between (flux__conv_adds); one product over all samples less than a
+       product each (flux__conv_by_weight) */
+    FLUX__ADDS_WINDOWS = 16,
+    FLUX__LONG_PRODUCTS = 32
+};
+
 /* available and functional write to `why` why not; component gives in *known whether the back end
    has such a component: "driver", "compiler", "NCCL", "MIOpen", ... */
 typedef struct flux__backend {
     const char *name;                                       /* "CUDA" */
+    unsigned traits;                                        /* FLUX__HOST_MEMORY, ... */
     bool (*available)(char *why, size_t n);                 /* driver library and symbols found? */
     bool (*functional)(char *why, size_t n);                /* started, with device and compiler? */
     int (*count)(void);                                     /* number of devices */
@@ -69,6 +86,11 @@ static FLUX__INLINE bool flux__same_device(flux_device a, flux_device b) {
 
 /* hook: flux__backend_of, device/registry.h */
 static const flux__backend *flux__backend_of(int index);     /* not NULL if below FLUX__BACKENDS */
+
+/* Whether the back end of a device has this trait. */
+static FLUX__INLINE bool flux__has_trait(flux_device d, unsigned trait) {
+    return (flux__backend_of(d.backend)->traits & trait) != 0;
+}
 
 /* The names of components that flux_functional_with knows. */
 static const char *const flux__cuda_parts[] = { "all", "driver", "compiler", "NVRTC", "NCCL",

@@ -120,12 +120,15 @@ static int flux__no_wait(int id) { return (void)id, -1; }
 
 /* The row of a back end that is not part of this build. */
 #define FLUX__ABSENT(name, component)                                                              \
-    { name, flux__not_built, flux__not_built, flux__count_none, flux__no_name, component,          \
+    { name, 0, flux__not_built, flux__not_built, flux__count_none, flux__no_name, component,          \
       flux__no_alloc, flux__no_free, flux__no_move, flux__no_move, flux__no_copy, flux__no_wait,   \
       NULL, NULL, NULL, NULL, NULL }
+#define FLUX__CPU_TRAITS (FLUX__HOST_MEMORY | FLUX__GATHERS_ROWS | FLUX__ADDS_WINDOWS |              \
+                          FLUX__LONG_PRODUCTS)
 /* The table of back ends, in the order of the enum that begins with FLUX__CPU_BACKEND. */
 static const flux__backend flux__backends[FLUX__BACKENDS] = {
-    { "CPU", flux__yes, flux__yes, flux__count_one, flux__cpu_name, flux__cpu_component,
+    { "CPU", FLUX__CPU_TRAITS, flux__yes, flux__yes, flux__count_one, flux__cpu_name,
+      flux__cpu_component,
       flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy,
       flux__cpu_wait, NULL, NULL, NULL, NULL, NULL },
 #if defined(FLUX_CUDA)

@@ -113,7 +113,7 @@ static bool flux__##x##_ready(int id, flux__plan *plan, flux__graph *g) { return
 static int flux__##x##_fill(int id, void *dst, size_t n, size_t unit, flux__filler put, const void *ctx) {                           \
     return flux__gpu_fill(B, id, dst, n, unit, put, ctx);                                                                        \
 }
-#define FLUX__GPU_ROW(x, name) { name, flux__##x##_available, flux__##x##_functional, flux__##x##_count, flux__##x##_name,       \
+#define FLUX__GPU_ROW(x, name) { name, FLUX__COMPILES | FLUX__GATHERS_HALVES, flux__##x##_available, flux__##x##_functional, flux__##x##_count, flux__##x##_name,       \
     flux__##x##_component, flux__##x##_alloc, flux__##x##_free, flux__##x##_upload, flux__##x##_download, flux__##x##_copy,      \
     flux__##x##_wait, flux__##x##_room, flux__##x##_ready, flux__gpu_run, flux__gpu_kernel_drop, flux__##x##_fill }
 #if defined(FLUX_CUDA)

@@ -309,8 +309,9 @@ static int64_t flux__conv_parts(int64_t n, int64_t elements) {
 /* The gradient by the weight as one batched product that also sums over samples, on operands that
    need no copy where their strides allow: windows [taps, positions x samples / parts, groups,
    parts] times g [positions x samples / parts, out, groups, parts], taps being window x channels
-   per group; then the parts are summed. On a GPU, and where there would be too many dims,
-   flux__conv_slopes multiplies once for each sample instead. */
+   per group; then the parts are summed. For a back end that is not better at long
+   products, as a GPU, and where there would be too many dims, flux__conv_slopes multiplies once
+   for each sample instead. */
 static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor *x,
                                          flux_tensor *weight, flux_tensor *g, const flux__window *w,
                                          int64_t groups) {
@@ -365,7 +366,7 @@ static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, 
     if (need[1] && (out[1] = flux__conv_back(g, weight, x->dim, &w, groups, flip)) != NULL)
         out[1] = flux_to_dtype(out[1], (flux_dtype)x->dtype);
     if (!need[2]) return;
-    if (!flux__backend_of(x->device.backend)->ready &&
+    if (flux__has_trait(x->device, FLUX__LONG_PRODUCTS) &&
         2 * w.nd + 3 + (groups > 1) <= FLUX_MAX_DIMS) {
         flux_tensor *d = flux__conv_by_weight(product, x, weight, g, &w, groups);
         d = d ? flux_reshape_to(d, flux__dims(weight)) : NULL;

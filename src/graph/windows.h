@@ -24,9 +24,9 @@
    weight size... x channels / groups x out (of flux_conv_transpose: size... x
    out / groups x channels). Convolution flips the kernel, cross-correlation
    does not. A convolution's result is shown through a FLUX__CONV node, whose
-   gradient by x is a convolution again, or on the CPU, where windows lie apart
-   or channels are few, one product whose windows are added up
-   (flux__conv_back). Where the node cannot hold its parameters, or a window
+   gradient by x is a convolution again, or for back ends that are better at
+   that, where windows lie apart or channels are few, one product whose windows
+   are added up (flux__conv_back). Where the node cannot hold its parameters, or a window
    lies in the padding altogether, the plain graph's gradient is used.
 
    Rejected: leaving the gradient by x to the graph always, which would add
@@ -299,13 +299,13 @@ static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const 
     return y;
 }
 
-/* Whether flux__conv_added is better than a convolution of g. Not on a GPU: there windows are
-   read in parallel, but adding them up takes turns. */
+/* Whether flux__conv_added is better than a convolution of g. A GPU lacks the trait: there
+   windows are read in parallel, but adding them up takes turns. */
 static bool flux__conv_adds(const flux_tensor *g, const flux_tensor *weight,
                             const flux__window *w) {
     bool apart = flux__product(w->stride, w->nd) > 1,
         few = 4 * weight->dim[w->nd] <= weight->dim[w->nd + 1];
-    return !flux__backend_of(g->device.backend)->ready &&
+    return flux__has_trait(g->device, FLUX__ADDS_WINDOWS) &&
            (apart || (few && flux__product(w->size, w->nd) > 1));
 }
 

@@ -13,7 +13,6 @@
 #include "../schedule/key.h"
 #include "../schedule/plans.h"
 #include "../schedule/looking.h"
-#include "../device/registry.h"
 #include "walk.h"
 #include "map.h"
 #include "model.h"
@@ -103,7 +102,7 @@ FLUX_DEF int flux_prewarm_of(flux_layer *m, flux_shape in) {
     if (!flux__check_shape("prewarm", &in)) return -1;
     flux_device d = flux_device_of_layer(m);
     if (d.backend < 0) return -1;
-    if (!flux__backend_of(d.backend)->ready) return 0;
+    if (!flux__has_trait(d, FLUX__COMPILES)) return 0;
     bool ready = true;
     flux_visit(m, flux__prewarm_weight, &ready);
     if (!ready) return -1;

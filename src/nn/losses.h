@@ -10,6 +10,7 @@
 #include "../graph/leaves.h"
 #include "../graph/views.h"
 #include "../graph/reductions.h"
+#include "../schedule/looking.h"
 #include "../data/orders.h"
 #include "initialisers.h"
 #include "activations.h"
@@ -205,13 +206,12 @@ static bool flux__is_integer(const flux_tensor *x) {
     return x->op != FLUX__TUPLE && !flux__dtypes[x->dtype].real && x->dtype != FLUX_BOOL;
 }
 
-/* Checks labels (or lengths; `what` names them in the message) if their values lie in host
-   memory: an error names the first one outside least ... end - 1 that is not *ignored.
-   Others pass unread. */
+/* Checks labels (or lengths; `what` names them in the message) if their values can be read at
+   once: an error names the first one outside least ... end - 1 that is not *ignored. Others pass
+   unread. */
 static bool flux__check_labels(const char *call, const char *what, flux_tensor *y, int64_t least,
                                int64_t end, const int64_t *ignored) {
-    return y->device.backend != 0 || !y->buf ||
-           flux__labels_good(call, what, y, least, end, ignored);
+    return !flux__readable(y) || flux__labels_good(call, what, y, least, end, ignored);
 }
 
 /* Whether y is integer labels: of p's shape without dim `dim`, the class dimension. */

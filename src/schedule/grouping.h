@@ -468,12 +468,12 @@ static void flux__find_gathers(flux__planner *p) {
         const flux_tensor *t = p->g->node[i], *x = t->nin ? t->in[0] : NULL;
         if (t->op != FLUX__COPY || !FLUX__IS_VIEW(x) || (p->g->flag[i] & FLUX__ROOT)) continue;
         bool reads = t->dtype == FLUX_F32 || t->dtype == FLUX_F64 ||
-                     flux__backend_of(t->device.backend)->ready,
+                     flux__has_trait(t->device, FLUX__GATHERS_HALVES),
              plain;
         plain = x->dtype == t->dtype && reads && x->base->op != FLUX__NUMBER;
         bool chained = !flux__finished(x->base) && p->gather[x->base->index];
         /* rows are contiguous: packing reads them as fast as it would read a copy */
-        bool along = x->stride[0] == 1 && !flux__backend_of(t->device.backend)->ready;
+        bool along = x->stride[0] == 1 && flux__has_trait(t->device, FLUX__GATHERS_ROWS);
         p->gather[i] = plain && !chained && (along || flux__size(t) > flux__size(x->base));
     }
     for (int i = 0; i < p->n && p->g->copies; i++)

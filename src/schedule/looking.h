@@ -370,6 +370,11 @@ FLUX_DEF int flux_read(flux_tensor *x, void *out, size_t bytes) {
     return 0;
 }
 
+/* Whether the host can read x's elements where they are, without computing or copying them. */
+static bool flux__readable(const flux_tensor *x) {
+    return x->buf && flux__has_trait(x->device, FLUX__HOST_MEMORY);
+}
+
 /* Element i of x, counted in contiguous order, as a double; NaN and an error if it can't be
    computed. */
 static double flux__number_at(flux_tensor *x, int64_t i) {

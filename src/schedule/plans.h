@@ -135,7 +135,7 @@ static int flux__kernel_trace(flux__run *r, flux__kernel *k) {
     double start = flux__now();
     int done = flux__kernels_run(r, k, 1);
     flux_device d = r->plan->slot[k->outs[0]].device;
-    if (d.backend != 0) flux_synchronise_device(d);
+    flux_synchronise_device(d);
     flux__kernel_words(r->plan, r->g, k, false, words, sizeof words);
     snprintf(device, sizeof device, "%s:%d", flux_device_backend(d), d.id);
     flux__trace_event("kernel", words, start, flux__kernel_bytes(k, r->g), device);
