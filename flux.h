@@ -219,10 +219,10 @@
                 workers options text
      graph/     table nodes elementwise leaves views reductions products windows attention
                 gradients backward
-     schedule/  kernel key analysis grouping program order trace plans looking update
+     schedule/  kernel key analysis grouping program dispatch order trace plans looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan backend rows blocks run products whole windows half_products
-                attention
+                attention calls
      gpu/       kernels devices copies launch fused gemm whole attention program cache compile
                 backend
      device/    registry preferences choosing
@@ -3653,14 +3653,12 @@ FLUX__END_LEAN
    whether the back end is installed (available) and works (functional), and how
    many devices it has; others allocate, copy, wait, and run kernels. The CPU is
    entry 0 of the registry and needs no driver; every other back end is asked
-   once per process whether it works (device/registry.h). The CPU's memory is
-   allocated here too, aligned to 64 bytes (flux__cpu_alloc).
+   once per process whether it works (device/registry.h).
 
    Invariant: a call that takes a device id gets one from 0 to count() - 1, and
    only after functional() returned true. Calls that return int return 0 when
    they succeed (but run); the caller words the error, since it knows what was
-   being moved. A back end whose ready, run and drop are NULL has memory that the
-   host can reach, and the CPU back end runs its kernels.
+   being moved. No row lacks a call, but room and fill may be NULL.
 
    Rejected: a table per device (the tables would differ by a number only), and
    calls that open the driver on their own (a program that never asks for a GPU
@@ -3712,9 +3710,10 @@ typedef struct flux__backend {
     int (*download)(int id, void *dst, const void *src, size_t bytes);
     int (*copy)(int to, void *dst, int from, const void *src, size_t bytes);
     int (*wait)(int id);                                    /* until all its work is done */
-    int (*room)(int id, size_t *available, size_t *total);  /* bytes; NULL: not known */
-    /* Makes the plan's kernels for this device ready to run; false: they can't be. */
-    bool (*ready)(int id, struct flux__plan *plan, struct flux__graph *g);
+    int (*room)(int id, size_t *available, size_t *total);  /* bytes; may be NULL: not known */
+    /* Makes the plan's kernels for this device ready to run: fills ready and scratch of each.
+       False: they can't be, which is an error. */
+    bool (*ready)(flux_device d, struct flux__plan *plan, struct flux__graph *g);
     /* Runs the n kernels from k on, in order; returns how many of them it started. */
     int (*run)(struct flux__run *run, struct flux__kernel *k, int n);
     void (*drop)(void *ready);                              /* frees what ready() made */
@@ -3747,44 +3746,6 @@ static const char *const flux__amd_parts[] = { "all", "driver", "compiler", "hip
 static bool flux__in_list(const char *name, const char *const *list) {
     while (*list && strcmp(*list, name) != 0) list++;
     return *list != NULL;
-}
-
-/* Asks Linux for 2 MB pages for the part of a block of memory that covers whole ones: there are
-   fewer page faults and TLB misses. Blocks below 8 MB stay on small pages: a matrix that nearly
-   fits the caches is faster there, since small pages are scattered in physical memory, so that
-   its columns compete less for the same cache sets. */
-static void flux__large_pages(char *p, size_t bytes) {
-#if defined(__linux__)
-    const uintptr_t page = (uintptr_t)2 << 20, from = ((uintptr_t)p + page - 1) & ~(page - 1),
-                    to = ((uintptr_t)p + bytes) & ~(page - 1);
-    const int kept = errno;
-    if (bytes >= 4 * page && to > from) madvise((void *)from, to - from, FLUX__HUGE_PAGES);
-    errno = kept;                         /* an old system may refuse, which is no error */
-#else
-    (void)p, (void)bytes;
-#endif
-}
-
-/* Host memory, aligned to 64 bytes, so that vector loops need no scalar head, and two tensors
-   don't share a cache line. The address from FLUX_MALLOC is stored just before the one returned. */
-static void *flux__cpu_alloc(int id, size_t bytes) {
-    (void)id;
-    if (bytes > SIZE_MAX - 64 - sizeof(void *)) return NULL;
-    char *base = (char *)FLUX_MALLOC(bytes + 64 + sizeof(void *));
-    if (!base) return NULL;
-    char *p = base + sizeof(void *) + 63;
-    p -= (uintptr_t)p & 63;
-    memcpy(p - sizeof(void *), &base, sizeof(void *));
-    flux__large_pages(p, bytes);
-    return p;
-}
-
-static void flux__cpu_free(int id, void *p, size_t bytes) {
-    (void)id, (void)bytes;
-    if (!p) return;
-    char *base;
-    memcpy(&base, (char *)p - sizeof(void *), sizeof(void *));
-    FLUX_FREE(base);
 }
 
 FLUX__END_LEAN
@@ -9356,8 +9317,8 @@ typedef struct flux__kernel {
     flux_device device;                   /* device that it runs on */
     size_t scratch;                       /* bytes of scratch memory that it needs on its device */
     void *scratch_at;                     /* address of that scratch memory in the current run */
-    void *ready;                          /* what the back end made of the kernel; drop frees it */
-    void (*drop)(void *ready);
+    const flux__backend *by;              /* the back end that runs it; NULL: it is a move */
+    void *ready;                          /* what that back end made of the kernel */
 } flux__kernel;
 
 /* What a plan knows of a node. out_kernel computes the node, last_kernel is the last that reads it.
@@ -10910,6 +10871,113 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
 
 FLUX__END_LEAN
 
+/* ---------------------------------------------------------------------- schedule/dispatch.h
+   From a plan to its back ends: flux__kernels_ready has each back end make its
+   kernels ready, flux__kernels_run hands it rows of them, and
+   flux__kernel_unready lets it drop what it made. A move has two back ends, so
+   it is done here, by the copies of their tables.
+
+   Invariant: only a move knows which back end is the host's: between two others
+   it goes by way of host memory. What a back end made of a kernel is
+   kernel->ready, what it needs while the kernel runs is kernel->scratch; the
+   plan owns both, and kernel->by says who gave them. */
+
+FLUX__BEGIN_LEAN
+
+/* A plan while it runs, as back ends see it. */
+typedef struct flux__run {
+    flux__plan *plan;
+    flux__graph *g;
+    flux__buffer **buffer;                /* by node; behind these lie flux__spares.next (by
+                                             node) and the scratch buffers (by kernel) */
+    void **ptr;                           /* by slot: where its elements are */
+} flux__run;
+
+/* The address of an operand's first element. */
+static const char *flux__operand_ptr(flux__run *run, const flux__operand *o) {
+    return (const char *)run->ptr[o->src] +
+           (ptrdiff_t)o->offset * (ptrdiff_t)flux__dtypes[o->dtype].size;
+}
+
+/* ---------------- moves */
+
+/* Copies bytes between devices: up, down, within a back end, or by way of the host's memory
+   between two others. Returns 0, or not 0 if it failed. */
+static int flux__move_bytes(flux_device to, void *dst, flux_device from, const void *src,
+                            size_t bytes) {
+    const flux__backend *a = flux__backend_of(from.backend), *b = flux__backend_of(to.backend);
+    if (bytes == 0) return 0;
+    if (from.backend == to.backend) return b->copy(to.id, dst, from.id, src, bytes);
+    if (from.backend == FLUX__CPU_BACKEND) return b->upload(to.id, dst, src, bytes);
+    if (to.backend == FLUX__CPU_BACKEND) return a->download(from.id, dst, src, bytes);
+    void *host = flux__malloc(bytes);
+    int rc = host ? a->download(from.id, host, src, bytes) : -1;
+    if (rc == 0) rc = b->upload(to.id, dst, host, bytes);
+    if (host) FLUX_FREE(host);
+    return rc;
+}
+
+/* Runs a move of a tensor between devices; records an error if it fails. */
+static int flux__run_move(flux__run *run, flux__kernel *k) {
+    flux_tensor *t = run->g->node[k->node];
+    const flux__operand *o = &k->operand[0];
+    flux_device from = t->in[0]->device, to = t->device;
+    size_t bytes = (size_t)flux__size(t) * flux__dtypes[t->dtype].size;
+    void *dst = run->ptr[run->plan->nleaf + k->node];
+    int rc = flux__move_bytes(to, dst, from, flux__operand_ptr(run, o), bytes);
+    if (rc != 0) {
+        char there[96];
+        snprintf(there, sizeof there, "%s", flux_device_name(from));
+        flux__fail("to: %zu bytes could not be copied from %s to %s", bytes, there,
+                   flux_device_name(to));
+    }
+    return rc;
+}
+
+/* ---------------- kernels */
+
+/* Whether a back end runs kernel k on device d. */
+static bool flux__runs_on(const flux__kernel *k, flux_device d) {
+    return k->kind != FLUX__K_MOVE && flux__same_device(k->device, d);
+}
+
+/* Has the plan's kernels made ready, those of each device together, so that a compiler is called
+   once. False: an error is recorded. */
+static bool flux__kernels_ready(flux__plan *plan, flux__graph *g) {
+    for (int i = 0; i < plan->nkernel; i++) {
+        const flux_device d = plan->kernel[i].device;
+        const flux__backend *b = flux__backend_of(d.backend);
+        if (plan->kernel[i].kind == FLUX__K_MOVE || plan->kernel[i].by) continue;
+        for (int j = i; j < plan->nkernel; j++)
+            if (flux__runs_on(&plan->kernel[j], d)) plan->kernel[j].by = b;
+        if (!b->ready(d, plan, g)) return false;
+    }
+    return true;
+}
+
+/* Frees what the back end made of a kernel. */
+static void flux__kernel_unready(flux__kernel *k) {
+    if (k->ready) k->by->drop(k->ready);
+    k->ready = NULL;
+}
+
+/* How many kernels from number k on follow each other on one device, at least 1: their back end
+   gets such a row at once. */
+static int flux__kernel_row(const flux__plan *plan, int k) {
+    const flux__kernel *first = &plan->kernel[k];
+    int n = 1;
+    while (first->by && k + n < plan->nkernel && flux__runs_on(&first[n], first->device)) n++;
+    return n;
+}
+
+/* Runs a row of n kernels, and returns how many of them were done or, on a device that works on
+   its own, started. */
+static int flux__kernels_run(flux__run *r, flux__kernel *k, int n) {
+    return k->by ? k->by->run(r, k, n) : flux__run_move(r, k) == 0;
+}
+
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- schedule/order.h
    The order of kernels and the lives of buffers; flux__make_plan puts a plan
    together, and FLUX_LOG=schedule prints it.
@@ -11084,8 +11152,6 @@ static bool flux__find_frees(flux__plan *plan) {
     return true;
 }
 
-/* hook: flux__kernel_unready, cpu/rows.h */
-static void flux__kernel_unready(flux__kernel *k);
 /* Frees a plan and all that back ends made of its kernels. */
 static void flux__plan_free(flux__plan *plan) {
     for (int i = 0; plan->kernel && i < plan->nkernel; i++) flux__kernel_unready(&plan->kernel[i]);
@@ -11099,9 +11165,6 @@ static void flux__plan_free(flux__plan *plan) {
     if (plan->key) FLUX_FREE(plan->key);
     FLUX_FREE(plan);
 }
-
-/* hook: flux__kernels_ready, cpu/rows.h */
-static bool flux__kernels_ready(flux__plan *plan, flux__graph *g);
 
 static void flux__log_plan(const flux__plan *plan, flux__graph *g);
 
@@ -11317,8 +11380,8 @@ FLUX__END_COLD
    Invariant: all memory is found before the first kernel runs, so a failure of
    allocation leaves every tensor as it was. Buffers whose life ends are used
    again at once by later kernels of the plan, if device and size fit; kernels
-   of one device share a piece of scratch memory. Consecutive kernels of one GPU
-   are handed over as a row, which may be launched as one. Of 512 plans or more,
+   of one device share a piece of scratch memory. Consecutive kernels of one
+   device are handed over as a row, which a GPU may launch as one. Of 512 plans or more,
    those not used for 256 look-ups are dropped.
 
    Rejected: copies of the weights for the case that a device fails in the
@@ -11411,18 +11474,6 @@ static flux__plan *flux__find_plan(flux__graph *g) {
 
 /* ---------------- running a plan */
 
-typedef struct flux__run {
-    flux__plan *plan;
-    flux__graph *g;
-    flux__buffer **buffer;                /* by node; behind these lie flux__spares.next (by
-                                             node) and the scratch buffers (by kernel) */
-    void **ptr;                           /* by slot: where its elements are */
-    void *extra[3];                       /* memory that CPU kernels need while they run: see
-                                             flux__kernel_extra */
-} flux__run;
-
-/* hook: flux__kernels_run, cpu/attention.h */
-static int flux__kernels_run(flux__run *r, flux__kernel *k, int n);
 /* Runs one kernel and writes its time to the trace. It waits for the device, or the kernel's time
    would be counted as that of the next. */
 static int flux__kernel_trace(flux__run *r, flux__kernel *k) {
@@ -11436,11 +11487,6 @@ static int flux__kernel_trace(flux__run *r, flux__kernel *k) {
     flux__trace_event("kernel", words, start, flux__kernel_bytes(k, r->g), device);
     return done;
 }
-/* hook: flux__kernel_extra, cpu/attention.h */
-static void flux__kernel_extra(const flux__run *r, const flux__kernel *k, size_t *bytes);
-
-/* hook: flux__kernels_prepare, cpu/attention.h */
-static bool flux__kernels_prepare(const flux__plan *plan);
 /* Finds scratch memory for kernel number `at` and for all later kernels of its device. Kernels of
    one device run one after the other, so they share one buffer, as large as any of them needs. */
 static bool flux__allocate_scratch(flux__run *r, int at) {
@@ -11461,19 +11507,6 @@ static bool flux__allocate_scratch(flux__run *r, int at) {
         other->scratch_at = b->ptr;
     }
     return b != NULL;
-}
-
-/* Finds the memory that kernels need besides their results. One piece of each kind serves all
-   kernels, since they run one after the other. */
-static bool flux__allocate_extra(flux__run *r) {
-    size_t most[3] = { 0, 0, 0 };
-    for (int k = 0; k < r->plan->nkernel; k++)
-        if (!flux__allocate_scratch(r, k)) return false;
-    for (int k = 0; k < r->plan->nkernel; k++) flux__kernel_extra(r, &r->plan->kernel[k], most);
-    for (int i = 0; i < 3; i++)
-        if (most[i] && !(r->extra[i] = flux__scratch(most[i])))
-            return flux__fail("out of memory: %zu bytes", most[i]) != NULL;
-    return flux__kernels_prepare(r->plan);
 }
 
 /* The buffers given up within a plan, by size class: lists of the nodes that had them. */
@@ -11580,17 +11613,6 @@ static void flux__settle_nodes(flux__run *r) {
     }
 }
 
-/* How many GPU kernels (those with a drop) from number k on follow each other on one device: such a
-   row may be launched as one. At least 1. */
-static int flux__kernel_row(const flux__plan *plan, int k) {
-    const flux__kernel *first = &plan->kernel[k];
-    int n = 1;
-    while (first->drop && k + n < plan->nkernel && first[n].drop &&
-           flux__same_device(first[n].device, first->device))
-        n++;
-    return n;
-}
-
 /* Runs all kernels in order. A device may fail in the middle of an update; what has been written
    into the memory of old weights by then can't be taken back, since copies for that case would cost
    every step. The error then says that the update is half done. */
@@ -11630,7 +11652,8 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     else memset(few, 0, all * sizeof *few);
     r.buffer = (flux__buffer **)(void *)room;
     r.ptr = room ? room + n : NULL;
-    bool ok = room && flux__allocate(&r) && flux__allocate_extra(&r);
+    bool ok = room && flux__allocate(&r);
+    for (int k = 0; k < plan->nkernel && ok; k++) ok = flux__allocate_scratch(&r, k);
     bool trace = flux__tracing();
     double start = trace ? flux__now() : 0;
     ok = ok && flux__run_kernels(&r, trace);
@@ -11640,7 +11663,6 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
         flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
     for (int at = plan->nout - 1; r.buffer && at >= 0; at--)
         if (r.buffer[plan->out[at]]) flux__buffer_release(r.buffer[plan->out[at]]);
-    for (int i = 0; i < 3; i++) flux__scratch_done(r.extra[i]);
     if (room && room != few) FLUX_FREE(room);
     return ok ? 0 : -1;
 }
@@ -16383,11 +16405,10 @@ static bool flux__split_phases(flux__plan *plan, flux__kernel *k, flux__cpu *c) 
 FLUX__END_HOT
 
 /* ---------------------------------------------------------------------- cpu/rows.h
-   Making a kernel ready for the CPU (flux__cpu_ready): registers for its
-   values, loops for its lines, and the lines that run as one. Three patterns
-   are recognised: Adam's step, rows of softmax, log-softmax or normalisation,
-   and reductions of bools, which are counted. flux__kernels_ready, here too,
-   hands a plan's kernels to their back ends.
+   Making a kernel ready for the CPU (flux__prepare): registers for its values,
+   loops for its lines, and the lines that run as one. Three patterns are
+   recognised: Adam's step, rows of softmax, log-softmax or normalisation, and
+   reductions of bools, which are counted.
 
    Invariant: lines run as one give the same bits as the lines alone; a pattern
    is taken only if its intermediate values are needed nowhere else, or are
@@ -16759,12 +16780,6 @@ static flux__cpu *flux__cpu_new(flux__plan *plan, const flux__kernel *k) {
     return c;
 }
 
-/* Gives back what a device has prepared for a kernel. */
-static void flux__kernel_unready(flux__kernel *k) {
-    if (k->ready && k->drop) k->drop(k->ready);
-    k->ready = NULL;
-}
-
 /* How many times the usual size a register is. Larger blocks cost less per point where few
    registers are needed or rows are short, and transpose longer runs where loads transpose. */
 static int flux__tile_times(const flux__kernel *k, const flux__cpu *c, bool large) {
@@ -16776,7 +16791,7 @@ static int flux__tile_times(const flux__kernel *k, const flux__cpu *c, bool larg
 
 /* Prepares a kernel for the CPU: patterns, blocks, phases, loops and registers. Kernels of
    whole tensors need none of this. False: out of memory, or an error is recorded. */
-static bool flux__cpu_ready(flux__plan *plan, flux__kernel *k) {
+static bool flux__prepare(flux__plan *plan, flux__kernel *k) {
     if (k->kind > FLUX__K_MATMUL) return true;
     flux__cpu *c = flux__cpu_new(plan, k);
     size_t n = (size_t)k->nvalue + 1;
@@ -16813,27 +16828,6 @@ static bool flux__cpu_ready(flux__plan *plan, flux__kernel *k) {
     if (last) FLUX_FREE(last);
     if (taken) FLUX_FREE(taken);
     return ok;
-}
-
-/* Prepares the plan's kernels: the CPU's one by one, those of each other device together, so
-   that its compiler is called once. Moves between devices need no preparation. False: an error
-   is recorded. */
-static bool flux__kernels_ready(flux__plan *plan, flux__graph *g) {
-    for (int i = 0; i < plan->nkernel; i++) {
-        flux__kernel *k = &plan->kernel[i];
-        const flux__backend *b = flux__backend_of(k->device.backend);
-        if (k->kind == FLUX__K_MOVE || k->drop) continue;
-        if (!b->ready) {
-            if (!flux__cpu_ready(plan, k)) return false;
-            continue;
-        }
-        for (int j = i; j < plan->nkernel; j++)
-            if (plan->kernel[j].kind != FLUX__K_MOVE &&
-                flux__same_device(plan->kernel[j].device, k->device))
-                plan->kernel[j].drop = b->drop;
-        if (!b->ready(k->device.id, plan, g)) return false;
-    }
-    return true;
 }
 
 FLUX__END_COLD
@@ -17587,7 +17581,7 @@ static size_t flux__memory_bytes(const flux__kernel *k, const flux__cpu *c) {
     size_t regs = (size_t)(c->nreg + 1 + c->nreduce) * (size_t)c->tile * (size_t)c->width +
         (size_t)c->tile * 8;
     return regs + (size_t)c->nreduce * c->sum_bytes +
-           (size_t)k->nvalue * (16 + sizeof(void *) + 1) + 192;
+           (size_t)k->nvalue * (16 + sizeof(void *) + 1) + 256;
 }
 
 /* This thread's scratch memory for kernels, aligned to 64 bytes, and kept for the next kernel.
@@ -17595,11 +17589,11 @@ static size_t flux__memory_bytes(const flux__kernel *k, const flux__cpu *c) {
 static char *flux__kernel_memory(size_t bytes) {
     flux__thread *t = flux__self();
     if (!t) return NULL;
-    if (t->scratch_bytes < bytes) {
+    if (t->scratch_bytes < bytes) {       /* if there is no memory, what was found before stays */
+        void *more = flux__malloc(bytes);
+        if (!more) return NULL;
         if (t->scratch) FLUX_FREE(t->scratch);
-        t->scratch_bytes = 0;
-        t->scratch = flux__malloc(bytes);
-        if (!t->scratch) return NULL;
+        t->scratch = more;
         t->scratch_bytes = bytes;
     }
     return (char *)(((uintptr_t)t->scratch + 63) & ~(uintptr_t)63);
@@ -17619,7 +17613,7 @@ static bool flux__block_start(flux__block_run *b, flux__run *run, flux__kernel *
     memset(b, 0, sizeof *b);
     b->run = run, b->k = k, b->c = c;
     b->segments = 1, b->rt = 1;
-    b->memory = flux__kernel_memory(flux__memory_bytes(k, c) + 64);
+    b->memory = flux__kernel_memory(flux__memory_bytes(k, c));
     if (!b->memory) return false;
     char *end = flux__numbers_at(b) + (size_t)k->nvalue * 8 + 64;
     b->at = (void **)(void *)end;
@@ -17738,7 +17732,7 @@ static void flux__combine(const flux__job *job, int i) {
 static int flux__run_split(flux__job *job) {
     flux__cpu *c = (flux__cpu *)job->k->ready;
     flux__block_run b;
-    job->partial = (char *)job->run->extra[2];
+    job->partial = (char *)job->k->scratch_at;
     for (job->phase = 0; job->phase < c->nphase; job->phase++) {
         if (c->phase[job->phase].n) flux__parallel(c->splits, flux__split_task, job);
         if (!flux__job_ok(job)) return -1;
@@ -17826,6 +17820,12 @@ static int64_t flux__batch_offset(const flux__kernel *k, const flux__operand *o,
     return at;
 }
 
+/* Bytes of an operand of a half format as f32, to a multiple of 64. Other operands need none. */
+static size_t flux__widened_bytes(const flux__operand *o) {
+    if (!flux__is_half(o->dtype)) return 0;
+    return ((size_t)flux__count(&o->shape) * 4 + 63) / 64 * 64;
+}
+
 /* Converts an operand of a half format to f32, contiguous in the order of its dims. */
 static float *flux__widen(const flux__operand *o, const void *src, void *memory) {
     int64_t n = flux__count(&o->shape);
@@ -17877,19 +17877,15 @@ FLUX__END_HOT
 
 /* ---------------------------------------------------------------------- cpu/whole.h
    Kernels that are no elementwise program: spread (the reverse of a strided
-   view), concatenation, gather, scatter_add, and moves between devices.
-   flux__copy_elements moves or adds elements between two strided layouts of one
+   view), concatenation, gather and scatter_add. flux__copy_elements moves or adds elements between two strided layouts of one
    shape.
 
    Invariant: threads share slices of the result, so each element has one writer
    and additions have one order; gather and scatter_add go index by index in one
    thread. Where places of a spread meet, f16 and bf16 are summed in f32. An
-   index out of range is an error that names it. A move between two back ends
-   goes by way of host memory. */
+   index out of range is an error that names it. */
 
 FLUX__BEGIN_LEAN
-
-static const char *flux__operand_ptr(flux__run *run, const flux__operand *o);
 
 /* ---------------- whole-tensor kernels */
 
@@ -18005,12 +18001,6 @@ static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int
     }
 }
 
-/* The address of an operand's first element. */
-static const char *flux__operand_ptr(flux__run *run, const flux__operand *o) {
-    return (const char *)run->ptr[o->src] +
-           (ptrdiff_t)o->offset * (ptrdiff_t)flux__dtypes[o->dtype].size;
-}
-
 /* Fills n elements of dtype t with a number. */
 static void flux__fill_with(int t, void *dst, int64_t n, double value) {
     char one[8];
@@ -18076,7 +18066,8 @@ static int flux__run_spread(flux__run *run, flux__kernel *k) {
         flux__parallel((j.units + j.each - 1) / j.each, flux__spread_task, &j);
         return 0;
     }
-    float *sum = (float *)run->extra[1], *wide = flux__widen(o, run->ptr[o->src], run->extra[0]);
+    float *wide = flux__widen(o, run->ptr[o->src], k->scratch_at),
+          *sum = (float *)(void *)((char *)wide + flux__widened_bytes(o));
     int64_t natural[FLUX_MAX_DIMS];
     flux__natural(&o->shape, natural);
     memset(sum, 0, (size_t)n * sizeof *sum);
@@ -18187,41 +18178,6 @@ static int flux__run_index(flux__run *run, flux__kernel *k) {
                                 big_step, false);
     }
     return 0;
-}
-
-/* Copies bytes between devices: up, down, within a back end, or by way of the host's memory
-   between two others. Returns 0, or not 0 if it failed. */
-static int flux__move_bytes(flux_device to, void *dst, flux_device from, const void *src,
-                            size_t bytes) {
-    if (bytes == 0) return 0;
-    if (from.backend == to.backend)
-        return flux__backend_of(to.backend)->copy(to.id, dst, from.id, src, bytes);
-    if (from.backend == FLUX__CPU_BACKEND)
-        return flux__backend_of(to.backend)->upload(to.id, dst, src, bytes);
-    if (to.backend == FLUX__CPU_BACKEND)
-        return flux__backend_of(from.backend)->download(from.id, dst, src, bytes);
-    void *host = flux__malloc(bytes);
-    int rc = host ? flux__backend_of(from.backend)->download(from.id, host, src, bytes) : -1;
-    if (rc == 0) rc = flux__backend_of(to.backend)->upload(to.id, dst, host, bytes);
-    if (host) FLUX_FREE(host);
-    return rc;
-}
-
-/* Runs a move of a tensor between devices; records an error if it fails. */
-static int flux__run_move(flux__run *run, flux__kernel *k) {
-    flux_tensor *t = run->g->node[k->node];
-    const flux__operand *o = &k->operand[0];
-    flux_device from = t->in[0]->device, to = t->device;
-    size_t bytes = (size_t)flux__size(t) * flux__dtypes[t->dtype].size;
-    void *dst = run->ptr[run->plan->nleaf + k->node];
-    int rc = flux__move_bytes(to, dst, from, flux__operand_ptr(run, o), bytes);
-    if (rc != 0) {
-        char there[96];
-        snprintf(there, sizeof there, "%s", flux_device_name(from));
-        flux__fail("to: %zu bytes could not be copied from %s to %s", bytes, there,
-                   flux_device_name(to));
-    }
-    return rc;
 }
 
 FLUX__END_LEAN
@@ -18957,8 +18913,9 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
         p.job.failed = p.failed;
         return flux__job_ok(&p.job) ? 0 : -1;
     }
-    flux__matrix_operand(run, &k->operand[0], 0, p.g.pairs, run->extra[0], &p.a);
-    flux__matrix_operand(run, &k->operand[1], 1, p.g.pairs, run->extra[1], &p.b);
+    flux__matrix_operand(run, &k->operand[0], 0, p.g.pairs, k->scratch_at, &p.a);
+    flux__matrix_operand(run, &k->operand[1], 1, p.g.pairs,
+                         (char *)k->scratch_at + flux__widened_bytes(&k->operand[0]), &p.b);
     p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col;
     if (p.a.o.gather) p.g.a_grid = p.a.grid;
     if (p.b.o.gather) p.g.b_grid = p.b.grid;
@@ -18981,17 +18938,13 @@ FLUX__END_HOT
 /* ---------------------------------------------------------------------- cpu/attention.h
    Attention on the CPU: some queries at a time with all their scores, which
    stay in the second-level cache; products by flux__gemm, softmax by the loops
-   of the instruction set. The dispatch of all kernels is here too:
-   flux__kernels_run runs a kernel on the CPU or hands a row of kernels to
-   another back end.
+   of the instruction set.
 
    Invariant: a task is one tile of queries of one head and sample; in the
    gradient it is all tiles of a head and sample, one after the other, so that
    the sums for k and v have one order. Scores of a query are filled up to whole
    vectors with minus infinity. A query that sees no key sees all alike, and has
-   no gradient by its scores. On the CPU kernels round to nearest and flush
-   denormal results to 0, and the caller's floating-point mode is restored after
-   each (flux__set_float_mode). */
+   no gradient by its scores. */
 
 FLUX__BEGIN_LEAN
 
@@ -19280,66 +19233,145 @@ static int flux__run_attend(flux__run *run, flux__kernel *k) {
     return -1;
 }
 
-/* Raises *bytes to n if it is less. */
-static void flux__at_least(size_t *bytes, int64_t n) {
-    if (*bytes < (size_t)n) *bytes = (size_t)n;
+FLUX__END_LEAN
+
+/* ---------------------------------------------------------------------- cpu/calls.h
+   The CPU's row of the table of back ends, FLUX__CPU_ROW: memory, aligned to 64
+   bytes, and the calls that make kernels ready, run and drop them.
+
+   Invariant: a call that fails is safe to leave: all memory that kernels need is
+   found when they are made ready, or by the plan (kernel->scratch). Kernels
+   round to nearest and flush denormal results to 0, and the caller's
+   floating-point mode is restored after each row (flux__set_float_mode). */
+
+FLUX__BEGIN_LEAN
+
+/* ---------------- what there is */
+
+static bool flux__cpu_works(char *why, size_t n) {
+    snprintf(why, n, "functional");
+    return true;
+}
+static int flux__cpu_count(void) { return 1; }
+static void flux__cpu_name(int id, char *out, size_t n) {
+    (void)id;
+    snprintf(out, n, "CPU");
+}
+/* The CPU needs neither driver nor compiler, so it has both. */
+static bool flux__cpu_component(const char *name, bool *known) {
+    static const char *const parts[] = { "all", "driver", "compiler", NULL };
+    return *known = flux__in_list(name, parts);
 }
 
-/* Raises bytes[0 ... 2] to what this kernel needs of the run's extra memory: [0] and [1] for
-   operands of half formats as f32 (or, for a spread, its operand and its sum), [2] for the
-   parts of split reductions. */
-static void flux__kernel_extra(const flux__run *r, const flux__kernel *k, size_t *bytes) {
+/* ---------------- memory */
+
+/* Asks Linux for 2 MB pages for the part of a block of memory that covers whole ones: there are
+   fewer page faults and TLB misses. Blocks below 8 MB stay on small pages: a matrix that nearly
+   fits the caches is faster there, since small pages are scattered in physical memory, so that
+   its columns compete less for the same cache sets. */
+static void flux__large_pages(char *p, size_t bytes) {
+#if defined(__linux__)
+    const uintptr_t page = (uintptr_t)2 << 20, from = ((uintptr_t)p + page - 1) & ~(page - 1),
+                    to = ((uintptr_t)p + bytes) & ~(page - 1);
+    const int kept = errno;
+    if (bytes >= 4 * page && to > from) madvise((void *)from, to - from, FLUX__HUGE_PAGES);
+    errno = kept;                         /* an old system may refuse, which is no error */
+#else
+    (void)p, (void)bytes;
+#endif
+}
+
+/* Host memory, aligned to 64 bytes, so that vector loops need no scalar head, and two tensors
+   don't share a cache line. The address from FLUX_MALLOC is stored just before the one returned. */
+static void *flux__cpu_alloc(int id, size_t bytes) {
+    (void)id;
+    if (bytes > SIZE_MAX - 64 - sizeof(void *)) return NULL;
+    char *base = (char *)FLUX_MALLOC(bytes + 64 + sizeof(void *));
+    if (!base) return NULL;
+    char *p = base + sizeof(void *) + 63;
+    p -= (uintptr_t)p & 63;
+    memcpy(p - sizeof(void *), &base, sizeof(void *));
+    flux__large_pages(p, bytes);
+    return p;
+}
+
+static void flux__cpu_free(int id, void *p, size_t bytes) {
+    (void)id, (void)bytes;
+    if (!p) return;
+    char *base;
+    memcpy(&base, (char *)p - sizeof(void *), sizeof(void *));
+    FLUX_FREE(base);
+}
+
+static int flux__cpu_move(int id, void *dst, const void *src, size_t bytes) {
+    (void)id;
+    memcpy(dst, src, bytes);
+    return 0;
+}
+static int flux__cpu_copy(int to, void *dst, int from, const void *src, size_t bytes) {
+    (void)from;
+    return flux__cpu_move(to, dst, src, bytes);
+}
+/* An evaluation on the CPU is complete when it returns, so there is nothing to wait for. */
+static int flux__cpu_wait(int id) { return (void)id, 0; }
+
+/* ---------------- kernels */
+
+/* Bytes of scratch memory that a kernel needs while it runs: for operands of half formats as f32
+   (of a spread, also for its sum), or for the parts of split reductions. */
+static size_t flux__cpu_scratch(const flux__kernel *k, const flux__graph *g) {
     const flux__cpu *c = (const flux__cpu *)k->ready;
-    if (k->drop) return;                  /* a kernel of another back end */
     if (k->kind == FLUX__K_FUSED && c->splits > 1)
-        flux__at_least(&bytes[2], (int64_t)(c->splits + 1) * c->nreduce * 2 * c->outer * 8);
-    for (int i = 0; i < 2 && k->kind == FLUX__K_MATMUL; i++)
-        if (flux__is_half(k->operand[i].dtype))
-            flux__at_least(&bytes[i], flux__count(&k->operand[i].shape) * 4);
-    if (k->kind == FLUX__K_SPREAD && flux__is_half(k->operand[0].dtype)) {
-        flux__at_least(&bytes[0], flux__count(&k->operand[0].shape) * 4);
-        flux__at_least(&bytes[1], flux__size(r->g->node[k->node]) * 4);
-    }
+        return (size_t)((c->splits + 1) * (int64_t)c->nreduce * 2 * c->outer * 8);
+    if (k->kind == FLUX__K_MATMUL)
+        return flux__widened_bytes(&k->operand[0]) + flux__widened_bytes(&k->operand[1]);
+    if (k->kind == FLUX__K_SPREAD && flux__is_half(k->operand[0].dtype))
+        return flux__widened_bytes(&k->operand[0]) + (size_t)flux__size(g->node[k->node]) * 4;
+    return 0;
 }
 
-/* Takes this thread's scratch memory for the largest fused kernel or product of the plan.
-   False: out of memory. */
-static bool flux__kernels_prepare(const flux__plan *plan) {
-    size_t most = 0;
-    for (int k = 0; k < plan->nkernel; k++)
-        if (plan->kernel[k].kind <= FLUX__K_MATMUL && !plan->kernel[k].drop)
-            flux__at_least(&most, (int64_t)flux__memory_bytes(&plan->kernel[k],
-                    (const flux__cpu *)plan->kernel[k].ready) + 64);
+/* Makes the plan's kernels on the CPU ready, and takes this thread's memory for the largest of
+   them. False: an error is recorded. */
+static bool flux__cpu_ready(flux_device d, flux__plan *plan, flux__graph *g) {
+    size_t most = 0, bytes;
+    for (int i = 0; i < plan->nkernel; i++) {
+        flux__kernel *k = &plan->kernel[i];
+        if (!flux__runs_on(k, d)) continue;
+        if (!flux__prepare(plan, k)) return false;
+        k->scratch = flux__cpu_scratch(k, g);
+        bytes = k->ready ? flux__memory_bytes(k, (const flux__cpu *)k->ready) : 0;
+        if (bytes > most) most = bytes;
+    }
     return most == 0 || flux__kernel_memory(most) != NULL;
 }
 
-/* Runs one kernel on the CPU. */
-static int flux__kernel_run(flux__run *r, flux__kernel *k) {
-    switch (k->kind) {
-    case FLUX__K_FUSED: return flux__run_fused(r, k);
-    case FLUX__K_MATMUL: return flux__run_product(r, k);
-    case FLUX__K_SPREAD: return flux__run_spread(r, k);
-    case FLUX__K_CAT: return flux__run_cat(r, k);
-    case FLUX__K_MOVE: return flux__run_move(r, k);
-    case FLUX__K_ATTEND: return flux__run_attend(r, k);
-    default: return flux__run_index(r, k);
-    }
-}
+/* What flux__cpu_ready made lies in the plan's memory and goes with it. */
+static void flux__cpu_drop(void *ready) { (void)ready; }
 
-/* Runs kernels k[0] ... k[n-1], or the first of them, and returns how many were done or, on a
-   device, started. On the CPU kernels round to nearest, and results below the smallest normal
-   number become 0 (FLUX__FLUSH), whatever the caller's floating-point mode is, which is
-   restored: the moments of a weight whose gradient stays 0 would end as denormals, as
-   exponentials do, and slow everything down. */
-static int flux__kernels_run(flux__run *r, flux__kernel *k, int n) {
-    if (k->drop) return flux__backend_of(k->device.backend)->run(r, k, n);
+/* Runs n kernels, and returns how many were done. They run in one floating-point mode, whatever
+   the caller's is, which is restored: results are rounded to nearest, and those below the
+   smallest normal number become 0 (FLUX__FLUSH). The moments of a weight whose gradient stays 0
+   would end as denormals, as exponentials do, and slow everything down. */
+static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
+    /* by kind; a move never gets here */
+    static int (*const run[])(flux__run *r, flux__kernel *k) = {
+        flux__run_fused, flux__run_product, flux__run_index, flux__run_index,
+        flux__run_spread, flux__run_cat, NULL, flux__run_attend };
     const unsigned mode = flux__float_mode(),
                    ours = (mode & ~(unsigned)FLUX__ROUNDING) | FLUX__FLUSH;
+    int done = 0;
     if (mode != ours) flux__set_float_mode(ours);
-    int rc = flux__kernel_run(r, k);
+    while (done < n && run[k[done].kind](r, &k[done]) == 0) done++;
     if (mode != ours) flux__set_float_mode(mode);
-    return rc == 0;
+    return done;
 }
+
+/* The CPU's row. */
+#define FLUX__CPU_ROW                                                                              \
+    { "CPU", FLUX__HOST_MEMORY | FLUX__GATHERS_ROWS | FLUX__ADDS_WINDOWS | FLUX__LONG_PRODUCTS,    \
+      flux__cpu_works, flux__cpu_works, flux__cpu_count, flux__cpu_name, flux__cpu_component,      \
+      flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy,             \
+      flux__cpu_wait, NULL, flux__cpu_ready, flux__cpu_run, flux__cpu_drop, NULL }
 
 FLUX__END_LEAN
 
@@ -22961,9 +22993,9 @@ static bool flux__gpu_room_for_args(flux__gpu_kernel *gk) {
 }
 
 /* Makes a plan's kernels on one device ready: emits their text, then finds or compiles them. */
-static bool flux__gpu_ready(int backend, int id, flux__plan *plan, flux__graph *graph) {
+static bool flux__gpu_ready(flux_device d, flux__plan *plan, flux__graph *graph) {
     void *before;
-    flux__gpu *g = flux__gpu_enter(backend, id, &before);
+    flux__gpu *g = flux__gpu_enter(d.backend, d.id, &before);
     if (!g) return false;
     flux__gpu_kernel **list =
         (flux__gpu_kernel **)flux__zalloc((size_t)(plan->nkernel + 1) * sizeof *list);
@@ -22973,7 +23005,7 @@ static bool flux__gpu_ready(int backend, int id, flux__plan *plan, flux__graph *
     for (int i = 0; i < plan->nkernel && ok; i++) {
         flux__kernel *k = &plan->kernel[i];
         flux__coder c;
-        if (k->kind == FLUX__K_MOVE || k->device.backend != backend || k->device.id != id) continue;
+        if (!flux__runs_on(k, d)) continue;
         k->ready = flux__zalloc(sizeof(flux__gpu_kernel));
         if (!k->ready) ok = false;
         else {
@@ -23088,13 +23120,12 @@ static int flux__##x##_download(int id, void *dst, const void *src, size_t n) { 
 static int flux__##x##_copy(int to, void *dst, int from, const void *src, size_t n) { return flux__gpu_copy(B, to, dst, from, src, n); } \
 static int flux__##x##_wait(int id) { return flux__gpu_wait(B, id); }                                                           \
 static int flux__##x##_room(int id, size_t *available, size_t *total) { return flux__gpu_room(B, id, available, total); }         \
-static bool flux__##x##_ready(int id, flux__plan *plan, flux__graph *g) { return flux__gpu_ready(B, id, plan, g); }             \
 static int flux__##x##_fill(int id, void *dst, size_t n, size_t unit, flux__filler put, const void *ctx) {                           \
     return flux__gpu_fill(B, id, dst, n, unit, put, ctx);                                                                        \
 }
 #define FLUX__GPU_ROW(x, name) { name, FLUX__COMPILES | FLUX__GATHERS_HALVES, flux__##x##_available, flux__##x##_functional, flux__##x##_count, flux__##x##_name,       \
     flux__##x##_component, flux__##x##_alloc, flux__##x##_free, flux__##x##_upload, flux__##x##_download, flux__##x##_copy,      \
-    flux__##x##_wait, flux__##x##_room, flux__##x##_ready, flux__gpu_run, flux__gpu_kernel_drop, flux__##x##_fill }
+    flux__##x##_wait, flux__##x##_room, flux__gpu_ready, flux__gpu_run, flux__gpu_kernel_drop, flux__##x##_fill }
 #if defined(FLUX_CUDA)
 FLUX__GPU_CALLS(cuda, FLUX__CUDA_BACKEND)
 #endif
@@ -23151,30 +23182,16 @@ static void flux__fork_locks(int when) {
 
 /* ---------------- the registry */
 
-/* Answers to "does it work?" of the built-in rows: the CPU always does, a back end that is not part
-   of the build never. */
-static bool flux__yes(char *why, size_t n) {
-    snprintf(why, n, "functional");
-    return true;
-}
+/* The answer to "does it work?" of a back end that is not part of the build. */
 static bool flux__not_built(char *why, size_t n) {
     snprintf(why, n, "not part of this build");
     return false;
 }
-static int flux__count_one(void) { return 1; }
 static int flux__count_none(void) { return 0; }
-static void flux__cpu_name(int id, char *out, size_t n) {
-    (void)id;
-    snprintf(out, n, "CPU");
-}
 
-/* The components of each back end by name, so that a misspelt name is an error on every machine.
-   The CPU needs neither driver nor compiler, so it has both. */
-static const char *const flux__parts_cpu[] = { "all", "driver", "compiler", NULL };
+/* The components of each back end by name, so that a misspelt name is an error on every
+   machine. */
 static const char *const flux__parts_metal[] = { "all", "driver", "compiler", NULL };
-static bool flux__cpu_component(const char *name, bool *known) {
-    return *known = flux__in_list(name, flux__parts_cpu);
-}
 static bool flux__metal_component(const char *name, bool *known) {
     return *known = flux__in_list(name, flux__parts_metal), false;
 }
@@ -23189,18 +23206,6 @@ static bool flux__amd_component(const char *name, bool *known) {
 }
 #endif
 
-static int flux__cpu_move(int id, void *dst, const void *src, size_t bytes) {
-    (void)id;
-    memcpy(dst, src, bytes);
-    return 0;
-}
-static int flux__cpu_copy(int to, void *dst, int from, const void *src, size_t bytes) {
-    (void)from;
-    return flux__cpu_move(to, dst, src, bytes);
-}
-/* An evaluation on the CPU is complete when it returns, so there is nothing to wait for. */
-static int flux__cpu_wait(int id) { return (void)id, 0; }
-
 /* Functions for the row of a back end that is not part of this build: they do nothing and fail. */
 static void flux__no_name(int id, char *out, size_t n) { snprintf(out, n, "device %d", id); }
 static void *flux__no_alloc(int id, size_t bytes) { return (void)id, (void)bytes, (void *)NULL; }
@@ -23212,20 +23217,23 @@ static int flux__no_copy(int to, void *dst, int from, const void *src, size_t by
     return (void)from, flux__no_move(to, dst, src, bytes);
 }
 static int flux__no_wait(int id) { return (void)id, -1; }
+static bool flux__no_ready(flux_device d, flux__plan *plan, flux__graph *g) {
+    (void)plan, (void)g;
+    return FLUX__REFUSE("%s is not part of this build", flux_device_backend(d));
+}
+static int flux__no_run(flux__run *r, flux__kernel *k, int n) {
+    return (void)r, (void)k, (void)n, 0;
+}
+static void flux__no_drop(void *ready) { (void)ready; }
 
 /* The row of a back end that is not part of this build. */
 #define FLUX__ABSENT(name, component)                                                              \
     { name, 0, flux__not_built, flux__not_built, flux__count_none, flux__no_name, component,          \
       flux__no_alloc, flux__no_free, flux__no_move, flux__no_move, flux__no_copy, flux__no_wait,   \
-      NULL, NULL, NULL, NULL, NULL }
-#define FLUX__CPU_TRAITS (FLUX__HOST_MEMORY | FLUX__GATHERS_ROWS | FLUX__ADDS_WINDOWS |              \
-                          FLUX__LONG_PRODUCTS)
+      NULL, flux__no_ready, flux__no_run, flux__no_drop, NULL }
 /* The table of back ends, in the order of the enum that begins with FLUX__CPU_BACKEND. */
 static const flux__backend flux__backends[FLUX__BACKENDS] = {
-    { "CPU", FLUX__CPU_TRAITS, flux__yes, flux__yes, flux__count_one, flux__cpu_name,
-      flux__cpu_component,
-      flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy,
-      flux__cpu_wait, NULL, NULL, NULL, NULL, NULL },
+    FLUX__CPU_ROW,
 #if defined(FLUX_CUDA)
     FLUX__GPU_ROW(cuda, "CUDA"),
 #else

@@ -219,10 +219,10 @@
                 workers options text
      graph/     table nodes elementwise leaves views reductions products windows attention
                 gradients backward
-     schedule/  kernel key analysis grouping program order trace plans looking update
+     schedule/  kernel key analysis grouping program dispatch order trace plans looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan backend rows blocks run products whole windows half_products
-                attention
+                attention calls
      gpu/       kernels devices copies launch fused gemm whole attention program cache compile
                 backend
      device/    registry preferences choosing
@@ -288,6 +288,7 @@
 #include "schedule/analysis.h"
 #include "schedule/grouping.h"
 #include "schedule/program.h"
+#include "schedule/dispatch.h"
 #include "schedule/order.h"
 #include "schedule/trace.h"
 #include "schedule/plans.h"
@@ -313,6 +314,7 @@
 #include "cpu/windows.h"
 #include "cpu/half_products.h"
 #include "cpu/attention.h"
+#include "cpu/calls.h"
 #if defined(FLUX_CUDA) || defined(FLUX_HIP)
 #include "gpu/kernels.h"
 #include "gpu/devices.h"

@@ -7,14 +7,12 @@
    whether the back end is installed (available) and works (functional), and how
    many devices it has; others allocate, copy, wait, and run kernels. The CPU is
    entry 0 of the registry and needs no driver; every other back end is asked
-   once per process whether it works (device/registry.h). The CPU's memory is
-   allocated here too, aligned to 64 bytes (flux__cpu_alloc).
+   once per process whether it works (device/registry.h).
 
    Invariant: a call that takes a device id gets one from 0 to count() - 1, and
    only after functional() returned true. Calls that return int return 0 when
    they succeed (but run); the caller words the error, since it knows what was
-   being moved. A back end whose ready, run and drop are NULL has memory that the
-   host can reach, and the CPU back end runs its kernels.
+   being moved. No row lacks a call, but room and fill may be NULL.
 
    Rejected: a table per device (the tables would differ by a number only), and
    calls that open the driver on their own (a program that never asks for a GPU
@@ -66,9 +64,10 @@ typedef struct flux__backend {
     int (*download)(int id, void *dst, const void *src, size_t bytes);
     int (*copy)(int to, void *dst, int from, const void *src, size_t bytes);
     int (*wait)(int id);                                    /* until all its work is done */
-    int (*room)(int id, size_t *available, size_t *total);  /* bytes; NULL: not known */
-    /* Makes the plan's kernels for this device ready to run; false: they can't be. */
-    bool (*ready)(int id, struct flux__plan *plan, struct flux__graph *g);
+    int (*room)(int id, size_t *available, size_t *total);  /* bytes; may be NULL: not known */
+    /* Makes the plan's kernels for this device ready to run: fills ready and scratch of each.
+       False: they can't be, which is an error. */
+    bool (*ready)(flux_device d, struct flux__plan *plan, struct flux__graph *g);
     /* Runs the n kernels from k on, in order; returns how many of them it started. */
     int (*run)(struct flux__run *run, struct flux__kernel *k, int n);
     void (*drop)(void *ready);                              /* frees what ready() made */
@@ -101,44 +100,6 @@ static const char *const flux__amd_parts[] = { "all", "driver", "compiler", "hip
 static bool flux__in_list(const char *name, const char *const *list) {
     while (*list && strcmp(*list, name) != 0) list++;
     return *list != NULL;
-}
-
-/* Asks Linux for 2 MB pages for the part of a block of memory that covers whole ones: there are
-   fewer page faults and TLB misses. Blocks below 8 MB stay on small pages: a matrix that nearly
-   fits the caches is faster there, since small pages are scattered in physical memory, so that
-   its columns compete less for the same cache sets. */
-static void flux__large_pages(char *p, size_t bytes) {
-#if defined(__linux__)
-    const uintptr_t page = (uintptr_t)2 << 20, from = ((uintptr_t)p + page - 1) & ~(page - 1),
-                    to = ((uintptr_t)p + bytes) & ~(page - 1);
-    const int kept = errno;
-    if (bytes >= 4 * page && to > from) madvise((void *)from, to - from, FLUX__HUGE_PAGES);
-    errno = kept;                         /* an old system may refuse, which is no error */
-#else
-    (void)p, (void)bytes;
-#endif
-}
-
-/* Host memory, aligned to 64 bytes, so that vector loops need no scalar head, and two tensors
-   don't share a cache line. The address from FLUX_MALLOC is stored just before the one returned. */
-static void *flux__cpu_alloc(int id, size_t bytes) {
-    (void)id;
-    if (bytes > SIZE_MAX - 64 - sizeof(void *)) return NULL;
-    char *base = (char *)FLUX_MALLOC(bytes + 64 + sizeof(void *));
-    if (!base) return NULL;
-    char *p = base + sizeof(void *) + 63;
-    p -= (uintptr_t)p & 63;
-    memcpy(p - sizeof(void *), &base, sizeof(void *));
-    flux__large_pages(p, bytes);
-    return p;
-}
-
-static void flux__cpu_free(int id, void *p, size_t bytes) {
-    (void)id, (void)bytes;
-    if (!p) return;
-    char *base;
-    memcpy(&base, (char *)p - sizeof(void *), sizeof(void *));
-    FLUX_FREE(base);
 }
 
 FLUX__END_LEAN

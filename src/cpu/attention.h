@@ -1,9 +1,7 @@
 #ifndef FLUX__CPU_ATTENTION_H
 #define FLUX__CPU_ATTENTION_H
 #include "../base/platform.h"
-#include "../base/threads.h"
 #include "../base/errors.h"
-#include "../base/backend.h"
 #include "../base/dtypes.h"
 #include "../base/workers.h"
 #include "../graph/nodes.h"
@@ -11,7 +9,7 @@
 #include "../schedule/kernel.h"
 #include "../schedule/analysis.h"
 #include "../schedule/program.h"
-#include "../schedule/plans.h"
+#include "../schedule/dispatch.h"
 #include "vectors.h"
 #include "casts.h"
 #include "reductions.h"
@@ -19,25 +17,17 @@
 #include "gemm_pack.h"
 #include "gemm_plan.h"
 #include "backend.h"
-#include "run.h"
-#include "whole.h"
-#include "windows.h"
-#include "half_products.h"
 
 /* ---------------------------------------------------------------------- cpu/attention.h
    Attention on the CPU: some queries at a time with all their scores, which
    stay in the second-level cache; products by flux__gemm, softmax by the loops
-   of the instruction set. The dispatch of all kernels is here too:
-   flux__kernels_run runs a kernel on the CPU or hands a row of kernels to
-   another back end.
+   of the instruction set.
 
    Invariant: a task is one tile of queries of one head and sample; in the
    gradient it is all tiles of a head and sample, one after the other, so that
    the sums for k and v have one order. Scores of a query are filled up to whole
    vectors with minus infinity. A query that sees no key sees all alike, and has
-   no gradient by its scores. On the CPU kernels round to nearest and flush
-   denormal results to 0, and the caller's floating-point mode is restored after
-   each (flux__set_float_mode). */
+   no gradient by its scores. */
 
 FLUX__BEGIN_LEAN
 
@@ -324,67 +314,6 @@ static int flux__run_attend(flux__run *run, flux__kernel *k) {
     if (!j.failed) return 0;
     flux__fail("out of memory: a worker's scratch for attention");
     return -1;
-}
-
-/* Raises *bytes to n if it is less. */
-static void flux__at_least(size_t *bytes, int64_t n) {
-    if (*bytes < (size_t)n) *bytes = (size_t)n;
-}
-
-/* Raises bytes[0 ... 2] to what this kernel needs of the run's extra memory: [0] and [1] for
-   operands of half formats as f32 (or, for a spread, its operand and its sum), [2] for the
-   parts of split reductions. */
-static void flux__kernel_extra(const flux__run *r, const flux__kernel *k, size_t *bytes) {
-    const flux__cpu *c = (const flux__cpu *)k->ready;
-    if (k->drop) return;                  /* a kernel of another back end */
-    if (k->kind == FLUX__K_FUSED && c->splits > 1)
-        flux__at_least(&bytes[2], (int64_t)(c->splits + 1) * c->nreduce * 2 * c->outer * 8);
-    for (int i = 0; i < 2 && k->kind == FLUX__K_MATMUL; i++)
-        if (flux__is_half(k->operand[i].dtype))
-            flux__at_least(&bytes[i], flux__count(&k->operand[i].shape) * 4);
-    if (k->kind == FLUX__K_SPREAD && flux__is_half(k->operand[0].dtype)) {
-        flux__at_least(&bytes[0], flux__count(&k->operand[0].shape) * 4);
-        flux__at_least(&bytes[1], flux__size(r->g->node[k->node]) * 4);
-    }
-}
-
-/* Takes this thread's scratch memory for the largest fused kernel or product of the plan.
-   False: out of memory. */
-static bool flux__kernels_prepare(const flux__plan *plan) {
-    size_t most = 0;
-    for (int k = 0; k < plan->nkernel; k++)
-        if (plan->kernel[k].kind <= FLUX__K_MATMUL && !plan->kernel[k].drop)
-            flux__at_least(&most, (int64_t)flux__memory_bytes(&plan->kernel[k],
-                    (const flux__cpu *)plan->kernel[k].ready) + 64);
-    return most == 0 || flux__kernel_memory(most) != NULL;
-}
-
-/* Runs one kernel on the CPU. */
-static int flux__kernel_run(flux__run *r, flux__kernel *k) {
-    switch (k->kind) {
-    case FLUX__K_FUSED: return flux__run_fused(r, k);
-    case FLUX__K_MATMUL: return flux__run_product(r, k);
-    case FLUX__K_SPREAD: return flux__run_spread(r, k);
-    case FLUX__K_CAT: return flux__run_cat(r, k);
-    case FLUX__K_MOVE: return flux__run_move(r, k);
-    case FLUX__K_ATTEND: return flux__run_attend(r, k);
-    default: return flux__run_index(r, k);
-    }
-}
-
-/* Runs kernels k[0] ... k[n-1], or the first of them, and returns how many were done or, on a
-   device, started. On the CPU kernels round to nearest, and results below the smallest normal
-   number become 0 (FLUX__FLUSH), whatever the caller's floating-point mode is, which is
-   restored: the moments of a weight whose gradient stays 0 would end as denormals, as
-   exponentials do, and slow everything down. */
-static int flux__kernels_run(flux__run *r, flux__kernel *k, int n) {
-    if (k->drop) return flux__backend_of(k->device.backend)->run(r, k, n);
-    const unsigned mode = flux__float_mode(),
-                   ours = (mode & ~(unsigned)FLUX__ROUNDING) | FLUX__FLUSH;
-    if (mode != ours) flux__set_float_mode(ours);
-    int rc = flux__kernel_run(r, k);
-    if (mode != ours) flux__set_float_mode(mode);
-    return rc == 0;
 }
 
 FLUX__END_LEAN

@@ -6,7 +6,7 @@
 #include "../graph/reductions.h"
 #include "../schedule/kernel.h"
 #include "../schedule/analysis.h"
-#include "../schedule/plans.h"
+#include "../schedule/dispatch.h"
 #include "loops.h"
 #include "vectors.h"
 #include "casts.h"

@@ -8,7 +8,7 @@
 #include "../graph/nodes.h"
 #include "../schedule/kernel.h"
 #include "../schedule/analysis.h"
-#include "../schedule/plans.h"
+#include "../schedule/dispatch.h"
 #include "loops.h"
 #include "gemm_kernels.h"
 #include "gemm_pack.h"
@@ -395,8 +395,9 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
         p.job.failed = p.failed;
         return flux__job_ok(&p.job) ? 0 : -1;
     }
-    flux__matrix_operand(run, &k->operand[0], 0, p.g.pairs, run->extra[0], &p.a);
-    flux__matrix_operand(run, &k->operand[1], 1, p.g.pairs, run->extra[1], &p.b);
+    flux__matrix_operand(run, &k->operand[0], 0, p.g.pairs, k->scratch_at, &p.a);
+    flux__matrix_operand(run, &k->operand[1], 1, p.g.pairs,
+                         (char *)k->scratch_at + flux__widened_bytes(&k->operand[0]), &p.b);
     p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col;
     if (p.a.o.gather) p.g.a_grid = p.a.grid;
     if (p.b.o.gather) p.g.b_grid = p.b.grid;

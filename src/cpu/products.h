@@ -80,6 +80,12 @@ static int64_t flux__batch_offset(const flux__kernel *k, const flux__operand *o,
     return at;
 }
 
+/* Bytes of an operand of a half format as f32, to a multiple of 64. Other operands need none. */
+static size_t flux__widened_bytes(const flux__operand *o) {
+    if (!flux__is_half(o->dtype)) return 0;
+    return ((size_t)flux__count(&o->shape) * 4 + 63) / 64 * 64;
+}
+
 /* Converts an operand of a half format to f32, contiguous in the order of its dims. */
 static float *flux__widen(const flux__operand *o, const void *src, void *memory) {
     int64_t n = flux__count(&o->shape);

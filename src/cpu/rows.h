@@ -1,12 +1,10 @@
 #ifndef FLUX__CPU_ROWS_H
 #define FLUX__CPU_ROWS_H
 #include "../base/platform.h"
-#include "../base/backend.h"
 #include "../base/memory.h"
 #include "../graph/nodes.h"
 #include "../graph/reductions.h"
 #include "../schedule/kernel.h"
-#include "../schedule/key.h"
 #include "../schedule/analysis.h"
 #include "../schedule/program.h"
 #include "loops.h"
@@ -15,11 +13,10 @@
 #include "backend.h"
 
 /* ---------------------------------------------------------------------- cpu/rows.h
-   Making a kernel ready for the CPU (flux__cpu_ready): registers for its
-   values, loops for its lines, and the lines that run as one. Three patterns
-   are recognised: Adam's step, rows of softmax, log-softmax or normalisation,
-   and reductions of bools, which are counted. flux__kernels_ready, here too,
-   hands a plan's kernels to their back ends.
+   Making a kernel ready for the CPU (flux__prepare): registers for its values,
+   loops for its lines, and the lines that run as one. Three patterns are
+   recognised: Adam's step, rows of softmax, log-softmax or normalisation, and
+   reductions of bools, which are counted.
 
    Invariant: lines run as one give the same bits as the lines alone; a pattern
    is taken only if its intermediate values are needed nowhere else, or are
@@ -391,12 +388,6 @@ static flux__cpu *flux__cpu_new(flux__plan *plan, const flux__kernel *k) {
     return c;
 }
 
-/* Gives back what a device has prepared for a kernel. */
-static void flux__kernel_unready(flux__kernel *k) {
-    if (k->ready && k->drop) k->drop(k->ready);
-    k->ready = NULL;
-}
-
 /* How many times the usual size a register is. Larger blocks cost less per point where few
    registers are needed or rows are short, and transpose longer runs where loads transpose. */
 static int flux__tile_times(const flux__kernel *k, const flux__cpu *c, bool large) {
@@ -408,7 +399,7 @@ static int flux__tile_times(const flux__kernel *k, const flux__cpu *c, bool larg
 
 /* Prepares a kernel for the CPU: patterns, blocks, phases, loops and registers. Kernels of
    whole tensors need none of this. False: out of memory, or an error is recorded. */
-static bool flux__cpu_ready(flux__plan *plan, flux__kernel *k) {
+static bool flux__prepare(flux__plan *plan, flux__kernel *k) {
     if (k->kind > FLUX__K_MATMUL) return true;
     flux__cpu *c = flux__cpu_new(plan, k);
     size_t n = (size_t)k->nvalue + 1;
@@ -445,27 +436,6 @@ static bool flux__cpu_ready(flux__plan *plan, flux__kernel *k) {
     if (last) FLUX_FREE(last);
     if (taken) FLUX_FREE(taken);
     return ok;
-}
-
-/* Prepares the plan's kernels: the CPU's one by one, those of each other device together, so
-   that its compiler is called once. Moves between devices need no preparation. False: an error
-   is recorded. */
-static bool flux__kernels_ready(flux__plan *plan, flux__graph *g) {
-    for (int i = 0; i < plan->nkernel; i++) {
-        flux__kernel *k = &plan->kernel[i];
-        const flux__backend *b = flux__backend_of(k->device.backend);
-        if (k->kind == FLUX__K_MOVE || k->drop) continue;
-        if (!b->ready) {
-            if (!flux__cpu_ready(plan, k)) return false;
-            continue;
-        }
-        for (int j = i; j < plan->nkernel; j++)
-            if (plan->kernel[j].kind != FLUX__K_MOVE &&
-                flux__same_device(plan->kernel[j].device, k->device))
-                plan->kernel[j].drop = b->drop;
-        if (!b->ready(k->device.id, plan, g)) return false;
-    }
-    return true;
 }
 
 FLUX__END_COLD

@@ -9,7 +9,7 @@
 #include "../graph/nodes.h"
 #include "../schedule/kernel.h"
 #include "../schedule/analysis.h"
-#include "../schedule/plans.h"
+#include "../schedule/dispatch.h"
 #include "vectors.h"
 #include "casts.h"
 #include "reductions.h"
@@ -48,7 +48,7 @@ static size_t flux__memory_bytes(const flux__kernel *k, const flux__cpu *c) {
     size_t regs = (size_t)(c->nreg + 1 + c->nreduce) * (size_t)c->tile * (size_t)c->width +
         (size_t)c->tile * 8;
     return regs + (size_t)c->nreduce * c->sum_bytes +
-           (size_t)k->nvalue * (16 + sizeof(void *) + 1) + 192;
+           (size_t)k->nvalue * (16 + sizeof(void *) + 1) + 256;
 }
 
 /* This thread's scratch memory for kernels, aligned to 64 bytes, and kept for the next kernel.
@@ -56,11 +56,11 @@ static size_t flux__memory_bytes(const flux__kernel *k, const flux__cpu *c) {
 static char *flux__kernel_memory(size_t bytes) {
     flux__thread *t = flux__self();
     if (!t) return NULL;
-    if (t->scratch_bytes < bytes) {
+    if (t->scratch_bytes < bytes) {       /* if there is no memory, what was found before stays */
+        void *more = flux__malloc(bytes);
+        if (!more) return NULL;
         if (t->scratch) FLUX_FREE(t->scratch);
-        t->scratch_bytes = 0;
-        t->scratch = flux__malloc(bytes);
-        if (!t->scratch) return NULL;
+        t->scratch = more;
         t->scratch_bytes = bytes;
     }
     return (char *)(((uintptr_t)t->scratch + 63) & ~(uintptr_t)63);
@@ -80,7 +80,7 @@ static bool flux__block_start(flux__block_run *b, flux__run *run, flux__kernel *
     memset(b, 0, sizeof *b);
     b->run = run, b->k = k, b->c = c;
     b->segments = 1, b->rt = 1;
-    b->memory = flux__kernel_memory(flux__memory_bytes(k, c) + 64);
+    b->memory = flux__kernel_memory(flux__memory_bytes(k, c));
     if (!b->memory) return false;
     char *end = flux__numbers_at(b) + (size_t)k->nvalue * 8 + 64;
     b->at = (void **)(void *)end;
@@ -199,7 +199,7 @@ static void flux__combine(const flux__job *job, int i) {
 static int flux__run_split(flux__job *job) {
     flux__cpu *c = (flux__cpu *)job->k->ready;
     flux__block_run b;
-    job->partial = (char *)job->run->extra[2];
+    job->partial = (char *)job->k->scratch_at;
     for (job->phase = 0; job->phase < c->nphase; job->phase++) {
         if (c->phase[job->phase].n) flux__parallel(c->splits, flux__split_task, job);
         if (!flux__job_ok(job)) return -1;

@@ -2,16 +2,14 @@
 #define FLUX__CPU_WHOLE_H
 #include "../base/platform.h"
 #include "../base/errors.h"
-#include "../base/backend.h"
 #include "../base/dtypes.h"
-#include "../base/memory.h"
 #include "../base/workers.h"
 #include "../graph/nodes.h"
 #include "../graph/reductions.h"
 #include "../schedule/kernel.h"
 #include "../schedule/analysis.h"
 #include "../schedule/program.h"
-#include "../schedule/plans.h"
+#include "../schedule/dispatch.h"
 #include "loops.h"
 #include "casts.h"
 #include "reductions.h"
@@ -20,19 +18,15 @@
 
 /* ---------------------------------------------------------------------- cpu/whole.h
    Kernels that are no elementwise program: spread (the reverse of a strided
-   view), concatenation, gather, scatter_add, and moves between devices.
-   flux__copy_elements moves or adds elements between two strided layouts of one
+   view), concatenation, gather and scatter_add. flux__copy_elements moves or adds elements between two strided layouts of one
    shape.
 
    Invariant: threads share slices of the result, so each element has one writer
    and additions have one order; gather and scatter_add go index by index in one
    thread. Where places of a spread meet, f16 and bf16 are summed in f32. An
-   index out of range is an error that names it. A move between two back ends
-   goes by way of host memory. */
+   index out of range is an error that names it. */
 
 FLUX__BEGIN_LEAN
-
-static const char *flux__operand_ptr(flux__run *run, const flux__operand *o);
 
 /* ---------------- whole-tensor kernels */
 
@@ -148,12 +142,6 @@ static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int
     }
 }
 
-/* The address of an operand's first element. */
-static const char *flux__operand_ptr(flux__run *run, const flux__operand *o) {
-    return (const char *)run->ptr[o->src] +
-           (ptrdiff_t)o->offset * (ptrdiff_t)flux__dtypes[o->dtype].size;
-}
-
 /* Fills n elements of dtype t with a number. */
 static void flux__fill_with(int t, void *dst, int64_t n, double value) {
     char one[8];
@@ -219,7 +207,8 @@ static int flux__run_spread(flux__run *run, flux__kernel *k) {
         flux__parallel((j.units + j.each - 1) / j.each, flux__spread_task, &j);
         return 0;
     }
-    float *sum = (float *)run->extra[1], *wide = flux__widen(o, run->ptr[o->src], run->extra[0]);
+    float *wide = flux__widen(o, run->ptr[o->src], k->scratch_at),
+          *sum = (float *)(void *)((char *)wide + flux__widened_bytes(o));
     int64_t natural[FLUX_MAX_DIMS];
     flux__natural(&o->shape, natural);
     memset(sum, 0, (size_t)n * sizeof *sum);
@@ -330,41 +319,6 @@ static int flux__run_index(flux__run *run, flux__kernel *k) {
                                 big_step, false);
     }
     return 0;
-}
-
-/* Copies bytes between devices: up, down, within a back end, or by way of the host's memory
-   between two others. Returns 0, or not 0 if it failed. */
-static int flux__move_bytes(flux_device to, void *dst, flux_device from, const void *src,
-                            size_t bytes) {
-    if (bytes == 0) return 0;
-    if (from.backend == to.backend)
-        return flux__backend_of(to.backend)->copy(to.id, dst, from.id, src, bytes);
-    if (from.backend == FLUX__CPU_BACKEND)
-        return flux__backend_of(to.backend)->upload(to.id, dst, src, bytes);
-    if (to.backend == FLUX__CPU_BACKEND)
-        return flux__backend_of(from.backend)->download(from.id, dst, src, bytes);
-    void *host = flux__malloc(bytes);
-    int rc = host ? flux__backend_of(from.backend)->download(from.id, host, src, bytes) : -1;
-    if (rc == 0) rc = flux__backend_of(to.backend)->upload(to.id, dst, host, bytes);
-    if (host) FLUX_FREE(host);
-    return rc;
-}
-
-/* Runs a move of a tensor between devices; records an error if it fails. */
-static int flux__run_move(flux__run *run, flux__kernel *k) {
-    flux_tensor *t = run->g->node[k->node];
-    const flux__operand *o = &k->operand[0];
-    flux_device from = t->in[0]->device, to = t->device;
-    size_t bytes = (size_t)flux__size(t) * flux__dtypes[t->dtype].size;
-    void *dst = run->ptr[run->plan->nleaf + k->node];
-    int rc = flux__move_bytes(to, dst, from, flux__operand_ptr(run, o), bytes);
-    if (rc != 0) {
-        char there[96];
-        snprintf(there, sizeof there, "%s", flux_device_name(from));
-        flux__fail("to: %zu bytes could not be copied from %s to %s", bytes, there,
-                   flux_device_name(to));
-    }
-    return rc;
 }
 
 FLUX__END_LEAN

@@ -7,7 +7,11 @@
 #include "../base/memory.h"
 #include "../base/workers.h"
 #include "../graph/nodes.h"
+#include "../schedule/kernel.h"
+#include "../schedule/key.h"
+#include "../schedule/dispatch.h"
 #include "../schedule/trace.h"
+#include "../cpu/calls.h"
 #include "../gpu/devices.h"
 #include "../gpu/backend.h"
 
@@ -56,30 +60,16 @@ static void flux__fork_locks(int when) {
 
 /* ---------------- the registry */
 
-/* Answers to "does it work?" of the built-in rows: the CPU always does, a back end that is not part
-   of the build never. */
-static bool flux__yes(char *why, size_t n) {
-    snprintf(why, n, "functional");
-    return true;
-}
+/* The answer to "does it work?" of a back end that is not part of the build. */
 static bool flux__not_built(char *why, size_t n) {
     snprintf(why, n, "not part of this build");
     return false;
 }
-static int flux__count_one(void) { return 1; }
 static int flux__count_none(void) { return 0; }
-static void flux__cpu_name(int id, char *out, size_t n) {
-    (void)id;
-    snprintf(out, n, "CPU");
-}
 
-/* The components of each back end by name, so that a misspelt name is an error on every machine.
-   The CPU needs neither driver nor compiler, so it has both. */
-static const char *const flux__parts_cpu[] = { "all", "driver", "compiler", NULL };
+/* The components of each back end by name, so that a misspelt name is an error on every
+   machine. */
 static const char *const flux__parts_metal[] = { "all", "driver", "compiler", NULL };
-static bool flux__cpu_component(const char *name, bool *known) {
-    return *known = flux__in_list(name, flux__parts_cpu);
-}
 static bool flux__metal_component(const char *name, bool *known) {
     return *known = flux__in_list(name, flux__parts_metal), false;
 }
@@ -94,18 +84,6 @@ static bool flux__amd_component(const char *name, bool *known) {
 }
 #endif
 
-static int flux__cpu_move(int id, void *dst, const void *src, size_t bytes) {
-    (void)id;
-    memcpy(dst, src, bytes);
-    return 0;
-}
-static int flux__cpu_copy(int to, void *dst, int from, const void *src, size_t bytes) {
-    (void)from;
-    return flux__cpu_move(to, dst, src, bytes);
-}
-/* An evaluation on the CPU is complete when it returns, so there is nothing to wait for. */
-static int flux__cpu_wait(int id) { return (void)id, 0; }
-
 /* Functions for the row of a back end that is not part of this build: they do nothing and fail. */
 static void flux__no_name(int id, char *out, size_t n) { snprintf(out, n, "device %d", id); }
 static void *flux__no_alloc(int id, size_t bytes) { return (void)id, (void)bytes, (void *)NULL; }
@@ -117,20 +95,23 @@ static int flux__no_copy(int to, void *dst, int from, const void *src, size_t by
     return (void)from, flux__no_move(to, dst, src, bytes);
 }
 static int flux__no_wait(int id) { return (void)id, -1; }
+static bool flux__no_ready(flux_device d, flux__plan *plan, flux__graph *g) {
+    (void)plan, (void)g;
+    return FLUX__REFUSE("%s is not part of this build", flux_device_backend(d));
+}
+static int flux__no_run(flux__run *r, flux__kernel *k, int n) {
+    return (void)r, (void)k, (void)n, 0;
+}
+static void flux__no_drop(void *ready) { (void)ready; }
 
 /* The row of a back end that is not part of this build. */
 #define FLUX__ABSENT(name, component)                                                              \
     { name, 0, flux__not_built, flux__not_built, flux__count_none, flux__no_name, component,          \
       flux__no_alloc, flux__no_free, flux__no_move, flux__no_move, flux__no_copy, flux__no_wait,   \
-      NULL, NULL, NULL, NULL, NULL }
-#define FLUX__CPU_TRAITS (FLUX__HOST_MEMORY | FLUX__GATHERS_ROWS | FLUX__ADDS_WINDOWS |              \
-                          FLUX__LONG_PRODUCTS)
+      NULL, flux__no_ready, flux__no_run, flux__no_drop, NULL }
 /* The table of back ends, in the order of the enum that begins with FLUX__CPU_BACKEND. */
 static const flux__backend flux__backends[FLUX__BACKENDS] = {
-    { "CPU", FLUX__CPU_TRAITS, flux__yes, flux__yes, flux__count_one, flux__cpu_name,
-      flux__cpu_component,
-      flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy,
-      flux__cpu_wait, NULL, NULL, NULL, NULL, NULL },
+    FLUX__CPU_ROW,
 #if defined(FLUX_CUDA)
     FLUX__GPU_ROW(cuda, "CUDA"),
 #else

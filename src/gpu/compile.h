@@ -9,6 +9,7 @@
 #include "../graph/nodes.h"
 #include "../schedule/kernel.h"
 #include "../schedule/key.h"
+#include "../schedule/dispatch.h"
 #include "kernels.h"
 #include "devices.h"
 #include "fused.h"
@@ -344,9 +345,9 @@ static bool flux__gpu_room_for_args(flux__gpu_kernel *gk) {
 }
 
 /* Makes a plan's kernels on one device ready: emits their text, then finds or compiles them. */
-static bool flux__gpu_ready(int backend, int id, flux__plan *plan, flux__graph *graph) {
+static bool flux__gpu_ready(flux_device d, flux__plan *plan, flux__graph *graph) {
     void *before;
-    flux__gpu *g = flux__gpu_enter(backend, id, &before);
+    flux__gpu *g = flux__gpu_enter(d.backend, d.id, &before);
     if (!g) return false;
     flux__gpu_kernel **list =
         (flux__gpu_kernel **)flux__zalloc((size_t)(plan->nkernel + 1) * sizeof *list);
@@ -356,7 +357,7 @@ static bool flux__gpu_ready(int backend, int id, flux__plan *plan, flux__graph *
     for (int i = 0; i < plan->nkernel && ok; i++) {
         flux__kernel *k = &plan->kernel[i];
         flux__coder c;
-        if (k->kind == FLUX__K_MOVE || k->device.backend != backend || k->device.id != id) continue;
+        if (!flux__runs_on(k, d)) continue;
         k->ready = flux__zalloc(sizeof(flux__gpu_kernel));
         if (!k->ready) ok = false;
         else {

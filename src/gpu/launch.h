@@ -5,7 +5,7 @@
 #include "../base/memory.h"
 #include "../schedule/kernel.h"
 #include "../schedule/analysis.h"
-#include "../schedule/plans.h"
+#include "../schedule/dispatch.h"
 #include "kernels.h"
 #include "devices.h"
 #include "copies.h"

@@ -1,6 +1,7 @@
 #ifndef FLUX__SCHEDULE_KERNEL_H
 #define FLUX__SCHEDULE_KERNEL_H
 #include "../base/platform.h"
+#include "../base/backend.h"
 
 /* ---------------------------------------------------------------------- schedule/kernel.h
    The types of the scheduler. When somebody looks at tensors, their unfinished
@@ -79,8 +80,8 @@ typedef struct flux__kernel {
     flux_device device;                   /* device that it runs on */
     size_t scratch;                       /* bytes of scratch memory that it needs on its device */
     void *scratch_at;                     /* address of that scratch memory in the current run */
-    void *ready;                          /* what the back end made of the kernel; drop frees it */
-    void (*drop)(void *ready);
+    const flux__backend *by;              /* the back end that runs it; NULL: it is a move */
+    void *ready;                          /* what that back end made of the kernel */
 } flux__kernel;
 
 /* What a plan knows of a node. out_kernel computes the node, last_kernel is the last that reads it.

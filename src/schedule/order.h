@@ -9,6 +9,7 @@
 #include "key.h"
 #include "grouping.h"
 #include "program.h"
+#include "dispatch.h"
 
 /* ---------------------------------------------------------------------- schedule/order.h
    The order of kernels and the lives of buffers; flux__make_plan puts a plan
@@ -184,8 +185,6 @@ static bool flux__find_frees(flux__plan *plan) {
     return true;
 }
 
-/* hook: flux__kernel_unready, cpu/rows.h */
-static void flux__kernel_unready(flux__kernel *k);
 /* Frees a plan and all that back ends made of its kernels. */
 static void flux__plan_free(flux__plan *plan) {
     for (int i = 0; plan->kernel && i < plan->nkernel; i++) flux__kernel_unready(&plan->kernel[i]);
@@ -199,9 +198,6 @@ static void flux__plan_free(flux__plan *plan) {
     if (plan->key) FLUX_FREE(plan->key);
     FLUX_FREE(plan);
 }
-
-/* hook: flux__kernels_ready, cpu/rows.h */
-static bool flux__kernels_ready(flux__plan *plan, flux__graph *g);
 
 static void flux__log_plan(const flux__plan *plan, flux__graph *g);
 

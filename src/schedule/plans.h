@@ -7,9 +7,9 @@
 #include "../base/errors.h"
 #include "../base/backend.h"
 #include "../base/memory.h"
-#include "../base/workers.h"
 #include "kernel.h"
 #include "key.h"
+#include "dispatch.h"
 #include "order.h"
 #include "trace.h"
 
@@ -22,8 +22,8 @@
    Invariant: all memory is found before the first kernel runs, so a failure of
    allocation leaves every tensor as it was. Buffers whose life ends are used
    again at once by later kernels of the plan, if device and size fit; kernels
-   of one device share a piece of scratch memory. Consecutive kernels of one GPU
-   are handed over as a row, which may be launched as one. Of 512 plans or more,
+   of one device share a piece of scratch memory. Consecutive kernels of one
+   device are handed over as a row, which a GPU may launch as one. Of 512 plans or more,
    those not used for 256 look-ups are dropped.
 
    Rejected: copies of the weights for the case that a device fails in the
@@ -116,18 +116,6 @@ static flux__plan *flux__find_plan(flux__graph *g) {
 
 /* ---------------- running a plan */
 
-typedef struct flux__run {
-    flux__plan *plan;
-    flux__graph *g;
-    flux__buffer **buffer;                /* by node; behind these lie flux__spares.next (by
-                                             node) and the scratch buffers (by kernel) */
-    void **ptr;                           /* by slot: where its elements are */
-    void *extra[3];                       /* memory that CPU kernels need while they run: see
-                                             flux__kernel_extra */
-} flux__run;
-
-/* hook: flux__kernels_run, cpu/attention.h */
-static int flux__kernels_run(flux__run *r, flux__kernel *k, int n);
 /* Runs one kernel and writes its time to the trace. It waits for the device, or the kernel's time
    would be counted as that of the next. */
 static int flux__kernel_trace(flux__run *r, flux__kernel *k) {
@@ -141,11 +129,6 @@ static int flux__kernel_trace(flux__run *r, flux__kernel *k) {
     flux__trace_event("kernel", words, start, flux__kernel_bytes(k, r->g), device);
     return done;
 }
-/* hook: flux__kernel_extra, cpu/attention.h */
-static void flux__kernel_extra(const flux__run *r, const flux__kernel *k, size_t *bytes);
-
-/* hook: flux__kernels_prepare, cpu/attention.h */
-static bool flux__kernels_prepare(const flux__plan *plan);
 /* Finds scratch memory for kernel number `at` and for all later kernels of its device. Kernels of
    one device run one after the other, so they share one buffer, as large as any of them needs. */
 static bool flux__allocate_scratch(flux__run *r, int at) {
@@ -166,19 +149,6 @@ static bool flux__allocate_scratch(flux__run *r, int at) {
         other->scratch_at = b->ptr;
     }
     return b != NULL;
-}
-
-/* Finds the memory that kernels need besides their results. One piece of each kind serves all
-   kernels, since they run one after the other. */
-static bool flux__allocate_extra(flux__run *r) {
-    size_t most[3] = { 0, 0, 0 };
-    for (int k = 0; k < r->plan->nkernel; k++)
-        if (!flux__allocate_scratch(r, k)) return false;
-    for (int k = 0; k < r->plan->nkernel; k++) flux__kernel_extra(r, &r->plan->kernel[k], most);
-    for (int i = 0; i < 3; i++)
-        if (most[i] && !(r->extra[i] = flux__scratch(most[i])))
-            return flux__fail("out of memory: %zu bytes", most[i]) != NULL;
-    return flux__kernels_prepare(r->plan);
 }
 
 /* The buffers given up within a plan, by size class: lists of the nodes that had them. */
@@ -285,17 +255,6 @@ static void flux__settle_nodes(flux__run *r) {
     }
 }
 
-/* How many GPU kernels (those with a drop) from number k on follow each other on one device: such a
-   row may be launched as one. At least 1. */
-static int flux__kernel_row(const flux__plan *plan, int k) {
-    const flux__kernel *first = &plan->kernel[k];
-    int n = 1;
-    while (first->drop && k + n < plan->nkernel && first[n].drop &&
-           flux__same_device(first[n].device, first->device))
-        n++;
-    return n;
-}
-
 /* Runs all kernels in order. A device may fail in the middle of an update; what has been written
    into the memory of old weights by then can't be taken back, since copies for that case would cost
    every step. The error then says that the update is half done. */
@@ -335,7 +294,8 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     else memset(few, 0, all * sizeof *few);
     r.buffer = (flux__buffer **)(void *)room;
     r.ptr = room ? room + n : NULL;
-    bool ok = room && flux__allocate(&r) && flux__allocate_extra(&r);
+    bool ok = room && flux__allocate(&r);
+    for (int k = 0; k < plan->nkernel && ok; k++) ok = flux__allocate_scratch(&r, k);
     bool trace = flux__tracing();
     double start = trace ? flux__now() : 0;
     ok = ok && flux__run_kernels(&r, trace);
@@ -345,7 +305,6 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
         flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
     for (int at = plan->nout - 1; r.buffer && at >= 0; at--)
         if (r.buffer[plan->out[at]]) flux__buffer_release(r.buffer[plan->out[at]]);
-    for (int i = 0; i < 3; i++) flux__scratch_done(r.extra[i]);
     if (room && room != few) FLUX_FREE(room);
     return ok ? 0 : -1;
 }
