@@ -17877,8 +17877,8 @@ FLUX__END_HOT
 
 /* ---------------------------------------------------------------------- cpu/whole.h
    Kernels that are no elementwise program: spread (the reverse of a strided
-   view), concatenation, gather and scatter_add. flux__copy_elements moves or adds elements between two strided layouts of one
-   shape.
+   view), concatenation, gather and scatter_add. flux__copy_elements moves or
+   adds elements between two strided layouts of one shape.
 
    Invariant: threads share slices of the result, so each element has one writer
    and additions have one order; gather and scatter_add go index by index in one
