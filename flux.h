@@ -2548,6 +2548,11 @@ void __asan_unpoison_memory_region(void const volatile *p, size_t n);
 #  define FLUX_DEF
 #endif
 
+/* Frees what FLUX_MALLOC gave; p may be NULL, which a user's FLUX_FREE need not take. */
+static FLUX__INLINE void flux__free(const void *p) {
+    if (p) FLUX_FREE((void *)(intptr_t)p);
+}
+
 FLUX__END_LEAN
 
 /* ---------------------------------------------------------------------- base/threads.h
@@ -3393,8 +3398,8 @@ static flux__thread *flux__self_alloc(void) {
     memset(t, 0, sizeof *t);
     t->scope = (flux__scope *)FLUX_MALLOC(16 * sizeof *t->scope);
     if (t->scope && flux__tls_set(t, flux__thread_free)) return t;
-    if (t->scope) FLUX_FREE(t->scope);
-    FLUX_FREE(t);
+    flux__free(t->scope);
+    flux__free(t);
     return NULL;
 }
 
@@ -3978,7 +3983,7 @@ static flux__pair *flux__pairs_at(flux__pairs *p, const void *key, bool *fresh) 
         if (!more.at) return NULL;
         for (size_t i = 0; i < p->room; i++)
             if (p->at[i].key) *flux__pairs_find(&more, p->at[i].key) = p->at[i];
-        if (p->at) FLUX_FREE(p->at);
+        flux__free(p->at);
         *p = more;
     }
     flux__pair *pair = flux__pairs_find(p, key);
@@ -3991,7 +3996,7 @@ static flux__pair *flux__pairs_at(flux__pairs *p, const void *key, bool *fresh) 
 }
 
 static void flux__pairs_free(flux__pairs *p) {
-    if (p->at) FLUX_FREE(p->at);
+    flux__free(p->at);
     memset(p, 0, sizeof *p);
 }
 
@@ -4046,7 +4051,7 @@ static void flux__arena_trim(flux_device d, flux__arena *pool) {
             pool->stats.reserved -= (int64_t)b->room;
             if (!d.backend) FLUX__UNPOISON(b->ptr, b->room);
             flux__backend_of(d.backend)->free(d.id, b->ptr, b->room);
-            FLUX_FREE(b);
+            flux__free(b);
         }
 }
 
@@ -4073,7 +4078,7 @@ static flux__buffer *flux__arena_take(flux_device d, flux__arena *pool, int cls,
         b->ptr = flux__backend_of(d.backend)->alloc(d.id, room);
     }
     if (!b->ptr) {
-        FLUX_FREE(b);
+        flux__free(b);
         return NULL;
     }
     pool->stats.reserved += (int64_t)room;
@@ -4227,7 +4232,7 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
 static void flux__buffer_release(flux__buffer *b) {
     if (!b || flux__atomic_add(&b->refs, -1) > 0) return;
     if (b->borrowed) {
-        FLUX_FREE(b);
+        flux__free(b);
         return;
     }
     flux__arena *pool = &flux__arenas[b->device.backend][b->device.id];
@@ -4297,7 +4302,7 @@ FLUX__END_HOT
 FLUX__BEGIN_LEAN
 
 #if defined(_WIN32)
-/* The UTF-8 name as UTF-16, for Windows' calls; the caller frees it with FLUX_FREE. */
+/* The UTF-8 name as UTF-16, for Windows' calls; the caller frees it with flux__free. */
 static wchar_t *flux__wide(const char *path) {
     int n = MultiByteToWideChar(CP_UTF8, 0, path, -1, NULL, 0);
     wchar_t *w = n > 0 ? (wchar_t *)FLUX_MALLOC((size_t)n * sizeof(wchar_t)) : NULL;
@@ -4312,13 +4317,13 @@ static FILE *flux__fopen(const char *path, const char *mode) {
     for (i = 0; mode[i] && i < 7; i++) m[i] = (wchar_t)mode[i];
     m[i] = 0;
     if (w) f = _wfopen(w, m);
-    FLUX_FREE(w);
+    flux__free(w);
     return f;
 }
 static int flux__file_open_as(const char *path, int flags) {
     wchar_t *w = flux__wide(path);
     int fd = w ? _wopen(w, flags | _O_BINARY, _S_IREAD | _S_IWRITE) : -1;
-    FLUX_FREE(w);
+    flux__free(w);
     return fd;
 }
 static int flux__file_create(const char *path, bool exclusive, int mode) {
@@ -4332,14 +4337,14 @@ static bool flux__file_replace(const char *from, const char *to) {
     wchar_t *f = flux__wide(from), *t = flux__wide(to);
     bool done = f && t && MoveFileExW(f, t, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH);
     if (!done) errno = EACCES;
-    FLUX_FREE(f);
-    FLUX_FREE(t);
+    flux__free(f);
+    flux__free(t);
     return done;
 }
 static void flux__file_remove(const char *path) {
     wchar_t *w = flux__wide(path);
     if (w) _wunlink(w);
-    FLUX_FREE(w);
+    flux__free(w);
 }
 static int64_t flux__file_put(int fd, const void *data, size_t bytes) {
     return _write(fd, data, bytes < 1 << 30 ? (unsigned)bytes : 1u << 30);
@@ -4368,11 +4373,11 @@ static void flux__folder_sweep(const char *folder, int at_fd, const char *start)
         memcpy(at, folder, n);
         WideCharToMultiByte(CP_UTF8, 0, found.cFileName, -1, at + n, bytes, NULL, NULL);
         flux__file_remove(at);
-        FLUX_FREE(at);
+        flux__free(at);
     }
     if (all != INVALID_HANDLE_VALUE) FindClose(all);
-    FLUX_FREE(w);
-    FLUX_FREE(pattern);
+    flux__free(w);
+    flux__free(pattern);
 }
 /* What stands at path: 0 nothing, 1 a regular file that may be replaced, 2 a device or a pipe,
    which is written to in place; -1 (with errno) a folder, or what this process may not write.
@@ -4380,7 +4385,7 @@ static void flux__folder_sweep(const char *folder, int at_fd, const char *start)
 static int flux__file_kind(const char *path, int *mode) {
     wchar_t *w = flux__wide(path);
     DWORD a = w ? GetFileAttributesW(w) : 0;
-    FLUX_FREE(w);
+    flux__free(w);
     *mode = 0;
     if (!w) return -1;
     if (a == INVALID_FILE_ATTRIBUTES) return 0;
@@ -4403,7 +4408,7 @@ static bool flux__file_streams(const char *path) {
     return found == INVALID_FILE_ATTRIBUTES || (found & FILE_ATTRIBUTE_DEVICE);
 }
 /* The path at which a file named path is to be written, as a copy that the caller frees with
-   FLUX_FREE; NULL, with errno set, if there is none. (Links are followed under POSIX only.) */
+   flux__free; NULL, with errno set, if there is none. (Links are followed under POSIX only.) */
 static char *flux__file_target(const char *path) {
     char *copy = (char *)FLUX_MALLOC(strlen(path) + 1);
     if (!copy) errno = ENOMEM;
@@ -4500,7 +4505,7 @@ static void flux__folder_sweep(const char *folder, int at, const char *start) {
         memcpy(path, folder, n);
         memcpy(path + n, e->d_name, length + 1);
         flux__file_sweep(at, at < 0 ? path : path + n);
-        FLUX_FREE(path);
+        flux__free(path);
     }
     if (d) closedir(d);
 }
@@ -4532,14 +4537,14 @@ static bool flux__file_streams(const char *path) {
     return stat(path, &s) == 0 && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode);
 }
 /* The target of the symbolic link at path; a relative target gets path's folder before it. The
-   caller frees it with FLUX_FREE. NULL: path is not a link or can't be read, as errno says. */
+   caller frees it with flux__free. NULL: path is not a link or can't be read, as errno says. */
 static char *flux__link_target(const char *path) {
     size_t folder = strlen(path), room = 4096;
     char *out = NULL;
     ssize_t n = -1;
     while (folder > 0 && path[folder - 1] != '/') folder--;
     for (; room < 1 << 20; room *= 2) {
-        FLUX_FREE(out);
+        flux__free(out);
         out = (char *)FLUX_MALLOC(folder + room);
         if (!out) return errno = ENOMEM, (char *)NULL;
         n = readlink(path, out + folder, room);
@@ -4551,12 +4556,12 @@ static char *flux__link_target(const char *path) {
         else memcpy(out, path, folder);
         return out;
     }
-    FLUX_FREE(out);
+    flux__free(out);
     return NULL;
 }
 /* The path at which a file named path is to be written: the target of symbolic links, even where
    that does not exist yet, so that a link remains a link when its file is replaced. The caller
-   frees it with FLUX_FREE. NULL: the target can't be found, as errno says. */
+   frees it with flux__free. NULL: the target can't be found, as errno says. */
 static char *flux__file_target(const char *path) {
     struct stat s;
     bool there = stat(path, &s) == 0, file = there && S_ISREG(s.st_mode);
@@ -4571,11 +4576,11 @@ static char *flux__file_target(const char *path) {
         errno = 0;
         next = flux__link_target(at);
         if (!next && (errno == 0 || errno == EINVAL || errno == ENOENT)) return at;
-        FLUX_FREE(at);
+        flux__free(at);
         if (!next) return NULL;
         at = next;
     }
-    FLUX_FREE(at);
+    flux__free(at);
     return errno = ELOOP, (char *)NULL;
 }
 FLUX__UNUSED static bool flux__is_absolute(const char *path) { return path[0] == '/'; }
@@ -4704,7 +4709,7 @@ FLUX__UNUSED static const char *flux__short_path(const char *path) {
 #define FLUX__STREAM_MAX (1 << 28)        /* bytes that are read from a pipe or device at most */
 
 /* Reads a whole text file; returns its *size bytes with a 0 after the last, which the caller
-   frees with FLUX_FREE. NULL is an error, named after `call`. Pipes and devices, some of which
+   frees with flux__free. NULL is an error, named after `call`. Pipes and devices, some of which
    never end, are read up to FLUX__STREAM_MAX, and a zero byte in them is the error "it is no
    text". */
 FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const char *call) {
@@ -4735,7 +4740,7 @@ FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const 
     }
     fclose(f);
     if (why) {
-        FLUX_FREE(data);
+        flux__free(data);
         return flux__fail("%s: cannot read %s: %s", call, flux__short_path(path), why);
     }
     more = (char *)FLUX_REALLOC(data, n + 1);   /* gives back the unused capacity */
@@ -4802,7 +4807,7 @@ FLUX__UNUSED static flux__out *flux__out_open(const char *path, const char *call
     flux__out *o = (flux__out *)flux__malloc(sizeof *o + 2 * n + 80);
     int kind, mode;
     if (!o) {
-        FLUX_FREE(target);
+        flux__free(target);
         return NULL;
     }
     o->call = call;
@@ -4813,7 +4818,7 @@ FLUX__UNUSED static flux__out *flux__out_open(const char *path, const char *call
     o->temporary = o->path + n + 1;
     memcpy(o->path, target, n + 1);
     memcpy(o->temporary, target, n + 1);
-    FLUX_FREE(target);
+    flux__free(target);
     for (o->folder = n; o->folder > 0 && !flux__is_separator(o->path[o->folder - 1]);)
         o->folder--;
     kind = flux__file_kind(o->path, &mode);
@@ -4822,7 +4827,7 @@ FLUX__UNUSED static flux__out *flux__out_open(const char *path, const char *call
     else if (kind == 2) o->fd = flux__file_create(o->path, false, 0);
     if (o->fd < 0) {
         flux__out_fail(o);
-        FLUX_FREE(o);
+        flux__free(o);
         return NULL;
     }
 #if !defined(_WIN32)
@@ -4861,7 +4866,7 @@ FLUX__UNUSED static void flux__out_abort(flux__out *o) {
     if (!o) return;
     if (o->fd >= 0) flux__file_close(o->fd);
     if (o->aside) flux__file_remove(o->temporary);
-    FLUX_FREE(o);
+    flux__free(o);
 }
 
 /* Ends the file: writes what waits, syncs and closes it and renames it to its final name. False:
@@ -5206,12 +5211,12 @@ static void flux__bury(void *object) {
     flux__thread *t = FLUX__DEBUG && !FLUX__ASAN ? flux__self() : NULL;
     if (t && !t->graves) t->graves = (flux__grave *)FLUX_MALLOC(FLUX__GRAVES * sizeof *t->graves);
     if (!t || !t->graves) {
-        FLUX_FREE(object);
+        flux__free(object);
         return;
     }
     if (t->buried == 0) memset(t->graves, 0, FLUX__GRAVES * sizeof *t->graves);
     flux__grave *grave = &t->graves[t->buried++ % FLUX__GRAVES];
-    if (grave->object) FLUX_FREE(grave->object);
+    flux__free(grave->object);
     grave->object = object;
     grave->file = t->closing.file;
     grave->line = t->closing.line;
@@ -5252,17 +5257,17 @@ static void flux__thread_free(void *state) {
     while (t->spare) {
         flux_tensor *node = t->spare;
         t->spare = node->base;
-        FLUX_FREE(node);
+        flux__free(node);
     }
     t->nspare = 0;
     for (int i = 0; t->graves && i < FLUX__GRAVES; i++)
-        if (t->graves[i].object) FLUX_FREE(t->graves[i].object);
-    if (t->graves) FLUX_FREE(t->graves);
+        flux__free(t->graves[i].object);
+    flux__free(t->graves);
     flux__tls_set(NULL, NULL);
-    if (t->scratch) FLUX_FREE(t->scratch);
-    if (t->owned) FLUX_FREE(t->owned);
-    FLUX_FREE(t->scope);
-    FLUX_FREE(t);
+    flux__free(t->scratch);
+    flux__free(t->owned);
+    flux__free(t->scope);
+    flux__free(t);
 }
 
 #if defined(FLUX_CUDA) || defined(FLUX_HIP)
@@ -5400,7 +5405,7 @@ static void *flux__scratch(size_t bytes) {
     if (m) *best = m->next, m->user = self;
     flux__mutex_unlock(&flux__pool.memory_lock);
     if (m && m->bytes >= bytes) return m + 1;
-    if (m) FLUX_FREE(m->start);
+    if (m) flux__free(m->start);
     start = bytes < SIZE_MAX / 2 ? (char *)FLUX_MALLOC(bytes + sizeof *m + 64) : NULL;
     if (!start) return NULL;
     m = (flux__memory *)(void *)(start + sizeof *m +
@@ -5502,7 +5507,7 @@ static void flux__pool_stop(void) {
     flux__pool_tell(FLUX__MAX_THREADS);
     for (i = 0; i < flux__pool.nworkers; i++) flux__thread_join(&flux__pool.worker[i]);
     flux__atomic_store32(&flux__pool.stop, 0);
-    if (flux__pool.worker) FLUX_FREE(flux__pool.worker);
+    flux__free(flux__pool.worker);
     flux__pool.worker = NULL;
     flux__pool.nworkers = 0;
 }
@@ -5514,7 +5519,7 @@ static void flux__pool_start(int threads) {
     int i;
     size_t shares = (size_t)threads * sizeof *flux__pool.share + 64;
     if (flux__pool.nworkers) return;
-    if (flux__pool.worker) FLUX_FREE(flux__pool.worker);   /* left from before a fork */
+    flux__free(flux__pool.worker);   /* left from before a fork */
     flux__pool.worker = (flux__os_thread *)FLUX_MALLOC(
         (size_t)(threads - 1) * sizeof *flux__pool.worker + shares);
     if (!flux__pool.worker) return;
@@ -5528,7 +5533,7 @@ static void flux__pool_start(int threads) {
         flux__pool.nworkers = i + 1;
     }
     if (i == 0) {
-        FLUX_FREE(flux__pool.worker);
+        flux__free(flux__pool.worker);
         flux__pool.worker = NULL;
     }
 }
@@ -5601,7 +5606,7 @@ FLUX__UNUSED static void flux__threads_stop(void) {
     flux__mutex_lock(&flux__pool.memory_lock);
     while ((m = flux__pool.memory) != NULL) {
         flux__pool.memory = m->next;
-        FLUX_FREE(m->start);
+        flux__free(m->start);
     }
     flux__mutex_unlock(&flux__pool.memory_lock);
     flux__atomic_store32(&flux__pool.busy, 0);
@@ -6005,7 +6010,7 @@ static void flux__tensor_free(flux_tensor *t) {
                 dead = b;
             }
         }
-        if (t->in != t->slot && t->in) FLUX_FREE(t->in);
+        if (t->in != t->slot) flux__free(t->in);
         flux__buffer_release(t->buf);
         if (t->dense) flux_release((flux_tensor *)t->dense);
         if (!FLUX__DEBUG && !FLUX__ASAN && self && self->nspare < 4096) {
@@ -6021,7 +6026,7 @@ static void flux__tensor_free(flux_tensor *t) {
 static void flux__cut(flux_tensor *t) {
     for (int i = 0; i < t->nin; i++)
         if (t->in[i] && flux__unedge(t->in[i])) flux__tensor_free(t->in[i]);
-    if (t->in != t->slot && t->in) FLUX_FREE(t->in);
+    if (t->in != t->slot) flux__free(t->in);
     t->in = t->slot;
     t->nin = 0;
 }
@@ -8295,8 +8300,8 @@ static void flux__grads_free(flux_grads *g) {
         if (g->grad) flux_release(g->grad[i]);
     }
     flux_release(g->loss);
-    if (g->of) FLUX_FREE(g->of);
-    if (g->grad) FLUX_FREE(g->grad);
+    flux__free(g->of);
+    flux__free(g->grad);
     flux__pairs_free(&g->number);
     flux__bury(g);
 }
@@ -8854,8 +8859,8 @@ static bool flux__map_grow(flux__map *m) {
     big.key = (flux_tensor **)flux__zalloc((size_t)big.room * sizeof *big.key);
     big.value = (int *)flux__malloc((size_t)big.room * sizeof *big.value);
     if (!big.key || !big.value) {
-        if (big.key) FLUX_FREE(big.key);
-        if (big.value) FLUX_FREE(big.value);
+        flux__free(big.key);
+        flux__free(big.value);
         return false;
     }
     for (int i = 0; i < m->room; i++)
@@ -8864,7 +8869,7 @@ static bool flux__map_grow(flux__map *m) {
             *slot = m->value[i];
             big.key[slot - big.value] = m->key[i];
         }
-    if (m->key) FLUX_FREE(m->key), FLUX_FREE(m->value);
+    flux__free(m->key), flux__free(m->value);
     *m = big;
     return true;
 }
@@ -8887,8 +8892,8 @@ static bool flux__map_put(flux__map *m, flux_tensor *t, int value) {
 }
 
 static void flux__map_free(flux__map *m) {
-    if (m->key) FLUX_FREE(m->key);
-    if (m->value) FLUX_FREE(m->value);
+    flux__free(m->key);
+    flux__free(m->value);
 }
 
 /* Whether t is surely of this thread alone, so that its number in a walk can stand in the node:
@@ -9050,8 +9055,8 @@ static flux_tensor *flux__join_slices(flux__walk *w, int n, flux_tensor **xs) {
     }
     if (slab && part && at >= 0) y = flux__cat_many(dim, count, part);
     if (y && dim > 0 && dim == y->ndim - 1) w->cat[w->ncat++ & 7] = y;
-    if (slab) FLUX_FREE(slab);
-    if (part) FLUX_FREE(part);
+    flux__free(slab);
+    flux__free(part);
     return y;
 }
 
@@ -9121,7 +9126,7 @@ static flux_tensor *flux__join_products(flux__walk *w, int n, flux_tensor **xs) 
     flux_tensor *a = flux__cat_columns(w, n, part);
     for (int i = 0; i < n; i++) part[i] = flux__turn(xs[n - 1 - i]->in[1]);
     flux_tensor *b = a ? flux__cat_columns(w, n, part) : NULL;
-    FLUX_FREE(part);
+    flux__free(part);
     return b ? flux_matmul(a, flux_transpose(b)) : NULL;
 }
 
@@ -9161,7 +9166,7 @@ static bool flux__sum_up(flux__walk *w, int k) {
         sum = i ? flux_add(sum, x) : x;
     }
     if (wide) sum = flux__narrow(sum, xs[0]->dtype);
-    FLUX_FREE(xs);
+    flux__free(xs);
     w->grad[k] = sum;
     return sum != NULL;
 }
@@ -9190,13 +9195,13 @@ static bool flux__walk_back(flux__walk *w, int k) {
 
 /* Frees the arrays of a walk; the nodes themselves belong to others. */
 static void flux__walk_free(flux__walk *w) {
-    if (w->node) FLUX_FREE(w->node);
-    if (w->grad) FLUX_FREE(w->grad);
-    if (w->more_of) FLUX_FREE(w->more_of);
-    if (w->more) FLUX_FREE(w->more);
-    if (w->wanted) FLUX_FREE(w->wanted);
-    if (w->refs) FLUX_FREE(w->refs);
-    if (w->way) FLUX_FREE(w->way);
+    flux__free(w->node);
+    flux__free(w->grad);
+    flux__free(w->more_of);
+    flux__free(w->more);
+    flux__free(w->wanted);
+    flux__free(w->refs);
+    flux__free(w->way);
     flux__map_free(&w->shared);
 }
 
@@ -9643,12 +9648,12 @@ static void flux__graph_key(flux__graph *g) {
 }
 
 static void flux__graph_drop(flux__graph *g) {
-    if (g->node) FLUX_FREE(g->node);
-    if (g->flag) FLUX_FREE(g->flag);
-    if (g->donor) FLUX_FREE(g->donor);
-    if (g->leaf) FLUX_FREE(g->leaf);
-    if (g->key) FLUX_FREE(g->key);
-    if (g->way) FLUX_FREE(g->way);
+    flux__free(g->node);
+    flux__free(g->flag);
+    flux__free(g->donor);
+    flux__free(g->leaf);
+    flux__free(g->key);
+    flux__free(g->way);
     flux__map_free(&g->leaves);
 }
 
@@ -10411,7 +10416,7 @@ static bool flux__find_uses(flux__planner *p) {
                 continue;
             flux__link *more = (flux__link *)flux__grow(all, &room, total + 1, sizeof *all);
             if (!more) {
-                if (all) FLUX_FREE(all);
+                flux__free(all);
                 return false;
             }
             all = more;
@@ -10424,7 +10429,7 @@ static bool flux__find_uses(flux__planner *p) {
     for (int u = 0; u < total && p->use; u++) p->use[count[all[u].to]++] = all[u].next;
     for (int i = p->n; i > 0; i--) count[i] = count[i - 1];
     count[0] = 0;
-    if (all) FLUX_FREE(all);
+    flux__free(all);
     return p->use != NULL;
 }
 
@@ -10913,7 +10918,7 @@ static int flux__move_bytes(flux_device to, void *dst, flux_device from, const v
     void *host = flux__malloc(bytes);
     int rc = host ? a->download(from.id, host, src, bytes) : -1;
     if (rc == 0) rc = b->upload(to.id, dst, host, bytes);
-    if (host) FLUX_FREE(host);
+    flux__free(host);
     return rc;
 }
 
@@ -11034,7 +11039,7 @@ static bool flux__order_groups(flux__planner *p, int *order) {
         for (int u = start[G]; u < start[G + 1]; u++)
             if (--missing[user[u]] == 0) flux__heap_put(heap, ready++, user[u]);
     }
-    FLUX_FREE(room);
+    flux__free(room);
     return at == p->ngroup || FLUX__REFUSE("schedule: kernels depend on each other in a circle");
 }
 
@@ -11123,7 +11128,7 @@ static bool flux__find_lives(flux__plan *plan, flux__graph *g) {
             flux__may_overwrite(plan, s->out_kernel, i, donor))
             s->donor = donor;
     }
-    FLUX_FREE(last);
+    flux__free(last);
     return true;
 }
 
@@ -11158,12 +11163,12 @@ static void flux__plan_free(flux__plan *plan) {
     while (plan->chunk) {
         flux__chunk *chunk = plan->chunk;
         plan->chunk = chunk->next;
-        FLUX_FREE(chunk);
+        flux__free(chunk);
     }
-    if (plan->kernel) FLUX_FREE(plan->kernel);
-    if (plan->slot) FLUX_FREE(plan->slot);
-    if (plan->key) FLUX_FREE(plan->key);
-    FLUX_FREE(plan);
+    flux__free(plan->kernel);
+    flux__free(plan->slot);
+    flux__free(plan->key);
+    flux__free(plan);
 }
 
 static void flux__log_plan(const flux__plan *plan, flux__graph *g);
@@ -11204,14 +11209,14 @@ static bool flux__planner_start(flux__planner *p, flux__graph *g) {
 }
 
 static void flux__planner_end(flux__planner *p) {
-    if (p->group) FLUX_FREE(p->group);
-    if (p->gather) FLUX_FREE(p->gather);
-    if (p->group_of) FLUX_FREE(p->group_of);     /* the other int arrays lie in the same block */
-    if (p->link) FLUX_FREE(p->link);
-    if (p->raised) FLUX_FREE(p->raised);
-    if (p->building.value) FLUX_FREE(p->building.value);
-    if (p->building.operand) FLUX_FREE(p->building.operand);
-    if (p->use) FLUX_FREE(p->use);
+    flux__free(p->group);
+    flux__free(p->gather);
+    flux__free(p->group_of);     /* the other int arrays lie in the same block */
+    flux__free(p->link);
+    flux__free(p->raised);
+    flux__free(p->building.value);
+    flux__free(p->building.operand);
+    flux__free(p->use);
 }
 
 /* Makes the plan of a graph: groups its nodes into kernels, orders and builds these, finds the
@@ -11401,7 +11406,7 @@ static void flux__plans_free(flux__plans *plans) {
             flux__plan_free(plan);
         }
     flux__graph_drop(&plans->kept);
-    FLUX_FREE(plans);
+    flux__free(plans);
 }
 
 /* Drops the plans whose last use lies `young` look-ups back or more. */
@@ -11663,7 +11668,7 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
         flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
     for (int at = plan->nout - 1; r.buffer && at >= 0; at--)
         if (r.buffer[plan->out[at]]) flux__buffer_release(r.buffer[plan->out[at]]);
-    if (room && room != few) FLUX_FREE(room);
+    if (room != few) flux__free(room);
     return ok ? 0 : -1;
 }
 
@@ -11865,9 +11870,9 @@ static void flux__scopes_look(void) {
         flux__hoard_find(h, t, i);
         if (h->ok) flux__hoard_tell(h, t, i);
     }
-    if (h->todo) FLUX_FREE((void *)h->todo);
+    flux__free(h->todo);
     flux__pairs_free(&h->seen);
-    FLUX_FREE(h);
+    flux__free(h);
 }
 
 /* Computes a graph as one plan: builds its key, finds or makes the plan, and runs it. -1 and an
@@ -11929,7 +11934,7 @@ static int flux__compute_parts(const flux__graph *g) {
         rc = part.ok ? flux__compute(&part) : -1;
         flux__graph_free(&part);
     }
-    if (last) FLUX_FREE(last);
+    flux__free(last);
     return rc;
 }
 
@@ -12096,7 +12101,7 @@ typedef struct flux__history {
 
 static void flux__history_free(flux__history *h) {
     flux__walk_free(&h->walk);
-    if (h->old) FLUX_FREE(h->old);
+    flux__free(h->old);
 }
 
 static void flux__history_count(flux__history *h, const flux_tensor *x, int by) {
@@ -16398,7 +16403,7 @@ static bool flux__split_phases(flux__plan *plan, flux__kernel *k, flux__cpu *c) 
                 ph->line[ph->n++] = i;
         }
     }
-    if (need) FLUX_FREE(need);
+    flux__free(need);
     return ok;
 }
 
@@ -16825,8 +16830,8 @@ static bool flux__prepare(flux__plan *plan, flux__kernel *k) {
         c->sum_bytes = ((size_t)((c->order.slots + 1) * c->w) * 8 + 63) / 64 * 64;
         c->cost = flux__point_cost(k);
     }
-    if (last) FLUX_FREE(last);
-    if (taken) FLUX_FREE(taken);
+    flux__free(last);
+    flux__free(taken);
     return ok;
 }
 
@@ -17592,7 +17597,7 @@ static char *flux__kernel_memory(size_t bytes) {
     if (t->scratch_bytes < bytes) {       /* if there is no memory, what was found before stays */
         void *more = flux__malloc(bytes);
         if (!more) return NULL;
-        if (t->scratch) FLUX_FREE(t->scratch);
+        flux__free(t->scratch);
         t->scratch = more;
         t->scratch_bytes = bytes;
     }
@@ -19300,7 +19305,7 @@ static void flux__cpu_free(int id, void *p, size_t bytes) {
     if (!p) return;
     char *base;
     memcpy(&base, (char *)p - sizeof(void *), sizeof(void *));
-    FLUX_FREE(base);
+    flux__free(base);
 }
 
 static int flux__cpu_move(int id, void *dst, const void *src, size_t bytes) {
@@ -19496,7 +19501,7 @@ typedef struct flux__driver {
 /* If a compiler fails and its log is empty, the log becomes the text of its error code. */
 static int flux__log_code(char **log, int code, const char *text) {
     if (code == 0 || (*log && **log)) return code;
-    if (*log) FLUX_FREE(*log);
+    flux__free(*log);
     *log = (char *)FLUX_MALLOC(strlen(text) + 40);
     if (*log) snprintf(*log, strlen(text) + 40, "%s (code %d)", text, code);
     return code;
@@ -19898,7 +19903,7 @@ static void flux__spell_line(flux__coder *c, int i) {
         flux__spell(&at, "]");
         if (at.failed) s->failed = true;
         else flux__spell_loaded(s, o->dtype, at.text);
-        if (at.text) FLUX_FREE(at.text);
+        flux__free(at.text);
         flux__spell(s, ";\n");
         break;
     }
@@ -19925,7 +19930,7 @@ static void flux__spell_line(flux__coder *c, int i) {
         snprintf(x, sizeof x, "v%d", v->a);
         flux__spell_stored(&cut, v->op, c->k->value[v->a].cls, x);
         flux__spell(s, "(%s)%s;\n", flux__class_types[v->cls], cut.failed ? "0" : cut.text);
-        if (cut.text) FLUX_FREE(cut.text);
+        flux__free(cut.text);
         break;
     }
     default: {                            /* CONVERT */
@@ -20121,9 +20126,9 @@ static void flux__gpu_undo(flux__gpu *g) {
         while (g->known[i]) {
             flux__gpu_fn *f = g->known[i];
             g->known[i] = f->next;
-            FLUX_FREE(f);
+            flux__free(f);
         }
-    if (g->module) FLUX_FREE(g->module);
+    flux__free(g->module);
     memset(g, 0, sizeof *g);
 }
 
@@ -20630,8 +20635,8 @@ static int flux__row_launches(const flux__kernel *k, int n) {
 static void flux__replay_free(flux__gpu_kernel *first, bool there) {
     flux__replay *p = first->replay;
     if (!p->dead) flux__replay_kill(p, there);
-    if (p->node) FLUX_FREE(p->node);
-    FLUX_FREE(p);
+    flux__free(p->node);
+    flux__free(p);
     first->replay = NULL;
 }
 
@@ -20826,11 +20831,11 @@ static bool flux__coder_start(flux__coder *c, const flux__plan *plan, const flux
 }
 
 static void flux__coder_end(flux__coder *c) {
-    if (c->outer_axes) FLUX_FREE(c->outer_axes);
-    if (c->inner_axes) FLUX_FREE(c->inner_axes);
-    if (c->need) FLUX_FREE(c->need);
-    if (c->s.text) FLUX_FREE(c->s.text);
-    if (c->params.text) FLUX_FREE(c->params.text);
+    flux__free(c->outer_axes);
+    flux__free(c->inner_axes);
+    flux__free(c->need);
+    flux__free(c->s.text);
+    flux__free(c->params.text);
 }
 
 /* Declares the kernel's numbers (constants and values that the host passes), which are the same
@@ -21333,7 +21338,7 @@ static void flux__spell_tile(flux__coder *c, const flux__factor *f, int width, i
     flux__spell(&at, "]");
     if (at.failed) s->failed = true;
     else flux__spell_loaded(s, f->o->dtype, at.text);
-    if (at.text) FLUX_FREE(at.text);
+    flux__free(at.text);
     flux__spell(s, " : 0;\n    }\n");
 }
 
@@ -22089,7 +22094,7 @@ static void flux__code_spread(flux__coder *c, const flux_tensor *t, int out) {
             flux__spell_loaded(s, dtype, at.text);
             flux__spell(s, ";");
         }
-        if (at.text) FLUX_FREE(at.text);
+        flux__free(at.text);
         flux__spell(s, "\n");
         for (int i = 0; i < nd; i++) flux__spell(s, "    }\n");
         flux__spell(s, "    }\n");
@@ -22405,12 +22410,12 @@ static void flux__spell_formula(flux__listing *s, int op, int cls) {
 static void flux__gpu_kernel_drop(void *ready) {
     flux__gpu_kernel *gk = (flux__gpu_kernel *)ready;
     for (int i = 0; i < gk->launches; i++)
-        if (gk->step[i].text) FLUX_FREE(gk->step[i].text);
+        flux__free(gk->step[i].text);
     flux__replay_drop(gk);
-    if (gk->step) FLUX_FREE(gk->step);
-    if (gk->param) FLUX_FREE(gk->param);
-    if (gk->args) FLUX_FREE(gk->args);
-    FLUX_FREE(gk);
+    flux__free(gk->step);
+    flux__free(gk->param);
+    flux__free(gk->args);
+    flux__free(gk);
 }
 
 /* The text of a fused kernel: elementwise, a reduction, or a split reduction, which needs
@@ -22629,7 +22634,7 @@ static void *flux__cache_read_image(int fd, const uint64_t *key) {
     bool whole = flux__file_get_all(fd, image, (size_t)head.bytes + 1) == head.bytes;
     if (whole) flux__hash_bytes(sum, image, (size_t)head.bytes);
     if (whole && memcmp(sum, head.sum, sizeof sum) == 0) return image;
-    FLUX_FREE(image);
+    flux__free(image);
     return NULL;
 }
 
@@ -22736,7 +22741,7 @@ static void flux__gpu_unlearn(flux__gpu *g, void *module) {
             if (f->module != module) at = &f->next;
             else {
                 *at = f->next;
-                FLUX_FREE(f);
+                flux__free(f);
             }
         }
     for (int i = 0; i < g->nmodule; i++)
@@ -22750,7 +22755,7 @@ static flux__gpu_fn *flux__gpu_learn(flux__gpu *g, const char *name, void *modul
     if (!f) return NULL;
     if (!flux__gpu_ok(g, g->driver->find(&f->function, module, name),
                       "finding a kernel in its module")) {
-        FLUX_FREE(f);
+        flux__free(f);
         return NULL;
     }
     char half[17];
@@ -22787,7 +22792,7 @@ static void flux__program_compile(void *list, int64_t i) {
     if (p->image) return;
     p->code = p->g->driver->compile(p->source, p->g->info.arch, &p->log, &p->image, &p->bytes);
     if (p->code == 0 || !p->image) return;
-    FLUX_FREE(p->image);
+    flux__free(p->image);
     p->image = NULL;
 }
 
@@ -22867,7 +22872,7 @@ static bool flux__program_load(flux__gpu *g, flux__program *p) {
     int code = g->driver->load(&p->module, p->image);
     if (code != 0 && p->read && !g->driver->lost(code) &&
         *flux__gpu_compiler(g, true, &m, why, sizeof why)) {
-        FLUX_FREE(p->image);
+        flux__free(p->image);
         p->image = NULL, p->read = false;
         flux__program_compile(p, 0);
         if (!flux__program_compiled(g, p)) return false;
@@ -22917,11 +22922,11 @@ static bool flux__gpu_learn_all(flux__gpu *g, const flux__fresh *fresh, int n,
         ok = ok && flux__programs_load(g, p, count);
     }
     for (int i = 0; p && i < count; i++) {
-        if (p[i].source) FLUX_FREE(p[i].source);
-        if (p[i].image) FLUX_FREE(p[i].image);
-        if (p[i].log) FLUX_FREE(p[i].log);
+        flux__free(p[i].source);
+        flux__free(p[i].image);
+        flux__free(p[i].log);
     }
-    if (p) FLUX_FREE(p);
+    flux__free(p);
     return ok;
 }
 
@@ -22936,7 +22941,7 @@ static char *flux__gpu_preface(const flux__gpu *g, const uint8_t *ops) {
         for (int cls = 0; cls < FLUX__CLASSES; cls++)
             if (ops[op] >> cls & 1) flux__spell_formula(&s, op, cls);
     if (!s.failed) return s.text;
-    if (s.text) FLUX_FREE(s.text);
+    flux__free(s.text);
     return NULL;
 }
 
@@ -22972,15 +22977,15 @@ static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, cons
         int count = flux__gpu_unknown(g, list, n, fresh);
         char *preface = count ? flux__gpu_preface(g, ops) : NULL;
         ok = count == 0 || (preface && flux__gpu_learn_all(g, fresh, count, preface));
-        if (preface) FLUX_FREE(preface);
+        flux__free(preface);
         flux__mutex_unlock(compiling);
     }
-    if (fresh) FLUX_FREE(fresh);
+    flux__free(fresh);
     for (int i = 0; i < n && ok; i++)
         for (int l = 0; l < list[i]->launches; l++) {
             flux__gpu_step *step = &list[i]->step[l];
             step->fn = flux__gpu_known(g, step->name);
-            FLUX_FREE(step->text);
+            flux__free(step->text);
             step->text = NULL;
         }
     return ok;
@@ -23019,7 +23024,7 @@ static bool flux__gpu_ready(flux_device d, flux__plan *plan, flux__graph *graph)
         }
     }
     ok = ok && flux__gpu_compile(g, list, n, ops);
-    if (list) FLUX_FREE(list);
+    flux__free(list);
     flux__gpu_leave(g, before);
     return ok;
 }
@@ -23821,8 +23826,8 @@ static void flux__prefs_find(char *path, size_t n) {
     snprintf(path, n, FLUX__PREFS_NAME);
 }
 
-/* The file's text, to be freed with FLUX_FREE. NULL: there is no file, or *why says why it can't be
-   read. */
+/* The file's text, to be freed with flux__free. NULL: there is no file, or *why says why it can't
+   be read. */
 static char *flux__prefs_load(const char *path, size_t *n, const char **why) {
     *n = 0;
     *why = NULL;
@@ -23839,7 +23844,7 @@ static char *flux__prefs_load(const char *path, size_t *n, const char **why) {
     else if (*n > FLUX__TOML_MAX) *why = "longer than 1 MiB";
     fclose(f);
     if (!*why) return text;
-    FLUX_FREE(text);
+    flux__free(text);
     return NULL;
 }
 
@@ -23871,7 +23876,7 @@ static void flux__prefs_read(flux__prefs *p, char *warning, size_t n) {
                      p->path, flux__toml_line(&t, t.value));
         else memcpy(p->value, t.text, sizeof p->value);
     }
-    if (text) FLUX_FREE(text);
+    flux__free(text);
 }
 
 /* Reads the preferences, unless they have been read from the file that FLUX_PREFERENCES (set or
@@ -24018,7 +24023,7 @@ FLUX_DEF int flux_gpu_backend_set(const char *backend) {
         return -1;
     }
     int rc = flux__prefs_change(path, text ? text : "", n, b >= 0 ? flux__backends[b].name : NULL);
-    if (text) FLUX_FREE(text);
+    flux__free(text);
     return rc;
 }
 
@@ -24371,7 +24376,7 @@ FLUX_DEF flux_tensor *flux_shuffleobs(flux_tensor *x, uint64_t seed) {
     if (!order) return NULL;
     int s = flux__hide();
     flux_tensor *index = flux__index_tensor(order, 0, n, x->device);
-    FLUX_FREE(order);
+    flux__free(order);
     return flux__reveal(s, flux_gather(x, x->ndim - 1, index));
 }
 
@@ -24402,7 +24407,7 @@ static void flux__made_empty(flux__made *m) {
 
 static void flux__made_free(flux__made *m) {
     flux__made_empty(m);
-    if (m->item) FLUX_FREE(m->item);
+    flux__free(m->item);
     m->item = NULL;
     m->room = 0;
 }
@@ -24412,10 +24417,10 @@ static void flux__epoch_free(flux__epoch *r);
 static void flux__loader_free(flux_loader *l) {
     if (l->run) flux__epoch_free(l->run);
     for (int i = 0; i < l->arrays; i++) flux_release(l->array[i]);
-    if (l->array) FLUX_FREE(l->array);
-    if (l->host) FLUX_FREE((void *)(intptr_t)l->host);
-    if (l->stage) FLUX_FREE(l->stage);
-    if (l->first) FLUX_FREE(l->first);
+    flux__free(l->array);
+    flux__free(l->host);
+    flux__free(l->stage);
+    flux__free(l->first);
     flux__bury(l);
 }
 
@@ -24490,7 +24495,7 @@ static bool flux__loader_source(flux_loader *l, const flux_loader_opts *o) {
         int n = flux__loader_arrays(o, &xs);
         bool good = n > 0 && flux__arrays_agree(n, xs) && flux__loader_hold(l, n, xs);
         if (good) l->total = xs[0]->dim[xs[0]->ndim - 1];
-        if (xs) FLUX_FREE(xs);
+        flux__free(xs);
         return good;
     }
     if (o->x) return FLUX__REFUSE("dataloader: both arrays and .data are given");
@@ -24540,7 +24545,7 @@ static bool flux__add_stage(flux_loader *l, flux__stage s) {
     flux__stage *more = (flux__stage *)flux__malloc((size_t)(l->stages + 1) * sizeof *more);
     if (!more) return false;
     if (l->stages) memcpy(more, l->stage, (size_t)l->stages * sizeof *more);
-    if (l->stage) FLUX_FREE(l->stage);
+    flux__free(l->stage);
     l->stage = more;
     l->stage[l->stages++] = s;
     return true;
@@ -24795,7 +24800,7 @@ static flux_tensor *flux__pick_tuple(const flux_loader *l, int k, const int64_t 
     for (int64_t i = 0; good && i < n; i++)
         good = (xs[i] = flux__pick(l, k, order ? order + i : NULL, begin + i, -1)) != NULL;
     flux_tensor *tuple = good ? flux_tuple_of((int)n, xs) : NULL;
-    if (xs) FLUX_FREE(xs);
+    flux__free(xs);
     return tuple;
 }
 
@@ -24826,7 +24831,7 @@ static flux_tensor *flux__batch_join(const flux_loader *l, int k, flux_tensor **
         flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs);
         for (int64_t i = 0; xs && i < n; i++) xs[i] = obs[i * step + k];
         if (xs) whole = flux_stack_all(s.ndim - 1, (int)n, xs);
-        if (xs) FLUX_FREE(xs);
+        flux__free(xs);
         return whole;
     }
     whole = flux__leaf(s, (flux_dtype)a->dtype, a->device);
@@ -24875,8 +24880,8 @@ static bool flux__batch_own(const flux_loader *l, const int64_t *order, int64_t 
         else m->item[k] = flux__batch_join(l, k, obs, n);
         good = m->item[k] != NULL;
     }
-    if (obs) FLUX_FREE(obs);
-    if (one) FLUX_FREE(one);
+    flux__free(obs);
+    flux__free(one);
     return good;
 }
 
@@ -24937,7 +24942,7 @@ static bool flux__stage_transform(const flux__stage *s, flux__made *m) {
     }
     m->count = good ? n : 0;
     m->size = b.size;
-    FLUX_FREE(item);
+    flux__free(item);
     return good;
 }
 
@@ -24958,7 +24963,7 @@ static flux_tensor *flux__stage_each(const flux__stage *s, flux_tensor *x) {
     if (!xs) return NULL;
     for (int i = 0; i < n; i++) xs[i] = flux__stage_one(s, flux_nth(x, i));
     flux_tensor *tuple = flux_tuple_of(n, xs);
-    FLUX_FREE(xs);
+    flux__free(xs);
     return tuple;
 }
 
@@ -25044,7 +25049,7 @@ FLUX_DEF flux_batch flux_first(flux_loader *l) {
     if (!l) return flux__null("first", "l", l), none;
     if (l->batches < 1) return flux__fail("first: the loader has no batches"), none;
     if (flux__batch_make(l, NULL, flux__scramble(l->seed), 0, false, false, &m)) {
-        if (l->first) FLUX_FREE(l->first);
+        flux__free(l->first);
         l->first = m.item;
         for (int i = 0; i < m.count; i++) flux__own(m.item[i]);
         return flux__as_batch(&m);
@@ -25199,7 +25204,7 @@ static void flux__bar_free(flux__progress *bar) {
     while (link && *link && *link != bar) link = &(*link)->outer;
     if (link && *link) *link = bar->outer;
     for (int i = 0; i < bar->values; i++) flux_release(bar->value[i].x);
-    FLUX_FREE(bar);
+    flux__free(bar);
 }
 
 /* Writes a rate in three or so digits: "950", "12.3k", "4.5M". */
@@ -25464,11 +25469,11 @@ static void flux__epoch_free(flux__epoch *r) {
     flux__made_free(&r->now);
     flux__made_free(&r->ahead);
     flux__bar_free(r->bar);
-    if (r->ring) FLUX_FREE(r->ring);
-    if (r->thread) FLUX_FREE(r->thread);
-    if (r->order) FLUX_FREE(r->order);
+    flux__free(r->ring);
+    flux__free(r->thread);
+    flux__free(r->order);
     flux_release(r->loader);
-    FLUX_FREE(r);
+    flux__free(r);
 }
 
 /* Takes batch i out of the ring. False: it is not ready yet and `wait` is false. */
@@ -25712,9 +25717,9 @@ static void flux__layer_free(flux_layer *m) {
         flux_layer **kids = flux__kids(m, f, &n);
         if (flux__is_tensor_field(f)) flux_release(*flux__tensor_slot(m, f));
         for (int i = 0; i < n; i++) flux_release(kids[i]);
-        if (f->kind == FLUX__CHILDREN_FIELD && kids) FLUX_FREE(kids);
+        if (f->kind == FLUX__CHILDREN_FIELD) flux__free(kids);
     }
-    if (m->name) FLUX_FREE((void *)(intptr_t)m->name);
+    flux__free(m->name);
     flux__bury(m);
 }
 
@@ -25964,7 +25969,7 @@ static bool flux__walk_all(const flux_layer *m, flux__field_fn field,
     w.layer = layer;
     w.user = user;
     bool done = flux__walk_layer(&w, (flux_layer *)(intptr_t)m);
-    if (w.path.s) FLUX_FREE(w.path.s);
+    flux__free(w.path.s);
     return done;
 }
 
@@ -26335,7 +26340,7 @@ static flux_layer *flux__map_model(flux__mapping *p, flux_layer *m, bool same) {
     flux__pairs_free(&p->tensors);
     flux__pairs_free(&p->layers);
     flux__pairs_free(&p->there.seen);
-    if (p->path.s) FLUX_FREE(p->path.s);
+    flux__free(p->path.s);
     flux_layer *out = (flux_layer *)flux__reveal_object(h, y && same && !p->changed ? NULL : y);
     if (y) flux_release(y);               /* flux__reveal_object holds a reference of its own */
     return y && same && !p->changed ? m : out;
@@ -26449,7 +26454,7 @@ typedef struct flux__flat {
 } flux__flat;
 
 static void flux__flat_free(flux__flat *f) {
-    if (f->part) FLUX_FREE(f->part);
+    flux__free(f->part);
     flux__pairs_free(&f->where);
 }
 
@@ -26866,7 +26871,7 @@ static flux_tensor *flux__truncated(flux_shape s, double mean, double std, doubl
         x[i] = (float)(y < lo ? lo : y > hi ? hi : y);
     }
     flux_tensor *y = flux_from_data(x, FLUX_F32, s);
-    FLUX_FREE(x);
+    flux__free(x);
     return y;
 }
 
@@ -26922,8 +26927,8 @@ static flux_tensor *flux__init_orthogonal(flux_shape s, const flux_init_opts *o)
                 x[j * rows + i] = (float)(o->gain * (wide ? q[i * cols + j] : q[j * rows + i]));
         y = flux_from_data(x, FLUX_F32, s);
     }
-    if (q) FLUX_FREE(q);
-    if (x) FLUX_FREE(x);
+    flux__free(q);
+    flux__free(x);
     return y;
 }
 
@@ -26954,8 +26959,8 @@ static flux_tensor *flux__init_sparse(flux_shape s, const flux_init_opts *o) {
         }
         y = flux_from_data(x, FLUX_F32, s);
     }
-    if (x) FLUX_FREE(x);
-    if (order) FLUX_FREE(order);
+    flux__free(x);
+    flux__free(order);
     return y;
 }
 
@@ -27619,7 +27624,7 @@ static flux_tensor *flux__bag_columns(const char *line, flux_tensor *data, flux_
         place[i] = k < (bag + 1 < bags ? at[bag + 1] : n) ? k : -1;
     }
     index = flux_to_tensor(data->device, flux_from_data(place, FLUX_I64, flux__shape(size, 2)));
-    FLUX_FREE(place);
+    flux__free(place);
     *real = index ? flux_unsqueeze(flux_ge(index, 0.0), 0) : NULL;
     return *real ? flux_gather(data, 0, flux_max2(index, 0.0)) : NULL;
 }
@@ -28024,7 +28029,7 @@ FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
     flux__watch w;
     memset(&w, 0, sizeof w);
     flux_tensor *y = flux__dry_run("outputsize", m, in, &w);
-    if (w.row) FLUX_FREE(w.row);
+    flux__free(w.row);
     if (y && y->op == FLUX__TUPLE)
         y = (flux_tensor *)flux__fail("outputsize: %s gives a tuple of %d tensors", m->type->name,
                                       y->nin);
@@ -28786,11 +28791,11 @@ static void flux__state_free(flux_state *s) {
     flux_release(s->scaled);
     for (int i = 0; s->s && i < s->nleaves * s->nstates; i++) flux_release(s->s[i]);
     for (int i = 0; s->spot && i < s->nspots; i++)
-        if (s->spot[i].path) FLUX_FREE(s->spot[i].path);
+        flux__free(s->spot[i].path);
     void *arrays[] = { s->rule, s->spot, s->leaf, s->o, s->t, s->t_next, s->s, s->next, s->step,
                        s->olds, s->news, s->owners, s->path, s->pending };
     for (int i = 0; i < (int)(sizeof arrays / sizeof *arrays); i++)
-        if (arrays[i]) FLUX_FREE(arrays[i]);
+        flux__free(arrays[i]);
     flux__bury(s);
 }
 
@@ -29436,7 +29441,7 @@ static flux_tensor *flux__travel_any(flux_tensor *x, const flux__trip *trip) {
         same = same && good && parts[i] == flux_nth(x, i);
     }
     if (good) y = same ? x : flux_tuple_of(n, parts);
-    if (parts) FLUX_FREE(parts);
+    flux__free(parts);
     if (y != x) return flux__reveal(h, y);
     flux__reveal(h, NULL);
     return x;
@@ -30162,7 +30167,7 @@ static flux_tensor *flux__cell_sequence(const flux__rnn_cell *m, flux_tensor *x,
         ok = y[t] != NULL;
     }
     if (ok && steps <= INT_MAX) all = flux_permute(flux__cat_many(2, (int)steps, y), 0, 2, 1);
-    FLUX_FREE(y);
+    flux__free(y);
     return all;
 }
 
@@ -30197,7 +30202,7 @@ static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor 
         ok = y[t] != NULL;
     }
     if (ok) all = flux__cat_many(1, (int)in->dim[1], y);
-    if (y) FLUX_FREE(y);
+    flux__free(y);
     *nstates = given;
     return all;
 }
@@ -32707,7 +32712,7 @@ static double flux__loss_now(flux_tensor *loss, const flux_grads *g) {
     for (int i = 0; i < g->n; i++)
         if (g->grad[i]) all[n++] = g->grad[i];
     bool ok = flux_eval_all(n, all) == 0;
-    FLUX_FREE(all);
+    flux__free(all);
     return ok ? flux_item(loss) : (double)NAN;
 }
 
@@ -32818,7 +32823,7 @@ static double *flux__doubles(flux_tensor *x) {
     int h = flux__hide();
     bool ok = out && flux_read(flux_to_dtype(flux_detach(x), FLUX_F64), out, bytes) == 0;
     flux__reveal_object(h, NULL);
-    if (!ok && out) FLUX_FREE(out);
+    if (!ok) flux__free(out);
     return ok ? out : NULL;
 }
 
@@ -32862,8 +32867,8 @@ FLUX_DEF double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), v
     double *want = d ? flux__doubles(d) : NULL, *at = g && (!d || want) ? flux__doubles(x) : NULL;
     if (!y && !flux__failed_since(failures)) flux__fail("gradcheck: the function gave NULL");
     double result = at ? flux__compare_gradient(&p, at, want, probes) : (double)NAN;
-    if (want) FLUX_FREE(want);
-    if (at) FLUX_FREE(at);
+    flux__free(want);
+    flux__free(at);
     flux__reveal_object(h, NULL);
     return flux__failed_since(failures) ? (double)NAN : result;
 }
@@ -33396,7 +33401,7 @@ static flux_tensor *flux__parse_npy(flux__source *s) {
     if (!text) return NULL;
     flux__cursor c = { s, text, text, text + n, start };
     bool good = flux__peek(s, start, text, n) && flux__npy_heading(&c, &npy);
-    FLUX_FREE(text);
+    flux__free(text);
     return good ? flux__npy_tensor(s, start + n, &npy) : NULL;
 }
 
@@ -33754,7 +33759,7 @@ FLUX_DEF flux_tensor *flux_load_csv(const char *path) {
     flux__source s = { "load_csv", path, NULL, (const unsigned char *)text, size };
     int h = flux__hide();
     flux_tensor *t = flux__parse_csv(&s);
-    FLUX_FREE(text);
+    flux__free(text);
     return flux__reveal(h, t);
 }
 
@@ -34073,9 +34078,9 @@ static bool flux__read_heading(flux__archive *z) {
 /* Closes an archive and frees its heading; tensors that were read from it stay. */
 static void flux__archive_close(flux__archive *z) {
     flux__source_close(&z->source);
-    if (z->heading) FLUX_FREE(z->heading);
-    if (z->entry) FLUX_FREE(z->entry);
-    if (z->pair) FLUX_FREE(z->pair);
+    flux__free(z->heading);
+    flux__free(z->entry);
+    flux__free(z->pair);
     memset(z, 0, sizeof *z);
 }
 
@@ -34220,8 +34225,8 @@ static void flux__list_add(flux__list *l, const char *path, flux_tensor **field,
 }
 
 static void flux__list_free(flux__list *l) {
-    for (int i = 0; i < l->items; i++) FLUX_FREE(l->item[i].name);
-    if (l->item) FLUX_FREE(l->item);
+    for (int i = 0; i < l->items; i++) flux__free(l->item[i].name);
+    flux__free(l->item);
 }
 
 /* Compares items so that those which share a tensor follow each other, the first one first. */
@@ -34336,7 +34341,7 @@ static void flux__json_pair(flux__json *j, const char *kind, const flux__thing *
     flux__json_quoted(j, kind, name);
     flux__json_text(j, ":");
     flux__json_quoted(j, "", value);
-    FLUX_FREE(name);
+    flux__free(name);
 }
 
 /* Appends the pairs of one thing, if it is a loader or a state. */
@@ -34425,7 +34430,7 @@ static bool flux__save_compute(const flux__list *l) {
     flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)l->items * sizeof *xs);
     for (int i = 0; xs && i < l->items; i++) xs[i] = l->item[i].x;
     bool good = xs && flux_eval_all(l->items, xs) == 0;
-    if (xs) FLUX_FREE(xs);
+    flux__free(xs);
     return good;
 }
 
@@ -34451,7 +34456,7 @@ static bool flux__save_list(flux__list *l, const char *path) {
         if (l->items) qsort(l->item, (size_t)l->items, sizeof *l->item, flux__by_layout);
         flux__json_heading(&j, l, names);
     }
-    if (names) FLUX_FREE(names);
+    flux__free(names);
     flux__out *o = good && !j.failed ? flux__out_open(path, l->call) : NULL;
     good = o != NULL;
     for (int i = 0; i < 8; i++) length[i] = (unsigned char)((uint64_t)j.n >> (8 * i));
@@ -34460,7 +34465,7 @@ static bool flux__save_list(flux__list *l, const char *path) {
         good = flux__save_data(o, &l->item[i]);
     if (good) good = flux__out_commit(o);
     else flux__out_abort(o);
-    if (j.at) FLUX_FREE(j.at);
+    flux__free(j.at);
     return good;
 }
 
@@ -34779,7 +34784,7 @@ static flux__thing *flux__things(const char *call, int n, const char *names,
         good = good && objects[i];
     }
     if (good) return t;
-    if (t) FLUX_FREE(t);
+    flux__free(t);
     return NULL;
 }
 
@@ -34789,7 +34794,7 @@ static int flux__files_all(const char *call, const char *path, int n, const char
     flux__thing *things = flux__things(call, n, names, objects);
     if (!things) return -1;
     int result = flux__files_items(call, path, things, n, load);
-    FLUX_FREE(things);
+    flux__free(things);
     return result;
 }
 
@@ -35069,8 +35074,8 @@ FLUX_DEF int flux_load_torch(flux_layer *m, const char *path, const char *map) {
     for (int i = 0; good && i < t.items; i++)
         good = flux_set_param(m, t.item[i].path, t.item[i].value) == 0;
     flux__reveal(h, NULL);
-    for (int i = 0; i < t.items; i++) FLUX_FREE(t.item[i].path);
-    if (t.item) FLUX_FREE(t.item);
+    for (int i = 0; i < t.items; i++) flux__free(t.item[i].path);
+    flux__free(t.item);
     flux__archive_close(&t.z);
     return good ? 0 : -1;
 }
@@ -35167,7 +35172,7 @@ static bool flux__dot_write(FILE *f, flux_tensor *x) {
         for (int j = 0; j < plan->kernel[i].nouts; j++) maker[plan->kernel[i].outs[j]] = i;
     if (maker) flux__dot_kernels(f, plan, &g, maker);
     fputs("}\n", f);
-    if (maker) FLUX_FREE(maker);
+    flux__free(maker);
     flux__graph_free(&g);
     return ok;
 }
@@ -35552,7 +35557,7 @@ static bool flux__put_array(flux__sink *s, flux_tensor *x) {
         if (flux__size(x)) flux__put(s, ":");
         flux__put_pages(s, x, &g, widths);
     }
-    if (widths) FLUX_FREE(widths);
+    flux__free(widths);
     flux__reveal(h, NULL);
     return widths != NULL;
 }
@@ -35726,7 +35731,7 @@ static void flux__put_own_text(flux__sink *s, flux_layer *m) {
     m->type->text(m, all, n + 1);
     all[n] = 0;
     flux__put(s, all);
-    FLUX_FREE(all);
+    flux__free(all);
 }
 
 static void flux__put_kind(flux__sink *s, const flux_tensor *x) {      /* "5x2 f32" */
@@ -36065,7 +36070,7 @@ static bool flux__summary_put(flux__sink *s, const char *call, flux_layer *m, fl
     flux_tensor *y = flux__dry_run(call, m, in, &w);
     if (y) flux__put_watch(s, &w);
     flux__reveal_object(h, NULL);
-    if (w.row) FLUX_FREE(w.row);
+    flux__free(w.row);
     return y != NULL;
 }
 
@@ -36100,7 +36105,7 @@ static void flux__print_text(size_t n, void *object,
     flux__sink s = flux__sink_stdout();
     flux__put(&s, all);
     flux__put(&s, "\n");
-    FLUX_FREE(all);
+    flux__free(all);
 }
 
 static size_t flux__text_of_loader(void *l, char *out, size_t n) {

@@ -38,17 +38,17 @@ static void flux__thread_free(void *state) {
     while (t->spare) {
         flux_tensor *node = t->spare;
         t->spare = node->base;
-        FLUX_FREE(node);
+        flux__free(node);
     }
     t->nspare = 0;
     for (int i = 0; t->graves && i < FLUX__GRAVES; i++)
-        if (t->graves[i].object) FLUX_FREE(t->graves[i].object);
-    if (t->graves) FLUX_FREE(t->graves);
+        flux__free(t->graves[i].object);
+    flux__free(t->graves);
     flux__tls_set(NULL, NULL);
-    if (t->scratch) FLUX_FREE(t->scratch);
-    if (t->owned) FLUX_FREE(t->owned);
-    FLUX_FREE(t->scope);
-    FLUX_FREE(t);
+    flux__free(t->scratch);
+    flux__free(t->owned);
+    flux__free(t->scope);
+    flux__free(t);
 }
 
 #if defined(FLUX_CUDA) || defined(FLUX_HIP)

@@ -72,8 +72,8 @@ static flux__thread *flux__self_alloc(void) {
     memset(t, 0, sizeof *t);
     t->scope = (flux__scope *)FLUX_MALLOC(16 * sizeof *t->scope);
     if (t->scope && flux__tls_set(t, flux__thread_free)) return t;
-    if (t->scope) FLUX_FREE(t->scope);
-    FLUX_FREE(t);
+    flux__free(t->scope);
+    flux__free(t);
     return NULL;
 }
 

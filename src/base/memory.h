@@ -89,7 +89,7 @@ static flux__pair *flux__pairs_at(flux__pairs *p, const void *key, bool *fresh) 
         if (!more.at) return NULL;
         for (size_t i = 0; i < p->room; i++)
             if (p->at[i].key) *flux__pairs_find(&more, p->at[i].key) = p->at[i];
-        if (p->at) FLUX_FREE(p->at);
+        flux__free(p->at);
         *p = more;
     }
     flux__pair *pair = flux__pairs_find(p, key);
@@ -102,7 +102,7 @@ static flux__pair *flux__pairs_at(flux__pairs *p, const void *key, bool *fresh) 
 }
 
 static void flux__pairs_free(flux__pairs *p) {
-    if (p->at) FLUX_FREE(p->at);
+    flux__free(p->at);
     memset(p, 0, sizeof *p);
 }
 
@@ -157,7 +157,7 @@ static void flux__arena_trim(flux_device d, flux__arena *pool) {
             pool->stats.reserved -= (int64_t)b->room;
             if (!d.backend) FLUX__UNPOISON(b->ptr, b->room);
             flux__backend_of(d.backend)->free(d.id, b->ptr, b->room);
-            FLUX_FREE(b);
+            flux__free(b);
         }
 }
 
@@ -184,7 +184,7 @@ static flux__buffer *flux__arena_take(flux_device d, flux__arena *pool, int cls,
         b->ptr = flux__backend_of(d.backend)->alloc(d.id, room);
     }
     if (!b->ptr) {
-        FLUX_FREE(b);
+        flux__free(b);
         return NULL;
     }
     pool->stats.reserved += (int64_t)room;
@@ -338,7 +338,7 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
 static void flux__buffer_release(flux__buffer *b) {
     if (!b || flux__atomic_add(&b->refs, -1) > 0) return;
     if (b->borrowed) {
-        FLUX_FREE(b);
+        flux__free(b);
         return;
     }
     flux__arena *pool = &flux__arenas[b->device.backend][b->device.id];

@@ -283,6 +283,11 @@ void __asan_unpoison_memory_region(void const volatile *p, size_t n);
 #  define FLUX_DEF
 #endif
 
+/* Frees what FLUX_MALLOC gave; p may be NULL, which a user's FLUX_FREE need not take. */
+static FLUX__INLINE void flux__free(const void *p) {
+    if (p) FLUX_FREE((void *)(intptr_t)p);
+}
+
 FLUX__END_LEAN
 
 #endif /* FLUX__BASE_PLATFORM_H */

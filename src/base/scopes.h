@@ -321,12 +321,12 @@ static void flux__bury(void *object) {
     flux__thread *t = FLUX__DEBUG && !FLUX__ASAN ? flux__self() : NULL;
     if (t && !t->graves) t->graves = (flux__grave *)FLUX_MALLOC(FLUX__GRAVES * sizeof *t->graves);
     if (!t || !t->graves) {
-        FLUX_FREE(object);
+        flux__free(object);
         return;
     }
     if (t->buried == 0) memset(t->graves, 0, FLUX__GRAVES * sizeof *t->graves);
     flux__grave *grave = &t->graves[t->buried++ % FLUX__GRAVES];
-    if (grave->object) FLUX_FREE(grave->object);
+    flux__free(grave->object);
     grave->object = object;
     grave->file = t->closing.file;
     grave->line = t->closing.line;

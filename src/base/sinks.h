@@ -21,7 +21,7 @@
 FLUX__BEGIN_LEAN
 
 #if defined(_WIN32)
-/* The UTF-8 name as UTF-16, for Windows' calls; the caller frees it with FLUX_FREE. */
+/* The UTF-8 name as UTF-16, for Windows' calls; the caller frees it with flux__free. */
 static wchar_t *flux__wide(const char *path) {
     int n = MultiByteToWideChar(CP_UTF8, 0, path, -1, NULL, 0);
     wchar_t *w = n > 0 ? (wchar_t *)FLUX_MALLOC((size_t)n * sizeof(wchar_t)) : NULL;
@@ -36,13 +36,13 @@ static FILE *flux__fopen(const char *path, const char *mode) {
     for (i = 0; mode[i] && i < 7; i++) m[i] = (wchar_t)mode[i];
     m[i] = 0;
     if (w) f = _wfopen(w, m);
-    FLUX_FREE(w);
+    flux__free(w);
     return f;
 }
 static int flux__file_open_as(const char *path, int flags) {
     wchar_t *w = flux__wide(path);
     int fd = w ? _wopen(w, flags | _O_BINARY, _S_IREAD | _S_IWRITE) : -1;
-    FLUX_FREE(w);
+    flux__free(w);
     return fd;
 }
 static int flux__file_create(const char *path, bool exclusive, int mode) {
@@ -56,14 +56,14 @@ static bool flux__file_replace(const char *from, const char *to) {
     wchar_t *f = flux__wide(from), *t = flux__wide(to);
     bool done = f && t && MoveFileExW(f, t, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH);
     if (!done) errno = EACCES;
-    FLUX_FREE(f);
-    FLUX_FREE(t);
+    flux__free(f);
+    flux__free(t);
     return done;
 }
 static void flux__file_remove(const char *path) {
     wchar_t *w = flux__wide(path);
     if (w) _wunlink(w);
-    FLUX_FREE(w);
+    flux__free(w);
 }
 static int64_t flux__file_put(int fd, const void *data, size_t bytes) {
     return _write(fd, data, bytes < 1 << 30 ? (unsigned)bytes : 1u << 30);
@@ -92,11 +92,11 @@ static void flux__folder_sweep(const char *folder, int at_fd, const char *start)
         memcpy(at, folder, n);
         WideCharToMultiByte(CP_UTF8, 0, found.cFileName, -1, at + n, bytes, NULL, NULL);
         flux__file_remove(at);
-        FLUX_FREE(at);
+        flux__free(at);
     }
     if (all != INVALID_HANDLE_VALUE) FindClose(all);
-    FLUX_FREE(w);
-    FLUX_FREE(pattern);
+    flux__free(w);
+    flux__free(pattern);
 }
 /* What stands at path: 0 nothing, 1 a regular file that may be replaced, 2 a device or a pipe,
    which is written to in place; -1 (with errno) a folder, or what this process may not write.
@@ -104,7 +104,7 @@ static void flux__folder_sweep(const char *folder, int at_fd, const char *start)
 static int flux__file_kind(const char *path, int *mode) {
     wchar_t *w = flux__wide(path);
     DWORD a = w ? GetFileAttributesW(w) : 0;
-    FLUX_FREE(w);
+    flux__free(w);
     *mode = 0;
     if (!w) return -1;
     if (a == INVALID_FILE_ATTRIBUTES) return 0;
@@ -127,7 +127,7 @@ static bool flux__file_streams(const char *path) {
     return found == INVALID_FILE_ATTRIBUTES || (found & FILE_ATTRIBUTE_DEVICE);
 }
 /* The path at which a file named path is to be written, as a copy that the caller frees with
-   FLUX_FREE; NULL, with errno set, if there is none. (Links are followed under POSIX only.) */
+   flux__free; NULL, with errno set, if there is none. (Links are followed under POSIX only.) */
 static char *flux__file_target(const char *path) {
     char *copy = (char *)FLUX_MALLOC(strlen(path) + 1);
     if (!copy) errno = ENOMEM;
@@ -224,7 +224,7 @@ static void flux__folder_sweep(const char *folder, int at, const char *start) {
         memcpy(path, folder, n);
         memcpy(path + n, e->d_name, length + 1);
         flux__file_sweep(at, at < 0 ? path : path + n);
-        FLUX_FREE(path);
+        flux__free(path);
     }
     if (d) closedir(d);
 }
@@ -256,14 +256,14 @@ static bool flux__file_streams(const char *path) {
     return stat(path, &s) == 0 && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode);
 }
 /* The target of the symbolic link at path; a relative target gets path's folder before it. The
-   caller frees it with FLUX_FREE. NULL: path is not a link or can't be read, as errno says. */
+   caller frees it with flux__free. NULL: path is not a link or can't be read, as errno says. */
 static char *flux__link_target(const char *path) {
     size_t folder = strlen(path), room = 4096;
     char *out = NULL;
     ssize_t n = -1;
     while (folder > 0 && path[folder - 1] != '/') folder--;
     for (; room < 1 << 20; room *= 2) {
-        FLUX_FREE(out);
+        flux__free(out);
         out = (char *)FLUX_MALLOC(folder + room);
         if (!out) return errno = ENOMEM, (char *)NULL;
         n = readlink(path, out + folder, room);
@@ -275,12 +275,12 @@ static char *flux__link_target(const char *path) {
         else memcpy(out, path, folder);
         return out;
     }
-    FLUX_FREE(out);
+    flux__free(out);
     return NULL;
 }
 /* The path at which a file named path is to be written: the target of symbolic links, even where
    that does not exist yet, so that a link remains a link when its file is replaced. The caller
-   frees it with FLUX_FREE. NULL: the target can't be found, as errno says. */
+   frees it with flux__free. NULL: the target can't be found, as errno says. */
 static char *flux__file_target(const char *path) {
     struct stat s;
     bool there = stat(path, &s) == 0, file = there && S_ISREG(s.st_mode);
@@ -295,11 +295,11 @@ static char *flux__file_target(const char *path) {
         errno = 0;
         next = flux__link_target(at);
         if (!next && (errno == 0 || errno == EINVAL || errno == ENOENT)) return at;
-        FLUX_FREE(at);
+        flux__free(at);
         if (!next) return NULL;
         at = next;
     }
-    FLUX_FREE(at);
+    flux__free(at);
     return errno = ELOOP, (char *)NULL;
 }
 FLUX__UNUSED static bool flux__is_absolute(const char *path) { return path[0] == '/'; }
@@ -428,7 +428,7 @@ FLUX__UNUSED static const char *flux__short_path(const char *path) {
 #define FLUX__STREAM_MAX (1 << 28)        /* bytes that are read from a pipe or device at most */
 
 /* Reads a whole text file; returns its *size bytes with a 0 after the last, which the caller
-   frees with FLUX_FREE. NULL is an error, named after `call`. Pipes and devices, some of which
+   frees with flux__free. NULL is an error, named after `call`. Pipes and devices, some of which
    never end, are read up to FLUX__STREAM_MAX, and a zero byte in them is the error "it is no
    text". */
 FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const char *call) {
@@ -459,7 +459,7 @@ FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const 
     }
     fclose(f);
     if (why) {
-        FLUX_FREE(data);
+        flux__free(data);
         return flux__fail("%s: cannot read %s: %s", call, flux__short_path(path), why);
     }
     more = (char *)FLUX_REALLOC(data, n + 1);   /* gives back the unused capacity */
@@ -526,7 +526,7 @@ FLUX__UNUSED static flux__out *flux__out_open(const char *path, const char *call
     flux__out *o = (flux__out *)flux__malloc(sizeof *o + 2 * n + 80);
     int kind, mode;
     if (!o) {
-        FLUX_FREE(target);
+        flux__free(target);
         return NULL;
     }
     o->call = call;
@@ -537,7 +537,7 @@ FLUX__UNUSED static flux__out *flux__out_open(const char *path, const char *call
     o->temporary = o->path + n + 1;
     memcpy(o->path, target, n + 1);
     memcpy(o->temporary, target, n + 1);
-    FLUX_FREE(target);
+    flux__free(target);
     for (o->folder = n; o->folder > 0 && !flux__is_separator(o->path[o->folder - 1]);)
         o->folder--;
     kind = flux__file_kind(o->path, &mode);
@@ -546,7 +546,7 @@ FLUX__UNUSED static flux__out *flux__out_open(const char *path, const char *call
     else if (kind == 2) o->fd = flux__file_create(o->path, false, 0);
     if (o->fd < 0) {
         flux__out_fail(o);
-        FLUX_FREE(o);
+        flux__free(o);
         return NULL;
     }
 #if !defined(_WIN32)
@@ -585,7 +585,7 @@ FLUX__UNUSED static void flux__out_abort(flux__out *o) {
     if (!o) return;
     if (o->fd >= 0) flux__file_close(o->fd);
     if (o->aside) flux__file_remove(o->temporary);
-    FLUX_FREE(o);
+    flux__free(o);
 }
 
 /* Ends the file: writes what waits, syncs and closes it and renames it to its final name. False:

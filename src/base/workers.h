@@ -110,7 +110,7 @@ static void *flux__scratch(size_t bytes) {
     if (m) *best = m->next, m->user = self;
     flux__mutex_unlock(&flux__pool.memory_lock);
     if (m && m->bytes >= bytes) return m + 1;
-    if (m) FLUX_FREE(m->start);
+    if (m) flux__free(m->start);
     start = bytes < SIZE_MAX / 2 ? (char *)FLUX_MALLOC(bytes + sizeof *m + 64) : NULL;
     if (!start) return NULL;
     m = (flux__memory *)(void *)(start + sizeof *m +
@@ -212,7 +212,7 @@ static void flux__pool_stop(void) {
     flux__pool_tell(FLUX__MAX_THREADS);
     for (i = 0; i < flux__pool.nworkers; i++) flux__thread_join(&flux__pool.worker[i]);
     flux__atomic_store32(&flux__pool.stop, 0);
-    if (flux__pool.worker) FLUX_FREE(flux__pool.worker);
+    flux__free(flux__pool.worker);
     flux__pool.worker = NULL;
     flux__pool.nworkers = 0;
 }
@@ -224,7 +224,7 @@ static void flux__pool_start(int threads) {
     int i;
     size_t shares = (size_t)threads * sizeof *flux__pool.share + 64;
     if (flux__pool.nworkers) return;
-    if (flux__pool.worker) FLUX_FREE(flux__pool.worker);   /* left from before a fork */
+    flux__free(flux__pool.worker);   /* left from before a fork */
     flux__pool.worker = (flux__os_thread *)FLUX_MALLOC(
         (size_t)(threads - 1) * sizeof *flux__pool.worker + shares);
     if (!flux__pool.worker) return;
@@ -238,7 +238,7 @@ static void flux__pool_start(int threads) {
         flux__pool.nworkers = i + 1;
     }
     if (i == 0) {
-        FLUX_FREE(flux__pool.worker);
+        flux__free(flux__pool.worker);
         flux__pool.worker = NULL;
     }
 }
@@ -311,7 +311,7 @@ FLUX__UNUSED static void flux__threads_stop(void) {
     flux__mutex_lock(&flux__pool.memory_lock);
     while ((m = flux__pool.memory) != NULL) {
         flux__pool.memory = m->next;
-        FLUX_FREE(m->start);
+        flux__free(m->start);
     }
     flux__mutex_unlock(&flux__pool.memory_lock);
     flux__atomic_store32(&flux__pool.busy, 0);

@@ -153,7 +153,7 @@ static bool flux__split_phases(flux__plan *plan, flux__kernel *k, flux__cpu *c) 
                 ph->line[ph->n++] = i;
         }
     }
-    if (need) FLUX_FREE(need);
+    flux__free(need);
     return ok;
 }
 

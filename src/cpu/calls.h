@@ -81,7 +81,7 @@ static void flux__cpu_free(int id, void *p, size_t bytes) {
     if (!p) return;
     char *base;
     memcpy(&base, (char *)p - sizeof(void *), sizeof(void *));
-    FLUX_FREE(base);
+    flux__free(base);
 }
 
 static int flux__cpu_move(int id, void *dst, const void *src, size_t bytes) {

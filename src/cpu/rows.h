@@ -433,8 +433,8 @@ static bool flux__prepare(flux__plan *plan, flux__kernel *k) {
         c->sum_bytes = ((size_t)((c->order.slots + 1) * c->w) * 8 + 63) / 64 * 64;
         c->cost = flux__point_cost(k);
     }
-    if (last) FLUX_FREE(last);
-    if (taken) FLUX_FREE(taken);
+    flux__free(last);
+    flux__free(taken);
     return ok;
 }
 

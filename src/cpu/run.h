@@ -59,7 +59,7 @@ static char *flux__kernel_memory(size_t bytes) {
     if (t->scratch_bytes < bytes) {       /* if there is no memory, what was found before stays */
         void *more = flux__malloc(bytes);
         if (!more) return NULL;
-        if (t->scratch) FLUX_FREE(t->scratch);
+        flux__free(t->scratch);
         t->scratch = more;
         t->scratch_bytes = bytes;
     }

@@ -157,7 +157,7 @@ static flux_tensor *flux__pick_tuple(const flux_loader *l, int k, const int64_t 
     for (int64_t i = 0; good && i < n; i++)
         good = (xs[i] = flux__pick(l, k, order ? order + i : NULL, begin + i, -1)) != NULL;
     flux_tensor *tuple = good ? flux_tuple_of((int)n, xs) : NULL;
-    if (xs) FLUX_FREE(xs);
+    flux__free(xs);
     return tuple;
 }
 
@@ -188,7 +188,7 @@ static flux_tensor *flux__batch_join(const flux_loader *l, int k, flux_tensor **
         flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs);
         for (int64_t i = 0; xs && i < n; i++) xs[i] = obs[i * step + k];
         if (xs) whole = flux_stack_all(s.ndim - 1, (int)n, xs);
-        if (xs) FLUX_FREE(xs);
+        flux__free(xs);
         return whole;
     }
     whole = flux__leaf(s, (flux_dtype)a->dtype, a->device);
@@ -237,8 +237,8 @@ static bool flux__batch_own(const flux_loader *l, const int64_t *order, int64_t 
         else m->item[k] = flux__batch_join(l, k, obs, n);
         good = m->item[k] != NULL;
     }
-    if (obs) FLUX_FREE(obs);
-    if (one) FLUX_FREE(one);
+    flux__free(obs);
+    flux__free(one);
     return good;
 }
 
@@ -299,7 +299,7 @@ static bool flux__stage_transform(const flux__stage *s, flux__made *m) {
     }
     m->count = good ? n : 0;
     m->size = b.size;
-    FLUX_FREE(item);
+    flux__free(item);
     return good;
 }
 
@@ -320,7 +320,7 @@ static flux_tensor *flux__stage_each(const flux__stage *s, flux_tensor *x) {
     if (!xs) return NULL;
     for (int i = 0; i < n; i++) xs[i] = flux__stage_one(s, flux_nth(x, i));
     flux_tensor *tuple = flux_tuple_of(n, xs);
-    FLUX_FREE(xs);
+    flux__free(xs);
     return tuple;
 }
 
@@ -406,7 +406,7 @@ FLUX_DEF flux_batch flux_first(flux_loader *l) {
     if (!l) return flux__null("first", "l", l), none;
     if (l->batches < 1) return flux__fail("first: the loader has no batches"), none;
     if (flux__batch_make(l, NULL, flux__scramble(l->seed), 0, false, false, &m)) {
-        if (l->first) FLUX_FREE(l->first);
+        flux__free(l->first);
         l->first = m.item;
         for (int i = 0; i < m.count; i++) flux__own(m.item[i]);
         return flux__as_batch(&m);

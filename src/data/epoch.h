@@ -138,11 +138,11 @@ static void flux__epoch_free(flux__epoch *r) {
     flux__made_free(&r->now);
     flux__made_free(&r->ahead);
     flux__bar_free(r->bar);
-    if (r->ring) FLUX_FREE(r->ring);
-    if (r->thread) FLUX_FREE(r->thread);
-    if (r->order) FLUX_FREE(r->order);
+    flux__free(r->ring);
+    flux__free(r->thread);
+    flux__free(r->order);
     flux_release(r->loader);
-    FLUX_FREE(r);
+    flux__free(r);
 }
 
 /* Takes batch i out of the ring. False: it is not ready yet and `wait` is false. */

@@ -38,7 +38,7 @@ static void flux__made_empty(flux__made *m) {
 
 static void flux__made_free(flux__made *m) {
     flux__made_empty(m);
-    if (m->item) FLUX_FREE(m->item);
+    flux__free(m->item);
     m->item = NULL;
     m->room = 0;
 }
@@ -48,10 +48,10 @@ static void flux__epoch_free(flux__epoch *r);
 static void flux__loader_free(flux_loader *l) {
     if (l->run) flux__epoch_free(l->run);
     for (int i = 0; i < l->arrays; i++) flux_release(l->array[i]);
-    if (l->array) FLUX_FREE(l->array);
-    if (l->host) FLUX_FREE((void *)(intptr_t)l->host);
-    if (l->stage) FLUX_FREE(l->stage);
-    if (l->first) FLUX_FREE(l->first);
+    flux__free(l->array);
+    flux__free(l->host);
+    flux__free(l->stage);
+    flux__free(l->first);
     flux__bury(l);
 }
 
@@ -126,7 +126,7 @@ static bool flux__loader_source(flux_loader *l, const flux_loader_opts *o) {
         int n = flux__loader_arrays(o, &xs);
         bool good = n > 0 && flux__arrays_agree(n, xs) && flux__loader_hold(l, n, xs);
         if (good) l->total = xs[0]->dim[xs[0]->ndim - 1];
-        if (xs) FLUX_FREE(xs);
+        flux__free(xs);
         return good;
     }
     if (o->x) return FLUX__REFUSE("dataloader: both arrays and .data are given");
@@ -176,7 +176,7 @@ static bool flux__add_stage(flux_loader *l, flux__stage s) {
     flux__stage *more = (flux__stage *)flux__malloc((size_t)(l->stages + 1) * sizeof *more);
     if (!more) return false;
     if (l->stages) memcpy(more, l->stage, (size_t)l->stages * sizeof *more);
-    if (l->stage) FLUX_FREE(l->stage);
+    flux__free(l->stage);
     l->stage = more;
     l->stage[l->stages++] = s;
     return true;

@@ -258,7 +258,7 @@ FLUX_DEF flux_tensor *flux_shuffleobs(flux_tensor *x, uint64_t seed) {
     if (!order) return NULL;
     int s = flux__hide();
     flux_tensor *index = flux__index_tensor(order, 0, n, x->device);
-    FLUX_FREE(order);
+    flux__free(order);
     return flux__reveal(s, flux_gather(x, x->ndim - 1, index));
 }
 

@@ -65,7 +65,7 @@ static void flux__bar_free(flux__progress *bar) {
     while (link && *link && *link != bar) link = &(*link)->outer;
     if (link && *link) *link = bar->outer;
     for (int i = 0; i < bar->values; i++) flux_release(bar->value[i].x);
-    FLUX_FREE(bar);
+    flux__free(bar);
 }
 
 /* Writes a rate in three or so digits: "950", "12.3k", "4.5M". */

@@ -399,8 +399,8 @@ static void flux__prefs_find(char *path, size_t n) {
     snprintf(path, n, FLUX__PREFS_NAME);
 }
 
-/* The file's text, to be freed with FLUX_FREE. NULL: there is no file, or *why says why it can't be
-   read. */
+/* The file's text, to be freed with flux__free. NULL: there is no file, or *why says why it can't
+   be read. */
 static char *flux__prefs_load(const char *path, size_t *n, const char **why) {
     *n = 0;
     *why = NULL;
@@ -417,7 +417,7 @@ static char *flux__prefs_load(const char *path, size_t *n, const char **why) {
     else if (*n > FLUX__TOML_MAX) *why = "longer than 1 MiB";
     fclose(f);
     if (!*why) return text;
-    FLUX_FREE(text);
+    flux__free(text);
     return NULL;
 }
 
@@ -449,7 +449,7 @@ static void flux__prefs_read(flux__prefs *p, char *warning, size_t n) {
                      p->path, flux__toml_line(&t, t.value));
         else memcpy(p->value, t.text, sizeof p->value);
     }
-    if (text) FLUX_FREE(text);
+    flux__free(text);
 }
 
 /* Reads the preferences, unless they have been read from the file that FLUX_PREFERENCES (set or
@@ -596,7 +596,7 @@ FLUX_DEF int flux_gpu_backend_set(const char *backend) {
         return -1;
     }
     int rc = flux__prefs_change(path, text ? text : "", n, b >= 0 ? flux__backends[b].name : NULL);
-    if (text) FLUX_FREE(text);
+    flux__free(text);
     return rc;
 }
 

@@ -285,7 +285,7 @@ FLUX_DEF flux_tensor *flux_load_csv(const char *path) {
     flux__source s = { "load_csv", path, NULL, (const unsigned char *)text, size };
     int h = flux__hide();
     flux_tensor *t = flux__parse_csv(&s);
-    FLUX_FREE(text);
+    flux__free(text);
     return flux__reveal(h, t);
 }
 

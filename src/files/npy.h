@@ -233,7 +233,7 @@ static flux_tensor *flux__parse_npy(flux__source *s) {
     if (!text) return NULL;
     flux__cursor c = { s, text, text, text + n, start };
     bool good = flux__peek(s, start, text, n) && flux__npy_heading(&c, &npy);
-    FLUX_FREE(text);
+    flux__free(text);
     return good ? flux__npy_tensor(s, start + n, &npy) : NULL;
 }
 

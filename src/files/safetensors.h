@@ -320,9 +320,9 @@ static bool flux__read_heading(flux__archive *z) {
 /* Closes an archive and frees its heading; tensors that were read from it stay. */
 static void flux__archive_close(flux__archive *z) {
     flux__source_close(&z->source);
-    if (z->heading) FLUX_FREE(z->heading);
-    if (z->entry) FLUX_FREE(z->entry);
-    if (z->pair) FLUX_FREE(z->pair);
+    flux__free(z->heading);
+    flux__free(z->entry);
+    flux__free(z->pair);
     memset(z, 0, sizeof *z);
 }
 

@@ -91,8 +91,8 @@ static void flux__list_add(flux__list *l, const char *path, flux_tensor **field,
 }
 
 static void flux__list_free(flux__list *l) {
-    for (int i = 0; i < l->items; i++) FLUX_FREE(l->item[i].name);
-    if (l->item) FLUX_FREE(l->item);
+    for (int i = 0; i < l->items; i++) flux__free(l->item[i].name);
+    flux__free(l->item);
 }
 
 /* Compares items so that those which share a tensor follow each other, the first one first. */
@@ -207,7 +207,7 @@ static void flux__json_pair(flux__json *j, const char *kind, const flux__thing *
     flux__json_quoted(j, kind, name);
     flux__json_text(j, ":");
     flux__json_quoted(j, "", value);
-    FLUX_FREE(name);
+    flux__free(name);
 }
 
 /* Appends the pairs of one thing, if it is a loader or a state. */
@@ -296,7 +296,7 @@ static bool flux__save_compute(const flux__list *l) {
     flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)l->items * sizeof *xs);
     for (int i = 0; xs && i < l->items; i++) xs[i] = l->item[i].x;
     bool good = xs && flux_eval_all(l->items, xs) == 0;
-    if (xs) FLUX_FREE(xs);
+    flux__free(xs);
     return good;
 }
 
@@ -322,7 +322,7 @@ static bool flux__save_list(flux__list *l, const char *path) {
         if (l->items) qsort(l->item, (size_t)l->items, sizeof *l->item, flux__by_layout);
         flux__json_heading(&j, l, names);
     }
-    if (names) FLUX_FREE(names);
+    flux__free(names);
     flux__out *o = good && !j.failed ? flux__out_open(path, l->call) : NULL;
     good = o != NULL;
     for (int i = 0; i < 8; i++) length[i] = (unsigned char)((uint64_t)j.n >> (8 * i));
@@ -331,7 +331,7 @@ static bool flux__save_list(flux__list *l, const char *path) {
         good = flux__save_data(o, &l->item[i]);
     if (good) good = flux__out_commit(o);
     else flux__out_abort(o);
-    if (j.at) FLUX_FREE(j.at);
+    flux__free(j.at);
     return good;
 }
 
@@ -650,7 +650,7 @@ static flux__thing *flux__things(const char *call, int n, const char *names,
         good = good && objects[i];
     }
     if (good) return t;
-    if (t) FLUX_FREE(t);
+    flux__free(t);
     return NULL;
 }
 
@@ -660,7 +660,7 @@ static int flux__files_all(const char *call, const char *path, int n, const char
     flux__thing *things = flux__things(call, n, names, objects);
     if (!things) return -1;
     int result = flux__files_items(call, path, things, n, load);
-    FLUX_FREE(things);
+    flux__free(things);
     return result;
 }
 

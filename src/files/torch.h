@@ -294,8 +294,8 @@ FLUX_DEF int flux_load_torch(flux_layer *m, const char *path, const char *map) {
     for (int i = 0; good && i < t.items; i++)
         good = flux_set_param(m, t.item[i].path, t.item[i].value) == 0;
     flux__reveal(h, NULL);
-    for (int i = 0; i < t.items; i++) FLUX_FREE(t.item[i].path);
-    if (t.item) FLUX_FREE(t.item);
+    for (int i = 0; i < t.items; i++) flux__free(t.item[i].path);
+    flux__free(t.item);
     flux__archive_close(&t.z);
     return good ? 0 : -1;
 }

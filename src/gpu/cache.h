@@ -177,7 +177,7 @@ static void *flux__cache_read_image(int fd, const uint64_t *key) {
     bool whole = flux__file_get_all(fd, image, (size_t)head.bytes + 1) == head.bytes;
     if (whole) flux__hash_bytes(sum, image, (size_t)head.bytes);
     if (whole && memcmp(sum, head.sum, sizeof sum) == 0) return image;
-    FLUX_FREE(image);
+    flux__free(image);
     return NULL;
 }
 

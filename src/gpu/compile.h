@@ -88,7 +88,7 @@ static void flux__gpu_unlearn(flux__gpu *g, void *module) {
             if (f->module != module) at = &f->next;
             else {
                 *at = f->next;
-                FLUX_FREE(f);
+                flux__free(f);
             }
         }
     for (int i = 0; i < g->nmodule; i++)
@@ -102,7 +102,7 @@ static flux__gpu_fn *flux__gpu_learn(flux__gpu *g, const char *name, void *modul
     if (!f) return NULL;
     if (!flux__gpu_ok(g, g->driver->find(&f->function, module, name),
                       "finding a kernel in its module")) {
-        FLUX_FREE(f);
+        flux__free(f);
         return NULL;
     }
     char half[17];
@@ -139,7 +139,7 @@ static void flux__program_compile(void *list, int64_t i) {
     if (p->image) return;
     p->code = p->g->driver->compile(p->source, p->g->info.arch, &p->log, &p->image, &p->bytes);
     if (p->code == 0 || !p->image) return;
-    FLUX_FREE(p->image);
+    flux__free(p->image);
     p->image = NULL;
 }
 
@@ -219,7 +219,7 @@ static bool flux__program_load(flux__gpu *g, flux__program *p) {
     int code = g->driver->load(&p->module, p->image);
     if (code != 0 && p->read && !g->driver->lost(code) &&
         *flux__gpu_compiler(g, true, &m, why, sizeof why)) {
-        FLUX_FREE(p->image);
+        flux__free(p->image);
         p->image = NULL, p->read = false;
         flux__program_compile(p, 0);
         if (!flux__program_compiled(g, p)) return false;
@@ -269,11 +269,11 @@ static bool flux__gpu_learn_all(flux__gpu *g, const flux__fresh *fresh, int n,
         ok = ok && flux__programs_load(g, p, count);
     }
     for (int i = 0; p && i < count; i++) {
-        if (p[i].source) FLUX_FREE(p[i].source);
-        if (p[i].image) FLUX_FREE(p[i].image);
-        if (p[i].log) FLUX_FREE(p[i].log);
+        flux__free(p[i].source);
+        flux__free(p[i].image);
+        flux__free(p[i].log);
     }
-    if (p) FLUX_FREE(p);
+    flux__free(p);
     return ok;
 }
 
@@ -288,7 +288,7 @@ static char *flux__gpu_preface(const flux__gpu *g, const uint8_t *ops) {
         for (int cls = 0; cls < FLUX__CLASSES; cls++)
             if (ops[op] >> cls & 1) flux__spell_formula(&s, op, cls);
     if (!s.failed) return s.text;
-    if (s.text) FLUX_FREE(s.text);
+    flux__free(s.text);
     return NULL;
 }
 
@@ -324,15 +324,15 @@ static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, cons
         int count = flux__gpu_unknown(g, list, n, fresh);
         char *preface = count ? flux__gpu_preface(g, ops) : NULL;
         ok = count == 0 || (preface && flux__gpu_learn_all(g, fresh, count, preface));
-        if (preface) FLUX_FREE(preface);
+        flux__free(preface);
         flux__mutex_unlock(compiling);
     }
-    if (fresh) FLUX_FREE(fresh);
+    flux__free(fresh);
     for (int i = 0; i < n && ok; i++)
         for (int l = 0; l < list[i]->launches; l++) {
             flux__gpu_step *step = &list[i]->step[l];
             step->fn = flux__gpu_known(g, step->name);
-            FLUX_FREE(step->text);
+            flux__free(step->text);
             step->text = NULL;
         }
     return ok;
@@ -371,7 +371,7 @@ static bool flux__gpu_ready(flux_device d, flux__plan *plan, flux__graph *graph)
         }
     }
     ok = ok && flux__gpu_compile(g, list, n, ops);
-    if (list) FLUX_FREE(list);
+    flux__free(list);
     flux__gpu_leave(g, before);
     return ok;
 }

@@ -152,9 +152,9 @@ static void flux__gpu_undo(flux__gpu *g) {
         while (g->known[i]) {
             flux__gpu_fn *f = g->known[i];
             g->known[i] = f->next;
-            FLUX_FREE(f);
+            flux__free(f);
         }
-    if (g->module) FLUX_FREE(g->module);
+    flux__free(g->module);
     memset(g, 0, sizeof *g);
 }
 

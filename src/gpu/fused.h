@@ -73,11 +73,11 @@ static bool flux__coder_start(flux__coder *c, const flux__plan *plan, const flux
 }
 
 static void flux__coder_end(flux__coder *c) {
-    if (c->outer_axes) FLUX_FREE(c->outer_axes);
-    if (c->inner_axes) FLUX_FREE(c->inner_axes);
-    if (c->need) FLUX_FREE(c->need);
-    if (c->s.text) FLUX_FREE(c->s.text);
-    if (c->params.text) FLUX_FREE(c->params.text);
+    flux__free(c->outer_axes);
+    flux__free(c->inner_axes);
+    flux__free(c->need);
+    flux__free(c->s.text);
+    flux__free(c->params.text);
 }
 
 /* Declares the kernel's numbers (constants and values that the host passes), which are the same

@@ -125,7 +125,7 @@ static void flux__spell_tile(flux__coder *c, const flux__factor *f, int width, i
     flux__spell(&at, "]");
     if (at.failed) s->failed = true;
     else flux__spell_loaded(s, f->o->dtype, at.text);
-    if (at.text) FLUX_FREE(at.text);
+    flux__free(at.text);
     flux__spell(s, " : 0;\n    }\n");
 }
 

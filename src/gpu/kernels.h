@@ -129,7 +129,7 @@ typedef struct flux__driver {
 /* If a compiler fails and its log is empty, the log becomes the text of its error code. */
 static int flux__log_code(char **log, int code, const char *text) {
     if (code == 0 || (*log && **log)) return code;
-    if (*log) FLUX_FREE(*log);
+    flux__free(*log);
     *log = (char *)FLUX_MALLOC(strlen(text) + 40);
     if (*log) snprintf(*log, strlen(text) + 40, "%s (code %d)", text, code);
     return code;
@@ -531,7 +531,7 @@ static void flux__spell_line(flux__coder *c, int i) {
         flux__spell(&at, "]");
         if (at.failed) s->failed = true;
         else flux__spell_loaded(s, o->dtype, at.text);
-        if (at.text) FLUX_FREE(at.text);
+        flux__free(at.text);
         flux__spell(s, ";\n");
         break;
     }
@@ -558,7 +558,7 @@ static void flux__spell_line(flux__coder *c, int i) {
         snprintf(x, sizeof x, "v%d", v->a);
         flux__spell_stored(&cut, v->op, c->k->value[v->a].cls, x);
         flux__spell(s, "(%s)%s;\n", flux__class_types[v->cls], cut.failed ? "0" : cut.text);
-        if (cut.text) FLUX_FREE(cut.text);
+        flux__free(cut.text);
         break;
     }
     default: {                            /* CONVERT */

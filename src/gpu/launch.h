@@ -85,8 +85,8 @@ static int flux__row_launches(const flux__kernel *k, int n) {
 static void flux__replay_free(flux__gpu_kernel *first, bool there) {
     flux__replay *p = first->replay;
     if (!p->dead) flux__replay_kill(p, there);
-    if (p->node) FLUX_FREE(p->node);
-    FLUX_FREE(p);
+    flux__free(p->node);
+    flux__free(p);
     first->replay = NULL;
 }
 

@@ -62,12 +62,12 @@ static void flux__spell_formula(flux__listing *s, int op, int cls) {
 static void flux__gpu_kernel_drop(void *ready) {
     flux__gpu_kernel *gk = (flux__gpu_kernel *)ready;
     for (int i = 0; i < gk->launches; i++)
-        if (gk->step[i].text) FLUX_FREE(gk->step[i].text);
+        flux__free(gk->step[i].text);
     flux__replay_drop(gk);
-    if (gk->step) FLUX_FREE(gk->step);
-    if (gk->param) FLUX_FREE(gk->param);
-    if (gk->args) FLUX_FREE(gk->args);
-    FLUX_FREE(gk);
+    flux__free(gk->step);
+    flux__free(gk->param);
+    flux__free(gk->args);
+    flux__free(gk);
 }
 
 /* The text of a fused kernel: elementwise, a reduction, or a split reduction, which needs

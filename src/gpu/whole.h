@@ -388,7 +388,7 @@ static void flux__code_spread(flux__coder *c, const flux_tensor *t, int out) {
             flux__spell_loaded(s, dtype, at.text);
             flux__spell(s, ";");
         }
-        if (at.text) FLUX_FREE(at.text);
+        flux__free(at.text);
         flux__spell(s, "\n");
         for (int i = 0; i < nd; i++) flux__spell(s, "    }\n");
         flux__spell(s, "    }\n");

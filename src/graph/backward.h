@@ -87,8 +87,8 @@ static bool flux__map_grow(flux__map *m) {
     big.key = (flux_tensor **)flux__zalloc((size_t)big.room * sizeof *big.key);
     big.value = (int *)flux__malloc((size_t)big.room * sizeof *big.value);
     if (!big.key || !big.value) {
-        if (big.key) FLUX_FREE(big.key);
-        if (big.value) FLUX_FREE(big.value);
+        flux__free(big.key);
+        flux__free(big.value);
         return false;
     }
     for (int i = 0; i < m->room; i++)
@@ -97,7 +97,7 @@ static bool flux__map_grow(flux__map *m) {
             *slot = m->value[i];
             big.key[slot - big.value] = m->key[i];
         }
-    if (m->key) FLUX_FREE(m->key), FLUX_FREE(m->value);
+    flux__free(m->key), flux__free(m->value);
     *m = big;
     return true;
 }
@@ -120,8 +120,8 @@ static bool flux__map_put(flux__map *m, flux_tensor *t, int value) {
 }
 
 static void flux__map_free(flux__map *m) {
-    if (m->key) FLUX_FREE(m->key);
-    if (m->value) FLUX_FREE(m->value);
+    flux__free(m->key);
+    flux__free(m->value);
 }
 
 /* Whether t is surely of this thread alone, so that its number in a walk can stand in the node:
@@ -283,8 +283,8 @@ static flux_tensor *flux__join_slices(flux__walk *w, int n, flux_tensor **xs) {
     }
     if (slab && part && at >= 0) y = flux__cat_many(dim, count, part);
     if (y && dim > 0 && dim == y->ndim - 1) w->cat[w->ncat++ & 7] = y;
-    if (slab) FLUX_FREE(slab);
-    if (part) FLUX_FREE(part);
+    flux__free(slab);
+    flux__free(part);
     return y;
 }
 
@@ -354,7 +354,7 @@ static flux_tensor *flux__join_products(flux__walk *w, int n, flux_tensor **xs) 
     flux_tensor *a = flux__cat_columns(w, n, part);
     for (int i = 0; i < n; i++) part[i] = flux__turn(xs[n - 1 - i]->in[1]);
     flux_tensor *b = a ? flux__cat_columns(w, n, part) : NULL;
-    FLUX_FREE(part);
+    flux__free(part);
     return b ? flux_matmul(a, flux_transpose(b)) : NULL;
 }
 
@@ -394,7 +394,7 @@ static bool flux__sum_up(flux__walk *w, int k) {
         sum = i ? flux_add(sum, x) : x;
     }
     if (wide) sum = flux__narrow(sum, xs[0]->dtype);
-    FLUX_FREE(xs);
+    flux__free(xs);
     w->grad[k] = sum;
     return sum != NULL;
 }
@@ -423,13 +423,13 @@ static bool flux__walk_back(flux__walk *w, int k) {
 
 /* Frees the arrays of a walk; the nodes themselves belong to others. */
 static void flux__walk_free(flux__walk *w) {
-    if (w->node) FLUX_FREE(w->node);
-    if (w->grad) FLUX_FREE(w->grad);
-    if (w->more_of) FLUX_FREE(w->more_of);
-    if (w->more) FLUX_FREE(w->more);
-    if (w->wanted) FLUX_FREE(w->wanted);
-    if (w->refs) FLUX_FREE(w->refs);
-    if (w->way) FLUX_FREE(w->way);
+    flux__free(w->node);
+    flux__free(w->grad);
+    flux__free(w->more_of);
+    flux__free(w->more);
+    flux__free(w->wanted);
+    flux__free(w->refs);
+    flux__free(w->way);
     flux__map_free(&w->shared);
 }
 

@@ -52,8 +52,8 @@ static void flux__grads_free(flux_grads *g) {
         if (g->grad) flux_release(g->grad[i]);
     }
     flux_release(g->loss);
-    if (g->of) FLUX_FREE(g->of);
-    if (g->grad) FLUX_FREE(g->grad);
+    flux__free(g->of);
+    flux__free(g->grad);
     flux__pairs_free(&g->number);
     flux__bury(g);
 }

@@ -120,7 +120,7 @@ static void flux__tensor_free(flux_tensor *t) {
                 dead = b;
             }
         }
-        if (t->in != t->slot && t->in) FLUX_FREE(t->in);
+        if (t->in != t->slot) flux__free(t->in);
         flux__buffer_release(t->buf);
         if (t->dense) flux_release((flux_tensor *)t->dense);
         if (!FLUX__DEBUG && !FLUX__ASAN && self && self->nspare < 4096) {
@@ -136,7 +136,7 @@ static void flux__tensor_free(flux_tensor *t) {
 static void flux__cut(flux_tensor *t) {
     for (int i = 0; i < t->nin; i++)
         if (t->in[i] && flux__unedge(t->in[i])) flux__tensor_free(t->in[i]);
-    if (t->in != t->slot && t->in) FLUX_FREE(t->in);
+    if (t->in != t->slot) flux__free(t->in);
     t->in = t->slot;
     t->nin = 0;
 }

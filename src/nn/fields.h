@@ -109,9 +109,9 @@ static void flux__layer_free(flux_layer *m) {
         flux_layer **kids = flux__kids(m, f, &n);
         if (flux__is_tensor_field(f)) flux_release(*flux__tensor_slot(m, f));
         for (int i = 0; i < n; i++) flux_release(kids[i]);
-        if (f->kind == FLUX__CHILDREN_FIELD && kids) FLUX_FREE(kids);
+        if (f->kind == FLUX__CHILDREN_FIELD) flux__free(kids);
     }
-    if (m->name) FLUX_FREE((void *)(intptr_t)m->name);
+    flux__free(m->name);
     flux__bury(m);
 }
 

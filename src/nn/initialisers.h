@@ -134,7 +134,7 @@ static flux_tensor *flux__truncated(flux_shape s, double mean, double std, doubl
         x[i] = (float)(y < lo ? lo : y > hi ? hi : y);
     }
     flux_tensor *y = flux_from_data(x, FLUX_F32, s);
-    FLUX_FREE(x);
+    flux__free(x);
     return y;
 }
 
@@ -190,8 +190,8 @@ static flux_tensor *flux__init_orthogonal(flux_shape s, const flux_init_opts *o)
                 x[j * rows + i] = (float)(o->gain * (wide ? q[i * cols + j] : q[j * rows + i]));
         y = flux_from_data(x, FLUX_F32, s);
     }
-    if (q) FLUX_FREE(q);
-    if (x) FLUX_FREE(x);
+    flux__free(q);
+    flux__free(x);
     return y;
 }
 
@@ -222,8 +222,8 @@ static flux_tensor *flux__init_sparse(flux_shape s, const flux_init_opts *o) {
         }
         y = flux_from_data(x, FLUX_F32, s);
     }
-    if (x) FLUX_FREE(x);
-    if (order) FLUX_FREE(order);
+    flux__free(x);
+    flux__free(order);
     return y;
 }
 

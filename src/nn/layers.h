@@ -459,7 +459,7 @@ static flux_tensor *flux__bag_columns(const char *line, flux_tensor *data, flux_
         place[i] = k < (bag + 1 < bags ? at[bag + 1] : n) ? k : -1;
     }
     index = flux_to_tensor(data->device, flux_from_data(place, FLUX_I64, flux__shape(size, 2)));
-    FLUX_FREE(place);
+    flux__free(place);
     *real = index ? flux_unsqueeze(flux_ge(index, 0.0), 0) : NULL;
     return *real ? flux_gather(data, 0, flux_max2(index, 0.0)) : NULL;
 }

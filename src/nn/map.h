@@ -157,7 +157,7 @@ static flux_layer *flux__map_model(flux__mapping *p, flux_layer *m, bool same) {
     flux__pairs_free(&p->tensors);
     flux__pairs_free(&p->layers);
     flux__pairs_free(&p->there.seen);
-    if (p->path.s) FLUX_FREE(p->path.s);
+    flux__free(p->path.s);
     flux_layer *out = (flux_layer *)flux__reveal_object(h, y && same && !p->changed ? NULL : y);
     if (y) flux_release(y);               /* flux__reveal_object holds a reference of its own */
     return y && same && !p->changed ? m : out;
@@ -271,7 +271,7 @@ typedef struct flux__flat {
 } flux__flat;
 
 static void flux__flat_free(flux__flat *f) {
-    if (f->part) FLUX_FREE(f->part);
+    flux__free(f->part);
     flux__pairs_free(&f->where);
 }
 

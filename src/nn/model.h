@@ -336,7 +336,7 @@ FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
     flux__watch w;
     memset(&w, 0, sizeof w);
     flux_tensor *y = flux__dry_run("outputsize", m, in, &w);
-    if (w.row) FLUX_FREE(w.row);
+    flux__free(w.row);
     if (y && y->op == FLUX__TUPLE)
         y = (flux_tensor *)flux__fail("outputsize: %s gives a tuple of %d tensors", m->type->name,
                                       y->nin);

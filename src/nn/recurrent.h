@@ -186,7 +186,7 @@ static flux_tensor *flux__cell_sequence(const flux__rnn_cell *m, flux_tensor *x,
         ok = y[t] != NULL;
     }
     if (ok && steps <= INT_MAX) all = flux_permute(flux__cat_many(2, (int)steps, y), 0, 2, 1);
-    FLUX_FREE(y);
+    flux__free(y);
     return all;
 }
 
@@ -221,7 +221,7 @@ static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor 
         ok = y[t] != NULL;
     }
     if (ok) all = flux__cat_many(1, (int)in->dim[1], y);
-    if (y) FLUX_FREE(y);
+    flux__free(y);
     *nstates = given;
     return all;
 }

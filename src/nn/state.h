@@ -89,11 +89,11 @@ static void flux__state_free(flux_state *s) {
     flux_release(s->scaled);
     for (int i = 0; s->s && i < s->nleaves * s->nstates; i++) flux_release(s->s[i]);
     for (int i = 0; s->spot && i < s->nspots; i++)
-        if (s->spot[i].path) FLUX_FREE(s->spot[i].path);
+        flux__free(s->spot[i].path);
     void *arrays[] = { s->rule, s->spot, s->leaf, s->o, s->t, s->t_next, s->s, s->next, s->step,
                        s->olds, s->news, s->owners, s->path, s->pending };
     for (int i = 0; i < (int)(sizeof arrays / sizeof *arrays); i++)
-        if (arrays[i]) FLUX_FREE(arrays[i]);
+        flux__free(arrays[i]);
     flux__bury(s);
 }
 

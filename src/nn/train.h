@@ -40,7 +40,7 @@ static double flux__loss_now(flux_tensor *loss, const flux_grads *g) {
     for (int i = 0; i < g->n; i++)
         if (g->grad[i]) all[n++] = g->grad[i];
     bool ok = flux_eval_all(n, all) == 0;
-    FLUX_FREE(all);
+    flux__free(all);
     return ok ? flux_item(loss) : (double)NAN;
 }
 
@@ -151,7 +151,7 @@ static double *flux__doubles(flux_tensor *x) {
     int h = flux__hide();
     bool ok = out && flux_read(flux_to_dtype(flux_detach(x), FLUX_F64), out, bytes) == 0;
     flux__reveal_object(h, NULL);
-    if (!ok && out) FLUX_FREE(out);
+    if (!ok) flux__free(out);
     return ok ? out : NULL;
 }
 
@@ -195,8 +195,8 @@ FLUX_DEF double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), v
     double *want = d ? flux__doubles(d) : NULL, *at = g && (!d || want) ? flux__doubles(x) : NULL;
     if (!y && !flux__failed_since(failures)) flux__fail("gradcheck: the function gave NULL");
     double result = at ? flux__compare_gradient(&p, at, want, probes) : (double)NAN;
-    if (want) FLUX_FREE(want);
-    if (at) FLUX_FREE(at);
+    flux__free(want);
+    flux__free(at);
     flux__reveal_object(h, NULL);
     return flux__failed_since(failures) ? (double)NAN : result;
 }

@@ -118,7 +118,7 @@ static bool flux__walk_all(const flux_layer *m, flux__field_fn field,
     w.layer = layer;
     w.user = user;
     bool done = flux__walk_layer(&w, (flux_layer *)(intptr_t)m);
-    if (w.path.s) FLUX_FREE(w.path.s);
+    flux__free(w.path.s);
     return done;
 }
 

@@ -52,7 +52,7 @@ static int flux__move_bytes(flux_device to, void *dst, flux_device from, const v
     void *host = flux__malloc(bytes);
     int rc = host ? a->download(from.id, host, src, bytes) : -1;
     if (rc == 0) rc = b->upload(to.id, dst, host, bytes);
-    if (host) FLUX_FREE(host);
+    flux__free(host);
     return rc;
 }
 

@@ -508,7 +508,7 @@ static bool flux__find_uses(flux__planner *p) {
                 continue;
             flux__link *more = (flux__link *)flux__grow(all, &room, total + 1, sizeof *all);
             if (!more) {
-                if (all) FLUX_FREE(all);
+                flux__free(all);
                 return false;
             }
             all = more;
@@ -521,7 +521,7 @@ static bool flux__find_uses(flux__planner *p) {
     for (int u = 0; u < total && p->use; u++) p->use[count[all[u].to]++] = all[u].next;
     for (int i = p->n; i > 0; i--) count[i] = count[i - 1];
     count[0] = 0;
-    if (all) FLUX_FREE(all);
+    flux__free(all);
     return p->use != NULL;
 }
 

@@ -292,12 +292,12 @@ static void flux__graph_key(flux__graph *g) {
 }
 
 static void flux__graph_drop(flux__graph *g) {
-    if (g->node) FLUX_FREE(g->node);
-    if (g->flag) FLUX_FREE(g->flag);
-    if (g->donor) FLUX_FREE(g->donor);
-    if (g->leaf) FLUX_FREE(g->leaf);
-    if (g->key) FLUX_FREE(g->key);
-    if (g->way) FLUX_FREE(g->way);
+    flux__free(g->node);
+    flux__free(g->flag);
+    flux__free(g->donor);
+    flux__free(g->leaf);
+    flux__free(g->key);
+    flux__free(g->way);
     flux__map_free(&g->leaves);
 }
 

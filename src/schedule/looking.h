@@ -212,9 +212,9 @@ static void flux__scopes_look(void) {
         flux__hoard_find(h, t, i);
         if (h->ok) flux__hoard_tell(h, t, i);
     }
-    if (h->todo) FLUX_FREE((void *)h->todo);
+    flux__free(h->todo);
     flux__pairs_free(&h->seen);
-    FLUX_FREE(h);
+    flux__free(h);
 }
 
 /* Computes a graph as one plan: builds its key, finds or makes the plan, and runs it. -1 and an
@@ -276,7 +276,7 @@ static int flux__compute_parts(const flux__graph *g) {
         rc = part.ok ? flux__compute(&part) : -1;
         flux__graph_free(&part);
     }
-    if (last) FLUX_FREE(last);
+    flux__free(last);
     return rc;
 }
 

@@ -67,7 +67,7 @@ static bool flux__order_groups(flux__planner *p, int *order) {
         for (int u = start[G]; u < start[G + 1]; u++)
             if (--missing[user[u]] == 0) flux__heap_put(heap, ready++, user[u]);
     }
-    FLUX_FREE(room);
+    flux__free(room);
     return at == p->ngroup || FLUX__REFUSE("schedule: kernels depend on each other in a circle");
 }
 
@@ -156,7 +156,7 @@ static bool flux__find_lives(flux__plan *plan, flux__graph *g) {
             flux__may_overwrite(plan, s->out_kernel, i, donor))
             s->donor = donor;
     }
-    FLUX_FREE(last);
+    flux__free(last);
     return true;
 }
 
@@ -191,12 +191,12 @@ static void flux__plan_free(flux__plan *plan) {
     while (plan->chunk) {
         flux__chunk *chunk = plan->chunk;
         plan->chunk = chunk->next;
-        FLUX_FREE(chunk);
+        flux__free(chunk);
     }
-    if (plan->kernel) FLUX_FREE(plan->kernel);
-    if (plan->slot) FLUX_FREE(plan->slot);
-    if (plan->key) FLUX_FREE(plan->key);
-    FLUX_FREE(plan);
+    flux__free(plan->kernel);
+    flux__free(plan->slot);
+    flux__free(plan->key);
+    flux__free(plan);
 }
 
 static void flux__log_plan(const flux__plan *plan, flux__graph *g);
@@ -237,14 +237,14 @@ static bool flux__planner_start(flux__planner *p, flux__graph *g) {
 }
 
 static void flux__planner_end(flux__planner *p) {
-    if (p->group) FLUX_FREE(p->group);
-    if (p->gather) FLUX_FREE(p->gather);
-    if (p->group_of) FLUX_FREE(p->group_of);     /* the other int arrays lie in the same block */
-    if (p->link) FLUX_FREE(p->link);
-    if (p->raised) FLUX_FREE(p->raised);
-    if (p->building.value) FLUX_FREE(p->building.value);
-    if (p->building.operand) FLUX_FREE(p->building.operand);
-    if (p->use) FLUX_FREE(p->use);
+    flux__free(p->group);
+    flux__free(p->gather);
+    flux__free(p->group_of);     /* the other int arrays lie in the same block */
+    flux__free(p->link);
+    flux__free(p->raised);
+    flux__free(p->building.value);
+    flux__free(p->building.operand);
+    flux__free(p->use);
 }
 
 /* Makes the plan of a graph: groups its nodes into kernels, orders and builds these, finds the

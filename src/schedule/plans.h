@@ -43,7 +43,7 @@ static void flux__plans_free(flux__plans *plans) {
             flux__plan_free(plan);
         }
     flux__graph_drop(&plans->kept);
-    FLUX_FREE(plans);
+    flux__free(plans);
 }
 
 /* Drops the plans whose last use lies `young` look-ups back or more. */
@@ -305,7 +305,7 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
         flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
     for (int at = plan->nout - 1; r.buffer && at >= 0; at--)
         if (r.buffer[plan->out[at]]) flux__buffer_release(r.buffer[plan->out[at]]);
-    if (room && room != few) FLUX_FREE(room);
+    if (room != few) flux__free(room);
     return ok ? 0 : -1;
 }
 

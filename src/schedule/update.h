@@ -38,7 +38,7 @@ typedef struct flux__history {
 
 static void flux__history_free(flux__history *h) {
     flux__walk_free(&h->walk);
-    if (h->old) FLUX_FREE(h->old);
+    flux__free(h->old);
 }
 
 static void flux__history_count(flux__history *h, const flux_tensor *x, int by) {

@@ -67,7 +67,7 @@ static bool flux__dot_write(FILE *f, flux_tensor *x) {
         for (int j = 0; j < plan->kernel[i].nouts; j++) maker[plan->kernel[i].outs[j]] = i;
     if (maker) flux__dot_kernels(f, plan, &g, maker);
     fputs("}\n", f);
-    if (maker) FLUX_FREE(maker);
+    flux__free(maker);
     flux__graph_free(&g);
     return ok;
 }

@@ -154,7 +154,7 @@ static void flux__put_own_text(flux__sink *s, flux_layer *m) {
     m->type->text(m, all, n + 1);
     all[n] = 0;
     flux__put(s, all);
-    FLUX_FREE(all);
+    flux__free(all);
 }
 
 static void flux__put_kind(flux__sink *s, const flux_tensor *x) {      /* "5x2 f32" */

@@ -217,7 +217,7 @@ static bool flux__summary_put(flux__sink *s, const char *call, flux_layer *m, fl
     flux_tensor *y = flux__dry_run(call, m, in, &w);
     if (y) flux__put_watch(s, &w);
     flux__reveal_object(h, NULL);
-    if (w.row) FLUX_FREE(w.row);
+    flux__free(w.row);
     return y != NULL;
 }
 
@@ -252,7 +252,7 @@ static void flux__print_text(size_t n, void *object,
     flux__sink s = flux__sink_stdout();
     flux__put(&s, all);
     flux__put(&s, "\n");
-    FLUX_FREE(all);
+    flux__free(all);
 }
 
 static size_t flux__text_of_loader(void *l, char *out, size_t n) {

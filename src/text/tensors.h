@@ -380,7 +380,7 @@ static bool flux__put_array(flux__sink *s, flux_tensor *x) {
         if (flux__size(x)) flux__put(s, ":");
         flux__put_pages(s, x, &g, widths);
     }
-    if (widths) FLUX_FREE(widths);
+    flux__free(widths);
     flux__reveal(h, NULL);
     return widths != NULL;
 }
