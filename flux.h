@@ -5676,8 +5676,8 @@ FLUX__END_COLD
 /* ---------------------------------------------------------------------- base/text.h
    Text output: a flux__sink either works as snprintf does (it writes what fits
    and counts everything) or writes to a file, in colour on a terminal. Every
-   print and text function writes to one. The glyphs, in Unicode or ASCII, and
-   integers as text are here as well.
+   print and text function writes to one. The glyphs, in Unicode or ASCII, digits
+   and integers as text are here as well.
 
    Invariant: a sink without memory only counts, so the same code gives a text
    and its length. len counts bytes and chars counts characters of UTF-8;
@@ -5687,6 +5687,8 @@ FLUX__END_COLD
    NO_COLOR is not set. */
 
 FLUX__BEGIN_COLD
+
+static FLUX__INLINE bool flux__is_digit(char c) { return c >= '0' && c <= '9'; }
 
 typedef struct flux__sink {
     char *out;                            /* at most n bytes are written here, the last is a 0 */
@@ -33236,7 +33238,7 @@ static bool flux__whole(flux__cursor *c, int64_t *out) {
     flux__blanks(c);
     char *start = c->at;
     int64_t v = 0;
-    for (; c->at < c->end && *c->at >= '0' && *c->at <= '9'; c->at++) {
+    for (; c->at < c->end && flux__is_digit(*c->at); c->at++) {
         int digit = *c->at - '0';
         if (v > (INT64_MAX - digit) / 10) return flux__cursor_bad(c, "that number is too large");
         v = v * 10 + digit;
@@ -33287,7 +33289,7 @@ static bool flux__npy_dtype(flux__cursor *c, flux__npy *npy) {
     if (!name) return false;
     char order = *p && strchr("<>=|", *p) ? *p++ : '=', letter = *p ? *p++ : '0';
     int size = 0;
-    for (; *p >= '0' && *p <= '9' && size < 1000; p++) size = size * 10 + (*p - '0');
+    for (; flux__is_digit(*p) && size < 1000; p++) size = size * 10 + (*p - '0');
     for (int i = 0; i < FLUX__NUM_ELEMENTS && *p == 0; i++)
         if (flux__elements[i].letter == letter && flux__elements[i].size == size)
             npy->type = &flux__elements[i];
@@ -33500,8 +33502,6 @@ FLUX__END_LEAN
 
 FLUX__BEGIN_LEAN
 
-static bool flux__digit(char c) { return c >= '0' && c <= '9'; }
-
 /* Whether the text is `word`, which is in lower case, with letters of either case. */
 static bool flux__word(const char *p, const char *end, const char *word) {
     for (; p < end && *word && (*p | 32) == *word; p++) word++;
@@ -33518,7 +33518,7 @@ typedef struct flux__digits { char text[800]; int n; int64_t power; uint64_t val
 static bool flux__take_digits(const char *p, const char *end, flux__digits *d) {
     bool point = false, any = false, minus;
     d->n = 0, d->power = 0, d->value = 0;
-    for (; p < end && (flux__digit(*p) || (*p == '.' && !point)); p++) {
+    for (; p < end && (flux__is_digit(*p) || (*p == '.' && !point)); p++) {
         if (*p == '.') {
             point = true;
             continue;
@@ -33540,7 +33540,7 @@ static bool flux__take_digits(const char *p, const char *end, flux__digits *d) {
     if (p < end && (*p == '-' || *p == '+')) p++;
     int64_t e = 0;
     const char *start = p;
-    for (; p < end && flux__digit(*p); p++) e = e < 1000000 ? e * 10 + (*p - '0') : e;
+    for (; p < end && flux__is_digit(*p); p++) e = e < 1000000 ? e * 10 + (*p - '0') : e;
     d->power += minus ? -e : e;
     return p == end && p > start;
 }
@@ -33830,7 +33830,7 @@ static int flux__hex4(const char *p) {
     int v = 0;
     for (int i = 0; i < 4; i++) {
         int c = p[i] | 32, d = -1;
-        if (flux__digit(p[i])) d = p[i] - '0';
+        if (flux__is_digit(p[i])) d = p[i] - '0';
         if (c >= 'a' && c <= 'f') d = c - 'a' + 10;
         if (d < 0) return -1;
         v = v * 16 + d;
@@ -35273,7 +35273,7 @@ static int flux__decimal(double v, flux_dtype t, int most, char *d, int *power, 
     int n = 0;
     const char *at = text;
     for (; *at && *at != 'e'; at++)
-        if (*at >= '0' && *at <= '9') d[n++] = *at;
+        if (flux__is_digit(*at)) d[n++] = *at;
     *power = *at ? atoi(at + 1) : 0;
     *exact = r == fabs(v);
     while (n > 1 && d[n - 1] == '0') n--;
@@ -36213,8 +36213,6 @@ static flux__term flux__expr_number(double num) {
 }
 
 /* ---- characters */
-
-static bool flux__is_digit(char c) { return c >= '0' && c <= '9'; }
 
 /* The length in bytes of the UTF-8 character at s; 0 at the text's end, or if it is not UTF-8. */
 static int flux__char_size(const char *s) {

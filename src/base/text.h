@@ -7,8 +7,8 @@
 /* ---------------------------------------------------------------------- base/text.h
    Text output: a flux__sink either works as snprintf does (it writes what fits
    and counts everything) or writes to a file, in colour on a terminal. Every
-   print and text function writes to one. The glyphs, in Unicode or ASCII, and
-   integers as text are here as well.
+   print and text function writes to one. The glyphs, in Unicode or ASCII, digits
+   and integers as text are here as well.
 
    Invariant: a sink without memory only counts, so the same code gives a text
    and its length. len counts bytes and chars counts characters of UTF-8;
@@ -18,6 +18,8 @@
    NO_COLOR is not set. */
 
 FLUX__BEGIN_COLD
+
+static FLUX__INLINE bool flux__is_digit(char c) { return c >= '0' && c <= '9'; }
 
 typedef struct flux__sink {
     char *out;                            /* at most n bytes are written here, the last is a 0 */

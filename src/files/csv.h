@@ -2,6 +2,7 @@
 #define FLUX__FILES_CSV_H
 #include "../base/platform.h"
 #include "../base/errors.h"
+#include "../base/text.h"
 #include "../base/dtypes.h"
 #include "../base/sinks.h"
 #include "../base/scopes.h"
@@ -26,8 +27,6 @@
 
 FLUX__BEGIN_LEAN
 
-static bool flux__digit(char c) { return c >= '0' && c <= '9'; }
-
 /* Whether the text is `word`, which is in lower case, with letters of either case. */
 static bool flux__word(const char *p, const char *end, const char *word) {
     for (; p < end && *word && (*p | 32) == *word; p++) word++;
@@ -44,7 +43,7 @@ typedef struct flux__digits { char text[800]; int n; int64_t power; uint64_t val
 static bool flux__take_digits(const char *p, const char *end, flux__digits *d) {
     bool point = false, any = false, minus;
     d->n = 0, d->power = 0, d->value = 0;
-    for (; p < end && (flux__digit(*p) || (*p == '.' && !point)); p++) {
+    for (; p < end && (flux__is_digit(*p) || (*p == '.' && !point)); p++) {
         if (*p == '.') {
             point = true;
             continue;
@@ -66,7 +65,7 @@ static bool flux__take_digits(const char *p, const char *end, flux__digits *d) {
     if (p < end && (*p == '-' || *p == '+')) p++;
     int64_t e = 0;
     const char *start = p;
-    for (; p < end && flux__digit(*p); p++) e = e < 1000000 ? e * 10 + (*p - '0') : e;
+    for (; p < end && flux__is_digit(*p); p++) e = e < 1000000 ? e * 10 + (*p - '0') : e;
     d->power += minus ? -e : e;
     return p == end && p > start;
 }

@@ -2,6 +2,7 @@
 #define FLUX__FILES_NPY_H
 #include "../base/platform.h"
 #include "../base/errors.h"
+#include "../base/text.h"
 #include "../base/backend.h"
 #include "../base/dtypes.h"
 #include "../base/memory.h"
@@ -68,7 +69,7 @@ static bool flux__whole(flux__cursor *c, int64_t *out) {
     flux__blanks(c);
     char *start = c->at;
     int64_t v = 0;
-    for (; c->at < c->end && *c->at >= '0' && *c->at <= '9'; c->at++) {
+    for (; c->at < c->end && flux__is_digit(*c->at); c->at++) {
         int digit = *c->at - '0';
         if (v > (INT64_MAX - digit) / 10) return flux__cursor_bad(c, "that number is too large");
         v = v * 10 + digit;
@@ -119,7 +120,7 @@ static bool flux__npy_dtype(flux__cursor *c, flux__npy *npy) {
     if (!name) return false;
     char order = *p && strchr("<>=|", *p) ? *p++ : '=', letter = *p ? *p++ : '0';
     int size = 0;
-    for (; *p >= '0' && *p <= '9' && size < 1000; p++) size = size * 10 + (*p - '0');
+    for (; flux__is_digit(*p) && size < 1000; p++) size = size * 10 + (*p - '0');
     for (int i = 0; i < FLUX__NUM_ELEMENTS && *p == 0; i++)
         if (flux__elements[i].letter == letter && flux__elements[i].size == size)
             npy->type = &flux__elements[i];

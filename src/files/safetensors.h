@@ -3,9 +3,9 @@
 #include "../base/platform.h"
 #include "../base/dtypes.h"
 #include "../base/memory.h"
+#include "../base/text.h"
 #include "sources.h"
 #include "npy.h"
-#include "csv.h"
 
 /* ---------------------------------------------------------------------- files/safetensors.h
    The heading of a safetensors file. The file begins with 8 bytes, the length
@@ -72,7 +72,7 @@ static int flux__hex4(const char *p) {
     int v = 0;
     for (int i = 0; i < 4; i++) {
         int c = p[i] | 32, d = -1;
-        if (flux__digit(p[i])) d = p[i] - '0';
+        if (flux__is_digit(p[i])) d = p[i] - '0';
         if (c >= 'a' && c <= 'f') d = c - 'a' + 10;
         if (d < 0) return -1;
         v = v * 16 + d;

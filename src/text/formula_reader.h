@@ -2,6 +2,7 @@
 #define FLUX__TEXT_FORMULA_READER_H
 #include "../base/platform.h"
 #include "../base/errors.h"
+#include "../base/text.h"
 #include "../base/dtypes.h"
 #include "../base/scopes.h"
 #include "../graph/nodes.h"

@@ -3,6 +3,7 @@
 #include "../base/platform.h"
 #include "../base/object.h"
 #include "../base/errors.h"
+#include "../base/text.h"
 #include "../base/dtypes.h"
 #include "../graph/nodes.h"
 #include "../graph/elementwise.h"
@@ -100,8 +101,6 @@ static flux__term flux__expr_number(double num) {
 }
 
 /* ---- characters */
-
-static bool flux__is_digit(char c) { return c >= '0' && c <= '9'; }
 
 /* The length in bytes of the UTF-8 character at s; 0 at the text's end, or if it is not UTF-8. */
 static int flux__char_size(const char *s) {

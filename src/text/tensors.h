@@ -96,7 +96,7 @@ static int flux__decimal(double v, flux_dtype t, int most, char *d, int *power, 
     int n = 0;
     const char *at = text;
     for (; *at && *at != 'e'; at++)
-        if (*at >= '0' && *at <= '9') d[n++] = *at;
+        if (flux__is_digit(*at)) d[n++] = *at;
     *power = *at ? atoi(at + 1) : 0;
     *exact = r == fabs(v);
     while (n > 1 && d[n - 1] == '0') n--;
