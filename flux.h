@@ -23461,8 +23461,11 @@ FLUX__END_COLD
 
 FLUX__BEGIN_COLD
 
-/* A dotted key as text, its parts joined by byte 1. */
-typedef struct flux__path { char text[120]; size_t len; } flux__path;
+/* Where a dotted key or [table] is, seen from the key that is looked for: at the root, in its
+   table, at the key itself, somewhere else in that table, or outside of it. */
+typedef enum flux__toml_where {
+    FLUX__TOML_ROOT, FLUX__TOML_TABLE, FLUX__TOML_KEY, FLUX__TOML_INSIDE, FLUX__TOML_OUTSIDE
+} flux__toml_where;
 
 typedef struct flux__toml {
     const char *s;
@@ -23476,9 +23479,8 @@ typedef struct flux__toml {
     size_t header_end, dotted_end, whole; /* after the line [table]; after the last `table.x =
                                              y`; where the value of `table = ...` or the line
                                              [[table]] begins */
-    int dotted;                           /* how many statements `table.x = y` there are */
-    bool header, fixed;                   /* header: there is a line [table]; fixed: the table is
-                                             inline, or a list of tables */
+    bool header, dotted, fixed;           /* there is a line [table]; there is `table.x = y`; the
+                                             table is inline, or a list of tables */
     bool in_braces, is_string;            /* in_braces: the value is inside { }; is_string: it is
                                              a string, whose text is in .text */
     char text[64];
@@ -23503,36 +23505,32 @@ static int flux__toml_line(const flux__toml *t, size_t at) {
 static char flux__toml_peek(const flux__toml *t, size_t ahead) {
     return t->at + ahead < t->n ? t->s[t->at + ahead] : '\0';
 }
-static bool flux__toml_is(const flux__toml *t, const char *what) {
+/* Whether the next character is one of these. */
+static bool flux__toml_any(const flux__toml *t, const char *these) {
+    return flux__toml_peek(t, 0) && strchr(these, flux__toml_peek(t, 0));
+}
+/* Takes this text if it stands next. */
+static bool flux__toml_take(flux__toml *t, const char *what) {
     size_t n = strlen(what);
-    return t->n - t->at >= n && memcmp(t->s + t->at, what, n) == 0;
+    bool there = t->n - t->at >= n && memcmp(t->s + t->at, what, n) == 0;
+    if (there) t->at += n;
+    return there;
 }
-static bool flux__toml_white(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 static void flux__toml_space(flux__toml *t) {
-    while (flux__toml_peek(t, 0) == ' ' || flux__toml_peek(t, 0) == '\t') t->at++;
-}
-static bool flux__toml_newline(flux__toml *t) {
-    size_t n = flux__toml_is(t, "\r\n") ? 2 : flux__toml_is(t, "\n") ? 1 : 0;
-    t->at += n;
-    return n > 0;
-}
-static void flux__toml_comment(flux__toml *t) {
-    if (flux__toml_peek(t, 0) == '#')
-        while (t->at < t->n && !flux__toml_is(t, "\n") && !flux__toml_is(t, "\r\n")) t->at++;
+    while (flux__toml_any(t, " \t")) t->at++;
 }
 /* Skips blanks, a comment and the end of the line; anything else there is an error. */
 static bool flux__toml_end_of_line(flux__toml *t) {
     flux__toml_space(t);
-    flux__toml_comment(t);
-    return t->at == t->n || flux__toml_newline(t) ||
+    if (flux__toml_any(t, "#"))
+        while (t->at < t->n && !flux__toml_any(t, "\n")) t->at++;
+    return t->at == t->n || flux__toml_take(t, "\n") || flux__toml_take(t, "\r\n") ||
            flux__toml_wrong(t, t->at, "more text where the line should end");
 }
-/* Skips blanks, comments and ends of lines, as they may stand between the elements of a list. */
-static void flux__toml_blank(flux__toml *t) {
-    do {
-        flux__toml_space(t);
-        flux__toml_comment(t);
-    } while (flux__toml_newline(t));
+/* Skips blanks and, if `lines`, comments and ends of lines, up to the next token. */
+static void flux__toml_blank(flux__toml *t, bool lines) {
+    flux__toml_space(t);
+    while (lines && flux__toml_any(t, "#\r\n") && flux__toml_end_of_line(t)) flux__toml_space(t);
 }
 
 /* Reads one character of a string in double quotes, which may be an escape. False: the escape is
@@ -23541,229 +23539,169 @@ static bool flux__toml_char(flux__toml *t, char *c) {
     static const char from[] = "btnfre\"\\", to[] = "\b\t\n\f\r\033\"\\";
     *c = t->s[t->at++];
     if (*c != '\\') return true;
-    char e = flux__toml_peek(t, 0);
+    char e = flux__toml_peek(t, 0), hex[9] = "";
     const char *known = e ? strchr(from, e) : NULL;
-    if (known) {
-        *c = to[known - from];
-        t->at++;
-        return true;
-    }
     int digits = e == 'u' ? 4 : e == 'U' ? 8 : 0;
-    unsigned long code = 0;
-    for (int i = 1; i <= digits; i++) {
-        const char *hex = "0123456789abcdef0123456789ABCDEF", d = flux__toml_peek(t, (size_t)i);
-        const char *p = d ? strchr(hex, d) : NULL;
-        if (!p) return false;
-        code = code * 16 + (unsigned long)((p - hex) & 15);
-    }
+    if (!known && !digits) return false;
+    t->at++;
+    if (known) *c = to[known - from];
+    for (int i = 0; i < digits; i++, t->at++)
+        if (!flux__toml_any(t, "0123456789abcdefABCDEF")) return false;
+        else hex[i] = t->s[t->at];
     /* our names are ASCII, so any other character becomes one that is in none of them */
-    *c = code < 128 ? (char)code : '?';
-    t->at += digits ? (size_t)digits + 1 : 0;
-    return digits > 0;
+    unsigned long code = strtoul(hex, NULL, 16);
+    if (digits) *c = code < 128 ? (char)code : '?';
+    return true;
 }
 
 /* Reads a string of any of TOML's four kinds; its text, cut to n - 1 bytes, goes to out. */
-static bool flux__toml_string(flux__toml *t, char *out, size_t n, bool one_line) {
+static bool flux__toml_string(flux__toml *t, char *out, size_t n) {
     size_t start = t->at, used = 0;
-    char quote = t->s[start], three[4] = { quote, quote, quote, 0 };
-    bool many = flux__toml_is(t, three);
-    if (many && one_line) return flux__toml_wrong(t, start, "a key can't be of several lines");
-    t->at += many ? 3 : 1;
-    if (many) flux__toml_newline(t);
-    while (t->at < t->n) {
-        char c = t->s[t->at];
-        if (many ? flux__toml_is(t, three) && flux__toml_peek(t, 3) != quote : c == quote) {
-            t->at += many ? 3 : 1;
-            if (out) out[used] = '\0';
+    char quote = t->s[start], three[4] = { quote, quote, quote, 0 }, c;
+    bool many = flux__toml_take(t, three);
+    if (!many) t->at++;
+    else if (!flux__toml_take(t, "\n")) flux__toml_take(t, "\r\n");
+    while (t->at < t->n && (many || !flux__toml_any(t, "\n"))) {
+        /* three quotes end a string of several lines, and of four or more it is the last three */
+        bool last = !many || flux__toml_peek(t, 3) != quote;
+        if (last && flux__toml_take(t, many ? three : three + 2)) {
+            out[used] = '\0';
             return true;
         }
-        if (!many && c == '\n') break;
-        if (quote == '"' && many && c == '\\' && flux__toml_white(flux__toml_peek(t, 1))) {
+        if (many && quote == '"' && flux__toml_peek(t, 0) == '\\' && flux__toml_peek(t, 1) &&
+            strchr(" \t\r\n", flux__toml_peek(t, 1))) {
             /* a backslash at the end of a line: the string goes on at the next character that is
                not white */
-            for (t->at++; flux__toml_white(flux__toml_peek(t, 0));) t->at++;
+            for (t->at++; flux__toml_any(t, " \t\r\n");) t->at++;
             continue;
         }
-        if (quote == '\'') t->at++;
+        if (quote == '\'') c = t->s[t->at++];
         else if (!flux__toml_char(t, &c))
             return flux__toml_wrong(t, t->at, "an unknown escape in a string");
-        if (out && used + 1 < n) out[used++] = c;
+        if (used + 1 < n) out[used++] = c;
     }
     return flux__toml_wrong(t, start, "a string without its closing quote");
 }
 
 static bool flux__toml_bare(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || flux__is_digit(c) || c == '_' ||
            c == '-';
 }
 
-/* Appends a part to a path. */
-static void flux__path_add(flux__path *p, const char *part) {
-    int n = snprintf(p->text + p->len, sizeof p->text - p->len, "%s%s", p->len ? "\001" : "", part);
-    /* a path that is too long is cut: it is not one that we look for */
-    p->len += (size_t)n < sizeof p->text - p->len ? (size_t)n : sizeof p->text - p->len - 1;
-}
-
-/* Reads a key, dotted or not, and appends its parts to path. Gives the number of parts, 0 on
-   error. */
-static int flux__toml_key(flux__toml *t, flux__path *path) {
+/* Reads a key, dotted or not; *where, the place of its table, becomes its own. The number of its
+   parts, 0 on error. */
+static int flux__toml_key(flux__toml *t, flux__toml_where *where) {
     for (int parts = 1;; parts++) {
         char part[80];
         size_t used = 0;
         flux__toml_space(t);
-        char c = flux__toml_peek(t, 0);
-        if (c == '"' || c == '\'') {
-            if (!flux__toml_string(t, part, sizeof part, true)) return 0;
+        if (flux__toml_any(t, "\"'")) {
+            if (!flux__toml_string(t, part, sizeof part)) return 0;
         } else {
-            if (!flux__toml_bare(c))
+            if (!flux__toml_bare(flux__toml_peek(t, 0)))
                 return flux__toml_wrong(t, t->at, "a key or [table] should stand there");
             for (; flux__toml_bare(flux__toml_peek(t, 0)); t->at++)
                 if (used + 1 < sizeof part) part[used++] = t->s[t->at];
             part[used] = '\0';
         }
-        flux__path_add(path, part);
+        if (*where == FLUX__TOML_ROOT)
+            *where = strcmp(part, t->table) == 0 ? FLUX__TOML_TABLE : FLUX__TOML_OUTSIDE;
+        else if (*where != FLUX__TOML_OUTSIDE)
+            *where = *where == FLUX__TOML_TABLE && strcmp(part, t->key) == 0 ? FLUX__TOML_KEY
+                                                                             : FLUX__TOML_INSIDE;
         flux__toml_space(t);
-        if (flux__toml_peek(t, 0) != '.') return parts;
-        t->at++;
+        if (!flux__toml_take(t, ".")) return parts;
     }
-}
-
-/* Whether p is within that table. */
-static bool flux__path_in(const flux__path *p, const char *table) {
-    size_t n = strlen(table);
-    return strncmp(p->text, table, n) == 0 && p->text[n] == '\001';
-}
-/* Whether p is that key of that table, or, with key NULL, the table itself. */
-static bool flux__path_is(const flux__path *p, const char *table, const char *key) {
-    return key ? flux__path_in(p, table) && strcmp(p->text + strlen(table) + 1, key) == 0
-               : strcmp(p->text, table) == 0;
 }
 
 /* Skips a value that is no string, list or table: true, false, a number or a date. A text of such
-   characters passes if it is one of the words or if it begins, after its sign, with a digit. */
+   characters passes if, after its sign, it is one of the words or begins with a digit. */
 static bool flux__toml_plain(flux__toml *t) {
-    size_t start = t->at;
-    while (flux__toml_bare(flux__toml_peek(t, 0)) ||
-           (flux__toml_peek(t, 0) && strchr("+.:", flux__toml_peek(t, 0))))
-        t->at++;
-    size_t n = t->at - start;
-    const char *s = t->s + start,
-               *words[] = { "true", "false", "inf", "nan", "+inf", "-inf", "+nan", "-nan" };
-    if (n == 10 && s[4] == '-' && flux__toml_peek(t, 0) == ' ' && flux__toml_peek(t, 1) >= '0' &&
-        flux__toml_peek(t, 1) <= '9') {
-        t->at++;                                    /* a date, a blank and a time */
-        return flux__toml_plain(t);
-    }
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    static const char *const words[] = { "true", "false", "inf", "nan" };
+    size_t start = t->at, n;
+    while (flux__toml_bare(flux__toml_peek(t, 0)) || flux__toml_any(t, "+.:") ||
+           (t->at > start && flux__toml_any(t, " ") && flux__is_digit(flux__toml_peek(t, 1))))
+        t->at++;                          /* a blank stands between a date and a time */
+    const char *s = t->s + start, *end = t->s + t->at;
+    if (s < end && (*s == '+' || *s == '-')) s++;
+    n = (size_t)(end - s);
+    if (n && flux__is_digit(*s)) return true;
+    for (int i = 0; i < 4; i++)
         if (n == strlen(words[i]) && memcmp(s, words[i], n) == 0) return true;
-    size_t sign = n > 0 && (s[0] == '+' || s[0] == '-');
-    if (n > sign && s[sign] >= '0' && s[sign] <= '9') return true;
     return flux__toml_wrong(
         t, start, n ? "a value that is a word should stand in quotes" : "a value is missing");
 }
 
-static bool flux__toml_assign(flux__toml *t, const flux__path *prefix, int depth);
+static bool flux__toml_assign(flux__toml *t, flux__toml_where where, int depth);
 
-static bool flux__toml_list(flux__toml *t, const flux__path *path, int depth);
-
-/* Reads an inline table, { key = value, ... }. */
-static bool flux__toml_braces(flux__toml *t, const flux__path *path, int depth) {
-    t->at++;
-    flux__toml_space(t);
-    if (flux__toml_peek(t, 0) == '}') return t->at++, true;
-    for (;;) {
-        if (!flux__toml_assign(t, path, depth)) return false;
-        flux__toml_space(t);
-        char c = flux__toml_peek(t, 0);
-        if (c != ',' && c != '}')
-            return flux__toml_wrong(t, t->at,
-                                    "a table in braces should go on with , or end with }");
-        t->at++;
-        if (c == '}') return true;
-    }
-}
-
-/* Reads a value of any kind; the text of a string goes to `text`. */
-static bool flux__toml_value(flux__toml *t, const flux__path *path, int depth, char *text,
+/* Reads a value of any kind; the text of a string goes to `text`. A list, [ value, ... ], may be of
+   several lines, and a table in it is never the one looked for; a table in braces,
+   { key = value, ... }, is of one line. */
+static bool flux__toml_value(flux__toml *t, flux__toml_where where, int depth, char *text,
                              size_t n) {
-    char c = flux__toml_peek(t, 0);
+    bool list = flux__toml_any(t, "[");
     if (depth > FLUX__TOML_DEPTH) return flux__toml_wrong(t, t->at, "nested too deep");
-    if (c == '"' || c == '\'') return flux__toml_string(t, text, n, false);
-    if (c == '[') return flux__toml_list(t, path, depth + 1);
-    if (c == '{') return flux__toml_braces(t, path, depth + 1);
-    return flux__toml_plain(t);
-}
-
-/* Reads a list, [ value, ... ], which may be of several lines. */
-static bool flux__toml_list(flux__toml *t, const flux__path *path, int depth) {
-    flux__path inside = *path;
-    /* a table in a list is never the one looked for */
-    flux__path_add(&inside, "[]");
-    t->at++;
-    for (;;) {
-        flux__toml_blank(t);
-        if (flux__toml_peek(t, 0) == ']') return t->at++, true;
-        if (!flux__toml_value(t, &inside, depth, NULL, 0)) return false;
-        flux__toml_blank(t);
-        char c = flux__toml_peek(t, 0);
-        if (c != ',' && c != ']')
-            return flux__toml_wrong(t, t->at, "a list should go on with , or end with ]");
-        if (c == ',') t->at++;
+    if (flux__toml_any(t, "\"'")) return flux__toml_string(t, text, n);
+    if (!flux__toml_any(t, "[{")) return flux__toml_plain(t);
+    for (t->at++;;) {
+        flux__toml_blank(t, list);
+        if (flux__toml_take(t, list ? "]" : "}")) return true;
+        if (!(list ? flux__toml_value(t, FLUX__TOML_OUTSIDE, depth + 1, text, n)
+                   : flux__toml_assign(t, where, depth + 1)))
+            return false;
+        flux__toml_blank(t, list);
+        if (!flux__toml_take(t, ",") && !flux__toml_any(t, list ? "]" : "}"))
+            return flux__toml_wrong(t, t->at,
+                                    list ? "a list should go on with , or end with ]"
+                                         : "a table in braces should go on with , or end with }");
     }
 }
 
 /* Reads `key = value`, as a statement or within braces (depth > 0), and remembers its place if it
    is the key looked for. */
-static bool flux__toml_assign(flux__toml *t, const flux__path *prefix, int depth) {
-    flux__path path = *prefix;
-    int parts = flux__toml_key(t, &path);
+static bool flux__toml_assign(flux__toml *t, flux__toml_where where, int depth) {
+    bool root = where == FLUX__TOML_ROOT;
+    int parts = flux__toml_key(t, &where);
     if (!parts) return false;
-    if (flux__toml_peek(t, 0) != '=') return flux__toml_wrong(t, t->at, "= is missing after a key");
-    t->at++;
+    if (!flux__toml_take(t, "=")) return flux__toml_wrong(t, t->at, "= is missing after a key");
     flux__toml_space(t);
     size_t value = t->at;
-    char text[64] = "", first = flux__toml_peek(t, 0);
-    if (!flux__toml_value(t, &path, depth, text, sizeof text)) return false;
-    if (flux__path_is(&path, t->table, NULL)) {     /* table = { ... } */
+    char text[64] = "";
+    bool is_string = flux__toml_any(t, "\"'");
+    if (!flux__toml_value(t, where, depth, text, sizeof text)) return false;
+    if (where == FLUX__TOML_TABLE) {      /* table = { ... } */
         t->fixed = true;
         t->whole = value;
     }
-    if (prefix->len == 0 && parts > 1 && flux__path_in(&path, t->table)) t->dotted++;
-    if (!flux__path_is(&path, t->table, t->key)) return true;
+    if (root && parts > 1 && where != FLUX__TOML_OUTSIDE) t->dotted = true, t->dotted_end = t->at;
+    if (where != FLUX__TOML_KEY) return true;
     if (t->value_end) return flux__toml_wrong(t, value, "the same key for the second time");
     t->value = value;
     t->value_end = t->at;
     t->line = t->start;
     t->in_braces = depth > 0;
-    t->is_string = first == '"' || first == '\'';
+    t->is_string = is_string;
     memcpy(t->text, text, sizeof text);
     return true;
 }
 
-/* Reads the line [table] or [[table]]; `prefix` becomes that table, to which the keys that follow
+/* Reads the line [table] or [[table]]; *where becomes that table, to which the keys that follow
    belong. */
-static bool flux__toml_header(flux__toml *t, flux__path *prefix) {
-    size_t start = t->at;
-    int marks = flux__toml_is(t, "[[") ? 2 : 1;
-    t->at += (size_t)marks;
-    prefix->len = 0;
-    prefix->text[0] = '\0';
-    if (!flux__toml_key(t, prefix)) return false;
-    if (!flux__toml_is(t, marks == 2 ? "]]" : "]"))
+static bool flux__toml_header(flux__toml *t, flux__toml_where *where) {
+    bool many = flux__toml_take(t, "[[");
+    if (!many) t->at++;
+    *where = FLUX__TOML_ROOT;
+    if (!flux__toml_key(t, where)) return false;
+    if (!flux__toml_take(t, many ? "]]" : "]"))
         return flux__toml_wrong(t, t->at, "] is missing after a table's name");
-    t->at += (size_t)marks;
     if (!flux__toml_end_of_line(t)) return false;
-    bool ours = flux__path_is(prefix, t->table, NULL);
-    if (marks == 2) flux__path_add(prefix, "[]");
-    if (ours && (t->header || t->dotted))
-        return flux__toml_wrong(t, start, "the same table for the second time");
-    if (ours && marks == 1) {
-        t->header = true;
-        t->header_end = t->at;
-    } else if (ours) {
-        t->fixed = true;
-        t->whole = start;
-    }
+    bool ours = *where == FLUX__TOML_TABLE;
+    if (many) *where = FLUX__TOML_OUTSIDE;
+    if (!ours) return true;
+    if (t->header || t->dotted)
+        return flux__toml_wrong(t, t->start, "the same table for the second time");
+    if (many) t->fixed = true, t->whole = t->start;
+    else t->header = true, t->header_end = t->at;
     return true;
 }
 
@@ -23771,27 +23709,26 @@ static bool flux__toml_header(flux__toml *t, flux__path *prefix) {
    and where. */
 static bool flux__toml_read(flux__toml *t, const char *s, size_t n, const char *table,
                             const char *key) {
-    flux__path prefix = { "", 0 };
+    flux__toml_where where = FLUX__TOML_ROOT;
     memset(t, 0, sizeof *t);
     t->s = s, t->n = n, t->table = table, t->key = key;
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)s[i] < ' ' && !strchr("\t\n\r", s[i] ? s[i] : 'x'))
             return flux__toml_wrong(t, i, "a control character");
-    if (flux__toml_is(t, "\xEF\xBB\xBF")) t->at = 3;           /* a byte order mark */
-    for (;;) {
-        flux__toml_blank(t);
-        if (t->at == n) return true;
+    flux__toml_take(t, "\xEF\xBB\xBF");   /* a byte order mark */
+    for (flux__toml_blank(t, true); t->at < n; flux__toml_blank(t, true)) {
+        if (t->wrong) return false;
         t->start = t->at;
-        if (flux__toml_peek(t, 0) == '[') {
-            if (!flux__toml_header(t, &prefix)) return false;
+        size_t found = t->value_end, dotted = t->dotted_end;
+        if (flux__toml_any(t, "[")) {
+            if (!flux__toml_header(t, &where)) return false;
             continue;
         }
-        bool found = t->value_end != 0;
-        int dotted = t->dotted;
-        if (!flux__toml_assign(t, &prefix, 0) || !flux__toml_end_of_line(t)) return false;
-        if (t->value_end && !found) t->line_end = t->at;
-        if (t->dotted > dotted) t->dotted_end = t->at;
+        if (!flux__toml_assign(t, where, 0) || !flux__toml_end_of_line(t)) return false;
+        if (t->value_end != found) t->line_end = t->at;
+        if (t->dotted_end != dotted) t->dotted_end = t->at;
     }
+    return !t->wrong;
 }
 
 /* ---------------- the preferences file: found, used, changed
@@ -23937,7 +23874,7 @@ static bool flux__prefs_edit(const flux__toml *t, const char *name, flux__edit *
         return true;
     }
     if (t->fixed) return false;
-    bool dotted = t->dotted > 0 && !t->header, fresh = !t->header && !dotted;
+    bool dotted = t->dotted && !t->header, fresh = !t->header && !dotted;
     e->a = e->b = t->header ? t->header_end : dotted ? t->dotted_end : t->n;
     bool open = e->a > 0 && t->s[e->a - 1] != '\n';           /* the last line has no line end */
     snprintf(e->put, sizeof e->put, "%s%s%s%s%s%s = \"%s\"%s", open ? eol : "",
