@@ -3860,15 +3860,12 @@ static bool flux__same_dims(const flux_tensor *a, const flux_tensor *b) {
 #define FLUX__MOST_ELEMENTS 8.75e12
 static bool flux__check_shape(const char *call, const flux_shape *s) {
     double n = 1;
-    if (s->ndim < 0 || s->ndim > FLUX_MAX_DIMS) {
-        flux__fail("%s: %d dimensions, but a tensor has at most %d", call, s->ndim, FLUX_MAX_DIMS);
-        return false;
-    }
+    if (s->ndim < 0 || s->ndim > FLUX_MAX_DIMS)
+        return FLUX__REFUSE("%s: %d dimensions, but a tensor has at most %d", call, s->ndim,
+                            FLUX_MAX_DIMS);
     for (int i = 0; i < s->ndim; i++) {
-        if (s->dim[i] < 0) {
-            flux__fail("%s: dimension %d is %lld", call, i, (long long)s->dim[i]);
-            return false;
-        }
+        if (s->dim[i] < 0)
+            return FLUX__REFUSE("%s: dimension %d is %lld", call, i, (long long)s->dim[i]);
         n *= s->dim[i] > 0 ? (double)s->dim[i] : 1.0;
     }
     return n <= FLUX__MOST_ELEMENTS ||
@@ -6157,19 +6154,17 @@ static bool flux__check_operands(const char *call, int n, flux_tensor *const *xs
             return false;
         }
         if (FLUX__GONE(call, xs[i])) return false;
-        if (xs[i]->op == FLUX__TUPLE) {
-            flux__fail("%s: an operand is a tuple of %d tensors; take one with flux_nth", call,
-                       xs[i]->nin);
-            return false;
-        }
+        if (xs[i]->op == FLUX__TUPLE)
+            return FLUX__REFUSE("%s: an operand is a tuple of %d tensors; take one with flux_nth",
+                                call, xs[i]->nin);
         if (flux__is_number(xs[i])) continue;
         if (first && !flux__same_device(first->device, xs[i]->device)) {
-            flux__text ta = flux__describe(first), tb = flux__describe(xs[i]);
             char where[96];
             snprintf(where, sizeof where, "%s", flux_device_name(first->device));
-            flux__fail("%s: operands are on two devices: %s on %s, %s on %s; move one with flux_to",
-                       call, ta.s, where, tb.s, flux_device_name(xs[i]->device));
-            return false;
+            return FLUX__REFUSE(
+                "%s: operands are on two devices: %s on %s, %s on %s; move one with flux_to", call,
+                flux__describe(first).s, where, flux__describe(xs[i]).s,
+                flux_device_name(xs[i]->device));
         }
         if (!first) first = xs[i];
     }
@@ -6188,10 +6183,7 @@ static flux_device flux__place(int n, flux_tensor *const *xs) {
 
 /* Checks dtype and shape of a tensor to be made. False: an error was told. */
 static bool flux__check_make(const char *call, const flux_shape *s, flux_dtype t) {
-    if ((unsigned)t >= FLUX_NUM_DTYPES) {
-        flux__fail("%s: %d is not a dtype", call, (int)t);
-        return false;
-    }
+    if ((unsigned)t >= FLUX_NUM_DTYPES) return FLUX__REFUSE("%s: %d is not a dtype", call, (int)t);
     return flux__check_shape(call, s);
 }
 
@@ -6794,11 +6786,10 @@ FLUX_DEF flux_tensor *flux_reshape_to(flux_tensor *x, flux_shape s) {
     /* the one dim of -1 is what the others leave; a second one is refused as negative */
     if (opens == 1 && known > 0) s.dim[open] = n / known;
     if (!flux__check_shape("reshape", &s)) return NULL;
-    if (flux__count(&s) != n) {
-        flux__text a = flux__describe(x), b = flux__shape_text(&s);
-        return (flux_tensor *)flux__fail("reshape: %s has %lld elements, %s has %lld", a.s,
-                                         (long long)n, b.s, (long long)flux__count(&s));
-    }
+    if (flux__count(&s) != n)
+        return (flux_tensor *)flux__fail("reshape: %s has %lld elements, %s has %lld",
+                                         flux__describe(x).s, (long long)n, flux__shape_text(&s).s,
+                                         (long long)flux__count(&s));
     flux_shape from = flux__dims(x);
     flux_tensor *base = flux__layout(x, &offset, have);
     if (n == 0) flux__natural(&s, want);
@@ -6842,11 +6833,10 @@ FLUX_DEF flux_tensor *flux_permute_to(flux_tensor *x, flux_shape order) {
     unsigned seen = 0;
     for (int i = 0; i < order.ndim && i < FLUX_MAX_DIMS; i++)
         if (order.dim[i] >= 0 && order.dim[i] < x->ndim) seen |= 1u << order.dim[i];
-    if (order.ndim != x->ndim || seen != (1u << x->ndim) - 1) {
-        flux__text t = flux__describe(x);
+    if (order.ndim != x->ndim || seen != (1u << x->ndim) - 1)
         return (flux_tensor *)flux__fail("permute: the order must name each of the %d dims of %s "
-                                         "once", x->ndim, t.s);
-    }
+                                         "once",
+                                         x->ndim, flux__describe(x).s);
     return flux__permuted(x, order.dim);
 }
 
@@ -6874,9 +6864,7 @@ static flux_tensor *flux__strided(flux_tensor *x, const flux_shape *s, int64_t r
 /* Checks that x has the dim. False: an error was told. */
 static bool flux__check_dim(const char *call, const flux_tensor *x, int dim) {
     if (dim >= 0 && dim < x->ndim) return true;
-    flux__text t = flux__describe(x);
-    flux__fail("%s: %s has no dim %d", call, t.s, dim);
-    return false;
+    return FLUX__REFUSE("%s: %s has no dim %d", call, flux__describe(x).s, dim);
 }
 
 /* The view of shape s whose index i along dim d is x's index start[d] + i * step[d]. */
@@ -6905,12 +6893,10 @@ FLUX_DEF flux_tensor *flux_slice_step(flux_tensor *x, int dim, int64_t start, in
     if (!flux__check_operands("slice", 1, &x) || !flux__check_dim("slice", x, dim)) return NULL;
     int64_t starts[FLUX_MAX_DIMS] = { 0 }, steps[FLUX_MAX_DIMS];
     flux_shape s = flux__dims(x);
-    if (start < 0 || stop < start || stop > x->dim[dim] || step < 1) {
-        flux__text t = flux__describe(x);
+    if (start < 0 || stop < start || stop > x->dim[dim] || step < 1)
         return (flux_tensor *)flux__fail("slice: %lld to %lld by %lld is not within dim %d of %s",
                                          (long long)start, (long long)stop, (long long)step, dim,
-                                         t.s);
-    }
+                                         flux__describe(x).s);
     if (start == 0 && stop == x->dim[dim] && step == 1) return x;
     for (int i = 0; i < x->ndim; i++) steps[i] = 1;
     starts[dim] = stop > start ? start : 0;
@@ -6927,11 +6913,9 @@ FLUX_DEF flux_tensor *flux_slice(flux_tensor *x, int dim, int64_t start, int64_t
 static flux_tensor *flux__split(const char *call, flux_tensor *x, int64_t n, bool first) {
     if (!flux__check_operands(call, 1, &x)) return NULL;
     int last = x->ndim - 1;
-    if (last < 0 || n < 0 || n > x->dim[last]) {
-        flux__text t = flux__describe(x);
+    if (last < 0 || n < 0 || n > x->dim[last])
         return (flux_tensor *)flux__fail("%s: %s does not have %lld observations in its last dim",
-                                         call, t.s, (long long)n);
-    }
+                                         call, flux__describe(x).s, (long long)n);
     return first ? flux_slice(x, last, 0, n) : flux_slice(x, last, n, x->dim[last]);
 }
 
@@ -6945,11 +6929,9 @@ FLUX_DEF flux_tensor *flux_drop(flux_tensor *x, int64_t n) {
 /* x at one index of dim, without that dim: a slice, reshaped. */
 FLUX_DEF flux_tensor *flux_select(flux_tensor *x, int dim, int64_t index) {
     if (!flux__check_operands("select", 1, &x) || !flux__check_dim("select", x, dim)) return NULL;
-    if (index < 0 || index >= x->dim[dim]) {
-        flux__text t = flux__describe(x);
+    if (index < 0 || index >= x->dim[dim])
         return (flux_tensor *)flux__fail("select: index %lld is not within dim %d of %s",
-                                         (long long)index, dim, t.s);
-    }
+                                         (long long)index, dim, flux__describe(x).s);
     flux_shape s = flux__dims(x);
     for (int i = dim; i + 1 < s.ndim; i++) s.dim[i] = s.dim[i + 1];
     s.ndim--;
@@ -6960,11 +6942,9 @@ FLUX_DEF flux_tensor *flux_select(flux_tensor *x, int dim, int64_t index) {
 /* x with a new dim of size 1 before dim `dim`, or after the last. */
 FLUX_DEF flux_tensor *flux_unsqueeze(flux_tensor *x, int dim) {
     if (!flux__check_operands("unsqueeze", 1, &x)) return NULL;
-    if (dim < 0 || dim > x->ndim || x->ndim == FLUX_MAX_DIMS) {
-        flux__text t = flux__describe(x);
+    if (dim < 0 || dim > x->ndim || x->ndim == FLUX_MAX_DIMS)
         return (flux_tensor *)flux__fail("unsqueeze: no new dim can stand before dim %d of %s", dim,
-                                         t.s);
-    }
+                                         flux__describe(x).s);
     flux_shape s = flux__dims(x);
     for (int i = s.ndim++; i > dim; i--) s.dim[i] = s.dim[i - 1];
     s.dim[dim] = 1;
@@ -6992,16 +6972,14 @@ FLUX_DEF flux_tensor *flux_broadcast_to_shape(flux_tensor *x, flux_shape s) {
         int64_t n = i < x->ndim ? x->dim[i] : 1;
         want[i] = n == 1 ? 0 : have[i];   /* each index of a broadcast dim shows the same element */
         if (n != s.dim[i]) same = false;
-        if (n != s.dim[i] && n != 1) {
-            flux__text a = flux__describe(x), b = flux__shape_text(&s);
-            return (flux_tensor *)flux__fail("broadcast_to: %s does not stretch to %s", a.s, b.s);
-        }
+        if (n != s.dim[i] && n != 1)
+            return (flux_tensor *)flux__fail("broadcast_to: %s does not stretch to %s",
+                                             flux__describe(x).s, flux__shape_text(&s).s);
     }
     for (int i = s.ndim; i < x->ndim; i++)
-        if (x->dim[i] != 1) {
-            flux__text a = flux__describe(x), b = flux__shape_text(&s);
-            return (flux_tensor *)flux__fail("broadcast_to: %s does not stretch to %s", a.s, b.s);
-        }
+        if (x->dim[i] != 1)
+            return (flux_tensor *)flux__fail("broadcast_to: %s does not stretch to %s",
+                                             flux__describe(x).s, flux__shape_text(&s).s);
     if (same) return x;
     flux_tensor *y = x->op == FLUX__NUMBER ? flux__renumber(x, &s, (flux_dtype)x->dtype, x->device)
                                            : flux__view(FLUX__BROADCAST, x, &s, base, offset, want);
@@ -7018,11 +6996,9 @@ FLUX_DEF flux_tensor *flux_flip_dims(flux_tensor *x, flux_shape dims) {
         return (flux_tensor *)flux__fail("flip: %d dims", dims.ndim);
     for (int i = 0; i < dims.ndim; i++) {
         int d = dims.dim[i] < 0 || dims.dim[i] >= x->ndim ? -1 : (int)dims.dim[i];
-        if (d < 0) {
-            flux__text t = flux__describe(x);
-            return (flux_tensor *)flux__fail("flip: %s has no dim %lld", t.s,
+        if (d < 0)
+            return (flux_tensor *)flux__fail("flip: %s has no dim %lld", flux__describe(x).s,
                                              (long long)dims.dim[i]);
-        }
         start[d] = x->dim[d] ? x->dim[d] - 1 : 0;
         step[d] = -1;
     }
@@ -7073,11 +7049,10 @@ FLUX_DEF flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, f
     flux_shape s = flux__dims(x);
     int64_t natural[FLUX_MAX_DIMS], rel = 0;
     bool none = true;
-    if (lo.ndim < 0 || hi.ndim < 0 || lo.ndim > s.ndim || hi.ndim > s.ndim) {
-        flux__text t = flux__describe(x);
+    if (lo.ndim < 0 || hi.ndim < 0 || lo.ndim > s.ndim || hi.ndim > s.ndim)
         return (flux_tensor *)flux__fail("pad: %d dims to pad, but x is %s",
-                                         lo.ndim > hi.ndim ? lo.ndim : hi.ndim, t.s);
-    }
+                                         lo.ndim > hi.ndim ? lo.ndim : hi.ndim,
+                                         flux__describe(x).s);
     for (int i = 0; i < s.ndim; i++) {
         int64_t l = i < lo.ndim ? lo.dim[i] : 0, r = i < hi.ndim ? hi.dim[i] : 0;
         if (l < 0 || r < 0)
@@ -7152,11 +7127,10 @@ FLUX_DEF flux_tensor *flux_cat_all(int dim, int n, flux_tensor *const *xs) {
         for (int d = 0; d < s.ndim || d < xs[k]->ndim; d++) {
             int64_t a = d < s.ndim ? s.dim[d] : 1, b = d < xs[k]->ndim ? xs[k]->dim[d] : 1;
             if (d == dim) total += b;
-            else if (a != b) {
-                flux__text ta = flux__describe(xs[0]), tb = flux__describe(xs[k]);
+            else if (a != b)
                 return (flux_tensor *)flux__fail("cat: along dim %d, %s and %s differ in dim %d",
-                                                 dim, ta.s, tb.s, d);
-            }
+                                                 dim, flux__describe(xs[0]).s,
+                                                 flux__describe(xs[k]).s, d);
         }
     }
     s.dim[dim] = total;
@@ -7196,8 +7170,8 @@ FLUX_DEF flux_tensor *flux_stack_all(int dim, int n, flux_tensor *const *xs) {
     int h = flux__hide();
     for (int i = 0; i < n; i++) {
         if (!flux__same_dims(xs[i], xs[0])) {
-            flux__text a = flux__describe(xs[0]), b = flux__describe(xs[i]);
-            flux__fail("stack: shapes differ: %s and %s", a.s, b.s);
+            flux__fail("stack: shapes differ: %s and %s", flux__describe(xs[0]).s,
+                       flux__describe(xs[i]).s);
             return flux__reveal(h, NULL);
         }
         rows[i] = flux_unsqueeze(xs[i], dim);
@@ -7209,9 +7183,7 @@ FLUX_DEF flux_tensor *flux_stack_all(int dim, int n, flux_tensor *const *xs) {
 /* Checks that indices are of an integer dtype. False: an error was told. */
 static bool flux__check_index(const char *call, const flux_tensor *index) {
     if (!flux__dtypes[index->dtype].real && index->dtype != FLUX_BOOL) return true;
-    flux__text t = flux__describe(index);
-    flux__fail("%s: indices must be integers, not %s", call, t.s);
-    return false;
+    return FLUX__REFUSE("%s: indices must be integers, not %s", call, flux__describe(index).s);
 }
 
 /* The shape of gather's result: x's dims with index's dims in place of dim. False: an error was
@@ -7220,10 +7192,8 @@ static bool flux__gather_shape(const char *call, const flux_tensor *x, int dim,
                                const flux_tensor *index, flux_shape *s) {
     if (!flux__check_dim(call, x, dim) || !flux__check_index(call, index)) return false;
     *s = flux__shape(x->dim, dim);
-    if (x->ndim - 1 + index->ndim > FLUX_MAX_DIMS) {
-        flux__fail("%s: the result would have %d dims", call, x->ndim - 1 + index->ndim);
-        return false;
-    }
+    if (x->ndim - 1 + index->ndim > FLUX_MAX_DIMS)
+        return FLUX__REFUSE("%s: the result would have %d dims", call, x->ndim - 1 + index->ndim);
     for (int i = 0; i < index->ndim; i++) s->dim[s->ndim++] = index->dim[i];
     for (int i = dim + 1; i < x->ndim; i++) s->dim[s->ndim++] = x->dim[i];
     return flux__check_shape(call, s);
@@ -7254,10 +7224,9 @@ FLUX_DEF flux_tensor *flux_scatter_add(flux_tensor *x, int dim, flux_tensor *ind
     if (!flux__check_operands("scatter_add", 3, xs) ||
         !flux__gather_shape("scatter_add", x, dim, index, &s)) return NULL;
     flux_shape have = flux__dims(src);
-    if (have.ndim != s.ndim || memcmp(have.dim, s.dim, (size_t)s.ndim * sizeof s.dim[0]) != 0) {
-        flux__text a = flux__shape_text(&s), b = flux__describe(src);
-        return (flux_tensor *)flux__fail("scatter_add: src must be %s, is %s", a.s, b.s);
-    }
+    if (have.ndim != s.ndim || memcmp(have.dim, s.dim, (size_t)s.ndim * sizeof s.dim[0]) != 0)
+        return (flux_tensor *)flux__fail("scatter_add: src must be %s, is %s",
+                                         flux__shape_text(&s).s, flux__describe(src).s);
     int h = flux__hide();
     flux_device place = flux__place(3, xs);
     index = flux__taken(index, place, FLUX_I64);
@@ -7389,10 +7358,9 @@ static flux_tensor *flux__reduce_call(const char *call, int red, int n, const fl
     unsigned mask = 0;
     flux_tensor *x = o->x;
     if (!flux__mask(call, n, o, &mask)) return NULL;
-    if (red >= FLUX__RED_MAX && flux__reduced_count(x, mask) == 0) {
-        flux__text t = flux__describe(x);
-        return (flux_tensor *)flux__fail("%s: nothing to choose from in %s", call, t.s);
-    }
+    if (red >= FLUX__RED_MAX && flux__reduced_count(x, mask) == 0)
+        return (flux_tensor *)flux__fail("%s: nothing to choose from in %s", call,
+                                         flux__describe(x).s);
     int h = flux__hide();
     if (red < FLUX__RED_MAX && !flux__dtypes[x->dtype].real) x = flux__cast(x, FLUX_I64);
     return flux__reveal(h, x ? flux__reduce_node(x, red, mask, n ? x->ndim : 0) : NULL);
@@ -7545,10 +7513,9 @@ static flux_tensor *flux__arg(const char *call, bool max, int n, flux_reduce_opt
     unsigned mask = 0;
     if (!flux__mask(call, n, o, &mask)) return NULL;
     if (n > 1) return (flux_tensor *)flux__fail("%s: over one dim or all, not %d", call, n);
-    if (flux__reduced_count(o->x, mask) == 0) {
-        flux__text t = flux__describe(o->x);
-        return (flux_tensor *)flux__fail("%s: nothing to choose from in %s", call, t.s);
-    }
+    if (flux__reduced_count(o->x, mask) == 0)
+        return (flux_tensor *)flux__fail("%s: nothing to choose from in %s", call,
+                                         flux__describe(o->x).s);
     return flux__argreduce_node(o->x, max, mask, n ? o->x->ndim : 0);
 }
 
@@ -24231,9 +24198,8 @@ static bool flux__labels_good(const char *call, const char *what, flux_tensor *l
         int64_t v = flux__integer_at(p, (flux_dtype)labels->dtype, i);
         if ((v >= least && v < end) || (ignored && v == *ignored)) continue;
         flux__place_text(labels, i, place, sizeof place);
-        flux__fail("%s: %s %lld at %s is not one of 0 to %lld", call, what, (long long)v, place,
-                   (long long)(end - 1));
-        return false;
+        return FLUX__REFUSE("%s: %s %lld at %s is not one of 0 to %lld", call, what, (long long)v,
+                            place, (long long)(end - 1));
     }
     return true;
 }
@@ -25732,21 +25698,17 @@ static bool flux__check_field(const flux_layer_type *type, const void *fields,
         if (!one) return !flux__null_explained();
         if (((const flux__head *)one)->kind == kind) return true;
         if (((const flux__head *)one)->kind == FLUX__FREED) return !flux__gone("new", one);
-        flux__fail("new: the field %s of %s is not a %s", f->name, type->name,
-                   kind == FLUX__TENSOR ? "tensor" : "layer");
-        return false;
+        return FLUX__REFUSE("new: the field %s of %s is not a %s", f->name, type->name,
+                            kind == FLUX__TENSOR ? "tensor" : "layer");
     }
-    if (n < 0 || (n > 0 && !kids)) {
-        flux__fail("new: the field %s of %s says that it has %d layers, and %s", f->name,
-                   type->name, n, kids ? "has some" : "has none");
-        return false;
-    }
+    if (n < 0 || (n > 0 && !kids))
+        return FLUX__REFUSE("new: the field %s of %s says that it has %d layers, and %s", f->name,
+                            type->name, n, kids ? "has some" : "has none");
     for (int i = 0; i < n; i++) {
         if (kids[i] && kids[i]->head.kind == FLUX__LAYER) continue;
-        if (kids[i] || !flux__null_explained())
-            flux__fail("new: %s[%d] of %s is %s", f->name, i, type->name,
-                       kids[i] ? "not a layer" : "NULL");
-        return false;
+        return (kids[i] || !flux__null_explained()) &&
+               FLUX__REFUSE("new: %s[%d] of %s is %s", f->name, i, type->name,
+                            kids[i] ? "not a layer" : "NULL");
     }
     return true;
 }
@@ -25848,9 +25810,8 @@ static FLUX__INLINE void flux__trail_back(flux__trail *t, int length) {
 /* Enters layer m; false, with an error, if the nesting is too deep. */
 static bool flux__trail_down(flux__trail *t, const flux_layer *m) {
     if (++t->depth <= FLUX_MAX_LEVELS) return true;
-    flux__fail("a %s has more than %d layers within layers; does it contain itself?", m->type->name,
-               (int)FLUX_MAX_LEVELS);
-    return false;
+    return FLUX__REFUSE("a %s has more than %d layers within layers; does it contain itself?",
+                        m->type->name, (int)FLUX_MAX_LEVELS);
 }
 
 static FLUX__INLINE bool flux__is_trained(const flux_field *f, const flux_tensor *x) {
@@ -26070,9 +26031,8 @@ FLUX_DEF int flux_set_param(flux_layer *m, const char *path, flux_tensor *value)
     if (!value) flux__null("set_param", "value", value);
     if (!value || !flux__find_param("set_param", m, path, &w)) return -1;
     if (value->op == FLUX__TUPLE || !flux__same_dims(w.found, value)) {
-        flux__text a = flux__describe(w.found), b = flux__describe(value);
-        flux__fail("set_param: %.80s is %s, the value is %s", path, a.s,
-                   value->op == FLUX__TUPLE ? "a tuple" : b.s);
+        flux__fail("set_param: %.80s is %s, the value is %s", path, flux__describe(w.found).s,
+                   value->op == FLUX__TUPLE ? "a tuple" : flux__describe(value).s);
         return -1;
     }
     int h = flux__hide();
@@ -26109,8 +26069,7 @@ static flux_tensor *flux__first_of(const char *name, flux_layer *m) {
     if (!m) return (flux_tensor *)flux__null(name, "model", m);
     flux_layer *owner = flux__declares(m, name, &slot, 0);
     if (owner && *slot) return *slot;
-    flux__words line = flux__line_of(owner ? owner : m);
-    return (flux_tensor *)flux__fail("%s: %s has none", name, line.s);
+    return (flux_tensor *)flux__fail("%s: %s has none", name, flux__line_of(owner ? owner : m).s);
 }
 
 FLUX_DEF flux_tensor *flux_weight(flux_layer *m) {
@@ -26457,9 +26416,9 @@ FLUX_DEF flux_layer *flux_restructure(flux_layer *m, flux_tensor *flat) {
     int h = flux__hide();
     bool good = flux__flat_make(&f, m);
     if (good && (flat->op == FLUX__TUPLE || flat->ndim != 1 || flat->dim[0] != f.total)) {
-        flux__text t = flux__describe(flat);
         flux__fail("restructure: the model has %lld trained numbers, flat is %s",
-                   (long long)f.total, flat->op == FLUX__TUPLE ? "a tuple" : t.s);
+                   (long long)f.total,
+                   flat->op == FLUX__TUPLE ? "a tuple" : flux__describe(flat).s);
         good = false;
     }
     int64_t at = 0;
@@ -26598,8 +26557,7 @@ static flux_tensor *flux__function_call(flux_layer *self, flux_tensor *x) {
     if (m->f) return m->f(x);
     if (flux_count(x) >= 2)
         return flux__untuple(x, xs) ? flux__fold(m->f2, flux_count(x), xs) : NULL;
-    flux__words line = flux__line_of(self);
-    return (flux_tensor *)flux__fail("%s takes two inputs, got one", line.s);
+    return (flux_tensor *)flux__fail("%s takes two inputs, got one", flux__line_of(self).s);
 }
 
 static size_t flux__function_text(flux_layer *self, char *out, size_t n) {
@@ -26951,10 +26909,8 @@ static bool flux__check_init(const flux_init_opts *o) {
                 { "std", o->std, true },    { "lo", o->lo, false },
                 { "hi", o->hi, false },     { "sparsity", o->sparsity, true } };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (!flux__finite(all[i].value) || (all[i].least0 && all[i].value < 0)) {
-            flux__fail("init: .%s is %g", all[i].name, all[i].value);
-            return false;
-        }
+        if (!flux__finite(all[i].value) || (all[i].least0 && all[i].value < 0))
+            return FLUX__REFUSE("init: .%s is %g", all[i].name, all[i].value);
     return true;
 }
 
@@ -27107,10 +27063,9 @@ FLUX_DEF flux_tensor *(flux_rrelu)(flux_tensor *x) { return flux_rrelu_with(flux
 /* a * sigmoid(b), where a and b are the first and second half of x along dim. */
 FLUX_DEF flux_tensor *flux_glu(flux_tensor *x, int dim) {
     if (!flux__check_operands("glu", 1, &x)) return NULL;
-    if (dim < 0 || dim >= x->ndim || x->dim[dim] % 2) {
-        flux__text t = flux__describe(x);
-        return (flux_tensor *)flux__fail("glu: dim %d of %s can't be cut in two halves", dim, t.s);
-    }
+    if (dim < 0 || dim >= x->ndim || x->dim[dim] % 2)
+        return (flux_tensor *)flux__fail("glu: dim %d of %s can't be cut in two halves", dim,
+                                         flux__describe(x).s);
     int h = flux__hide();
     int64_t n = x->dim[dim];
     flux_tensor *a = flux__widened(flux_slice(x, dim, 0, n / 2)),
@@ -27146,19 +27101,16 @@ static bool flux__check_activation(const char *call, flux_fn *f) {
     if (*f == flux_identity) *f = NULL;
     if (*f != flux_softmax && *f != flux_logsoftmax) return true;
     const char *name = flux__fn_name(*f);
-    flux__fail(
-        "%s: %s is no activation: it works on columns, not on single numbers; "
-        "make it a layer of its own, flux_chain(flux_%s(...), flux_%s)",
-        call, name, call, name);
-    return false;
+    return FLUX__REFUSE("%s: %s is no activation: it works on columns, not on single numbers; "
+                        "make it a layer of its own, flux_chain(flux_%s(...), flux_%s)",
+                        call, name, call, name);
 }
 
 static bool flux__check_sizes(const char *call, int n, const int64_t *size) {
     for (int i = 0; i < n; i++)
-        if (size[i] < 1) {
-            flux__fail("%s: size %d is %lld; sizes are at least 1", call, i, (long long)size[i]);
-            return false;
-        }
+        if (size[i] < 1)
+            return FLUX__REFUSE("%s: size %d is %lld; sizes are at least 1", call, i,
+                                (long long)size[i]);
     return true;
 }
 
@@ -27172,9 +27124,8 @@ static flux_tensor *flux__make_weight(const char *call, flux_init_fn init, flux_
         return (flux_tensor *)flux__fail("%s: .init gave NULL", call);
     if (!like || (w->op != FLUX__TUPLE && flux__same_dims(w, like) && flux__dtypes[w->dtype].real))
         return like ? w : NULL;
-    flux__text want = flux__shape_text(&s), have = flux__describe(w);
     return (flux_tensor *)flux__fail("%s: .init gave %s where %s floating numbers were asked for",
-                                     call, have.s, want.s);
+                                     call, flux__describe(w).s, flux__shape_text(&s).s);
 }
 
 /* A bias of zeros of shape s in the weight's dtype; NULL if it is off, or if there is no weight. */
@@ -27185,27 +27136,21 @@ static flux_tensor *flux__make_bias(flux_switch bias, const flux_tensor *weight,
 /* The input x of a layer converted to `want`, the dtype of its weights; NULL, with an
    error, for a tuple. */
 static flux_tensor *flux__input(flux_layer *m, flux_tensor *x, flux_dtype want) {
-    if (x->op == FLUX__TUPLE) {
-        flux__words line = flux__line_of(m);
-        return (flux_tensor *)flux__fail("%s takes one input, got %d", line.s, x->nin);
-    }
+    if (x->op == FLUX__TUPLE)
+        return (flux_tensor *)flux__fail("%s takes one input, got %d", flux__line_of(m).s, x->nin);
     const flux__dtype_row *have = &flux__dtypes[x->dtype], *to = &flux__dtypes[want];
-    if (have->real && to->real && have->epsilon < to->epsilon) {
-        flux__words line = flux__line_of(m);
+    if (have->real && to->real && have->epsilon < to->epsilon)
         flux__note(FLUX_LOG_WARN, "layer.dtype", true,
                    "%s turns its %s input into %s, which its weights are; this is said once",
-                   line.s, have->name, to->name);
-    }
+                   flux__line_of(m).s, have->name, to->name);
     return flux_to_dtype(x, want);
 }
 
 /* Whether dim `dim` of the input x has the size that m's weights need; if not, an error. */
 static bool flux__expect_dim(flux_layer *m, const flux_tensor *x, int dim, int64_t size) {
     if (dim < x->ndim && x->dim[dim] == size) return true;
-    flux__words line = flux__line_of(m);
-    flux__text got = flux__describe(x);
-    flux__fail("%s expects dim %d of size %lld, got %s", line.s, dim, (long long)size, got.s);
-    return false;
+    return FLUX__REFUSE("%s expects dim %d of size %lld, got %s", flux__line_of(m).s, dim,
+                        (long long)size, flux__describe(x).s);
 }
 
 /* x reshaped to a matrix: dim 0 stays, all other dims are merged into dim 1. */
@@ -27265,18 +27210,12 @@ static bool flux__check_own(flux_dense_opts *o) {
     o->out = flux__given_int(o->out, o->marked, 0);
     int64_t out = w && w->op != FLUX__TUPLE && w->ndim == 2 ? w->dim[0] : (int64_t)o->out;
     if (w && (w->op == FLUX__TUPLE || w->ndim != 2 || !flux__dtypes[w->dtype].real ||
-              (in_given && o->in != w->dim[1]) || (out_given && o->out != w->dim[0]))) {
-        flux__text t = flux__describe(w);
-        flux__fail("dense: .weight must be a floating matrix, out x in%s, not %s",
-                   in_given || out_given ? " as given" : "", t.s);
-        return false;
-    }
-    if (b && (b->op == FLUX__TUPLE || b->ndim != 1 || b->dim[0] != out || o->bias == FLUX_OFF)) {
-        flux__text t = flux__describe(b);
-        flux__fail("dense: .b must be a vector of %lld, and .bias not off; it is %s",
-                   (long long)out, t.s);
-        return false;
-    }
+              (in_given && o->in != w->dim[1]) || (out_given && o->out != w->dim[0])))
+        return FLUX__REFUSE("dense: .weight must be a floating matrix, out x in%s, not %s",
+                            in_given || out_given ? " as given" : "", flux__describe(w).s);
+    if (b && (b->op == FLUX__TUPLE || b->ndim != 1 || b->dim[0] != out || o->bias == FLUX_OFF))
+        return FLUX__REFUSE("dense: .b must be a vector of %lld, and .bias not off; it is %s",
+                            (long long)out, flux__describe(b).s);
     if (w) o->in = w->dim[1];
     o->out = out;
     return true;
@@ -27390,10 +27329,9 @@ static flux_tensor *flux__bilinear_columns(flux_tensor *w, flux_tensor *x, flux_
 static flux_tensor *flux__bilinear_call(flux_layer *self, flux_tensor *x) {
     flux__bilinear *m = (flux__bilinear *)self;
     flux_tensor *a = flux_nth(x, 0), *b = flux_count(x) > 1 ? flux_nth(x, 1) : a;
-    flux__words line = flux__line_of(self);
     if (flux_count(x) > 2)
-        return (flux_tensor *)flux__fail("%s takes one or two inputs, got %d", line.s,
-                                         flux_count(x));
+        return (flux_tensor *)flux__fail("%s takes one or two inputs, got %d",
+                                         flux__line_of(self).s, flux_count(x));
     a = a ? flux__input(self, a, (flux_dtype)m->weight->dtype) : NULL;
     b = a && b ? flux__input(self, b, (flux_dtype)m->weight->dtype) : NULL;
     if (!b || !flux__expect_dim(self, a, 0, m->weight->dim[1]) ||
@@ -27401,11 +27339,10 @@ static flux_tensor *flux__bilinear_call(flux_layer *self, flux_tensor *x) {
         return NULL;
     bool same = a->ndim == b->ndim;
     for (int i = 1; i < a->ndim && same; i++) same = a->dim[i] == b->dim[i];
-    if (!same) {
-        flux__text ta = flux__describe(a), tb = flux__describe(b);
+    if (!same)
         return (flux_tensor *)flux__fail("%s: its inputs %s and %s differ in more than dim 0",
-                                         line.s, ta.s, tb.s);
-    }
+                                         flux__line_of(self).s, flux__describe(a).s,
+                                         flux__describe(b).s);
     flux_tensor *z = flux__bilinear_columns(m->weight, flux__as_columns(a), flux__as_columns(b));
     if (m->bias && z) z = flux_add(z, m->bias);
     return flux__as_before(flux__activate(m->activation, z), a);
@@ -27466,12 +27403,10 @@ static flux_tensor *flux__embedding_call(flux_layer *self, flux_tensor *x) {
     flux__embedding *m = (flux__embedding *)self;
     flux_dtype t = (flux_dtype)m->weight->dtype;
     bool masked = m->padding >= 0;
-    if (x->op == FLUX__TUPLE || flux__dtypes[x->dtype].real) {
-        flux__words line = flux__line_of(self);
-        flux__text got = flux__describe(x);
-        return (flux_tensor *)flux__fail("%s takes integer indices or bool columns, got %s", line.s,
-                                         x->op == FLUX__TUPLE ? "a tuple" : got.s);
-    }
+    if (x->op == FLUX__TUPLE || flux__dtypes[x->dtype].real)
+        return (flux_tensor *)flux__fail("%s takes integer indices or bool columns, got %s",
+                                         flux__line_of(self).s,
+                                         x->op == FLUX__TUPLE ? "a tuple" : flux__describe(x).s);
     if (x->dtype == FLUX_BOOL) {
         if (!flux__expect_dim(self, x, 0, m->weight->dim[1])) return NULL;
         flux_tensor *in = x->ndim > 2 ? flux__as_columns(x) : x;
@@ -27575,28 +27510,26 @@ static flux_tensor *flux__embeddingbag_call(flux_layer *self, flux_tensor *x) {
     flux__embeddingbag *m = (flux__embeddingbag *)self;
     flux_tensor *data = flux_nth(x, 0), *offsets = flux_count(x) > 1 ? flux_nth(x, 1) : NULL,
                 *real = NULL, *y;
-    flux__words line = flux__line_of(self);
     flux__text got = flux__describe(data);
     bool hot = data->dtype == FLUX_BOOL;
     if (flux_count(x) > 2)
         return (flux_tensor *)flux__fail("%s takes bags, or indices and offsets, got %d inputs",
-                                         line.s, flux_count(x));
+                                         flux__line_of(self).s, flux_count(x));
     if (flux__dtypes[data->dtype].real || data->ndim < (hot ? 2 : 1))
         return (flux_tensor *)flux__fail("%s takes bags of integer indices or bool columns, got %s",
-                                         line.s, got.s);
+                                         flux__line_of(self).s, got.s);
     if (offsets &&
         (data->ndim != 1 || offsets->ndim != 1 || hot || flux__dtypes[offsets->dtype].real ||
-         offsets->dtype == FLUX_BOOL || !flux__size(offsets))) {
-        flux__text t = flux__describe(offsets);
+         offsets->dtype == FLUX_BOOL || !flux__size(offsets)))
         return (flux_tensor *)flux__fail(
-            "%s takes a vector of indices and one of offsets, got %s and %s", line.s, got.s, t.s);
-    }
+            "%s takes a vector of indices and one of offsets, got %s and %s", flux__line_of(self).s,
+            got.s, flux__describe(offsets).s);
     if (hot && !flux__expect_dim(self, data, 0, m->weight->dim[1])) return NULL;
     if (hot)
         y = flux__as_before(flux_matmul(m->weight, flux_to_dtype(flux__as_columns(data),
                                                                  (flux_dtype)m->weight->dtype)),
                             data);
-    else if (!offsets || !(x = flux__bag_columns(line.s, data, offsets, &real)))
+    else if (!offsets || !(x = flux__bag_columns(flux__line_of(self).s, data, offsets, &real)))
         y = offsets ? NULL : flux_gather(m->weight, 1, data);
     else y = flux_gather(m->weight, 1, x);
     if (!y || (offsets && !real)) return NULL;
@@ -27877,10 +27810,9 @@ static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t produ
     for (int k = 0; k < flux_count(y); k++) {
         flux_tensor *x = y->op == FLUX__TUPLE ? y->in[k] : y;
         flux_shape s = flux__dims(x);
-        flux__text t = flux__shape_text(&s);
         if (used < sizeof row->out)
-            used +=
-                (size_t)snprintf(row->out + used, sizeof row->out - used, k ? ", %s" : "%s", t.s);
+            used += (size_t)snprintf(row->out + used, sizeof row->out - used, k ? ", %s" : "%s",
+                                     flux__shape_text(&s).s);
         row->bytes += flux__size(x) * flux__dtypes[x->dtype].size;
     }
 }
@@ -28038,10 +27970,9 @@ static void flux__want_visit(flux_tensor *x, const char *path, bool trained, voi
 /* Whether gradients of this loss can be taken: one real number, its graph not used up. */
 static bool flux__check_loss(flux_tensor *loss) {
     if (!flux__check_operands("gradient", 1, &loss)) return false;
-    if (flux__size(loss) != 1 || !flux__dtypes[loss->dtype].real) {
-        flux__text t = flux__describe(loss);
-        return FLUX__REFUSE("gradient: the loss must be one real number, not %s", t.s);
-    }
+    if (flux__size(loss) != 1 || !flux__dtypes[loss->dtype].real)
+        return FLUX__REFUSE("gradient: the loss must be one real number, not %s",
+                            flux__describe(loss).s);
     if (loss->flags & FLUX__CONSUMED)
         return FLUX__REFUSE(
             "gradient: this loss's graph was used up by flux_update; record the loss again");
@@ -28533,8 +28464,7 @@ static bool flux__check_hyper(const char *call, const flux_rule_opts *o, int h) 
     double v = flux__hyper(o, h);
     const flux__hyper_row *row = &flux__hypers[h];
     if (v >= row->least && v <= row->most) return true;
-    flux__fail("%s: %s is %g, but must be %s", call, row->name, v, row->want);
-    return false;
+    return FLUX__REFUSE("%s: %s is %g, but must be %s", call, row->name, v, row->want);
 }
 
 /* Checks couple (AdamW) and centred (RMSProp), and sets the default of couple. */
@@ -28606,10 +28536,10 @@ FLUX_DEF flux_rule flux_rule_with(const char *name, flux_rule_opts o) {
 
 /* Whether a rule was made by one of the calls that make rules; if not, an error. */
 static bool flux__is_rule(const char *call, const flux_rule *r) {
-    if (r->made) return true;
-    if (!flux__null_explained())
-        flux__fail("%s: this is not a rule (rules are made by flux_adam() and the like)", call);
-    return false;
+    return r->made ||
+           (!flux__null_explained() &&
+            FLUX__REFUSE("%s: this is not a rule (rules are made by flux_adam() and the like)",
+                         call));
 }
 
 /* The parts of n rules, which may be chains themselves, one after the other. */
@@ -29755,22 +29685,17 @@ FLUX__BEGIN_COLD
 
 /* Checks the n layers of a container: at least `least`, none NULL or freed, no name twice. */
 static bool flux__check_layers(const char *call, int n, int least, flux_layer *const *ls) {
-    if (n < least || n > 255 || (n > 0 && !ls)) {
-        flux__fail("%s: %d layers (%d to 255)", call, n, least);
-        return false;
-    }
+    if (n < least || n > 255 || (n > 0 && !ls))
+        return FLUX__REFUSE("%s: %d layers (%d to 255)", call, n, least);
     for (int i = 0; i < n; i++) {
-        if (!ls[i]) {
-            if (!flux__null_explained()) flux__fail("%s: layer %d is NULL", call, i);
-            return false;
-        }
+        if (!ls[i])
+            return !flux__null_explained() && FLUX__REFUSE("%s: layer %d is NULL", call, i);
         if (FLUX__GONE(call, ls[i])) return false;
         for (int k = 0; k < i; k++)
             if (ls[k] != ls[i] && ls[k]->name && ls[i]->name &&
-                strcmp(ls[k]->name, ls[i]->name) == 0) {
-                flux__fail("%s: layers %d and %d are both called \"%s\"", call, k, i, ls[i]->name);
-                return false;
-            }
+                strcmp(ls[k]->name, ls[i]->name) == 0)
+                return FLUX__REFUSE("%s: layers %d and %d are both called \"%s\"", call, k, i,
+                                    ls[i]->name);
     }
     return true;
 }
@@ -29816,11 +29741,9 @@ FLUX_DEF flux_tensor *flux_activations(flux_layer *chain, flux_tensor *x) {
     flux_tensor *ys[255];
     if (!chain || !x) return (flux_tensor *)flux__null("activations", chain ? "x" : "chain", NULL);
     flux__container *m = (flux__container *)chain;
-    if (chain->type != flux__chain_layer_type() || m->count < 1) {
-        flux__words line = flux__line_of(chain);
+    if (chain->type != flux__chain_layer_type() || m->count < 1)
         return (flux_tensor *)flux__fail("activations: needs a Chain of at least one layer, not %s",
-                                         line.s);
-    }
+                                         flux__line_of(chain).s);
     int h = flux__hide();
     for (int i = 0; i < m->count; i++) ys[i] = x = flux_call_layer(m->layers[i], x);
     return flux__reveal(h, x ? flux_tuple_of(m->count, ys) : NULL);
@@ -30031,29 +29954,26 @@ static flux_tensor *flux__cell_input(flux_layer *self, const flux__rnn_cell *m, 
                                      bool sequence, flux_tensor **s) {
     int given = flux_count(x) - 1, want = flux__cell_rows[m->kind].states, batch = sequence ? 2 : 1;
     flux_tensor *in = flux_nth(x, 0);
-    flux__words line = flux__line_of(self);
     if (given != 0 && given != want)
-        return (flux_tensor *)flux__fail("%s takes x, or x and %s, got %d inputs", line.s,
-                                         want == 2 ? "h and c" : "a state", given + 1);
+        return (flux_tensor *)flux__fail("%s takes x, or x and %s, got %d inputs",
+                                         flux__line_of(self).s, want == 2 ? "h and c" : "a state",
+                                         given + 1);
     flux_dtype t = (flux_dtype)m->Wi->dtype;
     in = in ? flux__input(self, in, t) : NULL;
     if (!in || !flux__expect_dim(self, in, 0, m->Wi->dim[1])) return NULL;
-    if (in->ndim < batch || in->ndim > batch + 1 || flux__size(in) == 0) {
-        flux__text got = flux__describe(in);
+    if (in->ndim < batch || in->ndim > batch + 1 || flux__size(in) == 0)
         return (flux_tensor *)flux__fail(
-            "%s takes %s, got %s", line.s,
-            sequence ? "features x steps (x batch)" : "features (x batch)", got.s);
-    }
+            "%s takes %s, got %s", flux__line_of(self).s,
+            sequence ? "features x steps (x batch)" : "features (x batch)", flux__describe(in).s);
     int64_t out = m->Wh->dim[1], full[2] = { out, flux_dim(in, batch) };
     for (int i = 0; i < given; i++) {
         s[i] = flux__input(self, flux_nth(x, i + 1), t);
         if (!s[i]) return NULL;
         if (s[i]->ndim < 1 || s[i]->ndim > 2 || s[i]->dim[0] != out ||
-            (flux_dim(s[i], 1) != full[1] && flux_dim(s[i], 1) != 1)) {
-            flux__text got = flux__describe(s[i]);
+            (flux_dim(s[i], 1) != full[1] && flux_dim(s[i], 1) != 1))
             return (flux_tensor *)flux__fail("%s: its state is %lld x %lld for this input, got %s",
-                                             line.s, (long long)full[0], (long long)full[1], got.s);
-        }
+                                             flux__line_of(self).s, (long long)full[0],
+                                             (long long)full[1], flux__describe(s[i]).s);
         s[i] = flux_broadcast_to_shape(s[i], flux__shape(full, 2));
     }
     return in;
@@ -30117,13 +30037,12 @@ static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor 
                                 int *nstates) {
     int given = flux_count(x) - 1;
     flux_tensor *in = flux_nth(x, 0), *all = NULL;
-    flux__words line = flux__line_of(self);
-    flux__text got = flux__describe(in);
     if (given > 7)
-        return (flux_tensor *)flux__fail("%s takes at most 7 states, got %d", line.s, given);
+        return (flux_tensor *)flux__fail("%s takes at most 7 states, got %d", flux__line_of(self).s,
+                                         given);
     if (in->ndim < 2 || in->dim[1] < 1)
-        return (flux_tensor *)flux__fail("%s takes features x steps (x batch), got %s", line.s,
-                                         got.s);
+        return (flux_tensor *)flux__fail("%s takes features x steps (x batch), got %s",
+                                         flux__line_of(self).s, flux__describe(in).s);
     for (int i = 0; i < given; i++) s[i + 1] = flux_nth(x, i + 1);
     flux_tensor **y = (flux_tensor **)flux__malloc((size_t)in->dim[1] * sizeof *y);
     bool ok = y != NULL;
@@ -30133,8 +30052,8 @@ static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor 
         int n = flux_count(r);
         if (r && (n < 2 || n > 8 || (given && n != given + 1)))
             r = (flux_tensor *)flux__fail(
-                "%s: its cell gave %d tensors; it is to give its output and its state%s", line.s, n,
-                given ? ", as many as it takes" : "");
+                "%s: its cell gave %d tensors; it is to give its output and its state%s",
+                flux__line_of(self).s, n, given ? ", as many as it takes" : "");
         given = n - 1;
         for (int i = 0; i < n && r; i++) s[i] = flux_nth(r, i);
         y[t] = r ? flux_unsqueeze(s[0], 1) : NULL;
@@ -30302,12 +30221,10 @@ static flux_tensor *flux__dropout_mask(flux__dropout *m, const flux_tensor *x) {
         if (!varies) s.dim[i] = 1;
     }
     for (int k = 0; k < m->dims.ndim; k++)
-        if (m->dims.dim[k] >= s.ndim) {
-            flux__words line = flux__line_of(&m->base);
-            flux__text t = flux__describe(x);
-            return (flux_tensor *)flux__fail("%s: the input %s has no dim %lld", line.s, t.s,
+        if (m->dims.dim[k] >= s.ndim)
+            return (flux_tensor *)flux__fail("%s: the input %s has no dim %lld",
+                                             flux__line_of(&m->base).s, flux__describe(x).s,
                                              (long long)m->dims.dim[k]);
-        }
     return flux_gt(flux_to_tensor(x->device, flux_rand_shape(s, FLUX_F32)), m->p);
 }
 
@@ -30414,11 +30331,9 @@ FLUX__BEGIN_COLD
 /* A bool mask of keys x queries for x, features x steps (x batch): true where key <= query. */
 FLUX_DEF flux_tensor *flux_make_causal_mask(flux_tensor *x) {
     if (!flux__check_operands("make_causal_mask", 1, &x)) return NULL;
-    if (x->ndim < 2) {
-        flux__text t = flux__describe(x);
+    if (x->ndim < 2)
         return (flux_tensor *)flux__fail(
-            "make_causal_mask: x is features x steps (x batch), got %s", t.s);
-    }
+            "make_causal_mask: x is features x steps (x batch), got %s", flux__describe(x).s);
     int h = flux__hide();
     flux_tensor *key = flux__iota_on(x->device, x->dim[1], 0),
                 *query = flux__iota_on(x->device, x->dim[1], 1);
@@ -30440,12 +30355,10 @@ static bool flux__check_attention(const char *call, flux_attention_opts *o, bool
     for (int i = 0; i < n; i++) {
         if (!xs[i]) return flux__null(call, names[i], NULL), false;
         if (xs[i]->op == FLUX__TUPLE || xs[i]->ndim < 2 || xs[i]->ndim > 3 ||
-            !flux__dtypes[xs[i]->dtype].real) {
-            flux__text t = flux__describe(xs[i]);
-            flux__fail("%s: %s is floating features x steps (x batch), got %s", call, names[i],
-                       xs[i]->op == FLUX__TUPLE ? "a tuple" : t.s);
-            return false;
-        }
+            !flux__dtypes[xs[i]->dtype].real)
+            return FLUX__REFUSE("%s: %s is floating features x steps (x batch), got %s", call,
+                                names[i],
+                                xs[i]->op == FLUX__TUPLE ? "a tuple" : flux__describe(xs[i]).s);
     }
     if (!flux__check_operands(call, n, xs)) return false;
     flux__text a = flux__describe(xs[0]), b = flux__describe(xs[1]), c = flux__describe(xs[n - 1]);
@@ -30473,10 +30386,9 @@ static bool flux__check_fits(const char *call, const char *name, const flux_tens
     for (int i = 0; fits && x && i < x->ndim; i++) fits = x->dim[i] == 1 || x->dim[i] == full[i];
     if (fits) return true;
     flux_shape s = flux__shape(full, 4);
-    flux__text t = flux__describe(x), want = flux__shape_text(&s);
-    flux__fail("%s: %s is %s, the scores (keys x queries x heads x batch) are %s %s", call, name,
-               t.s, want.s, flux__dtypes[a->q->dtype].name);
-    return false;
+    return FLUX__REFUSE("%s: %s is %s, the scores (keys x queries x heads x batch) are %s %s", call,
+                        name, flux__describe(x).s, flux__shape_text(&s).s,
+                        flux__dtypes[a->q->dtype].name);
 }
 
 /* Fills in the operands of flux__attention, on one device: q, k, v as features x steps x batch (v
@@ -30560,27 +30472,24 @@ static flux_tensor *flux__mha_call(flux_layer *self, flux_tensor *x) {
     int n = flux_count(x);
     flux_attention_opts o;
     memset((void *)&o, 0, sizeof o);
-    flux__words line = flux__line_of(self);
     if (n > 4)
         return (flux_tensor *)flux__fail(
-            "%s takes x, or q and kv, or q, k, v and perhaps a mask, got %d inputs", line.s, n);
+            "%s takes x, or q and kv, or q, k, v and perhaps a mask, got %d inputs",
+            flux__line_of(self).s, n);
     flux_tensor *in[3] = { flux_nth(x, 0), flux_nth(x, n > 1 ? 1 : 0),
                            flux_nth(x, n > 2 ? 2 : n - 1) };
     for (int i = 0; i < 3; i++)
-        if (in[i]->ndim < 2 || in[i]->ndim > 3) {
-            flux__text got = flux__describe(in[i]);
-            return (flux_tensor *)flux__fail("%s takes features x steps (x batch), got %s", line.s,
-                                             got.s);
-        }
+        if (in[i]->ndim < 2 || in[i]->ndim > 3)
+            return (flux_tensor *)flux__fail("%s takes features x steps (x batch), got %s",
+                                             flux__line_of(self).s, flux__describe(in[i]).s);
     if (!(o.q = flux_call_layer(m->q_proj, in[0])) || !(o.k = flux_call_layer(m->k_proj, in[1])) ||
         !(o.v = flux_call_layer(m->v_proj, in[2]))) return NULL;
     if (n > 3 && flux_nth(x, 3)->dtype != FLUX_BOOL) o.bias = flux_nth(x, 3);
     else if (n > 3) o.mask = flux_nth(x, 3);
-    if (m->causal && o.q->dim[1] != o.k->dim[1]) {
-        flux__text a = flux__describe(o.q), b = flux__describe(o.k);
+    if (m->causal && o.q->dim[1] != o.k->dim[1])
         return (flux_tensor *)flux__fail(
-            "%s: a causal mask needs as many keys as queries, got %s and %s", line.s, b.s, a.s);
-    }
+            "%s: a causal mask needs as many keys as queries, got %s and %s", flux__line_of(self).s,
+            flux__describe(o.k).s, flux__describe(o.q).s);
     o.causal = m->causal;
     o.nheads = m->nheads;
     o.drop = m->attn_drop;
@@ -30730,15 +30639,13 @@ static flux_shape flux__paddings_of(const flux__window *w) {
 static flux_tensor *flux__image(flux_layer *m, flux_tensor *x, int nd, flux_dtype want) {
     flux_tensor *in = flux__input(m, x, want);
     if (!in || (nd ? in->ndim == nd + 2 : in->ndim >= 3 && in->ndim <= 5)) return in;
-    flux__words line = flux__line_of(m);
-    flux__text got = flux__describe(x);
     return (flux_tensor *)flux__fail("%s expects %s spatial dims, channels and batch, got %s",
-                                     line.s,
+                                     flux__line_of(m).s,
                                      nd == 1   ? "1"
                                      : nd == 2 ? "2"
                                      : nd == 3 ? "3"
                                                : "1 to 3",
-                                     got.s);
+                                     flux__describe(x).s);
 }
 
 /* A vector of one number a channel, reshaped to broadcast along an image of ndim dims. */
@@ -30827,9 +30734,8 @@ static bool flux__check_window(const char *call, const flux_shape *window, flux_
     w->nd = window->ndim;
     if (w->nd >= 1 && w->nd <= 3)
         return flux__per_dim(call, "the window", window, w->nd, 1, 1, w->size);
-    flux__fail("%s: the window has %d numbers; 1 to 3 are wanted, as in FLUX_SHAPE(3, 3)", call,
-               w->nd);
-    return false;
+    return FLUX__REFUSE("%s: the window has %d numbers; 1 to 3 are wanted, as in FLUX_SHAPE(3, 3)",
+                        call, w->nd);
 }
 
 /* Makes any of the convolution layers; outpad is allowed if it is a ConvTranspose
@@ -30901,12 +30807,9 @@ static bool flux__pool_adapt(flux__pool_layer *m, const flux_tensor *x, flux_poo
     o->window = o->stride = flux__shape(NULL, m->w.nd);
     for (int i = 0; i < m->w.nd; i++) {
         int64_t in = x->dim[i], out = m->w.size[i];
-        if (in < out) {
-            flux__words line = flux__line_of(&m->base);
-            flux__text t = flux__describe(x);
-            flux__fail("%s can't make more than there is of dim %d of %s", line.s, i, t.s);
-            return false;
-        }
+        if (in < out)
+            return FLUX__REFUSE("%s can't make more than there is of dim %d of %s",
+                                flux__line_of(&m->base).s, i, flux__describe(x).s);
         o->stride.dim[i] = in / out;
         o->window.dim[i] = in - flux__times(out - 1, in / out);
     }
@@ -31040,9 +30943,8 @@ static int64_t flux__upsampled(flux__upsample_layer *m, const flux_tensor *x, in
                                   : INT64_MAX;
     if (o->mode == FLUX_NEAREST ? in > 0 && out >= in && out % in == 0 : out >= 1 && in >= 1)
         return out;
-    flux__words line = flux__line_of(&m->base);
-    flux__text t = flux__describe(x);
-    flux__fail("%s can't make %lld of dim %d of %s%s", line.s, (long long)out, i, t.s,
+    flux__fail("%s can't make %lld of dim %d of %s%s", flux__line_of(&m->base).s, (long long)out, i,
+               flux__describe(x).s,
                o->mode == FLUX_NEAREST ? ": nearest makes whole multiples" : "");
     return -1;
 }
@@ -31175,13 +31077,10 @@ static flux_tensor *flux__pixelshuffle_call(flux_layer *self, flux_tensor *x) {
         end.dim[i] = flux__times(end.dim[i], r);
         order[2 * i] = nd + i, order[2 * i + 1] = i;
     }
-    if (!fits) {
-        flux__words line = flux__line_of(self);
-        flux__text t = flux__describe(x);
+    if (!fits)
         return (flux_tensor *)flux__fail(
-            "%s takes a multiple of %lld channels for each of %d dims, got %s", line.s,
-            (long long)r, nd, t.s);
-    }
+            "%s takes a multiple of %lld channels for each of %d dims, got %s",
+            flux__line_of(self).s, (long long)r, nd, flux__describe(x).s);
     s.dim[2 * nd] = end.dim[nd] = rest;
     s.dim[2 * nd + 1] = y->dim[nd + 1];
     order[2 * nd] = 2 * nd, order[2 * nd + 1] = 2 * nd + 1;
@@ -31249,11 +31148,9 @@ FLUX_DEF flux_tensor *flux_normalise(flux_tensor *x, flux_shape dims, double eps
     if (dims.ndim < 1 || dims.ndim > FLUX_MAX_DIMS)
         return (flux_tensor *)flux__fail("normalise: %d dims to normalise over", dims.ndim);
     for (int i = 0; i < dims.ndim; i++)
-        if (dims.dim[i] < 0 || dims.dim[i] >= x->ndim) {
-            flux__text t = flux__describe(x);
-            return (flux_tensor *)flux__fail("normalise: %s has no dim %lld", t.s,
+        if (dims.dim[i] < 0 || dims.dim[i] >= x->ndim)
+            return (flux_tensor *)flux__fail("normalise: %s has no dim %lld", flux__describe(x).s,
                                              (long long)dims.dim[i]);
-        }
     flux_dtype t = flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32;
     int h = flux__hide();
     flux_tensor *in = flux_to_dtype(x, t == FLUX_F64 ? FLUX_F64 : FLUX_F32);
@@ -31385,10 +31282,8 @@ static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, flux_tens
 /* Whether a variance can be taken in train mode: of more than one number; if not, an error. */
 static bool flux__norm_enough(flux_layer *self, const flux_tensor *x, double n) {
     if (n > 1) return true;
-    flux__words line = flux__line_of(self);
-    flux__text t = flux__describe(x);
-    flux__fail("%s has no variance to take of %s in train mode: one value a channel", line.s, t.s);
-    return false;
+    return FLUX__REFUSE("%s has no variance to take of %s in train mode: one value a channel",
+                        flux__line_of(self).s, flux__describe(x).s);
 }
 
 /* Normalises x, spatial dims x channels x batch, with the statistics of the batch or, outside
@@ -31588,19 +31483,16 @@ FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
     if (!o.layer) return (flux_layer *)flux__null("weightnorm", "layer", o.layer);
     const char *which = o.which ? o.which : "weight";
     flux_tensor **slot = flux__tensor_named(o.layer, which, &m.which);
-    flux__words line = flux__line_of(o.layer);
     if (!slot || !*slot || !flux__dtypes[(*slot)->dtype].real || (*slot)->ndim < 1)
-        return (flux_layer *)flux__fail("weightnorm: %s has no \"%.60s\" to normalise", line.s,
-                                        which);
+        return (flux_layer *)flux__fail("weightnorm: %s has no \"%.60s\" to normalise",
+                                        flux__line_of(o.layer).s, which);
     m.layer = o.layer;
     m.dims = o.dims;
     if (!m.dims.ndim) m.dims.dim[m.dims.ndim++] = (*slot)->ndim - 1;
     for (int i = 0; i < m.dims.ndim; i++)
-        if (m.dims.dim[i] < 0 || m.dims.dim[i] >= (*slot)->ndim) {
-            flux__text t = flux__describe(*slot);
-            return (flux_layer *)flux__fail("weightnorm: %s, %s, has no dim %lld", which, t.s,
-                                            (long long)m.dims.dim[i]);
-        }
+        if (m.dims.dim[i] < 0 || m.dims.dim[i] >= (*slot)->ndim)
+            return (flux_layer *)flux__fail("weightnorm: %s, %s, has no dim %lld", which,
+                                            flux__describe(*slot).s, (long long)m.dims.dim[i]);
     int h = flux__hide();
     const int b = flux__nograd_enter();
     m.g = flux__narrow(flux__weight_length(*slot, &m.dims), (*slot)->dtype);
@@ -31609,7 +31501,7 @@ FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
     if (m.g && !(least > 2 * flux__dtypes[(*slot)->dtype].epsilon))
         m.g = (flux_tensor *)flux__fail("weightnorm: %s of %s has no direction: all of it, or a "
                                         "part that is normalised, is zero",
-                                        which, line.s);
+                                        which, flux__line_of(o.layer).s);
     return (flux_layer *)flux__reveal_object(
         h, m.g ? flux__layer_new(flux__weightnorm_layer_type(), &m) : NULL);
 }
@@ -32139,11 +32031,9 @@ static bool flux__check_ctc(const flux_loss_opts *o) {
         flux_dim(y, 1) != flux_dim(p, 2))
         return FLUX__REFUSE("ctc_loss: y is integer labels (x batch) to yhat's %s, got %s", a.s,
                             b.s);
-    if (l && (!flux__is_integer(l) || flux__size(l) != flux_dim(p, 2))) {
-        flux__text c = flux__describe(l);
+    if (l && (!flux__is_integer(l) || flux__size(l) != flux_dim(p, 2)))
         return FLUX__REFUSE("ctc_loss: .lengths is one integer a sample, got %s for %s",
-                            l->op == FLUX__TUPLE ? "a tuple" : c.s, a.s);
-    }
+                            l->op == FLUX__TUPLE ? "a tuple" : flux__describe(l).s, a.s);
     if ((unsigned)o->agg > FLUX_NONE) return FLUX__REFUSE("ctc_loss: .agg is %d", (int)o->agg);
     return true;
 }
@@ -32256,11 +32146,10 @@ static bool flux__check_ties(flux_state *s) {
     for (int i = 0; i < s->nspots; i++) {
         flux__trainee *l = &s->leaf[s->spot[i].leaf];
         flux_tensor *x = *s->spot[i].slot;
-        if ((s->spot[i].view ? x->base : x) != l->now) {
-            flux__fail("update: %.100s was tied to %.100s at flux_setup and is not any more",
-                       s->spot[i].path, s->spot[l->spot].path);
-            return false;
-        }
+        if ((s->spot[i].view ? x->base : x) != l->now)
+            return FLUX__REFUSE(
+                "update: %.100s was tied to %.100s at flux_setup and is not any more",
+                s->spot[i].path, s->spot[l->spot].path);
         if (!s->spot[i].view && !flux__spot_again(s, i)) l->owners++;
     }
     return true;
@@ -32276,10 +32165,10 @@ static flux_tensor *flux__state_sample(const flux_state *s, int leaf) {
 /* A parameter that somebody has replaced since the last update must still fit its state. */
 static bool flux__check_replaced(const flux_state *s, int leaf) {
     const flux__trainee *l = &s->leaf[leaf];
-    flux__text a = flux__describe(l->p), b = flux__describe(l->now);
     if (!flux__same_dims(l->p, l->now) || l->p->dtype != l->now->dtype)
         return FLUX__REFUSE("update: %.100s is %s, but was %s at flux_setup",
-                            flux__leaf_path(s, leaf), b.s, a.s);
+                            flux__leaf_path(s, leaf), flux__describe(l->now).s,
+                            flux__describe(l->p).s);
     for (int i = 0; i < s->nleaves; i++)
         if (i != leaf && s->leaf[i].now == l->now)
             return FLUX__REFUSE("update: %.100s is tied to %.100s now, and was not at flux_setup",
@@ -32293,10 +32182,9 @@ static bool flux__check_device(const flux_state *s, int leaf) {
     char where[96];
     if (!held || flux__same_device(now->device, held->device)) return true;
     snprintf(where, sizeof where, "%s", flux_device_name(held->device));
-    flux__fail(
+    return FLUX__REFUSE(
         "update: %.100s is on %s, but its optimiser state on %s; move the state with flux_to",
         flux__leaf_path(s, leaf), flux_device_name(now->device), where);
-    return false;
 }
 
 /* Walks the model: fills in each place's field and each leaf's present tensor, and checks that it
@@ -32306,11 +32194,10 @@ static bool flux__meet_model(flux_state *s, flux_layer *model) {
     s->npending = 0;
     for (int i = 0; i < s->nleaves; i++) s->leaf[i].frozen = false, s->leaf[i].owners = 0;
     if (!flux__walk_all(model, flux__spot_meet, NULL, &w) || w.bad) return false;
-    if (w.at < s->nspots) {
-        flux__fail("update: this model has no parameter %.100s, which the one of flux_setup had",
-                   s->spot[w.at].path);
-        return false;
-    }
+    if (w.at < s->nspots)
+        return FLUX__REFUSE(
+            "update: this model has no parameter %.100s, which the one of flux_setup had",
+            s->spot[w.at].path);
     if (!flux__check_ties(s)) return false;
     for (int i = 0; i < s->nleaves; i++)
         if (!flux__check_device(s, i) ||
@@ -32397,11 +32284,9 @@ static bool flux__clip_norms(flux_state *s) {
         flux__step *k = &s->step[i];
         if (!k->norm) continue;
         double norm = flux_item(k->norm) * fabs(k->scale);
-        if (!(norm - norm == 0)) {
-            flux__fail("clipnorm: the gradient of %.100s has the %g-norm %g", flux__leaf_path(s, i),
-                       (double)k->o.p, norm);
-            return false;
-        }
+        if (!(norm - norm == 0))
+            return FLUX__REFUSE("clipnorm: the gradient of %.100s has the %g-norm %g",
+                                flux__leaf_path(s, i), (double)k->o.p, norm);
         if (norm > k->o.omega) k->scale *= k->o.omega / norm;
         k->measured = true;
         k->norm = NULL;
@@ -33098,8 +32983,7 @@ static flux_tensor *flux__parse_idx(flux__source *s) {
         shape.dim[n - 1 - i] = (int64_t)p[0] << 24 | p[1] << 16 | p[2] << 8 | p[3];
     }
     if (!flux__file_bytes(s, e, &shape, &bytes)) return NULL;
-    flux__text text = flux__shape_text(&shape);
-    if (!flux__exactly(s, start + bytes, text.s)) return NULL;
+    if (!flux__exactly(s, start + bytes, flux__shape_text(&shape).s)) return NULL;
     return flux__read_tensor(s, start, e, shape, true);
 }
 
@@ -33304,8 +33188,7 @@ static flux_tensor *flux__npy_tensor(flux__source *s, uint64_t at, flux__npy *np
     flux_shape shape = npy->shape, back = npy->shape, order = npy->shape;
     int n = shape.ndim, wide = 0;
     if (!flux__file_bytes(s, npy->type, &shape, &bytes)) return NULL;
-    flux__text text = flux__shape_text(&shape);
-    if (!flux__exactly(s, at + bytes, text.s)) return NULL;
+    if (!flux__exactly(s, at + bytes, flux__shape_text(&shape).s)) return NULL;
     for (int i = 0; i < n; i++) {
         order.dim[i] = n - 1 - i;
         back.dim[n - 1 - i] = shape.dim[i];
@@ -33953,10 +33836,9 @@ static bool flux__check_entry(const flux__source *s, const flux__entry *e) {
     flux_shape shape = flux__shape(e->dim, e->ndim < FLUX_MAX_DIMS ? e->ndim : FLUX_MAX_DIMS);
     if (!e->type || e->ndim > FLUX_MAX_DIMS) return true;
     if (!flux__file_bytes(s, e->type, &shape, &bytes)) return false;
-    flux__text text = flux__shape_text(&shape);
     if (bytes != e->end - e->begin)
         flux__bad(s, "%.80s, %s of %s, takes %llu bytes, not the %llu that its data_offsets give",
-                  e->name, text.s, e->dtype, (unsigned long long)bytes,
+                  e->name, flux__shape_text(&shape).s, e->dtype, (unsigned long long)bytes,
                   (unsigned long long)(e->end - e->begin));
     return bytes == e->end - e->begin;
 }
@@ -34208,10 +34090,8 @@ static bool flux__list_finish(flux__list *l) {
             l->item[i].first = l->item[i - 1].first;
     qsort(l->item, (size_t)l->items, sizeof *l->item, flux__by_item_name);
     for (int i = 1; i < l->items; i++)
-        if (strcmp(l->item[i].name, l->item[i - 1].name) == 0) {
-            flux__fail("%s: two tensors have the name %.200s", l->call, l->item[i].name);
-            return false;
-        }
+        if (strcmp(l->item[i].name, l->item[i - 1].name) == 0)
+            return FLUX__REFUSE("%s: two tensors have the name %.200s", l->call, l->item[i].name);
     qsort(l->item, (size_t)l->items, sizeof *l->item, flux__by_number);
     return true;
 }
@@ -34350,9 +34230,8 @@ static bool flux__save_check(const flux__list *l) {
         if (!flux__plain(l->call, it->name, it->x)) return false;
         if (flux__utf8(it->name, strlen(it->name)) && strcmp(it->name, "__metadata__") != 0)
             continue;
-        flux__fail("%s: a tensor can't have the name %.200s in a safetensors file", l->call,
-                   it->name);
-        return false;
+        return FLUX__REFUSE("%s: a tensor can't have the name %.200s in a safetensors file",
+                            l->call, it->name);
     }
     for (int i = 0; i < l->things; i++)
         if (!flux__utf8(l->thing[i].name, (size_t)l->thing[i].length))
@@ -34429,10 +34308,9 @@ static void flux__compare_item(const flux__archive *z, const flux__stored *it, f
     bool same = e->ndim == here.ndim && e->type == &flux__elements[it->x->dtype];
     for (int i = 0; same && i < here.ndim; i++) same = here.dim[i] == there.dim[i];
     if (same || m->differ++) return;
-    flux__text a = flux__shape_text(&here), b = flux__shape_text(&there);
     snprintf(m->first, sizeof m->first, "%.80s is %.90s %s here and %.90s%s %.16s there", it->name,
-             a.s, flux__elements[it->x->dtype].name, b.s, e->ndim > FLUX_MAX_DIMS ? "x..." : "",
-             e->dtype);
+             flux__shape_text(&here).s, flux__elements[it->x->dtype].name,
+             flux__shape_text(&there).s, e->ndim > FLUX_MAX_DIMS ? "x..." : "", e->dtype);
 }
 
 /* Counts a name of the file that no item uses as unexpected, if it belongs to one of the n things
@@ -34808,10 +34686,8 @@ static bool flux__torch_next(const char **map, flux__torch_pair *pair) {
     const char *p = *map ? *map : "", *end = strchr(p, ','), *equals = strchr(p, '='), *stop;
     if (!*p) return false;
     if (!end) end = p + strlen(p);
-    if (!equals || equals > end) {
-        flux__fail("load_torch: \"%.60s\" in the map is not of the form ours = theirs", p);
-        return false;
-    }
+    if (!equals || equals > end)
+        return FLUX__REFUSE("load_torch: \"%.60s\" in the map is not of the form ours = theirs", p);
     *map = *end ? end + 1 : end;
     stop = equals++;
     flux__trim(&p, &stop);
@@ -34911,11 +34787,9 @@ static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, flux__entry
     if (b && ((const flux__rnn_cell *)owner)->kind == FLUX__GRU)
         b = flux__torch_gru_bias(t, added, b, (const flux__rnn_cell *)owner);
     if (added) y = y && b ? flux_add(y, b) : NULL;
-    if (y && !flux__same_dims(y, old)) {
-        flux__text a = flux__describe(old), there = flux__describe(y);
+    if (y && !flux__same_dims(y, old))
         return flux__refuse(&t->z.source, "%.100s is %s there, in our order, but %.100s is %s here",
-                            e->name, there.s, path, a.s);
-    }
+                            e->name, flux__describe(y).s, path, flux__describe(old).s);
     y = y ? flux_to_dtype(y, (flux_dtype)old->dtype) : NULL;
     return y ? flux_eval(flux_copy(y)) : NULL;
 }
@@ -36450,9 +36324,8 @@ static flux_tensor *flux__expr_hcat(flux_tensor *a, flux_tensor *b) {
 /* The trace: the sum of the diagonal, which is every (n+1)-th element of an n x n matrix. */
 static flux_tensor *flux__expr_trace(flux_tensor *x) {
     if (!flux__check_operands("tr", 1, &x)) return NULL;
-    flux__text t = flux__describe(x);
     if (x->ndim != 2 || x->dim[0] != x->dim[1])
-        return (flux_tensor *)flux__fail("tr: takes a square matrix, not %s", t.s);
+        return (flux_tensor *)flux__fail("tr: takes a square matrix, not %s", flux__describe(x).s);
     int64_t n = x->dim[0];
     return n ? (flux_sum)(flux_slice_step(flux_reshape(x, -1), 0, 0, n * n, n + 1)) : (flux_sum)(x);
 }
@@ -36891,11 +36764,9 @@ static bool flux__expr_check(const flux__expr *p) {
         int size = flux__name_size(s);
         const char *end = s + size;
         while (*end == ' ') end++;
-        if (!size || *end != (i + 1 < p->n ? ',' : 0)) {
-            flux__fail("expr: variable %d of %d in \"%.200s\" is not a plain name", i + 1, p->n,
-                       p->names ? p->names : "");
-            return false;
-        }
+        if (!size || *end != (i + 1 < p->n ? ',' : 0))
+            return FLUX__REFUSE("expr: variable %d of %d in \"%.200s\" is not a plain name", i + 1,
+                                p->n, p->names ? p->names : "");
         if (!p->values || !p->values[i]) {
             char name[48];
             snprintf(name, sizeof name, "%.*s", size < 40 ? size : 40, s);

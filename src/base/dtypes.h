@@ -108,15 +108,12 @@ static bool flux__same_dims(const flux_tensor *a, const flux_tensor *b) {
 #define FLUX__MOST_ELEMENTS 8.75e12
 static bool flux__check_shape(const char *call, const flux_shape *s) {
     double n = 1;
-    if (s->ndim < 0 || s->ndim > FLUX_MAX_DIMS) {
-        flux__fail("%s: %d dimensions, but a tensor has at most %d", call, s->ndim, FLUX_MAX_DIMS);
-        return false;
-    }
+    if (s->ndim < 0 || s->ndim > FLUX_MAX_DIMS)
+        return FLUX__REFUSE("%s: %d dimensions, but a tensor has at most %d", call, s->ndim,
+                            FLUX_MAX_DIMS);
     for (int i = 0; i < s->ndim; i++) {
-        if (s->dim[i] < 0) {
-            flux__fail("%s: dimension %d is %lld", call, i, (long long)s->dim[i]);
-            return false;
-        }
+        if (s->dim[i] < 0)
+            return FLUX__REFUSE("%s: dimension %d is %lld", call, i, (long long)s->dim[i]);
         n *= s->dim[i] > 0 ? (double)s->dim[i] : 1.0;
     }
     return n <= FLUX__MOST_ELEMENTS ||

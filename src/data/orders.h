@@ -174,9 +174,8 @@ static bool flux__labels_good(const char *call, const char *what, flux_tensor *l
         int64_t v = flux__integer_at(p, (flux_dtype)labels->dtype, i);
         if ((v >= least && v < end) || (ignored && v == *ignored)) continue;
         flux__place_text(labels, i, place, sizeof place);
-        flux__fail("%s: %s %lld at %s is not one of 0 to %lld", call, what, (long long)v, place,
-                   (long long)(end - 1));
-        return false;
+        return FLUX__REFUSE("%s: %s %lld at %s is not one of 0 to %lld", call, what, (long long)v,
+                            place, (long long)(end - 1));
     }
     return true;
 }

@@ -46,8 +46,7 @@ static flux_tensor *flux__parse_idx(flux__source *s) {
         shape.dim[n - 1 - i] = (int64_t)p[0] << 24 | p[1] << 16 | p[2] << 8 | p[3];
     }
     if (!flux__file_bytes(s, e, &shape, &bytes)) return NULL;
-    flux__text text = flux__shape_text(&shape);
-    if (!flux__exactly(s, start + bytes, text.s)) return NULL;
+    if (!flux__exactly(s, start + bytes, flux__shape_text(&shape).s)) return NULL;
     return flux__read_tensor(s, start, e, shape, true);
 }
 

@@ -198,8 +198,7 @@ static flux_tensor *flux__npy_tensor(flux__source *s, uint64_t at, flux__npy *np
     flux_shape shape = npy->shape, back = npy->shape, order = npy->shape;
     int n = shape.ndim, wide = 0;
     if (!flux__file_bytes(s, npy->type, &shape, &bytes)) return NULL;
-    flux__text text = flux__shape_text(&shape);
-    if (!flux__exactly(s, at + bytes, text.s)) return NULL;
+    if (!flux__exactly(s, at + bytes, flux__shape_text(&shape).s)) return NULL;
     for (int i = 0; i < n; i++) {
         order.dim[i] = n - 1 - i;
         back.dim[n - 1 - i] = shape.dim[i];

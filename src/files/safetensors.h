@@ -258,10 +258,9 @@ static bool flux__check_entry(const flux__source *s, const flux__entry *e) {
     flux_shape shape = flux__shape(e->dim, e->ndim < FLUX_MAX_DIMS ? e->ndim : FLUX_MAX_DIMS);
     if (!e->type || e->ndim > FLUX_MAX_DIMS) return true;
     if (!flux__file_bytes(s, e->type, &shape, &bytes)) return false;
-    flux__text text = flux__shape_text(&shape);
     if (bytes != e->end - e->begin)
         flux__bad(s, "%.80s, %s of %s, takes %llu bytes, not the %llu that its data_offsets give",
-                  e->name, text.s, e->dtype, (unsigned long long)bytes,
+                  e->name, flux__shape_text(&shape).s, e->dtype, (unsigned long long)bytes,
                   (unsigned long long)(e->end - e->begin));
     return bytes == e->end - e->begin;
 }

@@ -137,10 +137,8 @@ static bool flux__list_finish(flux__list *l) {
             l->item[i].first = l->item[i - 1].first;
     qsort(l->item, (size_t)l->items, sizeof *l->item, flux__by_item_name);
     for (int i = 1; i < l->items; i++)
-        if (strcmp(l->item[i].name, l->item[i - 1].name) == 0) {
-            flux__fail("%s: two tensors have the name %.200s", l->call, l->item[i].name);
-            return false;
-        }
+        if (strcmp(l->item[i].name, l->item[i - 1].name) == 0)
+            return FLUX__REFUSE("%s: two tensors have the name %.200s", l->call, l->item[i].name);
     qsort(l->item, (size_t)l->items, sizeof *l->item, flux__by_number);
     return true;
 }
@@ -279,9 +277,8 @@ static bool flux__save_check(const flux__list *l) {
         if (!flux__plain(l->call, it->name, it->x)) return false;
         if (flux__utf8(it->name, strlen(it->name)) && strcmp(it->name, "__metadata__") != 0)
             continue;
-        flux__fail("%s: a tensor can't have the name %.200s in a safetensors file", l->call,
-                   it->name);
-        return false;
+        return FLUX__REFUSE("%s: a tensor can't have the name %.200s in a safetensors file",
+                            l->call, it->name);
     }
     for (int i = 0; i < l->things; i++)
         if (!flux__utf8(l->thing[i].name, (size_t)l->thing[i].length))
@@ -358,10 +355,9 @@ static void flux__compare_item(const flux__archive *z, const flux__stored *it, f
     bool same = e->ndim == here.ndim && e->type == &flux__elements[it->x->dtype];
     for (int i = 0; same && i < here.ndim; i++) same = here.dim[i] == there.dim[i];
     if (same || m->differ++) return;
-    flux__text a = flux__shape_text(&here), b = flux__shape_text(&there);
     snprintf(m->first, sizeof m->first, "%.80s is %.90s %s here and %.90s%s %.16s there", it->name,
-             a.s, flux__elements[it->x->dtype].name, b.s, e->ndim > FLUX_MAX_DIMS ? "x..." : "",
-             e->dtype);
+             flux__shape_text(&here).s, flux__elements[it->x->dtype].name,
+             flux__shape_text(&there).s, e->ndim > FLUX_MAX_DIMS ? "x..." : "", e->dtype);
 }
 
 /* Counts a name of the file that no item uses as unexpected, if it belongs to one of the n things

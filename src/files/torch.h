@@ -91,10 +91,8 @@ static bool flux__torch_next(const char **map, flux__torch_pair *pair) {
     const char *p = *map ? *map : "", *end = strchr(p, ','), *equals = strchr(p, '='), *stop;
     if (!*p) return false;
     if (!end) end = p + strlen(p);
-    if (!equals || equals > end) {
-        flux__fail("load_torch: \"%.60s\" in the map is not of the form ours = theirs", p);
-        return false;
-    }
+    if (!equals || equals > end)
+        return FLUX__REFUSE("load_torch: \"%.60s\" in the map is not of the form ours = theirs", p);
     *map = *end ? end + 1 : end;
     stop = equals++;
     flux__trim(&p, &stop);
@@ -194,11 +192,9 @@ static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, flux__entry
     if (b && ((const flux__rnn_cell *)owner)->kind == FLUX__GRU)
         b = flux__torch_gru_bias(t, added, b, (const flux__rnn_cell *)owner);
     if (added) y = y && b ? flux_add(y, b) : NULL;
-    if (y && !flux__same_dims(y, old)) {
-        flux__text a = flux__describe(old), there = flux__describe(y);
+    if (y && !flux__same_dims(y, old))
         return flux__refuse(&t->z.source, "%.100s is %s there, in our order, but %.100s is %s here",
-                            e->name, there.s, path, a.s);
-    }
+                            e->name, flux__describe(y).s, path, flux__describe(old).s);
     y = y ? flux_to_dtype(y, (flux_dtype)old->dtype) : NULL;
     return y ? flux_eval(flux_copy(y)) : NULL;
 }

@@ -265,19 +265,17 @@ static bool flux__check_operands(const char *call, int n, flux_tensor *const *xs
             return false;
         }
         if (FLUX__GONE(call, xs[i])) return false;
-        if (xs[i]->op == FLUX__TUPLE) {
-            flux__fail("%s: an operand is a tuple of %d tensors; take one with flux_nth", call,
-                       xs[i]->nin);
-            return false;
-        }
+        if (xs[i]->op == FLUX__TUPLE)
+            return FLUX__REFUSE("%s: an operand is a tuple of %d tensors; take one with flux_nth",
+                                call, xs[i]->nin);
         if (flux__is_number(xs[i])) continue;
         if (first && !flux__same_device(first->device, xs[i]->device)) {
-            flux__text ta = flux__describe(first), tb = flux__describe(xs[i]);
             char where[96];
             snprintf(where, sizeof where, "%s", flux_device_name(first->device));
-            flux__fail("%s: operands are on two devices: %s on %s, %s on %s; move one with flux_to",
-                       call, ta.s, where, tb.s, flux_device_name(xs[i]->device));
-            return false;
+            return FLUX__REFUSE(
+                "%s: operands are on two devices: %s on %s, %s on %s; move one with flux_to", call,
+                flux__describe(first).s, where, flux__describe(xs[i]).s,
+                flux_device_name(xs[i]->device));
         }
         if (!first) first = xs[i];
     }
@@ -296,10 +294,7 @@ static flux_device flux__place(int n, flux_tensor *const *xs) {
 
 /* Checks dtype and shape of a tensor to be made. False: an error was told. */
 static bool flux__check_make(const char *call, const flux_shape *s, flux_dtype t) {
-    if ((unsigned)t >= FLUX_NUM_DTYPES) {
-        flux__fail("%s: %d is not a dtype", call, (int)t);
-        return false;
-    }
+    if ((unsigned)t >= FLUX_NUM_DTYPES) return FLUX__REFUSE("%s: %d is not a dtype", call, (int)t);
     return flux__check_shape(call, s);
 }
 

@@ -69,10 +69,9 @@ static flux_tensor *flux__reduce_call(const char *call, int red, int n, const fl
     unsigned mask = 0;
     flux_tensor *x = o->x;
     if (!flux__mask(call, n, o, &mask)) return NULL;
-    if (red >= FLUX__RED_MAX && flux__reduced_count(x, mask) == 0) {
-        flux__text t = flux__describe(x);
-        return (flux_tensor *)flux__fail("%s: nothing to choose from in %s", call, t.s);
-    }
+    if (red >= FLUX__RED_MAX && flux__reduced_count(x, mask) == 0)
+        return (flux_tensor *)flux__fail("%s: nothing to choose from in %s", call,
+                                         flux__describe(x).s);
     int h = flux__hide();
     if (red < FLUX__RED_MAX && !flux__dtypes[x->dtype].real) x = flux__cast(x, FLUX_I64);
     return flux__reveal(h, x ? flux__reduce_node(x, red, mask, n ? x->ndim : 0) : NULL);
@@ -225,10 +224,9 @@ static flux_tensor *flux__arg(const char *call, bool max, int n, flux_reduce_opt
     unsigned mask = 0;
     if (!flux__mask(call, n, o, &mask)) return NULL;
     if (n > 1) return (flux_tensor *)flux__fail("%s: over one dim or all, not %d", call, n);
-    if (flux__reduced_count(o->x, mask) == 0) {
-        flux__text t = flux__describe(o->x);
-        return (flux_tensor *)flux__fail("%s: nothing to choose from in %s", call, t.s);
-    }
+    if (flux__reduced_count(o->x, mask) == 0)
+        return (flux_tensor *)flux__fail("%s: nothing to choose from in %s", call,
+                                         flux__describe(o->x).s);
     return flux__argreduce_node(o->x, max, mask, n ? o->x->ndim : 0);
 }
 

@@ -83,11 +83,10 @@ FLUX_DEF flux_tensor *flux_reshape_to(flux_tensor *x, flux_shape s) {
     /* the one dim of -1 is what the others leave; a second one is refused as negative */
     if (opens == 1 && known > 0) s.dim[open] = n / known;
     if (!flux__check_shape("reshape", &s)) return NULL;
-    if (flux__count(&s) != n) {
-        flux__text a = flux__describe(x), b = flux__shape_text(&s);
-        return (flux_tensor *)flux__fail("reshape: %s has %lld elements, %s has %lld", a.s,
-                                         (long long)n, b.s, (long long)flux__count(&s));
-    }
+    if (flux__count(&s) != n)
+        return (flux_tensor *)flux__fail("reshape: %s has %lld elements, %s has %lld",
+                                         flux__describe(x).s, (long long)n, flux__shape_text(&s).s,
+                                         (long long)flux__count(&s));
     flux_shape from = flux__dims(x);
     flux_tensor *base = flux__layout(x, &offset, have);
     if (n == 0) flux__natural(&s, want);
@@ -131,11 +130,10 @@ FLUX_DEF flux_tensor *flux_permute_to(flux_tensor *x, flux_shape order) {
     unsigned seen = 0;
     for (int i = 0; i < order.ndim && i < FLUX_MAX_DIMS; i++)
         if (order.dim[i] >= 0 && order.dim[i] < x->ndim) seen |= 1u << order.dim[i];
-    if (order.ndim != x->ndim || seen != (1u << x->ndim) - 1) {
-        flux__text t = flux__describe(x);
+    if (order.ndim != x->ndim || seen != (1u << x->ndim) - 1)
         return (flux_tensor *)flux__fail("permute: the order must name each of the %d dims of %s "
-                                         "once", x->ndim, t.s);
-    }
+                                         "once",
+                                         x->ndim, flux__describe(x).s);
     return flux__permuted(x, order.dim);
 }
 
@@ -163,9 +161,7 @@ static flux_tensor *flux__strided(flux_tensor *x, const flux_shape *s, int64_t r
 /* Checks that x has the dim. False: an error was told. */
 static bool flux__check_dim(const char *call, const flux_tensor *x, int dim) {
     if (dim >= 0 && dim < x->ndim) return true;
-    flux__text t = flux__describe(x);
-    flux__fail("%s: %s has no dim %d", call, t.s, dim);
-    return false;
+    return FLUX__REFUSE("%s: %s has no dim %d", call, flux__describe(x).s, dim);
 }
 
 /* The view of shape s whose index i along dim d is x's index start[d] + i * step[d]. */
@@ -194,12 +190,10 @@ FLUX_DEF flux_tensor *flux_slice_step(flux_tensor *x, int dim, int64_t start, in
     if (!flux__check_operands("slice", 1, &x) || !flux__check_dim("slice", x, dim)) return NULL;
     int64_t starts[FLUX_MAX_DIMS] = { 0 }, steps[FLUX_MAX_DIMS];
     flux_shape s = flux__dims(x);
-    if (start < 0 || stop < start || stop > x->dim[dim] || step < 1) {
-        flux__text t = flux__describe(x);
+    if (start < 0 || stop < start || stop > x->dim[dim] || step < 1)
         return (flux_tensor *)flux__fail("slice: %lld to %lld by %lld is not within dim %d of %s",
                                          (long long)start, (long long)stop, (long long)step, dim,
-                                         t.s);
-    }
+                                         flux__describe(x).s);
     if (start == 0 && stop == x->dim[dim] && step == 1) return x;
     for (int i = 0; i < x->ndim; i++) steps[i] = 1;
     starts[dim] = stop > start ? start : 0;
@@ -216,11 +210,9 @@ FLUX_DEF flux_tensor *flux_slice(flux_tensor *x, int dim, int64_t start, int64_t
 static flux_tensor *flux__split(const char *call, flux_tensor *x, int64_t n, bool first) {
     if (!flux__check_operands(call, 1, &x)) return NULL;
     int last = x->ndim - 1;
-    if (last < 0 || n < 0 || n > x->dim[last]) {
-        flux__text t = flux__describe(x);
+    if (last < 0 || n < 0 || n > x->dim[last])
         return (flux_tensor *)flux__fail("%s: %s does not have %lld observations in its last dim",
-                                         call, t.s, (long long)n);
-    }
+                                         call, flux__describe(x).s, (long long)n);
     return first ? flux_slice(x, last, 0, n) : flux_slice(x, last, n, x->dim[last]);
 }
 
@@ -234,11 +226,9 @@ FLUX_DEF flux_tensor *flux_drop(flux_tensor *x, int64_t n) {
 /* x at one index of dim, without that dim: a slice, reshaped. */
 FLUX_DEF flux_tensor *flux_select(flux_tensor *x, int dim, int64_t index) {
     if (!flux__check_operands("select", 1, &x) || !flux__check_dim("select", x, dim)) return NULL;
-    if (index < 0 || index >= x->dim[dim]) {
-        flux__text t = flux__describe(x);
+    if (index < 0 || index >= x->dim[dim])
         return (flux_tensor *)flux__fail("select: index %lld is not within dim %d of %s",
-                                         (long long)index, dim, t.s);
-    }
+                                         (long long)index, dim, flux__describe(x).s);
     flux_shape s = flux__dims(x);
     for (int i = dim; i + 1 < s.ndim; i++) s.dim[i] = s.dim[i + 1];
     s.ndim--;
@@ -249,11 +239,9 @@ FLUX_DEF flux_tensor *flux_select(flux_tensor *x, int dim, int64_t index) {
 /* x with a new dim of size 1 before dim `dim`, or after the last. */
 FLUX_DEF flux_tensor *flux_unsqueeze(flux_tensor *x, int dim) {
     if (!flux__check_operands("unsqueeze", 1, &x)) return NULL;
-    if (dim < 0 || dim > x->ndim || x->ndim == FLUX_MAX_DIMS) {
-        flux__text t = flux__describe(x);
+    if (dim < 0 || dim > x->ndim || x->ndim == FLUX_MAX_DIMS)
         return (flux_tensor *)flux__fail("unsqueeze: no new dim can stand before dim %d of %s", dim,
-                                         t.s);
-    }
+                                         flux__describe(x).s);
     flux_shape s = flux__dims(x);
     for (int i = s.ndim++; i > dim; i--) s.dim[i] = s.dim[i - 1];
     s.dim[dim] = 1;
@@ -281,16 +269,14 @@ FLUX_DEF flux_tensor *flux_broadcast_to_shape(flux_tensor *x, flux_shape s) {
         int64_t n = i < x->ndim ? x->dim[i] : 1;
         want[i] = n == 1 ? 0 : have[i];   /* each index of a broadcast dim shows the same element */
         if (n != s.dim[i]) same = false;
-        if (n != s.dim[i] && n != 1) {
-            flux__text a = flux__describe(x), b = flux__shape_text(&s);
-            return (flux_tensor *)flux__fail("broadcast_to: %s does not stretch to %s", a.s, b.s);
-        }
+        if (n != s.dim[i] && n != 1)
+            return (flux_tensor *)flux__fail("broadcast_to: %s does not stretch to %s",
+                                             flux__describe(x).s, flux__shape_text(&s).s);
     }
     for (int i = s.ndim; i < x->ndim; i++)
-        if (x->dim[i] != 1) {
-            flux__text a = flux__describe(x), b = flux__shape_text(&s);
-            return (flux_tensor *)flux__fail("broadcast_to: %s does not stretch to %s", a.s, b.s);
-        }
+        if (x->dim[i] != 1)
+            return (flux_tensor *)flux__fail("broadcast_to: %s does not stretch to %s",
+                                             flux__describe(x).s, flux__shape_text(&s).s);
     if (same) return x;
     flux_tensor *y = x->op == FLUX__NUMBER ? flux__renumber(x, &s, (flux_dtype)x->dtype, x->device)
                                            : flux__view(FLUX__BROADCAST, x, &s, base, offset, want);
@@ -307,11 +293,9 @@ FLUX_DEF flux_tensor *flux_flip_dims(flux_tensor *x, flux_shape dims) {
         return (flux_tensor *)flux__fail("flip: %d dims", dims.ndim);
     for (int i = 0; i < dims.ndim; i++) {
         int d = dims.dim[i] < 0 || dims.dim[i] >= x->ndim ? -1 : (int)dims.dim[i];
-        if (d < 0) {
-            flux__text t = flux__describe(x);
-            return (flux_tensor *)flux__fail("flip: %s has no dim %lld", t.s,
+        if (d < 0)
+            return (flux_tensor *)flux__fail("flip: %s has no dim %lld", flux__describe(x).s,
                                              (long long)dims.dim[i]);
-        }
         start[d] = x->dim[d] ? x->dim[d] - 1 : 0;
         step[d] = -1;
     }
@@ -362,11 +346,10 @@ FLUX_DEF flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, f
     flux_shape s = flux__dims(x);
     int64_t natural[FLUX_MAX_DIMS], rel = 0;
     bool none = true;
-    if (lo.ndim < 0 || hi.ndim < 0 || lo.ndim > s.ndim || hi.ndim > s.ndim) {
-        flux__text t = flux__describe(x);
+    if (lo.ndim < 0 || hi.ndim < 0 || lo.ndim > s.ndim || hi.ndim > s.ndim)
         return (flux_tensor *)flux__fail("pad: %d dims to pad, but x is %s",
-                                         lo.ndim > hi.ndim ? lo.ndim : hi.ndim, t.s);
-    }
+                                         lo.ndim > hi.ndim ? lo.ndim : hi.ndim,
+                                         flux__describe(x).s);
     for (int i = 0; i < s.ndim; i++) {
         int64_t l = i < lo.ndim ? lo.dim[i] : 0, r = i < hi.ndim ? hi.dim[i] : 0;
         if (l < 0 || r < 0)
@@ -441,11 +424,10 @@ FLUX_DEF flux_tensor *flux_cat_all(int dim, int n, flux_tensor *const *xs) {
         for (int d = 0; d < s.ndim || d < xs[k]->ndim; d++) {
             int64_t a = d < s.ndim ? s.dim[d] : 1, b = d < xs[k]->ndim ? xs[k]->dim[d] : 1;
             if (d == dim) total += b;
-            else if (a != b) {
-                flux__text ta = flux__describe(xs[0]), tb = flux__describe(xs[k]);
+            else if (a != b)
                 return (flux_tensor *)flux__fail("cat: along dim %d, %s and %s differ in dim %d",
-                                                 dim, ta.s, tb.s, d);
-            }
+                                                 dim, flux__describe(xs[0]).s,
+                                                 flux__describe(xs[k]).s, d);
         }
     }
     s.dim[dim] = total;
@@ -485,8 +467,8 @@ FLUX_DEF flux_tensor *flux_stack_all(int dim, int n, flux_tensor *const *xs) {
     int h = flux__hide();
     for (int i = 0; i < n; i++) {
         if (!flux__same_dims(xs[i], xs[0])) {
-            flux__text a = flux__describe(xs[0]), b = flux__describe(xs[i]);
-            flux__fail("stack: shapes differ: %s and %s", a.s, b.s);
+            flux__fail("stack: shapes differ: %s and %s", flux__describe(xs[0]).s,
+                       flux__describe(xs[i]).s);
             return flux__reveal(h, NULL);
         }
         rows[i] = flux_unsqueeze(xs[i], dim);
@@ -498,9 +480,7 @@ FLUX_DEF flux_tensor *flux_stack_all(int dim, int n, flux_tensor *const *xs) {
 /* Checks that indices are of an integer dtype. False: an error was told. */
 static bool flux__check_index(const char *call, const flux_tensor *index) {
     if (!flux__dtypes[index->dtype].real && index->dtype != FLUX_BOOL) return true;
-    flux__text t = flux__describe(index);
-    flux__fail("%s: indices must be integers, not %s", call, t.s);
-    return false;
+    return FLUX__REFUSE("%s: indices must be integers, not %s", call, flux__describe(index).s);
 }
 
 /* The shape of gather's result: x's dims with index's dims in place of dim. False: an error was
@@ -509,10 +489,8 @@ static bool flux__gather_shape(const char *call, const flux_tensor *x, int dim,
                                const flux_tensor *index, flux_shape *s) {
     if (!flux__check_dim(call, x, dim) || !flux__check_index(call, index)) return false;
     *s = flux__shape(x->dim, dim);
-    if (x->ndim - 1 + index->ndim > FLUX_MAX_DIMS) {
-        flux__fail("%s: the result would have %d dims", call, x->ndim - 1 + index->ndim);
-        return false;
-    }
+    if (x->ndim - 1 + index->ndim > FLUX_MAX_DIMS)
+        return FLUX__REFUSE("%s: the result would have %d dims", call, x->ndim - 1 + index->ndim);
     for (int i = 0; i < index->ndim; i++) s->dim[s->ndim++] = index->dim[i];
     for (int i = dim + 1; i < x->ndim; i++) s->dim[s->ndim++] = x->dim[i];
     return flux__check_shape(call, s);
@@ -543,10 +521,9 @@ FLUX_DEF flux_tensor *flux_scatter_add(flux_tensor *x, int dim, flux_tensor *ind
     if (!flux__check_operands("scatter_add", 3, xs) ||
         !flux__gather_shape("scatter_add", x, dim, index, &s)) return NULL;
     flux_shape have = flux__dims(src);
-    if (have.ndim != s.ndim || memcmp(have.dim, s.dim, (size_t)s.ndim * sizeof s.dim[0]) != 0) {
-        flux__text a = flux__shape_text(&s), b = flux__describe(src);
-        return (flux_tensor *)flux__fail("scatter_add: src must be %s, is %s", a.s, b.s);
-    }
+    if (have.ndim != s.ndim || memcmp(have.dim, s.dim, (size_t)s.ndim * sizeof s.dim[0]) != 0)
+        return (flux_tensor *)flux__fail("scatter_add: src must be %s, is %s",
+                                         flux__shape_text(&s).s, flux__describe(src).s);
     int h = flux__hide();
     flux_device place = flux__place(3, xs);
     index = flux__taken(index, place, FLUX_I64);

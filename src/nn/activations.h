@@ -117,10 +117,9 @@ FLUX_DEF flux_tensor *(flux_rrelu)(flux_tensor *x) { return flux_rrelu_with(flux
 /* a * sigmoid(b), where a and b are the first and second half of x along dim. */
 FLUX_DEF flux_tensor *flux_glu(flux_tensor *x, int dim) {
     if (!flux__check_operands("glu", 1, &x)) return NULL;
-    if (dim < 0 || dim >= x->ndim || x->dim[dim] % 2) {
-        flux__text t = flux__describe(x);
-        return (flux_tensor *)flux__fail("glu: dim %d of %s can't be cut in two halves", dim, t.s);
-    }
+    if (dim < 0 || dim >= x->ndim || x->dim[dim] % 2)
+        return (flux_tensor *)flux__fail("glu: dim %d of %s can't be cut in two halves", dim,
+                                         flux__describe(x).s);
     int h = flux__hide();
     int64_t n = x->dim[dim];
     flux_tensor *a = flux__widened(flux_slice(x, dim, 0, n / 2)),

@@ -37,11 +37,9 @@ FLUX__BEGIN_COLD
 /* A bool mask of keys x queries for x, features x steps (x batch): true where key <= query. */
 FLUX_DEF flux_tensor *flux_make_causal_mask(flux_tensor *x) {
     if (!flux__check_operands("make_causal_mask", 1, &x)) return NULL;
-    if (x->ndim < 2) {
-        flux__text t = flux__describe(x);
+    if (x->ndim < 2)
         return (flux_tensor *)flux__fail(
-            "make_causal_mask: x is features x steps (x batch), got %s", t.s);
-    }
+            "make_causal_mask: x is features x steps (x batch), got %s", flux__describe(x).s);
     int h = flux__hide();
     flux_tensor *key = flux__iota_on(x->device, x->dim[1], 0),
                 *query = flux__iota_on(x->device, x->dim[1], 1);
@@ -63,12 +61,10 @@ static bool flux__check_attention(const char *call, flux_attention_opts *o, bool
     for (int i = 0; i < n; i++) {
         if (!xs[i]) return flux__null(call, names[i], NULL), false;
         if (xs[i]->op == FLUX__TUPLE || xs[i]->ndim < 2 || xs[i]->ndim > 3 ||
-            !flux__dtypes[xs[i]->dtype].real) {
-            flux__text t = flux__describe(xs[i]);
-            flux__fail("%s: %s is floating features x steps (x batch), got %s", call, names[i],
-                       xs[i]->op == FLUX__TUPLE ? "a tuple" : t.s);
-            return false;
-        }
+            !flux__dtypes[xs[i]->dtype].real)
+            return FLUX__REFUSE("%s: %s is floating features x steps (x batch), got %s", call,
+                                names[i],
+                                xs[i]->op == FLUX__TUPLE ? "a tuple" : flux__describe(xs[i]).s);
     }
     if (!flux__check_operands(call, n, xs)) return false;
     flux__text a = flux__describe(xs[0]), b = flux__describe(xs[1]), c = flux__describe(xs[n - 1]);
@@ -96,10 +92,9 @@ static bool flux__check_fits(const char *call, const char *name, const flux_tens
     for (int i = 0; fits && x && i < x->ndim; i++) fits = x->dim[i] == 1 || x->dim[i] == full[i];
     if (fits) return true;
     flux_shape s = flux__shape(full, 4);
-    flux__text t = flux__describe(x), want = flux__shape_text(&s);
-    flux__fail("%s: %s is %s, the scores (keys x queries x heads x batch) are %s %s", call, name,
-               t.s, want.s, flux__dtypes[a->q->dtype].name);
-    return false;
+    return FLUX__REFUSE("%s: %s is %s, the scores (keys x queries x heads x batch) are %s %s", call,
+                        name, flux__describe(x).s, flux__shape_text(&s).s,
+                        flux__dtypes[a->q->dtype].name);
 }
 
 /* Fills in the operands of flux__attention, on one device: q, k, v as features x steps x batch (v
@@ -183,27 +178,24 @@ static flux_tensor *flux__mha_call(flux_layer *self, flux_tensor *x) {
     int n = flux_count(x);
     flux_attention_opts o;
     memset((void *)&o, 0, sizeof o);
-    flux__words line = flux__line_of(self);
     if (n > 4)
         return (flux_tensor *)flux__fail(
-            "%s takes x, or q and kv, or q, k, v and perhaps a mask, got %d inputs", line.s, n);
+            "%s takes x, or q and kv, or q, k, v and perhaps a mask, got %d inputs",
+            flux__line_of(self).s, n);
     flux_tensor *in[3] = { flux_nth(x, 0), flux_nth(x, n > 1 ? 1 : 0),
                            flux_nth(x, n > 2 ? 2 : n - 1) };
     for (int i = 0; i < 3; i++)
-        if (in[i]->ndim < 2 || in[i]->ndim > 3) {
-            flux__text got = flux__describe(in[i]);
-            return (flux_tensor *)flux__fail("%s takes features x steps (x batch), got %s", line.s,
-                                             got.s);
-        }
+        if (in[i]->ndim < 2 || in[i]->ndim > 3)
+            return (flux_tensor *)flux__fail("%s takes features x steps (x batch), got %s",
+                                             flux__line_of(self).s, flux__describe(in[i]).s);
     if (!(o.q = flux_call_layer(m->q_proj, in[0])) || !(o.k = flux_call_layer(m->k_proj, in[1])) ||
         !(o.v = flux_call_layer(m->v_proj, in[2]))) return NULL;
     if (n > 3 && flux_nth(x, 3)->dtype != FLUX_BOOL) o.bias = flux_nth(x, 3);
     else if (n > 3) o.mask = flux_nth(x, 3);
-    if (m->causal && o.q->dim[1] != o.k->dim[1]) {
-        flux__text a = flux__describe(o.q), b = flux__describe(o.k);
+    if (m->causal && o.q->dim[1] != o.k->dim[1])
         return (flux_tensor *)flux__fail(
-            "%s: a causal mask needs as many keys as queries, got %s and %s", line.s, b.s, a.s);
-    }
+            "%s: a causal mask needs as many keys as queries, got %s and %s", flux__line_of(self).s,
+            flux__describe(o.k).s, flux__describe(o.q).s);
     o.causal = m->causal;
     o.nheads = m->nheads;
     o.drop = m->attn_drop;

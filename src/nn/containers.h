@@ -24,22 +24,17 @@ FLUX__BEGIN_COLD
 
 /* Checks the n layers of a container: at least `least`, none NULL or freed, no name twice. */
 static bool flux__check_layers(const char *call, int n, int least, flux_layer *const *ls) {
-    if (n < least || n > 255 || (n > 0 && !ls)) {
-        flux__fail("%s: %d layers (%d to 255)", call, n, least);
-        return false;
-    }
+    if (n < least || n > 255 || (n > 0 && !ls))
+        return FLUX__REFUSE("%s: %d layers (%d to 255)", call, n, least);
     for (int i = 0; i < n; i++) {
-        if (!ls[i]) {
-            if (!flux__null_explained()) flux__fail("%s: layer %d is NULL", call, i);
-            return false;
-        }
+        if (!ls[i])
+            return !flux__null_explained() && FLUX__REFUSE("%s: layer %d is NULL", call, i);
         if (FLUX__GONE(call, ls[i])) return false;
         for (int k = 0; k < i; k++)
             if (ls[k] != ls[i] && ls[k]->name && ls[i]->name &&
-                strcmp(ls[k]->name, ls[i]->name) == 0) {
-                flux__fail("%s: layers %d and %d are both called \"%s\"", call, k, i, ls[i]->name);
-                return false;
-            }
+                strcmp(ls[k]->name, ls[i]->name) == 0)
+                return FLUX__REFUSE("%s: layers %d and %d are both called \"%s\"", call, k, i,
+                                    ls[i]->name);
     }
     return true;
 }
@@ -85,11 +80,9 @@ FLUX_DEF flux_tensor *flux_activations(flux_layer *chain, flux_tensor *x) {
     flux_tensor *ys[255];
     if (!chain || !x) return (flux_tensor *)flux__null("activations", chain ? "x" : "chain", NULL);
     flux__container *m = (flux__container *)chain;
-    if (chain->type != flux__chain_layer_type() || m->count < 1) {
-        flux__words line = flux__line_of(chain);
+    if (chain->type != flux__chain_layer_type() || m->count < 1)
         return (flux_tensor *)flux__fail("activations: needs a Chain of at least one layer, not %s",
-                                         line.s);
-    }
+                                         flux__line_of(chain).s);
     int h = flux__hide();
     for (int i = 0; i < m->count; i++) ys[i] = x = flux_call_layer(m->layers[i], x);
     return flux__reveal(h, x ? flux_tuple_of(m->count, ys) : NULL);

@@ -86,15 +86,13 @@ static flux_shape flux__paddings_of(const flux__window *w) {
 static flux_tensor *flux__image(flux_layer *m, flux_tensor *x, int nd, flux_dtype want) {
     flux_tensor *in = flux__input(m, x, want);
     if (!in || (nd ? in->ndim == nd + 2 : in->ndim >= 3 && in->ndim <= 5)) return in;
-    flux__words line = flux__line_of(m);
-    flux__text got = flux__describe(x);
     return (flux_tensor *)flux__fail("%s expects %s spatial dims, channels and batch, got %s",
-                                     line.s,
+                                     flux__line_of(m).s,
                                      nd == 1   ? "1"
                                      : nd == 2 ? "2"
                                      : nd == 3 ? "3"
                                                : "1 to 3",
-                                     got.s);
+                                     flux__describe(x).s);
 }
 
 /* A vector of one number a channel, reshaped to broadcast along an image of ndim dims. */
@@ -183,9 +181,8 @@ static bool flux__check_window(const char *call, const flux_shape *window, flux_
     w->nd = window->ndim;
     if (w->nd >= 1 && w->nd <= 3)
         return flux__per_dim(call, "the window", window, w->nd, 1, 1, w->size);
-    flux__fail("%s: the window has %d numbers; 1 to 3 are wanted, as in FLUX_SHAPE(3, 3)", call,
-               w->nd);
-    return false;
+    return FLUX__REFUSE("%s: the window has %d numbers; 1 to 3 are wanted, as in FLUX_SHAPE(3, 3)",
+                        call, w->nd);
 }
 
 /* Makes any of the convolution layers; outpad is allowed if it is a ConvTranspose
@@ -257,12 +254,9 @@ static bool flux__pool_adapt(flux__pool_layer *m, const flux_tensor *x, flux_poo
     o->window = o->stride = flux__shape(NULL, m->w.nd);
     for (int i = 0; i < m->w.nd; i++) {
         int64_t in = x->dim[i], out = m->w.size[i];
-        if (in < out) {
-            flux__words line = flux__line_of(&m->base);
-            flux__text t = flux__describe(x);
-            flux__fail("%s can't make more than there is of dim %d of %s", line.s, i, t.s);
-            return false;
-        }
+        if (in < out)
+            return FLUX__REFUSE("%s can't make more than there is of dim %d of %s",
+                                flux__line_of(&m->base).s, i, flux__describe(x).s);
         o->stride.dim[i] = in / out;
         o->window.dim[i] = in - flux__times(out - 1, in / out);
     }
@@ -396,9 +390,8 @@ static int64_t flux__upsampled(flux__upsample_layer *m, const flux_tensor *x, in
                                   : INT64_MAX;
     if (o->mode == FLUX_NEAREST ? in > 0 && out >= in && out % in == 0 : out >= 1 && in >= 1)
         return out;
-    flux__words line = flux__line_of(&m->base);
-    flux__text t = flux__describe(x);
-    flux__fail("%s can't make %lld of dim %d of %s%s", line.s, (long long)out, i, t.s,
+    flux__fail("%s can't make %lld of dim %d of %s%s", flux__line_of(&m->base).s, (long long)out, i,
+               flux__describe(x).s,
                o->mode == FLUX_NEAREST ? ": nearest makes whole multiples" : "");
     return -1;
 }
@@ -531,13 +524,10 @@ static flux_tensor *flux__pixelshuffle_call(flux_layer *self, flux_tensor *x) {
         end.dim[i] = flux__times(end.dim[i], r);
         order[2 * i] = nd + i, order[2 * i + 1] = i;
     }
-    if (!fits) {
-        flux__words line = flux__line_of(self);
-        flux__text t = flux__describe(x);
+    if (!fits)
         return (flux_tensor *)flux__fail(
-            "%s takes a multiple of %lld channels for each of %d dims, got %s", line.s,
-            (long long)r, nd, t.s);
-    }
+            "%s takes a multiple of %lld channels for each of %d dims, got %s",
+            flux__line_of(self).s, (long long)r, nd, flux__describe(x).s);
     s.dim[2 * nd] = end.dim[nd] = rest;
     s.dim[2 * nd + 1] = y->dim[nd + 1];
     order[2 * nd] = 2 * nd, order[2 * nd + 1] = 2 * nd + 1;

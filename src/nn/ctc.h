@@ -119,11 +119,9 @@ static bool flux__check_ctc(const flux_loss_opts *o) {
         flux_dim(y, 1) != flux_dim(p, 2))
         return FLUX__REFUSE("ctc_loss: y is integer labels (x batch) to yhat's %s, got %s", a.s,
                             b.s);
-    if (l && (!flux__is_integer(l) || flux__size(l) != flux_dim(p, 2))) {
-        flux__text c = flux__describe(l);
+    if (l && (!flux__is_integer(l) || flux__size(l) != flux_dim(p, 2)))
         return FLUX__REFUSE("ctc_loss: .lengths is one integer a sample, got %s for %s",
-                            l->op == FLUX__TUPLE ? "a tuple" : c.s, a.s);
-    }
+                            l->op == FLUX__TUPLE ? "a tuple" : flux__describe(l).s, a.s);
     if ((unsigned)o->agg > FLUX_NONE) return FLUX__REFUSE("ctc_loss: .agg is %d", (int)o->agg);
     return true;
 }

@@ -38,12 +38,10 @@ static flux_tensor *flux__dropout_mask(flux__dropout *m, const flux_tensor *x) {
         if (!varies) s.dim[i] = 1;
     }
     for (int k = 0; k < m->dims.ndim; k++)
-        if (m->dims.dim[k] >= s.ndim) {
-            flux__words line = flux__line_of(&m->base);
-            flux__text t = flux__describe(x);
-            return (flux_tensor *)flux__fail("%s: the input %s has no dim %lld", line.s, t.s,
+        if (m->dims.dim[k] >= s.ndim)
+            return (flux_tensor *)flux__fail("%s: the input %s has no dim %lld",
+                                             flux__line_of(&m->base).s, flux__describe(x).s,
                                              (long long)m->dims.dim[k]);
-        }
     return flux_gt(flux_to_tensor(x->device, flux_rand_shape(s, FLUX_F32)), m->p);
 }
 

@@ -185,21 +185,17 @@ static bool flux__check_field(const flux_layer_type *type, const void *fields,
         if (!one) return !flux__null_explained();
         if (((const flux__head *)one)->kind == kind) return true;
         if (((const flux__head *)one)->kind == FLUX__FREED) return !flux__gone("new", one);
-        flux__fail("new: the field %s of %s is not a %s", f->name, type->name,
-                   kind == FLUX__TENSOR ? "tensor" : "layer");
-        return false;
+        return FLUX__REFUSE("new: the field %s of %s is not a %s", f->name, type->name,
+                            kind == FLUX__TENSOR ? "tensor" : "layer");
     }
-    if (n < 0 || (n > 0 && !kids)) {
-        flux__fail("new: the field %s of %s says that it has %d layers, and %s", f->name,
-                   type->name, n, kids ? "has some" : "has none");
-        return false;
-    }
+    if (n < 0 || (n > 0 && !kids))
+        return FLUX__REFUSE("new: the field %s of %s says that it has %d layers, and %s", f->name,
+                            type->name, n, kids ? "has some" : "has none");
     for (int i = 0; i < n; i++) {
         if (kids[i] && kids[i]->head.kind == FLUX__LAYER) continue;
-        if (kids[i] || !flux__null_explained())
-            flux__fail("new: %s[%d] of %s is %s", f->name, i, type->name,
-                       kids[i] ? "not a layer" : "NULL");
-        return false;
+        return (kids[i] || !flux__null_explained()) &&
+               FLUX__REFUSE("new: %s[%d] of %s is %s", f->name, i, type->name,
+                            kids[i] ? "not a layer" : "NULL");
     }
     return true;
 }

@@ -127,8 +127,7 @@ static flux_tensor *flux__function_call(flux_layer *self, flux_tensor *x) {
     if (m->f) return m->f(x);
     if (flux_count(x) >= 2)
         return flux__untuple(x, xs) ? flux__fold(m->f2, flux_count(x), xs) : NULL;
-    flux__words line = flux__line_of(self);
-    return (flux_tensor *)flux__fail("%s takes two inputs, got one", line.s);
+    return (flux_tensor *)flux__fail("%s takes two inputs, got one", flux__line_of(self).s);
 }
 
 static size_t flux__function_text(flux_layer *self, char *out, size_t n) {

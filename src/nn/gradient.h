@@ -71,10 +71,9 @@ static void flux__want_visit(flux_tensor *x, const char *path, bool trained, voi
 /* Whether gradients of this loss can be taken: one real number, its graph not used up. */
 static bool flux__check_loss(flux_tensor *loss) {
     if (!flux__check_operands("gradient", 1, &loss)) return false;
-    if (flux__size(loss) != 1 || !flux__dtypes[loss->dtype].real) {
-        flux__text t = flux__describe(loss);
-        return FLUX__REFUSE("gradient: the loss must be one real number, not %s", t.s);
-    }
+    if (flux__size(loss) != 1 || !flux__dtypes[loss->dtype].real)
+        return FLUX__REFUSE("gradient: the loss must be one real number, not %s",
+                            flux__describe(loss).s);
     if (loss->flags & FLUX__CONSUMED)
         return FLUX__REFUSE(
             "gradient: this loss's graph was used up by flux_update; record the loss again");

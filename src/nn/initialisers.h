@@ -275,10 +275,8 @@ static bool flux__check_init(const flux_init_opts *o) {
                 { "std", o->std, true },    { "lo", o->lo, false },
                 { "hi", o->hi, false },     { "sparsity", o->sparsity, true } };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (!flux__finite(all[i].value) || (all[i].least0 && all[i].value < 0)) {
-            flux__fail("init: .%s is %g", all[i].name, all[i].value);
-            return false;
-        }
+        if (!flux__finite(all[i].value) || (all[i].least0 && all[i].value < 0))
+            return FLUX__REFUSE("init: .%s is %g", all[i].name, all[i].value);
     return true;
 }
 

@@ -42,19 +42,16 @@ static bool flux__check_activation(const char *call, flux_fn *f) {
     if (*f == flux_identity) *f = NULL;
     if (*f != flux_softmax && *f != flux_logsoftmax) return true;
     const char *name = flux__fn_name(*f);
-    flux__fail(
-        "%s: %s is no activation: it works on columns, not on single numbers; "
-        "make it a layer of its own, flux_chain(flux_%s(...), flux_%s)",
-        call, name, call, name);
-    return false;
+    return FLUX__REFUSE("%s: %s is no activation: it works on columns, not on single numbers; "
+                        "make it a layer of its own, flux_chain(flux_%s(...), flux_%s)",
+                        call, name, call, name);
 }
 
 static bool flux__check_sizes(const char *call, int n, const int64_t *size) {
     for (int i = 0; i < n; i++)
-        if (size[i] < 1) {
-            flux__fail("%s: size %d is %lld; sizes are at least 1", call, i, (long long)size[i]);
-            return false;
-        }
+        if (size[i] < 1)
+            return FLUX__REFUSE("%s: size %d is %lld; sizes are at least 1", call, i,
+                                (long long)size[i]);
     return true;
 }
 
@@ -68,9 +65,8 @@ static flux_tensor *flux__make_weight(const char *call, flux_init_fn init, flux_
         return (flux_tensor *)flux__fail("%s: .init gave NULL", call);
     if (!like || (w->op != FLUX__TUPLE && flux__same_dims(w, like) && flux__dtypes[w->dtype].real))
         return like ? w : NULL;
-    flux__text want = flux__shape_text(&s), have = flux__describe(w);
     return (flux_tensor *)flux__fail("%s: .init gave %s where %s floating numbers were asked for",
-                                     call, have.s, want.s);
+                                     call, flux__describe(w).s, flux__shape_text(&s).s);
 }
 
 /* A bias of zeros of shape s in the weight's dtype; NULL if it is off, or if there is no weight. */
@@ -81,27 +77,21 @@ static flux_tensor *flux__make_bias(flux_switch bias, const flux_tensor *weight,
 /* The input x of a layer converted to `want`, the dtype of its weights; NULL, with an
    error, for a tuple. */
 static flux_tensor *flux__input(flux_layer *m, flux_tensor *x, flux_dtype want) {
-    if (x->op == FLUX__TUPLE) {
-        flux__words line = flux__line_of(m);
-        return (flux_tensor *)flux__fail("%s takes one input, got %d", line.s, x->nin);
-    }
+    if (x->op == FLUX__TUPLE)
+        return (flux_tensor *)flux__fail("%s takes one input, got %d", flux__line_of(m).s, x->nin);
     const flux__dtype_row *have = &flux__dtypes[x->dtype], *to = &flux__dtypes[want];
-    if (have->real && to->real && have->epsilon < to->epsilon) {
-        flux__words line = flux__line_of(m);
+    if (have->real && to->real && have->epsilon < to->epsilon)
         flux__note(FLUX_LOG_WARN, "layer.dtype", true,
                    "%s turns its %s input into %s, which its weights are; this is said once",
-                   line.s, have->name, to->name);
-    }
+                   flux__line_of(m).s, have->name, to->name);
     return flux_to_dtype(x, want);
 }
 
 /* Whether dim `dim` of the input x has the size that m's weights need; if not, an error. */
 static bool flux__expect_dim(flux_layer *m, const flux_tensor *x, int dim, int64_t size) {
     if (dim < x->ndim && x->dim[dim] == size) return true;
-    flux__words line = flux__line_of(m);
-    flux__text got = flux__describe(x);
-    flux__fail("%s expects dim %d of size %lld, got %s", line.s, dim, (long long)size, got.s);
-    return false;
+    return FLUX__REFUSE("%s expects dim %d of size %lld, got %s", flux__line_of(m).s, dim,
+                        (long long)size, flux__describe(x).s);
 }
 
 /* x reshaped to a matrix: dim 0 stays, all other dims are merged into dim 1. */
@@ -161,18 +151,12 @@ static bool flux__check_own(flux_dense_opts *o) {
     o->out = flux__given_int(o->out, o->marked, 0);
     int64_t out = w && w->op != FLUX__TUPLE && w->ndim == 2 ? w->dim[0] : (int64_t)o->out;
     if (w && (w->op == FLUX__TUPLE || w->ndim != 2 || !flux__dtypes[w->dtype].real ||
-              (in_given && o->in != w->dim[1]) || (out_given && o->out != w->dim[0]))) {
-        flux__text t = flux__describe(w);
-        flux__fail("dense: .weight must be a floating matrix, out x in%s, not %s",
-                   in_given || out_given ? " as given" : "", t.s);
-        return false;
-    }
-    if (b && (b->op == FLUX__TUPLE || b->ndim != 1 || b->dim[0] != out || o->bias == FLUX_OFF)) {
-        flux__text t = flux__describe(b);
-        flux__fail("dense: .b must be a vector of %lld, and .bias not off; it is %s",
-                   (long long)out, t.s);
-        return false;
-    }
+              (in_given && o->in != w->dim[1]) || (out_given && o->out != w->dim[0])))
+        return FLUX__REFUSE("dense: .weight must be a floating matrix, out x in%s, not %s",
+                            in_given || out_given ? " as given" : "", flux__describe(w).s);
+    if (b && (b->op == FLUX__TUPLE || b->ndim != 1 || b->dim[0] != out || o->bias == FLUX_OFF))
+        return FLUX__REFUSE("dense: .b must be a vector of %lld, and .bias not off; it is %s",
+                            (long long)out, flux__describe(b).s);
     if (w) o->in = w->dim[1];
     o->out = out;
     return true;
@@ -286,10 +270,9 @@ static flux_tensor *flux__bilinear_columns(flux_tensor *w, flux_tensor *x, flux_
 static flux_tensor *flux__bilinear_call(flux_layer *self, flux_tensor *x) {
     flux__bilinear *m = (flux__bilinear *)self;
     flux_tensor *a = flux_nth(x, 0), *b = flux_count(x) > 1 ? flux_nth(x, 1) : a;
-    flux__words line = flux__line_of(self);
     if (flux_count(x) > 2)
-        return (flux_tensor *)flux__fail("%s takes one or two inputs, got %d", line.s,
-                                         flux_count(x));
+        return (flux_tensor *)flux__fail("%s takes one or two inputs, got %d",
+                                         flux__line_of(self).s, flux_count(x));
     a = a ? flux__input(self, a, (flux_dtype)m->weight->dtype) : NULL;
     b = a && b ? flux__input(self, b, (flux_dtype)m->weight->dtype) : NULL;
     if (!b || !flux__expect_dim(self, a, 0, m->weight->dim[1]) ||
@@ -297,11 +280,10 @@ static flux_tensor *flux__bilinear_call(flux_layer *self, flux_tensor *x) {
         return NULL;
     bool same = a->ndim == b->ndim;
     for (int i = 1; i < a->ndim && same; i++) same = a->dim[i] == b->dim[i];
-    if (!same) {
-        flux__text ta = flux__describe(a), tb = flux__describe(b);
+    if (!same)
         return (flux_tensor *)flux__fail("%s: its inputs %s and %s differ in more than dim 0",
-                                         line.s, ta.s, tb.s);
-    }
+                                         flux__line_of(self).s, flux__describe(a).s,
+                                         flux__describe(b).s);
     flux_tensor *z = flux__bilinear_columns(m->weight, flux__as_columns(a), flux__as_columns(b));
     if (m->bias && z) z = flux_add(z, m->bias);
     return flux__as_before(flux__activate(m->activation, z), a);
@@ -362,12 +344,10 @@ static flux_tensor *flux__embedding_call(flux_layer *self, flux_tensor *x) {
     flux__embedding *m = (flux__embedding *)self;
     flux_dtype t = (flux_dtype)m->weight->dtype;
     bool masked = m->padding >= 0;
-    if (x->op == FLUX__TUPLE || flux__dtypes[x->dtype].real) {
-        flux__words line = flux__line_of(self);
-        flux__text got = flux__describe(x);
-        return (flux_tensor *)flux__fail("%s takes integer indices or bool columns, got %s", line.s,
-                                         x->op == FLUX__TUPLE ? "a tuple" : got.s);
-    }
+    if (x->op == FLUX__TUPLE || flux__dtypes[x->dtype].real)
+        return (flux_tensor *)flux__fail("%s takes integer indices or bool columns, got %s",
+                                         flux__line_of(self).s,
+                                         x->op == FLUX__TUPLE ? "a tuple" : flux__describe(x).s);
     if (x->dtype == FLUX_BOOL) {
         if (!flux__expect_dim(self, x, 0, m->weight->dim[1])) return NULL;
         flux_tensor *in = x->ndim > 2 ? flux__as_columns(x) : x;
@@ -471,28 +451,26 @@ static flux_tensor *flux__embeddingbag_call(flux_layer *self, flux_tensor *x) {
     flux__embeddingbag *m = (flux__embeddingbag *)self;
     flux_tensor *data = flux_nth(x, 0), *offsets = flux_count(x) > 1 ? flux_nth(x, 1) : NULL,
                 *real = NULL, *y;
-    flux__words line = flux__line_of(self);
     flux__text got = flux__describe(data);
     bool hot = data->dtype == FLUX_BOOL;
     if (flux_count(x) > 2)
         return (flux_tensor *)flux__fail("%s takes bags, or indices and offsets, got %d inputs",
-                                         line.s, flux_count(x));
+                                         flux__line_of(self).s, flux_count(x));
     if (flux__dtypes[data->dtype].real || data->ndim < (hot ? 2 : 1))
         return (flux_tensor *)flux__fail("%s takes bags of integer indices or bool columns, got %s",
-                                         line.s, got.s);
+                                         flux__line_of(self).s, got.s);
     if (offsets &&
         (data->ndim != 1 || offsets->ndim != 1 || hot || flux__dtypes[offsets->dtype].real ||
-         offsets->dtype == FLUX_BOOL || !flux__size(offsets))) {
-        flux__text t = flux__describe(offsets);
+         offsets->dtype == FLUX_BOOL || !flux__size(offsets)))
         return (flux_tensor *)flux__fail(
-            "%s takes a vector of indices and one of offsets, got %s and %s", line.s, got.s, t.s);
-    }
+            "%s takes a vector of indices and one of offsets, got %s and %s", flux__line_of(self).s,
+            got.s, flux__describe(offsets).s);
     if (hot && !flux__expect_dim(self, data, 0, m->weight->dim[1])) return NULL;
     if (hot)
         y = flux__as_before(flux_matmul(m->weight, flux_to_dtype(flux__as_columns(data),
                                                                  (flux_dtype)m->weight->dtype)),
                             data);
-    else if (!offsets || !(x = flux__bag_columns(line.s, data, offsets, &real)))
+    else if (!offsets || !(x = flux__bag_columns(flux__line_of(self).s, data, offsets, &real)))
         y = offsets ? NULL : flux_gather(m->weight, 1, data);
     else y = flux_gather(m->weight, 1, x);
     if (!y || (offsets && !real)) return NULL;

@@ -335,9 +335,9 @@ FLUX_DEF flux_layer *flux_restructure(flux_layer *m, flux_tensor *flat) {
     int h = flux__hide();
     bool good = flux__flat_make(&f, m);
     if (good && (flat->op == FLUX__TUPLE || flat->ndim != 1 || flat->dim[0] != f.total)) {
-        flux__text t = flux__describe(flat);
         flux__fail("restructure: the model has %lld trained numbers, flat is %s",
-                   (long long)f.total, flat->op == FLUX__TUPLE ? "a tuple" : t.s);
+                   (long long)f.total,
+                   flat->op == FLUX__TUPLE ? "a tuple" : flux__describe(flat).s);
         good = false;
     }
     int64_t at = 0;

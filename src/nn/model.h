@@ -245,10 +245,9 @@ static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t produ
     for (int k = 0; k < flux_count(y); k++) {
         flux_tensor *x = y->op == FLUX__TUPLE ? y->in[k] : y;
         flux_shape s = flux__dims(x);
-        flux__text t = flux__shape_text(&s);
         if (used < sizeof row->out)
-            used +=
-                (size_t)snprintf(row->out + used, sizeof row->out - used, k ? ", %s" : "%s", t.s);
+            used += (size_t)snprintf(row->out + used, sizeof row->out - used, k ? ", %s" : "%s",
+                                     flux__shape_text(&s).s);
         row->bytes += flux__size(x) * flux__dtypes[x->dtype].size;
     }
 }

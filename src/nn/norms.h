@@ -60,11 +60,9 @@ FLUX_DEF flux_tensor *flux_normalise(flux_tensor *x, flux_shape dims, double eps
     if (dims.ndim < 1 || dims.ndim > FLUX_MAX_DIMS)
         return (flux_tensor *)flux__fail("normalise: %d dims to normalise over", dims.ndim);
     for (int i = 0; i < dims.ndim; i++)
-        if (dims.dim[i] < 0 || dims.dim[i] >= x->ndim) {
-            flux__text t = flux__describe(x);
-            return (flux_tensor *)flux__fail("normalise: %s has no dim %lld", t.s,
+        if (dims.dim[i] < 0 || dims.dim[i] >= x->ndim)
+            return (flux_tensor *)flux__fail("normalise: %s has no dim %lld", flux__describe(x).s,
                                              (long long)dims.dim[i]);
-        }
     flux_dtype t = flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32;
     int h = flux__hide();
     flux_tensor *in = flux_to_dtype(x, t == FLUX_F64 ? FLUX_F64 : FLUX_F32);
@@ -196,10 +194,8 @@ static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, flux_tens
 /* Whether a variance can be taken in train mode: of more than one number; if not, an error. */
 static bool flux__norm_enough(flux_layer *self, const flux_tensor *x, double n) {
     if (n > 1) return true;
-    flux__words line = flux__line_of(self);
-    flux__text t = flux__describe(x);
-    flux__fail("%s has no variance to take of %s in train mode: one value a channel", line.s, t.s);
-    return false;
+    return FLUX__REFUSE("%s has no variance to take of %s in train mode: one value a channel",
+                        flux__line_of(self).s, flux__describe(x).s);
 }
 
 /* Normalises x, spatial dims x channels x batch, with the statistics of the batch or, outside
@@ -399,19 +395,16 @@ FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
     if (!o.layer) return (flux_layer *)flux__null("weightnorm", "layer", o.layer);
     const char *which = o.which ? o.which : "weight";
     flux_tensor **slot = flux__tensor_named(o.layer, which, &m.which);
-    flux__words line = flux__line_of(o.layer);
     if (!slot || !*slot || !flux__dtypes[(*slot)->dtype].real || (*slot)->ndim < 1)
-        return (flux_layer *)flux__fail("weightnorm: %s has no \"%.60s\" to normalise", line.s,
-                                        which);
+        return (flux_layer *)flux__fail("weightnorm: %s has no \"%.60s\" to normalise",
+                                        flux__line_of(o.layer).s, which);
     m.layer = o.layer;
     m.dims = o.dims;
     if (!m.dims.ndim) m.dims.dim[m.dims.ndim++] = (*slot)->ndim - 1;
     for (int i = 0; i < m.dims.ndim; i++)
-        if (m.dims.dim[i] < 0 || m.dims.dim[i] >= (*slot)->ndim) {
-            flux__text t = flux__describe(*slot);
-            return (flux_layer *)flux__fail("weightnorm: %s, %s, has no dim %lld", which, t.s,
-                                            (long long)m.dims.dim[i]);
-        }
+        if (m.dims.dim[i] < 0 || m.dims.dim[i] >= (*slot)->ndim)
+            return (flux_layer *)flux__fail("weightnorm: %s, %s, has no dim %lld", which,
+                                            flux__describe(*slot).s, (long long)m.dims.dim[i]);
     int h = flux__hide();
     const int b = flux__nograd_enter();
     m.g = flux__narrow(flux__weight_length(*slot, &m.dims), (*slot)->dtype);
@@ -420,7 +413,7 @@ FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
     if (m.g && !(least > 2 * flux__dtypes[(*slot)->dtype].epsilon))
         m.g = (flux_tensor *)flux__fail("weightnorm: %s of %s has no direction: all of it, or a "
                                         "part that is normalised, is zero",
-                                        which, line.s);
+                                        which, flux__line_of(o.layer).s);
     return (flux_layer *)flux__reveal_object(
         h, m.g ? flux__layer_new(flux__weightnorm_layer_type(), &m) : NULL);
 }

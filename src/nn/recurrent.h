@@ -111,29 +111,26 @@ static flux_tensor *flux__cell_input(flux_layer *self, const flux__rnn_cell *m, 
                                      bool sequence, flux_tensor **s) {
     int given = flux_count(x) - 1, want = flux__cell_rows[m->kind].states, batch = sequence ? 2 : 1;
     flux_tensor *in = flux_nth(x, 0);
-    flux__words line = flux__line_of(self);
     if (given != 0 && given != want)
-        return (flux_tensor *)flux__fail("%s takes x, or x and %s, got %d inputs", line.s,
-                                         want == 2 ? "h and c" : "a state", given + 1);
+        return (flux_tensor *)flux__fail("%s takes x, or x and %s, got %d inputs",
+                                         flux__line_of(self).s, want == 2 ? "h and c" : "a state",
+                                         given + 1);
     flux_dtype t = (flux_dtype)m->Wi->dtype;
     in = in ? flux__input(self, in, t) : NULL;
     if (!in || !flux__expect_dim(self, in, 0, m->Wi->dim[1])) return NULL;
-    if (in->ndim < batch || in->ndim > batch + 1 || flux__size(in) == 0) {
-        flux__text got = flux__describe(in);
+    if (in->ndim < batch || in->ndim > batch + 1 || flux__size(in) == 0)
         return (flux_tensor *)flux__fail(
-            "%s takes %s, got %s", line.s,
-            sequence ? "features x steps (x batch)" : "features (x batch)", got.s);
-    }
+            "%s takes %s, got %s", flux__line_of(self).s,
+            sequence ? "features x steps (x batch)" : "features (x batch)", flux__describe(in).s);
     int64_t out = m->Wh->dim[1], full[2] = { out, flux_dim(in, batch) };
     for (int i = 0; i < given; i++) {
         s[i] = flux__input(self, flux_nth(x, i + 1), t);
         if (!s[i]) return NULL;
         if (s[i]->ndim < 1 || s[i]->ndim > 2 || s[i]->dim[0] != out ||
-            (flux_dim(s[i], 1) != full[1] && flux_dim(s[i], 1) != 1)) {
-            flux__text got = flux__describe(s[i]);
+            (flux_dim(s[i], 1) != full[1] && flux_dim(s[i], 1) != 1))
             return (flux_tensor *)flux__fail("%s: its state is %lld x %lld for this input, got %s",
-                                             line.s, (long long)full[0], (long long)full[1], got.s);
-        }
+                                             flux__line_of(self).s, (long long)full[0],
+                                             (long long)full[1], flux__describe(s[i]).s);
         s[i] = flux_broadcast_to_shape(s[i], flux__shape(full, 2));
     }
     return in;
@@ -197,13 +194,12 @@ static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor 
                                 int *nstates) {
     int given = flux_count(x) - 1;
     flux_tensor *in = flux_nth(x, 0), *all = NULL;
-    flux__words line = flux__line_of(self);
-    flux__text got = flux__describe(in);
     if (given > 7)
-        return (flux_tensor *)flux__fail("%s takes at most 7 states, got %d", line.s, given);
+        return (flux_tensor *)flux__fail("%s takes at most 7 states, got %d", flux__line_of(self).s,
+                                         given);
     if (in->ndim < 2 || in->dim[1] < 1)
-        return (flux_tensor *)flux__fail("%s takes features x steps (x batch), got %s", line.s,
-                                         got.s);
+        return (flux_tensor *)flux__fail("%s takes features x steps (x batch), got %s",
+                                         flux__line_of(self).s, flux__describe(in).s);
     for (int i = 0; i < given; i++) s[i + 1] = flux_nth(x, i + 1);
     flux_tensor **y = (flux_tensor **)flux__malloc((size_t)in->dim[1] * sizeof *y);
     bool ok = y != NULL;
@@ -213,8 +209,8 @@ static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor 
         int n = flux_count(r);
         if (r && (n < 2 || n > 8 || (given && n != given + 1)))
             r = (flux_tensor *)flux__fail(
-                "%s: its cell gave %d tensors; it is to give its output and its state%s", line.s, n,
-                given ? ", as many as it takes" : "");
+                "%s: its cell gave %d tensors; it is to give its output and its state%s",
+                flux__line_of(self).s, n, given ? ", as many as it takes" : "");
         given = n - 1;
         for (int i = 0; i < n && r; i++) s[i] = flux_nth(r, i);
         y[t] = r ? flux_unsqueeze(s[0], 1) : NULL;

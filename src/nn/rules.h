@@ -430,8 +430,7 @@ static bool flux__check_hyper(const char *call, const flux_rule_opts *o, int h) 
     double v = flux__hyper(o, h);
     const flux__hyper_row *row = &flux__hypers[h];
     if (v >= row->least && v <= row->most) return true;
-    flux__fail("%s: %s is %g, but must be %s", call, row->name, v, row->want);
-    return false;
+    return FLUX__REFUSE("%s: %s is %g, but must be %s", call, row->name, v, row->want);
 }
 
 /* Checks couple (AdamW) and centred (RMSProp), and sets the default of couple. */
@@ -503,10 +502,10 @@ FLUX_DEF flux_rule flux_rule_with(const char *name, flux_rule_opts o) {
 
 /* Whether a rule was made by one of the calls that make rules; if not, an error. */
 static bool flux__is_rule(const char *call, const flux_rule *r) {
-    if (r->made) return true;
-    if (!flux__null_explained())
-        flux__fail("%s: this is not a rule (rules are made by flux_adam() and the like)", call);
-    return false;
+    return r->made ||
+           (!flux__null_explained() &&
+            FLUX__REFUSE("%s: this is not a rule (rules are made by flux_adam() and the like)",
+                         call));
 }
 
 /* The parts of n rules, which may be chains themselves, one after the other. */

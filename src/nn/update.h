@@ -79,11 +79,10 @@ static bool flux__check_ties(flux_state *s) {
     for (int i = 0; i < s->nspots; i++) {
         flux__trainee *l = &s->leaf[s->spot[i].leaf];
         flux_tensor *x = *s->spot[i].slot;
-        if ((s->spot[i].view ? x->base : x) != l->now) {
-            flux__fail("update: %.100s was tied to %.100s at flux_setup and is not any more",
-                       s->spot[i].path, s->spot[l->spot].path);
-            return false;
-        }
+        if ((s->spot[i].view ? x->base : x) != l->now)
+            return FLUX__REFUSE(
+                "update: %.100s was tied to %.100s at flux_setup and is not any more",
+                s->spot[i].path, s->spot[l->spot].path);
         if (!s->spot[i].view && !flux__spot_again(s, i)) l->owners++;
     }
     return true;
@@ -99,10 +98,10 @@ static flux_tensor *flux__state_sample(const flux_state *s, int leaf) {
 /* A parameter that somebody has replaced since the last update must still fit its state. */
 static bool flux__check_replaced(const flux_state *s, int leaf) {
     const flux__trainee *l = &s->leaf[leaf];
-    flux__text a = flux__describe(l->p), b = flux__describe(l->now);
     if (!flux__same_dims(l->p, l->now) || l->p->dtype != l->now->dtype)
         return FLUX__REFUSE("update: %.100s is %s, but was %s at flux_setup",
-                            flux__leaf_path(s, leaf), b.s, a.s);
+                            flux__leaf_path(s, leaf), flux__describe(l->now).s,
+                            flux__describe(l->p).s);
     for (int i = 0; i < s->nleaves; i++)
         if (i != leaf && s->leaf[i].now == l->now)
             return FLUX__REFUSE("update: %.100s is tied to %.100s now, and was not at flux_setup",
@@ -116,10 +115,9 @@ static bool flux__check_device(const flux_state *s, int leaf) {
     char where[96];
     if (!held || flux__same_device(now->device, held->device)) return true;
     snprintf(where, sizeof where, "%s", flux_device_name(held->device));
-    flux__fail(
+    return FLUX__REFUSE(
         "update: %.100s is on %s, but its optimiser state on %s; move the state with flux_to",
         flux__leaf_path(s, leaf), flux_device_name(now->device), where);
-    return false;
 }
 
 /* Walks the model: fills in each place's field and each leaf's present tensor, and checks that it
@@ -129,11 +127,10 @@ static bool flux__meet_model(flux_state *s, flux_layer *model) {
     s->npending = 0;
     for (int i = 0; i < s->nleaves; i++) s->leaf[i].frozen = false, s->leaf[i].owners = 0;
     if (!flux__walk_all(model, flux__spot_meet, NULL, &w) || w.bad) return false;
-    if (w.at < s->nspots) {
-        flux__fail("update: this model has no parameter %.100s, which the one of flux_setup had",
-                   s->spot[w.at].path);
-        return false;
-    }
+    if (w.at < s->nspots)
+        return FLUX__REFUSE(
+            "update: this model has no parameter %.100s, which the one of flux_setup had",
+            s->spot[w.at].path);
     if (!flux__check_ties(s)) return false;
     for (int i = 0; i < s->nleaves; i++)
         if (!flux__check_device(s, i) ||
@@ -220,11 +217,9 @@ static bool flux__clip_norms(flux_state *s) {
         flux__step *k = &s->step[i];
         if (!k->norm) continue;
         double norm = flux_item(k->norm) * fabs(k->scale);
-        if (!(norm - norm == 0)) {
-            flux__fail("clipnorm: the gradient of %.100s has the %g-norm %g", flux__leaf_path(s, i),
-                       (double)k->o.p, norm);
-            return false;
-        }
+        if (!(norm - norm == 0))
+            return FLUX__REFUSE("clipnorm: the gradient of %.100s has the %g-norm %g",
+                                flux__leaf_path(s, i), (double)k->o.p, norm);
         if (norm > k->o.omega) k->scale *= k->o.omega / norm;
         k->measured = true;
         k->norm = NULL;

@@ -58,9 +58,8 @@ static FLUX__INLINE void flux__trail_back(flux__trail *t, int length) {
 /* Enters layer m; false, with an error, if the nesting is too deep. */
 static bool flux__trail_down(flux__trail *t, const flux_layer *m) {
     if (++t->depth <= FLUX_MAX_LEVELS) return true;
-    flux__fail("a %s has more than %d layers within layers; does it contain itself?", m->type->name,
-               (int)FLUX_MAX_LEVELS);
-    return false;
+    return FLUX__REFUSE("a %s has more than %d layers within layers; does it contain itself?",
+                        m->type->name, (int)FLUX_MAX_LEVELS);
 }
 
 static FLUX__INLINE bool flux__is_trained(const flux_field *f, const flux_tensor *x) {
@@ -280,9 +279,8 @@ FLUX_DEF int flux_set_param(flux_layer *m, const char *path, flux_tensor *value)
     if (!value) flux__null("set_param", "value", value);
     if (!value || !flux__find_param("set_param", m, path, &w)) return -1;
     if (value->op == FLUX__TUPLE || !flux__same_dims(w.found, value)) {
-        flux__text a = flux__describe(w.found), b = flux__describe(value);
-        flux__fail("set_param: %.80s is %s, the value is %s", path, a.s,
-                   value->op == FLUX__TUPLE ? "a tuple" : b.s);
+        flux__fail("set_param: %.80s is %s, the value is %s", path, flux__describe(w.found).s,
+                   value->op == FLUX__TUPLE ? "a tuple" : flux__describe(value).s);
         return -1;
     }
     int h = flux__hide();
@@ -319,8 +317,7 @@ static flux_tensor *flux__first_of(const char *name, flux_layer *m) {
     if (!m) return (flux_tensor *)flux__null(name, "model", m);
     flux_layer *owner = flux__declares(m, name, &slot, 0);
     if (owner && *slot) return *slot;
-    flux__words line = flux__line_of(owner ? owner : m);
-    return (flux_tensor *)flux__fail("%s: %s has none", name, line.s);
+    return (flux_tensor *)flux__fail("%s: %s has none", name, flux__line_of(owner ? owner : m).s);
 }
 
 FLUX_DEF flux_tensor *flux_weight(flux_layer *m) {

@@ -44,9 +44,8 @@ static flux_tensor *flux__expr_hcat(flux_tensor *a, flux_tensor *b) {
 /* The trace: the sum of the diagonal, which is every (n+1)-th element of an n x n matrix. */
 static flux_tensor *flux__expr_trace(flux_tensor *x) {
     if (!flux__check_operands("tr", 1, &x)) return NULL;
-    flux__text t = flux__describe(x);
     if (x->ndim != 2 || x->dim[0] != x->dim[1])
-        return (flux_tensor *)flux__fail("tr: takes a square matrix, not %s", t.s);
+        return (flux_tensor *)flux__fail("tr: takes a square matrix, not %s", flux__describe(x).s);
     int64_t n = x->dim[0];
     return n ? (flux_sum)(flux_slice_step(flux_reshape(x, -1), 0, 0, n * n, n + 1)) : (flux_sum)(x);
 }
@@ -485,11 +484,9 @@ static bool flux__expr_check(const flux__expr *p) {
         int size = flux__name_size(s);
         const char *end = s + size;
         while (*end == ' ') end++;
-        if (!size || *end != (i + 1 < p->n ? ',' : 0)) {
-            flux__fail("expr: variable %d of %d in \"%.200s\" is not a plain name", i + 1, p->n,
-                       p->names ? p->names : "");
-            return false;
-        }
+        if (!size || *end != (i + 1 < p->n ? ',' : 0))
+            return FLUX__REFUSE("expr: variable %d of %d in \"%.200s\" is not a plain name", i + 1,
+                                p->n, p->names ? p->names : "");
         if (!p->values || !p->values[i]) {
             char name[48];
             snprintf(name, sizeof name, "%.*s", size < 40 ? size : 40, s);
