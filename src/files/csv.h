@@ -105,7 +105,7 @@ static bool flux__plain_number(const char *p, const char *end, float *out) {
     uint64_t value = 0;
     if (end - p > 19) return false;
     for (const char *q = p; q < end; q++) {
-        if (flux__digit(*q)) value = value * 10 + (uint64_t)(*q - '0');
+        if (flux__is_digit(*q)) value = value * 10 + (uint64_t)(*q - '0');
         else if (*q == '.' && !point) point = q;
         else return false;
     }
