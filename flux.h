@@ -2915,7 +2915,8 @@ FLUX__END_LEAN
    Invariant: shared libraries are opened when they are wanted and never closed,
    since drivers do not survive that. A function's address is copied into a
    pointer to function (flux__library_symbol), as ISO C has no cast between
-   pointers to objects and to functions. flux__processors is how many processors
+   pointers to objects and to functions. Names are UTF-8 everywhere; Windows'
+   calls get them as UTF-16 (flux__wide). flux__processors is how many processors
    this process may use: those online, those in its affinity mask, or its
    container's quota, whichever is smallest. flux__simd is 0 base, 1 AVX2 with
    FMA, 2 AVX-512 (F, BW, DQ, VL), 3 AVX-512 with BF16; it is detected once, and
@@ -2938,6 +2939,29 @@ static double flux__now(void) {           /* seconds since a fixed time; never g
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 #endif
 }
+
+#if defined(_WIN32)
+/* A name as UTF-16, for Windows' calls; the caller frees it with FLUX_FREE. Names are UTF-8; one
+   that is not is in the system's code page, as those of getenv and argv are. NULL, with errno
+   set: the name can't be converted. */
+static wchar_t *flux__wide(const char *name) {
+    UINT page = CP_UTF8;
+    DWORD flags = MB_ERR_INVALID_CHARS;
+    int n = MultiByteToWideChar(page, flags, name, -1, NULL, 0);
+    if (n <= 0) page = CP_ACP, flags = 0, n = MultiByteToWideChar(page, flags, name, -1, NULL, 0);
+    wchar_t *w = n > 0 ? (wchar_t *)FLUX_MALLOC((size_t)n * sizeof(wchar_t)) : NULL;
+    if (w) MultiByteToWideChar(page, flags, name, -1, w, n);
+    else errno = n > 0 ? ENOMEM : EINVAL;
+    return w;
+}
+/* Writes a UTF-16 name as UTF-8 to out, which has n bytes; returns how many it takes, with the
+   final 0; 0: n is too few, or the name can't be converted. n = 0 writes nothing. */
+static size_t flux__from_wide(const wchar_t *w, char *out, size_t n) {
+    int bytes = WideCharToMultiByte(CP_UTF8, 0, w, -1, out, n < INT_MAX ? (int)n : INT_MAX, NULL,
+                                    NULL);
+    return bytes > 0 ? (size_t)bytes : 0;
+}
+#endif
 
 /* Whether the program has rights that the user who started it lacks (setuid, setgid,
    capabilities). The environment is that user's, and then not to be trusted. */
@@ -3002,7 +3026,13 @@ FLUX__UNUSED static void flux__library_why(char *why, size_t n, const char *what
 /* Opens a shared library, or the program itself if name is NULL; NULL: it can't be opened. */
 FLUX__UNUSED static void *flux__library_open(const char *name) {
 #if defined(_WIN32)
-    return name ? (void *)LoadLibraryA(name) : (void *)GetModuleHandleA(NULL);
+    if (!name) return (void *)GetModuleHandleW(NULL);
+    wchar_t *w = flux__wide(name);
+    HMODULE library = w ? LoadLibraryW(w) : NULL;
+    DWORD why = GetLastError();           /* freeing may change it; flux__library_why tells it */
+    FLUX_FREE(w);
+    SetLastError(why);
+    return (void *)library;
 #else
     return dlopen(name, RTLD_NOW | RTLD_LOCAL);
 #endif
@@ -3050,11 +3080,12 @@ FLUX__UNUSED static bool flux__library_file(const void *fn, char *file, size_t n
     HMODULE library;
     DWORD flags = GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS |
                   GET_MODULE_HANDLE_EX_FLAG_UNCHANGED_REFCOUNT, used;
-    LPCSTR at;
+    wchar_t path[MAX_PATH];
+    LPCWSTR at;
     memcpy(&at, fn, sizeof at);
-    if (!GetModuleHandleExA(flags, at, &library)) return false;
-    used = GetModuleFileNameA(library, file, (DWORD)n);
-    return used > 0 && used < n;
+    if (!GetModuleHandleExW(flags, at, &library)) return false;
+    used = GetModuleFileNameW(library, path, MAX_PATH);
+    return used > 0 && used < MAX_PATH && flux__from_wide(path, file, n) > 0;
 #else
     /* The struct is Dl_info, which the C library hides from ISO C, as it does dladdr. */
     struct { const char *file; void *base; const char *name; void *place; } found;
@@ -4299,13 +4330,16 @@ FLUX__END_HOT
 FLUX__BEGIN_LEAN
 
 #if defined(_WIN32)
-/* The UTF-8 name as UTF-16, for Windows' calls; the caller frees it with flux__free. */
-static wchar_t *flux__wide(const char *path) {
-    int n = MultiByteToWideChar(CP_UTF8, 0, path, -1, NULL, 0);
-    wchar_t *w = n > 0 ? (wchar_t *)FLUX_MALLOC((size_t)n * sizeof(wchar_t)) : NULL;
-    if (w) MultiByteToWideChar(CP_UTF8, 0, path, -1, w, n);
-    else errno = EINVAL;
-    return w;
+/* The attributes of what stands at path; INVALID_FILE_ATTRIBUTES: nothing. */
+static DWORD flux__file_attributes(const char *path) {
+    wchar_t *w = flux__wide(path);
+    DWORD found = w ? GetFileAttributesW(w) : INVALID_FILE_ATTRIBUTES;
+    flux__free(w);
+    return found;
+}
+static bool flux__is_folder(const char *path) {
+    DWORD found = flux__file_attributes(path);
+    return found != INVALID_FILE_ATTRIBUTES && (found & FILE_ATTRIBUTE_DIRECTORY);
 }
 static FILE *flux__fopen(const char *path, const char *mode) {
     wchar_t m[8], *w = flux__wide(path);
@@ -4315,6 +4349,7 @@ static FILE *flux__fopen(const char *path, const char *mode) {
     m[i] = 0;
     if (w) f = _wfopen(w, m);
     flux__free(w);
+    if (!f && errno == EACCES && flux__is_folder(path)) errno = EISDIR;
     return f;
 }
 static int flux__file_open_as(const char *path, int flags) {
@@ -4358,17 +4393,17 @@ static int flux__file_hold(int fd) { (void)fd; return -1; }
 static void flux__folder_sweep(const char *folder, int at_fd, const char *start) {
     size_t n = strlen(folder);
     (void)at_fd;
-    char *pattern = (char *)FLUX_MALLOC(n + strlen(start) + 8), *at;
+    char *pattern = (char *)FLUX_MALLOC(n + strlen(start) + 8);
     wchar_t *w = NULL;
     WIN32_FIND_DATAW found;
     if (pattern) sprintf(pattern, "%s%s*.tmp", folder, start), w = flux__wide(pattern);
     HANDLE all = w ? FindFirstFileW(w, &found) : INVALID_HANDLE_VALUE;
     for (bool more = all != INVALID_HANDLE_VALUE; more; more = FindNextFileW(all, &found)) {
-        int bytes = WideCharToMultiByte(CP_UTF8, 0, found.cFileName, -1, NULL, 0, NULL, NULL);
-        at = bytes > 0 ? (char *)FLUX_MALLOC(n + (size_t)bytes) : NULL;
+        size_t bytes = flux__from_wide(found.cFileName, NULL, 0);
+        char *at = bytes > 0 ? (char *)FLUX_MALLOC(n + bytes) : NULL;
         if (!at) continue;
         memcpy(at, folder, n);
-        WideCharToMultiByte(CP_UTF8, 0, found.cFileName, -1, at + n, bytes, NULL, NULL);
+        flux__from_wide(found.cFileName, at + n, bytes);
         flux__file_remove(at);
         flux__free(at);
     }
@@ -4380,11 +4415,8 @@ static void flux__folder_sweep(const char *folder, int at_fd, const char *start)
    which is written to in place; -1 (with errno) a folder, or what this process may not write.
    *mode is 0 here. */
 static int flux__file_kind(const char *path, int *mode) {
-    wchar_t *w = flux__wide(path);
-    DWORD a = w ? GetFileAttributesW(w) : 0;
-    flux__free(w);
+    DWORD a = flux__file_attributes(path);
     *mode = 0;
-    if (!w) return -1;
     if (a == INVALID_FILE_ATTRIBUTES) return 0;
     errno = a & FILE_ATTRIBUTE_DIRECTORY ? EISDIR : EACCES;
     return a & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_READONLY) ? -1 :
@@ -4393,7 +4425,10 @@ static int flux__file_kind(const char *path, int *mode) {
 /* Gives the file's size in stamp[0] and the time of its last change in stamp[1]; false: no file. */
 FLUX__UNUSED static bool flux__file_stamp(const char *path, int64_t *stamp) {
     WIN32_FILE_ATTRIBUTE_DATA a;
-    if (!GetFileAttributesExA(path, GetFileExInfoStandard, &a)) return false;
+    wchar_t *w = flux__wide(path);
+    bool found = w && GetFileAttributesExW(w, GetFileExInfoStandard, &a);
+    flux__free(w);
+    if (!found) return false;
     stamp[0] = (int64_t)a.nFileSizeHigh << 32 | (int64_t)a.nFileSizeLow;
     stamp[1] = (int64_t)a.ftLastWriteTime.dwHighDateTime << 32 |
                (int64_t)a.ftLastWriteTime.dwLowDateTime;
@@ -4401,12 +4436,37 @@ FLUX__UNUSED static bool flux__file_stamp(const char *path, int64_t *stamp) {
 }
 /* Whether path is a pipe or a device, whose length is not known before its end is reached. */
 static bool flux__file_streams(const char *path) {
-    DWORD found = GetFileAttributesA(path);
+    DWORD found = flux__file_attributes(path);
     return found == INVALID_FILE_ATTRIBUTES || (found & FILE_ATTRIBUTE_DEVICE);
 }
-/* The path at which a file named path is to be written, as a copy that the caller frees with
-   flux__free; NULL, with errno set, if there is none. (Links are followed under POSIX only.) */
+/* The path of the file to which a symbolic link leads; the caller frees it with flux__free. NULL,
+   with errno set: the link leads to no file, or memory ran out. */
+static char *flux__link_end(const char *path) {
+    wchar_t *w = flux__wide(path), *full = NULL;
+    const DWORD shared = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
+    HANDLE file = INVALID_HANDLE_VALUE;
+    if (w) file = CreateFileW(w, 0, shared, NULL, OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS, NULL);
+    DWORD n = file != INVALID_HANDLE_VALUE ? GetFinalPathNameByHandleW(file, NULL, 0, 0) : 0;
+    char *out = NULL;
+    errno = ENOENT;
+    if (n > 0) full = (wchar_t *)FLUX_MALLOC(((size_t)n + 1) * sizeof *full);
+    if (full && GetFinalPathNameByHandleW(file, full, n + 1, 0) <= n) {
+        size_t bytes = flux__from_wide(full, NULL, 0);
+        out = bytes > 0 ? (char *)FLUX_MALLOC(bytes) : NULL;
+        if (out) flux__from_wide(full, out, bytes);
+    }
+    if (file != INVALID_HANDLE_VALUE) CloseHandle(file);
+    flux__free(full);
+    flux__free(w);
+    return out;
+}
+/* The path at which a file named path is to be written: a symbolic link's target, which must
+   exist, so that the link remains a link when its file is replaced. The caller frees it with
+   flux__free. NULL: the target can't be found, as errno says. */
 static char *flux__file_target(const char *path) {
+    DWORD found = flux__file_attributes(path);
+    if (found != INVALID_FILE_ATTRIBUTES && (found & FILE_ATTRIBUTE_REPARSE_POINT))
+        return flux__link_end(path);
     char *copy = (char *)FLUX_MALLOC(strlen(path) + 1);
     if (!copy) errno = ENOMEM;
     return copy ? strcpy(copy, path) : NULL;
@@ -4415,16 +4475,18 @@ FLUX__UNUSED static bool flux__is_absolute(const char *path) {
     return (path[0] && path[1] == ':' && flux__is_separator(path[2])) ||
            (flux__is_separator(path[0]) && flux__is_separator(path[1]));
 }
-static void flux__folder_make(const char *path) { CreateDirectoryA(path, NULL); }
+static void flux__folder_make(const char *path) {
+    wchar_t *w = flux__wide(path);
+    if (w) CreateDirectoryW(w, NULL);
+    flux__free(w);
+}
 static int flux__folder_open(const char *path) { (void)path; return -1; }
 static void flux__folder_close(int fd) { (void)fd; }
 /* What is wrong with a folder that only this user may change, or NULL: that it is a folder is all
    that is checked, since Windows closes a user's own folders to other users. */
 static const char *flux__folder_unsafe(const char *path, int fd) {
-    DWORD found = GetFileAttributesA(path);
     (void)fd;
-    return found != INVALID_FILE_ATTRIBUTES && (found & FILE_ATTRIBUTE_DIRECTORY)
-               ? NULL : "is not a folder";
+    return flux__is_folder(path) ? NULL : "is not a folder";
 }
 
 #else

@@ -9,15 +9,79 @@ static void *try_malloc(size_t n) { return no_memory && n >= 65536 ? NULL : mall
 #define FLUX_FREE(p) free(p)
 #define FLUX_IMPLEMENTATION
 #include "test.h"
-#ifndef _WIN32
+
+/* ---- files */
+
+static bool holds(const char *path, const char *text) {
+    size_t n = 0;
+    char *data = (char *)flux__read_file(path, &n, "test");
+    bool same = data && n == strlen(text) && !memcmp(data, text, n + 1);
+    FLUX_FREE(data);
+    return same;
+}
+static bool put(const char *path, const char *text) {
+    flux__out *o = flux__out_open(path, "save");
+    flux__out_write(o, text, strlen(text));
+    return flux__out_commit(o);
+}
+
+#ifdef _WIN32
+/* Names are UTF-8, whatever code page the system has: what is written under one is found by Windows' calls with the
+   same name in UTF-16. */
+TEST(names_are_utf8) {
+    const char *folder = "flux-test-\xc3\xa9\xe2\x82\xac", *file = "flux-test-\xc3\xa9\xe2\x82\xac/\xce\xb1.st";
+    const wchar_t *same = L"flux-test-\u00e9\u20ac\\\u03b1.st", *left = L"flux-test-\u00e9\u20ac\\.flux-\u03b1.tmp";
+    int64_t stamp[2];
+    flux__den den;
+    flux__folder_make(folder);
+    CHECK(GetFileAttributesW(L"flux-test-\u00e9\u20ac") & FILE_ATTRIBUTE_DIRECTORY);
+    CHECK(flux__den_open(&den, folder) == NULL);
+    CHECK(put(file, "hello") && holds(file, "hello"));
+    CHECK(GetFileAttributesW(same) != INVALID_FILE_ATTRIBUTES && !flux__file_streams(file));
+    CHECK(flux__file_stamp(file, stamp) && stamp[0] == 5);
+    CHECK(put(file, "again") && holds(file, "again"));
+    FILE *f = _wfopen(left, L"wb");
+    REQUIRE(f);
+    fclose(f);
+    flux__folder_sweep("flux-test-\xc3\xa9\xe2\x82\xac/", -1, ".flux-\xce\xb1");
+    CHECK(GetFileAttributesW(left) == INVALID_FILE_ATTRIBUTES);
+    flux__file_remove(file);
+    CHECK(GetFileAttributesW(same) == INVALID_FILE_ATTRIBUTES && flux__file_streams(file));
+    CHECK(RemoveDirectoryW(L"flux-test-\u00e9\u20ac"));
+    wchar_t *w = flux__wide("caf\xe9");    /* as argv has it in western code pages: no UTF-8 */
+    CHECK(w && wcsncmp(w, L"caf", 3) == 0 && w[3] != 0xfffd && wcslen(w) == 4);
+    FLUX_FREE(w);
+}
+
+TEST(folders_are_not_read) {
+    size_t n;
+    CHECK_ERROR(flux__read_file(".", &n, "load"), "load: cannot open .: Is a directory");
+    CHECK_ERROR(put(".", "x"), "save: cannot write .: Is a directory");
+}
+
+/* The name that a link leads to, by a handle; where links can be made, saving through one keeps it. */
+TEST(link_stays_a_link) {
+    CHECK(put("flux-test-real", "old"));
+    char *end = flux__link_end("flux-test-real");
+    CHECK(end && strstr(end, "flux-test-real") && flux__is_absolute(end) && put(end, "new") && holds("flux-test-real", "new"));
+    FLUX_FREE(end);
+    CHECK(flux__link_end("flux-test-none") == NULL && errno == ENOENT);
+    CreateSymbolicLinkW(L"flux-test-link", L"flux-test-real", 2);      /* 2: by whoever may where developers work */
+    DWORD a = GetFileAttributesW(L"flux-test-link");
+    if (a != INVALID_FILE_ATTRIBUTES && (a & FILE_ATTRIBUTE_REPARSE_POINT)) {
+        CHECK(put("flux-test-link", "through") && holds("flux-test-real", "through"));
+        CHECK(GetFileAttributesW(L"flux-test-link") & FILE_ATTRIBUTE_REPARSE_POINT);
+        flux__file_remove("flux-test-link");
+    }
+    flux__file_remove("flux-test-real");
+}
+#else
 #include <dirent.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-/* ---- files */
 
 static char folder[100];
 static char *in_folder(const char *name) {
@@ -46,19 +110,6 @@ static void finish(void) {
     if (d) closedir(d);
     rmdir(folder);
 }
-static bool holds(const char *path, const char *text) {
-    size_t n = 0;
-    char *data = (char *)flux__read_file(path, &n, "test");
-    bool same = data && n == strlen(text) && !memcmp(data, text, n + 1);
-    FLUX_FREE(data);
-    return same;
-}
-static bool put(const char *path, const char *text) {
-    flux__out *o = flux__out_open(path, "save");
-    flux__out_write(o, text, strlen(text));
-    return flux__out_commit(o);
-}
-
 static int put_times(flux__out *o, const char *data, size_t bytes, int times) {
     int good = 0;
     while (times-- > 0) good += flux__out_write(o, data, bytes);

@@ -2,7 +2,6 @@
 #include "test.h"
 
 #if defined(_WIN32)
-int _putenv(const char *setting);
 #define SET(name, value) _putenv(name "=" value)
 #else
 int setenv(const char *name, const char *value, int overwrite);   /* hidden by -std=c11 */

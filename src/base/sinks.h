@@ -2,6 +2,7 @@
 #define FLUX__BASE_SINKS_H
 #include "platform.h"
 #include "threads.h" /* flux__atomic_add */
+#include "system.h" /* flux__wide, flux__from_wide */
 #include "errors.h"
 #include "memory.h"
 
@@ -21,13 +22,16 @@
 FLUX__BEGIN_LEAN
 
 #if defined(_WIN32)
-/* The UTF-8 name as UTF-16, for Windows' calls; the caller frees it with flux__free. */
-static wchar_t *flux__wide(const char *path) {
-    int n = MultiByteToWideChar(CP_UTF8, 0, path, -1, NULL, 0);
-    wchar_t *w = n > 0 ? (wchar_t *)FLUX_MALLOC((size_t)n * sizeof(wchar_t)) : NULL;
-    if (w) MultiByteToWideChar(CP_UTF8, 0, path, -1, w, n);
-    else errno = EINVAL;
-    return w;
+/* The attributes of what stands at path; INVALID_FILE_ATTRIBUTES: nothing. */
+static DWORD flux__file_attributes(const char *path) {
+    wchar_t *w = flux__wide(path);
+    DWORD found = w ? GetFileAttributesW(w) : INVALID_FILE_ATTRIBUTES;
+    flux__free(w);
+    return found;
+}
+static bool flux__is_folder(const char *path) {
+    DWORD found = flux__file_attributes(path);
+    return found != INVALID_FILE_ATTRIBUTES && (found & FILE_ATTRIBUTE_DIRECTORY);
 }
 static FILE *flux__fopen(const char *path, const char *mode) {
     wchar_t m[8], *w = flux__wide(path);
@@ -37,6 +41,7 @@ static FILE *flux__fopen(const char *path, const char *mode) {
     m[i] = 0;
     if (w) f = _wfopen(w, m);
     flux__free(w);
+    if (!f && errno == EACCES && flux__is_folder(path)) errno = EISDIR;
     return f;
 }
 static int flux__file_open_as(const char *path, int flags) {
@@ -80,17 +85,17 @@ static int flux__file_hold(int fd) { (void)fd; return -1; }
 static void flux__folder_sweep(const char *folder, int at_fd, const char *start) {
     size_t n = strlen(folder);
     (void)at_fd;
-    char *pattern = (char *)FLUX_MALLOC(n + strlen(start) + 8), *at;
+    char *pattern = (char *)FLUX_MALLOC(n + strlen(start) + 8);
     wchar_t *w = NULL;
     WIN32_FIND_DATAW found;
     if (pattern) sprintf(pattern, "%s%s*.tmp", folder, start), w = flux__wide(pattern);
     HANDLE all = w ? FindFirstFileW(w, &found) : INVALID_HANDLE_VALUE;
     for (bool more = all != INVALID_HANDLE_VALUE; more; more = FindNextFileW(all, &found)) {
-        int bytes = WideCharToMultiByte(CP_UTF8, 0, found.cFileName, -1, NULL, 0, NULL, NULL);
-        at = bytes > 0 ? (char *)FLUX_MALLOC(n + (size_t)bytes) : NULL;
+        size_t bytes = flux__from_wide(found.cFileName, NULL, 0);
+        char *at = bytes > 0 ? (char *)FLUX_MALLOC(n + bytes) : NULL;
         if (!at) continue;
         memcpy(at, folder, n);
-        WideCharToMultiByte(CP_UTF8, 0, found.cFileName, -1, at + n, bytes, NULL, NULL);
+        flux__from_wide(found.cFileName, at + n, bytes);
         flux__file_remove(at);
         flux__free(at);
     }
@@ -102,11 +107,8 @@ static void flux__folder_sweep(const char *folder, int at_fd, const char *start)
    which is written to in place; -1 (with errno) a folder, or what this process may not write.
    *mode is 0 here. */
 static int flux__file_kind(const char *path, int *mode) {
-    wchar_t *w = flux__wide(path);
-    DWORD a = w ? GetFileAttributesW(w) : 0;
-    flux__free(w);
+    DWORD a = flux__file_attributes(path);
     *mode = 0;
-    if (!w) return -1;
     if (a == INVALID_FILE_ATTRIBUTES) return 0;
     errno = a & FILE_ATTRIBUTE_DIRECTORY ? EISDIR : EACCES;
     return a & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_READONLY) ? -1 :
@@ -115,7 +117,10 @@ static int flux__file_kind(const char *path, int *mode) {
 /* Gives the file's size in stamp[0] and the time of its last change in stamp[1]; false: no file. */
 FLUX__UNUSED static bool flux__file_stamp(const char *path, int64_t *stamp) {
     WIN32_FILE_ATTRIBUTE_DATA a;
-    if (!GetFileAttributesExA(path, GetFileExInfoStandard, &a)) return false;
+    wchar_t *w = flux__wide(path);
+    bool found = w && GetFileAttributesExW(w, GetFileExInfoStandard, &a);
+    flux__free(w);
+    if (!found) return false;
     stamp[0] = (int64_t)a.nFileSizeHigh << 32 | (int64_t)a.nFileSizeLow;
     stamp[1] = (int64_t)a.ftLastWriteTime.dwHighDateTime << 32 |
                (int64_t)a.ftLastWriteTime.dwLowDateTime;
@@ -123,12 +128,37 @@ FLUX__UNUSED static bool flux__file_stamp(const char *path, int64_t *stamp) {
 }
 /* Whether path is a pipe or a device, whose length is not known before its end is reached. */
 static bool flux__file_streams(const char *path) {
-    DWORD found = GetFileAttributesA(path);
+    DWORD found = flux__file_attributes(path);
     return found == INVALID_FILE_ATTRIBUTES || (found & FILE_ATTRIBUTE_DEVICE);
 }
-/* The path at which a file named path is to be written, as a copy that the caller frees with
-   flux__free; NULL, with errno set, if there is none. (Links are followed under POSIX only.) */
+/* The path of the file to which a symbolic link leads; the caller frees it with flux__free. NULL,
+   with errno set: the link leads to no file, or memory ran out. */
+static char *flux__link_end(const char *path) {
+    wchar_t *w = flux__wide(path), *full = NULL;
+    const DWORD shared = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
+    HANDLE file = INVALID_HANDLE_VALUE;
+    if (w) file = CreateFileW(w, 0, shared, NULL, OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS, NULL);
+    DWORD n = file != INVALID_HANDLE_VALUE ? GetFinalPathNameByHandleW(file, NULL, 0, 0) : 0;
+    char *out = NULL;
+    errno = ENOENT;
+    if (n > 0) full = (wchar_t *)FLUX_MALLOC(((size_t)n + 1) * sizeof *full);
+    if (full && GetFinalPathNameByHandleW(file, full, n + 1, 0) <= n) {
+        size_t bytes = flux__from_wide(full, NULL, 0);
+        out = bytes > 0 ? (char *)FLUX_MALLOC(bytes) : NULL;
+        if (out) flux__from_wide(full, out, bytes);
+    }
+    if (file != INVALID_HANDLE_VALUE) CloseHandle(file);
+    flux__free(full);
+    flux__free(w);
+    return out;
+}
+/* The path at which a file named path is to be written: a symbolic link's target, which must
+   exist, so that the link remains a link when its file is replaced. The caller frees it with
+   flux__free. NULL: the target can't be found, as errno says. */
 static char *flux__file_target(const char *path) {
+    DWORD found = flux__file_attributes(path);
+    if (found != INVALID_FILE_ATTRIBUTES && (found & FILE_ATTRIBUTE_REPARSE_POINT))
+        return flux__link_end(path);
     char *copy = (char *)FLUX_MALLOC(strlen(path) + 1);
     if (!copy) errno = ENOMEM;
     return copy ? strcpy(copy, path) : NULL;
@@ -137,16 +167,18 @@ FLUX__UNUSED static bool flux__is_absolute(const char *path) {
     return (path[0] && path[1] == ':' && flux__is_separator(path[2])) ||
            (flux__is_separator(path[0]) && flux__is_separator(path[1]));
 }
-static void flux__folder_make(const char *path) { CreateDirectoryA(path, NULL); }
+static void flux__folder_make(const char *path) {
+    wchar_t *w = flux__wide(path);
+    if (w) CreateDirectoryW(w, NULL);
+    flux__free(w);
+}
 static int flux__folder_open(const char *path) { (void)path; return -1; }
 static void flux__folder_close(int fd) { (void)fd; }
 /* What is wrong with a folder that only this user may change, or NULL: that it is a folder is all
    that is checked, since Windows closes a user's own folders to other users. */
 static const char *flux__folder_unsafe(const char *path, int fd) {
-    DWORD found = GetFileAttributesA(path);
     (void)fd;
-    return found != INVALID_FILE_ATTRIBUTES && (found & FILE_ATTRIBUTE_DIRECTORY)
-               ? NULL : "is not a folder";
+    return flux__is_folder(path) ? NULL : "is not a folder";
 }
 
 #else

@@ -11,7 +11,8 @@
    Invariant: shared libraries are opened when they are wanted and never closed,
    since drivers do not survive that. A function's address is copied into a
    pointer to function (flux__library_symbol), as ISO C has no cast between
-   pointers to objects and to functions. flux__processors is how many processors
+   pointers to objects and to functions. Names are UTF-8 everywhere; Windows'
+   calls get them as UTF-16 (flux__wide). flux__processors is how many processors
    this process may use: those online, those in its affinity mask, or its
    container's quota, whichever is smallest. flux__simd is 0 base, 1 AVX2 with
    FMA, 2 AVX-512 (F, BW, DQ, VL), 3 AVX-512 with BF16; it is detected once, and
@@ -34,6 +35,29 @@ static double flux__now(void) {           /* seconds since a fixed time; never g
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 #endif
 }
+
+#if defined(_WIN32)
+/* A name as UTF-16, for Windows' calls; the caller frees it with FLUX_FREE. Names are UTF-8; one
+   that is not is in the system's code page, as those of getenv and argv are. NULL, with errno
+   set: the name can't be converted. */
+static wchar_t *flux__wide(const char *name) {
+    UINT page = CP_UTF8;
+    DWORD flags = MB_ERR_INVALID_CHARS;
+    int n = MultiByteToWideChar(page, flags, name, -1, NULL, 0);
+    if (n <= 0) page = CP_ACP, flags = 0, n = MultiByteToWideChar(page, flags, name, -1, NULL, 0);
+    wchar_t *w = n > 0 ? (wchar_t *)FLUX_MALLOC((size_t)n * sizeof(wchar_t)) : NULL;
+    if (w) MultiByteToWideChar(page, flags, name, -1, w, n);
+    else errno = n > 0 ? ENOMEM : EINVAL;
+    return w;
+}
+/* Writes a UTF-16 name as UTF-8 to out, which has n bytes; returns how many it takes, with the
+   final 0; 0: n is too few, or the name can't be converted. n = 0 writes nothing. */
+static size_t flux__from_wide(const wchar_t *w, char *out, size_t n) {
+    int bytes = WideCharToMultiByte(CP_UTF8, 0, w, -1, out, n < INT_MAX ? (int)n : INT_MAX, NULL,
+                                    NULL);
+    return bytes > 0 ? (size_t)bytes : 0;
+}
+#endif
 
 /* Whether the program has rights that the user who started it lacks (setuid, setgid,
    capabilities). The environment is that user's, and then not to be trusted. */
@@ -98,7 +122,13 @@ FLUX__UNUSED static void flux__library_why(char *why, size_t n, const char *what
 /* Opens a shared library, or the program itself if name is NULL; NULL: it can't be opened. */
 FLUX__UNUSED static void *flux__library_open(const char *name) {
 #if defined(_WIN32)
-    return name ? (void *)LoadLibraryA(name) : (void *)GetModuleHandleA(NULL);
+    if (!name) return (void *)GetModuleHandleW(NULL);
+    wchar_t *w = flux__wide(name);
+    HMODULE library = w ? LoadLibraryW(w) : NULL;
+    DWORD why = GetLastError();           /* freeing may change it; flux__library_why tells it */
+    FLUX_FREE(w);
+    SetLastError(why);
+    return (void *)library;
 #else
     return dlopen(name, RTLD_NOW | RTLD_LOCAL);
 #endif
@@ -146,11 +176,12 @@ FLUX__UNUSED static bool flux__library_file(const void *fn, char *file, size_t n
     HMODULE library;
     DWORD flags = GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS |
                   GET_MODULE_HANDLE_EX_FLAG_UNCHANGED_REFCOUNT, used;
-    LPCSTR at;
+    wchar_t path[MAX_PATH];
+    LPCWSTR at;
     memcpy(&at, fn, sizeof at);
-    if (!GetModuleHandleExA(flags, at, &library)) return false;
-    used = GetModuleFileNameA(library, file, (DWORD)n);
-    return used > 0 && used < n;
+    if (!GetModuleHandleExW(flags, at, &library)) return false;
+    used = GetModuleFileNameW(library, path, MAX_PATH);
+    return used > 0 && used < MAX_PATH && flux__from_wide(path, file, n) > 0;
 #else
     /* The struct is Dl_info, which the C library hides from ISO C, as it does dladdr. */
     struct { const char *file; void *base; const char *name; void *place; } found;
