@@ -2941,7 +2941,7 @@ static double flux__now(void) {           /* seconds since a fixed time; never g
 }
 
 #if defined(_WIN32)
-/* A name as UTF-16, for Windows' calls; the caller frees it with FLUX_FREE. Names are UTF-8; one
+/* A name as UTF-16, for Windows' calls; the caller frees it with flux__free. Names are UTF-8; one
    that is not is in the system's code page, as those of getenv and argv are. NULL, with errno
    set: the name can't be converted. */
 static wchar_t *flux__wide(const char *name) {
@@ -3030,7 +3030,7 @@ FLUX__UNUSED static void *flux__library_open(const char *name) {
     wchar_t *w = flux__wide(name);
     HMODULE library = w ? LoadLibraryW(w) : NULL;
     DWORD why = GetLastError();           /* freeing may change it; flux__library_why tells it */
-    FLUX_FREE(w);
+    flux__free(w);
     SetLastError(why);
     return (void *)library;
 #else
