@@ -785,7 +785,8 @@ typedef struct flux_reduce_opts {
         d4 FLUX__ZERO, d5 FLUX__ZERO, d6 FLUX__ZERO, d7 FLUX__ZERO;
 } flux_reduce_opts;
 #define FLUX__LEFT_OUT_flux_reduce_opts
-#define FLUX__REDUCE(f, ...) f(FLUX__NARG(__VA_ARGS__) - 1, FLUX__REDUCE_OPTS(__VA_ARGS__))
+#define FLUX__REDUCE(f, ...) \
+    FLUX__MADE(flux_tensor *, f(FLUX__NARG(__VA_ARGS__) - 1, FLUX__REDUCE_OPTS(__VA_ARGS__)))
 FLUX_API flux_tensor *flux_sum_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_mean_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_var_over(int n, flux_reduce_opts o);   /* divides by n, not n-1 */
@@ -1086,7 +1087,9 @@ extern "C" {
    flux_tuple. Which shapes it takes and gives depends on the layer. NULL on error. */
 FLUX_API flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x);
 FLUX_API flux_tensor *flux_call_all(flux_layer *m, int n, flux_tensor *const *xs);
-#define flux_call(m, ...) flux_call_all(m, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
+#define flux_call(m, ...) \
+    FLUX__MADE(flux_tensor *, \
+               flux_call_all(m, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__)))
 /* A new model, in which each parameter and state is f of the old one; f is called once for a tied
    tensor. flux_mapleaves is its old name. */
 FLUX_API flux_layer *flux_fmap(flux_fn f, flux_layer *m);
@@ -1547,25 +1550,30 @@ FLUX_API flux_layer *flux_function(flux_fn f, const char *name);
 FLUX_API flux_layer *flux_function2(flux_fn2 f, const char *name);
 /* Each layer is called with the output of the one before. */
 #define flux_chain(...) \
-    flux_chain_of(FLUX__NARG(__VA_ARGS__), FLUX__LAYERS(__VA_ARGS__), #__VA_ARGS__)
+    FLUX__MADE(flux_layer *, \
+               flux_chain_of(FLUX__NARG(__VA_ARGS__), FLUX__LAYERS(__VA_ARGS__), #__VA_ARGS__))
 /* flux_parallel(flux_add, a, b): the connection of the layers' outputs. One input goes to all
    layers; n inputs go to n layers, one to each; n inputs to a single layer are passed to it one
    after the other. Other numbers of inputs are an error. A connection of two arguments takes the
    outputs two at a time, from the left; flux_identity gives them all as a tuple. */
 #define flux_parallel(connection, ...) \
-    flux_parallel_of(FLUX__AS_LAYER(connection), FLUX__NARG(__VA_ARGS__), \
-                     FLUX__LAYERS(__VA_ARGS__), #connection ", " #__VA_ARGS__)
+    FLUX__MADE(flux_layer *, \
+               flux_parallel_of(FLUX__AS_LAYER(connection), FLUX__NARG(__VA_ARGS__), \
+                                FLUX__LAYERS(__VA_ARGS__), #connection ", " #__VA_ARGS__))
 /* y_1 = l_1(x_1), then y_i = l_i(connection(y_{i-1}, x_i)); gives all y as a tuple. */
 #define flux_pairwisefusion(connection, ...) \
-    flux_pairwisefusion_of(FLUX__AS_LAYER(connection), FLUX__NARG(__VA_ARGS__), \
-                           FLUX__LAYERS(__VA_ARGS__), #connection ", " #__VA_ARGS__)
+    FLUX__MADE(flux_layer *, \
+               flux_pairwisefusion_of(FLUX__AS_LAYER(connection), FLUX__NARG(__VA_ARGS__), \
+                                      FLUX__LAYERS(__VA_ARGS__), #connection ", " #__VA_ARGS__))
 /* connection(layer(x), x) */
 #define flux_skipconnection(layer, connection) \
-    flux_skipconnection_of(FLUX__AS_LAYER(layer), \
-                           FLUX__AS_LAYER(connection), #layer ", " #connection)
+    FLUX__MADE(flux_layer *, \
+               flux_skipconnection_of(FLUX__AS_LAYER(layer), FLUX__AS_LAYER(connection), \
+                                      #layer ", " #connection))
 /* The elementwise largest of the layers' outputs. */
 #define flux_maxout(...) \
-    flux_maxout_of(FLUX__NARG(__VA_ARGS__), FLUX__LAYERS(__VA_ARGS__), #__VA_ARGS__)
+    FLUX__MADE(flux_layer *, \
+               flux_maxout_of(FLUX__NARG(__VA_ARGS__), FLUX__LAYERS(__VA_ARGS__), #__VA_ARGS__))
 /* Concatenates along dimension 0; made to serve as a connection. */
 FLUX_API flux_tensor *flux_vcat(flux_tensor *a, flux_tensor *b);
 /* The outputs of all layers of a chain for the input x, as a tuple. */
@@ -2000,11 +2008,25 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
          flux__each_next(&b##_each, __FILE__, __LINE__);)                                          \
         for (FLUX__UNUSED flux_batch b = b##_each.batch; b##_each.inner; b##_each.inner = 0)
 
-/* FLUX__NARG counts its arguments, 1 to 32; FLUX__MAP(f, a, b) is f(a), f(b). */
-#define FLUX__NARG(...) \
-    FLUX__NARG_(__VA_ARGS__, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, \
-                15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
-#define FLUX__NARG_(a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18, a19, a20, a21, a22, a23, a24, a25, a26, a27, a28, a29, a30, a31, a32, n, ...) n
+/* FLUX__NARG counts its arguments, 1 to 32; FLUX__MAP(f, a, b) is f(a), f(b). More arguments, up to
+   96, give a name that is declared nowhere, so that the compiler's message says what is wrong. */
+#define FLUX__NARG(...)                                                                            \
+    FLUX__NARG_(__VA_ARGS__, FLUX__TOO_MANY_16, FLUX__TOO_MANY_16, FLUX__TOO_MANY_16,              \
+                FLUX__TOO_MANY_16, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, \
+                16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
+#define FLUX__TOO_MANY_16                                                                          \
+    FLUX__TOO_MANY_4, FLUX__TOO_MANY_4, FLUX__TOO_MANY_4, FLUX__TOO_MANY_4
+#define FLUX__TOO_MANY_4                                                                           \
+    FLUX__AT_MOST_32_ARGUMENTS, FLUX__AT_MOST_32_ARGUMENTS, FLUX__AT_MOST_32_ARGUMENTS,            \
+    FLUX__AT_MOST_32_ARGUMENTS
+#define FLUX__NARG_(...) FLUX__NARG_97(__VA_ARGS__)
+#define FLUX__NARG_97(                                                                             \
+    a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18, a19, a20,     \
+    a21, a22, a23, a24, a25, a26, a27, a28, a29, a30, a31, a32, a33, a34, a35, a36, a37, a38,      \
+    a39, a40, a41, a42, a43, a44, a45, a46, a47, a48, a49, a50, a51, a52, a53, a54, a55, a56,      \
+    a57, a58, a59, a60, a61, a62, a63, a64, a65, a66, a67, a68, a69, a70, a71, a72, a73, a74,      \
+    a75, a76, a77, a78, a79, a80, a81, a82, a83, a84, a85, a86, a87, a88, a89, a90, a91, a92,      \
+    a93, a94, a95, a96, n, ...) n
 #define FLUX__MAP(f, ...) FLUX__CAT(FLUX__MAP_, FLUX__NARG(__VA_ARGS__))(f, __VA_ARGS__)
 #define FLUX__MAP_1(f, x) f(x)
 #define FLUX__MAP_2(f, x, ...) f(x), FLUX__MAP_1(f, __VA_ARGS__)
@@ -2062,66 +2084,15 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define FLUX__TENSORS(...) ((flux_tensor *const[]){ FLUX__MAP(FLUX__TENSOR, __VA_ARGS__) })
 #define FLUX__TENSOR(x) (x)
 #define FLUX__OBJECTS(...) ((const void *const[]){ FLUX__MAP(FLUX__OBJECT, __VA_ARGS__) })
-#define FLUX__OBJECT(x) \
-    _Generic((x), flux_tensor *: (x), flux_layer *: (x), flux_state *: (x), flux_loader *: (x))
 #define FLUX__LAYERS(...) ((flux_layer *const[]){ FLUX__MAP(FLUX__AS_LAYER, __VA_ARGS__) })
-/* &*(x): a function becomes a pointer to it. */
-#define FLUX__AS_LAYER(x) \
-    _Generic(&*(x), flux_layer *: flux__layer_of_layer, flux_fn: flux__layer_of_fn, \
-             flux_fn2: flux__layer_of_fn2)(x)
-/* value, a void *, as a pointer of the type of x. */
-#define FLUX__SAME_TYPE(x, value) \
-    _Generic((x), flux_tensor *: (flux_tensor *)(value), flux_layer *: (flux_layer *)(value), \
-             flux_loader *: (flux_loader *)(value), flux_state *: (flux_state *)(value), \
-             flux_grads *: (flux_grads *)(value))
-#define flux_keep(x) FLUX__SAME_TYPE(x, flux_keep_object(x))
-#define flux_carry(old, value) FLUX__SAME_TYPE(value, flux_carry_object(old, value))
 #define FLUX__DTYPE_OF(p)                                                                          \
     _Generic(&*(p), float *: FLUX_F32, const float *: FLUX_F32, double *: FLUX_F64,                \
              const double *: FLUX_F64, int32_t *: FLUX_I32, const int32_t *: FLUX_I32,             \
              int64_t *: FLUX_I64, const int64_t *: FLUX_I64, uint8_t *: FLUX_U8,                   \
              const uint8_t *: FLUX_U8, bool *: FLUX_BOOL, const bool *: FLUX_BOOL)
-
-/* For tensors, f in parentheses is the function of that name, not the macro. */
-#define FLUX__MOVES(f, x) \
-    _Generic((x), flux_tensor *: (f), flux_layer *: FLUX__CAT(f, _layer), \
-             flux_loader *: FLUX__CAT(f, _loader), flux_state *: FLUX__CAT(f, _state))(x)
-#define flux_gpu(x) FLUX__MOVES(flux_gpu, x)
-#define flux_cpu(x) FLUX__MOVES(flux_cpu, x)
-#define flux_cu(x) FLUX__MOVES(flux_cu, x)
-#define flux_roc(x) FLUX__MOVES(flux_roc, x)
-#define FLUX__BY_TYPE(f, x) \
-    _Generic((x), flux_tensor *: f##_tensor, flux_layer *: f##_layer, \
-             flux_loader *: f##_loader, flux_state *: f##_state)
-#define flux_to(device, x) FLUX__BY_TYPE(flux_to, x)(device, x)
-#define flux_device_of(x) FLUX__BY_TYPE(flux_device_of, x)(x)
-#define flux_print(x) FLUX__BY_TYPE(flux_print, x)(x)
-#define FLUX__SAVES(f, x) \
-    _Generic((x), flux_tensor *: f##_tensor, flux_layer *: f##_layer, flux_state *: f##_state)
-#define flux_save(x, path) FLUX__SAVES(flux_save, x)(x, path)
-#define flux_load(x, path) \
-    _Generic((x), flux_layer *: flux_load_layer, flux_state *: flux_load_state)(x, path)
-
-/* An operand may be a tensor or a number. The macro of a name is not expanded again inside itself,
-   so that flux_add(a, b) calls the function flux_add. */
-#define FLUX__OPERAND(x) _Generic((x), flux_tensor *: flux__same, default: flux__number)(x)
-#define flux_add(a, b) flux_add(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_sub(a, b) flux_sub(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_mul(a, b) flux_mul(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_div(a, b) flux_div(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_pow(a, b) flux_pow(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_max2(a, b) flux_max2(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_min2(a, b) flux_min2(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_eq(a, b) flux_eq(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_ne(a, b) flux_ne(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_lt(a, b) flux_lt(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_le(a, b) flux_le(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_gt(a, b) flux_gt(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_ge(a, b) flux_ge(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_where(c, a, b) flux_where(c, FLUX__OPERAND(a), FLUX__OPERAND(b))
 #endif
 
-#define FLUX__ACT(f, ...) f(FLUX__OPTS(flux_act_opts, __VA_ARGS__))
+#define FLUX__ACT(f, ...) FLUX__MADE(flux_tensor *, f(FLUX__OPTS(flux_act_opts, __VA_ARGS__)))
 #define flux_leakyrelu(...) FLUX__ACT(flux_leakyrelu_with, __VA_ARGS__)
 #define flux_rrelu(...) FLUX__ACT(flux_rrelu_with, __VA_ARGS__)
 #define flux_elu(...) FLUX__ACT(flux_elu_with, __VA_ARGS__)
@@ -2129,7 +2100,7 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define flux_softshrink(...) FLUX__ACT(flux_softshrink_with, __VA_ARGS__)
 #define flux_trelu(...) FLUX__ACT(flux_trelu_with, __VA_ARGS__)
 
-#define FLUX__LOSS(f, ...) f(FLUX__OPTS(flux_loss_opts, __VA_ARGS__))
+#define FLUX__LOSS(f, ...) FLUX__MADE(flux_tensor *, f(FLUX__OPTS(flux_loss_opts, __VA_ARGS__)))
 #define flux_mae(...) FLUX__LOSS(flux_mae_with, __VA_ARGS__)
 #define flux_mse(...) FLUX__LOSS(flux_mse_with, __VA_ARGS__)
 #define flux_msle(...) FLUX__LOSS(flux_msle_with, __VA_ARGS__)
@@ -2188,54 +2159,102 @@ typedef flux_tensor *flux__tensor_p;
 typedef flux_layer *flux__layer_p;
 typedef const void *flux__object_p;
 #define FLUX__TENSORS(...) FLUX__ARRAY(flux__tensor_p, __VA_ARGS__)
-#define FLUX__OBJECT(x) flux__object(x)
 #define FLUX__OBJECTS(...) FLUX__ARRAY(flux__object_p, FLUX__MAP(FLUX__OBJECT, __VA_ARGS__))
-#define FLUX__AS_LAYER(x) flux__as_layer(x)
 #define FLUX__LAYERS(...) FLUX__ARRAY(flux__layer_p, FLUX__MAP(FLUX__AS_LAYER, __VA_ARGS__))
 /* decltype looks at the type of p only, so that p is evaluated once in flux_from(p, ...). */
 #define FLUX__DTYPE_OF(p) flux__dtype_of(decltype(&*(p))())
-inline const void *flux__object(flux_tensor *x) { return x; }
-inline const void *flux__object(flux_layer *x) { return x; }
-inline const void *flux__object(flux_loader *x) { return x; }
-inline const void *flux__object(flux_state *x) { return x; }
-inline flux_layer *flux__as_layer(flux_layer *l) { return l; }
-inline flux_layer *flux__as_layer(flux_fn f) { return flux__layer_of_fn(f); }
-inline flux_layer *flux__as_layer(flux_fn2 f) { return flux__layer_of_fn2(f); }
-template <class T> inline T *flux_keep(T *x) { return static_cast<T *>(flux_keep_object(x)); }
-template <class T> inline T *flux_carry(T *old, T *value) {
-    return static_cast<T *>(flux_carry_object(old, value));
-}
-template <class T> inline T *flux_carry(decltype(nullptr), T *value) {
-    return static_cast<T *>(flux_carry_object(NULL, value));
-}
 inline flux_dtype flux__dtype_of(const float *) { return FLUX_F32; }
 inline flux_dtype flux__dtype_of(const double *) { return FLUX_F64; }
 inline flux_dtype flux__dtype_of(const int32_t *) { return FLUX_I32; }
 inline flux_dtype flux__dtype_of(const int64_t *) { return FLUX_I64; }
 inline flux_dtype flux__dtype_of(const uint8_t *) { return FLUX_U8; }
 inline flux_dtype flux__dtype_of(const bool *) { return FLUX_BOOL; }
-#define FLUX__OVERLOADS(T, kind)                                                                   \
-    inline T *flux_gpu(T *x) { return flux_gpu_##kind(x); }                                        \
-    inline T *flux_cpu(T *x) { return flux_cpu_##kind(x); }                                        \
-    inline T *flux_cu(T *x) { return flux_cu_##kind(x); }                                          \
-    inline T *flux_roc(T *x) { return flux_roc_##kind(x); }
-#define FLUX__OVERLOADS_ALL(T, kind)                                                               \
-    inline T *flux_to(flux_device d, T *x) { return flux_to_##kind(d, x); }                        \
-    inline flux_device flux_device_of(const T *x) { return flux_device_of_##kind(x); }             \
-    inline void flux_print(T *x) { flux_print_##kind(x); }
-FLUX__OVERLOADS(flux_layer, layer)
-FLUX__OVERLOADS(flux_loader, loader)
-FLUX__OVERLOADS(flux_state, state)
-FLUX__OVERLOADS_ALL(flux_tensor, tensor)
-FLUX__OVERLOADS_ALL(flux_layer, layer)
-FLUX__OVERLOADS_ALL(flux_loader, loader)
-FLUX__OVERLOADS_ALL(flux_state, state)
-inline int flux_save(flux_tensor *x, const char *path) { return flux_save_tensor(x, path); }
-inline int flux_save(flux_layer *x, const char *path) { return flux_save_layer(x, path); }
-inline int flux_save(flux_state *x, const char *path) { return flux_save_state(x, path); }
-inline int flux_load(flux_layer *x, const char *path) { return flux_load_layer(x, path); }
-inline int flux_load(flux_state *x, const char *path) { return flux_load_state(x, path); }
-/* In C++, overloads let a number stand for either operand. */
+#if defined(__clang__)
+#  pragma clang diagnostic pop
+#endif
+#endif
+
+/* ------------------------------------------------------------------ calls that go by a type
+   Some arguments may have one of several types: an operand may be a tensor or a number, a part of a
+   chain a layer or a function, and flux_gpu moves four types of objects. The macros here find the
+   function that takes the argument, and name the argument once: if a macro named it twice, calls
+   within calls would double the text at each level. Three ways lead there.
+     C++, and C by clang   Functions are overloaded; clang has an attribute for it.
+     C by gcc              A statement expression holds the argument in a variable of its type
+                           (__auto_type), and _Generic looks at the variable.
+     C by others           _Generic needs the argument twice, once for its type and once for its
+                           value. But what a macro of this file makes begins with a mark,
+                           "(type)(void *)(void *)", so that the macro around it reads the type
+                           there. Only what has no mark, as a variable or a call of a plain
+                           function, stands twice.
+   Rejected: a variable for clang too, because -Wshadow complains about one of the same name in its
+   initialiser, and __COUNTER__, for other names, is an extension with a warning of its own; a union
+   as the parameter's type (transparent_union), which takes no double beside a pointer. */
+
+#if defined(__cplusplus)
+#  define FLUX__OVERLOAD inline
+#elif defined(__clang__)
+#  if __has_extension(overloadable_unmarked)
+#    define FLUX__OVERLOAD static inline __attribute__((overloadable, unused))
+#  endif
+#endif
+
+/* Functions that exist for each type: f itself where names can be overloaded, f_KIND elsewhere. */
+#ifdef FLUX__OVERLOAD
+#  define FLUX__EACH_TYPE FLUX__OVERLOAD
+#  define FLUX__FOR_TYPE(f, kind) f
+#else
+#  define FLUX__EACH_TYPE FLUX__UNUSED static inline
+#  define FLUX__FOR_TYPE(f, kind) f##_##kind
+#endif
+#define FLUX__KEEPS(T, kind)                                                                       \
+    FLUX__EACH_TYPE T *FLUX__FOR_TYPE(flux_keep, kind)(T *x) {                                     \
+        return (T *)flux_keep_object(x);                                                           \
+    }                                                                                              \
+    FLUX__EACH_TYPE T *FLUX__FOR_TYPE(flux_carry, kind)(const void *old, T *value) {               \
+        return (T *)flux_carry_object(old, value);                                                 \
+    }
+#define FLUX__IS_OBJECT(T, kind)                                                                   \
+    FLUX__EACH_TYPE const void *FLUX__FOR_TYPE(flux__object, kind)(T *x) { return x; }
+#define FLUX__TYPES(X)                                                                             \
+    X(flux_tensor, tensor) X(flux_layer, layer) X(flux_loader, loader) X(flux_state, state)
+FLUX__TYPES(FLUX__KEEPS)
+FLUX__KEEPS(flux_grads, grads)
+FLUX__TYPES(FLUX__IS_OBJECT)
+
+#ifdef FLUX__OVERLOAD
+#define FLUX__MOVES(T, kind)                                                                       \
+    FLUX__OVERLOAD T *flux_gpu(T *x) { return flux_gpu_##kind(x); }                                \
+    FLUX__OVERLOAD T *flux_cpu(T *x) { return flux_cpu_##kind(x); }                                \
+    FLUX__OVERLOAD T *flux_cu(T *x) { return flux_cu_##kind(x); }                                  \
+    FLUX__OVERLOAD T *flux_roc(T *x) { return flux_roc_##kind(x); }
+#define FLUX__PLACES(T, kind)                                                                      \
+    FLUX__OVERLOAD T *flux_to(flux_device d, T *x) { return flux_to_##kind(d, x); }                \
+    FLUX__OVERLOAD flux_device flux_device_of(const T *x) { return flux_device_of_##kind(x); }     \
+    FLUX__OVERLOAD void flux_print(T *x) { flux_print_##kind(x); }
+#define FLUX__SAVES(T, kind)                                                                       \
+    FLUX__OVERLOAD int flux_save(T *x, const char *path) { return flux_save_##kind(x, path); }
+#define FLUX__LOADS(T, kind)                                                                       \
+    FLUX__OVERLOAD int flux_load(T *x, const char *path) { return flux_load_##kind(x, path); }
+FLUX__MOVES(flux_layer, layer)
+FLUX__MOVES(flux_loader, loader)
+FLUX__MOVES(flux_state, state)
+FLUX__TYPES(FLUX__PLACES)
+FLUX__SAVES(flux_tensor, tensor)
+FLUX__SAVES(flux_layer, layer)
+FLUX__SAVES(flux_state, state)
+FLUX__LOADS(flux_layer, layer)
+FLUX__LOADS(flux_state, state)
+FLUX__OVERLOAD flux_layer *flux__as_layer(flux_layer *l) { return l; }
+FLUX__OVERLOAD flux_layer *flux__as_layer(flux_fn f) { return flux__layer_of_fn(f); }
+FLUX__OVERLOAD flux_layer *flux__as_layer(flux_fn2 f) { return flux__layer_of_fn2(f); }
+#define FLUX__OBJECT(x) flux__object(x)
+#define FLUX__AS_LAYER(x) flux__as_layer(x)
+#define FLUX__MADE(T, value) value        /* the mark, which is needed elsewhere only */
+#endif
+
+#ifdef __cplusplus
+/* A number may stand for either operand. */
 #define FLUX__NUMBERS(f)                                                                           \
     template <class N> inline flux_tensor *f(flux_tensor *a, N b) {                                \
         return f(a, flux__number((double)b));                                                      \
@@ -2253,9 +2272,134 @@ FLUX__NUMBERS(flux_add) FLUX__NUMBERS(flux_sub) FLUX__NUMBERS(flux_mul) FLUX__NU
 FLUX__NUMBERS(flux_pow) FLUX__NUMBERS(flux_max2) FLUX__NUMBERS(flux_min2) FLUX__NUMBERS(flux_eq)
 FLUX__NUMBERS(flux_ne) FLUX__NUMBERS(flux_lt) FLUX__NUMBERS(flux_le) FLUX__NUMBERS(flux_gt)
 FLUX__NUMBERS(flux_ge)
-#if defined(__clang__)
-#  pragma clang diagnostic pop
+
+#else /* C */
+
+#define FLUX__NO_OPERAND "an operand is a tensor (flux_tensor *) or a real number"
+#if defined(FLUX__OVERLOAD)
+#define FLUX__NUMBER(T)                                                                            \
+    FLUX__OVERLOAD flux_tensor *flux__as_operand(T v) { return flux__number((double)v); }
+#define FLUX__REFUSED(T)                                                                           \
+    FLUX__OVERLOAD flux_tensor *flux__as_operand(T v) __attribute__((unavailable(FLUX__NO_OPERAND)));
+FLUX__OVERLOAD flux_tensor *flux__as_operand(flux_tensor *x) { return x; }
+FLUX__NUMBER(int) FLUX__NUMBER(unsigned) FLUX__NUMBER(long) FLUX__NUMBER(unsigned long)
+FLUX__NUMBER(long long) FLUX__NUMBER(unsigned long long)
+FLUX__NUMBER(float) FLUX__NUMBER(double) FLUX__NUMBER(long double)
+FLUX__REFUSED(void *)
+FLUX__REFUSED(const volatile void *)
+FLUX__REFUSED(double _Complex)
+#define FLUX__OPERAND(x) flux__as_operand(x)
+
+#else
+/* FLUX__BY_TYPE(x, F, f) is F(key, x, f): an expression that has the type of x, its value, and the
+   name that F begins the functions' names with; FLUX__BY_TYPE_2 has a further argument, for which
+   its variable has another name. FLUX__MADE(T, value) is the value, marked as being a T;
+   FLUX__SAME_TYPE(x, value) as having the type of x. The comma makes a pointer of a function and a
+   number of a bit-field. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__) && !defined(__EDG__)
+#define FLUX__LET(v, x, result) __extension__({ __auto_type v = ((void)0, x); result; })
+#define FLUX__BY_TYPE(x, F, f) FLUX__LET(flux__x, x, F(flux__x, flux__x, f))
+#define FLUX__BY_TYPE_2(x, F, f, a) FLUX__LET(flux__y, x, F(flux__y, flux__y, f, a))
+#define FLUX__MADE(T, value) value
+#define FLUX__SAME_TYPE(x, value) value
+#define FLUX__AS_LAYER(x) FLUX__BY_TYPE(x, FLUX__LAYER_OF, flux__layer_of)
+/* __builtin_classify_type is 1 for integers and 8 for floating-point numbers; as the argument of a
+   function of no fixed type, a float would bring -Wdouble-promotion on. The cast to double keeps
+   -Wconversion silent. */
+#define FLUX__OPERAND(x) FLUX__LET(flux__x, x, FLUX__OPERAND_OF(flux__x))
+#define FLUX__OPERAND_OF(x)                                                                        \
+    _Static_assert(_Generic(x, flux_tensor *: 1, default: FLUX__IS_REAL(x)), FLUX__NO_OPERAND);    \
+    _Generic(x, flux_tensor *: x,                                                                  \
+             default: flux__number((double)_Generic(x, flux_tensor *: 0, default: x)))
+#define FLUX__IS_REAL(x)                                                                           \
+    (__builtin_classify_type(_Generic(x, float: 0.0, default: x)) == 1 ||                          \
+     __builtin_classify_type(_Generic(x, float: 0.0, default: x)) == 8)
+
+#else
+/* FLUX__IS_MADE(x) is 1 if x begins with four groups in parentheses, as FLUX__MADE writes it, else
+   0: FLUX__GROUP_1 takes the first group and leaves FLUX__GROUP_2 in its place, and so on. */
+#define FLUX__MADE(T, value) (T)(void *)(void *)(value)
+#define FLUX__IS_MADE(x) FLUX__SECOND(FLUX__GROUP_1 x, 0, 0)
+#define FLUX__GROUP_1(...) FLUX__GROUP_2
+#define FLUX__GROUP_2(...) FLUX__GROUP_3
+#define FLUX__GROUP_3(...) FLUX__GROUP_4
+#define FLUX__GROUP_4(...) 0, 1
+#define FLUX__SECOND(...) FLUX__SECOND_(__VA_ARGS__)
+#define FLUX__SECOND_(a, b, ...) b
+#define FLUX__FIRST(...) FLUX__FIRST_(__VA_ARGS__)
+#define FLUX__FIRST_(a, ...) a
+#define FLUX__TYPE_AND(T) T,
+#define FLUX__TYPE_OF_MADE(x) FLUX__FIRST(FLUX__TYPE_AND x)
+#define FLUX__KEY(x) FLUX__CAT(FLUX__KEY_, FLUX__IS_MADE(x))(x)
+#define FLUX__KEY_0(x) (x)
+#define FLUX__KEY_1(x) ((FLUX__TYPE_OF_MADE(x))0)
+#define FLUX__BY_TYPE(x, F, f) F(FLUX__KEY(x), x, f)
+#define FLUX__BY_TYPE_2(x, F, f, a) F(FLUX__KEY(x), x, f, a)
+#define FLUX__SAME_TYPE(x, value) FLUX__CAT(FLUX__SAME_TYPE_, FLUX__IS_MADE(x))(x, value)
+#if defined(__GNUC__) || defined(__TINYC__)
+#define FLUX__SAME_TYPE_0(x, value) FLUX__MADE(__typeof__(x), value)
+#else
+#define FLUX__SAME_TYPE_0(x, value) value
 #endif
+#define FLUX__SAME_TYPE_1(x, value) FLUX__MADE(FLUX__TYPE_OF_MADE(x), value)
+/* &* makes a pointer of a function. */
+#define FLUX__AS_LAYER(x) FLUX__LAYER_OF(&*FLUX__KEY(x), x, flux__layer_of)
+#define FLUX__OPERAND(x) FLUX__BY_TYPE(x, FLUX__OPERAND_OF, )
+#define FLUX__OPERAND_OF(key, x, f) _Generic(key, flux_tensor *: flux__same, default: flux__number)(x)
+#endif
+
+#define FLUX__LAYER_OF(key, x, f)                                                                  \
+    _Generic(key, flux_layer *: f##_layer, flux_fn: f##_fn, flux_fn2: f##_fn2)(x)
+#define FLUX__FITS(f)                                                                              \
+    flux_tensor *: f##_tensor, flux_layer *: f##_layer, flux_loader *: f##_loader,                 \
+        flux_state *: f##_state
+#define FLUX__CALL(key, x, f) _Generic(key, FLUX__FITS(f))(x)
+#define FLUX__CALL_ON(key, x, f, device) _Generic(key, FLUX__FITS(f))(device, x)
+/* For tensors, f in parentheses is the function of that name, not the macro. */
+#define FLUX__MOVE(key, x, f)                                                                      \
+    _Generic(key, flux_tensor *: (f), flux_layer *: f##_layer, flux_loader *: f##_loader,          \
+             flux_state *: f##_state)(x)
+#define FLUX__KEEP(key, x, f) _Generic(key, FLUX__FITS(f), flux_grads *: f##_grads)(x)
+#define FLUX__CARRY(key, x, f, old) _Generic(key, FLUX__FITS(f), flux_grads *: f##_grads)(old, x)
+#define FLUX__SAVE(key, x, f, path)                                                                \
+    _Generic(key, flux_tensor *: f##_tensor, flux_layer *: f##_layer, flux_state *: f##_state)(x, path)
+#define FLUX__LOAD(key, x, f, path)                                                                \
+    _Generic(key, flux_layer *: f##_layer, flux_state *: f##_state)(x, path)
+
+#define FLUX__OBJECT(x) FLUX__BY_TYPE(x, FLUX__CALL, flux__object)
+#define flux_gpu(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_gpu))
+#define flux_cpu(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_cpu))
+#define flux_cu(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_cu))
+#define flux_roc(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_roc))
+#define flux_to(device, x) \
+    FLUX__SAME_TYPE(x, FLUX__BY_TYPE_2(x, FLUX__CALL_ON, flux_to, device))
+#define flux_keep(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__KEEP, flux_keep))
+#define flux_carry(old, value) \
+    FLUX__SAME_TYPE(value, FLUX__BY_TYPE_2(value, FLUX__CARRY, flux_carry, old))
+#define flux_device_of(x) FLUX__BY_TYPE(x, FLUX__CALL, flux_device_of)
+#define flux_print(x) FLUX__BY_TYPE(x, FLUX__CALL, flux_print)
+#define flux_save(x, path) FLUX__BY_TYPE_2(x, FLUX__SAVE, flux_save, path)
+#define flux_load(x, path) FLUX__BY_TYPE_2(x, FLUX__LOAD, flux_load, path)
+#endif
+
+/* An operand may be a tensor or a number. The macro of a name is not expanded again inside itself,
+   so that flux_add(a, b) calls the function flux_add. */
+#define FLUX__OF_TWO(f, a, b) FLUX__MADE(flux_tensor *, f(FLUX__OPERAND(a), FLUX__OPERAND(b)))
+#define flux_add(a, b) FLUX__OF_TWO(flux_add, a, b)
+#define flux_sub(a, b) FLUX__OF_TWO(flux_sub, a, b)
+#define flux_mul(a, b) FLUX__OF_TWO(flux_mul, a, b)
+#define flux_div(a, b) FLUX__OF_TWO(flux_div, a, b)
+#define flux_pow(a, b) FLUX__OF_TWO(flux_pow, a, b)
+#define flux_max2(a, b) FLUX__OF_TWO(flux_max2, a, b)
+#define flux_min2(a, b) FLUX__OF_TWO(flux_min2, a, b)
+#define flux_eq(a, b) FLUX__OF_TWO(flux_eq, a, b)
+#define flux_ne(a, b) FLUX__OF_TWO(flux_ne, a, b)
+#define flux_lt(a, b) FLUX__OF_TWO(flux_lt, a, b)
+#define flux_le(a, b) FLUX__OF_TWO(flux_le, a, b)
+#define flux_gt(a, b) FLUX__OF_TWO(flux_gt, a, b)
+#define flux_ge(a, b) FLUX__OF_TWO(flux_ge, a, b)
+#define flux_where(c, a, b) \
+    FLUX__MADE(flux_tensor *, flux_where(c, FLUX__OPERAND(a), FLUX__OPERAND(b)))
 #endif
 
 #endif /* FLUX_H */

@@ -248,6 +248,7 @@
 #include "api/optimisers.h"
 #include "api/data.h"
 #include "api/calls.h"
+#include "api/dispatch.h"
 
 #endif /* FLUX_H */
 

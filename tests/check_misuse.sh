@@ -1,5 +1,5 @@
-# Mistakes that compilers are to tell of: a layer's description that does not fit its struct does not compile, with a message that
-# one can read.
+# Mistakes that compilers are to tell of: a layer's description that does not fit its struct, an operand that is neither a tensor
+# nor a number, more layers than a call takes. They do not compile, with a message that one can read.
 . tests/check.sh
 
 fields() {
@@ -29,6 +29,37 @@ for cc in gcc clang tcc g++ clang++; do
         refused "$cc: FLUX_$wrong" "$message" $cc $flags -I. -c "$tmp/wrong.$ext" -o "$tmp/wrong.o"
     done
     [ -z "$part" ] || { fields ', FLUX_CHILDREN(parts, count)' >"$tmp/wrong.c"; refused "$cc: an array" "${part}parts" $cc $flags -I. -c "$tmp/wrong.c" -o "$tmp/wrong.o"; }
+done
+
+# of CALL: a function that makes this call
+of() { printf '#include "flux.h"\nvoid f(flux_tensor *x, const flux_tensor *c, flux_layer *m, flux_layer *a, flux_loader *l);\n'
+       printf 'void f(flux_tensor *x, const flux_tensor *c, flux_layer *m, flux_layer *a, flux_loader *l) { (void)x, (void)c, (void)m, (void)a, (void)l; %s; }\n' "$1"; }
+layers() { printf 'm = flux_chain(a'; i=1; while [ $((i += 1)) -le "$1" ]; do printf ', a'; done; printf ')'; }
+for cc in gcc clang tcc g++ clang++; do
+    have $cc || continue
+    ext=c flags='-std=c11 -Wall -Wextra -Wpedantic' operand='an operand is a tensor (flux_tensor \*) or a real number'
+    case $cc in *++) ext=cpp flags="-std=c++11" operand='error: ' ;; tcc) operand='error: ' ;; esac
+    for call in 'flux_add(x, "2")' 'flux_add(m, x)' 'flux_mul(x, c)' 'flux_where(x, x, l)' 'flux_add(x, flux_add(m, 1))' 'flux_add(x, (void *)0)'; do
+        # tcc takes any pointer for a number
+        [ $cc = tcc ] && continue
+        of "$call" >"$tmp/wrong.$ext"
+        refused "$cc: $call" "$operand" $cc $flags -I. -c "$tmp/wrong.$ext" -o "$tmp/wrong.o"
+    done
+    for call in 'flux_gpu(1)' 'flux_chain(m, x)' 'flux_print(c)' 'flux_gradient(x, 3)' 'flux_load(x, "a")'; do
+        of "$call" >"$tmp/wrong.$ext"
+        refused "$cc: $call" "error" $cc $flags -I. -c "$tmp/wrong.$ext" -o "$tmp/wrong.o"
+    done
+    of "$(layers 32)" >"$tmp/fits.$ext"
+    check "$cc: a chain of 32 layers" $cc $flags -I. -c "$tmp/fits.$ext" -o "$tmp/fits.o"
+    for n in 33 64 96; do
+        of "$(layers $n)" >"$tmp/wrong.$ext"
+        refused "$cc: a chain of $n layers" FLUX__AT_MOST_32_ARGUMENTS $cc $flags -I. -c "$tmp/wrong.$ext" -o "$tmp/wrong.o"
+    done
+done
+for cc in gcc clang; do
+    have $cc || continue
+    of 'flux_add(x, 1 + (double _Complex)2)' >"$tmp/wrong.c"
+    refused "$cc: a complex number" 'an operand is a tensor' $cc -std=c11 -I. -c "$tmp/wrong.c" -o "$tmp/wrong.o"
 done
 
 finish

@@ -81,11 +81,25 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
          flux__each_next(&b##_each, __FILE__, __LINE__);)                                          \
         for (FLUX__UNUSED flux_batch b = b##_each.batch; b##_each.inner; b##_each.inner = 0)
 
-/* FLUX__NARG counts its arguments, 1 to 32; FLUX__MAP(f, a, b) is f(a), f(b). */
-#define FLUX__NARG(...) \
-    FLUX__NARG_(__VA_ARGS__, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, \
-                15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
-#define FLUX__NARG_(a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18, a19, a20, a21, a22, a23, a24, a25, a26, a27, a28, a29, a30, a31, a32, n, ...) n
+/* FLUX__NARG counts its arguments, 1 to 32; FLUX__MAP(f, a, b) is f(a), f(b). More arguments, up to
+   96, give a name that is declared nowhere, so that the compiler's message says what is wrong. */
+#define FLUX__NARG(...)                                                                            \
+    FLUX__NARG_(__VA_ARGS__, FLUX__TOO_MANY_16, FLUX__TOO_MANY_16, FLUX__TOO_MANY_16,              \
+                FLUX__TOO_MANY_16, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, \
+                16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
+#define FLUX__TOO_MANY_16                                                                          \
+    FLUX__TOO_MANY_4, FLUX__TOO_MANY_4, FLUX__TOO_MANY_4, FLUX__TOO_MANY_4
+#define FLUX__TOO_MANY_4                                                                           \
+    FLUX__AT_MOST_32_ARGUMENTS, FLUX__AT_MOST_32_ARGUMENTS, FLUX__AT_MOST_32_ARGUMENTS,            \
+    FLUX__AT_MOST_32_ARGUMENTS
+#define FLUX__NARG_(...) FLUX__NARG_97(__VA_ARGS__)
+#define FLUX__NARG_97(                                                                             \
+    a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18, a19, a20,     \
+    a21, a22, a23, a24, a25, a26, a27, a28, a29, a30, a31, a32, a33, a34, a35, a36, a37, a38,      \
+    a39, a40, a41, a42, a43, a44, a45, a46, a47, a48, a49, a50, a51, a52, a53, a54, a55, a56,      \
+    a57, a58, a59, a60, a61, a62, a63, a64, a65, a66, a67, a68, a69, a70, a71, a72, a73, a74,      \
+    a75, a76, a77, a78, a79, a80, a81, a82, a83, a84, a85, a86, a87, a88, a89, a90, a91, a92,      \
+    a93, a94, a95, a96, n, ...) n
 #define FLUX__MAP(f, ...) FLUX__CAT(FLUX__MAP_, FLUX__NARG(__VA_ARGS__))(f, __VA_ARGS__)
 #define FLUX__MAP_1(f, x) f(x)
 #define FLUX__MAP_2(f, x, ...) f(x), FLUX__MAP_1(f, __VA_ARGS__)
@@ -143,66 +157,15 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define FLUX__TENSORS(...) ((flux_tensor *const[]){ FLUX__MAP(FLUX__TENSOR, __VA_ARGS__) })
 #define FLUX__TENSOR(x) (x)
 #define FLUX__OBJECTS(...) ((const void *const[]){ FLUX__MAP(FLUX__OBJECT, __VA_ARGS__) })
-#define FLUX__OBJECT(x) \
-    _Generic((x), flux_tensor *: (x), flux_layer *: (x), flux_state *: (x), flux_loader *: (x))
 #define FLUX__LAYERS(...) ((flux_layer *const[]){ FLUX__MAP(FLUX__AS_LAYER, __VA_ARGS__) })
-/* &*(x): a function becomes a pointer to it. */
-#define FLUX__AS_LAYER(x) \
-    _Generic(&*(x), flux_layer *: flux__layer_of_layer, flux_fn: flux__layer_of_fn, \
-             flux_fn2: flux__layer_of_fn2)(x)
-/* value, a void *, as a pointer of the type of x. */
-#define FLUX__SAME_TYPE(x, value) \
-    _Generic((x), flux_tensor *: (flux_tensor *)(value), flux_layer *: (flux_layer *)(value), \
-             flux_loader *: (flux_loader *)(value), flux_state *: (flux_state *)(value), \
-             flux_grads *: (flux_grads *)(value))
-#define flux_keep(x) FLUX__SAME_TYPE(x, flux_keep_object(x))
-#define flux_carry(old, value) FLUX__SAME_TYPE(value, flux_carry_object(old, value))
 #define FLUX__DTYPE_OF(p)                                                                          \
     _Generic(&*(p), float *: FLUX_F32, const float *: FLUX_F32, double *: FLUX_F64,                \
              const double *: FLUX_F64, int32_t *: FLUX_I32, const int32_t *: FLUX_I32,             \
              int64_t *: FLUX_I64, const int64_t *: FLUX_I64, uint8_t *: FLUX_U8,                   \
              const uint8_t *: FLUX_U8, bool *: FLUX_BOOL, const bool *: FLUX_BOOL)
-
-/* For tensors, f in parentheses is the function of that name, not the macro. */
-#define FLUX__MOVES(f, x) \
-    _Generic((x), flux_tensor *: (f), flux_layer *: FLUX__CAT(f, _layer), \
-             flux_loader *: FLUX__CAT(f, _loader), flux_state *: FLUX__CAT(f, _state))(x)
-#define flux_gpu(x) FLUX__MOVES(flux_gpu, x)
-#define flux_cpu(x) FLUX__MOVES(flux_cpu, x)
-#define flux_cu(x) FLUX__MOVES(flux_cu, x)
-#define flux_roc(x) FLUX__MOVES(flux_roc, x)
-#define FLUX__BY_TYPE(f, x) \
-    _Generic((x), flux_tensor *: f##_tensor, flux_layer *: f##_layer, \
-             flux_loader *: f##_loader, flux_state *: f##_state)
-#define flux_to(device, x) FLUX__BY_TYPE(flux_to, x)(device, x)
-#define flux_device_of(x) FLUX__BY_TYPE(flux_device_of, x)(x)
-#define flux_print(x) FLUX__BY_TYPE(flux_print, x)(x)
-#define FLUX__SAVES(f, x) \
-    _Generic((x), flux_tensor *: f##_tensor, flux_layer *: f##_layer, flux_state *: f##_state)
-#define flux_save(x, path) FLUX__SAVES(flux_save, x)(x, path)
-#define flux_load(x, path) \
-    _Generic((x), flux_layer *: flux_load_layer, flux_state *: flux_load_state)(x, path)
-
-/* An operand may be a tensor or a number. The macro of a name is not expanded again inside itself,
-   so that flux_add(a, b) calls the function flux_add. */
-#define FLUX__OPERAND(x) _Generic((x), flux_tensor *: flux__same, default: flux__number)(x)
-#define flux_add(a, b) flux_add(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_sub(a, b) flux_sub(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_mul(a, b) flux_mul(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_div(a, b) flux_div(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_pow(a, b) flux_pow(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_max2(a, b) flux_max2(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_min2(a, b) flux_min2(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_eq(a, b) flux_eq(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_ne(a, b) flux_ne(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_lt(a, b) flux_lt(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_le(a, b) flux_le(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_gt(a, b) flux_gt(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_ge(a, b) flux_ge(FLUX__OPERAND(a), FLUX__OPERAND(b))
-#define flux_where(c, a, b) flux_where(c, FLUX__OPERAND(a), FLUX__OPERAND(b))
 #endif
 
-#define FLUX__ACT(f, ...) f(FLUX__OPTS(flux_act_opts, __VA_ARGS__))
+#define FLUX__ACT(f, ...) FLUX__MADE(flux_tensor *, f(FLUX__OPTS(flux_act_opts, __VA_ARGS__)))
 #define flux_leakyrelu(...) FLUX__ACT(flux_leakyrelu_with, __VA_ARGS__)
 #define flux_rrelu(...) FLUX__ACT(flux_rrelu_with, __VA_ARGS__)
 #define flux_elu(...) FLUX__ACT(flux_elu_with, __VA_ARGS__)
@@ -210,7 +173,7 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define flux_softshrink(...) FLUX__ACT(flux_softshrink_with, __VA_ARGS__)
 #define flux_trelu(...) FLUX__ACT(flux_trelu_with, __VA_ARGS__)
 
-#define FLUX__LOSS(f, ...) f(FLUX__OPTS(flux_loss_opts, __VA_ARGS__))
+#define FLUX__LOSS(f, ...) FLUX__MADE(flux_tensor *, f(FLUX__OPTS(flux_loss_opts, __VA_ARGS__)))
 #define flux_mae(...) FLUX__LOSS(flux_mae_with, __VA_ARGS__)
 #define flux_mse(...) FLUX__LOSS(flux_mse_with, __VA_ARGS__)
 #define flux_msle(...) FLUX__LOSS(flux_msle_with, __VA_ARGS__)
@@ -269,71 +232,16 @@ typedef flux_tensor *flux__tensor_p;
 typedef flux_layer *flux__layer_p;
 typedef const void *flux__object_p;
 #define FLUX__TENSORS(...) FLUX__ARRAY(flux__tensor_p, __VA_ARGS__)
-#define FLUX__OBJECT(x) flux__object(x)
 #define FLUX__OBJECTS(...) FLUX__ARRAY(flux__object_p, FLUX__MAP(FLUX__OBJECT, __VA_ARGS__))
-#define FLUX__AS_LAYER(x) flux__as_layer(x)
 #define FLUX__LAYERS(...) FLUX__ARRAY(flux__layer_p, FLUX__MAP(FLUX__AS_LAYER, __VA_ARGS__))
 /* decltype looks at the type of p only, so that p is evaluated once in flux_from(p, ...). */
 #define FLUX__DTYPE_OF(p) flux__dtype_of(decltype(&*(p))())
-inline const void *flux__object(flux_tensor *x) { return x; }
-inline const void *flux__object(flux_layer *x) { return x; }
-inline const void *flux__object(flux_loader *x) { return x; }
-inline const void *flux__object(flux_state *x) { return x; }
-inline flux_layer *flux__as_layer(flux_layer *l) { return l; }
-inline flux_layer *flux__as_layer(flux_fn f) { return flux__layer_of_fn(f); }
-inline flux_layer *flux__as_layer(flux_fn2 f) { return flux__layer_of_fn2(f); }
-template <class T> inline T *flux_keep(T *x) { return static_cast<T *>(flux_keep_object(x)); }
-template <class T> inline T *flux_carry(T *old, T *value) {
-    return static_cast<T *>(flux_carry_object(old, value));
-}
-template <class T> inline T *flux_carry(decltype(nullptr), T *value) {
-    return static_cast<T *>(flux_carry_object(NULL, value));
-}
 inline flux_dtype flux__dtype_of(const float *) { return FLUX_F32; }
 inline flux_dtype flux__dtype_of(const double *) { return FLUX_F64; }
 inline flux_dtype flux__dtype_of(const int32_t *) { return FLUX_I32; }
 inline flux_dtype flux__dtype_of(const int64_t *) { return FLUX_I64; }
 inline flux_dtype flux__dtype_of(const uint8_t *) { return FLUX_U8; }
 inline flux_dtype flux__dtype_of(const bool *) { return FLUX_BOOL; }
-#define FLUX__OVERLOADS(T, kind)                                                                   \
-    inline T *flux_gpu(T *x) { return flux_gpu_##kind(x); }                                        \
-    inline T *flux_cpu(T *x) { return flux_cpu_##kind(x); }                                        \
-    inline T *flux_cu(T *x) { return flux_cu_##kind(x); }                                          \
-    inline T *flux_roc(T *x) { return flux_roc_##kind(x); }
-#define FLUX__OVERLOADS_ALL(T, kind)                                                               \
-    inline T *flux_to(flux_device d, T *x) { return flux_to_##kind(d, x); }                        \
-    inline flux_device flux_device_of(const T *x) { return flux_device_of_##kind(x); }             \
-    inline void flux_print(T *x) { flux_print_##kind(x); }
-FLUX__OVERLOADS(flux_layer, layer)
-FLUX__OVERLOADS(flux_loader, loader)
-FLUX__OVERLOADS(flux_state, state)
-FLUX__OVERLOADS_ALL(flux_tensor, tensor)
-FLUX__OVERLOADS_ALL(flux_layer, layer)
-FLUX__OVERLOADS_ALL(flux_loader, loader)
-FLUX__OVERLOADS_ALL(flux_state, state)
-inline int flux_save(flux_tensor *x, const char *path) { return flux_save_tensor(x, path); }
-inline int flux_save(flux_layer *x, const char *path) { return flux_save_layer(x, path); }
-inline int flux_save(flux_state *x, const char *path) { return flux_save_state(x, path); }
-inline int flux_load(flux_layer *x, const char *path) { return flux_load_layer(x, path); }
-inline int flux_load(flux_state *x, const char *path) { return flux_load_state(x, path); }
-/* In C++, overloads let a number stand for either operand. */
-#define FLUX__NUMBERS(f)                                                                           \
-    template <class N> inline flux_tensor *f(flux_tensor *a, N b) {                                \
-        return f(a, flux__number((double)b));                                                      \
-    }                                                                                              \
-    template <class N> inline flux_tensor *f(N a, flux_tensor *b) {                                \
-        return f(flux__number((double)a), b);                                                      \
-    }
-template <class N> inline flux_tensor *flux_where(flux_tensor *c, flux_tensor *a, N b) {
-    return flux_where(c, a, flux__number((double)b));
-}
-template <class N> inline flux_tensor *flux_where(flux_tensor *c, N a, flux_tensor *b) {
-    return flux_where(c, flux__number((double)a), b);
-}
-FLUX__NUMBERS(flux_add) FLUX__NUMBERS(flux_sub) FLUX__NUMBERS(flux_mul) FLUX__NUMBERS(flux_div)
-FLUX__NUMBERS(flux_pow) FLUX__NUMBERS(flux_max2) FLUX__NUMBERS(flux_min2) FLUX__NUMBERS(flux_eq)
-FLUX__NUMBERS(flux_ne) FLUX__NUMBERS(flux_lt) FLUX__NUMBERS(flux_le) FLUX__NUMBERS(flux_gt)
-FLUX__NUMBERS(flux_ge)
 #if defined(__clang__)
 #  pragma clang diagnostic pop
 #endif

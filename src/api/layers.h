@@ -401,25 +401,30 @@ FLUX_API flux_layer *flux_function(flux_fn f, const char *name);
 FLUX_API flux_layer *flux_function2(flux_fn2 f, const char *name);
 /* Each layer is called with the output of the one before. */
 #define flux_chain(...) \
-    flux_chain_of(FLUX__NARG(__VA_ARGS__), FLUX__LAYERS(__VA_ARGS__), #__VA_ARGS__)
+    FLUX__MADE(flux_layer *, \
+               flux_chain_of(FLUX__NARG(__VA_ARGS__), FLUX__LAYERS(__VA_ARGS__), #__VA_ARGS__))
 /* flux_parallel(flux_add, a, b): the connection of the layers' outputs. One input goes to all
    layers; n inputs go to n layers, one to each; n inputs to a single layer are passed to it one
    after the other. Other numbers of inputs are an error. A connection of two arguments takes the
    outputs two at a time, from the left; flux_identity gives them all as a tuple. */
 #define flux_parallel(connection, ...) \
-    flux_parallel_of(FLUX__AS_LAYER(connection), FLUX__NARG(__VA_ARGS__), \
-                     FLUX__LAYERS(__VA_ARGS__), #connection ", " #__VA_ARGS__)
+    FLUX__MADE(flux_layer *, \
+               flux_parallel_of(FLUX__AS_LAYER(connection), FLUX__NARG(__VA_ARGS__), \
+                                FLUX__LAYERS(__VA_ARGS__), #connection ", " #__VA_ARGS__))
 /* y_1 = l_1(x_1), then y_i = l_i(connection(y_{i-1}, x_i)); gives all y as a tuple. */
 #define flux_pairwisefusion(connection, ...) \
-    flux_pairwisefusion_of(FLUX__AS_LAYER(connection), FLUX__NARG(__VA_ARGS__), \
-                           FLUX__LAYERS(__VA_ARGS__), #connection ", " #__VA_ARGS__)
+    FLUX__MADE(flux_layer *, \
+               flux_pairwisefusion_of(FLUX__AS_LAYER(connection), FLUX__NARG(__VA_ARGS__), \
+                                      FLUX__LAYERS(__VA_ARGS__), #connection ", " #__VA_ARGS__))
 /* connection(layer(x), x) */
 #define flux_skipconnection(layer, connection) \
-    flux_skipconnection_of(FLUX__AS_LAYER(layer), \
-                           FLUX__AS_LAYER(connection), #layer ", " #connection)
+    FLUX__MADE(flux_layer *, \
+               flux_skipconnection_of(FLUX__AS_LAYER(layer), FLUX__AS_LAYER(connection), \
+                                      #layer ", " #connection))
 /* The elementwise largest of the layers' outputs. */
 #define flux_maxout(...) \
-    flux_maxout_of(FLUX__NARG(__VA_ARGS__), FLUX__LAYERS(__VA_ARGS__), #__VA_ARGS__)
+    FLUX__MADE(flux_layer *, \
+               flux_maxout_of(FLUX__NARG(__VA_ARGS__), FLUX__LAYERS(__VA_ARGS__), #__VA_ARGS__))
 /* Concatenates along dimension 0; made to serve as a connection. */
 FLUX_API flux_tensor *flux_vcat(flux_tensor *a, flux_tensor *b);
 /* The outputs of all layers of a chain for the input x, as a tuple. */

@@ -125,7 +125,9 @@ extern "C" {
    flux_tuple. Which shapes it takes and gives depends on the layer. NULL on error. */
 FLUX_API flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x);
 FLUX_API flux_tensor *flux_call_all(flux_layer *m, int n, flux_tensor *const *xs);
-#define flux_call(m, ...) flux_call_all(m, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
+#define flux_call(m, ...) \
+    FLUX__MADE(flux_tensor *, \
+               flux_call_all(m, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__)))
 /* A new model, in which each parameter and state is f of the old one; f is called once for a tied
    tensor. flux_mapleaves is its old name. */
 FLUX_API flux_layer *flux_fmap(flux_fn f, flux_layer *m);

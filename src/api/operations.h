@@ -124,7 +124,8 @@ typedef struct flux_reduce_opts {
         d4 FLUX__ZERO, d5 FLUX__ZERO, d6 FLUX__ZERO, d7 FLUX__ZERO;
 } flux_reduce_opts;
 #define FLUX__LEFT_OUT_flux_reduce_opts
-#define FLUX__REDUCE(f, ...) f(FLUX__NARG(__VA_ARGS__) - 1, FLUX__REDUCE_OPTS(__VA_ARGS__))
+#define FLUX__REDUCE(f, ...) \
+    FLUX__MADE(flux_tensor *, f(FLUX__NARG(__VA_ARGS__) - 1, FLUX__REDUCE_OPTS(__VA_ARGS__)))
 FLUX_API flux_tensor *flux_sum_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_mean_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_var_over(int n, flux_reduce_opts o);   /* divides by n, not n-1 */

@@ -1,6 +1,6 @@
 #ifndef FLUX__BASE_PLATFORM_H
 #define FLUX__BASE_PLATFORM_H
-#include "../api/calls.h"
+#include "../api/dispatch.h"
 
 /* ---------------------------------------------------------------------- base/platform.h
    The platform's compile-time side: system headers, compiler attributes,

@@ -1,0 +1,233 @@
+#ifndef FLUX__API_DISPATCH_H
+#define FLUX__API_DISPATCH_H
+#include "calls.h"
+
+/* ------------------------------------------------------------------ calls that go by a type
+   Some arguments may have one of several types: an operand may be a tensor or a number, a part of a
+   chain a layer or a function, and flux_gpu moves four types of objects. The macros here find the
+   function that takes the argument, and name the argument once: if a macro named it twice, calls
+   within calls would double the text at each level. Three ways lead there.
+     C++, and C by clang   Functions are overloaded; clang has an attribute for it.
+     C by gcc              A statement expression holds the argument in a variable of its type
+                           (__auto_type), and _Generic looks at the variable.
+     C by others           _Generic needs the argument twice, once for its type and once for its
+                           value. But what a macro of this file makes begins with a mark,
+                           "(type)(void *)(void *)", so that the macro around it reads the type
+                           there. Only what has no mark, as a variable or a call of a plain
+                           function, stands twice.
+   Rejected: a variable for clang too, because -Wshadow complains about one of the same name in its
+   initialiser, and __COUNTER__, for other names, is an extension with a warning of its own; a union
+   as the parameter's type (transparent_union), which takes no double beside a pointer. */
+
+#if defined(__cplusplus)
+#  define FLUX__OVERLOAD inline
+#elif defined(__clang__)
+#  if __has_extension(overloadable_unmarked)
+#    define FLUX__OVERLOAD static inline __attribute__((overloadable, unused))
+#  endif
+#endif
+
+/* Functions that exist for each type: f itself where names can be overloaded, f_KIND elsewhere. */
+#ifdef FLUX__OVERLOAD
+#  define FLUX__EACH_TYPE FLUX__OVERLOAD
+#  define FLUX__FOR_TYPE(f, kind) f
+#else
+#  define FLUX__EACH_TYPE FLUX__UNUSED static inline
+#  define FLUX__FOR_TYPE(f, kind) f##_##kind
+#endif
+#define FLUX__KEEPS(T, kind)                                                                       \
+    FLUX__EACH_TYPE T *FLUX__FOR_TYPE(flux_keep, kind)(T *x) {                                     \
+        return (T *)flux_keep_object(x);                                                           \
+    }                                                                                              \
+    FLUX__EACH_TYPE T *FLUX__FOR_TYPE(flux_carry, kind)(const void *old, T *value) {               \
+        return (T *)flux_carry_object(old, value);                                                 \
+    }
+#define FLUX__IS_OBJECT(T, kind)                                                                   \
+    FLUX__EACH_TYPE const void *FLUX__FOR_TYPE(flux__object, kind)(T *x) { return x; }
+#define FLUX__TYPES(X)                                                                             \
+    X(flux_tensor, tensor) X(flux_layer, layer) X(flux_loader, loader) X(flux_state, state)
+FLUX__TYPES(FLUX__KEEPS)
+FLUX__KEEPS(flux_grads, grads)
+FLUX__TYPES(FLUX__IS_OBJECT)
+
+#ifdef FLUX__OVERLOAD
+#define FLUX__MOVES(T, kind)                                                                       \
+    FLUX__OVERLOAD T *flux_gpu(T *x) { return flux_gpu_##kind(x); }                                \
+    FLUX__OVERLOAD T *flux_cpu(T *x) { return flux_cpu_##kind(x); }                                \
+    FLUX__OVERLOAD T *flux_cu(T *x) { return flux_cu_##kind(x); }                                  \
+    FLUX__OVERLOAD T *flux_roc(T *x) { return flux_roc_##kind(x); }
+#define FLUX__PLACES(T, kind)                                                                      \
+    FLUX__OVERLOAD T *flux_to(flux_device d, T *x) { return flux_to_##kind(d, x); }                \
+    FLUX__OVERLOAD flux_device flux_device_of(const T *x) { return flux_device_of_##kind(x); }     \
+    FLUX__OVERLOAD void flux_print(T *x) { flux_print_##kind(x); }
+#define FLUX__SAVES(T, kind)                                                                       \
+    FLUX__OVERLOAD int flux_save(T *x, const char *path) { return flux_save_##kind(x, path); }
+#define FLUX__LOADS(T, kind)                                                                       \
+    FLUX__OVERLOAD int flux_load(T *x, const char *path) { return flux_load_##kind(x, path); }
+FLUX__MOVES(flux_layer, layer)
+FLUX__MOVES(flux_loader, loader)
+FLUX__MOVES(flux_state, state)
+FLUX__TYPES(FLUX__PLACES)
+FLUX__SAVES(flux_tensor, tensor)
+FLUX__SAVES(flux_layer, layer)
+FLUX__SAVES(flux_state, state)
+FLUX__LOADS(flux_layer, layer)
+FLUX__LOADS(flux_state, state)
+FLUX__OVERLOAD flux_layer *flux__as_layer(flux_layer *l) { return l; }
+FLUX__OVERLOAD flux_layer *flux__as_layer(flux_fn f) { return flux__layer_of_fn(f); }
+FLUX__OVERLOAD flux_layer *flux__as_layer(flux_fn2 f) { return flux__layer_of_fn2(f); }
+#define FLUX__OBJECT(x) flux__object(x)
+#define FLUX__AS_LAYER(x) flux__as_layer(x)
+#define FLUX__MADE(T, value) value        /* the mark, which is needed elsewhere only */
+#endif
+
+#ifdef __cplusplus
+/* A number may stand for either operand. */
+#define FLUX__NUMBERS(f)                                                                           \
+    template <class N> inline flux_tensor *f(flux_tensor *a, N b) {                                \
+        return f(a, flux__number((double)b));                                                      \
+    }                                                                                              \
+    template <class N> inline flux_tensor *f(N a, flux_tensor *b) {                                \
+        return f(flux__number((double)a), b);                                                      \
+    }
+template <class N> inline flux_tensor *flux_where(flux_tensor *c, flux_tensor *a, N b) {
+    return flux_where(c, a, flux__number((double)b));
+}
+template <class N> inline flux_tensor *flux_where(flux_tensor *c, N a, flux_tensor *b) {
+    return flux_where(c, flux__number((double)a), b);
+}
+FLUX__NUMBERS(flux_add) FLUX__NUMBERS(flux_sub) FLUX__NUMBERS(flux_mul) FLUX__NUMBERS(flux_div)
+FLUX__NUMBERS(flux_pow) FLUX__NUMBERS(flux_max2) FLUX__NUMBERS(flux_min2) FLUX__NUMBERS(flux_eq)
+FLUX__NUMBERS(flux_ne) FLUX__NUMBERS(flux_lt) FLUX__NUMBERS(flux_le) FLUX__NUMBERS(flux_gt)
+FLUX__NUMBERS(flux_ge)
+
+#else /* C */
+
+#define FLUX__NO_OPERAND "an operand is a tensor (flux_tensor *) or a real number"
+#if defined(FLUX__OVERLOAD)
+#define FLUX__NUMBER(T)                                                                            \
+    FLUX__OVERLOAD flux_tensor *flux__as_operand(T v) { return flux__number((double)v); }
+#define FLUX__REFUSED(T)                                                                           \
+    FLUX__OVERLOAD flux_tensor *flux__as_operand(T v) __attribute__((unavailable(FLUX__NO_OPERAND)));
+FLUX__OVERLOAD flux_tensor *flux__as_operand(flux_tensor *x) { return x; }
+FLUX__NUMBER(int) FLUX__NUMBER(unsigned) FLUX__NUMBER(long) FLUX__NUMBER(unsigned long)
+FLUX__NUMBER(long long) FLUX__NUMBER(unsigned long long)
+FLUX__NUMBER(float) FLUX__NUMBER(double) FLUX__NUMBER(long double)
+FLUX__REFUSED(void *)
+FLUX__REFUSED(const volatile void *)
+FLUX__REFUSED(double _Complex)
+#define FLUX__OPERAND(x) flux__as_operand(x)
+
+#else
+/* FLUX__BY_TYPE(x, F, f) is F(key, x, f): an expression that has the type of x, its value, and the
+   name that F begins the functions' names with; FLUX__BY_TYPE_2 has a further argument, for which
+   its variable has another name. FLUX__MADE(T, value) is the value, marked as being a T;
+   FLUX__SAME_TYPE(x, value) as having the type of x. The comma makes a pointer of a function and a
+   number of a bit-field. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__) && !defined(__EDG__)
+#define FLUX__LET(v, x, result) __extension__({ __auto_type v = ((void)0, x); result; })
+#define FLUX__BY_TYPE(x, F, f) FLUX__LET(flux__x, x, F(flux__x, flux__x, f))
+#define FLUX__BY_TYPE_2(x, F, f, a) FLUX__LET(flux__y, x, F(flux__y, flux__y, f, a))
+#define FLUX__MADE(T, value) value
+#define FLUX__SAME_TYPE(x, value) value
+#define FLUX__AS_LAYER(x) FLUX__BY_TYPE(x, FLUX__LAYER_OF, flux__layer_of)
+/* __builtin_classify_type is 1 for integers and 8 for floating-point numbers; as the argument of a
+   function of no fixed type, a float would bring -Wdouble-promotion on. The cast to double keeps
+   -Wconversion silent. */
+#define FLUX__OPERAND(x) FLUX__LET(flux__x, x, FLUX__OPERAND_OF(flux__x))
+#define FLUX__OPERAND_OF(x)                                                                        \
+    _Static_assert(_Generic(x, flux_tensor *: 1, default: FLUX__IS_REAL(x)), FLUX__NO_OPERAND);    \
+    _Generic(x, flux_tensor *: x,                                                                  \
+             default: flux__number((double)_Generic(x, flux_tensor *: 0, default: x)))
+#define FLUX__IS_REAL(x)                                                                           \
+    (__builtin_classify_type(_Generic(x, float: 0.0, default: x)) == 1 ||                          \
+     __builtin_classify_type(_Generic(x, float: 0.0, default: x)) == 8)
+
+#else
+/* FLUX__IS_MADE(x) is 1 if x begins with four groups in parentheses, as FLUX__MADE writes it, else
+   0: FLUX__GROUP_1 takes the first group and leaves FLUX__GROUP_2 in its place, and so on. */
+#define FLUX__MADE(T, value) (T)(void *)(void *)(value)
+#define FLUX__IS_MADE(x) FLUX__SECOND(FLUX__GROUP_1 x, 0, 0)
+#define FLUX__GROUP_1(...) FLUX__GROUP_2
+#define FLUX__GROUP_2(...) FLUX__GROUP_3
+#define FLUX__GROUP_3(...) FLUX__GROUP_4
+#define FLUX__GROUP_4(...) 0, 1
+#define FLUX__SECOND(...) FLUX__SECOND_(__VA_ARGS__)
+#define FLUX__SECOND_(a, b, ...) b
+#define FLUX__FIRST(...) FLUX__FIRST_(__VA_ARGS__)
+#define FLUX__FIRST_(a, ...) a
+#define FLUX__TYPE_AND(T) T,
+#define FLUX__TYPE_OF_MADE(x) FLUX__FIRST(FLUX__TYPE_AND x)
+#define FLUX__KEY(x) FLUX__CAT(FLUX__KEY_, FLUX__IS_MADE(x))(x)
+#define FLUX__KEY_0(x) (x)
+#define FLUX__KEY_1(x) ((FLUX__TYPE_OF_MADE(x))0)
+#define FLUX__BY_TYPE(x, F, f) F(FLUX__KEY(x), x, f)
+#define FLUX__BY_TYPE_2(x, F, f, a) F(FLUX__KEY(x), x, f, a)
+#define FLUX__SAME_TYPE(x, value) FLUX__CAT(FLUX__SAME_TYPE_, FLUX__IS_MADE(x))(x, value)
+#if defined(__GNUC__) || defined(__TINYC__)
+#define FLUX__SAME_TYPE_0(x, value) FLUX__MADE(__typeof__(x), value)
+#else
+#define FLUX__SAME_TYPE_0(x, value) value
+#endif
+#define FLUX__SAME_TYPE_1(x, value) FLUX__MADE(FLUX__TYPE_OF_MADE(x), value)
+/* &* makes a pointer of a function. */
+#define FLUX__AS_LAYER(x) FLUX__LAYER_OF(&*FLUX__KEY(x), x, flux__layer_of)
+#define FLUX__OPERAND(x) FLUX__BY_TYPE(x, FLUX__OPERAND_OF, )
+#define FLUX__OPERAND_OF(key, x, f) _Generic(key, flux_tensor *: flux__same, default: flux__number)(x)
+#endif
+
+#define FLUX__LAYER_OF(key, x, f)                                                                  \
+    _Generic(key, flux_layer *: f##_layer, flux_fn: f##_fn, flux_fn2: f##_fn2)(x)
+#define FLUX__FITS(f)                                                                              \
+    flux_tensor *: f##_tensor, flux_layer *: f##_layer, flux_loader *: f##_loader,                 \
+        flux_state *: f##_state
+#define FLUX__CALL(key, x, f) _Generic(key, FLUX__FITS(f))(x)
+#define FLUX__CALL_ON(key, x, f, device) _Generic(key, FLUX__FITS(f))(device, x)
+/* For tensors, f in parentheses is the function of that name, not the macro. */
+#define FLUX__MOVE(key, x, f)                                                                      \
+    _Generic(key, flux_tensor *: (f), flux_layer *: f##_layer, flux_loader *: f##_loader,          \
+             flux_state *: f##_state)(x)
+#define FLUX__KEEP(key, x, f) _Generic(key, FLUX__FITS(f), flux_grads *: f##_grads)(x)
+#define FLUX__CARRY(key, x, f, old) _Generic(key, FLUX__FITS(f), flux_grads *: f##_grads)(old, x)
+#define FLUX__SAVE(key, x, f, path)                                                                \
+    _Generic(key, flux_tensor *: f##_tensor, flux_layer *: f##_layer, flux_state *: f##_state)(x, path)
+#define FLUX__LOAD(key, x, f, path)                                                                \
+    _Generic(key, flux_layer *: f##_layer, flux_state *: f##_state)(x, path)
+
+#define FLUX__OBJECT(x) FLUX__BY_TYPE(x, FLUX__CALL, flux__object)
+#define flux_gpu(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_gpu))
+#define flux_cpu(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_cpu))
+#define flux_cu(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_cu))
+#define flux_roc(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_roc))
+#define flux_to(device, x) \
+    FLUX__SAME_TYPE(x, FLUX__BY_TYPE_2(x, FLUX__CALL_ON, flux_to, device))
+#define flux_keep(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__KEEP, flux_keep))
+#define flux_carry(old, value) \
+    FLUX__SAME_TYPE(value, FLUX__BY_TYPE_2(value, FLUX__CARRY, flux_carry, old))
+#define flux_device_of(x) FLUX__BY_TYPE(x, FLUX__CALL, flux_device_of)
+#define flux_print(x) FLUX__BY_TYPE(x, FLUX__CALL, flux_print)
+#define flux_save(x, path) FLUX__BY_TYPE_2(x, FLUX__SAVE, flux_save, path)
+#define flux_load(x, path) FLUX__BY_TYPE_2(x, FLUX__LOAD, flux_load, path)
+#endif
+
+/* An operand may be a tensor or a number. The macro of a name is not expanded again inside itself,
+   so that flux_add(a, b) calls the function flux_add. */
+#define FLUX__OF_TWO(f, a, b) FLUX__MADE(flux_tensor *, f(FLUX__OPERAND(a), FLUX__OPERAND(b)))
+#define flux_add(a, b) FLUX__OF_TWO(flux_add, a, b)
+#define flux_sub(a, b) FLUX__OF_TWO(flux_sub, a, b)
+#define flux_mul(a, b) FLUX__OF_TWO(flux_mul, a, b)
+#define flux_div(a, b) FLUX__OF_TWO(flux_div, a, b)
+#define flux_pow(a, b) FLUX__OF_TWO(flux_pow, a, b)
+#define flux_max2(a, b) FLUX__OF_TWO(flux_max2, a, b)
+#define flux_min2(a, b) FLUX__OF_TWO(flux_min2, a, b)
+#define flux_eq(a, b) FLUX__OF_TWO(flux_eq, a, b)
+#define flux_ne(a, b) FLUX__OF_TWO(flux_ne, a, b)
+#define flux_lt(a, b) FLUX__OF_TWO(flux_lt, a, b)
+#define flux_le(a, b) FLUX__OF_TWO(flux_le, a, b)
+#define flux_gt(a, b) FLUX__OF_TWO(flux_gt, a, b)
+#define flux_ge(a, b) FLUX__OF_TWO(flux_ge, a, b)
+#define flux_where(c, a, b) \
+    FLUX__MADE(flux_tensor *, flux_where(c, FLUX__OPERAND(a), FLUX__OPERAND(b)))
+#endif
+
+#endif /* FLUX__API_DISPATCH_H */
