@@ -221,8 +221,8 @@
                 gradients backward
      schedule/  kernel key analysis grouping program dispatch order trace plans looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
-                gemm_tasks gemm_plan backend rows blocks run products whole windows half_products
-                attention calls
+                gemm_tasks gemm_plan backend blocks run products rows whole windows ready
+                half_products attention calls
      gpu/       kernels devices copies launch fused gemm whole attention program cache compile
                 backend
      device/    registry preferences choosing
@@ -16473,6 +16473,30 @@ typedef struct flux__rows {
     bool squares, keep_d, keep_e;
 } flux__rows;
 
+/* The maximum of small windows or its gradient, which runs window by window: the value that is
+   stored, the values x and g that it loads (g -1: the maximum alone), the operand with the places
+   that the gradient compares the argmax with, and the number that is stored elsewhere. */
+typedef struct flux__pooling { int top, x, g, places, zero; } flux__pooling;
+
+struct flux__cpu;
+struct flux__block_run;
+
+/* A pattern of lines that runs as one, or a whole kernel that runs without blocks (cpu/ready.h has
+   the table). Results have the same bits as those of the lines. */
+typedef struct flux__pattern {
+    const char *name;
+    /* Whether the pattern ends in, or has its place at, this line of the kernel; if so, notes in c
+       what its run needs to know, and which lines it makes (c->made). */
+    bool (*matches)(flux__kernel *k, struct flux__cpu *c, int line);
+    /* Fills in what its line uses in place of its operands, use[1 ... 4], and makes besides its own
+       value, use[5 ... 7]; NULL: as any line. */
+    void (*uses)(const struct flux__cpu *c, int *use);
+    /* Runs it at the place of the line, for a block; NULL: it is a whole kernel. */
+    void (*run)(struct flux__block_run *b, int line);
+    /* Runs a whole kernel. False, and nothing is done: not with the numbers of this run. */
+    bool (*run_all)(flux__run *run, flux__kernel *k);
+} flux__pattern;
+
 /* a kernel prepared for the CPU; "by value": an array with an entry for each value */
 typedef struct flux__cpu {
     int64_t outer, inner;  /* numbers of outer (kept) and of inner (reduced) points */
@@ -16499,9 +16523,12 @@ typedef struct flux__cpu {
     int nreduce, splits;
     size_t sum_bytes;                     /* bytes of a reduction's slots and of its double sums */
     int *reduce_at;                       /* by value: its number among the reductions, or -1 */
+    const flux__pattern **pattern;        /* by value: what runs at its place, or NULL */
+    const flux__pattern *whole;           /* what runs the whole kernel, if the numbers allow it */
     flux__adam adam;                      /* last is -1: the kernel has no Adam step */
     flux__rows rows;                      /* first is -1: the kernel has no such rows */
-    bool *made;  /* by value: computed by the line of Adam or of rows, not by its own */
+    flux__pooling pooling;
+    bool *made;  /* by value: computed by a pattern's line, not by its own */
     bool *truth;  /* by value: a reduction that counts true elements, or bools that only it reads */
     int tile;                             /* elements of a register */
 } flux__cpu;
@@ -16583,434 +16610,6 @@ static bool flux__split_phases(flux__plan *plan, flux__kernel *k, flux__cpu *c) 
 }
 
 FLUX__END_HOT
-
-/* ---------------------------------------------------------------------- cpu/rows.h
-   Making a kernel ready for the CPU (flux__prepare): registers for its values,
-   loops for its lines, and the lines that run as one. Three patterns are
-   recognised: Adam's step, rows of softmax, log-softmax or normalisation, and
-   reductions of bools, which are counted.
-
-   Invariant: lines run as one give the same bits as the lines alone; a pattern
-   is taken only if its intermediate values are needed nowhere else, or are
-   kept. Registers are given out by last use; outer values, and loads that stay
-   the same from block to block (again), keep theirs for the whole kernel. A
-   number has no register. A value that is rounded only to be stored is rounded
-   by the store (parting). Splitting a reduction over threads follows
-   flux__join_order. */
-
-FLUX__BEGIN_COLD
-
-/* Whether value v is this operation (kind and op) in f32, outer or not. */
-static bool flux__is_line(const flux__kernel *k, int v, int kind, int op, bool outer) {
-    const flux__value *x = &k->value[v];
-    return x->kind == kind && x->op == op && x->cls == FLUX__F32C && x->dtype == FLUX_F32 &&
-           x->outer == outer;
-}
-/* Whether value v is this elementwise operation in f32, at all points. */
-static bool flux__is_f32(const flux__kernel *k, int v, int op) {
-    return flux__is_line(k, v, FLUX__V_OP, op, false);
-}
-static bool flux__is_const(const flux__kernel *k, int v) {
-    return k->value[v].kind == FLUX__V_NUMBER;
-}
-/* Whether value v is an operand in f32 with an element a point. */
-static bool flux__is_walk(const flux__kernel *k, int v) {
-    const flux__value *x = &k->value[v];
-    return (x->kind == FLUX__V_OP || x->kind == FLUX__V_LOAD || x->kind == FLUX__V_PRODUCT) &&
-           x->cls == FLUX__F32C && !x->outer;
-}
-/* The only line that uses value v, or -1 if there are several or none. */
-static int flux__only_user(const flux__kernel *k, int v) {
-    int user = -1;
-    for (int i = 0; i < k->nvalue; i++) {
-        const flux__value *x = &k->value[i];
-        if (x->a != v && x->b != v && x->c != v) continue;
-        if (user >= 0) return -1;
-        user = i;
-    }
-    return user;
-}
-/* Whether value v is this operation, and `user` alone needs it. */
-static bool flux__passes(const flux__kernel *k, int v, int op, int user) {
-    return flux__is_f32(k, v, op) && k->value[v].out < 0 && flux__only_user(k, v) == user;
-}
-
-/* Whether the division `div` is that of an Adam step, m' / (sqrt(v') + epsilon) with m' =
-   lerp(m, g) and v' = lerp(v, square(g)), perhaps followed by fma(div, scale, w); if so, fills
-   in *a. */
-static bool flux__adam_at(const flux__kernel *k, int div, flux__adam *a) {
-    const flux__value *x = k->value;
-    int sum, root, square, fma;
-    if (!flux__is_f32(k, div, FLUX__OP_DIV)) return false;
-    a->new_m = x[div].a, sum = x[div].b, a->last = div, a->w = -1;
-    if (!flux__is_f32(k, a->new_m, FLUX__OP_LERP) || !flux__passes(k, sum, FLUX__OP_ADD, div))
-        return false;
-    root = x[sum].a, a->by[2] = a->by[3] = x[sum].b;
-    if (!flux__is_const(k, a->by[2]) || !flux__passes(k, root, FLUX__OP_SQRT, sum)) return false;
-    a->new_v = x[root].a;
-    if (!flux__is_f32(k, a->new_v, FLUX__OP_LERP)) return false;
-    square = x[a->new_v].b, a->g = x[a->new_m].b, a->m = x[a->new_m].a, a->v = x[a->new_v].a;
-    a->by[0] = x[a->new_m].c, a->by[1] = x[a->new_v].c;
-    if (!flux__passes(k, square, FLUX__OP_SQUARE, a->new_v) || x[square].a != a->g) return false;
-    if (flux__only_user(k, a->new_m) != div || flux__only_user(k, a->new_v) != root) return false;
-    fma = flux__only_user(k, div);
-    if (fma >= 0 && x[div].out < 0 && flux__is_f32(k, fma, FLUX__OP_FMA) && x[fma].a == div &&
-        flux__is_const(k, x[fma].b) && flux__is_walk(k, x[fma].c) && x[fma].phase == x[div].phase)
-        a->w = x[fma].c, a->by[3] = x[fma].b, a->last = fma;
-    return flux__is_const(k, a->by[0]) && flux__is_const(k, a->by[1]) && flux__is_walk(k, a->g) &&
-           flux__is_walk(k, a->m) && flux__is_walk(k, a->v) && x[a->m].phase == x[div].phase &&
-           x[a->v].phase == x[div].phase && x[square].phase == x[div].phase;
-}
-
-/* Finds the kernel's Adam step, and marks the lines that it replaces; a->last is -1 if there is
-   none. */
-static void flux__find_adam(const flux__kernel *k, flux__cpu *c) {
-    const flux__value *x = k->value;
-    flux__adam *a = &c->adam;
-    int div = 0;
-    while (div < k->nvalue && !flux__adam_at(k, div, a)) div++;
-    if (div == k->nvalue || (x[div].phase > 0 && !c->resident)) {
-        a->last = -1;
-        return;
-    }
-    c->made[div] = true;
-    c->made[a->new_m] = c->made[a->new_v] = c->made[x[a->new_v].b] = c->made[x[div].b] =
-        c->made[x[x[div].b].a] = true;
-    c->made[a->last] = false;
-}
-
-/* Whether the sum `second` is the second reduction of softmax-like rows: the sum of exp(x -
-   max(x)), or of square(x - mean(x)). If so, fills in *a. */
-static bool flux__rows_at(const flux__kernel *k, int second, flux__rows *a) {
-    const flux__value *x = k->value;
-    if (!flux__is_line(k, second, FLUX__V_REDUCE, FLUX__RED_SUM, true)) return false;
-    a->second = second, a->e = x[second].a, a->by[0] = -1, a->y = -1;
-    a->squares = flux__is_f32(k, a->e, FLUX__OP_SQUARE);
-    if (!a->squares && !flux__is_f32(k, a->e, FLUX__OP_EXP)) return false;
-    a->d = x[a->e].a;
-    if (!flux__is_f32(k, a->d, a->squares ? FLUX__OP_SUB : FLUX__OP_SUBMAX)) return false;
-    a->x = x[a->d].a, a->first = x[a->d].b;
-    if (a->squares) {
-        if (!flux__is_line(k, a->first, FLUX__V_OP, FLUX__OP_DIV, true)) return false;
-        a->by[0] = x[a->first].b, a->first = x[a->first].a;
-        if (!flux__is_const(k, a->by[0])) return false;
-    }
-    return flux__is_line(k, a->first, FLUX__V_REDUCE, a->squares ? FLUX__RED_SUM : FLUX__RED_MAX,
-                         true) && x[a->first].a == a->x && flux__is_walk(k, a->x) &&
-           x[a->d].phase == x[a->first].phase + 1;
-}
-
-/* Whether value y ends such rows: e / second (softmax), d - log(second) (log-softmax), or d
-   rsqrt(second / by[1] + by[2]) (normalisation). */
-static bool flux__ends_rows(const flux__kernel *k, int y, flux__rows *a) {
-    const flux__value *x = k->value;
-    const int by = x[y].b;
-    if (!a->squares && flux__is_f32(k, y, FLUX__OP_DIV)) return x[y].a == a->e && by == a->second;
-    if (!a->squares)
-        return flux__is_f32(k, y, FLUX__OP_SUB) && x[y].a == a->d &&
-               flux__is_line(k, by, FLUX__V_OP, FLUX__OP_LOG, true) && x[by].a == a->second;
-    if (!flux__is_f32(k, y, FLUX__OP_MUL) || x[y].a != a->d ||
-        !flux__is_line(k, by, FLUX__V_OP, FLUX__OP_RSQRT, true)) return false;
-    const int sum = x[by].a;
-    if (!flux__is_line(k, sum, FLUX__V_OP, FLUX__OP_ADD, true) ||
-        !flux__is_line(k, x[sum].a, FLUX__V_OP, FLUX__OP_DIV, true)) return false;
-    a->by[1] = x[x[sum].a].b, a->by[2] = x[sum].b;
-    return x[x[sum].a].a == a->second && flux__is_const(k, a->by[1]) && flux__is_const(k, a->by[2]);
-}
-
-/* Whether a tensor, or a line other than `user` and `or_user`, needs value v. */
-static bool flux__is_kept(const flux__kernel *k, int v, int user, int or_user) {
-    if (k->value[v].out >= 0) return true;
-    for (int i = 0; i < k->nvalue; i++)
-        if (i != user && i != or_user && (k->value[i].a == v || k->value[i].b == v ||
-                                          k->value[i].c == v)) return true;
-    return false;
-}
-
-/* Finds reductions of bools, and lets them count the bools as these are: floats of 0 and 1 from
-   a comparison, or bytes from memory. The lines that converted the bools are dropped if nothing
-   else needs them. */
-static void flux__find_truths(flux__kernel *k, flux__cpu *c) {
-    for (int i = 0; i < k->nvalue; i++) {
-        flux__value *v = &k->value[i];
-        if (v->kind != FLUX__V_REDUCE || v->cls == FLUX__F32C) continue;
-        int x = v->a;
-        bool alone = flux__only_user(k, x) == i;
-        for (int user; k->value[x].kind == FLUX__V_CONVERT;
-             alone = alone && flux__only_user(k, x) == user)
-            user = x, x = k->value[x].a;
-        flux__value *from = &k->value[x];
-        if (from->dtype != FLUX_BOOL || from->outer ||
-            !(from->kind == FLUX__V_LOAD ? alone : from->cls == FLUX__F32C)) continue;
-        c->truth[i] = true, c->truth[x] = from->kind == FLUX__V_LOAD, from->cls = FLUX__F32C;
-        for (int at = v->a, next = v->a = (int16_t)x; at != x && !flux__is_kept(k, at, -1, -1);
-             at = next)
-            next = k->value[at].a, k->value[at].a = -1, k->value[at].phase = -1;
-    }
-}
-
-/* Marks outer values that only the lines of a pattern need: they are computed with it. */
-static void flux__find_made(const flux__kernel *k, flux__cpu *c) {
-    const flux__value *x = k->value;
-    for (int i = k->nvalue - 1; i >= 0; i--) {
-        bool used = false, made = x[i].outer && x[i].kind == FLUX__V_OP && x[i].out < 0;
-        for (int j = i + 1; j < k->nvalue && made; j++)
-            if (x[j].a == i || x[j].b == i || x[j].c == i) used = true, made = c->made[j];
-        if (used && made) c->made[i] = true;
-    }
-}
-
-/* Finds softmax-like rows, and chooses the blocks for them: rows must be whole within a block,
-   and need only registers of a row. False: there are none. */
-static bool flux__find_rows(const flux__kernel *k, flux__cpu *c) {
-    flux__rows *a = &c->rows;
-    int64_t points = 1, inner = 1;
-    int second = 0, y = 0;
-    while (second < k->nvalue && !flux__rows_at(k, second, a)) second++;
-    if (second == k->nvalue || k->kind != FLUX__K_FUSED) return false;
-    while (y < k->nvalue && !flux__ends_rows(k, y, a)) y++;
-    if (y < k->nvalue) c->made[a->y = y] = true;
-    c->made[a->d] = c->made[a->e] = c->made[second] = true;
-    a->keep_d = flux__is_kept(k, a->d, a->e, a->y),
-        a->keep_e = flux__is_kept(k, a->e, second, a->y);
-    for (int d = 0; d < FLUX_MAX_DIMS; d++)
-        points *= k->full[d], inner *= k->reduced >> d & 1 ? k->full[d] : 1;
-    c->tile = (points < FLUX__LARGE ? 4 : 16) * FLUX__TILE;
-    if (inner > c->tile && inner <= FLUX__LONG_ROW) c->tile = (int)(inner + 15) / 16 * 16;
-    flux__choose_blocks(k, c);
-    if (c->inner_first && c->resident && c->inner >= 4) {
-        flux__find_made(k, c);
-        return true;
-    }
-    memset(c->made, 0, (size_t)k->nvalue * sizeof *c->made);
-    c->tile = FLUX__TILE;
-    return false;
-}
-
-/* How many values at all points need a register, because they are neither read nor stored in
-   place. */
-static int flux__in_registers(const flux__kernel *k) {
-    int n = 0;
-    for (int i = 0; i < k->nvalue; i++) {
-        const flux__value *v = &k->value[i];
-        if (v->outer || v->kind == FLUX__V_NUMBER || flux__reducing(v)) continue;
-        n += v->kind == FLUX__V_LOAD ? k->operand[v->operand].dtype != flux__own_dtype[v->cls] :
-            v->out < 0;
-    }
-    return n;
-}
-
-/* Removes from a list of lines those that a pattern computes; returns how many are left. */
-static int flux__not_made(const flux__cpu *c, int *line, int n) {
-    int left = 0;
-    for (int i = 0; i < n; i++)
-        if (!c->made[line[i]]) line[left++] = line[i];
-    return left;
-}
-static void flux__take_out_made(flux__cpu *c) {
-    for (int p = 0; p < c->nphase; p++) {
-        flux__phase *ph = &c->phase[p];
-        ph->n = flux__not_made(c, ph->line, ph->n),
-            ph->nlate = flux__not_made(c, ph->late, ph->nlate);
-    }
-}
-
-/* Lists the values that a line uses: [0] itself, [1 ... 4] its operands, from [5] on what it
-   makes besides; -1: none. Returns the length of the list. */
-static int flux__used(const flux__kernel *k, const flux__cpu *c, int line, int *use) {
-    const flux__value *v = &k->value[line];
-    const flux__adam *a = &c->adam;
-    const flux__rows *r = &c->rows;
-    use[0] = line, use[1] = v->a, use[2] = v->b, use[3] = v->c, use[4] = -1;
-    if (line == r->first) use[5] = r->keep_d ? r->d : -1, use[6] = r->e, use[7] = r->y;
-    else if (line == a->last)
-        use[1] = a->g, use[2] = a->m, use[3] = a->v, use[4] = a->w, use[5] = a->new_m,
-            use[6] = a->new_v, use[7] = -1;
-    else return 4;
-    return 8;
-}
-
-/* Whether a value needs a register: a number does not. */
-static bool flux__needs_register(const flux__value *v) { return v->kind != FLUX__V_NUMBER; }
-
-/* Whether a load is the same from block to block and can be hoisted: a bias of a matrix with
-   short columns, or what all rows have in common. */
-static bool flux__is_again(const flux__kernel *k, const flux__cpu *c, int i) {
-    const flux__axes *out = &c->outer_axes[c->axes_at[i]];
-    if (k->value[i].kind != FLUX__V_LOAD || k->value[i].outer ||
-        (c->inner > 1 && !(c->inner_first && c->resident))) return false;
-    return c->inner_axes[c->axes_at[i]].nd == 1 &&
-           (out->nd == 1 ? out->step[0] == 0 :
-            out->nd == 2 && out->step[1] == 0 && out->dim[0] <= c->tile);
-}
-
-/* Gives values their registers, by last use. In a block of whole rows a value lives from its
-   own line to its last use in any phase; otherwise it lives within a phase. Outer values keep
-   theirs. last, taken: scratch arrays, for values and registers. */
-static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, bool *taken) {
-    int clock = 0;
-    memset(last, -1, (size_t)k->nvalue * sizeof(int));
-    for (int p = 0; p < c->nphase; p++)
-        for (int j = 0; j < c->phase[p].n; j++, clock++)
-            for (int use[8], u = flux__used(k, c, c->phase[p].line[j], use) - 1; u >= 0; u--)
-                if (use[u] >= 0) last[use[u]] = clock;
-    for (int i = 0; i < k->nvalue; i++) c->reg[i] = -1, c->expand_reg[i] = -1;
-    for (int i = 0; i < k->nvalue; i++)
-        if (k->value[i].outer && flux__needs_register(&k->value[i])) {
-            c->reg[i] = c->nreg++;
-            if (c->expand[i]) c->expand_reg[i] = c->nreg++;
-        } else if ((c->again[i] = flux__is_again(k, c, i))) c->reg[i] = c->nreg++;
-    int fixed = c->nreg, top = c->nreg;
-    memset(taken, 0, (size_t)k->nvalue * 3 + 3);
-    clock = 0;
-    for (int p = 0; p < c->nphase; p++)
-        for (int j = 0; j < c->phase[p].n; j++, clock++) {
-            int use[8], n = flux__used(k, c, c->phase[p].line[j], use);
-            for (int u = 0; u < n; u++) {
-                if (use[u] < 0 || (u > 0 && u < 5)) continue;
-                const flux__value *v = &k->value[use[u]];
-                if (v->outer || !flux__needs_register(v) || c->reg[use[u]] >= 0) continue;
-                int r = fixed;            /* a register for what the line makes */
-                while (taken[r]) r++;
-                taken[r] = true;
-                c->reg[use[u]] = r;
-                if (r >= top) top = r + 1;
-            }
-            for (int u = 0; u < n; u++)
-                if (use[u] >= 0 && !k->value[use[u]].outer && last[use[u]] == clock &&
-                    c->reg[use[u]] >= 0)
-                    taken[c->reg[use[u]]] = false;
-        }
-    c->nreg = top;
-}
-
-/* Finds which values are rounded only to be stored, and which outer values are expanded. */
-static void flux__find_roles(const flux__kernel *k, flux__cpu *c) {
-    for (int i = 0; i < k->nvalue; i++) {
-        const flux__value *v = &k->value[i];
-        int use[3];
-        use[0] = v->a, use[1] = v->b, use[2] = v->c;
-        /* not if it is stored in another dtype than it is rounded to, after a cast */
-        c->parting[i] = v->kind == FLUX__V_ROUND && v->out >= 0 && v->op == v->dtype;
-        for (int j = 0; j < 3; j++) {
-            if (use[j] < 0) continue;
-            c->parting[use[j]] = false;
-            if ((!v->outer || flux__reducing(v)) && !c->made[i] && k->value[use[j]].outer &&
-                k->value[use[j]].kind != FLUX__V_NUMBER)
-                c->expand[use[j]] = true;
-        }
-    }
-}
-
-/* Finds the loop of each operation, the maps of what is loaded or stored, the number of each
-   reduction, and the width of registers. */
-static void flux__bind_loops(flux__kernel *k, flux__cpu *c) {
-    for (int i = 0; i < k->nvalue; i++) {
-        flux__value *v = &k->value[i];
-        int64_t step[FLUX_MAX_DIMS];
-        c->reduce_at[i] = flux__reducing(v) ? c->nreduce++ : -1;
-        if (v->cls == FLUX__F64C || v->cls == FLUX__I64C || v->kind == FLUX__V_IOTA ||
-            v->kind == FLUX__V_RANDOM) c->width = 8;
-        if (v->kind == FLUX__V_OP) c->loop[i] = flux__loop_for(v->cls, v->op);
-        if (!flux__is_source(v) && v->out < 0) continue;
-        flux__value_strides(k, v, step);
-        flux__merge_axes(&c->outer_axes[c->axes_at[i]], k->full, step, k->reduced, false);
-        flux__merge_axes(&c->inner_axes[c->axes_at[i]], k->full, step, k->reduced, true);
-    }
-}
-
-/* The work of one point, in additions. */
-static int64_t flux__point_cost(const flux__kernel *k) {
-    int64_t cost = 0;
-    for (int i = 0; i < k->nvalue; i++) {
-        /* a function such as exp takes about five times as long as an addition */
-        int op = k->value[i].op;
-        cost += op < FLUX__ELEMENTWISE_COUNT && flux__arity[op] == 1 && flux__rules[op] == 'F'
-            ? 5 : 1;
-    }
-    return cost;
-}
-
-/* A prepared kernel with the arrays for its values, in one piece of the plan's memory. NULL:
-   out of memory. */
-static flux__cpu *flux__cpu_new(flux__plan *plan, const flux__kernel *k) {
-    const size_t n = (size_t)k->nvalue, at = (sizeof(flux__cpu) + 15) & ~(size_t)15;
-    size_t moved = 1;  /* number of values that have maps; the others share the last one */
-    for (size_t i = 0; i < n; i++) moved += flux__is_source(&k->value[i]) || k->value[i].out >= 0;
-    const size_t all = at + moved * 2 * sizeof(flux__axes) +
-        n * (sizeof(flux__loop) + 4 * sizeof(int) + 5 * sizeof(bool));
-    flux__cpu *c = (flux__cpu *)flux__plan_take(plan, all);
-    if (!c) return NULL;
-    memset(c, 0, all);
-    c->outer_axes = (flux__axes *)(void *)((char *)c + at);
-    c->inner_axes = c->outer_axes + moved;
-    c->loop = (flux__loop *)(void *)(c->inner_axes + moved);
-    c->reg = (int *)(void *)(c->loop + n);
-    c->expand_reg = c->reg + n;
-    c->reduce_at = c->expand_reg + n;
-    c->axes_at = c->reduce_at + n;
-    c->expand = (bool *)(void *)(c->axes_at + n);
-    c->again = c->expand + n;
-    c->parting = c->again + n;
-    c->made = c->parting + n;
-    c->truth = c->made + n;
-    for (size_t i = 0, next = 0; i < n; i++)
-        c->axes_at[i] =
-            (int)(flux__is_source(&k->value[i]) || k->value[i].out >= 0 ? next++ : moved - 1);
-    return c;
-}
-
-/* How many times the usual size a register is. Larger blocks cost less per point where few
-   registers are needed or rows are short, and transpose longer runs where loads transpose. */
-static int flux__tile_times(const flux__kernel *k, const flux__cpu *c, bool large) {
-    if (c->across) return c->inner_first ? 16 : 4;
-    if (c->inner_first) return !large && flux__in_registers(k) == 0 ? 4 : 1;
-    if (large) return c->outer < 256 || c->resident ? 2 : 1;
-    return c->resident || flux__in_registers(k) < 2 ? 4 : 1;
-}
-
-/* Prepares a kernel for the CPU: patterns, blocks, phases, loops and registers. Kernels of
-   whole tensors need none of this. False: out of memory, or an error is recorded. */
-static bool flux__prepare(flux__plan *plan, flux__kernel *k) {
-    if (k->kind > FLUX__K_MATMUL) return true;
-    flux__cpu *c = flux__cpu_new(plan, k);
-    size_t n = (size_t)k->nvalue + 1;
-    if (!c) return false;
-    k->ready = c;
-    c->width = 4;
-    c->tile = FLUX__TILE;
-    flux__find_truths(k, c);
-    if (!flux__find_rows(k, c)) {
-        c->rows.first = -1;
-        flux__choose_blocks(k, c);
-        const int times = !k->reduced ? 1 :
-            flux__tile_times(k, c, c->outer * c->inner >= FLUX__LARGE);
-        if (times > 1) {
-            c->tile = times * FLUX__TILE;
-            flux__choose_blocks(k, c);
-        }
-    }
-    int *last = (int *)flux__zalloc(n * sizeof(int));
-    bool *taken = (bool *)flux__zalloc(n * 3 + 8);
-    bool ok = last && taken && flux__split_phases(plan, k, c);
-    if (ok) {
-        flux__bind_loops(k, c);
-        flux__find_adam(k, c);
-        flux__find_roles(k, c);
-        flux__take_out_made(c);
-        /* it reads and writes in place, so whole pieces of the product fit a register */
-        if (k->kind == FLUX__K_MATMUL && c->adam.last >= 0) c->tile = FLUX__GEMM_PIECE;
-        flux__assign_registers(k, c, last, taken);
-        c->splits = c->nreduce && !c->resident ? c->order.parts : 1;
-        c->sum_bytes = ((size_t)((c->order.slots + 1) * c->w) * 8 + 63) / 64 * 64;
-        c->cost = flux__point_cost(k);
-    }
-    flux__free(last);
-    flux__free(taken);
-    return ok;
-}
-
-FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- cpu/blocks.h
    The run of one block (flux__do_block): loads, lines, reductions and stores,
@@ -17426,26 +17025,6 @@ static void flux__join_columns(flux__block_run *b, int i, int cls, int red, char
     }
 }
 
-/* The same for a block of bools, which are counted: the count says whether any is true, or all
-   are. x: floats of 0 and 1, or bytes if the block is read in place. */
-static void flux__do_count(flux__block_run *b, int i, char *acc, const char *x) {
-    const flux__value *v = &b->k->value[i];
-    const int64_t outer = b->w * b->segments;
-    int32_t *count = (int32_t *)(void *)flux__reg(b, b->c->nreg);
-    char *sum = flux__reg(b, b->c->nreg + 1 + b->c->reduce_at[i]);
-    if (b->c->truth[v->a] && x != flux__reg(b, b->c->reg[v->a]))
-        flux__count_bytes(count, (const uint8_t *)x, b->rt, outer);
-    else {
-        memset(sum, 0, (size_t)outer * sizeof(float));
-        flux__reduce_block(b, FLUX__F32C, FLUX__RED_SUM, sum, x);
-        flux__count_floats(count, (const float *)(void *)sum, outer);
-    }
-    if (v->op != FLUX__RED_SUM)
-        flux__count_reaches(count, v->op == FLUX__RED_MAX ? 1 : (int32_t)b->rt, outer);
-    flux__convert(v->cls, b->fresh ? acc : sum, FLUX__I32C, count, outer);
-    if (!b->fresh) flux__accumulate(v->cls, v->op, acc, sum, outer);
-}
-
 /* Joins a block of floating-point numbers in the order that the shape prescribes, and completes
    the results after the last block. */
 static void flux__do_join(flux__block_run *b, int i, int cls, char *acc, const char *x) {
@@ -17460,27 +17039,28 @@ static void flux__do_join(flux__block_run *b, int i, int cls, char *acc, const c
     flux__settle_zeros(cls, b->k->value[i].op, acc, b->w);
 }
 
+/* The block of a reduction's operand, an element a point. */
+static const char *flux__reduced_block(flux__block_run *b, const flux__value *v) {
+    int walk, cls = b->k->value[v->a].cls;
+    const char *x = (const char *)flux__operand_at(b, v, v->a, &walk);
+    if (walk) return x;
+    char *fill = flux__reg(b, b->c->nreg);     /* one number for all points */
+    flux__load(cls, fill, flux__own_dtype[cls], x, 0, b->w * b->segments * b->rt);
+    return fill;
+}
+
 /* Runs a reduction's line: joins the block of its operand to the accumulators. */
 static void flux__do_reduce(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     const int64_t outer = b->w * b->segments;
-    int walk, cls = b->k->value[v->a].cls;
-    const char *x = (const char *)flux__operand_at(b, v, v->a, &walk);
+    const int cls = b->k->value[v->a].cls;
+    const char *x = flux__reduced_block(b, v);
     char *acc = flux__reg(b, b->c->reg[i]);
     int64_t none;                         /* an identity, of any compute type's size */
-    if (!walk) {                          /* one number for all points */
-        char *fill = flux__reg(b, b->c->nreg);
-        int dtype = flux__own_dtype[cls];
-        flux__load(cls, fill, dtype, x, 0, outer * b->rt);
-        x = fill;
-    }
-    if (b->c->truth[i]) flux__do_count(b, i, acc, x);
-    else {
-        flux__identity(cls, v->op, &none);
-        if (b->fresh) flux__fill(acc, &none, flux__class_size[cls], (size_t)outer);
-        if (cls > FLUX__F64C) flux__reduce_block(b, cls, v->op, acc, x);
-        else flux__do_join(b, i, cls, acc, x);
-    }
+    flux__identity(cls, v->op, &none);
+    if (b->fresh) flux__fill(acc, &none, flux__class_size[cls], (size_t)outer);
+    if (cls > FLUX__F64C) flux__reduce_block(b, cls, v->op, acc, x);
+    else flux__do_join(b, i, cls, acc, x);
     b->at[i] = acc;
     b->walk[i] = 1;
 }
@@ -17523,57 +17103,6 @@ static void *flux__result_at(flux__block_run *b, int i) {
     return there ? (void *)there : (void *)flux__reg(b, b->c->reg[i]);
 }
 
-/* Runs all lines of an Adam step at once, for a block. */
-static void flux__do_adam(flux__block_run *b) {
-    const flux__adam *a = &b->c->adam;
-    const int made[3] = { a->new_m, a->new_v, a->last };
-    const float *in[4];
-    float by[4], *out[3];
-    in[0] = (const float *)b->at[a->g], in[1] = (const float *)b->at[a->m],
-        in[2] = (const float *)b->at[a->v];
-    in[3] = a->w < 0 ? NULL : (const float *)b->at[a->w];
-    for (int i = 0; i < 4; i++) by[i] = *(const float *)b->at[a->by[i]];
-    for (int i = 0; i < 3; i++) {
-        b->at[made[i]] = out[i] = (float *)flux__result_at(b, made[i]);
-        b->walk[made[i]] = 1;
-    }
-    flux__adam_run(flux__block_count(b, &b->k->value[a->last]), out[0], out[1], out[2], in, by);
-    for (int i = 0; i < 3; i++)  /* a result that lies in a register still has to be stored */
-        if (b->k->value[made[i]].out >= 0 && (char *)out[i] == flux__reg(b, b->c->reg[made[i]]))
-            flux__do_store(b, made[i]);
-}
-
-/* Where the rows of value i go: if they are kept, to the tensor or the value's register for the
-   whole block, otherwise to the register, of which only some rows are used. */
-static float *flux__part_at(flux__block_run *b, int i, bool keep) {
-    float *to = (float *)(keep ? flux__result_at(b, i) : (void *)flux__reg(b, b->c->reg[i]));
-    b->at[i] = to;
-    b->walk[i] = 1;
-    return to;
-}
-
-/* Runs all lines of softmax-like rows at once, for a block of whole rows. */
-static void flux__do_rows(flux__block_run *b) {
-    const flux__rows *a = &b->c->rows;
-    flux__rows_run r;
-    const int stored[3] = { a->d, a->e, a->y };
-    memset(&r, 0, sizeof r);
-    r.order = &b->c->order, r.n = b->rt, r.room = b->c->tile, r.count = b->w,
-        r.x = (const float *)b->at[a->x], r.squares = a->squares;
-    r.last = a->y < 0 ? -1 : b->k->value[a->y].op;
-    for (int i = 0; i < 3 && a->squares && (i == 0 || a->y >= 0); i++)
-        r.by[i] = *(const float *)b->at[a->by[i]];
-    b->at[a->first] = r.first = (float *)(void *)flux__reg(b, b->c->reg[a->first]);
-    b->at[a->second] = r.second = (float *)(void *)flux__reg(b, b->c->reg[a->second]);
-    b->walk[a->first] = b->walk[a->second] = 1;
-    r.keep_e = a->keep_e, r.e = flux__part_at(b, a->e, a->keep_e);
-    if (a->keep_d) r.d = flux__part_at(b, a->d, true);
-    if (a->y >= 0) r.y = flux__part_at(b, a->y, true);
-    flux__run_rows(flux__section_now(), &r);
-    for (int i = 0; i < 3; i++)
-        if (stored[i] >= 0 && b->k->value[stored[i]].out >= 0) flux__do_store(b, stored[i]);
-}
-
 /* Runs line i for the present block: computes value i from its operands and stores it if it
    belongs to a tensor. */
 static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
@@ -17590,12 +17119,8 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
         flux__do_load(b, i);
         return;
     }
-    if (i == b->c->adam.last) {
-        flux__do_adam(b);
-        return;
-    }
-    if (i == b->c->rows.first) {
-        flux__do_rows(b);
+    if (b->c->pattern[i]) {
+        b->c->pattern[i]->run(b, i);
         return;
     }
     switch (v->kind) {
@@ -17929,6 +17454,27 @@ static int flux__run_split(flux__job *job) {
     return 0;
 }
 
+/* Runs a fused kernel: by a pattern of the whole kernel, as a split reduction, or in blocks that
+   threads share. Returns 0, or -1 with an error recorded. */
+static int flux__run_fused(flux__run *run, flux__kernel *k) {
+    const flux__cpu *c = (const flux__cpu *)k->ready;
+    flux__job job;
+    if (c->outer == 0 || (c->whole && c->whole->run_all(run, k))) return 0;
+    memset(&job, 0, sizeof job);
+    job.run = run, job.k = k;
+    if (c->splits > 1) return flux__run_split(&job);
+    int64_t blocks = (c->outer + c->w - 1) / c->w,
+            work = c->outer * (c->inner > 0 ? c->inner : 1) * c->cost;
+    /* too little work for a second thread is done on the calling one */
+    int64_t tasks = work / 131072 + 1;
+    if (tasks > 256) tasks = 256;
+    if (tasks > blocks) tasks = blocks;
+    job.per_task = (blocks + tasks - 1) / tasks;
+    job.tasks = (blocks + job.per_task - 1) / job.per_task;
+    flux__parallel(job.tasks, flux__block_task, &job);
+    return flux__job_ok(&job) ? 0 : -1;
+}
+
 FLUX__END_LEAN
 
 /* ---------------------------------------------------------------------- cpu/products.h
@@ -18054,6 +17600,331 @@ static void flux__widened_strides(const flux__operand *o, int64_t *stride) {
 }
 
 FLUX__END_HOT
+
+/* ---------------------------------------------------------------------- cpu/rows.h
+   Lines of a kernel's program that run as one: reductions of bools, which are
+   counted; Adam's step; and rows of softmax, log-softmax or normalisation. Each
+   has a function that finds it (flux__match_...), one that says what it uses,
+   and one that runs it for a block; cpu/ready.h has the table of them.
+
+   Invariant: lines run as one give the same bits as the lines alone; a pattern
+   is taken only if its intermediate values are needed nowhere else, or are
+   kept. */
+
+FLUX__BEGIN_COLD
+
+/* Whether value v is this operation (kind and op) in f32, outer or not. */
+static bool flux__is_line(const flux__kernel *k, int v, int kind, int op, bool outer) {
+    const flux__value *x = &k->value[v];
+    return x->kind == kind && x->op == op && x->cls == FLUX__F32C && x->dtype == FLUX_F32 &&
+           x->outer == outer;
+}
+/* Whether value v is this elementwise operation in f32, at all points. */
+static bool flux__is_f32(const flux__kernel *k, int v, int op) {
+    return flux__is_line(k, v, FLUX__V_OP, op, false);
+}
+static bool flux__is_const(const flux__kernel *k, int v) {
+    return k->value[v].kind == FLUX__V_NUMBER;
+}
+/* Whether value v is an operand in f32 with an element a point. */
+static bool flux__is_walk(const flux__kernel *k, int v) {
+    const flux__value *x = &k->value[v];
+    return (x->kind == FLUX__V_OP || x->kind == FLUX__V_LOAD || x->kind == FLUX__V_PRODUCT) &&
+           x->cls == FLUX__F32C && !x->outer;
+}
+/* The only line that uses value v, or -1 if there are several or none. */
+static int flux__only_user(const flux__kernel *k, int v) {
+    int user = -1;
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *x = &k->value[i];
+        if (x->a != v && x->b != v && x->c != v) continue;
+        if (user >= 0) return -1;
+        user = i;
+    }
+    return user;
+}
+/* Whether value v is this operation, and `user` alone needs it. */
+static bool flux__passes(const flux__kernel *k, int v, int op, int user) {
+    return flux__is_f32(k, v, op) && k->value[v].out < 0 && flux__only_user(k, v) == user;
+}
+
+/* Whether a tensor, or a line other than `user` and `or_user`, needs value v. */
+static bool flux__is_kept(const flux__kernel *k, int v, int user, int or_user) {
+    if (k->value[v].out >= 0) return true;
+    for (int i = 0; i < k->nvalue; i++)
+        if (i != user && i != or_user && (k->value[i].a == v || k->value[i].b == v ||
+                                          k->value[i].c == v)) return true;
+    return false;
+}
+
+/* ---------------- reductions of bools */
+
+/* Whether line i reduces bools: floats of 0 and 1 from a comparison, or bytes from memory. They
+   are counted as they are, and the lines that converted them are dropped if nothing else needs
+   them. */
+static bool flux__match_count(flux__kernel *k, flux__cpu *c, int i) {
+    flux__value *v = &k->value[i];
+    if (v->kind != FLUX__V_REDUCE || v->cls == FLUX__F32C) return false;
+    int x = v->a;
+    bool alone = flux__only_user(k, x) == i;
+    for (int user; k->value[x].kind == FLUX__V_CONVERT;
+         alone = alone && flux__only_user(k, x) == user)
+        user = x, x = k->value[x].a;
+    flux__value *from = &k->value[x];
+    if (from->dtype != FLUX_BOOL || from->outer ||
+        !(from->kind == FLUX__V_LOAD ? alone : from->cls == FLUX__F32C)) return false;
+    c->truth[i] = true, c->truth[x] = from->kind == FLUX__V_LOAD, from->cls = FLUX__F32C;
+    for (int at = v->a, next = v->a = (int16_t)x; at != x && !flux__is_kept(k, at, -1, -1);
+         at = next)
+        next = k->value[at].a, k->value[at].a = -1, k->value[at].phase = -1;
+    return true;
+}
+
+/* Runs the line of such a reduction: the count says whether any is true, or all are. The operand
+   is floats of 0 and 1, or bytes if the block is read in place. */
+static void flux__do_count(flux__block_run *b, int i) {
+    const flux__value *v = &b->k->value[i];
+    const int64_t outer = b->w * b->segments;
+    const char *x = flux__reduced_block(b, v);
+    char *acc = flux__reg(b, b->c->reg[i]);
+    int32_t *count = (int32_t *)(void *)flux__reg(b, b->c->nreg);
+    char *sum = flux__reg(b, b->c->nreg + 1 + b->c->reduce_at[i]);
+    if (b->c->truth[v->a] && x != flux__reg(b, b->c->reg[v->a]))
+        flux__count_bytes(count, (const uint8_t *)x, b->rt, outer);
+    else {
+        memset(sum, 0, (size_t)outer * sizeof(float));
+        flux__reduce_block(b, FLUX__F32C, FLUX__RED_SUM, sum, x);
+        flux__count_floats(count, (const float *)(void *)sum, outer);
+    }
+    if (v->op != FLUX__RED_SUM)
+        flux__count_reaches(count, v->op == FLUX__RED_MAX ? 1 : (int32_t)b->rt, outer);
+    flux__convert(v->cls, b->fresh ? acc : sum, FLUX__I32C, count, outer);
+    if (!b->fresh) flux__accumulate(v->cls, v->op, acc, sum, outer);
+    b->at[i] = acc;
+    b->walk[i] = 1;
+}
+
+/* ---------------- Adam's step */
+
+/* Whether the division `div` is that of an Adam step, m' / (sqrt(v') + epsilon) with m' =
+   lerp(m, g) and v' = lerp(v, square(g)), perhaps followed by fma(div, scale, w); if so, fills
+   in *a. */
+static bool flux__adam_at(const flux__kernel *k, int div, flux__adam *a) {
+    const flux__value *x = k->value;
+    int sum, root, square, fma;
+    if (!flux__is_f32(k, div, FLUX__OP_DIV)) return false;
+    a->new_m = x[div].a, sum = x[div].b, a->last = div, a->w = -1;
+    if (!flux__is_f32(k, a->new_m, FLUX__OP_LERP) || !flux__passes(k, sum, FLUX__OP_ADD, div))
+        return false;
+    root = x[sum].a, a->by[2] = a->by[3] = x[sum].b;
+    if (!flux__is_const(k, a->by[2]) || !flux__passes(k, root, FLUX__OP_SQRT, sum)) return false;
+    a->new_v = x[root].a;
+    if (!flux__is_f32(k, a->new_v, FLUX__OP_LERP)) return false;
+    square = x[a->new_v].b, a->g = x[a->new_m].b, a->m = x[a->new_m].a, a->v = x[a->new_v].a;
+    a->by[0] = x[a->new_m].c, a->by[1] = x[a->new_v].c;
+    if (!flux__passes(k, square, FLUX__OP_SQUARE, a->new_v) || x[square].a != a->g) return false;
+    if (flux__only_user(k, a->new_m) != div || flux__only_user(k, a->new_v) != root) return false;
+    fma = flux__only_user(k, div);
+    if (fma >= 0 && x[div].out < 0 && flux__is_f32(k, fma, FLUX__OP_FMA) && x[fma].a == div &&
+        flux__is_const(k, x[fma].b) && flux__is_walk(k, x[fma].c) && x[fma].phase == x[div].phase)
+        a->w = x[fma].c, a->by[3] = x[fma].b, a->last = fma;
+    return flux__is_const(k, a->by[0]) && flux__is_const(k, a->by[1]) && flux__is_walk(k, a->g) &&
+           flux__is_walk(k, a->m) && flux__is_walk(k, a->v) && x[a->m].phase == x[div].phase &&
+           x[a->v].phase == x[div].phase && x[square].phase == x[div].phase;
+}
+
+/* Whether a step of Adam ends in this line. A kernel has one at most. */
+static bool flux__match_adam(flux__kernel *k, flux__cpu *c, int line) {
+    const flux__value *x = k->value;
+    const int div = flux__is_f32(k, line, FLUX__OP_FMA) ? x[line].a : line;
+    flux__adam a;
+    if (c->adam.last >= 0 || !flux__adam_at(k, div, &a) || a.last != line ||
+        (x[div].phase > 0 && !c->resident)) return false;
+    c->adam = a;
+    c->made[div] = true;
+    c->made[a.new_m] = c->made[a.new_v] = c->made[x[a.new_v].b] = c->made[x[div].b] =
+        c->made[x[x[div].b].a] = true;
+    c->made[a.last] = false;
+    return true;
+}
+static void flux__adam_uses(const flux__cpu *c, int *use) {
+    const flux__adam *a = &c->adam;
+    use[1] = a->g, use[2] = a->m, use[3] = a->v, use[4] = a->w;
+    use[5] = a->new_m, use[6] = a->new_v, use[7] = -1;
+}
+
+/* Runs all lines of an Adam step at once, for a block. */
+static void flux__do_adam(flux__block_run *b, int line) {
+    const flux__adam *a = &b->c->adam;
+    const int made[3] = { a->new_m, a->new_v, a->last };
+    const float *in[4];
+    float by[4], *out[3];
+    (void)line;
+    in[0] = (const float *)b->at[a->g], in[1] = (const float *)b->at[a->m],
+        in[2] = (const float *)b->at[a->v];
+    in[3] = a->w < 0 ? NULL : (const float *)b->at[a->w];
+    for (int i = 0; i < 4; i++) by[i] = *(const float *)b->at[a->by[i]];
+    for (int i = 0; i < 3; i++) {
+        b->at[made[i]] = out[i] = (float *)flux__result_at(b, made[i]);
+        b->walk[made[i]] = 1;
+    }
+    flux__adam_run(flux__block_count(b, &b->k->value[a->last]), out[0], out[1], out[2], in, by);
+    for (int i = 0; i < 3; i++)  /* a result that lies in a register still has to be stored */
+        if (b->k->value[made[i]].out >= 0 && (char *)out[i] == flux__reg(b, b->c->reg[made[i]]))
+            flux__do_store(b, made[i]);
+}
+
+/* ---------------- rows of softmax and normalisation */
+
+/* Whether the sum `second` is the second reduction of softmax-like rows: the sum of exp(x -
+   max(x)), or of square(x - mean(x)). If so, fills in *a. */
+static bool flux__rows_at(const flux__kernel *k, int second, flux__rows *a) {
+    const flux__value *x = k->value;
+    if (!flux__is_line(k, second, FLUX__V_REDUCE, FLUX__RED_SUM, true)) return false;
+    a->second = second, a->e = x[second].a, a->by[0] = -1, a->y = -1;
+    a->squares = flux__is_f32(k, a->e, FLUX__OP_SQUARE);
+    if (!a->squares && !flux__is_f32(k, a->e, FLUX__OP_EXP)) return false;
+    a->d = x[a->e].a;
+    if (!flux__is_f32(k, a->d, a->squares ? FLUX__OP_SUB : FLUX__OP_SUBMAX)) return false;
+    a->x = x[a->d].a, a->first = x[a->d].b;
+    if (a->squares) {
+        if (!flux__is_line(k, a->first, FLUX__V_OP, FLUX__OP_DIV, true)) return false;
+        a->by[0] = x[a->first].b, a->first = x[a->first].a;
+        if (!flux__is_const(k, a->by[0])) return false;
+    }
+    return flux__is_line(k, a->first, FLUX__V_REDUCE, a->squares ? FLUX__RED_SUM : FLUX__RED_MAX,
+                         true) && x[a->first].a == a->x && flux__is_walk(k, a->x) &&
+           x[a->d].phase == x[a->first].phase + 1;
+}
+
+/* Whether value y ends such rows: e / second (softmax), d - log(second) (log-softmax), or d
+   rsqrt(second / by[1] + by[2]) (normalisation). */
+static bool flux__ends_rows(const flux__kernel *k, int y, flux__rows *a) {
+    const flux__value *x = k->value;
+    const int by = x[y].b;
+    if (!a->squares && flux__is_f32(k, y, FLUX__OP_DIV)) return x[y].a == a->e && by == a->second;
+    if (!a->squares)
+        return flux__is_f32(k, y, FLUX__OP_SUB) && x[y].a == a->d &&
+               flux__is_line(k, by, FLUX__V_OP, FLUX__OP_LOG, true) && x[by].a == a->second;
+    if (!flux__is_f32(k, y, FLUX__OP_MUL) || x[y].a != a->d ||
+        !flux__is_line(k, by, FLUX__V_OP, FLUX__OP_RSQRT, true)) return false;
+    const int sum = x[by].a;
+    if (!flux__is_line(k, sum, FLUX__V_OP, FLUX__OP_ADD, true) ||
+        !flux__is_line(k, x[sum].a, FLUX__V_OP, FLUX__OP_DIV, true)) return false;
+    a->by[1] = x[x[sum].a].b, a->by[2] = x[sum].b;
+    return x[x[sum].a].a == a->second && flux__is_const(k, a->by[1]) && flux__is_const(k, a->by[2]);
+}
+
+/* Marks outer values that only the lines of a pattern need: they are computed with it. */
+static void flux__find_made(const flux__kernel *k, flux__cpu *c) {
+    const flux__value *x = k->value;
+    for (int i = k->nvalue - 1; i >= 0; i--) {
+        bool used = false, made = x[i].outer && x[i].kind == FLUX__V_OP && x[i].out < 0;
+        for (int j = i + 1; j < k->nvalue && made; j++)
+            if (x[j].a == i || x[j].b == i || x[j].c == i) used = true, made = c->made[j];
+        if (used && made) c->made[i] = true;
+    }
+}
+
+/* How many values at all points need a register, because they are neither read nor stored in
+   place. */
+static int flux__in_registers(const flux__kernel *k) {
+    int n = 0;
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *v = &k->value[i];
+        if (v->outer || v->kind == FLUX__V_NUMBER || flux__reducing(v)) continue;
+        n += v->kind == FLUX__V_LOAD ? k->operand[v->operand].dtype != flux__own_dtype[v->cls] :
+            v->out < 0;
+    }
+    return n;
+}
+
+/* How many times the usual size a register is. Larger blocks cost less per point where few
+   registers are needed or rows are short, and transpose longer runs where loads transpose. */
+static int flux__tile_times(const flux__kernel *k, const flux__cpu *c, bool large) {
+    if (c->across) return c->inner_first ? 16 : 4;
+    if (c->inner_first) return !large && flux__in_registers(k) == 0 ? 4 : 1;
+    if (large) return c->outer < 256 || c->resident ? 2 : 1;
+    return c->resident || flux__in_registers(k) < 2 ? 4 : 1;
+}
+
+/* Chooses the blocks of a kernel without such rows. */
+static void flux__usual_blocks(const flux__kernel *k, flux__cpu *c) {
+    c->tile = FLUX__TILE;
+    flux__choose_blocks(k, c);
+    const int times = !k->reduced ? 1 : flux__tile_times(k, c, c->outer * c->inner >= FLUX__LARGE);
+    if (times == 1) return;
+    c->tile = times * FLUX__TILE;
+    flux__choose_blocks(k, c);
+}
+
+/* Whether softmax-like rows have this line as their first reduction. Blocks are chosen for them:
+   rows must be whole within a block, and need only registers of a row. A kernel has one such
+   pattern at most. */
+static bool flux__match_rows(flux__kernel *k, flux__cpu *c, int line) {
+    flux__rows rows, *a = &rows;
+    int64_t points = 1, inner = 1;
+    int second = line + 1, y = 0;
+    if (k->kind != FLUX__K_FUSED || c->rows.first >= 0 || k->value[line].kind != FLUX__V_REDUCE)
+        return false;
+    while (second < k->nvalue && !(flux__rows_at(k, second, a) && a->first == line)) second++;
+    if (second == k->nvalue) return false;
+    for (int d = 0; d < FLUX_MAX_DIMS; d++)
+        points *= k->full[d], inner *= k->reduced >> d & 1 ? k->full[d] : 1;
+    c->tile = (points < FLUX__LARGE ? 4 : 16) * FLUX__TILE;
+    if (inner > c->tile && inner <= FLUX__LONG_ROW) c->tile = (int)(inner + 15) / 16 * 16;
+    flux__choose_blocks(k, c);
+    if (!c->inner_first || !c->resident || c->inner < 4) {
+        flux__usual_blocks(k, c);
+        return false;
+    }
+    while (y < k->nvalue && !flux__ends_rows(k, y, a)) y++;
+    if (y < k->nvalue) c->made[a->y = y] = true;
+    c->made[a->d] = c->made[a->e] = c->made[second] = true;
+    a->keep_d = flux__is_kept(k, a->d, a->e, a->y),
+        a->keep_e = flux__is_kept(k, a->e, second, a->y);
+    c->rows = rows;
+    flux__find_made(k, c);
+    return true;
+}
+static void flux__rows_uses(const flux__cpu *c, int *use) {
+    const flux__rows *r = &c->rows;
+    use[5] = r->keep_d ? r->d : -1, use[6] = r->e, use[7] = r->y;
+}
+
+/* Where the rows of value i go: if they are kept, to the tensor or the value's register for the
+   whole block, otherwise to the register, of which only some rows are used. */
+static float *flux__part_at(flux__block_run *b, int i, bool keep) {
+    float *to = (float *)(keep ? flux__result_at(b, i) : (void *)flux__reg(b, b->c->reg[i]));
+    b->at[i] = to;
+    b->walk[i] = 1;
+    return to;
+}
+
+/* Runs all lines of softmax-like rows at once, for a block of whole rows. */
+static void flux__do_rows(flux__block_run *b, int line) {
+    const flux__rows *a = &b->c->rows;
+    flux__rows_run r;
+    const int stored[3] = { a->d, a->e, a->y };
+    (void)line;
+    memset(&r, 0, sizeof r);
+    r.order = &b->c->order, r.n = b->rt, r.room = b->c->tile, r.count = b->w,
+        r.x = (const float *)b->at[a->x], r.squares = a->squares;
+    r.last = a->y < 0 ? -1 : b->k->value[a->y].op;
+    for (int i = 0; i < 3 && a->squares && (i == 0 || a->y >= 0); i++)
+        r.by[i] = *(const float *)b->at[a->by[i]];
+    b->at[a->first] = r.first = (float *)(void *)flux__reg(b, b->c->reg[a->first]);
+    b->at[a->second] = r.second = (float *)(void *)flux__reg(b, b->c->reg[a->second]);
+    b->walk[a->first] = b->walk[a->second] = 1;
+    r.keep_e = a->keep_e, r.e = flux__part_at(b, a->e, a->keep_e);
+    if (a->keep_d) r.d = flux__part_at(b, a->d, true);
+    if (a->y >= 0) r.y = flux__part_at(b, a->y, true);
+    flux__run_rows(flux__section_now(), &r);
+    for (int i = 0; i < 3; i++)
+        if (stored[i] >= 0 && b->k->value[stored[i]].out >= 0) flux__do_store(b, stored[i]);
+}
+
+FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- cpu/whole.h
    Kernels that are no elementwise program: spread (the reverse of a strided
@@ -18363,10 +18234,10 @@ static int flux__run_index(flux__run *run, flux__kernel *k) {
 FLUX__END_LEAN
 
 /* ---------------------------------------------------------------------- cpu/windows.h
-   Fused kernels that run without blocks: the maximum of small windows (max
-   pooling) and its gradient, window by window, and copies of 32-bit words in
-   another order, as of a flipped kernel. flux__run_fused chooses: one of these,
-   a split reduction, or blocks over threads.
+   Patterns of whole kernels that run without blocks: the maximum of small
+   windows (max pooling) and its gradient, window by window, and copies of 32-bit
+   words in another order, as of a flipped kernel. cpu/ready.h has the table of
+   patterns.
 
    Invariant: a kernel is one of these only if its program is exactly that: max
    alone; where(number == argmax, g, 0), with numbers that are each element's
@@ -18406,34 +18277,36 @@ static bool flux__is_words(const flux__kernel *k, int v, bool outer) {
            w->cls == FLUX__F32C && k->operand[w->operand].dtype == FLUX_F32 && w->out < 0;
 }
 
-/* Whether a kernel is the maximum of windows or its gradient: returns the value that is stored,
-   or -1. *x, *g: the values that it loads (g -1: the maximum alone); *number: the operand with
-   the places that the gradient compares the argmax with. */
-static int flux__windows_kernel(flux__run *run, const flux__kernel *k, int *x, int *g,
-                                int *number) {
-    int top = k->nvalue - 1;
-    const flux__value *v = &k->value[top];
-    *g = -1;
+/* Whether a kernel is the maximum of windows, if its last value is a reduction, or the gradient of
+   that; fills in *w. */
+static bool flux__is_windows(const flux__kernel *k, flux__pooling *w) {
+    const flux__value *v = &k->value[w->top];
+    w->g = w->places = w->zero = -1;
     if (v->kind == FLUX__V_REDUCE && k->nvalue == 2) {
-        *x = v->a;
+        w->x = v->a;
         return v->op == FLUX__RED_MAX && v->out >= 0 && v->dtype == FLUX_F32 &&
-               flux__is_words(k, *x, false) ? top : -1;
+               flux__is_words(k, w->x, false);
     }
     if (v->kind != FLUX__V_OP || v->op != FLUX__OP_WHERE || v->out < 0 || v->dtype != FLUX_F32 ||
-        v->outer) return -1;
-    const flux__value *eq = &k->value[v->a], *zero = &k->value[v->c], *arg, *i;
+        v->outer) return false;
+    const flux__value *eq = &k->value[v->a], *arg, *i;
+    w->g = v->b, w->zero = v->c;
     /* `where` takes its condition as a float */
     if (eq->kind == FLUX__V_CONVERT && eq->out < 0) eq = &k->value[eq->a];
     if (eq->kind != FLUX__V_OP || eq->op != FLUX__OP_EQ || eq->out >= 0 ||
-        zero->kind != FLUX__V_NUMBER || !flux__is_words(k, v->b, true)) return -1;
-    arg = &k->value[eq->b], i = &k->value[eq->a];
-    if (arg->kind != FLUX__V_ARGREDUCE || arg->op != 1 || arg->out >= 0 ||
-        !flux__is_words(k, arg->a, false)) return -1;
-    if (i->kind != FLUX__V_LOAD || i->outer || i->cls != FLUX__I64C || i->dtype != FLUX_I64 ||
-        i->out >= 0) return -1;
-    if (flux__number_value(run->g, zero) < 0 || flux__number_value(run->g, zero) > 0) return -1;
-    *x = arg->a, *g = v->b, *number = i->operand;
-    return top;
+        k->value[w->zero].kind != FLUX__V_NUMBER || !flux__is_words(k, w->g, true)) return false;
+    arg = &k->value[eq->b], i = &k->value[eq->a], w->x = arg->a, w->places = i->operand;
+    return arg->kind == FLUX__V_ARGREDUCE && arg->op == 1 && arg->out < 0 &&
+           flux__is_words(k, w->x, false) && i->kind == FLUX__V_LOAD && !i->outer &&
+           i->cls == FLUX__I64C && i->dtype == FLUX_I64 && i->out < 0;
+}
+
+/* Whether a max pooling or its gradient ends in this line, and its windows are small ones. */
+static bool flux__match_windows(flux__kernel *k, flux__cpu *c, int line) {
+    c->pooling.top = line;
+    return k->kind == FLUX__K_FUSED && line == k->nvalue - 1 && c->inner > 1 &&
+           c->inner <= FLUX__WINDOW && c->outer > 1 && flux__is_windows(k, &c->pooling) &&
+           (c->pooling.g >= 0 || !flux__reduces_rows(k->reduced, c->inner));
 }
 
 /* Whether the numbers that the argmax is compared with are each element's own place in its
@@ -18593,25 +18466,24 @@ static void flux__windows_task(void *ctx, int64_t part) {
     }
 }
 
-/* Runs a max pooling or its gradient window by window. False, and nothing is done: the kernel
-   is of another kind. */
+/* Runs a max pooling or its gradient window by window. False, and nothing is done: the gradient
+   has other numbers than each element's place in its window, or than 0. */
 static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     const flux__cpu *c = (const flux__cpu *)k->ready;
+    const flux__pooling *w = &c->pooling;
     flux__windows_job j;
-    int x = -1, g = -1, count = -1;
-    int top = c->inner > 1 && c->inner <= FLUX__WINDOW && c->outer > 1
-        ? flux__windows_kernel(run, k, &x, &g, &count) : -1;
     int64_t natural[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
-    if (top < 0 || (g < 0 && flux__reduces_rows(k->reduced, c->inner)) ||
-        (count >= 0 && !flux__windows_counted(run, k, &k->operand[count], c->inner))) return false;
-    const flux__operand *ox = &k->operand[k->value[x].operand],
-                        *og = g >= 0 ? &k->operand[k->value[g].operand] : NULL;
+    if (w->g >= 0 && (!(flux__number_value(run->g, &k->value[w->zero]) == 0) ||
+                      !flux__windows_counted(run, k, &k->operand[w->places], c->inner)))
+        return false;
+    const flux__operand *ox = &k->operand[k->value[w->x].operand],
+                        *og = w->g >= 0 ? &k->operand[k->value[w->g].operand] : NULL;
     memset(&j, 0, sizeof j);
     j.n = c->inner;
     j.x = (const float *)run->ptr[ox->src] + ox->offset;
     j.g = og ? (const float *)run->ptr[og->src] + og->offset : NULL;
-    j.y = (float *)run->ptr[k->value[top].out];
-    flux__value_strides(k, &k->value[top], natural);
+    j.y = (float *)run->ptr[k->value[w->top].out];
+    flux__value_strides(k, &k->value[w->top], natural);
     for (int d = 0; d < FLUX_MAX_DIMS; d++) {
         bool in = k->reduced >> d & 1;
         j.dim[0][d] = in ? 1 : k->full[d];
@@ -18663,57 +18535,273 @@ static void flux__copy_task(void *ctx, int64_t task) {
                         j->src + first * j->from[last] * 4, part.from, false);
 }
 
-/* Runs a kernel that only copies 32-bit words into another order. False, and nothing is done:
-   it is of another kind. */
-static bool flux__run_copy(flux__run *run, const flux__kernel *k) {
+/* Whether a kernel only copies 32-bit words into another order; if so, fills in the shape and the
+   steps of *j. */
+static bool flux__copy_steps(const flux__kernel *k, flux__copy_job *j) {
     const flux__value *x = &k->value[0], *v = &k->value[k->nvalue - 1];
-    flux__copy_job j;
-    int64_t at = 1, n = 1;
+    int64_t at = 1;
     if (k->nvalue != 2 || x->kind != FLUX__V_LOAD || v->kind != FLUX__V_CONVERT || x->out >= 0 ||
         v->out < 0 || k->reduced) return false;
     const flux__operand *o = &k->operand[x->operand];
     if (o->dtype != v->dtype || flux__dtypes[o->dtype].size != 4) return false;
-    j.part = flux__shape(NULL, 0);
+    j->part = flux__shape(NULL, 0);
     for (int d = 0; d < FLUX_MAX_DIMS; at *= k->full[d++]) {
-        int last = j.part.ndim - 1;
+        int last = j->part.ndim - 1;
         if (k->full[d] == 1) continue;
-        if (last >= 0 && o->stride[d] == j.from[last] * j.part.dim[last]) {
-            j.part.dim[last] = flux__times(j.part.dim[last], k->full[d]);
+        if (last >= 0 && o->stride[d] == j->from[last] * j->part.dim[last]) {
+            j->part.dim[last] = flux__times(j->part.dim[last], k->full[d]);
             continue;
         }
-        j.from[j.part.ndim] = o->stride[d], j.to[j.part.ndim] = at;
-        j.part.dim[j.part.ndim++] = k->full[d];
+        j->from[j->part.ndim] = o->stride[d], j->to[j->part.ndim] = at;
+        j->part.dim[j->part.ndim++] = k->full[d];
     }
-    if (j.part.ndim < 2) return false;
+    return j->part.ndim >= 2;
+}
+
+static bool flux__match_copy(flux__kernel *k, flux__cpu *c, int line) {
+    flux__copy_job j;
+    return k->kind == FLUX__K_FUSED && line == k->nvalue - 1 && c->outer > 0 &&
+           flux__copy_steps(k, &j);
+}
+
+/* Runs such a copy. */
+static bool flux__run_copy(flux__run *run, flux__kernel *k) {
+    flux__copy_job j;
+    int64_t n = 1;
+    if (!flux__copy_steps(k, &j)) return false;
     for (int d = 0; d + 1 < j.part.ndim; d++) n *= j.part.dim[d];
     j.each = (1 << 15) / n + 1;
-    j.src = flux__operand_ptr(run, o), j.dst = (char *)run->ptr[v->out];
+    j.src = flux__operand_ptr(run, &k->operand[k->value[0].operand]);
+    j.dst = (char *)run->ptr[k->value[1].out];
     flux__parallel((j.part.dim[j.part.ndim - 1] + j.each - 1) / j.each, flux__copy_task, &j);
     return true;
 }
 
-/* Runs a fused kernel: as windows, as a copy, as a split reduction, or in blocks that threads
-   share. Returns 0, or -1 with an error recorded. */
-static int flux__run_fused(flux__run *run, flux__kernel *k) {
-    flux__cpu *c = (flux__cpu *)k->ready;
-    flux__job job;
-    memset(&job, 0, sizeof job);
-    job.run = run, job.k = k;
-    if (c->outer == 0 || flux__run_windows(run, k) || flux__run_copy(run, k)) return 0;
-    if (c->splits > 1) return flux__run_split(&job);
-    int64_t blocks = (c->outer + c->w - 1) / c->w,
-            work = c->outer * (c->inner > 0 ? c->inner : 1) * c->cost;
-    /* too little work for a second thread is done on the calling one */
-    int64_t tasks = work / 131072 + 1;
-    if (tasks > 256) tasks = 256;
-    if (tasks > blocks) tasks = blocks;
-    job.per_task = (blocks + tasks - 1) / tasks;
-    job.tasks = (blocks + job.per_task - 1) / job.per_task;
-    flux__parallel(job.tasks, flux__block_task, &job);
-    return flux__job_ok(&job) ? 0 : -1;
+FLUX__END_LEAN
+
+/* ---------------------------------------------------------------------- cpu/ready.h
+   Making a kernel ready for the CPU (flux__prepare): the patterns that it has, by
+   the table flux__patterns, its blocks, registers for its values, and loops for
+   its lines. A new pattern is a row of the table.
+
+   Invariant: registers are given out by last use; outer values, and loads that
+   stay the same from block to block (again), keep theirs for the whole kernel. A
+   number has no register. A value that is rounded only to be stored is rounded
+   by the store (parting). Splitting a reduction over threads follows
+   flux__join_order. */
+
+FLUX__BEGIN_COLD
+
+/* The patterns, in the order in which they are looked for. */
+static const flux__pattern flux__patterns[] = {
+    /* name      matches               uses             run             run_all */
+    { "count",   flux__match_count,    NULL,            flux__do_count, NULL },
+    { "rows",    flux__match_rows,     flux__rows_uses, flux__do_rows,  NULL },
+    { "adam",    flux__match_adam,     flux__adam_uses, flux__do_adam,  NULL },
+    { "windows", flux__match_windows,  NULL,            NULL,           flux__run_windows },
+    { "copy",    flux__match_copy,     NULL,            NULL,           flux__run_copy }
+};
+
+/* Looks for each pattern at each line, and notes where it runs. */
+static void flux__find_patterns(flux__kernel *k, flux__cpu *c) {
+    c->rows.first = c->adam.last = -1;
+    for (size_t p = 0; p < sizeof flux__patterns / sizeof *flux__patterns; p++)
+        for (int i = 0; i < k->nvalue; i++) {
+            if (!flux__patterns[p].matches(k, c, i)) continue;
+            if (flux__patterns[p].run) c->pattern[i] = &flux__patterns[p];
+            else c->whole = &flux__patterns[p];
+        }
 }
 
-FLUX__END_LEAN
+/* Removes from a list of lines those that a pattern computes; returns how many are left. */
+static int flux__not_made(const flux__cpu *c, int *line, int n) {
+    int left = 0;
+    for (int i = 0; i < n; i++)
+        if (!c->made[line[i]]) line[left++] = line[i];
+    return left;
+}
+static void flux__take_out_made(flux__cpu *c) {
+    for (int p = 0; p < c->nphase; p++) {
+        flux__phase *ph = &c->phase[p];
+        ph->n = flux__not_made(c, ph->line, ph->n),
+            ph->nlate = flux__not_made(c, ph->late, ph->nlate);
+    }
+}
+
+/* Lists the values that a line uses: [0] itself, [1 ... 4] its operands, from [5] on what it
+   makes besides; -1: none. */
+static void flux__used(const flux__kernel *k, const flux__cpu *c, int line, int *use) {
+    const flux__value *v = &k->value[line];
+    use[0] = line, use[1] = v->a, use[2] = v->b, use[3] = v->c;
+    use[4] = use[5] = use[6] = use[7] = -1;
+    if (c->pattern[line] && c->pattern[line]->uses) c->pattern[line]->uses(c, use);
+}
+
+/* Whether a value needs a register: a number does not. */
+static bool flux__needs_register(const flux__value *v) { return v->kind != FLUX__V_NUMBER; }
+
+/* Whether a load is the same from block to block and can be hoisted: a bias of a matrix with
+   short columns, or what all rows have in common. */
+static bool flux__is_again(const flux__kernel *k, const flux__cpu *c, int i) {
+    const flux__axes *out = &c->outer_axes[c->axes_at[i]];
+    if (k->value[i].kind != FLUX__V_LOAD || k->value[i].outer ||
+        (c->inner > 1 && !(c->inner_first && c->resident))) return false;
+    return c->inner_axes[c->axes_at[i]].nd == 1 &&
+           (out->nd == 1 ? out->step[0] == 0 :
+            out->nd == 2 && out->step[1] == 0 && out->dim[0] <= c->tile);
+}
+
+/* Gives values their registers, by last use. In a block of whole rows a value lives from its
+   own line to its last use in any phase; otherwise it lives within a phase. Outer values keep
+   theirs. last, taken: scratch arrays, for values and registers. */
+static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, bool *taken) {
+    int clock = 0, use[8];
+    memset(last, -1, (size_t)k->nvalue * sizeof(int));
+    for (int p = 0; p < c->nphase; p++)
+        for (int j = 0; j < c->phase[p].n; j++, clock++) {
+            flux__used(k, c, c->phase[p].line[j], use);
+            for (int u = 0; u < 8; u++)
+                if (use[u] >= 0) last[use[u]] = clock;
+        }
+    for (int i = 0; i < k->nvalue; i++) c->reg[i] = -1, c->expand_reg[i] = -1;
+    for (int i = 0; i < k->nvalue; i++)
+        if (k->value[i].outer && flux__needs_register(&k->value[i])) {
+            c->reg[i] = c->nreg++;
+            if (c->expand[i]) c->expand_reg[i] = c->nreg++;
+        } else if ((c->again[i] = flux__is_again(k, c, i))) c->reg[i] = c->nreg++;
+    int fixed = c->nreg, top = c->nreg;
+    memset(taken, 0, (size_t)k->nvalue * 3 + 3);
+    clock = 0;
+    for (int p = 0; p < c->nphase; p++)
+        for (int j = 0; j < c->phase[p].n; j++, clock++) {
+            flux__used(k, c, c->phase[p].line[j], use);
+            for (int u = 0; u < 8; u++) {
+                if (use[u] < 0 || (u > 0 && u < 5)) continue;
+                const flux__value *v = &k->value[use[u]];
+                if (v->outer || !flux__needs_register(v) || c->reg[use[u]] >= 0) continue;
+                int r = fixed;            /* a register for what the line makes */
+                while (taken[r]) r++;
+                taken[r] = true;
+                c->reg[use[u]] = r;
+                if (r >= top) top = r + 1;
+            }
+            for (int u = 0; u < 8; u++)
+                if (use[u] >= 0 && !k->value[use[u]].outer && last[use[u]] == clock &&
+                    c->reg[use[u]] >= 0)
+                    taken[c->reg[use[u]]] = false;
+        }
+    c->nreg = top;
+}
+
+/* Finds which values are rounded only to be stored, and which outer values are expanded. */
+static void flux__find_roles(const flux__kernel *k, flux__cpu *c) {
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *v = &k->value[i];
+        int use[3];
+        use[0] = v->a, use[1] = v->b, use[2] = v->c;
+        /* not if it is stored in another dtype than it is rounded to, after a cast */
+        c->parting[i] = v->kind == FLUX__V_ROUND && v->out >= 0 && v->op == v->dtype;
+        for (int j = 0; j < 3; j++) {
+            if (use[j] < 0) continue;
+            c->parting[use[j]] = false;
+            if ((!v->outer || flux__reducing(v)) && !c->made[i] && k->value[use[j]].outer &&
+                k->value[use[j]].kind != FLUX__V_NUMBER)
+                c->expand[use[j]] = true;
+        }
+    }
+}
+
+/* Finds the loop of each operation, the maps of what is loaded or stored, the number of each
+   reduction, and the width of registers. */
+static void flux__bind_loops(flux__kernel *k, flux__cpu *c) {
+    for (int i = 0; i < k->nvalue; i++) {
+        flux__value *v = &k->value[i];
+        int64_t step[FLUX_MAX_DIMS];
+        c->reduce_at[i] = flux__reducing(v) ? c->nreduce++ : -1;
+        if (v->cls == FLUX__F64C || v->cls == FLUX__I64C || v->kind == FLUX__V_IOTA ||
+            v->kind == FLUX__V_RANDOM) c->width = 8;
+        if (v->kind == FLUX__V_OP) c->loop[i] = flux__loop_for(v->cls, v->op);
+        if (!flux__is_source(v) && v->out < 0) continue;
+        flux__value_strides(k, v, step);
+        flux__merge_axes(&c->outer_axes[c->axes_at[i]], k->full, step, k->reduced, false);
+        flux__merge_axes(&c->inner_axes[c->axes_at[i]], k->full, step, k->reduced, true);
+    }
+}
+
+/* The work of one point, in additions. */
+static int64_t flux__point_cost(const flux__kernel *k) {
+    int64_t cost = 0;
+    for (int i = 0; i < k->nvalue; i++) {
+        /* a function such as exp takes about five times as long as an addition */
+        int op = k->value[i].op;
+        cost += op < FLUX__ELEMENTWISE_COUNT && flux__arity[op] == 1 && flux__rules[op] == 'F'
+            ? 5 : 1;
+    }
+    return cost;
+}
+
+/* A prepared kernel with the arrays for its values, in one piece of the plan's memory. NULL:
+   out of memory. */
+static flux__cpu *flux__cpu_new(flux__plan *plan, const flux__kernel *k) {
+    const size_t n = (size_t)k->nvalue, at = (sizeof(flux__cpu) + 15) & ~(size_t)15;
+    size_t moved = 1;  /* number of values that have maps; the others share the last one */
+    for (size_t i = 0; i < n; i++) moved += flux__is_source(&k->value[i]) || k->value[i].out >= 0;
+    flux__cpu *c;
+    const size_t all = at + moved * 2 * sizeof(flux__axes) +
+        n * (sizeof(flux__loop) + sizeof *c->pattern + 4 * sizeof(int) + 5 * sizeof(bool));
+    c = (flux__cpu *)flux__plan_take(plan, all);
+    if (!c) return NULL;
+    memset(c, 0, all);
+    c->outer_axes = (flux__axes *)(void *)((char *)c + at);
+    c->inner_axes = c->outer_axes + moved;
+    c->loop = (flux__loop *)(void *)(c->inner_axes + moved);
+    c->pattern = (const flux__pattern **)(void *)(c->loop + n);
+    c->reg = (int *)(void *)(c->pattern + n);
+    c->expand_reg = c->reg + n;
+    c->reduce_at = c->expand_reg + n;
+    c->axes_at = c->reduce_at + n;
+    c->expand = (bool *)(void *)(c->axes_at + n);
+    c->again = c->expand + n;
+    c->parting = c->again + n;
+    c->made = c->parting + n;
+    c->truth = c->made + n;
+    for (size_t i = 0, next = 0; i < n; i++)
+        c->axes_at[i] =
+            (int)(flux__is_source(&k->value[i]) || k->value[i].out >= 0 ? next++ : moved - 1);
+    return c;
+}
+
+/* Prepares a kernel for the CPU: patterns, blocks, phases, loops and registers. Kernels of
+   whole tensors need none of this. False: out of memory, which is recorded. */
+static bool flux__prepare(flux__plan *plan, flux__kernel *k) {
+    if (k->kind > FLUX__K_MATMUL) return true;
+    flux__cpu *c = flux__cpu_new(plan, k);
+    size_t n = (size_t)k->nvalue + 1;
+    if (!c) return false;
+    k->ready = c;
+    c->width = 4;
+    flux__usual_blocks(k, c);
+    flux__find_patterns(k, c);
+    int *last = (int *)flux__zalloc(n * sizeof(int));
+    bool *taken = (bool *)flux__zalloc(n * 3 + 8);
+    bool ok = last && taken && flux__split_phases(plan, k, c);
+    if (ok) {
+        flux__bind_loops(k, c);
+        flux__find_roles(k, c);
+        flux__take_out_made(c);
+        /* it reads and writes in place, so whole pieces of the product fit a register */
+        if (k->kind == FLUX__K_MATMUL && c->adam.last >= 0) c->tile = FLUX__GEMM_PIECE;
+        flux__assign_registers(k, c, last, taken);
+        c->splits = c->nreduce && !c->resident ? c->order.parts : 1;
+        c->sum_bytes = ((size_t)((c->order.slots + 1) * c->w) * 8 + 63) / 64 * 64;
+        c->cost = flux__point_cost(k);
+    }
+    flux__free(last);
+    flux__free(taken);
+    return ok;
+}
+
+FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- cpu/half_products.h
    The run of a matrix product's kernel (flux__run_product): operands made

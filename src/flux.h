@@ -221,8 +221,8 @@
                 gradients backward
      schedule/  kernel key analysis grouping program dispatch order trace plans looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
-                gemm_tasks gemm_plan backend rows blocks run products whole windows half_products
-                attention calls
+                gemm_tasks gemm_plan backend blocks run products rows whole windows ready
+                half_products attention calls
      gpu/       kernels devices copies launch fused gemm whole attention program cache compile
                 backend
      device/    registry preferences choosing
@@ -307,12 +307,13 @@
 #include "cpu/gemm_tasks.h"
 #include "cpu/gemm_plan.h"
 #include "cpu/backend.h"
-#include "cpu/rows.h"
 #include "cpu/blocks.h"
 #include "cpu/run.h"
 #include "cpu/products.h"
+#include "cpu/rows.h"
 #include "cpu/whole.h"
 #include "cpu/windows.h"
+#include "cpu/ready.h"
 #include "cpu/half_products.h"
 #include "cpu/attention.h"
 #include "cpu/calls.h"

@@ -5,6 +5,7 @@
 #include "../schedule/kernel.h"
 #include "../schedule/analysis.h"
 #include "../schedule/program.h"
+#include "../schedule/dispatch.h"
 #include "loops.h"
 #include "gemm_pack.h"
 
@@ -47,6 +48,30 @@ typedef struct flux__rows {
     bool squares, keep_d, keep_e;
 } flux__rows;
 
+/* The maximum of small windows or its gradient, which runs window by window: the value that is
+   stored, the values x and g that it loads (g -1: the maximum alone), the operand with the places
+   that the gradient compares the argmax with, and the number that is stored elsewhere. */
+typedef struct flux__pooling { int top, x, g, places, zero; } flux__pooling;
+
+struct flux__cpu;
+struct flux__block_run;
+
+/* A pattern of lines that runs as one, or a whole kernel that runs without blocks (cpu/ready.h has
+   the table). Results have the same bits as those of the lines. */
+typedef struct flux__pattern {
+    const char *name;
+    /* Whether the pattern ends in, or has its place at, this line of the kernel; if so, notes in c
+       what its run needs to know, and which lines it makes (c->made). */
+    bool (*matches)(flux__kernel *k, struct flux__cpu *c, int line);
+    /* Fills in what its line uses in place of its operands, use[1 ... 4], and makes besides its own
+       value, use[5 ... 7]; NULL: as any line. */
+    void (*uses)(const struct flux__cpu *c, int *use);
+    /* Runs it at the place of the line, for a block; NULL: it is a whole kernel. */
+    void (*run)(struct flux__block_run *b, int line);
+    /* Runs a whole kernel. False, and nothing is done: not with the numbers of this run. */
+    bool (*run_all)(flux__run *run, flux__kernel *k);
+} flux__pattern;
+
 /* a kernel prepared for the CPU; "by value": an array with an entry for each value */
 typedef struct flux__cpu {
     int64_t outer, inner;  /* numbers of outer (kept) and of inner (reduced) points */
@@ -73,9 +98,12 @@ typedef struct flux__cpu {
     int nreduce, splits;
     size_t sum_bytes;                     /* bytes of a reduction's slots and of its double sums */
     int *reduce_at;                       /* by value: its number among the reductions, or -1 */
+    const flux__pattern **pattern;        /* by value: what runs at its place, or NULL */
+    const flux__pattern *whole;           /* what runs the whole kernel, if the numbers allow it */
     flux__adam adam;                      /* last is -1: the kernel has no Adam step */
     flux__rows rows;                      /* first is -1: the kernel has no such rows */
-    bool *made;  /* by value: computed by the line of Adam or of rows, not by its own */
+    flux__pooling pooling;
+    bool *made;  /* by value: computed by a pattern's line, not by its own */
     bool *truth;  /* by value: a reduction that counts true elements, or bools that only it reads */
     int tile;                             /* elements of a register */
 } flux__cpu;

@@ -429,26 +429,6 @@ static void flux__join_columns(flux__block_run *b, int i, int cls, int red, char
     }
 }
 
-/* The same for a block of bools, which are counted: the count says whether any is true, or all
-   are. x: floats of 0 and 1, or bytes if the block is read in place. */
-static void flux__do_count(flux__block_run *b, int i, char *acc, const char *x) {
-    const flux__value *v = &b->k->value[i];
-    const int64_t outer = b->w * b->segments;
-    int32_t *count = (int32_t *)(void *)flux__reg(b, b->c->nreg);
-    char *sum = flux__reg(b, b->c->nreg + 1 + b->c->reduce_at[i]);
-    if (b->c->truth[v->a] && x != flux__reg(b, b->c->reg[v->a]))
-        flux__count_bytes(count, (const uint8_t *)x, b->rt, outer);
-    else {
-        memset(sum, 0, (size_t)outer * sizeof(float));
-        flux__reduce_block(b, FLUX__F32C, FLUX__RED_SUM, sum, x);
-        flux__count_floats(count, (const float *)(void *)sum, outer);
-    }
-    if (v->op != FLUX__RED_SUM)
-        flux__count_reaches(count, v->op == FLUX__RED_MAX ? 1 : (int32_t)b->rt, outer);
-    flux__convert(v->cls, b->fresh ? acc : sum, FLUX__I32C, count, outer);
-    if (!b->fresh) flux__accumulate(v->cls, v->op, acc, sum, outer);
-}
-
 /* Joins a block of floating-point numbers in the order that the shape prescribes, and completes
    the results after the last block. */
 static void flux__do_join(flux__block_run *b, int i, int cls, char *acc, const char *x) {
@@ -463,27 +443,28 @@ static void flux__do_join(flux__block_run *b, int i, int cls, char *acc, const c
     flux__settle_zeros(cls, b->k->value[i].op, acc, b->w);
 }
 
+/* The block of a reduction's operand, an element a point. */
+static const char *flux__reduced_block(flux__block_run *b, const flux__value *v) {
+    int walk, cls = b->k->value[v->a].cls;
+    const char *x = (const char *)flux__operand_at(b, v, v->a, &walk);
+    if (walk) return x;
+    char *fill = flux__reg(b, b->c->nreg);     /* one number for all points */
+    flux__load(cls, fill, flux__own_dtype[cls], x, 0, b->w * b->segments * b->rt);
+    return fill;
+}
+
 /* Runs a reduction's line: joins the block of its operand to the accumulators. */
 static void flux__do_reduce(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     const int64_t outer = b->w * b->segments;
-    int walk, cls = b->k->value[v->a].cls;
-    const char *x = (const char *)flux__operand_at(b, v, v->a, &walk);
+    const int cls = b->k->value[v->a].cls;
+    const char *x = flux__reduced_block(b, v);
     char *acc = flux__reg(b, b->c->reg[i]);
     int64_t none;                         /* an identity, of any compute type's size */
-    if (!walk) {                          /* one number for all points */
-        char *fill = flux__reg(b, b->c->nreg);
-        int dtype = flux__own_dtype[cls];
-        flux__load(cls, fill, dtype, x, 0, outer * b->rt);
-        x = fill;
-    }
-    if (b->c->truth[i]) flux__do_count(b, i, acc, x);
-    else {
-        flux__identity(cls, v->op, &none);
-        if (b->fresh) flux__fill(acc, &none, flux__class_size[cls], (size_t)outer);
-        if (cls > FLUX__F64C) flux__reduce_block(b, cls, v->op, acc, x);
-        else flux__do_join(b, i, cls, acc, x);
-    }
+    flux__identity(cls, v->op, &none);
+    if (b->fresh) flux__fill(acc, &none, flux__class_size[cls], (size_t)outer);
+    if (cls > FLUX__F64C) flux__reduce_block(b, cls, v->op, acc, x);
+    else flux__do_join(b, i, cls, acc, x);
     b->at[i] = acc;
     b->walk[i] = 1;
 }
@@ -526,57 +507,6 @@ static void *flux__result_at(flux__block_run *b, int i) {
     return there ? (void *)there : (void *)flux__reg(b, b->c->reg[i]);
 }
 
-/* Runs all lines of an Adam step at once, for a block. */
-static void flux__do_adam(flux__block_run *b) {
-    const flux__adam *a = &b->c->adam;
-    const int made[3] = { a->new_m, a->new_v, a->last };
-    const float *in[4];
-    float by[4], *out[3];
-    in[0] = (const float *)b->at[a->g], in[1] = (const float *)b->at[a->m],
-        in[2] = (const float *)b->at[a->v];
-    in[3] = a->w < 0 ? NULL : (const float *)b->at[a->w];
-    for (int i = 0; i < 4; i++) by[i] = *(const float *)b->at[a->by[i]];
-    for (int i = 0; i < 3; i++) {
-        b->at[made[i]] = out[i] = (float *)flux__result_at(b, made[i]);
-        b->walk[made[i]] = 1;
-    }
-    flux__adam_run(flux__block_count(b, &b->k->value[a->last]), out[0], out[1], out[2], in, by);
-    for (int i = 0; i < 3; i++)  /* a result that lies in a register still has to be stored */
-        if (b->k->value[made[i]].out >= 0 && (char *)out[i] == flux__reg(b, b->c->reg[made[i]]))
-            flux__do_store(b, made[i]);
-}
-
-/* Where the rows of value i go: if they are kept, to the tensor or the value's register for the
-   whole block, otherwise to the register, of which only some rows are used. */
-static float *flux__part_at(flux__block_run *b, int i, bool keep) {
-    float *to = (float *)(keep ? flux__result_at(b, i) : (void *)flux__reg(b, b->c->reg[i]));
-    b->at[i] = to;
-    b->walk[i] = 1;
-    return to;
-}
-
-/* Runs all lines of softmax-like rows at once, for a block of whole rows. */
-static void flux__do_rows(flux__block_run *b) {
-    const flux__rows *a = &b->c->rows;
-    flux__rows_run r;
-    const int stored[3] = { a->d, a->e, a->y };
-    memset(&r, 0, sizeof r);
-    r.order = &b->c->order, r.n = b->rt, r.room = b->c->tile, r.count = b->w,
-        r.x = (const float *)b->at[a->x], r.squares = a->squares;
-    r.last = a->y < 0 ? -1 : b->k->value[a->y].op;
-    for (int i = 0; i < 3 && a->squares && (i == 0 || a->y >= 0); i++)
-        r.by[i] = *(const float *)b->at[a->by[i]];
-    b->at[a->first] = r.first = (float *)(void *)flux__reg(b, b->c->reg[a->first]);
-    b->at[a->second] = r.second = (float *)(void *)flux__reg(b, b->c->reg[a->second]);
-    b->walk[a->first] = b->walk[a->second] = 1;
-    r.keep_e = a->keep_e, r.e = flux__part_at(b, a->e, a->keep_e);
-    if (a->keep_d) r.d = flux__part_at(b, a->d, true);
-    if (a->y >= 0) r.y = flux__part_at(b, a->y, true);
-    flux__run_rows(flux__section_now(), &r);
-    for (int i = 0; i < 3; i++)
-        if (stored[i] >= 0 && b->k->value[stored[i]].out >= 0) flux__do_store(b, stored[i]);
-}
-
 /* Runs line i for the present block: computes value i from its operands and stores it if it
    belongs to a tensor. */
 static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
@@ -593,12 +523,8 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
         flux__do_load(b, i);
         return;
     }
-    if (i == b->c->adam.last) {
-        flux__do_adam(b);
-        return;
-    }
-    if (i == b->c->rows.first) {
-        flux__do_rows(b);
+    if (b->c->pattern[i]) {
+        b->c->pattern[i]->run(b, i);
         return;
     }
     switch (v->kind) {

@@ -8,11 +8,10 @@
 #include "../schedule/key.h"
 #include "../schedule/dispatch.h"
 #include "backend.h"
-#include "rows.h"
 #include "run.h"
 #include "products.h"
 #include "whole.h"
-#include "windows.h"
+#include "ready.h"
 #include "half_products.h"
 #include "attention.h"
 

@@ -216,6 +216,27 @@ static int flux__run_split(flux__job *job) {
     return 0;
 }
 
+/* Runs a fused kernel: by a pattern of the whole kernel, as a split reduction, or in blocks that
+   threads share. Returns 0, or -1 with an error recorded. */
+static int flux__run_fused(flux__run *run, flux__kernel *k) {
+    const flux__cpu *c = (const flux__cpu *)k->ready;
+    flux__job job;
+    if (c->outer == 0 || (c->whole && c->whole->run_all(run, k))) return 0;
+    memset(&job, 0, sizeof job);
+    job.run = run, job.k = k;
+    if (c->splits > 1) return flux__run_split(&job);
+    int64_t blocks = (c->outer + c->w - 1) / c->w,
+            work = c->outer * (c->inner > 0 ? c->inner : 1) * c->cost;
+    /* too little work for a second thread is done on the calling one */
+    int64_t tasks = work / 131072 + 1;
+    if (tasks > 256) tasks = 256;
+    if (tasks > blocks) tasks = blocks;
+    job.per_task = (blocks + tasks - 1) / tasks;
+    job.tasks = (blocks + job.per_task - 1) / job.per_task;
+    flux__parallel(job.tasks, flux__block_task, &job);
+    return flux__job_ok(&job) ? 0 : -1;
+}
+
 FLUX__END_LEAN
 
 #endif /* FLUX__CPU_RUN_H */

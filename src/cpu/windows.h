@@ -12,14 +12,13 @@
 #include "gemm_kernels.h"
 #include "gemm_pack.h"
 #include "backend.h"
-#include "run.h"
 #include "whole.h"
 
 /* ---------------------------------------------------------------------- cpu/windows.h
-   Fused kernels that run without blocks: the maximum of small windows (max
-   pooling) and its gradient, window by window, and copies of 32-bit words in
-   another order, as of a flipped kernel. flux__run_fused chooses: one of these,
-   a split reduction, or blocks over threads.
+   Patterns of whole kernels that run without blocks: the maximum of small
+   windows (max pooling) and its gradient, window by window, and copies of 32-bit
+   words in another order, as of a flipped kernel. cpu/ready.h has the table of
+   patterns.
 
    Invariant: a kernel is one of these only if its program is exactly that: max
    alone; where(number == argmax, g, 0), with numbers that are each element's
@@ -59,34 +58,36 @@ static bool flux__is_words(const flux__kernel *k, int v, bool outer) {
            w->cls == FLUX__F32C && k->operand[w->operand].dtype == FLUX_F32 && w->out < 0;
 }
 
-/* Whether a kernel is the maximum of windows or its gradient: returns the value that is stored,
-   or -1. *x, *g: the values that it loads (g -1: the maximum alone); *number: the operand with
-   the places that the gradient compares the argmax with. */
-static int flux__windows_kernel(flux__run *run, const flux__kernel *k, int *x, int *g,
-                                int *number) {
-    int top = k->nvalue - 1;
-    const flux__value *v = &k->value[top];
-    *g = -1;
+/* Whether a kernel is the maximum of windows, if its last value is a reduction, or the gradient of
+   that; fills in *w. */
+static bool flux__is_windows(const flux__kernel *k, flux__pooling *w) {
+    const flux__value *v = &k->value[w->top];
+    w->g = w->places = w->zero = -1;
     if (v->kind == FLUX__V_REDUCE && k->nvalue == 2) {
-        *x = v->a;
+        w->x = v->a;
         return v->op == FLUX__RED_MAX && v->out >= 0 && v->dtype == FLUX_F32 &&
-               flux__is_words(k, *x, false) ? top : -1;
+               flux__is_words(k, w->x, false);
     }
     if (v->kind != FLUX__V_OP || v->op != FLUX__OP_WHERE || v->out < 0 || v->dtype != FLUX_F32 ||
-        v->outer) return -1;
-    const flux__value *eq = &k->value[v->a], *zero = &k->value[v->c], *arg, *i;
+        v->outer) return false;
+    const flux__value *eq = &k->value[v->a], *arg, *i;
+    w->g = v->b, w->zero = v->c;
     /* `where` takes its condition as a float */
     if (eq->kind == FLUX__V_CONVERT && eq->out < 0) eq = &k->value[eq->a];
     if (eq->kind != FLUX__V_OP || eq->op != FLUX__OP_EQ || eq->out >= 0 ||
-        zero->kind != FLUX__V_NUMBER || !flux__is_words(k, v->b, true)) return -1;
-    arg = &k->value[eq->b], i = &k->value[eq->a];
-    if (arg->kind != FLUX__V_ARGREDUCE || arg->op != 1 || arg->out >= 0 ||
-        !flux__is_words(k, arg->a, false)) return -1;
-    if (i->kind != FLUX__V_LOAD || i->outer || i->cls != FLUX__I64C || i->dtype != FLUX_I64 ||
-        i->out >= 0) return -1;
-    if (flux__number_value(run->g, zero) < 0 || flux__number_value(run->g, zero) > 0) return -1;
-    *x = arg->a, *g = v->b, *number = i->operand;
-    return top;
+        k->value[w->zero].kind != FLUX__V_NUMBER || !flux__is_words(k, w->g, true)) return false;
+    arg = &k->value[eq->b], i = &k->value[eq->a], w->x = arg->a, w->places = i->operand;
+    return arg->kind == FLUX__V_ARGREDUCE && arg->op == 1 && arg->out < 0 &&
+           flux__is_words(k, w->x, false) && i->kind == FLUX__V_LOAD && !i->outer &&
+           i->cls == FLUX__I64C && i->dtype == FLUX_I64 && i->out < 0;
+}
+
+/* Whether a max pooling or its gradient ends in this line, and its windows are small ones. */
+static bool flux__match_windows(flux__kernel *k, flux__cpu *c, int line) {
+    c->pooling.top = line;
+    return k->kind == FLUX__K_FUSED && line == k->nvalue - 1 && c->inner > 1 &&
+           c->inner <= FLUX__WINDOW && c->outer > 1 && flux__is_windows(k, &c->pooling) &&
+           (c->pooling.g >= 0 || !flux__reduces_rows(k->reduced, c->inner));
 }
 
 /* Whether the numbers that the argmax is compared with are each element's own place in its
@@ -246,25 +247,24 @@ static void flux__windows_task(void *ctx, int64_t part) {
     }
 }
 
-/* Runs a max pooling or its gradient window by window. False, and nothing is done: the kernel
-   is of another kind. */
+/* Runs a max pooling or its gradient window by window. False, and nothing is done: the gradient
+   has other numbers than each element's place in its window, or than 0. */
 static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     const flux__cpu *c = (const flux__cpu *)k->ready;
+    const flux__pooling *w = &c->pooling;
     flux__windows_job j;
-    int x = -1, g = -1, count = -1;
-    int top = c->inner > 1 && c->inner <= FLUX__WINDOW && c->outer > 1
-        ? flux__windows_kernel(run, k, &x, &g, &count) : -1;
     int64_t natural[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
-    if (top < 0 || (g < 0 && flux__reduces_rows(k->reduced, c->inner)) ||
-        (count >= 0 && !flux__windows_counted(run, k, &k->operand[count], c->inner))) return false;
-    const flux__operand *ox = &k->operand[k->value[x].operand],
-                        *og = g >= 0 ? &k->operand[k->value[g].operand] : NULL;
+    if (w->g >= 0 && (!(flux__number_value(run->g, &k->value[w->zero]) == 0) ||
+                      !flux__windows_counted(run, k, &k->operand[w->places], c->inner)))
+        return false;
+    const flux__operand *ox = &k->operand[k->value[w->x].operand],
+                        *og = w->g >= 0 ? &k->operand[k->value[w->g].operand] : NULL;
     memset(&j, 0, sizeof j);
     j.n = c->inner;
     j.x = (const float *)run->ptr[ox->src] + ox->offset;
     j.g = og ? (const float *)run->ptr[og->src] + og->offset : NULL;
-    j.y = (float *)run->ptr[k->value[top].out];
-    flux__value_strides(k, &k->value[top], natural);
+    j.y = (float *)run->ptr[k->value[w->top].out];
+    flux__value_strides(k, &k->value[w->top], natural);
     for (int d = 0; d < FLUX_MAX_DIMS; d++) {
         bool in = k->reduced >> d & 1;
         j.dim[0][d] = in ? 1 : k->full[d];
@@ -316,54 +316,46 @@ static void flux__copy_task(void *ctx, int64_t task) {
                         j->src + first * j->from[last] * 4, part.from, false);
 }
 
-/* Runs a kernel that only copies 32-bit words into another order. False, and nothing is done:
-   it is of another kind. */
-static bool flux__run_copy(flux__run *run, const flux__kernel *k) {
+/* Whether a kernel only copies 32-bit words into another order; if so, fills in the shape and the
+   steps of *j. */
+static bool flux__copy_steps(const flux__kernel *k, flux__copy_job *j) {
     const flux__value *x = &k->value[0], *v = &k->value[k->nvalue - 1];
-    flux__copy_job j;
-    int64_t at = 1, n = 1;
+    int64_t at = 1;
     if (k->nvalue != 2 || x->kind != FLUX__V_LOAD || v->kind != FLUX__V_CONVERT || x->out >= 0 ||
         v->out < 0 || k->reduced) return false;
     const flux__operand *o = &k->operand[x->operand];
     if (o->dtype != v->dtype || flux__dtypes[o->dtype].size != 4) return false;
-    j.part = flux__shape(NULL, 0);
+    j->part = flux__shape(NULL, 0);
     for (int d = 0; d < FLUX_MAX_DIMS; at *= k->full[d++]) {
-        int last = j.part.ndim - 1;
+        int last = j->part.ndim - 1;
         if (k->full[d] == 1) continue;
-        if (last >= 0 && o->stride[d] == j.from[last] * j.part.dim[last]) {
-            j.part.dim[last] = flux__times(j.part.dim[last], k->full[d]);
+        if (last >= 0 && o->stride[d] == j->from[last] * j->part.dim[last]) {
+            j->part.dim[last] = flux__times(j->part.dim[last], k->full[d]);
             continue;
         }
-        j.from[j.part.ndim] = o->stride[d], j.to[j.part.ndim] = at;
-        j.part.dim[j.part.ndim++] = k->full[d];
+        j->from[j->part.ndim] = o->stride[d], j->to[j->part.ndim] = at;
+        j->part.dim[j->part.ndim++] = k->full[d];
     }
-    if (j.part.ndim < 2) return false;
-    for (int d = 0; d + 1 < j.part.ndim; d++) n *= j.part.dim[d];
-    j.each = (1 << 15) / n + 1;
-    j.src = flux__operand_ptr(run, o), j.dst = (char *)run->ptr[v->out];
-    flux__parallel((j.part.dim[j.part.ndim - 1] + j.each - 1) / j.each, flux__copy_task, &j);
-    return true;
+    return j->part.ndim >= 2;
 }
 
-/* Runs a fused kernel: as windows, as a copy, as a split reduction, or in blocks that threads
-   share. Returns 0, or -1 with an error recorded. */
-static int flux__run_fused(flux__run *run, flux__kernel *k) {
-    flux__cpu *c = (flux__cpu *)k->ready;
-    flux__job job;
-    memset(&job, 0, sizeof job);
-    job.run = run, job.k = k;
-    if (c->outer == 0 || flux__run_windows(run, k) || flux__run_copy(run, k)) return 0;
-    if (c->splits > 1) return flux__run_split(&job);
-    int64_t blocks = (c->outer + c->w - 1) / c->w,
-            work = c->outer * (c->inner > 0 ? c->inner : 1) * c->cost;
-    /* too little work for a second thread is done on the calling one */
-    int64_t tasks = work / 131072 + 1;
-    if (tasks > 256) tasks = 256;
-    if (tasks > blocks) tasks = blocks;
-    job.per_task = (blocks + tasks - 1) / tasks;
-    job.tasks = (blocks + job.per_task - 1) / job.per_task;
-    flux__parallel(job.tasks, flux__block_task, &job);
-    return flux__job_ok(&job) ? 0 : -1;
+static bool flux__match_copy(flux__kernel *k, flux__cpu *c, int line) {
+    flux__copy_job j;
+    return k->kind == FLUX__K_FUSED && line == k->nvalue - 1 && c->outer > 0 &&
+           flux__copy_steps(k, &j);
+}
+
+/* Runs such a copy. */
+static bool flux__run_copy(flux__run *run, flux__kernel *k) {
+    flux__copy_job j;
+    int64_t n = 1;
+    if (!flux__copy_steps(k, &j)) return false;
+    for (int d = 0; d + 1 < j.part.ndim; d++) n *= j.part.dim[d];
+    j.each = (1 << 15) / n + 1;
+    j.src = flux__operand_ptr(run, &k->operand[k->value[0].operand]);
+    j.dst = (char *)run->ptr[k->value[1].out];
+    flux__parallel((j.part.dim[j.part.ndim - 1] + j.each - 1) / j.each, flux__copy_task, &j);
+    return true;
 }
 
 FLUX__END_LEAN
