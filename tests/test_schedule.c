@@ -875,4 +875,74 @@ TEST(plans_do_not_fill_the_memory) {
     CHECK(bytes == plans->bytes && bytes <= FLUX__PLANS_MOST);
 }
 
+/* ---------------- patterns that the CPU runs as one (cpu/ready.h) */
+
+/* Whether a kernel of this thread's plans has the pattern of that name. */
+static bool have_pattern(const char *name) {
+    const flux__plans *plans = flux__self()->plans;
+    bool found = false;
+    for (int i = 0; i < FLUX__BUCKETS; i++)
+        for (const flux__plan *p = plans->bucket[i]; p; p = p->next)
+            for (int k = 0; k < p->nkernel; k++) {
+                const flux__cpu *c = (const flux__cpu *)p->kernel[k].ready;
+                if (p->kernel[k].kind > FLUX__K_MATMUL || !c) continue;
+                if (c->whole && strcmp(c->whole->name, name) == 0) found = true;
+                for (int v = 0; v < p->kernel[k].nvalue; v++)
+                    if (c->pattern[v] && strcmp(c->pattern[v]->name, name) == 0) found = true;
+            }
+    return found;
+}
+static void forget_plans(void) {
+    flux_eval(flux_add(flux_ones(3), 1));
+    flux__plans_forget(flux__self()->plans, 0);
+}
+
+static flux_tensor *pattern_x(void) { return flux_reshape(flux_sin(flux_arange(0, 6 * 6 * 4 * 5, 1)), 6, 6, 4, 5); }
+static void use_count(void) { flux_eval(flux_sum(flux_gt(flux_eval(pattern_x()), 0.5), 0)); }
+static void use_rows(void) { flux_eval(flux_softmax(flux_eval(flux_reshape(pattern_x(), 24, 30)))); }
+static void use_adam(void) {
+    flux_layer *m = flux_dense(30, 5);
+    flux_state *opt = flux_setup(flux_adam(1e-3), m);
+    flux_update(opt, m, flux_gradient(flux_sum(flux_square(flux_call(m, flux_reshape(pattern_x(), 30, 24)))), m));
+}
+static void use_windows(void) { flux_eval(flux_maxpool(flux_eval(pattern_x()), FLUX_SHAPE(2, 2))); }
+static void use_gradient(void) {
+    flux_tensor *x = flux_eval(pattern_x());
+    flux_tensor *y = flux_matmul(flux_ones(7, 36), flux_reshape(flux_maxpool(x, FLUX_SHAPE(2, 2)), 36, 5));
+    flux_eval(flux_grad(flux_gradient(flux_sum(flux_square(y)), x), x));
+}
+static void use_copy(void) { flux_eval(flux_copy(flux_permute(flux_eval(pattern_x()), 1, 0, 2, 3))); }
+
+TEST(patterns) {
+    ONLY_ON_CPU();
+    if (flux__eager()) SKIP("no plans of more than one operation with FLUX_EAGER");
+    static const struct { const char *name; void (*use)(void); } patterns[] = {
+        { "count", use_count }, { "rows", use_rows }, { "adam", use_adam }, { "windows", use_windows },
+        { "windows", use_gradient }, { "copy", use_copy }
+    };
+    CHECK(sizeof patterns / sizeof *patterns == sizeof flux__patterns / sizeof *flux__patterns + 1);
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        forget_plans();
+        CHECK(!have_pattern(patterns[i].name));
+        FLUX_SCOPE { patterns[i].use(); }
+        if (!CHECK(have_pattern(patterns[i].name))) fprintf(stderr, "  no kernel has \"%s\"\n", patterns[i].name);
+    }
+}
+
+/* What looks like the gradient of a pooling, but has NaN where that has zeros. */
+TEST(a_pattern_asks_for_its_numbers) {
+    FLUX_SCOPE {
+        flux_tensor *x = flux_eval(flux_reshape(flux_sin(flux_arange(0, 40, 1)), 4, 10)), *g = flux_eval(flux_ones(1, 10));
+        for (int nan = 0; nan < 2; nan++) {
+            flux_tensor *y = flux_where(flux_eq(flux__iota_over(x, 1), flux__argreduce_node(x, 1, 1, 2)), g, nan ? (double)NAN : 0.0);
+            const float *at = (const float *)flux_data(flux_cpu(y)), *of = (const float *)flux_data(flux_cpu(x));
+            for (int i = 0; i < 40; i++) {
+                bool most = true;
+                for (int j = i / 4 * 4; j < i / 4 * 4 + 4; j++) most = most && of[j] <= of[i];
+                CHECK(most ? at[i] == 1 : nan ? isnan(at[i]) : at[i] == 0);
+            }
+        }
+    }
+}
+
 TEST_MAIN()
